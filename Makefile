@@ -1,0 +1,139 @@
+# mmx: everything there is to build, test and install.
+#
+#   make demo          set up, build, move a picture between two engines
+#   make check         set up, build, run every test
+#   make               build only       make bench   measure
+#   make sim SEEDS=n   simulator        make fuzz    fuzz every codec
+#   make lint          format, layers, docs, cppcheck, clang-tidy
+#   make install DESTDIR=... PREFIX=/usr
+#
+# B=build/<flavour> keeps flavours apart: make B=build/asan SAN=address,undefined
+
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+VERSION := 0.1.0
+B ?= build
+CC ?= cc
+PYTHON ?= /usr/bin/python3
+PREFIX ?= /usr
+SEEDS ?= 1000
+FUZZ_SECONDS ?= 60
+
+PACKAGES := libzmq ucx libuv yaml-0.1
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
+	-Wconversion -Wformat=2 -Wimplicit-fallthrough $(if $(CI),-Werror)
+HARDEN := -fstack-protector-strong -fstack-clash-protection -fPIC \
+	-fno-strict-aliasing -fno-delete-null-pointer-checks
+CFLAGS ?= -O2 -g
+ifdef SAN
+CFLAGS := -O1 -g -fsanitize=$(SAN) -fno-sanitize-recover=all \
+	-fno-omit-frame-pointer
+LDFLAGS += -fsanitize=$(SAN)
+else
+HARDEN += -D_FORTIFY_SOURCE=2
+LDFLAGS += -Wl,-z,relro,-z,now
+endif
+CPPFLAGS += -Ilib -I. -D_GNU_SOURCE -DMMX_VERSION='"$(VERSION)"' \
+	$(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
+ALL_CFLAGS = -std=gnu11 $(CPPFLAGS) $(CFLAGS) $(WARN) $(HARDEN) -MMD -MP
+LIBS = $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lpthread -lm
+
+src = $(patsubst %.c,$(B)/%.o,$(wildcard $(1)))
+BASE := $(call src,lib/base/*.c)
+CORE := $(call src,lib/core/*.c)
+IO := $(call src,lib/io/*.c)
+NODE := $(call src,lib/node/*.c)
+CLIENT := $(call src,lib/client/*.c)
+LIBMMX := $(CLIENT) $(call src,lib/core/wire.c lib/core/layout.c lib/base/err.c)
+ALL_OBJ := $(BASE) $(CORE) $(IO) $(NODE) $(CLIENT)
+
+CMDS := $(patsubst cmd/%.c,$(B)/%,$(wildcard cmd/*.c))
+UNIT := $(patsubst %.c,$(B)/%,$(wildcard test/unit/*_test.c))
+CONTRACT := $(patsubst %.c,$(B)/%,$(wildcard test/contract/*_test.c))
+SIM := $(if $(wildcard test/sim/*.c),$(B)/test/sim/sim)
+FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard test/fuzz/*_fuzz.c))
+
+.PHONY: all
+all: $(CMDS) $(B)/libmmx.so.0 $(B)/libmmx.a
+
+$(B)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -c $< -o $@
+
+$(B)/mmx.a: $(BASE) $(CORE) $(IO) $(NODE)
+	@rm -f $@
+	ar rcs $@ $^
+
+$(B)/libmmx.a: $(LIBMMX)
+	@rm -f $@
+	ar rcs $@ $^
+
+$(B)/libmmx.so.0: $(LIBMMX) lib/client/mmx.map
+	$(CC) $(LDFLAGS) -shared -Wl,-soname,libmmx.so.0 \
+		-Wl,--version-script=lib/client/mmx.map $(LIBMMX) -o $@
+
+$(CMDS): $(B)/%: $(B)/cmd/%.o $(B)/mmx.a $(B)/libmmx.a
+	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
+
+$(UNIT) $(CONTRACT): $(B)/%: $(B)/%.o $(call src,test/*.c) $(B)/mmx.a $(B)/libmmx.a
+	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
+
+$(SIM): $(call src,test/sim/*.c) $(BASE) $(CORE)
+	$(CC) $(LDFLAGS) $^ -o $@
+
+$(FUZZERS): $(B)/%: $(B)/%.o $(B)/mmx.a $(B)/libmmx.a
+	$(CC) $(LDFLAGS) $(FUZZ_LINK) $^ -o $@ $(LIBS)
+
+.PHONY: clean
+clean:
+	rm -rf build
+
+# --- what a user runs ------------------------------------------------------
+.PHONY: setup demo check bench sim
+setup:
+	@scripts/setup
+
+demo: setup
+	@$(MAKE) --no-print-directory -s all
+	@$(PYTHON) scripts/demo --build $(B) $(if $(IMAGE),--image $(IMAGE))
+
+check: setup
+	@scripts/check
+
+sim: $(SIM)
+	$(SIM) --seeds $(SEEDS)
+
+bench: all
+	$(B)/mmx-bench $(BENCH_ARGS)
+
+# --- what CI adds ----------------------------------------------------------
+.PHONY: lint fuzz tests
+tests: all $(UNIT) $(CONTRACT) $(SIM)
+
+lint:
+	@scripts/lint
+
+fuzz:
+	@scripts/fuzz $(FUZZ_SECONDS)
+
+# --- install ---------------------------------------------------------------
+LIBDIR ?= $(PREFIX)/lib
+.PHONY: install
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include \
+		$(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)/etc/mmx \
+		$(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -m755 $(CMDS) $(DESTDIR)$(PREFIX)/bin
+	install -m644 lib/client/mmx.h $(DESTDIR)$(PREFIX)/include
+	install -m644 $(B)/libmmx.a $(DESTDIR)$(LIBDIR)
+	install -m755 $(B)/libmmx.so.0 $(DESTDIR)$(LIBDIR)
+	ln -sf libmmx.so.0 $(DESTDIR)$(LIBDIR)/libmmx.so
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
+		-e 's|@VERSION@|$(VERSION)|' lib/client/mmx.pc.in \
+		> $(DESTDIR)$(LIBDIR)/pkgconfig/mmx.pc
+	install -m644 -t $(DESTDIR)/etc/mmx conf/mmx-encoded.yaml conf/mmx-langd.yaml
+	install -m644 systemd/*.service systemd/*.socket \
+		$(DESTDIR)$(PREFIX)/lib/systemd/system
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -1,0 +1,20 @@
+/* check.h - asserts for our own bugs. Always on. What comes from outside is
+ * never CHECKed: it is validated and refused with a reason. */
+#ifndef MMX_BASE_CHECK_H
+#define MMX_BASE_CHECK_H
+
+#include "base/base.h"
+
+/* Prints place, expression and the formatted values to stderr, runs the
+ * printer that check_set_printer gave (once), and aborts. */
+NORETURN void check_failed(const char *file, int line, const char *expr,
+    const char *fmt, ...) PRINTF_LIKE(4, 5);
+
+/* A printer of the process's state for crash reports; NULL for none. It must
+ * not allocate. Called at most once, on the failing thread. */
+void check_set_printer(void (*printer)(void));
+
+#define CHECK(expr, ...)                                                       \
+    ((expr) ? (void)0 : check_failed(__FILE__, __LINE__, #expr, __VA_ARGS__))
+
+#endif

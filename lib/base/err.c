@@ -1,0 +1,34 @@
+/* err.c - texts of the reasons. Pure data; any thread. */
+#include "base/err.h"
+
+static const struct {
+    const char *name, *text;
+    enum advice advice;
+} rows[] = {
+#define ERR(name, number, wire, advice, text)                                  \
+    [number] = {wire, text, ADVICE_##advice},
+#include "base/err.def"
+#undef ERR
+};
+
+const char *err_name(enum err e)
+{
+    return (unsigned)e < ERR_COUNT ? rows[e].name : "unknown";
+}
+
+const char *err_text(enum err e)
+{
+    return (unsigned)e < ERR_COUNT ? rows[e].text : "a reason of a newer version";
+}
+
+enum advice err_advice(enum err e)
+{
+    return (unsigned)e < ERR_COUNT ? rows[e].advice : ADVICE_GIVE_UP;
+}
+
+const char *advice_name(enum advice a)
+{
+    static const char *const names[] = {
+        "nothing", "retry", "encode-locally", "give-up"};
+    return (unsigned)a < ARRAY_LEN(names) ? names[a] : "give-up";
+}

@@ -1,0 +1,36 @@
+/* heap.h - binary heap of intrusive nodes, least key first. A node knows its
+ * place, so that any node can be moved or removed in O(log n). The array is
+ * given by the owner and never grows. For "greatest first" store ~key. */
+#ifndef MMX_BASE_HEAP_H
+#define MMX_BASE_HEAP_H
+
+#include "base/base.h"
+
+struct heap_node {
+    uint64_t key;
+    uint32_t at; /* place + 1; 0: on no heap */
+};
+
+struct heap {
+    struct heap_node **nodes;
+    uint32_t len, cap;
+};
+
+static inline bool heap_linked(const struct heap_node *n)
+{
+    return n->at != 0;
+}
+
+static inline struct heap_node *heap_first(const struct heap *h)
+{
+    return h->len ? h->nodes[0] : NULL;
+}
+
+/* Puts n into h under key, or moves it there when it is in h already. It is
+ * the owner's bug (CHECK) to have more nodes than cap. */
+void heap_set(struct heap *h, struct heap_node *n, uint64_t key);
+
+/* Takes n out of h; harmless when it is on no heap. */
+void heap_remove(struct heap *h, struct heap_node *n);
+
+#endif

@@ -1,0 +1,115 @@
+/* ring.c - see ring.h. The memory order is the whole point: a record is
+ * written before tail (release) and read after it (acquire); the sleeper's
+ * flag and the ring's tail are ordered by full fences on both sides, so that
+ * either the producer sees the flag or the sleeper sees the record. A mutex
+ * and condition variable were rejected: they cannot be polled with sockets. */
+#include "base/ring.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum err ring_init(struct ring *r, uint32_t cap, uint32_t size)
+{
+    uint32_t n = 2;
+
+    while (n < cap)
+        n *= 2;
+    memset(r, 0, sizeof(*r));
+    r->records = calloc(n, size);
+    if (!r->records)
+        return ERR_NO_BLOCKS;
+    r->mask = n - 1;
+    r->size = size;
+    return OK;
+}
+
+void ring_fini(struct ring *r)
+{
+    free(r->records);
+    r->records = NULL;
+}
+
+uint32_t ring_space(struct ring *r)
+{
+    uint32_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
+
+    if (tail - r->head_seen > r->mask / 2)
+        r->head_seen = atomic_load_explicit(&r->head, memory_order_acquire);
+    return r->mask + 1 - (tail - r->head_seen);
+}
+
+bool ring_push(struct ring *r, const void *record)
+{
+    uint32_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
+
+    if (ring_space(r) == 0)
+        return false;
+    memcpy(r->records + (size_t)(tail & r->mask) * r->size, record, r->size);
+    atomic_store_explicit(&r->tail, tail + 1, memory_order_release);
+    return true;
+}
+
+bool ring_empty(struct ring *r)
+{
+    uint32_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
+
+    if (head == r->tail_seen)
+        r->tail_seen = atomic_load_explicit(&r->tail, memory_order_acquire);
+    return head == r->tail_seen;
+}
+
+bool ring_pop(struct ring *r, void *record)
+{
+    uint32_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
+
+    if (ring_empty(r))
+        return false;
+    memcpy(record, r->records + (size_t)(head & r->mask) * r->size, r->size);
+    atomic_store_explicit(&r->head, head + 1, memory_order_release);
+    return true;
+}
+
+enum err wake_init(struct wake *w)
+{
+    atomic_init(&w->asleep, false);
+    w->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    return w->fd < 0 ? ERR_INTERNAL : OK;
+}
+
+void wake_fini(struct wake *w)
+{
+    if (w->fd >= 0)
+        close(w->fd);
+    w->fd = -1;
+}
+
+void wake_up(struct wake *w)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&w->asleep, memory_order_relaxed) &&
+        atomic_exchange_explicit(&w->asleep, false, memory_order_acq_rel)) {
+        uint64_t one = 1;
+        ssize_t n = write(w->fd, &one, sizeof(one));
+
+        (void)n; /* EAGAIN: the counter is full, so the fd is readable */
+    }
+}
+
+void wake_sleep(struct wake *w)
+{
+    atomic_store_explicit(&w->asleep, true, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
+void wake_clear(struct wake *w)
+{
+    uint64_t n;
+    ssize_t r;
+
+    atomic_store_explicit(&w->asleep, false, memory_order_relaxed);
+    r = read(w->fd, &n, sizeof(n));
+    (void)r; /* EAGAIN: nobody had to write */
+}

@@ -1,0 +1,38 @@
+/* slab.h - memory taken once, at start. The same carving code runs twice:
+ * over a slab without memory it only counts, over a real one it hands out
+ * zeroed pieces. Pieces are never given back one by one. */
+#ifndef MMX_BASE_SLAB_H
+#define MMX_BASE_SLAB_H
+
+#include "base/base.h"
+
+#include <string.h>
+
+struct slab {
+    uint8_t *p; /* NULL: counting */
+    size_t used, cap;
+    bool failed; /* cap was too small */
+};
+
+#define SLAB_ALIGN 64
+
+/* n objects of size bytes, zeroed and aligned to SLAB_ALIGN; NULL while
+ * counting or when the slab is too small. */
+static inline void *slab_take(struct slab *s, size_t n, size_t size)
+{
+    size_t bytes = (n * size + SLAB_ALIGN - 1) / SLAB_ALIGN * SLAB_ALIGN;
+    void *out = NULL;
+
+    if (s->p && bytes > s->cap - s->used)
+        s->failed = true;
+    if (s->failed)
+        return NULL;
+    if (s->p) {
+        out = s->p + s->used;
+        memset(out, 0, bytes);
+    }
+    s->used += bytes;
+    return out;
+}
+
+#endif

@@ -1,0 +1,32 @@
+/* table.h - fixed table from (id, scope) to an index: open addressing, no
+ * allocation, no growth, keyed hash so that outsiders cannot flood a slot. */
+#ifndef MMX_BASE_TABLE_H
+#define MMX_BASE_TABLE_H
+
+#include "base/base.h"
+#include "base/slab.h"
+
+struct table_entry {
+    uint64_t id;
+    uint32_t scope, value; /* value NONE: empty */
+};
+
+struct table {
+    struct table_entry *entries;
+    uint32_t mask, len, cap;
+    uint64_t seed;
+};
+
+/* Room for cap entries; seed should be random per process. */
+void table_init(struct table *t, struct slab *s, uint32_t cap, uint64_t seed);
+
+/* The value, or NONE. */
+uint32_t table_get(const struct table *t, uint64_t id, uint32_t scope);
+
+/* Adds or replaces. false: cap entries are there already, nothing changed. */
+bool table_put(struct table *t, uint64_t id, uint32_t scope, uint32_t value);
+
+/* Removes; harmless when there is none. */
+void table_remove(struct table *t, uint64_t id, uint32_t scope);
+
+#endif

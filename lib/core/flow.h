@@ -1,0 +1,164 @@
+/* flow.h - the whole vocabulary between a brain and its body: every event
+ * that can happen, every action that can be asked for.
+ *
+ * A brain (encoded.c, langd.c) is pure: step() takes one event with the time
+ * at which it happened and appends to a bounded list of actions. It keeps
+ * nothing of the event's pointers. When the list was too short for all there
+ * was to do, pending() is true: carry out, empty the list, step again with
+ * EV_MORE. The same code runs in the daemons (lib/node) and, many at a time,
+ * in the simulator (test/sim). */
+#ifndef MMX_CORE_FLOW_H
+#define MMX_CORE_FLOW_H
+
+#include "core/wire.h"
+
+enum room_state {
+#define STATE(NAME, number, name, doc) ROOM_##NAME = (number),
+#include "core/room.def"
+#undef STATE
+};
+
+/* --- between a brain and its shards --------------------------------------
+ * Commands go to every shard, in order; notes come back from each. A slot is
+ * a place in the brain's table of rooms (langd) or destinations (encoded);
+ * the generation tells its uses apart. */
+enum data_cmd_type {
+    LAND_OPEN,   /* slot generation attempt room pool; from, base, total */
+    LAND_RUN,    /* slot generation; a = block, b = blocks: rows go on there */
+    LAND_TOTAL,  /* slot generation; total */
+    LAND_TRIM,   /* slot generation; a = rows granted now, fewer than before;
+                    answered by NOTE_LAND_QUIET */
+    LAND_BASE,   /* slot generation; a = first row still held: the runs wholly
+                    below it are gone. All of it has landed: no answer */
+    LAND_CLOSE,  /* slot generation; answered by NOTE_LAND_QUIET iff reply */
+    SEND_OPEN,   /* slot generation attempt room pool peer; from, unit_rows,
+                    part_rows, total */
+    SEND_RUN,    /* slot generation; a = block, b = blocks */
+    SEND_LIMIT,  /* slot generation; a = rows [from, a) may be sent, total */
+    SEND_REWIND, /* slot generation attempt; from: start again there, a = limit */
+    SEND_CLOSE,  /* slot generation; answered by NOTE_SEND_QUIET */
+    PEER_OPEN,   /* peer: the body has its data addresses */
+    PEER_CLOSE   /* peer: its epoch is over; drop endpoints and queued sends */
+};
+
+struct data_cmd {
+    uint8_t type;
+    bool reply;
+    uint16_t pool;
+    uint32_t slot, attempt, peer;
+    uint64_t generation, room;
+    uint32_t from, base, total, unit_rows, part_rows, a, b;
+};
+
+enum data_note_type {
+    NOTE_LANDED,     /* slot generation attempt; rows [first, first + rows) */
+    NOTE_LAND_BAD,   /* slot generation: a segment contradicts the total */
+    NOTE_LAND_QUIET, /* slot generation: no landing that began before the
+                        command goes on */
+    NOTE_SEND_QUIET, /* slot generation: nothing queued or in flight */
+    NOTE_PEER_BROKEN /* peer: its endpoint is lost; sends of it were dropped */
+};
+
+struct data_note {
+    uint8_t type;
+    uint32_t slot, attempt, peer, first, rows;
+    uint64_t generation;
+};
+
+/* --- events --------------------------------------------------------------- */
+enum event_type {
+    EV_MORE,      /* nothing new: go on with what is pending */
+    EV_TIME,      /* deadline() has come */
+    EV_CONN_OPEN, /* an engine connected: conn, uid, gid, pid */
+    EV_CONN_END,  /* its connection ended; the process may still live */
+    EV_CONN_DEAD, /* its process is gone; the number may be used again */
+    EV_LOCAL,     /* a message of an engine: conn, local */
+    EV_LOCAL_BAD, /* a frame that could not be read: conn, err, seq */
+    EV_LINK_UP,   /* a control connection to a peer stands: link */
+    EV_LINK_DOWN, /* it is lost; the number may be used again: link */
+    EV_PEER,      /* a message of a peer daemon: link, peer */
+    EV_PEER_BAD,  /* a frame that could not be read: link, err */
+    EV_NOTE,      /* a note of one shard: note */
+    EV_DRAIN      /* SIGTERM: no new rooms */
+};
+
+struct event {
+    enum event_type type;
+    uint64_t now_ns; /* monotonic, never less than the last event's */
+    uint32_t conn, link;
+    uint32_t uid, gid;
+    int32_t pid;
+    enum err err;
+    uint32_t seq;
+    const struct local_msg *local; /* valid during the step only */
+    const struct peer_msg *peer;   /* likewise */
+    struct data_note note;
+};
+
+/* --- actions -------------------------------------------------------------- */
+enum action_type {
+    ACT_LOCAL,      /* conn: send the frame at bytes[at..at+len); fd says which
+                       descriptor goes with it */
+    ACT_NOTIFY,     /* conn has events: pull them with next_event() while its
+                       socket takes them */
+    ACT_CELL,       /* conn: status cell `index` becomes word */
+    ACT_CONN_CLOSE, /* conn: after what is queued, close the socket */
+    ACT_PEER,       /* link: send the frame at bytes[at..at+len) */
+    ACT_CONNECT,    /* link: connect to the address at bytes[at..at+len) */
+    ACT_DISCONNECT, /* link: close and forget */
+    ACT_PEER_DATA,  /* peer = index: these are its data addresses, a HELLO's
+                       addresses blob at bytes[at..at+len). Comes before the
+                       PEER_OPEN command */
+    ACT_DATA,       /* cmd, for every shard */
+    ACT_POOL_FIX,   /* pool = index: its layout is now known; get its memory */
+    ACT_ENDED       /* a room ended: log the newest row of the history */
+};
+
+enum { FD_NONE, FD_CELLS, FD_POOL }; /* FD_POOL: of pool `index` */
+
+struct action {
+    uint8_t type;
+    uint8_t fd;
+    uint32_t conn, link, index;
+    uint32_t at, len;
+    uint64_t word;
+    struct data_cmd cmd;
+};
+
+/* The list that a step appends to. Memory belongs to the body. */
+struct out {
+    struct action *actions;
+    uint32_t count, cap;
+    struct writer bytes;
+};
+
+/* A body provides at least this, so that one room's doings always fit. */
+#define OUT_ACTIONS 4096
+#define OUT_BYTES   (512u << 10)
+
+/* --- a brain, seen from the body ------------------------------------------ */
+/* Rows of `mmxctl`: a column is named once, a value is text or a number. */
+struct shower {
+    void (*row)(struct shower *);
+    void (*text)(struct shower *, const char *name, const char *value);
+    void (*number)(struct shower *, const char *name, uint64_t value);
+};
+
+struct brain_ops {
+    uint8_t role;
+    void (*step)(void *brain, const struct event *ev, struct out *out);
+    /* Is there more to do than the last list held? */
+    bool (*pending)(const void *brain);
+    /* When EV_TIME is due; TIME_NEVER: nothing is waited for. */
+    uint64_t (*deadline)(const void *brain);
+    /* Appends the next EVENT frame for conn; false: none is left, or it does
+     * not fit (then it comes again). */
+    bool (*next_event)(void *brain, uint32_t conn, struct writer *w);
+    /* Rooms that have not ended; a drain is over at 0. */
+    uint32_t (*open_rooms)(const void *brain);
+    /* what: status rooms pools peers stats; false: no such thing. */
+    bool (*show)(void *brain, const char *what, uint64_t now_ns,
+        struct shower *s);
+};
+
+#endif

@@ -1,0 +1,67 @@
+/* landing.h - the receiving half of a shard: what has been granted to whom,
+ * and whether a segment may land. Pure; owned by the shard's thread (or the
+ * simulator). Fed by LAND_* commands in the order in which the brain gave
+ * them, so that a block's old room is closed before its new one is opened.
+ *
+ * A unit (unit_rows rows) lands at most once per attempt: it is claimed before
+ * its bytes move. Only rows that the grant covers, of the room, generation
+ * and attempt in force, in a part that belongs to this shard, are let in. */
+#ifndef MMX_CORE_LANDING_H
+#define MMX_CORE_LANDING_H
+
+#include "core/flow.h"
+#include "core/segment.h"
+#include "base/slab.h"
+
+/* What a shard knows of a pool. */
+struct landing_pool {
+    uint32_t blocks, block_rows, unit_rows, part_rows, row_bytes;
+    /* private to landing.c: */
+    uint64_t *claimed;             /* a bit per unit */
+    uint32_t *run_len, *run_next;  /* copies of the runs granted, by block */
+};
+
+/* Rows [row, row + rows) of the segment go to rows of `block` from `at` on;
+ * blocks of a run are neighbours, so rows may exceed the block. */
+struct piece {
+    uint32_t block, at, rows;
+};
+#define PIECES_MAX 64
+
+struct landing; /* opaque */
+
+/* slots: size of the brain's room table. shard of shards: which parts are
+ * ours. pools[0..n) give the numbers; block_rows etc. must be set; a pool with
+ * an unknown layout has row_bytes 0 until landing_pool_set. Counting works as
+ * in slab.h: NULL while counting. */
+struct landing *landing_init(struct slab *s, uint32_t slots, uint32_t shard,
+    uint32_t shards, const struct landing_pool *pools, uint32_t n);
+/* Layout of pool i becomes known; nothing of it is open yet. */
+void landing_pool_set(struct landing *l, uint32_t i,
+    const struct landing_pool *p);
+
+/* Carries out one LAND_* command. false: the slot has moved on, ignored.
+ * *quiet: a NOTE_LAND_QUIET is due now; else, when one was asked for, it
+ * becomes due with a landing_end that says so. */
+bool landing_cmd(struct landing *l, const struct data_cmd *cmd, bool *quiet);
+
+/* May this segment land? OK: its units are claimed, *pool and pieces[0..*n)
+ * say where, and landing_end must be called once for *token when the bytes
+ * are there (or failed to come). Otherwise nothing changed:
+ *   ERR_STALE      no such slot, generation or attempt; closed; not granted;
+ *                  landed before
+ *   ERR_MALFORMED  not whole units, crosses a part, wrong bytes, total
+ *                  contradicts; *slot is set when the room is known */
+MUST_CHECK enum err landing_begin(struct landing *l, const struct segment *s,
+    uint32_t *pool, struct piece *pieces, uint32_t *n, uint32_t *token);
+
+/* The landing `token` is over, with its bytes in place iff ok. Returns true
+ * and fills *note (NOTE_LANDED) when it counts: same attempt still in force.
+ * *quiet as in landing_cmd, with the slot and generation in *quiet_note. */
+bool landing_end(struct landing *l, uint32_t token, bool ok,
+    struct data_note *note, bool *quiet, struct data_note *quiet_note);
+
+/* Landings begun and not ended. */
+uint32_t landing_active(const struct landing *l);
+
+#endif

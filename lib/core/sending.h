@@ -1,0 +1,72 @@
+/* sending.h - the sending half of a shard: which rows of which destination go
+ * next. Pure; owned by the shard's thread (or the simulator). Fed by SEND_*
+ * and PEER_* commands.
+ *
+ * A job is one destination slot. Jobs of one peer and data address take turns,
+ * one segment each, inside a byte window per endpoint, so that a huge room
+ * does not delay small ones; what is small travels together in one message. */
+#ifndef MMX_CORE_SENDING_H
+#define MMX_CORE_SENDING_H
+
+#include "core/flow.h"
+#include "core/landing.h"
+#include "core/segment.h"
+#include "base/slab.h"
+
+struct sending_pool {
+    uint32_t blocks, row_bytes, block_rows;
+    uint32_t *run_len, *run_next; /* private to sending.c */
+};
+
+/* One data message: segments, and per segment where its rows lie. */
+struct send_batch {
+    uint32_t peer, address; /* endpoint: data address number of the peer */
+    uint32_t count;
+    uint64_t bytes; /* payload */
+    struct segment segments[SEGMENTS_MAX];
+    struct {
+        uint16_t pool;
+        uint16_t pieces; /* of this segment, in pieces[] below, in order */
+        uint32_t slot;
+        uint64_t generation;
+    } from[SEGMENTS_MAX];
+    struct piece pieces[SEGMENTS_MAX + PIECES_MAX];
+    uint32_t pieces_count;
+};
+
+struct sending; /* opaque */
+
+/* slots: size of the brain's destination table; peers: of its peer table.
+ * This shard serves the data addresses a with a mod shards == shard. */
+struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
+    uint32_t shard, uint32_t shards, uint32_t window_bytes,
+    uint32_t segment_bytes, const struct sending_pool *pools, uint32_t n);
+void sending_pool_set(struct sending *s, uint32_t i,
+    const struct sending_pool *p);
+
+/* PEER_OPEN: the peer has so many data addresses and takes messages of at
+ * most so many payload bytes. */
+void sending_peer(struct sending *s, uint32_t peer, uint32_t addresses,
+    uint32_t segment_bytes);
+
+/* Carries out one SEND_* or PEER_CLOSE command. *quiet: NOTE_SEND_QUIET is due
+ * for cmd's slot and generation now. */
+void sending_cmd(struct sending *s, const struct data_cmd *cmd, bool *quiet);
+
+/* The next message to hand to the carrier; false: nothing may be sent now.
+ * *token is to be given back to sending_done exactly once. */
+bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token);
+
+/* The carrier is done with the batch's memory, well or badly. Calls quiet(ud,
+ * note) for each slot that became quiet by it. */
+void sending_done(struct sending *s, uint32_t token,
+    void (*quiet)(void *ud, const struct data_note *note), void *ud);
+
+/* The endpoint broke: drops what is queued for the peer (jobs stand still
+ * until a SEND_REWIND or SEND_CLOSE). */
+void sending_broken(struct sending *s, uint32_t peer);
+
+/* Messages handed out and not done. */
+uint32_t sending_active(const struct sending *s);
+
+#endif

@@ -1,0 +1,96 @@
+/* data.h - a carrier of data messages: UCX, or memcpy inside one process.
+ * One object per shard; every call and callback on that shard's thread.
+ *
+ * Contract (test/contract/data_test.c holds every carrier to it):
+ *  - post() of an accepted message completes exactly once, through done(),
+ *    never inside post(). If post() fails there is no completion.
+ *  - A completion says that the sender's memory is free again, nothing about
+ *    delivery.
+ *  - A message arrives whole, at most once, or not at all. Messages of one
+ *    endpoint may overtake each other.
+ *  - An endpoint that breaks is reported once through broken(); its messages
+ *    complete; posts to it fail with ERR_PEER_LOST until it is closed.
+ *  - Progress until it returns 0, then arm(); ERR_BUSY means progress again.
+ *  - close() completes everything that is outstanding before it returns. */
+#ifndef MMX_IO_DATA_H
+#define MMX_IO_DATA_H
+
+#include "base/bytes.h"
+#include "base/err.h"
+
+#include <sys/uio.h>
+
+#define DATA_IOV_MAX 512
+
+struct data_conf {
+    const char *tls, *devices, *ports; /* as in transfer.* of the config */
+    uint32_t segment_bytes;
+    uint32_t keepalive_ms;
+    uint32_t stall_ms; /* an endpoint without progress for so long is broken */
+    uint32_t endpoints_max;
+    uint32_t messages_max; /* posted and not done */
+};
+
+/* A message that has come. Eager: data[0..len) is valid inside the callback.
+ * Else (rendezvous): data is NULL and the bytes are fetched by fetch(). */
+struct data_in {
+    struct span header;
+    const uint8_t *data;
+    uint64_t len;
+    void *handle; /* rendezvous only */
+};
+
+struct data;
+
+struct data_calls {
+    void *ud;
+    /* Return false to drop; a rendezvous that is not dropped must be fetched
+     * before the callback returns. */
+    bool (*arrived)(void *ud, struct data *d, const struct data_in *in);
+    /* A fetch is over; ok: all bytes are in place. */
+    void (*fetched)(void *ud, void *cookie, bool ok);
+    void (*done)(void *ud, void *cookie);
+    void (*broken)(void *ud, uint32_t ep);
+};
+
+struct data_ops {
+    const char *name;
+    /* ERR_INTERNAL with a log line naming what could not be had. */
+    MUST_CHECK enum err (*open)(struct data **out, const struct data_conf *c,
+        const struct data_calls *calls);
+    void (*close)(struct data **d);
+    /* Our address for others; valid while d is open. */
+    struct span (*address)(struct data *d);
+    /* Opens endpoint number ep (< endpoints_max, free). */
+    MUST_CHECK enum err (*connect)(struct data *d, uint32_t ep,
+        struct span address);
+    /* Breaks and forgets ep; its messages complete later. */
+    void (*disconnect)(struct data *d, uint32_t ep);
+    /* Sends header and the bytes of iov as one message. iov itself is copied,
+     * the header is copied, the bytes must stay until done(cookie). */
+    MUST_CHECK enum err (*post)(struct data *d, uint32_t ep, struct span header,
+        const struct iovec *iov, uint32_t iovs, void *cookie);
+    /* Inside arrived() only, for a rendezvous: fetch into iov. */
+    MUST_CHECK enum err (*fetch)(struct data *d, const struct data_in *in,
+        const struct iovec *iov, uint32_t iovs, void *cookie);
+    /* Returns how much happened; 0: nothing to do. */
+    unsigned (*progress)(struct data *d);
+    /* A descriptor that becomes readable when progress may have work. */
+    int (*fd)(struct data *d);
+    MUST_CHECK enum err (*arm)(struct data *d);
+    /* Called about every stall_ms / 4 while anything is outstanding. */
+    void (*tick)(struct data *d, uint64_t now_ns);
+    /* Transport in use on ep, for people: "tcp/lo". Empty: not known yet. */
+    const char *(*transport)(struct data *d, uint32_t ep);
+};
+
+extern const struct data_ops data_ucx;
+extern const struct data_ops data_mem;
+
+/* data_mem only: faults for tests. Each says how many messages from now on
+ * suffer; they apply to the endpoint's next posts. */
+enum data_fault { DATA_FAULT_BREAK, DATA_FAULT_DELAY, DATA_FAULT_STALL };
+void data_mem_fault(struct data *d, uint32_t ep, enum data_fault fault,
+    uint32_t count);
+
+#endif

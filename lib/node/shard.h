@@ -1,0 +1,66 @@
+/* shard.h - one transfer worker: a thread with one carrier, a ring in, a ring
+ * out. The loop's thread calls everything here; the shard's thread runs
+ * sending.c and landing.c over the carrier. */
+#ifndef MMX_NODE_SHARD_H
+#define MMX_NODE_SHARD_H
+
+#include "base/ring.h"
+#include "core/flow.h"
+#include "core/layout.h"
+#include "io/data.h"
+#include "io/mem.h"
+
+/* A pool as shards see it. Immutable once ready is set. */
+struct shard_pool {
+    struct layout layout; /* count 0: not known yet */
+    struct mem *mem;
+    uint64_t offsets[LAYOUT_FIELDS_MAX];
+    uint32_t blocks, block_rows;
+};
+
+struct shard_conf {
+    const struct data_ops *carrier;
+    struct data_conf data;
+    uint8_t role;
+    uint32_t index, count; /* this shard of so many */
+    uint32_t slots, peers, window_bytes, spin_us, ring_records;
+    int cpu; /* -1: anywhere */
+    const struct shard_pool *pools; /* stays valid */
+    uint32_t pools_count;
+    struct wake *wake; /* of the loop: woken when notes wait */
+};
+
+struct shard;
+
+/* Starts the thread; returns when its carrier stands or failed. */
+MUST_CHECK enum err shard_start(struct shard **out, const struct shard_conf *c);
+/* Stops the thread, closes the carrier. Accepts NULL and half-built. */
+void shard_stop(struct shard **s);
+
+/* The data address of this shard's carrier; valid until shard_stop. */
+struct span shard_address(struct shard *s);
+
+/* Queue one command. false: the ring is full; try after shard_flush. */
+bool shard_push(struct shard *s, const struct data_cmd *cmd);
+/* The peer's data addresses (a HELLO's blob, copied) and segment_max; before
+ * the PEER_OPEN command for it. */
+bool shard_peer(struct shard *s, uint32_t peer, struct span addresses,
+    uint32_t segment_max);
+/* The layout and memory of pool i are there now; before any command on it. */
+bool shard_pool_ready(struct shard *s, uint32_t i);
+/* Wake the shard if something was pushed; once per turn of the loop. */
+void shard_flush(struct shard *s);
+/* The next note, or false. */
+bool shard_note(struct shard *s, struct data_note *n);
+
+/* Counters of the shard, for stats; readable at any time. */
+struct shard_stats {
+    _Atomic uint64_t segments_landed, segments_dropped, segments_sent;
+    _Atomic uint64_t messages_sent, bytes_landed, bytes_sent, endpoints_lost;
+    _Atomic uint64_t workers_replaced, wakeups;
+};
+const struct shard_stats *shard_stats(const struct shard *s);
+/* Transport chosen for a peer, copied; empty: none yet. */
+void shard_transport(struct shard *s, uint32_t peer, char *out, size_t size);
+
+#endif
