@@ -1,0 +1,335 @@
+/* t.c - runs the cases of one test program, each in a process of its own.
+ *
+ * Invariants: the parent has no threads and does nothing but fork, wait and
+ * count, so that forking is safe under every sanitizer. A case ends by exit
+ * code: 0 passed, SKIPPED, anything else failed. The limit is the parent's:
+ * it kills the case's whole process group, also when the case itself blocks
+ * signals or has forked daemons.
+ *
+ * Rejected: a framework (a dependency for 200 lines), and cases in one
+ * process (the first CHECK that fires would hide all the others). */
+#include "test/t.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SKIPPED 77
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOWER 4
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||     \
+    __has_feature(memory_sanitizer)
+#define SLOWER 4
+#endif
+#endif
+#ifndef SLOWER
+#define SLOWER 1
+#endif
+
+static struct t_case *cases, **cases_end = &cases;
+static char dir[256];
+
+void t_register(struct t_case *c)
+{
+    *cases_end = c;
+    cases_end = &c->next;
+}
+
+void t_fail(const char *file, int line, const char *fmt, ...)
+{
+    char text[4096];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "%s:%d: %s\n", file, line, text);
+    fflush(NULL);
+    /* Not exit: other threads may still run, and what failed must not be
+     * drowned in leak reports. */
+    _exit(1);
+}
+
+void t_skip(const char *fmt, ...)
+{
+    va_list ap;
+
+    fputs("skipped: ", stderr);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    fflush(NULL);
+    _exit(SKIPPED);
+}
+
+void t_u64(const char *file, int line, const char *a, const char *b, uint64_t x,
+    uint64_t y)
+{
+    if (x != y)
+        t_fail(file, line, "%s is %llu (0x%llx), not %s = %llu (0x%llx)", a,
+            (unsigned long long)x, (unsigned long long)x, b,
+            (unsigned long long)y, (unsigned long long)y);
+}
+
+void t_i64(const char *file, int line, const char *a, const char *b, int64_t x,
+    int64_t y)
+{
+    if (x != y)
+        t_fail(file, line, "%s is %lld, not %s = %lld", a, (long long)x, b,
+            (long long)y);
+}
+
+void t_str(const char *file, int line, const char *a, const char *b,
+    const char *x, const char *y)
+{
+    if (!x || !y || strcmp(x, y) != 0)
+        t_fail(file, line, "%s is\n  \"%s\", not %s =\n  \"%s\"", a,
+            x ? x : "(null)", b, y ? y : "(null)");
+}
+
+void t_has(const char *file, int line, const char *text, const char *part)
+{
+    if (!text || !strstr(text, part))
+        t_fail(file, line, "\"%s\" is not in\n  \"%s\"", part,
+            text ? text : "(null)");
+}
+
+void t_mem(const char *file, int line, const char *a, const void *x,
+    const void *y, size_t n)
+{
+    const uint8_t *p = x, *q = y;
+
+    for (size_t i = 0; i < n; i++)
+        if (p[i] != q[i])
+            t_fail(file, line, "%s differs at byte %zu of %zu: %02x, not %02x",
+                a, i, n, p[i], q[i]);
+}
+
+void t_err(
+    const char *file, int line, const char *a, enum err got, enum err wanted)
+{
+    if (got != wanted)
+        t_fail(file, line, "%s gave %s (%d), not %s (%d)", a, err_name(got),
+            (int)got, err_name(wanted), (int)wanted);
+}
+
+uint64_t t_now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
+}
+
+static void pause_1ms(void)
+{
+    const struct timespec ts = {0, 1000000};
+
+    nanosleep(&ts, NULL);
+}
+
+bool t_wait(bool (*cond)(void *ud), void *ud, unsigned limit_ms)
+{
+    uint64_t end = t_now_ns() + (uint64_t)limit_ms * SLOWER * NS_PER_MS;
+
+    for (;;) {
+        if (cond(ud))
+            return true;
+        if (t_now_ns() >= end)
+            return false;
+        pause_1ms();
+    }
+}
+
+uint64_t t_rand(uint64_t *state)
+{
+    uint64_t x = *state ? *state : 1;
+
+    x ^= x >> 12;
+    x ^= x << 25;
+    x ^= x >> 27;
+    *state = x;
+    return x * UINT64_C(0x2545F4914F6CDD1D);
+}
+
+uint64_t t_rand_below(uint64_t *state, uint64_t n)
+{
+    return (t_rand(state) >> 11) % n;
+}
+
+void t_rand_bytes(uint64_t *state, void *p, size_t n)
+{
+    uint8_t *b = p;
+
+    for (size_t i = 0; i < n; i++)
+        b[i] = (uint8_t)(t_rand(state) >> 56);
+}
+
+const char *t_dir(void)
+{
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+        t_fail(__FILE__, __LINE__, "mkdir %s: %s", dir, strerror(errno));
+    return dir;
+}
+
+static int remove_one(
+    const char *path, const struct stat *st, int flag, struct FTW *f)
+{
+    (void)st;
+    (void)flag;
+    (void)f;
+    return remove(path);
+}
+
+/* Waits for pid up to the limit; kills its process group in any case. */
+static int wait_case(pid_t pid, unsigned limit_s, bool *late)
+{
+    uint64_t end = t_now_ns() + (uint64_t)limit_s * SLOWER * NS_PER_S;
+    siginfo_t si;
+    int status = 0;
+
+    for (;;) {
+        /* WNOWAIT keeps the pid, and with it the group's number, ours. */
+        si.si_pid = 0;
+        if (waitid(P_PID, (id_t)pid, &si, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+            si.si_pid == pid)
+            break;
+        if (t_now_ns() >= end) {
+            *late = true;
+            break;
+        }
+        pause_1ms();
+    }
+    kill(-pid, SIGKILL);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    return status;
+}
+
+static void case_process(const struct t_case *c, int out)
+{
+    setpgid(0, 0);
+    if (out >= 0) {
+        dup2(out, STDOUT_FILENO);
+        dup2(out, STDERR_FILENO);
+    }
+    c->run();
+    fflush(NULL);
+    exit(0);
+}
+
+/* What the case printed, on our stdout. */
+static void show_output(int out)
+{
+    char buf[4096];
+    ssize_t n;
+
+    lseek(out, 0, SEEK_SET);
+    while ((n = read(out, buf, sizeof buf)) > 0)
+        fwrite(buf, 1, (size_t)n, stdout);
+}
+
+static int capture_file(void)
+{
+    FILE *f = tmpfile();
+    int fd = f ? fcntl(fileno(f), F_DUPFD_CLOEXEC, 3) : -1;
+
+    if (f)
+        fclose(f);
+    return fd;
+}
+
+static bool run_case(const struct t_case *c)
+{
+    int out = capture_file(), status;
+    bool late = false, passed;
+    const char *tmp = getenv("TMPDIR");
+    pid_t pid;
+
+    snprintf(dir, sizeof dir, "%s/mmx-test-%d-%s", tmp ? tmp : "/tmp",
+        (int)getpid(), c->name);
+    fflush(NULL);
+    pid = fork();
+    if (pid == 0)
+        case_process(c, out);
+    if (pid < 0) {
+        perror("fork");
+        exit(2);
+    }
+    setpgid(pid, pid);
+    status = wait_case(pid, c->limit_s, &late);
+    nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    passed = !late && WIFEXITED(status) &&
+             (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == SKIPPED);
+    if (!passed || WEXITSTATUS(status) == SKIPPED)
+        show_output(out);
+    if (late)
+        printf(
+            "FAILED %s: not over after %u s\n", c->name, c->limit_s * SLOWER);
+    else if (!passed && WIFSIGNALED(status))
+        printf("FAILED %s: %s\n", c->name, strsignal(WTERMSIG(status)));
+    else if (!passed)
+        printf("FAILED %s\n", c->name);
+    close(out);
+    return passed;
+}
+
+static bool wanted(const struct t_case *c, int argc, char **argv)
+{
+    bool filtered = false;
+
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] == '-')
+            continue;
+        filtered = true;
+        if (strstr(c->name, argv[i]))
+            return true;
+    }
+    return !filtered;
+}
+
+static bool flag_given(const char *flag, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], flag) == 0)
+            return true;
+    return false;
+}
+
+int main(int argc, char **argv)
+{
+    bool list = flag_given("--list", argc, argv);
+    bool nofork = flag_given("--nofork", argc, argv);
+    unsigned passed = 0, failed = 0;
+
+    for (const struct t_case *c = cases; c; c = c->next) {
+        if (!wanted(c, argc, argv))
+            continue;
+        if (list) {
+            puts(c->name);
+        } else if (nofork) {
+            snprintf(dir, sizeof dir, "/tmp/mmx-test-%d", (int)getpid());
+            c->run();
+            passed++;
+        } else if (run_case(c)) {
+            passed++;
+        } else {
+            failed++;
+        }
+    }
+    if (!list)
+        printf("%u passed, %u failed\n", passed, failed);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,96 @@
+/* t.h - the test harness. A case is `TEST(name) { ... }`; every case runs in
+ * a process of its own under a time limit, so that a crash, a hang or a leak
+ * of one says nothing about the others. A failed comparison prints both
+ * values with file and line and ends the case. The program takes parts of
+ * case names as filters, --list, and --nofork for a debugger. */
+#ifndef MMX_TEST_T_H
+#define MMX_TEST_T_H
+
+#include "base/base.h"
+#include "base/bytes.h"
+#include "base/err.h"
+
+#define T_LIMIT_S 20
+
+struct t_case {
+    const char *name;
+    void (*run)(void);
+    unsigned limit_s; /* four times as much under sanitizers */
+    struct t_case *next;
+};
+
+void t_register(struct t_case *c);
+
+/* TEST(name) has the usual limit, TEST_LIMIT(name, seconds) its own. */
+#define TEST_LIMIT(id, seconds)                                                \
+    static void t_run_##id(void);                                              \
+    __attribute__((constructor)) static void t_add_##id(void)                  \
+    {                                                                          \
+        static struct t_case c = {#id, t_run_##id, (seconds), NULL};           \
+        t_register(&c);                                                        \
+    }                                                                          \
+    static void t_run_##id(void)
+#define TEST(id) TEST_LIMIT(id, T_LIMIT_S)
+
+/* Ends the case; any thread of it. */
+NORETURN void t_fail(const char *file, int line, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
+/* Ends the case as passed, with a line that says why it could not run. */
+NORETURN void t_skip(const char *fmt, ...) PRINTF_LIKE(1, 2);
+
+/* What was compared, as text: `a` and `b` are the expressions. */
+void t_u64(const char *file, int line, const char *a, const char *b, uint64_t x,
+    uint64_t y);
+void t_i64(const char *file, int line, const char *a, const char *b, int64_t x,
+    int64_t y);
+void t_str(const char *file, int line, const char *a, const char *b,
+    const char *x, const char *y);
+void t_has(const char *file, int line, const char *text, const char *part);
+void t_mem(const char *file, int line, const char *a, const void *x,
+    const void *y, size_t n);
+void t_err(
+    const char *file, int line, const char *a, enum err got, enum err wanted);
+
+#define T_TRUE(x)                                                              \
+    ((x) ? (void)0 : t_fail(__FILE__, __LINE__, "%s is false", #x))
+#define T_FALSE(x)                                                             \
+    ((x) ? t_fail(__FILE__, __LINE__, "%s is true", #x) : (void)0)
+/* Like T_TRUE with the values that explain it. */
+#define T_CHECK(x, ...)                                                        \
+    ((x) ? (void)0 : t_fail(__FILE__, __LINE__, __VA_ARGS__))
+#define T_FAIL(...) t_fail(__FILE__, __LINE__, __VA_ARGS__)
+#define T_EQ_U64(got, wanted)                                                  \
+    t_u64(__FILE__, __LINE__, #got, #wanted, (uint64_t)(got),                  \
+        (uint64_t)(wanted))
+#define T_EQ_I64(got, wanted)                                                  \
+    t_i64(__FILE__, __LINE__, #got, #wanted, (int64_t)(got), (int64_t)(wanted))
+#define T_EQ_STR(got, wanted)                                                  \
+    t_str(__FILE__, __LINE__, #got, #wanted, (got), (wanted))
+#define T_HAS(text, part) t_has(__FILE__, __LINE__, (text), (part))
+#define T_EQ_MEM(got, wanted, n)                                               \
+    t_mem(__FILE__, __LINE__, #got, (got), (wanted), (n))
+/* T_ERR(call, ERR_X): the call gave that; T_OK(call): it gave OK. */
+#define T_ERR(call, wanted) t_err(__FILE__, __LINE__, #call, (call), (wanted))
+#define T_OK(call)          T_ERR(call, OK)
+
+/* Polls cond every millisecond until it holds or limit_ms is over; says which.
+ * T_WAIT fails the case when it does not hold in time. */
+bool t_wait(bool (*cond)(void *ud), void *ud, unsigned limit_ms);
+#define T_WAIT(cond, ud, limit_ms)                                             \
+    T_CHECK(t_wait(cond, ud, limit_ms), "%s did not hold within %u ms", #cond, \
+        (unsigned)(limit_ms))
+
+/* xorshift64*; the state is the seed, 0 is taken as 1. */
+uint64_t t_rand(uint64_t *state);
+/* Uniform enough in [0, n), n > 0. */
+uint64_t t_rand_below(uint64_t *state, uint64_t n);
+void t_rand_bytes(uint64_t *state, void *p, size_t n);
+
+/* Monotonic clock. */
+uint64_t t_now_ns(void);
+
+/* A directory of this case alone, removed with what is in it when the case
+ * ends, however it ends. Static text; the same one at every call. */
+const char *t_dir(void);
+
+#endif
