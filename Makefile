@@ -108,11 +108,16 @@ bench: all
 	$(B)/mmx-bench $(BENCH_ARGS)
 
 # --- what CI adds ----------------------------------------------------------
-.PHONY: lint fuzz tests
+.PHONY: lint format fuzz fuzzers tests
 tests: all $(UNIT) $(CONTRACT) $(SIM)
+
+fuzzers: $(FUZZERS)
 
 lint:
 	@scripts/lint
+
+format:
+	git ls-files '*.c' '*.h' | xargs clang-format -i
 
 fuzz:
 	@scripts/fuzz $(FUZZ_SECONDS)
