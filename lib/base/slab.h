@@ -1,12 +1,11 @@
 /* slab.h - memory taken once, at start. The same carving code runs twice:
  * over a slab without memory it only counts, over a real one it hands out
- * zeroed pieces. Pieces are never given back one by one. */
+ * pieces. The memory is zero when it comes (fresh pages), and stays untouched
+ * until it is used. Pieces are never given back one by one. */
 #ifndef MMX_BASE_SLAB_H
 #define MMX_BASE_SLAB_H
 
 #include "base/base.h"
-
-#include <string.h>
 
 struct slab {
     uint8_t *p; /* NULL: counting */
@@ -16,8 +15,8 @@ struct slab {
 
 #define SLAB_ALIGN 64
 
-/* n objects of size bytes, zeroed and aligned to SLAB_ALIGN; NULL while
- * counting or when the slab is too small. */
+/* n objects of size bytes, aligned to SLAB_ALIGN; NULL while counting or when
+ * the slab is too small. */
 static inline void *slab_take(struct slab *s, size_t n, size_t size)
 {
     size_t bytes = (n * size + SLAB_ALIGN - 1) / SLAB_ALIGN * SLAB_ALIGN;
@@ -27,10 +26,8 @@ static inline void *slab_take(struct slab *s, size_t n, size_t size)
         s->failed = true;
     if (s->failed)
         return NULL;
-    if (s->p) {
+    if (s->p)
         out = s->p + s->used;
-        memset(out, 0, bytes);
-    }
     s->used += bytes;
     return out;
 }

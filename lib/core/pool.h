@@ -11,7 +11,8 @@
 #include "base/base.h"
 #include "base/slab.h"
 
-#define POOL_RUNS_MAX 2000 /* runs of one extent, so that an event holds them */
+#define POOL_RUNS_MAX 2000 /* runs of one extent, so that an event holds them  \
+                            */
 
 struct extent {
     uint32_t head, tail; /* first block of first and last run; NONE: empty */
@@ -36,8 +37,8 @@ void pool_init(struct pool *p, struct slab *s, uint32_t blocks);
 /* Appends n blocks to e as few runs as can be had. false: fewer are free, or
  * too scattered for POOL_RUNS_MAX; nothing changed. *first_run is the first
  * run that was added (NONE for n = 0). */
-bool pool_take(struct pool *p, struct extent *e, uint32_t n,
-    uint32_t *first_run);
+bool pool_take(
+    struct pool *p, struct extent *e, uint32_t n, uint32_t *first_run);
 
 /* Gives back all blocks of e, which is empty then. */
 void pool_give(struct pool *p, struct extent *e);

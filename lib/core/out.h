@@ -1,0 +1,29 @@
+/* out.h - how a brain appends to its list of actions. Frames are encoded on
+ * the spot, so that nothing in the list points into the brain. Pure. */
+#ifndef MMX_CORE_OUT_H
+#define MMX_CORE_OUT_H
+
+#include "core/flow.h"
+
+/* What the doings of one room may need at most; a step goes on only while so
+ * much is left. */
+#define OUT_SLACK_ACTIONS 2300
+#define OUT_SLACK_BYTES   (160u << 10)
+
+static inline bool out_has_room(const struct out *o)
+{
+    return o->cap - o->count >= OUT_SLACK_ACTIONS &&
+           o->bytes.cap - o->bytes.len >= OUT_SLACK_BYTES;
+}
+
+/* A zeroed action of the type at the end of the list. */
+struct action *out_action(struct out *o, enum action_type type);
+void out_data(struct out *o, const struct data_cmd *cmd);
+void out_peer(struct out *o, uint32_t link, const struct peer_msg *m);
+/* fd: FD_NONE, FD_CELLS or FD_POOL of pool `index`. */
+void out_local(struct out *o, uint32_t conn, const struct local_msg *m, int fd,
+    uint32_t index);
+void out_answer(struct out *o, uint32_t conn, uint32_t seq, enum err err,
+    uint32_t a, uint32_t b, const char *fmt, ...) PRINTF_LIKE(7, 8);
+
+#endif

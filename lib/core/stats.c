@@ -1,0 +1,20 @@
+/* stats.c - names of the counters. Pure data; any thread. */
+#include "core/brain.h"
+
+static const struct {
+    const char *name, *text;
+} rows[] = {
+#define STAT(name, doc) {#name, doc},
+#include "core/stats.def"
+#undef STAT
+};
+
+const char *stat_name(enum stat s)
+{
+    return rows[s].name;
+}
+
+const char *stat_text(enum stat s)
+{
+    return rows[s].text;
+}

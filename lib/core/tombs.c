@@ -1,0 +1,45 @@
+/* tombs.c - see tombs.h. A ring in order of death under an index: no timer is
+ * needed, what is too old is not believed. */
+#include "core/tombs.h"
+
+void tombs_init(struct tombs *t, struct slab *s, uint32_t cap, uint64_t seed,
+    uint64_t keep_ns)
+{
+    t->cap = cap;
+    t->next = 0;
+    t->keep_ns = keep_ns;
+    t->ring = slab_take(s, cap, sizeof(*t->ring));
+    table_init(&t->index, s, cap, seed);
+}
+
+void tombs_put(struct tombs *t, uint64_t now_ns, uint64_t id, uint32_t scope,
+    uint8_t state, uint8_t reason)
+{
+    struct tomb *tomb;
+
+    tombs_forget(t, id, scope);
+    tomb = &t->ring[t->next];
+    if (tomb->used)
+        table_remove(&t->index, tomb->id, tomb->scope);
+    *tomb = (struct tomb){id, scope, state, reason, true, now_ns + t->keep_ns};
+    (void)table_put(&t->index, id, scope, t->next);
+    t->next = (t->next + 1) % t->cap;
+}
+
+const struct tomb *tombs_get(
+    const struct tombs *t, uint64_t now_ns, uint64_t id, uint32_t scope)
+{
+    uint32_t i = table_get(&t->index, id, scope);
+
+    return i == NONE || t->ring[i].until_ns <= now_ns ? NULL : &t->ring[i];
+}
+
+void tombs_forget(struct tombs *t, uint64_t id, uint32_t scope)
+{
+    uint32_t i = table_get(&t->index, id, scope);
+
+    if (i == NONE)
+        return;
+    t->ring[i].used = false;
+    table_remove(&t->index, id, scope);
+}
