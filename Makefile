@@ -128,7 +128,8 @@ LIBDIR ?= $(PREFIX)/lib
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include \
 		$(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)/etc/mmx \
-		$(DESTDIR)$(PREFIX)/lib/systemd/system
+		$(DESTDIR)$(PREFIX)/lib/systemd/system \
+		$(DESTDIR)$(PREFIX)/lib/sysusers.d
 	install -m755 $(CMDS) $(DESTDIR)$(PREFIX)/bin
 	install -m644 lib/client/mmx.h $(DESTDIR)$(PREFIX)/include
 	install -m644 $(B)/libmmx.a $(DESTDIR)$(LIBDIR)
@@ -140,5 +141,7 @@ install: all
 	install -m644 -t $(DESTDIR)/etc/mmx conf/mmx-encoded.yaml conf/mmx-langd.yaml
 	install -m644 systemd/*.service systemd/*.socket \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -m644 systemd/mmx.sysusers \
+		$(DESTDIR)$(PREFIX)/lib/sysusers.d/mmx.conf
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
