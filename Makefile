@@ -144,4 +144,4 @@ install: all
 	install -m644 systemd/mmx.sysusers \
 		$(DESTDIR)$(PREFIX)/lib/sysusers.d/mmx.conf
 
--include $(shell find $(B) -name '*.d' 2>/dev/null)
+-include $(shell find $(B) -name '*.d' -type f 2>/dev/null)
