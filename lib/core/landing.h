@@ -3,6 +3,10 @@
  * simulator). Fed by LAND_* commands in the order in which the brain gave
  * them, so that a block's old room is closed before its new one is opened.
  *
+ * A segment names no slot: generation mod slots is the slot (slots = size of
+ * the table, the same for brain and shards), so the brain issues generations
+ * to fit the slot that is free.
+ *
  * A unit (unit_rows rows) lands at most once per attempt: it is claimed before
  * its bytes move. Only rows that the grant covers, of the room, generation
  * and attempt in force, in a part that belongs to this shard, are let in. */
@@ -14,11 +18,8 @@
 #include "base/slab.h"
 
 /* What a shard knows of a pool. */
-struct landing_pool {
+struct landing_pool { /* unit_rows divides block_rows and part_rows */
     uint32_t blocks, block_rows, unit_rows, part_rows, row_bytes;
-    /* private to landing.c: */
-    uint64_t *claimed;             /* a bit per unit */
-    uint32_t *run_len, *run_next;  /* copies of the runs granted, by block */
 };
 
 /* Rows [row, row + rows) of the segment go to rows of `block` from `at` on;
@@ -27,6 +28,9 @@ struct piece {
     uint32_t block, at, rows;
 };
 #define PIECES_MAX 64
+
+/* Landings begun and not ended, all slots together. */
+#define LANDINGS_MAX 1024
 
 struct landing; /* opaque */
 
@@ -37,12 +41,13 @@ struct landing; /* opaque */
 struct landing *landing_init(struct slab *s, uint32_t slots, uint32_t shard,
     uint32_t shards, const struct landing_pool *pools, uint32_t n);
 /* Layout of pool i becomes known; nothing of it is open yet. */
-void landing_pool_set(struct landing *l, uint32_t i,
-    const struct landing_pool *p);
+void landing_pool_set(
+    struct landing *l, uint32_t i, const struct landing_pool *p);
 
 /* Carries out one LAND_* command. false: the slot has moved on, ignored.
- * *quiet: a NOTE_LAND_QUIET is due now; else, when one was asked for, it
- * becomes due with a landing_end that says so. */
+ * *quiet: a NOTE_LAND_QUIET for cmd's slot and generation is due now; else,
+ * when one was asked for (LAND_TRIM, LAND_CLOSE with reply), it becomes due
+ * with a landing_end. Exactly one for each such command, ignored or not. */
 bool landing_cmd(struct landing *l, const struct data_cmd *cmd, bool *quiet);
 
 /* May this segment land? OK: its units are claimed, *pool and pieces[0..*n)
@@ -50,16 +55,26 @@ bool landing_cmd(struct landing *l, const struct data_cmd *cmd, bool *quiet);
  * are there (or failed to come). Otherwise nothing changed:
  *   ERR_STALE      no such slot, generation or attempt; closed; not granted;
  *                  landed before
- *   ERR_MALFORMED  not whole units, crosses a part, wrong bytes, total
- *                  contradicts; *slot is set when the room is known */
+ *   ERR_MALFORMED  not whole units, crosses a part, part of another shard,
+ *                  wrong bytes, more than PIECES_MAX pieces, or contradicts
+ *                  the total known here: then *bad_slot is the slot, and a
+ *                  NOTE_LAND_BAD for it and s->generation is due
+ *   ERR_BUSY       LANDINGS_MAX are active
+ * *bad_slot is NONE in every other case. */
 MUST_CHECK enum err landing_begin(struct landing *l, const struct segment *s,
-    uint32_t *pool, struct piece *pieces, uint32_t *n, uint32_t *token);
+    uint32_t *pool, struct piece *pieces, uint32_t *n, uint32_t *token,
+    uint32_t *bad_slot);
 
 /* The landing `token` is over, with its bytes in place iff ok. Returns true
- * and fills *note (NOTE_LANDED) when it counts: same attempt still in force.
- * *quiet as in landing_cmd, with the slot and generation in *quiet_note. */
+ * and fills *note (NOTE_LANDED) when it counts: same attempt still in force,
+ * rows not trimmed away. *quiets: so many equal NOTE_LAND_QUIETs, one per
+ * command that waited, are due: *quiet_note. */
 bool landing_end(struct landing *l, uint32_t token, bool ok,
-    struct data_note *note, bool *quiet, struct data_note *quiet_note);
+    struct data_note *note, uint32_t *quiets, struct data_note *quiet_note);
+
+/* Has everything landed that this shard was granted in the slot? A hint for
+ * when to tell the brain, not for what is true. */
+bool landing_full(const struct landing *l, uint32_t slot);
 
 /* Landings begun and not ended. */
 uint32_t landing_active(const struct landing *l);

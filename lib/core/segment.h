@@ -14,10 +14,12 @@
 #include "base/err.h"
 
 #define SEGMENT_MAGIC     UINT32_C(0x44584d4d)
+#define SEGMENT_VERSION   1
 #define SEGMENT_HEADER    8
 #define SEGMENT_BYTES     40
 #define SEGMENTS_MAX      64
 #define SEGMENT_ALL       UINT32_MAX
+#define SEGMENT_UNITS_MAX 64 /* so that a segment lies in few blocks */
 #define DATA_HEADER_MAX   (SEGMENT_HEADER + SEGMENTS_MAX * SEGMENT_BYTES)
 
 struct segment {
@@ -25,12 +27,20 @@ struct segment {
     uint32_t attempt, first, rows, total, bytes, fields;
 };
 
+/* Data address, of so many, that part `part` of a generation goes to. The sum
+ * wraps at 2^64, on both sides alike. */
+static inline uint32_t part_address(
+    uint64_t generation, uint32_t part, uint32_t addresses)
+{
+    return (uint32_t)((generation + part) % addresses);
+}
+
 /* Bytes written to out, which holds DATA_HEADER_MAX. */
 uint32_t segments_put(uint8_t *out, const struct segment *s, uint32_t count);
 
-/* Fills s (SEGMENTS_MAX of them) and *count; the bytes of all add up to
- * payload. ERR_MALFORMED or ERR_VERSION otherwise. */
-MUST_CHECK enum err segments_get(struct span header, uint64_t payload,
-    struct segment *s, uint32_t *count);
+/* Fills s (SEGMENTS_MAX of them) and *count, at least 1; the bytes of all add
+ * up to payload. ERR_MALFORMED or ERR_VERSION otherwise. */
+MUST_CHECK enum err segments_get(
+    struct span header, uint64_t payload, struct segment *s, uint32_t *count);
 
 #endif

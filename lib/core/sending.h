@@ -4,7 +4,11 @@
  *
  * A job is one destination slot. Jobs of one peer and data address take turns,
  * one segment each, inside a byte window per endpoint, so that a huge room
- * does not delay small ones; what is small travels together in one message. */
+ * does not delay small ones; what is small travels together in one message.
+ * A job walks those of its parts that belong to this shard in ascending order.
+ *
+ * A job can only go if a unit lies in few source blocks: unit_rows <= 15 x
+ * block_rows of the source pool, or it stands still (sending_unit_ok). */
 #ifndef MMX_CORE_SENDING_H
 #define MMX_CORE_SENDING_H
 
@@ -13,10 +17,15 @@
 #include "core/segment.h"
 #include "base/slab.h"
 
-struct sending_pool {
-    uint32_t blocks, row_bytes, block_rows;
-    uint32_t *run_len, *run_next; /* private to sending.c */
+struct sending_pool { /* row_bytes 0: layout not known yet */
+    uint32_t blocks, row_bytes, block_rows, fields;
 };
+
+#define SEND_ADDRESSES_MAX 64  /* of one peer */
+#define SEND_MESSAGES_MAX  256 /* handed out and not done */
+#define SEND_MESSAGES_EP   64  /* of those, of one endpoint */
+#define SEND_IOV_MAX       512 /* places of a message, at either end */
+#define SEND_CARRIER_ROOM  512 /* bytes of a message that the carrier needs */
 
 /* One data message: segments, and per segment where its rows lie. */
 struct send_batch {
@@ -36,16 +45,22 @@ struct send_batch {
 
 struct sending; /* opaque */
 
+static inline bool sending_unit_ok(uint32_t unit_rows, uint32_t block_rows)
+{
+    return unit_rows > 0 && unit_rows <= 15 * (uint64_t)block_rows;
+}
+
 /* slots: size of the brain's destination table; peers: of its peer table.
- * This shard serves the data addresses a with a mod shards == shard. */
+ * This shard serves the data addresses a with a mod shards == shard. Counting
+ * works as in slab.h: NULL while counting. */
 struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
     uint32_t shard, uint32_t shards, uint32_t window_bytes,
     uint32_t segment_bytes, const struct sending_pool *pools, uint32_t n);
-void sending_pool_set(struct sending *s, uint32_t i,
-    const struct sending_pool *p);
+void sending_pool_set(
+    struct sending *s, uint32_t i, const struct sending_pool *p);
 
-/* PEER_OPEN: the peer has so many data addresses and takes messages of at
- * most so many payload bytes. */
+/* PEER_OPEN: the peer has so many data addresses (1..SEND_ADDRESSES_MAX) and
+ * takes messages of at most so many bytes, headers included. */
 void sending_peer(struct sending *s, uint32_t peer, uint32_t addresses,
     uint32_t segment_bytes);
 
