@@ -67,6 +67,21 @@ void conf_init(struct conf *c, uint8_t role);
 MUST_CHECK enum err conf_set(struct conf *c, const char *path,
     struct span value, struct conf_error *e);
 
+/* The same from "key=value", as on a command line. A whole list may be given
+ * with commas: "transfer.cpus=2,3". */
+MUST_CHECK enum err conf_set_assign(struct conf *c, const char *assignment,
+    struct conf_error *e);
+
+/* What a reader may find under a path in this role. */
+enum conf_shape {
+    CONF_NOTHING, /* there is no such key */
+    CONF_VALUE,   /* one value */
+    CONF_LIST,    /* a list of values; conf_set with empty text empties it */
+    CONF_MAP,     /* more keys: "transfer", "pools[0]" */
+    CONF_MAPS     /* a list of maps: "pools", "peers" */
+};
+enum conf_shape conf_shape(uint8_t role, const char *path);
+
 /* Is there a key (or a mapping or list of keys) of this path in this role? */
 bool conf_known(uint8_t role, const char *path);
 
