@@ -1,0 +1,733 @@
+/* conf_test.c - configuration: values, refusals with their words, what only
+ * shows at the end, and that the sample files are what conf_print writes.
+ * With MMX_WRITE_SAMPLES=1 in the environment it writes them. */
+#include "core/conf.h"
+#include "core/wire.h"
+#include "io/yaml.h"
+#include "test/t.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static struct conf conf; /* large; every case has its own process */
+static struct conf_error error;
+
+static void set(const char *path, const char *value)
+{
+    T_CHECK(
+        conf_set(&conf, path, span_str(value), &error) == OK, "%s", error.text);
+}
+
+static void refused(const char *path, const char *value, const char *text)
+{
+    static struct conf before;
+
+    before = conf;
+    T_CHECK(conf_set(&conf, path, span_str(value), &error) == ERR_MALFORMED,
+        "%s=%s was accepted", path, value);
+    T_EQ_STR(error.text, text);
+    /* Entries beyond the counts are nobody's. */
+    memset(before.pools + before.pools_count, 0,
+        sizeof(before.pools[0]) * (CONF_POOLS_MAX - before.pools_count));
+    memset(conf.pools + conf.pools_count, 0,
+        sizeof(conf.pools[0]) * (CONF_POOLS_MAX - conf.pools_count));
+    T_EQ_MEM(&conf, &before, sizeof(conf));
+}
+
+static void begin(uint8_t role)
+{
+    conf_init(&conf, role);
+    set("pools[0].name", "vit");
+    set("pools[0].blocks", "64");
+    if (role == ROLE_LANGD) {
+        set("peers[0].name", "encoded-0");
+        set("peers[0].address", "tcp://127.0.0.1:7601");
+    }
+}
+
+static void finish(void)
+{
+    T_CHECK(conf_finish(&conf, "host", &error) == OK, "%s", error.text);
+}
+
+static void unfinished(const char *text)
+{
+    T_CHECK(conf_finish(&conf, "host", &error) == ERR_MALFORMED,
+        "finished, not refused: %s", text);
+    T_EQ_STR(error.text, text);
+}
+
+#define INSECURE                                                               \
+    "there is no authentication yet, so this needs `insecure: true` and a "    \
+    "network that you trust"
+
+/* --- values -------------------------------------------------------------- */
+TEST(defaults)
+{
+    conf_init(&conf, ROLE_LANGD);
+    T_EQ_U64(conf.role, ROLE_LANGD);
+    T_EQ_U64(conf.transfer_shards, 1);
+    T_EQ_U64(conf.transfer_segment, 256 * 1024);
+    T_EQ_U64(conf.timeout_total, 300 * NS_PER_S);
+    T_EQ_U64(conf.control_lost_after, 500 * NS_PER_MS);
+    T_EQ_U64(conf.transfer_spin, 0);
+    T_EQ_STR(conf.transfer_devices, "lo");
+    T_EQ_STR(conf.socket_mode, "0660");
+    T_EQ_U64(conf.log_level, 0);
+    T_FALSE(conf.insecure);
+    T_EQ_U64(conf.pools_count, 0);
+    T_EQ_U64(conf.transfer_cpus.count, 0);
+}
+
+TEST(numbers)
+{
+    begin(ROLE_ENCODED);
+    set("transfer.shards", "64");
+    T_EQ_U64(conf.transfer_shards, 64);
+    refused("transfer.shards", "0",
+        "transfer.shards: `0` is not a number from 1 to 64");
+    refused("transfer.shards", "65",
+        "transfer.shards: `65` is not a number from 1 to 64");
+    refused("transfer.shards", "",
+        "transfer.shards: `` is not a number from 1 to 64");
+    refused("transfer.shards", "-1",
+        "transfer.shards: `-1` is not a number from 1 to 64");
+    refused("transfer.shards", "01",
+        "transfer.shards: `01` is not a number from 1 to 64");
+    refused("transfer.shards", "4 ",
+        "transfer.shards: `4 ` is not a number from 1 to 64");
+    refused("transfer.shards", "99999999999999999999999",
+        "transfer.shards: `99999999999999999999999` is not a number from 1 "
+        "to 64");
+}
+
+TEST(sizes)
+{
+    begin(ROLE_ENCODED);
+    set("transfer.segment", "16KiB");
+    T_EQ_U64(conf.transfer_segment, 16384);
+    set("transfer.segment", "16384B");
+    set("transfer.segment", "4MiB");
+    T_EQ_U64(conf.transfer_segment, 4u << 20);
+    set("limits.aux_total", "1GiB");
+    refused("transfer.segment", "262144",
+        "transfer.segment: `262144` is not a size from 16KiB to 4MiB; units "
+        "are B KiB MiB GiB TiB");
+    refused("transfer.segment", "0",
+        "transfer.segment: `0` is not a size from 16KiB to 4MiB; units are B "
+        "KiB MiB GiB TiB");
+    refused("transfer.segment", "1TiB",
+        "transfer.segment: `1TiB` is not a size from 16KiB to 4MiB; units are "
+        "B KiB MiB GiB TiB");
+    refused("transfer.segment", "16kib",
+        "transfer.segment: `16kib` is not a size from 16KiB to 4MiB; units are "
+        "B KiB MiB GiB TiB");
+    refused("transfer.segment", "18446744073709551615KiB",
+        "transfer.segment: `18446744073709551615KiB` is not a size from 16KiB "
+        "to 4MiB; units are B KiB MiB GiB TiB");
+}
+
+TEST(durations)
+{
+    begin(ROLE_ENCODED);
+    set("timeouts.linger", "0");
+    T_EQ_U64(conf.timeout_linger, 0);
+    set("timeouts.linger", "250ms");
+    T_EQ_U64(conf.timeout_linger, 250 * NS_PER_MS);
+    set("timeouts.linger", "2m");
+    T_EQ_U64(conf.timeout_linger, 120 * NS_PER_S);
+    set("timeouts.linger", "1h");
+    T_EQ_U64(conf.timeout_linger, 3600 * NS_PER_S);
+    refused("timeouts.linger", "5",
+        "timeouts.linger: `5` is not a duration from 0ms to 1h; units are ms "
+        "s m h");
+    refused("timeouts.linger", "3601s",
+        "timeouts.linger: `3601s` is not a duration from 0ms to 1h; units are "
+        "ms s m h");
+    refused("timeouts.linger", "1.5s",
+        "timeouts.linger: `1.5s` is not a duration from 0ms to 1h; units are "
+        "ms s m h");
+    refused("control.heartbeat", "99ms",
+        "control.heartbeat: `99ms` is not a duration from 100ms to 1m; units "
+        "are ms s m h");
+}
+
+TEST(words)
+{
+    begin(ROLE_LANGD);
+    set("log", "debug");
+    T_EQ_U64(conf.log_level, 3);
+    set("pools[0].engine_access", "write");
+    T_EQ_U64(conf.pools[0].engine_access, 1);
+    set("insecure", "true");
+    T_TRUE(conf.insecure);
+    refused("insecure", "yes", "insecure: `yes` is not true or false");
+    refused(
+        "log", "trace", "log: `trace` is not one of info, error, warn, debug");
+    refused("log", "", "log: `` is not one of info, error, warn, debug");
+    refused("log", "info|error",
+        "log: `info|error` is not one of info, error, warn, debug");
+}
+
+TEST(texts)
+{
+    char long_name[80];
+
+    begin(ROLE_ENCODED);
+    memset(long_name, 'n', 64);
+    long_name[64] = 0;
+    refused("name", long_name,
+        "name: `nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn..."
+        "` is 64 bytes long, 63 at most");
+    long_name[63] = 0;
+    set("name", long_name);
+    T_EQ_STR(conf.name, long_name);
+    set("name", "");
+    T_EQ_STR(conf.name, "");
+    refused("control.listen", "", "control.listen: must not be empty");
+    refused("socket.mode", "660",
+        "socket.mode: `660` is too short, 4 bytes at least");
+    refused("name", "a\nb", "name: `a?b` has control characters");
+    T_ERR(conf_set(&conf, "name", span_of("a\0b", 3), &error), ERR_MALFORMED);
+}
+
+TEST(lists)
+{
+    begin(ROLE_ENCODED);
+    set("transfer.cpus[0]", "2");
+    set("transfer.cpus[1]", "3");
+    set("transfer.cpus[0]", "1");
+    T_EQ_U64(conf.transfer_cpus.count, 2);
+    T_EQ_STR(conf.transfer_cpus.items[0], "1");
+    T_EQ_STR(conf.transfer_cpus.items[1], "3");
+    refused("transfer.cpus[3]", "4", "transfer.cpus[3]: comes before item 2");
+    refused("transfer.cpus[2]", "", "transfer.cpus[2]: must not be empty");
+    set("transfer.cpus", "");
+    T_EQ_U64(conf.transfer_cpus.count, 0);
+    set("transfer.cpus", "4,5,6");
+    T_EQ_U64(conf.transfer_cpus.count, 3);
+    T_EQ_STR(conf.transfer_cpus.items[2], "6");
+    refused("transfer.cpus", "1,,2", "transfer.cpus: must not be empty");
+    refused("transfer.cpus", "1,",
+        "transfer.cpus: a comma without an item after it");
+    set("pools[0].uids[0]", "1000");
+    set("pools[1].gids[0]", "44");
+    T_EQ_U64(conf.pools_count, 2);
+    T_EQ_STR(conf.pools[1].gids.items[0], "44");
+}
+
+TEST(list_is_bounded)
+{
+    char path[32];
+
+    begin(ROLE_ENCODED);
+    for (unsigned i = 0; i < CONF_LIST_MAX; i++) {
+        snprintf(path, sizeof(path), "transfer.cpus[%u]", i);
+        set(path, "1");
+    }
+    refused("transfer.cpus[64]", "1", "transfer.cpus[64]: 64 items at most");
+}
+
+TEST(entries_come_in_order)
+{
+    conf_init(&conf, ROLE_ENCODED);
+    refused("pools[1].name", "a", "pools[1].name: comes before pools[0]");
+    refused("pools[0].blocks", "0",
+        "pools[0].blocks: `0` is not a number from 1 to 16777216");
+    T_EQ_U64(conf.pools_count, 0);
+    set("pools[0].blocks", "4");
+    T_EQ_U64(conf.pools_count, 1);
+    T_EQ_U64(conf.pools[0].block_rows, 128);
+    T_EQ_STR(conf.pools[0].layout, "engine");
+    set("pools[0].name", "a");
+    T_EQ_U64(conf.pools_count, 1);
+    for (unsigned i = 1; i < CONF_POOLS_MAX; i++) {
+        char path[32];
+
+        snprintf(path, sizeof(path), "pools[%u].name", i);
+        set(path, "x");
+    }
+    refused("pools[16].name", "a", "pools[16].name: 16 pools at most");
+}
+
+TEST(a_failed_first_key_leaves_nothing_behind)
+{
+    conf_init(&conf, ROLE_ENCODED);
+    set("pools[0].name", "a");
+    set("pools[0].block_rows", "7");
+    T_ERR(conf_set(&conf, "pools[1].blocks", span_str("x"), &error),
+        ERR_MALFORMED);
+    set("pools[1].name", "b");
+    T_EQ_U64(conf.pools[1].blocks, 0);
+    T_EQ_U64(conf.pools[1].block_rows, 128);
+}
+
+TEST(unknown_keys)
+{
+    begin(ROLE_LANGD);
+    refused("pool", "", "unknown key `pool`, did you mean `pools`?");
+    refused("transfer.shard", "",
+        "unknown key `transfer.shard`, did you mean `transfer.shards`?");
+    refused("transfr", "", "unknown key `transfr`, did you mean `transfer`?");
+    refused(
+        "shards", "", "unknown key `shards`, did you mean `transfer.shards`?");
+    refused("xyzzy_plugh", "", "unknown key `xyzzy_plugh`");
+    refused("pools[0].block", "",
+        "unknown key `pools[0].block`, did you mean `blocks`?");
+    refused("pools[0].block_row", "",
+        "unknown key `pools[0].block_row`, did you mean `block_rows`?");
+    refused("peers[0].adress", "",
+        "unknown key `peers[0].adress`, did you mean `address`?");
+    refused("control.listen", "",
+        "`control.listen` is a key of mmx-encoded, not of mmx-langd");
+    refused("", "", "unknown key ``");
+    refused("pools[", "", "unknown key `pools[`, did you mean `pools`?");
+    refused("name[0]", "", "unknown key `name[0]`, did you mean `name`?");
+    refused("transfer", "1", "transfer: has keys of its own, not a value");
+    refused("pools", "1", "pools: has keys of its own, not a value");
+    refused("pools[0]", "1", "pools[0]: has keys of its own, not a value");
+}
+
+TEST(keys_of_the_other_role)
+{
+    begin(ROLE_ENCODED);
+    refused("peers", "", "`peers` is a key of mmx-langd, not of mmx-encoded");
+    refused("peers[0].name", "x",
+        "`peers[0].name` is a key of mmx-langd, not of mmx-encoded");
+    refused("pools[0].default_blocks", "1",
+        "`pools[0].default_blocks` is a key of mmx-langd, not of mmx-encoded");
+}
+
+TEST(shapes)
+{
+    T_EQ_U64(conf_shape(ROLE_LANGD, "name"), CONF_VALUE);
+    T_EQ_U64(conf_shape(ROLE_LANGD, "transfer"), CONF_MAP);
+    T_EQ_U64(conf_shape(ROLE_LANGD, "transfer.cpus"), CONF_LIST);
+    T_EQ_U64(conf_shape(ROLE_LANGD, "transfer.cpus[0]"), CONF_VALUE);
+    T_EQ_U64(conf_shape(ROLE_LANGD, "pools"), CONF_MAPS);
+    T_EQ_U64(conf_shape(ROLE_LANGD, "pools[3]"), CONF_MAP);
+    T_EQ_U64(conf_shape(ROLE_LANGD, "pools[3].uids"), CONF_LIST);
+    T_EQ_U64(conf_shape(ROLE_LANGD, "pools.name"), CONF_NOTHING);
+    T_EQ_U64(conf_shape(ROLE_LANGD, "pools[3]name"), CONF_NOTHING);
+    T_EQ_U64(conf_shape(ROLE_LANGD, "pools[x].name"), CONF_NOTHING);
+    T_EQ_U64(conf_shape(ROLE_LANGD, "pools[99999999999].name"), CONF_NOTHING);
+    T_EQ_U64(conf_shape(ROLE_ENCODED, "peers"), CONF_NOTHING);
+    T_EQ_U64(conf_shape(ROLE_ENCODED, "transfe"), CONF_NOTHING);
+    T_TRUE(conf_known(ROLE_ENCODED, "control.listen"));
+    T_FALSE(conf_known(ROLE_LANGD, "control.listen"));
+}
+
+TEST(assignments)
+{
+    begin(ROLE_LANGD);
+    T_OK(conf_set_assign(&conf, "socket.path=run/x=y.sock", &error));
+    T_EQ_STR(conf.socket_path, "run/x=y.sock");
+    T_OK(conf_set_assign(&conf, "transfer.cpus=1,2", &error));
+    T_EQ_U64(conf.transfer_cpus.count, 2);
+    T_OK(conf_set_assign(&conf, "pools[0].blocks=9", &error));
+    T_EQ_U64(conf.pools[0].blocks, 9);
+    T_OK(conf_set_assign(&conf, "name=", &error));
+    T_ERR(conf_set_assign(&conf, "name", &error), ERR_MALFORMED);
+    T_EQ_STR(error.text, "`name` is not key=value");
+    T_ERR(conf_set_assign(&conf, "=x", &error), ERR_MALFORMED);
+    T_ERR(conf_set_assign(&conf, "nam=x", &error), ERR_MALFORMED);
+    T_EQ_STR(error.text, "unknown key `nam`, did you mean `name`?");
+}
+
+/* --- at the end ---------------------------------------------------------- */
+TEST(derived)
+{
+    begin(ROLE_ENCODED);
+    set("pools[0].layout", "a:u8:1,  b:u8:2");
+    finish();
+    T_EQ_STR(conf.name, "host-encoded");
+    T_EQ_STR(conf.socket_path, "/run/mmx/encoded.sock");
+    T_EQ_STR(conf.control_advertise, "tcp://127.0.0.1:7601");
+    T_EQ_STR(conf.pools[0].layout, "a:u8:1,b:u8:2");
+    begin(ROLE_LANGD);
+    T_OK(conf_finish(&conf, "a b.example.org", &error));
+    T_EQ_STR(conf.name, "a-b-langd");
+    T_EQ_STR(conf.socket_path, "/run/mmx/langd.sock");
+    begin(ROLE_LANGD);
+    set("name", "mine");
+    set("socket.path", "run/l.sock");
+    finish();
+    T_EQ_STR(conf.name, "mine");
+    T_EQ_STR(conf.socket_path, "run/l.sock");
+    begin(ROLE_LANGD);
+    T_OK(conf_finish(&conf,
+        "abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcd",
+        &error));
+    T_OK(conf_finish(&conf, "", &error));
+}
+
+TEST(pools_that_make_no_sense)
+{
+    conf_init(&conf, ROLE_LANGD);
+    unfinished("pools: at least one pool is needed");
+    set("pools[0].blocks", "4");
+    unfinished("pools[0].name: is missing");
+    set("pools[0].name", "a");
+    unfinished("pools[0].default_blocks: 8 is more than blocks, 4");
+    set("pools[0].default_blocks", "4");
+    set("pools[0].max_room_blocks", "5");
+    unfinished("pools[0].max_room_blocks: 5 is more than blocks, 4");
+    set("pools[0].max_room_blocks", "4");
+    finish();
+    set("pools[1].name", "a");
+    unfinished("pools[1].blocks: is missing");
+    set("pools[1].blocks", "16");
+    unfinished("pools[1].name: `a` is pools[0] already");
+    set("pools[1].name", "b c");
+    unfinished("pools[1].name: `b c` may only have letters, digits and . _ -");
+}
+
+TEST(pool_values)
+{
+    begin(ROLE_ENCODED);
+    set("pools[0].memory", "cuda:0");
+    finish();
+    set("pools[0].memory", "cuda");
+    unfinished("pools[0].memory: `cuda` is not host or cuda:N");
+    set("pools[0].memory", "cuda:");
+    unfinished("pools[0].memory: `cuda:` is not host or cuda:N");
+    set("pools[0].memory", "host");
+    set("pools[0].numa", "1");
+    finish();
+    set("pools[0].numa", "one");
+    unfinished("pools[0].numa: `one` is not a node's number or any");
+    set("pools[0].numa", "any");
+    set("pools[0].uids", "0,65534");
+    finish();
+    set("pools[0].uids[1]", "nobody");
+    unfinished("pools[0].uids[1]: `nobody` is not a numeric id");
+    set("pools[0].uids", "");
+    set("pools[0].gids", "-1");
+    unfinished("pools[0].gids[0]: `-1` is not a numeric id");
+}
+
+TEST(layouts)
+{
+    begin(ROLE_ENCODED);
+    set("pools[0].layout", "embedding:bf17:8");
+    unfinished("pools[0].layout: cannot read `bf17:8` at byte 11; expected "
+               "name:dtype:elements with comma between, or engine");
+    set("pools[0].layout", "embedding:bf16:8,");
+    unfinished("pools[0].layout: cannot read `` at byte 18; expected "
+               "name:dtype:elements with comma between, or engine");
+    set("pools[0].layout", "embedding:bf16:8");
+    set("pools[0].blocks", "16777216");
+    set("pools[0].block_rows", "1048576");
+    unfinished("pools[0].blocks: 16777216 blocks of 1048576 rows are more "
+               "than 4294967294 rows");
+}
+
+TEST(addresses_of_encoded)
+{
+    static const char *const good[] = {"tcp://127.0.0.1:1",
+        "tcp://127.255.0.9:65535", "tcp://localhost:7601", "tcp://[::1]:7601"};
+    static const char *const bad[] = {"tcp://127.0.0.1", "127.0.0.1:7601",
+        "tcp://127.0.0.1:0", "tcp://127.0.0.1:65536", "tcp://:7601",
+        "tcp://127.0.0.1:*", "tcp://[::1]", "tcp://[::1:7601", "ipc://run/x",
+        "tcp://", "tcp://a b:1", "tcp://::1:7601", "tcp://eth0;127.0.0.1:7601",
+        "tcp://127.0.0.1:07601"};
+    static const char *const open[] = {"tcp://10.0.0.1:7601",
+        "tcp://127.0.0.1.example.org:7601", "tcp://127.1:7601",
+        "tcp://127.0.0.256:7601", "tcp://host:7601", "tcp://[fe80::1]:7601",
+        "tcp://[::ffff:127.0.0.1]:7601", "tcp://128.0.0.1:1"};
+    static const char *const every[] = {
+        "tcp://*:7601", "tcp://0.0.0.0:7601", "tcp://[::]:7601"};
+    char text[512];
+
+    begin(ROLE_ENCODED);
+    for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+        set("control.listen", good[i]);
+        finish();
+    }
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        set("control.listen", bad[i]);
+        snprintf(text, sizeof(text),
+            "control.listen: `%s` is not tcp://host:port", bad[i]);
+        unfinished(text);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(open); i++) {
+        set("control.listen", open[i]);
+        snprintf(text, sizeof(text),
+            "control.listen: `%s` is not loopback: " INSECURE, open[i]);
+        unfinished(text);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(every); i++) {
+        set("control.listen", every[i]);
+        snprintf(text, sizeof(text),
+            "control.listen: `%s` listens on every interface: " INSECURE,
+            every[i]);
+        unfinished(text);
+    }
+    set("insecure", "true");
+    set("control.advertise", "tcp://host-7.example.org:7601");
+    finish();
+    set("control.advertise", "");
+    unfinished("control.advertise: must be set when control.listen is "
+               "`tcp://[::]:7601`: nobody can connect to `tcp://[::]:7601`");
+    set("control.listen", open[0]);
+    set("control.advertise", "");
+    finish();
+    T_EQ_STR(conf.control_advertise, open[0]);
+}
+
+TEST(peers)
+{
+    begin(ROLE_LANGD);
+    set("peers[1].name", "encoded-0");
+    unfinished("peers[1].address: is missing");
+    set("peers[1].address", "tcp://127.0.0.1:7602");
+    unfinished("peers[1].name: `encoded-0` is peers[0] already");
+    set("peers[1].name", "b");
+    finish();
+    set("peers[1].address", "tcp://127.0.0.1:7601");
+    unfinished("peers[1].address: `tcp://127.0.0.1:7601` is the address of "
+               "peers[0] already");
+    set("peers[1].address", "tcp://10.1.1.1:7601");
+    unfinished(
+        "peers[1].address: `tcp://10.1.1.1:7601` is not loopback: " INSECURE);
+    set("peers[1].address", "tcp://*:7601");
+    unfinished("peers[1].address: `tcp://*:7601` is no address to connect to");
+    set("peers[1].address", "tcp://10.1.1.1:7601");
+    set("insecure", "true");
+    finish();
+    set("peers[1].name", "null");
+    unfinished("peers[1].name: `null` means no encoder");
+    set("peers[1].name", "b");
+    set("limits.peers", "1");
+    unfinished("peers: 2 are more than limits.peers, 1");
+}
+
+TEST(allowed_encoders)
+{
+    begin(ROLE_LANGD);
+    set("control.allow", "tcp://127.0.0.1:*,tcp://127.0.0.1:76*");
+    finish();
+    set("control.allow", "tcp://127.0.0.1:7601");
+    finish();
+    set("control.allow", "tcp://127.*");
+    unfinished("control.allow[0]: `tcp://127.*` matches more than "
+               "loopback: " INSECURE);
+    set("control.allow", "*");
+    unfinished("control.allow[0]: `*` matches more than loopback: " INSECURE);
+    set("control.allow", "tcp://*:1");
+    unfinished("control.allow[0]: `tcp://*:1` is no address to connect to");
+    set("control.allow", "tcp://*:1*");
+    unfinished("control.allow[0]: `tcp://*:1*` has a * that is not at its end");
+    set("control.allow", "ipc://*");
+    unfinished("control.allow[0]: `ipc://*` matches no tcp:// address");
+    set("control.allow", "tcp://10.0.0.*");
+    set("insecure", "true");
+    finish();
+}
+
+TEST(devices)
+{
+    begin(ROLE_LANGD);
+    set("transfer.devices", "lo,self,memory");
+    finish();
+    set("transfer.devices", "lo,eth0");
+    unfinished(
+        "transfer.devices: `eth0` is not the loopback device: " INSECURE);
+    set("transfer.devices", "all");
+    unfinished("transfer.devices: `all` is not the loopback device: " INSECURE);
+    set("transfer.devices", "lo,");
+    unfinished("transfer.devices: `lo,` has an empty name");
+    set("transfer.devices", "lo0");
+    unfinished("transfer.devices: `lo0` is not the loopback device: " INSECURE);
+    set("insecure", "true");
+    set("transfer.devices", "mlx5_0:1,eth0");
+    finish();
+}
+
+TEST(ports_and_cores)
+{
+    begin(ROLE_LANGD);
+    set("transfer.ports", "20000-20001");
+    finish();
+    set("transfer.shards", "3");
+    unfinished("transfer.ports: `20000-20001` are 2 ports, transfer.shards "
+               "needs 3");
+    set("transfer.ports", "20001-20000");
+    unfinished("transfer.ports: `20001-20000` is not first-last, 1 to 65535");
+    set("transfer.ports", "20000");
+    unfinished("transfer.ports: `20000` is not first-last, 1 to 65535");
+    set("transfer.ports", "");
+    set("transfer.cpus", "0,1,2");
+    finish();
+    set("transfer.cpus", "0,1,x");
+    unfinished("transfer.cpus[2]: `x` is not a core's number");
+    set("transfer.cpus", "0,1,2,3");
+    unfinished("transfer.cpus: 4 cores for 3 shards");
+}
+
+TEST(names_and_modes)
+{
+    begin(ROLE_LANGD);
+    set("name", "a/b");
+    unfinished("name: `a/b` may only have letters, digits and . _ -");
+    set("name", "a");
+    set("socket.mode", "0888");
+    unfinished("socket.mode: `0888` is not an octal mode such as 0660");
+    set("socket.mode", "4755");
+    unfinished("socket.mode: `4755` is not an octal mode such as 0660");
+    set("socket.mode", "0777");
+    finish();
+}
+
+/* --- printing ------------------------------------------------------------ */
+static char printed[65536];
+
+static const char *print(bool comments)
+{
+    struct writer w = writer_of(printed, sizeof(printed) - 1);
+
+    T_TRUE(conf_print(&conf, comments, &w));
+    printed[w.len] = 0;
+    return printed;
+}
+
+/* What is printed is read back as the same values. */
+static void round_trip(bool comments)
+{
+    static struct conf back;
+    char path[512];
+    FILE *f;
+
+    snprintf(path, sizeof(path), "%s/c.yaml", t_dir());
+    f = fopen(path, "w");
+    T_TRUE(f != NULL);
+    fputs(print(comments), f);
+    fclose(f);
+    conf_init(&back, conf.role);
+    T_CHECK(
+        yaml_load(path, &back, &error) == OK, "%s in\n%s", error.text, printed);
+    T_EQ_MEM(&back, &conf, sizeof(conf));
+}
+
+TEST(print_and_read)
+{
+    begin(ROLE_LANGD);
+    round_trip(false);
+    round_trip(true);
+    set("name", "two words \"and\" a \\ # : - [x]");
+    set("socket.group", "-");
+    set("socket.path", "run:");
+    set("log", "warn");
+    set("insecure", "true");
+    set("timeouts.total", "90m");
+    set("timeouts.retry", "1001ms");
+    set("limits.aux_total", "65537B");
+    set("control.allow", "tcp://127.0.0.1:*,*");
+    set("pools[1].name", "second");
+    set("pools[1].blocks", "3");
+    set("pools[1].uids", "1,2");
+    set("pools[1].gids", "3");
+    set("pools[1].huge_pages", "true");
+    set("peers[1].name", "x");
+    set("peers[1].address", "tcp://[::1]:1");
+    round_trip(false);
+    round_trip(true);
+    T_HAS(printed, "total: 90m\n");
+    T_HAS(printed, "retry: 1001ms\n");
+    T_HAS(printed, "aux_total: 65537B\n");
+}
+
+TEST(print_without_room)
+{
+    char text[100];
+    struct writer w = writer_of(text, sizeof(text));
+
+    begin(ROLE_LANGD);
+    T_FALSE(conf_print(&conf, true, &w));
+}
+
+TEST(lines_are_short)
+{
+    begin(ROLE_LANGD);
+    for (const char *p = print(true); *p;) {
+        size_t n = strcspn(p, "\n");
+
+        T_CHECK(n <= 80, "%zu columns: %.*s", n, (int)n, p);
+        p += n + (p[n] == '\n');
+    }
+}
+
+/* --- the sample files ---------------------------------------------------- */
+static void sample(uint8_t role)
+{
+    begin(role);
+    set("pools[0].layout", "embedding:bf16:2352");
+}
+
+static void check_sample(uint8_t role, const char *path)
+{
+    static char text[65536];
+    FILE *f;
+    size_t n;
+
+    sample(role);
+    print(true);
+    if (getenv("MMX_WRITE_SAMPLES")) {
+        f = fopen(path, "w");
+        T_CHECK(f != NULL, "cannot write %s", path);
+        fputs(printed, f);
+        fclose(f);
+    }
+    f = fopen(path, "r");
+    T_CHECK(f != NULL, "cannot open %s: run from the repository's root", path);
+    n = fread(text, 1, sizeof(text) - 1, f);
+    text[n] = 0;
+    fclose(f);
+    for (const char *a = text, *b = printed; *a || *b;) {
+        size_t x = strcspn(a, "\n"), y = strcspn(b, "\n");
+
+        T_CHECK(x == y && memcmp(a, b, x) == 0,
+            "%s has\n  %.*s\nand conf.def says\n  %.*s\n"
+            "MMX_WRITE_SAMPLES=1 writes it anew",
+            path, (int)x, a, (int)y, b);
+        a += x + (a[x] == '\n');
+        b += y + (b[y] == '\n');
+    }
+    conf_init(&conf, role);
+    T_CHECK(yaml_load(path, &conf, &error) == OK, "%s", error.text);
+    finish();
+}
+
+TEST(sample_of_encoded)
+{
+    check_sample(ROLE_ENCODED, "conf/mmx-encoded.yaml");
+}
+
+TEST(sample_of_langd)
+{
+    check_sample(ROLE_LANGD, "conf/mmx-langd.yaml");
+}
+
+/* The two sides of each pair agree on what they must agree on. */
+static void check_pair(const char *encoded, const char *langd)
+{
+    static struct conf e;
+
+    conf_init(&e, ROLE_ENCODED);
+    T_CHECK(yaml_load(encoded, &e, &error) == OK, "%s", error.text);
+    T_CHECK(conf_finish(&e, "host", &error) == OK, "%s", error.text);
+    conf_init(&conf, ROLE_LANGD);
+    T_CHECK(yaml_load(langd, &conf, &error) == OK, "%s", error.text);
+    finish();
+    T_EQ_STR(conf.peers[0].address, e.control_advertise);
+    T_EQ_STR(conf.pools[0].name, e.pools[0].name);
+    T_EQ_STR(conf.pools[0].layout, e.pools[0].layout);
+    T_EQ_U64(conf.transfer_segment, e.transfer_segment);
+    T_TRUE(strcmp(conf.socket_path, e.socket_path) != 0);
+}
+
+TEST(sample_pairs)
+{
+    check_pair("conf/mmx-encoded.yaml", "conf/mmx-langd.yaml");
+    check_pair("conf/dev-encoded.yaml", "conf/dev-langd.yaml");
+}
