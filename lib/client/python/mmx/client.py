@@ -1,0 +1,472 @@
+"""A connection to a daemon.
+
+Nothing here blocks except connect(), pool(), query(), wait() and close():
+calls send and return, step() takes in what has come, cells are read without
+a system call. The blocking ones wait in select(), so Ctrl-C works. `fd` is
+one epoll descriptor for the life of the connection, over reconnects too:
+when it is readable, call step(). A connection belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import enum
+import errno
+import json
+import logging
+import mmap
+import os
+import select
+import socket
+import struct
+import time
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
+
+from . import errors, wire
+from .pool import Pool
+from .rooms import Room, Source, State
+
+log = logging.getLogger("mmx")
+log.addHandler(logging.NullHandler())
+
+_RETRY_FIRST, _RETRY_LAST = 0.01, 0.5  # seconds between two tries to connect
+_CLOEXEC = 0o2000000  # TFD_CLOEXEC
+
+
+class Reply:
+    """The one answer to a message, once it is there."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.done = False
+        self.error: Optional[errors.MmxError] = None
+        self.values: Dict[str, Any] = {}
+        self.fd = -1  # descriptor that came with the answer; the taker's
+        self.text = b""  # of REPORTs, joined
+        self.then: Optional[Callable[[Reply], None]] = None
+
+    def result(self) -> Dict[str, Any]:
+        """The answer's values; raises what the daemon said against it."""
+        if not self.done:
+            raise RuntimeError(f"{self.what} is not answered yet")
+        if self.error:
+            raise self.error
+        return self.values
+
+    def _finish(self, error: Optional[errors.MmxError]) -> None:
+        self.done, self.error = True, error
+        if error:
+            log.debug("%s: %s", self.what, error)
+        if self.then:
+            self.then(self)
+
+
+class Link(enum.Enum):
+    UP = "up"  # connected; the epoch is new when the daemon is
+    DOWN = "down"  # every room has failed with daemon-lost
+
+
+class Event:
+    """Something to look at: a room (or source) whose event came, with the
+    bits of EVENT.what, or the link itself."""
+
+    def __init__(self, room: Union[Room, Source, None], what: int,
+                 link: Optional[Link] = None) -> None:
+        self.room, self.what, self.link = room, what, link
+
+    def __repr__(self) -> str:
+        return f"<Event {self.link or self.room} {self.what:#x}>"
+
+
+class _Timer:
+    """A timerfd, so that `fd` wakes a loop for the next try to connect. The
+    os module has it from Python 3.13 on."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.fd: int = self._libc.timerfd_create(time.CLOCK_MONOTONIC,
+                                                 os.O_NONBLOCK | _CLOEXEC)
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+
+    def set(self, seconds: float) -> None:
+        whole, part = divmod(int(seconds * 1e9), 10**9)
+        spec = struct.pack("@qqqq", 0, 0, whole, part)
+        self._libc.timerfd_settime(self.fd, 0, spec, None)
+
+
+class Connection:
+    def __init__(self, role: str, path: str, name: str, session: str,
+                 cells: int = 1024) -> None:
+        self.role, self.path = role, path
+        self.name, self.session = name, session or name
+        self.epoch = 0
+        self.info: Dict[str, Any] = {}  # WELCOME
+        self._want_cells = cells
+        self._socket: Optional[socket.socket] = None
+        self._out: Deque[bytes] = collections.deque()
+        self._events: List[Event] = []
+        self._seq = 0
+        self._tag = 0
+        self._replies: Dict[int, Reply] = {}
+        self._rooms: Dict[Tuple[int, int], Union[Room, Source]] = {}
+        self._free: Deque[int] = collections.deque()
+        self._pools: Dict[str, Pool] = {}
+        self.cells = memoryview(b"").cast("Q")
+        self._retry = _RETRY_FIRST
+        self._closed = False
+        self._greeting: Optional[Reply] = None
+        self._up = False
+        self._writing = False
+        self._epoll = select.epoll()
+        self._timer = _Timer()
+        self._epoll.register(self._timer.fd, select.EPOLLIN)
+        self.fd: int = self._epoll.fileno()
+        self._dial()
+
+    # --- the link ---------------------------------------------------------
+    def _dial(self) -> None:
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        s.setblocking(False)
+        try:
+            s.connect(self.path)
+        except OSError as e:
+            s.close()
+            log.debug("%s: %s", self.path, e)
+            self._timer.set(self._retry)
+            self._retry = min(self._retry * 2, _RETRY_LAST)
+            return
+        self._timer.set(0)
+        self._socket = s
+        self._epoll.register(s, select.EPOLLIN)
+        self._greeting = self.send(
+            wire.HELLO, magic=wire.MAGIC, version_min=wire.VERSION,
+            version_max=wire.VERSION, role=wire.ROLES[self.role],
+            cells=self._want_cells, name=self.name, session=self.session)
+
+    def _welcome(self, values: Dict[str, Any], fd: int) -> None:
+        size = values["cells"] * 8
+        try:
+            cells = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        self.cells = memoryview(cells).cast("Q")
+        self._free = collections.deque(range(values["cells"]))
+        self.info, self.epoch = values, values["epoch"]
+        self._retry = _RETRY_FIRST
+        self._up = True
+        self._events.append(Event(None, 0, Link.UP))
+
+    def _lost(self, why: str) -> None:
+        if not self._socket:
+            return
+        self._epoll.unregister(self._socket)
+        self._socket.close()
+        self._socket = None
+        self._out.clear()
+        self._pools.clear()
+        error = errors.DaemonLost(f"{self.path}: {why}")
+        was_up, self._up, self._writing = self._up, False, False
+        rooms, self._rooms = list(self._rooms.values()), {}
+        for reply in list(self._replies.values()):
+            reply._finish(error)
+        self._replies.clear()
+        self._free.clear()
+        for room in rooms:
+            if room.state in (State.FAILED, State.SUCCESS):
+                continue  # that is final; its rows stay readable
+            room._fail(error)
+            self._events.append(Event(room, wire.FAILED))
+        if was_up:
+            self._events.append(Event(None, 0, Link.DOWN))
+        if not self._closed:
+            self._timer.set(self._retry)
+            self._retry = min(self._retry * 2, _RETRY_LAST)
+
+    @property
+    def connected(self) -> bool:
+        return self._up
+
+    @property
+    def refused(self) -> Optional[errors.MmxError]:
+        """What the daemon said against HELLO, if it did."""
+        error = self._greeting.error if self._greeting else None
+        return None if isinstance(error, errors.DaemonLost) else error
+
+    # --- sending ----------------------------------------------------------
+    def send(self, message: wire.Message, stale: bool = False,
+             **values: Any) -> Reply:
+        """Sends one message; the reply is done at some later step(), or at
+        once with daemon-lost when there is no daemon, or when the message is
+        about a room of a connection that is gone (stale)."""
+        reply = Reply(message.name)
+        if stale or not self._socket:
+            reply._finish(errors.DaemonLost(
+                f"{self.path}: " + ("reconnected" if stale else "no daemon")))
+            return reply
+        self._seq = self._seq % 0xFFFFFFFF + 1
+        packet = message.encode(self._seq, **values)
+        self._replies[self._seq] = reply
+        self._out.append(packet)
+        self._flush()
+        return reply
+
+    def _flush(self) -> None:
+        """Sends what can be sent. A daemon whose socket is full reads again
+        when we have read: fd then watches both directions."""
+        full = False
+        while self._out and self._socket and not full:
+            try:
+                self._socket.send(self._out[0], socket.MSG_NOSIGNAL)
+                self._out.popleft()
+            except BlockingIOError:
+                full = True
+            except OSError:
+                # The daemon's last words are still to be read; _read then
+                # sees the end itself.
+                self._out.clear()
+        if self._socket and full != self._writing:
+            self._writing = full
+            self._epoll.modify(self._socket, select.EPOLLIN
+                               | (select.EPOLLOUT if full else 0))
+
+    # --- receiving --------------------------------------------------------
+    def step(self) -> List[Event]:
+        """Takes in whatever has come, reconnects when it is time, and
+        returns what there is to look at. Never blocks."""
+        if not self._socket and not self._closed \
+                and self._timer_due():
+            self._dial()
+        self._flush()
+        while self._socket and self._read():
+            pass
+        events, self._events = self._events, []
+        return events
+
+    def _timer_due(self) -> bool:
+        try:
+            os.read(self._timer.fd, 8)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _read(self) -> bool:
+        assert self._socket
+        try:
+            packet, fds, _, _ = socket.recv_fds(
+                self._socket, wire.PACKET_MAX, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return False
+        except OSError as e:
+            if e.errno == errno.EINTR:
+                return True
+            self._lost(str(e))
+            return False
+        if not packet:
+            self._lost("the daemon closed the connection")
+            return False
+        try:
+            for frame in wire.frames(packet):
+                self._frame(frame, fds)
+        except wire.BadFrame as e:
+            self._lost(f"broken frame: {e}")
+        finally:
+            for fd in fds:  # nobody took it
+                os.close(fd)
+        return True
+
+    def _frame(self, frame: wire.Frame, fds: "List[int]") -> None:
+        message, values = frame.message, frame.values
+        if message is wire.EVENT:
+            room = self._rooms.get((values["cell"], values["tag"]))
+            if room:
+                room._event(values)
+                self._events.append(Event(room, values["what"]))
+            return
+        reply = self._replies.get(frame.seq)
+        if not reply:
+            return
+        if message is wire.REPORT:
+            reply.text += values["text"]
+            if values["more"]:
+                return
+        del self._replies[frame.seq]
+        reply.values = values
+        number = values.get("err", 0)
+        if message is wire.WELCOME and fds:
+            self._welcome(values, fds.pop())
+        elif message is wire.POOL_INFO and fds:
+            reply.fd = fds.pop()
+        reply._finish(errors.error(number, _text(values), values.get("a", 0),
+                                   values.get("b", 0)) if number else None)
+
+    def wait(self, until: Union[Reply, Callable[[], Any]],
+             timeout: Optional[float] = None) -> Any:
+        """Steps until a reply is there (its error is raised) or a condition
+        holds; TimeoutError after so many seconds. Events that come meanwhile
+        are not lost: the next step() returns them."""
+        condition = (lambda: until.done) if isinstance(until, Reply) else until
+        end = None if timeout is None else time.monotonic() + timeout
+        kept: List[Event] = []
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN)
+        try:
+            while True:
+                kept += self.step()
+                got = condition()
+                if got:
+                    break
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError(f"{self.path}: nothing in {timeout} s")
+                poll.poll(None if left is None else left * 1000 + 1)
+        finally:
+            self._events[:0] = kept
+        return until.result() if isinstance(until, Reply) else got
+
+    # --- pools and questions ----------------------------------------------
+    def pool(self, name: str = "", layout: str = "",
+             timeout: Optional[float] = 10) -> Pool:
+        """Maps a pool. With a layout ("embedding:bf16:8192,fill_ids:i32:1")
+        the call fails unless the pool has just these fields."""
+        known = self._pools.get(name)
+        if known and layout in ("", known.layout):
+            return known
+        reply = self.send(wire.POOL, name=name, layout=layout)
+        info = self.wait(reply, timeout)
+        self._pools[name] = Pool(info, reply.fd, self.epoch)
+        return self._pools[name]
+
+    def query(self, what: str, timeout: Optional[float] = 10) -> Any:
+        """What `mmxctl <what> --json` shows."""
+        reply = self.send(wire.QUERY, json=1, what=what)
+        self.wait(reply, timeout)
+        return json.loads(reply.text)
+
+    # --- rooms ------------------------------------------------------------
+    def announce(self, room: int, pool: Pool, max_rows: int,
+                 total: Optional[int] = None, *, storage: str = "compact",
+                 key: bytes = wire.NO_KEY, aux: bytes = b"",
+                 destinations: int = 0, open: bool = False,
+                 deadline: float = 0, keep: bool = False) -> Source:
+        """Says that an item of up to max_rows rows is coming; total when the
+        length is known. destinations 0: what the language side asks for."""
+        source = Source(self, room, self._ours(pool), wire.WRITE)
+        flags = (wire.KEEP if keep else 0) | (wire.OPEN if open else 0)
+        self._bind(source, self.send(
+            wire.ANNOUNCE, room=room, cell=source.cell, tag=source.tag,
+            pool=pool.number, storage=wire.STORAGE[storage], flags=flags,
+            max_rows=max_rows, total=_rows(total), required_dst=destinations,
+            deadline_ms=_ms(deadline), key=key, aux=aux))
+        return source
+
+    def request(self, room: int, pool: Pool, encoder: str, *,
+                mode: str = "whole", rows: int = 0, storage: str = "any",
+                key: bytes = wire.NO_KEY, readers: int = 0,
+                destinations: int = 0, group: int = 0, group_size: int = 0,
+                deadline: float = 0, keep: bool = False) -> Room:
+        """Asks an encoder's daemon for a room. rows 0: not known, the pool's
+        default grant is taken."""
+        got = Room(self, room, self._ours(pool), encoder)
+        self._bind(got, self.send(
+            wire.REQUEST, room=room, cell=got.cell, tag=got.tag,
+            pool=pool.number, mode=wire.MODES[mode],
+            storage=wire.STORAGE[storage], flags=wire.KEEP if keep else 0,
+            rows=rows, readers=readers, required_dst=destinations,
+            group=group, group_size=group_size, deadline_ms=_ms(deadline),
+            key=key, encoder=encoder))
+        return got
+
+    def attach(self, room: int, pool: Pool, encoder: str = "",
+               rights: int = wire.READ, deadline: float = 0) \
+            -> Union[Room, Source]:
+        """A room in this pool that another connection of the session opened
+        or will open: a Room at langd, a Source at encoded."""
+        got: Union[Room, Source]
+        if self.role == "langd":
+            got = Room(self, room, self._ours(pool), encoder)
+        else:
+            got = Source(self, room, self._ours(pool), rights)
+        self._bind(got, self.send(
+            wire.ATTACH, room=room, cell=got.cell, tag=got.tag,
+            rights=rights, deadline_ms=_ms(deadline), encoder=encoder))
+        return got
+
+    def decline(self, room: int, encoder: str,
+                key: bytes = wire.NO_KEY) -> Reply:
+        """Nobody here will fetch this room: its source may go."""
+        return self.send(wire.DECLINE, room=room, key=key, encoder=encoder)
+
+    def _ours(self, pool: Pool) -> Pool:
+        if pool.epoch != self.epoch:
+            raise errors.Stale(f"pool {pool.name} is of a daemon that is gone:"
+                               " call pool() again")
+        return pool
+
+    def _cell(self) -> Tuple[int, int]:
+        """A free cell, and the tag that names this use of it."""
+        if not self._free:
+            raise errors.Quota(f"all {len(self.cells)} cells are in use")
+        self._tag = self._tag % wire.TAG_MAX + 1
+        return self._free.popleft(), self._tag
+
+    def _bind(self, room: Union[Room, Source], reply: Reply) -> None:
+        self._rooms[room.cell, room.tag] = room
+
+        def opened(answer: Reply) -> None:
+            room._answered(answer)
+            if answer.error and self._rooms.pop((room.cell, room.tag), None):
+                self._free.append(room.cell)
+                self._events.append(Event(room, wire.FAILED))
+
+        reply.then = opened
+        room.opened = reply
+        if reply.done:  # not connected
+            opened(reply)
+
+    def _unbind(self, room: Union[Room, Source], reply: Reply) -> None:
+        """The cell is free once the RELEASE of everything is answered."""
+        def released(answer: Reply) -> None:
+            if not answer.error and self._rooms.pop((room.cell, room.tag),
+                                                    None):
+                self._free.append(room.cell)
+
+        reply.then = released
+
+    # --- the end ----------------------------------------------------------
+    def close(self, timeout: float = 5) -> None:
+        """Says BYE: whatever rooms are left end as if released."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._socket:
+            bye = self.send(wire.BYE)
+            try:
+                self.wait(bye, timeout)
+            except (errors.MmxError, TimeoutError):
+                pass
+            self._lost("closed")
+        self._timer.set(0)
+        os.close(self._timer.fd)
+        self._epoll.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def _text(values: Dict[str, Any]) -> str:
+    text = values.get("text", "")
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
+def _rows(rows: Optional[int]) -> int:
+    return wire.UNKNOWN if rows is None else rows
+
+
+def _ms(seconds: float) -> int:
+    """Never 0 for a deadline that was given: 0 means as configured."""
+    return max(1, round(seconds * 1000)) if seconds > 0 else 0

@@ -1,0 +1,105 @@
+"""A pool: blocks that a daemon owns and this process has mapped.
+
+numpy has no bf16 and no f8: such fields are arrays of uint16 and uint8 whose
+dtype says what they hold (`array.dtype.metadata["mmx"] == "bf16"`). bf16()
+and from_bf16() convert.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple
+
+from . import wire
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_NUMPY = {
+    "f16": "<f2", "f32": "<f4", "i8": "i1", "u8": "u1", "i16": "<i2",
+    "i32": "<i4", "i64": "<i8", "bool": "?",
+}
+_TAGGED = {"bf16": "<u2", "f8e4m3": "u1", "f8e5m2": "u1"}
+
+
+def dtype(name: str) -> "np.dtype[Any]":
+    """numpy's dtype for a field's dtype; tagged where numpy has none."""
+    import numpy as np
+
+    if name in _TAGGED:
+        return np.dtype(_TAGGED[name], metadata={"mmx": name})
+    return np.dtype(_NUMPY[name])
+
+
+def bf16(values: Any) -> "np.ndarray[Any, Any]":
+    """float32 values as bf16 in uint16, rounded to nearest even. NaN stays
+    NaN."""
+    import numpy as np
+
+    f32 = np.ascontiguousarray(values, dtype=np.float32)
+    bits = f32.view(np.uint32)
+    odd = (bits >> 16) & 1
+    rounded = ((bits + np.uint32(0x7FFF) + odd) >> 16).astype(np.uint16)
+    return np.where(np.isnan(f32), np.uint16(0x7FC0), rounded)
+
+
+def from_bf16(bits: Any) -> "np.ndarray[Any, Any]":
+    """bf16 in uint16 as float32; exact."""
+    import numpy as np
+
+    return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)
+
+
+class Field(NamedTuple):
+    name: str
+    dtype: str
+    elements: int
+    offset: int  # of the field's region in the map
+    row_bytes: int
+
+
+class Pool:
+    """Made by Connection.pool(). The map stays readable when the daemon
+    restarts, and goes when the last array that shows it does."""
+
+    def __init__(self, info: Dict[str, Any], fd: int, epoch: int) -> None:
+        self.epoch = epoch  # of the daemon that it belongs to
+        self.number: int = info["pool"]
+        self.name: str = info["name"]
+        self.block_rows: int = info["block_rows"]
+        self.blocks: int = info["blocks"]
+        self.memory: str = info["memory"]
+        self.layout: str = info["layout"]
+        self.writable: bool = info["access"] == 1
+        self.fields: Dict[str, Field] = {}
+        words: List[str] = self.layout.split(",")
+        for word, region in zip(words, wire.regions(info["fields"])):
+            name, kind, elements = word.split(":")
+            self.fields[name] = Field(name, kind, int(elements), *region)
+        try:
+            if not self.memory.startswith("host"):
+                raise ValueError(f"pool {self.name} lies in {self.memory}: "
+                                 "only host memory can be mapped from Python")
+            prot = mmap.PROT_READ | (mmap.PROT_WRITE if self.writable else 0)
+            self._map = mmap.mmap(fd, info["bytes"], mmap.MAP_SHARED, prot)
+        finally:
+            os.close(fd)
+        # Users' pictures do not belong into core dumps.
+        if hasattr(mmap, "MADV_DONTDUMP"):
+            self._map.madvise(mmap.MADV_DONTDUMP)
+
+    def rows(self, field: str, first: int, rows: int) \
+            -> "np.ndarray[Any, Any]":
+        """Rows of a field counted from the pool's first row, as an array of
+        [rows, elements]. What they hold is for Room and Source to say."""
+        import numpy as np
+
+        f = self.fields[field]
+        flat = np.frombuffer(self._map, dtype(f.dtype), rows * f.elements,
+                             f.offset + first * f.row_bytes)
+        return flat.reshape(rows, f.elements)
+
+    def __repr__(self) -> str:
+        return (f"<Pool {self.name} {self.blocks} x {self.block_rows} rows "
+                f"{self.layout}>")

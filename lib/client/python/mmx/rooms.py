@@ -1,0 +1,378 @@
+"""Rooms as an engine sees them: Source at the encode side, Room at the
+language side. Both show their state from the daemon's cell, without a system
+call; what does not fit into a cell comes with events, at Connection.step().
+"""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from typing import (TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple,
+                    Optional, Tuple)
+
+from . import errors, wire
+from .pool import Pool
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .client import Connection, Reply
+
+
+class State(enum.IntEnum):
+    """The least of several ranks' states is what all of them have reached."""
+
+    FAILED = 0
+    BOOTSTRAPPING = 1
+    WAITING = 2
+    TRANSFERRING = 3
+    SUCCESS = 4
+
+
+class Run(NamedTuple):
+    """Rows of a room that lie side by side in the pool."""
+
+    first: int  # row of the room
+    rows: int
+    place: int  # row of the pool
+
+
+class _Shown:
+    """What both sides have in common: a cell, its word, runs of rows."""
+
+    def __init__(self, conn: "Connection", room: int, pool: Pool) -> None:
+        self.conn, self.room, self.pool = conn, room, pool
+        self.cell, self.tag = conn._cell()
+        self.opened: "Reply"  # the answer to ANNOUNCE, REQUEST or ATTACH
+        self.total: Optional[int] = None
+        self.storage = 0
+        self.released = 0  # rows [0, released) were given back
+        self.error: Optional[errors.MmxError] = None
+        self._cells = conn.cells
+        self._runs: List[Run] = []
+        self._views: "List[Tuple[int, weakref.ref[Any]]]" = []
+
+    def __repr__(self) -> str:
+        return (f"<{type(self).__name__} {self.room:#x} {self.state.name} "
+                f"{self.rows} rows>")
+
+    # --- state, from the cell ---------------------------------------------
+    @property
+    def _word(self) -> int:
+        word = self._cells[self.cell]
+        # Another tag: the daemon has not seen this use of the cell yet.
+        return word if word >> 10 & wire.TAG_MAX == self.tag else 1
+
+    @property
+    def state(self) -> State:
+        return State.FAILED if self.error else State(self._word & 15)
+
+    @property
+    def rows(self) -> int:
+        """Rows committed (Source), or rows that may be read (Room)."""
+        return self._word >> 32
+
+    @property
+    def reason(self) -> Optional[errors.MmxError]:
+        """Why the room failed; None while it has not."""
+        if not self.error and self._word & 15 == State.FAILED:
+            self.error = errors.error(self._word >> 4 & 63)
+        return self.error
+
+    # --- what the connection tells us -------------------------------------
+    def _answered(self, answer: "Reply") -> None:
+        if answer.error:
+            self._fail(answer.error)
+
+    def _fail(self, error: errors.MmxError) -> None:
+        # The event says more than the cell, whoever was looked at first.
+        if not self.error or (error.text and not self.error.text):
+            self.error = error
+
+    def _event(self, event: Dict[str, Any]) -> None:
+        if event["total"] != wire.UNKNOWN:
+            self.total = event["total"]
+        self.storage = event["storage"] or self.storage
+        if event["what"] & wire.FAILED:
+            self._fail(errors.error(event["reason"], event["text"],
+                                    event["a"], event["b"]))
+        if event["runs"]:
+            self._lay(event["first"], event["runs"])
+
+    def _lay(self, first: int, blob: bytes) -> None:
+        """Rows from first on lie so; nothing is said about those before."""
+        runs = [r for r in self._runs if r.first < first]
+        for block, blocks in wire.runs(blob):
+            rows = blocks * self.pool.block_rows
+            runs.append(Run(first, rows, block * self.pool.block_rows))
+            first += rows
+        self._runs = runs
+
+    def pieces(self, first: int, end: int) -> Iterator[Run]:
+        """Where rows [first, end) lie, in order."""
+        for run in self._runs:
+            a, b = max(first, run.first), min(end, run.first + run.rows)
+            if a < b:
+                yield Run(a, b - a, run.place + a - run.first)
+                first = b
+        if first < end:
+            raise IndexError(f"room {self.room:#x}: where rows {first}..{end} "
+                             "lie is not known (yet)")
+
+    def _show(self, field: str, run: Run) -> "np.ndarray[Any, Any]":
+        view = self.pool.rows(field, run.place, run.rows)
+        # Slices of the view keep its base alive, so that is what to watch.
+        self._views = [v for v in self._views if v[1]() is not None]
+        self._views.append((run.first, weakref.ref(view.base)))
+        return view
+
+    # --- giving back ------------------------------------------------------
+    def release(self, rows: int = wire.ALL, *, force: bool = False) -> "Reply":
+        """This process is done with rows [0, rows). Raises ViewInUse while
+        an array shows one of them, unless forced: rows that were given back
+        will hold those of another room."""
+        if not force and any(first < rows and view() is not None
+                             for first, view in self._views):
+            raise errors.ViewInUse(
+                f"room {self.room:#x}: an array still shows released rows")
+        self.released = max(self.released, rows)
+        if self.opened.done and self.opened.error:
+            return self.opened  # the daemon never took it
+        reply = self._send(wire.RELEASE, rows=rows)
+        if rows == wire.ALL:
+            self.conn._unbind(self, reply)
+        return reply
+
+    def abort(self, reason: str = "aborted", text: str = "") -> "Reply":
+        """Ends the room as failed. Its rows are still to be released."""
+        number = next(c.number for c in errors.BY_NUMBER.values()
+                      if c.reason == reason)
+        return self._send(wire.ABORT, reason=number, text=text)
+
+    def _send(self, message: wire.Message, **values: Any) -> "Reply":
+        # After a reconnect the cell belongs to somebody else.
+        stale = self._cells is not self.conn.cells
+        return self.conn.send(message, cell=self.cell, tag=self.tag,
+                              stale=stale, **values)
+
+    def __enter__(self: Any) -> Any:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        # On the way out of an exception its frames may hold views.
+        if self.released != wire.ALL:
+            self.release(force=kind is not None)
+
+    def wait(self, state: State = State.SUCCESS,
+             timeout: Optional[float] = None) -> Any:
+        """Blocks until the room has reached a state; raises its reason when
+        it fails, TimeoutError after so many seconds."""
+        self.conn.wait(lambda: self._reached(state), timeout)
+        return self
+
+    def _reached(self, state: State) -> bool:
+        now = self.state  # one look: it may change between two
+        if now == State.FAILED and state != State.FAILED:
+            raise self.reason or errors.Internal()
+        return now >= state if state != State.FAILED \
+            else now == State.FAILED
+
+
+class _Rows:
+    """One field of a source: source["embedding"][a:b] = rows."""
+
+    def __init__(self, source: "Source", field: str) -> None:
+        self._source, self._field = source, field
+
+    def _range(self, rows: slice) -> Tuple[int, int]:
+        if rows.step not in (None, 1):
+            raise IndexError("rows are neighbours: no step")
+        end = self._source.may_write if rows.stop is None else rows.stop
+        return rows.start or 0, end
+
+    def __setitem__(self, rows: slice, values: Any) -> None:
+        import numpy as np
+
+        a, b = self._range(rows)
+        kind = self._source.pool.fields[self._field].dtype
+        values = np.asarray(values)
+        if kind in ("bf16", "f8e4m3", "f8e5m2") and values.dtype.kind != "u":
+            raise TypeError(f"{self._field} is {kind}: give its bits as "
+                            "unsigned integers (see mmx.bf16)")
+        if values.ndim and values.shape[0] != b - a:
+            raise ValueError(f"{values.shape[0]} rows do not fill {a}..{b}")
+        for run in self._source.pieces(a, b):
+            view = self._source._show(self._field, run)
+            view[:] = values[run.first - a:run.first - a + run.rows] \
+                if values.ndim else values
+
+    def __getitem__(self, rows: slice) -> "np.ndarray[Any, Any]":
+        """The rows in place, to write into; SplitRows when they do not lie
+        in one run."""
+        a, b = self._range(rows)
+        runs = list(self._source.pieces(a, b))
+        if len(runs) != 1:
+            raise errors.SplitRows(f"rows {a}..{b} lie in {len(runs)} runs")
+        return self._source._show(self._field, runs[0])
+
+
+class Source(_Shown):
+    """An item on its way out: Connection.announce() on the encode side."""
+
+    def __init__(self, conn: "Connection", room: int, pool: Pool,
+                 rights: int) -> None:
+        super().__init__(conn, room, pool)
+        self.rights = rights
+        self.may_write = -1  # rows granted; -1: not yet
+        self.wanted = 0  # destinations that asked
+        self.ended = False  # done or failed was said
+        self.served = self.failed = 0  # destinations, once ended
+
+    def _event(self, event: Dict[str, Any]) -> None:
+        super()._event(event)
+        if event["what"] & wire.GRANTED:
+            self.may_write = event["rows"]
+        if event["what"] & wire.WANTED:
+            self.wanted = event["a"]
+        if event["what"] & (wire.DONE | wire.FAILED):
+            self.ended = True
+            self.served, self.failed = event["a"], event["b"]
+
+    def granted(self, timeout: Optional[float] = None) -> "Source":
+        """Blocks until rows may be written."""
+        self.conn.wait(lambda: self.may_write >= 0 or self._failed(), timeout)
+        return self
+
+    def done(self, timeout: Optional[float] = None) -> "Source":
+        """Blocks until every destination has the rows."""
+        self.wait(State.SUCCESS, timeout)
+        return self
+
+    def _failed(self) -> bool:
+        if self.state == State.FAILED:
+            raise self.reason or errors.Internal()
+        return False
+
+    def __getitem__(self, field: str) -> _Rows:
+        return _Rows(self, field)
+
+    def commit(self, first: int, end: int, *, final: bool = False,
+               total: Optional[int] = None, aux: bytes = b"") -> "Reply":
+        """Rows [first, end) are written and will not change. final: total
+        rows in all (end, unless said), and nobody writes after this."""
+        if total is None:
+            total = end if final else wire.UNKNOWN
+        return self._send(
+            wire.COMMIT, first=first, rows=end - first,
+            flags=wire.FINAL if final else 0, total=total, aux=aux)
+
+
+class Room(_Shown):
+    """An item on its way in: Connection.request() on the language side."""
+
+    def __init__(self, conn: "Connection", room: int, pool: Pool,
+                 encoder: str) -> None:
+        super().__init__(conn, room, pool)
+        self.encoder = encoder
+        self.aux = b""
+        self.ready = False  # every row and aux are there, and where is known
+        self.generation = 0
+        self.stream_rows = 0  # rows that can always be resident
+
+    def _answered(self, answer: "Reply") -> None:
+        super()._answered(answer)
+        if not answer.error:
+            self.stream_rows = answer.values["a"]
+
+    def _event(self, event: Dict[str, Any]) -> None:
+        super()._event(event)
+        self.generation = event["generation"] or self.generation
+        self.aux = event["aux"] or self.aux
+        if event["what"] & wire.READY:
+            self.ready = True
+
+    @property
+    def readable(self) -> int:
+        """Rows [0, readable) may be read and it is known where they lie."""
+        known = self._runs[-1].first + self._runs[-1].rows if self._runs else 0
+        return min(self.rows, known)
+
+    @property
+    def runs(self) -> List[Run]:
+        """Where the rows lie that may be read."""
+        return list(self.pieces(self._held(), self.readable))
+
+    def _held(self) -> int:
+        """First row that was not given back."""
+        return min(self.released, self.readable)
+
+    def wait_ready(self, timeout: Optional[float] = None) -> "Room":
+        """Blocks until every row may be read."""
+        self.conn.wait(lambda: self.ready or self._stopped(), timeout)
+        return self
+
+    def wait_rows(self, rows: int, timeout: Optional[float] = None) -> "Room":
+        """Blocks until rows [0, rows) may be read (stream mode)."""
+        self.conn.wait(
+            lambda: self.readable >= rows or self.ready or self._stopped(),
+            timeout)
+        return self
+
+    def _stopped(self) -> bool:
+        return self.state == State.FAILED and self._reached(State.SUCCESS)
+
+    def view(self, field: str, first: int = 0, end: Optional[int] = None) \
+            -> "np.ndarray[Any, Any]":
+        """Rows in place, [rows, elements], read-only unless the pool says
+        otherwise; SplitRows when they do not lie in one run."""
+        end = self._limit(first, end)
+        runs = list(self.pieces(first, end))
+        if len(runs) > 1:
+            raise errors.SplitRows(f"rows {first}..{end} lie in {len(runs)} "
+                                   "runs")
+        return self._show(field, runs[0] if runs else Run(first, 0, 0))
+
+    def gather(self, field: str, first: int = 0, end: Optional[int] = None,
+               out: Optional["np.ndarray[Any, Any]"] = None) \
+            -> "np.ndarray[Any, Any]":
+        """A copy of the rows, in one array, however they lie."""
+        import numpy as np
+
+        from .pool import dtype
+
+        end = self._limit(first, end)
+        f = self.pool.fields[field]
+        if out is None:
+            out = np.empty((end - first, f.elements), dtype(f.dtype))
+        if out.shape != (end - first, f.elements):
+            raise ValueError(f"out is {out.shape}, the rows are "
+                             f"{(end - first, f.elements)}")
+        for run in self.pieces(first, end):
+            at = run.first - first
+            out[at:at + run.rows] = self.pool.rows(field, run.place, run.rows)
+        return out
+
+    def windows(self, rows: int, timeout: Optional[float] = None) \
+            -> Iterator[Tuple[int, int]]:
+        """(first, end) of up to `rows` rows each, as they arrive; a window
+        is given back when the next is asked for, so an item larger than the
+        pool passes through it. At most stream_rows rows in stream mode."""
+        first = 0
+        while self.total is None or first < self.total:
+            self.wait_rows(first + rows, timeout)
+            end = min(first + rows, self.readable)
+            if end == first:
+                break
+            yield first, end
+            first = end
+            if not self.ready or first != self.total:
+                self.release(first)
+
+    def _limit(self, first: int, end: Optional[int]) -> int:
+        end = self.readable if end is None else end
+        if first < self._held():
+            raise errors.Gone(f"rows below {self._held()} were given back")
+        if end > self.readable:
+            raise IndexError(f"row {end} of room {self.room:#x} is not there: "
+                             f"{self.readable} may be read")
+        return end

@@ -1,0 +1,182 @@
+"""Frames on the socket between an engine and its daemon.
+
+The tables are written from lib/core/PROTOCOL.md section 1; a test holds them
+against lib/core/local.def. Pure: bytes in, values out.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+
+MAGIC = 0x4C584D4D  # the bytes MMXL
+VERSION = 1
+PACKET_MAX = 65536
+UNKNOWN = 0xFFFFFFFF  # a row count that is not known yet
+ALL = 0xFFFFFFFF  # RELEASE: every row, and the cell is free again
+TAG_MAX = 0x3FFFFF
+NO_KEY = bytes(32)
+
+ROLES = {"any": 0, "encoded": 1, "langd": 2}
+STORAGE = {"any": 0, "compact": 1, "padded": 2, "prompt": 3}
+MODES = {"whole": 0, "stream": 1}
+KEEP, OPEN, FINAL = 1, 2, 1  # flags
+READ, WRITE, WATCH = 1, 2, 4  # rights of ATTACH
+GRANTED, HAVE, WANTED, DONE, LENGTH = 1, 2, 4, 8, 16  # bits of EVENT.what
+LANDED, READY, FAILED, GONE = 32, 64, 128, 256
+
+_HEADER = struct.Struct("<HHII")  # type, zero, length of the body, seq
+_FIXED = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "key": "32s"}
+_LENGTH = {"text": struct.Struct("<H"), "blob": struct.Struct("<I")}
+
+
+class BadFrame(ValueError):
+    """Bytes that break the tables."""
+
+
+class Message:
+    """One kind of message: its fields in order, with a limit for texts and
+    blobs ("name:kind" or "name:kind:limit")."""
+
+    def __init__(self, name: str, number: int, fields: str) -> None:
+        self.name, self.number = name, number
+        self.fields: List[Tuple[str, str, int]] = []
+        for word in fields.split():
+            parts = word.split(":")
+            limit = int(parts[2]) if len(parts) > 2 else 0
+            self.fields.append((parts[0], parts[1], limit))
+        # Neighbouring fields of fixed size are read and written in one go.
+        self._groups: List[Tuple[List[str], struct.Struct, str, int]] = []
+        names: List[str] = []
+        for field, kind, limit in self.fields:
+            if kind in _FIXED:
+                names.append(field)
+                continue
+            if names:
+                self._group(names)
+                names = []
+            self._groups.append(([field], _LENGTH[kind], kind, limit))
+        if names:
+            self._group(names)
+
+    def _group(self, names: List[str]) -> None:
+        kinds = {field: kind for field, kind, _ in self.fields}
+        fmt = "<" + "".join(_FIXED[kinds[n]] for n in names)
+        self._groups.append((names, struct.Struct(fmt), "", 0))
+
+    def encode(self, seq: int, **values: Any) -> bytes:
+        """One frame. Fields that are not given are 0 or empty."""
+        unknown = set(values) - {field for field, _, _ in self.fields}
+        if unknown:
+            raise TypeError(f"{self.name} has no field {sorted(unknown)}")
+        parts = []
+        for names, packer, kind, limit in self._groups:
+            if not kind:
+                parts.append(packer.pack(*[
+                    values.get(n, NO_KEY if n == "key" else 0)
+                    for n in names]))
+                continue
+            data = values.get(names[0], b"")
+            if isinstance(data, str):
+                data = data.encode()
+            if len(data) > limit:
+                raise ValueError(
+                    f"{self.name}.{names[0]}: {len(data)} bytes, "
+                    f"at most {limit} fit")
+            parts += (packer.pack(len(data)), data)
+        body = b"".join(parts)
+        return _HEADER.pack(self.number, 0, len(body), seq) + body
+
+    def decode(self, body: memoryview) -> Dict[str, Any]:
+        """Values by name; bytes at the end that are not known are ignored."""
+        values: Dict[str, Any] = {}
+        at = 0
+        for names, packer, kind, limit in self._groups:
+            if at + packer.size > len(body):
+                raise BadFrame(f"{self.name}: cut off at {names[0]}")
+            got = packer.unpack_from(body, at)
+            at += packer.size
+            if not kind:
+                values.update(zip(names, got))
+                continue
+            if got[0] > limit or at + got[0] > len(body):
+                raise BadFrame(f"{self.name}.{names[0]}: length {got[0]}")
+            data = bytes(body[at:at + got[0]])
+            at += got[0]
+            values[names[0]] = (
+                data.decode("utf-8", "replace") if kind == "text" else data)
+        return values
+
+
+class Frame(NamedTuple):
+    message: Message
+    seq: int
+    values: Dict[str, Any]
+
+
+HELLO = Message("hello", 1, """
+    magic:u32 version_min:u8 version_max:u8 role:u8 cells:u32
+    name:text:64 session:text:64""")
+POOL = Message("pool", 2, "name:text:64 layout:text:1024")
+ANNOUNCE = Message("announce", 3, """
+    room:u64 cell:u32 tag:u32 pool:u16 storage:u8 flags:u8 max_rows:u32
+    total:u32 required_dst:u16 batch:u16 deadline_ms:u32 key:key
+    aux:blob:32768""")
+COMMIT = Message("commit", 4, """
+    cell:u32 tag:u32 first:u32 rows:u32 flags:u8 total:u32 aux:blob:32768""")
+REQUEST = Message("request", 5, """
+    room:u64 cell:u32 tag:u32 pool:u16 mode:u8 storage:u8 flags:u8 rows:u32
+    readers:u16 required_dst:u16 group:u64 group_size:u16 deadline_ms:u32
+    key:key encoder:text:128""")
+ATTACH = Message("attach", 6, """
+    room:u64 cell:u32 tag:u32 rights:u8 deadline_ms:u32 encoder:text:128""")
+RELEASE = Message("release", 7, "cell:u32 tag:u32 rows:u32 flags:u8")
+ABORT = Message("abort", 8, "cell:u32 tag:u32 reason:u8 text:text:256")
+DECLINE = Message("decline", 9, "room:u64 key:key encoder:text:128")
+BYE = Message("bye", 10, "")
+QUERY = Message("query", 11, "json:u8 what:text:32")
+
+ANSWER = Message("answer", 64, "err:u8 a:u32 b:u32 text:text:512")
+WELCOME = Message("welcome", 65, """
+    version:u8 role:u8 epoch:u64 cells:u32 rooms_max:u32 aux_max:u32
+    name:text:64 advertise:text:128 software:text:32""")
+POOL_INFO = Message("pool_info", 66, """
+    pool:u16 access:u8 block_rows:u32 blocks:u32 bytes:u64 name:text:64
+    memory:text:16 layout:text:1024 fields:blob:2048""")
+EVENT = Message("event", 67, """
+    cell:u32 tag:u32 room:u64 what:u16 state:u8 reason:u8 storage:u8
+    generation:u64 first:u32 rows:u32 total:u32 a:u32 b:u32
+    aux:blob:32768 runs:blob:16384 text:text:512""")
+REPORT = Message("report", 68, "err:u8 more:u8 text:blob:60000")
+
+MESSAGES = {m.number: m for m in (
+    HELLO, POOL, ANNOUNCE, COMMIT, REQUEST, ATTACH, RELEASE, ABORT, DECLINE,
+    BYE, QUERY, ANSWER, WELCOME, POOL_INFO, EVENT, REPORT)}
+
+
+def frames(packet: bytes) -> Iterator[Frame]:
+    """The frames of one packet. Kinds that are not known are skipped: a
+    newer daemon may send more than this client understands."""
+    view = memoryview(packet)
+    at = 0
+    while at < len(view):
+        if at + _HEADER.size > len(view):
+            raise BadFrame("frame header is cut off")
+        number, _, length, seq = _HEADER.unpack_from(view, at)
+        at += _HEADER.size
+        if at + length > len(view):
+            raise BadFrame("frame is cut off")
+        message = MESSAGES.get(number)
+        if message:
+            yield Frame(message, seq, message.decode(view[at:at + length]))
+        at += length
+
+
+def runs(blob: bytes) -> List[Tuple[int, int]]:
+    """EVENT.runs as (block, blocks) pairs."""
+    return list(struct.iter_unpack("<II", blob))
+
+
+def regions(blob: bytes) -> List[Tuple[int, int]]:
+    """POOL_INFO.fields as (offset, bytes per row) pairs."""
+    return list(struct.iter_unpack("<QI", blob))

@@ -1,0 +1,193 @@
+"""An engine for tests, of either side: the Python client plus a pattern that
+tells every row of every room from every other. Used inside a test, or run as
+a process of its own that carries out one JSON command per line of stdin, so
+that it can be killed or stopped at a chosen moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                                "../../lib/client/python"))
+
+import numpy as np  # noqa: E402
+
+import mmx  # noqa: E402
+
+LIMIT = 20  # seconds that a blocking step may take before a test fails
+
+
+def pattern(room: int, field: mmx.Field, first: int, end: int) -> np.ndarray:
+    """Rows [first, end) of a field as they must be, as an array of bytes."""
+    u64 = np.uint64
+    words = (field.row_bytes + 7) // 8
+    with np.errstate(over="ignore"):
+        name = u64(int.from_bytes(field.name.encode()[:7], "little"))
+        row = np.arange(first, end, dtype=u64) * u64(0xBF58476D1CE4E5B9)
+        seed = row + u64(room & (2**64 - 1)) * u64(0x9E3779B97F4A7C15) + name
+        col = np.arange(words, dtype=u64) * u64(0x94D049BB133111EB)
+        mix = seed[:, None] + col[None, :]
+        mix ^= mix >> u64(29)
+        mix *= u64(0xD6E8FEB86659FD93)
+        mix ^= mix >> u64(32)
+    got = mix.view(np.uint8)[:, :field.row_bytes]
+    return got & 1 if field.dtype == "bool" else got
+
+
+class Engine:
+    def __init__(self, role, socket, name, session="", pool="", layout="",
+                 cells=1024, timeout=10):
+        self.conn = mmx.connect(role, socket, name=name, session=session,
+                                cells=cells, timeout=timeout)
+        self.pool = self.conn.pool(pool, layout) if timeout else None
+        self.rooms = {}
+
+    def close(self):
+        self.conn.close()
+
+    def map_pool(self, name=""):
+        self.pool = self.conn.pool(name)
+
+    # --- encode side ------------------------------------------------------
+    def announce(self, room, max_rows, total=None, aux="", **more):
+        self.rooms[room] = self.conn.announce(
+            room, self.pool, max_rows, total, aux=aux.encode(), **more)
+
+    def granted(self, room, timeout=LIMIT):
+        return self.rooms[room].granted(timeout).may_write
+
+    def write(self, room, first, end):
+        """Fills rows of every field, without asking what became of the room:
+        what a process does that slept through its end."""
+        for field in self.pool.fields.values():
+            rows = pattern(room, field, first, end)
+            for run in self.rooms[room].pieces(first, end):
+                a = run.first - first
+                view = self.pool.rows(field.name, run.place, run.rows)
+                view.view(np.uint8)[:] = rows[a:a + run.rows]
+
+    def commit(self, room, first, end, final=False, total=None, aux=""):
+        reply = self.rooms[room].commit(first, end, final=final, total=total,
+                                        aux=aux.encode())
+        self.conn.wait(reply, LIMIT)
+
+    def encode(self, room, rows, known=True, step=0, aux="", **more):
+        """An item from announce to its last commit."""
+        self.announce(room, rows, rows if known else None,
+                      aux if known else "", **more)
+        self.granted(room)
+        self.finish(room, 0, rows, step, "" if known else aux)
+
+    def finish(self, room, first, rows, step=0, aux=""):
+        step = step or max(rows, 1)
+        for a in range(first, rows, step):
+            b = min(a + step, rows)
+            self.write(room, a, b)
+            if b < rows:
+                self.commit(room, a, b)
+        last = max(first, (rows - 1) // step * step) if rows else 0
+        self.commit(room, last, rows, final=True, aux=aux)
+
+    def done(self, room, timeout=LIMIT):
+        source = self.rooms[room].done(timeout)
+        self.conn.wait(lambda: source.ended, LIMIT)
+        return [source.served, source.failed]
+
+    # --- language side ----------------------------------------------------
+    def request(self, room, encoder, **more):
+        self.rooms[room] = self.conn.request(room, self.pool, encoder, **more)
+
+    def attach(self, room, encoder="", rights=mmx.READ, **more):
+        self.rooms[room] = self.conn.attach(room, self.pool, encoder, rights,
+                                            **more)
+
+    def ready(self, room, timeout=LIMIT):
+        return self.rooms[room].wait_ready(timeout).total
+
+    def rows(self, room, rows, timeout=LIMIT):
+        return self.rooms[room].wait_rows(rows, timeout).readable
+
+    def wrong(self, room, first=0, end=None):
+        """Places whose bytes are not the pattern: [field, row], at most 8."""
+        got = self.rooms[room]
+        end = got.readable if end is None else end
+        bad = []
+        for field in self.pool.fields.values():
+            have = got.gather(field.name, first, end)
+            have = have.reshape(end - first, -1).view(np.uint8)
+            want = pattern(room, field, first, end)
+            rows = np.nonzero((have != want).any(axis=1))[0]
+            bad += [[field.name, first + int(r)] for r in rows[:8]]
+        return bad[:8]
+
+    def stream(self, room, window=0, timeout=LIMIT):
+        """Reads an item in windows; [rows, wrong places, windows]."""
+        got = self.rooms[room]
+        self.conn.wait(got.opened, LIMIT)
+        bad, count, end = [], 0, 0
+        for first, end in got.windows(window or got.stream_rows, timeout):
+            bad += self.wrong(room, first, end)
+            count += 1
+        return [end, bad, count]
+
+    # --- both -------------------------------------------------------------
+    def aux(self, room):
+        return self.rooms[room].aux.decode()
+
+    def state(self, room):
+        """[name of the state, rows, reason] from the cell alone."""
+        got = self.rooms[room]
+        reason = got.reason
+        return [got.state.name, got.rows, reason.reason if reason else ""]
+
+    def step(self):
+        return len(self.conn.step())
+
+    def until(self, room, state, timeout=LIMIT):
+        got = self.rooms[room]
+        self.conn.wait(lambda: got.state == mmx.State[state], timeout)
+
+    def failed(self, room, timeout=LIMIT):
+        """The reason's name, once the room has failed."""
+        self.until(room, "FAILED", timeout)
+        return self.state(room)[2]
+
+    def release(self, room, rows=None):
+        got = self.rooms[room]
+        reply = got.release() if rows is None else got.release(rows)
+        self.conn.wait(lambda: reply.done, LIMIT)
+        if rows is None:
+            del self.rooms[room]
+        elif reply.error:
+            raise reply.error
+
+    def abort(self, room):
+        reply = self.rooms[room].abort("aborted", "test")
+        self.conn.wait(lambda: reply.done, LIMIT)
+
+    def now(self):
+        return time.monotonic()
+
+
+def serve() -> None:
+    """The process: one command per line in, one result per line out."""
+    engine = Engine(**json.loads(sys.stdin.readline()))
+    print(json.dumps({"ok": os.getpid()}), flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            do = getattr(engine, command.pop("do"))
+            answer = {"ok": do(**command)}
+        except Exception as e:  # the test decides what it means
+            answer = {"error": str(e), "type": type(e).__name__,
+                      "trace": traceback.format_exc()}
+        print(json.dumps(answer), flush=True)
+    engine.close()
+
+
+if __name__ == "__main__":
+    serve()

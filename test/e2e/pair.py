@@ -1,0 +1,373 @@
+"""The world of a test: daemons with generated configs in a directory of
+their own, engines as objects or processes, mmxctl's answers as values. What
+is started here is ended here, by its process id."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from engine import LIMIT, Engine
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+BUILD = os.environ.get("MMX_BUILD", os.path.join(ROOT, "build"))
+SMALL = "embedding:u8:64"
+# As the units set them: read once when UCX is loaded.
+UCX = {"UCX_HANDLE_ERRORS": "none", "UCX_VFS_ENABLE": "n",
+       "UCX_MEM_EVENTS": "n"}
+
+
+def eventually(condition, what: str, limit: float = LIMIT):
+    """Asks again until it is true. The only place that waits by the clock:
+    what it asks lies in another process and has no event for us."""
+    end = time.monotonic() + limit
+    while True:
+        got = condition()
+        if got:
+            return got
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {limit} s: {what}; last: {got}")
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def yaml(value, indent: int = 0) -> str:
+    pad = "  " * indent
+    text = ""
+    if isinstance(value, dict):
+        for key, v in value.items():
+            if isinstance(v, (dict, list)):
+                text += f"{pad}{key}:\n{yaml(v, indent + 1)}"
+            else:
+                text += f"{pad}{key}: {scalar(v)}\n"
+    else:
+        for v in value:
+            if isinstance(v, dict):
+                inner = yaml(v, indent + 1)
+                text += f"{pad}- {inner.lstrip()}"
+            else:
+                text += f"{pad}- {scalar(v)}\n"
+    return text
+
+
+def scalar(value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, str) else str(value)
+
+
+def merged(base: dict, more: dict) -> dict:
+    """base with more on top; mappings are merged, not replaced."""
+    out = dict(base)
+    for key, value in more.items():
+        old = out.get(key)
+        out[key] = merged(old, value) \
+            if isinstance(old, dict) and isinstance(value, dict) else value
+    return out
+
+
+class Daemon:
+    def __init__(self, world: "World", role: str, name: str, conf: dict):
+        self.world, self.role, self.name = world, role, name
+        self.binary = os.path.join(BUILD, f"mmx-{role}")
+        self.socket = os.path.join(world.dir, f"{name}.sock")
+        self.config = os.path.join(world.dir, f"{name}.yaml")
+        self.log = os.path.join(world.dir, f"{name}.log")
+        self.conf = conf
+        self.process = None
+        self.killed = False
+
+    def start(self, env=None) -> "Daemon":
+        with open(self.config, "w") as f:
+            f.write(yaml(self.conf))
+        self.killed = False
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen(
+                [self.binary, "--config", self.config], stderr=log,
+                stdout=log, stdin=subprocess.DEVNULL,
+                env={**os.environ, **UCX, **(env or {})})
+        self.wait_ready()
+        return self
+
+    def wait_ready(self) -> None:
+        def connects():
+            if self.process.poll() is not None:
+                raise AssertionError(
+                    f"{self.name} ended with {self.process.returncode}:\n"
+                    f"{self.tail()}")
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+                return s.connect_ex(self.socket) == 0
+        eventually(connects, f"{self.name} takes connections")
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> None:
+        self.killed = True
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            return self.process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"{self.name} did not end on SIGTERM") \
+                from None
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def tail(self, lines: int = 30) -> str:
+        try:
+            with open(self.log, errors="replace") as f:
+                return "".join(f.readlines()[-lines:])
+        except FileNotFoundError:
+            return ""
+
+    # --- what it says -----------------------------------------------------
+    def ctl(self, *words: str, check: bool = True):
+        return subprocess.run(
+            [os.path.join(BUILD, "mmxctl"), "--socket", self.socket, *words],
+            capture_output=True, text=True, check=check, timeout=LIMIT)
+
+    def show(self, what: str):
+        """mmxctl's answer as rows."""
+        return json.loads(self.ctl(what, "--json").stdout)
+
+    def stats(self) -> dict:
+        return {r["name"]: r["value"] for r in self.show("stats")}
+
+    def ended(self, room: int) -> dict:
+        """The row of the history for a room that has ended."""
+        def newest():
+            rows = [r for r in self.show("rooms")
+                    if r["room"] == room and r.get("done")]
+            return rows[-1] if rows else None
+        return eventually(newest, f"room {room} in {self.name}'s history")
+
+    def free(self) -> "tuple[int, int]":
+        """(free, all) blocks of all pools."""
+        rows = self.show("pools")
+        return (sum(r["free"] for r in rows), sum(r["blocks"] for r in rows))
+
+    def all_free(self, limit: float = LIMIT) -> None:
+        eventually(lambda: len(set(self.free())) == 1,
+                   f"{self.name}: all blocks free, have {self.free()}", limit)
+
+    def rss_kib(self) -> int:
+        with open(f"/proc/{self.pid}/status") as f:
+            return next(int(w.split()[1]) for w in f if w.startswith("VmRSS"))
+
+    def fds(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def cpu_ticks(self) -> int:
+        with open(f"/proc/{self.pid}/stat") as f:
+            words = f.read().rsplit(")", 1)[1].split()
+        return int(words[11]) + int(words[12])
+
+
+class Remote:
+    """An Engine in a process of its own."""
+
+    def __init__(self, **how):
+        self.process = subprocess.Popen(
+            [sys.executable, os.path.join(HERE, "engine.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._send(how)
+        self._result()
+
+    def _send(self, value) -> None:
+        self.process.stdin.write(json.dumps(value) + "\n")
+        self.process.stdin.flush()
+
+    def _result(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError("the engine's process has ended")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise AssertionError(answer["trace"])
+        return answer["ok"]
+
+    def start(self, do: str, **args) -> None:
+        """Begins a command; finish() waits for its result."""
+        self._send({"do": do, **args})
+
+    def finish_start(self):
+        return self._result()
+
+    def __getattr__(self, do: str):
+        def call(*args, **more):
+            names = getattr(Engine, do).__code__.co_varnames[1:]
+            self.start(do, **dict(zip(names, args)), **more)
+            return self._result()
+        return call
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.end()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+class World:
+    def __init__(self):
+        self.dir = tempfile.mkdtemp(prefix="mmx-e2e-")
+        self.daemons, self.engines = [], []
+        self.logs = ""
+
+    def encoded(self, name="enc0", fields=SMALL, blocks=64, block_rows=128,
+                start=True, **conf) -> Daemon:
+        port = free_port()
+        base = {"name": name, "socket": {"path": f"{self.dir}/{name}.sock"},
+                "control": {"listen": f"tcp://127.0.0.1:{port}"},
+                "timeouts": {"drain": "1s"},
+                "pools": [{"name": "vit", "blocks": blocks,
+                           "block_rows": block_rows, "layout": fields}]}
+        d = Daemon(self, "encoded", name, merged(base, conf))
+        d.address = f"tcp://127.0.0.1:{port}"
+        self.daemons.append(d)
+        return d.start() if start else d
+
+    def langd(self, encoders, name="lang0", fields=SMALL, blocks=64,
+              block_rows=128, default_blocks=8, start=True, **conf) -> Daemon:
+        base = {"name": name, "socket": {"path": f"{self.dir}/{name}.sock"},
+                "timeouts": {"drain": "1s"},
+                "pools": [{"name": "vit", "blocks": blocks,
+                           "block_rows": block_rows, "layout": fields,
+                           "default_blocks": default_blocks}],
+                "peers": [{"name": e.name, "address": e.address}
+                          for e in encoders]}
+        d = Daemon(self, "langd", name, merged(base, conf))
+        self.daemons.append(d)
+        return d.start() if start else d
+
+    def engine(self, daemon: Daemon, name="", **more) -> Engine:
+        e = Engine(daemon.role, daemon.socket,
+                   name or f"engine{len(self.engines)}", **more)
+        self.engines.append(e)
+        return e
+
+    def process(self, daemon: Daemon, name="", **more) -> Remote:
+        e = Remote(role=daemon.role, socket=daemon.socket,
+                   name=name or f"engine{len(self.engines)}", **more)
+        self.engines.append(e)
+        return e
+
+    def all_free(self) -> None:
+        for d in self.daemons:
+            if d.process and d.alive():
+                d.all_free()
+
+    def end_engines(self) -> None:
+        for e in self.engines:
+            if isinstance(e, Remote):
+                e.end()
+            else:
+                e.close()
+        self.engines.clear()
+
+    def close(self) -> "list[str]":
+        """Ends everything; what was wrong with the daemons at their end."""
+        wrong = []
+        for e in self.engines:
+            if isinstance(e, Remote):
+                e.end()
+        for d in self.daemons:
+            if not d.process:
+                continue
+            if not d.alive() and not d.killed and d.process.returncode:
+                wrong.append(f"{d.name} ended with {d.process.returncode}")
+            try:
+                code = d.stop()
+                if code and not d.killed and not wrong:
+                    wrong.append(f"{d.name}: exit {code} after SIGTERM")
+            except AssertionError as e:
+                wrong.append(str(e))
+            self.logs += f"--- {d.name}\n{d.tail()}"
+        shutil.rmtree(self.dir, ignore_errors=True)
+        return wrong
+
+
+class Case(unittest.TestCase):
+    """A test with a world; at its end every block is free on every side,
+    first with the engines still there if the test released everything
+    (released = True), and always after they are gone."""
+
+    released = True
+
+    def setUp(self):
+        self.world = World()
+        self.addCleanup(self._close)
+
+    def tearDown(self):
+        if self.released:
+            self.world.all_free()
+        self.world.end_engines()
+        self.world.all_free()
+
+    def _close(self):
+        wrong = self.world.close()
+        if wrong:
+            raise AssertionError("; ".join(wrong))
+
+    def pair(self, encoded=None, langd=None, **both):
+        """One daemon of each side; (encoded, langd)."""
+        e = self.world.encoded(**{**both, **(encoded or {})})
+        return e, self.world.langd([e], **{**both, **(langd or {})})
+
+    def engines(self, encoded, langd):
+        """One engine of each side, inside this process."""
+        return self.world.engine(encoded), self.world.engine(langd)
+
+    def good(self, engine, room, first=0, end=None):
+        """The rows are those of this room, byte for byte."""
+        self.assertEqual(engine.wrong(room, first, end), [])
+
+    def deliver(self, enc, lm, room, rows, encoder="enc0", aux="grid"):
+        """A whole life of a room, checked and released."""
+        lm.request(room, encoder)
+        enc.encode(room, rows, aux=aux)
+        self.assertEqual(lm.ready(room), rows)
+        self.assertEqual(lm.aux(room), aux)
+        self.good(lm, room)
+        self.assertEqual(enc.done(room), [1, 0])
+        lm.release(room)
+        enc.release(room)
+
+    def refusal(self, reason, call, *args, **more):
+        """The call is refused with this reason; the error."""
+        import mmx
+        with self.assertRaises(mmx.MmxError) as caught:
+            call(*args, **more)
+        self.assertEqual(caught.exception.reason, reason, caught.exception)
+        return caught.exception

@@ -1,0 +1,82 @@
+"""The Python client's tables against the .def files: pure, no daemon."""
+
+import os
+import re
+import unittest
+
+from pair import ROOT, yaml
+
+import mmx
+from mmx import errors, wire
+
+
+def read(path):
+    with open(os.path.join(ROOT, path)) as f:
+        return f.read()
+
+
+class Tables(unittest.TestCase):
+    def test_messages(self):
+        want, now = {}, None
+        row = re.compile(r'^(MESSAGE|FIELD|TEXT|BLOB)\((\w+), (\w+)'
+                         r'(?:, (\d+))?', re.M)
+        for kind, name, second, number in row.findall(
+                read("lib/core/local.def")):
+            if kind == "MESSAGE":
+                now = want[int(number)] = (second, [])
+            elif kind == "FIELD":
+                now[1].append((name, second, 0))
+            else:
+                now[1].append((name, kind.lower(), int(second)))
+        have = {m.number: (m.name, m.fields) for m in wire.MESSAGES.values()}
+        self.assertEqual(have, want)
+
+    def test_reasons(self):
+        rows = re.findall(r'^ERR\(\w+, (\d+), "([^"]+)", (\w+), "([^"]+)"\)',
+                          read("lib/base/err.def"), re.M)
+        want = {int(n): (name, advice.lower().replace("_", "-"), text)
+                for n, name, advice, text in rows if int(n)}
+        have = {n: (c.reason, c.advice, c.sentence)
+                for n, c in errors.BY_NUMBER.items()}
+        self.assertEqual(have, want)
+
+    def test_states(self):
+        rows = re.findall(r"^STATE\((\w+), (\d+)", read("lib/core/room.def"),
+                          re.M)
+        self.assertEqual({s.name: int(s) for s in mmx.State},
+                         {name: int(n) for name, n in rows})
+
+    def test_round_trip(self):
+        for m in wire.MESSAGES.values():
+            fixed = {"u8": 200, "u16": 60000, "u32": 4000000000,
+                     "u64": 2**63 + 1, "key": bytes(range(32)),
+                     "text": "gr\u00fc\u00df", "blob": b"\0\1\2"}
+            values = {name: fixed[kind] for name, kind, _ in m.fields}
+            # Bytes at the end that nobody knows are ignored.
+            packet = bytearray(m.encode(7, **values) + b"new")
+            length = int.from_bytes(packet[4:8], "little")
+            packet[4:8] = (length + 3).to_bytes(4, "little")
+            (got,) = wire.frames(bytes(packet))
+            self.assertEqual((got.message, got.seq, got.values),
+                             (m, 7, values))
+
+    def test_cut_off_frames(self):
+        whole = wire.EVENT.encode(1, runs=b"12345678", text="x")
+        for n in range(1, len(whole)):
+            with self.assertRaises(wire.BadFrame):
+                list(wire.frames(whole[:n]))
+
+
+class Values(unittest.TestCase):
+    def test_bf16(self):
+        import numpy as np
+        exact = np.arange(256, dtype=np.float32)
+        self.assertTrue((mmx.from_bf16(mmx.bf16(exact)) == exact).all())
+        odd = np.array([1.00390625, 1.01171875, np.inf, -np.inf, np.nan])
+        got = mmx.from_bf16(mmx.bf16(odd))
+        self.assertEqual(got[:4].tolist(), [1.0, 1.015625, np.inf, -np.inf])
+        self.assertTrue(np.isnan(got[4]))
+
+    def test_yaml(self):
+        self.assertEqual(yaml({"a": {"b": 1}, "c": [{"d": "x", "e": True}]}),
+                         'a:\n  b: 1\nc:\n  - d: "x"\n    e: true\n')
