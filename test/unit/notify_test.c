@@ -1,0 +1,180 @@
+/* notify_test.c - the service manager's side, over real sockets. */
+#include "io/notify.h"
+#include "test/t.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* A bound socket; name is a path or @abstract. */
+static int bound(const char *name, int type)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+    size_t len = strlen(name);
+
+    T_TRUE(fd >= 0);
+    memcpy(a.sun_path, name, len);
+    if (name[0] == '@')
+        a.sun_path[0] = 0;
+    T_CHECK(bind(fd, (struct sockaddr *)&a,
+                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len)) == 0,
+        "bind %s: %s", name, strerror(errno));
+    return fd;
+}
+
+static void expect(int fd, const char *text)
+{
+    char buf[256];
+    ssize_t n = recv(fd, buf, sizeof(buf) - 1, MSG_DONTWAIT);
+
+    T_CHECK(n >= 0, "nothing came: %s", strerror(errno));
+    buf[n] = 0;
+    T_EQ_STR(buf, text);
+}
+
+static void set_number(const char *name, unsigned long long v)
+{
+    char text[32];
+
+    snprintf(text, sizeof(text), "%llu", v);
+    setenv(name, text, 1);
+}
+
+TEST(no_manager)
+{
+    notify_init();
+    notify_send("READY=1");
+    T_EQ_U64(notify_watchdog_ns(), 0);
+    T_EQ_I64(notify_listen_fd(), -1);
+}
+
+TEST(path_socket)
+{
+    char name[300];
+    int fd;
+
+    snprintf(name, sizeof(name), "%s/n", t_dir());
+    fd = bound(name, SOCK_DGRAM);
+    setenv("NOTIFY_SOCKET", name, 1);
+    notify_init();
+    T_TRUE(getenv("NOTIFY_SOCKET") == NULL);
+    notify_send("READY=1\nSTATUS=up");
+    expect(fd, "READY=1\nSTATUS=up");
+    notify_send("STOPPING=1");
+    expect(fd, "STOPPING=1");
+}
+
+TEST(abstract_socket)
+{
+    char name[64];
+    int fd;
+
+    snprintf(name, sizeof(name), "@mmx-notify-test-%d", (int)getpid());
+    fd = bound(name, SOCK_DGRAM);
+    setenv("NOTIFY_SOCKET", name, 1);
+    notify_init();
+    notify_send("WATCHDOG=1");
+    expect(fd, "WATCHDOG=1");
+}
+
+TEST(a_manager_that_is_gone_harms_nobody)
+{
+    char name[300];
+
+    snprintf(name, sizeof(name), "%s/none", t_dir());
+    setenv("NOTIFY_SOCKET", name, 1);
+    notify_init();
+    notify_send("READY=1");
+    notify_send("READY=1");
+}
+
+TEST(addresses_that_cannot_be_used)
+{
+    char name[300];
+
+    memset(name, '/', sizeof(name) - 1);
+    name[sizeof(name) - 1] = 0;
+    setenv("NOTIFY_SOCKET", name, 1);
+    notify_init();
+    notify_send("READY=1");
+    setenv("NOTIFY_SOCKET", "vsock:2:1", 1);
+    notify_init();
+    notify_send("READY=1");
+}
+
+TEST(watchdog)
+{
+    set_number("WATCHDOG_USEC", 3000000);
+    notify_init();
+    T_EQ_U64(notify_watchdog_ns(), 3 * NS_PER_S);
+    T_TRUE(getenv("WATCHDOG_USEC") == NULL);
+    set_number("WATCHDOG_USEC", 5);
+    set_number("WATCHDOG_PID", (unsigned long long)getpid());
+    notify_init();
+    T_EQ_U64(notify_watchdog_ns(), 5000);
+    set_number("WATCHDOG_USEC", 5);
+    set_number("WATCHDOG_PID", (unsigned long long)getpid() + 1);
+    notify_init();
+    T_EQ_U64(notify_watchdog_ns(), 0);
+    setenv("WATCHDOG_USEC", "5s", 1);
+    notify_init();
+    T_EQ_U64(notify_watchdog_ns(), 0);
+    setenv("WATCHDOG_USEC", "18446744073709551615", 1);
+    notify_init();
+    T_EQ_U64(notify_watchdog_ns(), 0);
+}
+
+/* Descriptors 3..5: a datagram socket, a SEQPACKET one that does not listen,
+ * and the one that is meant. */
+static void hand_over(pid_t pid)
+{
+    char name[300];
+    int fds[3];
+
+    snprintf(name, sizeof(name), "%s/listen", t_dir());
+    fds[0] = socket(AF_UNIX, SOCK_DGRAM, 0);
+    fds[1] = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    fds[2] = bound(name, SOCK_SEQPACKET);
+    T_TRUE(listen(fds[2], 1) == 0);
+    for (int i = 0; i < 3; i++)
+        fds[i] = fcntl(fds[i], F_DUPFD, 20);
+    for (int i = 0; i < 3; i++)
+        T_TRUE(dup2(fds[i], 3 + i) == 3 + i);
+    set_number("LISTEN_PID", (unsigned long long)pid);
+    setenv("LISTEN_FDS", "3", 1);
+}
+
+TEST(listening_socket)
+{
+    hand_over(getpid());
+    notify_init();
+    T_TRUE(getenv("LISTEN_FDS") == NULL);
+    T_EQ_I64(notify_listen_fd(), 5);
+    T_EQ_I64(fcntl(5, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    T_EQ_I64(notify_listen_fd(), -1);
+}
+
+TEST(a_socket_for_somebody_else)
+{
+    hand_over(getppid());
+    notify_init();
+    T_EQ_I64(notify_listen_fd(), -1);
+    T_TRUE(getenv("LISTEN_PID") == NULL);
+}
+
+TEST(no_socket_of_the_right_kind)
+{
+    hand_over(getpid());
+    setenv("LISTEN_FDS", "2", 1);
+    notify_init();
+    T_EQ_I64(notify_listen_fd(), -1);
+    setenv("LISTEN_FDS", "99999", 1);
+    set_number("LISTEN_PID", (unsigned long long)getpid());
+    notify_init();
+    T_EQ_I64(notify_listen_fd(), -1);
+}
