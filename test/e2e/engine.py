@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 import traceback
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
@@ -169,8 +168,10 @@ class Engine:
         reply = self.rooms[room].abort("aborted", "test")
         self.conn.wait(lambda: reply.done, LIMIT)
 
-    def now(self):
-        return time.monotonic()
+    def drop(self):
+        """Closes the socket without BYE; the process lives on."""
+        self.conn._closed = True
+        self.conn._lost("dropped")
 
 
 def serve() -> None:

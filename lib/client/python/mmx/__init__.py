@@ -18,9 +18,10 @@
 from __future__ import annotations
 
 import os
-from typing import Optional
+import select
+from typing import Optional, Sequence
 
-from . import errors
+from . import errors, wire
 from .client import Connection, Event, Link, Reply
 from .errors import MmxError, SplitRows, ViewInUse
 from .pool import Field, Pool, bf16, from_bf16
@@ -31,7 +32,7 @@ from .wire import (DONE, FAILED, GRANTED, LANDED, LENGTH, NO_KEY, READ, READY,
 __all__ = [
     "Connection", "Event", "Field", "Link", "MmxError", "Pool", "Reply",
     "Room", "Run", "Source", "SplitRows", "State", "ViewInUse", "bf16",
-    "connect", "errors", "from_bf16", "DONE", "FAILED", "GRANTED", "LANDED",
+    "connect", "errors", "from_bf16", "wait_any", "wire", "DONE", "FAILED", "GRANTED", "LANDED",
     "LENGTH", "NO_KEY", "READ", "READY", "WANTED", "WATCH", "WRITE",
 ]
 __version__ = "0.1.0"
@@ -62,3 +63,13 @@ def connect(role: str, socket: Optional[str] = None, *,
         conn.close()
         raise
     return conn
+
+
+def wait_any(conns: Sequence[Connection],
+             timeout: Optional[float] = None) -> bool:
+    """Blocks until one of several connections wants a step(); False after so
+    many seconds."""
+    poll = select.poll()
+    for conn in conns:
+        poll.register(conn.fd, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else timeout * 1000 + 1))

@@ -1,0 +1,479 @@
+/* client.c - a handle: opening, closing, stepping, waiting.
+ *
+ * Invariants. The descriptor that mmx_fd gives is an epoll instance of three:
+ * the socket, a timer that is armed while the link is down, and the bell,
+ * which is readable while events wait that have been taken off the socket but
+ * not been handed out (by a thread that waited for something else). So the
+ * descriptor is readable whenever mmx_step has something to do, across
+ * reconnects. Everything is guarded by one lock that is never held over a
+ * wait. All memory is taken in mmx_open.
+ *
+ * A fork is seen by a page that the kernel empties in the child: no system
+ * call per call, no atfork handlers.
+ *
+ * Rejected: a thread inside the library (engines fork, trace and pin theirs),
+ * and handing out events as they come off the socket (a caller that does not
+ * step would lose them, or we would need memory without bound). */
+#include "client/client.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BYE_MS 200
+
+static bool forked(const mmx *m)
+{
+    return *(volatile const uint64_t *)m->alive != CLIENT_ALIVE;
+}
+
+int client_lock(mmx *m)
+{
+    if (forked(m))
+        return -MMX_E_FORKED;
+    pthread_mutex_lock(&m->lock);
+    return 0;
+}
+
+static bool events_wait(mmx *m)
+{
+    return m->say_up || m->say_down || m->notes_count ||
+           client_rooms_pending(m);
+}
+
+void client_unlock(mmx *m)
+{
+    bool ring = events_wait(m);
+    uint64_t n = 1;
+
+    if (ring && !m->rung)
+        m->rung = write(m->bell, &n, sizeof n) == sizeof n;
+    else if (!ring && m->rung)
+        m->rung = read(m->bell, &n, sizeof n) != sizeof n;
+    pthread_mutex_unlock(&m->lock);
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / NS_PER_MS;
+}
+
+uint64_t client_end(int timeout_ms)
+{
+    return timeout_ms < 0 ? TIME_NEVER : now_ms() + (uint64_t)timeout_ms;
+}
+
+int64_t client_left(uint64_t end)
+{
+    uint64_t now;
+
+    if (end == TIME_NEVER)
+        return -1;
+    now = now_ms();
+    return now < end ? (int64_t)(end - now) : 0;
+}
+
+bool client_nap(int sock, int64_t ms)
+{
+    struct pollfd p = {.fd = sock, .events = POLLIN};
+
+    return poll(&p, 1, ms < 0 || ms > NAP_MS ? NAP_MS : (int)ms) >= 0 ||
+           errno != EINTR;
+}
+
+void client_error(mmx *m, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(m->error, sizeof m->error, fmt, ap);
+    va_end(ap);
+}
+
+bool client_take(void *to, size_t size, const void *from)
+{
+    size_t have = 0;
+
+    if (from)
+        memcpy(&have, from, sizeof have);
+    if (have < sizeof have)
+        return false;
+    memset(to, 0, size);
+    memcpy(to, from, have < size ? have : size);
+    return true;
+}
+
+bool client_give(void *to, void *from, size_t size)
+{
+    size_t have = 0;
+
+    if (to)
+        memcpy(&have, to, sizeof have);
+    if (have < sizeof have)
+        return false;
+    memcpy(from, &have, sizeof have);
+    memcpy(to, from, have < size ? have : size);
+    return true;
+}
+
+/* --- opening and closing --------------------------------------------------- */
+
+static void *pages(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static bool copy_name(char *out, size_t size, const char *s)
+{
+    size_t n = strlen(s);
+
+    if (n >= size)
+        return false;
+    memcpy(out, s, n + 1);
+    return true;
+}
+
+static bool take_names(mmx *m, const struct mmx_opt *o)
+{
+    static const char *const env[] = {
+        NULL, "MMX_ENCODED_SOCKET", "MMX_LANGD_SOCKET"};
+    static const char *const usual[] = {
+        NULL, "/run/mmx/encoded.sock", "/run/mmx/langd.sock"};
+    const char *path = o->socket;
+    uint64_t alone[2] = {(uint64_t)getpid(), now_ms()};
+
+    if (o->role < MMX_ANY || o->role > MMX_LANGD)
+        return false;
+    m->role = (uint8_t)o->role;
+    if (!path && m->role != MMX_ANY)
+        path = getenv(env[m->role]);
+    if (!path || !*path)
+        path = usual[m->role];
+    snprintf(m->engine, sizeof m->engine, "pid %d", (int)getpid());
+    if (!o->session && getrandom(alone, sizeof alone, GRND_NONBLOCK) < 0)
+        client_error(m, "no random numbers: %m");
+    snprintf(m->session, sizeof m->session, "alone-%016llx%016llx",
+        (unsigned long long)alone[0], (unsigned long long)alone[1]);
+    return path && copy_name(m->path, sizeof m->path, path) &&
+           (!o->engine || copy_name(m->engine, sizeof m->engine, o->engine)) &&
+           (!o->session || copy_name(m->session, sizeof m->session, o->session));
+}
+
+static bool take_memory(mmx *m, uint32_t cells)
+{
+    long page = sysconf(_SC_PAGESIZE);
+    size_t size = page > 0 ? (size_t)page : 4096;
+
+    m->cells = cells;
+    m->page_bytes = (cells * sizeof(uint64_t) + size - 1) / size * size;
+    m->alive = pages(size);
+    m->page = pages(m->page_bytes);
+    m->own = pages(m->page_bytes);
+    m->rooms = pages(cells * sizeof *m->rooms);
+    m->stores = pages(cells * sizeof *m->stores);
+    if (!m->alive || !m->page || !m->own || !m->rooms || !m->stores)
+        return false;
+    if (madvise(m->alive, size, MADV_WIPEONFORK) != 0)
+        return false;
+    *m->alive = CLIENT_ALIVE;
+    /* What users said in their prompts does not belong into core dumps. */
+    (void)madvise(m->stores, cells * sizeof *m->stores, MADV_DONTDUMP);
+    client_rooms_init(m);
+    return true;
+}
+
+static bool take_fds(mmx *m)
+{
+    struct epoll_event e = {.events = EPOLLIN};
+
+    m->ep = epoll_create1(EPOLL_CLOEXEC);
+    m->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    m->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (m->ep < 0 || m->timer < 0 || m->bell < 0)
+        return false;
+    return epoll_ctl(m->ep, EPOLL_CTL_ADD, m->timer, &e) == 0 &&
+           epoll_ctl(m->ep, EPOLL_CTL_ADD, m->bell, &e) == 0;
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+static void unpage(void *p, size_t bytes)
+{
+    if (p)
+        munmap(p, bytes);
+}
+
+/* Gives everything back; accepts a half-built handle, and a child's copy. */
+static void drop(mmx *m)
+{
+    long page = sysconf(_SC_PAGESIZE);
+
+    close_fd(&m->sock);
+    close_fd(&m->timer);
+    close_fd(&m->bell);
+    close_fd(&m->ep);
+    unpage(m->alive, page > 0 ? (size_t)page : 4096);
+    unpage(m->page, m->page_bytes);
+    unpage(m->own, m->page_bytes);
+    unpage(m->rooms, m->cells * sizeof *m->rooms);
+    unpage(m->stores, m->cells * sizeof *m->stores);
+    free(m);
+}
+
+/* Steps the link until it is up, refused for good, or time is over. */
+static int wait_up(mmx *m, int timeout_ms)
+{
+    uint64_t end = client_end(timeout_ms);
+
+    for (;;) {
+        struct pollfd p = {.fd = m->ep, .events = POLLIN};
+        int64_t left = client_left(end);
+        uint64_t n;
+
+        client_receive(m);
+        if (m->link == LINK_UP)
+            return 0;
+        if (m->hello_err && err_advice((enum err)m->hello_err) != ADVICE_RETRY)
+            return -m->hello_err;
+        if (left == 0)
+            break;
+        if (poll(&p, 1, (int)min_u64((uint64_t)left, INT32_MAX)) < 0)
+            return -MMX_E_SYSTEM;
+        if (m->link == LINK_DOWN && read(m->timer, &n, sizeof n) > 0)
+            client_connect(m);
+    }
+    if (m->hello_err)
+        return -m->hello_err;
+    if (m->link == LINK_DOWN)
+        return -MMX_E_NOT_READY;
+    client_error(m, "%s: no answer", m->path);
+    return -MMX_E_TIMEOUT;
+}
+
+static int open_handle(mmx *m, const struct mmx_opt *o)
+{
+    uint32_t cells = o->cells ? o->cells : CELLS_USUAL;
+
+    m->ep = m->sock = m->timer = m->bell = -1;
+    m->info.role = o->role;
+    m->backoff_ms = 1;
+    if (cells > CELLS_MAX || !take_names(m, o)) {
+        client_error(m, "a name is too long, a role unknown, no socket given "
+                        "for MMX_ANY, or more than %d cells", CELLS_MAX);
+        return -MMX_E_MALFORMED;
+    }
+    if (pthread_mutex_init(&m->lock, NULL) != 0 || !take_memory(m, cells) ||
+        !take_fds(m)) {
+        client_error(m, "%m");
+        return -MMX_E_SYSTEM;
+    }
+    client_connect(m);
+    return o->timeout_ms ? wait_up(m, o->timeout_ms) : 0;
+}
+
+int mmx_open(const struct mmx_opt *opt, mmx **out)
+{
+    struct mmx_opt o;
+    mmx *m;
+    int err, saved;
+
+    if (!out || !CLIENT_TAKE(o, opt))
+        return -MMX_E_MALFORMED;
+    m = calloc(1, sizeof *m);
+    if (!m)
+        return -MMX_E_SYSTEM;
+    err = open_handle(m, &o);
+    saved = errno;
+    if (err) {
+        if (o.why && o.why_size)
+            snprintf(o.why, o.why_size, "%s", m->error);
+        drop(m);
+        errno = saved;
+        return err;
+    }
+    *out = m;
+    return 0;
+}
+
+/* Says BYE and reads until the daemon has closed too: closing over unread
+ * bytes would throw ours away. */
+static void say_bye(mmx *m)
+{
+    struct local_msg msg = {.type = LOCAL_BYE};
+    uint64_t end = client_end(BYE_MS);
+
+    m->corks = 0;
+    if (m->link != LINK_UP || client_ask(m, &msg, 0, NONE, 0, NULL) != 0)
+        return;
+    while (m->link == LINK_UP && client_left(end) != 0) {
+        (void)client_nap(m->sock, client_left(end));
+        client_flush(m);
+        client_receive(m);
+    }
+}
+
+void mmx_close(mmx **mp)
+{
+    mmx *m = mp ? *mp : NULL;
+
+    if (!m)
+        return;
+    *mp = NULL;
+    if (!forked(m)) {
+        client_unmap_all(m);
+        say_bye(m);
+        pthread_mutex_destroy(&m->lock);
+    }
+    drop(m);
+}
+
+/* --- stepping and waiting --------------------------------------------------- */
+
+int mmx_fd(const mmx *m)
+{
+    return m->ep;
+}
+
+/* DOWN and UP come after the events of rooms. No new connection is made
+ * before DOWN has been handed out, so theirs is the true order. */
+static int give_link(mmx *m, struct mmx_event *ev, int max)
+{
+    int n = 0;
+
+    if (m->say_down && n < max) {
+        ev[n++] = (struct mmx_event){.what = MMX_DOWN,
+            .reason = MMX_E_DAEMON_LOST,
+            .advice = MMX_ADVICE_RETRY,
+            .text = ""};
+        m->say_down = m->told_up = false;
+    }
+    if (m->say_up && n < max) {
+        ev[n++] = (struct mmx_event){
+            .what = MMX_UP, .epoch = m->info.epoch, .text = ""};
+        m->say_up = false;
+        m->told_up = true;
+    }
+    for (; m->notes_count && n < max; m->notes_count--) {
+        const struct client_note *k = &m->notes[m->notes_head++ % NOTES_MAX];
+
+        ev[n++] = (struct mmx_event){.what = MMX_REFUSED,
+            .id = k->id,
+            .reason = k->reason,
+            .advice = (int)err_advice((enum err)k->reason),
+            .op = "decline",
+            .text = k->text};
+    }
+    return n;
+}
+
+int mmx_step(mmx *m, struct mmx_event *ev, int max)
+{
+    uint64_t expired;
+    int n, err;
+
+    if (!ev || max < 1)
+        return -MMX_E_MALFORMED;
+    err = client_lock(m);
+    if (err)
+        return err;
+    client_rooms_reap(m);
+    if (m->link == LINK_DOWN && !m->say_down &&
+        read(m->timer, &expired, sizeof expired) > 0)
+        client_connect(m);
+    client_flush(m);
+    client_receive(m);
+    n = client_rooms_give(m, ev, max);
+    if (n < max && !client_rooms_pending(m))
+        n += give_link(m, ev + n, max - n);
+    client_flush(m);
+    client_unlock(m);
+    return n;
+}
+
+int mmx_wait(mmx *m, struct mmx_event *ev, int max, int timeout_ms)
+{
+    uint64_t end = client_end(timeout_ms);
+
+    for (;;) {
+        struct pollfd p = {.fd = m->ep, .events = POLLIN};
+        int64_t left = client_left(end);
+        int n = mmx_step(m, ev, max);
+
+        if (n != 0 || left == 0)
+            return n;
+        if (left > INT32_MAX)
+            left = INT32_MAX;
+        if (poll(&p, 1, (int)left) < 0)
+            return 0;
+    }
+}
+
+int mmx_cork(mmx *m)
+{
+    int err = client_lock(m);
+
+    if (err)
+        return err;
+    m->corks++;
+    client_unlock(m);
+    return 0;
+}
+
+int mmx_uncork(mmx *m)
+{
+    int err = client_lock(m);
+
+    if (err)
+        return err;
+    if (m->corks && --m->corks == 0)
+        client_flush(m);
+    client_unlock(m);
+    return 0;
+}
+
+int mmx_info(mmx *m, struct mmx_info *out)
+{
+    struct mmx_info i;
+    int err = client_lock(m);
+
+    if (err)
+        return err;
+    i = m->info;
+    i.up = m->link == LINK_UP;
+    client_unlock(m);
+    return CLIENT_GIVE(out, i) ? 0 : -MMX_E_MALFORMED;
+}
+
+int mmx_error_text(mmx *m, char *out, size_t size)
+{
+    int err = client_lock(m);
+
+    if (err)
+        return err;
+    if (size)
+        snprintf(out, size, "%s", m->error);
+    client_unlock(m);
+    return 0;
+}

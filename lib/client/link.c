@@ -1,0 +1,433 @@
+/* link.c - the connection of a handle: packets out, packets in, answers.
+ *
+ * Invariants. Frames leave in the order of the calls. What a full socket does
+ * not take waits in a fixed number of packets, and frames of later calls join
+ * the last of them; beyond that calls are refused as busy. Every message has
+ * a place in `asked`, indexed by its seq, until its one answer has come, so an
+ * answer finds its room without a search. Whatever the daemon sends is
+ * validated: a broken daemon can end the connection, not this process.
+ * Under the handle's lock throughout.
+ *
+ * Rejected: one buffer of bytes (SEQPACKET keeps packets, and a packet is what
+ * the daemon carries out at once), and waiting for answers in the calls (the
+ * scheduler of an engine must not wait). */
+#include "client/client.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define BACKOFF_MS_MAX  1000
+#define RECEIVE_PACKETS 64
+#define FDS_MAX         8
+
+/* --- out -------------------------------------------------------------------- */
+
+static void poll_out(mmx *m, bool on)
+{
+    struct epoll_event e = {.events = EPOLLIN | (on ? EPOLLOUT : 0u)};
+
+    if (m->polls_out == on)
+        return;
+    m->polls_out = on;
+    (void)epoll_ctl(m->ep, EPOLL_CTL_MOD, m->sock, &e);
+}
+
+void client_flush(mmx *m)
+{
+    while (m->link != LINK_DOWN && m->out_count) {
+        struct client_packet *p = &m->out[m->out_head];
+
+        if (send(m->sock, p->bytes, p->len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+            if (errno == EINTR)
+                continue;
+            if (errno == EAGAIN || errno == ENOBUFS) {
+                poll_out(m, true);
+                return;
+            }
+            client_error(m, "%s: %m", m->path);
+            client_down(m);
+            return;
+        }
+        p->len = 0;
+        m->out_head = (m->out_head + 1) % PACKETS;
+        m->out_count--;
+    }
+    if (m->link != LINK_DOWN)
+        poll_out(m, false);
+}
+
+static bool put_into(struct client_packet *p, const struct local_msg *msg)
+{
+    struct writer w = writer_of(p->bytes, sizeof p->bytes);
+
+    w.len = p->len;
+    if (!local_put(&w, msg))
+        return false;
+    p->len = (uint32_t)w.len;
+    return true;
+}
+
+static int put_frame(mmx *m, const struct local_msg *msg)
+{
+    uint32_t last = (m->out_head + m->out_count + PACKETS - 1) % PACKETS;
+    struct client_packet *p;
+
+    if (m->out_count && put_into(&m->out[last], msg))
+        return 0;
+    if (m->out_count == PACKETS)
+        client_flush(m);
+    if (m->link == LINK_DOWN)
+        return -MMX_E_DAEMON_LOST;
+    if (m->out_count == PACKETS)
+        return -MMX_E_BUSY;
+    p = &m->out[(m->out_head + m->out_count) % PACKETS];
+    p->len = 0;
+    if (!put_into(p, msg))
+        return -MMX_E_MALFORMED;
+    m->out_count++;
+    return 0;
+}
+
+bool client_is_open_op(unsigned type)
+{
+    return type == LOCAL_ANNOUNCE || type == LOCAL_REQUEST ||
+           type == LOCAL_ATTACH;
+}
+
+int client_put(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
+    uint32_t tag, struct client_reply *reply)
+{
+    struct client_asked *q;
+    int err;
+
+    if (m->link == LINK_DOWN || (m->link == LINK_HELLO &&
+                                    msg->type != LOCAL_HELLO))
+        return -MMX_E_NOT_READY;
+    if (m->seq - m->answered >= ASKED_MAX) {
+        client_flush(m);
+        client_receive(m);
+        if (m->link != LINK_UP)
+            return -MMX_E_DAEMON_LOST;
+        if (m->seq - m->answered >= ASKED_MAX)
+            return -MMX_E_BUSY;
+    }
+    msg->seq = m->seq + 1;
+    err = put_frame(m, msg);
+    if (err)
+        return err;
+    m->seq++;
+    q = &m->asked[m->seq % ASKED_MAX];
+    *q = (struct client_asked){(uint8_t)msg->type, cell, tag, id, reply};
+    return 0;
+}
+
+int client_ask(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
+    uint32_t tag, struct client_reply *reply)
+{
+    int err = client_put(m, msg, id, cell, tag, reply);
+
+    if (err)
+        return err;
+    if (m->corks && m->out_count < 2)
+        return 0;
+    client_flush(m);
+    return m->link == LINK_DOWN ? -MMX_E_DAEMON_LOST : 0;
+}
+
+/* --- up and down ------------------------------------------------------------ */
+
+static void retry_later(mmx *m)
+{
+    struct itimerspec t = {.it_value = {m->backoff_ms / 1000,
+                               (long)(m->backoff_ms % 1000) * 1000000}};
+
+    m->backoff_ms = min_u32(m->backoff_ms * 2, BACKOFF_MS_MAX);
+    (void)timerfd_settime(m->timer, 0, &t, NULL);
+}
+
+static void forget_asked(mmx *m)
+{
+    while (m->answered != m->seq) {
+        struct client_asked *q = &m->asked[++m->answered % ASKED_MAX];
+
+        if (q->type && q->reply) {
+            q->reply->over = true;
+            q->reply->err = -MMX_E_DAEMON_LOST;
+        }
+        q->type = 0;
+    }
+}
+
+void client_down(mmx *m)
+{
+    if (m->link == LINK_DOWN)
+        return;
+    if (m->link == LINK_UP) {
+        client_rooms_lost(m);
+        /* After the rooms' last words are in m->own: nobody's cells. */
+        (void)mmap(m->page, m->page_bytes, PROT_READ,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        m->say_down = m->told_up;
+        m->say_up = false;
+        m->backoff_ms = 1;
+    }
+    m->link = LINK_DOWN;
+    forget_asked(m);
+    m->out_count = 0;
+    m->polls_out = false;
+    /* By hand: a forked child's copy would keep it in the set. */
+    (void)epoll_ctl(m->ep, EPOLL_CTL_DEL, m->sock, NULL);
+    close(m->sock);
+    m->sock = -1;
+    retry_later(m);
+}
+
+static int dial(mmx *m)
+{
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    struct epoll_event e = {.events = EPOLLIN};
+    int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    memcpy(sa.sun_path, m->path, strnlen(m->path, sizeof sa.sun_path - 1));
+    if (s < 0)
+        return -1;
+    if (connect(s, (struct sockaddr *)&sa, sizeof sa) != 0 ||
+        epoll_ctl(m->ep, EPOLL_CTL_ADD, s, &e) != 0) {
+        client_error(m, "%s: %m", m->path);
+        close(s);
+        return -1;
+    }
+    return s;
+}
+
+void client_connect(mmx *m)
+{
+    struct local_msg msg = {.type = LOCAL_HELLO};
+
+    m->sock = dial(m);
+    if (m->sock < 0) {
+        retry_later(m);
+        return;
+    }
+    m->link = LINK_HELLO;
+    m->serial++;
+    m->hello_err = 0;
+    m->out_head = m->out_count = 0;
+    msg.hello = (struct local_hello){.magic = LOCAL_MAGIC,
+        .version_min = WIRE_VERSION,
+        .version_max = WIRE_VERSION,
+        .role = m->role,
+        .cells = m->cells,
+        .name = span_str(m->engine),
+        .session = span_str(m->session)};
+    if (client_put(m, &msg, 0, NONE, 0, NULL) == 0)
+        client_flush(m);
+}
+
+/* --- in --------------------------------------------------------------------- */
+
+/* Descriptors of one packet, in order; what nobody takes is closed. */
+struct fds {
+    int fd[FDS_MAX];
+    uint32_t count, taken;
+};
+
+static int take_fd(struct fds *f)
+{
+    return f->taken < f->count ? f->fd[f->taken++] : -1;
+}
+
+static bool map_cells(mmx *m, int fd, uint32_t cells)
+{
+    size_t bytes = cells * sizeof(uint64_t);
+    struct stat st;
+    void *p;
+
+    if (cells == 0 || cells > m->cells || fd < 0 || fstat(fd, &st) != 0 ||
+        (uint64_t)st.st_size < bytes)
+        return false;
+    /* Over the old page, so that mmx_cell's pointers and readers without the
+     * lock never see a hole. */
+    p = mmap(m->page, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
+    return p != MAP_FAILED;
+}
+
+static void welcome(mmx *m, const struct local_welcome *w, int fd)
+{
+    if (m->link != LINK_HELLO)
+        return;
+    if (!map_cells(m, fd, w->cells)) {
+        client_error(m, "%s: a welcome without good cells", m->path);
+        client_down(m);
+        return;
+    }
+    m->granted = w->cells;
+    m->info = (struct mmx_info){.role = w->role,
+        .protocol = w->version,
+        .epoch = w->epoch,
+        .cells = w->cells,
+        .rooms_max = w->rooms_max,
+        .aux_max = w->aux_max};
+    span_copy_str(w->name, m->info.name, sizeof m->info.name);
+    span_copy_str(w->advertise, m->info.advertise, sizeof m->info.advertise);
+    span_copy_str(w->software, m->info.software, sizeof m->info.software);
+    m->link = LINK_UP;
+    m->backoff_ms = 1;
+    m->say_up = true;
+}
+
+/* Takes the question that this answers; false: there was none. */
+static bool answered(mmx *m, uint32_t seq, struct client_asked *out)
+{
+    struct client_asked *q = &m->asked[seq % ASKED_MAX];
+
+    if (seq - m->answered - 1 >= m->seq - m->answered || !q->type)
+        return false;
+    *out = *q;
+    q->type = 0;
+    while (m->answered != m->seq &&
+           !m->asked[(m->answered + 1) % ASKED_MAX].type)
+        m->answered++;
+    return true;
+}
+
+static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
+{
+    struct client_asked q = {0};
+    char text[256];
+
+    span_copy_str(a->text, text, sizeof text);
+    if (a->err)
+        client_error(m, "%s: %s%s%s", local_name(m->asked[seq % ASKED_MAX].type),
+            err_name((enum err)a->err), *text ? ": " : "", text);
+    if (!answered(m, seq, &q))
+        return;
+    if (q.type == LOCAL_HELLO && a->err) {
+        m->hello_err = a->err;
+        client_down(m);
+    } else if (q.reply) {
+        q.reply->over = true;
+        q.reply->err = a->err ? -(int)a->err : -MMX_E_INTERNAL;
+    } else if (a->err) {
+        client_room_refused(m, &q, a);
+    } else if (q.type == LOCAL_REQUEST) {
+        struct client_room *r = client_room(m, (mmx_room){q.cell, q.tag});
+
+        if (r)
+            r->stream_rows = a->a;
+    }
+}
+
+static void pool_info(
+    mmx *m, uint32_t seq, const struct local_pool_info *i, int fd)
+{
+    struct client_asked q;
+
+    if (!answered(m, seq, &q) || !q.reply) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    q.reply->fd = fd;
+    client_pool_info(q.reply, i);
+    q.reply->over = true;
+}
+
+static void frame(mmx *m, const struct local_msg *msg, struct fds *fds)
+{
+    struct client_asked q;
+    int fd;
+
+    switch (msg->type) {
+    case LOCAL_EVENT:
+        if (m->link == LINK_UP)
+            client_room_event(m, &msg->event);
+        break;
+    case LOCAL_ANSWER:
+        answer(m, msg->seq, &msg->answer);
+        break;
+    case LOCAL_WELCOME:
+        fd = take_fd(fds);
+        if (answered(m, msg->seq, &q) && q.type == LOCAL_HELLO)
+            welcome(m, &msg->welcome, fd);
+        if (fd >= 0)
+            close(fd);
+        break;
+    case LOCAL_POOL_INFO:
+        pool_info(m, msg->seq, &msg->pool_info, take_fd(fds));
+        break;
+    default:
+        break;
+    }
+}
+
+static void packet(mmx *m, size_t len, struct fds *fds)
+{
+    struct reader r = reader_of(m->in, len);
+    struct local_msg msg;
+    enum err e;
+
+    /* A frame of a newer daemon (ERR_BUSY) or a broken one is skipped. */
+    while (m->link != LINK_DOWN && (e = local_get(&r, &msg)) != ERR_NOT_READY)
+        if (e == OK)
+            frame(m, &msg, fds);
+}
+
+static void get_fds(struct msghdr *h, struct fds *out)
+{
+    out->count = out->taken = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
+        uint32_t n;
+
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        n = (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        n = min_u32(n, FDS_MAX - out->count);
+        memcpy(out->fd + out->count, CMSG_DATA(c), n * sizeof(int));
+        out->count += n;
+    }
+}
+
+static bool receive_one(mmx *m)
+{
+    union {
+        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct iovec iov = {m->in, sizeof m->in};
+    struct msghdr h = {.msg_iov = &iov,
+        .msg_iovlen = 1,
+        .msg_control = control.bytes,
+        .msg_controllen = sizeof control.bytes};
+    struct fds fds;
+    ssize_t n = recvmsg(m->sock, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    if (n <= 0) {
+        client_error(m, "%s: %s", m->path,
+            n < 0 ? strerrordesc_np(errno) : "the daemon closed the connection");
+        client_down(m);
+        return false;
+    }
+    get_fds(&h, &fds);
+    packet(m, (size_t)n, &fds);
+    while (fds.taken < fds.count)
+        close(fds.fd[fds.taken++]);
+    return true;
+}
+
+void client_receive(mmx *m)
+{
+    for (unsigned i = 0; i < RECEIVE_PACKETS && m->link != LINK_DOWN; i++)
+        if (!receive_one(m))
+            break;
+}

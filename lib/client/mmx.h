@@ -1,0 +1,477 @@
+/* mmx.h - move multimodal embeddings between engines: the client library.
+ *
+ * An encode engine announces a room, gets blocks, writes rows into them and
+ * commits. A language engine requests the same room by its id, hears when the
+ * rows are there, reads them in place and releases. The daemon on this host
+ * (mmx-encoded, mmx-langd) does the rest. An encode engine in short:
+ *
+ *     mmx *m;
+ *     struct mmx_opt o = {.size = sizeof o, .role = MMX_ENCODED,
+ *                         .timeout_ms = 5000};
+ *     struct mmx_pool p = {.size = sizeof p};
+ *     struct mmx_announce a = {.size = sizeof a, .id = 7, .rows = 500};
+ *     mmx_room r;
+ *
+ *     mmx_open(&o, &m);
+ *     mmx_pool(m, "vit", "embedding:bf16:8192", 5000, &p);
+ *     a.pool = p.id;
+ *     mmx_announce(m, &a, &r);              // before the encoder runs
+ *     mmx_wait_room(m, r, MMX_GRANTED, -1); // or events from mmx_step
+ *     mmx_scatter(m, r, NULL, 0, 500, rows, 0); // or write through mmx_view
+ *     mmx_commit_final(m, r, 0, 500, 500, NULL, 0);
+ *
+ * and a language engine:
+ *
+ *     struct mmx_request q = {.size = sizeof q, .id = 7, .pool = p.id,
+ *                             .encoder = "enc-0"};
+ *     mmx_request(m, &q, &r);
+ *     mmx_wait_room(m, r, MMX_READY, -1);
+ *     mmx_view(m, r, "embedding", 0, MMX_ALL, &v); // v.data, v.rows, v.stride
+ *     mmx_release(m, r, MMX_ALL, 0);
+ *
+ * Rules for every call
+ *  - Results: 0 or a count, or -MMX_E_x. Outputs are untouched on failure.
+ *  - Units: lengths and offsets of a room are rows, durations milliseconds,
+ *    everything else bytes. MMX_ALL is all rows, MMX_UNKNOWN not known yet.
+ *  - Structs begin with their size: set .size, leave what you do not need 0.
+ *    Everything an argument points to is copied before the call returns.
+ *  - No call waits unless it has a timeout (-1: for ever). A call that does
+ *    not wait returns 0 when its message is on its way; should the daemon
+ *    refuse it, MMX_REFUSED comes as an event of the room.
+ *  - Threads: any call from any thread, except mmx_close, which must be the
+ *    last one. One short lock inside, no threads, no signals, no output, no
+ *    memory taken after mmx_open and mmx_pool. mmx_commit may be called from
+ *    a CUDA host callback.
+ *  - fork: a child may only mmx_close the handle (everything else answers
+ *    -MMX_E_FORKED) and must not touch the pools. Open again in the child.
+ *  - Several processes of one engine open with one session name. Ranks see a
+ *    state at different moments: act on the least one (mmx_poll returns it
+ *    for several rooms; take the MIN over ranks), never on a local read. */
+#ifndef MMX_H
+#define MMX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mmx mmx;
+
+/* A room on this handle, until it is released. Copy it freely. {0, 0} names
+ * none. Using it after its release is answered with -MMX_E_STALE. */
+typedef struct mmx_room {
+    uint32_t cell, tag;
+} mmx_room;
+
+#define MMX_ALL     UINT32_MAX
+#define MMX_UNKNOWN UINT32_MAX
+
+/* --- words ---------------------------------------------------------------- */
+
+enum mmx_role { MMX_ANY, MMX_ENCODED, MMX_LANGD };
+
+/* The least of several ranks' states is the one that all have reached. */
+enum mmx_room_state {
+    MMX_FAILED_STATE,  /* final: the reason says why and what to do */
+    MMX_BOOTSTRAPPING, /* one of the two sides has not been heard */
+    MMX_WAITING,       /* both sides know each other, no row has moved */
+    MMX_TRANSFERRING,  /* rows are moving */
+    MMX_SUCCESS        /* final: every row and aux are there */
+};
+
+/* Reasons: positive in events and states, negative as results of calls.
+ * mmx_reason() gives name, sentence and advice. */
+enum mmx_error {
+    MMX_OK = 0,
+    MMX_E_NOT_READY = 1,
+    MMX_E_NO_BLOCKS = 2,
+    MMX_E_TOO_LARGE = 3,
+    MMX_E_DUPLICATE_ROOM = 4,
+    MMX_E_UNKNOWN_ROOM = 5,
+    MMX_E_STALE = 6,
+    MMX_E_MALFORMED = 7,
+    MMX_E_INCOMPATIBLE_LAYOUT = 8,
+    MMX_E_ITEM_MISMATCH = 9,
+    MMX_E_DESTINATIONS_DISAGREE = 10,
+    MMX_E_VERSION = 11,
+    MMX_E_NOT_OWNER = 12,
+    MMX_E_QUOTA = 13,
+    MMX_E_BUSY = 14,
+    MMX_E_PEER_LOST = 15,
+    MMX_E_DAEMON_LOST = 16,
+    MMX_E_ENGINE_LOST = 17,
+    MMX_E_TIMEOUT = 18,
+    MMX_E_ABORTED = 19,
+    MMX_E_DECLINED = 20,
+    MMX_E_GONE = 21,
+    MMX_E_CORRUPT = 22,
+    MMX_E_DRAINING = 23,
+    MMX_E_INTERNAL = 24,
+    MMX_E_SPLIT = 64,  /* the rows are not one array: mmx_runs, mmx_gather */
+    MMX_E_FORKED = 65, /* the handle belongs to the parent process */
+    MMX_E_SYSTEM = 66  /* the operating system refused: errno says what */
+};
+
+/* What an engine should do about a reason. */
+enum mmx_advice {
+    MMX_ADVICE_NOTHING,        /* not a failure */
+    MMX_ADVICE_RETRY,          /* the same call may work after a moment */
+    MMX_ADVICE_ENCODE_LOCALLY, /* ask another encoder, or encode here */
+    MMX_ADVICE_GIVE_UP         /* it will fail again: mend caller or config */
+};
+
+enum mmx_storage { MMX_COMPACT = 1, MMX_PADDED = 2, MMX_PROMPT = 3 };
+enum mmx_mode { MMX_WHOLE, MMX_STREAM };
+enum mmx_rights { MMX_READ = 1, MMX_WRITE = 2, MMX_WATCH = 4 };
+enum mmx_flags { MMX_KEEP = 1, MMX_OPEN = 2 };
+
+/* --- connection ----------------------------------------------------------- */
+
+struct mmx_opt {
+    size_t size;
+    int role;            /* the daemon expected: enum mmx_role */
+    const char *socket;  /* NULL: $MMX_ENCODED_SOCKET or $MMX_LANGD_SOCKET,
+                            else /run/mmx/encoded.sock or langd.sock */
+    const char *engine;  /* name of this process, for people; NULL: pid */
+    const char *session; /* name that this engine's processes share; NULL:
+                            this process alone */
+    uint32_t cells;      /* rooms open at once on this handle; 0: 1024 */
+    int timeout_ms;      /* wait so long for the daemon. 0: do not wait, it is
+                            there when mmx_step gives MMX_UP */
+    char *why;           /* NULL, or where a failure of mmx_open is told */
+    size_t why_size;
+};
+
+/* -MMX_E_NOT_READY: no daemon there in time; -MMX_E_TIMEOUT: it does not
+ * answer; -MMX_E_VERSION, -MMX_E_NOT_OWNER, ...: it refuses;
+ * -MMX_E_SYSTEM: errno. With timeout_ms = 0 only the last can happen. */
+int mmx_open(const struct mmx_opt *opt, mmx **out);
+
+/* Unmaps every pool (mmx_on_map is told first), releases every room, ends the
+ * connection and sets *m to NULL. Waits for the daemon at most 0.2 s. Accepts
+ * NULL. No other thread may be inside a call. */
+void mmx_close(mmx **m);
+
+/* A descriptor to poll for reading; call mmx_step when it is readable. It
+ * stays the same for the life of the handle. Do not read or close it. */
+int mmx_fd(const mmx *m);
+
+struct mmx_info {
+    size_t size;
+    int role;           /* enum mmx_role */
+    int up;             /* 1: connected; else the rest is of the last time */
+    uint32_t protocol;  /* version spoken on this connection */
+    uint64_t epoch;     /* this run of the daemon */
+    uint32_t cells;     /* rooms open at once on this handle */
+    uint32_t rooms_max; /* rooms open at once, all engines together */
+    uint32_t aux_max;   /* bytes of aux a room may have */
+    char name[65];      /* the daemon's name */
+    char advertise[129]; /* encoded: what language engines name as encoder */
+    char software[33];
+};
+int mmx_info(mmx *m, struct mmx_info *out);
+
+/* The daemon's words about the last thing it refused on this handle, or what
+ * ended the connection; cut to size, empty if there was none. */
+int mmx_error_text(mmx *m, char *out, size_t size);
+
+/* --- events ---------------------------------------------------------------
+ * Several happenings of one room may be folded into one event. Cells are the
+ * truth, events are hints and carry what does not fit into a cell. */
+enum mmx_happening {
+    MMX_GRANTED = 1, /* encoder: blocks are there, rows [0, rows) writable */
+    MMX_HAVE = 2,    /* encoder: rows of this key are here, do not write */
+    MMX_WANTED = 4,  /* encoder: `a` destinations have asked */
+    MMX_DONE = 8,    /* encoder: `a` served, `b` failed. The room has ended
+                        and is released with this event */
+    MMX_LENGTH = 16, /* total and aux are known */
+    MMX_LANDED = 32, /* stream: rows up to `rows` may be read */
+    MMX_READY = 64,  /* all rows may be read; aux is there */
+    MMX_FAILED = 128, /* the room has ended: reason, advice, text. Rows that
+                        were shown stay until you mmx_release the room, which
+                        is due in any case. Encoder, peer-lost: the outcome is
+                        unknown */
+    MMX_GONE = 256,  /* a kept item was given away */
+    MMX_UP = 1 << 16, /* connected, `epoch` says to which run. Ask for the
+                        pools again: an old pool cannot open rooms */
+    MMX_DOWN = 1 << 17, /* the daemon is lost. Rooms that had not ended have
+                        had MMX_FAILED(daemon-lost). Maps stay readable, rows
+                        that were ready too. Reconnects by itself */
+    MMX_REFUSED = 1 << 18 /* the daemon refused `op`: reason, text, a, b. A
+                        refused announce, request or attach ends the room and
+                        frees it with this event; after anything else the room
+                        is as it was */
+};
+
+struct mmx_event {
+    uint32_t what;       /* bits of enum mmx_happening */
+    mmx_room room;       /* {0, 0} with UP, DOWN, and REFUSED of what had no
+                            room any more */
+    uint64_t id;         /* room id */
+    void *user;          /* as given when the room was opened */
+    int state;           /* enum mmx_room_state */
+    int reason, advice;  /* with FAILED, REFUSED, DOWN */
+    int storage;         /* enum mmx_storage; 0: not known yet */
+    uint32_t rows;       /* GRANTED: writable; LANDED, READY: readable */
+    uint32_t total;      /* rows of the item, or MMX_UNKNOWN */
+    uint32_t a, b;       /* WANTED, DONE, FAILED: see above; too-large: rows
+                            asked, rows that fit */
+    uint64_t generation; /* language side: this opening of the room */
+    uint64_t epoch;      /* UP: this run of the daemon */
+    const void *aux;     /* LENGTH, READY; else NULL. Valid until the room is */
+    uint32_t aux_len;    /* released */
+    const char *op;      /* REFUSED: "announce", "commit", ... */
+    const char *text;    /* FAILED, REFUSED: for people; never NULL. Valid
+                            until the room is released and mmx_step is called
+                            again, whichever is later */
+};
+
+/* Sends what is queued, takes what has come, reconnects when it is time, and
+ * fills at most max events. Returns how many; 0: nothing has happened. Never
+ * waits. Only -MMX_E_FORKED and -MMX_E_MALFORMED can fail. */
+int mmx_step(mmx *m, struct mmx_event *ev, int max);
+
+/* mmx_step, after waiting up to timeout_ms for something to happen. 0: time is
+ * over or a signal came. */
+int mmx_wait(mmx *m, struct mmx_event *ev, int max, int timeout_ms);
+
+/* For scripts: waits until one of these bits of enum mmx_happening has
+ * happened to the room, now or earlier. It takes no events away: mmx_step
+ * still gives them. -reason when the room failed or was refused,
+ * -MMX_E_TIMEOUT. */
+int mmx_wait_room(mmx *m, mmx_room room, uint32_t what, int timeout_ms);
+
+/* Calls between cork and uncork travel in one packet, which saves system calls
+ * on both sides. Counts; the outermost uncork sends, and so does mmx_step. */
+int mmx_cork(mmx *m);
+int mmx_uncork(mmx *m);
+
+/* --- pools ---------------------------------------------------------------- */
+
+#define MMX_FIELDS_MAX 32
+
+struct mmx_field {
+    char name[32];
+    char dtype[8];      /* bf16 f16 f32 f8e4m3 f8e5m2 i8 u8 i16 i32 i64 bool */
+    uint32_t elements;  /* per row */
+    uint32_t row_bytes;
+    void *data;         /* row r of block b: data + (b * block_rows + r) *
+                           row_bytes */
+};
+
+struct mmx_pool {
+    size_t size;
+    int id;          /* for announce, request and attach on this handle; the
+                        same for a name after reconnects */
+    int writable;    /* 0: mapped read only; writing is a fault */
+    uint32_t block_rows, blocks;
+    uint64_t bytes;  /* of the whole map */
+    void *base;
+    uint32_t fields_count;
+    char name[65], memory[17];
+    char layout[1025]; /* the fields as text */
+    struct mmx_field fields[MMX_FIELDS_MAX];
+};
+
+/* Asks for a pool and maps it. name NULL: the daemon's first pool. layout: the
+ * fields that the engine has, "embedding:bf16:8192,fill_ids:i32:1", or NULL to
+ * take what is there; -MMX_E_INCOMPATIBLE_LAYOUT otherwise (mmx_error_text has
+ * both). A pool with `layout: engine` gets its fields this way. Calling it
+ * again gives the same map; after MMX_UP it unmaps the old one and maps the
+ * new one. The map is kept out of core dumps and of child processes, and
+ * stays until mmx_close. */
+int mmx_pool(mmx *m, const char *name, const char *layout, int timeout_ms,
+    struct mmx_pool *out);
+
+/* f is told of every map: mapped = 1 after mapping (pin it here), 0 before
+ * unmapping (unpin), for all pools mapped now and later, on the thread that is
+ * inside mmx_on_map, mmx_pool or mmx_close. It must not call the library.
+ * NULL: nobody. */
+typedef void (*mmx_map_fn)(void *ud, const struct mmx_pool *pool, int mapped);
+int mmx_on_map(mmx *m, mmx_map_fn f, void *ud);
+
+/* --- rooms ----------------------------------------------------------------
+ * Common errors: -MMX_E_NOT_READY not connected; -MMX_E_QUOTA every cell is in
+ * use; -MMX_E_BUSY the daemon does not read, step and try again; -MMX_E_STALE
+ * the room was released, or the pool is of an earlier run of the daemon;
+ * -MMX_E_MALFORMED an argument makes no sense; -MMX_E_DAEMON_LOST the
+ * connection just ended. */
+
+struct mmx_announce {
+    size_t size;
+    uint64_t id;         /* room id, known to both engines */
+    int pool;            /* mmx_pool.id */
+    int storage;         /* enum mmx_storage; 0: compact */
+    unsigned flags;      /* MMX_KEEP, MMX_OPEN: any number of destinations */
+    uint32_t rows;       /* length of the item, if it is known */
+    uint32_t max_rows;   /* if it is not: rows is 0 and blocks are taken for
+                            so many */
+    uint16_t required_dst; /* destinations that complete the room; 0: what the
+                            first request says */
+    uint16_t batch;      /* announces that follow on this handle and want
+                            their blocks together with this one; cork them */
+    uint32_t deadline_ms; /* for the first destination; 0: as configured */
+    const uint8_t *key;  /* 32 bytes that name the content, or NULL */
+    const void *aux;     /* opaque bytes for the language engine */
+    uint32_t aux_len;
+    void *user;          /* comes back in events */
+};
+
+/* Encode side: an item is coming. As early as the length is known, before the
+ * encoder runs. MMX_GRANTED follows when the blocks are there. */
+int mmx_announce(mmx *m, const struct mmx_announce *a, mmx_room *out);
+
+/* Encode side: rows [first, first + rows) are written and will not be written
+ * again. Any process of the session, any order. */
+int mmx_commit(mmx *m, mmx_room room, uint32_t first, uint32_t rows);
+
+/* The same (rows may be 0), and no process of this session writes a row of the
+ * room any more; total is the length. aux: if it was not told before. */
+int mmx_commit_final(mmx *m, mmx_room room, uint32_t first, uint32_t rows,
+    uint32_t total, const void *aux, uint32_t aux_len);
+
+struct mmx_request {
+    size_t size;
+    uint64_t id;
+    int pool;             /* mmx_pool.id */
+    int mode;             /* MMX_WHOLE, MMX_STREAM */
+    int storage;          /* enum mmx_storage; 0: any */
+    unsigned flags;       /* MMX_KEEP */
+    uint32_t rows;        /* expected; 0: not known */
+    uint16_t readers;     /* further connections that will attach to read */
+    uint16_t required_dst; /* destinations of the room; 0: this one */
+    uint64_t group;       /* rooms admitted together; 0: none */
+    uint16_t group_size;
+    uint32_t deadline_ms; /* until READY; 0: as configured */
+    const uint8_t *key;   /* 32 bytes, or NULL */
+    const char *encoder;  /* name or address of the encoder's daemon; "null":
+                             zero rows and success at once, for warm-up */
+    void *user;
+};
+
+/* Language side: I want this room. */
+int mmx_request(mmx *m, const struct mmx_request *r, mmx_room *out);
+
+/* Language side: nobody here will fetch the room; its source may go. */
+int mmx_decline(
+    mmx *m, const char *encoder, uint64_t id, const uint8_t key[32]);
+
+struct mmx_attach {
+    size_t size;
+    uint64_t id;
+    int pool;             /* mmx_pool.id of the room's pool; for MMX_WATCH
+                             alone it is ignored */
+    int rights;           /* enum mmx_rights */
+    uint32_t deadline_ms; /* for the room to be opened; 0: as configured */
+    const char *encoder;  /* language side: as in the request */
+    void *user;
+};
+
+/* Another process of the session has opened the room, or will: show it here.
+ * Its events come here too; release it when done. */
+int mmx_attach(mmx *m, const struct mmx_attach *a, mmx_room *out);
+
+/* Language side: rows [0, rows) are read and may go; MMX_ALL ends the room on
+ * this handle (before READY the owner aborts it so). Encode side: MMX_ALL, the
+ * answer to MMX_FAILED; earlier it withdraws. Nothing of the released rows may
+ * be touched from here on. flags: MMX_KEEP. */
+int mmx_release(mmx *m, mmx_room room, uint32_t rows, unsigned flags);
+
+/* Ends the room as failed, for everybody. MMX_FAILED comes, then release.
+ * reason: enum mmx_error, 0: aborted. text: for people, or NULL. */
+int mmx_abort(mmx *m, mmx_room room, int reason, const char *text);
+
+/* --- looking at rooms ------------------------------------------------------ */
+
+struct mmx_state {
+    int state;     /* enum mmx_room_state */
+    int reason;    /* enum mmx_error, when failed */
+    uint32_t rows; /* encoder: committed; language: readable */
+};
+
+/* Reads n rooms' cells: no lock, no system call, some nanoseconds each. out
+ * may be NULL. Returns the least state. A room whose opening the daemon has
+ * not read yet is Bootstrapping. */
+int mmx_poll(const mmx *m, const mmx_room *rooms, int n, struct mmx_state *out);
+
+/* The cell itself, for loops that cannot afford a call; valid as long as the
+ * handle. Bits 0-3 state, 4-9 reason, 10-31 tag, 32-63 rows. It speaks of the
+ * room only while its tag is room.tag; otherwise ask mmx_poll. NULL: no such
+ * cell. */
+const volatile uint64_t *mmx_cell(const mmx *m, mmx_room room);
+
+struct mmx_look {
+    size_t size;
+    uint64_t id, generation;
+    void *user;
+    uint32_t seen;        /* every bit of enum mmx_happening so far */
+    int state, reason, storage;
+    uint32_t first, rows; /* rows [first, rows) have a place: see mmx_runs */
+    uint32_t total;
+    uint32_t stream_rows; /* stream: so many rows can always be resident: do
+                             not wait for more. 0: not answered yet */
+    const void *aux;
+    uint32_t aux_len;
+};
+
+/* All that the handle knows about a room. */
+int mmx_look(mmx *m, mmx_room room, struct mmx_look *out);
+
+struct mmx_run {
+    uint32_t first, rows; /* rows [first, first + rows) of the room ... */
+    uint32_t block;       /* ... lie from row 0 of this block on */
+};
+
+/* Where the room's rows lie: writable ones (encoder), or readable ones that
+ * are not released (language). Fills at most max, returns how many there are.
+ * -MMX_E_NOT_READY: no event has told yet. */
+int mmx_runs(mmx *m, mmx_room room, struct mmx_run *out, int max);
+
+struct mmx_view {
+    void *data;      /* row `first`; const when the pool is not writable */
+    uint32_t first, rows;
+    uint64_t stride; /* bytes from row to row */
+};
+
+/* Rows [first, first + rows) of one field as an array in the pool; MMX_ALL: to
+ * the end of what can be read or written. field NULL: the first one. Valid
+ * until the rows are released. -MMX_E_SPLIT: they lie in several runs;
+ * -MMX_E_NOT_READY: not all of them are there. */
+int mmx_view(mmx *m, mmx_room room, const char *field, uint32_t first,
+    uint32_t rows, struct mmx_view *out);
+
+/* Copies rows [first, first + rows) of one field between the room's blocks and
+ * a buffer whose rows are stride bytes apart (0: the field's row_bytes). The
+ * lock is not held while bytes are copied. */
+int mmx_gather(mmx *m, mmx_room room, const char *field, uint32_t first,
+    uint32_t rows, void *dst, size_t stride);
+int mmx_scatter(mmx *m, mmx_room room, const char *field, uint32_t first,
+    uint32_t rows, const void *src, size_t stride);
+
+/* --- without a handle ------------------------------------------------------ */
+
+/* Name of a reason of either sign ("too-large"); *text, *advice unless NULL.
+ * Static strings. */
+const char *mmx_reason(int reason, const char **text, int *advice);
+const char *mmx_advice_name(int advice); /* "retry", "encode-locally", ... */
+const char *mmx_state_name(int state);   /* "Bootstrapping", ... */
+
+/* Room id from a name: FNV-1a 64 over the bytes (basis 0xcbf29ce484222325,
+ * prime 0x100000001b3), then h ^= h >> 33, h *= 0xff51afd7ed558ccd,
+ * h ^= h >> 33, h *= 0xc4ceb9fe1a85ec53, h ^= h >> 33, modulo 2^64.
+ *   ""            0xefd01f60ba992926
+ *   "a"           0x82a2a958a9bece5b
+ *   "room-1"      0x656bb5e56c350c3f
+ * A name that users can choose makes a guessable id: use a key as well. */
+uint64_t mmx_room_id(const void *name, size_t len);
+
+/* Version of the library, "0.1.0". */
+const char *mmx_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,805 @@
+/* rooms.c - the rooms of a handle: opening, answering, releasing, and what the
+ * daemon says about them.
+ *
+ * Invariants. A cell is in exactly one state: free (on the free stack, tag 0),
+ * in use (tag not 0), or retired (tag 0, its last event has been handed out,
+ * free at the next step so that the event's text stays). Happenings fold into
+ * the room until they are handed out, so a handle that is not stepped for a
+ * minute needs no memory for it. A word with the room's tag in the daemon's
+ * page is the truth; m->own says what the daemon cannot: that it is gone, or
+ * that it refused the room. Under the handle's lock, except the reads of
+ * words.
+ *
+ * Free cells are a stack: few rooms at a time touch few pages. Rejected: a
+ * queue, which would give old handles a longer time to be told from new ones;
+ * the tag does that. */
+#include "client/client.h"
+
+#include <string.h>
+
+void client_rooms_init(mmx *m)
+{
+    m->free_head = m->pending_head = m->pending_tail = m->retired_head = NONE;
+    for (uint32_t i = m->cells; i-- > 0;) {
+        m->rooms[i].next = m->free_head;
+        m->free_head = i;
+    }
+}
+
+struct client_room *client_room(mmx *m, mmx_room h)
+{
+    struct client_room *r;
+
+    if (h.cell >= m->cells || h.tag == 0)
+        return NULL;
+    r = &m->rooms[h.cell];
+    return r->tag == h.tag ? r : NULL;
+}
+
+/* Does the daemon know this room by its cell? */
+static bool bound(const mmx *m, const struct client_room *r)
+{
+    return r->serial == m->serial && !r->unbound;
+}
+
+static mmx_room handle_of(const mmx *m, const struct client_room *r)
+{
+    return (mmx_room){(uint32_t)(r - m->rooms), r->tag};
+}
+
+static void push(mmx *m, uint32_t *head, struct client_room *r)
+{
+    r->next = *head;
+    *head = (uint32_t)(r - m->rooms);
+}
+
+/* The list of pending rooms has links of its own: a room that is released
+ * while it is on it stays there, with nothing to say. */
+static void happen(mmx *m, struct client_room *r, uint32_t what)
+{
+    uint32_t i = (uint32_t)(r - m->rooms);
+
+    r->what |= what;
+    r->seen |= what;
+    if (r->queued)
+        return;
+    r->queued = i + 1;
+    if (m->pending_head == NONE)
+        m->pending_head = i;
+    else
+        m->rooms[m->pending_tail].queued = i + 1;
+    m->pending_tail = i;
+}
+
+static void pop_pending(mmx *m)
+{
+    struct client_room *r = &m->rooms[m->pending_head];
+    uint32_t next = r->queued - 1;
+
+    m->pending_head = next == m->pending_head ? NONE : next;
+    r->queued = 0;
+}
+
+bool client_rooms_pending(mmx *m)
+{
+    while (m->pending_head != NONE && !m->rooms[m->pending_head].what)
+        pop_pending(m);
+    return m->pending_head != NONE;
+}
+
+void client_rooms_reap(mmx *m)
+{
+    while (m->retired_head != NONE) {
+        struct client_room *r = &m->rooms[m->retired_head];
+
+        m->retired_head = r->next;
+        push(m, &m->free_head, r);
+    }
+}
+
+/* A free cell that the daemon has granted, with a tag of its own. */
+static struct client_room *room_take(mmx *m)
+{
+    uint32_t *at = &m->free_head;
+    struct client_room *r;
+    uint32_t queued;
+
+    while (*at != NONE && *at >= m->granted)
+        at = &m->rooms[*at].next;
+    if (*at == NONE)
+        return NULL;
+    r = &m->rooms[*at];
+    *at = r->next;
+    queued = r->queued;
+    *r = (struct client_room){.queued = queued,
+        .serial = m->serial,
+        .total = MMX_UNKNOWN,
+        .state = MMX_BOOTSTRAPPING};
+    m->tag = m->tag % TAG_MAX + 1;
+    r->tag = m->tag;
+    m->stores[r - m->rooms].text[0] = 0;
+    return r;
+}
+
+static void room_free(mmx *m, struct client_room *r)
+{
+    r->tag = r->what = 0;
+    push(m, &m->free_head, r);
+}
+
+static void own_word(mmx *m, struct client_room *r, uint64_t word)
+{
+    atomic_store_explicit(&m->own[r - m->rooms], word, memory_order_release);
+}
+
+/* --- what the daemon says ---------------------------------------------------- */
+
+static void drop_runs(struct client_room *r, struct client_run *runs,
+    uint32_t block_rows)
+{
+    uint32_t n = 0;
+
+    while (n < r->runs && r->base - r->first >=
+                              (uint64_t)runs[n].blocks * block_rows) {
+        r->first += runs[n].blocks * block_rows;
+        n++;
+    }
+    if (n)
+        memmove(runs, runs + n, (r->runs - n) * sizeof *runs);
+    r->runs -= n;
+}
+
+/* Forgets where rows from `first` on lie. */
+static void cut_runs(struct client_room *r, struct client_run *runs,
+    uint32_t first, uint32_t block_rows)
+{
+    uint64_t at = r->first;
+
+    for (uint32_t i = 0; i < r->runs; i++) {
+        uint64_t end = at + (uint64_t)runs[i].blocks * block_rows;
+
+        if (end > first) {
+            runs[i].blocks = (uint32_t)((first - at) / block_rows);
+            r->runs = i + (runs[i].blocks != 0);
+            return;
+        }
+        at = end;
+    }
+    if (at < first) {
+        r->runs = 0;
+        r->first = first;
+    }
+}
+
+static void add_run(
+    struct client_room *r, struct client_run *runs, struct client_run add)
+{
+    struct client_run *last = r->runs ? &runs[r->runs - 1] : NULL;
+
+    if (last && last->block + last->blocks == add.block)
+        last->blocks += add.blocks;
+    else if (r->runs < RUNS_MAX)
+        runs[r->runs++] = add;
+}
+
+static bool runs_good(struct span s, uint32_t blocks)
+{
+    struct reader in = reader_of(s.p, s.len);
+
+    while (in.at < in.len) {
+        uint32_t b = get_u32(&in), n = get_u32(&in);
+
+        if (in.failed || n == 0 || b >= blocks || n > blocks - b)
+            return false;
+    }
+    return true;
+}
+
+/* The event's runs say where rows from `first` on lie, whether or not we knew;
+ * what we know of earlier rows holds on. */
+static void take_runs(mmx *m, struct client_room *r, uint32_t first,
+    struct span s)
+{
+    struct client_run *runs = m->stores[r - m->rooms].runs;
+    const struct mmx_pool *p = &m->maps[r->map].pool;
+    struct reader in = reader_of(s.p, s.len);
+
+    if (!r->pooled || s.len == 0 || !runs_good(s, p->blocks))
+        return;
+    if (r->base > r->first)
+        drop_runs(r, runs, p->block_rows);
+    if (first < r->first || r->runs == 0) {
+        r->runs = 0;
+        r->first = first;
+    } else {
+        cut_runs(r, runs, first, p->block_rows);
+    }
+    while (in.at < in.len) {
+        uint32_t b = get_u32(&in), n = get_u32(&in);
+
+        add_run(r, runs, (struct client_run){b, n});
+    }
+}
+
+static void take_aux(mmx *m, struct client_room *r, struct span aux)
+{
+    struct client_store *s = &m->stores[r - m->rooms];
+
+    /* Told twice it is not written twice: somebody may be reading. */
+    if (aux.len == 0 ||
+        (aux.len == r->aux_len && memcmp(s->aux, aux.p, aux.len) == 0))
+        return;
+    memcpy(s->aux, aux.p, aux.len);
+    r->aux_len = aux.len;
+}
+
+void client_room_event(mmx *m, const struct local_event *e)
+{
+    struct client_room *r = client_room(m, (mmx_room){e->cell, e->tag});
+
+    if (!r || !bound(m, r))
+        return;
+    r->state = e->state;
+    r->a = e->a;
+    r->b = e->b;
+    if (e->storage)
+        r->storage = e->storage;
+    if (e->generation)
+        r->generation = e->generation;
+    if (e->total != MMX_UNKNOWN)
+        r->total = e->total;
+    if (e->what & (EVENT_GRANTED | EVENT_LANDED | EVENT_READY)) {
+        r->rows = e->rows;
+        take_runs(m, r, e->first, e->runs);
+    }
+    if (e->what & (EVENT_LENGTH | EVENT_READY))
+        take_aux(m, r, e->aux);
+    if (e->what & EVENT_FAILED) {
+        r->reason = e->reason;
+        span_copy_str(e->text, m->stores[r - m->rooms].text,
+            sizeof m->stores->text);
+    }
+    happen(m, r, e->what & 0xffff);
+}
+
+static void note_refused(mmx *m, uint64_t id, const struct local_answer *a)
+{
+    struct client_note *n;
+
+    if (m->notes_count == NOTES_MAX)
+        return;
+    n = &m->notes[(m->notes_head + m->notes_count++) % NOTES_MAX];
+    n->id = id;
+    n->reason = a->err;
+    span_copy_str(a->text, n->text, sizeof n->text);
+}
+
+void client_room_refused(mmx *m, const struct client_asked *q,
+    const struct local_answer *a)
+{
+    struct client_room *r = client_room(m, (mmx_room){q->cell, q->tag});
+
+    if (q->type == LOCAL_DECLINE)
+        note_refused(m, q->id, a);
+    /* What was sent after the message that was refused first fails too; the
+     * first reason is the one that helps. */
+    if (!r || r->unbound)
+        return;
+    r->refused_op = q->type;
+    r->refused_reason = a->err;
+    r->a = a->a;
+    r->b = a->b;
+    span_copy_str(
+        a->text, m->stores[r - m->rooms].text, sizeof m->stores->text);
+    if (client_is_open_op(q->type)) {
+        r->unbound = true;
+        r->state = MMX_FAILED_STATE;
+        r->reason = a->err;
+        own_word(m, r, cell_word(MMX_FAILED_STATE, a->err, r->tag, 0));
+    }
+    happen(m, r, MMX_REFUSED);
+}
+
+void client_rooms_lost(mmx *m)
+{
+    for (uint32_t i = 0; i < m->cells; i++) {
+        struct client_room *r = &m->rooms[i];
+        uint64_t word = atomic_load_explicit(
+            &m->page[i], memory_order_acquire);
+
+        if (!r->tag || !bound(m, r))
+            continue;
+        if (r->seen & (MMX_READY | MMX_DONE | MMX_FAILED)) {
+            own_word(m, r,
+                cell_tag(word) == r->tag
+                    ? word
+                    : cell_word(r->state, r->reason, r->tag, r->rows));
+            continue;
+        }
+        r->state = MMX_FAILED_STATE;
+        r->reason = MMX_E_DAEMON_LOST;
+        own_word(m, r,
+            cell_word(MMX_FAILED_STATE, MMX_E_DAEMON_LOST, r->tag, 0));
+        happen(m, r, MMX_FAILED);
+    }
+}
+
+/* --- handing out ------------------------------------------------------------ */
+
+static void fill(mmx *m, const struct client_room *r, struct mmx_event *e)
+{
+    const struct client_store *s = &m->stores[r - m->rooms];
+    bool refused = (r->what & MMX_REFUSED) != 0;
+    int reason = refused ? r->refused_reason : r->reason;
+
+    *e = (struct mmx_event){.what = r->what,
+        .room = handle_of(m, r),
+        .id = r->id,
+        .user = r->user,
+        .state = r->state,
+        .reason = reason,
+        .advice = (int)err_advice((enum err)reason),
+        .storage = r->storage,
+        .rows = r->rows,
+        .total = r->total,
+        .a = r->a,
+        .b = r->b,
+        .generation = r->generation,
+        .op = refused ? local_name(r->refused_op) : NULL,
+        .text = r->what & (MMX_FAILED | MMX_REFUSED) ? s->text : ""};
+    if (r->what & (MMX_LENGTH | MMX_READY) && r->aux_len) {
+        e->aux = s->aux;
+        e->aux_len = r->aux_len;
+    }
+}
+
+static int put_release(
+    mmx *m, struct client_room *r, uint32_t rows, unsigned flags)
+{
+    mmx_room h = handle_of(m, r);
+    struct local_msg msg = {.type = LOCAL_RELEASE,
+        .release = {h.cell, h.tag, rows, (uint8_t)flags}};
+
+    return client_put(m, &msg, r->id, h.cell, h.tag, NULL);
+}
+
+int client_rooms_give(mmx *m, struct mmx_event *ev, int max)
+{
+    int n = 0;
+
+    while (n < max && client_rooms_pending(m)) {
+        struct client_room *r = &m->rooms[m->pending_head];
+        bool done = (r->what & MMX_DONE) != 0;
+
+        if (done && bound(m, r) &&
+            put_release(m, r, MMX_ALL, 0) == -MMX_E_BUSY)
+            break;
+        pop_pending(m);
+        fill(m, r, &ev[n++]);
+        r->what = 0;
+        if (done || r->unbound) {
+            r->tag = 0;
+            push(m, &m->retired_head, r);
+        }
+    }
+    return n;
+}
+
+/* --- calls -------------------------------------------------------------------- */
+
+/* Sends what opens a room, or takes the room back. */
+static int open_room(mmx *m, struct client_room *r, struct local_msg *msg,
+    mmx_room *out)
+{
+    mmx_room h = handle_of(m, r);
+    int err;
+
+    r->op = (uint8_t)msg->type;
+    err = client_ask(m, msg, r->id, h.cell, h.tag, NULL);
+    if (err) {
+        room_free(m, r);
+        return err;
+    }
+    *out = h;
+    return 0;
+}
+
+static struct span text_of(const char *s)
+{
+    return s ? span_str(s) : span_of(NULL, 0);
+}
+
+static void copy_key(struct key *to, const uint8_t *from)
+{
+    if (from)
+        memcpy(to->b, from, sizeof to->b);
+}
+
+/* A room on a pool of this run of the daemon; the lock is held. */
+static int room_begin(mmx *m, uint64_t id, void *user, int pool, bool pooled,
+    struct client_room **out)
+{
+    const struct client_map *map = NULL;
+
+    if (m->link != LINK_UP)
+        return -MMX_E_NOT_READY;
+    if (pooled) {
+        if (pool < 0 || pool >= MAPS_MAX || !m->maps[pool].used)
+            return -MMX_E_MALFORMED;
+        map = &m->maps[pool];
+        if (map->serial != m->serial)
+            return -MMX_E_STALE;
+    }
+    *out = room_take(m);
+    if (!*out)
+        return -MMX_E_QUOTA;
+    (*out)->id = id;
+    (*out)->user = user;
+    (*out)->pooled = pooled;
+    (*out)->map = (uint8_t)(pooled ? pool : 0);
+    return 0;
+}
+
+static int announce(mmx *m, const struct mmx_announce *a, mmx_room *out)
+{
+    struct local_msg msg = {.type = LOCAL_ANNOUNCE};
+    bool known = a->max_rows == 0;
+    struct client_room *r;
+    int err = room_begin(m, a->id, a->user, a->pool, true, &r);
+
+    if (err)
+        return err;
+    r->storage = (uint8_t)(a->storage ? a->storage : MMX_COMPACT);
+    r->total = known ? a->rows : MMX_UNKNOWN;
+    msg.announce = (struct local_announce){.room = a->id,
+        .cell = (uint32_t)(r - m->rooms),
+        .tag = r->tag,
+        .pool = m->maps[r->map].number,
+        .storage = r->storage,
+        .flags = (uint8_t)a->flags,
+        .max_rows = known ? a->rows : a->max_rows,
+        .total = r->total,
+        .required_dst = a->required_dst,
+        .batch = a->batch,
+        .deadline_ms = a->deadline_ms,
+        .aux = span_of(a->aux, a->aux_len)};
+    copy_key(&msg.announce.key, a->key);
+    return open_room(m, r, &msg, out);
+}
+
+int mmx_announce(mmx *m, const struct mmx_announce *opt, mmx_room *out)
+{
+    struct mmx_announce a;
+    int err;
+
+    if (!out || !CLIENT_TAKE(a, opt) || (a.rows && a.max_rows) ||
+        a.storage < 0 || a.storage > MMX_PROMPT || a.aux_len > AUX_MAX ||
+        (a.aux_len && !a.aux) || a.flags > (MMX_KEEP | MMX_OPEN))
+        return -MMX_E_MALFORMED;
+    err = client_lock(m);
+    if (err)
+        return err;
+    err = announce(m, &a, out);
+    client_unlock(m);
+    return err;
+}
+
+static int request(mmx *m, const struct mmx_request *q, mmx_room *out)
+{
+    struct local_msg msg = {.type = LOCAL_REQUEST};
+    struct client_room *r;
+    int err = room_begin(m, q->id, q->user, q->pool, true, &r);
+
+    if (err)
+        return err;
+    msg.request = (struct local_request){.room = q->id,
+        .cell = (uint32_t)(r - m->rooms),
+        .tag = r->tag,
+        .pool = m->maps[r->map].number,
+        .mode = (uint8_t)q->mode,
+        .storage = (uint8_t)q->storage,
+        .flags = (uint8_t)q->flags,
+        .rows = q->rows,
+        .readers = q->readers,
+        .required_dst = q->required_dst,
+        .group = q->group,
+        .group_size = q->group_size,
+        .deadline_ms = q->deadline_ms,
+        .encoder = text_of(q->encoder)};
+    copy_key(&msg.request.key, q->key);
+    return open_room(m, r, &msg, out);
+}
+
+int mmx_request(mmx *m, const struct mmx_request *opt, mmx_room *out)
+{
+    struct mmx_request q;
+    int err;
+
+    if (!out || !CLIENT_TAKE(q, opt) || !q.encoder || q.mode < MMX_WHOLE ||
+        q.mode > MMX_STREAM || q.storage < 0 || q.storage > MMX_PROMPT ||
+        q.flags > MMX_KEEP)
+        return -MMX_E_MALFORMED;
+    err = client_lock(m);
+    if (err)
+        return err;
+    err = request(m, &q, out);
+    client_unlock(m);
+    return err;
+}
+
+static int attach(mmx *m, const struct mmx_attach *a, mmx_room *out)
+{
+    bool pooled = (a->rights & (MMX_READ | MMX_WRITE)) != 0;
+    struct local_msg msg = {.type = LOCAL_ATTACH};
+    struct client_room *r;
+    int err = room_begin(m, a->id, a->user, a->pool, pooled, &r);
+
+    if (err)
+        return err;
+    msg.attach = (struct local_attach){.room = a->id,
+        .cell = (uint32_t)(r - m->rooms),
+        .tag = r->tag,
+        .rights = (uint8_t)a->rights,
+        .deadline_ms = a->deadline_ms,
+        .encoder = text_of(a->encoder)};
+    return open_room(m, r, &msg, out);
+}
+
+int mmx_attach(mmx *m, const struct mmx_attach *opt, mmx_room *out)
+{
+    struct mmx_attach a;
+    int err;
+
+    if (!out || !CLIENT_TAKE(a, opt) || a.rights < 1 ||
+        a.rights > (MMX_READ | MMX_WRITE | MMX_WATCH))
+        return -MMX_E_MALFORMED;
+    err = client_lock(m);
+    if (err)
+        return err;
+    err = attach(m, &a, out);
+    client_unlock(m);
+    return err;
+}
+
+/* Locks and finds a room that the daemon still works for. */
+static int enter(mmx *m, mmx_room h, struct client_room **out)
+{
+    int err = client_lock(m);
+    struct client_room *r;
+
+    if (err)
+        return err;
+    r = client_room(m, h);
+    if (!r || r->seen & MMX_DONE)
+        err = -MMX_E_STALE;
+    else if (r->state == MMX_FAILED_STATE)
+        err = r->reason ? -(int)r->reason : -MMX_E_ABORTED;
+    else if (!bound(m, r))
+        err = -MMX_E_DAEMON_LOST;
+    if (err)
+        client_unlock(m);
+    else
+        *out = r;
+    return err;
+}
+
+static int commit(mmx *m, mmx_room h, const struct local_commit *c)
+{
+    struct local_msg msg = {.type = LOCAL_COMMIT, .commit = *c};
+    struct client_room *r;
+    int err = enter(m, h, &r);
+
+    if (err)
+        return err;
+    err = client_ask(m, &msg, r->id, h.cell, h.tag, NULL);
+    client_unlock(m);
+    return err;
+}
+
+int mmx_commit(mmx *m, mmx_room h, uint32_t first, uint32_t rows)
+{
+    struct local_commit c = {.cell = h.cell,
+        .tag = h.tag,
+        .first = first,
+        .rows = rows,
+        .total = MMX_UNKNOWN};
+
+    return commit(m, h, &c);
+}
+
+int mmx_commit_final(mmx *m, mmx_room h, uint32_t first, uint32_t rows,
+    uint32_t total, const void *aux, uint32_t aux_len)
+{
+    struct local_commit c = {.cell = h.cell,
+        .tag = h.tag,
+        .first = first,
+        .rows = rows,
+        .flags = FLAG_FINAL,
+        .total = total,
+        .aux = span_of(aux, aux_len)};
+
+    if (total == MMX_UNKNOWN || aux_len > AUX_MAX || (aux_len && !aux))
+        return -MMX_E_MALFORMED;
+    return commit(m, h, &c);
+}
+
+int mmx_decline(
+    mmx *m, const char *encoder, uint64_t id, const uint8_t key[32])
+{
+    struct local_msg msg = {.type = LOCAL_DECLINE,
+        .decline = {.room = id, .encoder = text_of(encoder)}};
+    int err;
+
+    if (!encoder)
+        return -MMX_E_MALFORMED;
+    copy_key(&msg.decline.key, key);
+    err = client_lock(m);
+    if (err)
+        return err;
+    err = client_ask(m, &msg, id, NONE, 0, NULL);
+    client_unlock(m);
+    return err;
+}
+
+int mmx_abort(mmx *m, mmx_room h, int reason, const char *text)
+{
+    struct local_msg msg = {.type = LOCAL_ABORT,
+        .abort = {h.cell, h.tag, (uint8_t)reason, text_of(text)}};
+    struct client_room *r;
+    int err;
+
+    if (reason < 0 || reason >= ERR_COUNT)
+        return -MMX_E_MALFORMED;
+    err = enter(m, h, &r);
+    if (err)
+        return err;
+    err = client_ask(m, &msg, r->id, h.cell, h.tag, NULL);
+    client_unlock(m);
+    return err;
+}
+
+static int release_rows(
+    mmx *m, struct client_room *r, uint32_t rows, unsigned flags)
+{
+    int err = 0;
+
+    if (rows != MMX_ALL && rows < r->base)
+        return 0; /* nothing new */
+    if (bound(m, r))
+        err = put_release(m, r, rows, flags);
+    if (err == -MMX_E_BUSY || err == -MMX_E_MALFORMED)
+        return err; /* nothing was sent: try again */
+    if (rows != MMX_ALL) {
+        r->base = rows;
+        return err;
+    }
+    room_free(m, r);
+    return 0;
+}
+
+int mmx_release(mmx *m, mmx_room h, uint32_t rows, unsigned flags)
+{
+    struct client_room *r;
+    int err;
+
+    if (flags > MMX_KEEP)
+        return -MMX_E_MALFORMED;
+    err = client_lock(m);
+    if (err)
+        return err;
+    r = client_room(m, h);
+    err = r ? release_rows(m, r, rows, flags) : -MMX_E_STALE;
+    if (!err && !m->corks)
+        client_flush(m);
+    client_unlock(m);
+    return err;
+}
+
+/* --- looking ------------------------------------------------------------------ */
+
+uint64_t client_word(const mmx *m, mmx_room h)
+{
+    uint64_t w;
+
+    if (h.cell >= m->cells || h.tag == 0)
+        return cell_word(MMX_FAILED_STATE, MMX_E_UNKNOWN_ROOM, 0, 0);
+    w = atomic_load_explicit(&m->page[h.cell], memory_order_acquire);
+    if (cell_tag(w) == h.tag)
+        return w;
+    w = atomic_load_explicit(&m->own[h.cell], memory_order_acquire);
+    if (cell_tag(w) == h.tag)
+        return w;
+    return cell_word(MMX_BOOTSTRAPPING, 0, h.tag, 0);
+}
+
+int mmx_poll(const mmx *m, const mmx_room *rooms, int n, struct mmx_state *out)
+{
+    int least = MMX_SUCCESS;
+
+    for (int i = 0; i < n; i++) {
+        uint64_t w = client_word(m, rooms[i]);
+        int state = (int)cell_state(w);
+
+        if (out)
+            out[i] = (struct mmx_state){
+                state, (int)cell_reason(w), cell_rows(w)};
+        if (state < least)
+            least = state;
+    }
+    return least;
+}
+
+const volatile uint64_t *mmx_cell(const mmx *m, mmx_room h)
+{
+    return h.cell < m->cells ? (const volatile uint64_t *)&m->page[h.cell]
+                             : NULL;
+}
+
+int mmx_look(mmx *m, mmx_room h, struct mmx_look *out)
+{
+    struct mmx_look l = {0};
+    struct client_room *r;
+    int err = client_lock(m);
+
+    if (err)
+        return err;
+    r = client_room(m, h);
+    if (r)
+        l = (struct mmx_look){.id = r->id,
+            .generation = r->generation,
+            .user = r->user,
+            .seen = r->seen,
+            .state = (int)cell_state(client_word(m, h)),
+            .reason = (int)cell_reason(client_word(m, h)),
+            .storage = r->storage,
+            .first = max_u32(r->first, r->base),
+            .rows = r->rows,
+            .total = r->total,
+            .stream_rows = r->stream_rows,
+            .aux = r->aux_len ? m->stores[h.cell].aux : NULL,
+            .aux_len = r->aux_len};
+    client_unlock(m);
+    if (!r)
+        return -MMX_E_STALE;
+    return CLIENT_GIVE(out, l) ? 0 : -MMX_E_MALFORMED;
+}
+
+/* 1: it has happened; 0: not yet; negative: it will not. */
+static int has_happened(mmx *m, mmx_room h, uint32_t what)
+{
+    struct client_room *r = client_room(m, h);
+
+    if (!r)
+        return -MMX_E_STALE;
+    if (r->seen & what)
+        return 1;
+    if (r->state == MMX_FAILED_STATE)
+        return r->reason ? -(int)r->reason : -MMX_E_ABORTED;
+    if (r->seen & MMX_DONE)
+        return -MMX_E_STALE;
+    return 0;
+}
+
+int mmx_wait_room(mmx *m, mmx_room h, uint32_t what, int timeout_ms)
+{
+    uint64_t end = client_end(timeout_ms);
+
+    for (;;) {
+        int64_t left = client_left(end);
+        int sock, did, err = client_lock(m);
+
+        if (err)
+            return err;
+        client_flush(m);
+        client_receive(m);
+        did = has_happened(m, h, what);
+        sock = m->sock;
+        client_unlock(m);
+        if (did)
+            return did < 0 ? did : 0;
+        if (left == 0)
+            return -MMX_E_TIMEOUT;
+        if (!client_nap(sock, left))
+            return -MMX_E_SYSTEM;
+    }
+}

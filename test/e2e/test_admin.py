@@ -1,0 +1,221 @@
+"""What an operator touches: mmxctl, --check-config, signals, systemd's
+notifications, the idle daemon."""
+
+import json
+import os
+import select
+import socket
+import subprocess
+import time
+
+from pair import BUILD, Case, eventually
+
+WHATS = ("status", "rooms", "pools", "peers", "conf", "stats")
+
+
+class Ctl(Case):
+    def test_everything_as_text_and_json(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        lm.request(2, "enc0")
+        for daemon in (e, d):
+            for what in WHATS:
+                with self.subTest(daemon=daemon.name, what=what):
+                    text = daemon.ctl(what).stdout
+                    self.assertTrue(text.strip())
+                    self.assertTrue(daemon.show(what))
+        self.assertIn("vit", d.ctl("pools").stdout)
+        self.assertIn("enc0", d.ctl("peers").stdout)
+        self.assertIn("blocks: 64", d.ctl("conf").stdout)
+        self.assertEqual(d.stats()["rooms_succeeded"], 1)
+        self.assertEqual(d.ended(1)["bytes"], 300 * 64)
+        self.assertEqual(lm.conn.query("pools"), d.show("pools"))
+        lm.release(2)
+
+    def test_many_rooms_take_several_reports(self):
+        _, d = self.pair()
+        lm = self.world.engine(d)
+        for room in range(1, 801):
+            lm.request(room, "enc0", rows=1)
+        lm.conn.wait(lm.rooms[800].opened, 10)
+        self.assertGreaterEqual(
+            len([r for r in d.show("rooms") if 0 < r["room"] <= 800]), 800)
+        for room in range(1, 801):
+            lm.release(room)
+
+    def test_what_cannot_be_shown(self):
+        e, _ = self.pair()
+        got = e.ctl("nonsense", check=False)
+        self.assertNotEqual(got.returncode, 0)
+        self.assertTrue(got.stderr)
+        with self.assertRaises(Exception):
+            self.world.engine(e).conn.query("nonsense")
+        got = subprocess.run(
+            [os.path.join(BUILD, "mmxctl"), "--socket",
+             self.world.dir + "/nobody.sock", "status"],
+            capture_output=True, text=True)
+        self.assertNotEqual(got.returncode, 0)
+        self.assertIn("nobody.sock", got.stderr)
+
+
+class Config(Case):
+    def check(self, text, role="langd", *more):
+        path = os.path.join(self.world.dir, "some.yaml")
+        with open(path, "w") as f:
+            f.write(text)
+        return subprocess.run(
+            [os.path.join(BUILD, f"mmx-{role}"), "--config", path,
+             "--check-config", *more], capture_output=True, text=True)
+
+    def test_good_and_bad(self):
+        pools = "pools:\n  - name: vit\n    blocks: 8\n"
+        for role in ("encoded", "langd"):
+            got = self.check(pools, role)
+            self.assertEqual(got.returncode, 0, got.stderr)
+        for text, word in ((pools + "pool: 1\n", "pools"),
+                           ("pools: [", "some.yaml"),
+                           (pools + "transfer:\n  shards: 0\n", "shards"),
+                           (pools + "timeouts:\n  total: 5 weeks\n", "total"),
+                           ("pools:\n  - blocks: 8\n", "name"),
+                           (pools + "    default_blocks: 9\n",
+                            "default_blocks")):
+            with self.subTest(text=text):
+                got = self.check(text)
+                self.assertEqual(got.returncode, 78, got.stderr)
+                self.assertIn(word, got.stderr)
+
+    def test_a_running_daemon_refuses_it_too(self):
+        path = os.path.join(self.world.dir, "bad.yaml")
+        with open(path, "w") as f:
+            f.write("nonsense: true\n")
+        for role in ("encoded", "langd"):
+            got = subprocess.run([os.path.join(BUILD, f"mmx-{role}"),
+                                  "--config", path],
+                                 capture_output=True, text=True, timeout=10)
+            self.assertEqual(got.returncode, 78, got.stderr)
+
+    def test_set(self):
+        pools = "pools:\n  - name: vit\n    blocks: 8\n"
+        got = self.check(pools, "langd", "--set", "pools[0].blocks=4",
+                         "--set", "pools[0].default_blocks=5")
+        self.assertEqual(got.returncode, 78, got.stderr)
+        got = self.check(pools, "langd", "--set", "pools[0].blocks=16")
+        self.assertEqual(got.returncode, 0, got.stderr)
+
+    def test_sample_files(self):
+        from pair import ROOT
+        for role in ("encoded", "langd"):
+            got = subprocess.run(
+                [os.path.join(BUILD, f"mmx-{role}"), "--config",
+                 os.path.join(ROOT, "conf", f"mmx-{role}.yaml"),
+                 "--check-config"], capture_output=True, text=True)
+            self.assertEqual(got.returncode, 0, got.stderr)
+
+
+class Service(Case):
+    def test_sigterm_waits_for_open_rooms(self):
+        e, d = self.pair(timeouts={"drain": "20s"})
+        enc, lm = self.engines(e, d)
+        lm.request(1, "enc0", mode="stream")
+        enc.announce(1, 600, 600)
+        enc.granted(1)
+        enc.write(1, 0, 600)
+        enc.commit(1, 0, 300)
+        lm.rows(1, 256)
+        d.process.terminate()
+        e.process.terminate()
+        for engine, ask in ((enc, lambda: enc.announce(2, 10)),
+                            (lm, lambda: lm.request(2, "enc0"))):
+            ask()
+            if engine.failed(2) != "draining":
+                # SIGTERM had not been seen yet: the next one is refused.
+                engine.release(2)
+                eventually(lambda: (ask(), engine.failed(2) == "draining")[1],
+                           "draining")
+            engine.release(2)
+        enc.commit(1, 300, 600, final=True)
+        self.assertEqual(lm.ready(1), 600)
+        self.good(lm, 1)
+        enc.done(1)
+        enc.release(1)
+        lm.release(1)
+        for daemon in (e, d):
+            self.assertEqual(daemon.process.wait(10), 0)
+
+    def test_drain_has_an_end(self):
+        e, d = self.pair(timeouts={"drain": "100ms"})
+        enc, lm = self.engines(e, d)
+        lm.request(1, "enc0")
+        enc.announce(1, 100)
+        enc.granted(1)
+        for daemon in (d, e):
+            began = time.monotonic()
+            self.assertEqual(daemon.stop(), 0)
+            self.assertLess(time.monotonic() - began, 5)
+        self.assertEqual(enc.failed(1), "daemon-lost")
+
+    def test_restart_at_once(self):
+        e, d = self.pair()
+        for _ in range(3):
+            for daemon in (e, d):
+                self.assertEqual(daemon.stop(), 0)
+                daemon.start()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 1500)
+
+    def test_systemd_is_told(self):
+        path = os.path.join(self.world.dir, "notify")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+            s.bind(path)
+            s.settimeout(10)
+            e = self.world.encoded(start=False)
+            e.start({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "400000",
+                     "WATCHDOG_PID": ""})
+            self.assertIn(b"READY=1", s.recv(4096))
+            got = b""
+            e.process.terminate()
+            while b"STOPPING=1" not in got:
+                got = s.recv(4096)
+            self.assertEqual(e.process.wait(10), 0)
+
+    def test_watchdog_is_fed(self):
+        path = os.path.join(self.world.dir, "notify")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+            s.bind(path)
+            s.settimeout(10)
+            e = self.world.encoded(start=False)
+            e.start({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "400000"})
+            for _ in range(3):
+                while b"WATCHDOG=1" not in s.recv(4096):
+                    pass
+
+    def test_idle_daemons_do_not_spin(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 1500)
+        before = [x.cpu_ticks() for x in (e, d)]
+        # Nothing to wait for: it is the passing of time that is measured.
+        select.select([], [], [], 2)
+        hertz = os.sysconf("SC_CLK_TCK")
+        for daemon, ticks in zip((e, d), before):
+            spent = (daemon.cpu_ticks() - ticks) / hertz
+            self.assertLess(spent / 2, 0.02, daemon.name)
+
+    def test_one_log_line_for_a_room(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 0xABCDE, 1500)
+        for daemon in (e, d):
+            eventually(lambda: daemon.tail(50), "a log")
+            lines = [x for x in daemon.tail(50).splitlines()
+                     if "abcde" in x.lower() or str(0xABCDE) in x]
+            self.assertEqual(len(lines), 1, daemon.tail(50))
+
+    def test_two_daemons_do_not_share_a_socket(self):
+        e, _ = self.pair()
+        got = subprocess.run([e.binary, "--config", e.config],
+                             capture_output=True, text=True, timeout=10)
+        self.assertNotEqual(got.returncode, 0)
+        self.assertTrue(got.stderr)
+        self.assertTrue(json.loads(e.ctl("status", "--json").stdout))

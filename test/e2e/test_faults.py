@@ -1,0 +1,285 @@
+"""Deaths in the middle of a transfer, at default timings: who is left hears
+of it within a second, every block comes back, new rooms work."""
+
+import signal
+import time
+
+from pair import Case, eventually
+
+import mmx
+
+SECOND = 1.0
+
+
+class Kills(Case):
+    released = False
+
+    def halfway(self, enc, lm, room=1):
+        """A room of 2,000 rows of which 640 are there."""
+        lm.request(room, "enc0", mode="stream")
+        enc.announce(room, 2000, 2000)
+        enc.granted(room)
+        enc.write(room, 0, 640)
+        enc.commit(room, 0, 640)
+        lm.rows(room, 640)
+
+    def within(self, seconds, call, *args):
+        began = time.monotonic()
+        got = call(*args)
+        took = time.monotonic() - began
+        self.assertLess(took, seconds, f"{got} came late")
+        return got
+
+    def test_encoded(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.halfway(enc, lm)
+        fd = enc.conn.fd
+        e.kill()
+        self.assertEqual(self.within(SECOND, lm.failed, 1), "peer-lost")
+        self.assertEqual(enc.failed(1), "daemon-lost")
+        self.assertTrue(lm.rooms[1].reason.advice, "retry")
+        self.good(lm, 1, 0, 640)  # a reader's rows stay until it releases
+        self.assertLess(d.free()[0], 64)
+        lm.release(1)
+        d.all_free()
+        e.start()
+        enc.conn.wait(lambda: enc.conn.connected, 10)
+        self.assertEqual(enc.conn.fd, fd)
+        enc.map_pool()
+        self.deliver(enc, lm, 2, 1500)
+
+    def test_langd(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.halfway(enc, lm)
+        d.kill()
+        self.assertEqual(self.within(SECOND, enc.failed, 1), "peer-lost")
+        self.assertEqual(lm.failed(1), "daemon-lost")
+        # The old map is still there to read.
+        old = lm.rooms[1]
+        place = next(old.pieces(0, 1)).place
+        self.assertEqual(len(old.pool.rows("embedding", place, 1)), 1)
+        enc.release(1)
+        e.all_free()
+        d.start()
+        lm.conn.wait(lambda: lm.conn.connected, 10)
+        lm.map_pool()
+        self.deliver(enc, lm, 2, 1500)
+
+    def test_encode_engine(self):
+        e, d = self.pair()
+        enc, lm = self.world.process(e), self.world.engine(d)
+        self.halfway(enc, lm)
+        enc.kill()
+        self.assertEqual(self.within(SECOND, lm.failed, 1), "engine-lost")
+        e.all_free()
+        self.good(lm, 1, 0, 640)
+        self.assertLess(d.free()[0], 64)
+        lm.release(1)
+        self.world.all_free()
+        self.deliver(self.world.engine(e), lm, 1, 1500)
+
+    def test_language_engine(self):
+        e, d = self.pair()
+        enc, lm = self.world.engine(e), self.world.process(d)
+        self.halfway(enc, lm)
+        lm.kill()
+        self.assertEqual(self.within(SECOND, enc.failed, 1), "engine-lost")
+        d.all_free()
+        enc.release(1)
+        self.world.all_free()
+        self.deliver(enc, self.world.engine(d), 1, 1500)
+
+    def test_a_reader(self):
+        e, d = self.pair(blocks=8)
+        enc = self.world.engine(e)
+        owner = self.world.engine(d, "owner", session="s")
+        rank = self.world.process(d, "rank", session="s")
+        owner.request(1, "enc0", readers=1)
+        enc.encode(1, 600)
+        owner.ready(1)
+        rank.attach(1, "enc0")
+        rank.ready(1)
+        owner.release(1)
+        enc.done(1)
+        enc.release(1)
+        self.assertEqual(d.free(), (3, 8))
+        rank.kill()
+        self.within(SECOND, d.all_free)
+
+    def test_owner_while_a_reader_reads(self):
+        e, d = self.pair(blocks=8)
+        enc = self.world.engine(e)
+        owner = self.world.process(d, "owner", session="s")
+        rank = self.world.engine(d, "rank", session="s")
+        rank.attach(1, "enc0")
+        owner.request(1, "enc0", readers=1)
+        enc.encode(1, 600)
+        rank.ready(1)
+        owner.kill()
+        enc.done(1)
+        enc.release(1)
+        self.good(rank, 1)
+        self.assertEqual(d.free(), (3, 8))
+        rank.release(1)
+        d.all_free()
+
+    def test_a_closed_connection_is_not_a_dead_process(self):
+        # The process lives, so it may still read: blocks wait for its end.
+        e, d = self.pair()
+        enc, lm = self.world.engine(e), self.world.process(d)
+        self.halfway(enc, lm)
+        began = d.free()[0]
+        lm.drop()
+        self.assertEqual(enc.failed(1), "engine-lost")
+        self.assertLess(d.free()[0], 64)
+        self.assertGreaterEqual(d.free()[0], began)
+        lm.kill()
+        d.all_free()
+        enc.release(1)
+
+    def test_a_restart_with_many_rooms_open(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        for room in range(1, 41):
+            lm.request(room, "enc0", rows=10)
+            enc.announce(room, 10)
+        enc.granted(40)
+        d.kill()
+        d.start()
+        for room in range(1, 41):
+            self.assertEqual(enc.failed(room), "peer-lost")
+            enc.release(room)
+        e.all_free()
+        lm.conn.wait(lambda: lm.conn.connected, 10)
+        lm.map_pool()
+        self.deliver(enc, lm, 1, 1500)
+
+
+class Sleeper(Case):
+    def test_stopped_writer_cannot_touch_another_room(self):
+        # Two rooms fill the source pool but for one block; the sleeper's may
+        # not be given to anybody while it can still write.
+        e, d = self.pair(encoded={"blocks": 9})
+        sleeper, enc = self.world.process(e), self.world.engine(e)
+        lm = self.world.engine(d)
+        sleeper.announce(1, 500, 500, deadline=0.2)
+        sleeper.granted(1)
+        sleeper.signal(signal.SIGSTOP)
+        eventually(lambda: [r for r in e.show("rooms") if r["room"] == 1
+                            and r.get("done")], "the sleeper's room ends")
+        self.assertEqual(e.free(), (5, 9))
+        lm.request(2, "enc0")
+        enc.announce(2, 600, 600)
+        enc.granted(2)
+        enc.write(2, 0, 600)
+        sleeper.signal(signal.SIGCONT)
+        sleeper.write(1, 0, 500)
+        enc.commit(2, 0, 600, final=True)
+        self.assertEqual(lm.ready(2), 600)
+        self.good(lm, 2)
+        self.assertEqual(sleeper.failed(1), "timeout")
+        enc.done(2)
+        for x in (enc, lm):
+            x.release(2)
+        self.assertEqual(e.free(), (5, 9))
+        sleeper.release(1)
+        e.all_free()
+
+    def test_stopped_reader_keeps_its_rows(self):
+        e, d = self.pair(langd={"blocks": 12})
+        enc, lm = self.world.engine(e), self.world.engine(d)
+        sleeper = self.world.process(d)
+        sleeper.request(1, "enc0", mode="stream", deadline=0.5)
+        enc.announce(1, 600, 600)
+        enc.granted(1)
+        enc.write(1, 0, 600)
+        enc.commit(1, 0, 300)
+        sleeper.rows(1, 256)
+        sleeper.signal(signal.SIGSTOP)
+        enc.until(1, "FAILED")
+        enc.release(1)
+        for room in (2, 3, 4):
+            lm.request(room, "enc0")
+            enc.encode(room, 512)
+            lm.ready(room)
+            lm.release(room)
+            enc.done(room)
+            enc.release(room)
+        sleeper.signal(signal.SIGCONT)
+        self.assertEqual(sleeper.wrong(1, 0, 256), [])
+        self.assertEqual(sleeper.failed(1), "timeout")
+        sleeper.release(1)
+
+
+class Reconnect(Case):
+    def test_fd_stays_and_wakes_a_loop(self):
+        import select
+        e, _ = self.pair()
+        enc = self.world.engine(e)
+        conn, epoch = enc.conn, enc.conn.epoch
+        fd = conn.fd
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        seen = []
+        for away in (e.kill, e.stop):
+            away()
+            e.start()
+            end = time.monotonic() + 10
+            while mmx.Link.UP not in seen:
+                self.assertLess(time.monotonic(), end)
+                if poll.poll(5000):
+                    seen += [x.link for x in conn.step()]
+            self.assertEqual(conn.fd, fd)
+            self.assertNotEqual(conn.epoch, epoch)
+            self.assertEqual(seen, [mmx.Link.DOWN, mmx.Link.UP])
+            epoch = conn.epoch
+            seen.clear()
+        with self.assertRaises(mmx.errors.Stale):
+            enc.announce(1, 10)  # the pool of the old daemon
+        enc.map_pool()
+        enc.announce(1, 10)
+        enc.granted(1)
+        enc.release(1)
+
+    def test_connect_before_the_daemon(self):
+        e = self.world.encoded(start=False)
+        with self.assertRaises(mmx.errors.DaemonLost):
+            mmx.connect("encoded", e.socket, timeout=0.1)
+        enc = self.world.engine(e, timeout=0)
+        refused = enc.conn.send(mmx.wire.POOL)
+        self.assertEqual(refused.error.reason, "daemon-lost")
+        e.start()
+        enc.conn.wait(lambda: enc.conn.connected, 10)
+        enc.map_pool()
+
+    def test_wrong_role(self):
+        e, _ = self.pair()
+        with self.assertRaises(mmx.MmxError):
+            mmx.connect("langd", e.socket, timeout=5)
+
+    def test_slow_engine_finds_the_right_state_in_its_cells(self):
+        e, d = self.pair(blocks=512, block_rows=8)
+        enc, lm = self.engines(e, d)
+        rooms = range(1, 401)
+        for room in rooms:  # more answers than its socket holds
+            lm.request(room, "enc0", rows=5)
+        for room in rooms:
+            enc.announce(room, 5, 5)
+        for room in rooms:
+            # Nothing is read here: what did not fit is sent by a bare flush.
+            lm.conn._flush()
+            enc.granted(room)
+            enc.finish(room, 0, 5)
+            if room > 60:
+                continue
+            eventually(lambda: lm.state(room)[0] == "SUCCESS", f"cell {room}")
+            self.assertEqual(lm.state(room), ["SUCCESS", 5, ""])
+        for room in rooms:
+            lm.ready(room)
+            self.good(lm, room)
+            lm.release(room)
+            enc.done(room)
+            enc.release(room)
+        self.assertTrue(lm.conn.connected)

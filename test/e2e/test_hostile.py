@@ -1,0 +1,287 @@
+"""Bytes that break the protocols: refused, nothing changed, nothing leaked,
+and the next honest engine is served."""
+
+import array
+import os
+import random
+import socket
+import struct
+
+from pair import Case, eventually
+from rawpeer import HEADER, Dealer, frame
+
+import mmx
+from mmx import wire
+
+
+def connect(daemon):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.settimeout(5)
+    s.connect(daemon.socket)
+    return s
+
+
+def hello(session="h", **more):
+    return wire.HELLO.encode(1, **{
+        "magic": wire.MAGIC, "version_min": 1, "version_max": 1, "cells": 64,
+        "name": "hostile", "session": session, **more})
+
+
+def answer(s):
+    """The first frame that comes; its descriptors are closed."""
+    packet, fds, _, _ = socket.recv_fds(s, wire.PACKET_MAX, 4)
+    for fd in fds:
+        os.close(fd)
+    if not packet:
+        return None
+    return next(wire.frames(packet))
+
+
+def garbage(pick):
+    """One packet that breaks a rule, or is nonsense."""
+    cells = {"cell": pick.randrange(2**32), "tag": pick.randrange(2**32)}
+    honest = pick.choice((
+        wire.POOL.encode(2, name="no such pool"),
+        wire.COMMIT.encode(2, rows=2**32 - 1, first=7, **cells),
+        wire.RELEASE.encode(2, rows=1, **cells),
+        wire.ABORT.encode(2, reason=255, **cells),
+        wire.ANNOUNCE.encode(2, pool=9999, **cells),
+        wire.REQUEST.encode(2, pool=0, mode=9, encoder="\0", **cells),
+        wire.ATTACH.encode(2, rights=0, **cells),
+        wire.QUERY.encode(2, what="everything"),
+        hello()))
+    kind = pick.randrange(6)
+    if kind == 0:
+        return bytes(pick.randrange(256) for _ in range(pick.randrange(1, 90)))
+    if kind == 1:
+        return honest[:pick.randrange(1, len(honest))]
+    if kind == 2:  # a frame longer than its packet
+        return honest[:4] + struct.pack("<I", pick.randrange(2**32)) \
+            + honest[8:]
+    if kind == 3:  # a kind that nobody knows
+        return struct.pack("<H", pick.randrange(12, 65536)) + honest[2:]
+    if kind == 4:  # one bit
+        at = pick.randrange(len(honest) * 8)
+        out = bytearray(honest)
+        out[at // 8] ^= 1 << at % 8
+        return bytes(out)
+    return honest
+
+
+class Local(Case):
+    def honest(self, e, d, room):
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, room, 300)
+        self.world.end_engines()
+
+    def attack(self, daemon, count, seed):
+        pick = random.Random(seed)
+        s = None
+        for _ in range(count):
+            if s is None:
+                s = connect(daemon)
+                if pick.randrange(8):
+                    s.send(hello())
+                    self.assertEqual(answer(s).message, wire.WELCOME)
+            s.send(garbage(pick))
+            if pick.randrange(8) == 0 or self.ended(s):
+                s.close()
+                s = None
+        if s:
+            s.close()
+
+    def ended(self, s):
+        """Reads the answer; true when the connection is over."""
+        try:
+            got = answer(s)
+            return got is None or got.values.get("err") == 7 \
+                and answer(s) is None
+        except ConnectionResetError:
+            return True
+        except socket.timeout:
+            self.fail("no answer to a frame that breaks the protocol")
+
+    def test_a_thousand_malformed_frames(self):
+        e, d = self.pair()
+        for daemon in (e, d):
+            self.attack(daemon, 100, seed=1)
+        self.honest(e, d, 1)
+        for daemon in (e, d):
+            with self.subTest(daemon=daemon.name):
+                rss, fds = daemon.rss_kib(), daemon.fds()
+                self.attack(daemon, 1000, seed=2)
+                self.assertTrue(daemon.alive())
+                eventually(lambda: daemon.fds() <= fds, "descriptors closed")
+                self.assertLess(daemon.rss_kib() - rss, 512)
+                self.assertGreater(daemon.stats()["malformed_local"], 100)
+        self.honest(e, d, 2)
+
+    def test_descriptors_where_none_is_due(self):
+        e, d = self.pair()
+        for daemon in (e, d):
+            fds = daemon.fds()
+            for count in (1, 3, 200):
+                s = connect(daemon)
+                s.send(hello())
+                answer(s)
+                null = os.open("/dev/null", os.O_RDONLY)
+                many = array.array("i", [null] * count)
+                s.sendmsg([wire.QUERY.encode(2, what="status")],
+                          [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)])
+                os.close(null)
+                got = answer(s)
+                self.assertTrue(got is None or got.values["err"] == 7, got)
+                s.close()
+            eventually(lambda: daemon.fds() <= fds, "descriptors closed")
+        self.honest(e, d, 1)
+
+    def test_first_frame_must_be_hello(self):
+        e, _ = self.pair()
+        for first in (wire.POOL.encode(1), hello(magic=1)):
+            s = connect(e)
+            s.send(first)
+            self.assertEqual(answer(s).values["err"], 7)
+            s.close()
+        s = connect(e)
+        s.send(hello(version_min=9, version_max=12))
+        self.assertEqual(answer(s).values["err"],
+                         mmx.errors.Version.number)
+        s.close()
+
+    def test_unknown_kind_is_refused_and_skipped(self):
+        e, _ = self.pair()
+        s = connect(e)
+        s.send(hello() + struct.pack("<HHII", 999, 0, 4, 77) + b"what"
+               + wire.POOL.encode(78))
+        seen = {}
+        while 78 not in seen:
+            packet, fds, _, _ = socket.recv_fds(s, wire.PACKET_MAX, 4)
+            for fd in fds:
+                os.close(fd)
+            seen.update({f.seq: f for f in wire.frames(packet)})
+        self.assertEqual(seen[77].message, wire.ANSWER)
+        self.assertNotEqual(seen[77].values["err"], 0)
+        self.assertEqual(seen[78].message, wire.POOL_INFO)
+        s.close()
+
+    def test_cells_and_tags_of_others(self):
+        e, _ = self.pair()
+        enc = self.world.engine(e)
+        enc.announce(1, 100)
+        enc.granted(1)
+        source = enc.rooms[1]
+        s = connect(e)
+        s.send(hello(session=enc.conn.session))
+        answer(s)
+        for cell, tag in ((source.cell, source.tag), (source.cell, 9),
+                          (2**31, 1)):
+            s.send(wire.RELEASE.encode(5, cell=cell, tag=tag, rows=wire.ALL))
+            self.assertNotEqual(answer(s).values["err"], 0)
+        reply = enc.conn.send(wire.COMMIT, cell=source.cell,
+                              tag=source.tag + 1, rows=10)
+        with self.assertRaises(mmx.MmxError):
+            enc.conn.wait(reply, 5)
+        # A cell that is in use cannot be bound again.
+        reply = enc.conn.send(wire.ANNOUNCE, room=2, cell=source.cell,
+                              tag=77, max_rows=5, total=wire.UNKNOWN,
+                              storage=1)
+        with self.assertRaises(mmx.MmxError):
+            enc.conn.wait(reply, 5)
+        self.assertEqual(enc.state(1)[0], "BOOTSTRAPPING")
+        s.close()
+        enc.release(1)
+
+    def test_pools_cannot_be_changed_by_their_readers(self):
+        import mmap
+        _, d = self.pair()
+        conn = self.world.engine(d).conn
+        info = conn.send(wire.POOL)
+        size = conn.wait(info, 5)["bytes"]
+        try:
+            for name in (f"/proc/self/fd/{info.fd}",):
+                fd = os.open(name, os.O_RDWR)
+                with self.assertRaises(OSError):
+                    mmap.mmap(fd, size, mmap.MAP_SHARED,
+                              mmap.PROT_READ | mmap.PROT_WRITE)
+                for call in (lambda: os.ftruncate(fd, size * 2),
+                             lambda: os.ftruncate(fd, 1),
+                             lambda: os.pwrite(fd, b"x", 0)):
+                    self.assertRaises(OSError, call)
+                os.close(fd)
+        finally:
+            os.close(info.fd)
+
+
+class Control(Case):
+    def bad(self, pick):
+        kind = pick.randrange(1, 14)
+        body = bytes(pick.randrange(256) for _ in range(pick.randrange(120)))
+        how = pick.randrange(6)
+        if how == 0:
+            return body
+        if how == 1:
+            return frame(kind, body, magic=pick.randrange(2**32))
+        if how == 2:
+            return frame(kind, body, version=pick.randrange(256))
+        if how == 3:
+            return frame(kind, body, length=pick.randrange(2**32))
+        if how == 4:
+            return frame(pick.randrange(256), body,
+                         room=pick.randrange(2**64),
+                         to_epoch=pick.randrange(2**64))
+        return frame(kind, body)[:pick.randrange(HEADER.size)]
+
+    def test_a_thousand_malformed_frames(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        for count, seed in ((200, 1), (1000, 2)):
+            rss = e.rss_kib()
+            pick = random.Random(seed)
+            dealer = Dealer(e.address)
+            for i in range(count):
+                if i % 100 == 99:
+                    dealer.close()
+                    dealer = Dealer(e.address)
+                dealer.send(self.bad(pick))
+            dealer.close()
+            # What came before this is through when a room is.
+            self.deliver(enc, lm, 1 + seed, 300)
+        eventually(lambda: e.stats()["malformed_peer"] > 100, "counted")
+        self.assertLess(e.rss_kib() - rss, 1024)
+
+    def test_raw_garbage_and_many_parts(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        pick = random.Random(3)
+        for _ in range(50):
+            host, port = e.address[6:].split(":")
+            with socket.create_connection((host, int(port)), 5) as s:
+                s.sendall(pick.randbytes(pick.randrange(1, 300)))
+        dealer = Dealer(e.address)
+        for _ in range(20):
+            for i in range(10):
+                dealer.send(b"part" * i, more=i < 9)
+        dealer.close()
+        self.deliver(enc, lm, 1, 300)
+
+    def test_a_stale_epoch_is_answered_and_changes_nothing(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        enc.announce(1, 300, 300)
+        enc.granted(1)
+        dealer = Dealer(e.address)
+        # INIT for an epoch that is not the daemon's.
+        body = struct.pack("<QIIIIIHBBI", 0, 0, 100, 0, 16, 64, 1, 0, 0, 0) \
+            + bytes(32)
+        dealer.send(frame(2, body, to_epoch=123456))
+        got = dealer.s.recv(4096)
+        self.assertTrue(got)
+        self.assertEqual(enc.state(1)[0], "BOOTSTRAPPING")
+        dealer.close()
+        lm.request(1, "enc0")
+        enc.finish(1, 0, 300)
+        self.assertEqual(lm.ready(1), 300)
+        enc.done(1)
+        for x in (enc, lm):
+            x.release(1)

@@ -1,0 +1,227 @@
+"""More rooms than blocks, several daemons: everything drains, nothing waits
+for ever, no row lands in a foreign room."""
+
+import random
+import time
+
+from pair import Case, eventually
+
+import mmx
+
+LIMIT = 40
+
+
+class Load:
+    """Both sides' engines as one loop over events, so that hundreds of rooms
+    can be open at once: sources are written when granted, rooms are checked
+    and released when ready."""
+
+    def __init__(self, case, enc, lms, rows):
+        self.case, self.enc, self.lms, self.rows = case, enc, lms, rows
+        self.written, self.read, self.sent = set(), set(), set()
+        self.expected = 0
+
+    def announce(self, room, known=True):
+        self.expected += 1
+        self.enc.announce(room, self.rows[room],
+                          self.rows[room] if known else None)
+
+    def turn(self):
+        for room, source in list(self.enc.rooms.items()):
+            if room not in self.written and source.may_write >= 0:
+                self.written.add(room)
+                self.enc.write(room, 0, self.rows[room])
+                source.commit(0, self.rows[room], final=True)
+            elif source.ended:
+                self.case.assertEqual(source.state, mmx.State.SUCCESS,
+                                      (room, source.reason))
+                source.release()
+                self.sent.add(room)
+                del self.enc.rooms[room]
+        for which, lm in enumerate(self.lms):
+            for room, got in list(lm.rooms.items()):
+                self.case.assertNotEqual(got.state, mmx.State.FAILED,
+                                         (room, got.reason))
+                if got.ready:
+                    self.case.assertEqual(got.total, self.rows[room])
+                    self.case.good(lm, room)
+                    got.release()
+                    self.read.add((which, room))
+                    del lm.rooms[room]
+
+    def run(self, reads):
+        end = time.monotonic() + LIMIT
+        conns = [self.enc.conn] + [lm.conn for lm in self.lms]
+        while len(self.read) < reads or len(self.sent) < self.expected:
+            self.case.assertLess(
+                time.monotonic(), end,
+                f"{len(self.written)} written, {len(self.read)} of {reads} "
+                f"read, {len(self.sent)} of {self.expected} sent")
+            mmx.wait_any(conns, 0.5)
+            for conn in conns:
+                conn.step()
+            self.turn()
+
+
+class Pressure(Case):
+    def test_64_rooms_of_16336_rows_through_64_blocks(self):
+        e, d = self.pair(blocks=64, block_rows=8192,
+                         langd={"default_blocks": 1})
+        enc, lm = self.engines(e, d)
+        load = Load(self, enc, [lm], {r: 16336 for r in range(1, 65)})
+        order = list(load.rows)
+        random.Random(1).shuffle(order)
+        for room in order:
+            lm.request(room, "enc0")
+        for room in load.rows:
+            load.announce(room, known=room % 2 == 0)
+        load.run(64)
+
+    def test_speculative_grants_give_way(self):
+        # The first eight requests take langd's whole pool as default grants;
+        # their announces come last, behind rooms that fill encoded's pool
+        # and need grants that langd does not have.
+        e, d = self.pair(blocks=64, block_rows=16)
+        enc, lm = self.engines(e, d)
+        early, late = range(1, 9), range(11, 15)
+        load = Load(self, enc, [lm], {**{r: 256 for r in early},
+                                      **{r: 256 for r in late}})
+        for room in early:
+            lm.request(room, "enc0")
+        eventually(lambda: d.free()[0] == 0, "default grants fill the pool")
+        for room in late:
+            load.announce(room)
+        for room in early:
+            load.announce(room)
+        for room in late:
+            enc.granted(room)
+        eventually(lambda: e.free()[0] == 0, "sources fill the pool")
+        for room in late:
+            lm.request(room, "enc0")
+        load.run(12)
+
+    def test_rooms_of_all_sizes(self):
+        e, d = self.pair(encoded={"blocks": 40}, langd={"blocks": 24},
+                         block_rows=32)
+        enc, lm = self.engines(e, d)
+        pick = random.Random(2)
+        rows = {r: pick.choice((0, 1, 31, 32, 33, 100, 300, 700))
+                for r in range(1, 121)}
+        load = Load(self, enc, [lm], rows)
+        for room in rows:
+            if room % 3:
+                lm.request(room, "enc0")
+            load.announce(room, known=room % 2 == 0)
+        for room in rows:
+            if not room % 3:
+                lm.request(room, "enc0")
+        load.run(len(rows))
+
+    def test_group_is_admitted_as_one(self):
+        e, d = self.pair(encoded={"blocks": 64}, langd={"blocks": 16},
+                         block_rows=32)
+        enc, lm = self.engines(e, d)
+        load = Load(self, enc, [lm], {r: 200 for r in range(1, 9)})
+        for room in load.rows:
+            lm.request(room, "enc0", group=1 + (room - 1) // 2, group_size=2)
+            load.announce(room)
+        load.run(8)
+
+
+class Fleet(Case):
+    def test_two_langd_on_one_room(self):
+        e = self.world.encoded()
+        ds = [self.world.langd([e], name=f"lang{i}") for i in (0, 1)]
+        enc = self.world.engine(e)
+        lms = [self.world.engine(d) for d in ds]
+        for lm in lms:
+            lm.request(1, "enc0", destinations=2)
+        enc.encode(1, 2000, aux="two")
+        for lm in lms:
+            self.assertEqual(lm.ready(1), 2000)
+            self.assertEqual(lm.aux(1), "two")
+            self.good(lm, 1)
+            lm.release(1)
+        self.assertEqual(enc.done(1), [2, 0])
+        self.assertEqual(enc.rooms[1].wanted, 2)
+        enc.release(1)
+
+    def test_two_rooms_meet_two_langd_in_opposite_order(self):
+        # Each langd has room for one of them at a time.
+        e = self.world.encoded()
+        ds = [self.world.langd([e], name=f"lang{i}", blocks=16)
+              for i in (0, 1)]
+        enc = self.world.engine(e)
+        lms = [self.world.engine(d) for d in ds]
+        rounds = 6
+        rows = {r: 1500 for r in range(1, 2 * rounds + 1)}
+        load = Load(self, enc, lms, rows)
+        for i in range(rounds):
+            a, b = 2 * i + 1, 2 * i + 2
+            lms[0].request(a, "enc0", destinations=2)
+            lms[1].request(b, "enc0", destinations=2)
+            lms[0].request(b, "enc0", destinations=2)
+            lms[1].request(a, "enc0", destinations=2)
+        for room in rows:
+            load.announce(room)
+        load.run(4 * rounds)
+
+    def test_open_source_serves_one_after_the_other(self):
+        e = self.world.encoded()
+        ds = [self.world.langd([e], name=f"lang{i}") for i in (0, 1)]
+        enc = self.world.engine(e)
+        enc.encode(1, 700, open=True)
+        for d in ds:
+            lm = self.world.engine(d)
+            lm.request(1, "enc0")
+            self.assertEqual(lm.ready(1), 700)
+            self.good(lm, 1)
+            lm.release(1)
+        enc.release(1)
+
+    def test_one_of_two_langd_is_killed(self):
+        e = self.world.encoded()
+        ds = [self.world.langd([e], name=f"lang{i}") for i in (0, 1)]
+        enc = self.world.engine(e)
+        lms = [self.world.engine(d) for d in ds]
+        for lm in lms:
+            lm.request(1, "enc0", destinations=2, mode="stream")
+        enc.announce(1, 2000, 2000)
+        enc.granted(1)
+        enc.write(1, 0, 2000)
+        enc.commit(1, 0, 1000)
+        for lm in lms:
+            lm.rows(1, 640)
+        ds[1].kill()
+        enc.commit(1, 1000, 2000, final=True)
+        self.assertEqual(lms[0].ready(1), 2000)
+        self.good(lms[0], 1)
+        lms[0].release(1)
+        enc.conn.wait(lambda: enc.rooms[1].ended, 10)
+        self.assertEqual((enc.rooms[1].served, enc.rooms[1].failed), (1, 1))
+        enc.release(1)
+        e.all_free()
+
+    def test_several_encoded_for_one_langd(self):
+        es = [self.world.encoded(name=f"enc{i}") for i in range(3)]
+        d = self.world.langd(es)
+        encs = [self.world.engine(e) for e in es]
+        lms = [self.world.engine(d) for _ in es]
+        # The same id at every encoder: three rooms, by three engines.
+        for i, lm in enumerate(lms):
+            lm.request(5, f"enc{i}")
+        for i, enc in enumerate(encs):
+            enc.encode(5, 1100 + i)
+        for i, (enc, lm) in enumerate(zip(encs, lms)):
+            self.assertEqual(lm.ready(5), 1100 + i)
+            self.good(lm, 5)
+            enc.done(5)
+            lm.release(5)
+            enc.release(5)
+
+    def test_four_shards(self):
+        e, d = self.pair(fields="embedding:bf16:4096",
+                         transfer={"shards": 4}, blocks=20)
+        enc, lm = self.engines(e, d)
+        for room, rows in ((1, 2000), (2, 700), (3, 1)):
+            self.deliver(enc, lm, room, rows)
