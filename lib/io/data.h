@@ -11,7 +11,9 @@
  *  - An endpoint that breaks is reported once through broken(); its messages
  *    complete; posts to it fail with ERR_PEER_LOST until it is closed.
  *  - Progress until it returns 0, then arm(); ERR_BUSY means progress again.
- *  - close() completes everything that is outstanding before it returns. */
+ *  - close() completes everything that is outstanding before it returns.
+ *  - Inside arrived() only post() and fetch() may be called; inside the other
+ *    callbacks anything but progress(), tick() and close(). */
 #ifndef MMX_IO_DATA_H
 #define MMX_IO_DATA_H
 
@@ -82,6 +84,9 @@ struct data_ops {
     void (*tick)(struct data *d, uint64_t now_ns);
     /* Transport in use on ep, for people: "tcp/lo". Empty: not known yet. */
     const char *(*transport)(struct data *d, uint32_t ep);
+    /* How often the carrier had to start anew by itself, in tick(): each time
+     * address() changed and all endpoints broke. */
+    uint32_t (*replaced)(struct data *d);
 };
 
 extern const struct data_ops data_ucx;

@@ -582,6 +582,12 @@ static const char *mem_transport(struct data *d, uint32_t ep)
     return "mem";
 }
 
+static uint32_t mem_replaced(struct data *d)
+{
+    (void)d;
+    return 0;
+}
+
 void data_mem_fault(
     struct data *d, uint32_t ep, enum data_fault fault, uint32_t count)
 {
@@ -719,4 +725,5 @@ const struct data_ops data_mem = {.name = "mem",
     .fd = mem_fd,
     .arm = mem_arm,
     .tick = mem_tick,
-    .transport = mem_transport};
+    .transport = mem_transport,
+    .replaced = mem_replaced};

@@ -1,0 +1,33 @@
+/* ucx.h - one UCX context with one worker, configured from data_conf. Private
+ * to data_ucx.c; owned by the thread that opened it. */
+#ifndef MMX_IO_UCX_H
+#define MMX_IO_UCX_H
+
+#include "io/data.h"
+
+#include <ucp/api/ucp.h>
+
+#define UCX_AM_ID       1
+#define UCX_ADDRESS_MIN 8
+#define UCX_ADDRESS_MAX 1024
+
+struct ucx {
+    ucp_context_h context;
+    ucp_worker_h worker; /* NULL: not open */
+    int fd;              /* UCX's own; closed with the worker */
+    bool host_only;      /* every transport copies through host memory */
+    uint32_t address_len;
+    uint8_t address[UCX_ADDRESS_MAX];
+};
+
+/* Messages go to arrived(arg, ...), which is set before the address is read:
+ * a worker that hears a message without a handler crashes. */
+MUST_CHECK enum err ucx_open(struct ucx *out, const struct data_conf *c,
+    ucp_am_recv_callback_t arrived, void *arg);
+/* Destroys it; what is outstanding may call back meanwhile. Harmless twice. */
+void ucx_close(struct ucx *u);
+
+/* "tcp/lo", several joined by commas; empty while not connected. */
+void ucx_transport(ucp_ep_h ep, char *out, size_t size);
+
+#endif
