@@ -32,6 +32,12 @@
 #include <time.h>
 #include <unistd.h>
 
+/* What UCX and TCP put around header and payload, generously. */
+#define FRAME_BYTES 128
+/* Messages of more pieces, and those larger than a segment, are packed by us
+ * into UCX's buffers. Otherwise UCX sends them as several zero-copy fragments,
+ * and UCX 1.13 over TCP aborts the process when the peer goes meanwhile. */
+#define PIECES_DIRECT  16
 #define FETCH_STALLS   4
 #define CLOSE_LIMIT_NS (200 * NS_PER_MS)
 
@@ -45,6 +51,8 @@ struct op {
     bool fetch, ok;
     uint8_t header[DATA_HEADER_MAX];
     ucp_dt_iov_t *iov; /* DATA_IOV_MAX; touched only as far as used */
+    uint32_t iovs, at_iov;
+    size_t at_byte, at_total; /* how far pack() has come */
 };
 
 struct endpoint {
@@ -68,6 +76,7 @@ struct data {
     struct endpoint *eps;
     struct op *ops; /* messages_max to send, as many to fetch */
     ucp_dt_iov_t *iovs;
+    ucp_datatype_t packed;    /* what pack() serves */
     const struct data_in *in; /* the message that arrived() looks at */
     ucp_ep_h in_from;
     bool in_fetched;
@@ -137,21 +146,98 @@ static uint32_t op_iov(
     return n;
 }
 
-/* How UCX is told of n pieces: one is a plain buffer, which is its fast path.
- */
+/* How UCX is told of n pieces: one is a plain buffer, its fast path. */
 static void op_param(struct op *op, uint32_t n, ucp_request_param_t *param,
     const void **buffer, size_t *count)
 {
     bool many = n > 1;
 
-    param->op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK |
-                          UCP_OP_ATTR_FIELD_USER_DATA |
-                          UCP_OP_ATTR_FIELD_DATATYPE;
+    param->op_attr_mask |= UCP_OP_ATTR_FIELD_CALLBACK |
+                           UCP_OP_ATTR_FIELD_USER_DATA |
+                           UCP_OP_ATTR_FIELD_DATATYPE;
     param->user_data = op;
     param->datatype = many ? ucp_dt_make_iov() : ucp_dt_make_contig(1);
     *buffer = many ? op->iov : n ? op->iov[0].buffer : NULL;
     *count = many ? n : n ? op->iov[0].length : 0;
 }
+
+/* --- packing: UCX asks for the bytes of a message piece by piece -----------
+ */
+
+static void *pack_start(void *context, const void *buffer, size_t count)
+{
+    struct op *op = (struct op *)(uintptr_t)buffer;
+
+    (void)context;
+    (void)count;
+    op->at_iov = 0;
+    op->at_byte = op->at_total = 0;
+    return op;
+}
+
+static size_t pack_size(void *state)
+{
+    struct op *op = state;
+    size_t bytes = 0;
+
+    for (uint32_t i = 0; i < op->iovs; i++)
+        bytes += op->iov[i].length;
+    return bytes;
+}
+
+/* Nearly always goes on where it stopped; a fragment that UCX could not send
+ * is asked for again. */
+static void pack_seek(struct op *op, size_t offset)
+{
+    if (offset < op->at_total) {
+        op->at_iov = 0;
+        op->at_byte = op->at_total = 0;
+    }
+    while (op->at_total < offset) {
+        size_t left = op->iov[op->at_iov].length - op->at_byte;
+
+        if (left > offset - op->at_total)
+            left = offset - op->at_total;
+        op->at_byte += left;
+        op->at_total += left;
+        if (op->at_byte == op->iov[op->at_iov].length) {
+            op->at_iov++;
+            op->at_byte = 0;
+        }
+    }
+}
+
+static size_t pack(void *state, size_t offset, void *dest, size_t max)
+{
+    struct op *op = state;
+    size_t done = 0;
+
+    pack_seek(op, offset);
+    while (done < max && op->at_iov < op->iovs) {
+        ucp_dt_iov_t *v = &op->iov[op->at_iov];
+        size_t n = min_u64(max - done, v->length - op->at_byte);
+
+        memcpy((uint8_t *)dest + done, (uint8_t *)v->buffer + op->at_byte, n);
+        done += n;
+        op->at_byte += n;
+        if (op->at_byte == v->length) {
+            op->at_iov++;
+            op->at_byte = 0;
+        }
+    }
+    op->at_total += done;
+    return done;
+}
+
+static void pack_finish(void *state)
+{
+    (void)state;
+}
+
+static const ucp_generic_dt_ops_t packing = {.start_pack = pack_start,
+    .packed_size = pack_size,
+    .pack = pack,
+    .finish = pack_finish};
 
 static uint64_t clock_ns(void)
 {
@@ -382,15 +468,29 @@ static const char *ucx_name(struct data *d, uint32_t i)
 
 /* --- messages ------------------------------------------------------------- */
 
-static uint32_t send_flags(
-    const struct data *d, uint32_t header_len, uint64_t bytes)
+/* How a message of n pieces goes. A reply endpoint is asked for where there
+ * may be a rendezvous: close_fetches() needs it. */
+static void send_param(struct data *d, struct op *op, uint32_t n,
+    uint64_t bytes, ucp_request_param_t *param, const void **buffer,
+    size_t *count)
 {
-    /* A reply endpoint is what close_fetches() needs. */
-    if (!d->ucx.host_only)
-        return UCP_AM_SEND_FLAG_REPLY;
-    return header_len + bytes <= d->conf.segment_bytes
-               ? UCP_AM_SEND_FLAG_EAGER
-               : UCP_AM_SEND_FLAG_RNDV | UCP_AM_SEND_FLAG_REPLY;
+    bool fits = bytes + FRAME_BYTES <= d->conf.segment_bytes;
+
+    param->op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param->cb.send = on_sent;
+    op_param(op, n, param, buffer, count);
+    if (!d->ucx.host_only) {
+        param->flags = UCP_AM_SEND_FLAG_REPLY;
+        return;
+    }
+    param->flags = fits ? UCP_AM_SEND_FLAG_EAGER
+                        : UCP_AM_SEND_FLAG_RNDV | UCP_AM_SEND_FLAG_REPLY;
+    if (fits && n <= PIECES_DIRECT)
+        return;
+    op->iovs = n;
+    param->datatype = d->packed;
+    *buffer = op;
+    *count = 1;
 }
 
 static enum err send_refused(struct data *d, struct op *op, ucs_status_t s)
@@ -414,10 +514,11 @@ static enum err ucx_post(struct data *d, uint32_t i, struct span header,
     const struct iovec *iov, uint32_t iovs, void *cookie)
 {
     struct endpoint *ep = &d->eps[i];
-    ucp_request_param_t param = {.cb.send = on_sent};
+    ucp_request_param_t param = {0};
     const void *buffer;
     size_t count;
     uint64_t bytes;
+    uint32_t n;
     struct op *op;
     ucs_status_ptr_t r;
 
@@ -433,9 +534,8 @@ static enum err ucx_post(struct data *d, uint32_t i, struct span header,
     op->ep = i;
     if (header.len)
         memcpy(op->header, header.p, header.len);
-    op_param(op, op_iov(op, iov, iovs, &bytes), &param, &buffer, &count);
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
-    param.flags = send_flags(d, header.len, bytes);
+    n = op_iov(op, iov, iovs, &bytes);
+    send_param(d, op, n, header.len + bytes, &param, &buffer, &count);
     ep->outstanding++;
     list_push_tail(&d->active, &op->link);
     r = ucp_am_send_nbx(
@@ -633,6 +733,8 @@ static void ucx_free(struct data *d)
 {
     if (d->fd >= 0)
         close(d->fd);
+    if (d->packed)
+        ucp_dt_destroy(d->packed);
     free(d->eps);
     free(d->ops);
     free(d->iovs);
@@ -681,7 +783,8 @@ static enum err ucx_carrier_open(struct data **out, const struct data_conf *c,
     d->conf = *c;
     d->calls = *calls;
     d->fd = d->ucx.fd = -1;
-    if (take_memory(d))
+    if (take_memory(d) &&
+        ucp_dt_create_generic(&packing, NULL, &d->packed) == UCS_OK)
         e = worker_open(d);
     else
         log_error("data_ucx: no memory for %u messages", c->messages_max);
