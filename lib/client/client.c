@@ -130,7 +130,8 @@ bool client_give(void *to, void *from, size_t size)
     return true;
 }
 
-/* --- opening and closing --------------------------------------------------- */
+/* --- opening and closing ---------------------------------------------------
+ */
 
 static void *pages(size_t bytes)
 {
@@ -173,7 +174,8 @@ static bool take_names(mmx *m, const struct mmx_opt *o)
         (unsigned long long)alone[0], (unsigned long long)alone[1]);
     return path && copy_name(m->path, sizeof m->path, path) &&
            (!o->engine || copy_name(m->engine, sizeof m->engine, o->engine)) &&
-           (!o->session || copy_name(m->session, sizeof m->session, o->session));
+           (!o->session ||
+               copy_name(m->session, sizeof m->session, o->session));
 }
 
 static bool take_memory(mmx *m, uint32_t cells)
@@ -280,8 +282,10 @@ static int open_handle(mmx *m, const struct mmx_opt *o)
     m->info.role = o->role;
     m->backoff_ms = 1;
     if (cells > CELLS_MAX || !take_names(m, o)) {
-        client_error(m, "a name is too long, a role unknown, no socket given "
-                        "for MMX_ANY, or more than %d cells", CELLS_MAX);
+        client_error(m,
+            "a name is too long, a role unknown, no socket given "
+            "for MMX_ANY, or more than %d cells",
+            CELLS_MAX);
         return -MMX_E_MALFORMED;
     }
     if (pthread_mutex_init(&m->lock, NULL) != 0 || !take_memory(m, cells) ||
@@ -349,7 +353,8 @@ void mmx_close(mmx **mp)
     drop(m);
 }
 
-/* --- stepping and waiting --------------------------------------------------- */
+/* --- stepping and waiting ---------------------------------------------------
+ */
 
 int mmx_fd(const mmx *m)
 {

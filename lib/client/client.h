@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define PACKETS      4    /* packets that wait for a daemon that does not read */
+#define PACKETS      4 /* packets that wait for a daemon that does not read */
 #define ASKED_MAX    8192 /* messages without an answer; a power of two */
 #define RUNS_MAX     2048 /* as many as an event's blob holds */
 #define MAPS_MAX     32
@@ -158,8 +158,8 @@ bool client_is_open_op(unsigned type);
 void client_rooms_init(mmx *m);
 struct client_room *client_room(mmx *m, mmx_room r);
 void client_room_event(mmx *m, const struct local_event *e);
-void client_room_refused(mmx *m, const struct client_asked *q,
-    const struct local_answer *a);
+void client_room_refused(
+    mmx *m, const struct client_asked *q, const struct local_answer *a);
 /* daemon-lost for every room of this connection that has not ended. */
 void client_rooms_lost(mmx *m);
 /* Fills events; answers DONE. Returns how many. */

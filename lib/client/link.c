@@ -28,7 +28,8 @@
 #define RECEIVE_PACKETS 64
 #define FDS_MAX         8
 
-/* --- out -------------------------------------------------------------------- */
+/* --- out --------------------------------------------------------------------
+ */
 
 static void poll_out(mmx *m, bool on)
 {
@@ -108,8 +109,8 @@ int client_put(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
     struct client_asked *q;
     int err;
 
-    if (m->link == LINK_DOWN || (m->link == LINK_HELLO &&
-                                    msg->type != LOCAL_HELLO))
+    if (m->link == LINK_DOWN ||
+        (m->link == LINK_HELLO && msg->type != LOCAL_HELLO))
         return -MMX_E_NOT_READY;
     if (m->seq - m->answered >= ASKED_MAX) {
         client_flush(m);
@@ -142,7 +143,8 @@ int client_ask(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
     return m->link == LINK_DOWN ? -MMX_E_DAEMON_LOST : 0;
 }
 
-/* --- up and down ------------------------------------------------------------ */
+/* --- up and down ------------------------------------------------------------
+ */
 
 static void retry_later(mmx *m)
 {
@@ -232,7 +234,8 @@ void client_connect(mmx *m)
         client_flush(m);
 }
 
-/* --- in --------------------------------------------------------------------- */
+/* --- in ---------------------------------------------------------------------
+ */
 
 /* Descriptors of one packet, in order; what nobody takes is closed. */
 struct fds {
@@ -293,8 +296,8 @@ static bool answered(mmx *m, uint32_t seq, struct client_asked *out)
         return false;
     *out = *q;
     q->type = 0;
-    while (m->answered != m->seq &&
-           !m->asked[(m->answered + 1) % ASKED_MAX].type)
+    while (
+        m->answered != m->seq && !m->asked[(m->answered + 1) % ASKED_MAX].type)
         m->answered++;
     return true;
 }
@@ -306,7 +309,8 @@ static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
 
     span_copy_str(a->text, text, sizeof text);
     if (a->err)
-        client_error(m, "%s: %s%s%s", local_name(m->asked[seq % ASKED_MAX].type),
+        client_error(m, "%s: %s%s%s",
+            local_name(m->asked[seq % ASKED_MAX].type),
             err_name((enum err)a->err), *text ? ": " : "", text);
     if (!answered(m, seq, &q))
         return;
@@ -414,7 +418,8 @@ static bool receive_one(mmx *m)
         return false;
     if (n <= 0) {
         client_error(m, "%s: %s", m->path,
-            n < 0 ? strerrordesc_np(errno) : "the daemon closed the connection");
+            n < 0 ? strerrordesc_np(errno)
+                  : "the daemon closed the connection");
         client_down(m);
         return false;
     }

@@ -160,14 +160,14 @@ int mmx_fd(const mmx *m);
 
 struct mmx_info {
     size_t size;
-    int role;           /* enum mmx_role */
-    int up;             /* 1: connected; else the rest is of the last time */
-    uint32_t protocol;  /* version spoken on this connection */
-    uint64_t epoch;     /* this run of the daemon */
-    uint32_t cells;     /* rooms open at once on this handle */
-    uint32_t rooms_max; /* rooms open at once, all engines together */
-    uint32_t aux_max;   /* bytes of aux a room may have */
-    char name[65];      /* the daemon's name */
+    int role;            /* enum mmx_role */
+    int up;              /* 1: connected; else the rest is of the last time */
+    uint32_t protocol;   /* version spoken on this connection */
+    uint64_t epoch;      /* this run of the daemon */
+    uint32_t cells;      /* rooms open at once on this handle */
+    uint32_t rooms_max;  /* rooms open at once, all engines together */
+    uint32_t aux_max;    /* bytes of aux a room may have */
+    char name[65];       /* the daemon's name */
     char advertise[129]; /* encoded: what language engines name as encoder */
     char software[33];
 };
@@ -181,21 +181,21 @@ int mmx_error_text(mmx *m, char *out, size_t size);
  * Several happenings of one room may be folded into one event. Cells are the
  * truth, events are hints and carry what does not fit into a cell. */
 enum mmx_happening {
-    MMX_GRANTED = 1, /* encoder: blocks are there, rows [0, rows) writable */
-    MMX_HAVE = 2,    /* encoder: rows of this key are here, do not write */
-    MMX_WANTED = 4,  /* encoder: `a` destinations have asked */
-    MMX_DONE = 8,    /* encoder: `a` served, `b` failed. The room has ended
-                        and is released with this event */
-    MMX_LENGTH = 16, /* total and aux are known */
-    MMX_LANDED = 32, /* stream: rows up to `rows` may be read */
-    MMX_READY = 64,  /* all rows may be read; aux is there */
-    MMX_FAILED = 128, /* the room has ended: reason, advice, text. Rows that
-                        were shown stay until you mmx_release the room, which
-                        is due in any case. Encoder, peer-lost: the outcome is
-                        unknown */
-    MMX_GONE = 256,  /* a kept item was given away */
-    MMX_UP = 1 << 16, /* connected, `epoch` says to which run. Ask for the
-                        pools again: an old pool cannot open rooms */
+    MMX_GRANTED = 1,    /* encoder: blocks are there, rows [0, rows) writable */
+    MMX_HAVE = 2,       /* encoder: rows of this key are here, do not write */
+    MMX_WANTED = 4,     /* encoder: `a` destinations have asked */
+    MMX_DONE = 8,       /* encoder: `a` served, `b` failed. The room has ended
+                           and is released with this event */
+    MMX_LENGTH = 16,    /* total and aux are known */
+    MMX_LANDED = 32,    /* stream: rows up to `rows` may be read */
+    MMX_READY = 64,     /* all rows may be read; aux is there */
+    MMX_FAILED = 128,   /* the room has ended: reason, advice, text. Rows that
+                          were shown stay until you mmx_release the room, which
+                          is due in any case. Encoder, peer-lost: the outcome is
+                          unknown */
+    MMX_GONE = 256,     /* a kept item was given away */
+    MMX_UP = 1 << 16,   /* connected, `epoch` says to which run. Ask for the
+                          pools again: an old pool cannot open rooms */
     MMX_DOWN = 1 << 17, /* the daemon is lost. Rooms that had not ended have
                         had MMX_FAILED(daemon-lost). Maps stay readable, rows
                         that were ready too. Reconnects by itself */
@@ -254,20 +254,20 @@ int mmx_uncork(mmx *m);
 
 struct mmx_field {
     char name[32];
-    char dtype[8];      /* bf16 f16 f32 f8e4m3 f8e5m2 i8 u8 i16 i32 i64 bool */
-    uint32_t elements;  /* per row */
+    char dtype[8];     /* bf16 f16 f32 f8e4m3 f8e5m2 i8 u8 i16 i32 i64 bool */
+    uint32_t elements; /* per row */
     uint32_t row_bytes;
-    void *data;         /* row r of block b: data + (b * block_rows + r) *
-                           row_bytes */
+    void *data; /* row r of block b: data + (b * block_rows + r) *
+                   row_bytes */
 };
 
 struct mmx_pool {
     size_t size;
-    int id;          /* for announce, request and attach on this handle; the
-                        same for a name after reconnects */
-    int writable;    /* 0: mapped read only; writing is a fault */
+    int id;       /* for announce, request and attach on this handle; the
+                     same for a name after reconnects */
+    int writable; /* 0: mapped read only; writing is a fault */
     uint32_t block_rows, blocks;
-    uint64_t bytes;  /* of the whole map */
+    uint64_t bytes; /* of the whole map */
     void *base;
     uint32_t fields_count;
     char name[65], memory[17];
@@ -301,22 +301,22 @@ int mmx_on_map(mmx *m, mmx_map_fn f, void *ud);
 
 struct mmx_announce {
     size_t size;
-    uint64_t id;         /* room id, known to both engines */
-    int pool;            /* mmx_pool.id */
-    int storage;         /* enum mmx_storage; 0: compact */
-    unsigned flags;      /* MMX_KEEP, MMX_OPEN: any number of destinations */
-    uint32_t rows;       /* length of the item, if it is known */
-    uint32_t max_rows;   /* if it is not: rows is 0 and blocks are taken for
-                            so many */
+    uint64_t id;           /* room id, known to both engines */
+    int pool;              /* mmx_pool.id */
+    int storage;           /* enum mmx_storage; 0: compact */
+    unsigned flags;        /* MMX_KEEP, MMX_OPEN: any number of destinations */
+    uint32_t rows;         /* length of the item, if it is known */
+    uint32_t max_rows;     /* if it is not: rows is 0 and blocks are taken for
+                              so many */
     uint16_t required_dst; /* destinations that complete the room; 0: what the
                             first request says */
-    uint16_t batch;      /* announces that follow on this handle and want
-                            their blocks together with this one; cork them */
-    uint32_t deadline_ms; /* for the first destination; 0: as configured */
-    const uint8_t *key;  /* 32 bytes that name the content, or NULL */
-    const void *aux;     /* opaque bytes for the language engine */
+    uint16_t batch;        /* announces that follow on this handle and want
+                              their blocks together with this one; cork them */
+    uint32_t deadline_ms;  /* for the first destination; 0: as configured */
+    const uint8_t *key;    /* 32 bytes that name the content, or NULL */
+    const void *aux;       /* opaque bytes for the language engine */
     uint32_t aux_len;
-    void *user;          /* comes back in events */
+    void *user; /* comes back in events */
 };
 
 /* Encode side: an item is coming. As early as the length is known, before the
@@ -335,14 +335,14 @@ int mmx_commit_final(mmx *m, mmx_room room, uint32_t first, uint32_t rows,
 struct mmx_request {
     size_t size;
     uint64_t id;
-    int pool;             /* mmx_pool.id */
-    int mode;             /* MMX_WHOLE, MMX_STREAM */
-    int storage;          /* enum mmx_storage; 0: any */
-    unsigned flags;       /* MMX_KEEP */
-    uint32_t rows;        /* expected; 0: not known */
-    uint16_t readers;     /* further connections that will attach to read */
+    int pool;              /* mmx_pool.id */
+    int mode;              /* MMX_WHOLE, MMX_STREAM */
+    int storage;           /* enum mmx_storage; 0: any */
+    unsigned flags;        /* MMX_KEEP */
+    uint32_t rows;         /* expected; 0: not known */
+    uint16_t readers;      /* further connections that will attach to read */
     uint16_t required_dst; /* destinations of the room; 0: this one */
-    uint64_t group;       /* rooms admitted together; 0: none */
+    uint64_t group;        /* rooms admitted together; 0: none */
     uint16_t group_size;
     uint32_t deadline_ms; /* until READY; 0: as configured */
     const uint8_t *key;   /* 32 bytes, or NULL */
@@ -383,7 +383,8 @@ int mmx_release(mmx *m, mmx_room room, uint32_t rows, unsigned flags);
  * reason: enum mmx_error, 0: aborted. text: for people, or NULL. */
 int mmx_abort(mmx *m, mmx_room room, int reason, const char *text);
 
-/* --- looking at rooms ------------------------------------------------------ */
+/* --- looking at rooms ------------------------------------------------------
+ */
 
 struct mmx_state {
     int state;     /* enum mmx_room_state */
@@ -406,7 +407,7 @@ struct mmx_look {
     size_t size;
     uint64_t id, generation;
     void *user;
-    uint32_t seen;        /* every bit of enum mmx_happening so far */
+    uint32_t seen; /* every bit of enum mmx_happening so far */
     int state, reason, storage;
     uint32_t first, rows; /* rows [first, rows) have a place: see mmx_runs */
     uint32_t total;
@@ -430,7 +431,7 @@ struct mmx_run {
 int mmx_runs(mmx *m, mmx_room room, struct mmx_run *out, int max);
 
 struct mmx_view {
-    void *data;      /* row `first`; const when the pool is not writable */
+    void *data; /* row `first`; const when the pool is not writable */
     uint32_t first, rows;
     uint64_t stride; /* bytes from row to row */
 };
@@ -450,7 +451,8 @@ int mmx_gather(mmx *m, mmx_room room, const char *field, uint32_t first,
 int mmx_scatter(mmx *m, mmx_room room, const char *field, uint32_t first,
     uint32_t rows, const void *src, size_t stride);
 
-/* --- without a handle ------------------------------------------------------ */
+/* --- without a handle ------------------------------------------------------
+ */
 
 /* Name of a reason of either sign ("too-large"); *text, *advice unless NULL.
  * Static strings. */

@@ -132,21 +132,28 @@ static void own_word(mmx *m, struct client_room *r, uint64_t word)
     atomic_store_explicit(&m->own[r - m->rooms], word, memory_order_release);
 }
 
-/* --- what the daemon says ---------------------------------------------------- */
+/* --- what the daemon says ----------------------------------------------------
+ */
 
-static void drop_runs(struct client_room *r, struct client_run *runs,
-    uint32_t block_rows)
+/* Forgets the blocks that lie wholly in released rows. */
+static void trim_runs(mmx *m, struct client_room *r)
 {
-    uint32_t n = 0;
+    struct client_run *runs = m->stores[r - m->rooms].runs;
+    uint32_t block_rows = m->maps[r->map].pool.block_rows, gone = 0;
 
-    while (n < r->runs && r->base - r->first >=
-                              (uint64_t)runs[n].blocks * block_rows) {
-        r->first += runs[n].blocks * block_rows;
-        n++;
+    while (gone < r->runs && r->base > r->first) {
+        uint32_t n =
+            min_u32((r->base - r->first) / block_rows, runs[gone].blocks);
+
+        if (n == 0)
+            break;
+        r->first += n * block_rows;
+        runs[gone].block += n;
+        runs[gone].blocks -= n;
+        gone += runs[gone].blocks == 0;
     }
-    if (n)
-        memmove(runs, runs + n, (r->runs - n) * sizeof *runs);
-    r->runs -= n;
+    r->runs -= gone;
+    memmove(runs, runs + gone, r->runs * sizeof *runs);
 }
 
 /* Forgets where rows from `first` on lie. */
@@ -197,8 +204,8 @@ static bool runs_good(struct span s, uint32_t blocks)
 
 /* The event's runs say where rows from `first` on lie, whether or not we knew;
  * what we know of earlier rows holds on. */
-static void take_runs(mmx *m, struct client_room *r, uint32_t first,
-    struct span s)
+static void take_runs(
+    mmx *m, struct client_room *r, uint32_t first, struct span s)
 {
     struct client_run *runs = m->stores[r - m->rooms].runs;
     const struct mmx_pool *p = &m->maps[r->map].pool;
@@ -206,8 +213,6 @@ static void take_runs(mmx *m, struct client_room *r, uint32_t first,
 
     if (!r->pooled || s.len == 0 || !runs_good(s, p->blocks))
         return;
-    if (r->base > r->first)
-        drop_runs(r, runs, p->block_rows);
     if (first < r->first || r->runs == 0) {
         r->runs = 0;
         r->first = first;
@@ -219,6 +224,7 @@ static void take_runs(mmx *m, struct client_room *r, uint32_t first,
 
         add_run(r, runs, (struct client_run){b, n});
     }
+    trim_runs(m, r);
 }
 
 static void take_aux(mmx *m, struct client_room *r, struct span aux)
@@ -256,8 +262,8 @@ void client_room_event(mmx *m, const struct local_event *e)
         take_aux(m, r, e->aux);
     if (e->what & EVENT_FAILED) {
         r->reason = e->reason;
-        span_copy_str(e->text, m->stores[r - m->rooms].text,
-            sizeof m->stores->text);
+        span_copy_str(
+            e->text, m->stores[r - m->rooms].text, sizeof m->stores->text);
     }
     happen(m, r, e->what & 0xffff);
 }
@@ -274,8 +280,8 @@ static void note_refused(mmx *m, uint64_t id, const struct local_answer *a)
     span_copy_str(a->text, n->text, sizeof n->text);
 }
 
-void client_room_refused(mmx *m, const struct client_asked *q,
-    const struct local_answer *a)
+void client_room_refused(
+    mmx *m, const struct client_asked *q, const struct local_answer *a)
 {
     struct client_room *r = client_room(m, (mmx_room){q->cell, q->tag});
 
@@ -304,8 +310,7 @@ void client_rooms_lost(mmx *m)
 {
     for (uint32_t i = 0; i < m->cells; i++) {
         struct client_room *r = &m->rooms[i];
-        uint64_t word = atomic_load_explicit(
-            &m->page[i], memory_order_acquire);
+        uint64_t word = atomic_load_explicit(&m->page[i], memory_order_acquire);
 
         if (!r->tag || !bound(m, r))
             continue;
@@ -318,13 +323,14 @@ void client_rooms_lost(mmx *m)
         }
         r->state = MMX_FAILED_STATE;
         r->reason = MMX_E_DAEMON_LOST;
-        own_word(m, r,
-            cell_word(MMX_FAILED_STATE, MMX_E_DAEMON_LOST, r->tag, 0));
+        own_word(
+            m, r, cell_word(MMX_FAILED_STATE, MMX_E_DAEMON_LOST, r->tag, 0));
         happen(m, r, MMX_FAILED);
     }
 }
 
-/* --- handing out ------------------------------------------------------------ */
+/* --- handing out ------------------------------------------------------------
+ */
 
 static void fill(mmx *m, const struct client_room *r, struct mmx_event *e)
 {
@@ -358,7 +364,10 @@ static int put_release(
 {
     mmx_room h = handle_of(m, r);
     struct local_msg msg = {.type = LOCAL_RELEASE,
-        .release = {h.cell, h.tag, rows, (uint8_t)flags}};
+        .release = {.cell = h.cell,
+            .tag = h.tag,
+            .rows = rows,
+            .flags = (uint8_t)flags}};
 
     return client_put(m, &msg, r->id, h.cell, h.tag, NULL);
 }
@@ -371,8 +380,7 @@ int client_rooms_give(mmx *m, struct mmx_event *ev, int max)
         struct client_room *r = &m->rooms[m->pending_head];
         bool done = (r->what & MMX_DONE) != 0;
 
-        if (done && bound(m, r) &&
-            put_release(m, r, MMX_ALL, 0) == -MMX_E_BUSY)
+        if (done && bound(m, r) && put_release(m, r, MMX_ALL, 0) == -MMX_E_BUSY)
             break;
         pop_pending(m);
         fill(m, r, &ev[n++]);
@@ -385,11 +393,12 @@ int client_rooms_give(mmx *m, struct mmx_event *ev, int max)
     return n;
 }
 
-/* --- calls -------------------------------------------------------------------- */
+/* --- calls
+ * -------------------------------------------------------------------- */
 
 /* Sends what opens a room, or takes the room back. */
-static int open_room(mmx *m, struct client_room *r, struct local_msg *msg,
-    mmx_room *out)
+static int open_room(
+    mmx *m, struct client_room *r, struct local_msg *msg, mmx_room *out)
 {
     mmx_room h = handle_of(m, r);
     int err;
@@ -614,7 +623,7 @@ int mmx_commit_final(mmx *m, mmx_room h, uint32_t first, uint32_t rows,
         .tag = h.tag,
         .first = first,
         .rows = rows,
-        .flags = FLAG_FINAL,
+        .flags = COMMIT_FINAL,
         .total = total,
         .aux = span_of(aux, aux_len)};
 
@@ -623,8 +632,7 @@ int mmx_commit_final(mmx *m, mmx_room h, uint32_t first, uint32_t rows,
     return commit(m, h, &c);
 }
 
-int mmx_decline(
-    mmx *m, const char *encoder, uint64_t id, const uint8_t key[32])
+int mmx_decline(mmx *m, const char *encoder, uint64_t id, const uint8_t key[32])
 {
     struct local_msg msg = {.type = LOCAL_DECLINE,
         .decline = {.room = id, .encoder = text_of(encoder)}};
@@ -644,7 +652,10 @@ int mmx_decline(
 int mmx_abort(mmx *m, mmx_room h, int reason, const char *text)
 {
     struct local_msg msg = {.type = LOCAL_ABORT,
-        .abort = {h.cell, h.tag, (uint8_t)reason, text_of(text)}};
+        .abort = {.cell = h.cell,
+            .tag = h.tag,
+            .reason = (uint8_t)reason,
+            .text = text_of(text)}};
     struct client_room *r;
     int err;
 
@@ -669,11 +680,13 @@ static int release_rows(
         err = put_release(m, r, rows, flags);
     if (err == -MMX_E_BUSY || err == -MMX_E_MALFORMED)
         return err; /* nothing was sent: try again */
-    if (rows != MMX_ALL) {
-        r->base = rows;
-        return err;
+    if (rows == MMX_ALL) {
+        room_free(m, r);
+        return 0;
     }
-    room_free(m, r);
+    r->base = rows;
+    if (r->runs)
+        trim_runs(m, r);
     return 0;
 }
 
@@ -693,113 +706,4 @@ int mmx_release(mmx *m, mmx_room h, uint32_t rows, unsigned flags)
         client_flush(m);
     client_unlock(m);
     return err;
-}
-
-/* --- looking ------------------------------------------------------------------ */
-
-uint64_t client_word(const mmx *m, mmx_room h)
-{
-    uint64_t w;
-
-    if (h.cell >= m->cells || h.tag == 0)
-        return cell_word(MMX_FAILED_STATE, MMX_E_UNKNOWN_ROOM, 0, 0);
-    w = atomic_load_explicit(&m->page[h.cell], memory_order_acquire);
-    if (cell_tag(w) == h.tag)
-        return w;
-    w = atomic_load_explicit(&m->own[h.cell], memory_order_acquire);
-    if (cell_tag(w) == h.tag)
-        return w;
-    return cell_word(MMX_BOOTSTRAPPING, 0, h.tag, 0);
-}
-
-int mmx_poll(const mmx *m, const mmx_room *rooms, int n, struct mmx_state *out)
-{
-    int least = MMX_SUCCESS;
-
-    for (int i = 0; i < n; i++) {
-        uint64_t w = client_word(m, rooms[i]);
-        int state = (int)cell_state(w);
-
-        if (out)
-            out[i] = (struct mmx_state){
-                state, (int)cell_reason(w), cell_rows(w)};
-        if (state < least)
-            least = state;
-    }
-    return least;
-}
-
-const volatile uint64_t *mmx_cell(const mmx *m, mmx_room h)
-{
-    return h.cell < m->cells ? (const volatile uint64_t *)&m->page[h.cell]
-                             : NULL;
-}
-
-int mmx_look(mmx *m, mmx_room h, struct mmx_look *out)
-{
-    struct mmx_look l = {0};
-    struct client_room *r;
-    int err = client_lock(m);
-
-    if (err)
-        return err;
-    r = client_room(m, h);
-    if (r)
-        l = (struct mmx_look){.id = r->id,
-            .generation = r->generation,
-            .user = r->user,
-            .seen = r->seen,
-            .state = (int)cell_state(client_word(m, h)),
-            .reason = (int)cell_reason(client_word(m, h)),
-            .storage = r->storage,
-            .first = max_u32(r->first, r->base),
-            .rows = r->rows,
-            .total = r->total,
-            .stream_rows = r->stream_rows,
-            .aux = r->aux_len ? m->stores[h.cell].aux : NULL,
-            .aux_len = r->aux_len};
-    client_unlock(m);
-    if (!r)
-        return -MMX_E_STALE;
-    return CLIENT_GIVE(out, l) ? 0 : -MMX_E_MALFORMED;
-}
-
-/* 1: it has happened; 0: not yet; negative: it will not. */
-static int has_happened(mmx *m, mmx_room h, uint32_t what)
-{
-    struct client_room *r = client_room(m, h);
-
-    if (!r)
-        return -MMX_E_STALE;
-    if (r->seen & what)
-        return 1;
-    if (r->state == MMX_FAILED_STATE)
-        return r->reason ? -(int)r->reason : -MMX_E_ABORTED;
-    if (r->seen & MMX_DONE)
-        return -MMX_E_STALE;
-    return 0;
-}
-
-int mmx_wait_room(mmx *m, mmx_room h, uint32_t what, int timeout_ms)
-{
-    uint64_t end = client_end(timeout_ms);
-
-    for (;;) {
-        int64_t left = client_left(end);
-        int sock, did, err = client_lock(m);
-
-        if (err)
-            return err;
-        client_flush(m);
-        client_receive(m);
-        did = has_happened(m, h, what);
-        sock = m->sock;
-        client_unlock(m);
-        if (did)
-            return did < 0 ? did : 0;
-        if (left == 0)
-            return -MMX_E_TIMEOUT;
-        if (!client_nap(sock, left))
-            return -MMX_E_SYSTEM;
-    }
 }

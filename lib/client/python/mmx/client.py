@@ -25,7 +25,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
 from . import errors, wire
 from .pool import Pool
-from .rooms import Room, Source, State
+from .rooms import Room, Shown, Source, State
 
 log = logging.getLogger("mmx")
 log.addHandler(logging.NullHandler())
@@ -71,7 +71,7 @@ class Event:
     """Something to look at: a room (or source) whose event came, with the
     bits of EVENT.what, or the link itself."""
 
-    def __init__(self, room: Union[Room, Source, None], what: int,
+    def __init__(self, room: Optional[Shown], what: int,
                  link: Optional[Link] = None) -> None:
         self.room, self.what, self.link = room, what, link
 
@@ -110,7 +110,7 @@ class Connection:
         self._seq = 0
         self._tag = 0
         self._replies: Dict[int, Reply] = {}
-        self._rooms: Dict[Tuple[int, int], Union[Room, Source]] = {}
+        self._rooms: Dict[Tuple[int, int], Shown] = {}
         self._free: Deque[int] = collections.deque()
         self._pools: Dict[str, Pool] = {}
         self.cells = memoryview(b"").cast("Q")
@@ -411,12 +411,13 @@ class Connection:
         self._tag = self._tag % wire.TAG_MAX + 1
         return self._free.popleft(), self._tag
 
-    def _bind(self, room: Union[Room, Source], reply: Reply) -> None:
+    def _bind(self, room: Shown, reply: Reply) -> None:
         self._rooms[room.cell, room.tag] = room
 
         def opened(answer: Reply) -> None:
             room._answered(answer)
-            if answer.error and self._rooms.pop((room.cell, room.tag), None):
+            place = (room.cell, room.tag)
+            if answer.error and self._rooms.pop(place, None):
                 self._free.append(room.cell)
                 self._events.append(Event(room, wire.FAILED))
 
@@ -425,11 +426,11 @@ class Connection:
         if reply.done:  # not connected
             opened(reply)
 
-    def _unbind(self, room: Union[Room, Source], reply: Reply) -> None:
+    def _unbind(self, room: Shown, reply: Reply) -> None:
         """The cell is free once the RELEASE of everything is answered."""
         def released(answer: Reply) -> None:
-            if not answer.error and self._rooms.pop((room.cell, room.tag),
-                                                    None):
+            place = (room.cell, room.tag)
+            if not answer.error and self._rooms.pop(place, None):
                 self._free.append(room.cell)
 
         reply.then = released

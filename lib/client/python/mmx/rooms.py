@@ -37,7 +37,7 @@ class Run(NamedTuple):
     place: int  # row of the pool
 
 
-class _Shown:
+class Shown:
     """What both sides have in common: a cell, its word, runs of rows."""
 
     def __init__(self, conn: "Connection", room: int, pool: Pool) -> None:
@@ -216,7 +216,7 @@ class _Rows:
         return self._source._show(self._field, runs[0])
 
 
-class Source(_Shown):
+class Source(Shown):
     """An item on its way out: Connection.announce() on the encode side."""
 
     def __init__(self, conn: "Connection", room: int, pool: Pool,
@@ -267,7 +267,7 @@ class Source(_Shown):
             flags=wire.FINAL if final else 0, total=total, aux=aux)
 
 
-class Room(_Shown):
+class Room(Shown):
     """An item on its way in: Connection.request() on the language side."""
 
     def __init__(self, conn: "Connection", room: int, pool: Pool,

@@ -1,0 +1,253 @@
+/* pools.c - mapping the daemon's pools.
+ *
+ * Invariants. A map's place in m->maps is its id and stays with its name over
+ * reconnects; its serial says on which connection it was given, and a room
+ * sees only the map of its own connection. What POOL_INFO says is checked
+ * against the size of the descriptor before anything is mapped, so no view
+ * can reach past the end. An old map stays until the pool is asked for again:
+ * rows that were ready are still being read.
+ *
+ * Callbacks run without the lock: pinning gigabytes takes seconds. Rejected:
+ * remapping by itself after a reconnect, under the engine's feet. */
+#include "client/client.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The fields of a POOL_INFO, offsets in place of pointers. */
+static bool fields_from(
+    struct mmx_pool *p, const struct local_pool_info *i, struct layout *l)
+{
+    struct reader r = reader_of(i->fields.p, i->fields.len);
+    uint64_t rows = (uint64_t)i->blocks * i->block_rows;
+    uint32_t at;
+
+    if (layout_parse(i->layout, l, &at) != OK || rows == 0)
+        return false;
+    for (uint32_t f = 0; f < l->count; f++) {
+        uint64_t offset = get_u64(&r);
+        uint32_t row_bytes = get_u32(&r);
+
+        if (r.failed || row_bytes != l->fields[f].row_bytes || row_bytes == 0 ||
+            offset > i->bytes || rows > (i->bytes - offset) / row_bytes)
+            return false;
+        memcpy(p->fields[f].name, l->fields[f].name, sizeof p->fields->name);
+        memcpy(p->fields[f].dtype, l->fields[f].dtype, sizeof p->fields->dtype);
+        p->fields[f].elements = l->fields[f].elements;
+        p->fields[f].row_bytes = row_bytes;
+        p->fields[f].data = (void *)(uintptr_t)offset;
+    }
+    p->fields_count = l->count;
+    return true;
+}
+
+_Static_assert(sizeof((struct mmx_field *)0)->name == LAYOUT_NAME_MAX + 1 &&
+                   sizeof((struct mmx_field *)0)->dtype ==
+                       sizeof((struct field *)0)->dtype &&
+                   MMX_FIELDS_MAX == LAYOUT_FIELDS_MAX,
+    "mmx.h and layout.h differ");
+
+void client_pool_info(struct client_reply *r, const struct local_pool_info *i)
+{
+    struct mmx_pool *p = &r->pool;
+    struct layout l;
+
+    *p = (struct mmx_pool){.size = sizeof *p,
+        .writable = i->access == 1,
+        .block_rows = i->block_rows,
+        .blocks = i->blocks,
+        .bytes = i->bytes};
+    span_copy_str(i->name, p->name, sizeof p->name);
+    span_copy_str(i->memory, p->memory, sizeof p->memory);
+    span_copy_str(i->layout, p->layout, sizeof p->layout);
+    r->number = i->pool;
+    r->err = fields_from(p, i, &l) ? 0 : -MMX_E_MALFORMED;
+}
+
+static int map_pool(mmx *m, struct client_reply *r)
+{
+    struct mmx_pool *p = &r->pool;
+    struct stat st;
+
+    if (r->fd < 0 || fstat(r->fd, &st) != 0 ||
+        (uint64_t)st.st_size < p->bytes) {
+        client_error(m, "pool %s: its memory is smaller than it says", p->name);
+        return -MMX_E_MALFORMED;
+    }
+    p->base = mmap(NULL, p->bytes, PROT_READ | (p->writable ? PROT_WRITE : 0),
+        MAP_SHARED, r->fd, 0);
+    if (p->base == MAP_FAILED) {
+        client_error(m, "pool %s: %m", p->name);
+        return -MMX_E_SYSTEM;
+    }
+    /* Users' pictures do not belong into core dumps, and a child that wrote
+     * into the pool would do so for ever. Not vital: no error. */
+    (void)madvise(p->base, p->bytes, MADV_DONTDUMP);
+    (void)madvise(p->base, p->bytes, MADV_DONTFORK);
+    for (uint32_t f = 0; f < p->fields_count; f++)
+        p->fields[f].data = (uint8_t *)p->base + (uintptr_t)p->fields[f].data;
+    return 0;
+}
+
+static struct client_map *map_of(mmx *m, const char *name)
+{
+    struct client_map *unused = NULL;
+
+    for (uint32_t i = 0; i < MAPS_MAX; i++) {
+        if (m->maps[i].used && strcmp(m->maps[i].pool.name, name) == 0)
+            return &m->maps[i];
+        if (!m->maps[i].used && !unused)
+            unused = &m->maps[i];
+    }
+    return unused;
+}
+
+/* What is to be told and unmapped once the lock is not held any more. */
+struct change {
+    struct mmx_pool old, now;
+    bool has_old, has_now;
+    mmx_map_fn tell;
+    void *ud;
+};
+
+static void carry_out(const struct change *c)
+{
+    if (c->has_old && c->tell)
+        c->tell(c->ud, &c->old, 0);
+    if (c->has_old)
+        munmap(c->old.base, c->old.bytes);
+    if (c->has_now && c->tell)
+        c->tell(c->ud, &c->now, 1);
+}
+
+/* The daemon has answered: its pool becomes a map, or is one already. */
+static int install(mmx *m, struct client_reply *r, struct change *c)
+{
+    struct client_map *map = map_of(m, r->pool.name);
+    int err;
+
+    if (!map)
+        return -MMX_E_QUOTA;
+    c->tell = m->on_map;
+    c->ud = m->on_map_ud;
+    if (map->used && map->serial == m->serial) {
+        c->now = map->pool;
+        return 0;
+    }
+    err = map_pool(m, r);
+    if (err)
+        return err;
+    c->has_old = map->used;
+    c->old = map->pool;
+    c->has_now = true;
+    r->pool.id = (int)(map - m->maps);
+    c->now = r->pool;
+    *map = (struct client_map){true, r->number, m->serial, r->pool};
+    return 0;
+}
+
+/* Waits for the answer; the lock is held before and after, not meanwhile. A
+ * handle that lost its daemon meanwhile has answered already. */
+static int await(mmx *m, struct client_reply *r, uint32_t seq, int timeout_ms)
+{
+    uint64_t end = client_end(timeout_ms);
+    int err = 0;
+
+    for (;;) {
+        int64_t left = client_left(end);
+        int sock = m->sock;
+
+        client_flush(m);
+        client_receive(m);
+        if (r->over)
+            return r->err;
+        if (left == 0)
+            err = -MMX_E_TIMEOUT;
+        if (err)
+            break;
+        client_unlock(m);
+        if (!client_nap(sock, left))
+            err = -MMX_E_SYSTEM;
+        pthread_mutex_lock(&m->lock);
+        if (r->over)
+            return r->err;
+    }
+    m->asked[seq % ASKED_MAX].reply = NULL;
+    return err;
+}
+
+static int ask_pool(mmx *m, const char *name, const char *layout,
+    int timeout_ms, struct change *c)
+{
+    struct local_msg msg = {.type = LOCAL_POOL,
+        .pool = {.name = span_str(name ? name : ""),
+            .layout = span_str(layout ? layout : "")}};
+    struct client_reply r = {.fd = -1};
+    uint32_t corks = m->corks;
+    int err;
+
+    m->corks = 0;
+    err = client_ask(m, &msg, 0, NONE, 0, &r);
+    m->corks = corks;
+    if (!err)
+        err = await(m, &r, m->seq, timeout_ms);
+    if (!err)
+        err = install(m, &r, c);
+    if (r.fd >= 0)
+        close(r.fd);
+    return err;
+}
+
+int mmx_pool(mmx *m, const char *name, const char *layout, int timeout_ms,
+    struct mmx_pool *out)
+{
+    struct change c = {0};
+    int err;
+
+    if (!out || out->size < sizeof out->size)
+        return -MMX_E_MALFORMED;
+    err = client_lock(m);
+    if (err)
+        return err;
+    err = ask_pool(m, name, layout, timeout_ms, &c);
+    client_unlock(m);
+    if (err)
+        return err;
+    carry_out(&c);
+    return CLIENT_GIVE(out, c.now) ? 0 : -MMX_E_MALFORMED;
+}
+
+int mmx_on_map(mmx *m, mmx_map_fn f, void *ud)
+{
+    struct mmx_pool pools[MAPS_MAX];
+    uint32_t n = 0;
+    int err = client_lock(m);
+
+    if (err)
+        return err;
+    m->on_map = f;
+    m->on_map_ud = ud;
+    for (uint32_t i = 0; i < MAPS_MAX; i++)
+        if (m->maps[i].used)
+            pools[n++] = m->maps[i].pool;
+    client_unlock(m);
+    for (uint32_t i = 0; f && i < n; i++)
+        f(ud, &pools[i], 1);
+    return 0;
+}
+
+void client_unmap_all(mmx *m)
+{
+    for (uint32_t i = 0; i < MAPS_MAX; i++) {
+        struct client_map *map = &m->maps[i];
+        struct change c = {.old = map->pool,
+            .has_old = map->used,
+            .tell = m->on_map,
+            .ud = m->on_map_ud};
+
+        carry_out(&c);
+        map->used = false;
+    }
+}
