@@ -18,13 +18,15 @@ struct shard_pool {
     uint32_t blocks, block_rows;
 };
 
+#define SHARD_POOLS_MAX 64
+
 struct shard_conf {
     const struct data_ops *carrier;
     struct data_conf data;
     uint8_t role;
     uint32_t index, count; /* this shard of so many */
     uint32_t slots, peers, window_bytes, spin_us, ring_records;
-    int cpu; /* -1: anywhere */
+    int cpu;                        /* -1: anywhere */
     const struct shard_pool *pools; /* stays valid */
     uint32_t pools_count;
     struct wake *wake; /* of the loop: woken when notes wait */

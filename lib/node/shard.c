@@ -1,0 +1,534 @@
+/* shard.c - one transfer worker: its thread, its carrier, its rings.
+ *
+ * Invariants:
+ *  - the loop's thread touches the rings, the wake and the counters; all else
+ *    is the shard's thread's, from its start to its join;
+ *  - commands are carried out in order; notes reach the loop in order, none
+ *    is lost: what the ring has no room for waits in the backlog, and while
+ *    that is half full the carrier rests;
+ *  - a turn drains commands, carrier and messages to send; the loop is woken
+ *    once per turn; the thread sleeps only when the carrier was armed and the
+ *    ring looked at after it said that it sleeps.
+ *
+ * Rejected: a shared queue that any worker serves. Rows of one room would
+ * meet in one lock, and a landing could overtake the close of its room. */
+#include "node/shard_in.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#define TURNS_MAX     64 /* calls of progress before commands have their turn */
+#define TICK_BUSY_MS  100
+#define TICK_IDLE_MS  1000
+#define TELL_AFTER_NS (10 * NS_PER_MS)
+
+enum record_type { RECORD_CMD, RECORD_PEER, RECORD_POOL };
+
+struct record {
+    uint8_t type;
+    union {
+        struct data_cmd cmd;
+        struct {
+            uint8_t *blob; /* the receiver's from now on */
+            uint32_t peer, len, segment_max;
+        } peer;
+        uint32_t pool;
+    };
+};
+
+static uint64_t clock_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
+}
+
+bool field_iov(const struct shard_pool *p, uint32_t f,
+    const struct piece *pieces, uint32_t n, struct iovec *iov, uint32_t *used,
+    uint32_t max)
+{
+    uint64_t row_bytes = p->layout.fields[f].row_bytes;
+    uint8_t *region = p->mem->base + p->offsets[f];
+    uint32_t at = *used;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t row = (uint64_t)pieces[i].block * p->block_rows + pieces[i].at;
+        uint8_t *start = region + row * row_bytes;
+        size_t len = pieces[i].rows * row_bytes;
+
+        if (at > 0 &&
+            (uint8_t *)iov[at - 1].iov_base + iov[at - 1].iov_len == start) {
+            iov[at - 1].iov_len += len;
+        } else if (at < max) {
+            iov[at++] = (struct iovec){start, len};
+        } else {
+            return false;
+        }
+    }
+    *used = at;
+    return true;
+}
+
+/* --- notes, shard to loop --------------------------------------------------
+ */
+static void backlog_move(struct shard *s)
+{
+    struct backlog *b = &s->backlog;
+
+    while (b->len > 0 && ring_push(&s->out, &b->notes[b->head])) {
+        b->head = (b->head + 1) % b->cap;
+        b->len--;
+        s->noted = true;
+    }
+}
+
+/* Asks the loop to wake us when it has taken notes; looks again after that. */
+static void backlog_turn(struct shard *s)
+{
+    backlog_move(s);
+    if (s->backlog.len > 0) {
+        atomic_store(&s->starved, true);
+        backlog_move(s);
+    }
+    if (s->noted)
+        wake_up(s->conf.wake);
+    s->noted = false;
+}
+
+static bool backlog_heavy(const struct shard *s)
+{
+    return s->backlog.len > s->backlog.cap / 2;
+}
+
+void shard_tell(struct shard *s, const struct data_note *n)
+{
+    struct backlog *b = &s->backlog;
+
+    if (b->len == 0 && ring_push(&s->out, n)) {
+        s->noted = true;
+        return;
+    }
+    while (b->len == b->cap) {
+        if (atomic_load_explicit(&s->stop, memory_order_relaxed))
+            return; /* nobody reads any more */
+        s->noted = true;
+        backlog_turn(s);
+        if (b->len == b->cap)
+            poll(NULL, 0, 1);
+    }
+    b->notes[(b->head + b->len++) % b->cap] = *n;
+}
+
+/* --- commands, loop to shard -----------------------------------------------
+ */
+static void command(struct shard *s, const struct record *r)
+{
+    switch (r->type) {
+    case RECORD_PEER:
+        if (s->sending)
+            send_peer(s, r->peer.peer, r->peer.blob, r->peer.len,
+                r->peer.segment_max);
+        else
+            free(r->peer.blob);
+        break;
+    case RECORD_POOL:
+        if (s->sending)
+            send_pool(s, r->pool);
+        else
+            land_pool(s, r->pool);
+        break;
+    default:
+        if (s->sending)
+            send_cmd(s, &r->cmd);
+        else if (r->cmd.type <= LAND_CLOSE)
+            land_cmd(s, &r->cmd);
+    }
+}
+
+static unsigned commands(struct shard *s)
+{
+    struct record r;
+    unsigned n = 0;
+
+    while (s->backlog.len + 2 < s->backlog.cap && ring_pop(&s->in, &r)) {
+        command(s, &r);
+        n++;
+    }
+    return n;
+}
+
+/* --- carrier ---------------------------------------------------------------
+ */
+static bool on_arrived(void *ud, struct data *d, const struct data_in *in)
+{
+    (void)d;
+    return land_arrived(ud, in);
+}
+
+static void on_fetched(void *ud, void *cookie, bool ok)
+{
+    land_fetched(ud, cookie, ok);
+}
+
+static void on_done(void *ud, void *cookie)
+{
+    send_done(ud, cookie);
+}
+
+static void on_broken(void *ud, uint32_t ep)
+{
+    struct shard *s = ud;
+
+    if (s->sending)
+        send_broken(s, ep);
+}
+
+static enum err carrier_open(struct shard *s)
+{
+    struct data_calls calls = {s, on_arrived, on_fetched, on_done, on_broken};
+
+    return s->conf.carrier->open(&s->data, &s->conf.data, &calls);
+}
+
+static unsigned carrier_progress(struct shard *s)
+{
+    unsigned n = 0, k = 1;
+
+    for (uint32_t i = 0; i < TURNS_MAX && k > 0 && !backlog_heavy(s); i++) {
+        k = s->conf.carrier->progress(s->data);
+        n += k;
+    }
+    if (!s->landing)
+        return n;
+    if (k == 0 || s->now_ns - s->told_ns > TELL_AFTER_NS) {
+        land_tell(s);
+        s->told_ns = s->now_ns;
+    }
+    return n;
+}
+
+static bool outstanding(const struct shard *s)
+{
+    return s->sending ? sending_active(s->sending) > 0
+                      : landing_active(s->landing) > 0;
+}
+
+/* Requests that never complete are ended with the worker they are in. Only
+ * where nobody has our address: a receiver's would have to be told to all. */
+static void carrier_replace(struct shard *s)
+{
+    log_warn("shard %u: requests of a closed endpoint do not complete, the "
+             "worker is replaced",
+        s->conf.index);
+    s->conf.carrier->close(&s->data);
+    send_replaced(s);
+    stat_add(&s->stats.workers_replaced, 1);
+    while (carrier_open(s) != OK && !atomic_load(&s->stop))
+        poll(NULL, 0, TICK_IDLE_MS);
+}
+
+static void tick(struct shard *s)
+{
+    uint64_t every = s->conf.data.stall_ms * NS_PER_MS / 4;
+
+    if (!outstanding(s) || s->now_ns - s->ticked_ns < every)
+        return;
+    s->ticked_ns = s->now_ns;
+    s->conf.carrier->tick(s->data, s->now_ns);
+    if (s->sending && send_stuck(s))
+        carrier_replace(s);
+}
+
+/* --- the thread ------------------------------------------------------------
+ */
+static int sleep_ms(const struct shard *s)
+{
+    uint32_t busy = min_u32(TICK_BUSY_MS, s->conf.data.stall_ms / 4);
+
+    if (s->backlog.len > 0 || outstanding(s))
+        return (int)max_u32(busy, 1);
+    return TICK_IDLE_MS;
+}
+
+static void sleep_turn(struct shard *s)
+{
+    struct pollfd fds[2] = {
+        {.fd = s->wake.fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
+
+    wake_sleep(&s->wake);
+    if (!atomic_load(&s->stop) && (ring_empty(&s->in) || backlog_heavy(s)) &&
+        (backlog_heavy(s) || s->conf.carrier->arm(s->data) == OK)) {
+        if (!backlog_heavy(s))
+            fds[1].fd = s->conf.carrier->fd(s->data);
+        poll(fds, ARRAY_LEN(fds), sleep_ms(s));
+        stat_add(&s->stats.wakeups, 1);
+    }
+    wake_clear(&s->wake);
+}
+
+static void turn(struct shard *s)
+{
+    unsigned n;
+
+    s->turn++;
+    s->now_ns = clock_ns();
+    n = commands(s);
+    n += carrier_progress(s);
+    if (s->sending) {
+        send_lost(s);
+        if (!backlog_heavy(s))
+            n += send_post(s);
+    }
+    tick(s);
+    backlog_turn(s);
+    if (n > 0) {
+        s->idle_ns = 0;
+        return;
+    }
+    if (s->conf.spin_us && s->idle_ns == 0)
+        s->idle_ns = s->now_ns;
+    if (s->conf.spin_us &&
+        s->now_ns - s->idle_ns < (uint64_t)s->conf.spin_us * 1000)
+        sched_yield();
+    else
+        sleep_turn(s);
+}
+
+static void pin(const struct shard *s)
+{
+    cpu_set_t set;
+
+    if (s->conf.cpu < 0)
+        return;
+    CPU_ZERO(&set);
+    if (s->conf.cpu < CPU_SETSIZE)
+        CPU_SET((size_t)s->conf.cpu, &set);
+    if (pthread_setaffinity_np(pthread_self(), sizeof(set), &set) != 0)
+        log_warn("shard %u cannot run on core %d", s->conf.index, s->conf.cpu);
+}
+
+static void *thread(void *ud)
+{
+    struct shard *s = ud;
+
+    pin(s);
+    s->result = carrier_open(s);
+    if (s->result == OK)
+        s->address = s->conf.carrier->address(s->data);
+    sem_post(&s->started);
+    while (s->data && !atomic_load(&s->stop))
+        turn(s);
+    if (s->data)
+        s->conf.carrier->close(&s->data);
+    return NULL;
+}
+
+/* --- start and stop, by the loop -------------------------------------------
+ */
+static void carve(struct shard *s, struct slab *slab)
+{
+    if (s->conf.role == ROLE_ENCODED)
+        send_carve(s, slab);
+    else
+        land_carve(s, slab);
+}
+
+static enum err memory_take(struct shard *s)
+{
+    struct slab slab = {0};
+    uint32_t notes = 2 * s->conf.slots + s->conf.ring_records;
+
+    carve(s, &slab);
+    slab = (struct slab){.cap = slab.used};
+    s->memory = mmap(NULL, slab.cap, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (s->memory == MAP_FAILED)
+        s->memory = NULL;
+    s->memory_bytes = slab.cap;
+    s->backlog.notes = calloc(notes, sizeof(*s->backlog.notes));
+    s->backlog.cap = notes;
+    s->sink_bytes = s->conf.data.segment_bytes;
+    s->sink = malloc(s->sink_bytes);
+    if (!s->memory || !s->backlog.notes || !s->sink)
+        return ERR_NO_BLOCKS;
+    slab.p = s->memory;
+    carve(s, &slab);
+    CHECK(!slab.failed, "shard needs more than the %zu bytes it counted",
+        slab.cap);
+    return OK;
+}
+
+static enum err thread_start(struct shard *s)
+{
+    sigset_t all, old;
+    int failed;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    failed = pthread_create(&s->thread, NULL, thread, s);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (failed) {
+        log_error("shard %u: no thread: %d", s->conf.index, failed);
+        return ERR_INTERNAL;
+    }
+    s->running = true;
+    while (sem_wait(&s->started) != 0)
+        CHECK(errno == EINTR, "sem_wait failed: %d", errno);
+    return s->result;
+}
+
+static enum err start(struct shard *s)
+{
+    enum err e = wake_init(&s->wake);
+
+    if (e == OK)
+        e = ring_init(&s->in, s->conf.ring_records, sizeof(struct record));
+    if (e == OK)
+        e = ring_init(&s->out, s->conf.ring_records, sizeof(struct data_note));
+    if (e == OK)
+        e = memory_take(s);
+    return e == OK ? thread_start(s) : e;
+}
+
+enum err shard_start(struct shard **out, const struct shard_conf *c)
+{
+    struct shard *s = aligned_alloc(_Alignof(struct shard), sizeof(*s));
+    enum err e;
+
+    CHECK(c->pools_count <= SHARD_POOLS_MAX && c->index < c->count &&
+              c->slots > 0 && c->data.segment_bytes > 0,
+        "%u pools, shard %u of %u, %u slots", c->pools_count, c->index,
+        c->count, c->slots);
+    if (!s)
+        return ERR_NO_BLOCKS;
+    memset(s, 0, sizeof(*s));
+    s->conf = *c;
+    s->conf.data.messages_max = SEND_MESSAGES_MAX;
+    s->conf.data.endpoints_max =
+        c->role == ROLE_ENCODED ? c->peers * ENDPOINTS(c->count) : 1;
+    s->wake.fd = -1;
+    sem_init(&s->started, 0, 0);
+    e = start(s);
+    if (e != OK) {
+        shard_stop(&s);
+        return e;
+    }
+    *out = s;
+    return OK;
+}
+
+void shard_stop(struct shard **sp)
+{
+    struct shard *s = *sp;
+    struct record r;
+
+    *sp = NULL;
+    if (!s)
+        return;
+    if (s->running) {
+        atomic_store(&s->stop, true);
+        wake_up(&s->wake);
+        pthread_join(s->thread, NULL);
+    }
+    while (s->in.records && ring_pop(&s->in, &r))
+        if (r.type == RECORD_PEER)
+            free(r.peer.blob);
+    send_free(s);
+    ring_fini(&s->in);
+    ring_fini(&s->out);
+    wake_fini(&s->wake);
+    sem_destroy(&s->started);
+    if (s->memory)
+        munmap(s->memory, s->memory_bytes);
+    free(s->backlog.notes);
+    free(s->sink);
+    free(s);
+}
+
+/* --- the loop's calls ------------------------------------------------------
+ */
+struct span shard_address(struct shard *s)
+{
+    return s->address;
+}
+
+static bool push(struct shard *s, const struct record *r)
+{
+    bool ok = ring_push(&s->in, r);
+
+    s->pushed |= ok;
+    return ok;
+}
+
+bool shard_push(struct shard *s, const struct data_cmd *cmd)
+{
+    return push(s, &(struct record){.type = RECORD_CMD, .cmd = *cmd});
+}
+
+bool shard_peer(
+    struct shard *s, uint32_t peer, struct span addresses, uint32_t segment_max)
+{
+    struct record r = {.type = RECORD_PEER};
+
+    CHECK(peer < s->conf.peers, "peer %u of %u", peer, s->conf.peers);
+    if (ring_space(&s->in) == 0)
+        return false;
+    r.peer.blob = malloc(addresses.len + 1);
+    if (!r.peer.blob)
+        return false;
+    if (addresses.len)
+        memcpy(r.peer.blob, addresses.p, addresses.len);
+    r.peer.peer = peer;
+    r.peer.len = addresses.len;
+    r.peer.segment_max = segment_max;
+    return push(s, &r);
+}
+
+bool shard_pool_ready(struct shard *s, uint32_t i)
+{
+    return push(s, &(struct record){.type = RECORD_POOL, .pool = i});
+}
+
+void shard_flush(struct shard *s)
+{
+    if (s->pushed)
+        wake_up(&s->wake);
+    s->pushed = false;
+}
+
+bool shard_note(struct shard *s, struct data_note *n)
+{
+    bool got = ring_pop(&s->out, n);
+
+    if (got)
+        return true;
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&s->starved, memory_order_relaxed) &&
+        atomic_exchange(&s->starved, false))
+        wake_up(&s->wake);
+    return false;
+}
+
+const struct shard_stats *shard_stats(const struct shard *s)
+{
+    return &s->stats;
+}
+
+void shard_transport(struct shard *s, uint32_t peer, char *out, size_t size)
+{
+    uint64_t words[TRANSPORT_WORDS + 1] = {0};
+
+    for (uint32_t i = 0; s->links && i < TRANSPORT_WORDS; i++)
+        words[i] = atomic_load_explicit(
+            &s->links[peer].transport[i], memory_order_relaxed);
+    span_copy_str(span_str((const char *)words), out, size);
+}

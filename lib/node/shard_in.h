@@ -1,0 +1,140 @@
+/* shard_in.h - inside of a shard: what shard.c (thread, rings, notes),
+ * shard_land.c (rows that come) and shard_send.c (rows that go) share.
+ * Nobody else includes it. All of it belongs to the shard's thread, except
+ * where a member says otherwise. */
+#ifndef MMX_NODE_SHARD_IN_H
+#define MMX_NODE_SHARD_IN_H
+
+#include "core/landing.h"
+#include "core/sending.h"
+#include "node/shard.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+#define FETCHES_MAX      64 /* rendezvous messages that are being fetched */
+#define NOTE_BYTES       (4u << 20) /* landed rows that one note piles up */
+#define TRANSPORT_WORDS  4
+#define ENDPOINTS(count) div_up(SEND_ADDRESSES_MAX, (count)) /* of a peer */
+
+/* Notes that the ring out had no room for, in order. */
+struct backlog {
+    struct data_note *notes;
+    uint32_t head, len, cap;
+};
+
+/* NOTE_LANDED of a slot that is not told yet; rows 0: none. */
+struct untold {
+    struct data_note note;
+    uint64_t bytes;
+    uint32_t next; /* in the list of slots that may have one */
+    bool listed;
+};
+
+/* One rendezvous message that is being fetched. */
+struct fetch {
+    uint32_t count, next;
+    struct {
+        uint32_t token, bytes;
+    } of[SEGMENTS_MAX];
+};
+
+struct link {      /* a peer, as encoded sees it */
+    uint8_t *blob; /* its data addresses, from shard_peer; ours */
+    struct span addresses[SEND_ADDRESSES_MAX];
+    uint32_t len, count, segment_max;
+    uint64_t told; /* turn in which NOTE_PEER_BROKEN was given */
+    _Atomic uint64_t transport[TRANSPORT_WORDS]; /* text; any thread reads */
+};
+
+enum ep_state { EP_NONE, EP_OPEN, EP_NAMED, EP_LOST };
+
+/* A message handed to the carrier, by sending.c's token. */
+struct posted {
+    uint32_t ep;
+    uint64_t orphan_ns; /* its endpoint went then; 0: it stands */
+    bool busy;
+};
+
+struct shard {
+    struct shard_conf conf; /* constant */
+    void *memory;           /* fresh pages, for a slab */
+    size_t memory_bytes;
+    pthread_t thread;
+    bool running;    /* loop: there is a thread to join */
+    bool pushed;     /* loop: since the last shard_flush */
+    sem_t started;   /* result and address are there */
+    enum err result; /* of opening the carrier */
+    struct span address;
+    struct ring in, out;
+    struct wake wake;     /* ours */
+    _Atomic bool stop;    /* loop asks */
+    _Atomic bool starved; /* notes wait for room in out */
+    struct shard_stats stats;
+
+    struct data *data;
+    uint64_t turn, now_ns, ticked_ns, told_ns, idle_ns;
+    struct backlog backlog;
+    bool noted; /* something was put in out this turn */
+
+    struct landing *landing; /* langd */
+    struct untold *untold;   /* by slot */
+    uint32_t untold_head;
+    struct fetch *fetches;
+    uint32_t fetch_free;
+    uint8_t *sink; /* where bytes of refused segments are fetched to */
+    uint32_t sink_bytes;
+
+    struct sending *sending; /* encoded */
+    struct link *links;      /* by peer */
+    uint8_t *eps;            /* enum ep_state, by endpoint */
+    uint32_t *lost;          /* endpoints to be told about */
+    uint32_t lost_count;
+    struct posted posted[SEND_MESSAGES_MAX];
+    struct send_batch batch;
+    struct iovec iov[DATA_IOV_MAX];
+};
+
+/* shard.c */
+static inline void stat_add(_Atomic uint64_t *stat, uint64_t n)
+{
+    atomic_fetch_add_explicit(stat, n, memory_order_relaxed);
+}
+/* Queues a note for the loop. Waits only when a whole backlog is full. */
+void shard_tell(struct shard *s, const struct data_note *n);
+/* Appends where the pieces of field f lie to iov; neighbours become one.
+ * false: more than max entries, *used is as before. */
+bool field_iov(const struct shard_pool *p, uint32_t f,
+    const struct piece *pieces, uint32_t n, struct iovec *iov, uint32_t *used,
+    uint32_t max);
+
+/* shard_land.c */
+void land_carve(struct shard *s, struct slab *slab);
+void land_cmd(struct shard *s, const struct data_cmd *cmd);
+void land_pool(struct shard *s, uint32_t i);
+bool land_arrived(struct shard *s, const struct data_in *in);
+void land_fetched(struct shard *s, void *cookie, bool ok);
+/* Tells all landed rows that were not told yet. */
+void land_tell(struct shard *s);
+
+/* shard_send.c */
+void send_carve(struct shard *s, struct slab *slab);
+void send_cmd(struct shard *s, const struct data_cmd *cmd);
+void send_pool(struct shard *s, uint32_t i);
+/* Takes over blob. */
+void send_peer(struct shard *s, uint32_t peer, uint8_t *blob, uint32_t len,
+    uint32_t segment_max);
+/* Posts what may go; returns the number of messages. */
+uint32_t send_post(struct shard *s);
+void send_done(struct shard *s, void *cookie);
+void send_broken(struct shard *s, uint32_t ep);
+/* Tells about endpoints that were lost and closes them. */
+void send_lost(struct shard *s);
+/* Does a message of a closed endpoint stay out longer than stall_ms? */
+bool send_stuck(const struct shard *s);
+/* The carrier was replaced: every endpoint is gone. */
+void send_replaced(struct shard *s);
+void send_free(struct shard *s);
+
+#endif

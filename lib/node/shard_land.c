@@ -1,0 +1,256 @@
+/* shard_land.c - rows that come: messages of the carrier, through landing.c,
+ * into the blocks of our pools.
+ *
+ * Invariants: no byte moves before landing_begin has let its segment in; every
+ * landing that began ends exactly once; what the loop hears of a slot is in
+ * the order in which it happened. The shard's thread.
+ *
+ * NOTE_LANDEDs that continue each other are told as one. They are told when
+ * the slot's grant has landed, when NOTE_BYTES are there, when the carrier
+ * has nothing more, or after some milliseconds. Rejected: one note per
+ * segment; the loop would wake 4,000 times per GB for nothing. */
+#include "node/shard_in.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+
+static struct landing_pool pool_of(const struct shard_pool *p)
+{
+    struct landing_pool out = {
+        .blocks = p->blocks, .block_rows = p->block_rows};
+
+    if (p->layout.count > 0 && p->mem) {
+        out.row_bytes = p->layout.row_bytes;
+        out.unit_rows = layout_unit_rows(&p->layout, p->block_rows);
+        out.part_rows = layout_part_rows(&p->layout, out.unit_rows);
+    }
+    return out;
+}
+
+void land_carve(struct shard *s, struct slab *slab)
+{
+    const struct shard_conf *c = &s->conf;
+    struct landing_pool pools[SHARD_POOLS_MAX];
+
+    for (uint32_t i = 0; i < c->pools_count; i++)
+        pools[i] = pool_of(&c->pools[i]);
+    s->landing =
+        landing_init(slab, c->slots, c->index, c->count, pools, c->pools_count);
+    s->untold = slab_take(slab, c->slots, sizeof(*s->untold));
+    s->untold_head = NONE;
+    s->fetches = slab_take(slab, FETCHES_MAX, sizeof(*s->fetches));
+    for (uint32_t i = 0; s->fetches && i < FETCHES_MAX; i++)
+        s->fetches[i].next = i + 1 < FETCHES_MAX ? i + 1 : NONE;
+}
+
+void land_pool(struct shard *s, uint32_t i)
+{
+    struct landing_pool p = pool_of(&s->conf.pools[i]);
+
+    landing_pool_set(s->landing, i, &p);
+}
+
+/* --- notes -----------------------------------------------------------------
+ */
+static void tell_slot(struct shard *s, struct untold *u)
+{
+    if (u->note.rows == 0)
+        return;
+    shard_tell(s, &u->note);
+    u->note.rows = 0;
+    u->bytes = 0;
+}
+
+void land_tell(struct shard *s)
+{
+    while (s->untold_head != NONE) {
+        struct untold *u = &s->untold[s->untold_head];
+
+        s->untold_head = u->next;
+        u->listed = false;
+        tell_slot(s, u);
+    }
+}
+
+static void landed(struct shard *s, const struct data_note *n, uint32_t bytes)
+{
+    struct untold *u = &s->untold[n->slot];
+    struct data_note *old = &u->note;
+
+    if (old->generation == n->generation && old->attempt == n->attempt &&
+        old->rows > 0 && old->first + old->rows == n->first) {
+        old->rows += n->rows;
+    } else {
+        tell_slot(s, u);
+        *old = *n;
+    }
+    u->bytes += bytes;
+    if (u->bytes >= NOTE_BYTES || landing_full(s->landing, n->slot)) {
+        tell_slot(s, u);
+    } else if (!u->listed) {
+        u->listed = true;
+        u->next = s->untold_head;
+        s->untold_head = n->slot;
+    }
+}
+
+static void ended(struct shard *s, uint32_t token, bool ok, uint32_t bytes)
+{
+    struct data_note note, quiet;
+    uint32_t quiets;
+
+    if (landing_end(s->landing, token, ok, &note, &quiets, &quiet)) {
+        stat_add(&s->stats.segments_landed, 1);
+        stat_add(&s->stats.bytes_landed, bytes);
+        landed(s, &note, bytes);
+    }
+    for (; quiets > 0; quiets--) {
+        tell_slot(s, &s->untold[quiet.slot]);
+        shard_tell(s, &quiet);
+    }
+}
+
+void land_cmd(struct shard *s, const struct data_cmd *cmd)
+{
+    bool quiet;
+
+    (void)landing_cmd(s->landing, cmd, &quiet);
+    if (!quiet)
+        return;
+    tell_slot(s, &s->untold[cmd->slot]);
+    shard_tell(s, &(struct data_note){.type = NOTE_LAND_QUIET,
+                      .slot = cmd->slot,
+                      .attempt = cmd->attempt,
+                      .generation = cmd->generation});
+}
+
+/* --- segments ---------------------------------------------------------------
+ */
+static bool begin(struct shard *s, const struct segment *seg, uint32_t *pool,
+    struct piece *pieces, uint32_t *n, uint32_t *token)
+{
+    uint32_t bad;
+    enum err e = landing_begin(s->landing, seg, pool, pieces, n, token, &bad);
+
+    if (e == OK)
+        return true;
+    stat_add(&s->stats.segments_dropped, 1);
+    if (bad != NONE)
+        shard_tell(s, &(struct data_note){.type = NOTE_LAND_BAD,
+                          .slot = bad,
+                          .attempt = seg->attempt,
+                          .generation = seg->generation});
+    return false;
+}
+
+/* Copies one segment's bytes to where they belong. */
+static void place(const struct shard_pool *p, const struct piece *pieces,
+    uint32_t n, const uint8_t *from)
+{
+    struct iovec iov[PIECES_MAX];
+
+    for (uint32_t f = 0; f < p->layout.count; f++) {
+        uint32_t used = 0;
+        bool fits = field_iov(p, f, pieces, n, iov, &used, PIECES_MAX);
+
+        CHECK(fits, "%u pieces of field %u", n, f);
+        for (uint32_t i = 0; i < used; i++) {
+            memcpy(iov[i].iov_base, from, iov[i].iov_len);
+            from += iov[i].iov_len;
+        }
+    }
+}
+
+static void land_eager(struct shard *s, const struct data_in *in,
+    const struct segment *segs, uint32_t count)
+{
+    const uint8_t *from = in->data;
+    struct piece pieces[PIECES_MAX];
+    uint32_t pool, n, token;
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (begin(s, &segs[i], &pool, pieces, &n, &token)) {
+            place(&s->conf.pools[pool], pieces, n, from);
+            ended(s, token, true, segs[i].bytes);
+        }
+        from += segs[i].bytes;
+    }
+}
+
+/* Bytes that nobody wants have to go somewhere too. */
+static bool sink_iov(struct shard *s, uint32_t bytes, uint32_t *used)
+{
+    while (bytes > 0 && *used < DATA_IOV_MAX) {
+        uint32_t take = min_u32(bytes, s->sink_bytes);
+
+        s->iov[(*used)++] = (struct iovec){s->sink, take};
+        bytes -= take;
+    }
+    return bytes == 0;
+}
+
+static bool fetch_iov(
+    struct shard *s, const struct segment *seg, struct fetch *f, uint32_t *used)
+{
+    struct piece pieces[PIECES_MAX];
+    uint32_t pool, n, token;
+    bool fits = true;
+
+    if (!begin(s, seg, &pool, pieces, &n, &token))
+        return sink_iov(s, seg->bytes, used);
+    f->of[f->count].token = token;
+    f->of[f->count++].bytes = seg->bytes;
+    for (uint32_t i = 0; fits && i < s->conf.pools[pool].layout.count; i++)
+        fits = field_iov(
+            &s->conf.pools[pool], i, pieces, n, s->iov, used, DATA_IOV_MAX);
+    return fits;
+}
+
+static bool land_rendezvous(struct shard *s, const struct data_in *in,
+    const struct segment *segs, uint32_t count)
+{
+    uint32_t at = s->fetch_free, used = 0;
+    struct fetch *f;
+    bool good = true;
+
+    if (at == NONE) {
+        stat_add(&s->stats.segments_dropped, count);
+        return false;
+    }
+    f = &s->fetches[at];
+    s->fetch_free = f->next;
+    f->count = 0;
+    for (uint32_t i = 0; good && i < count; i++)
+        good = fetch_iov(s, &segs[i], f, &used);
+    if (good && f->count > 0 &&
+        s->conf.carrier->fetch(s->data, in, s->iov, used, f) == OK)
+        return true;
+    land_fetched(s, f, false);
+    return false;
+}
+
+void land_fetched(struct shard *s, void *cookie, bool ok)
+{
+    struct fetch *f = cookie;
+
+    for (uint32_t i = 0; i < f->count; i++)
+        ended(s, f->of[i].token, ok, f->of[i].bytes);
+    f->next = s->fetch_free;
+    s->fetch_free = (uint32_t)(f - s->fetches);
+}
+
+bool land_arrived(struct shard *s, const struct data_in *in)
+{
+    struct segment segs[SEGMENTS_MAX];
+    uint32_t count;
+
+    if (!s->landing || segments_get(in->header, in->len, segs, &count) != OK) {
+        stat_add(&s->stats.segments_dropped, 1);
+        return false;
+    }
+    if (!in->data)
+        return land_rendezvous(s, in, segs, count);
+    land_eager(s, in, segs, count);
+    return true;
+}

@@ -1,0 +1,310 @@
+/* shard_send.c - rows that go: messages of sending.c, through the carrier, to
+ * the data addresses of peers.
+ *
+ * Invariants: every message that sending_next gave goes back by sending_done
+ * exactly once: when the carrier is done with it, or at once when it would
+ * not take it; a lost endpoint is told once and closed, so that the next post
+ * connects again. The shard's thread.
+ *
+ * Endpoint numbers are peer x ENDPOINTS(shards) + address / shards: this shard
+ * serves the addresses a with a mod shards == its index. Connections are made
+ * by the first post. Rejected: connecting at PEER_OPEN. Most peers of a fleet
+ * never exchange a row. */
+#include "node/shard_in.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+_Static_assert(SEND_IOV_MAX <= DATA_IOV_MAX, "a batch fits into one message");
+
+static struct sending_pool pool_of(const struct shard_pool *p)
+{
+    struct sending_pool out = {
+        .blocks = p->blocks, .block_rows = p->block_rows};
+
+    if (p->layout.count > 0 && p->mem) {
+        out.row_bytes = p->layout.row_bytes;
+        out.fields = p->layout.count;
+    }
+    return out;
+}
+
+void send_carve(struct shard *s, struct slab *slab)
+{
+    const struct shard_conf *c = &s->conf;
+    size_t eps = (size_t)c->peers * ENDPOINTS(c->count);
+    struct sending_pool pools[SHARD_POOLS_MAX];
+
+    for (uint32_t i = 0; i < c->pools_count; i++)
+        pools[i] = pool_of(&c->pools[i]);
+    s->sending = sending_init(slab, c->slots, c->peers, c->index, c->count,
+        c->window_bytes, c->data.segment_bytes, pools, c->pools_count);
+    s->links = slab_take(slab, c->peers, sizeof(*s->links));
+    s->eps = slab_take(slab, eps, sizeof(*s->eps));
+    s->lost = slab_take(slab, eps, sizeof(*s->lost));
+}
+
+void send_pool(struct shard *s, uint32_t i)
+{
+    struct sending_pool p = pool_of(&s->conf.pools[i]);
+
+    sending_pool_set(s->sending, i, &p);
+}
+
+void send_free(struct shard *s)
+{
+    for (uint32_t i = 0; s->links && i < s->conf.peers; i++)
+        free(s->links[i].blob);
+}
+
+/* --- peers -----------------------------------------------------------------
+ */
+static void orphan(struct shard *s, uint32_t ep)
+{
+    for (uint32_t i = 0; i < SEND_MESSAGES_MAX; i++)
+        if (s->posted[i].busy && s->posted[i].ep == ep &&
+            s->posted[i].orphan_ns == 0)
+            s->posted[i].orphan_ns = s->now_ns;
+}
+
+static void ep_close(struct shard *s, uint32_t ep)
+{
+    if (s->eps[ep] == EP_NONE)
+        return;
+    s->eps[ep] = EP_NONE;
+    orphan(s, ep);
+    s->conf.carrier->disconnect(s->data, ep);
+}
+
+static void peer_close(struct shard *s, uint32_t peer)
+{
+    uint32_t per = ENDPOINTS(s->conf.count);
+
+    for (uint32_t i = 0; i < per; i++)
+        ep_close(s, peer * per + i);
+}
+
+/* A HELLO's blob: u16 length, then bytes, per address. */
+static uint32_t addresses_of(struct link *l)
+{
+    struct reader r = reader_of(l->blob, l->len);
+    uint32_t n = 0;
+
+    while (r.at < r.len && n < SEND_ADDRESSES_MAX) {
+        struct span a = get_span(&r, 2, UINT16_MAX);
+
+        if (r.failed || a.len == 0)
+            return 0;
+        l->addresses[n++] = a;
+    }
+    return r.at == r.len ? n : 0;
+}
+
+void send_cmd(struct shard *s, const struct data_cmd *cmd)
+{
+    bool quiet;
+
+    if (cmd->type == PEER_OPEN) {
+        struct link *l = &s->links[cmd->peer];
+
+        if (l->count > 0)
+            sending_peer(s->sending, cmd->peer, l->count, l->segment_max);
+        return;
+    }
+    if (cmd->type == PEER_CLOSE)
+        peer_close(s, cmd->peer);
+    sending_cmd(s->sending, cmd, &quiet);
+    if (quiet)
+        shard_tell(s, &(struct data_note){.type = NOTE_SEND_QUIET,
+                          .slot = cmd->slot,
+                          .attempt = cmd->attempt,
+                          .generation = cmd->generation});
+}
+
+void send_broken(struct shard *s, uint32_t ep)
+{
+    if (s->eps[ep] != EP_OPEN && s->eps[ep] != EP_NAMED)
+        return;
+    s->eps[ep] = EP_LOST;
+    s->lost[s->lost_count++] = ep;
+}
+
+void send_lost(struct shard *s)
+{
+    for (uint32_t i = 0; i < s->lost_count; i++) {
+        uint32_t ep = s->lost[i], peer = ep / ENDPOINTS(s->conf.count);
+
+        ep_close(s, ep);
+        stat_add(&s->stats.endpoints_lost, 1);
+        if (s->links[peer].told == s->turn)
+            continue;
+        s->links[peer].told = s->turn;
+        sending_broken(s->sending, peer);
+        shard_tell(
+            s, &(struct data_note){.type = NOTE_PEER_BROKEN, .peer = peer});
+    }
+    s->lost_count = 0;
+}
+
+/* A peer may say the same again (another HELLO of its epoch): then all stays.
+ * Else what was connected is lost, and told as such. */
+void send_peer(struct shard *s, uint32_t peer, uint8_t *blob, uint32_t len,
+    uint32_t segment_max)
+{
+    struct link *l = &s->links[peer];
+    uint32_t per = ENDPOINTS(s->conf.count);
+
+    if (l->blob && l->segment_max == segment_max &&
+        span_eq(span_of(l->blob, l->len), span_of(blob, len))) {
+        free(blob);
+        return;
+    }
+    for (uint32_t i = 0; i < per; i++)
+        send_broken(s, peer * per + i);
+    send_lost(s);
+    free(l->blob);
+    l->blob = blob;
+    l->len = len;
+    l->segment_max = segment_max;
+    l->count = addresses_of(l);
+    if (l->count == 0)
+        log_warn("peer %u has data addresses that cannot be read", peer);
+}
+
+bool send_stuck(const struct shard *s)
+{
+    uint64_t stall_ns = s->conf.data.stall_ms * NS_PER_MS;
+
+    for (uint32_t i = 0; i < SEND_MESSAGES_MAX; i++)
+        if (s->posted[i].busy && s->posted[i].orphan_ns &&
+            s->now_ns - s->posted[i].orphan_ns > stall_ns)
+            return true;
+    return false;
+}
+
+void send_replaced(struct shard *s)
+{
+    uint32_t eps = s->conf.peers * ENDPOINTS(s->conf.count);
+
+    for (uint32_t i = 0; i < eps; i++) {
+        uint8_t state = s->eps[i];
+
+        s->eps[i] = EP_NONE;
+        if (state == EP_OPEN || state == EP_NAMED)
+            s->lost[s->lost_count++] = i;
+    }
+}
+
+/* --- messages ----------------------------------------------------------------
+ */
+static uint32_t batch_iov(struct shard *s)
+{
+    const struct send_batch *b = &s->batch;
+    const struct piece *at = b->pieces;
+    uint32_t used = 0;
+
+    for (uint32_t i = 0; i < b->count; i++) {
+        const struct shard_pool *p = &s->conf.pools[b->from[i].pool];
+
+        for (uint32_t f = 0; f < p->layout.count; f++) {
+            bool fits = field_iov(
+                p, f, at, b->from[i].pieces, s->iov, &used, DATA_IOV_MAX);
+
+            CHECK(fits, "message of %u segments in %u places", b->count, used);
+        }
+        at += b->from[i].pieces;
+    }
+    return used;
+}
+
+static enum err connected(struct shard *s, uint32_t ep)
+{
+    const struct send_batch *b = &s->batch;
+    enum err e;
+
+    if (s->eps[ep] == EP_LOST)
+        return ERR_PEER_LOST;
+    if (s->eps[ep] != EP_NONE)
+        return OK;
+    e = s->conf.carrier->connect(
+        s->data, ep, s->links[b->peer].addresses[b->address]);
+    if (e == OK)
+        s->eps[ep] = EP_OPEN;
+    return e;
+}
+
+static enum err post(struct shard *s, uint32_t ep, uint32_t token)
+{
+    uint8_t header[DATA_HEADER_MAX];
+    enum err e = connected(s, ep);
+    uint32_t len, iovs;
+
+    if (e != OK)
+        return e;
+    len = segments_put(header, s->batch.segments, s->batch.count);
+    iovs = batch_iov(s);
+    return s->conf.carrier->post(
+        s->data, ep, span_of(header, len), s->iov, iovs, &s->posted[token]);
+}
+
+static void told_quiet(void *ud, const struct data_note *n)
+{
+    shard_tell(ud, n);
+}
+
+uint32_t send_post(struct shard *s)
+{
+    uint32_t n = 0, token;
+
+    while (sending_next(s->sending, &s->batch, &token)) {
+        uint32_t ep = s->batch.peer * ENDPOINTS(s->conf.count) +
+                      s->batch.address / s->conf.count;
+        enum err e = post(s, ep, token);
+
+        n++;
+        if (e != OK) {
+            log_warn("peer %u took no message: %s", s->batch.peer, err_text(e));
+            sending_done(s->sending, token, told_quiet, s);
+            if (s->eps[ep] != EP_LOST)
+                s->lost[s->lost_count++] = ep;
+            send_lost(s);
+            continue;
+        }
+        s->posted[token] = (struct posted){ep, 0, true};
+        stat_add(&s->stats.messages_sent, 1);
+        stat_add(&s->stats.segments_sent, s->batch.count);
+        stat_add(&s->stats.bytes_sent, s->batch.bytes);
+    }
+    return n;
+}
+
+/* The transport is known once something went through. */
+static void ep_name(struct shard *s, uint32_t ep)
+{
+    const char *text = s->conf.carrier->transport(s->data, ep);
+    uint32_t peer = ep / ENDPOINTS(s->conf.count);
+    uint64_t words[TRANSPORT_WORDS] = {0};
+
+    if (!text || !text[0])
+        return;
+    s->eps[ep] = EP_NAMED;
+    snprintf((char *)words, sizeof(words), "%s", text);
+    for (uint32_t i = 0; i < TRANSPORT_WORDS; i++)
+        atomic_store_explicit(
+            &s->links[peer].transport[i], words[i], memory_order_relaxed);
+    log_info("peer %u data goes by %s", peer, text);
+}
+
+void send_done(struct shard *s, void *cookie)
+{
+    struct posted *p = cookie;
+
+    CHECK(p->busy, "message %td was not out", p - s->posted);
+    p->busy = false;
+    sending_done(s->sending, (uint32_t)(p - s->posted), told_quiet, s);
+    if (s->eps[p->ep] == EP_OPEN)
+        ep_name(s, p->ep);
+}

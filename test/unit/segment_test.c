@@ -1,0 +1,121 @@
+/* segment_test.c - the header of a data message, and what is refused. */
+#include "core/segment.h"
+#include "test/t.h"
+
+static struct segment sample(uint32_t i)
+{
+    return (struct segment){UINT64_C(0x1122334455667788) + i, UINT64_MAX - i, i,
+        i * 16, 16, ROWS_UNKNOWN, 100 + i, SEGMENT_ALL};
+}
+
+static uint32_t put(uint8_t *out, uint32_t count, uint64_t *payload)
+{
+    struct segment s[SEGMENTS_MAX];
+
+    *payload = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        s[i] = sample(i);
+        *payload += s[i].bytes;
+    }
+    return segments_put(out, s, count);
+}
+
+TEST(round_trip)
+{
+    uint8_t bytes[DATA_HEADER_MAX];
+    struct segment got[SEGMENTS_MAX];
+
+    for (uint32_t count = 1; count <= SEGMENTS_MAX; count++) {
+        uint64_t payload;
+        uint32_t len = put(bytes, count, &payload), n = 0;
+
+        T_EQ_U64(len, SEGMENT_HEADER + count * SEGMENT_BYTES);
+        T_OK(segments_get(span_of(bytes, len), payload, got, &n));
+        T_EQ_U64(n, count);
+        for (uint32_t i = 0; i < n; i++) {
+            struct segment s = sample(i);
+
+            T_EQ_U64(got[i].room, s.room);
+            T_EQ_U64(got[i].generation, s.generation);
+            T_EQ_U64(got[i].attempt, s.attempt);
+            T_EQ_U64(got[i].first, s.first);
+            T_EQ_U64(got[i].rows, s.rows);
+            T_EQ_U64(got[i].total, s.total);
+            T_EQ_U64(got[i].bytes, s.bytes);
+            T_EQ_U64(got[i].fields, s.fields);
+        }
+    }
+}
+
+TEST(bytes_on_the_wire)
+{
+    static const uint8_t head[] = {'M', 'M', 'X', 'D', 1, 1, 0, 0, 0x88, 0x77};
+    uint8_t bytes[DATA_HEADER_MAX];
+    uint64_t payload;
+
+    put(bytes, 1, &payload);
+    T_EQ_MEM(bytes, head, sizeof(head));
+}
+
+static void refused(uint8_t *b, uint32_t len, uint64_t payload, enum err e)
+{
+    struct segment got[SEGMENTS_MAX] = {{.room = 7}};
+    uint32_t n = 77;
+
+    T_ERR(segments_get(span_of(b, len), payload, got, &n), e);
+    T_EQ_U64(n, 77);
+    T_EQ_U64(got[0].room, 7);
+}
+
+TEST(refusals)
+{
+    uint8_t b[DATA_HEADER_MAX + 1] = {0};
+    uint64_t payload;
+    uint32_t len = put(b, 2, &payload);
+
+    refused(b, len, payload + 1, ERR_MALFORMED);
+    refused(b, len, payload - 1, ERR_MALFORMED);
+    refused(b, len + 1, payload, ERR_MALFORMED);
+    for (uint32_t cut = 0; cut < len; cut++)
+        refused(b, cut, payload, ERR_MALFORMED);
+    b[0] ^= 1;
+    refused(b, len, payload, ERR_MALFORMED);
+    b[0] ^= 1;
+    b[4] = 2;
+    refused(b, len, payload, ERR_VERSION);
+    b[4] = 1;
+    b[6] = 1;
+    refused(b, len, payload, ERR_MALFORMED);
+    b[6] = 0;
+    b[5] = 0;
+    refused(b, SEGMENT_HEADER, 0, ERR_MALFORMED);
+    b[5] = SEGMENTS_MAX + 1;
+    refused(b, sizeof(b), payload, ERR_MALFORMED);
+}
+
+/* Sizes that only add up modulo 2^32 do not add up. */
+TEST(sizes_do_not_wrap)
+{
+    uint8_t b[DATA_HEADER_MAX];
+    struct segment s[2] = {{.bytes = UINT32_MAX}, {.bytes = 2}};
+    uint32_t len = segments_put(b, s, 2), n;
+
+    refused(b, len, 1, ERR_MALFORMED);
+    T_OK(segments_get(span_of(b, len), UINT64_C(0x100000001), s, &n));
+}
+
+TEST(parts_spread_over_addresses)
+{
+    uint64_t seed = 5;
+
+    for (int i = 0; i < 1000; i++) {
+        uint64_t g = t_rand(&seed);
+        uint32_t n = 1 + (uint32_t)t_rand_below(&seed, 64), p = (uint32_t)i;
+
+        T_CHECK(part_address(g, p, n) < n, "address %u of %u",
+            part_address(g, p, n), n);
+        if (g < UINT64_MAX - 2000)
+            T_EQ_U64(
+                part_address(g, p + 1, n), (part_address(g, p, n) + 1) % n);
+    }
+}

@@ -1,0 +1,883 @@
+/* sending_test.c - which rows go next: shares, windows, packing, rewinds,
+ * closes. The last cases join sending.c and landing.c without a carrier. */
+#include "core/landing.h"
+#include "core/sending.h"
+#include "test/t.h"
+
+#include <stdlib.h>
+
+#define SLOTS 256
+#define PEERS 4
+#define ROW   1000 /* bytes */
+#define KIB   1024u
+
+/* Blocks of 16 rows; destinations ask for units of 4 and parts of 64. */
+static const struct sending_pool POOL = {256, ROW, 16, 2};
+
+static struct send_batch batch;
+static uint32_t quiets;
+static struct data_note last_quiet;
+
+static void on_quiet(void *ud, const struct data_note *n)
+{
+    (void)ud;
+    T_EQ_U64(n->type, NOTE_SEND_QUIET);
+    quiets++;
+    last_quiet = *n;
+}
+
+static struct sending *make_with(uint32_t shard, uint32_t shards,
+    uint32_t window, uint32_t segment, const struct sending_pool *pool)
+{
+    struct slab s = {0};
+    struct sending *d =
+        sending_init(&s, SLOTS, PEERS, shard, shards, window, segment, pool, 1);
+
+    T_CHECK(!d, "a count gave %p", (void *)d);
+    s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
+    memset(s.p, 0, s.cap);
+    d = sending_init(&s, SLOTS, PEERS, shard, shards, window, segment, pool, 1);
+    T_CHECK(
+        d && !s.failed && s.used == s.cap, "used %zu of %zu", s.used, s.cap);
+    return d;
+}
+
+/* Messages of about 50 rows, a window of four. */
+static struct sending *make(void)
+{
+    struct sending *d = make_with(0, 1, 256 * KIB, 52 * KIB, &POOL);
+
+    sending_peer(d, 1, 1, 52 * KIB);
+    return d;
+}
+
+static struct data_cmd cmd_of(uint8_t type, uint32_t slot, uint64_t generation)
+{
+    return (struct data_cmd){.type = type,
+        .slot = slot,
+        .generation = generation,
+        .room = generation * 10,
+        .peer = 1,
+        .unit_rows = 4,
+        .part_rows = 64,
+        .total = ROWS_UNKNOWN};
+}
+
+static bool give(struct sending *d, struct data_cmd c)
+{
+    bool quiet;
+
+    sending_cmd(d, &c, &quiet);
+    return quiet;
+}
+
+static void run(struct sending *d, uint32_t slot, uint64_t g, uint32_t block,
+    uint32_t blocks)
+{
+    struct data_cmd c = cmd_of(SEND_RUN, slot, g);
+
+    c.a = block;
+    c.b = blocks;
+    T_FALSE(give(d, c));
+}
+
+static void limit(
+    struct sending *d, uint32_t slot, uint64_t g, uint32_t rows, uint32_t total)
+{
+    struct data_cmd c = cmd_of(SEND_LIMIT, slot, g);
+
+    c.a = rows;
+    c.total = total;
+    T_FALSE(give(d, c));
+}
+
+/* A job of its own blocks: rows of slot i begin at block 8 i. */
+static void job(struct sending *d, uint32_t slot, uint64_t g, uint32_t blocks,
+    uint32_t rows, uint32_t total)
+{
+    T_FALSE(give(d, cmd_of(SEND_OPEN, slot, g)));
+    run(d, slot, g, slot * 8 % 256, blocks);
+    limit(d, slot, g, rows, total);
+}
+
+static void done(struct sending *d, uint32_t token)
+{
+    sending_done(d, token, on_quiet, NULL);
+}
+
+/* The next message is one segment of these rows; returns the token. */
+static uint32_t expect(
+    struct sending *d, uint32_t slot, uint32_t first, uint32_t rows)
+{
+    uint32_t token;
+
+    T_TRUE(sending_next(d, &batch, &token));
+    T_EQ_U64(batch.count, 1);
+    T_EQ_U64(batch.from[0].slot, slot);
+    T_EQ_U64(batch.segments[0].first, first);
+    T_EQ_U64(batch.segments[0].rows, rows);
+    T_EQ_U64(batch.bytes, rows * ROW);
+    return token;
+}
+
+static void nothing(struct sending *d)
+{
+    uint32_t token;
+
+    T_FALSE(sending_next(d, &batch, &token));
+}
+
+TEST(nothing_to_send)
+{
+    struct sending *d = make();
+
+    nothing(d);
+    T_EQ_U64(sending_active(d), 0);
+    free(d);
+}
+
+TEST(segments_of_one_job)
+{
+    struct sending *d = make();
+    uint32_t t;
+
+    job(d, 3, 9, 8, 100, ROWS_UNKNOWN);
+    t = expect(d, 3, 0, 52); /* 53,248 - 512 - 48 bytes: 52 rows */
+    T_EQ_U64(batch.segments[0].room, 90);
+    T_EQ_U64(batch.segments[0].generation, 9);
+    T_EQ_U64(batch.segments[0].attempt, 0);
+    T_EQ_U64(batch.segments[0].total, ROWS_UNKNOWN);
+    T_EQ_U64(batch.segments[0].bytes, 52000);
+    T_EQ_U64(batch.segments[0].fields, SEGMENT_ALL);
+    T_EQ_U64(batch.peer, 1);
+    T_EQ_U64(batch.address, 0);
+    T_EQ_U64(batch.pieces_count, 1);
+    T_EQ_U64(batch.pieces[0].block, 24);
+    T_EQ_U64(sending_active(d), 1);
+    done(d, t);
+    /* Up to the part's end, then the next part: two segments, one message. */
+    T_TRUE(sending_next(d, &batch, &t));
+    T_EQ_U64(batch.count, 2);
+    T_EQ_U64(batch.segments[0].first, 52);
+    T_EQ_U64(batch.segments[0].rows, 12);
+    T_EQ_U64(batch.segments[1].first, 64);
+    T_EQ_U64(batch.segments[1].rows, 36);
+    done(d, t);
+    nothing(d);
+    T_EQ_U64(sending_active(d), 0);
+    free(d);
+}
+
+TEST(only_whole_units_until_the_end)
+{
+    struct sending *d = make();
+
+    job(d, 0, 9, 4, 7, ROWS_UNKNOWN);
+    done(d, expect(d, 0, 0, 4));
+    nothing(d);
+    limit(d, 0, 9, 7, 7); /* now it is known that 7 is the end */
+    done(d, expect(d, 0, 4, 3));
+    T_EQ_U64(batch.segments[0].total, 7);
+    limit(d, 0, 9, 64, 7);
+    nothing(d);
+    free(d);
+}
+
+TEST(limit_needs_generation_and_attempt)
+{
+    struct sending *d = make();
+    struct data_cmd c = cmd_of(SEND_LIMIT, 0, 9);
+
+    job(d, 0, 9, 4, 4, ROWS_UNKNOWN);
+    done(d, expect(d, 0, 0, 4));
+    limit(d, 0, 8, 16, ROWS_UNKNOWN);
+    nothing(d);
+    c.attempt = 1;
+    c.a = 16;
+    T_FALSE(give(d, c));
+    nothing(d);
+    limit(d, 0, 9, 2, ROWS_UNKNOWN); /* a limit is never lowered */
+    nothing(d);
+    limit(d, 0, 9, 8, ROWS_UNKNOWN);
+    done(d, expect(d, 0, 4, 4));
+    free(d);
+}
+
+TEST(source_runs)
+{
+    struct sending *d = make();
+    uint32_t t;
+
+    T_FALSE(give(d, cmd_of(SEND_OPEN, 0, 9)));
+    run(d, 0, 9, 7, 1);
+    run(d, 0, 9, 3, 1);
+    run(d, 0, 9, 100, 5);
+    limit(d, 0, 9, 40, ROWS_UNKNOWN);
+    T_TRUE(sending_next(d, &batch, &t));
+    T_EQ_U64(batch.count, 1);
+    T_EQ_U64(batch.from[0].pieces, 3);
+    T_EQ_U64(batch.pieces[0].block, 7);
+    T_EQ_U64(batch.pieces[1].block, 3);
+    T_EQ_U64(batch.pieces[2].block, 100);
+    T_EQ_U64(batch.pieces[2].rows, 8);
+    limit(d, 0, 9, 60, ROWS_UNKNOWN);
+    T_TRUE(sending_next(d, &batch, &t));
+    T_EQ_U64(batch.pieces[0].block, 100);
+    T_EQ_U64(batch.pieces[0].at, 8);
+    T_EQ_U64(batch.pieces[0].rows, 20);
+    limit(d, 0, 9, 5000, ROWS_UNKNOWN); /* never beyond the blocks held */
+    while (sending_next(d, &batch, &t))
+        T_CHECK(batch.segments[batch.count - 1].first +
+                        batch.segments[batch.count - 1].rows <=
+                    112,
+            "row %u", batch.segments[batch.count - 1].first);
+    free(d);
+}
+
+/* Two destinations of one extent: the same runs come twice. */
+TEST(two_jobs_share_an_extent)
+{
+    struct sending *d = make();
+    uint32_t t;
+
+    sending_peer(d, 2, 1, 52 * KIB);
+    for (uint32_t slot = 0; slot < 2; slot++) {
+        struct data_cmd c = cmd_of(SEND_OPEN, slot, 9 + slot);
+
+        c.peer = 1 + slot;
+        T_FALSE(give(d, c));
+        run(d, slot, 9 + slot, 7, 1);
+        run(d, slot, 9 + slot, 3, 1);
+        limit(d, slot, 9 + slot, 32, 32);
+    }
+    for (uint32_t slot = 0; slot < 2; slot++) {
+        T_TRUE(sending_next(d, &batch, &t));
+        T_EQ_U64(batch.peer, 1 + slot);
+        T_EQ_U64(batch.bytes, 32 * ROW);
+        T_EQ_U64(batch.pieces[0].block, 7);
+        T_EQ_U64(batch.pieces[1].block, 3);
+    }
+    free(d);
+}
+
+TEST(window_holds)
+{
+    struct sending *d = make();
+    uint32_t t[8], n = 0;
+    uint64_t bytes = 0;
+
+    job(d, 0, 9, 64, 1024, ROWS_UNKNOWN);
+    while (n < 8 && sending_next(d, &batch, &t[n])) {
+        bytes += batch.bytes;
+        n++;
+    }
+    T_CHECK(bytes <= 256 * KIB && bytes > 200 * KIB && n < 8,
+        "%u messages, %lu bytes", n, (unsigned long)bytes);
+    nothing(d);
+    done(d, t[2]);
+    T_TRUE(sending_next(d, &batch, &t[2]));
+    nothing(d);
+    free(d);
+}
+
+/* A window of one endpoint says nothing about another. */
+TEST(windows_are_per_endpoint)
+{
+    struct sending *d = make();
+    struct data_cmd c = cmd_of(SEND_OPEN, 5, 9);
+    uint32_t t;
+
+    sending_peer(d, 2, 1, 52 * KIB);
+    job(d, 0, 8, 64, 1024, ROWS_UNKNOWN);
+    while (sending_next(d, &batch, &t))
+        T_EQ_U64(batch.peer, 1);
+    c.peer = 2;
+    T_FALSE(give(d, c));
+    run(d, 5, 9, 200, 1);
+    limit(d, 5, 9, 16, 16);
+    done(d, expect(d, 5, 0, 16));
+    T_EQ_U64(batch.peer, 2);
+    free(d);
+}
+
+/* One message may always go: a unit beyond every limit, a window too small. */
+TEST(a_unit_beyond_the_limits)
+{
+    struct sending_pool pool = {16, 100000, 16, 1};
+    struct sending *d = make_with(0, 1, 64 * KIB, 52 * KIB, &pool);
+    uint32_t t;
+
+    sending_peer(d, 1, 1, 52 * KIB);
+    T_FALSE(give(d, cmd_of(SEND_OPEN, 0, 9)));
+    run(d, 0, 9, 0, 2);
+    limit(d, 0, 9, 32, 30);
+    for (uint32_t row = 0; row < 30; row += 4) {
+        T_TRUE(sending_next(d, &batch, &t));
+        T_EQ_U64(batch.count, 1);
+        T_EQ_U64(batch.segments[0].first, row);
+        T_EQ_U64(batch.segments[0].rows, row == 28 ? 2 : 4);
+        nothing(d);
+        done(d, t);
+    }
+    nothing(d);
+    free(d);
+}
+
+TEST(peers_message_size_counts)
+{
+    struct sending *d = make();
+
+    sending_peer(d, 1, 1, 10 * KIB);
+    job(d, 0, 9, 4, 64, ROWS_UNKNOWN);
+    done(d, expect(d, 0, 0, 8));
+    free(d);
+}
+
+/* A huge room and small ones: each turn of the endpoint has one segment of
+ * each, so the small ones are gone after the first message or two. */
+TEST(jobs_take_turns)
+{
+    struct sending *d = make();
+    uint32_t t, small = 0, messages = 0;
+
+    job(d, 0, 9, 64, 1024, ROWS_UNKNOWN);
+    T_TRUE(sending_next(d, &batch, &t));
+    done(d, t);
+    for (uint32_t i = 1; i <= 10; i++)
+        job(d, i, 9 + i, 1, 4, 4);
+    while (small < 10) {
+        T_TRUE(sending_next(d, &batch, &t));
+        for (uint32_t i = 0; i < batch.count; i++)
+            small += batch.from[i].slot != 0;
+        messages++;
+        done(d, t);
+    }
+    T_CHECK(messages <= 3, "%u messages", messages);
+    free(d);
+}
+
+TEST(two_large_jobs_share_evenly)
+{
+    struct sending *d = make();
+    uint32_t t, rows[2] = {0};
+
+    job(d, 0, 9, 8, 128, ROWS_UNKNOWN);
+    job(d, 1, 10, 8, 128, ROWS_UNKNOWN);
+    while (sending_next(d, &batch, &t)) {
+        for (uint32_t i = 0; i < batch.count; i++)
+            rows[batch.from[i].slot] += batch.segments[i].rows;
+        T_CHECK(rows[0] + 64 >= rows[1] && rows[1] + 64 >= rows[0],
+            "%u and %u rows", rows[0], rows[1]);
+        done(d, t);
+    }
+    T_EQ_U64(rows[0], 128);
+    T_EQ_U64(rows[1], 128);
+    free(d);
+}
+
+TEST(small_jobs_travel_together)
+{
+    struct sending_pool pool = {256, 16, 16, 1};
+    struct sending *d = make_with(0, 1, 256 * KIB, 52 * KIB, &pool);
+    uint32_t t;
+
+    sending_peer(d, 1, 1, 52 * KIB);
+    for (uint32_t i = 0; i < 100; i++)
+        job(d, i, 100 + i, 1, 4, 4);
+    T_TRUE(sending_next(d, &batch, &t));
+    T_EQ_U64(batch.count, SEGMENTS_MAX);
+    T_EQ_U64(batch.pieces_count, SEGMENTS_MAX);
+    T_EQ_U64(batch.bytes, SEGMENTS_MAX * 4 * 16);
+    for (uint32_t i = 0; i < batch.count; i++)
+        T_EQ_U64(batch.from[i].slot, i);
+    T_TRUE(sending_next(d, &batch, &t));
+    T_EQ_U64(batch.count, 100 - SEGMENTS_MAX);
+    nothing(d);
+    free(d);
+}
+
+/* With headers a message never exceeds what both ends agreed on, and its
+ * places never the room at either end. */
+TEST(messages_fit)
+{
+    struct sending_pool pool = {256, 300, 1, 20};
+    struct sending *d = make_with(0, 1, 256 * KIB, 20 * KIB, &pool);
+    uint32_t t, n = 0;
+
+    sending_peer(d, 1, 1, 52 * KIB);
+    for (uint32_t i = 0; i < 20; i++) {
+        struct data_cmd c = cmd_of(SEND_OPEN, i, 100 + i);
+
+        c.unit_rows = i % 3 + 1;
+        c.part_rows = c.unit_rows * 50;
+        T_FALSE(give(d, c));
+        for (uint32_t b = 0; b < 12; b++)
+            run(d, i, 100 + i, (i * 12 + b * 5) % 256, 1);
+        limit(d, i, 100 + i, 12, 12);
+    }
+    while (sending_next(d, &batch, &t)) {
+        uint32_t places = 0, units = 0;
+
+        for (uint32_t i = 0; i < batch.count; i++) {
+            places += batch.from[i].pieces * 20;
+            units += div_up(batch.segments[i].rows, i % 3 + 1) * 20;
+            T_CHECK(batch.from[i].pieces <= PIECES_MAX / 2, "%u pieces",
+                batch.from[i].pieces);
+            n += batch.segments[i].rows;
+        }
+        T_CHECK(SEGMENT_HEADER + batch.count * SEGMENT_BYTES + batch.bytes +
+                        SEND_CARRIER_ROOM <=
+                    20 * KIB,
+            "%u segments, %lu bytes", batch.count, (unsigned long)batch.bytes);
+        T_CHECK(places <= SEND_IOV_MAX && batch.pieces_count <= 128,
+            "%u places, %u units", places, units);
+        done(d, t);
+    }
+    T_EQ_U64(n, 240);
+    free(d);
+}
+
+/* A segment has few units, so that it lands in few blocks of the peer. */
+TEST(segments_have_few_units)
+{
+    struct sending_pool pool = {256, 4, 128, 1};
+    struct sending *d = make_with(0, 1, 256 * KIB, 256 * KIB, &pool);
+    struct data_cmd c = cmd_of(SEND_OPEN, 0, 9);
+    uint32_t t;
+
+    sending_peer(d, 1, 1, 256 * KIB);
+    c.unit_rows = 2;
+    c.part_rows = 4096;
+    T_FALSE(give(d, c));
+    run(d, 0, 9, 0, 64);
+    limit(d, 0, 9, 4096, 4096);
+    T_TRUE(sending_next(d, &batch, &t));
+    T_EQ_U64(batch.count, 8); /* 512 units may be in as many places */
+    for (uint32_t i = 0; i < batch.count; i++)
+        T_EQ_U64(batch.segments[i].rows, SEGMENT_UNITS_MAX * 2);
+    free(d);
+}
+
+TEST(rewind_goes_back)
+{
+    struct sending *d = make();
+    struct data_cmd c = cmd_of(SEND_REWIND, 0, 9);
+
+    job(d, 0, 9, 8, 128, ROWS_UNKNOWN);
+    done(d, expect(d, 0, 0, 52));
+    c.attempt = 1;
+    c.from = 8;
+    c.a = 16;
+    T_FALSE(give(d, c));
+    done(d, expect(d, 0, 8, 8));
+    T_EQ_U64(batch.segments[0].attempt, 1);
+    nothing(d);
+    limit(d, 0, 9, 32, ROWS_UNKNOWN); /* of attempt 0 */
+    nothing(d);
+    c = cmd_of(SEND_LIMIT, 0, 9);
+    c.attempt = 1;
+    c.a = 20;
+    T_FALSE(give(d, c));
+    done(d, expect(d, 0, 16, 4));
+    free(d);
+}
+
+TEST(close_when_nothing_is_out)
+{
+    struct sending *d = make();
+
+    job(d, 0, 9, 8, 128, ROWS_UNKNOWN);
+    T_TRUE(give(d, cmd_of(SEND_CLOSE, 0, 9)));
+    nothing(d);
+    limit(d, 0, 9, 128, 128);
+    nothing(d);
+    T_TRUE(give(d, cmd_of(SEND_CLOSE, 0, 9)));
+    T_TRUE(give(d, cmd_of(SEND_CLOSE, 0, 8)));
+    T_TRUE(give(d, cmd_of(SEND_CLOSE, 7, 1)));
+    free(d);
+}
+
+TEST(close_waits_for_what_is_out)
+{
+    struct sending *d = make();
+    uint32_t a, b;
+
+    job(d, 0, 9, 64, 1024, ROWS_UNKNOWN);
+    T_TRUE(sending_next(d, &batch, &a));
+    T_TRUE(sending_next(d, &batch, &b));
+    T_EQ_U64(batch.count, 2);
+    T_FALSE(give(d, cmd_of(SEND_CLOSE, 0, 9)));
+    nothing(d);
+    done(d, b);
+    T_EQ_U64(quiets, 0);
+    T_FALSE(give(d, cmd_of(SEND_CLOSE, 0, 9))); /* once more: two answers */
+    done(d, a);
+    T_EQ_U64(quiets, 2);
+    T_EQ_U64(last_quiet.slot, 0);
+    T_EQ_U64(last_quiet.generation, 9);
+    free(d);
+}
+
+/* The slot serves another generation before the old messages are done. */
+TEST(close_of_an_older_generation)
+{
+    struct sending *d = make();
+    uint32_t a, b, c;
+
+    job(d, 0, 9, 64, 1024, ROWS_UNKNOWN);
+    T_TRUE(sending_next(d, &batch, &a));
+    T_TRUE(sending_next(d, &batch, &b));
+    T_FALSE(give(d, cmd_of(SEND_CLOSE, 0, 9)));
+    job(d, 0, 10, 8, 16, 16);
+    T_TRUE(sending_next(d, &batch, &c));
+    T_EQ_U64(batch.segments[0].generation, 10);
+    T_FALSE(give(d, cmd_of(SEND_CLOSE, 0, 9)));
+    done(d, a);
+    T_EQ_U64(quiets, 0);
+    done(d, b);
+    T_EQ_U64(quiets, 2);
+    T_EQ_U64(last_quiet.generation, 9);
+    T_FALSE(give(d, cmd_of(SEND_CLOSE, 0, 10)));
+    done(d, c);
+    T_EQ_U64(quiets, 3);
+    T_EQ_U64(last_quiet.generation, 10);
+    T_TRUE(give(d, cmd_of(SEND_CLOSE, 0, 9)));
+    free(d);
+}
+
+TEST(broken_peer_stands_still)
+{
+    struct sending *d = make();
+    struct data_cmd c = cmd_of(SEND_REWIND, 0, 9);
+    uint32_t t;
+
+    job(d, 0, 9, 64, 1024, ROWS_UNKNOWN);
+    job(d, 1, 10, 64, 1024, ROWS_UNKNOWN);
+    T_TRUE(sending_next(d, &batch, &t));
+    sending_broken(d, 1);
+    nothing(d);
+    limit(d, 0, 9, 1100, ROWS_UNKNOWN);
+    nothing(d);
+    T_FALSE(give(d, cmd_of(SEND_CLOSE, 1, 10)) && batch.count > 1);
+    done(d, t);
+    nothing(d);
+    c.attempt = 1;
+    c.a = 8;
+    T_FALSE(give(d, c));
+    done(d, expect(d, 0, 0, 8));
+    job(d, 2, 11, 1, 4, 4); /* what is opened after the break goes */
+    done(d, expect(d, 2, 0, 4));
+    free(d);
+}
+
+TEST(closed_peer)
+{
+    struct sending *d = make();
+    struct data_cmd c = cmd_of(SEND_REWIND, 0, 9);
+    uint32_t t;
+
+    job(d, 0, 9, 64, 1024, ROWS_UNKNOWN);
+    T_TRUE(sending_next(d, &batch, &t));
+    T_FALSE(give(d, cmd_of(PEER_CLOSE, 0, 0)));
+    nothing(d);
+    T_FALSE(give(d, cmd_of(SEND_CLOSE, 0, 9)));
+    done(d, t);
+    T_EQ_U64(quiets, 1);
+    job(d, 0, 9, 64, 1024, ROWS_UNKNOWN);
+    nothing(d); /* the peer is not open */
+    sending_peer(d, 1, 2, 52 * KIB);
+    nothing(d);
+    c.a = 64;
+    T_FALSE(give(d, c));
+    done(d, expect(d, 0, 0, 52));
+    T_EQ_U64(batch.address, 1); /* generation 9, part 0, of two */
+    free(d);
+}
+
+/* A peer that asks for nonsense gets nothing, and nobody is hurt. */
+TEST(hostile_geometry)
+{
+    static const uint32_t odd[] = {0, 1, 3, 4, 16, 240, 241, 0x7fffffff,
+        0x80000000, 0xfffffffc, 0xffffffff};
+    struct sending *d = make();
+    uint32_t t;
+
+    for (size_t u = 0; u < ARRAY_LEN(odd); u++)
+        for (size_t p = 0; p < ARRAY_LEN(odd); p++)
+            for (size_t f = 0; f < ARRAY_LEN(odd); f++) {
+                struct data_cmd c = cmd_of(SEND_OPEN, 0, 9 + u);
+
+                c.unit_rows = odd[u];
+                c.part_rows = odd[p];
+                c.from = odd[f];
+                give(d, c);
+                run(d, 0, 9 + u, 0, 8);
+                limit(d, 0, 9 + u, odd[p], odd[f]);
+                limit(d, 0, 9 + u, ROWS_UNKNOWN, ROWS_UNKNOWN);
+                for (int i = 0; i < 200 && sending_next(d, &batch, &t); i++) {
+                    T_CHECK(batch.segments[0].first < 128, "row %u",
+                        batch.segments[0].first);
+                    done(d, t);
+                }
+                T_TRUE(give(d, cmd_of(SEND_CLOSE, 0, 9 + u)));
+            }
+    free(d);
+}
+
+/* More source pieces in a unit than a message may have: it stands still. */
+TEST(unit_in_too_many_blocks)
+{
+    struct sending_pool pool = {256, 10, 1, 32};
+    struct sending *d = make_with(0, 1, 256 * KIB, 52 * KIB, &pool);
+    struct data_cmd c = cmd_of(SEND_OPEN, 0, 9);
+
+    T_TRUE(sending_unit_ok(15, 1));
+    T_FALSE(sending_unit_ok(16, 1));
+    T_FALSE(sending_unit_ok(0, 1));
+    sending_peer(d, 1, 1, 52 * KIB);
+    c.unit_rows = 16;
+    T_FALSE(give(d, c));
+    for (uint32_t b = 0; b < 64; b++)
+        run(d, 0, 9, b * 3, 1);
+    limit(d, 0, 9, 64, 64);
+    nothing(d);
+    c.generation = 10;
+    c.unit_rows = 15;
+    c.part_rows = 60;
+    T_FALSE(give(d, c));
+    for (uint32_t b = 0; b < 60; b++)
+        run(d, 0, 10, b * 3, 1);
+    limit(d, 0, 10, 60, 60);
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t t;
+
+        T_TRUE(sending_next(d, &batch, &t));
+        T_EQ_U64(batch.segments[0].rows, 15);
+        T_EQ_U64(batch.from[0].pieces, 15);
+        done(d, t);
+    }
+    nothing(d);
+    free(d);
+}
+
+TEST(messages_are_bounded)
+{
+    struct sending *d = make_with(0, 1, 512 << 20, 52 * KIB, &POOL);
+    uint32_t t, n = 0;
+
+    for (uint32_t peer = 0; peer < PEERS; peer++)
+        sending_peer(d, peer, 1, 52 * KIB);
+    for (uint32_t slot = 0; slot < PEERS + 1; slot++) {
+        struct data_cmd c = cmd_of(SEND_OPEN, slot, 9 + slot);
+
+        c.peer = slot % PEERS;
+        T_FALSE(give(d, c));
+        for (int i = 0; i < 40; i++)
+            run(d, slot, 9 + slot, 0, 256);
+        limit(d, slot, 9 + slot, 4096, ROWS_UNKNOWN);
+    }
+    while (n < 10000 && sending_next(d, &batch, &t))
+        n++;
+    T_CHECK(n <= SEND_MESSAGES_MAX, "%u messages", n);
+    T_EQ_U64(n, sending_active(d));
+    T_TRUE(n <= PEERS * SEND_MESSAGES_EP);
+    free(d);
+}
+
+/* --- both halves ------------------------------------------------------------
+ * Every shard of a sender with n shards sends to every shard of a receiver
+ * with m; messages are delivered in any order and some twice. */
+#define L_SHARDS_MAX 3
+#define QUEUE        64
+
+struct wire_message {
+    struct send_batch b;
+    uint32_t shard, token;
+    bool done;
+};
+
+struct world {
+    struct sending *send[3];
+    struct landing *land[L_SHARDS_MAX];
+    uint32_t senders, receivers, rows, granted;
+    uint32_t source[4096], place[4096], landed[4096];
+    uint64_t generation;
+    struct wire_message queue[QUEUE];
+    uint32_t queued;
+};
+
+static const struct landing_pool LAND = {512, 8, 4, 32, ROW};
+static struct world w;
+
+static struct landing *land_make(uint32_t shard, uint32_t shards)
+{
+    struct slab s = {0};
+
+    T_TRUE(landing_init(&s, 8, shard, shards, &LAND, 1) == NULL);
+    s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
+    memset(s.p, 0, s.cap);
+    return landing_init(&s, 8, shard, shards, &LAND, 1);
+}
+
+static void land_all(struct data_cmd c)
+{
+    bool quiet;
+
+    c.slot = (uint32_t)(c.generation % 8);
+    for (uint32_t i = 0; i < w.receivers; i++)
+        T_TRUE(landing_cmd(w.land[i], &c, &quiet));
+}
+
+static void send_all(struct data_cmd c)
+{
+    for (uint32_t i = 0; i < w.senders; i++)
+        T_FALSE(give(w.send[i], c));
+}
+
+static void world_init(uint64_t *seed, uint32_t senders, uint32_t receivers)
+{
+    struct data_cmd c;
+    uint32_t block = 0;
+
+    w = (struct world){.senders = senders,
+        .receivers = receivers,
+        .rows = 1 + (uint32_t)t_rand_below(seed, 2000),
+        .generation = t_rand(seed)};
+    for (uint32_t i = 0; i < receivers; i++)
+        w.land[i] = land_make(i, receivers);
+    for (uint32_t i = 0; i < senders; i++) {
+        w.send[i] = make_with(i, senders, 128 * KIB, 26 * KIB, &POOL);
+        sending_peer(w.send[i], 1, receivers, 52 * KIB);
+    }
+    c = cmd_of(LAND_OPEN, 0, w.generation);
+    land_all(c);
+    c = cmd_of(SEND_OPEN, 5, w.generation);
+    c.part_rows = 32;
+    send_all(c);
+    for (uint32_t row = 0; row < w.rows;) {
+        uint32_t blocks = 1 + (uint32_t)t_rand_below(seed, 3);
+
+        c = cmd_of(SEND_RUN, 5, w.generation);
+        c.a = block;
+        c.b = blocks;
+        send_all(c);
+        for (uint32_t r = 0; r < blocks * 16 && row < 4096; r++)
+            w.source[row++] = block * 16 + r;
+        block += blocks + (uint32_t)t_rand_below(seed, 2);
+        block = min_u32(block, 250); /* the rest in one run */
+    }
+}
+
+static void grant_more(uint64_t *seed)
+{
+    uint32_t blocks = 1 + (uint32_t)t_rand_below(seed, 20), at = w.granted / 8;
+    struct data_cmd c = cmd_of(LAND_RUN, 0, w.generation);
+    uint32_t first = 511 - at - blocks; /* runs go downwards */
+
+    if (w.granted >= w.rows || at + blocks > 500)
+        blocks = 0;
+    if (blocks > 0) {
+        c.a = first;
+        c.b = blocks;
+        land_all(c);
+        for (uint32_t r = 0; r < blocks * 8; r++)
+            w.place[w.granted++] = first * 8 + r;
+    }
+    c = cmd_of(SEND_LIMIT, 5, w.generation);
+    c.a = min_u32(w.granted, w.rows);
+    if (c.a == w.rows || t_rand_below(seed, 4) == 0)
+        c.total = w.rows;
+    send_all(c);
+}
+
+static void deliver_segment(
+    const struct send_batch *b, uint32_t i, const struct piece *from)
+{
+    struct landing *l = w.land[b->address];
+    struct piece to[PIECES_MAX];
+    struct data_note note, quiet;
+    uint32_t pool, n, token, bad_slot, q, row = b->segments[i].first, s = 0;
+    enum err e =
+        landing_begin(l, &b->segments[i], &pool, to, &n, &token, &bad_slot);
+
+    if (e == ERR_STALE)
+        return; /* a duplicate */
+    T_OK(e);
+    for (uint32_t k = 0, r = 0; r < b->segments[i].rows; r++) {
+        if (s == from[k].rows) {
+            k++;
+            s = 0;
+        }
+        T_EQ_U64(from[k].block * 16 + from[k].at + s++, w.source[row + r]);
+    }
+    for (uint32_t k = 0; k < n; k++)
+        for (uint32_t r = 0; r < to[k].rows; r++, row++) {
+            T_EQ_U64(to[k].block * 8 + to[k].at + r, w.place[row]);
+            T_EQ_U64(++w.landed[row], 1);
+        }
+    T_TRUE(landing_end(l, token, true, &note, &q, &quiet));
+}
+
+static void deliver(uint64_t *seed)
+{
+    uint32_t i = (uint32_t)t_rand_below(seed, w.queued);
+    struct wire_message *m = &w.queue[i];
+    const struct piece *from = m->b.pieces;
+
+    for (uint32_t k = 0; k < m->b.count; k++) {
+        deliver_segment(&m->b, k, from);
+        from += m->b.from[k].pieces;
+    }
+    if (!m->done)
+        done(w.send[m->shard], m->token);
+    m->done = true;
+    if (t_rand_below(seed, 4) != 0)
+        w.queue[i] = w.queue[--w.queued];
+}
+
+static void world_run(uint64_t *seed, uint32_t senders, uint32_t receivers)
+{
+    bool more = true;
+
+    world_init(seed, senders, receivers);
+    while (more || w.queued > 0 || w.granted < w.rows) {
+        if (t_rand_below(seed, 10) == 0)
+            grant_more(seed);
+        more = false;
+        for (uint32_t i = 0; i < senders && w.queued < QUEUE; i++) {
+            struct wire_message *m = &w.queue[w.queued];
+
+            if (!sending_next(w.send[i], &m->b, &m->token))
+                continue;
+            m->shard = i;
+            m->done = false;
+            w.queued++;
+            more = true;
+        }
+        if (w.queued > 0)
+            deliver(seed);
+    }
+    for (uint32_t r = 0; r < w.rows; r++)
+        T_CHECK(w.landed[r] == 1, "row %u of %u landed %u times: %u to %u", r,
+            w.rows, w.landed[r], senders, receivers);
+    for (uint32_t i = 0; i < senders; i++) {
+        T_EQ_U64(sending_active(w.send[i]), 0);
+        T_TRUE(give(w.send[i], cmd_of(SEND_CLOSE, 5, w.generation)));
+        free(w.send[i]);
+    }
+    for (uint32_t i = 0; i < receivers; i++) {
+        T_TRUE(landing_full(w.land[i], (uint32_t)(w.generation % 8)) ||
+               w.granted > w.rows);
+        free(w.land[i]);
+    }
+}
+
+TEST(every_row_lands_once)
+{
+    uint64_t seed = 7;
+
+    for (int i = 0; i < 20; i++)
+        for (uint32_t n = 1; n <= 3; n++)
+            for (uint32_t m = 1; m <= 3; m++)
+                world_run(&seed, n, m);
+}
