@@ -429,9 +429,9 @@ class Connection:
     def _unbind(self, room: Shown, reply: Reply) -> None:
         """The cell is free once the RELEASE of everything is answered."""
         def released(answer: Reply) -> None:
-            place = (room.cell, room.tag)
-            if not answer.error and self._rooms.pop(place, None):
-                self._free.append(room.cell)
+            if not answer.error:
+                if self._rooms.pop((room.cell, room.tag), None):
+                    self._free.append(room.cell)
 
         reply.then = released
 
