@@ -85,7 +85,9 @@ enum event_type {
 struct event {
     enum event_type type;
     uint64_t now_ns; /* monotonic, never less than the last event's */
-    uint32_t conn, link;
+    uint32_t conn;   /* below limits.connections */
+    uint32_t link;   /* below 2 x limits.peers; langd chooses, encoded's body
+                        does */
     uint32_t uid, gid;
     int32_t pid;
     enum err err;

@@ -1,0 +1,185 @@
+/* calls.c - see calls.h. Owned by the loop's thread. */
+#include "core/calls.h"
+
+#include "base/check.h"
+
+void pool_meta_init(struct pool_meta *m, const struct conf_pool *c)
+{
+    uint32_t at;
+
+    m->conf = c;
+    if (strcmp(c->layout, "engine") != 0) {
+        enum err e = layout_parse(span_str(c->layout), &m->layout, &at);
+
+        CHECK(e == OK, "layout of pool %s was not checked", c->name);
+    }
+}
+
+void pool_meta_ready(
+    struct pool_meta *m, bool ok, const uint64_t *offsets, uint64_t bytes)
+{
+    m->ready = ok;
+    m->broken = !ok;
+    m->bytes = bytes;
+    if (ok)
+        memcpy(m->offsets, offsets, sizeof(m->offsets));
+    else
+        m->layout.count = 0;
+}
+
+void call_hello(const struct calls *c, struct out *out, uint32_t conn,
+    const struct local_msg *m)
+{
+    const struct self *self = &c->peers->self;
+    const struct conf *conf = self->c->conf;
+    struct local_msg w = {.type = LOCAL_WELCOME, .seq = m->seq};
+    const char *text;
+    enum err e = engine_hello(c->engines, conn, &m->hello, self->role, &text);
+
+    if (e != OK) {
+        out_answer(out, conn, m->seq, e, 0, 0, "hello: %s", text);
+        out_action(out, ACT_CONN_CLOSE)->conn = conn;
+        return;
+    }
+    w.welcome.version = WIRE_VERSION;
+    w.welcome.role = self->role;
+    w.welcome.epoch = self->c->epoch;
+    w.welcome.cells = c->engines->conns[conn].cells;
+    w.welcome.rooms_max = (uint32_t)conf->limit_rooms;
+    w.welcome.aux_max = AUX_MAX;
+    w.welcome.name = span_str(conf->name);
+    w.welcome.advertise = span_str(conf->control_advertise);
+    w.welcome.software = span_str(MMX_VERSION);
+    out_local(out, conn, &w, FD_CELLS, 0);
+}
+
+/* --- pools
+ * -------------------------------------------------------------------- */
+static void say_pool(const struct calls *c, struct out *out, uint32_t conn,
+    uint32_t seq, uint32_t i)
+{
+    const struct pool_meta *p = c->meta(c->brain, i);
+    uint8_t fields[LAYOUT_FIELDS_MAX * 12];
+    struct writer w = writer_of(fields, sizeof(fields));
+    struct local_msg m = {.type = LOCAL_POOL_INFO, .seq = seq};
+
+    if (!p->ready) {
+        out_answer(out, conn, seq, ERR_INTERNAL, 0, 0,
+            "pool %s: its memory could not be had; the daemon's log says more",
+            p->conf->name);
+        return;
+    }
+    for (uint32_t f = 0; f < p->layout.count; f++) {
+        put_u64(&w, p->offsets[f]);
+        put_u32(&w, p->layout.fields[f].row_bytes);
+    }
+    m.pool_info.pool = (uint16_t)i;
+    m.pool_info.access = c->engines_write || p->conf->engine_access;
+    m.pool_info.block_rows = (uint32_t)p->conf->block_rows;
+    m.pool_info.blocks = (uint32_t)p->conf->blocks;
+    m.pool_info.bytes = p->bytes;
+    m.pool_info.name = span_str(p->conf->name);
+    m.pool_info.memory = span_str(p->conf->memory);
+    m.pool_info.layout = span_str(p->layout.text);
+    m.pool_info.fields = span_of(fields, w.len);
+    out_local(out, conn, &m, FD_POOL, i);
+}
+
+enum err call_pool_check(
+    const struct calls *c, uint32_t conn, uint32_t i, const char **text)
+{
+    const struct pool_meta *p;
+
+    *text = "no pool of that number";
+    if (i >= c->pools_count)
+        return ERR_MALFORMED;
+    p = c->meta(c->brain, i);
+    *text = "this user may not use the pool";
+    if (!engine_may(c->engines, conn, &p->conf->uids, &p->conf->gids))
+        return ERR_NOT_OWNER;
+    *text = "the pool has no layout or memory yet";
+    if (!p->ready)
+        return ERR_NOT_READY;
+    *text = "";
+    return OK;
+}
+
+static uint32_t pool_named(const struct calls *c, struct span name)
+{
+    for (uint32_t i = 0; i < c->pools_count; i++)
+        if (name.len == 0 ||
+            span_eq(span_str(c->meta(c->brain, i)->conf->name), name))
+            return i;
+    return NONE;
+}
+
+void call_pool(const struct calls *c, struct out *out, uint32_t conn,
+    const struct local_msg *m)
+{
+    uint32_t i = pool_named(c, m->pool.name), at = 0;
+    struct pool_meta *p = i == NONE ? NULL : c->meta(c->brain, i);
+    struct layout want;
+    const char *text;
+
+    if (!p) {
+        out_answer(out, conn, m->seq, ERR_MALFORMED, 0, 0,
+            "no pool `%.*s` here", (int)m->pool.name.len,
+            (const char *)m->pool.name.p);
+        return;
+    }
+    if (call_pool_check(c, conn, i, &text) == ERR_NOT_OWNER) {
+        out_answer(out, conn, m->seq, ERR_NOT_OWNER, 0, 0, "pool %s: %s",
+            p->conf->name, text);
+        return;
+    }
+    if (m->pool.layout.len && layout_parse(m->pool.layout, &want, &at) != OK) {
+        out_answer(out, conn, m->seq, ERR_MALFORMED, at, 0,
+            "layout cannot be read from byte %u on", at);
+        return;
+    }
+    if (p->layout.count == 0 && m->pool.layout.len && !p->asked) {
+        p->layout = want;
+        p->asked = true;
+        p->ask_conn = conn;
+        p->ask_seq = m->seq;
+        out_action(out, ACT_POOL_FIX)->index = i;
+    } else if (p->layout.count == 0) {
+        out_answer(out, conn, m->seq, ERR_NOT_READY, 0, 0,
+            "pool %s: no engine has declared its layout yet", p->conf->name);
+    } else if (m->pool.layout.len && want.hash != p->layout.hash) {
+        out_answer(out, conn, m->seq, ERR_INCOMPATIBLE_LAYOUT, 0, 0,
+            "pool %s has %.200s, the engine has %.200s", p->conf->name,
+            p->layout.text, want.text);
+    } else {
+        say_pool(c, out, conn, m->seq, i);
+    }
+}
+
+bool calls_pools_waiting(const struct calls *c)
+{
+    for (uint32_t i = 0; i < c->pools_count; i++)
+        if (c->meta(c->brain, i)->asked)
+            return true;
+    return false;
+}
+
+void calls_pools_ready(const struct calls *c, struct out *out)
+{
+    if (!calls_pools_waiting(c))
+        return;
+    for (uint32_t i = 0; i < c->pools_count; i++) {
+        struct pool_meta *p = c->meta(c->brain, i);
+
+        if (!p->asked)
+            continue;
+        p->asked = false;
+        if (c->engines->conns[p->ask_conn].state == CONN_READY)
+            say_pool(c, out, p->ask_conn, p->ask_seq, i);
+    }
+    for (uint32_t i = 0; i < c->peers->max; i++) {
+        struct peer *peer = &c->peers->peers[i];
+
+        if (peer->used && peer->up)
+            peer_hello(c->peers, out, peer->link, peer->epoch, true);
+    }
+}

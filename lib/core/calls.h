@@ -1,0 +1,46 @@
+/* calls.h - the calls of engines that both daemons answer alike: HELLO, POOL,
+ * and what a pool is to an engine. Pure; one thread. */
+#ifndef MMX_CORE_CALLS_H
+#define MMX_CORE_CALLS_H
+
+#include "core/engines.h"
+#include "core/peers.h"
+
+/* What engines and peers are told of a pool; first member of the brains'
+ * pools. */
+struct pool_meta {
+    const struct conf_pool *conf;
+    struct layout layout; /* count 0: no engine has declared it yet */
+    bool ready, broken;   /* the memory stands; or could not be had */
+    bool asked;           /* an answer waits for the memory */
+    uint32_t ask_conn, ask_seq;
+    uint64_t offsets[LAYOUT_FIELDS_MAX], bytes;
+};
+
+/* Fills a pool's meta from its config. */
+void pool_meta_init(struct pool_meta *m, const struct conf_pool *c);
+/* The body's word on the pool's memory. */
+void pool_meta_ready(
+    struct pool_meta *m, bool ok, const uint64_t *offsets, uint64_t bytes);
+
+struct calls {
+    struct engines *engines;
+    struct peers *peers;
+    struct pool_meta *(*meta)(void *brain, uint32_t i);
+    void *brain;
+    uint32_t pools_count;
+    bool engines_write; /* encoded: pools are writable for their engines */
+};
+
+void call_hello(const struct calls *c, struct out *out, uint32_t conn,
+    const struct local_msg *m);
+void call_pool(const struct calls *c, struct out *out, uint32_t conn,
+    const struct local_msg *m);
+/* Answers the POOL calls that waited for memory, and tells the peers. */
+void calls_pools_ready(const struct calls *c, struct out *out);
+bool calls_pools_waiting(const struct calls *c);
+/* Pool i as this connection may use it, or the reason why not. */
+MUST_CHECK enum err call_pool_check(
+    const struct calls *c, uint32_t conn, uint32_t i, const char **text);
+
+#endif

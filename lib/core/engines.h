@@ -1,0 +1,154 @@
+/* engines.h - the engines' side of both brains: connections, sessions, and
+ * views: a room in a cell of a connection. Pure; one thread.
+ *
+ * conn     one connection; free again only when its process is dead
+ * session  the connections of one uid with one session name
+ * view     what a connection has of a room: its cell, its rights, what it was
+ *          shown and has not released, and which events it is to hear. A view
+ *          may wait for its room (attach before announce or request)
+ *
+ * A room's blocks are fenced by its views: one that was shown rows holds them
+ * until it releases or its process is dead. */
+#ifndef MMX_CORE_ENGINES_H
+#define MMX_CORE_ENGINES_H
+
+#include "base/heap.h"
+#include "base/list.h"
+#include "base/table.h"
+#include "core/brain.h"
+#include "core/out.h"
+
+/* What every room has, on either side; first member of the brains' rooms. */
+struct room {
+    uint64_t id;
+    uint8_t state, reason; /* enum room_state, enum err */
+    bool used;
+    uint32_t a, b;       /* numbers that belong to the reason */
+    uint32_t session;    /* owner; NONE: none (yet, or any more) */
+    uint32_t rows_shown; /* for cells: rows committed, or readable */
+    struct list views;
+    struct list in_session;
+    struct list todo; /* on the brain's list of rooms to settle */
+    char text[128];
+};
+
+struct view {
+    struct list in_room, in_conn, in_dirty;
+    struct list in_waiting; /* of the session, while there is no room */
+    struct room *room;
+    uint64_t room_id; /* what it waits for, or belongs to */
+    uint32_t scope;   /* langd: peer of the room; encoded: 0 */
+    uint32_t conn, cell, tag;
+    uint32_t released; /* rows [0, released) given back */
+    uint16_t pending;  /* EVENT_ bits to tell */
+    uint8_t rights;
+    bool used, owner;
+    bool fresh;           /* joined; not told yet what is true */
+    bool shown;           /* rows were shown and may be in use */
+    bool through;         /* released all; or its process is dead */
+    uint64_t deadline_ns; /* of waiting */
+    struct heap_node timer;
+};
+
+enum conn_state { CONN_FREE, CONN_OPEN, CONN_READY, CONN_ENDED };
+
+struct conn {
+    uint8_t state;
+    bool notified; /* an ACT_NOTIFY is out */
+    bool bye;
+    uint32_t uid, gid;
+    int32_t pid;
+    uint32_t session, cells;
+    struct list views, dirty;
+    struct list in_session;
+    char name[64];
+};
+
+struct session {
+    bool used;
+    uint32_t uid, conns; /* connections that are not CONN_ENDED */
+    struct list rooms, waiting;
+    char name[64];
+};
+
+/* What a role does with what it is told. */
+struct engines_ops {
+    /* A view joined the room: look at it. */
+    void (*touched)(void *brain, struct room *r);
+    /* A view of the room is about to go: it released all, or is dead. */
+    void (*leaving)(void *brain, struct view *v);
+    /* The owner session is over: fail the room as engine-lost. */
+    void (*orphaned)(void *brain, struct room *r, uint64_t now_ns);
+    /* How long a view waits for its room, when it does not say. */
+    uint64_t wait_ns;
+};
+
+struct engines {
+    struct conn *conns;
+    struct session *sessions;
+    struct view *views;
+    uint32_t *cell_view; /* [conn * cells_max + cell] = view + 1; 0: none */
+    uint32_t conns_max, cells_max, views_max, view_hint, views_used;
+    struct heap timers; /* of views that wait for their room */
+    const struct engines_ops *ops;
+    void *brain;
+    uint64_t *stats;
+};
+
+void engines_init(struct engines *g, struct slab *s, const struct conf *c);
+
+void engine_open(struct engines *g, const struct event *ev);
+/* The connection ended (end of file, or BYE). */
+void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns);
+/* The process is dead: all its views are through and gone. */
+void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns);
+/* HELLO: joins a session. On error the text says why. */
+MUST_CHECK enum err engine_hello(struct engines *g, uint32_t conn,
+    const struct local_hello *m, uint8_t role, const char **text);
+
+/* Fails the views that waited too long, while out has room. */
+void engines_expire(struct engines *g, struct out *out, uint64_t now_ns);
+
+/* May this connection map pools of that access list? */
+bool engine_may(const struct engines *g, uint32_t conn,
+    const struct conf_list *uids, const struct conf_list *gids);
+
+/* Binds cell and tag of conn to a new view. scope as in struct view. */
+MUST_CHECK enum err view_add(struct engines *g, uint32_t conn, uint32_t cell,
+    uint32_t tag, uint8_t rights, struct view **out, const char **text);
+/* The view under this cell and tag; NULL: none. */
+struct view *view_get(
+    const struct engines *g, uint32_t conn, uint32_t cell, uint32_t tag);
+/* Puts the view on the room (and off its session's waiting list). */
+void view_join(struct engines *g, struct view *v, struct room *r);
+/* Lets the view wait for a room of its session. */
+void view_wait(struct engines *g, struct view *v, uint64_t room_id,
+    uint32_t scope, uint64_t deadline_ns);
+/* A waiting view failed (its deadline, or it was aborted). */
+void view_fail(
+    struct engines *g, struct out *out, struct view *v, enum err reason);
+/* Unbinds and forgets; the room is touched. */
+void view_drop(struct engines *g, struct view *v);
+
+/* Tells one view, or all of a room, that something happened. */
+void view_tell(
+    struct engines *g, struct out *out, struct view *v, uint16_t what);
+void room_tell(
+    struct engines *g, struct out *out, struct room *r, uint16_t what);
+/* Writes the room's state, reason and rows into all its views' cells. */
+void room_cells(struct engines *g, struct out *out, struct room *r);
+/* The views of the owner's session that waited for this room join it. */
+void room_gather(
+    struct engines *g, struct room *r, uint32_t session, uint32_t scope);
+/* Is any view left that was shown rows and is not through? */
+bool room_in_use(const struct room *r);
+
+/* Next view of conn with something pending, NULL: none (and the connection
+ * will be notified again for the next). */
+struct view *engine_next_dirty(struct engines *g, uint32_t conn);
+
+void room_init(struct room *r, uint64_t id);
+/* Takes the room off its session. */
+void room_orphan(struct room *r);
+
+#endif

@@ -1,0 +1,351 @@
+/* langd.c - the brain of the language side: what happens, in which order it is
+ * looked at, and when time matters. Rooms are langd_room.c, blocks
+ * langd_grant.c, messages langd_peer.c and langd_local.c. Owned by the loop's
+ * thread; everything is carved from one slab at start. */
+#include "core/langd.h"
+
+#include <stdio.h>
+
+/* --- making
+ * --------------------------------------------------------------------- */
+static void size_heap(struct heap *h, struct slab *s, uint32_t cap)
+{
+    h->cap = cap;
+    h->len = 0;
+    h->nodes = slab_take(s, cap, sizeof(struct heap_node *));
+}
+
+static void make_pool(struct langd *l, struct slab *s, uint32_t i)
+{
+    const struct conf_pool *c = &l->c.conf->pools[i];
+    struct lpool *p = &l->pools[i];
+    uint32_t blocks = (uint32_t)c->blocks;
+    uint32_t max = (uint32_t)c->max_room_blocks;
+
+    pool_init(&p->p, s, blocks);
+    rowmap_init(&p->landed, s, blocks, (uint32_t)c->block_rows);
+    size_heap(&p->want, s, l->rooms_max);
+    size_heap(&p->need, s, l->rooms_max);
+    size_heap(&p->spec, s, l->rooms_max);
+    size_heap(&p->victim, s, l->rooms_max);
+    p->block_rows = (uint32_t)c->block_rows;
+    p->cap_whole = max ? max : blocks;
+    p->cap_stream =
+        min_u32(max ? max : max_u32(blocks / 2, STREAM_MIN), blocks);
+    p->hold_stream = max_u32(
+        STREAM_MIN, min_u32((uint32_t)c->default_blocks, p->cap_stream));
+    p->head_since_ns = p->revoke_ns = TIME_NEVER;
+}
+
+static struct pool_meta *meta_of(void *brain, uint32_t i)
+{
+    return &((struct langd *)brain)->pools[i].meta;
+}
+
+static void on_touched(void *brain, struct room *r);
+static void on_leaving(void *brain, struct view *v);
+static void on_orphaned(void *brain, struct room *r, uint64_t now_ns);
+static const struct engines_ops engines_ops = {
+    .touched = on_touched, .leaving = on_leaving, .orphaned = on_orphaned};
+
+static void carve(struct langd *l, struct slab *s)
+{
+    const struct conf *c = l->c.conf;
+
+    l->rooms_max = (uint32_t)c->limit_rooms;
+    l->rooms = slab_take(s, l->rooms_max, sizeof(*l->rooms));
+    l->history = slab_take(s, c->limit_history, sizeof(*l->history));
+    table_init(&l->keys, s, l->rooms_max, l->c.seed);
+    tombs_init(&l->tombs, s, (uint32_t)c->limit_tombstones, l->c.seed,
+        c->timeout_tombstone);
+    aux_init(&l->aux, s, c->limit_aux_total);
+    engines_init(&l->engines, s, c);
+    peers_init(&l->peers, s, &l->c, ROLE_LANGD);
+    size_heap(&l->timers, s, l->rooms_max);
+    for (uint32_t i = 0; i < c->pools_count; i++)
+        make_pool(l, s, i);
+}
+
+/* Peers of the config; they are connected when a room wants them. */
+static void make_peers(struct langd *l)
+{
+    for (uint32_t i = 0; i < l->c.conf->peers_count; i++) {
+        const struct conf_peer *c = &l->c.conf->peers[i];
+        struct peer *p = peer_new(&l->peers);
+
+        CHECK(p, "limits.peers is below the %u peers of the config",
+            l->c.conf->peers_count);
+        snprintf(p->label, sizeof(p->label), "%s", c->name);
+        snprintf(p->address, sizeof(p->address), "%s", c->address);
+    }
+}
+
+struct langd *langd_init(struct slab *s, const struct brain_conf *c)
+{
+    struct langd *l = slab_take(s, 1, sizeof(*l));
+    struct langd *counting = NULL;
+    static struct langd scratch;
+
+    if (!l) {
+        memset(&scratch, 0, sizeof(scratch));
+        l = counting = &scratch;
+    }
+    l->c = *c;
+    carve(l, s);
+    if (counting || s->failed)
+        return NULL;
+    list_init(&l->todo);
+    l->engines.ops = &engines_ops;
+    l->engines.brain = l;
+    l->engines.stats = l->peers.stats = l->stats;
+    l->pools_count = c->conf->pools_count;
+    l->calls = (struct calls){
+        &l->engines, &l->peers, meta_of, l, l->pools_count, false};
+    l->peers.self.pools_count = l->pools_count;
+    for (uint32_t i = 0; i < l->pools_count; i++) {
+        pool_meta_init(&l->pools[i].meta, &c->conf->pools[i]);
+        l->peers.self.layouts[i] = &l->pools[i].meta.layout;
+    }
+    for (uint32_t i = 0; i < l->rooms_max; i++)
+        l->rooms[i].free_next = i + 1 < l->rooms_max ? i + 1 : NONE;
+    l->generation_base = (c->seed >> 24) * l->rooms_max;
+    make_peers(l);
+    return l;
+}
+
+const struct layout *langd_layout(const struct langd *l, uint32_t i)
+{
+    return &l->pools[i].meta.layout;
+}
+
+void langd_pool_ready(struct langd *l, uint32_t i, bool ok,
+    const uint64_t *offsets, uint64_t bytes)
+{
+    struct lpool *p = &l->pools[i];
+
+    pool_meta_ready(&p->meta, ok, offsets, bytes);
+    if (!ok)
+        return;
+    p->unit_rows = layout_unit_rows(&p->meta.layout, p->block_rows);
+    p->part_rows = layout_part_rows(&p->meta.layout, p->unit_rows);
+    p->landed.unit = p->unit_rows;
+}
+
+uint32_t langd_blocks_free(const struct langd *l, uint32_t i)
+{
+    return l->pools[i].p.free;
+}
+
+const struct ended *langd_last_ended(const struct langd *l)
+{
+    return l->ended_count
+               ? &l->history[(l->ended_count - 1) % l->c.conf->limit_history]
+               : NULL;
+}
+
+/* --- what engines.c tells
+ * ----------------------------------------------------- */
+static void on_touched(void *brain, struct room *r)
+{
+    lroom_touch(brain, (struct lroom *)(void *)r);
+}
+
+static void on_leaving(void *brain, struct view *v)
+{
+    struct lroom *m = (struct lroom *)(void *)v->room;
+
+    if (v->owner)
+        m->owner_done = true;
+    else if (v->rights & RIGHT_READ)
+        m->readers_done++;
+    lroom_touch(brain, m);
+}
+
+static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
+{
+    struct lroom *m = (struct lroom *)(void *)r;
+
+    (void)now_ns;
+    m->owner_done = true;
+    m->readers = 0;
+    lroom_fail(
+        brain, m, ERR_ENGINE_LOST, 0, 0, "the engine that asked is gone");
+    lroom_touch(brain, m);
+}
+
+/* --- events
+ * ----------------------------------------------------------------------- */
+static void on_note(struct langd *l, const struct data_note *n)
+{
+    struct lroom *m;
+
+    if (n->type == NOTE_PEER_BROKEN)
+        return; /* langd sends no rows */
+    CHECK(n->slot < l->rooms_max, "note of slot %u", n->slot);
+    m = &l->rooms[n->slot];
+    if (!m->r.used || m->generation != n->generation)
+        return;
+    if (n->type == NOTE_LAND_QUIET)
+        lroom_quiet(l, m);
+    else if (n->type == NOTE_LAND_BAD)
+        lroom_fail(
+            l, m, ERR_MALFORMED, 0, 0, "a segment contradicts the total");
+    else if (n->type == NOTE_LANDED && lroom_alive(m) &&
+             n->attempt == m->attempt && m->opened)
+        lroom_landed(l, m, n->first, n->rows);
+    grant_classify(l, m);
+}
+
+static void on_link(struct langd *l, struct out *out, uint32_t link, bool up)
+{
+    struct peer *p = link < l->peers.links ? peer_on(&l->peers, link) : NULL;
+
+    if (!p)
+        return;
+    if (up) {
+        peer_hello_until_up(&l->peers, out, p, l->now_ns);
+        return;
+    }
+    peer_down(&l->peers, p, l->now_ns);
+}
+
+static void expire(struct langd *l, struct out *out)
+{
+    struct heap_node *n;
+    struct peer *p;
+    bool lost;
+
+    while ((p = peers_expired(&l->peers, l->now_ns, &lost))) {
+        if (lost)
+            langd_peer_lost(l, out, p);
+        else
+            peer_hello_until_up(&l->peers, out, p, l->now_ns);
+    }
+    engines_expire(&l->engines, out, l->now_ns);
+    while ((n = heap_first(&l->timers)) && n->key <= l->now_ns) {
+        heap_remove(&l->timers, n);
+        lroom_expired(l, CONTAINER_OF(n, struct lroom, timer));
+    }
+    for (uint32_t i = 0; i < l->pools_count; i++)
+        l->pools[i].dirty |= l->pools[i].revoke_ns <= l->now_ns;
+}
+
+/* Draws consequences until there are none, or the list is full. */
+static void work(struct langd *l, struct out *out)
+{
+    bool more = true;
+
+    while (more && out_has_room(out)) {
+        struct list *n;
+
+        more = false;
+        for (uint32_t i = 0; i < l->pools_count; i++)
+            if (l->pools[i].dirty && out_has_room(out)) {
+                bool again;
+
+                grant_serve(l, out, &l->pools[i], &again);
+                more |= again;
+            }
+        while (out_has_room(out) && (n = list_pop(&l->todo))) {
+            lroom_settle(l, out, LIST_ENTRY(n, struct lroom, r.todo));
+            more = true;
+        }
+    }
+}
+
+static void dispatch(struct langd *l, struct out *out, const struct event *ev)
+{
+    switch (ev->type) {
+    case EV_CONN_OPEN:
+        engine_open(&l->engines, ev);
+        break;
+    case EV_CONN_END:
+        engine_end(&l->engines, ev->conn, l->now_ns);
+        break;
+    case EV_CONN_DEAD:
+        engine_dead(&l->engines, ev->conn, l->now_ns);
+        break;
+    case EV_LOCAL:
+        langd_on_local(l, out, ev->conn, ev->local);
+        break;
+    case EV_LOCAL_BAD:
+        l->stats[STAT_malformed_local]++;
+        out_answer(out, ev->conn, ev->seq, ev->err, 0, 0, "%s",
+            "the frame breaks the protocol");
+        break;
+    case EV_LINK_UP:
+    case EV_LINK_DOWN:
+        on_link(l, out, ev->link, ev->type == EV_LINK_UP);
+        break;
+    case EV_PEER:
+        if (ev->link < l->peers.links)
+            langd_on_peer(l, out, ev->link, ev->peer);
+        break;
+    case EV_PEER_BAD:
+        l->stats[STAT_malformed_peer]++;
+        break;
+    case EV_NOTE:
+        on_note(l, &ev->note);
+        break;
+    case EV_TIME:
+        expire(l, out);
+        break;
+    case EV_DRAIN:
+        l->draining = true;
+        break;
+    case EV_MORE:
+        calls_pools_ready(&l->calls, out);
+        break;
+    }
+}
+
+static void step(void *brain, const struct event *ev, struct out *out)
+{
+    struct langd *l = brain;
+
+    CHECK(ev->now_ns >= l->now_ns, "time went back");
+    CHECK(out_has_room(out), "a step with a full list");
+    l->now_ns = ev->now_ns;
+    dispatch(l, out, ev);
+    work(l, out);
+}
+
+static bool pending(const void *brain)
+{
+    const struct langd *l = brain;
+
+    for (uint32_t i = 0; i < l->pools_count; i++)
+        if (l->pools[i].dirty)
+            return true;
+    return !list_empty(&l->todo) || calls_pools_waiting(&l->calls);
+}
+
+static uint64_t deadline(const void *brain)
+{
+    const struct langd *l = brain;
+    const struct heap *heaps[] = {
+        &l->timers, &l->engines.timers, &l->peers.timers};
+    uint64_t at = TIME_NEVER;
+
+    for (size_t i = 0; i < ARRAY_LEN(heaps); i++)
+        if (heap_first(heaps[i]))
+            at = min_u64(at, heap_first(heaps[i])->key);
+    for (uint32_t i = 0; i < l->pools_count; i++)
+        at = min_u64(at, l->pools[i].revoke_ns);
+    return at;
+}
+
+static uint32_t open_rooms(const void *brain)
+{
+    return ((const struct langd *)brain)->open;
+}
+
+const struct brain_ops langd_ops = {
+    .role = ROLE_LANGD,
+    .step = step,
+    .pending = pending,
+    .deadline = deadline,
+    .next_event = langd_next_event,
+    .open_rooms = open_rooms,
+    .show = langd_show,
+};

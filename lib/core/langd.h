@@ -1,0 +1,207 @@
+/* langd.h - the inside of the language side's brain; for langd*.c only. The
+ * outside is brain.h.
+ *
+ * A room lives in one slot from REQUEST until everything about it is over.
+ * Handlers change its fields and put it on the todo list; langd_settle then
+ * compares what is with what has been told, and says the difference. */
+#ifndef MMX_CORE_LANGD_H
+#define MMX_CORE_LANGD_H
+
+#include "base/check.h"
+#include "base/heap.h"
+#include "base/list.h"
+#include "base/table.h"
+#include "core/aux_arena.h"
+#include "core/calls.h"
+#include "core/engines.h"
+#include "core/peers.h"
+#include "core/pool.h"
+#include "core/rowmap.h"
+#include "core/tombs.h"
+
+#define ATTEMPTS_MAX 3 /* that broken endpoints may cost */
+#define RETRY_MAX_NS (2 * NS_PER_S)
+#define STREAM_MIN   3 /* blocks that a stream room can always hold */
+
+enum lowe {
+    OWE_GRANT = 1, /* INIT, or RESUME once INIT was confirmed */
+    OWE_ACK = 2,
+    OWE_ABORT = 4
+};
+
+struct lroom {
+    struct room r; /* first */
+    uint32_t peer; /* NONE: the null encoder */
+    struct list in_peer;
+    uint64_t generation, age;
+    uint16_t pool, readers, required, readers_done;
+    uint8_t mode, storage, flags;
+    bool owner_done; /* the owner released, or its session is over */
+    bool removed;    /* no longer under its key */
+    uint64_t group;
+    uint16_t group_size;
+    struct key key;
+
+    /* What encoded has told. */
+    bool length_known, aux_final, item_known;
+    uint8_t item_storage;
+    uint32_t expected, total, max_rows, committed;
+    struct aux aux;
+    bool want;       /* WANT for the grant in force */
+    bool total_told; /* to the shards */
+
+    /* The grant. Rows [base, granted) have blocks. */
+    struct extent held;
+    uint32_t base, granted, from, attempt, broken;
+    bool firm, opened;     /* opened: shards have this attempt */
+    struct extent closing; /* blocks that shards may still land into */
+    uint32_t closing_left; /* shards that have not answered */
+    bool closing_all;      /* the slot was closed, not trimmed */
+
+    /* What has come. */
+    uint32_t landed; /* rows beyond from that are there */
+    uint32_t prefix, exposed, released;
+
+    /* What has been told, and when again. */
+    uint8_t owe;
+    bool confirmed; /* encoded has answered INIT */
+    uint32_t told_attempt, told_granted;
+    bool told; /* (attempt, granted) above were sent at least once */
+    uint64_t retry_ns, backoff_ns;
+
+    /* Deadlines; TIME_NEVER: not running. */
+    uint64_t bootstrap_ns, total_ns, stall_ns, consumer_ns;
+    struct heap_node timer;
+
+    /* Places in the pool's queues. */
+    struct heap_node want_node, need_node, spec_node, victim_node;
+    bool ready_counted, landing_counted;
+
+    uint8_t shown_state; /* in the cells */
+    uint32_t shown_rows;
+
+    struct ended history;
+    uint32_t free_next;
+};
+
+struct lpool {
+    struct pool_meta meta; /* first */
+    struct pool p;
+    struct rowmap landed;
+    uint32_t block_rows, unit_rows, part_rows;
+    uint32_t cap_whole, cap_stream, hold_stream;
+    struct heap want;   /* rooms with rows waiting; oldest first */
+    struct heap need;   /* rooms without; oldest first */
+    struct heap spec;   /* speculative grants, nothing landed; youngest first */
+    struct heap victim; /* waiting with landed rows; youngest first */
+    uint32_t ready_rooms, landing_rooms, closing_blocks;
+    uint64_t head_since_ns; /* the head does not fit since; TIME_NEVER */
+    uint64_t revoke_ns;     /* when landed rows may be taken back for it */
+    uint64_t head_wait_ns;  /* longest wait of a head, for people */
+    bool dirty;
+};
+
+struct langd {
+    struct brain_conf c;
+    struct engines engines;
+    struct peers peers;
+    struct calls calls;
+    struct aux_arena aux;
+    struct tombs tombs; /* generations that ended: (generation, 0) */
+    struct table keys;  /* (room, peer) -> slot */
+    struct lroom *rooms;
+    uint32_t rooms_max, rooms_used, open, free_first;
+    struct lpool pools[CONF_POOLS_MAX];
+    uint32_t pools_count;
+    struct heap timers; /* of rooms */
+    struct list todo;
+    struct ended *history;
+    uint64_t ended_count;
+    uint64_t generation_base, generation_count, age_next;
+    uint64_t now_ns;
+    bool draining;
+    uint64_t stats[STAT_COUNT];
+    uint8_t scratch[AUX_MAX];
+};
+
+static inline uint32_t lroom_slot(const struct langd *l, const struct lroom *m)
+{
+    return (uint32_t)(m - l->rooms);
+}
+
+static inline bool lroom_alive(const struct lroom *m)
+{
+    return m->r.state != ROOM_FAILED && m->r.state != ROOM_SUCCESS;
+}
+
+static inline struct peer *lroom_peer(
+    const struct langd *l, const struct lroom *m)
+{
+    return m->peer == NONE ? NULL : &l->peers.peers[m->peer];
+}
+
+static inline struct lpool *lroom_pool(struct langd *l, const struct lroom *m)
+{
+    return &l->pools[m->pool];
+}
+
+/* --- langd_room.c: one room -------------------------------------------------
+ */
+/* A new room in a free slot, on no list; NULL: the table is full. */
+struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer);
+void lroom_touch(struct langd *l, struct lroom *m);
+/* Ends the room as failed; later calls change nothing. */
+void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
+    uint32_t b, const char *text);
+/* Says the difference between what is and what was told. */
+void lroom_settle(struct langd *l, struct out *out, struct lroom *m);
+/* What of the room's deadlines has passed. */
+void lroom_expired(struct langd *l, struct lroom *m);
+/* Rows landed, as a shard says. */
+void lroom_landed(
+    struct langd *l, struct lroom *m, uint32_t first, uint32_t rows);
+/* A shard has no landing left that began before a trim or close. */
+void lroom_quiet(struct langd *l, struct lroom *m);
+/* The prefix [0, rows) is released by all who read. */
+void lroom_released(struct langd *l, struct out *out, struct lroom *m);
+
+/* --- langd_grant.c: blocks of a pool ----------------------------------------
+ */
+/* Sorts the room into its pool's queues by what it is now. */
+void grant_classify(struct langd *l, struct lroom *m);
+/* Takes the room off every queue. */
+void grant_leave(struct langd *l, struct lroom *m);
+/* Serves the queues; *again: the list is full, call again. */
+void grant_serve(
+    struct langd *l, struct out *out, struct lpool *p, bool *again);
+/* Blocks the room wants beyond those that it holds. */
+uint32_t grant_wanted(struct langd *l, const struct lroom *m);
+/* Takes n more blocks and tells the shards. false: they cannot be had. */
+bool grant_take(
+    struct langd *l, struct out *out, struct lroom *m, uint32_t n, bool firm);
+/* Tells the shards of the attempt in force and the blocks that it has. */
+void grant_open(struct langd *l, struct out *out, struct lroom *m);
+/* Takes back what was not exposed and raises the attempt. */
+void grant_revoke(struct langd *l, struct out *out, struct lroom *m);
+/* Gives back blocks beyond the total. */
+void grant_trim(struct langd *l, struct out *out, struct lroom *m);
+/* Closes the slot in the shards, if it is open. reply: wait until quiet. */
+void grant_close(struct langd *l, struct out *out, struct lroom *m, bool reply);
+
+/* --- langd_peer.c, langd_local.c --------------------------------------------
+ */
+void langd_on_peer(
+    struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m);
+void langd_peer_lost(struct langd *l, struct out *out, struct peer *p);
+/* Connects when there is no link yet. */
+void langd_connect(struct langd *l, struct out *out, struct peer *p);
+void langd_say(struct langd *l, struct out *out, struct lroom *m);
+void langd_on_local(
+    struct langd *l, struct out *out, uint32_t conn, const struct local_msg *m);
+/* Rows released by all readers have changed. */
+void langd_readers(struct langd *l, struct out *out, struct lroom *m);
+bool langd_next_event(void *brain, uint32_t conn, struct writer *w);
+bool langd_show(
+    void *brain, const char *what, uint64_t now_ns, struct shower *s);
+
+#endif

@@ -1,0 +1,414 @@
+/* langd_peer.c - what langd and its encoders tell each other about rooms
+ * (RULES 1, 2). Owned by the loop's thread. Every request says the present
+ * state and is repeated until answered; answers are believed only for the
+ * generation and attempt in force. */
+#include "core/langd.h"
+
+/* --- saying -----------------------------------------------------------------
+ */
+static struct peer_msg about(const struct lroom *m, enum peer_type type)
+{
+    return (struct peer_msg){
+        .type = type, .room = m->r.id, .generation = m->generation};
+}
+
+static void say_grant(struct langd *l, struct out *out, struct lroom *m,
+    struct peer *p, bool again)
+{
+    const struct lpool *pool = lroom_pool(l, m);
+    struct peer_msg msg = about(m, m->confirmed ? PEER_RESUME : PEER_INIT);
+
+    if (m->confirmed) {
+        msg.resume.attempt = m->attempt;
+        msg.resume.granted = m->granted;
+        msg.resume.from = m->from;
+        if (!again) {
+            l->stats[STAT_resumes]++;
+            m->history.resumes++;
+            m->history.resumed_ns = l->now_ns;
+        }
+    } else {
+        msg.init.layout = pool->meta.layout.hash;
+        msg.init.attempt = m->attempt;
+        msg.init.granted = m->granted;
+        msg.init.from = m->from;
+        msg.init.unit_rows = pool->unit_rows;
+        msg.init.part_rows = pool->part_rows;
+        msg.init.required_dst = m->required;
+        msg.init.storage = m->storage;
+        msg.init.flags =
+            (uint8_t)(m->flags | (m->mode == MODE_STREAM ? FLAG_STREAM : 0));
+        msg.init.key = m->key;
+        if (!m->history.init_ns)
+            m->history.init_ns = l->now_ns;
+    }
+    peer_send(&l->peers, out, p, &msg);
+    m->told = true;
+    m->told_attempt = m->attempt;
+    m->told_granted = m->granted;
+}
+
+static void say_ack(
+    struct langd *l, struct out *out, struct lroom *m, struct peer *p)
+{
+    struct peer_msg msg = about(m, PEER_ACK);
+
+    msg.ack.rows = m->total;
+    peer_send(&l->peers, out, p, &msg);
+}
+
+static void say_abort(
+    struct langd *l, struct out *out, struct lroom *m, struct peer *p)
+{
+    struct peer_msg msg = about(m, PEER_ABORT);
+
+    msg.abort.reason = m->r.reason;
+    msg.abort.text = span_str(m->r.text);
+    peer_send(&l->peers, out, p, &msg);
+}
+
+void langd_say(struct langd *l, struct out *out, struct lroom *m)
+{
+    struct peer *p = lroom_peer(l, m);
+    bool again;
+
+    if (!m->owe || !p)
+        return;
+    if (!p->up) {
+        m->retry_ns = TIME_NEVER; /* HELLO will touch the room */
+        if (p->link == NONE)
+            langd_connect(l, out, p);
+        return;
+    }
+    if (m->retry_ns > l->now_ns)
+        return;
+    again = m->retry_ns != 0;
+    m->backoff_ns = again ? min_u64(2 * m->backoff_ns, RETRY_MAX_NS)
+                          : l->c.conf->timeout_retry;
+    m->retry_ns = l->now_ns + m->backoff_ns;
+    l->stats[STAT_retries] += again;
+    if (m->owe & OWE_GRANT)
+        say_grant(l, out, m, p, again);
+    if (m->owe & OWE_ACK)
+        say_ack(l, out, m, p);
+    if (m->owe & OWE_ABORT)
+        say_abort(l, out, m, p);
+}
+
+/* Answers a message with what is true of its generation. */
+static void say_state(struct langd *l, struct out *out, struct peer *p,
+    const struct peer_msg *in, const struct lroom *m, const struct tomb *tomb)
+{
+    struct peer_msg msg = {
+        .type = PEER_STATE, .room = in->room, .generation = in->generation};
+
+    msg.state.answers = (uint8_t)in->type;
+    msg.state.total = ROWS_UNKNOWN;
+    if (m) {
+        msg.state.state = m->r.state;
+        msg.state.reason = m->r.reason;
+        msg.state.attempt = m->attempt;
+        msg.state.granted = m->granted;
+        msg.state.total = m->total;
+        msg.state.flags = m->aux_final ? FLAG_AUX : 0;
+    } else if (tomb) {
+        msg.state.state = tomb->state;
+        msg.state.reason = tomb->reason;
+    } else {
+        /* What this epoch does not remember was never READY here: a room is
+         * kept until its ACK is answered. */
+        msg.state.state = ROOM_FAILED;
+        msg.state.reason = ERR_STALE;
+    }
+    peer_send(&l->peers, out, p, &msg);
+}
+
+/* --- peers
+ * -------------------------------------------------------------------- */
+void langd_connect(struct langd *l, struct out *out, struct peer *p)
+{
+    size_t at = out->bytes.len, len = strlen(p->address);
+    struct action *a;
+
+    put_bytes(&out->bytes, p->address, len);
+    p->link = peer_index(&l->peers, p);
+    l->peers.link_peer[p->link] = p->link;
+    a = out_action(out, ACT_CONNECT);
+    a->link = p->link;
+    a->at = (uint32_t)at;
+    a->len = (uint32_t)len;
+}
+
+void langd_peer_lost(struct langd *l, struct out *out, struct peer *p)
+{
+    struct data_cmd cmd = {
+        .type = PEER_CLOSE, .peer = peer_index(&l->peers, p)};
+
+    l->stats[STAT_peers_lost]++;
+    LIST_FOREACH (n, &p->rooms) {
+        struct lroom *m = LIST_ENTRY(n, struct lroom, in_peer);
+
+        lroom_fail(l, m, ERR_PEER_LOST, 0, 0, "the encoder daemon is gone");
+        m->owe = 0;
+        m->told = false;
+        lroom_touch(l, m);
+    }
+    p->epoch = 0;
+    out_data(out, &cmd);
+}
+
+static void on_hello(
+    struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m)
+{
+    struct peer *p = peer_on(&l->peers, link);
+    const char *text = "not an mmx-encoded";
+    enum err e = ERR_MALFORMED;
+
+    if (!p)
+        return;
+    if (m->hello.role == ROLE_ENCODED && m->from_epoch != 0) {
+        if (p->epoch && p->epoch != m->from_epoch)
+            langd_peer_lost(l, out, p);
+        e = peer_take_hello(p, &m->hello, &l->c.boot, &text);
+    }
+    if (e != OK) {
+        l->stats[STAT_malformed_peer]++;
+        peer_nack(&l->peers, out, link, m, e, text);
+        return;
+    }
+    p->epoch = m->from_epoch;
+    peer_arm(&l->peers, p);
+    if (!m->hello.answer)
+        peer_hello(&l->peers, out, link, p->epoch, true);
+    LIST_FOREACH (n, &p->rooms) {
+        struct lroom *r = LIST_ENTRY(n, struct lroom, in_peer);
+
+        r->retry_ns = r->owe ? 0 : TIME_NEVER;
+        lroom_touch(l, r);
+    }
+}
+
+/* --- hearing
+ * --------------------------------------------------------------------- */
+/* Takes what LENGTH tells; OK, or why the room cannot go on. */
+static enum err take_length(struct langd *l, struct lroom *m,
+    const struct peer_length *n, const char **text)
+{
+    static const struct key none;
+    const struct lpool *p = lroom_pool(l, m);
+
+    *text = "storage or key differ from the announced ones";
+    if (m->storage && n->storage != m->storage)
+        return ERR_ITEM_MISMATCH;
+    if (!key_eq(&m->key, &none) && !key_eq(&n->key, &none) &&
+        !key_eq(&m->key, &n->key))
+        return ERR_ITEM_MISMATCH;
+    *text = "a total that was told has changed";
+    if (m->total != ROWS_UNKNOWN && n->total != ROWS_UNKNOWN &&
+        n->total != m->total)
+        return ERR_MALFORMED;
+    *text = "a total above max_rows";
+    if (n->total != ROWS_UNKNOWN && n->total > n->max_rows)
+        return ERR_MALFORMED;
+    if (!m->length_known)
+        m->history.length_ns = l->now_ns;
+    m->length_known = true;
+    m->bootstrap_ns = TIME_NEVER;
+    m->item_storage = n->storage;
+    m->max_rows = n->max_rows;
+    m->committed = max_u32(m->committed, min_u32(n->committed, n->max_rows));
+    if (n->total != ROWS_UNKNOWN)
+        m->total = n->total;
+    *text = "the item is larger than the pool lets one room hold";
+    if (m->mode == MODE_WHOLE &&
+        div_up(m->total == ROWS_UNKNOWN ? m->committed : m->total,
+            p->block_rows) > p->cap_whole)
+        return ERR_TOO_LARGE;
+    return OK;
+}
+
+static void on_length(struct langd *l, struct out *out, struct lroom *m,
+    const struct peer_msg *msg)
+{
+    const struct peer_length *n = &msg->length;
+    const struct lpool *p = lroom_pool(l, m);
+    bool first = !m->length_known;
+    const char *text;
+    enum err e;
+
+    if (!m->aux_final && (n->flags & FLAG_AUX)) {
+        if (!aux_set(&l->aux, &m->aux, n->aux)) {
+            l->stats[STAT_aux_full]++;
+            return; /* not answered, so it comes again */
+        }
+        m->aux_final = true;
+        first = true;
+    }
+    e = take_length(l, m, n, &text);
+    if (e == ERR_TOO_LARGE)
+        lroom_fail(l, m, e, m->total == ROWS_UNKNOWN ? m->committed : m->total,
+            p->cap_whole * p->block_rows, text);
+    else if (e != OK)
+        lroom_fail(l, m, e, n->total, m->total, text);
+    else if (first)
+        room_tell(&l->engines, out, &m->r, EVENT_LENGTH);
+    grant_classify(l, m);
+    lroom_touch(l, m);
+}
+
+static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
+{
+    const struct lpool *p = lroom_pool(l, m);
+
+    if (n->attempt != m->attempt) {
+        l->stats[STAT_stale_attempt]++;
+        return;
+    }
+    /* With several destinations it says what is asked for, not committed. */
+    if (m->required <= 1)
+        m->committed = max_u32(m->committed, n->committed);
+    if (m->max_rows != ROWS_UNKNOWN)
+        m->committed = min_u32(m->committed, m->max_rows);
+    if (m->mode == MODE_WHOLE &&
+        div_up(m->committed, p->block_rows) > p->cap_whole) {
+        lroom_fail(l, m, ERR_TOO_LARGE, m->committed,
+            p->cap_whole * p->block_rows,
+            "the item is larger than the pool lets one room hold");
+        return;
+    }
+    if (n->granted >= m->granted && !m->want) {
+        m->want = true;
+        l->stats[STAT_wants]++;
+    }
+    grant_classify(l, m);
+    lroom_touch(l, m);
+}
+
+static void on_broken(struct langd *l, struct out *out, struct lroom *m,
+    const struct peer_broken *n)
+{
+    if (n->attempt != m->attempt || m->closing_left) {
+        l->stats[STAT_stale_attempt]++;
+        return;
+    }
+    l->stats[STAT_broken]++;
+    if (++m->broken > ATTEMPTS_MAX) {
+        lroom_fail(l, m, ERR_PEER_LOST, m->broken, 0,
+            "the data endpoint broke too often");
+        return;
+    }
+    grant_revoke(l, out, m);
+    grant_classify(l, m);
+}
+
+static void on_state(
+    struct langd *l, struct lroom *m, const struct peer_state *n)
+{
+    switch (n->answers) {
+    case PEER_INIT:
+    case PEER_RESUME:
+        if (n->state == ROOM_FAILED || n->attempt != m->told_attempt ||
+            n->granted < m->told_granted)
+            break;
+        m->confirmed = true;
+        if (m->told_attempt == m->attempt && m->told_granted == m->granted)
+            m->owe &= (uint8_t)~OWE_GRANT;
+        break;
+    case PEER_ACK:
+        m->owe &= (uint8_t)~OWE_ACK;
+        break;
+    default:
+        break;
+    }
+    lroom_touch(l, m);
+}
+
+static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)
+{
+    if (n->answers != PEER_INIT && n->answers != PEER_RESUME)
+        return;
+    /* What it does not know any more is said whole again, after a while. */
+    if (n->reason == ERR_STALE)
+        m->confirmed = false;
+    else if (n->reason != ERR_NO_BLOCKS && n->reason != ERR_BUSY &&
+             n->reason != ERR_DRAINING)
+        lroom_fail(l, m,
+            n->reason < ERR_COUNT ? (enum err)n->reason : ERR_INTERNAL, 0, 0,
+            "the encoder refused the request");
+}
+
+static void on_alive(struct langd *l, struct out *out, struct lroom *m,
+    const struct peer_msg *msg)
+{
+    char text[128];
+
+    switch (msg->type) {
+    case PEER_LENGTH:
+        on_length(l, out, m, msg);
+        break;
+    case PEER_WANT:
+        on_want(l, m, &msg->want);
+        break;
+    case PEER_BROKEN:
+        on_broken(l, out, m, &msg->broken);
+        break;
+    case PEER_FAILED:
+        span_copy_str(msg->failed.text, text, sizeof(text));
+        m->owe &= (uint8_t)~OWE_GRANT;
+        lroom_fail(l, m,
+            msg->failed.reason && msg->failed.reason < ERR_COUNT
+                ? (enum err)msg->failed.reason
+                : ERR_INTERNAL,
+            msg->failed.a, msg->failed.b, text);
+        m->owe &= (uint8_t)~OWE_ABORT;
+        break;
+    default:
+        break;
+    }
+}
+
+static bool wants_state(enum peer_type type)
+{
+    return type == PEER_LENGTH || type == PEER_WANT || type == PEER_BROKEN ||
+           type == PEER_FAILED;
+}
+
+void langd_on_peer(
+    struct langd *l, struct out *out, uint32_t link, const struct peer_msg *msg)
+{
+    struct lroom *m = &l->rooms[msg->generation % l->rooms_max];
+    struct peer *p;
+
+    if (msg->type == PEER_HELLO) {
+        on_hello(l, out, link, msg);
+        return;
+    }
+    if (!peer_gate(&l->peers, out, link, msg, &p))
+        return;
+    if (!m->r.used || m->generation != msg->generation ||
+        lroom_peer(l, m) != p) {
+        if (wants_state(msg->type)) {
+            l->stats[STAT_stale_generation]++;
+            say_state(l, out, p, msg, NULL,
+                tombs_get(&l->tombs, l->now_ns, msg->generation, 0));
+        }
+        return;
+    }
+    if (msg->type == PEER_STATE)
+        on_state(l, m, &msg->state);
+    else if (msg->type == PEER_NACK)
+        on_nack(l, m, &msg->nack);
+    else if (msg->type == PEER_DRAINED)
+        m->owe &= (uint8_t)~OWE_ABORT;
+    else if (!wants_state(msg->type))
+        peer_nack(&l->peers, out, link, msg, ERR_MALFORMED,
+            "not a message for mmx-langd");
+    else if (lroom_alive(m))
+        on_alive(l, out, m, msg);
+    /* LENGTH that found no space for its aux is not answered. */
+    if (wants_state(msg->type) &&
+        (msg->type != PEER_LENGTH || !(msg->length.flags & FLAG_AUX) ||
+            m->aux_final || !lroom_alive(m)))
+        say_state(l, out, p, msg, m, NULL);
+    lroom_touch(l, m);
+}

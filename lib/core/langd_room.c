@@ -1,0 +1,391 @@
+/* langd_room.c - one room of the language side, from REQUEST until everything
+ * about it is over (RULES 4, 6, 8). Owned by the loop's thread.
+ *
+ * lroom_settle is the one place that draws consequences: it may be called at
+ * any time and does nothing when nothing has changed. An event table with a
+ * row per (state, event) was rejected: most events only change a number, and
+ * what follows from it depends on all the others. */
+#include "core/langd.h"
+
+#include <stdio.h>
+
+struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer)
+{
+    uint32_t slot = l->free_first;
+    struct lroom *m;
+
+    if (slot == NONE || !table_put(&l->keys, id, peer, slot)) {
+        l->stats[STAT_table_full]++;
+        return NULL;
+    }
+    m = &l->rooms[slot];
+    l->free_first = m->free_next;
+    memset(m, 0, sizeof(*m));
+    room_init(&m->r, id);
+    m->peer = peer;
+    list_init(&m->in_peer);
+    if (peer != NONE)
+        list_push_tail(&l->peers.peers[peer].rooms, &m->in_peer);
+    m->generation =
+        l->generation_base + l->generation_count++ * l->rooms_max + slot;
+    m->age = l->age_next++;
+    m->total = m->max_rows = ROWS_UNKNOWN;
+    m->shown_state = UINT8_MAX;
+    m->held = m->closing = extent_none();
+    m->retry_ns = m->stall_ns = m->consumer_ns = TIME_NEVER;
+    m->bootstrap_ns = m->total_ns = TIME_NEVER;
+    m->history.room = id;
+    m->history.generation = m->generation;
+    m->history.opened_ns = l->now_ns;
+    l->rooms_used++;
+    l->open++;
+    l->stats[STAT_rooms_opened]++;
+    return m;
+}
+
+void lroom_touch(struct langd *l, struct lroom *m)
+{
+    if (!list_linked(&m->r.todo))
+        list_push_tail(&l->todo, &m->r.todo);
+}
+
+/* --- ends
+ * --------------------------------------------------------------------- */
+static void record(struct langd *l, const struct lroom *m)
+{
+    struct ended *h =
+        &l->history[l->ended_count % (uint32_t)l->c.conf->limit_history];
+    const struct peer *p = lroom_peer(l, m);
+
+    *h = m->history;
+    snprintf(h->peer, sizeof(h->peer), "%.63s", p ? p->label : "null");
+    h->state = m->r.state;
+    h->reason = m->r.reason;
+    h->total = m->total;
+    h->attempts = m->attempt + 1;
+    h->blocks = m->held.blocks;
+    h->bytes = (uint64_t)(m->from + m->landed) *
+               l->pools[m->pool].meta.layout.row_bytes;
+    h->done_ns = l->now_ns;
+    memcpy(h->text, m->r.text, sizeof(h->text));
+    l->ended_count++;
+}
+
+/* Final state: deadlines stop, and a new request may take the key over. */
+static void finish(struct langd *l, struct lroom *m, enum room_state state)
+{
+    m->r.state = (uint8_t)state;
+    tombs_put(&l->tombs, l->now_ns, m->generation, 0, m->r.state, m->r.reason);
+    m->bootstrap_ns = m->total_ns = m->stall_ns = TIME_NEVER;
+    m->want = false;
+    m->owe &= (uint8_t)~OWE_GRANT;
+    l->open--;
+    record(l, m);
+    lroom_touch(l, m);
+}
+
+void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
+    uint32_t b, const char *text)
+{
+    if (!lroom_alive(m))
+        return;
+    m->r.reason = (uint8_t)reason;
+    m->r.a = a;
+    m->r.b = b;
+    snprintf(m->r.text, sizeof(m->r.text), "%s", text);
+    l->stats[STAT_rooms_failed]++;
+    m->retry_ns = 0;
+    m->owe |= m->told && m->peer != NONE ? OWE_ABORT : 0;
+    finish(l, m, ROOM_FAILED);
+    aux_drop(&l->aux, &m->aux);
+}
+
+static void succeed(struct langd *l, struct lroom *m)
+{
+    uint64_t bytes =
+        (uint64_t)m->total * l->pools[m->pool].meta.layout.row_bytes;
+
+    m->r.rows_shown = m->exposed = m->prefix = m->total;
+    l->stats[STAT_rooms_succeeded]++;
+    l->stats[STAT_rows_moved] += m->total;
+    l->stats[STAT_bytes_moved] += bytes;
+    if (m->peer != NONE) {
+        m->owe |= OWE_ACK;
+        m->retry_ns = 0;
+    }
+    m->consumer_ns = l->now_ns + l->c.conf->timeout_consumer;
+    finish(l, m, ROOM_SUCCESS);
+}
+
+/* --- rows come and go
+ * ------------------------------------------------------------ */
+void lroom_landed(
+    struct langd *l, struct lroom *m, uint32_t first, uint32_t rows)
+{
+    struct lpool *p = lroom_pool(l, m);
+
+    if (first < m->from || first > m->granted || rows > m->granted - first) {
+        lroom_fail(l, m, ERR_MALFORMED, first, rows,
+            "rows beyond the total were sent");
+        return;
+    }
+    if (!m->history.first_ns)
+        m->history.first_ns = l->now_ns;
+    m->landed += rows;
+    m->prefix = rowmap_add(
+        &p->landed, &p->p, &m->held, m->base, m->prefix, first, rows);
+    if (m->total != ROWS_UNKNOWN)
+        m->prefix = min_u32(m->prefix, m->total);
+    if (m->stall_ns != TIME_NEVER)
+        m->stall_ns = l->now_ns + l->c.conf->timeout_progress;
+    lroom_touch(l, m);
+}
+
+void lroom_quiet(struct langd *l, struct lroom *m)
+{
+    struct lpool *p = lroom_pool(l, m);
+
+    CHECK(m->closing_left > 0, "room %llx is not closing",
+        (unsigned long long)m->r.id);
+    if (--m->closing_left > 0)
+        return;
+    p->closing_blocks -= m->closing.blocks;
+    pool_give(&p->p, &m->closing);
+    p->dirty = true;
+    lroom_touch(l, m);
+}
+
+void lroom_released(struct langd *l, struct out *out, struct lroom *m)
+{
+    struct lpool *p = lroom_pool(l, m);
+    uint32_t blocks = (m->released - m->base) / p->block_rows;
+    struct data_cmd cmd = {.type = LAND_BASE,
+        .slot = lroom_slot(l, m),
+        .generation = m->generation};
+    struct extent rest;
+    uint32_t short_of;
+
+    if (m->released < m->base || blocks == 0 || blocks > m->held.blocks)
+        return;
+    rest = pool_split(&p->p, &m->held, blocks);
+    m->base += blocks * p->block_rows;
+    cmd.a = m->base;
+    if (m->opened)
+        out_data(out, &cmd);
+    pool_give(&p->p, &m->held);
+    m->held = rest;
+    p->dirty = true;
+    /* What a stream room was promised stays with it: its own blocks first. */
+    short_of = grant_wanted(l, m);
+    if (m->mode == MODE_STREAM && m->held.blocks < p->hold_stream)
+        short_of = min_u32(short_of, p->hold_stream - m->held.blocks);
+    else
+        short_of = 0;
+    if (short_of > 0 && !grant_take(l, out, m, short_of, true))
+        l->stats[STAT_table_full]++;
+    grant_classify(l, m);
+    lroom_touch(l, m);
+}
+
+/* Shows landed rows of a stream room, once what it was promised is there. */
+static void expose(struct langd *l, struct out *out, struct lroom *m)
+{
+    const struct lpool *p = lroom_pool(l, m);
+    uint32_t rest;
+
+    if (m->mode != MODE_STREAM || m->prefix <= m->exposed)
+        return;
+    rest = m->total == ROWS_UNKNOWN ? p->hold_stream
+                                    : div_up(m->total - m->base, p->block_rows);
+    if (m->held.blocks < min_u32(rest, p->hold_stream))
+        return;
+    m->exposed = m->r.rows_shown = m->prefix;
+    room_tell(&l->engines, out, &m->r, EVENT_LANDED);
+}
+
+/* --- settling
+ * ---------------------------------------------------------------------- */
+static void run_stall_clock(struct langd *l, struct lroom *m)
+{
+    uint32_t ready = min_u32(m->granted, m->committed);
+    bool due =
+        lroom_alive(m) && !m->closing_left && m->held.blocks > 0 &&
+        m->from + m->landed < ready - ready % lroom_pool(l, m)->unit_rows;
+
+    if (!due)
+        m->stall_ns = TIME_NEVER;
+    else if (m->stall_ns == TIME_NEVER)
+        m->stall_ns = l->now_ns + (m->landed ? l->c.conf->timeout_progress
+                                             : l->c.conf->timeout_first_byte);
+}
+
+static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
+{
+    uint8_t state = ROOM_BOOTSTRAPPING;
+
+    if (m->total != ROWS_UNKNOWN) {
+        if (!m->total_told && m->opened) {
+            struct data_cmd cmd = {.type = LAND_TOTAL,
+                .slot = lroom_slot(l, m),
+                .generation = m->generation,
+                .total = m->total};
+
+            out_data(out, &cmd);
+            m->total_told = true;
+        }
+        grant_trim(l, out, m);
+    }
+    if (!m->opened && m->held.blocks > 0 && !m->closing_left)
+        grant_open(l, out, m);
+    expose(l, out, m);
+    if (m->length_known)
+        state = m->from + m->landed > 0 ? ROOM_TRANSFERRING : ROOM_WAITING;
+    if (state > m->r.state)
+        m->r.state = state;
+    if (!m->told || m->told_attempt != m->attempt ||
+        m->told_granted != m->granted) {
+        m->owe |= OWE_GRANT;
+        m->retry_ns = 0;
+    }
+}
+
+/* Blocks of an ended room go back when nobody reads or lands any more. */
+static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
+{
+    struct lpool *p = lroom_pool(l, m);
+    bool failed = m->r.state == ROOM_FAILED;
+    bool done = m->owner_done && m->readers_done >= m->readers;
+
+    if (m->closing_left)
+        return;
+    if (failed && m->opened)
+        grant_close(l, out, m, true);
+    if (m->closing_left || room_in_use(&m->r) || (!failed && !done))
+        return;
+    if (m->opened) {
+        /* All has landed; with one shard its order of commands suffices. */
+        grant_close(l, out, m, l->c.shards > 1);
+        if (m->closing_left)
+            return;
+    }
+    if (m->held.blocks > 0) {
+        pool_give(&p->p, &m->held);
+        p->dirty = true;
+    }
+    m->consumer_ns = TIME_NEVER;
+    aux_drop(&l->aux, &m->aux);
+}
+
+static bool over(const struct lroom *m)
+{
+    return !lroom_alive(m) && m->held.blocks == 0 && !m->closing_left &&
+           !m->opened && !m->owe && list_empty(&m->r.views) &&
+           (m->owner_done || m->r.state == ROOM_FAILED);
+}
+
+static void forget(struct langd *l, struct lroom *m)
+{
+    if (table_get(&l->keys, m->r.id, m->peer) == lroom_slot(l, m))
+        table_remove(&l->keys, m->r.id, m->peer);
+    grant_leave(l, m);
+    aux_drop(&l->aux, &m->aux);
+    heap_remove(&l->timers, &m->timer);
+    list_remove(&m->in_peer);
+    list_remove(&m->r.todo);
+    room_orphan(&m->r);
+    m->r.used = false;
+    m->free_next = l->free_first;
+    l->free_first = lroom_slot(l, m);
+    l->rooms_used--;
+}
+
+static void arm(struct langd *l, struct lroom *m)
+{
+    uint64_t at = m->owe ? m->retry_ns : TIME_NEVER;
+
+    at = min_u64(at, min_u64(m->bootstrap_ns, m->total_ns));
+    at = min_u64(at, min_u64(m->stall_ns, m->consumer_ns));
+    if (at == TIME_NEVER)
+        heap_remove(&l->timers, &m->timer);
+    else if (!heap_linked(&m->timer) || m->timer.key != at)
+        heap_set(&l->timers, &m->timer, at);
+}
+
+/* Brings cells up to date, and tells who has not been told. */
+static void show(struct langd *l, struct out *out, struct lroom *m)
+{
+    uint16_t end = m->r.state == ROOM_SUCCESS  ? EVENT_READY
+                   : m->r.state == ROOM_FAILED ? EVENT_FAILED
+                                               : 0;
+    uint16_t what = end;
+    bool fresh = false;
+
+    if (m->length_known)
+        what |= EVENT_LENGTH;
+    if (m->exposed > 0)
+        what |= EVENT_LANDED;
+    LIST_FOREACH (n, &m->r.views) {
+        struct view *v = LIST_ENTRY(n, struct view, in_room);
+
+        if (v->fresh && what)
+            view_tell(&l->engines, out, v, what);
+        fresh |= v->fresh;
+        v->fresh = false;
+    }
+    if (m->shown_state != m->r.state && end) {
+        room_tell(&l->engines, out, &m->r, end);
+        out_action(out, ACT_ENDED);
+    }
+    if (fresh || m->shown_state != m->r.state ||
+        m->shown_rows != m->r.rows_shown)
+        room_cells(&l->engines, out, &m->r);
+    m->shown_state = m->r.state;
+    m->shown_rows = m->r.rows_shown;
+}
+
+void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
+{
+    list_remove(&m->r.todo);
+    if (lroom_alive(m))
+        settle_alive(l, out, m);
+    if (lroom_alive(m) && m->aux_final && m->total != ROWS_UNKNOWN &&
+        m->from + m->landed >= m->total)
+        succeed(l, m);
+    if (!lroom_alive(m))
+        settle_ended(l, out, m);
+    show(l, out, m);
+    run_stall_clock(l, m);
+    langd_say(l, out, m);
+    grant_classify(l, m);
+    list_remove(&m->r.todo);
+    if (over(m))
+        forget(l, m);
+    else
+        arm(l, m);
+}
+
+void lroom_expired(struct langd *l, struct lroom *m)
+{
+    uint64_t now = l->now_ns;
+
+    if (lroom_alive(m)) {
+        enum err e = ERR_TIMEOUT;
+
+        if (m->total_ns <= now || m->bootstrap_ns <= now || m->stall_ns <= now)
+            l->stats[STAT_deadlines]++;
+        if (m->bootstrap_ns <= now)
+            lroom_fail(l, m, e, 0, 0, "no announce came in time");
+        else if (m->total_ns <= now)
+            lroom_fail(l, m, e, m->from + m->landed, m->total,
+                "the room's total time is over");
+        else if (m->stall_ns <= now)
+            lroom_fail(l, m, e, m->from + m->landed, m->granted,
+                "rows are ready and none came");
+    }
+    if (m->consumer_ns <= now) {
+        /* The rows stay with their readers; people shall know. */
+        l->stats[STAT_consumer_overdue]++;
+        m->consumer_ns = TIME_NEVER;
+    }
+    lroom_touch(l, m);
+}

@@ -1,0 +1,131 @@
+/* langd_show.c - what the language side shows of itself, and what must always
+ * hold of it. Owned by the loop's thread; changes nothing. */
+#include "core/langd.h"
+
+#include "core/show.h"
+
+static void show_status(const struct langd *l, struct shower *s)
+{
+    uint32_t up = 0;
+
+    for (uint32_t i = 0; i < l->peers.max; i++)
+        up += l->peers.peers[i].used && l->peers.peers[i].up;
+    s->row(s);
+    s->number(s, "rooms_open", l->open);
+    s->number(s, "rooms_held", l->rooms_used);
+    s->number(s, "rooms_ended", l->ended_count);
+    s->number(s, "peers_up", up);
+    s->number(s, "attachments", l->engines.views_used);
+    s->number(s, "aux_free_bytes", (uint64_t)l->aux.free * AUX_CHUNK);
+    s->number(s, "draining", l->draining);
+}
+
+static void show_rooms(const struct langd *l, uint64_t now_ns, struct shower *s)
+{
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        const struct lroom *m = &l->rooms[i];
+        const struct peer *p;
+
+        if (!m->r.used)
+            continue;
+        p = lroom_peer(l, m);
+        s->row(s);
+        s->number(s, "room", m->r.id);
+        s->text(s, "peer", p ? p->label : "null");
+        s->text(s, "state", state_name(m->r.state));
+        s->text(s, "reason", err_name((enum err)m->r.reason));
+        s->number(s, "age_ms", (now_ns - m->history.opened_ns) / NS_PER_MS);
+        show_rows(s, "total", m->total);
+        s->number(s, "landed", m->from + m->landed);
+        s->number(s, "granted", m->granted);
+        s->number(s, "released", m->released);
+        s->number(s, "blocks", m->held.blocks + m->closing.blocks);
+        s->number(s, "attempt", m->attempt);
+        s->number(s, "resumes", m->history.resumes);
+        s->number(s, "waiting", heap_linked(&m->want_node));
+        s->number(s, "owes", m->owe);
+    }
+    show_history(s, l->history, l->ended_count, l->c.conf->limit_history);
+}
+
+static void show_pools(const struct langd *l, struct shower *s)
+{
+    for (uint32_t i = 0; i < l->pools_count; i++) {
+        const struct lpool *p = &l->pools[i];
+        uint32_t quarantined = p->closing_blocks, ready = 0;
+
+        for (uint32_t r = 0; r < l->rooms_max; r++) {
+            const struct lroom *m = &l->rooms[r];
+
+            if (!m->r.used || m->pool != i)
+                continue;
+            if (m->r.state == ROOM_FAILED || m->owner_done)
+                quarantined += lroom_alive(m) ? 0 : m->held.blocks;
+            else if (m->r.state == ROOM_SUCCESS)
+                ready += m->held.blocks;
+        }
+        show_pool(s, &p->meta, &p->p);
+        s->number(s, "ready", ready);
+        s->number(s, "quarantined", quarantined);
+        s->number(s, "waiting_rooms", p->want.len);
+        s->number(s, "head_wait_max_us", p->head_wait_ns / 1000);
+    }
+}
+
+bool langd_show(
+    void *brain, const char *what, uint64_t now_ns, struct shower *s)
+{
+    struct langd *l = brain;
+
+    if (!strcmp(what, "status"))
+        show_status(l, s);
+    else if (!strcmp(what, "rooms"))
+        show_rooms(l, now_ns, s);
+    else if (!strcmp(what, "pools"))
+        show_pools(l, s);
+    else if (!strcmp(what, "peers"))
+        show_peers(s, &l->peers);
+    else if (!strcmp(what, "stats"))
+        show_stats(s, l->stats);
+    else
+        return false;
+    return true;
+}
+
+void langd_check(const struct langd *l)
+{
+    uint32_t used = 0, alive = 0;
+    uint32_t blocks[CONF_POOLS_MAX] = {0}, closing[CONF_POOLS_MAX] = {0};
+
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        const struct lroom *m = &l->rooms[i];
+
+        if (!m->r.used)
+            continue;
+        used++;
+        alive += lroom_alive(m);
+        blocks[m->pool] += m->held.blocks + m->closing.blocks;
+        closing[m->pool] += m->closing.blocks;
+        CHECK(m->granted ==
+                      m->base + m->held.blocks * l->pools[m->pool].block_rows ||
+                  !lroom_alive(m),
+            "room %llu: granted %u, base %u, %u blocks",
+            (unsigned long long)m->r.id, m->granted, m->base, m->held.blocks);
+        CHECK(m->closing.blocks == 0 || m->closing_left > 0,
+            "room %llu: %u blocks close, nobody is asked",
+            (unsigned long long)m->r.id, m->closing.blocks);
+    }
+    CHECK(used == l->rooms_used && alive == l->open,
+        "%u rooms, %u alive; counted %u and %u", used, alive, l->rooms_used,
+        l->open);
+    for (uint32_t i = 0; i < l->pools_count; i++) {
+        const struct lpool *p = &l->pools[i];
+
+        pool_check(&p->p);
+        CHECK(p->p.free + blocks[i] == p->p.blocks,
+            "pool %u: %u free, %u held, %u in all", i, p->p.free, blocks[i],
+            p->p.blocks);
+        CHECK(closing[i] == p->closing_blocks, "pool %u: %u close, counted %u",
+            i, closing[i], p->closing_blocks);
+    }
+}

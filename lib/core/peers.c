@@ -1,0 +1,276 @@
+/* peers.c - see peers.h. Owned by the loop's thread. One socket per room or
+ * per engine was rejected: a daemon pair shares one connection, and what it
+ * knows of the other is known once. */
+#include "core/peers.h"
+
+#include "base/check.h"
+
+void peers_init(
+    struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role)
+{
+    p->max = (uint32_t)c->conf->limit_peers;
+    p->links = 2 * p->max; /* a peer that comes back may overlap itself */
+    p->peers = slab_take(s, p->max, sizeof(*p->peers));
+    p->link_peer = slab_take(s, p->links, sizeof(*p->link_peer));
+    p->timers.cap = p->max;
+    p->timers.nodes = slab_take(s, p->max, sizeof(*p->timers.nodes));
+    p->self.c = c;
+    p->self.role = role;
+    for (uint32_t i = 0; p->link_peer && i < p->links; i++)
+        p->link_peer[i] = NONE;
+}
+
+struct peer *peer_on(const struct peers *p, uint32_t link)
+{
+    CHECK(link < p->links, "link %u of %u", link, p->links);
+    return p->link_peer[link] == NONE ? NULL : &p->peers[p->link_peer[link]];
+}
+
+uint32_t peer_index(const struct peers *p, const struct peer *peer)
+{
+    return (uint32_t)(peer - p->peers);
+}
+
+struct peer *peer_new(struct peers *p)
+{
+    for (uint32_t i = 0; i < p->max; i++) {
+        struct peer *peer = &p->peers[i];
+
+        if (peer->used)
+            continue;
+        memset(peer, 0, sizeof(*peer));
+        peer->used = true;
+        peer->link = NONE;
+        peer->lost_ns = peer->hello_ns = TIME_NEVER;
+        list_init(&peer->rooms);
+        return peer;
+    }
+    p->stats[STAT_table_full]++;
+    return NULL;
+}
+
+struct peer *peer_named(const struct peers *p, struct span name)
+{
+    for (uint32_t i = 0; i < p->max; i++)
+        if (p->peers[i].used && span_eq(span_str(p->peers[i].name), name))
+            return &p->peers[i];
+    return NULL;
+}
+
+/* --- saying ------------------------------------------------------------------
+ */
+void peer_send(struct peers *p, struct out *out, const struct peer *peer,
+    struct peer_msg *m)
+{
+    m->from_epoch = p->self.c->epoch;
+    m->to_epoch = peer->epoch;
+    m->seq = ++p->seq;
+    out_peer(out, peer->link, m);
+}
+
+void peer_hello(struct peers *p, struct out *out, uint32_t link,
+    uint64_t to_epoch, bool answer)
+{
+    const struct brain_conf *c = p->self.c;
+    uint8_t pools[16384];
+    struct writer w = writer_of(pools, sizeof(pools));
+    struct peer_msg m = {.type = PEER_HELLO, .seq = ++p->seq};
+
+    for (uint32_t i = 0; i < p->self.pools_count; i++) {
+        const struct layout *l = p->self.layouts[i];
+
+        if (l->count == 0)
+            continue;
+        put_u64(&w, l->hash);
+        put_span(&w, span_str(c->conf->pools[i].name), 2, 63);
+        put_span(&w, span_str(l->text), 2, LAYOUT_TEXT_MAX);
+        if (w.failed)
+            break;
+    }
+    m.from_epoch = c->epoch;
+    m.to_epoch = to_epoch;
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    m.hello.role = p->self.role;
+    m.hello.answer = answer;
+    m.hello.segment_max = c->segment_max;
+    m.hello.boot = c->boot;
+    m.hello.name = span_str(c->conf->name);
+    m.hello.advertise = span_str(c->conf->control_advertise);
+    m.hello.software = span_str(MMX_VERSION);
+    m.hello.addresses = c->addresses;
+    m.hello.pools = span_of(pools, w.len);
+    out_peer(out, link, &m);
+}
+
+void peer_hello_until_up(
+    struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns)
+{
+    peer_hello(p, out, peer->link, 0, false);
+    peer->hello_ns = now_ns + p->self.c->conf->timeout_retry * 5;
+    peer_arm(p, peer);
+}
+
+void peer_nack(struct peers *p, struct out *out, uint32_t link,
+    const struct peer_msg *m, enum err reason, const char *text)
+{
+    struct peer_msg nack = {.type = PEER_NACK,
+        .seq = ++p->seq,
+        .from_epoch = p->self.c->epoch,
+        .to_epoch = m->from_epoch,
+        .room = m->room,
+        .generation = m->generation};
+
+    nack.nack.answers = (uint8_t)m->type;
+    nack.nack.reason = (uint8_t)reason;
+    nack.nack.text = span_str(text);
+    out_peer(out, link, &nack);
+}
+
+/* --- hearing
+ * ------------------------------------------------------------------ */
+bool peer_gate(struct peers *p, struct out *out, uint32_t link,
+    const struct peer_msg *m, struct peer **from)
+{
+    struct peer *peer = peer_on(p, link);
+
+    *from = peer;
+    if (peer && peer->up && m->from_epoch == peer->epoch &&
+        m->to_epoch == p->self.c->epoch)
+        return true;
+    p->stats[STAT_stale_epoch]++;
+    if (m->type != PEER_NACK) {
+        peer_nack(p, out, link, m, ERR_STALE, "another epoch");
+        peer_hello(p, out, link, 0, false);
+    }
+    return false;
+}
+
+/* Counts the addresses of a HELLO; NONE: the blob is not well-formed. */
+static uint32_t count_addresses(struct span blob)
+{
+    struct reader r = reader_of(blob.p, blob.len);
+    uint32_t n = 0;
+
+    while (!r.failed && r.at < r.len) {
+        struct span a = get_span(&r, 2, 4096);
+
+        if (a.len == 0)
+            return NONE;
+        n++;
+    }
+    return r.failed || n > 64 ? NONE : n;
+}
+
+/* Reads the pools of a HELLO into a peer; false: not well-formed. */
+static bool read_pools(struct span blob, struct peer *peer)
+{
+    struct reader r = reader_of(blob.p, blob.len);
+
+    peer->pools_count = 0;
+    while (!r.failed && r.at < r.len && peer->pools_count < CONF_POOLS_MAX) {
+        struct peer_pool *pool = &peer->pools[peer->pools_count];
+
+        pool->hash = get_u64(&r);
+        span_copy_str(get_span(&r, 2, 63), pool->name, sizeof(pool->name));
+        span_copy_str(
+            get_span(&r, 2, LAYOUT_TEXT_MAX), pool->text, sizeof(pool->text));
+        if (!r.failed)
+            peer->pools_count++;
+    }
+    return !r.failed;
+}
+
+enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
+    const struct key *boot, const char **text)
+{
+    uint32_t addresses = count_addresses(m->addresses);
+
+    *text = "this daemon speaks protocol version 1";
+    if (m->version_min > WIRE_VERSION || m->version_max < WIRE_VERSION)
+        return ERR_VERSION;
+    *text = "hello without a name, or with bad data addresses";
+    if (m->name.len == 0 || m->name.len > 63 || addresses == NONE ||
+        m->segment_max < 1024)
+        return ERR_MALFORMED;
+    *text = "hello with bad pools";
+    if (!read_pools(m->pools, peer)) {
+        peer->pools_count = 0;
+        return ERR_MALFORMED;
+    }
+    span_copy_str(m->name, peer->name, sizeof(peer->name));
+    span_copy_str(m->advertise, peer->advertise, sizeof(peer->advertise));
+    span_copy_str(m->software, peer->software, sizeof(peer->software));
+    peer->segment_max = m->segment_max;
+    peer->addresses = addresses;
+    peer->same_host = key_eq(&m->boot, boot);
+    peer->up = true;
+    peer->hello_ns = peer->lost_ns = TIME_NEVER;
+    *text = "";
+    return OK;
+}
+
+void peer_tell_shards(
+    struct peers *p, struct out *out, struct peer *peer, struct span addresses)
+{
+    struct data_cmd cmd = {.type = PEER_OPEN, .peer = peer_index(p, peer)};
+    struct action *a;
+    size_t at = out->bytes.len;
+
+    if (peer->told || addresses.len == 0)
+        return;
+    put_bytes(&out->bytes, addresses.p, addresses.len);
+    CHECK(!out->bytes.failed, "no room for %u address bytes", addresses.len);
+    a = out_action(out, ACT_PEER_DATA);
+    a->index = cmd.peer;
+    a->at = (uint32_t)at;
+    a->len = addresses.len;
+    a->word = peer->segment_max;
+    out_data(out, &cmd);
+    peer->told = true;
+}
+
+/* --- time -------------------------------------------------------------------
+ */
+void peer_arm(struct peers *p, struct peer *peer)
+{
+    uint64_t at = min_u64(peer->lost_ns, peer->hello_ns);
+
+    if (at == TIME_NEVER)
+        heap_remove(&p->timers, &peer->timer);
+    else
+        heap_set(&p->timers, &peer->timer, at);
+}
+
+void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns)
+{
+    peer->up = false;
+    peer->hello_ns = TIME_NEVER;
+    if (peer->epoch && peer->lost_ns == TIME_NEVER)
+        peer->lost_ns = now_ns + p->self.c->conf->control_lost_after;
+    peer_arm(p, peer);
+}
+
+struct peer *peers_expired(struct peers *p, uint64_t now_ns, bool *lost)
+{
+    struct heap_node *n = heap_first(&p->timers);
+    struct peer *peer;
+
+    if (!n || n->key > now_ns)
+        return NULL;
+    peer = CONTAINER_OF(n, struct peer, timer);
+    *lost = peer->lost_ns <= now_ns;
+    if (*lost)
+        peer->lost_ns = TIME_NEVER;
+    else
+        peer->hello_ns = TIME_NEVER;
+    peer_arm(p, peer);
+    return peer;
+}
+
+const char *peer_layout(const struct peer *peer, uint64_t hash)
+{
+    for (uint32_t i = 0; i < peer->pools_count; i++)
+        if (peer->pools[i].hash == hash)
+            return peer->pools[i].text;
+    return "unknown";
+}

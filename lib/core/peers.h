@@ -1,0 +1,100 @@
+/* peers.h - the other daemons, as both brains see them: names, epochs, which
+ * link they are on, what their pools hold. Pure; one thread.
+ *
+ * A link is a control connection that the body made; a peer is a daemon with
+ * a name. A peer is up while its link stands and HELLOs were exchanged on it.
+ * It is lost when a HELLO shows a new epoch, or when its link has been down
+ * for control.lost_after: silence alone is not death. */
+#ifndef MMX_CORE_PEERS_H
+#define MMX_CORE_PEERS_H
+
+#include "base/heap.h"
+#include "base/list.h"
+#include "core/brain.h"
+#include "core/out.h"
+
+struct peer_pool {
+    uint64_t hash;
+    char name[64];
+    char text[LAYOUT_TEXT_MAX + 1];
+};
+
+struct peer {
+    bool used, up, told; /* told: shards have its data addresses */
+    uint32_t link;       /* NONE: no connection */
+    uint64_t epoch;      /* of its last HELLO; 0: none yet */
+    uint64_t lost_ns;    /* when a link that is down means lost; TIME_NEVER */
+    uint64_t hello_ns;   /* when to say HELLO again; TIME_NEVER */
+    struct list rooms;   /* langd: its rooms; encoded: its destinations */
+    struct heap_node timer;
+    uint32_t segment_max, addresses, pools_count;
+    bool same_host;
+    char label[128]; /* what requests call it: a name of the config, or address
+                      */
+    char name[64], address[128], advertise[128], software[32];
+    struct peer_pool pools[CONF_POOLS_MAX];
+};
+
+/* What this daemon says of itself. */
+struct self {
+    const struct brain_conf *c;
+    uint8_t role;
+    uint32_t pools_count;
+    const struct layout *layouts[CONF_POOLS_MAX]; /* count 0: not known */
+};
+
+struct peers {
+    struct peer *peers;
+    uint32_t *link_peer; /* by link; NONE: nobody yet */
+    uint32_t max, links;
+    struct heap timers;
+    struct self self;
+    uint32_t seq;
+    uint64_t *stats;
+};
+
+void peers_init(
+    struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role);
+
+/* The peer on this link, or NULL. */
+struct peer *peer_on(const struct peers *p, uint32_t link);
+uint32_t peer_index(const struct peers *p, const struct peer *peer);
+/* A free place with this name or address; NULL: limits.peers is reached. */
+struct peer *peer_new(struct peers *p);
+struct peer *peer_named(const struct peers *p, struct span name);
+
+/* Puts the header's fields in: epochs, sequence. */
+void peer_send(struct peers *p, struct out *out, const struct peer *peer,
+    struct peer_msg *m);
+void peer_hello(struct peers *p, struct out *out, uint32_t link,
+    uint64_t to_epoch, bool answer);
+/* Repeats HELLO until it is answered. */
+void peer_hello_until_up(
+    struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns);
+void peer_nack(struct peers *p, struct out *out, uint32_t link,
+    const struct peer_msg *m, enum err reason, const char *text);
+
+/* A message's epochs against ours: false and NACK + HELLO when either is
+ * another. */
+bool peer_gate(struct peers *p, struct out *out, uint32_t link,
+    const struct peer_msg *m, struct peer **from);
+
+/* Reads a HELLO into *peer (which is found or made by the caller). On error
+ * the peer is untouched. */
+MUST_CHECK enum err peer_take_hello(struct peer *peer,
+    const struct peer_hello *m, const struct key *boot, const char **text);
+/* HELLO is taken: shards learn the data addresses, when there are any. */
+void peer_tell_shards(
+    struct peers *p, struct out *out, struct peer *peer, struct span addresses);
+
+/* The link went; lost_after from now the peer is. */
+void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns);
+/* The next peer whose time has come: *lost says what for (else: HELLO). */
+struct peer *peers_expired(struct peers *p, uint64_t now_ns, bool *lost);
+/* Sets the peer's timer by its times. */
+void peer_arm(struct peers *p, struct peer *peer);
+
+/* The text of a layout hash in the peer's HELLO, or "unknown". */
+const char *peer_layout(const struct peer *peer, uint64_t hash);
+
+#endif

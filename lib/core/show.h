@@ -1,0 +1,21 @@
+/* show.h - rows that both brains show alike. Pure. */
+#ifndef MMX_CORE_SHOW_H
+#define MMX_CORE_SHOW_H
+
+#include "core/calls.h"
+#include "core/peers.h"
+#include "core/pool.h"
+
+const char *state_name(unsigned state);
+/* A row count that may be unknown: left out then. */
+void show_rows(struct shower *s, const char *name, uint32_t rows);
+/* The ended rooms, oldest first. */
+void show_history(struct shower *s, const struct ended *history, uint64_t count,
+    uint64_t limit);
+/* Begins the row of a pool. */
+void show_pool(
+    struct shower *s, const struct pool_meta *m, const struct pool *p);
+void show_peers(struct shower *s, const struct peers *peers);
+void show_stats(struct shower *s, const uint64_t *stats);
+
+#endif
