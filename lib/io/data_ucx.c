@@ -51,8 +51,7 @@ struct op {
     bool fetch, ok;
     uint8_t header[DATA_HEADER_MAX];
     ucp_dt_iov_t *iov; /* DATA_IOV_MAX; touched only as far as used */
-    uint32_t iovs, at_iov;
-    size_t at_byte, at_total; /* how far pack() has come */
+    struct ucx_pack pack;
 };
 
 struct endpoint {
@@ -76,7 +75,7 @@ struct data {
     struct endpoint *eps;
     struct op *ops; /* messages_max to send, as many to fetch */
     ucp_dt_iov_t *iovs;
-    ucp_datatype_t packed;    /* what pack() serves */
+    ucp_datatype_t packed;    /* of a struct ucx_pack */
     const struct data_in *in; /* the message that arrived() looks at */
     ucp_ep_h in_from;
     bool in_fetched;
@@ -160,84 +159,6 @@ static void op_param(struct op *op, uint32_t n, ucp_request_param_t *param,
     *buffer = many ? op->iov : n ? op->iov[0].buffer : NULL;
     *count = many ? n : n ? op->iov[0].length : 0;
 }
-
-/* --- packing: UCX asks for the bytes of a message piece by piece -----------
- */
-
-static void *pack_start(void *context, const void *buffer, size_t count)
-{
-    struct op *op = (struct op *)(uintptr_t)buffer;
-
-    (void)context;
-    (void)count;
-    op->at_iov = 0;
-    op->at_byte = op->at_total = 0;
-    return op;
-}
-
-static size_t pack_size(void *state)
-{
-    struct op *op = state;
-    size_t bytes = 0;
-
-    for (uint32_t i = 0; i < op->iovs; i++)
-        bytes += op->iov[i].length;
-    return bytes;
-}
-
-/* Nearly always goes on where it stopped; a fragment that UCX could not send
- * is asked for again. */
-static void pack_seek(struct op *op, size_t offset)
-{
-    if (offset < op->at_total) {
-        op->at_iov = 0;
-        op->at_byte = op->at_total = 0;
-    }
-    while (op->at_total < offset) {
-        size_t left = op->iov[op->at_iov].length - op->at_byte;
-
-        if (left > offset - op->at_total)
-            left = offset - op->at_total;
-        op->at_byte += left;
-        op->at_total += left;
-        if (op->at_byte == op->iov[op->at_iov].length) {
-            op->at_iov++;
-            op->at_byte = 0;
-        }
-    }
-}
-
-static size_t pack(void *state, size_t offset, void *dest, size_t max)
-{
-    struct op *op = state;
-    size_t done = 0;
-
-    pack_seek(op, offset);
-    while (done < max && op->at_iov < op->iovs) {
-        ucp_dt_iov_t *v = &op->iov[op->at_iov];
-        size_t n = min_u64(max - done, v->length - op->at_byte);
-
-        memcpy((uint8_t *)dest + done, (uint8_t *)v->buffer + op->at_byte, n);
-        done += n;
-        op->at_byte += n;
-        if (op->at_byte == v->length) {
-            op->at_iov++;
-            op->at_byte = 0;
-        }
-    }
-    op->at_total += done;
-    return done;
-}
-
-static void pack_finish(void *state)
-{
-    (void)state;
-}
-
-static const ucp_generic_dt_ops_t packing = {.start_pack = pack_start,
-    .packed_size = pack_size,
-    .pack = pack,
-    .finish = pack_finish};
 
 static uint64_t clock_ns(void)
 {
@@ -487,9 +408,10 @@ static void send_param(struct data *d, struct op *op, uint32_t n,
                         : UCP_AM_SEND_FLAG_RNDV | UCP_AM_SEND_FLAG_REPLY;
     if (fits && n <= PIECES_DIRECT)
         return;
-    op->iovs = n;
+    op->pack.iov = op->iov;
+    op->pack.iovs = n;
     param->datatype = d->packed;
-    *buffer = op;
+    *buffer = &op->pack;
     *count = 1;
 }
 
@@ -783,8 +705,7 @@ static enum err ucx_carrier_open(struct data **out, const struct data_conf *c,
     d->conf = *c;
     d->calls = *calls;
     d->fd = d->ucx.fd = -1;
-    if (take_memory(d) &&
-        ucp_dt_create_generic(&packing, NULL, &d->packed) == UCS_OK)
+    if (take_memory(d) && ucx_pack_type(&d->packed) == OK)
         e = worker_open(d);
     else
         log_error("data_ucx: no memory for %u messages", c->messages_max);

@@ -33,4 +33,15 @@ void ucx_close(struct ucx *u);
 /* "tcp/lo", several joined by commas; empty while not connected. */
 void ucx_transport(ucp_ep_h ep, char *out, size_t size);
 
+/* A message whose bytes UCX copies out of pieces, none of them empty. Sent as
+ * one element of the type that ucx_pack_type gives (and ucp_dt_destroy ends);
+ * it stays until the message completes. */
+struct ucx_pack {
+    const ucp_dt_iov_t *iov;
+    uint32_t iovs;
+    uint32_t at_iov; /* private from here: how far UCX has come */
+    size_t at_byte, at_total;
+};
+MUST_CHECK enum err ucx_pack_type(ucp_datatype_t *out);
+
 #endif

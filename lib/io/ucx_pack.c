@@ -1,0 +1,88 @@
+/* ucx_pack.c - messages that UCX copies: it asks for their bytes part by part,
+ * as they fit into its buffers, and gets them from a list of pieces.
+ *
+ * Stateless but for struct ucx_pack, which belongs to one message from post to
+ * completion. Rejected: gathering into buffers of our own, one copy more; and
+ * leaving it to UCX's own lists of pieces (see data_ucx.c). */
+#include "io/ucx.h"
+
+static void *pack_start(void *context, const void *buffer, size_t count)
+{
+    struct ucx_pack *k = (struct ucx_pack *)(uintptr_t)buffer;
+
+    (void)context;
+    (void)count;
+    k->at_iov = 0;
+    k->at_byte = k->at_total = 0;
+    return k;
+}
+
+static size_t pack_size(void *state)
+{
+    struct ucx_pack *k = state;
+    size_t bytes = 0;
+
+    for (uint32_t i = 0; i < k->iovs; i++)
+        bytes += k->iov[i].length;
+    return bytes;
+}
+
+/* Nearly always goes on where it stopped; a fragment that UCX could not send
+ * is asked for again. */
+static void pack_seek(struct ucx_pack *k, size_t offset)
+{
+    if (offset < k->at_total) {
+        k->at_iov = 0;
+        k->at_byte = k->at_total = 0;
+    }
+    while (k->at_total < offset) {
+        size_t left = k->iov[k->at_iov].length - k->at_byte;
+
+        if (left > offset - k->at_total)
+            left = offset - k->at_total;
+        k->at_byte += left;
+        k->at_total += left;
+        if (k->at_byte == k->iov[k->at_iov].length) {
+            k->at_iov++;
+            k->at_byte = 0;
+        }
+    }
+}
+
+static size_t pack(void *state, size_t offset, void *dest, size_t max)
+{
+    struct ucx_pack *k = state;
+    size_t done = 0;
+
+    pack_seek(k, offset);
+    while (done < max && k->at_iov < k->iovs) {
+        const ucp_dt_iov_t *v = &k->iov[k->at_iov];
+        size_t n = min_u64(max - done, v->length - k->at_byte);
+
+        memcpy((uint8_t *)dest + done, (const uint8_t *)v->buffer + k->at_byte, n);
+        done += n;
+        k->at_byte += n;
+        if (k->at_byte == v->length) {
+            k->at_iov++;
+            k->at_byte = 0;
+        }
+    }
+    k->at_total += done;
+    return done;
+}
+
+static void pack_finish(void *state)
+{
+    (void)state;
+}
+
+static const ucp_generic_dt_ops_t packing = {.start_pack = pack_start,
+    .packed_size = pack_size,
+    .pack = pack,
+    .finish = pack_finish};
+
+enum err ucx_pack_type(ucp_datatype_t *out)
+{
+    return ucp_dt_create_generic(&packing, NULL, out) == UCS_OK ? OK
+                                                                : ERR_INTERNAL;
+}

@@ -1,0 +1,211 @@
+/* data_own_test.c - what one carrier alone promises: the faults of data_mem,
+ * and UCX's environment, transports, stuck workers and killed peers. */
+#include "test/side.h"
+#include "test/t.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+TEST(mem_fault_break)
+{
+    struct side a, b;
+    uint8_t p[8];
+
+    side_pair(&a, &b, &data_mem);
+    side_fill(p, 8, 0);
+    data_mem_fault(a.d, 0, DATA_FAULT_BREAK, 1);
+    T_OK(side_post(&a, 0, 0, p, 8));
+    side_until(&a, &b, &a.broken_count, 1);
+    side_until(&a, &b, &a.done_count, 1);
+    T_ERR(side_post(&a, 0, 0, p, 8), ERR_PEER_LOST);
+    data_mem.disconnect(a.d, 0);
+    T_OK(data_mem.connect(a.d, 0, data_mem.address(b.d)));
+    T_OK(side_post(&a, 0, 0, p, 8));
+    side_until(&a, &b, &b.arrived_count, 1);
+    T_EQ_U64(b.arrived[0], 1);
+    side_close(&a);
+    side_close(&b);
+}
+
+TEST(mem_fault_delay_lets_others_pass)
+{
+    struct side a, b;
+    uint8_t p[8], q[8];
+
+    side_pair(&a, &b, &data_mem);
+    side_fill(p, 8, 0);
+    side_fill(q, 8, 1);
+    data_mem_fault(a.d, 0, DATA_FAULT_DELAY, 1);
+    T_OK(side_post(&a, 0, 0, p, 8));
+    T_OK(side_post(&a, 0, 1, q, 8));
+    side_until(&a, &b, &b.arrived_count, 1);
+    T_EQ_U64(b.arrived[1], 1);
+    T_ERR(data_mem.arm(a.d), ERR_BUSY);
+    side_until(&a, &b, &b.arrived_count, 2);
+    T_EQ_U64(b.arrived[0], 1);
+    side_close(&a);
+    side_close(&b);
+}
+
+/* Source bytes are read after side_post(): a too early reuse has to show. */
+TEST(mem_reads_the_source_late)
+{
+    struct side a, b;
+    uint8_t p[8] = {0};
+
+    side_pair(&a, &b, &data_mem);
+    T_OK(side_post(&a, 0, 3, p, 8));
+    side_fill(p, 8, 3);
+    side_until(&a, &b, &b.arrived_count, 1);
+    side_close(&a);
+    side_close(&b);
+}
+
+/* What the config says holds, whatever the environment says. */
+TEST(ucx_environment_does_not_override)
+{
+    struct side a, b;
+    uint8_t *p = malloc(SIDE_SEGMENT);
+
+    setenv("UCX_TLS", "self", 1);
+    setenv("UCX_NET_DEVICES", "none0", 1);
+    setenv("UCX_TCP_TX_SEG_SIZE", "4k", 1);
+    setenv("UCX_TCP_RX_SEG_SIZE", "1k", 1);
+    side_pair(&a, &b, &data_ucx);
+    side_fill(p, 255 * KIB, 0);
+    T_OK(side_post(&a, 0, 0, p, 255 * KIB));
+    side_until(&a, &b, &b.arrived_count, 1);
+    T_EQ_STR(data_ucx.transport(a.d, 0), "tcp/lo");
+    side_close(&a);
+    side_close(&b);
+    free(p);
+}
+
+TEST(ucx_says_what_cannot_be_had)
+{
+    struct data_conf c = side_conf();
+    struct data_calls calls = {.ud = NULL};
+    struct data *d = NULL;
+
+    c.devices = "nosuchdevice0";
+    T_ERR(data_ucx.open(&d, &c, &calls), ERR_INTERNAL);
+    T_TRUE(d == NULL);
+}
+
+TEST(ucx_over_shared_memory)
+{
+    struct data_conf c = side_conf();
+    struct side a, b;
+    uint8_t *p = malloc(SIDE_SEGMENT);
+
+    c.tls = "posix,tcp";
+    side_open_with(&a, &data_ucx, &c);
+    side_open_with(&b, &data_ucx, &c);
+    T_OK(data_ucx.connect(a.d, 0, data_ucx.address(b.d)));
+    side_fill(p, 255 * KIB, 0);
+    T_OK(side_post(&a, 0, 0, p, 255 * KIB));
+    side_until(&a, &b, &b.arrived_count, 1);
+    side_until(&a, &b, &a.done_count, 1);
+    T_HAS(data_ucx.transport(a.d, 0), "posix");
+    side_close(&a);
+    side_close(&b);
+    free(p);
+}
+
+/* A fetch whose sender does nothing: the worker is replaced, and works. */
+TEST(ucx_replaces_a_stuck_worker)
+{
+    struct side a, b;
+    uint8_t *p = malloc(2 * MIB), old[1024];
+    struct span address;
+    int fd;
+
+    side_pair(&a, &b, &data_ucx);
+    T_OK(data_ucx.connect(b.d, 4, data_ucx.address(a.d)));
+    address = data_ucx.address(b.d);
+    memcpy(old, address.p, address.len);
+    fd = data_ucx.fd(b.d);
+    side_fill(p, 2 * MIB, 0);
+    T_OK(side_post(&a, 0, 0, p, 2 * MIB));
+    side_until(&a, &b, &b.arrived_count, 1);
+    side_settle(&b, NULL);
+    T_EQ_U64(b.fetched_count, 0);
+    data_ucx.tick(b.d, NS_PER_S);
+    data_ucx.tick(b.d, 4 * NS_PER_S);
+    T_EQ_U64(data_ucx.replaced(b.d), 0);
+    data_ucx.tick(b.d, 6 * NS_PER_S);
+    T_EQ_U64(data_ucx.replaced(b.d), 1);
+    T_ERR(data_ucx.arm(b.d), ERR_BUSY);
+    side_until(&b, NULL, &b.fetched_count, 1);
+    T_EQ_U64(b.failed_count, 1);
+    T_EQ_U64(b.broken[4], 1);
+    T_EQ_I64(data_ucx.fd(b.d), fd);
+    T_FALSE(span_eq(data_ucx.address(b.d), span_of(old, address.len)));
+    side_until(&a, NULL, &a.broken_count, 1);
+    side_until(&a, NULL, &a.done_count, 1);
+    data_ucx.disconnect(a.d, 0);
+    T_OK(data_ucx.connect(a.d, 0, data_ucx.address(b.d)));
+    side_fill(p, 1000, 2);
+    T_OK(side_post(&a, 0, 2, p, 1000));
+    side_until(&a, &b, &b.arrived_count, 2);
+    side_close(&a);
+    side_close(&b);
+    free(p);
+}
+
+/* --- a peer that is killed ------------------------------------------------ */
+
+NORETURN static void victim(int out)
+{
+    struct side b;
+    struct span address;
+
+    side_open(&b, &data_ucx);
+    address = data_ucx.address(b.d);
+    T_EQ_I64(write(out, address.p, address.len), address.len);
+    for (;;)
+        data_ucx.progress(b.d);
+}
+
+TEST(ucx_killed_peer_is_broken_within_two_seconds)
+{
+    struct side a;
+    uint8_t address[1024], *p = malloc(SIDE_SEGMENT);
+    uint32_t posted;
+    uint64_t killed;
+    int pipes[2];
+    ssize_t n;
+    pid_t child;
+
+    T_EQ_I64(pipe(pipes), 0);
+    child = fork(); /* before UCX is initialised here */
+    T_TRUE(child >= 0);
+    if (child == 0)
+        victim(pipes[1]);
+    n = read(pipes[0], address, sizeof(address));
+    T_TRUE(n > 0);
+    side_open(&a, &data_ucx);
+    T_OK(data_ucx.connect(a.d, 0, span_of(address, (size_t)n)));
+    side_fill(p, 1000, 300);
+    T_OK(side_post(&a, 0, 300, p, 1000));
+    side_until(&a, NULL, &a.done_count, 1);
+    side_fill(p, 200 * KIB, 0);
+    T_EQ_I64(kill(child, SIGSTOP), 0);
+    a.done_count = 0;
+    posted = side_post_many(&a, 0, p, 200 * KIB);
+    side_settle(&a, NULL);
+    T_TRUE(a.done_count < posted);
+    T_EQ_I64(kill(child, SIGKILL), 0);
+    killed = t_now_ns();
+    side_until(&a, NULL, &a.broken_count, 1);
+    side_until(&a, NULL, &a.done_count, posted);
+    T_TRUE(t_now_ns() - killed < 2 * NS_PER_S);
+    side_settle(&a, NULL);
+    T_EQ_U64(a.broken_count, 1);
+    T_EQ_I64(waitpid(child, NULL, 0), child);
+    side_close(&a);
+    free(p);
+}

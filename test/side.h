@@ -1,0 +1,59 @@
+/* side.h - for tests of carriers: one end, and what it has heard. A message
+ * has an id below SIDE_IDS; id and length lead its header and decide every
+ * byte, so that whatever arrives is checked on the spot. The two sides of a
+ * test are usually turned by one thread. */
+#ifndef MMX_TEST_SIDE_H
+#define MMX_TEST_SIDE_H
+
+#include "io/data.h"
+
+#define KIB           ((size_t)1024)
+#define MIB           (1024 * KIB)
+#define SIDE_IDS      512
+#define SIDE_SEGMENT  (256 * KIB)
+#define SIDE_MESSAGES 64
+
+/* A carrier, and what it has heard, by message id. */
+struct side {
+    const struct data_ops *ops;
+    struct data *d;
+    uint8_t arrived[SIDE_IDS], done[SIDE_IDS], fetched[SIDE_IDS],
+        failed[SIDE_IDS];
+    uint32_t arrived_count, done_count, fetched_count, failed_count;
+    uint32_t broken[32], broken_count;
+    uint32_t fetch_pieces; /* into how many pieces rendezvous go; 0: drop */
+    bool drop, posting;
+    bool any_bytes; /* the content is not of interest */
+    void (*heard)(struct side *s, uint32_t id);
+    uint8_t *into[SIDE_IDS]; /* where rendezvous go */
+    size_t into_len[SIDE_IDS];
+};
+
+/* TCP on loopback, messages_max SIDE_MESSAGES, stall 1 s. */
+struct data_conf side_conf(void);
+void side_open(struct side *s, const struct data_ops *ops);
+void side_open_with(
+    struct side *s, const struct data_ops *ops, const struct data_conf *c);
+void side_close(struct side *s);
+/* Opens both; a's endpoint 0 leads to b. */
+void side_pair(struct side *a, struct side *b, const struct data_ops *ops);
+
+/* The bytes of message id. */
+void side_fill(uint8_t *p, size_t n, uint32_t id);
+MUST_CHECK enum err side_post(
+    struct side *s, uint32_t ep, uint32_t id, void *p, size_t n);
+/* The header is at least 8 bytes. */
+MUST_CHECK enum err side_post_iov(struct side *s, uint32_t ep, uint32_t id,
+    const struct iovec *iov, uint32_t iovs, uint32_t header_len);
+/* Ids from 0 on until the carrier takes no more; returns how many. */
+uint32_t side_post_many(struct side *a, uint32_t ep, uint8_t *p, size_t n);
+
+/* One turn of progress for each that is open; b may be NULL. */
+unsigned side_turn(struct side *a, struct side *b);
+/* Turns both until *count is `wanted`; fails when it is not within 5 s. */
+void side_until(
+    struct side *a, struct side *b, const uint32_t *count, uint32_t wanted);
+/* Turns for 20 ms, to see that nothing more comes. */
+void side_settle(struct side *a, struct side *b);
+
+#endif
