@@ -11,6 +11,7 @@ struct slab {
     uint8_t *p; /* NULL: counting */
     size_t used, cap;
     bool failed; /* cap was too small */
+    bool clean;  /* p is zero already (fresh pages): they stay untouched */
 };
 
 #define SLAB_ALIGN 64

@@ -39,14 +39,14 @@ void langd_pool_ready(struct langd *l, uint32_t i, bool ok,
  * right after init, before the first step. */
 
 /* Counters by name order of stats.def. */
-enum stat {
+enum counter {
 #define STAT(name, doc) STAT_##name,
 #include "core/stats.def"
 #undef STAT
     STAT_COUNT
 };
-const char *stat_name(enum stat s);
-const char *stat_text(enum stat s);
+const char *stat_name(enum counter s);
+const char *stat_text(enum counter s);
 
 /* Shown for people and by tests: one row of the ended rooms' history. */
 struct ended {

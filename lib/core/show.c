@@ -101,8 +101,8 @@ void show_stats(struct shower *s, const uint64_t *stats)
 {
     for (unsigned i = 0; i < STAT_COUNT; i++) {
         s->row(s);
-        s->text(s, "name", stat_name((enum stat)i));
+        s->text(s, "name", stat_name((enum counter)i));
         s->number(s, "value", stats[i]);
-        s->text(s, "meaning", stat_text((enum stat)i));
+        s->text(s, "meaning", stat_text((enum counter)i));
     }
 }

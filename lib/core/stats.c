@@ -9,12 +9,12 @@ static const struct {
 #undef STAT
 };
 
-const char *stat_name(enum stat s)
+const char *stat_name(enum counter s)
 {
     return rows[s].name;
 }
 
-const char *stat_text(enum stat s)
+const char *stat_text(enum counter s)
 {
     return rows[s].text;
 }

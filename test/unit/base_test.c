@@ -110,7 +110,7 @@ static _Alignas(64) uint8_t slab_bytes[65536];
 
 static struct table new_table(uint32_t cap, uint64_t seed)
 {
-    struct slab s = {slab_bytes, 0, sizeof(slab_bytes), false};
+    struct slab s = {slab_bytes, 0, sizeof(slab_bytes), false, false};
     struct table t;
 
     table_init(&t, &s, cap, seed);
@@ -178,8 +178,8 @@ TEST(table_replaces_and_fills)
 TEST(slab_counts_and_carves_alike)
 {
     static const size_t sizes[] = {1, 64, 65, 1000, 3};
-    struct slab count = {NULL, 0, 0, false};
-    struct slab s = {slab_bytes, 0, 0, false};
+    struct slab count = {NULL, 0, 0, false, false};
+    struct slab s = {slab_bytes, 0, 0, false, false};
     uint8_t *end = slab_bytes;
 
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
