@@ -23,7 +23,8 @@ struct side {
     uint32_t broken[32], broken_count;
     uint32_t fetch_pieces; /* into how many pieces rendezvous go; 0: drop */
     bool drop, posting;
-    bool any_bytes; /* the content is not of interest */
+    bool any_bytes;     /* the content is not of interest */
+    uint8_t answer[16]; /* bytes of a message that heard() may post */
     void (*heard)(struct side *s, uint32_t id);
     uint8_t *into[SIDE_IDS]; /* where rendezvous go */
     size_t into_len[SIDE_IDS];

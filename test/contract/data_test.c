@@ -180,10 +180,8 @@ BOTH(dropped_messages_complete)
 
 static void answer(struct side *s, uint32_t id)
 {
-    static uint8_t p[16];
-
-    side_fill(p, sizeof(p), id);
-    T_OK(side_post(s, 0, id, p, sizeof(p)));
+    side_fill(s->answer, sizeof(s->answer), id);
+    T_OK(side_post(s, 0, id, s->answer, sizeof(s->answer)));
 }
 
 BOTH(post_inside_arrived)
@@ -604,15 +602,17 @@ BOTH(sleepers_are_woken)
 
 struct stream {
     struct side side;
-    _Atomic bool *stop;
+    uint64_t limit_ns;
+    _Atomic bool over;
 };
 
 static void *receive(void *arg)
 {
     struct stream *r = arg;
 
-    while (!atomic_load(r->stop))
-        r->side.ops->progress(r->side.d);
+    while (r->side.arrived_count < SIDE_IDS && t_now_ns() < r->limit_ns)
+        side_turn(&r->side, NULL);
+    atomic_store(&r->over, true);
     return NULL;
 }
 
@@ -621,14 +621,13 @@ BOTH(a_stream_between_threads)
 {
     static struct stream r;
     struct side a;
-    _Atomic bool stop = false;
     pthread_t thread;
     uint8_t *p = malloc(SIDE_IDS * 8 * KIB);
     uint64_t limit = t_now_ns() + 10 * NS_PER_S;
 
     side_open(&a, ops);
     side_open(&r.side, ops);
-    r.stop = &stop;
+    r.limit_ns = limit;
     T_OK(ops->connect(a.d, 0, ops->address(r.side.d)));
     T_EQ_I64(pthread_create(&thread, NULL, receive, &r), 0);
     for (uint32_t id = 0; id < SIDE_IDS; id++) {
@@ -640,11 +639,8 @@ BOTH(a_stream_between_threads)
             side_turn(&a, NULL);
     }
     side_until(&a, NULL, &a.done_count, SIDE_IDS);
-    /* One more of each side's turns orders the count for us: join does. */
-    while (*(volatile uint32_t *)&r.side.arrived_count < SIDE_IDS &&
-           t_now_ns() < limit)
+    while (!atomic_load(&r.over))
         side_turn(&a, NULL);
-    atomic_store(&stop, true);
     pthread_join(thread, NULL);
     T_EQ_U64(r.side.arrived_count, SIDE_IDS);
     for (uint32_t id = 0; id < SIDE_IDS; id++)
