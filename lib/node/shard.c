@@ -192,13 +192,6 @@ static void on_broken(void *ud, uint32_t ep)
         send_broken(s, ep);
 }
 
-static enum err carrier_open(struct shard *s)
-{
-    struct data_calls calls = {s, on_arrived, on_fetched, on_done, on_broken};
-
-    return s->conf.carrier->open(&s->data, &s->conf.data, &calls);
-}
-
 static unsigned carrier_progress(struct shard *s)
 {
     unsigned n = 0, k = 1;
@@ -222,30 +215,38 @@ static bool outstanding(const struct shard *s)
                       : landing_active(s->landing) > 0;
 }
 
-/* Requests that never complete are ended with the worker they are in. Only
- * where nobody has our address: a receiver's would have to be told to all. */
-static void carrier_replace(struct shard *s)
+/* The carrier's address may change when it starts anew; readers of an older
+ * copy must not lose it. */
+static enum err address_copy(struct shard *s)
 {
-    log_warn("shard %u: requests of a closed endpoint do not complete, the "
-             "worker is replaced",
-        s->conf.index);
-    s->conf.carrier->close(&s->data);
-    send_replaced(s);
-    stat_add(&s->stats.workers_replaced, 1);
-    while (carrier_open(s) != OK && !atomic_load(&s->stop))
-        poll(NULL, 0, TICK_IDLE_MS);
+    struct span a = s->conf.carrier->address(s->data);
+    struct address *copy = malloc(sizeof(*copy) + a.len);
+
+    if (!copy)
+        return ERR_NO_BLOCKS;
+    copy->older = atomic_load_explicit(&s->address, memory_order_relaxed);
+    copy->len = a.len;
+    memcpy(copy->bytes, a.p, a.len);
+    atomic_store_explicit(&s->address, copy, memory_order_release);
+    return OK;
 }
 
 static void tick(struct shard *s)
 {
     uint64_t every = s->conf.data.stall_ms * NS_PER_MS / 4;
+    uint32_t replaced;
 
     if (!outstanding(s) || s->now_ns - s->ticked_ns < every)
         return;
     s->ticked_ns = s->now_ns;
     s->conf.carrier->tick(s->data, s->now_ns);
-    if (s->sending && send_stuck(s))
-        carrier_replace(s);
+    replaced = s->conf.carrier->replaced(s->data);
+    if (replaced == s->replaced)
+        return;
+    if (address_copy(s) != OK)
+        log_error("shard %u: no memory for a new address", s->conf.index);
+    stat_add(&s->stats.workers_replaced, replaced - s->replaced);
+    s->replaced = replaced;
 }
 
 /* --- the thread ------------------------------------------------------------
@@ -283,12 +284,13 @@ static void turn(struct shard *s)
     s->now_ns = clock_ns();
     n = commands(s);
     n += carrier_progress(s);
+    tick(s);
     if (s->sending) {
+        n += s->lost_count;
         send_lost(s);
         if (!backlog_heavy(s))
             n += send_post(s);
     }
-    tick(s);
     backlog_turn(s);
     if (n > 0) {
         s->idle_ns = 0;
@@ -319,13 +321,14 @@ static void pin(const struct shard *s)
 static void *thread(void *ud)
 {
     struct shard *s = ud;
+    struct data_calls calls = {s, on_arrived, on_fetched, on_done, on_broken};
 
     pin(s);
-    s->result = carrier_open(s);
+    s->result = s->conf.carrier->open(&s->data, &s->conf.data, &calls);
     if (s->result == OK)
-        s->address = s->conf.carrier->address(s->data);
+        s->result = address_copy(s);
     sem_post(&s->started);
-    while (s->data && !atomic_load(&s->stop))
+    while (s->result == OK && !atomic_load(&s->stop))
         turn(s);
     if (s->data)
         s->conf.carrier->close(&s->data);
@@ -429,6 +432,7 @@ enum err shard_start(struct shard **out, const struct shard_conf *c)
 void shard_stop(struct shard **sp)
 {
     struct shard *s = *sp;
+    struct address *next;
     struct record r;
 
     *sp = NULL;
@@ -442,6 +446,10 @@ void shard_stop(struct shard **sp)
     while (s->in.records && ring_pop(&s->in, &r))
         if (r.type == RECORD_PEER)
             free(r.peer.blob);
+    for (struct address *a = s->address; a; a = next) {
+        next = a->older;
+        free(a);
+    }
     send_free(s);
     ring_fini(&s->in);
     ring_fini(&s->out);
@@ -458,7 +466,10 @@ void shard_stop(struct shard **sp)
  */
 struct span shard_address(struct shard *s)
 {
-    return s->address;
+    const struct address *a =
+        atomic_load_explicit(&s->address, memory_order_acquire);
+
+    return span_of(a->bytes, a->len);
 }
 
 static bool push(struct shard *s, const struct record *r)

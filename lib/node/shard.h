@@ -39,7 +39,8 @@ MUST_CHECK enum err shard_start(struct shard **out, const struct shard_conf *c);
 /* Stops the thread, closes the carrier. Accepts NULL and half-built. */
 void shard_stop(struct shard **s);
 
-/* The data address of this shard's carrier; valid until shard_stop. */
+/* The data address of this shard's carrier; valid until shard_stop. It is
+ * another one when workers_replaced has grown. */
 struct span shard_address(struct shard *s);
 
 /* Queue one command. false: the ring is full; try after shard_flush. */

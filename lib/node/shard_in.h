@@ -53,8 +53,13 @@ enum ep_state { EP_NONE, EP_OPEN, EP_NAMED, EP_LOST };
 /* A message handed to the carrier, by sending.c's token. */
 struct posted {
     uint32_t ep;
-    uint64_t orphan_ns; /* its endpoint went then; 0: it stands */
     bool busy;
+};
+
+struct address {
+    struct address *older;
+    uint32_t len;
+    uint8_t bytes[];
 };
 
 struct shard {
@@ -62,11 +67,12 @@ struct shard {
     void *memory;           /* fresh pages, for a slab */
     size_t memory_bytes;
     pthread_t thread;
-    bool running;    /* loop: there is a thread to join */
-    bool pushed;     /* loop: since the last shard_flush */
-    sem_t started;   /* result and address are there */
-    enum err result; /* of opening the carrier */
-    struct span address;
+    bool running;                      /* loop: there is a thread to join */
+    bool pushed;                       /* loop: since the last shard_flush */
+    sem_t started;                     /* result and address are there */
+    enum err result;                   /* of opening the carrier */
+    _Atomic(struct address *) address; /* newest first; kept until the end */
+    uint32_t replaced;                 /* carrier's count, as last seen */
     struct ring in, out;
     struct wake wake;     /* ours */
     _Atomic bool stop;    /* loop asks */
@@ -131,10 +137,6 @@ void send_done(struct shard *s, void *cookie);
 void send_broken(struct shard *s, uint32_t ep);
 /* Tells about endpoints that were lost and closes them. */
 void send_lost(struct shard *s);
-/* Does a message of a closed endpoint stay out longer than stall_ms? */
-bool send_stuck(const struct shard *s);
-/* The carrier was replaced: every endpoint is gone. */
-void send_replaced(struct shard *s);
 void send_free(struct shard *s);
 
 #endif

@@ -62,20 +62,11 @@ void send_free(struct shard *s)
 
 /* --- peers -----------------------------------------------------------------
  */
-static void orphan(struct shard *s, uint32_t ep)
-{
-    for (uint32_t i = 0; i < SEND_MESSAGES_MAX; i++)
-        if (s->posted[i].busy && s->posted[i].ep == ep &&
-            s->posted[i].orphan_ns == 0)
-            s->posted[i].orphan_ns = s->now_ns;
-}
-
 static void ep_close(struct shard *s, uint32_t ep)
 {
     if (s->eps[ep] == EP_NONE)
         return;
     s->eps[ep] = EP_NONE;
-    orphan(s, ep);
     s->conf.carrier->disconnect(s->data, ep);
 }
 
@@ -174,30 +165,6 @@ void send_peer(struct shard *s, uint32_t peer, uint8_t *blob, uint32_t len,
         log_warn("peer %u has data addresses that cannot be read", peer);
 }
 
-bool send_stuck(const struct shard *s)
-{
-    uint64_t stall_ns = s->conf.data.stall_ms * NS_PER_MS;
-
-    for (uint32_t i = 0; i < SEND_MESSAGES_MAX; i++)
-        if (s->posted[i].busy && s->posted[i].orphan_ns &&
-            s->now_ns - s->posted[i].orphan_ns > stall_ns)
-            return true;
-    return false;
-}
-
-void send_replaced(struct shard *s)
-{
-    uint32_t eps = s->conf.peers * ENDPOINTS(s->conf.count);
-
-    for (uint32_t i = 0; i < eps; i++) {
-        uint8_t state = s->eps[i];
-
-        s->eps[i] = EP_NONE;
-        if (state == EP_OPEN || state == EP_NAMED)
-            s->lost[s->lost_count++] = i;
-    }
-}
-
 /* --- messages ----------------------------------------------------------------
  */
 static uint32_t batch_iov(struct shard *s)
@@ -273,7 +240,7 @@ uint32_t send_post(struct shard *s)
             send_lost(s);
             continue;
         }
-        s->posted[token] = (struct posted){ep, 0, true};
+        s->posted[token] = (struct posted){ep, true};
         stat_add(&s->stats.messages_sent, 1);
         stat_add(&s->stats.segments_sent, s->batch.count);
         stat_add(&s->stats.bytes_sent, s->batch.bytes);
