@@ -623,7 +623,7 @@ int mmx_commit_final(mmx *m, mmx_room h, uint32_t first, uint32_t rows,
         .tag = h.tag,
         .first = first,
         .rows = rows,
-        .flags = COMMIT_FINAL,
+        .flags = FLAG_FINAL,
         .total = total,
         .aux = span_of(aux, aux_len)};
 

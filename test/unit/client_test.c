@@ -1,0 +1,316 @@
+/* client_test.c - the rooms of the client library against a double of a
+ * daemon's socket: what goes out for each call, what becomes of what comes
+ * in. The connection is client_link_test.c; rooms through real daemons are
+ * test/e2e. */
+#include "test/fake_daemon.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+TEST(words)
+{
+    const char *text;
+    int advice;
+
+    T_EQ_STR(mmx_reason(MMX_E_TOO_LARGE, &text, &advice), "too-large");
+    T_HAS(text, "larger than the pool");
+    T_EQ_I64(advice, MMX_ADVICE_GIVE_UP);
+    T_EQ_STR(mmx_reason(-MMX_E_SPLIT, NULL, NULL), "split");
+    T_EQ_STR(mmx_reason(-MMX_E_SYSTEM, NULL, NULL), "system");
+    T_EQ_STR(mmx_reason(9999, NULL, NULL), "unknown");
+    T_EQ_STR(mmx_advice_name(MMX_ADVICE_ENCODE_LOCALLY), "encode-locally");
+    T_EQ_STR(mmx_state_name(MMX_WAITING), "WaitingForInput");
+    T_EQ_STR(mmx_state_name(77), "unknown");
+    T_EQ_STR(mmx_version(), MMX_VERSION);
+    T_EQ_U64(mmx_room_id("", 0), UINT64_C(0xefd01f60ba992926));
+    T_EQ_U64(mmx_room_id("a", 1), UINT64_C(0x82a2a958a9bece5b));
+    T_EQ_U64(mmx_room_id("room-1", 6), UINT64_C(0x656bb5e56c350c3f));
+}
+
+TEST(encode_room)
+{
+    struct rig g;
+    struct mmx_event ev;
+    struct mmx_view v;
+    struct mmx_run runs[4];
+    uint32_t granted[] = {2, 1, 7, 2};
+    uint8_t rows[10 * ROW], back[10 * ROW];
+    struct local_msg c;
+    mmx_room r;
+
+    rig_open(&g, ROLE_ENCODED);
+    r = rig_announce(&g, 42, 10);
+    T_EQ_I64(mmx_view(g.m, r, "a", 0, 1, &v), -MMX_E_NOT_READY);
+    fake_answer(&g.f, g.seq, OK, "");
+    rig_event(&g, r,
+        (struct local_event){.what = EVENT_GRANTED | EVENT_WANTED,
+            .state = 2,
+            .rows = 10,
+            .total = 10,
+            .a = 1},
+        granted, 2);
+    ev = rig_one_event(g.m);
+    T_EQ_U64(ev.what, MMX_GRANTED | MMX_WANTED);
+    T_EQ_U64(ev.id, 42);
+    T_TRUE(ev.user == &g);
+    T_EQ_U64(ev.rows, 10);
+    T_EQ_I64(mmx_runs(g.m, r, runs, 4), 2);
+    T_EQ_U64(runs[0].rows, 4);
+    T_EQ_U64(runs[1].first, 4);
+    T_EQ_U64(runs[1].rows, 6);
+    T_EQ_U64(runs[1].block, 7);
+    T_EQ_I64(mmx_view(g.m, r, "a", 0, MMX_ALL, &v), -MMX_E_SPLIT);
+    T_EQ_I64(mmx_view(g.m, r, "a", 4, MMX_ALL, &v), 0);
+    T_EQ_U64(v.rows, 6);
+    T_TRUE(v.data == (uint8_t *)g.pool.base + 7 * BLOCK_ROWS * ROW);
+    T_EQ_I64(mmx_view(g.m, r, "a", 4, 7, &v), -MMX_E_NOT_READY);
+    T_EQ_I64(mmx_view(g.m, r, "z", 0, 1, &v), -MMX_E_MALFORMED);
+    for (size_t i = 0; i < sizeof rows; i++)
+        rows[i] = (uint8_t)(i + 1);
+    T_EQ_I64(mmx_scatter(g.m, r, "a", 0, 10, rows, 0), 0);
+    T_EQ_MEM(g.f.pool + 2 * BLOCK_ROWS * ROW, rows, 4 * ROW);
+    T_EQ_MEM(g.f.pool + 7 * BLOCK_ROWS * ROW, rows + 4 * ROW, 6 * ROW);
+    T_EQ_I64(mmx_gather(g.m, r, NULL, 0, 10, back, 0), 0);
+    T_EQ_MEM(back, rows, sizeof rows);
+    T_EQ_I64(mmx_gather(g.m, r, NULL, 0, 11, back, 0), -MMX_E_NOT_READY);
+
+    T_EQ_I64(mmx_commit(g.m, r, 0, 6), 0);
+    c = fake_want(&g.f, LOCAL_COMMIT);
+    T_EQ_U64(c.commit.rows, 6);
+    T_EQ_U64(c.commit.total, ROWS_UNKNOWN);
+    T_EQ_U64(c.commit.flags, 0);
+    T_EQ_I64(mmx_commit_final(g.m, r, 6, 4, 10, "aux", 3), 0);
+    c = fake_want(&g.f, LOCAL_COMMIT);
+    T_EQ_U64(c.commit.flags, FLAG_FINAL);
+    T_EQ_U64(c.commit.total, 10);
+    T_TRUE(span_eq(c.commit.aux, span_str("aux")));
+
+    /* DONE is answered by the library when it is handed out. */
+    rig_event(&g, r,
+        (struct local_event){.what = EVENT_DONE, .state = 4, .a = 1}, NULL, 0);
+    T_EQ_I64(mmx_wait_room(g.m, r, MMX_DONE, 5000), 0);
+    T_TRUE(fake_idle(&g.f));
+    ev = rig_one_event(g.m);
+    T_EQ_U64(ev.what, MMX_DONE);
+    c = fake_want(&g.f, LOCAL_RELEASE);
+    T_EQ_U64(c.release.tag, r.tag);
+    T_EQ_U64(c.release.rows, MMX_ALL);
+    T_EQ_I64(mmx_commit(g.m, r, 0, 1), -MMX_E_STALE);
+    T_EQ_I64(mmx_release(g.m, r, MMX_ALL, 0), -MMX_E_STALE);
+    rig_close(&g);
+}
+
+TEST(unknown_length)
+{
+    struct rig g;
+    struct mmx_announce a = {.size = sizeof a, .max_rows = 20};
+    struct local_msg m;
+    mmx_room r;
+
+    rig_open(&g, ROLE_ENCODED);
+    a.pool = g.pool.id;
+    T_EQ_I64(mmx_announce(g.m, &a, &r), 0);
+    m = fake_want(&g.f, LOCAL_ANNOUNCE);
+    T_EQ_U64(m.announce.max_rows, 20);
+    T_EQ_U64(m.announce.total, ROWS_UNKNOWN);
+    a.rows = 3;
+    T_EQ_I64(mmx_announce(g.m, &a, &r), -MMX_E_MALFORMED);
+    a = (struct mmx_announce){.size = sizeof a, .pool = 5};
+    T_EQ_I64(mmx_announce(g.m, &a, &r), -MMX_E_MALFORMED);
+    rig_close(&g);
+}
+
+TEST(language_stream)
+{
+    struct rig g;
+    struct mmx_event ev;
+    struct mmx_view v;
+    struct mmx_look l = {.size = sizeof l};
+    struct mmx_run run;
+    struct mmx_state s;
+    uint32_t one[] = {0, 2}, two[] = {5, 1};
+    mmx_room r;
+
+    rig_open(&g, ROLE_LANGD);
+    T_FALSE(g.pool.writable);
+    r = rig_request(&g, 7, MMX_STREAM);
+    fake_answer(&g.f, g.seq, OK, "");
+    rig_event(&g, r,
+        (struct local_event){.what = EVENT_LENGTH | EVENT_LANDED,
+            .state = 3,
+            .generation = 77,
+            .rows = 5,
+            .total = 12,
+            .aux = span_str("grid")},
+        one, 2 / 2);
+    ev = rig_one_event(g.m);
+    T_EQ_U64(ev.what, MMX_LENGTH | MMX_LANDED);
+    T_EQ_U64(ev.total, 12);
+    T_EQ_U64(ev.generation, 77);
+    T_EQ_U64(ev.aux_len, 4);
+    T_EQ_MEM(ev.aux, "grid", 4);
+    /* The cell knows of more rows than the event. */
+    rig_word(&g, r, 3, 7);
+    T_EQ_I64(mmx_poll(g.m, &r, 1, &s), MMX_TRANSFERRING);
+    T_EQ_U64(s.rows, 7);
+    T_EQ_I64(mmx_view(g.m, r, "a", 0, MMX_ALL, &v), 0);
+    T_EQ_U64(v.rows, 7);
+    T_EQ_I64(mmx_scatter(g.m, r, "a", 0, 1, "12345678", 0), -MMX_E_NOT_OWNER);
+    T_EQ_I64(mmx_release(g.m, r, 6, 0), 0);
+    T_EQ_U64(fake_want(&g.f, LOCAL_RELEASE).release.rows, 6);
+    T_EQ_I64(mmx_view(g.m, r, "a", 4, 1, &v), -MMX_E_GONE);
+    /* Runs of an event go on where ours end, or say again what we know. */
+    rig_event(&g, r,
+        (struct local_event){.what = EVENT_LANDED | EVENT_READY,
+            .state = 4,
+            .first = 8,
+            .rows = 12,
+            .total = 12},
+        two, 1);
+    T_EQ_I64(mmx_wait_room(g.m, r, MMX_READY, 5000), 0);
+    T_EQ_I64(mmx_view(g.m, r, "a", 6, MMX_ALL, &v), -MMX_E_SPLIT);
+    T_EQ_I64(mmx_view(g.m, r, "a", 8, MMX_ALL, &v), 0);
+    T_TRUE(v.data == (uint8_t *)g.pool.base + 5 * BLOCK_ROWS * ROW);
+    T_EQ_I64(mmx_runs(g.m, r, &run, 1), 2);
+    T_EQ_U64(run.first, 4);
+    T_EQ_U64(run.block, 1);
+    T_EQ_I64(mmx_look(g.m, r, &l), 0);
+    T_EQ_U64(l.first, 6);
+    T_EQ_U64(l.stream_rows, 9);
+    T_EQ_U64(l.seen & MMX_READY, MMX_READY);
+    T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_KEEP), 0);
+    T_EQ_U64(fake_want(&g.f, LOCAL_RELEASE).release.flags, FLAG_KEEP);
+    rig_no_event(g.m); /* it was released before READY was handed out */
+    rig_close(&g);
+}
+
+TEST(bad_runs)
+{
+    struct rig g;
+    struct mmx_view v;
+    uint32_t beyond[] = {BLOCKS - 1, 2};
+    mmx_room r;
+
+    rig_open(&g, ROLE_LANGD);
+    r = rig_request(&g, 7, MMX_WHOLE);
+    rig_event(&g, r,
+        (struct local_event){.what = EVENT_READY, .state = 4, .rows = 8},
+        beyond, 1);
+    (void)rig_one_event(g.m);
+    T_EQ_I64(mmx_view(g.m, r, "a", 0, 1, &v), -MMX_E_NOT_READY);
+    rig_close(&g);
+}
+
+TEST(other_tags)
+{
+    struct rig g;
+    mmx_room r, old, none = {0, 0};
+    struct mmx_state s;
+
+    rig_open(&g, ROLE_LANGD);
+    r = rig_request(&g, 7, MMX_WHOLE);
+    old = (mmx_room){r.cell, r.tag + 5};
+    rig_word(&g, old, 4, 8);
+    T_EQ_I64(mmx_poll(g.m, &r, 1, &s), MMX_BOOTSTRAPPING);
+    rig_event(&g, old, (struct local_event){.what = EVENT_READY, .state = 4},
+        NULL, 0);
+    rig_no_event(g.m);
+    T_EQ_I64(mmx_poll(g.m, &none, 1, &s), MMX_FAILED_STATE);
+    T_TRUE(mmx_cell(g.m, r) != NULL);
+    T_TRUE(mmx_cell(g.m, (mmx_room){CELLS, 1}) == NULL);
+    /* The cell of a released room is used again, with a tag of its own. */
+    T_EQ_I64(mmx_release(g.m, r, MMX_ALL, 0), 0);
+    (void)fake_want(&g.f, LOCAL_RELEASE);
+    g.seq++;
+    old = r;
+    r = rig_request(&g, 8, MMX_WHOLE);
+    T_EQ_U64(r.cell, old.cell);
+    T_TRUE(r.tag != old.tag);
+    rig_close(&g);
+}
+
+TEST(refused)
+{
+    struct rig g;
+    struct mmx_event ev;
+    struct mmx_state s;
+    mmx_room r;
+
+    rig_open(&g, ROLE_ENCODED);
+    r = rig_announce(&g, 1, 500);
+    T_EQ_I64(mmx_commit(g.m, r, 0, 1), 0);
+    (void)fake_want(&g.f, LOCAL_COMMIT);
+    fake_answer(&g.f, g.seq++, ERR_TOO_LARGE, "9 rows, 4 fit");
+    fake_answer(&g.f, g.seq, ERR_UNKNOWN_ROOM, "no such cell");
+    ev = rig_one_event(g.m);
+    T_EQ_U64(ev.what, MMX_REFUSED);
+    T_EQ_STR(ev.op, "announce");
+    T_EQ_I64(ev.reason, MMX_E_TOO_LARGE);
+    T_EQ_I64(ev.advice, MMX_ADVICE_GIVE_UP);
+    T_EQ_U64(ev.a, 9);
+    T_EQ_U64(ev.b, 4);
+    T_EQ_STR(ev.text, "9 rows, 4 fit");
+    rig_no_event(g.m);
+    T_EQ_I64(mmx_poll(g.m, &r, 1, &s), MMX_FAILED_STATE);
+    T_EQ_I64(s.reason, MMX_E_TOO_LARGE);
+    T_EQ_I64(mmx_release(g.m, r, MMX_ALL, 0), -MMX_E_STALE);
+
+    /* Any other refusal leaves the room as it was. */
+    r = rig_announce(&g, 2, 5);
+    T_EQ_I64(mmx_commit(g.m, r, 4, 2), 0);
+    (void)fake_want(&g.f, LOCAL_COMMIT);
+    fake_answer(&g.f, g.seq++, OK, "");
+    fake_answer(&g.f, g.seq, ERR_MALFORMED, "rows 4 to 6 of 5");
+    ev = rig_one_event(g.m);
+    T_EQ_STR(ev.op, "commit");
+    T_EQ_STR(ev.text, "rows 4 to 6 of 5");
+    T_EQ_I64(mmx_commit(g.m, r, 0, 5), 0);
+    g.seq++;
+
+    T_EQ_I64(mmx_decline(g.m, "enc", 99, NULL), 0);
+    fake_answer(&g.f, ++g.seq, ERR_PEER_LOST, "who?");
+    ev = rig_one_event(g.m);
+    T_EQ_STR(ev.op, "decline");
+    T_EQ_U64(ev.id, 99);
+    T_EQ_STR(ev.text, "who?");
+    rig_close(&g);
+}
+
+TEST(failed)
+{
+    struct rig g;
+    struct mmx_event ev;
+    mmx_room r;
+
+    rig_open(&g, ROLE_ENCODED);
+    r = rig_announce(&g, 1, 5);
+    fake_event(&g.f, &(struct local_event){.cell = r.cell,
+                         .tag = r.tag,
+                         .what = EVENT_FAILED,
+                         .reason = ERR_TIMEOUT,
+                         .text = span_str("nobody came")});
+    T_EQ_I64(mmx_wait_room(g.m, r, MMX_GRANTED, 5000), -MMX_E_TIMEOUT);
+    ev = rig_one_event(g.m);
+    T_EQ_U64(ev.what, MMX_FAILED);
+    T_EQ_STR(ev.text, "nobody came");
+    T_EQ_I64(ev.advice, MMX_ADVICE_RETRY);
+    T_EQ_I64(mmx_commit(g.m, r, 0, 1), -MMX_E_TIMEOUT);
+    T_TRUE(fake_idle(&g.f));
+    T_EQ_I64(mmx_release(g.m, r, MMX_ALL, 0), 0);
+    (void)fake_want(&g.f, LOCAL_RELEASE);
+    rig_close(&g);
+}
+
+TEST(cells_run_out)
+{
+    struct rig g;
+    struct mmx_announce a = {.size = sizeof a, .rows = 1};
+    mmx_room r;
+
+    rig_open(&g, ROLE_ENCODED);
+    a.pool = g.pool.id;
+    for (uint32_t i = 0; i < CELLS; i++)
+        (void)rig_announce(&g, i, 1);
+    T_EQ_I64(mmx_announce(g.m, &a, &r), -MMX_E_QUOTA);
+    rig_close(&g);
+}
