@@ -1,0 +1,415 @@
+/* local.c - the engines' server socket: who may connect, which number a
+ * connection gets, what happens when descriptors run out.
+ *
+ * Invariants: a number is free only when its socket is closed, its process is
+ * dead and libuv has let go of both; nothing is carried out in libuv's
+ * callbacks, they only say which connection to look at. Owned by the loop's
+ * thread.
+ *
+ * Rejected: uv_pipe_t. It is a byte stream, cannot tell packets apart, and
+ * drops descriptors silently. */
+#include "io/local_impl.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+#define ACCEPTS_TURN 64
+#define BACKOFF_MS   100
+
+/* --- listening ------------------------------------------------------------ */
+/* Is somebody serving this path? OK: nobody, and nothing is in the way. */
+static enum err clear_path(const struct sockaddr_un *a)
+{
+    struct stat st;
+    int s, e;
+
+    if (lstat(a->sun_path, &st) != 0)
+        return OK;
+    if (!S_ISSOCK(st.st_mode)) {
+        log_error("%s: is there and is no socket", a->sun_path);
+        return ERR_INTERNAL;
+    }
+    s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    e = connect(s, (const struct sockaddr *)a, sizeof(*a)) == 0 ? 0 : errno;
+    if (s >= 0)
+        close(s);
+    if (e != ECONNREFUSED) {
+        log_error("%s: served by another process", a->sun_path);
+        return ERR_BUSY;
+    }
+    /* Nobody listens: it was left behind by a crash. */
+    if (unlink(a->sun_path) != 0) {
+        log_error("%s: unlink: %s", a->sun_path, strerror(errno));
+        return ERR_INTERNAL;
+    }
+    return OK;
+}
+
+static enum err path_rights(const struct local_opt *opt)
+{
+    char buffer[4096];
+    struct group group, *found = NULL;
+
+    /* Between bind and listen nobody can connect yet. */
+    if (opt->group[0] != 0) {
+        if (getgrnam_r(opt->group, &group, buffer, sizeof(buffer), &found) ||
+            !found) {
+            log_error("socket.group: no group %s", opt->group);
+            return ERR_INTERNAL;
+        }
+        if (chown(opt->path, (uid_t)-1, group.gr_gid) != 0) {
+            log_error(
+                "%s: group %s: %s", opt->path, opt->group, strerror(errno));
+            return ERR_INTERNAL;
+        }
+    }
+    if (chmod(opt->path, opt->mode) != 0) {
+        log_error("%s: mode %o: %s", opt->path, opt->mode, strerror(errno));
+        return ERR_INTERNAL;
+    }
+    return OK;
+}
+
+static enum err bind_path(struct local *l, const struct local_opt *opt)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct stat st;
+    enum err e;
+
+    if (strlen(opt->path) >= sizeof(a.sun_path)) {
+        log_error("%s: path is too long for a socket", opt->path);
+        return ERR_INTERNAL;
+    }
+    memcpy(a.sun_path, opt->path, strlen(opt->path) + 1);
+    e = clear_path(&a);
+    if (e != OK)
+        return e;
+    l->listen_fd =
+        socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (l->listen_fd < 0 ||
+        bind(l->listen_fd, (struct sockaddr *)&a, sizeof(a)) != 0) {
+        log_error("%s: bind: %s", opt->path, strerror(errno));
+        return ERR_INTERNAL;
+    }
+    if (lstat(opt->path, &st) == 0) {
+        l->path_dev = st.st_dev;
+        l->path_ino = st.st_ino;
+        memcpy(l->path, a.sun_path, sizeof(l->path));
+    }
+    e = path_rights(opt);
+    if (e == OK && listen(l->listen_fd, 128) != 0) {
+        log_error("%s: listen: %s", opt->path, strerror(errno));
+        e = ERR_INTERNAL;
+    }
+    return e;
+}
+
+static enum err take_socket(struct local *l, int fd)
+{
+    int type = 0, listening = 0;
+    socklen_t n = sizeof(type), m = sizeof(listening);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) != 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &m) != 0 ||
+        type != SOCK_SEQPACKET || !listening) {
+        log_error("descriptor %d is no listening SEQPACKET socket", fd);
+        return ERR_INTERNAL;
+    }
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 ||
+        fcntl(fd, F_SETFL, O_NONBLOCK) != 0) {
+        log_error("descriptor %d: %s", fd, strerror(errno));
+        return ERR_INTERNAL;
+    }
+    l->listen_fd = fd;
+    return OK;
+}
+
+/* --- accepting ------------------------------------------------------------ */
+static void on_listen(uv_poll_t *h, int status, int events)
+{
+    struct local *l = h->data;
+
+    (void)status;
+    (void)events;
+    l->listen_ready = true;
+}
+
+static void listen_again(struct local *l)
+{
+    int e = uv_poll_start(&l->listen_poll, UV_READABLE, on_listen);
+
+    CHECK(e == 0, "poll of the listener: %s", uv_strerror(e));
+}
+
+static void on_backoff(uv_timer_t *t)
+{
+    listen_again(t->data);
+}
+
+/* Tells a client why it is not served; seq 0 names no message of it. */
+static void refuse(int fd, enum err err, const char *text)
+{
+    uint8_t frame[1024];
+    struct writer w = writer_of(frame, sizeof(frame));
+    struct local_msg m = {.type = LOCAL_ANSWER};
+    ssize_t n;
+
+    m.answer.err = (uint8_t)err;
+    m.answer.text = span_str(text);
+    if (local_put(&w, &m)) {
+        n = send(fd, w.p, w.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)n; /* it is told once, if it can be told at all */
+    }
+    close(fd);
+}
+
+/* Out of descriptors: the one in reserve lets us take one client off the
+ * queue and tell it; then the listener rests, so that the loop does not spin
+ * on what it cannot take. */
+static void out_of_descriptors(struct local *l, int error)
+{
+    int fd;
+
+    log_warn("accept: %s, new engines wait", strerror(error));
+    if (l->reserve_fd >= 0) {
+        close(l->reserve_fd);
+        fd = accept4(l->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0)
+            refuse(fd, ERR_BUSY, "the daemon is out of descriptors");
+        l->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    }
+    uv_poll_stop(&l->listen_poll);
+    uv_timer_start(&l->backoff, on_backoff, BACKOFF_MS, 0);
+}
+
+/* Names the process for as long as we hold it, not just its number. */
+static int open_pidfd(int fd, pid_t pid)
+{
+    int pidfd = -1;
+    socklen_t n = sizeof(pidfd);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n) == 0)
+        return pidfd;
+    if (errno != ENOPROTOOPT)
+        return -1;
+    /* Before Linux 6.5. The process could have ended since it connected and
+     * its number be somebody else's: we would only wait for the wrong end. */
+    return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+}
+
+static void take_client(struct local *l, int fd)
+{
+    struct local_conn *c;
+    struct list *n;
+    struct ucred cred;
+    socklen_t len = sizeof(cred);
+    int pidfd;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) {
+        log_warn("a client without credentials: %s", strerror(errno));
+        close(fd);
+        return;
+    }
+    if (list_empty(&l->free)) {
+        log_warn("pid %d uid %u: refused, limits.connections is %u",
+            (int)cred.pid, cred.uid, l->conns_count);
+        refuse(fd, ERR_QUOTA, "limits.connections is reached");
+        return;
+    }
+    pidfd = open_pidfd(fd, cred.pid);
+    if (pidfd < 0) {
+        if (errno == EMFILE || errno == ENFILE)
+            log_warn("pid %d: out of descriptors", (int)cred.pid);
+        else if (errno != ESRCH)
+            log_warn("pid %d: pidfd: %s", (int)cred.pid, strerror(errno));
+        refuse(fd, ERR_BUSY, "no pidfd for this process");
+        return;
+    }
+    fcntl(pidfd, F_SETFD, FD_CLOEXEC);
+    n = list_pop(&l->free);
+    c = LIST_ENTRY(n, struct local_conn, free);
+    conn_start(c, fd, pidfd);
+    l->calls.opened(l->calls.ud, c->index, cred.uid, cred.gid, cred.pid);
+}
+
+static void accept_all(struct local *l)
+{
+    l->listen_ready = false;
+    for (unsigned i = 0; i < ACCEPTS_TURN; i++) {
+        int fd =
+            accept4(l->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+        if (fd >= 0) {
+            take_client(l, fd);
+            continue;
+        }
+        if (errno == EINTR || errno == ECONNABORTED)
+            continue;
+        if (errno != EAGAIN && errno != EWOULDBLOCK)
+            out_of_descriptors(l, errno);
+        return;
+    }
+}
+
+/* --- life ----------------------------------------------------------------- */
+static enum err take_memory(struct local *l, uint32_t connections)
+{
+    size_t each = 2 * (size_t)LOCAL_PACKET_MAX;
+    void *p;
+
+    l->buffers_bytes = each * connections + LOCAL_PACKET_MAX;
+    p = mmap(NULL, l->buffers_bytes, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    l->conns = calloc(connections, sizeof(*l->conns));
+    if (p == MAP_FAILED || !l->conns) {
+        if (p != MAP_FAILED)
+            munmap(p, l->buffers_bytes);
+        return ERR_NO_BLOCKS;
+    }
+    l->buffers = p;
+    l->packet = l->buffers + each * connections;
+    l->conns_count = connections;
+    for (uint32_t i = 0; i < connections; i++) {
+        struct local_conn *c = &l->conns[i];
+
+        c->owner = l;
+        c->index = i;
+        c->fd = c->pidfd = c->cells_fd = -1;
+        c->out = l->buffers + each * i;
+        c->parked = c->out + LOCAL_PACKET_MAX;
+        list_init(&c->free);
+        list_init(&c->ready);
+        list_init(&c->dirty);
+        list_push_tail(&l->free, &c->free);
+    }
+    return OK;
+}
+
+static void start_polls(struct local *l)
+{
+    int a = uv_poll_init(l->loop, &l->listen_poll, l->listen_fd);
+    int b = uv_timer_init(l->loop, &l->backoff);
+
+    CHECK(a == 0 && b == 0, "poll of the listener: %d %d", a, b);
+    l->listen_poll.data = l->backoff.data = l;
+    listen_again(l);
+}
+
+enum err local_new(struct local **out, uv_loop_t *loop,
+    const struct local_opt *opt, const struct local_calls *calls)
+{
+    struct local *l = calloc(1, sizeof(*l));
+    enum err e;
+
+    if (!l)
+        return ERR_NO_BLOCKS;
+    l->loop = loop;
+    l->calls = *calls;
+    l->listen_fd = -1;
+    l->stopped = true;
+    list_init(&l->free);
+    list_init(&l->ready);
+    list_init(&l->dirty);
+    l->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    e = take_memory(l, opt->connections);
+    if (e == OK)
+        e = opt->fd >= 0 ? take_socket(l, opt->fd) : bind_path(l, opt);
+    if (e != OK) {
+        local_stop(l);
+        local_free(&l);
+        return e;
+    }
+    l->stopped = false;
+    start_polls(l);
+    *out = l;
+    return OK;
+}
+
+static void remove_path(struct local *l)
+{
+    struct stat st;
+
+    /* A successor may have put its own socket there already. */
+    if (l->path[0] != 0 && lstat(l->path, &st) == 0 &&
+        st.st_dev == l->path_dev && st.st_ino == l->path_ino)
+        unlink(l->path);
+    l->path[0] = 0;
+}
+
+void local_stop(struct local *l)
+{
+    bool polled = !l->stopped;
+
+    l->stopped = true;
+    remove_path(l);
+    for (uint32_t i = 0; i < l->conns_count; i++)
+        conn_drop(&l->conns[i]);
+    if (polled) {
+        uv_close((uv_handle_t *)&l->listen_poll, NULL);
+        uv_close((uv_handle_t *)&l->backoff, NULL);
+    }
+    if (l->listen_fd >= 0)
+        close(l->listen_fd);
+    if (l->reserve_fd >= 0)
+        close(l->reserve_fd);
+    l->listen_fd = l->reserve_fd = -1;
+}
+
+void local_free(struct local **l)
+{
+    if (!*l)
+        return;
+    if ((*l)->buffers)
+        munmap((*l)->buffers, (*l)->buffers_bytes);
+    free((*l)->conns);
+    free(*l);
+    *l = NULL;
+}
+
+void local_serve(struct local *l)
+{
+    struct list now;
+
+    if (l->listen_ready)
+        accept_all(l);
+    /* What becomes ready by serving has its turn the next time. */
+    list_init(&now);
+    while (!list_empty(&l->ready))
+        list_push_tail(&now, list_pop(&l->ready));
+    while (!list_empty(&now)) {
+        struct list *n = list_pop(&now);
+
+        conn_serve(LIST_ENTRY(n, struct local_conn, ready));
+    }
+}
+
+bool local_busy(const struct local *l)
+{
+    return l->listen_ready || !list_empty(&l->ready);
+}
+
+void local_flush(struct local *l)
+{
+    while (!list_empty(&l->dirty))
+        local_push(l, LIST_FIRST(&l->dirty, struct local_conn, dirty)->index);
+}
+
+uint32_t local_count(const struct local *l)
+{
+    return l->open;
+}

@@ -1,0 +1,567 @@
+/* local_conn.c - one engine's connection: packets in, frames out, cells.
+ *
+ * Invariants: no message is handed over unless its answer fits (frames that
+ * cannot be taken yet are parked, at most one packet); a frame with a
+ * descriptor travels in a packet of its own, in order; a socket that took no
+ * more is polled for writing and for nothing else; `ended` is reported once,
+ * before `dead`. Owned by the loop's thread.
+ *
+ * Rejected: a queue of messages per connection that grows with what is
+ * unread. One engine that stops reading must cost one packet, not memory. */
+#include "io/local_impl.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static void make_ready(struct local_conn *c)
+{
+    if (!list_linked(&c->ready))
+        list_push_tail(&c->owner->ready, &c->ready);
+}
+
+static void on_socket(uv_poll_t *h, int status, int events)
+{
+    struct local_conn *c = h->data;
+
+    (void)events;
+    /* libuv stops the poll when the kernel reports an error on the socket:
+     * what was received before it can still be read, then it is over. */
+    if (status < 0)
+        c->deaf = c->broken = true;
+    make_ready(c);
+}
+
+static void on_pidfd(uv_poll_t *h, int status, int events)
+{
+    struct local_conn *c = h->data;
+
+    (void)status;
+    (void)events;
+    uv_poll_stop(h);
+    c->dead = true;
+    make_ready(c);
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    struct local_conn *c = h->data;
+
+    c->closing--;
+    if (c->closing == 0 && c->fd < 0 && c->pidfd < 0 && !c->owner->stopped)
+        list_push_tail(&c->owner->free, &c->free);
+}
+
+static void poll_for(struct local_conn *c)
+{
+    int events = c->blocked ? UV_WRITABLE : UV_READABLE;
+    int e = uv_poll_start(&c->sock_poll, events, on_socket);
+
+    CHECK(e == 0, "poll of connection %u: %s", c->index, uv_strerror(e));
+}
+
+void conn_start(struct local_conn *c, int fd, int pidfd)
+{
+    int a = uv_poll_init(c->owner->loop, &c->sock_poll, fd);
+    int b = uv_poll_init(c->owner->loop, &c->pid_poll, pidfd);
+
+    CHECK(a == 0 && b == 0, "poll of connection %u: %d %d", c->index, a, b);
+    c->sock_poll.data = c->pid_poll.data = c;
+    c->fd = fd;
+    c->pidfd = pidfd;
+    c->blocked = c->deaf = c->broken = c->held = false;
+    c->over = c->eof = c->dead = false;
+    c->out_head = c->out_len = c->marks_count = 0;
+    c->parked_at = c->parked_len = 0;
+    c->owner->open++;
+    poll_for(c);
+    b = uv_poll_start(&c->pid_poll, UV_READABLE, on_pidfd);
+    CHECK(b == 0, "poll of a process: %s", uv_strerror(b));
+}
+
+/* --- out ------------------------------------------------------------------ */
+static void out_clear(struct local_conn *c)
+{
+    c->out_head = c->out_len = c->marks_count = 0;
+}
+
+static void out_compact(struct local_conn *c)
+{
+    if (c->out_head == 0)
+        return;
+    memmove(c->out, c->out + c->out_head, c->out_len - c->out_head);
+    for (uint32_t i = 0; i < c->marks_count; i++)
+        c->marks[i].at -= c->out_head;
+    c->out_len -= c->out_head;
+    c->out_head = 0;
+}
+
+/* The next packet: one frame with its descriptor, or all up to such a one. */
+static uint32_t next_packet(const struct local_conn *c, int *fd)
+{
+    *fd = -1;
+    if (c->marks_count == 0)
+        return c->out_len - c->out_head;
+    if (c->marks[0].at > c->out_head)
+        return c->marks[0].at - c->out_head;
+    *fd = c->marks[0].fd;
+    return c->marks[0].len;
+}
+
+static ssize_t send_packet(int sock, uint8_t *p, uint32_t len, int fd)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec iov = {p, len};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+    struct cmsghdr *h;
+    ssize_t n;
+
+    if (fd >= 0) {
+        memset(&control, 0, sizeof(control));
+        m.msg_control = control.bytes;
+        m.msg_controllen = sizeof(control.bytes);
+        h = CMSG_FIRSTHDR(&m);
+        h->cmsg_level = SOL_SOCKET;
+        h->cmsg_type = SCM_RIGHTS;
+        h->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(h), &fd, sizeof(int));
+    }
+    do {
+        n = sendmsg(sock, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (n < 0 && errno == EINTR);
+    return n;
+}
+
+static void send_failed(struct local_conn *c, int error)
+{
+    if (error == EAGAIN || error == EWOULDBLOCK) {
+        c->blocked = true;
+        poll_for(c);
+        return;
+    }
+    if (error != EPIPE && error != ECONNRESET && error != ENOTCONN) {
+        log_warn("connection %u: send: %s", c->index, strerror(error));
+        c->eof = true;
+        make_ready(c);
+    }
+    c->deaf = true;
+    out_clear(c);
+}
+
+/* true: nothing is queued any more. */
+static bool conn_push(struct local_conn *c)
+{
+    bool was_blocked = c->blocked;
+
+    if (c->deaf)
+        out_clear(c);
+    while (c->out_head < c->out_len) {
+        int fd;
+        uint32_t len = next_packet(c, &fd);
+
+        if (send_packet(c->fd, c->out + c->out_head, len, fd) < 0) {
+            int error = errno;
+
+            if (was_blocked && error == EAGAIN)
+                return false;
+            send_failed(c, error);
+            break;
+        }
+        c->out_head += len;
+        if (fd >= 0)
+            memmove(
+                c->marks, c->marks + 1, --c->marks_count * sizeof(c->marks[0]));
+    }
+    if (c->out_head < c->out_len)
+        return false;
+    out_clear(c);
+    if (was_blocked) {
+        c->blocked = false;
+        poll_for(c);
+    }
+    return true;
+}
+
+bool local_push(struct local *l, uint32_t conn)
+{
+    struct local_conn *c = &l->conns[conn];
+
+    list_remove(&c->dirty);
+    if (c->fd < 0)
+        return true;
+    if (c->over)
+        make_ready(c);
+    return c->blocked ? false : conn_push(c);
+}
+
+bool local_queued(const struct local *l, uint32_t conn)
+{
+    return l->conns[conn].out_head < l->conns[conn].out_len;
+}
+
+bool local_blocked(const struct local *l, uint32_t conn)
+{
+    return l->conns[conn].blocked;
+}
+
+static void make_dirty(struct local_conn *c)
+{
+    if (!list_linked(&c->dirty))
+        list_push_tail(&c->owner->dirty, &c->dirty);
+}
+
+void local_send(struct local *l, uint32_t conn, struct span frame, int fd)
+{
+    struct local_conn *c = &l->conns[conn];
+
+    if (c->fd < 0 || c->deaf || c->eof)
+        return;
+    if (frame.len > OUT_MAX - c->out_len)
+        out_compact(c);
+    if (frame.len > OUT_MAX - c->out_len ||
+        (fd >= 0 && c->marks_count == MARKS_MAX)) {
+        log_warn("connection %u: ended, %u bytes of answers are unread", conn,
+            c->out_len);
+        c->eof = true;
+        make_ready(c);
+        return;
+    }
+    if (fd >= 0)
+        c->marks[c->marks_count++] =
+            (struct local_mark){c->out_len, frame.len, fd};
+    memcpy(c->out + c->out_len, frame.p, frame.len);
+    c->out_len += frame.len;
+    make_dirty(c);
+}
+
+struct writer local_writer(struct local *l, uint32_t conn)
+{
+    struct local_conn *c = &l->conns[conn];
+    uint32_t room = 0;
+
+    if (c->fd < 0 || c->eof || c->over)
+        return writer_of(NULL, 0);
+    out_compact(c);
+    if (OUT_MAX - c->out_len > 2 * LOCAL_ANSWER_ROOM)
+        room = OUT_MAX - c->out_len - 2 * LOCAL_ANSWER_ROOM;
+    return writer_of(c->out + c->out_len, room);
+}
+
+void local_wrote(struct local *l, uint32_t conn, size_t bytes)
+{
+    struct local_conn *c = &l->conns[conn];
+
+    if (bytes == 0)
+        return;
+    CHECK(bytes <= OUT_MAX - c->out_len, "%zu bytes behind %u", bytes,
+        c->out_len);
+    c->out_len += (uint32_t)bytes;
+    make_dirty(c);
+}
+
+void local_hold(struct local *l, uint32_t conn, bool held)
+{
+    struct local_conn *c = &l->conns[conn];
+
+    c->held = held;
+    if (!held && c->fd >= 0)
+        make_ready(c);
+}
+
+void local_end(struct local *l, uint32_t conn)
+{
+    struct local_conn *c = &l->conns[conn];
+
+    if (c->fd < 0)
+        return;
+    c->over = true;
+    make_dirty(c);
+}
+
+/* --- in ------------------------------------------------------------------- */
+/* May one more message be handed over? Makes room if that is all it needs. */
+static bool may_take(struct local_conn *c)
+{
+    if (c->held)
+        return false;
+    if (c->owner->calls.full(c->owner->calls.ud)) {
+        make_ready(c);
+        return false;
+    }
+    if (c->deaf)
+        return true;
+    if (c->blocked)
+        return false;
+    if (OUT_MAX - (c->out_len - c->out_head) >= 2 * LOCAL_ANSWER_ROOM &&
+        c->marks_count + 2 < MARKS_MAX)
+        return true;
+    return conn_push(c) || c->deaf;
+}
+
+/* Can the next frame be told apart from what follows? *seq as far as read. */
+static bool frame_whole(const struct reader *r, uint32_t *seq)
+{
+    struct reader peek = *r;
+    uint32_t len;
+
+    (void)get_u32(&peek);
+    len = get_u32(&peek);
+    *seq = get_u32(&peek);
+    return !peek.failed && len <= peek.len - peek.at;
+}
+
+static void bad_packet(struct local_conn *c, uint32_t seq)
+{
+    c->owner->calls.bad(c->owner->calls.ud, c->index, ERR_MALFORMED, seq);
+    c->over = true;
+    make_dirty(c);
+}
+
+/* Hands the frames over; false: the rest cannot be taken now. */
+static bool take_frames(struct local_conn *c, struct reader *r)
+{
+    struct local_calls *calls = &c->owner->calls;
+
+    while (r->at < r->len && !c->eof && !c->over) {
+        struct local_msg m;
+        uint32_t seq;
+        enum err e;
+
+        if (!may_take(c))
+            return false;
+        if (!frame_whole(r, &seq)) {
+            bad_packet(c, seq);
+            return true;
+        }
+        e = local_get(r, &m);
+        if (e == OK)
+            calls->message(calls->ud, c->index, &m);
+        else
+            calls->bad(calls->ud, c->index, e, m.seq);
+    }
+    return true;
+}
+
+static void take_packet(struct local_conn *c, const uint8_t *p, size_t len)
+{
+    struct reader r = reader_of(p, len);
+
+    if (take_frames(c, &r))
+        return;
+    c->parked_at = 0;
+    c->parked_len = (uint32_t)(r.len - r.at);
+    memcpy(c->parked, r.p + r.at, c->parked_len);
+}
+
+static bool take_parked(struct local_conn *c)
+{
+    struct reader r =
+        reader_of(c->parked + c->parked_at, c->parked_len - c->parked_at);
+    bool all;
+
+    if (r.len == 0)
+        return true;
+    all = take_frames(c, &r);
+    c->parked_at += (uint32_t)r.at;
+    if (all)
+        c->parked_at = c->parked_len = 0;
+    return all;
+}
+
+/* Closes every descriptor that came; were there any? */
+static bool close_received(struct msghdr *m)
+{
+    bool any = false;
+
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(m); h; h = CMSG_NXTHDR(m, h)) {
+        size_t n = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+        if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t i = 0; i < n; i++) {
+            int fd;
+
+            memcpy(&fd, CMSG_DATA(h) + i * sizeof(int), sizeof(int));
+            close(fd);
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* false: there is nothing to read for now. */
+static bool receive(struct local_conn *c)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(64 * sizeof(int))];
+    } control;
+    struct iovec iov = {c->owner->packet, LOCAL_PACKET_MAX};
+    struct msghdr m = {.msg_iov = &iov,
+        .msg_iovlen = 1,
+        .msg_control = control.bytes,
+        .msg_controllen = sizeof(control.bytes)};
+    ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    bool fds;
+
+    if (n < 0) {
+        /* A reset says that the other end left answers unread. What it had
+         * sent before is still there. */
+        if (errno == EINTR || errno == ECONNRESET)
+            return true;
+        c->eof = errno != EAGAIN && errno != EWOULDBLOCK;
+        return false;
+    }
+    fds = close_received(&m);
+    if (n == 0) {
+        c->eof = true;
+        return false;
+    }
+    if (fds || (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
+        struct reader r = reader_of(iov.iov_base, (size_t)n);
+        uint32_t seq;
+
+        (void)frame_whole(&r, &seq);
+        bad_packet(c, seq);
+    } else {
+        take_packet(c, iov.iov_base, (size_t)n);
+    }
+    return true;
+}
+
+static void conn_input(struct local_conn *c)
+{
+    /* Whoever is gone has no more turns to come. */
+    uint32_t turns = c->deaf ? 16 * PACKETS_TURN : PACKETS_TURN;
+
+    if (!take_parked(c))
+        return;
+    for (uint32_t i = 0; i < turns; i++) {
+        if (c->eof || c->held || c->over || c->parked_len > 0)
+            break;
+        if ((c->blocked && !c->deaf) || !receive(c))
+            break;
+    }
+}
+
+/* --- cells ---------------------------------------------------------------- */
+enum err local_cells(struct local *l, uint32_t conn, uint32_t cells, int *fd)
+{
+    struct local_conn *c = &l->conns[conn];
+    /* An engine that wants none still gets something to map. */
+    size_t bytes = (cells ? cells : 1) * sizeof(uint64_t);
+    void *p = MAP_FAILED;
+    int f;
+
+    CHECK(c->cells_fd < 0, "connection %u has its cells", conn);
+    f = memfd_create("mmx-cells", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (f >= 0 && ftruncate(f, (off_t)bytes) == 0)
+        p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, f, 0);
+    /* Our own map stays writable; nobody gets another one. */
+    if (p == MAP_FAILED ||
+        fcntl(f, F_ADD_SEALS,
+            F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)) {
+        log_error("connection %u: status cells: %s", conn, strerror(errno));
+        if (p != MAP_FAILED)
+            munmap(p, bytes);
+        if (f >= 0)
+            close(f);
+        return ERR_INTERNAL;
+    }
+    c->cells = p;
+    c->cells_count = cells ? cells : 1;
+    c->cells_fd = f;
+    *fd = f;
+    return OK;
+}
+
+void local_cell(struct local *l, uint32_t conn, uint32_t index, uint64_t word)
+{
+    struct local_conn *c = &l->conns[conn];
+
+    if (!c->cells)
+        return;
+    CHECK(index < c->cells_count, "cell %u of %u", index, c->cells_count);
+    atomic_store_explicit(&c->cells[index], word, memory_order_release);
+}
+
+/* --- ends ----------------------------------------------------------------- */
+static void close_poll(struct local_conn *c, uv_poll_t *h)
+{
+    c->closing++;
+    uv_close((uv_handle_t *)h, on_closed);
+}
+
+static void drop_socket(struct local_conn *c)
+{
+    close_poll(c, &c->sock_poll);
+    close(c->fd);
+    c->fd = -1;
+    c->owner->open--;
+    list_remove(&c->dirty);
+    out_clear(c);
+    c->parked_at = c->parked_len = 0;
+    if (c->cells) {
+        munmap((void *)c->cells, c->cells_count * sizeof(uint64_t));
+        close(c->cells_fd);
+        c->cells = NULL;
+        c->cells_fd = -1;
+    }
+    madvise(c->out, 2 * (size_t)LOCAL_PACKET_MAX, MADV_DONTNEED);
+}
+
+static void drop_pid(struct local_conn *c)
+{
+    close_poll(c, &c->pid_poll);
+    close(c->pidfd);
+    c->pidfd = -1;
+}
+
+void conn_drop(struct local_conn *c)
+{
+    list_remove(&c->ready);
+    if (c->fd >= 0)
+        drop_socket(c);
+    if (c->pidfd >= 0)
+        drop_pid(c);
+}
+
+void conn_serve(struct local_conn *c)
+{
+    struct local_calls *calls = &c->owner->calls;
+
+    if (c->fd >= 0) {
+        bool was_blocked = c->blocked;
+
+        if (c->dead)
+            c->deaf = true;
+        if (c->blocked)
+            (void)conn_push(c);
+        if (was_blocked && !c->blocked)
+            calls->writable(calls->ud, c->index);
+        if (!c->blocked)
+            conn_input(c);
+        /* Its owner takes nothing for the moment. */
+        if (c->parked_len > 0 && list_linked(&c->ready))
+            return;
+        if (c->broken || c->dead || (c->over && conn_push(c)))
+            c->eof = true;
+        if (c->eof) {
+            drop_socket(c);
+            calls->ended(calls->ud, c->index);
+        }
+    }
+    if (c->fd < 0 && c->dead && c->pidfd >= 0) {
+        drop_pid(c);
+        calls->dead(calls->ud, c->index);
+    }
+}

@@ -1,0 +1,70 @@
+/* local_impl.h - what local.c (the server) and local_conn.c (one connection)
+ * share. Nobody else includes it. */
+#ifndef MMX_IO_LOCAL_IMPL_H
+#define MMX_IO_LOCAL_IMPL_H
+
+#include "base/list.h"
+#include "io/local.h"
+
+#define OUT_MAX      LOCAL_PACKET_MAX
+#define MARKS_MAX    16
+#define PACKETS_TURN 64 /* of one connection before others have a go */
+
+/* A frame in the out buffer that carries a descriptor. */
+struct local_mark {
+    uint32_t at, len;
+    int fd;
+};
+
+struct local_conn {
+    struct local *owner;
+    uint32_t index;
+    struct list free;  /* on the owner's free list */
+    struct list ready; /* something was seen by the loop */
+    struct list dirty; /* was written to in this turn */
+    uv_poll_t sock_poll, pid_poll;
+    int fd, pidfd;   /* -1: closed */
+    uint8_t closing; /* uv handles whose close callback is to come */
+    bool blocked;    /* the socket takes no more; out waits */
+    bool deaf;       /* nobody will read: what is sent is dropped */
+    bool held;       /* no messages, see local_hold */
+    bool over;       /* ends when out is empty */
+    bool eof;        /* ends now */
+    bool broken;     /* ends when what was received has been read */
+    bool dead;       /* its process is gone */
+    uint8_t *out;    /* OUT_MAX: frames from out_head to out_len */
+    uint32_t out_head, out_len;
+    struct local_mark marks[MARKS_MAX];
+    uint32_t marks_count;
+    uint8_t *parked; /* LOCAL_PACKET_MAX: rest of a packet not yet taken */
+    uint32_t parked_at, parked_len;
+    _Atomic uint64_t *cells;
+    uint32_t cells_count;
+    int cells_fd;
+};
+
+struct local {
+    uv_loop_t *loop;
+    struct local_calls calls;
+    struct local_conn *conns;
+    uint32_t conns_count, open;
+    struct list free, ready, dirty;
+    uint8_t *buffers; /* out and parked of every connection, in one map */
+    size_t buffers_bytes;
+    uint8_t *packet; /* the one receive buffer */
+    uv_poll_t listen_poll;
+    uv_timer_t backoff;
+    int listen_fd, reserve_fd;
+    bool listen_ready, stopped;
+    char path[108]; /* "": not ours to remove */
+    uint64_t path_dev, path_ino;
+};
+
+/* A connection starts on accepted descriptors, which it takes over. */
+void conn_start(struct local_conn *c, int fd, int pidfd);
+/* One turn of one connection. */
+void conn_serve(struct local_conn *c);
+/* Closes what is open, without reports. */
+void conn_drop(struct local_conn *c);
+
+#endif

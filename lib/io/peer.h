@@ -1,0 +1,74 @@
+/* peer.h - control connections between daemons: numbered links that frames go
+ * over (a peer is what a brain makes of one). encoded binds (links appear when
+ * somebody speaks), langd connects (links are named by the caller). Nothing is
+ * queued for a link that does not stand, nothing waits, nothing is promised:
+ * who needs an answer repeats.
+ *
+ * Owned by the loop's thread. Sockets are looked at in links_serve and
+ * links_flush only. */
+#ifndef MMX_IO_PEER_H
+#define MMX_IO_PEER_H
+
+#include "core/wire.h"
+
+#include <uv.h>
+
+struct links_opt {
+    const char *listen; /* NULL: connect only */
+    uint32_t links;     /* numbers below this */
+    uint32_t heartbeat_ms;
+    uint64_t seed; /* random: hash seed */
+};
+
+/* Called from links_serve only. */
+struct links_calls {
+    void *ud;
+    void (*up)(void *ud, uint32_t link);
+    /* The number of an accepted link may be used again; a connected one keeps
+     * trying until links_disconnect. */
+    void (*down)(void *ud, uint32_t link);
+    void (*message)(void *ud, uint32_t link, const struct peer_msg *m);
+    void (*bad)(void *ud, uint32_t link, enum err err);
+    /* true: no messages for now. They come at a later links_serve. */
+    bool (*full)(void *ud);
+};
+
+/* Since the start; for stats. */
+struct links_stats {
+    uint64_t packets_in, packets_out, frames_out;
+    uint64_t dropped_frames;  /* the link was down or its queue full */
+    uint64_t dropped_packets; /* from a connection that has no link */
+};
+
+struct links;
+
+/* ERR_INTERNAL with a log line when the address cannot be bound. */
+MUST_CHECK enum err links_new(struct links **out, uv_loop_t *loop,
+    const struct links_opt *opt, const struct links_calls *calls);
+/* Closes everything; the loop has to run until its handles are closed, then
+ * links_free. */
+void links_stop(struct links *p);
+void links_free(struct links **p);
+
+/* The address that was bound, with its real port. Empty: none. */
+void links_endpoint(struct links *p, char *out, size_t size);
+
+/* Starts to connect; up() says when it stands. */
+MUST_CHECK enum err links_connect(
+    struct links *p, uint32_t link, struct span address);
+/* Forgets the link, without down(). */
+void links_disconnect(struct links *p, uint32_t link);
+
+/* Puts one frame into the link's packet of this turn. */
+void links_send(struct links *p, uint32_t link, struct span frame);
+/* Sends the packets of this turn. */
+void links_flush(struct links *p);
+
+/* Carries out what has come, a bounded amount of it. */
+void links_serve(struct links *p);
+/* Is there more for links_serve without waiting for the loop? */
+bool links_busy(const struct links *p);
+
+const struct links_stats *links_stats(const struct links *p);
+
+#endif
