@@ -63,7 +63,8 @@ struct data_ops {
     void (*close)(struct data **d);
     /* Our address for others; valid while d is open. */
     struct span (*address)(struct data *d);
-    /* Opens endpoint number ep (< endpoints_max, free). */
+    /* Opens endpoint number ep (< endpoints_max, free). ERR_MALFORMED: no
+     * address; ERR_PEER_LOST: nobody there, which may also show later. */
     MUST_CHECK enum err (*connect)(struct data *d, uint32_t ep,
         struct span address);
     /* Breaks and forgets ep; its messages complete later. */

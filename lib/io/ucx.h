@@ -10,9 +10,6 @@
 #define UCX_AM_ID       1
 #define UCX_ADDRESS_MIN 8
 #define UCX_ADDRESS_MAX 1024
-/* Pieces of a message that one TCP fragment can have, beside headers; UCX 1.13
- * aborts when it is more than 28. */
-#define UCX_TCP_PIECES "24"
 
 struct ucx {
     ucp_context_h context;

@@ -59,7 +59,8 @@ static size_t pack(void *state, size_t offset, void *dest, size_t max)
         const ucp_dt_iov_t *v = &k->iov[k->at_iov];
         size_t n = min_u64(max - done, v->length - k->at_byte);
 
-        memcpy((uint8_t *)dest + done, (const uint8_t *)v->buffer + k->at_byte, n);
+        memcpy(
+            (uint8_t *)dest + done, (const uint8_t *)v->buffer + k->at_byte, n);
         done += n;
         k->at_byte += n;
         if (k->at_byte == v->length) {

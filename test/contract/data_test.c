@@ -277,27 +277,64 @@ BOTH(peer_closes_with_messages_outstanding)
     free(p);
 }
 
-BOTH(peer_closes_with_many_pieces_outstanding)
+static void peer_closes(
+    const struct data_ops *ops, uint32_t pieces, size_t each)
 {
     struct iovec iov[DATA_IOV_MAX];
     struct side a, b;
-    uint8_t *p = malloc(DATA_IOV_MAX * 400);
+    uint8_t *p = malloc(pieces * each);
     uint32_t posted = 0;
 
     side_pair(&a, &b, ops);
-    for (uint32_t i = 0; i < DATA_IOV_MAX; i++)
-        iov[i] = (struct iovec){p + 400 * i, 400};
-    T_OK(side_post_iov(&a, 0, 100, iov, DATA_IOV_MAX, 48));
+    for (uint32_t i = 0; i < pieces; i++)
+        iov[i] = (struct iovec){p + each * i, each};
+    T_OK(side_post_iov(&a, 0, 100, iov, pieces, 48));
     b.drop = true;
     side_until(&a, &b, &b.arrived_count, 1);
     side_until(&a, &b, &a.done_count, 1);
     while (posted < SIDE_MESSAGES &&
-           side_post_iov(&a, 0, posted, iov, DATA_IOV_MAX, 48) == OK)
+           side_post_iov(&a, 0, posted, iov, pieces, 48) == OK)
         posted++;
     side_settle(&a, NULL);
     side_close(&b);
     side_until(&a, NULL, &a.broken_count, 1);
     side_until(&a, NULL, &a.done_count, posted + 1);
+    side_close(&a);
+    free(p);
+}
+
+BOTH(peer_closes_with_pieces_outstanding)
+{
+    static const uint32_t pieces[] = {1, 2, 5, 6, 15, 16, 17, 64, DATA_IOV_MAX};
+
+    for (size_t i = 0; i < ARRAY_LEN(pieces); i++)
+        peer_closes(ops, pieces[i], 250 * KIB / pieces[i]);
+}
+
+/* Nobody is there any more: connect() says so, or broken(). */
+BOTH(the_address_of_a_dead_carrier)
+{
+    struct side a, b;
+    uint8_t address[1024], *p = malloc(SIDE_SEGMENT);
+    struct span from;
+    uint32_t posted;
+    enum err e;
+
+    side_open(&a, ops);
+    side_open(&b, ops);
+    from = ops->address(b.d);
+    memcpy(address, from.p, from.len);
+    from.p = address;
+    side_close(&b);
+    e = ops->connect(a.d, 0, from);
+    T_TRUE(e == OK || e == ERR_PEER_LOST);
+    if (e == OK) {
+        posted = side_post_many(&a, 0, p, 200 * KIB);
+        side_until(&a, NULL, &a.broken_count, 1);
+        side_until(&a, NULL, &a.done_count, posted);
+    }
+    side_settle(&a, NULL);
+    T_EQ_U64(a.broken_count, e == OK);
     side_close(&a);
     free(p);
 }
