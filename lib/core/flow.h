@@ -35,7 +35,8 @@ enum data_cmd_type {
                     part_rows, total */
     SEND_RUN,    /* slot generation; a = block, b = blocks */
     SEND_LIMIT,  /* slot generation; a = rows [from, a) may be sent, total */
-    SEND_REWIND, /* slot generation attempt; from: start again there, a = limit */
+    SEND_REWIND, /* slot generation attempt; from: start again there, a = limit,
+                    total */
     SEND_CLOSE,  /* slot generation; answered by NOTE_SEND_QUIET */
     PEER_OPEN,   /* peer: the body has its data addresses */
     PEER_CLOSE   /* peer: its epoch is over; drop endpoints and queued sends */

@@ -369,6 +369,8 @@ void sending_cmd(struct sending *s, const struct data_cmd *cmd, bool *quiet)
         case SEND_REWIND:
             j->attempt = cmd->attempt;
             j->limit = cmd->a;
+            if (cmd->total != ROWS_UNKNOWN)
+                j->total = cmd->total;
             job_start(s, j, cmd->from);
             job_update(s, j);
             break;

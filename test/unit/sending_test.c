@@ -481,6 +481,22 @@ TEST(rewind_goes_back)
     free(d);
 }
 
+/* The length became known while the peer was away. */
+TEST(rewind_tells_the_total)
+{
+    struct sending *d = make();
+    struct data_cmd c = cmd_of(SEND_REWIND, 0, 9);
+
+    job(d, 0, 9, 8, 4, ROWS_UNKNOWN);
+    done(d, expect(d, 0, 0, 4));
+    c.attempt = 1;
+    c.a = c.total = 7;
+    T_FALSE(give(d, c));
+    done(d, expect(d, 0, 0, 7));
+    T_EQ_U64(batch.segments[0].total, 7);
+    free(d);
+}
+
 TEST(close_when_nothing_is_out)
 {
     struct sending *d = make();
