@@ -76,7 +76,9 @@ $(B)/libmmx.so.0: $(LIBMMX) lib/client/mmx.map
 		-Wl,--version-script=lib/client/mmx.map $(LIBMMX) -o $@
 
 $(CMDS): $(B)/%: $(B)/cmd/%.o $(B)/mmx.a $(B)/libmmx.a
-	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
+	$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBS)
+
+$(B)/mmx-bench: $(call src,cmd/bench/*.c)
 
 $(UNIT) $(CONTRACT): $(B)/%: $(B)/%.o $(call src,test/*.c) $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)

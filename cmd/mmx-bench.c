@@ -1,0 +1,165 @@
+/* mmx-bench - measures mmx against yardsticks on this machine.
+ *
+ * Starts two daemons of its own, and two engines: one process encodes, one is
+ * the language side, both through libmmx. Every case runs in rounds, ours and
+ * its yardstick taking turns, because a machine's speed changes between
+ * minutes while the ratio of two things in one minute does not. Times are
+ * stamped with the monotonic clock in one engine and taken in the other, by
+ * way of a shared page. What is moved is compared once, in the first round.
+ *
+ * Both engines run the same list of cases and meet at a barrier before every
+ * step, so neither needs to know how far the other is. One thread each.
+ *
+ * Rejected: a benchmark of parts (a shard, a brain). The spikes measured
+ * parts; here the whole is held against what the kernel alone can do. */
+#include "cmd/bench/bench.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+struct bench_opt opt = {.rounds = 9, .shards = 1};
+
+void die(const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    fputs("mmx-bench: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+    exit(1);
+}
+
+int must(int result, const char *what)
+{
+    const char *text, *name = mmx_reason(result, &text, NULL);
+
+    if (result < 0)
+        die("%s: %s: %s", what, name, text);
+    return result;
+}
+
+uint64_t now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
+}
+
+void gap(struct side *x)
+{
+    struct timespec ts = {0, 0};
+
+    x->seed = x->seed * UINT64_C(6364136223846793005) + 1;
+    ts.tv_nsec = (long)(150000 + (x->seed >> 33) % 300000);
+    nanosleep(&ts, NULL);
+}
+
+void meet(struct side *x)
+{
+    pthread_barrier_wait(&x->s->meet);
+}
+
+bool wanted(const char *name)
+{
+    return !opt.only || strcmp(opt.only, name) == 0;
+}
+
+static void usage(FILE *f)
+{
+    fputs("usage: mmx-bench [options]\n"
+          "  --rounds N   rounds of every case (9; at most 99)\n"
+          "  --case NAME  only bulk, latency, rate, resume or poll\n"
+          "  --shards N   transfer workers of each daemon (1)\n"
+          "  --pin        each side's processes on one core\n"
+          "  --json       as JSON\n"
+          "  --version\n",
+        f);
+}
+
+static void parse(int argc, char **argv)
+{
+    static const struct option longs[] = {
+        {"rounds", required_argument, NULL, 'r'},
+        {"case", required_argument, NULL, 'c'},
+        {"shards", required_argument, NULL, 's'},
+        {"pin", no_argument, NULL, 'p'}, {"json", no_argument, NULL, 'j'},
+        {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0}};
+    bool known = false;
+    int c;
+
+    while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
+        if (c == 'r')
+            opt.rounds = (unsigned)atoi(optarg);
+        else if (c == 's')
+            opt.shards = (unsigned)atoi(optarg);
+        else if (c == 'c')
+            opt.only = optarg;
+        else if (c == 'p')
+            opt.pin = true;
+        else if (c == 'j')
+            opt.json = true;
+        else if (c == 'v' && printf("mmx-bench %s\n", mmx_version()))
+            exit(0);
+        else {
+            usage(c == 'h' ? stdout : stderr);
+            exit(c == 'h' ? 0 : 2);
+        }
+    }
+    for (size_t i = 0; i < bench_cases_count; i++)
+        known |= wanted(bench_cases[i].name);
+    if (optind == argc && known && opt.shards > 0 && opt.rounds > 0 &&
+        opt.rounds <= ROUNDS_MAX)
+        return;
+    usage(stderr);
+    exit(2);
+}
+
+static void find_build(void)
+{
+    ssize_t n = readlink("/proc/self/exe", opt.build, sizeof opt.build - 1);
+    char *slash;
+
+    opt.build[n > 0 ? n : 0] = 0;
+    slash = strrchr(opt.build, '/');
+    if (slash)
+        *slash = 0;
+}
+
+int main(int argc, char **argv)
+{
+    const char *tmp = getenv("TMPDIR");
+    pthread_barrierattr_t a;
+    struct shared *s;
+    bool good;
+
+    parse(argc, argv);
+    find_build();
+    snprintf(
+        opt.dir, sizeof opt.dir, "%.40s/mmx-bench-XXXXXX", tmp ? tmp : "/tmp");
+    if (!mkdtemp(opt.dir))
+        die("%s: %s", opt.dir, strerror(errno));
+    s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE,
+        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (s == MAP_FAILED)
+        die("no memory");
+    pthread_barrierattr_init(&a);
+    pthread_barrierattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&s->meet, &a, SIDES);
+    good = run_all(s);
+    remove_dir();
+    if (!good)
+        return 1;
+    print_all(s);
+    return 0;
+}
