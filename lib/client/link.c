@@ -28,8 +28,7 @@
 #define RECEIVE_PACKETS 64
 #define FDS_MAX         8
 
-/* --- out --------------------------------------------------------------------
- */
+/* --- out --- */
 
 static void poll_out(mmx *m, bool on)
 {
@@ -143,8 +142,7 @@ int client_ask(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
     return m->link == LINK_DOWN ? -MMX_E_DAEMON_LOST : 0;
 }
 
-/* --- up and down ------------------------------------------------------------
- */
+/* --- up and down --- */
 
 static void retry_later(mmx *m)
 {
@@ -234,8 +232,7 @@ void client_connect(mmx *m)
         client_flush(m);
 }
 
-/* --- in ---------------------------------------------------------------------
- */
+/* --- in --- */
 
 /* Descriptors of one packet, in order; what nobody takes is closed. */
 struct fds {
@@ -417,9 +414,9 @@ static bool receive_one(mmx *m)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
     if (n <= 0) {
-        client_error(m, "%s: %s", m->path,
-            n < 0 ? strerrordesc_np(errno)
-                  : "the daemon closed the connection");
+        if (n == 0)
+            errno = ECONNRESET; /* the kernel's word for what this means */
+        client_error(m, "%s: %m", m->path);
         client_down(m);
         return false;
     }

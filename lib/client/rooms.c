@@ -132,8 +132,7 @@ static void own_word(mmx *m, struct client_room *r, uint64_t word)
     atomic_store_explicit(&m->own[r - m->rooms], word, memory_order_release);
 }
 
-/* --- what the daemon says ----------------------------------------------------
- */
+/* --- what the daemon says --- */
 
 /* Forgets the blocks that lie wholly in released rows. */
 static void trim_runs(mmx *m, struct client_room *r)
@@ -329,8 +328,7 @@ void client_rooms_lost(mmx *m)
     }
 }
 
-/* --- handing out ------------------------------------------------------------
- */
+/* --- handing out --- */
 
 static void fill(mmx *m, const struct client_room *r, struct mmx_event *e)
 {
