@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 
-#include <stdlib.h>
+#include <stdio.h>
 
 void engines_init(struct engines *g, struct slab *s, const struct conf *c)
 {
@@ -167,8 +167,11 @@ void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns)
 
 static bool list_has(const struct conf_list *l, uint32_t id)
 {
+    char text[16];
+
+    snprintf(text, sizeof(text), "%u", id);
     for (uint32_t i = 0; i < l->count; i++)
-        if (strtoul(l->items[i], NULL, 10) == id)
+        if (strcmp(l->items[i], text) == 0)
             return true;
     return false;
 }

@@ -77,22 +77,23 @@ static void make_peers(struct langd *l)
             l->c.conf->peers_count);
         snprintf(p->label, sizeof(p->label), "%s", c->name);
         snprintf(p->address, sizeof(p->address), "%s", c->address);
+        p->configured = true;
     }
 }
 
 struct langd *langd_init(struct slab *s, const struct brain_conf *c)
 {
     struct langd *l = slab_take(s, 1, sizeof(*l));
-    struct langd *counting = NULL;
-    static struct langd scratch;
 
     if (!l) {
-        memset(&scratch, 0, sizeof(scratch));
-        l = counting = &scratch;
+        struct langd counting = {.c = *c};
+
+        carve(&counting, s);
+        return NULL;
     }
     l->c = *c;
     carve(l, s);
-    if (counting || s->failed)
+    if (s->failed)
         return NULL;
     list_init(&l->todo);
     l->engines.ops = &engines_ops;
@@ -101,6 +102,7 @@ struct langd *langd_init(struct slab *s, const struct brain_conf *c)
     l->pools_count = c->conf->pools_count;
     l->calls = (struct calls){
         &l->engines, &l->peers, meta_of, l, l->pools_count, false};
+    l->peers.self.c = &l->c;
     l->peers.self.pools_count = l->pools_count;
     for (uint32_t i = 0; i < l->pools_count; i++) {
         pool_meta_init(&l->pools[i].meta, &c->conf->pools[i]);

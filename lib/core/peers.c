@@ -31,13 +31,20 @@ uint32_t peer_index(const struct peers *p, const struct peer *peer)
     return (uint32_t)(peer - p->peers);
 }
 
+static bool is_vacant(const struct peer *p)
+{
+    return !p->used || (!p->configured && !p->epoch && p->link == NONE &&
+                           list_empty(&p->rooms));
+}
+
 struct peer *peer_new(struct peers *p)
 {
     for (uint32_t i = 0; i < p->max; i++) {
         struct peer *peer = &p->peers[i];
 
-        if (peer->used)
+        if (!is_vacant(peer))
             continue;
+        heap_remove(&p->timers, &peer->timer);
         memset(peer, 0, sizeof(*peer));
         peer->used = true;
         peer->link = NONE;

@@ -20,12 +20,14 @@ struct peer_pool {
 };
 
 struct peer {
-    bool used, up, told; /* told: shards have its data addresses */
-    uint32_t link;       /* NONE: no connection */
-    uint64_t epoch;      /* of its last HELLO; 0: none yet */
-    uint64_t lost_ns;    /* when a link that is down means lost; TIME_NEVER */
-    uint64_t hello_ns;   /* when to say HELLO again; TIME_NEVER */
-    struct list rooms;   /* langd: its rooms; encoded: its destinations */
+    bool used, up;
+    bool told;         /* shards have its data addresses */
+    bool configured;   /* stands in the config: never given up */
+    uint32_t link;     /* NONE: no connection */
+    uint64_t epoch;    /* of its last HELLO; 0: none yet */
+    uint64_t lost_ns;  /* when a link that is down means lost; TIME_NEVER */
+    uint64_t hello_ns; /* when to say HELLO again; TIME_NEVER */
+    struct list rooms; /* langd: its rooms; encoded: its destinations */
     struct heap_node timer;
     uint32_t segment_max, addresses, pools_count;
     bool same_host;
@@ -59,7 +61,8 @@ void peers_init(
 /* The peer on this link, or NULL. */
 struct peer *peer_on(const struct peers *p, uint32_t link);
 uint32_t peer_index(const struct peers *p, const struct peer *peer);
-/* A free place with this name or address; NULL: limits.peers is reached. */
+/* A place nobody has, or whose daemon is gone with all its rooms; NULL:
+ * limits.peers is reached. */
 struct peer *peer_new(struct peers *p);
 struct peer *peer_named(const struct peers *p, struct span name);
 

@@ -9,12 +9,12 @@ static const struct {
 #undef STAT
 };
 
-const char *stat_name(enum counter s)
+const char *stat_name(enum counter c)
 {
-    return rows[s].name;
+    return rows[c].name;
 }
 
-const char *stat_text(enum counter s)
+const char *stat_text(enum counter c)
 {
-    return rows[s].text;
+    return rows[c].text;
 }

@@ -1,0 +1,295 @@
+/* encoded.c - the brain of the encode side: what happens, in which order it is
+ * looked at, and when time matters. Items are encoded_room.c, destinations
+ * encoded_dst.c, messages encoded_peer.c and encoded_local.c. Owned by the
+ * loop's thread; everything is carved from one slab at start. */
+#include "core/encoded.h"
+
+/* --- making
+ * --------------------------------------------------------------------- */
+static void size_heap(struct heap *h, struct slab *s, uint32_t cap)
+{
+    h->cap = cap;
+    h->len = 0;
+    h->nodes = slab_take(s, cap, sizeof(struct heap_node *));
+}
+
+static void carve(struct encoded *e, struct slab *s)
+{
+    const struct conf *c = e->c.conf;
+    uint32_t tombs = (uint32_t)c->limit_tombstones;
+
+    e->rooms_max = (uint32_t)c->limit_rooms;
+    e->rooms = slab_take(s, e->rooms_max, sizeof(*e->rooms));
+    e->dsts = slab_take(s, e->rooms_max, sizeof(*e->dsts));
+    e->history = slab_take(s, c->limit_history, sizeof(*e->history));
+    table_init(&e->ids, s, e->rooms_max, e->c.seed);
+    table_init(&e->gens, s, e->rooms_max, e->c.seed + 1);
+    tombs_init(&e->ended_rooms, s, tombs, e->c.seed, c->timeout_tombstone);
+    tombs_init(&e->ended_gens, s, tombs, e->c.seed, c->timeout_tombstone);
+    aux_init(&e->aux, s, c->limit_aux_total);
+    engines_init(&e->engines, s, c);
+    peers_init(&e->peers, s, &e->c, ROLE_ENCODED);
+    size_heap(&e->room_timers, s, e->rooms_max);
+    size_heap(&e->dst_timers, s, e->rooms_max);
+    for (uint32_t i = 0; i < c->pools_count; i++) {
+        struct epool *p = &e->pools[i];
+
+        p->block_rows = (uint32_t)c->pools[i].block_rows;
+        pool_init(&p->p, s, (uint32_t)c->pools[i].blocks);
+        rowmap_init(&p->committed, s, p->p.blocks, p->block_rows);
+    }
+}
+
+static struct pool_meta *meta_of(void *brain, uint32_t i)
+{
+    return &((struct encoded *)brain)->pools[i].meta;
+}
+
+static void on_touched(void *brain, struct room *r)
+{
+    eroom_touch(brain, (struct eroom *)(void *)r);
+}
+
+static void on_leaving(void *brain, struct view *v)
+{
+    eroom_touch(brain, (struct eroom *)(void *)v->room);
+}
+
+static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
+{
+    struct eroom *m = (struct eroom *)(void *)r;
+
+    (void)now_ns;
+    eroom_fail(brain, m, ERR_ENGINE_LOST, "the encode engine is gone");
+}
+
+static const struct engines_ops engines_ops = {
+    .touched = on_touched, .leaving = on_leaving, .orphaned = on_orphaned};
+
+struct encoded *encoded_init(struct slab *s, const struct brain_conf *c)
+{
+    struct encoded *e = slab_take(s, 1, sizeof(*e));
+
+    if (!e) {
+        struct encoded counting = {.c = *c};
+
+        carve(&counting, s);
+        return NULL;
+    }
+    e->c = *c;
+    carve(e, s);
+    if (s->failed)
+        return NULL;
+    list_init(&e->room_todo);
+    list_init(&e->dst_todo);
+    e->engines.ops = &engines_ops;
+    e->engines.brain = e;
+    e->engines.stats = e->peers.stats = e->stats;
+    e->pools_count = c->conf->pools_count;
+    e->calls = (struct calls){
+        &e->engines, &e->peers, meta_of, e, e->pools_count, true};
+    e->peers.self.c = &e->c;
+    e->peers.self.pools_count = e->pools_count;
+    for (uint32_t i = 0; i < e->pools_count; i++) {
+        list_init(&e->pools[i].fifo);
+        pool_meta_init(&e->pools[i].meta, &c->conf->pools[i]);
+        e->peers.self.layouts[i] = &e->pools[i].meta.layout;
+    }
+    for (uint32_t i = 0; i < e->rooms_max; i++)
+        e->rooms[i].free_next = e->dsts[i].free_next =
+            i + 1 < e->rooms_max ? i + 1 : NONE;
+    return e;
+}
+
+const struct layout *encoded_layout(const struct encoded *e, uint32_t i)
+{
+    return &e->pools[i].meta.layout;
+}
+
+void encoded_pool_ready(struct encoded *e, uint32_t i, bool ok,
+    const uint64_t *offsets, uint64_t bytes)
+{
+    pool_meta_ready(&e->pools[i].meta, ok, offsets, bytes);
+}
+
+uint32_t encoded_blocks_free(const struct encoded *e, uint32_t i)
+{
+    return e->pools[i].p.free;
+}
+
+const struct ended *encoded_last_ended(const struct encoded *e)
+{
+    return e->ended_count
+               ? &e->history[(e->ended_count - 1) % e->c.conf->limit_history]
+               : NULL;
+}
+
+/* --- events
+ * --------------------------------------------------------------------- */
+static void on_note(struct encoded *e, const struct data_note *n)
+{
+    struct edst *d;
+
+    if (n->type == NOTE_PEER_BROKEN) {
+        CHECK(n->peer < e->peers.max, "note of peer %u", n->peer);
+        LIST_FOREACH (i, &e->peers.peers[n->peer].rooms) {
+            d = LIST_ENTRY(i, struct edst, in_peer);
+            if (d->state != DST_ACTIVE || !d->opened ||
+                d->broken_attempt == d->attempt)
+                continue;
+            e->stats[STAT_broken]++;
+            d->broken_attempt = d->attempt;
+            d->owe |= OWE_BROKEN;
+            d->retry_ns = 0;
+            edst_touch(e, d);
+        }
+        return;
+    }
+    CHECK(n->slot < e->rooms_max, "note of slot %u", n->slot);
+    d = &e->dsts[n->slot];
+    if (n->type != NOTE_SEND_QUIET || !d->used ||
+        d->generation != n->generation || d->closing_left == 0)
+        return;
+    d->closing_left--;
+    edst_touch(e, d);
+    eroom_touch(e, d->room);
+}
+
+static void on_link_down(struct encoded *e, uint32_t link)
+{
+    struct peer *p = link < e->peers.links ? peer_on(&e->peers, link) : NULL;
+
+    if (!p)
+        return;
+    e->peers.link_peer[link] = NONE;
+    p->link = NONE;
+    peer_down(&e->peers, p, e->now_ns);
+}
+
+static void expire(struct encoded *e, struct out *out)
+{
+    struct heap_node *n;
+    struct peer *p;
+    bool lost;
+
+    while ((p = peers_expired(&e->peers, e->now_ns, &lost)))
+        if (lost)
+            encoded_peer_lost(e, out, p);
+    engines_expire(&e->engines, out, e->now_ns);
+    while ((n = heap_first(&e->room_timers)) && n->key <= e->now_ns) {
+        heap_remove(&e->room_timers, n);
+        eroom_expired(e, CONTAINER_OF(n, struct eroom, timer));
+    }
+    while ((n = heap_first(&e->dst_timers)) && n->key <= e->now_ns) {
+        heap_remove(&e->dst_timers, n);
+        edst_touch(e, CONTAINER_OF(n, struct edst, timer));
+    }
+}
+
+static void work(struct encoded *e, struct out *out)
+{
+    struct list *n;
+
+    while (out_has_room(out)) {
+        if ((n = list_pop(&e->dst_todo)))
+            edst_settle(e, out, LIST_ENTRY(n, struct edst, todo));
+        else if ((n = list_pop(&e->room_todo)))
+            eroom_settle(e, out, LIST_ENTRY(n, struct eroom, r.todo));
+        else
+            break;
+    }
+}
+
+static void dispatch(struct encoded *e, struct out *out, const struct event *ev)
+{
+    switch (ev->type) {
+    case EV_CONN_OPEN:
+        engine_open(&e->engines, ev);
+        break;
+    case EV_CONN_END:
+        engine_end(&e->engines, ev->conn, e->now_ns);
+        break;
+    case EV_CONN_DEAD:
+        engine_dead(&e->engines, ev->conn, e->now_ns);
+        break;
+    case EV_LOCAL:
+        encoded_on_local(e, out, ev->conn, ev->local);
+        break;
+    case EV_LOCAL_BAD:
+        e->stats[STAT_malformed_local]++;
+        out_answer(out, ev->conn, ev->seq, ev->err, 0, 0, "%s",
+            "the frame breaks the protocol");
+        break;
+    case EV_LINK_UP:
+        break; /* langd says HELLO */
+    case EV_LINK_DOWN:
+        on_link_down(e, ev->link);
+        break;
+    case EV_PEER:
+        if (ev->link < e->peers.links)
+            encoded_on_peer(e, out, ev->link, ev->peer);
+        break;
+    case EV_PEER_BAD:
+        e->stats[STAT_malformed_peer]++;
+        break;
+    case EV_NOTE:
+        on_note(e, &ev->note);
+        break;
+    case EV_TIME:
+        expire(e, out);
+        break;
+    case EV_DRAIN:
+        e->draining = true;
+        break;
+    case EV_MORE:
+        calls_pools_ready(&e->calls, out);
+        break;
+    }
+}
+
+static void step(void *brain, const struct event *ev, struct out *out)
+{
+    struct encoded *e = brain;
+
+    CHECK(ev->now_ns >= e->now_ns, "time went back");
+    CHECK(out_has_room(out), "a step with a full list");
+    e->now_ns = ev->now_ns;
+    dispatch(e, out, ev);
+    work(e, out);
+}
+
+static bool pending(const void *brain)
+{
+    const struct encoded *e = brain;
+
+    return !list_empty(&e->dst_todo) || !list_empty(&e->room_todo) ||
+           calls_pools_waiting(&e->calls);
+}
+
+static uint64_t deadline(const void *brain)
+{
+    const struct encoded *e = brain;
+    const struct heap *heaps[] = {
+        &e->room_timers, &e->dst_timers, &e->engines.timers, &e->peers.timers};
+    uint64_t at = TIME_NEVER;
+
+    for (size_t i = 0; i < ARRAY_LEN(heaps); i++)
+        if (heap_first(heaps[i]))
+            at = min_u64(at, heap_first(heaps[i])->key);
+    return at;
+}
+
+static uint32_t open_rooms(const void *brain)
+{
+    return ((const struct encoded *)brain)->open;
+}
+
+const struct brain_ops encoded_ops = {
+    .role = ROLE_ENCODED,
+    .step = step,
+    .pending = pending,
+    .deadline = deadline,
+    .next_event = encoded_next_event,
+    .open_rooms = open_rooms,
+    .show = encoded_show,
+};

@@ -1,0 +1,188 @@
+/* encoded.h - the inside of the encode side's brain; for encoded*.c only. The
+ * outside is brain.h.
+ *
+ * room  one announced item, or the place where destinations wait for its
+ *       announce. It holds the source blocks
+ * dst   one destination of a room: one generation of one langd. Its slot is
+ *       the slot of the shards' send jobs
+ *
+ * As at langd: handlers change fields and put things on a todo list, settling
+ * compares what is with what was told and says the difference. */
+#ifndef MMX_CORE_ENCODED_H
+#define MMX_CORE_ENCODED_H
+
+#include "base/check.h"
+#include "base/heap.h"
+#include "base/list.h"
+#include "base/table.h"
+#include "core/aux_arena.h"
+#include "core/calls.h"
+#include "core/engines.h"
+#include "core/peers.h"
+#include "core/pool.h"
+#include "core/rowmap.h"
+#include "core/tombs.h"
+
+#define RETRY_MAX_NS (2 * NS_PER_S)
+
+enum source_state { SOURCE_NONE, SOURCE_QUEUED, SOURCE_HELD, SOURCE_GIVEN };
+
+struct eroom {
+    struct room r; /* first */
+    bool announced;
+    bool ended;       /* the engine has its final state */
+    bool failing;     /* the engine's side is over; destinations are asked */
+    bool final;       /* nobody writes a row any more */
+    bool withdrawn;   /* open room: no more destinations */
+    bool declined;    /* no langd will ask */
+    bool linked;      /* found under its id */
+    bool quarantined; /* blocks wait for a writer; counted */
+    bool granted_due, wanted_due; /* to be told to the engine */
+    uint8_t source, storage, flags;
+    uint8_t fail_reason;
+    uint16_t pool, required, asked, active;
+    uint16_t served, failed;
+    struct key key;
+    struct extent src;
+    uint32_t max_rows, total, committed, highest;
+    struct aux aux;
+    bool aux_final;
+    uint32_t length_version;
+    struct list dsts;
+    struct list in_fifo; /* of the pool, while queued for blocks */
+    uint64_t bootstrap_ns, linger_ns;
+    struct heap_node timer;
+    uint8_t shown_state;
+    uint32_t shown_rows;
+    struct ended history;
+    uint32_t free_next;
+};
+
+enum dst_state { DST_ACTIVE, DST_FAILING, DST_ENDED };
+enum eowe { OWE_LENGTH = 1, OWE_WANT = 2, OWE_FAILED = 4, OWE_BROKEN = 8 };
+
+struct edst {
+    bool used;
+    uint8_t state, owe;
+    bool refused;      /* does not count as a destination of the room */
+    bool drained_due;  /* L waits for DRAINED */
+    bool granted_once; /* a grant was applied */
+    uint8_t reason;    /* of FAILED */
+    uint32_t a, b;     /* numbers that belong to it */
+    struct eroom *room;
+    uint32_t peer;
+    uint64_t generation;
+    struct list in_room, in_peer, todo;
+
+    /* The grant in force, as L told it. */
+    uint32_t attempt, granted, from, unit_rows, part_rows;
+    uint64_t layout;
+    uint8_t storage, flags;
+    struct key key;
+
+    /* The job of the shards. */
+    bool opened;
+    uint32_t limit, job_attempt; /* told to the shards */
+    uint32_t closing_left;       /* shards that have not answered */
+
+    /* What L knows. */
+    uint32_t length_told, length_acked; /* versions */
+    bool want_known;
+    uint32_t want_granted, want_attempt, want_committed;
+    uint32_t broken_attempt; /* NONE: none broke */
+    uint64_t retry_ns, backoff_ns;
+    struct heap_node timer;
+    char text[128];
+    uint32_t free_next;
+};
+
+struct epool {
+    struct pool_meta meta; /* first */
+    struct pool p;
+    struct rowmap committed;
+    struct list fifo; /* rooms that wait for blocks */
+    uint32_t block_rows;
+};
+
+struct encoded {
+    struct brain_conf c;
+    struct engines engines;
+    struct peers peers;
+    struct calls calls;
+    struct aux_arena aux;
+    struct tombs ended_rooms; /* (room, 0) */
+    struct tombs ended_gens;  /* (generation, peer) */
+    struct table ids;         /* (room, 0) -> room */
+    struct table gens;        /* (generation, peer) -> dst */
+    struct eroom *rooms;
+    struct edst *dsts;
+    uint32_t rooms_max, rooms_used, rooms_free, open;
+    uint32_t dsts_used, dsts_free;
+    struct epool pools[CONF_POOLS_MAX];
+    uint32_t pools_count;
+    struct heap room_timers, dst_timers;
+    struct list room_todo, dst_todo;
+    struct ended *history;
+    uint64_t ended_count;
+    uint32_t lingering; /* rooms whose linger_ns runs */
+    uint64_t now_ns;
+    bool draining;
+    uint64_t stats[STAT_COUNT];
+    uint8_t scratch[AUX_MAX];
+};
+
+static inline struct epool *eroom_pool(struct encoded *e, const struct eroom *m)
+{
+    return &e->pools[m->pool];
+}
+
+static inline uint32_t edst_slot(const struct encoded *e, const struct edst *d)
+{
+    return (uint32_t)(d - e->dsts);
+}
+
+/* --- encoded_room.c
+ * ------------------------------------------------------------ */
+/* A new room under its id, not announced; NULL: the table is full. */
+struct eroom *eroom_new(struct encoded *e, uint64_t id);
+struct eroom *eroom_find(const struct encoded *e, uint64_t id);
+void eroom_touch(struct encoded *e, struct eroom *m);
+/* The engine's side is over: every destination is told, and answers. */
+void eroom_fail(
+    struct encoded *e, struct eroom *m, enum err reason, const char *text);
+/* No longer found under its id (a new announce takes it, or it is over). */
+void eroom_unlink(struct encoded *e, struct eroom *m);
+void eroom_settle(struct encoded *e, struct out *out, struct eroom *m);
+void eroom_expired(struct encoded *e, struct eroom *m);
+/* Gives blocks to the rooms that wait, first come first served. */
+void epool_serve(struct encoded *e, struct epool *p);
+/* Rows [0, n) may be sent in units of so many rows. */
+uint32_t eroom_sendable(const struct eroom *m, uint32_t unit_rows);
+
+/* --- encoded_dst.c
+ * --------------------------------------------------------------- */
+struct edst *edst_new(
+    struct encoded *e, struct eroom *m, uint32_t peer, uint64_t generation);
+void edst_touch(struct encoded *e, struct edst *d);
+/* This generation is dead here; L is told and decides. */
+void edst_fail(
+    struct encoded *e, struct edst *d, enum err reason, const char *text);
+/* L has decided, or is gone. OK: it has everything. */
+void edst_end(struct encoded *e, struct edst *d, enum err outcome);
+void edst_settle(struct encoded *e, struct out *out, struct edst *d);
+/* Does the destination fit the announced item? OK, or why not. */
+enum err edst_check(struct encoded *e, const struct eroom *m,
+    const struct edst *d, char *text, size_t size);
+
+/* --- encoded_peer.c, encoded_local.c, encoded_show.c
+ * ----------------------------- */
+void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
+    const struct peer_msg *m);
+void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p);
+void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
+    const struct local_msg *m);
+bool encoded_next_event(void *brain, uint32_t conn, struct writer *w);
+bool encoded_show(
+    void *brain, const char *what, uint64_t now_ns, struct shower *s);
+
+#endif

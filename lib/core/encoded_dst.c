@@ -1,0 +1,391 @@
+/* encoded_dst.c - one destination of a room: what it may be sent, what it is
+ * owed (RULES 1, 4, 5). Owned by the loop's thread.
+ *
+ * ACTIVE until the room fails here (FAILING: L is told and decides) or L has
+ * decided (ENDED). The record stays until the shards have nothing of it in
+ * flight; from its end on its generation is known by its tombstone. */
+#include "core/encoded.h"
+
+#include <stdio.h>
+
+struct edst *edst_new(
+    struct encoded *e, struct eroom *m, uint32_t peer, uint64_t generation)
+{
+    uint32_t i = e->dsts_free;
+    struct edst *d;
+
+    if (i == NONE || !table_put(&e->gens, generation, peer, i)) {
+        e->stats[STAT_table_full]++;
+        return NULL;
+    }
+    d = &e->dsts[i];
+    e->dsts_free = d->free_next;
+    e->dsts_used++;
+    memset(d, 0, sizeof(*d));
+    d->used = true;
+    d->room = m;
+    d->peer = peer;
+    d->generation = generation;
+    d->broken_attempt = NONE;
+    d->retry_ns = TIME_NEVER;
+    list_init(&d->todo);
+    list_push_tail(&m->dsts, &d->in_room);
+    list_push_tail(&e->peers.peers[peer].rooms, &d->in_peer);
+    m->active++;
+    m->asked++;
+    m->wanted_due = true;
+    if (!m->history.init_ns)
+        m->history.init_ns = e->now_ns;
+    return d;
+}
+
+void edst_touch(struct encoded *e, struct edst *d)
+{
+    if (!list_linked(&d->todo))
+        list_push_tail(&e->dst_todo, &d->todo);
+}
+
+static void owe(struct encoded *e, struct edst *d, enum eowe what)
+{
+    d->owe |= (uint8_t)what;
+    d->retry_ns = 0;
+    edst_touch(e, d);
+}
+
+void edst_fail(
+    struct encoded *e, struct edst *d, enum err reason, const char *text)
+{
+    if (d->state != DST_ACTIVE)
+        return;
+    d->state = DST_FAILING;
+    d->reason = (uint8_t)reason;
+    snprintf(d->text, sizeof(d->text), "%s", text);
+    d->owe = 0;
+    owe(e, d, OWE_FAILED);
+}
+
+void edst_end(struct encoded *e, struct edst *d, enum err outcome)
+{
+    struct eroom *m = d->room;
+
+    if (d->state == DST_ENDED)
+        return;
+    d->state = DST_ENDED;
+    d->owe = 0;
+    m->active--;
+    if (d->refused) {
+        m->asked--;
+    } else if (outcome == OK) {
+        m->served++;
+    } else {
+        m->failed++;
+        if (m->fail_reason == OK)
+            m->fail_reason = (uint8_t)outcome;
+    }
+    tombs_put(&e->ended_gens, e->now_ns, d->generation, d->peer,
+        outcome == OK ? ROOM_SUCCESS : ROOM_FAILED, (uint8_t)outcome);
+    edst_touch(e, d);
+    eroom_touch(e, m);
+    LIST_FOREACH (n, &m->dsts) /* the next one may be asked now */
+        edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
+}
+
+enum err edst_check(struct encoded *e, const struct eroom *m,
+    const struct edst *d, char *text, size_t size)
+{
+    static const struct key none;
+    const struct epool *p = eroom_pool(e, m);
+
+    text[0] = 0;
+    if (d->layout != p->meta.layout.hash) {
+        snprintf(text, size, "encoded's pool %s has %.180s, langd's has %.180s",
+            p->meta.conf->name, p->meta.layout.text,
+            peer_layout(&e->peers.peers[d->peer], d->layout));
+        return ERR_INCOMPATIBLE_LAYOUT;
+    }
+    if (d->storage && d->storage != m->storage) {
+        snprintf(text, size, "announced with storage %u, asked for with %u",
+            m->storage, d->storage);
+        return ERR_ITEM_MISMATCH;
+    }
+    if (!key_eq(&d->key, &none) && !key_eq(&m->key, &none) &&
+        !key_eq(&d->key, &m->key)) {
+        snprintf(text, size, "announced and asked for with different keys");
+        return ERR_ITEM_MISMATCH;
+    }
+    return OK;
+}
+
+/* --- the shards' job
+ * ------------------------------------------------------------ */
+static struct data_cmd job(
+    const struct encoded *e, const struct edst *d, enum data_cmd_type type)
+{
+    return (struct data_cmd){.type = (uint8_t)type,
+        .slot = edst_slot(e, d),
+        .generation = d->generation,
+        .attempt = d->attempt,
+        .room = d->room->r.id,
+        .pool = d->room->pool,
+        .peer = d->peer,
+        .from = d->from,
+        .total = d->room->total,
+        .unit_rows = d->unit_rows,
+        .part_rows = d->part_rows};
+}
+
+/* Rows of the grant that can be used: whole units, or all there is. */
+static uint32_t grantable(const struct edst *d)
+{
+    const struct eroom *m = d->room;
+
+    if (m->total != ROWS_UNKNOWN && d->granted >= m->total)
+        return m->total;
+    return d->granted - d->granted % d->unit_rows;
+}
+
+static void open_job(struct encoded *e, struct out *out, struct edst *d)
+{
+    const struct pool *p = &eroom_pool(e, d->room)->p;
+    struct data_cmd cmd = job(e, d, SEND_OPEN);
+
+    out_data(out, &cmd);
+    cmd = job(e, d, SEND_RUN);
+    for (uint32_t b = d->room->src.head; b != NONE; b = p->run_next[b]) {
+        cmd.a = b;
+        cmd.b = p->run_len[b];
+        out_data(out, &cmd);
+    }
+    d->opened = true;
+    d->limit = d->from;
+}
+
+/* Lets the shards send what is committed and granted. */
+static void send_more(struct encoded *e, struct out *out, struct edst *d)
+{
+    struct eroom *m = d->room;
+    uint32_t limit = min_u32(eroom_sendable(m, d->unit_rows), grantable(d));
+    struct data_cmd cmd;
+
+    if (m->source != SOURCE_HELD || d->broken_attempt == d->attempt)
+        return;
+    if (d->opened && d->job_attempt != d->attempt) {
+        cmd = job(e, d, SEND_REWIND);
+        cmd.a = d->limit = max_u32(limit, d->from);
+        d->job_attempt = d->attempt;
+        out_data(out, &cmd);
+    }
+    if (limit <= (d->opened ? d->limit : d->from))
+        return;
+    if (!d->opened) {
+        open_job(e, out, d);
+        d->job_attempt = d->attempt;
+    }
+    cmd = job(e, d, SEND_LIMIT);
+    cmd.a = d->limit = limit;
+    out_data(out, &cmd);
+    if (!m->history.first_ns) {
+        m->history.first_ns = e->now_ns;
+        eroom_touch(e, m);
+    }
+}
+
+static void close_job(struct encoded *e, struct out *out, struct edst *d)
+{
+    struct data_cmd cmd = job(e, d, SEND_CLOSE);
+
+    if (!d->opened)
+        return;
+    out_data(out, &cmd);
+    d->opened = false;
+    d->closing_left = e->c.shards;
+}
+
+/* --- what L is to be told
+ * -------------------------------------------------------- */
+/* With several destinations they are asked in ascending name, each when the
+ * ones before have granted all. */
+static bool my_turn(struct encoded *e, const struct edst *d)
+{
+    const struct eroom *m = d->room;
+    const char *name = e->peers.peers[d->peer].name;
+
+    if (m->source != SOURCE_HELD || m->total == ROWS_UNKNOWN ||
+        m->asked < m->required)
+        return false;
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *o = LIST_ENTRY(n, struct edst, in_room);
+        bool enough = o->granted >= m->total ||
+                      ((o->flags & FLAG_STREAM) && o->granted > 0);
+
+        if (o->state == DST_ACTIVE && !enough &&
+            strcmp(e->peers.peers[o->peer].name, name) < 0)
+            return false;
+    }
+    return true;
+}
+
+/* Is there something that only a larger grant can move? */
+static bool wants(struct encoded *e, const struct edst *d)
+{
+    const struct eroom *m = d->room;
+
+    if (!m->announced || m->source != SOURCE_HELD)
+        return false;
+    if (m->required > 1 && d->granted == 0)
+        return my_turn(e, d) && m->total > 0;
+    return eroom_sendable(m, d->unit_rows) > grantable(d);
+}
+
+static void look_for_debts(struct encoded *e, struct edst *d)
+{
+    const struct eroom *m = d->room;
+    bool grown = m->total == ROWS_UNKNOWN && m->committed > d->want_committed;
+
+    if (m->announced && d->length_acked != m->length_version &&
+        d->length_told != m->length_version) {
+        d->length_told = m->length_version;
+        owe(e, d, OWE_LENGTH);
+    }
+    if (!wants(e, d))
+        d->owe &= (uint8_t)~OWE_WANT;
+    else if (!d->want_known || d->want_attempt != d->attempt ||
+             d->want_granted != d->granted || grown)
+        if (!(d->owe & OWE_WANT) || d->want_attempt != d->attempt ||
+            d->want_granted != d->granted || grown) {
+            d->want_known = false;
+            d->want_attempt = d->attempt;
+            d->want_granted = d->granted;
+            d->want_committed = m->committed;
+            owe(e, d, OWE_WANT);
+        }
+    if (d->broken_attempt != d->attempt)
+        d->owe &= (uint8_t)~OWE_BROKEN;
+}
+
+static struct peer_msg about(const struct edst *d, enum peer_type type)
+{
+    return (struct peer_msg){
+        .type = type, .room = d->room->r.id, .generation = d->generation};
+}
+
+static void say_length(
+    struct encoded *e, struct out *out, struct edst *d, struct peer *p)
+{
+    const struct eroom *m = d->room;
+    struct peer_msg msg = about(d, PEER_LENGTH);
+
+    msg.length.total = m->total;
+    msg.length.max_rows = m->max_rows;
+    msg.length.committed = m->committed;
+    msg.length.storage = m->storage;
+    msg.length.flags =
+        (uint8_t)((m->flags & FLAG_KEEP) | (m->aux_final ? FLAG_AUX : 0));
+    msg.length.key = m->key;
+    msg.length.aux = aux_get(&e->aux, &m->aux, e->scratch);
+    peer_send(&e->peers, out, p, &msg);
+}
+
+static void say_want(
+    struct encoded *e, struct out *out, struct edst *d, struct peer *p)
+{
+    const struct eroom *m = d->room;
+    struct peer_msg msg = about(d, PEER_WANT);
+
+    msg.want.attempt = d->attempt;
+    msg.want.granted = d->granted;
+    msg.want.committed = m->required > 1 ? m->total : m->committed;
+    peer_send(&e->peers, out, p, &msg);
+}
+
+static void say_failed(
+    struct encoded *e, struct out *out, struct edst *d, struct peer *p)
+{
+    struct peer_msg msg = about(d, PEER_FAILED);
+
+    msg.failed.reason = d->reason;
+    msg.failed.a = d->a;
+    msg.failed.b = d->b;
+    msg.failed.text = span_str(d->text);
+    peer_send(&e->peers, out, p, &msg);
+}
+
+static void say(struct encoded *e, struct out *out, struct edst *d)
+{
+    struct peer *p = &e->peers.peers[d->peer];
+    bool again;
+
+    if (!d->owe || !p->up) {
+        d->retry_ns = TIME_NEVER; /* the next HELLO starts it again */
+        return;
+    }
+    if (d->retry_ns > e->now_ns)
+        return;
+    again = d->retry_ns != 0;
+    d->backoff_ns = again ? min_u64(2 * d->backoff_ns, RETRY_MAX_NS)
+                          : e->c.conf->timeout_retry;
+    d->retry_ns = e->now_ns + d->backoff_ns;
+    e->stats[STAT_retries] += again;
+    if (d->owe & OWE_LENGTH)
+        say_length(e, out, d, p);
+    if (d->owe & OWE_WANT) {
+        say_want(e, out, d, p);
+        e->stats[STAT_wants] += !again;
+    }
+    if (d->owe & OWE_FAILED)
+        say_failed(e, out, d, p);
+    if (d->owe & OWE_BROKEN) {
+        struct peer_msg msg = about(d, PEER_BROKEN);
+
+        msg.broken.attempt = d->attempt;
+        peer_send(&e->peers, out, p, &msg);
+    }
+}
+
+/* --- settling
+ * ---------------------------------------------------------------------- */
+static void forget(struct encoded *e, struct edst *d)
+{
+    table_remove(&e->gens, d->generation, d->peer);
+    heap_remove(&e->dst_timers, &d->timer);
+    list_remove(&d->todo);
+    list_remove(&d->in_room);
+    list_remove(&d->in_peer);
+    eroom_touch(e, d->room);
+    d->used = false;
+    d->free_next = e->dsts_free;
+    e->dsts_free = edst_slot(e, d);
+    e->dsts_used--;
+}
+
+static void say_drained(struct encoded *e, struct out *out, struct edst *d)
+{
+    const struct peer *p = &e->peers.peers[d->peer];
+    struct peer_msg msg = about(d, PEER_DRAINED);
+
+    if (d->drained_due && p->up)
+        peer_send(&e->peers, out, p, &msg);
+    d->drained_due = false;
+}
+
+void edst_settle(struct encoded *e, struct out *out, struct edst *d)
+{
+    list_remove(&d->todo);
+    if (d->state == DST_ACTIVE) {
+        send_more(e, out, d);
+        look_for_debts(e, d);
+    } else {
+        close_job(e, out, d);
+    }
+    say(e, out, d);
+    list_remove(&d->todo);
+    if (d->state == DST_ENDED && !d->closing_left) {
+        say_drained(e, out, d);
+        forget(e, d);
+        return;
+    }
+    if (!d->owe || d->retry_ns == TIME_NEVER)
+        heap_remove(&e->dst_timers, &d->timer);
+    else if (!heap_linked(&d->timer) || d->timer.key != d->retry_ns)
+        heap_set(&e->dst_timers, &d->timer, d->retry_ns);
+}

@@ -1,0 +1,413 @@
+/* encoded_local.c - what encode engines say, and what they hear. Owned by the
+ * loop's thread. */
+#include "core/encoded.h"
+
+#include <stdio.h>
+
+static void refuse(struct encoded *e, struct out *out, uint32_t conn,
+    const struct local_msg *m, enum err err, uint32_t a, uint32_t b,
+    const char *text)
+{
+    e->stats[STAT_refused]++;
+    out_answer(
+        out, conn, m->seq, err, a, b, "%s: %s", local_name(m->type), text);
+}
+
+/* --- announce ----------------------------------------------------------------
+ */
+static enum err check_announce(struct encoded *e, uint32_t conn,
+    const struct local_announce *n, const char **text)
+{
+    const struct eroom *m = eroom_find(e, n->room);
+    enum err err = call_pool_check(&e->calls, conn, n->pool, text);
+
+    if (err != OK)
+        return err;
+    *text = "the daemon is shutting down";
+    if (e->draining)
+        return ERR_DRAINING;
+    *text = "storage is 1 to 3, total at most max_rows, batches are not served";
+    if (n->storage == STORAGE_ANY || n->storage > STORAGE_PROMPT ||
+        n->max_rows == ROWS_UNKNOWN || n->batch ||
+        (n->total != ROWS_UNKNOWN && n->total > n->max_rows))
+        return ERR_MALFORMED;
+    *text = "more rows than the pool has";
+    if (div_up(n->max_rows, e->pools[n->pool].block_rows) >
+        e->pools[n->pool].p.blocks)
+        return ERR_TOO_LARGE;
+    *text = "the room is announced already";
+    if (m && m->announced && !m->ended)
+        return ERR_DUPLICATE_ROOM;
+    *text = "";
+    return OK;
+}
+
+static void fill_announce(
+    struct encoded *e, struct eroom *m, const struct local_announce *n)
+{
+    uint64_t wait = n->deadline_ms ? n->deadline_ms * NS_PER_MS
+                                   : e->c.conf->timeout_bootstrap;
+
+    m->announced = true;
+    m->pool = n->pool;
+    m->storage = n->storage;
+    m->flags = n->flags & (FLAG_KEEP | FLAG_OPEN);
+    m->max_rows = n->max_rows;
+    m->total = n->total;
+    m->key = n->key;
+    m->aux_final = m->aux.len > 0 || n->total == 0;
+    m->bootstrap_ns = e->now_ns + wait;
+    m->length_version = 1;
+    m->history.length_ns = e->now_ns;
+    m->source = SOURCE_QUEUED;
+    list_push_tail(&e->pools[n->pool].fifo, &m->in_fifo);
+    e->open++;
+    e->stats[STAT_rooms_opened]++;
+}
+
+/* Destinations that came before the announce: do they fit it? */
+static void check_waiting(struct encoded *e, struct eroom *m)
+{
+    char text[512];
+
+    LIST_FOREACH (n, &m->dsts) {
+        struct edst *d = LIST_ENTRY(n, struct edst, in_room);
+        enum err err = edst_check(e, m, d, text, sizeof(text));
+
+        if (d->state == DST_ACTIVE && err != OK) {
+            d->refused = true;
+            edst_fail(e, d, err, text);
+        }
+        edst_touch(e, d);
+    }
+}
+
+static enum err announce(struct encoded *e, uint32_t conn,
+    const struct local_announce *n, const char **text)
+{
+    struct eroom *m = eroom_find(e, n->room);
+    struct view *v;
+    enum err err;
+
+    *text = "another number of destinations was said first";
+    if (m && !m->announced && n->required_dst && m->required &&
+        n->required_dst != m->required)
+        return ERR_DESTINATIONS_DISAGREE;
+    err = view_add(&e->engines, conn, n->cell, n->tag,
+        RIGHT_WRITE | RIGHT_WATCH, &v, text);
+    if (err != OK)
+        return err;
+    if (m && m->announced)
+        eroom_unlink(e, m); /* only kept; the new instance takes the id */
+    if (!m || m->announced)
+        m = eroom_new(e, n->room);
+    *text = "limits.rooms is reached";
+    if (!m) {
+        view_drop(&e->engines, v);
+        return ERR_BUSY;
+    }
+    *text = "limits.aux_total is reached";
+    if (!aux_set(&e->aux, &m->aux, n->aux)) {
+        e->stats[STAT_aux_full]++;
+        view_drop(&e->engines, v);
+        eroom_touch(e, m);
+        return ERR_NO_BLOCKS;
+    }
+    tombs_forget(&e->ended_rooms, n->room, 0);
+    fill_announce(e, m, n);
+    if (n->required_dst)
+        m->required = n->required_dst;
+    else if (m->flags & FLAG_OPEN)
+        m->required = 0;
+    v->owner = true;
+    view_join(&e->engines, v, &m->r);
+    room_gather(&e->engines, &m->r, e->engines.conns[conn].session, 0);
+    check_waiting(e, m);
+    if (m->declined)
+        eroom_fail(e, m, ERR_DECLINED, "no language engine wants the rows");
+    epool_serve(e, eroom_pool(e, m));
+    return OK;
+}
+
+static void on_announce(struct encoded *e, struct out *out, uint32_t conn,
+    const struct local_msg *m)
+{
+    const char *text = "";
+    enum err err = check_announce(e, conn, &m->announce, &text);
+    uint32_t a = 0, b = 0;
+
+    if (err == ERR_TOO_LARGE) {
+        a = m->announce.max_rows;
+        b = e->pools[m->announce.pool].p.blocks *
+            e->pools[m->announce.pool].block_rows;
+    }
+    if (err == OK)
+        err = announce(e, conn, &m->announce, &text);
+    if (err != OK)
+        refuse(e, out, conn, m, err, a, b, text);
+    else
+        out_answer(out, conn, m->seq, OK, 0, 0, "%s", "");
+}
+
+/* --- commit
+ * ---------------------------------------------------------------------- */
+static enum err check_commit(const struct eroom *m, const struct view *v,
+    const struct local_commit *n, const char **text)
+{
+    bool final = n->flags & FLAG_FINAL;
+    uint32_t total = n->total != ROWS_UNKNOWN ? n->total : m->total;
+    uint64_t end = (uint64_t)n->first + n->rows;
+
+    *text = "this connection attached without the right to write";
+    if (!(v->rights & RIGHT_WRITE))
+        return ERR_NOT_OWNER;
+    *text = m->r.text[0] ? m->r.text : "the room has ended";
+    if (m->ended || m->failing)
+        return m->fail_reason ? (enum err)m->fail_reason : ERR_GONE;
+    *text = "rows may be committed once they are granted";
+    if (m->source != SOURCE_HELD)
+        return ERR_NOT_READY;
+    *text = "rows beyond max_rows or the total";
+    if (n->first > m->max_rows || end > m->max_rows ||
+        (total != ROWS_UNKNOWN && (end > total || m->highest > total)))
+        return ERR_MALFORMED;
+    *text = "a total that was told does not change";
+    if (n->total != ROWS_UNKNOWN && m->total != ROWS_UNKNOWN &&
+        n->total != m->total)
+        return ERR_MALFORMED;
+    *text = "a total beyond max_rows, or final without a total";
+    if ((total == ROWS_UNKNOWN && final) ||
+        (total != ROWS_UNKNOWN && total > m->max_rows))
+        return ERR_MALFORMED;
+    *text = "aux was final already";
+    if (n->aux.len > 0 && m->aux_final)
+        return ERR_MALFORMED;
+    *text = "";
+    return OK;
+}
+
+static void take_commit(
+    struct encoded *e, struct eroom *m, const struct local_commit *n)
+{
+    struct epool *p = eroom_pool(e, m);
+    uint32_t total = m->total;
+    bool aux_final = m->aux_final;
+
+    if (n->rows > 0)
+        m->committed = rowmap_add(
+            &p->committed, &p->p, &m->src, 0, m->committed, n->first, n->rows);
+    m->highest = max_u32(m->highest, n->first + n->rows);
+    if (n->total != ROWS_UNKNOWN)
+        m->total = n->total;
+    if (n->flags & FLAG_FINAL)
+        m->final = true;
+    m->aux_final |= m->final || m->aux.len > 0 ||
+                    (m->total != ROWS_UNKNOWN && m->committed >= m->total);
+    if (m->total != total || m->aux_final != aux_final)
+        m->length_version++;
+    eroom_touch(e, m);
+    LIST_FOREACH (d, &m->dsts)
+        edst_touch(e, LIST_ENTRY(d, struct edst, in_room));
+}
+
+static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
+    const struct local_msg *msg)
+{
+    const struct local_commit *n = &msg->commit;
+    struct view *v = view_get(&e->engines, conn, n->cell, n->tag);
+    struct eroom *m = v ? (struct eroom *)(void *)v->room : NULL;
+    const char *text = "no room is in that cell under that tag";
+    enum err err = ERR_UNKNOWN_ROOM;
+
+    if (m)
+        err = check_commit(m, v, n, &text);
+    if (err == OK && n->aux.len > 0 && !aux_set(&e->aux, &m->aux, n->aux)) {
+        e->stats[STAT_aux_full]++;
+        text = "limits.aux_total is reached";
+        err = ERR_NO_BLOCKS;
+    }
+    if (err != OK) {
+        refuse(e, out, conn, msg, err, n->first + n->rows, m ? m->max_rows : 0,
+            text);
+        return;
+    }
+    take_commit(e, m, n);
+    out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
+}
+
+/* --- the rest
+ * ------------------------------------------------------------------------ */
+static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
+    const struct local_msg *msg)
+{
+    const struct local_attach *n = &msg->attach;
+    struct eroom *m = eroom_find(e, n->room);
+    uint64_t wait = n->deadline_ms ? n->deadline_ms * NS_PER_MS
+                                   : e->c.conf->timeout_bootstrap;
+    const char *text = "rights are 2 write, 4 watch";
+    enum err err = ERR_MALFORMED;
+    struct view *v = NULL;
+
+    if (m && !m->announced)
+        m = NULL;
+    if (!(n->rights & ~(RIGHT_WRITE | RIGHT_WATCH)))
+        err = OK;
+    if (err == OK && m && m->r.session != e->engines.conns[conn].session) {
+        text = "the room belongs to another engine";
+        err = ERR_NOT_OWNER;
+    }
+    if (err == OK)
+        err =
+            view_add(&e->engines, conn, n->cell, n->tag, n->rights, &v, &text);
+    if (err != OK) {
+        refuse(e, out, conn, msg, err, 0, 0, text);
+        return;
+    }
+    out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
+    if (m)
+        view_join(&e->engines, v, &m->r);
+    else
+        view_wait(&e->engines, v, n->room, 0, e->now_ns + wait);
+}
+
+static void on_release(struct encoded *e, struct out *out, uint32_t conn,
+    const struct local_msg *msg)
+{
+    const struct local_release *n = &msg->release;
+    struct view *v = view_get(&e->engines, conn, n->cell, n->tag);
+    struct eroom *m = v ? (struct eroom *)(void *)v->room : NULL;
+
+    if (!v || n->rows != ROWS_UNKNOWN) {
+        refuse(e, out, conn, msg, v ? ERR_MALFORMED : ERR_UNKNOWN_ROOM, 0, 0,
+            v ? "an encode engine releases all rows"
+              : "no room is in that cell under that tag");
+        return;
+    }
+    if (m && v->owner && !m->ended) {
+        if (m->flags & FLAG_OPEN)
+            m->withdrawn = true;
+        else
+            eroom_fail(e, m, ERR_ABORTED, "released before it was done");
+    }
+    view_drop(&e->engines, v);
+    out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
+}
+
+static void on_abort(struct encoded *e, struct out *out, uint32_t conn,
+    const struct local_msg *msg)
+{
+    const struct local_abort *n = &msg->abort;
+    struct view *v = view_get(&e->engines, conn, n->cell, n->tag);
+    char text[128];
+
+    if (!v) {
+        refuse(e, out, conn, msg, ERR_UNKNOWN_ROOM, 0, 0,
+            "no room is in that cell under that tag");
+        return;
+    }
+    span_copy_str(n->text, text, sizeof(text));
+    if (v->room)
+        eroom_fail(e, (struct eroom *)(void *)v->room,
+            n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
+                                               : ERR_ABORTED,
+            text);
+    else
+        view_fail(&e->engines, out, v, ERR_ABORTED);
+    out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
+}
+
+void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
+    const struct local_msg *m)
+{
+    struct conn *c = &e->engines.conns[conn];
+
+    if (m->type == LOCAL_HELLO) {
+        call_hello(&e->calls, out, conn, m);
+        return;
+    }
+    if (c->state != CONN_READY) {
+        refuse(e, out, conn, m, ERR_NOT_READY, 0, 0, "hello comes first");
+        return;
+    }
+    switch (m->type) {
+    case LOCAL_POOL:
+        call_pool(&e->calls, out, conn, m);
+        break;
+    case LOCAL_ANNOUNCE:
+        on_announce(e, out, conn, m);
+        break;
+    case LOCAL_COMMIT:
+        on_commit(e, out, conn, m);
+        break;
+    case LOCAL_ATTACH:
+        on_attach(e, out, conn, m);
+        break;
+    case LOCAL_RELEASE:
+        on_release(e, out, conn, m);
+        break;
+    case LOCAL_ABORT:
+        on_abort(e, out, conn, m);
+        break;
+    case LOCAL_BYE:
+        c->bye = true;
+        out_answer(out, conn, m->seq, OK, 0, 0, "%s", "");
+        out_action(out, ACT_CONN_CLOSE)->conn = conn;
+        engine_end(&e->engines, conn, e->now_ns);
+        break;
+    default:
+        e->stats[STAT_malformed_local]++;
+        refuse(e, out, conn, m, ERR_MALFORMED, 0, 0,
+            "not a message for mmx-encoded");
+    }
+}
+
+/* --- events
+ * ------------------------------------------------------------------------- */
+bool encoded_next_event(void *brain, uint32_t conn, struct writer *out)
+{
+    struct encoded *e = brain;
+    struct view *v = engine_next_dirty(&e->engines, conn);
+    struct eroom *m = v ? (struct eroom *)(void *)v->room : NULL;
+    uint8_t runs[POOL_RUNS_MAX * 8];
+    struct writer w = writer_of(runs, sizeof(runs));
+    struct local_msg ev = {.type = LOCAL_EVENT};
+
+    if (!v)
+        return false;
+    ev.event.cell = v->cell;
+    ev.event.tag = v->tag;
+    ev.event.room = v->room_id;
+    ev.event.what = v->pending;
+    ev.event.total = ROWS_UNKNOWN;
+    if (!m) {
+        ev.event.reason = (uint8_t)v->released;
+        ev.event.text = span_str(err_text((enum err)v->released));
+    } else {
+        const struct pool *p = &eroom_pool(e, m)->p;
+
+        if (m->source != SOURCE_HELD)
+            ev.event.what &= (uint16_t)~EVENT_GRANTED;
+        ev.event.state = m->r.state;
+        ev.event.reason = m->r.reason;
+        ev.event.storage = m->storage;
+        ev.event.total = m->total;
+        ev.event.rows = m->max_rows;
+        ev.event.a = m->ended ? m->r.a : m->asked;
+        ev.event.b = m->r.b;
+        ev.event.text = span_str(m->r.text);
+        if (ev.event.what & EVENT_GRANTED) {
+            for (uint32_t b = m->src.head; b != NONE; b = p->run_next[b]) {
+                put_u32(&w, b);
+                put_u32(&w, p->run_len[b]);
+            }
+            ev.event.runs = span_of(runs, w.len);
+        }
+    }
+    if (!local_put(out, &ev))
+        return false;
+    if (m && ev.event.runs.len && (v->rights & RIGHT_WRITE))
+        v->shown = true;
+    v->pending = 0;
+    list_remove(&v->in_dirty);
+    return true;
+}
