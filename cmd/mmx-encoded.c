@@ -1,0 +1,9 @@
+/* mmx-encoded - the daemon beside encode engines. Everything is in
+ * lib/node; this names the role. */
+#include "core/wire.h"
+#include "node/main.h"
+
+int main(int argc, char **argv)
+{
+    return daemon_main(ROLE_ENCODED, argc, argv);
+}

@@ -1,0 +1,194 @@
+/* main.c - from a command line to a running node: options, configuration,
+ * exit status. The main thread; the only place with process-wide state (the
+ * node that a failed CHECK prints). Rejected: subcommands. A daemon does one
+ * thing; what is asked of a running one is mmxctl's. */
+#include "node/main.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "core/wire.h"
+#include "io/notify.h"
+#include "io/yaml.h"
+#include "node/node.h"
+
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { EXIT_USAGE = 64, EXIT_CONFIG = 78, SETS_MAX = 64 };
+
+struct options {
+    const char *file;
+    const char *sets[SETS_MAX];
+    uint32_t sets_count;
+    bool check, print;
+};
+
+static struct conf conf; /* large, and it lives as long as the process */
+static struct node *running;
+
+static void print_running(void)
+{
+    if (running)
+        node_print(running);
+}
+
+static const char *role_name(uint8_t role)
+{
+    return role == ROLE_ENCODED ? "encoded" : "langd";
+}
+
+static void usage(FILE *to, uint8_t role)
+{
+    fprintf(to,
+        "usage: mmx-%s [options]\n"
+        "  --config FILE      read FILE (default /etc/mmx/mmx-%s.yaml)\n"
+        "  --set KEY=VALUE    set one key after the file; may be repeated\n"
+        "  --check-config     say whether the configuration is good and end\n"
+        "  --print-config     print the configuration in force and end\n"
+        "  --version          print the version and end\n"
+        "  --help             print this and end\n"
+        "exit status: 0 done, 1 could not start, 64 bad command line,\n"
+        "78 bad configuration\n",
+        role_name(role), role_name(role));
+}
+
+/* -1: go on; else the exit status. */
+static int parse(uint8_t role, int argc, char **argv, struct options *o)
+{
+    static const struct option longs[] = {
+        {"config", required_argument, NULL, 'c'},
+        {"set", required_argument, NULL, 's'},
+        {"check-config", no_argument, NULL, 'k'},
+        {"print-config", no_argument, NULL, 'p'},
+        {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0}};
+    int c;
+
+    while ((c = getopt_long(argc, argv, "c:s:h", longs, NULL)) != -1) {
+        switch (c) {
+        case 'c':
+            o->file = optarg;
+            break;
+        case 's':
+            if (o->sets_count == SETS_MAX) {
+                fprintf(stderr, "more than %d --set\n", SETS_MAX);
+                return EXIT_USAGE;
+            }
+            o->sets[o->sets_count++] = optarg;
+            break;
+        case 'k':
+            o->check = true;
+            break;
+        case 'p':
+            o->print = true;
+            break;
+        case 'v':
+            printf("mmx-%s %s\n", role_name(role), MMX_VERSION);
+            return 0;
+        case 'h':
+            usage(stdout, role);
+            return 0;
+        default:
+            usage(stderr, role);
+            return EXIT_USAGE;
+        }
+    }
+    if (optind == argc)
+        return -1;
+    fprintf(stderr, "what is `%s`?\n", argv[optind]);
+    usage(stderr, role);
+    return EXIT_USAGE;
+}
+
+static enum err apply(const struct options *o, struct conf_error *e)
+{
+    char host[256] = "localhost";
+
+    for (uint32_t i = 0; i < o->sets_count; i++) {
+        const char *eq = strchr(o->sets[i], '=');
+        char path[256];
+
+        if (!eq || (size_t)(eq - o->sets[i]) >= sizeof(path)) {
+            snprintf(e->text, sizeof(e->text), "--set %s: KEY=VALUE is wanted",
+                o->sets[i]);
+            return ERR_MALFORMED;
+        }
+        memcpy(path, o->sets[i], (size_t)(eq - o->sets[i]));
+        path[eq - o->sets[i]] = 0;
+        if (conf_set(&conf, path, span_str(eq + 1), e) != OK)
+            return ERR_MALFORMED;
+    }
+    gethostname(host, sizeof(host) - 1);
+    return conf_finish(&conf, host, e);
+}
+
+static int print_conf(void)
+{
+    size_t cap = 1u << 20;
+    uint8_t *text = malloc(cap);
+    struct writer w = writer_of(text, cap);
+    bool ok = text && conf_print(&conf, false, &w);
+
+    if (ok)
+        ok = fwrite(text, 1, w.len, stdout) == w.len && fflush(stdout) == 0;
+    free(text);
+    return ok ? 0 : 1;
+}
+
+static void start_log(uint8_t role)
+{
+    static const enum log_level levels[] = {
+        LOG_INFO, LOG_ERROR, LOG_WARN, LOG_DEBUG};
+
+    log_init(role == ROLE_ENCODED ? "mmx-encoded" : "mmx-langd",
+        levels[conf.log_level]);
+}
+
+static int serve(uint8_t role)
+{
+    struct node_opt opt = {.conf = &conf};
+    enum err e;
+
+    start_log(role);
+    signal(SIGPIPE, SIG_IGN);
+    notify_init();
+    opt.listen_fd = notify_listen_fd();
+    opt.watchdog_ns = notify_watchdog_ns();
+    check_set_printer(print_running);
+    e = node_new(&running, &opt);
+    if (e != OK) {
+        log_error("cannot start");
+        return 1;
+    }
+    node_run(running);
+    node_free(&running);
+    return 0;
+}
+
+int daemon_main(uint8_t role, int argc, char **argv)
+{
+    char file[64];
+    struct options o = {.file = file};
+    struct conf_error e = {0};
+    int status;
+
+    snprintf(file, sizeof(file), "/etc/mmx/mmx-%s.yaml", role_name(role));
+    status = parse(role, argc, argv, &o);
+    if (status >= 0)
+        return status;
+    conf_init(&conf, role);
+    if (yaml_load(o.file, &conf, &e) != OK || apply(&o, &e) != OK) {
+        fprintf(stderr, "%s\n", e.text);
+        return EXIT_CONFIG;
+    }
+    if (o.print)
+        return print_conf();
+    if (o.check) {
+        printf("%s: good\n", o.file);
+        return 0;
+    }
+    return serve(role);
+}

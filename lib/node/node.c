@@ -1,0 +1,668 @@
+/* node.c - a daemon's life: start, turns of the loop, signals, end.
+ *
+ * Invariants: one turn serves notes, then peers, then engines, and sends what
+ * came of it once; the loop sleeps only when nothing is left that no
+ * descriptor would show (wake_sleep, then one more look at the rings). Shards
+ * start before the brain, which tells peers their addresses; everything else
+ * ends before them. The loop's thread.
+ *
+ * Rejected: carrying things out in libuv's callbacks. Their order is the
+ * kernel's; ours is a rule (landings before requests). */
+#include "node/node_impl.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "io/notify.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define RING_RECORDS  8192
+#define NOTES_TURN    4096  /* before peers and engines have a go */
+#define BACKLOG_MS    1     /* how soon a full ring is tried again */
+#define ADDRESSES_MAX 8192u /* as in peer.def */
+
+static void turn(struct node *n);
+static void look_for_new_addresses(struct node *n);
+
+/* --- stepping ------------------------------------------------------------- */
+static uint64_t clock_ns(struct node *n)
+{
+    uint64_t now = uv_hrtime();
+
+    if (now > n->now_ns)
+        n->now_ns = now;
+    return n->now_ns;
+}
+
+static void step(struct node *n, struct event *ev)
+{
+    ev->now_ns = clock_ns(n);
+    n->steps++;
+    n->kind->ops->step(n->brain, ev, &n->out);
+    node_carry_out(n);
+}
+
+static void go_on(struct node *n)
+{
+    while (n->kind->ops->pending(n->brain) && !node_clogged(n)) {
+        struct event more = {.type = EV_MORE};
+
+        step(n, &more);
+    }
+}
+
+static void happen(struct node *n, struct event *ev)
+{
+    step(n, ev);
+    go_on(n);
+}
+
+/* Nothing more may come in: a shard is far behind. */
+static bool full(void *ud)
+{
+    return node_clogged(ud);
+}
+
+/* --- what engines do ------------------------------------------------------ */
+static void conn_opened(
+    void *ud, uint32_t conn, uint32_t uid, uint32_t gid, int32_t pid)
+{
+    struct event ev = {
+        .type = EV_CONN_OPEN, .conn = conn, .uid = uid, .gid = gid, .pid = pid};
+
+    happen(ud, &ev);
+}
+
+static void conn_ended(void *ud, uint32_t conn)
+{
+    struct node *n = ud;
+    struct event ev = {.type = EV_CONN_END, .conn = conn};
+
+    list_remove(&n->conns[conn].notified);
+    admin_forget(n, conn);
+    n->conns[conn].greeted = false;
+    happen(n, &ev);
+}
+
+static void conn_dead(void *ud, uint32_t conn)
+{
+    struct event ev = {.type = EV_CONN_DEAD, .conn = conn};
+
+    happen(ud, &ev);
+}
+
+static void conn_message(void *ud, uint32_t conn, const struct local_msg *m)
+{
+    struct node *n = ud;
+    struct event ev = {.type = EV_LOCAL, .conn = conn, .local = m};
+
+    if (m->type == LOCAL_QUERY && n->conns[conn].greeted)
+        admin_query(n, conn, m);
+    else
+        happen(n, &ev);
+}
+
+static void conn_bad(void *ud, uint32_t conn, enum err err, uint32_t seq)
+{
+    struct event ev = {
+        .type = EV_LOCAL_BAD, .conn = conn, .err = err, .seq = seq};
+
+    happen(ud, &ev);
+}
+
+static void conn_writable(void *ud, uint32_t conn)
+{
+    struct node *n = ud;
+
+    if (n->conns[conn].report)
+        admin_write(n, conn);
+}
+
+/* --- what peers do -------------------------------------------------------- */
+static void link_up(void *ud, uint32_t link)
+{
+    struct event ev = {.type = EV_LINK_UP, .link = link};
+
+    happen(ud, &ev);
+}
+
+static void link_down(void *ud, uint32_t link)
+{
+    struct event ev = {.type = EV_LINK_DOWN, .link = link};
+
+    happen(ud, &ev);
+}
+
+static void link_message(void *ud, uint32_t link, const struct peer_msg *m)
+{
+    struct event ev = {.type = EV_PEER, .link = link, .peer = m};
+
+    happen(ud, &ev);
+}
+
+static void link_bad(void *ud, uint32_t link, enum err err)
+{
+    struct event ev = {.type = EV_PEER_BAD, .link = link, .err = err};
+
+    happen(ud, &ev);
+}
+
+/* --- a turn --------------------------------------------------------------- */
+/* Returns how many notes were served. */
+static uint32_t serve_notes(struct node *n)
+{
+    uint32_t served = 0;
+
+    for (uint32_t k = 0; k < n->shards_count; k++) {
+        struct event ev = {.type = EV_NOTE};
+
+        while (served < NOTES_TURN && !node_clogged(n) &&
+               shard_note(n->shards[k], &ev.note)) {
+            happen(n, &ev);
+            served++;
+        }
+    }
+    return served;
+}
+
+/* Writes events of one connection while its socket takes them. */
+static void pull_events(struct node *n, uint32_t conn)
+{
+    for (;;) {
+        struct writer w = local_writer(n->local, conn);
+
+        if (n->kind->ops->next_event(n->brain, conn, &w)) {
+            local_wrote(n->local, conn, w.len);
+            continue;
+        }
+        /* None is left, or it wants more space than there is. */
+        if (!local_queued(n->local, conn)) {
+            list_remove(&n->conns[conn].notified);
+            return;
+        }
+        if (!local_push(n->local, conn))
+            return;
+    }
+}
+
+static void pull_all(struct node *n)
+{
+    LIST_FOREACH_SAFE (at, &n->notified) {
+        struct node_conn *c = LIST_ENTRY(at, struct node_conn, notified);
+        uint32_t conn = (uint32_t)(c - n->conns);
+
+        if (!local_blocked(n->local, conn))
+            pull_events(n, conn);
+    }
+}
+
+static void drain_check(struct node *n)
+{
+    if (!n->draining || n->stopping)
+        return;
+    if (n->kind->ops->open_rooms(n->brain) > 0 && clock_ns(n) < n->drain_ns)
+        return;
+    n->stopping = true;
+    uv_stop(&n->loop);
+}
+
+static void on_timer(uv_timer_t *t)
+{
+    struct node *n = t->data;
+
+    n->timer_ns = TIME_NEVER;
+    turn(n);
+}
+
+/* One timer for everything that the brain waits for. */
+static void arm_timer(struct node *n)
+{
+    uint64_t at = n->kind->ops->deadline(n->brain);
+    uint64_t now = clock_ns(n), ms;
+
+    if (n->draining)
+        at = min_u64(at, n->drain_ns);
+    if (node_clogged(n))
+        at = now + BACKLOG_MS * NS_PER_MS;
+    else if (node_backlogged(n))
+        at = min_u64(at, now + BACKLOG_MS * NS_PER_MS);
+    if (at == n->timer_ns)
+        return;
+    n->timer_ns = at;
+    if (at == TIME_NEVER) {
+        uv_timer_stop(&n->timer);
+        return;
+    }
+    ms = at > now ? (at - now + NS_PER_MS - 1) / NS_PER_MS : 0;
+    uv_update_time(&n->loop);
+    uv_timer_start(&n->timer, on_timer, ms, 0);
+}
+
+static void turn(struct node *n)
+{
+    n->turns++;
+    look_for_new_addresses(n);
+    node_push_backlogs(n);
+    go_on(n);
+    (void)serve_notes(n);
+    if (!node_clogged(n))
+        links_serve(n->links);
+    if (!node_clogged(n))
+        local_serve(n->local);
+    if (!node_clogged(n) && n->kind->ops->deadline(n->brain) <= clock_ns(n)) {
+        struct event ev = {.type = EV_TIME};
+
+        happen(n, &ev);
+    }
+    pull_all(n);
+    local_flush(n->local);
+    links_flush(n->links);
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        shard_flush(n->shards[k]);
+    drain_check(n);
+    arm_timer(n);
+}
+
+static void on_idle(uv_idle_t *h)
+{
+    (void)h; /* its running is what matters: the poll does not sleep */
+}
+
+static void on_check(uv_check_t *h)
+{
+    struct node *n = h->data;
+
+    uv_idle_stop(&n->idle);
+    wake_clear(&n->wake);
+    turn(n);
+}
+
+/* Before the loop sleeps: is there anything that nobody would wake us for? */
+static void on_prepare(uv_prepare_t *h)
+{
+    struct node *n = h->data;
+    bool more = false;
+
+    if (n->stopping)
+        return;
+    wake_sleep(&n->wake);
+    if (!node_clogged(n)) {
+        /* Notes that came since the turn have a turn of their own; those who
+         * come from here on write to the wake. */
+        more = serve_notes(n) > 0 || local_busy(n->local) ||
+               links_busy(n->links) || n->kind->ops->pending(n->brain);
+    }
+    if (more)
+        uv_idle_start(&n->idle, on_idle);
+}
+
+static void on_wake(uv_poll_t *h, int status, int events)
+{
+    (void)h;
+    (void)status;
+    (void)events; /* the check that follows clears it and takes the notes */
+}
+
+/* --- signals and service manager ------------------------------------------ */
+static void on_end(uv_signal_t *h, int signal)
+{
+    struct node *n = h->data;
+    struct event ev = {.type = EV_DRAIN};
+
+    if (n->draining) {
+        log_info("signal %d again: stopping at once", signal);
+        n->stopping = true;
+        uv_stop(&n->loop);
+        return;
+    }
+    log_info("signal %d: draining, %u rooms are open", signal,
+        n->kind->ops->open_rooms(n->brain));
+    notify_send("STOPPING=1\nSTATUS=draining");
+    n->draining = true;
+    n->drain_ns = clock_ns(n) + n->conf->timeout_drain;
+    happen(n, &ev);
+}
+
+static void on_hup(uv_signal_t *h, int signal)
+{
+    (void)h;
+    (void)signal;
+    log_info("SIGHUP: ignored, configuration is read at start only");
+}
+
+static void on_watchdog(uv_timer_t *t)
+{
+    (void)t;
+    notify_send("WATCHDOG=1");
+}
+
+/* --- start ---------------------------------------------------------------- */
+static enum err random_u64(uint64_t *out)
+{
+    do {
+        if (getrandom(out, sizeof(*out), 0) != (ssize_t)sizeof(*out)) {
+            log_error("getrandom: no random bytes");
+            return ERR_INTERNAL;
+        }
+    } while (*out == 0);
+    return OK;
+}
+
+/* The machine's boot id as 16 bytes; zero when there is none. */
+static struct key boot_id(void)
+{
+    struct key k = {{0}};
+    char text[64] = "";
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : 0;
+    uint32_t digits = 0;
+
+    if (fd >= 0)
+        close(fd);
+    for (ssize_t i = 0; i < n && digits < 32; i++) {
+        unsigned v;
+
+        if (sscanf((char[2]){text[i], 0}, "%1x", &v) != 1)
+            continue;
+        k.b[digits / 2] = (uint8_t)((unsigned)k.b[digits / 2] << 4 | v);
+        digits++;
+    }
+    return k;
+}
+
+static enum err take_memory(struct node *n)
+{
+    const struct conf *c = n->conf;
+
+    n->conns = calloc(c->limit_connections, sizeof(*n->conns));
+    n->pools = calloc(c->pools_count, sizeof(*n->pools));
+    n->mems = calloc(c->pools_count, sizeof(*n->mems));
+    n->out.actions = calloc(OUT_ACTIONS, sizeof(*n->out.actions));
+    n->out.cap = OUT_ACTIONS;
+    n->out.bytes = writer_of(malloc(OUT_BYTES), OUT_BYTES);
+    if (!n->conns || !n->pools || !n->mems || !n->out.actions ||
+        !n->out.bytes.p)
+        return ERR_NO_BLOCKS;
+    for (uint64_t i = 0; i < c->limit_connections; i++)
+        list_init(&n->conns[i].notified);
+    for (uint32_t i = 0; i < c->pools_count; i++) {
+        n->pools[i].blocks = (uint32_t)c->pools[i].blocks;
+        n->pools[i].block_rows = (uint32_t)c->pools[i].block_rows;
+    }
+    return OK;
+}
+
+static enum err start_loop(struct node *n)
+{
+    uv_loop_t *l = &n->loop;
+    int e = uv_loop_init(l);
+
+    n->loop_made = e == 0;
+    if (e != 0 || wake_init(&n->wake) != OK) {
+        log_error("the loop cannot be made: %s", e ? uv_strerror(e) : "wake");
+        return ERR_INTERNAL;
+    }
+    if (uv_prepare_init(l, &n->prepare) || uv_check_init(l, &n->check) ||
+        uv_idle_init(l, &n->idle) || uv_timer_init(l, &n->timer) ||
+        uv_timer_init(l, &n->watchdog) || uv_signal_init(l, &n->term) ||
+        uv_signal_init(l, &n->intr) || uv_signal_init(l, &n->hup) ||
+        uv_poll_init(l, &n->wake_poll, n->wake.fd)) {
+        log_error("the loop's handles cannot be made");
+        return ERR_INTERNAL;
+    }
+    n->prepare.data = n->check.data = n->timer.data = n;
+    n->term.data = n->intr.data = n;
+    return OK;
+}
+
+static enum err start_shard(struct node *n, uint32_t k)
+{
+    const struct conf *c = n->conf;
+    struct shard_conf s = {.carrier = &data_ucx,
+        .data = {.tls = c->transfer_tls,
+            .devices = c->transfer_devices,
+            .ports = c->transfer_ports,
+            .segment_bytes = (uint32_t)c->transfer_segment,
+            .keepalive_ms = (uint32_t)(c->transfer_keepalive / NS_PER_MS),
+            .stall_ms = (uint32_t)(c->transfer_stall / NS_PER_MS)},
+        .role = c->role,
+        .index = k,
+        .count = (uint32_t)c->transfer_shards,
+        .slots = (uint32_t)c->limit_rooms,
+        .peers = (uint32_t)c->limit_peers,
+        .window_bytes = (uint32_t)c->transfer_window,
+        .spin_us = (uint32_t)(c->transfer_spin / 1000),
+        .ring_records = RING_RECORDS,
+        .cpu =
+            k < c->transfer_cpus.count ? atoi(c->transfer_cpus.items[k]) : -1,
+        .pools = n->pools,
+        .pools_count = c->pools_count,
+        .wake = &n->wake};
+
+    n->backlogs[k].orders = calloc(BACKLOG_MAX, sizeof(struct order));
+    return n->backlogs[k].orders ? shard_start(&n->shards[k], &s)
+                                 : ERR_NO_BLOCKS;
+}
+
+/* The shards' addresses as HELLO wants them, in a place that stays. */
+static enum err gather_addresses(struct node *n)
+{
+    uint8_t blob[ADDRESSES_MAX];
+    struct writer w = writer_of(blob, sizeof(blob));
+    uint32_t had = n->brain_conf.addresses.len;
+
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        put_span(&w, shard_address(n->shards[k]), 2, 4096);
+    if (w.failed || (had && had != w.len)) {
+        log_error("%zu bytes of data addresses, a HELLO holds %u", w.len,
+            had ? had : ADDRESSES_MAX);
+        return ERR_TOO_LARGE;
+    }
+    memcpy(n->addresses, blob, w.len);
+    n->brain_conf.addresses = span_of(n->addresses, w.len);
+    return OK;
+}
+
+/* A shard that replaced its worker has another address: HELLOs from now on
+ * carry it. */
+static void look_for_new_addresses(struct node *n)
+{
+    uint64_t replaced = 0;
+
+    if (!n->addresses)
+        return;
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        replaced += atomic_load_explicit(
+            &shard_stats(n->shards[k])->workers_replaced, memory_order_acquire);
+    if (replaced == n->replaced)
+        return;
+    n->replaced = replaced;
+    if (gather_addresses(n) == OK)
+        log_warn("a shard has a new worker and a new data address");
+}
+
+static enum err start_shards(struct node *n)
+{
+    for (uint32_t k = 0; k < n->conf->transfer_shards; k++) {
+        enum err e = start_shard(n, k);
+
+        if (e != OK)
+            return e;
+        n->shards_count = k + 1;
+    }
+    if (n->conf->role != ROLE_LANGD)
+        return OK;
+    n->addresses = calloc(1, ADDRESSES_MAX);
+    return n->addresses ? gather_addresses(n) : ERR_NO_BLOCKS;
+}
+
+static enum err start_brain(struct node *n)
+{
+    struct slab s = {0};
+    void *p;
+
+    n->brain_conf.conf = n->conf;
+    n->brain_conf.shards = n->shards_count;
+    n->brain_conf.boot = boot_id();
+    n->brain_conf.segment_max = (uint32_t)n->conf->transfer_segment;
+    (void)n->kind->init(&s, &n->brain_conf);
+    n->brain_bytes = s.used;
+    p = mmap(NULL, s.used, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) {
+        log_error("no memory for %zu bytes of tables", s.used);
+        return ERR_NO_BLOCKS;
+    }
+    n->brain_memory = p;
+    s = (struct slab){p, 0, n->brain_bytes, false, true};
+    n->brain = n->kind->init(&s, &n->brain_conf);
+    CHECK(!s.failed && s.used == n->brain_bytes,
+        "the brain counted %zu bytes and took %zu", n->brain_bytes, s.used);
+    return OK;
+}
+
+static enum err start_peers(struct node *n)
+{
+    const struct conf *c = n->conf;
+    struct links_opt opt = {
+        .listen = c->role == ROLE_ENCODED ? c->control_listen : NULL,
+        .links = 2 * (uint32_t)c->limit_peers,
+        .heartbeat_ms = (uint32_t)(c->control_heartbeat / NS_PER_MS),
+        .seed = n->brain_conf.seed};
+    struct links_calls calls = {
+        n, link_up, link_down, link_message, link_bad, full};
+
+    return links_new(&n->links, &n->loop, &opt, &calls);
+}
+
+static enum err start_local(struct node *n, int listen_fd)
+{
+    const struct conf *c = n->conf;
+    struct local_opt opt = {.path = c->socket_path,
+        .mode = (uint32_t)strtoul(c->socket_mode, NULL, 8),
+        .group = c->socket_group,
+        .fd = listen_fd,
+        .connections = (uint32_t)c->limit_connections};
+    struct local_calls calls = {n, conn_opened, conn_ended, conn_dead,
+        conn_message, conn_bad, conn_writable, full};
+
+    return local_new(&n->local, &n->loop, &opt, &calls);
+}
+
+enum err node_new(struct node **out, const struct node_opt *opt)
+{
+    struct node *n = calloc(1, sizeof(*n));
+    enum err e;
+
+    if (!n)
+        return ERR_NO_BLOCKS;
+    n->conf = opt->conf;
+    n->kind = brain_kind(opt->conf->role);
+    n->watchdog_ns = opt->watchdog_ns;
+    n->wake.fd = -1;
+    n->timer_ns = TIME_NEVER;
+    n->started_ns = uv_hrtime();
+    list_init(&n->notified);
+    e = take_memory(n);
+    if (e == OK)
+        e = start_loop(n);
+    if (e == OK)
+        e = random_u64(&n->brain_conf.epoch);
+    if (e == OK)
+        e = random_u64(&n->brain_conf.seed);
+    /* Sockets before memory: a daemon that was started twice must not fill
+     * the machine before it notices. Whoever connects now waits. */
+    if (e == OK)
+        e = start_local(n, opt->listen_fd);
+    if (e == OK)
+        e = start_peers(n);
+    if (e == OK)
+        e = start_shards(n);
+    if (e == OK)
+        e = start_brain(n);
+    if (e == OK)
+        e = node_fix_pools(n);
+    if (e != OK) {
+        node_free(&n);
+        return e;
+    }
+    *out = n;
+    return OK;
+}
+
+void node_run(struct node *n)
+{
+    uint64_t beat_ms = n->watchdog_ns / 2 / NS_PER_MS;
+
+    uv_prepare_start(&n->prepare, on_prepare);
+    uv_check_start(&n->check, on_check);
+    uv_poll_start(&n->wake_poll, UV_READABLE, on_wake);
+    uv_signal_start(&n->term, on_end, SIGTERM);
+    uv_signal_start(&n->intr, on_end, SIGINT);
+    uv_signal_start(&n->hup, on_hup, SIGHUP);
+    if (beat_ms)
+        uv_timer_start(&n->watchdog, on_watchdog, beat_ms, beat_ms);
+    log_info("%s: ready, engines at %s, epoch %016llx", n->conf->name,
+        n->conf->socket_path, (unsigned long long)n->brain_conf.epoch);
+    notify_send("READY=1\nSTATUS=serving");
+    turn(n);
+    uv_run(&n->loop, UV_RUN_DEFAULT);
+    log_info("%s: stopping, %u rooms are open", n->conf->name,
+        n->kind->ops->open_rooms(n->brain));
+}
+
+/* --- end ------------------------------------------------------------------ */
+static void close_walk(uv_handle_t *h, void *ud)
+{
+    (void)ud;
+    if (!uv_is_closing(h))
+        uv_close(h, NULL);
+}
+
+static void end_loop(struct node *n)
+{
+    if (n->local)
+        local_stop(n->local);
+    if (n->links)
+        links_stop(n->links);
+    if (n->loop_made) {
+        uv_walk(&n->loop, close_walk, NULL);
+        uv_run(&n->loop, UV_RUN_DEFAULT);
+        uv_loop_close(&n->loop);
+    }
+    local_free(&n->local);
+    links_free(&n->links);
+}
+
+void node_free(struct node **out)
+{
+    struct node *n = *out;
+
+    if (!n)
+        return;
+    for (uint64_t i = 0; n->conns && i < n->conf->limit_connections; i++)
+        admin_forget(n, (uint32_t)i);
+    end_loop(n);
+    for (uint32_t k = 0; k < SHARDS_MAX; k++) {
+        shard_stop(&n->shards[k]);
+        node_drop_backlog(n, k);
+    }
+    wake_fini(&n->wake);
+    node_close_pools(n);
+    if (n->brain_memory)
+        munmap(n->brain_memory, n->brain_bytes);
+    free(n->addresses);
+    free(n->conns);
+    free(n->pools);
+    free(n->mems);
+    free(n->out.actions);
+    free(n->out.bytes.p);
+    free(n);
+    *out = NULL;
+}

@@ -1,0 +1,240 @@
+/* node_act.c - carries out what a brain asks for, in the order in which it
+ * asked.
+ *
+ * Invariants: carrying out never steps the brain; commands reach each shard
+ * in order, through its backlog while its ring is full, and nothing is lost.
+ * The loop's thread.
+ *
+ * Rejected: waiting for a shard that is behind. It may be waiting for us to
+ * read its notes; the backlog lets both go on. */
+#include "node/node_impl.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- to the shards -------------------------------------------------------- */
+static bool give(struct shard *s, const struct order *o)
+{
+    switch (o->what) {
+    case ORDER_CMD:
+        return shard_push(s, &o->cmd);
+    case ORDER_PEER:
+        return shard_peer(s, o->index, o->addresses, o->segment_max);
+    case ORDER_POOL:
+        return shard_pool_ready(s, o->index);
+    }
+    return true;
+}
+
+static void give_or_keep(struct node *n, uint32_t k, const struct order *o)
+{
+    struct backlog_of *b = &n->backlogs[k];
+    struct order *kept;
+
+    if (b->len == 0 && give(n->shards[k], o))
+        return;
+    CHECK(b->len < BACKLOG_MAX, "shard %u: %u commands wait", k, b->len);
+    kept = &b->orders[(b->head + b->len++) % BACKLOG_MAX];
+    *kept = *o;
+    if (o->what == ORDER_PEER) {
+        /* Setting up a peer, not a room: it may take memory. */
+        uint8_t *copy = malloc(o->addresses.len);
+
+        CHECK(copy, "no memory for %u bytes", o->addresses.len);
+        memcpy(copy, o->addresses.p, o->addresses.len);
+        kept->addresses.p = copy;
+    }
+}
+
+void node_order(struct node *n, const struct order *o)
+{
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        give_or_keep(n, k, o);
+}
+
+void node_push_backlogs(struct node *n)
+{
+    for (uint32_t k = 0; k < n->shards_count; k++) {
+        struct backlog_of *b = &n->backlogs[k];
+
+        while (b->len && give(n->shards[k], &b->orders[b->head])) {
+            if (b->orders[b->head].what == ORDER_PEER)
+                free((void *)(uintptr_t)b->orders[b->head].addresses.p);
+            b->head = (b->head + 1) % BACKLOG_MAX;
+            b->len--;
+        }
+    }
+}
+
+void node_drop_backlog(struct node *n, uint32_t k)
+{
+    struct backlog_of *b = &n->backlogs[k];
+
+    for (; b->len; b->len--, b->head = (b->head + 1) % BACKLOG_MAX)
+        if (b->orders[b->head].what == ORDER_PEER)
+            free((void *)(uintptr_t)b->orders[b->head].addresses.p);
+    free(b->orders);
+    b->orders = NULL;
+}
+
+bool node_backlogged(const struct node *n)
+{
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        if (n->backlogs[k].len)
+            return true;
+    return false;
+}
+
+bool node_clogged(const struct node *n)
+{
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        if (n->backlogs[k].len > BACKLOG_MAX / 2)
+            return true;
+    return false;
+}
+
+static void tell_addresses(struct node *n, const struct action *a)
+{
+    struct order o = {.what = ORDER_PEER,
+        .index = a->index,
+        .addresses = span_of(n->out.bytes.p + a->at, a->len),
+        .segment_max = (uint32_t)a->word};
+
+    node_order(n, &o);
+}
+
+/* --- to engines ----------------------------------------------------------- */
+/* WELCOME says how many cells were granted; its descriptor is made for it. */
+static bool make_cells(
+    struct node *n, uint32_t conn, struct span frame, int *fd)
+{
+    struct reader r = reader_of(frame.p, frame.len);
+    struct local_msg m;
+    enum err e = local_get(&r, &m);
+
+    CHECK(e == OK && m.type == LOCAL_WELCOME, "cells with a %s",
+        local_name(m.type));
+    n->conns[conn].greeted = true;
+    return local_cells(n->local, conn, m.welcome.cells, fd) == OK;
+}
+
+static void send_local(struct node *n, const struct action *a)
+{
+    struct span frame = span_of(n->out.bytes.p + a->at, a->len);
+    int fd = -1;
+
+    if (a->fd == FD_CELLS && !make_cells(n, a->conn, frame, &fd)) {
+        local_end(n->local, a->conn);
+        return;
+    }
+    if (a->fd == FD_POOL)
+        fd = n->mems[a->index].fd;
+    local_send(n->local, a->conn, frame, fd);
+}
+
+static void notify(struct node *n, uint32_t conn)
+{
+    struct list *node = &n->conns[conn].notified;
+
+    if (!list_linked(node))
+        list_push_tail(&n->notified, node);
+}
+
+/* --- ended rooms ---------------------------------------------------------- */
+static uint64_t since_us(uint64_t from_ns, uint64_t to_ns)
+{
+    return from_ns && to_ns > from_ns ? (to_ns - from_ns) / 1000 : 0;
+}
+
+static void log_ended(struct node *n)
+{
+    const struct ended *e = n->kind->last_ended(n->brain);
+    enum log_level level;
+
+    if (!e)
+        return;
+    level = e->state == ROOM_SUCCESS ? LOG_DEBUG : LOG_INFO;
+    if (!log_enabled(level))
+        return;
+    log_line(level,
+        "room %016llx: %s%s%s%s%s, peer %s, generation %llx, rows %u, bytes "
+        "%llu, served %u, failed %u, resumes %u, attempts %u; us: init %llu "
+        "length %llu first %llu resume %llu end %llu",
+        (unsigned long long)e->room,
+        e->state == ROOM_SUCCESS ? "succeeded" : "failed",
+        e->reason ? ", " : "", e->reason ? err_name(e->reason) : "",
+        e->text[0] ? ": " : "", e->text, e->peer[0] ? e->peer : "none",
+        (unsigned long long)e->generation,
+        e->total == ROWS_UNKNOWN ? 0 : e->total, (unsigned long long)e->bytes,
+        e->served, e->failed, e->resumes, e->attempts,
+        (unsigned long long)since_us(e->opened_ns, e->init_ns),
+        (unsigned long long)since_us(e->opened_ns, e->length_ns),
+        (unsigned long long)since_us(e->opened_ns, e->first_ns),
+        (unsigned long long)since_us(e->opened_ns, e->resumed_ns),
+        (unsigned long long)since_us(e->opened_ns, e->done_ns));
+}
+
+/* --- all of them ---------------------------------------------------------- */
+static void connect_link(struct node *n, const struct action *a)
+{
+    struct span address = span_of(n->out.bytes.p + a->at, a->len);
+
+    /* A link that cannot be made never comes up; rooms end by deadline. */
+    if (links_connect(n->links, a->link, address) != OK)
+        log_error("link %u: cannot connect", a->link);
+}
+
+static void act(struct node *n, const struct action *a)
+{
+    switch ((enum action_type)a->type) {
+    case ACT_LOCAL:
+        send_local(n, a);
+        return;
+    case ACT_NOTIFY:
+        notify(n, a->conn);
+        return;
+    case ACT_CELL:
+        local_cell(n->local, a->conn, a->index, a->word);
+        return;
+    case ACT_CONN_CLOSE:
+        local_end(n->local, a->conn);
+        return;
+    case ACT_PEER:
+        links_send(n->links, a->link, span_of(n->out.bytes.p + a->at, a->len));
+        return;
+    case ACT_CONNECT:
+        connect_link(n, a);
+        return;
+    case ACT_DISCONNECT:
+        links_disconnect(n->links, a->link);
+        return;
+    case ACT_PEER_DATA:
+        tell_addresses(n, a);
+        return;
+    case ACT_DATA:
+        node_order(n, &(struct order){.what = ORDER_CMD, .cmd = a->cmd});
+        return;
+    case ACT_POOL_FIX:
+        if (node_fix_pool(n, a->index) != OK)
+            log_error("pool %s: its memory could not be had",
+                n->conf->pools[a->index].name);
+        return;
+    case ACT_ENDED:
+        log_ended(n);
+        return;
+    }
+    CHECK(false, "action %u", a->type);
+}
+
+void node_carry_out(struct node *n)
+{
+    CHECK(!n->out.bytes.failed, "the list of actions did not fit: %u",
+        n->out.count);
+    for (uint32_t i = 0; i < n->out.count; i++)
+        act(n, &n->out.actions[i]);
+    n->out.count = 0;
+    n->out.bytes.len = 0;
+}

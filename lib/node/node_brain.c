@@ -1,0 +1,34 @@
+/* node_brain.c - the two brains behind one table of functions, so that the
+ * rest of the body has no `if` about roles. Stateless; the loop's thread.
+ * Rejected: more functions in struct brain_ops, which the simulator would
+ * have to carry along without a use for them. */
+#include "node/node_impl.h"
+
+#define BRAIN(name)                                                            \
+    static void *name##_make(struct slab *s, const struct brain_conf *c)       \
+    {                                                                          \
+        return name##_init(s, c);                                              \
+    }                                                                          \
+    static const struct layout *name##_layout_of(const void *b, uint32_t i)    \
+    {                                                                          \
+        return name##_layout(b, i);                                            \
+    }                                                                          \
+    static void name##_ready(                                                  \
+        void *b, uint32_t i, bool ok, const uint64_t *offsets, uint64_t bytes) \
+    {                                                                          \
+        name##_pool_ready(b, i, ok, offsets, bytes);                           \
+    }                                                                          \
+    static const struct ended *name##_ended(const void *b)                     \
+    {                                                                          \
+        return name##_last_ended(b);                                           \
+    }                                                                          \
+    static const struct brain_kind name##_kind = {&name##_ops, name##_make,    \
+        name##_layout_of, name##_ready, name##_ended};
+
+BRAIN(encoded)
+BRAIN(langd)
+
+const struct brain_kind *brain_kind(uint8_t role)
+{
+    return role == ROLE_ENCODED ? &encoded_kind : &langd_kind;
+}

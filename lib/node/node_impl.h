@@ -1,0 +1,123 @@
+/* node_impl.h - inside of a node: what node.c (life and turns), node_act.c
+ * (actions), node_pool.c (memory), node_brain.c (which brain) and admin.c
+ * (QUERY) share. Nobody else includes it. All of it belongs to the loop's
+ * thread. */
+#ifndef MMX_NODE_NODE_IMPL_H
+#define MMX_NODE_NODE_IMPL_H
+
+#include "base/list.h"
+#include "core/brain.h"
+#include "io/local.h"
+#include "io/peer.h"
+#include "node/node.h"
+#include "node/shard.h"
+
+#define SHARDS_MAX 64
+/* Commands for one shard that its ring had no room for. Beyond half of it
+ * nothing is taken in: the rest is for what one packet of a peer may cause. */
+#define BACKLOG_MAX (16u * OUT_ACTIONS)
+
+/* One of the two brains, without its type. */
+struct brain_kind {
+    const struct brain_ops *ops;
+    void *(*init)(struct slab *s, const struct brain_conf *c);
+    const struct layout *(*layout)(const void *brain, uint32_t i);
+    void (*pool_ready)(void *brain, uint32_t i, bool ok,
+        const uint64_t *offsets, uint64_t bytes);
+    const struct ended *(*last_ended)(const void *brain);
+};
+const struct brain_kind *brain_kind(uint8_t role);
+
+/* What a shard is told; the three kinds keep their order among each other. */
+enum order_what { ORDER_CMD, ORDER_PEER, ORDER_POOL };
+struct order {
+    uint8_t what;
+    uint32_t index, segment_max; /* of peer or pool */
+    struct span addresses;
+    struct data_cmd cmd;
+};
+
+struct backlog_of {
+    struct order *orders; /* BACKLOG_MAX */
+    uint32_t head, len;
+};
+
+/* An answer to QUERY that goes out in pieces. */
+struct report {
+    char *text;
+    size_t len, cap, sent;
+    bool failed; /* it would not fit */
+    uint32_t seq;
+    enum err err;
+};
+
+struct node_conn {
+    struct list notified; /* its events are to be pulled */
+    bool greeted;         /* WELCOME went out */
+    struct report *report;
+};
+
+struct node {
+    const struct conf *conf;
+    const struct brain_kind *kind;
+    void *brain, *brain_memory;
+    size_t brain_bytes;
+    struct brain_conf brain_conf;
+    uint64_t started_ns, now_ns;
+    uint64_t turns, steps;
+
+    uv_loop_t loop;
+    bool loop_made;
+    uv_prepare_t prepare;
+    uv_check_t check;
+    uv_idle_t idle; /* runs while there is work that no descriptor shows */
+    uv_timer_t timer, watchdog;
+    uv_signal_t term, intr, hup;
+    uv_poll_t wake_poll;
+    struct wake wake;
+    uint64_t watchdog_ns, timer_ns;
+
+    struct local *local;
+    struct links *links;
+    struct node_conn *conns;
+    struct list notified;
+    uint32_t reports; /* that are going out */
+
+    struct shard *shards[SHARDS_MAX];
+    struct backlog_of backlogs[SHARDS_MAX];
+    uint32_t shards_count;
+    uint8_t *addresses; /* langd */
+    uint64_t replaced;  /* workers, when the addresses were gathered */
+    struct shard_pool *pools;
+    struct mem *mems;
+
+    struct out out;
+    bool draining, stopping;
+    uint64_t drain_ns; /* when a drain is over in any case */
+};
+
+/* node_act.c */
+void node_carry_out(struct node *n);
+/* To every shard, in order. */
+void node_order(struct node *n, const struct order *o);
+/* Puts what waits into the rings as far as they have room. */
+void node_push_backlogs(struct node *n);
+void node_drop_backlog(struct node *n, uint32_t k);
+bool node_backlogged(const struct node *n);
+/* May a step be taken? */
+bool node_clogged(const struct node *n);
+
+/* node_pool.c */
+/* Gets the memory of every pool whose layout the config gives. */
+MUST_CHECK enum err node_fix_pools(struct node *n);
+/* Gets the memory of pool i and tells brain and shards how it went. */
+MUST_CHECK enum err node_fix_pool(struct node *n, uint32_t i);
+void node_close_pools(struct node *n);
+
+/* admin.c */
+void admin_query(struct node *n, uint32_t conn, const struct local_msg *m);
+/* Sends on the report of a connection; done when it has none any more. */
+void admin_write(struct node *n, uint32_t conn);
+void admin_forget(struct node *n, uint32_t conn);
+
+#endif

@@ -1,0 +1,449 @@
+/* peer_test.c - links over loopback: both ends in one process, and a peer
+ * process that is killed. */
+#include "io/peer.h"
+#include "test/t.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#define LINKS 4
+
+struct side {
+    struct links *links;
+    uint32_t up, down, messages, bad, next;
+    uint32_t last_link;
+    uint64_t last_epoch;
+    enum err err;
+    bool full;
+};
+
+static uv_loop_t loop;
+static struct side a, b; /* a binds, b connects */
+static char address[128];
+
+static void on_up(void *ud, uint32_t link)
+{
+    struct side *s = ud;
+
+    s->up++;
+    s->last_link = link;
+}
+
+static void on_down(void *ud, uint32_t link)
+{
+    struct side *s = ud;
+
+    s->down++;
+    s->last_link = link;
+}
+
+static void on_message(void *ud, uint32_t link, const struct peer_msg *m)
+{
+    struct side *s = ud;
+
+    s->messages++;
+    s->last_link = link;
+    s->last_epoch = m->from_epoch;
+    T_EQ_U64(m->seq, s->next);
+    s->next++;
+}
+
+static void on_bad(void *ud, uint32_t link, enum err err)
+{
+    struct side *s = ud;
+
+    (void)link;
+    s->bad++;
+    s->err = err;
+}
+
+static bool on_full(void *ud)
+{
+    return ((struct side *)ud)->full;
+}
+
+static void open_side(struct side *s, const char *listen)
+{
+    struct links_opt opt = {listen, LINKS, 1000, 5};
+    struct links_calls calls = {s, on_up, on_down, on_message, on_bad, on_full};
+
+    T_OK(links_new(&s->links, &loop, &opt, &calls));
+}
+
+static void turn(struct side *s)
+{
+    if (!s->links)
+        return;
+    links_serve(s->links);
+    links_flush(s->links);
+}
+
+static void pump(void)
+{
+    uv_run(&loop, UV_RUN_NOWAIT);
+    turn(&a);
+    turn(&b);
+}
+
+static void start(void)
+{
+    T_TRUE(uv_loop_init(&loop) == 0);
+    open_side(&a, "tcp://127.0.0.1:*");
+    links_endpoint(a.links, address, sizeof(address));
+}
+
+static void stop(void)
+{
+    links_stop(a.links);
+    if (b.links)
+        links_stop(b.links);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    T_EQ_I64(uv_loop_close(&loop), 0);
+    links_free(&a.links);
+    links_free(&b.links);
+}
+
+struct until {
+    const uint32_t *count;
+    uint32_t wanted;
+};
+
+static bool reached(void *ud)
+{
+    struct until *u = ud;
+
+    pump();
+    return *u->count >= u->wanted;
+}
+
+static void wait_for(const uint32_t *count, uint32_t wanted)
+{
+    struct until u = {count, wanted};
+
+    T_CHECK(t_wait(reached, &u, 5000), "%u, not %u", *count, wanted);
+}
+
+static void say(struct side *s, uint32_t link, uint32_t seq)
+{
+    uint8_t frame[256];
+    struct writer w = writer_of(frame, sizeof(frame));
+    struct peer_msg m = {.type = PEER_ACK, .seq = seq, .from_epoch = 9};
+
+    T_TRUE(peer_put(&w, &m));
+    links_send(s->links, link, span_of(w.p, w.len));
+}
+
+static void join(uint32_t link)
+{
+    T_OK(links_connect(b.links, link, span_str(address)));
+    wait_for(&b.up, 1);
+}
+
+TEST(a_link_comes_up_at_both_ends_and_carries_frames)
+{
+    start();
+    open_side(&b, NULL);
+    join(3);
+    T_EQ_U64(b.last_link, 3);
+    T_EQ_U64(a.up, 0); /* nobody has spoken */
+    say(&b, 3, 0);
+    wait_for(&a.messages, 1);
+    T_EQ_U64(a.up, 1);
+    T_EQ_U64(a.last_link, 0);
+    T_EQ_U64(a.last_epoch, 9);
+    say(&a, 0, 0);
+    wait_for(&b.messages, 1);
+    T_EQ_U64(b.last_link, 3);
+    stop();
+}
+
+TEST(frames_of_one_turn_travel_together)
+{
+    start();
+    open_side(&b, NULL);
+    join(0);
+    for (uint32_t i = 0; i < 1000; i++)
+        say(&b, 0, i);
+    wait_for(&a.messages, 1000);
+    T_EQ_U64(links_stats(b.links)->packets_out, 1);
+    T_EQ_U64(links_stats(b.links)->frames_out, 1000);
+    T_EQ_U64(links_stats(a.links)->packets_in, 1);
+    stop();
+}
+
+TEST(many_packets_come_in_order_and_a_turn_is_bounded)
+{
+    start();
+    open_side(&b, NULL);
+    join(0);
+    for (uint32_t i = 0; i < 600; i++) {
+        say(&b, 0, i);
+        links_flush(b.links);
+    }
+    wait_for(&a.messages, 1);
+    T_TRUE(a.messages < 600);
+    wait_for(&a.messages, 600);
+    stop();
+}
+
+TEST(a_full_owner_gets_the_rest_later)
+{
+    start();
+    open_side(&b, NULL);
+    join(0);
+    say(&b, 0, 0);
+    wait_for(&a.messages, 1);
+    a.full = true;
+    for (uint32_t i = 1; i < 50; i++) {
+        say(&b, 0, i);
+        links_flush(b.links);
+    }
+    for (int i = 0; i < 50; i++)
+        pump();
+    T_EQ_U64(a.messages, 1);
+    a.full = false;
+    wait_for(&a.messages, 50);
+    stop();
+}
+
+TEST(a_link_that_is_down_takes_nothing)
+{
+    start();
+    open_side(&b, NULL);
+    T_OK(links_connect(b.links, 1, span_str("tcp://127.0.0.1:1")));
+    say(&b, 1, 0);
+    pump();
+    T_EQ_U64(links_stats(b.links)->dropped_frames, 1);
+    T_EQ_U64(b.up, 0);
+    stop();
+}
+
+TEST(an_address_that_is_none_is_refused)
+{
+    start();
+    open_side(&b, NULL);
+    T_ERR(links_connect(b.links, 0, span_str("127.0.0.1")), ERR_MALFORMED);
+    /* The number is free again. */
+    join(0);
+    stop();
+}
+
+TEST(disconnecting_is_seen_at_the_other_end)
+{
+    start();
+    open_side(&b, NULL);
+    join(0);
+    say(&b, 0, 0);
+    wait_for(&a.up, 1);
+    links_disconnect(b.links, 0);
+    wait_for(&a.down, 1);
+    T_EQ_U64(b.down, 0);
+    /* To nobody. */
+    say(&a, 0, 0);
+    T_EQ_U64(links_stats(a.links)->dropped_frames, 1);
+    /* And again, at once, under the same number at both ends. */
+    a.next = 0;
+    T_OK(links_connect(b.links, 0, span_str(address)));
+    wait_for(&b.up, 2);
+    say(&b, 0, 0);
+    wait_for(&a.up, 2);
+    T_EQ_U64(a.last_link, 0);
+    stop();
+}
+
+TEST(a_forgotten_link_of_the_router_comes_back_when_it_speaks)
+{
+    start();
+    open_side(&b, NULL);
+    join(0);
+    say(&b, 0, 0);
+    wait_for(&a.messages, 1);
+    links_disconnect(a.links, 0);
+    say(&b, 0, 1);
+    wait_for(&a.messages, 2);
+    T_EQ_U64(a.up, 2);
+    links_disconnect(b.links, 0);
+    wait_for(&a.down, 1);
+    stop();
+}
+
+TEST(a_restarted_router_is_found_again)
+{
+    start();
+    open_side(&b, NULL);
+    join(0);
+    say(&b, 0, 0);
+    wait_for(&a.messages, 1);
+    links_stop(a.links);
+    for (int i = 0; i < 10; i++)
+        uv_run(&loop, UV_RUN_NOWAIT);
+    links_free(&a.links);
+    wait_for(&b.down, 1);
+    a.next = 1;
+    open_side(&a, address);
+    wait_for(&b.up, 2);
+    say(&b, 0, 1);
+    wait_for(&a.messages, 2);
+    stop();
+}
+
+/* A process that connects, speaks once, and waits to be killed. */
+static pid_t peer_process(void)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        void *ctx = zmq_ctx_new(), *s = zmq_socket(ctx, ZMQ_DEALER);
+        uint8_t frame[256];
+        struct writer w = writer_of(frame, sizeof(frame));
+        struct peer_msg m = {.type = PEER_ACK, .from_epoch = 7};
+
+        if (zmq_connect(s, address) == 0 && peer_put(&w, &m))
+            zmq_send(s, w.p, w.len, 0);
+        for (;;)
+            pause();
+    }
+    return pid;
+}
+
+TEST(a_killed_process_is_noticed_at_once)
+{
+    uint64_t killed;
+    pid_t pid;
+
+    start();
+    pid = peer_process();
+    wait_for(&a.up, 1);
+    T_EQ_U64(a.last_epoch, 7);
+    kill(pid, SIGKILL);
+    killed = t_now_ns();
+    wait_for(&a.down, 1);
+    T_CHECK(t_now_ns() - killed < 500 * NS_PER_MS, "%llu ms",
+        (unsigned long long)((t_now_ns() - killed) / NS_PER_MS));
+    waitpid(pid, NULL, 0);
+    say(&a, 0, 0);
+    T_EQ_U64(links_stats(a.links)->dropped_frames, 1);
+    stop();
+}
+
+static bool dropped(void *ud)
+{
+    (void)ud;
+    say(&a, 0, 0);
+    links_flush(a.links);
+    return links_stats(a.links)->dropped_frames > 0;
+}
+
+/* Before the link is known to be down: no route, nothing waits. */
+TEST(frames_for_a_lost_peer_are_dropped)
+{
+    pid_t pid;
+
+    start();
+    pid = peer_process();
+    wait_for(&a.up, 1);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    T_WAIT(dropped, NULL, 2000);
+    T_EQ_U64(a.down, 0);
+    wait_for(&a.down, 1);
+    stop();
+}
+
+/* Descriptor numbers are used again; links must not be mixed up. */
+TEST_LIMIT(many_processes_come_and_go, 40)
+{
+    start();
+    for (uint32_t i = 1; i <= 40; i++) {
+        pid_t pid = peer_process();
+
+        a.next = 0;
+        wait_for(&a.up, i);
+        wait_for(&a.messages, i);
+        T_EQ_U64(a.down, i - 1);
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        wait_for(&a.down, i);
+    }
+    T_EQ_U64(links_stats(a.links)->dropped_packets, 0);
+    stop();
+}
+
+TEST(more_daemons_than_links_are_not_heard_until_one_goes)
+{
+    pid_t pids[LINKS + 1];
+
+    start();
+    for (uint32_t i = 0; i < LINKS; i++) {
+        a.next = 0;
+        pids[i] = peer_process();
+        wait_for(&a.messages, i + 1);
+    }
+    a.next = 0;
+    open_side(&b, NULL);
+    join(0);
+    say(&b, 0, 0);
+    for (int i = 0; i < 200 && links_stats(a.links)->dropped_packets == 0;
+         i++) {
+        struct until u = {&a.messages, LINKS + 1};
+
+        (void)t_wait(reached, &u, 10);
+    }
+    T_EQ_U64(links_stats(a.links)->dropped_packets, 1);
+    T_EQ_U64(a.messages, LINKS);
+    kill(pids[2], SIGKILL);
+    wait_for(&a.down, 1);
+    T_EQ_U64(a.last_link, 2);
+    say(&b, 0, 0);
+    wait_for(&a.messages, LINKS + 1);
+    T_EQ_U64(a.last_link, 2);
+    for (uint32_t i = 0; i < LINKS; i++) {
+        kill(pids[i], SIGKILL);
+        waitpid(pids[i], NULL, 0);
+    }
+    stop();
+}
+
+static void raw(void *s, const void *p, size_t n, int flags)
+{
+    T_EQ_I64(zmq_send(s, p, n, flags), (int64_t)n);
+}
+
+TEST(what_is_not_ours_is_dropped_or_refused)
+{
+    void *ctx = zmq_ctx_new(), *s = zmq_socket(ctx, ZMQ_DEALER);
+    void *named = zmq_socket(ctx, ZMQ_DEALER);
+    uint8_t big[PEER_PACKET_MAX + 1] = {0};
+    int linger = 0;
+
+    start();
+    zmq_setsockopt(s, ZMQ_LINGER, &linger, sizeof(linger));
+    zmq_setsockopt(named, ZMQ_LINGER, &linger, sizeof(linger));
+    zmq_setsockopt(named, ZMQ_ROUTING_ID, "somebody", 8);
+    T_TRUE(zmq_connect(s, address) == 0 && zmq_connect(named, address) == 0);
+    raw(s, "rubbish", 7, 0);
+    wait_for(&a.bad, 1);
+    T_EQ_U64(a.err, ERR_MALFORMED);
+    raw(s, "two", 3, ZMQ_SNDMORE);
+    raw(s, "parts", 5, 0);
+    raw(named, "x", 1, 0);
+    for (int i = 0; i < 200 && links_stats(a.links)->dropped_packets < 2; i++) {
+        struct until u = {&a.messages, 1};
+
+        (void)t_wait(reached, &u, 10);
+    }
+    T_EQ_U64(links_stats(a.links)->dropped_packets, 2);
+    T_EQ_U64(a.up, 1);
+    /* Too large: the connection is ended by ZMQ, so the link goes down. */
+    raw(s, big, sizeof(big), 0);
+    wait_for(&a.down, 1);
+    T_EQ_U64(a.messages, 0);
+    zmq_close(s);
+    zmq_close(named);
+    zmq_ctx_term(ctx);
+    stop();
+}
