@@ -12,7 +12,7 @@
  *
  * Rejected: a benchmark of parts (a shard, a brain). The spikes measured
  * parts; here the whole is held against what the kernel alone can do. */
-#include "cmd/bench/bench.h"
+#include "bench/bench.h"
 
 #include <errno.h>
 #include <getopt.h>

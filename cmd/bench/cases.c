@@ -4,7 +4,7 @@
  *
  * Every case compares what it moved: the large rooms in the first round, the
  * small ones always, since their number is in their rows. */
-#include "cmd/bench/bench.h"
+#include "bench.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* table.c - results as a table or as JSON. Best is the least time, median the
  * middle one; ratios are ours by the yardstick's. After the run, one
  * thread. */
-#include "cmd/bench/bench.h"
+#include "bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * own in a directory of their own, two engines, and the parent that watches.
  *
  * Nothing outlives the parent: the children ask to be killed with it. */
-#include "cmd/bench/bench.h"
+#include "bench.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

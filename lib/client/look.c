@@ -106,7 +106,10 @@ static int find_place(mmx *m, mmx_room h, const char *field, struct place *out)
 
     if (!r)
         return -MMX_E_STALE;
-    if (r->runs == 0)
+    if (!r->pooled)
+        return -MMX_E_NOT_OWNER;
+    /* A room without rows has no runs either. */
+    if (r->runs == 0 && (r->rows || !(r->seen & (MMX_READY | MMX_GRANTED))))
         return -MMX_E_NOT_READY;
     map = &m->maps[r->map];
     if (map->serial != r->serial)
@@ -254,6 +257,8 @@ static int next_piece(mmx *m, mmx_room h, const char *field, bool write,
 static void copy_rows(uint8_t *to, size_t to_stride, const uint8_t *from,
     size_t from_stride, uint32_t rows, size_t row_bytes)
 {
+    if (rows == 0)
+        return;
     if (to_stride == row_bytes && from_stride == row_bytes) {
         memcpy(to, from, rows * row_bytes);
         return;

@@ -240,7 +240,8 @@ int mmx_wait(mmx *m, struct mmx_event *ev, int max, int timeout_ms);
 /* For scripts: waits until one of these bits of enum mmx_happening has
  * happened to the room, now or earlier. It takes no events away: mmx_step
  * still gives them. -reason when the room failed or was refused,
- * -MMX_E_TIMEOUT. */
+ * -MMX_E_TIMEOUT, -MMX_E_SYSTEM when a signal came. It does not reconnect:
+ * only mmx_step and mmx_wait do. */
 int mmx_wait_room(mmx *m, mmx_room room, uint32_t what, int timeout_ms);
 
 /* Calls between cork and uncork travel in one packet, which saves system calls
@@ -281,7 +282,8 @@ struct mmx_pool {
  * both). A pool with `layout: engine` gets its fields this way. Calling it
  * again gives the same map; after MMX_UP it unmaps the old one and maps the
  * new one. The map is kept out of core dumps and of child processes, and
- * stays until mmx_close. */
+ * stays until mmx_close. -MMX_E_NOT_READY: not connected, step until MMX_UP;
+ * -MMX_E_TIMEOUT; -MMX_E_SYSTEM: errno (EINTR: a signal came). */
 int mmx_pool(mmx *m, const char *name, const char *layout, int timeout_ms,
     struct mmx_pool *out);
 

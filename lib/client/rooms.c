@@ -260,6 +260,7 @@ void client_room_event(mmx *m, const struct local_event *e)
     if (e->what & (EVENT_LENGTH | EVENT_READY))
         take_aux(m, r, e->aux);
     if (e->what & EVENT_FAILED) {
+        r->what &= ~(uint32_t)MMX_REFUSED; /* one reason: this one */
         r->reason = e->reason;
         span_copy_str(
             e->text, m->stores[r - m->rooms].text, sizeof m->stores->text);
@@ -286,9 +287,9 @@ void client_room_refused(
 
     if (q->type == LOCAL_DECLINE)
         note_refused(m, q->id, a);
-    /* What was sent after the message that was refused first fails too; the
-     * first reason is the one that helps. */
-    if (!r || r->unbound)
+    /* What was sent after the message that was refused first, or to a room
+     * that had ended, fails too; the first reason is the one that helps. */
+    if (!r || r->unbound || r->seen & (MMX_DONE | MMX_FAILED))
         return;
     r->refused_op = q->type;
     r->refused_reason = a->err;
@@ -391,8 +392,7 @@ int client_rooms_give(mmx *m, struct mmx_event *ev, int max)
     return n;
 }
 
-/* --- calls
- * -------------------------------------------------------------------- */
+/* --- calls --- */
 
 /* Sends what opens a room, or takes the room back. */
 static int open_room(

@@ -314,3 +314,58 @@ TEST(cells_run_out)
     T_EQ_I64(mmx_announce(g.m, &a, &r), -MMX_E_QUOTA);
     rig_close(&g);
 }
+
+TEST(empty_room)
+{
+    struct rig g;
+    struct mmx_view v;
+    struct mmx_run run;
+    mmx_room r;
+
+    rig_open(&g, ROLE_LANGD);
+    r = rig_request(&g, 7, MMX_WHOLE);
+    rig_event(&g, r,
+        (struct local_event){
+            .what = EVENT_LENGTH | EVENT_READY, .state = 4, .total = 0},
+        NULL, 0);
+    T_EQ_U64(rig_one_event(g.m).what, MMX_LENGTH | MMX_READY);
+    T_EQ_I64(mmx_view(g.m, r, "a", 0, MMX_ALL, &v), 0);
+    T_EQ_U64(v.rows, 0);
+    T_EQ_I64(mmx_runs(g.m, r, &run, 1), 0);
+    T_EQ_I64(mmx_gather(g.m, r, "a", 0, MMX_ALL, NULL, 0), 0);
+    rig_close(&g);
+}
+
+/* A commit on its way when the room fails is refused; the event tells why the
+ * room failed. */
+TEST(failed_and_refused)
+{
+    struct rig g;
+    struct mmx_event ev;
+    mmx_room r;
+
+    rig_open(&g, ROLE_ENCODED);
+    for (int refused_first = 0; refused_first < 2; refused_first++) {
+        r = rig_announce(&g, 1, 5);
+        fake_answer(&g.f, g.seq, OK, "");
+        T_EQ_I64(mmx_commit(g.m, r, 0, 1), 0);
+        g.seq = fake_want(&g.f, LOCAL_COMMIT).seq;
+        if (refused_first)
+            fake_answer(&g.f, g.seq, ERR_UNKNOWN_ROOM, "it is over");
+        fake_event(&g.f, &(struct local_event){.cell = r.cell,
+                             .tag = r.tag,
+                             .what = EVENT_FAILED,
+                             .reason = ERR_PEER_LOST,
+                             .text = span_str("langd went")});
+        if (!refused_first)
+            fake_answer(&g.f, g.seq, ERR_UNKNOWN_ROOM, "it is over");
+        ev = rig_one_event(g.m);
+        T_EQ_U64(ev.what, MMX_FAILED);
+        T_EQ_I64(ev.reason, MMX_E_PEER_LOST);
+        T_EQ_STR(ev.text, "langd went");
+        T_EQ_I64(mmx_release(g.m, r, MMX_ALL, 0), 0);
+        g.seq = fake_want(&g.f, LOCAL_RELEASE).seq;
+        fake_answer(&g.f, g.seq, OK, "");
+    }
+    rig_close(&g);
+}
