@@ -1,0 +1,461 @@
+/* node_test.c - whole nodes, each in a process of its own, met through their
+ * sockets: the opening, reports, signals, restarts, two daemons finding each
+ * other. */
+#include "node/node.h"
+
+#include "base/log.h"
+#include "core/wire.h"
+#include "test/t.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct conf conf; /* large */
+static char encoded_path[108], langd_path[108], control[64];
+
+static void set(const char *path, const char *value)
+{
+    struct conf_error e;
+
+    T_CHECK(conf_set(&conf, path, span_str(value), &e) == OK, "%s", e.text);
+}
+
+/* A port that nobody had a moment ago. */
+static void pick_port(void)
+{
+    struct sockaddr_in {
+        sa_family_t family;
+        uint8_t port[2], address[4], zero[8];
+    } a = {.family = AF_INET, .address = {127, 0, 0, 1}};
+    socklen_t n = sizeof(a);
+    int s = socket(AF_INET, SOCK_STREAM, 0);
+
+    T_TRUE(bind(s, (struct sockaddr *)&a, sizeof(a)) == 0);
+    T_TRUE(getsockname(s, (struct sockaddr *)&a, &n) == 0);
+    close(s);
+    snprintf(control, sizeof(control), "tcp://127.0.0.1:%d",
+        a.port[0] << 8 | a.port[1]);
+}
+
+static void configure(uint8_t role)
+{
+    struct conf_error e;
+
+    if (control[0] == 0)
+        pick_port();
+    snprintf(encoded_path, sizeof(encoded_path), "%.90s/e", t_dir());
+    snprintf(langd_path, sizeof(langd_path), "%.90s/l", t_dir());
+    conf_init(&conf, role);
+    set("name", role == ROLE_ENCODED ? "e-test" : "l-test");
+    set("log", "error");
+    set("socket.path", role == ROLE_ENCODED ? encoded_path : langd_path);
+    set("timeouts.drain", "200ms");
+    set("pools[0].name", "vit");
+    set("pools[0].blocks", "16");
+    set("pools[0].layout", "embedding:bf16:64");
+    if (role == ROLE_ENCODED) {
+        set("control.listen", control);
+    } else {
+        set("peers[0].name", "e");
+        set("peers[0].address", control);
+    }
+    T_CHECK(conf_finish(&conf, "host", &e) == OK, "%s", e.text);
+}
+
+/* Starts a daemon of this role; the child ends with 0, or 1 if it could not
+ * start. */
+static pid_t daemon_start(uint8_t role)
+{
+    pid_t pid;
+
+    configure(role);
+    pid = fork();
+    if (pid == 0) {
+        struct node_opt opt = {.conf = &conf, .listen_fd = -1};
+        struct node *n;
+
+        log_init("node", LOG_ERROR);
+        if (node_new(&n, &opt) != OK)
+            _exit(1);
+        node_run(n);
+        node_free(&n);
+        _exit(0);
+    }
+    return pid;
+}
+
+/* --- a client ------------------------------------------------------------- */
+struct dial {
+    const char *path;
+    int s;
+};
+
+static bool connected(void *ud)
+{
+    struct dial *d = ud;
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+
+    memcpy(a.sun_path, d->path, strlen(d->path));
+    d->s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (connect(d->s, (struct sockaddr *)&a, sizeof(a)) == 0)
+        return true;
+    close(d->s);
+    return false;
+}
+
+static int dial(const char *path)
+{
+    struct dial d = {path, -1};
+
+    T_WAIT(connected, &d, 10000);
+    return d.s;
+}
+
+static uint8_t packet[LOCAL_PACKET_MAX];
+static struct reader unread;
+
+/* The next frame of the socket, and the descriptor of its packet. */
+static struct local_msg next(int s, int *fd)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control_bytes;
+    struct iovec iov = {packet, sizeof(packet)};
+    struct msghdr h = {.msg_iov = &iov,
+        .msg_iovlen = 1,
+        .msg_control = control_bytes.bytes,
+        .msg_controllen = sizeof(control_bytes.bytes)};
+    struct local_msg m;
+
+    if (fd)
+        *fd = -1;
+    if (unread.at == unread.len) {
+        ssize_t n = recvmsg(s, &h, 0);
+
+        T_CHECK(n > 0, "recvmsg: %zd %s", n, strerror(errno));
+        unread = reader_of(packet, (size_t)n);
+        if (fd && CMSG_FIRSTHDR(&h))
+            memcpy(fd, CMSG_DATA(CMSG_FIRSTHDR(&h)), sizeof(int));
+    }
+    T_OK(local_get(&unread, &m));
+    return m;
+}
+
+static void say(int s, const struct local_msg *m)
+{
+    uint8_t p[4096];
+    struct writer w = writer_of(p, sizeof(p));
+
+    T_TRUE(local_put(&w, m));
+    T_EQ_I64(send(s, p, w.len, 0), (ssize_t)w.len);
+}
+
+static void hello(int s, int *cells)
+{
+    struct local_msg m = {.type = LOCAL_HELLO, .seq = 1};
+
+    m.hello.magic = LOCAL_MAGIC;
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    m.hello.cells = 4000;
+    m.hello.name = m.hello.session = span_str("test");
+    say(s, &m);
+    m = next(s, cells);
+    T_EQ_U64(m.type, LOCAL_WELCOME);
+    T_EQ_U64(m.seq, 1);
+    T_EQ_U64(m.welcome.cells, 4000);
+}
+
+static int engine(const char *path)
+{
+    int fd, s = dial(path);
+
+    unread = reader_of(packet, 0);
+    hello(s, &fd);
+    T_TRUE(fd >= 0);
+    close(fd);
+    return s;
+}
+
+/* The whole of a report, as text that is ours until the next call. */
+static const char *query(int s, const char *what, bool json, unsigned *pieces)
+{
+    static char text[8u << 20];
+    size_t len = 0;
+    struct local_msg m = {.type = LOCAL_QUERY, .seq = 77};
+
+    m.query.what = span_str(what);
+    m.query.json = json;
+    say(s, &m);
+    *pieces = 0;
+    do {
+        m = next(s, NULL);
+        if (m.type == LOCAL_EVENT) {
+            m.report.more = 1;
+            continue;
+        }
+        T_EQ_U64(m.type, LOCAL_REPORT);
+        T_EQ_U64(m.seq, 77);
+        T_EQ_U64(m.report.err, OK);
+        T_TRUE(len + m.report.text.len < sizeof(text));
+        memcpy(text + len, m.report.text.p, m.report.text.len);
+        len += m.report.text.len;
+        ++*pieces;
+    } while (m.report.more);
+    text[len] = 0;
+    return text;
+}
+
+static void gone(pid_t pid, int status)
+{
+    int got;
+
+    T_EQ_I64(waitpid(pid, &got, 0), pid);
+    T_CHECK(WIFEXITED(got) && WEXITSTATUS(got) == status, "status %x", got);
+}
+
+/* --- cases ---------------------------------------------------------------- */
+static void opens(uint8_t role, const char *path)
+{
+    pid_t pid = daemon_start(role);
+    struct local_msg m = {.type = LOCAL_POOL, .seq = 2};
+    int s = dial(path), fd;
+    void *p;
+
+    unread = reader_of(packet, 0);
+    hello(s, &fd);
+    p = mmap(NULL, 4000 * 8, PROT_READ, MAP_SHARED, fd, 0);
+    T_TRUE(p != MAP_FAILED);
+    T_TRUE(mmap(NULL, 8, PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+    say(s, &m);
+    m = next(s, &fd);
+    T_EQ_U64(m.type, LOCAL_POOL_INFO);
+    T_TRUE(fd >= 0);
+    T_EQ_U64(m.pool_info.blocks, 16);
+    T_EQ_U64(m.pool_info.access, role == ROLE_ENCODED);
+    p = mmap(NULL, m.pool_info.bytes, PROT_WRITE, MAP_SHARED, fd, 0);
+    T_EQ_U64(p != MAP_FAILED, role == ROLE_ENCODED);
+    kill(pid, SIGTERM);
+    gone(pid, 0);
+    T_TRUE(access(path, F_OK) != 0);
+}
+
+TEST(encoded_opens)
+{
+    opens(ROLE_ENCODED, encoded_path);
+}
+
+TEST(langd_opens)
+{
+    opens(ROLE_LANGD, langd_path);
+}
+
+TEST(every_report_is_there_as_text_and_as_json)
+{
+    static const char *const whats[] = {
+        "status", "rooms", "pools", "peers", "conf", "stats"};
+    pid_t pid = daemon_start(ROLE_LANGD);
+    int s = engine(langd_path);
+    struct local_msg m = {.type = LOCAL_QUERY, .seq = 3};
+    unsigned n;
+
+    for (size_t i = 0; i < ARRAY_LEN(whats); i++) {
+        T_TRUE(query(s, whats[i], false, &n)[0] != 0);
+        T_EQ_U64(query(s, whats[i], true, &n)[0], '[');
+    }
+    T_HAS(query(s, "status", false, &n), "l-test");
+    T_HAS(query(s, "pools", false, &n), "embedding:bf16:64");
+    T_HAS(query(s, "peers", true, &n), "\"transport\": \"-\"");
+    T_HAS(query(s, "stats", true, &n), "\"name\": \"segments_landed\"");
+    T_HAS(query(s, "stats", true, &n), "\"name\": \"peer_frames_dropped\"");
+    m.query.what = span_str("everything");
+    say(s, &m);
+    m = next(s, NULL);
+    T_EQ_U64(m.type, LOCAL_REPORT);
+    T_EQ_U64(m.report.err, ERR_MALFORMED);
+    kill(pid, SIGTERM);
+    gone(pid, 0);
+}
+
+TEST(a_query_before_hello_is_refused)
+{
+    pid_t pid = daemon_start(ROLE_LANGD);
+    int s = dial(langd_path);
+    struct local_msg m = {.type = LOCAL_QUERY, .seq = 3};
+
+    m.query.what = span_str("status");
+    say(s, &m);
+    m = next(s, NULL);
+    T_EQ_U64(m.type, LOCAL_ANSWER);
+    T_EQ_U64(m.seq, 3);
+    T_TRUE(m.answer.err != OK);
+    kill(pid, SIGTERM);
+    gone(pid, 0);
+}
+
+static void request(int s, uint32_t i)
+{
+    struct local_msg m = {.type = LOCAL_REQUEST, .seq = 100 + i};
+
+    m.request.room = 1000 + i;
+    m.request.cell = i;
+    m.request.encoder = span_str("e");
+    say(s, &m);
+    do
+        m = next(s, NULL);
+    while (m.type == LOCAL_EVENT);
+    T_EQ_U64(m.seq, 100 + i);
+    T_EQ_U64(m.answer.err, OK);
+}
+
+TEST(a_long_report_comes_in_pieces_and_in_its_turn)
+{
+    pid_t pid = daemon_start(ROLE_LANGD);
+    int s = engine(langd_path);
+    struct local_msg m = {.type = LOCAL_QUERY, .seq = 5};
+    unsigned n;
+    uint32_t answers = 0;
+
+    for (uint32_t i = 0; i < 3000; i++)
+        request(s, i);
+    T_HAS(query(s, "rooms", true, &n), "\"room\": 3999");
+    T_CHECK(n > 5, "%u pieces", n);
+    /* Unread reports and what is said behind them keep their order. */
+    for (uint32_t i = 0; i < 3; i++) {
+        m.query.what = span_str("rooms");
+        say(s, &m);
+        m.seq++;
+    }
+    m = (struct local_msg){.type = LOCAL_BYE, .seq = 8};
+    say(s, &m);
+    while (m = next(s, NULL), m.type != LOCAL_ANSWER) {
+        if (m.type != LOCAL_REPORT)
+            continue;
+        T_EQ_U64(m.seq, 5 + answers);
+        answers += !m.report.more;
+    }
+    T_EQ_U64(answers, 3);
+    T_EQ_U64(m.seq, 8);
+    kill(pid, SIGTERM);
+    gone(pid, 0);
+}
+
+TEST(a_second_daemon_on_the_socket_does_not_start)
+{
+    pid_t pid = daemon_start(ROLE_LANGD);
+    int s = engine(langd_path);
+    unsigned n;
+
+    gone(daemon_start(ROLE_LANGD), 1);
+    T_HAS(query(s, "status", false, &n), "l-test");
+    kill(pid, SIGTERM);
+    gone(pid, 0);
+}
+
+TEST(a_killed_daemon_leaves_nothing_in_the_way)
+{
+    pid_t pid = daemon_start(ROLE_ENCODED);
+
+    close(engine(encoded_path));
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    pid = daemon_start(ROLE_ENCODED);
+    close(engine(encoded_path));
+    kill(pid, SIGINT);
+    gone(pid, 0);
+}
+
+TEST(a_drain_waits_for_rooms_but_not_for_ever)
+{
+    pid_t pid = daemon_start(ROLE_LANGD);
+    int s = engine(langd_path);
+    uint64_t from;
+
+    request(s, 0);
+    from = t_now_ns();
+    kill(pid, SIGTERM);
+    gone(pid, 0);
+    T_TRUE(t_now_ns() - from >= 190 * NS_PER_MS);
+}
+
+TEST(a_second_signal_does_not_wait)
+{
+    pid_t pid = daemon_start(ROLE_LANGD);
+    int s = engine(langd_path);
+    unsigned n;
+    uint64_t from;
+
+    request(s, 0);
+    from = t_now_ns();
+    kill(pid, SIGTERM);
+    T_HAS(query(s, "status", false, &n), "open");
+    kill(pid, SIGINT);
+    gone(pid, 0);
+    T_TRUE(t_now_ns() - from < 190 * NS_PER_MS);
+}
+
+/* --- two daemons ---------------------------------------------------------- */
+struct watched {
+    int s;
+    const char *part;
+};
+
+static bool peers_have(void *ud)
+{
+    struct watched *w = ud;
+    unsigned n;
+
+    return strstr(query(w->s, "peers", true, &n), w->part) != NULL;
+}
+
+static void wait_peers(int s, const char *part, unsigned ms)
+{
+    struct watched w = {s, part};
+    unsigned n;
+
+    T_CHECK(t_wait(peers_have, &w, ms), "no %s in %s", part,
+        query(s, "peers", true, &n));
+}
+
+#define UP   "\"state\": \"up\""
+#define DOWN "\"state\": \"down\""
+
+TEST(two_daemons_find_each_other_after_either_is_killed)
+{
+    pid_t e = daemon_start(ROLE_ENCODED), l = daemon_start(ROLE_LANGD);
+    int at_e = engine(encoded_path), at_l = engine(langd_path);
+
+    request(at_l, 0); /* peers are connected on first use */
+    wait_peers(at_l, UP, 5000);
+    wait_peers(at_e, UP, 5000);
+    wait_peers(at_e, "l-test", 1000);
+    wait_peers(at_l, "e-test", 1000);
+    kill(e, SIGKILL);
+    waitpid(e, NULL, 0);
+    wait_peers(at_l, DOWN, 500);
+    close(at_e);
+    e = daemon_start(ROLE_ENCODED);
+    at_e = engine(encoded_path);
+    wait_peers(at_l, UP, 5000);
+    wait_peers(at_e, UP, 5000);
+    kill(l, SIGKILL);
+    waitpid(l, NULL, 0);
+    wait_peers(at_e, DOWN, 500);
+    close(at_l);
+    l = daemon_start(ROLE_LANGD);
+    at_l = engine(langd_path);
+    request(at_l, 1);
+    wait_peers(at_e, UP, 5000);
+    wait_peers(at_l, UP, 5000);
+    kill(e, SIGTERM);
+    kill(l, SIGTERM);
+    gone(e, 0);
+    gone(l, 0);
+}
