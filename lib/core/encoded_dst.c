@@ -6,6 +6,8 @@
  * flight; from its end on its generation is known by its tombstone. */
 #include "core/encoded.h"
 
+#include "core/sending.h"
+
 #include <stdio.h>
 
 struct edst *edst_new(
@@ -101,6 +103,11 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
         snprintf(text, size, "encoded's pool %s has %.180s, langd's has %.180s",
             p->meta.conf->name, p->meta.layout.text,
             peer_layout(&e->peers.peers[d->peer], d->layout));
+        return ERR_INCOMPATIBLE_LAYOUT;
+    }
+    if (!sending_unit_ok(d->unit_rows, p->block_rows)) {
+        snprintf(text, size, "units of %u rows over source blocks of %u",
+            d->unit_rows, p->block_rows);
         return ERR_INCOMPATIBLE_LAYOUT;
     }
     if (d->storage && d->storage != m->storage) {
