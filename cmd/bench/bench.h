@@ -17,6 +17,7 @@
 #define IN_FLIGHT   64
 #define RATE_ROOMS  20000
 #define POLLS       5000000
+#define PIECES      3 /* sizes of write that raw TCP is tried with */
 #define ROUNDS_MAX  99
 #define START_MS    60000
 #define ROOM_MS     30000
@@ -29,11 +30,13 @@ enum { EXACT, ANNOUNCED, AT_COMMIT, RESUMES };
 struct shared {
     pthread_barrier_t meet;
     uint64_t stamp[PINGS];
-    uint64_t bulk[ROUNDS_MAX], tcp[ROUNDS_MAX];
-    uint64_t room[ROUNDS_MAX * PINGS], ping[ROUNDS_MAX * PINGS];
+    uint64_t bulk[ROUNDS_MAX], tcp[PIECES][ROUNDS_MAX];
+    uint64_t room[ROUNDS_MAX * PINGS];
+    uint64_t ping[ROUNDS_MAX * PINGS], am[ROUNDS_MAX * PINGS];
     uint64_t rate[ROUNDS_MAX], packets[ROUNDS_MAX];
     uint64_t resume[RESUMES][ROUNDS_MAX];
     uint64_t polls;
+    uint8_t am_address[4096];
     uint64_t id; /* next room id */
 };
 
@@ -79,14 +82,19 @@ void sweep(struct side *x);
 
 /* raw.c: the yardsticks. */
 void tcp_open(struct side *x, int listener, uint16_t port);
-/* The bulk room's bytes from the source pool into x->landing; nanoseconds on
- * the language side. */
-uint64_t tcp_bulk(struct side *x);
+/* The bulk room's bytes from the source pool into x->landing, once per size
+ * of piece. */
+void tcp_bulk(struct side *x, unsigned round);
 /* One way of a sleeping ping of 4 KiB; nanoseconds into *out there. */
 void tcp_ping(struct side *x, unsigned i, uint64_t *out);
 /* RATE_ROOMS packets of 64 bytes through a socket pair; nanoseconds. */
 uint64_t bare_packets(void);
 void *faulted(size_t bytes);
+
+/* am.c: the yardstick that is made of UCX. */
+void am_open(struct side *x);
+void am_ping(struct side *x, unsigned i, uint64_t *out);
+void am_close(void);
 
 /* world.c: daemons and engines; false: something went wrong. */
 bool run_all(struct shared *s);

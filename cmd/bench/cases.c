@@ -126,10 +126,7 @@ static void bulk_round(struct side *x, unsigned round)
         must(mmx_release(x->m, r, MMX_ALL, 0), "release");
     }
     meet(x);
-    if (x->which == LANG)
-        x->s->tcp[round] = tcp_bulk(x);
-    else
-        (void)tcp_bulk(x);
+    tcp_bulk(x, round);
 }
 
 static void small_room(struct side *x, unsigned i, uint64_t *out)
@@ -160,37 +157,56 @@ static void latency_round(struct side *x, unsigned round)
         small_room(x, i, &x->s->room[round * PINGS + i]);
     for (unsigned i = 0; i < PINGS; i++)
         tcp_ping(x, i, &x->s->ping[round * PINGS + i]);
+    for (unsigned i = 0; i < PINGS; i++)
+        am_ping(x, i, &x->s->am[round * PINGS + i]);
 }
 
-/* Whole lives, many at a time: each step of a room is one call. */
+static void no_failure(const struct mmx_event *ev)
+{
+    if (ev->what & (MMX_FAILED | MMX_REFUSED))
+        die("room %llu: %s", (unsigned long long)ev->id, ev->text);
+}
+
+/* A row that begins with the number of its room. */
+static const uint64_t *line_of(const struct mmx_event *ev)
+{
+    static uint64_t line[SMALL_BYTES / 8];
+
+    line[0] = ev->id;
+    return line;
+}
+
+/* Whole lives, many at a time. Each commit is a packet of its own, as it is
+ * when an encoder finishes one item after the other; what a scheduler does
+ * once per step is corked. */
 static void rate_encode(struct side *x, uint64_t first)
 {
     struct mmx_announce a = {
         .size = sizeof a, .pool = x->small.id, .rows = 1, .id = first};
+    unsigned done = 0, room_for = IN_FLIGHT;
     struct mmx_event ev[IN_FLIGHT];
-    uint64_t done = 0;
     mmx_room r;
 
-    for (unsigned i = 0; i < IN_FLIGHT; i++, a.id++)
-        must(mmx_announce(x->m, &a, &r), "announce");
     while (done < RATE_ROOMS) {
-        int n = must(mmx_wait(x->m, ev, IN_FLIGHT, ROOM_MS), "wait");
+        int n;
 
+        must(mmx_cork(x->m), "cork");
+        for (; room_for && a.id < first + RATE_ROOMS; room_for--, a.id++)
+            must(mmx_announce(x->m, &a, &r), "announce");
+        must(mmx_uncork(x->m), "uncork");
+        n = must(mmx_wait(x->m, ev, IN_FLIGHT, ROOM_MS), "wait");
         for (int i = 0; i < n; i++) {
-            if (ev[i].what & (MMX_FAILED | MMX_REFUSED))
-                die("room %llu: %s", (unsigned long long)ev[i].id, ev[i].text);
+            no_failure(&ev[i]);
             if (ev[i].what & MMX_GRANTED) {
-                must(mmx_scatter(x->m, ev[i].room, NULL, 0, 1, &ev[i].id, 0),
+                must(mmx_scatter(
+                         x->m, ev[i].room, NULL, 0, 1, line_of(&ev[i]), 0),
                     "scatter");
                 must(mmx_commit_final(x->m, ev[i].room, 0, 1, 1, NULL, 0),
                     "commit");
             }
-            if (!(ev[i].what & MMX_DONE))
-                continue;
-            done++;
-            if (a.id < first + RATE_ROOMS) {
-                must(mmx_announce(x->m, &a, &r), "announce");
-                a.id++;
+            if (ev[i].what & MMX_DONE) {
+                done++;
+                room_for++;
             }
         }
     }
@@ -199,17 +215,19 @@ static void rate_encode(struct side *x, uint64_t first)
 static void rate_language(struct side *x, uint64_t first)
 {
     uint64_t id = first, got[SMALL_BYTES / 8];
+    unsigned ready = 0, room_for = IN_FLIGHT;
     struct mmx_event ev[IN_FLIGHT];
-    unsigned ready = 0;
 
-    for (unsigned i = 0; i < IN_FLIGHT; i++)
-        (void)request(x, &x->small, id++, 1);
     while (ready < RATE_ROOMS) {
-        int n = must(mmx_wait(x->m, ev, IN_FLIGHT, ROOM_MS), "wait");
+        int n;
 
+        for (; room_for && id < first + RATE_ROOMS; room_for--)
+            (void)request(x, &x->small, id++, 1);
+        must(mmx_uncork(x->m), "uncork");
+        n = must(mmx_wait(x->m, ev, IN_FLIGHT, ROOM_MS), "wait");
+        must(mmx_cork(x->m), "cork");
         for (int i = 0; i < n; i++) {
-            if (ev[i].what & (MMX_FAILED | MMX_REFUSED))
-                die("room %llu: %s", (unsigned long long)ev[i].id, ev[i].text);
+            no_failure(&ev[i]);
             if (!(ev[i].what & MMX_READY))
                 continue;
             must(mmx_gather(x->m, ev[i].room, NULL, 0, 1, got, 0), "gather");
@@ -218,10 +236,10 @@ static void rate_language(struct side *x, uint64_t first)
                     (unsigned long long)ev[i].id, (unsigned long long)got[0]);
             must(mmx_release(x->m, ev[i].room, MMX_ALL, 0), "release");
             ready++;
-            if (id < first + RATE_ROOMS)
-                (void)request(x, &x->small, id++, 1);
+            room_for++;
         }
     }
+    must(mmx_uncork(x->m), "uncork");
 }
 
 static void rate_round(struct side *x, unsigned round)

@@ -66,11 +66,13 @@ NORETURN static void engine(
     pin_to(which);
     engine_open(&x);
     tcp_open(&x, listener, port);
+    am_open(&x);
     for (size_t i = 0; i < bench_cases_count; i++)
         for (unsigned r = 0; wanted(bench_cases[i].name) && r < opt.rounds; r++)
             bench_cases[i].round(&x, r);
     meet(&x);
     mmx_close(&x.m);
+    am_close();
     exit(0);
 }
 
