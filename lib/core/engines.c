@@ -21,6 +21,8 @@ void engines_init(struct engines *g, struct slab *s, const struct conf *c)
     g->views = slab_take(s, g->views_max, sizeof(*g->views));
     g->cell_view = slab_take(
         s, (size_t)g->conns_max * g->cells_max, sizeof(*g->cell_view));
+    g->timers.cap = g->views_max;
+    g->timers.nodes = slab_take(s, g->views_max, sizeof(*g->timers.nodes));
 }
 
 void room_init(struct room *r, uint64_t id)
