@@ -117,7 +117,7 @@ class Engine:
         bad = []
         for field in self.pool.fields.values():
             have = got.gather(field.name, first, end)
-            have = have.reshape(end - first, -1).view(np.uint8)
+            have = have.view(np.uint8).reshape(end - first, field.row_bytes)
             want = pattern(room, field, first, end)
             rows = np.nonzero((have != want).any(axis=1))[0]
             bad += [[field.name, first + int(r)] for r in rows[:8]]
@@ -148,7 +148,7 @@ class Engine:
 
     def until(self, room, state, timeout=LIMIT):
         got = self.rooms[room]
-        self.conn.wait(lambda: got.state == mmx.State[state], timeout)
+        self.conn.wait(lambda: got.state == mmx.State[state], timeout, 0.005)
 
     def failed(self, room, timeout=LIMIT):
         """The reason's name, once the room has failed."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
+
 import subprocess
 import sys
 import tempfile
@@ -16,6 +16,8 @@ import time
 import unittest
 
 from engine import LIMIT, Engine
+
+import mmx
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -109,8 +111,11 @@ class Daemon:
                 raise AssertionError(
                     f"{self.name} ended with {self.process.returncode}:\n"
                     f"{self.tail()}")
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
-                return s.connect_ex(self.socket) == 0
+            try:
+                mmx.connect(self.role, self.socket, timeout=0.2).close()
+                return True
+            except mmx.errors.DaemonLost:
+                return False
         eventually(connects, f"{self.name} takes connections")
 
     @property
@@ -161,7 +166,7 @@ class Daemon:
         """The row of the history for a room that has ended."""
         def newest():
             rows = [r for r in self.show("rooms")
-                    if r["room"] == room and r.get("done")]
+                    if r["room"] == room and r.get("ended")]
             return rows[-1] if rows else None
         return eventually(newest, f"room {room} in {self.name}'s history")
 
@@ -367,7 +372,6 @@ class Case(unittest.TestCase):
 
     def refusal(self, reason, call, *args, **more):
         """The call is refused with this reason; the error."""
-        import mmx
         with self.assertRaises(mmx.MmxError) as caught:
             call(*args, **more)
         self.assertEqual(caught.exception.reason, reason, caught.exception)

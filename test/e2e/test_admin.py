@@ -203,7 +203,7 @@ class Service(Case):
             self.assertLess(spent / 2, 0.02, daemon.name)
 
     def test_one_log_line_for_a_room(self):
-        e, d = self.pair()
+        e, d = self.pair(log="debug")
         enc, lm = self.engines(e, d)
         self.deliver(enc, lm, 0xABCDE, 1500)
         for daemon in (e, d):

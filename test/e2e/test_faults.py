@@ -78,7 +78,7 @@ class Kills(Case):
         self.assertLess(d.free()[0], 64)
         lm.release(1)
         self.world.all_free()
-        self.deliver(self.world.engine(e), lm, 1, 1500)
+        self.deliver(self.world.engine(e), lm, 2, 1500)
 
     def test_language_engine(self):
         e, d = self.pair()
@@ -89,7 +89,7 @@ class Kills(Case):
         d.all_free()
         enc.release(1)
         self.world.all_free()
-        self.deliver(enc, self.world.engine(d), 1, 1500)
+        self.deliver(enc, self.world.engine(d), 2, 1500)
 
     def test_a_reader(self):
         e, d = self.pair(blocks=8)
@@ -168,7 +168,7 @@ class Sleeper(Case):
         sleeper.granted(1)
         sleeper.signal(signal.SIGSTOP)
         eventually(lambda: [r for r in e.show("rooms") if r["room"] == 1
-                            and r.get("done")], "the sleeper's room ends")
+                            and r.get("ended")], "the sleeper's room ends")
         self.assertEqual(e.free(), (5, 9))
         lm.request(2, "enc0")
         enc.announce(2, 600, 600)
@@ -219,6 +219,7 @@ class Reconnect(Case):
         e, _ = self.pair()
         enc = self.world.engine(e)
         conn, epoch = enc.conn, enc.conn.epoch
+        self.assertEqual([x.link for x in conn.step()], [mmx.Link.UP])
         fd = conn.fd
         poll = select.poll()
         poll.register(fd, select.POLLIN)

@@ -302,10 +302,12 @@ class Connection:
                                    values.get("b", 0)) if number else None)
 
     def wait(self, until: Union[Reply, Callable[[], Any]],
-             timeout: Optional[float] = None) -> Any:
+             timeout: Optional[float] = None,
+             every: Optional[float] = None) -> Any:
         """Steps until a reply is there (its error is raised) or a condition
         holds; TimeoutError after so many seconds. Events that come meanwhile
-        are not lost: the next step() returns them."""
+        are not lost: the next step() returns them. every: look again after
+        so many seconds, for what has no event (see Room.wait)."""
         condition = (lambda: until.done) if isinstance(until, Reply) else until
         end = None if timeout is None else time.monotonic() + timeout
         kept: List[Event] = []
@@ -320,7 +322,8 @@ class Connection:
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"{self.path}: nothing in {timeout} s")
-                poll.poll(None if left is None else left * 1000 + 1)
+                limits = [s for s in (left, every) if s is not None]
+                poll.poll(min(limits) * 1000 + 1 if limits else None)
         finally:
             self._events[:0] = kept
         return until.result() if isinstance(until, Reply) else got
@@ -426,14 +429,10 @@ class Connection:
         if reply.done:  # not connected
             opened(reply)
 
-    def _unbind(self, room: Shown, reply: Reply) -> None:
-        """The cell is free once the RELEASE of everything is answered."""
-        def released(answer: Reply) -> None:
-            if not answer.error:
-                if self._rooms.pop((room.cell, room.tag), None):
-                    self._free.append(room.cell)
-
-        reply.then = released
+    def _unbind(self, room: Shown) -> None:
+        """The RELEASE of everything was answered: the cell is free."""
+        if self._rooms.pop((room.cell, room.tag), None):
+            self._free.append(room.cell)
 
     # --- the end ----------------------------------------------------------
     def close(self, timeout: float = 5) -> None:

@@ -135,12 +135,18 @@ class Shown:
                              for first, view in self._views):
             raise errors.ViewInUse(
                 f"room {self.room:#x}: an array still shows released rows")
-        self.released = max(self.released, rows)
+        before, self.released = self.released, max(self.released, rows)
         if self.opened.done and self.opened.error:
             return self.opened  # the daemon never took it
         reply = self._send(wire.RELEASE, rows=rows)
-        if rows == wire.ALL:
-            self.conn._unbind(self, reply)
+
+        def answered(answer: "Reply") -> None:
+            if answer.error:
+                self.released = before
+            elif rows == wire.ALL:
+                self.conn._unbind(self)
+
+        reply.then = answered
         return reply
 
     def abort(self, reason: str = "aborted", text: str = "") -> "Reply":
@@ -167,7 +173,10 @@ class Shown:
              timeout: Optional[float] = None) -> Any:
         """Blocks until the room has reached a state; raises its reason when
         it fails, TimeoutError after so many seconds."""
-        self.conn.wait(lambda: self._reached(state), timeout)
+        # Only the two final states are sure to have an event.
+        final = state in (State.FAILED, State.SUCCESS)
+        self.conn.wait(lambda: self._reached(state), timeout,
+                       every=None if final else 0.005)
         return self
 
     def _reached(self, state: State) -> bool:
