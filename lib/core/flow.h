@@ -105,7 +105,9 @@ enum action_type {
     ACT_NOTIFY,     /* conn has events: pull them with next_event() while its
                        socket takes them */
     ACT_CELL,       /* conn: status cell `index` becomes word */
-    ACT_CONN_CLOSE, /* conn: after what is queued, close the socket */
+    ACT_CONN_CLOSE, /* conn: after what is queued, close the socket. After
+                       EV_CONN_END: nothing is held for its process, forget
+                       it; EV_CONN_DEAD follows */
     ACT_PEER,       /* link: send the frame at bytes[at..at+len) */
     ACT_CONNECT,    /* link: connect to the address at bytes[at..at+len) */
     ACT_DISCONNECT, /* link: close and forget */

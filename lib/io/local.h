@@ -75,7 +75,8 @@ bool local_blocked(const struct local *l, uint32_t conn);
 void local_flush(struct local *l);
 /* While held, no messages are taken: an answer in pieces is under way. */
 void local_hold(struct local *l, uint32_t conn, bool held);
-/* Ends the connection after what is queued. */
+/* Ends the connection after what is queued. One that has ended already is
+ * forgotten although its process lives: dead() follows. */
 void local_end(struct local *l, uint32_t conn);
 
 /* Makes the status cells; *fd is what WELCOME carries. Once a connection. */

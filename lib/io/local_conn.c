@@ -281,10 +281,13 @@ void local_end(struct local *l, uint32_t conn)
 {
     struct local_conn *c = &l->conns[conn];
 
-    if (c->fd < 0)
-        return;
-    c->over = true;
-    make_dirty(c);
+    if (c->fd >= 0) {
+        c->over = true;
+        make_dirty(c);
+    } else if (c->pidfd >= 0) {
+        c->dead = true;
+        make_ready(c);
+    }
 }
 
 /* --- in ------------------------------------------------------------------- */

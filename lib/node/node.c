@@ -418,6 +418,13 @@ static enum err start_loop(struct node *n)
     }
     n->prepare.data = n->check.data = n->timer.data = n;
     n->term.data = n->intr.data = n;
+    /* From here on a signal is kept until the loop runs. */
+    if (uv_signal_start(&n->term, on_end, SIGTERM) ||
+        uv_signal_start(&n->intr, on_end, SIGINT) ||
+        uv_signal_start(&n->hup, on_hup, SIGHUP)) {
+        log_error("the signals cannot be had");
+        return ERR_INTERNAL;
+    }
     return OK;
 }
 
@@ -603,9 +610,6 @@ void node_run(struct node *n)
     uv_prepare_start(&n->prepare, on_prepare);
     uv_check_start(&n->check, on_check);
     uv_poll_start(&n->wake_poll, UV_READABLE, on_wake);
-    uv_signal_start(&n->term, on_end, SIGTERM);
-    uv_signal_start(&n->intr, on_end, SIGINT);
-    uv_signal_start(&n->hup, on_hup, SIGHUP);
     if (beat_ms)
         uv_timer_start(&n->watchdog, on_watchdog, beat_ms, beat_ms);
     log_info("%s: ready, engines at %s, epoch %016llx", n->conf->name,

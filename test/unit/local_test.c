@@ -582,6 +582,27 @@ TEST(a_process_that_closed_but_lives_keeps_its_number)
     stop();
 }
 
+TEST(a_process_that_holds_nothing_is_forgotten)
+{
+    unsigned before;
+
+    start();
+    before = open_fds();
+    for (uint32_t i = 1; i <= 10 * CONNS; i++) {
+        int s = client();
+
+        wait_for(&seen.opened, i);
+        close(s);
+        wait_for(&seen.ended, i);
+        T_EQ_U64(seen.dead, i - 1);
+        local_end(server, seen.last_conn);
+        wait_for(&seen.dead, i);
+        pump();
+    }
+    T_EQ_U64(open_fds(), before);
+    stop();
+}
+
 TEST(a_killed_process_is_ended_then_dead)
 {
     pid_t pid;
