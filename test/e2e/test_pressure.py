@@ -65,17 +65,19 @@ class Load:
 
 class Pressure(Case):
     def test_64_rooms_of_16336_rows_through_64_blocks(self):
-        e, d = self.pair(blocks=64, block_rows=8192,
-                         langd={"default_blocks": 1})
+        e, d = self.pair(blocks=64, block_rows=8192, langd={
+            "default_blocks": 1, "timeouts": {"progress": "5s"}})
         enc, lm = self.engines(e, d)
-        load = Load(self, enc, [lm], {r: 16336 for r in range(1, 65)})
-        order = list(load.rows)
-        random.Random(1).shuffle(order)
-        for room in order:
-            lm.request(room, "enc0")
-        for room in load.rows:
-            load.announce(room, known=room % 2 == 0)
-        load.run(64)
+        for seed in range(4):
+            rows = {seed * 64 + r: 16336 for r in range(1, 65)}
+            load = Load(self, enc, [lm], rows)
+            order = list(rows)
+            random.Random(seed).shuffle(order)
+            for room in order:
+                lm.request(room, "enc0")
+            for room in rows:
+                load.announce(room, known=room % 2 == 0)
+            load.run(64)
 
     def test_speculative_grants_give_way(self):
         # The first eight requests take langd's whole pool as default grants;
@@ -180,7 +182,7 @@ class Fleet(Case):
         enc.release(1)
 
     def test_one_of_two_langd_is_killed(self):
-        e = self.world.encoded()
+        e = self.world.encoded(timeouts={"linger": "300ms"})
         ds = [self.world.langd([e], name=f"lang{i}") for i in (0, 1)]
         enc = self.world.engine(e)
         lms = [self.world.engine(d) for d in ds]
