@@ -12,6 +12,7 @@
 #include "node/node.h"
 
 #include <getopt.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,6 +148,17 @@ static void start_log(uint8_t role)
         levels[conf.log_level]);
 }
 
+/* The node gives the signals back; one more of them shall not kill what is
+ * ending in good order. */
+static void end(void)
+{
+    sigset_t all;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    node_free(&running);
+}
+
 static int serve(uint8_t role)
 {
     struct node_opt opt = {.conf = &conf};
@@ -164,7 +176,7 @@ static int serve(uint8_t role)
         return 1;
     }
     node_run(running);
-    node_free(&running);
+    end();
     return 0;
 }
 

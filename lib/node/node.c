@@ -15,6 +15,8 @@
 #include "io/notify.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -496,15 +498,19 @@ static void look_for_new_addresses(struct node *n)
 
 static enum err start_shards(struct node *n)
 {
-    for (uint32_t k = 0; k < n->conf->transfer_shards; k++) {
-        enum err e = start_shard(n, k);
+    sigset_t all, old;
+    enum err e = OK;
 
-        if (e != OK)
-            return e;
-        n->shards_count = k + 1;
+    /* The shards' threads inherit it: signals come to this thread only. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &old);
+    while (e == OK && n->shards_count < n->conf->transfer_shards) {
+        e = start_shard(n, n->shards_count);
+        n->shards_count += e == OK;
     }
-    if (n->conf->role != ROLE_LANGD)
-        return OK;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (e != OK || n->conf->role != ROLE_LANGD)
+        return e;
     n->addresses = calloc(1, ADDRESSES_MAX);
     return n->addresses ? gather_addresses(n) : ERR_NO_BLOCKS;
 }
