@@ -392,6 +392,7 @@ bool encoded_next_event(void *brain, uint32_t conn, struct writer *out)
         ev.event.storage = m->storage;
         ev.event.total = m->total;
         ev.event.rows = m->max_rows;
+        ev.event.pool = m->pool;
         ev.event.a = m->ended ? m->r.a : m->asked;
         ev.event.b = m->r.b;
         ev.event.text = span_str(m->r.text);

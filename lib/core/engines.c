@@ -101,6 +101,8 @@ static void session_leave(struct engines *g, uint32_t session, uint64_t now_ns)
     }
     LIST_FOREACH_SAFE (n, &s->waiting)
         list_remove(n);
+    if (g->ops->session_over)
+        g->ops->session_over(g->brain, session);
     s->used = false;
 }
 
@@ -140,6 +142,8 @@ void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns)
     if (c->state != CONN_OPEN && c->state != CONN_READY)
         return;
     c->state = CONN_ENDED;
+    if (g->ops->conn_over)
+        g->ops->conn_over(g->brain, conn);
     LIST_FOREACH_SAFE (n, &c->views) {
         struct view *v = LIST_ENTRY(n, struct view, in_conn);
 
@@ -310,6 +314,16 @@ void view_drop(struct engines *g, struct view *v)
     g->views_used--;
 }
 
+void engine_notify(struct engines *g, struct out *out, uint32_t conn)
+{
+    struct conn *c = &g->conns[conn];
+
+    if (c->state != CONN_READY || c->notified)
+        return;
+    c->notified = true;
+    out_action(out, ACT_NOTIFY)->conn = conn;
+}
+
 void view_tell(
     struct engines *g, struct out *out, struct view *v, uint16_t what)
 {
@@ -320,10 +334,7 @@ void view_tell(
     v->pending |= what;
     if (!list_linked(&v->in_dirty))
         list_push_tail(&c->dirty, &v->in_dirty);
-    if (!c->notified) {
-        c->notified = true;
-        out_action(out, ACT_NOTIFY)->conn = v->conn;
-    }
+    engine_notify(g, out, v->conn);
 }
 
 struct view *engine_next_dirty(struct engines *g, uint32_t conn)

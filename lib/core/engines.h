@@ -79,8 +79,9 @@ struct engines_ops {
     void (*leaving)(void *brain, struct view *v);
     /* The owner session is over: fail the room as engine-lost. */
     void (*orphaned)(void *brain, struct room *r, uint64_t now_ns);
-    /* How long a view waits for its room, when it does not say. */
-    uint64_t wait_ns;
+    /* The connection, or the session, is over; NULL: nothing to do. */
+    void (*conn_over)(void *brain, uint32_t conn);
+    void (*session_over)(void *brain, uint32_t session);
 };
 
 struct engines {
@@ -130,6 +131,8 @@ void view_fail(
 /* Unbinds and forgets; the room is touched. */
 void view_drop(struct engines *g, struct view *v);
 
+/* The connection has something to pull with next_event(). */
+void engine_notify(struct engines *g, struct out *out, uint32_t conn);
 /* Tells one view, or all of a room, that something happened. */
 void view_tell(
     struct engines *g, struct out *out, struct view *v, uint16_t what);

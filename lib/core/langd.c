@@ -45,8 +45,15 @@ static struct pool_meta *meta_of(void *brain, uint32_t i)
 static void on_touched(void *brain, struct room *r);
 static void on_leaving(void *brain, struct view *v);
 static void on_orphaned(void *brain, struct room *r, uint64_t now_ns);
+static void on_conn_over(void *brain, uint32_t conn);
+static void on_session_over(void *brain, uint32_t session);
 static const struct engines_ops engines_ops = {
-    .touched = on_touched, .leaving = on_leaving, .orphaned = on_orphaned};
+    .touched = on_touched,
+    .leaving = on_leaving,
+    .orphaned = on_orphaned,
+    .conn_over = on_conn_over,
+    .session_over = on_session_over,
+};
 
 static void carve(struct langd *l, struct slab *s)
 {
@@ -58,6 +65,7 @@ static void carve(struct langd *l, struct slab *s)
     table_init(&l->keys, s, l->rooms_max, l->c.seed);
     tombs_init(&l->tombs, s, (uint32_t)c->limit_tombstones, l->c.seed,
         c->timeout_tombstone);
+    tickets_init(&l->tickets, s, c, l->c.seed);
     aux_init(&l->aux, s, c->limit_aux_total);
     engines_init(&l->engines, s, c);
     peers_init(&l->peers, s, &l->c, ROLE_LANGD);
@@ -175,6 +183,16 @@ static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
     lroom_touch(brain, m);
 }
 
+static void on_conn_over(void *brain, uint32_t conn)
+{
+    tickets_conn_end(&((struct langd *)brain)->tickets, conn);
+}
+
+static void on_session_over(void *brain, uint32_t session)
+{
+    tickets_session_end(&((struct langd *)brain)->tickets, session);
+}
+
 /* --- events
  * ----------------------------------------------------------------------- */
 static void on_note(struct langd *l, const struct data_note *n)
@@ -224,6 +242,7 @@ static void expire(struct langd *l, struct out *out)
             peer_hello_until_up(&l->peers, out, p, l->now_ns);
     }
     engines_expire(&l->engines, out, l->now_ns);
+    tickets_expire(&l->tickets, l->now_ns);
     while ((n = heap_first(&l->timers)) && n->key <= l->now_ns) {
         heap_remove(&l->timers, n);
         lroom_expired(l, CONTAINER_OF(n, struct lroom, timer));
@@ -304,12 +323,15 @@ static void dispatch(struct langd *l, struct out *out, const struct event *ev)
 static void step(void *brain, const struct event *ev, struct out *out)
 {
     struct langd *l = brain;
+    uint32_t conn;
 
     CHECK(ev->now_ns >= l->now_ns, "time went back");
     CHECK(out_has_room(out), "a step with a full list");
-    l->now_ns = ev->now_ns;
+    l->now_ns = l->tickets.now_ns = ev->now_ns;
     dispatch(l, out, ev);
     work(l, out);
+    while ((conn = tickets_next_conn(&l->tickets)) != NONE)
+        engine_notify(&l->engines, out, conn);
 }
 
 static bool pending(const void *brain)
@@ -326,7 +348,7 @@ static uint64_t deadline(const void *brain)
 {
     const struct langd *l = brain;
     const struct heap *heaps[] = {
-        &l->timers, &l->engines.timers, &l->peers.timers};
+        &l->timers, &l->engines.timers, &l->peers.timers, &l->tickets.timers};
     uint64_t at = TIME_NEVER;
 
     for (size_t i = 0; i < ARRAY_LEN(heaps); i++)

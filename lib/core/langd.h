@@ -17,6 +17,7 @@
 #include "core/peers.h"
 #include "core/pool.h"
 #include "core/rowmap.h"
+#include "core/ticket.h"
 #include "core/tombs.h"
 
 #define ATTEMPTS_MAX 3 /* that broken endpoints may cost */
@@ -77,6 +78,8 @@ struct lroom {
     struct heap_node want_node, need_node, spec_node, victim_node;
     bool ready_counted, landing_counted;
 
+    struct list tickets; /* sequence ids that its failure frees */
+
     uint8_t shown_state; /* in the cells */
     uint32_t shown_rows;
 
@@ -106,6 +109,7 @@ struct langd {
     struct engines engines;
     struct peers peers;
     struct calls calls;
+    struct tickets tickets;
     struct aux_arena aux;
     struct tombs tombs; /* generations that ended: (generation, 0) */
     struct table keys;  /* (room, peer) -> slot */

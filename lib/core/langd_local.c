@@ -282,6 +282,53 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
 }
 
+/* --- sequence ids
+ * ------------------------------------------------------------------ */
+static enum err call_ticket(struct langd *l, uint32_t conn,
+    const struct local_msg *m, struct ticket_state *state, const char **text)
+{
+    uint32_t session = l->engines.conns[conn].session;
+    struct view *v = NULL;
+
+    if (m->type == LOCAL_TICKET_QUERY)
+        return ticket_query(
+            &l->tickets, session, &m->ticket_query, state, text);
+    if (m->ticket.cell != NONE) {
+        v = view_get(&l->engines, conn, m->ticket.cell, m->ticket.tag);
+        *text = "no room is in that cell under that tag";
+        if (!v || !v->room || v->room->state == ROOM_FAILED)
+            return ERR_UNKNOWN_ROOM;
+    }
+    return ticket_acquire(&l->tickets, session, conn, &m->ticket,
+        v ? &((struct lroom *)(void *)v->room)->tickets : NULL, state, text);
+}
+
+static void on_ticket(
+    struct langd *l, struct out *out, uint32_t conn, const struct local_msg *m)
+{
+    uint32_t session = l->engines.conns[conn].session, a = 0, b = 0;
+    struct ticket_state state = {0};
+    const char *text = "";
+    enum err e;
+
+    if (m->type == LOCAL_SPACE) {
+        b = m->space.n_seq_max;
+        e = space_open(&l->tickets, session, m->space.name, b, &a, &text);
+    } else if (m->type == LOCAL_TICKET_RELEASE) {
+        e = ticket_release(&l->tickets, session, &m->ticket_release, &text);
+    } else {
+        e = call_ticket(l, conn, m, &state, &text);
+        a = state.held ? state.seq : NONE;
+        b = state.held ? state.generation : 0;
+    }
+    if (e == OK) {
+        out_answer(out, conn, m->seq, OK, a, b, "%s", "");
+        return;
+    }
+    l->stats[STAT_refused]++;
+    out_answer(out, conn, m->seq, e, 0, 0, "%s: %s", local_name(m->type), text);
+}
+
 void langd_on_local(
     struct langd *l, struct out *out, uint32_t conn, const struct local_msg *m)
 {
@@ -314,6 +361,12 @@ void langd_on_local(
         break;
     case LOCAL_DECLINE:
         on_decline(l, out, conn, m);
+        break;
+    case LOCAL_SPACE:
+    case LOCAL_TICKET:
+    case LOCAL_TICKET_QUERY:
+    case LOCAL_TICKET_RELEASE:
+        on_ticket(l, out, conn, m);
         break;
     case LOCAL_BYE:
         c->bye = true;
@@ -351,7 +404,7 @@ bool langd_next_event(void *brain, uint32_t conn, struct writer *out)
     struct local_msg e = {.type = LOCAL_EVENT};
 
     if (!v)
-        return false;
+        return tickets_next_event(&l->tickets, conn, out);
     e.event.cell = v->cell;
     e.event.tag = v->tag;
     e.event.room = v->room_id;
@@ -371,6 +424,7 @@ bool langd_next_event(void *brain, uint32_t conn, struct writer *out)
         e.event.a = m->r.a;
         e.event.b = m->r.b;
         e.event.text = span_str(m->r.text);
+        e.event.pool = m->pool;
         if (v->pending & (EVENT_LENGTH | EVENT_READY))
             e.event.aux = aux_get(&l->aux, &m->aux, l->scratch);
         if (v->pending & (EVENT_LANDED | EVENT_READY)) {

@@ -24,6 +24,7 @@ struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer)
     room_init(&m->r, id);
     m->peer = peer;
     list_init(&m->in_peer);
+    list_init(&m->tickets);
     if (peer != NONE)
         list_push_tail(&l->peers.peers[peer].rooms, &m->in_peer);
     m->generation =
@@ -96,6 +97,7 @@ void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     l->stats[STAT_rooms_failed]++;
     m->retry_ns = 0;
     m->owe |= m->told && m->peer != NONE ? OWE_ABORT : 0;
+    tickets_room_failed(&l->tickets, &m->tickets, reason);
     finish(l, m, ROOM_FAILED);
     aux_drop(&l->aux, &m->aux);
 }
@@ -290,6 +292,7 @@ static void forget(struct langd *l, struct lroom *m)
     grant_leave(l, m);
     aux_drop(&l->aux, &m->aux);
     heap_remove(&l->timers, &m->timer);
+    tickets_room_over(&m->tickets);
     list_remove(&m->in_peer);
     list_remove(&m->r.todo);
     room_orphan(&m->r);

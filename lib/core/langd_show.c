@@ -85,6 +85,8 @@ bool langd_show(
         show_pools(l, s);
     else if (!strcmp(what, "peers"))
         show_peers(s, &l->peers);
+    else if (!strcmp(what, "sequences"))
+        tickets_show(&l->tickets, s);
     else if (!strcmp(what, "stats"))
         show_stats(s, l->stats);
     else
@@ -115,6 +117,7 @@ void langd_check(const struct langd *l)
             "room %llu: %u blocks close, nobody is asked",
             (unsigned long long)m->r.id, m->closing.blocks);
     }
+    tickets_check(&l->tickets);
     CHECK(used == l->rooms_used && alive == l->open,
         "%u rooms, %u alive; counted %u and %u", used, alive, l->rooms_used,
         l->open);

@@ -254,7 +254,7 @@ static void table_number(struct shower *s, const char *name, uint64_t value)
 /* --- what the body adds --------------------------------------------------- */
 enum what { WHAT_STATUS, WHAT_ROOMS, WHAT_POOLS, WHAT_PEERS, WHAT_STATS };
 static const char *const whats[] = {
-    "status", "rooms", "pools", "peers", "stats"};
+    "status", "rooms", "pools", "peers", "stats", "sequences"};
 
 /* Passes on what the brain shows and puts its own beside it. */
 struct adding {
@@ -507,7 +507,7 @@ static void fill(struct node *n, const struct local_query *q, struct report *r)
             return;
         }
     fail(r, ERR_MALFORMED,
-        "there is status, rooms, pools, peers, conf and stats");
+        "there is status, rooms, pools, peers, sequences, conf and stats");
 }
 
 /* Without memory for a report: a REPORT that says so. */

@@ -60,6 +60,14 @@ class Tables(unittest.TestCase):
             self.assertEqual((got.message, got.seq, got.values),
                              (m, 7, values))
 
+    def test_an_older_daemon_sends_less(self):
+        packet = bytearray(wire.EVENT.encode(1, text="x", pool=7))
+        del packet[-2:]
+        length = int.from_bytes(packet[4:8], "little")
+        packet[4:8] = (length - 2).to_bytes(4, "little")
+        (got,) = wire.frames(bytes(packet))
+        self.assertEqual((got.values["text"], got.values["pool"]), ("x", 0))
+
     def test_cut_off_frames(self):
         whole = wire.EVENT.encode(1, runs=b"12345678", text="x")
         for n in range(1, len(whole)):

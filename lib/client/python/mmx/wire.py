@@ -64,7 +64,7 @@ class Message:
         fmt = "<" + "".join(_FIXED[kinds[n]] for n in names)
         self._groups.append((names, struct.Struct(fmt), "", 0))
 
-    def encode(self, seq: int, **values: Any) -> bytes:
+    def encode(self, seq: int, /, **values: Any) -> bytes:
         """One frame. Fields that are not given are 0 or empty."""
         unknown = set(values) - {field for field, _, _ in self.fields}
         if unknown:
@@ -88,10 +88,16 @@ class Message:
         return _HEADER.pack(self.number, 0, len(body), seq) + body
 
     def decode(self, body: memoryview) -> Dict[str, Any]:
-        """Values by name; bytes at the end that are not known are ignored."""
+        """Values by name. Bytes at the end that are not known are ignored;
+        fields at the end that an older daemon does not send are 0 or empty.
+        """
         values: Dict[str, Any] = {}
         at = 0
         for names, packer, kind, limit in self._groups:
+            if at == len(body) and at > 0:
+                empty: Any = {"": 0, "text": "", "blob": b""}[kind]
+                values.update((n, empty) for n in names)
+                continue
             if at + packer.size > len(body):
                 raise BadFrame(f"{self.name}: cut off at {names[0]}")
             got = packer.unpack_from(body, at)
@@ -135,6 +141,12 @@ ABORT = Message("abort", 8, "cell:u32 tag:u32 reason:u8 text:text:256")
 DECLINE = Message("decline", 9, "room:u64 key:key encoder:text:128")
 BYE = Message("bye", 10, "")
 QUERY = Message("query", 11, "json:u8 what:text:32")
+SPACE = Message("space", 12, "n_seq_max:u32 name:text:64")
+TICKET = Message("ticket", 13, """
+    space:u32 wait_ms:u32 hold_ms:u32 cell:u32 tag:u32 request:text:64""")
+TICKET_RELEASE = Message("ticket_release", 14, """
+    space:u32 generation:u32 request:text:64""")
+TICKET_QUERY = Message("ticket_query", 15, "space:u32 request:text:64")
 
 ANSWER = Message("answer", 64, "err:u8 a:u32 b:u32 text:text:512")
 WELCOME = Message("welcome", 65, """
@@ -146,12 +158,15 @@ POOL_INFO = Message("pool_info", 66, """
 EVENT = Message("event", 67, """
     cell:u32 tag:u32 room:u64 what:u16 state:u8 reason:u8 storage:u8
     generation:u64 first:u32 rows:u32 total:u32 a:u32 b:u32
-    aux:blob:32768 runs:blob:16384 text:text:512""")
+    aux:blob:32768 runs:blob:16384 text:text:512 pool:u16""")
 REPORT = Message("report", 68, "err:u8 more:u8 text:blob:60000")
+TICKET_EVENT = Message("ticket_event", 69, """
+    space:u32 state:u8 reason:u8 seq:u32 generation:u32 request:text:64""")
 
 MESSAGES = {m.number: m for m in (
     HELLO, POOL, ANNOUNCE, COMMIT, REQUEST, ATTACH, RELEASE, ABORT, DECLINE,
-    BYE, QUERY, ANSWER, WELCOME, POOL_INFO, EVENT, REPORT)}
+    BYE, QUERY, SPACE, TICKET, TICKET_RELEASE, TICKET_QUERY, ANSWER, WELCOME,
+    POOL_INFO, EVENT, REPORT, TICKET_EVENT)}
 
 
 def frames(packet: bytes) -> Iterator[Frame]:
