@@ -1,0 +1,346 @@
+/* local_life_test.c - the engines' socket: processes that come and go, cells,
+ * the path, and running out of descriptors. */
+#include "test/unit/local_side.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+/* A child that connects, sends one frame, closes if told to, and waits. */
+static pid_t child(bool closes)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        int s = client();
+
+        send_frames(s, 1, 1);
+        if (closes)
+            close(s);
+        for (;;)
+            pause();
+    }
+    return pid;
+}
+
+TEST(a_process_that_closed_but_lives_keeps_its_number)
+{
+    pid_t pid;
+    int others[CONNS];
+
+    start();
+    pid = child(true);
+    wait_for(&seen.ended, 1);
+    T_EQ_STR(seen.order, "ome");
+    for (int i = 0; i < CONNS - 1; i++) {
+        others[i] = client();
+        wait_for(&seen.opened, 2 + (uint32_t)i);
+        T_CHECK(seen.last_conn != 0, "number 0 was used again");
+    }
+    T_EQ_U64(seen.dead, 0);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    wait_for(&seen.dead, 1);
+    pump();
+    others[CONNS - 1] = client();
+    wait_for(&seen.opened, 1 + CONNS);
+    T_EQ_U64(seen.last_conn, 0);
+    for (int i = 0; i < CONNS; i++)
+        close(others[i]);
+    stop();
+}
+
+TEST(a_process_that_holds_nothing_is_forgotten)
+{
+    unsigned before;
+
+    start();
+    before = open_fds();
+    for (uint32_t i = 1; i <= 10 * CONNS; i++) {
+        int s = client();
+
+        wait_for(&seen.opened, i);
+        close(s);
+        wait_for(&seen.ended, i);
+        T_EQ_U64(seen.dead, i - 1);
+        local_end(server, seen.last_conn);
+        wait_for(&seen.dead, i);
+        pump();
+    }
+    T_EQ_U64(open_fds(), before);
+    stop();
+}
+
+TEST(a_killed_process_is_ended_then_dead)
+{
+    pid_t pid;
+
+    start();
+    pid = child(false);
+    wait_for(&seen.messages, 1);
+    T_EQ_U64(seen.ended, 0);
+    kill(pid, SIGKILL);
+    wait_for(&seen.dead, 1);
+    T_EQ_STR(seen.order, "omed");
+    waitpid(pid, NULL, 0);
+    stop();
+}
+
+TEST(a_process_whose_child_has_its_socket_is_dead_all_the_same)
+{
+    int ready[2];
+    pid_t pid, heir = 0;
+
+    start();
+    T_TRUE(pipe(ready) == 0);
+    pid = fork();
+    if (pid == 0) {
+        int s = client();
+
+        send_frames(s, 1, 1);
+        heir = fork();
+        if (heir == 0)
+            for (;;)
+                pause();
+        (void)!write(ready[1], &heir, sizeof(heir));
+        _exit(0);
+    }
+    T_EQ_I64(read(ready[0], &heir, sizeof(heir)), (ssize_t)sizeof(heir));
+    wait_for(&seen.dead, 1);
+    T_EQ_STR(seen.order, "omed");
+    kill(heir, SIGKILL);
+    waitpid(pid, NULL, 0);
+    stop();
+}
+
+TEST(one_client_too_many_is_told)
+{
+    uint8_t p[256];
+    struct reader r;
+    struct local_msg m;
+    int s[CONNS + 1];
+    ssize_t n;
+
+    start();
+    for (int i = 0; i <= CONNS; i++)
+        s[i] = client();
+    wait_for(&seen.opened, CONNS);
+    pump();
+    n = recv(s[CONNS], p, sizeof(p), 0);
+    T_TRUE(n > 0);
+    r = reader_of(p, (size_t)n);
+    T_OK(local_get(&r, &m));
+    T_EQ_U64(m.answer.err, ERR_QUOTA);
+    T_EQ_I64(recv(s[CONNS], p, sizeof(p), 0), 0);
+    T_EQ_U64(seen.opened, CONNS);
+    stop();
+}
+
+/* Receives one packet and the descriptor with it, -1: none. */
+static ssize_t receive_fd(int s, uint8_t *p, size_t cap, int *fd)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec iov = {p, cap};
+    struct msghdr m = {.msg_iov = &iov,
+        .msg_iovlen = 1,
+        .msg_control = control.bytes,
+        .msg_controllen = sizeof(control.bytes)};
+    ssize_t n = recvmsg(s, &m, 0);
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+
+    *fd = -1;
+    if (n > 0 && h)
+        memcpy(fd, CMSG_DATA(h), sizeof(int));
+    return n;
+}
+
+TEST(cells_are_shared_and_cannot_be_written)
+{
+    uint8_t p[1024];
+    _Atomic uint64_t *cells;
+    int s, fd = -1, got;
+    void *writable;
+
+    start();
+    s = client();
+    wait_for(&seen.opened, 1);
+    T_OK(local_cells(server, 0, 1000, &fd));
+    answer(0, 1, OK);
+    {
+        uint8_t frame[64];
+        size_t n = frames(frame, sizeof(frame), 2, 1);
+
+        local_send(server, 0, span_of(frame, n), fd);
+    }
+    answer(0, 3, OK);
+    pump();
+    /* Three packets: the one in the middle has the descriptor. */
+    T_TRUE(receive_fd(s, p, sizeof(p), &got) > 0);
+    T_EQ_I64(got, -1);
+    T_EQ_I64(receive_fd(s, p, sizeof(p), &got), LOCAL_HEADER);
+    T_TRUE(got >= 0);
+    cells = mmap(NULL, 8000, PROT_READ, MAP_SHARED, got, 0);
+    T_TRUE((void *)cells != MAP_FAILED);
+    writable = mmap(NULL, 8000, PROT_READ | PROT_WRITE, MAP_SHARED, got, 0);
+    T_TRUE(writable == MAP_FAILED);
+    T_TRUE(ftruncate(got, 0) != 0);
+    T_TRUE(pwrite(got, "x", 1, 0) != 1);
+    local_cell(server, 0, 999, cell_word(3, 0, 5, 77));
+    T_EQ_U64(atomic_load(&cells[999]), cell_word(3, 0, 5, 77));
+    T_EQ_U64(atomic_load(&cells[0]), 0);
+    T_TRUE(receive_fd(s, p, sizeof(p), &fd) > 0);
+    T_EQ_I64(fd, -1);
+    close(s);
+    wait_for(&seen.ended, 1);
+    /* Our map outlives the connection; stores go nowhere. */
+    local_cell(server, 0, 999, 1);
+    T_EQ_U64(atomic_load(&cells[999]), cell_word(3, 0, 5, 77));
+    stop();
+}
+
+static size_t resident(void)
+{
+    FILE *f = fopen("/proc/self/statm", "r");
+    unsigned long pages = 0;
+
+    T_TRUE(f && fscanf(f, "%*u %lu", &pages) == 1);
+    fclose(f);
+    return pages * 4096;
+}
+
+static void garbage(unsigned n, uint64_t *seed)
+{
+    static uint8_t p[LOCAL_PACKET_MAX];
+
+    for (unsigned i = 0; i < n; i++) {
+        uint32_t ended = seen.ended, dead = seen.dead;
+        size_t len = 1 + t_rand_below(seed, sizeof(p));
+        pid_t pid = fork();
+
+        if (pid == 0) {
+            int s = client();
+
+            t_rand_bytes(seed, p, len);
+            (void)!send(s, p, len, 0);
+            _exit(0);
+        }
+        wait_for(&seen.dead, dead + 1);
+        T_EQ_U64(seen.ended, ended + 1);
+        waitpid(pid, NULL, 0);
+    }
+}
+
+TEST_LIMIT(a_thousand_malformed_packets_leave_nothing_behind, 60)
+{
+    uint64_t seed = 7;
+    size_t before, after;
+    unsigned fds;
+
+    start();
+    garbage(100, &seed);
+    before = resident();
+    fds = open_fds();
+    garbage(1000, &seed);
+    after = resident();
+    T_CHECK(after <= before + 262144, "resident %zu, then %zu", before, after);
+    T_EQ_U64(open_fds(), fds);
+    stop();
+}
+
+TEST(a_dead_socket_is_replaced_and_a_live_one_is_not)
+{
+    struct local_opt opt = {path, 0600, "", -1, CONNS};
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct local *second = NULL;
+    int s = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+
+    snprintf(path, sizeof(path), "%.90s/s", t_dir());
+    memcpy(a.sun_path, path, sizeof(path));
+    T_TRUE(bind(s, (struct sockaddr *)&a, sizeof(a)) == 0);
+    close(s);
+    start();
+    T_ERR(local_new(&second, &loop, &opt, &calls), ERR_BUSY);
+    T_TRUE(second == NULL);
+    s = client();
+    wait_for(&seen.opened, 1);
+    close(s);
+    stop();
+}
+
+TEST(a_file_in_the_way_stays)
+{
+    struct local_opt opt = {path, 0600, "", -1, CONNS};
+    int fd;
+
+    snprintf(path, sizeof(path), "%.90s/s", t_dir());
+    fd = open(path, O_CREAT | O_WRONLY, 0600);
+    T_TRUE(fd >= 0);
+    T_TRUE(uv_loop_init(&loop) == 0);
+    T_ERR(local_new(&server, &loop, &opt, &calls), ERR_INTERNAL);
+    T_TRUE(access(path, F_OK) == 0);
+}
+
+TEST(an_inherited_socket_is_served_and_its_path_kept)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct local_opt opt = {path, 0600, "", -1, CONNS};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0), s;
+
+    snprintf(path, sizeof(path), "%.90s/s", t_dir());
+    memcpy(a.sun_path, path, sizeof(path));
+    T_TRUE(bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0);
+    T_TRUE(uv_loop_init(&loop) == 0);
+    opt.fd = fd;
+    T_ERR(local_new(&server, &loop, &opt, &calls), ERR_INTERNAL);
+    fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    unlink(path);
+    T_TRUE(bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0);
+    T_TRUE(listen(fd, 8) == 0);
+    opt.fd = fd;
+    T_OK(local_new(&server, &loop, &opt, &calls));
+    s = client();
+    wait_for(&seen.opened, 1);
+    close(s);
+    local_stop(server);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    local_free(&server);
+    T_TRUE(access(path, F_OK) == 0);
+}
+
+TEST(without_descriptors_it_neither_spins_nor_stops)
+{
+    struct rlimit old, few;
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    uint8_t p[256];
+    int s[3];
+    uint64_t turns = 0, until;
+
+    start();
+    memcpy(a.sun_path, path, sizeof(path));
+    for (int i = 0; i < 3; i++)
+        s[i] = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    getrlimit(RLIMIT_NOFILE, &old);
+    few = old;
+    few.rlim_cur = (rlim_t)s[2] + 1;
+    setrlimit(RLIMIT_NOFILE, &few);
+    for (int i = 0; i < 3; i++)
+        T_TRUE(connect(s[i], (struct sockaddr *)&a, sizeof(a)) == 0);
+    /* One is told and let go; the others wait without keeping us busy. */
+    for (until = t_now_ns() + 80 * NS_PER_MS; t_now_ns() < until; turns++) {
+        uv_run(&loop, UV_RUN_ONCE);
+        local_serve(server);
+        local_flush(server);
+    }
+    T_CHECK(turns <= 8, "%llu turns in 80 ms", (unsigned long long)turns);
+    T_EQ_U64(seen.opened, 0);
+    T_TRUE(recv(s[0], p, sizeof(p), 0) > 0);
+    setrlimit(RLIMIT_NOFILE, &old);
+    wait_for(&seen.opened, 2);
+    stop();
+}
