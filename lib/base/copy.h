@@ -1,0 +1,25 @@
+/* copy.h - copies that go past the caches: for rows that nobody here will
+ * read, from one pool of this host into another. Any thread. */
+#ifndef MMX_BASE_COPY_H
+#define MMX_BASE_COPY_H
+
+#include "base/base.h"
+
+/* Below this plain memcpy is faster, and the rows are read soon. */
+#define COPY_STREAM_MIN 4096
+
+enum copy_kind { COPY_PLAIN, COPY_SSE2, COPY_AVX2, COPY_AVX512, COPY_KINDS };
+
+const char *copy_name(enum copy_kind k);
+/* Can this processor do it? */
+bool copy_can(enum copy_kind k);
+/* The widest that it can. */
+enum copy_kind copy_best(void);
+
+/* Copies n bytes between places that do not overlap, at any alignment. When it
+ * returns the bytes are ordered before every later store, as after memcpy. */
+void copy_rows(void *to, const void *from, size_t n);
+/* The same by one kind, whatever n is. */
+void copy_by(enum copy_kind k, void *to, const void *from, size_t n);
+
+#endif

@@ -1,0 +1,115 @@
+/* copy_test.c - copies past the caches: every kind that this processor has, at
+ * every alignment of both ends, in every class of size, with canaries. */
+#include "base/copy.h"
+#include "test/t.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LINE   64
+#define MARGIN 128
+#define CANARY 0xa5
+
+struct area {
+    uint8_t *from, *to; /* at a line, with a margin on both sides */
+    size_t cap;
+};
+
+static struct area area_make(size_t cap)
+{
+    size_t bytes = (cap + 2 * MARGIN + LINE - 1) / LINE * LINE;
+    struct area a = {.cap = bytes};
+
+    a.from = aligned_alloc(LINE, bytes);
+    a.to = aligned_alloc(LINE, bytes);
+    T_TRUE(a.from && a.to);
+    for (size_t i = 0; i < bytes; i++)
+        a.from[i] = (uint8_t)(i * 2654435761u >> 13);
+    memset(a.to, CANARY, bytes);
+    return a;
+}
+
+static void area_free(struct area *a)
+{
+    free(a->from);
+    free(a->to);
+}
+
+/* Copies n bytes from one place to another and looks at all around; what was
+ * written is canary again afterwards. */
+static void one(
+    struct area *a, enum copy_kind k, size_t to_at, size_t from_at, size_t n)
+{
+    uint8_t *to = a->to + MARGIN + to_at;
+    const uint8_t *from = a->from + MARGIN + from_at;
+    uint8_t wrong = 0;
+
+    if (k == COPY_KINDS)
+        copy_rows(to, from, n);
+    else
+        copy_by(k, to, from, n);
+    T_CHECK(memcmp(to, from, n) == 0, "%s: %zu bytes from +%zu to +%zu",
+        copy_name(k), n, from_at, to_at);
+    for (size_t i = 1; i <= MARGIN; i++)
+        wrong |=
+            (uint8_t)((to[-(ptrdiff_t)i] ^ CANARY) | (to[n + i - 1] ^ CANARY));
+    T_CHECK(wrong == 0, "%s: bytes beside %zu from +%zu to +%zu", copy_name(k),
+        n, from_at, to_at);
+    memset(to, CANARY, n);
+}
+
+static bool usable(enum copy_kind k)
+{
+    return k == COPY_KINDS || copy_can(k);
+}
+
+/* COPY_KINDS stands for copy_rows: it chooses. */
+TEST(every_alignment)
+{
+    static const size_t sizes[] = {
+        0, 1, 15, 31, 63, 64, 65, 127, 128, 129, 191, 192, 300, 1000};
+    struct area a = area_make(1000 + 2 * LINE);
+
+    for (int k = 0; k <= COPY_KINDS; k++)
+        for (size_t to = 0; usable((enum copy_kind)k) && to < LINE; to++)
+            for (size_t from = 0; from < LINE; from++)
+                for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+                    one(&a, (enum copy_kind)k, to, from, sizes[i]);
+    area_free(&a);
+}
+
+TEST(every_small_size)
+{
+    struct area a = area_make(600 + 2 * LINE);
+
+    for (int k = 0; k <= COPY_KINDS; k++)
+        for (size_t n = 0; usable((enum copy_kind)k) && n <= 600; n++)
+            for (size_t at = 0; at < LINE; at += 9)
+                one(&a, (enum copy_kind)k, at, LINE - 1 - at, n);
+    area_free(&a);
+}
+
+/* Around the size where copy_rows begins to stream, and rows as they are. */
+TEST(larger_sizes)
+{
+    static const size_t sizes[] = {COPY_STREAM_MIN - 1, COPY_STREAM_MIN,
+        COPY_STREAM_MIN + 1, 4704, 32768, 130000, (1u << 20) + 5};
+    struct area a = area_make((1u << 20) + 5 + 2 * LINE);
+
+    for (int k = 0; k <= COPY_KINDS; k++)
+        for (size_t i = 0; usable((enum copy_kind)k) && i < ARRAY_LEN(sizes);
+             i++)
+            for (size_t at = 0; at < LINE; at += 13)
+                one(&a, (enum copy_kind)k, at, (at * 7) % LINE, sizes[i]);
+    area_free(&a);
+}
+
+TEST(kinds)
+{
+    T_TRUE(copy_can(COPY_PLAIN));
+    T_TRUE(copy_can(copy_best()));
+    for (int k = copy_best() + 1; k < COPY_KINDS; k++)
+        T_FALSE(copy_can((enum copy_kind)k));
+    T_EQ_STR(copy_name(COPY_SSE2), "sse2");
+    T_EQ_STR(copy_name(COPY_KINDS), "unknown");
+}
