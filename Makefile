@@ -8,6 +8,7 @@
 #   make install DESTDIR=... PREFIX=/usr
 #
 # B=build/<flavour> keeps flavours apart: make B=build/asan SAN=address,undefined
+# CUDA=0 builds without GPU pools, also where the CUDA toolkit is found.
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -36,12 +37,27 @@ else
 HARDEN += -D_FORTIFY_SOURCE=2
 LDFLAGS += -Wl,-z,relro,-z,now
 endif
+
+# GPU pools are built where the toolkit's headers are; the driver is looked for
+# at run time only. CUDA_HOME names another place.
+CUDA_HOME ?= /usr/local/cuda
+NVCC ?= $(or $(wildcard $(CUDA_HOME)/bin/nvcc),$(shell command -v nvcc))
+CUDA_INC := $(firstword $(dir $(wildcard $(CUDA_HOME)/include/cuda.h \
+	/usr/include/cuda.h)))
+CUDA ?= $(if $(CUDA_INC),1,0)
+ifneq ($(CUDA),0)
+CPPFLAGS += $(if $(filter-out /usr/include/,$(CUDA_INC)),-isystem $(CUDA_INC))
+without := %/cuda_none.c
+else
+without := %/cuda.c %/mem_cuda.c
+endif
+
 CPPFLAGS += -Ilib -I. -D_GNU_SOURCE -DMMX_VERSION='"$(VERSION)"' \
 	$(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 ALL_CFLAGS = -std=gnu11 $(CPPFLAGS) $(CFLAGS) $(WARN) $(HARDEN) -MMD -MP
-LIBS = $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lpthread -lm
+LIBS = $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lpthread -lm -ldl
 
-src = $(patsubst %.c,$(B)/%.o,$(wildcard $(1)))
+src = $(patsubst %.c,$(B)/%.o,$(filter-out $(without),$(wildcard $(1))))
 BASE := $(call src,lib/base/*.c)
 CORE := $(call src,lib/core/*.c)
 IO := $(call src,lib/io/*.c)
@@ -63,15 +79,22 @@ $(B)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -c $< -o $@
 
-$(B)/mmx.a: $(BASE) $(CORE) $(IO) $(NODE)
-	@rm -f $@
-	ar rcs $@ $^
+# What is in the libraries depends on CUDA, not only on what is newer.
+MADE := $(B)/cuda-$(if $(filter-out 0,$(CUDA)),1,0).made
+$(MADE):
+	@mkdir -p $(@D)
+	@rm -f $(B)/cuda-*.made
+	@touch $@
 
-$(B)/libmmx.a: $(LIBMMX)
+$(B)/mmx.a: $(BASE) $(CORE) $(IO) $(NODE) $(MADE)
 	@rm -f $@
-	ar rcs $@ $^
+	ar rcs $@ $(filter %.o,$^)
 
-$(B)/libmmx.so.0: $(LIBMMX) lib/client/mmx.map
+$(B)/libmmx.a: $(LIBMMX) $(MADE)
+	@rm -f $@
+	ar rcs $@ $(filter %.o,$^)
+
+$(B)/libmmx.so.0: $(LIBMMX) lib/client/mmx.map $(MADE)
 	$(CC) $(LDFLAGS) -shared -Wl,-soname,libmmx.so.0 \
 		-Wl,--version-script=lib/client/mmx.map $(LIBMMX) -o $@
 

@@ -1,16 +1,29 @@
-/* mem.c - the kinds of memory in this build, by the names that a pool's
- * `memory` key uses. Constant data, any thread. A registry filled at run time
- * was rejected: there are few kinds, and a list that can be read is better. */
+/* mem.c - the kinds of memory that pools can lie in, by the names that a
+ * pool's `memory` key uses. Constant data, any thread. A registry filled at
+ * run time was rejected: there are few kinds, and a list that can be read is
+ * better. */
 #include "io/mem.h"
 
 #include <string.h>
 
+uint32_t mem_gpu(const char *name)
+{
+    uint32_t n = 0;
+    const char *p = name + 5;
+
+    if (strncmp(name, "cuda:", 5) != 0 || !*p || strlen(p) > 3)
+        return NONE;
+    for (; *p; p++) {
+        if (*p < '0' || *p > '9')
+            return NONE;
+        n = n * 10 + (uint32_t)(*p - '0');
+    }
+    return n;
+}
+
 const struct mem_ops *mem_kind(const char *name)
 {
-    static const struct mem_ops *const kinds[] = {&mem_host};
-
-    for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
-        if (strcmp(kinds[i]->name, name) == 0)
-            return kinds[i];
-    return NULL;
+    if (strcmp(name, mem_host.name) == 0)
+        return &mem_host;
+    return mem_gpu(name) != NONE ? &mem_cuda : NULL;
 }

@@ -1,27 +1,45 @@
-/* mem.h - a kind of memory that pools can lie in. mem_host: sealed memfds.
- * One object per pool; used by the loop's thread (open, close) and read by
- * shards (base, offsets), which is safe because nothing changes in between. */
+/* mem.h - a kind of memory that pools can lie in. mem_host: sealed memfds;
+ * mem_cuda: memory of a GPU. One object per pool; used by the loop's thread
+ * (open, close) and read by shards (base, device), which is safe because
+ * nothing changes in between. */
 #ifndef MMX_IO_MEM_H
 #define MMX_IO_MEM_H
 
 #include "base/err.h"
 #include "core/layout.h"
 
+#define MEM_HANDLE_MAX 80 /* 16 bytes of UUID, 64 of a CUDA IPC handle */
+
+struct cuda;
+
 struct mem_opt {
-    const char *name;      /* of the pool, for messages and memfd */
+    const char *name; /* of the pool, for messages and memfd */
+    const char *kind; /* as in the config: "host" or "cuda:N" */
     uint64_t bytes;
-    bool engines_write;    /* false: sealed against future writable maps */
-    bool huge_pages;       /* asked for: an error when there are none */
-    int numa_node;         /* -1: wherever */
+    bool engines_write; /* false: sealed against future writable maps */
+    bool huge_pages;    /* asked for: an error when there are none */
+    int numa_node;      /* -1: wherever */
 };
 
 struct mem {
     const struct mem_ops *ops;
-    uint8_t *base;   /* host kinds: our own map; else NULL */
-    uint64_t bytes;  /* size of the mapping, >= opt.bytes */
-    uint64_t page;   /* alignment that regions should have */
-    int fd;          /* what engines get; stays ours */
-    char text[64];   /* for mmxctl: kind, page size, node */
+    uint8_t *base;  /* host kinds: our own map; else NULL */
+    uint64_t bytes; /* size of the mapping, >= opt.bytes */
+    uint64_t page;  /* alignment that regions should have */
+    int fd;         /* what engines get; stays ours; -1: the handle is all */
+    char text[64];  /* for mmxctl: kind, page size, node */
+
+    /* How an engine maps it: "memfd", "cuda-vmm" (fd and handle), "cuda-ipc"
+     * (handle alone). A handle is the GPU's 16 bytes of UUID, and for cuda-ipc
+     * 64 bytes for cuIpcOpenMemHandle. */
+    const char *share;
+    uint8_t handle[MEM_HANDLE_MAX];
+    uint32_t handle_bytes;
+
+    /* GPU kinds. The address means something to cuda.h only: no byte of it may
+     * be touched by a CPU. */
+    struct cuda *gpu;
+    unsigned long long device, own;
 };
 
 struct mem_ops {
@@ -33,8 +51,31 @@ struct mem_ops {
 };
 
 extern const struct mem_ops mem_host;
+extern const struct mem_ops mem_cuda;
 
-/* By the name in a pool's `memory` key; NULL: no such kind in this build. */
+/* By a pool's `memory` key ("host", "cuda:3"); NULL: there is no such kind. */
 const struct mem_ops *mem_kind(const char *name);
+
+/* Number of the GPU in "cuda:N"; NONE: it is something else. */
+uint32_t mem_gpu(const char *name);
+
+/* Where byte 0 is: an address for CPUs, or for cuda.h. */
+static inline uint8_t *mem_start(const struct mem *m)
+{
+    return m->gpu ? (uint8_t *)(uintptr_t)m->device : m->base;
+}
+
+/* Another process' GPU pool, as its mem says: fd (not closed here; -1: none),
+ * share and handle. Mapped on the GPU with the handle's UUID; closed by
+ * mem_cuda.close. ERR_INTERNAL: logged. */
+struct mem_import {
+    const char *name, *share;
+    struct span handle;
+    int fd;
+    uint64_t bytes;
+    bool write;
+};
+MUST_CHECK enum err mem_cuda_import(
+    struct mem *out, const struct mem_import *from);
 
 #endif

@@ -190,7 +190,8 @@ static void describe(struct mem *m, const struct mem_opt *opt)
 
 static enum err host_open(struct mem *out, const struct mem_opt *opt)
 {
-    struct mem m = {.ops = &mem_host, .page = host_page(opt), .fd = -1};
+    struct mem m = {
+        .ops = &mem_host, .page = host_page(opt), .fd = -1, .share = "memfd"};
     enum err e;
 
     CHECK(opt->bytes > 0 && opt->bytes <= INT64_MAX - m.page, "%lu bytes",

@@ -13,6 +13,7 @@
 static struct mem_opt options(const struct node *n, const struct conf_pool *c)
 {
     struct mem_opt o = {.name = c->name,
+        .kind = c->memory,
         .engines_write = n->conf->role == ROLE_ENCODED || c->engine_access == 1,
         .huge_pages = c->huge_pages,
         .numa_node = strcmp(c->numa, "any") == 0 ? -1 : atoi(c->numa)};

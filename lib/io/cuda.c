@@ -1,0 +1,455 @@
+/* cuda.c - the CUDA driver, loaded when the first GPU is asked for, and
+ * copies on it.
+ *
+ * Invariants: nothing here waits for a whole device, and nothing uses the
+ * default stream: only own streams and single events, so that kernels of
+ * engines never wait for us nor we for them. A call that fails on a lane
+ * loses the GPU for good: copies and events have no passing errors, the
+ * driver repeats a sticky one on every later call.
+ *
+ * A GPU's object is made and dropped under one lock, because two pools, or
+ * two daemons of one test, may have the same GPU; a lane belongs to one
+ * thread. Rejected: linking libcuda, which hosts without a GPU do not have;
+ * the runtime library libcudart, one more version to match for calls that it
+ * only passes on; a busy thread that asks for events, where a callback of the
+ * driver wakes the shard. */
+#include "io/cuda_impl.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DRIVER_FILE "libcuda.so.1"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* Under the lock until made, constant afterwards. Never unloaded: the driver
+ * has threads of its own. */
+static struct cuda_driver driver;
+static bool driver_made;
+static const char *driver_path = DRIVER_FILE;
+static struct cuda *gpus[CUDA_GPUS_MAX];
+
+void cuda_driver_path(const char *path)
+{
+    driver_path = path;
+}
+
+/* --- the driver ----------------------------------------------------------- */
+const char *cuda_result(const struct cuda_driver *d, CUresult r)
+{
+    const char *name = NULL;
+
+    if (d->cuGetErrorName(r, &name) != CUDA_SUCCESS || !name)
+        return "unknown CUDA error";
+    return name;
+}
+
+static bool find(void *lib, const char *name, void *out, const char *who)
+{
+    void *p = dlsym(lib, name);
+
+    if (!p) {
+        log_error("%s: the NVIDIA driver has no %s: it is too old for this "
+                  "build",
+            who, name);
+        return false;
+    }
+    memcpy(out, &p, sizeof(p));
+    return true;
+}
+
+#define TEXT_OF(name)  TEXT_OF_(name)
+#define TEXT_OF_(name) #name
+
+static enum err driver_load(const char *who)
+{
+    void *lib;
+    CUresult r;
+
+    if (driver_made)
+        return OK;
+    lib = dlopen(driver_path, RTLD_NOW | RTLD_LOCAL);
+    if (!lib) {
+        log_error("%s: no NVIDIA driver on this host: %s", who, dlerror());
+        return ERR_INTERNAL;
+    }
+#define CALL(name)                                                             \
+    if (!find(lib, TEXT_OF(name), &driver.name, who))                          \
+        return ERR_INTERNAL;
+    CUDA_CALLS(CALL)
+#undef CALL
+    driver.batch = dlsym(lib, "cuMemcpyBatchAsync_v2");
+    driver.batch_old = dlsym(lib, "cuMemcpyBatchAsync");
+    r = driver.cuInit(0);
+    if (r == CUDA_SUCCESS)
+        r = driver.cuDriverGetVersion(&driver.version);
+    if (r != CUDA_SUCCESS) {
+        log_error("%s: the NVIDIA driver does not start: %s", who,
+            cuda_result(&driver, r));
+        return ERR_INTERNAL;
+    }
+    driver_made = true;
+    return OK;
+}
+
+/* --- a GPU ---------------------------------------------------------------- */
+int cuda_attribute(struct cuda *c, CUdevice_attribute a)
+{
+    int value = 0;
+
+    if (c->d->cuDeviceGetAttribute(&value, a, c->handle) != CUDA_SUCCESS)
+        return 0;
+    return value;
+}
+
+static CUresult gpu_find(struct cuda *c)
+{
+    CUuuid uuid;
+    CUresult r = c->d->cuDeviceGet(&c->handle, (int)c->device);
+
+    if (r == CUDA_SUCCESS)
+        r = c->d->cuDeviceGetName(c->name, sizeof(c->name), c->handle);
+    if (r == CUDA_SUCCESS)
+        r = c->d->cuDeviceGetUuid(&uuid, c->handle);
+    if (r == CUDA_SUCCESS)
+        memcpy(c->uuid, uuid.bytes, sizeof(c->uuid));
+    if (r == CUDA_SUCCESS)
+        r = c->d->cuDevicePrimaryCtxRetain(&c->context, c->handle);
+    return r;
+}
+
+static enum err gpu_make(struct cuda **out, const char *who, uint32_t device)
+{
+    struct cuda *c;
+    int count = 0;
+    CUresult r;
+
+    if (driver.cuDeviceGetCount(&count) != CUDA_SUCCESS ||
+        device >= (uint32_t)count) {
+        log_error(
+            "%s: no cuda:%u, the driver sees %d GPUs", who, device, count);
+        return ERR_INTERNAL;
+    }
+    c = calloc(1, sizeof(*c));
+    if (!c)
+        return ERR_NO_BLOCKS;
+    c->d = &driver;
+    c->device = device;
+    r = gpu_find(c);
+    if (r != CUDA_SUCCESS) {
+        log_error("%s: cuda:%u cannot be used: %s", who, device,
+            cuda_result(&driver, r));
+        free(c);
+        return ERR_INTERNAL;
+    }
+    log_info("cuda:%u is %s, driver for CUDA %d.%d", device, c->name,
+        driver.version / 1000, driver.version % 1000 / 10);
+    *out = c;
+    return OK;
+}
+
+enum err cuda_open(struct cuda **out, const char *who, uint32_t device)
+{
+    enum err e;
+
+    if (device >= CUDA_GPUS_MAX) {
+        log_error("%s: cuda:%u: at most %u GPUs", who, device, CUDA_GPUS_MAX);
+        return ERR_INTERNAL;
+    }
+    pthread_mutex_lock(&lock);
+    e = driver_load(who);
+    if (e == OK && !gpus[device])
+        e = gpu_make(&gpus[device], who, device);
+    if (e == OK) {
+        gpus[device]->users++;
+        *out = gpus[device];
+    }
+    pthread_mutex_unlock(&lock);
+    return e;
+}
+
+void cuda_close(struct cuda **cp)
+{
+    struct cuda *c = *cp;
+
+    *cp = NULL;
+    if (!c)
+        return;
+    pthread_mutex_lock(&lock);
+    if (--c->users == 0) {
+        gpus[c->device] = NULL;
+        (void)c->d->cuDevicePrimaryCtxRelease(c->handle);
+        free(c);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+uint32_t cuda_device(const struct cuda *c)
+{
+    return c->device;
+}
+
+const char *cuda_name(const struct cuda *c)
+{
+    return c->name;
+}
+
+const char *cuda_lost(const struct cuda *c)
+{
+    return atomic_load_explicit(&c->lost, memory_order_acquire) ? c->reason
+                                                                : NULL;
+}
+
+void cuda_lose(struct cuda *c, const char *what, CUresult r)
+{
+    pthread_mutex_lock(&lock);
+    if (!c->lost) {
+        snprintf(c->reason, sizeof(c->reason), "cuda:%u is lost: %s: %s",
+            c->device, what, cuda_result(c->d, r));
+        log_error("%s", c->reason);
+        atomic_store_explicit(&c->lost, true, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+enum err cuda_enter(struct cuda *c)
+{
+    CUresult r = c->d->cuCtxPushCurrent(c->context);
+
+    if (r == CUDA_SUCCESS)
+        return OK;
+    cuda_lose(c, "no context", r);
+    return ERR_INTERNAL;
+}
+
+void cuda_leave(struct cuda *c)
+{
+    CUcontext popped;
+
+    (void)c->d->cuCtxPopCurrent(&popped);
+}
+
+void *cuda_pinned(struct cuda *c, size_t bytes)
+{
+    void *p = NULL;
+    CUresult r;
+
+    if (cuda_enter(c) != OK)
+        return NULL;
+    r = c->d->cuMemHostAlloc(&p, bytes, CU_MEMHOSTALLOC_PORTABLE);
+    cuda_leave(c);
+    if (r == CUDA_SUCCESS)
+        return p;
+    log_error("cuda:%u: cannot pin %zu bytes of host memory: %s", c->device,
+        bytes, cuda_result(c->d, r));
+    return NULL;
+}
+
+void cuda_unpin(struct cuda *c, void *p)
+{
+    if (!p || cuda_enter(c) != OK)
+        return;
+    (void)c->d->cuMemFreeHost(p);
+    cuda_leave(c);
+}
+
+/* --- lanes ---------------------------------------------------------------- */
+/* Copies run on one stream; a second one waits for the marks and calls back,
+ * so that no copy stands behind a callback. */
+struct cuda_lane {
+    struct cuda *gpu;
+    CUstream copies, calls;
+    uint32_t marks;
+    void (*woken)(void *ud);
+    void *ud;
+    CUevent event[];
+};
+
+static void CUDA_CB on_mark(void *ud)
+{
+    struct cuda_lane *l = ud;
+
+    l->woken(l->ud);
+}
+
+static CUresult lane_make(struct cuda_lane *l, const struct cuda_driver *d)
+{
+    CUresult r = d->cuStreamCreate(&l->copies, CU_STREAM_NON_BLOCKING);
+
+    if (r == CUDA_SUCCESS)
+        r = d->cuStreamCreate(&l->calls, CU_STREAM_NON_BLOCKING);
+    for (uint32_t i = 0; r == CUDA_SUCCESS && i < l->marks; i++)
+        r = d->cuEventCreate(&l->event[i], CU_EVENT_DISABLE_TIMING);
+    return r;
+}
+
+enum err cuda_lane_open(struct cuda_lane **out, struct cuda *c, uint32_t marks,
+    void (*woken)(void *ud), void *ud)
+{
+    struct cuda_lane *l = calloc(1, sizeof(*l) + marks * sizeof(l->event[0]));
+    CUresult r;
+
+    if (!l)
+        return ERR_NO_BLOCKS;
+    l->gpu = c;
+    l->marks = marks;
+    l->woken = woken;
+    l->ud = ud;
+    if (cuda_enter(c) != OK) {
+        free(l);
+        return ERR_INTERNAL;
+    }
+    r = lane_make(l, c->d);
+    cuda_leave(c);
+    if (r != CUDA_SUCCESS) {
+        log_error("cuda:%u: no stream for copies: %s", c->device,
+            cuda_result(c->d, r));
+        cuda_lane_close(&l);
+        return ERR_INTERNAL;
+    }
+    *out = l;
+    return OK;
+}
+
+void cuda_lane_close(struct cuda_lane **lp)
+{
+    struct cuda_lane *l = *lp;
+    const struct cuda_driver *d;
+
+    *lp = NULL;
+    if (!l)
+        return;
+    d = l->gpu->d;
+    if (cuda_enter(l->gpu) == OK) {
+        /* Results are of no use any more; a lost GPU gives its error. */
+        if (l->copies)
+            (void)d->cuStreamSynchronize(l->copies);
+        if (l->calls)
+            (void)d->cuStreamSynchronize(l->calls);
+        for (uint32_t i = 0; i < l->marks; i++)
+            if (l->event[i])
+                (void)d->cuEventDestroy(l->event[i]);
+        if (l->calls)
+            (void)d->cuStreamDestroy(l->calls);
+        if (l->copies)
+            (void)d->cuStreamDestroy(l->copies);
+        cuda_leave(l->gpu);
+    }
+    free(l);
+}
+
+#if CUDA_VERSION >= 12080
+/* Ours to declare: the header has only the one of its own version. */
+typedef CUresult (*batch_fn)(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes,
+    size_t count, CUmemcpyAttributes *attrs, size_t *at, size_t attrs_count,
+    CUstream stream);
+typedef CUresult (*batch_old_fn)(CUdeviceptr *to, CUdeviceptr *from,
+    size_t *bytes, size_t count, CUmemcpyAttributes *attrs, size_t *at,
+    size_t attrs_count, size_t *failed, CUstream stream);
+
+static CUresult copy_batch(struct cuda_lane *l, const struct cuda_batch *b)
+{
+    const struct cuda_driver *d = l->gpu->d;
+    CUmemcpyAttributes attrs = {
+        .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+    size_t at = 0, failed;
+    batch_old_fn old;
+    batch_fn now;
+
+    memcpy(&now, &d->batch, sizeof(now));
+    memcpy(&old, &d->batch_old, sizeof(old));
+    if (now)
+        return now(
+            b->to, b->from, b->bytes, b->count, &attrs, &at, 1, l->copies);
+    return old(
+        b->to, b->from, b->bytes, b->count, &attrs, &at, 1, &failed, l->copies);
+}
+#else
+static CUresult copy_batch(struct cuda_lane *l, const struct cuda_batch *b)
+{
+    (void)l;
+    (void)b;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+#endif
+
+static CUresult copy_each(struct cuda_lane *l, const struct cuda_batch *b)
+{
+    CUresult r = CUDA_SUCCESS;
+
+    for (uint32_t i = 0; r == CUDA_SUCCESS && i < b->count; i++)
+        r = l->gpu->d->cuMemcpyAsync(
+            b->to[i], b->from[i], b->bytes[i], l->copies);
+    return r;
+}
+
+static CUresult submit(
+    struct cuda_lane *l, const struct cuda_batch *b, uint32_t mark)
+{
+    const struct cuda_driver *d = l->gpu->d;
+    bool many =
+        CUDA_VERSION >= 12080 && b->count > 1 && (d->batch || d->batch_old);
+    CUresult r = many ? copy_batch(l, b) : copy_each(l, b);
+
+    if (r == CUDA_SUCCESS)
+        r = d->cuEventRecord(l->event[mark], l->copies);
+    if (r == CUDA_SUCCESS)
+        r = d->cuStreamWaitEvent(l->calls, l->event[mark], 0);
+    if (r == CUDA_SUCCESS)
+        r = d->cuLaunchHostFunc(l->calls, on_mark, l);
+    return r;
+}
+
+enum err cuda_lane_submit(
+    struct cuda_lane *l, const struct cuda_batch *b, uint32_t mark)
+{
+    CUresult r;
+
+    CHECK(mark < l->marks, "mark %u of %u", mark, l->marks);
+    if (cuda_enter(l->gpu) != OK)
+        return ERR_INTERNAL;
+    r = submit(l, b, mark);
+    cuda_leave(l->gpu);
+    if (r == CUDA_SUCCESS)
+        return OK;
+    cuda_lose(l->gpu, "copy", r);
+    return ERR_INTERNAL;
+}
+
+static enum err answer(struct cuda_lane *l, CUresult r)
+{
+    if (r == CUDA_SUCCESS)
+        return OK;
+    if (r == CUDA_ERROR_NOT_READY)
+        return ERR_BUSY;
+    cuda_lose(l->gpu, "copy", r);
+    return ERR_INTERNAL;
+}
+
+enum err cuda_lane_look(struct cuda_lane *l, uint32_t mark)
+{
+    CUresult r;
+
+    if (cuda_enter(l->gpu) != OK)
+        return ERR_INTERNAL;
+    r = l->gpu->d->cuEventQuery(l->event[mark]);
+    cuda_leave(l->gpu);
+    return answer(l, r);
+}
+
+enum err cuda_lane_wait(struct cuda_lane *l, uint32_t mark)
+{
+    CUresult r;
+
+    if (cuda_enter(l->gpu) != OK)
+        return ERR_INTERNAL;
+    r = l->gpu->d->cuEventSynchronize(l->event[mark]);
+    cuda_leave(l->gpu);
+    return answer(l, r);
+}

@@ -1,0 +1,370 @@
+/* mem_cuda.c - a pool in the memory of a GPU, owned by the daemon and given to
+ * engines.
+ *
+ * Where the driver can, it is one CUDA VMM allocation, exported as a file
+ * descriptor that travels like a memfd: the importer chooses its own access
+ * (read only for language engines) and its map outlives us. Elsewhere it is
+ * plain memory with a CUDA IPC handle; then an engine that outlives the daemon
+ * must close its map, as the driver's rules say. Which of the two it became is
+ * in `share`.
+ *
+ * Invariants: all bytes are zero before anybody is told of the pool; nothing
+ * here touches a byte by CPU; what open made, close takes back in the reverse
+ * order, half-built objects included. The loop's thread opens and closes.
+ *
+ * Rejected: cuMemAlloc with IPC for all, which dies with the exporter and
+ * knows no read-only map; memory pools of the driver, whose exports bring an
+ * allocator into every importer. */
+#include "io/cuda_impl.h"
+
+#include "io/mem.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB        (UINT64_C(1) << 20)
+#define PAGE       4096
+#define UUID_BYTES 16
+
+static uint64_t cuda_page(const struct mem_opt *opt)
+{
+    (void)opt;
+    return PAGE;
+}
+
+static enum err failed(struct cuda *c, const char *pool, const char *what,
+    uint64_t bytes, CUresult r)
+{
+    log_error("pool %s: cuda:%u: cannot %s (%lu bytes): %s", pool, c->device,
+        what, (unsigned long)bytes, cuda_result(c->d, r));
+    return ERR_INTERNAL;
+}
+
+/* Says what was asked for and what there is. */
+static enum err too_little(struct cuda *c, const char *pool, uint64_t bytes)
+{
+    size_t have = 0, all = 0;
+
+    (void)c->d->cuMemGetInfo(&have, &all);
+    log_error("pool %s: %lu MiB of cuda:%u (%s) asked for, %lu of its %lu MiB "
+              "are free",
+        pool, (unsigned long)((bytes + MIB - 1) / MIB), c->device, c->name,
+        (unsigned long)(have / MIB), (unsigned long)(all / MIB));
+    return ERR_INTERNAL;
+}
+
+/* --- VMM ------------------------------------------------------------------ */
+static CUmemAllocationProp props(struct cuda *c)
+{
+    CUmemAllocationProp p = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = {
+            .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)c->device}};
+
+    /* What a network card needs to reach it; it costs nothing elsewhere. */
+    if (cuda_attribute(
+            c, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
+        p.allocFlags.gpuDirectRDMACapable = 1;
+    return p;
+}
+
+static bool vmm_there(struct cuda *c)
+{
+    return cuda_attribute(
+               c, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
+           cuda_attribute(c,
+               CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+}
+
+static CUresult vmm_access(const struct mem *m, CUmemAccess_flags flags)
+{
+    CUmemAccessDesc access = {.flags = flags,
+        .location = {
+            .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)m->gpu->device}};
+
+    return m->gpu->d->cuMemSetAccess(m->device, m->bytes, &access, 1);
+}
+
+/* Maps m->own at an address of ours. */
+static CUresult vmm_map(struct mem *m, CUmemAccess_flags flags)
+{
+    const struct cuda_driver *d = m->gpu->d;
+    CUresult r = d->cuMemAddressReserve(&m->device, m->bytes, 0, 0, 0);
+
+    if (r != CUDA_SUCCESS) {
+        m->device = 0;
+        return r;
+    }
+    r = d->cuMemMap(m->device, m->bytes, 0, m->own, 0);
+    if (r != CUDA_SUCCESS) {
+        (void)d->cuMemAddressFree(m->device, m->bytes);
+        m->device = 0;
+        return r;
+    }
+    return vmm_access(m, flags);
+}
+
+static CUresult vmm_open(struct mem *m, const struct mem_opt *opt)
+{
+    const struct cuda_driver *d = m->gpu->d;
+    CUmemAllocationProp prop = props(m->gpu);
+    size_t grain = 0;
+    CUresult r = d->cuMemGetAllocationGranularity(
+        &grain, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+
+    m->share = "cuda-vmm";
+    if (r == CUDA_SUCCESS && grain == 0)
+        r = CUDA_ERROR_NOT_SUPPORTED;
+    if (r != CUDA_SUCCESS)
+        return r;
+    m->bytes = (opt->bytes + grain - 1) / grain * grain;
+    r = d->cuMemCreate(&m->own, m->bytes, &prop, 0);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = vmm_map(m, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    if (r == CUDA_SUCCESS)
+        r = d->cuMemExportToShareableHandle(
+            &m->fd, m->own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    return r;
+}
+
+/* --- IPC ------------------------------------------------------------------ */
+static CUresult ipc_open(struct mem *m, const struct mem_opt *opt)
+{
+    const struct cuda_driver *d = m->gpu->d;
+    CUipcMemHandle handle;
+    CUresult r;
+
+    m->share = "cuda-ipc";
+    m->bytes = (opt->bytes + PAGE - 1) / PAGE * PAGE;
+    r = d->cuMemAlloc(&m->device, m->bytes);
+    if (r == CUDA_SUCCESS)
+        r = d->cuIpcGetMemHandle(&handle, m->device);
+    if (r != CUDA_SUCCESS)
+        return r;
+    _Static_assert(UUID_BYTES + sizeof(handle) == MEM_HANDLE_MAX, "handle");
+    memcpy(m->handle + UUID_BYTES, &handle, sizeof(handle));
+    m->handle_bytes = MEM_HANDLE_MAX;
+    return CUDA_SUCCESS;
+}
+
+/* --- both ----------------------------------------------------------------- */
+/* Takes back whatever there is; the GPU stays open. */
+static void take_back(struct mem *m)
+{
+    const struct cuda_driver *d = m->gpu->d;
+    bool ipc = strcmp(m->share, "cuda-ipc") == 0;
+
+    if (m->fd >= 0)
+        close(m->fd);
+    if (cuda_enter(m->gpu) == OK) {
+        if (m->device && ipc) {
+            /* own: it is somebody else's memory. */
+            (void)(m->own ? d->cuIpcCloseMemHandle(m->device)
+                          : d->cuMemFree(m->device));
+        } else if (m->device) {
+            (void)d->cuMemUnmap(m->device, m->bytes);
+            (void)d->cuMemAddressFree(m->device, m->bytes);
+        }
+        if (!ipc && m->own)
+            (void)d->cuMemRelease(m->own);
+        cuda_leave(m->gpu);
+    }
+    m->fd = -1;
+    m->device = m->own = 0;
+}
+
+static void cuda_mem_close(struct mem *m)
+{
+    if (!m->gpu)
+        return;
+    take_back(m);
+    cuda_close(&m->gpu);
+}
+
+/* A stream of our own: a memset on the default one would wait for all. */
+static CUresult zero(const struct mem *m)
+{
+    const struct cuda_driver *d = m->gpu->d;
+    CUstream s;
+    CUresult r = d->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = d->cuMemsetD8Async(m->device, 0, m->bytes, s);
+    if (r == CUDA_SUCCESS)
+        r = d->cuStreamSynchronize(s);
+    (void)d->cuStreamDestroy(s);
+    return r;
+}
+
+static enum err allocate(struct mem *m, const struct mem_opt *opt)
+{
+    CUresult r = CUDA_ERROR_NOT_SUPPORTED;
+
+    if (vmm_there(m->gpu)) {
+        r = vmm_open(m, opt);
+        if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY) {
+            log_warn("pool %s: cuda:%u: no memory that is shared by "
+                     "descriptor (%s), CUDA IPC instead",
+                opt->name, m->gpu->device, cuda_result(m->gpu->d, r));
+            take_back(m);
+        }
+    }
+    if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY)
+        r = ipc_open(m, opt);
+    if (r == CUDA_ERROR_OUT_OF_MEMORY)
+        return too_little(m->gpu, opt->name, opt->bytes);
+    if (r != CUDA_SUCCESS)
+        return failed(m->gpu, opt->name, "get memory to share", opt->bytes, r);
+    r = zero(m);
+    if (r != CUDA_SUCCESS)
+        return failed(m->gpu, opt->name, "zero the memory", m->bytes, r);
+    return OK;
+}
+
+static void describe(struct mem *m)
+{
+    snprintf(m->text, sizeof(m->text), "%s, cuda:%u, %.36s", m->share,
+        m->gpu->device, m->gpu->name);
+}
+
+static enum err cuda_mem_open(struct mem *out, const struct mem_opt *opt)
+{
+    struct mem m = {
+        .ops = &mem_cuda, .page = PAGE, .fd = -1, .share = "cuda-vmm"};
+    char who[80];
+    enum err e;
+
+    CHECK(opt->bytes > 0 && opt->bytes <= INT64_MAX / 2, "%lu bytes",
+        (unsigned long)opt->bytes);
+    snprintf(who, sizeof(who), "pool %s", opt->name);
+    if (opt->huge_pages || opt->numa_node >= 0) {
+        log_error("%s: huge_pages and numa are for host memory", who);
+        return ERR_INTERNAL;
+    }
+    e = cuda_open(&m.gpu, who, mem_gpu(opt->kind));
+    if (e != OK)
+        return e;
+    memcpy(m.handle, m.gpu->uuid, UUID_BYTES);
+    m.handle_bytes = UUID_BYTES;
+    e = cuda_enter(m.gpu);
+    if (e == OK) {
+        e = allocate(&m, opt);
+        cuda_leave(m.gpu);
+    }
+    if (e != OK) {
+        cuda_mem_close(&m);
+        return e;
+    }
+    describe(&m);
+    *out = m;
+    return OK;
+}
+
+/* --- import --------------------------------------------------------------- */
+/* The GPU with this UUID: numbers differ between processes that see different
+ * sets of GPUs. */
+static enum err gpu_of(struct cuda **out, const char *who, const uint8_t *uuid)
+{
+    int count = 1;
+
+    for (uint32_t i = 0; i < (uint32_t)count && i < CUDA_GPUS_MAX; i++) {
+        struct cuda *c;
+        enum err e = cuda_open(&c, who, i);
+
+        if (e != OK)
+            return e;
+        (void)c->d->cuDeviceGetCount(&count);
+        if (memcmp(c->uuid, uuid, UUID_BYTES) == 0) {
+            *out = c;
+            return OK;
+        }
+        cuda_close(&c);
+    }
+    log_error("%s: the GPU that it lies in is not seen here", who);
+    return ERR_INTERNAL;
+}
+
+static CUresult import_vmm(struct mem *m, const struct mem_import *from)
+{
+    const struct cuda_driver *d = m->gpu->d;
+    CUresult r;
+
+    m->share = "cuda-vmm";
+    r = d->cuMemImportFromShareableHandle(&m->own, (void *)(intptr_t)from->fd,
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (r != CUDA_SUCCESS) {
+        m->own = 0;
+        return r;
+    }
+    return vmm_map(m, from->write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                  : CU_MEM_ACCESS_FLAGS_PROT_READ);
+}
+
+static CUresult import_ipc(struct mem *m, const struct mem_import *from)
+{
+    CUipcMemHandle handle;
+    CUresult r;
+
+    m->share = "cuda-ipc";
+    memcpy(&handle, from->handle.p + UUID_BYTES, sizeof(handle));
+    r = m->gpu->d->cuIpcOpenMemHandle(
+        &m->device, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    m->own = r == CUDA_SUCCESS;
+    return r;
+}
+
+static bool import_known(const struct mem_import *from, bool *vmm)
+{
+    *vmm = strcmp(from->share, "cuda-vmm") == 0;
+    if (*vmm)
+        return from->handle.len == UUID_BYTES && from->fd >= 0;
+    return strcmp(from->share, "cuda-ipc") == 0 &&
+           from->handle.len == MEM_HANDLE_MAX;
+}
+
+enum err mem_cuda_import(struct mem *out, const struct mem_import *from)
+{
+    struct mem m = {.ops = &mem_cuda,
+        .page = PAGE,
+        .fd = -1,
+        .bytes = from->bytes,
+        .share = "cuda-vmm"};
+    char who[80];
+    bool vmm;
+    CUresult r;
+    enum err e;
+
+    snprintf(who, sizeof(who), "pool %s", from->name);
+    if (!import_known(from, &vmm)) {
+        log_error("%s: not a handle of GPU memory", who);
+        return ERR_MALFORMED;
+    }
+    e = gpu_of(&m.gpu, who, from->handle.p);
+    if (e == OK)
+        e = cuda_enter(m.gpu);
+    if (e != OK) {
+        cuda_close(&m.gpu);
+        return e;
+    }
+    r = vmm ? import_vmm(&m, from) : import_ipc(&m, from);
+    cuda_leave(m.gpu);
+    if (r != CUDA_SUCCESS) {
+        e = failed(m.gpu, from->name, "map the peer's memory", m.bytes, r);
+        cuda_mem_close(&m);
+        return e;
+    }
+    describe(&m);
+    *out = m;
+    return OK;
+}
+
+const struct mem_ops mem_cuda = {.name = "cuda",
+    .page = cuda_page,
+    .open = cuda_mem_open,
+    .close = cuda_mem_close};
