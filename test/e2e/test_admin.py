@@ -212,6 +212,22 @@ class Service(Case):
                      if "abcde" in x.lower() or str(0xABCDE) in x]
             self.assertEqual(len(lines), 1, daemon.tail(50))
 
+    def test_rooms_that_end_together_have_a_line_each(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        rooms = range(0xABC0, 0xABC5)
+        for room in rooms:  # one turn of the clock ends all of them
+            enc.announce(room, 100, deadline=0.1)
+            lm.request(room, "enc0", deadline=0.1)
+        for room in rooms:
+            for x in (lm, enc):
+                x.failed(room)
+                x.release(room)
+        for daemon in (e, d):
+            log = daemon.tail(50)
+            self.assertEqual([log.count(f"{room:016x}") for room in rooms],
+                             [1] * 5, log)
+
     def test_two_daemons_do_not_share_a_socket(self):
         e, _ = self.pair()
         got = subprocess.run([e.binary, "--config", e.config],

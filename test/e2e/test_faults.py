@@ -145,7 +145,8 @@ class Kills(Case):
         for room in range(1, 41):
             lm.request(room, "enc0", rows=10)
             enc.announce(room, 10)
-        enc.granted(40)
+        for room in range(1, 41):
+            lm.until(room, "WAITING")  # both daemons know of it
         d.kill()
         d.start()
         for room in range(1, 41):
@@ -154,7 +155,7 @@ class Kills(Case):
         e.all_free()
         lm.conn.wait(lambda: lm.conn.connected, 10)
         lm.map_pool()
-        self.deliver(enc, lm, 1, 1500)
+        self.deliver(enc, lm, 99, 1500)
 
 
 class Sleeper(Case):
