@@ -1,0 +1,189 @@
+/* check_encoded.c - what must hold of an encode side after every step. Looks
+ * into the brain, changes nothing of it. */
+#include "test/sim/sim.h"
+
+#include "core/encoded.h"
+
+struct owner {
+    uint64_t room, opened_ns;
+    uint32_t slot; /* + 1; 0: free */
+};
+
+struct watch {
+    struct owner *owner[CONF_POOLS_MAX], *now[CONF_POOLS_MAX];
+    uint64_t *opened_ns; /* by slot */
+    uint8_t *state;
+    uint32_t tomb;
+};
+
+static struct watch *watch_of(struct daemon *d)
+{
+    const struct encoded *e = d->brain;
+    struct watch *w = d->watch;
+
+    if (w)
+        return w;
+    d->watch = w = must_alloc(1, sizeof(*w));
+    for (uint32_t i = 0; i < e->pools_count; i++) {
+        w->owner[i] = must_alloc(e->pools[i].p.blocks, sizeof(struct owner));
+        w->now[i] = must_alloc(e->pools[i].p.blocks, sizeof(struct owner));
+    }
+    w->opened_ns = must_alloc(e->rooms_max, sizeof(uint64_t));
+    w->state = must_alloc(e->rooms_max, 1);
+    return w;
+}
+
+void encoded_unwatch(struct daemon *d)
+{
+    d->watch = NULL;
+}
+
+/* L alone decides Success. What E calls failed, for another reason than a
+ * peer that is lost, did not succeed at L. */
+static void see_outcomes(
+    struct daemon *d, const struct encoded *e, struct watch *w)
+{
+    for (; w->tomb != e->ended_gens.next;
+         w->tomb = (w->tomb + 1) % e->ended_gens.cap) {
+        const struct tomb *t = &e->ended_gens.ring[w->tomb];
+        uint8_t at_l = langd_outcome(t->id);
+
+        if (!t->used)
+            continue;
+        trace("%s: g%llx ends %u reason %u", d->conf->name,
+            (unsigned long long)t->id & 0xffffff, t->state, t->reason);
+        HOLDS(t->state != ROOM_SUCCESS || at_l == ROOM_SUCCESS,
+            "langd decides success", "%s g%llx succeeds, at langd it is %u",
+            d->conf->name, (unsigned long long)t->id & 0xffffff, at_l);
+        HOLDS(t->state != ROOM_FAILED || t->reason == ERR_PEER_LOST ||
+                  t->reason == ERR_STALE || at_l != ROOM_SUCCESS,
+            "langd decides success", "%s g%llx fails (%s), langd succeeded",
+            d->conf->name, (unsigned long long)t->id & 0xffffff,
+            err_name((enum err)t->reason));
+        if (t->state == ROOM_FAILED && t->reason != ERR_PEER_LOST &&
+            t->reason != ERR_STALE)
+            langd_outcome_set(t->id, ROOM_FAILED);
+    }
+}
+
+static void see_states(
+    struct daemon *d, const struct encoded *e, struct watch *w)
+{
+    for (uint32_t i = 0; i < e->rooms_max; i++) {
+        const struct eroom *m = &e->rooms[i];
+        bool same = m->r.used && w->opened_ns[i] == m->history.opened_ns;
+
+        if (!m->r.used || !m->announced) {
+            w->opened_ns[i] = 0;
+            continue;
+        }
+        HOLDS(!same || w->state[i] == m->r.state ||
+                  (w->state[i] != ROOM_SUCCESS && w->state[i] != ROOM_FAILED &&
+                      (m->r.state == ROOM_FAILED || m->r.state > w->state[i])),
+            "states go forward", "%s room %llu: %u after %u", d->conf->name,
+            (unsigned long long)m->r.id, m->r.state, w->state[i]);
+        w->opened_ns[i] = m->history.opened_ns;
+        w->state[i] = m->r.state;
+    }
+}
+
+/* A source block changes hands only when nobody reads or may write it. */
+static void see_change(struct daemon *d, uint32_t pool, uint32_t block,
+    const struct owner *was, const struct owner *now)
+{
+    const struct handle *h;
+
+    if (was->slot == 0 ||
+        (was->slot == now->slot && was->opened_ns == now->opened_ns))
+        return;
+    HOLDS(d->reads[pool][block] == 0, "sources stay while they are sent",
+        "%s block %u of room %llu: %u messages read it", d->conf->name, block,
+        (unsigned long long)was->room, d->reads[pool][block]);
+    h = prod_writer(d, was->room, block);
+    HOLDS(!h, "sources stay while they may be written",
+        "%s block %u of room %llu: connection %u cell %u", d->conf->name, block,
+        (unsigned long long)was->room, h->c->number, h->cell);
+}
+
+static void see_blocks(
+    struct daemon *d, const struct encoded *e, struct watch *w)
+{
+    for (uint32_t i = 0; i < e->pools_count; i++)
+        memset(w->now[i], 0, e->pools[i].p.blocks * sizeof(struct owner));
+    for (uint32_t i = 0; i < e->rooms_max; i++) {
+        const struct eroom *m = &e->rooms[i];
+        const struct pool *p = &e->pools[m->pool].p;
+
+        if (!m->r.used)
+            continue;
+        for (uint32_t b = m->src.head; b != NONE; b = p->run_next[b])
+            for (uint32_t k = b; k < b + p->run_len[b]; k++) {
+                HOLDS(w->now[m->pool][k].slot == 0, "a block has one owner",
+                    "source block %u", k);
+                w->now[m->pool][k] =
+                    (struct owner){m->r.id, m->history.opened_ns, i + 1};
+            }
+    }
+    for (uint32_t i = 0; i < e->pools_count; i++)
+        for (uint32_t b = 0; b < e->pools[i].p.blocks; b++) {
+            see_change(d, i, b, &w->owner[i][b], &w->now[i][b]);
+            w->owner[i][b] = w->now[i][b];
+        }
+}
+
+static void see_cells(struct daemon *d, const struct encoded *e)
+{
+    for (uint32_t i = 0; i < e->engines.views_max; i++) {
+        const struct view *v = &e->engines.views[i];
+        const struct room *r = v->room;
+
+        if (!v->used || !r || !d->conns[v->conn] ||
+            e->engines.conns[v->conn].state != CONN_READY)
+            continue;
+        HOLDS(d->conns[v->conn]->words[v->cell] ==
+                  cell_word(r->state, r->reason, v->tag, r->rows_shown),
+            "cells tell the truth", "%s/%u cell %u room %llu", d->conf->name,
+            v->conn, v->cell, (unsigned long long)r->id);
+    }
+}
+
+void encoded_watch(struct daemon *d)
+{
+    const struct encoded *e = d->brain;
+    struct watch *w = watch_of(d);
+
+    encoded_check(e);
+    see_outcomes(d, e, w);
+    see_states(d, e, w);
+    see_blocks(d, e, w);
+    see_cells(d, e);
+}
+
+void encoded_watch_end(struct daemon *d)
+{
+    const struct encoded *e = d->brain;
+
+    encoded_watch(d);
+    for (uint32_t i = 0; i < e->rooms_max; i++) {
+        const struct eroom *m = &e->rooms[i];
+
+        HOLDS(!m->r.used, "nothing is left",
+            "%s room %llu: announced %d ended %d failing %d source %u active "
+            "%u linked %d final %d views %d dsts %d",
+            d->conf->name, (unsigned long long)m->r.id, m->announced, m->ended,
+            m->failing, m->source, m->active, m->linked, m->final,
+            !list_empty(&m->r.views), !list_empty(&m->dsts));
+    }
+    HOLDS(e->dsts_used == 0 && e->engines.views_used == 0, "nothing is left",
+        "%s: %u destinations, %u views", d->conf->name, e->dsts_used,
+        e->engines.views_used);
+    for (uint32_t i = 0; i < e->pools_count; i++)
+        HOLDS(e->pools[i].p.free == e->pools[i].p.blocks, "nothing is left",
+            "%s: %u of %u blocks free", d->conf->name, e->pools[i].p.free,
+            e->pools[i].p.blocks);
+    HOLDS(
+        !d->ops->pending(e), "nothing is left", "%s is pending", d->conf->name);
+    HOLDS(d->ops->deadline(e) == TIME_NEVER, "nothing is left",
+        "%s waits for something at %llu ns", d->conf->name,
+        (unsigned long long)d->ops->deadline(e));
+}

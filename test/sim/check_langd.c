@@ -1,0 +1,284 @@
+/* check_langd.c - what must hold of a language side after every step. Looks
+ * into the brain, changes nothing of it. */
+#include "test/sim/sim.h"
+
+#include "core/langd.h"
+
+#define OUTCOMES 65536
+
+struct watch {
+    uint64_t *owner[CONF_POOLS_MAX]; /* by block: generation; 0: free */
+    uint64_t *now[CONF_POOLS_MAX];
+    uint64_t *generation; /* by slot */
+    uint8_t *state;
+    uint64_t ended;
+};
+
+/* What became of a generation, at either side. */
+struct outcome {
+    uint64_t generation;
+    uint8_t state;
+};
+static struct outcome outcomes[OUTCOMES];
+
+static struct outcome *outcome_at(uint64_t generation)
+{
+    uint64_t i = generation * UINT64_C(0x9e3779b97f4a7c15) >> 48;
+
+    while (outcomes[i].generation && outcomes[i].generation != generation)
+        i = (i + 1) % OUTCOMES;
+    return &outcomes[i];
+}
+
+uint8_t langd_outcome(uint64_t generation)
+{
+    const struct outcome *o = outcome_at(generation);
+
+    return o->generation ? o->state : UINT8_MAX;
+}
+
+void langd_outcome_set(uint64_t generation, uint8_t state)
+{
+    struct outcome *o = outcome_at(generation);
+
+    HOLDS(!o->generation || o->state == state, "final states are final",
+        "g%llx: %u after %u", (unsigned long long)generation & 0xffffff, state,
+        o->state);
+    *o = (struct outcome){generation, state};
+}
+
+static struct watch *watch_of(struct daemon *d)
+{
+    const struct langd *l = d->brain;
+    struct watch *w = d->watch;
+
+    if (w)
+        return w;
+    d->watch = w = must_alloc(1, sizeof(*w));
+    for (uint32_t i = 0; i < l->pools_count; i++) {
+        w->owner[i] = must_alloc(l->pools[i].p.blocks, sizeof(uint64_t));
+        w->now[i] = must_alloc(l->pools[i].p.blocks, sizeof(uint64_t));
+    }
+    w->generation = must_alloc(l->rooms_max, sizeof(uint64_t));
+    w->state = must_alloc(l->rooms_max, 1);
+    return w;
+}
+
+void langd_unwatch(struct daemon *d)
+{
+    d->watch = NULL;
+}
+
+/* --- states
+ * -------------------------------------------------------------------- */
+static void see_ended(const struct langd *l, struct watch *w)
+{
+    uint32_t max = (uint32_t)l->c.conf->limit_history;
+
+    for (; w->ended < l->ended_count; w->ended++) {
+        const struct ended *h = &l->history[w->ended % max];
+
+        langd_outcome_set(h->generation, h->state);
+    }
+}
+
+/* Every row of a room that succeeded: the tags are read through the brain's
+ * own extents, before any engine hears of it. */
+static void see_rows(
+    const struct daemon *d, const struct langd *l, const struct lroom *m)
+{
+    const struct lpool *p = &l->pools[m->pool];
+    uint32_t row = m->base, instance = 0;
+
+    for (uint32_t b = m->held.head; b != NONE; b = p->p.run_next[b])
+        for (uint64_t at_row = (uint64_t)b * p->block_rows;
+             at_row < (uint64_t)(b + p->p.run_len[b]) * p->block_rows &&
+             row < m->total;
+             at_row++, row++) {
+            uint64_t tag = d->tags[m->pool][at_row];
+            const struct prod *of = prod_of(tag_instance(tag));
+
+            HOLDS(of && of->room == m->r.id && tag_row(tag) == row &&
+                      (instance == 0 || instance == tag_instance(tag)),
+                "success has every row",
+                "%s room %llu g%llx row %u: instance %u row %u (before: %u)",
+                d->conf->name, (unsigned long long)m->r.id,
+                (unsigned long long)m->generation & 0xffffff, row,
+                tag_instance(tag), tag_row(tag), instance);
+            instance = tag_instance(tag);
+        }
+    HOLDS(row >= m->total || m->total == ROWS_UNKNOWN, "success has every row",
+        "%s room %llu: blocks for %u of %u rows", d->conf->name,
+        (unsigned long long)m->r.id, row, m->total);
+}
+
+static void see_states(struct daemon *d, const struct langd *l, struct watch *w)
+{
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        const struct lroom *m = &l->rooms[i];
+        bool same = m->r.used && w->generation[i] == m->generation;
+
+        if (!m->r.used)
+            continue;
+        HOLDS(!same || w->state[i] == m->r.state ||
+                  (w->state[i] != ROOM_SUCCESS && w->state[i] != ROOM_FAILED &&
+                      (m->r.state == ROOM_FAILED || m->r.state > w->state[i])),
+            "states go forward", "%s room %llu: %u after %u", d->conf->name,
+            (unsigned long long)m->r.id, m->r.state, w->state[i]);
+        if (m->r.state == ROOM_SUCCESS && m->peer != NONE &&
+            (!same || w->state[i] != ROOM_SUCCESS) && m->held.blocks > 0)
+            see_rows(d, l, m);
+        w->generation[i] = m->generation;
+        w->state[i] = m->r.state;
+    }
+}
+
+/* --- blocks
+ * -------------------------------------------------------------------- */
+static void own(const struct pool *p, const struct extent *e, uint64_t *owner,
+    uint64_t generation)
+{
+    for (uint32_t b = e->head; b != NONE; b = p->run_next[b])
+        for (uint32_t i = b; i < b + p->run_len[b]; i++) {
+            HOLDS(owner[i] == 0, "a block has one owner", "block %u", i);
+            owner[i] = generation;
+        }
+}
+
+/* What a living process was shown and has not released stays its. */
+static void see_shown(struct daemon *d, const struct watch *w)
+{
+    for (uint32_t i = 0; i < CONNS_MAX; i++)
+        for (uint32_t k = 0; d->conns[i] && k < CELLS; k++) {
+            const struct handle *h = d->conns[i]->handles[k];
+            uint32_t step = d->conns[i]->block_rows;
+
+            if (!h || !h->cons || d->conns[i]->bye)
+                continue;
+            for (uint32_t r = h->given; r < h->shown; r += step) {
+                uint64_t block = handle_row(h, r) / step;
+
+                HOLDS(w->now[h->cons->pool][block] == h->generation,
+                    "shown blocks stay",
+                    "%s/%u cell %u room %llu row %u: block %llu went to g%llx",
+                    d->conf->name, i, k, (unsigned long long)h->cons->room, r,
+                    (unsigned long long)block,
+                    (unsigned long long)w->now[h->cons->pool][block] &
+                        0xffffff);
+            }
+        }
+}
+
+static void see_blocks(struct daemon *d, const struct langd *l, struct watch *w)
+{
+    bool changed = false;
+
+    for (uint32_t i = 0; i < l->pools_count; i++)
+        memset(w->now[i], 0, l->pools[i].p.blocks * sizeof(uint64_t));
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        const struct lroom *m = &l->rooms[i];
+
+        if (!m->r.used)
+            continue;
+        own(&l->pools[m->pool].p, &m->held, w->now[m->pool], m->generation);
+        own(&l->pools[m->pool].p, &m->closing, w->now[m->pool], m->generation);
+    }
+    for (uint32_t i = 0; i < l->pools_count; i++) {
+        uint64_t *was = w->owner[i];
+        size_t bytes = l->pools[i].p.blocks * sizeof(uint64_t);
+
+        changed |= memcmp(was, w->now[i], bytes) != 0;
+    }
+    if (!changed)
+        return;
+    see_shown(d, w);
+    for (uint32_t i = 0; i < l->pools_count; i++)
+        memcpy(w->owner[i], w->now[i], l->pools[i].p.blocks * sizeof(uint64_t));
+}
+
+static bool holds(const struct pool *p, const struct extent *e, uint32_t block)
+{
+    for (uint32_t b = e->head; b != NONE; b = p->run_next[b])
+        if (block >= b && block - b < p->run_len[b])
+            return true;
+    return false;
+}
+
+void langd_watch_landing(
+    struct daemon *d, uint32_t pool, uint32_t block, const struct segment *s)
+{
+    const struct langd *l = d->brain;
+    const struct lroom *m = &l->rooms[s->generation % l->rooms_max];
+    const struct pool *p = &l->pools[pool].p;
+    bool known = m->r.used && m->generation == s->generation &&
+                 m->r.id == s->room && m->pool == pool;
+    bool held = known && holds(p, &m->held, block) &&
+                (m->attempt == s->attempt || m->closing_left > 0);
+
+    HOLDS(held || (known && holds(p, &m->closing, block)),
+        "rows land in their room's blocks",
+        "%s block %u: room %llu g%llx a%u row %u lands; the room %s", //
+        d->conf->name, block, (unsigned long long)s->room,
+        (unsigned long long)s->generation & 0xffffff, s->attempt, s->first,
+        known ? "does not hold it" : "is gone");
+}
+
+/* --- cells
+ * --------------------------------------------------------------------- */
+static void see_cells(struct daemon *d, const struct langd *l)
+{
+    for (uint32_t i = 0; i < l->engines.views_max; i++) {
+        const struct view *v = &l->engines.views[i];
+        const struct room *r = v->room;
+
+        if (!v->used || !r || !d->conns[v->conn] ||
+            l->engines.conns[v->conn].state != CONN_READY)
+            continue;
+        HOLDS(d->conns[v->conn]->words[v->cell] ==
+                  cell_word(r->state, r->reason, v->tag, r->rows_shown),
+            "cells tell the truth", "%s/%u cell %u room %llu", d->conf->name,
+            v->conn, v->cell, (unsigned long long)r->id);
+    }
+}
+
+void langd_watch(struct daemon *d)
+{
+    const struct langd *l = d->brain;
+    struct watch *w = watch_of(d);
+
+    langd_check(l);
+    see_ended(l, w);
+    see_states(d, l, w);
+    see_blocks(d, l, w);
+    see_cells(d, l);
+}
+
+void langd_watch_end(struct daemon *d)
+{
+    const struct langd *l = d->brain;
+
+    langd_watch(d);
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        const struct lroom *m = &l->rooms[i];
+
+        HOLDS(!m->r.used, "nothing is left",
+            "%s room %llu g%llx: state %u owes %u blocks %u closing %u/%u "
+            "opened %d owner_done %d readers %u/%u views %d",
+            d->conf->name, (unsigned long long)m->r.id,
+            (unsigned long long)m->generation & 0xffffff, m->r.state, m->owe,
+            m->held.blocks, m->closing.blocks, m->closing_left, m->opened,
+            m->owner_done, m->readers_done, m->readers,
+            !list_empty(&m->r.views));
+    }
+    HOLDS(l->engines.views_used == 0, "nothing is left", "%s: %u views",
+        d->conf->name, l->engines.views_used);
+    for (uint32_t i = 0; i < l->pools_count; i++)
+        HOLDS(l->pools[i].p.free == l->pools[i].p.blocks, "nothing is left",
+            "%s: %u of %u blocks free", d->conf->name, l->pools[i].p.free,
+            l->pools[i].p.blocks);
+    HOLDS(
+        !d->ops->pending(l), "nothing is left", "%s is pending", d->conf->name);
+    HOLDS(d->ops->deadline(l) == TIME_NEVER, "nothing is left",
+        "%s waits for something at %llu ns", d->conf->name,
+        (unsigned long long)d->ops->deadline(l));
+}

@@ -1,0 +1,513 @@
+/* daemon.c - one daemon: the real brain, carried out as lib/node does it, with
+ * the real halves of shards behind queues that take their time.
+ *
+ * Invariants: carrying out never steps the brain; commands reach each shard in
+ * order, notes come back in order; a daemon's life number voids all that was
+ * under way when it died. Rejected: shards that answer at once. The brain is
+ * ahead of its shards in truth, and that is where races are. */
+#include "test/sim/sim.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ACTIONS_CAP 8192
+#define BYTES_CAP   (1u << 20)
+#define MORE_MAX    10000
+
+/* --- configuration ----------------------------------------------------------
+ */
+void conf_give(struct conf *c, const char *assignment)
+{
+    struct conf_error e = {0};
+    enum err err = conf_set_assign(c, assignment, &e);
+
+    CHECK(err == OK, "%s: %s", assignment, e.text);
+}
+
+struct conf *conf_make(uint8_t role, const char *name)
+{
+    struct conf *c = must_alloc(1, sizeof(*c));
+
+    conf_init(c, role);
+    snprintf(c->name, sizeof(c->name), "%s", name);
+    c->limit_rooms = 16;
+    c->limit_connections = CONNS_MAX;
+    c->limit_attachments = 64;
+    c->limit_cells = CELLS;
+    c->limit_peers = 6;
+    c->limit_tombstones = 256;
+    c->limit_history = 512;
+    c->limit_aux_total = 65536;
+    return c;
+}
+
+struct daemon *daemon_new(uint8_t role, struct conf *conf, uint32_t shards)
+{
+    struct daemon *d = must_alloc(1, sizeof(*d));
+
+    CHECK(W.daemons_count < DAEMONS_MAX, "too many daemons");
+    CHECK(2 * conf->limit_peers <= LINKS_MAX, "too many links");
+    d->role = role;
+    d->conf = conf;
+    d->shards_count = shards;
+    d->index = W.daemons_count;
+    W.daemons[W.daemons_count++] = d;
+    return d;
+}
+
+/* --- start ------------------------------------------------------------------
+ */
+static void blob_make(struct daemon *d)
+{
+    struct writer w = writer_of(d->address_blob, sizeof(d->address_blob));
+
+    for (uint32_t k = 0; k < d->shards_count; k++) {
+        put_u16(&w, 9);
+        put_u32(&w, d->index);
+        put_u32(&w, d->life);
+        put_u8(&w, (uint8_t)k);
+    }
+    CHECK(!w.failed, "addresses of %u shards", d->shards_count);
+    if (d->role == ROLE_LANGD)
+        d->bc.addresses = span_of(d->address_blob, w.len);
+}
+
+static const struct layout *layout_of(const struct daemon *d, uint32_t i)
+{
+    return d->role == ROLE_ENCODED ? encoded_layout(d->brain, i)
+                                   : langd_layout(d->brain, i);
+}
+
+static void brain_make(struct daemon *d)
+{
+    struct slab s = {0};
+
+    for (int round = 0; round < 2; round++) {
+        if (d->role == ROLE_ENCODED)
+            d->brain = encoded_init(&s, &d->bc);
+        else
+            d->brain = langd_init(&s, &d->bc);
+        if (round == 0) {
+            d->memory = must_alloc(1, s.used);
+            s = (struct slab){d->memory, 0, s.used, false, true};
+        }
+    }
+    CHECK(d->brain && !s.failed, "a brain in %zu bytes", s.cap);
+    d->ops = d->role == ROLE_ENCODED ? &encoded_ops : &langd_ops;
+}
+
+static struct landing_pool lpool_of(const struct daemon *d, uint32_t i)
+{
+    const struct conf_pool *c = &d->conf->pools[i];
+    const struct layout *l = layout_of(d, i);
+    struct landing_pool p = {
+        .blocks = (uint32_t)c->blocks, .block_rows = (uint32_t)c->block_rows};
+
+    if (l->count > 0) {
+        p.row_bytes = l->row_bytes;
+        p.unit_rows = layout_unit_rows(l, p.block_rows);
+        p.part_rows = layout_part_rows(l, p.unit_rows);
+    }
+    return p;
+}
+
+static struct sending_pool spool_of(const struct daemon *d, uint32_t i)
+{
+    struct landing_pool p = lpool_of(d, i);
+
+    return (struct sending_pool){
+        p.blocks, p.row_bytes, p.block_rows, layout_of(d, i)->count};
+}
+
+static void shard_make(struct daemon *d, uint32_t k)
+{
+    struct shard *s = &d->shards[k];
+    uint32_t n = d->conf->pools_count, rooms = (uint32_t)d->conf->limit_rooms;
+    struct sending_pool spools[CONF_POOLS_MAX];
+    struct slab slab = {0};
+
+    memset(s, 0, sizeof(*s));
+    s->d = d;
+    s->k = k;
+    for (uint32_t i = 0; i < n; i++)
+        spools[i] = spool_of(d, i);
+    for (int round = 0; round < 2; round++) {
+        if (d->role == ROLE_LANGD)
+            s->landing =
+                landing_init(&slab, rooms, k, d->shards_count, d->lpools, n);
+        else
+            s->sending =
+                sending_init(&slab, rooms, (uint32_t)d->conf->limit_peers, k,
+                    d->shards_count, (uint32_t)d->conf->transfer_window,
+                    (uint32_t)d->conf->transfer_segment, spools, n);
+        if (round == 0)
+            slab = (struct slab){
+                must_alloc(1, slab.used), 0, slab.used, false, true};
+    }
+}
+
+static void pool_fix(struct daemon *d, uint32_t i, bool start)
+{
+    uint64_t offsets[LAYOUT_FIELDS_MAX] = {0}, bytes = 0;
+    bool ok = layout_place(layout_of(d, i),
+        d->conf->pools[i].blocks * d->conf->pools[i].block_rows, 4096, offsets,
+        &bytes);
+
+    CHECK(ok, "pool %u is too large", i);
+    d->lpools[i] = lpool_of(d, i);
+    for (uint32_t k = 0; !start && k < d->shards_count; k++) {
+        struct sending_pool sp = spool_of(d, i);
+
+        if (d->role == ROLE_LANGD)
+            landing_pool_set(d->shards[k].landing, i, &d->lpools[i]);
+        else
+            sending_pool_set(d->shards[k].sending, i, &sp);
+    }
+    if (d->role == ROLE_ENCODED)
+        encoded_pool_ready(d->brain, i, true, offsets, bytes);
+    else
+        langd_pool_ready(d->brain, i, true, offsets, bytes);
+}
+
+void daemon_start(struct daemon *d)
+{
+    CHECK(!d->alive, "daemon %u lives already", d->index);
+    d->life++;
+    d->alive = true;
+    d->bc.conf = d->conf;
+    d->bc.epoch = draw() | 1;
+    d->bc.seed = draw();
+    d->bc.shards = d->shards_count;
+    d->bc.segment_max = (uint32_t)d->conf->transfer_segment;
+    blob_make(d);
+    brain_make(d);
+    d->timer_ns = TIME_NEVER;
+    if (!d->out.actions) {
+        d->out.actions = must_alloc(ACTIONS_CAP, sizeof(struct action));
+        d->out.bytes = writer_of(must_alloc(1, BYTES_CAP), BYTES_CAP);
+        d->out.cap = ACTIONS_CAP;
+    }
+    for (uint32_t i = 0; i < d->conf->pools_count; i++) {
+        const struct conf_pool *c = &d->conf->pools[i];
+
+        d->lpools[i] = lpool_of(d, i);
+        d->tags[i] = must_alloc(c->blocks * c->block_rows, sizeof(uint64_t));
+        d->reads[i] = must_alloc(c->blocks, sizeof(uint16_t));
+    }
+    for (uint32_t k = 0; k < d->shards_count; k++)
+        shard_make(d, k);
+    for (uint32_t i = 0; i < d->conf->pools_count; i++)
+        if (layout_of(d, i)->count)
+            pool_fix(d, i, true);
+    memset(d->conns, 0, sizeof(d->conns));
+    memset(d->links, 0, sizeof(d->links));
+    for (uint32_t i = 0; i < LINKS_MAX; i++)
+        d->wants[i] = NONE;
+    trace("%s starts, life %u", d->conf->name, d->life);
+}
+
+void daemon_crash(struct daemon *d)
+{
+    trace("%s crashes", d->conf->name);
+    d->alive = false;
+    net_daemon_gone(d);
+    data_daemon_gone(d);
+    econn_daemon_gone(d);
+    prods_daemon_gone(d);
+    cons_daemon_gone(d);
+    if (d->role == ROLE_ENCODED)
+        encoded_unwatch(d);
+    else
+        langd_unwatch(d);
+}
+
+/* --- shards -----------------------------------------------------------------
+ */
+struct note {
+    struct daemon *d;
+    struct data_note note;
+};
+
+static void note_comes(void *p, uint64_t life, uint64_t k)
+{
+    struct note *n = p;
+    struct event ev = {.type = EV_NOTE, .note = n->note};
+
+    (void)k;
+    if (n->d->alive && n->d->life == life)
+        daemon_step(n->d, &ev);
+    free(n);
+}
+
+void shard_note(struct shard *s, const struct data_note *note)
+{
+    struct note *n = must_alloc(1, sizeof(*n));
+    uint64_t when = W.now_ns + delay_us(W.is.shard_us);
+
+    n->d = s->d;
+    n->note = *note;
+    s->note_ns = when > s->note_ns ? when : s->note_ns + 1;
+    at(s->note_ns, note_comes, n, s->d->life, s->k);
+}
+
+static void shard_address(struct shard *s, const struct order *o)
+{
+    struct address *a = &s->peers[o->cmd.peer];
+
+    if (a->count == o->count && a->to == o->to && a->life == o->to_life &&
+        a->segment_max == o->segment_max)
+        return;
+    if (a->count > 0)
+        data_break(s, o->cmd.peer);
+    *a = (struct address){o->to, o->to_life, o->count, o->segment_max};
+}
+
+static void shard_cmd(struct shard *s, const struct order *o)
+{
+    const struct data_cmd *c = &o->cmd;
+    struct address *a = &s->peers[c->peer % LINKS_MAX];
+    bool quiet = false;
+
+    if (s->landing && c->type <= LAND_CLOSE) {
+        (void)landing_cmd(s->landing, c, &quiet);
+    } else if (s->sending && o->address) {
+        shard_address(s, o);
+    } else if (s->sending && c->type == PEER_OPEN) {
+        if (a->count > 0)
+            sending_peer(s->sending, c->peer, a->count, a->segment_max);
+    } else if (s->sending) {
+        sending_cmd(s->sending, c, &quiet);
+    }
+    if (quiet) {
+        struct data_note n = {
+            .type = s->landing ? NOTE_LAND_QUIET : NOTE_SEND_QUIET,
+            .slot = c->slot,
+            .attempt = c->attempt,
+            .generation = c->generation};
+
+        shard_note(s, &n);
+    }
+}
+
+void shard_drain(struct shard *s)
+{
+    while (s->len > 0) {
+        struct order o = s->orders[s->head];
+
+        s->head = (s->head + 1) % s->cap;
+        s->len--;
+        shard_cmd(s, &o);
+    }
+    if (s->sending)
+        data_pump(s);
+}
+
+static void shard_wakes(void *p, uint64_t life, uint64_t k)
+{
+    struct daemon *d = p;
+
+    if (d->alive && d->life == life)
+        shard_drain(&d->shards[k]);
+}
+
+static void shard_give(struct shard *s, const struct order *o)
+{
+    if (s->len == s->cap) {
+        uint32_t cap = s->cap ? 2 * s->cap : 256;
+        struct order *more = must_alloc(cap, sizeof(*more));
+
+        for (uint32_t i = 0; i < s->len; i++)
+            more[i] = s->orders[(s->head + i) % s->cap];
+        free(s->orders);
+        s->orders = more;
+        s->head = 0;
+        s->cap = cap;
+    }
+    s->orders[(s->head + s->len++) % s->cap] = *o;
+    if (s->len == 1)
+        at(W.now_ns + delay_us(W.is.shard_us), shard_wakes, s->d, s->d->life,
+            s->k);
+}
+
+static void give_all(struct daemon *d, const struct order *o)
+{
+    for (uint32_t k = 0; k < d->shards_count; k++)
+        shard_give(&d->shards[k], o);
+}
+
+static void give_address(struct daemon *d, const struct action *a)
+{
+    struct reader r = reader_of(d->out.bytes.p + a->at, a->len);
+    struct order o = {.address = true, .segment_max = (uint32_t)a->word};
+
+    o.cmd.peer = a->index;
+    while (r.at < r.len) {
+        CHECK(get_u16(&r) == 9, "an address that is not ours");
+        o.to = get_u32(&r);
+        o.to_life = get_u32(&r);
+        (void)get_u8(&r);
+        o.count++;
+    }
+    CHECK(!r.failed && o.count > 0, "addresses that cannot be read");
+    give_all(d, &o);
+}
+
+/* --- carrying out -----------------------------------------------------------
+ */
+static void conn_closed(void *p, uint64_t life, uint64_t conn)
+{
+    struct daemon *d = p;
+
+    (void)conn;
+    if (d->alive && d->life == life && d->conns[conn])
+        econn_close(d->conns[conn]);
+}
+
+static void act(struct daemon *d, const struct action *a)
+{
+    struct span bytes = span_of(d->out.bytes.p + a->at, a->len);
+    struct econn *c = a->conn < CONNS_MAX ? d->conns[a->conn] : NULL;
+
+    switch ((enum action_type)a->type) {
+    case ACT_LOCAL:
+        if (c)
+            econn_deliver(c, bytes);
+        return;
+    case ACT_NOTIFY:
+        if (c)
+            econn_pull(c);
+        return;
+    case ACT_CELL:
+        if (c)
+            econn_cell(c, a->index, a->word);
+        return;
+    case ACT_CONN_CLOSE:
+        at(W.now_ns + delay_us(W.is.local_us), conn_closed, d, d->life,
+            a->conn);
+        return;
+    case ACT_PEER:
+        net_send(d, a->link, bytes);
+        return;
+    case ACT_CONNECT:
+        net_connect(d, a->link, bytes);
+        return;
+    case ACT_DISCONNECT:
+        net_disconnect(d, a->link);
+        return;
+    case ACT_PEER_DATA:
+        give_address(d, a);
+        return;
+    case ACT_DATA:
+        give_all(d, &(struct order){.cmd = a->cmd});
+        return;
+    case ACT_POOL_FIX:
+        pool_fix(d, a->index, false);
+        return;
+    case ACT_ENDED:
+        return;
+    }
+    CHECK(false, "action %u", a->type);
+}
+
+static void one_step(struct daemon *d, struct event *ev)
+{
+    struct out *o = &d->out;
+    bool tight = chance(W.is.tight_out);
+
+    ev->now_ns = W.now_ns;
+    o->count = 0;
+    o->bytes.len = 0;
+    o->bytes.failed = false;
+    o->cap = tight ? 2300 + (uint32_t)between(0, 30) : OUT_ACTIONS;
+    o->bytes.cap = tight ? (160u << 10) + between(0, 400) : OUT_BYTES;
+    d->ops->step(d->brain, ev, o);
+    W.steps++;
+    CHECK(!o->bytes.failed, "the list of actions did not fit: %u", o->count);
+    for (uint32_t i = 0; i < o->count; i++)
+        act(d, &o->actions[i]);
+}
+
+static void time_comes(void *p, uint64_t life, uint64_t no)
+{
+    struct daemon *d = p;
+    struct event ev = {.type = EV_TIME};
+
+    if (!d->alive || d->life != life || d->timer_no != no)
+        return;
+    d->timer_ns = TIME_NEVER;
+    daemon_step(d, &ev);
+}
+
+static void arm(struct daemon *d)
+{
+    uint64_t due = d->ops->deadline(d->brain);
+
+    if (due == d->timer_ns)
+        return;
+    d->timer_ns = due;
+    d->timer_no++;
+    if (due != TIME_NEVER)
+        at(due, time_comes, d, d->life, d->timer_no);
+}
+
+void daemon_step(struct daemon *d, struct event *ev)
+{
+    one_step(d, ev);
+    for (uint32_t i = 0; d->ops->pending(d->brain); i++) {
+        struct event more = {.type = EV_MORE};
+
+        HOLDS(i < MORE_MAX, "no busy loop", "%s is pending for ever",
+            d->conf->name);
+        one_step(d, &more);
+    }
+    arm(d);
+    if (d->role == ROLE_ENCODED)
+        encoded_watch(d);
+    else
+        langd_watch(d);
+}
+
+uint32_t daemon_blocks_free(const struct daemon *d, uint32_t pool)
+{
+    return d->role == ROLE_ENCODED ? encoded_blocks_free(d->brain, pool)
+                                   : langd_blocks_free(d->brain, pool);
+}
+
+/* --- what it says of itself --------------------------------------------------
+ */
+struct seek {
+    struct shower s;
+    const char *name;
+    uint64_t found;
+};
+
+static void seek_row(struct shower *s)
+{
+    (void)s;
+}
+
+static void seek_text(struct shower *s, const char *name, const char *value)
+{
+    (void)s;
+    (void)name;
+    (void)value;
+}
+
+static void seek_number(struct shower *s, const char *name, uint64_t value)
+{
+    struct seek *k = CONTAINER_OF(s, struct seek, s);
+
+    if (strcmp(name, k->name) == 0)
+        k->found = value;
+}
+
+uint64_t daemon_number(struct daemon *d, const char *what, const char *name)
+{
+    struct seek k = {{seek_row, seek_text, seek_number}, name, UINT64_MAX};
+    bool known = d->ops->show(d->brain, what, W.now_ns, &k.s);
+
+    CHECK(known, "%s shows no %s", d->conf->name, what);
+    return k.found;
+}

@@ -1,0 +1,452 @@
+/* data.c - rows on their way. A row is a tag that says whose it is; a message
+ * carries the tags that its memory held when it was read, and a landing copies
+ * them in two halves with time between, so that what goes on is seen.
+ *
+ * Eager: the tags are read soon after the message was handed over, then the
+ * sender is told, and they arrive whenever they arrive, even if the endpoint
+ * is lost meanwhile. Rendezvous: they are read while they land; the sender is
+ * told after that. Nothing is lost but with its endpoint. */
+#include "test/sim/sim.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+
+#define LOST_AFTER (400 * MS) /* a daemon that is not there */
+
+struct place {
+    uint32_t segment, row, token, pool, n;
+    struct piece pieces[PIECES_MAX];
+    bool open;
+};
+
+struct message {
+    struct daemon *from, *to;
+    uint32_t from_life, to_life, k, to_k, token;
+    bool rendezvous, read, done, lost, arrived;
+    uint32_t rows;
+    struct send_batch b;
+    uint8_t header[DATA_HEADER_MAX];
+    uint32_t header_len;
+    uint64_t *tags;
+    struct place *places;
+    uint32_t places_count;
+    uint32_t refs; /* happenings to come */
+    struct message *next, **before;
+};
+
+static struct message *messages;
+static uint32_t messages_count;
+
+uint64_t tag_of(uint32_t instance, uint32_t row)
+{
+    return (uint64_t)instance << 24 | row;
+}
+
+uint32_t tag_instance(uint64_t tag)
+{
+    return (uint32_t)(tag >> 24);
+}
+
+uint32_t tag_row(uint64_t tag)
+{
+    return (uint32_t)(tag & 0xffffff);
+}
+
+uint32_t data_on_the_way(void)
+{
+    return messages_count;
+}
+
+static bool from_lives(const struct message *m)
+{
+    return m->from->alive && m->from->life == m->from_life;
+}
+
+static bool to_lives(const struct message *m)
+{
+    return m->to->alive && m->to->life == m->to_life;
+}
+
+static void later(struct message *m, uint64_t ns, happening fn)
+{
+    m->refs++;
+    at(W.now_ns + ns, fn, m, 0, 0);
+}
+
+/* A happening of m is over. */
+static void message_put(struct message *m)
+{
+    if (--m->refs > 0)
+        return;
+    if (m->next)
+        m->next->before = m->before;
+    *m->before = m->next;
+    messages_count--;
+    free(m->tags);
+    free(m->places);
+    free(m);
+}
+
+/* --- source memory
+ * ------------------------------------------------------------ */
+static void reads_add(struct message *m, uint16_t n)
+{
+    const struct piece *p = m->b.pieces;
+
+    for (uint32_t i = 0; i < m->b.count; i++) {
+        const struct daemon *d = m->from;
+        uint32_t pool = m->b.from[i].pool;
+        uint32_t block_rows = (uint32_t)d->conf->pools[pool].block_rows;
+
+        for (uint32_t k = 0; k < m->b.from[i].pieces; k++, p++)
+            for (uint32_t r = 0; r < p->at + p->rows; r += block_rows)
+                d->reads[pool][p->block + r / block_rows] =
+                    (uint16_t)(d->reads[pool][p->block + r / block_rows] + n);
+    }
+}
+
+/* Reads rows [first, first + rows) of one segment's memory. */
+static void tags_read(
+    struct message *m, uint32_t segment, uint32_t first, uint32_t rows)
+{
+    const struct piece *p = m->b.pieces;
+    uint32_t pool = m->b.from[segment].pool, base = 0, at_row = 0;
+    uint32_t block_rows = (uint32_t)m->from->conf->pools[pool].block_rows;
+
+    for (uint32_t i = 0; i < segment; i++) {
+        p += m->b.from[i].pieces;
+        base += m->b.segments[i].rows;
+    }
+    for (uint32_t k = 0; k < m->b.from[segment].pieces; k++, p++)
+        for (uint32_t r = 0; r < p->rows; r++, at_row++)
+            if (at_row >= first && at_row < first + rows)
+                m->tags[base + at_row] =
+                    m->from->tags[pool]
+                                 [(uint64_t)p->block * block_rows + p->at + r];
+}
+
+/* --- the sender is told
+ * ------------------------------------------------------- */
+static void told_quiet(void *ud, const struct data_note *n)
+{
+    shard_note(ud, n);
+}
+
+static void done(struct message *m)
+{
+    struct shard *s = &m->from->shards[m->k];
+
+    if (m->done)
+        return;
+    m->done = true;
+    if (!from_lives(m))
+        return;
+    reads_add(m, UINT16_MAX); /* one less */
+    sending_done(s->sending, m->token, told_quiet, s);
+    data_pump(s);
+}
+
+static void done_later(void *p, uint64_t a, uint64_t b)
+{
+    (void)a;
+    (void)b;
+    done(p);
+    message_put(p);
+}
+
+/* --- landing
+ * ------------------------------------------------------------------ */
+static void copy(
+    struct message *m, const struct place *pl, uint32_t from, uint32_t rows)
+{
+    struct daemon *d = m->to;
+    const struct segment *seg = &m->b.segments[pl->segment];
+    uint32_t block_rows = (uint32_t)d->conf->pools[pl->pool].block_rows;
+    uint32_t row = 0, seen = NONE;
+
+    for (uint32_t i = 0; i < pl->n; i++)
+        for (uint32_t r = 0; r < pl->pieces[i].rows; r++, row++) {
+            uint64_t to = (uint64_t)pl->pieces[i].block * block_rows +
+                          pl->pieces[i].at + r;
+            uint32_t block = (uint32_t)(to / block_rows);
+
+            if (row < from || row >= from + rows)
+                continue;
+            if (block != seen)
+                langd_watch_landing(d, pl->pool, block, seg);
+            seen = block;
+            d->tags[pl->pool][to] = m->tags[pl->row + row];
+        }
+}
+
+static void place_end(struct message *m, struct place *pl, bool ok)
+{
+    struct shard *s = &m->to->shards[m->to_k];
+    struct data_note note, quiet;
+    uint32_t quiets;
+
+    pl->open = false;
+    if (landing_end(s->landing, pl->token, ok, &note, &quiets, &quiet))
+        shard_note(s, &note);
+    for (; quiets > 0; quiets--)
+        shard_note(s, &quiet);
+}
+
+/* Can the source still be read? */
+static bool readable(const struct message *m)
+{
+    return !m->rendezvous || (from_lives(m) && !m->done);
+}
+
+static void finish(struct message *m)
+{
+    for (uint32_t i = 0; i < m->places_count; i++)
+        if (m->places[i].open)
+            return;
+    if (m->rendezvous && !m->lost)
+        later(m, delay_us(W.is.data_us), done_later);
+}
+
+static void half_two(void *p, uint64_t i, uint64_t b)
+{
+    struct message *m = p;
+    struct place *pl = &m->places[i];
+    uint32_t rows = m->b.segments[pl->segment].rows, half = rows / 2;
+    bool ok = readable(m);
+
+    (void)b;
+    if (to_lives(m)) {
+        if (ok && m->rendezvous)
+            tags_read(m, pl->segment, half, rows - half);
+        if (ok)
+            copy(m, pl, half, rows - half);
+        place_end(m, pl, ok);
+        finish(m);
+    }
+    message_put(m);
+}
+
+static void half_one(struct message *m, uint32_t i)
+{
+    struct place *pl = &m->places[i];
+    uint32_t half = m->b.segments[pl->segment].rows / 2;
+
+    if (readable(m)) {
+        if (m->rendezvous)
+            tags_read(m, pl->segment, 0, half);
+        copy(m, pl, 0, half);
+    }
+    m->refs++;
+    if (m->rendezvous)
+        at(W.now_ns + delay_us(W.is.data_us), half_two, m, i, 0);
+    else
+        half_two(m, i, 0);
+}
+
+static void segment_comes(
+    struct message *m, uint32_t i, uint32_t row, const struct segment *seg)
+{
+    struct shard *s = &m->to->shards[m->to_k];
+    struct place *pl = &m->places[m->places_count];
+    uint32_t bad;
+    enum err e = landing_begin(
+        s->landing, seg, &pl->pool, pl->pieces, &pl->n, &pl->token, &bad);
+
+    if (bad != NONE) {
+        struct data_note n = {.type = NOTE_LAND_BAD,
+            .slot = bad,
+            .attempt = seg->attempt,
+            .generation = seg->generation};
+
+        shard_note(s, &n);
+    }
+    if (e != OK) {
+        trace("%s drops %llu g%llx a%u rows %u+%u: %s", m->to->conf->name,
+            (unsigned long long)seg->room,
+            (unsigned long long)seg->generation & 0xffffff, seg->attempt,
+            seg->first, seg->rows, err_name(e));
+        return;
+    }
+    pl->segment = i;
+    pl->row = row;
+    pl->open = true;
+    m->places_count++;
+}
+
+/* The message is at the other side. */
+static void arrives(void *p, uint64_t a, uint64_t b)
+{
+    struct message *m = p;
+    struct segment segs[SEGMENTS_MAX];
+    uint32_t count, row = 0;
+
+    (void)a;
+    (void)b;
+    if (!to_lives(m) || !readable(m) || !m->read) {
+        message_put(m);
+        return;
+    }
+    if (W.cut[m->from->index][m->to->index]) {
+        later(m, 50 * MS, arrives); /* TCP says it again */
+        message_put(m);
+        return;
+    }
+    /* A shard hears its loop before it looks at what came. */
+    shard_drain(&m->to->shards[m->to_k]);
+    CHECK(segments_get(span_of(m->header, m->header_len), m->b.bytes, segs,
+              &count) == OK &&
+              count == m->b.count,
+        "a header of our own");
+    for (uint32_t i = 0; i < count; row += segs[i++].rows)
+        segment_comes(m, i, row, &segs[i]);
+    m->arrived = true;
+    for (uint32_t i = 0; i < m->places_count; i++)
+        half_one(m, i);
+    if (m->places_count == 0)
+        finish(m);
+    message_put(m);
+}
+
+/* Eager: the carrier has its own copy now. */
+static void eager_read(void *p, uint64_t a, uint64_t b)
+{
+    struct message *m = p;
+
+    (void)a;
+    (void)b;
+    if (from_lives(m) && !m->done && !m->lost) {
+        for (uint32_t i = 0; i < m->b.count; i++)
+            tags_read(m, i, 0, m->b.segments[i].rows);
+        m->read = true;
+        later(m, delay_us(W.is.data_us), arrives);
+        later(m, delay_us(W.is.data_us), done_later);
+    }
+    message_put(m);
+}
+
+/* --- sending
+ * ------------------------------------------------------------------ */
+static void message_new(
+    struct shard *s, const struct send_batch *b, uint32_t token)
+{
+    const struct address *a = &s->peers[b->peer];
+    struct message *m = must_alloc(1, sizeof(*m));
+
+    CHECK(b->address < a->count, "address %u of %u", b->address, a->count);
+    m->from = s->d;
+    m->from_life = s->d->life;
+    m->k = s->k;
+    m->to = W.daemons[a->to];
+    m->to_life = a->life;
+    m->to_k = b->address;
+    m->token = token;
+    m->b = *b;
+    m->header_len = segments_put(m->header, b->segments, b->count);
+    m->rendezvous = chance(W.is.rendezvous);
+    for (uint32_t i = 0; i < b->count; i++)
+        m->rows += b->segments[i].rows;
+    m->tags = must_alloc(m->rows, sizeof(uint64_t));
+    m->places = must_alloc(b->count, sizeof(*m->places));
+    m->refs = 1;
+    m->next = messages;
+    m->before = &messages;
+    if (messages)
+        messages->before = &m->next;
+    messages = m;
+    messages_count++;
+    reads_add(m, 1);
+    if (!to_lives(m)) {
+        later(m, between(1, LOST_AFTER), done_later);
+        m->lost = true;
+    } else if (m->rendezvous) {
+        m->read = true;
+        later(m, delay_us(W.is.data_us), arrives);
+    } else {
+        later(m, delay_us(W.is.data_us / 4), eager_read);
+    }
+    message_put(m);
+}
+
+static void peer_not_there(void *p, uint64_t life, uint64_t peer)
+{
+    struct shard *s = p;
+
+    if (s->d->alive && s->d->life == life)
+        data_break(s, (uint32_t)peer);
+}
+
+void data_pump(struct shard *s)
+{
+    struct send_batch b;
+    uint32_t token;
+
+    while (sending_next(s->sending, &b, &token)) {
+        const struct address *a = &s->peers[b.peer];
+        const struct daemon *to = W.daemons[a->to];
+
+        message_new(s, &b, token);
+        if (!to->alive || to->life != a->life)
+            at(W.now_ns + between(1, 20) * MS, peer_not_there, s, s->d->life,
+                b.peer);
+    }
+}
+
+/* --- what goes wrong
+ * ----------------------------------------------------------- */
+/* The endpoint of a shard to a peer is lost: what was read may still arrive,
+ * what was not never will, and all is told to the sender, before long. */
+void data_break(struct shard *s, uint32_t peer)
+{
+    struct data_note note = {.type = NOTE_PEER_BROKEN, .peer = peer};
+
+    trace("%s shard %u: endpoint of peer %u is lost", s->d->conf->name, s->k,
+        peer);
+    for (struct message *m = messages; m; m = m->next)
+        if (m->from == s->d && m->from_life == s->d->life && m->k == s->k &&
+            m->b.peer == peer && !m->done && !m->lost) {
+            m->lost = true;
+            later(m, between(0, 5) * MS, done_later);
+        }
+    sending_broken(s->sending, peer);
+    shard_note(s, &note);
+}
+
+void data_break_one(void)
+{
+    uint32_t i = (uint32_t)between(0, W.daemons_count - 1);
+    struct daemon *d = W.daemons[i];
+    uint32_t peer = (uint32_t)between(0, d->conf->limit_peers - 1);
+    struct shard *s = &d->shards[between(0, d->shards_count - 1)];
+
+    if (d->alive && d->role == ROLE_ENCODED && s->peers[peer].count > 0)
+        data_break(s, peer);
+}
+
+static void daemon_lost(void *p, uint64_t life, uint64_t index)
+{
+    struct daemon *d = p;
+
+    for (uint32_t k = 0; d->alive && d->life == life && k < d->shards_count;
+         k++)
+        for (uint32_t peer = 0; peer < LINKS_MAX; peer++) {
+            const struct address *a = &d->shards[k].peers[peer];
+
+            if (a->count > 0 && a->to == index &&
+                (!W.daemons[index]->alive || W.daemons[index]->life != a->life))
+                data_break(&d->shards[k], peer);
+        }
+}
+
+/* Endpoints to a daemon that died are lost; what it read from its own memory
+ * may still land elsewhere. */
+void data_daemon_gone(struct daemon *gone)
+{
+    for (uint32_t i = 0; i < W.daemons_count; i++) {
+        struct daemon *d = W.daemons[i];
+
+        if (d->role == ROLE_ENCODED && d->alive)
+            at(W.now_ns + between(1, 30) * MS, daemon_lost, d, d->life,
+                gone->index);
+    }
+}

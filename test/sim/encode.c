@@ -1,0 +1,396 @@
+/* encode.c - encode engines: announce, write rows as tags, commit them in
+ * pieces, and all the ways of not doing so. A script is a prod: one announce
+ * instance with up to three connections of one session. */
+#include "test/sim/sim.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define GARBAGE UINT32_MAX
+
+static struct prod *prods;
+static struct econn *kept[DAEMONS_MAX][4][1 + READERS_MAX];
+
+struct econn *session_conn(struct daemon *d, uint32_t session, uint32_t i)
+{
+    struct econn **c = &kept[d->index][session][i];
+    char name[16];
+
+    if (!d->alive)
+        return NULL;
+    if (*c && ((*c)->life != d->life || (*c)->ended || (*c)->dead || (*c)->bye))
+        *c = NULL;
+    if (!*c) {
+        snprintf(name, sizeof(name), "s%u", session);
+        *c = econn_open(d, name, 1000 + session % 2);
+    }
+    return econn_usable(*c) ? *c : NULL;
+}
+
+const struct prod *prod_of(uint32_t instance)
+{
+    for (struct prod *p = prods; p; p = p->next)
+        if (p->instance == instance)
+            return p;
+    return NULL;
+}
+
+/* --- writing
+ * ------------------------------------------------------------------ */
+static void write_row(const struct handle *h, uint32_t row, uint64_t tag)
+{
+    h->prod->d->tags[h->prod->pool][handle_row(h, row)] = tag;
+}
+
+static bool usable(const struct handle *h)
+{
+    return h && !h->refused && !h->released && econn_usable(h->c);
+}
+
+/* A process that is not dead writes what it may, also what nobody wants. */
+static void scribble(struct prod *p)
+{
+    for (uint32_t i = 0; i < p->conns; i++) {
+        struct handle *h = p->h[i];
+        uint32_t row;
+
+        if (!h || !h->may_write || h->c->dead || h->c->life != p->d->life ||
+            !p->d->alive || p->max_rows == 0 || !h->ended || !h->runs)
+            continue;
+        row = (uint32_t)between(0, p->max_rows - 1);
+        write_row(h, row, tag_of(GARBAGE, row));
+    }
+}
+
+/* Rows of piece i of the plan. */
+static void piece_of(
+    const struct prod *p, uint32_t i, uint32_t *first, uint32_t *rows)
+{
+    uint32_t at_row = (uint32_t)((uint64_t)p->total * i / p->pieces);
+
+    *first = at_row;
+    *rows = (uint32_t)((uint64_t)p->total * (i + 1) / p->pieces) - at_row;
+}
+
+static struct handle *writer_of_rows(struct prod *p)
+{
+    uint32_t start = (uint32_t)between(0, p->conns - 1);
+
+    for (uint32_t i = 0; i < p->conns; i++) {
+        struct handle *h = p->h[(start + i) % p->conns];
+
+        if (usable(h) && h->seen_granted && h->may_write && !h->ended)
+            return h;
+    }
+    return NULL;
+}
+
+static struct span aux_of(const struct prod *p)
+{
+    static uint8_t bytes[AUX_MAX];
+
+    memset(bytes, (int)(p->instance & 0xff), sizeof(bytes));
+    return span_of(bytes, p->aux);
+}
+
+static void stop_writing(struct prod *p)
+{
+    p->final_sent = true;
+    for (uint32_t i = 0; i < p->conns; i++)
+        if (p->h[i])
+            p->h[i]->may_write = false;
+}
+
+static void commit_wrong(struct prod *p, struct handle *h)
+{
+    struct local_msg m = {.type = LOCAL_COMMIT};
+
+    p->commit_wrong = false;
+    m.commit.cell = h->cell;
+    m.commit.tag = h->tag;
+    m.commit.first = p->max_rows;
+    m.commit.rows = 1;
+    m.commit.total = ROWS_UNKNOWN;
+    econn_send(h->c, &m, NULL);
+}
+
+static void commit(struct prod *p, struct handle *h)
+{
+    struct local_msg m = {.type = LOCAL_COMMIT};
+    bool last = p->piece + 1 >= p->pieces;
+    bool final = p->piece >= p->pieces || (last && !p->separate_final);
+
+    m.commit.cell = h->cell;
+    m.commit.tag = h->tag;
+    m.commit.total = ROWS_UNKNOWN;
+    if (p->piece < p->pieces) {
+        piece_of(p, p->order[p->piece], &m.commit.first, &m.commit.rows);
+        for (uint32_t r = 0; r < m.commit.rows; r++)
+            write_row(
+                h, m.commit.first + r, tag_of(p->instance, m.commit.first + r));
+        p->piece++;
+    }
+    if (final) {
+        m.commit.flags = FLAG_FINAL;
+        m.commit.total = p->total;
+        if (!p->known)
+            m.commit.aux = aux_of(p);
+        stop_writing(p);
+    }
+    econn_send(h->c, &m, h);
+}
+
+/* --- the script
+ * ---------------------------------------------------------------- */
+static void bind_view(struct prod *p, struct handle *h)
+{
+    struct local_msg m = {.type = LOCAL_ATTACH};
+
+    h->bound = true;
+    h->prod = p;
+    h->rights = chance(700) ? RIGHT_WRITE | RIGHT_WATCH : RIGHT_WATCH;
+    m.attach.room = p->room;
+    m.attach.cell = h->cell;
+    m.attach.tag = h->tag;
+    m.attach.rights = h->rights;
+    econn_send(h->c, &m, h);
+}
+
+static void announce(struct prod *p, struct handle *h)
+{
+    struct local_msg m = {.type = LOCAL_ANNOUNCE};
+
+    p->announced = h->bound = h->owner = true;
+    h->prod = p;
+    h->rights = RIGHT_WRITE | RIGHT_WATCH;
+    m.announce.room = p->room;
+    m.announce.cell = h->cell;
+    m.announce.tag = h->tag;
+    m.announce.pool = (uint16_t)p->pool;
+    m.announce.storage = p->storage;
+    m.announce.flags = p->flags;
+    m.announce.max_rows = p->max_rows;
+    m.announce.total = p->known ? p->total : ROWS_UNKNOWN;
+    m.announce.required_dst = (uint16_t)p->required;
+    m.announce.deadline_ms = p->deadline_ms;
+    memcpy(m.announce.key.b, &p->key, sizeof(p->key));
+    if (p->known)
+        m.announce.aux = aux_of(p);
+    trace("%s announces %llu as instance %u: max %u total %u%s required %u",
+        p->d->conf->name, (unsigned long long)p->room, p->instance, p->max_rows,
+        p->total, p->known ? "" : " (unknown)", p->required);
+    econn_send(h->c, &m, h);
+}
+
+static void bind_one(struct prod *p, uint32_t i)
+{
+    struct econn *c = session_conn(p->d, p->session, i);
+    struct handle *h = c ? handle_new(c) : NULL;
+
+    if (!h)
+        return;
+    p->h[i] = h;
+    if (i == 0)
+        announce(p, h);
+    else
+        bind_view(p, h);
+}
+
+static bool gone(const struct handle *h)
+{
+    return h->released || h->refused || !econn_usable(h->c);
+}
+
+static bool all_gone(const struct prod *p)
+{
+    for (uint32_t i = 0; i < p->conns; i++)
+        if (p->h[i] && !gone(p->h[i]))
+            return false;
+    return true;
+}
+
+static void let_go(struct prod *p)
+{
+    for (uint32_t i = 0; i < p->conns; i++)
+        if (p->h[i] && !gone(p->h[i]) && (W.healing || chance(500)))
+            handle_release(p->h[i], ROWS_UNKNOWN);
+    p->over = all_gone(p);
+}
+
+static void give_up(struct prod *p)
+{
+    struct local_msg m = {.type = LOCAL_ABORT};
+    struct handle *h = p->h[0];
+
+    p->aborts = false;
+    trace("%s: engine gives room %llu up", p->d->conf->name,
+        (unsigned long long)p->room);
+    if (chance(W.is.vanish)) {
+        if (chance(300))
+            econn_close(h->c);
+        else
+            econn_die(h->c);
+    } else if (chance(500)) {
+        handle_release(h, ROWS_UNKNOWN);
+    } else {
+        m.abort.cell = h->cell;
+        m.abort.tag = h->tag;
+        m.abort.text = span_str("the engine gave up");
+        econn_send(h->c, &m, NULL);
+    }
+}
+
+static bool saw_end(const struct prod *p)
+{
+    for (uint32_t i = 0; i < p->conns; i++)
+        if (p->h[i] && p->h[i]->ended)
+            return true;
+    return false;
+}
+
+static void prod_acts(struct prod *p)
+{
+    struct handle *h = p->h[0];
+
+    for (uint32_t i = 1; i < p->conns; i++)
+        if (!p->h[i] && (p->announced || p->early) && !saw_end(p) &&
+            chance(300))
+            bind_one(p, i);
+    if (!h) {
+        bind_one(p, 0);
+        return;
+    }
+    if (h->refused || saw_end(p) || gone(h)) {
+        /* Without its owner nobody goes on with the room. */
+        if (W.healing || chance(400))
+            let_go(p);
+        return;
+    }
+    if (p->aborts && W.now_ns >= p->abort_ns) {
+        give_up(p);
+        return;
+    }
+    if (p->silent && !W.healing)
+        return;
+    if (p->final_sent) {
+        if ((p->flags & FLAG_OPEN) && (W.healing || chance(20)))
+            handle_release(h, ROWS_UNKNOWN);
+        return;
+    }
+    h = writer_of_rows(p);
+    if (h && p->commit_wrong)
+        commit_wrong(p, h);
+    if (h)
+        commit(p, h);
+}
+
+static void prod_tick(void *ptr, uint64_t a, uint64_t b)
+{
+    struct prod *p = ptr;
+    uint64_t pace = W.healing ? 5 * MS : p->pace_ns;
+
+    (void)a;
+    (void)b;
+    if (!p->d->alive || (p->life && p->life != p->d->life))
+        p->over = true;
+    if (p->over)
+        return;
+    if (!p->life)
+        p->life = p->d->life;
+    if (chance(W.is.late_rows))
+        scribble(p);
+    prod_acts(p);
+    if (!p->over)
+        at(W.now_ns + 1000 + between(0, 2 * pace), prod_tick, p, 0, 0);
+}
+
+void prod_start(struct prod *p, uint64_t when_ns)
+{
+    at(when_ns, prod_tick, p, 0, 0);
+}
+
+void prod_answer(struct handle *h, uint32_t type, const struct local_answer *a)
+{
+    if (a->err && (type == LOCAL_ANNOUNCE || type == LOCAL_ATTACH)) {
+        h->refused = true;
+        h->err = a->err;
+        if (h->c->handles[h->cell] == h)
+            h->c->handles[h->cell] = NULL;
+    }
+}
+
+void prod_event(struct handle *h, const struct local_event *e)
+{
+    if (h->owner && (e->what & EVENT_DONE))
+        W.succeeded++;
+    if (h->owner && (e->what & EVENT_FAILED))
+        W.failed++;
+}
+
+struct prod *prod_new(struct daemon *d, uint64_t room)
+{
+    struct prod *p = must_alloc(1, sizeof(*p));
+
+    p->d = d;
+    p->room = room;
+    p->instance = ++W.instances;
+    p->conns = 1;
+    p->pieces = 1;
+    p->storage = STORAGE_COMPACT;
+    p->known = true;
+    p->required = 1;
+    p->pace_ns = MS;
+    for (uint32_t i = 0; i < ARRAY_LEN(p->order); i++)
+        p->order[i] = i;
+    p->next = prods;
+    prods = p;
+    return p;
+}
+
+bool prods_over(void)
+{
+    for (struct prod *p = prods; p; p = p->next)
+        if (!p->over)
+            return false;
+    return true;
+}
+
+const char *prods_left(void)
+{
+    static char text[400];
+    size_t n = 0;
+
+    text[0] = 0;
+    for (struct prod *p = prods; p && n < 300; p = p->next)
+        if (!p->over)
+            n += (size_t)snprintf(text + n, sizeof(text) - n, " %s:%llu",
+                p->d->conf->name, (unsigned long long)p->room);
+    return text;
+}
+
+void prods_daemon_gone(struct daemon *d)
+{
+    for (struct prod *p = prods; p; p = p->next)
+        if (p->d == d && p->life)
+            p->over = true;
+}
+
+struct handle *prod_writer(struct daemon *d, uint64_t room, uint32_t block)
+{
+    for (struct prod *p = prods; p; p = p->next)
+        for (uint32_t i = 0;
+             p->d == d && p->life == d->life && p->room == room && i < p->conns;
+             i++) {
+            struct handle *h = p->h[i];
+
+            if (!h || !h->may_write || h->c->dead_told || h->c->bye)
+                continue;
+            for (uint32_t k = 0; k < h->runs; k++)
+                if (block >= h->run[k].block &&
+                    block - h->run[k].block < h->run[k].blocks)
+                    return h;
+        }
+    return NULL;
+}

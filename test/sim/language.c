@@ -1,0 +1,331 @@
+/* language.c - language engines: request, read, release, and all the ways of
+ * not doing so. What is read is compared with what must be there: every row
+ * of the room, all of one announce instance, at its place. */
+#include "test/sim/sim.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static struct cons *conss;
+
+/* --- reading
+ * ------------------------------------------------------------------- */
+void cons_read(
+    const struct handle *h, uint32_t from, uint32_t to, const char *when)
+{
+    struct handle *own = (struct handle *)(uintptr_t)h;
+    const struct cons *c = h->cons;
+
+    for (uint32_t r = from; r < to; r++) {
+        uint64_t tag = c->d->tags[c->pool][handle_row(h, r)];
+        uint32_t instance = tag_instance(tag);
+        const struct prod *p;
+
+        if (own->instance == instance && tag_row(tag) == r)
+            continue;
+        p = prod_of(instance);
+        HOLDS(p && p->room == c->room && p->d->index == c->encoder,
+            "rows are of the room",
+            "%s room %llu g%llx row %u %s: instance %u row %u (room %llu)",
+            c->d->conf->name, (unsigned long long)c->room,
+            (unsigned long long)h->generation & 0xffffff, r, when, instance,
+            tag_row(tag), p ? (unsigned long long)p->room : 0);
+        HOLDS(tag_row(tag) == r, "rows are in their place",
+            "%s room %llu row %u %s: holds row %u", c->d->conf->name,
+            (unsigned long long)c->room, r, when, tag_row(tag));
+        HOLDS(own->instance == 0 || own->instance == instance,
+            "rows are of one announce",
+            "%s room %llu row %u %s: instance %u, before %u", c->d->conf->name,
+            (unsigned long long)c->room, r, when, instance, own->instance);
+        own->instance = instance;
+    }
+}
+
+static bool usable(const struct handle *h)
+{
+    return h && !h->refused && !h->released && econn_usable(h->c);
+}
+
+static bool gone(const struct handle *h)
+{
+    return h->released || h->refused || !econn_usable(h->c);
+}
+
+static bool all_gone(const struct cons *c)
+{
+    for (uint32_t i = 0; i < c->conns; i++)
+        if (c->h[i] && !gone(c->h[i]))
+            return false;
+    return true;
+}
+
+/* --- the script
+ * ----------------------------------------------------------------- */
+static struct span encoder_name(const struct cons *c)
+{
+    return c->null ? span_str("null")
+                   : span_str(W.daemons[c->encoder]->conf->name);
+}
+
+static void request(struct cons *c, struct handle *h)
+{
+    struct local_msg m = {.type = LOCAL_REQUEST};
+
+    c->requested = h->owner = true;
+    h->cons = c;
+    h->rights = RIGHT_READ;
+    m.request.room = c->room;
+    m.request.cell = h->cell;
+    m.request.tag = h->tag;
+    m.request.pool = (uint16_t)c->pool;
+    m.request.mode = c->mode;
+    m.request.storage = c->storage;
+    m.request.rows = c->rows;
+    m.request.readers = (uint16_t)c->readers;
+    m.request.required_dst = (uint16_t)c->required;
+    m.request.group = c->group;
+    m.request.group_size = c->group_size;
+    m.request.deadline_ms = c->deadline_ms;
+    memcpy(m.request.key.b, &c->key, sizeof(c->key));
+    m.request.encoder = encoder_name(c);
+    trace("%s requests %llu of %s, mode %u rows %u readers %u required %u",
+        c->d->conf->name, (unsigned long long)c->room,
+        W.daemons[c->encoder]->conf->name, c->mode, c->rows, c->readers,
+        c->required);
+    econn_send(h->c, &m, h);
+}
+
+static void attach(struct cons *c, struct handle *h)
+{
+    struct local_msg m = {.type = LOCAL_ATTACH};
+
+    h->cons = c;
+    h->rights = RIGHT_READ;
+    m.attach.room = c->room;
+    m.attach.cell = h->cell;
+    m.attach.tag = h->tag;
+    m.attach.rights = h->rights;
+    m.attach.encoder = encoder_name(c);
+    econn_send(h->c, &m, h);
+}
+
+static void bind_one(struct cons *c, uint32_t i)
+{
+    struct econn *e = session_conn(c->d, c->session, i);
+    struct handle *h = e ? handle_new(e) : NULL;
+
+    if (!h)
+        return;
+    c->h[i] = h;
+    if (i == 0)
+        request(c, h);
+    else
+        attach(c, h);
+}
+
+static void give_up(struct cons *c)
+{
+    struct local_msg m = {.type = LOCAL_ABORT};
+    struct handle *h = c->h[0];
+
+    c->aborts = false;
+    trace("%s: engine gives room %llu up", c->d->conf->name,
+        (unsigned long long)c->room);
+    if (chance(W.is.vanish)) {
+        if (chance(300))
+            econn_close(h->c);
+        else
+            econn_die(h->c);
+    } else if (chance(500)) {
+        handle_release(h, ROWS_UNKNOWN);
+    } else {
+        m.abort.cell = h->cell;
+        m.abort.tag = h->tag;
+        m.abort.reason = ERR_ABORTED;
+        econn_send(h->c, &m, NULL);
+    }
+}
+
+/* Rows of a stream: reads what is there, gives a prefix back. */
+static void consume(struct cons *c, struct handle *h)
+{
+    uint32_t seen = min_u32(h->seen_rows, h->shown);
+    uint32_t want = W.healing ? 1 : max_u32(1, c->window);
+
+    if (c->mode != MODE_STREAM || seen <= h->given ||
+        (seen - h->given < want && !h->seen_ready))
+        return;
+    cons_read(h, h->given, seen, "when it was consumed");
+    handle_release(h, W.healing ? seen : (uint32_t)between(h->given + 1, seen));
+}
+
+static void handle_acts(struct cons *c, struct handle *h)
+{
+    if (!usable(h))
+        return;
+    if (h->seen_failed) {
+        if (W.healing || chance(500))
+            handle_release(h, ROWS_UNKNOWN);
+        return;
+    }
+    if (h->seen_ready && W.now_ns >= c->ready_ns + c->hold_ns) {
+        HOLDS(h->shown == h->total, "ready shows all",
+            "%s room %llu: %u of %u rows", c->d->conf->name,
+            (unsigned long long)c->room, h->shown, h->total);
+        cons_read(h, h->given, h->shown, "before it was released");
+        handle_release(h, ROWS_UNKNOWN);
+        return;
+    }
+    consume(c, h);
+}
+
+static void cons_acts(struct cons *c)
+{
+    struct handle *h = c->h[0];
+
+    for (uint32_t i = 1; i < c->conns; i++)
+        if (!c->h[i] && (c->requested || chance(50)) &&
+            (W.healing || chance(200)))
+            bind_one(c, i);
+    if (!h) {
+        bind_one(c, 0);
+        return;
+    }
+    if (c->silent && !W.healing)
+        return;
+    if (c->aborts && W.now_ns >= c->abort_ns && usable(h)) {
+        give_up(c);
+        return;
+    }
+    for (uint32_t i = 0; i < c->conns; i++)
+        if (c->h[i])
+            handle_acts(c, c->h[i]);
+    if (!gone(h))
+        return;
+    /* Readers go when the owner went. */
+    for (uint32_t i = 1; i < c->conns; i++)
+        if (usable(c->h[i]) &&
+            (c->h[i]->ended || h->refused || h->reason || !h->seen_ready))
+            if (W.healing || chance(100)) {
+                if (c->h[i]->shown > c->h[i]->given)
+                    cons_read(
+                        c->h[i], c->h[i]->given, c->h[i]->shown, "at the end");
+                handle_release(c->h[i], ROWS_UNKNOWN);
+            }
+    for (uint32_t i = 1; i < c->conns && !h->refused; i++)
+        if (!c->h[i] && h->seen_ready)
+            return; /* a reader was announced and has still to come */
+    c->over = all_gone(c);
+}
+
+static void cons_tick(void *ptr, uint64_t a, uint64_t b)
+{
+    struct cons *c = ptr;
+    uint64_t pace = W.healing ? 5 * MS : 3 * MS;
+
+    (void)a;
+    (void)b;
+    if (!c->d->alive || (c->life && c->life != c->d->life))
+        c->over = true;
+    if (c->over)
+        return;
+    if (!c->life)
+        c->life = c->d->life;
+    cons_acts(c);
+    if (!c->over)
+        at(W.now_ns + 1000 + between(0, 2 * pace), cons_tick, c, 0, 0);
+}
+
+void cons_start(struct cons *c, uint64_t when_ns)
+{
+    at(when_ns, cons_tick, c, 0, 0);
+}
+
+void cons_answer(struct handle *h, uint32_t type, const struct local_answer *a)
+{
+    if (a->err && (type == LOCAL_REQUEST || type == LOCAL_ATTACH)) {
+        HOLDS(!h->cons->must_succeed || type == LOCAL_ATTACH,
+            "a healed world serves", "room %llu refused: %.*s",
+            (unsigned long long)h->cons->room, (int)a->text.len,
+            (const char *)a->text.p);
+        h->refused = true;
+        h->err = a->err;
+        if (h->c->handles[h->cell] == h)
+            h->c->handles[h->cell] = NULL;
+    } else if (type == LOCAL_REQUEST && h->cons->mode == MODE_STREAM) {
+        HOLDS(a->a >= 2 * h->c->block_rows, "a stream has a window",
+            "%u rows of %u", a->a, h->c->block_rows);
+        h->cons->window = (uint32_t)between(1, a->a);
+    }
+}
+
+void cons_event(struct handle *h, const struct local_event *e)
+{
+    struct cons *c = h->cons;
+    const struct prod *p;
+
+    if (e->what & EVENT_FAILED)
+        HOLDS(!c->must_succeed, "a healed world serves",
+            "%s room %llu failed: %s %.*s", c->d->conf->name,
+            (unsigned long long)c->room, err_name((enum err)e->reason),
+            (int)e->text.len, (const char *)e->text.p);
+    if (!(e->what & EVENT_READY))
+        return;
+    c->ready_ns = c->ready_ns ? c->ready_ns : W.now_ns;
+    HOLDS(e->total != ROWS_UNKNOWN && e->rows == e->total, "ready shows all",
+        "room %llu: %u of %u", (unsigned long long)c->room, e->rows, e->total);
+    if (c->null || e->total == 0 || !h->instance)
+        return;
+    p = prod_of(h->instance);
+    HOLDS(p->total == e->total, "the total is the announced one",
+        "room %llu: %u, announced %u", (unsigned long long)c->room, e->total,
+        p->total);
+    HOLDS(e->aux.len == p->aux &&
+              (p->aux == 0 || e->aux.p[0] == (p->instance & 0xff)),
+        "aux is the announced one", "room %llu: %u bytes, announced %u",
+        (unsigned long long)c->room, e->aux.len, p->aux);
+}
+
+struct cons *cons_new(struct daemon *d, uint32_t encoder, uint64_t room)
+{
+    struct cons *c = must_alloc(1, sizeof(*c));
+
+    c->d = d;
+    c->encoder = encoder;
+    c->room = room;
+    c->conns = 1;
+    c->required = 1;
+    c->next = conss;
+    conss = c;
+    return c;
+}
+
+bool cons_over(void)
+{
+    for (struct cons *c = conss; c; c = c->next)
+        if (!c->over)
+            return false;
+    return true;
+}
+
+const char *cons_left(void)
+{
+    static char text[400];
+    size_t n = 0;
+
+    text[0] = 0;
+    for (struct cons *c = conss; c && n < 300; c = c->next)
+        if (!c->over)
+            n += (size_t)snprintf(text + n, sizeof(text) - n, " %s:%llu",
+                c->d->conf->name, (unsigned long long)c->room);
+    return text;
+}
+
+void cons_daemon_gone(struct daemon *d)
+{
+    for (struct cons *c = conss; c; c = c->next)
+        if (c->d == d && c->life)
+            c->over = true;
+}

@@ -1,0 +1,335 @@
+/* sim.h - a seeded world with virtual time around the real brains: daemons
+ * with their shards, the networks between them, engines with their scripts,
+ * and what must always hold. One world per process; one thread.
+ *
+ * Everything that happens is an entry of one queue, ordered by virtual time
+ * with a seeded tie-break. Nothing here is random but by the seed. */
+#ifndef MMX_SIM_H
+#define MMX_SIM_H
+
+#include "core/brain.h"
+#include "core/landing.h"
+#include "core/sending.h"
+
+#define MS          NS_PER_MS
+#define DAEMONS_MAX 8
+#define SHARDS_MAX  3
+#define CONNS_MAX   16
+#define CELLS       16
+#define LINKS_MAX   16
+#define READERS_MAX 2
+
+struct daemon;
+struct econn;
+struct handle;
+
+/* --- world.c: time, chance, the queue, the trace -------------------------- */
+typedef void (*happening)(void *p, uint64_t a, uint64_t b);
+
+/* What this seed's world is like. Rates are per thousand. */
+struct nature {
+    uint32_t encodeds, langds, deliveries;
+    uint32_t loss, twice, late, cut_ms, partition_ms, crash_ms, break_ms;
+    uint32_t net_us, data_us, local_us, shard_us; /* longest usual delays */
+    uint32_t stall;  /* an engine stops reading for long */
+    uint32_t abort;  /* rooms whose engine aborts */
+    uint32_t vanish; /* rooms in whose midst an engine's process goes */
+    uint32_t silent; /* engines that do nothing until all heals */
+    uint32_t wrong;  /* keys, storage, counts that do not match */
+    uint32_t stream, several, unknown, open, null, rendezvous, group;
+    uint32_t readers, lonely, shuffle, late_rows, long_hold, tight_out, again;
+    uint64_t faults_ns; /* how long the first phase lasts */
+};
+
+struct world {
+    uint64_t seed, rng, now_ns, steps, still;
+    struct nature is;
+    struct daemon *daemons[DAEMONS_MAX];
+    uint32_t daemons_count;
+    uint32_t instances; /* announces so far */
+    bool healing;       /* no more faults; everybody behaves */
+    bool loud;          /* every trace line to stdout */
+    bool quiet;         /* no trace at all after a failure */
+    bool show_steps;
+    const char *canary;
+    bool cut[DAEMONS_MAX][DAEMONS_MAX]; /* nothing passes from, to */
+    uint32_t succeeded, failed;         /* rooms, as engines saw them */
+};
+extern struct world W;
+
+uint64_t draw(void);
+/* A number in [lo, hi]. */
+uint64_t between(uint64_t lo, uint64_t hi);
+bool chance(uint32_t per_thousand);
+/* A delay up to `us`, seldom much longer. */
+uint64_t delay_us(uint32_t us);
+
+void at(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b);
+/* Runs what is due until that time; false: nothing is left at all. */
+bool run_until(uint64_t when_ns);
+
+void trace(const char *fmt, ...) PRINTF_LIKE(1, 2);
+void trace_print(void);
+/* A property does not hold. */
+NORETURN void broken(const char *property, const char *fmt, ...)
+    PRINTF_LIKE(2, 3);
+#define HOLDS(expr, property, ...)                                             \
+    ((expr) ? (void)0 : broken(property, __VA_ARGS__))
+
+void *must_alloc(size_t n, size_t size);
+
+/* --- daemon.c: a brain and its shards ------------------------------------- */
+struct order {
+    struct data_cmd cmd;
+    bool address; /* not a command: the peer's data addresses */
+    uint32_t to, to_life, count, segment_max;
+};
+
+struct address {
+    uint32_t to, life, count, segment_max; /* count 0: none */
+};
+
+struct shard {
+    struct daemon *d;
+    uint32_t k;
+    struct landing *landing;
+    struct sending *sending;
+    struct order *orders;
+    uint32_t head, len, cap;
+    uint64_t note_ns;
+    struct address peers[LINKS_MAX];
+};
+
+struct daemon {
+    uint8_t role;
+    uint32_t index; /* in W.daemons */
+    uint32_t life;  /* counts starts; what is of an older life is void */
+    bool alive;
+    struct conf *conf; /* shared by lives */
+    struct brain_conf bc;
+    const struct brain_ops *ops;
+    void *brain;
+    uint8_t *memory;
+    uint32_t shards_count;
+    struct shard shards[SHARDS_MAX];
+    struct landing_pool lpools[CONF_POOLS_MAX];
+    uint64_t *tags[CONF_POOLS_MAX];  /* by row: what lies there */
+    uint16_t *reads[CONF_POOLS_MAX]; /* by block: sends that read it */
+    uint64_t timer_ns;
+    uint32_t timer_no;
+    struct econn *conns[CONNS_MAX];
+    struct ctl *links[LINKS_MAX]; /* encoded: accepted; langd: connected */
+    uint32_t wants[LINKS_MAX];    /* langd: encoded of a link; NONE */
+    void *watch;                  /* of the checks */
+    uint8_t address_blob[64];
+    struct out out;
+};
+
+struct daemon *daemon_new(uint8_t role, struct conf *conf, uint32_t shards);
+void daemon_start(struct daemon *d);
+void daemon_crash(struct daemon *d);
+void daemon_step(struct daemon *d, struct event *ev);
+uint32_t daemon_blocks_free(const struct daemon *d, uint32_t pool);
+uint64_t daemon_number(struct daemon *d, const char *what, const char *name);
+struct conf *conf_make(uint8_t role, const char *name);
+void conf_give(struct conf *c, const char *assignment);
+void shard_drain(struct shard *s);
+void shard_note(struct shard *s, const struct data_note *n);
+
+/* --- net.c: between daemons ----------------------------------------------- */
+void net_connect(struct daemon *l, uint32_t link, struct span address);
+void net_disconnect(struct daemon *d, uint32_t link);
+void net_send(struct daemon *d, uint32_t link, struct span frame);
+void net_daemon_gone(struct daemon *d);
+void net_cut_one(void);
+/* Nothing passes between two daemons for a while; both: in either direction. */
+void net_partition(
+    struct daemon *a, struct daemon *b, uint64_t for_ns, bool both);
+void net_heal(void);
+
+/* --- data.c: rows on their way ---------------------------------------------
+ */
+void data_pump(struct shard *s);
+void data_daemon_gone(struct daemon *d);
+void data_break(struct shard *s, uint32_t peer);
+void data_break_one(void);
+uint32_t data_on_the_way(void);
+uint64_t tag_of(uint32_t instance, uint32_t row);
+uint32_t tag_instance(uint64_t tag);
+uint32_t tag_row(uint64_t tag);
+
+/* --- engines.c: connections of engines -------------------------------------
+ */
+struct frame {
+    uint32_t len;
+    uint8_t *bytes;
+};
+
+struct fifo {
+    struct frame *frames;
+    uint32_t head, len, cap;
+    uint64_t next_ns; /* not before: order is kept */
+    bool busy;        /* a delivery is under way */
+};
+
+struct pending_answer {
+    uint32_t seq, type;
+    struct handle *h;
+};
+
+enum engine_conn_state { EC_NEW, EC_HELLO, EC_POOL, EC_READY, EC_OVER };
+
+struct econn {
+    struct daemon *d;
+    uint32_t life, number;
+    uint8_t state;
+    bool ended; /* the socket is closed */
+    bool dead;  /* the process is gone */
+    bool bye, notified, dead_told;
+    uint32_t uid;
+    char session[16];
+    uint32_t seq, tags_used, cells;
+    uint64_t words[CELLS];
+    struct handle *handles[CELLS];
+    struct fifo up, down;
+    struct pending_answer *waiting;
+    uint32_t waiting_head, waiting_len, waiting_cap;
+    uint64_t stalled_ns; /* reads nothing until then */
+    uint32_t block_rows, blocks;
+};
+
+/* What an engine's connection has of a room. */
+struct handle {
+    struct econn *c;
+    uint32_t cell, tag;
+    struct prod *prod; /* one of the two */
+    struct cons *cons;
+    uint8_t rights;
+    bool owner, bound, refused, released;
+    uint8_t err;
+    /* From the moment when an event is in the socket: */
+    bool may_write;
+    uint64_t generation;
+    uint32_t first, shown, given; /* rows [given, shown) may be read */
+    uint32_t runs;
+    struct {
+        uint32_t block, blocks;
+    } run[128];
+    /* From the moment when it was read: */
+    bool seen_granted, seen_ready, seen_failed, seen_done, ended;
+    uint32_t seen_rows, total, instance; /* instance: whose rows were read */
+    uint8_t reason;
+};
+
+struct econn *econn_open(struct daemon *d, const char *session, uint32_t uid);
+bool econn_usable(const struct econn *c);
+/* Sends; the answer goes to h. */
+void econn_send(struct econn *c, struct local_msg *m, struct handle *h);
+void econn_bye(struct econn *c);
+/* The socket is closed, the process lives on. */
+void econn_close(struct econn *c);
+/* The process ends (and its socket with it). */
+void econn_die(struct econn *c);
+void econn_daemon_gone(struct daemon *d);
+void econn_pull(struct econn *c);
+void econn_deliver(struct econn *c, struct span frame);
+void econn_cell(struct econn *c, uint32_t cell, uint64_t word);
+/* A cell of the connection bound to a new handle; NULL: all are in use. */
+struct handle *handle_new(struct econn *c);
+void handle_release(struct handle *h, uint32_t rows);
+/* Index of row in the pool, by the runs that were shown. */
+uint64_t handle_row(const struct handle *h, uint32_t row);
+uint32_t econns_open(void);
+struct econn *econn_at(uint32_t i);
+uint32_t econns_count(void);
+
+/* --- encode.c, language.c: what engines want -------------------------------
+ */
+struct prod {
+    struct daemon *d;
+    uint32_t life, instance, pool, session;
+    uint64_t room;
+    struct handle *h[1 + READERS_MAX];
+    uint32_t conns;
+    uint32_t max_rows, total, required, pieces, piece, aux;
+    uint8_t storage, flags;
+    bool known, shuffled, separate_final, final_sent, aborts, silent, early;
+    bool commit_wrong, over, announced, closed;
+    uint64_t key, abort_ns;
+    uint32_t order[16];
+    uint32_t deadline_ms, batch;
+    uint64_t pace_ns;
+    struct prod *next;
+};
+
+struct cons {
+    struct daemon *d;
+    uint32_t life, encoder, pool, session;
+    uint64_t room;
+    struct handle *h[1 + READERS_MAX];
+    uint32_t conns, readers;
+    uint8_t mode, storage;
+    bool null, aborts, silent, over, requested, must_succeed;
+    uint64_t key, hold_ns, abort_ns, ready_ns;
+    uint32_t rows, required, window, deadline_ms;
+    uint64_t group;
+    uint16_t group_size;
+    struct cons *next;
+};
+
+/* A usable connection number i of one of the daemon's sessions, opened when
+ * there is none; NULL: not now. */
+struct econn *session_conn(struct daemon *d, uint32_t session, uint32_t i);
+struct prod *prod_new(struct daemon *d, uint64_t room);
+struct cons *cons_new(struct daemon *d, uint32_t encoder, uint64_t room);
+void prod_start(struct prod *p, uint64_t when_ns);
+void cons_start(struct cons *c, uint64_t when_ns);
+const struct prod *prod_of(uint32_t instance);
+bool prods_over(void);
+bool cons_over(void);
+const char *prods_left(void);
+const char *cons_left(void);
+void prods_daemon_gone(struct daemon *d);
+void cons_daemon_gone(struct daemon *d);
+void prod_answer(struct handle *h, uint32_t type, const struct local_answer *a);
+void cons_answer(struct handle *h, uint32_t type, const struct local_answer *a);
+void prod_event(struct handle *h, const struct local_event *e);
+void cons_event(struct handle *h, const struct local_event *e);
+/* Reads rows [from, to) and looks whether they are what they must be. */
+void cons_read(
+    const struct handle *h, uint32_t from, uint32_t to, const char *when);
+/* Does a living engine of this room still believe that it may write? */
+struct handle *prod_writer(struct daemon *d, uint64_t room, uint32_t block);
+
+/* --- check_encoded.c, check_langd.c: what must always hold -----------------
+ */
+void encoded_watch(struct daemon *d);
+void langd_watch(struct daemon *d);
+void encoded_unwatch(struct daemon *d);
+void langd_unwatch(struct daemon *d);
+/* All is over: nothing may be left. */
+void encoded_watch_end(struct daemon *d);
+void langd_watch_end(struct daemon *d);
+/* A landing copies into this block. */
+void langd_watch_landing(
+    struct daemon *d, uint32_t pool, uint32_t block, const struct segment *s);
+/* Outcome of a generation at its langd: ROOM_SUCCESS, ROOM_FAILED, or
+ * UINT8_MAX while it has none. */
+uint8_t langd_outcome(uint64_t generation);
+void langd_outcome_set(uint64_t generation, uint8_t state);
+/* The announce instance of a room at encoded, as its engines know it. */
+
+/* --- swarm.c, scenarios.c ---------------------------------------------------
+ */
+void swarm_run(void);
+/* Runs until all is over and looks that nothing is left. */
+void world_finish(uint64_t limit_ns);
+bool world_over(void);
+struct scenario {
+    const char *name;
+    void (*run)(void);
+};
+extern const struct scenario scenarios[];
+extern const uint32_t scenarios_count;
+
+#endif

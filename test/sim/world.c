@@ -1,0 +1,177 @@
+/* world.c - virtual time, seeded chance, the queue of what will happen, and
+ * the trace of what did. One thread. A wheel of timers was rejected: a binary
+ * heap orders by time and by a seeded tie-break in one comparison. */
+#include "test/sim/sim.h"
+
+#include "base/check.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define TRACE_LINES 200
+#define TRACE_WIDTH 200
+#define STILL_MAX   200000 /* happenings without time moving: a busy loop */
+
+struct entry {
+    uint64_t when_ns, order;
+    happening fn;
+    void *p;
+    uint64_t a, b;
+};
+
+struct world W;
+static struct entry *queue;
+static uint32_t queue_len, queue_cap;
+static uint64_t entries;
+static char lines[TRACE_LINES][TRACE_WIDTH];
+static uint64_t lines_count;
+
+void *must_alloc(size_t n, size_t size)
+{
+    void *p = calloc(n ? n : 1, size ? size : 1);
+
+    CHECK(p, "no memory for %zu x %zu bytes", n, size);
+    return p;
+}
+
+/* --- chance -----------------------------------------------------------------
+ */
+uint64_t draw(void)
+{
+    uint64_t z = W.rng += UINT64_C(0x9e3779b97f4a7c15);
+
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+uint64_t between(uint64_t lo, uint64_t hi)
+{
+    return lo >= hi ? lo : lo + draw() % (hi - lo + 1);
+}
+
+bool chance(uint32_t per_thousand)
+{
+    return per_thousand > 0 && draw() % 1000 < per_thousand;
+}
+
+uint64_t delay_us(uint32_t us)
+{
+    uint64_t ns = 1000 + draw() % ((uint64_t)us * 1000 + 1);
+
+    return !W.healing && chance(10) ? ns * 20 : ns;
+}
+
+/* --- the queue --------------------------------------------------------------
+ */
+static bool before(const struct entry *x, const struct entry *y)
+{
+    return x->when_ns != y->when_ns ? x->when_ns < y->when_ns
+                                    : x->order < y->order;
+}
+
+static void swap(uint32_t i, uint32_t j)
+{
+    struct entry e = queue[i];
+
+    queue[i] = queue[j];
+    queue[j] = e;
+}
+
+void at(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b)
+{
+    uint32_t i = queue_len++;
+
+    if (queue_len > queue_cap) {
+        queue_cap = queue_cap ? 2 * queue_cap : 1024;
+        queue = realloc(queue, queue_cap * sizeof(*queue));
+        CHECK(queue, "no memory for %u entries", queue_cap);
+    }
+    if (when_ns < W.now_ns)
+        when_ns = W.now_ns;
+    queue[i] = (struct entry){when_ns, draw() << 32 | ++entries, fn, p, a, b};
+    for (; i > 0 && before(&queue[i], &queue[(i - 1) / 2]); i = (i - 1) / 2)
+        swap(i, (i - 1) / 2);
+}
+
+static struct entry take(void)
+{
+    struct entry first = queue[0];
+    uint32_t i = 0, child;
+
+    queue[0] = queue[--queue_len];
+    while ((child = 2 * i + 1) < queue_len) {
+        if (child + 1 < queue_len && before(&queue[child + 1], &queue[child]))
+            child++;
+        if (!before(&queue[child], &queue[i]))
+            break;
+        swap(i, child);
+        i = child;
+    }
+    return first;
+}
+
+bool run_until(uint64_t when_ns)
+{
+    while (queue_len > 0 && queue[0].when_ns <= when_ns) {
+        struct entry e = take();
+
+        if (e.when_ns > W.now_ns) {
+            W.now_ns = e.when_ns;
+            W.still = 0;
+        }
+        HOLDS(++W.still < STILL_MAX, "no busy loop",
+            "%u happenings while time stood still", STILL_MAX);
+        e.fn(e.p, e.a, e.b);
+    }
+    if (W.now_ns < when_ns) {
+        W.now_ns = when_ns;
+        W.still = 0;
+    }
+    return queue_len > 0;
+}
+
+/* --- the trace --------------------------------------------------------------
+ */
+void trace(const char *fmt, ...)
+{
+    char *line = lines[lines_count++ % TRACE_LINES];
+    int n = snprintf(line, TRACE_WIDTH, "%9llu.%03llu ",
+        (unsigned long long)(W.now_ns / 1000000),
+        (unsigned long long)(W.now_ns / 1000 % 1000));
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(line + n, TRACE_WIDTH - (size_t)n, fmt, ap);
+    va_end(ap);
+    if (W.loud)
+        puts(line);
+}
+
+void trace_print(void)
+{
+    uint64_t first = lines_count > TRACE_LINES ? lines_count - TRACE_LINES : 0;
+
+    fflush(stdout);
+    for (uint64_t i = first; !W.quiet && !W.loud && i < lines_count; i++)
+        fprintf(stderr, "  %s\n", lines[i % TRACE_LINES]);
+    fprintf(stderr, "seed %llu failed; replay: sim --seed %llu%s%s\n",
+        (unsigned long long)W.seed, (unsigned long long)W.seed,
+        W.canary ? " --canary " : "", W.canary ? W.canary : "");
+}
+
+void broken(const char *property, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "seed %llu: BROKEN: %s: %s (at %llu us, step %llu)\n",
+        (unsigned long long)W.seed, property, text,
+        (unsigned long long)(W.now_ns / 1000), (unsigned long long)W.steps);
+    trace_print();
+    _Exit(1);
+}
