@@ -32,7 +32,8 @@ from .wire import (DONE, FAILED, GRANTED, LANDED, LENGTH, NO_KEY, READ, READY,
 __all__ = [
     "Connection", "Event", "Field", "Link", "MmxError", "Pool", "Reply",
     "Room", "Run", "Source", "SplitRows", "State", "ViewInUse", "bf16",
-    "connect", "errors", "from_bf16", "wait_any", "wire", "DONE", "FAILED", "GRANTED", "LANDED",
+    "connect", "errors", "from_bf16", "wait_any",
+    "wire", "DONE", "FAILED", "GRANTED", "LANDED",
     "LENGTH", "NO_KEY", "READ", "READY", "WANTED", "WATCH", "WRITE",
 ]
 __version__ = "0.1.0"
