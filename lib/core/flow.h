@@ -23,7 +23,7 @@ enum room_state {
  * a place in the brain's table of rooms (langd) or destinations (encoded);
  * the generation tells its uses apart. */
 enum data_cmd_type {
-    LAND_OPEN,   /* slot generation attempt room pool; from, base, total */
+    LAND_OPEN,   /* slot generation attempt room pool peer; from, base, total */
     LAND_RUN,    /* slot generation; a = block, b = blocks: rows go on there */
     LAND_TOTAL,  /* slot generation; total */
     LAND_TRIM,   /* slot generation; a = rows granted now, fewer than before;
@@ -32,11 +32,12 @@ enum data_cmd_type {
                     below it are gone. All of it has landed: no answer */
     LAND_CLOSE,  /* slot generation; answered by NOTE_LAND_QUIET iff reply */
     SEND_OPEN,   /* slot generation attempt room pool peer; from, unit_rows,
-                    part_rows, total */
+                    part_rows, total; copy: the peer maps the pool and is told
+                    where the rows lie, instead of being sent them */
     SEND_RUN,    /* slot generation; a = block, b = blocks */
     SEND_LIMIT,  /* slot generation; a = rows [from, a) may be sent, total */
     SEND_REWIND, /* slot generation attempt; from: start again there, a = limit,
-                    total */
+                    total, copy */
     SEND_CLOSE,  /* slot generation; answered by NOTE_SEND_QUIET */
     PEER_OPEN,   /* peer: the body has its data addresses */
     PEER_CLOSE   /* peer: its epoch is over; drop endpoints and queued sends */
@@ -44,7 +45,7 @@ enum data_cmd_type {
 
 struct data_cmd {
     uint8_t type;
-    bool reply;
+    bool reply, copy;
     uint16_t pool;
     uint32_t slot, attempt, peer;
     uint64_t generation, room;
@@ -162,8 +163,8 @@ struct brain_ops {
     /* Rooms that have not ended; a drain is over at 0. */
     uint32_t (*open_rooms)(const void *brain);
     /* what: status rooms pools peers stats; false: no such thing. */
-    bool (*show)(void *brain, const char *what, uint64_t now_ns,
-        struct shower *s);
+    bool (*show)(
+        void *brain, const char *what, uint64_t now_ns, struct shower *s);
 };
 
 #endif

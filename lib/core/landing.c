@@ -35,7 +35,7 @@ struct land_pool {
 struct use {
     uint64_t generation, room;
     uint64_t granted; /* rows [.., granted) have blocks or are gone */
-    uint32_t attempt, pool, from, base, total;
+    uint32_t attempt, pool, peer, from, base, total;
     uint32_t head, tail, blocks; /* chain of runs; head NONE: empty */
     uint32_t at_run, at_row;     /* a run of the chain and its first row */
     uint32_t landed;             /* rows, in this attempt */
@@ -151,6 +151,7 @@ static void use_open(struct landing *l, const struct data_cmd *c)
         .granted = c->base,
         .attempt = c->attempt,
         .pool = c->pool,
+        .peer = c->peer,
         .from = c->from,
         .base = c->base,
         .total = c->total,
@@ -490,17 +491,36 @@ static uint32_t token_give(struct landing *l, uint32_t t)
     return due;
 }
 
-bool landing_end(struct landing *l, uint32_t token, bool ok,
-    struct data_note *note, uint32_t *quiets, struct data_note *quiet_note)
+bool landing_peer(const struct landing *l, uint64_t generation, uint32_t *peer,
+    uint32_t *pool)
 {
-    struct landing_token *k = &l->tokens[token];
-    struct use *u;
-    bool counts;
+    const struct use *u = &l->uses[generation % l->slots];
+
+    if (!u->open || u->generation != generation)
+        return false;
+    *peer = u->peer;
+    *pool = u->pool;
+    return true;
+}
+
+bool landing_counts(const struct landing *l, uint32_t token)
+{
+    const struct landing_token *k = &l->tokens[token];
+    const struct use *u;
 
     CHECK(token < LANDINGS_MAX && k->busy, "landing %u is not active", token);
     u = &l->uses[k->slot];
-    counts = ok && k->rows > 0 && u->open && u->generation == k->generation &&
-             u->attempt == k->attempt;
+    return k->rows > 0 && u->open && u->generation == k->generation &&
+           u->attempt == k->attempt;
+}
+
+bool landing_end(struct landing *l, uint32_t token, bool ok,
+    struct data_note *note, uint32_t *quiets, struct data_note *quiet_note)
+{
+    bool counts = landing_counts(l, token) && ok;
+    struct landing_token *k = &l->tokens[token];
+    struct use *u = &l->uses[k->slot];
+
     if (counts) {
         u->landed += k->rows;
         *note = (struct data_note){.type = NOTE_LANDED,

@@ -22,13 +22,6 @@ struct landing_pool { /* unit_rows divides block_rows and part_rows */
     uint32_t blocks, block_rows, unit_rows, part_rows, row_bytes;
 };
 
-/* Rows [row, row + rows) of the segment go to rows of `block` from `at` on;
- * blocks of a run are neighbours, so rows may exceed the block. */
-struct piece {
-    uint32_t block, at, rows;
-};
-#define PIECES_MAX 64
-
 /* Landings begun and not ended, all slots together. */
 #define LANDINGS_MAX 1024
 
@@ -64,6 +57,13 @@ bool landing_cmd(struct landing *l, const struct data_cmd *cmd, bool *quiet);
 MUST_CHECK enum err landing_begin(struct landing *l, const struct segment *s,
     uint32_t *pool, struct piece *pieces, uint32_t *n, uint32_t *token,
     uint32_t *bad_slot);
+
+/* Who sends to this generation, as LAND_OPEN said, and into which pool; false:
+ * it is not open. */
+bool landing_peer(const struct landing *l, uint64_t generation, uint32_t *peer,
+    uint32_t *pool);
+/* Would the landing `token` count if it ended now? */
+bool landing_counts(const struct landing *l, uint32_t token);
 
 /* The landing `token` is over, with its bytes in place iff ok. Returns true
  * and fills *note (NOTE_LANDED) when it counts: same attempt still in force,

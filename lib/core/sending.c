@@ -44,6 +44,7 @@ struct job {
     uint32_t in_flight;      /* segments in messages not done */
     uint32_t closes;         /* SEND_CLOSEs not answered */
     bool open, stuck;
+    bool copy; /* the peer copies the rows itself */
 };
 
 struct endpoint {
@@ -288,7 +289,8 @@ static void job_open(struct sending *s, const struct data_cmd *c)
         .tail = NONE,
         .in_flight = in_flight,
         .closes = closes,
-        .open = true};
+        .open = true,
+        .copy = c->copy};
     list_init(&j->node);
     j->stuck =
         !sending_unit_ok(c->unit_rows, s->pools[c->pool].is.block_rows) ||
@@ -369,6 +371,7 @@ void sending_cmd(struct sending *s, const struct data_cmd *cmd, bool *quiet)
         case SEND_REWIND:
             j->attempt = cmd->attempt;
             j->limit = cmd->a;
+            j->copy = cmd->copy;
             if (cmd->total != ROWS_UNKNOWN)
                 j->total = cmd->total;
             job_start(s, j, cmd->from);
@@ -492,6 +495,39 @@ static uint32_t rows_fit(const struct fill *f, const struct job *j,
     return (uint64_t)take * p->row_bytes <= f->window ? take : 0;
 }
 
+/* The same when only their place goes into the message: of few pieces each,
+ * so that all fit. A segment's bytes are bounded, so that whoever copies them
+ * has others' turn in between. */
+static uint32_t rows_fit_copy(
+    const struct job *j, const struct sending_pool *p, uint32_t all)
+{
+    uint64_t rows = min_u64(COPY_BYTES_MAX / p->row_bytes,
+        (uint64_t)SEGMENT_UNITS_MAX * j->unit_rows);
+    uint32_t take = whole_units(j, all, rows);
+
+    return take > 0 ? take
+                    : min_u32(all, j->unit_rows - j->cursor % j->unit_rows);
+}
+
+/* Pieces that one more segment of the job may have. */
+static uint32_t pieces_fit(
+    const struct fill *f, const struct job *j, const struct sending_pool *p)
+{
+    const struct send_batch *b = f->b;
+    uint32_t n = min_u32(
+        PIECES_MAX / 2, (uint32_t)ARRAY_LEN(b->pieces) - b->pieces_count);
+    uint64_t used;
+
+    if (!j->copy)
+        return min_u32(n, (SEND_IOV_MAX - f->places) / p->fields);
+    used = SEGMENT_HEADER + (b->count + 1) * SEGMENT_BYTES + b->bytes +
+           SEGMENT_SOURCE;
+    if (b->count == 0) /* the least room that there is takes them all */
+        return n;
+    return (uint32_t)min_u64(
+        n, f->room > used ? (f->room - used) / PIECE_BYTES : 0);
+}
+
 enum cut { CUT_DONE, CUT_FULL, CUT_NEVER };
 
 /* Appends one segment of j to the message and moves the cursor. */
@@ -501,12 +537,11 @@ static enum cut job_cut(struct sending *s, struct job *j, struct fill *f)
     struct send_batch *b = f->b;
     struct segment *seg = &b->segments[b->count];
     struct piece *at = &b->pieces[b->pieces_count];
-    uint32_t all = job_rows(s, j), take = rows_fit(f, j, &p->is, all), n, got;
-    uint32_t max = min_u32(PIECES_MAX / 2,
-        min_u32((uint32_t)ARRAY_LEN(b->pieces) - b->pieces_count,
-            (SEND_IOV_MAX - f->places) / p->is.fields));
+    uint32_t all = job_rows(s, j), max = pieces_fit(f, j, &p->is), n, got;
+    uint32_t take =
+        j->copy ? rows_fit_copy(j, &p->is, all) : rows_fit(f, j, &p->is, all);
 
-    if (take == 0)
+    if (take == 0 || max == 0)
         return CUT_FULL;
     got = gather(p, j, take, at, max, &n);
     if (got < take) {
@@ -523,9 +558,13 @@ static enum cut job_cut(struct sending *s, struct job *j, struct fill *f)
     b->from[b->count].generation = j->generation;
     b->count++;
     b->pieces_count += n;
-    b->bytes += seg->bytes;
-    f->units += div_up(take, j->unit_rows) * p->is.fields;
-    f->places += n * p->is.fields;
+    if (j->copy) {
+        b->bytes += SEGMENT_SOURCE + n * PIECE_BYTES;
+    } else {
+        b->bytes += seg->bytes;
+        f->units += div_up(take, j->unit_rows) * p->is.fields;
+        f->places += n * p->is.fields;
+    }
     j->in_flight++;
     j->cursor += take;
     return CUT_DONE;
@@ -539,8 +578,13 @@ static void fill(struct sending *s, uint32_t e, struct fill *f)
 
     while (f->b->count < SEGMENTS_MAX &&
            (j = LIST_FIRST(&ep->jobs, struct job, node))) {
-        enum cut cut = job_cut(s, j, f);
+        enum cut cut;
 
+        if (f->b->count == 0)
+            f->b->copy = j->copy;
+        else if (f->b->copy != j->copy)
+            return; /* a message is of one kind; the next one is this job's */
+        cut = job_cut(s, j, f);
         if (cut == CUT_FULL)
             return;
         list_remove(&j->node);

@@ -5,6 +5,7 @@
  * A job is one destination slot. Jobs of one peer and data address take turns,
  * one segment each, inside a byte window per endpoint, so that a huge room
  * does not delay small ones; what is small travels together in one message.
+ * To a peer that maps our pool a message only says where the rows lie.
  * A job walks those of its parts that belong to this shard in ascending order.
  *
  * A job can only go if a unit lies in few source blocks: unit_rows <= 15 x
@@ -31,6 +32,7 @@ struct sending_pool { /* row_bytes 0: layout not known yet */
 struct send_batch {
     uint32_t peer, address; /* endpoint: data address number of the peer */
     uint32_t count;
+    bool copy;      /* of kind SEGMENTS_SOURCES: the peer copies the rows */
     uint64_t bytes; /* payload */
     struct segment segments[SEGMENTS_MAX];
     struct {
@@ -42,6 +44,14 @@ struct send_batch {
     struct piece pieces[SEGMENTS_MAX + PIECES_MAX];
     uint32_t pieces_count;
 };
+
+/* Payload of a message of kind SEGMENTS_SOURCES. */
+#define SOURCES_BYTES_MAX                                                      \
+    (SEGMENTS_MAX * SEGMENT_SOURCE + (SEGMENTS_MAX + PIECES_MAX) * PIECE_BYTES)
+
+/* Rows of one segment that a peer copies itself: so many bytes at most, unless
+ * one unit is more. */
+#define COPY_BYTES_MAX (4u << 20)
 
 struct sending; /* opaque */
 

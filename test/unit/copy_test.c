@@ -108,7 +108,7 @@ TEST(kinds)
 {
     T_TRUE(copy_can(COPY_PLAIN));
     T_TRUE(copy_can(copy_best()));
-    for (int k = copy_best() + 1; k < COPY_KINDS; k++)
+    for (int k = (int)copy_best() + 1; k < COPY_KINDS; k++)
         T_FALSE(copy_can((enum copy_kind)k));
     T_EQ_STR(copy_name(COPY_SSE2), "sse2");
     T_EQ_STR(copy_name(COPY_KINDS), "unknown");

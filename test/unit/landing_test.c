@@ -712,3 +712,31 @@ TEST(every_row_lands_once)
     for (int i = 0; i < 50; i++)
         random_room(&seed);
 }
+
+/* Who sends to a use, and whether what is copied for it is still wanted. */
+TEST(peers_and_what_counts)
+{
+    struct landing *l = make_one();
+    struct data_cmd c = cmd_of(LAND_OPEN, 5);
+    uint32_t peer = 77, pool = 77;
+    struct begun b[2];
+
+    c.peer = 3;
+    T_TRUE(give(l, c, NULL));
+    T_TRUE(run(l, 5, 0, 2));
+    T_FALSE(landing_peer(l, 5 + SLOTS, &peer, &pool));
+    T_FALSE(landing_peer(l, 6, &peer, &pool));
+    T_EQ_U64(peer, 77);
+    T_TRUE(landing_peer(l, 5, &peer, &pool));
+    T_EQ_U64(peer, 3);
+    T_EQ_U64(pool, 0);
+    T_OK(begin(l, seg(5, 0, 0, 16), &b[0]));
+    T_OK(begin(l, seg(5, 0, 16, 16), &b[1]));
+    T_FALSE(trim(l, 5, 16));
+    T_TRUE(landing_counts(l, b[0].token));
+    T_FALSE(landing_counts(l, b[1].token));
+    T_FALSE(close_use(l, 5));
+    T_FALSE(landing_counts(l, b[0].token));
+    T_FALSE(landing_peer(l, 5, &peer, &pool));
+    drop(l);
+}

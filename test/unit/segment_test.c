@@ -119,3 +119,102 @@ TEST(parts_spread_over_addresses)
                 part_address(g, p + 1, n), (part_address(g, p, n) + 1) % n);
     }
 }
+
+/* --- where the rows lie ----------------------------------------------------
+ */
+TEST(kinds_do_not_mix)
+{
+    uint8_t b[DATA_HEADER_MAX];
+    struct segment s[2] = {sample(1), sample(2)}, got[SEGMENTS_MAX];
+    uint32_t len = segments_put_kind(b, s, 2, SEGMENTS_SOURCES), n = 0;
+
+    T_EQ_U64(segments_kind(span_of(b, len)), SEGMENTS_SOURCES);
+    T_EQ_U64(segments_kind(span_of(b, 7)), SEGMENTS_BYTES);
+    refused(b, len, s[0].bytes + s[1].bytes, ERR_MALFORMED);
+    T_OK(segments_get_sources(span_of(b, len), got, &n));
+    T_EQ_U64(n, 2);
+    T_EQ_U64(got[1].generation, s[1].generation);
+    for (uint32_t cut = 0; cut < len; cut++)
+        T_ERR(segments_get_sources(span_of(b, cut), got, &n), ERR_MALFORMED);
+    b[6] = 2;
+    T_EQ_U64(segments_kind(span_of(b, len)), SEGMENTS_BYTES);
+    T_ERR(segments_get_sources(span_of(b, len), got, &n), ERR_MALFORMED);
+    b[6] = 0;
+    T_ERR(segments_get_sources(span_of(b, len), got, &n), ERR_MALFORMED);
+}
+
+static enum err source_round(
+    const struct piece *in, uint32_t n, uint32_t rows, struct piece *out)
+{
+    uint8_t b[SEGMENT_SOURCE + (PIECES_MAX + 1) * PIECE_BYTES];
+    struct writer w = writer_of(b, sizeof(b));
+    struct segment s = {.rows = rows};
+    uint16_t pool = 0;
+    uint32_t got = 0;
+    struct reader r;
+    enum err e;
+
+    source_put(&w, 9, in, n);
+    T_FALSE(w.failed);
+    for (size_t cut = 0; cut < w.len; cut++) {
+        r = reader_of(b, cut);
+        T_ERR(source_get(&r, &s, &pool, out, &got), ERR_MALFORMED);
+    }
+    r = reader_of(b, w.len);
+    e = source_get(&r, &s, &pool, out, &got);
+    if (e == OK) {
+        T_EQ_U64(pool, 9);
+        T_EQ_U64(got, n);
+        T_EQ_U64(r.at, w.len);
+        T_EQ_MEM(out, in, n * sizeof(*in));
+    }
+    return e;
+}
+
+TEST(sources)
+{
+    struct piece in[PIECES_MAX + 1], out[PIECES_MAX];
+
+    for (uint32_t i = 0; i <= PIECES_MAX; i++)
+        in[i] = (struct piece){i * 3, i, 4};
+    T_OK(source_round(in, 1, 4, out));
+    T_OK(source_round(in, PIECES_MAX, 4 * PIECES_MAX, out));
+    T_ERR(source_round(in, PIECES_MAX + 1, 4 * (PIECES_MAX + 1), out),
+        ERR_MALFORMED);
+    T_ERR(source_round(in, 2, 7, out), ERR_MALFORMED);
+    T_ERR(source_round(in, 2, 9, out), ERR_MALFORMED);
+    T_ERR(source_round(in, 0, 0, out), ERR_MALFORMED);
+    in[1].rows = 0;
+    T_ERR(source_round(in, 2, 4, out), ERR_MALFORMED);
+    in[0].rows = in[1].rows = UINT32_MAX; /* sums do not wrap */
+    T_ERR(source_round(in, 2, UINT32_MAX - 1, out), ERR_MALFORMED);
+}
+
+TEST(pieces_stay_inside)
+{
+    static const struct {
+        struct piece p;
+        bool inside;
+    } cases[] = {
+        {{0, 0, 1}, true},
+        {{9, 15, 1}, true},
+        {{9, 15, 2}, false},
+        {{0, 0, 160}, true},
+        {{0, 0, 161}, false},
+        {{0, 1, 160}, false},
+        {{10, 0, 1}, false},
+        {{0, 16, 1}, false},
+        {{UINT32_MAX, 0, 1}, false},
+        {{0, UINT32_MAX, 1}, false},
+        {{1, 0, UINT32_MAX}, false},
+        {{UINT32_MAX, UINT32_MAX, UINT32_MAX}, false},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct piece two[2] = {{3, 3, 3}, cases[i].p};
+
+        T_CHECK(pieces_inside(two, 2, 10, 16) == cases[i].inside,
+            "piece %u + %u, %u rows", cases[i].p.block, cases[i].p.at,
+            cases[i].p.rows);
+    }
+}
