@@ -63,7 +63,8 @@ CORE := $(call src,lib/core/*.c)
 IO := $(call src,lib/io/*.c)
 NODE := $(call src,lib/node/*.c)
 CLIENT := $(call src,lib/client/*.c)
-LIBMMX := $(CLIENT) $(call src,lib/core/wire.c lib/core/layout.c lib/base/err.c)
+LIBMMX := $(CLIENT) $(call src,lib/core/wire.c lib/core/layout.c \
+	lib/core/window.c lib/core/window_run.c lib/base/err.c)
 ALL_OBJ := $(BASE) $(CORE) $(IO) $(NODE) $(CLIENT)
 
 CMDS := $(patsubst cmd/%.c,$(B)/%,$(wildcard cmd/*.c))

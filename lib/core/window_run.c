@@ -1,0 +1,288 @@
+/* window_run.c - copies the rows of a plan into an engine's tensor.
+ *
+ * Invariants. Everything is checked before the first byte: the plan against
+ * itself and the tensor, each segment against what its room has now. A refused
+ * run leaves the tensor as it was. Only bytes of rows are written: what lies
+ * between them, or at positions without a row, stays.
+ *
+ * Any thread. Rejected: copying what is there and reporting the rest. A model
+ * that runs on half an image answers with confidence. */
+#include "core/window.h"
+
+#include "base/bytes.h"
+#include "core/layout.h"
+
+#include <string.h>
+
+enum how { SAME, FROM_BF16, FROM_F16 };
+
+static enum err how_to(
+    const struct window_source *s, const struct window_tensor *t, uint8_t *out)
+{
+    if (s->elements != t->elements)
+        return ERR_INCOMPATIBLE_LAYOUT;
+    if (strncmp(s->dtype, t->dtype, sizeof s->dtype) == 0)
+        *out = SAME;
+    else if (strncmp(t->dtype, "f32", sizeof t->dtype) != 0)
+        return ERR_INCOMPATIBLE_LAYOUT;
+    else if (strncmp(s->dtype, "bf16", sizeof s->dtype) == 0)
+        *out = FROM_BF16;
+    else if (strncmp(s->dtype, "f16", sizeof s->dtype) == 0)
+        *out = FROM_F16;
+    else
+        return ERR_INCOMPATIBLE_LAYOUT;
+    return OK;
+}
+
+static uint32_t type_bytes(const char dtype[8])
+{
+    return dtype_bytes(span_of(dtype, strnlen(dtype, 8)));
+}
+
+static uint64_t stride_of(const struct window_tensor *t)
+{
+    return t->stride ? t->stride : (uint64_t)t->elements * type_bytes(t->dtype);
+}
+
+/* The plan against itself: it may have been kept for long. */
+static bool plan_holds(const struct window_plan *p)
+{
+    uint64_t rows = 0, end = 0;
+
+    for (uint32_t i = 0; i < p->segments_count; i++) {
+        const struct window_segment *s = &p->segments[i];
+
+        if (s->at < end || s->rows == 0)
+            return false;
+        end = (uint64_t)s->at + s->rows;
+        rows += s->rows;
+    }
+    return end <= p->positions && rows == p->rows &&
+           window_ones(p->mask, p->positions) == p->rows;
+}
+
+static bool tensor_holds(
+    const struct window_plan *p, const struct window_tensor *t)
+{
+    uint64_t bytes = (uint64_t)t->elements * type_bytes(t->dtype);
+
+    return bytes && stride_of(t) >= bytes &&
+           t->rows >= (t->packed ? p->rows : p->positions) &&
+           (t->data || p->rows == 0);
+}
+
+static enum err check_segment(const struct window_segment *g,
+    const struct window_source *s, struct window_trouble *trouble)
+{
+    uint64_t end = (uint64_t)g->row + g->rows, placed = s->first;
+    uint32_t from, to;
+
+    for (uint32_t i = 0; i < s->runs_count; i++)
+        placed += (uint64_t)s->runs[i].blocks * s->block_rows;
+    to = (uint32_t)min_u64(placed, s->readable);
+    if (s->total != ROWS_UNKNOWN && end > s->total) {
+        from = max_u32(g->row, s->total);
+        *trouble =
+            (struct window_trouble){g->room, from, (uint32_t)(end - from)};
+        return ERR_MALFORMED;
+    }
+    if (g->row < s->released) {
+        end = min_u64(end, s->released);
+        *trouble =
+            (struct window_trouble){g->room, g->row, (uint32_t)(end - g->row)};
+        return ERR_GONE;
+    }
+    if (end > to || g->row < s->first) {
+        from = g->row < s->first ? g->row : max_u32(g->row, to);
+        *trouble =
+            (struct window_trouble){g->room, from, (uint32_t)(end - from)};
+        return ERR_NOT_READY;
+    }
+    return OK;
+}
+
+/* The source of a segment; *room is whose source *s already is. */
+static enum err look(const struct window_sources *from, uint32_t want,
+    uint32_t *room, struct window_source *s)
+{
+    enum err e;
+
+    if (*room == want)
+        return OK;
+    *room = NONE;
+    e = from->find(from->ud, want, s);
+    if (e == OK)
+        *room = want;
+    return e;
+}
+
+enum err window_check(const struct window_plan *plan,
+    const struct window_sources *from, const struct window_tensor *to,
+    struct window_trouble *trouble)
+{
+    struct window_source s;
+    uint32_t room = NONE;
+    uint8_t how;
+
+    *trouble = (struct window_trouble){NONE, 0, 0};
+    if (!plan_holds(plan) || (to && !tensor_holds(plan, to)))
+        return ERR_MALFORMED;
+    for (uint32_t i = 0; i < plan->segments_count; i++) {
+        const struct window_segment *g = &plan->segments[i];
+        struct window_trouble t = {g->room, g->row, g->rows};
+        enum err e = look(from, g->room, &room, &s);
+
+        if (e == OK && to)
+            e = how_to(&s, to, &how);
+        if (e == OK)
+            e = check_segment(g, &s, &t);
+        if (e != OK) {
+            *trouble = t;
+            return e;
+        }
+    }
+    return OK;
+}
+
+/* Where row lies, and how many rows follow in the same run; it is there. */
+static const uint8_t *row_of(
+    const struct window_source *s, uint32_t row, uint32_t *rows)
+{
+    uint64_t at = s->first;
+    uint32_t i = 0;
+
+    while (row >= at + (uint64_t)s->runs[i].blocks * s->block_rows)
+        at += (uint64_t)s->runs[i++].blocks * s->block_rows;
+    *rows = (uint32_t)(at + (uint64_t)s->runs[i].blocks * s->block_rows - row);
+    return s->base + ((uint64_t)s->runs[i].block * s->block_rows + row - at) *
+                         s->row_bytes;
+}
+
+enum err window_pieces(const struct window_plan *plan,
+    const struct window_sources *from, const struct window_tensor *to,
+    struct window_cursor *c, struct window_piece *out, uint32_t max,
+    uint32_t *count)
+{
+    struct window_source s;
+    struct window_cursor at = *c;
+    uint32_t room = NONE, n = 0;
+
+    while (n < max && at.segment < plan->segments_count) {
+        const struct window_segment *g = &plan->segments[at.segment];
+        struct window_trouble t;
+        struct window_piece *p = &out[n];
+        enum err e = look(from, g->room, &room, &s);
+
+        if (e == OK)
+            e = how_to(&s, to, &p->how);
+        if (e == OK)
+            e = check_segment(g, &s, &t);
+        if (e != OK)
+            return e;
+        p->from = row_of(&s, g->row + at.row, &p->rows);
+        p->rows = min_u32(p->rows, g->rows - at.row);
+        p->row_bytes = s.row_bytes;
+        p->elements = s.elements;
+        p->stride = stride_of(to);
+        p->to = (uint8_t *)to->data +
+                (to->packed ? at.done : (uint64_t)g->at + at.row) * p->stride;
+        at.done += p->rows;
+        at.row += p->rows;
+        if (at.row == g->rows) {
+            at.segment++;
+            at.row = 0;
+        }
+        n++;
+    }
+    *c = at;
+    *count = n;
+    return OK;
+}
+
+/* Tensors of others need not be aligned: bytes in, bytes out. */
+static void row_from_bf16(uint8_t *to, const uint8_t *from, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint16_t half;
+        uint32_t word;
+
+        memcpy(&half, from + 2 * (size_t)i, sizeof half);
+        word = (uint32_t)half << 16;
+        memcpy(to + 4 * (size_t)i, &word, sizeof word);
+    }
+}
+
+/* Exact: every f16 is an f32. NaNs keep their payload. */
+static uint32_t f32_of_f16(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exp = half >> 10 & 31,
+             frac = half & 0x3ff;
+
+    if (exp == 31)
+        return sign | 0x7f800000 | frac << 13;
+    if (exp)
+        return sign | (exp + 112) << 23 | frac << 13;
+    if (frac == 0)
+        return sign;
+    /* Its leading one moves to where a normal number has it. */
+    exp = (uint32_t)__builtin_clz(frac) - 21;
+    return sign | (113 - exp) << 23 | (frac << exp & 0x3ff) << 13;
+}
+
+static void row_from_f16(uint8_t *to, const uint8_t *from, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint16_t half;
+        uint32_t word;
+
+        memcpy(&half, from + 2 * (size_t)i, sizeof half);
+        word = f32_of_f16(half);
+        memcpy(to + 4 * (size_t)i, &word, sizeof word);
+    }
+}
+
+static void copy_piece(const struct window_piece *p)
+{
+    const uint8_t *from = p->from;
+    uint8_t *to = p->to;
+
+    if (p->how == SAME && p->stride == p->row_bytes) {
+        memcpy(to, from, (size_t)p->rows * p->row_bytes);
+        return;
+    }
+    for (uint32_t i = 0; i < p->rows; i++) {
+        if (p->how == SAME)
+            memcpy(to, from, p->row_bytes);
+        else if (p->how == FROM_BF16)
+            row_from_bf16(to, from, p->elements);
+        else
+            row_from_f16(to, from, p->elements);
+        from += p->row_bytes;
+        to += p->stride;
+    }
+}
+
+void window_copy(const struct window_piece *pieces, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        copy_piece(&pieces[i]);
+}
+
+enum err window_run(const struct window_plan *plan,
+    const struct window_sources *from, const struct window_tensor *to,
+    struct window_trouble *trouble)
+{
+    struct window_cursor c = {0};
+    struct window_piece pieces[32];
+    uint32_t count;
+    enum err e = window_check(plan, from, to, trouble);
+
+    while (e == OK) {
+        e = window_pieces(
+            plan, from, to, &c, pieces, ARRAY_LEN(pieces), &count);
+        if (e != OK || count == 0)
+            return e;
+        window_copy(pieces, count);
+    }
+    return e;
+}
