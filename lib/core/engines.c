@@ -21,6 +21,7 @@ void engines_init(struct engines *g, struct slab *s, const struct conf *c)
     g->views = slab_take(s, g->views_max, sizeof(*g->views));
     g->cell_view = slab_take(
         s, (size_t)g->conns_max * g->cells_max, sizeof(*g->cell_view));
+    g->view_free = NONE;
     g->timers.cap = g->views_max;
     g->timers.nodes = slab_take(s, g->views_max, sizeof(*g->timers.nodes));
 }
@@ -191,6 +192,15 @@ bool engine_may(const struct engines *g, uint32_t conn,
            list_has(gids, c->gid);
 }
 
+bool engines_wait_for(const struct engines *g, uint32_t scope)
+{
+    for (uint32_t i = 0; i < g->timers.len; i++)
+        if (CONTAINER_OF(g->timers.nodes[i], struct view, timer)->scope ==
+            scope)
+            return true;
+    return false;
+}
+
 void engines_expire(struct engines *g, struct out *out, uint64_t now_ns)
 {
     struct heap_node *n;
@@ -213,6 +223,7 @@ enum err view_add(struct engines *g, uint32_t conn, uint32_t cell, uint32_t tag,
 {
     struct conn *c = &g->conns[conn];
     struct view *v;
+    uint32_t i;
 
     *text = "cell or tag out of range";
     if (cell >= c->cells || tag > TAG_MAX)
@@ -225,11 +236,13 @@ enum err view_add(struct engines *g, uint32_t conn, uint32_t cell, uint32_t tag,
         g->stats[STAT_table_full]++;
         return ERR_QUOTA;
     }
-    while (g->views[g->view_hint].used)
-        g->view_hint = (g->view_hint + 1) % g->views_max;
-    v = &g->views[g->view_hint];
-    *cell_slot(g, conn, cell) = g->view_hint + 1;
-    g->view_hint = (g->view_hint + 1) % g->views_max;
+    i = g->view_free;
+    if (i == NONE)
+        i = g->view_fresh++;
+    else
+        g->view_free = g->views[i].free_next;
+    v = &g->views[i];
+    *cell_slot(g, conn, cell) = i + 1;
     g->views_used++;
     memset(v, 0, sizeof(*v));
     v->used = true;
@@ -266,6 +279,7 @@ void view_join(struct engines *g, struct view *v, struct room *r)
     v->room_id = r->id;
     v->fresh = true;
     list_push_tail(&r->views, &v->in_room);
+    r->views_count++;
     g->ops->touched(g->brain, r);
 }
 
@@ -302,8 +316,10 @@ void view_fail(
 
 void view_drop(struct engines *g, struct view *v)
 {
-    if (v->room)
+    if (v->room) {
         g->ops->leaving(g->brain, v);
+        v->room->views_count--;
+    }
     *cell_slot(g, v->conn, v->cell) = 0;
     list_remove(&v->in_room);
     list_remove(&v->in_conn);
@@ -311,6 +327,8 @@ void view_drop(struct engines *g, struct view *v)
     list_remove(&v->in_waiting);
     heap_remove(&g->timers, &v->timer);
     v->used = false;
+    v->free_next = g->view_free;
+    g->view_free = (uint32_t)(v - g->views);
     g->views_used--;
 }
 
@@ -377,7 +395,7 @@ void room_gather(
     LIST_FOREACH_SAFE (n, &s->waiting) {
         struct view *v = LIST_ENTRY(n, struct view, in_waiting);
 
-        if (v->room_id == r->id && v->scope == scope)
+        if (v->room_id == r->id && v->scope == scope && !room_crowded(r))
             view_join(g, v, r);
     }
 }
@@ -387,7 +405,7 @@ bool room_in_use(const struct room *r)
     LIST_FOREACH (n, &r->views) {
         const struct view *v = LIST_ENTRY(n, struct view, in_room);
 
-        if (v->shown && !v->through)
+        if (v->shown)
             return true;
     }
     return false;

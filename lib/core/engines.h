@@ -18,6 +18,9 @@
 #include "core/brain.h"
 #include "core/out.h"
 
+/* So that a room's cells and events always fit into a list of actions. */
+#define ROOM_VIEWS_MAX 128
+
 /* What every room has, on either side; first member of the brains' rooms. */
 struct room {
     uint64_t id;
@@ -27,6 +30,7 @@ struct room {
     uint32_t session;    /* owner; NONE: none (yet, or any more) */
     uint32_t rows_shown; /* for cells: rows committed, or readable */
     struct list views;
+    uint32_t views_count; /* at most ROOM_VIEWS_MAX */
     struct list in_session;
     struct list todo; /* on the brain's list of rooms to settle */
     char text[128];
@@ -45,9 +49,9 @@ struct view {
     bool used, owner;
     bool fresh;           /* joined; not told yet what is true */
     bool shown;           /* rows were shown and may be in use */
-    bool through;         /* released all; or its process is dead */
     uint64_t deadline_ns; /* of waiting */
     struct heap_node timer;
+    uint32_t free_next;
 };
 
 enum conn_state { CONN_FREE, CONN_OPEN, CONN_READY, CONN_ENDED };
@@ -89,8 +93,9 @@ struct engines {
     struct session *sessions;
     struct view *views;
     uint32_t *cell_view; /* [conn * cells_max + cell] = view + 1; 0: none */
-    uint32_t conns_max, cells_max, views_max, view_hint, views_used;
-    struct heap timers; /* of views that wait for their room */
+    uint32_t conns_max, cells_max, views_max, views_used;
+    uint32_t view_free, view_fresh; /* given back; never used yet */
+    struct heap timers;             /* of views that wait for their room */
     const struct engines_ops *ops;
     void *brain;
     uint64_t *stats;
@@ -107,6 +112,8 @@ void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns);
 MUST_CHECK enum err engine_hello(struct engines *g, uint32_t conn,
     const struct local_hello *m, uint8_t role, const char **text);
 
+/* Does a view wait for a room in this scope? Walks all that wait. */
+bool engines_wait_for(const struct engines *g, uint32_t scope);
 /* Fails the views that waited too long, while out has room. */
 void engines_expire(struct engines *g, struct out *out, uint64_t now_ns);
 
@@ -120,6 +127,11 @@ MUST_CHECK enum err view_add(struct engines *g, uint32_t conn, uint32_t cell,
 /* The view under this cell and tag; NULL: none. */
 struct view *view_get(
     const struct engines *g, uint32_t conn, uint32_t cell, uint32_t tag);
+/* Has the room as many views as it may have? */
+static inline bool room_crowded(const struct room *r)
+{
+    return r->views_count >= ROOM_VIEWS_MAX;
+}
 /* Puts the view on the room (and off its session's waiting list). */
 void view_join(struct engines *g, struct view *v, struct room *r);
 /* Lets the view wait for a room of its session. */
@@ -140,10 +152,11 @@ void room_tell(
     struct engines *g, struct out *out, struct room *r, uint16_t what);
 /* Writes the room's state, reason and rows into all its views' cells. */
 void room_cells(struct engines *g, struct out *out, struct room *r);
-/* The views of the owner's session that waited for this room join it. */
+/* The views of the owner's session that waited for this room join it, as many
+ * as it may have. */
 void room_gather(
     struct engines *g, struct room *r, uint32_t session, uint32_t scope);
-/* Is any view left that was shown rows and is not through? */
+/* Is any view left that was shown rows? */
 bool room_in_use(const struct room *r);
 
 /* Next view of conn with something pending, NULL: none (and the connection

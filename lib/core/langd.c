@@ -163,12 +163,15 @@ static void on_touched(void *brain, struct room *r)
 static void on_leaving(void *brain, struct view *v)
 {
     struct lroom *m = (struct lroom *)(void *)v->room;
+    struct langd *l = brain;
 
+    if (v->owner && l->engines.conns[v->conn].bye)
+        lroom_fail(l, m, ERR_ABORTED, 0, 0, "released before it was ready");
     if (v->owner)
         m->owner_done = true;
     else if (v->rights & RIGHT_READ)
         m->readers_done++;
-    lroom_touch(brain, m);
+    lroom_touch(l, m);
 }
 
 static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
@@ -235,7 +238,8 @@ static void expire(struct langd *l, struct out *out)
     struct peer *p;
     bool lost;
 
-    while ((p = peers_expired(&l->peers, l->now_ns, &lost))) {
+    while (
+        out_has_room(out) && (p = peers_expired(&l->peers, l->now_ns, &lost))) {
         if (lost)
             langd_peer_lost(l, out, p);
         else
@@ -330,7 +334,7 @@ static void step(void *brain, const struct event *ev, struct out *out)
     l->now_ns = l->tickets.now_ns = ev->now_ns;
     dispatch(l, out, ev);
     work(l, out);
-    while ((conn = tickets_next_conn(&l->tickets)) != NONE)
+    while (out_has_room(out) && (conn = tickets_next_conn(&l->tickets)) != NONE)
         engine_notify(&l->engines, out, conn);
 }
 
@@ -341,7 +345,8 @@ static bool pending(const void *brain)
     for (uint32_t i = 0; i < l->pools_count; i++)
         if (l->pools[i].dirty)
             return true;
-    return !list_empty(&l->todo) || calls_pools_waiting(&l->calls);
+    return !list_empty(&l->todo) || !list_empty(&l->tickets.dirty) ||
+           calls_pools_waiting(&l->calls);
 }
 
 static uint64_t deadline(const void *brain)

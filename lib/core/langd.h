@@ -21,6 +21,7 @@
 #include "core/tombs.h"
 
 #define ATTEMPTS_MAX 3 /* that broken endpoints may cost */
+#define STALE_MAX    3 /* the first may be about an epoch that was not told */
 #define RETRY_MAX_NS (2 * NS_PER_S)
 #define STREAM_MIN   3 /* blocks that a stream room can always hold */
 
@@ -62,10 +63,12 @@ struct lroom {
     /* What has come. */
     uint32_t landed; /* rows beyond from that are there */
     uint32_t prefix, exposed, released;
+    uint32_t highest; /* end of the highest rows that came */
 
     /* What has been told, and when again. */
     uint8_t owe;
-    bool confirmed; /* encoded has answered INIT */
+    bool confirmed; /* encoded knows the generation: RESUME from now on */
+    uint8_t stale;  /* NACKs in a row that say it does not, after all */
     uint32_t told_attempt, told_granted;
     bool told; /* (attempt, granted) above were sent at least once */
     uint64_t retry_ns, backoff_ns;
@@ -98,7 +101,8 @@ struct lpool {
     struct heap spec;   /* speculative grants, nothing landed; youngest first */
     struct heap victim; /* waiting with landed rows; youngest first */
     uint32_t ready_rooms, landing_rooms, closing_blocks;
-    uint64_t head_since_ns; /* the head does not fit since; TIME_NEVER */
+    uint64_t head_age;      /* of the head that does not fit */
+    uint64_t head_since_ns; /* since when it does not; TIME_NEVER */
     uint64_t revoke_ns;     /* when landed rows may be taken back for it */
     uint64_t head_wait_ns;  /* longest wait of a head, for people */
     bool dirty;
@@ -136,6 +140,13 @@ static inline uint32_t lroom_slot(const struct langd *l, const struct lroom *m)
 static inline bool lroom_alive(const struct lroom *m)
 {
     return m->r.state != ROOM_FAILED && m->r.state != ROOM_SUCCESS;
+}
+
+/* The shards have not closed the last attempt: nothing of the new one could
+ * land yet, so encoded is not told of it. */
+static inline bool lroom_reopening(const struct lroom *m)
+{
+    return m->closing_left && m->closing_all;
 }
 
 static inline struct peer *lroom_peer(
@@ -185,8 +196,10 @@ bool grant_take(
     struct langd *l, struct out *out, struct lroom *m, uint32_t n, bool firm);
 /* Tells the shards of the attempt in force and the blocks that it has. */
 void grant_open(struct langd *l, struct out *out, struct lroom *m);
-/* Takes back what was not exposed and raises the attempt. */
-void grant_revoke(struct langd *l, struct out *out, struct lroom *m);
+/* Takes back all blocks but the first `keep` and raises the attempt; what was
+ * not exposed comes again. */
+void grant_restart(
+    struct langd *l, struct out *out, struct lroom *m, uint32_t keep);
 /* Gives back blocks beyond the total. */
 void grant_trim(struct langd *l, struct out *out, struct lroom *m);
 /* Closes the slot in the shards, if it is open. reply: wait until quiet. */

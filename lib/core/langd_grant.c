@@ -164,19 +164,22 @@ void grant_close(struct langd *l, struct out *out, struct lroom *m, bool reply)
     }
 }
 
-void grant_revoke(struct langd *l, struct out *out, struct lroom *m)
+void grant_restart(
+    struct langd *l, struct out *out, struct lroom *m, uint32_t keep)
 {
     struct lpool *p = lroom_pool(l, m);
-    uint32_t keep = 0;
+    struct extent rest = pool_split(&p->p, &m->held, keep);
 
-    if (m->exposed > m->base)
-        keep = div_up(m->exposed - m->base, p->block_rows);
     grant_close(l, out, m, true);
-    m->closing = pool_split(&p->p, &m->held, min_u32(keep, m->held.blocks));
-    p->closing_blocks += m->closing.blocks;
+    if (m->closing_left) {
+        m->closing = rest;
+        p->closing_blocks += rest.blocks;
+    } else { /* shards had not been told of them */
+        pool_give(&p->p, &rest);
+    }
     m->attempt++;
     m->granted = m->base + m->held.blocks * p->block_rows;
-    m->from = m->prefix = m->exposed;
+    m->from = m->prefix = m->highest = m->exposed;
     m->landed = 0;
     m->firm = m->want = false;
     m->stall_ns = TIME_NEVER;
@@ -214,7 +217,7 @@ static bool take_back(
     struct langd *l, struct out *out, struct lpool *p, struct lroom *head)
 {
     struct heap_node *n;
-    struct lroom *v;
+    struct lroom *v; /* nothing of it is exposed */
 
     /* The oldest that waits keeps what it has. */
     head->firm = true;
@@ -236,7 +239,7 @@ static bool take_back(
         v = CONTAINER_OF(n, struct lroom, victim_node);
     }
     l->stats[STAT_revokes]++;
-    grant_revoke(l, out, v);
+    grant_restart(l, out, v, 0);
     grant_classify(l, v);
     return true;
 }
@@ -259,7 +262,7 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
         return true;
     }
     if (grant_take(l, out, m, wanted, true)) {
-        if (p->head_since_ns != TIME_NEVER &&
+        if (p->head_since_ns != TIME_NEVER && p->head_age == m->age &&
             l->now_ns - p->head_since_ns > p->head_wait_ns)
             p->head_wait_ns = l->now_ns - p->head_since_ns;
         p->head_since_ns = TIME_NEVER;
@@ -267,8 +270,10 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
         grant_classify(l, m);
         return true;
     }
-    if (p->head_since_ns == TIME_NEVER)
+    if (p->head_since_ns == TIME_NEVER || p->head_age != m->age) {
         p->head_since_ns = l->now_ns;
+        p->head_age = m->age;
+    }
     if (p->closing_blocks > 0 && p->p.free + p->closing_blocks >= wanted)
         return false; /* what was taken back is on its way */
     return take_back(l, out, p, m);

@@ -8,9 +8,48 @@
 
 /* --- requests
  * ------------------------------------------------------------------ */
+/* Is it tcp://, and nothing that ZMQ reads as more than one address? */
+static bool is_address(struct span a)
+{
+    static const char chars[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                "abcdefghijklmnopqrstuvwxyz0123456789.:-_[]%";
+
+    if (a.len < 7 || a.len > 127 || memcmp(a.p, "tcp://", 6) != 0)
+        return false;
+    for (uint32_t i = 6; i < a.len; i++)
+        if (!memchr(chars, a.p[i], sizeof(chars) - 1))
+            return false;
+    return true;
+}
+
+/* A place for one more encoder. When all are taken, one that was made for an
+ * address, is not up, and has neither rooms nor engines that wait for one. */
+static struct peer *place_for(struct langd *l, struct out *out)
+{
+    struct peer *p = peer_new(&l->peers);
+
+    for (uint32_t i = 0; !p && i < l->peers.max; i++) {
+        struct peer *old = &l->peers.peers[i];
+
+        if (old->configured || old->up || !list_empty(&old->rooms) ||
+            engines_wait_for(&l->engines, i))
+            continue;
+        if (old->epoch)
+            langd_peer_lost(l, out, old);
+        if (old->link != NONE) {
+            out_action(out, ACT_DISCONNECT)->link = old->link;
+            l->peers.link_peer[old->link] = NONE;
+            old->link = NONE;
+        }
+        old->used = false;
+        p = peer_new(&l->peers);
+    }
+    return p;
+}
+
 /* The peer that an engine means, made for an allowed address. NULL and why. */
 static struct peer *find_encoder(
-    struct langd *l, struct span name, const char **text)
+    struct langd *l, struct out *out, struct span name, const char **text)
 {
     const struct conf_list *allow = &l->c.conf->control_allow;
     struct peer *p;
@@ -26,14 +65,13 @@ static struct peer *find_encoder(
         bool star = a.len > 0 && a.p[a.len - 1] == '*';
 
         a.len -= star;
-        if (name.len > 127 || name.len < a.len || (!star && name.len != a.len))
+        if (!is_address(name) || name.len < a.len ||
+            (!star && name.len != a.len))
             continue;
         if (a.len && memcmp(a.p, name.p, a.len) != 0)
             continue;
-        if (name.len < 6 || memcmp(name.p, "tcp://", 6) != 0)
-            continue;
         *text = "limits.peers is reached";
-        p = peer_new(&l->peers);
+        p = place_for(l, out);
         if (p) {
             span_copy_str(name, p->label, sizeof(p->label));
             span_copy_str(name, p->address, sizeof(p->address));
@@ -129,7 +167,7 @@ static void on_request(struct langd *l, struct out *out, uint32_t conn,
     enum err e = check_request(l, conn, n, &text);
 
     if (e == OK && !null) {
-        p = find_encoder(l, n->encoder, &text);
+        p = find_encoder(l, out, n->encoder, &text);
         if (!p)
             e = ERR_NOT_READY;
     }
@@ -155,7 +193,7 @@ static void on_attach(struct langd *l, struct out *out, uint32_t conn,
     uint32_t session = l->engines.conns[conn].session, scope = NONE, slot;
     bool null = span_eq(n->encoder, span_str("null"));
     const char *text = "rights are 1 read, 4 watch";
-    struct peer *p = null ? NULL : find_encoder(l, n->encoder, &text);
+    struct peer *p = null ? NULL : find_encoder(l, out, n->encoder, &text);
     struct view *v = NULL;
     enum err e = null || p ? OK : ERR_NOT_READY;
 
@@ -167,6 +205,9 @@ static void on_attach(struct langd *l, struct out *out, uint32_t conn,
     if (e == OK && slot != NONE && l->rooms[slot].r.session != session) {
         text = "the room belongs to another engine";
         e = ERR_NOT_OWNER;
+    } else if (e == OK && slot != NONE && room_crowded(&l->rooms[slot].r)) {
+        text = "the room is shown in as many cells as a room may be";
+        e = ERR_QUOTA;
     }
     if (e == OK)
         e = view_add(&l->engines, conn, n->cell, n->tag, n->rights, &v, &text);
@@ -267,7 +308,7 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const char *text = "the encoder is not connected";
-    struct peer *p = find_encoder(l, msg->decline.encoder, &text);
+    struct peer *p = find_encoder(l, out, msg->decline.encoder, &text);
     struct peer_msg d = {.type = PEER_DECLINE, .room = msg->decline.room};
 
     if (p && !p->up && p->link == NONE)

@@ -87,7 +87,7 @@ void langd_say(struct langd *l, struct out *out, struct lroom *m)
                           : l->c.conf->timeout_retry;
     m->retry_ns = l->now_ns + m->backoff_ns;
     l->stats[STAT_retries] += again;
-    if (m->owe & OWE_GRANT)
+    if (m->owe & OWE_GRANT && !lroom_reopening(m))
         say_grant(l, out, m, p, again);
     if (m->owe & OWE_ACK)
         say_ack(l, out, m, p);
@@ -153,6 +153,7 @@ void langd_peer_lost(struct langd *l, struct out *out, struct peer *p)
         m->told = false;
         lroom_touch(l, m);
     }
+    p->up = false;
     p->epoch = 0;
     out_data(out, &cmd);
 }
@@ -163,6 +164,7 @@ static void on_hello(
     struct peer *p = peer_on(&l->peers, link);
     const char *text = "not an mmx-encoded";
     enum err e = ERR_MALFORMED;
+    bool was_up = p && p->up;
 
     if (!p)
         return;
@@ -183,6 +185,11 @@ static void on_hello(
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *r = LIST_ENTRY(n, struct lroom, in_peer);
 
+        /* It may have given us up while we were apart: what it is told
+         * again it answers, with STATE or with FAILED. */
+        if (!was_up && r->told && lroom_alive(r))
+            r->owe |= OWE_GRANT;
+        r->stale = 0;
         r->retry_ns = r->owe ? 0 : TIME_NEVER;
         lroom_touch(l, r);
     }
@@ -209,6 +216,10 @@ static enum err take_length(struct langd *l, struct lroom *m,
         return ERR_MALFORMED;
     *text = "a total above max_rows";
     if (n->total != ROWS_UNKNOWN && n->total > n->max_rows)
+        return ERR_MALFORMED;
+    *text = "a total below rows that were sent, or beyond what can be counted";
+    if ((n->total != ROWS_UNKNOWN && n->total < m->highest) ||
+        n->max_rows > ROWS_UNKNOWN - p->block_rows)
         return ERR_MALFORMED;
     if (!m->length_known)
         m->history.length_ns = l->now_ns;
@@ -264,9 +275,12 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
         l->stats[STAT_stale_attempt]++;
         return;
     }
-    /* With several destinations it says what is asked for, not committed. */
+    /* With several destinations it says what is asked for, not committed;
+     * LENGTH may still be on its way. */
     if (m->required <= 1)
         m->committed = max_u32(m->committed, n->committed);
+    else
+        m->expected = max_u32(m->expected, n->committed);
     if (m->max_rows != ROWS_UNKNOWN)
         m->committed = min_u32(m->committed, m->max_rows);
     if (m->mode == MODE_WHOLE &&
@@ -297,7 +311,8 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
             "the data endpoint broke too often");
         return;
     }
-    grant_revoke(l, out, m);
+    /* The rows are lost, the blocks are not: nobody waits for them twice. */
+    grant_restart(l, out, m, m->held.blocks);
     grant_classify(l, m);
 }
 
@@ -311,6 +326,7 @@ static void on_state(
             n->granted < m->told_granted)
             break;
         m->confirmed = true;
+        m->stale = 0;
         if (m->told_attempt == m->attempt && m->told_granted == m->granted)
             m->owe &= (uint8_t)~OWE_GRANT;
         break;
@@ -327,9 +343,13 @@ static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)
 {
     if (n->answers != PEER_INIT && n->answers != PEER_RESUME)
         return;
-    /* What it does not know any more is said whole again, after a while. */
+    /* A generation that it once knew is never begun anew there: a later
+     * announce of the room would mix with rows that are here. */
+    if (n->reason == ERR_STALE && (!m->confirmed || ++m->stale < STALE_MAX))
+        return;
     if (n->reason == ERR_STALE)
-        m->confirmed = false;
+        lroom_fail(l, m, ERR_STALE, 0, 0,
+            "the encoder does not remember the room any more");
     else if (n->reason != ERR_NO_BLOCKS && n->reason != ERR_BUSY &&
              n->reason != ERR_DRAINING)
         lroom_fail(l, m,

@@ -126,18 +126,21 @@ void lroom_landed(
 {
     struct lpool *p = lroom_pool(l, m);
 
-    if (first < m->from || first > m->granted || rows > m->granted - first) {
+    if (first < m->from || first > m->granted || rows > m->granted - first ||
+        (m->total != ROWS_UNKNOWN && first + rows > m->total)) {
         lroom_fail(l, m, ERR_MALFORMED, first, rows,
             "rows beyond the total were sent");
         return;
     }
+    m->confirmed = true; /* it is known there: rows of it were sent */
     if (!m->history.first_ns)
         m->history.first_ns = l->now_ns;
     m->landed += rows;
     m->prefix = rowmap_add(
         &p->landed, &p->p, &m->held, m->base, m->prefix, first, rows);
-    if (m->total != ROWS_UNKNOWN)
-        m->prefix = min_u32(m->prefix, m->total);
+    /* A short last unit counts as whole in the map. */
+    m->highest = max_u32(m->highest, first + rows);
+    m->prefix = min_u32(m->prefix, m->highest);
     if (m->stall_ns != TIME_NEVER)
         m->stall_ns = l->now_ns + l->c.conf->timeout_progress;
     lroom_touch(l, m);
@@ -210,9 +213,12 @@ static void expose(struct langd *l, struct out *out, struct lroom *m)
 static void run_stall_clock(struct langd *l, struct lroom *m)
 {
     uint32_t ready = min_u32(m->granted, m->committed);
-    bool due =
-        lroom_alive(m) && !m->closing_left && m->held.blocks > 0 &&
-        m->from + m->landed < ready - ready % lroom_pool(l, m)->unit_rows;
+    bool due;
+
+    if (ready < m->total)
+        ready -= ready % lroom_pool(l, m)->unit_rows;
+    due = lroom_alive(m) && !m->closing_left && m->held.blocks > 0 &&
+          m->from + m->landed < ready;
 
     if (!due)
         m->stall_ns = TIME_NEVER;
@@ -244,8 +250,8 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
         state = m->from + m->landed > 0 ? ROOM_TRANSFERRING : ROOM_WAITING;
     if (state > m->r.state)
         m->r.state = state;
-    if (!m->told || m->told_attempt != m->attempt ||
-        m->told_granted != m->granted) {
+    if (!lroom_reopening(m) && (!m->told || m->told_attempt != m->attempt ||
+                                   m->told_granted != m->granted)) {
         m->owe |= OWE_GRANT;
         m->retry_ns = 0;
     }
@@ -349,6 +355,7 @@ static void show(struct langd *l, struct out *out, struct lroom *m)
 void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
 {
     list_remove(&m->r.todo);
+    langd_readers(l, out, m); /* one of them may have gone */
     if (lroom_alive(m))
         settle_alive(l, out, m);
     if (lroom_alive(m) && m->aux_final && m->total != ROWS_UNKNOWN &&

@@ -31,10 +31,13 @@ uint32_t peer_index(const struct peers *p, const struct peer *peer)
     return (uint32_t)(peer - p->peers);
 }
 
-static bool is_vacant(const struct peer *p)
+/* langd's peers are places that engines may wait for: their owner says when
+ * one is free (langd_local.c). */
+static bool is_vacant(const struct peers *all, const struct peer *p)
 {
-    return !p->used || (!p->configured && !p->epoch && p->link == NONE &&
-                           list_empty(&p->rooms));
+    return !p->used ||
+           (!p->configured && !p->epoch && p->link == NONE &&
+               list_empty(&p->rooms) && all->self.role == ROLE_ENCODED);
 }
 
 struct peer *peer_new(struct peers *p)
@@ -42,7 +45,7 @@ struct peer *peer_new(struct peers *p)
     for (uint32_t i = 0; i < p->max; i++) {
         struct peer *peer = &p->peers[i];
 
-        if (!is_vacant(peer))
+        if (!is_vacant(p, peer))
             continue;
         heap_remove(&p->timers, &peer->timer);
         memset(peer, 0, sizeof(*peer));
@@ -91,8 +94,6 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
         put_u64(&w, l->hash);
         put_span(&w, span_str(c->conf->pools[i].name), 2, 63);
         put_span(&w, span_str(l->text), 2, LAYOUT_TEXT_MAX);
-        if (w.failed)
-            break;
     }
     m.from_epoch = c->epoch;
     m.to_epoch = to_epoch;
