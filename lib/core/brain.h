@@ -59,9 +59,9 @@ struct ended {
     uint64_t opened_ns, init_ns, length_ns, first_ns, resumed_ns, done_ns;
     char text[128];
 };
-/* The newest row; NULL: none yet. */
-const struct ended *encoded_last_ended(const struct encoded *e);
-const struct ended *langd_last_ended(const struct langd *l);
+/* Row number n, counted from 0; NULL: not there yet, or forgotten. */
+const struct ended *encoded_ended(const struct encoded *e, uint64_t n);
+const struct ended *langd_ended(const struct langd *l, uint64_t n);
 
 /* Everything that must always hold, walked and CHECKed: blocks conserved,
  * lists and tables agree. For tests: O(everything). */

@@ -53,8 +53,7 @@ void call_hello(const struct calls *c, struct out *out, uint32_t conn,
     out_local(out, conn, &w, FD_CELLS, 0);
 }
 
-/* --- pools
- * -------------------------------------------------------------------- */
+/* --- pools --- */
 static void say_pool(const struct calls *c, struct out *out, uint32_t conn,
     uint32_t seq, uint32_t i)
 {
@@ -182,4 +181,12 @@ void calls_pools_ready(const struct calls *c, struct out *out)
         if (peer->used && peer->up)
             peer_hello(c->peers, out, peer->link, peer->epoch, true);
     }
+}
+
+void call_bad(struct out *out, const struct event *ev)
+{
+    bool unknown = ev->err == ERR_BUSY;
+
+    out_answer(out, ev->conn, ev->seq, ERR_MALFORMED, 0, 0, "%s",
+        unknown ? "no message of that type" : "the frame breaks its table");
 }

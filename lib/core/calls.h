@@ -36,6 +36,8 @@ void call_hello(const struct calls *c, struct out *out, uint32_t conn,
     const struct local_msg *m);
 void call_pool(const struct calls *c, struct out *out, uint32_t conn,
     const struct local_msg *m);
+/* Answers a frame that could not be read. */
+void call_bad(struct out *out, const struct event *ev);
 /* Answers the POOL calls that waited for memory, and tells the peers. */
 void calls_pools_ready(const struct calls *c, struct out *out);
 bool calls_pools_waiting(const struct calls *c);

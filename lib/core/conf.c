@@ -21,7 +21,7 @@ enum {
     ROLES_EL = ROLE_ENCODED | ROLE_LANGD
 };
 
-/* --- the table ----------------------------------------------------------- */
+/* --- the table --- */
 #define ROW(type, field, key, KIND, def, min, max, ROLES, doc)                 \
     {key, def, doc, KIND_##KIND, ROLES_##ROLES, min, max,                      \
         offsetof(type, field)},
@@ -86,7 +86,7 @@ void conf_amount(enum conf_kind kind, uint64_t value, char *out, size_t size)
         out, size, "%llu%s", (unsigned long long)(value / u->factor), u->name);
 }
 
-/* --- errors -------------------------------------------------------------- */
+/* --- errors --- */
 PRINTF_LIKE(2, 3)
 static enum err refuse(struct conf_error *e, const char *fmt, ...)
 {
@@ -114,7 +114,7 @@ static struct shown show(struct span s)
     return out;
 }
 
-/* --- paths --------------------------------------------------------------- */
+/* --- paths --- */
 enum place { PLACE_NONE, PLACE_MAP, PLACE_ITEMS, PLACE_ENTRY, PLACE_KEY };
 
 /* Where a path leads. */
@@ -258,7 +258,7 @@ bool conf_known(uint8_t role, const char *path)
     return conf_shape(role, path) != CONF_NOTHING;
 }
 
-/* --- unknown keys -------------------------------------------------------- */
+/* --- unknown keys --- */
 #define WORD_MAX 64
 
 /* Levenshtein, one row at a time. Words beyond WORD_MAX are far from all. */
@@ -355,7 +355,7 @@ static enum err unknown_key(
         (int)n.len, n.word);
 }
 
-/* --- values -------------------------------------------------------------- */
+/* --- values --- */
 static bool clean_text(struct span s)
 {
     for (uint32_t i = 0; i < s.len; i++)
@@ -557,7 +557,7 @@ static enum err set_value(const struct conf_row *row, const char *path,
     return ERR_INTERNAL;
 }
 
-/* --- defaults ------------------------------------------------------------ */
+/* --- defaults --- */
 static void set_default(const struct conf_row *row, void *base)
 {
     struct conf_error e;
@@ -583,7 +583,7 @@ void conf_init(struct conf *c, uint8_t role)
     set_defaults(&conf_keys, c);
 }
 
-/* --- setting ------------------------------------------------------------- */
+/* --- setting --- */
 /* The struct that t's key lies in. A new entry is made ready beyond the
  * count, where nobody sees it before the first value of it is good. */
 static enum err target_base(struct conf *c, const struct target *t,

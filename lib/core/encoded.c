@@ -4,8 +4,7 @@
  * loop's thread; everything is carved from one slab at start. */
 #include "core/encoded.h"
 
-/* --- making
- * --------------------------------------------------------------------- */
+/* --- making --- */
 static void size_heap(struct heap *h, struct slab *s, uint32_t cap)
 {
     h->cap = cap;
@@ -22,6 +21,9 @@ static void carve(struct encoded *e, struct slab *s)
     e->rooms = slab_take(s, e->rooms_max, sizeof(*e->rooms));
     e->dsts = slab_take(s, e->rooms_max, sizeof(*e->dsts));
     e->history = slab_take(s, c->limit_history, sizeof(*e->history));
+    e->items = slab_take(s, e->rooms_max, sizeof(*e->items));
+    e->open_batch = slab_take(s, c->limit_connections, sizeof(struct item *));
+    table_init(&e->keys, s, e->rooms_max, e->c.seed + 2);
     table_init(&e->ids, s, e->rooms_max, e->c.seed);
     table_init(&e->gens, s, e->rooms_max, e->c.seed + 1);
     tombs_init(&e->ended_rooms, s, tombs, e->c.seed, c->timeout_tombstone);
@@ -63,8 +65,17 @@ static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
     eroom_fail(brain, m, ERR_ENGINE_LOST, "the encode engine is gone");
 }
 
+static void on_conn_over(void *brain, uint32_t conn)
+{
+    ((struct encoded *)brain)->open_batch[conn] = NULL;
+}
+
 static const struct engines_ops engines_ops = {
-    .touched = on_touched, .leaving = on_leaving, .orphaned = on_orphaned};
+    .touched = on_touched,
+    .leaving = on_leaving,
+    .orphaned = on_orphaned,
+    .conn_over = on_conn_over,
+};
 
 struct encoded *encoded_init(struct slab *s, const struct brain_conf *c)
 {
@@ -80,6 +91,7 @@ struct encoded *encoded_init(struct slab *s, const struct brain_conf *c)
     carve(e, s);
     if (s->failed)
         return NULL;
+    items_init(e);
     list_init(&e->room_todo);
     list_init(&e->dst_todo);
     e->engines.ops = &engines_ops;
@@ -92,6 +104,7 @@ struct encoded *encoded_init(struct slab *s, const struct brain_conf *c)
     e->peers.self.pools_count = e->pools_count;
     for (uint32_t i = 0; i < e->pools_count; i++) {
         list_init(&e->pools[i].fifo);
+        list_init(&e->pools[i].kept);
         pool_meta_init(&e->pools[i].meta, &c->conf->pools[i]);
         e->peers.self.layouts[i] = &e->pools[i].meta.layout;
     }
@@ -117,15 +130,16 @@ uint32_t encoded_blocks_free(const struct encoded *e, uint32_t i)
     return e->pools[i].p.free;
 }
 
-const struct ended *encoded_last_ended(const struct encoded *e)
+const struct ended *encoded_ended(const struct encoded *e, uint64_t n)
 {
-    return e->ended_count
-               ? &e->history[(e->ended_count - 1) % e->c.conf->limit_history]
-               : NULL;
+    uint64_t limit = e->c.conf->limit_history;
+
+    if (n >= e->ended_count || e->ended_count - n > limit)
+        return NULL;
+    return &e->history[n % limit];
 }
 
-/* --- events
- * --------------------------------------------------------------------- */
+/* --- events --- */
 static void on_note(struct encoded *e, const struct data_note *n)
 {
     struct edst *d;
@@ -208,6 +222,8 @@ static void dispatch(struct encoded *e, struct out *out, const struct event *ev)
         break;
     case EV_CONN_END:
         engine_end(&e->engines, ev->conn, e->now_ns);
+        if (engine_empty(&e->engines, ev->conn))
+            out_action(out, ACT_CONN_CLOSE)->conn = ev->conn;
         break;
     case EV_CONN_DEAD:
         engine_dead(&e->engines, ev->conn, e->now_ns);
@@ -217,8 +233,7 @@ static void dispatch(struct encoded *e, struct out *out, const struct event *ev)
         break;
     case EV_LOCAL_BAD:
         e->stats[STAT_malformed_local]++;
-        out_answer(out, ev->conn, ev->seq, ev->err, 0, 0, "%s",
-            "the frame breaks the protocol");
+        call_bad(out, ev);
         break;
     case EV_LINK_UP:
         break; /* langd says HELLO */

@@ -1,8 +1,9 @@
 /* encoded.h - the inside of the encode side's brain; for encoded*.c only. The
  * outside is brain.h.
  *
- * room  one announced item, or the place where destinations wait for its
- *       announce. It holds the source blocks
+ * item  rows in source blocks; shared by the rooms of one key
+ * room  one announced delivery of an item, or the place where destinations
+ *       wait for its announce
  * dst   one destination of a room: one generation of one langd. Its slot is
  *       the slot of the shards' send jobs
  *
@@ -25,36 +26,52 @@
 
 #define RETRY_MAX_NS (2 * NS_PER_S)
 
-enum source_state { SOURCE_NONE, SOURCE_QUEUED, SOURCE_HELD, SOURCE_GIVEN };
+enum source_state { SOURCE_NONE, SOURCE_QUEUED, SOURCE_HELD };
+
+struct item {
+    bool used, keyed; /* keyed: announces find it by its key */
+    bool final;       /* nobody writes a row any more */
+    bool aux_final;
+    uint8_t source, storage;
+    uint16_t pool;
+    uint32_t uid, refs;
+    uint32_t conn; /* whose open batch it may be in */
+    struct key key;
+    struct extent src;
+    uint32_t max_rows, total, committed, highest;
+    uint32_t length_version;
+    struct aux aux;
+    struct list rooms;
+    struct list in_fifo;  /* of the pool, while it waits for blocks */
+    struct list in_batch; /* of those that want their blocks together */
+    uint32_t free_next;
+};
 
 struct eroom {
     struct room r; /* first */
     bool announced;
     bool ended;       /* the engine has its final state */
     bool failing;     /* the engine's side is over; destinations are asked */
-    bool final;       /* nobody writes a row any more */
     bool withdrawn;   /* open room: no more destinations */
     bool declined;    /* no langd will ask */
     bool linked;      /* found under its id */
     bool quarantined; /* blocks wait for a writer; counted */
+    bool have;        /* the rows were there: this engine writes none */
     bool granted_due, wanted_due; /* to be told to the engine */
-    uint8_t source, storage, flags;
+    uint8_t flags;
     uint8_t fail_reason;
-    uint16_t pool, required, asked, active;
+    uint16_t required, asked, active;
     uint16_t served, failed;
-    struct key key;
-    struct extent src;
-    uint32_t max_rows, total, committed, highest;
-    struct aux aux;
-    bool aux_final;
-    uint32_t length_version;
+    struct item *item;   /* &encoded.nothing: none (yet, or any more) */
+    struct list in_item; /* of the item's rooms */
+    struct list in_kept; /* of the pool, while it is kept after its end */
     struct list dsts;
-    struct list in_fifo; /* of the pool, while queued for blocks */
-    uint64_t bootstrap_ns, linger_ns;
+    uint64_t bootstrap_ns, kept_ns;
     struct heap_node timer;
     uint8_t shown_state;
     uint32_t shown_rows;
     struct ended history;
+    uint64_t ended_row; /* of the history, once it ended */
     uint32_t free_next;
 };
 
@@ -100,7 +117,8 @@ struct epool {
     struct pool_meta meta; /* first */
     struct pool p;
     struct rowmap committed;
-    struct list fifo; /* rooms that wait for blocks */
+    struct list fifo; /* items that wait for blocks */
+    struct list kept; /* ended rooms whose items may be asked for again */
     uint32_t block_rows;
 };
 
@@ -114,8 +132,13 @@ struct encoded {
     struct tombs ended_gens;  /* (generation, peer) */
     struct table ids;         /* (room, 0) -> room */
     struct table gens;        /* (generation, peer) -> dst */
+    struct table keys;        /* (hash of key and uid, pool) -> item */
     struct eroom *rooms;
     struct edst *dsts;
+    struct item *items;
+    struct item nothing;      /* what a room without an item refers to */
+    struct item **open_batch; /* by connection: first of its open batch */
+    uint32_t items_free;
     uint32_t rooms_max, rooms_used, rooms_free, open;
     uint32_t dsts_used, dsts_free;
     struct epool pools[CONF_POOLS_MAX];
@@ -124,7 +147,6 @@ struct encoded {
     struct list room_todo, dst_todo;
     struct ended *history;
     uint64_t ended_count;
-    uint32_t lingering; /* rooms whose linger_ns runs */
     uint64_t now_ns;
     bool draining;
     uint64_t stats[STAT_COUNT];
@@ -133,7 +155,7 @@ struct encoded {
 
 static inline struct epool *eroom_pool(struct encoded *e, const struct eroom *m)
 {
-    return &e->pools[m->pool];
+    return &e->pools[m->item->pool];
 }
 
 static inline uint32_t edst_slot(const struct encoded *e, const struct edst *d)
@@ -141,8 +163,7 @@ static inline uint32_t edst_slot(const struct encoded *e, const struct edst *d)
     return (uint32_t)(d - e->dsts);
 }
 
-/* --- encoded_room.c
- * ------------------------------------------------------------ */
+/* --- encoded_room.c --- */
 /* A new room under its id, not announced; NULL: the table is full. */
 struct eroom *eroom_new(struct encoded *e, uint64_t id);
 struct eroom *eroom_find(const struct encoded *e, uint64_t id);
@@ -150,17 +171,45 @@ void eroom_touch(struct encoded *e, struct eroom *m);
 /* The engine's side is over: every destination is told, and answers. */
 void eroom_fail(
     struct encoded *e, struct eroom *m, enum err reason, const char *text);
-/* No longer found under its id (a new announce takes it, or it is over). */
-void eroom_unlink(struct encoded *e, struct eroom *m);
+/* No longer found under its id: it is over, or was kept and is no more. */
+void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);
 void eroom_settle(struct encoded *e, struct out *out, struct eroom *m);
 void eroom_expired(struct encoded *e, struct eroom *m);
-/* Gives blocks to the rooms that wait, first come first served. */
-void epool_serve(struct encoded *e, struct epool *p);
-/* Rows [0, n) may be sent in units of so many rows. */
-uint32_t eroom_sendable(const struct eroom *m, uint32_t unit_rows);
 
-/* --- encoded_dst.c
- * --------------------------------------------------------------- */
+/* --- encoded_item.c
+ * ------------------------------------------------------------ */
+static inline bool item_complete(const struct item *it)
+{
+    return it->total != ROWS_UNKNOWN && it->committed >= it->total;
+}
+
+void items_init(struct encoded *e);
+/* The item of this key, pool and user, or NULL. */
+struct item *item_find(const struct encoded *e, const struct key *key,
+    uint32_t pool, uint32_t uid);
+/* A new one, in no queue, without rooms; NULL: limits.rooms are there. */
+struct item *item_new(
+    struct encoded *e, const struct local_announce *n, uint32_t uid);
+/* Queues it for blocks, together with the connection's open batch. more: the
+ * batch goes on. On error (too large, other pool) it is in no queue. */
+MUST_CHECK enum err item_queue(
+    struct encoded *e, struct item *it, uint32_t conn, bool more);
+void item_join(struct encoded *e, struct item *it, struct eroom *m);
+/* It goes, with its blocks; no room refers to it. */
+void item_discard(struct encoded *e, struct item *it);
+/* The room lets go; the last one gives the blocks back. */
+void item_leave(struct encoded *e, struct eroom *m);
+/* Settle all rooms and destinations of it. */
+void item_touch(struct encoded *e, const struct item *it);
+/* Its writer failed before all rows were there: so do the other rooms. */
+void item_spoil(
+    struct encoded *e, struct item *it, struct eroom *writer, enum err reason);
+/* Rows [0, n) may be sent in units of so many rows. */
+uint32_t item_sendable(const struct item *it, uint32_t unit_rows);
+/* Gives blocks to the items that wait. */
+void epool_serve(struct encoded *e, struct epool *p);
+
+/* --- encoded_dst.c --- */
 struct edst *edst_new(
     struct encoded *e, struct eroom *m, uint32_t peer, uint64_t generation);
 void edst_touch(struct encoded *e, struct edst *d);
@@ -174,8 +223,7 @@ void edst_settle(struct encoded *e, struct out *out, struct edst *d);
 enum err edst_check(struct encoded *e, const struct eroom *m,
     const struct edst *d, char *text, size_t size);
 
-/* --- encoded_peer.c, encoded_local.c, encoded_show.c
- * ----------------------------- */
+/* --- encoded_peer.c, encoded_local.c, encoded_show.c --- */
 void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
     const struct peer_msg *m);
 void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p);

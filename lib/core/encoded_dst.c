@@ -110,21 +110,20 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
             d->unit_rows, p->block_rows);
         return ERR_INCOMPATIBLE_LAYOUT;
     }
-    if (d->storage && d->storage != m->storage) {
+    if (d->storage && d->storage != m->item->storage) {
         snprintf(text, size, "announced with storage %u, asked for with %u",
-            m->storage, d->storage);
+            m->item->storage, d->storage);
         return ERR_ITEM_MISMATCH;
     }
-    if (!key_eq(&d->key, &none) && !key_eq(&m->key, &none) &&
-        !key_eq(&d->key, &m->key)) {
+    if (!key_eq(&d->key, &none) && !key_eq(&m->item->key, &none) &&
+        !key_eq(&d->key, &m->item->key)) {
         snprintf(text, size, "announced and asked for with different keys");
         return ERR_ITEM_MISMATCH;
     }
     return OK;
 }
 
-/* --- the shards' job
- * ------------------------------------------------------------ */
+/* --- the shards' job --- */
 static struct data_cmd job(
     const struct encoded *e, const struct edst *d, enum data_cmd_type type)
 {
@@ -133,10 +132,10 @@ static struct data_cmd job(
         .generation = d->generation,
         .attempt = d->attempt,
         .room = d->room->r.id,
-        .pool = d->room->pool,
+        .pool = d->room->item->pool,
         .peer = d->peer,
         .from = d->from,
-        .total = d->room->total,
+        .total = d->room->item->total,
         .unit_rows = d->unit_rows,
         .part_rows = d->part_rows};
 }
@@ -146,8 +145,8 @@ static uint32_t grantable(const struct edst *d)
 {
     const struct eroom *m = d->room;
 
-    if (m->total != ROWS_UNKNOWN && d->granted >= m->total)
-        return m->total;
+    if (m->item->total != ROWS_UNKNOWN && d->granted >= m->item->total)
+        return m->item->total;
     return d->granted - d->granted % d->unit_rows;
 }
 
@@ -158,7 +157,7 @@ static void open_job(struct encoded *e, struct out *out, struct edst *d)
 
     out_data(out, &cmd);
     cmd = job(e, d, SEND_RUN);
-    for (uint32_t b = d->room->src.head; b != NONE; b = p->run_next[b]) {
+    for (uint32_t b = d->room->item->src.head; b != NONE; b = p->run_next[b]) {
         cmd.a = b;
         cmd.b = p->run_len[b];
         out_data(out, &cmd);
@@ -171,10 +170,11 @@ static void open_job(struct encoded *e, struct out *out, struct edst *d)
 static void send_more(struct encoded *e, struct out *out, struct edst *d)
 {
     struct eroom *m = d->room;
-    uint32_t limit = min_u32(eroom_sendable(m, d->unit_rows), grantable(d));
+    uint32_t limit =
+        min_u32(item_sendable(m->item, d->unit_rows), grantable(d));
     struct data_cmd cmd;
 
-    if (m->source != SOURCE_HELD || d->broken_attempt == d->attempt)
+    if (m->item->source != SOURCE_HELD || d->broken_attempt == d->attempt)
         return;
     if (d->opened && d->job_attempt != d->attempt) {
         cmd = job(e, d, SEND_REWIND);
@@ -208,8 +208,7 @@ static void close_job(struct encoded *e, struct out *out, struct edst *d)
     d->closing_left = e->c.shards;
 }
 
-/* --- what L is to be told
- * -------------------------------------------------------- */
+/* --- what L is to be told --- */
 /* With several destinations they are asked in ascending name, each when the
  * ones before have granted all. */
 static bool my_turn(struct encoded *e, const struct edst *d)
@@ -217,12 +216,12 @@ static bool my_turn(struct encoded *e, const struct edst *d)
     const struct eroom *m = d->room;
     const char *name = e->peers.peers[d->peer].name;
 
-    if (m->source != SOURCE_HELD || m->total == ROWS_UNKNOWN ||
+    if (m->item->source != SOURCE_HELD || m->item->total == ROWS_UNKNOWN ||
         m->asked < m->required)
         return false;
     LIST_FOREACH (n, &m->dsts) {
         const struct edst *o = LIST_ENTRY(n, struct edst, in_room);
-        bool enough = o->granted >= m->total ||
+        bool enough = o->granted >= m->item->total ||
                       ((o->flags & FLAG_STREAM) && o->granted > 0);
 
         if (o->state == DST_ACTIVE && !enough &&
@@ -237,21 +236,22 @@ static bool wants(struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
 
-    if (!m->announced || m->source != SOURCE_HELD)
+    if (!m->announced || m->item->source != SOURCE_HELD)
         return false;
     if (m->required > 1 && d->granted == 0)
-        return my_turn(e, d) && m->total > 0;
-    return eroom_sendable(m, d->unit_rows) > grantable(d);
+        return my_turn(e, d) && m->item->total > 0;
+    return item_sendable(m->item, d->unit_rows) > grantable(d);
 }
 
 static void look_for_debts(struct encoded *e, struct edst *d)
 {
     const struct eroom *m = d->room;
-    bool grown = m->total == ROWS_UNKNOWN && m->committed > d->want_committed;
+    bool grown = m->item->total == ROWS_UNKNOWN &&
+                 m->item->committed > d->want_committed;
 
-    if (m->announced && d->length_acked != m->length_version &&
-        d->length_told != m->length_version) {
-        d->length_told = m->length_version;
+    if (m->announced && d->length_acked != m->item->length_version &&
+        d->length_told != m->item->length_version) {
+        d->length_told = m->item->length_version;
         owe(e, d, OWE_LENGTH);
     }
     if (!wants(e, d))
@@ -263,7 +263,7 @@ static void look_for_debts(struct encoded *e, struct edst *d)
             d->want_known = false;
             d->want_attempt = d->attempt;
             d->want_granted = d->granted;
-            d->want_committed = m->committed;
+            d->want_committed = m->item->committed;
             owe(e, d, OWE_WANT);
         }
     if (d->broken_attempt != d->attempt)
@@ -282,14 +282,14 @@ static void say_length(
     const struct eroom *m = d->room;
     struct peer_msg msg = about(d, PEER_LENGTH);
 
-    msg.length.total = m->total;
-    msg.length.max_rows = m->max_rows;
-    msg.length.committed = m->committed;
-    msg.length.storage = m->storage;
+    msg.length.total = m->item->total;
+    msg.length.max_rows = m->item->max_rows;
+    msg.length.committed = m->item->committed;
+    msg.length.storage = m->item->storage;
     msg.length.flags =
-        (uint8_t)((m->flags & FLAG_KEEP) | (m->aux_final ? FLAG_AUX : 0));
-    msg.length.key = m->key;
-    msg.length.aux = aux_get(&e->aux, &m->aux, e->scratch);
+        (uint8_t)((m->flags & FLAG_KEEP) | (m->item->aux_final ? FLAG_AUX : 0));
+    msg.length.key = m->item->key;
+    msg.length.aux = aux_get(&e->aux, &m->item->aux, e->scratch);
     peer_send(&e->peers, out, p, &msg);
 }
 
@@ -301,7 +301,7 @@ static void say_want(
 
     msg.want.attempt = d->attempt;
     msg.want.granted = d->granted;
-    msg.want.committed = m->required > 1 ? m->total : m->committed;
+    msg.want.committed = m->required > 1 ? m->item->total : m->item->committed;
     peer_send(&e->peers, out, p, &msg);
 }
 
@@ -349,8 +349,7 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
     }
 }
 
-/* --- settling
- * ---------------------------------------------------------------------- */
+/* --- settling --- */
 static void forget(struct encoded *e, struct edst *d)
 {
     table_remove(&e->gens, d->generation, d->peer);

@@ -13,8 +13,7 @@ static void refuse(struct encoded *e, struct out *out, uint32_t conn,
         out, conn, m->seq, err, a, b, "%s: %s", local_name(m->type), text);
 }
 
-/* --- announce ----------------------------------------------------------------
- */
+/* --- announce --- */
 static enum err check_announce(struct encoded *e, uint32_t conn,
     const struct local_announce *n, const char **text)
 {
@@ -26,9 +25,9 @@ static enum err check_announce(struct encoded *e, uint32_t conn,
     *text = "the daemon is shutting down";
     if (e->draining)
         return ERR_DRAINING;
-    *text = "storage is 1 to 3, total at most max_rows, batches are not served";
+    *text = "storage is 1 to 3, total at most max_rows";
     if (n->storage == STORAGE_ANY || n->storage > STORAGE_PROMPT ||
-        n->max_rows == ROWS_UNKNOWN || n->batch ||
+        n->max_rows == ROWS_UNKNOWN ||
         (n->total != ROWS_UNKNOWN && n->total > n->max_rows))
         return ERR_MALFORMED;
     *text = "more rows than the pool has";
@@ -42,6 +41,50 @@ static enum err check_announce(struct encoded *e, uint32_t conn,
     return OK;
 }
 
+/* Does what is there under the key agree with what is announced? */
+static bool same_item(const struct item *it, const struct local_announce *n)
+{
+    return it->storage == n->storage &&
+           (n->total == ROWS_UNKNOWN || it->total == ROWS_UNKNOWN ||
+               n->total == it->total);
+}
+
+/* The item of the announce: the one with its key, or a new one in the queue
+ * for blocks. */
+static enum err find_item(struct encoded *e, uint32_t conn,
+    const struct local_announce *n, struct item **out, bool *have,
+    const char **text)
+{
+    uint32_t uid = e->engines.conns[conn].uid;
+    struct item *it = item_find(e, &n->key, n->pool, uid);
+    enum err err;
+
+    *text = "the key names an item with another length or storage";
+    *have = it != NULL;
+    *out = it;
+    if (it)
+        return same_item(it, n) ? OK : ERR_ITEM_MISMATCH;
+    it = item_new(e, n, uid);
+    *text = "limits.rooms is reached";
+    if (!it)
+        return ERR_BUSY;
+    *text = "limits.aux_total is reached";
+    if (!aux_set(&e->aux, &it->aux, n->aux)) {
+        e->stats[STAT_aux_full]++;
+        item_discard(e, it);
+        return ERR_NO_BLOCKS;
+    }
+    it->aux_final = it->aux.len > 0 || n->total == 0;
+    err = item_queue(e, it, conn, n->batch > 0);
+    *text = "a batch in several pools, or larger than its pool";
+    if (err != OK) {
+        item_discard(e, it);
+        return err;
+    }
+    *out = it;
+    return OK;
+}
+
 static void fill_announce(
     struct encoded *e, struct eroom *m, const struct local_announce *n)
 {
@@ -49,18 +92,13 @@ static void fill_announce(
                                    : e->c.conf->timeout_bootstrap;
 
     m->announced = true;
-    m->pool = n->pool;
-    m->storage = n->storage;
     m->flags = n->flags & (FLAG_KEEP | FLAG_OPEN);
-    m->max_rows = n->max_rows;
-    m->total = n->total;
-    m->key = n->key;
-    m->aux_final = m->aux.len > 0 || n->total == 0;
     m->bootstrap_ns = e->now_ns + wait;
-    m->length_version = 1;
     m->history.length_ns = e->now_ns;
-    m->source = SOURCE_QUEUED;
-    list_push_tail(&e->pools[n->pool].fifo, &m->in_fifo);
+    if (n->required_dst)
+        m->required = n->required_dst;
+    else if (m->flags & FLAG_OPEN)
+        m->required = 0;
     e->open++;
     e->stats[STAT_rooms_opened]++;
 }
@@ -82,10 +120,13 @@ static void check_waiting(struct encoded *e, struct eroom *m)
     }
 }
 
+/* Binds the room under its id, its view and its item to each other. */
 static enum err announce(struct encoded *e, uint32_t conn,
     const struct local_announce *n, const char **text)
 {
     struct eroom *m = eroom_find(e, n->room);
+    struct item *it = NULL;
+    bool have = false;
     struct view *v;
     enum err err;
 
@@ -97,29 +138,26 @@ static enum err announce(struct encoded *e, uint32_t conn,
         RIGHT_WRITE | RIGHT_WATCH, &v, text);
     if (err != OK)
         return err;
-    if (m && m->announced)
-        eroom_unlink(e, m); /* only kept; the new instance takes the id */
-    if (!m || m->announced)
-        m = eroom_new(e, n->room);
-    *text = "limits.rooms is reached";
-    if (!m) {
-        view_drop(&e->engines, v);
-        return ERR_BUSY;
+    err = find_item(e, conn, n, &it, &have, text);
+    if (err == OK && m && m->announced) {
+        eroom_unlink(e, m, ERR_UNKNOWN_ROOM); /* the new instance has the id */
+        m = NULL;
     }
-    *text = "limits.aux_total is reached";
-    if (!aux_set(&e->aux, &m->aux, n->aux)) {
-        e->stats[STAT_aux_full]++;
+    if (err == OK && !m && !(m = eroom_new(e, n->room))) {
+        *text = "limits.rooms is reached";
+        err = ERR_BUSY;
+        if (!have)
+            item_discard(e, it);
+    }
+    if (err != OK) {
         view_drop(&e->engines, v);
-        eroom_touch(e, m);
-        return ERR_NO_BLOCKS;
+        return err;
     }
     tombs_forget(&e->ended_rooms, n->room, 0);
     fill_announce(e, m, n);
-    if (n->required_dst)
-        m->required = n->required_dst;
-    else if (m->flags & FLAG_OPEN)
-        m->required = 0;
+    m->have = have;
     v->owner = true;
+    item_join(e, it, m);
     view_join(&e->engines, v, &m->r);
     room_gather(&e->engines, &m->r, e->engines.conns[conn].session, 0);
     check_waiting(e, m);
@@ -149,65 +187,64 @@ static void on_announce(struct encoded *e, struct out *out, uint32_t conn,
         out_answer(out, conn, m->seq, OK, 0, 0, "%s", "");
 }
 
-/* --- commit
- * ---------------------------------------------------------------------- */
+/* --- commit --- */
 static enum err check_commit(const struct eroom *m, const struct view *v,
     const struct local_commit *n, const char **text)
 {
     bool final = n->flags & FLAG_FINAL;
-    uint32_t total = n->total != ROWS_UNKNOWN ? n->total : m->total;
+    uint32_t total = n->total != ROWS_UNKNOWN ? n->total : m->item->total;
     uint64_t end = (uint64_t)n->first + n->rows;
 
     *text = "this connection attached without the right to write";
     if (!(v->rights & RIGHT_WRITE))
         return ERR_NOT_OWNER;
+    *text = "the rows were there already: they are not written again";
+    if (m->have)
+        return ERR_NOT_OWNER;
     *text = m->r.text[0] ? m->r.text : "the room has ended";
     if (m->ended || m->failing)
         return m->fail_reason ? (enum err)m->fail_reason : ERR_GONE;
     *text = "rows may be committed once they are granted";
-    if (m->source != SOURCE_HELD)
+    if (m->item->source != SOURCE_HELD)
         return ERR_NOT_READY;
     *text = "rows beyond max_rows or the total";
-    if (n->first > m->max_rows || end > m->max_rows ||
-        (total != ROWS_UNKNOWN && (end > total || m->highest > total)))
+    if (n->first > m->item->max_rows || end > m->item->max_rows ||
+        (total != ROWS_UNKNOWN && (end > total || m->item->highest > total)))
         return ERR_MALFORMED;
     *text = "a total that was told does not change";
-    if (n->total != ROWS_UNKNOWN && m->total != ROWS_UNKNOWN &&
-        n->total != m->total)
+    if (n->total != ROWS_UNKNOWN && m->item->total != ROWS_UNKNOWN &&
+        n->total != m->item->total)
         return ERR_MALFORMED;
     *text = "a total beyond max_rows, or final without a total";
     if ((total == ROWS_UNKNOWN && final) ||
-        (total != ROWS_UNKNOWN && total > m->max_rows))
+        (total != ROWS_UNKNOWN && total > m->item->max_rows))
         return ERR_MALFORMED;
     *text = "aux was final already";
-    if (n->aux.len > 0 && m->aux_final)
+    if (n->aux.len > 0 && m->item->aux_final)
         return ERR_MALFORMED;
     *text = "";
     return OK;
 }
 
 static void take_commit(
-    struct encoded *e, struct eroom *m, const struct local_commit *n)
+    struct encoded *e, struct item *it, const struct local_commit *n)
 {
-    struct epool *p = eroom_pool(e, m);
-    uint32_t total = m->total;
-    bool aux_final = m->aux_final;
+    struct epool *p = &e->pools[it->pool];
+    uint32_t total = it->total;
+    bool aux_final = it->aux_final;
 
     if (n->rows > 0)
-        m->committed = rowmap_add(
-            &p->committed, &p->p, &m->src, 0, m->committed, n->first, n->rows);
-    m->highest = max_u32(m->highest, n->first + n->rows);
+        it->committed = rowmap_add(&p->committed, &p->p, &it->src, 0,
+            it->committed, n->first, n->rows);
+    it->highest = max_u32(it->highest, n->first + n->rows);
     if (n->total != ROWS_UNKNOWN)
-        m->total = n->total;
+        it->total = n->total;
     if (n->flags & FLAG_FINAL)
-        m->final = true;
-    m->aux_final |= m->final || m->aux.len > 0 ||
-                    (m->total != ROWS_UNKNOWN && m->committed >= m->total);
-    if (m->total != total || m->aux_final != aux_final)
-        m->length_version++;
-    eroom_touch(e, m);
-    LIST_FOREACH (d, &m->dsts)
-        edst_touch(e, LIST_ENTRY(d, struct edst, in_room));
+        it->final = true;
+    it->aux_final |= it->final || it->aux.len > 0 || item_complete(it);
+    if (it->total != total || it->aux_final != aux_final)
+        it->length_version++;
+    item_touch(e, it);
 }
 
 static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
@@ -221,22 +258,22 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
 
     if (m)
         err = check_commit(m, v, n, &text);
-    if (err == OK && n->aux.len > 0 && !aux_set(&e->aux, &m->aux, n->aux)) {
+    if (err == OK && n->aux.len > 0 &&
+        !aux_set(&e->aux, &m->item->aux, n->aux)) {
         e->stats[STAT_aux_full]++;
         text = "limits.aux_total is reached";
         err = ERR_NO_BLOCKS;
     }
     if (err != OK) {
-        refuse(e, out, conn, msg, err, n->first + n->rows, m ? m->max_rows : 0,
-            text);
+        refuse(e, out, conn, msg, err, n->first + n->rows,
+            m ? m->item->max_rows : 0, text);
         return;
     }
-    take_commit(e, m, n);
+    take_commit(e, m->item, n);
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
 }
 
-/* --- the rest
- * ------------------------------------------------------------------------ */
+/* --- the rest --- */
 static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
@@ -361,8 +398,7 @@ void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
     }
 }
 
-/* --- events
- * ------------------------------------------------------------------------- */
+/* --- events --- */
 bool encoded_next_event(void *brain, uint32_t conn, struct writer *out)
 {
     struct encoded *e = brain;
@@ -385,19 +421,20 @@ bool encoded_next_event(void *brain, uint32_t conn, struct writer *out)
     } else {
         const struct pool *p = &eroom_pool(e, m)->p;
 
-        if (m->source != SOURCE_HELD)
+        if (m->item->source != SOURCE_HELD)
             ev.event.what &= (uint16_t)~EVENT_GRANTED;
         ev.event.state = m->r.state;
         ev.event.reason = m->r.reason;
-        ev.event.storage = m->storage;
-        ev.event.total = m->total;
-        ev.event.rows = m->max_rows;
-        ev.event.pool = m->pool;
+        ev.event.storage = m->item->storage;
+        ev.event.total = m->item->total;
+        ev.event.rows = m->item->max_rows;
+        ev.event.pool = m->item->pool;
         ev.event.a = m->ended ? m->r.a : m->asked;
         ev.event.b = m->r.b;
         ev.event.text = span_str(m->r.text);
         if (ev.event.what & EVENT_GRANTED) {
-            for (uint32_t b = m->src.head; b != NONE; b = p->run_next[b]) {
+            for (uint32_t b = m->item->src.head; b != NONE;
+                 b = p->run_next[b]) {
                 put_u32(&w, b);
                 put_u32(&w, p->run_len[b]);
             }

@@ -5,8 +5,7 @@
 
 #include <stdio.h>
 
-/* --- answers
- * -------------------------------------------------------------------- */
+/* --- answers --- */
 static struct peer_msg reply(const struct peer_msg *in, enum peer_type type)
 {
     return (struct peer_msg){
@@ -24,8 +23,8 @@ static void say_state(struct encoded *e, struct out *out, struct peer *p,
     if (d) {
         msg.state.attempt = d->attempt;
         msg.state.granted = d->granted;
-        msg.state.total = d->room->total;
-        msg.state.flags = d->room->aux_final ? FLAG_AUX : 0;
+        msg.state.total = d->room->item->total;
+        msg.state.flags = d->room->item->aux_final ? FLAG_AUX : 0;
     }
     peer_send(&e->peers, out, p, &msg);
 }
@@ -64,6 +63,8 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
     e->stats[STAT_stale_generation]++;
     if (in->type == PEER_ABORT)
         peer_send(&e->peers, out, p, &drained);
+    else if (in->type == PEER_ACK) /* langd's word stands */
+        say_state(e, out, p, in, NULL, ROOM_SUCCESS);
     else if (t && t->state == ROOM_SUCCESS)
         say_state(e, out, p, in, NULL, ROOM_SUCCESS);
     else if (t)
@@ -74,8 +75,7 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
             &e->peers, out, p->link, in, ERR_STALE, "no such generation here");
 }
 
-/* --- grants
- * -------------------------------------------------------------------------- */
+/* --- grants --- */
 /* false: the numbers cannot be a grant. */
 static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
     uint32_t granted, uint32_t from)
@@ -150,12 +150,14 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
     struct peer *p, const struct peer_msg *msg)
 {
     struct eroom *m = eroom_find(e, msg->room);
+    const struct tomb *tomb;
 
     if (m)
         return m;
-    if (tombs_get(&e->ended_rooms, e->now_ns, msg->room, 0)) {
+    tomb = tombs_get(&e->ended_rooms, e->now_ns, msg->room, 0);
+    if (tomb) {
         e->stats[STAT_unknown_rooms]++;
-        refuse(e, out, p, msg, ERR_UNKNOWN_ROOM, 0, 0,
+        refuse(e, out, p, msg, (enum err)tomb->reason, 0, 0,
             "the source is gone: encode again");
         return NULL;
     }
@@ -286,9 +288,9 @@ static void on_state(
         edst_end(e, d, n->state == ROOM_SUCCESS ? OK : why);
         return;
     }
-    if (n->answers == PEER_LENGTH && n->total == m->total &&
-        (!m->aux_final || (n->flags & FLAG_AUX))) {
-        d->length_acked = m->length_version;
+    if (n->answers == PEER_LENGTH && n->total == m->item->total &&
+        (!m->item->aux_final || (n->flags & FLAG_AUX))) {
+        d->length_acked = m->item->length_version;
         d->owe &= (uint8_t)~OWE_LENGTH;
     } else if (n->answers == PEER_WANT && n->attempt == d->want_attempt &&
                n->granted <= d->want_granted) {
@@ -307,7 +309,7 @@ static void on_decline(
 
     if (!m && !(m = eroom_new(e, msg->room)))
         return;
-    if (m->announced && !key_eq(&m->key, &msg->decline.key)) {
+    if (m->announced && !key_eq(&m->item->key, &msg->decline.key)) {
         e->stats[STAT_refused]++;
         return;
     }

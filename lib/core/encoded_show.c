@@ -39,15 +39,16 @@ static void show_rooms(
             m->announced ? state_name(m->r.state) : "not-announced");
         s->text(s, "reason", err_name((enum err)m->r.reason));
         s->number(s, "age_ms", (now_ns - m->history.opened_ns) / NS_PER_MS);
-        show_rows(s, "total", m->total);
-        s->number(s, "committed", m->committed);
+        show_rows(s, "total", m->item->total);
+        s->number(s, "committed", m->item->committed);
         s->number(s, "granted", granted);
         s->number(s, "asked", m->asked);
         s->number(s, "required", m->required);
         s->number(s, "served", m->served);
         s->number(s, "failed", m->failed);
-        s->number(s, "blocks", m->src.blocks);
-        s->number(s, "lingers", m->linger_ns != TIME_NEVER);
+        s->number(s, "blocks", m->item->src.blocks);
+        s->number(s, "kept", m->kept_ns != TIME_NEVER);
+        s->number(s, "shares", m->item->refs);
     }
     show_history(s, e->history, e->ended_count, e->c.conf->limit_history);
 }
@@ -56,23 +57,25 @@ static void show_pools(const struct encoded *e, struct shower *s)
 {
     for (uint32_t i = 0; i < e->pools_count; i++) {
         const struct epool *p = &e->pools[i];
-        uint32_t quarantined = 0, lingering = 0, waiting = 0;
+        uint32_t quarantined = 0, kept = 0, waiting = 0;
 
+        for (uint32_t k = 0; k < e->rooms_max; k++)
+            if (e->items[k].used && e->items[k].pool == i)
+                waiting += e->items[k].source == SOURCE_QUEUED;
         for (uint32_t r = 0; r < e->rooms_max; r++) {
             const struct eroom *m = &e->rooms[r];
 
-            if (!m->r.used || !m->announced || m->pool != i)
+            if (!m->r.used || !m->ended || m->item->pool != i)
                 continue;
-            waiting += m->source == SOURCE_QUEUED;
-            if (m->ended && m->linger_ns != TIME_NEVER)
-                lingering += m->src.blocks;
-            else if (m->ended)
-                quarantined += m->src.blocks;
+            if (m->kept_ns != TIME_NEVER)
+                kept += m->item->src.blocks;
+            else if (m->item->refs == 1)
+                quarantined += m->item->src.blocks;
         }
         show_pool(s, &p->meta, &p->p);
-        s->number(s, "lingering", lingering);
+        s->number(s, "kept", kept);
         s->number(s, "quarantined", quarantined);
-        s->number(s, "waiting_rooms", waiting);
+        s->number(s, "waiting_items", waiting);
     }
 }
 
@@ -104,11 +107,22 @@ static void check_room(const struct eroom *m)
         active += LIST_ENTRY(n, struct edst, in_room)->state != DST_ENDED;
     CHECK(active == m->active, "room %llu: %u destinations, counted %u",
         (unsigned long long)m->r.id, active, m->active);
-    CHECK(m->src.blocks == 0 || m->source == SOURCE_HELD,
-        "room %llu: %u blocks in source state %u", (unsigned long long)m->r.id,
-        m->src.blocks, m->source);
-    CHECK(m->committed <= m->highest, "room %llu: prefix %u, highest %u",
-        (unsigned long long)m->r.id, m->committed, m->highest);
+    CHECK(m->linked || m->kept_ns == TIME_NEVER,
+        "room %llu is kept and cannot be found", (unsigned long long)m->r.id);
+}
+
+static void check_item(const struct item *it)
+{
+    uint32_t refs = 0;
+
+    LIST_FOREACH (n, &it->rooms)
+        refs += LIST_ENTRY(n, struct eroom, in_item)->item == it;
+    CHECK(refs == it->refs && refs > 0, "an item has %u rooms, counted %u",
+        refs, it->refs);
+    CHECK(it->src.blocks == 0 || it->source == SOURCE_HELD,
+        "%u blocks in source state %u", it->src.blocks, it->source);
+    CHECK(it->committed <= it->highest, "prefix %u, highest %u", it->committed,
+        it->highest);
 }
 
 void encoded_check(const struct encoded *e)
@@ -124,8 +138,15 @@ void encoded_check(const struct encoded *e)
             continue;
         used++;
         open += m->announced && !m->ended;
-        blocks[m->pool] += m->src.blocks;
         check_room(m);
+    }
+    for (uint32_t i = 0; i < e->rooms_max; i++) {
+        const struct item *it = &e->items[i];
+
+        if (!it->used)
+            continue;
+        blocks[it->pool] += it->src.blocks;
+        check_item(it);
     }
     CHECK(used == e->rooms_used && open == e->open && dsts == e->dsts_used,
         "%u rooms %u open %u destinations; counted %u %u %u", used, open, dsts,

@@ -44,7 +44,7 @@ void room_orphan(struct room *r)
     r->session = NONE;
 }
 
-/* --- connections and sessions --------------------------------------------- */
+/* --- connections and sessions --- */
 void engine_open(struct engines *g, const struct event *ev)
 {
     struct conn *c = &g->conns[ev->conn];
@@ -161,6 +161,13 @@ void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns)
     c->session = NONE;
 }
 
+bool engine_empty(const struct engines *g, uint32_t conn)
+{
+    const struct conn *c = &g->conns[conn];
+
+    return c->state == CONN_ENDED && list_empty(&c->views);
+}
+
 void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns)
 {
     struct conn *c = &g->conns[conn];
@@ -210,8 +217,7 @@ void engines_expire(struct engines *g, struct out *out, uint64_t now_ns)
         view_fail(g, out, CONTAINER_OF(n, struct view, timer), ERR_TIMEOUT);
 }
 
-/* --- views ------------------------------------------------------------------
- */
+/* --- views --- */
 static uint32_t *cell_slot(
     const struct engines *g, uint32_t conn, uint32_t cell)
 {

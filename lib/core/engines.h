@@ -106,6 +106,9 @@ void engines_init(struct engines *g, struct slab *s, const struct conf *c);
 void engine_open(struct engines *g, const struct event *ev);
 /* The connection ended (end of file, or BYE). */
 void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns);
+/* Has the ended connection nothing left that its process could hold? Then
+ * its number need not wait for the process to die. */
+bool engine_empty(const struct engines *g, uint32_t conn);
 /* The process is dead: all its views are through and gone. */
 void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns);
 /* HELLO: joins a session. On error the text says why. */

@@ -117,7 +117,7 @@ enum action_type {
                        PEER_OPEN command */
     ACT_DATA,       /* cmd, for every shard */
     ACT_POOL_FIX,   /* pool = index: its layout is now known; get its memory */
-    ACT_ENDED       /* a room ended: log the newest row of the history */
+    ACT_ENDED       /* a room ended: log row number `word` of the history */
 };
 
 enum { FD_NONE, FD_CELLS, FD_POOL }; /* FD_POOL: of pool `index` */

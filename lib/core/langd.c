@@ -6,8 +6,7 @@
 
 #include <stdio.h>
 
-/* --- making
- * --------------------------------------------------------------------- */
+/* --- making --- */
 static void size_heap(struct heap *h, struct slab *s, uint32_t cap)
 {
     h->cap = cap;
@@ -146,15 +145,16 @@ uint32_t langd_blocks_free(const struct langd *l, uint32_t i)
     return l->pools[i].p.free;
 }
 
-const struct ended *langd_last_ended(const struct langd *l)
+const struct ended *langd_ended(const struct langd *l, uint64_t n)
 {
-    return l->ended_count
-               ? &l->history[(l->ended_count - 1) % l->c.conf->limit_history]
-               : NULL;
+    uint64_t limit = l->c.conf->limit_history;
+
+    if (n >= l->ended_count || l->ended_count - n > limit)
+        return NULL;
+    return &l->history[n % limit];
 }
 
-/* --- what engines.c tells
- * ----------------------------------------------------- */
+/* --- what engines.c tells --- */
 static void on_touched(void *brain, struct room *r)
 {
     lroom_touch(brain, (struct lroom *)(void *)r);
@@ -196,8 +196,7 @@ static void on_session_over(void *brain, uint32_t session)
     tickets_session_end(&((struct langd *)brain)->tickets, session);
 }
 
-/* --- events
- * ----------------------------------------------------------------------- */
+/* --- events --- */
 static void on_note(struct langd *l, const struct data_note *n)
 {
     struct lroom *m;
@@ -241,7 +240,7 @@ static void expire(struct langd *l, struct out *out)
     while (
         out_has_room(out) && (p = peers_expired(&l->peers, l->now_ns, &lost))) {
         if (lost)
-            langd_peer_lost(l, out, p);
+            langd_peer_lost(l, out, p, false);
         else
             peer_hello_until_up(&l->peers, out, p, l->now_ns);
     }
@@ -286,6 +285,8 @@ static void dispatch(struct langd *l, struct out *out, const struct event *ev)
         break;
     case EV_CONN_END:
         engine_end(&l->engines, ev->conn, l->now_ns);
+        if (engine_empty(&l->engines, ev->conn))
+            out_action(out, ACT_CONN_CLOSE)->conn = ev->conn;
         break;
     case EV_CONN_DEAD:
         engine_dead(&l->engines, ev->conn, l->now_ns);
@@ -295,8 +296,7 @@ static void dispatch(struct langd *l, struct out *out, const struct event *ev)
         break;
     case EV_LOCAL_BAD:
         l->stats[STAT_malformed_local]++;
-        out_answer(out, ev->conn, ev->seq, ev->err, 0, 0, "%s",
-            "the frame breaks the protocol");
+        call_bad(out, ev);
         break;
     case EV_LINK_UP:
     case EV_LINK_DOWN:

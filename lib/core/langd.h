@@ -22,6 +22,9 @@
 
 #define ATTEMPTS_MAX 3 /* that broken endpoints may cost */
 #define STALE_MAX    3 /* the first may be about an epoch that was not told */
+/* A peer that is lost here may not have noticed: what it is owed is kept for
+ * longer than any control.lost_after. */
+#define FORGET_NS    (120 * NS_PER_S)
 #define RETRY_MAX_NS (2 * NS_PER_S)
 #define STREAM_MIN   3 /* blocks that a stream room can always hold */
 
@@ -75,6 +78,7 @@ struct lroom {
 
     /* Deadlines; TIME_NEVER: not running. */
     uint64_t bootstrap_ns, total_ns, stall_ns, consumer_ns;
+    uint64_t forget_ns; /* what is owed to a peer that is lost */
     struct heap_node timer;
 
     /* Places in the pool's queues. */
@@ -87,6 +91,7 @@ struct lroom {
     uint32_t shown_rows;
 
     struct ended history;
+    uint64_t ended_row; /* of the history, once it ended */
     uint32_t free_next;
 };
 
@@ -160,8 +165,7 @@ static inline struct lpool *lroom_pool(struct langd *l, const struct lroom *m)
     return &l->pools[m->pool];
 }
 
-/* --- langd_room.c: one room -------------------------------------------------
- */
+/* --- langd_room.c: one room --- */
 /* A new room in a free slot, on no list; NULL: the table is full. */
 struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer);
 void lroom_touch(struct langd *l, struct lroom *m);
@@ -180,8 +184,7 @@ void lroom_quiet(struct langd *l, struct lroom *m);
 /* The prefix [0, rows) is released by all who read. */
 void lroom_released(struct langd *l, struct out *out, struct lroom *m);
 
-/* --- langd_grant.c: blocks of a pool ----------------------------------------
- */
+/* --- langd_grant.c: blocks of a pool --- */
 /* Sorts the room into its pool's queues by what it is now. */
 void grant_classify(struct langd *l, struct lroom *m);
 /* Takes the room off every queue. */
@@ -205,11 +208,12 @@ void grant_trim(struct langd *l, struct out *out, struct lroom *m);
 /* Closes the slot in the shards, if it is open. reply: wait until quiet. */
 void grant_close(struct langd *l, struct out *out, struct lroom *m, bool reply);
 
-/* --- langd_peer.c, langd_local.c --------------------------------------------
- */
+/* --- langd_peer.c, langd_local.c --- */
 void langd_on_peer(
     struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m);
-void langd_peer_lost(struct langd *l, struct out *out, struct peer *p);
+/* The peer's connection stays away, or (restarted) its epoch is over. */
+void langd_peer_lost(
+    struct langd *l, struct out *out, struct peer *p, bool restarted);
 /* Connects when there is no link yet. */
 void langd_connect(struct langd *l, struct out *out, struct peer *p);
 void langd_say(struct langd *l, struct out *out, struct lroom *m);

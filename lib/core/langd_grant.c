@@ -28,7 +28,7 @@ static uint32_t target_rows(const struct lpool *p, const struct lroom *m)
         first = m->expected;
     if (m->length_known)
         first = min_u32(max_u32(first, m->committed), m->max_rows);
-    return max_u32(first, m->want ? m->committed : 0);
+    return m->want && m->length_known ? max_u32(first, m->max_rows) : first;
 }
 
 uint32_t grant_wanted(struct langd *l, const struct lroom *m)
@@ -90,8 +90,7 @@ void grant_classify(struct langd *l, struct lroom *m)
     p->dirty |= queued || need || p->want.len || p->need.len;
 }
 
-/* --- giving ------------------------------------------------------------------
- */
+/* --- giving --- */
 static void tell_runs(
     struct langd *l, struct out *out, const struct lroom *m, uint32_t first_run)
 {
@@ -143,8 +142,7 @@ bool grant_take(
     return true;
 }
 
-/* --- taking back
- * -------------------------------------------------------------- */
+/* --- taking back --- */
 void grant_close(struct langd *l, struct out *out, struct lroom *m, bool reply)
 {
     struct data_cmd cmd = {.type = LAND_CLOSE,
@@ -210,8 +208,7 @@ void grant_trim(struct langd *l, struct out *out, struct lroom *m)
     m->closing_all = false;
 }
 
-/* --- the queue
- * ----------------------------------------------------------------- */
+/* --- the queue --- */
 /* Rows of `head` do not fit: takes one grant back. false: nobody gives way. */
 static bool take_back(
     struct langd *l, struct out *out, struct lpool *p, struct lroom *head)

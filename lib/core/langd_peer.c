@@ -4,8 +4,7 @@
  * generation and attempt in force. */
 #include "core/langd.h"
 
-/* --- saying -----------------------------------------------------------------
- */
+/* --- saying --- */
 static struct peer_msg about(const struct lroom *m, enum peer_type type)
 {
     return (struct peer_msg){
@@ -123,8 +122,7 @@ static void say_state(struct langd *l, struct out *out, struct peer *p,
     peer_send(&l->peers, out, p, &msg);
 }
 
-/* --- peers
- * -------------------------------------------------------------------- */
+/* --- peers --- */
 void langd_connect(struct langd *l, struct out *out, struct peer *p)
 {
     size_t at = out->bytes.len, len = strlen(p->address);
@@ -139,7 +137,8 @@ void langd_connect(struct langd *l, struct out *out, struct peer *p)
     a->len = (uint32_t)len;
 }
 
-void langd_peer_lost(struct langd *l, struct out *out, struct peer *p)
+void langd_peer_lost(
+    struct langd *l, struct out *out, struct peer *p, bool restarted)
 {
     struct data_cmd cmd = {
         .type = PEER_CLOSE, .peer = peer_index(&l->peers, p)};
@@ -149,12 +148,13 @@ void langd_peer_lost(struct langd *l, struct out *out, struct peer *p)
         struct lroom *m = LIST_ENTRY(n, struct lroom, in_peer);
 
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0, "the encoder daemon is gone");
-        m->owe = 0;
-        m->told = false;
+        if (restarted)
+            m->owe = 0;
+        else if (m->owe)
+            m->forget_ns = l->now_ns + FORGET_NS;
+    p->up = false;
         lroom_touch(l, m);
     }
-    p->up = false;
-    p->epoch = 0;
     out_data(out, &cmd);
 }
 
@@ -170,7 +170,7 @@ static void on_hello(
         return;
     if (m->hello.role == ROLE_ENCODED && m->from_epoch != 0) {
         if (p->epoch && p->epoch != m->from_epoch)
-            langd_peer_lost(l, out, p);
+            langd_peer_lost(l, out, p, true);
         e = peer_take_hello(p, &m->hello, &l->c.boot, &text);
     }
     if (e != OK) {
@@ -191,12 +191,12 @@ static void on_hello(
             r->owe |= OWE_GRANT;
         r->stale = 0;
         r->retry_ns = r->owe ? 0 : TIME_NEVER;
+        r->forget_ns = TIME_NEVER;
         lroom_touch(l, r);
     }
 }
 
-/* --- hearing
- * --------------------------------------------------------------------- */
+/* --- hearing --- */
 /* Takes what LENGTH tells; OK, or why the room cannot go on. */
 static enum err take_length(struct langd *l, struct lroom *m,
     const struct peer_length *n, const char **text)

@@ -34,7 +34,7 @@ struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer)
     m->shown_state = UINT8_MAX;
     m->held = m->closing = extent_none();
     m->retry_ns = m->stall_ns = m->consumer_ns = TIME_NEVER;
-    m->bootstrap_ns = m->total_ns = TIME_NEVER;
+    m->bootstrap_ns = m->total_ns = m->forget_ns = TIME_NEVER;
     m->history.room = id;
     m->history.generation = m->generation;
     m->history.opened_ns = l->now_ns;
@@ -50,9 +50,8 @@ void lroom_touch(struct langd *l, struct lroom *m)
         list_push_tail(&l->todo, &m->r.todo);
 }
 
-/* --- ends
- * --------------------------------------------------------------------- */
-static void record(struct langd *l, const struct lroom *m)
+/* --- ends --- */
+static void record(struct langd *l, struct lroom *m)
 {
     struct ended *h =
         &l->history[l->ended_count % (uint32_t)l->c.conf->limit_history];
@@ -69,7 +68,7 @@ static void record(struct langd *l, const struct lroom *m)
                l->pools[m->pool].meta.layout.row_bytes;
     h->done_ns = l->now_ns;
     memcpy(h->text, m->r.text, sizeof(h->text));
-    l->ended_count++;
+    m->ended_row = l->ended_count++;
 }
 
 /* Final state: deadlines stop, and a new request may take the key over. */
@@ -119,8 +118,7 @@ static void succeed(struct langd *l, struct lroom *m)
     finish(l, m, ROOM_SUCCESS);
 }
 
-/* --- rows come and go
- * ------------------------------------------------------------ */
+/* --- rows come and go --- */
 void lroom_landed(
     struct langd *l, struct lroom *m, uint32_t first, uint32_t rows)
 {
@@ -136,6 +134,9 @@ void lroom_landed(
     if (!m->history.first_ns)
         m->history.first_ns = l->now_ns;
     m->landed += rows;
+    /* Only the end of an item lies inside a unit, and LENGTH may be late. */
+    if (m->total == ROWS_UNKNOWN && (first + rows) % p->unit_rows != 0)
+        m->total = first + rows;
     m->prefix = rowmap_add(
         &p->landed, &p->p, &m->held, m->base, m->prefix, first, rows);
     /* A short last unit counts as whole in the map. */
@@ -208,8 +209,7 @@ static void expose(struct langd *l, struct out *out, struct lroom *m)
     room_tell(&l->engines, out, &m->r, EVENT_LANDED);
 }
 
-/* --- settling
- * ---------------------------------------------------------------------- */
+/* --- settling --- */
 static void run_stall_clock(struct langd *l, struct lroom *m)
 {
     uint32_t ready = min_u32(m->granted, m->committed);
@@ -314,6 +314,7 @@ static void arm(struct langd *l, struct lroom *m)
 
     at = min_u64(at, min_u64(m->bootstrap_ns, m->total_ns));
     at = min_u64(at, min_u64(m->stall_ns, m->consumer_ns));
+    at = min_u64(at, m->forget_ns);
     if (at == TIME_NEVER)
         heap_remove(&l->timers, &m->timer);
     else if (!heap_linked(&m->timer) || m->timer.key != at)
@@ -343,7 +344,7 @@ static void show(struct langd *l, struct out *out, struct lroom *m)
     }
     if (m->shown_state != m->r.state && end) {
         room_tell(&l->engines, out, &m->r, end);
-        out_action(out, ACT_ENDED);
+        out_action(out, ACT_ENDED)->word = m->ended_row;
     }
     if (fresh || m->shown_state != m->r.state ||
         m->shown_rows != m->r.rows_shown)
@@ -391,6 +392,10 @@ void lroom_expired(struct langd *l, struct lroom *m)
         else if (m->stall_ns <= now)
             lroom_fail(l, m, e, m->from + m->landed, m->granted,
                 "rows are ready and none came");
+    }
+    if (m->forget_ns <= now) {
+        m->forget_ns = TIME_NEVER;
+        m->owe = 0;
     }
     if (m->consumer_ns <= now) {
         /* The rows stay with their readers; people shall know. */

@@ -67,8 +67,7 @@ struct peer *peer_named(const struct peers *p, struct span name)
     return NULL;
 }
 
-/* --- saying ------------------------------------------------------------------
- */
+/* --- saying --- */
 void peer_send(struct peers *p, struct out *out, const struct peer *peer,
     struct peer_msg *m)
 {
@@ -134,8 +133,7 @@ void peer_nack(struct peers *p, struct out *out, uint32_t link,
     out_peer(out, link, &nack);
 }
 
-/* --- hearing
- * ------------------------------------------------------------------ */
+/* --- hearing --- */
 bool peer_gate(struct peers *p, struct out *out, uint32_t link,
     const struct peer_msg *m, struct peer **from)
 {
@@ -237,8 +235,7 @@ void peer_tell_shards(
     peer->told = true;
 }
 
-/* --- time -------------------------------------------------------------------
- */
+/* --- time --- */
 void peer_arm(struct peers *p, struct peer *peer)
 {
     uint64_t at = min_u64(peer->lost_ns, peer->hello_ns);

@@ -53,8 +53,7 @@ static uint32_t index_of(const struct tickets *t, const struct ticket *k)
     return (uint32_t)(k - t->tickets);
 }
 
-/* --- spaces
- * -------------------------------------------------------------------- */
+/* --- spaces --- */
 enum err space_open(struct tickets *t, uint32_t session, struct span name,
     uint32_t n_seq_max, uint32_t *number, const char **text)
 {
@@ -87,10 +86,10 @@ enum err space_open(struct tickets *t, uint32_t session, struct span name,
     p->held = p->idle_first = p->waiting_count = 0;
     list_init(&p->waiting);
     span_copy_str(name, p->name, sizeof(p->name));
-    for (uint32_t i = 0; i < n_seq_max; i++) {
+    /* Generations go on from the slot's earlier space: who comes late from
+     * there has none of ours. */
+    for (uint32_t i = 0; i < n_seq_max; i++)
         p->idle[i] = i;
-        p->generations[i] = 0;
-    }
     *number = free;
     return OK;
 }
@@ -114,8 +113,7 @@ static struct ticket *find(
                : NULL;
 }
 
-/* --- tickets
- * ------------------------------------------------------------------- */
+/* --- tickets --- */
 static void tell(struct tickets *t, struct ticket *k)
 {
     struct ticket_conn *c;
@@ -136,7 +134,9 @@ static void hold(struct tickets *t, struct space *p, struct ticket *k)
     p->idle_count--;
     p->held++;
     k->held = true;
-    k->generation = ++p->generations[k->seq];
+    if (++p->generations[k->seq] == NONE)
+        p->generations[k->seq] = 1;
+    k->generation = p->generations[k->seq];
     heap_remove(&t->timers, &k->timer);
     if (k->hold_ns)
         heap_set(&t->timers, &k->timer, t->now_ns + k->hold_ns);
@@ -185,14 +185,34 @@ static void lose(struct tickets *t, struct ticket *k, enum err reason)
         forget(t, k);
 }
 
+/* An old loss of the request that conn has not heard of yet says nothing any
+ * more, and would be taken for one of the ticket that is made now. */
+static void supersede(
+    struct tickets *t, uint32_t conn, const struct local_ticket *m)
+{
+    LIST_FOREACH_SAFE (n, &t->conns[conn].tell) {
+        struct ticket *k = LIST_ENTRY(n, struct ticket, in_conn);
+
+        if (k->reason && k->space == m->space &&
+            span_eq(span_str(k->request), m->request))
+            forget(t, k);
+    }
+}
+
 static enum err make(struct tickets *t, uint32_t conn,
     const struct local_ticket *m, struct ticket **out, const char **text)
 {
-    uint32_t i = t->free_first;
+    uint64_t h = hash(m->request);
+    uint32_t i;
     struct ticket *k;
 
+    *text = "another request id of the space has the same hash";
+    if (table_get(&t->requests, h, m->space) != NONE)
+        return ERR_BUSY;
+    supersede(t, conn, m);
+    i = t->free_first;
     *text = "limits.sequence_requests is reached";
-    if (i == NONE || !table_put(&t->requests, hash(m->request), m->space, i))
+    if (i == NONE || !table_put(&t->requests, h, m->space, i))
         return ERR_QUOTA;
     k = &t->tickets[i];
     t->free_first = k->free_next;
@@ -241,8 +261,8 @@ enum err ticket_acquire(struct tickets *t, uint32_t session, uint32_t conn,
                 t->now_ns + (m->wait_ms ? m->wait_ms * NS_PER_MS : t->wait_ns));
         }
     }
-    if (!k->held)
-        k->conn = conn; /* who asked last is told */
+    list_remove(&k->in_conn); /* this answer tells it */
+    k->conn = conn;           /* who asked last hears what comes */
     *out = (struct ticket_state){k->held, k->seq, k->generation};
     *text = "";
     return OK;
@@ -251,7 +271,8 @@ enum err ticket_acquire(struct tickets *t, uint32_t session, uint32_t conn,
 enum err ticket_release(struct tickets *t, uint32_t session,
     const struct local_ticket_release *m, const char **text)
 {
-    struct ticket *k = NULL;
+    struct ticket *k;
+    bool told;
 
     *text = "no space of that number in this session";
     if (!space_of(t, session, m->space))
@@ -261,7 +282,11 @@ enum err ticket_release(struct tickets *t, uint32_t session,
     if (!k)
         return ERR_UNKNOWN_ROOM;
     *text = "another holder has the id now";
-    if (k->held ? k->generation != m->generation : m->generation != NONE)
+    /* Who takes a request out of the queue may not have heard yet that its
+     * turn has come. */
+    told = k->held && !list_linked(&k->in_conn);
+    if (m->generation == NONE ? told
+                              : !k->held || k->generation != m->generation)
         return ERR_STALE;
     end(t, k);
     forget(t, k);
@@ -287,8 +312,7 @@ enum err ticket_query(const struct tickets *t, uint32_t session,
     return OK;
 }
 
-/* --- ends that nobody asked for ----------------------------------------------
- */
+/* --- ends that nobody asked for --- */
 void tickets_room_failed(struct tickets *t, struct list *room, enum err reason)
 {
     LIST_FOREACH_SAFE (n, room)
@@ -308,11 +332,17 @@ void tickets_conn_end(struct tickets *t, uint32_t conn)
 
         if (!k->used || k->conn != conn)
             continue;
-        k->conn = NONE;
-        list_remove(&k->in_conn);
-        if (k->reason)
-            forget(t, k); /* it was lost, and nobody is left to hear it */
+        if (!k->reason && k->held && !list_linked(&k->in_conn)) {
+            k->conn = NONE; /* the session has it, and may release it */
+            continue;
+        }
+        /* Nobody is left to hear of it: the next in line shall not wait for
+         * one who does not know that it is its turn. */
+        if (!k->reason)
+            end(t, k);
+        forget(t, k);
     }
+    list_remove(&t->conns[conn].dirty);
 }
 
 void tickets_session_end(struct tickets *t, uint32_t session)
@@ -342,8 +372,7 @@ void tickets_expire(struct tickets *t, uint64_t now_ns)
     }
 }
 
-/* --- telling
- * --------------------------------------------------------------------- */
+/* --- telling --- */
 uint32_t tickets_next_conn(struct tickets *t)
 {
     struct list *n = list_pop(&t->dirty);
@@ -372,8 +401,7 @@ bool tickets_next_event(struct tickets *t, uint32_t conn, struct writer *w)
     return true;
 }
 
-/* --- showing
- * ------------------------------------------------------------------------ */
+/* --- showing --- */
 void tickets_show(const struct tickets *t, struct shower *s)
 {
     for (uint32_t i = 0; i < t->spaces_max; i++) {

@@ -19,7 +19,7 @@ static struct key get_key(struct reader *r)
     return k;
 }
 
-/* --- one put_ and one get_ function per message -------------------------- */
+/* --- one put_ and one get_ function per message --- */
 #define END(NAME, name) }
 #define FIELD(name, kind, doc) put_##kind(w, m->name);
 #define TEXT(name, max, doc)   put_span(w, m->name, 2, max);
@@ -65,7 +65,7 @@ static struct key get_key(struct reader *r)
 #define BLOB(name, max, doc)
 #define END(NAME, name)
 
-/* --- bodies by type ------------------------------------------------------ */
+/* --- bodies by type --- */
 static void local_put_body(struct writer *w, const struct local_msg *m)
 {
     switch (m->type) {
@@ -119,7 +119,7 @@ static bool peer_get_body(struct reader *r, struct peer_msg *m)
     return false;
 }
 
-/* --- frames -------------------------------------------------------------- */
+/* --- frames --- */
 static void patch_u32(struct writer *w, size_t at, size_t v)
 {
     struct writer patch = writer_of(w->p + at, 4);

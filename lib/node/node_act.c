@@ -149,9 +149,9 @@ static uint64_t since_us(uint64_t from_ns, uint64_t to_ns)
     return from_ns && to_ns > from_ns ? (to_ns - from_ns) / 1000 : 0;
 }
 
-static void log_ended(struct node *n)
+static void log_ended(struct node *n, uint64_t row)
 {
-    const struct ended *e = n->kind->last_ended(n->brain);
+    const struct ended *e = n->kind->ended(n->brain, row);
     enum log_level level;
 
     if (!e)
@@ -223,7 +223,7 @@ static void act(struct node *n, const struct action *a)
                 n->conf->pools[a->index].name);
         return;
     case ACT_ENDED:
-        log_ended(n);
+        log_ended(n, a->word);
         return;
     }
     CHECK(false, "action %u", a->type);

@@ -18,12 +18,12 @@
     {                                                                          \
         name##_pool_ready(b, i, ok, offsets, bytes);                           \
     }                                                                          \
-    static const struct ended *name##_ended(const void *b)                     \
+    static const struct ended *name##_row(const void *b, uint64_t n)           \
     {                                                                          \
-        return name##_last_ended(b);                                           \
+        return name##_ended(b, n);                                             \
     }                                                                          \
-    static const struct brain_kind name##_kind = {&name##_ops, name##_make,    \
-        name##_layout_of, name##_ready, name##_ended};
+    static const struct brain_kind name##_kind = {                             \
+        &name##_ops, name##_make, name##_layout_of, name##_ready, name##_row};
 
 BRAIN(encoded)
 BRAIN(langd)

@@ -24,7 +24,7 @@ struct brain_kind {
     const struct layout *(*layout)(const void *brain, uint32_t i);
     void (*pool_ready)(void *brain, uint32_t i, bool ok,
         const uint64_t *offsets, uint64_t bytes);
-    const struct ended *(*last_ended)(const void *brain);
+    const struct ended *(*ended)(const void *brain, uint64_t n);
 };
 const struct brain_kind *brain_kind(uint8_t role);
 

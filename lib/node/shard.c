@@ -171,6 +171,9 @@ static unsigned commands(struct shard *s)
 static bool on_arrived(void *ud, struct data *d, const struct data_in *in)
 {
     (void)d;
+    /* What arrives may be granted by a command that came after this turn's
+     * look at the ring. */
+    commands(ud);
     return land_arrived(ud, in);
 }
 
