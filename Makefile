@@ -47,6 +47,8 @@ CUDA_INC := $(firstword $(dir $(wildcard $(CUDA_HOME)/include/cuda.h \
 CUDA ?= $(if $(CUDA_INC),1,0)
 ifneq ($(CUDA),0)
 CPPFLAGS += $(if $(filter-out /usr/include/,$(CUDA_INC)),-isystem $(CUDA_INC))
+CPPFLAGS += -DMMX_CUDA
+DOUBLE := $(B)/test/double/libcuda.so.1
 without := %/cuda_none.c
 else
 without := %/cuda.c %/mem_cuda.c
@@ -107,6 +109,10 @@ $(B)/mmx-bench: $(call src,cmd/bench/*.c)
 $(UNIT) $(CONTRACT): $(B)/%: $(B)/%.o $(call src,test/*.c) $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
 
+# What stands in for the driver on machines without a GPU. Never installed.
+$(DOUBLE): $(call src,test/double/*.c)
+	$(CC) $(LDFLAGS) -shared -Wl,-soname,$(@F) $^ -o $@ -lpthread
+
 $(SIM): $(call src,test/sim/*.c) $(BASE) $(CORE)
 	$(CC) $(LDFLAGS) $^ -o $@
 
@@ -137,7 +143,7 @@ bench: all
 
 # --- what CI adds ----------------------------------------------------------
 .PHONY: lint format fuzz fuzzers tests
-tests: all $(UNIT) $(CONTRACT) $(SIM)
+tests: all $(UNIT) $(CONTRACT) $(SIM) $(DOUBLE)
 
 fuzzers: $(FUZZERS)
 

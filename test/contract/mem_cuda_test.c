@@ -1,0 +1,446 @@
+/* mem_cuda_test.c - what engines and shards rely on in a pool on a GPU: it is
+ * zero, it is exported one way or the other, it is all given back, and what
+ * the driver refuses is told. Over the driver's double, or over the real one
+ * with MMX_TEST_GPU=real. */
+#include "io/cuda.h"
+#include "io/mem.h"
+#include "test/gpu.h"
+#include "test/t.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB (1u << 20)
+
+static struct mem_opt some(uint64_t bytes)
+{
+    return (struct mem_opt){
+        .name = "test", .kind = "cuda:0", .bytes = bytes, .numa_node = -1};
+}
+
+TEST(kinds_by_name)
+{
+    T_TRUE(mem_kind("cuda:0") == &mem_cuda);
+    T_TRUE(mem_kind("cuda:15") == &mem_cuda);
+    T_TRUE(mem_kind("cuda") == NULL);
+    T_TRUE(mem_kind("cuda:") == NULL);
+    T_TRUE(mem_kind("cuda:1x") == NULL);
+    T_TRUE(mem_kind("cuda:9999") == NULL);
+    T_EQ_U64(mem_gpu("cuda:12"), 12);
+    T_EQ_U64(mem_gpu("host"), NONE);
+}
+
+#ifndef MMX_CUDA
+TEST(a_build_without_cuda_says_so)
+{
+    struct mem_opt opt = some(MIB);
+    struct mem m = {.fd = -77};
+
+    T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
+    T_EQ_I64(m.fd, -77);
+}
+#endif
+
+TEST(no_driver_is_an_error)
+{
+    struct mem_opt opt = some(MIB);
+    struct mem m = {.fd = -77};
+
+    gpu_use();
+    gpu_double_only();
+    cuda_driver_path("libcuda-of-no-host.so.1");
+    T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
+    T_EQ_I64(m.fd, -77); /* untouched */
+}
+
+TEST(no_such_gpu_is_an_error)
+{
+    struct mem_opt opt = some(MIB);
+    struct mem m = {.fd = -77};
+
+    gpu_use();
+    opt.kind = "cuda:15";
+    T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
+    opt.kind = "cuda:200";
+    T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
+    T_EQ_I64(m.fd, -77);
+}
+
+static void check_zero_then_use(struct mem *m)
+{
+    uint8_t *got = malloc(m->bytes), *want = calloc(1, m->bytes);
+
+    T_TRUE(got && want);
+    gpu_read(m->gpu, got, m->device, m->bytes);
+    T_EQ_MEM(got, want, m->bytes);
+    for (uint64_t i = 0; i < m->bytes; i++)
+        want[i] = (uint8_t)(i * 31 + (i >> 8));
+    gpu_write(m->gpu, m->device, want, m->bytes);
+    gpu_read(m->gpu, got, m->device, m->bytes);
+    T_EQ_MEM(got, want, m->bytes);
+    free(got);
+    free(want);
+}
+
+TEST(shared_by_descriptor_zero_and_given_back)
+{
+    struct mem_opt opt = some(3 * MIB + 17);
+    struct mem m;
+
+    gpu_use();
+    T_OK(mem_cuda.open(&m, &opt));
+    T_TRUE(m.ops == &mem_cuda && m.base == NULL && m.gpu && m.device);
+    T_EQ_U64(m.page, mem_cuda.page(&opt));
+    T_EQ_U64(m.bytes % m.page, 0);
+    T_TRUE(m.bytes >= opt.bytes);
+    T_TRUE((uintptr_t)mem_start(&m) == m.device);
+    T_EQ_STR(m.share, "cuda-vmm");
+    T_TRUE(m.fd >= 0);
+    T_EQ_U64(m.handle_bytes, 16);
+    T_HAS(m.text, "cuda-vmm, cuda:0");
+    check_zero_then_use(&m);
+    mem_cuda.close(&m);
+    T_TRUE(m.gpu == NULL && m.fd == -1 && m.device == 0);
+    if (gpu_real())
+        return;
+    T_EQ_I64(gpu_get("created"), 0);
+    T_EQ_I64(gpu_get("mapped"), 0);
+    T_EQ_I64(gpu_get("streams"), 0);
+    T_EQ_I64(gpu_get("events"), 0);
+}
+
+TEST(shared_by_ipc_where_there_is_no_vmm)
+{
+    struct mem_opt opt = some(2 * MIB);
+    struct mem m;
+
+    gpu_use();
+    gpu_double_only();
+    gpu_set("vmm", 0);
+    T_OK(mem_cuda.open(&m, &opt));
+    T_EQ_STR(m.share, "cuda-ipc");
+    T_EQ_I64(m.fd, -1);
+    T_EQ_U64(m.handle_bytes, MEM_HANDLE_MAX);
+    T_HAS(m.text, "cuda-ipc");
+    check_zero_then_use(&m);
+    mem_cuda.close(&m);
+}
+
+/* Whatever step of VMM fails, IPC is there and nothing leaks. */
+TEST(a_vmm_that_fails_falls_back)
+{
+    static const char *const steps[] = {"fail_cuMemGetAllocationGranularity",
+        "fail_cuMemCreate", "fail_cuMemAddressReserve", "fail_cuMemMap",
+        "fail_cuMemSetAccess", "fail_cuMemExportToShareableHandle"};
+    struct mem_opt opt = some(MIB);
+
+    gpu_use();
+    gpu_double_only();
+    gpu_set("error", 801); /* not supported */
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
+        struct mem m;
+
+        gpu_set(steps[i], 1);
+        T_OK(mem_cuda.open(&m, &opt));
+        T_EQ_STR(m.share, "cuda-ipc");
+        T_EQ_I64(gpu_get("created"), 0);
+        T_EQ_I64(gpu_get("mapped"), 0);
+        check_zero_then_use(&m);
+        mem_cuda.close(&m);
+    }
+}
+
+TEST(a_driver_that_fails_is_an_error)
+{
+    static const char *const steps[] = {"fail_cuInit", "fail_cuDeviceGetCount",
+        "fail_cuDevicePrimaryCtxRetain", "fail_cuCtxPushCurrent",
+        "fail_cuMemsetD8Async", "fail_cuStreamCreate",
+        "fail_cuStreamSynchronize"};
+    struct mem_opt opt = some(MIB);
+
+    gpu_use();
+    gpu_double_only();
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
+        struct mem m = {.fd = -77};
+
+        gpu_set(steps[i], 1);
+        T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
+        T_EQ_I64(m.fd, -77);
+        T_EQ_I64(gpu_get("created"), 0);
+        T_EQ_I64(gpu_get("mapped"), 0);
+    }
+}
+
+TEST(more_than_the_gpu_has_is_refused)
+{
+    struct mem_opt opt = some(UINT64_C(1) << 45);
+    struct mem m = {.fd = -77};
+
+    gpu_use();
+    T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
+    T_EQ_I64(m.fd, -77);
+    opt.bytes = MIB;
+    T_OK(mem_cuda.open(&m, &opt)); /* and nothing is lost by it */
+    T_TRUE(cuda_lost(m.gpu) == NULL);
+    mem_cuda.close(&m);
+}
+
+TEST(options_of_host_memory_are_refused)
+{
+    struct mem_opt opt = some(MIB);
+    struct mem m;
+
+    gpu_use();
+    opt.huge_pages = true;
+    T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
+    opt.huge_pages = false;
+    opt.numa_node = 0;
+    T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
+}
+
+/* --- two processes -------------------------------------------------------- */
+struct offer {
+    char share[16];
+    uint8_t handle[MEM_HANDLE_MAX];
+    uint32_t handle_bytes;
+    uint64_t bytes;
+};
+
+static void send_offer(int sock, const struct mem *m)
+{
+    struct offer o = {.handle_bytes = m->handle_bytes, .bytes = m->bytes};
+    struct iovec iov = {&o, sizeof(o)};
+    char control[CMSG_SPACE(sizeof(int))] = {0};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    snprintf(o.share, sizeof(o.share), "%s", m->share);
+    memcpy(o.handle, m->handle, sizeof(o.handle));
+    if (m->fd >= 0) {
+        struct cmsghdr *c;
+
+        msg.msg_control = control;
+        msg.msg_controllen = sizeof(control);
+        c = CMSG_FIRSTHDR(&msg);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(c), &m->fd, sizeof(int));
+    }
+    T_EQ_I64(sendmsg(sock, &msg, 0), sizeof(o));
+}
+
+static void take_offer(int sock, struct offer *o, int *fd)
+{
+    struct iovec iov = {o, sizeof(*o)};
+    char control[CMSG_SPACE(sizeof(int))] = {0};
+    struct msghdr msg = {.msg_iov = &iov,
+        .msg_iovlen = 1,
+        .msg_control = control,
+        .msg_controllen = sizeof(control)};
+    struct cmsghdr *c;
+
+    *fd = -1;
+    T_EQ_I64(recvmsg(sock, &msg, 0), sizeof(*o));
+    c = CMSG_FIRSTHDR(&msg);
+    if (c)
+        memcpy(fd, CMSG_DATA(c), sizeof(int));
+}
+
+static void other_process(int sock)
+{
+    struct offer o;
+    struct mem m, again;
+    struct mem_import from;
+    uint8_t got[64];
+    char go;
+    int fd;
+
+    take_offer(sock, &o, &fd);
+    from = (struct mem_import){.name = "peer",
+        .share = o.share,
+        .handle = span_of(o.handle, o.handle_bytes),
+        .fd = fd,
+        .bytes = o.bytes,
+        .write = true};
+    T_OK(mem_cuda_import(&m, &from));
+    gpu_read(m.gpu, got, m.device + 100, 5);
+    T_EQ_MEM(got, "hello", 5);
+    gpu_write(m.gpu, m.device + 200, "world", 5);
+    mem_cuda.close(&m);
+    from.write = false;
+    T_OK(mem_cuda_import(&again, &from));
+    if (fd >= 0)
+        close(fd);
+    T_EQ_I64(write(sock, "w", 1), 1);
+    T_EQ_I64(read(sock, &go, 1), 1);
+    /* The owner has closed it; what a descriptor brought is still there. */
+    if (strcmp(o.share, "cuda-vmm") == 0) {
+        gpu_read(again.gpu, got, again.device + 200, 5);
+        T_EQ_MEM(got, "world", 5);
+    }
+    mem_cuda.close(&again);
+}
+
+/* The other process is there before either has a driver: a GPU does not
+ * survive fork. */
+static void between_processes(bool vmm)
+{
+    struct mem_opt opt = some(MIB);
+    struct mem m;
+    uint8_t got[8];
+    int socks[2], status = 0;
+    pid_t pid;
+    char go;
+
+    T_EQ_I64(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, socks), 0);
+    pid = fork();
+    T_TRUE(pid >= 0);
+    if (pid == 0) {
+        close(socks[0]);
+        other_process(socks[1]);
+        exit(0);
+    }
+    close(socks[1]);
+    if (!gpu_real())
+        gpu_set("vmm", vmm);
+    T_OK(mem_cuda.open(&m, &opt));
+    T_EQ_STR(m.share, vmm ? "cuda-vmm" : "cuda-ipc");
+    gpu_write(m.gpu, m.device + 100, "hello", 5);
+    send_offer(socks[0], &m);
+    T_EQ_I64(read(socks[0], &go, 1), 1);
+    gpu_read(m.gpu, got, m.device + 200, 5);
+    T_EQ_MEM(got, "world", 5);
+    mem_cuda.close(&m);
+    T_EQ_I64(write(socks[0], "x", 1), 1);
+    T_EQ_I64(waitpid(pid, &status, 0), pid);
+    T_EQ_I64(status, 0);
+}
+
+TEST(another_process_maps_a_descriptor)
+{
+    gpu_use();
+    between_processes(true);
+}
+
+TEST(another_process_maps_an_ipc_handle)
+{
+    gpu_use();
+    gpu_double_only();
+    between_processes(false);
+}
+
+TEST(handles_that_are_none_are_refused)
+{
+    struct mem_opt opt = some(MIB);
+    struct mem m, n = {.fd = -77};
+    struct mem_import from = {.name = "peer", .share = "memfd", .fd = -1};
+
+    gpu_use();
+    T_OK(mem_cuda.open(&m, &opt));
+    T_ERR(mem_cuda_import(&n, &from), ERR_MALFORMED);
+    from.share = m.share;
+    from.handle = span_of(m.handle, m.handle_bytes);
+    T_ERR(mem_cuda_import(&n, &from), ERR_MALFORMED); /* no descriptor */
+    from.fd = 0; /* a descriptor, but not of GPU memory */
+    from.bytes = m.bytes;
+    from.handle.len--;
+    T_ERR(mem_cuda_import(&n, &from), ERR_MALFORMED);
+    from.handle.len++;
+    m.handle[3] ^= 1;
+    T_ERR(mem_cuda_import(&n, &from), ERR_INTERNAL); /* no such GPU */
+    m.handle[3] ^= 1;
+    T_EQ_I64(n.fd, -77);
+    mem_cuda.close(&m);
+}
+
+/* --- lanes ---------------------------------------------------------------- */
+static void told(void *ud)
+{
+    atomic_uint *n = ud;
+
+    atomic_fetch_add(n, 1);
+}
+
+static bool was_told(void *ud)
+{
+    return atomic_load((atomic_uint *)ud) > 0;
+}
+
+TEST(a_mark_is_reached_after_its_copies)
+{
+    struct cuda *c;
+    struct cuda_lane *l;
+    atomic_uint calls = 0;
+    uint8_t *p;
+    cuda_address to[3], from[3];
+    size_t bytes[3] = {1000, 1000, 1000};
+    struct cuda_batch b = {to, from, bytes, 3};
+
+    gpu_use();
+    T_OK(cuda_open(&c, "test", 0));
+    p = cuda_pinned(c, 8192);
+    T_TRUE(p != NULL);
+    for (uint32_t i = 0; i < 3; i++) {
+        memset(p + i * 1000, (int)i + 1, 1000);
+        from[i] = (cuda_address)(uintptr_t)(p + i * 1000);
+        to[i] = (cuda_address)(uintptr_t)(p + 4000 + i * 1000);
+    }
+    T_OK(cuda_lane_open(&l, c, 2, told, &calls));
+    if (!gpu_real())
+        gpu_set("hold", 1);
+    T_OK(cuda_lane_submit(l, &b, 1));
+    if (!gpu_real()) {
+        T_ERR(cuda_lane_look(l, 1), ERR_BUSY);
+        T_EQ_U64(calls, 0);
+        gpu_set("hold", 0);
+    }
+    T_OK(cuda_lane_wait(l, 1));
+    T_OK(cuda_lane_look(l, 1));
+    T_EQ_MEM(p + 4000, p, 3000);
+    T_WAIT(was_told, &calls, 2000);
+    cuda_lane_close(&l);
+    cuda_unpin(c, p);
+    cuda_close(&c);
+}
+
+TEST(a_failed_copy_loses_the_gpu)
+{
+    struct cuda *c, *same;
+    struct cuda_lane *l;
+    atomic_uint calls = 0;
+    uint8_t *p;
+    cuda_address to, from;
+    size_t bytes = 100;
+    struct cuda_batch b = {&to, &from, &bytes, 1};
+
+    gpu_use();
+    gpu_double_only();
+    T_OK(cuda_open(&c, "test", 1));
+    T_OK(cuda_open(&same, "test", 1));
+    T_TRUE(c == same);
+    p = cuda_pinned(c, 200);
+    from = (cuda_address)(uintptr_t)p;
+    to = from + 100;
+    T_OK(cuda_lane_open(&l, c, 1, told, &calls));
+    T_OK(cuda_lane_submit(l, &b, 0));
+    T_OK(cuda_lane_wait(l, 0));
+    T_TRUE(cuda_lost(c) == NULL);
+    gpu_set("fail_copy", 1);
+    gpu_set("hold", 1);
+    T_OK(cuda_lane_submit(l, &b, 0)); /* it shows later */
+    gpu_set("hold", 0);
+    T_ERR(cuda_lane_wait(l, 0), ERR_INTERNAL);
+    T_ERR(cuda_lane_look(l, 0), ERR_INTERNAL);
+    T_ERR(cuda_lane_submit(l, &b, 0), ERR_INTERNAL);
+    T_HAS(cuda_lost(same), "cuda:1 is lost");
+    T_HAS(cuda_lost(same), "ILLEGAL_ADDRESS");
+    cuda_lane_close(&l); /* does not hang */
+    cuda_unpin(c, p);
+    cuda_close(&c);
+    cuda_close(&same);
+}

@@ -1,0 +1,635 @@
+/* cuda_mem.c - devices, contexts and memory of the driver's double; double.h
+ * says what it is. Any thread; one lock around the tables, as nothing here is
+ * in a hurry. Rejected: malloc as GPU memory, which another process could not
+ * map and which code of ours could touch unnoticed. */
+#include "test/double/double.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define GRAIN        (UINT64_C(2) << 20)
+#define MAPS_MAX     256
+#define SETTINGS_MAX 96
+#define GPUS_MAX     4
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* --- settings ------------------------------------------------------------- */
+static struct {
+    char name[48];
+    long value;
+} settings[SETTINGS_MAX] = {{"memory", 1l << 30}, {"gpus", 2}, {"vmm", 1}};
+
+static long *setting(const char *name)
+{
+    for (size_t i = 0; i < SETTINGS_MAX; i++) {
+        if (!settings[i].name[0])
+            snprintf(settings[i].name, sizeof(settings[i].name), "%s", name);
+        if (strcmp(settings[i].name, name) == 0)
+            return &settings[i].value;
+    }
+    abort();
+}
+
+int double_set(const char *name, long value)
+{
+    pthread_mutex_lock(&lock);
+    *setting(name) = value;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+long double_get(const char *name)
+{
+    long value;
+
+    pthread_mutex_lock(&lock);
+    value = *setting(name);
+    pthread_mutex_unlock(&lock);
+    return value;
+}
+
+void double_count(const char *name, long n)
+{
+    pthread_mutex_lock(&lock);
+    *setting(name) += n;
+    pthread_mutex_unlock(&lock);
+}
+
+static bool inited;
+static CUresult stuck; /* the sticky error */
+
+CUresult double_fault(const char *call)
+{
+    char name[48], *version;
+    CUresult r;
+    long *n;
+
+    snprintf(name, sizeof(name), "fail_%s", call);
+    version = strstr(name, "_v");
+    if (version)
+        *version = 0;
+    pthread_mutex_lock(&lock);
+    n = setting(name);
+    r = inited ? stuck : CUDA_ERROR_NOT_INITIALIZED;
+    if (r == CUDA_SUCCESS && *n > 0 && --*n == 0) {
+        r = (CUresult)(*setting("error") ? *setting("error") : 700);
+        if (*setting("sticky"))
+            stuck = r;
+    }
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+static void from_environment(void)
+{
+    const char *env = getenv("CUDA_DOUBLE");
+    char *copy = strdup(env ? env : ""), *rest = copy, *one;
+
+    while ((one = strsep(&rest, ","))) {
+        char *eq = strchr(one, '=');
+
+        if (!eq)
+            continue;
+        *eq = 0;
+        double_set(one, atol(eq + 1));
+    }
+    free(copy);
+}
+
+SHOWN CUresult cuInit(unsigned int flags)
+{
+    (void)flags;
+    if (!inited)
+        from_environment();
+    inited = true;
+    FAULT();
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuDriverGetVersion(int *version)
+{
+    *version = 13000;
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuGetErrorName(CUresult error, const char **name)
+{
+    switch ((int)error) {
+    case CUDA_ERROR_OUT_OF_MEMORY:
+        *name = "CUDA_ERROR_OUT_OF_MEMORY";
+        return CUDA_SUCCESS;
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+        *name = "CUDA_ERROR_ILLEGAL_ADDRESS";
+        return CUDA_SUCCESS;
+    case CUDA_ERROR_NOT_SUPPORTED:
+        *name = "CUDA_ERROR_NOT_SUPPORTED";
+        return CUDA_SUCCESS;
+    case CUDA_ERROR_INVALID_VALUE:
+        *name = "CUDA_ERROR_INVALID_VALUE";
+        return CUDA_SUCCESS;
+    default:
+        *name = "CUDA_ERROR_UNKNOWN";
+        return CUDA_SUCCESS;
+    }
+}
+
+/* --- devices and contexts ------------------------------------------------- */
+static struct CUctx_st {
+    int device;
+    atomic_int retained;
+} contexts[GPUS_MAX];
+
+static _Thread_local CUcontext current[16];
+static _Thread_local int depth;
+
+bool double_current(void)
+{
+    return depth > 0;
+}
+
+SHOWN CUresult cuDeviceGetCount(int *n)
+{
+    FAULT();
+    *n = (int)double_get("gpus");
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuDeviceGet(CUdevice *out, int ordinal)
+{
+    FAULT();
+    if (ordinal < 0 || ordinal >= double_get("gpus"))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *out = ordinal;
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
+{
+    FAULT();
+    snprintf(name, (size_t)len, "Double %d", dev);
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
+{
+    FAULT();
+    memset(uuid->bytes, 0x40 + dev, sizeof(uuid->bytes));
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuDeviceGetAttribute(
+    int *out, CUdevice_attribute a, CUdevice dev)
+{
+    (void)dev;
+    FAULT();
+    switch ((int)a) {
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+        *out = (int)double_get("vmm");
+        return CUDA_SUCCESS;
+    default:
+        *out = 0;
+        return CUDA_SUCCESS;
+    }
+}
+
+SHOWN CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice dev)
+{
+    FAULT();
+    contexts[dev].device = dev;
+    contexts[dev].retained++;
+    *out = &contexts[dev];
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+    if (contexts[dev].retained == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    contexts[dev].retained--;
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuCtxPushCurrent(CUcontext c)
+{
+    FAULT();
+    if (!c || c->retained == 0 || depth == 16)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    current[depth++] = c;
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuCtxPopCurrent(CUcontext *c)
+{
+    CURRENT();
+    *c = current[--depth];
+    return CUDA_SUCCESS;
+}
+
+/* --- memory --------------------------------------------------------------- */
+/* Address space with memory behind it, or without (fd -1). */
+struct map {
+    uint8_t *p;
+    size_t bytes;
+    int fd;
+    bool readable, writable, ours, host, mapped;
+};
+static struct map maps[MAPS_MAX];
+static size_t taken;
+
+uint8_t *double_host(CUdeviceptr a)
+{
+    return (uint8_t *)(uintptr_t)(a & ~TAG);
+}
+
+static CUdeviceptr device_of(void *p)
+{
+    return (CUdeviceptr)(uintptr_t)p | TAG;
+}
+
+static struct map *map_new(size_t bytes)
+{
+    for (size_t i = 0; i < MAPS_MAX; i++)
+        if (!maps[i].p) {
+            maps[i] = (struct map){.bytes = bytes, .fd = -1};
+            return &maps[i];
+        }
+    return NULL;
+}
+
+static struct map *map_at(CUdeviceptr a)
+{
+    for (size_t i = 0; i < MAPS_MAX; i++)
+        if (maps[i].p && maps[i].p == double_host(a))
+            return &maps[i];
+    return NULL;
+}
+
+/* Host addresses that were not pinned are allowed, as the driver allows them;
+ * device addresses have to be mapped. */
+bool double_reachable(CUdeviceptr a, size_t bytes, bool write)
+{
+    bool ok = !(a & TAG);
+
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < MAPS_MAX && !ok; i++) {
+        struct map *m = &maps[i];
+
+        ok = m->p && !m->host && m->readable && (m->writable || !write) &&
+             double_host(a) >= m->p && bytes <= m->bytes &&
+             (size_t)(double_host(a) - m->p) <= m->bytes - bytes;
+    }
+    pthread_mutex_unlock(&lock);
+    return ok;
+}
+
+static bool take(size_t bytes)
+{
+    bool ok;
+
+    pthread_mutex_lock(&lock);
+    ok = taken + bytes <= (size_t)*setting("memory");
+    if (ok)
+        taken += bytes;
+    pthread_mutex_unlock(&lock);
+    return ok;
+}
+
+static void give(size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    taken -= bytes;
+    pthread_mutex_unlock(&lock);
+}
+
+SHOWN CUresult cuMemGetInfo(size_t *have, size_t *all)
+{
+    CURRENT();
+    FAULT();
+    *all = (size_t)double_get("memory");
+    *have = *all - taken;
+    return CUDA_SUCCESS;
+}
+
+/* Unlike the driver's memory it must not look zeroed by chance. */
+static int filled_file(size_t bytes)
+{
+    int fd = memfd_create("cuda-double", MFD_CLOEXEC);
+    uint8_t *p;
+
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
+        return -1;
+    p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED)
+        return -1;
+    memset(p, 0xa5, bytes);
+    munmap(p, bytes);
+    return fd;
+}
+
+SHOWN CUresult cuMemAlloc(CUdeviceptr *out, size_t bytes)
+{
+    struct map *m;
+
+    CURRENT();
+    FAULT();
+    if (!take(bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&lock);
+    m = map_new(bytes);
+    m->fd = filled_file(bytes);
+    m->p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+    m->readable = m->writable = m->ours = true;
+    pthread_mutex_unlock(&lock);
+    *out = device_of(m->p);
+    return CUDA_SUCCESS;
+}
+
+static CUresult drop(CUdeviceptr a, bool ours)
+{
+    struct map *m;
+
+    pthread_mutex_lock(&lock);
+    m = map_at(a);
+    if (!m || m->ours != ours) {
+        pthread_mutex_unlock(&lock);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    munmap(m->p, m->bytes);
+    if (m->fd >= 0)
+        close(m->fd);
+    m->p = NULL;
+    if (ours && !m->host)
+        taken -= m->bytes;
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuMemFree(CUdeviceptr a)
+{
+    CURRENT();
+    return drop(a, true);
+}
+
+SHOWN CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
+{
+    struct map *m;
+
+    (void)flags;
+    CURRENT();
+    FAULT();
+    pthread_mutex_lock(&lock);
+    m = map_new(bytes);
+    m->p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    m->ours = m->host = true;
+    pthread_mutex_unlock(&lock);
+    *out = m->p;
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuMemFreeHost(void *p)
+{
+    CURRENT();
+    return drop((CUdeviceptr)(uintptr_t)p, true);
+}
+
+SHOWN CUresult cuMemHostRegister(void *p, size_t bytes, unsigned int flags)
+{
+    (void)p;
+    (void)bytes;
+    (void)flags;
+    CURRENT();
+    FAULT();
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuMemHostUnregister(void *p)
+{
+    (void)p;
+    CURRENT();
+    FAULT();
+    return CUDA_SUCCESS;
+}
+
+/* --- VMM: a handle is a descriptor + 1, its size the file's --------------- */
+SHOWN CUresult cuMemGetAllocationGranularity(size_t *out,
+    const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option)
+{
+    (void)prop;
+    (void)option;
+    FAULT();
+    *out = GRAIN;
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
+    const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    int fd;
+
+    (void)flags;
+    CURRENT();
+    FAULT();
+    if (bytes % GRAIN || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!take(bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    fd = filled_file(bytes);
+    if (fd < 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    double_count("created", 1);
+    *out = (CUmemGenericAllocationHandle)fd + 1;
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuMemRelease(CUmemGenericAllocationHandle h)
+{
+    off_t bytes = lseek((int)h - 1, 0, SEEK_END);
+
+    CURRENT();
+    if (h == 0 || bytes < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    close((int)h - 1);
+    give((size_t)bytes);
+    double_count("created", -1);
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes,
+    size_t alignment, CUdeviceptr address, unsigned long long flags)
+{
+    struct map *m;
+
+    (void)alignment;
+    (void)address;
+    (void)flags;
+    CURRENT();
+    FAULT();
+    if (bytes % GRAIN)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    m = map_new(bytes);
+    m->p = mmap(NULL, bytes, PROT_NONE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    pthread_mutex_unlock(&lock);
+    *out = device_of(m->p);
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuMemAddressFree(CUdeviceptr a, size_t bytes)
+{
+    struct map *m = map_at(a);
+
+    CURRENT();
+    if (!m || m->bytes != bytes || m->mapped)
+        return CUDA_ERROR_INVALID_VALUE;
+    return drop(a, false);
+}
+
+SHOWN CUresult cuMemMap(CUdeviceptr a, size_t bytes, size_t offset,
+    CUmemGenericAllocationHandle h, unsigned long long flags)
+{
+    struct map *m = map_at(a);
+
+    (void)flags;
+    CURRENT();
+    FAULT();
+    if (!m || m->bytes != bytes || offset || m->mapped)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (mmap(m->p, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, (int)h - 1, 0) ==
+        MAP_FAILED)
+        return CUDA_ERROR_INVALID_VALUE;
+    m->mapped = true;
+    double_count("mapped", 1);
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuMemUnmap(CUdeviceptr a, size_t bytes)
+{
+    struct map *m = map_at(a);
+
+    CURRENT();
+    if (!m || m->bytes != bytes || !m->mapped)
+        return CUDA_ERROR_INVALID_VALUE;
+    mmap(
+        m->p, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    m->mapped = m->readable = m->writable = false;
+    double_count("mapped", -1);
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuMemSetAccess(
+    CUdeviceptr a, size_t bytes, const CUmemAccessDesc *d, size_t n)
+{
+    struct map *m = map_at(a);
+    bool write = n && d->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+
+    CURRENT();
+    FAULT();
+    if (!m || m->bytes != bytes || !m->mapped || n != 1)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!write && double_get("no_read_only"))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    mprotect(m->p, bytes, PROT_READ | (write ? PROT_WRITE : 0));
+    m->readable = true;
+    m->writable = write;
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuMemExportToShareableHandle(void *out,
+    CUmemGenericAllocationHandle h, CUmemAllocationHandleType type,
+    unsigned long long flags)
+{
+    int fd;
+
+    (void)flags;
+    CURRENT();
+    FAULT();
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    fd = fcntl((int)h - 1, F_DUPFD_CLOEXEC, 3);
+    memcpy(out, &fd, sizeof(fd));
+    return fd < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuMemImportFromShareableHandle(
+    CUmemGenericAllocationHandle *out, void *os, CUmemAllocationHandleType type)
+{
+    int fd;
+
+    CURRENT();
+    FAULT();
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    fd = fcntl((int)(intptr_t)os, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = (CUmemGenericAllocationHandle)fd + 1;
+    double_count("created", 1);
+    take((size_t)lseek(fd, 0, SEEK_END));
+    return CUDA_SUCCESS;
+}
+
+/* --- IPC ------------------------------------------------------------------ */
+struct ipc {
+    int pid, fd;
+    uint64_t bytes;
+};
+_Static_assert(sizeof(struct ipc) <= sizeof(CUipcMemHandle), "handle");
+
+SHOWN CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr a)
+{
+    struct map *m = map_at(a);
+    struct ipc ipc = {.pid = getpid()};
+
+    CURRENT();
+    FAULT();
+    if (!m || m->fd < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    ipc.fd = m->fd;
+    ipc.bytes = m->bytes;
+    memset(out, 0, sizeof(*out));
+    memcpy(out, &ipc, sizeof(ipc));
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuIpcOpenMemHandle(
+    CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
+{
+    struct ipc ipc;
+    struct map *m;
+    char path[64];
+    int fd;
+
+    (void)flags;
+    CURRENT();
+    FAULT();
+    memcpy(&ipc, &handle, sizeof(ipc));
+    if (ipc.pid == getpid())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", ipc.pid, ipc.fd);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    m = map_new(ipc.bytes);
+    m->fd = fd;
+    m->p = mmap(NULL, ipc.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    m->readable = m->writable = true;
+    pthread_mutex_unlock(&lock);
+    *out = device_of(m->p);
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuIpcCloseMemHandle(CUdeviceptr a)
+{
+    CURRENT();
+    return drop(a, false);
+}

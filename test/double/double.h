@@ -1,0 +1,63 @@
+/* double.h - libcuda.so.1 for machines without a GPU: the entry points that
+ * mmx calls, with the driver's meaning, over host memory. A double of the
+ * driver, never of our code; built into the tests' folder, never installed.
+ *
+ * An address of "GPU" memory has a bit that no CPU can follow (TAG), so that
+ * whoever touches it by CPU crashes as with a real one. Streams are threads
+ * with a queue; VMM exports are memfds, IPC handles name a file of /proc. What
+ * is checked: a context is current, addresses lie in a mapping that may be
+ * read or written, IPC handles are not opened by their exporter. What cannot
+ * be had here: real speed, order against kernels, the driver's own bugs.
+ *
+ * Faults and limits are set by double_set(name, value), or by the environment
+ * at cuInit as CUDA_DOUBLE="name=value,...":
+ *   fail_<call>   the n-th call from now on fails, and only that one;
+ *                 fail_copy: the n-th copy that a stream carries out
+ *   error         the result it fails with (default 700)
+ *   sticky        1: after the failure every call gives that result
+ *   delay_us      each copy of a stream takes so long
+ *   hold          1: streams stand still
+ *   memory, gpus  bytes of each GPU; how many there are
+ *   vmm, no_read_only   0: no VMM; 1: no read-only maps
+ * double_get(name) also reads counters: copies, bytes, batches, created,
+ * mapped, streams, events. */
+#ifndef MMX_TEST_DOUBLE_H
+#define MMX_TEST_DOUBLE_H
+
+#include <cuda.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#define TAG (UINT64_C(1) << 62)
+
+#define SHOWN __attribute__((visibility("default")))
+
+SHOWN int double_set(const char *name, long value);
+SHOWN long double_get(const char *name);
+
+/* cuda_mem.c */
+void double_count(const char *name, long n);
+/* What this call gives: CUDA_SUCCESS unless it is to fail. */
+CUresult double_fault(const char *call);
+bool double_current(void);
+uint8_t *double_host(CUdeviceptr a);
+bool double_reachable(CUdeviceptr a, size_t bytes, bool write);
+
+#define FAULT()                                                                \
+    do {                                                                       \
+        CUresult fault_ = double_fault(__func__);                              \
+                                                                               \
+        if (fault_ != CUDA_SUCCESS)                                            \
+            return fault_;                                                     \
+    } while (0)
+
+/* Calls that need a current context. */
+#define CURRENT()                                                              \
+    do {                                                                       \
+        if (!double_current())                                                 \
+            return CUDA_ERROR_INVALID_CONTEXT;                                 \
+    } while (0)
+
+#endif

@@ -1,0 +1,22 @@
+/* gpu.h - GPUs for tests: the driver's double beside the test's program, or
+ * the host's own driver when MMX_TEST_GPU is `real`. */
+#ifndef MMX_TEST_GPU_H
+#define MMX_TEST_GPU_H
+
+#include "io/cuda.h"
+#include "io/mem.h"
+
+/* Before the first cuda_open of a process; ends the case as passed where the
+ * build has no CUDA. */
+void gpu_use(void);
+bool gpu_real(void);
+/* Only with the double: ends the case as passed on a real GPU. */
+void gpu_double_only(void);
+void gpu_set(const char *name, long value);
+long gpu_get(const char *name);
+
+/* Bytes of GPU memory to and from the host's, by a lane of its own. */
+void gpu_write(struct cuda *c, cuda_address to, const void *from, size_t n);
+void gpu_read(struct cuda *c, void *to, cuda_address from, size_t n);
+
+#endif
