@@ -34,7 +34,7 @@ static struct peer *place_for(struct langd *l, struct out *out)
             engines_wait_for(&l->engines, i))
             continue;
         if (old->epoch)
-            langd_peer_lost(l, out, old);
+            langd_peer_lost(l, out, old, true);
         if (old->link != NONE) {
             out_action(out, ACT_DISCONNECT)->link = old->link;
             l->peers.link_peer[old->link] = NONE;

@@ -152,9 +152,9 @@ void langd_peer_lost(
             m->owe = 0;
         else if (m->owe)
             m->forget_ns = l->now_ns + FORGET_NS;
-    p->up = false;
         lroom_touch(l, m);
     }
+    p->up = false;
     out_data(out, &cmd);
 }
 
