@@ -178,9 +178,9 @@ static void end(struct tickets *t, struct ticket *k)
 /* Ends a ticket against its holder's will, who is told. */
 static void lose(struct tickets *t, struct ticket *k, enum err reason)
 {
-    end(t, k);
     k->reason = (uint8_t)reason;
-    tell(t, k);
+    tell(t, k); /* before the next holder of the id hears that it has it */
+    end(t, k);
     if (k->conn == NONE)
         forget(t, k);
 }
