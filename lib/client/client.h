@@ -6,6 +6,7 @@
 
 #include "client/mmx.h"
 #include "core/layout.h"
+#include "core/window.h"
 #include "core/wire.h"
 
 #include <pthread.h>
@@ -167,6 +168,12 @@ int client_rooms_give(mmx *m, struct mmx_event *ev, int max);
 bool client_rooms_pending(mmx *m);
 void client_rooms_reap(mmx *m);
 uint64_t client_word(const mmx *m, mmx_room r);
+
+/* --- look.c --- */
+/* One field of a room as a plan reads it; valid while the lock is held. What
+ * of it is there is for the plan to check. */
+int client_source(
+    mmx *m, mmx_room r, const char *field, struct window_source *out);
 
 /* --- pools.c --- */
 void client_pool_info(struct client_reply *r, const struct local_pool_info *i);

@@ -97,20 +97,17 @@ static const struct mmx_field *find_field(
     return NULL;
 }
 
-static int find_place(mmx *m, mmx_room h, const char *field, struct place *out)
+/* The room, its pool and a field of it. */
+static int find_room(mmx *m, mmx_room h, const char *field, struct place *out)
 {
     struct client_room *r = client_room(m, h);
     const struct client_map *map;
     struct place p;
-    uint64_t end;
 
     if (!r)
         return -MMX_E_STALE;
     if (!r->pooled)
         return -MMX_E_NOT_OWNER;
-    /* A room without rows has no runs either. */
-    if (r->runs == 0 && (r->rows || !(r->seen & (MMX_READY | MMX_GRANTED))))
-        return -MMX_E_NOT_READY;
     map = &m->maps[r->map];
     if (map->serial != r->serial)
         return -MMX_E_STALE;
@@ -118,14 +115,62 @@ static int find_place(mmx *m, mmx_room h, const char *field, struct place *out)
     p.field = find_field(p.pool, field);
     if (!p.field)
         return -MMX_E_MALFORMED;
+    *out = p;
+    return 0;
+}
+
+/* The cell may know of more rows than the last event told. */
+static uint32_t rows_seen(const mmx *m, mmx_room h, const struct client_room *r)
+{
+    return max_u32(r->rows, cell_rows(client_word(m, h)));
+}
+
+static int find_place(mmx *m, mmx_room h, const char *field, struct place *out)
+{
+    struct place p;
+    const struct client_room *r;
+    uint64_t end;
+    int err = find_room(m, h, field, &p);
+
+    if (err)
+        return err;
+    r = p.room;
+    /* A room without rows has no runs either. */
+    if (r->runs == 0 && (r->rows || !(r->seen & (MMX_READY | MMX_GRANTED))))
+        return -MMX_E_NOT_READY;
     end = r->first;
     for (uint32_t i = 0; i < r->runs; i++)
         end += (uint64_t)p.runs[i].blocks * p.pool->block_rows;
-    /* The cell may know of more rows than the last event told. */
     p.first = max_u32(r->first, r->base);
-    p.end =
-        (uint32_t)min_u64(end, max_u32(r->rows, cell_rows(client_word(m, h))));
+    p.end = (uint32_t)min_u64(end, rows_seen(m, h, r));
     *out = p;
+    return 0;
+}
+
+_Static_assert(sizeof(struct client_run) == sizeof(struct window_blocks) &&
+                   offsetof(struct client_run, blocks) ==
+                       offsetof(struct window_blocks, blocks),
+    "window.h and client.h differ");
+
+int client_source(
+    mmx *m, mmx_room h, const char *field, struct window_source *out)
+{
+    struct place p;
+    int err = find_room(m, h, field, &p);
+
+    if (err)
+        return err;
+    *out = (struct window_source){.base = p.field->data,
+        .block_rows = p.pool->block_rows,
+        .row_bytes = p.field->row_bytes,
+        .elements = p.field->elements,
+        .first = p.room->first,
+        .runs = (const struct window_blocks *)p.runs,
+        .runs_count = p.room->runs,
+        .released = p.room->base,
+        .readable = rows_seen(m, h, p.room),
+        .total = p.room->total};
+    memcpy(out->dtype, p.field->dtype, sizeof out->dtype);
     return 0;
 }
 

@@ -452,6 +452,136 @@ int mmx_gather(mmx *m, mmx_room room, const char *field, uint32_t first,
 int mmx_scatter(mmx *m, mmx_room room, const char *field, uint32_t first,
     uint32_t rows, const void *src, size_t stride);
 
+/* --- windows of a prompt ---
+ * A scheduler prefills a prompt window by window. A plan says which rows of
+ * which rooms a window takes and where they go; it is one step's value, made
+ * in memory of its own, and nothing changes it: keep it until the copy (or the
+ * device's copy of its mask) is over. For every step:
+ *
+ *     struct mmx_placeholder p[] = {{.offset = 2, .length = 4819}};
+ *     struct mmx_window w = {.size = sizeof w, .computed = c, .length = 2048,
+ *                            .rooms = 1};
+ *     const struct mmx_plan *plan;
+ *
+ *     mmx_plan(&w, p, 1, mem, sizeof mem, &plan, NULL);
+ *     mmx_plan_run(m, plan, rooms, "embedding", &tensor, &trouble);
+ *
+ * These structs do not begin with their size: they will not change. */
+enum mmx_place_flags {
+    MMX_INDIVISIBLE = 1, /* never cut by a window (attention both ways): the
+                            window ends before it */
+    MMX_ABSENT = 2       /* the rows are not there. An error where the window
+                            needs them; left out where only a draft model's
+                            shift reaches them */
+};
+
+struct mmx_placeholder {
+    uint32_t offset, length; /* positions of the prompt */
+    const uint64_t *embed;   /* bit i % 64 of word i / 64: position offset + i
+                                takes a row; NULL: all do. mmx_pack_mask */
+    uint32_t room;           /* whose rows: index into the rooms of a run.
+                                Several placeholders may show one room */
+    uint32_t row_base;       /* the room's row for the span's first one; with
+                                MMX_PROMPT, for position 0 */
+    uint32_t elements;       /* of a row; 0: not checked */
+    uint8_t storage;         /* enum mmx_storage; 0: compact */
+    uint8_t flags;           /* enum mmx_place_flags */
+};
+
+/* Positions [computed + shift, computed + shift + length). */
+struct mmx_window {
+    size_t size;
+    uint32_t computed, length;
+    uint32_t shift;    /* 1 for a draft model (EAGLE, MTP) */
+    uint32_t rooms;    /* how many rooms the placeholders speak of */
+    uint32_t elements; /* of the merged rows; 0: not checked */
+};
+
+/* Rows [row, row + rows) of a room go to places [at, at + rows) of the
+ * window. */
+struct mmx_segment {
+    uint32_t room, row, rows, at;
+};
+
+enum mmx_need_state {
+    MMX_SKIP,  /* nothing from computed on shows it: do not fetch, decline */
+    MMX_LATER, /* needed, but not in this window: it need not be there yet */
+    MMX_NOW
+};
+
+struct mmx_need {
+    uint32_t state;      /* enum mmx_need_state */
+    uint32_t first, end; /* this window's rows lie in [first, end) */
+    uint32_t keep; /* rows below are not used after this window: release them,
+                      all if it is MMX_ALL */
+};
+
+struct mmx_plan {
+    size_t bytes;             /* of mem that are used */
+    uint32_t computed, shift; /* as asked */
+    uint32_t positions;       /* of the window: as asked, or less where an
+                                 indivisible span would have been cut */
+    uint32_t rows;            /* of all segments; as many ones are in mask */
+    uint32_t segments_count, rooms;
+    const struct mmx_segment *segments; /* ascending by place, disjoint */
+    const uint64_t *mask; /* bit per position of the window: takes a row */
+    const struct mmx_need *needs; /* of each room */
+};
+
+/* Bits from bytes that are 0 or not; writes (n + 63) / 64 words. */
+void mmx_pack_mask(const uint8_t *bytes, uint32_t n, uint64_t *words);
+
+/* Bytes that are enough for mmx_plan, or a negative error as from it. */
+int64_t mmx_plan_bytes(const struct mmx_window *w,
+    const struct mmx_placeholder *p, int n, int *at);
+
+/* Makes the plan in mem, aligned to 8 bytes. *at (unless NULL) is the
+ * placeholder that is wrong, or n.
+ *   -MMX_E_MALFORMED            a number makes no sense, two spans claim one
+ *                               position, or computed lies inside an
+ *                               indivisible span: begin at its offset
+ *   -MMX_E_INCOMPATIBLE_LAYOUT  rows of another width than the window's
+ *   -MMX_E_TOO_LARGE            an indivisible span begins the window and is
+ *                               longer than it
+ *   -MMX_E_NOT_READY            an absent item has rows in the window
+ *   -MMX_E_NO_BLOCKS            mem is too small */
+int mmx_plan(const struct mmx_window *w, const struct mmx_placeholder *p, int n,
+    void *mem, size_t mem_bytes, const struct mmx_plan **out, int *at);
+
+/* Where rows go. Place i of the window lies at data + i * stride. */
+struct mmx_tensor {
+    size_t size;
+    void *data;
+    uint64_t rows;   /* that fit: at least plan.positions, packed: plan.rows */
+    uint64_t stride; /* bytes; 0: rows touch */
+    uint32_t elements; /* the field's */
+    int packed; /* the plan's rows one after the other, as a masked scatter
+                   takes them, without the places between */
+    const char *dtype; /* the field's, or "f32" from bf16 and f16 */
+};
+
+struct mmx_trouble {
+    uint32_t room;        /* index; MMX_ALL: plan and tensor do not fit */
+    uint32_t first, rows; /* the rows that are missing, gone or too many */
+};
+
+/* Copies one field of the plan's rows. rooms: as many as plan.rooms; those
+ * that the window does not take from may be {0, 0}. Everything is checked
+ * before the first byte is written. trouble may be NULL.
+ *   -MMX_E_GONE       rows of a released prefix
+ *   -MMX_E_NOT_READY  rows that have not landed
+ *   -MMX_E_STALE, ... the room's own, as from mmx_gather
+ *   -MMX_E_INCOMPATIBLE_LAYOUT, -MMX_E_MALFORMED  they do not fit
+ * The lock is not held while bytes are copied. */
+int mmx_plan_run(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
+    const char *field, const struct mmx_tensor *to,
+    struct mmx_trouble *trouble);
+
+/* The same checks without a copy; to may be NULL: are the rows there? */
+int mmx_plan_check(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
+    const char *field, const struct mmx_tensor *to,
+    struct mmx_trouble *trouble);
+
 /* --- without a handle --- */
 
 /* Name of a reason of either sign ("too-large"); *text, *advice unless NULL.

@@ -100,7 +100,7 @@ static uint32_t row_at(const struct placeholder *p, uint32_t i)
 {
     if (p->storage == STORAGE_PROMPT)
         return p->row_base + p->offset + i;
-    if (p->storage == STORAGE_COMPACT && p->embed)
+    if (p->storage <= STORAGE_COMPACT && p->embed)
         return p->row_base + window_ones(p->embed, i);
     return p->row_base + i;
 }
@@ -111,7 +111,7 @@ static enum err check_place(const struct window *w, const struct placeholder *p)
 
     if (p->storage == STORAGE_PROMPT)
         rows += p->offset;
-    if (p->storage < STORAGE_COMPACT || p->storage > STORAGE_PROMPT ||
+    if (p->storage > STORAGE_PROMPT ||
         p->flags > (PLACE_INDIVISIBLE | PLACE_ABSENT) || p->room >= w->rooms ||
         place_end(p) >= UINT32_MAX || rows >= UINT32_MAX)
         return ERR_MALFORMED;
@@ -259,7 +259,7 @@ static enum err lay_mask(
     uint32_t at = (uint32_t)(p->offset + s - b->first);
     uint32_t row = row_at(p, s), run_end = NONE, n;
     /* Rows that the storage has for positions without a one. */
-    bool gaps = p->storage != STORAGE_COMPACT;
+    bool gaps = p->storage > STORAGE_COMPACT;
 
     for (uint32_t i = s; i < e; i += n, at += n) {
         uint64_t w;

@@ -25,7 +25,7 @@ struct placeholder {
     uint32_t row_base;       /* the room's row for the span's first one; with
                                 prompt storage, for position 0 */
     uint32_t elements;       /* of a row; 0: not checked */
-    uint8_t storage;         /* STORAGE_COMPACT, _PADDED or _PROMPT */
+    uint8_t storage;         /* STORAGE_PADDED, _PROMPT; else compact */
     uint8_t flags;
 };
 

@@ -489,7 +489,7 @@ TEST(planning_refuses)
     p.row_base = UINT32_MAX - 3;
     T_ERR(refused(w, &p, 1, &at), ERR_MALFORMED);
     p = place(0, 2, 4);
-    p.storage = 0;
+    p.storage = STORAGE_PROMPT + 1;
     T_ERR(refused(w, &p, 1, &at), ERR_MALFORMED);
     p = place(0, 2, 4);
     p.elements = 3;
