@@ -4,13 +4,9 @@
 
 #include "core/encoded.h"
 
-struct owner {
-    uint64_t room, opened_ns;
-    uint32_t slot; /* + 1; 0: free */
-};
-
 struct watch {
-    struct owner *owner[CONF_POOLS_MAX], *now[CONF_POOLS_MAX];
+    /* By block: the item that has it, + 1; 0: free. */
+    uint32_t *owner[CONF_POOLS_MAX], *now[CONF_POOLS_MAX];
     uint64_t *opened_ns; /* by slot */
     uint8_t *state;
     uint32_t tomb;
@@ -25,8 +21,8 @@ static struct watch *watch_of(struct daemon *d)
         return w;
     d->watch = w = must_alloc(1, sizeof(*w));
     for (uint32_t i = 0; i < e->pools_count; i++) {
-        w->owner[i] = must_alloc(e->pools[i].p.blocks, sizeof(struct owner));
-        w->now[i] = must_alloc(e->pools[i].p.blocks, sizeof(struct owner));
+        w->owner[i] = must_alloc(e->pools[i].p.blocks, sizeof(uint32_t));
+        w->now[i] = must_alloc(e->pools[i].p.blocks, sizeof(uint32_t));
     }
     w->opened_ns = must_alloc(e->rooms_max, sizeof(uint64_t));
     w->state = must_alloc(e->rooms_max, 1);
@@ -88,45 +84,46 @@ static void see_states(
 }
 
 /* A source block changes hands only when nobody reads or may write it. */
-static void see_change(struct daemon *d, uint32_t pool, uint32_t block,
-    const struct owner *was, const struct owner *now)
+static void see_change(
+    struct daemon *d, uint32_t pool, uint32_t block, uint32_t was, uint32_t now)
 {
     const struct handle *h;
 
-    if (was->slot == 0 ||
-        (was->slot == now->slot && was->opened_ns == now->opened_ns))
+    if (was == 0 || was == now)
         return;
     HOLDS(d->reads[pool][block] == 0, "sources stay while they are sent",
-        "%s block %u of room %llu: %u messages read it", d->conf->name, block,
-        (unsigned long long)was->room, d->reads[pool][block]);
-    h = prod_writer(d, was->room, block);
+        "%s block %u: %u messages read it", d->conf->name, block,
+        d->reads[pool][block]);
+    h = prod_writer(d, pool, block);
     HOLDS(!h, "sources stay while they may be written",
         "%s block %u of room %llu: connection %u cell %u", d->conf->name, block,
-        (unsigned long long)was->room, h->c->number, h->cell);
+        (unsigned long long)h->prod->room, h->c->number, h->cell);
+}
+
+static void own(struct watch *w, const struct encoded *e, uint32_t i)
+{
+    const struct item *it = &e->items[i];
+    const struct pool *p = &e->pools[it->pool].p;
+
+    for (uint32_t b = it->src.head; b != NONE; b = p->run_next[b])
+        for (uint32_t k = b; k < b + p->run_len[b]; k++) {
+            HOLDS(w->now[it->pool][k] == 0, "a block has one owner",
+                "source block %u", k);
+            w->now[it->pool][k] = i + 1;
+        }
 }
 
 static void see_blocks(
     struct daemon *d, const struct encoded *e, struct watch *w)
 {
     for (uint32_t i = 0; i < e->pools_count; i++)
-        memset(w->now[i], 0, e->pools[i].p.blocks * sizeof(struct owner));
-    for (uint32_t i = 0; i < e->rooms_max; i++) {
-        const struct eroom *m = &e->rooms[i];
-        const struct pool *p = &e->pools[m->pool].p;
-
-        if (!m->r.used)
-            continue;
-        for (uint32_t b = m->src.head; b != NONE; b = p->run_next[b])
-            for (uint32_t k = b; k < b + p->run_len[b]; k++) {
-                HOLDS(w->now[m->pool][k].slot == 0, "a block has one owner",
-                    "source block %u", k);
-                w->now[m->pool][k] =
-                    (struct owner){m->r.id, m->history.opened_ns, i + 1};
-            }
-    }
+        memset(w->now[i], 0, e->pools[i].p.blocks * sizeof(uint32_t));
+    for (uint32_t i = 0; i < e->rooms_max; i++)
+        if (e->items[i].used)
+            own(w, e, i);
     for (uint32_t i = 0; i < e->pools_count; i++)
         for (uint32_t b = 0; b < e->pools[i].p.blocks; b++) {
-            see_change(d, i, b, &w->owner[i][b], &w->now[i][b]);
+            see_change(d, i, b, w->owner[i][b], w->now[i][b]);
             w->owner[i][b] = w->now[i][b];
         }
 }
@@ -171,7 +168,7 @@ void encoded_watch_end(struct daemon *d)
             "%s room %llu: announced %d ended %d failing %d source %u active "
             "%u linked %d final %d views %d dsts %d",
             d->conf->name, (unsigned long long)m->r.id, m->announced, m->ended,
-            m->failing, m->source, m->active, m->linked, m->final,
+            m->failing, m->item->source, m->active, m->linked, m->item->final,
             !list_empty(&m->r.views), !list_empty(&m->dsts));
     }
     HOLDS(e->dsts_used == 0 && e->engines.views_used == 0, "nothing is left",

@@ -29,12 +29,27 @@ struct econn *session_conn(struct daemon *d, uint32_t session, uint32_t i)
     return econn_usable(*c) ? *c : NULL;
 }
 
-const struct prod *prod_of(uint32_t instance)
+const struct prod *prod_of(uint32_t instance, uint64_t room)
 {
     for (struct prod *p = prods; p; p = p->next)
-        if (p->instance == instance)
+        if (p->instance == instance && p->room == room)
             return p;
     return NULL;
+}
+
+/* What a key names has one content, whoever announces it. */
+void prod_key(struct prod *p, uint64_t key)
+{
+    for (const struct prod *o = p->next; o; o = o->next)
+        if (o->key == key && o->d == p->d) {
+            p->instance = o->instance;
+            p->total = o->total;
+            p->max_rows = o->max_rows;
+            p->pieces = o->pieces;
+            p->aux = o->aux;
+            break;
+        }
+    p->key = key;
 }
 
 /* --- writing
@@ -49,21 +64,6 @@ static bool usable(const struct handle *h)
     return h && !h->refused && !h->released && econn_usable(h->c);
 }
 
-/* A process that is not dead writes what it may, also what nobody wants. */
-static void scribble(struct prod *p)
-{
-    for (uint32_t i = 0; i < p->conns; i++) {
-        struct handle *h = p->h[i];
-        uint32_t row;
-
-        if (!h || !h->may_write || h->c->dead || h->c->life != p->d->life ||
-            !p->d->alive || p->max_rows == 0 || !h->ended || !h->runs)
-            continue;
-        row = (uint32_t)between(0, p->max_rows - 1);
-        write_row(h, row, tag_of(GARBAGE, row));
-    }
-}
-
 /* Rows of piece i of the plan. */
 static void piece_of(
     const struct prod *p, uint32_t i, uint32_t *first, uint32_t *rows)
@@ -72,6 +72,36 @@ static void piece_of(
 
     *first = at_row;
     *rows = (uint32_t)((uint64_t)p->total * (i + 1) / p->pieces) - at_row;
+}
+
+static bool committed(const struct prod *p, uint32_t row)
+{
+    uint32_t first, rows;
+
+    for (uint32_t i = 0; i < p->piece; i++) {
+        piece_of(p, p->order[i], &first, &rows);
+        if (row >= first && row - first < rows)
+            return true;
+    }
+    return false;
+}
+
+/* A process that is not dead writes where it may, also what nobody wants:
+ * rows that were never committed, until it has let go of them. */
+static void scribble(struct prod *p)
+{
+    for (uint32_t i = 0; i < p->conns; i++) {
+        struct handle *h = p->h[i];
+        uint32_t row;
+
+        if (!h || !h->may_write || h->c->dead || h->c->life != p->d->life ||
+            !p->d->alive || p->max_rows == 0 || !h->runs)
+            continue;
+        row = (uint32_t)between(0, p->max_rows - 1);
+        if (committed(p, row))
+            continue;
+        write_row(h, row, tag_of(GARBAGE, row));
+    }
 }
 
 static struct handle *writer_of_rows(struct prod *p)
@@ -323,6 +353,8 @@ void prod_answer(struct handle *h, uint32_t type, const struct local_answer *a)
 
 void prod_event(struct handle *h, const struct local_event *e)
 {
+    if (e->what & EVENT_HAVE)
+        stop_writing(h->prod); /* somebody else did, or does */
     if (h->owner && (e->what & EVENT_DONE))
         W.succeeded++;
     if (h->owner && (e->what & EVENT_FAILED))
@@ -377,11 +409,11 @@ void prods_daemon_gone(struct daemon *d)
             p->over = true;
 }
 
-struct handle *prod_writer(struct daemon *d, uint64_t room, uint32_t block)
+struct handle *prod_writer(struct daemon *d, uint32_t pool, uint32_t block)
 {
     for (struct prod *p = prods; p; p = p->next)
         for (uint32_t i = 0;
-             p->d == d && p->life == d->life && p->room == room && i < p->conns;
+             p->d == d && p->life == d->life && p->pool == pool && i < p->conns;
              i++) {
             struct handle *h = p->h[i];
 

@@ -265,7 +265,7 @@ static void in_socket(struct econn *c, const struct local_event *e)
     if (h->prod && (e->what & EVENT_GRANTED) && e->runs.len) {
         h->first = 0;
         runs_take(h, e);
-        h->may_write = h->owner || (h->rights & RIGHT_WRITE);
+        h->may_write = !h->prod->final_sent && (h->rights & RIGHT_WRITE);
     }
     if (h->cons && (e->what & (EVENT_LANDED | EVENT_READY)) && e->runs.len &&
         (h->rights & RIGHT_READ)) {

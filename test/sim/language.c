@@ -25,13 +25,12 @@ void cons_read(
 
         if (own->instance == instance && tag_row(tag) == r)
             continue;
-        p = prod_of(instance);
-        HOLDS(p && p->room == c->room && p->d->index == c->encoder,
-            "rows are of the room",
-            "%s room %llu g%llx row %u %s: instance %u row %u (room %llu)",
+        p = prod_of(instance, c->room);
+        HOLDS(p && p->d->index == c->encoder, "rows are of the room",
+            "%s room %llu g%llx row %u %s: instance %u row %u",
             c->d->conf->name, (unsigned long long)c->room,
             (unsigned long long)h->generation & 0xffffff, r, when, instance,
-            tag_row(tag), p ? (unsigned long long)p->room : 0);
+            tag_row(tag));
         HOLDS(tag_row(tag) == r, "rows are in their place",
             "%s room %llu row %u %s: holds row %u", c->d->conf->name,
             (unsigned long long)c->room, r, when, tag_row(tag));
@@ -278,7 +277,7 @@ void cons_event(struct handle *h, const struct local_event *e)
         "room %llu: %u of %u", (unsigned long long)c->room, e->rows, e->total);
     if (c->null || e->total == 0 || !h->instance)
         return;
-    p = prod_of(h->instance);
+    p = prod_of(h->instance, c->room);
     HOLDS(p->total == e->total, "the total is the announced one",
         "room %llu: %u, announced %u", (unsigned long long)c->room, e->total,
         p->total);

@@ -38,6 +38,7 @@ struct nature {
     uint32_t wrong;  /* keys, storage, counts that do not match */
     uint32_t stream, several, unknown, open, null, rendezvous, group;
     uint32_t readers, lonely, shuffle, late_rows, long_hold, tight_out, again;
+    uint32_t keys, keep;
     uint64_t faults_ns; /* how long the first phase lasts */
 };
 
@@ -284,7 +285,9 @@ struct prod *prod_new(struct daemon *d, uint64_t room);
 struct cons *cons_new(struct daemon *d, uint32_t encoder, uint64_t room);
 void prod_start(struct prod *p, uint64_t when_ns);
 void cons_start(struct cons *c, uint64_t when_ns);
-const struct prod *prod_of(uint32_t instance);
+/* The announce of a room that has these rows; NULL: none has. */
+const struct prod *prod_of(uint32_t instance, uint64_t room);
+void prod_key(struct prod *p, uint64_t key);
 bool prods_over(void);
 bool cons_over(void);
 const char *prods_left(void);
@@ -298,8 +301,8 @@ void cons_event(struct handle *h, const struct local_event *e);
 /* Reads rows [from, to) and looks whether they are what they must be. */
 void cons_read(
     const struct handle *h, uint32_t from, uint32_t to, const char *when);
-/* Does a living engine of this room still believe that it may write? */
-struct handle *prod_writer(struct daemon *d, uint64_t room, uint32_t block);
+/* A living engine that still believes that it may write the block. */
+struct handle *prod_writer(struct daemon *d, uint32_t pool, uint32_t block);
 
 /* --- check_encoded.c, check_langd.c: what must always hold -----------------
  */
@@ -317,7 +320,6 @@ void langd_watch_landing(
  * UINT8_MAX while it has none. */
 uint8_t langd_outcome(uint64_t generation);
 void langd_outcome_set(uint64_t generation, uint8_t state);
-/* The announce instance of a room at encoded, as its engines know it. */
 
 /* --- swarm.c, scenarios.c ---------------------------------------------------
  */

@@ -53,6 +53,8 @@ static void draw_nature(void)
     n->long_hold = rate(200);
     n->tight_out = rate(300);
     n->again = rate(200);
+    n->keys = rate(700);
+    n->keep = rate(1000);
 }
 
 /* --- daemons
@@ -169,6 +171,8 @@ static struct prod *draw_prod(struct daemon *e, uint64_t room, uint32_t dsts)
     p->silent = chance(W.is.silent);
     p->commit_wrong = chance(W.is.wrong);
     p->pace_ns = between(1, chance(100) ? 500 : 20) * MS;
+    if (chance(W.is.keep))
+        p->flags |= FLAG_KEEP;
     if (chance(W.is.open)) {
         p->flags |= FLAG_OPEN;
         p->required = 0;
@@ -222,8 +226,8 @@ static void deliver(void *ptr, uint64_t again, uint64_t same)
     if (!lonely || chance(500)) {
         struct prod *p = draw_prod(e, room, dsts);
 
-        if (chance(W.is.wrong))
-            p->key = 9;
+        if (chance(W.is.keys))
+            prod_key(p, between(1, 4));
         prod_start(p, W.now_ns + between(0, chance(200) ? 3000 : 50) * MS);
         if (lonely)
             return;
