@@ -60,6 +60,8 @@ static void carve(struct langd *l, struct slab *s)
 
     l->rooms_max = (uint32_t)c->limit_rooms;
     l->rooms = slab_take(s, l->rooms_max, sizeof(*l->rooms));
+    l->groups = slab_take(s, l->rooms_max, sizeof(*l->groups));
+    table_init(&l->group_ids, s, l->rooms_max, l->c.seed);
     l->history = slab_take(s, c->limit_history, sizeof(*l->history));
     table_init(&l->keys, s, l->rooms_max, l->c.seed);
     tombs_init(&l->tombs, s, (uint32_t)c->limit_tombstones, l->c.seed,
@@ -102,6 +104,7 @@ struct langd *langd_init(struct slab *s, const struct brain_conf *c)
     carve(l, s);
     if (s->failed)
         return NULL;
+    groups_init(l);
     list_init(&l->todo);
     l->engines.ops = &engines_ops;
     l->engines.brain = l;
@@ -138,6 +141,12 @@ void langd_pool_ready(struct langd *l, uint32_t i, bool ok,
     p->unit_rows = layout_unit_rows(&p->meta.layout, p->block_rows);
     p->part_rows = layout_part_rows(&p->meta.layout, p->unit_rows);
     p->landed.unit = p->unit_rows;
+}
+
+void langd_pool_share(
+    struct langd *l, uint32_t i, const char *share, struct span handle)
+{
+    pool_meta_share(&l->pools[i].meta, share, handle);
 }
 
 uint32_t langd_blocks_free(const struct langd *l, uint32_t i)
@@ -193,16 +202,36 @@ static void on_conn_over(void *brain, uint32_t conn)
 
 static void on_session_over(void *brain, uint32_t session)
 {
+    groups_session_over(brain, session);
     tickets_session_end(&((struct langd *)brain)->tickets, session);
 }
 
 /* --- events --- */
+/* Rows that were shown cannot be read either: their readers' own calls say
+ * so. */
+static void on_pool_lost(struct langd *l, uint32_t i)
+{
+    CHECK(i < l->pools_count, "note of pool %u", i);
+    if (!pool_meta_lost(&l->pools[i].meta))
+        return;
+    for (uint32_t k = 0; k < l->rooms_max; k++) {
+        struct lroom *m = &l->rooms[k];
+
+        if (m->r.used && m->pool == i && lroom_alive(m))
+            lroom_fail(l, m, ERR_INTERNAL, 0, 0, "the pool's GPU is lost");
+    }
+}
+
 static void on_note(struct langd *l, const struct data_note *n)
 {
     struct lroom *m;
 
     if (n->type == NOTE_PEER_BROKEN)
         return; /* langd sends no rows */
+    if (n->type == NOTE_POOL_LOST) {
+        on_pool_lost(l, n->first);
+        return;
+    }
     CHECK(n->slot < l->rooms_max, "note of slot %u", n->slot);
     m = &l->rooms[n->slot];
     if (!m->r.used || m->generation != n->generation)

@@ -34,6 +34,14 @@ enum lowe {
     OWE_ABORT = 4
 };
 
+struct lgroup {
+    bool used;
+    uint16_t pool, size, joined;
+    uint32_t session;
+    uint64_t id, age; /* age of its first member */
+    struct list members;
+};
+
 struct lroom {
     struct room r; /* first */
     uint32_t peer; /* NONE: the null encoder */
@@ -41,10 +49,10 @@ struct lroom {
     uint64_t generation, age;
     uint16_t pool, readers, required, readers_done;
     uint8_t mode, storage, flags;
-    bool owner_done; /* the owner released, or its session is over */
-    bool removed;    /* no longer under its key */
-    uint64_t group;
-    uint16_t group_size;
+    bool owner_done;      /* the owner released, or its session is over */
+    bool removed;         /* no longer under its key */
+    struct lgroup *group; /* NULL: none */
+    struct list in_group;
     struct key key;
 
     /* What encoded has told. */
@@ -123,6 +131,9 @@ struct langd {
     struct tombs tombs; /* generations that ended: (generation, 0) */
     struct table keys;  /* (room, peer) -> slot */
     struct lroom *rooms;
+    struct lgroup *groups;
+    struct table group_ids; /* (id, session) -> group */
+    uint32_t group_hint;
     uint32_t rooms_max, rooms_used, open, free_first;
     struct lpool pools[CONF_POOLS_MAX];
     uint32_t pools_count;
@@ -183,6 +194,25 @@ void lroom_landed(
 void lroom_quiet(struct langd *l, struct lroom *m);
 /* The prefix [0, rows) is released by all who read. */
 void lroom_released(struct langd *l, struct out *out, struct lroom *m);
+
+/* --- langd_group.c: rooms that are admitted together --- */
+void groups_init(struct langd *l);
+void groups_session_over(struct langd *l, uint32_t session);
+/* May this request be a member of the group that it names? */
+MUST_CHECK enum err group_check(const struct langd *l,
+    const struct local_request *n, uint32_t session, const char **text);
+void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
+    uint32_t session);
+/* The room has ended. */
+void group_leave(struct langd *l, struct lroom *m);
+/* Puts the group into its pool's queue, or takes it out. */
+void group_place(struct langd *l, struct lgroup *g);
+/* Blocks that its members want. */
+uint32_t group_wanted(struct langd *l, const struct lgroup *g);
+/* Takes them all. false: they cannot be had. */
+bool group_take(struct langd *l, struct out *out, struct lgroup *g);
+/* Fails all members when they can never be held together. */
+void group_check_size(struct langd *l, struct lgroup *g);
 
 /* --- langd_grant.c: blocks of a pool --- */
 /* Sorts the room into its pool's queues by what it is now. */

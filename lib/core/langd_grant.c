@@ -68,25 +68,29 @@ void grant_classify(struct langd *l, struct lroom *m)
     struct lpool *p = lroom_pool(l, m);
     bool alive = lroom_alive(m) && !m->closing_left;
     uint32_t wanted = grant_wanted(l, m);
-    bool queued = alive && m->want && wanted > 0;
+    bool waits = alive && m->want && wanted > 0;
+    bool queued = waits && !m->group;
     bool need =
         alive && !m->want && wanted > 0 && m->required <= 1 && !m->group;
     bool loose = alive && m->held.blocks > 0 && m->exposed == 0;
     bool ready = m->r.state == ROOM_SUCCESS && m->held.blocks > 0;
     bool landing = alive && m->firm && m->from + m->landed < m->granted;
 
-    set_node(&p->want, &m->want_node, queued, m->age);
+    if (!m->group)
+        set_node(&p->want, &m->want_node, queued, m->age);
     set_node(&p->need, &m->need_node, need, m->age);
     set_node(
         &p->spec, &m->spec_node, loose && !m->firm && m->landed == 0, ~m->age);
     set_node(
-        &p->victim, &m->victim_node, queued && loose && m->landed > 0, ~m->age);
+        &p->victim, &m->victim_node, waits && loose && m->landed > 0, ~m->age);
     if (ready != m->ready_counted)
         p->ready_rooms += ready ? 1 : UINT32_MAX;
     if (landing != m->landing_counted)
         p->landing_rooms += landing ? 1 : UINT32_MAX;
     m->ready_counted = ready;
     m->landing_counted = landing;
+    if (m->group)
+        group_place(l, m->group);
     p->dirty |= queued || need || p->want.len || p->need.len;
 }
 
@@ -209,6 +213,22 @@ void grant_trim(struct langd *l, struct out *out, struct lroom *m)
 }
 
 /* --- the queue --- */
+/* The oldest that waits keeps what it has. */
+static void keep_head(struct lpool *p, struct lroom *m)
+{
+    m->firm = true;
+    heap_remove(&p->spec, &m->spec_node);
+}
+
+static void revoke(struct langd *l, struct out *out, struct lroom *m)
+{
+    if (m->closing_left || m->held.blocks == 0 || m->exposed > 0)
+        return;
+    l->stats[STAT_revokes]++;
+    grant_restart(l, out, m, 0);
+    grant_classify(l, m);
+}
+
 /* Rows of `head` do not fit: takes one grant back. false: nobody gives way. */
 static bool take_back(
     struct langd *l, struct out *out, struct lpool *p, struct lroom *head)
@@ -216,9 +236,10 @@ static bool take_back(
     struct heap_node *n;
     struct lroom *v; /* nothing of it is exposed */
 
-    /* The oldest that waits keeps what it has. */
-    head->firm = true;
-    heap_remove(&p->spec, &head->spec_node);
+    keep_head(p, head);
+    if (head->group)
+        LIST_FOREACH (i, &head->group->members)
+            keep_head(p, LIST_ENTRY(i, struct lroom, in_group));
     n = heap_first(&p->spec);
     if (n) {
         v = CONTAINER_OF(n, struct lroom, spec_node);
@@ -235,9 +256,11 @@ static bool take_back(
         }
         v = CONTAINER_OF(n, struct lroom, victim_node);
     }
-    l->stats[STAT_revokes]++;
-    grant_restart(l, out, v, 0);
-    grant_classify(l, v);
+    if (v->group) /* a group gives way whole */
+        LIST_FOREACH (i, &v->group->members)
+            revoke(l, out, LIST_ENTRY(i, struct lroom, in_group));
+    else
+        revoke(l, out, v);
     return true;
 }
 
@@ -253,12 +276,13 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
         return false;
     }
     m = CONTAINER_OF(n, struct lroom, want_node);
-    wanted = grant_wanted(l, m);
+    wanted = m->group ? group_wanted(l, m->group) : grant_wanted(l, m);
     if (wanted == 0) {
         grant_classify(l, m);
         return true;
     }
-    if (grant_take(l, out, m, wanted, true)) {
+    if (m->group ? group_take(l, out, m->group)
+                 : grant_take(l, out, m, wanted, true)) {
         if (p->head_since_ns != TIME_NEVER && p->head_age == m->age &&
             l->now_ns - p->head_since_ns > p->head_wait_ns)
             p->head_wait_ns = l->now_ns - p->head_since_ns;

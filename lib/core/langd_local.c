@@ -96,6 +96,8 @@ static enum err check_request(struct langd *l, uint32_t conn,
     *text = "a stream room needs a pool of at least 3 blocks";
     if (n->mode == MODE_STREAM && l->pools[n->pool].cap_stream < STREAM_MIN)
         return ERR_TOO_LARGE;
+    if (n->group)
+        return group_check(l, n, l->engines.conns[conn].session, text);
     *text = "";
     return OK;
 }
@@ -115,8 +117,6 @@ static void fill_request(
     m->expected = n->rows;
     m->readers = n->readers;
     m->required = n->required_dst ? n->required_dst : 1;
-    m->group = n->group;
-    m->group_size = n->group_size;
     m->key = n->key;
     m->total_ns = deadline(l, n->deadline_ms, l->c.conf->timeout_total);
     m->bootstrap_ns = l->now_ns + l->c.conf->timeout_bootstrap;
@@ -147,6 +147,8 @@ static enum err open_room(struct langd *l, uint32_t conn,
         return ERR_BUSY;
     }
     fill_request(l, *out, n);
+    if (n->group)
+        group_join(l, *out, n, l->engines.conns[conn].session);
     v->owner = true;
     v->scope = peer;
     view_join(&l->engines, v, &(*out)->r);

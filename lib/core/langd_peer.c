@@ -263,6 +263,8 @@ static void on_length(struct langd *l, struct out *out, struct lroom *m,
         lroom_fail(l, m, e, n->total, m->total, text);
     else if (first)
         room_tell(&l->engines, out, &m->r, EVENT_LENGTH);
+    if (m->group)
+        group_check_size(l, m->group);
     grant_classify(l, m);
     lroom_touch(l, m);
 }

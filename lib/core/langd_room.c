@@ -25,6 +25,7 @@ struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer)
     m->peer = peer;
     list_init(&m->in_peer);
     list_init(&m->tickets);
+    list_init(&m->in_group);
     if (peer != NONE)
         list_push_tail(&l->peers.peers[peer].rooms, &m->in_peer);
     m->generation =
@@ -79,6 +80,7 @@ static void finish(struct langd *l, struct lroom *m, enum room_state state)
     m->bootstrap_ns = m->total_ns = m->stall_ns = TIME_NEVER;
     m->want = false;
     m->owe &= (uint8_t)~OWE_GRANT;
+    group_leave(l, m);
     l->open--;
     record(l, m);
     lroom_touch(l, m);
