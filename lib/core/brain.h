@@ -35,6 +35,12 @@ void encoded_pool_ready(struct encoded *e, uint32_t i, bool ok,
 void langd_pool_ready(struct langd *l, uint32_t i, bool ok,
     const uint64_t *offsets, uint64_t bytes);
 
+/* Before that, of memory that is not a memfd: how engines map it. */
+void encoded_pool_share(
+    struct encoded *e, uint32_t i, const char *share, struct span handle);
+void langd_pool_share(
+    struct langd *l, uint32_t i, const char *share, struct span handle);
+
 /* Pools with a layout in the config are fixed by the body in the same way
  * right after init, before the first step. */
 

@@ -27,6 +27,24 @@ void pool_meta_ready(
         m->layout.count = 0;
 }
 
+void pool_meta_share(struct pool_meta *m, const char *share, struct span handle)
+{
+    CHECK(handle.len <= POOL_HANDLE_MAX, "handle of %u bytes", handle.len);
+    span_copy_str(span_str(share), m->share, sizeof(m->share));
+    if (handle.len)
+        memcpy(m->handle, handle.p, handle.len);
+    m->handle_len = handle.len;
+}
+
+bool pool_meta_lost(struct pool_meta *m)
+{
+    bool news = !m->lost;
+
+    m->lost = true;
+    m->ready = false;
+    return news;
+}
+
 void call_hello(const struct calls *c, struct out *out, uint32_t conn,
     const struct local_msg *m)
 {
@@ -64,8 +82,9 @@ static void say_pool(const struct calls *c, struct out *out, uint32_t conn,
 
     if (!p->ready) {
         out_answer(out, conn, seq, ERR_INTERNAL, 0, 0,
-            "pool %s: its memory could not be had; the daemon's log says more",
-            p->conf->name);
+            "pool %s: %s; the daemon's log says more", p->conf->name,
+            p->lost ? "out of service, its GPU is lost"
+                    : "its memory could not be had");
         return;
     }
     for (uint32_t f = 0; f < p->layout.count; f++) {
@@ -81,6 +100,8 @@ static void say_pool(const struct calls *c, struct out *out, uint32_t conn,
     m.pool_info.memory = span_str(p->conf->memory);
     m.pool_info.layout = span_str(p->layout.text);
     m.pool_info.fields = span_of(fields, w.len);
+    m.pool_info.share = span_str(p->share[0] ? p->share : "memfd");
+    m.pool_info.handle = span_of(p->handle, p->handle_len);
     out_local(out, conn, &m, FD_POOL, i);
 }
 
@@ -96,6 +117,9 @@ enum err call_pool_check(
     *text = "this user may not use the pool";
     if (!engine_may(c->engines, conn, &p->conf->uids, &p->conf->gids))
         return ERR_NOT_OWNER;
+    *text = "the pool is out of service, its GPU is lost";
+    if (p->lost)
+        return ERR_INTERNAL;
     *text = "the pool has no layout or memory yet";
     if (!p->ready)
         return ERR_NOT_READY;

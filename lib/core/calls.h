@@ -6,15 +6,22 @@
 #include "core/engines.h"
 #include "core/peers.h"
 
+#define POOL_SHARE_MAX  16
+#define POOL_HANDLE_MAX 128
+
 /* What engines and peers are told of a pool; first member of the brains'
  * pools. */
 struct pool_meta {
     const struct conf_pool *conf;
     struct layout layout; /* count 0: no engine has declared it yet */
     bool ready, broken;   /* the memory stands; or could not be had */
+    bool lost;            /* it stood, and works no more */
     bool asked;           /* an answer waits for the memory */
     uint32_t ask_conn, ask_seq;
     uint64_t offsets[LAYOUT_FIELDS_MAX], bytes;
+    char share[POOL_SHARE_MAX + 1]; /* how engines map it */
+    uint8_t handle[POOL_HANDLE_MAX];
+    uint32_t handle_len;
 };
 
 /* Fills a pool's meta from its config. */
@@ -22,6 +29,12 @@ void pool_meta_init(struct pool_meta *m, const struct conf_pool *c);
 /* The body's word on the pool's memory. */
 void pool_meta_ready(
     struct pool_meta *m, bool ok, const uint64_t *offsets, uint64_t bytes);
+/* How engines map it; before pool_meta_ready. Never: a memfd. */
+void pool_meta_share(
+    struct pool_meta *m, const char *share, struct span handle);
+/* Its memory works no more: nothing opens in it from now on. false: that was
+ * known. */
+bool pool_meta_lost(struct pool_meta *m);
 
 struct calls {
     struct engines *engines;

@@ -125,6 +125,12 @@ void encoded_pool_ready(struct encoded *e, uint32_t i, bool ok,
     pool_meta_ready(&e->pools[i].meta, ok, offsets, bytes);
 }
 
+void encoded_pool_share(
+    struct encoded *e, uint32_t i, const char *share, struct span handle)
+{
+    pool_meta_share(&e->pools[i].meta, share, handle);
+}
+
 uint32_t encoded_blocks_free(const struct encoded *e, uint32_t i)
 {
     return e->pools[i].p.free;
@@ -140,6 +146,20 @@ const struct ended *encoded_ended(const struct encoded *e, uint64_t n)
 }
 
 /* --- events --- */
+/* Nobody can read its rows any more, not even to send them. */
+static void on_pool_lost(struct encoded *e, uint32_t i)
+{
+    CHECK(i < e->pools_count, "note of pool %u", i);
+    if (!pool_meta_lost(&e->pools[i].meta))
+        return;
+    for (uint32_t k = 0; k < e->rooms_max; k++) {
+        struct eroom *m = &e->rooms[k];
+
+        if (m->r.used && m->item != &e->nothing && m->item->pool == i)
+            eroom_fail(e, m, ERR_INTERNAL, "the pool's GPU is lost");
+    }
+}
+
 static void on_note(struct encoded *e, const struct data_note *n)
 {
     struct edst *d;
@@ -157,6 +177,10 @@ static void on_note(struct encoded *e, const struct data_note *n)
             d->retry_ns = 0;
             edst_touch(e, d);
         }
+        return;
+    }
+    if (n->type == NOTE_POOL_LOST) {
+        on_pool_lost(e, n->first);
         return;
     }
     CHECK(n->slot < e->rooms_max, "note of slot %u", n->slot);

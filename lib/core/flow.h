@@ -53,12 +53,13 @@ struct data_cmd {
 };
 
 enum data_note_type {
-    NOTE_LANDED,     /* slot generation attempt; rows [first, first + rows) */
-    NOTE_LAND_BAD,   /* slot generation: a segment contradicts the total */
-    NOTE_LAND_QUIET, /* slot generation: no landing that began before the
-                        command goes on */
-    NOTE_SEND_QUIET, /* slot generation: nothing queued or in flight */
-    NOTE_PEER_BROKEN /* peer: its endpoint is lost; sends of it were dropped */
+    NOTE_LANDED,      /* slot generation attempt; rows [first, first + rows) */
+    NOTE_LAND_BAD,    /* slot generation: a segment contradicts the total */
+    NOTE_LAND_QUIET,  /* slot generation: no landing that began before the
+                         command goes on */
+    NOTE_SEND_QUIET,  /* slot generation: nothing queued or in flight */
+    NOTE_PEER_BROKEN, /* peer: its endpoint is lost; sends of it were dropped */
+    NOTE_POOL_LOST    /* pool = first: its memory works no more */
 };
 
 struct data_note {

@@ -65,8 +65,9 @@ void show_pool(
     s->row(s);
     s->text(s, "pool", m->conf->name);
     s->text(s, "memory", m->conf->memory);
-    s->text(
-        s, "state", m->ready ? "ready" : (m->broken ? "broken" : "no-layout"));
+    s->text(s, "state",
+        m->ready ? "ready"
+                 : (m->lost ? "lost" : (m->broken ? "broken" : "no-layout")));
     s->text(s, "layout", m->layout.text);
     s->number(s, "block_rows", m->conf->block_rows);
     s->number(s, "row_bytes", m->layout.row_bytes);

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "io/cuda.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -264,6 +265,7 @@ struct adding {
     enum what what;
     bool inside;   /* a row has begun */
     uint32_t peer; /* of this row; NONE */
+    uint32_t pool; /* number of this row */
     char name[48]; /* of this row */
 };
 
@@ -292,10 +294,24 @@ static uint64_t shard_sum(const struct node *n, const char *name)
     return sum;
 }
 
+/* What the memory really is, and why it works no more. */
+static void add_pool(struct adding *a)
+{
+    const struct mem *m = a->inside ? &a->n->mems[a->pool++] : NULL;
+    const char *lost = m && m->gpu ? cuda_lost(m->gpu) : NULL;
+
+    if (m && m->ops)
+        a->to->text(a->to, "mapped", m->text);
+    if (lost)
+        a->to->text(a->to, "lost", lost);
+}
+
 static void end_row(struct adding *a)
 {
     char text[64] = "";
 
+    if (a->what == WHAT_POOLS)
+        add_pool(a);
     if (!a->inside || a->what != WHAT_PEERS || a->peer == NONE)
         return;
     for (uint32_t k = 0; k < a->n->shards_count && text[0] == 0; k++)
@@ -382,8 +398,8 @@ static void node_stats(struct node *n, struct shower *s)
 
 static void show(struct node *n, enum what what, struct shower *to)
 {
-    struct adding a = {
-        {adding_row, adding_text, adding_number}, to, n, what, false, NONE, ""};
+    struct adding a = {{adding_row, adding_text, adding_number}, to, n, what,
+        false, NONE, 0, ""};
 
     (void)n->kind->ops->show(n->brain, whats[what], uv_hrtime(), &a.shower);
     end_row(&a);

@@ -18,12 +18,17 @@
     {                                                                          \
         name##_pool_ready(b, i, ok, offsets, bytes);                           \
     }                                                                          \
+    static void name##_share(                                                  \
+        void *b, uint32_t i, const char *share, struct span handle)            \
+    {                                                                          \
+        name##_pool_share(b, i, share, handle);                                \
+    }                                                                          \
     static const struct ended *name##_row(const void *b, uint64_t n)           \
     {                                                                          \
         return name##_ended(b, n);                                             \
     }                                                                          \
-    static const struct brain_kind name##_kind = {                             \
-        &name##_ops, name##_make, name##_layout_of, name##_ready, name##_row};
+    static const struct brain_kind name##_kind = {&name##_ops, name##_make,    \
+        name##_layout_of, name##_ready, name##_share, name##_row};
 
 BRAIN(encoded)
 BRAIN(langd)

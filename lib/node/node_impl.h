@@ -24,6 +24,8 @@ struct brain_kind {
     const struct layout *(*layout)(const void *brain, uint32_t i);
     void (*pool_ready)(void *brain, uint32_t i, bool ok,
         const uint64_t *offsets, uint64_t bytes);
+    void (*pool_share)(
+        void *brain, uint32_t i, const char *share, struct span handle);
     const struct ended *(*ended)(const void *brain, uint64_t n);
 };
 const struct brain_kind *brain_kind(uint8_t role);

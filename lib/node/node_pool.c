@@ -57,6 +57,8 @@ enum err node_fix_pool(struct node *n, uint32_t i)
     p->mem = &n->mems[i];
     memcpy(p->offsets, offsets, sizeof(p->offsets));
     node_order(n, &(struct order){.what = ORDER_POOL, .index = i});
+    n->kind->pool_share(n->brain, i, p->mem->share,
+        span_of(p->mem->handle, p->mem->handle_bytes));
     n->kind->pool_ready(n->brain, i, true, offsets, n->mems[i].bytes);
     log_info("pool %s: %llu blocks of %llu rows, %llu bytes, %s, %s", c->name,
         (unsigned long long)c->blocks, (unsigned long long)c->block_rows,

@@ -154,7 +154,8 @@ WELCOME = Message("welcome", 65, """
     name:text:64 advertise:text:128 software:text:32""")
 POOL_INFO = Message("pool_info", 66, """
     pool:u16 access:u8 block_rows:u32 blocks:u32 bytes:u64 name:text:64
-    memory:text:16 layout:text:1024 fields:blob:2048""")
+    memory:text:16 layout:text:1024 fields:blob:2048 share:text:16
+    handle:blob:128""")
 EVENT = Message("event", 67, """
     cell:u32 tag:u32 room:u64 what:u16 state:u8 reason:u8 storage:u8
     generation:u64 first:u32 rows:u32 total:u32 a:u32 b:u32
