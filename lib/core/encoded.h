@@ -167,6 +167,9 @@ static inline uint32_t edst_slot(const struct encoded *e, const struct edst *d)
 /* A new room under its id, not announced; NULL: the table is full. */
 struct eroom *eroom_new(struct encoded *e, uint64_t id);
 struct eroom *eroom_find(const struct encoded *e, uint64_t id);
+/* Counts it, and lets go of a room that is only kept: who asks again may find
+ * a place. */
+void eroom_table_full(struct encoded *e);
 void eroom_touch(struct encoded *e, struct eroom *m);
 /* The engine's side is over: every destination is told, and answers. */
 void eroom_fail(

@@ -56,8 +56,10 @@ struct item *item_new(
     uint32_t i = e->items_free;
     struct item *it;
 
-    if (i == NONE)
+    if (i == NONE) {
+        eroom_table_full(e);
         return NULL;
+    }
     it = &e->items[i];
     e->items_free = it->free_next;
     memset(it, 0, sizeof(*it));

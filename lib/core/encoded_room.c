@@ -8,13 +8,27 @@
 
 #include <stdio.h>
 
+void eroom_table_full(struct encoded *e)
+{
+    e->stats[STAT_table_full]++;
+    for (uint32_t i = 0; i < e->pools_count; i++)
+        LIST_FOREACH (n, &e->pools[i].kept) {
+            struct eroom *m = LIST_ENTRY(n, struct eroom, in_kept);
+
+            if (m->active > 0)
+                continue;
+            eroom_unlink(e, m, ERR_GONE);
+            return;
+        }
+}
+
 struct eroom *eroom_new(struct encoded *e, uint64_t id)
 {
     uint32_t i = e->rooms_free;
     struct eroom *m;
 
     if (i == NONE || !table_put(&e->ids, id, 0, i)) {
-        e->stats[STAT_table_full]++;
+        eroom_table_full(e);
         return NULL;
     }
     m = &e->rooms[i];
