@@ -47,6 +47,7 @@ void prod_key(struct prod *p, uint64_t key)
             p->max_rows = o->max_rows;
             p->pieces = o->pieces;
             p->aux = o->aux;
+            memcpy(p->order, o->order, sizeof(p->order));
             break;
         }
     p->key = key;
@@ -111,7 +112,8 @@ static struct handle *writer_of_rows(struct prod *p)
     for (uint32_t i = 0; i < p->conns; i++) {
         struct handle *h = p->h[(start + i) % p->conns];
 
-        if (usable(h) && h->seen_granted && h->may_write && !h->ended)
+        if (usable(h) && h->seen_granted && !h->ended &&
+            (h->may_write || (p->max_rows == 0 && h->owner)))
             return h;
     }
     return NULL;
@@ -343,6 +345,10 @@ void prod_start(struct prod *p, uint64_t when_ns)
 
 void prod_answer(struct handle *h, uint32_t type, const struct local_answer *a)
 {
+    if (a->err == ERR_BUSY && type == LOCAL_ANNOUNCE && h->prod->patient) {
+        h->prod->h[0] = NULL; /* once more */
+        h->prod->announced = false;
+    }
     if (a->err && (type == LOCAL_ANNOUNCE || type == LOCAL_ATTACH)) {
         h->refused = true;
         h->err = a->err;

@@ -248,8 +248,11 @@ uint64_t handle_row(const struct handle *h, uint32_t row)
             return (uint64_t)h->run[i].block * h->c->block_rows + left;
         left -= rows;
     }
-    broken("runs cover what they show", "row %u of room in cell %u, first %u",
-        row, h->cell, h->first);
+    broken("runs cover what they show",
+        "%s/%u cell %u room %llu row %u: %u runs from row %u",
+        h->c->d->conf->name, h->c->number, h->cell,
+        (unsigned long long)(h->prod ? h->prod->room : h->cons->room), row,
+        h->runs, h->first);
 }
 
 /* The event is in the socket. */

@@ -244,6 +244,12 @@ void cons_start(struct cons *c, uint64_t when_ns)
 
 void cons_answer(struct handle *h, uint32_t type, const struct local_answer *a)
 {
+    if (a->err == ERR_BUSY && h->cons->must_succeed && h->owner) {
+        h->cons->h[0] = NULL; /* once more */
+        h->refused = true;
+        h->c->handles[h->cell] = NULL;
+        return;
+    }
     if (a->err && (type == LOCAL_REQUEST || type == LOCAL_ATTACH)) {
         HOLDS(!h->cons->must_succeed || type == LOCAL_ATTACH,
             "a healed world serves", "room %llu refused: %.*s",

@@ -255,7 +255,7 @@ struct prod {
     uint32_t max_rows, total, required, pieces, piece, aux;
     uint8_t storage, flags;
     bool known, shuffled, separate_final, final_sent, aborts, silent, early;
-    bool commit_wrong, over, announced, closed;
+    bool commit_wrong, over, announced, patient;
     uint64_t key, abort_ns;
     uint32_t order[16];
     uint32_t deadline_ms, batch;

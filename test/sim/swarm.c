@@ -66,6 +66,7 @@ static void draw_times(struct conf *c)
     c->timeout_progress = between(2000, 8000) * MS;
     c->timeout_total = between(4000, 20000) * MS;
     c->timeout_consumer = between(2000, 20000) * MS;
+    c->timeout_keep = between(100, 10000) * MS;
     c->timeout_linger = chance(300) ? 0 : between(100, 3000) * MS;
     c->timeout_revoke_after = chance(300) ? 0 : between(1, 300) * MS;
     c->timeout_retry = between(10, 200) * MS;
@@ -369,7 +370,7 @@ static void prove_service(void)
             }
             p->total = p->max_rows = 1;
             c->session = 2;
-            c->must_succeed = true;
+            c->must_succeed = p->patient = true;
             prod_start(p, W.now_ns);
             cons_start(c, W.now_ns);
             run_while_busy(world_over, 3600 * NS_PER_S);
