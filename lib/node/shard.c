@@ -30,7 +30,7 @@
 #define TICK_IDLE_MS  1000
 #define TELL_AFTER_NS (10 * NS_PER_MS)
 
-enum record_type { RECORD_CMD, RECORD_PEER, RECORD_POOL };
+enum record_type { RECORD_CMD, RECORD_PEER, RECORD_POOL, RECORD_SOURCE };
 
 struct record {
     uint8_t type;
@@ -41,6 +41,10 @@ struct record {
             uint32_t peer, len, segment_max;
         } peer;
         uint32_t pool;
+        struct {
+            struct source *source; /* held by the record */
+            uint32_t peer, pool;
+        } source;
     };
 };
 
@@ -146,6 +150,12 @@ static void command(struct shard *s, const struct record *r)
         else
             land_pool(s, r->pool);
         break;
+    case RECORD_SOURCE:
+        if (s->landing)
+            copy_source(s, r->source.peer, r->source.pool, r->source.source);
+        else
+            source_drop(r->source.source);
+        break;
     default:
         if (s->sending)
             send_cmd(s, &r->cmd);
@@ -154,7 +164,7 @@ static void command(struct shard *s, const struct record *r)
     }
 }
 
-static unsigned commands(struct shard *s)
+unsigned shard_commands(struct shard *s)
 {
     struct record r;
     unsigned n = 0;
@@ -285,8 +295,10 @@ static void turn(struct shard *s)
 
     s->turn++;
     s->now_ns = clock_ns();
-    n = commands(s);
+    n = shard_commands(s);
     n += carrier_progress(s);
+    if (s->landing)
+        n += copy_turn(s);
     tick(s);
     if (s->sending) {
         n += s->lost_count;
@@ -446,14 +458,18 @@ void shard_stop(struct shard **sp)
         wake_up(&s->wake);
         pthread_join(s->thread, NULL);
     }
-    while (s->in.records && ring_pop(&s->in, &r))
+    while (s->in.records && ring_pop(&s->in, &r)) {
         if (r.type == RECORD_PEER)
             free(r.peer.blob);
+        else if (r.type == RECORD_SOURCE)
+            source_drop(r.source.source);
+    }
     for (struct address *a = s->address; a; a = next) {
         next = a->older;
         free(a);
     }
     send_free(s);
+    copy_free(s);
     ring_fini(&s->in);
     ring_fini(&s->out);
     wake_fini(&s->wake);
@@ -510,6 +526,20 @@ bool shard_peer(
 bool shard_pool_ready(struct shard *s, uint32_t i)
 {
     return push(s, &(struct record){.type = RECORD_POOL, .pool = i});
+}
+
+bool shard_source(
+    struct shard *s, uint32_t peer, uint32_t pool, struct source *source)
+{
+    struct record r = {.type = RECORD_SOURCE,
+        .source = {source ? source_hold(source) : NULL, peer, pool}};
+
+    CHECK(peer < s->conf.peers && pool < SHARD_POOLS_MAX, "pool %u of peer %u",
+        pool, peer);
+    if (push(s, &r))
+        return true;
+    source_drop(source);
+    return false;
 }
 
 void shard_flush(struct shard *s)

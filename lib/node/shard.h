@@ -9,6 +9,7 @@
 #include "core/layout.h"
 #include "io/data.h"
 #include "io/mem.h"
+#include "io/source.h"
 
 /* A pool as shards see it. Immutable once ready is set. */
 struct shard_pool {
@@ -51,6 +52,10 @@ bool shard_peer(struct shard *s, uint32_t peer, struct span addresses,
     uint32_t segment_max);
 /* The layout and memory of pool i are there now; before any command on it. */
 bool shard_pool_ready(struct shard *s, uint32_t i);
+/* langd: pool `pool` of that peer is mapped here; NULL: no longer. The shard
+ * holds it until it is told otherwise and no copy reads it. */
+bool shard_source(
+    struct shard *s, uint32_t peer, uint32_t pool, struct source *source);
 /* Wake the shard if something was pushed; once per turn of the loop. */
 void shard_flush(struct shard *s);
 /* The next note, or false. */
@@ -59,6 +64,7 @@ bool shard_note(struct shard *s, struct data_note *n);
 /* Counters of the shard, for stats; readable at any time. */
 struct shard_stats {
     _Atomic uint64_t segments_landed, segments_dropped, segments_sent;
+    _Atomic uint64_t segments_copied;
     _Atomic uint64_t messages_sent, bytes_landed, bytes_sent, endpoints_lost;
     _Atomic uint64_t workers_replaced, wakeups;
 };

@@ -1,5 +1,6 @@
 /* shard_in.h - inside of a shard: what shard.c (thread, rings, notes),
- * shard_land.c (rows that come) and shard_send.c (rows that go) share.
+ * shard_land.c (rows that come), shard_copy.c (rows that are fetched from
+ * another daemon's memory) and shard_send.c (rows that go) share.
  * Nobody else includes it. All of it belongs to the shard's thread, except
  * where a member says otherwise. */
 #ifndef MMX_NODE_SHARD_IN_H
@@ -38,6 +39,22 @@ struct fetch {
     struct {
         uint32_t token, bytes;
     } of[SEGMENTS_MAX];
+};
+
+/* One segment that is copied out of a source, or waits for it. */
+struct copy {
+    struct source *source; /* held */
+    uint32_t token, bytes, next;
+    uint16_t pool, to_count, from_count;
+    uint32_t field; /* of the layout, that is copied now */
+    struct place {
+        uint32_t i, at; /* in its pieces: number, row */
+    } to_place, from_place;
+    struct piece to[PIECES_MAX], from[PIECES_MAX];
+};
+
+struct copies {
+    uint32_t head, tail; /* NONE: empty */
 };
 
 struct link {      /* a peer, as encoded sees it */
@@ -92,12 +109,18 @@ struct shard {
     uint8_t *sink; /* where bytes of refused segments are fetched to */
     uint32_t sink_bytes;
 
+    struct source **sources; /* by peer and pool; NULL: none */
+    struct copy *copies;
+    uint32_t copy_free;
+    struct copies small, large; /* in turn: whole ones, then a slice */
+
     struct sending *sending; /* encoded */
     struct link *links;      /* by peer */
     uint8_t *eps;            /* enum ep_state, by endpoint */
     uint32_t *lost;          /* endpoints to be told about */
     uint32_t lost_count;
     struct posted posted[SEND_MESSAGES_MAX];
+    uint8_t *said; /* payloads of SOURCES_BYTES_MAX, by token */
     struct send_batch batch;
     struct iovec iov[DATA_IOV_MAX];
 };
@@ -107,6 +130,8 @@ static inline void stat_add(_Atomic uint64_t *stat, uint64_t n)
 {
     atomic_fetch_add_explicit(stat, n, memory_order_relaxed);
 }
+/* Carries out what the loop has ordered; how many. */
+unsigned shard_commands(struct shard *s);
 /* Queues a note for the loop. Waits only when a whole backlog is full. */
 void shard_tell(struct shard *s, const struct data_note *n);
 /* Appends where the pieces of field f lie to iov; neighbours become one.
@@ -121,8 +146,23 @@ void land_cmd(struct shard *s, const struct data_cmd *cmd);
 void land_pool(struct shard *s, uint32_t i);
 bool land_arrived(struct shard *s, const struct data_in *in);
 void land_fetched(struct shard *s, void *cookie, bool ok);
+/* May the segment land? Then as landing_begin says, else it is counted. */
+bool land_begin(struct shard *s, const struct segment *seg, uint32_t *pool,
+    struct piece *pieces, uint32_t *n, uint32_t *token);
+void land_end(struct shard *s, uint32_t token, bool ok, uint32_t bytes);
 /* Tells all landed rows that were not told yet. */
 void land_tell(struct shard *s);
+
+/* shard_copy.c */
+void copy_carve(struct shard *s, struct slab *slab);
+void copy_source(
+    struct shard *s, uint32_t peer, uint32_t pool, struct source *source);
+bool copy_arrived(struct shard *s, const struct data_in *in);
+/* Copies for a short while; how many pieces of work it was. */
+unsigned copy_turn(struct shard *s);
+/* Ends what does not count any more. */
+void copy_purge(struct shard *s);
+void copy_free(struct shard *s);
 
 /* shard_send.c */
 void send_carve(struct shard *s, struct slab *slab);

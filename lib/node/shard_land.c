@@ -3,7 +3,9 @@
  *
  * Invariants: no byte moves before landing_begin has let its segment in; every
  * landing that began ends exactly once; what the loop hears of a slot is in
- * the order in which it happened. The shard's thread.
+ * the order in which it happened. A segment may come before the command that
+ * lets it in was looked at: then commands are looked at first. The shard's
+ * thread.
  *
  * NOTE_LANDEDs that continue each other are told as one. They are told when
  * the slot's grant has landed, when NOTE_BYTES are there, when the carrier
@@ -42,6 +44,7 @@ void land_carve(struct shard *s, struct slab *slab)
     s->fetches = slab_take(slab, FETCHES_MAX, sizeof(*s->fetches));
     for (uint32_t i = 0; s->fetches && i < FETCHES_MAX; i++)
         s->fetches[i].next = i + 1 < FETCHES_MAX ? i + 1 : NONE;
+    copy_carve(s, slab);
 }
 
 void land_pool(struct shard *s, uint32_t i)
@@ -95,7 +98,7 @@ static void landed(struct shard *s, const struct data_note *n, uint32_t bytes)
     }
 }
 
-static void ended(struct shard *s, uint32_t token, bool ok, uint32_t bytes)
+void land_end(struct shard *s, uint32_t token, bool ok, uint32_t bytes)
 {
     struct data_note note, quiet;
     uint32_t quiets;
@@ -116,8 +119,11 @@ void land_cmd(struct shard *s, const struct data_cmd *cmd)
     bool quiet;
 
     (void)landing_cmd(s->landing, cmd, &quiet);
-    if (!quiet)
+    if (!quiet) {
+        if (cmd->type == LAND_TRIM || (cmd->type == LAND_CLOSE && cmd->reply))
+            copy_purge(s); /* somebody waits for what is not wanted now */
         return;
+    }
     tell_slot(s, &s->untold[cmd->slot]);
     shard_tell(s, &(struct data_note){.type = NOTE_LAND_QUIET,
                       .slot = cmd->slot,
@@ -127,12 +133,16 @@ void land_cmd(struct shard *s, const struct data_cmd *cmd)
 
 /* --- segments ---------------------------------------------------------------
  */
-static bool begin(struct shard *s, const struct segment *seg, uint32_t *pool,
+bool land_begin(struct shard *s, const struct segment *seg, uint32_t *pool,
     struct piece *pieces, uint32_t *n, uint32_t *token)
 {
     uint32_t bad;
     enum err e = landing_begin(s->landing, seg, pool, pieces, n, token, &bad);
 
+    /* The grant was told to us before it was told to the sender, but nobody
+     * says that we have looked. */
+    if (e == ERR_STALE && shard_commands(s) > 0)
+        e = landing_begin(s->landing, seg, pool, pieces, n, token, &bad);
     if (e == OK)
         return true;
     stat_add(&s->stats.segments_dropped, 1);
@@ -170,9 +180,9 @@ static void land_eager(struct shard *s, const struct data_in *in,
     uint32_t pool, n, token;
 
     for (uint32_t i = 0; i < count; i++) {
-        if (begin(s, &segs[i], &pool, pieces, &n, &token)) {
+        if (land_begin(s, &segs[i], &pool, pieces, &n, &token)) {
             place(&s->conf.pools[pool], pieces, n, from);
-            ended(s, token, true, segs[i].bytes);
+            land_end(s, token, true, segs[i].bytes);
         }
         from += segs[i].bytes;
     }
@@ -197,7 +207,7 @@ static bool fetch_iov(
     uint32_t pool, n, token;
     bool fits = true;
 
-    if (!begin(s, seg, &pool, pieces, &n, &token))
+    if (!land_begin(s, seg, &pool, pieces, &n, &token))
         return sink_iov(s, seg->bytes, used);
     f->of[f->count].token = token;
     f->of[f->count++].bytes = seg->bytes;
@@ -235,7 +245,7 @@ void land_fetched(struct shard *s, void *cookie, bool ok)
     struct fetch *f = cookie;
 
     for (uint32_t i = 0; i < f->count; i++)
-        ended(s, f->of[i].token, ok, f->of[i].bytes);
+        land_end(s, f->of[i].token, ok, f->of[i].bytes);
     f->next = s->fetch_free;
     s->fetch_free = (uint32_t)(f - s->fetches);
 }
@@ -245,6 +255,8 @@ bool land_arrived(struct shard *s, const struct data_in *in)
     struct segment segs[SEGMENTS_MAX];
     uint32_t count;
 
+    if (s->landing && segments_kind(in->header) == SEGMENTS_SOURCES)
+        return copy_arrived(s, in);
     if (!s->landing || segments_get(in->header, in->len, segs, &count) != OK) {
         stat_add(&s->stats.segments_dropped, 1);
         return false;

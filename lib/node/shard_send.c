@@ -45,6 +45,7 @@ void send_carve(struct shard *s, struct slab *slab)
     s->links = slab_take(slab, c->peers, sizeof(*s->links));
     s->eps = slab_take(slab, eps, sizeof(*s->eps));
     s->lost = slab_take(slab, eps, sizeof(*s->lost));
+    s->said = slab_take(slab, SEND_MESSAGES_MAX, SOURCES_BYTES_MAX);
 }
 
 void send_pool(struct shard *s, uint32_t i)
@@ -187,6 +188,24 @@ static uint32_t batch_iov(struct shard *s)
     return used;
 }
 
+/* For a peer that copies: not the rows, but where they lie. */
+static uint32_t said_iov(struct shard *s, uint32_t token)
+{
+    const struct send_batch *b = &s->batch;
+    const struct piece *at = b->pieces;
+    struct writer w =
+        writer_of(s->said + token * SOURCES_BYTES_MAX, SOURCES_BYTES_MAX);
+
+    for (uint32_t i = 0; i < b->count; i++) {
+        source_put(&w, b->from[i].pool, at, b->from[i].pieces);
+        at += b->from[i].pieces;
+    }
+    CHECK(!w.failed && w.len == b->bytes, "%u segments in %zu bytes", b->count,
+        w.len);
+    s->iov[0] = (struct iovec){w.p, w.len};
+    return 1;
+}
+
 static enum err connected(struct shard *s, uint32_t ep)
 {
     const struct send_batch *b = &s->batch;
@@ -211,8 +230,9 @@ static enum err post(struct shard *s, uint32_t ep, uint32_t token)
 
     if (e != OK)
         return e;
-    len = segments_put(header, s->batch.segments, s->batch.count);
-    iovs = batch_iov(s);
+    len = segments_put_kind(header, s->batch.segments, s->batch.count,
+        s->batch.copy ? SEGMENTS_SOURCES : SEGMENTS_BYTES);
+    iovs = s->batch.copy ? said_iov(s, token) : batch_iov(s);
     return s->conf.carrier->post(
         s->data, ep, span_of(header, len), s->iov, iovs, &s->posted[token]);
 }
@@ -243,6 +263,8 @@ uint32_t send_post(struct shard *s)
         s->posted[token] = (struct posted){ep, true};
         stat_add(&s->stats.messages_sent, 1);
         stat_add(&s->stats.segments_sent, s->batch.count);
+        if (s->batch.copy)
+            stat_add(&s->stats.segments_copied, s->batch.count);
         stat_add(&s->stats.bytes_sent, s->batch.bytes);
     }
     return n;

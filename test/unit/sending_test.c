@@ -712,8 +712,7 @@ static void copy_job(struct sending *d, uint32_t slot, uint64_t g,
     limit(d, slot, g, rows, rows);
 }
 
-/* A message says where rows lie: the window and the message hold many more of
- * them, one segment is a part at most. */
+/* A message says where rows lie: it holds many more of them. */
 TEST(copies_are_large)
 {
     struct sending *d = make();
@@ -743,12 +742,10 @@ TEST(kinds_have_messages_of_their_own)
     copy_job(d, 2, 2, 1, 16, false);
     copy_job(d, 3, 3, 1, 16, true);
     for (uint32_t i = 0; i < 3; i++) {
-        T_TRUE(sending_next(d, &batch, &tokens[i]));
-        T_EQ_U64(batch.count, 1);
+        T_TRUE(sending_next(d, &batch, &tokens[i]) && batch.count == 1);
         copies += batch.copy;
     }
     T_EQ_U64(copies, 2);
-    T_FALSE(sending_next(d, &batch, &tokens[0]));
 }
 
 /* A rewind may change how the rows go. */
@@ -772,14 +769,12 @@ TEST(a_rewind_changes_the_kind)
 TEST(copies_of_many_pieces)
 {
     struct sending *d = make_with(0, 1, 256 * KIB, 1024, &POOL);
-    struct data_cmd c = cmd_of(SEND_OPEN, 1, 1);
     uint32_t token, rows = 0;
 
     sending_peer(d, 1, 1, 1024);
-    c.copy = true;
-    T_FALSE(give(d, c));
-    for (uint32_t i = 0; i < 100; i++)
-        run(d, 1, 1, 200 - 2 * i, 1);
+    copy_job(d, 1, 1, 1, 0, true);
+    for (uint32_t i = 1; i < 100; i++)
+        run(d, 1, 1, 8 + 2 * i, 1);
     limit(d, 1, 1, 1600, 1600);
     while (sending_next(d, &batch, &token)) {
         uint32_t at = 0;
@@ -792,7 +787,7 @@ TEST(copies_of_many_pieces)
             uint32_t sum = 0;
 
             for (uint32_t k = 0; k < batch.from[i].pieces; k++, at++) {
-                T_EQ_U64(batch.pieces[at].block, 200 - 2 * ((rows + sum) / 16));
+                T_EQ_U64(batch.pieces[at].block, 8 + 2 * ((rows + sum) / 16));
                 T_EQ_U64(batch.pieces[at].at, (rows + sum) % 16);
                 sum += batch.pieces[at].rows;
             }

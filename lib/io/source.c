@@ -1,0 +1,147 @@
+/* source.c - see source.h.
+ *
+ * Invariants: a source that was opened lies wholly in a file that can neither
+ * shrink nor grow, so that reading it never ends in SIGBUS, whatever its owner
+ * does; every region of its layout lies wholly in it; its map is read-only.
+ * Pages stay for as long as somebody holds it, even if the owner is gone.
+ *
+ * Rejected: mapping with MAP_POPULATE, which hides that it failed, and mapping
+ * in the loop's thread: page tables of a large pool take seconds to fill. */
+#include "io/source.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Region by region: inside, and of rows as the layout has them. */
+static bool regions(struct source *s, struct span fields)
+{
+    struct reader r = reader_of(fields.p, fields.len);
+    uint64_t rows = (uint64_t)s->blocks * s->block_rows;
+
+    for (uint32_t f = 0; f < s->layout.count; f++) {
+        uint64_t at = get_u64(&r), bytes;
+        uint32_t row_bytes = get_u32(&r);
+
+        if (r.failed || row_bytes != s->layout.fields[f].row_bytes ||
+            __builtin_mul_overflow(rows, row_bytes, &bytes) || at > s->bytes ||
+            bytes > s->bytes - at)
+            return false;
+        s->offsets[f] = at;
+    }
+    return r.at == r.len;
+}
+
+static bool sealed(const struct source *s)
+{
+    int seals = fcntl(s->fd, F_GET_SEALS);
+    struct stat st;
+
+    return seals >= 0 && (seals & F_SEAL_SHRINK) && (seals & F_SEAL_GROW) &&
+           fstat(s->fd, &st) == 0 && st.st_size > 0 &&
+           (uint64_t)st.st_size >= s->bytes;
+}
+
+static enum err fill(
+    struct source *s, const struct local_pool_info *m, const char **why)
+{
+    uint32_t at;
+
+    *why = "is not in host memory";
+    if (!span_eq(m->memory, span_str("host")))
+        return ERR_INTERNAL;
+    *why = "has a layout that cannot be read";
+    if (layout_parse(m->layout, &s->layout, &at) != OK)
+        return ERR_MALFORMED;
+    *why = "has regions that do not fit";
+    s->bytes = m->bytes;
+    s->blocks = m->blocks;
+    s->block_rows = m->block_rows;
+    if (s->blocks == 0 || s->block_rows == 0 || !regions(s, m->fields))
+        return ERR_MALFORMED;
+    *why = "lies in a file of another size, or one that could shrink";
+    return sealed(s) ? OK : ERR_MALFORMED;
+}
+
+enum err source_open(struct source **out, int fd,
+    const struct local_pool_info *m, const char **why)
+{
+    struct source *s = calloc(1, sizeof(*s));
+    enum err e;
+
+    *why = "finds no memory here";
+    if (!s) {
+        close(fd);
+        return ERR_NO_BLOCKS;
+    }
+    s->fd = fd;
+    atomic_init(&s->holders, 1);
+    e = fill(s, m, why);
+    if (e != OK) {
+        source_drop(s);
+        return e;
+    }
+    *why = "";
+    *out = s;
+    return OK;
+}
+
+static enum err populate(void *p, uint64_t bytes)
+{
+    volatile const uint8_t *at = p;
+    long page = sysconf(_SC_PAGESIZE);
+
+    if (madvise(p, bytes, MADV_POPULATE_READ) == 0)
+        return OK;
+    if (errno != EINVAL)
+        return ERR_INTERNAL;
+    for (uint64_t i = 0; i < bytes; i += (uint64_t)page) /* before 5.14 */
+        (void)at[i];
+    return OK;
+}
+
+enum err source_map(struct source *s)
+{
+    void *p = mmap(NULL, s->bytes, PROT_READ, MAP_SHARED, s->fd, 0);
+
+    if (p == MAP_FAILED)
+        return ERR_INTERNAL;
+    madvise(p, s->bytes, MADV_DONTDUMP);
+    if (populate(p, s->bytes) != OK) {
+        munmap(p, s->bytes);
+        return ERR_INTERNAL;
+    }
+    close(s->fd);
+    s->fd = -1;
+    s->base = p;
+    return OK;
+}
+
+struct source *source_hold(struct source *s)
+{
+    atomic_fetch_add_explicit(&s->holders, 1, memory_order_relaxed);
+    return s;
+}
+
+void source_drop(struct source *s)
+{
+    uint32_t had;
+
+    if (!s)
+        return;
+    had = atomic_fetch_sub_explicit(&s->holders, 1, memory_order_acq_rel);
+    CHECK(had > 0, "a source that nobody holds");
+    if (had > 1)
+        return;
+    if (s->base)
+        munmap((void *)(uintptr_t)s->base, s->bytes);
+    if (s->fd >= 0)
+        close(s->fd);
+    free(s);
+}

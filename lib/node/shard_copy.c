@@ -1,0 +1,267 @@
+/* shard_copy.c - rows that are fetched from another daemon's memory: messages
+ * that say where rows lie, through landing.c, then copies from the mapped
+ * source into our blocks.
+ *
+ * Invariants: nothing of a source is read before its pieces were found inside
+ * it and before landing_begin has let the segment in; every landing that began
+ * ends exactly once, with its bytes in place, or without when nobody wants
+ * them any more (then nothing of the source is read for it after that). A copy
+ * holds its source. The shard's thread.
+ *
+ * Messages are small and come faster than rows can be copied, so copies wait
+ * here, in turn: small ones first, and a slice of the large ones in between,
+ * so that one huge room does not delay small ones. When no place is left they
+ * are worked off before the next message is looked at.
+ *
+ * Rejected: copying in the carrier's callback, at once. All of a huge room is
+ * told in a few messages; small rooms would wait behind all of it. */
+#include "node/shard_in.h"
+
+#include "base/check.h"
+#include "base/copy.h"
+
+#define COPIES_MAX  768 /* below LANDINGS_MAX: fetches need places too */
+#define SMALL_BYTES (256u << 10)
+#define SLICE_BYTES (1u << 20)
+
+_Static_assert(COPIES_MAX < LANDINGS_MAX, "a copy is a landing");
+
+void copy_carve(struct shard *s, struct slab *slab)
+{
+    s->sources = slab_take(
+        slab, (size_t)s->conf.peers * SHARD_POOLS_MAX, sizeof(struct source *));
+    s->copies = slab_take(slab, COPIES_MAX, sizeof(*s->copies));
+    s->copy_free = NONE;
+    for (uint32_t i = COPIES_MAX; s->copies && i > 0; i--) {
+        s->copies[i - 1].next = s->copy_free;
+        s->copy_free = i - 1;
+    }
+    s->small = s->large = (struct copies){NONE, NONE};
+}
+
+void copy_free(struct shard *s)
+{
+    for (uint32_t i = 0; s->copies && i < COPIES_MAX; i++)
+        source_drop(s->copies[i].source);
+    for (uint32_t i = 0; s->sources && i < s->conf.peers * SHARD_POOLS_MAX; i++)
+        source_drop(s->sources[i]);
+}
+
+void copy_source(
+    struct shard *s, uint32_t peer, uint32_t pool, struct source *source)
+{
+    struct source **at = &s->sources[peer * SHARD_POOLS_MAX + pool];
+
+    source_drop(*at);
+    *at = source;
+}
+
+/* --- queues ----------------------------------------------------------------
+ */
+static void push(struct shard *s, struct copies *q, uint32_t i)
+{
+    s->copies[i].next = NONE;
+    if (q->tail == NONE)
+        q->head = i;
+    else
+        s->copies[q->tail].next = i;
+    q->tail = i;
+}
+
+static uint32_t pop(struct shard *s, struct copies *q)
+{
+    uint32_t i = q->head;
+
+    q->head = s->copies[i].next;
+    if (q->head == NONE)
+        q->tail = NONE;
+    return i;
+}
+
+/* It is off its queue. */
+static void finish(struct shard *s, uint32_t i, bool ok)
+{
+    struct copy *c = &s->copies[i];
+
+    source_drop(c->source);
+    c->source = NULL;
+    c->next = s->copy_free;
+    s->copy_free = i;
+    if (ok)
+        stat_add(&s->stats.segments_copied, 1);
+    land_end(s, c->token, ok, c->bytes);
+}
+
+static void purge(struct shard *s, struct copies *q)
+{
+    struct copies old = *q;
+
+    *q = (struct copies){NONE, NONE};
+    while (old.head != NONE) {
+        uint32_t i = pop(s, &old);
+
+        if (landing_counts(s->landing, s->copies[i].token))
+            push(s, q, i);
+        else
+            finish(s, i, false);
+    }
+}
+
+void copy_purge(struct shard *s)
+{
+    purge(s, &s->small);
+    purge(s, &s->large);
+}
+
+/* --- copying ---------------------------------------------------------------
+ */
+static void advance(struct place *p, const struct piece *pieces, uint32_t rows)
+{
+    p->at += rows;
+    if (p->at == pieces[p->i].rows) {
+        p->i++;
+        p->at = 0;
+    }
+}
+
+static uint64_t row_of(
+    const struct piece *pieces, struct place p, uint32_t block_rows)
+{
+    return (uint64_t)pieces[p.i].block * block_rows + pieces[p.i].at + p.at;
+}
+
+/* Copies what the two places have in common, up to so many bytes or one row;
+ * returns the bytes. */
+static uint64_t step(struct copy *c, const struct shard_pool *to, uint64_t max)
+{
+    const struct source *from = c->source;
+    uint64_t row_bytes = to->layout.fields[c->field].row_bytes;
+    uint32_t rows = min_u32(c->to[c->to_place.i].rows - c->to_place.at,
+        c->from[c->from_place.i].rows - c->from_place.at);
+    uint64_t at = row_of(c->to, c->to_place, to->block_rows);
+    uint64_t of = row_of(c->from, c->from_place, from->block_rows);
+
+    rows = (uint32_t)min_u64(rows, max < row_bytes ? 1 : max / row_bytes);
+    copy_rows(to->mem->base + to->offsets[c->field] + at * row_bytes,
+        from->base + from->offsets[c->field] + of * row_bytes,
+        rows * row_bytes);
+    advance(&c->to_place, c->to, rows);
+    advance(&c->from_place, c->from, rows);
+    return rows * row_bytes;
+}
+
+/* Goes on with a copy for about so many bytes; true: it is complete. */
+static bool go_on(struct shard *s, struct copy *c, uint64_t bytes)
+{
+    const struct shard_pool *to = &s->conf.pools[c->pool];
+    uint64_t done = 0;
+
+    while (c->field < to->layout.count) {
+        if (done >= bytes)
+            return false;
+        done += step(c, to, bytes - done);
+        if (c->to_place.i == c->to_count) {
+            c->to_place = c->from_place = (struct place){0, 0};
+            c->field++;
+        }
+    }
+    return true;
+}
+
+/* The head of a queue, for about so many bytes; returns those. */
+static uint64_t serve(struct shard *s, struct copies *q, uint64_t bytes)
+{
+    struct copy *c = &s->copies[q->head];
+    bool wanted = landing_counts(s->landing, c->token);
+    uint64_t of = min_u64(bytes, c->bytes);
+
+    if (!wanted || go_on(s, c, bytes))
+        finish(s, pop(s, q), wanted);
+    return wanted ? of : 0;
+}
+
+unsigned copy_turn(struct shard *s)
+{
+    uint64_t bytes = 0;
+    unsigned n = 0;
+
+    for (; s->small.head != NONE && bytes < SLICE_BYTES; n++)
+        bytes += serve(s, &s->small, SMALL_BYTES);
+    if (s->large.head != NONE) {
+        serve(s, &s->large, SLICE_BYTES);
+        n++;
+    }
+    return n;
+}
+
+/* --- messages --------------------------------------------------------------
+ */
+/* The source of a segment, held, when its rows are all there to be copied. */
+static struct source *source_of(struct shard *s, const struct segment *seg,
+    uint32_t from, const struct piece *pieces, uint32_t n)
+{
+    uint32_t peer, pool;
+    struct source *found;
+    const struct shard_pool *to;
+
+    if (!landing_peer(s->landing, seg->generation, &peer, &pool) ||
+        peer >= s->conf.peers || from >= SHARD_POOLS_MAX)
+        return NULL;
+    found = s->sources[peer * SHARD_POOLS_MAX + from];
+    to = &s->conf.pools[pool];
+    if (!found || !to->mem || !to->mem->base ||
+        strcmp(found->layout.text, to->layout.text) != 0 ||
+        !pieces_inside(pieces, n, found->blocks, found->block_rows))
+        return NULL;
+    return source_hold(found);
+}
+
+static void take(struct shard *s, const struct segment *seg, uint32_t from,
+    const struct piece *pieces, uint32_t n)
+{
+    struct source *source = source_of(s, seg, from, pieces, n);
+    uint32_t pool, count, i;
+    struct copy *c;
+
+    while (s->copy_free == NONE)
+        copy_turn(s);
+    if (!source && shard_commands(s) > 0) /* as in land_begin */
+        source = source_of(s, seg, from, pieces, n);
+    if (!source) {
+        stat_add(&s->stats.segments_dropped, 1);
+        return;
+    }
+    i = s->copy_free;
+    c = &s->copies[i];
+    s->copy_free = c->next;
+    if (!land_begin(s, seg, &pool, c->to, &count, &c->token)) {
+        source_drop(source);
+        c->next = s->copy_free;
+        s->copy_free = i;
+        return;
+    }
+    c->source = source;
+    c->bytes = seg->bytes;
+    c->pool = (uint16_t)pool;
+    c->to_count = (uint16_t)count;
+    c->from_count = (uint16_t)n;
+    c->field = 0;
+    c->to_place = c->from_place = (struct place){0, 0};
+    memcpy(c->from, pieces, n * sizeof(*pieces));
+    push(s, seg->bytes <= SMALL_BYTES ? &s->small : &s->large, i);
+}
+
+bool copy_arrived(struct shard *s, const struct data_in *in)
+{
+    struct segment segs[SEGMENTS_MAX];
+    struct piece pieces[PIECES_MAX];
+    uint32_t count = 1, i = 0, n;
+    struct reader r = reader_of(in->data, in->len);
+    uint16_t pool;
+
+    if (in->data && segments_get_sources(in->header, segs, &count) == OK)
+        while (i < count && source_get(&r, &segs[i], &pool, pieces, &n) == OK)
+            take(s, &segs[i++], pool, pieces, n);
+    stat_add(&s->stats.segments_dropped, count - i);
+    return in->data != NULL;
+}
