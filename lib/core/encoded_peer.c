@@ -263,6 +263,11 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
     uint8_t reason = msg->abort.reason;
 
     if (!d) {
+        /* Its INIT may be under way still. */
+        if (!tombs_get(&e->ended_gens, e->now_ns, msg->generation,
+                peer_index(&e->peers, p)))
+            tombs_put(&e->ended_gens, e->now_ns, msg->generation,
+                peer_index(&e->peers, p), ROOM_FAILED, ERR_ABORTED);
         answer_unknown(e, out, p, msg);
         return;
     }

@@ -147,6 +147,8 @@ void langd_peer_lost(
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *m = LIST_ENTRY(n, struct lroom, in_peer);
 
+        if (!m->told)
+            continue; /* it never knew of this room */
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0, "the encoder daemon is gone");
         if (restarted)
             m->owe = 0;
