@@ -202,8 +202,10 @@ void calls_pools_ready(const struct calls *c, struct out *out)
     for (uint32_t i = 0; i < c->peers->max; i++) {
         struct peer *peer = &c->peers->peers[i];
 
-        if (peer->used && peer->up)
-            peer_hello(c->peers, out, peer->link, peer->epoch, true);
+        if (!peer->used || !peer->up)
+            continue;
+        peer->hello_ns = 0; /* at once, as many at a time as there is room */
+        peer_arm(c->peers, peer);
     }
 }
 

@@ -54,7 +54,12 @@ static void on_touched(void *brain, struct room *r)
 
 static void on_leaving(void *brain, struct view *v)
 {
-    eroom_touch(brain, (struct eroom *)(void *)v->room);
+    struct eroom *m = (struct eroom *)(void *)v->room;
+    struct encoded *e = brain;
+
+    if (v->owner && e->engines.conns[v->conn].bye)
+        eroom_withdraw(e, m);
+    eroom_touch(e, m);
 }
 
 static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
@@ -67,7 +72,7 @@ static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
 
 static void on_conn_over(void *brain, uint32_t conn)
 {
-    ((struct encoded *)brain)->open_batch[conn] = NULL;
+    item_close_batch(brain, conn);
 }
 
 static const struct engines_ops engines_ops = {
@@ -210,9 +215,12 @@ static void expire(struct encoded *e, struct out *out)
     struct peer *p;
     bool lost;
 
-    while ((p = peers_expired(&e->peers, e->now_ns, &lost)))
+    while (
+        out_has_room(out) && (p = peers_expired(&e->peers, e->now_ns, &lost)))
         if (lost)
             encoded_peer_lost(e, out, p);
+        else if (p->up)
+            peer_hello_until_up(&e->peers, out, p, e->now_ns);
     engines_expire(&e->engines, out, e->now_ns);
     while ((n = heap_first(&e->room_timers)) && n->key <= e->now_ns) {
         heap_remove(&e->room_timers, n);

@@ -60,8 +60,8 @@ struct eroom {
     bool granted_due, wanted_due; /* to be told to the engine */
     uint8_t flags;
     uint8_t fail_reason;
-    uint16_t required, asked, active;
-    uint16_t served, failed;
+    uint16_t required;
+    uint32_t asked, active, served, failed; /* destinations */
     struct item *item;   /* &encoded.nothing: none (yet, or any more) */
     struct list in_item; /* of the item's rooms */
     struct list in_kept; /* of the pool, while it is kept after its end */
@@ -174,6 +174,8 @@ void eroom_touch(struct encoded *e, struct eroom *m);
 /* The engine's side is over: every destination is told, and answers. */
 void eroom_fail(
     struct encoded *e, struct eroom *m, enum err reason, const char *text);
+/* Its owner released it. */
+void eroom_withdraw(struct encoded *e, struct eroom *m);
 /* No longer found under its id: it is over, or was kept and is no more. */
 void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);
 void eroom_settle(struct encoded *e, struct out *out, struct eroom *m);
@@ -197,6 +199,8 @@ struct item *item_new(
  * batch goes on. On error (too large, other pool) it is in no queue. */
 MUST_CHECK enum err item_queue(
     struct encoded *e, struct item *it, uint32_t conn, bool more);
+/* Nothing more comes to the connection's open batch, if there is one. */
+void item_close_batch(struct encoded *e, uint32_t conn);
 void item_join(struct encoded *e, struct item *it, struct eroom *m);
 /* It goes, with its blocks; no room refers to it. */
 void item_discard(struct encoded *e, struct item *it);

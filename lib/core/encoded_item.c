@@ -202,6 +202,17 @@ enum err item_queue(
     return OK;
 }
 
+void item_close_batch(struct encoded *e, uint32_t conn)
+{
+    struct item *first = e->open_batch[conn];
+
+    e->open_batch[conn] = NULL;
+    if (!first)
+        return;
+    list_push_tail(&e->pools[first->pool].fifo, &first->in_fifo);
+    epool_serve(e, &e->pools[first->pool]);
+}
+
 /* Blocks that the head of the queue and its batch want. */
 static uint32_t head_blocks(const struct epool *p, const struct item *head)
 {

@@ -181,6 +181,8 @@ static void on_announce(struct encoded *e, struct out *out, uint32_t conn,
     }
     if (err == OK)
         err = announce(e, conn, &m->announce, &text);
+    if (m->announce.batch == 0) /* its last may be refused, or be there */
+        item_close_batch(e, conn);
     if (err != OK)
         refuse(e, out, conn, m, err, a, b, text);
     else
@@ -292,6 +294,9 @@ static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
     if (err == OK && m && m->r.session != e->engines.conns[conn].session) {
         text = "the room belongs to another engine";
         err = ERR_NOT_OWNER;
+    } else if (err == OK && m && room_crowded(&m->r)) {
+        text = "the room is shown in as many cells as a room may be";
+        err = ERR_QUOTA;
     }
     if (err == OK)
         err =
@@ -320,12 +325,8 @@ static void on_release(struct encoded *e, struct out *out, uint32_t conn,
               : "no room is in that cell under that tag");
         return;
     }
-    if (m && v->owner && !m->ended) {
-        if (m->flags & FLAG_OPEN)
-            m->withdrawn = true;
-        else
-            eroom_fail(e, m, ERR_ABORTED, "released before it was done");
-    }
+    if (m && v->owner)
+        eroom_withdraw(e, m);
     view_drop(&e->engines, v);
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
 }

@@ -61,9 +61,12 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
     struct peer_msg drained = reply(in, PEER_DRAINED);
 
     e->stats[STAT_stale_generation]++;
-    if (in->type == PEER_ABORT)
+    if (in->type == PEER_ABORT) {
+        if (!t) /* its INIT may be late */
+            tombs_put(&e->ended_gens, e->now_ns, in->generation,
+                peer_index(&e->peers, p), ROOM_FAILED, ERR_ABORTED);
         peer_send(&e->peers, out, p, &drained);
-    else if (in->type == PEER_ACK) /* langd's word stands */
+    } else if (in->type == PEER_ACK) /* langd's word stands */
         say_state(e, out, p, in, NULL, ROOM_SUCCESS);
     else if (t && t->state == ROOM_SUCCESS)
         say_state(e, out, p, in, NULL, ROOM_SUCCESS);
@@ -118,7 +121,7 @@ static enum err check_init(
     if (m->required && m->asked >= m->required && !m->ended)
         return ERR_DESTINATIONS_DISAGREE;
     *text = "the room takes no more destinations";
-    if (m->failing || m->withdrawn)
+    if (m->failing || (m->withdrawn && !m->ended))
         return ERR_UNKNOWN_ROOM;
     *text = "";
     return OK;
@@ -310,11 +313,14 @@ static void on_state(
 static void on_decline(
     struct encoded *e, struct peer *p, const struct peer_msg *msg)
 {
+    static const struct key none;
     struct eroom *m = eroom_find(e, msg->room);
 
     if (!m && !(m = eroom_new(e, msg->room)))
         return;
-    if (m->announced && !key_eq(&m->item->key, &msg->decline.key)) {
+    if (m->announced && !key_eq(&msg->decline.key, &none) &&
+        !key_eq(&m->item->key, &none) &&
+        !key_eq(&m->item->key, &msg->decline.key)) {
         e->stats[STAT_refused]++;
         return;
     }
@@ -327,6 +333,8 @@ static void on_decline(
         m->failed++;
         if (m->fail_reason == OK)
             m->fail_reason = ERR_DECLINED;
+        LIST_FOREACH (n, &m->dsts) /* it may have been the last to say */
+            edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
     } else if (m->announced && !(m->flags & FLAG_OPEN) && m->asked == 0) {
         eroom_fail(e, m, ERR_DECLINED, "no language engine wants the rows");
     } else if (!m->announced) {
@@ -347,8 +355,8 @@ void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p)
     e->stats[STAT_peers_lost]++;
     LIST_FOREACH (n, &p->rooms)
         edst_end(e, LIST_ENTRY(n, struct edst, in_peer), ERR_PEER_LOST);
+    p->up = false;
     p->epoch = 0;
-    p->told = false;
     out_data(out, &cmd);
 }
 
@@ -376,6 +384,7 @@ static struct peer *who_is(struct encoded *e, struct out *out, uint32_t link,
 static void on_hello(
     struct encoded *e, struct out *out, uint32_t link, const struct peer_msg *m)
 {
+    struct peer *before = peer_on(&e->peers, link);
     const char *text;
     struct peer *p = who_is(e, out, link, m, &text);
     enum err err = ERR_BUSY;
@@ -388,6 +397,10 @@ static void on_hello(
         if (p && p->epoch == 0 && p->link == NONE && list_empty(&p->rooms))
             p->used = false;
         return;
+    }
+    if (before && before != p) { /* it goes by another name now */
+        before->link = NONE;
+        peer_down(&e->peers, before, e->now_ns);
     }
     if (p->link != NONE && p->link != link)
         e->peers.link_peer[p->link] = NONE;

@@ -128,6 +128,17 @@ void eroom_fail(
     eroom_touch(e, m);
 }
 
+void eroom_withdraw(struct encoded *e, struct eroom *m)
+{
+    if (m->ended)
+        return;
+    if (m->flags & FLAG_OPEN)
+        m->withdrawn = true;
+    else
+        eroom_fail(e, m, ERR_ABORTED, "released before it was done");
+    eroom_touch(e, m);
+}
+
 static void record(struct encoded *e, struct eroom *m)
 {
     struct ended *h = &e->history[e->ended_count % e->c.conf->limit_history];
@@ -138,9 +149,6 @@ static void record(struct encoded *e, struct eroom *m)
     m->history.served = m->served;
     m->history.failed = m->failed;
     m->history.done_ns = e->now_ns;
-    if (m->r.state == ROOM_SUCCESS)
-        m->history.bytes =
-            (uint64_t)m->item->total * eroom_pool(e, m)->meta.layout.row_bytes;
     memcpy(m->history.text, m->r.text, sizeof(m->history.text));
     *h = m->history;
     m->ended_row = e->ended_count++;
@@ -161,8 +169,9 @@ static uint64_t keep_ns(const struct encoded *e, const struct eroom *m)
 
 static void end(struct encoded *e, struct eroom *m)
 {
-    bool ok = m->failed == 0 &&
-              (m->required ? m->served >= m->required : m->withdrawn);
+    bool ok = m->failed == 0 && (m->required ? m->served >= m->required
+                                             : m->withdrawn && !m->failing);
+    uint64_t rows = m->served ? (uint64_t)m->served * m->item->total : 0;
     uint64_t keep;
 
     m->ended = true;
@@ -173,12 +182,9 @@ static void end(struct encoded *e, struct eroom *m)
     m->r.b = m->failed;
     e->open--;
     e->stats[ok ? STAT_rooms_succeeded : STAT_rooms_failed]++;
-    if (ok) {
-        uint32_t row_bytes = eroom_pool(e, m)->meta.layout.row_bytes;
-
-        e->stats[STAT_rows_moved] += m->item->total;
-        e->stats[STAT_bytes_moved] += (uint64_t)m->item->total * row_bytes;
-    }
+    e->stats[STAT_rows_moved] += rows;
+    m->history.bytes = rows * eroom_pool(e, m)->meta.layout.row_bytes;
+    e->stats[STAT_bytes_moved] += m->history.bytes;
     record(e, m);
     keep = keep_ns(e, m);
     if (keep > 0) {
@@ -255,9 +261,12 @@ static void forget(struct encoded *e, struct eroom *m)
     e->rooms_used--;
 }
 
-/* A destination that was refused leaves its place to another. */
+/* A destination that was refused leaves its place to another. An open room
+ * waits for more until its time is over. */
 static bool asked_by_all(const struct eroom *m)
 {
+    if (m->flags & FLAG_OPEN)
+        return false;
     return m->asked >= (m->required ? m->required : 1);
 }
 
@@ -304,7 +313,7 @@ void eroom_expired(struct encoded *e, struct eroom *m)
         m->bootstrap_ns = TIME_NEVER;
         e->stats[STAT_deadlines]++;
         m->declined = false;
-        if (m->flags & FLAG_OPEN)
+        if (m->flags & FLAG_OPEN && m->asked > 0)
             m->withdrawn = true;
         else if (m->announced)
             eroom_fail(e, m, ERR_TIMEOUT, "no destination asked in time");

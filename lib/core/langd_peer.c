@@ -305,11 +305,16 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
 static void on_broken(struct langd *l, struct out *out, struct lroom *m,
     const struct peer_broken *n)
 {
+    struct peer *p = lroom_peer(l, m);
+
     if (n->attempt != m->attempt || m->closing_left) {
         l->stats[STAT_stale_attempt]++;
         return;
     }
     l->stats[STAT_broken]++;
+    /* A shard may have begun anew, at an address that is not known there. */
+    if (p->hello_ns == TIME_NEVER)
+        peer_hello_until_up(&l->peers, out, p, l->now_ns);
     if (++m->broken > ATTEMPTS_MAX) {
         lroom_fail(l, m, ERR_PEER_LOST, m->broken, 0,
             "the data endpoint broke too often");

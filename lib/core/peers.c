@@ -195,7 +195,8 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
     if (m->version_min > WIRE_VERSION || m->version_max < WIRE_VERSION)
         return ERR_VERSION;
     *text = "hello without a name, or with bad data addresses";
-    if (m->name.len == 0 || m->name.len > 63 || addresses == NONE ||
+    if (m->name.len == 0 || m->name.len > 63 ||
+        memchr(m->name.p, 0, m->name.len) || addresses == NONE ||
         m->segment_max < 1024)
         return ERR_MALFORMED;
     *text = "hello with bad pools";
@@ -222,7 +223,7 @@ void peer_tell_shards(
     struct action *a;
     size_t at = out->bytes.len;
 
-    if (peer->told || addresses.len == 0)
+    if (addresses.len == 0)
         return;
     put_bytes(&out->bytes, addresses.p, addresses.len);
     CHECK(!out->bytes.failed, "no room for %u address bytes", addresses.len);
@@ -232,7 +233,6 @@ void peer_tell_shards(
     a->len = addresses.len;
     a->word = peer->segment_max;
     out_data(out, &cmd);
-    peer->told = true;
 }
 
 /* --- time --- */

@@ -21,7 +21,6 @@ struct peer_pool {
 
 struct peer {
     bool used, up;
-    bool told;         /* shards have its data addresses */
     bool configured;   /* stands in the config: never given up */
     uint32_t link;     /* NONE: no connection */
     uint64_t epoch;    /* of its last HELLO; 0: none yet */
@@ -86,7 +85,8 @@ bool peer_gate(struct peers *p, struct out *out, uint32_t link,
  * the peer is untouched. */
 MUST_CHECK enum err peer_take_hello(struct peer *peer,
     const struct peer_hello *m, const struct key *boot, const char **text);
-/* HELLO is taken: shards learn the data addresses, when there are any. */
+/* HELLO is taken: shards learn the data addresses, when there are any. To say
+ * the same again changes nothing; a worker that was replaced has another. */
 void peer_tell_shards(
     struct peers *p, struct out *out, struct peer *peer, struct span addresses);
 
