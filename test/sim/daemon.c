@@ -235,7 +235,10 @@ static void note_comes(void *p, uint64_t life, uint64_t k)
     struct note *n = p;
     struct event ev = {.type = EV_NOTE, .note = n->note};
 
-    (void)k;
+    trace("%s shard %u: note %u slot %u g%llx a%u: rows %u+%u",
+        n->d->conf->name, (uint32_t)k, n->note.type, n->note.slot,
+        (unsigned long long)n->note.generation & 0xffffff, n->note.attempt,
+        n->note.first, n->note.rows);
     if (n->d->alive && n->d->life == life)
         daemon_step(n->d, &ev);
     free(n);
@@ -270,6 +273,9 @@ static void shard_cmd(struct shard *s, const struct order *o)
     struct address *a = &s->peers[c->peer % LINKS_MAX];
     bool quiet = false;
 
+    trace("%s shard %u: command %u slot %u g%llx a%u: %u %u", s->d->conf->name,
+        s->k, c->type, c->slot, (unsigned long long)c->generation & 0xffffff,
+        c->attempt, c->a, c->b);
     if (s->landing && c->type <= LAND_CLOSE) {
         (void)landing_cmd(s->landing, c, &quiet);
     } else if (s->sending && o->address) {
@@ -501,6 +507,41 @@ static void seek_number(struct shower *s, const char *name, uint64_t value)
 
     if (strcmp(name, k->name) == 0)
         k->found = value;
+}
+
+static void print_row(struct shower *s)
+{
+    (void)s;
+    fputs("\n   ", stderr);
+}
+
+static void print_text(struct shower *s, const char *name, const char *value)
+{
+    (void)s;
+    fprintf(stderr, " %s=%s", name, value);
+}
+
+static void print_number(struct shower *s, const char *name, uint64_t value)
+{
+    (void)s;
+    fprintf(stderr, " %s=%llu", name, (unsigned long long)value);
+}
+
+void daemons_print(void)
+{
+    struct shower s = {print_row, print_text, print_number};
+
+    for (uint32_t i = 0; i < W.daemons_count; i++) {
+        struct daemon *d = W.daemons[i];
+
+        fprintf(stderr, "  %s%s:", d->conf->name, d->alive ? "" : " (dead)");
+        if (d->alive) {
+            (void)d->ops->show(d->brain, "status", W.now_ns, &s);
+            (void)d->ops->show(d->brain, "pools", W.now_ns, &s);
+            (void)d->ops->show(d->brain, "rooms", W.now_ns, &s);
+        }
+        fputc('\n', stderr);
+    }
 }
 
 uint64_t daemon_number(struct daemon *d, const char *what, const char *name)

@@ -133,6 +133,8 @@ void daemon_step(struct daemon *d, struct event *ev);
 uint32_t daemon_blocks_free(const struct daemon *d, uint32_t pool);
 uint64_t daemon_number(struct daemon *d, const char *what, const char *name);
 struct conf *conf_make(uint8_t role, const char *name);
+/* What they show, to stderr. */
+void daemons_print(void);
 void conf_give(struct conf *c, const char *assignment);
 void shard_drain(struct shard *s);
 void shard_note(struct shard *s, const struct data_note *n);

@@ -156,6 +156,8 @@ void trace_print(void)
     fflush(stdout);
     for (uint64_t i = first; !W.quiet && !W.loud && i < lines_count; i++)
         fprintf(stderr, "  %s\n", lines[i % TRACE_LINES]);
+    if (!W.quiet)
+        daemons_print();
     fprintf(stderr, "seed %llu failed; replay: sim --seed %llu%s%s\n",
         (unsigned long long)W.seed, (unsigned long long)W.seed,
         W.canary ? " --canary " : "", W.canary ? W.canary : "");
