@@ -1,0 +1,396 @@
+/* stage.c - see stage.h. Owned by one shard's thread; the driver's callback
+ * only wakes it.
+ *
+ * Invariants: a slot is in exactly one state; slots are submitted in the order
+ * in which they were filled, unless one waits for its bytes; every entry is
+ * told exactly once; a slot's memory is filled again only when its copies are
+ * over and nobody holds it.
+ *
+ * A GPU that is lost fails every entry from then on, and quickly. Rejected: a
+ * ring of bytes without slots, whose every piece would need its own mark, and
+ * one submission per segment, which costs a GPU more than the bytes do. */
+#include "node/stage.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum slot_state {
+    FREE,
+    FILLING,
+    AWAITING, /* pushed, some bytes are to come */
+    COPYING,
+    HELD /* told; memory in use */
+};
+
+struct slot {
+    enum slot_state state;
+    uint32_t used, holds, fills, entries;
+    uint64_t turn; /* of submission, to tell in that order */
+    bool failed;
+    uint64_t *cookies;
+    bool *bad;
+};
+
+/* One GPU: its lane, and per slot what is to be copied there. */
+struct gpu {
+    struct cuda *cuda;
+    struct cuda_lane *lane;
+    struct cuda_batch *batch; /* by slot */
+};
+
+struct stage {
+    struct stage_conf c;
+    uint8_t *memory;
+    struct slot *slots;
+    uint32_t filling; /* NONE */
+    uint64_t turn;
+    struct gpu gpus[CUDA_GPUS_MAX];
+    uint32_t gpus_count, copying;
+};
+
+/* --- making --------------------------------------------------------------- */
+enum err stage_new(struct stage **out, const struct stage_conf *c)
+{
+    struct stage *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        return ERR_NO_BLOCKS;
+    s->c = *c;
+    s->filling = NONE;
+    s->slots = calloc(c->slots, sizeof(*s->slots));
+    for (uint32_t i = 0; s->slots && i < c->slots; i++) {
+        s->slots[i].cookies = calloc(c->entries, sizeof(uint64_t));
+        s->slots[i].bad = calloc(c->entries, sizeof(bool));
+        if (s->slots[i].cookies && s->slots[i].bad)
+            continue;
+        stage_free(&s);
+        return ERR_NO_BLOCKS;
+    }
+    if (!s->slots) {
+        stage_free(&s);
+        return ERR_NO_BLOCKS;
+    }
+    *out = s;
+    return OK;
+}
+
+static void batches_free(struct gpu *g, uint32_t slots)
+{
+    for (uint32_t i = 0; g->batch && i < slots; i++) {
+        free(g->batch[i].to);
+        free(g->batch[i].from);
+        free(g->batch[i].bytes);
+    }
+    free(g->batch);
+    g->batch = NULL;
+}
+
+static bool batches_make(struct gpu *g, const struct stage_conf *c)
+{
+    bool good;
+
+    g->batch = calloc(c->slots, sizeof(*g->batch));
+    good = g->batch != NULL;
+    for (uint32_t i = 0; good && i < c->slots; i++) {
+        struct cuda_batch *b = &g->batch[i];
+
+        b->to = calloc(c->copies, sizeof(*b->to));
+        b->from = calloc(c->copies, sizeof(*b->from));
+        b->bytes = calloc(c->copies, sizeof(*b->bytes));
+        good = b->to && b->from && b->bytes;
+    }
+    return good;
+}
+
+static void woken(void *ud)
+{
+    wake_up(ud);
+}
+
+static struct gpu *gpu_of(struct stage *s, const struct cuda *cuda)
+{
+    for (uint32_t i = 0; i < s->gpus_count; i++)
+        if (s->gpus[i].cuda == cuda)
+            return &s->gpus[i];
+    return NULL;
+}
+
+enum err stage_gpu(struct stage *s, struct cuda *cuda)
+{
+    struct gpu *g = &s->gpus[s->gpus_count];
+    enum err e;
+
+    if (gpu_of(s, cuda))
+        return OK;
+    CHECK(s->gpus_count < CUDA_GPUS_MAX, "%u GPUs", s->gpus_count);
+    if (!s->memory)
+        s->memory = cuda_pinned(cuda, (size_t)s->c.slots * s->c.slot_bytes);
+    if (!s->memory || !batches_make(g, &s->c)) {
+        batches_free(g, s->c.slots);
+        return ERR_NO_BLOCKS;
+    }
+    g->cuda = cuda;
+    e = cuda_lane_open(&g->lane, cuda, s->c.slots, woken, s->c.wake);
+    if (e != OK) {
+        batches_free(g, s->c.slots);
+        return e;
+    }
+    s->gpus_count++;
+    return OK;
+}
+
+void stage_free(struct stage **sp)
+{
+    struct stage *s = *sp;
+
+    *sp = NULL;
+    if (!s)
+        return;
+    for (uint32_t i = 0; i < s->gpus_count; i++)
+        cuda_lane_close(&s->gpus[i].lane);
+    if (s->memory)
+        cuda_unpin(s->gpus[0].cuda, s->memory);
+    for (uint32_t i = 0; i < s->gpus_count; i++)
+        batches_free(&s->gpus[i], s->c.slots);
+    for (uint32_t i = 0; s->slots && i < s->c.slots; i++) {
+        free(s->slots[i].cookies);
+        free(s->slots[i].bad);
+    }
+    free(s->slots);
+    free(s);
+}
+
+uint32_t stage_copying(const struct stage *s)
+{
+    return s->copying;
+}
+
+uint32_t stage_slot_bytes(const struct stage *s)
+{
+    return s->c.slot_bytes;
+}
+
+/* --- filling -------------------------------------------------------------- */
+static struct slot *filling(struct stage *s)
+{
+    CHECK(s->filling != NONE, "no slot is being filled");
+    return &s->slots[s->filling];
+}
+
+static bool fits(const struct stage *s, uint32_t bytes, uint32_t copies)
+{
+    const struct slot *t = &s->slots[s->filling];
+
+    if (s->c.slot_bytes - t->used < bytes || t->entries == s->c.entries)
+        return false;
+    for (uint32_t i = 0; i < s->gpus_count; i++)
+        if (s->c.copies - s->gpus[i].batch[s->filling].count < copies)
+            return false;
+    return true;
+}
+
+bool stage_room(struct stage *s, uint32_t bytes, uint32_t copies)
+{
+    CHECK(bytes <= s->c.slot_bytes && copies <= s->c.copies,
+        "%u bytes, %u copies", bytes, copies);
+    if (s->filling != NONE && !fits(s, bytes, copies))
+        stage_push(s);
+    for (uint32_t i = 0; s->filling == NONE && i < s->c.slots; i++)
+        if (s->slots[i].state == FREE)
+            s->filling = i;
+    if (s->filling == NONE)
+        return false;
+    s->slots[s->filling].state = FILLING;
+    return true;
+}
+
+uint8_t *stage_take(struct stage *s, uint32_t bytes)
+{
+    struct slot *t = filling(s);
+    uint8_t *p = s->memory + (size_t)s->filling * s->c.slot_bytes + t->used;
+
+    CHECK(bytes <= s->c.slot_bytes - t->used, "%u bytes", bytes);
+    t->used += bytes;
+    return p;
+}
+
+void stage_copy(struct stage *s, struct cuda *cuda, const void *to,
+    const void *from, uint64_t bytes)
+{
+    struct gpu *g = gpu_of(s, cuda);
+    cuda_address a = (uintptr_t)to, b = (uintptr_t)from;
+    struct cuda_batch *batch;
+    uint32_t last;
+
+    CHECK(g, "rows of an unknown GPU");
+    batch = &g->batch[s->filling];
+    last = batch->count - 1;
+    if (batch->count > 0 && batch->to[last] + batch->bytes[last] == a &&
+        batch->from[last] + batch->bytes[last] == b) {
+        batch->bytes[last] += bytes;
+        return;
+    }
+    CHECK(batch->count < s->c.copies, "%u copies", batch->count);
+    batch->to[batch->count] = a;
+    batch->from[batch->count] = b;
+    batch->bytes[batch->count++] = bytes;
+}
+
+uint32_t stage_entry(struct stage *s, uint64_t cookie)
+{
+    struct slot *t = filling(s);
+
+    CHECK(t->entries < s->c.entries, "%u entries", t->entries);
+    t->cookies[t->entries] = cookie;
+    t->bad[t->entries] = false;
+    return t->entries++;
+}
+
+uint32_t stage_hold(struct stage *s)
+{
+    filling(s)->holds++;
+    return s->filling;
+}
+
+uint32_t stage_fill(struct stage *s)
+{
+    filling(s)->fills++;
+    return s->filling;
+}
+
+void stage_bad(struct stage *s, uint32_t slot, uint32_t entry)
+{
+    CHECK(slot < s->c.slots && entry < s->slots[slot].entries,
+        "entry %u of slot %u", entry, slot);
+    s->slots[slot].bad[entry] = true;
+}
+
+/* --- copying -------------------------------------------------------------- */
+static void submit(struct stage *s, uint32_t slot)
+{
+    struct slot *t = &s->slots[slot];
+
+    t->state = COPYING;
+    t->turn = s->turn++;
+    s->copying++;
+    for (uint32_t i = 0; i < s->gpus_count; i++) {
+        struct gpu *g = &s->gpus[i];
+
+        if (g->batch[slot].count &&
+            cuda_lane_submit(g->lane, &g->batch[slot], slot) != OK)
+            t->failed = true;
+    }
+}
+
+void stage_push(struct stage *s)
+{
+    uint32_t slot = s->filling;
+
+    if (slot == NONE || s->slots[slot].entries == 0)
+        return;
+    s->filling = NONE;
+    if (s->slots[slot].fills)
+        s->slots[slot].state = AWAITING;
+    else
+        submit(s, slot);
+}
+
+void stage_filled(struct stage *s, uint32_t slot)
+{
+    struct slot *t = &s->slots[slot];
+
+    CHECK(slot < s->c.slots && t->fills > 0, "slot %u", slot);
+    t->fills--;
+    if (t->fills == 0 && t->state == AWAITING)
+        submit(s, slot);
+}
+
+static void slot_free(struct stage *s, uint32_t slot)
+{
+    struct slot *t = &s->slots[slot];
+
+    t->state = FREE;
+    t->used = t->entries = 0;
+    t->failed = false;
+    for (uint32_t i = 0; i < s->gpus_count; i++)
+        s->gpus[i].batch[slot].count = 0;
+}
+
+void stage_drop(struct stage *s, uint32_t slot)
+{
+    struct slot *t = &s->slots[slot];
+
+    CHECK(slot < s->c.slots && t->holds > 0, "slot %u", slot);
+    t->holds--;
+    if (t->holds == 0 && t->state == HELD)
+        slot_free(s, slot);
+}
+
+/* OK: over; ERR_BUSY: not yet. Whether it went well is in `failed`. */
+static enum err look(struct stage *s, uint32_t slot, bool wait)
+{
+    enum err all = OK;
+
+    for (uint32_t i = 0; i < s->gpus_count; i++) {
+        struct gpu *g = &s->gpus[i];
+        enum err e;
+
+        if (g->batch[slot].count == 0)
+            continue;
+        e = wait ? cuda_lane_wait(g->lane, slot)
+                 : cuda_lane_look(g->lane, slot);
+        if (e == ERR_BUSY)
+            all = ERR_BUSY;
+        else if (e != OK)
+            s->slots[slot].failed = true;
+    }
+    return s->slots[slot].failed ? OK : all;
+}
+
+static uint32_t tell(struct stage *s, uint32_t slot)
+{
+    struct slot *t = &s->slots[slot];
+    uint32_t n = t->entries;
+
+    t->state = HELD;
+    t->holds++;
+    s->copying--;
+    for (uint32_t i = 0; i < n; i++)
+        s->c.over(s->c.ud, slot, t->cookies[i], !t->failed && !t->bad[i]);
+    stage_drop(s, slot);
+    return n;
+}
+
+static uint32_t oldest(const struct stage *s)
+{
+    uint32_t found = NONE;
+
+    for (uint32_t i = 0; i < s->c.slots; i++)
+        if (s->slots[i].state == COPYING &&
+            (found == NONE || s->slots[i].turn < s->slots[found].turn))
+            found = i;
+    return found;
+}
+
+uint32_t stage_progress(struct stage *s)
+{
+    uint32_t n = 0, slot;
+
+    while (
+        s->copying && (slot = oldest(s)) != NONE && look(s, slot, false) == OK)
+        n += tell(s, slot);
+    return n;
+}
+
+bool stage_wait(struct stage *s)
+{
+    uint32_t slot = oldest(s);
+
+    if (slot == NONE)
+        return false;
+    (void)look(s, slot, true);
+    tell(s, slot);
+    return true;
+}

@@ -1,0 +1,74 @@
+/* stage.h - pinned host memory that rows of GPU pools pass through: a ring of
+ * slots, one direction of one shard, on that shard's thread.
+ *
+ * A slot is filled with whatever goes the same way (room, take, copy, entry),
+ * then pushed: its copies are submitted together, and the next slot can be
+ * filled meanwhile. When the copies are over each entry is told through
+ * over(), in order; the slot is free again when nobody holds it.
+ *
+ *   out, GPU to network: take host memory for a message, copy the rows into
+ *        it, hold; over() posts the message; drop when the carrier is done
+ *   in, network to GPU: take host memory, put the bytes there (at once, or by
+ *        a fetch: fill and filled), copy to the rows; over() ends the landing
+ */
+#ifndef MMX_NODE_STAGE_H
+#define MMX_NODE_STAGE_H
+
+#include "base/ring.h"
+#include "io/cuda.h"
+
+#define STAGE_SLOTS      4
+#define STAGE_SLOT_BYTES (2u << 20)
+
+struct stage;
+
+struct stage_conf {
+    uint32_t slots, slot_bytes;
+    uint32_t entries, copies; /* that a slot has room for; copies per GPU */
+    struct wake *wake;        /* woken when copies are over */
+    void *ud;
+    /* Copies of an entry are over, well or badly. May call anything here but
+     * stage_progress, stage_wait and stage_free. */
+    void (*over)(void *ud, uint32_t slot, uint64_t cookie, bool ok);
+};
+
+/* Without a GPU yet, and so without memory. */
+MUST_CHECK enum err stage_new(struct stage **out, const struct stage_conf *c);
+/* Waits for what was submitted, tells nobody. Accepts NULL. */
+void stage_free(struct stage **s);
+
+/* Rows of this GPU will pass; idempotent. The first one brings the memory. */
+MUST_CHECK enum err stage_gpu(struct stage *s, struct cuda *gpu);
+
+/* Is there a slot to be filled with so many bytes and copies and one entry?
+ * A slot that has no room for them is pushed. false: all slots are in use. */
+bool stage_room(struct stage *s, uint32_t bytes, uint32_t copies);
+/* Submits what is filled. */
+void stage_push(struct stage *s);
+
+/* The next four belong to the slot that stage_room found. */
+uint8_t *stage_take(struct stage *s, uint32_t bytes);
+/* Neighbours at both ends become one copy. */
+void stage_copy(struct stage *s, struct cuda *gpu, const void *to,
+    const void *from, uint64_t bytes);
+/* Number of the entry, for stage_filled. */
+uint32_t stage_entry(struct stage *s, uint64_t cookie);
+/* Number of the slot. It is kept after over() until stage_drop. */
+uint32_t stage_hold(struct stage *s);
+void stage_drop(struct stage *s, uint32_t slot);
+/* The slot's bytes are still to come: it is not submitted before stage_filled,
+ * called once. A copy of bytes that did not come is made all the same; its
+ * entry is told as bad. */
+uint32_t stage_fill(struct stage *s);
+void stage_bad(struct stage *s, uint32_t slot, uint32_t entry);
+void stage_filled(struct stage *s, uint32_t slot);
+
+/* Tells what is over. Returns how many entries that were. */
+uint32_t stage_progress(struct stage *s);
+/* Waits for the oldest copies and tells. false: none are under way. */
+bool stage_wait(struct stage *s);
+/* Slots that are being copied. */
+uint32_t stage_copying(const struct stage *s);
+uint32_t stage_slot_bytes(const struct stage *s);
+
+#endif
