@@ -164,7 +164,7 @@ static void command(struct shard *s, const struct record *r)
     }
 }
 
-unsigned shard_commands(struct shard *s)
+static unsigned commands(struct shard *s)
 {
     struct record r;
     unsigned n = 0;
@@ -295,7 +295,7 @@ static void turn(struct shard *s)
 
     s->turn++;
     s->now_ns = clock_ns();
-    n = shard_commands(s);
+    n = commands(s);
     n += carrier_progress(s);
     if (s->landing)
         n += copy_turn(s);

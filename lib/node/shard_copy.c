@@ -225,8 +225,6 @@ static void take(struct shard *s, const struct segment *seg, uint32_t from,
 
     while (s->copy_free == NONE)
         copy_turn(s);
-    if (!source && shard_commands(s) > 0) /* as in land_begin */
-        source = source_of(s, seg, from, pieces, n);
     if (!source) {
         stat_add(&s->stats.segments_dropped, 1);
         return;

@@ -3,9 +3,7 @@
  *
  * Invariants: no byte moves before landing_begin has let its segment in; every
  * landing that began ends exactly once; what the loop hears of a slot is in
- * the order in which it happened. A segment may come before the command that
- * lets it in was looked at: then commands are looked at first. The shard's
- * thread.
+ * the order in which it happened. The shard's thread.
  *
  * NOTE_LANDEDs that continue each other are told as one. They are told when
  * the slot's grant has landed, when NOTE_BYTES are there, when the carrier
@@ -139,10 +137,6 @@ bool land_begin(struct shard *s, const struct segment *seg, uint32_t *pool,
     uint32_t bad;
     enum err e = landing_begin(s->landing, seg, pool, pieces, n, token, &bad);
 
-    /* The grant was told to us before it was told to the sender, but nobody
-     * says that we have looked. */
-    if (e == ERR_STALE && shard_commands(s) > 0)
-        e = landing_begin(s->landing, seg, pool, pieces, n, token, &bad);
     if (e == OK)
         return true;
     stat_add(&s->stats.segments_dropped, 1);
