@@ -262,11 +262,12 @@ static void turn(struct node *n)
 
         happen(n, &ev);
     }
+    /* Rows wait for nobody, engines for rows, peers for what both did. */
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        shard_flush(n->shards[k]);
     pull_all(n);
     local_flush(n->local);
     links_flush(n->links);
-    for (uint32_t k = 0; k < n->shards_count; k++)
-        shard_flush(n->shards[k]);
     drain_check(n);
     arm_timer(n);
 }
