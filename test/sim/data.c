@@ -12,7 +12,8 @@
 
 #include <stdlib.h>
 
-#define LOST_AFTER (400 * MS) /* a daemon that is not there */
+/* A daemon that is not there is noticed by then. */
+#define LOST_AFTER (400 * MS)
 
 struct place {
     uint32_t segment, row, token, pool, n;
@@ -74,11 +75,19 @@ static void later(struct message *m, uint64_t ns, happening fn)
     at(W.now_ns + ns, fn, m, 0, 0);
 }
 
+static void done_later(void *p, uint64_t a, uint64_t b);
+
 /* A happening of m is over. */
 static void message_put(struct message *m)
 {
     if (--m->refs > 0)
         return;
+    if (!m->done && from_lives(m)) {
+        /* Nobody is there any more to take it: the carrier notices. */
+        m->lost = true;
+        later(m, between(1, LOST_AFTER), done_later);
+        return;
+    }
     if (m->next)
         m->next->before = m->before;
     *m->before = m->next;

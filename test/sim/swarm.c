@@ -155,6 +155,8 @@ static struct prod *draw_prod(struct daemon *e, uint64_t room, uint32_t dsts)
     p->known = !chance(W.is.unknown);
     p->required = chance(200) ? 0 : dsts;
     p->conns = 1 + (chance(W.is.readers) ? (uint32_t)between(1, 2) : 0);
+    if (W.is.again) /* which announce an attach means must be clear */
+        p->conns = 1;
     p->early = chance(300);
     p->pieces = (uint32_t)between(1, min_u32(8, max_u32(1, p->total)));
     if (chance(W.is.shuffle))
