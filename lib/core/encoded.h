@@ -31,7 +31,6 @@ enum source_state { SOURCE_NONE, SOURCE_QUEUED, SOURCE_HELD };
 struct item {
     bool used, keyed; /* keyed: announces find it by its key */
     bool final;       /* nobody writes a row any more */
-    bool aux_final;
     uint8_t source, storage;
     uint16_t pool;
     uint32_t uid, refs;

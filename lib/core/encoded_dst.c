@@ -287,7 +287,8 @@ static void say_length(
     msg.length.committed = m->item->committed;
     msg.length.storage = m->item->storage;
     msg.length.flags =
-        (uint8_t)((m->flags & FLAG_KEEP) | (m->item->aux_final ? FLAG_AUX : 0));
+        (uint8_t)((m->flags & FLAG_KEEP) |
+                  (m->item->total != ROWS_UNKNOWN ? FLAG_AUX : 0));
     msg.length.key = m->item->key;
     msg.length.aux = aux_get(&e->aux, &m->item->aux, e->scratch);
     peer_send(&e->peers, out, p, &msg);

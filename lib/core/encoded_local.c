@@ -74,7 +74,6 @@ static enum err find_item(struct encoded *e, uint32_t conn,
         item_discard(e, it);
         return ERR_NO_BLOCKS;
     }
-    it->aux_final = it->aux.len > 0 || n->total == 0;
     err = item_queue(e, it, conn, n->batch > 0);
     *text = "a batch in several pools, or larger than its pool";
     if (err != OK) {
@@ -221,8 +220,8 @@ static enum err check_commit(const struct eroom *m, const struct view *v,
     if ((total == ROWS_UNKNOWN && final) ||
         (total != ROWS_UNKNOWN && total > m->item->max_rows))
         return ERR_MALFORMED;
-    *text = "aux was final already";
-    if (n->aux.len > 0 && m->item->aux_final)
+    *text = "the total was told, and aux with it";
+    if (n->aux.len > 0 && m->item->total != ROWS_UNKNOWN)
         return ERR_MALFORMED;
     *text = "";
     return OK;
@@ -233,7 +232,6 @@ static void take_commit(
 {
     struct epool *p = &e->pools[it->pool];
     uint32_t total = it->total;
-    bool aux_final = it->aux_final;
 
     if (n->rows > 0)
         it->committed = rowmap_add(&p->committed, &p->p, &it->src, 0,
@@ -243,8 +241,7 @@ static void take_commit(
         it->total = n->total;
     if (n->flags & FLAG_FINAL)
         it->final = true;
-    it->aux_final |= it->final || it->aux.len > 0 || item_complete(it);
-    if (it->total != total || it->aux_final != aux_final)
+    if (it->total != total)
         it->length_version++;
     item_touch(e, it);
 }

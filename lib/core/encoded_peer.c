@@ -24,7 +24,7 @@ static void say_state(struct encoded *e, struct out *out, struct peer *p,
         msg.state.attempt = d->attempt;
         msg.state.granted = d->granted;
         msg.state.total = d->room->item->total;
-        msg.state.flags = d->room->item->aux_final ? FLAG_AUX : 0;
+        msg.state.flags = d->room->item->total != ROWS_UNKNOWN ? FLAG_AUX : 0;
     }
     peer_send(&e->peers, out, p, &msg);
 }
@@ -297,7 +297,7 @@ static void on_state(
         return;
     }
     if (n->answers == PEER_LENGTH && n->total == m->item->total &&
-        (!m->item->aux_final || (n->flags & FLAG_AUX))) {
+        (n->total == ROWS_UNKNOWN || (n->flags & FLAG_AUX))) {
         d->length_acked = m->item->length_version;
         d->owe &= (uint8_t)~OWE_LENGTH;
     } else if (n->answers == PEER_WANT && n->attempt == d->want_attempt &&
