@@ -23,6 +23,26 @@ static void on_check(void)
     trace_print();
 }
 
+/* What happened in a seed, in numbers. */
+static void show_steps(uint64_t seed)
+{
+    static const char *const names[] = {"rooms_succeeded", "rooms_failed",
+        "resumes", "widened", "wants", "revokes", "broken", "retries",
+        "stale_epoch", "stale_attempt", "deadlines", "blocks_quarantined",
+        "peers_lost"};
+
+    printf("seed %llu: steps %llu, ms %llu", (unsigned long long)seed,
+        (unsigned long long)W.steps, (unsigned long long)(W.now_ns / MS));
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        uint64_t n = 0;
+
+        for (uint32_t k = 0; k < W.daemons_count; k++)
+            n += daemon_number(W.daemons[k], "stats", names[i]);
+        printf(", %s %llu", names[i], (unsigned long long)n);
+    }
+    putchar('\n');
+}
+
 static void one(uint64_t seed, const struct scenario *s)
 {
     W.seed = W.rng = seed;
@@ -33,12 +53,9 @@ static void one(uint64_t seed, const struct scenario *s)
     else
         swarm_run();
     if (W.show_steps)
-        printf("seed %llu: %llu steps, %llu ms, %u rooms done, %u failed\n",
-            (unsigned long long)seed, (unsigned long long)W.steps,
-            (unsigned long long)(W.now_ns / MS), W.succeeded, W.failed);
+        show_steps(seed);
     fflush(stdout);
 }
-
 static bool in_child(uint64_t seed, const struct scenario *s)
 {
     int status = 0;

@@ -401,6 +401,10 @@ void world_finish(uint64_t limit_ns)
         "after %llu s without faults: encode%s; language%s; %u messages",
         (unsigned long long)(limit_ns / NS_PER_S), prods_left(), cons_left(),
         data_on_the_way());
+    for (uint32_t i = 0; i < econns_count(); i++)
+        if (econn_at(i)->ended)
+            econn_die(econn_at(i));
+    (void)run_until(W.now_ns + NS_PER_S);
     prove_service();
     leave();
     run_while_busy(conns_over, 60 * NS_PER_S);
