@@ -61,7 +61,7 @@ bool field_iov(const struct shard_pool *p, uint32_t f,
     uint32_t max)
 {
     uint64_t row_bytes = p->layout.fields[f].row_bytes;
-    uint8_t *region = p->mem->base + p->offsets[f];
+    uint8_t *region = mem_start(p->mem) + p->offsets[f];
     uint32_t at = *used;
 
     for (uint32_t i = 0; i < n; i++) {
@@ -145,6 +145,7 @@ static void command(struct shard *s, const struct record *r)
             free(r->peer.blob);
         break;
     case RECORD_POOL:
+        gpu_pool(s, r->pool);
         if (s->sending)
             send_pool(s, r->pool);
         else
@@ -306,6 +307,7 @@ static void turn(struct shard *s)
         if (!backlog_heavy(s))
             n += send_post(s);
     }
+    n += gpu_turn(s);
     backlog_turn(s);
     if (n > 0) {
         s->idle_ns = 0;
@@ -342,6 +344,8 @@ static void *thread(void *ud)
     s->result = s->conf.carrier->open(&s->data, &s->conf.data, &calls);
     if (s->result == OK)
         s->result = address_copy(s);
+    for (uint32_t i = 0; s->result == OK && i < s->conf.pools_count; i++)
+        gpu_pool(s, i);
     sem_post(&s->started);
     while (s->result == OK && !atomic_load(&s->stop))
         turn(s);
@@ -469,6 +473,7 @@ void shard_stop(struct shard **sp)
         free(a);
     }
     send_free(s);
+    gpu_free(s);
     copy_free(s);
     ring_fini(&s->in);
     ring_fini(&s->out);

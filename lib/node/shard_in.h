@@ -1,6 +1,7 @@
 /* shard_in.h - inside of a shard: what shard.c (thread, rings, notes),
  * shard_land.c (rows that come), shard_copy.c (rows that are fetched from
- * another daemon's memory) and shard_send.c (rows that go) share.
+ * another daemon's memory), shard_send.c (rows that go) and shard_gpu.c (rows
+ * of GPU pools, both ways) share.
  * Nobody else includes it. All of it belongs to the shard's thread, except
  * where a member says otherwise. */
 #ifndef MMX_NODE_SHARD_IN_H
@@ -9,6 +10,7 @@
 #include "core/landing.h"
 #include "core/sending.h"
 #include "node/shard.h"
+#include "node/stage.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -36,8 +38,9 @@ struct untold {
 /* One rendezvous message that is being fetched. */
 struct fetch {
     uint32_t count, next;
-    struct {
+    struct fetch_of {
         uint32_t token, bytes;
+        uint32_t slot, entry; /* of the stage; slot NONE: not by it */
     } of[SEGMENTS_MAX];
 };
 
@@ -61,7 +64,8 @@ struct link {      /* a peer, as encoded sees it */
     uint8_t *blob; /* its data addresses, from shard_peer; ours */
     struct span addresses[SEND_ADDRESSES_MAX];
     uint32_t len, count, segment_max;
-    uint64_t told; /* turn in which NOTE_PEER_BROKEN was given */
+    uint64_t told;   /* turn in which NOTE_PEER_BROKEN was given */
+    uint64_t serial; /* grows when the peer's addresses may mean another */
     _Atomic uint64_t transport[TRANSPORT_WORDS]; /* text; any thread reads */
 };
 
@@ -71,6 +75,15 @@ enum ep_state { EP_NONE, EP_OPEN, EP_NAMED, EP_LOST };
 struct posted {
     uint32_t ep;
     bool busy;
+};
+
+/* One whose rows come from a GPU, by sending.c's token. */
+struct staged {
+    uint32_t ep, peer, address, slot, header_len;
+    bool held; /* the slot's memory */
+    uint64_t serial, len;
+    uint8_t *bytes;
+    uint8_t header[DATA_HEADER_MAX];
 };
 
 struct address {
@@ -121,6 +134,11 @@ struct shard {
     uint32_t lost_count;
     struct posted posted[SEND_MESSAGES_MAX];
     uint8_t *said; /* payloads of SOURCES_BYTES_MAX, by token */
+
+    struct stage *stage;   /* NULL: no GPU pool */
+    struct staged *staged; /* encoded: SEND_MESSAGES_MAX */
+    uint64_t pools_lost;   /* a bit for each that was told */
+
     struct send_batch batch;
     struct iovec iov[DATA_IOV_MAX];
 };
@@ -172,9 +190,33 @@ void send_peer(struct shard *s, uint32_t peer, uint8_t *blob, uint32_t len,
 /* Posts what may go; returns the number of messages. */
 uint32_t send_post(struct shard *s);
 void send_done(struct shard *s, void *cookie);
+/* The rows of a message are in pinned memory, or cannot be had. */
+void send_staged(struct shard *s, uint32_t token, bool ok);
 void send_broken(struct shard *s, uint32_t ep);
 /* Tells about endpoints that were lost and closes them. */
 void send_lost(struct shard *s);
 void send_free(struct shard *s);
+
+/* shard_gpu.c */
+/* The memory of pool i stands; nothing unless it is a GPU's. */
+void gpu_pool(struct shard *s, uint32_t i);
+void gpu_free(struct shard *s);
+/* Tells what is over and submits what waits; how much happened. */
+unsigned gpu_turn(struct shard *s);
+/* May a message be taken from sending.c, whatever its rows lie in? */
+bool gpu_send_room(struct shard *s);
+/* Has the batch rows of a GPU? Then gpu_send, and send_staged when they are
+ * there; gpu_done when the carrier is done with it, or never had it. */
+bool gpu_batch(const struct shard *s);
+void gpu_send(struct shard *s, uint32_t ep, uint32_t token);
+void gpu_done(struct shard *s, uint32_t token);
+/* Takes over a landing whose pool is a GPU's; else false. */
+bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
+    uint32_t n, uint32_t token, const uint8_t *from, uint32_t bytes);
+/* Where to fetch f's bytes to, for a GPU's pool; gpu_fetched ends it. false:
+ * there is no memory for them. */
+bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
+    uint32_t n, struct fetch_of *f, struct iovec *iov);
+void gpu_fetched(struct shard *s, const struct fetch_of *f, bool ok);
 
 #endif

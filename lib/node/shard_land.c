@@ -175,6 +175,10 @@ static void land_eager(struct shard *s, const struct data_in *in,
 
     for (uint32_t i = 0; i < count; i++) {
         if (land_begin(s, &segs[i], &pool, pieces, &n, &token)) {
+            if (gpu_land(s, pool, pieces, n, token, from, segs[i].bytes)) {
+                from += segs[i].bytes;
+                continue;
+            }
             place(&s->conf.pools[pool], pieces, n, from);
             land_end(s, token, true, segs[i].bytes);
         }
@@ -199,12 +203,23 @@ static bool fetch_iov(
 {
     struct piece pieces[PIECES_MAX];
     uint32_t pool, n, token;
+    struct fetch_of *of;
     bool fits = true;
 
     if (!land_begin(s, seg, &pool, pieces, &n, &token))
         return sink_iov(s, seg->bytes, used);
-    f->of[f->count].token = token;
-    f->of[f->count++].bytes = seg->bytes;
+    of = &f->of[f->count++];
+    *of = (struct fetch_of){token, seg->bytes, NONE, 0};
+    if (s->conf.pools[pool].mem->gpu) {
+        if (*used < DATA_IOV_MAX &&
+            gpu_fetch(s, pool, pieces, n, of, &s->iov[*used])) {
+            (*used)++;
+            return true;
+        }
+        f->count--;
+        land_end(s, token, false, seg->bytes);
+        return sink_iov(s, seg->bytes, used);
+    }
     for (uint32_t i = 0; fits && i < s->conf.pools[pool].layout.count; i++)
         fits = field_iov(
             &s->conf.pools[pool], i, pieces, n, s->iov, used, DATA_IOV_MAX);
@@ -238,8 +253,12 @@ void land_fetched(struct shard *s, void *cookie, bool ok)
 {
     struct fetch *f = cookie;
 
-    for (uint32_t i = 0; i < f->count; i++)
-        land_end(s, f->of[i].token, ok, f->of[i].bytes);
+    for (uint32_t i = 0; i < f->count; i++) {
+        if (f->of[i].slot != NONE)
+            gpu_fetched(s, &f->of[i], ok);
+        else
+            land_end(s, f->of[i].token, ok, f->of[i].bytes);
+    }
     f->next = s->fetch_free;
     s->fetch_free = (uint32_t)(f - s->fetches);
 }

@@ -106,8 +106,10 @@ void send_cmd(struct shard *s, const struct data_cmd *cmd)
             sending_peer(s->sending, cmd->peer, l->count, l->segment_max);
         return;
     }
-    if (cmd->type == PEER_CLOSE)
+    if (cmd->type == PEER_CLOSE) {
+        s->links[cmd->peer].serial++;
         peer_close(s, cmd->peer);
+    }
     sending_cmd(s->sending, cmd, &quiet);
     if (quiet)
         shard_tell(s, &(struct data_note){.type = NOTE_SEND_QUIET,
@@ -157,6 +159,7 @@ void send_peer(struct shard *s, uint32_t peer, uint8_t *blob, uint32_t len,
     for (uint32_t i = 0; i < per; i++)
         send_broken(s, peer * per + i);
     send_lost(s);
+    l->serial++;
     free(l->blob);
     l->blob = blob;
     l->len = len;
@@ -206,9 +209,9 @@ static uint32_t said_iov(struct shard *s, uint32_t token)
     return 1;
 }
 
-static enum err connected(struct shard *s, uint32_t ep)
+static enum err connected(
+    struct shard *s, uint32_t ep, uint32_t peer, uint32_t address)
 {
-    const struct send_batch *b = &s->batch;
     enum err e;
 
     if (s->eps[ep] == EP_LOST)
@@ -216,7 +219,7 @@ static enum err connected(struct shard *s, uint32_t ep)
     if (s->eps[ep] != EP_NONE)
         return OK;
     e = s->conf.carrier->connect(
-        s->data, ep, s->links[b->peer].addresses[b->address]);
+        s->data, ep, s->links[peer].addresses[address]);
     if (e == OK)
         s->eps[ep] = EP_OPEN;
     return e;
@@ -225,7 +228,7 @@ static enum err connected(struct shard *s, uint32_t ep)
 static enum err post(struct shard *s, uint32_t ep, uint32_t token)
 {
     uint8_t header[DATA_HEADER_MAX];
-    enum err e = connected(s, ep);
+    enum err e = connected(s, ep, s->batch.peer, s->batch.address);
     uint32_t len, iovs;
 
     if (e != OK)
@@ -242,25 +245,60 @@ static void told_quiet(void *ud, const struct data_note *n)
     shard_tell(ud, n);
 }
 
+static void not_posted(
+    struct shard *s, uint32_t peer, uint32_t ep, uint32_t token, enum err e)
+{
+    log_warn("peer %u took no message: %s", peer, err_text(e));
+    sending_done(s->sending, token, told_quiet, s);
+    if (s->eps[ep] != EP_LOST)
+        s->lost[s->lost_count++] = ep;
+    send_lost(s);
+}
+
+void send_staged(struct shard *s, uint32_t token, bool ok)
+{
+    const struct staged *t = &s->staged[token];
+    struct iovec iov = {t->bytes, t->len};
+    enum err e;
+
+    if (!ok || t->serial != s->links[t->peer].serial) {
+        gpu_done(s, token);
+        sending_done(s->sending, token, told_quiet, s);
+        return;
+    }
+    e = connected(s, t->ep, t->peer, t->address);
+    if (e == OK)
+        e = s->conf.carrier->post(s->data, t->ep,
+            span_of(t->header, t->header_len), &iov, 1, &s->posted[token]);
+    if (e != OK) {
+        gpu_done(s, token);
+        not_posted(s, t->peer, t->ep, token, e);
+        return;
+    }
+    s->posted[token] = (struct posted){t->ep, true};
+}
+
 uint32_t send_post(struct shard *s)
 {
     uint32_t n = 0, token;
 
-    while (sending_next(s->sending, &s->batch, &token)) {
+    while (gpu_send_room(s) && sending_next(s->sending, &s->batch, &token)) {
         uint32_t ep = s->batch.peer * ENDPOINTS(s->conf.count) +
                       s->batch.address / s->conf.count;
-        enum err e = post(s, ep, token);
+        bool staged = gpu_batch(s);
+        enum err e = OK;
 
         n++;
+        if (staged)
+            gpu_send(s, ep, token);
+        else
+            e = post(s, ep, token);
         if (e != OK) {
-            log_warn("peer %u took no message: %s", s->batch.peer, err_text(e));
-            sending_done(s->sending, token, told_quiet, s);
-            if (s->eps[ep] != EP_LOST)
-                s->lost[s->lost_count++] = ep;
-            send_lost(s);
+            not_posted(s, s->batch.peer, ep, token, e);
             continue;
         }
-        s->posted[token] = (struct posted){ep, true};
+        if (!staged)
+            s->posted[token] = (struct posted){ep, true};
         stat_add(&s->stats.messages_sent, 1);
         stat_add(&s->stats.segments_sent, s->batch.count);
         if (s->batch.copy)
@@ -293,6 +331,7 @@ void send_done(struct shard *s, void *cookie)
 
     CHECK(p->busy, "message %td was not out", p - s->posted);
     p->busy = false;
+    gpu_done(s, (uint32_t)(p - s->posted));
     sending_done(s->sending, (uint32_t)(p - s->posted), told_quiet, s);
     if (s->eps[p->ep] == EP_OPEN)
         ep_name(s, p->ep);

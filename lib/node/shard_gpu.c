@@ -1,0 +1,263 @@
+/* shard_gpu.c - rows of GPU pools on their way through a shard: out, from
+ * blocks into pinned memory and then to the carrier; in, from the carrier into
+ * pinned memory and then to blocks. stage.c has the memory, shard_send.c and
+ * shard_land.c decide what goes and what may land.
+ *
+ * Invariants: a message is posted, or a landing ended, once and only after its
+ * copies are over; pinned memory is held until the carrier is done with it; a
+ * message that waited here for its copy goes to the peer that it was made for,
+ * or nowhere. The shard's thread.
+ *
+ * Rejected: rows of host pools in the same message straight from their blocks.
+ * Such messages are small ones by nature, and one place per message makes all
+ * of them alike. */
+#include "node/shard_in.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <stdlib.h>
+
+#define OUT_ENTRIES 128
+#define IN_ENTRIES  128 /* landings of all slots stay below LANDINGS_MAX */
+#define COPIES      4096
+
+_Static_assert(STAGE_SLOTS *IN_ENTRIES <= LANDINGS_MAX / 2 &&
+                   COPIES >= SEND_IOV_MAX &&
+                   COPIES >= PIECES_MAX * LAYOUT_FIELDS_MAX,
+    "a message fits into a slot");
+
+/* --- pools ---------------------------------------------------------------- */
+static bool on_gpu(const struct shard *s, uint32_t pool)
+{
+    return s->conf.pools[pool].mem->gpu != NULL;
+}
+
+static void tell_lost(struct shard *s, uint32_t pool)
+{
+    if (s->pools_lost >> pool & 1)
+        return;
+    s->pools_lost |= UINT64_C(1) << pool;
+    shard_tell(s, &(struct data_note){.type = NOTE_POOL_LOST, .first = pool});
+}
+
+/* Something went wrong on a GPU: which pools does it take along? */
+static void look_for_lost(struct shard *s)
+{
+    for (uint32_t i = 0; i < s->conf.pools_count; i++) {
+        const struct mem *m = s->conf.pools[i].mem;
+
+        if (m && m->gpu && cuda_lost(m->gpu))
+            tell_lost(s, i);
+    }
+}
+
+static void over(void *ud, uint32_t slot, uint64_t cookie, bool ok)
+{
+    struct shard *s = ud;
+
+    (void)slot;
+    if (!ok)
+        look_for_lost(s);
+    if (s->sending)
+        send_staged(s, (uint32_t)cookie, ok);
+    else
+        land_end(s, (uint32_t)cookie, ok, (uint32_t)(cookie >> 32));
+}
+
+static enum err prepare(struct shard *s, struct cuda *gpu)
+{
+    struct stage_conf c = {.slots = STAGE_SLOTS,
+        .slot_bytes = max_u32(STAGE_SLOT_BYTES, s->conf.data.segment_bytes),
+        .entries = s->sending ? OUT_ENTRIES : IN_ENTRIES,
+        .copies = COPIES,
+        .wake = &s->wake,
+        .ud = s,
+        .over = over};
+    enum err e = OK;
+
+    if (s->sending && !s->staged)
+        s->staged = calloc(SEND_MESSAGES_MAX, sizeof(*s->staged));
+    if (s->sending && !s->staged)
+        return ERR_NO_BLOCKS;
+    if (!s->stage)
+        e = stage_new(&s->stage, &c);
+    return e == OK ? stage_gpu(s->stage, gpu) : e;
+}
+
+void gpu_pool(struct shard *s, uint32_t i)
+{
+    struct mem *m = s->conf.pools[i].mem;
+
+    if (!m || !m->gpu || prepare(s, m->gpu) == OK)
+        return;
+    log_error("shard %u: no pinned memory for %s", s->conf.index, m->text);
+    tell_lost(s, i);
+}
+
+void gpu_free(struct shard *s)
+{
+    stage_free(&s->stage);
+    free(s->staged);
+}
+
+unsigned gpu_turn(struct shard *s)
+{
+    unsigned n;
+
+    if (!s->stage)
+        return 0;
+    n = stage_progress(s->stage);
+    stage_push(s->stage);
+    return n;
+}
+
+/* --- out ------------------------------------------------------------------ */
+bool gpu_send_room(struct shard *s)
+{
+    return !s->stage ||
+           stage_room(s->stage, s->conf.data.segment_bytes, SEND_IOV_MAX);
+}
+
+bool gpu_batch(const struct shard *s)
+{
+    const struct send_batch *b = &s->batch;
+
+    for (uint32_t i = 0; s->stage && !b->copy && i < b->count; i++)
+        if (on_gpu(s, b->from[i].pool))
+            return true;
+    return false;
+}
+
+/* One segment's rows to pinned memory; returns where the next may begin. */
+static uint8_t *gather(struct shard *s, uint8_t *to, const struct shard_pool *p,
+    const struct piece *pieces, uint32_t n)
+{
+    for (uint32_t f = 0; f < p->layout.count; f++) {
+        uint32_t used = 0;
+        bool fits = field_iov(p, f, pieces, n, s->iov, &used, DATA_IOV_MAX);
+
+        CHECK(fits, "%u pieces", n);
+        for (uint32_t i = 0; i < used; i++) {
+            if (p->mem->gpu)
+                stage_copy(s->stage, p->mem->gpu, to, s->iov[i].iov_base,
+                    s->iov[i].iov_len);
+            else
+                memcpy(to, s->iov[i].iov_base, s->iov[i].iov_len);
+            to += s->iov[i].iov_len;
+        }
+    }
+    return to;
+}
+
+void gpu_send(struct shard *s, uint32_t ep, uint32_t token)
+{
+    const struct send_batch *b = &s->batch;
+    const struct piece *at = b->pieces;
+    struct staged *t = &s->staged[token];
+    uint8_t *to;
+
+    t->header_len = segments_put(t->header, b->segments, b->count);
+    t->ep = ep;
+    t->peer = b->peer;
+    t->address = b->address;
+    t->serial = s->links[b->peer].serial;
+    t->bytes = stage_take(s->stage, (uint32_t)b->bytes);
+    t->len = b->bytes;
+    t->slot = stage_hold(s->stage);
+    t->held = true;
+    to = t->bytes;
+    for (uint32_t i = 0; i < b->count; i++) {
+        to = gather(
+            s, to, &s->conf.pools[b->from[i].pool], at, b->from[i].pieces);
+        at += b->from[i].pieces;
+    }
+    CHECK(to == t->bytes + t->len, "%td bytes of a message of %llu",
+        to - t->bytes, (unsigned long long)t->len);
+    (void)stage_entry(s->stage, token);
+}
+
+void gpu_done(struct shard *s, uint32_t token)
+{
+    if (!s->staged || !s->staged[token].held)
+        return;
+    s->staged[token].held = false;
+    stage_drop(s->stage, s->staged[token].slot);
+}
+
+/* --- in ------------------------------------------------------------------- */
+/* Waits for copies, never for the network, which would have to be served. */
+static bool land_room(struct shard *s, uint32_t bytes, uint32_t copies)
+{
+    if (!s->stage || bytes > stage_slot_bytes(s->stage))
+        return false;
+    while (!stage_room(s->stage, bytes, copies))
+        if (!stage_wait(s->stage))
+            return false;
+    return true;
+}
+
+static void scatter(struct shard *s, const struct shard_pool *p,
+    const struct piece *pieces, uint32_t n, const uint8_t *from)
+{
+    struct iovec iov[PIECES_MAX];
+
+    for (uint32_t f = 0; f < p->layout.count; f++) {
+        uint32_t used = 0;
+        bool fits = field_iov(p, f, pieces, n, iov, &used, PIECES_MAX);
+
+        CHECK(fits, "%u pieces of field %u", n, f);
+        for (uint32_t i = 0; i < used; i++) {
+            stage_copy(
+                s->stage, p->mem->gpu, iov[i].iov_base, from, iov[i].iov_len);
+            from += iov[i].iov_len;
+        }
+    }
+}
+
+static uint64_t cookie_of(uint32_t token, uint32_t bytes)
+{
+    return (uint64_t)bytes << 32 | token;
+}
+
+bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
+    uint32_t n, uint32_t token, const uint8_t *from, uint32_t bytes)
+{
+    const struct shard_pool *p = &s->conf.pools[pool];
+    uint8_t *at;
+
+    if (!on_gpu(s, pool))
+        return false;
+    if (!land_room(s, bytes, n * p->layout.count)) {
+        land_end(s, token, false, bytes);
+        return true;
+    }
+    at = stage_take(s->stage, bytes);
+    memcpy(at, from, bytes);
+    scatter(s, p, pieces, n, at);
+    (void)stage_entry(s->stage, cookie_of(token, bytes));
+    return true;
+}
+
+bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
+    uint32_t n, struct fetch_of *f, struct iovec *iov)
+{
+    const struct shard_pool *p = &s->conf.pools[pool];
+    uint8_t *at;
+
+    if (!land_room(s, f->bytes, n * p->layout.count))
+        return false;
+    at = stage_take(s->stage, f->bytes);
+    scatter(s, p, pieces, n, at);
+    f->entry = stage_entry(s->stage, cookie_of(f->token, f->bytes));
+    f->slot = stage_fill(s->stage);
+    *iov = (struct iovec){at, f->bytes};
+    return true;
+}
+
+void gpu_fetched(struct shard *s, const struct fetch_of *f, bool ok)
+{
+    if (!ok)
+        stage_bad(s->stage, f->slot, f->entry);
+    stage_filled(s->stage, f->slot);
+}
