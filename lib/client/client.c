@@ -49,7 +49,7 @@ int client_lock(mmx *m)
 static bool events_wait(mmx *m)
 {
     return m->say_up || m->say_down || m->notes_count ||
-           client_rooms_pending(m);
+           client_tickets_pending(m) || client_rooms_pending(m);
 }
 
 void client_unlock(mmx *m)
@@ -189,7 +189,9 @@ static bool take_memory(mmx *m, uint32_t cells)
     m->own = pages(m->page_bytes);
     m->rooms = pages(cells * sizeof *m->rooms);
     m->stores = pages(cells * sizeof *m->stores);
-    if (!m->alive || !m->page || !m->own || !m->rooms || !m->stores)
+    m->tickets = pages(TICKETS_MAX * sizeof *m->tickets);
+    if (!m->alive || !m->page || !m->own || !m->rooms || !m->stores ||
+        !m->tickets)
         return false;
     if (madvise(m->alive, size, MADV_WIPEONFORK) != 0)
         return false;
@@ -197,6 +199,7 @@ static bool take_memory(mmx *m, uint32_t cells)
     /* What users said in their prompts does not belong into core dumps. */
     (void)madvise(m->stores, cells * sizeof *m->stores, MADV_DONTDUMP);
     client_rooms_init(m);
+    client_tickets_init(m);
     return true;
 }
 
@@ -240,6 +243,7 @@ static void drop(mmx *m)
     unpage(m->own, m->page_bytes);
     unpage(m->rooms, m->cells * sizeof *m->rooms);
     unpage(m->stores, m->cells * sizeof *m->stores);
+    unpage(m->tickets, TICKETS_MAX * sizeof *m->tickets);
     free(m);
 }
 
@@ -359,8 +363,8 @@ int mmx_fd(const mmx *m)
     return m->ep;
 }
 
-/* DOWN and UP come after the events of rooms. No new connection is made
- * before DOWN has been handed out, so theirs is the true order. */
+/* DOWN and UP come after the events of rooms and tickets. No new connection is
+ * made before DOWN has been handed out, so theirs is the true order. */
 static int give_link(mmx *m, struct mmx_event *ev, int max)
 {
     int n = 0;
@@ -402,13 +406,16 @@ int mmx_step(mmx *m, struct mmx_event *ev, int max)
     if (err)
         return err;
     client_rooms_reap(m);
+    client_tickets_reap(m);
     if (m->link == LINK_DOWN && !m->say_down &&
         read(m->timer, &expired, sizeof expired) > 0)
         client_connect(m);
     client_flush(m);
     client_receive(m);
     n = client_rooms_give(m, ev, max);
-    if (n < max && !client_rooms_pending(m))
+    if (!client_rooms_pending(m))
+        n += client_tickets_give(m, ev + n, max - n);
+    if (n < max && !client_tickets_pending(m) && !client_rooms_pending(m))
         n += give_link(m, ev + n, max - n);
     client_flush(m);
     client_unlock(m);

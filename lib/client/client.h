@@ -5,6 +5,7 @@
 #define MMX_CLIENT_CLIENT_H
 
 #include "client/mmx.h"
+#include "base/list.h"
 #include "core/layout.h"
 #include "core/window.h"
 #include "core/wire.h"
@@ -17,6 +18,9 @@
 #define RUNS_MAX     2048 /* as many as an event's blob holds */
 #define MAPS_MAX     32
 #define NOTES_MAX    32
+#define SPACES_MAX   64
+#define TICKETS_MAX  4096
+#define BUCKETS      1024 /* of requests by hash; a power of two */
 #define NAP_MS       20
 #define CELLS_USUAL  1024
 #define CELLS_MAX    65536
@@ -24,10 +28,11 @@
 
 enum client_link { LINK_DOWN, LINK_HELLO, LINK_UP };
 
-/* What a thread inside mmx_pool waits for; on its stack. */
+/* What a thread that waits for an answer waits for; on its stack. */
 struct client_reply {
     bool over;
     int err, fd;
+    uint32_t a, b; /* of an ANSWER */
     uint16_t number;
     struct mmx_pool pool; /* fields[].data: offset of the region */
 };
@@ -79,6 +84,32 @@ struct client_note {
     char text[128];
 };
 
+/* A space of sequence ids, at the daemon under another number. */
+struct client_space {
+    bool used;
+    uint32_t number, serial;
+    char name[64];
+};
+
+enum client_ticket_state {
+    TICKET_ASKED,
+    TICKET_WAITS,
+    TICKET_HELD,
+    TICKET_LOST
+};
+
+/* One request of a space, until it is released or its loss was told. */
+struct client_ticket {
+    void *user;
+    struct list in_bucket; /* while it can be found */
+    struct list in_line;   /* events to tell, told losses, or free ones */
+    uint32_t tag;          /* 0: free */
+    uint32_t asks;         /* on their way; what comes before is old */
+    uint32_t seq, generation;
+    uint8_t state, reason, space;
+    char request[64];
+};
+
 struct client_map {
     bool used;
     uint16_t number;
@@ -114,6 +145,12 @@ struct mmx {
 
     struct client_note notes[NOTES_MAX];
     uint32_t notes_head, notes_count;
+
+    struct client_space spaces[SPACES_MAX];
+    struct client_ticket *tickets;
+    struct list buckets[BUCKETS];
+    struct list tickets_news, tickets_told, tickets_free;
+    uint32_t tickets_used, ticket_tag;
 
     struct client_map maps[MAPS_MAX];
     mmx_map_fn on_map;
@@ -154,6 +191,10 @@ int client_ask(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
 int client_put(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
     uint32_t tag, struct client_reply *reply);
 bool client_is_open_op(unsigned type);
+/* Sends, whatever is corked, and waits for the answer; the lock is held before
+ * and after, not meanwhile. */
+int client_call(
+    mmx *m, struct local_msg *msg, struct client_reply *r, int timeout_ms);
 
 /* --- rooms.c --- */
 void client_rooms_init(mmx *m);
@@ -174,6 +215,17 @@ uint64_t client_word(const mmx *m, mmx_room r);
  * of it is there is for the plan to check. */
 int client_source(
     mmx *m, mmx_room r, const char *field, struct window_source *out);
+
+/* --- tickets.c --- */
+void client_tickets_init(mmx *m);
+void client_ticket_answer(
+    mmx *m, const struct client_asked *q, const struct local_answer *a);
+void client_ticket_event(mmx *m, const struct local_ticket_event *e);
+/* daemon-lost for all of them. */
+void client_tickets_lost(mmx *m);
+int client_tickets_give(mmx *m, struct mmx_event *ev, int max);
+bool client_tickets_pending(const mmx *m);
+void client_tickets_reap(mmx *m);
 
 /* --- pools.c --- */
 void client_pool_info(struct client_reply *r, const struct local_pool_info *i);

@@ -142,6 +142,48 @@ int client_ask(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
     return m->link == LINK_DOWN ? -MMX_E_DAEMON_LOST : 0;
 }
 
+/* Waits for the answer, without the lock while it waits. A
+ * handle that lost its daemon meanwhile has answered already. */
+static int await(mmx *m, struct client_reply *r, uint32_t seq, int timeout_ms)
+{
+    uint64_t end = client_end(timeout_ms);
+    int err = 0;
+
+    for (;;) {
+        int64_t left = client_left(end);
+        int sock = m->sock;
+
+        client_flush(m);
+        client_receive(m);
+        if (r->over)
+            return r->err;
+        if (left == 0)
+            err = -MMX_E_TIMEOUT;
+        if (err)
+            break;
+        client_unlock(m);
+        if (!client_nap(sock, left))
+            err = -MMX_E_SYSTEM;
+        pthread_mutex_lock(&m->lock);
+        if (r->over)
+            return r->err;
+    }
+    m->asked[seq % ASKED_MAX].reply = NULL;
+    return err;
+}
+
+int client_call(
+    mmx *m, struct local_msg *msg, struct client_reply *r, int timeout_ms)
+{
+    uint32_t corks = m->corks;
+    int err;
+
+    m->corks = 0;
+    err = client_ask(m, msg, 0, NONE, 0, r);
+    m->corks = corks;
+    return err ? err : await(m, r, m->seq, timeout_ms);
+}
+
 /* --- up and down --- */
 
 static void retry_later(mmx *m)
@@ -172,6 +214,7 @@ void client_down(mmx *m)
         return;
     if (m->link == LINK_UP) {
         client_rooms_lost(m);
+        client_tickets_lost(m);
         /* After the rooms' last words are in m->own: nobody's cells. */
         (void)mmap(m->page, m->page_bytes, PROT_READ,
             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -316,7 +359,13 @@ static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
         client_down(m);
     } else if (q.reply) {
         q.reply->over = true;
-        q.reply->err = a->err ? -(int)a->err : -MMX_E_INTERNAL;
+        q.reply->err = a->err                 ? -(int)a->err
+                       : q.type == LOCAL_POOL ? -MMX_E_INTERNAL
+                                              : 0;
+        q.reply->a = a->a;
+        q.reply->b = a->b;
+    } else if (q.type == LOCAL_TICKET) {
+        client_ticket_answer(m, &q, a);
     } else if (a->err) {
         client_room_refused(m, &q, a);
     } else if (q.type == LOCAL_REQUEST) {
@@ -351,6 +400,10 @@ static void frame(mmx *m, const struct local_msg *msg, struct fds *fds)
     case LOCAL_EVENT:
         if (m->link == LINK_UP)
             client_room_event(m, &msg->event);
+        break;
+    case LOCAL_TICKET_EVENT:
+        if (m->link == LINK_UP)
+            client_ticket_event(m, &msg->ticket_event);
         break;
     case LOCAL_ANSWER:
         answer(m, msg->seq, &msg->answer);

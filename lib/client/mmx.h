@@ -199,10 +199,13 @@ enum mmx_happening {
     MMX_DOWN = 1 << 17, /* the daemon is lost. Rooms that had not ended have
                         had MMX_FAILED(daemon-lost). Maps stay readable, rows
                         that were ready too. Reconnects by itself */
-    MMX_REFUSED = 1 << 18 /* the daemon refused `op`: reason, text, a, b. A
+    MMX_REFUSED = 1 << 18, /* the daemon refused `op`: reason, text, a, b. A
                         refused announce, request or attach ends the room and
                         frees it with this event; after anything else the room
                         is as it was */
+    MMX_TICKET = 1 << 19,  /* `request` holds id `a` of `space`, `generation` */
+    MMX_TICKET_LOST = 1 << 20 /* `request` has no id and waits for none:
+                        reason. Timeout: of the wait or the lease */
 };
 
 struct mmx_event {
@@ -217,8 +220,9 @@ struct mmx_event {
     uint32_t rows;       /* GRANTED: writable; LANDED, READY: readable */
     uint32_t total;      /* rows of the item, or MMX_UNKNOWN */
     uint32_t a, b;       /* WANTED, DONE, FAILED: see above; too-large: rows
-                            asked, rows that fit */
-    uint64_t generation; /* language side: this opening of the room */
+                            asked, rows that fit; TICKET: a is the id */
+    uint64_t generation; /* language side: this opening of the room; TICKET:
+                            this holder of the id */
     uint64_t epoch;      /* UP: this run of the daemon */
     const void *aux;     /* LENGTH, READY; else NULL. Valid until the room is */
     uint32_t aux_len;    /* released */
@@ -226,6 +230,9 @@ struct mmx_event {
     const char *text;    /* FAILED, REFUSED: for people; never NULL. Valid
                             until the room is released and mmx_step is called
                             again, whichever is later */
+    const char *request; /* TICKET, TICKET_LOST; else NULL. Valid until it is
+                            released; LOST: until mmx_step is called again */
+    int space;           /* TICKET, TICKET_LOST */
 };
 
 /* Sends what is queued, takes what has come, reconnects when it is time, and
@@ -451,6 +458,71 @@ int mmx_gather(mmx *m, mmx_room room, const char *field, uint32_t first,
     uint32_t rows, void *dst, size_t stride);
 int mmx_scatter(mmx *m, mmx_room room, const char *field, uint32_t first,
     uint32_t rows, const void *src, size_t stride);
+
+/* --- sequence ids ---
+ * An engine context has n_seq_max sequence ids (llama.cpp). langd leases them:
+ * a request holds an id of a space, or waits in line and is told when its turn
+ * comes. Nobody is ever given a negative id. A generation counts the holders
+ * of an id, so that a late release changes nothing.
+ *
+ *     int s = mmx_space(m, "ctx-0", 8, 5000);
+ *     struct mmx_ticket t = {.size = sizeof t, .space = s, .request = "r-17"};
+ *     struct mmx_seq id;
+ *
+ *     mmx_ticket(m, &t);                         // MMX_TICKET will come
+ *     mmx_ticket_wait(m, s, "r-17", 60000, &id); // or wait for it
+ *     mmx_ticket_release(m, s, "r-17", id.generation);
+ */
+
+/* Language side: opens the space of ids 0 to n_seq_max - 1, or finds it: the
+ * processes of a session share it. Returns its number on this handle, the
+ * same for a name after reconnects; ask again after MMX_UP, as for pools.
+ * -MMX_E_MALFORMED: it has another n_seq_max, or more than langd allows;
+ * -MMX_E_QUOTA: too many spaces; -MMX_E_NOT_READY, -MMX_E_TIMEOUT,
+ * -MMX_E_SYSTEM as mmx_pool. */
+int mmx_space(mmx *m, const char *name, uint32_t n_seq_max, int timeout_ms);
+
+struct mmx_ticket {
+    size_t size;
+    int space;           /* from mmx_space */
+    const char *request; /* request id, 1 to 63 bytes */
+    uint32_t wait_ms;    /* in line at most so long; 0: as configured */
+    uint32_t hold_ms;    /* lease: lost by itself after so long; 0: none */
+    mmx_room room;       /* whose failure frees the id; {0, 0}: none */
+    void *user;          /* comes back in events */
+};
+
+/* Asks for an id. MMX_TICKET or MMX_TICKET_LOST follows, also when there is an
+ * id at once. Asking again for what a request has, or waits for, changes
+ * nothing and is answered in the same way; of several processes that ask for
+ * one request the last one hears what comes. After MMX_TICKET,
+ * MMX_TICKET_LOST comes if the lease ends, the room fails or the daemon is
+ * lost. -MMX_E_QUOTA: this handle has 4,096 requests; -MMX_E_STALE: the space
+ * is of an earlier connection. */
+int mmx_ticket(mmx *m, const struct mmx_ticket *t);
+
+struct mmx_seq {
+    int held;                /* 0: it waits, and the rest is 0 */
+    uint32_t id, generation; /* id < n_seq_max */
+};
+
+/* Waits until the request, which was asked for on this handle, has its id, and
+ * takes its event. -reason: it is lost; -MMX_E_TIMEOUT: it still waits, and
+ * whoever does not want it any more releases it; -MMX_E_STALE: nobody asked;
+ * -MMX_E_SYSTEM: a signal came. */
+int mmx_ticket_wait(mmx *m, int space, const char *request, int timeout_ms,
+    struct mmx_seq *out);
+
+/* The request is over, whatever became of it. Of an older generation it
+ * changes nothing, and nobody is told. MMX_UNKNOWN: held or waiting, give it
+ * back or leave the line; only for the handle that asked last. */
+int mmx_ticket_release(
+    mmx *m, int space, const char *request, uint32_t generation);
+
+/* What a request of the session has, whoever asked for it. Asks the daemon.
+ * -MMX_E_UNKNOWN_ROOM: it has no id and waits for none. */
+int mmx_ticket_query(mmx *m, int space, const char *request, int timeout_ms,
+    struct mmx_seq *out);
 
 /* --- windows of a prompt ---
  * A scheduler prefills a prompt window by window. A plan says which rows of

@@ -148,36 +148,6 @@ static int install(mmx *m, struct client_reply *r, struct change *c)
     return 0;
 }
 
-/* Waits for the answer; the lock is held before and after, not meanwhile. A
- * handle that lost its daemon meanwhile has answered already. */
-static int await(mmx *m, struct client_reply *r, uint32_t seq, int timeout_ms)
-{
-    uint64_t end = client_end(timeout_ms);
-    int err = 0;
-
-    for (;;) {
-        int64_t left = client_left(end);
-        int sock = m->sock;
-
-        client_flush(m);
-        client_receive(m);
-        if (r->over)
-            return r->err;
-        if (left == 0)
-            err = -MMX_E_TIMEOUT;
-        if (err)
-            break;
-        client_unlock(m);
-        if (!client_nap(sock, left))
-            err = -MMX_E_SYSTEM;
-        pthread_mutex_lock(&m->lock);
-        if (r->over)
-            return r->err;
-    }
-    m->asked[seq % ASKED_MAX].reply = NULL;
-    return err;
-}
-
 static int ask_pool(mmx *m, const char *name, const char *layout,
     int timeout_ms, struct change *c)
 {
@@ -185,14 +155,8 @@ static int ask_pool(mmx *m, const char *name, const char *layout,
         .pool = {.name = span_str(name ? name : ""),
             .layout = span_str(layout ? layout : "")}};
     struct client_reply r = {.fd = -1};
-    uint32_t corks = m->corks;
-    int err;
+    int err = client_call(m, &msg, &r, timeout_ms);
 
-    m->corks = 0;
-    err = client_ask(m, &msg, 0, NONE, 0, &r);
-    m->corks = corks;
-    if (!err)
-        err = await(m, &r, m->seq, timeout_ms);
     if (!err)
         err = install(m, &r, c);
     if (r.fd >= 0)

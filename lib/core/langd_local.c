@@ -355,7 +355,8 @@ static void on_ticket(
         b = m->space.n_seq_max;
         e = space_open(&l->tickets, session, m->space.name, b, &a, &text);
     } else if (m->type == LOCAL_TICKET_RELEASE) {
-        e = ticket_release(&l->tickets, session, &m->ticket_release, &text);
+        e = ticket_release(
+            &l->tickets, session, conn, &m->ticket_release, &text);
     } else {
         e = call_ticket(l, conn, m, &state, &text);
         a = state.held ? state.seq : NONE;

@@ -268,11 +268,10 @@ enum err ticket_acquire(struct tickets *t, uint32_t session, uint32_t conn,
     return OK;
 }
 
-enum err ticket_release(struct tickets *t, uint32_t session,
+enum err ticket_release(struct tickets *t, uint32_t session, uint32_t conn,
     const struct local_ticket_release *m, const char **text)
 {
     struct ticket *k;
-    bool told;
 
     *text = "no space of that number in this session";
     if (!space_of(t, session, m->space))
@@ -282,10 +281,8 @@ enum err ticket_release(struct tickets *t, uint32_t session,
     if (!k)
         return ERR_UNKNOWN_ROOM;
     *text = "another holder has the id now";
-    /* Who takes a request out of the queue may not have heard yet that its
-     * turn has come. */
-    told = k->held && !list_linked(&k->in_conn);
-    if (m->generation == NONE ? told
+    /* Who gives up may not have heard yet that its turn has come. */
+    if (m->generation == NONE ? k->conn != conn
                               : !k->held || k->generation != m->generation)
         return ERR_STALE;
     end(t, k);

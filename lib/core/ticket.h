@@ -74,8 +74,9 @@ MUST_CHECK enum err space_open(struct tickets *t, uint32_t session,
 MUST_CHECK enum err ticket_acquire(struct tickets *t, uint32_t session,
     uint32_t conn, const struct local_ticket *m, struct list *room,
     struct ticket_state *out, const char **text);
+/* generation NONE: whatever the request has, if conn was the last to ask. */
 MUST_CHECK enum err ticket_release(struct tickets *t, uint32_t session,
-    const struct local_ticket_release *m, const char **text);
+    uint32_t conn, const struct local_ticket_release *m, const char **text);
 MUST_CHECK enum err ticket_query(const struct tickets *t, uint32_t session,
     const struct local_ticket_query *m, struct ticket_state *out,
     const char **text);

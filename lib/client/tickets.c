@@ -1,0 +1,419 @@
+/* tickets.c - sequence ids: spaces, requests that hold or wait, and what the
+ * daemon says about them.
+ *
+ * Invariants. A request of a space has one entry at most, which is found by
+ * its bucket until it is released or its loss has been told. Frames of one
+ * connection come in order and the answer to an ask says how things stand, so
+ * whatever comes while asks are on their way is older than their answer and
+ * is passed over: events never go back in time. An entry tells one thing: the
+ * newest. Answers find their entry by index and tag, events by space and
+ * request. A told loss stays in place until the next step, for its text.
+ * Under the handle's lock.
+ *
+ * Rejected: asking the daemon in mmx_ticket_wait (the scheduler that asked
+ * would not know what the waiting thread has learned), and telling late
+ * releases (they are what generations are for). */
+#include "client/client.h"
+
+#include <string.h>
+
+void client_tickets_init(mmx *m)
+{
+    list_init(&m->tickets_news);
+    list_init(&m->tickets_told);
+    list_init(&m->tickets_free);
+    for (uint32_t i = 0; i < BUCKETS; i++)
+        list_init(&m->buckets[i]);
+}
+
+/* --- entries --- */
+
+static struct list *bucket(mmx *m, uint32_t space, const char *request)
+{
+    uint64_t h = mmx_room_id(request, strlen(request)) + space;
+
+    return &m->buckets[h % BUCKETS];
+}
+
+static struct client_ticket *find(mmx *m, uint32_t space, const char *request)
+{
+    LIST_FOREACH (n, bucket(m, space, request)) {
+        struct client_ticket *k =
+            LIST_ENTRY(n, struct client_ticket, in_bucket);
+
+        if (k->space == space && strcmp(k->request, request) == 0)
+            return k;
+    }
+    return NULL;
+}
+
+/* The request's length was checked. */
+static struct client_ticket *take(mmx *m, uint32_t space, const char *request)
+{
+    struct list *n = list_pop(&m->tickets_free);
+    struct client_ticket *k;
+
+    if (n)
+        k = LIST_ENTRY(n, struct client_ticket, in_line);
+    else if (m->tickets_used < TICKETS_MAX)
+        k = &m->tickets[m->tickets_used++];
+    else
+        return NULL;
+    *k = (struct client_ticket){.space = (uint8_t)space};
+    memcpy(k->request, request, strlen(request));
+    if (++m->ticket_tag == 0)
+        m->ticket_tag = 1;
+    k->tag = m->ticket_tag;
+    list_init(&k->in_line);
+    list_init(&k->in_bucket);
+    list_push_tail(bucket(m, space, request), &k->in_bucket);
+    return k;
+}
+
+static void drop(mmx *m, struct client_ticket *k)
+{
+    k->tag = 0;
+    list_remove(&k->in_bucket);
+    list_remove(&k->in_line);
+    list_push_head(&m->tickets_free, &k->in_line);
+}
+
+static void tell(mmx *m, struct client_ticket *k)
+{
+    if (!list_linked(&k->in_line))
+        list_push_tail(&m->tickets_news, &k->in_line);
+}
+
+static void lose(mmx *m, struct client_ticket *k, uint8_t reason)
+{
+    k->state = TICKET_LOST;
+    k->reason = reason;
+    tell(m, k);
+}
+
+/* --- what the daemon says --- */
+
+void client_ticket_answer(
+    mmx *m, const struct client_asked *q, const struct local_answer *a)
+{
+    struct client_ticket *k =
+        q->cell < TICKETS_MAX ? &m->tickets[q->cell] : NULL;
+
+    if (!k || q->tag == 0 || k->tag != q->tag)
+        return; /* it was released meanwhile */
+    if (k->asks)
+        k->asks--;
+    if (a->err) {
+        /* What it had before a refused ask it still has. */
+        if (k->state == TICKET_HELD)
+            tell(m, k);
+        else if (k->state == TICKET_ASKED && !k->asks)
+            lose(m, k, a->err);
+    } else if (a->a == NONE) {
+        k->state = TICKET_WAITS;
+        list_remove(&k->in_line);
+    } else {
+        k->state = TICKET_HELD;
+        k->seq = a->a;
+        k->generation = a->b;
+        tell(m, k);
+    }
+}
+
+void client_ticket_event(mmx *m, const struct local_ticket_event *e)
+{
+    char request[sizeof m->tickets->request];
+    struct client_ticket *k = NULL;
+
+    if (e->request.len >= sizeof request)
+        return;
+    span_copy_str(e->request, request, sizeof request);
+    for (uint32_t i = 0; i < SPACES_MAX && !k; i++)
+        if (m->spaces[i].used && m->spaces[i].serial == m->serial &&
+            m->spaces[i].number == e->space)
+            k = find(m, i, request);
+    if (!k || k->asks || k->state == TICKET_LOST)
+        return;
+    if (!e->state) {
+        lose(m, k, e->reason);
+    } else if (e->seq != NONE) {
+        k->state = TICKET_HELD;
+        k->seq = e->seq;
+        k->generation = e->generation;
+        tell(m, k);
+    }
+}
+
+void client_tickets_lost(mmx *m)
+{
+    for (uint32_t i = 0; i < m->tickets_used; i++) {
+        struct client_ticket *k = &m->tickets[i];
+
+        if (!k->tag || !list_linked(&k->in_bucket))
+            continue;
+        k->asks = 0;
+        if (k->state != TICKET_LOST)
+            lose(m, k, MMX_E_DAEMON_LOST);
+    }
+}
+
+/* --- handing out --- */
+
+bool client_tickets_pending(const mmx *m)
+{
+    return !list_empty(&m->tickets_news);
+}
+
+void client_tickets_reap(mmx *m)
+{
+    struct list *n;
+
+    while ((n = list_pop(&m->tickets_told)))
+        drop(m, LIST_ENTRY(n, struct client_ticket, in_line));
+}
+
+int client_tickets_give(mmx *m, struct mmx_event *ev, int max)
+{
+    struct list *n;
+    int count = 0;
+
+    while (count < max && (n = list_pop(&m->tickets_news))) {
+        struct client_ticket *k = LIST_ENTRY(n, struct client_ticket, in_line);
+        bool held = k->state == TICKET_HELD;
+
+        ev[count++] =
+            (struct mmx_event){.what = held ? MMX_TICKET : MMX_TICKET_LOST,
+                .user = k->user,
+                .reason = held ? 0 : k->reason,
+                .advice = held ? 0 : (int)err_advice((enum err)k->reason),
+                .a = held ? k->seq : 0,
+                .generation = held ? k->generation : 0,
+                .op = held ? NULL : local_name(LOCAL_TICKET),
+                .text = held ? "" : err_text((enum err)k->reason),
+                .request = k->request,
+                .space = k->space};
+        if (!held) {
+            list_remove(&k->in_bucket);
+            list_push_tail(&m->tickets_told, &k->in_line);
+        }
+    }
+    return count;
+}
+
+/* --- calls --- */
+
+static int put_space(mmx *m, const char *name, uint32_t number)
+{
+    int free = -1;
+
+    for (int i = 0; i < SPACES_MAX; i++) {
+        struct client_space *p = &m->spaces[i];
+
+        if (p->used && strcmp(p->name, name) == 0) {
+            p->number = number;
+            p->serial = m->serial;
+            return i;
+        }
+        if (!p->used && free < 0)
+            free = i;
+    }
+    if (free < 0)
+        return -MMX_E_QUOTA;
+    m->spaces[free] = (struct client_space){
+        .used = true, .number = number, .serial = m->serial};
+    memcpy(m->spaces[free].name, name, strlen(name));
+    return free;
+}
+
+int mmx_space(mmx *m, const char *name, uint32_t n_seq_max, int timeout_ms)
+{
+    struct local_msg msg = {.type = LOCAL_SPACE};
+    struct client_reply r = {.fd = -1};
+    uint32_t serial;
+    int err;
+
+    if (!name || strlen(name) >= sizeof m->spaces->name)
+        return -MMX_E_MALFORMED;
+    msg.space.n_seq_max = n_seq_max;
+    msg.space.name = span_str(name);
+    err = client_lock(m);
+    if (err)
+        return err;
+    serial = m->serial;
+    err = client_call(m, &msg, &r, timeout_ms);
+    if (!err)
+        err = serial == m->serial ? put_space(m, name, r.a) : -MMX_E_STALE;
+    client_unlock(m);
+    return err;
+}
+
+static bool good_request(const char *request)
+{
+    size_t n = request ? strnlen(request, 64) : 0;
+
+    return n > 0 && n < 64;
+}
+
+/* Locks and finds a space that lives on this connection. */
+static int enter(mmx *m, int space, const char *request, uint32_t *number)
+{
+    int err;
+
+    if (space < 0 || space >= SPACES_MAX || !good_request(request))
+        return -MMX_E_MALFORMED;
+    err = client_lock(m);
+    if (err)
+        return err;
+    if (!m->spaces[space].used)
+        err = -MMX_E_MALFORMED;
+    else if (m->link != LINK_UP)
+        err = -MMX_E_NOT_READY;
+    else if (m->spaces[space].serial != m->serial)
+        err = -MMX_E_STALE;
+    if (err)
+        client_unlock(m);
+    else
+        *number = m->spaces[space].number;
+    return err;
+}
+
+static int ask(mmx *m, const struct mmx_ticket *t, uint32_t number)
+{
+    struct local_msg msg = {.type = LOCAL_TICKET,
+        .ticket = {.space = number,
+            .wait_ms = t->wait_ms,
+            .hold_ms = t->hold_ms,
+            .cell = t->room.tag ? t->room.cell : NONE,
+            .tag = t->room.tag,
+            .request = span_str(t->request)}};
+    uint32_t space = (uint32_t)t->space;
+    struct client_ticket *k = find(m, space, t->request);
+    bool fresh = !k;
+    int err;
+
+    if (t->room.tag && !client_room(m, t->room))
+        return -MMX_E_STALE;
+    if (fresh)
+        k = take(m, space, t->request);
+    if (!k)
+        return -MMX_E_QUOTA;
+    err = client_ask(m, &msg, 0, (uint32_t)(k - m->tickets), k->tag, NULL);
+    if (err) {
+        if (fresh)
+            drop(m, k);
+        return err;
+    }
+    k->user = t->user;
+    k->asks++;
+    if (k->state == TICKET_LOST) {
+        k->state = TICKET_ASKED;
+        list_remove(&k->in_line);
+    }
+    return 0;
+}
+
+int mmx_ticket(mmx *m, const struct mmx_ticket *opt)
+{
+    struct mmx_ticket t;
+    uint32_t number;
+    int err;
+
+    if (!CLIENT_TAKE(t, opt))
+        return -MMX_E_MALFORMED;
+    err = enter(m, t.space, t.request, &number);
+    if (err)
+        return err;
+    err = ask(m, &t, number);
+    client_unlock(m);
+    return err;
+}
+
+/* 1: it holds an id; 0: not yet; negative: it will not. */
+static int outcome(
+    mmx *m, uint32_t space, const char *request, struct mmx_seq *out)
+{
+    struct client_ticket *k = find(m, space, request);
+    int reason;
+
+    if (!k)
+        return -MMX_E_STALE;
+    if (k->state == TICKET_HELD) {
+        list_remove(&k->in_line);
+        *out = (struct mmx_seq){1, k->seq, k->generation};
+        return 1;
+    }
+    if (k->state != TICKET_LOST)
+        return 0;
+    reason = k->reason ? -(int)k->reason : -MMX_E_ABORTED;
+    drop(m, k);
+    return reason;
+}
+
+int mmx_ticket_wait(
+    mmx *m, int space, const char *request, int timeout_ms, struct mmx_seq *out)
+{
+    uint64_t end = client_end(timeout_ms);
+
+    if (!out || space < 0 || space >= SPACES_MAX || !good_request(request))
+        return -MMX_E_MALFORMED;
+    for (;;) {
+        int64_t left = client_left(end);
+        int sock, did, err = client_lock(m);
+
+        if (err)
+            return err;
+        client_flush(m);
+        client_receive(m);
+        did = outcome(m, (uint32_t)space, request, out);
+        sock = m->sock;
+        client_unlock(m);
+        if (did)
+            return did < 0 ? did : 0;
+        if (left == 0)
+            return -MMX_E_TIMEOUT;
+        if (!client_nap(sock, left))
+            return -MMX_E_SYSTEM;
+    }
+}
+
+int mmx_ticket_release(
+    mmx *m, int space, const char *request, uint32_t generation)
+{
+    struct local_msg msg = {.type = LOCAL_TICKET_RELEASE};
+    struct client_ticket *k;
+    int err = enter(m, space, request, &msg.ticket_release.space);
+
+    if (err)
+        return err;
+    msg.ticket_release.generation = generation;
+    msg.ticket_release.request = span_str(request);
+    err = client_ask(m, &msg, 0, NONE, 0, NULL);
+    k = find(m, (uint32_t)space, request);
+    if (!err && k &&
+        (generation == MMX_UNKNOWN ||
+            (k->state == TICKET_HELD && k->generation == generation)))
+        drop(m, k);
+    client_unlock(m);
+    return err;
+}
+
+int mmx_ticket_query(
+    mmx *m, int space, const char *request, int timeout_ms, struct mmx_seq *out)
+{
+    struct local_msg msg = {.type = LOCAL_TICKET_QUERY};
+    struct client_reply r = {.fd = -1};
+    int err;
+
+    if (!out)
+        return -MMX_E_MALFORMED;
+    err = enter(m, space, request, &msg.ticket_query.space);
+    if (err)
+        return err;
+    msg.ticket_query.request = span_str(request);
+    err = client_call(m, &msg, &r, timeout_ms);
+    client_unlock(m);
+    if (!err)
+        *out = r.a == NONE ? (struct mmx_seq){0, 0, 0}
+                           : (struct mmx_seq){1, r.a, r.b};
+    return err;
+}
