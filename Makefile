@@ -72,7 +72,9 @@ ALL_OBJ := $(BASE) $(CORE) $(IO) $(NODE) $(CLIENT)
 CMDS := $(patsubst cmd/%.c,$(B)/%,$(wildcard cmd/*.c))
 UNIT := $(patsubst %.c,$(B)/%,$(wildcard test/unit/*_test.c))
 CONTRACT := $(patsubst %.c,$(B)/%,$(wildcard test/contract/*_test.c))
+WATCH := $(B)/test/preload/malloc_watch.so
 SIM := $(if $(wildcard test/sim/*.c),$(B)/test/sim/sim)
+SAMPLE := $(B)/test/sample/consumer
 FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard test/fuzz/*_fuzz.c))
 
 .PHONY: all
@@ -113,6 +115,14 @@ $(UNIT) $(CONTRACT): $(B)/%: $(B)/%.o $(call src,test/*.c) $(B)/mmx.a $(B)/libmm
 $(DOUBLE): $(call src,test/double/*.c)
 	$(CC) $(LDFLAGS) -shared -Wl,-soname,$(@F) $^ -o $@ -lpthread
 
+# Counts the allocations that a daemon itself makes, for one test.
+$(WATCH): $(call src,test/preload/*.c)
+	$(CC) $(LDFLAGS) -shared $^ -o $@
+
+# As a user of the library: nothing of ours but libmmx.
+$(SAMPLE): $(call src,test/sample/*.c) $(B)/libmmx.a
+	$(CC) $(LDFLAGS) $^ -o $@ -lpthread
+
 $(SIM): $(call src,test/sim/*.c) $(BASE) $(CORE)
 	$(CC) $(LDFLAGS) $^ -o $@
 
@@ -143,7 +153,7 @@ bench: all
 
 # --- what CI adds ----------------------------------------------------------
 .PHONY: lint format fuzz fuzzers tests
-tests: all $(UNIT) $(CONTRACT) $(SIM) $(DOUBLE)
+tests: all $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(DOUBLE) $(SAMPLE)
 
 fuzzers: $(FUZZERS)
 
