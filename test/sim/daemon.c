@@ -487,6 +487,7 @@ struct seek {
     struct shower s;
     const char *name;
     uint64_t found;
+    bool here;
 };
 
 static void seek_row(struct shower *s)
@@ -494,18 +495,20 @@ static void seek_row(struct shower *s)
     (void)s;
 }
 
+/* Counters are rows of a name and a value. */
 static void seek_text(struct shower *s, const char *name, const char *value)
 {
-    (void)s;
-    (void)name;
-    (void)value;
+    struct seek *k = CONTAINER_OF(s, struct seek, s);
+
+    if (strcmp(name, "name") == 0)
+        k->here = strcmp(value, k->name) == 0;
 }
 
 static void seek_number(struct shower *s, const char *name, uint64_t value)
 {
     struct seek *k = CONTAINER_OF(s, struct seek, s);
 
-    if (strcmp(name, k->name) == 0)
+    if (strcmp(name, k->name) == 0 || (k->here && strcmp(name, "value") == 0))
         k->found = value;
 }
 
@@ -546,7 +549,8 @@ void daemons_print(void)
 
 uint64_t daemon_number(struct daemon *d, const char *what, const char *name)
 {
-    struct seek k = {{seek_row, seek_text, seek_number}, name, UINT64_MAX};
+    struct seek k = {
+        {seek_row, seek_text, seek_number}, name, UINT64_MAX, false};
     bool known = d->ops->show(d->brain, what, W.now_ns, &k.s);
 
     CHECK(known, "%s shows no %s", d->conf->name, what);

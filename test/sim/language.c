@@ -184,6 +184,10 @@ static void cons_acts(struct cons *c)
 {
     struct handle *h = c->h[0];
 
+    /* A reader that died before it attached is missed: another one comes. */
+    for (uint32_t i = 1; i < c->conns; i++)
+        if (c->h[i] && !c->h[i]->released && !c->h[i]->refused && gone(c->h[i]))
+            c->h[i] = NULL;
     for (uint32_t i = 1; i < c->conns; i++)
         if (!c->h[i] && (c->requested || chance(50)) &&
             (W.healing || chance(200)))
@@ -213,8 +217,8 @@ static void cons_acts(struct cons *c)
                         c->h[i], c->h[i]->given, c->h[i]->shown, "at the end");
                 handle_release(c->h[i], ROWS_UNKNOWN);
             }
-    for (uint32_t i = 1; i < c->conns && !h->refused; i++)
-        if (!c->h[i] && h->seen_ready)
+    for (uint32_t i = 1; i < c->conns && !h->refused && !h->seen_failed; i++)
+        if (!c->h[i])
             return; /* a reader was announced and has still to come */
     c->over = all_gone(c);
 }
