@@ -1,0 +1,382 @@
+/* shard_gpu_test.c - whole shards over data_mem with pools on a GPU, at either
+ * end or both, over the driver's double: every byte of a room at its place,
+ * slow copies, messages that are fetched, a GPU that is lost in between. */
+#include "node/shard.h"
+#include "test/gpu.h"
+#include "test/t.h"
+
+#include "core/landing.h"
+#include "core/sending.h"
+
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#define KIB      1024u
+#define SLOTS    64
+#define LIMIT_NS (10 * NS_PER_S)
+#define LAYOUT   "embedding:bf16:256,ids:i32:1,pos:i32:3"
+
+/* One side: its pool, and a copy of all its bytes for the test to look at. */
+struct side {
+    struct shard *shard;
+    struct shard_pool pool;
+    struct mem mem;
+    uint8_t *bytes;
+};
+
+static struct world {
+    struct side e, l;
+    struct wake wake;
+    uint32_t landed[SLOTS], land_quiet, send_quiet, lost;
+} w;
+
+static void pool_make(
+    struct side *s, const char *kind, uint32_t blocks, uint32_t block_rows)
+{
+    struct mem_opt opt = {
+        .name = "test", .kind = kind, .numa_node = -1, .engines_write = true};
+    uint32_t at;
+
+    s->pool.blocks = blocks;
+    s->pool.block_rows = block_rows;
+    T_OK(layout_parse(span_str(LAYOUT), &s->pool.layout, &at));
+    T_TRUE(layout_place(&s->pool.layout, (uint64_t)blocks * block_rows, 4096,
+        s->pool.offsets, &opt.bytes));
+    T_OK(mem_kind(kind)->open(&s->mem, &opt));
+    s->pool.mem = &s->mem;
+    s->bytes = calloc(1, s->mem.bytes);
+    T_TRUE(s->bytes != NULL);
+}
+
+static void side_start(struct side *s, uint8_t role, uint32_t sender_segment,
+    uint32_t receiver_segment)
+{
+    struct shard_conf c = {.carrier = &data_mem,
+        .data = {.segment_bytes =
+                     role == ROLE_ENCODED ? sender_segment : receiver_segment,
+            .stall_ms = 4000},
+        .role = role,
+        .count = 1,
+        .slots = SLOTS,
+        .peers = 4,
+        .window_bytes = 4096 * KIB,
+        .ring_records = 4096,
+        .cpu = -1,
+        .pools = &s->pool,
+        .pools_count = 1,
+        .wake = &w.wake};
+
+    T_OK(shard_start(&s->shard, &c));
+}
+
+static void start(const char *from, const char *to, uint32_t segment)
+{
+    uint8_t blob[8192];
+    struct writer b = writer_of(blob, sizeof(blob));
+
+    gpu_use();
+    T_OK(wake_init(&w.wake));
+    pool_make(&w.e, from, 512, 16);
+    pool_make(&w.l, to, 2048, 8);
+    side_start(&w.e, ROLE_ENCODED, segment, segment);
+    side_start(&w.l, ROLE_LANGD, segment, segment);
+    put_span(&b, shard_address(w.l.shard), 2, 4096);
+    T_TRUE(shard_peer(w.e.shard, 1, span_of(b.p, b.len), segment));
+    T_TRUE(shard_push(
+        w.e.shard, &(struct data_cmd){.type = PEER_OPEN, .peer = 1}));
+    shard_flush(w.e.shard);
+}
+
+static void side_stop(struct side *s)
+{
+    shard_stop(&s->shard);
+    s->mem.ops->close(&s->mem);
+    free(s->bytes);
+}
+
+static void stop(void)
+{
+    side_stop(&w.e);
+    side_stop(&w.l);
+    wake_fini(&w.wake);
+    if (gpu_real())
+        return;
+    T_EQ_I64(gpu_get("streams"), 0);
+    T_EQ_I64(gpu_get("events"), 0);
+    T_EQ_I64(gpu_get("created"), 0);
+}
+
+/* --- notes ---------------------------------------------------------------- */
+static void drain(struct shard *s)
+{
+    struct data_note n;
+
+    while (s && shard_note(s, &n)) {
+        if (n.type == NOTE_LANDED)
+            w.landed[n.slot] += n.rows;
+        else if (n.type == NOTE_LAND_QUIET)
+            w.land_quiet++;
+        else if (n.type == NOTE_SEND_QUIET)
+            w.send_quiet++;
+        else if (n.type == NOTE_POOL_LOST)
+            w.lost++;
+        else
+            T_FAIL("note of type %u", n.type);
+    }
+}
+
+static void wait_for(const uint32_t *value, uint32_t wanted)
+{
+    uint64_t end = t_now_ns() + LIMIT_NS;
+
+    for (;;) {
+        struct pollfd fd = {.fd = w.wake.fd, .events = POLLIN};
+
+        drain(w.e.shard);
+        drain(w.l.shard);
+        if (*value >= wanted)
+            return;
+        T_CHECK(t_now_ns() < end, "%u of %u, %u lost", *value, wanted, w.lost);
+        wake_sleep(&w.wake);
+        drain(w.e.shard);
+        drain(w.l.shard);
+        if (*value < wanted)
+            poll(&fd, 1, 50);
+        wake_clear(&w.wake);
+    }
+}
+
+/* --- rows ----------------------------------------------------------------- */
+static uint8_t *row_of(struct side *s, uint32_t f, uint64_t row)
+{
+    return s->bytes + s->pool.offsets[f] +
+           row * s->pool.layout.fields[f].row_bytes;
+}
+
+/* Every row, field and room has bytes of its own. */
+static uint8_t byte_of(uint64_t g, uint32_t f, uint64_t row, uint32_t i)
+{
+    uint64_t x = g * 1000003 + f * 100003 + row;
+
+    return (uint8_t)((x * UINT64_C(0x9e3779b97f4a7c15)) >> (i % 56));
+}
+
+static void source_fill(uint64_t g, uint32_t block, uint32_t rows)
+{
+    for (uint32_t f = 0; f < w.e.pool.layout.count; f++)
+        for (uint32_t r = 0; r < rows; r++)
+            for (uint32_t i = 0; i < w.e.pool.layout.fields[f].row_bytes; i++)
+                row_of(&w.e, f, (uint64_t)block * 16 + r)[i] =
+                    byte_of(g, f, r, i);
+}
+
+/* The pool's memory as `bytes` has it, or the other way round. */
+static void source_write(void)
+{
+    if (w.e.mem.gpu)
+        gpu_write(w.e.mem.gpu, w.e.mem.device, w.e.bytes, w.e.mem.bytes);
+    else
+        memcpy(w.e.mem.base, w.e.bytes, w.e.mem.bytes);
+}
+
+static void place_read(void)
+{
+    if (w.l.mem.gpu)
+        gpu_read(w.l.mem.gpu, w.l.bytes, w.l.mem.device, w.l.mem.bytes);
+    else
+        memcpy(w.l.bytes, w.l.mem.base, w.l.mem.bytes);
+}
+
+static void place_check(uint64_t g, uint32_t block, uint32_t rows)
+{
+    for (uint32_t f = 0; f < w.l.pool.layout.count; f++)
+        for (uint32_t r = 0; r < rows; r++)
+            for (uint32_t i = 0; i < w.l.pool.layout.fields[f].row_bytes; i++) {
+                uint8_t got = row_of(&w.l, f, (uint64_t)block * 8 + r)[i];
+
+                T_CHECK(got == byte_of(g, f, r, i),
+                    "room %llu field %u row %u byte %u is %u, not %u",
+                    (unsigned long long)g, f, r, i, got, byte_of(g, f, r, i));
+            }
+}
+
+/* --- rooms ---------------------------------------------------------------- */
+static void push(struct side *s, uint8_t type, uint64_t g, uint32_t a,
+    uint32_t b, uint32_t total)
+{
+    const struct shard_pool *p = &w.l.pool;
+    uint32_t unit = layout_unit_rows(&p->layout, p->block_rows);
+    struct data_cmd c = {.type = type,
+        .slot = (uint32_t)(g % SLOTS),
+        .generation = g,
+        .room = g ^ 0x5555,
+        .peer = 1,
+        .unit_rows = unit,
+        .part_rows = layout_part_rows(&p->layout, unit),
+        .total = total,
+        .reply = true,
+        .a = a,
+        .b = b};
+
+    T_TRUE(shard_push(s->shard, &c));
+    shard_flush(s->shard);
+}
+
+static void room(uint64_t g, uint32_t from, uint32_t to, uint32_t rows)
+{
+    push(&w.l, LAND_OPEN, g, 0, 0, ROWS_UNKNOWN);
+    push(&w.l, LAND_RUN, g, to, div_up(rows, 8), ROWS_UNKNOWN);
+    push(&w.e, SEND_OPEN, g, 0, 0, rows);
+    push(&w.e, SEND_RUN, g, from, div_up(rows, 16), ROWS_UNKNOWN);
+    push(&w.e, SEND_LIMIT, g, rows, 0, rows);
+}
+
+static void close_room(uint64_t g, uint32_t quiets)
+{
+    push(&w.e, SEND_CLOSE, g, 0, 0, ROWS_UNKNOWN);
+    push(&w.l, LAND_CLOSE, g, 0, 0, ROWS_UNKNOWN);
+    wait_for(&w.send_quiet, quiets);
+    wait_for(&w.land_quiet, quiets);
+}
+
+static void moves(const char *from, const char *to, uint32_t segment)
+{
+    start(from, to, segment);
+    source_fill(1, 3, 4001);
+    source_fill(2, 300, 77);
+    source_write();
+    room(1, 3, 7, 4001);
+    room(2, 300, 1000, 77);
+    wait_for(&w.landed[1], 4001);
+    wait_for(&w.landed[2], 77);
+    T_EQ_U64(w.landed[1], 4001);
+    T_EQ_U64(w.landed[2], 77);
+    place_read();
+    place_check(1, 7, 4001);
+    place_check(2, 1000, 77);
+    close_room(1, 1);
+    close_room(2, 2);
+    T_EQ_U64(w.lost, 0);
+    stop();
+}
+
+TEST_LIMIT(gpu_to_gpu, 40)
+{
+    moves("cuda:0", "cuda:0", 256 * KIB);
+}
+
+TEST_LIMIT(gpu_to_another_gpu, 40)
+{
+    gpu_use();
+    gpu_double_only(); /* not every host has two */
+    moves("cuda:0", "cuda:1", 256 * KIB);
+}
+
+TEST_LIMIT(host_to_gpu, 40)
+{
+    moves("host", "cuda:0", 256 * KIB);
+}
+
+TEST_LIMIT(gpu_to_host, 40)
+{
+    moves("cuda:0", "host", 256 * KIB);
+}
+
+TEST_LIMIT(small_messages, 40)
+{
+    moves("cuda:0", "cuda:0", 32 * KIB);
+}
+
+TEST_LIMIT(slow_copies_hold_back_and_lose_nothing, 60)
+{
+    gpu_use();
+    gpu_double_only();
+    gpu_set("delay_us", 3000);
+    moves("cuda:0", "cuda:1", 256 * KIB);
+}
+
+/* A landing is not told before its copy is over. */
+TEST(nothing_has_landed_before_it_is_on_the_gpu)
+{
+    uint64_t sent = 0;
+    uint64_t end;
+
+    gpu_use();
+    gpu_double_only();
+    start("host", "cuda:0", 64 * KIB);
+    source_fill(1, 0, 500);
+    source_write();
+    gpu_set("hold", 1);
+    room(1, 0, 0, 500);
+    end = t_now_ns() + 2 * NS_PER_S;
+    while (sent < 500 * 528 && t_now_ns() < end)
+        sent = atomic_load(&shard_stats(w.e.shard)->bytes_sent);
+    T_EQ_U64(sent, 500 * 528);
+    push(&w.e, SEND_CLOSE, 1, 0, 0, ROWS_UNKNOWN);
+    wait_for(&w.send_quiet, 1); /* all of it has arrived */
+    push(&w.l, LAND_CLOSE, 1, 0, 0, ROWS_UNKNOWN);
+    drain(w.l.shard);
+    T_EQ_U64(w.landed[1], 0);
+    T_EQ_U64(w.land_quiet, 0); /* the blocks are not free either */
+    gpu_set("hold", 0);
+    wait_for(&w.land_quiet, 1);
+    stop();
+}
+
+static void lose(const char *from, const char *to)
+{
+    gpu_use();
+    gpu_double_only();
+    start(from, to, 64 * KIB);
+    source_fill(1, 0, 2000);
+    source_write();
+    gpu_set("fail_copy", 3);
+    room(1, 0, 0, 2000);
+    wait_for(&w.lost, strcmp(from, to) == 0 ? 2 : 1);
+    push(&w.e, SEND_CLOSE, 1, 0, 0, ROWS_UNKNOWN);
+    push(&w.l, LAND_CLOSE, 1, 0, 0, ROWS_UNKNOWN);
+    wait_for(&w.send_quiet, 1); /* nobody waits for ever */
+    wait_for(&w.land_quiet, 1);
+    T_TRUE(w.landed[1] < 2000);
+    side_stop(&w.e);
+    side_stop(&w.l);
+    wake_fini(&w.wake);
+}
+
+TEST(a_source_gpu_that_is_lost)
+{
+    lose("cuda:0", "host");
+}
+
+TEST(a_destination_gpu_that_is_lost)
+{
+    lose("host", "cuda:0");
+}
+
+/* The sender's segments are larger than the receiver's pieces: messages are
+ * fetched into pinned memory. */
+TEST_LIMIT(fetched_messages, 40)
+{
+    uint8_t blob[8192];
+    struct writer b = writer_of(blob, sizeof(blob));
+
+    gpu_use();
+    T_OK(wake_init(&w.wake));
+    pool_make(&w.e, "cuda:0", 512, 16);
+    pool_make(&w.l, "cuda:0", 2048, 8);
+    side_start(&w.e, ROLE_ENCODED, 128 * KIB, 16 * KIB);
+    side_start(&w.l, ROLE_LANGD, 128 * KIB, 16 * KIB);
+    put_span(&b, shard_address(w.l.shard), 2, 4096);
+    T_TRUE(shard_peer(w.e.shard, 1, span_of(b.p, b.len), 128 * KIB));
+    T_TRUE(shard_push(
+        w.e.shard, &(struct data_cmd){.type = PEER_OPEN, .peer = 1}));
+    source_fill(1, 3, 2001);
+    source_write();
+    room(1, 3, 7, 2001);
+    wait_for(&w.landed[1], 2001);
+    place_read();
+    place_check(1, 7, 2001);
+    close_room(1, 1);
+    stop();
+}
