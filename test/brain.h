@@ -1,0 +1,84 @@
+/* brain.h - for unit tests of the brains: one brain with a config, stepped by
+ * hand, and what it asked for. The test plays body, shards, engines and peers;
+ * nothing of the core is replaced. After every step the brain's own check of
+ * itself runs. What a call collected is valid until the next call. */
+#ifndef MMX_TEST_BRAIN_H
+#define MMX_TEST_BRAIN_H
+
+#include "core/brain.h"
+#include "test/t.h"
+
+#define BRAIN_EPOCH UINT64_C(0xb0a1)
+#define PEER_EPOCH  UINT64_C(0xfee1)
+#define MAX_ACTS    8192
+
+struct brain {
+    const struct brain_ops *ops;
+    void *is;
+    struct conf conf;
+    struct brain_conf bc;
+    struct out out;
+    uint64_t now_ns;
+    bool noisy; /* shards do not answer by themselves */
+    uint32_t waiting_count;
+    struct data_note waiting[256]; /* what noisy shards owe */
+
+    /* What the last call collected. */
+    struct action acts[MAX_ACTS];
+    uint32_t acts_count;
+    uint8_t bytes[4u << 20];
+    size_t bytes_len;
+    uint64_t cells[8][64];
+    struct local_msg event; /* of brain_event */
+    uint8_t event_bytes[LOCAL_PACKET_MAX];
+};
+
+/* settings: "key=value", ended by NULL; over one pool `main` of 16 blocks of 8
+ * rows, "x:u8:4096", so that a unit is a block. One shard. */
+struct brain *brain_make(uint8_t role, const char *const *settings);
+#define BRAIN(role, ...)                                                       \
+    brain_make(role, (const char *const[]){__VA_ARGS__, NULL})
+
+/* Steps, with as many EV_MORE as are asked for. */
+void brain_step(struct brain *b, struct event *ev);
+/* Lets so much time pass, with EV_TIME when it is due. */
+void brain_pass(struct brain *b, uint64_t ms);
+/* The oldest owed note of a noisy shard; false: none. */
+bool brain_quiet(struct brain *b);
+
+/* --- engines --- */
+/* Connects and says HELLO; the session of the same name is the same. */
+void brain_conn(struct brain *b, uint32_t conn, const char *session);
+/* Sends; the answer's reason. brain_answer() has the rest. */
+enum err brain_say(struct brain *b, uint32_t conn, struct local_msg m);
+const struct local_answer *brain_answer(struct brain *b);
+/* The next event of the connection in b->event; NULL: none. */
+const struct local_event *brain_event(struct brain *b, uint32_t conn);
+/* Pulls all; the bits of the room's `what` together. */
+uint16_t brain_events(struct brain *b, uint32_t conn, uint32_t cell);
+void brain_end(struct brain *b, uint32_t conn);  /* end of file */
+void brain_dead(struct brain *b, uint32_t conn); /* no process any more */
+unsigned brain_state(const struct brain *b, uint32_t conn, uint32_t cell);
+unsigned brain_reason(const struct brain *b, uint32_t conn, uint32_t cell);
+
+/* --- the other daemon --- */
+void brain_hello(
+    struct brain *b, uint32_t link, const char *name, uint64_t epoch);
+/* From the peer that said HELLO last on the link. */
+void brain_hear(struct brain *b, uint32_t link, struct peer_msg m);
+/* The i-th message of the type among what was collected, NULL: none. Counts
+ * from the end for i < 0. */
+const struct peer_msg *brain_said(struct brain *b, enum peer_type type, int i);
+uint32_t brain_said_count(struct brain *b, enum peer_type type);
+/* The last command of the type, NULL: none. */
+const struct data_cmd *brain_cmd(const struct brain *b, uint8_t type);
+
+void brain_landed(struct brain *b, const struct data_cmd *open, uint32_t first,
+    uint32_t rows);
+uint64_t brain_stat(struct brain *b, const char *name);
+uint64_t brain_shown(
+    struct brain *b, const char *what, const char *name, uint32_t row);
+uint32_t brain_free(const struct brain *b);
+uint32_t brain_acts(const struct brain *b, uint8_t type);
+
+#endif

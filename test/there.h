@@ -1,0 +1,38 @@
+/* there.h - words for tests of the language side: what its engines say, and a
+ * room as the encoder at link 0 knows it. Cells carry the tag cell + 100. */
+#ifndef MMX_TEST_THERE_H
+#define MMX_TEST_THERE_H
+
+#include "test/brain.h"
+
+/* A room as the encoder knows it. */
+struct there {
+    uint64_t room, generation;
+    struct data_cmd open; /* what the shards were told last */
+};
+
+struct local_msg request(uint64_t room, uint32_t cell, uint8_t mode);
+struct local_msg attach(uint64_t room, uint32_t cell, uint8_t rights);
+struct local_msg release(uint32_t cell, uint32_t rows);
+struct local_msg abort_of(uint32_t cell);
+struct peer_msg about(const struct there *t, enum peer_type type);
+struct peer_msg length(
+    const struct there *t, uint32_t total, uint32_t max_rows, bool aux);
+struct peer_msg state(const struct there *t, enum peer_type answers,
+    uint32_t attempt, uint32_t granted);
+struct peer_msg want(const struct there *t, uint32_t attempt, uint32_t granted,
+    uint32_t committed);
+/* With engine 0 of session "s"; up: the encoder `enc` is there. */
+struct brain *langd(const char *a, const char *b);
+struct brain *langd_up(const char *a, const char *b);
+/* Takes the attempt that the shards were told of, if they were. */
+void told(struct brain *l, struct there *t);
+/* Requests, and answers INIT as the encoder. */
+struct there ask(struct brain *l, uint32_t conn, struct local_msg m);
+struct there ask_room(struct brain *l, uint64_t room, uint32_t cell);
+/* Announced, granted and landed whole. */
+void fill(struct brain *l, struct there *t, uint32_t total);
+/* Blocks that the runs of an event cover. */
+uint32_t there_blocks(const struct local_event *e);
+
+#endif

@@ -1,0 +1,593 @@
+/* langd_test.c - the language side's brain against the rules of a room, one
+ * case per rule. Blocks and units are 8 rows, the pool has 16, a default grant
+ * is 2; the encoder is link 0. */
+#include "test/there.h"
+
+/* --- a room --- */
+TEST(request_then_announce_widened_ready)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+    const struct peer_msg *m;
+
+    T_EQ_U64(brain_free(l), 14);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
+    brain_hear(l, 0, length(&t, 40, 40, true));
+    m = brain_said(l, PEER_STATE, 0);
+    T_EQ_U64(m->state.answers, PEER_LENGTH);
+    T_EQ_U64(m->state.total, 40);
+    T_EQ_U64(m->state.flags, FLAG_AUX);
+    m = brain_said(l, PEER_RESUME, 0);
+    T_EQ_U64(m->resume.attempt, 0);
+    T_EQ_U64(m->resume.granted, 40);
+    T_EQ_U64(brain_stat(l, "widened"), 1);
+    T_EQ_U64(brain_free(l), 11);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_WAITING);
+    brain_landed(l, &t.open, 8, 32);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_TRANSFERRING);
+    T_TRUE(brain_said(l, PEER_ACK, 0) == NULL);
+    brain_landed(l, &t.open, 0, 8);
+    T_EQ_U64(brain_said(l, PEER_ACK, 0)->ack.rows, 40);
+    T_EQ_U64(cell_rows(l->cells[0][0]), 40);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    T_EQ_U64(brain_events(l, 0, 0), EVENT_LENGTH | EVENT_READY);
+    T_EQ_U64(there_blocks(&l->event.event), 5);
+    T_EQ_MEM(l->event.event.aux.p, "aux!", 4);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), 16);
+    T_EQ_U64(brain_stat(l, "rows_moved"), 40);
+    brain_pass(l, 1000);
+    T_TRUE(brain_said_count(l, PEER_ACK) > 1); /* until answered */
+    brain_hear(l, 0, state(&t, PEER_ACK, 0, 40));
+    brain_pass(l, 10000);
+    T_EQ_U64(brain_said_count(l, PEER_ACK), 0);
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
+}
+
+TEST(trim_at_length_is_local)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    l->noisy = true;
+    brain_hear(l, 0, length(&t, 3, 64, true));
+    T_EQ_U64(brain_cmd(l, LAND_TRIM)->a, 8);
+    T_TRUE(brain_said(l, PEER_RESUME, 0) == NULL);
+    T_EQ_U64(brain_free(l), 14); /* a landing may be in them */
+    T_TRUE(brain_quiet(l));
+    T_EQ_U64(brain_free(l), 15);
+    brain_landed(l, &t.open, 0, 3);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(total_zero_is_ready_at_length)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    brain_hear(l, 0, length(&t, 0, 0, true));
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    T_TRUE(brain_said(l, PEER_ACK, 0) != NULL);
+    T_EQ_U64(brain_free(l), 16);
+    T_TRUE(brain_events(l, 0, 0) & EVENT_READY);
+    T_EQ_U64(l->event.event.aux.len, 4);
+}
+
+TEST(ready_needs_rows_and_aux_in_any_order)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    brain_landed(l, &t.open, 0, 8); /* data overtakes LENGTH */
+    brain_landed(l, &t.open, 8, 3);
+    brain_hear(l, 0, length(&t, 11, 16, false));
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_TRANSFERRING);
+    brain_hear(l, 0, length(&t, 11, 16, true));
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(want_is_granted_and_repetitions_change_nothing)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+    uint32_t left;
+
+    brain_hear(l, 0, length(&t, ROWS_UNKNOWN, 64, false));
+    brain_hear(l, 0, want(&t, 0, 16, 24));
+    T_TRUE(brain_said(l, PEER_RESUME, 0)->resume.granted >= 24);
+    T_EQ_U64(brain_stat(l, "wants"), 1);
+    left = brain_free(l);
+    brain_hear(l, 0, want(&t, 0, 16, 24)); /* of the grant before */
+    T_EQ_U64(brain_stat(l, "wants"), 1);
+    T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.answers, PEER_WANT);
+    brain_hear(l, 0, want(&t, 1, 16, 24)); /* no such attempt */
+    T_EQ_U64(brain_stat(l, "stale_attempt"), 1);
+    brain_hear(l, 0, length(&t, ROWS_UNKNOWN, 64, false));
+    T_EQ_U64(brain_free(l), left);
+}
+
+TEST(init_is_repeated_until_answered)
+{
+    struct brain *l = langd_up(NULL, NULL);
+
+    T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
+    brain_pass(l, 1000);
+    T_TRUE(brain_said_count(l, PEER_INIT) >= 3);
+    T_TRUE(brain_stat(l, "retries") >= 3);
+}
+
+TEST(total_never_changes)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    brain_hear(l, 0, length(&t, 12, 16, false));
+    brain_hear(l, 0, length(&t, 13, 16, false));
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_MALFORMED);
+    T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
+}
+
+TEST(total_below_what_came_is_malformed)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    brain_landed(l, &t.open, 8, 8);
+    brain_hear(l, 0, length(&t, 8, 16, true));
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_MALFORMED);
+}
+
+TEST(rows_beyond_the_total_do_not_count)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    brain_hear(l, 0, length(&t, 12, 16, true));
+    brain_landed(l, &t.open, 8, 8); /* the block has 8, the item 4 */
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_MALFORMED);
+}
+
+TEST(absurd_lengths_are_refused)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask(l, 0, request(1, 0, MODE_STREAM));
+
+    brain_hear(l, 0, length(&t, 0xfffffffe, 0xfffffffe, true));
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_MALFORMED);
+    T_EQ_U64(brain_free(l), 16);
+}
+
+TEST(too_large_says_both_numbers)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    brain_hear(l, 0, length(&t, 1000, 1000, false));
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_TOO_LARGE);
+    T_TRUE(brain_events(l, 0, 0) & EVENT_FAILED);
+    T_EQ_U64(l->event.event.a, 1000);
+    T_EQ_U64(l->event.event.b, 128);
+    t = ask_room(l, 2, 1); /* known by its commits only */
+    brain_hear(l, 0, length(&t, ROWS_UNKNOWN, 1000, false));
+    brain_hear(l, 0, want(&t, 0, 16, 129));
+    T_EQ_U64(brain_reason(l, 0, 1), ERR_TOO_LARGE);
+}
+
+/* --- identity --- */
+TEST(key_and_storage_must_agree)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+    struct there t;
+    struct peer_msg m;
+
+    r.request.key.b[0] = 1;
+    t = ask(l, 0, r);
+    m = length(&t, 8, 8, true);
+    m.length.key.b[0] = 2;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_ITEM_MISMATCH);
+    r = request(2, 1, MODE_WHOLE);
+    r.request.storage = STORAGE_PROMPT;
+    t = ask(l, 0, r);
+    brain_hear(l, 0, length(&t, 8, 8, true));
+    T_EQ_U64(brain_reason(l, 0, 1), ERR_ITEM_MISMATCH);
+}
+
+TEST(second_owner_of_a_key_is_refused)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    brain_conn(l, 1, "other");
+    T_ERR(brain_say(l, 1, request(1, 0, MODE_WHOLE)), ERR_DUPLICATE_ROOM);
+    fill(l, &t, 8); /* the first is unharmed */
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    T_OK(brain_say(l, 1, request(1, 0, MODE_WHOLE))); /* a new generation */
+    T_TRUE(brain_said(l, PEER_INIT, 0)->generation != t.generation);
+}
+
+TEST(unknown_generation_is_stale)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = {.room = 5, .generation = 12345};
+    const struct peer_msg *m;
+
+    brain_hear(l, 0, length(&t, 8, 8, true));
+    m = brain_said(l, PEER_STATE, 0);
+    T_EQ_U64(m->state.state, ROOM_FAILED);
+    T_EQ_U64(m->state.reason, ERR_STALE);
+    T_EQ_U64(brain_stat(l, "stale_generation"), 1);
+    T_EQ_U64(brain_free(l), 16);
+}
+
+TEST(ready_wins_over_failed)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg m = about(&t, PEER_FAILED);
+
+    fill(l, &t, 8);
+    m.failed.reason = ERR_ENGINE_LOST;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.state, ROOM_SUCCESS);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    brain_hear(l, 0, state(&t, PEER_ACK, 0, 8));
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    brain_hear(l, 0, m); /* the room is forgotten, its end is not */
+    T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.state, ROOM_SUCCESS);
+}
+
+TEST(failed_ends_the_room_and_is_answered)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg m = about(&t, PEER_FAILED);
+
+    m.failed.reason = ERR_UNKNOWN_ROOM;
+    m.failed.text = span_str("encode again");
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.state, ROOM_FAILED);
+    T_TRUE(brain_said(l, PEER_ABORT, 0) == NULL);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_UNKNOWN_ROOM);
+    T_EQ_U64(brain_free(l), 16);
+}
+
+TEST(another_epoch_changes_nothing)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg m = length(&t, 8, 8, true);
+
+    m.to_epoch = 99;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_said(l, PEER_NACK, 0)->nack.reason, ERR_STALE);
+    T_EQ_U64(brain_said_count(l, PEER_HELLO), 1);
+    m = length(&t, 8, 8, true);
+    m.from_epoch = 98;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_stat(l, "stale_epoch"), 2);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
+}
+
+TEST(new_epoch_ends_rooms_ready_rows_stay)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
+
+    (void)b;
+    fill(l, &a, 8);
+    brain_hello(l, 0, "enc", PEER_EPOCH + 1);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    T_EQ_U64(brain_reason(l, 0, 1), ERR_PEER_LOST);
+    T_EQ_U64(brain_free(l), 15);
+    T_TRUE(brain_cmd(l, PEER_CLOSE) != NULL);
+    T_OK(brain_say(l, 0, request(3, 2, MODE_WHOLE))); /* works at once */
+    T_EQ_U64(brain_said(l, PEER_INIT, 0)->to_epoch, PEER_EPOCH + 1);
+}
+
+TEST(silence_is_lost_only_after_a_while)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct event down = {.type = EV_LINK_DOWN, .link = 0};
+    struct there t = ask_room(l, 1, 0);
+
+    brain_step(l, &down);
+    brain_pass(l, 400);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    /* It may have given us up: it is asked, and says so. */
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->generation, t.generation);
+    brain_pass(l, 1000);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
+    brain_step(l, &down);
+    brain_pass(l, 600);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
+}
+
+TEST(what_is_forgotten_there_is_not_begun_anew)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg nack = about(&t, PEER_NACK);
+
+    nack.nack.answers = PEER_RESUME;
+    nack.nack.reason = ERR_STALE;
+    for (unsigned i = 0; i < 3; i++) {
+        T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
+        brain_hear(l, 0, nack);
+        T_TRUE(brain_said(l, PEER_INIT, 0) == NULL);
+    }
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_STALE);
+}
+
+/* --- attempts --- */
+TEST(broken_endpoint_raises_the_attempt_three_times)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg m = about(&t, PEER_BROKEN);
+
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    for (uint32_t i = 0; i < 3; i++) {
+        l->noisy = true;
+        m.broken.attempt = i;
+        brain_hear(l, 0, m);
+        T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.answers, PEER_BROKEN);
+        /* Nothing may come before the shards have closed the last one. */
+        T_TRUE(brain_said(l, PEER_RESUME, 0) == NULL);
+        T_TRUE(brain_quiet(l));
+        T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.attempt, i + 1);
+        T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 16);
+        T_EQ_U64(brain_free(l), 14); /* the blocks stay with the room */
+        told(l, &t);
+        T_EQ_U64(t.open.attempt, i + 1);
+        brain_hear(l, 0, m); /* again: an attempt that is over */
+        T_TRUE(brain_cmd(l, LAND_CLOSE) == NULL);
+        l->noisy = false;
+    }
+    brain_landed(l, &t.open, 0, 8);
+    m.broken.attempt = 3;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
+    T_EQ_U64(brain_stat(l, "broken"), 4);
+    T_EQ_U64(brain_free(l), 16);
+}
+
+TEST(rows_of_an_older_attempt_do_not_count)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct data_cmd old = t.open;
+    struct peer_msg m = about(&t, PEER_BROKEN);
+
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    brain_hear(l, 0, m);
+    told(l, &t);
+    brain_landed(l, &old, 0, 8);
+    brain_landed(l, &old, 8, 8);
+    T_TRUE(brain_state(l, 0, 0) != ROOM_SUCCESS);
+    brain_landed(l, &t.open, 0, 16);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+}
+
+/* --- stream --- */
+TEST(stream_shows_and_frees_a_prefix)
+{
+    struct brain *l = langd_up("pools[0].max_room_blocks=4", NULL);
+    struct there t;
+
+    T_OK(brain_say(l, 0, request(1, 0, MODE_STREAM)));
+    T_TRUE(brain_answer(l)->a >= 16); /* stream_rows: at least two blocks */
+    t = (struct there){1, brain_said(l, PEER_INIT, 0)->generation, {0}};
+    T_EQ_U64(brain_said(l, PEER_INIT, 0)->init.flags, FLAG_STREAM);
+    told(l, &t);
+    brain_hear(l, 0, state(&t, PEER_INIT, 0, 32));
+    brain_hear(l, 0, length(&t, 64, 64, true));
+    brain_landed(l, &t.open, 8, 8);
+    T_FALSE(brain_events(l, 0, 0) & EVENT_LANDED);
+    brain_landed(l, &t.open, 0, 8);
+    T_TRUE(brain_events(l, 0, 0) & EVENT_LANDED);
+    T_EQ_U64(l->event.event.rows, 16);
+    T_ERR(brain_say(l, 0, release(0, 17)), ERR_MALFORMED);
+    T_EQ_U64(brain_answer(l)->b, 16);
+    T_OK(brain_say(l, 0, release(0, 9)));
+    T_EQ_U64(brain_cmd(l, LAND_BASE)->a, 8);
+    T_ERR(brain_say(l, 0, release(0, 8)), ERR_MALFORMED); /* never shrinks */
+    brain_hear(l, 0, want(&t, 0, 32, 64));
+    T_TRUE(brain_said(l, PEER_RESUME, 0) != NULL ||
+           brain_shown(l, "rooms", "granted", 0) >= 40);
+    T_EQ_U64(brain_shown(l, "rooms", "blocks", 0), 4);
+}
+
+TEST(stream_prefix_ends_where_the_item_does)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask(l, 0, request(1, 0, MODE_STREAM));
+
+    brain_hear(l, 0, length(&t, ROWS_UNKNOWN, 64, false));
+    brain_landed(l, &t.open, 8, 3); /* the end, before the total is known */
+    brain_landed(l, &t.open, 0, 8);
+    T_EQ_U64(cell_rows(l->cells[0][0]), 11);
+    brain_hear(l, 0, length(&t, 11, 64, true));
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(stream_waits_for_the_slowest_reader_while_it_lives)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct local_msg r = request(1, 0, MODE_STREAM);
+    struct there t;
+
+    brain_conn(l, 1, "s");
+    r.request.readers = 1;
+    t = ask(l, 0, r);
+    T_OK(brain_say(l, 1, attach(1, 5, RIGHT_READ)));
+    brain_hear(l, 0, length(&t, 64, 64, true));
+    told(l, &t);
+    brain_landed(l, &t.open, 0, 24);
+    (void)brain_events(l, 0, 0);
+    (void)brain_events(l, 1, 5);
+    T_OK(brain_say(l, 0, release(0, 24)));
+    T_TRUE(brain_cmd(l, LAND_BASE) == NULL);
+    T_OK(brain_say(l, 1, release(5, 8)));
+    T_EQ_U64(brain_cmd(l, LAND_BASE)->a, 8);
+    brain_end(l, 1); /* it may still read */
+    T_TRUE(brain_cmd(l, LAND_BASE) == NULL);
+    brain_dead(l, 1);
+    T_EQ_U64(brain_cmd(l, LAND_BASE)->a, 24);
+}
+
+TEST(exposed_rows_stay_when_the_endpoint_breaks)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask(l, 0, request(1, 0, MODE_STREAM));
+    struct peer_msg m = about(&t, PEER_BROKEN);
+
+    brain_hear(l, 0, length(&t, 64, 64, true));
+    brain_landed(l, &t.open, 0, 16);
+    T_EQ_U64(cell_rows(l->cells[0][0]), 16);
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.from, 16);
+    T_EQ_U64(cell_rows(l->cells[0][0]), 16);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_TRANSFERRING);
+}
+
+/* --- fences --- */
+TEST(blocks_wait_for_owner_and_readers)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+    struct there t;
+
+    brain_conn(l, 1, "s");
+    T_OK(brain_say(l, 1, attach(1, 5, RIGHT_READ))); /* before the request */
+    r.request.readers = 2;
+    t = ask(l, 0, r);
+    fill(l, &t, 8);
+    brain_conn(l, 2, "s");
+    T_OK(brain_say(l, 2, attach(1, 6, RIGHT_READ))); /* after READY */
+    T_TRUE(brain_events(l, 1, 5) & EVENT_READY);
+    T_TRUE(brain_events(l, 2, 6) & EVENT_READY);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), 15);
+    T_OK(brain_say(l, 2, release(6, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), 16);
+}
+
+TEST(no_deadline_or_abort_takes_blocks_from_a_reader)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask(l, 0, request(1, 0, MODE_STREAM));
+
+    brain_hear(l, 0, length(&t, 64, 64, true));
+    brain_landed(l, &t.open, 0, 16);
+    T_TRUE(brain_events(l, 0, 0) & EVENT_LANDED); /* now it is shown */
+    T_OK(brain_say(l, 0, abort_of(0)));
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
+    T_TRUE(brain_free(l) < 16);
+    T_TRUE(brain_shown(l, "pools", "quarantined", 0) > 0);
+    brain_pass(l, 3600000);
+    brain_end(l, 0); /* end of file is not death */
+    T_TRUE(brain_free(l) < 16);
+    brain_dead(l, 0);
+    T_EQ_U64(brain_free(l), 16);
+}
+
+TEST(blocks_of_a_failed_room_wait_for_landings)
+{
+    struct brain *l = langd_up(NULL, NULL);
+
+    (void)ask_room(l, 1, 0);
+    l->noisy = true;
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), 14);
+    T_TRUE(brain_quiet(l));
+    T_EQ_U64(brain_free(l), 16);
+    T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
+    brain_pass(l, 1000); /* and does not wait for DRAINED */
+    T_TRUE(brain_said_count(l, PEER_ABORT) >= 2);
+}
+
+/* --- deadlines --- */
+TEST(bootstrap_and_total)
+{
+    struct brain *l = langd_up("timeouts.bootstrap=1s", "timeouts.total=2s");
+    struct there t = ask_room(l, 1, 0);
+
+    (void)t;
+    brain_pass(l, 1100);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_TIMEOUT);
+    t = ask_room(l, 2, 1);
+    brain_hear(l, 0, length(&t, 8, 8, true));
+    brain_pass(l, 1100);
+    T_EQ_U64(brain_state(l, 0, 1), ROOM_WAITING);
+    brain_pass(l, 1000);
+    T_EQ_U64(brain_reason(l, 0, 1), ERR_TIMEOUT);
+    T_EQ_U64(brain_stat(l, "deadlines"), 2);
+}
+
+TEST(first_byte_and_progress_need_rows_and_a_grant)
+{
+    struct brain *l =
+        langd_up("timeouts.first_byte=1s", "timeouts.progress=2s");
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg m;
+
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    brain_pass(l, 5000); /* nothing is committed: nobody owes a row */
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_WAITING);
+    m = length(&t, 16, 16, true);
+    m.length.committed = 16;
+    brain_hear(l, 0, m);
+    brain_pass(l, 900);
+    brain_landed(l, &t.open, 0, 8);
+    brain_pass(l, 1900);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_TRANSFERRING);
+    brain_pass(l, 200);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_TIMEOUT);
+}
+
+TEST(first_byte_runs_for_less_than_a_unit)
+{
+    struct brain *l = langd_up("timeouts.first_byte=1s", NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg m = length(&t, 3, 3, true);
+
+    m.length.committed = 3;
+    brain_hear(l, 0, m);
+    brain_pass(l, 1100);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_TIMEOUT);
+}
+
+TEST(consumer_deadline_only_counts)
+{
+    struct brain *l = langd_up("timeouts.consumer=1s", NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    fill(l, &t, 8);
+    brain_pass(l, 1100);
+    T_EQ_U64(brain_stat(l, "consumer_overdue"), 1);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    T_EQ_U64(brain_free(l), 15);
+}
+
+/* --- several destinations --- */
+TEST(one_of_several_gets_no_default_grant)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+    struct there t;
+
+    r.request.required_dst = 2;
+    t = ask(l, 0, r);
+    T_EQ_U64(brain_free(l), 16);
+    brain_hear(l, 0, want(&t, 0, 0, 40)); /* overtakes LENGTH */
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 40);
+    brain_hear(l, 0, length(&t, 40, 40, true));
+    T_TRUE(brain_said(l, PEER_RESUME, 0) == NULL);
+    T_EQ_U64(brain_free(l), 11);
+}
