@@ -68,6 +68,8 @@ void call_hello(const struct calls *c, struct out *out, uint32_t conn,
     w.welcome.name = span_str(conf->name);
     w.welcome.advertise = span_str(conf->control_advertise);
     w.welcome.software = span_str(MMX_VERSION);
+    w.welcome.uid = c->engines->conns[conn].uid;
+    w.welcome.gid = c->engines->conns[conn].gid;
     out_local(out, conn, &w, FD_CELLS, 0);
 }
 

@@ -151,7 +151,7 @@ TICKET_QUERY = Message("ticket_query", 15, "space:u32 request:text:64")
 ANSWER = Message("answer", 64, "err:u8 a:u32 b:u32 text:text:512")
 WELCOME = Message("welcome", 65, """
     version:u8 role:u8 epoch:u64 cells:u32 rooms_max:u32 aux_max:u32
-    name:text:64 advertise:text:128 software:text:32""")
+    name:text:64 advertise:text:128 software:text:32 uid:u32 gid:u32""")
 POOL_INFO = Message("pool_info", 66, """
     pool:u16 access:u8 block_rows:u32 blocks:u32 bytes:u64 name:text:64
     memory:text:16 layout:text:1024 fields:blob:2048 share:text:16
