@@ -254,6 +254,10 @@ void cons_answer(struct handle *h, uint32_t type, const struct local_answer *a)
         h->c->handles[h->cell] = NULL;
         return;
     }
+    if (a->err == ERR_QUOTA && type == LOCAL_ATTACH)
+        for (uint32_t i = 1; i < h->cons->conns; i++)
+            if (h->cons->h[i] == h)
+                h->cons->h[i] = NULL; /* once more */
     if (a->err && (type == LOCAL_REQUEST || type == LOCAL_ATTACH)) {
         HOLDS(!h->cons->must_succeed || type == LOCAL_ATTACH,
             "a healed world serves", "room %llu refused: %.*s",

@@ -361,8 +361,8 @@ static void prove_service(void)
     for (uint32_t e = 0; e < W.is.encodeds; e++)
         for (uint32_t l = W.is.encodeds; l < W.daemons_count; l++) {
             struct daemon *to = W.daemons[l];
-            struct prod *p = prod_new(W.daemons[e], ++rooms);
-            struct cons *c = cons_new(to, e, rooms);
+            struct prod *p = prod_new(W.daemons[e], 1000000 + ++rooms);
+            struct cons *c = cons_new(to, e, p->room);
 
             if (strcmp(W.daemons[e]->conf->pools[0].layout,
                     to->conf->pools[0].layout) != 0 ||
