@@ -355,10 +355,11 @@ static void sort(struct window_segment *s, uint32_t n)
 static enum err place_arrays(struct build *b, void *mem, size_t mem_bytes)
 {
     size_t words = (size_t)(b->end - b->first + 63) / 64;
-    uint8_t *at = (uint8_t *)mem + sizeof(struct window_plan);
+    uint8_t *at = mem;
 
     if (!mem || mem_bytes < fixed_bytes(b))
         return ERR_NO_BLOCKS;
+    at += sizeof(struct window_plan);
     b->mask = (uint64_t *)(void *)at;
     memset(b->mask, 0, words * 8);
     at += words * 8;

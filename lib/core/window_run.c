@@ -19,15 +19,16 @@ enum how { SAME, FROM_BF16, FROM_F16 };
 static enum err how_to(
     const struct window_source *s, const struct window_tensor *t, uint8_t *out)
 {
-    if (s->elements != t->elements)
-        return ERR_INCOMPATIBLE_LAYOUT;
-    if (strncmp(s->dtype, t->dtype, sizeof s->dtype) == 0)
+    bool to_f32 = strncmp(t->dtype, "f32", sizeof t->dtype) == 0;
+
+    if (s->elements == t->elements &&
+        strncmp(s->dtype, t->dtype, sizeof s->dtype) == 0)
         *out = SAME;
-    else if (strncmp(t->dtype, "f32", sizeof t->dtype) != 0)
-        return ERR_INCOMPATIBLE_LAYOUT;
-    else if (strncmp(s->dtype, "bf16", sizeof s->dtype) == 0)
+    else if (s->elements == t->elements && to_f32 &&
+             strncmp(s->dtype, "bf16", sizeof s->dtype) == 0)
         *out = FROM_BF16;
-    else if (strncmp(s->dtype, "f16", sizeof s->dtype) == 0)
+    else if (s->elements == t->elements && to_f32 &&
+             strncmp(s->dtype, "f16", sizeof s->dtype) == 0)
         *out = FROM_F16;
     else
         return ERR_INCOMPATIBLE_LAYOUT;
@@ -52,7 +53,7 @@ static bool plan_holds(const struct window_plan *p)
     for (uint32_t i = 0; i < p->segments_count; i++) {
         const struct window_segment *s = &p->segments[i];
 
-        if (s->at < end || s->rows == 0)
+        if (s->at < end || s->rows == 0 || s->room >= p->rooms)
             return false;
         end = (uint64_t)s->at + s->rows;
         rows += s->rows;
@@ -101,18 +102,22 @@ static enum err check_segment(const struct window_segment *g,
     return OK;
 }
 
-/* The source of a segment; *room is whose source *s already is. */
-static enum err look(const struct window_sources *from, uint32_t want,
-    uint32_t *room, struct window_source *s)
-{
-    enum err e;
+/* The room that was looked up last: segments of one follow each other. */
+struct last {
+    bool known;
+    uint32_t room;
+    struct window_source source;
+};
 
-    if (*room == want)
-        return OK;
-    *room = NONE;
-    e = from->find(from->ud, want, s);
-    if (e == OK)
-        *room = want;
+static enum err look(
+    const struct window_sources *from, uint32_t room, struct last *l)
+{
+    enum err e = OK;
+
+    if (!l->known || l->room != room)
+        e = from->find(from->ud, room, &l->source);
+    l->known = e == OK;
+    l->room = room;
     return e;
 }
 
@@ -120,8 +125,7 @@ enum err window_check(const struct window_plan *plan,
     const struct window_sources *from, const struct window_tensor *to,
     struct window_trouble *trouble)
 {
-    struct window_source s;
-    uint32_t room = NONE;
+    struct last l = {0};
     uint8_t how;
 
     *trouble = (struct window_trouble){NONE, 0, 0};
@@ -130,12 +134,12 @@ enum err window_check(const struct window_plan *plan,
     for (uint32_t i = 0; i < plan->segments_count; i++) {
         const struct window_segment *g = &plan->segments[i];
         struct window_trouble t = {g->room, g->row, g->rows};
-        enum err e = look(from, g->room, &room, &s);
+        enum err e = look(from, g->room, &l);
 
         if (e == OK && to)
-            e = how_to(&s, to, &how);
+            e = how_to(&l.source, to, &how);
         if (e == OK)
-            e = check_segment(g, &s, &t);
+            e = check_segment(g, &l.source, &t);
         if (e != OK) {
             *trouble = t;
             return e;
@@ -163,26 +167,26 @@ enum err window_pieces(const struct window_plan *plan,
     struct window_cursor *c, struct window_piece *out, uint32_t max,
     uint32_t *count)
 {
-    struct window_source s;
+    struct last l = {0};
     struct window_cursor at = *c;
-    uint32_t room = NONE, n = 0;
+    uint32_t n = 0;
 
     while (n < max && at.segment < plan->segments_count) {
         const struct window_segment *g = &plan->segments[at.segment];
         struct window_trouble t;
         struct window_piece *p = &out[n];
-        enum err e = look(from, g->room, &room, &s);
+        enum err e = look(from, g->room, &l);
 
         if (e == OK)
-            e = how_to(&s, to, &p->how);
+            e = how_to(&l.source, to, &p->how);
         if (e == OK)
-            e = check_segment(g, &s, &t);
+            e = check_segment(g, &l.source, &t);
         if (e != OK)
             return e;
-        p->from = row_of(&s, g->row + at.row, &p->rows);
+        p->from = row_of(&l.source, g->row + at.row, &p->rows);
         p->rows = min_u32(p->rows, g->rows - at.row);
-        p->row_bytes = s.row_bytes;
-        p->elements = s.elements;
+        p->row_bytes = l.source.row_bytes;
+        p->elements = l.source.elements;
         p->stride = stride_of(to);
         p->to = (uint8_t *)to->data +
                 (to->packed ? at.done : (uint64_t)g->at + at.row) * p->stride;
@@ -275,7 +279,7 @@ enum err window_run(const struct window_plan *plan,
     struct window_cursor c = {0};
     struct window_piece pieces[32];
     uint32_t count;
-    enum err e = window_check(plan, from, to, trouble);
+    enum err e = to ? window_check(plan, from, to, trouble) : ERR_MALFORMED;
 
     while (e == OK) {
         e = window_pieces(

@@ -758,4 +758,7 @@ TEST(a_plan_that_was_written_to)
     p = (struct window_plan *)(uintptr_t)b.plan;
     ((uint64_t *)(uintptr_t)p->mask)[0] &= ~UINT64_C(4);
     bad_run(&b, ERR_MALFORMED, NONE, 0, 0);
+    ((uint64_t *)(uintptr_t)p->mask)[0] |= 4;
+    ((struct window_segment *)(uintptr_t)p->segments)[1].room = ROOMS;
+    bad_run(&b, ERR_MALFORMED, NONE, 0, 0);
 }
