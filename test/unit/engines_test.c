@@ -1,0 +1,228 @@
+/* engines_test.c - connections, sessions, cells and events, as both brains
+ * have them (RULES 7), seen through the language side's. */
+#include "core/engines.h"
+#include "test/there.h"
+
+#include <stdio.h>
+
+static struct local_msg hello(uint32_t magic, uint8_t version, uint8_t role)
+{
+    struct local_msg m = {.type = LOCAL_HELLO};
+
+    m.hello.magic = magic;
+    m.hello.version_min = m.hello.version_max = version;
+    m.hello.role = role;
+    m.hello.cells = 1000;
+    m.hello.session = span_str("s");
+    return m;
+}
+
+static void open_conn(struct brain *b, uint32_t conn)
+{
+    struct event ev = {.type = EV_CONN_OPEN, .conn = conn, .uid = 7};
+
+    brain_step(b, &ev);
+}
+
+TEST(hello_comes_first_once_and_for_us)
+{
+    struct brain *l = BRAIN(ROLE_LANGD, "log=info");
+
+    open_conn(l, 0);
+    T_ERR(brain_say(l, 0, request(1, 0, MODE_WHOLE)), ERR_NOT_READY);
+    T_ERR(brain_say(l, 0, hello(1, WIRE_VERSION, 0)), ERR_MALFORMED);
+    T_EQ_U64(brain_acts(l, ACT_CONN_CLOSE), 1);
+    T_ERR(brain_say(l, 0, hello(LOCAL_MAGIC, 9, 0)), ERR_VERSION);
+    T_ERR(brain_say(l, 0, hello(LOCAL_MAGIC, WIRE_VERSION, ROLE_ENCODED)),
+        ERR_MALFORMED);
+    T_OK(brain_say(l, 0, hello(LOCAL_MAGIC, WIRE_VERSION, ROLE_LANGD)));
+    T_EQ_U64(l->acts[0].fd, FD_CELLS);
+    T_ERR(brain_say(l, 0, hello(LOCAL_MAGIC, WIRE_VERSION, 0)), ERR_MALFORMED);
+}
+
+TEST(frames_that_break_the_protocol_are_counted)
+{
+    struct brain *l = langd(NULL, NULL);
+    struct event bad = {
+        .type = EV_LOCAL_BAD, .conn = 0, .err = ERR_MALFORMED, .seq = 3};
+    struct local_msg m = {.type = LOCAL_COMMIT};
+    struct event peer = {.type = EV_PEER_BAD, .link = 0, .err = ERR_MALFORMED};
+
+    brain_step(l, &bad);
+    T_EQ_U64(brain_answer(l)->err, ERR_MALFORMED);
+    T_ERR(brain_say(l, 0, m), ERR_MALFORMED); /* not for langd */
+    T_EQ_U64(brain_stat(l, "malformed_local"), 2);
+    brain_step(l, &peer);
+    T_EQ_U64(brain_stat(l, "malformed_peer"), 1);
+}
+
+TEST(cells_and_tags)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct local_msg r = request(1, 64, MODE_WHOLE);
+
+    T_ERR(brain_say(l, 0, r), ERR_MALFORMED); /* 64 were granted */
+    r = request(1, 0, MODE_WHOLE);
+    r.request.tag = TAG_MAX + 1;
+    T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
+    (void)ask_room(l, 1, 0);
+    T_EQ_U64(cell_tag(l->cells[0][0]), 100);
+    T_ERR(brain_say(l, 0, request(2, 0, MODE_WHOLE)), ERR_MALFORMED);
+    r = release(0, ROWS_UNKNOWN);
+    r.release.tag = 99; /* of an earlier use */
+    T_ERR(brain_say(l, 0, r), ERR_UNKNOWN_ROOM);
+    r = abort_of(5);
+    T_ERR(brain_say(l, 0, r), ERR_UNKNOWN_ROOM);
+    T_EQ_U64(brain_stat(l, "refused"), 5);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_OK(brain_say(l, 0, request(2, 0, MODE_WHOLE)));
+}
+
+TEST(rooms_belong_to_their_session)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct event ev = {.type = EV_CONN_OPEN, .conn = 2, .uid = 8};
+
+    (void)ask_room(l, 1, 0);
+    brain_conn(l, 1, "other");
+    T_ERR(brain_say(l, 1, attach(1, 0, RIGHT_READ)), ERR_NOT_OWNER);
+    brain_step(l, &ev); /* the name is the same, the user is not */
+    T_OK(brain_say(l, 2, hello(LOCAL_MAGIC, WIRE_VERSION, 0)));
+    T_ERR(brain_say(l, 2, attach(1, 0, RIGHT_READ)), ERR_NOT_OWNER);
+    T_ERR(brain_say(l, 0, attach(1, 9, RIGHT_WRITE)), ERR_MALFORMED);
+}
+
+TEST(attach_waits_and_fails_by_its_deadline)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct local_msg a = attach(1, 5, RIGHT_READ);
+
+    a.attach.deadline_ms = 500;
+    T_OK(brain_say(l, 0, a));
+    brain_pass(l, 400);
+    T_EQ_U64(brain_events(l, 0, 5), 0);
+    brain_pass(l, 200);
+    T_EQ_U64(brain_events(l, 0, 5), EVENT_FAILED);
+    T_EQ_U64(l->event.event.reason, ERR_TIMEOUT);
+    T_EQ_U64(brain_state(l, 0, 5), ROOM_FAILED);
+    (void)ask_room(l, 1, 0); /* too late for it */
+    T_EQ_U64(brain_state(l, 0, 5), ROOM_FAILED);
+    T_ERR(brain_say(l, 0, release(5, 1)), ERR_MALFORMED);
+    T_OK(brain_say(l, 0, release(5, ROWS_UNKNOWN)));
+}
+
+TEST(events_fold_and_wait_for_whoever_is_slow)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct writer w = writer_of(l->event_bytes, 60);
+
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    T_EQ_U64(brain_acts(l, ACT_NOTIFY), 1);
+    brain_landed(l, &t.open, 0, 16);
+    T_EQ_U64(brain_acts(l, ACT_NOTIFY), 0);    /* it has not pulled yet */
+    T_FALSE(l->ops->next_event(l->is, 0, &w)); /* no space: it stays */
+    T_EQ_U64(w.len, 0);
+    T_EQ_U64(brain_event(l, 0)->what, EVENT_LENGTH | EVENT_READY);
+    T_EQ_U64(l->event.event.state, ROOM_SUCCESS);
+    T_TRUE(brain_event(l, 0) == NULL);
+    (void)ask_room(l, 2, 1);
+    T_OK(brain_say(l, 0, abort_of(1)));
+    T_EQ_U64(brain_acts(l, ACT_NOTIFY), 1); /* again, for the next */
+}
+
+TEST(session_end_ends_rooms_not_a_connections)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+    struct there t;
+
+    r.request.readers = 1;
+    t = ask(l, 0, r);
+    brain_conn(l, 1, "s");
+    T_OK(brain_say(l, 1, attach(1, 5, RIGHT_READ)));
+    brain_end(l, 0); /* another of the session is there */
+    T_EQ_U64(brain_state(l, 1, 5), ROOM_BOOTSTRAPPING);
+    fill(l, &t, 8);
+    T_TRUE(brain_events(l, 1, 5) & EVENT_READY);
+    T_EQ_U64(brain_free(l), 15);
+    T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), 16);
+    (void)ask(l, 1, request(2, 6, MODE_WHOLE));
+    brain_end(l, 1);
+    T_EQ_U64(brain_free(l), 16);
+    T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
+    T_EQ_U64(brain_said(l, PEER_ABORT, 0)->abort.reason, ERR_ENGINE_LOST);
+    T_EQ_U64(brain_stat(l, "engines_lost"), 2);
+    T_EQ_U64(brain_shown(l, "status", "attachments", 0), 0);
+}
+
+TEST(bye_releases_all_of_the_connection)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
+
+    (void)b;
+    brain_conn(l, 1, "s"); /* the session goes on */
+    fill(l, &a, 8);
+    T_TRUE(brain_events(l, 0, 0) & EVENT_READY);
+    T_EQ_U64(brain_free(l), 13);
+    T_OK(brain_say(l, 0, (struct local_msg){.type = LOCAL_BYE}));
+    T_EQ_U64(brain_acts(l, ACT_CONN_CLOSE), 1);
+    T_EQ_U64(brain_free(l), 16);
+    T_EQ_U64(brain_said(l, PEER_ABORT, 0)->generation, b.generation);
+    T_EQ_U64(brain_stat(l, "engines_lost"), 0);
+    brain_end(l, 0);
+    brain_dead(l, 0);
+    brain_conn(l, 0, "s"); /* the number may be used again */
+}
+
+TEST(pool_of_the_first_engines_layout)
+{
+    struct brain *l = BRAIN(ROLE_LANGD, "pools[0].layout=engine");
+    struct local_msg m = {.type = LOCAL_POOL};
+
+    brain_conn(l, 0, "s");
+    T_ERR(brain_say(l, 0, m), ERR_NOT_READY);
+    T_ERR(brain_say(l, 0, request(1, 0, MODE_WHOLE)), ERR_NOT_READY);
+    m.pool.layout = span_str("x:nonsense:4");
+    T_ERR(brain_say(l, 0, m), ERR_MALFORMED);
+    m.pool.layout = span_str("x:u8:4096");
+    T_OK(brain_say(l, 0, m));
+    T_EQ_U64(brain_acts(l, ACT_POOL_FIX), 1);
+    T_EQ_U64(l->acts[l->acts_count - 1].fd, FD_POOL);
+    T_OK(brain_say(l, 0, m));
+    m.pool.layout = span_str("x:u8:4095");
+    T_ERR(brain_say(l, 0, m), ERR_INCOMPATIBLE_LAYOUT);
+    m.pool.name = span_str("none");
+    T_ERR(brain_say(l, 0, m), ERR_MALFORMED);
+    T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
+}
+
+TEST(pools_are_for_their_users)
+{
+    struct brain *l = BRAIN(ROLE_LANGD, "pools[0].uids[0]=99");
+    struct local_msg m = {.type = LOCAL_POOL};
+
+    brain_conn(l, 0, "s");
+    T_ERR(brain_say(l, 0, m), ERR_NOT_OWNER);
+    T_ERR(brain_say(l, 0, request(1, 0, MODE_WHOLE)), ERR_NOT_OWNER);
+}
+
+TEST(a_room_is_in_so_many_cells_at_most)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    uint32_t shown = 0, conns = 7;
+
+    for (uint32_t conn = 1; conn <= conns; conn++)
+        brain_conn(l, conn, "s");
+    for (uint32_t i = 0; i < 60 * conns; i++) /* all before the request */
+        T_OK(brain_say(l, 1 + i / 60, attach(1, i % 60, RIGHT_READ)));
+    (void)ask_room(l, 1, 0);
+    T_ERR(brain_say(l, 0, attach(1, 9, RIGHT_READ)), ERR_QUOTA);
+    T_OK(brain_say(l, 0, abort_of(0)));
+    for (uint32_t conn = 1; conn <= conns; conn++)
+        for (uint32_t cell = 0; cell < 60; cell++)
+            shown += cell_tag(l->cells[conn][cell]) == cell + 100;
+    T_EQ_U64(shown, ROOM_VIEWS_MAX - 1);
+}

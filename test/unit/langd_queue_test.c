@@ -1,0 +1,313 @@
+/* langd_queue_test.c - who gets blocks of langd's pool, and from whom they are
+ * taken (RULES 5); and what fills up. As in langd_test.c: blocks of 8 rows,
+ * 16 of them, a default grant is 2. */
+#include "test/there.h"
+
+#include <stdio.h>
+
+/* A room whose committed rows wait: LENGTH, then WANT. */
+static void wants(
+    struct brain *l, struct there *t, uint32_t granted, uint32_t total)
+{
+    brain_hear(l, 0, length(t, total, total, true));
+    told(l, t);
+    brain_hear(l, 0, want(t, 0, granted, total));
+    told(l, t);
+}
+
+TEST(head_only_no_overtaking)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
+    struct there c = ask_room(l, 3, 2);
+
+    wants(l, &a, 0, 80); /* 10 of 16: it fits */
+    T_EQ_U64(brain_free(l), 6);
+    brain_landed(l, &a.open, 0, 80);
+    wants(l, &b, 0, 64); /* 8 do not fit behind a READY room */
+    T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
+    wants(l, &c, 0, 8); /* 1 would, and waits */
+    T_EQ_U64(brain_free(l), 6);
+    T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 2);
+    T_OK(brain_say(l, 0, request(4, 3, MODE_WHOLE))); /* default: none now */
+    T_EQ_U64(brain_said(l, PEER_INIT, 0)->init.granted, 0);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 0);
+    T_EQ_U64(brain_free(l), 7);
+}
+
+TEST(age_is_that_of_the_request)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
+    struct there c = ask_room(l, 3, 2);
+
+    wants(l, &c, 0, 128);
+    brain_landed(l, &c.open, 0, 128);
+    wants(l, &b, 0, 64); /* asks first, and is younger */
+    wants(l, &a, 0, 128);
+    T_OK(brain_say(l, 0, release(2, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->generation, a.generation);
+    T_EQ_U64(brain_free(l), 0);
+}
+
+TEST(speculative_grants_give_way_youngest_first)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct there t[4];
+
+    for (uint32_t i = 0; i < 4; i++)
+        t[i] = ask_room(l, i + 1, i);
+    T_EQ_U64(brain_free(l), 0);
+    wants(l, &t[1], 32, 40); /* one block more */
+    T_EQ_U64(brain_stat(l, "revokes"), 1);
+    T_EQ_U64(brain_free(l), 3); /* of the youngest, room 4 */
+    T_EQ_U64(brain_shown(l, "rooms", "attempt", 3), 1);
+    T_EQ_U64(brain_shown(l, "rooms", "attempt", 0), 0);
+    T_EQ_U64(brain_state(l, 0, 3), ROOM_BOOTSTRAPPING); /* rows, not state */
+}
+
+TEST(blocks_taken_back_wait_for_landings)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=8", NULL);
+    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
+
+    l->noisy = true;
+    wants(l, &a, 64, 72);
+    T_EQ_U64(
+        brain_cmd(l, LAND_CLOSE) != NULL || brain_stat(l, "revokes") == 1, 1);
+    T_EQ_U64(brain_free(l), 0);
+    T_TRUE(brain_said(l, PEER_RESUME, 0) == NULL); /* nobody is told yet */
+    T_TRUE(brain_quiet(l));
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->generation, b.generation);
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.attempt, 1);
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 0);
+    T_EQ_U64(brain_said(l, PEER_RESUME, 1)->generation, a.generation);
+    T_EQ_U64(brain_said(l, PEER_RESUME, 1)->resume.granted, 72);
+}
+
+/* Both hold half the pool, landed, and want the rest. */
+static void deadlock(struct brain *l, struct there *a, struct there *b)
+{
+    *a = ask_room(l, 1, 0);
+    *b = ask_room(l, 2, 1);
+    brain_landed(l, &a->open, 0, 64);
+    brain_landed(l, &b->open, 0, 64);
+    wants(l, b, 64, 128);
+}
+
+TEST(landed_rows_of_younger_rooms_are_taken_when_all_is_calm)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=8", NULL);
+    struct there a, b;
+
+    deadlock(l, &a, &b);
+    T_EQ_U64(brain_stat(l, "revokes"), 0); /* older ones never give way */
+    wants(l, &a, 64, 128);
+    T_EQ_U64(brain_stat(l, "revokes"), 1);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 128);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 1), 0);
+    T_EQ_U64(brain_state(l, 0, 1), ROOM_TRANSFERRING);
+}
+
+TEST(landed_rows_are_spared_while_others_may_end)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1), c;
+
+    c = ask_room(l, 3, 2);
+    fill(l, &c, 32); /* READY, not released */
+    brain_landed(l, &a.open, 0, 32);
+    brain_landed(l, &b.open, 0, 32);
+    wants(l, &b, 32, 96);
+    wants(l, &a, 32, 96);
+    T_EQ_U64(brain_stat(l, "revokes"), 0);
+    brain_pass(l, 90);
+    T_EQ_U64(brain_stat(l, "revokes"), 0);
+    brain_pass(l, 20); /* revoke_after */
+    T_EQ_U64(brain_stat(l, "revokes"), 1);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 96);
+}
+
+TEST(patience_is_each_heads_own)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
+    struct there c = ask_room(l, 3, 2), d = ask_room(l, 4, 3);
+
+    fill(l, &d, 32);
+    brain_landed(l, &a.open, 0, 32);
+    brain_landed(l, &b.open, 0, 32);
+    brain_landed(l, &c.open, 0, 32);
+    wants(l, &c, 32, 64);
+    brain_pass(l, 5000); /* the youngest is alone: nobody gives way */
+    wants(l, &b, 32, 64);
+    T_EQ_U64(brain_stat(l, "revokes"), 0);
+    brain_pass(l, 50);
+    wants(l, &a, 32, 64);
+    brain_pass(l, 60);
+    T_EQ_U64(brain_stat(l, "revokes"), 0);
+    brain_pass(l, 50);
+    T_EQ_U64(brain_stat(l, "revokes"), 1);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 0);
+}
+
+TEST(firm_grants_are_not_taken)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
+
+    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 96, true));
+    brain_hear(l, 0, want(&b, 0, 0, 96)); /* out of the queue, nothing landed */
+    wants(l, &a, 0, 64);
+    brain_pass(l, 5000);
+    T_EQ_U64(brain_stat(l, "revokes"), 0);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 1), 96);
+}
+
+TEST(stream_keeps_what_it_was_promised)
+{
+    struct brain *l =
+        langd_up("pools[0].default_blocks=4", "pools[0].max_room_blocks=12");
+    struct there s = ask(l, 0, request(1, 0, MODE_STREAM)), a;
+
+    brain_hear(l, 0, length(&s, 320, 320, true));
+    told(l, &s);
+    brain_landed(l, &s.open, 0, 32);
+    a = ask_room(l, 2, 1);
+    wants(l, &a, 32, 96); /* more than is left: it waits */
+    T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
+    T_TRUE(cell_rows(l->cells[0][0]) >= 24);
+    (void)brain_events(l, 0, 0);
+    for (uint32_t row = 8; row <= 24; row += 8) {
+        T_OK(brain_say(l, 0, release(0, row)));
+        T_TRUE(brain_shown(l, "rooms", "blocks", 0) >= 3);
+    }
+}
+
+/* --- what fills up --- */
+TEST(full_aux_delays_and_is_counted)
+{
+    struct brain *l = langd_up("limits.aux_total=64KiB", NULL);
+    static uint8_t big[AUX_MAX];
+    struct there t[3];
+    struct peer_msg m;
+
+    for (uint32_t i = 0; i < 3; i++) {
+        t[i] = ask_room(l, i + 1, i);
+        m = length(&t[i], 8, 8, true);
+        m.length.aux = span_of(big, sizeof(big));
+        brain_hear(l, 0, m);
+    }
+    T_EQ_U64(brain_stat(l, "aux_full"), 1);
+    T_TRUE(brain_said(l, PEER_STATE, 0) == NULL); /* it comes again */
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.flags, FLAG_AUX);
+}
+
+TEST(full_tables_refuse_and_recover)
+{
+    struct brain *l = langd_up("limits.rooms=4", "limits.attachments=16");
+
+    for (uint32_t i = 0; i < 4; i++)
+        (void)ask_room(l, i + 1, i);
+    T_ERR(brain_say(l, 0, request(9, 9, MODE_WHOLE)), ERR_BUSY);
+    T_OK(brain_say(l, 0, release(1, ROWS_UNKNOWN)));
+    brain_hear(l, 0,
+        (struct peer_msg){.type = PEER_DRAINED,
+            .room = 2,
+            .generation = brain_said(l, PEER_ABORT, 0)->generation});
+    T_OK(brain_say(l, 0, request(9, 9, MODE_WHOLE)));
+    for (uint32_t i = 10; i < 22; i++)
+        T_OK(brain_say(l, 0, attach(1, i, RIGHT_WATCH)));
+    T_ERR(brain_say(l, 0, attach(1, 30, RIGHT_WATCH)), ERR_QUOTA);
+    T_OK(brain_say(l, 0, release(10, ROWS_UNKNOWN)));
+    T_OK(brain_say(l, 0, attach(1, 30, RIGHT_WATCH)));
+}
+
+TEST(many_views_of_one_room_are_refused_not_fatal)
+{
+    struct brain *l = langd_up("limits.cells=4096", NULL);
+    uint32_t ok = 0;
+
+    brain_conn(l, 1, "s");
+    (void)ask_room(l, 1, 0);
+    for (uint32_t conn = 0; conn < 2; conn++)
+        for (uint32_t i = 1; i < 64; i++)
+            ok += brain_say(l, conn, attach(2, i, RIGHT_READ)) == OK;
+    T_TRUE(ok > 64);
+    T_OK(brain_say(l, 0, release(1, ROWS_UNKNOWN)));
+    T_OK(brain_say(l, 0, request(2, 1, MODE_WHOLE))); /* they all join */
+    ok = 0;
+    for (uint32_t conn = 2; conn < 8; conn++) {
+        brain_conn(l, conn, "s");
+        for (uint32_t i = 0; i < 64; i++)
+            ok += brain_say(l, conn, attach(1, i, RIGHT_READ)) == OK;
+    }
+    T_TRUE(ok < 128);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN))); /* all of them hear it */
+}
+
+/* --- encoders --- */
+TEST(encoders_by_address)
+{
+    struct brain *l = langd("control.allow[0]=tcp://127.0.0.1:*", NULL);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+    char name[40];
+
+    r.request.encoder = span_str("tcp://10.0.0.1:7601");
+    T_ERR(brain_say(l, 0, r), ERR_NOT_READY);
+    r.request.encoder = span_str("tcp://127.0.0.1:0;10.0.0.1:7601");
+    T_ERR(brain_say(l, 0, r), ERR_NOT_READY);
+    r.request.encoder = span_of("tcp://127.0.0.1:1\0", 18);
+    T_ERR(brain_say(l, 0, r), ERR_NOT_READY);
+    for (uint32_t i = 0; i < 20; i++) { /* limits.peers is 4 */
+        snprintf(name, sizeof(name), "tcp://127.0.0.1:%u", 8000 + i);
+        r.request.encoder = span_str(name);
+        T_OK(brain_say(l, 0, r));
+        T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    }
+    T_TRUE(brain_stat(l, "table_full") > 0);
+}
+
+TEST(an_attach_keeps_the_place_of_its_encoder)
+{
+    struct brain *l = langd("control.allow[0]=tcp://127.0.0.1:*", NULL);
+    struct local_msg a = attach(1, 5, RIGHT_READ);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+
+    a.attach.encoder = span_str("tcp://127.0.0.1:8001");
+    T_OK(brain_say(l, 0, a));
+    r.request.encoder = span_str("tcp://127.0.0.1:8002");
+    T_OK(brain_say(l, 0, r)); /* the same room id elsewhere */
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_events(l, 0, 5), 0); /* it is not the attached one's */
+}
+
+TEST(null_encoder_is_ready_at_once)
+{
+    struct brain *l = langd(NULL, NULL);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+
+    r.request.encoder = span_str("null");
+    T_OK(brain_say(l, 0, r));
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    T_TRUE(brain_events(l, 0, 0) & EVENT_READY);
+    T_EQ_U64(l->event.event.total, 0);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
+}
+
+TEST(drain_takes_no_new_rooms)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct event drain = {.type = EV_DRAIN};
+
+    brain_step(l, &drain);
+    T_ERR(brain_say(l, 0, request(2, 1, MODE_WHOLE)), ERR_DRAINING);
+    T_EQ_U64(l->ops->open_rooms(l->is), 1);
+    fill(l, &t, 8);
+    T_EQ_U64(l->ops->open_rooms(l->is), 0);
+}
