@@ -48,7 +48,7 @@ class Sample(Case):
         source = enc.conn.announce(room, enc.pool, rows, rows,
                                    aux=struct.pack("<III", nx, ny, nt))
         enc.rooms[room] = source
-        source.granted(LIMIT)
+        enc.granted(room)
         bits = mmx.bf16(values(room, rows, 48))
         for a in range(0, rows, step):
             b = min(a + step, rows)
@@ -113,7 +113,8 @@ class Sample(Case):
         rows = mmx.bf16(values(1, 64, 48))
         source = enc.conn.announce(1, enc.pool, 64, 64,
                                    aux=struct.pack("<III", 8, 8, 1))
-        enc.rooms[1] = source.granted(LIMIT)
+        enc.rooms[1] = source
+        enc.granted(1)
         rows[63, 47] ^= 1
         source["embedding"][0:64] = rows
         source.commit(0, 64, final=True)
