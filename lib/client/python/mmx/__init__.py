@@ -26,14 +26,15 @@ from .client import Connection, Event, Link, Reply
 from .errors import MmxError, SplitRows, ViewInUse
 from .pool import Field, Pool, bf16, from_bf16
 from .rooms import Room, Run, Source, State
+from .tickets import Holding, Space, Ticket
 from .wire import (DONE, FAILED, GRANTED, LANDED, LENGTH, NO_KEY, READ, READY,
                    WANTED, WATCH, WRITE)
 
 __all__ = [
-    "Connection", "Event", "Field", "Link", "MmxError", "Pool", "Reply",
-    "Room", "Run", "Source", "SplitRows", "State", "ViewInUse", "bf16",
-    "connect", "errors", "from_bf16", "wait_any",
-    "wire", "DONE", "FAILED", "GRANTED", "LANDED",
+    "Connection", "Event", "Field", "Holding", "Link", "MmxError", "Pool",
+    "Reply", "Room", "Run", "Source", "Space", "SplitRows", "State", "Ticket",
+    "ViewInUse", "bf16", "connect", "errors", "from_bf16", "wait_any", "wire",
+    "DONE", "FAILED", "GRANTED", "LANDED",
     "LENGTH", "NO_KEY", "READ", "READY", "WANTED", "WATCH", "WRITE",
 ]
 __version__ = "0.1.0"

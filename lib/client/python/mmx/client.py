@@ -26,6 +26,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 from . import errors, wire
 from .pool import Pool
 from .rooms import Room, Shown, Source, State
+from .tickets import Space, Ticket
 
 log = logging.getLogger("mmx")
 log.addHandler(logging.NullHandler())
@@ -69,14 +70,18 @@ class Link(enum.Enum):
 
 class Event:
     """Something to look at: a room (or source) whose event came, with the
-    bits of EVENT.what, or the link itself."""
+    bits of EVENT.what, a ticket that holds an id now or is lost, or the link
+    itself."""
 
     def __init__(self, room: Optional[Shown], what: int,
-                 link: Optional[Link] = None) -> None:
+                 link: Optional[Link] = None,
+                 ticket: Optional[Ticket] = None) -> None:
         self.room, self.what, self.link = room, what, link
+        self.ticket = ticket
 
     def __repr__(self) -> str:
-        return f"<Event {self.link or self.room} {self.what:#x}>"
+        about = self.link or self.ticket or self.room
+        return f"<Event {about} {self.what:#x}>"
 
 
 class _Timer:
@@ -113,6 +118,7 @@ class Connection:
         self._rooms: Dict[Tuple[int, int], Shown] = {}
         self._free: Deque[int] = collections.deque()
         self._pools: Dict[str, Pool] = {}
+        self._spaces: Dict[int, Space] = {}
         self.cells = memoryview(b"").cast("Q")
         self._retry = _RETRY_FIRST
         self._closed = False
@@ -173,6 +179,9 @@ class Connection:
             reply._finish(error)
         self._replies.clear()
         self._free.clear()
+        spaces, self._spaces = list(self._spaces.values()), {}
+        for space in spaces:
+            space._lost(error)
         for room in rooms:
             if room.state in (State.FAILED, State.SUCCESS):
                 continue  # that is final; its rows stay readable
@@ -284,6 +293,11 @@ class Connection:
                 room._event(values)
                 self._events.append(Event(room, values["what"]))
             return
+        if message is wire.TICKET_EVENT:
+            space = self._spaces.get(values["space"])
+            if space:
+                space._event(values)
+            return
         reply = self._replies.get(frame.seq)
         if not reply:
             return
@@ -346,6 +360,25 @@ class Connection:
         reply = self.send(wire.QUERY, json=1, what=what)
         self.wait(reply, timeout)
         return json.loads(reply.text)
+
+    # --- sequence ids -----------------------------------------------------
+    def space(self, name: str, n_seq_max: int,
+              timeout: Optional[float] = 10) -> Space:
+        """A space of sequence ids (langd), shared by the session: opened, or
+        found when it is open already."""
+        got = self.wait(self.send(wire.SPACE, name=name,
+                                  n_seq_max=n_seq_max), timeout)
+        known = self._spaces.get(got["a"])
+        if not known:
+            known = self._spaces[got["a"]] = Space(self, name, got["a"],
+                                                   n_seq_max)
+        return known
+
+    def _ticket_event(self, ticket: Ticket) -> None:
+        self._events.append(Event(None, 0, ticket=ticket))
+
+    def _ticket_heard(self, ticket: Ticket) -> None:
+        self._events = [e for e in self._events if e.ticket is not ticket]
 
     # --- rooms ------------------------------------------------------------
     def announce(self, room: int, pool: Pool, max_rows: int,

@@ -1,0 +1,206 @@
+"""Sequence ids: a space leases ids 0 to n_seq_max - 1 of an engine context
+to requests, so that no two of them ever share one.
+
+    space = lm.space("ctx-0", n_seq_max=8)
+    with space.acquire("request-17", timeout=60) as ticket:
+        decode(seq_id=ticket.seq)
+
+ask() does not wait: the ticket is pending until a step() has brought its
+turn (or its loss), and an event with the ticket says so. Frames come in
+order and an answer says how things stand, so whatever comes while asks are
+on their way is older than their answer and is passed over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional
+
+from . import errors, wire
+
+if TYPE_CHECKING:
+    from .client import Connection, Reply
+    from .rooms import Room
+
+_NONE = 0xFFFFFFFF
+_GRACE = 5  # seconds that a daemon may be late to say that time is over
+
+
+class Holding(NamedTuple):
+    """What a request has; seq is None while it waits in line."""
+
+    seq: Optional[int]
+    generation: int
+
+
+class Ticket:
+    """One request's claim to an id. seq is None unless it holds one; never
+    use it after an event has said that it is lost."""
+
+    def __init__(self, space: "Space", request: str) -> None:
+        self.space, self.request = space, request
+        self.seq: Optional[int] = None
+        self.generation = 0
+        self.error: Optional[errors.MmxError] = None  # why it is lost
+        self.released = False
+        self._asks = 0
+
+    def __repr__(self) -> str:
+        state = f"seq {self.seq}" if self.seq is not None else \
+            "pending" if self.pending else str(self.error or "released")
+        return f"<Ticket {self.request!r} {state}>"
+
+    @property
+    def pending(self) -> bool:
+        return self.seq is None and not self.error and not self.released
+
+    def wait(self, timeout: Optional[float] = None) -> Ticket:
+        """Until it holds an id, and takes its event. Raises what it was lost
+        for, TimeoutError after so many seconds; it is still in line then."""
+        self.space.conn.wait(lambda: not self.pending, timeout)
+        self.space.conn._ticket_heard(self)
+        if self.error:
+            raise self.error
+        if self.released:
+            raise errors.Stale(f"{self.request} was released")
+        return self
+
+    def release(self) -> None:
+        """The request is over: its id, or its place in line, goes to the
+        next. Once or more often, whatever became of it."""
+        if self.released:
+            return
+        generation = _NONE if self.seq is None else self.generation
+        lost = self.error is not None
+        self.seq, self.released = None, True
+        self.space._forget(self)
+        self.space.conn._ticket_heard(self)
+        if not lost:
+            self.space.release(self.request, generation)
+
+    def __enter__(self) -> Ticket:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.release()
+
+    # --- what the daemon says ---------------------------------------------
+    def _answered(self, reply: "Reply") -> None:
+        self._asks -= 1
+        if self.released or self.error:
+            return
+        if reply.error:
+            if self.seq is None and not self._asks:
+                self._lose(reply.error)
+        elif reply.values["a"] == _NONE:
+            self.seq = None
+        else:
+            self._hold(reply.values["a"], reply.values["b"])
+
+    def _event(self, values: Dict[str, Any]) -> None:
+        if self._asks:
+            return
+        if not values["state"]:
+            self._lose(errors.error(values["reason"]))
+        elif values["seq"] != _NONE:
+            self._hold(values["seq"], values["generation"])
+
+    def _hold(self, seq: int, generation: int) -> None:
+        self.seq, self.generation = seq, generation
+        self.space.conn._ticket_event(self)
+
+    def _lose(self, error: errors.MmxError) -> None:
+        self.seq, self.error = None, error
+        self.space._forget(self)
+        self.space.conn._ticket_event(self)
+
+
+class Space:
+    """Ids of one engine context; the processes of a session share it. Made
+    by Connection.space(); ask for it again after a reconnect."""
+
+    def __init__(self, conn: "Connection", name: str, number: int,
+                 n_seq_max: int) -> None:
+        self.conn, self.name, self.number = conn, name, number
+        self.n_seq_max = n_seq_max
+        self.gone = False  # its connection has ended
+        self._tickets: Dict[str, Ticket] = {}
+
+    def __repr__(self) -> str:
+        return f"<Space {self.name!r} of {self.n_seq_max} ids>"
+
+    def ask(self, request: str, *, wait: float = 0, hold: float = 0,
+            room: "Optional[Room]" = None) -> Ticket:
+        """Asks for an id and returns at once. wait: seconds in line, 0 as
+        configured; hold: a lease, 0 until released; room: whose failure
+        frees the id. Asking again for what a request has changes nothing
+        and gives the same ticket."""
+        ticket = self._tickets.get(request)
+        if not ticket:
+            ticket = self._tickets[request] = Ticket(self, request)
+        ticket._asks += 1
+        reply = self.conn.send(
+            wire.TICKET, stale=self.gone, space=self.number,
+            wait_ms=_ms(wait), hold_ms=_ms(hold),
+            cell=room.cell if room else _NONE, tag=room.tag if room else 0,
+            request=request)
+        reply.then = ticket._answered
+        if reply.done:
+            ticket._answered(reply)
+        return ticket
+
+    def acquire(self, request: str, timeout: Optional[float] = None, *,
+                hold: float = 0, room: "Optional[Room]" = None) -> Ticket:
+        """Asks and waits; the ticket is a context manager. errors.TimedOut
+        after so many seconds in line (None: as configured), with the place
+        in line given up."""
+        ticket = self.ask(request, wait=max(timeout or 0, 0), hold=hold,
+                          room=room)
+        try:
+            return ticket.wait(None if timeout is None else timeout + _GRACE)
+        except BaseException:
+            ticket.release()
+            raise
+
+    def release(self, request: str, generation: int) -> "Reply":
+        """By name, for who has no ticket. With an older generation it
+        changes nothing."""
+        ticket = self._tickets.get(request)
+        if ticket and ticket.seq is not None \
+                and ticket.generation == generation:
+            ticket.seq, ticket.released = None, True
+            self._forget(ticket)
+        return self.conn.send(
+            wire.TICKET_RELEASE, stale=self.gone, space=self.number,
+            generation=generation, request=request)
+
+    def query(self, request: str,
+              timeout: Optional[float] = 10) -> Optional[Holding]:
+        """What a request of this session has, whoever asked; None: it has no
+        id and waits for none."""
+        reply = self.conn.send(wire.TICKET_QUERY, stale=self.gone,
+                               space=self.number, request=request)
+        try:
+            got = self.conn.wait(reply, timeout)
+        except errors.UnknownRoom:
+            return None
+        return Holding(None, 0) if got["a"] == _NONE \
+            else Holding(got["a"], got["b"])
+
+    def _forget(self, ticket: Ticket) -> None:
+        if self._tickets.get(ticket.request) is ticket:
+            del self._tickets[ticket.request]
+
+    def _event(self, values: Dict[str, Any]) -> None:
+        ticket = self._tickets.get(values["request"])
+        if ticket:
+            ticket._event(values)
+
+    def _lost(self, error: errors.MmxError) -> None:
+        self.gone = True
+        for ticket in list(self._tickets.values()):
+            ticket._lose(error)
+
+
+def _ms(seconds: float) -> int:
+    """Never 0 for a time that was given: 0 means as configured."""
+    return max(1, round(seconds * 1000)) if seconds > 0 else 0
