@@ -145,28 +145,32 @@ static void own(const struct pool *p, const struct extent *e, uint64_t *owner,
         }
 }
 
-/* What a living process was shown and has not released stays its. */
-static void see_shown(struct daemon *d, const struct watch *w)
+static void see_handle(const struct econn *c, const struct handle *h,
+    const struct watch *w, uint32_t pool)
 {
-    for (uint32_t i = 0; i < CONNS_MAX; i++)
-        for (uint32_t k = 0; d->conns[i] && k < CELLS; k++) {
-            const struct handle *h = d->conns[i]->handles[k];
-            uint32_t step = d->conns[i]->block_rows;
+    for (uint32_t r = h->given; r < h->shown; r += c->block_rows) {
+        uint64_t block = handle_row(h, r) / c->block_rows;
 
-            if (!h || !h->cons || d->conns[i]->bye)
-                continue;
-            for (uint32_t r = h->given; r < h->shown; r += step) {
-                uint64_t block = handle_row(h, r) / step;
+        HOLDS(w->now[pool][block] == h->generation, "shown blocks stay",
+            "%s/%u cell %u room %llu row %u: block %llu went to g%llx",
+            c->d->conf->name, c->number, h->cell,
+            (unsigned long long)h->cons->room, r, (unsigned long long)block,
+            (unsigned long long)w->now[pool][block] & 0xffffff);
+    }
+}
 
-                HOLDS(w->now[h->cons->pool][block] == h->generation,
-                    "shown blocks stay",
-                    "%s/%u cell %u room %llu row %u: block %llu went to g%llx",
-                    d->conf->name, i, k, (unsigned long long)h->cons->room, r,
-                    (unsigned long long)block,
-                    (unsigned long long)w->now[h->cons->pool][block] &
-                        0xffffff);
-            }
-        }
+/* What a living process was shown and has not released stays its. */
+static void see_shown(const struct daemon *d, const struct watch *w)
+{
+    for (uint32_t i = 0; i < econns_count(); i++) {
+        const struct econn *c = econn_at(i);
+
+        if (c->d != d || c->life != d->life || c->dead || c->bye)
+            continue;
+        for (uint32_t k = 0; k < CELLS; k++)
+            if (c->handles[k] && c->handles[k]->cons)
+                see_handle(c, c->handles[k], w, c->handles[k]->cons->pool);
+    }
 }
 
 static void see_blocks(struct daemon *d, const struct langd *l, struct watch *w)
@@ -221,6 +225,15 @@ void langd_watch_landing(
         d->conf->name, block, (unsigned long long)s->room,
         (unsigned long long)s->generation & 0xffffff, s->attempt, s->first,
         known ? "does not hold it" : "is gone");
+}
+
+void langd_any_attempt(struct daemon *d, struct segment *s)
+{
+    const struct langd *l = d->brain;
+    const struct lroom *m = &l->rooms[s->generation % l->rooms_max];
+
+    if (m->r.used && m->generation == s->generation)
+        s->attempt = m->attempt;
 }
 
 /* --- cells

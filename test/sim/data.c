@@ -307,6 +307,8 @@ static void arrives(void *p, uint64_t a, uint64_t b)
               &count) == OK &&
               count == m->b.count,
         "a header of our own");
+    for (uint32_t i = 0; canary("attempt") && i < count; i++)
+        langd_any_attempt(m->to, &segs[i]);
     for (uint32_t i = 0; i < count; row += segs[i++].rows)
         segment_comes(m, i, row, &segs[i]);
     m->arrived = true;

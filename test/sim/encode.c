@@ -423,7 +423,7 @@ struct handle *prod_writer(struct daemon *d, uint32_t pool, uint32_t block)
              i++) {
             struct handle *h = p->h[i];
 
-            if (!h || !h->may_write || h->c->dead_told || h->c->bye)
+            if (!h || !h->may_write || h->c->dead || h->c->bye)
                 continue;
             for (uint32_t k = 0; k < h->runs; k++)
                 if (block >= h->run[k].block &&

@@ -116,7 +116,7 @@ static void end_of_file(struct econn *c)
     c->state = EC_OVER;
     trace("%s: connection %u ends", c->d->conf->name, c->number);
     daemon_step(c->d, &ev);
-    if (c->dead)
+    if (c->dead || canary("end-is-death"))
         at(W.now_ns + delay_us(W.is.local_us), process_reaped, c, 0, 0);
 }
 

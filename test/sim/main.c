@@ -15,7 +15,7 @@
 struct options {
     uint64_t first, count, seed;
     bool one, steps, seeds_given;
-    const char *scenario;
+    const char *scenario, *canary;
 };
 
 static void on_check(void)
@@ -56,7 +56,7 @@ static void one(uint64_t seed, const struct scenario *s)
         show_steps(seed);
     fflush(stdout);
 }
-static bool in_child(uint64_t seed, const struct scenario *s)
+static bool in_child(uint64_t seed, const struct scenario *s, bool muted)
 {
     int status = 0;
     pid_t pid;
@@ -65,18 +65,44 @@ static bool in_child(uint64_t seed, const struct scenario *s)
     pid = fork();
     CHECK(pid >= 0, "fork");
     if (pid == 0) {
+        if (muted && !freopen("/dev/null", "w", stderr))
+            _exit(1);
         one(seed, s);
         _exit(0);
     }
     CHECK(waitpid(pid, &status, 0) == pid, "waitpid");
     if (status == 0)
         return true;
-    if (WIFSIGNALED(status))
+    if (WIFSIGNALED(status) && !muted)
         fprintf(stderr, "seed %llu: signal %d%s; replay: sim --seed %llu\n",
             (unsigned long long)seed, WTERMSIG(status),
             WTERMSIG(status) == SIGALRM ? " (took too long)" : "",
             (unsigned long long)seed);
     return false;
+}
+
+/* The tests' test: every rule that is broken on purpose must be noticed. */
+static uint32_t run_canaries(const struct options *o, uint32_t *passed)
+{
+    static const char *const names[] = {"attempt", "landing-fence",
+        "send-fence", "landed-twice", "end-is-death", "no-ack", "early-ack"};
+    uint32_t failed = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        uint64_t n = 0;
+
+        if (strcmp(o->canary, "all") != 0 && strcmp(o->canary, names[i]) != 0)
+            continue;
+        W.canary = names[i];
+        while (n < o->count && in_child(o->first + n, NULL, true))
+            n++;
+        printf("canary %-20s %s %llu seeds\n", names[i],
+            n < o->count ? "noticed after" : "NOT NOTICED in",
+            (unsigned long long)(n < o->count ? n + 1 : n));
+        *passed += n < o->count;
+        failed += n >= o->count;
+    }
+    return failed;
 }
 
 static uint32_t run_scenarios(const char *only, uint32_t *passed)
@@ -89,7 +115,7 @@ static uint32_t run_scenarios(const char *only, uint32_t *passed)
 
         if (only && strcmp(only, "all") != 0 && strcmp(only, s->name) != 0)
             continue;
-        ok = in_child(1, s);
+        ok = in_child(1, s, false);
         printf("scenario %-24s %s\n", s->name, ok ? "passed" : "FAILED");
         *passed += ok;
         failed += !ok;
@@ -100,7 +126,7 @@ static uint32_t run_scenarios(const char *only, uint32_t *passed)
 static int usage(void)
 {
     fputs("sim [--seeds N] [--first S] [--seed S] [--steps] "
-          "[--scenario NAME|all] [--canary NAME]\n",
+          "[--scenario NAME|all] [--canary NAME|all]\n",
         stderr);
     return 2;
 }
@@ -127,7 +153,7 @@ static bool read_options(int argc, char **argv, struct options *o)
         } else if (strcmp(argv[i], "--scenario") == 0) {
             o->scenario = value;
         } else if (strcmp(argv[i], "--canary") == 0) {
-            W.canary = value;
+            o->canary = value;
         } else {
             return false;
         }
@@ -146,14 +172,18 @@ int main(int argc, char **argv)
     W.show_steps = o.steps;
     if (o.one) {
         W.loud = true;
+        W.canary = o.canary;
         one(o.seed, NULL);
         printf("seed %llu passed\n", (unsigned long long)o.seed);
         return 0;
     }
-    if (o.scenario || !W.canary)
+    if (o.canary)
+        failed = run_canaries(&o, &passed);
+    else
         failed = run_scenarios(o.scenario, &passed);
-    for (uint64_t i = 0; !(o.scenario && !o.seeds_given) && i < o.count; i++) {
-        bool ok = in_child(o.first + i, NULL);
+    for (uint64_t i = 0;
+         !o.canary && !(o.scenario && !o.seeds_given) && i < o.count; i++) {
+        bool ok = in_child(o.first + i, NULL, false);
 
         passed += ok;
         failed += !ok;

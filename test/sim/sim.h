@@ -77,6 +77,9 @@ NORETURN void broken(const char *property, const char *fmt, ...)
 #define HOLDS(expr, property, ...)                                             \
     ((expr) ? (void)0 : broken(property, __VA_ARGS__))
 
+/* Is this rule to be broken on purpose? */
+bool canary(const char *name);
+
 void *must_alloc(size_t n, size_t size);
 
 /* --- daemon.c: a brain and its shards ------------------------------------- */
@@ -318,6 +321,8 @@ void langd_watch_end(struct daemon *d);
 /* A landing copies into this block. */
 void langd_watch_landing(
     struct daemon *d, uint32_t pool, uint32_t block, const struct segment *s);
+/* The canary `attempt`: as if segments carried none. */
+void langd_any_attempt(struct daemon *d, struct segment *s);
 /* Outcome of a generation at its langd: ROOM_SUCCESS, ROOM_FAILED, or
  * UINT8_MAX while it has none. */
 uint8_t langd_outcome(uint64_t generation);

@@ -35,6 +35,11 @@ void *must_alloc(size_t n, size_t size)
     return p;
 }
 
+bool canary(const char *name)
+{
+    return W.canary && strcmp(W.canary, name) == 0;
+}
+
 /* --- chance -----------------------------------------------------------------
  */
 uint64_t draw(void)
