@@ -57,7 +57,7 @@ class Engine:
             room, self.pool, max_rows, total, aux=aux.encode(), **more)
 
     def granted(self, room, timeout=LIMIT):
-        return self.rooms[room].granted(timeout).may_write
+        return self.rooms[room].wait_granted(timeout).may_write
 
     def write(self, room, first, end):
         """Fills rows of every field, without asking what became of the room:
@@ -92,8 +92,7 @@ class Engine:
         self.commit(room, last, rows, final=True, aux=aux)
 
     def done(self, room, timeout=LIMIT):
-        source = self.rooms[room].done(timeout)
-        self.conn.wait(lambda: source.ended, LIMIT)
+        source = self.rooms[room].wait_done(timeout)
         return [source.served, source.failed]
 
     # --- language side ----------------------------------------------------
@@ -101,8 +100,7 @@ class Engine:
         self.rooms[room] = self.conn.request(room, self.pool, encoder, **more)
 
     def attach(self, room, encoder="", rights=mmx.READ, **more):
-        self.rooms[room] = self.conn.attach(room, self.pool, encoder, rights,
-                                            **more)
+        self.rooms[room] = self.conn.attach(room, encoder, rights, **more)
 
     def ready(self, room, timeout=LIMIT):
         return self.rooms[room].wait_ready(timeout).total

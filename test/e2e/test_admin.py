@@ -125,14 +125,12 @@ class Service(Case):
         lm.rows(1, 256)
         d.process.terminate()
         e.process.terminate()
-        for engine, ask in ((enc, lambda: enc.announce(2, 10)),
-                            (lm, lambda: lm.request(2, "enc0"))):
+        for daemon, engine, ask in (
+                (e, enc, lambda: enc.announce(2, 10)),
+                (d, lm, lambda: lm.request(2, "enc0"))):
+            eventually(lambda: "draining" in daemon.tail(), "draining")
             ask()
-            if engine.failed(2) != "draining":
-                # SIGTERM had not been seen yet: the next one is refused.
-                engine.release(2)
-                eventually(lambda: (ask(), engine.failed(2) == "draining")[1],
-                           "draining")
+            self.assertEqual(engine.failed(2), "draining")
             engine.release(2)
         enc.commit(1, 300, 600, final=True)
         self.assertEqual(lm.ready(1), 600)

@@ -42,7 +42,7 @@ class Load:
             for room, got in list(lm.rooms.items()):
                 self.case.assertNotEqual(got.state, mmx.State.FAILED,
                                          (room, got.reason))
-                if got.ready:
+                if got.complete:
                     self.case.assertEqual(got.total, self.rows[room])
                     self.case.good(lm, room)
                     got.release()
@@ -125,7 +125,7 @@ class Pressure(Case):
         enc, lm = self.engines(e, d)
         load = Load(self, enc, [lm], {r: 200 for r in range(1, 9)})
         for room in load.rows:
-            lm.request(room, "enc0", group=1 + (room - 1) // 2, group_size=2)
+            lm.request(room, "enc0", group=(1 + (room - 1) // 2, 2))
             load.announce(room)
         load.run(8)
 

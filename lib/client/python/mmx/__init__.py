@@ -3,16 +3,22 @@
     enc = mmx.connect("encoded", name="vit-0")
     pool = enc.pool("vit")
     src = enc.announce(room, pool, max_rows=rows, total=rows, aux=grid)
-    src.granted(timeout=30)
+    src.wait_granted(timeout=30)
     src["embedding"][0:rows] = values
     src.commit(0, rows, final=True)
-    src.done(timeout=30)
+    src.wait_done(timeout=30)
     src.release()
 
     lm = mmx.connect("langd", name="prefill-0")
     room = lm.request(room, lm.pool("vit"), encoder="enc0")
     with room.wait_ready(timeout=30):
         use(room.gather("embedding"), room.aux)
+
+Or on an asyncio loop:
+
+    lm = await mmx.aconnect("langd", name="prefill-0")
+    room = lm.request(room, await lm.apool("vit"), encoder="enc0")
+    await room.ready(timeout=30)
 """
 
 from __future__ import annotations
@@ -22,20 +28,22 @@ import select
 from typing import Optional, Sequence
 
 from . import errors, wire
-from .client import Connection, Event, Link, Reply
-from .errors import MmxError, SplitRows, ViewInUse
+from .client import Connection, Event, Item, Link, Reply
+from .errors import ForkedError, MmxError, SplitRows, ViewInUse
 from .pool import Field, Pool, bf16, from_bf16
 from .rooms import Room, Run, Source, State
+from .tensor import Tensor, native
 from .tickets import Holding, Space, Ticket
-from .wire import (DONE, FAILED, GRANTED, LANDED, LENGTH, NO_KEY, READ, READY,
-                   WANTED, WATCH, WRITE)
+from .wire import (DONE, FAILED, GONE, GRANTED, HAVE, LANDED, LENGTH, NO_KEY,
+                   READ, READY, WANTED, WATCH, WRITE, room_id)
 
 __all__ = [
-    "Connection", "Event", "Field", "Holding", "Link", "MmxError", "Pool",
-    "Reply", "Room", "Run", "Source", "Space", "SplitRows", "State", "Ticket",
-    "ViewInUse", "bf16", "connect", "errors", "from_bf16", "wait_any", "wire",
-    "DONE", "FAILED", "GRANTED", "LANDED",
-    "LENGTH", "NO_KEY", "READ", "READY", "WANTED", "WATCH", "WRITE",
+    "Connection", "Event", "Field", "ForkedError", "Holding", "Item",
+    "Link", "MmxError", "Pool", "Reply", "Room", "Run", "Source", "Space",
+    "SplitRows", "State", "Tensor", "Ticket", "ViewInUse", "aconnect", "bf16",
+    "connect", "errors", "from_bf16", "native", "room_id", "wait_any",
+    "wire", "DONE", "FAILED", "GONE", "GRANTED", "HAVE", "LANDED", "LENGTH",
+    "NO_KEY", "NULL", "READ", "READY", "WANTED", "WATCH", "WRITE",
 ]
 __version__ = "0.1.0"
 
@@ -48,23 +56,47 @@ def connect(role: str, socket: Optional[str] = None, *,
     """Connects to the "encoded" or "langd" daemon of this host and waits for
     its welcome. timeout 0: do not wait, a later step() connects. Connections
     with one session name (by default the name) are one engine."""
+    conn = _connection(role, socket, name, session, cells)
+    try:
+        if timeout != 0:
+            conn.wait(lambda: conn.connected or conn.refused, timeout)
+        return _welcomed(conn)
+    except BaseException as e:
+        conn.close()
+        raise _silence(conn, timeout) if isinstance(e, TimeoutError) else e
+
+
+async def aconnect(role: str, socket: Optional[str] = None, *,
+                   name: Optional[str] = None, session: str = "",
+                   cells: int = 1024,
+                   timeout: Optional[float] = 10) -> Connection:
+    """connect() to be awaited."""
+    conn = _connection(role, socket, name, session, cells)
+    try:
+        if timeout != 0:
+            await conn.until(lambda: conn.connected or conn.refused, timeout)
+        return _welcomed(conn)
+    except BaseException as e:
+        conn.close()
+        raise _silence(conn, timeout) if isinstance(e, TimeoutError) else e
+
+
+def _connection(role: str, socket: Optional[str], name: Optional[str],
+                session: str, cells: int) -> Connection:
     path = socket or os.environ.get(f"MMX_{role.upper()}_SOCKET") \
         or f"/run/mmx/{role}.sock"
-    conn = Connection(role, path, name or f"python-{os.getpid()}", session,
+    return Connection(role, path, name or f"python-{os.getpid()}", session,
                       cells)
-    if timeout == 0:
-        return conn
-    try:
-        conn.wait(lambda: conn.connected or conn.refused, timeout)
-        if conn.refused:
-            raise conn.refused
-    except TimeoutError:
-        conn.close()
-        raise errors.DaemonLost(f"{path}: no answer in {timeout} s") from None
-    except BaseException:
-        conn.close()
-        raise
+
+
+def _welcomed(conn: Connection) -> Connection:
+    if conn.refused:
+        raise conn.refused
     return conn
+
+
+def _silence(conn: Connection, timeout: Optional[float]) -> MmxError:
+    return errors.DaemonLost(f"{conn.path}: no answer in {timeout} s")
 
 
 def wait_any(conns: Sequence[Connection],

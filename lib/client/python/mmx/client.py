@@ -4,7 +4,11 @@ Nothing here blocks except connect(), pool(), query(), wait() and close():
 calls send and return, step() takes in what has come, cells are read without
 a system call. The blocking ones wait in select(), so Ctrl-C works. `fd` is
 one epoll descriptor for the life of the connection, over reconnects too:
-when it is readable, call step(). A connection belongs to one thread.
+when it is readable, call step(). A connection belongs to one thread, and to
+the process that made it: after a fork the child makes its own.
+
+On an asyncio loop there is no step(): await the rooms, or `async for event
+in connection` (see aio.py).
 """
 
 from __future__ import annotations
@@ -21,9 +25,11 @@ import select
 import socket
 import struct
 import time
-from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
+from dataclasses import dataclass
+from typing import (Any, Callable, Deque, Dict, List, Optional, Sequence,
+                    Tuple, Union)
 
-from . import errors, wire
+from . import aio, errors, wire
 from .pool import Pool
 from .rooms import Room, Shown, Source, State
 from .tickets import Space, Ticket
@@ -84,6 +90,22 @@ class Event:
         return f"<Event {about} {self.what:#x}>"
 
 
+@dataclass
+class Item:
+    """One announce() of a batch: its arguments."""
+
+    room: int
+    max_rows: int
+    total: Optional[int] = None
+    storage: str = "compact"
+    key: bytes = wire.NO_KEY
+    aux: bytes = b""
+    destinations: int = 0
+    open: bool = False
+    deadline: float = 0
+    keep: bool = False
+
+
 class _Timer:
     """A timerfd, so that `fd` wakes a loop for the next try to connect. The
     os module has it from Python 3.13 on."""
@@ -122,6 +144,8 @@ class Connection:
         self.cells = memoryview(b"").cast("Q")
         self._retry = _RETRY_FIRST
         self._closed = False
+        self._pid = os.getpid()
+        self._watch: Optional[aio.Watch] = None
         self._greeting: Optional[Reply] = None
         self._up = False
         self._writing = False
@@ -198,6 +222,16 @@ class Connection:
         return self._up
 
     @property
+    def closed(self) -> bool:
+        """Over for good; its descriptor is gone."""
+        return self._epoll.closed
+
+    def _here(self) -> None:
+        if os.getpid() != self._pid:
+            raise errors.ForkedError(f"{self.path}: the connection belongs to "
+                                     f"process {self._pid}; make another")
+
+    @property
     def refused(self) -> Optional[errors.MmxError]:
         """What the daemon said against HELLO, if it did."""
         error = self._greeting.error if self._greeting else None
@@ -209,6 +243,7 @@ class Connection:
         """Sends one message; the reply is done at some later step(), or at
         once with daemon-lost when there is no daemon, or when the message is
         about a room of a connection that is gone (stale)."""
+        self._here()
         reply = Reply(message.name)
         if stale or not self._socket:
             reply._finish(errors.DaemonLost(
@@ -244,6 +279,7 @@ class Connection:
     def step(self) -> List[Event]:
         """Takes in whatever has come, reconnects when it is time, and
         returns what there is to look at. Never blocks."""
+        self._here()
         if not self._socket and not self._closed \
                 and self._timer_due():
             self._dial()
@@ -251,6 +287,8 @@ class Connection:
         while self._socket and self._read():
             pass
         events, self._events = self._events, []
+        if self._watch:
+            self._watch.look()
         return events
 
     def _timer_due(self) -> bool:
@@ -340,7 +378,31 @@ class Connection:
                 poll.poll(min(limits) * 1000 + 1 if limits else None)
         finally:
             self._events[:0] = kept
+            if kept and self._watch:
+                self._watch.soon()
         return until.result() if isinstance(until, Reply) else got
+
+    async def until(self, until: Union[Reply, Callable[[], Any]],
+                    timeout: Optional[float] = None) -> Any:
+        """wait() to be awaited: for a reply, or for a condition that changes
+        with an event."""
+        condition = (lambda: until.done) if isinstance(until, Reply) else until
+        got = await aio.watch(self).until(condition, timeout)
+        return until.result() if isinstance(until, Reply) else got
+
+    def __aiter__(self) -> Connection:
+        aio.watch(self)
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event; happenings of one room that nobody has taken yet
+        are one. Ends when the connection is closed."""
+        watch = aio.watch(self)
+        await watch.until(lambda: watch.events() or self.closed, None)
+        event = watch.take()
+        if not event:
+            raise StopAsyncIteration
+        return event
 
     # --- pools and questions ----------------------------------------------
     def pool(self, name: str = "", layout: str = "",
@@ -351,9 +413,32 @@ class Connection:
         if known and layout in ("", known.layout):
             return known
         reply = self.send(wire.POOL, name=name, layout=layout)
-        info = self.wait(reply, timeout)
-        self._pools[name] = Pool(info, reply.fd, self.epoch)
+        self.wait(reply, timeout)
+        return self._map(name, reply)
+
+    async def apool(self, name: str = "", layout: str = "",
+                    timeout: Optional[float] = 10) -> Pool:
+        """pool() to be awaited."""
+        known = self._pools.get(name)
+        if known and layout in ("", known.layout):
+            return known
+        reply = self.send(wire.POOL, name=name, layout=layout)
+        await self.until(reply, timeout)
+        return self._map(name, reply)
+
+    def _map(self, name: str, reply: Reply) -> Pool:
+        self._pools[name] = Pool(reply.result(), reply.fd, self.epoch)
         return self._pools[name]
+
+    def _pool_numbered(self, number: int) -> Pool:
+        """A pool by the number that events give."""
+        for pool in self._pools.values():
+            if pool.number == number and pool.epoch == self.epoch:
+                return pool
+        for row in self.query("pools"):
+            if self.pool(row["name"]).number == number:
+                return self.pool(row["name"])
+        raise errors.Stale(f"the daemon has no pool {number}")
 
     def query(self, what: str, timeout: Optional[float] = 10) -> Any:
         """What `mmxctl <what> --json` shows."""
@@ -387,52 +472,82 @@ class Connection:
                  destinations: int = 0, open: bool = False,
                  deadline: float = 0, keep: bool = False) -> Source:
         """Says that an item of up to max_rows rows is coming; total when the
-        length is known. destinations 0: what the language side asks for."""
-        source = Source(self, room, self._ours(pool), wire.WRITE)
-        flags = (wire.KEEP if keep else 0) | (wire.OPEN if open else 0)
-        self._bind(source, self.send(
-            wire.ANNOUNCE, room=room, cell=source.cell, tag=source.tag,
-            pool=pool.number, storage=wire.STORAGE[storage], flags=flags,
-            max_rows=max_rows, total=_rows(total), required_dst=destinations,
-            deadline_ms=_ms(deadline), key=key, aux=aux))
-        return source
+        length is known. destinations 0: what the language side asks for.
+        key: 32 bytes that name the content; when its rows are here already,
+        source.have comes true instead of a grant, and nothing is written.
+        keep: the rows stay after the room's end, until space is wanted."""
+        return self.announce_batch(pool, [Item(
+            room, max_rows, total, storage, key, aux, destinations, open,
+            deadline, keep)])[0]
+
+    def announce_batch(self, pool: Pool,
+                       items: Sequence[Item]) -> List[Source]:
+        """Announces rooms that get their blocks together or wait together."""
+        if len(items) > len(self._free):
+            raise errors.Quota(f"{len(items)} announces, {len(self._free)} "
+                               "cells are free")
+        values, sources = [], []
+        for at, i in enumerate(items):
+            flags = (wire.KEEP if i.keep else 0) | (wire.OPEN if i.open else 0)
+            values.append(dict(
+                room=i.room, pool=pool.number, flags=flags,
+                storage=wire.STORAGE[i.storage], max_rows=i.max_rows,
+                total=_rows(i.total), required_dst=i.destinations,
+                batch=len(items) - 1 - at, deadline_ms=_ms(i.deadline),
+                key=_key(i.key), aux=i.aux))
+            wire.ANNOUNCE.encode(0, **values[-1])  # all are sound, or none go
+        for i, v in zip(items, values):
+            source = Source(self, i.room, self._ours(pool), wire.WRITE)
+            self._open(source, wire.ANNOUNCE, v)
+            sources.append(source)
+        return sources
 
     def request(self, room: int, pool: Pool, encoder: str, *,
                 mode: str = "whole", rows: int = 0, storage: str = "any",
                 key: bytes = wire.NO_KEY, readers: int = 0,
-                destinations: int = 0, group: int = 0, group_size: int = 0,
+                destinations: int = 0,
+                group: Optional[Tuple[int, int]] = None,
                 deadline: float = 0, keep: bool = False) -> Room:
         """Asks an encoder's daemon for a room. rows 0: not known, the pool's
-        default grant is taken."""
-        got = Room(self, room, self._ours(pool), encoder)
-        self._bind(got, self.send(
-            wire.REQUEST, room=room, cell=got.cell, tag=got.tag,
-            pool=pool.number, mode=wire.MODES[mode],
+        default grant is taken. key: as announced, or refused with
+        item-mismatch. readers: further connections of the session that will
+        attach to read. group: (id, how many rooms): they get their blocks
+        together, when rows of all of them wait."""
+        group_id, group_size = group or (0, 0)
+        values = dict(
+            room=room, pool=pool.number, mode=wire.MODES[mode],
             storage=wire.STORAGE[storage], flags=wire.KEEP if keep else 0,
             rows=rows, readers=readers, required_dst=destinations,
-            group=group, group_size=group_size, deadline_ms=_ms(deadline),
-            key=key, encoder=encoder))
+            group=group_id, group_size=group_size, deadline_ms=_ms(deadline),
+            key=_key(key), encoder=encoder)
+        wire.REQUEST.encode(0, **values)
+        got = Room(self, room, self._ours(pool), encoder)
+        self._open(got, wire.REQUEST, values)
         return got
 
-    def attach(self, room: int, pool: Pool, encoder: str = "",
-               rights: int = wire.READ, deadline: float = 0) \
+    def attach(self, room: int, encoder: str = "", rights: int = wire.READ,
+               *, deadline: float = 0, pool: Optional[Pool] = None) \
             -> Union[Room, Source]:
-        """A room in this pool that another connection of the session opened
-        or will open: a Room at langd, a Source at encoded."""
+        """A room that another connection of the session opened or will open:
+        a Room at langd (whose encoder must be named), a Source at encoded.
+        Events tell the pool; give it to have it mapped beforehand."""
+        values = dict(room=room, rights=rights, deadline_ms=_ms(deadline),
+                      encoder=encoder)
+        wire.ATTACH.encode(0, **values)
         got: Union[Room, Source]
+        ours = self._ours(pool) if pool else None
         if self.role == "langd":
-            got = Room(self, room, self._ours(pool), encoder)
+            got = Room(self, room, ours, encoder)
         else:
-            got = Source(self, room, self._ours(pool), rights)
-        self._bind(got, self.send(
-            wire.ATTACH, room=room, cell=got.cell, tag=got.tag,
-            rights=rights, deadline_ms=_ms(deadline), encoder=encoder))
+            got = Source(self, room, ours, rights)
+        self._open(got, wire.ATTACH, values)
         return got
 
     def decline(self, room: int, encoder: str,
                 key: bytes = wire.NO_KEY) -> Reply:
         """Nobody here will fetch this room: its source may go."""
-        return self.send(wire.DECLINE, room=room, key=key, encoder=encoder)
+        return self.send(wire.DECLINE, room=room, key=_key(key),
+                         encoder=encoder)
 
     def _ours(self, pool: Pool) -> Pool:
         if pool.epoch != self.epoch:
@@ -447,7 +562,9 @@ class Connection:
         self._tag = self._tag % wire.TAG_MAX + 1
         return self._free.popleft(), self._tag
 
-    def _bind(self, room: Shown, reply: Reply) -> None:
+    def _open(self, room: Shown, message: wire.Message,
+              values: Dict[str, Any]) -> None:
+        reply = self.send(message, cell=room.cell, tag=room.tag, **values)
         self._rooms[room.cell, room.tag] = room
 
         def opened(answer: Reply) -> None:
@@ -464,23 +581,51 @@ class Connection:
 
     def _unbind(self, room: Shown) -> None:
         """The RELEASE of everything was answered: the cell is free."""
+        self._forget(room)
         if self._rooms.pop((room.cell, room.tag), None):
             self._free.append(room.cell)
 
+    def _forget(self, room: Shown) -> None:
+        if self._watch:
+            self._watch.forget(room)
+
     # --- the end ----------------------------------------------------------
     def close(self, timeout: float = 5) -> None:
-        """Says BYE: whatever rooms are left end as if released."""
+        """Says BYE: whatever rooms are left end as if released. In a child
+        of the process that made it: lets go of the child's copy only."""
         if self._closed:
             return
         self._closed = True
-        if self._socket:
+        if os.getpid() != self._pid:
+            if self._socket:
+                self._socket.close()
+        elif self._socket:
             bye = self.send(wire.BYE)
             try:
                 self.wait(bye, timeout)
             except (errors.MmxError, TimeoutError):
                 pass
+        self._end()
+
+    async def aclose(self, timeout: float = 5) -> None:
+        """close() to be awaited."""
+        if self._closed:
+            return
+        self._here()
+        self._closed = True
+        if self._socket:
+            try:
+                await self.until(self.send(wire.BYE), timeout)
+            except (errors.MmxError, TimeoutError):
+                pass
+        self._end()
+
+    def _end(self) -> None:
+        if os.getpid() == self._pid:
             self._lost("closed")
-        self._timer.set(0)
+            if self._watch:
+                self._watch.close()
+            self._timer.set(0)
         os.close(self._timer.fd)
         self._epoll.close()
 
@@ -489,6 +634,12 @@ class Connection:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.aclose()
 
 
 def _text(values: Dict[str, Any]) -> str:
@@ -503,3 +654,9 @@ def _rows(rows: Optional[int]) -> int:
 def _ms(seconds: float) -> int:
     """Never 0 for a deadline that was given: 0 means as configured."""
     return max(1, round(seconds * 1000)) if seconds > 0 else 0
+
+
+def _key(key: bytes) -> bytes:
+    if len(key) not in (0, len(wire.NO_KEY)):
+        raise ValueError(f"a key has {len(wire.NO_KEY)} bytes, not {len(key)}")
+    return bytes(key) or wire.NO_KEY

@@ -30,6 +30,11 @@ class ViewInUse(BufferError):
     """Rows cannot be released while an array that shows them is alive."""
 
 
+class ForkedError(RuntimeError):
+    """The connection belongs to the process that this one was forked from:
+    connect again here. Rows that the parent mapped must not be used."""
+
+
 class SplitRows(ValueError):
     """The rows do not lie in one run: use gather() or pieces()."""
 

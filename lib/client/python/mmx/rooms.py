@@ -1,6 +1,9 @@
 """Rooms as an engine sees them: Source at the encode side, Room at the
 language side. Both show their state from the daemon's cell, without a system
 call; what does not fit into a cell comes with events, at Connection.step().
+
+wait_ready() and its like block; ready() and its like are for `await`.
+Cancelling either changes nothing: the room goes on.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from .client import Connection, Reply
+    from .tensor import Tensor
 
 
 class State(enum.IntEnum):
@@ -40,8 +44,9 @@ class Run(NamedTuple):
 class Shown:
     """What both sides have in common: a cell, its word, runs of rows."""
 
-    def __init__(self, conn: "Connection", room: int, pool: Pool) -> None:
-        self.conn, self.room, self.pool = conn, room, pool
+    def __init__(self, conn: "Connection", room: int,
+                 pool: Optional[Pool]) -> None:
+        self.conn, self.room, self._pool = conn, room, pool
         self.cell, self.tag = conn._cell()
         self.opened: "Reply"  # the answer to ANNOUNCE, REQUEST or ATTACH
         self.total: Optional[int] = None
@@ -49,7 +54,9 @@ class Shown:
         self.released = 0  # rows [0, released) were given back
         self.error: Optional[errors.MmxError] = None
         self._cells = conn.cells
-        self._runs: List[Run] = []
+        self._where = -1 if pool is None else pool.number
+        self._told: List[Tuple[int, int, int]] = []  # row, block, blocks
+        self._laid: Optional[List[Run]] = None  # the same, once it is asked
         self._views: "List[Tuple[int, weakref.ref[Any]]]" = []
 
     def __repr__(self) -> str:
@@ -97,16 +104,37 @@ class Shown:
             self._fail(errors.error(event["reason"], event["text"],
                                     event["a"], event["b"]))
         if event["runs"]:
+            self._where = event["pool"]
             self._lay(event["first"], event["runs"])
 
     def _lay(self, first: int, blob: bytes) -> None:
         """Rows from first on lie so; nothing is said about those before."""
-        runs = [r for r in self._runs if r.first < first]
-        for block, blocks in wire.runs(blob):
-            rows = blocks * self.pool.block_rows
-            runs.append(Run(first, rows, block * self.pool.block_rows))
-            first += rows
-        self._runs = runs
+        told = [t for t in self._told if t[0] < first]
+        told += [(first, block, blocks) for block, blocks in wire.runs(blob)]
+        self._told, self._laid = told, None
+
+    @property
+    def pool(self) -> Pool:
+        """Where the rows lie. A connection that attached without a pool maps
+        it here, when it has not before: that asks the daemon and waits."""
+        if self._pool is None or self._pool.number != self._where:
+            if self._where < 0:
+                raise errors.NotReady(f"room {self.room:#x}: no event has "
+                                      "told its pool yet")
+            self._pool = self.conn._pool_numbered(self._where)
+        return self._pool
+
+    @property
+    def _runs(self) -> List[Run]:
+        if self._laid is None and self._told:
+            size, runs, at, before = self.pool.block_rows, [], 0, -1
+            for first, block, blocks in self._told:
+                if first != before:  # a later event's: its word holds
+                    runs, at = [r for r in runs if r.first < first], first
+                runs.append(Run(at, blocks * size, block * size))
+                at, before = at + blocks * size, first
+            self._laid = runs
+        return self._laid or []
 
     def pieces(self, first: int, end: int) -> Iterator[Run]:
         """Where rows [first, end) lie, in order."""
@@ -127,18 +155,21 @@ class Shown:
         return view
 
     # --- giving back ------------------------------------------------------
-    def release(self, rows: int = wire.ALL, *, force: bool = False) -> "Reply":
+    def release(self, rows: int = wire.ALL, *, force: bool = False,
+                keep: bool = False) -> "Reply":
         """This process is done with rows [0, rows). Raises ViewInUse while
         an array shows one of them, unless forced: rows that were given back
-        will hold those of another room."""
+        will hold those of another room. keep: they may be wanted again."""
         if not force and any(first < rows and view() is not None
                              for first, view in self._views):
             raise errors.ViewInUse(
                 f"room {self.room:#x}: an array still shows released rows")
         before, self.released = self.released, max(self.released, rows)
         if self.opened.done and self.opened.error:
+            self.conn._forget(self)
             return self.opened  # the daemon never took it
-        reply = self._send(wire.RELEASE, rows=rows)
+        flags = wire.KEEP if keep else 0
+        reply = self._send(wire.RELEASE, rows=rows, flags=flags)
 
         def answered(answer: "Reply") -> None:
             if answer.error:
@@ -179,6 +210,13 @@ class Shown:
                        every=None if final else 0.005)
         return self
 
+    async def reached(self, state: State = State.SUCCESS,
+                      timeout: Optional[float] = None) -> Any:
+        """await: the room has reached SUCCESS or FAILED (other states have no
+        event of their own and may be noticed late)."""
+        await self.conn.until(lambda: self._reached(state), timeout)
+        return self
+
     def _reached(self, state: State) -> bool:
         now = self.state  # one look: it may change between two
         if now == State.FAILED and state != State.FAILED:
@@ -194,6 +232,9 @@ class _Rows:
         self._source, self._field = source, field
 
     def _range(self, rows: slice) -> Tuple[int, int]:
+        if self._source.have:
+            raise errors.NotOwner("the rows are here already (have): they are "
+                                  "not written again")
         if rows.step not in (None, 1):
             raise IndexError("rows are neighbours: no step")
         end = self._source.may_write if rows.stop is None else rows.stop
@@ -228,11 +269,12 @@ class _Rows:
 class Source(Shown):
     """An item on its way out: Connection.announce() on the encode side."""
 
-    def __init__(self, conn: "Connection", room: int, pool: Pool,
+    def __init__(self, conn: "Connection", room: int, pool: Optional[Pool],
                  rights: int) -> None:
         super().__init__(conn, room, pool)
         self.rights = rights
         self.may_write = -1  # rows granted; -1: not yet
+        self.have = False  # rows of its key are here: nothing to write
         self.wanted = 0  # destinations that asked
         self.ended = False  # done or failed was said
         self.served = self.failed = 0  # destinations, once ended
@@ -241,21 +283,39 @@ class Source(Shown):
         super()._event(event)
         if event["what"] & wire.GRANTED:
             self.may_write = event["rows"]
+        if event["what"] & wire.HAVE:
+            self.have = True
         if event["what"] & wire.WANTED:
             self.wanted = event["a"]
         if event["what"] & (wire.DONE | wire.FAILED):
             self.ended = True
             self.served, self.failed = event["a"], event["b"]
 
-    def granted(self, timeout: Optional[float] = None) -> "Source":
-        """Blocks until rows may be written."""
-        self.conn.wait(lambda: self.may_write >= 0 or self._failed(), timeout)
+    def wait_granted(self, timeout: Optional[float] = None) -> "Source":
+        """Blocks until rows may be written, or are there (see have)."""
+        self.conn.wait(self._open, timeout)
         return self
 
-    def done(self, timeout: Optional[float] = None) -> "Source":
-        """Blocks until every destination has the rows."""
-        self.wait(State.SUCCESS, timeout)
+    async def granted(self, timeout: Optional[float] = None) -> "Source":
+        """await: rows may be written, or are there (see have)."""
+        await self.conn.until(self._open, timeout)
         return self
+
+    def wait_done(self, timeout: Optional[float] = None) -> "Source":
+        """Blocks until every destination has the rows."""
+        self.conn.wait(self._over, timeout)
+        return self
+
+    async def done(self, timeout: Optional[float] = None) -> "Source":
+        """await: every destination has the rows."""
+        await self.conn.until(self._over, timeout)
+        return self
+
+    def _open(self) -> bool:
+        return self.may_write >= 0 or self.have or self._failed()
+
+    def _over(self) -> bool:
+        return self._reached(State.SUCCESS) and self.ended
 
     def _failed(self) -> bool:
         if self.state == State.FAILED:
@@ -279,12 +339,12 @@ class Source(Shown):
 class Room(Shown):
     """An item on its way in: Connection.request() on the language side."""
 
-    def __init__(self, conn: "Connection", room: int, pool: Pool,
+    def __init__(self, conn: "Connection", room: int, pool: Optional[Pool],
                  encoder: str) -> None:
         super().__init__(conn, room, pool)
         self.encoder = encoder
         self.aux = b""
-        self.ready = False  # every row and aux are there, and where is known
+        self.complete = False  # every row and aux are there, and where is known
         self.generation = 0
         self.stream_rows = 0  # rows that can always be resident
 
@@ -298,12 +358,13 @@ class Room(Shown):
         self.generation = event["generation"] or self.generation
         self.aux = event["aux"] or self.aux
         if event["what"] & wire.READY:
-            self.ready = True
+            self.complete = True
 
     @property
     def readable(self) -> int:
         """Rows [0, readable) may be read and it is known where they lie."""
-        known = self._runs[-1].first + self._runs[-1].rows if self._runs else 0
+        runs = self._runs
+        known = runs[-1].first + runs[-1].rows if runs else 0
         return min(self.rows, known)
 
     @property
@@ -317,15 +378,28 @@ class Room(Shown):
 
     def wait_ready(self, timeout: Optional[float] = None) -> "Room":
         """Blocks until every row may be read."""
-        self.conn.wait(lambda: self.ready or self._stopped(), timeout)
+        self.conn.wait(lambda: self.complete or self._stopped(), timeout)
+        return self
+
+    async def ready(self, timeout: Optional[float] = None) -> "Room":
+        """await: every row may be read."""
+        await self.conn.until(lambda: self.complete or self._stopped(),
+                              timeout)
         return self
 
     def wait_rows(self, rows: int, timeout: Optional[float] = None) -> "Room":
         """Blocks until rows [0, rows) may be read (stream mode)."""
-        self.conn.wait(
-            lambda: self.readable >= rows or self.ready or self._stopped(),
-            timeout)
+        self.conn.wait(lambda: self._have_rows(rows), timeout)
         return self
+
+    async def landed(self, rows: int,
+                     timeout: Optional[float] = None) -> "Room":
+        """await: rows [0, rows) may be read (stream mode)."""
+        await self.conn.until(lambda: self._have_rows(rows), timeout)
+        return self
+
+    def _have_rows(self, rows: int) -> bool:
+        return self.readable >= rows or self.complete or self._stopped()
 
     def _stopped(self) -> bool:
         return self.state == State.FAILED and self._reached(State.SUCCESS)
@@ -340,6 +414,15 @@ class Room(Shown):
             raise errors.SplitRows(f"rows {first}..{end} lie in {len(runs)} "
                                    "runs")
         return self._show(field, runs[0] if runs else Run(first, 0, 0))
+
+    def tensor(self, field: str, first: int = 0, end: Optional[int] = None) \
+            -> "Tensor":
+        """The same for other libraries: torch.from_dlpack(room.tensor(f)).
+        Writing to a read-only pool's rows ends the process."""
+        from .tensor import Tensor
+
+        return Tensor(self.view(field, first, end),
+                      self.pool.fields[field].dtype)
 
     def gather(self, field: str, first: int = 0, end: Optional[int] = None,
                out: Optional["np.ndarray[Any, Any]"] = None) \
@@ -374,7 +457,7 @@ class Room(Shown):
                 break
             yield first, end
             first = end
-            if not self.ready or first != self.total:
+            if not self.complete or first != self.total:
                 self.release(first)
 
     def _limit(self, first: int, end: Optional[int]) -> int:

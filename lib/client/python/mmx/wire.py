@@ -7,7 +7,7 @@ against lib/core/local.def. Pure: bytes in, values out.
 from __future__ import annotations
 
 import struct
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple, Union
 
 MAGIC = 0x4C584D4D  # the bytes MMXL
 VERSION = 1
@@ -186,6 +186,18 @@ def frames(packet: bytes) -> Iterator[Frame]:
         if message:
             yield Frame(message, seq, message.decode(view[at:at + length]))
         at += length
+
+
+def room_id(name: Union[str, bytes]) -> int:
+    """A room id from a name, as mmx_room_id() of the C library: FNV-1a, then
+    a mix. A name that users can choose makes a guessable id: use a key as
+    well."""
+    mask, h = 2**64 - 1, 0xCBF29CE484222325
+    for byte in name.encode() if isinstance(name, str) else name:
+        h = (h ^ byte) * 0x100000001B3 & mask
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        h = (h ^ h >> 33) * factor & mask
+    return h ^ h >> 33
 
 
 def runs(blob: bytes) -> List[Tuple[int, int]]:

@@ -1,0 +1,97 @@
+"""A connection on an asyncio loop.
+
+The connection's descriptor never changes, so one add_reader() serves it for
+life, over reconnects too; no thread, no polling. A connection belongs to the
+loop that awaited it first. Cancelling an await forgets the waiting and
+nothing else: the room goes on, and can be awaited again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+
+if TYPE_CHECKING:
+    from .client import Connection, Event
+
+
+class Watch:
+    def __init__(self, conn: "Connection") -> None:
+        self._conn = conn
+        self.loop = asyncio.get_running_loop()
+        self._waiting: "Dict[asyncio.Future[Any], Callable[[], Any]]" = {}
+        # Happenings of one room fold into one event until it is taken.
+        self._events: "Dict[Any, Event]" = {}
+        self.loop.add_reader(conn.fd, self._readable)
+        self.soon()  # what came before
+
+    def close(self) -> None:
+        if not self.loop.is_closed():
+            self.loop.remove_reader(self._conn.fd)
+        self.look()
+        for future in list(self._waiting):
+            if not future.done():
+                future.set_exception(ConnectionError("closed"))
+
+    def soon(self) -> None:
+        self.loop.call_soon(self._readable)
+
+    def _readable(self) -> None:
+        if self._conn.closed:
+            return
+        for event in self._conn.step():
+            key = event.room or event.ticket or event.link
+            old = self._events.pop(key, None)
+            if old:
+                event.what |= old.what
+            self._events[key] = event
+
+    def look(self) -> None:
+        """Something has changed: who waited for it?"""
+        for future, condition in list(self._waiting.items()):
+            if future.done():
+                continue
+            try:
+                got = condition()
+                if got:
+                    future.set_result(got)
+            except Exception as e:
+                future.set_exception(e)
+
+    def forget(self, room: Any) -> None:
+        self._events.pop(room, None)
+
+    def take(self) -> "Optional[Event]":
+        for key in self._events:
+            return self._events.pop(key)
+        return None
+
+    def events(self) -> bool:
+        return bool(self._events)
+
+    async def until(self, condition: Callable[[], Any],
+                    timeout: Optional[float]) -> Any:
+        got = condition()
+        if got:
+            return got
+        future: "asyncio.Future[Any]" = self.loop.create_future()
+        self._waiting[future] = condition
+        try:
+            return await asyncio.wait_for(future, timeout)
+        except asyncio.TimeoutError:
+            raise TimeoutError(
+                f"{self._conn.path}: nothing in {timeout} s") from None
+        finally:
+            del self._waiting[future]
+
+
+def watch(conn: "Connection") -> Watch:
+    """The connection's place on the running loop."""
+    loop = asyncio.get_running_loop()
+    old = conn._watch
+    if old and old.loop is loop:
+        return old
+    if old and not old.loop.is_closed():
+        raise RuntimeError("the connection belongs to another event loop")
+    conn._watch = Watch(conn)
+    return conn._watch
