@@ -1,4 +1,5 @@
-"""A pool: blocks that a daemon owns and this process has mapped.
+"""A pool: blocks that a daemon owns and this process has mapped, in host
+memory or (cuda.py) on a GPU.
 
 numpy has no bf16 and no f8: such fields are arrays of uint16 and uint8 whose
 dtype says what they hold (`array.dtype.metadata["mmx"] == "bf16"`). bf16()
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Tuple
 
 from . import wire
 
@@ -78,13 +79,18 @@ class Pool:
             name, kind, elements = word.split(":")
             self.fields[name] = Field(name, kind, int(elements), *region)
         try:
-            if not self.memory.startswith("host"):
-                raise ValueError(f"pool {self.name} lies in {self.memory}: "
-                                 "only host memory can be mapped from Python")
+            if info["share"] not in ("", "memfd"):
+                from . import cuda
+
+                self._map = cuda.Memory(self.name, info["share"],
+                                        info["handle"], fd, info["bytes"],
+                                        self.writable)
+                return
             prot = mmap.PROT_READ | (mmap.PROT_WRITE if self.writable else 0)
-            self._map = mmap.mmap(fd, info["bytes"], mmap.MAP_SHARED, prot)
+            self._map: Any = mmap.mmap(fd, info["bytes"], mmap.MAP_SHARED, prot)
         finally:
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
         # Users' pictures do not belong into core dumps.
         if hasattr(mmap, "MADV_DONTDUMP"):
             self._map.madvise(mmap.MADV_DONTDUMP)
@@ -92,13 +98,24 @@ class Pool:
     def rows(self, field: str, first: int, rows: int) \
             -> "np.ndarray[Any, Any]":
         """Rows of a field counted from the pool's first row, as an array of
-        [rows, elements]. What they hold is for Room and Source to say."""
+        [rows, elements], or as cuda.Rows for a pool on a GPU. What they hold
+        is for Room and Source to say."""
         import numpy as np
 
         f = self.fields[field]
+        if not isinstance(self._map, mmap.mmap):
+            return self._map.rows(f.offset + first * f.row_bytes, rows,
+                                  f.elements, f.dtype)
         flat = np.frombuffer(self._map, dtype(f.dtype), rows * f.elements,
                              f.offset + first * f.row_bytes)
         return flat.reshape(rows, f.elements)
+
+    def span(self) -> Tuple[int, int]:
+        """Address and size of the map of a host pool, for pinning it."""
+        import numpy as np
+
+        flat = np.frombuffer(self._map, np.uint8)
+        return flat.ctypes.data, flat.nbytes
 
     def __repr__(self) -> str:
         return (f"<Pool {self.name} {self.blocks} x {self.block_rows} rows "

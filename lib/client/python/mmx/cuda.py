@@ -1,0 +1,496 @@
+"""Pools that lie in the memory of a GPU.
+
+The daemon owns the memory; this process maps it through the CUDA driver,
+which is loaded with the first such pool and not before. Room.view() and
+Source[field][a:b] then give Rows: an address on the GPU with a shape, which
+torch and others take without a copy (torch(), __dlpack__,
+__cuda_array_interface__). numpy takes them too, as a copy in host memory.
+
+Order with kernels: rows that are readable have landed, nothing is to be
+waited for. Before rows are committed, or released, the kernels that write or
+read them must be over; Fences does that without waiting for a whole GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_u64, _int, _size = ctypes.c_uint64, ctypes.c_int, ctypes.c_size_t
+_ptr = ctypes.c_void_p
+
+_NOT_READY = 600  # an event that is not over yet
+_READ, _READ_WRITE = 1, 3  # CUmemAccess_flags
+_ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
+_POSIX_FD = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+_LAZY_PEERS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_READ_ONLY_ATTRIBUTE = 113  # ..._READ_ONLY_HOST_REGISTER_SUPPORTED
+_PORTABLE, _READ_ONLY = 1, 8  # CU_MEMHOSTREGISTER_*
+
+# dtype: (typestr of __cuda_array_interface__, DLPack's kind and bits). What
+# one of the two does not know goes as its bits.
+_KINDS: Dict[str, Tuple[str, int, int]] = {
+    "bf16": ("<u2", 4, 16), "f16": ("<f2", 2, 16), "f32": ("<f4", 2, 32),
+    "f8e4m3": ("|u1", 1, 8), "f8e5m2": ("|u1", 1, 8), "i8": ("|i1", 0, 8),
+    "u8": ("|u1", 1, 8), "i16": ("<i2", 0, 16), "i32": ("<i4", 0, 32),
+    "i64": ("<i8", 0, 64), "bool": ("|u1", 1, 8),
+}
+# Names in torch of what went as its bits.
+_AS_BITS = {"f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
+            "bool": "bool"}
+
+
+class CudaError(RuntimeError):
+    """The driver refused something."""
+
+
+class _Location(ctypes.Structure):
+    _fields_ = [("type", _int), ("id", _int)]
+
+
+class _Access(ctypes.Structure):
+    _fields_ = [("location", _Location), ("flags", _int)]
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = [("reserved", ctypes.c_char * 64)]
+
+
+class Driver:
+    """libcuda's functions as methods that raise; one per process."""
+
+    _the: Optional["Driver"] = None
+
+    # Function: its name in the library and the types of its arguments.
+    _CALLS: Dict[str, Tuple[str, List[Any]]] = {
+        "init": ("cuInit", [ctypes.c_uint]),
+        "count": ("cuDeviceGetCount", [_ptr]),
+        "device": ("cuDeviceGet", [_ptr, _int]),
+        "uuid": ("cuDeviceGetUuid_v2", [_ptr, _int]),
+        "attribute": ("cuDeviceGetAttribute", [_ptr, _int, _int]),
+        "retain": ("cuDevicePrimaryCtxRetain", [_ptr, _int]),
+        "push": ("cuCtxPushCurrent_v2", [_ptr]),
+        "pop": ("cuCtxPopCurrent_v2", [_ptr]),
+        "import_fd": ("cuMemImportFromShareableHandle", [_ptr, _ptr, _int]),
+        "reserve": ("cuMemAddressReserve",
+                    [_ptr, _size, _size, _u64, _u64]),
+        "unreserve": ("cuMemAddressFree", [_u64, _size]),
+        "map": ("cuMemMap", [_u64, _size, _size, _u64, _u64]),
+        "unmap": ("cuMemUnmap", [_u64, _size]),
+        "access": ("cuMemSetAccess", [_u64, _size, _ptr, _size]),
+        "drop": ("cuMemRelease", [_u64]),
+        "ipc_open": ("cuIpcOpenMemHandle_v2",
+                     [_ptr, _IpcHandle, ctypes.c_uint]),
+        "ipc_close": ("cuIpcCloseMemHandle", [_u64]),
+        "copy": ("cuMemcpyAsync", [_u64, _u64, _size, _ptr]),
+        "stream": ("cuStreamCreate", [_ptr, ctypes.c_uint]),
+        "sync": ("cuStreamSynchronize", [_ptr]),
+        "event": ("cuEventCreate", [_ptr, ctypes.c_uint]),
+        "record": ("cuEventRecord", [_ptr, _ptr]),
+        "event_drop": ("cuEventDestroy_v2", [_ptr]),
+        "pin": ("cuMemHostRegister_v2", [_ptr, _size, ctypes.c_uint]),
+        "unpin": ("cuMemHostUnregister", [_ptr]),
+    }
+
+    def __init__(self, path: str) -> None:
+        try:
+            self.lib = ctypes.CDLL(path)
+        except OSError as e:
+            raise CudaError(f"no NVIDIA driver: {e}") from None
+        self.contexts: Dict[int, int] = {}
+        self.streams: Dict[int, int] = {}
+        self.init(0)
+
+    @classmethod
+    def get(cls, path: str = "libcuda.so.1") -> "Driver":
+        """path counts the first time only, for tests."""
+        if not cls._the:
+            cls._the = cls(path)
+        return cls._the
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        symbol, types = self._CALLS[name]
+        function = getattr(self.lib, symbol)
+        function.argtypes, function.restype = types, _int
+
+        def call(*args: Any) -> None:
+            result = function(*args)
+            if result:
+                raise CudaError(f"{symbol}: {self.text(result)}")
+        setattr(self, name, call)
+        return call
+
+    def text(self, result: int) -> str:
+        name = ctypes.c_char_p()
+        self.lib.cuGetErrorName(_int(result), ctypes.byref(name))
+        return (name.value or b"unknown error").decode()
+
+    def is_over(self, event: int) -> bool:
+        result = self.lib.cuEventQuery(_ptr(event))
+        if result in (0, _NOT_READY):
+            return bool(result == 0)
+        raise CudaError(f"cuEventQuery: {self.text(result)}")
+
+    # --- GPUs -------------------------------------------------------------
+    def gpu_of(self, uuid: bytes) -> int:
+        """Number here of the GPU with this UUID: numbers differ between
+        processes that see different sets."""
+        count = _int()
+        self.count(ctypes.byref(count))
+        for number in range(count.value):
+            got = ctypes.create_string_buffer(16)
+            self.uuid(got, number)
+            if got.raw == uuid:
+                return number
+        raise CudaError("the GPU that the pool lies in is not visible in this"
+                        " process (CUDA_VISIBLE_DEVICES?)")
+
+    def context(self, gpu: int) -> "_Inside":
+        """The primary context, which torch uses as well."""
+        if gpu not in self.contexts:
+            context = _ptr()
+            self.retain(ctypes.byref(context), gpu)
+            self.contexts[gpu] = context.value or 0
+        return _Inside(self, self.contexts[gpu])
+
+    def own_stream(self, gpu: int) -> int:
+        if gpu not in self.streams:
+            stream = _ptr()
+            self.stream(ctypes.byref(stream), _NON_BLOCKING)
+            self.streams[gpu] = stream.value or 0
+        return self.streams[gpu]
+
+
+class _Inside:
+    def __init__(self, driver: Driver, context: int) -> None:
+        self.driver, self.it = driver, context
+
+    def __enter__(self) -> None:
+        self.driver.push(self.it)
+
+    def __exit__(self, *_: Any) -> None:
+        self.driver.pop(ctypes.byref(_ptr()))
+
+
+# --- mapping a pool ---------------------------------------------------------
+class Memory:
+    """A pool's memory as this process sees it. It is unmapped when the last
+    Rows of it is gone."""
+
+    def __init__(self, name: str, share: str, handle: bytes, fd: int,
+                 size: int, writable: bool) -> None:
+        self.driver = Driver.get()
+        self.size, self.writable = size, writable
+        self.gpu = self.driver.gpu_of(handle[:16])
+        with self.driver.context(self.gpu):
+            if share == "cuda-vmm":
+                self.address = self._map(fd)
+                unmap = _unmap_vmm
+            elif share == "cuda-ipc" and len(handle) == 80:
+                self.address = self._open(handle[16:])
+                unmap = _unmap_ipc
+            else:
+                raise CudaError(f"pool {name} is shared by {share}, which "
+                                "this client does not know")
+        weakref.finalize(self, unmap, self.driver, self.gpu, self.address,
+                         size)
+
+    def _map(self, fd: int) -> int:
+        d, handle, address = self.driver, _u64(), _u64()
+        d.import_fd(ctypes.byref(handle), fd, _POSIX_FD)
+        try:
+            d.reserve(ctypes.byref(address), self.size, 0, 0, 0)
+            try:
+                d.map(address, self.size, 0, handle, 0)
+            except CudaError:
+                d.unreserve(address, self.size)
+                raise
+            self._allow(address)
+        finally:
+            d.drop(handle)  # the map keeps it
+        return address.value
+
+    def _allow(self, address: _u64) -> None:
+        access = _Access(_Location(_ON_DEVICE, self.gpu),
+                         _READ_WRITE if self.writable else _READ)
+        d = self.driver
+        try:
+            d.access(address, self.size, ctypes.byref(access), 1)
+        except CudaError:
+            if self.writable:
+                raise
+            # A driver without read-only maps: not writing is up to us then.
+            access.flags = _READ_WRITE
+            d.access(address, self.size, ctypes.byref(access), 1)
+
+    def _open(self, handle: bytes) -> int:
+        address, raw = _u64(), _IpcHandle()
+        ctypes.memmove(ctypes.byref(raw), handle, 64)
+        self.driver.ipc_open(ctypes.byref(address), raw, _LAZY_PEERS)
+        return address.value
+
+    def rows(self, offset: int, rows: int, elements: int, dtype: str) -> Rows:
+        return Rows(_Shown(self), self.address + offset, rows, elements,
+                    dtype)
+
+    # --- copies, waited for on a stream of our own --------------------------
+    def _copy(self, to: int, source: int, size: int) -> None:
+        if not size:
+            return
+        with self.driver.context(self.gpu):
+            stream = self.driver.own_stream(self.gpu)
+            self.driver.copy(to, source, size, stream)
+            self.driver.sync(stream)
+
+    def write(self, address: int, array: "np.ndarray[Any, Any]") -> None:
+        self._copy(address, array.ctypes.data, array.nbytes)
+
+    def read(self, address: int, array: "np.ndarray[Any, Any]") -> None:
+        self._copy(array.ctypes.data, address, array.nbytes)
+
+
+def _unmap_vmm(driver: Driver, gpu: int, address: int, size: int) -> None:
+    with driver.context(gpu):
+        driver.unmap(address, size)
+        driver.unreserve(address, size)
+
+
+def _unmap_ipc(driver: Driver, gpu: int, address: int, size: int) -> None:
+    with driver.context(gpu):
+        driver.ipc_close(address)
+
+
+class _Shown:
+    """What all Rows of one view and their slices hold; a room watches it."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+
+
+# --- DLPack -----------------------------------------------------------------
+class _DLTensor(ctypes.Structure):
+    _fields_ = [("data", _ptr), ("device_type", ctypes.c_int32),
+                ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("byte_offset", _u64)]
+
+
+class _DLManaged(ctypes.Structure):
+    pass
+
+
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(_DLManaged))
+_DLManaged._fields_ = [("tensor", _DLTensor), ("context", _ptr),
+                       ("deleter", _DELETER)]
+_CAPSULE_END = ctypes.CFUNCTYPE(None, _ptr)
+_KDL_CUDA = 2
+_alive: Dict[int, Tuple[Any, ...]] = {}  # by address of the _DLManaged
+
+
+@_DELETER
+def _delete(managed: Any) -> None:
+    _alive.pop(ctypes.addressof(managed.contents), None)
+
+
+# Functions of our own: those of ctypes.pythonapi are everybody's, and so are
+# the types that somebody sets on them.
+_python = ctypes.PyDLL(None)
+_valid = _python.PyCapsule_IsValid
+_valid.argtypes, _valid.restype = [_ptr, ctypes.c_char_p], _int
+_pointer = _python.PyCapsule_GetPointer
+_pointer.argtypes, _pointer.restype = [_ptr, ctypes.c_char_p], _ptr
+_new = _python.PyCapsule_New
+_new.argtypes, _new.restype = [_ptr, ctypes.c_char_p, _ptr], ctypes.py_object
+
+
+@_CAPSULE_END
+def _capsule_end(capsule: Any) -> None:
+    # Whoever took the tensor has renamed the capsule and deletes it itself.
+    if _valid(capsule, b"dltensor"):
+        _alive.pop(_pointer(capsule, b"dltensor"), None)
+
+
+class Rows:
+    """Rows of one field on a GPU: [rows, elements], C order. Holding it, or
+    a tensor made of it, keeps the memory mapped, not the rows: they are the
+    room's until it is released."""
+
+    def __init__(self, shown: _Shown, address: int, rows: int, elements: int,
+                 dtype: str) -> None:
+        self.base = shown
+        self.address, self.dtype = address, dtype
+        self.shape = (rows, elements)
+        self.row_bytes = elements * _KINDS[dtype][2] // 8
+
+    @property
+    def gpu(self) -> int:
+        """Number of the GPU in this process."""
+        return self.base.memory.gpu
+
+    @property
+    def writable(self) -> bool:
+        return self.base.memory.writable
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape[0] * self.row_bytes
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<Rows {self.shape} {self.dtype} cuda:{self.gpu}>"
+
+    def __getitem__(self, rows: slice) -> "Rows":
+        if not isinstance(rows, slice):
+            raise TypeError("rows are taken by slices")
+        first, end, step = rows.indices(len(self))
+        if step != 1:
+            raise IndexError("rows are neighbours: no step")
+        return Rows(self.base, self.address + first * self.row_bytes,
+                    max(end - first, 0), self.shape[1], self.dtype)
+
+    def __setitem__(self, rows: slice, values: Any) -> None:
+        """Copies values of the host into the rows, and waits for that copy.
+        Values on a GPU: torch()[...].copy_(them), or any kernel."""
+        import numpy as np
+
+        to = self[rows]
+        if not self.writable:
+            raise ValueError("the pool is read-only here")
+        kind = np.dtype(_KINDS[self.dtype][0])
+        array = np.ascontiguousarray(
+            np.broadcast_to(np.asarray(values, dtype=kind), to.shape))
+        self.base.memory.write(to.address, array)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) \
+            -> "np.ndarray[Any, Any]":
+        """A copy in host memory."""
+        import numpy as np
+
+        from .pool import dtype as numpy_dtype
+
+        array = np.empty(self.shape, numpy_dtype(self.dtype))
+        self.base.memory.read(self.address, array)
+        return array if dtype is None else array.astype(dtype)
+
+    @property
+    def __cuda_array_interface__(self) -> Dict[str, Any]:
+        return {"shape": self.shape, "typestr": _KINDS[self.dtype][0],
+                "data": (self.address if self.nbytes else 0,
+                         not self.writable),
+                "version": 3, "strides": None, "stream": None}
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return _KDL_CUDA, self.gpu
+
+    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
+        """stream needs no waiting for: readable rows have landed. DLPack of
+        this version has no read-only tensors; writing to rows of a pool that
+        is not writable ends in an error of the GPU."""
+        shape = (ctypes.c_int64 * 2)(*self.shape)
+        strides = (ctypes.c_int64 * 2)(self.shape[1], 1)
+        _, code, bits = _KINDS[self.dtype]
+        managed = _DLManaged(
+            _DLTensor(self.address, _KDL_CUDA, self.gpu, 2, code, bits, 1,
+                      shape, strides, 0), None, _delete)
+        at = ctypes.addressof(managed)
+        _alive[at] = (managed, shape, strides, self)
+        return _new(at, b"dltensor", ctypes.cast(_capsule_end, _ptr))
+
+    def torch(self) -> Any:
+        """A torch tensor of these bytes, not a copy."""
+        import torch
+
+        tensor = torch.from_dlpack(self)
+        if self.dtype in _AS_BITS:
+            tensor = tensor.view(getattr(torch, _AS_BITS[self.dtype]))
+        return tensor
+
+
+# --- order with kernels -----------------------------------------------------
+def _stream_of(stream: Any) -> int:
+    """A torch stream, anything with __cuda_stream__, or the number."""
+    if hasattr(stream, "cuda_stream"):
+        return int(stream.cuda_stream)
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    return int(stream)
+
+
+class Fences:
+    """Calls that have to wait for kernels, in the thread of the connection:
+
+        fences.after(torch.cuda.current_stream(), gpu,
+                     lambda: source.commit(0, rows, final=True))
+        ...
+        fences.step()       # in the loop, beside Connection.step()
+
+    An event is recorded behind what the stream has been given so far; step()
+    makes the calls whose event is over. Nothing waits for the GPU."""
+
+    def __init__(self) -> None:
+        self._driver = Driver.get()
+        self._waiting: List[Tuple[int, int, Callable[[], Any]]] = []
+
+    def after(self, stream: Any, gpu: int, call: Callable[[], Any]) -> None:
+        event = _ptr()
+        with self._driver.context(gpu):
+            self._driver.event(ctypes.byref(event), _NO_TIMING)
+            self._driver.record(event, _stream_of(stream))
+        self._waiting.append((gpu, event.value or 0, call))
+
+    def step(self) -> int:
+        """How many calls were made."""
+        over, kept = [], []
+        for entry in self._waiting:
+            gpu, event, _ = entry
+            with self._driver.context(gpu):
+                (over if self._driver.is_over(event) else kept).append(entry)
+        self._waiting = kept
+        for gpu, event, call in over:
+            with self._driver.context(gpu):
+                self._driver.event_drop(event)
+            call()
+        return len(over)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+# --- host pools under a GPU -------------------------------------------------
+def pin(pool: Any, gpu: int = 0) -> Callable[[], None]:
+    """Pins a host pool, so that copies from it to a GPU are asynchronous and
+    fast; the result unpins it, which is due before the pool is asked for
+    again. Of a read-only map only some GPUs and drivers can do it: otherwise
+    CudaError says that `engine_access: write` is needed."""
+    driver = Driver.get()
+    flags, can = _PORTABLE, _int()
+    if not pool.writable:
+        flags |= _READ_ONLY
+        driver.attribute(ctypes.byref(can), _READ_ONLY_ATTRIBUTE, gpu)
+    address, size = pool.span()
+    with driver.context(gpu):
+        try:
+            driver.pin(address, size, flags)
+        except CudaError as e:
+            if pool.writable:
+                raise
+            raise CudaError(
+                f"pool {pool.name}: a read-only map cannot be pinned on this "
+                f"GPU ({e}; the driver says {'it can' if can.value else 'so'}"
+                "): engine_access: write") from None
+
+    def unpin() -> None:
+        with driver.context(gpu):
+            driver.unpin(address)
+    return unpin

@@ -1,0 +1,333 @@
+"""Pools on a GPU, end to end: daemons and Python client over the driver's
+double, or over a real GPU with MMX_TEST_GPU=real."""
+
+import ctypes
+import gc
+import os
+import unittest
+
+import numpy as np
+
+import mmx
+from engine import LIMIT, pattern
+from mmx import cuda
+from pair import BUILD, Case
+
+REAL = os.environ.get("MMX_TEST_GPU") == "real"
+DOUBLE = os.path.join(os.path.abspath(BUILD), "test/double/libcuda.so.1")
+FIELDS = "embedding:bf16:256,fill_ids:i32:1,mask:bool:3"
+
+
+def libcuda() -> str:
+    return "libcuda.so.1" if REAL else DOUBLE
+
+
+@unittest.skipUnless(REAL or os.path.exists(DOUBLE), "built without CUDA")
+class Cuda(Case):
+    def setUp(self):
+        super().setUp()
+        cuda.Driver.get(libcuda())
+
+    def daemon(self, make, memory, *args, double="", name="", **more):
+        pool = {"name": "vit", "blocks": 64, "block_rows": 128,
+                "layout": FIELDS, "memory": memory}
+        d = make(*args, start=False, pools=[{**pool, **more}],
+                 **({"name": name} if name else {}))
+        env = {} if REAL else {"LD_LIBRARY_PATH": os.path.dirname(DOUBLE),
+                               "CUDA_DOUBLE": double}
+        return d.start(env)
+
+    def cuda_pair(self, source, dest, double="", more=None):
+        e = self.daemon(self.world.encoded, source, double=double)
+        return e, self.daemon(self.world.langd, dest, [e], double=double,
+                              **(more or {}))
+
+    def write(self, engine, room, rows):
+        source = engine.rooms[room]
+        for field in engine.pool.fields.values():
+            bits = pattern(room, field, 0, rows)
+            for run in source.pieces(0, rows):
+                to = engine.pool.rows(field.name, run.place, run.rows)
+                part = bits[run.first:run.first + run.rows]
+                if isinstance(to, cuda.Rows):
+                    kind = cuda._KINDS[field.dtype][0]
+                    to[:] = np.ascontiguousarray(part).view(kind)
+                else:
+                    to.view(np.uint8)[:] = part
+
+    def move(self, e, l, room, rows):
+        enc, lm = self.engines(e, l)
+        lm.request(room, "enc0")
+        enc.announce(room, rows, rows, aux="grid")
+        enc.granted(room)
+        self.write(enc, room, rows)
+        enc.commit(room, 0, rows, final=True)
+        self.assertEqual(lm.ready(room), rows)
+        return enc, lm
+
+    def finish(self, enc, lm, room):
+        self.assertEqual(enc.done(room), [1, 0])
+        lm.release(room)
+        enc.release(room)
+
+
+class Rooms(Cuda):
+    def check(self, source, dest, double=""):
+        e, l = self.cuda_pair(source, dest, double)
+        enc, lm = self.move(e, l, 7, 2001)
+        self.good(lm, 7)
+        self.finish(enc, lm, 7)
+        return e, l
+
+    def test_gpu_to_gpu(self):
+        e, l = self.check("cuda:0", "cuda:0")
+        for d in (e, l):
+            row = d.show("pools")[0]
+            self.assertIn("cuda-vmm, cuda:0", row["mapped"])
+            self.assertEqual(row["memory"], "cuda:0")
+
+    def test_host_to_gpu(self):
+        self.check("host", "cuda:0")
+
+    def test_gpu_to_host(self):
+        self.check("cuda:0", "host")
+
+    @unittest.skipIf(REAL, "with the driver's double only")
+    def test_ipc_where_there_is_no_vmm(self):
+        e, _ = self.check("cuda:0", "cuda:1", double="vmm=0")
+        self.assertIn("cuda-ipc", e.show("pools")[0]["mapped"])
+
+    @unittest.skipIf(REAL, "with the driver's double only")
+    def test_slow_copies(self):
+        self.check("cuda:0", "cuda:1", double="delay_us=2000")
+
+    def test_many_rooms(self):
+        e, l = self.cuda_pair("cuda:0", "cuda:0")
+        enc, lm = self.engines(e, l)
+        rooms = range(100, 130)
+        for room in rooms:
+            lm.request(room, "enc0")
+        for room in rooms:
+            rows = room * 37 % 200
+            enc.announce(room, rows, rows)
+            enc.granted(room)
+            self.write(enc, room, rows)
+            enc.commit(room, 0, rows, final=True)
+        for room in rooms:
+            self.assertEqual(lm.ready(room), room * 37 % 200)
+            self.good(lm, room)
+            self.finish(enc, lm, room)
+
+
+class Faults(Cuda):
+    @unittest.skipIf(REAL, "with the driver's double only")
+    def test_a_lost_gpu_ends_its_rooms_and_says_so(self):
+        e = self.daemon(self.world.encoded, "cuda:0", double="fail_copy=2")
+        l = self.daemon(self.world.langd, "host", [e])
+        enc, lm = self.engines(e, l)
+        lm.request(7, "enc0")
+        enc.announce(7, 2000, 2000)
+        enc.granted(7)
+        self.write(enc, 7, 2000)
+        enc.commit(7, 0, 2000, final=True)
+        self.assertEqual(enc.failed(7), "internal")
+        self.assertEqual(lm.failed(7), "internal")
+        row = e.show("pools")[0]
+        self.assertEqual(row["state"], "lost")
+        self.assertIn("cuda:0 is lost", row["lost"])
+        enc.announce(8, 10, 10)
+        self.assertEqual(enc.failed(8), "internal")
+        for engine, rooms in ((enc, (7,)), (lm, (7,))):
+            for room in rooms:
+                engine.release(room)
+        self.assertTrue(e.alive())
+
+    @unittest.skipIf(REAL, "with the driver's double only")
+    def test_too_little_memory_is_said_with_numbers(self):
+        e = self.world.encoded(start=False, pools=[{
+            "name": "vit", "blocks": 64, "layout": FIELDS,
+            "memory": "cuda:0"}])
+        with self.assertRaises(AssertionError) as caught:
+            e.start({"LD_LIBRARY_PATH": os.path.dirname(DOUBLE),
+                     "CUDA_DOUBLE": "memory=1000000"})
+        self.assertIn("asked for", str(caught.exception))
+        self.assertIn("0 of its 0 MiB are free", str(caught.exception))
+        self.world.daemons.remove(e)
+
+    @unittest.skipIf(REAL, "with the driver's double only")
+    def test_no_driver(self):
+        e = self.world.encoded(start=False, pools=[{
+            "name": "vit", "blocks": 64, "layout": FIELDS,
+            "memory": "cuda:0"}])
+        with self.assertRaises(AssertionError) as caught:
+            e.start({"LD_LIBRARY_PATH": "/nowhere"})
+        self.assertIn("no NVIDIA driver on this host", str(caught.exception))
+        self.world.daemons.remove(e)
+
+
+class Arrays(Cuda):
+    def ready(self, dest="cuda:0", **more):
+        e, l = self.cuda_pair("cuda:0", dest, more=more)
+        enc, lm = self.move(e, l, 7, 300)
+        return enc, lm, lm.rooms[7]
+
+    def test_rows_and_slices(self):
+        enc, lm, room = self.ready()
+        rows = room.view("embedding")
+        self.assertEqual((rows.shape, rows.row_bytes), ((300, 256), 512))
+        self.assertEqual(len(rows[10:20]), 10)
+        self.assertEqual(rows[10:20].address, rows.address + 10 * 512)
+        want = pattern(7, lm.pool.fields["embedding"], 10, 20)
+        got = np.asarray(rows[10:20])
+        self.assertEqual(got.dtype.metadata["mmx"], "bf16")
+        np.testing.assert_array_equal(got.view(np.uint8), want)
+        with self.assertRaises(IndexError):
+            rows[::2]
+        self.assertFalse(rows.writable)
+        with self.assertRaises(ValueError):
+            rows[0:1] = 0
+        with self.assertRaises(mmx.ViewInUse):
+            room.release()
+        del rows, got
+        gc.collect()
+        self.finish(enc, lm, 7)
+
+    def test_cuda_array_interface(self):
+        enc, lm, room = self.ready()
+        face = room.view("fill_ids").__cuda_array_interface__
+        self.assertEqual(face["shape"], (300, 1))
+        self.assertEqual(face["typestr"], "<i4")
+        self.assertTrue(face["data"][1])  # read-only
+        self.assertEqual(face["version"], 3)
+        gc.collect()
+        self.finish(enc, lm, 7)
+
+    def test_dlpack(self):
+        enc, lm, room = self.ready()
+        rows = room.view("embedding")
+        self.assertEqual(rows.__dlpack_device__(), (2, 0))
+        before = len(cuda._alive)
+        capsule = rows.__dlpack__(stream=None, max_version=(1, 0))
+        api = ctypes.PyDLL(None)
+        api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+        api.PyCapsule_GetPointer.argtypes = [ctypes.py_object,
+                                             ctypes.c_char_p]
+        at = api.PyCapsule_GetPointer(capsule, b"dltensor")
+        t = cuda._DLManaged.from_address(at).tensor
+        self.assertEqual(t.data, rows.address)
+        self.assertEqual((t.device_type, t.ndim, t.code, t.bits, t.lanes),
+                         (2, 2, 4, 16, 1))
+        self.assertEqual([t.shape[i] for i in range(2)], [300, 256])
+        self.assertEqual([t.strides[i] for i in range(2)], [256, 1])
+        self.assertEqual(len(cuda._alive), before + 1)
+        del capsule, t  # nobody took it
+        gc.collect()
+        self.assertEqual(len(cuda._alive), before)
+        # As a consumer does: take, rename, delete later.
+        capsule = rows.__dlpack__()
+        at = api.PyCapsule_GetPointer(capsule, b"dltensor")
+        api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
+        name = b"used_dltensor"
+        api.PyCapsule_SetName(capsule, name)
+        del capsule
+        gc.collect()
+        self.assertEqual(len(cuda._alive), before + 1)
+        with self.assertRaises(mmx.ViewInUse):
+            del rows
+            room.release()
+        managed = cuda._DLManaged.from_address(at)
+        managed.deleter(ctypes.pointer(managed))
+        del managed
+        gc.collect()
+        self.assertEqual(len(cuda._alive), before)
+        self.finish(enc, lm, 7)
+
+    def test_torch(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("no torch here")
+        if not REAL:
+            self.skipTest("torch has a real GPU only")
+        enc, lm, room = self.ready()
+        for name, field in lm.pool.fields.items():
+            rows = room.view(name)
+            tensor = rows.torch()
+            self.assertEqual(tensor.data_ptr(), rows.address)
+            want = pattern(7, field, 0, 300)
+            got = tensor.view(torch.uint8).cpu().numpy()
+            np.testing.assert_array_equal(got.reshape(want.shape), want)
+        del rows, tensor, got
+        gc.collect()
+        self.finish(enc, lm, 7)
+
+    def test_a_map_goes_with_its_last_rows(self):
+        if REAL:
+            self.skipTest("with the driver's double only")
+        lib = ctypes.CDLL(DOUBLE)
+        lib.double_get.restype = ctypes.c_long
+        before = lib.double_get(b"mapped")
+        e = self.daemon(self.world.encoded, "cuda:0")
+        with mmx.connect("encoded", e.socket) as conn:
+            pool = conn.pool()
+        self.assertEqual(lib.double_get(b"mapped"), before + 1)
+        rows = pool.rows("mask", 0, 4)[1:2]
+        del pool, conn
+        gc.collect()
+        self.assertEqual(lib.double_get(b"mapped"), before + 1)
+        np.asarray(rows)
+        del rows
+        gc.collect()
+        self.assertEqual(lib.double_get(b"mapped"), before)
+
+    def test_read_only_maps_that_the_driver_has_not(self):
+        if REAL:
+            self.skipTest("with the driver's double only")
+        lib = ctypes.CDLL(DOUBLE)
+        lib.double_set(b"no_read_only", ctypes.c_long(1))
+        self.addCleanup(lib.double_set, b"no_read_only", ctypes.c_long(0))
+        enc, lm, _ = self.ready()
+        self.good(lm, 7)
+        self.finish(enc, lm, 7)
+
+
+class Order(Cuda):
+    def test_commit_after_the_kernels(self):
+        e, l = self.cuda_pair("cuda:0", "cuda:0")
+        enc, lm = self.engines(e, l)
+        lm.request(7, "enc0")
+        enc.announce(7, 100, 100)
+        enc.granted(7)
+        driver, gpu = cuda.Driver.get(), enc.rooms[7].pool._map.gpu
+        with driver.context(gpu):
+            stream = ctypes.c_void_p()
+            driver.stream(ctypes.byref(stream), 1)
+        fences, made = cuda.Fences(), []
+        if not REAL:
+            lib = ctypes.CDLL(DOUBLE)
+            lib.double_set(b"hold", ctypes.c_long(1))
+            self.addCleanup(lib.double_set, b"hold", ctypes.c_long(0))
+        fences.after(stream.value, gpu, lambda: made.append(
+            enc.rooms[7].commit(0, 100, final=True)))
+        if not REAL:
+            self.assertEqual(fences.step(), 0)
+            lib.double_set(b"hold", ctypes.c_long(0))
+        enc.conn.wait(lambda: fences.step() or made, LIMIT)
+        self.assertEqual(len(fences), 0)
+        self.assertEqual(lm.ready(7), 100)
+        self.finish(enc, lm, 7)
+
+
+class HostPools(Cuda):
+    def test_pinning(self):
+        e, l = self.cuda_pair("host", "host")
+        enc, lm = self.engines(e, l)
+        cuda.pin(enc.pool)()
+        try:
+            cuda.pin(lm.pool)()
+        except cuda.CudaError as e:
+            self.assertIn("engine_access: write", str(e))
+
+
+if __name__ == "__main__":
+    unittest.main()
