@@ -28,8 +28,7 @@ void tickets_init(
             t->spaces[i].generations = gens;
         }
     }
-    for (uint32_t i = 0; t->tickets && i < t->tickets_max; i++)
-        t->tickets[i].free_next = i + 1 < t->tickets_max ? i + 1 : NONE;
+    t->free_first = NONE;
     list_init(&t->dirty);
     for (uint32_t i = 0; t->conns && i < c->limit_connections; i++) {
         t->conns[i].conn = i;
@@ -210,12 +209,15 @@ static enum err make(struct tickets *t, uint32_t conn,
     if (table_get(&t->requests, h, m->space) != NONE)
         return ERR_BUSY;
     supersede(t, conn, m);
-    i = t->free_first;
+    i = t->free_first != NONE ? t->free_first : t->high;
     *text = "limits.sequence_requests is reached";
-    if (i == NONE || !table_put(&t->requests, h, m->space, i))
+    if (i == t->tickets_max || !table_put(&t->requests, h, m->space, i))
         return ERR_QUOTA;
     k = &t->tickets[i];
-    t->free_first = k->free_next;
+    if (i == t->high)
+        t->high++;
+    else
+        t->free_first = k->free_next;
     memset(k, 0, sizeof(*k));
     k->used = true;
     k->space = m->space;
@@ -324,7 +326,7 @@ void tickets_room_over(struct list *room)
 
 void tickets_conn_end(struct tickets *t, uint32_t conn)
 {
-    for (uint32_t i = 0; i < t->tickets_max; i++) {
+    for (uint32_t i = 0; i < t->high; i++) {
         struct ticket *k = &t->tickets[i];
 
         if (!k->used || k->conn != conn)
@@ -344,7 +346,7 @@ void tickets_conn_end(struct tickets *t, uint32_t conn)
 
 void tickets_session_end(struct tickets *t, uint32_t session)
 {
-    for (uint32_t i = 0; i < t->tickets_max; i++) {
+    for (uint32_t i = 0; i < t->high; i++) {
         struct ticket *k = &t->tickets[i];
 
         if (!k->used || t->spaces[k->space].session != session ||
@@ -415,7 +417,7 @@ void tickets_show(const struct tickets *t, struct shower *s)
         s->number(s, "idle", p->idle_count);
         s->number(s, "waiting", p->waiting_count);
     }
-    for (uint32_t i = 0; i < t->tickets_max; i++) {
+    for (uint32_t i = 0; i < t->high; i++) {
         const struct ticket *k = &t->tickets[i];
 
         if (!k->used || k->reason)
@@ -437,7 +439,7 @@ void tickets_check(const struct tickets *t)
         const struct space *p = &t->spaces[i];
         uint32_t held = 0, waiting = 0;
 
-        for (uint32_t k = 0; p->used && k < t->tickets_max; k++) {
+        for (uint32_t k = 0; p->used && k < t->high; k++) {
             const struct ticket *a = &t->tickets[k];
 
             if (!a->used || a->reason || a->space != i)

@@ -52,7 +52,8 @@ struct tickets {
     struct table requests; /* (hash of request, space) -> ticket */
     struct heap timers;
     uint32_t spaces_max, tickets_max, free_first, size_max;
-    uint64_t wait_ns, now_ns;          /* now: set by the brain at each step */
+    uint32_t high;            /* no ticket from here on was ever used */
+    uint64_t wait_ns, now_ns; /* now: set by the brain at each step */
     uint64_t granted, waited, expired; /* counters, for people */
 };
 
