@@ -207,6 +207,8 @@ static void announce(struct prod *p, struct handle *h)
     m.announce.total = p->known ? p->total : ROWS_UNKNOWN;
     m.announce.required_dst = (uint16_t)p->required;
     m.announce.deadline_ms = p->deadline_ms;
+    for (const struct prod *q = p->mate; q && !q->h[0]; q = q->mate)
+        m.announce.batch++;
     memcpy(m.announce.key.b, &p->key, sizeof(p->key));
     if (p->known)
         m.announce.aux = aux_of(p);
@@ -216,7 +218,23 @@ static void announce(struct prod *p, struct handle *h)
     econn_send(h->c, &m, h);
 }
 
-static void bind_one(struct prod *p, uint32_t i)
+static void bind_first(struct prod *p)
+{
+    struct econn *c = session_conn(p->d, p->session, 0);
+    struct handle *h = c ? handle_new(c) : NULL;
+
+    if (!h)
+        return;
+    p->h[0] = h;
+    announce(p, h);
+    if (!p->mate || p->mate->h[0])
+        return;
+    p->mate->led = false; /* should it find no place now */
+    p->mate->life = p->life;
+    bind_first(p->mate);
+}
+
+static void bind_further(struct prod *p, uint32_t i)
 {
     struct econn *c = session_conn(p->d, p->session, i);
     struct handle *h = c ? handle_new(c) : NULL;
@@ -224,10 +242,7 @@ static void bind_one(struct prod *p, uint32_t i)
     if (!h)
         return;
     p->h[i] = h;
-    if (i == 0)
-        announce(p, h);
-    else
-        bind_view(p, h);
+    bind_view(p, h);
 }
 
 static bool gone(const struct handle *h)
@@ -289,9 +304,10 @@ static void prod_acts(struct prod *p)
     for (uint32_t i = 1; i < p->conns; i++)
         if (!p->h[i] && (p->announced || p->early) && !saw_end(p) &&
             chance(300))
-            bind_one(p, i);
+            bind_further(p, i);
     if (!h) {
-        bind_one(p, 0);
+        if (!p->led)
+            bind_first(p);
         return;
     }
     if (h->refused || saw_end(p) || gone(h)) {

@@ -42,6 +42,12 @@ void cons_read(
     }
 }
 
+static struct span encoder_name(const struct cons *c)
+{
+    return c->null ? span_str("null")
+                   : span_str(W.daemons[c->encoder]->conf->name);
+}
+
 static bool usable(const struct handle *h)
 {
     return h && !h->refused && !h->released && econn_usable(h->c);
@@ -60,12 +66,18 @@ static bool all_gone(const struct cons *c)
     return true;
 }
 
-/* --- the script
- * ----------------------------------------------------------------- */
-static struct span encoder_name(const struct cons *c)
+/* --- the script --- */
+static void decline(struct cons *c)
 {
-    return c->null ? span_str("null")
-                   : span_str(W.daemons[c->encoder]->conf->name);
+    struct econn *e = session_conn(c->d, c->session, 0);
+    struct local_msg m = {.type = LOCAL_DECLINE};
+
+    if (!e)
+        return;
+    m.decline.room = c->room;
+    m.decline.encoder = encoder_name(c);
+    econn_send(e, &m, NULL);
+    c->over = true;
 }
 
 static void request(struct cons *c, struct handle *h)
@@ -192,6 +204,10 @@ static void cons_acts(struct cons *c)
         if (!c->h[i] && (c->requested || chance(50)) &&
             (W.healing || chance(200)))
             bind_one(c, i);
+    if (c->declines) {
+        decline(c);
+        return;
+    }
     if (!h) {
         bind_one(c, 0);
         return;

@@ -38,7 +38,7 @@ struct nature {
     uint32_t wrong;  /* keys, storage, counts that do not match */
     uint32_t stream, several, unknown, open, null, rendezvous, group;
     uint32_t readers, lonely, shuffle, late_rows, long_hold, tight_out, again;
-    uint32_t keys, keep;
+    uint32_t keys, keep, batch, decline;
     uint64_t faults_ns; /* how long the first phase lasts */
 };
 
@@ -263,8 +263,10 @@ struct prod {
     bool commit_wrong, over, announced, patient;
     uint64_t key, abort_ns;
     uint32_t order[16];
-    uint32_t deadline_ms, batch;
+    uint32_t deadline_ms;
     uint64_t pace_ns;
+    struct prod *mate; /* announced together with this one */
+    bool led;          /* is somebody's mate: announced by that one */
     struct prod *next;
 };
 
@@ -275,7 +277,7 @@ struct cons {
     struct handle *h[1 + READERS_MAX];
     uint32_t conns, readers;
     uint8_t mode, storage;
-    bool null, aborts, silent, over, requested, must_succeed;
+    bool null, aborts, silent, over, requested, must_succeed, declines;
     uint64_t key, hold_ns, abort_ns, ready_ns;
     uint32_t rows, required, window, deadline_ms;
     uint64_t group;

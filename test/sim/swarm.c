@@ -55,6 +55,8 @@ static void draw_nature(void)
     n->again = rate(200);
     n->keys = rate(700);
     n->keep = rate(1000);
+    n->batch = rate(300);
+    n->decline = rate(200);
 }
 
 /* --- daemons
@@ -208,11 +210,38 @@ static struct cons *draw_cons(
     c->window = 1;
     if (chance(100))
         c->deadline_ms = (uint32_t)between(50, 6000);
-    if (chance(W.is.group)) {
-        c->group = between(1, 3);
-        c->group_size = 2;
-    }
+    c->declines = chance(W.is.decline);
     return c;
+}
+
+/* Rooms that are admitted together, announced together by chance; the last
+ * one may never be asked for. */
+static void deliver_group(void)
+{
+    static uint64_t groups;
+    struct daemon *e = W.daemons[between(0, W.is.encodeds - 1)];
+    struct daemon *l = W.daemons[W.is.encodeds + between(0, W.is.langds - 1)];
+    uint32_t n = (uint32_t)between(2, 4), session = 2 + (uint32_t)(draw() % 2);
+    struct prod *before = NULL;
+
+    groups++;
+    for (uint32_t i = 0; i < n; i++) {
+        struct prod *p = draw_prod(e, ++rooms, 1);
+        struct cons *c = draw_cons(l, e->index, rooms, 1);
+
+        p->session = 0;
+        c->session = session;
+        c->mode = chance(W.is.wrong) ? MODE_STREAM : MODE_WHOLE;
+        c->group = groups;
+        c->group_size = (uint16_t)(chance(W.is.wrong) ? n + 1 : n);
+        if (before && chance(W.is.batch)) {
+            before->mate = p;
+            p->led = true;
+        }
+        before = p;
+        prod_start(p, W.now_ns + between(0, 100) * MS);
+        cons_start(c, W.now_ns + between(0, 100) * MS);
+    }
 }
 
 static void deliver(void *ptr, uint64_t again, uint64_t same)
@@ -226,6 +255,10 @@ static void deliver(void *ptr, uint64_t again, uint64_t same)
     (void)ptr;
     if (W.healing)
         return;
+    if (!again && chance(W.is.group)) {
+        deliver_group();
+        return;
+    }
     if (!lonely || chance(500)) {
         struct prod *p = draw_prod(e, room, dsts);
 
