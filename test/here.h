@@ -1,0 +1,130 @@
+/* here.h - words for tests of the encode side: what its engines say, and what
+ * langd `a` at link 0 and `b` at link 1 do. Engine 0 is of session "s"; cells
+ * carry the tag cell + 100. */
+#ifndef MMX_TEST_HERE_H
+#define MMX_TEST_HERE_H
+
+#include "test/brain.h"
+
+#define L_EPOCH UINT64_C(0x1a00) /* + link */
+
+static inline struct local_msg announce(
+    uint64_t room, uint32_t cell, uint32_t max_rows, uint32_t total)
+{
+    struct local_msg m = {.type = LOCAL_ANNOUNCE};
+
+    m.announce.room = room;
+    m.announce.cell = cell;
+    m.announce.tag = cell + 100;
+    m.announce.storage = STORAGE_COMPACT;
+    m.announce.max_rows = max_rows;
+    m.announce.total = total;
+    return m;
+}
+
+static inline struct local_msg commit(
+    uint32_t cell, uint32_t first, uint32_t rows)
+{
+    struct local_msg m = {.type = LOCAL_COMMIT};
+
+    m.commit.cell = cell;
+    m.commit.tag = cell + 100;
+    m.commit.first = first;
+    m.commit.rows = rows;
+    m.commit.total = ROWS_UNKNOWN;
+    return m;
+}
+
+static inline struct local_msg final(uint32_t cell, uint32_t total)
+{
+    struct local_msg m = commit(cell, 0, 0);
+
+    m.commit.flags = FLAG_FINAL;
+    m.commit.total = total;
+    return m;
+}
+
+static inline struct local_msg attach(
+    uint64_t room, uint32_t cell, uint8_t rights)
+{
+    struct local_msg m = {.type = LOCAL_ATTACH};
+
+    m.attach.room = room;
+    m.attach.cell = cell;
+    m.attach.tag = cell + 100;
+    m.attach.rights = rights;
+    return m;
+}
+
+static inline struct local_msg release(uint32_t cell)
+{
+    struct local_msg m = {.type = LOCAL_RELEASE};
+
+    m.release.cell = cell;
+    m.release.tag = cell + 100;
+    m.release.rows = ROWS_UNKNOWN;
+    return m;
+}
+
+static inline struct peer_msg about(
+    uint64_t room, uint64_t generation, enum peer_type type)
+{
+    return (struct peer_msg){
+        .type = type, .room = room, .generation = generation};
+}
+
+static inline struct peer_msg init(
+    struct brain *e, uint64_t room, uint64_t generation, uint32_t granted)
+{
+    struct peer_msg m = about(room, generation, PEER_INIT);
+
+    m.init.layout = encoded_layout(e->is, 0)->hash;
+    m.init.granted = granted;
+    m.init.unit_rows = 8;
+    m.init.part_rows = 64;
+    m.init.required_dst = 1;
+    return m;
+}
+
+static inline struct peer_msg resume(uint64_t room, uint64_t generation,
+    uint32_t attempt, uint32_t granted, uint32_t from)
+{
+    struct peer_msg m = about(room, generation, PEER_RESUME);
+
+    m.resume.attempt = attempt;
+    m.resume.granted = granted;
+    m.resume.from = from;
+    return m;
+}
+
+static inline struct peer_msg state(
+    uint64_t room, uint64_t generation, enum peer_type answers, uint8_t st)
+{
+    struct peer_msg m = about(room, generation, PEER_STATE);
+
+    m.state.answers = (uint8_t)answers;
+    m.state.state = st;
+    m.state.reason = st == ROOM_FAILED ? ERR_ABORTED : 0;
+    m.state.total = ROWS_UNKNOWN;
+    return m;
+}
+
+static inline struct brain *encoded(const char *a, const char *b)
+{
+    struct brain *e =
+        BRAIN(ROLE_ENCODED, a ? a : "log=info", b ? b : "log=info");
+
+    brain_conn(e, 0, "s");
+    brain_hello(e, 0, "a", L_EPOCH);
+    brain_hello(e, 1, "b", L_EPOCH + 1);
+    return e;
+}
+
+static inline void ack(
+    struct brain *e, uint32_t link, uint64_t room, uint64_t g)
+{
+    brain_hear(e, link, about(room, g, PEER_ACK));
+    T_EQ_U64(brain_said(e, PEER_STATE, -1)->state.state, ROOM_SUCCESS);
+}
+
+#endif

@@ -1,0 +1,397 @@
+/* encoded_ends_test.c - how rooms of the encode side end, what is remembered
+ * of them, and when source blocks go back (RULES 1, 4, 6, 8, 9). Blocks are 8
+ * rows, the pool has 16. */
+#include "test/here.h"
+
+static struct event down(uint32_t link)
+{
+    return (struct event){.type = EV_LINK_DOWN, .link = link};
+}
+
+/* Announced, asked for by `a` as generation g, all of it sent. */
+static void under_way(struct brain *e, uint64_t room, uint32_t cell, uint64_t g)
+{
+    T_OK(brain_say(e, 0, announce(room, cell, 16, 16)));
+    (void)brain_events(e, 0, cell);
+    brain_hear(e, 0, init(e, room, g, 16));
+    T_OK(brain_say(e, 0, commit(cell, 0, 16)));
+    T_TRUE(brain_cmd(e, SEND_LIMIT) != NULL);
+}
+
+/* --- who decides --- */
+TEST(a_failed_room_asks_langd_first)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    under_way(e, 1, 0, 70);
+    T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ABORTED);
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_TRANSFERRING);
+    brain_pass(e, 1000);
+    T_TRUE(brain_said_count(e, PEER_FAILED) >= 2); /* until answered */
+    brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_SUCCESS));
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS); /* it has everything */
+}
+
+TEST(or_takes_its_failure)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    under_way(e, 1, 0, 70);
+    T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
+    T_OK(brain_say(e, 0, release(0)));
+    brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_FAILED);
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(langd_gone_means_outcome_unknown)
+{
+    struct brain *e = encoded("timeouts.linger=0ms", NULL);
+    struct event ev = down(0);
+
+    under_way(e, 1, 0, 70);
+    brain_step(e, &ev);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
+    brain_pass(e, 600);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
+    T_TRUE(brain_cmd(e, PEER_CLOSE) != NULL);
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(a_short_absence_changes_nothing)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct event ev = down(0);
+
+    under_way(e, 1, 0, 70);
+    brain_step(e, &ev);
+    brain_pass(e, 300);
+    brain_hello(e, 2, "a", L_EPOCH); /* on another link */
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->generation, 70);
+    brain_pass(e, 1000);
+    brain_hear(e, 2, about(1, 70, PEER_ACK));
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
+/* --- epochs and names --- */
+TEST(a_new_epoch_ends_the_rooms_of_the_old)
+{
+    struct brain *e = encoded("timeouts.linger=0ms", NULL);
+    struct event ev = down(0);
+
+    under_way(e, 1, 0, 70);
+    brain_step(e, &ev);
+    brain_hello(e, 0, "a", 0x9999);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
+    T_EQ_U64(brain_said(e, PEER_HELLO, 0)->hello.answer, 1);
+}
+
+TEST(messages_for_another_epoch)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct peer_msg m = init(e, 1, 70, 8);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
+    m.to_epoch = 5;
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_STALE);
+    T_EQ_U64(brain_said_count(e, PEER_HELLO), 1);
+    m.to_epoch = 0;
+    m.from_epoch = 6;
+    brain_hear(e, 0, m);
+    brain_hear(e, 7, m); /* nobody said HELLO on that link */
+    T_EQ_U64(brain_stat(e, "stale_epoch"), 3);
+    T_EQ_U64(brain_events(e, 0, 0), EVENT_GRANTED);
+}
+
+TEST(a_name_is_one_daemons)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    under_way(e, 1, 0, 70);
+    brain_hello(e, 2, "a", 0x9999); /* while the first is connected */
+    T_EQ_U64(brain_said_count(e, PEER_NACK), 1);
+    T_TRUE(brain_said(e, PEER_HELLO, 0) == NULL);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
+}
+
+TEST(a_link_has_one_name_at_a_time)
+{
+    struct brain *e = encoded("timeouts.linger=0ms", NULL);
+
+    under_way(e, 1, 0, 70);
+    brain_hello(e, 0, "other", 0x9999); /* a is not on it any more */
+    brain_pass(e, 600);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
+}
+
+TEST(hellos_that_are_none)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    brain_hello(e, 4, "", 0x77);
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_MALFORMED);
+    brain_hello(e, 4, "c", 0);
+    T_EQ_U64(brain_said_count(e, PEER_NACK), 1);
+    for (uint32_t i = 0; i < 20; i++) { /* places are used again */
+        char name[2] = {(char)('c' + (char)i), 0};
+        struct event ev = down(4);
+
+        brain_hello(e, 4, name, 0x100 + i);
+        T_EQ_U64(brain_said_count(e, PEER_HELLO), 1);
+        brain_step(e, &ev);
+        brain_pass(e, 600);
+    }
+}
+
+/* --- what is remembered --- */
+TEST(init_after_the_source_is_gone)
+{
+    struct brain *e = encoded("timeouts.tombstone=5s", NULL);
+
+    under_way(e, 1, 0, 70);
+    ack(e, 0, 1, 70);
+    T_OK(brain_say(e, 0, release(0)));
+    brain_hear(e, 1, init(e, 1, 71, 8));
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_UNKNOWN_ROOM);
+    T_EQ_U64(brain_stat(e, "unknown_rooms"), 1);
+    brain_hear(e, 1, resume(1, 71, 0, 16, 0)); /* dead for ever */
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_UNKNOWN_ROOM);
+    brain_hear(e, 0, init(e, 1, 70, 8)); /* one that was served */
+    T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.state, ROOM_SUCCESS);
+    brain_pass(e, 6000);
+    brain_hear(e, 1, resume(1, 71, 0, 16, 0));
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_STALE);
+    brain_hear(e, 1, init(e, 1, 72, 8)); /* it may be announced again */
+    T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.answers, PEER_INIT);
+}
+
+TEST(a_new_announce_serves_no_old_generation)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    under_way(e, 1, 0, 70);
+    T_OK(brain_say(e, 0, release(0)));
+    brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
+    T_OK(brain_say(e, 0, announce(1, 1, 16, 16)));
+    brain_hear(e, 0, resume(1, 70, 0, 16, 0));
+    T_TRUE(brain_said(e, PEER_FAILED, 0) != NULL);
+    brain_hear(e, 0, init(e, 1, 70, 16));
+    T_TRUE(brain_said(e, PEER_FAILED, 0) != NULL);
+    T_EQ_U64(brain_events(e, 0, 1), EVENT_GRANTED);
+    brain_hear(e, 0, init(e, 1, 71, 16));
+    T_EQ_U64(brain_events(e, 0, 1), EVENT_WANTED);
+}
+
+TEST(a_newer_generation_of_one_langd_takes_its_place)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    under_way(e, 1, 0, 70);
+    brain_hear(e, 0, init(e, 1, 71, 16));
+    T_TRUE(brain_cmd(e, SEND_CLOSE) != NULL);
+    T_EQ_U64(brain_cmd(e, SEND_OPEN)->generation, 71);
+    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 16); /* from 0 */
+    brain_hear(e, 0, init(e, 1, 70, 16));
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_STALE);
+    ack(e, 0, 1, 71);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(abort_is_answered_drained_and_outruns_init)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    brain_hear(e, 0, about(1, 70, PEER_ABORT));
+    T_EQ_U64(brain_said(e, PEER_DRAINED, 0)->generation, 70);
+    brain_hear(e, 0, init(e, 1, 70, 8));
+    T_TRUE(brain_said(e, PEER_FAILED, 0) != NULL);
+    T_EQ_U64(brain_shown(e, "status", "rooms_held", 0), 0);
+    e->noisy = true;
+    under_way(e, 2, 0, 71);
+    brain_hear(e, 0, about(2, 71, PEER_ABORT));
+    T_TRUE(brain_said(e, PEER_DRAINED, 0) == NULL); /* sends are out */
+    while (brain_quiet(e))
+        ;
+    T_EQ_U64(brain_said(e, PEER_DRAINED, 0)->generation, 71);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_ABORTED);
+    brain_hear(e, 0, about(2, 71, PEER_ABORT));
+    T_TRUE(brain_said(e, PEER_DRAINED, 0) != NULL);
+}
+
+/* --- source blocks --- */
+TEST(source_waits_for_sends)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    e->noisy = true;
+    under_way(e, 1, 0, 70);
+    T_OK(brain_say(e, 0, final(0, 16)));
+    ack(e, 0, 1, 70);
+    T_EQ_U64(brain_free(e), 14);
+    T_TRUE(brain_quiet(e));
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(source_waits_for_writers_or_their_death)
+{
+    struct brain *e = encoded("timeouts.bootstrap=1s", NULL);
+
+    brain_conn(e, 1, "s");
+    T_OK(brain_say(e, 1, attach(1, 5, RIGHT_WRITE)));
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    (void)brain_events(e, 0, 0);
+    (void)brain_events(e, 1, 5); /* both know where to write */
+    brain_pass(e, 1100);         /* one of them may be stopped */
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_TIMEOUT);
+    T_ERR(brain_say(e, 1, commit(5, 0, 8)), ERR_TIMEOUT);
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_free(e), 14);
+    T_EQ_U64(brain_stat(e, "blocks_quarantined"), 2);
+    T_EQ_U64(brain_shown(e, "pools", "quarantined", 0), 2);
+    brain_end(e, 1); /* end of file comes before death */
+    brain_pass(e, 3600000);
+    T_EQ_U64(brain_free(e), 14);
+    brain_dead(e, 1);
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(session_end_fails_the_room)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    under_way(e, 1, 0, 70);
+    brain_end(e, 0);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ENGINE_LOST);
+    brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
+    T_EQ_U64(brain_free(e), 14); /* it was shown the blocks */
+    brain_dead(e, 0);
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(bye_withdraws_what_the_connection_announced)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    brain_conn(e, 1, "s"); /* the session goes on */
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    (void)brain_events(e, 0, 0);
+    T_OK(brain_say(e, 0, (struct local_msg){.type = LOCAL_BYE}));
+    T_EQ_U64(brain_free(e), 16);
+    T_EQ_U64(e->ops->open_rooms(e->is), 0);
+}
+
+TEST(source_is_kept_for_a_langd_that_restarts)
+{
+    struct brain *e = encoded("timeouts.linger=5s", NULL);
+    struct local_msg a = announce(1, 0, 16, 16);
+    struct event ev = down(0);
+
+    a.announce.aux = span_str("aux!");
+    T_OK(brain_say(e, 0, a));
+    brain_hear(e, 0, init(e, 1, 70, 16));
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    T_OK(brain_say(e, 0, final(0, 16)));
+    brain_step(e, &ev);
+    brain_hello(e, 0, "a", 0x9999);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
+    T_EQ_U64(brain_free(e), 14);
+    brain_hear(e, 0, init(e, 1, 71, 16));
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.aux.len, 4);
+    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 16);
+    brain_pass(e, 6000); /* not under a transfer */
+    T_EQ_U64(brain_free(e), 14);
+    ack(e, 0, 1, 71);
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(what_is_kept_gives_way)
+{
+    struct brain *e = encoded("timeouts.linger=60s", NULL);
+    struct event ev = down(0);
+
+    under_way(e, 1, 0, 70);
+    T_OK(brain_say(e, 0, final(0, 16)));
+    brain_step(e, &ev);
+    brain_pass(e, 600);
+    T_EQ_U64(brain_free(e), 14);
+    T_OK(brain_say(e, 0, announce(2, 1, 128, 128)));
+    T_EQ_U64(brain_free(e), 0);
+    T_TRUE(brain_events(e, 0, 1) & EVENT_GRANTED);
+}
+
+/* --- deadlines, and what fills up --- */
+TEST(bootstrap_is_the_only_deadline)
+{
+    struct brain *e = encoded("timeouts.bootstrap=1s", NULL);
+    struct local_msg a = announce(2, 1, 8, 8);
+
+    under_way(e, 1, 0, 70);
+    brain_hear(e, 0, state(1, 70, PEER_LENGTH, ROOM_WAITING));
+    a.announce.deadline_ms = 3000;
+    T_OK(brain_say(e, 0, a));
+    brain_pass(e, 2900);
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_BOOTSTRAPPING);
+    brain_pass(e, 200);
+    T_EQ_U64(brain_reason(e, 0, 1), ERR_TIMEOUT);
+    brain_pass(e, 3600000);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
+    T_EQ_U64(brain_stat(e, "deadlines"), 1);
+}
+
+TEST(full_tables)
+{
+    struct brain *e = encoded("limits.rooms=4", "limits.aux_total=64KiB");
+    static uint8_t big[AUX_MAX];
+    struct local_msg a = announce(1, 0, 8, 8);
+
+    a.announce.aux = span_of(big, sizeof(big));
+    T_OK(brain_say(e, 0, a));
+    a.announce.room = 2;
+    a.announce.cell = 1;
+    T_OK(brain_say(e, 0, a));
+    a.announce.room = 3;
+    a.announce.cell = 2;
+    T_ERR(brain_say(e, 0, a), ERR_NO_BLOCKS);
+    T_EQ_U64(brain_stat(e, "aux_full"), 1);
+    brain_hear(e, 0, init(e, 50, 500, 8));
+    brain_hear(e, 0, init(e, 51, 501, 8));
+    brain_hear(e, 0, init(e, 52, 502, 8)); /* langd asks again */
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
+    T_ERR(brain_say(e, 0, announce(4, 3, 8, 8)), ERR_BUSY);
+    brain_hear(e, 0, about(50, 500, PEER_ABORT));
+    T_OK(brain_say(e, 0, announce(4, 3, 8, 8)));
+}
+
+TEST(drain_takes_no_new_rooms)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct event drain = {.type = EV_DRAIN};
+
+    under_way(e, 1, 0, 70);
+    brain_step(e, &drain);
+    T_ERR(brain_say(e, 0, announce(2, 1, 8, 8)), ERR_DRAINING);
+    brain_hear(e, 0, init(e, 9, 90, 8));
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_DRAINING);
+    T_EQ_U64(e->ops->open_rooms(e->is), 1);
+    ack(e, 0, 1, 70);
+    T_EQ_U64(e->ops->open_rooms(e->is), 0);
+}
+
+TEST(many_writers_of_one_room_are_refused_not_fatal)
+{
+    struct brain *e = encoded(NULL, NULL);
+    uint32_t ok = 0;
+
+    for (uint32_t conn = 1; conn < 8; conn++) {
+        brain_conn(e, conn, "s");
+        for (uint32_t i = 0; i < 60; i++)
+            ok += brain_say(e, conn, attach(1, i, RIGHT_WRITE)) == OK;
+    }
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    T_ERR(brain_say(e, 0, attach(1, 1, RIGHT_WRITE)), ERR_QUOTA);
+    T_EQ_U64(ok, 420);
+}

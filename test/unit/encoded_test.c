@@ -1,0 +1,411 @@
+/* encoded_test.c - the encode side's brain against the rules of a room, one
+ * case per rule. Blocks and units are 8 rows, the pool has 16; engine 0 is of
+ * session "s", langd `a` is link 0, `b` link 1. */
+#include "test/here.h"
+
+/* --- a room --- */
+TEST(announce_then_init)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 24, 20);
+    const struct peer_msg *m;
+
+    a.announce.aux = span_str("aux!");
+    T_OK(brain_say(e, 0, a));
+    T_EQ_U64(brain_free(e), 13);
+    T_EQ_U64(brain_events(e, 0, 0), EVENT_GRANTED);
+    T_EQ_U64(e->event.event.rows, 24);
+    brain_hear(e, 0, init(e, 1, 77, 16));
+    m = brain_said(e, PEER_STATE, 0);
+    T_EQ_U64(m->state.granted, 16);
+    m = brain_said(e, PEER_LENGTH, 0); /* at once, before the encoder runs */
+    T_EQ_U64(m->length.total, 20);
+    T_EQ_U64(m->length.flags, FLAG_AUX);
+    T_EQ_MEM(m->length.aux.p, "aux!", 4);
+    T_EQ_U64(brain_events(e, 0, 0), EVENT_WANTED);
+    T_OK(brain_say(e, 0, commit(0, 8, 8)));
+    T_TRUE(brain_cmd(e, SEND_LIMIT) == NULL); /* no prefix yet */
+    T_OK(brain_say(e, 0, commit(0, 0, 8)));
+    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 16);
+    T_OK(brain_say(e, 0, commit(0, 16, 4)));
+    m = brain_said(e, PEER_WANT, 0); /* its grant is used up */
+    T_EQ_U64(m->want.granted, 16);
+    T_EQ_U64(m->want.committed, 20);
+    brain_hear(e, 0, resume(1, 77, 0, 24, 0));
+    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 20);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
+    ack(e, 0, 1, 77);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    T_EQ_U64(brain_events(e, 0, 0), EVENT_DONE);
+    T_EQ_U64(e->event.event.a, 1);
+    T_EQ_U64(brain_free(e), 13); /* the engine may still write */
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_free(e), 16);
+    T_EQ_U64(brain_stat(e, "rows_moved"), 20);
+}
+
+TEST(init_then_announce)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    brain_hear(e, 0, init(e, 1, 77, 16));
+    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+    T_TRUE(brain_said(e, PEER_LENGTH, 0) == NULL);
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->generation, 77);
+    T_TRUE(brain_events(e, 0, 0) == (EVENT_GRANTED | EVENT_WANTED));
+    brain_pass(e, 1000); /* repeated until answered */
+    T_TRUE(brain_said_count(e, PEER_LENGTH) >= 3);
+}
+
+TEST(length_unknown_until_the_last_commit)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg m;
+
+    T_OK(brain_say(e, 0, announce(1, 0, 64, ROWS_UNKNOWN)));
+    brain_hear(e, 0, init(e, 1, 77, 16));
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.total, ROWS_UNKNOWN);
+    T_OK(brain_say(e, 0, commit(0, 0, 24)));
+    T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.committed, 24);
+    T_OK(brain_say(e, 0, commit(0, 24, 6)));
+    T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.committed, 30); /* again */
+    m = final(0, 30);
+    m.commit.aux = span_str("late");
+    T_OK(brain_say(e, 0, m));
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.total, 30);
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.aux.len, 4);
+    ack(e, 0, 1, 77);
+    T_EQ_U64(brain_free(e), 16); /* final: nobody writes any more */
+}
+
+TEST(commits_that_change_nothing)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg m;
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, ROWS_UNKNOWN)));
+    T_ERR(brain_say(e, 0, commit(0, 0, 17)), ERR_MALFORMED);
+    T_ERR(brain_say(e, 0, commit(0, 0xfffffff8, 16)), ERR_MALFORMED);
+    T_ERR(brain_say(e, 0, final(0, 17)), ERR_MALFORMED);
+    T_ERR(brain_say(e, 0, final(0, ROWS_UNKNOWN)), ERR_MALFORMED);
+    T_OK(brain_say(e, 0, commit(0, 0, 12)));
+    T_ERR(brain_say(e, 0, final(0, 11)), ERR_MALFORMED); /* rows are there */
+    m = commit(0, 0, 0);
+    m.commit.total = 14;
+    T_OK(brain_say(e, 0, m));
+    m.commit.total = 15;
+    T_ERR(brain_say(e, 0, m), ERR_MALFORMED);
+    T_ERR(brain_say(e, 0, commit(1, 0, 1)), ERR_UNKNOWN_ROOM);
+    T_EQ_U64(cell_rows(e->cells[0][0]), 12);
+    T_EQ_U64(brain_stat(e, "refused"), 7);
+}
+
+TEST(too_large_and_duplicate_announces)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    T_ERR(brain_say(e, 0, announce(1, 0, 1000, 1000)), ERR_TOO_LARGE);
+    T_EQ_U64(brain_answer(e)->a, 1000);
+    T_EQ_U64(brain_answer(e)->b, 128);
+    T_ERR(brain_say(e, 0, announce(1, 0, 8, 9)), ERR_MALFORMED);
+    T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
+    T_ERR(brain_say(e, 0, announce(1, 1, 8, 8)), ERR_DUPLICATE_ROOM);
+    brain_conn(e, 1, "other");
+    T_ERR(brain_say(e, 1, attach(1, 0, RIGHT_WATCH)), ERR_NOT_OWNER);
+}
+
+TEST(total_zero)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 0, 0)));
+    brain_hear(e, 0, init(e, 1, 77, 16));
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.total, 0);
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.flags, FLAG_AUX);
+    ack(e, 0, 1, 77);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(blocks_are_first_come_first_served)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 80, 80)));
+    T_OK(brain_say(e, 0, announce(2, 1, 80, 80)));
+    T_OK(brain_say(e, 0, announce(3, 2, 8, 8))); /* would fit, and waits */
+    T_EQ_U64(brain_free(e), 6);
+    T_ERR(brain_say(e, 0, commit(2, 0, 8)), ERR_NOT_READY);
+    T_OK(brain_say(e, 0, release(1))); /* the head goes */
+    T_EQ_U64(brain_free(e), 5);
+    T_TRUE(brain_events(e, 0, 2) & EVENT_GRANTED);
+}
+
+TEST(a_batch_gets_all_or_nothing)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg m = announce(2, 1, 40, 40);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 80, 80)));
+    m.announce.batch = 1;
+    T_OK(brain_say(e, 0, m));
+    T_EQ_U64(brain_free(e), 6);
+    T_OK(brain_say(e, 0, announce(3, 2, 40, 40)));
+    T_EQ_U64(brain_free(e), 6);
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_free(e), 6);
+    T_TRUE(brain_events(e, 0, 2) & EVENT_GRANTED);
+    m = announce(4, 3, 8, 8);
+    m.announce.batch = 1;
+    T_OK(brain_say(e, 0, m));
+    T_ERR(brain_say(e, 0, announce(5, 4, 1000, 8)), ERR_TOO_LARGE);
+    T_EQ_U64(brain_free(e), 5); /* the last is refused: the others go on */
+}
+
+/* --- grants --- */
+TEST(grants_that_say_nothing_new)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 64, 64)));
+    brain_hear(e, 0, init(e, 1, 77, 16));
+    brain_hear(e, 0, init(e, 1, 77, 16));
+    T_EQ_U64(brain_stat(e, "duplicates"), 1);
+    T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.granted, 16);
+    brain_hear(e, 0, resume(1, 77, 0, 32, 0));
+    brain_hear(e, 0, resume(1, 77, 0, 8, 0)); /* smaller */
+    T_EQ_U64(brain_stat(e, "duplicates"), 2);
+    T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.granted, 32);
+    brain_hear(e, 0, resume(1, 77, 1, 16, 8));
+    brain_hear(e, 0, resume(1, 77, 0, 64, 0)); /* old attempt */
+    T_EQ_U64(brain_stat(e, "stale_attempt"), 1);
+    T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.attempt, 1);
+    T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.granted, 16);
+    brain_hear(e, 0, resume(1, 77, 1, 20, 21));
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_MALFORMED);
+    brain_hear(e, 0, resume(1, 12345, 0, 8, 0)); /* no such generation */
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_STALE);
+    T_EQ_U64(brain_stat(e, "stale_generation"), 1);
+}
+
+TEST(a_new_attempt_starts_again)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 32, 32)));
+    brain_hear(e, 0, init(e, 1, 77, 32));
+    T_OK(brain_say(e, 0, commit(0, 0, 32)));
+    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 32);
+    brain_hear(e, 0, resume(1, 77, 1, 0, 0)); /* taken back */
+    T_EQ_U64(brain_cmd(e, SEND_REWIND)->attempt, 1);
+    T_EQ_U64(brain_cmd(e, SEND_REWIND)->a, 0);
+    T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.attempt, 1);
+    brain_hear(e, 0, resume(1, 77, 1, 32, 0));
+    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 32);
+}
+
+TEST(numbers_of_a_hostile_langd)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct peer_msg m = init(e, 1, 77, 16);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 32, 32)));
+    T_OK(brain_say(e, 0, commit(0, 0, 32)));
+    m.init.unit_rows = 0;
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_MALFORMED);
+    m.init.unit_rows = 0x80000000;
+    m.init.part_rows = 0x80000000;
+    brain_hear(e, 0, m);
+    T_EQ_U64(
+        brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_INCOMPATIBLE_LAYOUT);
+    m = init(e, 1, 78, 0xfffffffe);
+    m.init.from = 0xfffffff0;
+    m.init.attempt = 0xffffffff;
+    brain_hear(e, 0, m);
+    brain_hear(e, 0, resume(1, 78, 0xffffffff, 0xffffffff, 0));
+    brain_hear(e, 0, resume(1, 78, 0, 0xfffffffe, 0));
+    brain_hear(e, 0, about(1, 78, PEER_BROKEN)); /* not for us */
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_MALFORMED);
+    T_EQ_U64(brain_free(e), 12);
+}
+
+TEST(broken_is_said_until_the_attempt_is_raised)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_PEER_BROKEN}};
+
+    T_OK(brain_say(e, 0, announce(1, 0, 32, 32)));
+    brain_hear(e, 0, init(e, 1, 77, 32));
+    T_OK(brain_say(e, 0, commit(0, 0, 8)));
+    ev.note.peer = brain_cmd(e, SEND_OPEN)->peer;
+    brain_step(e, &ev);
+    T_EQ_U64(brain_said(e, PEER_BROKEN, 0)->broken.attempt, 0);
+    T_OK(brain_say(e, 0, commit(0, 8, 8)));
+    T_TRUE(brain_cmd(e, SEND_LIMIT) == NULL);
+    brain_pass(e, 500);
+    T_TRUE(brain_said_count(e, PEER_BROKEN) >= 2);
+    brain_hear(e, 0, resume(1, 77, 1, 32, 0));
+    T_EQ_U64(brain_cmd(e, SEND_REWIND)->a, 16);
+    brain_pass(e, 5000);
+    T_EQ_U64(brain_said_count(e, PEER_BROKEN), 0);
+    T_EQ_U64(brain_stat(e, "broken"), 1);
+}
+
+/* --- what does not fit --- */
+TEST(layouts_keys_and_storage_must_agree)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 8, 8);
+    struct peer_msg m;
+
+    a.announce.key.b[0] = 1;
+    m = init(e, 1, 70, 8);
+    m.init.key.b[0] = 2;
+    brain_hear(e, 0, m); /* before the announce */
+    T_OK(brain_say(e, 0, a));
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ITEM_MISMATCH);
+    brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
+    m = init(e, 1, 71, 8);
+    m.init.storage = STORAGE_PROMPT;
+    brain_hear(e, 0, m); /* and after it */
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ITEM_MISMATCH);
+    brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
+    m = init(e, 1, 72, 8);
+    m.init.layout++;
+    brain_hear(e, 0, m);
+    T_EQ_U64(
+        brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_INCOMPATIBLE_LAYOUT);
+    brain_hear(e, 0, state(1, 72, PEER_FAILED, ROOM_FAILED));
+    m = init(e, 1, 73, 8); /* who was refused leaves the place */
+    m.init.key.b[0] = 1;
+    brain_hear(e, 0, m);
+    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_WAITING);
+}
+
+TEST(a_refused_destination_does_not_stop_the_clock)
+{
+    struct brain *e = encoded("timeouts.bootstrap=1s", NULL);
+    struct peer_msg m = init(e, 1, 70, 8);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
+    m.init.layout++;
+    brain_hear(e, 0, m);
+    brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
+    brain_pass(e, 1100);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_TIMEOUT);
+}
+
+TEST(destinations_disagree)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 8, 8);
+    struct peer_msg m = init(e, 1, 70, 0);
+
+    a.announce.required_dst = 2;
+    T_OK(brain_say(e, 0, a));
+    brain_hear(e, 0, m); /* says 1 */
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason,
+        ERR_DESTINATIONS_DISAGREE);
+    m = init(e, 2, 71, 0); /* the first INIT binds, too */
+    m.init.required_dst = 2;
+    brain_hear(e, 0, m);
+    a = announce(2, 1, 8, 8);
+    a.announce.required_dst = 3;
+    T_ERR(brain_say(e, 0, a), ERR_DESTINATIONS_DISAGREE);
+    brain_hear(e, 1, init(e, 2, 72, 0));
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason,
+        ERR_DESTINATIONS_DISAGREE);
+    T_OK(brain_say(e, 0, announce(3, 2, 8, 8)));
+    brain_hear(e, 0, init(e, 3, 73, 8));
+    brain_hear(e, 1, init(e, 3, 74, 8)); /* one too many */
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason,
+        ERR_DESTINATIONS_DISAGREE);
+}
+
+TEST(several_destinations_are_asked_in_order_of_name)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 16, 16);
+    struct peer_msg m;
+
+    a.announce.required_dst = 2;
+    T_OK(brain_say(e, 0, a));
+    m = init(e, 1, 71, 0);
+    m.init.required_dst = 2;
+    brain_hear(e, 1, m); /* b comes first */
+    T_TRUE(brain_said(e, PEER_WANT, 0) == NULL);
+    m = init(e, 1, 70, 0);
+    m.init.required_dst = 2;
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_said_count(e, PEER_WANT), 1);
+    T_EQ_U64(brain_said(e, PEER_WANT, 0)->generation, 70);
+    T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.committed, 16); /* all of it */
+    brain_hear(e, 0, resume(1, 70, 0, 8, 0)); /* not the whole */
+    T_TRUE(brain_said(e, PEER_WANT, 0) == NULL ||
+           brain_said(e, PEER_WANT, 0)->generation == 70);
+    brain_hear(e, 0, resume(1, 70, 0, 16, 0));
+    T_EQ_U64(brain_said(e, PEER_WANT, -1)->generation, 71);
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    ack(e, 0, 1, 70);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
+    m = about(1, 71, PEER_ABORT);
+    m.abort.reason = ERR_ENGINE_LOST;
+    brain_hear(e, 1, m);
+    T_TRUE(brain_said(e, PEER_DRAINED, 0) != NULL);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_ENGINE_LOST);
+    T_TRUE(brain_events(e, 0, 0) & EVENT_FAILED);
+    T_EQ_U64(e->event.event.a, 1); /* served */
+    T_EQ_U64(e->event.event.b, 1); /* failed */
+}
+
+TEST(the_last_word_may_be_a_decline)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 16, 16);
+    struct peer_msg m = init(e, 1, 70, 0);
+
+    a.announce.required_dst = 2;
+    T_OK(brain_say(e, 0, a));
+    m.init.required_dst = 2;
+    brain_hear(e, 0, m);
+    T_TRUE(brain_said(e, PEER_WANT, 0) == NULL);
+    brain_hear(e, 1, about(1, 0, PEER_DECLINE));
+    T_EQ_U64(brain_said(e, PEER_WANT, 0)->generation, 70);
+}
+
+TEST(open_room_takes_any_number_until_released_or_late)
+{
+    struct brain *e = encoded("timeouts.bootstrap=10s", NULL);
+    struct local_msg a = announce(1, 0, 8, 8);
+
+    a.announce.flags = FLAG_OPEN;
+    T_OK(brain_say(e, 0, a));
+    T_OK(brain_say(e, 0, commit(0, 0, 8)));
+    for (uint64_t g = 1; g <= 3; g++) {
+        brain_hear(e, g % 2, init(e, 1, g, 8));
+        ack(e, g % 2, 1, g);
+    }
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
+    T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS);
+    T_EQ_U64(brain_stat(e, "rows_moved"), 24);
+    brain_hear(e, 0, init(e, 1, 9, 8));
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_UNKNOWN_ROOM);
+    a.announce.room = 2;
+    T_OK(brain_say(e, 0, a));
+    T_OK(brain_say(e, 0, commit(0, 0, 8)));
+    brain_hear(e, 0, init(e, 2, 10, 8));
+    ack(e, 0, 2, 10);
+    brain_pass(e, 11000);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    T_OK(brain_say(e, 0, release(0)));
+    a.announce.room = 3; /* nobody comes */
+    a.announce.total = ROWS_UNKNOWN;
+    T_OK(brain_say(e, 0, a));
+    brain_pass(e, 11000);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_TIMEOUT);
+    T_EQ_U64(brain_stat(e, "rows_moved"), 32);
+}
