@@ -160,7 +160,7 @@ static enum err announce(struct encoded *e, uint32_t conn,
     view_join(&e->engines, v, &m->r);
     room_gather(&e->engines, &m->r, e->engines.conns[conn].session, 0);
     check_waiting(e, m);
-    if (m->declined)
+    if (m->declined && m->asked == 0)
         eroom_fail(e, m, ERR_DECLINED, "no language engine wants the rows");
     epool_serve(e, eroom_pool(e, m));
     return OK;

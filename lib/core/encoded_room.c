@@ -265,7 +265,7 @@ static void forget(struct encoded *e, struct eroom *m)
  * waits for more until its time is over. */
 static bool asked_by_all(const struct eroom *m)
 {
-    if (m->flags & FLAG_OPEN)
+    if (!m->announced || (m->flags & FLAG_OPEN))
         return false;
     return m->asked >= (m->required ? m->required : 1);
 }
