@@ -107,6 +107,7 @@ $(CMDS): $(B)/%: $(B)/cmd/%.o $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBS)
 
 $(B)/mmx-bench: $(call src,cmd/bench/*.c)
+$(B)/mmxctl: $(call src,cmd/ctl/*.c)
 
 $(UNIT) $(CONTRACT): $(B)/%: $(B)/%.o $(call src,test/*.c) $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)

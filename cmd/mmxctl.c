@@ -1,84 +1,49 @@
 /* mmxctl - shows what a daemon knows: connects to its socket like an engine,
- * says HELLO and QUERY, prints the REPORTs. Blocking, one thread, one answer.
- * Rejected: the client library. It is made for engines (cells, pools, many
- * requests at once); thirty lines of the wire are less than that. */
-#include "core/wire.h"
+ * says HELLO and QUERY, prints the REPORTs; or, as doctor, says what stands
+ * between engines and daemons. Blocking, one thread. The rest is in cmd/ctl. */
+#include "ctl/ctl.h"
 
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
-
-enum { EXIT_DAEMON = 1, EXIT_CONNECT = 2, EXIT_USAGE = 64, WAIT_S = 10 };
 
 static void usage(FILE *to)
 {
-    fputs("usage: mmxctl [--socket PATH | --encoded | --langd] [--json] WHAT\n"
-          "  WHAT is status, rooms, pools, peers, conf or stats\n"
-          "  --encoded       /run/mmx/encoded.sock\n"
-          "  --langd         /run/mmx/langd.sock\n"
-          "  --socket PATH   the daemon's socket; without any of the three,\n"
-          "                  whichever of the two above is there\n"
-          "  --json          an array of objects\n"
-          "exit status: 0 shown, 1 refused by the daemon, 2 no daemon,\n"
-          "64 bad command line\n",
+    fputs(
+        "usage: mmxctl [--socket PATH | --encoded | --langd] [--json] WHAT\n"
+        "  WHAT is status, rooms, pools, peers, sequences, conf or stats;\n"
+        "  doctor  checks what an engine needs, as the user that runs it,\n"
+        "          one line each: ok, warn or fail, and what to do\n"
+        "  --encoded       /run/mmx/encoded.sock\n"
+        "  --langd         /run/mmx/langd.sock\n"
+        "  --socket PATH   the daemon's socket; without any of the three,\n"
+        "                  whichever of the two above is there (doctor: both)\n"
+        "  --json          an array of objects\n"
+        "exit status: 0 shown, 1 refused by the daemon or a check failed,\n"
+        "2 no daemon, 64 bad command line\n",
         to);
-}
-
-static int connect_to(const char *path)
-{
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    struct timeval limit = {.tv_sec = WAIT_S};
-    int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    if (strlen(path) >= sizeof(a.sun_path)) {
-        fprintf(
-            stderr, "mmxctl: %s: longer than a socket's path can be\n", path);
-        close(s);
-        return -1;
-    }
-    memcpy(a.sun_path, path, strlen(path) + 1);
-    setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-    if (connect(s, (struct sockaddr *)&a, sizeof(a)) == 0)
-        return s;
-    fprintf(stderr, "mmxctl: %s: %s\n", path,
-        errno == ECONNREFUSED ? "no daemon is listening" : strerror(errno));
-    close(s);
-    return -1;
 }
 
 static bool ask(int s, const char *what, bool json)
 {
-    uint8_t packet[1024];
-    struct writer w = writer_of(packet, sizeof(packet));
-    struct local_msg hello = {.type = LOCAL_HELLO, .seq = 1};
-    struct local_msg query = {.type = LOCAL_QUERY, .seq = 2};
-    struct local_msg bye = {.type = LOCAL_BYE, .seq = 3};
-    char session[32];
+    struct local_msg m[3];
 
-    snprintf(session, sizeof(session), "mmxctl-%d", (int)getpid());
-    hello.hello.magic = LOCAL_MAGIC;
-    hello.hello.version_min = hello.hello.version_max = WIRE_VERSION;
-    hello.hello.cells = 1;
-    hello.hello.name = span_str("mmxctl");
-    hello.hello.session = span_str(session);
-    query.query.json = json;
-    query.query.what = span_str(what);
-    return local_put(&w, &hello) && local_put(&w, &query) &&
-           local_put(&w, &bye) &&
-           send(s, packet, w.len, MSG_NOSIGNAL) == (ssize_t)w.len;
+    ctl_hello(&m[0]);
+    m[1] = (struct local_msg){.type = LOCAL_QUERY};
+    m[1].query.json = json;
+    m[1].query.what = span_str(what);
+    m[2] = (struct local_msg){.type = LOCAL_BYE};
+    return ctl_send(s, m, 3);
 }
 
 static int refused(enum err err, struct span text)
 {
     fprintf(stderr, "mmxctl: %s: %.*s\n", err_name(err), (int)text.len,
         (const char *)text.p);
-    return EXIT_DAEMON;
+    return CTL_REFUSED;
 }
 
 /* -1: there is more to come; else the exit status. */
@@ -93,7 +58,7 @@ static int take(const struct local_msg *m)
     fwrite(m->report.text.p, 1, m->report.text.len, stdout);
     if (m->report.more)
         return -1;
-    return fflush(stdout) == 0 ? 0 : EXIT_DAEMON;
+    return fflush(stdout) == 0 ? 0 : CTL_REFUSED;
 }
 
 static int print_answer(int s)
@@ -101,16 +66,18 @@ static int print_answer(int s)
     static uint8_t packet[LOCAL_PACKET_MAX];
 
     for (;;) {
-        /* The descriptor of WELCOME is not asked for and not received. */
-        ssize_t n = recv(s, packet, sizeof(packet), 0);
+        int fd; /* of WELCOME's cells, which are not asked for */
+        ssize_t n = ctl_recv(s, packet, &fd);
         struct reader r = reader_of(packet, n > 0 ? (size_t)n : 0);
         struct local_msg m;
         enum err e;
 
+        if (fd >= 0)
+            close(fd);
         if (n <= 0) {
             fprintf(stderr, "mmxctl: %s\n",
                 n == 0 ? "the daemon ended the connection" : strerror(errno));
-            return EXIT_DAEMON;
+            return CTL_REFUSED;
         }
         while ((e = local_get(&r, &m)) != ERR_NOT_READY) {
             int status = e == OK ? take(&m) : -1;
@@ -121,21 +88,57 @@ static int print_answer(int s)
     }
 }
 
+static int show(const char *path, const char *what, bool json)
+{
+    int status = CTL_REFUSED, s = ctl_connect(path);
+
+    if (s < 0) {
+        fprintf(stderr, "mmxctl: %s: %s\n", path,
+            errno == ECONNREFUSED ? "no daemon is listening" : strerror(errno));
+        return CTL_NO_DAEMON;
+    }
+    if (ask(s, what, json))
+        status = print_answer(s);
+    else
+        fprintf(stderr, "mmxctl: %s: %s\n", path, strerror(errno));
+    close(s);
+    return status;
+}
+
+static const char *const sockets[] = {CTL_ENCODED, CTL_LANGD};
+
+/* Without a path every daemon that is here; none at all is a finding, too. */
+static int doctor(const char *path, bool json)
+{
+    struct report r = {.json = json};
+    uint32_t visited = 0;
+
+    for (int i = 0; i < 2 && !path; i++) {
+        if (access(sockets[i], F_OK) != 0)
+            continue;
+        if (visited++ && !json)
+            putchar('\n');
+        doctor_daemon(&r, sockets[i]);
+    }
+    if (!visited)
+        doctor_daemon(&r, path ? path : CTL_LANGD);
+    report_end(&r);
+    return r.count[FAIL] ? CTL_REFUSED : CTL_SHOWN;
+}
+
 static const char *find_socket(void)
 {
-    static const char *const paths[] = {
-        "/run/mmx/encoded.sock", "/run/mmx/langd.sock"};
     const char *found = NULL;
 
     for (int i = 0; i < 2; i++) {
-        if (access(paths[i], F_OK) != 0)
+        if (access(sockets[i], F_OK) != 0)
             continue;
         if (found) {
             fputs("mmxctl: both daemons are here: say --encoded or --langd\n",
                 stderr);
             return NULL;
         }
-        found = paths[i];
+        found = sockets[i];
     }
     if (!found)
         fputs("mmxctl: no socket in /run/mmx: say --socket PATH\n", stderr);
@@ -151,34 +154,27 @@ int main(int argc, char **argv)
         {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     const char *path = NULL;
     bool json = false;
-    int c, s, status;
+    int c;
 
     while ((c = getopt_long(argc, argv, "s:jh", longs, NULL)) != -1) {
         if (c == 's')
             path = optarg;
         else if (c == 'e')
-            path = "/run/mmx/encoded.sock";
+            path = CTL_ENCODED;
         else if (c == 'l')
-            path = "/run/mmx/langd.sock";
+            path = CTL_LANGD;
         else if (c == 'j')
             json = true;
         else if (c == 'v')
             return printf("mmxctl %s\n", MMX_VERSION) < 0;
         else
-            return usage(c == 'h' ? stdout : stderr), c == 'h' ? 0 : EXIT_USAGE;
+            return usage(c == 'h' ? stdout : stderr), c == 'h' ? 0 : CTL_USAGE;
     }
     if (optind + 1 != argc)
-        return usage(stderr), EXIT_USAGE;
+        return usage(stderr), CTL_USAGE;
+    if (!strcmp(argv[optind], "doctor"))
+        return doctor(path, json);
     if (!path && !(path = find_socket()))
-        return EXIT_CONNECT;
-    s = connect_to(path);
-    if (s < 0)
-        return EXIT_CONNECT;
-    status = EXIT_DAEMON;
-    if (ask(s, argv[optind], json))
-        status = print_answer(s);
-    else
-        fprintf(stderr, "mmxctl: %s: %s\n", path, strerror(errno));
-    close(s);
-    return status;
+        return CTL_NO_DAEMON;
+    return show(path, argv[optind], json);
 }

@@ -1,0 +1,81 @@
+/* here.c - the doctor's checks of this process: limits and environment as an
+ * engine that is started in the same way would have them. */
+#include "ctl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+extern char **environ;
+
+static void limit_text(rlim_t v, uint64_t unit, char out[32])
+{
+    if (v == RLIM_INFINITY)
+        snprintf(out, 32, "unlimited");
+    else
+        snprintf(out, 32, "%llu", (unsigned long long)(v / unit));
+}
+
+static void say_memlock(struct report *r, uint64_t pool_bytes)
+{
+    struct rlimit l;
+    char have[32], text[128];
+
+    if (getrlimit(RLIMIT_MEMLOCK, &l) != 0)
+        return;
+    limit_text(l.rlim_cur, MIB, have);
+    snprintf(text, sizeof(text), "%s MiB may be locked, the pools have %llu",
+        have, (unsigned long long)(pool_bytes / MIB));
+    if (l.rlim_cur == RLIM_INFINITY || l.rlim_cur >= pool_bytes)
+        report_say(r, FINE, "memlock", text, "");
+    else
+        report_say(r, WARN, "memlock", text,
+            "an engine that locks the pools, or registers them for RDMA, "
+            "needs ulimit -l unlimited (docker --ulimit memlock=-1)");
+}
+
+static void say_nofile(struct report *r)
+{
+    struct rlimit l;
+    char have[32], text[128];
+
+    if (getrlimit(RLIMIT_NOFILE, &l) != 0)
+        return;
+    limit_text(l.rlim_cur, 1, have);
+    snprintf(text, sizeof(text), "%s descriptors", have);
+    if (l.rlim_cur >= 1024)
+        report_say(r, FINE, "nofile", text, "");
+    else
+        report_say(r, WARN, "nofile", text, "raise it: ulimit -n 4096");
+}
+
+static void say_environment(struct report *r)
+{
+    char text[512] = "";
+    size_t len = 0;
+
+    for (char **e = environ; *e; e++) {
+        bool ours = !strncmp(*e, "MMX_", 4);
+        size_t n = ours ? strlen(*e) : strcspn(*e, "=");
+
+        if ((ours || !strncmp(*e, "UCX_", 4)) && len + n + 3 < sizeof(text))
+            len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%.*s",
+                len ? ", " : "", (int)n, *e);
+    }
+    if (getenv("UCX_TLS") || getenv("UCX_NET_DEVICES"))
+        report_say(r, WARN, "env", text,
+            "UCX_ variables do not reach the daemons (their YAML says tls and "
+            "devices), only a UCX that this engine has itself");
+    else
+        report_say(r, FINE, "env", text[0] ? text : "no UCX_, no MMX_", "");
+}
+
+void doctor_here(struct report *r, uint64_t pool_bytes)
+{
+    say_memlock(r, pool_bytes);
+    say_nofile(r);
+    say_environment(r);
+}

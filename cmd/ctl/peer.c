@@ -1,0 +1,117 @@
+/* peer.c - the doctor's look at the other daemons: are they up, by which way do
+ * rows go, and, where nothing was asked of one yet, does its port answer.
+ * langd connects to an encoder at first use, so not connected is no fault; a
+ * port that refuses is. The try is made from here, which is langd's host but
+ * not its sandbox: what the unit denies is not seen. */
+#include "ctl.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { TRY_MS = 2000 };
+
+static int try_one(const struct addrinfo *a)
+{
+    int error = 0, s = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK, 0);
+    struct pollfd p = {.fd = s, .events = POLLOUT};
+    socklen_t size = sizeof(error);
+
+    if (s < 0)
+        return errno;
+    if (connect(s, a->ai_addr, a->ai_addrlen) != 0) {
+        error = errno;
+        if (error == EINPROGRESS && poll(&p, 1, TRY_MS) != 1)
+            error = ETIMEDOUT;
+        else if (error == EINPROGRESS)
+            getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &size);
+    }
+    close(s);
+    return error;
+}
+
+/* "" when tcp://host:port takes a connection, else why not. */
+static void try_port(const char *address, char why[128])
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+    char host[130];
+    char *colon;
+    int error;
+
+    why[0] = 0;
+    if (strncmp(address, "tcp://", 6) != 0)
+        return;
+    snprintf(host, sizeof(host), "%s", address + 6);
+    colon = strrchr(host, ':');
+    if (!colon)
+        return;
+    *colon = 0;
+    error = getaddrinfo(host, colon + 1, &hints, &list);
+    if (error) {
+        snprintf(why, 128, "%s", gai_strerror(error));
+        return;
+    }
+    error = list ? try_one(list) : ENOENT;
+    freeaddrinfo(list);
+    if (error)
+        snprintf(why, 128, "%s", strerror(error));
+}
+
+static void say_up(struct report *r, const char *who, const char *row)
+{
+    char path[160], same[8], text[512];
+
+    rows_get(row, "same_host", same, sizeof(same));
+    rows_get(row, "transport", path, sizeof(path));
+    if (!path[0] || !strcmp(path, "-"))
+        snprintf(path, sizeof(path), "nothing has moved yet");
+    snprintf(text, sizeof(text), "%s is up, %s, %s", who,
+        same[0] == '1' ? "on this host" : "on another host", path);
+    report_say(r, FINE, "peer", text, "");
+}
+
+static void say_peer(struct report *r, const char *row, bool langd)
+{
+    char name[130], address[130], state[16], why[128], who[270], text[512];
+
+    rows_get(row, "name", name, sizeof(name));
+    rows_get(row, "address", address, sizeof(address));
+    rows_get(row, "state", state, sizeof(state));
+    snprintf(who, sizeof(who), "%s at %s", name, address);
+    if (!strcmp(state, "up")) {
+        say_up(r, who, row);
+        return;
+    }
+    if (!langd) {
+        snprintf(text, sizeof(text), "%s is %s", name, state);
+        report_say(r, WARN, "peer", text,
+            "it was here and is gone: its rooms have ended as peer-lost");
+        return;
+    }
+    try_port(address, why);
+    snprintf(text, sizeof(text), "%s is %s, %s%s", who,
+        strcmp(state, "unknown") ? state : "not connected yet",
+        why[0] ? "its port: " : "its port answers", why);
+    report_say(r, why[0] ? WARN : FINE, "peer", text,
+        why[0] ? "is that mmx-encoded running, and do control.listen there, "
+                 "firewalls and IPAddressAllow let this host in?"
+               : "");
+}
+
+void doctor_peers(struct report *r, const char *rows, bool langd)
+{
+    const char *row = rows_next(rows);
+
+    if (!row)
+        report_say(r, WARN, "peers", "none",
+            langd ? "name encoders under peers, or allow their addresses with "
+                    "control.allow"
+                  : "no langd has come yet: it does when an engine asks it for "
+                    "a room of this daemon");
+    for (; row; row = rows_next(row))
+        say_peer(r, row, langd);
+}

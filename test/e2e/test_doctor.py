@@ -1,0 +1,102 @@
+"""mmxctl doctor: what it finds right and wrong, as lines and as JSON."""
+
+import json
+import os
+import subprocess
+
+from pair import BUILD, Case
+
+UNUSED = 61234  # a uid and gid that nobody here has
+
+
+class Doctor(Case):
+    def doctor(self, path, *more, **how):
+        got = subprocess.run(
+            [os.path.join(BUILD, "mmxctl"), "--socket", path, "doctor",
+             *more], capture_output=True, text=True, timeout=20, **how)
+        self.assertEqual(got.stderr, "")
+        return got
+
+    def findings(self, path, **how):
+        got = self.doctor(path, "--json", **how)
+        rows = json.loads(got.stdout)
+        self.assertTrue(all(r["daemon"] == path for r in rows))
+        failed = [r for r in rows if r["result"] == "fail"]
+        self.assertEqual(got.returncode, 1 if failed else 0)
+        for r in rows:  # whatever is not fine says what to do
+            self.assertEqual(bool(r["advice"]), r["result"] != "ok", r)
+        return {r["check"]: r for r in rows}
+
+    def test_a_pair_that_works(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        for daemon, role in ((e, "encoded"), (d, "langd")):
+            with self.subTest(role=role):
+                seen = self.findings(daemon.socket)
+                for check in ("you", "socket", "daemon", "seen", "status",
+                              "pool", "peer", "nofile"):
+                    self.assertEqual(seen[check]["result"], "ok", seen[check])
+                self.assertIn(role, seen["daemon"]["text"])
+                self.assertIn(f"uid {os.geteuid()}", seen["seen"]["text"])
+                self.assertIn("64 of 64 blocks", seen["pool"]["text"])
+                self.assertIn("embedding:u8:64", seen["pool"]["text"])
+                self.assertIn("is up, on this host", seen["peer"]["text"])
+        self.assertIn("for writing", self.findings(e.socket)["pool"]["text"])
+        self.assertIn("read-only", self.findings(d.socket)["pool"]["text"])
+        # Loopback is where only this host gets.
+        self.assertEqual(self.findings(e.socket)["address"]["result"], "warn")
+        text = self.doctor(d.socket).stdout.splitlines()
+        self.assertRegex(text[-1], r"^\d+ ok, \d+ warn, 0 fail$")
+        for line in text[:-1]:
+            self.assertRegex(line, r"^(ok  |warn|fail)  [a-z]+ ")
+
+    def test_no_daemon(self):
+        path = self.world.dir + "/nobody.sock"
+        seen = self.findings(path)
+        self.assertEqual(seen["socket"]["result"], "fail")
+        self.assertIn("start the daemon", seen["socket"]["advice"])
+        open(path, "w").close()
+        self.assertIn("not a socket", self.findings(path)["socket"]["advice"])
+
+    def test_a_socket_that_nobody_serves(self):
+        d = self.world.langd([])
+        d.kill()
+        seen = self.findings(d.socket)
+        self.assertEqual(seen["socket"]["result"], "ok")
+        self.assertIn("nobody listens", seen["reach"]["text"])
+
+    def test_an_encoder_that_is_not_there(self):
+        e = self.world.encoded(start=False)
+        d = self.world.langd([e])
+        seen = self.findings(d.socket)
+        self.assertEqual(seen["peer"]["result"], "warn")
+        self.assertIn("Connection refused", seen["peer"]["text"])
+        none = self.world.langd([], name="lang1")
+        self.assertIn("control.allow", self.findings(
+            none.socket)["peers"]["advice"])
+
+    def test_a_pool_without_a_layout(self):
+        d = self.world.langd([], fields="engine")
+        seen = self.findings(d.socket)
+        self.assertEqual(seen["pool"]["result"], "warn")
+        self.assertIn("no layout", seen["pool"]["advice"])
+
+    def test_a_user_who_may_not(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can try as another user")
+        how = {"user": UNUSED, "group": UNUSED, "extra_groups": []}
+        os.chmod(self.world.dir, 0o755)
+        d = self.world.langd([])
+        seen = self.findings(d.socket, **how)
+        self.assertIn("join group", seen["reach"]["advice"])
+        os.chmod(d.socket, 0o666)
+        self.assertNotIn("reach", self.findings(d.socket, **how))
+        d.stop()
+        d.conf["pools"][0]["uids"] = ["0"]
+        d.conf["socket"]["mode"] = "0666"
+        d.start()
+        seen = self.findings(d.socket, **how)
+        self.assertEqual(seen["pool"]["result"], "fail")
+        self.assertIn("uids", seen["pool"]["advice"])
+        self.assertIn(f"uid {UNUSED}", seen["seen"]["text"])
