@@ -13,6 +13,9 @@ struct brain_conf {
     uint64_t seed;           /* random: hash seed, first generation */
     uint32_t shards;         /* that carry out ACT_DATA and send notes */
     struct key boot;         /* host proof of this machine */
+    uint64_t secret[2];      /* encoded: random, for the tokens of langds that
+                                may map its pools; 0: none may */
+    uint32_t uid;            /* of this process: its own may map all */
     struct span addresses;   /* langd: HELLO's addresses blob; stays valid */
     uint32_t segment_max;    /* largest data payload taken or sent */
 };

@@ -74,7 +74,7 @@ void call_hello(const struct calls *c, struct out *out, uint32_t conn,
 }
 
 /* --- pools --- */
-static void say_pool(const struct calls *c, struct out *out, uint32_t conn,
+void call_say_pool(const struct calls *c, struct out *out, uint32_t conn,
     uint32_t seq, uint32_t i)
 {
     const struct pool_meta *p = c->meta(c->brain, i);
@@ -176,7 +176,7 @@ void call_pool(const struct calls *c, struct out *out, uint32_t conn,
             "pool %s has %.200s, the engine has %.200s", p->conf->name,
             p->layout.text, want.text);
     } else {
-        say_pool(c, out, conn, m->seq, i);
+        call_say_pool(c, out, conn, m->seq, i);
     }
 }
 
@@ -199,7 +199,7 @@ void calls_pools_ready(const struct calls *c, struct out *out)
             continue;
         p->asked = false;
         if (c->engines->conns[p->ask_conn].state == CONN_READY)
-            say_pool(c, out, p->ask_conn, p->ask_seq, i);
+            call_say_pool(c, out, p->ask_conn, p->ask_seq, i);
     }
     for (uint32_t i = 0; i < c->peers->max; i++) {
         struct peer *peer = &c->peers->peers[i];

@@ -49,6 +49,9 @@ void call_hello(const struct calls *c, struct out *out, uint32_t conn,
     const struct local_msg *m);
 void call_pool(const struct calls *c, struct out *out, uint32_t conn,
     const struct local_msg *m);
+/* POOL_INFO for pool i, with its descriptor. */
+void call_say_pool(const struct calls *c, struct out *out, uint32_t conn,
+    uint32_t seq, uint32_t i);
 /* Answers a frame that could not be read. */
 void call_bad(struct out *out, const struct event *ev);
 /* Answers the POOL calls that waited for memory, and tells the peers. */

@@ -173,14 +173,7 @@ static void on_note(struct encoded *e, const struct data_note *n)
         CHECK(n->peer < e->peers.max, "note of peer %u", n->peer);
         LIST_FOREACH (i, &e->peers.peers[n->peer].rooms) {
             d = LIST_ENTRY(i, struct edst, in_peer);
-            if (d->state != DST_ACTIVE || !d->opened ||
-                d->broken_attempt == d->attempt)
-                continue;
-            e->stats[STAT_broken]++;
-            d->broken_attempt = d->attempt;
-            d->owe |= OWE_BROKEN;
-            d->retry_ns = 0;
-            edst_touch(e, d);
+            edst_broken(e, d);
         }
         return;
     }
@@ -254,11 +247,14 @@ static void dispatch(struct encoded *e, struct out *out, const struct event *ev)
         break;
     case EV_CONN_END:
         engine_end(&e->engines, ev->conn, e->now_ns);
-        if (engine_empty(&e->engines, ev->conn))
+        encoded_map_end(e, ev->conn);
+        if (engine_empty(&e->engines, ev->conn) &&
+            !encoded_map_fences(e, ev->conn))
             out_action(out, ACT_CONN_CLOSE)->conn = ev->conn;
         break;
     case EV_CONN_DEAD:
         engine_dead(&e->engines, ev->conn, e->now_ns);
+        encoded_map_dead(e, ev->conn);
         break;
     case EV_LOCAL:
         encoded_on_local(e, out, ev->conn, ev->local);
@@ -289,8 +285,13 @@ static void dispatch(struct encoded *e, struct out *out, const struct event *ev)
         e->draining = true;
         break;
     case EV_MORE:
-        calls_pools_ready(&e->calls, out);
+        if (calls_pools_waiting(&e->calls)) {
+            calls_pools_ready(&e->calls, out);
+            encoded_map_offer(e, out);
+        }
         break;
+    case EV_MAP:
+        break; /* encoded maps nothing */
     }
 }
 

@@ -98,6 +98,10 @@ struct edst {
 
     /* The job of the shards. */
     bool opened;
+    bool copy;          /* L copies the rows itself, in this attempt */
+    uint32_t map;       /* connection of the L that may be reading rows of this
+                           generation; NONE: none, or it said that it does not */
+    uint64_t map_epoch; /* run of that L: whose word counts */
     uint32_t limit, job_attempt; /* told to the shards */
     uint32_t closing_left;       /* shards that have not answered */
 
@@ -140,6 +144,7 @@ struct encoded {
     uint32_t items_free;
     uint32_t rooms_max, rooms_used, rooms_free, open;
     uint32_t dsts_used, dsts_free;
+    uint32_t fenced; /* destinations whose map is not NONE */
     struct epool pools[CONF_POOLS_MAX];
     uint32_t pools_count;
     struct heap room_timers, dst_timers;
@@ -228,6 +233,24 @@ void edst_settle(struct encoded *e, struct out *out, struct edst *d);
 /* Does the destination fit the announced item? OK, or why not. */
 enum err edst_check(struct encoded *e, const struct eroom *m,
     const struct edst *d, char *text, size_t size);
+
+/* L said that it reads no row of this generation any more. */
+void edst_answered(struct encoded *e, struct edst *d);
+/* The way to L is lost: it shall begin a new attempt. */
+void edst_broken(struct encoded *e, struct edst *d);
+
+/* --- encoded_map.c --- */
+/* A langd on the Unix socket. */
+void encoded_on_map(struct encoded *e, struct out *out, uint32_t conn,
+    const struct local_msg *m);
+/* Gives every langd that maps what it was not given yet. */
+void encoded_map_offer(struct encoded *e, struct out *out);
+/* The connection has ended; it stays until its process is dead or quiet. */
+void encoded_map_end(struct encoded *e, uint32_t conn);
+/* May rows be read by the process behind it? */
+bool encoded_map_fences(const struct encoded *e, uint32_t conn);
+/* Its process is dead. */
+void encoded_map_dead(struct encoded *e, uint32_t conn);
 
 /* --- encoded_peer.c, encoded_local.c, encoded_show.c --- */
 void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,

@@ -3,7 +3,9 @@
  *
  * ACTIVE until the room fails here (FAILING: L is told and decides) or L has
  * decided (ENDED). The record stays until the shards have nothing of it in
- * flight; from its end on its generation is known by its tombstone. */
+ * flight and no L of this host can be copying rows of it: L has answered, or
+ * its process is dead (RULES 6). From its end on its generation is known by
+ * its tombstone. */
 #include "core/encoded.h"
 
 #include "core/sending.h"
@@ -28,7 +30,7 @@ struct edst *edst_new(
     d->room = m;
     d->peer = peer;
     d->generation = generation;
-    d->broken_attempt = NONE;
+    d->broken_attempt = d->map = NONE;
     d->retry_ns = TIME_NEVER;
     list_init(&d->todo);
     list_push_tail(&m->dsts, &d->in_room);
@@ -74,6 +76,10 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
         return;
     d->state = DST_ENDED;
     d->owe = 0;
+    if (d->map != NONE) { /* ended without L: it is asked until it answers */
+        d->reason = (uint8_t)outcome;
+        owe(e, d, OWE_FAILED);
+    }
     m->active--;
     if (d->refused) {
         m->asked--;
@@ -90,6 +96,26 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
     eroom_touch(e, m);
     LIST_FOREACH (n, &m->dsts) /* the next one may be asked now */
         edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
+}
+
+void edst_answered(struct encoded *e, struct edst *d)
+{
+    if (d->map == NONE || e->peers.peers[d->peer].epoch != d->map_epoch)
+        return;
+    d->map = NONE;
+    d->owe &= (uint8_t)~OWE_FAILED;
+    e->fenced--;
+    edst_touch(e, d);
+    eroom_touch(e, d->room);
+}
+
+void edst_broken(struct encoded *e, struct edst *d)
+{
+    if (d->state != DST_ACTIVE || !d->opened || d->broken_attempt == d->attempt)
+        return;
+    e->stats[STAT_broken]++;
+    d->broken_attempt = d->attempt;
+    owe(e, d, OWE_BROKEN);
 }
 
 enum err edst_check(struct encoded *e, const struct eroom *m,
@@ -137,7 +163,8 @@ static struct data_cmd job(
         .from = d->from,
         .total = d->room->item->total,
         .unit_rows = d->unit_rows,
-        .part_rows = d->part_rows};
+        .part_rows = d->part_rows,
+        .copy = d->copy};
 }
 
 /* Rows of the grant that can be used: whole units, or all there is. */
@@ -150,11 +177,26 @@ static uint32_t grantable(const struct edst *d)
     return d->granted - d->granted % d->unit_rows;
 }
 
+/* How the rows of this attempt go. From here on L may read our pool. */
+static void choose_path(struct encoded *e, struct edst *d)
+{
+    const struct peer *p = &e->peers.peers[d->peer];
+
+    d->copy = peer_copies(p, d->room->item->pool);
+    if (!d->copy || d->map != NONE)
+        return;
+    d->map = p->map_conn;
+    d->map_epoch = p->epoch;
+    e->fenced++;
+}
+
 static void open_job(struct encoded *e, struct out *out, struct edst *d)
 {
     const struct pool *p = &eroom_pool(e, d->room)->p;
-    struct data_cmd cmd = job(e, d, SEND_OPEN);
+    struct data_cmd cmd;
 
+    choose_path(e, d);
+    cmd = job(e, d, SEND_OPEN);
     out_data(out, &cmd);
     cmd = job(e, d, SEND_RUN);
     for (uint32_t b = d->room->item->src.head; b != NONE; b = p->run_next[b]) {
@@ -177,6 +219,7 @@ static void send_more(struct encoded *e, struct out *out, struct edst *d)
     if (m->item->source != SOURCE_HELD || d->broken_attempt == d->attempt)
         return;
     if (d->opened && d->job_attempt != d->attempt) {
+        choose_path(e, d);
         cmd = job(e, d, SEND_REWIND);
         cmd.a = d->limit = max_u32(limit, d->from);
         d->job_attempt = d->attempt;
@@ -323,7 +366,8 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
     struct peer *p = &e->peers.peers[d->peer];
     bool again;
 
-    if (!d->owe || !p->up) {
+    if (!d->owe || !p->up ||
+        (d->state == DST_ENDED && p->epoch != d->map_epoch)) {
         d->retry_ns = TIME_NEVER; /* the next HELLO starts it again */
         return;
     }
@@ -386,7 +430,7 @@ void edst_settle(struct encoded *e, struct out *out, struct edst *d)
     }
     say(e, out, d);
     list_remove(&d->todo);
-    if (d->state == DST_ENDED && !d->closing_left) {
+    if (d->state == DST_ENDED && !d->closing_left && d->map == NONE) {
         say_drained(e, out, d);
         forget(e, d);
         return;

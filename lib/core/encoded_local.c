@@ -360,6 +360,10 @@ void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
         call_hello(&e->calls, out, conn, m);
         return;
     }
+    if (m->type == LOCAL_MAP && c->state == CONN_OPEN) {
+        encoded_on_map(e, out, conn, m);
+        return;
+    }
     if (c->state != CONN_READY) {
         refuse(e, out, conn, m, ERR_NOT_READY, 0, 0, "hello comes first");
         return;

@@ -256,6 +256,7 @@ static void on_ack(struct encoded *e, struct out *out, struct peer *p,
         answer_unknown(e, out, p, msg);
         return;
     }
+    edst_answered(e, d);
     edst_end(e, d, OK);
     say_state(e, out, p, msg, NULL, ROOM_SUCCESS);
 }
@@ -277,6 +278,7 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
     if (d->state == DST_ACTIVE && d->room->r.text[0] == 0)
         span_copy_str(
             msg->abort.text, d->room->r.text, sizeof(d->room->r.text));
+    edst_answered(e, d);
     edst_end(
         e, d, reason && reason < ERR_COUNT ? (enum err)reason : ERR_ABORTED);
     d->drained_due = true;
@@ -293,9 +295,12 @@ static void on_state(
         enum err why = n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
                                                           : ERR_ABORTED;
 
+        edst_answered(e, d);
         edst_end(e, d, n->state == ROOM_SUCCESS ? OK : why);
         return;
     }
+    if (d->state == DST_ENDED)
+        return;
     if (n->answers == PEER_LENGTH && n->total == m->item->total &&
         (n->total == ROWS_UNKNOWN || (n->flags & FLAG_AUX))) {
         d->length_acked = m->item->length_version;
@@ -407,6 +412,9 @@ static void on_hello(
     p->link = link;
     e->peers.link_peer[link] = peer_index(&e->peers, p);
     p->epoch = m->from_epoch;
+    p->mapped = p->map_conn != NONE && p->map_epoch == p->epoch
+                    ? m->hello.mapped & p->offered
+                    : 0;
     peer_arm(&e->peers, p);
     peer_tell_shards(&e->peers, out, p, m->hello.addresses);
     if (!m->hello.answer)
@@ -446,7 +454,7 @@ void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
         on_abort(e, out, p, msg, d);
         break;
     case PEER_STATE:
-        if (d && d->state != DST_ENDED)
+        if (d)
             on_state(e, &msg->state, d);
         break;
     case PEER_DECLINE:

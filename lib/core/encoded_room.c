@@ -93,12 +93,21 @@ static bool sends_over(const struct eroom *m)
     return true;
 }
 
+/* May a langd of this host still be copying? */
+static bool read_elsewhere(const struct eroom *m)
+{
+    LIST_FOREACH (n, &m->dsts)
+        if (LIST_ENTRY(n, struct edst, in_room)->map != NONE)
+            return true;
+    return false;
+}
+
 /* The room lets go of its rows when nothing of it reads or writes them. */
 static void settle_source(struct encoded *e, struct eroom *m)
 {
     if (!m->ended || m->linked || m->item == &e->nothing || !sends_over(m))
         return;
-    if (!m->item->final && room_in_use(&m->r)) {
+    if ((!m->item->final && room_in_use(&m->r)) || read_elsewhere(m)) {
         if (!m->quarantined)
             e->stats[STAT_blocks_quarantined] += m->item->src.blocks;
         m->quarantined = true;

@@ -127,13 +127,14 @@ static void check_item(const struct item *it)
 
 void encoded_check(const struct encoded *e)
 {
-    uint32_t used = 0, open = 0, dsts = 0;
+    uint32_t used = 0, open = 0, dsts = 0, fenced = 0;
     uint32_t blocks[CONF_POOLS_MAX] = {0};
 
     for (uint32_t i = 0; i < e->rooms_max; i++) {
         const struct eroom *m = &e->rooms[i];
 
         dsts += e->dsts[i].used;
+        fenced += e->dsts[i].used && e->dsts[i].map != NONE;
         if (!m->r.used)
             continue;
         used++;
@@ -148,6 +149,8 @@ void encoded_check(const struct encoded *e)
         blocks[it->pool] += it->src.blocks;
         check_item(it);
     }
+    CHECK(fenced == e->fenced, "%u destinations may be read, counted %u",
+        fenced, e->fenced);
     CHECK(used == e->rooms_used && open == e->open && dsts == e->dsts_used,
         "%u rooms %u open %u destinations; counted %u %u %u", used, open, dsts,
         e->rooms_used, e->open, e->dsts_used);

@@ -140,7 +140,7 @@ void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns)
 {
     struct conn *c = &g->conns[conn];
 
-    if (c->state != CONN_OPEN && c->state != CONN_READY)
+    if (c->state == CONN_FREE || c->state == CONN_ENDED)
         return;
     c->state = CONN_ENDED;
     if (g->ops->conn_over)

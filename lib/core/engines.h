@@ -54,7 +54,8 @@ struct view {
     uint32_t free_next;
 };
 
-enum conn_state { CONN_FREE, CONN_OPEN, CONN_READY, CONN_ENDED };
+/* CONN_DAEMON: a langd's, which maps pools and is no engine. */
+enum conn_state { CONN_FREE, CONN_OPEN, CONN_READY, CONN_ENDED, CONN_DAEMON };
 
 struct conn {
     uint8_t state;

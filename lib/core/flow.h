@@ -82,6 +82,8 @@ enum event_type {
     EV_PEER,      /* a message of a peer daemon: link, peer */
     EV_PEER_BAD,  /* a frame that could not be read: link, err */
     EV_NOTE,      /* a note of one shard: note */
+    EV_MAP,       /* langd: of peer number `peer_at`, these pools are mapped:
+                     mapped; err: ACT_MAP is over, none are */
     EV_DRAIN      /* SIGTERM: no new rooms */
 };
 
@@ -95,6 +97,7 @@ struct event {
     int32_t pid;
     enum err err;
     uint32_t seq;
+    uint32_t peer_at, mapped;
     const struct local_msg *local; /* valid during the step only */
     const struct peer_msg *peer;   /* likewise */
     struct data_note note;
@@ -117,6 +120,10 @@ enum action_type {
                        addresses blob at bytes[at..at+len). Comes before the
                        PEER_OPEN command */
     ACT_DATA,       /* cmd, for every shard */
+    ACT_MAP,        /* langd: peer = index is a daemon of this host: map its
+                       pools, by its Unix socket at bytes[at..at+len) with the
+                       token word; shards and EV_MAP hear of each */
+    ACT_UNMAP,      /* langd: peer = index: no longer */
     ACT_POOL_FIX,   /* pool = index: its layout is now known; get its memory */
     ACT_ENDED       /* a room ended: log row number `word` of the history */
 };

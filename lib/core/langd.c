@@ -341,6 +341,9 @@ static void dispatch(struct langd *l, struct out *out, const struct event *ev)
     case EV_NOTE:
         on_note(l, &ev->note);
         break;
+    case EV_MAP:
+        langd_on_map(l, out, ev);
+        break;
     case EV_TIME:
         expire(l, out);
         break;

@@ -78,8 +78,9 @@ struct lroom {
 
     /* What has been told, and when again. */
     uint8_t owe;
-    bool confirmed; /* encoded knows the generation: RESUME from now on */
-    uint8_t stale;  /* NACKs in a row that say it does not, after all */
+    bool confirmed;  /* encoded knows the generation: RESUME from now on */
+    bool answer_due; /* encoded asked what became of it; not quiet then */
+    uint8_t stale;   /* NACKs in a row that say it does not, after all */
     uint32_t told_attempt, told_granted;
     bool told; /* (attempt, granted) above were sent at least once */
     uint64_t retry_ns, backoff_ns;
@@ -176,6 +177,13 @@ static inline struct lpool *lroom_pool(struct langd *l, const struct lroom *m)
     return &l->pools[m->pool];
 }
 
+/* Can no segment land any more? Not before that is a failed room told to its
+ * encoder: a copy may be reading the rows there (RULES 6). */
+static inline bool lroom_still(const struct lroom *m)
+{
+    return !m->opened && !m->closing_left;
+}
+
 /* --- langd_room.c: one room --- */
 /* A new room in a free slot, on no list; NULL: the table is full. */
 struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer);
@@ -246,6 +254,8 @@ void langd_peer_lost(
     struct langd *l, struct out *out, struct peer *p, bool restarted);
 /* Connects when there is no link yet. */
 void langd_connect(struct langd *l, struct out *out, struct peer *p);
+/* Pools of an encoder were mapped, or cannot be. */
+void langd_on_map(struct langd *l, struct out *out, const struct event *ev);
 void langd_say(struct langd *l, struct out *out, struct lroom *m);
 void langd_on_local(
     struct langd *l, struct out *out, uint32_t conn, const struct local_msg *m);

@@ -118,6 +118,7 @@ void grant_open(struct langd *l, struct out *out, struct lroom *m)
         .attempt = m->attempt,
         .room = m->r.id,
         .pool = m->pool,
+        .peer = m->peer,
         .from = m->from,
         .base = m->base,
         .total = m->total};

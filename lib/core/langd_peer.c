@@ -66,17 +66,37 @@ static void say_abort(
     peer_send(&l->peers, out, p, &msg);
 }
 
+/* The answer that had to wait until nothing of the room could land. */
+static void say_outcome(
+    struct langd *l, struct out *out, struct lroom *m, struct peer *p)
+{
+    struct peer_msg msg = about(m, PEER_STATE);
+
+    m->answer_due = false;
+    msg.state.answers = PEER_FAILED;
+    msg.state.state = m->r.state;
+    msg.state.reason = m->r.reason;
+    msg.state.total = ROWS_UNKNOWN;
+    peer_send(&l->peers, out, p, &msg);
+}
+
 void langd_say(struct langd *l, struct out *out, struct lroom *m)
 {
     struct peer *p = lroom_peer(l, m);
     bool again;
 
+    if (p && p->up && m->answer_due && lroom_still(m))
+        say_outcome(l, out, m, p);
     if (!m->owe || !p)
         return;
     if (!p->up) {
         m->retry_ns = TIME_NEVER; /* HELLO will touch the room */
         if (p->link == NONE)
             langd_connect(l, out, p);
+        return;
+    }
+    if (m->owe & OWE_ABORT && !lroom_still(m)) {
+        m->retry_ns = TIME_NEVER; /* lroom_quiet will start it */
         return;
     }
     if (m->retry_ns > l->now_ns)
@@ -137,6 +157,52 @@ void langd_connect(struct langd *l, struct out *out, struct peer *p)
     a->len = (uint32_t)len;
 }
 
+static void unmap_pools(struct langd *l, struct out *out, struct peer *p)
+{
+    if (p->map_asked)
+        out_action(out, ACT_UNMAP)->index = peer_index(&l->peers, p);
+    p->map_asked = false;
+    p->mapped = 0;
+}
+
+/* A daemon of this host that offers it: its pools are mapped, so that rows
+ * are copied instead of sent. Until then, and if that fails, they are sent. */
+static void map_pools(struct langd *l, struct out *out, struct peer *p,
+    const struct peer_hello *n)
+{
+    size_t at = out->bytes.len;
+    struct action *a;
+
+    if (!p->same_host || !n->token || n->socket.len == 0 ||
+        l->c.conf->transfer_same_host != 0 ||
+        (p->map_asked && p->map_token == n->token))
+        return;
+    for (uint32_t i = 0; i < l->pools_count; i++)
+        if (strcmp(l->pools[i].meta.conf->memory, "host") != 0)
+            return;
+    unmap_pools(l, out, p);
+    put_bytes(&out->bytes, n->socket.p, n->socket.len);
+    a = out_action(out, ACT_MAP);
+    a->index = peer_index(&l->peers, p);
+    a->at = (uint32_t)at;
+    a->len = n->socket.len;
+    a->word = p->map_token = n->token;
+    p->map_asked = true;
+}
+
+void langd_on_map(struct langd *l, struct out *out, const struct event *ev)
+{
+    struct peer *p = &l->peers.peers[ev->peer_at];
+
+    CHECK(ev->peer_at < l->peers.max, "map of peer %u", ev->peer_at);
+    if (!p->map_asked)
+        return;
+    p->map_asked = ev->err == OK;
+    p->mapped = ev->mapped;
+    if (p->up)
+        peer_hello(&l->peers, out, p->link, p->epoch, true);
+}
+
 void langd_peer_lost(
     struct langd *l, struct out *out, struct peer *p, bool restarted)
 {
@@ -157,6 +223,7 @@ void langd_peer_lost(
         lroom_touch(l, m);
     }
     p->up = false;
+    unmap_pools(l, out, p);
     out_data(out, &cmd);
 }
 
@@ -181,6 +248,7 @@ static void on_hello(
         return;
     }
     p->epoch = m->from_epoch;
+    map_pools(l, out, p, &m->hello);
     peer_arm(&l->peers, p);
     if (!m->hello.answer)
         peer_hello(&l->peers, out, link, p->epoch, true);
@@ -434,10 +502,13 @@ void langd_on_peer(
             "not a message for mmx-langd");
     else if (lroom_alive(m))
         on_alive(l, out, m, msg);
-    /* LENGTH that found no space for its aux is not answered. */
-    if (wants_state(msg->type) &&
-        (msg->type != PEER_LENGTH || !(msg->length.flags & FLAG_AUX) ||
-            m->aux_final || !lroom_alive(m)))
+    /* LENGTH that found no space for its aux is not answered; that a room has
+     * failed is said once no copy reads the encoder's rows. */
+    if (wants_state(msg->type) && m->r.state == ROOM_FAILED && !lroom_still(m))
+        m->answer_due = true;
+    else if (wants_state(msg->type) &&
+             (msg->type != PEER_LENGTH || !(msg->length.flags & FLAG_AUX) ||
+                 m->aux_final || !lroom_alive(m)))
         say_state(l, out, p, msg, m, NULL);
     lroom_touch(l, m);
 }

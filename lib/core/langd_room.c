@@ -160,6 +160,8 @@ void lroom_quiet(struct langd *l, struct lroom *m)
     p->closing_blocks -= m->closing.blocks;
     pool_give(&p->p, &m->closing);
     p->dirty = true;
+    if (m->owe & OWE_ABORT)
+        m->retry_ns = 0;
     lroom_touch(l, m);
 }
 

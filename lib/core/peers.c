@@ -4,6 +4,7 @@
 #include "core/peers.h"
 
 #include "base/check.h"
+#include "base/sip.h"
 
 void peers_init(
     struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role)
@@ -50,7 +51,7 @@ struct peer *peer_new(struct peers *p)
         heap_remove(&p->timers, &peer->timer);
         memset(peer, 0, sizeof(*peer));
         peer->used = true;
-        peer->link = NONE;
+        peer->link = peer->map_conn = NONE;
         peer->lost_ns = peer->hello_ns = TIME_NEVER;
         list_init(&peer->rooms);
         return peer;
@@ -75,6 +76,38 @@ void peer_send(struct peers *p, struct out *out, const struct peer *peer,
     m->to_epoch = peer->epoch;
     m->seq = ++p->seq;
     out_peer(out, peer->link, m);
+}
+
+uint64_t peer_token(const struct peers *p, const struct peer *peer)
+{
+    const struct brain_conf *c = p->self.c;
+
+    if (!peer->same_host || !peer->epoch || c->conf->transfer_same_host != 0 ||
+        (c->secret[0] | c->secret[1]) == 0)
+        return 0;
+    return sip_words(c->secret, peer->epoch, peer_index(p, peer)) | 1;
+}
+
+bool peer_copies(const struct peer *peer, uint32_t pool)
+{
+    return peer->map_conn != NONE && peer->map_epoch == peer->epoch &&
+           (peer->mapped >> pool & 1);
+}
+
+/* To whom it is: what it needs to map our pools, and what we have of its. */
+static void say_maps(const struct peers *p, uint32_t link, struct peer_hello *m)
+{
+    const struct peer *peer = peer_on(p, link);
+
+    if (!peer)
+        return;
+    if (p->self.role == ROLE_LANGD) {
+        m->mapped = peer->mapped;
+        return;
+    }
+    m->token = peer_token(p, peer);
+    if (m->token)
+        m->socket = span_str(p->self.c->conf->socket_path);
 }
 
 void peer_hello(struct peers *p, struct out *out, uint32_t link,
@@ -106,6 +139,7 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     m.hello.software = span_str(MMX_VERSION);
     m.hello.addresses = c->addresses;
     m.hello.pools = span_of(pools, w.len);
+    say_maps(p, link, &m.hello);
     out_peer(out, link, &m);
 }
 

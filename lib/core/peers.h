@@ -30,6 +30,12 @@ struct peer {
     struct heap_node timer;
     uint32_t segment_max, addresses, pools_count;
     bool same_host;
+    /* Copies on one host. encoded: the connection on which this langd maps our
+     * pools, for which run of it, and which it was given; langd: ACT_MAP is
+     * under way. Both: bit i: pool i of the encoder is mapped. */
+    uint32_t map_conn, offered, mapped;
+    uint64_t map_epoch, map_token;
+    bool map_asked;
     char label[128]; /* what requests call it: a name of the config, or address
                       */
     char name[64], address[128], advertise[128], software[32];
@@ -89,6 +95,11 @@ MUST_CHECK enum err peer_take_hello(struct peer *peer,
  * the same again changes nothing; a worker that was replaced has another. */
 void peer_tell_shards(
     struct peers *p, struct out *out, struct peer *peer, struct span addresses);
+
+/* What a langd has to say on the Unix socket of this encoded; 0: it may not. */
+uint64_t peer_token(const struct peers *p, const struct peer *peer);
+/* Are rows of the encoder's pool copied by langd itself? */
+bool peer_copies(const struct peer *peer, uint32_t pool);
 
 /* The link went; lost_after from now the peer is. */
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns);

@@ -59,7 +59,7 @@ static void go_on(struct node *n)
     }
 }
 
-static void happen(struct node *n, struct event *ev)
+void node_happen(struct node *n, struct event *ev)
 {
     step(n, ev);
     go_on(n);
@@ -78,7 +78,7 @@ static void conn_opened(
     struct event ev = {
         .type = EV_CONN_OPEN, .conn = conn, .uid = uid, .gid = gid, .pid = pid};
 
-    happen(ud, &ev);
+    node_happen(ud, &ev);
 }
 
 static void conn_ended(void *ud, uint32_t conn)
@@ -89,14 +89,14 @@ static void conn_ended(void *ud, uint32_t conn)
     list_remove(&n->conns[conn].notified);
     admin_forget(n, conn);
     n->conns[conn].greeted = false;
-    happen(n, &ev);
+    node_happen(n, &ev);
 }
 
 static void conn_dead(void *ud, uint32_t conn)
 {
     struct event ev = {.type = EV_CONN_DEAD, .conn = conn};
 
-    happen(ud, &ev);
+    node_happen(ud, &ev);
 }
 
 static void conn_message(void *ud, uint32_t conn, const struct local_msg *m)
@@ -107,7 +107,7 @@ static void conn_message(void *ud, uint32_t conn, const struct local_msg *m)
     if (m->type == LOCAL_QUERY && n->conns[conn].greeted)
         admin_query(n, conn, m);
     else
-        happen(n, &ev);
+        node_happen(n, &ev);
 }
 
 static void conn_bad(void *ud, uint32_t conn, enum err err, uint32_t seq)
@@ -115,7 +115,7 @@ static void conn_bad(void *ud, uint32_t conn, enum err err, uint32_t seq)
     struct event ev = {
         .type = EV_LOCAL_BAD, .conn = conn, .err = err, .seq = seq};
 
-    happen(ud, &ev);
+    node_happen(ud, &ev);
 }
 
 static void conn_writable(void *ud, uint32_t conn)
@@ -131,28 +131,28 @@ static void link_up(void *ud, uint32_t link)
 {
     struct event ev = {.type = EV_LINK_UP, .link = link};
 
-    happen(ud, &ev);
+    node_happen(ud, &ev);
 }
 
 static void link_down(void *ud, uint32_t link)
 {
     struct event ev = {.type = EV_LINK_DOWN, .link = link};
 
-    happen(ud, &ev);
+    node_happen(ud, &ev);
 }
 
 static void link_message(void *ud, uint32_t link, const struct peer_msg *m)
 {
     struct event ev = {.type = EV_PEER, .link = link, .peer = m};
 
-    happen(ud, &ev);
+    node_happen(ud, &ev);
 }
 
 static void link_bad(void *ud, uint32_t link, enum err err)
 {
     struct event ev = {.type = EV_PEER_BAD, .link = link, .err = err};
 
-    happen(ud, &ev);
+    node_happen(ud, &ev);
 }
 
 /* --- a turn --------------------------------------------------------------- */
@@ -166,7 +166,7 @@ static uint32_t serve_notes(struct node *n)
 
         while (served < NOTES_TURN && !node_clogged(n) &&
                shard_note(n->shards[k], &ev.note)) {
-            happen(n, &ev);
+            node_happen(n, &ev);
             served++;
         }
     }
@@ -253,6 +253,8 @@ static void turn(struct node *n)
     node_push_backlogs(n);
     go_on(n);
     (void)serve_notes(n);
+    if (!node_clogged(n) && n->maps_seen)
+        node_maps_serve(n);
     if (!node_clogged(n))
         links_serve(n->links);
     if (!node_clogged(n))
@@ -260,7 +262,7 @@ static void turn(struct node *n)
     if (!node_clogged(n) && n->kind->ops->deadline(n->brain) <= clock_ns(n)) {
         struct event ev = {.type = EV_TIME};
 
-        happen(n, &ev);
+        node_happen(n, &ev);
     }
     /* Rows wait for nobody, engines for rows, peers for what both did. */
     for (uint32_t k = 0; k < n->shards_count; k++)
@@ -299,7 +301,8 @@ static void on_prepare(uv_prepare_t *h)
         /* Notes that came since the turn have a turn of their own; those who
          * come from here on write to the wake. */
         more = serve_notes(n) > 0 || local_busy(n->local) ||
-               links_busy(n->links) || n->kind->ops->pending(n->brain);
+               links_busy(n->links) || n->maps_seen ||
+               n->kind->ops->pending(n->brain);
     }
     if (more)
         uv_idle_start(&n->idle, on_idle);
@@ -329,7 +332,7 @@ static void on_end(uv_signal_t *h, int signal)
     notify_send("STOPPING=1\nSTATUS=draining");
     n->draining = true;
     n->drain_ns = clock_ns(n) + n->conf->timeout_drain;
-    happen(n, &ev);
+    node_happen(n, &ev);
 }
 
 static void on_hup(uv_signal_t *h, int signal)
@@ -524,6 +527,7 @@ static enum err start_brain(struct node *n)
     n->brain_conf.conf = n->conf;
     n->brain_conf.shards = n->shards_count;
     n->brain_conf.boot = boot_id();
+    n->brain_conf.uid = geteuid();
     n->brain_conf.segment_max = (uint32_t)n->conf->transfer_segment;
     (void)n->kind->init(&s, &n->brain_conf);
     n->brain_bytes = s.used;
@@ -585,11 +589,15 @@ enum err node_new(struct node **out, const struct node_opt *opt)
     list_init(&n->notified);
     e = take_memory(n);
     if (e == OK)
+        e = node_maps_new(n);
+    if (e == OK)
         e = start_loop(n);
     if (e == OK)
         e = random_u64(&n->brain_conf.epoch);
     if (e == OK)
         e = random_u64(&n->brain_conf.seed);
+    for (int i = 0; i < 2 && e == OK; i++)
+        e = random_u64(&n->brain_conf.secret[i]);
     /* Sockets before memory: a daemon that was started twice must not fill
      * the machine before it notices. Whoever connects now waits. */
     if (e == OK)
@@ -640,6 +648,7 @@ static void end_loop(struct node *n)
 {
     if (n->local)
         local_stop(n->local);
+    node_maps_stop(n);
     if (n->links)
         links_stop(n->links);
     if (n->loop_made) {
@@ -668,6 +677,7 @@ void node_free(struct node **out)
     node_close_pools(n);
     if (n->brain_memory)
         munmap(n->brain_memory, n->brain_bytes);
+    free(n->maps);
     free(n->addresses);
     free(n->conns);
     free(n->pools);

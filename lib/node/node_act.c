@@ -25,6 +25,8 @@ static bool give(struct shard *s, const struct order *o)
         return shard_peer(s, o->index, o->addresses, o->segment_max);
     case ORDER_POOL:
         return shard_pool_ready(s, o->index);
+    case ORDER_SOURCE:
+        return shard_source(s, o->index, o->pool, o->source);
     }
     return true;
 }
@@ -39,6 +41,8 @@ static void give_or_keep(struct node *n, uint32_t k, const struct order *o)
     CHECK(b->len < BACKLOG_MAX, "shard %u: %u commands wait", k, b->len);
     kept = &b->orders[(b->head + b->len++) % BACKLOG_MAX];
     *kept = *o;
+    if (o->source)
+        source_hold(o->source);
     if (o->what == ORDER_PEER) {
         /* Setting up a peer, not a room: it may take memory. */
         uint8_t *copy = malloc(o->addresses.len);
@@ -55,14 +59,21 @@ void node_order(struct node *n, const struct order *o)
         give_or_keep(n, k, o);
 }
 
+/* What a kept order has of its own. */
+static void order_free(struct order *o)
+{
+    if (o->what == ORDER_PEER)
+        free((void *)(uintptr_t)o->addresses.p);
+    source_drop(o->source);
+}
+
 void node_push_backlogs(struct node *n)
 {
     for (uint32_t k = 0; k < n->shards_count; k++) {
         struct backlog_of *b = &n->backlogs[k];
 
         while (b->len && give(n->shards[k], &b->orders[b->head])) {
-            if (b->orders[b->head].what == ORDER_PEER)
-                free((void *)(uintptr_t)b->orders[b->head].addresses.p);
+            order_free(&b->orders[b->head]);
             b->head = (b->head + 1) % BACKLOG_MAX;
             b->len--;
         }
@@ -74,8 +85,7 @@ void node_drop_backlog(struct node *n, uint32_t k)
     struct backlog_of *b = &n->backlogs[k];
 
     for (; b->len; b->len--, b->head = (b->head + 1) % BACKLOG_MAX)
-        if (b->orders[b->head].what == ORDER_PEER)
-            free((void *)(uintptr_t)b->orders[b->head].addresses.p);
+        order_free(&b->orders[b->head]);
     free(b->orders);
     b->orders = NULL;
 }
@@ -216,6 +226,12 @@ static void act(struct node *n, const struct action *a)
         return;
     case ACT_DATA:
         node_order(n, &(struct order){.what = ORDER_CMD, .cmd = a->cmd});
+        return;
+    case ACT_MAP:
+        node_map(n, a->index, span_of(n->out.bytes.p + a->at, a->len), a->word);
+        return;
+    case ACT_UNMAP:
+        node_unmap(n, a->index);
         return;
     case ACT_POOL_FIX:
         if (node_fix_pool(n, a->index) != OK)

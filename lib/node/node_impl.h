@@ -1,7 +1,7 @@
 /* node_impl.h - inside of a node: what node.c (life and turns), node_act.c
- * (actions), node_pool.c (memory), node_brain.c (which brain) and admin.c
- * (QUERY) share. Nobody else includes it. All of it belongs to the loop's
- * thread. */
+ * (actions), node_pool.c (memory), node_map.c (others' memory), node_brain.c
+ * (which brain) and admin.c (QUERY) share. Nobody else includes it. All of it
+ * belongs to the loop's thread. */
 #ifndef MMX_NODE_NODE_IMPL_H
 #define MMX_NODE_NODE_IMPL_H
 
@@ -30,11 +30,13 @@ struct brain_kind {
 };
 const struct brain_kind *brain_kind(uint8_t role);
 
-/* What a shard is told; the three kinds keep their order among each other. */
-enum order_what { ORDER_CMD, ORDER_PEER, ORDER_POOL };
+/* What a shard is told; the kinds keep their order among each other. */
+enum order_what { ORDER_CMD, ORDER_PEER, ORDER_POOL, ORDER_SOURCE };
 struct order {
     uint8_t what;
     uint32_t index, segment_max; /* of peer or pool */
+    uint32_t pool;               /* of the peer, that the source is */
+    struct source *source;
     struct span addresses;
     struct data_cmd cmd;
 };
@@ -93,10 +95,17 @@ struct node {
     struct shard_pool *pools;
     struct mem *mems;
 
+    struct mapping **maps; /* langd, by peer; NULL: none */
+    bool maps_seen;        /* something happened to one */
+
     struct out out;
     bool draining, stopping;
     uint64_t drain_ns; /* when a drain is over in any case */
 };
+
+/* node.c */
+/* Steps the brain and carries out what it wants. */
+void node_happen(struct node *n, struct event *ev);
 
 /* node_act.c */
 void node_carry_out(struct node *n);
@@ -115,6 +124,15 @@ MUST_CHECK enum err node_fix_pools(struct node *n);
 /* Gets the memory of pool i and tells brain and shards how it went. */
 MUST_CHECK enum err node_fix_pool(struct node *n, uint32_t i);
 void node_close_pools(struct node *n);
+
+/* node_map.c: langd, pools of encoders on this host */
+MUST_CHECK enum err node_maps_new(struct node *n);
+void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token);
+void node_unmap(struct node *n, uint32_t peer);
+/* Carries out what the loop has seen since the last call. */
+void node_maps_serve(struct node *n);
+/* Ends all; the loop has to run until its handles are closed. */
+void node_maps_stop(struct node *n);
 
 /* admin.c */
 void admin_query(struct node *n, uint32_t conn, const struct local_msg *m);

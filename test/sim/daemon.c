@@ -421,6 +421,8 @@ static void act(struct daemon *d, const struct action *a)
     case ACT_POOL_FIX:
         pool_fix(d, a->index, false);
         return;
+    case ACT_MAP: /* nobody here has a token to offer */
+    case ACT_UNMAP:
     case ACT_ENDED:
         return;
     }

@@ -148,6 +148,7 @@ TICKET_RELEASE = Message("ticket_release", 14, """
     space:u32 generation:u32 request:text:64""")
 TICKET_QUERY = Message("ticket_query", 15, "space:u32 request:text:64")
 
+MAP = Message("map", 16, "token:u64 epoch:u64 name:text:64")
 ANSWER = Message("answer", 64, "err:u8 a:u32 b:u32 text:text:512")
 WELCOME = Message("welcome", 65, """
     version:u8 role:u8 epoch:u64 cells:u32 rooms_max:u32 aux_max:u32
@@ -166,8 +167,8 @@ TICKET_EVENT = Message("ticket_event", 69, """
 
 MESSAGES = {m.number: m for m in (
     HELLO, POOL, ANNOUNCE, COMMIT, REQUEST, ATTACH, RELEASE, ABORT, DECLINE,
-    BYE, QUERY, SPACE, TICKET, TICKET_RELEASE, TICKET_QUERY, ANSWER, WELCOME,
-    POOL_INFO, EVENT, REPORT, TICKET_EVENT)}
+    BYE, QUERY, SPACE, TICKET, TICKET_RELEASE, TICKET_QUERY, MAP, ANSWER,
+    WELCOME, POOL_INFO, EVENT, REPORT, TICKET_EVENT)}
 
 
 def frames(packet: bytes) -> Iterator[Frame]:

@@ -1,0 +1,390 @@
+/* node_map.c - pools of encoders on this host: found by their Unix socket,
+ * proved by a token, mapped beside the loop, shown to shards and brain
+ * (DESIGN 7). langd only. The loop's thread; a source is mapped by a thread of
+ * libuv's pool, which touches nothing else.
+ *
+ * One mapping per peer, from ACT_MAP to ACT_UNMAP or to its own end, whichever
+ * comes first; the brain hears EV_MAP for every pool and, when it ends by
+ * itself, once more with an error. What goes wrong is logged once, and rows
+ * are sent as to any other peer. A mapping that has ended is freed when its
+ * handles are closed and no thread works for it; sources outlive it as long
+ * as shards hold them.
+ *
+ * Rejected: a thread that does all of it, blocking. Its end would have to be
+ * waited for when the peer goes. */
+#include "node/node_impl.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define TRY_MS   50   /* how soon a socket with a full backlog is tried again */
+#define LIMIT_MS 5000 /* until the encoder has answered */
+
+/* A source that is being mapped. */
+struct job {
+    uv_work_t work;
+    struct mapping *owner;
+    struct source *source;
+    uint16_t pool;
+    bool busy, done;
+    enum err result;
+};
+
+struct mapping {
+    struct node *node;
+    uint32_t peer;
+    uint64_t token, limit_ns;
+    struct sockaddr_un address;
+    int fd; /* -1: not connected yet */
+    uv_poll_t poll;
+    uv_timer_t timer;
+    bool polled;     /* poll is a handle */
+    uint8_t open;    /* handles whose close callback is to come, once over */
+    uint8_t working; /* jobs in other threads */
+    bool over, answered;
+    bool seen, ticked; /* by the loop, since the last node_maps_serve */
+    uint32_t mapped;   /* bits of pools */
+    struct job jobs[CONF_POOLS_MAX];
+};
+
+enum err node_maps_new(struct node *n)
+{
+    n->maps = calloc(n->conf->limit_peers, sizeof(struct mapping *));
+    return n->maps ? OK : ERR_NO_BLOCKS;
+}
+
+/* --- ends --- */
+static void free_if_over(struct mapping *m)
+{
+    if (!m->over || m->open > 0 || m->working > 0)
+        return;
+    for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
+        source_drop(m->jobs[i].source);
+    free(m);
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    struct mapping *m = h->data;
+
+    m->open--;
+    free_if_over(m);
+}
+
+static void tell_shards(struct mapping *m, uint32_t pool, struct source *source)
+{
+    node_order(m->node, &(struct order){.what = ORDER_SOURCE,
+                            .index = m->peer,
+                            .pool = pool,
+                            .source = source});
+}
+
+static void end(struct mapping *m)
+{
+    for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
+        if (m->mapped >> i & 1)
+            tell_shards(m, i, NULL);
+    m->node->maps[m->peer] = NULL;
+    m->over = true;
+    m->open = m->polled ? 2 : 1;
+    if (m->polled)
+        uv_close((uv_handle_t *)&m->poll, on_closed);
+    uv_close((uv_handle_t *)&m->timer, on_closed);
+    if (m->fd >= 0)
+        close(m->fd);
+    m->fd = -1;
+}
+
+/* It cannot be, or is no longer. */
+static void fail(struct mapping *m, const char *why, const char *more)
+{
+    struct event ev = {
+        .type = EV_MAP, .peer_at = m->peer, .err = ERR_PEER_LOST};
+    struct node *n = m->node;
+
+    log_warn("peer %u: rows are sent, not copied: %s: %s%s%s", m->peer,
+        m->address.sun_path, why, more[0] ? ": " : "", more);
+    end(m);
+    node_happen(n, &ev);
+}
+
+void node_unmap(struct node *n, uint32_t peer)
+{
+    if (n->maps[peer])
+        end(n->maps[peer]);
+}
+
+void node_maps_stop(struct node *n)
+{
+    for (uint64_t i = 0; n->maps && i < n->conf->limit_peers; i++)
+        node_unmap(n, (uint32_t)i);
+}
+
+/* --- what the loop sees --- */
+static void on_socket(uv_poll_t *h, int status, int events)
+{
+    struct mapping *m = h->data;
+
+    (void)status;
+    (void)events;
+    m->seen = m->node->maps_seen = true;
+}
+
+static void on_timer(uv_timer_t *t)
+{
+    struct mapping *m = t->data;
+
+    m->ticked = m->node->maps_seen = true;
+}
+
+static void on_work(uv_work_t *w)
+{
+    struct job *j = w->data;
+
+    j->result = source_map(j->source);
+}
+
+static void on_worked(uv_work_t *w, int status)
+{
+    struct job *j = w->data;
+    struct mapping *m = j->owner;
+
+    if (status != 0)
+        j->result = ERR_INTERNAL;
+    j->busy = false;
+    j->done = true;
+    m->working--;
+    m->node->maps_seen = true;
+    free_if_over(m);
+}
+
+/* --- connecting --- */
+static bool say_map(struct mapping *m)
+{
+    const struct node *n = m->node;
+    uint8_t frame[256];
+    struct writer w = writer_of(frame, sizeof(frame));
+    struct local_msg msg = {.type = LOCAL_MAP};
+
+    msg.map.token = m->token;
+    msg.map.epoch = n->brain_conf.epoch;
+    msg.map.name = span_str(n->conf->name);
+    return local_put(&w, &msg) &&
+           send(m->fd, w.p, w.len, MSG_NOSIGNAL | MSG_DONTWAIT) ==
+               (ssize_t)w.len;
+}
+
+static void try_connect(struct mapping *m)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int e;
+
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&m->address,
+                      sizeof(m->address)) != 0) {
+        e = errno;
+        if (fd >= 0)
+            close(fd);
+        if (e != EAGAIN) /* else many connect at once: a little later */
+            fail(m, "connect", strerror(e));
+        return;
+    }
+    m->fd = fd;
+    e = uv_poll_init(&m->node->loop, &m->poll, fd);
+    CHECK(e == 0, "poll of a mapping: %s", uv_strerror(e));
+    m->polled = true;
+    m->poll.data = m;
+    e = uv_poll_start(&m->poll, UV_READABLE, on_socket);
+    CHECK(e == 0, "poll of a mapping: %s", uv_strerror(e));
+    if (!say_map(m))
+        fail(m, "send", strerror(errno));
+}
+
+void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token)
+{
+    struct mapping *m = calloc(1, sizeof(*m));
+
+    CHECK(!n->maps[peer], "peer %u is mapped already", peer);
+    if (!m || path.len >= sizeof(m->address.sun_path)) {
+        log_warn("peer %u: rows are sent, not copied: no memory, or a path of "
+                 "%u bytes",
+            peer, path.len);
+        free(m);
+        return; /* the brain does not wait: it never hears of a pool */
+    }
+    m->node = n;
+    m->peer = peer;
+    m->token = token;
+    m->limit_ns = uv_hrtime() + LIMIT_MS * NS_PER_MS;
+    m->fd = -1;
+    m->address.sun_family = AF_UNIX;
+    span_copy_str(path, m->address.sun_path, sizeof(m->address.sun_path));
+    uv_timer_init(&n->loop, &m->timer);
+    m->timer.data = m;
+    n->maps[peer] = m;
+    /* The brain is in a step: it hears of the end of this later. */
+    uv_timer_start(&m->timer, on_timer, 0, TRY_MS);
+}
+
+/* --- hearing --- */
+static void take_pool(
+    struct mapping *m, const struct local_pool_info *info, int fd)
+{
+    struct job *j = &m->jobs[info->pool % CONF_POOLS_MAX];
+    sigset_t all, old;
+    const char *why;
+    char name[64];
+
+    span_copy_str(info->name, name, sizeof(name));
+    if (info->pool >= CONF_POOLS_MAX || j->source) {
+        log_warn("peer %u: pool %s comes twice, or with a bad number", m->peer,
+            name);
+        close(fd);
+        return;
+    }
+    if (source_open(&j->source, fd, info, &why) != OK) {
+        log_warn("peer %u: rows of its pool %s are sent, not copied: it %s",
+            m->peer, name, why);
+        return;
+    }
+    j->owner = m;
+    j->pool = info->pool;
+    j->busy = true;
+    j->work.data = j;
+    m->working++;
+    /* libuv's threads are made here, and must take no signals. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    uv_queue_work(&m->node->loop, &j->work, on_work, on_worked);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+/* false: it has failed. */
+static bool take_frames(struct mapping *m, struct reader *r, int *fd)
+{
+    struct local_msg msg;
+    char text[128];
+
+    while (r->at < r->len) {
+        if (local_get(r, &msg) != OK) {
+            fail(m, "a frame that cannot be read", "");
+            return false;
+        }
+        if (msg.type == LOCAL_ANSWER && msg.answer.err != OK) {
+            span_copy_str(msg.answer.text, text, sizeof(text));
+            fail(m, err_name(msg.answer.err), text);
+            return false;
+        }
+        if (msg.type == LOCAL_ANSWER) {
+            m->answered = true;
+            uv_timer_stop(&m->timer);
+        } else if (msg.type == LOCAL_POOL_INFO && *fd >= 0) {
+            take_pool(m, &msg.pool_info, *fd);
+            *fd = -1;
+        }
+    }
+    return true;
+}
+
+/* One packet and its descriptor; -1: nothing came, errno says why. */
+static ssize_t receive(struct mapping *m, uint8_t *packet, int *fd)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))]; /* more are not taken */
+    } control;
+    struct iovec iov = {packet, LOCAL_PACKET_MAX};
+    struct msghdr h = {.msg_iov = &iov,
+        .msg_iovlen = 1,
+        .msg_control = control.bytes,
+        .msg_controllen = sizeof(control.bytes)};
+    ssize_t n = recvmsg(m->fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&h) : NULL;
+
+    *fd = -1;
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+        c->cmsg_len == CMSG_LEN(sizeof(int)))
+        memcpy(fd, CMSG_DATA(c), sizeof(int));
+    return n;
+}
+
+static void hear(struct mapping *m)
+{
+    static const char gone[] = "the encoder has closed the connection";
+    uint8_t *packet = m->node->out.bytes.p; /* free between two steps */
+    bool good = true;
+
+    CHECK(m->node->out.bytes.cap >= LOCAL_PACKET_MAX, "small list");
+    while (good) {
+        struct reader r;
+        int fd;
+        ssize_t n = receive(m, packet, &fd);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return;
+        if (n <= 0) {
+            fail(m, gone, "");
+            return;
+        }
+        r = reader_of(packet, (size_t)n);
+        good = take_frames(m, &r, &fd);
+        if (fd >= 0)
+            close(fd);
+    }
+}
+
+/* --- serving --- */
+/* false: it has failed. */
+static bool finish_job(struct mapping *m, struct job *j)
+{
+    struct event ev = {.type = EV_MAP, .peer_at = m->peer};
+    uint32_t peer = m->peer;
+    struct node *n = m->node;
+
+    j->done = false;
+    if (j->result != OK) {
+        fail(m, "a pool cannot be mapped", "");
+        return false;
+    }
+    log_info("peer %u: its pool number %u is mapped, %llu bytes: rows are "
+             "copied",
+        peer, j->pool, (unsigned long long)j->source->bytes);
+    m->mapped |= UINT32_C(1) << j->pool;
+    tell_shards(m, j->pool, j->source);
+    ev.mapped = m->mapped;
+    node_happen(n, &ev);
+    return n->maps[peer] == m;
+}
+
+static void serve(struct mapping *m)
+{
+    bool seen = m->seen, ticked = m->ticked;
+
+    m->seen = m->ticked = false;
+    for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
+        if (m->jobs[i].done && !finish_job(m, &m->jobs[i]))
+            return;
+    if (ticked && !m->answered && uv_hrtime() > m->limit_ns)
+        fail(m, "no answer in time", "");
+    else if (ticked && m->fd < 0)
+        try_connect(m);
+    else if (seen)
+        hear(m);
+}
+
+void node_maps_serve(struct node *n)
+{
+    n->maps_seen = false;
+    for (uint64_t i = 0; n->maps && i < n->conf->limit_peers; i++)
+        if (n->maps[i])
+            serve(n->maps[i]);
+}
