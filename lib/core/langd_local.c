@@ -126,6 +126,21 @@ static void fill_request(
     }
 }
 
+/* The room's key goes to another: a reader that has not attached to it never
+ * will, so none is waited for. */
+static void key_taken(struct langd *l, struct lroom *m)
+{
+    uint32_t readers = m->readers_done;
+
+    LIST_FOREACH (n, &m->r.views) {
+        const struct view *v = LIST_ENTRY(n, struct view, in_room);
+
+        readers += !v->owner && (v->rights & RIGHT_READ);
+    }
+    m->readers = (uint16_t)min_u32(m->readers, readers);
+    lroom_touch(l, m);
+}
+
 static enum err open_room(struct langd *l, uint32_t conn,
     const struct local_request *n, uint32_t peer, struct lroom **out,
     const char **text)
@@ -146,6 +161,8 @@ static enum err open_room(struct langd *l, uint32_t conn,
         view_drop(&l->engines, v);
         return ERR_BUSY;
     }
+    if (slot != NONE)
+        key_taken(l, &l->rooms[slot]);
     fill_request(l, *out, n);
     if (n->group)
         group_join(l, *out, n, l->engines.conns[conn].session);
