@@ -46,7 +46,7 @@ struct brain *brain_make(uint8_t role, const char *const *settings)
     conf_init(&b->conf, role);
     set(b, "limits.rooms=32");
     set(b, "limits.connections=8");
-    set(b, "limits.cells=64");
+    set(b, "limits.cells=512");
     set(b, "limits.peers=4");
     set(b, "pools[0].name=main");
     set(b, "pools[0].blocks=16");
@@ -197,7 +197,7 @@ void brain_conn(struct brain *b, uint32_t conn, const char *session)
     brain_step(b, &ev);
     m.hello.magic = LOCAL_MAGIC;
     m.hello.version_min = m.hello.version_max = WIRE_VERSION;
-    m.hello.cells = 64;
+    m.hello.cells = 512;
     m.hello.session = span_str(session);
     T_OK(brain_say(b, conn, m));
 }

@@ -10,7 +10,7 @@
 
 #define BRAIN_EPOCH UINT64_C(0xb0a1)
 #define PEER_EPOCH  UINT64_C(0xfee1)
-#define MAX_ACTS    8192
+#define MAX_ACTS    16384
 
 struct brain {
     const struct brain_ops *ops;

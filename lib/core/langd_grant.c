@@ -258,8 +258,11 @@ static bool take_back(
         v = CONTAINER_OF(n, struct lroom, victim_node);
     }
     if (v->group) /* a group gives way whole */
-        LIST_FOREACH (i, &v->group->members)
+        LIST_FOREACH (i, &v->group->members) {
+            if (!out_has_room(out))
+                break; /* the others are found again */
             revoke(l, out, LIST_ENTRY(i, struct lroom, in_group));
+        }
     else
         revoke(l, out, v);
     return true;
@@ -288,7 +291,7 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
             l->now_ns - p->head_since_ns > p->head_wait_ns)
             p->head_wait_ns = l->now_ns - p->head_since_ns;
         p->head_since_ns = TIME_NEVER;
-        m->want = false;
+        m->want &= m->group != NULL; /* group_take looked at each */
         grant_classify(l, m);
         return true;
     }

@@ -4,8 +4,8 @@
  * A group gets no blocks before every member that lives has rows waiting; then
  * it is one item of its pool's queue, with the age of its first member. One
  * member stands in the queue for all. A member that failed or is READY leaves;
- * the group stays known until its session is over, so that a late member does
- * not wait for one that has come and gone. */
+ * the group stays known until all have come and gone or its session is over, so
+ * that a late member does not wait for one that was here. */
 #include "core/langd.h"
 
 #include <stdio.h>
@@ -87,6 +87,11 @@ void group_leave(struct langd *l, struct lroom *m)
     heap_remove(&lroom_pool(l, m)->want, &m->want_node);
     list_remove(&m->in_group);
     m->group = NULL;
+    if (list_empty(&g->members) && g->joined == g->size) {
+        table_remove(&l->group_ids, g->id, g->session);
+        g->used = false; /* all have come and gone */
+        return;
+    }
     group_place(l, g);
 }
 
@@ -155,6 +160,8 @@ bool group_take(struct langd *l, struct out *out, struct lgroup *g)
         struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
         uint32_t wanted = grant_wanted(l, m);
 
+        if (!out_has_room(out))
+            break; /* it stays the head, and what is left stays free */
         if (wanted == 0 || !grant_take(l, out, m, wanted, true))
             continue;
         m->want = false;

@@ -185,6 +185,53 @@ TEST(stream_keeps_what_it_was_promised)
     }
 }
 
+/* --- groups --- */
+TEST(group_is_admitted_whole)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+    struct there a, b;
+
+    r.request.group = 9;
+    r.request.group_size = 2;
+    a = ask(l, 0, r);
+    T_EQ_U64(brain_free(l), 16); /* no default grants inside */
+    wants(l, &a, 0, 8);
+    T_EQ_U64(brain_free(l), 16);
+    r.request.room = 2;
+    r.request.cell = 1;
+    r.request.tag = 101;
+    b = ask(l, 0, r);
+    r.request.room = 3;
+    r.request.cell = 2;
+    r.request.tag = 102;
+    T_ERR(brain_say(l, 0, r), ERR_MALFORMED); /* one too many */
+    wants(l, &b, 0, 16);
+    T_EQ_U64(brain_free(l), 13);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_OK(brain_say(l, 0, release(1, ROWS_UNKNOWN)));
+    T_OK(brain_say(l, 0, r)); /* the id is free again */
+}
+
+TEST(a_huge_group_fits_the_list_of_actions)
+{
+    struct brain *l = langd_up("limits.rooms=4096", "pools[0].blocks=4096");
+    static struct there t[3000];
+    uint32_t free_before = brain_free(l);
+    struct local_msg r;
+
+    for (uint32_t i = 0; i < 3000; i++) {
+        if (i % 500 == 0)
+            brain_conn(l, 1 + i / 500, "s");
+        r = request(1 + i, i % 500, MODE_WHOLE);
+        r.request.group = 9;
+        r.request.group_size = 3000;
+        t[i] = ask(l, 1 + i / 500, r);
+        wants(l, &t[i], 0, 8);
+    }
+    T_EQ_U64(brain_free(l), free_before - 3000);
+}
+
 /* --- what fills up --- */
 TEST(full_aux_delays_and_is_counted)
 {
@@ -228,7 +275,7 @@ TEST(full_tables_refuse_and_recover)
 
 TEST(many_views_of_one_room_are_refused_not_fatal)
 {
-    struct brain *l = langd_up("limits.cells=4096", NULL);
+    struct brain *l = langd_up(NULL, NULL);
     uint32_t ok = 0;
 
     brain_conn(l, 1, "s");
