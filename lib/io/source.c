@@ -48,14 +48,26 @@ static bool sealed(const struct source *s)
            (uint64_t)st.st_size >= s->bytes;
 }
 
+/* What a GPU's driver knows of the memory it says itself, when it is mapped:
+ * there is no size to be seen before. */
+static enum err fill_gpu(
+    struct source *s, const struct local_pool_info *m, const char **why)
+{
+    *why = "has a handle that cannot be read";
+    if (m->handle.len > MEM_HANDLE_MAX || m->share.len >= sizeof(s->share))
+        return ERR_MALFORMED;
+    span_copy_str(m->share, s->share, sizeof(s->share));
+    if (m->handle.len)
+        memcpy(s->handle, m->handle.p, m->handle.len);
+    s->handle_len = m->handle.len;
+    return OK;
+}
+
 static enum err fill(
     struct source *s, const struct local_pool_info *m, const char **why)
 {
     uint32_t at;
 
-    *why = "is not in host memory";
-    if (!span_eq(m->memory, span_str("host")))
-        return ERR_INTERNAL;
     *why = "has a layout that cannot be read";
     if (layout_parse(m->layout, &s->layout, &at) != OK)
         return ERR_MALFORMED;
@@ -65,6 +77,8 @@ static enum err fill(
     s->block_rows = m->block_rows;
     if (s->blocks == 0 || s->block_rows == 0 || !regions(s, m->fields))
         return ERR_MALFORMED;
+    if (m->share.len > 0 && !span_eq(m->share, span_str("memfd")))
+        return fill_gpu(s, m, why);
     *why = "lies in a file of another size, or one that could shrink";
     return sealed(s) ? OK : ERR_MALFORMED;
 }
@@ -77,7 +91,8 @@ enum err source_open(struct source **out, int fd,
 
     *why = "finds no memory here";
     if (!s) {
-        close(fd);
+        if (fd >= 0)
+            close(fd);
         return ERR_NO_BLOCKS;
     }
     s->fd = fd;
@@ -106,10 +121,31 @@ static enum err populate(void *p, uint64_t bytes)
     return OK;
 }
 
+static enum err map_gpu(struct source *s)
+{
+    struct mem_import from = {.name = "of a peer",
+        .share = s->share,
+        .handle = span_of(s->handle, s->handle_len),
+        .fd = s->fd,
+        .bytes = s->bytes};
+    enum err e = mem_cuda_import(&s->gpu, &from);
+
+    if (e != OK)
+        return ERR_INTERNAL;
+    if (s->fd >= 0)
+        close(s->fd);
+    s->fd = -1;
+    s->base = mem_start(&s->gpu);
+    return OK;
+}
+
 enum err source_map(struct source *s)
 {
-    void *p = mmap(NULL, s->bytes, PROT_READ, MAP_SHARED, s->fd, 0);
+    void *p;
 
+    if (s->share[0])
+        return map_gpu(s);
+    p = mmap(NULL, s->bytes, PROT_READ, MAP_SHARED, s->fd, 0);
     if (p == MAP_FAILED)
         return ERR_INTERNAL;
     madvise(p, s->bytes, MADV_DONTDUMP);
@@ -139,7 +175,9 @@ void source_drop(struct source *s)
     CHECK(had > 0, "a source that nobody holds");
     if (had > 1)
         return;
-    if (s->base)
+    if (s->gpu.ops)
+        s->gpu.ops->close(&s->gpu);
+    else if (s->base)
         munmap((void *)(uintptr_t)s->base, s->bytes);
     if (s->fd >= 0)
         close(s->fd);

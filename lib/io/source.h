@@ -8,19 +8,24 @@
 
 #include "core/layout.h"
 #include "core/wire.h"
+#include "io/mem.h"
 
 struct source {
     struct layout layout;
     const uint8_t *base; /* NULL: not mapped yet */
+    struct mem gpu;      /* gpu.gpu: it is a GPU's, and so is base */
     uint64_t bytes, offsets[LAYOUT_FIELDS_MAX];
     uint32_t blocks, block_rows;
-    int fd; /* -1 once it is mapped */
+    int fd; /* -1 once it is mapped, and where there is none */
+    char share[17];
+    uint8_t handle[MEM_HANDLE_MAX];
+    uint32_t handle_len;
     _Atomic uint32_t holders;
 };
 
-/* From a POOL_INFO and the descriptor that came with it, which is taken over
- * in any case. Nothing in either is believed: size and seals are the kernel's
- * word. Held once. On error *why says what was wrong. */
+/* From a POOL_INFO and the descriptor that came with it (-1: none), which is
+ * taken over in any case. Nothing in either is believed: size and seals are the
+ * kernel's word. Held once. On error *why says what was wrong. */
 MUST_CHECK enum err source_open(struct source **out, int fd,
     const struct local_pool_info *m, const char **why);
 /* Maps and populates it, which takes a second per 8 GiB. */

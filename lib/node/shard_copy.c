@@ -23,6 +23,7 @@
 #define COPIES_MAX  768 /* below LANDINGS_MAX: fetches need places too */
 #define SMALL_BYTES (256u << 10)
 #define SLICE_BYTES (1u << 20)
+#define STEP_BYTES  (256u << 10) /* by pinned memory */
 
 _Static_assert(COPIES_MAX < LANDINGS_MAX, "a copy is a landing");
 
@@ -53,6 +54,10 @@ void copy_source(
     struct source **at = &s->sources[peer * SHARD_POOLS_MAX + pool];
 
     source_drop(*at);
+    if (source && source->gpu.gpu && !gpu_known(s, source->gpu.gpu)) {
+        source_drop(source);
+        source = NULL;
+    }
     *at = source;
 }
 
@@ -130,9 +135,10 @@ static uint64_t row_of(
     return (uint64_t)pieces[p.i].block * block_rows + pieces[p.i].at + p.at;
 }
 
-/* Copies what the two places have in common, up to so many bytes or one row;
- * returns the bytes. */
-static uint64_t step(struct copy *c, const struct shard_pool *to, uint64_t max)
+/* Copies what the two places have in common, up to so many bytes or one row,
+ * and goes on to the next field at the end of one; returns the bytes. */
+static uint64_t step(
+    struct shard *s, struct copy *c, const struct shard_pool *to, uint64_t max)
 {
     const struct source *from = c->source;
     uint64_t row_bytes = to->layout.fields[c->field].row_bytes;
@@ -140,13 +146,20 @@ static uint64_t step(struct copy *c, const struct shard_pool *to, uint64_t max)
         c->from[c->from_place.i].rows - c->from_place.at);
     uint64_t at = row_of(c->to, c->to_place, to->block_rows);
     uint64_t of = row_of(c->from, c->from_place, from->block_rows);
+    uint8_t *dst = mem_start(to->mem) + to->offsets[c->field] + at * row_bytes;
+    const uint8_t *src = from->base + from->offsets[c->field] + of * row_bytes;
 
     rows = (uint32_t)min_u64(rows, max < row_bytes ? 1 : max / row_bytes);
-    copy_rows(to->mem->base + to->offsets[c->field] + at * row_bytes,
-        from->base + from->offsets[c->field] + of * row_bytes,
-        rows * row_bytes);
+    if (to->mem->gpu || from->gpu.gpu)
+        gpu_move(s, to->mem->gpu, dst, from->gpu.gpu, src, rows * row_bytes);
+    else
+        copy_rows(dst, src, rows * row_bytes);
     advance(&c->to_place, c->to, rows);
     advance(&c->from_place, c->from, rows);
+    if (c->to_place.i == c->to_count) {
+        c->to_place = c->from_place = (struct place){0, 0};
+        c->field++;
+    }
     return rows * row_bytes;
 }
 
@@ -159,13 +172,35 @@ static bool go_on(struct shard *s, struct copy *c, uint64_t bytes)
     while (c->field < to->layout.count) {
         if (done >= bytes)
             return false;
-        done += step(c, to, bytes - done);
-        if (c->to_place.i == c->to_count) {
-            c->to_place = c->from_place = (struct place){0, 0};
-            c->field++;
-        }
+        done += step(s, c, to, bytes - done);
     }
     return true;
+}
+
+/* With a GPU at one end: all of it is put under way, and copy_over ends it
+ * when the GPU has. */
+static void by_gpu(struct shard *s, uint32_t i)
+{
+    struct copy *c = &s->copies[i];
+    const struct shard_pool *to = &s->conf.pools[c->pool];
+    uint64_t max = c->source->gpu.gpu ? UINT64_MAX : STEP_BYTES;
+    bool ok = true;
+
+    while (ok && c->field < to->layout.count) {
+        uint32_t row_bytes = to->layout.fields[c->field].row_bytes;
+        uint32_t bytes = max == STEP_BYTES ? max_u32(STEP_BYTES, row_bytes) : 0;
+
+        ok = gpu_move_room(s, bytes);
+        if (ok)
+            step(s, c, to, max);
+    }
+    if (!gpu_moved(s, i, ok))
+        finish(s, i, false);
+}
+
+void copy_over(struct shard *s, uint32_t i, bool ok)
+{
+    finish(s, i, ok);
 }
 
 /* The head of a queue, for about so many bytes; returns those. */
@@ -175,6 +210,10 @@ static uint64_t serve(struct shard *s, struct copies *q, uint64_t bytes)
     bool wanted = landing_counts(s->landing, c->token);
     uint64_t of = min_u64(bytes, c->bytes);
 
+    if (wanted && (s->conf.pools[c->pool].mem->gpu || c->source->gpu.gpu)) {
+        by_gpu(s, pop(s, q));
+        return of;
+    }
     if (!wanted || go_on(s, c, bytes))
         finish(s, pop(s, q), wanted);
     return wanted ? of : 0;
@@ -209,7 +248,7 @@ static struct source *source_of(struct shard *s, const struct segment *seg,
         return NULL;
     found = s->sources[peer * SHARD_POOLS_MAX + from];
     to = &s->conf.pools[pool];
-    if (!found || !to->mem || !to->mem->base ||
+    if (!found || !to->mem ||
         strcmp(found->layout.text, to->layout.text) != 0 ||
         !pieces_inside(pieces, n, found->blocks, found->block_rows))
         return NULL;

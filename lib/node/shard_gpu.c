@@ -14,6 +14,7 @@
 #include "node/shard_in.h"
 
 #include "base/check.h"
+#include "base/copy.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -21,6 +22,9 @@
 #define OUT_ENTRIES 128
 #define IN_ENTRIES  128 /* landings of all slots stay below LANDINGS_MAX */
 #define COPIES      4096
+
+/* Of a cookie: it is a copy's number, not a landing's. */
+#define COPY (UINT64_C(1) << 63)
 
 _Static_assert(STAGE_SLOTS *IN_ENTRIES <= LANDINGS_MAX / 2 &&
                    COPIES >= SEND_IOV_MAX &&
@@ -61,6 +65,8 @@ static void over(void *ud, uint32_t slot, uint64_t cookie, bool ok)
         look_for_lost(s);
     if (s->sending)
         send_staged(s, (uint32_t)cookie, ok);
+    else if (cookie & COPY)
+        copy_over(s, (uint32_t)cookie, ok);
     else
         land_end(s, (uint32_t)cookie, ok, (uint32_t)(cookie >> 32));
 }
@@ -260,4 +266,49 @@ void gpu_fetched(struct shard *s, const struct fetch_of *f, bool ok)
     if (!ok)
         stage_bad(s->stage, f->slot, f->entry);
     stage_filled(s->stage, f->slot);
+}
+
+/* --- out of a source ------------------------------------------------------ */
+bool gpu_known(struct shard *s, struct cuda *gpu)
+{
+    return prepare(s, gpu) == OK;
+}
+
+/* A copy may take several slots and ends with the last: none before it may
+ * wait for bytes of somebody else. */
+bool gpu_move_room(struct shard *s, uint32_t bytes)
+{
+    if (stage_awaits(s->stage))
+        stage_push(s->stage);
+    return land_room(s, bytes, 1);
+}
+
+void gpu_move(struct shard *s, struct cuda *to_gpu, uint8_t *to,
+    struct cuda *from_gpu, const uint8_t *from, uint64_t bytes)
+{
+    uint8_t *at;
+
+    if (from_gpu) { /* on one GPU, between two, or to host memory */
+        stage_copy(s->stage, to_gpu ? to_gpu : from_gpu, to, from, bytes);
+        return;
+    }
+    at = stage_take(s->stage, (uint32_t)bytes);
+    copy_rows(at, from, bytes);
+    stage_copy(s->stage, to_gpu, to, at, bytes);
+}
+
+/* What went wrong half way must not end before the copies under way have. */
+bool gpu_moved(struct shard *s, uint32_t i, bool ok)
+{
+    uint32_t entry;
+
+    if (!land_room(s, 0, 0)) {
+        while (s->stage && stage_wait(s->stage))
+            ;
+        return false;
+    }
+    entry = stage_entry(s->stage, COPY | i);
+    if (!ok)
+        stage_bad(s->stage, stage_filling(s->stage), entry);
+    return true;
 }

@@ -176,6 +176,8 @@ void copy_source(
 bool copy_arrived(struct shard *s, const struct data_in *in);
 /* Copies for a short while; how many pieces of work it was. */
 unsigned copy_turn(struct shard *s);
+/* The GPU is done with copy i. */
+void copy_over(struct shard *s, uint32_t i, bool ok);
 /* Ends what does not count any more. */
 void copy_purge(struct shard *s);
 void copy_free(struct shard *s);
@@ -218,5 +220,13 @@ bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
 bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
     uint32_t n, struct fetch_of *f, struct iovec *iov);
 void gpu_fetched(struct shard *s, const struct fetch_of *f, bool ok);
+/* Rows out of a source, with a GPU at one end or both (NULL: host memory).
+ * Known, room for so many bytes of pinned memory, moves, moved: then copy_over
+ * comes for copy i, unless it gives false. */
+bool gpu_known(struct shard *s, struct cuda *gpu);
+bool gpu_move_room(struct shard *s, uint32_t bytes);
+void gpu_move(struct shard *s, struct cuda *to_gpu, uint8_t *to,
+    struct cuda *from_gpu, const uint8_t *from, uint64_t bytes);
+bool gpu_moved(struct shard *s, uint32_t i, bool ok);
 
 #endif

@@ -248,6 +248,11 @@ uint32_t stage_entry(struct stage *s, uint64_t cookie)
     return t->entries++;
 }
 
+uint32_t stage_filling(const struct stage *s)
+{
+    return s->filling;
+}
+
 uint32_t stage_hold(struct stage *s)
 {
     filling(s)->holds++;
@@ -284,17 +289,33 @@ static void submit(struct stage *s, uint32_t slot)
     }
 }
 
+/* Has anything been put into it? Copies alone are the first part of an entry
+ * that comes with a later slot. */
+static bool begun(const struct stage *s, uint32_t slot)
+{
+    bool any = s->slots[slot].entries > 0;
+
+    for (uint32_t i = 0; i < s->gpus_count; i++)
+        any = any || s->gpus[i].batch[slot].count > 0;
+    return any;
+}
+
 void stage_push(struct stage *s)
 {
     uint32_t slot = s->filling;
 
-    if (slot == NONE || s->slots[slot].entries == 0)
+    if (slot == NONE || !begun(s, slot))
         return;
     s->filling = NONE;
     if (s->slots[slot].fills)
         s->slots[slot].state = AWAITING;
     else
         submit(s, slot);
+}
+
+bool stage_awaits(const struct stage *s)
+{
+    return s->filling != NONE && s->slots[s->filling].fills > 0;
 }
 
 void stage_filled(struct stage *s, uint32_t slot)

@@ -43,16 +43,20 @@ MUST_CHECK enum err stage_gpu(struct stage *s, struct cuda *gpu);
 /* Is there a slot to be filled with so many bytes and copies and one entry?
  * A slot that has no room for them is pushed. false: all slots are in use. */
 bool stage_room(struct stage *s, uint32_t bytes, uint32_t copies);
+/* Does the slot that is being filled wait for bytes (stage_fill)? */
+bool stage_awaits(const struct stage *s);
 /* Submits what is filled. */
 void stage_push(struct stage *s);
 
-/* The next four belong to the slot that stage_room found. */
+/* The next five belong to the slot that stage_room found. */
 uint8_t *stage_take(struct stage *s, uint32_t bytes);
 /* Neighbours at both ends become one copy. */
 void stage_copy(struct stage *s, struct cuda *gpu, const void *to,
     const void *from, uint64_t bytes);
-/* Number of the entry, for stage_filled. */
+/* Number of the entry, for stage_bad. */
 uint32_t stage_entry(struct stage *s, uint64_t cookie);
+/* Number of the slot that stage_room found. */
+uint32_t stage_filling(const struct stage *s);
 /* Number of the slot. It is kept after over() until stage_drop. */
 uint32_t stage_hold(struct stage *s);
 void stage_drop(struct stage *s, uint32_t slot);

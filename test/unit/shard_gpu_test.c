@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define KIB      1024u
 #define SLOTS    64
@@ -26,6 +27,7 @@ struct side {
 };
 
 static struct world {
+    bool copy; /* langd is told where rows lie, and copies them */
     struct side e, l;
     struct wake wake;
     uint32_t landed[SLOTS], land_quiet, send_quiet, lost;
@@ -216,6 +218,7 @@ static void push(struct side *s, uint8_t type, uint64_t g, uint32_t a,
         .part_rows = layout_part_rows(&p->layout, unit),
         .total = total,
         .reply = true,
+        .copy = w.copy,
         .a = a,
         .b = b};
 
@@ -259,6 +262,78 @@ static void moves(const char *from, const char *to, uint32_t segment)
     close_room(2, 2);
     T_EQ_U64(w.lost, 0);
     stop();
+}
+
+/* As langd maps the pool of an encoded on its host. */
+static void source_tell(void)
+{
+    uint8_t fields[512];
+    struct writer b = writer_of(fields, sizeof(fields));
+    struct source *source;
+    const char *why;
+    struct local_pool_info m = {.block_rows = w.e.pool.block_rows,
+        .blocks = w.e.pool.blocks,
+        .bytes = w.e.mem.bytes,
+        .memory = span_str(w.e.mem.gpu ? "cuda:0" : "host"),
+        .layout = span_str(w.e.pool.layout.text),
+        .share = span_str(w.e.mem.share),
+        .handle = span_of(w.e.mem.handle, w.e.mem.handle_bytes)};
+
+    for (uint32_t f = 0; f < w.e.pool.layout.count; f++) {
+        put_u64(&b, w.e.pool.offsets[f]);
+        put_u32(&b, w.e.pool.layout.fields[f].row_bytes);
+    }
+    m.fields = span_of(fields, b.len);
+    T_OK(source_open(&source, dup(w.e.mem.fd), &m, &why));
+    T_OK(source_map(source));
+    T_TRUE(shard_source(w.l.shard, 1, 0, source));
+    shard_flush(w.l.shard);
+    source_drop(source);
+}
+
+static void copies(const char *from, const char *to)
+{
+    start(from, to, 256 * KIB);
+    w.copy = true;
+    source_tell();
+    source_fill(1, 3, 8001);
+    source_fill(2, 506, 77);
+    source_write();
+    room(1, 3, 7, 8001);
+    room(2, 506, 1100, 77);
+    wait_for(&w.landed[1], 8001);
+    wait_for(&w.landed[2], 77);
+    place_read();
+    place_check(1, 7, 8001);
+    place_check(2, 1100, 77);
+    T_TRUE(atomic_load(&shard_stats(w.l.shard)->segments_copied) > 0);
+    close_room(1, 1);
+    close_room(2, 2);
+    T_EQ_U64(w.lost, 0);
+    stop();
+}
+
+TEST_LIMIT(copied_on_one_gpu, 40)
+{
+    copies("cuda:0", "cuda:0");
+}
+
+TEST_LIMIT(copied_from_host_to_gpu, 40)
+{
+    copies("host", "cuda:0");
+}
+
+TEST_LIMIT(copied_from_gpu_to_host, 40)
+{
+    copies("cuda:0", "host");
+}
+
+TEST_LIMIT(copied_slowly, 60)
+{
+    gpu_use();
+    gpu_double_only();
+    gpu_set("delay_us", 2000);
+    copies("host", "cuda:1");
 }
 
 TEST_LIMIT(gpu_to_gpu, 40)
@@ -329,11 +404,13 @@ static void lose(const char *from, const char *to)
     gpu_use();
     gpu_double_only();
     start(from, to, 64 * KIB);
+    if (w.copy)
+        source_tell();
     source_fill(1, 0, 2000);
     source_write();
-    gpu_set("fail_copy", 3);
+    gpu_set("fail_copy", w.copy ? 1 : 3);
     room(1, 0, 0, 2000);
-    wait_for(&w.lost, strcmp(from, to) == 0 ? 2 : 1);
+    wait_for(&w.lost, 1);
     push(&w.e, SEND_CLOSE, 1, 0, 0, ROWS_UNKNOWN);
     push(&w.l, LAND_CLOSE, 1, 0, 0, ROWS_UNKNOWN);
     wait_for(&w.send_quiet, 1); /* nobody waits for ever */
@@ -351,6 +428,12 @@ TEST(a_source_gpu_that_is_lost)
 
 TEST(a_destination_gpu_that_is_lost)
 {
+    lose("host", "cuda:0");
+}
+
+TEST(a_gpu_that_is_lost_between_copies)
+{
+    w.copy = true;
     lose("host", "cuda:0");
 }
 
