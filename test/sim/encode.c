@@ -229,7 +229,7 @@ static void bind_first(struct prod *p)
     announce(p, h);
     if (!p->mate || p->mate->h[0])
         return;
-    p->mate->led = false; /* should it find no place now */
+    p->mate->led = NULL; /* should it find no place now */
     p->mate->life = p->life;
     bind_first(p->mate);
 }
@@ -306,7 +306,7 @@ static void prod_acts(struct prod *p)
             chance(300))
             bind_further(p, i);
     if (!h) {
-        if (!p->led)
+        if (!p->led || p->led->over)
             bind_first(p);
         return;
     }

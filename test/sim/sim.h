@@ -266,7 +266,7 @@ struct prod {
     uint32_t deadline_ms;
     uint64_t pace_ns;
     struct prod *mate; /* announced together with this one */
-    bool led;          /* is somebody's mate: announced by that one */
+    struct prod *led;  /* by whom this one is announced; NULL: itself */
     struct prod *next;
 };
 

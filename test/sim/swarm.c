@@ -236,7 +236,7 @@ static void deliver_group(void)
         c->group_size = (uint16_t)(chance(W.is.wrong) ? n + 1 : n);
         if (before && chance(W.is.batch)) {
             before->mate = p;
-            p->led = true;
+            p->led = before;
         }
         before = p;
         prod_start(p, W.now_ns + between(0, 100) * MS);
@@ -437,7 +437,7 @@ void world_finish(uint64_t limit_ns)
     for (uint32_t i = 0; i < econns_count(); i++)
         if (econn_at(i)->ended)
             econn_die(econn_at(i));
-    (void)run_until(W.now_ns + NS_PER_S);
+    (void)run_until(W.now_ns + 10 * NS_PER_S);
     prove_service();
     leave();
     run_while_busy(conns_over, 60 * NS_PER_S);
