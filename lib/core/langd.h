@@ -50,7 +50,7 @@ struct lroom {
     uint16_t pool, readers, required, readers_done;
     uint8_t mode, storage, flags;
     bool owner_done;      /* the owner released, or its session is over */
-    bool removed;         /* no longer under its key */
+    bool quarantined;     /* failed while its rows are read; counted */
     struct lgroup *group; /* NULL: none */
     struct list in_group;
     struct key key;

@@ -55,8 +55,9 @@ static struct peer *find_encoder(
 
     for (uint32_t i = 0; i < l->peers.max; i++) {
         p = &l->peers.peers[i];
-        if (p->used && span_eq(span_str(p->label), name))
-            return p;
+        if (p->used && (span_eq(span_str(p->label), name) ||
+                           span_eq(span_str(p->address), name)))
+            return p; /* by either name it is one daemon, and one link */
     }
     *text = "no peer of that name, and control.allow has no such address";
     for (uint32_t i = 0; i < allow->count; i++) {
@@ -328,6 +329,8 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     struct peer *p = find_encoder(l, out, msg->decline.encoder, &text);
     struct peer_msg d = {.type = PEER_DECLINE, .room = msg->decline.room};
 
+    if (p)
+        text = "the encoder is not connected";
     if (p && !p->up && p->link == NONE)
         langd_connect(l, out, p);
     if (!p || !p->up) {

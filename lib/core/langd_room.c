@@ -272,6 +272,10 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
         return;
     if (failed && m->opened)
         grant_close(l, out, m, true);
+    if (!m->quarantined && failed && room_in_use(&m->r)) {
+        l->stats[STAT_blocks_quarantined] += m->held.blocks;
+        m->quarantined = true;
+    }
     if (m->closing_left || room_in_use(&m->r) || (!failed && !done))
         return;
     if (m->opened) {

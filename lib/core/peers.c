@@ -117,15 +117,21 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     uint8_t pools[16384];
     struct writer w = writer_of(pools, sizeof(pools));
     struct peer_msg m = {.type = PEER_HELLO, .seq = ++p->seq};
+    size_t whole;
 
     for (uint32_t i = 0; i < p->self.pools_count; i++) {
         const struct layout *l = p->self.layouts[i];
 
         if (l->count == 0)
             continue;
+        whole = w.len;
         put_u64(&w, l->hash);
         put_span(&w, span_str(c->conf->pools[i].name), 2, 63);
         put_span(&w, span_str(l->text), 2, LAYOUT_TEXT_MAX);
+        if (w.failed) { /* too many long ones: the others are not told */
+            w.len = whole;
+            break;
+        }
     }
     m.from_epoch = c->epoch;
     m.to_epoch = to_epoch;

@@ -318,6 +318,17 @@ TEST(encoders_by_address)
     T_TRUE(brain_stat(l, "table_full") > 0);
 }
 
+TEST(one_encoder_by_two_names_is_one)
+{
+    struct brain *l = langd_up("control.allow[0]=tcp://127.0.0.1:*", NULL);
+    struct local_msg r = request(1, 1, MODE_WHOLE);
+
+    (void)ask_room(l, 1, 0);
+    r.request.encoder = span_str("tcp://127.0.0.1:7601"); /* it is `enc` */
+    T_ERR(brain_say(l, 0, r), ERR_DUPLICATE_ROOM);
+    T_EQ_U64(brain_acts(l, ACT_CONNECT), 0);
+}
+
 TEST(an_attach_keeps_the_place_of_its_encoder)
 {
     struct brain *l = langd("control.allow[0]=tcp://127.0.0.1:*", NULL);

@@ -490,6 +490,7 @@ TEST(no_deadline_or_abort_takes_blocks_from_a_reader)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
     T_TRUE(brain_free(l) < 16);
     T_TRUE(brain_shown(l, "pools", "quarantined", 0) > 0);
+    T_TRUE(brain_stat(l, "blocks_quarantined") > 0);
     brain_pass(l, 3600000);
     brain_end(l, 0); /* end of file is not death */
     T_TRUE(brain_free(l) < 16);
