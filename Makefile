@@ -5,6 +5,7 @@
 #   make               build only       make bench   measure
 #   make sim SEEDS=n   simulator        make fuzz    fuzz every codec
 #   make lint          format, layers, docs, cppcheck, clang-tidy
+#   make kernels   what runs on a GPU (needs nvcc)
 #   make install DESTDIR=... PREFIX=/usr
 #
 # B=build/<flavour> keeps flavours apart: make B=build/asan SAN=address,undefined
@@ -88,7 +89,7 @@ $(B)/%.o: %.c
 MADE := $(B)/cuda-$(if $(filter-out 0,$(CUDA)),1,0).made
 $(MADE):
 	@mkdir -p $(@D)
-	@rm -f $(B)/cuda-*.made
+	@rm -rf $(B)/cuda-*.made $(B)/test/double
 	@touch $@
 
 $(B)/mmx.a: $(BASE) $(CORE) $(IO) $(NODE) $(MADE)
@@ -129,6 +130,16 @@ $(SIM): $(call src,test/sim/*.c) $(BASE) $(CORE)
 
 $(FUZZERS): $(B)/%: $(B)/%.o $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $(FUZZ_LINK) $^ -o $@ $(LIBS)
+
+# Code for GPUs: binaries for 8.x and 9.0, PTX for whatever comes later.
+KERNELS := $(B)/kernels/rows.fatbin
+.PHONY: kernels
+kernels: $(KERNELS)
+$(KERNELS): lib/kernels/rows.cu
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O3 -fatbin \
+		-gencode arch=compute_80,code=[sm_80,compute_80] \
+		-gencode arch=compute_90,code=sm_90 $< -o $@
 
 .PHONY: clean
 clean:
@@ -179,6 +190,8 @@ install: all
 	install -m644 lib/client/mmx.h $(DESTDIR)$(PREFIX)/include
 	install -m644 $(B)/libmmx.a $(DESTDIR)$(LIBDIR)
 	install -m755 $(B)/libmmx.so.0 $(DESTDIR)$(LIBDIR)
+	if [ -e $(KERNELS) ]; then \
+		install -D -m644 -t $(DESTDIR)$(LIBDIR)/mmx $(KERNELS); fi
 	ln -sf libmmx.so.0 $(DESTDIR)$(LIBDIR)/libmmx.so
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
 		-e 's|@VERSION@|$(VERSION)|' lib/client/mmx.pc.in \

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "io/notify.h"
+#include "node/stage.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -234,6 +235,8 @@ static void arm_timer(struct node *n)
         at = now + BACKLOG_MS * NS_PER_MS;
     else if (node_backlogged(n))
         at = min_u64(at, now + BACKLOG_MS * NS_PER_MS);
+    if (local_waits(n->local))
+        at = min_u64(at, now + LOCAL_SOON_MS * NS_PER_MS);
     if (at == n->timer_ns)
         return;
     n->timer_ns = at;
@@ -251,6 +254,7 @@ static void turn(struct node *n)
     n->turns++;
     look_for_new_addresses(n);
     node_push_backlogs(n);
+    local_hurry(n->local);
     go_on(n);
     (void)serve_notes(n);
     if (!node_clogged(n) && n->maps_seen)
@@ -284,7 +288,7 @@ static void on_check(uv_check_t *h)
     struct node *n = h->data;
 
     uv_idle_stop(&n->idle);
-    wake_clear(&n->wake);
+    wake_awake(&n->wake);
     turn(n);
 }
 
@@ -310,9 +314,11 @@ static void on_prepare(uv_prepare_t *h)
 
 static void on_wake(uv_poll_t *h, int status, int events)
 {
-    (void)h;
+    struct node *n = h->data;
+
     (void)status;
-    (void)events; /* the check that follows clears it and takes the notes */
+    (void)events;
+    wake_clear(&n->wake); /* the check that follows takes the notes */
 }
 
 /* --- signals and service manager ------------------------------------------ */
@@ -423,7 +429,7 @@ static enum err start_loop(struct node *n)
         return ERR_INTERNAL;
     }
     n->prepare.data = n->check.data = n->timer.data = n;
-    n->term.data = n->intr.data = n;
+    n->term.data = n->intr.data = n->wake_poll.data = n;
     /* From here on a signal is kept until the loop runs. */
     if (uv_signal_start(&n->term, on_end, SIGTERM) ||
         uv_signal_start(&n->intr, on_end, SIGINT) ||
@@ -432,6 +438,18 @@ static enum err start_loop(struct node *n)
         return ERR_INTERNAL;
     }
     return OK;
+}
+
+/* Rows of a GPU pool are in flight while they are copied, too: less than what
+ * the slots hold would leave them idle. */
+static uint32_t window_of(const struct conf *c)
+{
+    uint32_t window = (uint32_t)c->transfer_window;
+
+    for (uint32_t i = 0; i < c->pools_count; i++)
+        if (mem_gpu(c->pools[i].memory) != NONE)
+            window = max_u32(window, STAGE_SLOTS * STAGE_SLOT_BYTES);
+    return window;
 }
 
 static enum err start_shard(struct node *n, uint32_t k)
@@ -449,7 +467,7 @@ static enum err start_shard(struct node *n, uint32_t k)
         .count = (uint32_t)c->transfer_shards,
         .slots = (uint32_t)c->limit_rooms,
         .peers = (uint32_t)c->limit_peers,
-        .window_bytes = (uint32_t)c->transfer_window,
+        .window_bytes = window_of(c),
         .spin_us = (uint32_t)(c->transfer_spin / 1000),
         .ring_records = RING_RECORDS,
         .cpu =

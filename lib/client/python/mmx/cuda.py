@@ -94,6 +94,10 @@ class Driver:
         "event": ("cuEventCreate", [_ptr, ctypes.c_uint]),
         "record": ("cuEventRecord", [_ptr, _ptr]),
         "event_drop": ("cuEventDestroy_v2", [_ptr]),
+        "module": ("cuModuleLoadData", [_ptr, ctypes.c_char_p]),
+        "function": ("cuModuleGetFunction", [_ptr, _ptr, ctypes.c_char_p]),
+        "launch": ("cuLaunchKernel",
+                   [_ptr] + [ctypes.c_uint] * 7 + [_ptr] * 3),
         "pin": ("cuMemHostRegister_v2", [_ptr, _size, ctypes.c_uint]),
         "unpin": ("cuMemHostUnregister", [_ptr]),
     }
@@ -418,7 +422,7 @@ class Rows:
 
 
 # --- order with kernels -----------------------------------------------------
-def _stream_of(stream: Any) -> int:
+def stream_of(stream: Any) -> int:
     """A torch stream, anything with __cuda_stream__, or the number."""
     if hasattr(stream, "cuda_stream"):
         return int(stream.cuda_stream)
@@ -446,7 +450,7 @@ class Fences:
         event = _ptr()
         with self._driver.context(gpu):
             self._driver.event(ctypes.byref(event), _NO_TIMING)
-            self._driver.record(event, _stream_of(stream))
+            self._driver.record(event, stream_of(stream))
         self._waiting.append((gpu, event.value or 0, call))
 
     def step(self) -> int:
