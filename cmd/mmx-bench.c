@@ -82,6 +82,7 @@ static void usage(FILE *f)
           "  --shards N   transfer workers of each daemon (1)\n"
           "  --pin        each side's processes on one core\n"
           "  --json       as JSON\n"
+          "  --same-host  rows of one host are copied (else: sent by TCP)\n"
           "  --version\n",
         f);
 }
@@ -93,6 +94,7 @@ static void parse(int argc, char **argv)
         {"case", required_argument, NULL, 'c'},
         {"shards", required_argument, NULL, 's'},
         {"pin", no_argument, NULL, 'p'}, {"json", no_argument, NULL, 'j'},
+        {"same-host", no_argument, NULL, 'o'},
         {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0}};
     bool known = false;
@@ -109,6 +111,8 @@ static void parse(int argc, char **argv)
             opt.pin = true;
         else if (c == 'j')
             opt.json = true;
+        else if (c == 'o')
+            opt.same_host = true;
         else if (c == 'v' && printf("mmx-bench %s\n", mmx_version()))
             exit(0);
         else {

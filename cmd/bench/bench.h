@@ -30,7 +30,7 @@ enum { EXACT, ANNOUNCED, AT_COMMIT, RESUMES };
 struct shared {
     pthread_barrier_t meet;
     uint64_t stamp[PINGS];
-    uint64_t bulk[ROUNDS_MAX], tcp[PIECES][ROUNDS_MAX];
+    uint64_t bulk[ROUNDS_MAX], tcp[PIECES][ROUNDS_MAX], copy[ROUNDS_MAX];
     uint64_t room[ROUNDS_MAX * PINGS];
     uint64_t ping[ROUNDS_MAX * PINGS], am[ROUNDS_MAX * PINGS];
     uint64_t rate[ROUNDS_MAX], packets[ROUNDS_MAX];
@@ -51,7 +51,7 @@ struct side {
 
 struct bench_opt {
     unsigned rounds, shards;
-    bool json, pin;
+    bool json, pin, same_host;
     const char *only;
     char dir[64], build[512];
 };
@@ -90,6 +90,10 @@ void tcp_ping(struct side *x, unsigned i, uint64_t *out);
 /* RATE_ROOMS packets of 64 bytes through a socket pair; nanoseconds. */
 uint64_t bare_packets(void);
 void *faulted(size_t bytes);
+
+/* copy.c: the yardstick of one host: the bulk room's bytes from one memfd into
+ * another, past the caches, by the language side. */
+void copy_bulk(struct side *x, unsigned round);
 
 /* am.c: the yardstick that is made of UCX. */
 void am_open(struct side *x);

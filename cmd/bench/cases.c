@@ -126,7 +126,10 @@ static void bulk_round(struct side *x, unsigned round)
         must(mmx_release(x->m, r, MMX_ALL, 0), "release");
     }
     meet(x);
-    tcp_bulk(x, round);
+    if (opt.same_host)
+        copy_bulk(x, round);
+    else
+        tcp_bulk(x, round);
 }
 
 static void small_room(struct side *x, unsigned i, uint64_t *out)

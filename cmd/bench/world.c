@@ -112,7 +112,8 @@ static void write_conf(int which, uint16_t port)
         fprintf(f,
             "peers:\n  - name: bench-enc\n    address: tcp://127.0.0.1:%u\n",
             port);
-    fprintf(f, "transfer:\n  shards: %u\npools:\n", opt.shards);
+    fprintf(f, "transfer:\n  shards: %u\n  same_host: %s\npools:\n", opt.shards,
+        opt.same_host ? "copy" : "off");
     fprintf(f,
         "  - name: rows\n    block_rows: %d\n    blocks: %d\n"
         "    layout: embedding:bf16:%d\n",

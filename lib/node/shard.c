@@ -216,7 +216,9 @@ static unsigned carrier_progress(struct shard *s)
     }
     if (!s->landing)
         return n;
-    if (k == 0 || s->now_ns - s->told_ns > TELL_AFTER_NS) {
+    /* While copies wait there is more to tell soon. */
+    if ((k == 0 && !copy_waiting(s)) ||
+        s->now_ns - s->told_ns > TELL_AFTER_NS) {
         land_tell(s);
         s->told_ns = s->now_ns;
     }

@@ -219,6 +219,11 @@ static uint64_t serve(struct shard *s, struct copies *q, uint64_t bytes)
     return wanted ? of : 0;
 }
 
+bool copy_waiting(const struct shard *s)
+{
+    return s->small.head != NONE || s->large.head != NONE;
+}
+
 unsigned copy_turn(struct shard *s)
 {
     uint64_t bytes = 0;

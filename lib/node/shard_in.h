@@ -176,6 +176,7 @@ void copy_source(
 bool copy_arrived(struct shard *s, const struct data_in *in);
 /* Copies for a short while; how many pieces of work it was. */
 unsigned copy_turn(struct shard *s);
+bool copy_waiting(const struct shard *s);
 /* The GPU is done with copy i. */
 void copy_over(struct shard *s, uint32_t i, bool ok);
 /* Ends what does not count any more. */

@@ -6,14 +6,17 @@
  * the order in which it happened. The shard's thread.
  *
  * NOTE_LANDEDs that continue each other are told as one. They are told when
- * the slot's grant has landed, when NOTE_BYTES are there, when the carrier
- * has nothing more, or after some milliseconds. Rejected: one note per
- * segment; the loop would wake 4,000 times per GB for nothing. */
+ * the slot's grant has landed, when NOTE_BYTES are there and some time has
+ * passed, when neither the carrier nor a copy has anything more, or after some
+ * milliseconds. Rejected: one note per segment; the loop would wake 4,000
+ * times per GB for nothing, on the core that copies. */
 #include "node/shard_in.h"
 
 #include "base/check.h"
 
 #include <stdlib.h>
+
+#define TELL_EVERY_NS (2 * NS_PER_MS)
 
 static struct landing_pool pool_of(const struct shard_pool *p)
 {
@@ -87,8 +90,12 @@ static void landed(struct shard *s, const struct data_note *n, uint32_t bytes)
         *old = *n;
     }
     u->bytes += bytes;
-    if (u->bytes >= NOTE_BYTES || landing_full(s->landing, n->slot)) {
+    if (landing_full(s->landing, n->slot)) {
         tell_slot(s, u);
+    } else if (u->bytes >= NOTE_BYTES &&
+               s->now_ns - s->told_ns > TELL_EVERY_NS) {
+        tell_slot(s, u);
+        s->told_ns = s->now_ns;
     } else if (!u->listed) {
         u->listed = true;
         u->next = s->untold_head;
