@@ -511,8 +511,9 @@ TEST(sources_are_checked)
 
     pool_make(0, 4, FROM);
     good = m = info_of(fields);
-    m.memory = span_str("cuda:0");
-    refused(m, dup(w.mems[0].fd), "host");
+    m.share = span_str("cuda-ipc");
+    m.handle = span_of(bad, MEM_HANDLE_MAX + 1);
+    refused(m, dup(w.mems[0].fd), "handle");
     m = good;
     m.layout = span_str("embedding:u9:3");
     refused(m, dup(w.mems[0].fd), "layout");
