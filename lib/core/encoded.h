@@ -100,7 +100,7 @@ struct edst {
     bool opened;
     bool copy;          /* L copies the rows itself, in this attempt */
     uint32_t map;       /* connection of the L that may be reading rows of this
-                           generation; NONE: none, or it said that it does not */
+                           generation; NONE: none, or it said it does not */
     uint64_t map_epoch; /* run of that L: whose word counts */
     uint32_t limit, job_attempt; /* told to the shards */
     uint32_t closing_left;       /* shards that have not answered */
@@ -185,8 +185,7 @@ void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);
 void eroom_settle(struct encoded *e, struct out *out, struct eroom *m);
 void eroom_expired(struct encoded *e, struct eroom *m);
 
-/* --- encoded_item.c
- * ------------------------------------------------------------ */
+/* --- encoded_item.c --- */
 static inline bool item_complete(const struct item *it)
 {
     return it->total != ROWS_UNKNOWN && it->committed >= it->total;

@@ -66,9 +66,8 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
             tombs_put(&e->ended_gens, e->now_ns, in->generation,
                 peer_index(&e->peers, p), ROOM_FAILED, ERR_ABORTED);
         peer_send(&e->peers, out, p, &drained);
-    } else if (in->type == PEER_ACK) /* langd's word stands */
-        say_state(e, out, p, in, NULL, ROOM_SUCCESS);
-    else if (t && t->state == ROOM_SUCCESS)
+    } else if (in->type == PEER_ACK || (t && t->state == ROOM_SUCCESS))
+        /* langd's word stands */
         say_state(e, out, p, in, NULL, ROOM_SUCCESS);
     else if (t)
         say_failed(e, out, p, in, (enum err)t->reason, 0, 0,
@@ -231,12 +230,10 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
                !tombs_get(&e->ended_gens, e->now_ns, msg->generation,
                    peer_index(&e->peers, p))) {
         open_dst(e, out, p, msg);
-    } else if (!d) {
+    } else if (!d || d->state == DST_ENDED) {
         answer_unknown(e, out, p, msg);
     } else if (d->state == DST_FAILING) {
         say_failed(e, out, p, msg, (enum err)d->reason, d->a, d->b, d->text);
-    } else if (d->state == DST_ENDED) {
-        answer_unknown(e, out, p, msg);
     } else if (!apply_grant(e, d, attempt, granted, from)) {
         e->stats[STAT_malformed_peer]++;
         peer_nack(&e->peers, out, p->link, msg, ERR_MALFORMED,
@@ -246,9 +243,7 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
     }
 }
 
-/* --- ends
- * ------------------------------------------------------------------------------
- */
+/* --- ends --- */
 static void on_ack(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg, struct edst *d)
 {
@@ -349,9 +344,7 @@ static void on_decline(
     eroom_touch(e, m);
 }
 
-/* --- peers
- * ---------------------------------------------------------------------------------
- */
+/* --- peers --- */
 void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p)
 {
     struct data_cmd cmd = {
