@@ -21,7 +21,8 @@ enum {
     ROLES_EL = ROLE_ENCODED | ROLE_LANGD
 };
 
-/* --- the table --- */
+/* the table */
+
 #define ROW(type, field, key, KIND, def, min, max, ROLES, doc)                 \
     {key, def, doc, KIND_##KIND, ROLES_##ROLES, min, max,                      \
         offsetof(type, field)},
@@ -86,7 +87,8 @@ void conf_amount(enum conf_kind kind, uint64_t value, char *out, size_t size)
         out, size, "%llu%s", (unsigned long long)(value / u->factor), u->name);
 }
 
-/* --- errors --- */
+/* errors */
+
 PRINTF_LIKE(2, 3)
 static enum err refuse(struct conf_error *e, const char *fmt, ...)
 {
@@ -114,7 +116,8 @@ static struct shown show(struct span s)
     return out;
 }
 
-/* --- paths --- */
+/* paths */
+
 enum place { PLACE_NONE, PLACE_MAP, PLACE_ITEMS, PLACE_ENTRY, PLACE_KEY };
 
 /* Where a path leads. */
@@ -258,7 +261,8 @@ bool conf_known(uint8_t role, const char *path)
     return conf_shape(role, path) != CONF_NOTHING;
 }
 
-/* --- unknown keys --- */
+/* unknown keys */
+
 #define WORD_MAX 64
 
 /* Levenshtein, one row at a time. Words beyond WORD_MAX are far from all. */
@@ -355,7 +359,8 @@ static enum err unknown_key(
         (int)n.len, n.word);
 }
 
-/* --- values --- */
+/* values */
+
 static bool clean_text(struct span s)
 {
     for (uint32_t i = 0; i < s.len; i++)
@@ -557,7 +562,8 @@ static enum err set_value(const struct conf_row *row, const char *path,
     return ERR_INTERNAL;
 }
 
-/* --- defaults --- */
+/* defaults */
+
 static void set_default(const struct conf_row *row, void *base)
 {
     struct conf_error e;
@@ -583,38 +589,40 @@ void conf_init(struct conf *c, uint8_t role)
     set_defaults(&conf_keys, c);
 }
 
-/* --- setting --- */
-/* The struct that t's key lies in. A new entry is made ready beyond the
- * count, where nobody sees it before the first value of it is good. */
-static enum err target_base(struct conf *c, const struct target *t,
-    const char *path, void **base, struct conf_error *e)
+/* The struct that t's key lies in; NULL: refused. A new entry is made ready
+ * beyond the count, where nobody sees it before the first value is good. */
+static void *target_base(struct conf *c, const struct target *t,
+    const char *path, struct conf_error *e)
 {
     bool pools = t->rows == &conf_pool_keys;
     uint32_t count = pools ? c->pools_count : c->peers_count;
     uint32_t max = pools ? CONF_POOLS_MAX : CONF_PEERS_MAX;
     size_t size = pools ? sizeof(c->pools[0]) : sizeof(c->peers[0]);
+    void *base;
 
-    if (!t->rows->list) {
-        *base = c;
-        return OK;
+    if (!t->rows->list)
+        return c;
+    if (t->entry > count) {
+        (void)refuse(e, "%s: comes before %s[%u]", path, t->rows->list, count);
+        return NULL;
     }
-    if (t->entry > count)
-        return refuse(e, "%s: comes before %s[%u]", path, t->rows->list, count);
-    if (t->entry >= max)
-        return refuse(e, "%s: %u %s at most", path, max, t->rows->list);
-    *base = pools ? (void *)&c->pools[t->entry] : (void *)&c->peers[t->entry];
+    if (t->entry >= max) {
+        (void)refuse(e, "%s: %u %s at most", path, max, t->rows->list);
+        return NULL;
+    }
+    base = pools ? (void *)&c->pools[t->entry] : (void *)&c->peers[t->entry];
     if (t->entry == count) {
-        memset(*base, 0, size);
-        set_defaults(t->rows, *base);
+        memset(base, 0, size);
+        set_defaults(t->rows, base);
     }
-    return OK;
+    return base;
 }
 
 enum err conf_set(
     struct conf *c, const char *path, struct span value, struct conf_error *e)
 {
     struct target t = find(c->role, path);
-    void *base = NULL;
+    void *base;
     enum err r;
 
     e->line = e->column = 0;
@@ -622,9 +630,10 @@ enum err conf_set(
         return unknown_key(c->role, path, e);
     if (t.place != PLACE_KEY)
         return refuse(e, "%s: has keys of its own, not a value", path);
-    r = target_base(c, &t, path, &base, e);
-    if (!r)
-        r = set_value(t.row, path, value, t.item, base, e);
+    base = target_base(c, &t, path, e);
+    if (!base)
+        return ERR_MALFORMED;
+    r = set_value(t.row, path, value, t.item, base, e);
     if (r || !t.rows->list)
         return r;
     if (t.rows == &conf_pool_keys && t.entry == c->pools_count)
