@@ -5,7 +5,8 @@
 
 #include <stdio.h>
 
-/* --- answers --- */
+/* answers */
+
 static struct peer_msg reply(const struct peer_msg *in, enum peer_type type)
 {
     return (struct peer_msg){
@@ -66,8 +67,8 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
             tombs_put(&e->ended_gens, e->now_ns, in->generation,
                 peer_index(&e->peers, p), ROOM_FAILED, ERR_ABORTED);
         peer_send(&e->peers, out, p, &drained);
-    } else if (in->type == PEER_ACK || (t && t->state == ROOM_SUCCESS))
-        /* langd's word stands */
+    } else if (in->type == PEER_ACK || /* langd's word stands */
+               (t && t->state == ROOM_SUCCESS))
         say_state(e, out, p, in, NULL, ROOM_SUCCESS);
     else if (t)
         say_failed(e, out, p, in, (enum err)t->reason, 0, 0,
@@ -77,7 +78,8 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
             &e->peers, out, p->link, in, ERR_STALE, "no such generation here");
 }
 
-/* --- grants --- */
+/* grants */
+
 /* false: the numbers cannot be a grant. */
 static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
     uint32_t granted, uint32_t from)
@@ -243,7 +245,8 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
     }
 }
 
-/* --- ends --- */
+/* ends */
+
 static void on_ack(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg, struct edst *d)
 {
@@ -344,7 +347,8 @@ static void on_decline(
     eroom_touch(e, m);
 }
 
-/* --- peers --- */
+/* peers */
+
 void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p)
 {
     struct data_cmd cmd = {
