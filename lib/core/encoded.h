@@ -33,8 +33,9 @@ struct item {
     bool final;       /* nobody writes a row any more */
     uint8_t source, storage;
     uint16_t pool;
-    uint32_t uid, refs;
-    uint32_t conn; /* whose open batch it may be in */
+    bool coming; /* its blocks are counted in the pool's `coming` */
+    uint32_t uid, refs, leaving; /* rooms that refer to it; that let go soon */
+    uint32_t conn;               /* whose open batch it may be in */
     struct key key;
     struct extent src;
     uint32_t max_rows, total, committed, highest;
@@ -56,6 +57,7 @@ struct eroom {
     bool linked;      /* found under its id */
     bool quarantined; /* blocks wait for a writer; counted */
     bool have;        /* the rows were there: this engine writes none */
+    bool leaving;     /* reclaimed: lets go of its item soon */
     bool granted_due, wanted_due; /* to be told to the engine */
     uint8_t flags;
     uint8_t fail_reason;
@@ -123,6 +125,7 @@ struct epool {
     struct list fifo; /* items that wait for blocks */
     struct list kept; /* ended rooms whose items may be asked for again */
     uint32_t block_rows;
+    uint32_t coming; /* blocks of kept rows that were let go of */
 };
 
 struct encoded {

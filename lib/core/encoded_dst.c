@@ -38,6 +38,10 @@ struct edst *edst_new(
     m->active++;
     m->asked++;
     m->wanted_due = true;
+    if (list_linked(&m->in_kept)) { /* used again: the others go before it */
+        list_remove(&m->in_kept);
+        list_push_tail(&eroom_pool(e, m)->kept, &m->in_kept);
+    }
     if (!m->history.init_ns)
         m->history.init_ns = e->now_ns;
     return d;

@@ -7,7 +7,7 @@
  * blocks in one queue per pool, first come first served, all blocks at once; a
  * batch waits as one. A room that ended may be kept (asked for, or for a langd
  * that restarts): it holds its item until the space is wanted or its time is
- * over, the one that ended first goes first. */
+ * over; the one that was asked for longest ago goes first. */
 #include "core/encoded.h"
 
 #include <stdio.h>
@@ -91,9 +91,21 @@ static void hide(struct encoded *e, struct item *it)
 }
 
 /* --- rooms on it --- */
+/* Blocks on which nobody's hand is any more need not be asked for twice. */
+static void count_coming(struct encoded *e, struct item *it)
+{
+    bool coming = it->refs > 0 && it->leaving == it->refs;
+    struct epool *p = &e->pools[it->pool];
+
+    if (coming != it->coming)
+        p->coming += coming ? it->src.blocks : -it->src.blocks;
+    it->coming = coming;
+}
+
 void item_join(struct encoded *e, struct item *it, struct eroom *m)
 {
     it->refs++;
+    count_coming(e, it);
     m->item = it;
     list_push_tail(&it->rooms, &m->in_item);
     eroom_touch(e, m);
@@ -137,7 +149,10 @@ void item_leave(struct encoded *e, struct eroom *m)
         return;
     list_remove(&m->in_item);
     m->item = &e->nothing;
-    if (--it->refs > 0)
+    it->refs--;
+    it->leaving -= m->leaving;
+    count_coming(e, it);
+    if (it->refs > 0)
         return;
     item_discard(e, it);
     epool_serve(e, &e->pools[it->pool]);
@@ -157,12 +172,15 @@ void item_touch(struct encoded *e, const struct item *it)
 void item_spoil(
     struct encoded *e, struct item *it, struct eroom *writer, enum err reason)
 {
+    /* What ended that room need not be true of these. */
+    if (reason != ERR_ENGINE_LOST && reason != ERR_INTERNAL)
+        reason = ERR_GONE;
     hide(e, it);
     LIST_FOREACH (r, &it->rooms) {
         struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
 
         if (m != writer)
-            eroom_fail(e, m, reason, "the engine that wrote the rows failed");
+            eroom_fail(e, m, reason, "the room that wrote the rows has ended");
     }
 }
 
@@ -242,20 +260,20 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
     return true;
 }
 
-/* Lets go of kept rooms, first ended first, until so many blocks come back. */
+/* Lets go of kept rooms, longest not asked for first, until so many blocks
+ * come back. Those that a writer may still hold are not counted on. */
 static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
 {
-    uint32_t coming = 0;
-
     LIST_FOREACH_SAFE (n, &p->kept) {
         struct eroom *m = LIST_ENTRY(n, struct eroom, in_kept);
 
-        if (coming >= blocks)
+        if (p->coming >= blocks)
             return;
         if (m->active > 0)
             continue;
-        if (m->item->refs == 1)
-            coming += m->item->src.blocks;
+        m->leaving = m->item->final || !room_in_use(&m->r);
+        m->item->leaving += m->leaving;
+        count_coming(e, m->item);
         eroom_unlink(e, m, ERR_GONE);
     }
 }
@@ -270,8 +288,10 @@ void epool_serve(struct encoded *e, struct epool *p)
             reclaim(e, p, n - p->p.free);
             return;
         }
-        if (!take(e, p, head))
-            return; /* too scattered for now */
+        if (!take(e, p, head)) { /* too scattered for now */
+            reclaim(e, p, p->coming + 1);
+            return;
+        }
         unqueue(e, head);
     }
 }

@@ -195,6 +195,8 @@ static void end(struct encoded *e, struct eroom *m)
     m->history.bytes = rows * eroom_pool(e, m)->meta.layout.row_bytes;
     e->stats[STAT_bytes_moved] += m->history.bytes;
     record(e, m);
+    if (!m->have && m->item != &e->nothing && !item_complete(m->item))
+        item_spoil(e, m->item, m, m->fail_reason ? m->fail_reason : ERR_GONE);
     keep = keep_ns(e, m);
     if (keep > 0) {
         m->kept_ns = e->now_ns + keep;
@@ -297,6 +299,8 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
     list_remove(&m->r.todo);
     if (complete(m))
         end(e, m);
+    if (list_linked(&m->in_kept) && m->active == 0)
+        epool_serve(e, eroom_pool(e, m)); /* others may wait for its space */
     if (m->ended && m->linked && m->kept_ns == TIME_NEVER && m->active == 0)
         eroom_unlink(e, m, ERR_UNKNOWN_ROOM); /* nobody may come for it */
     if (m->announced && !m->ended) {

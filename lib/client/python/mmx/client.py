@@ -436,8 +436,8 @@ class Connection:
             if pool.number == number and pool.epoch == self.epoch:
                 return pool
         for row in self.query("pools"):
-            if self.pool(row["name"]).number == number:
-                return self.pool(row["name"])
+            if self.pool(row["pool"]).number == number:
+                return self.pool(row["pool"])
         raise errors.Stale(f"the daemon has no pool {number}")
 
     def query(self, what: str, timeout: Optional[float] = 10) -> Any:

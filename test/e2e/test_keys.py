@@ -1,0 +1,476 @@
+"""Item keys, kept rows, declines: rows are written once, served often, and
+never given to anybody they are not for."""
+
+import os
+import unittest
+
+from pair import Case, eventually
+
+import mmx
+
+
+def key(n):
+    return n.to_bytes(32, "little")
+
+
+class Keys(Case):
+    def keyed(self, enc, room, rows, n, **more):
+        enc.announce(room, rows, rows, key=key(n), **more)
+
+    def write(self, enc, room, rows, n, **more):
+        self.keyed(enc, room, rows, n, **more)
+        self.assertFalse(enc.have(room))
+        enc.finish(room, 0, rows)
+
+    def fetch(self, lm, room, rows, n, again=False):
+        """Requests, checks and releases."""
+        lm.request(room, "enc0", key=key(n))
+        self.assertEqual(lm.ready(room), rows)
+        self.good(lm, room)
+        lm.release(room)
+
+    def end(self, enc, *rooms):
+        for room in rooms:
+            enc.done(room)
+            enc.release(room)
+
+
+class Together(Keys):
+    """Rooms of one key at the same time."""
+
+    def setUp(self):
+        super().setUp()
+        self.e, self.d = self.pair(encoded={"blocks": 8})
+        self.enc, self.lm = self.engines(self.e, self.d)
+        for x in (self.enc, self.lm):
+            x.item((1, 2, 3), 1)
+
+    def test_written_once_for_both(self):
+        enc, lm = self.enc, self.lm
+        for room in (1, 2):
+            lm.request(room, "enc0", key=key(7))
+        self.keyed(enc, 1, 600, 7)
+        self.assertFalse(enc.have(1))
+        enc.write(1, 0, 600)
+        enc.commit(1, 0, 300)
+        self.keyed(enc, 2, 600, 7)
+        self.assertTrue(enc.have(2))
+        self.assertEqual(self.e.free(), (3, 8))
+        self.refusal("not-owner", enc.commit, 2, 300, 600)
+        with self.assertRaises(mmx.errors.NotOwner):
+            enc.rooms[2]["embedding"][0:600] = 0
+        enc.commit(1, 300, 600, final=True)
+        for room in (1, 2):
+            self.assertEqual(lm.ready(room), 600)
+            self.good(lm, room)
+            lm.release(room)
+        self.end(enc, 1, 2)
+
+    def test_the_second_waits_for_blocks_with_the_first(self):
+        enc, lm = self.enc, self.lm
+        enc.announce(9, 700, 700)  # 6 of 8 blocks
+        enc.granted(9)
+        self.keyed(enc, 1, 600, 7)
+        self.keyed(enc, 2, 600, 7)
+        self.assertTrue(enc.have(2))
+        self.assertEqual(enc.served([1]), 0)
+        enc.release(9)
+        self.assertFalse(enc.have(1))
+        enc.finish(1, 0, 600)
+        for room in (2, 1):
+            self.fetch(lm, room, 600, 7)
+        self.end(enc, 1, 2)
+
+    def test_the_first_ends_long_before_the_second(self):
+        enc, lm = self.enc, self.lm
+        self.write(enc, 1, 600, 7)
+        self.keyed(enc, 2, 600, 7)
+        self.fetch(lm, 1, 600, 7)
+        self.end(enc, 1)
+        self.assertEqual(self.e.free(), (3, 8))
+        self.assertTrue(enc.have(2))
+        self.fetch(lm, 2, 600, 7)
+        self.end(enc, 2)
+        self.e.all_free()
+
+    def test_other_engines_of_this_user_share(self):
+        enc, lm = self.enc, self.lm
+        other = self.world.engine(self.e)
+        self.write(enc, 1, 600, 7)
+        self.keyed(other, 2, 600, 7)
+        self.assertTrue(other.have(2))
+        for room in (1, 2):
+            self.fetch(lm, room, 600, 7)
+        self.end(enc, 1)
+        self.end(other, 2)
+
+    def test_another_length_or_storage_is_another_item(self):
+        enc = self.enc
+        self.write(enc, 1, 600, 7)
+        self.keyed(enc, 2, 599, 7)
+        self.refusal("item-mismatch", enc.granted, 2)
+        self.keyed(enc, 3, 600, 7, storage="padded")
+        self.refusal("item-mismatch", enc.granted, 3)
+        for room in (1, 2, 3):
+            enc.release(room)
+
+    def test_another_key_is_refused_without_rows(self):
+        enc, lm = self.enc, self.lm
+        self.write(enc, 1, 600, 7)
+        lm.request(1, "enc0", key=key(8))
+        self.assertEqual(lm.failed(1), "item-mismatch")
+        self.assertEqual(lm.rooms[1].rows, 0)
+        lm.release(1)
+        self.fetch(lm, 1, 600, 7)  # nothing happened to the room
+        self.end(enc, 1)
+
+    def test_the_writer_fails(self):
+        enc, lm = self.enc, self.lm
+        for how in ("abort", "release"):
+            with self.subTest(how=how):
+                self.keyed(enc, 1, 600, 7)
+                enc.granted(1)
+                self.keyed(enc, 2, 600, 7)
+                self.assertTrue(enc.have(2))
+                lm.request(2, "enc0", key=key(7))
+                lm.until(2, "WAITING")
+                getattr(enc, how)(1)
+                self.assertEqual(enc.failed(2), "gone")
+                self.assertEqual(lm.failed(2), "gone")
+                for room in (1, 2):
+                    if room in enc.rooms:
+                        enc.release(room)
+                lm.release(2)
+                self.e.all_free()
+        self.write(enc, 3, 600, 7)  # the key is free again
+        self.fetch(lm, 3, 600, 7)
+        self.end(enc, 3)
+
+    def test_the_writer_is_killed(self):
+        lm, other = self.lm, self.enc
+        writer = self.world.process(self.e)
+        writer.announce_keyed(1, 600, 7)
+        writer.granted(1)
+        self.keyed(other, 2, 600, 7)
+        self.assertTrue(other.have(2))
+        lm.request(2, "enc0", key=key(7))
+        lm.until(2, "WAITING")
+        writer.kill()
+        self.assertEqual(other.failed(2), "engine-lost")
+        self.assertEqual(lm.failed(2), "engine-lost")
+        other.release(2)
+        lm.release(2)
+
+    def test_the_first_is_not_wanted_any_more(self):
+        # Its language engine gives up while rows are still missing; the
+        # other one hears at once, whichever way it goes on.
+        enc, lm = self.enc, self.lm
+        for how in ("abort", "decline"):
+            with self.subTest(how=how):
+                self.keyed(enc, 1, 600, 7)
+                enc.granted(1)
+                self.keyed(enc, 2, 600, 7)
+                self.assertTrue(enc.have(2))
+                lm.request(2, "enc0", key=key(7))
+                lm.until(2, "WAITING")
+                if how == "abort":
+                    lm.request(1, "enc0", key=key(7))
+                    lm.until(1, "WAITING")
+                    lm.release(1)
+                else:
+                    lm.conn.wait(lm.conn.decline(1, "enc0", key(7)), 10)
+                enc.until(1, "FAILED")
+                self.assertEqual(lm.failed(2), "gone")
+                self.assertEqual(lm.rooms[2].reason.advice, "encode-locally")
+                self.assertEqual(enc.failed(2), "gone")
+                for room in (1, 2):
+                    enc.release(room)
+                lm.release(2)
+                self.e.all_free()
+
+    def test_the_first_is_declined_when_its_rows_are_there(self):
+        enc, lm = self.enc, self.lm
+        self.write(enc, 1, 600, 7)
+        self.keyed(enc, 2, 600, 7)
+        self.assertTrue(enc.have(2))
+        lm.request(2, "enc0", key=key(7))
+        self.assertEqual(lm.ready(2), 600)
+        lm.conn.wait(lm.conn.decline(1, "enc0", key(7)), 10)
+        self.assertEqual(enc.failed(1), "declined")
+        enc.release(1)
+        self.good(lm, 2)
+        lm.release(2)
+        self.end(enc, 2)
+
+    def test_the_same_picture_twice_in_a_batch(self):
+        enc, lm = self.enc, self.lm
+        made = enc.conn.announce_batch(enc.pool, [
+            mmx.Item(1, 600, 600, key=key(7)),
+            mmx.Item(2, 600, 600, key=key(7)),
+            mmx.Item(4, 200, 200)])
+        enc.rooms.update(zip((1, 2, 4), made))
+        self.assertFalse(enc.have(1))
+        self.assertTrue(enc.have(2))
+        self.assertFalse(enc.have(4))
+        self.assertEqual(self.e.free(), (1, 8))
+        for room, rows in ((1, 600), (4, 200)):
+            enc.finish(room, 0, rows)
+        for room in (1, 2):
+            self.fetch(lm, room, 600, 7)
+        lm.request(4, "enc0")
+        self.assertEqual(lm.ready(4), 200)
+        self.good(lm, 4)
+        lm.release(4)
+        self.end(enc, 1, 2, 4)
+
+
+class Kept(Keys):
+    """Rows that outlive their room."""
+
+    def tearDown(self):
+        if not self.broken:  # what is kept goes when its space is wanted
+            for name in {row["pool"] for row in self.e.show("pools")}:
+                self.enc.map_pool(name)
+                self.enc.announce(999, 4 * 128, 4 * 128)
+                self.enc.granted(999)
+                self.enc.release(999)
+        super().tearDown()
+
+    def start(self, langd=None, **conf):
+        self.e, self.d = self.pair(encoded={"blocks": 4, **conf}, langd=langd)
+        self.enc, self.lm = self.engines(self.e, self.d)
+
+    def keep(self, room, n, rows=100):
+        """A whole life; the rows stay."""
+        self.write(self.enc, room, rows, n, keep=True)
+        self.fetch(self.lm, room, rows, n)
+        self.end(self.enc, room)
+
+    def test_have_and_a_new_room(self):
+        self.start()
+        self.keep(1, 7)
+        self.assertEqual(self.e.free(), (3, 4))
+        self.lm.item((2,), 1)
+        self.keyed(self.enc, 2, 100, 7, keep=True)
+        self.assertTrue(self.enc.have(2))
+        self.assertEqual(self.e.free(), (3, 4))
+        self.fetch(self.lm, 2, 100, 7)
+        self.end(self.enc, 2)
+        self.assertEqual(self.e.free(), (3, 4))
+
+    def test_an_unknown_length_takes_what_is_there(self):
+        self.start()
+        self.keep(1, 7)
+        self.lm.item((2,), 1)
+        self.enc.announce(2, 128, key=key(7))
+        self.assertTrue(self.enc.have(2))
+        self.enc.conn.wait(lambda: self.enc.rooms[2].total == 100, 10)
+        self.fetch(self.lm, 2, 100, 7)
+        self.end(self.enc, 2)
+
+    def test_preempted_and_fetched_again(self):
+        self.start()
+        self.keep(1, 7)
+        for _ in range(3):
+            self.fetch(self.lm, 1, 100, 7)
+        self.assertEqual(self.e.free(), (3, 4))
+
+    def test_another_key_does_not_fetch_it(self):
+        self.start()
+        self.keep(1, 7)
+        self.lm.request(1, "enc0", key=key(8))
+        self.assertEqual(self.lm.failed(1), "item-mismatch")
+        self.lm.release(1)
+        self.fetch(self.lm, 1, 100, 7)
+
+    def test_two_turns_of_a_chat(self):
+        # Turn 2 has the picture of turn 1 in its prefix cache and declines;
+        # in turn 3 the cache has lost it and fetches.
+        self.start()
+        enc, lm = self.enc, self.lm
+        lm.item((2, 3), 1)
+        self.keep(1, 7)
+        self.keyed(enc, 2, 100, 7, keep=True)
+        self.assertTrue(enc.have(2))
+        lm.conn.wait(lm.conn.decline(2, "enc0", key(7)), 10)
+        self.assertEqual(enc.failed(2), "declined")
+        enc.release(2)
+        self.keyed(enc, 3, 100, 7, keep=True)
+        self.assertTrue(enc.have(3))
+        self.fetch(lm, 3, 100, 7)
+        self.end(enc, 3)
+
+    def test_gone_after_its_space_was_wanted(self):
+        self.start()
+        enc, lm = self.enc, self.lm
+        self.keep(1, 7)
+        self.write(enc, 9, 512, 9)  # all four blocks
+        lm.request(1, "enc0", key=key(7))
+        self.assertEqual(lm.failed(1), "gone")
+        self.assertEqual(lm.rooms[1].reason.advice, "encode-locally")
+        lm.release(1)
+        self.fetch(lm, 9, 512, 9)
+        self.end(enc, 9)
+        self.write(enc, 2, 100, 7)  # not HAVE
+        self.fetch(lm, 2, 100, 7)
+        self.end(enc, 2)
+        self.world.all_free()
+
+    def test_least_recently_used_goes_first(self):
+        self.start()
+        enc, lm = self.enc, self.lm
+        for room in (1, 2, 3, 4):
+            self.keep(room, room)
+        self.fetch(lm, 1, 100, 1)  # used again: 2 is the oldest now
+        self.write(enc, 8, 200, 8)  # two blocks: 2 and 3 go
+        for room, there in ((1, True), (2, False), (3, False), (4, True)):
+            lm.request(room, "enc0", key=key(room))
+            if there:
+                self.assertEqual(lm.ready(room), 100)
+                self.good(lm, room)
+            else:
+                self.assertEqual(lm.failed(room), "gone")
+            lm.release(room)
+        enc.release(8)
+
+    def test_a_kept_room_that_is_being_read_does_not_go(self):
+        self.start(langd={"blocks": 1, "default_blocks": 1})
+        enc, lm = self.enc, self.lm
+        self.keep(1, 7, rows=128)
+        hold = self.world.engine(self.d)
+        hold.request(50, "enc0")
+        enc.encode(50, 100)
+        hold.ready(50)
+        self.end(enc, 50)
+        lm.request(1, "enc0", key=key(7))  # waits for langd's only block
+        lm.until(1, "WAITING")
+        enc.announce(9, 512, 512)  # wants every block
+        enc.conn.wait(enc.rooms[9].opened, 10)
+        self.assertEqual(self.e.free(), (3, 4))
+        hold.release(50)
+        self.assertEqual(lm.ready(1), 128)
+        self.good(lm, 1)
+        lm.release(1)
+        enc.granted(9)
+        enc.release(9)
+        self.world.all_free()
+
+    def test_time_to_live(self):
+        self.start(timeouts={"keep": "150ms", "drain": "1s"})
+        self.keep(1, 7)
+        self.e.all_free()
+        self.lm.request(1, "enc0", key=key(7))
+        self.assertEqual(self.lm.failed(1), "gone")
+        self.lm.release(1)
+
+    def test_the_engine_that_wrote_is_gone(self):
+        self.start()
+        writer = self.world.process(self.e)
+        writer.announce_keyed(1, 100, 7, keep=True)
+        writer.granted(1)
+        writer.finish(1, 0, 100)
+        self.fetch(self.lm, 1, 100, 7)
+        writer.done(1)
+        writer.kill()
+        self.fetch(self.lm, 1, 100, 7)
+        self.lm.item((2,), 1)
+        self.keyed(self.enc, 2, 100, 7)
+        self.assertTrue(self.enc.have(2))
+        self.fetch(self.lm, 2, 100, 7)
+        self.end(self.enc, 2)
+
+    def test_failed_rooms_are_not_kept(self):
+        self.start()
+        enc = self.enc
+        self.keyed(enc, 1, 100, 7, keep=True)
+        enc.granted(1)
+        enc.abort(1)
+        enc.release(1)
+        self.e.all_free()
+
+    def test_not_kept_unless_asked(self):
+        self.start()
+        self.write(self.enc, 1, 100, 7)
+        self.fetch(self.lm, 1, 100, 7)
+        self.end(self.enc, 1)
+        self.world.all_free()
+        self.write(self.enc, 2, 100, 7)
+        self.enc.release(2)
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root to be another user")
+    def test_users_do_not_share(self):
+        os.chmod(self.world.dir, 0o755)
+        self.start(socket={"mode": "0666"})
+        self.keep(1, 7)
+        os.seteuid(54321)
+        try:
+            other = self.world.engine(self.e)
+        finally:
+            os.seteuid(0)
+        other.announce(2, 100, 100, key=key(7))
+        self.assertFalse(other.have(2))
+        self.assertEqual(self.e.free(), (2, 4))
+        other.release(2)
+        self.keyed(self.enc, 3, 100, 7)
+        self.assertTrue(self.enc.have(3))
+        self.enc.release(3)
+
+    def test_pools_do_not_share(self):
+        pools = [{"name": n, "blocks": 4, "block_rows": 128,
+                  "layout": "embedding:u8:64"} for n in ("vit", "vit2")]
+        self.start(pools=pools)
+        self.keep(1, 7)
+        enc = self.world.engine(self.e, pool="vit2")
+        enc.announce(2, 100, 100, key=key(7))
+        self.assertFalse(enc.have(2))
+        enc.release(2)
+
+
+class Declines(Keys):
+    def decline(self, lm, room, n=0):
+        def taken():
+            # not-ready until langd has connected, which it does when asked
+            reply = lm.conn.decline(room, "enc0", key(n))
+            lm.conn.wait(lambda: reply.done, 10)
+            return not reply.error
+        eventually(taken, "the decline is taken")
+
+    def test_the_source_goes_at_once(self):
+        e, d = self.pair(encoded={"blocks": 8})
+        enc, lm = self.engines(e, d)
+        for room in range(1, 6):
+            enc.encode(room, 1000)  # all blocks: the next one needs them
+            self.decline(lm, room)
+            self.assertEqual(enc.failed(room), "declined")
+        e.all_free()  # nobody writes after final: no release is waited for
+        for room in range(1, 6):
+            enc.release(room)
+
+    def test_while_it_is_written(self):
+        e, d = self.pair(encoded={"blocks": 8})
+        enc, lm = self.engines(e, d)
+        enc.announce(1, 1000, 1000)
+        enc.granted(1)
+        enc.write(1, 0, 500)
+        enc.commit(1, 0, 500)
+        self.decline(lm, 1)
+        self.assertEqual(enc.failed(1), "declined")
+        self.assertEqual(e.free(), (0, 8))  # it may still write
+        enc.release(1)
+        e.all_free()
+
+    def test_before_the_announce(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.decline(lm, 1)
+        enc.announce(1, 100, 100)
+        self.assertEqual(enc.failed(1), "declined")
+        enc.release(1)
+
+    def test_another_key_declines_nothing(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.write(enc, 1, 100, 7)
+        self.decline(lm, 1, 8)
+        self.fetch(lm, 1, 100, 7)
+        self.end(enc, 1)
