@@ -1,0 +1,283 @@
+"""Two daemons of one host: rows are copied from memory to memory unless that
+is off or cannot be, and every rule holds there as it does over a network."""
+
+import os
+import signal
+import socket
+
+from pair import Case, eventually
+
+from mmx import wire
+
+WIDE = "embedding:u8:32768"
+ODD = "embedding:u8:4707,ids:i32:1,flags:bool:1,pos:i64:3"
+
+
+class SameHost(Case):
+    def path(self, daemon):
+        return [r["path"] for r in daemon.show("peers")]
+
+    def copying(self, *daemons):
+        for d in daemons:
+            eventually(lambda: "copy" in self.path(d),
+                       f"{d.name} copies: {self.path(d)}")
+
+    def both(self, **conf):
+        """A pair that copies, with an engine on either side."""
+        e, d = self.pair(**conf)
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 10000, 3)
+        self.copying(e, d)
+        return e, d, enc, lm
+
+    def copied(self, daemon):
+        return daemon.stats()["segments_copied"]
+
+
+class Copies(SameHost):
+    def test_shapes(self):
+        e, d, enc, lm = self.both(fields=ODD, encoded={"block_rows": 48},
+                                  langd={"block_rows": 32})
+        began = self.copied(d)
+        for i, rows in enumerate((1, 2, 31, 32, 33, 47, 48, 49, 500, 1999)):
+            self.deliver(enc, lm, i + 1, rows)
+        self.assertGreater(self.copied(d), began)
+        self.assertEqual(e.stats()["segments_dropped"], 0)
+        self.assertEqual(d.stats()["segments_dropped"], 0)
+
+    def test_many_shards(self):
+        _, d, enc, lm = self.both(fields=WIDE, blocks=8,
+                                  encoded={"transfer": {"shards": 2}},
+                                  langd={"transfer": {"shards": 3}})
+        for room in range(1, 4):
+            self.deliver(enc, lm, room, 1000)
+        self.assertGreater(self.copied(d), 0)
+
+    def test_length_at_the_end(self):
+        e, d, enc, lm = self.both()
+        lm.request(1, "enc0")
+        enc.encode(1, 3000, known=False, step=700, aux="late")
+        self.assertEqual(lm.ready(1), 3000)
+        self.good(lm, 1)
+        enc.done(1)
+        enc.release(1)
+        lm.release(1)
+
+    def test_stream_through_a_small_pool(self):
+        e = self.world.encoded(blocks=64)
+        d = self.world.langd([e], blocks=4, default_blocks=2)
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 10000, 3)
+        self.copying(e, d)
+        lm.request(1, "enc0", mode="stream")
+        enc.encode(1, 5000, step=400)
+        end, wrong, _ = lm.stream(1)
+        self.assertEqual((end, wrong), (5000, []))
+        enc.done(1)
+        enc.release(1)
+        lm.release(1)
+
+    def test_two_of_each(self):
+        es = [self.world.encoded(f"enc{i}") for i in range(2)]
+        ds = [self.world.langd(es, f"lang{i}") for i in range(2)]
+        encs = [self.world.engine(e) for e in es]
+        lms = [self.world.engine(d) for d in ds]
+        for turn in range(2):
+            for i, enc in enumerate(encs):
+                for k, lm in enumerate(lms):
+                    self.deliver(enc, lm, 100 * turn + 10 * i + k, 700,
+                                 f"enc{i}")
+            for d in es + ds:
+                eventually(lambda: self.path(d) == ["copy"] * 2, "copies")
+
+    def test_layout_of_an_engine(self):
+        # The pool exists only once an engine has said what is in it.
+        e = self.world.encoded(fields="engine")
+        d = self.world.langd([e])
+        lm = self.world.engine(d)
+        lm.request(1, "enc0")
+        eventually(lambda: e.show("peers"), "langd says hello")
+        enc = self.world.engine(e, layout="embedding:u8:64")
+        enc.encode(1, 300)
+        lm.ready(1)
+        self.good(lm, 1)
+        enc.done(1)
+        enc.release(1)
+        lm.release(1)
+        self.copying(e, d)
+        self.deliver(enc, lm, 2, 1000)
+        self.assertGreater(self.copied(d), 0)
+
+
+class Sent(SameHost):
+    """Nothing is copied, and it works all the same."""
+
+    def not_copied(self, e, d, enc, lm):
+        for room in range(1, 4):
+            self.deliver(enc, lm, room, 1500)
+        self.assertEqual(self.path(e), ["ucx"])
+        self.assertEqual(self.path(d), ["ucx"])
+        self.assertEqual(self.copied(d), 0)
+
+    def test_off_at_encoded(self):
+        off = {"transfer": {"same_host": "off"}}
+        e, d = self.pair(encoded=off)
+        self.not_copied(e, d, *self.engines(e, d))
+
+    def test_off_at_langd(self):
+        off = {"transfer": {"same_host": "off"}}
+        e, d = self.pair(langd=off)
+        self.not_copied(e, d, *self.engines(e, d))
+
+    def test_socket_cannot_be_reached(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        hidden = e.socket + ".hidden"
+        os.rename(e.socket, hidden)
+        self.deliver(enc, lm, 1, 1500)
+        eventually(lambda: "rows are sent, not copied" in d.tail(), "a line")
+        self.deliver(enc, lm, 2, 1500)
+        self.assertEqual(self.copied(d), 0)
+        os.rename(hidden, e.socket)
+        self.assertEqual(self.path(d), ["ucx"])
+
+    def test_a_token_cannot_be_guessed(self):
+        e, d, enc, lm = self.both()
+        epoch = int(next(r["epoch"] for r in e.show("peers")), 16)
+        for token in (0, 1, 2**63 + 5):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+                s.settimeout(5)
+                s.connect(e.socket)
+                s.send(wire.MAP.encode(1, token=token, epoch=epoch,
+                                       name="lang0"))
+                data, fds, _, _ = socket.recv_fds(s, 65536, 16)
+                frame = next(iter(wire.frames(data)))
+                self.assertEqual(frame.message.name, "answer")
+                self.assertNotEqual(frame.values["err"], 0)
+                self.assertEqual(fds, [])
+                self.assertEqual(s.recv(100), b"")
+        self.assertEqual(self.path(e), ["copy"])
+        self.deliver(enc, lm, 1, 1000)
+
+
+class Ends(SameHost):
+    released = False
+
+    def halfway(self, enc, lm, room=1):
+        """2,000 rows, of which 640 were copied."""
+        lm.request(room, "enc0", mode="stream")
+        enc.announce(room, 2000, 2000)
+        enc.granted(room)
+        enc.write(room, 0, 640)
+        enc.commit(room, 0, 640)
+        lm.rows(room, 640)
+
+    def test_encoded_killed(self):
+        e, d, enc, lm = self.both(fields=WIDE, blocks=24)
+        for room in range(1, 5):
+            if room > 1:
+                enc.map_pool()
+            lm.request(room, "enc0")
+            enc.announce(room, 2000, 2000)
+            enc.granted(room)
+            enc.write(room, 0, 2000)
+            enc.rooms[room].commit(0, 2000, final=True)
+            e.kill()
+            lm.conn.wait(lambda: lm.rooms[room].state.name in
+                         ("SUCCESS", "FAILED"), 10)
+            if lm.state(room)[0] == "SUCCESS":
+                self.good(lm, room)
+            else:
+                self.assertEqual(lm.state(room)[2], "peer-lost")
+            self.assertEqual(enc.failed(room), "daemon-lost")
+            lm.release(room)
+            d.all_free()
+            e.start()
+            enc.conn.wait(lambda: enc.conn.connected, 10)
+        enc.map_pool()
+        self.deliver(enc, lm, 9, 1500)
+        self.copying(e, d)
+        self.deliver(enc, lm, 10, 1500)
+
+    def test_langd_killed(self):
+        e, d, enc, lm = self.both()
+        self.halfway(enc, lm)
+        d.kill()
+        self.assertEqual(enc.failed(1), "peer-lost")
+        enc.release(1)
+        e.all_free()
+        d.start()
+        lm.conn.wait(lambda: lm.conn.connected, 10)
+        lm.map_pool()
+        self.deliver(enc, lm, 2, 1500)
+        self.copying(e, d)
+        self.deliver(enc, lm, 3, 1500)
+
+    def silent(self):
+        """A langd that stands still with a room of 640 rows copied; its peer
+        is lost and the engine is through with the room."""
+        quick = {"heartbeat": "100ms", "lost_after": "50ms"}
+        e, d, enc, lm = self.both(control=quick)
+        self.halfway(enc, lm)
+        os.kill(d.pid, signal.SIGSTOP)
+        self.assertEqual(enc.failed(1), "peer-lost")
+        enc.release(1)
+        # A silent langd is fenced by its death, never by a timer.
+        pool = eventually(lambda: [r for r in e.show("pools")
+                                   if r["quarantined"] == 16], "quarantine")
+        self.assertEqual(pool[0]["free"], 48)
+        return e, d, enc, lm
+
+    def test_silent_langd_comes_back(self):
+        e, d, enc, lm = self.silent()
+        os.kill(d.pid, signal.SIGCONT)
+        e.all_free()
+        self.assertEqual(lm.failed(1), "peer-lost")
+        self.good(lm, 1, 0, 640)
+        lm.release(1)
+        d.all_free()
+        self.copying(e, d)
+        self.deliver(enc, lm, 2, 1500)
+
+    def test_silent_langd_dies(self):
+        e, d, enc, lm = self.silent()
+        d.kill()
+        e.all_free()
+        d.start()
+        lm.conn.wait(lambda: lm.conn.connected, 10)
+        lm.map_pool()
+        self.deliver(enc, lm, 2, 1500)
+
+    def test_abort_in_the_middle(self):
+        e, d, enc, lm = self.both(fields=WIDE, blocks=24)
+        for room in range(1, 9):
+            lm.request(room, "enc0")
+            enc.announce(room, 2500, 2500)
+            enc.granted(room)
+            enc.write(room, 0, 100)
+            enc.rooms[room].commit(0, 2400)
+            (lm if room % 2 else enc).abort(room)
+            self.assertEqual(lm.failed(room), "aborted")
+            self.assertEqual(enc.failed(room), "aborted")
+            enc.release(room)
+            lm.release(room)
+            self.world.all_free()
+        self.deliver(enc, lm, 9, 1500)
+
+    def test_source_is_written_again(self):
+        # As soon as an engine hears that a room is over it writes over the
+        # rows, and takes the blocks for the next one.
+        e, d, enc, lm = self.both(fields=WIDE, blocks=8, langd={"blocks": 32})
+        for room in range(1, 25):
+            lm.request(room, "enc0")
+            enc.encode(room, 1000)
+            enc.done(room)
+            for run in enc.rooms[room].pieces(0, 1000):
+                enc.pool.rows("embedding", run.place, run.rows)[:] = 0xEE
+            enc.release(room)
+            lm.ready(room)
+            if room % 3 == 0:
+                for old in range(room - 2, room + 1):
+                    self.good(lm, old)
+                    lm.release(old)
+        self.assertGreater(self.copied(d), 24)
