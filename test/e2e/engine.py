@@ -44,6 +44,7 @@ class Engine:
                                 cells=cells, timeout=timeout)
         self.pool = self.conn.pool(pool, layout) if timeout else None
         self.rooms = {}
+        self.items = {}  # rooms whose rows are those of another number
 
     def close(self):
         self.conn.close()
@@ -51,19 +52,43 @@ class Engine:
     def map_pool(self, name=""):
         self.pool = self.conn.pool(name)
 
+    def item(self, rooms, item):
+        """These rooms show one item: its rows are theirs."""
+        self.items.update(dict.fromkeys(rooms, item))
+
     # --- encode side ------------------------------------------------------
     def announce(self, room, max_rows, total=None, aux="", **more):
         self.rooms[room] = self.conn.announce(
             room, self.pool, max_rows, total, aux=aux.encode(), **more)
 
+    def announce_keyed(self, room, rows, number, **more):
+        """With a key made from a number: JSON has no bytes."""
+        self.announce(room, rows, rows, key=number.to_bytes(32, "little"),
+                      **more)
+
     def granted(self, room, timeout=LIMIT):
         return self.rooms[room].wait_granted(timeout).may_write
+
+    def have(self, room, timeout=LIMIT):
+        """Were its rows there already?"""
+        return self.rooms[room].wait_granted(timeout).have
+
+    def announce_batch(self, rooms, rows):
+        """Announces rooms of so many rows each; all or none get blocks."""
+        made = self.conn.announce_batch(
+            self.pool, [mmx.Item(r, rows, rows) for r in rooms])
+        self.rooms.update(zip(rooms, made))
+
+    def served(self, rooms):
+        """How many of them have their blocks."""
+        self.conn.step()
+        return sum(self.rooms[r].may_write >= 0 for r in rooms)
 
     def write(self, room, first, end):
         """Fills rows of every field, without asking what became of the room:
         what a process does that slept through its end."""
         for field in self.pool.fields.values():
-            rows = pattern(room, field, first, end)
+            rows = pattern(self.items.get(room, room), field, first, end)
             for run in self.rooms[room].pieces(first, end):
                 a = run.first - first
                 view = self.pool.rows(field.name, run.place, run.rows)
@@ -116,7 +141,7 @@ class Engine:
         for field in self.pool.fields.values():
             have = got.gather(field.name, first, end)
             have = have.view(np.uint8).reshape(end - first, field.row_bytes)
-            want = pattern(room, field, first, end)
+            want = pattern(self.items.get(room, room), field, first, end)
             rows = np.nonzero((have != want).any(axis=1))[0]
             bad += [[field.name, first + int(r)] for r in rows[:8]]
         return bad[:8]
