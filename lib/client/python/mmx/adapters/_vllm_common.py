@@ -1,0 +1,136 @@
+"""What both sides of the vLLM connector share: settings, the metadata from
+scheduler to workers, a connection with its pool."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Iterable, List, NamedTuple, Optional, Tuple
+
+import mmx
+
+try:
+    from vllm.distributed.ec_transfer.ec_connector.base import (
+        ECConnectorBase, ECConnectorMetadata, ECConnectorRole)
+except ImportError:  # no vLLM here: the same signatures
+    from ._vllm_base import (ECConnectorBase, ECConnectorMetadata,
+                             ECConnectorRole)
+
+log = logging.getLogger("mmx.vllm")
+
+__all__ = ["ECConnectorBase", "ECConnectorRole", "Link", "Load",
+           "MmxECMetadata", "Offer", "Save", "Settings", "features", "log",
+           "rows_of"]
+
+
+class Settings:
+    """What the engine's configuration says, read in one place."""
+
+    def __init__(self, config: Any) -> None:
+        ec = config.ec_transfer_config
+        extra = dict(getattr(ec, "ec_connector_extra_config", None) or {})
+        parallel = getattr(config, "parallel_config", None)
+        model = getattr(config, "model_config", None)
+        self.session = str(ec.engine_id)[:64]
+        self.socket: Optional[str] = extra.get("mmx_socket")
+        self.pool = extra.get("mmx_pool", "")
+        self.layout = extra.get("mmx_layout", "")
+        self.field: Optional[str] = extra.get("mmx_field")
+        self.deadline = float(extra.get("mmx_deadline_s", 60))
+        self.worker_wait = float(extra.get("mmx_worker_wait_s", 10))
+        # Can this engine run the encoder itself? Without weights it cannot.
+        self.local_encode = bool(extra.get("mmx_local_encode", True))
+        self.ranks = int(getattr(parallel, "tensor_parallel_size", 1))
+        self.rank = int(getattr(parallel, "rank", 0))
+        self._model = "|".join(str(getattr(model, a, ""))
+                               for a in ("model", "revision", "dtype"))
+
+    def key(self, identifier: str) -> bytes:
+        """vLLM's hash names the picture; the key the rows of it."""
+        return hashlib.sha256(f"{self._model}|{identifier}".encode()).digest()
+
+
+class Offer(NamedTuple):
+    """Where an item can be had: what a producer told the router."""
+
+    encoder: str
+    room: int
+    rows: int
+
+
+class Load(NamedTuple):
+    identifier: str
+    offer: Offer
+    epoch: int  # of the daemon, with runs: for a worker whose daemon ended
+    runs: Tuple[mmx.Run, ...]
+
+
+class Save(NamedTuple):
+    identifier: str
+    room: int
+
+
+@dataclass
+class MmxECMetadata(ECConnectorMetadata):
+    """From the scheduler to the workers, once per step."""
+
+    loads: List[Load] = field(default_factory=list)
+    saves: List[Save] = field(default_factory=list)
+
+
+class Link:
+    """A connection with its pool, which both come back after a restart."""
+
+    def __init__(self, daemon: str, s: Settings, part: str) -> None:
+        self.settings = s
+        self.conn = mmx.connect(daemon, s.socket, session=s.session,
+                                name=f"vllm-{part}-{s.rank}", timeout=0)
+        self.mapped: Optional[mmx.Pool] = None  # the last one, readable still
+        self._asked: Optional[mmx.Reply] = None
+
+    @property
+    def pool(self) -> Optional[mmx.Pool]:
+        """None: there is no daemon now, or its pool is not mapped yet."""
+        if self.conn.connected and self.mapped and \
+                self.mapped.epoch == self.conn.epoch:
+            return self.mapped
+        return None
+
+    def step(self) -> Optional[mmx.Pool]:
+        """Takes in what has come, asks for the pool after each connect.
+        Never waits."""
+        self.conn.step()
+        if self.pool or not self.conn.connected:
+            return self.pool
+        if not self._asked or self._asked.error:
+            self._asked = self.conn.send(
+                mmx.wire.POOL, name=self.settings.pool,
+                layout=self.settings.layout)
+        if self._asked.done and not self._asked.error:
+            self.mapped = mmx.Pool(self._asked.result(), self._asked.fd,
+                                   self.conn.epoch)
+            self._asked = None
+        return self.pool
+
+    def wait_pool(self) -> mmx.Pool:
+        """For workers."""
+        pool = self.conn.wait(self.step, self.settings.worker_wait)
+        assert isinstance(pool, mmx.Pool)
+        return pool
+
+    def field(self) -> str:
+        assert self.mapped
+        return self.settings.field or next(iter(self.mapped.fields))
+
+
+def features(request: Any) -> Iterable[Any]:
+    return getattr(request, "mm_features", None) or ()
+
+
+def rows_of(feature: Any) -> int:
+    """Rows of an item: positions that take one, not the span."""
+    position = feature.mm_position
+    count = getattr(position, "get_num_embeds", None)
+    count = count() if callable(count) else count
+    return int(position.length if count is None else count)

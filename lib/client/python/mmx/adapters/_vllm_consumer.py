@@ -1,0 +1,283 @@
+"""The language side of the vLLM connector: see vllm_ec.py."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+
+import mmx
+from mmx import errors
+
+from ._vllm_common import (Link, Load, MmxECMetadata, Offer, Settings,
+                           features, log)
+
+ATTEMPTS = 3  # that an item is asked for before it is encoded here
+
+
+def _end(feature: Any) -> int:
+    position = feature.mm_position
+    return int(position.offset + position.length)
+
+
+@dataclass
+class _Item:
+    """An item that requests of this engine want, under vLLM's identifier."""
+
+    offers: List[Offer] = field(default_factory=list)  # not used yet
+    users: Set[str] = field(default_factory=set)
+    room: Optional[mmx.Room] = None
+    used: Optional[Offer] = None  # of room, or the last that served
+    since: float = 0.0
+    attempts: int = 0
+    resident: bool = False  # in vLLM's own cache
+    given_up: bool = False
+
+
+class ConsumerScheduler:
+    def __init__(self, s: Settings) -> None:
+        self.settings = s
+        self.link = Link("langd", s, "scheduler")
+        self.items: Dict[str, _Item] = {}
+        self.unavailable: Set[str] = set()  # requests that must fail
+        self._declined: Set[Tuple[str, int]] = set()
+        self._said: List[Tuple[str, Offer, mmx.Reply, float]] = []
+        self._loads: List[str] = []
+
+    def offers(self, request: Any) -> Dict[str, Offer]:
+        params = getattr(request, "ec_transfer_params", None) or {}
+        return {h: Offer(str(p["encoder"]), int(p["room"]), int(p["rows"]))
+                for h, p in params.items() if p and "room" in p}
+
+    def ensure(self, request: Any, computed: int,
+               local: Iterable[str] = ()) -> bool:
+        self._step()
+        offers = self.offers(request)
+        wanted = {f.identifier for f in features(request)
+                  if _end(f) > computed}
+        for identifier, offer in offers.items():
+            if identifier not in wanted or identifier in local:
+                self._decline(identifier, offer)
+        ask, ready = [], True
+        for identifier in sorted(wanted - set(local)):
+            item = self._item(identifier, request, offers.get(identifier))
+            if item and not item.resident and not item.given_up:
+                if item.room is None:
+                    ask.append((identifier, item))
+                ready &= self._landed(identifier, item)
+            elif item and item.given_up:
+                ready &= self._without(request)
+        self._ask(request.request_id, ask)
+        return ready
+
+    def _item(self, identifier: str, request: Any,
+              offer: Optional[Offer]) -> Optional[_Item]:
+        """None: nobody has encoded it for us, vLLM does."""
+        item = self.items.get(identifier)
+        if item is None:
+            if offer is None:
+                return None
+            item = self.items[identifier] = _Item(since=time.monotonic())
+        item.users.add(request.request_id)
+        if offer and offer != item.used and offer not in item.offers and \
+                (offer.encoder, offer.room) not in self._declined:
+            item.offers.append(offer)
+            item.given_up = False
+        return item
+
+    def _ask(self, request: str, ask: List[Tuple[str, _Item]]) -> None:
+        """Rooms of one request are a group: vLLM admits it with all of them,
+        and half of two requests must not fill the pool."""
+        group = (mmx.room_id(request), len(ask)) if len(ask) > 1 else None
+        for identifier, item in ask:
+            try:
+                if not self.link.pool:
+                    raise errors.NotReady("no daemon")
+                if item.offers:
+                    item.used = item.offers.pop(0)
+                if not item.used:
+                    raise errors.UnknownRoom("nobody has it")
+                item.room = self.link.conn.request(
+                    item.used.room, self.link.pool, item.used.encoder,
+                    rows=item.used.rows, storage="compact",
+                    key=self.settings.key(identifier),
+                    readers=self.settings.ranks, group=group,
+                    deadline=self.settings.deadline)
+                item.since = time.monotonic()
+            except errors.MmxError as e:
+                self._failed(identifier, item, e)
+
+    def _landed(self, identifier: str, item: _Item) -> bool:
+        room = item.room
+        if room is None:
+            return False
+        if room.state is mmx.State.FAILED:
+            self._failed(identifier, item, room.reason or errors.Internal())
+            return False  # the next call asks again, or goes without
+        if not self.has(identifier):
+            return False
+        if item.used and room.total != item.used.rows:
+            self._failed(identifier, item, errors.ItemMismatch(
+                f"{room.total} rows, {item.used.rows} were offered"))
+            return False
+        return True
+
+    def _failed(self, identifier: str, item: _Item,
+                error: errors.MmxError) -> None:
+        log.info("%s: %s", identifier, error)
+        if item.room:
+            item.room.release(force=True)
+            item.room = None
+            item.attempts += 1
+        late = time.monotonic() - item.since > self.settings.deadline
+        if error.advice != "retry" and not item.offers or \
+                item.attempts >= ATTEMPTS or late:
+            item.given_up = True
+
+    def _without(self, request: Any) -> bool:
+        """The item cannot be had: vLLM encodes it, or the request fails."""
+        if not self.settings.local_encode:
+            self.unavailable.add(request.request_id)
+        return self.settings.local_encode
+
+    def has(self, identifier: str) -> bool:
+        """Asked for every item in every step: one word of shared memory."""
+        item = self.items.get(identifier)
+        return bool(item and item.room and item.room.complete
+                    and item.room.state is mmx.State.SUCCESS)
+
+    def _decline(self, identifier: str, offer: Offer) -> None:
+        """Once, and never a room that is being fetched."""
+        place = (offer.encoder, offer.room)
+        item = self.items.get(identifier)
+        if place in self._declined or item and item.used == offer:
+            return
+        self._declined.add(place)
+        if item and offer in item.offers:
+            item.offers.remove(offer)
+        self._say_declined(identifier, offer, time.monotonic())
+
+    def _say_declined(self, identifier: str, offer: Offer,
+                      since: float) -> None:
+        reply = self.link.conn.decline(offer.room, offer.encoder,
+                                       self.settings.key(identifier))
+        self._said.append((identifier, offer, reply, since))
+
+    def _step(self) -> None:
+        """Also says again what could not be told: a decline may be the first
+        that langd hears of an encoder, and is refused until they know each
+        other."""
+        self.link.step()
+        said, self._said = self._said, []
+        for identifier, offer, reply, since in said:
+            if not reply.done:
+                self._said.append((identifier, offer, reply, since))
+            elif reply.error and reply.error.advice == "retry" and \
+                    time.monotonic() - since < self.settings.deadline:
+                self._say_declined(identifier, offer, since)
+
+    def allocated(self, request: Any, index: int) -> None:
+        identifier = features(request)[index].identifier
+        if self.has(identifier) and identifier not in self._loads:
+            self._loads.append(identifier)
+
+    def meta(self, out: MmxECMetadata, evicted: Iterable[str]) -> None:
+        for identifier in evicted:
+            item = self.items.get(identifier)
+            if item:
+                item.resident = False
+                self._drop_unused(identifier, item)
+        for identifier in self._loads:
+            item = self.items[identifier]
+            room, used = item.room, item.used
+            assert room and used
+            out.loads.append(Load(identifier, used, self.link.conn.epoch,
+                                  tuple(room.runs)))
+            room.release()  # the workers were counted as its readers
+            item.room, item.resident, item.attempts = None, True, 0
+            for offer in list(item.offers):
+                self._decline(identifier, offer)
+        self._loads = []
+        self._step()
+
+    def finished(self, request: Any) -> None:
+        for offer in self.offers(request).values():
+            self._declined.discard((offer.encoder, offer.room))
+        for f in features(request):
+            item = self.items.get(f.identifier)
+            if item:
+                item.users.discard(request.request_id)
+                self._drop_unused(f.identifier, item)
+        self.unavailable.discard(request.request_id)
+
+    def _drop_unused(self, identifier: str, item: _Item) -> None:
+        if item.users:
+            return
+        for offer in list(item.offers):
+            self._decline(identifier, offer)
+        if item.room:
+            item.room.release()  # before READY that is an abort
+            item.room = None
+        if not item.resident:
+            self.items.pop(identifier, None)
+
+
+class ConsumerWorker:
+    def __init__(self, s: Settings) -> None:
+        self.settings = s
+        self.link = Link("langd", s, "worker")
+
+    def load(self, cache: Dict[str, Any], loads: List[Load]) -> None:
+        """Every load is attached to, wanted or not: the blocks wait for as
+        many readers as were announced."""
+        self.link.step()
+        rooms: List[Any] = []
+        for one in loads:
+            try:
+                if self._left_behind(one):
+                    raise errors.DaemonLost("rows are read from its memory")
+                rooms.append(self.link.conn.attach(
+                    one.offer.room, one.offer.encoder,
+                    pool=self.link.wait_pool()))
+            except (errors.MmxError, TimeoutError) as e:
+                log.warning("%s: %s", one.identifier, e)
+                rooms.append(None)
+        for one, room in zip(loads, rooms):
+            cache[one.identifier] = self.tensor(self._take(one, room))
+
+    def _take(self, one: Load, room: Any) -> Any:
+        try:
+            if room is None:
+                raise errors.DaemonLost("not attached")
+            room.wait_ready(self.settings.worker_wait)
+            rows = room.gather(self.link.field(), 0, one.offer.rows)
+            room.release()
+            return rows
+        except (errors.MmxError, TimeoutError):
+            if not self._left_behind(one):
+                raise
+        # The daemon ended after the scheduler saw the rows: its memory is
+        # still mapped here, and nobody is left to use it again.
+        import numpy as np
+
+        assert self.link.mapped
+        return np.concatenate([
+            self.link.mapped.rows(self.link.field(), r.place, r.rows)
+            for r in one.runs])[:one.offer.rows]
+
+    def _left_behind(self, one: Load) -> bool:
+        """Is the daemon gone that has these rows, but not its memory?"""
+        old = self.link.mapped
+        return bool(old and old.epoch == one.epoch and one.runs
+                    and not self.link.pool)
+
+    def tensor(self, rows: Any) -> Any:
+        """What vLLM's encoder cache holds."""
+        try:
+            import torch
+        except ImportError:
+            return rows
+        kind = (rows.dtype.metadata or {}).get("mmx")
+        if kind == "bf16":
+            return torch.from_numpy(rows.view("i2")).view(torch.bfloat16)
+        return torch.from_numpy(rows)

@@ -1,0 +1,188 @@
+"""The encode side of the vLLM connector: see vllm_ec.py."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+
+import mmx
+from mmx import errors
+
+from ._vllm_common import (Link, MmxECMetadata, Save, Settings, features,
+                           log, rows_of)
+
+
+class ProducerScheduler:
+    def __init__(self, s: Settings) -> None:
+        self.settings = s
+        self.link = Link("encoded", s, "scheduler")
+        # request -> identifier -> room; and those whose request is over
+        self.rooms: Dict[str, Dict[str, mmx.Source]] = {}
+        self.left: List[Tuple[str, mmx.Source]] = []
+        self._orphans: Set[int] = set()  # of left: nobody will fetch them
+        self._since: Dict[str, float] = {}
+
+    def step(self) -> None:
+        """Rooms of requests that are over go when their rows have gone."""
+        self.link.step()
+        still = []
+        for identifier, source in self.left:
+            if source.room in self._orphans and not self._unwritten(source):
+                self._orphans.discard(source.room)
+                source.abort(text="the request was aborted")
+            if source.ended or source.state is mmx.State.FAILED:
+                source.release(force=True)
+            else:
+                still.append((identifier, source))
+        self.left = still
+
+    def ensure(self, request: Any, skip: Iterable[str]) -> bool:
+        self.step()
+        rooms = self.rooms.get(request.request_id)
+        if rooms is None:
+            if not self.link.pool:
+                return self._patience(request.request_id)
+            rooms = self.rooms[request.request_id] = \
+                self._announce(request, set(skip))
+        for identifier, source in list(rooms.items()):
+            reason = source.reason
+            if reason and source.have and reason.advice != "give-up":
+                # Another request was to write these rows, and failed.
+                source.release()
+                again = self._announce(request, set(skip), identifier)
+                rooms.pop(identifier)
+                rooms.update(again)
+        return all(s.have or s.may_write >= 0 or s.state is mmx.State.FAILED
+                   for s in rooms.values())
+
+    def _patience(self, request: str) -> bool:
+        """Without a daemon the request waits a while, then goes unsaved."""
+        now = time.monotonic()
+        since = self._since.setdefault(request, now)
+        return now - since > self.settings.deadline
+
+    def _announce(self, request: Any, skip: Set[str],
+                  only: Optional[str] = None) -> Dict[str, mmx.Source]:
+        """All rooms of a request together: with half of the blocks each two
+        requests would wait for each other."""
+        lengths = {f.identifier: rows_of(f) for f in features(request)
+                   if f.identifier not in skip
+                   and only in (None, f.identifier)}
+        assert self.link.pool
+        items = [mmx.Item(self._room(request, h), rows, rows, keep=True,
+                          key=self.settings.key(h), aux=self.aux(request, h))
+                 for h, rows in lengths.items()]
+        try:
+            made = self.link.conn.announce_batch(self.link.pool, items)
+        except (errors.MmxError, ValueError) as e:
+            log.warning("%s: not announced: %s", request.request_id, e)
+            return {}
+        return dict(zip(lengths, made))
+
+    def _room(self, request: Any, identifier: str) -> int:
+        return mmx.room_id(f"{self.link.conn.epoch:x}/{self.settings.session}/"
+                           f"{request.request_id}/{identifier}")
+
+    def aux(self, request: Any, identifier: str) -> bytes:
+        """What the language side needs beside the rows; vLLM's has all of
+        it from its own preprocessing. For subclasses."""
+        return b""
+
+    def _unwritten(self, source: mmx.Source) -> bool:
+        return source.may_write >= 0 and not source.have and \
+            source.state is not mmx.State.FAILED and \
+            source.rows < (source.total or 0)
+
+    def _all(self) -> Iterable[Tuple[str, mmx.Source]]:
+        for rooms in self.rooms.values():
+            yield from rooms.items()
+        yield from self.left
+
+    def meta(self, out: MmxECMetadata) -> None:
+        """Everything that may be written, whether the encoder runs for it in
+        this step or vLLM has its output already."""
+        out.saves += [Save(h, s.room) for h, s in self._all()
+                      if self._unwritten(s)]
+
+    def finished(self, request: Any) -> Optional[Dict[str, Any]]:
+        self._since.pop(request.request_id, None)
+        rooms = self.rooms.pop(request.request_id, {})
+        status = str(getattr(request, "status", ""))
+        shared = {h for h, _ in self._all()}
+        params = {}
+        for identifier, source in rooms.items():
+            self.left.append((identifier, source))
+            if "ABORTED" in status and identifier in shared:
+                self._orphans.add(source.room)  # others count on its rows
+            elif "ABORTED" in status:
+                source.abort(text="the request was aborted")
+            elif source.state is not mmx.State.FAILED:
+                params[identifier] = {
+                    "encoder": self.link.conn.info["advertise"],
+                    "room": source.room, "rows": source.total,
+                    "key": self.settings.key(identifier).hex()}
+        return params or None
+
+    def pending(self) -> bool:
+        self.step()
+        return any(self._unwritten(s) for _, s in self._all())
+
+
+class ProducerWorker:
+    """All ranks have the same rows: the first writes them."""
+
+    def __init__(self, s: Settings) -> None:
+        self.settings = s
+        self.link = Link("encoded", s, "worker") if s.rank == 0 else None
+        self.todo: Dict[str, Dict[int, mmx.Source]] = {}
+        self._written: Set[int] = set()
+        self._cache: Dict[str, Any] = {}
+
+    def bind(self, saves: List[Save]) -> None:
+        if not self.link:
+            return
+        self.link.step()
+        self._written &= {s.room for s in saves}
+        for save in saves:
+            rooms = self.todo.setdefault(save.identifier, {})
+            if save.room in rooms or save.room in self._written:
+                continue
+            try:
+                source = self.link.conn.attach(
+                    save.room, rights=mmx.WRITE, pool=self.link.wait_pool())
+                assert isinstance(source, mmx.Source)
+                rooms[save.room] = source
+            except (errors.MmxError, TimeoutError) as e:
+                log.warning("%s: %s", save.identifier, e)
+
+    def save(self, cache: Dict[str, Any], identifier: str) -> None:
+        self._cache = cache
+        for room, source in self.todo.pop(identifier, {}).items():
+            self._written.add(room)
+            try:
+                source.wait_granted(self.settings.worker_wait)
+                self._write(source, cache[identifier])
+            except (errors.MmxError, TimeoutError, ValueError) as e:
+                log.warning("%s: not saved: %s", identifier, e)
+                source.abort("internal", str(e)[:200])
+            source.release(force=True)
+
+    def save_rest(self) -> None:
+        """Items that vLLM did not encode again: save_caches() is not called
+        for them."""
+        for identifier in [h for h in self.todo if h in self._cache]:
+            self.save(self._cache, identifier)
+
+    def _write(self, source: mmx.Source, rows: Any) -> None:
+        assert self.link
+        count = len(rows)
+        if count != source.total:
+            raise ValueError(f"{count} rows, {source.total} were announced")
+        if hasattr(rows, "detach"):  # torch
+            import torch
+
+            rows = rows.detach().cpu().contiguous()
+            if rows.dtype == torch.bfloat16:
+                rows = rows.view(torch.int16).numpy().view("u2")
+        source[self.link.field()][0:count] = rows
+        source.commit(0, count, final=True)

@@ -1,0 +1,128 @@
+"""vLLM's encoder cache over mmx: an out-of-tree connector, one class for
+producers (encode nodes) and consumers (language nodes), schedulers and
+workers.
+
+    --ec-transfer-config '{"ec_connector": "MmxECConnector",
+        "ec_connector_module_path": "mmx.adapters.vllm_ec",
+        "ec_role": "ec_consumer",
+        "ec_connector_extra_config": {"mmx_pool": "vit"}}'
+
+A room is one delivery of one item to one request; the key is the item. So two
+requests for one picture are two rooms over the same rows at the encoder, and
+a request that comes again finds the rows if they were kept.
+
+Consumer: the scheduler asks for rooms and watches their cells; when all are
+there the request is admitted, the step's metadata names the rooms, each
+worker attaches, copies, releases; the scheduler has released before, since
+blocks wait for the readers that the request announced. What a prefix hit
+makes needless is declined. Preempted requests ask for the same room again.
+Producer: the scheduler announces before the encoder runs and defers the
+request until blocks are granted; one worker writes; request_finished() hands
+encoder, room and key to the router. An item whose rows are here already
+(have) is not written, which is all that vLLM's own cache hits need.
+
+No scheduler hook waits. Workers wait for what the scheduler has seen ready.
+Multi-node tensor parallelism needs a scheduler that reaches every host's
+langd, which vLLM's does not: one host per engine here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterable, Optional, Set, Tuple
+
+from ._vllm_common import (ECConnectorBase, ECConnectorRole, MmxECMetadata,
+                           Settings)
+from ._vllm_consumer import ConsumerScheduler, ConsumerWorker
+from ._vllm_producer import ProducerScheduler, ProducerWorker
+
+
+class MmxECConnector(ECConnectorBase):  # type: ignore[misc]
+    def __init__(self, vllm_config: Any, role: ECConnectorRole) -> None:
+        super().__init__(vllm_config, role)
+        s = self.settings = Settings(vllm_config)
+        here = role is ECConnectorRole.SCHEDULER
+        self._consumer = ConsumerScheduler(s) \
+            if here and self.is_consumer else None
+        self._producer = ProducerScheduler(s) \
+            if here and self.is_producer else None
+        self._loader = ConsumerWorker(s) \
+            if not here and self.is_consumer else None
+        self._saver = ProducerWorker(s) \
+            if not here and self.is_producer else None
+
+    def shutdown(self) -> None:
+        for side in (self._consumer, self._producer, self._loader,
+                     self._saver):
+            if side and side.link:
+                side.link.conn.close()
+
+    # --- scheduler --------------------------------------------------------
+    def has_cache_item(self, identifier: str) -> bool:
+        return bool(self._consumer and self._consumer.has(identifier))
+
+    def ensure_cache_available(self, request: Any, num_computed_tokens: int,
+                               local_cache_hashes: Iterable[str] = ()) -> bool:
+        ready = True
+        if self._consumer:
+            ready = self._consumer.ensure(request, num_computed_tokens,
+                                          local_cache_hashes)
+        if self._producer:
+            skip = self._consumer.offers(request) if self._consumer else ()
+            ready &= self._producer.ensure(request, skip)
+        return ready
+
+    def update_state_after_alloc(self, request: Any, index: int) -> None:
+        if self._consumer:
+            self._consumer.allocated(request, index)
+
+    def build_connector_meta(self, scheduler_output: Any) -> MmxECMetadata:
+        out = MmxECMetadata()
+        if self._consumer:
+            self._consumer.meta(out, getattr(
+                scheduler_output, "free_encoder_mm_hashes", ()))
+        if self._producer:
+            self._producer.meta(out)
+        return out
+
+    def request_finished(self, request: Any) \
+            -> Tuple[bool, Optional[Dict[str, Any]]]:
+        if self._consumer:
+            self._consumer.finished(request)
+        return False, self._producer.finished(request) \
+            if self._producer else None
+
+    def has_pending_push_work(self) -> bool:
+        return bool(self._producer and self._producer.pending())
+
+    def take_unavailable_requests(self) -> Set[str]:
+        """Requests that cannot be served: an item failed for good and this
+        engine has no encoder. Not in the base class yet; an engine that does
+        not ask leaves them waiting."""
+        if not self._consumer:
+            return set()
+        taken, self._consumer.unavailable = self._consumer.unavailable, set()
+        return taken
+
+    # --- workers ----------------------------------------------------------
+    def bind_connector_metadata(
+            self, connector_metadata: ECConnectorMetadata) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        if self._saver:
+            self._saver.bind(connector_metadata.saves)
+
+    def start_load_caches(self, encoder_cache: Dict[str, Any],
+                          **kwargs: Any) -> None:
+        if self._loader:
+            self._loader.load(encoder_cache,
+                              self._get_connector_metadata().loads)
+
+    def save_caches(self, encoder_cache: Dict[str, Any], mm_hash: str,
+                    **kwargs: Any) -> None:
+        if self._saver and self._saver.link:
+            self._saver.save(encoder_cache, mm_hash)
+
+    def get_finished(self, finished_req_ids: Set[str]) \
+            -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
+        if self._saver:
+            self._saver.save_rest()
+        return None, None

@@ -1,0 +1,410 @@
+"""The vLLM adapter, driven hook by hook as its engine would, against real
+daemons: one picture in two requests, preemption, prefix hits, the producer's
+own cache, failures. Several ranks are several connections here."""
+
+import inspect
+import os
+import pickle
+import signal
+import time
+import types
+import zlib
+
+import numpy as np
+from pair import Case, eventually
+
+import mmx
+from mmx.adapters import _vllm_base as base
+from mmx.adapters import vllm_ec
+
+WIDTH = 32
+FIELDS = f"embedding:bf16:{WIDTH}"
+
+
+def tensor(name, rows):
+    """What the encoder makes of a picture: the same each time."""
+    seed = np.random.default_rng(zlib.crc32(name.encode()))
+    return seed.integers(0, 2**16, (rows, WIDTH), dtype="u2")
+
+
+class Feature:
+    def __init__(self, identifier, offset, length):
+        self.identifier = identifier
+        self.mm_position = types.SimpleNamespace(
+            offset=offset, length=length + 2,  # two separators
+            get_num_embeds=lambda: length)
+        self.rows = length
+
+
+class Request:
+    """Pictures by name and rows, one after the other in a prompt."""
+
+    def __init__(self, request_id, *pictures):
+        self.request_id, self.mm_features = request_id, []
+        self.ec_transfer_params, self.status = None, "RUNNING"
+        at = 5
+        for name, rows in pictures:
+            self.mm_features.append(Feature(name, at, rows))
+            at += rows + 10
+
+
+class Engine:
+    """The order of vLLM's calls, without vLLM: a scheduler and its ranks,
+    whose only link is the metadata."""
+
+    def __init__(self, daemon, role, ranks=1, **extra):
+        self.ranks = []
+        for rank in range(-1, ranks):
+            config = types.SimpleNamespace(
+                ec_transfer_config=types.SimpleNamespace(
+                    engine_id=f"{daemon.name}-{role}",
+                    is_ec_producer=role == "producer",
+                    is_ec_consumer=role == "consumer",
+                    ec_connector_extra_config={
+                        "mmx_socket": daemon.socket, **extra}),
+                parallel_config=types.SimpleNamespace(
+                    tensor_parallel_size=ranks, rank=max(rank, 0)),
+                model_config=types.SimpleNamespace(
+                    model="m", revision="1", dtype="bf16"))
+            made = vllm_ec.MmxECConnector(
+                config, base.ECConnectorRole.SCHEDULER if rank < 0
+                else base.ECConnectorRole.WORKER)
+            if rank < 0:
+                self.scheduler = made
+            else:
+                self.ranks.append(made)
+        self.caches = [{} for _ in self.ranks]
+        self.encoded = []  # what the encoder ran for
+
+    def close(self):
+        for c in [self.scheduler, *self.ranks]:
+            c.shutdown()
+
+    # --- scheduler --------------------------------------------------------
+    def ready(self, request, computed=0):
+        return self.scheduler.ensure_cache_available(request, computed)
+
+    def admit(self, request, computed=0):
+        eventually(lambda: self.ready(request, computed),
+                   f"{request.request_id} is admitted")
+
+    def step(self, request, evict=(), computed=0):
+        """Schedules what is beyond `computed`; what neither the connector
+        nor the engine has is encoded here."""
+        cached = self.caches[0]
+        encode, seen = [], set()
+        for name in evict:
+            for cache in self.caches:
+                del cache[name]
+        for i, f in enumerate(request.mm_features):
+            if f.mm_position.offset + f.mm_position.length <= computed or \
+                    f.identifier in {*cached, *seen}:
+                continue
+            seen.add(f.identifier)
+            if not self.scheduler.has_cache_item(f.identifier):
+                encode.append(f)
+            self.scheduler.update_state_after_alloc(request, i)
+        meta = self.scheduler.build_connector_meta(
+            types.SimpleNamespace(free_encoder_mm_hashes=list(evict)))
+        for rank, cache in zip(self.ranks, self.caches):
+            rank.bind_connector_metadata(pickle.loads(pickle.dumps(meta)))
+            rank.start_load_caches(cache)
+            for f in encode:
+                cache[f.identifier] = tensor(f.identifier, f.rows)
+                rank.save_caches(cache, f.identifier)
+            rank.get_finished(set())
+            rank.clear_connector_metadata()
+        self.encoded += [f.identifier for f in encode]
+
+    def serve(self, request):
+        """A whole request; what the router gets to know."""
+        self.admit(request)
+        self.step(request)
+        return self.finish(request)
+
+    def finish(self, request):
+        later, params = self.scheduler.request_finished(request)
+        assert not later
+        return params
+
+
+class Vllm(Case):
+    RANKS = 2
+
+    def start(self, blocks=32, ranks=RANKS, encoded=None, langd=None,
+              **extra):
+        self.e = self.world.encoded(fields=FIELDS, blocks=blocks,
+                                    **(encoded or {}))
+        self.d = self.world.langd(
+            [], fields=FIELDS, blocks=32,
+            control={"allow": ["tcp://127.0.0.1:*"]}, **(langd or {}))
+        self.producer = self.engine_of(self.e, "producer", ranks)
+        self.consumer = self.engine_of(self.d, "consumer", ranks, **extra)
+
+    def engine_of(self, *how, **extra):
+        engine = Engine(*how, **extra)
+        self.world.engines.append(engine)
+        return engine
+
+    def tearDown(self):
+        if not self.broken and hasattr(self, "e") and self.e.alive():
+            self.reclaim()
+        super().tearDown()
+
+    def reclaim(self):
+        """Somebody wants all blocks: kept rows go."""
+        other = self.world.engine(self.e)
+        self.producer.scheduler.has_pending_push_work()
+        blocks = self.e.free()[1]
+        other.announce(99, blocks * 128)
+        other.granted(99)
+        other.release(99)
+
+    def check(self, engine, request):
+        for cache in engine.caches:
+            for f in request.mm_features:
+                np.testing.assert_array_equal(
+                    cache[f.identifier], tensor(f.identifier, f.rows))
+
+    def opened(self):
+        return self.d.stats()["rooms_opened"]
+
+    def hand_over(self, name, *pictures):
+        """Encoded there; the request as the language side gets it."""
+        request = Request(name, *pictures)
+        there = Request(name, *pictures)
+        there.ec_transfer_params = self.producer.serve(request)
+        return there
+
+    def test_signatures_are_the_engines(self):
+        for name, theirs in inspect.getmembers(
+                base.ECConnectorBase, inspect.isfunction):
+            ours = getattr(vllm_ec.MmxECConnector, name)
+            want = list(inspect.signature(theirs).parameters.values())
+            have = list(inspect.signature(ours).parameters.values())
+            self.assertEqual([(p.name, p.kind) for p in want],
+                             [(p.name, p.kind) for p in have[:len(want)]])
+            for more in have[len(want):]:
+                self.assertIsNot(more.default, inspect.Parameter.empty)
+
+    def test_a_request_with_three_pictures_on_four_ranks(self):
+        self.start(ranks=4)
+        r = self.hand_over("r1", ("cat", 300), ("dog", 129), ("cat", 300))
+        self.assertEqual(self.producer.encoded, ["cat", "dog"])
+        self.assertEqual(set(r.ec_transfer_params), {"cat", "dog"})
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.assertEqual(self.consumer.encoded, [])
+        self.check(self.consumer, r)
+        self.d.all_free()  # the readers are through, the request is not over
+        self.consumer.finish(r)
+        self.assertEqual(self.d.stats()["rooms_succeeded"], 2)
+
+    def test_one_picture_in_two_requests_is_moved_once(self):
+        self.start()
+        a, b = Request("a", ("cat", 300)), Request("b", ("cat", 300))
+        self.producer.admit(a)
+        self.producer.admit(b)  # before the first is written
+        self.producer.step(a)
+        self.producer.step(b)
+        self.assertEqual(self.producer.encoded, ["cat"])
+        for r in (a, b):
+            r.ec_transfer_params = self.producer.finish(r)
+        self.assertNotEqual(a.ec_transfer_params["cat"]["room"],
+                            b.ec_transfer_params["cat"]["room"])
+        self.consumer.ready(a)
+        self.consumer.ready(b)
+        for r in (a, b):
+            self.consumer.admit(r)
+        self.consumer.step(a)
+        self.consumer.step(b)
+        self.check(self.consumer, b)
+        self.assertEqual(self.opened(), 1)
+        row = self.e.ended(b.ec_transfer_params["cat"]["room"])
+        self.assertEqual(row["reason"], "declined")
+        for r in (a, b):
+            self.consumer.finish(r)
+
+    def test_preempted_and_evicted_is_fetched_again(self):
+        self.start()
+        r = self.hand_over("r1", ("cat", 300))
+        for _ in range(3):
+            self.consumer.admit(r)
+            self.consumer.step(r)
+            self.check(self.consumer, r)
+            self.consumer.step(Request("other"), evict=["cat"])
+        self.assertEqual((self.opened(), self.consumer.encoded), (3, []))
+        # A fourth time the rows are gone: another encode, but here.
+        self.reclaim()
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+        self.consumer.finish(r)
+
+    def test_resident_is_not_fetched_again(self):
+        self.start()
+        r = self.hand_over("r1", ("cat", 300))
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.consumer.finish(r)
+        again = self.hand_over("r2", ("cat", 300))
+        self.assertTrue(self.consumer.ready(again))
+        self.consumer.step(again)
+        self.assertEqual(self.opened(), 1)
+        self.consumer.finish(again)
+
+    def test_a_prefix_hit_is_declined(self):
+        self.start()
+        r = self.hand_over("r1", ("cat", 300), ("dog", 200))
+        past_the_cat = r.mm_features[1].mm_position.offset
+        self.consumer.admit(r, past_the_cat)
+        row = self.e.ended(r.ec_transfer_params["cat"]["room"])
+        self.assertEqual((row["reason"], row["served"]), ("declined", 0))
+        self.consumer.step(r, computed=past_the_cat)
+        self.assertNotIn("cat", self.consumer.caches[0])
+        self.assertIn("dog", self.consumer.caches[1])
+        self.assertEqual(self.opened(), 1)
+        self.consumer.finish(r)
+
+    def test_the_producers_own_cache_hit(self):
+        self.start()
+        first = self.hand_over("r1", ("cat", 300))
+        self.consumer.admit(first)
+        self.consumer.step(first)
+        # vLLM has the output: it neither encodes nor calls save_caches. The
+        # rows are still at the daemon (have), then they are not (granted).
+        for name in ("r2", "r3"):
+            r = self.hand_over(name, ("cat", 300))
+            self.consumer.step(Request("other"), evict=["cat"])
+            self.consumer.admit(r)
+            self.consumer.step(r)
+            self.check(self.consumer, r)
+            self.reclaim()
+            self.consumer.finish(r)
+        self.assertEqual(self.producer.encoded, ["cat"])
+        self.assertEqual((self.opened(), self.consumer.encoded), (3, []))
+        self.consumer.finish(first)
+
+    def test_requests_wait_for_source_blocks_whole(self):
+        """Two pictures each, three fit: nobody holds one and waits."""
+        self.start(blocks=6)
+        rs = [Request(n, (n + "1", 256), (n + "2", 256)) for n in "abc"]
+        for r in rs:
+            self.producer.ready(r)
+        for r in rs:
+            self.producer.admit(r)
+            self.producer.step(r)
+            r.ec_transfer_params = self.producer.finish(r)
+            self.consumer.admit(r)
+            self.consumer.step(r)
+            self.consumer.finish(r)
+        self.assertEqual(self.consumer.encoded, [])
+
+    def test_an_aborted_request_gives_its_blocks_back(self):
+        self.start()
+        r = Request("r1", ("cat", 300))
+        self.producer.admit(r)
+        r.status = "FINISHED_ABORTED"
+        self.assertIsNone(self.producer.finish(r))
+        eventually(lambda: not self.producer.scheduler
+                   .has_pending_push_work(), "nothing is pending")
+        # One whose picture another request has announced is written for it.
+        a, b = Request("a", ("dog", 300)), Request("b", ("dog", 300))
+        for x in (a, b):
+            self.producer.admit(x)
+        a.status = "FINISHED_ABORTED"
+        self.producer.finish(a)
+        b.ec_transfer_params = self.producer.serve(b)
+        self.consumer.admit(b)
+        self.consumer.step(b)
+        self.check(self.consumer, b)
+        self.consumer.finish(b)
+
+    def test_a_dead_encoder_means_encoding_here(self):
+        self.start(mmx_deadline_s=0.3)
+        r = self.hand_over("r1", ("cat", 300))
+        self.e.kill()
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+        self.consumer.finish(r)
+
+    def test_without_an_encoder_here_the_request_is_named(self):
+        self.start(mmx_deadline_s=0.3, mmx_local_encode=False)
+        r = self.hand_over("r1", ("cat", 300))
+        self.e.kill()
+        scheduler = self.consumer.scheduler
+
+        def unavailable():
+            self.assertFalse(self.consumer.ready(r))
+            return scheduler.take_unavailable_requests()
+        self.assertEqual(eventually(unavailable, "it is named"), {"r1"})
+        self.consumer.finish(r)
+
+    def test_a_stranger_has_nothing(self):
+        """A request that says nothing of mmx is the engine's own."""
+        self.start()
+        r = Request("r1", ("cat", 300))
+        self.assertTrue(self.consumer.ready(r))
+        self.consumer.step(r)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+        self.consumer.finish(r)
+
+    def test_another_picture_under_the_same_room_is_refused(self):
+        self.start()
+        r = self.hand_over("r1", ("cat", 300))
+        liar = Request("r2", ("dog", 300))
+        liar.ec_transfer_params = {"dog": r.ec_transfer_params["cat"]}
+        self.consumer.admit(liar)
+        self.consumer.step(liar)
+        self.assertEqual(self.consumer.encoded, ["dog"])
+        self.consumer.finish(liar)
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.check(self.consumer, r)
+        self.consumer.finish(r)
+
+    def test_langd_starts_again_between_ready_and_load(self):
+        self.start()
+        r = self.hand_over("r1", ("cat", 300))
+        self.consumer.admit(r)
+        for rank in self.consumer.ranks:
+            rank._loader.link.wait_pool()  # as after its first load
+        self.d.kill()
+        self.consumer.step(r)  # from memory that is still mapped
+        self.check(self.consumer, r)
+        self.d.start()
+        self.consumer.finish(r)
+        r = self.hand_over("r2", ("dog", 300))
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.check(self.consumer, r)
+        self.assertEqual(self.consumer.encoded, [])
+        self.consumer.finish(r)
+
+    def test_no_hook_of_a_scheduler_waits(self):
+        """With both daemons stopped in their tracks every hook comes back."""
+        self.start()
+        r = self.hand_over("r1", ("cat", 300))
+        for d in (self.e, self.d):
+            os.kill(d.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            self.assertFalse(self.consumer.ready(r))
+            self.assertFalse(self.consumer.scheduler.has_cache_item("cat"))
+            self.assertFalse(self.producer.ready(Request("r2", ("dog", 9))))
+            self.consumer.scheduler.build_connector_meta(None)
+            self.producer.scheduler.build_connector_meta(None)
+            self.assertLess(time.monotonic() - began, 0.5)
+        finally:
+            for d in (self.e, self.d):
+                os.kill(d.pid, signal.SIGCONT)
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.check(self.consumer, r)
+        self.consumer.finish(r)
+        self.producer.close()  # the request of before
+        self.world.engines.remove(self.producer)
+        self.producer = self.engine_of(self.e, "producer", 1)
+
+
