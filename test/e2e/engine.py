@@ -79,6 +79,13 @@ class Engine:
             self.pool, [mmx.Item(r, rows, rows) for r in rooms])
         self.rooms.update(zip(rooms, made))
 
+    def begin_batch(self, room, rows):
+        """The first announce of a batch whose second never comes."""
+        self.conn.wait(self.conn.send(
+            mmx.wire.ANNOUNCE, room=room, cell=1, tag=1, batch=1,
+            pool=self.pool.number, storage=1, max_rows=rows, total=rows),
+            LIMIT)
+
     def served(self, rooms):
         """How many of them have their blocks."""
         self.conn.step()
@@ -123,6 +130,10 @@ class Engine:
     # --- language side ----------------------------------------------------
     def request(self, room, encoder, **more):
         self.rooms[room] = self.conn.request(room, self.pool, encoder, **more)
+
+    def request_group(self, rooms, group, **more):
+        for room in rooms:
+            self.request(room, "enc0", group=(group, len(rooms)), **more)
 
     def attach(self, room, encoder="", rights=mmx.READ, **more):
         self.rooms[room] = self.conn.attach(room, encoder, rights, **more)
