@@ -199,7 +199,7 @@ unsigned side_turn(struct side *a, struct side *b)
 void side_until(
     struct side *a, struct side *b, const uint32_t *count, uint32_t wanted)
 {
-    uint64_t limit = t_now_ns() + 5 * NS_PER_S;
+    uint64_t limit = t_now_ns() + 15 * NS_PER_S;
 
     while (*count < wanted && t_now_ns() < limit)
         side_turn(a, b);

@@ -51,7 +51,7 @@ uint32_t side_post_many(struct side *a, uint32_t ep, uint8_t *p, size_t n);
 
 /* One turn of progress for each that is open; b may be NULL. */
 unsigned side_turn(struct side *a, struct side *b);
-/* Turns both until *count is `wanted`; fails when it is not within 5 s. */
+/* Turns both until *count is `wanted`; fails when it is not within 15 s. */
 void side_until(
     struct side *a, struct side *b, const uint32_t *count, uint32_t wanted);
 /* Turns for 20 ms, to see that nothing more comes. */
