@@ -699,8 +699,8 @@ TEST(messages_are_bounded)
     free(d);
 }
 
-/* --- peers that copy for themselves ----------------------------------------
- */
+/* peers that copy for themselves */
+
 static void copy_job(struct sending *d, uint32_t slot, uint64_t g,
     uint32_t blocks, uint32_t rows, bool copy)
 {
@@ -731,6 +731,7 @@ TEST(copies_are_large)
     }
     T_EQ_U64(rows, 1600);
     T_FALSE(sending_next(d, &batch, &token));
+    free(d);
 }
 
 TEST(kinds_have_messages_of_their_own)
@@ -746,6 +747,7 @@ TEST(kinds_have_messages_of_their_own)
         copies += batch.copy;
     }
     T_EQ_U64(copies, 2);
+    free(d);
 }
 
 /* A rewind may change how the rows go. */
@@ -763,6 +765,7 @@ TEST(a_rewind_changes_the_kind)
     T_TRUE(sending_next(d, &batch, &token) && !batch.copy);
     T_EQ_U64(batch.segments[0].attempt, 1);
     T_EQ_U64(batch.bytes, 32 * ROW);
+    free(d);
 }
 
 /* Scattered blocks: the message ends where its pieces or its room do. */
@@ -797,4 +800,5 @@ TEST(copies_of_many_pieces)
         done(d, token);
     }
     T_EQ_U64(rows, 1600);
+    free(d);
 }
