@@ -4,8 +4,10 @@ is started here is ended here, by its process id."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import socket
 
@@ -42,9 +44,12 @@ def eventually(condition, what: str, limit: float = LIMIT):
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below what the kernel gives to outgoing connections: nobody else gets
+    it by chance before the daemon has bound it."""
+    while True:
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", random.randrange(15000, 32000)))
+            return s.getsockname()[1]
 
 
 def yaml(value, indent: int = 0) -> str:
