@@ -712,15 +712,13 @@ static void copy_job(struct sending *d, uint32_t slot, uint64_t g,
     limit(d, slot, g, rows, rows);
 }
 
-/* A message says where rows lie: it holds many more of them. */
 TEST(copies_are_large)
 {
     struct sending *d = make();
     uint32_t token, rows = 0;
 
     copy_job(d, 1, 1, 100, 1600, true);
-    T_TRUE(sending_next(d, &batch, &token));
-    T_TRUE(batch.copy);
+    T_TRUE(sending_next(d, &batch, &token) && batch.copy);
     T_EQ_U64(batch.count, 25);
     T_EQ_U64(batch.bytes, 25 * (SEGMENT_SOURCE + PIECE_BYTES));
     for (uint32_t i = 0; i < batch.count; i++) {
@@ -750,7 +748,6 @@ TEST(kinds_have_messages_of_their_own)
     free(d);
 }
 
-/* A rewind may change how the rows go. */
 TEST(a_rewind_changes_the_kind)
 {
     struct sending *d = make();
@@ -768,7 +765,6 @@ TEST(a_rewind_changes_the_kind)
     free(d);
 }
 
-/* Scattered blocks: the message ends where its pieces or its room do. */
 TEST(copies_of_many_pieces)
 {
     struct sending *d = make_with(0, 1, 256 * KIB, 1024, &POOL);
