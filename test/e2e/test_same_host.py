@@ -181,6 +181,8 @@ class Ends(SameHost):
             enc.announce(room, 2000, 2000)
             enc.granted(room)
             enc.write(room, 0, 2000)
+            eventually(lambda: lm.state(room)[0] != "BOOTSTRAPPING",
+                       "the daemons know of each other")
             enc.rooms[room].commit(0, 2000, final=True)
             e.kill()
             lm.conn.wait(lambda: lm.rooms[room].state.name in
