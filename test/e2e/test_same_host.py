@@ -30,6 +30,10 @@ class SameHost(Case):
         self.copying(e, d)
         return e, d, enc, lm
 
+    def met(self, lm, room):
+        eventually(lambda: lm.state(room)[0] != "BOOTSTRAPPING",
+                   f"both daemons know of room {room}")
+
     def copied(self, daemon):
         return daemon.stats()["segments_copied"]
 
@@ -181,8 +185,7 @@ class Ends(SameHost):
             enc.announce(room, 2000, 2000)
             enc.granted(room)
             enc.write(room, 0, 2000)
-            eventually(lambda: lm.state(room)[0] != "BOOTSTRAPPING",
-                       "the daemons know of each other")
+            self.met(lm, room)
             enc.rooms[room].commit(0, 2000, final=True)
             e.kill()
             lm.conn.wait(lambda: lm.rooms[room].state.name in
@@ -257,6 +260,7 @@ class Ends(SameHost):
             enc.announce(room, 2500, 2500)
             enc.granted(room)
             enc.write(room, 0, 100)
+            self.met(lm, room)
             enc.rooms[room].commit(0, 2400)
             (lm if room % 2 else enc).abort(room)
             self.assertEqual(lm.failed(room), "aborted")
