@@ -149,6 +149,12 @@ void fake_pool(struct fake *f, uint32_t seq, const char *name, int fd)
         .memory = span_str("host"),
         .layout = span_str(LAYOUT),
         .fields = span_of(blob, w.len)};
+    if (f->gpu) {
+        m.pool_info.memory = span_str("cuda:0");
+        m.pool_info.bytes = f->gpu->bytes;
+        m.pool_info.share = span_str(f->gpu->share);
+        m.pool_info.handle = span_of(f->gpu->handle, f->gpu->handle_bytes);
+    }
     fake_put(f, &m, fd);
 }
 

@@ -6,6 +6,7 @@
 
 #include "client/mmx.h"
 #include "core/wire.h"
+#include "io/mem.h"
 #include "test/t.h"
 
 #define CELLS      64
@@ -26,6 +27,7 @@ struct fake {
     int cells_fd, pool_fd;
     uint64_t *cells;
     uint8_t *pool;
+    const struct mem *gpu; /* what the next pools lie in; NULL: host memory */
     uint8_t in[LOCAL_PACKET_MAX];
     struct reader r;
     uint32_t packets, hello_seq;

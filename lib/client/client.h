@@ -35,6 +35,9 @@ struct client_reply {
     uint32_t a, b; /* of an ANSWER */
     uint16_t number;
     struct mmx_pool pool; /* fields[].data: offset of the region */
+    char share[17];       /* how it is mapped; empty, memfd: the descriptor */
+    uint8_t handle[128];
+    uint32_t handle_len;
 };
 
 /* A message on its way, until its answer has come. */
@@ -214,7 +217,7 @@ uint64_t client_word(const mmx *m, mmx_room r);
 /* One field of a room as a plan reads it; valid while the lock is held. What
  * of it is there is for the plan to check. */
 int client_source(
-    mmx *m, mmx_room r, const char *field, struct window_source *out);
+    mmx *m, mmx_room h, const char *field, struct window_source *out, int *gpu);
 
 /* --- tickets.c --- */
 void client_tickets_init(mmx *m);
@@ -230,6 +233,18 @@ void client_tickets_reap(mmx *m);
 /* --- pools.c --- */
 void client_pool_info(struct client_reply *r, const struct local_pool_info *i);
 void client_unmap_all(mmx *m);
+
+/* --- cuda.c, or cuda_none.c in a build without CUDA --- */
+/* Maps a pool on a GPU: its base and gpu. */
+int client_gpu_map(mmx *m, struct client_reply *r);
+void client_gpu_unmap(const struct mmx_pool *p);
+/* Rows between host memory and a GPU's, or on it; waits for them. */
+struct client_rows {
+    const void *p;
+    size_t stride;
+};
+int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
+    uint32_t rows, size_t row_bytes);
 
 /* Takes a caller's struct that begins with its size. */
 #define CLIENT_TAKE(to, from) client_take(&(to), sizeof(to), (from))

@@ -153,7 +153,7 @@ _Static_assert(sizeof(struct client_run) == sizeof(struct window_blocks) &&
     "window.h and client.h differ");
 
 int client_source(
-    mmx *m, mmx_room h, const char *field, struct window_source *out)
+    mmx *m, mmx_room h, const char *field, struct window_source *out, int *gpu)
 {
     struct place p;
     int err = find_room(m, h, field, &p);
@@ -171,6 +171,7 @@ int client_source(
         .readable = rows_seen(m, h, p.room),
         .total = p.room->total};
     memcpy(out->dtype, p.field->dtype, sizeof out->dtype);
+    *gpu = p.pool->gpu;
     return 0;
 }
 
@@ -276,7 +277,8 @@ int mmx_view(mmx *m, mmx_room h, const char *field, uint32_t first,
 
 /* The next piece of a copy; all rows are checked before the first byte. */
 static int next_piece(mmx *m, mmx_room h, const char *field, bool write,
-    uint32_t first, uint32_t *rows, uint8_t **at, struct mmx_view *out)
+    uint32_t first, uint32_t *rows, uint8_t **at, struct mmx_view *out,
+    int *gpu)
 {
     struct place p;
     uint32_t have = 0;
@@ -294,39 +296,45 @@ static int next_piece(mmx *m, mmx_room h, const char *field, bool write,
             *at = piece(&p, first, &have);
         *out = (struct mmx_view){
             NULL, first, min_u32(have, *rows), p.field->row_bytes};
+        *gpu = p.pool->gpu;
     }
     client_unlock(m);
     return err;
 }
 
-static void copy_rows(uint8_t *to, size_t to_stride, const uint8_t *from,
-    size_t from_stride, uint32_t rows, size_t row_bytes)
+static int copy_rows(int gpu, uint8_t *to, size_t to_stride,
+    const uint8_t *from, size_t from_stride, uint32_t rows, size_t row_bytes)
 {
-    if (rows == 0)
-        return;
-    if (to_stride == row_bytes && from_stride == row_bytes) {
+    if (gpu >= 0)
+        return client_gpu_copy(gpu, (struct client_rows){to, to_stride},
+            (struct client_rows){from, from_stride}, rows, row_bytes);
+    if (rows > 0 && to_stride == row_bytes && from_stride == row_bytes) {
         memcpy(to, from, rows * row_bytes);
-        return;
+        return 0;
     }
     for (uint32_t i = 0; i < rows; i++)
         memcpy(to + i * to_stride, from + i * from_stride, row_bytes);
+    return 0;
 }
 
 int mmx_gather(mmx *m, mmx_room h, const char *field, uint32_t first,
     uint32_t rows, void *dst, size_t stride)
 {
-    uint8_t *to = dst, *from;
+    uint8_t *to = dst, *from = NULL;
     struct mmx_view v;
+    int gpu;
 
     do {
-        int err = next_piece(m, h, field, false, first, &rows, &from, &v);
+        int err = next_piece(m, h, field, false, first, &rows, &from, &v, &gpu);
         size_t step = stride ? stride : v.stride;
 
         if (err)
             return err;
         if (step < v.stride || (rows && !dst))
             return -MMX_E_MALFORMED;
-        copy_rows(to, step, from, v.stride, v.rows, v.stride);
+        err = copy_rows(gpu, to, step, from, v.stride, v.rows, v.stride);
+        if (err)
+            return err;
         to += v.rows * step;
         first += v.rows;
         rows -= v.rows;
@@ -339,17 +347,20 @@ int mmx_scatter(mmx *m, mmx_room h, const char *field, uint32_t first,
 {
     const uint8_t *from = src;
     struct mmx_view v;
-    uint8_t *to;
+    uint8_t *to = NULL;
+    int gpu;
 
     do {
-        int err = next_piece(m, h, field, true, first, &rows, &to, &v);
+        int err = next_piece(m, h, field, true, first, &rows, &to, &v, &gpu);
         size_t step = stride ? stride : v.stride;
 
         if (err)
             return err;
         if (step < v.stride || (rows && !src))
             return -MMX_E_MALFORMED;
-        copy_rows(to, v.stride, from, step, v.rows, v.stride);
+        err = copy_rows(gpu, to, v.stride, from, step, v.rows, v.stride);
+        if (err)
+            return err;
         from += v.rows * step;
         first += v.rows;
         rows -= v.rows;

@@ -40,8 +40,13 @@
  *    refuse it, MMX_REFUSED comes as an event of the room.
  *  - Threads: any call from any thread, except mmx_close, which must be the
  *    last one. One short lock inside, no threads, no signals, no output, no
- *    memory taken after mmx_open and mmx_pool. mmx_commit may be called from
- *    a CUDA host callback.
+ *    memory taken after mmx_open and mmx_pool. mmx_commit and
+ *    mmx_release may be called from a CUDA host callback.
+ *  - GPU pools (mmx_pool.gpu): pointers are addresses of the GPU. Rows that can
+ *    be read have landed, there is nothing to wait for. Kernels that write rows
+ *    must be over before mmx_commit, those that read before mmx_release: call
+ *    it from a host callback behind them, cudaLaunchHostFunc(stream, f, arg),
+ *    or once an event recorded behind them is over. Never wait for a device.
  *  - fork: a child may only mmx_close the handle (everything else answers
  *    -MMX_E_FORKED) and must not touch the pools. Open again in the child.
  *  - Several processes of one engine open with one session name. Ranks see a
@@ -281,6 +286,9 @@ struct mmx_pool {
     char name[65], memory[17];
     char layout[1025]; /* the fields as text */
     struct mmx_field fields[MMX_FIELDS_MAX];
+    int gpu; /* -1: host memory; else number of the GPU in this process: base
+                and every data pointer are addresses of it, for kernels and
+                copies only */
 };
 
 /* Asks for a pool and maps it. name NULL: the daemon's first pool. layout: the
@@ -452,8 +460,9 @@ int mmx_view(mmx *m, mmx_room room, const char *field, uint32_t first,
     uint32_t rows, struct mmx_view *out);
 
 /* Copies rows [first, first + rows) of one field between the room's blocks and
- * a buffer whose rows are stride bytes apart (0: the field's row_bytes). The
- * lock is not held while bytes are copied. */
+ * a buffer whose rows are stride bytes apart (0: the field's row_bytes). Of a
+ * GPU pool the buffer may be in host memory or on a GPU. Returns when the bytes
+ * are there; the lock is not held while they are copied. */
 int mmx_gather(mmx *m, mmx_room room, const char *field, uint32_t first,
     uint32_t rows, void *dst, size_t stride);
 int mmx_scatter(mmx *m, mmx_room room, const char *field, uint32_t first,
@@ -639,7 +648,9 @@ struct mmx_trouble {
 
 /* Copies one field of the plan's rows. rooms: as many as plan.rooms; those
  * that the window does not take from may be {0, 0}. Everything is checked
- * before the first byte is written. trouble may be NULL.
+ * before the first byte is written. trouble may be NULL. Of GPU pools: tensor
+ * on the same GPU or in host memory, of the same dtype, by one copy per piece
+ * that is waited for; lib/kernels/rows.cu does it by one launch.
  *   -MMX_E_GONE       rows of a released prefix
  *   -MMX_E_NOT_READY  rows that have not landed
  *   -MMX_E_STALE, ... the room's own, as from mmx_gather

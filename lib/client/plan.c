@@ -113,13 +113,42 @@ struct finder {
     mmx *m;
     const mmx_room *rooms;
     const char *field;
+    const char *dtype; /* of the tensor; NULL: nothing is copied */
+    bool found;
+    int gpu; /* of the rooms found so far */
 };
 
 static enum err find(void *ud, uint32_t room, struct window_source *out)
 {
-    const struct finder *f = ud;
+    struct finder *f = ud;
+    int gpu, err = client_source(f->m, f->rooms[room], f->field, out, &gpu);
 
-    return (enum err) - client_source(f->m, f->rooms[room], f->field, out);
+    if (err || !f->dtype)
+        return (enum err) - err;
+    /* Copies of a GPU change no dtype, and a tensor is in one place. */
+    if (gpu >= 0 && strcmp(f->dtype, out->dtype) != 0)
+        return ERR_INCOMPATIBLE_LAYOUT;
+    if (f->found && gpu != f->gpu)
+        return ERR_MALFORMED;
+    f->found = true;
+    f->gpu = gpu;
+    return OK;
+}
+
+static int copy(int gpu, const struct window_piece *p, uint32_t count)
+{
+    if (gpu < 0)
+        window_copy(p, count);
+    for (uint32_t i = 0; gpu >= 0 && i < count; i++) {
+        int err =
+            client_gpu_copy(gpu, (struct client_rows){p[i].to, p[i].stride},
+                (struct client_rows){p[i].from, p[i].row_bytes}, p[i].rows,
+                p[i].row_bytes);
+
+        if (err)
+            return err;
+    }
+    return 0;
 }
 
 static bool take_tensor(const struct mmx_tensor *opt, struct window_tensor *out)
@@ -156,6 +185,8 @@ static int check(
     if (!r->plan || (!r->finder.rooms && r->plan->rooms) ||
         (to && !take_tensor(to, &r->to)))
         return -MMX_E_MALFORMED;
+    if (to)
+        r->finder.dtype = r->to.dtype;
     err = client_lock(r->finder.m);
     if (err)
         return err;
@@ -169,8 +200,8 @@ static int check(
 int mmx_plan_check(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to, struct mmx_trouble *trouble)
 {
-    struct run r = {
-        .finder = {m, rooms, field}, .plan = (const struct window_plan *)plan};
+    struct run r = {.finder = {m, rooms, field, NULL, false, -1},
+        .plan = (const struct window_plan *)plan};
 
     return check(&r, to, trouble);
 }
@@ -178,8 +209,8 @@ int mmx_plan_check(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
 int mmx_plan_run(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to, struct mmx_trouble *trouble)
 {
-    struct run r = {
-        .finder = {m, rooms, field}, .plan = (const struct window_plan *)plan};
+    struct run r = {.finder = {m, rooms, field, NULL, false, -1},
+        .plan = (const struct window_plan *)plan};
     struct window_cursor c = {0};
     struct window_piece pieces[32];
     uint32_t count;
@@ -194,7 +225,7 @@ int mmx_plan_run(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
         client_unlock(m);
         if (err || count == 0)
             break;
-        window_copy(pieces, count);
+        err = copy(r.finder.gpu, pieces, count);
     }
     return err;
 }

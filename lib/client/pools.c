@@ -58,15 +58,20 @@ void client_pool_info(struct client_reply *r, const struct local_pool_info *i)
         .writable = i->access == 1,
         .block_rows = i->block_rows,
         .blocks = i->blocks,
-        .bytes = i->bytes};
+        .bytes = i->bytes,
+        .gpu = -1};
     span_copy_str(i->name, p->name, sizeof p->name);
     span_copy_str(i->memory, p->memory, sizeof p->memory);
     span_copy_str(i->layout, p->layout, sizeof p->layout);
+    span_copy_str(i->share, r->share, sizeof r->share);
+    r->handle_len = min_u32(i->handle.len, sizeof r->handle);
+    if (r->handle_len)
+        memcpy(r->handle, i->handle.p, r->handle_len);
     r->number = i->pool;
     r->err = fields_from(p, i, &l) ? 0 : -MMX_E_MALFORMED;
 }
 
-static int map_pool(mmx *m, struct client_reply *r)
+static int map_host(mmx *m, struct client_reply *r)
 {
     struct mmx_pool *p = &r->pool;
     struct stat st;
@@ -86,6 +91,17 @@ static int map_pool(mmx *m, struct client_reply *r)
      * into the pool would do so for ever. Not vital: no error. */
     (void)madvise(p->base, p->bytes, MADV_DONTDUMP);
     (void)madvise(p->base, p->bytes, MADV_DONTFORK);
+    return 0;
+}
+
+static int map_pool(mmx *m, struct client_reply *r)
+{
+    struct mmx_pool *p = &r->pool;
+    bool host = !r->share[0] || strcmp(r->share, "memfd") == 0;
+    int err = host ? map_host(m, r) : client_gpu_map(m, r);
+
+    if (err)
+        return err;
     for (uint32_t f = 0; f < p->fields_count; f++)
         p->fields[f].data = (uint8_t *)p->base + (uintptr_t)p->fields[f].data;
     return 0;
@@ -116,7 +132,9 @@ static void carry_out(const struct change *c)
 {
     if (c->has_old && c->tell)
         c->tell(c->ud, &c->old, 0);
-    if (c->has_old)
+    if (c->has_old && c->old.gpu >= 0)
+        client_gpu_unmap(&c->old);
+    else if (c->has_old)
         munmap(c->old.base, c->old.bytes);
     if (c->has_now && c->tell)
         c->tell(c->ud, &c->now, 1);

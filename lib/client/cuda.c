@@ -1,0 +1,260 @@
+/* cuda.c - pools in the memory of a GPU, mapped through the CUDA driver, which
+ * is loaded with the first such pool: the library itself links libc only.
+ *
+ * Invariants: every call leaves the thread's current context as it was; what a
+ * failed map had taken is given back; copies wait for a stream of their own
+ * and for nothing else. Called without the handle's lock, except the map.
+ *
+ * Rejected: the runtime library, which engines link in many versions; the
+ * context of the calling thread, which may be one that the engine destroys.
+ * The primary one is what the runtime and torch use, too. */
+#include "client/client.h"
+
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define UUID_BYTES 16
+
+#define CUDA_CALLS(CALL)                                                       \
+    CALL(cuInit)                                                               \
+    CALL(cuGetErrorName)                                                       \
+    CALL(cuDeviceGetCount)                                                     \
+    CALL(cuDeviceGetUuid)                                                      \
+    CALL(cuDevicePrimaryCtxRetain)                                             \
+    CALL(cuDevicePrimaryCtxRelease)                                            \
+    CALL(cuCtxPushCurrent)                                                     \
+    CALL(cuCtxPopCurrent)                                                      \
+    CALL(cuMemImportFromShareableHandle)                                       \
+    CALL(cuMemAddressReserve)                                                  \
+    CALL(cuMemAddressFree)                                                     \
+    CALL(cuMemMap)                                                             \
+    CALL(cuMemUnmap)                                                           \
+    CALL(cuMemSetAccess)                                                       \
+    CALL(cuMemRelease)                                                         \
+    CALL(cuIpcOpenMemHandle)                                                   \
+    CALL(cuIpcCloseMemHandle)                                                  \
+    CALL(cuMemcpyAsync)                                                        \
+    CALL(cuStreamCreate)                                                       \
+    CALL(cuStreamDestroy)                                                      \
+    CALL(cuStreamSynchronize)
+
+#define TEXT_OF(name)  TEXT_OF_(name)
+#define TEXT_OF_(name) #name
+
+static struct {
+#define CALL(name) __typeof__(&name) name;
+    CUDA_CALLS(CALL)
+#undef CALL
+} cu;
+static const char *no_driver = "not looked for"; /* NULL: it is there */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static bool find(void *lib, const char *name, void *out)
+{
+    void *p = dlsym(lib, name);
+
+    if (p)
+        memcpy(out, &p, sizeof(p));
+    else
+        no_driver = "the NVIDIA driver is too old";
+    return p != NULL;
+}
+
+static void load(void)
+{
+    void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+    no_driver = "no NVIDIA driver";
+    if (!lib)
+        return;
+#define CALL(name)                                                             \
+    if (!find(lib, TEXT_OF(name), &cu.name))                                   \
+        return;
+    CUDA_CALLS(CALL)
+#undef CALL
+    no_driver = cu.cuInit(0) == CUDA_SUCCESS
+                    ? NULL
+                    : "the NVIDIA driver does not start";
+}
+
+static const char *text_of(CUresult r)
+{
+    const char *name = NULL;
+
+    return cu.cuGetErrorName(r, &name) == CUDA_SUCCESS && name ? name : "?";
+}
+
+/* --- a GPU ---------------------------------------------------------------- */
+/* The number of the GPU with this UUID; -1: it is not seen here. */
+static int gpu_of(const uint8_t *uuid)
+{
+    CUuuid got;
+    int count = 0;
+
+    if (cu.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+        return -1;
+    for (int i = 0; i < count; i++)
+        if (cu.cuDeviceGetUuid(&got, i) == CUDA_SUCCESS &&
+            memcmp(got.bytes, uuid, UUID_BYTES) == 0)
+            return i;
+    return -1;
+}
+
+static CUresult enter(int gpu)
+{
+    CUcontext c;
+    CUresult r = cu.cuDevicePrimaryCtxRetain(&c, gpu);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = cu.cuCtxPushCurrent(c);
+    if (r != CUDA_SUCCESS)
+        (void)cu.cuDevicePrimaryCtxRelease(gpu);
+    return r;
+}
+
+/* keep: the context stays for a map of it. */
+static void leave(int gpu, bool keep)
+{
+    CUcontext c;
+
+    (void)cu.cuCtxPopCurrent(&c);
+    if (!keep)
+        (void)cu.cuDevicePrimaryCtxRelease(gpu);
+}
+
+/* --- maps ----------------------------------------------------------------- */
+/* Read only where the driver can; elsewhere not writing is the engine's part.
+ */
+static CUresult allow(CUdeviceptr at, size_t bytes, int gpu, bool write)
+{
+    CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READ,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = gpu}};
+
+    if (!write && cu.cuMemSetAccess(at, bytes, &access, 1) == CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return cu.cuMemSetAccess(at, bytes, &access, 1);
+}
+
+static CUresult map_vmm(int fd, struct mmx_pool *p, CUdeviceptr *out)
+{
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr at = 0;
+    CUresult r = cu.cuMemImportFromShareableHandle(&handle,
+        (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = cu.cuMemAddressReserve(&at, p->bytes, 0, 0, 0);
+    if (r == CUDA_SUCCESS) {
+        r = cu.cuMemMap(at, p->bytes, 0, handle, 0);
+        if (r == CUDA_SUCCESS) {
+            r = allow(at, p->bytes, p->gpu, p->writable);
+            if (r != CUDA_SUCCESS)
+                (void)cu.cuMemUnmap(at, p->bytes);
+        }
+        if (r != CUDA_SUCCESS)
+            (void)cu.cuMemAddressFree(at, p->bytes);
+    }
+    (void)cu.cuMemRelease(handle); /* the map keeps it */
+    if (r == CUDA_SUCCESS)
+        *out = at;
+    return r;
+}
+
+static CUresult map_ipc(const struct client_reply *r, CUdeviceptr *out)
+{
+    CUipcMemHandle handle;
+
+    if (r->handle_len != UUID_BYTES + sizeof(handle))
+        return CUDA_ERROR_INVALID_HANDLE;
+    memcpy(&handle, r->handle + UUID_BYTES, sizeof(handle));
+    return cu.cuIpcOpenMemHandle(
+        out, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+}
+
+static int refuse(mmx *m, const struct client_reply *r, const char *why)
+{
+    client_error(m, "pool %s: %s", r->pool.name, why);
+    return -MMX_E_NOT_READY;
+}
+
+int client_gpu_map(mmx *m, struct client_reply *r)
+{
+    bool vmm = strcmp(r->share, "cuda-vmm") == 0;
+    CUdeviceptr at = 0;
+    CUresult e;
+
+    if ((!vmm && strcmp(r->share, "cuda-ipc") != 0) ||
+        r->handle_len < UUID_BYTES || (vmm && r->fd < 0))
+        return refuse(m, r, "its memory is shared in an unknown way");
+    pthread_once(&once, load);
+    if (no_driver)
+        return refuse(m, r, no_driver);
+    r->pool.gpu = gpu_of(r->handle);
+    if (r->pool.gpu < 0)
+        return refuse(m, r, "its GPU is not visible in this process");
+    e = enter(r->pool.gpu);
+    if (e != CUDA_SUCCESS)
+        return refuse(m, r, text_of(e));
+    e = vmm ? map_vmm(r->fd, &r->pool, &at) : map_ipc(r, &at);
+    leave(r->pool.gpu, e == CUDA_SUCCESS);
+    if (e != CUDA_SUCCESS)
+        return refuse(m, r, text_of(e));
+    r->pool.base = (void *)(uintptr_t)at;
+    return 0;
+}
+
+void client_gpu_unmap(const struct mmx_pool *p)
+{
+    CUdeviceptr at = (uintptr_t)p->base;
+
+    if (enter(p->gpu) != CUDA_SUCCESS)
+        return;
+    /* It is one of the two; the driver knows which. */
+    if (cu.cuMemUnmap(at, p->bytes) == CUDA_SUCCESS)
+        (void)cu.cuMemAddressFree(at, p->bytes);
+    else
+        (void)cu.cuIpcCloseMemHandle(at);
+    leave(p->gpu, false);
+    (void)cu.cuDevicePrimaryCtxRelease(p->gpu); /* the map's */
+}
+
+/* --- copies --------------------------------------------------------------- */
+static CUresult copy_rows(struct client_rows to, struct client_rows from,
+    uint32_t rows, size_t row_bytes, CUstream s)
+{
+    CUresult r = CUDA_SUCCESS;
+
+    if (to.stride == row_bytes && from.stride == row_bytes)
+        return cu.cuMemcpyAsync(
+            (uintptr_t)to.p, (uintptr_t)from.p, rows * row_bytes, s);
+    for (uint32_t i = 0; r == CUDA_SUCCESS && i < rows; i++)
+        r = cu.cuMemcpyAsync((uintptr_t)to.p + i * to.stride,
+            (uintptr_t)from.p + i * from.stride, row_bytes, s);
+    return r;
+}
+
+int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
+    uint32_t rows, size_t row_bytes)
+{
+    CUstream s;
+    CUresult r, done;
+
+    if (rows == 0)
+        return 0;
+    if (enter(gpu) != CUDA_SUCCESS)
+        return -MMX_E_INTERNAL;
+    r = cu.cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);
+    if (r == CUDA_SUCCESS) {
+        r = copy_rows(to, from, rows, row_bytes, s);
+        done = cu.cuStreamSynchronize(s);
+        (void)cu.cuStreamDestroy(s);
+        r = r == CUDA_SUCCESS ? done : r;
+    }
+    leave(gpu, false);
+    return r == CUDA_SUCCESS ? 0 : -MMX_E_INTERNAL;
+}

@@ -1,0 +1,27 @@
+/* cuda_none.c - in place of cuda.c in a build without the CUDA toolkit's
+ * headers: a pool on a GPU is refused, so that nothing else is ever called.
+ * Any thread. Rejected: #ifdef in the callers. */
+#include "client/client.h"
+
+int client_gpu_map(mmx *m, struct client_reply *r)
+{
+    client_error(
+        m, "pool %s: this libmmx was built without CUDA", r->pool.name);
+    return -MMX_E_NOT_READY;
+}
+
+void client_gpu_unmap(const struct mmx_pool *p)
+{
+    (void)p;
+}
+
+int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
+    uint32_t rows, size_t row_bytes)
+{
+    (void)gpu;
+    (void)to;
+    (void)from;
+    (void)rows;
+    (void)row_bytes;
+    return -MMX_E_INTERNAL;
+}
