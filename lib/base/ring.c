@@ -104,12 +104,17 @@ void wake_sleep(struct wake *w)
     atomic_thread_fence(memory_order_seq_cst);
 }
 
+void wake_awake(struct wake *w)
+{
+    atomic_store_explicit(&w->asleep, false, memory_order_relaxed);
+}
+
 void wake_clear(struct wake *w)
 {
     uint64_t n;
     ssize_t r;
 
-    atomic_store_explicit(&w->asleep, false, memory_order_relaxed);
+    wake_awake(w);
     r = read(w->fd, &n, sizeof(n));
     (void)r; /* EAGAIN: nobody had to write */
 }

@@ -42,6 +42,8 @@ void wake_fini(struct wake *w);
 void wake_up(struct wake *w);
 /* Sleeper: from now on wake_up writes; look at the rings again after it. */
 void wake_sleep(struct wake *w);
+/* Sleeper: awake again, by something else than fd. */
+void wake_awake(struct wake *w);
 /* Sleeper: awake again; empties fd. */
 void wake_clear(struct wake *w);
 

@@ -269,7 +269,7 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
         return;
     }
     take_commit(e, m->item, n);
-    out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
+    out_ok(out, conn, msg->seq);
 }
 
 /* --- the rest --- */

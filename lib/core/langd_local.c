@@ -295,7 +295,7 @@ static void on_release(struct langd *l, struct out *out, uint32_t conn,
         v->released = n->rows;
         langd_readers(l, out, m);
     }
-    out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
+    out_ok(out, conn, msg->seq);
 }
 
 static void on_abort(struct langd *l, struct out *out, uint32_t conn,

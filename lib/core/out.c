@@ -68,3 +68,11 @@ void out_answer(struct out *o, uint32_t conn, uint32_t seq, enum err err,
     m.answer.text = span_str(text);
     out_local(o, conn, &m, FD_NONE, 0);
 }
+
+void out_ok(struct out *o, uint32_t conn, uint32_t seq)
+{
+    struct local_msg m = {.type = LOCAL_ANSWER, .seq = seq};
+
+    out_local(o, conn, &m, FD_NONE, 0);
+    o->actions[o->count - 1].soon = true;
+}

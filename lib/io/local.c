@@ -325,6 +325,7 @@ enum err local_new(struct local **out, uv_loop_t *loop,
     list_init(&l->free);
     list_init(&l->ready);
     list_init(&l->dirty);
+    list_init(&l->soon);
     l->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     e = take_memory(l, opt->connections);
     if (e == OK)
@@ -407,6 +408,17 @@ void local_flush(struct local *l)
 {
     while (!list_empty(&l->dirty))
         local_push(l, LIST_FIRST(&l->dirty, struct local_conn, dirty)->index);
+}
+
+void local_hurry(struct local *l)
+{
+    while (!list_empty(&l->soon))
+        list_push_tail(&l->dirty, list_pop(&l->soon));
+}
+
+bool local_waits(const struct local *l)
+{
+    return !list_empty(&l->soon);
 }
 
 uint32_t local_count(const struct local *l)

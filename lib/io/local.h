@@ -61,6 +61,12 @@ bool local_busy(const struct local *l);
  * until the connection ends). A connection that leaves so many answers unread
  * that one does not fit is ended. */
 void local_send(struct local *l, uint32_t conn, struct span frame, int fd);
+/* The same for a frame that nobody waits for: it goes with the next one, or
+ * after local_hurry, which is due within LOCAL_SOON_MS when local_waits. */
+#define LOCAL_SOON_MS 1
+void local_send_soon(struct local *l, uint32_t conn, struct span frame);
+void local_hurry(struct local *l);
+bool local_waits(const struct local *l);
 /* Space for events and reports behind what is queued; local_wrote says how
  * many bytes were used. Empty capacity: the connection cannot take any. */
 struct writer local_writer(struct local *l, uint32_t conn);

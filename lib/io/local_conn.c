@@ -213,18 +213,20 @@ bool local_blocked(const struct local *l, uint32_t conn)
     return l->conns[conn].blocked;
 }
 
+/* What is written from here on waits no longer, nor what was before it. */
 static void make_dirty(struct local_conn *c)
 {
-    if (!list_linked(&c->dirty))
-        list_push_tail(&c->owner->dirty, &c->dirty);
+    list_remove(&c->dirty);
+    list_push_tail(&c->owner->dirty, &c->dirty);
 }
 
-void local_send(struct local *l, uint32_t conn, struct span frame, int fd)
+/* false: there is no room, or nobody there. */
+static bool append(struct local *l, uint32_t conn, struct span frame, int fd)
 {
     struct local_conn *c = &l->conns[conn];
 
     if (c->fd < 0 || c->deaf || c->eof)
-        return;
+        return false;
     if (frame.len > OUT_MAX - c->out_len)
         out_compact(c);
     if (frame.len > OUT_MAX - c->out_len ||
@@ -233,14 +235,28 @@ void local_send(struct local *l, uint32_t conn, struct span frame, int fd)
             c->out_len);
         c->eof = true;
         make_ready(c);
-        return;
+        return false;
     }
     if (fd >= 0)
         c->marks[c->marks_count++] =
             (struct local_mark){c->out_len, frame.len, fd};
     memcpy(c->out + c->out_len, frame.p, frame.len);
     c->out_len += frame.len;
-    make_dirty(c);
+    return true;
+}
+
+void local_send(struct local *l, uint32_t conn, struct span frame, int fd)
+{
+    if (append(l, conn, frame, fd))
+        make_dirty(&l->conns[conn]);
+}
+
+void local_send_soon(struct local *l, uint32_t conn, struct span frame)
+{
+    struct local_conn *c = &l->conns[conn];
+
+    if (append(l, conn, frame, -1) && !list_linked(&c->dirty))
+        list_push_tail(&l->soon, &c->dirty);
 }
 
 struct writer local_writer(struct local *l, uint32_t conn)

@@ -21,7 +21,7 @@ struct local_conn {
     uint32_t index;
     struct list free;  /* on the owner's free list */
     struct list ready; /* something was seen by the loop */
-    struct list dirty; /* was written to in this turn */
+    struct list dirty; /* on one of the owner's: dirty, soon */
     uv_poll_t sock_poll, pid_poll;
     int fd, pidfd;   /* -1: closed */
     uint8_t closing; /* uv handles whose close callback is to come */
@@ -48,7 +48,9 @@ struct local {
     struct local_calls calls;
     struct local_conn *conns;
     uint32_t conns_count, open;
-    struct list free, ready, dirty;
+    struct list free, ready;
+    struct list dirty; /* written to in this turn */
+    struct list soon;  /* written to, but nobody waits for it */
     uint8_t *buffers; /* out and parked of every connection, in one map */
     size_t buffers_bytes;
     uint8_t *packet; /* the one receive buffer */

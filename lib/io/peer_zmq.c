@@ -2,13 +2,14 @@
  * DEALER for each that we connect to.
  *
  * Invariants: ZMQ_FD is edge-triggered and may stand for an event that a send
- * or receive has swallowed, so a socket that was touched stays on the ready
- * list until ZMQ_EVENTS says that it is empty. Every send is DONTWAIT; what
- * cannot go is dropped and counted, the brains repeat. A link of the ROUTER is
- * one routing id on one TCP connection: it is known by its first message and
- * ends with the connection, as the socket's monitor tells. Messages of a
- * connection that has ended are dropped: a later one may have its descriptor
- * number, but never its routing id. Owned by the loop's thread.
+ * or receive has swallowed, so a socket that was received from stays on the
+ * ready list until a receive finds nothing (which looks for news first), and
+ * after a send ZMQ_EVENTS is read. A monitor is only received from. Every send
+ * is DONTWAIT; what cannot go is dropped and counted, the brains repeat. A link
+ * of the ROUTER is one routing id on one TCP connection: it is known by its
+ * first message and ends with the connection, as the socket's monitor tells.
+ * Messages of a connection that has ended are dropped: a later one may have its
+ * descriptor number, but never its routing id. Owned by the loop's thread.
  *
  * Rejected: heartbeats of our own to notice a dead peer (seconds instead of
  * the milliseconds in which the kernel knows), ZMQ_ROUTER_HANDOVER (lets
@@ -41,6 +42,7 @@ struct sock {
     uint32_t link;
     struct list node;  /* on the owner's free or used list */
     struct list ready; /* may have messages or monitor events */
+    bool news;         /* the monitor has events */
     void *zmq, *monitor;
     uv_poll_t poll, monitor_poll;
     uint8_t closing; /* uv handles whose close callback is to come */
@@ -88,6 +90,14 @@ static void on_readable(uv_poll_t *h, int status, int events)
     (void)status;
     (void)events;
     make_ready(h->data);
+}
+
+static void on_news(uv_poll_t *h, int status, int events)
+{
+    struct sock *s = h->data;
+
+    s->news = true;
+    on_readable(h, status, events);
 }
 
 static void on_closed(uv_handle_t *h)
@@ -167,13 +177,13 @@ static bool readable(void *zmq)
            (events & ZMQ_POLLIN) != 0;
 }
 
-static void watch(struct sock *s, uv_poll_t *h, void *zmq)
+static void watch(struct sock *s, uv_poll_t *h, void *zmq, uv_poll_cb f)
 {
     int e = uv_poll_init(s->owner->loop, h, zmq_fd(zmq));
 
     if (e == 0) {
         h->data = s;
-        e = uv_poll_start(h, UV_READABLE, on_readable);
+        e = uv_poll_start(h, UV_READABLE, f);
     }
     CHECK(e == 0, "poll of a ZMQ descriptor: %s", uv_strerror(e));
 }
@@ -199,8 +209,9 @@ static struct sock *sock_open(struct links *p, int type, uint32_t link)
     }
     s->link = link;
     list_push_tail(&p->used, &s->node);
-    watch(s, &s->poll, s->zmq);
-    watch(s, &s->monitor_poll, s->monitor);
+    watch(s, &s->poll, s->zmq, on_readable);
+    watch(s, &s->monitor_poll, s->monitor, on_news);
+    s->news = true;
     make_ready(s);
     return s;
 }
@@ -310,6 +321,7 @@ static void serve_monitor(struct sock *s)
 {
     struct links *p = s->owner;
 
+    s->news = false;
     while (
         s->monitor && zmq_msg_recv(&p->event, s->monitor, ZMQ_DONTWAIT) >= 0) {
         uint16_t event = 0;
@@ -427,13 +439,16 @@ void links_serve(struct links *p)
         struct list *n = list_pop(&now);
         struct sock *s = LIST_ENTRY(n, struct sock, ready);
         uint32_t turns = min_u32(left, PACKETS_SOCK), i = 0;
+        bool more = true;
 
-        serve_monitor(s);
-        while (i < turns && s->zmq && !p->calls.full(p->calls.ud) &&
-               (s->link == NONE ? router_receive(p) : dealer_receive(p, s)))
-            i++;
+        if (s->news)
+            serve_monitor(s);
+        while (more && i < turns && s->zmq && !p->calls.full(p->calls.ud)) {
+            more = s->link == NONE ? router_receive(p) : dealer_receive(p, s);
+            i += more;
+        }
         left -= i;
-        if (s->zmq && (readable(s->zmq) || readable(s->monitor)))
+        if (s->zmq && more)
             make_ready(s);
     }
 }

@@ -235,6 +235,8 @@ static void arm_timer(struct node *n)
         at = now + BACKLOG_MS * NS_PER_MS;
     else if (node_backlogged(n))
         at = min_u64(at, now + BACKLOG_MS * NS_PER_MS);
+    if (local_waits(n->local))
+        at = min_u64(at, now + LOCAL_SOON_MS * NS_PER_MS);
     if (at == n->timer_ns)
         return;
     n->timer_ns = at;
@@ -252,6 +254,7 @@ static void turn(struct node *n)
     n->turns++;
     look_for_new_addresses(n);
     node_push_backlogs(n);
+    local_hurry(n->local);
     go_on(n);
     (void)serve_notes(n);
     if (!node_clogged(n) && n->maps_seen)
@@ -285,7 +288,7 @@ static void on_check(uv_check_t *h)
     struct node *n = h->data;
 
     uv_idle_stop(&n->idle);
-    wake_clear(&n->wake);
+    wake_awake(&n->wake);
     turn(n);
 }
 
@@ -311,9 +314,11 @@ static void on_prepare(uv_prepare_t *h)
 
 static void on_wake(uv_poll_t *h, int status, int events)
 {
-    (void)h;
+    struct node *n = h->data;
+
     (void)status;
-    (void)events; /* the check that follows clears it and takes the notes */
+    (void)events;
+    wake_clear(&n->wake); /* the check that follows takes the notes */
 }
 
 /* --- signals and service manager ------------------------------------------ */
@@ -424,7 +429,7 @@ static enum err start_loop(struct node *n)
         return ERR_INTERNAL;
     }
     n->prepare.data = n->check.data = n->timer.data = n;
-    n->term.data = n->intr.data = n;
+    n->term.data = n->intr.data = n->wake_poll.data = n;
     /* From here on a signal is kept until the loop runs. */
     if (uv_signal_start(&n->term, on_end, SIGTERM) ||
         uv_signal_start(&n->intr, on_end, SIGINT) ||

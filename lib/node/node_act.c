@@ -142,7 +142,10 @@ static void send_local(struct node *n, const struct action *a)
     }
     if (a->fd == FD_POOL)
         fd = n->mems[a->index].fd;
-    local_send(n->local, a->conn, frame, fd);
+    if (a->soon)
+        local_send_soon(n->local, a->conn, frame);
+    else
+        local_send(n->local, a->conn, frame, fd);
 }
 
 static void notify(struct node *n, uint32_t conn)
