@@ -28,6 +28,8 @@ struct op {
 
 struct CUevent_st {
     uint64_t recorded, reached;
+    unsigned queued; /* operations that know it */
+    bool gone;       /* destroyed; freed with the last of them */
 };
 
 struct CUstream_st {
@@ -81,6 +83,13 @@ static void carry_out(const struct op *o)
         o->event->reached = o->ticket;
 }
 
+/* With the lock. */
+static void event_put(CUevent e)
+{
+    if (e && --e->queued == 0 && e->gone)
+        free(e);
+}
+
 static bool held(void)
 {
     return double_get("hold") != 0;
@@ -110,6 +119,7 @@ static void *serve(void *ud)
         s->busy = true;
         carry_out(o);
         s->busy = false;
+        event_put(o->event);
         free(o);
         pthread_cond_broadcast(&changed);
     }
@@ -126,6 +136,8 @@ static CUresult queue(CUstream s, struct op op)
     *o = op;
     o->next = NULL;
     pthread_mutex_lock(&lock);
+    if (o->event)
+        o->event->queued++;
     if (o->what == RECORD)
         o->ticket = ++o->event->recorded;
     if (o->what == WAIT)
@@ -237,7 +249,12 @@ SHOWN CUresult cuEventCreate(CUevent *out, unsigned int flags)
 SHOWN CUresult cuEventDestroy(CUevent e)
 {
     CURRENT();
-    free(e);
+    pthread_mutex_lock(&lock);
+    if (e->queued)
+        e->gone = true;
+    else
+        free(e);
+    pthread_mutex_unlock(&lock);
     double_count("events", -1);
     return CUDA_SUCCESS;
 }
