@@ -24,7 +24,7 @@ static bool may_map(const struct encoded *e, uint32_t conn, uint32_t i)
     const struct pool_meta *p = &e->pools[i].meta;
     uint32_t uid = e->engines.conns[conn].uid;
 
-    return p->ready && strcmp(p->conf->memory, "host") == 0 &&
+    return p->ready &&
            (uid == 0 || uid == e->c.uid ||
                engine_may(&e->engines, conn, &p->conf->uids, &p->conf->gids));
 }

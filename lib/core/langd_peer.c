@@ -177,9 +177,6 @@ static void map_pools(struct langd *l, struct out *out, struct peer *p,
         l->c.conf->transfer_same_host != 0 ||
         (p->map_asked && p->map_token == n->token))
         return;
-    for (uint32_t i = 0; i < l->pools_count; i++)
-        if (strcmp(l->pools[i].meta.conf->memory, "host") != 0)
-            return;
     unmap_pools(l, out, p);
     put_bytes(&out->bytes, n->socket.p, n->socket.len);
     a = out_action(out, ACT_MAP);

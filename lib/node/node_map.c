@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "io/cuda.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -234,6 +235,14 @@ void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token)
 }
 
 /* --- hearing --- */
+static bool has_gpu(const struct node *n)
+{
+    for (uint32_t i = 0; i < n->conf->pools_count; i++)
+        if (mem_gpu(n->conf->pools[i].memory) != NONE)
+            return true;
+    return false;
+}
+
 static void take_pool(
     struct mapping *m, const struct local_pool_info *info, int fd)
 {
@@ -246,8 +255,14 @@ static void take_pool(
     if (info->pool >= CONF_POOLS_MAX || j->source) {
         log_warn("peer %u: pool %s comes twice, or with a bad number", m->peer,
             name);
-        close(fd);
+        if (fd >= 0)
+            close(fd);
         return;
+    }
+    if (info->handle.len > 0 && !has_gpu(m->node)) {
+        if (fd >= 0)
+            close(fd);
+        return; /* no pool of ours that a GPU would copy into */
     }
     if (source_open(&j->source, fd, info, &why) != OK) {
         log_warn("peer %u: rows of its pool %s are sent, not copied: it %s",
@@ -285,7 +300,8 @@ static bool take_frames(struct mapping *m, struct reader *r, int *fd)
         if (msg.type == LOCAL_ANSWER) {
             m->answered = true;
             uv_timer_stop(&m->timer);
-        } else if (msg.type == LOCAL_POOL_INFO && *fd >= 0) {
+        } else if (msg.type == LOCAL_POOL_INFO &&
+                   (*fd >= 0 || msg.pool_info.handle.len > 0)) {
             take_pool(m, &msg.pool_info, *fd);
             *fd = -1;
         }
@@ -343,6 +359,19 @@ static void hear(struct mapping *m)
 }
 
 /* --- serving --- */
+/* Rows of a GPU are copied by that GPU, where each GPU pool of ours is on it.
+ * Between two GPUs, as to host memory alone, staging is safe. */
+static bool fits(const struct node *n, const struct source *s)
+{
+    for (uint32_t i = 0; s->gpu.gpu && i < n->conf->pools_count; i++) {
+        uint32_t gpu = mem_gpu(n->conf->pools[i].memory);
+
+        if (gpu != NONE && gpu != cuda_device(s->gpu.gpu))
+            return false;
+    }
+    return true;
+}
+
 /* false: it has failed. */
 static bool finish_job(struct mapping *m, struct job *j)
 {
@@ -351,6 +380,12 @@ static bool finish_job(struct mapping *m, struct job *j)
     struct node *n = m->node;
 
     j->done = false;
+    if (j->result != OK ? j->source->share[0] != 0 : !fits(n, j->source)) {
+        log_info("peer %u: rows of its pool number %u are sent, not copied: "
+                 "it lies on a GPU that is not ours",
+            peer, j->pool);
+        return true;
+    }
     if (j->result != OK) {
         fail(m, "a pool cannot be mapped", "");
         return false;

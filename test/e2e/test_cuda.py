@@ -13,7 +13,7 @@ from engine import LIMIT, pattern
 from mmx import cuda
 from mmx.kernels import Mover, Tensor
 from mmx.plan import Placeholder, Rows, plan
-from pair import BUILD, Case
+from pair import BUILD, Case, eventually
 
 REAL = os.environ.get("MMX_TEST_GPU") == "real"
 DOUBLE = os.path.join(os.path.abspath(BUILD), "test/double/libcuda.so.1")
@@ -30,10 +30,13 @@ class Cuda(Case):
         super().setUp()
         cuda.Driver.get(libcuda())
 
+    same_host = "off"
+
     def daemon(self, make, memory, *args, double="", name="", **more):
         pool = {"name": "vit", "blocks": 64, "block_rows": 128,
                 "layout": FIELDS, "memory": memory}
         d = make(*args, start=False, pools=[{**pool, **more}],
+                 transfer={"same_host": self.same_host},
                  **({"name": name} if name else {}))
         env = {} if REAL else {"LD_LIBRARY_PATH": os.path.dirname(DOUBLE),
                                "CUDA_DOUBLE": double}
@@ -119,6 +122,58 @@ class Rooms(Cuda):
             self.assertEqual(lm.ready(room), room * 37 % 200)
             self.good(lm, room)
             self.finish(enc, lm, room)
+
+
+class SameHost(Cuda):
+    """Rows that langd copies out of the encoder's pool."""
+
+    same_host = "copy"
+
+    def mapped(self, langd):
+        eventually(lambda: langd.show("peers")[0]["path"] == "copy",
+                   "the encoder's pool is mapped")
+
+    def check(self, source, dest, path, double=""):
+        e, l = self.cuda_pair(source, dest, double)
+        self.finish(*self.move(e, l, 6, 10), 6)  # they get to know each other
+        if path == "copy":
+            self.mapped(l)
+        enc, lm = self.move(e, l, 7, 2001)
+        self.good(lm, 7)
+        self.finish(enc, lm, 7)
+        copied = l.stats()["segments_copied"]
+        self.assertEqual(copied > 0, path == "copy")
+        self.assertEqual(l.stats()["segments_dropped"], 0)
+
+    def test_on_one_gpu(self):
+        self.check("cuda:0", "cuda:0", "copy")
+
+    def test_from_host_to_gpu(self):
+        self.check("host", "cuda:0", "copy")
+
+    def test_to_host_memory_they_are_staged(self):
+        self.check("cuda:0", "host", "ucx")
+
+    @unittest.skipIf(REAL, "not every host has two GPUs")
+    def test_between_two_gpus_they_are_staged(self):
+        self.check("cuda:0", "cuda:1", "ucx")
+
+    @unittest.skipIf(REAL, "with the driver's double only")
+    def test_slow_copies(self):
+        self.check("cuda:0", "cuda:0", "copy", double="delay_us=3000")
+
+    @unittest.skipIf(REAL, "with the driver's double only")
+    def test_by_ipc(self):
+        self.check("cuda:0", "cuda:0", "copy", double="vmm=0")
+
+    def test_an_encoder_that_is_killed(self):
+        e, l = self.cuda_pair("cuda:0", "cuda:0")
+        self.finish(*self.move(e, l, 6, 10), 6)
+        self.mapped(l)
+        enc, lm = self.move(e, l, 7, 2001)
+        e.kill()
+        self.good(lm, 7)  # what has landed stays
+        lm.release(7)
 
 
 class Faults(Cuda):
