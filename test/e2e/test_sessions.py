@@ -1,0 +1,358 @@
+"""One engine, several processes: who may look, who is waited for, and what
+stays where it is when one of them dies. Rows that a survivor was shown are
+checked after the pool has been filled with other rooms again and again."""
+
+import signal
+
+from pair import Case
+
+import mmx
+
+
+class Sessions(Case):
+    def refill(self, enc, lm, first, count=8, rows=500):
+        """Other rooms pass through whatever blocks are free."""
+        for room in range(first, first + count):
+            self.deliver(enc, lm, room, rows)
+
+    def session(self, daemon, names, remote=()):
+        """Connections of one session; remote ones are processes."""
+        make = {True: self.world.process, False: self.world.engine}
+        return [make[n in remote](daemon, n, session="tp") for n in names]
+
+
+class Ranks(Sessions):
+    def test_eight_ranks_and_the_bytes_move_once(self):
+        e, d = self.pair(blocks=32)
+        enc = self.world.engine(e)
+        owner, *ranks = self.session(d, [f"rank{i}" for i in range(8)])
+        before = d.stats()["bytes_moved"]
+        for rank in ranks[:4]:
+            rank.attach(1, "enc0")
+        owner.request(1, "enc0", readers=7)
+        enc.encode(1, 3000, aux="grid")
+        owner.ready(1)
+        for rank in ranks[4:]:
+            rank.attach(1, "enc0")
+        for rank in (owner, *ranks):
+            self.assertEqual(rank.ready(1), 3000)
+            self.assertEqual(rank.aux(1), "grid")
+            self.good(rank, 1)
+        moved = d.stats()["bytes_moved"] - before
+        self.assertEqual(moved, 3000 * 64)
+        self.assertEqual(e.stats()["bytes_moved"], moved)
+        enc.done(1)
+        enc.release(1)
+        for i, rank in enumerate((owner, *ranks)):
+            self.assertEqual(d.free(), (32 - 24, 32), f"after {i} releases")
+            rank.release(1)
+        d.all_free()
+
+    def test_prefix_goes_when_the_slowest_has_released_it(self):
+        e, d = self.pair(encoded={"blocks": 32}, langd={"blocks": 16})
+        enc = self.world.engine(e)
+        owner, one, two = self.session(d, ("owner", "one", "two"))
+        for rank in (one, two):
+            rank.attach(1, "enc0")
+        owner.request(1, "enc0", mode="stream", readers=2)
+        enc.announce(1, 896, 896)
+        enc.granted(1)
+        enc.write(1, 0, 896)
+        enc.commit(1, 0, 640)
+        for rank in (owner, one, two):
+            rank.rows(1, 640)
+        held = d.free()[0]
+        owner.release(1, 640)
+        one.release(1, 256)
+        self.assertEqual(d.free()[0], held)
+        two.release(1, 300)  # the least of all is 256 now: two blocks
+        self.assertEqual(d.free()[0] - held, 2)
+        self.good(one, 1, 256, 640)
+        self.good(two, 1, 300, 640)
+        one.release(1, 640)
+        self.assertEqual(d.free()[0] - held, 2)
+        enc.commit(1, 640, 896, final=True)
+        for rank in (owner, one, two):
+            rank.ready(1)
+            self.good(rank, 1, rank.rooms[1].released, 896)
+            rank.release(1)
+        enc.done(1)
+        enc.release(1)
+
+    def test_a_reader_that_never_comes_holds_until_the_session_ends(self):
+        self.released = False
+        e, d = self.pair(blocks=16)
+        enc = self.world.engine(e)
+        owner, one = self.session(d, ("owner", "one"))
+        owner.request(1, "enc0", readers=2)
+        one.attach(1, "enc0")
+        enc.encode(1, 500)
+        one.ready(1)
+        for rank in (owner, one):
+            rank.release(1)
+        enc.done(1)
+        enc.release(1)
+        self.assertEqual(d.free(), (12, 16))
+        for rank in (owner, one):
+            rank.close()
+        d.all_free()
+
+    def test_a_watcher_holds_nothing(self):
+        e, d = self.pair(blocks=16)
+        enc = self.world.engine(e)
+        owner, other = self.session(d, ("owner", "watcher"))
+        other.attach(1, "enc0", mmx.WATCH)
+        owner.request(1, "enc0")
+        enc.encode(1, 500)
+        owner.ready(1)
+        other.conn.wait(lambda: other.rooms[1].state == mmx.State.SUCCESS, 10)
+        enc.done(1)
+        for x in (owner, enc):
+            x.release(1)
+        d.all_free()
+        other.release(1)
+
+    def test_the_pool_is_told_by_events(self):
+        pools = [{"name": n, "blocks": 16, "block_rows": r, "layout":
+                  "embedding:u8:64", "default_blocks": 8}
+                 for n, r in (("small", 16), ("vit", 128))]
+        e = self.world.encoded()
+        d = self.world.langd([e], pools=pools)
+        enc = self.world.engine(e)
+        owner = self.world.engine(d, "owner", session="tp", pool="vit")
+        conn = mmx.connect("langd", d.socket, name="rank", session="tp")
+        with conn:
+            seen = conn.attach(1, "enc0")
+            owner.request(1, "enc0", readers=1)
+            enc.encode(1, 500)
+            seen.wait_ready(10)
+            self.assertEqual(seen.pool.name, "vit")
+            want = owner.rooms[1].wait_ready(10).gather("embedding")
+            self.assertTrue((seen.gather("embedding") == want).all())
+            seen.release()
+        owner.release(1)
+        enc.done(1)
+        enc.release(1)
+
+    def test_every_rank_hears_the_same_reason(self):
+        e, d = self.pair(blocks=16)
+        ranks = self.session(d, ("owner", "one", "two"))
+        enc = self.world.process(e)
+        for rank in ranks[1:]:
+            rank.attach(1, "enc0")
+        ranks[0].request(1, "enc0", mode="stream", readers=2)
+        enc.announce(1, 1000, 1000)
+        enc.granted(1)
+        enc.write(1, 0, 640)
+        enc.commit(1, 0, 640)
+        for rank in ranks:
+            rank.rows(1, 640)
+        enc.kill()
+        for rank in ranks:
+            self.assertEqual(rank.failed(1), "engine-lost")
+            self.good(rank, 1, 0, 640)
+        other = self.world.engine(e), self.world.engine(d)
+        self.refill(*other, 100)
+        for rank in ranks:
+            self.good(rank, 1, 0, 640)
+            rank.release(1)
+
+
+class LanguageSideDies(Sessions):
+    """kill -9 of one process of a language engine, at each step."""
+
+    STEPS = ("requested", "waiting", "half", "ready", "released")
+
+    def lead(self, enc, owner, ranks, room, step):
+        for rank in ranks:
+            rank.attach(room, "enc0")
+        owner.request(room, "enc0", mode="stream", readers=len(ranks))
+        if step == "requested":
+            return
+        enc.announce(room, 1000, 1000)
+        enc.granted(room)
+        enc.write(room, 0, 1000)
+        owner.until(room, "WAITING")
+        if step == "waiting":
+            return
+        enc.commit(room, 0, 640)
+        for x in (owner, *ranks):
+            x.rows(room, 640)
+        if step == "half":
+            return
+        enc.commit(room, 640, 1000, final=True)
+        for x in (owner, *ranks):
+            x.ready(room)
+        if step == "released":
+            owner.release(room)
+
+    def finish(self, enc, room, step):
+        """What is left to do on the encode side."""
+        if step == "requested":
+            enc.announce(room, 1000, 1000)
+            enc.granted(room)
+            enc.write(room, 0, 1000)
+        if step in ("requested", "waiting"):
+            enc.commit(room, 0, 640)
+        if step in ("requested", "waiting", "half"):
+            enc.commit(room, 640, 1000, final=True)
+
+    def one_of_them(self, victim):
+        e, d = self.pair(encoded={"blocks": 32}, langd={"blocks": 20})
+        enc, other = self.world.engine(e), self.world.engine(e)
+        lm = self.world.engine(d)
+        for n, step in enumerate(self.STEPS, 1):
+            with self.subTest(step=step):
+                names = ("owner", "dies", "stays")
+                owner, dies, stays = self.session(
+                    d, names, {"owner" if victim == "owner" else "dies"})
+                dead = owner if victim == "owner" else dies
+                self.lead(enc, owner, (dies, stays), n, step)
+                if step == "requested":
+                    # The kill must not overtake what was asked.
+                    enc.announce(n + 50, 1)
+                    stays.conn.wait(stays.rooms[n].opened, 10)
+                    lm.request(n + 50, "enc0")
+                    lm.until(n + 50, "WAITING")
+                    for x in (lm, enc):
+                        x.abort(n + 50)
+                        x.release(n + 50)
+                dead.kill()
+                self.refill(other, lm, 1000 * n, 3, 1400)
+                if step not in ("requested", "waiting"):
+                    end = 640 if step == "half" else 1000
+                    self.good(stays, n, 0, end)
+                self.finish(enc, n, step)
+                self.assertEqual(stays.ready(n), 1000)
+                self.refill(other, lm, 1000 * n + 100, 3, 1400)
+                self.good(stays, n)
+                enc.done(n)
+                enc.release(n)
+                for x in (owner, dies, stays):
+                    if x is not dead and n in x.rooms:
+                        x.release(n)
+                for x in (owner, dies, stays):
+                    if x is not dead:
+                        x.close()
+                self.world.all_free()
+
+    def test_owner(self):
+        self.one_of_them("owner")
+
+    def test_reader(self):
+        self.one_of_them("reader")
+
+    def test_all_of_them(self):
+        e, d = self.pair(encoded={"blocks": 32}, langd={"blocks": 20})
+        enc, other = self.world.engine(e), self.world.engine(e)
+        lm = self.world.engine(d)
+        for n, step in enumerate(self.STEPS[1:], 1):
+            with self.subTest(step=step):
+                both = self.session(d, ("owner", "rank"), ("owner", "rank"))
+                self.lead(enc, both[0], both[1:], n, step)
+                for x in both:
+                    x.kill()
+                if step in ("waiting", "half"):
+                    self.assertEqual(enc.failed(n), "engine-lost")
+                else:
+                    enc.done(n)
+                enc.release(n)
+                self.world.all_free()
+                self.deliver(other, lm, 1000 * n, 1500)
+
+
+class EncodeSideDies(Sessions):
+    def start(self, remote):
+        self.e, self.d = self.pair(encoded={"blocks": 12},
+                                   langd={"blocks": 32})
+        self.other = self.world.engine(self.e)
+        self.lm = self.world.engine(self.d)
+        got = self.session(self.e, ("scheduler", "worker"), remote)
+        got[1].attach(1, rights=mmx.WRITE)
+        self.lm.request(1, "enc0", mode="stream")
+        return got
+
+    def half(self, scheduler, worker):
+        scheduler.announce(1, 1000, 1000)
+        worker.granted(1)
+        worker.write(1, 0, 640)
+        worker.commit(1, 0, 640)
+        self.lm.rows(1, 640)
+
+    def test_the_owner_dies_and_the_writer_goes_on(self):
+        scheduler, worker = self.start(("scheduler",))
+        self.half(scheduler, worker)
+        scheduler.kill()
+        worker.finish(1, 640, 1000)
+        self.assertEqual(self.lm.ready(1), 1000)
+        self.good(self.lm, 1)
+        worker.done(1)
+        for x in (worker, self.lm):
+            x.release(1)
+
+    def test_the_writer_dies_and_the_owner_gives_up(self):
+        scheduler, worker = self.start(("worker",))
+        self.half(scheduler, worker)
+        worker.kill()
+        scheduler.abort(1)
+        self.assertEqual(scheduler.failed(1), "aborted")
+        self.assertEqual(self.lm.failed(1), "aborted")
+        scheduler.release(1)
+        self.e.all_free()
+        self.good(self.lm, 1, 0, 640)
+        self.refill(self.other, self.lm, 100)
+        self.good(self.lm, 1, 0, 640)
+        self.lm.release(1)
+
+    def test_both_die(self):
+        scheduler, worker = self.start(("scheduler", "worker"))
+        self.half(scheduler, worker)
+        for x in (scheduler, worker):
+            x.kill()
+        self.assertEqual(self.lm.failed(1), "engine-lost")
+        self.e.all_free()
+        self.refill(self.other, self.lm, 100)
+        self.good(self.lm, 1, 0, 640)
+        self.lm.release(1)
+
+    def test_a_writer_that_sleeps_keeps_its_blocks(self):
+        scheduler, worker = self.start(("worker",))
+        self.half(scheduler, worker)
+        worker.signal(signal.SIGSTOP)
+        scheduler.abort(1)
+        self.assertEqual(scheduler.failed(1), "aborted")
+        self.lm.failed(1)
+        scheduler.release(1)
+        self.assertEqual(self.e.free(), (4, 12))
+        lm, other = self.lm, self.other
+        lm.request(2, "enc0")
+        other.announce(2, 500, 500)
+        other.granted(2)
+        other.write(2, 0, 500)
+        worker.signal(signal.SIGCONT)
+        worker.write(1, 0, 1000)  # it does not know yet
+        other.commit(2, 0, 500, final=True)
+        self.assertEqual(lm.ready(2), 500)
+        self.good(lm, 2)
+        other.done(2)
+        for x in (lm, other):
+            x.release(2)
+        self.assertEqual(self.e.free(), (4, 12))
+        worker.kill()
+        self.e.all_free()
+        lm.release(1)
+
+    def test_two_writers_one_dies_after_its_part(self):
+        # What it committed is good; the other one commits the rest.
+        scheduler, worker = self.start(("worker",))
+        second = self.world.engine(self.e, "second", session="tp")
+        second.attach(1, rights=mmx.WRITE)
+        self.half(scheduler, worker)
+        worker.kill()
+        second.granted(1)
+        second.finish(1, 640, 1000)
+        self.assertEqual(self.lm.ready(1), 1000)
+        self.good(self.lm, 1)
+        scheduler.done(1)
+        for x in (scheduler, second, self.lm):
+            x.release(1)
