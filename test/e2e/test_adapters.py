@@ -2,7 +2,6 @@
 daemons: one picture in two requests, preemption, prefix hits, the producer's
 own cache, failures. Several ranks are several connections here."""
 
-import inspect
 import os
 import pickle
 import signal
@@ -176,17 +175,6 @@ class Vllm(Case):
         there.ec_transfer_params = self.producer.serve(request)
         return there
 
-    def test_signatures_are_the_engines(self):
-        for name, theirs in inspect.getmembers(
-                base.ECConnectorBase, inspect.isfunction):
-            ours = getattr(vllm_ec.MmxECConnector, name)
-            want = list(inspect.signature(theirs).parameters.values())
-            have = list(inspect.signature(ours).parameters.values())
-            self.assertEqual([(p.name, p.kind) for p in want],
-                             [(p.name, p.kind) for p in have[:len(want)]])
-            for more in have[len(want):]:
-                self.assertIsNot(more.default, inspect.Parameter.empty)
-
     def test_a_request_with_three_pictures_on_four_ranks(self):
         self.start(ranks=4)
         r = self.hand_over("r1", ("cat", 300), ("dog", 129), ("cat", 300))
@@ -289,10 +277,10 @@ class Vllm(Case):
         """Two pictures each, three fit: nobody holds one and waits."""
         self.start(blocks=6)
         rs = [Request(n, (n + "1", 256), (n + "2", 256)) for n in "abc"]
-        for r in rs:
-            self.producer.ready(r)
-        for r in rs:
-            self.producer.admit(r)
+        while rs:  # as a scheduler does: whoever is ready first
+            r = eventually(lambda: next(
+                (x for x in rs if self.producer.ready(x)), None), "one goes")
+            rs.remove(r)
             self.producer.step(r)
             r.ec_transfer_params = self.producer.finish(r)
             self.consumer.admit(r)

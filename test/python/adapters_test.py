@@ -1,0 +1,125 @@
+"""What the adapters are without a daemon and without an engine: they import,
+their calls are the engines', they take the engine's classes where it is."""
+
+import inspect
+import os
+import pickle
+import subprocess
+import sys
+import types
+import unittest
+
+import numpy as np
+
+from mmx.adapters import (_sglang_base, _vllm_base, _vllm_common,
+                          sglang_fork, vllm_ec)
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(
+    os.path.abspath(vllm_ec.__file__))))
+
+
+def config(model="m", engine_id="e"):
+    return types.SimpleNamespace(
+        ec_transfer_config=types.SimpleNamespace(
+            engine_id=engine_id, is_ec_producer=False, is_ec_consumer=False,
+            ec_connector_extra_config=None),
+        parallel_config=types.SimpleNamespace(tensor_parallel_size=4, rank=2),
+        model_config=types.SimpleNamespace(model=model, revision="r",
+                                           dtype="bf16"))
+
+
+class Vllm(unittest.TestCase):
+    def test_calls_are_the_engines(self):
+        for name, theirs in inspect.getmembers(
+                _vllm_base.ECConnectorBase, inspect.isfunction):
+            ours = getattr(vllm_ec.MmxECConnector, name)
+            want = list(inspect.signature(theirs).parameters.values())
+            have = list(inspect.signature(ours).parameters.values())
+            with self.subTest(call=name):
+                self.assertEqual([(p.name, p.kind) for p in want],
+                                 [(p.name, p.kind) for p in have[:len(want)]])
+                for more in have[len(want):]:  # of newer versions
+                    self.assertIsNot(more.default, inspect.Parameter.empty)
+
+    def test_a_role_that_does_nothing(self):
+        for role in _vllm_base.ECConnectorRole:
+            c = vllm_ec.MmxECConnector(config(), role)
+            self.assertTrue(c.ensure_cache_available(None, 0))
+            self.assertFalse(c.has_cache_item("x"))
+            self.assertFalse(c.has_pending_push_work())
+            self.assertEqual(c.request_finished(None), (False, None))
+            c.bind_connector_metadata(c.build_connector_meta(None))
+            c.start_load_caches({})
+            c.save_caches({}, "x")
+            self.assertEqual(c.get_finished(set()), (None, None))
+            c.shutdown()
+
+    def test_settings(self):
+        s = _vllm_common.Settings(config())
+        self.assertEqual((s.ranks, s.rank, s.session), (4, 2, "e"))
+        self.assertEqual(len(s.key("x")), 32)
+        self.assertNotEqual(s.key("x"), s.key("y"))
+        other = _vllm_common.Settings(config(model="n"))
+        self.assertNotEqual(s.key("x"), other.key("x"))
+
+    def test_metadata_travels(self):
+        meta = _vllm_common.MmxECMetadata(
+            loads=[_vllm_common.Load(
+                "x", _vllm_common.Offer("enc0", 7, 300), 5, ())],
+            saves=[_vllm_common.Save("y", 8)])
+        self.assertEqual(pickle.loads(pickle.dumps(meta)), meta)
+
+    def test_the_engines_classes_are_taken(self):
+        """In a process where the engine can be imported."""
+        code = """
+import sys, types
+from mmx.adapters import _vllm_base as there
+name = "vllm.distributed.ec_transfer.ec_connector.base"
+for i in range(1, len(name.split(".")) + 1):
+    sys.modules[".".join(name.split(".")[:i])] = types.ModuleType("m")
+class Base(there.ECConnectorBase): pass
+sys.modules[name].ECConnectorBase = Base
+sys.modules[name].ECConnectorMetadata = there.ECConnectorMetadata
+sys.modules[name].ECConnectorRole = there.ECConnectorRole
+from mmx.adapters import vllm_ec
+assert issubclass(vllm_ec.MmxECConnector, Base)
+"""
+        subprocess.run([sys.executable, "-c", code], check=True,
+                       env={**os.environ, "PYTHONPATH": PACKAGE})
+
+
+class Sglang(unittest.TestCase):
+    def test_layout(self):
+        self.assertEqual(
+            sglang_fork.layout(8192, 3),
+            "embedding:bf16:8192,fill_ids:i32:1,mrope_t:i32:1,"
+            "mrope_h:i32:1,mrope_w:i32:1,deepstack:bf16:24576")
+        self.assertNotIn("deepstack", sglang_fork.layout(8192))
+
+    def test_bits(self):
+        self.assertEqual(sglang_fork.bits(np.float32([[1, -2]])).tolist(),
+                         [[0x3F80, 0xC000]])
+        raw = np.array([[1, 2]], dtype="u2")
+        self.assertIs(sglang_fork.bits(raw), raw)
+
+    def test_least_of_all_ranks(self):
+        polls = _sglang_base.KVPoll
+        poller = types.SimpleNamespace(poll=lambda: polls.Success)
+        got = sglang_fork.poll_and_all_reduce(
+            [poller, poller], "group",
+            lambda mine, group: [min(mine[0], polls.WaitingForInput), mine[1]])
+        self.assertEqual(got, [polls.WaitingForInput, polls.Success])
+
+    def test_names_for_memory(self):
+        mgr = types.SimpleNamespace(slots={}, tokens={})
+        names = sglang_fork.MmxAllocator(mgr, 2)
+        a, b = names.alloc(5, "r1"), names.alloc(6, "r2")
+        self.assertIsNone(names.alloc(7, "r3"))
+        self.assertEqual([mgr.tokens[a[0]], mgr.tokens[b[0]]], [5, 6])
+        for _ in range(2):
+            names.free(block_indices=a)
+        self.assertEqual(names.available_size(), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
