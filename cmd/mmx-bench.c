@@ -1,14 +1,16 @@
 /* mmx-bench - measures mmx against yardsticks on this machine.
  *
- * Starts two daemons of its own, and two engines: one process encodes, one is
- * the language side, both through libmmx. Every case runs in rounds, ours and
- * its yardstick taking turns, because a machine's speed changes between
- * minutes while the ratio of two things in one minute does not. Times are
+ * Starts daemons of its own, and engines: one process encodes, one is the
+ * language side, some read along, all through libmmx. Every case runs in
+ * rounds, ours and its yardstick taking turns, because a machine's speed
+ * changes between minutes while the ratio of two things in one minute does
+ * not. Each side's processes are on one core, the yardstick's too. Times are
  * stamped with the monotonic clock in one engine and taken in the other, by
- * way of a shared page. What is moved is compared once, in the first round.
+ * way of a shared page. What is moved is compared.
  *
- * Both engines run the same list of cases and meet at a barrier before every
- * step, so neither needs to know how far the other is. One thread each.
+ * All engines run the same list of cases and meet at a barrier before every
+ * step, so none needs to know how far the others are. One thread each.
+ * cmd/bench/README.md says what bounds the figures.
  *
  * Rejected: a benchmark of parts (a shard, a brain). The spikes measured
  * parts; here the whole is held against what the kernel alone can do. */
@@ -24,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-struct bench_opt opt = {.rounds = 9, .shards = 1};
+struct bench_opt opt = {.rounds = 9, .pin = true};
 
 void die(const char *fmt, ...)
 {
@@ -69,22 +71,45 @@ void meet(struct side *x)
     pthread_barrier_wait(&x->s->meet);
 }
 
+void note(struct side *x, int series, uint64_t value)
+{
+    struct series *v = &x->s->series[series];
+
+    if (v->count == SAMPLES_MAX)
+        die("more samples than there is room for");
+    v->v[v->count++] = value;
+}
+
 bool wanted(const char *name)
 {
-    return !opt.only || strcmp(opt.only, name) == 0;
+    return !opt.only || strcmp(opt.only, name) == 0 ||
+           strcmp(name, "count") == 0;
 }
 
 static void usage(FILE *f)
 {
     fputs("usage: mmx-bench [options]\n"
-          "  --rounds N   rounds of every case (9; at most 99)\n"
-          "  --case NAME  only bulk, latency, rate, resume or poll\n"
-          "  --shards N   transfer workers of each daemon (1)\n"
-          "  --pin        each side's processes on one core\n"
-          "  --json       as JSON\n"
-          "  --same-host  rows of one host are copied (else: sent by TCP)\n"
+          "  --rounds N      rounds of every case (9; at most 99)\n"
+          "  --case NAME     only this one:",
+        f);
+    for (size_t w = 0; w < worlds_count; w++)
+        for (size_t i = 0; i < worlds[w].cases_count; i++)
+            fprintf(f, " %s", worlds[w].cases[i].name);
+    fputs(" start\n"
+          "  --free          not each side's processes on one core\n"
+          "  --instructions  also count them per room, with valgrind\n"
+          "  --json          as JSON\n"
+          "  --out DIR       also bench.json and columns for curves there\n"
           "  --version\n",
         f);
+}
+
+static bool known_case(void)
+{
+    for (size_t w = 0; w < worlds_count; w++)
+        if (world_wanted(&worlds[w]))
+            return true;
+    return wanted("start");
 }
 
 static void parse(int argc, char **argv)
@@ -92,27 +117,25 @@ static void parse(int argc, char **argv)
     static const struct option longs[] = {
         {"rounds", required_argument, NULL, 'r'},
         {"case", required_argument, NULL, 'c'},
-        {"shards", required_argument, NULL, 's'},
-        {"pin", no_argument, NULL, 'p'}, {"json", no_argument, NULL, 'j'},
-        {"same-host", no_argument, NULL, 'o'},
-        {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0}};
-    bool known = false;
+        {"out", required_argument, NULL, 'o'}, {"free", no_argument, NULL, 'f'},
+        {"instructions", no_argument, NULL, 'i'},
+        {"json", no_argument, NULL, 'j'}, {"version", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     int c;
 
     while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
         if (c == 'r')
             opt.rounds = (unsigned)atoi(optarg);
-        else if (c == 's')
-            opt.shards = (unsigned)atoi(optarg);
         else if (c == 'c')
             opt.only = optarg;
-        else if (c == 'p')
-            opt.pin = true;
+        else if (c == 'o')
+            opt.out = optarg;
+        else if (c == 'f')
+            opt.pin = false;
+        else if (c == 'i')
+            opt.instructions = true;
         else if (c == 'j')
             opt.json = true;
-        else if (c == 'o')
-            opt.same_host = true;
         else if (c == 'v' && printf("mmx-bench %s\n", mmx_version()))
             exit(0);
         else {
@@ -120,9 +143,7 @@ static void parse(int argc, char **argv)
             exit(c == 'h' ? 0 : 2);
         }
     }
-    for (size_t i = 0; i < bench_cases_count; i++)
-        known |= wanted(bench_cases[i].name);
-    if (optind == argc && known && opt.shards > 0 && opt.rounds > 0 &&
+    if (optind == argc && known_case() && opt.rounds > 0 &&
         opt.rounds <= ROUNDS_MAX)
         return;
     usage(stderr);
@@ -140,10 +161,23 @@ static void find_build(void)
         *slash = 0;
 }
 
+static bool run_all(struct shared *s)
+{
+    for (size_t w = 0; w < worlds_count; w++) {
+        if (!world_wanted(&worlds[w]))
+            continue;
+        fprintf(stderr, "mmx-bench: %s\n", worlds[w].name);
+        if (!world_run(&worlds[w], s))
+            return false;
+    }
+    if (wanted("start"))
+        start_case(s);
+    return !opt.instructions || count_instructions(s);
+}
+
 int main(int argc, char **argv)
 {
     const char *tmp = getenv("TMPDIR");
-    pthread_barrierattr_t a;
     struct shared *s;
     bool good;
 
@@ -157,13 +191,12 @@ int main(int argc, char **argv)
         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED)
         die("no memory");
-    pthread_barrierattr_init(&a);
-    pthread_barrierattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
-    pthread_barrier_init(&s->meet, &a, SIDES);
     good = run_all(s);
     remove_dir();
     if (!good)
         return 1;
     print_all(s);
+    if (opt.out)
+        write_curves(s);
     return 0;
 }

@@ -1,6 +1,7 @@
 /* am.c - the yardstick of latency: one UCX active message of 64 bytes between
- * the two engines, over TCP on loopback, both asleep in poll when it is sent.
- * That is what our own data plane is made of, without anything around it.
+ * the two engines, over TCP on loopback, the receiver asleep in poll when it is
+ * sent, or spinning. That is what our own data plane is made of, without
+ * anything around it.
  *
  * One worker per engine, one endpoint, one direction. Rejected: a ping of raw
  * TCP alone (kept beside it), which no use of UCX can reach. */
@@ -64,13 +65,14 @@ static void open_worker(void)
     ucx(ucp_worker_get_efd(am.worker, &am.fd), "descriptor");
 }
 
-/* Progresses, asleep when there is nothing to do, until a message is here. */
-static void sleep_until(uint64_t count)
+/* Progresses until a message is here; asleep, or spinning, when there is
+ * nothing to do. */
+static void wait_until(uint64_t count, bool spin)
 {
     while (am.got < count) {
         struct pollfd p = {.fd = am.fd, .events = POLLIN};
 
-        if (ucp_worker_progress(am.worker) || am.got >= count)
+        if (ucp_worker_progress(am.worker) || am.got >= count || spin)
             continue;
         if (ucp_worker_arm(am.worker) != UCS_OK)
             continue;
@@ -114,21 +116,21 @@ void am_open(struct side *x)
         ucx(ucp_ep_create(am.worker, &p, &am.ep), "endpoint");
         send_one();
     } else {
-        sleep_until(1);
+        wait_until(1, false);
     }
     meet(x);
 }
 
-void am_ping(struct side *x, unsigned i, uint64_t *out)
+void am_ping(struct side *x, bool spin, int series)
 {
     meet(x);
     if (x->which == ENC) {
         gap(x);
-        x->s->stamp[i] = now_ns();
+        x->s->stamp = now_ns();
         send_one();
     } else {
-        sleep_until(am.got + 1);
-        *out = now_ns() - x->s->stamp[i];
+        wait_until(am.got + 1, spin);
+        note(x, series, now_ns() - x->s->stamp);
     }
     meet(x);
     while (ucp_worker_progress(am.worker))

@@ -6,53 +6,127 @@
 #include "client/mmx.h"
 
 #include <pthread.h>
+#include <stdio.h>
+#include <sys/types.h>
 
-#define ROW_BYTES   32768
-#define BULK_ROWS   16336 /* eight pictures of 1920 x 1080: 535,298,048 bytes */
-#define RESUME_ROWS 2000
-#define FIRST_ROWS  1024 /* what langd grants before it knows */
-#define BLOCK_ROWS  128
-#define SMALL_BYTES 4096
-#define PINGS       300
-#define IN_FLIGHT   64
-#define RATE_ROOMS  20000
-#define POLLS       5000000
-#define PIECES      3 /* sizes of write that raw TCP is tried with */
-#define ROUNDS_MAX  99
-#define START_MS    60000
-#define ROOM_MS     30000
+#define ROW_BYTES       32768
+#define BULK_ROWS       16336 /* eight pictures of 1920 x 1080: 535,298,048 bytes */
+#define BULK_BYTES      ((size_t)BULK_ROWS * ROW_BYTES)
+#define RESUME_ROWS     2000
+#define FIRST_ROWS      1024 /* what langd grants before it knows */
+#define SPREAD_ROWS     4096 /* 134 MB, over shards, destinations, pieces */
+#define PIECES_DUE      32   /* commits of an encoder that is still at work */
+#define TP_ROWS         2048 /* 64 MiB */
+#define BLOCK_ROWS      128
+#define SMALL_BYTES     4096
+#define MIDDLE_BYTES    65536
+#define BLOCK_ROW_BYTES 4704 /* 128 of them are 602,112 bytes */
+#define PINGS           300
+#define IN_FLIGHT       64
+#define OPEN_MAX        10000 /* rooms that wait while others come and go */
+#define POLLS           5000000
+#define PIECES          3 /* sizes of write that raw TCP is tried with */
+#define ROUNDS_MAX      99
+#define SAMPLES_MAX     (ROUNDS_MAX * PINGS)
+#define SIZES           7 /* of the curve */
+#define STEPS           4 /* 10, 100, 1,000, 10,000 open rooms */
+#define ENDS_MAX        65
+#define DAEMONS_MAX     72
+#define RANKS           8
+#define START_MS        120000
+#define ROOM_MS         60000
 
-enum { ENC, LANG, SIDES };
+enum { ENC, LANG, SIDES }; /* of an engine; a further rank: SIDES + i */
 enum { EXACT, ANNOUNCED, AT_COMMIT, RESUMES };
+enum { SHARDS_2 = 1, SHARDS_4, SPREADS_SHARDS, DST_4 = 3, DST_16, SPREADS };
+enum { POOL_ROWS, POOL_SMALL, POOL_MIDDLE, POOL_BLOCK, POOL_OPEN, POOLS };
 
-/* Seen by all processes. Times are monotonic nanoseconds. */
+/* What is measured, each a list of samples: nanoseconds unless it says
+ * otherwise. Names end in what varies. */
+enum series_name {
+    S_BULK,
+    S_BULK_CPU,
+    S_TCP, /* by piece */
+    S_TCP_CPU = S_TCP + PIECES,
+    S_ZMQ = S_TCP_CPU + PIECES,
+    S_COPIED,
+    S_COPIED_CPU,
+    S_NT,
+    S_NT_CPU,
+    S_MEMCPY,
+    S_RESUME, /* by how */
+    S_ROOM = S_RESUME + RESUMES,
+    S_TCP_PING,
+    S_AM,
+    S_AM_SPIN,
+    S_BLOCK,
+    S_BLOCK_COPIED,
+    S_AM_COPIED, /* pings beside the copied block */
+    S_RATE,      /* per room */
+    S_PACKET,
+    S_MIDDLE, /* per room */
+    S_MIDDLE_TCP,
+    S_ALONE, /* small rooms, and the same beside a large one */
+    S_BESIDE,
+    S_OPEN_ROOM, /* by step */
+    S_OPEN_RATE = S_OPEN_ROOM + STEPS,
+    S_OPEN_CPU = S_OPEN_RATE + STEPS,
+    S_PEER_ROOM = S_OPEN_CPU + STEPS, /* 0: one peer, 1: 64 */
+    S_PEER_RATE = S_PEER_ROOM + 2,
+    S_WHOLE = S_PEER_RATE + 2,
+    S_PIECEWISE,
+    S_SPREAD,                    /* by shards, then destinations */
+    S_TP = S_SPREAD + SPREADS,   /* large, small; then with all ranks */
+    S_SIZE = S_TP + 4,           /* by size */
+    S_SIZE_TCP = S_SIZE + SIZES, /* by size */
+    S_START = S_SIZE_TCP + SIZES,
+    S_POPULATE,
+    S_POLL, /* of POLLS */
+    SERIES
+};
+
+struct series {
+    uint32_t count;
+    uint64_t v[SAMPLES_MAX];
+};
+
 /* Seen by all processes. Times are monotonic nanoseconds. */
 struct shared {
     pthread_barrier_t meet;
-    uint64_t stamp[PINGS];
-    uint64_t bulk[ROUNDS_MAX], tcp[PIECES][ROUNDS_MAX], copy[ROUNDS_MAX];
-    uint64_t room[ROUNDS_MAX * PINGS];
-    uint64_t ping[ROUNDS_MAX * PINGS], am[ROUNDS_MAX * PINGS];
-    uint64_t rate[ROUNDS_MAX], packets[ROUNDS_MAX];
-    uint64_t resume[RESUMES][ROUNDS_MAX];
-    uint64_t polls;
+    struct series series[SERIES];
+    uint64_t stamp, cpu, id; /* id: next room id */
+    uint64_t ready[RANKS];
+    bool go_on;
+    uint32_t sides;
+    pid_t pids[DAEMONS_MAX]; /* encoders first */
+    uint64_t idle_cpu[SIDES], idle_wakes[SIDES], idle_busiest[SIDES];
+    uint64_t rss_open[SIDES], rss_peers; /* bytes outside pools */
+    uint64_t instructions[SIDES];        /* per small room */
     uint8_t am_address[4096];
-    uint64_t id; /* next room id */
 };
 
+/* A handle with its pools. */
+struct end {
+    mmx *m;
+    char encoder[16];
+    struct mmx_pool pools[POOLS];
+};
+
+struct world;
 struct side {
     struct shared *s;
-    mmx *m;
-    struct mmx_pool rows, small;
+    const struct world *w;
+    struct end *e, *ends; /* e: the one that cases use unless they say */
     int which, tcp;
     uint8_t *landing; /* of the raw TCP yardstick: faulted memory */
+    void *zmq_ctx, *zmq;
     uint64_t seed;
 };
 
 struct bench_opt {
-    unsigned rounds, shards;
-    bool json, pin, same_host;
-    const char *only;
+    unsigned rounds;
+    bool json, pin, instructions;
+    const char *only, *out;
     char dir[64], build[512];
 };
 extern struct bench_opt opt;
@@ -62,49 +136,127 @@ NORETURN void die(const char *fmt, ...) PRINTF_LIKE(1, 2);
 /* Gives result, or dies when a call of the library failed. */
 int must(int result, const char *what);
 uint64_t now_ns(void);
+/* Processor time of a process, all threads, so far. */
+uint64_t cpu_ns(pid_t pid);
+uint64_t daemons_cpu(const struct shared *s);
 /* Sleeps between 150 and 450 us: neither in step with a timer nor asleep for
  * long. */
 void gap(struct side *x);
-/* Waits until the other engine is here too. */
+/* Waits until the other engines are here too. */
 void meet(struct side *x);
+void note(struct side *x, int series, uint64_t value);
 /* Is this case asked for? */
 bool wanted(const char *name);
 
-/* cases.c: what both engines run, round for round. */
+/* What both engines run, round for round. */
 struct bench_case {
     const char *name;
     void (*round)(struct side *x, unsigned round);
+    unsigned rounds; /* 0: as asked for */
 };
-extern const struct bench_case bench_cases[];
-extern const size_t bench_cases_count;
-/* Takes the events that are there, so that ended rooms are released. */
-void sweep(struct side *x);
 
-/* raw.c: the yardsticks. */
+/* worlds.c: which daemons, and which cases they are for. */
+struct world {
+    const char *name;
+    unsigned encs, langs, ranks;
+    bool copy, small, valgrind;
+    const struct bench_case *cases;
+    size_t cases_count;
+};
+extern const struct world worlds[];
+extern const size_t worlds_count;
+extern const struct world counted; /* for instructions */
+bool world_wanted(const struct world *w);
+unsigned world_shards(const struct world *w, unsigned pair);
+unsigned world_encoder(const struct world *w, unsigned lang);
+uint32_t world_blocks(const struct world *w, int role, unsigned i, int pool);
+extern const char *const pool_names[POOLS];
+extern const uint32_t pool_row_bytes[POOLS], pool_block_rows[POOLS];
+
+/* rooms.c: one room, both parts. */
+void sweep(struct end *e);
+void next_room(struct side *x);
+mmx_room announce(
+    struct end *e, int pool, uint64_t id, uint32_t rows, uint32_t max_rows);
+mmx_room request(struct end *e, int pool, uint64_t id, uint32_t rows);
+void write_rows(struct end *e, mmx_room r, uint32_t rows);
+void check_rows(struct end *e, mmx_room r, uint32_t rows);
+/* The encoder's part of one room, from a granted room to its end. */
+void send_room(struct side *x, mmx_room r, uint32_t rows);
+/* The language side's part; returns when READY was seen. */
+uint64_t await_room(struct side *x, mmx_room r);
+/* One room of the pool, commit to READY, into the series. verify: all of it
+ * is written and compared; else only its number is. */
+void one_room(struct side *x, int pool, uint32_t rows, bool verify, int series);
+/* Whole lives of `rooms` rooms, many at a time; nanoseconds per room. */
+void rate(struct side *x, int pool, unsigned rooms, int series);
+
+/* large.c, small.c, growth.c, still.c: the cases. */
+void bulk_round(struct side *x, unsigned round);
+void copied_round(struct side *x, unsigned round);
+void resume_round(struct side *x, unsigned round);
+void overlap_round(struct side *x, unsigned round);
+void spread_round(struct side *x, unsigned round);
+void sizes_round(struct side *x, unsigned round);
+extern const uint32_t size_rows[SIZES];
+void latency_round(struct side *x, unsigned round);
+void block_copied_round(struct side *x, unsigned round);
+void rate_round(struct side *x, unsigned round);
+void middle_round(struct side *x, unsigned round);
+void beside_round(struct side *x, unsigned round);
+void tp_round(struct side *x, unsigned round);
+void open_round(struct side *x, unsigned round);
+extern const uint32_t open_steps[STEPS];
+void peers_round(struct side *x, unsigned round);
+void poll_round(struct side *x, unsigned round);
+void idle_round(struct side *x, unsigned round);
+void count_round(struct side *x, unsigned round);
+#define COUNTED_ROOMS 1000 /* and three times as many in a second run */
+extern unsigned counted_rooms;
+void start_case(struct shared *s);
+/* count.c: into s->instructions; false: something went wrong. */
+bool count_instructions(struct shared *s);
+/* Bytes that a process holds outside shared memory. */
+uint64_t rss_outside(pid_t pid);
+
+/* raw.c: the yardsticks of the kernel. */
 void tcp_open(struct side *x, int listener, uint16_t port);
-/* The bulk room's bytes from the source pool into x->landing, once per size
- * of piece. */
-void tcp_bulk(struct side *x, unsigned round);
-/* One way of a sleeping ping of 4 KiB; nanoseconds into *out there. */
-void tcp_ping(struct side *x, unsigned i, uint64_t *out);
-/* RATE_ROOMS packets of 64 bytes through a socket pair; nanoseconds. */
-uint64_t bare_packets(void);
+/* So many bytes from the source pool into x->landing. */
+void tcp_move(struct side *x, size_t bytes, size_t piece, int series);
+/* The bulk room's bytes, once per size of piece, and what they cost. */
+void tcp_bulk(struct side *x);
+/* One way of a sleeping ping of 4 KiB. */
+void tcp_ping(struct side *x);
+/* So many packets of 64 bytes through a socket pair; nanoseconds each. */
+uint64_t bare_packets(unsigned n);
 void *faulted(size_t bytes);
 
-/* copy.c: the yardstick of one host: the bulk room's bytes from one memfd into
- * another, past the caches, by the language side. */
-void copy_bulk(struct side *x, unsigned round);
+/* copy.c: from one memfd into another, by the language side. */
+void copy_bulk(struct side *x);
+
+/* zmq.c: the same frames through PUSH and PULL, copied at the receiver. */
+void zmq_open(struct side *x);
+void zmq_bulk(struct side *x);
+void zmq_end(struct side *x);
 
 /* am.c: the yardstick that is made of UCX. */
 void am_open(struct side *x);
-void am_ping(struct side *x, unsigned i, uint64_t *out);
+void am_ping(struct side *x, bool spin, int series);
 void am_close(void);
 
 /* world.c: daemons and engines; false: something went wrong. */
-bool run_all(struct shared *s);
-/* Removes opt.dir and what run_all put there. */
+bool world_run(const struct world *w, struct shared *s);
+/* A daemon alone, of a configuration that is there. */
+pid_t daemon_start(const char *conf, const char *log, int role, bool valgrind,
+    const char *notify);
+void stop(pid_t pid, int sig);
+/* Removes opt.dir and what is in it. */
 void remove_dir(void);
+
 /* table.c */
 void print_all(struct shared *s);
+double share_of(struct shared *s, int series, double share);
+/* curves.c: what cmd/bench/curves.gp draws, into opt.out. */
+void write_curves(struct shared *s);
 
 #endif

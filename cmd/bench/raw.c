@@ -71,32 +71,43 @@ void *faulted(size_t bytes)
 }
 
 /* From the source pool's memfd into faulted memory, as fast as it goes. */
-void tcp_bulk(struct side *x, unsigned round)
+void tcp_move(struct side *x, size_t bytes, size_t piece, int series)
 {
-    size_t bytes = (size_t)BULK_ROWS * ROW_BYTES;
+    meet(x);
+    if (x->which == ENC) {
+        x->s->stamp = now_ns();
+        tcp_write(x->tcp, x->e->pools[POOL_ROWS].base, bytes, piece);
+    } else {
+        tcp_read(x->tcp, x->landing, bytes, piece);
+        note(x, series, now_ns() - x->s->stamp);
+    }
+    meet(x);
+}
 
-    for (unsigned i = 0; i < PIECES; i++) {
+void tcp_bulk(struct side *x)
+{
+    for (int i = 0; i < PIECES; i++) {
+        uint64_t used = cpu_ns(getpid());
+
+        tcp_move(x, BULK_BYTES, pieces[i], S_TCP + i);
+        used = cpu_ns(getpid()) - used;
+        if (x->which == ENC)
+            x->s->cpu = used;
         meet(x);
-        if (x->which == ENC) {
-            x->s->stamp[0] = now_ns();
-            tcp_write(x->tcp, x->rows.base, bytes, pieces[i]);
-        } else {
-            tcp_read(x->tcp, x->landing, bytes, pieces[i]);
-            x->s->tcp[i][round] = now_ns() - x->s->stamp[0];
-        }
-        meet(x);
+        if (x->which == LANG)
+            note(x, S_TCP_CPU + i, used + x->s->cpu);
     }
 }
 
 /* One way of a sleeping TCP ping with the same bytes. */
-void tcp_ping(struct side *x, unsigned i, uint64_t *out)
+void tcp_ping(struct side *x)
 {
     uint8_t bytes[SMALL_BYTES] = {0};
 
     meet(x);
     if (x->which == ENC) {
         gap(x);
-        x->s->stamp[i] = now_ns();
+        x->s->stamp = now_ns();
         tcp_write(x->tcp, bytes, sizeof bytes, sizeof bytes);
     } else {
         struct pollfd p = {.fd = x->tcp, .events = POLLIN};
@@ -104,13 +115,13 @@ void tcp_ping(struct side *x, unsigned i, uint64_t *out)
         if (poll(&p, 1, ROOM_MS) != 1)
             die("tcp: no ping came");
         tcp_read(x->tcp, bytes, sizeof bytes, sizeof bytes);
-        *out = now_ns() - x->s->stamp[i];
+        note(x, S_TCP_PING, now_ns() - x->s->stamp);
     }
     meet(x);
 }
 
 /* The socket alone: one process, 64 B, send and receive. */
-uint64_t bare_packets(void)
+uint64_t bare_packets(unsigned n)
 {
     uint8_t bytes[64] = {0};
     int s[2];
@@ -119,12 +130,12 @@ uint64_t bare_packets(void)
     if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s) != 0)
         die("socketpair: %s", strerror(errno));
     t = now_ns();
-    for (unsigned i = 0; i < RATE_ROOMS; i++)
+    for (unsigned i = 0; i < n; i++)
         if (send(s[0], bytes, sizeof bytes, 0) < 0 ||
             recv(s[1], bytes, sizeof bytes, 0) < 0)
             die("socketpair: %s", strerror(errno));
     t = now_ns() - t;
     close(s[0]);
     close(s[1]);
-    return t;
+    return t / n;
 }

@@ -1,0 +1,194 @@
+/* large.c - cases of large rooms: all at once, resumed, in pieces while the
+ * encoder still works, over several shards and destinations, and by size.
+ * Run by both engines, see rooms.c. */
+#include "bench.h"
+
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OVER_NS (50 * NS_PER_MS) /* what the encoder takes for its pieces */
+
+static void bulk(struct side *x, unsigned round, int series, int cpu)
+{
+    uint64_t used;
+
+    meet(x);
+    used = daemons_cpu(x->s);
+    one_room(x, POOL_ROWS, BULK_ROWS, round == 0, series);
+    meet(x);
+    if (x->which == LANG && round > 0)
+        note(x, cpu, daemons_cpu(x->s) - used);
+}
+
+void bulk_round(struct side *x, unsigned round)
+{
+    bulk(x, round, S_BULK, S_BULK_CPU);
+    tcp_bulk(x);
+    zmq_bulk(x);
+}
+
+void copied_round(struct side *x, unsigned round)
+{
+    bulk(x, round, S_COPIED, S_COPIED_CPU);
+    copy_bulk(x);
+}
+
+static void resume_room(struct side *x, int how, unsigned round)
+{
+    uint32_t granted = how == EXACT ? RESUME_ROWS : FIRST_ROWS;
+    bool known = how != AT_COMMIT;
+    uint64_t t;
+    mmx_room r;
+
+    next_room(x);
+    if (x->which == ENC) {
+        r = announce(x->e, POOL_ROWS, x->s->id, known ? RESUME_ROWS : 0,
+            known ? 0 : RESUME_ROWS);
+        if (round == 0)
+            write_rows(x->e, r, RESUME_ROWS);
+        send_room(x, r, RESUME_ROWS);
+        return;
+    }
+    r = request(x->e, POOL_ROWS, x->s->id, granted);
+    if (known) /* its answer, the larger grant, has then been sent too */
+        must(mmx_wait_room(x->e->m, r, MMX_LENGTH, ROOM_MS), "length");
+    t = await_room(x, r);
+    note(x, S_RESUME + how, t - x->s->stamp);
+    if (round == 0)
+        check_rows(x->e, r, RESUME_ROWS);
+    must(mmx_release(x->e->m, r, MMX_ALL, 0), "release");
+}
+
+void resume_round(struct side *x, unsigned round)
+{
+    for (int how = 0; how < RESUMES; how++)
+        resume_room(x, how, round);
+}
+
+/* --- while the encoder works ---------------------------------------------- */
+static void sleep_to(uint64_t ns)
+{
+    struct timespec t = {(time_t)(ns / NS_PER_S), (long)(ns % NS_PER_S)};
+
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
+}
+
+static void commit_pieces(struct side *x, mmx_room r)
+{
+    uint32_t each = SPREAD_ROWS / PIECES_DUE;
+    uint64_t begin = now_ns();
+
+    for (uint32_t i = 0; i + 1 < PIECES_DUE; i++) {
+        must(mmx_commit(x->e->m, r, i * each, each), "commit");
+        sleep_to(begin + (i + 1) * OVER_NS / (PIECES_DUE - 1));
+    }
+    x->s->stamp = now_ns();
+    must(mmx_commit_final(
+             x->e->m, r, SPREAD_ROWS - each, each, SPREAD_ROWS, NULL, 0),
+        "commit");
+}
+
+static void piecewise(struct side *x, unsigned round)
+{
+    uint64_t t;
+    mmx_room r;
+
+    next_room(x);
+    if (x->which == ENC) {
+        r = announce(x->e, POOL_ROWS, x->s->id, SPREAD_ROWS, 0);
+        if (round == 0)
+            write_rows(x->e, r, SPREAD_ROWS);
+        must(mmx_wait_room(x->e->m, r, MMX_WANTED, ROOM_MS), "wanted");
+        meet(x);
+        commit_pieces(x, r);
+        must(mmx_wait_room(x->e->m, r, MMX_DONE, ROOM_MS), "done");
+        sweep(x->e);
+        return;
+    }
+    r = request(x->e, POOL_ROWS, x->s->id, SPREAD_ROWS);
+    t = await_room(x, r);
+    note(x, S_PIECEWISE, t - x->s->stamp);
+    if (round == 0)
+        check_rows(x->e, r, SPREAD_ROWS);
+    must(mmx_release(x->e->m, r, MMX_ALL, 0), "release");
+}
+
+void overlap_round(struct side *x, unsigned round)
+{
+    one_room(x, POOL_ROWS, SPREAD_ROWS, round == 0, S_WHOLE);
+    piecewise(x, round);
+}
+
+/* --- shards and destinations ---------------------------------------------- */
+static void spread_encode(struct side *x, uint32_t n)
+{
+    uint32_t rows = SPREAD_ROWS / n;
+    mmx_room r[16];
+
+    for (uint32_t i = 0; i < n; i++)
+        r[i] = announce(x->e, POOL_ROWS, x->s->id + i, rows, 0);
+    for (uint32_t i = 0; i < n; i++)
+        must(mmx_wait_room(x->e->m, r[i], MMX_WANTED, ROOM_MS), "wanted");
+    meet(x);
+    gap(x);
+    x->s->stamp = now_ns();
+    must(mmx_cork(x->e->m), "cork");
+    for (uint32_t i = 0; i < n; i++)
+        must(mmx_commit_final(x->e->m, r[i], 0, rows, rows, NULL, 0), "commit");
+    must(mmx_uncork(x->e->m), "uncork");
+    for (uint32_t i = 0; i < n; i++)
+        must(mmx_wait_room(x->e->m, r[i], MMX_DONE, ROOM_MS), "done");
+    sweep(x->e);
+    meet(x);
+    x->s->id += n;
+}
+
+/* One room to each of n destinations, the first of which is ends[at]. */
+static void spread(struct side *x, unsigned at, uint32_t n, int series)
+{
+    uint32_t rows = SPREAD_ROWS / n;
+    mmx_room r[16];
+
+    next_room(x);
+    if (x->which == ENC) {
+        spread_encode(x, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        r[i] = request(&x->ends[at + i], POOL_ROWS, x->s->id + i, rows);
+    meet(x);
+    for (uint32_t i = 0; i < n; i++)
+        must(mmx_wait_room(x->ends[at + i].m, r[i], MMX_READY, ROOM_MS),
+            "ready");
+    note(x, series, now_ns() - x->s->stamp);
+    for (uint32_t i = 0; i < n; i++) {
+        must(mmx_release(x->ends[at + i].m, r[i], MMX_ALL, 0), "release");
+        sweep(&x->ends[at + i]);
+    }
+    meet(x);
+}
+
+void spread_round(struct side *x, unsigned round)
+{
+    (void)round;
+    for (int i = 0; i < SPREADS_SHARDS; i++) {
+        x->e = &x->ends[i];
+        one_room(x, POOL_ROWS, SPREAD_ROWS, round == 0, S_SPREAD + i);
+    }
+    x->e = &x->ends[0];
+    spread(x, SPREADS_SHARDS, 4, S_SPREAD + DST_4);
+    spread(x, SPREADS_SHARDS, 16, S_SPREAD + DST_16);
+}
+
+/* --- by size -------------------------------------------------------------- */
+const uint32_t size_rows[SIZES] = {1, 4, 16, 64, 512, 4096, BULK_ROWS};
+
+void sizes_round(struct side *x, unsigned round)
+{
+    (void)round;
+    for (int i = 0; i < SIZES; i++) {
+        one_room(x, POOL_ROWS, size_rows[i], false, S_SIZE + i);
+        tcp_move(x, (size_t)size_rows[i] * ROW_BYTES, 1 << 20, S_SIZE_TCP + i);
+    }
+}
