@@ -111,7 +111,10 @@ static void fail(struct mapping *m, const char *why, const char *more)
         .type = EV_MAP, .peer_at = m->peer, .err = ERR_PEER_LOST};
     struct node *n = m->node;
 
-    log_warn("peer %u: rows are sent, not copied: %s: %s%s%s", m->peer,
+    log_line(m->mapped ? LOG_INFO : LOG_WARN, "peer %u: %s: %s: %s%s%s",
+        m->peer,
+        m->mapped ? "its pools are mapped no longer"
+                  : "rows are sent, not copied",
         m->address.sun_path, why, more[0] ? ": " : "", more);
     end(m);
     node_happen(n, &ev);

@@ -22,7 +22,7 @@
 
 #define COPIES_MAX  768 /* below LANDINGS_MAX: fetches need places too */
 #define SMALL_BYTES (256u << 10)
-#define SLICE_BYTES (1u << 20)
+#define SLICE_BYTES (2u << 20)
 #define STEP_BYTES  (256u << 10) /* by pinned memory */
 
 _Static_assert(COPIES_MAX < LANDINGS_MAX, "a copy is a landing");

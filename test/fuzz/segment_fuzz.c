@@ -1,13 +1,44 @@
 /* segment_fuzz.c - headers of data messages that another daemon could send.
  *
  * The first four bytes are the length of a payload that is not there, the rest
- * is the header. Holds: what is accepted adds up to the payload, and comes
- * through its own encoding the same. One thread. */
+ * is the header, or a header and where its segments lie. Holds: what is
+ * accepted adds up to the payload, and comes through its own encoding the
+ * same. One thread. */
 #include "base/check.h"
 #include "core/segment.h"
 
 static struct segment first[SEGMENTS_MAX], second[SEGMENTS_MAX];
 static uint8_t header[DATA_HEADER_MAX];
+
+/* Where segments lie: what is let through is inside, and reads again. */
+static void sources(struct span in, struct span head)
+{
+    struct reader r = reader_of(in.p, in.len);
+    struct piece pieces[PIECES_MAX];
+    uint32_t count, n;
+    uint16_t pool;
+
+    if (segments_get_sources(head, first, &count) != OK)
+        return;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t rows = 0;
+
+        if (source_get(&r, &first[i], &pool, pieces, &n) != OK)
+            return;
+        CHECK(n > 0 && n <= PIECES_MAX, "%u pieces", n);
+        for (uint32_t k = 0; k < n; k++) {
+            rows += pieces[k].rows;
+            if (pieces_inside(&pieces[k], 1, 7, 5))
+                CHECK((uint64_t)pieces[k].block * 5 + pieces[k].at +
+                              pieces[k].rows <=
+                          35,
+                    "piece %u + %u, %u rows", pieces[k].block, pieces[k].at,
+                    pieces[k].rows);
+        }
+        CHECK(rows == first[i].rows, "%llu rows of %u",
+            (unsigned long long)rows, first[i].rows);
+    }
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -27,6 +58,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (r.failed || size > UINT32_MAX)
         return 0;
+    if (size > 64 + r.at) /* a header of one or more, then their places */
+        for (uint32_t i = 1; i <= 2 && size >= 8 + 40 * i + r.at; i++)
+            sources(span_of(data + r.at + 8 + 40 * i, size - r.at - 8 - 40 * i),
+                span_of(data + r.at, 8 + 40 * i));
     if (segments_get(
             span_of(data + r.at, size - r.at), payload, first, &count) != OK)
         return 0;
