@@ -4,6 +4,7 @@
 #   make check         set up, build, run every test
 #   make               build only       make bench   measure
 #   make sim SEEDS=n   simulator        make fuzz    fuzz every codec
+#   make wheel         the Python package
 #   make lint          format, layers, docs, cppcheck, clang-tidy
 #   make kernels   what runs on a GPU (needs nvcc)
 #   make install DESTDIR=... PREFIX=/usr
@@ -162,6 +163,11 @@ check: setup
 
 sim: $(SIM)
 	$(SIM) --seeds $(SEEDS)
+
+# The Python package, for pip install.
+.PHONY: wheel
+wheel:
+	@$(PYTHON) scripts/wheel $(B)
 
 bench: all
 	$(B)/mmx-bench $(BENCH_ARGS)

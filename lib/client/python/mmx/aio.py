@@ -34,7 +34,8 @@ class Watch:
                 future.set_exception(ConnectionError("closed"))
 
     def soon(self) -> None:
-        self.loop.call_soon(self._readable)
+        if not self.loop.is_closed():
+            self.loop.call_soon(self._readable)
 
     def _readable(self) -> None:
         if self._conn.closed:
@@ -45,6 +46,7 @@ class Watch:
             if old:
                 event.what |= old.what
             self._events[key] = event
+        self.look()
 
     def look(self) -> None:
         """Something has changed: who waited for it?"""

@@ -1,0 +1,107 @@
+"""The pool layout that a model needs, from its HF config.json.
+
+What travels is what the language model merges: rows as wide as its hidden
+size. Qwen3-VL has deepstack besides: N more vectors per row, which vLLM keeps
+side by side in one wide row, other engines in a field of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple
+
+QWEN = ("qwen2_vl", "qwen2_5_vl")
+DEEPSTACK = ("qwen3_vl", "qwen3_vl_moe")
+# Models whose projector ends at the text model's width, and nothing else.
+LLAVA = ("llava", "llava_next", "llava_next_video", "llava_onevision",
+         "vipllava", "video_llava", "llava_llama", "llava_qwen", "mistral3",
+         "paligemma", "gemma3", "internvl", "internvl_chat", "idefics3",
+         "smolvlm", "aya_vision")
+DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+
+
+class UnknownModel(ValueError):
+    """The config does not say what is needed; the text says what is
+    missing."""
+
+
+class Layout(NamedTuple):
+    model: str
+    fields: str  # "name:dtype:elements,..."
+    row_bytes: int
+
+
+def layout(config: Dict[str, Any], dtype: str = "", hidden_size: int = 0,
+           deepstack: str = "row") -> Layout:
+    """deepstack: "row" for one field of H x (1 + N), "fields" for one of H
+    and one of H x N."""
+    kind = str(config.get("model_type", ""))
+    if kind not in QWEN + DEEPSTACK + LLAVA:
+        raise UnknownModel(
+            f"model_type {kind!r} is not known; known are "
+            + ", ".join(sorted(QWEN + DEEPSTACK + LLAVA)))
+    text = _text(config)
+    width = hidden_size or _number(kind, text, "hidden_size")
+    name = dtype or _dtype(config, text)
+    vision = config.get("vision_config") or {}
+    levels = 0
+    if kind in DEEPSTACK:
+        indexes = vision.get("deepstack_visual_indexes")
+        if not isinstance(indexes, list):
+            raise UnknownModel(f"{kind}: vision_config has no list of "
+                               "deepstack_visual_indexes")
+        levels = len(indexes)
+    out = vision.get("out_hidden_size")
+    if kind in QWEN[1:] + DEEPSTACK and out not in (None, width):
+        raise UnknownModel(f"{kind}: the encoder gives rows of {out} "
+                           f"elements, the text model takes {width}")
+    fields = [("embedding", width * (1 + levels))]
+    if levels and deepstack == "fields":
+        fields = [("embedding", width), ("deepstack", width * levels)]
+    return Layout(kind, ",".join(f"{f}:{name}:{n}" for f, n in fields),
+                  width * (1 + levels) * BYTES[name])
+
+
+def _text(config: Dict[str, Any]) -> Dict[str, Any]:
+    """Newer configs keep the language model's part in a part of its own."""
+    for key in ("text_config", "llm_config"):
+        if isinstance(config.get(key), dict):
+            return dict(config[key])
+    return config
+
+
+def _number(kind: str, text: Dict[str, Any], key: str) -> int:
+    value = text.get(key)
+    if not isinstance(value, int) or not 0 < value <= 2**20:
+        raise UnknownModel(
+            f"{kind}: the text model's {key} is not in this config (it has "
+            "its default there): say --hidden-size")
+    return value
+
+
+def _dtype(config: Dict[str, Any], text: Dict[str, Any]) -> str:
+    for part in (config, text):
+        for key in ("dtype", "torch_dtype"):
+            if part.get(key):
+                name = str(part[key]).replace("torch.", "")
+                if name not in DTYPES:
+                    raise UnknownModel(f"{key} {name!r} is not one of "
+                                       f"{', '.join(DTYPES)}: say --dtype")
+                return DTYPES[name]
+    raise UnknownModel("the config has neither dtype nor torch_dtype: say "
+                       "--dtype")
+
+
+def yaml(made: Layout, pool: str = "vit", block_rows: int = 128,
+         total_bytes: int = 2**30) -> str:
+    """The same for both daemons' files."""
+    block = made.row_bytes * block_rows
+    lines: List[str] = [
+        f"# {made.model}: {made.row_bytes} bytes a row, {block} a block",
+        "pools:",
+        f"  - name: {pool}",
+        f"    block_rows: {block_rows}",
+        f"    blocks: {max(1, total_bytes // block)}",
+        f'    layout: "{made.fields}"',
+    ]
+    return "\n".join(lines) + "\n"

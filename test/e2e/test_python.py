@@ -1,0 +1,313 @@
+"""The Python package on real daemons: asyncio, forks, views, the failure
+policy."""
+
+import asyncio
+import os
+import threading
+
+import numpy as np
+from pair import Case
+
+import mmx
+from mmx import policy
+
+
+class Async(Case):
+    async def encode(self, conn, room, rows):
+        pool = await conn.apool("vit")
+        source = await conn.announce(room, pool, rows, rows).granted(10)
+        source["embedding"][0:rows] = room % 251
+        source.commit(0, rows, final=True)
+        await source.done(10)
+        source.release()
+
+    async def fetch(self, conn, room, rows):
+        got = await conn.request(room, await conn.apool("vit"),
+                                 "enc0").ready(10)
+        with got:
+            values = got.gather("embedding")
+            self.assertEqual(values.shape, (rows, 64))
+            self.assertTrue((values == room % 251).all())
+
+    def test_many_rooms_on_one_loop(self):
+        e, d = self.pair()
+
+        async def main():
+            enc = await mmx.aconnect("encoded", e.socket, name="enc")
+            lm = await mmx.aconnect("langd", d.socket, name="lm")
+            async with enc, lm:
+                await asyncio.gather(*(
+                    work(conn, room, 100 + room) for room in range(1, 101)
+                    for work, conn in ((self.encode, enc), (self.fetch, lm))))
+        asyncio.run(main())
+
+    def test_events(self):
+        e, d = self.pair()
+        heard = {}
+
+        async def main():
+            async with await mmx.aconnect("encoded", e.socket) as enc:
+                source = enc.announce(1, await enc.apool(), 100, 100)
+                async for event in enc:
+                    heard[event.link or event.room] = event.what
+                    if event.what & mmx.GRANTED:
+                        source.commit(0, 100, final=True)
+                        break
+                lm = self.world.engine(d)
+                lm.request(1, "enc0")
+                async for event in enc:
+                    heard[event.link or event.room] = event.what
+                    if event.what & mmx.DONE:
+                        break
+                source.release()
+                lm.release(1)
+            async for event in enc:
+                heard["late"] = event  # closed: the loop ends
+            return source
+        source = asyncio.run(main())
+        self.assertIn(mmx.Link.UP, heard)
+        self.assertTrue(heard[source] & mmx.DONE)
+
+    def test_cancelling_changes_nothing(self):
+        e, d = self.pair()
+        enc = self.world.engine(e)
+
+        async def main():
+            async with await mmx.aconnect("langd", d.socket) as lm:
+                room = lm.request(1, await lm.apool(), "enc0")
+                task = asyncio.ensure_future(room.ready())
+                await asyncio.sleep(0)
+                task.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+                with self.assertRaises(TimeoutError):
+                    await room.ready(0.01)
+                await room.conn.until(room.opened, 10)
+                enc.encode(1, 300)
+                await room.ready(10)
+                self.assertEqual(room.total, 300)
+                room.release()
+        asyncio.run(main())
+        enc.done(1)
+        enc.release(1)
+
+    def test_failures_are_raised(self):
+        _, d = self.pair()
+
+        async def main():
+            async with await mmx.aconnect("langd", d.socket) as lm:
+                room = lm.request(1, await lm.apool(), "nobody")
+                with self.assertRaises(mmx.errors.NotReady):
+                    await room.ready(10)
+            with self.assertRaises(mmx.errors.DaemonLost):
+                await mmx.aconnect("langd", d.socket + "x", timeout=0.05)
+        asyncio.run(main())
+
+    def test_the_daemon_is_lost_and_comes_back(self):
+        e, d = self.pair()
+        enc = self.world.engine(e)
+
+        async def main():
+            async with await mmx.aconnect("langd", d.socket) as lm:
+                room = lm.request(1, await lm.apool(), "enc0")
+                fd, waiting = lm.fd, asyncio.ensure_future(room.ready(20))
+                await lm.until(room.opened, 10)
+                d.kill()
+                with self.assertRaises(mmx.errors.DaemonLost):
+                    await waiting
+                d.start()
+                await lm.until(lambda: lm.connected, 10)
+                self.assertEqual(lm.fd, fd)
+                again = lm.request(2, await lm.apool(), "enc0")
+                enc.encode(2, 300)
+                await again.ready(10)
+                again.release()
+        asyncio.run(main())
+        enc.done(2)
+        enc.release(2)
+
+    def test_one_loop_for_a_connection(self):
+        e, _ = self.pair()
+        conn = mmx.connect("encoded", e.socket)
+
+        async def use():
+            return await conn.apool()
+        asyncio.run(use())
+        asyncio.run(use())  # the first loop is over
+
+        async def other():
+            with self.assertRaises(RuntimeError):
+                await conn.until(lambda: False, 1)
+
+        async def both():
+            await conn.apool("vit")
+            t = threading.Thread(target=lambda: asyncio.run(other()))
+            t.start()
+            t.join()
+        asyncio.run(both())
+        conn.close()
+
+
+class Process(Case):
+    def test_a_fork_is_noticed(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        lm.request(1, "enc0")
+        pid = os.fork()
+        if pid == 0:  # the child: no test framework from here on
+            wrong = 0
+            for use in (lambda: lm.conn.request(2, lm.pool, "enc0"),
+                        lm.conn.step, lambda: lm.rooms[1].wait_ready(1),
+                        lambda: lm.rooms[1].release()):
+                try:
+                    use()
+                    wrong += 1
+                except mmx.ForkedError:
+                    pass
+            lm.conn.close()
+            os._exit(wrong)
+        _, status = os.waitpid(pid, 0)
+        self.assertEqual(os.waitstatus_to_exitcode(status), 0)
+        enc.encode(1, 300)  # the parent's connection has not noticed
+        self.assertEqual(lm.ready(1), 300)
+        self.good(lm, 1)
+        enc.done(1)
+        for x in (enc, lm):
+            x.release(1)
+
+
+class Views(Case):
+    def test_release_with_a_view_raises(self):
+        e, d = self.pair(langd={"pools": [
+            {"name": "vit", "blocks": 16, "layout": "embedding:u8:64",
+             "engine_access": "write"}]})
+        enc, lm = self.engines(e, d)
+        lm.request(1, "enc0")
+        enc.encode(1, 300)
+        lm.ready(1)
+        room = lm.rooms[1]
+        holders = [room.view("embedding")[3:9],
+                   memoryview(room.view("embedding")),
+                   np.from_dlpack(room.tensor("embedding")),
+                   room.tensor("embedding").__dlpack__(max_version=(1, 0))]
+        while holders:
+            with self.assertRaises(mmx.ViewInUse):
+                room.release()
+            holders.pop()
+        enc.done(1)
+        for x in (enc, lm):
+            x.release(1)
+
+    def test_read_only_rows_cannot_be_written(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        lm.request(1, "enc0")
+        enc.encode(1, 300)
+        lm.ready(1)
+        view = lm.rooms[1].view("embedding")
+        with self.assertRaises(ValueError):
+            view[0, 0] = 1
+        with self.assertRaises(ValueError):
+            view.setflags(write=True)
+        del view
+        enc.done(1)
+        for x in (enc, lm):
+            x.release(1)
+
+
+class Policy(Case):
+    """What an engine does when a room fails, with real failures."""
+
+    def setUp(self):
+        super().setUp()
+        self.e, self.d = self.pair()
+        self.enc, self.lm = self.engines(self.e, self.d)
+        self.asked = []
+
+    def ask(self, room, encoder="enc0", **more):
+        def again():
+            self.asked.append(room)
+            conn = self.lm.conn
+            return conn.request(room, conn.pool("vit"), encoder, **more)
+        return again
+
+    def test_it_works_at_once(self):
+        self.enc.encode(1, 300)
+        with policy.run(self.ask(1)) as room:
+            self.assertEqual(room.total, 300)
+        self.enc.done(1)
+        self.enc.release(1)
+
+    def test_retry_until_it_works(self):
+        # Each deadline passes a little later; then somebody encodes.
+        thread = threading.Timer(0.3, lambda: self.enc.encode(1, 300))
+        thread.start()
+        with policy.run(self.ask(1, deadline=0.2), retries=20) as room:
+            self.assertEqual(room.total, 300)
+        thread.join()
+        self.assertGreater(len(self.asked), 1)
+        self.enc.done(1)
+        self.enc.release(1)
+
+    def test_retries_end(self):
+        ask = self.ask(1, deadline=0.05)
+        with self.assertRaises(mmx.errors.TimedOut):
+            policy.run(ask, retries=2, pause=0.01)
+        self.assertEqual(len(self.asked), 3)
+        got = policy.run(ask, retries=1, pause=0.01,
+                         encode_locally=lambda error: error.reason)
+        self.assertEqual(got, "timeout")
+
+    def test_encode_locally(self):
+        self.deliver(self.enc, self.lm, 1, 300)  # its source is gone now
+        got = policy.run(self.ask(1), encode_locally=lambda e: e.reason)
+        self.assertEqual((got, len(self.asked)), ("unknown-room", 1))
+        with self.assertRaises(mmx.errors.UnknownRoom):
+            policy.run(self.ask(1))
+
+    def test_give_up(self):
+        def never(_):
+            raise AssertionError("not to be encoded here either")
+        self.enc.announce(1, 100, 100, destinations=2)
+        self.enc.granted(1)
+        with self.assertRaises(mmx.errors.DestinationsDisagree):
+            policy.run(self.ask(1, destinations=3), encode_locally=never)
+        self.assertEqual(len(self.asked), 1)
+        self.enc.release(1)
+
+    def test_over_a_restart(self):
+        self.enc.encode(2, 300)
+        self.d.kill()
+        self.lm.conn.step()
+        self.d.start()
+        with policy.run(self.ask(2), retries=10) as room:
+            self.assertEqual(room.total, 300)
+        self.enc.done(2)
+        self.enc.release(2)
+
+    def test_awaited(self):
+        async def main():
+            async with await mmx.aconnect("langd", self.d.socket) as lm:
+                pool = await lm.apool()
+                got = await policy.arun(
+                    lambda: lm.request(1, pool, "enc0", deadline=0.05),
+                    retries=1, encode_locally=lambda e: e.reason)
+                self.assertEqual(got, "timeout")
+        asyncio.run(main())
+
+
+class Program(Case):
+    def test_status(self):
+        import subprocess
+        import sys
+        from pair import ROOT
+        e, d = self.pair()
+        got = subprocess.run(
+            [sys.executable, "-m", "mmx", "--encoded", e.socket, "--langd",
+             d.socket], capture_output=True, text=True, timeout=20,
+            env={**os.environ, "PYTHONPATH": ROOT + "/lib/client/python"})
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertIn("enc0", got.stdout)
+        self.assertIn("lang0", got.stdout)
+
+

@@ -1,0 +1,250 @@
+"""The Python package without a daemon: ids, tensors for others, layouts of
+models, the wheel."""
+
+import ctypes
+import gc
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+import zipfile
+from contextlib import redirect_stderr, redirect_stdout
+from unittest import mock
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(ROOT, "lib/client/python"))
+
+import numpy as np  # noqa: E402
+
+import mmx  # noqa: E402
+from mmx import __main__ as program  # noqa: E402
+from mmx import layout, pool, tensor  # noqa: E402
+
+
+class Ids(unittest.TestCase):
+    def test_vectors_of_the_header(self):
+        with open(os.path.join(ROOT, "lib/client/mmx.h")) as f:
+            words = [line.split() for line in f if line.startswith(' *   "')]
+        self.assertEqual(len(words), 3)
+        for _, name, value in words:
+            self.assertEqual(mmx.room_id(name.strip('"')), int(value, 16))
+
+    def test_text_and_bytes(self):
+        self.assertEqual(mmx.room_id("grün"), mmx.room_id("grün".encode()))
+        self.assertLess(mmx.room_id("x" * 1000), 2**64)
+
+
+def taken(capsule, name):
+    """The struct of a capsule, taken as a consumer does."""
+    api = ctypes.pythonapi
+    get = api.PyCapsule_GetPointer
+    get.argtypes, get.restype = [ctypes.py_object, ctypes.c_char_p], \
+        ctypes.c_void_p
+    rename = api.PyCapsule_SetName
+    rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    address = get(capsule, name)
+    taken.used = b"used_" + name  # stays alive: the capsule points to it
+    rename(capsule, taken.used)
+    # Others declare the same function otherwise.
+    get.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    kind = tensor._Versioned if name.endswith(b"versioned") else tensor._Old
+    return address, kind.from_address(address)
+
+
+class Tensors(unittest.TestCase):
+    def rows(self, kind="bf16", writable=False):
+        rows = np.arange(12).astype(pool.dtype(kind)).reshape(4, 3)
+        rows.setflags(write=writable)
+        return rows
+
+    def test_read_only_rows_in_the_versioned_form(self):
+        rows = self.rows()
+        made = tensor.Tensor(rows, "bf16")
+        capsule = made.__dlpack__(max_version=(1, 1))
+        address, got = taken(capsule, b"dltensor_versioned")
+        self.assertEqual((got.major, got.flags & 1), (1, 1))
+        t = got.tensor
+        self.assertEqual((t.code, t.bits, t.lanes), (4, 16, 1))
+        self.assertEqual((t.data, t.ndim, t.device),
+                         (rows.ctypes.data, 2, 1))
+        self.assertEqual((t.shape[0], t.shape[1], t.strides[0], t.strides[1]),
+                         (4, 3, 3, 1))
+        self.assertIn(address, tensor._live)
+        del capsule, made
+        gc.collect()
+        self.assertIn(address, tensor._live)  # the consumer has it
+        got.deleter(address)
+        self.assertNotIn(address, tensor._live)
+
+    def test_a_capsule_that_nobody_takes_frees_itself(self):
+        before = len(tensor._live)
+        for form in ((1, 0), None):
+            capsule = tensor.Tensor(self.rows("f32", True), "f32").__dlpack__(
+                max_version=form)
+            self.assertEqual(len(tensor._live), before + 1)
+            del capsule
+            gc.collect()
+            self.assertEqual(len(tensor._live), before)
+
+    def test_numpy_takes_writable_rows(self):
+        for kind in ("f32", "f16", "u8", "i64"):
+            rows = self.rows(kind, writable=True)
+            got = np.from_dlpack(tensor.Tensor(rows, kind))
+            self.assertEqual(got.dtype, rows.dtype)
+            self.assertTrue(np.shares_memory(got, rows))
+            before = len(tensor._live)
+            del got
+            gc.collect()
+            self.assertEqual(len(tensor._live), before - 1)
+
+    def test_an_old_consumer_does_not_get_read_only_rows(self):
+        with self.assertRaises(BufferError):
+            tensor.Tensor(self.rows("f32"), "f32").__dlpack__()
+
+    def test_every_dtype_has_a_kind(self):
+        self.assertEqual(set(tensor._KINDS),
+                         set(pool._NUMPY) | set(pool._TAGGED))
+
+    def test_torch_gets_the_bytes_and_its_own_name_of_the_dtype(self):
+        # Not torch: only what it is called with.
+        torch = types.ModuleType("torch")
+        torch.bfloat16, made = "torch.bfloat16", []
+
+        class Flat:
+            def view(self, *shape):
+                return shape
+
+        def frombuffer(buffer, dtype):
+            made.append((memoryview(buffer).nbytes, dtype))
+            return Flat()
+        torch.frombuffer = frombuffer
+        with mock.patch.dict(sys.modules, torch=torch):
+            got = tensor.Tensor(self.rows(), "bf16").torch()
+        self.assertEqual((got, made), ((4, 3), [(24, "torch.bfloat16")]))
+
+    def test_native_types(self):
+        rows = self.rows("f32")
+        self.assertIs(mmx.native(rows), rows)
+        try:
+            import ml_dtypes
+        except ImportError:
+            ml_dtypes = types.ModuleType("ml_dtypes")
+            ml_dtypes.bfloat16 = np.dtype("i2")
+        with mock.patch.dict(sys.modules, ml_dtypes=ml_dtypes):
+            got = mmx.native(self.rows())
+        self.assertEqual(got.dtype, ml_dtypes.bfloat16)
+
+
+CONFIGS = {
+    "qwen2_vl": ({"model_type": "qwen2_vl", "hidden_size": 3584,
+                  "torch_dtype": "bfloat16",
+                  "vision_config": {"hidden_size": 3584, "embed_dim": 1280}},
+                 "embedding:bf16:3584"),
+    "qwen2_5_vl": ({"model_type": "qwen2_5_vl", "hidden_size": 2048,
+                    "torch_dtype": "bfloat16",
+                    "vision_config": {"out_hidden_size": 2048}},
+                   "embedding:bf16:2048"),
+    "qwen3_vl": ({"model_type": "qwen3_vl", "vision_config": {
+                      "out_hidden_size": 4096,
+                      "deepstack_visual_indexes": [8, 16, 24]},
+                  "text_config": {"hidden_size": 4096, "dtype": "bfloat16"}},
+                 "embedding:bf16:16384"),
+    "llava": ({"model_type": "llava", "torch_dtype": "float16",
+               "text_config": {"hidden_size": 5120}, "vision_config": {}},
+              "embedding:f16:5120"),
+}
+
+
+class Layouts(unittest.TestCase):
+    def test_known_models(self):
+        for name, (config, want) in CONFIGS.items():
+            with self.subTest(name):
+                self.assertEqual(layout.layout(config).fields, want)
+
+    def test_deepstack_as_a_field(self):
+        made = layout.layout(CONFIGS["qwen3_vl"][0], deepstack="fields")
+        self.assertEqual(made.fields,
+                         "embedding:bf16:4096,deepstack:bf16:12288")
+        self.assertEqual(made.row_bytes, 32768)
+
+    def test_what_is_missing_is_said(self):
+        bare = {"model_type": "llava", "torch_dtype": "float16",
+                "text_config": {}}
+        with self.assertRaisesRegex(layout.UnknownModel, "--hidden-size"):
+            layout.layout(bare)
+        self.assertEqual(layout.layout(bare, hidden_size=4096).row_bytes, 8192)
+        with self.assertRaisesRegex(layout.UnknownModel, "bert.*qwen2_vl"):
+            layout.layout({"model_type": "bert"})
+        with self.assertRaisesRegex(layout.UnknownModel, "--dtype"):
+            layout.layout({"model_type": "llava", "hidden_size": 64})
+        wrong = dict(CONFIGS["qwen2_5_vl"][0],
+                     vision_config={"out_hidden_size": 1})
+        with self.assertRaisesRegex(layout.UnknownModel, "takes 2048"):
+            layout.layout(wrong)
+
+    def run_it(self, config, *words):
+        out, err = io.StringIO(), io.StringIO()
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+            f.write(config)
+            f.flush()
+            with redirect_stdout(out), redirect_stderr(err):
+                code = program.main(["layout", f.name, *words])
+        return code, out.getvalue(), err.getvalue()
+
+    def test_as_yaml(self):
+        code, out, _ = self.run_it(json.dumps(CONFIGS["llava"][0]),
+                                   "--bytes", "1MiB", "--pool", "p")
+        self.assertEqual(code, 0)
+        self.assertIn("  - name: p\n", out)
+        self.assertIn("blocks: 1\n", out)  # 1.25 MiB a block
+        self.assertIn('layout: "embedding:f16:5120"\n', out)
+
+    def test_daemons_take_it(self):
+        build = os.path.join(ROOT, os.environ.get("B", "build"))
+        if not os.path.exists(f"{build}/mmx-encoded"):
+            self.skipTest("the daemons are not built")
+        _, out, _ = self.run_it(json.dumps(CONFIGS["qwen3_vl"][0]))
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
+            f.write(out)
+            f.flush()
+            for role in ("encoded", "langd"):
+                subprocess.run([f"{build}/mmx-{role}", "--config", f.name,
+                                "--check-config"], check=True)
+
+    def test_bad_files(self):
+        for config in ("{", "[]", '{"model_type": "bert"}'):
+            code, out, err = self.run_it(config)
+            self.assertEqual((code, out), (1, ""))
+            self.assertTrue(err)
+
+
+class Wheel(unittest.TestCase):
+    def test_pip_installs_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            made = subprocess.run(
+                [sys.executable, os.path.join(ROOT, "scripts/wheel"), folder],
+                check=True, capture_output=True, text=True).stdout.strip()
+            with zipfile.ZipFile(made) as z:
+                names = z.namelist()
+                record = z.read(next(n for n in names if "RECORD" in n))
+            self.assertIn("mmx/py.typed", names)
+            self.assertEqual(len(record.decode().splitlines()), len(names))
+            target = os.path.join(folder, "site")
+            subprocess.run(
+                [sys.executable, "-m", "pip", "install", "-q", "--no-index",
+                 "--no-deps", "--no-compile", "--target", target, made],
+                check=True, capture_output=True)
+            got = subprocess.run(
+                [sys.executable, "-m", "mmx", "--version"], cwd=folder,
+                env={**os.environ, "PYTHONPATH": target}, check=True,
+                capture_output=True, text=True).stdout
+            self.assertEqual(got.strip(), mmx.__version__)
+
+
+if __name__ == "__main__":
+    unittest.main()
