@@ -237,7 +237,7 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
     const struct edst *d, char *text, size_t size);
 
 /* L said that it reads no row of this generation any more. */
-void edst_answered(struct encoded *e, struct edst *d);
+void edst_answered(struct encoded *e, struct out *out, struct edst *d);
 /* The way to L is lost: it shall begin a new attempt. */
 void edst_broken(struct encoded *e, struct edst *d);
 
@@ -251,6 +251,9 @@ void encoded_map_offer(struct encoded *e, struct out *out);
 void encoded_map_end(struct encoded *e, uint32_t conn);
 /* May rows be read by the process behind it? */
 bool encoded_map_fences(const struct encoded *e, uint32_t conn);
+/* A fence of the connection is gone: if it has ended and was the last one's,
+ * its process is not waited for any more. */
+void encoded_map_quiet(struct encoded *e, struct out *out, uint32_t conn);
 /* Its process is dead. */
 void encoded_map_dead(struct encoded *e, uint32_t conn);
 

@@ -102,13 +102,16 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
         edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
 }
 
-void edst_answered(struct encoded *e, struct edst *d)
+void edst_answered(struct encoded *e, struct out *out, struct edst *d)
 {
+    uint32_t conn = d->map;
+
     if (d->map == NONE || e->peers.peers[d->peer].epoch != d->map_epoch)
         return;
     d->map = NONE;
     d->owe &= (uint8_t)~OWE_FAILED;
     e->fenced--;
+    encoded_map_quiet(e, out, conn);
     edst_touch(e, d);
     eroom_touch(e, d->room);
 }

@@ -98,6 +98,12 @@ bool encoded_map_fences(const struct encoded *e, uint32_t conn)
     return false;
 }
 
+void encoded_map_quiet(struct encoded *e, struct out *out, uint32_t conn)
+{
+    if (engine_empty(&e->engines, conn) && !encoded_map_fences(e, conn))
+        out_action(out, ACT_CONN_CLOSE)->conn = conn;
+}
+
 void encoded_map_dead(struct encoded *e, uint32_t conn)
 {
     for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++) {

@@ -254,7 +254,7 @@ static void on_ack(struct encoded *e, struct out *out, struct peer *p,
         answer_unknown(e, out, p, msg);
         return;
     }
-    edst_answered(e, d);
+    edst_answered(e, out, d);
     edst_end(e, d, OK);
     say_state(e, out, p, msg, NULL, ROOM_SUCCESS);
 }
@@ -276,7 +276,7 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
     if (d->state == DST_ACTIVE && d->room->r.text[0] == 0)
         span_copy_str(
             msg->abort.text, d->room->r.text, sizeof(d->room->r.text));
-    edst_answered(e, d);
+    edst_answered(e, out, d);
     edst_end(
         e, d, reason && reason < ERR_COUNT ? (enum err)reason : ERR_ABORTED);
     d->drained_due = true;
@@ -284,8 +284,8 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
 }
 
 /* L's word on one generation. */
-static void on_state(
-    struct encoded *e, const struct peer_state *n, struct edst *d)
+static void on_state(struct encoded *e, struct out *out,
+    const struct peer_state *n, struct edst *d)
 {
     const struct eroom *m = d->room;
 
@@ -293,7 +293,7 @@ static void on_state(
         enum err why = n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
                                                           : ERR_ABORTED;
 
-        edst_answered(e, d);
+        edst_answered(e, out, d);
         edst_end(e, d, n->state == ROOM_SUCCESS ? OK : why);
         return;
     }
@@ -452,7 +452,7 @@ void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
         break;
     case PEER_STATE:
         if (d)
-            on_state(e, &msg->state, d);
+            on_state(e, out, &msg->state, d);
         break;
     case PEER_DECLINE:
         on_decline(e, p, msg);
