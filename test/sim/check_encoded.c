@@ -147,6 +147,40 @@ static void see_cells(struct daemon *d, const struct encoded *e)
     }
 }
 
+void encoded_watch_copy(
+    struct daemon *d, uint32_t pool, uint32_t block, const struct segment *s)
+{
+    const struct encoded *e = d->brain;
+    const struct watch *w = watch_of(d);
+    const struct edst *of = NULL;
+
+    for (uint32_t i = 0; !of && i < e->rooms_max; i++)
+        if (e->dsts[i].used && e->dsts[i].generation == s->generation)
+            of = &e->dsts[i];
+    HOLDS(
+        of && of->map != NONE && of->room->item->pool == pool &&
+            w->owner[pool][block] == (uint32_t)(of->room->item - e->items) + 1,
+        "copies read what is kept for them",
+        "%s block %u: room %llu g%llx a%u row %u is read; the source %s",
+        d->conf->name, block, (unsigned long long)s->room,
+        (unsigned long long)s->generation & 0xffffff, s->attempt, s->first,
+        !of               ? "has forgotten it"
+        : of->map == NONE ? "thinks that nobody does"
+                          : "gave the block away");
+}
+
+/* All connections have ended but those of langds that map. */
+static void see_conns(const struct daemon *d, const struct encoded *e)
+{
+    for (uint32_t i = 0; i < e->engines.conns_max; i++)
+        HOLDS(e->engines.conns[i].state == CONN_FREE ||
+                  (d->mappers[i] && map_stands(d->mappers[i])),
+            "nothing is left", "%s: connection %u is in state %u",
+            d->conf->name, i, e->engines.conns[i].state);
+    HOLDS(e->fenced == 0, "nothing is left", "%s: %u sources are fenced",
+        d->conf->name, e->fenced);
+}
+
 void encoded_watch(struct daemon *d)
 {
     const struct encoded *e = d->brain;
@@ -164,6 +198,7 @@ void encoded_watch_end(struct daemon *d)
     const struct encoded *e = d->brain;
 
     encoded_watch(d);
+    see_conns(d, e);
     for (uint32_t i = 0; i < e->rooms_max; i++) {
         const struct eroom *m = &e->rooms[i];
 

@@ -148,8 +148,8 @@ static void own(const struct pool *p, const struct extent *e, uint64_t *owner,
 static void see_handle(const struct econn *c, const struct handle *h,
     const struct watch *w, uint32_t pool)
 {
-    for (uint32_t r = h->given; r < h->shown; r += c->block_rows) {
-        uint64_t block = handle_row(h, r) / c->block_rows;
+    for (uint32_t r = h->given; r < h->shown; r += handle_block_rows(h)) {
+        uint64_t block = handle_row(h, r) / handle_block_rows(h);
 
         HOLDS(w->now[pool][block] == h->generation, "shown blocks stay",
             "%s/%u cell %u room %llu row %u: block %llu went to g%llx",

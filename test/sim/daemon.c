@@ -40,6 +40,7 @@ struct conf *conf_make(uint8_t role, const char *name)
     c->limit_tombstones = 256;
     c->limit_history = 512;
     c->limit_aux_total = 65536;
+    snprintf(c->socket_path, sizeof(c->socket_path), "/run/%s", name);
     return c;
 }
 
@@ -179,6 +180,10 @@ void daemon_start(struct daemon *d)
     d->bc.conf = d->conf;
     d->bc.epoch = draw() | 1;
     d->bc.seed = draw();
+    d->bc.boot.b[0] = (uint8_t)(d->host + 1);
+    d->bc.uid = 500;
+    if (d->role == ROLE_ENCODED && W.is.hosts)
+        d->bc.secret[0] = draw() | 1;
     d->bc.shards = d->shards_count;
     d->bc.segment_max = (uint32_t)d->conf->transfer_segment;
     blob_make(d);
@@ -201,7 +206,10 @@ void daemon_start(struct daemon *d)
     for (uint32_t i = 0; i < d->conf->pools_count; i++)
         if (layout_of(d, i)->count)
             pool_fix(d, i, true);
+    d->draining = false;
     memset(d->conns, 0, sizeof(d->conns));
+    memset(d->mappers, 0, sizeof(d->mappers));
+    memset(d->maps, 0, sizeof(d->maps));
     memset(d->links, 0, sizeof(d->links));
     for (uint32_t i = 0; i < LINKS_MAX; i++)
         d->wants[i] = NONE;
@@ -214,6 +222,7 @@ void daemon_crash(struct daemon *d)
     d->alive = false;
     net_daemon_gone(d);
     data_daemon_gone(d);
+    map_daemon_gone(d);
     econn_daemon_gone(d);
     prods_daemon_gone(d);
     cons_daemon_gone(d);
@@ -282,8 +291,14 @@ static void shard_cmd(struct shard *s, const struct order *o)
     trace("%s shard %u: command %u slot %u g%llx a%u: %u %u", s->d->conf->name,
         s->k, c->type, c->slot, (unsigned long long)c->generation & 0xffffff,
         c->attempt, c->a, c->b);
+    if (o->source) {
+        s->foreign[c->peer][o->pool] = o->foreign;
+        return;
+    }
     if (s->landing && c->type <= LAND_CLOSE) {
         (void)landing_cmd(s->landing, c, &quiet);
+        if (!quiet && (c->type == LAND_TRIM || c->reply))
+            data_purge(s);
     } else if (s->sending && o->address) {
         shard_address(s, o);
     } else if (s->sending && c->type == PEER_OPEN) {
@@ -370,6 +385,15 @@ static void give_address(struct daemon *d, const struct action *a)
     give_all(d, &o);
 }
 
+void shards_source(
+    struct daemon *d, uint32_t peer, uint32_t pool, struct foreign *f)
+{
+    struct order o = {.source = true, .pool = pool, .foreign = f};
+
+    o.cmd.peer = peer;
+    give_all(d, &o);
+}
+
 /* --- carrying out -----------------------------------------------------------
  */
 static void conn_closed(void *p, uint64_t life, uint64_t conn)
@@ -385,11 +409,14 @@ static void act(struct daemon *d, const struct action *a)
 {
     struct span bytes = span_of(d->out.bytes.p + a->at, a->len);
     struct econn *c = a->conn < CONNS_MAX ? d->conns[a->conn] : NULL;
+    struct mapping *m = a->conn < CONNS_MAX ? d->mappers[a->conn] : NULL;
 
     switch ((enum action_type)a->type) {
     case ACT_LOCAL:
         if (c)
             econn_deliver(c, bytes);
+        else if (m)
+            map_deliver(m, bytes);
         return;
     case ACT_NOTIFY:
         if (c)
@@ -400,6 +427,10 @@ static void act(struct daemon *d, const struct action *a)
             econn_cell(c, a->index, a->word);
         return;
     case ACT_CONN_CLOSE:
+        if (m) {
+            map_close(m);
+            return;
+        }
         at(W.now_ns + delay_us(W.is.local_us), conn_closed, d, d->life,
             a->conn);
         return;
@@ -421,8 +452,12 @@ static void act(struct daemon *d, const struct action *a)
     case ACT_POOL_FIX:
         pool_fix(d, a->index, false);
         return;
-    case ACT_MAP: /* nobody here has a token to offer */
+    case ACT_MAP:
+        map_start(d, a->index, bytes, a->word);
+        return;
     case ACT_UNMAP:
+        map_stop(d, a->index);
+        return;
     case ACT_ENDED:
         return;
     }

@@ -19,6 +19,11 @@ struct place {
     uint32_t segment, row, token, pool, n;
     struct piece pieces[PIECES_MAX];
     bool open;
+    /* A copy: from where. One that a GPU makes is not given up. */
+    struct foreign *foreign;
+    uint32_t from_pool, from_n;
+    struct piece from[PIECES_MAX];
+    bool by_gpu;
 };
 
 struct message {
@@ -29,6 +34,7 @@ struct message {
     struct send_batch b;
     uint8_t header[DATA_HEADER_MAX];
     uint32_t header_len;
+    uint8_t *said; /* where rows lie, when they are copied */
     uint64_t *tags;
     struct place *places;
     uint32_t places_count;
@@ -92,6 +98,7 @@ static void message_put(struct message *m)
         m->next->before = m->before;
     *m->before = m->next;
     messages_count--;
+    free(m->said);
     free(m->tags);
     free(m->places);
     free(m);
@@ -103,7 +110,7 @@ static void reads_add(struct message *m, uint16_t n)
 {
     const struct piece *p = m->b.pieces;
 
-    for (uint32_t i = 0; i < m->b.count; i++) {
+    for (uint32_t i = 0; !m->b.copy && i < m->b.count; i++) {
         const struct daemon *d = m->from;
         uint32_t pool = m->b.from[i].pool;
         uint32_t block_rows = (uint32_t)d->conf->pools[pool].block_rows;
@@ -133,6 +140,49 @@ static void tags_read(
                 m->tags[base + at_row] =
                     m->from->tags[pool]
                                  [(uint64_t)p->block * block_rows + p->at + r];
+}
+
+/* --- memory of others of the host -------------------------------------------
+ */
+static void copy_reads(struct place *pl, uint16_t n)
+{
+    const struct foreign *f = pl->foreign;
+
+    for (uint32_t i = 0; i < pl->from_n; i++) {
+        const struct piece *p = &pl->from[i];
+
+        for (uint32_t r = 0; r < p->at + p->rows; r += f->block_rows) {
+            uint16_t *reads = &f->reads[p->block + r / f->block_rows];
+
+            *reads = (uint16_t)(*reads + n);
+        }
+    }
+}
+
+/* Reads rows [first, first + rows) of the segment where its encoder has them.
+ * That must still keep them for this; what is left of a dead one may be read.
+ */
+static void copy_read(
+    struct message *m, const struct place *pl, uint32_t first, uint32_t rows)
+{
+    const struct foreign *f = pl->foreign;
+    bool kept = f->of->alive && f->of->life == f->life;
+    uint32_t row = 0, seen = NONE;
+
+    for (uint32_t i = 0; i < pl->from_n; i++)
+        for (uint32_t r = 0; r < pl->from[i].rows; r++, row++) {
+            uint64_t at_row = (uint64_t)pl->from[i].block * f->block_rows +
+                              pl->from[i].at + r;
+            uint32_t block = (uint32_t)(at_row / f->block_rows);
+
+            if (row < first || row >= first + rows)
+                continue;
+            if (kept && block != seen)
+                encoded_watch_copy(
+                    f->of, pl->from_pool, block, &m->b.segments[pl->segment]);
+            seen = block;
+            m->tags[pl->row + row] = f->tags[at_row];
+        }
 }
 
 /* --- the sender is told
@@ -196,6 +246,8 @@ static void place_end(struct message *m, struct place *pl, bool ok)
     uint32_t quiets;
 
     pl->open = false;
+    if (pl->foreign)
+        copy_reads(pl, UINT16_MAX); /* one less */
     if (landing_end(s->landing, pl->token, ok, &note, &quiets, &quiet))
         shard_note(s, &note);
     for (; quiets > 0; quiets--)
@@ -225,14 +277,21 @@ static void half_two(void *p, uint64_t i, uint64_t b)
     bool ok = readable(m);
 
     (void)b;
-    if (to_lives(m)) {
-        if (ok && m->rendezvous)
-            tags_read(m, pl->segment, half, rows - half);
-        if (ok)
-            copy(m, pl, half, rows - half);
-        place_end(m, pl, ok);
-        finish(m);
+    if (!to_lives(m) || !pl->open) {
+        message_put(m);
+        return;
     }
+    if (pl->foreign)
+        ok = pl->by_gpu ||
+             landing_counts(m->to->shards[m->to_k].landing, pl->token);
+    if (ok && pl->foreign)
+        copy_read(m, pl, half, rows - half);
+    if (ok && m->rendezvous)
+        tags_read(m, pl->segment, half, rows - half);
+    if (ok)
+        copy(m, pl, half, rows - half);
+    place_end(m, pl, ok);
+    finish(m);
     message_put(m);
 }
 
@@ -242,18 +301,21 @@ static void half_one(struct message *m, uint32_t i)
     uint32_t half = m->b.segments[pl->segment].rows / 2;
 
     if (readable(m)) {
+        if (pl->foreign)
+            copy_read(m, pl, 0, half);
         if (m->rendezvous)
             tags_read(m, pl->segment, 0, half);
         copy(m, pl, 0, half);
     }
     m->refs++;
-    if (m->rendezvous)
+    if (m->rendezvous || pl->foreign)
         at(W.now_ns + delay_us(W.is.data_us), half_two, m, i, 0);
     else
         half_two(m, i, 0);
 }
 
-static void segment_comes(
+/* The place that it has now; NULL: it may not land. */
+static struct place *segment_comes(
     struct message *m, uint32_t i, uint32_t row, const struct segment *seg)
 {
     struct shard *s = &m->to->shards[m->to_k];
@@ -275,12 +337,76 @@ static void segment_comes(
             (unsigned long long)seg->room,
             (unsigned long long)seg->generation & 0xffffff, seg->attempt,
             seg->first, seg->rows, err_name(e));
-        return;
+        return NULL;
     }
     pl->segment = i;
     pl->row = row;
     pl->open = true;
     m->places_count++;
+    return pl;
+}
+
+/* What the mapped pool is, if the rows are all there. */
+static struct foreign *foreign_of(const struct message *m,
+    const struct segment *seg, uint32_t from, const struct piece *pieces,
+    uint32_t n)
+{
+    const struct shard *s = &m->to->shards[m->to_k];
+    struct foreign *f;
+    uint32_t peer, pool;
+
+    if (!landing_peer(s->landing, seg->generation, &peer, &pool))
+        return NULL;
+    f = s->foreign[peer][from];
+    if (!f ||
+        strcmp(f->layout->text, langd_layout(m->to->brain, pool)->text) != 0)
+        return NULL;
+    HOLDS(pieces_inside(pieces, n, f->blocks, f->block_rows),
+        "pieces lie in their pool", "%u of pool %u", n, from);
+    return f;
+}
+
+/* A message that says where rows lie. */
+static void sources_come(struct message *m, const struct segment *segs)
+{
+    struct reader r = reader_of(m->said, m->b.bytes);
+    struct piece pieces[PIECES_MAX];
+    struct foreign *f;
+    struct place *pl;
+    uint32_t n, row = 0;
+    uint16_t from;
+
+    for (uint32_t i = 0; i < m->b.count; row += segs[i++].rows) {
+        CHECK(source_get(&r, &segs[i], &from, pieces, &n) == OK,
+            "pieces of our own");
+        f = foreign_of(m, &segs[i], from, pieces, n);
+        if (!f)
+            trace("%s: pool %u of %s is not mapped", m->to->conf->name, from,
+                m->from->conf->name);
+        pl = f ? segment_comes(m, i, row, &segs[i]) : NULL;
+        if (!pl)
+            continue;
+        pl->foreign = f;
+        pl->from_pool = from;
+        pl->from_n = n;
+        pl->by_gpu = chance(300);
+        memcpy(pl->from, pieces, n * sizeof(*pieces));
+        copy_reads(pl, 1);
+    }
+}
+
+void data_purge(const struct shard *s)
+{
+    for (struct message *m = messages; m; m = m->next)
+        for (uint32_t i = 0;
+             to_lives(m) && &m->to->shards[m->to_k] == s && i < m->places_count;
+             i++) {
+            struct place *pl = &m->places[i];
+
+            if (pl->open && pl->foreign && !pl->by_gpu &&
+                !landing_counts(s->landing, pl->token))
+                place_end(m, pl, false);
+        }
 }
 
 /* The message is at the other side. */
@@ -303,14 +429,18 @@ static void arrives(void *p, uint64_t a, uint64_t b)
     }
     /* A shard hears its loop before it looks at what came. */
     shard_drain(&m->to->shards[m->to_k]);
-    CHECK(segments_get(span_of(m->header, m->header_len), m->b.bytes, segs,
-              &count) == OK &&
+    CHECK((m->b.copy ? segments_get_sources(
+                           span_of(m->header, m->header_len), segs, &count)
+                     : segments_get(span_of(m->header, m->header_len),
+                           m->b.bytes, segs, &count)) == OK &&
               count == m->b.count,
         "a header of our own");
     for (uint32_t i = 0; canary("attempt") && i < count; i++)
         langd_any_attempt(m->to, &segs[i]);
-    for (uint32_t i = 0; i < count; row += segs[i++].rows)
-        segment_comes(m, i, row, &segs[i]);
+    if (m->b.copy)
+        sources_come(m, segs);
+    for (uint32_t i = 0; !m->b.copy && i < count; row += segs[i++].rows)
+        (void)segment_comes(m, i, row, &segs[i]);
     m->arrived = true;
     for (uint32_t i = 0; i < m->places_count; i++)
         half_one(m, i);
@@ -327,7 +457,7 @@ static void eager_read(void *p, uint64_t a, uint64_t b)
     (void)a;
     (void)b;
     if (from_lives(m) && !m->done && !m->lost) {
-        for (uint32_t i = 0; i < m->b.count; i++)
+        for (uint32_t i = 0; !m->b.copy && i < m->b.count; i++)
             tags_read(m, i, 0, m->b.segments[i].rows);
         m->read = true;
         later(m, delay_us(W.is.data_us), arrives);
@@ -338,6 +468,21 @@ static void eager_read(void *p, uint64_t a, uint64_t b)
 
 /* --- sending
  * ------------------------------------------------------------------ */
+static void say_sources(struct message *m)
+{
+    struct writer w =
+        writer_of(must_alloc(1, SOURCES_BYTES_MAX), SOURCES_BYTES_MAX);
+    const struct piece *p = m->b.pieces;
+
+    for (uint32_t i = 0; i < m->b.count; i++) {
+        source_put(&w, m->b.from[i].pool, p, m->b.from[i].pieces);
+        p += m->b.from[i].pieces;
+    }
+    CHECK(!w.failed && w.len == m->b.bytes, "%zu of %llu bytes of places",
+        w.len, (unsigned long long)m->b.bytes);
+    m->said = w.p;
+}
+
 static void message_new(
     struct shard *s, const struct send_batch *b, uint32_t token)
 {
@@ -353,8 +498,11 @@ static void message_new(
     m->to_k = b->address;
     m->token = token;
     m->b = *b;
-    m->header_len = segments_put(m->header, b->segments, b->count);
-    m->rendezvous = chance(W.is.rendezvous);
+    m->header_len = segments_put_kind(m->header, b->segments, b->count,
+        b->copy ? SEGMENTS_SOURCES : SEGMENTS_BYTES);
+    m->rendezvous = !b->copy && chance(W.is.rendezvous);
+    if (b->copy)
+        say_sources(m);
     for (uint32_t i = 0; i < b->count; i++)
         m->rows += b->segments[i].rows;
     m->tags = must_alloc(m->rows, sizeof(uint64_t));
@@ -453,6 +601,14 @@ static void daemon_lost(void *p, uint64_t life, uint64_t index)
  * may still land elsewhere. */
 void data_daemon_gone(struct daemon *gone)
 {
+    for (struct message *m = messages; m; m = m->next)
+        for (uint32_t i = 0;
+             m->to == gone && m->to_life == gone->life && i < m->places_count;
+             i++)
+            if (m->places[i].open && m->places[i].foreign) {
+                copy_reads(&m->places[i], UINT16_MAX);
+                m->places[i].open = false;
+            }
     for (uint32_t i = 0; i < W.daemons_count; i++) {
         struct daemon *d = W.daemons[i];
 

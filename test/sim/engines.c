@@ -237,15 +237,20 @@ static void runs_take(struct handle *h, const struct local_event *e)
     HOLDS(!r.failed, "runs can be read", "%u bytes", e->runs.len);
 }
 
+uint32_t handle_block_rows(const struct handle *h)
+{
+    return h->c->block_rows[h->prod ? h->prod->pool : h->cons->pool];
+}
+
 uint64_t handle_row(const struct handle *h, uint32_t row)
 {
     uint64_t left = row - h->first;
 
     for (uint32_t i = 0; i < h->runs; i++) {
-        uint64_t rows = (uint64_t)h->run[i].blocks * h->c->block_rows;
+        uint64_t rows = (uint64_t)h->run[i].blocks * handle_block_rows(h);
 
         if (left < rows)
-            return (uint64_t)h->run[i].block * h->c->block_rows + left;
+            return (uint64_t)h->run[i].block * handle_block_rows(h) + left;
         left -= rows;
     }
     broken("runs cover what they show",
@@ -269,6 +274,7 @@ static void in_socket(struct econn *c, const struct local_event *e)
         h->first = 0;
         runs_take(h, e);
         h->may_write = !h->prod->final_sent && (h->rights & RIGHT_WRITE);
+        prod_granted(h->prod, h);
     }
     if (h->cons && (e->what & (EVENT_LANDED | EVENT_READY)) && e->runs.len &&
         (h->rights & RIGHT_READ)) {
@@ -362,6 +368,14 @@ void econn_deliver(struct econn *c, struct span frame)
     down_soon(c);
 }
 
+static void ask_pool(struct econn *c)
+{
+    struct local_msg m = {.type = LOCAL_POOL};
+
+    m.pool.name = span_str(c->d->conf->pools[c->pools].name);
+    econn_send(c, &m, NULL);
+}
+
 static void answered(struct econn *c, const struct local_msg *m)
 {
     struct engine_conn *ec = (struct engine_conn *)c;
@@ -369,15 +383,17 @@ static void answered(struct econn *c, const struct local_msg *m)
 
     CHECK(s->seq == m->seq, "answer %u comes too late for the test", m->seq);
     if (m->type == LOCAL_WELCOME) {
-        struct local_msg pool = {.type = LOCAL_POOL};
-
         c->cells = m->welcome.cells;
         c->state = EC_POOL;
-        econn_send(c, &pool, NULL);
+        ask_pool(c);
     } else if (m->type == LOCAL_POOL_INFO) {
-        c->block_rows = m->pool_info.block_rows;
-        c->blocks = m->pool_info.blocks;
-        c->state = EC_READY;
+        HOLDS(m->pool_info.pool == c->pools, "pools have one number",
+            "pool %u instead of %u", m->pool_info.pool, c->pools);
+        c->block_rows[c->pools++] = m->pool_info.block_rows;
+        if (c->pools < c->d->conf->pools_count)
+            ask_pool(c);
+        else
+            c->state = EC_READY;
     } else if (m->type == LOCAL_ANSWER && s->h) {
         if (m->answer.err)
             trace("%s/%u: %s refused, %s: %.*s", c->d->conf->name, c->number,
@@ -481,7 +497,7 @@ struct econn *econn_open(struct daemon *d, const char *session, uint32_t uid)
     struct engine_conn *ec;
     struct econn *c;
 
-    while (ev.conn < CONNS_MAX && d->conns[ev.conn])
+    while (ev.conn < CONNS_MAX && (d->conns[ev.conn] || d->mappers[ev.conn]))
         ev.conn++;
     if (!d->alive || ev.conn == CONNS_MAX)
         return NULL;

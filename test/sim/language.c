@@ -284,8 +284,8 @@ void cons_answer(struct handle *h, uint32_t type, const struct local_answer *a)
         if (h->c->handles[h->cell] == h)
             h->c->handles[h->cell] = NULL;
     } else if (type == LOCAL_REQUEST && h->cons->mode == MODE_STREAM) {
-        HOLDS(a->a >= 2 * h->c->block_rows, "a stream has a window",
-            "%u rows of %u", a->a, h->c->block_rows);
+        HOLDS(a->a >= 2 * handle_block_rows(h), "a stream has a window",
+            "%u rows of %u", a->a, handle_block_rows(h));
         h->cons->window = (uint32_t)between(1, a->a);
     }
 }

@@ -85,7 +85,8 @@ static bool in_child(uint64_t seed, const struct scenario *s, bool muted)
 static uint32_t run_canaries(const struct options *o, uint32_t *passed)
 {
     static const char *const names[] = {"attempt", "landing-fence",
-        "send-fence", "landed-twice", "end-is-death", "no-ack", "early-ack"};
+        "send-fence", "landed-twice", "end-is-death", "no-ack", "early-ack",
+        "map-end-is-death"};
     uint32_t failed = 0;
 
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {

@@ -20,6 +20,7 @@
 #define READERS_MAX 2
 
 struct daemon;
+struct mapping;
 struct econn;
 struct handle;
 
@@ -39,6 +40,9 @@ struct nature {
     uint32_t stream, several, unknown, open, null, rendezvous, group;
     uint32_t readers, lonely, shuffle, late_rows, long_hold, tight_out, again;
     uint32_t keys, keep, batch, decline;
+    uint32_t hosts;  /* daemons share so many hosts; 0: each has its own */
+    uint32_t map_ms; /* a mapping is lost every so often */
+    uint32_t drain_ms, pools;
     uint64_t faults_ns; /* how long the first phase lasts */
 };
 
@@ -83,9 +87,21 @@ bool canary(const char *name);
 void *must_alloc(size_t n, size_t size);
 
 /* --- daemon.c: a brain and its shards ------------------------------------- */
+/* A pool of another daemon of the host, as long as somebody has it mapped. */
+struct foreign {
+    struct daemon *of;
+    uint32_t life, blocks, block_rows;
+    uint64_t *tags;
+    uint16_t *reads;
+    const struct layout *layout;
+};
+
 struct order {
     struct data_cmd cmd;
     bool address; /* not a command: the peer's data addresses */
+    bool source;  /* nor this: the peer's pool, mapped or no longer */
+    uint32_t pool;
+    struct foreign *foreign;
     uint32_t to, to_life, count, segment_max;
 };
 
@@ -102,13 +118,15 @@ struct shard {
     uint32_t head, len, cap;
     uint64_t note_ns;
     struct address peers[LINKS_MAX];
+    struct foreign *foreign[LINKS_MAX][CONF_POOLS_MAX];
 };
 
 struct daemon {
     uint8_t role;
     uint32_t index; /* in W.daemons */
     uint32_t life;  /* counts starts; what is of an older life is void */
-    bool alive;
+    uint32_t host;
+    bool alive, draining;
     struct conf *conf; /* shared by lives */
     struct brain_conf bc;
     const struct brain_ops *ops;
@@ -118,10 +136,12 @@ struct daemon {
     struct shard shards[SHARDS_MAX];
     struct landing_pool lpools[CONF_POOLS_MAX];
     uint64_t *tags[CONF_POOLS_MAX];  /* by row: what lies there */
-    uint16_t *reads[CONF_POOLS_MAX]; /* by block: sends that read it */
+    uint16_t *reads[CONF_POOLS_MAX]; /* by block: sends and copies of it */
     uint64_t timer_ns;
     uint32_t timer_no;
     struct econn *conns[CONNS_MAX];
+    struct mapping *mappers[CONNS_MAX]; /* encoded, by connection */
+    struct mapping *maps[LINKS_MAX];    /* langd, by peer */
     struct ctl *links[LINKS_MAX]; /* encoded: accepted; langd: connected */
     uint32_t wants[LINKS_MAX];    /* langd: encoded of a link; NONE */
     void *watch;                  /* of the checks */
@@ -140,6 +160,9 @@ struct conf *conf_make(uint8_t role, const char *name);
 void daemons_print(void);
 void conf_give(struct conf *c, const char *assignment);
 void shard_drain(struct shard *s);
+/* The peer's pool can be read from now on; NULL: no longer. */
+void shards_source(
+    struct daemon *d, uint32_t peer, uint32_t pool, struct foreign *f);
 void shard_note(struct shard *s, const struct data_note *n);
 
 /* --- net.c: between daemons ----------------------------------------------- */
@@ -153,12 +176,25 @@ void net_partition(
     struct daemon *a, struct daemon *b, uint64_t for_ns, bool both);
 void net_heal(void);
 
+/* --- map.c: pools of encoders of the same host ------------------------------
+ */
+void map_start(
+    struct daemon *l, uint32_t peer, struct span path, uint64_t token);
+void map_stop(struct daemon *l, uint32_t peer);
+void map_deliver(struct mapping *m, struct span frame);
+void map_close(struct mapping *m);
+void map_daemon_gone(struct daemon *d);
+void map_lose_one(void);
+bool map_stands(const struct mapping *m);
+
 /* --- data.c: rows on their way ---------------------------------------------
  */
 void data_pump(struct shard *s);
 void data_daemon_gone(struct daemon *d);
 void data_break(struct shard *s, uint32_t peer);
 void data_break_one(void);
+/* Somebody waits for what is not wanted now: copies of it end. */
+void data_purge(const struct shard *s);
 uint32_t data_on_the_way(void);
 uint64_t tag_of(uint32_t instance, uint32_t row);
 uint32_t tag_instance(uint64_t tag);
@@ -201,7 +237,8 @@ struct econn {
     struct pending_answer *waiting;
     uint32_t waiting_head, waiting_len, waiting_cap;
     uint64_t stalled_ns; /* reads nothing until then */
-    uint32_t block_rows, blocks;
+    uint32_t block_rows[CONF_POOLS_MAX];
+    uint32_t pools; /* asked for */
 };
 
 /* What an engine's connection has of a room. */
@@ -243,6 +280,7 @@ void econn_cell(struct econn *c, uint32_t cell, uint64_t word);
 /* A cell of the connection bound to a new handle; NULL: all are in use. */
 struct handle *handle_new(struct econn *c);
 void handle_release(struct handle *h, uint32_t rows);
+uint32_t handle_block_rows(const struct handle *h);
 /* Index of row in the pool, by the runs that were shown. */
 uint64_t handle_row(const struct handle *h, uint32_t row);
 uint32_t econns_open(void);
@@ -308,6 +346,8 @@ void cons_event(struct handle *h, const struct local_event *e);
 /* Reads rows [from, to) and looks whether they are what they must be. */
 void cons_read(
     const struct handle *h, uint32_t from, uint32_t to, const char *when);
+/* Engines use what they were granted as they like until they commit. */
+void prod_granted(struct prod *p, const struct handle *h);
 /* A living engine that still believes that it may write the block. */
 struct handle *prod_writer(struct daemon *d, uint32_t pool, uint32_t block);
 
@@ -317,6 +357,9 @@ void encoded_watch(struct daemon *d);
 void langd_watch(struct daemon *d);
 void encoded_unwatch(struct daemon *d);
 void langd_unwatch(struct daemon *d);
+/* A langd copies from this block. */
+void encoded_watch_copy(
+    struct daemon *d, uint32_t pool, uint32_t block, const struct segment *s);
 /* All is over: nothing may be left. */
 void encoded_watch_end(struct daemon *d);
 void langd_watch_end(struct daemon *d);

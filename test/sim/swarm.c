@@ -57,6 +57,10 @@ static void draw_nature(void)
     n->keep = rate(1000);
     n->batch = rate(300);
     n->decline = rate(200);
+    n->hosts = chance(400) ? (uint32_t)between(1, 2) : 0;
+    n->map_ms = chance(500) ? (uint32_t)between(100, 3000) : 0;
+    n->drain_ms = chance(200) ? (uint32_t)between(1000, 12000) : 0;
+    n->pools = chance(300) ? 2 : 1;
 }
 
 /* --- daemons
@@ -79,16 +83,23 @@ static void draw_times(struct conf *c)
     c->limit_attachments = chance(100) ? between(4, 12) : 160;
 }
 
-static void draw_pool(struct conf *c, const char *layout, bool langd)
+static void draw_pool(
+    struct conf *c, uint32_t i, const char *layout, bool langd)
 {
     char text[80];
     struct conf_pool *p;
 
-    conf_give(c, "pools[0].name=main");
-    conf_give(c, "pools[0].blocks=4");
-    snprintf(text, sizeof(text), "pools[0].layout=%s", layout);
+    snprintf(text, sizeof(text), "pools[%u].name=%s", i, i ? "more" : "main");
     conf_give(c, text);
-    p = &c->pools[0];
+    snprintf(text, sizeof(text), "pools[%u].blocks=4", i);
+    conf_give(c, text);
+    snprintf(text, sizeof(text), "pools[%u].layout=%s", i, layout);
+    conf_give(c, text);
+    p = &c->pools[i];
+    for (uint32_t u = 0; W.is.hosts && !langd && u < 2 && i == 1; u++) {
+        snprintf(text, sizeof(text), "pools[%u].uids[%u]=%u", i, u, 1000 + u);
+        conf_give(c, text);
+    }
     p->block_rows = UINT64_C(1) << between(0, 7);
     p->blocks = chance(300) ? between(1, 6) : between(4, 64);
     if (langd) {
@@ -110,12 +121,15 @@ static void make_daemons(void)
         bool langd = i >= W.is.encodeds;
         const char *own = chance(W.is.wrong) ? layouts[0] : layout;
         struct conf *c;
+        struct daemon *d;
 
         snprintf(name, sizeof(name), langd ? "l%u" : "e%u",
             langd ? i - W.is.encodeds : i);
         c = conf_make(langd ? ROLE_LANGD : ROLE_ENCODED, name);
         draw_times(c);
-        draw_pool(c, own, langd);
+        for (uint32_t k = 0; k < W.is.pools; k++)
+            draw_pool(c, k, k ? layout : own, langd);
+        c->transfer_same_host = chance(50);
         snprintf(text, sizeof(text), "tcp://10.0.0.%u:7601", i);
         if (!langd)
             snprintf(c->control_listen, sizeof(c->control_listen), "%s", text);
@@ -126,16 +140,18 @@ static void make_daemons(void)
                 "peers[%u].address=tcp://10.0.0.%u:7601", k, k);
             conf_give(c, text);
         }
-        daemon_start(daemon_new(
-            langd ? ROLE_LANGD : ROLE_ENCODED, c, (uint32_t)between(1, 3)));
+        d = daemon_new(
+            langd ? ROLE_LANGD : ROLE_ENCODED, c, (uint32_t)between(1, 3));
+        d->host = W.is.hosts ? (uint32_t)between(0, W.is.hosts - 1) : i;
+        daemon_start(d);
     }
 }
 
 /* --- deliveries
  * ------------------------------------------------------------------ */
-static uint32_t draw_rows(const struct daemon *d)
+static uint32_t draw_rows(const struct daemon *d, uint32_t pool)
 {
-    const struct conf_pool *p = &d->conf->pools[0];
+    const struct conf_pool *p = &d->conf->pools[pool];
     uint64_t all = p->blocks * p->block_rows;
 
     if (chance(40))
@@ -152,7 +168,8 @@ static struct prod *draw_prod(struct daemon *e, uint64_t room, uint32_t dsts)
     struct prod *p = prod_new(e, room);
 
     p->session = (uint32_t)between(0, 1);
-    p->total = draw_rows(e);
+    p->pool = (uint32_t)between(0, e->conf->pools_count - 1);
+    p->total = draw_rows(e, p->pool);
     p->max_rows = p->total + (chance(300) ? (uint32_t)between(0, 40) : 0);
     p->known = !chance(W.is.unknown);
     p->required = chance(200) ? 0 : dsts;
@@ -193,6 +210,7 @@ static struct cons *draw_cons(
     struct cons *c = cons_new(l, encoder, room);
 
     c->session = 2 + (uint32_t)between(0, 1);
+    c->pool = (uint32_t)between(0, l->conf->pools_count - 1);
     c->required = chance(W.is.wrong) ? dsts + 1 : dsts;
     c->mode = chance(W.is.stream) ? MODE_STREAM : MODE_WHOLE;
     c->storage = chance(W.is.wrong)
@@ -231,6 +249,7 @@ static void deliver_group(void)
 
         p->session = 0;
         c->session = session;
+        c->pool = (uint32_t)groups % l->conf->pools_count;
         c->mode = chance(W.is.wrong) ? MODE_STREAM : MODE_WHOLE;
         c->group = groups;
         c->group_size = (uint16_t)(chance(W.is.wrong) ? n + 1 : n);
@@ -344,6 +363,49 @@ static void crash_comes(void *p, uint64_t a, uint64_t b)
     at(in_about(W.is.crash_ms), crash_comes, p, 0, 0);
 }
 
+static void map_comes(void *p, uint64_t a, uint64_t b)
+{
+    (void)a;
+    (void)b;
+    if (W.healing)
+        return;
+    map_lose_one();
+    at(in_about(W.is.map_ms), map_comes, p, 0, 0);
+}
+
+/* Who drains goes when its rooms have ended, or when that takes too long. */
+static void drained(void *p, uint64_t life, uint64_t until_ns)
+{
+    struct daemon *d = p;
+
+    if (!d->alive || d->life != life)
+        return;
+    if (W.now_ns < until_ns && d->ops->open_rooms(d->brain) > 0) {
+        at(W.now_ns + 20 * MS, drained, d, life, until_ns);
+        return;
+    }
+    daemon_crash(d);
+    at(W.now_ns + between(1, 1000) * MS, restart, d, 0, 0);
+}
+
+static void drain_comes(void *p, uint64_t a, uint64_t b)
+{
+    struct daemon *d = W.daemons[between(0, W.daemons_count - 1)];
+    struct event ev = {.type = EV_DRAIN};
+
+    (void)a;
+    (void)b;
+    if (W.healing)
+        return;
+    if (d->alive && !d->draining) {
+        trace("%s drains", d->conf->name);
+        d->draining = true;
+        daemon_step(d, &ev);
+        at(W.now_ns, drained, d, d->life, W.now_ns + between(0, 6000) * MS);
+    }
+    at(in_about(W.is.drain_ms), drain_comes, p, 0, 0);
+}
+
 static void schedule(void)
 {
     for (uint32_t i = 0; i < W.is.deliveries; i++)
@@ -356,6 +418,10 @@ static void schedule(void)
         at(in_about(W.is.partition_ms), partition_comes, NULL, 0, 0);
     if (W.is.crash_ms)
         at(in_about(W.is.crash_ms), crash_comes, NULL, 0, 0);
+    if (W.is.map_ms)
+        at(in_about(W.is.map_ms), map_comes, NULL, 0, 0);
+    if (W.is.drain_ms)
+        at(in_about(W.is.drain_ms), drain_comes, NULL, 0, 0);
 }
 
 /* --- the end
@@ -383,9 +449,12 @@ static void heal(void)
     trace("--- all heals ---");
     W.healing = true;
     net_heal();
-    for (uint32_t i = 0; i < W.daemons_count; i++)
+    for (uint32_t i = 0; i < W.daemons_count; i++) {
+        if (W.daemons[i]->alive && W.daemons[i]->draining)
+            daemon_crash(W.daemons[i]);
         if (!W.daemons[i]->alive)
             daemon_start(W.daemons[i]);
+    }
 }
 
 /* One room for every pair of daemons, which must succeed. */
