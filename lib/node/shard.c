@@ -296,9 +296,9 @@ static void sleep_turn(struct shard *s)
     bool heavy = backlog_heavy(s), rest;
 
     wake_sleep(&s->wake);
-    rest =
-        !atomic_load(&s->stop) &&
-        (heavy || (ring_empty(&s->in) && s->conf.carrier->arm(s->data) == OK));
+    rest = !atomic_load(&s->stop) &&
+           (heavy || (ring_empty(&s->in) && !gpu_due(s) &&
+                         s->conf.carrier->arm(s->data) == OK));
     loop_wake(s);
     if (rest) {
         if (!heavy)

@@ -114,8 +114,13 @@ unsigned gpu_turn(struct shard *s)
     if (!s->stage)
         return 0;
     n = stage_progress(s->stage);
-    stage_push(s->stage);
+    stage_push_due(s->stage);
     return n;
+}
+
+bool gpu_due(struct shard *s)
+{
+    return s->stage && stage_due(s->stage);
 }
 
 /* --- out ------------------------------------------------------------------ */

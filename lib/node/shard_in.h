@@ -206,6 +206,8 @@ void gpu_pool(struct shard *s, uint32_t i);
 void gpu_free(struct shard *s);
 /* Tells what is over and submits what waits; how much happened. */
 unsigned gpu_turn(struct shard *s);
+/* Would gpu_turn tell something? To be asked after wake_sleep. */
+bool gpu_due(struct shard *s);
 /* May a message be taken from sending.c, whatever its rows lie in? */
 bool gpu_send_room(struct shard *s);
 /* Has the batch rows of a GPU? Then gpu_send, and send_staged when they are

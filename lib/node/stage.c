@@ -16,6 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* With so many slots under way a new one waits until it has so much in it, or
+ * for so many turns: the others may be held by somebody who stands still. */
+#define BUSY_ENOUGH    2
+#define ENOUGH_OF_SLOT 4
+#define PATIENCE       16
+
 enum slot_state {
     FREE,
     FILLING,
@@ -48,6 +54,7 @@ struct stage {
     uint64_t turn;
     struct gpu gpus[CUDA_GPUS_MAX];
     uint32_t gpus_count, copying;
+    uint32_t patience; /* turns that the filled one has waited */
 };
 
 /* --- making --------------------------------------------------------------- */
@@ -307,10 +314,25 @@ void stage_push(struct stage *s)
     if (slot == NONE || !begun(s, slot))
         return;
     s->filling = NONE;
+    s->patience = 0;
     if (s->slots[slot].fills)
         s->slots[slot].state = AWAITING;
     else
         submit(s, slot);
+}
+
+void stage_push_due(struct stage *s)
+{
+    uint32_t busy = 0;
+
+    if (s->filling == NONE)
+        return;
+    for (uint32_t i = 0; i < s->c.slots; i++)
+        busy += s->slots[i].state != FREE && i != s->filling;
+    if (busy < BUSY_ENOUGH ||
+        s->slots[s->filling].used >= s->c.slot_bytes / ENOUGH_OF_SLOT ||
+        ++s->patience > PATIENCE)
+        stage_push(s);
 }
 
 bool stage_awaits(const struct stage *s)
@@ -403,6 +425,15 @@ uint32_t stage_progress(struct stage *s)
         s->copying && (slot = oldest(s)) != NONE && look(s, slot, false) == OK)
         n += tell(s, slot);
     return n;
+}
+
+bool stage_due(struct stage *s)
+{
+    uint32_t slot = s->copying ? oldest(s) : NONE;
+
+    if (s->filling != NONE && begun(s, s->filling))
+        return true;
+    return slot != NONE && look(s, slot, false) == OK;
 }
 
 bool stage_wait(struct stage *s)

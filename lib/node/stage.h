@@ -47,6 +47,10 @@ bool stage_room(struct stage *s, uint32_t bytes, uint32_t copies);
 bool stage_awaits(const struct stage *s);
 /* Submits what is filled. */
 void stage_push(struct stage *s);
+/* The same, unless enough is under way that it may as well wait for more: a
+ * slot is given back as a whole. To be called every turn, soon again while
+ * stage_due. */
+void stage_push_due(struct stage *s);
 
 /* The next five belong to the slot that stage_room found. */
 uint8_t *stage_take(struct stage *s, uint32_t bytes);
@@ -69,6 +73,8 @@ void stage_filled(struct stage *s, uint32_t slot);
 
 /* Tells what is over. Returns how many entries that were. */
 uint32_t stage_progress(struct stage *s);
+/* Is there something to tell, or to be pushed soon? */
+bool stage_due(struct stage *s);
 /* Waits for the oldest copies and tells. false: none are under way. */
 bool stage_wait(struct stage *s);
 /* Slots that are being copied. */

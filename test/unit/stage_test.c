@@ -263,6 +263,40 @@ TEST(a_failed_copy_fails_its_slot_and_what_follows)
     wake_fini(&w.wake);
 }
 
+/* While two slots are under way small things gather in the third. */
+TEST(small_things_gather_behind_large_ones)
+{
+    start(4);
+    gpu_set("hold", 1);
+    in(1, 0, 0, 1, 100);
+    stage_push_due(w.s);
+    T_EQ_U64(stage_copying(w.s), 1);
+    in(2, 0, 200, 1, 100);
+    stage_push_due(w.s);
+    T_EQ_U64(stage_copying(w.s), 2);
+    for (uint64_t i = 0; i < 5; i++) {
+        in(3 + i, 0, 400 + (uint32_t)i * 200, 1, 100);
+        stage_push_due(w.s);
+    }
+    T_EQ_U64(stage_copying(w.s), 2);
+    T_TRUE(stage_due(w.s));
+    in(8, 0, 4000, 1, 1000); /* a quarter of a slot */
+    stage_push_due(w.s);
+    T_EQ_U64(stage_copying(w.s), 3);
+    in(9, 0, 6000, 1, 100);
+    stage_push_due(w.s);
+    T_EQ_U64(stage_copying(w.s), 3);
+    for (uint32_t i = 0; stage_copying(w.s) < 4; i++) { /* not for ever */
+        T_TRUE(i < 100);
+        stage_push_due(w.s);
+    }
+    T_FALSE(stage_due(w.s));
+    gpu_set("hold", 0);
+    wait_for(9);
+    T_FALSE(stage_due(w.s));
+    stop();
+}
+
 TEST(no_pinned_memory_is_an_error)
 {
     struct stage_conf c = {
