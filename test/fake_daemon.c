@@ -266,6 +266,7 @@ void rig_event(struct rig *g, mmx_room r, struct local_event e,
         put_u32(&w, runs[i]);
     e.cell = r.cell;
     e.tag = r.tag;
+    e.pool = e.pool ? e.pool : 3; /* fake_pool's number */
     e.runs = span_of(blob, w.len);
     fake_event(&g->f, &e);
 }

@@ -17,6 +17,7 @@
 #define ASKED_MAX    8192 /* messages without an answer; a power of two */
 #define RUNS_MAX     2048 /* as many as an event's blob holds */
 #define MAPS_MAX     32
+#define MAP_NONE     UINT8_MAX
 #define NOTES_MAX    32
 #define SPACES_MAX   64
 #define TICKETS_MAX  4096
@@ -76,8 +77,8 @@ struct client_room {
     uint32_t stream_rows, aux_len;
     uint8_t op, state, reason, storage;
     uint8_t refused_op, refused_reason;
-    bool pooled, unbound; /* has a pool; the daemon does not know it */
-    uint8_t map;
+    bool pooled, unbound; /* may show rows; the daemon does not know it */
+    uint8_t map;          /* of the pool; MAP_NONE: no event has told it */
 };
 
 /* A refused decline: the one refusal that has no room. */

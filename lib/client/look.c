@@ -108,6 +108,8 @@ static int find_room(mmx *m, mmx_room h, const char *field, struct place *out)
         return -MMX_E_STALE;
     if (!r->pooled)
         return -MMX_E_NOT_OWNER;
+    if (r->map == MAP_NONE)
+        return -MMX_E_NOT_READY;
     map = &m->maps[r->map];
     if (map->serial != r->serial)
         return -MMX_E_STALE;

@@ -187,7 +187,9 @@ int mmx_error_text(mmx *m, char *out, size_t size);
  * truth, events are hints and carry what does not fit into a cell. */
 enum mmx_happening {
     MMX_GRANTED = 1,    /* encoder: blocks are there, rows [0, rows) writable */
-    MMX_HAVE = 2,       /* encoder: rows of this key are here, do not write */
+    MMX_HAVE = 2,       /* encoder: rows of this key are here or are written
+                           under another room: there is nothing to write, and
+                           MMX_GRANTED does not come */
     MMX_WANTED = 4,     /* encoder: `a` destinations have asked */
     MMX_DONE = 8,       /* encoder: `a` served, `b` failed. The room has ended
                            and is released with this event */
@@ -328,7 +330,9 @@ struct mmx_announce {
     uint16_t required_dst; /* destinations that complete the room; 0: what the
                             first request says */
     uint16_t batch;        /* announces that follow on this handle and want
-                              their blocks together with this one; cork them */
+                              their blocks together with this one: n - 1, n -
+                              2, ..., 0 for n rooms. Cork them. One that is
+                              refused is left out, the others get theirs */
     uint32_t deadline_ms;  /* for the first destination; 0: as configured */
     const uint8_t *key;    /* 32 bytes that name the content, or NULL */
     const void *aux;       /* opaque bytes for the language engine */
@@ -337,7 +341,8 @@ struct mmx_announce {
 };
 
 /* Encode side: an item is coming. As early as the length is known, before the
- * encoder runs. MMX_GRANTED follows when the blocks are there. */
+ * encoder runs. MMX_GRANTED follows when the blocks are there, or MMX_HAVE:
+ * wait for either. */
 int mmx_announce(mmx *m, const struct mmx_announce *a, mmx_room *out);
 
 /* Encode side: rows [first, first + rows) are written and will not be written
@@ -378,8 +383,8 @@ int mmx_decline(
 struct mmx_attach {
     size_t size;
     uint64_t id;
-    int pool;             /* mmx_pool.id of the room's pool; for MMX_WATCH
-                             alone it is ignored */
+    int pool;             /* not looked at: events tell the room's pool, which
+                             must have been mapped here (mmx_pool) by then */
     int rights;           /* enum mmx_rights */
     uint32_t deadline_ms; /* for the room to be opened; 0: as configured */
     const char *encoder;  /* language side: as in the request */

@@ -210,7 +210,7 @@ static void take_runs(
     const struct mmx_pool *p = &m->maps[r->map].pool;
     struct reader in = reader_of(s.p, s.len);
 
-    if (!r->pooled || s.len == 0 || !runs_good(s, p->blocks))
+    if (s.len == 0 || !runs_good(s, p->blocks))
         return;
     if (first < r->first || r->runs == 0) {
         r->runs = 0;
@@ -224,6 +224,21 @@ static void take_runs(
         add_run(r, runs, (struct client_run){b, n});
     }
     trim_runs(m, r);
+}
+
+/* The pool is the event's: who attaches need not know it. */
+static void take_pool(mmx *m, struct client_room *r, uint16_t number)
+{
+    if (r->map != MAP_NONE && m->maps[r->map].number == number)
+        return;
+    r->runs = 0;
+    r->map = MAP_NONE;
+    for (uint8_t i = 0; i < MAPS_MAX; i++) {
+        const struct client_map *map = &m->maps[i];
+
+        if (map->used && map->serial == m->serial && map->number == number)
+            r->map = i;
+    }
 }
 
 static void take_aux(mmx *m, struct client_room *r, struct span aux)
@@ -255,7 +270,9 @@ void client_room_event(mmx *m, const struct local_event *e)
         r->total = e->total;
     if (e->what & (EVENT_GRANTED | EVENT_LANDED | EVENT_READY)) {
         r->rows = e->rows;
-        take_runs(m, r, e->first, e->runs);
+        take_pool(m, r, e->pool);
+        if (r->pooled && r->map != MAP_NONE)
+            take_runs(m, r, e->first, e->runs);
     }
     if (e->what & (EVENT_LENGTH | EVENT_READY))
         take_aux(m, r, e->aux);
@@ -443,7 +460,7 @@ static int room_begin(mmx *m, uint64_t id, void *user, int pool, bool pooled,
     (*out)->id = id;
     (*out)->user = user;
     (*out)->pooled = pooled;
-    (*out)->map = (uint8_t)(pooled ? pool : 0);
+    (*out)->map = (uint8_t)(pooled ? pool : MAP_NONE);
     return 0;
 }
 
@@ -539,10 +556,11 @@ static int attach(mmx *m, const struct mmx_attach *a, mmx_room *out)
     bool pooled = (a->rights & (MMX_READ | MMX_WRITE)) != 0;
     struct local_msg msg = {.type = LOCAL_ATTACH};
     struct client_room *r;
-    int err = room_begin(m, a->id, a->user, a->pool, pooled, &r);
+    int err = room_begin(m, a->id, a->user, 0, false, &r);
 
     if (err)
         return err;
+    r->pooled = pooled;
     msg.attach = (struct local_attach){.room = a->id,
         .cell = (uint32_t)(r - m->rooms),
         .tag = r->tag,

@@ -120,6 +120,70 @@ TEST(unknown_length)
     rig_close(&g);
 }
 
+TEST(have_and_batch)
+{
+    struct rig g;
+    uint8_t key[32] = {7};
+    struct mmx_announce a = {.size = sizeof a, .rows = 4, .key = key};
+    struct local_msg m;
+    mmx_room r[3];
+
+    rig_open(&g, ROLE_ENCODED);
+    a.pool = g.pool.id;
+    T_EQ_I64(mmx_cork(g.m), 0);
+    for (uint16_t i = 0; i < 3; i++) {
+        a.id = i;
+        a.batch = (uint16_t)(2 - i);
+        a.flags = MMX_KEEP;
+        T_EQ_I64(mmx_announce(g.m, &a, &r[i]), 0);
+    }
+    T_EQ_I64(mmx_uncork(g.m), 0);
+    for (uint16_t i = 0; i < 3; i++) {
+        m = fake_want(&g.f, LOCAL_ANNOUNCE);
+        T_EQ_U64(m.announce.room, i);
+        T_EQ_U64(m.announce.batch, 2 - i);
+        T_EQ_U64(m.announce.flags, FLAG_KEEP);
+        T_EQ_MEM(m.announce.key.b, key, sizeof key);
+    }
+    rig_event(&g, r[1],
+        (struct local_event){.what = EVENT_HAVE, .rows = 4, .total = 4}, NULL,
+        0);
+    T_EQ_I64(mmx_wait_room(g.m, r[1], MMX_GRANTED | MMX_HAVE, 5000), 0);
+    T_EQ_U64(rig_one_event(g.m).what, MMX_HAVE);
+    rig_close(&g);
+}
+
+/* Who attaches names no pool: the events do. A watcher is shown no rows. */
+TEST(attach_takes_the_pool_from_events)
+{
+    struct rig g;
+    struct local_event ready = {
+        .what = EVENT_READY, .state = 4, .rows = 4, .total = 4};
+    struct mmx_attach a = {.size = sizeof a, .encoder = "e", .pool = -1};
+    mmx_room seen, unmapped, watched;
+    struct mmx_view v;
+
+    rig_open(&g, ROLE_LANGD);
+    a.rights = MMX_READ;
+    T_EQ_I64(mmx_attach(g.m, &a, &seen), 0);
+    T_EQ_I64(mmx_attach(g.m, &a, &unmapped), 0);
+    a.rights = MMX_WATCH;
+    T_EQ_I64(mmx_attach(g.m, &a, &watched), 0);
+    T_EQ_I64(mmx_view(g.m, seen, "a", 0, 4, &v), -MMX_E_NOT_READY);
+    ready.pool = 3;
+    rig_event(&g, seen, ready, (uint32_t[]){2, 1}, 1);
+    rig_event(&g, watched, ready, (uint32_t[]){2, 1}, 1);
+    ready.pool = 9;
+    rig_event(&g, unmapped, ready, (uint32_t[]){2, 1}, 1);
+    T_EQ_I64(mmx_wait_room(g.m, unmapped, MMX_READY, 5000), 0);
+    rig_word(&g, seen, 4, 4);
+    T_EQ_I64(mmx_view(g.m, seen, "a", 0, 4, &v), 0);
+    T_TRUE(v.data == (uint8_t *)g.pool.fields[0].data + 2 * BLOCK_ROWS * ROW);
+    T_EQ_I64(mmx_view(g.m, unmapped, "a", 0, 4, &v), -MMX_E_NOT_READY);
+    T_EQ_I64(mmx_view(g.m, watched, "a", 0, 4, &v), -MMX_E_NOT_OWNER);
+    rig_close(&g);
+}
+
 TEST(language_stream)
 {
     struct rig g;
