@@ -106,6 +106,9 @@ class Ranks(Sessions):
         enc.encode(1, 500)
         owner.ready(1)
         other.conn.wait(lambda: other.rooms[1].state == mmx.State.SUCCESS, 10)
+        other.conn.wait(lambda: other.rooms[1].complete, 10)
+        with self.assertRaises(IndexError):  # it is shown none
+            other.rooms[1].gather("embedding", 0, 500)
         enc.done(1)
         for x in (owner, enc):
             x.release(1)

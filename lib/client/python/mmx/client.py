@@ -540,6 +540,7 @@ class Connection:
             got = Room(self, room, ours, encoder)
         else:
             got = Source(self, room, ours, rights)
+        got.shows_rows = bool(rights & (wire.READ | wire.WRITE))
         self._open(got, wire.ATTACH, values)
         return got
 

@@ -54,6 +54,7 @@ class Shown:
         self.released = 0  # rows [0, released) were given back
         self.error: Optional[errors.MmxError] = None
         self._cells = conn.cells
+        self.shows_rows = True  # a watcher may not look at them
         self._where = -1 if pool is None else pool.number
         self._told: List[Tuple[int, int, int]] = []  # row, block, blocks
         self._laid: Optional[List[Run]] = None  # the same, once it is asked
@@ -103,7 +104,7 @@ class Shown:
         if event["what"] & wire.FAILED:
             self._fail(errors.error(event["reason"], event["text"],
                                     event["a"], event["b"]))
-        if event["runs"]:
+        if event["runs"] and self.shows_rows:
             self._where = event["pool"]
             self._lay(event["first"], event["runs"])
 
