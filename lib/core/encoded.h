@@ -181,6 +181,8 @@ void eroom_touch(struct encoded *e, struct eroom *m);
 /* The engine's side is over: every destination is told, and answers. */
 void eroom_fail(
     struct encoded *e, struct eroom *m, enum err reason, const char *text);
+/* May a langd of this host still be copying rows of it? */
+bool eroom_read_elsewhere(const struct eroom *m);
 /* Its owner released it. */
 void eroom_withdraw(struct encoded *e, struct eroom *m);
 /* No longer found under its id: it is over, or was kept and is no more. */

@@ -261,7 +261,8 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
 }
 
 /* Lets go of kept rooms, longest not asked for first, until so many blocks
- * come back. Those that a writer may still hold are not counted on. */
+ * come back. Those that a writer may still hold or a langd of this host read
+ * are not counted on. */
 static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
 {
     LIST_FOREACH_SAFE (n, &p->kept) {
@@ -271,7 +272,8 @@ static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
             return;
         if (m->active > 0)
             continue;
-        m->leaving = m->item->final || !room_in_use(&m->r);
+        m->leaving = (m->item->final || !room_in_use(&m->r)) &&
+                     !eroom_read_elsewhere(m);
         m->item->leaving += m->leaving;
         count_coming(e, m->item);
         eroom_unlink(e, m, ERR_GONE);

@@ -93,8 +93,7 @@ static bool sends_over(const struct eroom *m)
     return true;
 }
 
-/* May a langd of this host still be copying? */
-static bool read_elsewhere(const struct eroom *m)
+bool eroom_read_elsewhere(const struct eroom *m)
 {
     LIST_FOREACH (n, &m->dsts)
         if (LIST_ENTRY(n, struct edst, in_room)->map != NONE)
@@ -107,7 +106,7 @@ static void settle_source(struct encoded *e, struct eroom *m)
 {
     if (!m->ended || m->linked || m->item == &e->nothing || !sends_over(m))
         return;
-    if ((!m->item->final && room_in_use(&m->r)) || read_elsewhere(m)) {
+    if ((!m->item->final && room_in_use(&m->r)) || eroom_read_elsewhere(m)) {
         if (!m->quarantined)
             e->stats[STAT_blocks_quarantined] += m->item->src.blocks;
         m->quarantined = true;
