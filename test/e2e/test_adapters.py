@@ -329,6 +329,20 @@ class Vllm(Case):
         self.assertEqual(eventually(unavailable, "it is named"), {"r1"})
         self.consumer.finish(r)
 
+    def test_half_of_a_request_is_lost(self):
+        """One of a group never comes: the other is had all the same."""
+        self.start(mmx_deadline_s=0.3)
+        r = self.hand_over("r1", ("cat", 300), ("dog", 200))
+        r.ec_transfer_params["cat"]["room"] += 1
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.check(self.consumer, r)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+        self.consumer.finish(r)
+        lm = self.world.engine(self.d).conn
+        lm.wait(lm.decline(r.ec_transfer_params["cat"]["room"] - 1,
+                           self.e.address), 10)
+
     def test_a_stranger_has_nothing(self):
         """A request that says nothing of mmx is the engine's own."""
         self.start()

@@ -13,6 +13,7 @@ from ._vllm_common import (Link, Load, MmxECMetadata, Offer, Settings,
                            features, log)
 
 ATTEMPTS = 3  # that an item is asked for before it is encoded here
+PAUSE = 0.1  # seconds before the second attempt, then twice as long
 
 
 def _end(feature: Any) -> int:
@@ -30,6 +31,9 @@ class _Item:
     used: Optional[Offer] = None  # of room, or the last that served
     since: float = 0.0
     attempts: int = 0
+    not_before: float = 0.0
+    grouped: bool = False  # room waits for others
+    alone: bool = False  # and shall not again
     resident: bool = False  # in vLLM's own cache
     given_up: bool = False
 
@@ -62,7 +66,7 @@ class ConsumerScheduler:
         for identifier in sorted(wanted - set(local)):
             item = self._item(identifier, request, offers.get(identifier))
             if item and not item.resident and not item.given_up:
-                if item.room is None:
+                if item.room is None and time.monotonic() >= item.not_before:
                     ask.append((identifier, item))
                 ready &= self._landed(identifier, item)
             elif item and item.given_up:
@@ -88,8 +92,10 @@ class ConsumerScheduler:
     def _ask(self, request: str, ask: List[Tuple[str, _Item]]) -> None:
         """Rooms of one request are a group: vLLM admits it with all of them,
         and half of two requests must not fill the pool."""
-        group = (mmx.room_id(request), len(ask)) if len(ask) > 1 else None
+        several = sum(not item.alone for _, item in ask)
         for identifier, item in ask:
+            item.grouped = several > 1 and not item.alone
+            group = (mmx.room_id(request), several) if item.grouped else None
             try:
                 if not self.link.pool:
                     raise errors.NotReady("no daemon")
@@ -128,8 +134,12 @@ class ConsumerScheduler:
         if item.room:
             item.room.release(force=True)
             item.room = None
+            if not item.offers:
+                item.not_before = time.monotonic() + PAUSE * 2**item.attempts
             item.attempts += 1
         late = time.monotonic() - item.since > self.settings.deadline
+        if item.grouped and not item.alone:
+            late, item.alone = False, True  # it may have been another's fault
         if error.advice != "retry" and not item.offers or \
                 item.attempts >= ATTEMPTS or late:
             item.given_up = True
