@@ -169,8 +169,12 @@ sim: $(SIM)
 wheel:
 	@$(PYTHON) scripts/wheel $(B)
 
+# The table, and beside the programs bench.json and the curves.
 bench: all
-	$(B)/mmx-bench $(BENCH_ARGS)
+	@scripts/setup --bench
+	$(B)/mmx-bench --out $(B) $(if $(shell command -v valgrind),--instructions) \
+		$(BENCH_ARGS)
+	gnuplot -e "dir='$(B)'" cmd/bench/curves.gp
 
 # --- what CI adds ----------------------------------------------------------
 .PHONY: lint format fuzz fuzzers tests

@@ -109,7 +109,7 @@ static bool known_case(void)
     for (size_t w = 0; w < worlds_count; w++)
         if (world_wanted(&worlds[w]))
             return true;
-    return wanted("start");
+    return wanted("start") || opt.instructions;
 }
 
 static void parse(int argc, char **argv)

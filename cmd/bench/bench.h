@@ -82,6 +82,7 @@ enum series_name {
     S_START = S_SIZE_TCP + SIZES,
     S_POPULATE,
     S_POLL, /* of POLLS */
+    S_COUNTED,
     SERIES
 };
 

@@ -29,6 +29,7 @@ void latency_round(struct side *x, unsigned round)
         am_ping(x, true, S_AM_SPIN);
     for (unsigned i = 0; i < PINGS; i++)
         one_room(x, POOL_BLOCK, BLOCK_ROWS, false, S_BLOCK);
+    tcp_move(x, BULK_BYTES, 1 << 20, S_TCP + 1);
 }
 
 void block_copied_round(struct side *x, unsigned round)
@@ -88,11 +89,11 @@ void beside_round(struct side *x, unsigned round)
             break;
         one_room(x, POOL_SMALL, 1, false, S_BESIDE);
     }
-    if (x->which == ENC)
-        must(mmx_wait_room(x->e->m, r, MMX_DONE, ROOM_MS), "done");
-    else
+    /* The encoder's part has ended long before, and was swept with others. */
+    if (x->which == LANG)
         must(mmx_release(x->e->m, r, MMX_ALL, 0), "release");
     sweep(x->e);
+    tcp_move(x, BULK_BYTES, 1 << 20, S_TCP + 1);
 }
 
 /* --- ranks ---------------------------------------------------------------- */
@@ -166,15 +167,27 @@ void tp_round(struct side *x, unsigned round)
 const uint32_t open_steps[STEPS] = {10, 100, 1000, OPEN_MAX};
 static mmx_room waiting[OPEN_MAX];
 
+/* More than may be asked at once: waits for answers on the way. */
+static void pace(struct side *x, uint32_t i)
+{
+    struct mmx_event ev[IN_FLIGHT];
+
+    if (i % 1024 == 0)
+        while (must(mmx_wait(x->e->m, ev, IN_FLIGHT, 20), "wait") > 0)
+            ;
+}
+
 /* Rooms that are requested and announced and get no further. */
-static void open_more(struct side *x, uint32_t from, uint32_t to)
+static void open_more(struct side *x, uint64_t base, uint32_t from, uint32_t to)
 {
     next_room(x);
     for (uint32_t i = from; i < to; i++) {
-        if (x->which == ENC)
-            waiting[i] = announce(x->e, POOL_OPEN, OPEN_ID + i, 1, 0);
-        else
-            waiting[i] = request(x->e, POOL_OPEN, OPEN_ID + i, 1);
+        if (x->which == ENC) {
+            waiting[i] = announce(x->e, POOL_OPEN, base + i, 1, 0);
+            continue;
+        }
+        pace(x, i);
+        waiting[i] = request(x->e, POOL_OPEN, base + i, 1);
     }
     for (uint32_t i = from; i < to; i++)
         must(mmx_wait_room(x->e->m, waiting[i],
@@ -184,20 +197,17 @@ static void open_more(struct side *x, uint32_t from, uint32_t to)
     meet(x);
 }
 
-/* The language side gives them up; each is then over at the encoder, too. */
+/* The language side gives them up, then the encoder, where some are over. */
 static void close_all(struct side *x)
 {
-    if (x->which == LANG)
-        for (uint32_t i = 0; i < OPEN_MAX; i++)
-            must(mmx_release(x->e->m, waiting[i], MMX_ALL, 0), "release");
-    for (uint32_t i = 0; x->which == ENC && i < OPEN_MAX; i++) {
-        int e = mmx_wait_room(x->e->m, waiting[i], MMX_DONE, ROOM_MS);
-
-        if (e < 0) /* aborted: that is its end */
+    for (int side = SIDES - 1; side >= 0; side--) {
+        for (uint32_t i = 0; x->which == side && i < OPEN_MAX; i++) {
+            pace(x, i);
             (void)mmx_release(x->e->m, waiting[i], MMX_ALL, 0);
+        }
+        pace(x, 0);
+        meet(x);
     }
-    sweep(x->e);
-    meet(x);
 }
 
 void open_round(struct side *x, unsigned round)
@@ -207,7 +217,7 @@ void open_round(struct side *x, unsigned round)
     for (int i = 0; i < STEPS; i++) {
         uint64_t used;
 
-        open_more(x, from, open_steps[i]);
+        open_more(x, OPEN_ID + round * OPEN_MAX, from, open_steps[i]);
         from = open_steps[i];
         pings(x, 200, S_OPEN_ROOM + i);
         meet(x);
@@ -253,5 +263,5 @@ unsigned counted_rooms;
 void count_round(struct side *x, unsigned round)
 {
     (void)round;
-    rate(x, POOL_SMALL, counted_rooms, S_RATE);
+    rate(x, POOL_SMALL, counted_rooms, S_COUNTED);
 }

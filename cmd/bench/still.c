@@ -115,6 +115,7 @@ void idle_round(struct side *x, unsigned round)
     uint64_t used[SIDES];
 
     (void)round;
+    one_room(x, POOL_SMALL, 1, false, S_ALONE); /* so that all is connected */
     meet(x);
     for (int i = 0; x->which == LANG && i < SIDES; i++) {
         count_wakes(x->s->pids[i], &a[i]);
@@ -135,6 +136,8 @@ void idle_round(struct side *x, unsigned round)
     }
     for (int i = 0; x->which == LANG && i < SIDES; i++)
         x->s->idle_wakes[i] = x->s->idle_wakes[i] * 1000 / IDLE_S;
+    for (int i = 0; x->which == LANG && i < SIDES; i++)
+        x->s->idle_busiest[i] = x->s->idle_busiest[i] * 1000 / IDLE_S;
     meet(x);
 }
 

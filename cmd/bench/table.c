@@ -140,8 +140,7 @@ static void print_copied(struct shared *s)
         gbs(bytes, median(s, S_COPIED)), gbs(bytes, median(s, S_MEMCPY)), LOOK,
         0);
     row("535 MB on one host, processor time (NT copy)", "s/GB",
-        median(s, S_COPIED_CPU) / bytes, median(s, S_NT_CPU) / bytes, MOST,
-        1.15);
+        median(s, S_COPIED_CPU) / bytes, median(s, S_NT_CPU) / bytes, LOOK, 0);
 }
 
 static void print_resume(struct shared *s)
@@ -275,7 +274,7 @@ static void print_still(struct shared *s)
         snprintf(name, sizeof name, "idle %s, wake-ups", who[i]);
         row(name, "1/s", (double)s->idle_wakes[i] / 1e3, 0, LOOK, 0);
         snprintf(name, sizeof name, "idle %s, busiest thread", who[i]);
-        row(name, "1/s", (double)s->idle_busiest[i] / 8, 0, LOOK, 0);
+        row(name, "1/s", (double)s->idle_busiest[i] / 1e3, 0, MOST_OURS, 2.2);
     }
     if (s->series[S_POLL].count)
         row("status poll", "ns", median(s, S_POLL) / POLLS, 0, MOST_OURS, 20);

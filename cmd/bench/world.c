@@ -147,13 +147,17 @@ static uint16_t free_port(int *listener)
 static void conf_pools(FILE *f, const struct world *w, int role, unsigned i)
 {
     fprintf(f, "pools:\n");
-    for (int p = 0; p < POOLS; p++)
-        if (world_blocks(w, role, i, p))
+    for (int p = 0; p < POOLS; p++) {
+        uint32_t blocks = world_blocks(w, role, i, p);
+
+        if (blocks)
             fprintf(f,
                 "  - name: %s\n    block_rows: %u\n    blocks: %u\n"
                 "    layout: embedding:u8:%u\n",
-                pool_names[p], pool_block_rows[p], world_blocks(w, role, i, p),
-                pool_row_bytes[p]);
+                pool_names[p], pool_block_rows[p], blocks, pool_row_bytes[p]);
+        if (blocks && role == LANG && blocks < 8)
+            fprintf(f, "    default_blocks: %u\n", blocks);
+    }
 }
 
 static void write_conf(
