@@ -302,8 +302,13 @@ static CUresult import_vmm(struct mem *m, const struct mem_import *from)
         m->own = 0;
         return r;
     }
-    return vmm_map(m, from->write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                  : CU_MEM_ACCESS_FLAGS_PROT_READ);
+    if (from->write)
+        return vmm_map(m, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    r = vmm_map(m, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    /* A driver without read-only maps: we do not write all the same. */
+    if (r != CUDA_SUCCESS && m->device)
+        r = vmm_access(m, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    return r;
 }
 
 static CUresult import_ipc(struct mem *m, const struct mem_import *from)

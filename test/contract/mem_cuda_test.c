@@ -334,6 +334,28 @@ TEST(another_process_maps_an_ipc_handle)
     between_processes(false);
 }
 
+TEST(a_driver_without_read_only_maps_still_maps)
+{
+    struct mem_opt opt = some(MIB);
+    struct mem m, n;
+    uint8_t got[5];
+
+    gpu_use();
+    gpu_double_only();
+    T_OK(mem_cuda.open(&m, &opt));
+    gpu_write(m.gpu, m.device, "hello", 5);
+    gpu_set("no_read_only", 1);
+    T_OK(mem_cuda_import(&n, &(struct mem_import){.name = "peer",
+                                 .share = m.share,
+                                 .handle = span_of(m.handle, m.handle_bytes),
+                                 .fd = m.fd,
+                                 .bytes = m.bytes}));
+    gpu_read(n.gpu, got, n.device, 5);
+    T_EQ_MEM(got, "hello", 5);
+    mem_cuda.close(&n);
+    mem_cuda.close(&m);
+}
+
 TEST(handles_that_are_none_are_refused)
 {
     struct mem_opt opt = some(MIB);
