@@ -64,6 +64,8 @@ struct brain *brain_make(uint8_t role, const char *const *settings)
         .epoch = BRAIN_EPOCH,
         .seed = 0x1234567890abcdef,
         .shards = 1,
+        .secret = {0x5ec, 0x2e7},
+        .uid = BRAIN_UID,
         .segment_max = 1 << 18};
     if (role == ROLE_LANGD)
         b->bc.addresses = span_of(address, sizeof(address));

@@ -10,6 +10,7 @@
 
 #define BRAIN_EPOCH UINT64_C(0xb0a1)
 #define PEER_EPOCH  UINT64_C(0xfee1)
+#define BRAIN_UID   500
 #define MAX_ACTS    16384
 
 struct brain {

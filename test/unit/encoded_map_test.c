@@ -1,0 +1,414 @@
+/* encoded_map_test.c - langd daemons that map the encode side's pools: who may,
+ * what is copied, and how long rows stay that they may be reading (RULES 3,
+ * 6). Blocks are 8 rows, the pool has 16; langd `a` is link 0, its connection
+ * is number 1. */
+#include "test/here.h"
+
+#define DAY_MS (24 * 3600 * UINT64_C(1000))
+
+/* --- words --- */
+static struct peer_msg hello(const char *name, uint64_t epoch, uint32_t mapped)
+{
+    static const uint8_t address[] = {3, 0, 'x', 'y', 'z'};
+    struct peer_msg m = {.type = PEER_HELLO, .from_epoch = epoch};
+
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    m.hello.role = ROLE_LANGD;
+    m.hello.segment_max = 1 << 18;
+    m.hello.name = span_str(name);
+    m.hello.addresses = span_of(address, sizeof(address));
+    m.hello.mapped = mapped;
+    return m;
+}
+
+static uint64_t token_of(struct brain *e, uint32_t link, struct peer_msg m)
+{
+    const struct peer_msg *said;
+
+    brain_hear(e, link, m);
+    said = brain_said(e, PEER_HELLO, -1);
+    T_TRUE(said != NULL);
+    T_EQ_U64(said->hello.socket.len > 0, said->hello.token != 0);
+    return said->hello.token;
+}
+
+static void connect_as(struct brain *e, uint32_t conn, uint32_t uid)
+{
+    struct event ev = {.type = EV_CONN_OPEN, .conn = conn, .uid = uid};
+
+    brain_step(e, &ev);
+}
+
+static enum err say_map(struct brain *e, uint32_t conn, const char *name,
+    uint64_t epoch, uint64_t token)
+{
+    struct local_msg m = {.type = LOCAL_MAP, .seq = 9};
+    struct event ev = {.type = EV_LOCAL, .conn = conn, .local = &m};
+
+    m.map.token = token;
+    m.map.epoch = epoch;
+    m.map.name = span_str(name);
+    brain_step(e, &ev);
+    T_TRUE(brain_answer(e) != NULL);
+    return (enum err)brain_answer(e)->err;
+}
+
+/* POOL_INFOs to the connection, each with the pool's descriptor. */
+static uint32_t pools_given(struct brain *e, uint32_t conn)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < e->acts_count; i++)
+        n += e->acts[i].type == ACT_LOCAL && e->acts[i].conn == conn &&
+             e->acts[i].fd == FD_POOL;
+    return n;
+}
+
+/* Langd `a` maps over connection 1, and has said so. */
+static void maps(struct brain *e, uint32_t conn)
+{
+    uint64_t token = token_of(e, 0, hello("a", L_EPOCH, 0));
+
+    connect_as(e, conn, BRAIN_UID);
+    T_OK(say_map(e, conn, "a", L_EPOCH, token));
+    T_EQ_U64(pools_given(e, conn), 1);
+    brain_hear(e, 0, hello("a", L_EPOCH, 1));
+}
+
+/* Sixteen rows, all committed and granted: are they copied? */
+static bool goes(struct brain *e, uint64_t room, uint32_t cell, uint64_t g)
+{
+    T_OK(brain_say(e, 0, announce(room, cell, 16, 16)));
+    (void)brain_events(e, 0, cell);
+    T_OK(brain_say(e, 0, commit(cell, 0, 16)));
+    T_OK(brain_say(e, 0, final(cell, 16)));
+    brain_hear(e, 0, init(e, room, g, 16));
+    T_TRUE(brain_cmd(e, SEND_OPEN) != NULL);
+    return brain_cmd(e, SEND_OPEN)->copy;
+}
+
+static struct brain *mapped(const char *a)
+{
+    struct brain *e = encoded("timeouts.linger=0ms", a);
+
+    maps(e, 1);
+    T_TRUE(goes(e, 1, 0, 70));
+    T_EQ_U64(brain_free(e), 14);
+    return e;
+}
+
+static void link_down(struct brain *e, uint32_t link)
+{
+    struct event ev = {.type = EV_LINK_DOWN, .link = link};
+
+    brain_step(e, &ev);
+    brain_pass(e, 600);
+}
+
+/* --- who may map --- */
+TEST(each_langd_of_the_host_has_its_token)
+{
+    struct brain *e = encoded(NULL, NULL);
+    uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
+    uint64_t b = token_of(e, 1, hello("b", L_EPOCH + 1, 0));
+
+    T_TRUE(a != 0 && b != 0 && a != b);
+    T_EQ_U64(token_of(e, 0, hello("a", L_EPOCH, 0)), a);
+    T_TRUE(token_of(e, 0, hello("a", L_EPOCH + 7, 0)) != a);
+}
+
+TEST(another_host_has_none)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct peer_msg m = hello("a", L_EPOCH, 0);
+
+    m.hello.boot.b[31] = 1;
+    T_EQ_U64(token_of(e, 0, m), 0);
+    e = encoded("transfer.same_host=off", NULL);
+    T_EQ_U64(token_of(e, 0, hello("a", L_EPOCH, 0)), 0);
+}
+
+TEST(token_name_and_epoch_must_be_one_daemons)
+{
+    struct brain *e = encoded(NULL, NULL);
+    uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
+    uint64_t b = token_of(e, 1, hello("b", L_EPOCH + 1, 0));
+    const struct {
+        const char *name;
+        uint64_t epoch, token;
+    } bad[] = {{"a", L_EPOCH, a ^ 2}, {"a", L_EPOCH, 0}, {"a", L_EPOCH, b},
+        {"b", L_EPOCH + 1, a}, {"a", L_EPOCH + 1, a}, {"c", L_EPOCH, a},
+        {"", L_EPOCH, a}};
+
+    for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {
+        connect_as(e, 1, BRAIN_UID);
+        T_ERR(say_map(e, 1, bad[i].name, bad[i].epoch, bad[i].token),
+            ERR_NOT_OWNER);
+        T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 1);
+        T_EQ_U64(pools_given(e, 1), 0);
+        brain_end(e, 1);
+        T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 1);
+        brain_dead(e, 1);
+    }
+    T_EQ_U64(brain_stat(e, "refused"), ARRAY_LEN(bad));
+}
+
+TEST(a_peer_that_is_lost_has_no_token)
+{
+    struct brain *e = encoded(NULL, NULL);
+    uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
+
+    link_down(e, 0);
+    connect_as(e, 1, BRAIN_UID);
+    T_ERR(say_map(e, 1, "a", L_EPOCH, a), ERR_NOT_OWNER);
+}
+
+TEST(an_engine_is_no_daemon_and_the_reverse)
+{
+    struct brain *e = encoded(NULL, NULL);
+    uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
+    struct local_msg m = {.type = LOCAL_HELLO};
+
+    T_ERR(say_map(e, 0, "a", L_EPOCH, a), ERR_MALFORMED);
+    T_EQ_U64(pools_given(e, 0), 0);
+    connect_as(e, 1, BRAIN_UID);
+    T_OK(say_map(e, 1, "a", L_EPOCH, a));
+    T_ERR(brain_say(e, 1, announce(1, 0, 8, 8)), ERR_NOT_READY);
+    T_ERR(brain_say(e, 1, release(0)), ERR_NOT_READY);
+    T_ERR(say_map(e, 1, "a", L_EPOCH, a), ERR_NOT_READY);
+    m.hello.magic = LOCAL_MAGIC;
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    T_TRUE(brain_say(e, 1, m) != OK);
+}
+
+TEST(pools_are_for_their_users)
+{
+    static const struct {
+        uint32_t uid, pools;
+    } who[] = {{BRAIN_UID, 1}, {0, 1}, {1000, 1}, {1001, 0}};
+    struct brain *e = encoded("pools[0].uids[0]=1000", "pools[0].uids[1]=7");
+    uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
+
+    for (uint32_t i = 0; i < ARRAY_LEN(who); i++) {
+        connect_as(e, 1, who[i].uid);
+        T_OK(say_map(e, 1, "a", L_EPOCH, a));
+        T_EQ_U64(pools_given(e, 1), who[i].pools);
+        brain_end(e, 1);
+        brain_dead(e, 1);
+    }
+    connect_as(e, 1, 1001); /* and what it was not given it has not mapped */
+    T_OK(say_map(e, 1, "a", L_EPOCH, a));
+    brain_hear(e, 0, hello("a", L_EPOCH, 1));
+    T_FALSE(goes(e, 1, 0, 70));
+}
+
+TEST(a_pool_without_a_layout_comes_later)
+{
+    struct brain *e = encoded("pools[0].layout=engine", NULL);
+    uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
+    struct local_msg m = {.type = LOCAL_POOL, .seq = 3};
+    struct event ev = {.type = EV_LOCAL, .conn = 0, .local = &m};
+
+    connect_as(e, 1, BRAIN_UID);
+    T_OK(say_map(e, 1, "a", L_EPOCH, a));
+    T_EQ_U64(pools_given(e, 1), 0);
+    m.pool.layout = span_str("x:u8:4096");
+    brain_step(e, &ev);
+    T_EQ_U64(pools_given(e, 0), 1);
+    T_EQ_U64(pools_given(e, 1), 1);
+}
+
+/* --- what is copied --- */
+TEST(rows_are_copied_when_langd_has_mapped)
+{
+    struct brain *e = encoded(NULL, NULL);
+    uint64_t a;
+
+    brain_hear(e, 0, hello("a", L_EPOCH, 1)); /* never asked */
+    T_FALSE(goes(e, 1, 0, 70));
+    a = token_of(e, 0, hello("a", L_EPOCH, 0));
+    connect_as(e, 1, BRAIN_UID);
+    T_OK(say_map(e, 1, "a", L_EPOCH, a));
+    T_FALSE(goes(e, 2, 1, 71)); /* given, not mapped */
+    brain_hear(e, 0, hello("a", L_EPOCH, 2));
+    T_FALSE(goes(e, 3, 2, 72)); /* another pool, which is none */
+    brain_hear(e, 0, hello("a", L_EPOCH, 3));
+    T_TRUE(goes(e, 4, 3, 73));
+    brain_hear(e, 0, hello("a", L_EPOCH, 0));
+    T_FALSE(goes(e, 5, 4, 74)); /* no longer */
+}
+
+TEST(the_connection_s_end_breaks_the_attempt)
+{
+    struct brain *e = mapped(NULL);
+
+    brain_end(e, 1);
+    T_EQ_U64(brain_said(e, PEER_BROKEN, 0)->broken.attempt, 0);
+    T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 0); /* it may still read */
+    brain_hear(e, 0, resume(1, 70, 1, 16, 0));
+    T_TRUE(brain_cmd(e, SEND_REWIND) != NULL);
+    T_FALSE(brain_cmd(e, SEND_REWIND)->copy);
+    ack(e, 0, 1, 70);
+    T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 1); /* it reads no more */
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(another_connection_takes_its_place)
+{
+    struct brain *e = mapped(NULL);
+
+    maps(e, 2);
+    brain_hear(e, 0, resume(1, 70, 1, 16, 0));
+    T_TRUE(brain_cmd(e, SEND_REWIND)->copy);
+    T_TRUE(goes(e, 2, 1, 71));
+    brain_end(e, 1); /* not the one that counts */
+    T_EQ_U64(brain_said_count(e, PEER_BROKEN), 0);
+    T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 0);
+    ack(e, 0, 1, 70);
+    T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 1);
+    T_TRUE(goes(e, 3, 2, 72));
+}
+
+/* --- until when rows stay --- */
+TEST(an_answer_frees_them)
+{
+    struct brain *e = mapped(NULL);
+
+    brain_hear(e, 0, state(1, 70, PEER_LENGTH, ROOM_TRANSFERRING));
+    T_EQ_U64(brain_free(e), 14);
+    ack(e, 0, 1, 70);
+    T_EQ_U64(brain_free(e), 16);
+    T_TRUE(goes(e, 2, 1, 71));
+    brain_hear(e, 0, about(2, 71, PEER_ABORT));
+    T_EQ_U64(brain_said_count(e, PEER_DRAINED), 1);
+    T_EQ_U64(brain_free(e), 16);
+    T_TRUE(goes(e, 3, 2, 72));
+    brain_hear(e, 0, state(3, 72, PEER_WANT, ROOM_FAILED));
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(silence_does_not)
+{
+    struct brain *e = mapped(NULL);
+
+    link_down(e, 0);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
+    T_OK(brain_say(e, 0, release(0)));
+    brain_pass(e, DAY_MS);
+    T_EQ_U64(brain_free(e), 14);
+    T_EQ_U64(brain_shown(e, "pools", "quarantined", 0), 2);
+    brain_hear(e, 0, hello("a", L_EPOCH, 1)); /* it is asked at once */
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_PEER_LOST);
+    brain_pass(e, 3000);
+    T_TRUE(brain_said_count(e, PEER_FAILED) >= 2);
+    T_EQ_U64(brain_free(e), 14);
+    brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_SUCCESS));
+    T_EQ_U64(brain_free(e), 16);
+    brain_pass(e, DAY_MS);
+    T_EQ_U64(brain_said_count(e, PEER_FAILED), 0);
+}
+
+TEST(its_death_does)
+{
+    struct brain *e = mapped(NULL);
+
+    link_down(e, 0);
+    T_OK(brain_say(e, 0, release(0)));
+    brain_end(e, 1);
+    T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 0);
+    brain_pass(e, DAY_MS);
+    T_EQ_U64(brain_free(e), 14);
+    brain_dead(e, 1);
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(another_run_s_word_does_not_count)
+{
+    struct brain *e = mapped(NULL);
+
+    brain_hear(e, 0, hello("a", L_EPOCH + 9, 0)); /* restarted */
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
+    T_OK(brain_say(e, 0, release(0)));
+    brain_pass(e, 3000);
+    T_EQ_U64(brain_said_count(e, PEER_FAILED), 0); /* it cannot know */
+    struct peer_msg m = state(1, 70, PEER_FAILED, ROOM_FAILED);
+    m.from_epoch = L_EPOCH + 9;
+    brain_hear(e, 0, m);
+    m = about(1, 70, PEER_ABORT);
+    m.from_epoch = L_EPOCH + 9;
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_free(e), 14);
+    m = hello("a", L_EPOCH + 9, 1); /* nor is the old connection its own */
+    brain_hear(e, 0, m);
+    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
+    (void)brain_events(e, 0, 1);
+    T_OK(brain_say(e, 0, commit(1, 0, 8)));
+    m = init(e, 2, 71, 8);
+    m.from_epoch = L_EPOCH + 9;
+    brain_hear(e, 0, m);
+    T_FALSE(brain_cmd(e, SEND_OPEN)->copy);
+    brain_end(e, 1);
+    brain_dead(e, 1);
+    T_EQ_U64(brain_free(e), 15);
+}
+
+TEST(a_newer_generation_frees_nothing_of_the_older)
+{
+    struct brain *e = mapped(NULL);
+
+    brain_hear(e, 0, init(e, 1, 71, 16));
+    T_TRUE(brain_cmd(e, SEND_OPEN)->copy);
+    ack(e, 0, 1, 71);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    T_EQ_U64(brain_free(e), 14);
+    brain_pass(e, 3000);
+    T_EQ_U64(brain_said(e, PEER_FAILED, -1)->generation, 70);
+    brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(sends_are_waited_for_too)
+{
+    struct brain *e = mapped(NULL);
+
+    e->noisy = true;
+    brain_hear(e, 0, about(1, 70, PEER_ABORT));
+    T_EQ_U64(brain_free(e), 14);
+    T_EQ_U64(brain_said_count(e, PEER_DRAINED), 0);
+    T_TRUE(brain_quiet(e));
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(what_is_not_copied_waits_for_nobody)
+{
+    struct brain *e = encoded("timeouts.linger=0ms", NULL);
+
+    T_FALSE(goes(e, 1, 0, 70));
+    link_down(e, 0);
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(kept_rows_that_are_read_are_not_counted_on)
+{
+    struct brain *e = encoded("timeouts.keep=1h", NULL);
+    struct local_msg m;
+
+    maps(e, 1);
+    for (uint32_t i = 0; i < 2; i++) { /* eight blocks each */
+        m = announce(1 + i, i, 64, 64);
+        m.announce.flags = FLAG_KEEP;
+        T_OK(brain_say(e, 0, m));
+        (void)brain_events(e, 0, i);
+        T_OK(brain_say(e, 0, commit(i, 0, 64)));
+        T_OK(brain_say(e, 0, final(i, 64)));
+        brain_hear(e, i, init(e, 1 + i, 70 + i, 64));
+    }
+    link_down(e, 0); /* room 1 may be read still */
+    ack(e, 1, 2, 71);
+    T_OK(brain_say(e, 0, release(0)));
+    T_OK(brain_say(e, 0, release(1)));
+    T_EQ_U64(brain_free(e), 0);
+    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
+    T_TRUE(brain_events(e, 0, 2) & EVENT_GRANTED);
+}

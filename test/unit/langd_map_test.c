@@ -1,0 +1,264 @@
+/* langd_map_test.c - the language side with an encoder of its own host: when
+ * its pools are mapped, what is said of that, and that nothing is said of a
+ * room's end while rows may still be copied for it (RULES 3, 6). Blocks are 8
+ * rows, the pool has 16; the encoder is link 0. */
+#include "test/there.h"
+
+#define TOKEN UINT64_C(0x70ce)
+
+static struct peer_msg hello(uint64_t token)
+{
+    struct peer_msg m = {.type = PEER_HELLO};
+
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    m.hello.role = ROLE_ENCODED;
+    m.hello.segment_max = 1 << 18;
+    m.hello.name = span_str("enc");
+    m.hello.socket = span_str("/run/enc.sock");
+    m.hello.token = token;
+    return m;
+}
+
+static const struct action *act_of(const struct brain *l, uint8_t type)
+{
+    for (uint32_t i = 0; i < l->acts_count; i++)
+        if (l->acts[i].type == type)
+            return &l->acts[i];
+    return NULL;
+}
+
+static void heard_map(struct brain *l, uint32_t bits, enum err err)
+{
+    struct event ev = {
+        .type = EV_MAP, .peer_at = 0, .mapped = bits, .err = err};
+
+    brain_step(l, &ev);
+}
+
+static struct brain *mapping(void)
+{
+    struct brain *l = langd_up(NULL, NULL);
+
+    brain_hear(l, 0, hello(TOKEN));
+    T_EQ_U64(brain_acts(l, ACT_MAP), 1);
+    return l;
+}
+
+/* --- mapping --- */
+TEST(pools_of_an_encoder_of_this_host_are_mapped)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    const struct action *a;
+
+    brain_hear(l, 0, hello(TOKEN));
+    a = act_of(l, ACT_MAP);
+    T_TRUE(a != NULL);
+    T_EQ_U64(a->word, TOKEN);
+    T_EQ_U64(a->index, 0);
+    T_EQ_U64(a->len, 13);
+    T_EQ_MEM(l->bytes + a->at, "/run/enc.sock", 13);
+    T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, 0);
+    heard_map(l, 1, OK);
+    T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, 1);
+    T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.answer, 1);
+    heard_map(l, 3, OK);
+    T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, 3);
+}
+
+TEST(others_are_not)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct peer_msg m = hello(0);
+
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_acts(l, ACT_MAP), 0);
+    m = hello(TOKEN);
+    m.hello.socket = span_str("");
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_acts(l, ACT_MAP), 0);
+    m = hello(TOKEN);
+    m.hello.boot.b[0] = 1;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_acts(l, ACT_MAP), 0);
+    l = langd_up("transfer.same_host=off", NULL);
+    brain_hear(l, 0, hello(TOKEN));
+    T_EQ_U64(brain_acts(l, ACT_MAP), 0);
+}
+
+TEST(a_hello_that_is_said_again_changes_nothing)
+{
+    struct brain *l = mapping();
+
+    brain_hear(l, 0, hello(TOKEN));
+    T_EQ_U64(brain_acts(l, ACT_MAP) + brain_acts(l, ACT_UNMAP), 0);
+    heard_map(l, 1, OK);
+    brain_hear(l, 0, hello(TOKEN));
+    T_EQ_U64(brain_acts(l, ACT_MAP) + brain_acts(l, ACT_UNMAP), 0);
+    T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, 1);
+    brain_hear(l, 0, hello(TOKEN + 1));
+    T_EQ_U64(act_of(l, ACT_UNMAP) < act_of(l, ACT_MAP), true);
+    T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, 0);
+}
+
+TEST(what_cannot_be_mapped_is_tried_with_the_next_hello)
+{
+    struct brain *l = mapping();
+
+    heard_map(l, 1, OK);
+    heard_map(l, 0, ERR_PEER_LOST);
+    T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, 0);
+    brain_pass(l, 60000);
+    T_EQ_U64(brain_acts(l, ACT_MAP), 0);
+    brain_hear(l, 0, hello(TOKEN));
+    T_EQ_U64(brain_acts(l, ACT_MAP), 1);
+    T_EQ_U64(brain_acts(l, ACT_UNMAP), 0); /* there is none */
+}
+
+TEST(a_lost_encoder_is_unmapped)
+{
+    struct brain *l = mapping();
+    struct event ev = {.type = EV_LINK_DOWN, .link = 0};
+
+    heard_map(l, 1, OK);
+    brain_step(l, &ev);
+    T_EQ_U64(brain_acts(l, ACT_UNMAP), 0); /* not yet */
+    brain_pass(l, 600);
+    T_EQ_U64(brain_acts(l, ACT_UNMAP), 1);
+    heard_map(l, 1, OK); /* was under way */
+    T_EQ_U64(brain_said_count(l, PEER_HELLO), 0);
+    brain_hear(l, 0, hello(TOKEN));
+    T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.mapped, 0);
+    T_EQ_U64(brain_acts(l, ACT_MAP), 1);
+}
+
+TEST(another_run_of_it_is_another_mapping)
+{
+    struct brain *l = mapping();
+    struct peer_msg m = hello(TOKEN + 5);
+
+    heard_map(l, 1, OK);
+    m.from_epoch = PEER_EPOCH + 1;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_acts(l, ACT_UNMAP), 1);
+    T_EQ_U64(act_of(l, ACT_MAP)->word, TOKEN + 5);
+    T_TRUE(act_of(l, ACT_UNMAP) < act_of(l, ACT_MAP));
+}
+
+/* --- ends of rooms --- */
+TEST(abort_waits_until_nothing_can_land)
+{
+    struct brain *l = mapping();
+    struct there t = ask_room(l, 1, 0);
+
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    l->noisy = true;
+    T_OK(brain_say(l, 0, abort_of(0)));
+    T_TRUE(brain_cmd(l, LAND_CLOSE)->reply);
+    T_EQ_U64(brain_said_count(l, PEER_ABORT), 0);
+    brain_pass(l, 10000);
+    T_EQ_U64(brain_said_count(l, PEER_ABORT), 0);
+    T_TRUE(brain_quiet(l));
+    T_EQ_U64(brain_said_count(l, PEER_ABORT), 1);
+    brain_hear(l, 0, about(&t, PEER_DRAINED));
+    brain_pass(l, 10000);
+    T_EQ_U64(brain_said_count(l, PEER_ABORT), 0);
+}
+
+TEST(failed_is_answered_when_nothing_can_land)
+{
+    struct brain *l = mapping();
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg m = about(&t, PEER_FAILED);
+    struct event ev = {.type = EV_NOTE};
+
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    l->noisy = true;
+    m.failed.reason = ERR_ABORTED;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED); /* engines need not wait */
+    T_EQ_U64(brain_said_count(l, PEER_STATE), 0);
+    brain_hear(l, 0, m); /* repeated */
+    T_EQ_U64(brain_said_count(l, PEER_STATE), 0);
+    brain_hear(l, 0, want(&t, 0, 16, 16)); /* nor is this */
+    T_EQ_U64(brain_said_count(l, PEER_STATE), 0);
+    ev.note = l->waiting[0];
+    l->waiting_count = 0;
+    brain_step(l, &ev);
+    T_EQ_U64(brain_said_count(l, PEER_STATE), 1);
+    T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.state, ROOM_FAILED);
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.state, ROOM_FAILED);
+}
+
+TEST(a_trim_under_way_is_waited_for)
+{
+    struct brain *l = mapping();
+    struct there t = ask_room(l, 1, 0); /* two blocks */
+
+    l->noisy = true;
+    brain_hear(l, 0, length(&t, 8, 8, true));
+    T_TRUE(brain_cmd(l, LAND_TRIM) != NULL);
+    T_OK(brain_say(l, 0, abort_of(0)));
+    T_TRUE(brain_cmd(l, LAND_CLOSE) == NULL);
+    T_TRUE(brain_quiet(l)); /* of the trim: then it is closed */
+    T_TRUE(brain_cmd(l, LAND_CLOSE) != NULL);
+    brain_pass(l, 10000);
+    T_EQ_U64(brain_said_count(l, PEER_ABORT), 0);
+    T_TRUE(brain_quiet(l));
+    T_EQ_U64(brain_said_count(l, PEER_ABORT), 1);
+}
+
+TEST(a_new_attempt_is_told_when_the_old_one_is_quiet)
+{
+    struct brain *l = mapping();
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg m = about(&t, PEER_BROKEN);
+
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    brain_hear(l, 0, state(&t, PEER_INIT, 0, 16));
+    l->noisy = true;
+    brain_hear(l, 0, m);
+    T_TRUE(brain_cmd(l, LAND_CLOSE)->reply);
+    brain_pass(l, 5000);
+    T_EQ_U64(brain_said_count(l, PEER_RESUME), 0);
+    T_TRUE(brain_quiet(l));
+    T_EQ_U64(brain_said(l, PEER_RESUME, -1)->resume.attempt, 1);
+}
+
+TEST(silence_of_the_encoder_closes_too)
+{
+    struct brain *l = mapping();
+    struct event ev = {.type = EV_LINK_DOWN, .link = 0};
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg m = about(&t, PEER_FAILED);
+
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    l->noisy = true;
+    brain_step(l, &ev);
+    brain_pass(l, 600);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
+    brain_hear(l, 0, hello(TOKEN)); /* back, and asks */
+    m.failed.reason = ERR_PEER_LOST;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_said_count(l, PEER_STATE), 0);
+    T_EQ_U64(brain_said_count(l, PEER_ABORT), 0);
+    T_TRUE(brain_quiet(l));
+    T_EQ_U64(brain_said_count(l, PEER_STATE), 1);
+    T_EQ_U64(brain_free(l), 16);
+}
+
+TEST(ready_is_told_at_once_all_has_been_copied)
+{
+    struct brain *l = mapping();
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg m = about(&t, PEER_FAILED);
+
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    l->noisy = true;
+    brain_landed(l, &t.open, 0, 8);
+    T_EQ_U64(brain_said_count(l, PEER_ACK), 0);
+    brain_landed(l, &t.open, 8, 8);
+    T_EQ_U64(brain_said_count(l, PEER_ACK), 1);
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.state, ROOM_SUCCESS);
+}
