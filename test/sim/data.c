@@ -309,7 +309,8 @@ static void half_one(struct message *m, uint32_t i)
     }
     m->refs++;
     if (m->rendezvous || pl->foreign)
-        at(W.now_ns + delay_us(W.is.data_us), half_two, m, i, 0);
+        at(W.now_ns + delay_us(pl->foreign ? W.is.copy_us : W.is.data_us),
+            half_two, m, i, 0);
     else
         half_two(m, i, 0);
 }

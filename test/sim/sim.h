@@ -42,7 +42,7 @@ struct nature {
     uint32_t keys, keep, batch, decline;
     uint32_t hosts;  /* daemons share so many hosts; 0: each has its own */
     uint32_t map_ms; /* a mapping is lost every so often */
-    uint32_t drain_ms, pools;
+    uint32_t drain_ms, pools, copy_us;
     uint64_t faults_ns; /* how long the first phase lasts */
 };
 

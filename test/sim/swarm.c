@@ -59,6 +59,7 @@ static void draw_nature(void)
     n->decline = rate(200);
     n->hosts = chance(400) ? (uint32_t)between(1, 2) : 0;
     n->map_ms = chance(500) ? (uint32_t)between(100, 3000) : 0;
+    n->copy_us = chance(500) ? n->data_us : (uint32_t)between(10000, 400000);
     n->drain_ms = chance(200) ? (uint32_t)between(1000, 12000) : 0;
     n->pools = chance(300) ? 2 : 1;
 }
