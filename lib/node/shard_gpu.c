@@ -240,6 +240,7 @@ bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
     if (!on_gpu(s, pool))
         return false;
     if (!land_room(s, bytes, n * p->layout.count)) {
+        stat_add(&s->stats.segments_dropped, 1);
         land_end(s, token, false, bytes);
         return true;
     }

@@ -224,6 +224,7 @@ static bool fetch_iov(
             return true;
         }
         f->count--;
+        stat_add(&s->stats.segments_dropped, 1);
         land_end(s, token, false, seg->bytes);
         return sink_iov(s, seg->bytes, used);
     }
