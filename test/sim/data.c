@@ -148,6 +148,7 @@ static void copy_reads(struct place *pl, uint16_t n)
 {
     const struct foreign *f = pl->foreign;
 
+    W.copying += n == 1 ? 1 : UINT32_MAX;
     for (uint32_t i = 0; i < pl->from_n; i++) {
         const struct piece *p = &pl->from[i];
 
@@ -392,6 +393,7 @@ static void sources_come(struct message *m, const struct segment *segs)
         pl->from_n = n;
         pl->by_gpu = chance(300);
         memcpy(pl->from, pieces, n * sizeof(*pieces));
+        W.copies++;
         copy_reads(pl, 1);
     }
 }

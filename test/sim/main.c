@@ -40,7 +40,7 @@ static void show_steps(uint64_t seed)
             n += daemon_number(W.daemons[k], "stats", names[i]);
         printf(", %s %llu", names[i], (unsigned long long)n);
     }
-    putchar('\n');
+    printf(", copies %u\n", W.copies);
 }
 
 static void one(uint64_t seed, const struct scenario *s)

@@ -363,6 +363,76 @@ static void exposed_stays(void)
     all_succeed(3);
 }
 
+/* --- daemons of one host ----------------------------------------------------
+ */
+static void one_host(uint32_t source_blocks)
+{
+    quiet_world(1, 1);
+    W.is.hosts = 1;
+    W.is.copy_us = 100000;
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, source_blocks, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 16, 4);
+    start_all();
+}
+
+/* Rows are copied, none are sent. */
+static void same_host(void)
+{
+    one_host(8);
+    for (uint64_t r = 1; r <= 8; r++) {
+        announce(e0, r, 60, 50 + r);
+        request(l0, e0, r, 50 + r);
+    }
+    all_succeed(8);
+    HOLDS(W.copies >= 8 && W.copying == 0, "rows are copied",
+        "%u copies, %u go on", W.copies, W.copying);
+}
+
+static void dies_copying(void *p, uint64_t a, uint64_t b)
+{
+    (void)a;
+    (void)b;
+    HOLDS(W.copying > 0, "the scenario is the one that is meant",
+        "%u copies go on", W.copying);
+    daemon_crash(p);
+}
+
+/* One of the two is killed while rows are copied. Another room waits for the
+ * source blocks: it gets them when nobody can be reading them. */
+static void killed_copying(bool language)
+{
+    struct daemon *d;
+    struct prod *p;
+    uint64_t now = 0;
+
+    one_host(4);
+    d = language ? l0 : e0;
+    announce(e0, 1, 64, 50);
+    request(l0, e0, 1, 50)->must_succeed = false;
+    while (W.copying == 0 && now < 1000)
+        (void)run_until(++now * MS);
+    at(W.now_ns + 1, dies_copying, d, 0, 0);
+    at(W.now_ns + 40 * MS, start, d, 0, 0);
+    p = announce(e0, 2, 64, language ? now + 1 : now + 100);
+    p->session = 2;
+    request(l0, e0, 2, now + 500);
+    while (!world_over() && W.now_ns < LIMIT)
+        (void)run_until(W.now_ns + 20 * MS);
+    HOLDS(W.succeeded == 1 && W.copying == 0, "the next room is served",
+        "%u rooms succeeded, %u copies go on", W.succeeded, W.copying);
+    world_finish(LIMIT);
+}
+
+static void langd_killed(void)
+{
+    killed_copying(true);
+}
+
+static void encoded_killed(void)
+{
+    killed_copying(false);
+}
+
 const struct scenario scenarios[] = {
     {"many-large", many_large},
     {"both-full", both_full},
@@ -377,5 +447,8 @@ const struct scenario scenarios[] = {
     {"restarted", restarted},
     {"early-fail", early_fail},
     {"exposed-stays", exposed_stays},
+    {"same-host", same_host},
+    {"langd-killed", langd_killed},
+    {"encoded-killed", encoded_killed},
 };
 const uint32_t scenarios_count = ARRAY_LEN(scenarios);

@@ -59,6 +59,7 @@ struct world {
     const char *canary;
     bool cut[DAEMONS_MAX][DAEMONS_MAX]; /* nothing passes from, to */
     uint32_t succeeded, failed;         /* rooms, as engines saw them */
+    uint32_t copies, copying;           /* between daemons of one host */
 };
 extern struct world W;
 
