@@ -33,4 +33,11 @@ static inline void *slab_take(struct slab *s, size_t n, size_t size)
     return out;
 }
 
+/* The place of an array that is used next: one that is free again, or the
+ * first that never was used; NONE: all are in use. */
+static inline uint32_t slab_next(uint32_t free, uint32_t fresh, uint32_t max)
+{
+    return free != NONE ? free : fresh < max ? fresh : NONE;
+}
+
 #endif

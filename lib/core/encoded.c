@@ -113,9 +113,7 @@ struct encoded *encoded_init(struct slab *s, const struct brain_conf *c)
         pool_meta_init(&e->pools[i].meta, &c->conf->pools[i]);
         e->peers.self.layouts[i] = &e->pools[i].meta.layout;
     }
-    for (uint32_t i = 0; i < e->rooms_max; i++)
-        e->rooms[i].free_next = e->dsts[i].free_next =
-            i + 1 < e->rooms_max ? i + 1 : NONE;
+    e->rooms_free = e->dsts_free = NONE;
     return e;
 }
 

@@ -144,9 +144,11 @@ struct encoded {
     struct item *items;
     struct item nothing;      /* what a room without an item refers to */
     struct item **open_batch; /* by connection: first of its open batch */
-    uint32_t items_free;
-    uint32_t rooms_max, rooms_used, rooms_free, open;
-    uint32_t dsts_used, dsts_free;
+    /* free: the first of those that were used before; fresh: from it on none
+     * ever was, and its memory is untouched. */
+    uint32_t items_free, items_fresh;
+    uint32_t rooms_max, rooms_used, rooms_free, rooms_fresh, open;
+    uint32_t dsts_used, dsts_free, dsts_fresh;
     uint32_t fenced; /* destinations whose map is not NONE */
     struct epool pools[CONF_POOLS_MAX];
     uint32_t pools_count;

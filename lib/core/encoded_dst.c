@@ -15,7 +15,7 @@
 struct edst *edst_new(
     struct encoded *e, struct eroom *m, uint32_t peer, uint64_t generation)
 {
-    uint32_t i = e->dsts_free;
+    uint32_t i = slab_next(e->dsts_free, e->dsts_fresh, e->rooms_max);
     struct edst *d;
 
     if (i == NONE || !table_put(&e->gens, generation, peer, i)) {
@@ -23,7 +23,10 @@ struct edst *edst_new(
         return NULL;
     }
     d = &e->dsts[i];
-    e->dsts_free = d->free_next;
+    if (i == e->dsts_fresh)
+        e->dsts_fresh++;
+    else
+        e->dsts_free = d->free_next;
     e->dsts_used++;
     memset(d, 0, sizeof(*d));
     d->used = true;

@@ -17,8 +17,7 @@ void items_init(struct encoded *e)
     e->nothing.total = ROWS_UNKNOWN;
     e->nothing.src = extent_none();
     list_init(&e->nothing.rooms);
-    for (uint32_t i = 0; i < e->rooms_max; i++)
-        e->items[i].free_next = i + 1 < e->rooms_max ? i + 1 : NONE;
+    e->items_free = NONE;
 }
 
 /* --- keys --- */
@@ -53,7 +52,7 @@ struct item *item_find(
 struct item *item_new(
     struct encoded *e, const struct local_announce *n, uint32_t uid)
 {
-    uint32_t i = e->items_free;
+    uint32_t i = slab_next(e->items_free, e->items_fresh, e->rooms_max);
     struct item *it;
 
     if (i == NONE) {
@@ -61,7 +60,10 @@ struct item *item_new(
         return NULL;
     }
     it = &e->items[i];
-    e->items_free = it->free_next;
+    if (i == e->items_fresh)
+        e->items_fresh++;
+    else
+        e->items_free = it->free_next;
     memset(it, 0, sizeof(*it));
     it->used = true;
     it->source = SOURCE_QUEUED;
@@ -272,8 +274,8 @@ static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
             return;
         if (m->active > 0)
             continue;
-        m->leaving = (m->item->final || !room_in_use(&m->r)) &&
-                     !eroom_read_elsewhere(m);
+        m->leaving =
+            (m->item->final || !room_in_use(&m->r)) && !eroom_read_elsewhere(m);
         m->item->leaving += m->leaving;
         count_coming(e, m->item);
         eroom_unlink(e, m, ERR_GONE);

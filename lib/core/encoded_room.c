@@ -24,7 +24,7 @@ void eroom_table_full(struct encoded *e)
 
 struct eroom *eroom_new(struct encoded *e, uint64_t id)
 {
-    uint32_t i = e->rooms_free;
+    uint32_t i = slab_next(e->rooms_free, e->rooms_fresh, e->rooms_max);
     struct eroom *m;
 
     if (i == NONE || !table_put(&e->ids, id, 0, i)) {
@@ -32,7 +32,10 @@ struct eroom *eroom_new(struct encoded *e, uint64_t id)
         return NULL;
     }
     m = &e->rooms[i];
-    e->rooms_free = m->free_next;
+    if (i == e->rooms_fresh)
+        e->rooms_fresh++;
+    else
+        e->rooms_free = m->free_next;
     e->rooms_used++;
     memset(m, 0, sizeof(*m));
     room_init(&m->r, id);

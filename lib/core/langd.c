@@ -118,8 +118,7 @@ struct langd *langd_init(struct slab *s, const struct brain_conf *c)
         pool_meta_init(&l->pools[i].meta, &c->conf->pools[i]);
         l->peers.self.layouts[i] = &l->pools[i].meta.layout;
     }
-    for (uint32_t i = 0; i < l->rooms_max; i++)
-        l->rooms[i].free_next = i + 1 < l->rooms_max ? i + 1 : NONE;
+    l->free_first = NONE;
     l->generation_base = (c->seed >> 24) * l->rooms_max;
     make_peers(l);
     return l;

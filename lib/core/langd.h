@@ -135,7 +135,9 @@ struct langd {
     struct lgroup *groups;
     struct table group_ids; /* (id, session) -> group */
     uint32_t group_hint;
-    uint32_t rooms_max, rooms_used, open, free_first;
+    /* free_first: of those that were used before; fresh: from it on none ever
+     * was, and its memory is untouched. */
+    uint32_t rooms_max, rooms_used, open, free_first, fresh;
     struct lpool pools[CONF_POOLS_MAX];
     uint32_t pools_count;
     struct heap timers; /* of rooms */

@@ -11,7 +11,7 @@
 
 struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer)
 {
-    uint32_t slot = l->free_first;
+    uint32_t slot = slab_next(l->free_first, l->fresh, l->rooms_max);
     struct lroom *m;
 
     if (slot == NONE || !table_put(&l->keys, id, peer, slot)) {
@@ -19,7 +19,10 @@ struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer)
         return NULL;
     }
     m = &l->rooms[slot];
-    l->free_first = m->free_next;
+    if (slot == l->fresh)
+        l->fresh++;
+    else
+        l->free_first = m->free_next;
     memset(m, 0, sizeof(*m));
     room_init(&m->r, id);
     m->peer = peer;
