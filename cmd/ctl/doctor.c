@@ -39,15 +39,21 @@ static bool is_langd(uint8_t role)
 /* What our uid is outside of this user namespace, as the kernel maps it. */
 static uint32_t mapped(const char *file, uint32_t id)
 {
-    unsigned inside, outside, count;
     uint32_t found = NOBODY;
+    char line[96];
     FILE *f = fopen(file, "re");
 
     if (!f)
         return id;
-    while (fscanf(f, "%u %u %u", &inside, &outside, &count) == 3)
+    while (fgets(line, sizeof(line), f)) {
+        char *p = line;
+        unsigned long inside = strtoul(p, &p, 10);
+        unsigned long outside = strtoul(p, &p, 10);
+        unsigned long count = strtoul(p, &p, 10);
+
         if (id >= inside && id - inside < count)
-            found = outside + (id - inside);
+            found = (uint32_t)(outside + (id - inside));
+    }
     fclose(f);
     return found;
 }

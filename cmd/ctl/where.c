@@ -56,7 +56,6 @@ static void say_folder(struct report *r, const char *path, bool reached)
 {
     char folder[4096], text[4352];
     bool inside = in_container(), mounted = false;
-    size_t n;
 
     if (!folder_of(path, folder))
         return;
@@ -66,7 +65,7 @@ static void say_folder(struct report *r, const char *path, bool reached)
         return;
     }
     snprintf(text, sizeof(text), "%s", folder);
-    while (!mounted && (n = strlen(text)) > 1) {
+    while (!mounted && strlen(text) > 1) {
         mounted = is_mount(text);
         *strrchr(text, '/') = 0;
     }
