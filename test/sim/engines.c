@@ -333,9 +333,11 @@ static void pull(void *p, uint64_t a, uint64_t b)
         }
         r = reader_of(bytes, w.len);
         e = local_get(&r, &m);
-        HOLDS(e == OK && m.type == LOCAL_EVENT, "events can be read", "%s",
-            err_name(e));
-        in_socket(c, &m.event);
+        HOLDS(
+            e == OK && (m.type == LOCAL_EVENT || m.type == LOCAL_TICKET_EVENT),
+            "events can be read", "%s", err_name(e));
+        if (m.type == LOCAL_EVENT)
+            in_socket(c, &m.event);
         fifo_push(&c->down, bytes, (uint32_t)w.len);
         down_soon(c);
     }
@@ -400,7 +402,9 @@ static void answered(struct econn *c, const struct local_msg *m)
                 local_name(s->type), err_name((enum err)m->answer.err),
                 (int)min_u32(m->answer.text.len, 80),
                 (const char *)m->answer.text.p);
-        if (s->h->prod)
+        if (s->h->ask)
+            ask_answer(s->h, s->type, &m->answer);
+        else if (s->h->prod)
             prod_answer(s->h, s->type, &m->answer);
         else
             cons_answer(s->h, s->type, &m->answer);
@@ -456,6 +460,8 @@ static void down_reads(void *p, uint64_t a, uint64_t b)
     CHECK(e == OK, "it could be read before");
     if (m.type == LOCAL_EVENT)
         read_event(c, &m.event);
+    else if (m.type == LOCAL_TICKET_EVENT)
+        ask_event(c, &m.ticket_event);
     else
         answered(c, &m);
     free(f.bytes);

@@ -42,7 +42,7 @@ struct nature {
     uint32_t keys, keep, batch, decline;
     uint32_t hosts;  /* daemons share so many hosts; 0: each has its own */
     uint32_t map_ms; /* a mapping is lost every so often */
-    uint32_t drain_ms, pools, copy_us;
+    uint32_t drain_ms, pools, copy_us, tickets;
     uint64_t faults_ns; /* how long the first phase lasts */
 };
 
@@ -246,8 +246,9 @@ struct econn {
 struct handle {
     struct econn *c;
     uint32_t cell, tag;
-    struct prod *prod; /* one of the two */
+    struct prod *prod; /* one of the three */
     struct cons *cons;
+    struct ask *ask;
     uint8_t rights;
     bool owner, bound, refused, released;
     uint8_t err;
@@ -351,6 +352,14 @@ void cons_read(
 void prod_granted(struct prod *p, const struct handle *h);
 /* A living engine that still believes that it may write the block. */
 struct handle *prod_writer(struct daemon *d, uint32_t pool, uint32_t block);
+
+/* --- tickets.c: sequence ids ------------------------------------------------
+ */
+/* An engine of the langd asks for one. */
+void ask_start(struct daemon *d);
+bool asks_over(void);
+void ask_answer(struct handle *h, uint32_t type, const struct local_answer *a);
+void ask_event(struct econn *c, const struct local_ticket_event *e);
 
 /* --- check_encoded.c, check_langd.c: what must always hold -----------------
  */

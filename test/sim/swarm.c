@@ -60,6 +60,7 @@ static void draw_nature(void)
     n->hosts = chance(400) ? (uint32_t)between(1, 2) : 0;
     n->map_ms = chance(500) ? (uint32_t)between(100, 3000) : 0;
     n->copy_us = chance(500) ? n->data_us : (uint32_t)between(10000, 400000);
+    n->tickets = chance(300) ? (uint32_t)between(1, 40) : 0;
     n->drain_ms = chance(200) ? (uint32_t)between(1000, 12000) : 0;
     n->pools = chance(300) ? 2 : 1;
 }
@@ -374,6 +375,18 @@ static void map_comes(void *p, uint64_t a, uint64_t b)
     at(in_about(W.is.map_ms), map_comes, p, 0, 0);
 }
 
+static void ticket_comes(void *p, uint64_t a, uint64_t b)
+{
+    uint64_t when = W.now_ns + between(0, 30) * MS;
+
+    (void)p;
+    (void)b;
+    if (!W.healing)
+        ask_start(W.daemons[W.is.encodeds + between(0, W.is.langds - 1)]);
+    if (a < 3 && chance(500)) /* several at once: some wait */
+        at(when, ticket_comes, NULL, a + 1, 0);
+}
+
 /* Who drains goes when its rooms have ended, or when that takes too long. */
 static void drained(void *p, uint64_t life, uint64_t until_ns)
 {
@@ -419,6 +432,8 @@ static void schedule(void)
         at(in_about(W.is.partition_ms), partition_comes, NULL, 0, 0);
     if (W.is.crash_ms)
         at(in_about(W.is.crash_ms), crash_comes, NULL, 0, 0);
+    for (uint32_t i = 0; i < W.is.tickets; i++)
+        at(between(0, W.is.faults_ns), ticket_comes, NULL, 0, 0);
     if (W.is.map_ms)
         at(in_about(W.is.map_ms), map_comes, NULL, 0, 0);
     if (W.is.drain_ms)
@@ -429,7 +444,7 @@ static void schedule(void)
  * --------------------------------------------------------------------- */
 bool world_over(void)
 {
-    return prods_over() && cons_over() && data_on_the_way() == 0;
+    return prods_over() && cons_over() && asks_over() && data_on_the_way() == 0;
 }
 
 static void run_while_busy(bool (*over)(void), uint64_t limit_ns)
