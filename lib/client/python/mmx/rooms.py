@@ -128,7 +128,8 @@ class Shown:
     @property
     def _runs(self) -> List[Run]:
         if self._laid is None and self._told:
-            size, runs, at, before = self.pool.block_rows, [], 0, -1
+            runs: List[Run] = []
+            size, at, before = self.pool.block_rows, 0, -1
             for first, block, blocks in self._told:
                 if first != before:  # a later event's: its word holds
                     runs, at = [r for r in runs if r.first < first], first

@@ -67,10 +67,11 @@ _NAMES = {_Old: b"dltensor", _Versioned: b"dltensor_versioned"}
 _live: Dict[int, Any] = {}  # by address: what a capsule needs
 
 
-@_Deleter
-def _delete(address: int) -> None:
+def _deleted(address: int) -> None:
     _live.pop(address, None)
 
+
+_delete = _Deleter(_deleted)
 
 _api = ctypes.pythonapi
 _api.PyCapsule_IsValid.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
@@ -79,14 +80,14 @@ _api.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _api.PyCapsule_New.restype = ctypes.py_object
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _unused(capsule: int) -> None:
+def _dropped(capsule: int) -> None:
     """The capsule goes and nobody took it: a taker renames it."""
     for name in _NAMES.values():
         if _api.PyCapsule_IsValid(capsule, name):
             _live.pop(_api.PyCapsule_GetPointer(capsule, name), None)
 
 
+_unused = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_dropped)
 _api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p,
                                type(_unused)]
 
