@@ -169,7 +169,7 @@ static void see_shown(const struct daemon *d, const struct watch *w)
             continue;
         for (uint32_t k = 0; k < CELLS; k++)
             if (c->handles[k] && c->handles[k]->cons)
-                see_handle(c, c->handles[k], w, c->handles[k]->cons->pool);
+                see_handle(c, c->handles[k], w, c->handles[k]->pool);
     }
 }
 

@@ -57,7 +57,7 @@ void prod_key(struct prod *p, uint64_t key)
  * ------------------------------------------------------------------ */
 static void write_row(const struct handle *h, uint32_t row, uint64_t tag)
 {
-    h->prod->d->tags[h->prod->pool][handle_row(h, row)] = tag;
+    h->prod->d->tags[h->pool][handle_row(h, row)] = tag;
 }
 
 static bool usable(const struct handle *h)
@@ -189,6 +189,7 @@ static void bind_view(struct prod *p, struct handle *h)
 
     h->bound = true;
     h->prod = p;
+    h->pool = (uint16_t)p->pool;
     h->rights = chance(700) ? RIGHT_WRITE | RIGHT_WATCH : RIGHT_WATCH;
     m.attach.room = p->room;
     m.attach.cell = h->cell;
@@ -203,6 +204,7 @@ static void announce(struct prod *p, struct handle *h)
 
     p->announced = h->bound = h->owner = true;
     h->prod = p;
+    h->pool = (uint16_t)p->pool;
     h->rights = RIGHT_WRITE | RIGHT_WATCH;
     m.announce.room = p->room;
     m.announce.cell = h->cell;

@@ -239,7 +239,7 @@ static void runs_take(struct handle *h, const struct local_event *e)
 
 uint32_t handle_block_rows(const struct handle *h)
 {
-    return h->c->block_rows[h->prod ? h->prod->pool : h->cons->pool];
+    return h->c->block_rows[h->pool];
 }
 
 uint64_t handle_row(const struct handle *h, uint32_t row)
@@ -272,6 +272,7 @@ static void in_socket(struct econn *c, const struct local_event *e)
         return;
     if (h->prod && (e->what & EVENT_GRANTED) && e->runs.len) {
         h->first = 0;
+        h->pool = e->pool;
         runs_take(h, e);
         h->may_write = !h->prod->final_sent && (h->rights & RIGHT_WRITE);
         prod_granted(h->prod, h);
@@ -289,6 +290,7 @@ static void in_socket(struct econn *c, const struct local_event *e)
             h->given = max_u32(h->given, e->first);
         h->generation = e->generation;
         h->first = e->first;
+        h->pool = e->pool;
         runs_take(h, e);
         h->shown = e->rows;
         cons_read(h, h->given, h->shown, "when it was shown");

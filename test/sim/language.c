@@ -19,7 +19,7 @@ void cons_read(
     const struct cons *c = h->cons;
 
     for (uint32_t r = from; r < to; r++) {
-        uint64_t tag = c->d->tags[c->pool][handle_row(h, r)];
+        uint64_t tag = c->d->tags[h->pool][handle_row(h, r)];
         uint32_t instance = tag_instance(tag);
         const struct prod *p;
 
@@ -86,6 +86,7 @@ static void request(struct cons *c, struct handle *h)
 
     c->requested = h->owner = true;
     h->cons = c;
+    h->pool = (uint16_t)c->pool;
     h->rights = RIGHT_READ;
     m.request.room = c->room;
     m.request.cell = h->cell;
@@ -113,6 +114,7 @@ static void attach(struct cons *c, struct handle *h)
     struct local_msg m = {.type = LOCAL_ATTACH};
 
     h->cons = c;
+    h->pool = (uint16_t)c->pool;
     h->rights = RIGHT_READ;
     m.attach.room = c->room;
     m.attach.cell = h->cell;
@@ -199,6 +201,11 @@ static void cons_acts(struct cons *c)
     /* A reader that died before it attached is missed: another one comes. */
     for (uint32_t i = 1; i < c->conns; i++)
         if (c->h[i] && !c->h[i]->released && !c->h[i]->refused && gone(c->h[i]))
+            c->h[i] = NULL;
+    /* So is one that waited for the room too early, and too long. */
+    for (uint32_t i = 1; h && h->seen_ready && i < c->conns; i++)
+        if (c->h[i] && c->h[i]->released && c->h[i]->seen_failed &&
+            c->tries++ < 4)
             c->h[i] = NULL;
     for (uint32_t i = 1; i < c->conns; i++)
         if (!c->h[i] && (c->requested || chance(50)) &&

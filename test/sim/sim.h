@@ -250,6 +250,7 @@ struct handle {
     struct cons *cons;
     struct ask *ask;
     uint8_t rights;
+    uint16_t pool; /* the room's, as the last runs said */
     bool owner, bound, refused, released;
     uint8_t err;
     /* From the moment when an event is in the socket: */
@@ -316,7 +317,7 @@ struct cons {
     uint64_t room;
     struct handle *h[1 + READERS_MAX];
     uint32_t conns, readers;
-    uint8_t mode, storage;
+    uint8_t mode, storage, tries;
     bool null, aborts, silent, over, requested, must_succeed, declines;
     uint64_t key, hold_ns, abort_ns, ready_ns;
     uint32_t rows, required, window, deadline_ms;
