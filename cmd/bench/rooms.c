@@ -162,7 +162,8 @@ void one_room(struct side *x, int pool, uint32_t rows, bool verify, int series)
 static void no_failure(const struct mmx_event *ev)
 {
     if (ev->what & (MMX_FAILED | MMX_REFUSED))
-        die("room %llu: %s", (unsigned long long)ev->id, ev->text);
+        die("room %llu: %s: %s", (unsigned long long)ev->id,
+            mmx_reason(-ev->reason, NULL, NULL), ev->text);
 }
 
 /* Each commit is a packet of its own, as it is when an encoder finishes one

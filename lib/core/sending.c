@@ -119,8 +119,6 @@ struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
     d->segment_bytes = segment_bytes;
     d->per_peer = per_peer;
     list_init(&d->ready);
-    for (uint32_t i = 0; i < slots; i++)
-        list_init(&jobs[i].node);
     for (uint32_t i = 0; i < peers * per_peer; i++) {
         list_init(&eps[i].node);
         list_init(&eps[i].jobs);
@@ -211,7 +209,8 @@ static uint32_t job_rows(const struct sending *s, const struct job *j)
 
 static void job_stop(struct sending *s, struct job *j)
 {
-    if (!list_linked(&j->node))
+    /* One that was never open is zero: fresh memory stays untouched. */
+    if (!j->node.next || !list_linked(&j->node))
         return;
     list_remove(&j->node);
     endpoint_update(s, j->endpoint);
