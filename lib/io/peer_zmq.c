@@ -30,6 +30,7 @@
  * what the other side takes. */
 #define PACKET_BYTES 65536u
 #define PACKETS_TURN 512u
+#define LINGER_MS    100
 #define PACKETS_SOCK 64u
 #define RID_BYTES    5 /* routing ids that ZMQ itself gives out */
 #define MONITORED                                                              \
@@ -121,7 +122,8 @@ static bool set_options(void *zmq, int type, uint32_t heartbeat_ms)
     int beat = (int)heartbeat_ms;
     bool ok = zmq_setsockopt(zmq, ZMQ_MAXMSGSIZE, &max, sizeof(max)) == 0;
 
-    ok = ok && set_int(zmq, ZMQ_LINGER, 0);
+    /* What was said last, an ACK that others wait for, still goes out. */
+    ok = ok && set_int(zmq, ZMQ_LINGER, LINGER_MS);
     ok = ok && set_int(zmq, ZMQ_SNDHWM, 1000);
     ok = ok && set_int(zmq, ZMQ_RCVHWM, 1000);
     ok = ok && set_int(zmq, ZMQ_IPV6, 0);
