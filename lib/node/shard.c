@@ -103,12 +103,6 @@ static void backlog_turn(struct shard *s)
         atomic_store(&s->starved, true);
         backlog_move(s);
     }
-}
-
-/* Before sleep the last thing to do: on one core the loop runs from here on,
- * and what we had left would be in the way of the engine that it wakes. */
-static void loop_wake(struct shard *s)
-{
     if (s->noted)
         wake_up(s->conf.wake);
     s->noted = false;
@@ -132,7 +126,6 @@ void shard_tell(struct shard *s, const struct data_note *n)
             return; /* nobody reads any more */
         s->noted = true;
         backlog_turn(s);
-        loop_wake(s);
         if (b->len == b->cap)
             poll(NULL, 0, 1);
     }
@@ -213,20 +206,14 @@ static void on_broken(void *ud, uint32_t ep)
         send_broken(s, ep);
 }
 
-/* Returns whether there may be more to do at once: what was sent makes room
- * for more, what has landed does not. */
 static unsigned carrier_progress(struct shard *s)
 {
-    unsigned n = 0, k = 0;
+    unsigned n = 0, k = 1;
 
-    for (uint32_t i = 0; i < TURNS_MAX && !backlog_heavy(s); i++) {
+    for (uint32_t i = 0; i < TURNS_MAX && k > 0 && !backlog_heavy(s); i++) {
         k = s->conf.carrier->progress(s->data);
         n += k;
-        if (k == 0)
-            break;
     }
-    if (n > 0)
-        s->idle_ns = 0;
     if (!s->landing)
         return n;
     /* While copies wait there is more to tell soon. */
@@ -235,7 +222,7 @@ static unsigned carrier_progress(struct shard *s)
         land_tell(s);
         s->told_ns = s->now_ns;
     }
-    return k;
+    return n;
 }
 
 static bool outstanding(const struct shard *s)
@@ -293,15 +280,11 @@ static void sleep_turn(struct shard *s)
 {
     struct pollfd fds[2] = {
         {.fd = s->wake.fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
-    bool heavy = backlog_heavy(s), rest;
 
     wake_sleep(&s->wake);
-    rest = !atomic_load(&s->stop) &&
-           (heavy || (ring_empty(&s->in) && !gpu_due(s) &&
-                         s->conf.carrier->arm(s->data) == OK));
-    loop_wake(s);
-    if (rest) {
-        if (!heavy)
+    if (!atomic_load(&s->stop) && (ring_empty(&s->in) || backlog_heavy(s)) &&
+        (backlog_heavy(s) || s->conf.carrier->arm(s->data) == OK)) {
+        if (!backlog_heavy(s))
             fds[1].fd = s->conf.carrier->fd(s->data);
         poll(fds, ARRAY_LEN(fds), sleep_ms(s));
         stat_add(&s->stats.wakeups, 1);
@@ -332,19 +315,16 @@ static void turn(struct shard *s)
     n += gpu_turn(s);
     backlog_turn(s);
     if (n > 0) {
-        loop_wake(s);
         s->idle_ns = 0;
         return;
     }
     if (s->conf.spin_us && s->idle_ns == 0)
         s->idle_ns = s->now_ns;
     if (s->conf.spin_us &&
-        s->now_ns - s->idle_ns < (uint64_t)s->conf.spin_us * 1000) {
-        loop_wake(s);
+        s->now_ns - s->idle_ns < (uint64_t)s->conf.spin_us * 1000)
         sched_yield();
-    } else {
+    else
         sleep_turn(s);
-    }
 }
 
 static void pin(const struct shard *s)
