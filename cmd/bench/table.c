@@ -272,10 +272,9 @@ static void print_still(struct shared *s)
         snprintf(name, sizeof name, "idle %s with 1 peer, of a core", who[i]);
         row(name, "%", (double)s->idle_cpu[i] / 1e7, 0, MOST_OURS, 0.04);
         snprintf(name, sizeof name, "idle %s, wake-ups", who[i]);
-        /* ZMQ's heartbeats with a peer 2, our own 1, each thread 1 */
-        row(name, "1/s", (double)s->idle_wakes[i] / 1e3, 0, MOST_OURS, 6);
+        row(name, "1/s", (double)s->idle_wakes[i] / 1e3, 0, LOOK, 0);
         snprintf(name, sizeof name, "idle %s, busiest thread", who[i]);
-        row(name, "1/s", (double)s->idle_busiest[i] / 1e3, 0, LOOK, 0);
+        row(name, "1/s", (double)s->idle_busiest[i] / 1e3, 0, MOST_OURS, 2);
     }
     if (s->series[S_POLL].count)
         row("status poll", "ns", median(s, S_POLL) / POLLS, 0, MOST_OURS, 20);
