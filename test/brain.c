@@ -84,7 +84,8 @@ struct brain *brain_make(uint8_t role, const char *const *settings)
     return b;
 }
 
-/* --- stepping --- */
+/* stepping */
+
 static void note_of(struct brain *b, const struct data_cmd *c)
 {
     bool asks = c->type == LAND_TRIM || (c->type == LAND_CLOSE && c->reply) ||
@@ -190,7 +191,8 @@ void brain_pass(struct brain *b, uint64_t ms)
     b->now_ns = end;
 }
 
-/* --- engines --- */
+/* engines */
+
 void brain_conn(struct brain *b, uint32_t conn, const char *session)
 {
     struct event ev = {.type = EV_CONN_OPEN, .conn = conn, .uid = 7};
@@ -288,7 +290,8 @@ unsigned brain_reason(const struct brain *b, uint32_t conn, uint32_t cell)
     return cell_reason(b->cells[conn][cell]);
 }
 
-/* --- the other daemon --- */
+/* the other daemon */
+
 void brain_hello(
     struct brain *b, uint32_t link, const char *name, uint64_t epoch)
 {
@@ -385,7 +388,8 @@ void brain_landed(
     brain_step(b, &ev);
 }
 
-/* --- what it shows --- */
+/* what it shows */
+
 struct look {
     struct shower s;
     const char *name;

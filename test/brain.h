@@ -47,7 +47,8 @@ void brain_pass(struct brain *b, uint64_t ms);
 /* The oldest owed note of a noisy shard; false: none. */
 bool brain_quiet(struct brain *b);
 
-/* --- engines --- */
+/* engines */
+
 /* Connects and says HELLO; the session of the same name is the same. */
 void brain_conn(struct brain *b, uint32_t conn, const char *session);
 /* Sends; the answer's reason. brain_answer() has the rest. */
@@ -62,7 +63,8 @@ void brain_dead(struct brain *b, uint32_t conn); /* no process any more */
 unsigned brain_state(const struct brain *b, uint32_t conn, uint32_t cell);
 unsigned brain_reason(const struct brain *b, uint32_t conn, uint32_t cell);
 
-/* --- the other daemon --- */
+/* the other daemon */
+
 void brain_hello(
     struct brain *b, uint32_t link, const char *name, uint64_t epoch);
 /* From the peer that said HELLO last on the link. */

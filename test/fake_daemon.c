@@ -158,7 +158,7 @@ void fake_pool(struct fake *f, uint32_t seq, const char *name, int fd)
     fake_put(f, &m, fd);
 }
 
-/* --- a handle on it --- */
+/* a handle on it */
 
 struct mmx_opt fake_opt(const struct fake *f, int timeout_ms)
 {

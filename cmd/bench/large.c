@@ -66,7 +66,8 @@ void resume_round(struct side *x, unsigned round)
         resume_room(x, how, round);
 }
 
-/* --- while the encoder works ---------------------------------------------- */
+/* while the encoder works */
+
 static void sleep_to(uint64_t ns)
 {
     struct timespec t = {(time_t)(ns / NS_PER_S), (long)(ns % NS_PER_S)};
@@ -120,7 +121,8 @@ void overlap_round(struct side *x, unsigned round)
     piecewise(x, round);
 }
 
-/* --- shards and destinations ---------------------------------------------- */
+/* shards and destinations */
+
 static void spread_encode(struct side *x, uint32_t n)
 {
     uint32_t rows = SPREAD_ROWS / n;
@@ -181,7 +183,8 @@ void spread_round(struct side *x, unsigned round)
     spread(x, SPREADS_SHARDS, 16, S_SPREAD + DST_16);
 }
 
-/* --- by size -------------------------------------------------------------- */
+/* by size */
+
 const uint32_t size_rows[SIZES] = {1, 4, 16, 64, 512, 4096, BULK_ROWS};
 
 void sizes_round(struct side *x, unsigned round)

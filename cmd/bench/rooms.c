@@ -158,7 +158,8 @@ void one_room(struct side *x, int pool, uint32_t rows, bool verify, int series)
     must(mmx_release(x->e->m, r, MMX_ALL, 0), "release");
 }
 
-/* --- many rooms ----------------------------------------------------------- */
+/* many rooms */
+
 static void no_failure(const struct mmx_event *ev)
 {
     if (ev->what & (MMX_FAILED | MMX_REFUSED))

@@ -57,7 +57,8 @@ void middle_round(struct side *x, unsigned round)
     tcp_move(x, (size_t)MIDDLE_ROOMS * MIDDLE_BYTES, 1 << 20, S_MIDDLE_TCP);
 }
 
-/* --- beside a large room -------------------------------------------------- */
+/* beside a large room */
+
 void beside_round(struct side *x, unsigned round)
 {
     mmx_room r;
@@ -96,7 +97,8 @@ void beside_round(struct side *x, unsigned round)
     tcp_move(x, BULK_BYTES, 1 << 20, S_TCP + 1);
 }
 
-/* --- ranks ---------------------------------------------------------------- */
+/* ranks */
+
 static mmx_room attach(struct side *x, int pool)
 {
     struct mmx_attach a = {.size = sizeof a,
@@ -163,7 +165,8 @@ void tp_round(struct side *x, unsigned round)
     }
 }
 
-/* --- beside many that wait ------------------------------------------------ */
+/* beside many that wait */
+
 const uint32_t open_steps[STEPS] = {10, 100, 1000, OPEN_MAX};
 static mmx_room waiting[OPEN_MAX];
 
@@ -233,7 +236,8 @@ void open_round(struct side *x, unsigned round)
     close_all(x);
 }
 
-/* --- with many peers ------------------------------------------------------ */
+/* with many peers */
+
 /* The first encoder has all destinations but the last, which has the second
  * encoder for itself. */
 void peers_round(struct side *x, unsigned round)
@@ -257,7 +261,8 @@ void peers_round(struct side *x, unsigned round)
     x->e = &x->ends[0];
 }
 
-/* --- for instructions ----------------------------------------------------- */
+/* for instructions */
+
 unsigned counted_rooms;
 
 void count_round(struct side *x, unsigned round)

@@ -79,7 +79,8 @@ void poll_round(struct side *x, unsigned round)
     meet(x);
 }
 
-/* --- idle ----------------------------------------------------------------- */
+/* idle */
+
 #define THREADS_MAX 64
 
 struct wakes {
@@ -141,7 +142,8 @@ void idle_round(struct side *x, unsigned round)
     meet(x);
 }
 
-/* --- start ---------------------------------------------------------------- */
+/* start */
+
 static uint64_t populate(void)
 {
     uint64_t t = now_ns();

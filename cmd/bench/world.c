@@ -39,7 +39,8 @@ static void pin_to(int role)
         die("pinning: %s", strerror(errno));
 }
 
-/* --- engines -------------------------------------------------------------- */
+/* engines */
+
 static void end_open(struct side *x, struct end *e, unsigned i)
 {
     char path[128], why[256] = "";
@@ -125,7 +126,8 @@ NORETURN static void engine(const struct world *w, struct shared *s, int which,
     exit(0);
 }
 
-/* --- daemons -------------------------------------------------------------- */
+/* daemons */
+
 static uint16_t free_port(int *listener)
 {
     struct sockaddr_in sa = {

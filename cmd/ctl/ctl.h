@@ -16,7 +16,8 @@ enum {
 #define CTL_ENCODED "/run/mmx/encoded.sock"
 #define CTL_LANGD   "/run/mmx/langd.sock"
 
-/* --- link.c: the wire, blocking, at most 10 s at a time --- */
+/* link.c: the wire, blocking, at most 10 s at a time */
+
 /* A connected socket, or -1 and errno. */
 int ctl_connect(const char *path);
 /* HELLO of an engine that opens no room. */
@@ -27,13 +28,15 @@ bool ctl_send(int s, struct local_msg *msgs, uint32_t count);
  * Result as of recv. *fd is the caller's to close. */
 ssize_t ctl_recv(int s, uint8_t packet[LOCAL_PACKET_MAX], int *fd);
 
-/* --- rows.c: what QUERY gives as JSON, an array of flat objects --- */
+/* rows.c: what QUERY gives as JSON, an array of flat objects */
+
 /* The first row, or the one after `row`; NULL: no more. */
 const char *rows_next(const char *row);
 /* A member's value as text, cut to size. False, and out is empty: none. */
 bool rows_get(const char *row, const char *name, char *out, size_t size);
 
-/* --- report.c: findings, as lines or as JSON --- */
+/* report.c: findings, as lines or as JSON */
+
 enum finding { FINE, WARN, FAIL };
 struct report {
     bool json;
@@ -45,7 +48,8 @@ void report_say(struct report *r, enum finding f, const char *check,
     const char *text, const char *advice);
 void report_end(const struct report *r);
 
-/* --- doctor.c, where.c, here.c, peer.c --- */
+/* doctor.c, where.c, here.c, peer.c */
+
 /* Everything about reaching one daemon and using it. */
 void doctor_daemon(struct report *r, const char *path);
 /* The path, its folder, and who we are. reached: connect worked. */

@@ -35,7 +35,8 @@ static bool is_langd(uint8_t role)
     return role == ROLE_LANGD;
 }
 
-/* --- hello --- */
+/* hello */
+
 /* What our uid is outside of this user namespace, as the kernel maps it. */
 static uint32_t mapped(const char *file, uint32_t id)
 {
@@ -137,7 +138,8 @@ static uint8_t hello(struct visit *v)
     return role;
 }
 
-/* --- questions --- */
+/* questions */
+
 static bool ask(struct visit *v, const char *what)
 {
     struct local_msg m = {.type = LOCAL_QUERY};
@@ -167,7 +169,8 @@ static bool ask(struct visit *v, const char *what)
     return true;
 }
 
-/* --- pools --- */
+/* pools */
+
 /* Maps the pool as an engine would; the result as a sentence. */
 static bool try_map(const struct local_pool_info *p, int fd, char text[256])
 {
@@ -265,7 +268,8 @@ static void check_pools(struct visit *v)
     free(copy);
 }
 
-/* --- cells --- */
+/* cells */
+
 static void check_tables(struct visit *v)
 {
     char open_[24], used[24], draining[8], text[160];

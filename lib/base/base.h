@@ -6,20 +6,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MUST_CHECK __attribute__((warn_unused_result))
+#define MUST_CHECK             __attribute__((warn_unused_result))
 #define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
-#define NORETURN __attribute__((noreturn))
+#define NORETURN               __attribute__((noreturn))
 
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 #define CONTAINER_OF(p, type, member)                                          \
-    ((type *)(void *)((char *)(p) - offsetof(type, member)))
+    ((type *)(void *)((char *)(p)-offsetof(type, member)))
 
 /* An index that names nothing, and a row count that is not known yet. */
-#define NONE UINT32_MAX
+#define NONE         UINT32_MAX
 #define ROWS_UNKNOWN UINT32_MAX
 
-#define NS_PER_MS UINT64_C(1000000)
-#define NS_PER_S UINT64_C(1000000000)
+#define NS_PER_MS  UINT64_C(1000000)
+#define NS_PER_S   UINT64_C(1000000000)
 #define TIME_NEVER UINT64_MAX
 
 static inline uint32_t min_u32(uint32_t a, uint32_t b)

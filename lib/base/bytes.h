@@ -104,18 +104,42 @@ static inline uint64_t get_uint(struct reader *r, unsigned n)
     return v;
 }
 
-static inline void put_u8(struct writer *w, uint8_t v) { put_uint(w, v, 1); }
-static inline void put_u16(struct writer *w, uint16_t v) { put_uint(w, v, 2); }
-static inline void put_u32(struct writer *w, uint32_t v) { put_uint(w, v, 4); }
-static inline void put_u64(struct writer *w, uint64_t v) { put_uint(w, v, 8); }
-static inline uint8_t get_u8(struct reader *r) { return (uint8_t)get_uint(r, 1); }
-static inline uint16_t get_u16(struct reader *r) { return (uint16_t)get_uint(r, 2); }
-static inline uint32_t get_u32(struct reader *r) { return (uint32_t)get_uint(r, 4); }
-static inline uint64_t get_u64(struct reader *r) { return get_uint(r, 8); }
+static inline void put_u8(struct writer *w, uint8_t v)
+{
+    put_uint(w, v, 1);
+}
+static inline void put_u16(struct writer *w, uint16_t v)
+{
+    put_uint(w, v, 2);
+}
+static inline void put_u32(struct writer *w, uint32_t v)
+{
+    put_uint(w, v, 4);
+}
+static inline void put_u64(struct writer *w, uint64_t v)
+{
+    put_uint(w, v, 8);
+}
+static inline uint8_t get_u8(struct reader *r)
+{
+    return (uint8_t)get_uint(r, 1);
+}
+static inline uint16_t get_u16(struct reader *r)
+{
+    return (uint16_t)get_uint(r, 2);
+}
+static inline uint32_t get_u32(struct reader *r)
+{
+    return (uint32_t)get_uint(r, 4);
+}
+static inline uint64_t get_u64(struct reader *r)
+{
+    return get_uint(r, 8);
+}
 
 /* A length of `width` bytes, then that many bytes, at most max of them. */
-static inline void put_span(struct writer *w, struct span s, unsigned width,
-    uint32_t max)
+static inline void put_span(
+    struct writer *w, struct span s, unsigned width, uint32_t max)
 {
     if (s.len > max) {
         w->failed = true;
@@ -125,8 +149,8 @@ static inline void put_span(struct writer *w, struct span s, unsigned width,
     put_bytes(w, s.p, s.len);
 }
 
-static inline struct span get_span(struct reader *r, unsigned width,
-    uint32_t max)
+static inline struct span get_span(
+    struct reader *r, unsigned width, uint32_t max)
 {
     uint64_t n = get_uint(r, width);
     const uint8_t *p;

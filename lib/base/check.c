@@ -12,8 +12,8 @@ void check_set_printer(void (*printer)(void))
     state_printer = printer;
 }
 
-void check_failed(const char *file, int line, const char *expr, const char *fmt,
-    ...)
+void check_failed(
+    const char *file, int line, const char *expr, const char *fmt, ...)
 {
     static __thread bool inside;
     char text[512];

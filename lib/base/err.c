@@ -18,7 +18,8 @@ const char *err_name(enum err e)
 
 const char *err_text(enum err e)
 {
-    return (unsigned)e < ERR_COUNT ? rows[e].text : "a reason of a newer version";
+    return (unsigned)e < ERR_COUNT ? rows[e].text
+                                   : "a reason of a newer version";
 }
 
 enum advice err_advice(enum err e)

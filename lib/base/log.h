@@ -14,8 +14,8 @@ bool log_enabled(enum log_level level);
 void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 #define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
-#define log_warn(...) log_line(LOG_WARN, __VA_ARGS__)
-#define log_info(...) log_line(LOG_INFO, __VA_ARGS__)
+#define log_warn(...)  log_line(LOG_WARN, __VA_ARGS__)
+#define log_info(...)  log_line(LOG_INFO, __VA_ARGS__)
 #define log_debug(...)                                                         \
     (log_enabled(LOG_DEBUG) ? log_line(LOG_DEBUG, __VA_ARGS__) : (void)0)
 

@@ -31,8 +31,8 @@ void table_init(struct table *t, struct slab *s, uint32_t cap, uint64_t seed)
         t->entries[i].value = NONE;
 }
 
-static struct table_entry *find(const struct table *t, uint64_t id,
-    uint32_t scope)
+static struct table_entry *find(
+    const struct table *t, uint64_t id, uint32_t scope)
 {
     uint32_t i = home(t, id, scope);
 

@@ -130,7 +130,7 @@ bool client_give(void *to, void *from, size_t size)
     return true;
 }
 
-/* --- opening and closing --- */
+/* opening and closing */
 
 static void *pages(size_t bytes)
 {
@@ -356,7 +356,7 @@ void mmx_close(mmx **mp)
     drop(m);
 }
 
-/* --- stepping and waiting --- */
+/* stepping and waiting */
 
 int mmx_fd(const mmx *m)
 {

@@ -166,7 +166,8 @@ struct mmx {
     char error[512];
 };
 
-/* --- client.c: the handle --- */
+/* client.c: the handle */
+
 /* 0 with the lock held, or -MMX_E_FORKED without. */
 int client_lock(mmx *m);
 /* Rings or silences the bell, then unlocks. */
@@ -180,7 +181,8 @@ uint64_t client_end(int timeout_ms);
 int64_t client_left(uint64_t end);
 void client_error(mmx *m, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* --- link.c: the connection --- */
+/* link.c: the connection */
+
 void client_connect(mmx *m);
 /* Ends the connection; every room on it that had not ended fails. */
 void client_down(mmx *m);
@@ -200,7 +202,8 @@ bool client_is_open_op(unsigned type);
 int client_call(
     mmx *m, struct local_msg *msg, struct client_reply *r, int timeout_ms);
 
-/* --- rooms.c --- */
+/* rooms.c */
+
 void client_rooms_init(mmx *m);
 struct client_room *client_room(mmx *m, mmx_room r);
 void client_room_event(mmx *m, const struct local_event *e);
@@ -214,13 +217,15 @@ bool client_rooms_pending(mmx *m);
 void client_rooms_reap(mmx *m);
 uint64_t client_word(const mmx *m, mmx_room r);
 
-/* --- look.c --- */
+/* look.c */
+
 /* One field of a room as a plan reads it; valid while the lock is held. What
  * of it is there is for the plan to check. */
 int client_source(
     mmx *m, mmx_room h, const char *field, struct window_source *out, int *gpu);
 
-/* --- tickets.c --- */
+/* tickets.c */
+
 void client_tickets_init(mmx *m);
 void client_ticket_answer(
     mmx *m, const struct client_asked *q, const struct local_answer *a);
@@ -231,11 +236,13 @@ int client_tickets_give(mmx *m, struct mmx_event *ev, int max);
 bool client_tickets_pending(const mmx *m);
 void client_tickets_reap(mmx *m);
 
-/* --- pools.c --- */
+/* pools.c */
+
 void client_pool_info(struct client_reply *r, const struct local_pool_info *i);
 void client_unmap_all(mmx *m);
 
-/* --- cuda.c, or cuda_none.c in a build without CUDA --- */
+/* cuda.c, or cuda_none.c in a build without CUDA */
+
 /* Maps a pool on a GPU: its base and gpu. */
 int client_gpu_map(mmx *m, struct client_reply *r);
 void client_gpu_unmap(const struct mmx_pool *p);

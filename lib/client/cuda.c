@@ -86,7 +86,8 @@ static const char *text_of(CUresult r)
     return cu.cuGetErrorName(r, &name) == CUDA_SUCCESS && name ? name : "?";
 }
 
-/* --- a GPU ---------------------------------------------------------------- */
+/* a GPU */
+
 /* The number of the GPU with this UUID; -1: it is not seen here. */
 static int gpu_of(const uint8_t *uuid)
 {
@@ -125,7 +126,8 @@ static void leave(int gpu, bool keep)
         (void)cu.cuDevicePrimaryCtxRelease(gpu);
 }
 
-/* --- maps ----------------------------------------------------------------- */
+/* maps */
+
 /* Read only where the driver can; elsewhere not writing is the engine's part.
  */
 static CUresult allow(CUdeviceptr at, size_t bytes, int gpu, bool write)
@@ -223,7 +225,8 @@ void client_gpu_unmap(const struct mmx_pool *p)
     (void)cu.cuDevicePrimaryCtxRelease(p->gpu); /* the map's */
 }
 
-/* --- copies --------------------------------------------------------------- */
+/* copies */
+
 static CUresult copy_rows(struct client_rows to, struct client_rows from,
     uint32_t rows, size_t row_bytes, CUstream s)
 {

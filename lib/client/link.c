@@ -28,7 +28,7 @@
 #define RECEIVE_PACKETS 64
 #define FDS_MAX         8
 
-/* --- out --- */
+/* out */
 
 static void poll_out(mmx *m, bool on)
 {
@@ -184,7 +184,7 @@ int client_call(
     return err ? err : await(m, r, m->seq, timeout_ms);
 }
 
-/* --- up and down --- */
+/* up and down */
 
 static void retry_later(mmx *m)
 {
@@ -275,7 +275,7 @@ void client_connect(mmx *m)
         client_flush(m);
 }
 
-/* --- in --- */
+/* in */
 
 /* Descriptors of one packet, in order; what nobody takes is closed. */
 struct fds {

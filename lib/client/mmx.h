@@ -73,7 +73,7 @@ typedef struct mmx_room {
 #define MMX_ALL     UINT32_MAX
 #define MMX_UNKNOWN UINT32_MAX
 
-/* --- words --- */
+/* words */
 
 enum mmx_role { MMX_ANY, MMX_ENCODED, MMX_LANGD };
 
@@ -132,7 +132,7 @@ enum mmx_mode { MMX_WHOLE, MMX_STREAM };
 enum mmx_rights { MMX_READ = 1, MMX_WRITE = 2, MMX_WATCH = 4 };
 enum mmx_flags { MMX_KEEP = 1, MMX_OPEN = 2 };
 
-/* --- connection --- */
+/* connection */
 
 struct mmx_opt {
     size_t size;
@@ -182,7 +182,8 @@ int mmx_info(mmx *m, struct mmx_info *out);
  * ended the connection; cut to size, empty if there was none. */
 int mmx_error_text(mmx *m, char *out, size_t size);
 
-/* --- events ---
+/* events
+ *
  * Several happenings of one room may be folded into one event. Cells are the
  * truth, events are hints and carry what does not fit into a cell. */
 enum mmx_happening {
@@ -263,7 +264,7 @@ int mmx_wait_room(mmx *m, mmx_room room, uint32_t what, int timeout_ms);
 int mmx_cork(mmx *m);
 int mmx_uncork(mmx *m);
 
-/* --- pools --- */
+/* pools */
 
 #define MMX_FIELDS_MAX 32
 
@@ -311,7 +312,8 @@ int mmx_pool(mmx *m, const char *name, const char *layout, int timeout_ms,
 typedef void (*mmx_map_fn)(void *ud, const struct mmx_pool *pool, int mapped);
 int mmx_on_map(mmx *m, mmx_map_fn f, void *ud);
 
-/* --- rooms ---
+/* rooms
+ *
  * Common errors: -MMX_E_NOT_READY not connected; -MMX_E_QUOTA every cell is in
  * use; -MMX_E_BUSY the daemon does not read, step and try again; -MMX_E_STALE
  * the room was released, or the pool is of an earlier run of the daemon;
@@ -405,7 +407,7 @@ int mmx_release(mmx *m, mmx_room room, uint32_t rows, unsigned flags);
  * reason: enum mmx_error, 0: aborted. text: for people, or NULL. */
 int mmx_abort(mmx *m, mmx_room room, int reason, const char *text);
 
-/* --- looking at rooms --- */
+/* looking at rooms */
 
 struct mmx_state {
     int state;     /* enum mmx_room_state */
@@ -473,7 +475,8 @@ int mmx_gather(mmx *m, mmx_room room, const char *field, uint32_t first,
 int mmx_scatter(mmx *m, mmx_room room, const char *field, uint32_t first,
     uint32_t rows, const void *src, size_t stride);
 
-/* --- sequence ids ---
+/* sequence ids
+ *
  * An engine context has n_seq_max sequence ids (llama.cpp). langd leases them:
  * a request holds an id of a space, or waits in line and is told when its turn
  * comes. Nobody is ever given a negative id. A generation counts the holders
@@ -538,7 +541,8 @@ int mmx_ticket_release(
 int mmx_ticket_query(mmx *m, int space, const char *request, int timeout_ms,
     struct mmx_seq *out);
 
-/* --- windows of a prompt ---
+/* windows of a prompt
+ *
  * A scheduler prefills a prompt window by window. A plan says which rows of
  * which rooms a window takes and where they go; it is one step's value, made
  * in memory of its own, and nothing changes it: keep it until the copy (or the
@@ -670,7 +674,7 @@ int mmx_plan_check(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to,
     struct mmx_trouble *trouble);
 
-/* --- without a handle --- */
+/* without a handle */
 
 /* Name of a reason of either sign ("too-large"); *text, *advice unless NULL.
  * Static strings. */

@@ -132,7 +132,7 @@ static void own_word(mmx *m, struct client_room *r, uint64_t word)
     atomic_store_explicit(&m->own[r - m->rooms], word, memory_order_release);
 }
 
-/* --- what the daemon says --- */
+/* what the daemon says */
 
 /* Forgets the blocks that lie wholly in released rows. */
 static void trim_runs(mmx *m, struct client_room *r)
@@ -346,7 +346,7 @@ void client_rooms_lost(mmx *m)
     }
 }
 
-/* --- handing out --- */
+/* handing out */
 
 static void fill(mmx *m, const struct client_room *r, struct mmx_event *e)
 {
@@ -409,7 +409,7 @@ int client_rooms_give(mmx *m, struct mmx_event *ev, int max)
     return n;
 }
 
-/* --- calls --- */
+/* calls */
 
 /* Sends what opens a room, or takes the room back. */
 static int open_room(

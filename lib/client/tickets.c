@@ -26,7 +26,7 @@ void client_tickets_init(mmx *m)
         list_init(&m->buckets[i]);
 }
 
-/* --- entries --- */
+/* entries */
 
 static struct list *bucket(mmx *m, uint32_t space, const char *request)
 {
@@ -91,7 +91,7 @@ static void lose(mmx *m, struct client_ticket *k, uint8_t reason)
     tell(m, k);
 }
 
-/* --- what the daemon says --- */
+/* what the daemon says */
 
 void client_ticket_answer(
     mmx *m, const struct client_asked *q, const struct local_answer *a)
@@ -157,7 +157,7 @@ void client_tickets_lost(mmx *m)
     }
 }
 
-/* --- handing out --- */
+/* handing out */
 
 bool client_tickets_pending(const mmx *m)
 {
@@ -200,7 +200,7 @@ int client_tickets_give(mmx *m, struct mmx_event *ev, int max)
     return count;
 }
 
-/* --- calls --- */
+/* calls */
 
 static int put_space(mmx *m, const char *name, uint32_t number)
 {

@@ -73,7 +73,8 @@ void call_hello(const struct calls *c, struct out *out, uint32_t conn,
     out_local(out, conn, &w, FD_CELLS, 0);
 }
 
-/* --- pools --- */
+/* pools */
+
 void call_say_pool(const struct calls *c, struct out *out, uint32_t conn,
     uint32_t seq, uint32_t i)
 {

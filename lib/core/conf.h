@@ -64,13 +64,13 @@ void conf_init(struct conf *c, uint8_t role);
  * "control.allow[2]", "pools[1].uids[0]". Items must come in order; the first
  * key of an item adds it. On error c is unchanged and e->text says which key,
  * what was read and what is expected (nearest key for an unknown one). */
-MUST_CHECK enum err conf_set(struct conf *c, const char *path,
-    struct span value, struct conf_error *e);
+MUST_CHECK enum err conf_set(
+    struct conf *c, const char *path, struct span value, struct conf_error *e);
 
 /* The same from "key=value", as on a command line. A whole list may be given
  * with commas: "transfer.cpus=2,3". */
-MUST_CHECK enum err conf_set_assign(struct conf *c, const char *assignment,
-    struct conf_error *e);
+MUST_CHECK enum err conf_set_assign(
+    struct conf *c, const char *assignment, struct conf_error *e);
 
 /* What a reader may find under a path in this role. */
 enum conf_shape {
@@ -88,8 +88,8 @@ bool conf_known(uint8_t role, const char *path);
 /* What only shows when all is read: empty required keys, duplicate names,
  * default_blocks beyond blocks, layouts, addresses that need `insecure`.
  * Fills in derived defaults (name, socket.path, advertise). */
-MUST_CHECK enum err conf_finish(struct conf *c, const char *host_name,
-    struct conf_error *e);
+MUST_CHECK enum err conf_finish(
+    struct conf *c, const char *host_name, struct conf_error *e);
 
 /* Writes the configuration as YAML. comments: each key with its sentence,
  * which is how the sample files are made. false: it does not fit. */

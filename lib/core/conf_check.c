@@ -27,7 +27,8 @@ static enum err refuse(struct conf_error *e, const char *fmt, ...)
     return ERR_MALFORMED;
 }
 
-/* --- small readers --- */
+/* small readers */
+
 /* All of s is a decimal number up to max, in its only spelling. */
 static bool number(struct span s, uint64_t max, uint64_t *out)
 {
@@ -72,7 +73,8 @@ static bool name_good(const char *s)
     return true;
 }
 
-/* --- addresses --- */
+/* addresses */
+
 struct address {
     struct span host; /* without brackets */
     bool six;         /* was in brackets */
@@ -211,7 +213,8 @@ static enum err check_devices(const struct conf *c, struct conf_error *e)
     return OK;
 }
 
-/* --- the sections --- */
+/* the sections */
+
 /* The host's name up to the first dot, in letters that a name may have. */
 static void derive_name(struct conf *c, const char *host_name)
 {
@@ -306,7 +309,8 @@ static enum err check_transfer(const struct conf *c, struct conf_error *e)
     return OK;
 }
 
-/* --- pools and peers --- */
+/* pools and peers */
+
 static enum err check_name(
     const char *list, uint32_t i, const char *name, struct conf_error *e)
 {

@@ -35,7 +35,8 @@ static void put_indent(struct writer *w, unsigned n)
         put_u8(w, ' ');
 }
 
-/* --- values --- */
+/* values */
+
 /* Text that YAML takes for what it is without quotes. */
 static bool plain(const char *s)
 {
@@ -120,7 +121,8 @@ static void put_value(struct writer *w, const struct conf_row *row,
     }
 }
 
-/* --- comments --- */
+/* comments */
+
 /* The row's sentence and what may be written, as one line of text. */
 static void comment_text(const struct conf_row *row, char *out, size_t size)
 {
@@ -166,7 +168,8 @@ static void put_comment(struct writer *w, const char *text, unsigned indent)
     }
 }
 
-/* --- keys --- */
+/* keys */
+
 static void put_row(struct writer *w, const struct conf_row *row,
     const char *key, const void *base, unsigned indent, bool comments)
 {

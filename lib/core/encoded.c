@@ -4,7 +4,8 @@
  * loop's thread; everything is carved from one slab at start. */
 #include "core/encoded.h"
 
-/* --- making --- */
+/* making */
+
 static void size_heap(struct heap *h, struct slab *s, uint32_t cap)
 {
     h->cap = cap;
@@ -148,7 +149,8 @@ const struct ended *encoded_ended(const struct encoded *e, uint64_t n)
     return &e->history[n % limit];
 }
 
-/* --- events --- */
+/* events */
+
 /* Nobody can read its rows any more, not even to send them. */
 static void on_pool_lost(struct encoded *e, uint32_t i)
 {

@@ -172,7 +172,8 @@ static inline uint32_t edst_slot(const struct encoded *e, const struct edst *d)
     return (uint32_t)(d - e->dsts);
 }
 
-/* --- encoded_room.c --- */
+/* encoded_room.c */
+
 /* A new room under its id, not announced; NULL: the table is full. */
 struct eroom *eroom_new(struct encoded *e, uint64_t id);
 struct eroom *eroom_find(const struct encoded *e, uint64_t id);
@@ -192,7 +193,8 @@ void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);
 void eroom_settle(struct encoded *e, struct out *out, struct eroom *m);
 void eroom_expired(struct encoded *e, struct eroom *m);
 
-/* --- encoded_item.c --- */
+/* encoded_item.c */
+
 static inline bool item_complete(const struct item *it)
 {
     return it->total != ROWS_UNKNOWN && it->committed >= it->total;
@@ -226,7 +228,8 @@ uint32_t item_sendable(const struct item *it, uint32_t unit_rows);
 /* Gives blocks to the items that wait. */
 void epool_serve(struct encoded *e, struct epool *p);
 
-/* --- encoded_dst.c --- */
+/* encoded_dst.c */
+
 struct edst *edst_new(
     struct encoded *e, struct eroom *m, uint32_t peer, uint64_t generation);
 void edst_touch(struct encoded *e, struct edst *d);
@@ -245,7 +248,8 @@ void edst_answered(struct encoded *e, struct out *out, struct edst *d);
 /* The way to L is lost: it shall begin a new attempt. */
 void edst_broken(struct encoded *e, struct edst *d);
 
-/* --- encoded_map.c --- */
+/* encoded_map.c */
+
 /* A langd on the Unix socket. */
 void encoded_on_map(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *m);
@@ -261,7 +265,8 @@ void encoded_map_quiet(struct encoded *e, struct out *out, uint32_t conn);
 /* Its process is dead. */
 void encoded_map_dead(struct encoded *e, uint32_t conn);
 
-/* --- encoded_peer.c, encoded_local.c, encoded_show.c --- */
+/* encoded_peer.c, encoded_local.c, encoded_show.c */
+
 void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
     const struct peer_msg *m);
 void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p);

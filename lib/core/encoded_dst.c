@@ -159,7 +159,8 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
     return OK;
 }
 
-/* --- the shards' job --- */
+/* the shards' job */
+
 static struct data_cmd job(
     const struct encoded *e, const struct edst *d, enum data_cmd_type type)
 {
@@ -261,7 +262,8 @@ static void close_job(struct encoded *e, struct out *out, struct edst *d)
     d->closing_left = e->c.shards;
 }
 
-/* --- what L is to be told --- */
+/* what L is to be told */
+
 /* With several destinations they are asked in ascending name, each when the
  * ones before have granted all. */
 static bool my_turn(struct encoded *e, const struct edst *d)
@@ -404,7 +406,8 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
     }
 }
 
-/* --- settling --- */
+/* settling */
+
 static void forget(struct encoded *e, struct edst *d)
 {
     table_remove(&e->gens, d->generation, d->peer);

@@ -20,7 +20,8 @@ void items_init(struct encoded *e)
     e->items_free = NONE;
 }
 
-/* --- keys --- */
+/* keys */
+
 static uint64_t key_hash(const struct key *key, uint32_t uid)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325) ^ uid;
@@ -92,7 +93,8 @@ static void hide(struct encoded *e, struct item *it)
     it->keyed = false;
 }
 
-/* --- rooms on it --- */
+/* rooms on it */
+
 /* Blocks on which nobody's hand is any more need not be asked for twice. */
 static void count_coming(struct encoded *e, struct item *it)
 {
@@ -193,7 +195,8 @@ uint32_t item_sendable(const struct item *it, uint32_t unit_rows)
     return it->committed - it->committed % unit_rows;
 }
 
-/* --- blocks --- */
+/* blocks */
+
 enum err item_queue(
     struct encoded *e, struct item *it, uint32_t conn, bool more)
 {

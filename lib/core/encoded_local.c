@@ -13,7 +13,8 @@ static void refuse(struct encoded *e, struct out *out, uint32_t conn,
         out, conn, m->seq, err, a, b, "%s: %s", local_name(m->type), text);
 }
 
-/* --- announce --- */
+/* announce */
+
 static enum err check_announce(struct encoded *e, uint32_t conn,
     const struct local_announce *n, const char **text)
 {
@@ -188,7 +189,8 @@ static void on_announce(struct encoded *e, struct out *out, uint32_t conn,
         out_answer(out, conn, m->seq, OK, 0, 0, "%s", "");
 }
 
-/* --- commit --- */
+/* commit */
+
 static enum err check_commit(const struct eroom *m, const struct view *v,
     const struct local_commit *n, const char **text)
 {
@@ -272,7 +274,8 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
     out_ok(out, conn, msg->seq);
 }
 
-/* --- the rest --- */
+/* the rest */
+
 static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
@@ -400,7 +403,8 @@ void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
     }
 }
 
-/* --- events --- */
+/* events */
+
 bool encoded_next_event(void *brain, uint32_t conn, struct writer *out)
 {
     struct encoded *e = brain;

@@ -17,7 +17,8 @@ static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
     return NULL;
 }
 
-/* --- giving --- */
+/* giving */
+
 /* Its own user and root may read everything here anyway. */
 static bool may_map(const struct encoded *e, uint32_t conn, uint32_t i)
 {
@@ -81,7 +82,8 @@ void encoded_on_map(struct encoded *e, struct out *out, uint32_t conn,
     offer(e, out, p);
 }
 
-/* --- ends --- */
+/* ends */
+
 void encoded_map_end(struct encoded *e, uint32_t conn)
 {
     struct peer *p = peer_mapping(e, conn);

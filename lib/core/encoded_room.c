@@ -83,8 +83,8 @@ void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason)
     eroom_touch(e, m);
 }
 
-/* --- source blocks
- * -------------------------------------------------------------- */
+/* source blocks */
+
 static bool sends_over(const struct eroom *m)
 {
     LIST_FOREACH (n, &m->dsts) {
@@ -119,7 +119,8 @@ static void settle_source(struct encoded *e, struct eroom *m)
     item_leave(e, m);
 }
 
-/* --- ends --- */
+/* ends */
+
 void eroom_fail(
     struct encoded *e, struct eroom *m, enum err reason, const char *text)
 {
@@ -220,7 +221,8 @@ static bool complete(const struct eroom *m)
     return m->required > 0 && m->served + m->failed >= m->required;
 }
 
-/* --- settling --- */
+/* settling */
+
 static void show(struct encoded *e, struct out *out, struct eroom *m)
 {
     uint16_t end_bit = m->r.state == ROOM_SUCCESS ? EVENT_DONE : EVENT_FAILED;

@@ -44,7 +44,8 @@ void room_orphan(struct room *r)
     r->session = NONE;
 }
 
-/* --- connections and sessions --- */
+/* connections and sessions */
+
 void engine_open(struct engines *g, const struct event *ev)
 {
     struct conn *c = &g->conns[ev->conn];
@@ -217,7 +218,8 @@ void engines_expire(struct engines *g, struct out *out, uint64_t now_ns)
         view_fail(g, out, CONTAINER_OF(n, struct view, timer), ERR_TIMEOUT);
 }
 
-/* --- views --- */
+/* views */
+
 static uint32_t *cell_slot(
     const struct engines *g, uint32_t conn, uint32_t cell)
 {

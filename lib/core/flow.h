@@ -18,7 +18,8 @@ enum room_state {
 #undef STATE
 };
 
-/* --- between a brain and its shards --------------------------------------
+/* between a brain and its shards
+ *
  * Commands go to every shard, in order; notes come back from each. A slot is
  * a place in the brain's table of rooms (langd) or destinations (encoded);
  * the generation tells its uses apart. */
@@ -68,7 +69,8 @@ struct data_note {
     uint64_t generation;
 };
 
-/* --- events --------------------------------------------------------------- */
+/* events */
+
 enum event_type {
     EV_MORE,      /* nothing new: go on with what is pending */
     EV_TIME,      /* deadline() has come */
@@ -103,7 +105,8 @@ struct event {
     struct data_note note;
 };
 
-/* --- actions -------------------------------------------------------------- */
+/* actions */
+
 enum action_type {
     ACT_LOCAL,      /* conn: send the frame at bytes[at..at+len); fd says which
                        descriptor goes with it */
@@ -151,7 +154,8 @@ struct out {
 #define OUT_ACTIONS 4096
 #define OUT_BYTES   (512u << 10)
 
-/* --- a brain, seen from the body ------------------------------------------ */
+/* a brain, seen from the body */
+
 /* Rows of `mmxctl`: a column is named once, a value is text or a number. */
 struct shower {
     void (*row)(struct shower *);

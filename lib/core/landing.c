@@ -60,8 +60,8 @@ struct landing {
     uint32_t active;
 };
 
-/* --- start -----------------------------------------------------------------
- */
+/* start */
+
 static void pool_carve(
     struct slab *s, struct land_pool *p, const struct landing_pool *from)
 {
@@ -124,8 +124,8 @@ uint32_t landing_active(const struct landing *l)
     return l->active;
 }
 
-/* --- commands ---------------------------------------------------------------
- */
+/* commands */
+
 static uint64_t run_rows(const struct land_pool *p, uint32_t run)
 {
     return (uint64_t)p->run_len[run] * p->is.block_rows;
@@ -329,8 +329,8 @@ bool landing_cmd(struct landing *l, const struct data_cmd *cmd, bool *quiet)
     return known;
 }
 
-/* --- segments ---------------------------------------------------------------
- */
+/* segments */
+
 static bool shape_ok(const struct landing *l, const struct landing_pool *p,
     const struct segment *s)
 {

@@ -6,7 +6,8 @@
 
 #include <stdio.h>
 
-/* --- making --- */
+/* making */
+
 static void size_heap(struct heap *h, struct slab *s, uint32_t cap)
 {
     h->cap = cap;
@@ -162,7 +163,8 @@ const struct ended *langd_ended(const struct langd *l, uint64_t n)
     return &l->history[n % limit];
 }
 
-/* --- what engines.c tells --- */
+/* what engines.c tells */
+
 static void on_touched(void *brain, struct room *r)
 {
     lroom_touch(brain, (struct lroom *)(void *)r);
@@ -205,7 +207,8 @@ static void on_session_over(void *brain, uint32_t session)
     tickets_session_end(&((struct langd *)brain)->tickets, session);
 }
 
-/* --- events --- */
+/* events */
+
 /* Rows that were shown cannot be read either: their readers' own calls say
  * so. */
 static void on_pool_lost(struct langd *l, uint32_t i)

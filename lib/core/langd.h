@@ -186,7 +186,8 @@ static inline bool lroom_still(const struct lroom *m)
     return !m->opened && !m->closing_left;
 }
 
-/* --- langd_room.c: one room --- */
+/* langd_room.c: one room */
+
 /* A new room in a free slot, on no list; NULL: the table is full. */
 struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer);
 void lroom_touch(struct langd *l, struct lroom *m);
@@ -205,7 +206,8 @@ void lroom_quiet(struct langd *l, struct lroom *m);
 /* The prefix [0, rows) is released by all who read. */
 void lroom_released(struct langd *l, struct out *out, struct lroom *m);
 
-/* --- langd_group.c: rooms that are admitted together --- */
+/* langd_group.c: rooms that are admitted together */
+
 void groups_init(struct langd *l);
 void groups_session_over(struct langd *l, uint32_t session);
 /* May this request be a member of the group that it names? */
@@ -224,7 +226,8 @@ bool group_take(struct langd *l, struct out *out, struct lgroup *g);
 /* Fails all members when they can never be held together. */
 void group_check_size(struct langd *l, struct lgroup *g);
 
-/* --- langd_grant.c: blocks of a pool --- */
+/* langd_grant.c: blocks of a pool */
+
 /* Sorts the room into its pool's queues by what it is now. */
 void grant_classify(struct langd *l, struct lroom *m);
 /* Takes the room off every queue. */
@@ -248,7 +251,8 @@ void grant_trim(struct langd *l, struct out *out, struct lroom *m);
 /* Closes the slot in the shards, if it is open. reply: wait until quiet. */
 void grant_close(struct langd *l, struct out *out, struct lroom *m, bool reply);
 
-/* --- langd_peer.c, langd_local.c --- */
+/* langd_peer.c, langd_local.c */
+
 void langd_on_peer(
     struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m);
 /* The peer's connection stays away, or (restarted) its epoch is over. */

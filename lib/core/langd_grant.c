@@ -94,7 +94,8 @@ void grant_classify(struct langd *l, struct lroom *m)
     p->dirty |= queued || need || p->want.len || p->need.len;
 }
 
-/* --- giving --- */
+/* giving */
+
 static void tell_runs(
     struct langd *l, struct out *out, const struct lroom *m, uint32_t first_run)
 {
@@ -147,7 +148,8 @@ bool grant_take(
     return true;
 }
 
-/* --- taking back --- */
+/* taking back */
+
 void grant_close(struct langd *l, struct out *out, struct lroom *m, bool reply)
 {
     struct data_cmd cmd = {.type = LAND_CLOSE,
@@ -213,7 +215,8 @@ void grant_trim(struct langd *l, struct out *out, struct lroom *m)
     m->closing_all = false;
 }
 
-/* --- the queue --- */
+/* the queue */
+
 /* The oldest that waits keeps what it has. */
 static void keep_head(struct lpool *p, struct lroom *m)
 {

@@ -6,7 +6,8 @@
 
 #include <stdio.h>
 
-/* --- requests --- */
+/* requests */
+
 /* Is it tcp://, and nothing that ZMQ reads as more than one address? */
 static bool is_address(struct span a)
 {
@@ -245,7 +246,8 @@ static void on_attach(struct langd *l, struct out *out, uint32_t conn,
             deadline(l, n->deadline_ms, l->c.conf->timeout_bootstrap));
 }
 
-/* --- releases --- */
+/* releases */
+
 void langd_readers(struct langd *l, struct out *out, struct lroom *m)
 {
     uint32_t readers = m->readers_done, least = NONE;
@@ -343,7 +345,8 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
 }
 
-/* --- sequence ids --- */
+/* sequence ids */
+
 static enum err call_ticket(struct langd *l, uint32_t conn,
     const struct local_msg *m, struct ticket_state *state, const char **text)
 {
@@ -442,7 +445,8 @@ void langd_on_local(
     }
 }
 
-/* --- events --- */
+/* events */
+
 static void put_runs(
     const struct langd *l, const struct lroom *m, struct writer *w)
 {

@@ -4,7 +4,8 @@
  * generation and attempt in force. */
 #include "core/langd.h"
 
-/* --- saying --- */
+/* saying */
+
 static struct peer_msg about(const struct lroom *m, enum peer_type type)
 {
     return (struct peer_msg){
@@ -142,7 +143,8 @@ static void say_state(struct langd *l, struct out *out, struct peer *p,
     peer_send(&l->peers, out, p, &msg);
 }
 
-/* --- peers --- */
+/* peers */
+
 void langd_connect(struct langd *l, struct out *out, struct peer *p)
 {
     size_t at = out->bytes.len, len = strlen(p->address);
@@ -263,7 +265,8 @@ static void on_hello(
     }
 }
 
-/* --- hearing --- */
+/* hearing */
+
 /* Takes what LENGTH tells; OK, or why the room cannot go on. */
 static enum err take_length(struct langd *l, struct lroom *m,
     const struct peer_length *n, const char **text)

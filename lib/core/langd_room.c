@@ -54,7 +54,8 @@ void lroom_touch(struct langd *l, struct lroom *m)
         list_push_tail(&l->todo, &m->r.todo);
 }
 
-/* --- ends --- */
+/* ends */
+
 static void record(struct langd *l, struct lroom *m)
 {
     struct ended *h =
@@ -123,7 +124,8 @@ static void succeed(struct langd *l, struct lroom *m)
     finish(l, m, ROOM_SUCCESS);
 }
 
-/* --- rows come and go --- */
+/* rows come and go */
+
 void lroom_landed(
     struct langd *l, struct lroom *m, uint32_t first, uint32_t rows)
 {
@@ -216,7 +218,8 @@ static void expose(struct langd *l, struct out *out, struct lroom *m)
     room_tell(&l->engines, out, &m->r, EVENT_LANDED);
 }
 
-/* --- settling --- */
+/* settling */
+
 static void run_stall_clock(struct langd *l, struct lroom *m)
 {
     uint32_t ready = min_u32(m->granted, m->committed);

@@ -34,7 +34,8 @@ uint32_t dtype_bytes(struct span dtype)
     return 0;
 }
 
-/* --- reading --- */
+/* reading */
+
 static bool name_char(uint8_t c, bool first)
 {
     return (c >= 'a' && c <= 'z') || c == '_' ||
@@ -178,7 +179,8 @@ enum err layout_parse(struct span text, struct layout *out, uint32_t *at)
     return OK;
 }
 
-/* --- placing --- */
+/* placing */
+
 #define POOL_BYTES_MAX (UINT64_C(1) << 62)
 
 bool layout_place(const struct layout *l, uint64_t rows, uint64_t align,

@@ -29,8 +29,8 @@ struct layout {
 
 /* Reads a layout's text. On error *at is the offset that could not be read
  * and *out is untouched. */
-MUST_CHECK enum err layout_parse(struct span text, struct layout *out,
-    uint32_t *at);
+MUST_CHECK enum err layout_parse(
+    struct span text, struct layout *out, uint32_t *at);
 
 /* Offset of each field's region and bytes of the whole pool, for so many rows
  * and regions aligned to align. false: more than 2^62 bytes. */

@@ -68,7 +68,8 @@ struct peer *peer_named(const struct peers *p, struct span name)
     return NULL;
 }
 
-/* --- saying --- */
+/* saying */
+
 void peer_send(struct peers *p, struct out *out, const struct peer *peer,
     struct peer_msg *m)
 {
@@ -173,7 +174,8 @@ void peer_nack(struct peers *p, struct out *out, uint32_t link,
     out_peer(out, link, &nack);
 }
 
-/* --- hearing --- */
+/* hearing */
+
 bool peer_gate(struct peers *p, struct out *out, uint32_t link,
     const struct peer_msg *m, struct peer **from)
 {
@@ -275,7 +277,8 @@ void peer_tell_shards(
     out_data(out, &cmd);
 }
 
-/* --- time --- */
+/* time */
+
 void peer_arm(struct peers *p, struct peer *peer)
 {
     uint64_t at = min_u64(peer->lost_ns, peer->hello_ns);

@@ -11,8 +11,8 @@
 #include "base/base.h"
 #include "base/slab.h"
 
-#define POOL_RUNS_MAX 2000 /* runs of one extent, so that an event holds them  \
-                            */
+/* Runs of one extent, so that an event holds them. */
+#define POOL_RUNS_MAX 2000
 
 struct extent {
     uint32_t head, tail; /* first block of first and last run; NONE: empty */

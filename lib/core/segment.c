@@ -115,8 +115,8 @@ enum err segments_get_sources(
     return OK;
 }
 
-/* --- where the rows lie -----------------------------------------------------
- */
+/* where the rows lie */
+
 void source_put(
     struct writer *w, uint16_t pool, const struct piece *pieces, uint32_t n)
 {

@@ -83,8 +83,8 @@ struct sending {
     uint32_t free, active;
 };
 
-/* --- start -----------------------------------------------------------------
- */
+/* start */
+
 struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
     uint32_t shard, uint32_t shards, uint32_t window_bytes,
     uint32_t segment_bytes, const struct sending_pool *pools, uint32_t n)
@@ -145,8 +145,8 @@ uint32_t sending_active(const struct sending *s)
     return s->active;
 }
 
-/* --- who is ready -----------------------------------------------------------
- */
+/* who is ready */
+
 /* Bytes a message to the peer may have, headers included. */
 static uint32_t message_room(const struct sending *s, uint32_t peer)
 {
@@ -237,8 +237,8 @@ static void job_start(struct sending *s, struct job *j, uint32_t from)
     job_seek(s, j);
 }
 
-/* --- commands ---------------------------------------------------------------
- */
+/* commands */
+
 /* References to a use in messages that are out. add: one more SEND_CLOSE
  * waits for them. Only for slots that have moved on: walks all messages. */
 static bool refs_find(
@@ -410,8 +410,8 @@ void sending_broken(struct sending *s, uint32_t peer)
     }
 }
 
-/* --- messages ----------------------------------------------------------------
- */
+/* messages */
+
 struct fill {
     struct send_batch *b;
     uint64_t room;          /* bytes of the message, headers included */

@@ -52,7 +52,8 @@ static uint32_t index_of(const struct tickets *t, const struct ticket *k)
     return (uint32_t)(k - t->tickets);
 }
 
-/* --- spaces --- */
+/* spaces */
+
 enum err space_open(struct tickets *t, uint32_t session, struct span name,
     uint32_t n_seq_max, uint32_t *number, const char **text)
 {
@@ -112,7 +113,8 @@ static struct ticket *find(
                : NULL;
 }
 
-/* --- tickets --- */
+/* tickets */
+
 static void tell(struct tickets *t, struct ticket *k)
 {
     struct ticket_conn *c;
@@ -311,7 +313,8 @@ enum err ticket_query(const struct tickets *t, uint32_t session,
     return OK;
 }
 
-/* --- ends that nobody asked for --- */
+/* ends that nobody asked for */
+
 void tickets_room_failed(struct tickets *t, struct list *room, enum err reason)
 {
     LIST_FOREACH_SAFE (n, room)
@@ -371,7 +374,8 @@ void tickets_expire(struct tickets *t, uint64_t now_ns)
     }
 }
 
-/* --- telling --- */
+/* telling */
+
 uint32_t tickets_next_conn(struct tickets *t)
 {
     struct list *n = list_pop(&t->dirty);
@@ -400,7 +404,8 @@ bool tickets_next_event(struct tickets *t, uint32_t conn, struct writer *w)
     return true;
 }
 
-/* --- showing --- */
+/* showing */
+
 void tickets_show(const struct tickets *t, struct shower *s)
 {
     for (uint32_t i = 0; i < t->spaces_max; i++) {

@@ -95,7 +95,7 @@ MUST_CHECK enum err window_plan(const struct window *w,
     const struct placeholder *p, uint32_t n, void *mem, size_t mem_bytes,
     const struct window_plan **out, uint32_t *at);
 
-/* --- running a plan --- */
+/* running a plan */
 
 struct window_blocks {
     uint32_t block, blocks;

@@ -19,13 +19,15 @@ static struct key get_key(struct reader *r)
     return k;
 }
 
-/* --- one put_ and one get_ function per message --- */
-#define END(NAME, name) }
+/* one put_ and one get_ function per message */
+
+#define END(NAME, name)        }
 #define FIELD(name, kind, doc) put_##kind(w, m->name);
 #define TEXT(name, max, doc)   put_span(w, m->name, 2, max);
 #define BLOB(name, max, doc)   put_span(w, m->name, 4, max);
 #define MESSAGE(NAME, name, number, doc)                                       \
-    static void local_put_##name(struct writer *w, const struct local_##name *m) \
+    static void local_put_##name(                                              \
+        struct writer *w, const struct local_##name *m)                        \
     {                                                                          \
         (void)w, (void)m;
 #include "core/local.def"
@@ -65,7 +67,8 @@ static struct key get_key(struct reader *r)
 #define BLOB(name, max, doc)
 #define END(NAME, name)
 
-/* --- bodies by type --- */
+/* bodies by type */
+
 static void local_put_body(struct writer *w, const struct local_msg *m)
 {
     switch (m->type) {
@@ -119,7 +122,8 @@ static bool peer_get_body(struct reader *r, struct peer_msg *m)
     return false;
 }
 
-/* --- frames --- */
+/* frames */
+
 static void patch_u32(struct writer *w, size_t at, size_t v)
 {
     struct writer patch = writer_of(w->p + at, 4);
@@ -128,8 +132,8 @@ static void patch_u32(struct writer *w, size_t at, size_t v)
 }
 
 /* A frame that did not fit is taken back, so that w can still be sent. */
-static bool finish(struct writer *w, size_t start, size_t length_at,
-    size_t header)
+static bool finish(
+    struct writer *w, size_t start, size_t length_at, size_t header)
 {
     if (w->failed) {
         w->len = start;

@@ -141,15 +141,27 @@ const char *local_name(unsigned type);
 const char *peer_name(unsigned type);
 
 /* The word of a status cell. */
-static inline uint64_t cell_word(unsigned state, unsigned reason, uint32_t tag,
-    uint32_t rows)
+static inline uint64_t cell_word(
+    unsigned state, unsigned reason, uint32_t tag, uint32_t rows)
 {
     return (uint64_t)(state & 15) | (uint64_t)(reason & 63) << 4 |
            (uint64_t)(tag & TAG_MAX) << 10 | (uint64_t)rows << 32;
 }
-static inline unsigned cell_state(uint64_t w) { return w & 15; }
-static inline unsigned cell_reason(uint64_t w) { return w >> 4 & 63; }
-static inline uint32_t cell_tag(uint64_t w) { return w >> 10 & TAG_MAX; }
-static inline uint32_t cell_rows(uint64_t w) { return (uint32_t)(w >> 32); }
+static inline unsigned cell_state(uint64_t w)
+{
+    return w & 15;
+}
+static inline unsigned cell_reason(uint64_t w)
+{
+    return w >> 4 & 63;
+}
+static inline uint32_t cell_tag(uint64_t w)
+{
+    return w >> 10 & TAG_MAX;
+}
+static inline uint32_t cell_rows(uint64_t w)
+{
+    return (uint32_t)(w >> 32);
+}
 
 #endif

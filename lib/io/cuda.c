@@ -40,7 +40,8 @@ void cuda_driver_path(const char *path)
     driver_path = path;
 }
 
-/* --- the driver ----------------------------------------------------------- */
+/* the driver */
+
 const char *cuda_result(const struct cuda_driver *d, CUresult r)
 {
     const char *name = NULL;
@@ -98,7 +99,8 @@ static enum err driver_load(const char *who)
     return OK;
 }
 
-/* --- a GPU ---------------------------------------------------------------- */
+/* a GPU */
+
 int cuda_attribute(struct cuda *c, CUdevice_attribute a)
 {
     int value = 0;
@@ -259,7 +261,8 @@ void cuda_unpin(struct cuda *c, void *p)
     cuda_leave(c);
 }
 
-/* --- lanes ---------------------------------------------------------------- */
+/* lanes */
+
 /* Copies run on one stream; a second one waits for the marks and calls back,
  * so that no copy stands behind a callback. */
 struct cuda_lane {

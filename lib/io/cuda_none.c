@@ -99,7 +99,8 @@ void cuda_driver_path(const char *path)
     (void)path;
 }
 
-/* --- mem.h ---------------------------------------------------------------- */
+/* mem.h */
+
 static uint64_t none_page(const struct mem_opt *opt)
 {
     (void)opt;

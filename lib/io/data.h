@@ -65,8 +65,8 @@ struct data_ops {
     struct span (*address)(struct data *d);
     /* Opens endpoint number ep (< endpoints_max, free). ERR_MALFORMED: no
      * address; ERR_PEER_LOST: nobody there, which may also show later. */
-    MUST_CHECK enum err (*connect)(struct data *d, uint32_t ep,
-        struct span address);
+    MUST_CHECK enum err (*connect)(
+        struct data *d, uint32_t ep, struct span address);
     /* Breaks and forgets ep; its messages complete later. */
     void (*disconnect)(struct data *d, uint32_t ep);
     /* Sends header and the bytes of iov as one message. iov itself is copied,
@@ -96,7 +96,7 @@ extern const struct data_ops data_mem;
 /* data_mem only: faults for tests. Each says how many messages from now on
  * suffer; they apply to the endpoint's next posts. */
 enum data_fault { DATA_FAULT_BREAK, DATA_FAULT_DELAY, DATA_FAULT_STALL };
-void data_mem_fault(struct data *d, uint32_t ep, enum data_fault fault,
-    uint32_t count);
+void data_mem_fault(
+    struct data *d, uint32_t ep, enum data_fault fault, uint32_t count);
 
 #endif

@@ -98,7 +98,7 @@ static void unlock(void)
     CHECK(pthread_mutex_unlock(&mutex) == 0, "unlock failed");
 }
 
-/* --- with the mutex held -------------------------------------------------- */
+/* with the mutex held */
 
 static void signal_owner(struct data *d)
 {
@@ -275,7 +275,7 @@ static bool unreported(const struct data *d)
     return false;
 }
 
-/* --- progress: takes the mutex, gives it back around callbacks ------------ */
+/* progress: takes the mutex, gives it back around callbacks */
 
 static unsigned push_posted(struct data *d)
 {
@@ -454,7 +454,7 @@ static void mem_tick(struct data *d, uint64_t now_ns)
     unlock();
 }
 
-/* --- endpoints and messages ----------------------------------------------- */
+/* endpoints and messages */
 
 static struct span mem_address(struct data *d)
 {
@@ -598,7 +598,7 @@ void data_mem_fault(
     unlock();
 }
 
-/* --- open and close ------------------------------------------------------- */
+/* open and close */
 
 static void mem_free(struct data *d)
 {

@@ -77,7 +77,7 @@ struct data {
     bool in_fetched;
 };
 
-/* --- operations ----------------------------------------------------------- */
+/* operations */
 
 static void op_complete(struct op *op, bool ok)
 {
@@ -164,7 +164,7 @@ static uint64_t clock_ns(void)
     return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
-/* --- endpoints ------------------------------------------------------------ */
+/* endpoints */
 
 /* Any time inside progress, perhaps inside post: only says so. */
 static void on_failed(void *arg, ucp_ep_h h, ucs_status_t status)
@@ -383,7 +383,7 @@ static const char *ucx_name(struct data *d, uint32_t i)
     return ep->transport;
 }
 
-/* --- messages ------------------------------------------------------------- */
+/* messages */
 
 /* How a message of n pieces goes. One piece that fits a segment is sent from
  * where it lies. All else is packed by us into UCX's buffers: UCX 1.13 over
@@ -529,7 +529,7 @@ static enum err ucx_fetch(struct data *d, const struct data_in *in,
     return OK;
 }
 
-/* --- turns ---------------------------------------------------------------- */
+/* turns */
 
 static unsigned report_done(struct data *d)
 {
@@ -644,7 +644,7 @@ static uint32_t ucx_replaced(struct data *d)
     return d->replaced;
 }
 
-/* --- open and close ------------------------------------------------------- */
+/* open and close */
 
 static struct span ucx_address(struct data *d)
 {

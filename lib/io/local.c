@@ -31,7 +31,8 @@
 #define ACCEPTS_TURN 64
 #define BACKOFF_MS   100
 
-/* --- listening ------------------------------------------------------------ */
+/* listening */
+
 /* Is somebody serving this path? OK: nobody, and nothing is in the way. */
 static enum err clear_path(const struct sockaddr_un *a)
 {
@@ -139,7 +140,8 @@ static enum err take_socket(struct local *l, int fd)
     return OK;
 }
 
-/* --- accepting ------------------------------------------------------------ */
+/* accepting */
+
 static void on_listen(uv_poll_t *h, int status, int events)
 {
     struct local *l = h->data;
@@ -266,7 +268,8 @@ static void accept_all(struct local *l)
     }
 }
 
-/* --- life ----------------------------------------------------------------- */
+/* life */
+
 static enum err take_memory(struct local *l, uint32_t connections)
 {
     size_t each = 2 * (size_t)LOCAL_PACKET_MAX;

@@ -85,7 +85,8 @@ void conn_start(struct local_conn *c, int fd, int pidfd)
     CHECK(b == 0, "poll of a process: %s", uv_strerror(b));
 }
 
-/* --- out ------------------------------------------------------------------ */
+/* out */
+
 static void out_clear(struct local_conn *c)
 {
     c->out_head = c->out_len = c->marks_count = 0;
@@ -306,7 +307,8 @@ void local_end(struct local *l, uint32_t conn)
     }
 }
 
-/* --- in ------------------------------------------------------------------- */
+/* in */
+
 /* May one more message be handed over? Makes room if that is all it needs. */
 static bool may_take(struct local_conn *c)
 {
@@ -472,7 +474,8 @@ static void conn_input(struct local_conn *c)
     }
 }
 
-/* --- cells ---------------------------------------------------------------- */
+/* cells */
+
 enum err local_cells(struct local *l, uint32_t conn, uint32_t cells, int *fd)
 {
     struct local_conn *c = &l->conns[conn];
@@ -513,7 +516,8 @@ void local_cell(struct local *l, uint32_t conn, uint32_t index, uint64_t word)
     atomic_store_explicit(&c->cells[index], word, memory_order_release);
 }
 
-/* --- ends ----------------------------------------------------------------- */
+/* ends */
+
 static void close_poll(struct local_conn *c, uv_poll_t *h)
 {
     c->closing++;

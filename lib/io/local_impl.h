@@ -51,7 +51,7 @@ struct local {
     struct list free, ready;
     struct list dirty; /* written to in this turn */
     struct list soon;  /* written to, but nobody waits for it */
-    uint8_t *buffers; /* out and parked of every connection, in one map */
+    uint8_t *buffers;  /* out and parked of every connection, in one map */
     size_t buffers_bytes;
     uint8_t *packet; /* the one receive buffer */
     uv_poll_t listen_poll;

@@ -57,7 +57,8 @@ static enum err too_little(struct cuda *c, const char *pool, uint64_t bytes)
     return ERR_INTERNAL;
 }
 
-/* --- VMM ------------------------------------------------------------------ */
+/* VMM */
+
 static CUmemAllocationProp props(struct cuda *c)
 {
     CUmemAllocationProp p = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -132,7 +133,8 @@ static CUresult vmm_open(struct mem *m, const struct mem_opt *opt)
     return r;
 }
 
-/* --- IPC ------------------------------------------------------------------ */
+/* IPC */
+
 static CUresult ipc_open(struct mem *m, const struct mem_opt *opt)
 {
     const struct cuda_driver *d = m->gpu->d;
@@ -152,7 +154,8 @@ static CUresult ipc_open(struct mem *m, const struct mem_opt *opt)
     return CUDA_SUCCESS;
 }
 
-/* --- both ----------------------------------------------------------------- */
+/* both */
+
 /* Takes back whatever there is; the GPU stays open. */
 static void take_back(struct mem *m)
 {
@@ -266,7 +269,8 @@ static enum err cuda_mem_open(struct mem *out, const struct mem_opt *opt)
     return OK;
 }
 
-/* --- import --------------------------------------------------------------- */
+/* import */
+
 /* The GPU with this UUID: numbers differ between processes that see different
  * sets of GPUs. */
 static enum err gpu_of(struct cuda **out, const char *who, const uint8_t *uuid)

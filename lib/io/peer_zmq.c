@@ -79,7 +79,8 @@ struct links {
     bool full; /* all links are in use, and the log knows */
 };
 
-/* --- sockets -------------------------------------------------------------- */
+/* sockets */
+
 static void make_ready(struct sock *s)
 {
     if (!list_linked(&s->ready))
@@ -230,7 +231,8 @@ static void sock_close(struct sock *s)
     s->zmq = s->monitor = NULL;
 }
 
-/* --- links ---------------------------------------------------------------- */
+/* links */
+
 static void link_clear(struct link *k)
 {
     k->sock = NULL;
@@ -273,7 +275,8 @@ static uint32_t link_new(struct links *p, uint64_t rid, uint32_t fd)
     return NONE;
 }
 
-/* --- the monitor ---------------------------------------------------------- */
+/* the monitor */
+
 static void router_event(struct links *p, uint16_t event, uint32_t fd)
 {
     uint32_t link = table_get(&p->by_fd, fd, 0);
@@ -343,7 +346,8 @@ static void serve_monitor(struct sock *s)
     }
 }
 
-/* --- in ------------------------------------------------------------------- */
+/* in */
+
 static void take_frames(struct links *p, uint32_t link, struct sock *s)
 {
     struct reader r = reader_of(zmq_msg_data(&p->msg), zmq_msg_size(&p->msg));
@@ -460,7 +464,8 @@ bool links_busy(const struct links *p)
     return !list_empty(&p->ready);
 }
 
-/* --- out ------------------------------------------------------------------ */
+/* out */
+
 static bool send_to(struct links *p, const struct link *k)
 {
     void *zmq = k->sock->zmq;
@@ -509,7 +514,8 @@ void links_flush(struct links *p)
         link_flush(p, LIST_FIRST(&p->dirty, struct link, dirty));
 }
 
-/* --- life ----------------------------------------------------------------- */
+/* life */
+
 enum err links_connect(struct links *p, uint32_t link, struct span address)
 {
     struct link *k = &p->links[link];

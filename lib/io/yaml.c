@@ -38,7 +38,8 @@ struct load {
     struct conf_error *e;
 };
 
-/* --- errors -------------------------------------------------------------- */
+/* errors */
+
 static enum err place_error(struct load *l, size_t line, size_t column)
 {
     char text[sizeof(l->e->text)];
@@ -74,7 +75,8 @@ static yaml_mark_t mark_of(const struct load *l, size_t offset)
     return m;
 }
 
-/* --- events -------------------------------------------------------------- */
+/* events */
+
 static void drop_event(struct load *l)
 {
     if (l->has_event)
@@ -135,7 +137,8 @@ static enum err next(struct load *l)
     return OK;
 }
 
-/* --- the tree ------------------------------------------------------------ */
+/* the tree */
+
 static enum err load_map(struct load *l, const char *path);
 
 /* Hands the scalar at hand to conf_set. */
@@ -311,7 +314,8 @@ static enum err load_file(struct load *l)
     return r;
 }
 
-/* --- the file ------------------------------------------------------------ */
+/* the file */
+
 /* Reads all of path, at most YAML_FILE_MAX bytes; the caller frees. */
 static enum err read_file(
     const char *path, uint8_t **out, size_t *len, struct conf_error *e)

@@ -27,7 +27,8 @@
 /* Header and fixed fields of a REPORT. */
 #define PIECE_HEAD (LOCAL_HEADER + 6)
 
-/* --- a text that grows ---------------------------------------------------- */
+/* a text that grows */
+
 static void add_bytes(struct report *r, const char *p, size_t n)
 {
     size_t want = r->len + n;
@@ -74,7 +75,8 @@ static void add(struct report *r, const char *fmt, ...)
     add_bytes(r, line, n > 0 ? (size_t)n : 0);
 }
 
-/* --- JSON: an array of objects -------------------------------------------- */
+/* JSON: an array of objects */
+
 struct json {
     struct shower shower;
     struct report *to;
@@ -134,7 +136,8 @@ static void json_number(struct shower *s, const char *name, uint64_t value)
     add(j->to, "%llu", (unsigned long long)value);
 }
 
-/* --- text: columns as wide as what is in them ----------------------------- */
+/* text: columns as wide as what is in them */
+
 /* A value longer than this is cut; JSON has all of it. */
 #define CELL_MAX 104
 
@@ -252,7 +255,8 @@ static void table_number(struct shower *s, const char *name, uint64_t value)
     table_value((struct table_text *)s, name, text, true);
 }
 
-/* --- what the body adds --------------------------------------------------- */
+/* what the body adds */
+
 enum what { WHAT_STATUS, WHAT_ROOMS, WHAT_POOLS, WHAT_PEERS, WHAT_STATS };
 static const char *const whats[] = {
     "status", "rooms", "pools", "peers", "stats", "sequences"};
@@ -451,7 +455,8 @@ static void render_conf(struct node *n, bool json, struct report *r)
     free(text);
 }
 
-/* --- going out ------------------------------------------------------------ */
+/* going out */
+
 static void put_piece(struct writer *w, const struct report *r, size_t n)
 {
     struct local_msg m = {.type = LOCAL_REPORT, .seq = r->seq};
@@ -560,7 +565,8 @@ void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
     admin_write(n, conn);
 }
 
-/* --- for crashes ---------------------------------------------------------- */
+/* for crashes */
+
 static void plain_row(struct shower *s)
 {
     (void)s;

@@ -33,7 +33,8 @@
 static void turn(struct node *n);
 static void look_for_new_addresses(struct node *n);
 
-/* --- stepping ------------------------------------------------------------- */
+/* stepping */
+
 static uint64_t clock_ns(struct node *n)
 {
     uint64_t now = uv_hrtime();
@@ -72,7 +73,8 @@ static bool full(void *ud)
     return node_clogged(ud);
 }
 
-/* --- what engines do ------------------------------------------------------ */
+/* what engines do */
+
 static void conn_opened(
     void *ud, uint32_t conn, uint32_t uid, uint32_t gid, int32_t pid)
 {
@@ -127,7 +129,8 @@ static void conn_writable(void *ud, uint32_t conn)
         admin_write(n, conn);
 }
 
-/* --- what peers do -------------------------------------------------------- */
+/* what peers do */
+
 static void link_up(void *ud, uint32_t link)
 {
     struct event ev = {.type = EV_LINK_UP, .link = link};
@@ -156,7 +159,8 @@ static void link_bad(void *ud, uint32_t link, enum err err)
     node_happen(ud, &ev);
 }
 
-/* --- a turn --------------------------------------------------------------- */
+/* a turn */
+
 /* Returns how many notes were served. */
 static uint32_t serve_notes(struct node *n)
 {
@@ -321,7 +325,8 @@ static void on_wake(uv_poll_t *h, int status, int events)
     wake_clear(&n->wake); /* the check that follows takes the notes */
 }
 
-/* --- signals and service manager ------------------------------------------ */
+/* signals and service manager */
+
 static void on_end(uv_signal_t *h, int signal)
 {
     struct node *n = h->data;
@@ -354,7 +359,8 @@ static void on_watchdog(uv_timer_t *t)
     notify_send("WATCHDOG=1");
 }
 
-/* --- start ---------------------------------------------------------------- */
+/* start */
+
 static enum err random_u64(uint64_t *out)
 {
     do {
@@ -654,7 +660,8 @@ void node_run(struct node *n)
         n->kind->ops->open_rooms(n->brain));
 }
 
-/* --- end ------------------------------------------------------------------ */
+/* end */
+
 static void close_walk(uv_handle_t *h, void *ud)
 {
     (void)ud;

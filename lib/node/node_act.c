@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- to the shards -------------------------------------------------------- */
+/* to the shards */
+
 static bool give(struct shard *s, const struct order *o)
 {
     switch (o->what) {
@@ -116,7 +117,8 @@ static void tell_addresses(struct node *n, const struct action *a)
     node_order(n, &o);
 }
 
-/* --- to engines ----------------------------------------------------------- */
+/* to engines */
+
 /* WELCOME says how many cells were granted; its descriptor is made for it. */
 static bool make_cells(
     struct node *n, uint32_t conn, struct span frame, int *fd)
@@ -156,7 +158,8 @@ static void notify(struct node *n, uint32_t conn)
         list_push_tail(&n->notified, node);
 }
 
-/* --- ended rooms ---------------------------------------------------------- */
+/* ended rooms */
+
 static uint64_t since_us(uint64_t from_ns, uint64_t to_ns)
 {
     return from_ns && to_ns > from_ns ? (to_ns - from_ns) / 1000 : 0;
@@ -190,7 +193,8 @@ static void log_ended(struct node *n, uint64_t row)
         (unsigned long long)since_us(e->opened_ns, e->done_ns));
 }
 
-/* --- all of them ---------------------------------------------------------- */
+/* all of them */
+
 static void connect_link(struct node *n, const struct action *a)
 {
     struct span address = span_of(n->out.bytes.p + a->at, a->len);

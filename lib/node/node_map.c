@@ -62,7 +62,8 @@ enum err node_maps_new(struct node *n)
     return n->maps ? OK : ERR_NO_BLOCKS;
 }
 
-/* --- ends --- */
+/* ends */
+
 static void free_if_over(struct mapping *m)
 {
     if (!m->over || m->open > 0 || m->working > 0)
@@ -132,7 +133,8 @@ void node_maps_stop(struct node *n)
         node_unmap(n, (uint32_t)i);
 }
 
-/* --- what the loop sees --- */
+/* what the loop sees */
+
 static void on_socket(uv_poll_t *h, int status, int events)
 {
     struct mapping *m = h->data;
@@ -170,7 +172,8 @@ static void on_worked(uv_work_t *w, int status)
     free_if_over(m);
 }
 
-/* --- connecting --- */
+/* connecting */
+
 static bool say_map(struct mapping *m)
 {
     const struct node *n = m->node;
@@ -237,7 +240,8 @@ void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token)
     uv_timer_start(&m->timer, on_timer, 0, TRY_MS);
 }
 
-/* --- hearing --- */
+/* hearing */
+
 static bool has_gpu(const struct node *n)
 {
     for (uint32_t i = 0; i < n->conf->pools_count; i++)
@@ -361,7 +365,8 @@ static void hear(struct mapping *m)
     }
 }
 
-/* --- serving --- */
+/* serving */
+
 /* Rows of a GPU are copied by that GPU, where each GPU pool of ours is on it.
  * Between two GPUs, as to host memory alone, staging is safe. */
 static bool fits(const struct node *n, const struct source *s)

@@ -82,8 +82,8 @@ bool field_iov(const struct shard_pool *p, uint32_t f,
     return true;
 }
 
-/* --- notes, shard to loop --------------------------------------------------
- */
+/* notes, shard to loop */
+
 static void backlog_move(struct shard *s)
 {
     struct backlog *b = &s->backlog;
@@ -132,8 +132,8 @@ void shard_tell(struct shard *s, const struct data_note *n)
     b->notes[(b->head + b->len++) % b->cap] = *n;
 }
 
-/* --- commands, loop to shard -----------------------------------------------
- */
+/* commands, loop to shard */
+
 static void command(struct shard *s, const struct record *r)
 {
     switch (r->type) {
@@ -177,8 +177,8 @@ static unsigned commands(struct shard *s)
     return n;
 }
 
-/* --- carrier ---------------------------------------------------------------
- */
+/* carrier */
+
 static bool on_arrived(void *ud, struct data *d, const struct data_in *in)
 {
     (void)d;
@@ -265,8 +265,8 @@ static void tick(struct shard *s)
     s->replaced = replaced;
 }
 
-/* --- the thread ------------------------------------------------------------
- */
+/* the thread */
+
 static int sleep_ms(const struct shard *s)
 {
     uint32_t busy = min_u32(TICK_BUSY_MS, s->conf.data.stall_ms / 4);
@@ -359,8 +359,8 @@ static void *thread(void *ud)
     return NULL;
 }
 
-/* --- start and stop, by the loop -------------------------------------------
- */
+/* start and stop, by the loop */
+
 static void carve(struct shard *s, struct slab *slab)
 {
     if (s->conf.role == ROLE_ENCODED)
@@ -491,8 +491,8 @@ void shard_stop(struct shard **sp)
     free(s);
 }
 
-/* --- the loop's calls ------------------------------------------------------
- */
+/* the loop's calls */
+
 struct span shard_address(struct shard *s)
 {
     const struct address *a =

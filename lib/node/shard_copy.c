@@ -61,8 +61,8 @@ void copy_source(
     *at = source;
 }
 
-/* --- queues ----------------------------------------------------------------
- */
+/* queues */
+
 static void push(struct shard *s, struct copies *q, uint32_t i)
 {
     s->copies[i].next = NONE;
@@ -118,8 +118,8 @@ void copy_purge(struct shard *s)
     purge(s, &s->large);
 }
 
-/* --- copying ---------------------------------------------------------------
- */
+/* copying */
+
 static void advance(struct place *p, const struct piece *pieces, uint32_t rows)
 {
     p->at += rows;
@@ -238,8 +238,8 @@ unsigned copy_turn(struct shard *s)
     return n;
 }
 
-/* --- messages --------------------------------------------------------------
- */
+/* messages */
+
 /* The source of a segment, held, when its rows are all there to be copied. */
 static struct source *source_of(struct shard *s, const struct segment *seg,
     uint32_t from, const struct piece *pieces, uint32_t n)

@@ -31,7 +31,8 @@ _Static_assert(STAGE_SLOTS *IN_ENTRIES <= LANDINGS_MAX / 2 &&
                    COPIES >= PIECES_MAX * LAYOUT_FIELDS_MAX,
     "a message fits into a slot");
 
-/* --- pools ---------------------------------------------------------------- */
+/* pools */
+
 static bool on_gpu(const struct shard *s, uint32_t pool)
 {
     return s->conf.pools[pool].mem->gpu != NULL;
@@ -123,7 +124,8 @@ bool gpu_due(struct shard *s)
     return s->stage && stage_due(s->stage);
 }
 
-/* --- out ------------------------------------------------------------------ */
+/* out */
+
 bool gpu_send_room(struct shard *s)
 {
     return !s->stage ||
@@ -196,7 +198,8 @@ void gpu_done(struct shard *s, uint32_t token)
     stage_drop(s->stage, s->staged[token].slot);
 }
 
-/* --- in ------------------------------------------------------------------- */
+/* in */
+
 /* Waits for copies, never for the network, which would have to be served. */
 static bool land_room(struct shard *s, uint32_t bytes, uint32_t copies)
 {
@@ -274,7 +277,8 @@ void gpu_fetched(struct shard *s, const struct fetch_of *f, bool ok)
     stage_filled(s->stage, f->slot);
 }
 
-/* --- out of a source ------------------------------------------------------ */
+/* out of a source */
+
 bool gpu_known(struct shard *s, struct cuda *gpu)
 {
     return prepare(s, gpu) == OK;

@@ -55,8 +55,8 @@ void land_pool(struct shard *s, uint32_t i)
     landing_pool_set(s->landing, i, &p);
 }
 
-/* --- notes -----------------------------------------------------------------
- */
+/* notes */
+
 static void tell_slot(struct shard *s, struct untold *u)
 {
     if (u->note.rows == 0)
@@ -136,8 +136,8 @@ void land_cmd(struct shard *s, const struct data_cmd *cmd)
                       .generation = cmd->generation});
 }
 
-/* --- segments ---------------------------------------------------------------
- */
+/* segments */
+
 bool land_begin(struct shard *s, const struct segment *seg, uint32_t *pool,
     struct piece *pieces, uint32_t *n, uint32_t *token)
 {

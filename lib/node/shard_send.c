@@ -61,8 +61,8 @@ void send_free(struct shard *s)
         free(s->links[i].blob);
 }
 
-/* --- peers -----------------------------------------------------------------
- */
+/* peers */
+
 static void ep_close(struct shard *s, uint32_t ep)
 {
     if (s->eps[ep] == EP_NONE)
@@ -169,8 +169,8 @@ void send_peer(struct shard *s, uint32_t peer, uint8_t *blob, uint32_t len,
         log_warn("peer %u has data addresses that cannot be read", peer);
 }
 
-/* --- messages ----------------------------------------------------------------
- */
+/* messages */
+
 static uint32_t batch_iov(struct shard *s)
 {
     const struct send_batch *b = &s->batch;

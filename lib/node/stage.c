@@ -57,7 +57,8 @@ struct stage {
     uint32_t patience; /* turns that the filled one has waited */
 };
 
-/* --- making --------------------------------------------------------------- */
+/* making */
+
 enum err stage_new(struct stage **out, const struct stage_conf *c)
 {
     struct stage *s = calloc(1, sizeof(*s));
@@ -179,7 +180,8 @@ uint32_t stage_slot_bytes(const struct stage *s)
     return s->c.slot_bytes;
 }
 
-/* --- filling -------------------------------------------------------------- */
+/* filling */
+
 static struct slot *filling(struct stage *s)
 {
     CHECK(s->filling != NONE, "no slot is being filled");
@@ -279,7 +281,8 @@ void stage_bad(struct stage *s, uint32_t slot, uint32_t entry)
     s->slots[slot].bad[entry] = true;
 }
 
-/* --- copying -------------------------------------------------------------- */
+/* copying */
+
 static void submit(struct stage *s, uint32_t slot)
 {
     struct slot *t = &s->slots[slot];

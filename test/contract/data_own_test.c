@@ -156,7 +156,7 @@ TEST(ucx_replaces_a_stuck_worker)
     free(p);
 }
 
-/* --- a peer that is killed ------------------------------------------------ */
+/* a peer that is killed */
 
 NORETURN static void victim(int out)
 {

@@ -21,7 +21,7 @@
     }                                                                          \
     static void id(const struct data_ops *ops)
 
-/* --- messages ------------------------------------------------------------- */
+/* messages */
 
 BOTH(sizes_both_ways)
 {
@@ -227,7 +227,7 @@ BOTH(many_endpoints)
     free(p);
 }
 
-/* --- ends ----------------------------------------------------------------- */
+/* ends */
 
 BOTH(addresses_of_no_sense_are_refused)
 {
@@ -568,7 +568,7 @@ BOTH(transport_has_a_name)
     side_close(&b);
 }
 
-/* --- sleeping ------------------------------------------------------------- */
+/* sleeping */
 
 struct player {
     struct side side;

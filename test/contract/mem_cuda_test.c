@@ -203,7 +203,8 @@ TEST(options_of_host_memory_are_refused)
     T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
 }
 
-/* --- two processes -------------------------------------------------------- */
+/* two processes */
+
 struct offer {
     char share[16];
     uint8_t handle[MEM_HANDLE_MAX];
@@ -380,7 +381,8 @@ TEST(handles_that_are_none_are_refused)
     mem_cuda.close(&m);
 }
 
-/* --- lanes ---------------------------------------------------------------- */
+/* lanes */
+
 static void told(void *ud)
 {
     atomic_uint *n = ud;

@@ -19,7 +19,8 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* --- settings ------------------------------------------------------------- */
+/* settings */
+
 static struct {
     char name[48];
     long value;
@@ -139,7 +140,8 @@ SHOWN CUresult cuGetErrorName(CUresult error, const char **name)
     }
 }
 
-/* --- devices and contexts ------------------------------------------------- */
+/* devices and contexts */
+
 static struct CUctx_st {
     int device;
     atomic_int retained;
@@ -232,7 +234,8 @@ SHOWN CUresult cuCtxPopCurrent(CUcontext *c)
     return CUDA_SUCCESS;
 }
 
-/* --- memory --------------------------------------------------------------- */
+/* memory */
+
 /* Address space with memory behind it, or without (fd -1). */
 struct map {
     uint8_t *p;
@@ -418,7 +421,8 @@ SHOWN CUresult cuMemHostUnregister(void *p)
     return CUDA_SUCCESS;
 }
 
-/* --- VMM: a handle is a descriptor + 1, its size the file's --------------- */
+/* VMM: a handle is a descriptor + 1, its size the file's */
+
 SHOWN CUresult cuMemGetAllocationGranularity(size_t *out,
     const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option)
 {
@@ -577,7 +581,8 @@ SHOWN CUresult cuMemImportFromShareableHandle(
     return CUDA_SUCCESS;
 }
 
-/* --- IPC ------------------------------------------------------------------ */
+/* IPC */
+
 struct ipc {
     int pid, fd;
     uint64_t bytes;

@@ -43,7 +43,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static CUresult broken;
 
-/* --- the thread ----------------------------------------------------------- */
+/* the thread */
+
 static void copy(const struct op *o)
 {
     long delay = double_get("delay_us");
@@ -167,7 +168,8 @@ static CUresult failed(void)
             return broken_;                                                    \
     } while (0)
 
-/* --- streams -------------------------------------------------------------- */
+/* streams */
+
 SHOWN CUresult cuStreamCreate(CUstream *out, unsigned int flags)
 {
     CUstream s;
@@ -235,7 +237,8 @@ SHOWN CUresult cuLaunchHostFunc(CUstream s, CUhostFn fn, void *ud)
     return queue(s, (struct op){.what = CALL, .fn = fn, .ud = ud});
 }
 
-/* --- events --------------------------------------------------------------- */
+/* events */
+
 SHOWN CUresult cuEventCreate(CUevent *out, unsigned int flags)
 {
     (void)flags;
@@ -304,7 +307,8 @@ SHOWN CUresult cuEventSynchronize(CUevent e)
     return r;
 }
 
-/* --- copies --------------------------------------------------------------- */
+/* copies */
+
 static CUresult copy_queue(CUdeviceptr to, CUdeviceptr from, size_t bytes,
     size_t rows, size_t to_pitch, size_t from_pitch, CUstream s)
 {
@@ -389,7 +393,8 @@ SHOWN CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from,
 }
 #endif
 
-/* --- kernels --------------------------------------------------------------
+/* kernels
+ *
  * There is nothing here to run GPU code with. A launch of mmx_rows does what
  * lib/kernels/rows.cu says it does, so that those who launch it can be tested;
  * the kernel itself is held against the CPU on a GPU only. */

@@ -69,8 +69,8 @@ void langd_unwatch(struct daemon *d)
     d->watch = NULL;
 }
 
-/* --- states
- * -------------------------------------------------------------------- */
+/* states */
+
 static void see_ended(const struct langd *l, struct watch *w)
 {
     uint32_t max = (uint32_t)l->c.conf->limit_history;
@@ -133,8 +133,8 @@ static void see_states(struct daemon *d, const struct langd *l, struct watch *w)
     }
 }
 
-/* --- blocks
- * -------------------------------------------------------------------- */
+/* blocks */
+
 static void own(const struct pool *p, const struct extent *e, uint64_t *owner,
     uint64_t generation)
 {
@@ -236,8 +236,8 @@ void langd_any_attempt(struct daemon *d, struct segment *s)
         s->attempt = m->attempt;
 }
 
-/* --- cells
- * --------------------------------------------------------------------- */
+/* cells */
+
 static void see_cells(struct daemon *d, const struct langd *l)
 {
     for (uint32_t i = 0; i < l->engines.views_max; i++) {

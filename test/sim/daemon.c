@@ -16,8 +16,8 @@
 #define BYTES_CAP   (1u << 20)
 #define MORE_MAX    10000
 
-/* --- configuration ----------------------------------------------------------
- */
+/* configuration */
+
 void conf_give(struct conf *c, const char *assignment)
 {
     struct conf_error e = {0};
@@ -58,8 +58,8 @@ struct daemon *daemon_new(uint8_t role, struct conf *conf, uint32_t shards)
     return d;
 }
 
-/* --- start ------------------------------------------------------------------
- */
+/* start */
+
 static void blob_make(struct daemon *d)
 {
     struct writer w = writer_of(d->address_blob, sizeof(d->address_blob));
@@ -232,8 +232,8 @@ void daemon_crash(struct daemon *d)
         langd_unwatch(d);
 }
 
-/* --- shards -----------------------------------------------------------------
- */
+/* shards */
+
 struct note {
     struct daemon *d;
     struct data_note note;
@@ -394,8 +394,8 @@ void shards_source(
     give_all(d, &o);
 }
 
-/* --- carrying out -----------------------------------------------------------
- */
+/* carrying out */
+
 static void conn_closed(void *p, uint64_t life, uint64_t conn)
 {
     struct daemon *d = p;
@@ -528,8 +528,8 @@ uint32_t daemon_blocks_free(const struct daemon *d, uint32_t pool)
                                    : langd_blocks_free(d->brain, pool);
 }
 
-/* --- what it says of itself --------------------------------------------------
- */
+/* what it says of itself */
+
 struct seek {
     struct shower s;
     const char *name;

@@ -104,8 +104,8 @@ static void message_put(struct message *m)
     free(m);
 }
 
-/* --- source memory
- * ------------------------------------------------------------ */
+/* source memory */
+
 static void reads_add(struct message *m, uint16_t n)
 {
     const struct piece *p = m->b.pieces;
@@ -142,8 +142,8 @@ static void tags_read(
                                  [(uint64_t)p->block * block_rows + p->at + r];
 }
 
-/* --- memory of others of the host -------------------------------------------
- */
+/* memory of others of the host */
+
 static void copy_reads(struct place *pl, uint16_t n)
 {
     const struct foreign *f = pl->foreign;
@@ -186,8 +186,8 @@ static void copy_read(
         }
 }
 
-/* --- the sender is told
- * ------------------------------------------------------- */
+/* the sender is told */
+
 static void told_quiet(void *ud, const struct data_note *n)
 {
     shard_note(ud, n);
@@ -215,8 +215,8 @@ static void done_later(void *p, uint64_t a, uint64_t b)
     message_put(p);
 }
 
-/* --- landing
- * ------------------------------------------------------------------ */
+/* landing */
+
 static void copy(
     struct message *m, const struct place *pl, uint32_t from, uint32_t rows)
 {
@@ -469,8 +469,8 @@ static void eager_read(void *p, uint64_t a, uint64_t b)
     message_put(m);
 }
 
-/* --- sending
- * ------------------------------------------------------------------ */
+/* sending */
+
 static void say_sources(struct message *m)
 {
     struct writer w =
@@ -554,8 +554,8 @@ void data_pump(struct shard *s)
     }
 }
 
-/* --- what goes wrong
- * ----------------------------------------------------------- */
+/* what goes wrong */
+
 /* The endpoint of a shard to a peer is lost: what was read may still arrive,
  * what was not never will, and all is told to the sender, before long. */
 void data_break(struct shard *s, uint32_t peer)

@@ -53,8 +53,8 @@ void prod_key(struct prod *p, uint64_t key)
     p->key = key;
 }
 
-/* --- writing
- * ------------------------------------------------------------------ */
+/* writing */
+
 static void write_row(const struct handle *h, uint32_t row, uint64_t tag)
 {
     h->prod->d->tags[h->pool][handle_row(h, row)] = tag;
@@ -181,8 +181,8 @@ static void commit(struct prod *p, struct handle *h)
     econn_send(h->c, &m, h);
 }
 
-/* --- the script
- * ---------------------------------------------------------------- */
+/* the script */
+
 static void bind_view(struct prod *p, struct handle *h)
 {
     struct local_msg m = {.type = LOCAL_ATTACH};

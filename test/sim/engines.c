@@ -52,8 +52,8 @@ uint32_t econns_open(void)
     return n;
 }
 
-/* --- frames in order ---------------------------------------------------------
- */
+/* frames in order */
+
 static void fifo_push(struct fifo *f, const void *bytes, uint32_t len)
 {
     if (f->len == f->cap) {
@@ -82,8 +82,8 @@ static struct frame fifo_pop(struct fifo *f)
     return x;
 }
 
-/* --- towards the daemon ------------------------------------------------------
- */
+/* towards the daemon */
+
 static void up_comes(void *p, uint64_t a, uint64_t b);
 
 static void up_soon(struct econn *c)
@@ -215,8 +215,8 @@ void econn_bye(struct econn *c)
     econn_send(c, &m, NULL);
 }
 
-/* --- towards the engine ------------------------------------------------------
- */
+/* towards the engine */
+
 static struct handle *handle_of(struct econn *c, uint32_t cell, uint32_t tag)
 {
     struct handle *h = cell < CELLS ? c->handles[cell] : NULL;
@@ -495,8 +495,8 @@ void econn_cell(struct econn *c, uint32_t cell, uint64_t word)
         cell_rows(word), cell_rows(old));
 }
 
-/* --- opening and handles
- * ------------------------------------------------------ */
+/* opening and handles */
+
 struct econn *econn_open(struct daemon *d, const char *session, uint32_t uid)
 {
     struct event ev = {

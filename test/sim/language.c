@@ -10,8 +10,8 @@
 
 static struct cons *conss;
 
-/* --- reading
- * ------------------------------------------------------------------- */
+/* reading */
+
 void cons_read(
     const struct handle *h, uint32_t from, uint32_t to, const char *when)
 {
@@ -66,7 +66,8 @@ static bool all_gone(const struct cons *c)
     return true;
 }
 
-/* --- the script --- */
+/* the script */
+
 static void decline(struct cons *c)
 {
     struct econn *e = session_conn(c->d, c->session, 0);

@@ -43,8 +43,8 @@ static bool e_lives(const struct mapping *m)
     return m->e->alive && m->e->life == m->e_life;
 }
 
-/* --- the encoder's end ------------------------------------------------------
- */
+/* the encoder's end */
+
 static void gone(void *p, uint64_t a, uint64_t b)
 {
     struct mapping *m = p;
@@ -76,8 +76,8 @@ static void ends(void *p, uint64_t a, uint64_t b)
         at(W.now_ns + delay_us(W.is.local_us), gone, m, 0, 0);
 }
 
-/* --- the langd's end --------------------------------------------------------
- */
+/* the langd's end */
+
 static void map_end(struct mapping *m)
 {
     m->over = true;
@@ -180,8 +180,8 @@ static void hears(void *p, uint64_t a, uint64_t b)
     free(h);
 }
 
-/* --- what the encoder asks for ----------------------------------------------
- */
+/* what the encoder asks for */
+
 void map_deliver(struct mapping *m, struct span frame)
 {
     struct heard *h = must_alloc(1, sizeof(*h) + frame.len);
@@ -205,8 +205,8 @@ void map_close(struct mapping *m)
     at(W.now_ns + 2 * delay_us(W.is.local_us), closed_there, m, 0, 0);
 }
 
-/* --- the handshake ----------------------------------------------------------
- */
+/* the handshake */
+
 static void says_map(void *p, uint64_t a, uint64_t b)
 {
     struct mapping *m = p;
@@ -280,8 +280,8 @@ void map_start(
     at(W.now_ns + delay_us(W.is.local_us), connects, m, 0, 0);
 }
 
-/* --- what goes wrong --------------------------------------------------------
- */
+/* what goes wrong */
+
 void map_lose_one(void)
 {
     struct mapping *found = NULL;

@@ -31,8 +31,8 @@ static bool lives(const struct daemon *d, uint32_t life)
     return d->alive && d->life == life;
 }
 
-/* --- connections ------------------------------------------------------------
- */
+/* connections */
+
 static void try_again(void *p, uint64_t life, uint64_t link);
 
 static void link_down(void *p, uint64_t life, uint64_t link)
@@ -123,8 +123,8 @@ void net_daemon_gone(struct daemon *d)
             cut(c, 20 * MS);
 }
 
-/* --- frames -----------------------------------------------------------------
- */
+/* frames */
+
 /* The accepting side's number of the connection; false: none is free. */
 static bool accepted(struct ctl *c)
 {
@@ -253,8 +253,8 @@ void net_send(struct daemon *d, uint32_t link, struct span frame)
         frame_goes(c, d->role == ROLE_LANGD, frame);
 }
 
-/* --- what goes wrong ---------------------------------------------------------
- */
+/* what goes wrong */
+
 void net_cut_one(void)
 {
     struct ctl *found = NULL;

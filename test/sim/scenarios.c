@@ -91,8 +91,8 @@ static void all_succeed(uint32_t rooms)
     world_finish(LIMIT);
 }
 
-/* --- what the design promises ----------------------------------------------
- */
+/* what the design promises */
+
 /* 64 rooms of 16,336 rows through 64 blocks of 8,192 rows all end. */
 static void many_large(void)
 {
@@ -181,8 +181,8 @@ static void stream_through(void)
     all_succeed(1);
 }
 
-/* --- resumes ----------------------------------------------------------------
- */
+/* resumes */
+
 static void count_resumes(
     uint32_t rows, bool known, uint32_t least, uint32_t most)
 {
@@ -227,8 +227,8 @@ static void resumes_at_commit(void)
     count_resumes(2000, false, 1, 1);
 }
 
-/* --- the red team's counterexamples ------------------------------------------
- */
+/* the red team's counterexamples */
+
 /* C1-C3: rooms that fill the pool each, landed in part, taken back in turn. */
 static void taken_back(void)
 {
@@ -363,8 +363,8 @@ static void exposed_stays(void)
     all_succeed(3);
 }
 
-/* --- daemons of one host ----------------------------------------------------
- */
+/* daemons of one host */
+
 static void one_host(uint32_t source_blocks)
 {
     quiet_world(1, 1);

@@ -24,7 +24,8 @@ struct mapping;
 struct econn;
 struct handle;
 
-/* --- world.c: time, chance, the queue, the trace -------------------------- */
+/* world.c: time, chance, the queue, the trace */
+
 typedef void (*happening)(void *p, uint64_t a, uint64_t b);
 
 /* What this seed's world is like. Rates are per thousand. */
@@ -87,7 +88,8 @@ bool canary(const char *name);
 
 void *must_alloc(size_t n, size_t size);
 
-/* --- daemon.c: a brain and its shards ------------------------------------- */
+/* daemon.c: a brain and its shards */
+
 /* A pool of another daemon of the host, as long as somebody has it mapped. */
 struct foreign {
     struct daemon *of;
@@ -166,7 +168,8 @@ void shards_source(
     struct daemon *d, uint32_t peer, uint32_t pool, struct foreign *f);
 void shard_note(struct shard *s, const struct data_note *n);
 
-/* --- net.c: between daemons ----------------------------------------------- */
+/* net.c: between daemons */
+
 void net_connect(struct daemon *l, uint32_t link, struct span address);
 void net_disconnect(struct daemon *d, uint32_t link);
 void net_send(struct daemon *d, uint32_t link, struct span frame);
@@ -177,8 +180,8 @@ void net_partition(
     struct daemon *a, struct daemon *b, uint64_t for_ns, bool both);
 void net_heal(void);
 
-/* --- map.c: pools of encoders of the same host ------------------------------
- */
+/* map.c: pools of encoders of the same host */
+
 void map_start(
     struct daemon *l, uint32_t peer, struct span path, uint64_t token);
 void map_stop(struct daemon *l, uint32_t peer);
@@ -188,8 +191,8 @@ void map_daemon_gone(struct daemon *d);
 void map_lose_one(void);
 bool map_stands(const struct mapping *m);
 
-/* --- data.c: rows on their way ---------------------------------------------
- */
+/* data.c: rows on their way */
+
 void data_pump(struct shard *s);
 void data_daemon_gone(struct daemon *d);
 void data_break(struct shard *s, uint32_t peer);
@@ -201,8 +204,8 @@ uint64_t tag_of(uint32_t instance, uint32_t row);
 uint32_t tag_instance(uint64_t tag);
 uint32_t tag_row(uint64_t tag);
 
-/* --- engines.c: connections of engines -------------------------------------
- */
+/* engines.c: connections of engines */
+
 struct frame {
     uint32_t len;
     uint8_t *bytes;
@@ -290,8 +293,8 @@ uint32_t econns_open(void);
 struct econn *econn_at(uint32_t i);
 uint32_t econns_count(void);
 
-/* --- encode.c, language.c: what engines want -------------------------------
- */
+/* encode.c, language.c: what engines want */
+
 struct prod {
     struct daemon *d;
     uint32_t life, instance, pool, session;
@@ -354,16 +357,16 @@ void prod_granted(struct prod *p, const struct handle *h);
 /* A living engine that still believes that it may write the block. */
 struct handle *prod_writer(struct daemon *d, uint32_t pool, uint32_t block);
 
-/* --- tickets.c: sequence ids ------------------------------------------------
- */
+/* tickets.c: sequence ids */
+
 /* An engine of the langd asks for one. */
 void ask_start(struct daemon *d);
 bool asks_over(void);
 void ask_answer(struct handle *h, uint32_t type, const struct local_answer *a);
 void ask_event(struct econn *c, const struct local_ticket_event *e);
 
-/* --- check_encoded.c, check_langd.c: what must always hold -----------------
- */
+/* check_encoded.c, check_langd.c: what must always hold */
+
 void encoded_watch(struct daemon *d);
 void langd_watch(struct daemon *d);
 void encoded_unwatch(struct daemon *d);
@@ -384,8 +387,8 @@ void langd_any_attempt(struct daemon *d, struct segment *s);
 uint8_t langd_outcome(uint64_t generation);
 void langd_outcome_set(uint64_t generation, uint8_t state);
 
-/* --- swarm.c, scenarios.c ---------------------------------------------------
- */
+/* swarm.c, scenarios.c */
+
 void swarm_run(void);
 /* Runs until all is over and looks that nothing is left. */
 void world_finish(uint64_t limit_ns);

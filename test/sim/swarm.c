@@ -65,8 +65,8 @@ static void draw_nature(void)
     n->pools = chance(300) ? 2 : 1;
 }
 
-/* --- daemons
- * -------------------------------------------------------------------- */
+/* daemons */
+
 static void draw_times(struct conf *c)
 {
     c->timeout_bootstrap = between(1000, 8000) * MS;
@@ -149,8 +149,8 @@ static void make_daemons(void)
     }
 }
 
-/* --- deliveries
- * ------------------------------------------------------------------ */
+/* deliveries */
+
 static uint32_t draw_rows(const struct daemon *d, uint32_t pool)
 {
     const struct conf_pool *p = &d->conf->pools[pool];
@@ -298,8 +298,8 @@ static void deliver(void *ptr, uint64_t again, uint64_t same)
         at(W.now_ns + between(1, 3000) * MS, deliver, NULL, 1, room);
 }
 
-/* --- faults
- * ---------------------------------------------------------------------- */
+/* faults */
+
 static uint64_t in_about(uint32_t ms)
 {
     return W.now_ns + between(1, 2 * (uint64_t)ms) * MS;
@@ -440,8 +440,8 @@ static void schedule(void)
         at(in_about(W.is.drain_ms), drain_comes, NULL, 0, 0);
 }
 
-/* --- the end
- * --------------------------------------------------------------------- */
+/* the end */
+
 bool world_over(void)
 {
     return prods_over() && cons_over() && asks_over() && data_on_the_way() == 0;

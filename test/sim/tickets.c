@@ -83,7 +83,8 @@ void ask_event(struct econn *c, const struct local_ticket_event *e)
     }
 }
 
-/* --- the script --- */
+/* the script */
+
 static void open_space(struct ask *k)
 {
     struct local_msg m = {.type = LOCAL_SPACE};

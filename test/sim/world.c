@@ -40,8 +40,8 @@ bool canary(const char *name)
     return W.canary && strcmp(W.canary, name) == 0;
 }
 
-/* --- chance -----------------------------------------------------------------
- */
+/* chance */
+
 uint64_t draw(void)
 {
     uint64_t z = W.rng += UINT64_C(0x9e3779b97f4a7c15);
@@ -68,8 +68,8 @@ uint64_t delay_us(uint32_t us)
     return !W.healing && chance(10) ? ns * 20 : ns;
 }
 
-/* --- the queue --------------------------------------------------------------
- */
+/* the queue */
+
 static bool before(const struct entry *x, const struct entry *y)
 {
     return x->when_ns != y->when_ns ? x->when_ns < y->when_ns
@@ -137,8 +137,8 @@ bool run_until(uint64_t when_ns)
     return queue_len > 0;
 }
 
-/* --- the trace --------------------------------------------------------------
- */
+/* the trace */
+
 void trace(const char *fmt, ...)
 {
     char *line = lines[lines_count++ % TRACE_LINES];

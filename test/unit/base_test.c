@@ -19,7 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* --- heap ---------------------------------------------------------------- */
+/* heap */
+
 #define NODES 200
 
 static struct heap_node nodes[NODES], *places[NODES];
@@ -102,7 +103,8 @@ TEST(heap_that_is_full_is_our_bug)
     expect_abort(overfill_heap);
 }
 
-/* --- table --------------------------------------------------------------- */
+/* table */
+
 #define IDS 64
 #define CAP 40
 
@@ -174,7 +176,8 @@ TEST(table_replaces_and_fills)
     T_TRUE(table_put(&t, 2, 1, 8));
 }
 
-/* --- slab ---------------------------------------------------------------- */
+/* slab */
+
 TEST(slab_counts_and_carves_alike)
 {
     static const size_t sizes[] = {1, 64, 65, 1000, 3};
@@ -201,7 +204,8 @@ TEST(slab_counts_and_carves_alike)
     T_TRUE(s.failed);
 }
 
-/* --- bytes --------------------------------------------------------------- */
+/* bytes */
+
 TEST(bytes_are_little_endian)
 {
     static const uint8_t wanted[] = {
@@ -293,7 +297,8 @@ TEST(spans)
     T_EQ_STR(text, "");
 }
 
-/* --- list ---------------------------------------------------------------- */
+/* list */
+
 struct item {
     uint32_t n;
     struct list node;
@@ -334,7 +339,8 @@ TEST(list_keeps_order)
     T_TRUE(list_empty(&l));
 }
 
-/* --- ring ---------------------------------------------------------------- */
+/* ring */
+
 TEST(ring_full_and_empty)
 {
     struct ring r;
@@ -497,7 +503,8 @@ TEST(wake_writes_only_for_a_sleeper)
     wake_fini(&w);
 }
 
-/* --- reasons ------------------------------------------------------------- */
+/* reasons */
+
 TEST(reasons)
 {
     for (unsigned i = 0; i < ERR_COUNT; i++) {

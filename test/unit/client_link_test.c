@@ -345,7 +345,8 @@ TEST(daemon_returns_silently)
     rig_close(&g);
 }
 
-/* --- a daemon that answers by itself --- */
+/* a daemon that answers by itself */
+
 static void *answer_all(void *arg)
 {
     struct fake *f = arg;

@@ -338,7 +338,7 @@ TEST(every_request_of_a_handle)
     rig_close(&g);
 }
 
-/* --- eight threads on one handle --- */
+/* eight threads on one handle */
 
 #define THREADS 8
 #define ROUNDS  200

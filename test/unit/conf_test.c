@@ -61,7 +61,8 @@ static void unfinished(const char *text)
     "there is no authentication yet, so this needs `insecure: true` and a "    \
     "network that you trust"
 
-/* --- values -------------------------------------------------------------- */
+/* values */
+
 TEST(defaults)
 {
     conf_init(&conf, ROLE_LANGD);
@@ -334,7 +335,8 @@ TEST(assignments)
     T_EQ_STR(error.text, "unknown key `nam`, did you mean `name`?");
 }
 
-/* --- at the end ---------------------------------------------------------- */
+/* at the end */
+
 TEST(derived)
 {
     begin(ROLE_ENCODED);
@@ -579,7 +581,8 @@ TEST(names_and_modes)
     finish();
 }
 
-/* --- printing ------------------------------------------------------------ */
+/* printing */
+
 static char printed[65536];
 
 static const char *print(bool comments)
@@ -657,7 +660,8 @@ TEST(lines_are_short)
     }
 }
 
-/* --- the sample files ---------------------------------------------------- */
+/* the sample files */
+
 static void sample(uint8_t role)
 {
     begin(role);

@@ -18,7 +18,8 @@ static void under_way(struct brain *e, uint64_t room, uint32_t cell, uint64_t g)
     T_TRUE(brain_cmd(e, SEND_LIMIT) != NULL);
 }
 
-/* --- who decides --- */
+/* who decides */
+
 TEST(a_failed_room_asks_langd_first)
 {
     struct brain *e = encoded(NULL, NULL);
@@ -76,7 +77,8 @@ TEST(a_short_absence_changes_nothing)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
-/* --- epochs and names --- */
+/* epochs and names */
+
 TEST(a_new_epoch_ends_the_rooms_of_the_old)
 {
     struct brain *e = encoded("timeouts.linger=0ms", NULL);
@@ -147,7 +149,8 @@ TEST(hellos_that_are_none)
     }
 }
 
-/* --- what is remembered --- */
+/* what is remembered */
+
 TEST(init_after_the_source_is_gone)
 {
     struct brain *e = encoded("timeouts.tombstone=5s", NULL);
@@ -222,7 +225,8 @@ TEST(abort_is_answered_drained_and_outruns_init)
     T_TRUE(brain_said(e, PEER_DRAINED, 0) != NULL);
 }
 
-/* --- source blocks --- */
+/* source blocks */
+
 TEST(source_waits_for_sends)
 {
     struct brain *e = encoded(NULL, NULL);
@@ -323,7 +327,8 @@ TEST(what_is_kept_gives_way)
     T_TRUE(brain_events(e, 0, 1) & EVENT_GRANTED);
 }
 
-/* --- deadlines, and what fills up --- */
+/* deadlines, and what fills up */
+
 TEST(bootstrap_is_the_only_deadline)
 {
     struct brain *e = encoded("timeouts.bootstrap=1s", NULL);

@@ -6,7 +6,8 @@
 
 #define DAY_MS (24 * 3600 * UINT64_C(1000))
 
-/* --- words --- */
+/* words */
+
 static struct peer_msg hello(const char *name, uint64_t epoch, uint32_t mapped)
 {
     static const uint8_t address[] = {3, 0, 'x', 'y', 'z'};
@@ -105,7 +106,8 @@ static void link_down(struct brain *e, uint32_t link)
     brain_pass(e, 600);
 }
 
-/* --- who may map --- */
+/* who may map */
+
 TEST(each_langd_of_the_host_has_its_token)
 {
     struct brain *e = encoded(NULL, NULL);
@@ -218,7 +220,8 @@ TEST(a_pool_without_a_layout_comes_later)
     T_EQ_U64(pools_given(e, 1), 1);
 }
 
-/* --- what is copied --- */
+/* what is copied */
+
 TEST(rows_are_copied_when_langd_has_mapped)
 {
     struct brain *e = encoded(NULL, NULL);
@@ -269,7 +272,8 @@ TEST(another_connection_takes_its_place)
     T_TRUE(goes(e, 3, 2, 72));
 }
 
-/* --- until when rows stay --- */
+/* until when rows stay */
+
 TEST(an_answer_frees_them)
 {
     struct brain *e = mapped(NULL);

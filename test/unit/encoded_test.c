@@ -3,7 +3,8 @@
  * session "s", langd `a` is link 0, `b` link 1. */
 #include "test/here.h"
 
-/* --- a room --- */
+/* a room */
+
 TEST(announce_then_init)
 {
     struct brain *e = encoded(NULL, NULL);
@@ -162,7 +163,8 @@ TEST(a_batch_gets_all_or_nothing)
     T_EQ_U64(brain_free(e), 5); /* the last is refused: the others go on */
 }
 
-/* --- grants --- */
+/* grants */
+
 TEST(grants_that_say_nothing_new)
 {
     struct brain *e = encoded(NULL, NULL);
@@ -252,7 +254,8 @@ TEST(broken_is_said_until_the_attempt_is_raised)
     T_EQ_U64(brain_stat(e, "broken"), 1);
 }
 
-/* --- what does not fit --- */
+/* what does not fit */
+
 TEST(layouts_keys_and_storage_must_agree)
 {
     struct brain *e = encoded(NULL, NULL);

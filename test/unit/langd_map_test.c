@@ -44,7 +44,8 @@ static struct brain *mapping(void)
     return l;
 }
 
-/* --- mapping --- */
+/* mapping */
+
 TEST(pools_of_an_encoder_of_this_host_are_mapped)
 {
     struct brain *l = langd_up(NULL, NULL);
@@ -144,7 +145,8 @@ TEST(another_run_of_it_is_another_mapping)
     T_TRUE(act_of(l, ACT_UNMAP) < act_of(l, ACT_MAP));
 }
 
-/* --- ends of rooms --- */
+/* ends of rooms */
+
 TEST(abort_waits_until_nothing_can_land)
 {
     struct brain *l = mapping();

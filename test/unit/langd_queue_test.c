@@ -185,7 +185,8 @@ TEST(stream_keeps_what_it_was_promised)
     }
 }
 
-/* --- groups --- */
+/* groups */
+
 TEST(group_is_admitted_whole)
 {
     struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
@@ -232,7 +233,8 @@ TEST(a_huge_group_fits_the_list_of_actions)
     T_EQ_U64(brain_free(l), free_before - 3000);
 }
 
-/* --- what fills up --- */
+/* what fills up */
+
 TEST(full_aux_delays_and_is_counted)
 {
     struct brain *l = langd_up("limits.aux_total=64KiB", NULL);
@@ -296,7 +298,8 @@ TEST(many_views_of_one_room_are_refused_not_fatal)
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN))); /* all of them hear it */
 }
 
-/* --- encoders --- */
+/* encoders */
+
 TEST(encoders_by_address)
 {
     struct brain *l = langd("control.allow[0]=tcp://127.0.0.1:*", NULL);

@@ -3,7 +3,8 @@
  * is 2; the encoder is link 0. */
 #include "test/there.h"
 
-/* --- a room --- */
+/* a room */
+
 TEST(request_then_announce_widened_ready)
 {
     struct brain *l = langd_up(NULL, NULL);
@@ -175,7 +176,8 @@ TEST(too_large_says_both_numbers)
     T_EQ_U64(brain_reason(l, 0, 1), ERR_TOO_LARGE);
 }
 
-/* --- identity --- */
+/* identity */
+
 TEST(key_and_storage_must_agree)
 {
     struct brain *l = langd_up(NULL, NULL);
@@ -323,7 +325,8 @@ TEST(what_is_forgotten_there_is_not_begun_anew)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_STALE);
 }
 
-/* --- attempts --- */
+/* attempts */
+
 TEST(broken_endpoint_raises_the_attempt_three_times)
 {
     struct brain *l = langd_up(NULL, NULL);
@@ -373,7 +376,8 @@ TEST(rows_of_an_older_attempt_do_not_count)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
 }
 
-/* --- stream --- */
+/* stream */
+
 TEST(stream_shows_and_frees_a_prefix)
 {
     struct brain *l = langd_up("pools[0].max_room_blocks=4", NULL);
@@ -455,7 +459,8 @@ TEST(exposed_rows_stay_when_the_endpoint_breaks)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_TRANSFERRING);
 }
 
-/* --- fences --- */
+/* fences */
+
 TEST(blocks_wait_for_owner_and_readers)
 {
     struct brain *l = langd_up(NULL, NULL);
@@ -513,7 +518,8 @@ TEST(blocks_of_a_failed_room_wait_for_landings)
     T_TRUE(brain_said_count(l, PEER_ABORT) >= 2);
 }
 
-/* --- deadlines --- */
+/* deadlines */
+
 TEST(bootstrap_and_total)
 {
     struct brain *l = langd_up("timeouts.bootstrap=1s", "timeouts.total=2s");
@@ -576,7 +582,8 @@ TEST(consumer_deadline_only_counts)
     T_EQ_U64(brain_free(l), 15);
 }
 
-/* --- several destinations --- */
+/* several destinations */
+
 TEST(one_of_several_gets_no_default_grant)
 {
     struct brain *l = langd_up(NULL, NULL);

@@ -91,7 +91,8 @@ static pid_t daemon_start(uint8_t role)
     return pid;
 }
 
-/* --- a client ------------------------------------------------------------- */
+/* a client */
+
 struct dial {
     const char *path;
     int s;
@@ -221,7 +222,8 @@ static void gone(pid_t pid, int status)
     T_CHECK(WIFEXITED(got) && WEXITSTATUS(got) == status, "status %x", got);
 }
 
-/* --- cases ---------------------------------------------------------------- */
+/* cases */
+
 static void opens(uint8_t role, const char *path)
 {
     pid_t pid = daemon_start(role);
@@ -401,7 +403,8 @@ TEST(a_second_signal_does_not_wait)
     T_TRUE(t_now_ns() - from < 190 * NS_PER_MS);
 }
 
-/* --- two daemons ---------------------------------------------------------- */
+/* two daemons */
+
 struct watched {
     int s;
     const char *part;

@@ -120,8 +120,8 @@ TEST(parts_spread_over_addresses)
     }
 }
 
-/* --- where the rows lie ----------------------------------------------------
- */
+/* where the rows lie */
+
 TEST(kinds_do_not_mix)
 {
     uint8_t b[DATA_HEADER_MAX];

@@ -127,8 +127,8 @@ static void world_stop(void)
     wake_fini(&w.wake);
 }
 
-/* --- the loop's part -------------------------------------------------------
- */
+/* the loop's part */
+
 static void on_note(const struct data_note *n)
 {
     struct seen *s = &w.seen[n->slot];
@@ -326,8 +326,8 @@ static void send_open(uint64_t g, uint32_t block, uint32_t rows)
     push(w.e, w.es, c);
 }
 
-/* --- cases -----------------------------------------------------------------
- */
+/* cases */
+
 static void moves(uint32_t es, uint32_t ls)
 {
     world_start(es, ls);
@@ -491,8 +491,8 @@ TEST(quiet_means_nothing_is_read)
     }
 }
 
-/* --- what a source may be --------------------------------------------------
- */
+/* what a source may be */
+
 static void refused(struct local_pool_info m, int fd, const char *part)
 {
     struct source *s = NULL;

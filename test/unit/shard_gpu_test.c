@@ -109,7 +109,8 @@ static void stop(void)
     T_EQ_I64(gpu_get("created"), 0);
 }
 
-/* --- notes ---------------------------------------------------------------- */
+/* notes */
+
 static void drain(struct shard *s)
 {
     struct data_note n;
@@ -149,7 +150,8 @@ static void wait_for(const uint32_t *value, uint32_t wanted)
     }
 }
 
-/* --- rows ----------------------------------------------------------------- */
+/* rows */
+
 static uint8_t *row_of(struct side *s, uint32_t f, uint64_t row)
 {
     return s->bytes + s->pool.offsets[f] +
@@ -203,7 +205,8 @@ static void place_check(uint64_t g, uint32_t block, uint32_t rows)
             }
 }
 
-/* --- rooms ---------------------------------------------------------------- */
+/* rooms */
+
 static void push(struct side *s, uint8_t type, uint64_t g, uint32_t a,
     uint32_t b, uint32_t total)
 {

@@ -121,8 +121,8 @@ static void world_stop(void)
     wake_fini(&w.wake);
 }
 
-/* --- the loop's part -------------------------------------------------------
- */
+/* the loop's part */
+
 static void on_landed(const struct data_note *n)
 {
     struct seen *s = &w.seen[n->slot];
@@ -251,8 +251,8 @@ static struct data_cmd cmd_of(uint8_t type, uint64_t g)
         .reply = true};
 }
 
-/* --- rows ------------------------------------------------------------------
- */
+/* rows */
+
 static uint8_t *row_of(uint32_t pool, uint32_t field, uint64_t row)
 {
     struct shard_pool *p = &w.pools[pool];
@@ -347,8 +347,8 @@ static uint64_t sum(uint32_t count, struct shard **shards, size_t offset)
 #define SUM_E(name) sum(w.es, w.e, offsetof(struct shard_stats, name))
 #define SUM_L(name) sum(w.ls, w.l, offsetof(struct shard_stats, name))
 
-/* --- cases -----------------------------------------------------------------
- */
+/* cases */
+
 TEST(start_and_stop)
 {
     struct shard *none = NULL;

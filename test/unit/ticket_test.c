@@ -565,7 +565,7 @@ TEST(cycle_of_10000)
     T_EQ_U64(t->granted, 10000);
 }
 
-/* --- anything, in any order --- */
+/* anything, in any order */
 
 #define NAMES 24
 

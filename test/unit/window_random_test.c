@@ -340,7 +340,8 @@ TEST_LIMIT(a_million_prompts_against_the_oracle, 120)
         walk(seed);
 }
 
-/* --- what it costs --- */
+/* what it costs */
+
 static uint64_t median(uint64_t *v, uint32_t n)
 {
     for (uint32_t i = 1; i < n; i++)

@@ -195,7 +195,7 @@ static void run_into(struct world *w, const struct window_plan *p, uint16_t *to)
     T_OK(window_run(p, &s, &t, &trouble));
 }
 
-/* --- the seed --- */
+/* the seed */
 
 /* What the second step of the seed's crash did: its mask in the memory of the
  * first. Here each plan is checked and run late, after the next was made. */
@@ -254,7 +254,8 @@ TEST(a_plan_lives_while_the_next_is_planned_and_run)
     T_EQ_STR(mask_text(k), "..111111");
 }
 
-/* --- places of windows and items --- */
+/* places of windows and items */
+
 TEST(window_inside_an_item)
 {
     T_EQ_STR(text(PLAN(10, 5, place(1, 3, 40))), "1:7+5@0");
@@ -405,7 +406,8 @@ TEST(two_spans_cannot_claim_one_position)
     T_OK(refused((struct window){.length = 3}, items, 2, &at));
 }
 
-/* --- draft models, whole spans --- */
+/* draft models, whole spans */
+
 TEST(a_draft_model_reads_one_ahead)
 {
     struct placeholder items[] = {place(0, 2, 4), place(1, 8, 4)};
@@ -474,7 +476,8 @@ TEST(an_indivisible_span_moves_the_end_into_another)
     T_EQ_U64(plan((struct window){.length = 13}, items, 2)->rows, 6);
 }
 
-/* --- numbers that make no sense --- */
+/* numbers that make no sense */
+
 TEST(planning_refuses)
 {
     struct placeholder p = place(0, 2, 4);
@@ -531,7 +534,8 @@ TEST(nothing_at_all)
     T_EQ_U64(out->rows, 0);
 }
 
-/* --- running --- */
+/* running */
+
 TEST(deepstack_fields_side_by_side)
 {
     struct world a, b;

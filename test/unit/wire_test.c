@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* --- random messages ----------------------------------------------------- */
+/* random messages */
+
 /* How to fill a message: spans of at most `cap` bytes, but span number `over`
  * one byte longer than its limit. */
 struct fill {
@@ -79,7 +80,8 @@ static void put_raw(struct writer *w, struct span s, unsigned width)
     put_bytes(w, s.p, s.len);
 }
 
-/* --- one function per message and use ------------------------------------ */
+/* one function per message and use */
+
 #define END(NAME, name) }
 
 #define FIELD(name, kind, doc) fill_##kind(f, &m->name);
@@ -290,7 +292,8 @@ static void peer_same(const struct peer_msg *a, const struct peer_msg *b)
     }
 }
 
-/* --- what is written is read --------------------------------------------- */
+/* what is written is read */
+
 static uint8_t packet[PEER_PACKET_MAX], other[PEER_PACKET_MAX];
 
 TEST(local_round_trip)
@@ -356,7 +359,8 @@ TEST(many_frames_in_one_packet)
     T_ERR(local_get(&r, &back), ERR_NOT_READY);
 }
 
-/* --- limits -------------------------------------------------------------- */
+/* limits */
+
 /* Every span in turn one byte too long: neither written nor read. */
 TEST(local_limits)
 {
@@ -447,7 +451,8 @@ TEST(unknown_types_are_not_written)
     T_EQ_U64(w.len, 0);
 }
 
-/* --- what is broken is refused ------------------------------------------- */
+/* what is broken is refused */
+
 /* The first n bytes of packet in memory of their own, so that a sanitizer
  * sees a step beyond them. */
 static uint8_t *exact(size_t n)
@@ -643,7 +648,8 @@ TEST(noise_is_survived)
     }
 }
 
-/* --- small things -------------------------------------------------------- */
+/* small things */
+
 TEST(names)
 {
     for (size_t i = 0; i < ARRAY_LEN(local_rows); i++)
