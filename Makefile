@@ -149,7 +149,7 @@ $(KERNELS): lib/kernels/rows.cu
 clean:
 	rm -rf build
 
-# --- what a user runs ------------------------------------------------------
+# What a user runs.
 .PHONY: setup demo check bench sim
 setup:
 	@scripts/setup
@@ -176,7 +176,7 @@ bench: all
 		$(BENCH_ARGS)
 	gnuplot -e "dir='$(B)'" cmd/bench/curves.gp
 
-# --- what CI adds ----------------------------------------------------------
+# What CI adds.
 .PHONY: lint format fuzz fuzzers tests
 tests: all $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(DOUBLE) $(SAMPLE)
 
@@ -191,7 +191,7 @@ format:
 fuzz:
 	@scripts/fuzz $(FUZZ_SECONDS)
 
-# --- install ---------------------------------------------------------------
+# Install.
 LIBDIR ?= $(PREFIX)/lib
 .PHONY: install
 install: all
