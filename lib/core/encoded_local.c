@@ -281,6 +281,7 @@ static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
 {
     const struct local_attach *n = &msg->attach;
     struct eroom *m = eroom_find(e, n->room);
+    const struct tomb *tomb = tombs_get(&e->ended_rooms, e->now_ns, n->room, 0);
     uint64_t wait = n->deadline_ms ? n->deadline_ms * NS_PER_MS
                                    : e->c.conf->timeout_bootstrap;
     const char *text = "rights are 2 write, 4 watch";
@@ -306,8 +307,11 @@ static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
         return;
     }
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
+    v->room_id = n->room;
     if (m)
         view_join(&e->engines, v, &m->r);
+    else if (tomb && tomb->owner == e->engines.conns[conn].session)
+        view_over(&e->engines, out, v, tomb->state, (enum err)tomb->end_reason);
     else
         view_wait(&e->engines, v, n->room, 0, e->now_ns + wait);
 }
@@ -422,6 +426,7 @@ bool encoded_next_event(void *brain, uint32_t conn, struct writer *out)
     ev.event.what = v->pending;
     ev.event.total = ROWS_UNKNOWN;
     if (!m) {
+        ev.event.state = v->pending & EVENT_DONE ? ROOM_SUCCESS : ROOM_FAILED;
         ev.event.reason = (uint8_t)v->released;
         ev.event.text = span_str(err_text((enum err)v->released));
     } else {

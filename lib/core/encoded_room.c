@@ -77,6 +77,8 @@ void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason)
         table_remove(&e->ids, m->r.id, 0);
         tombs_put(&e->ended_rooms, e->now_ns, m->r.id, 0, m->r.state,
             (uint8_t)reason);
+        if (m->ended)
+            tombs_own(&e->ended_rooms, m->r.id, 0, m->r.session, m->r.reason);
     }
     m->linked = false;
     stop_keeping(m);

@@ -312,14 +312,20 @@ static void cell_put(struct out *out, const struct view *v, uint64_t word)
     a->word = word;
 }
 
-void view_fail(
-    struct engines *g, struct out *out, struct view *v, enum err reason)
+void view_over(struct engines *g, struct out *out, struct view *v,
+    uint8_t state, enum err reason)
 {
     list_remove(&v->in_waiting);
     heap_remove(&g->timers, &v->timer);
     v->released = (uint32_t)reason; /* kept for the event: it has no room */
-    cell_put(out, v, cell_word(ROOM_FAILED, reason, v->tag, 0));
-    view_tell(g, out, v, EVENT_FAILED);
+    cell_put(out, v, cell_word(state, reason, v->tag, 0));
+    view_tell(g, out, v, state == ROOM_SUCCESS ? EVENT_DONE : EVENT_FAILED);
+}
+
+void view_fail(
+    struct engines *g, struct out *out, struct view *v, enum err reason)
+{
+    view_over(g, out, v, ROOM_FAILED, reason);
 }
 
 void view_drop(struct engines *g, struct view *v)

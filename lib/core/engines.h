@@ -142,6 +142,9 @@ void view_join(struct engines *g, struct view *v, struct room *r);
 void view_wait(struct engines *g, struct view *v, uint64_t room_id,
     uint32_t scope, uint64_t deadline_ns);
 /* A waiting view failed (its deadline, or it was aborted). */
+/* A view without a room hears how its room ended, before it came. */
+void view_over(struct engines *g, struct out *out, struct view *v,
+    uint8_t state, enum err reason);
 void view_fail(
     struct engines *g, struct out *out, struct view *v, enum err reason);
 /* Unbinds and forgets; the room is touched. */

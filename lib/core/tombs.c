@@ -21,9 +21,26 @@ void tombs_put(struct tombs *t, uint64_t now_ns, uint64_t id, uint32_t scope,
     tomb = &t->ring[t->next];
     if (tomb->used)
         table_remove(&t->index, tomb->id, tomb->scope);
-    *tomb = (struct tomb){id, scope, state, reason, true, now_ns + t->keep_ns};
+    *tomb = (struct tomb){.id = id,
+        .scope = scope,
+        .state = state,
+        .reason = reason,
+        .used = true,
+        .owner = NONE,
+        .until_ns = now_ns + t->keep_ns};
     (void)table_put(&t->index, id, scope, t->next);
     t->next = (t->next + 1) % t->cap;
+}
+
+void tombs_own(struct tombs *t, uint64_t id, uint32_t scope, uint32_t owner,
+    uint8_t end_reason)
+{
+    uint32_t i = table_get(&t->index, id, scope);
+
+    if (i == NONE)
+        return;
+    t->ring[i].owner = owner;
+    t->ring[i].end_reason = end_reason;
 }
 
 const struct tomb *tombs_get(

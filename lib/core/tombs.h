@@ -9,7 +9,9 @@ struct tomb {
     uint64_t id;
     uint32_t scope;
     uint8_t state, reason;
+    uint8_t end_reason; /* what its owner was told */
     bool used;
+    uint32_t owner; /* session; NONE: nobody may ask */
     uint64_t until_ns;
 };
 
@@ -25,6 +27,9 @@ void tombs_init(struct tombs *t, struct slab *s, uint32_t cap, uint64_t seed,
 /* Remembers, or remembers anew. */
 void tombs_put(struct tombs *t, uint64_t now_ns, uint64_t id, uint32_t scope,
     uint8_t state, uint8_t reason);
+/* Adds who may ask how it ended. */
+void tombs_own(struct tombs *t, uint64_t id, uint32_t scope, uint32_t owner,
+    uint8_t end_reason);
 /* NULL: never was, or forgotten. Valid until the next put. */
 const struct tomb *tombs_get(
     const struct tombs *t, uint64_t now_ns, uint64_t id, uint32_t scope);

@@ -8,8 +8,10 @@
  *
  * Endpoint numbers are peer x ENDPOINTS(shards) + address / shards: this shard
  * serves the addresses a with a mod shards == its index. Connections are made
- * by the first post. Rejected: connecting at PEER_OPEN. Most peers of a fleet
- * never exchange a row. */
+ * when a peer's addresses come, by a message without segments, and again by
+ * the first post after a loss. Rejected: connecting by the first post alone.
+ * UCX 1.13 ends the process when the other one dies while a connection is made;
+ * this keeps that moment away from the rooms. */
 #include "node/shard_in.h"
 
 #include "base/check.h"
@@ -145,6 +147,40 @@ void send_lost(struct shard *s)
 
 /* A peer may say the same again (another HELLO of its epoch): then all stays.
  * Else what was connected is lost, and told as such. */
+static enum err connected(
+    struct shard *s, uint32_t ep, uint32_t peer, uint32_t address)
+{
+    enum err e;
+
+    if (s->eps[ep] == EP_LOST)
+        return ERR_PEER_LOST;
+    if (s->eps[ep] != EP_NONE)
+        return OK;
+    e = s->conf.carrier->connect(
+        s->data, ep, s->links[peer].addresses[address]);
+    if (e == OK)
+        s->eps[ep] = EP_OPEN;
+    return e;
+}
+
+/* Makes the connections that this shard will want. What fails here is tried
+ * again by the first post. */
+static void greet(struct shard *s, uint32_t peer)
+{
+    uint8_t header[DATA_HEADER_MAX];
+    uint32_t len = segments_put_kind(header, NULL, 0, SEGMENTS_BYTES);
+
+    for (uint32_t a = s->conf.index; a < s->links[peer].count;
+         a += s->conf.count) {
+        uint32_t ep = peer * ENDPOINTS(s->conf.count) + a / s->conf.count;
+
+        if (connected(s, ep, peer, a) == OK &&
+            s->conf.carrier->post(
+                s->data, ep, span_of(header, len), NULL, 0, NULL) != OK)
+            log_debug("peer %u: no greeting", peer);
+    }
+}
+
 void send_peer(struct shard *s, uint32_t peer, uint8_t *blob, uint32_t len,
     uint32_t segment_max)
 {
@@ -167,6 +203,7 @@ void send_peer(struct shard *s, uint32_t peer, uint8_t *blob, uint32_t len,
     l->count = addresses_of(l);
     if (l->count == 0)
         log_warn("peer %u has data addresses that cannot be read", peer);
+    greet(s, peer);
 }
 
 /* messages */
@@ -207,22 +244,6 @@ static uint32_t said_iov(struct shard *s, uint32_t token)
         w.len);
     s->iov[0] = (struct iovec){w.p, w.len};
     return 1;
-}
-
-static enum err connected(
-    struct shard *s, uint32_t ep, uint32_t peer, uint32_t address)
-{
-    enum err e;
-
-    if (s->eps[ep] == EP_LOST)
-        return ERR_PEER_LOST;
-    if (s->eps[ep] != EP_NONE)
-        return OK;
-    e = s->conf.carrier->connect(
-        s->data, ep, s->links[peer].addresses[address]);
-    if (e == OK)
-        s->eps[ep] = EP_OPEN;
-    return e;
 }
 
 static enum err post(struct shard *s, uint32_t ep, uint32_t token)
@@ -329,6 +350,8 @@ void send_done(struct shard *s, void *cookie)
 {
     struct posted *p = cookie;
 
+    if (!p)
+        return; /* a greeting */
     CHECK(p->busy, "message %td was not out", p - s->posted);
     p->busy = false;
     gpu_done(s, (uint32_t)(p - s->posted));
