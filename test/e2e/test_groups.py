@@ -272,8 +272,9 @@ class Batches(Case):
             before = done
             for x in encoders:
                 for rooms in [r for r in open_rooms if open_rooms[r] is x]:
-                    if x.served(rooms) < 3:
-                        self.assertEqual(x.served(rooms), 0)
+                    served = x.served(rooms)
+                    if served < 3:
+                        self.assertEqual(served, 0)
                         continue
                     for room in rooms:
                         x.finish(room, 0, 30)
