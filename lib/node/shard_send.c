@@ -45,6 +45,7 @@ void send_carve(struct shard *s, struct slab *slab)
     s->sending = sending_init(slab, c->slots, c->peers, c->index, c->count,
         c->window_bytes, c->data.segment_bytes, pools, c->pools_count);
     s->links = slab_take(slab, c->peers, sizeof(*s->links));
+    s->eps_count = (uint32_t)eps;
     s->eps = slab_take(slab, eps, sizeof(*s->eps));
     s->lost = slab_take(slab, eps, sizeof(*s->lost));
     s->said = slab_take(slab, SEND_MESSAGES_MAX, SOURCES_BYTES_MAX);
@@ -176,7 +177,7 @@ static void greet(struct shard *s, uint32_t peer)
 
         if (connected(s, ep, peer, a) == OK &&
             s->conf.carrier->post(
-                s->data, ep, span_of(header, len), NULL, 0, NULL) != OK)
+                s->data, ep, span_of(header, len), NULL, 0, &s->eps[ep]) != OK)
             log_debug("peer %u: no greeting", peer);
     }
 }
@@ -349,9 +350,13 @@ static void ep_name(struct shard *s, uint32_t ep)
 void send_done(struct shard *s, void *cookie)
 {
     struct posted *p = cookie;
+    uint8_t *greeted = cookie;
 
-    if (!p)
-        return; /* a greeting */
+    if (greeted >= s->eps && greeted < s->eps + s->eps_count) {
+        if (*greeted == EP_OPEN)
+            ep_name(s, (uint32_t)(greeted - s->eps));
+        return;
+    }
     CHECK(p->busy, "message %td was not out", p - s->posted);
     p->busy = false;
     gpu_done(s, (uint32_t)(p - s->posted));
