@@ -1,18 +1,19 @@
 /* consumer.c - a language-only host in the manner of llama.cpp, as a sample of
  * the language side of mmx.h and as a test of it.
  *
- *   consumer --socket PATH [--encoder NAME] [--batch N] [--seq N] CHUNK...
- *   text:N      N tokens
- *   image:ROOM  a picture with M-RoPE positions, decoded as its rows land
- *   whole:ROOM  a picture with attention both ways: one decode or none
+ *   consumer --socket PATH [--encoder NAME] [--batch N] [--n-seq-max N]
+ * CHUNK... text:N      N tokens image:ROOM  a picture with M-RoPE positions,
+ * decoded as its rows land whole:ROOM  a picture with attention both ways: one
+ * decode or none
  *
  * What such a host has to do by itself, since it has neither the pixels nor
  * the projector: cut the prompt into windows of n_batch, turn rows into
  * float32, make four planes of positions from the picture's size, which comes
  * in aux (nx, ny, nt as three little-endian 32-bit numbers), and go on by
- * n_pos positions where n_rows rows were read. llama_batch and llama_decode
- * are stood in for by a struct with the same members and by model.c's check of
- * every value, position and sequence id.
+ * n_pos positions where n_rows rows were read. The context's sequence ids are
+ * leased by langd: the request takes one and gives it back. llama_batch and
+ * llama_decode are stood in for by a struct with the same members and by
+ * model.c's check of every value, position and sequence id.
  *
  * One thread. Rejected: waiting for each picture as a whole before the first
  * decode. Rows are decoded as they land and given back behind, so that a
@@ -26,6 +27,7 @@
 #include <string.h>
 
 #define LIMIT_MS 20000
+#define REQUEST  "prompt"
 
 struct host {
     mmx *m;
@@ -40,7 +42,9 @@ struct host {
     const char *socket, *encoder;
     uint32_t computed; /* positions of the prompt: one for each row or token */
     int32_t n_past;    /* positions of the model */
-    int32_t seq_id;
+    uint32_t n_seq_max;
+    int space; /* of sequence ids: those of this host's context */
+    struct mmx_seq seq;
     uint32_t decodes;
 };
 
@@ -214,7 +218,7 @@ static void decode(struct host *h, uint32_t n, bool embd, bool causal)
         view.embd = NULL;
     view.n_tokens = (int32_t)n;
     for (uint32_t j = 0; j < n; j++)
-        b->seq_id[j] = h->seq_id;
+        b->seq_id[j] = (int32_t)h->seq.id;
     wrong = model_decode(&h->model, &h->prompt, &view, causal);
     if (wrong) {
         fprintf(stderr, "consumer: decode: %s\n", wrong);
@@ -263,6 +267,24 @@ static void walk_picture(struct host *h, uint32_t i)
     h->n_past += chunk_n_pos(c);
 }
 
+/* One id for the request, kept from its first decode to its last. */
+static void take_seq(struct host *h)
+{
+    struct mmx_ticket t = {.size = sizeof(t), .request = REQUEST};
+
+    h->space = ok("space", mmx_space(h->m, "ctx", h->n_seq_max, LIMIT_MS));
+    t.space = h->space;
+    ok("ticket", mmx_ticket(h->m, &t));
+    ok("ticket", mmx_ticket_wait(h->m, h->space, REQUEST, LIMIT_MS, &h->seq));
+    h->model.seq_id = (int32_t)h->seq.id;
+}
+
+static void give_seq(struct host *h)
+{
+    ok("ticket",
+        mmx_ticket_release(h->m, h->space, REQUEST, h->seq.generation));
+}
+
 static bool arguments(struct host *h, int argc, char **argv)
 {
     int i = 1;
@@ -274,37 +296,38 @@ static bool arguments(struct host *h, int argc, char **argv)
             h->encoder = argv[i + 1];
         else if (strcmp(argv[i], "--batch") == 0)
             h->model.n_batch = (uint32_t)strtoul(argv[i + 1], NULL, 10);
-        else if (strcmp(argv[i], "--seq") == 0)
-            h->seq_id = (int32_t)strtol(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--n-seq-max") == 0)
+            h->n_seq_max = (uint32_t)strtoul(argv[i + 1], NULL, 10);
         else
             return false;
     }
-    h->model.seq_id = h->seq_id;
-    /* A negative id means every sequence. */
-    return h->socket && h->model.n_batch && h->seq_id >= 0 &&
+    return h->socket && h->model.n_batch && h->n_seq_max &&
            prompt_parse(&h->prompt, argc - i, argv + i);
 }
 
 int main(int argc, char **argv)
 {
-    static struct host h = {.encoder = "enc0", .model.n_batch = 512};
+    static struct host h = {
+        .encoder = "enc0", .model.n_batch = 512, .n_seq_max = 4};
 
     if (!arguments(&h, argc, argv)) {
         fputs("usage: consumer --socket PATH [--encoder NAME] [--batch N] "
-              "[--seq N] text:N|image:ROOM|whole:ROOM...\n",
+              "[--n-seq-max N] text:N|image:ROOM|whole:ROOM...\n",
             stderr);
         return 2;
     }
     open_host(&h);
     request_all(&h);
+    take_seq(&h);
     for (uint32_t i = 0; i < h.prompt.count; i++)
         if (h.prompt.chunks[i].room)
             walk_picture(&h, i);
         else
             walk_text(&h, &h.prompt.chunks[i]);
     printf("{\"positions\": %u, \"rows\": %u, \"decodes\": %u, "
-           "\"n_past\": %d, \"seq_id\": %d}\n",
-        h.computed, h.model.rows, h.decodes, h.n_past, h.seq_id);
+           "\"n_past\": %d, \"seq_id\": %u}\n",
+        h.computed, h.model.rows, h.decodes, h.n_past, h.seq.id);
+    give_seq(&h);
     mmx_close(&h.m);
     batch_fini(&h.batch);
     free(h.plan_mem);
