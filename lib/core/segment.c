@@ -21,7 +21,7 @@ uint32_t segments_put_kind(uint8_t *out, const struct segment *s,
 {
     struct writer w = writer_of(out, DATA_HEADER_MAX);
 
-    CHECK(count <= SEGMENTS_MAX, "%u segments", count);
+    CHECK(count > 0 && count <= SEGMENTS_MAX, "%u segments", count);
     put_u32(&w, SEGMENT_MAGIC);
     put_u8(&w, SEGMENT_VERSION);
     put_u8(&w, (uint8_t)count);
@@ -50,15 +50,6 @@ static void segment_get(struct reader *r, struct segment *s)
     s->total = get_u32(r);
     s->bytes = get_u32(r);
     s->fields = get_u32(r);
-}
-
-bool segments_greeting(struct span header)
-{
-    struct reader r = reader_of(header.p, header.len);
-    uint32_t magic = get_u32(&r), version = get_u8(&r), n = get_u8(&r);
-
-    return !r.failed && header.len == SEGMENT_HEADER &&
-           magic == SEGMENT_MAGIC && version == SEGMENT_VERSION && n == 0;
 }
 
 enum segment_kind segments_kind(struct span header)

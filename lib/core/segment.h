@@ -56,9 +56,6 @@ uint32_t segments_put(uint8_t *out, const struct segment *s, uint32_t count);
 uint32_t segments_put_kind(uint8_t *out, const struct segment *s,
     uint32_t count, enum segment_kind kind);
 /* What a header says of its kind; SEGMENTS_BYTES when it cannot be read. */
-/* A message without segments: it only makes the connection stand. */
-bool segments_greeting(struct span header);
-
 enum segment_kind segments_kind(struct span header);
 
 /* Fills s (SEGMENTS_MAX of them) and *count, at least 1. The kind is

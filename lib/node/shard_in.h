@@ -130,8 +130,7 @@ struct shard {
     struct sending *sending; /* encoded */
     struct link *links;      /* by peer */
     uint8_t *eps;            /* enum ep_state, by endpoint */
-    uint32_t eps_count;
-    uint32_t *lost; /* endpoints to be told about */
+    uint32_t *lost;          /* endpoints to be told about */
     uint32_t lost_count;
     struct posted posted[SEND_MESSAGES_MAX];
     uint8_t *said; /* payloads of SOURCES_BYTES_MAX, by token */

@@ -276,8 +276,6 @@ bool land_arrived(struct shard *s, const struct data_in *in)
     struct segment segs[SEGMENTS_MAX];
     uint32_t count;
 
-    if (segments_greeting(in->header))
-        return false;
     if (s->landing && segments_kind(in->header) == SEGMENTS_SOURCES)
         return copy_arrived(s, in);
     if (!s->landing || segments_get(in->header, in->len, segs, &count) != OK) {

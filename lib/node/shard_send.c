@@ -8,10 +8,8 @@
  *
  * Endpoint numbers are peer x ENDPOINTS(shards) + address / shards: this shard
  * serves the addresses a with a mod shards == its index. Connections are made
- * when a peer's addresses come, by a message without segments, and again by
- * the first post after a loss. Rejected: connecting by the first post alone.
- * UCX 1.13 ends the process when the other one dies while a connection is made;
- * this keeps that moment away from the rooms. */
+ * by the first post. Rejected: connecting at PEER_OPEN. Most peers of a fleet
+ * never exchange a row. */
 #include "node/shard_in.h"
 
 #include "base/check.h"
@@ -45,7 +43,6 @@ void send_carve(struct shard *s, struct slab *slab)
     s->sending = sending_init(slab, c->slots, c->peers, c->index, c->count,
         c->window_bytes, c->data.segment_bytes, pools, c->pools_count);
     s->links = slab_take(slab, c->peers, sizeof(*s->links));
-    s->eps_count = (uint32_t)eps;
     s->eps = slab_take(slab, eps, sizeof(*s->eps));
     s->lost = slab_take(slab, eps, sizeof(*s->lost));
     s->said = slab_take(slab, SEND_MESSAGES_MAX, SOURCES_BYTES_MAX);
@@ -148,40 +145,6 @@ void send_lost(struct shard *s)
 
 /* A peer may say the same again (another HELLO of its epoch): then all stays.
  * Else what was connected is lost, and told as such. */
-static enum err connected(
-    struct shard *s, uint32_t ep, uint32_t peer, uint32_t address)
-{
-    enum err e;
-
-    if (s->eps[ep] == EP_LOST)
-        return ERR_PEER_LOST;
-    if (s->eps[ep] != EP_NONE)
-        return OK;
-    e = s->conf.carrier->connect(
-        s->data, ep, s->links[peer].addresses[address]);
-    if (e == OK)
-        s->eps[ep] = EP_OPEN;
-    return e;
-}
-
-/* Makes the connections that this shard will want. What fails here is tried
- * again by the first post. */
-static void greet(struct shard *s, uint32_t peer)
-{
-    uint8_t header[DATA_HEADER_MAX];
-    uint32_t len = segments_put_kind(header, NULL, 0, SEGMENTS_BYTES);
-
-    for (uint32_t a = s->conf.index; a < s->links[peer].count;
-         a += s->conf.count) {
-        uint32_t ep = peer * ENDPOINTS(s->conf.count) + a / s->conf.count;
-
-        if (connected(s, ep, peer, a) == OK &&
-            s->conf.carrier->post(
-                s->data, ep, span_of(header, len), NULL, 0, &s->eps[ep]) != OK)
-            log_debug("peer %u: no greeting", peer);
-    }
-}
-
 void send_peer(struct shard *s, uint32_t peer, uint8_t *blob, uint32_t len,
     uint32_t segment_max)
 {
@@ -204,7 +167,6 @@ void send_peer(struct shard *s, uint32_t peer, uint8_t *blob, uint32_t len,
     l->count = addresses_of(l);
     if (l->count == 0)
         log_warn("peer %u has data addresses that cannot be read", peer);
-    greet(s, peer);
 }
 
 /* messages */
@@ -245,6 +207,22 @@ static uint32_t said_iov(struct shard *s, uint32_t token)
         w.len);
     s->iov[0] = (struct iovec){w.p, w.len};
     return 1;
+}
+
+static enum err connected(
+    struct shard *s, uint32_t ep, uint32_t peer, uint32_t address)
+{
+    enum err e;
+
+    if (s->eps[ep] == EP_LOST)
+        return ERR_PEER_LOST;
+    if (s->eps[ep] != EP_NONE)
+        return OK;
+    e = s->conf.carrier->connect(
+        s->data, ep, s->links[peer].addresses[address]);
+    if (e == OK)
+        s->eps[ep] = EP_OPEN;
+    return e;
 }
 
 static enum err post(struct shard *s, uint32_t ep, uint32_t token)
@@ -350,13 +328,7 @@ static void ep_name(struct shard *s, uint32_t ep)
 void send_done(struct shard *s, void *cookie)
 {
     struct posted *p = cookie;
-    uint8_t *greeted = cookie;
 
-    if (greeted >= s->eps && greeted < s->eps + s->eps_count) {
-        if (*greeted == EP_OPEN)
-            ep_name(s, (uint32_t)(greeted - s->eps));
-        return;
-    }
     CHECK(p->busy, "message %td was not out", p - s->posted);
     p->busy = false;
     gpu_done(s, (uint32_t)(p - s->posted));
