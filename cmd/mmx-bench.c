@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -191,6 +192,8 @@ int main(int argc, char **argv)
         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED)
         die("no memory");
+    if (opt.out && mkdir(opt.out, 0777) != 0 && errno != EEXIST)
+        die("%s: %s", opt.out, strerror(errno));
     good = run_all(s);
     remove_dir();
     if (!good)
