@@ -131,7 +131,6 @@ void edst_broken(struct encoded *e, struct edst *d)
 enum err edst_check(struct encoded *e, const struct eroom *m,
     const struct edst *d, char *text, size_t size)
 {
-    static const struct key none;
     const struct epool *p = eroom_pool(e, m);
 
     text[0] = 0;
@@ -151,8 +150,7 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
             m->item->storage, d->storage);
         return ERR_ITEM_MISMATCH;
     }
-    if (!key_eq(&d->key, &none) && !key_eq(&m->item->key, &none) &&
-        !key_eq(&d->key, &m->item->key)) {
+    if (!key_eq(&d->key, &m->item->key)) {
         snprintf(text, size, "announced and asked for with different keys");
         return ERR_ITEM_MISMATCH;
     }

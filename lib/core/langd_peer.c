@@ -271,14 +271,12 @@ static void on_hello(
 static enum err take_length(struct langd *l, struct lroom *m,
     const struct peer_length *n, const char **text)
 {
-    static const struct key none;
     const struct lpool *p = lroom_pool(l, m);
 
     *text = "storage or key differ from the announced ones";
     if (m->storage && n->storage != m->storage)
         return ERR_ITEM_MISMATCH;
-    if (!key_eq(&m->key, &none) && !key_eq(&n->key, &none) &&
-        !key_eq(&m->key, &n->key))
+    if (!key_eq(&m->key, &n->key))
         return ERR_ITEM_MISMATCH;
     *text = "a total that was told has changed";
     if (m->total != ROWS_UNKNOWN && n->total != ROWS_UNKNOWN &&

@@ -269,7 +269,12 @@ TEST(layouts_keys_and_storage_must_agree)
     T_OK(brain_say(e, 0, a));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ITEM_MISMATCH);
     brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
+    m = init(e, 1, 74, 8); /* no key is another one, too */
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ITEM_MISMATCH);
+    brain_hear(e, 0, state(1, 74, PEER_FAILED, ROOM_FAILED));
     m = init(e, 1, 71, 8);
+    m.init.key.b[0] = 1;
     m.init.storage = STORAGE_PROMPT;
     brain_hear(e, 0, m); /* and after it */
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ITEM_MISMATCH);

@@ -196,6 +196,11 @@ TEST(key_and_storage_must_agree)
     t = ask(l, 0, r);
     brain_hear(l, 0, length(&t, 8, 8, true));
     T_EQ_U64(brain_reason(l, 0, 1), ERR_ITEM_MISMATCH);
+    t = ask(l, 0, request(3, 2, MODE_WHOLE)); /* no key is another one, too */
+    m = length(&t, 8, 8, true);
+    m.length.key.b[0] = 2;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_reason(l, 0, 2), ERR_ITEM_MISMATCH);
 }
 
 TEST(second_owner_of_a_key_is_refused)
