@@ -72,6 +72,10 @@ static bool on_arrived(void *ud, struct data *d, const struct data_in *in)
     memcpy(&len, in->header.p + 4, 4);
     T_TRUE(id < SIDE_IDS);
     T_EQ_U64(in->len, len);
+    if (s->whole && in->handle) {
+        T_OK(s->ops->whole(d, in));
+        return true;
+    }
     for (uint32_t i = 8; i < in->header.len; i++)
         T_EQ_U64(in->header.p[i], (uint8_t)i);
     s->arrived[id]++;
@@ -130,6 +134,7 @@ struct data_conf side_conf(void)
         .keepalive_ms = 1000,
         .stall_ms = 1000,
         .endpoints_max = 32,
+        .inbound_max = 32,
         .messages_max = SIDE_MESSAGES};
 }
 

@@ -56,7 +56,8 @@ struct landing {
     struct use *uses;
     struct landing_token *tokens;
     uint32_t pools_count, slots, shard, shards;
-    uint32_t free; /* tokens, chained by older */
+    uint32_t free;            /* tokens, chained by older */
+    uint32_t fresh, landings; /* tokens[fresh..landings) were never used */
     uint32_t active;
 };
 
@@ -75,25 +76,32 @@ static void pool_carve(
         *p = (struct land_pool){*from, claimed, units, len, next};
 }
 
-struct landing *landing_init(struct slab *s, uint32_t slots, uint32_t shard,
-    uint32_t shards, const struct landing_pool *pools, uint32_t n)
+struct landing *landing_init(struct slab *s, uint32_t slots, uint32_t landings,
+    uint32_t shard, uint32_t shards, const struct landing_pool *pools,
+    uint32_t n)
 {
     struct landing *l = slab_take(s, 1, sizeof(*l));
     struct land_pool *own = slab_take(s, n, sizeof(*own));
     struct use *uses = slab_take(s, slots, sizeof(*uses));
-    struct landing_token *tokens = slab_take(s, LANDINGS_MAX, sizeof(*tokens));
+    struct landing_token *tokens = slab_take(s, landings, sizeof(*tokens));
 
-    CHECK(slots > 0 && shard < shards, "%u slots, shard %u of %u", slots, shard,
-        shards);
+    CHECK(slots > 0 && landings > 0 && shard < shards,
+        "%u slots, %u landings, shard %u of %u", slots, landings, shard, shards);
     for (uint32_t i = 0; i < n; i++)
         pool_carve(s, own ? &own[i] : NULL, &pools[i]);
     if (!s->p || s->failed)
         return NULL;
     for (uint32_t i = 0; i < slots; i++)
         uses[i].youngest = NONE;
-    for (uint32_t i = 0; i < LANDINGS_MAX; i++)
-        tokens[i].older = i + 1 < LANDINGS_MAX ? i + 1 : NONE;
-    *l = (struct landing){own, uses, tokens, n, slots, shard, shards, 0, 0};
+    *l = (struct landing){.pools = own,
+        .uses = uses,
+        .tokens = tokens,
+        .pools_count = n,
+        .slots = slots,
+        .shard = shard,
+        .shards = shards,
+        .free = NONE,
+        .landings = landings};
     for (uint32_t i = 0; i < n; i++)
         if (pools[i].row_bytes)
             landing_pool_set(l, i, &pools[i]);
@@ -418,9 +426,10 @@ static uint32_t token_take(
     struct landing *l, uint32_t slot, const struct segment *s)
 {
     struct use *u = &l->uses[slot];
-    uint32_t t = l->free;
+    uint32_t t = l->free != NONE ? l->free : l->fresh++;
 
-    l->free = l->tokens[t].older;
+    if (l->free != NONE)
+        l->free = l->tokens[t].older;
     l->tokens[t] = (struct landing_token){s->generation, slot, s->attempt,
         s->first, s->rows, u->youngest, NONE, 0, true};
     if (u->youngest != NONE)
@@ -457,7 +466,7 @@ enum err landing_begin(struct landing *l, const struct segment *s,
         return ERR_MALFORMED;
     if (claim(p, at, count, false))
         return ERR_STALE;
-    if (l->free == NONE)
+    if (l->free == NONE && l->fresh == l->landings)
         return ERR_BUSY;
     claim(p, at, count, true);
     memcpy(pieces, at, count * sizeof(*at));
@@ -508,7 +517,7 @@ bool landing_counts(const struct landing *l, uint32_t token)
     const struct landing_token *k = &l->tokens[token];
     const struct use *u;
 
-    CHECK(token < LANDINGS_MAX && k->busy, "landing %u is not active", token);
+    CHECK(token < l->fresh && k->busy, "landing %u is not active", token);
     u = &l->uses[k->slot];
     return k->rows > 0 && u->open && u->generation == k->generation &&
            u->attempt == k->attempt;

@@ -22,17 +22,20 @@ struct landing_pool { /* unit_rows divides block_rows and part_rows */
     uint32_t blocks, block_rows, unit_rows, part_rows, row_bytes;
 };
 
-/* Landings begun and not ended, all slots together. */
-#define LANDINGS_MAX 1024
+/* Enough for a shard's copies and GPU slots; each message that may be fetched
+ * needs one beside these. */
+#define LANDINGS_MIN 1024
 
 struct landing; /* opaque */
 
-/* slots: size of the brain's room table. shard of shards: which parts are
+/* slots: size of the brain's room table. landings: how many may have begun and
+ * not ended, all slots together. shard of shards: which parts are
  * ours. pools[0..n) give the numbers; block_rows etc. must be set; a pool with
  * an unknown layout has row_bytes 0 until landing_pool_set. Counting works as
  * in slab.h: NULL while counting. */
-struct landing *landing_init(struct slab *s, uint32_t slots, uint32_t shard,
-    uint32_t shards, const struct landing_pool *pools, uint32_t n);
+struct landing *landing_init(struct slab *s, uint32_t slots, uint32_t landings,
+    uint32_t shard, uint32_t shards, const struct landing_pool *pools,
+    uint32_t n);
 /* Layout of pool i becomes known; nothing of it is open yet. */
 void landing_pool_set(
     struct landing *l, uint32_t i, const struct landing_pool *p);
@@ -52,7 +55,7 @@ bool landing_cmd(struct landing *l, const struct data_cmd *cmd, bool *quiet);
  *                  wrong bytes, more than PIECES_MAX pieces, or contradicts
  *                  the total known here: then *bad_slot is the slot, and a
  *                  NOTE_LAND_BAD for it and s->generation is due
- *   ERR_BUSY       LANDINGS_MAX are active
+ *   ERR_BUSY       `landings` are active
  * *bad_slot is NONE in every other case. */
 MUST_CHECK enum err landing_begin(struct landing *l, const struct segment *s,
     uint32_t *pool, struct piece *pieces, uint32_t *n, uint32_t *token,

@@ -94,7 +94,7 @@ void show_peers(struct shower *s, const struct peers *peers)
         s->text(s, "epoch", epoch);
         s->text(s, "software", p->software);
         s->number(s, "same_host", p->same_host);
-        s->text(s, "path", p->mapped ? "copy" : "ucx");
+        s->text(s, "path", p->mapped ? "copy" : "sent");
         s->number(s, "data_addresses", p->addresses);
     }
 }

@@ -1,4 +1,4 @@
-/* data.h - a carrier of data messages: UCX, or memcpy inside one process.
+/* data.h - a carrier of data messages: TCP, UCX, or memcpy inside one process.
  * One object per shard; every call and callback on that shard's thread.
  *
  * Contract (test/contract/data_test.c holds every carrier to it):
@@ -29,7 +29,8 @@ struct data_conf {
     uint32_t segment_bytes;
     uint32_t keepalive_ms;
     uint32_t stall_ms; /* an endpoint without progress for so long is broken */
-    uint32_t endpoints_max;
+    uint32_t endpoints_max; /* that we open */
+    uint32_t inbound_max;   /* that others may open to us; 0: we only send */
     uint32_t messages_max; /* posted and not done */
 };
 
@@ -46,8 +47,8 @@ struct data;
 
 struct data_calls {
     void *ud;
-    /* Return false to drop; a rendezvous that is not dropped must be fetched
-     * before the callback returns. */
+    /* Return false to drop; a rendezvous that is not dropped must be fetched,
+     * or asked for whole, before the callback returns. */
     bool (*arrived)(void *ud, struct data *d, const struct data_in *in);
     /* A fetch is over; ok: all bytes are in place. */
     void (*fetched)(void *ud, void *cookie, bool ok);
@@ -76,6 +77,9 @@ struct data_ops {
     /* Inside arrived() only, for a rendezvous: fetch into iov. */
     MUST_CHECK enum err (*fetch)(struct data *d, const struct data_in *in,
         const struct iovec *iov, uint32_t iovs, void *cookie);
+    /* Inside arrived() only, instead of fetch(): arrived() is called again when
+     * all bytes are here, with data. NULL: this carrier cannot. */
+    MUST_CHECK enum err (*whole)(struct data *d, const struct data_in *in);
     /* Returns how much happened; 0: nothing to do. */
     unsigned (*progress)(struct data *d);
     /* A descriptor that becomes readable when progress may have work. */
@@ -83,13 +87,15 @@ struct data_ops {
     MUST_CHECK enum err (*arm)(struct data *d);
     /* Called about every stall_ms / 4 while anything is outstanding. */
     void (*tick)(struct data *d, uint64_t now_ns);
-    /* Transport in use on ep, for people: "tcp/lo". Empty: not known yet. */
+    /* What ep goes by, for people: "tcp/eth0", "ucx:rc_mlx5". Empty: not known
+     * yet. */
     const char *(*transport)(struct data *d, uint32_t ep);
     /* How often the carrier had to start anew by itself, in tick(): each time
      * address() changed and all endpoints broke. */
     uint32_t (*replaced)(struct data *d);
 };
 
+extern const struct data_ops data_tcp;
 extern const struct data_ops data_ucx;
 extern const struct data_ops data_mem;
 

@@ -1,5 +1,5 @@
-/* data_ucx.c - the carrier that daemons use: UCX active messages, placed by
- * the receiver.
+/* data_ucx.c - the carrier for networks that are more than TCP, and for shared
+ * memory: UCX active messages, placed by the receiver.
  *
  * Never waits on UCX alone: every message and every fetch is an operation in
  * our own table and is on exactly one list: unused, active (UCX has it, its
@@ -26,8 +26,10 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "core/segment.h"
+#include "io/tcp.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -349,7 +351,11 @@ static enum err ucx_connect(struct data *d, uint32_t i, struct span address)
 
     CHECK(i < d->conf.endpoints_max && !ep->open, "endpoint %u", i);
     CHECK(!d->inside, "connect inside arrived()");
-    if (address.len < UCX_ADDRESS_MIN || address.len > UCX_ADDRESS_MAX)
+    if (tcp_place_looks_so(address))
+        log_warn("ucx: a data address of carrier tcp: is transfer.carrier the "
+                 "same on both sides?");
+    if (tcp_place_looks_so(address) || address.len < UCX_ADDRESS_MIN ||
+        address.len > UCX_ADDRESS_MAX)
         return ERR_MALFORMED;
     if (!d->ucx.worker)
         e = worker_open(d);
@@ -376,10 +382,14 @@ static void ucx_disconnect(struct data *d, uint32_t i)
 static const char *ucx_name(struct data *d, uint32_t i)
 {
     struct endpoint *ep = &d->eps[i];
+    char lanes[40];
 
     CHECK(i < d->conf.endpoints_max, "endpoint %u", i);
-    if (ep->h && !ep->transport[0])
-        ucx_transport(ep->h, ep->transport, sizeof(ep->transport));
+    if (ep->h && !ep->transport[0]) {
+        ucx_transport(ep->h, lanes, sizeof(lanes));
+        if (lanes[0])
+            snprintf(ep->transport, sizeof(ep->transport), "ucx:%s", lanes);
+    }
     return ep->transport;
 }
 

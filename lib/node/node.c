@@ -460,8 +460,10 @@ static uint32_t window_of(const struct conf *c)
 
 static enum err start_shard(struct node *n, uint32_t k)
 {
+    /* As the words of transfer.carrier. */
+    static const struct data_ops *const carriers[] = {&data_tcp, &data_ucx};
     const struct conf *c = n->conf;
-    struct shard_conf s = {.carrier = &data_ucx,
+    struct shard_conf s = {.carrier = carriers[c->transfer_carrier],
         .data = {.tls = c->transfer_tls,
             .devices = c->transfer_devices,
             .ports = c->transfer_ports,

@@ -20,12 +20,12 @@
 #include "base/check.h"
 #include "base/copy.h"
 
-#define COPIES_MAX  768 /* below LANDINGS_MAX: fetches need places too */
+#define COPIES_MAX  768 /* below LANDINGS_MIN: fetches need places too */
 #define SMALL_BYTES (256u << 10)
 #define SLICE_BYTES (2u << 20)
 #define STEP_BYTES  (256u << 10) /* by pinned memory */
 
-_Static_assert(COPIES_MAX < LANDINGS_MAX, "a copy is a landing");
+_Static_assert(COPIES_MAX < LANDINGS_MIN, "a copy is a landing");
 
 void copy_carve(struct shard *s, struct slab *slab)
 {

@@ -20,13 +20,13 @@
 #include <stdlib.h>
 
 #define OUT_ENTRIES 128
-#define IN_ENTRIES  128 /* landings of all slots stay below LANDINGS_MAX */
+#define IN_ENTRIES  128 /* landings of all slots stay below LANDINGS_MIN */
 #define COPIES      4096
 
 /* Of a cookie: it is a copy's number, not a landing's. */
 #define COPY (UINT64_C(1) << 63)
 
-_Static_assert(STAGE_SLOTS *IN_ENTRIES <= LANDINGS_MAX / 2 &&
+_Static_assert(STAGE_SLOTS *IN_ENTRIES <= LANDINGS_MIN / 2 &&
                    COPIES >= SEND_IOV_MAX &&
                    COPIES >= PIECES_MAX * LAYOUT_FIELDS_MAX,
     "a message fits into a slot");

@@ -16,7 +16,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
-#define FETCHES_MAX      64 /* rendezvous messages that are being fetched */
+#define INBOUND_SPARE    64 /* data connections, beside one per peer */
 #define NOTE_BYTES       (4u << 20) /* landed rows that one note piles up */
 #define TRANSPORT_WORDS  4
 #define ENDPOINTS(count) div_up(SEND_ADDRESSES_MAX, (count)) /* of a peer */
@@ -142,6 +142,12 @@ struct shard {
     struct send_batch batch;
     struct iovec iov[DATA_IOV_MAX];
 };
+
+/* Data connections that peers may have to us; each has one fetch. */
+static inline uint32_t inbound_max(const struct shard_conf *c)
+{
+    return c->peers + INBOUND_SPARE;
+}
 
 /* shard.c */
 static inline void stat_add(_Atomic uint64_t *stat, uint64_t n)

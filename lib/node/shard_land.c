@@ -34,17 +34,18 @@ static struct landing_pool pool_of(const struct shard_pool *p)
 void land_carve(struct shard *s, struct slab *slab)
 {
     const struct shard_conf *c = &s->conf;
+    uint32_t fetches = inbound_max(c);
     struct landing_pool pools[SHARD_POOLS_MAX];
 
     for (uint32_t i = 0; i < c->pools_count; i++)
         pools[i] = pool_of(&c->pools[i]);
-    s->landing =
-        landing_init(slab, c->slots, c->index, c->count, pools, c->pools_count);
+    s->landing = landing_init(slab, c->slots, LANDINGS_MIN + fetches, c->index,
+        c->count, pools, c->pools_count);
     s->untold = slab_take(slab, c->slots, sizeof(*s->untold));
     s->untold_head = NONE;
-    s->fetches = slab_take(slab, FETCHES_MAX, sizeof(*s->fetches));
-    for (uint32_t i = 0; s->fetches && i < FETCHES_MAX; i++)
-        s->fetches[i].next = i + 1 < FETCHES_MAX ? i + 1 : NONE;
+    s->fetches = slab_take(slab, fetches, sizeof(*s->fetches));
+    for (uint32_t i = 0; s->fetches && i < fetches; i++)
+        s->fetches[i].next = i + 1 < fetches ? i + 1 : NONE;
     copy_carve(s, slab);
 }
 
@@ -234,6 +235,15 @@ static bool fetch_iov(
     return fits;
 }
 
+/* Many segments are better copied from one place than fetched into hundreds,
+ * and so is one for which there are too few. */
+static bool land_whole(struct shard *s, const struct data_in *in)
+{
+    const struct data_ops *carrier = s->conf.carrier;
+
+    return carrier->whole && carrier->whole(s->data, in) == OK;
+}
+
 static bool land_rendezvous(struct shard *s, const struct data_in *in,
     const struct segment *segs, uint32_t count)
 {
@@ -241,6 +251,8 @@ static bool land_rendezvous(struct shard *s, const struct data_in *in,
     struct fetch *f;
     bool good = true;
 
+    if (count > 1 && land_whole(s, in))
+        return true;
     if (at == NONE) {
         stat_add(&s->stats.segments_dropped, count);
         return false;
@@ -254,7 +266,7 @@ static bool land_rendezvous(struct shard *s, const struct data_in *in,
         s->conf.carrier->fetch(s->data, in, s->iov, used, f) == OK)
         return true;
     land_fetched(s, f, false);
-    return false;
+    return !good && land_whole(s, in);
 }
 
 void land_fetched(struct shard *s, void *cookie, bool ok)

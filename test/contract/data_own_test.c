@@ -78,7 +78,7 @@ TEST(ucx_environment_does_not_override)
     side_fill(p, 255 * KIB, 0);
     T_OK(side_post(&a, 0, 0, p, 255 * KIB));
     side_until(&a, &b, &b.arrived_count, 1);
-    T_EQ_STR(data_ucx.transport(a.d, 0), "tcp/lo");
+    T_EQ_STR(data_ucx.transport(a.d, 0), "ucx:tcp/lo");
     side_close(&a);
     side_close(&b);
     free(p);
@@ -158,19 +158,19 @@ TEST(ucx_replaces_a_stuck_worker)
 
 /* a peer that is killed */
 
-NORETURN static void victim(int out)
+NORETURN static void victim(const struct data_ops *ops, int out)
 {
     struct side b;
     struct span address;
 
-    side_open(&b, &data_ucx);
-    address = data_ucx.address(b.d);
+    side_open(&b, ops);
+    address = ops->address(b.d);
     T_EQ_I64(write(out, address.p, address.len), address.len);
     for (;;)
-        data_ucx.progress(b.d);
+        ops->progress(b.d);
 }
 
-TEST(ucx_killed_peer_is_broken_within_two_seconds)
+static void peer_killed(const struct data_ops *ops)
 {
     struct side a;
     uint8_t address[1024], *p = malloc(SIDE_SEGMENT);
@@ -184,11 +184,11 @@ TEST(ucx_killed_peer_is_broken_within_two_seconds)
     child = fork(); /* before UCX is initialised here */
     T_TRUE(child >= 0);
     if (child == 0)
-        victim(pipes[1]);
+        victim(ops, pipes[1]);
     n = read(pipes[0], address, sizeof(address));
     T_TRUE(n > 0);
-    side_open(&a, &data_ucx);
-    T_OK(data_ucx.connect(a.d, 0, span_of(address, (size_t)n)));
+    side_open(&a, ops);
+    T_OK(ops->connect(a.d, 0, span_of(address, (size_t)n)));
     side_fill(p, 1000, 300);
     T_OK(side_post(&a, 0, 300, p, 1000));
     side_until(&a, NULL, &a.done_count, 1);
@@ -208,4 +208,14 @@ TEST(ucx_killed_peer_is_broken_within_two_seconds)
     T_EQ_I64(waitpid(child, NULL, 0), child);
     side_close(&a);
     free(p);
+}
+
+TEST(ucx_killed_peer_is_broken_within_two_seconds)
+{
+    peer_killed(&data_ucx);
+}
+
+TEST(tcp_killed_peer_is_broken_within_two_seconds)
+{
+    peer_killed(&data_tcp);
 }

@@ -25,6 +25,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.environ.get("MMX_BUILD", os.path.join(ROOT, "build"))
 SMALL = "embedding:u8:64"
+# How rows go when they are not to be copied: run's --sent.
+SENT = os.environ.get("MMX_SENT")
+TRANSFER = {"transfer": {"same_host": "off", "carrier": SENT}} if SENT else {}
 # As the units set them: read once when UCX is loaded.
 UCX = {"UCX_HANDLE_ERRORS": "none", "UCX_VFS_ENABLE": "n",
        "UCX_MEM_EVENTS": "n"}
@@ -262,7 +265,8 @@ class World:
                 "control": {"listen": f"tcp://127.0.0.1:{port}"},
                 "timeouts": {"drain": "1s"},
                 "pools": [{"name": "vit", "blocks": blocks,
-                           "block_rows": block_rows, "layout": fields}]}
+                           "block_rows": block_rows, "layout": fields}],
+                **TRANSFER}
         d = Daemon(self, "encoded", name, merged(base, conf))
         d.address = f"tcp://127.0.0.1:{port}"
         self.daemons.append(d)
@@ -276,7 +280,8 @@ class World:
                            "block_rows": block_rows, "layout": fields,
                            "default_blocks": default_blocks}],
                 "peers": [{"name": e.name, "address": e.address}
-                          for e in encoders]}
+                          for e in encoders],
+                **TRANSFER}
         d = Daemon(self, "langd", name, merged(base, conf))
         self.daemons.append(d)
         return d.start() if start else d

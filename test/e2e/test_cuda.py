@@ -152,11 +152,11 @@ class SameHost(Cuda):
         self.check("host", "cuda:0", "copy")
 
     def test_to_host_memory_they_are_staged(self):
-        self.check("cuda:0", "host", "ucx")
+        self.check("cuda:0", "host", "sent")
 
     @unittest.skipIf(REAL, "not every host has two GPUs")
     def test_between_two_gpus_they_are_staged(self):
-        self.check("cuda:0", "cuda:1", "ucx")
+        self.check("cuda:0", "cuda:1", "sent")
 
     @unittest.skipIf(REAL, "with the driver's double only")
     def test_slow_copies(self):

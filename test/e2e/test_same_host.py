@@ -119,8 +119,8 @@ class Sent(SameHost):
     def not_copied(self, e, d, enc, lm):
         for room in range(1, 4):
             self.deliver(enc, lm, room, 1500)
-        self.assertEqual(self.path(e), ["ucx"])
-        self.assertEqual(self.path(d), ["ucx"])
+        self.assertEqual(self.path(e), ["sent"])
+        self.assertEqual(self.path(d), ["sent"])
         self.assertEqual(self.copied(d), 0)
 
     def test_off_at_encoded(self):
@@ -143,7 +143,28 @@ class Sent(SameHost):
         self.deliver(enc, lm, 2, 1500)
         self.assertEqual(self.copied(d), 0)
         os.rename(hidden, e.socket)
-        self.assertEqual(self.path(d), ["ucx"])
+        self.assertEqual(self.path(d), ["sent"])
+
+    def differ(self, encoded, langd):
+        def sent(carrier):
+            return {"transfer": {"same_host": "off", "carrier": carrier}}
+        e, d = self.pair(encoded=sent(encoded), langd=sent(langd))
+        enc, lm = self.engines(e, d)
+        lm.request(1, "enc0")
+        enc.announce(1, 100, 100)
+        enc.granted(1)
+        enc.write(1, 0, 100)
+        enc.commit(1, 0, 100, final=True)
+        self.assertEqual(lm.failed(1), "peer-lost")
+        self.assertIn("is transfer.carrier the same", e.tail())
+        lm.release(1)
+        enc.release(1)
+
+    def test_ucx_to_tcp(self):
+        self.differ("ucx", "tcp")
+
+    def test_tcp_to_ucx(self):
+        self.differ("tcp", "ucx")
 
     def test_a_token_cannot_be_guessed(self):
         e, d, enc, lm = self.both()
@@ -176,14 +197,11 @@ class Ends(SameHost):
         enc.commit(room, 0, 640)
         lm.rows(room, 640)
 
-    def test_encoded_killed(self):
-        e, d, enc, lm = self.both(fields=WIDE, blocks=24)
+    def killed(self, e, d, enc, lm):
+        """encoded dies again and again with its first rows under way."""
         for room in range(1, 5):
             if room > 1:
-                # UCX 1.13 with its assertions ends a process that has not
-                # yet answered the first message of a peer which goes.
                 enc.map_pool()
-                self.deliver(enc, lm, 10000 + room, 3)
             lm.request(room, "enc0")
             enc.announce(room, 2000, 2000)
             enc.granted(room)
@@ -209,7 +227,18 @@ class Ends(SameHost):
             enc.conn.wait(lambda: enc.conn.connected, 10)
         enc.map_pool()
         self.deliver(enc, lm, 9, 1500)
+
+    def test_encoded_killed(self):
+        e, d, enc, lm = self.both(fields=WIDE, blocks=24)
+        self.killed(e, d, enc, lm)
         self.copying(e, d)
+        self.deliver(enc, lm, 10, 1500)
+
+    def test_encoded_killed_while_it_sends(self):
+        off = {"transfer": {"same_host": "off"}}
+        e, d = self.pair(fields=WIDE, blocks=24, encoded=off)
+        enc, lm = self.engines(e, d)
+        self.killed(e, d, enc, lm)
         self.deliver(enc, lm, 10, 1500)
 
     def test_langd_killed(self):

@@ -77,10 +77,10 @@ static struct landing *land_make(uint32_t shard, uint32_t shards)
 {
     struct slab s = {0};
 
-    T_TRUE(landing_init(&s, 8, shard, shards, &LAND, 1) == NULL);
+    T_TRUE(landing_init(&s, 8, LANDINGS_MIN, shard, shards, &LAND, 1) == NULL);
     s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
     memset(s.p, 0, s.cap);
-    return landing_init(&s, 8, shard, shards, &LAND, 1);
+    return landing_init(&s, 8, LANDINGS_MIN, shard, shards, &LAND, 1);
 }
 
 static void land_all(struct data_cmd c)

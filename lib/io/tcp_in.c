@@ -1,0 +1,358 @@
+/* tcp_in.c - see tcp_in.h. Bytes go through one buffer, except those of a
+ * body that is fetched: recvmsg puts them into place, with a little of what
+ * follows (READ_AHEAD, mostly the next frame's header) into the buffer behind
+ * them. So a large message costs one system call and no copy of ours, small
+ * ones come many at a time.
+ *
+ * Where a connection stands: not greeted; between frames (one begins at tail;
+ * whole: it was asked for in one piece); fetching (left bytes of a body go to
+ * iov); dropping (left bytes of a body go nowhere).
+ *
+ * Rejected: a message that is read whole before anybody looks at it. It costs
+ * a copy of every row, and memory for the largest message per connection. */
+#include "io/tcp_in.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "core/segment.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define BUFFER     ((size_t)64 * 1024) /* at first; grows to WHOLE_MAX */
+#define WHOLE_MAX  ((size_t)8 * 1024 * 1024)
+#define READ_AHEAD ((size_t)1024)
+#define READS_MAX  8 /* system calls of a turn: others want to be heard, too */
+
+_Static_assert(BUFFER >= TCP_FRAME + DATA_HEADER_MAX + TCP_EAGER,
+    "an eager message fits the buffer");
+
+struct tcp_in {
+    struct tcp_in_conf conf;
+    int fd;
+    bool greeted, fetching, dropping;
+    bool large; /* this or the last body is fetched: another may follow */
+    bool whole;
+    bool moved; /* bytes came since tcp_in_stalled() looked */
+    uint64_t quiet_since_ns;
+    uint8_t *buffer;
+    size_t cap, tail, head; /* buffer[tail..head) is not looked at yet */
+    uint64_t left;     /* of the body being fetched or dropped */
+    void *cookie;
+    uint32_t at, iovs; /* iov[at..iovs) is not full yet */
+    struct iovec iov[DATA_IOV_MAX + 1]; /* one more for the buffer */
+};
+
+struct tcp_in *tcp_in_open(int fd, const struct tcp_in_conf *c)
+{
+    struct tcp_in *in = malloc(sizeof(*in)); /* most of it stays untouched */
+    uint8_t *buffer = malloc(BUFFER);
+
+    if (!in || !buffer) {
+        log_error("tcp: out of memory for a connection");
+        free(in);
+        free(buffer);
+        close(fd);
+        return NULL;
+    }
+    memset(in, 0, offsetof(struct tcp_in, iov));
+    in->conf = *c;
+    in->fd = fd;
+    in->buffer = buffer;
+    in->cap = BUFFER;
+    return in;
+}
+
+static void fetch_end(struct tcp_in *in, bool ok)
+{
+    in->fetching = false;
+    in->conf.calls->fetched(in->conf.calls->ud, in->cookie, ok);
+}
+
+void tcp_in_close(struct tcp_in **inp)
+{
+    struct tcp_in *in = *inp;
+
+    *inp = NULL;
+    close(in->fd);
+    if (in->fetching)
+        fetch_end(in, false);
+    free(in->buffer);
+    free(in);
+}
+
+int tcp_in_fd(const struct tcp_in *in)
+{
+    return in->fd;
+}
+
+bool tcp_in_greeted(const struct tcp_in *in)
+{
+    return in->greeted;
+}
+
+bool tcp_in_stalled(struct tcp_in *in, uint64_t now_ns, uint64_t limit_ns)
+{
+    bool middle = in->fetching || in->dropping || in->tail != in->head;
+
+    if (!middle || in->moved || in->quiet_since_ns == 0)
+        in->quiet_since_ns = now_ns;
+    in->moved = false;
+    return now_ns - in->quiet_since_ns >= limit_ns;
+}
+
+/* places of a fetch */
+
+/* n more bytes are in place. */
+static void fill(struct tcp_in *in, uint64_t n)
+{
+    in->left -= n;
+    while (n > 0) {
+        struct iovec *v = &in->iov[in->at];
+        size_t take = n < v->iov_len ? (size_t)n : v->iov_len;
+
+        v->iov_base = (uint8_t *)v->iov_base + take;
+        v->iov_len -= take;
+        n -= take;
+        if (v->iov_len == 0)
+            in->at++;
+    }
+}
+
+/* What the buffer already has of the body. */
+static void from_buffer(struct tcp_in *in)
+{
+    size_t have = in->head - in->tail;
+    size_t take = in->left < have ? (size_t)in->left : have;
+    size_t done = 0;
+    uint32_t i = in->at;
+
+    while (in->fetching && done < take) {
+        struct iovec *v = &in->iov[i++];
+        size_t n = take - done < v->iov_len ? take - done : v->iov_len;
+
+        memcpy(v->iov_base, in->buffer + in->tail + done, n);
+        done += n;
+    }
+    in->tail += take;
+    if (in->fetching)
+        fill(in, take);
+    else
+        in->left -= take;
+}
+
+static void body_turn(struct tcp_in *in)
+{
+    from_buffer(in);
+    if (in->left > 0)
+        return;
+    if (in->fetching)
+        fetch_end(in, true);
+    in->dropping = false;
+}
+
+enum err tcp_in_whole(struct tcp_in *in)
+{
+    in->whole = true;
+    return OK;
+}
+
+enum err tcp_in_fetch(struct tcp_in *in, const struct iovec *iov, uint32_t iovs,
+    uint64_t len, void *cookie)
+{
+    uint64_t bytes = 0;
+
+    CHECK(iovs <= DATA_IOV_MAX && !in->fetching, "%u pieces", iovs);
+    in->at = in->iovs = 0;
+    for (uint32_t i = 0; i < iovs; i++) {
+        bytes += iov[i].iov_len;
+        if (iov[i].iov_len > 0)
+            in->iov[in->iovs++] = iov[i];
+    }
+    if (bytes != len)
+        return ERR_MALFORMED;
+    in->cookie = cookie;
+    in->left = len;
+    in->fetching = true;
+    return OK;
+}
+
+/* frames */
+
+static bool greeting(struct tcp_in *in, bool *over)
+{
+    if (in->head - in->tail < TCP_HELLO)
+        return false;
+    if (memcmp(in->buffer + in->tail, TCP_MAGIC, 4) != 0 ||
+        memcmp(in->buffer + in->tail + 4, in->conf.token, TCP_TOKEN) != 0) {
+        log_warn("tcp: somebody connected who is not of a peer");
+        *over = true;
+        return false;
+    }
+    in->tail += TCP_HELLO;
+    in->greeted = true;
+    return true;
+}
+
+static bool arrived(
+    struct tcp_in *in, struct span header, const uint8_t *data, uint32_t len)
+{
+    struct data_in m = {.header = header,
+        .data = data,
+        .len = len,
+        .handle = data ? NULL : in};
+
+    return in->conf.calls->arrived(in->conf.calls->ud, in->conf.d, &m);
+}
+
+static bool grow(struct tcp_in *in, size_t need)
+{
+    uint8_t *more = need <= WHOLE_MAX ? realloc(in->buffer, need) : NULL;
+
+    if (!more)
+        return false;
+    in->buffer = more;
+    in->cap = need;
+    return true;
+}
+
+/* The body is not here, or not all of it. */
+static void deliver_large(struct tcp_in *in, struct span header, uint32_t len)
+{
+    size_t need = TCP_FRAME + header.len + len;
+    bool kept = arrived(in, header, NULL, len);
+
+    CHECK(kept == (in->fetching || in->whole), "a message of %u bytes was %s",
+        len, kept ? "kept and not fetched" : "fetched and not kept");
+    if (in->whole && (need <= in->cap || grow(in, need))) {
+        in->large = false;
+        return; /* again from its frame on */
+    }
+    in->whole = false;
+    in->tail += TCP_FRAME + header.len;
+    in->dropping = !in->fetching;
+    in->left = len;
+}
+
+/* The next frame, when it is here: all of it, or all but a body to fetch. */
+static bool frame(struct tcp_in *in, bool *over)
+{
+    size_t have = in->head - in->tail, need;
+    struct reader r = reader_of(in->buffer + in->tail, have);
+    uint32_t header = get_u32(&r), body = get_u32(&r);
+    struct span h;
+
+    if (r.failed)
+        return false;
+    if (header > DATA_HEADER_MAX) {
+        log_warn("tcp: a header of %u bytes, at most %u are meant", header,
+            (unsigned)DATA_HEADER_MAX);
+        *over = true;
+        return false;
+    }
+    in->large = body > TCP_EAGER && !in->whole;
+    need = TCP_FRAME + header + (in->large ? 0 : body);
+    if (have < need)
+        return false;
+    h = span_of(in->buffer + in->tail + TCP_FRAME, header);
+    if (in->large) {
+        deliver_large(in, h, body);
+    } else {
+        in->whole = false;
+        in->tail += need;
+        (void)arrived(in, h, h.p + h.len, body);
+    }
+    return true;
+}
+
+/* Everything that can be done with what is here. */
+static unsigned parse(struct tcp_in *in, bool *over)
+{
+    unsigned count = 0;
+    bool more = true;
+
+    while (more && !*over) {
+        if (in->fetching || in->dropping) {
+            body_turn(in);
+            more = !in->fetching && !in->dropping;
+        } else {
+            more = in->greeted ? frame(in, over) : greeting(in, over);
+        }
+        count += more;
+    }
+    return count;
+}
+
+/* the socket */
+
+/* Room for what comes next, at the buffer's start if it can be. */
+static void make_room(struct tcp_in *in)
+{
+    size_t have = in->head - in->tail;
+
+    if (have > 0 && in->tail > 0)
+        memmove(in->buffer, in->buffer + in->tail, have);
+    in->tail = 0;
+    in->head = have;
+}
+
+static ssize_t receive(struct tcp_in *in, size_t *asked)
+{
+    size_t room = in->large ? READ_AHEAD : in->cap - in->head;
+    struct msghdr m = {.msg_iov = &in->iov[in->at]};
+
+    if (in->dropping) { /* TCP takes them off without a place to put them */
+        *asked = in->left < BUFFER ? (size_t)in->left : BUFFER;
+        return recv(in->fd, in->buffer, *asked, MSG_TRUNC | MSG_DONTWAIT);
+    }
+    if (!in->fetching) {
+        *asked = room;
+        return recv(in->fd, in->buffer + in->head, room, MSG_DONTWAIT);
+    }
+    in->iov[in->iovs] = (struct iovec){in->buffer + in->head, room};
+    m.msg_iovlen = in->iovs - in->at + 1;
+    *asked = (size_t)in->left + room;
+    return recvmsg(in->fd, &m, MSG_DONTWAIT);
+}
+
+/* n bytes came. */
+static void take(struct tcp_in *in, uint64_t n)
+{
+    uint64_t body = n < in->left ? n : in->left;
+
+    if (in->dropping) {
+        in->left -= n;
+        return;
+    }
+    if (in->fetching) {
+        fill(in, body);
+        n -= body;
+    }
+    in->head += (size_t)n;
+}
+
+unsigned tcp_in_turn(struct tcp_in *in, bool *over)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < READS_MAX && !*over; i++) {
+        size_t asked;
+        ssize_t n;
+
+        make_room(in);
+        n = receive(in, &asked);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            break;
+        if (n <= 0) {
+            *over = true;
+            break;
+        }
+        in->moved = true;
+        take(in, (uint64_t)n);
+        count += 1 + parse(in, over);
+        if ((size_t)n < asked)
+            break; /* the socket is empty */
+    }
+    return count + *over;
+}

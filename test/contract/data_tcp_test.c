@@ -1,0 +1,263 @@
+/* data_tcp_test.c - what data_tcp alone promises: who may connect, what is not
+ * believed, and messages that are asked for whole. Strangers are sockets of
+ * this test; one thread turns everything. */
+#include "io/tcp.h"
+#include "test/side.h"
+#include "test/t.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A connection to where s listens. */
+static int stranger(struct side *s)
+{
+    struct pollfd p = {.events = POLLOUT};
+    struct tcp_place place;
+
+    T_OK(tcp_place_get(s->ops->address(s->d), &place));
+    T_OK(tcp_connect(&place, &p.fd));
+    T_EQ_I64(poll(&p, 1, 1000), 1);
+    return p.fd;
+}
+
+/* As stranger(), with the greeting of a peer. */
+static int friend(struct side *s)
+{
+    struct span a = s->ops->address(s->d);
+    int fd = stranger(s);
+
+    T_EQ_I64(write(fd, a.p, TCP_HELLO), TCP_HELLO); /* an address begins so */
+    return fd;
+}
+
+static void send_all(int fd, const void *p, size_t n)
+{
+    T_EQ_I64(write(fd, p, n), (ssize_t)n);
+}
+
+/* Frame, and a header as side.c wants it. */
+static void send_head(int fd, uint32_t header, uint32_t id, uint32_t len)
+{
+    uint8_t head[16] = {0};
+    struct writer w = writer_of(head, sizeof(head));
+
+    put_u32(&w, header);
+    put_u32(&w, len);
+    put_u32(&w, id);
+    put_u32(&w, len);
+    send_all(fd, head, w.len);
+}
+
+static bool closed(struct side *s, int fd)
+{
+    char c;
+
+    side_settle(s, NULL);
+    return recv(fd, &c, 1, MSG_DONTWAIT) == 0 || errno == ECONNRESET;
+}
+
+TEST(who_does_not_know_the_token_is_closed)
+{
+    struct side a;
+    uint8_t hello[TCP_HELLO] = TCP_MAGIC;
+    int fd;
+
+    side_open(&a, &data_tcp);
+    fd = stranger(&a);
+    send_all(fd, hello, sizeof(hello));
+    T_TRUE(closed(&a, fd));
+    close(fd);
+    fd = stranger(&a);
+    send_all(fd, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27);
+    T_TRUE(closed(&a, fd));
+    close(fd);
+    T_EQ_U64(a.arrived_count, 0);
+    side_close(&a);
+}
+
+TEST(a_frame_may_come_byte_by_byte)
+{
+    struct side a;
+    uint8_t p[100];
+    int fd;
+
+    side_open(&a, &data_tcp);
+    fd = friend(&a);
+    side_fill(p, sizeof(p), 3);
+    for (uint32_t round = 1; round <= 3; round++) {
+        uint8_t head[16];
+        struct writer w = writer_of(head, sizeof(head));
+
+        put_u32(&w, 8);
+        put_u32(&w, sizeof(p));
+        put_u32(&w, 3);
+        put_u32(&w, sizeof(p));
+        for (size_t i = 0; i < sizeof(head) + sizeof(p); i++) {
+            send_all(fd, i < sizeof(head) ? &head[i] : &p[i - sizeof(head)], 1);
+            side_turn(&a, NULL);
+        }
+        side_until(&a, NULL, &a.arrived_count, round);
+    }
+    close(fd);
+    side_close(&a);
+}
+
+TEST(a_header_that_is_too_long_ends_the_connection)
+{
+    struct side a;
+    int fd;
+
+    side_open(&a, &data_tcp);
+    fd = friend(&a);
+    send_head(fd, 1 << 20, 0, 0);
+    T_TRUE(closed(&a, fd));
+    T_EQ_U64(a.arrived_count, 0);
+    close(fd);
+    side_close(&a);
+}
+
+TEST(a_message_that_is_not_ended_fails_its_fetch)
+{
+    static uint8_t some[40000];
+    struct side a;
+    uint64_t now = 1000 * NS_PER_S;
+    int fd;
+
+    side_open(&a, &data_tcp);
+    a.fetch_pieces = 3;
+    a.any_bytes = true;
+    fd = friend(&a);
+    send_head(fd, 8, 1, 100000);
+    send_all(fd, some, sizeof(some));
+    side_until(&a, NULL, &a.arrived_count, 1);
+    side_settle(&a, NULL);
+    data_tcp.tick(a.d, now);
+    data_tcp.tick(a.d, now + 900 * NS_PER_MS);
+    T_EQ_U64(a.fetched_count, 0);
+    send_all(fd, some, 1); /* it lives: the time begins anew */
+    side_settle(&a, NULL);
+    data_tcp.tick(a.d, now + 1800 * NS_PER_MS);
+    data_tcp.tick(a.d, now + 2700 * NS_PER_MS);
+    T_EQ_U64(a.fetched_count, 0);
+    data_tcp.tick(a.d, now + 2800 * NS_PER_MS);
+    T_EQ_U64(a.fetched_count, 1);
+    T_EQ_U64(a.failed_count, 1);
+    T_TRUE(closed(&a, fd));
+    close(fd);
+    side_close(&a);
+}
+
+/* Connections that say nothing take no place from those of peers. */
+TEST(silent_strangers_give_way)
+{
+    struct data_conf c = side_conf();
+    struct side a, b;
+    int fds[6];
+    uint8_t p[8];
+
+    c.inbound_max = 4;
+    side_open_with(&a, &data_tcp, &c);
+    side_open(&b, &data_tcp);
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++) {
+        fds[i] = stranger(&a);
+        side_settle(&a, NULL);
+    }
+    T_OK(data_tcp.connect(b.d, 0, data_tcp.address(a.d)));
+    side_fill(p, 8, 2);
+    T_OK(side_post(&b, 0, 2, p, 8));
+    side_until(&a, &b, &a.arrived_count, 1);
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+        close(fds[i]);
+    side_close(&a);
+    side_close(&b);
+}
+
+TEST(more_connections_of_peers_than_agreed_are_refused)
+{
+    struct data_conf c = side_conf();
+    struct side a;
+    int fds[3];
+
+    c.inbound_max = 2;
+    side_open_with(&a, &data_tcp, &c);
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++) {
+        fds[i] = friend(&a);
+        side_settle(&a, NULL);
+    }
+    T_FALSE(closed(&a, fds[0]));
+    T_TRUE(closed(&a, fds[2]));
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+        close(fds[i]);
+    side_close(&a);
+}
+
+TEST(who_only_sends_has_no_address)
+{
+    struct data_conf c = side_conf();
+    struct side a, b;
+    uint8_t p[8];
+
+    c.inbound_max = 0;
+    side_open_with(&a, &data_tcp, &c);
+    side_open(&b, &data_tcp);
+    T_EQ_U64(data_tcp.address(a.d).len, 0);
+    T_OK(data_tcp.connect(a.d, 0, data_tcp.address(b.d)));
+    side_fill(p, 8, 1);
+    T_OK(side_post(&a, 0, 1, p, 8));
+    side_until(&a, &b, &b.arrived_count, 1);
+    side_close(&a);
+    side_close(&b);
+}
+
+TEST(says_what_cannot_be_had)
+{
+    struct data_conf c = side_conf();
+    struct data_calls calls = {.ud = NULL};
+    struct data *d = NULL;
+    struct side a, b;
+    struct tcp_place place;
+    char ports[32];
+    unsigned port;
+
+    c.devices = "nosuchdevice0";
+    T_ERR(data_tcp.open(&d, &c, &calls), ERR_INTERNAL);
+    T_TRUE(d == NULL);
+    side_open(&a, &data_tcp);
+    side_open(&b, &data_ucx);
+    T_ERR(data_tcp.connect(a.d, 0, data_ucx.address(b.d)), ERR_MALFORMED);
+    T_ERR(data_ucx.connect(b.d, 0, data_tcp.address(a.d)), ERR_MALFORMED);
+    side_close(&b);
+    /* A range of one port that is taken. */
+    T_OK(tcp_place_get(data_tcp.address(a.d), &place));
+    port = ntohs(((struct sockaddr_in *)&place.at)->sin_port);
+    snprintf(ports, sizeof(ports), "%u-%u", port, port);
+    c = side_conf();
+    c.ports = ports;
+    T_ERR(data_tcp.open(&d, &c, &calls), ERR_INTERNAL);
+    side_close(&a);
+}
+
+/* Two messages asked for whole, small ones around them. */
+TEST(a_message_is_brought_whole_when_asked)
+{
+    static const size_t sizes[] = {100, 300 * KIB, 10, 200 * KIB, 20 * KIB, 0};
+    struct side a, b;
+    uint8_t *p = malloc(SIDE_SEGMENT * 2);
+
+    side_pair(&a, &b, &data_tcp);
+    b.whole = true;
+    for (uint32_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        side_fill(p, sizes[i], i);
+        T_OK(side_post(&a, 0, i, p, sizes[i]));
+        side_until(&a, &b, &a.done_count, i + 1);
+    }
+    side_until(&a, &b, &b.arrived_count, ARRAY_LEN(sizes));
+    T_EQ_U64(b.fetched_count, 0);
+    side_close(&a);
+    side_close(&b);
+    free(p);
+}
