@@ -86,7 +86,8 @@ struct landing *landing_init(struct slab *s, uint32_t slots, uint32_t landings,
     struct landing_token *tokens = slab_take(s, landings, sizeof(*tokens));
 
     CHECK(slots > 0 && landings > 0 && shard < shards,
-        "%u slots, %u landings, shard %u of %u", slots, landings, shard, shards);
+        "%u slots, %u landings, shard %u of %u", slots, landings, shard,
+        shards);
     for (uint32_t i = 0; i < n; i++)
         pool_carve(s, own ? &own[i] : NULL, &pools[i]);
     if (!s->p || s->failed)

@@ -31,7 +31,7 @@ struct data_conf {
     uint32_t stall_ms; /* an endpoint without progress for so long is broken */
     uint32_t endpoints_max; /* that we open */
     uint32_t inbound_max;   /* that others may open to us; 0: we only send */
-    uint32_t messages_max; /* posted and not done */
+    uint32_t messages_max;  /* posted and not done */
 };
 
 /* A message that has come. Eager: data[0..len) is valid inside the callback.

@@ -33,7 +33,7 @@
 
 #define EVENTS         32
 #define ACCEPTS_MAX    16
-#define SENDS_MAX      4 /* system calls of an endpoint's turn */
+#define SENDS_MAX      4    /* system calls of an endpoint's turn */
 #define SEND_PLACES    1024 /* what the kernel takes at once: IOV_MAX */
 #define SEND_BYTES_MAX ((size_t)1024 * 1024)
 
@@ -49,8 +49,8 @@ struct op {
 
 struct endpoint {
     struct list queue;
-    struct list ready; /* in data.ready: has something to send, and may */
-    int fd;            /* -1: closed */
+    struct list ready;       /* in data.ready: has something to send, and may */
+    int fd;                  /* -1: closed */
     uint64_t quiet_since_ns; /* has something, and the kernel took nothing */
     bool open, connected, blocked, broken, unreported;
     uint8_t hello[TCP_HELLO];
@@ -225,8 +225,8 @@ static void endpoint_event(struct data *d, struct endpoint *ep, uint32_t events)
     endpoint_ready(d, ep);
 }
 
-static bool watch(struct data *d, int fd, uint32_t events, enum tag tag,
-    uint32_t index)
+static bool watch(
+    struct data *d, int fd, uint32_t events, enum tag tag, uint32_t index)
 {
     struct epoll_event ev = {
         .events = events, .data.u64 = (uint64_t)tag << 32 | index};
@@ -530,8 +530,8 @@ static void data_tcp_tick(struct data *d, uint64_t now_ns)
     for (uint32_t i = 0; i < d->conf.endpoints_max; i++)
         endpoint_tick(d, &d->eps[i], now_ns);
     for (uint32_t i = 0; i < d->conf.inbound_max; i++) {
-        if (!d->ins[i] || !tcp_in_stalled(d->ins[i], now_ns,
-                              d->conf.stall_ms * NS_PER_MS))
+        if (!d->ins[i] ||
+            !tcp_in_stalled(d->ins[i], now_ns, d->conf.stall_ms * NS_PER_MS))
             continue;
         log_warn("tcp: a message that came was not ended for %u ms",
             d->conf.stall_ms);

@@ -150,8 +150,8 @@ static enum err listen_at(struct sockaddr_storage *at, bool all,
     socklen_t len = sizeof(here);
     uint32_t n;
     int on = 1;
-    int fd = socket(
-        at->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd =
+        socket(at->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
     if (all) {
         void *bytes = at_bytes(&here, &n);
@@ -181,13 +181,12 @@ enum err tcp_listen(
 
     memset(out, 0, sizeof(*out));
     if (!find_address(devices, &out->at))
-        log_error("tcp: no device of transfer.devices `%s` has an address",
-            devices);
+        log_error(
+            "tcp: no device of transfer.devices `%s` has an address", devices);
     else if (getrandom(out->token, TCP_TOKEN, 0) != TCP_TOKEN)
         log_error("getrandom: no random bytes");
     else
-        e = listen_at(
-            &out->at, strcmp(devices, "all") == 0, ports, fd, &port);
+        e = listen_at(&out->at, strcmp(devices, "all") == 0, ports, fd, &port);
     if (e != OK) {
         log_error("tcp: devices %s, ports %s", devices,
             ports && *ports ? ports : "any");
@@ -247,8 +246,8 @@ enum err tcp_place_get(struct span s, struct tcp_place *out)
 
 enum err tcp_connect(const struct tcp_place *p, int *out)
 {
-    int fd = socket(
-        p->at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd =
+        socket(p->at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
     if (fd >= 0 &&
         (connect(fd, (const struct sockaddr *)&p->at, at_len(&p->at)) == 0 ||

@@ -38,9 +38,9 @@ struct tcp_in {
     uint64_t quiet_since_ns;
     uint8_t *buffer;
     size_t cap, tail, head; /* buffer[tail..head) is not looked at yet */
-    uint64_t left;     /* of the body being fetched or dropped */
+    uint64_t left;          /* of the body being fetched or dropped */
     void *cookie;
-    uint32_t at, iovs; /* iov[at..iovs) is not full yet */
+    uint32_t at, iovs;                  /* iov[at..iovs) is not full yet */
     struct iovec iov[DATA_IOV_MAX + 1]; /* one more for the buffer */
 };
 
@@ -198,10 +198,8 @@ static bool greeting(struct tcp_in *in, bool *over)
 static bool arrived(
     struct tcp_in *in, struct span header, const uint8_t *data, uint32_t len)
 {
-    struct data_in m = {.header = header,
-        .data = data,
-        .len = len,
-        .handle = data ? NULL : in};
+    struct data_in m = {
+        .header = header, .data = data, .len = len, .handle = data ? NULL : in};
 
     return in->conf.calls->arrived(in->conf.calls->ud, in->conf.d, &m);
 }

@@ -16,7 +16,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
-#define INBOUND_SPARE    64 /* data connections, beside one per peer */
+#define INBOUND_SPARE    64         /* data connections, beside one per peer */
 #define NOTE_BYTES       (4u << 20) /* landed rows that one note piles up */
 #define TRANSPORT_WORDS  4
 #define ENDPOINTS(count) div_up(SEND_ADDRESSES_MAX, (count)) /* of a peer */

@@ -569,8 +569,8 @@ EACH(transport_has_a_name)
     answer(&a, 0);
     side_until(&a, &b, &b.arrived_count, 1);
     T_EQ_STR(ops->transport(a.d, 0), ops == &data_mem   ? "mem"
-                                    : ops == &data_tcp ? "tcp/lo"
-                                                       : "ucx:tcp/lo");
+                                     : ops == &data_tcp ? "tcp/lo"
+                                                        : "ucx:tcp/lo");
     side_close(&a);
     side_close(&b);
 }

@@ -68,8 +68,8 @@ static void on_fetched(void *ud, void *cookie, bool ok)
     struct seen *s = cookie;
 
     CHECK(ud == s && s->into, "a fetch ended twice");
-    CHECK(!ok || (s->at <= s->len &&
-                     memcmp(s->into, s->wanted, s->into_len) == 0),
+    CHECK(!ok ||
+              (s->at <= s->len && memcmp(s->into, s->wanted, s->into_len) == 0),
         "a fetch of %u bytes", s->into_len);
     free(s->into);
     s->into = NULL;

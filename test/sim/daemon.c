@@ -136,8 +136,8 @@ static void shard_make(struct daemon *d, uint32_t k)
         spools[i] = spool_of(d, i);
     for (int round = 0; round < 2; round++) {
         if (d->role == ROLE_LANGD)
-            s->landing =
-                landing_init(&slab, rooms, LANDINGS_MIN, k, d->shards_count, d->lpools, n);
+            s->landing = landing_init(
+                &slab, rooms, LANDINGS_MIN, k, d->shards_count, d->lpools, n);
         else
             s->sending =
                 sending_init(&slab, rooms, (uint32_t)d->conf->limit_peers, k,

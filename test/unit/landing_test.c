@@ -15,7 +15,8 @@ static struct landing *make(uint32_t shard, uint32_t shards,
     const struct landing_pool *pools, uint32_t n)
 {
     struct slab s = {0};
-    struct landing *l = landing_init(&s, SLOTS, LANDINGS_MIN, shard, shards, pools, n);
+    struct landing *l =
+        landing_init(&s, SLOTS, LANDINGS_MIN, shard, shards, pools, n);
 
     T_CHECK(!l, "a count gave %p", (void *)l);
     s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
