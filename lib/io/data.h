@@ -1,5 +1,5 @@
 /* data.h - a carrier of data messages: TCP, UCX, or memcpy inside one process.
- * One object per shard; every call and callback on that shard's thread.
+ * One object per shard; calls and callbacks of whoever runs that shard.
  *
  * Contract (test/contract/data_test.c holds every carrier to it):
  *  - post() of an accepted message completes exactly once, through done(),
@@ -58,6 +58,7 @@ struct data_calls {
 
 struct data_ops {
     const char *name;
+    bool any_thread; /* calls may come from several, one after the other */
     /* ERR_INTERNAL with a log line naming what could not be had. */
     MUST_CHECK enum err (*open)(struct data **out, const struct data_conf *c,
         const struct data_calls *calls);

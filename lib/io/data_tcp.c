@@ -493,7 +493,8 @@ static unsigned data_tcp_progress(struct data *d)
     unsigned count;
 
     CHECK(!d->inside, "progress inside arrived()");
-    count = handle_events(d);
+    count = send_ready(d); /* before the kernel is asked for news */
+    count += handle_events(d);
     count += send_ready(d);
     count += report_done(d);
     return count + report_broken(d);
@@ -652,6 +653,7 @@ static void data_tcp_close(struct data **dp)
 }
 
 const struct data_ops data_tcp = {.name = "tcp",
+    .any_thread = true,
     .open = data_tcp_open,
     .close = data_tcp_close,
     .address = data_tcp_address,

@@ -12,8 +12,11 @@
  * descriptor number, but never its routing id. Owned by the loop's thread.
  *
  * Rejected: heartbeats of our own to notice a dead peer (seconds instead of
- * the milliseconds in which the kernel knows), ZMQ_ROUTER_HANDOVER (lets
- * anybody take over a name), and ZMQ_DISCONNECT_MSG (not in stable builds). */
+ * the milliseconds in which the kernel knows), ZMTP heartbeats of one side with
+ * a TTL for the other (libzmq 4.3 forgets the TTL with the next message that
+ * is no PING: a peer that stops right after one is never missed),
+ * ZMQ_ROUTER_HANDOVER (lets anybody take over a name), and ZMQ_DISCONNECT_MSG
+ * (not in stable builds). */
 #include "io/peer.h"
 
 #include "base/check.h"

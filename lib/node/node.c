@@ -159,6 +159,71 @@ static void link_bad(void *ud, uint32_t link, enum err err)
     node_happen(ud, &ev);
 }
 
+/* shards whose work is ours */
+
+static void on_port(uv_poll_t *h, int status, int events)
+{
+    struct port *p = h->data;
+
+    (void)status;
+    (void)events;
+    p->ready = true; /* the check that follows does it */
+}
+
+/* Polls the carriers of those that are ours now, and no others. */
+static void watch_ports(struct node *n)
+{
+    for (uint32_t k = 0; k < n->shards_count; k++) {
+        struct port *p = &n->ports[k];
+        bool mine = shard_mine(n->shards[k]);
+
+        if (mine == p->watched)
+            continue;
+        p->watched = p->ready = mine;
+        if (mine)
+            uv_poll_start(&p->poll, UV_READABLE, on_port);
+        else
+            uv_poll_stop(&p->poll);
+    }
+}
+
+static void serve_ports(struct node *n)
+{
+    for (uint32_t k = 0; k < n->shards_count; k++) {
+        struct port *p = &n->ports[k];
+
+        if (!p->watched || (!p->ready && shard_due(n->shards[k]) > clock_ns(n)))
+            continue;
+        p->ready = false;
+        shard_work(n->shards[k]);
+    }
+}
+
+static bool ports_busy(const struct node *n)
+{
+    bool busy = false;
+
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        busy |= shard_busy(n->shards[k]);
+    return busy;
+}
+
+static enum err open_ports(struct node *n)
+{
+    for (uint32_t k = 0; k < n->shards_count; k++) {
+        uv_poll_t *poll = &n->ports[k].poll;
+
+        if (!shard_mine(n->shards[k]))
+            continue; /* then it never will be */
+        if (uv_poll_init(&n->loop, poll, shard_fd(n->shards[k]))) {
+            log_error("the loop cannot poll shard %u", k);
+            return ERR_INTERNAL;
+        }
+        poll->data = &n->ports[k];
+    }
+    return OK;
+}
+
 /* a turn */
 
 /* Returns how many notes were served. */
@@ -233,6 +298,8 @@ static void arm_timer(struct node *n)
     uint64_t at = n->kind->ops->deadline(n->brain);
     uint64_t now = clock_ns(n), ms;
 
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        at = min_u64(at, shard_due(n->shards[k]));
     if (n->draining)
         at = min_u64(at, n->drain_ns);
     if (node_clogged(n))
@@ -260,6 +327,9 @@ static void turn(struct node *n)
     node_push_backlogs(n);
     local_hurry(n->local);
     go_on(n);
+    watch_ports(n);
+    if (!node_clogged(n))
+        serve_ports(n);
     (void)serve_notes(n);
     if (!node_clogged(n) && n->maps_seen)
         node_maps_serve(n);
@@ -278,6 +348,7 @@ static void turn(struct node *n)
     pull_all(n);
     local_flush(n->local);
     links_flush(n->links);
+    watch_ports(n);
     drain_check(n);
     arm_timer(n);
 }
@@ -309,7 +380,7 @@ static void on_prepare(uv_prepare_t *h)
         /* Notes that came since the turn have a turn of their own; those who
          * come from here on write to the wake. */
         more = serve_notes(n) > 0 || local_busy(n->local) ||
-               links_busy(n->links) || n->maps_seen ||
+               links_busy(n->links) || n->maps_seen || ports_busy(n) ||
                n->kind->ops->pending(n->brain);
     }
     if (more)
@@ -446,16 +517,22 @@ static enum err start_loop(struct node *n)
     return OK;
 }
 
+static bool gpu_pools(const struct conf *c)
+{
+    for (uint32_t i = 0; i < c->pools_count; i++)
+        if (mem_gpu(c->pools[i].memory) != NONE)
+            return true;
+    return false;
+}
+
 /* Rows of a GPU pool are in flight while they are copied, too: less than what
  * the slots hold would leave them idle. */
 static uint32_t window_of(const struct conf *c)
 {
     uint32_t window = (uint32_t)c->transfer_window;
 
-    for (uint32_t i = 0; i < c->pools_count; i++)
-        if (mem_gpu(c->pools[i].memory) != NONE)
-            window = max_u32(window, STAGE_SLOTS * STAGE_SLOT_BYTES);
-    return window;
+    return gpu_pools(c) ? max_u32(window, STAGE_SLOTS * STAGE_SLOT_BYTES)
+                        : window;
 }
 
 static enum err start_shard(struct node *n, uint32_t k)
@@ -463,6 +540,7 @@ static enum err start_shard(struct node *n, uint32_t k)
     /* As the words of transfer.carrier. */
     static const struct data_ops *const carriers[] = {&data_tcp, &data_ucx};
     const struct conf *c = n->conf;
+    bool pinned = k < c->transfer_cpus.count;
     struct shard_conf s = {.carrier = carriers[c->transfer_carrier],
         .data = {.tls = c->transfer_tls,
             .devices = c->transfer_devices,
@@ -478,8 +556,9 @@ static enum err start_shard(struct node *n, uint32_t k)
         .window_bytes = window_of(c),
         .spin_us = (uint32_t)(c->transfer_spin / 1000),
         .ring_records = RING_RECORDS,
-        .cpu =
-            k < c->transfer_cpus.count ? atoi(c->transfer_cpus.items[k]) : -1,
+        .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
+        .shared = carriers[c->transfer_carrier]->any_thread && !pinned &&
+                  c->transfer_spin == 0 && !gpu_pools(c),
         .pools = n->pools,
         .pools_count = c->pools_count,
         .wake = &n->wake};
@@ -632,6 +711,8 @@ enum err node_new(struct node **out, const struct node_opt *opt)
         e = start_peers(n);
     if (e == OK)
         e = start_shards(n);
+    if (e == OK)
+        e = open_ports(n);
     if (e == OK)
         e = start_brain(n);
     if (e == OK)

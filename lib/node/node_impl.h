@@ -61,6 +61,13 @@ struct node_conn {
     struct report *report;
 };
 
+/* How the loop hears of a shard whose work it has. */
+struct port {
+    uv_poll_t poll;
+    bool watched; /* the poll runs: the work was ours when we looked last */
+    bool ready;   /* there may be something to do */
+};
+
 struct node {
     const struct conf *conf;
     const struct brain_kind *kind;
@@ -88,6 +95,7 @@ struct node {
     uint32_t reports; /* that are going out */
 
     struct shard *shards[SHARDS_MAX];
+    struct port ports[SHARDS_MAX];
     struct backlog_of backlogs[SHARDS_MAX];
     uint32_t shards_count;
     uint8_t *addresses; /* langd */

@@ -2,7 +2,8 @@
  *
  * Invariants:
  *  - the loop's thread touches the rings, the wake and the counters; all else
- *    is the shard's thread's, from its start to its join;
+ *    belongs to whom `duty` names: the shard's thread, or the loop in
+ *    shard_work. Who has it gives it away as the last thing it does;
  *  - commands are carried out in order; notes reach the loop in order, none
  *    is lost: what the ring has no room for waits in the backlog, and while
  *    that is half full the carrier rests;
@@ -11,7 +12,9 @@
  *    ring looked at after it said that it sleeps.
  *
  * Rejected: a shared queue that any worker serves. Rows of one room would
- * meet in one lock, and a landing could overtake the close of its room. */
+ * meet in one lock, and a landing could overtake the close of its room. No
+ * thread at all where one shard is configured: a large room would hold up
+ * everything that engines and peers say. */
 #include "node/shard_in.h"
 
 #include "base/check.h"
@@ -29,6 +32,11 @@
 #define TICK_BUSY_MS  100
 #define TICK_IDLE_MS  1000
 #define TELL_AFTER_NS (10 * NS_PER_MS)
+/* What the loop does itself: bytes sent or landed in a turn, bytes copied in
+ * one (some 50 us). */
+#define LIGHT_BYTES  (512u << 10)
+#define LIGHT_COPIES (1u << 20)
+#define LINGER_MS    5 /* without anything to do, until the loop has it again */
 
 enum record_type { RECORD_CMD, RECORD_PEER, RECORD_POOL, RECORD_SOURCE };
 
@@ -206,11 +214,11 @@ static void on_broken(void *ud, uint32_t ep)
         send_broken(s, ep);
 }
 
-static unsigned carrier_progress(struct shard *s)
+static unsigned carrier_progress(struct shard *s, uint32_t turns)
 {
     unsigned n = 0, k = 1;
 
-    for (uint32_t i = 0; i < TURNS_MAX && k > 0 && !backlog_heavy(s); i++) {
+    for (uint32_t i = 0; i < turns && k > 0 && !backlog_heavy(s); i++) {
         k = s->conf.carrier->progress(s->data);
         n += k;
     }
@@ -273,7 +281,16 @@ static int sleep_ms(const struct shard *s)
 
     if (s->backlog.len > 0 || outstanding(s))
         return (int)max_u32(busy, 1);
-    return TICK_IDLE_MS;
+    return s->conf.shared ? LINGER_MS : TICK_IDLE_MS;
+}
+
+/* Nothing of the shard is touched after it. */
+static void give_back(struct shard *s)
+{
+    struct wake *loop = s->conf.wake;
+
+    atomic_store_explicit(&s->duty, DUTY_LOOP, memory_order_release);
+    wake_up(loop);
 }
 
 static void sleep_turn(struct shard *s)
@@ -281,38 +298,55 @@ static void sleep_turn(struct shard *s)
     struct pollfd fds[2] = {
         {.fd = s->wake.fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
 
+    int got = 1;
+
     wake_sleep(&s->wake);
     if (!atomic_load(&s->stop) && (ring_empty(&s->in) || backlog_heavy(s)) &&
         (backlog_heavy(s) || s->conf.carrier->arm(s->data) == OK)) {
         if (!backlog_heavy(s))
             fds[1].fd = s->conf.carrier->fd(s->data);
-        poll(fds, ARRAY_LEN(fds), sleep_ms(s));
+        got = poll(fds, ARRAY_LEN(fds), sleep_ms(s));
         stat_add(&s->stats.wakeups, 1);
     }
     if (fds[0].revents)
         wake_clear(&s->wake);
     else
         wake_awake(&s->wake);
+    if (got == 0 && s->conf.shared && !outstanding(s) && s->backlog.len == 0)
+        give_back(s);
 }
 
-static void turn(struct shard *s)
+/* Everything but sleep. light: no more of it than the loop has time for. */
+static unsigned work(struct shard *s, bool light)
 {
     unsigned n;
 
     s->turn++;
     s->now_ns = clock_ns();
+    s->moved = 0;
     n = commands(s);
     if (s->sending && !backlog_heavy(s))
         n += send_post(s); /* before the carrier asks the kernel for news */
-    n += carrier_progress(s);
+    if (light && s->moved > LIGHT_BYTES)
+        return n;
+    n += carrier_progress(s, light ? 1 : TURNS_MAX);
     if (s->landing)
-        n += copy_turn(s);
+        n += copy_turn(s, light ? LIGHT_COPIES : UINT64_MAX);
+    if (s->landing && light)
+        land_tell(s);
     tick(s);
     if (s->sending) {
         n += s->lost_count;
         send_lost(s);
     }
     n += gpu_turn(s);
+    return n;
+}
+
+static void turn(struct shard *s)
+{
+    unsigned n = work(s, false);
+
     backlog_turn(s);
     if (n > 0) {
         s->idle_ns = 0;
@@ -325,6 +359,20 @@ static void turn(struct shard *s)
         sched_yield();
     else
         sleep_turn(s);
+}
+
+/* The loop has the work. */
+static void wait_for_duty(struct shard *s)
+{
+    struct pollfd fd = {.fd = s->wake.fd, .events = POLLIN};
+
+    wake_sleep(&s->wake);
+    if (shard_mine(s) && !atomic_load(&s->stop))
+        poll(&fd, 1, -1);
+    if (fd.revents)
+        wake_clear(&s->wake);
+    else
+        wake_awake(&s->wake);
 }
 
 static void pin(const struct shard *s)
@@ -351,9 +399,14 @@ static void *thread(void *ud)
         s->result = address_copy(s);
     for (uint32_t i = 0; s->result == OK && i < s->conf.pools_count; i++)
         gpu_pool(s, i);
+    if (s->conf.shared)
+        atomic_store_explicit(&s->duty, DUTY_LOOP, memory_order_release);
     sem_post(&s->started);
     while (s->result == OK && !atomic_load(&s->stop))
-        turn(s);
+        if (shard_mine(s))
+            wait_for_duty(s);
+        else
+            turn(s);
     if (s->data)
         s->conf.carrier->close(&s->data);
     return NULL;
@@ -555,9 +608,60 @@ bool shard_source(
 
 void shard_flush(struct shard *s)
 {
-    if (s->pushed)
-        wake_up(&s->wake);
+    bool pushed = s->pushed;
+
     s->pushed = false;
+    if (!pushed)
+        return;
+    if (shard_mine(s))
+        shard_work(s);
+    else
+        wake_up(&s->wake);
+}
+
+/* the work, by the loop */
+
+bool shard_mine(const struct shard *s)
+{
+    return atomic_load_explicit(&s->duty, memory_order_acquire) == DUTY_LOOP;
+}
+
+int shard_fd(const struct shard *s)
+{
+    return s->conf.carrier->fd(s->data);
+}
+
+/* Is more under way than the loop has time for? */
+static bool heavy(const struct shard *s)
+{
+    return s->moved > LIGHT_BYTES || s->backlog.len > 0 ||
+           (s->landing && landing_active(s->landing) > 0);
+}
+
+void shard_work(struct shard *s)
+{
+    if (!shard_mine(s))
+        return;
+    (void)work(s, true);
+    backlog_move(s);
+    s->noted = false; /* the loop looks for notes without being woken */
+    if (!heavy(s))
+        return;
+    atomic_store_explicit(&s->duty, DUTY_THREAD, memory_order_release);
+    wake_up(&s->wake);
+}
+
+bool shard_busy(struct shard *s)
+{
+    return shard_mine(s) &&
+           (!ring_empty(&s->in) || s->conf.carrier->arm(s->data) != OK);
+}
+
+uint64_t shard_due(const struct shard *s)
+{
+    return shard_mine(s) && outstanding(s)
+               ? s->now_ns + TICK_BUSY_MS * NS_PER_MS
+               : TIME_NEVER;
 }
 
 bool shard_note(struct shard *s, struct data_note *n)

@@ -1,6 +1,11 @@
 /* shard.h - one transfer worker: a thread with one carrier, a ring in, a ring
  * out. The loop's thread calls everything here; the shard's thread runs
- * sending.c and landing.c over the carrier. */
+ * sending.c and landing.c over the carrier.
+ *
+ * A `shared` one gives its work to the loop while little moves, so that nobody
+ * is woken in between for a small room; its thread takes over when more moves,
+ * and gives the work back when nothing has moved for a moment. Exactly one of
+ * the two has it at any time. */
 #ifndef MMX_NODE_SHARD_H
 #define MMX_NODE_SHARD_H
 
@@ -28,6 +33,7 @@ struct shard_conf {
     uint32_t index, count; /* this shard of so many */
     uint32_t slots, peers, window_bytes, spin_us, ring_records;
     int cpu;                        /* -1: anywhere */
+    bool shared;                    /* the loop calls shard_work */
     const struct shard_pool *pools; /* stays valid */
     uint32_t pools_count;
     struct wake *wake; /* of the loop: woken when notes wait */
@@ -56,8 +62,20 @@ bool shard_pool_ready(struct shard *s, uint32_t i);
  * holds it until it is told otherwise and no copy reads it. */
 bool shard_source(
     struct shard *s, uint32_t peer, uint32_t pool, struct source *source);
-/* Wake the shard if something was pushed; once per turn of the loop. */
+/* Have it done if something was pushed; once per turn of the loop. */
 void shard_flush(struct shard *s);
+
+/* Has the loop the work? Then it polls shard_fd and calls shard_work when that
+ * is readable, when shard_busy before it sleeps, and at shard_due. It changes
+ * to false in shard_work and shard_flush only, to true at any time; then the
+ * loop is woken. */
+bool shard_mine(const struct shard *s);
+int shard_fd(const struct shard *s);
+/* Does what there is to do, a bounded amount. Nothing when it is not ours. */
+void shard_work(struct shard *s);
+bool shard_busy(struct shard *s);
+uint64_t shard_due(const struct shard *s); /* TIME_NEVER: nothing is */
+
 /* The next note, or false. */
 bool shard_note(struct shard *s, struct data_note *n);
 

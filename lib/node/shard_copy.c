@@ -224,15 +224,15 @@ bool copy_waiting(const struct shard *s)
     return s->small.head != NONE || s->large.head != NONE;
 }
 
-unsigned copy_turn(struct shard *s)
+unsigned copy_turn(struct shard *s, uint64_t max)
 {
     uint64_t bytes = 0;
     unsigned n = 0;
 
-    for (; s->small.head != NONE && bytes < SLICE_BYTES; n++)
+    for (; s->small.head != NONE && bytes < min_u64(max, SLICE_BYTES); n++)
         bytes += serve(s, &s->small, SMALL_BYTES);
-    if (s->large.head != NONE) {
-        serve(s, &s->large, SLICE_BYTES);
+    if (s->large.head != NONE && bytes < max) {
+        serve(s, &s->large, min_u64(max - bytes, SLICE_BYTES));
         n++;
     }
     return n;
@@ -268,7 +268,7 @@ static void take(struct shard *s, const struct segment *seg, uint32_t from,
     struct copy *c;
 
     while (s->copy_free == NONE)
-        copy_turn(s);
+        copy_turn(s, UINT64_MAX);
     if (!source) {
         stat_add(&s->stats.segments_dropped, 1);
         return;

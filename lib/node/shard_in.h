@@ -2,8 +2,8 @@
  * shard_land.c (rows that come), shard_copy.c (rows that are fetched from
  * another daemon's memory), shard_send.c (rows that go) and shard_gpu.c (rows
  * of GPU pools, both ways) share.
- * Nobody else includes it. All of it belongs to the shard's thread, except
- * where a member says otherwise. */
+ * Nobody else includes it. All of it belongs to whom `duty` names, except where
+ * a member says otherwise; "the shard's thread" means that one. */
 #ifndef MMX_NODE_SHARD_IN_H
 #define MMX_NODE_SHARD_IN_H
 
@@ -92,11 +92,15 @@ struct address {
     uint8_t bytes[];
 };
 
+/* Who runs the shard. Who has it may write it, and does so last. */
+enum duty { DUTY_THREAD, DUTY_LOOP };
+
 struct shard {
     struct shard_conf conf; /* constant */
     void *memory;           /* fresh pages, for a slab */
     size_t memory_bytes;
     pthread_t thread;
+    _Atomic uint8_t duty;              /* enum duty */
     bool running;                      /* loop: there is a thread to join */
     bool pushed;                       /* loop: since the last shard_flush */
     sem_t started;                     /* result and address are there */
@@ -111,6 +115,7 @@ struct shard {
 
     struct data *data;
     uint64_t turn, now_ns, ticked_ns, told_ns, idle_ns;
+    uint64_t moved; /* bytes from and to the carrier in this turn */
     struct backlog backlog;
     bool noted; /* something was put in out this turn */
 
@@ -181,7 +186,7 @@ void copy_source(
     struct shard *s, uint32_t peer, uint32_t pool, struct source *source);
 bool copy_arrived(struct shard *s, const struct data_in *in);
 /* Copies for a short while; how many pieces of work it was. */
-unsigned copy_turn(struct shard *s);
+unsigned copy_turn(struct shard *s, uint64_t max);
 bool copy_waiting(const struct shard *s);
 /* The GPU is done with copy i. */
 void copy_over(struct shard *s, uint32_t i, bool ok);

@@ -181,6 +181,7 @@ static void land_eager(struct shard *s, const struct data_in *in,
     struct piece pieces[PIECES_MAX];
     uint32_t pool, n, token;
 
+    s->moved += in->len;
     for (uint32_t i = 0; i < count; i++) {
         if (land_begin(s, &segs[i], &pool, pieces, &n, &token)) {
             if (gpu_land(s, pool, pieces, n, token, from, segs[i].bytes)) {
@@ -274,6 +275,7 @@ void land_fetched(struct shard *s, void *cookie, bool ok)
     struct fetch *f = cookie;
 
     for (uint32_t i = 0; i < f->count; i++) {
+        s->moved += f->of[i].bytes;
         if (f->of[i].slot != NONE)
             gpu_fetched(s, &f->of[i], ok);
         else

@@ -304,6 +304,7 @@ uint32_t send_post(struct shard *s)
         if (s->batch.copy)
             stat_add(&s->stats.segments_copied, s->batch.count);
         stat_add(&s->stats.bytes_sent, s->batch.bytes);
+        s->moved += s->batch.bytes;
     }
     return n;
 }

@@ -1,5 +1,7 @@
 /* shard_test.c - whole shards, threads and rings, over data_mem: every byte
- * of a room at its place, faults of the carrier, a loop that reads late. */
+ * of a room at its place, faults of the carrier, a loop that reads late. A
+ * case that is called BOTH runs with shards that work alone and, as
+ * shared_<case>, with some that share their work with the loop. */
 #include "node/shard.h"
 #include "test/t.h"
 
@@ -18,6 +20,19 @@
 #define LIMIT_MS  10000
 #define SEGMENT   (32 * KIB)
 #define ROW_BYTES 528
+
+#define BOTH(id)                                                               \
+    static void id(void);                                                      \
+    TEST(id)                                                                   \
+    {                                                                          \
+        id();                                                                  \
+    }                                                                          \
+    TEST(shared_##id)                                                          \
+    {                                                                          \
+        w.shared = true;                                                       \
+        id();                                                                  \
+    }                                                                          \
+    static void id(void)
 
 /* What the brains would know of one room. */
 struct seen {
@@ -39,6 +54,7 @@ static struct world {
     struct seen seen[SLOTS];
     uint32_t broken, notes;
     uint64_t last_first[SLOTS];
+    bool shared;
 } w;
 
 static enum err remember(struct data **out, const struct data_conf *c,
@@ -83,6 +99,7 @@ static void world_conf(void)
         .window_bytes = 128 * KIB,
         .ring_records = 4096,
         .cpu = -1,
+        .shared = w.shared,
         .pools_count = 1,
         .wake = &w.wake};
 }
@@ -160,6 +177,22 @@ static void on_note(const struct data_note *n)
     }
 }
 
+/* Does what is ours to do; is anything? */
+static bool work(void)
+{
+    bool mine = false;
+
+    for (uint32_t i = 0; i < 2 * SHARDS; i++) {
+        struct shard *s = i < SHARDS ? w.e[i] : w.l[i - SHARDS];
+
+        if (!s)
+            continue;
+        shard_work(s);
+        mine |= shard_mine(s);
+    }
+    return mine;
+}
+
 static uint32_t drain(void)
 {
     struct data_note n;
@@ -192,7 +225,7 @@ static void wait_for(
             w.broken);
         wake_sleep(&w.wake);
         if (drain() == 0)
-            poll(&fd, 1, 1000);
+            poll(&fd, 1, work() ? 1 : 1000);
         wake_clear(&w.wake);
     }
 }
@@ -414,28 +447,18 @@ static void moves(uint32_t es, uint32_t ls)
     world_stop();
 }
 
-TEST(one_to_one)
-{
-    moves(1, 1);
-}
-
-TEST(two_to_three)
-{
-    moves(2, 3);
-}
-
-TEST(three_to_one)
-{
-    moves(3, 1);
-}
-
-TEST(one_to_two)
-{
-    moves(1, 2);
-}
+#define MOVES(id, es, ls)                                                      \
+    BOTH(id)                                                                   \
+    {                                                                          \
+        moves(es, ls);                                                         \
+    }
+MOVES(one_to_one, 1, 1)
+MOVES(two_to_three, 2, 3)
+MOVES(three_to_one, 3, 1)
+MOVES(one_to_two, 1, 2)
 
 /* Grants come one after the other, in scattered blocks. */
-TEST(resumes)
+BOTH(resumes)
 {
     world_conf();
     world_start(1, 2);
@@ -452,7 +475,7 @@ TEST(resumes)
     world_stop();
 }
 
-TEST(many_rooms_at_once)
+BOTH(many_rooms_at_once)
 {
     world_conf();
     w.conf.spin_us = 50;
@@ -470,7 +493,7 @@ TEST(many_rooms_at_once)
 
 /* The receiver takes small messages only: the rest is fetched, and what it
  * does not want of it goes nowhere. */
-TEST(rendezvous)
+BOTH(rendezvous)
 {
     world_conf();
     world_start(1, 0);
@@ -492,7 +515,7 @@ TEST(rendezvous)
     world_stop();
 }
 
-TEST(dropped_and_bad_segments)
+BOTH(dropped_and_bad_segments)
 {
     struct data_cmd c;
 
@@ -552,17 +575,17 @@ static void fault_case(enum data_fault fault)
     world_stop();
 }
 
-TEST(broken_endpoint)
+BOTH(broken_endpoint)
 {
     fault_case(DATA_FAULT_BREAK);
 }
 
-TEST(stalled_endpoint)
+BOTH(stalled_endpoint)
 {
     fault_case(DATA_FAULT_STALL);
 }
 
-TEST(delayed_messages_overtake)
+BOTH(delayed_messages_overtake)
 {
     world_conf();
     world_start(1, 1);
@@ -577,7 +600,7 @@ TEST(delayed_messages_overtake)
 }
 
 /* The receiver dies with everything in flight and comes back elsewhere. */
-TEST(receiver_restarts)
+BOTH(receiver_restarts)
 {
     world_conf();
     world_start(1, 1);
@@ -637,7 +660,7 @@ TEST(addresses_that_cannot_be_read)
     world_stop();
 }
 
-TEST(layout_comes_later)
+BOTH(layout_comes_later)
 {
     struct layout layouts[2];
 
@@ -675,8 +698,10 @@ static void send_slowly(uint32_t grants)
 
     for (uint32_t g = 0; g < grants; g++) {
         send_limit(1, g * 8 + 8, 1600);
-        while (SUM_L(segments_landed) < g + 1 && t_now_ns() < end)
+        while (SUM_L(segments_landed) < g + 1 && t_now_ns() < end) {
+            work();
             sched_yield();
+        }
     }
     T_CHECK(SUM_L(segments_landed) >= grants, "%lu segments landed",
         (unsigned long)SUM_L(segments_landed));
@@ -712,6 +737,7 @@ static void late(uint32_t trims, uint32_t grants)
     send_limit(1, 1600, 1600);
     for (uint64_t end = t_now_ns() + LIMIT_MS * NS_PER_MS; total < 1600;) {
         T_CHECK(t_now_ns() < end, "%u rows told", total);
+        work();
         if (!shard_note(w.l[0], &n))
             continue;
         if (n.type == NOTE_LAND_QUIET) {
@@ -728,7 +754,7 @@ static void late(uint32_t trims, uint32_t grants)
     world_stop();
 }
 
-TEST(a_loop_that_reads_late)
+BOTH(a_loop_that_reads_late)
 {
     late(20, 40);
 }
@@ -765,7 +791,7 @@ TEST(idle_shards_sleep)
     world_stop();
 }
 
-TEST(stop_with_everything_in_flight)
+BOTH(stop_with_everything_in_flight)
 {
     for (int i = 0; i < 20; i++) {
         memset(&w, 0, sizeof(w));
