@@ -1,7 +1,6 @@
 /* shard_test.c - whole shards, threads and rings, over data_mem: every byte
- * of a room at its place, faults of the carrier, a loop that reads late. A
- * case that is called BOTH runs with shards that work alone and, as
- * shared_<case>, with some that share their work with the loop. */
+ * of a room at its place, faults of the carrier, a loop that reads late. What
+ * is called BOTH runs with shards alone and, as shared_<case>, shared ones. */
 #include "node/shard.h"
 #include "test/t.h"
 
@@ -177,20 +176,15 @@ static void on_note(const struct data_note *n)
     }
 }
 
-/* Does what is ours to do; is anything? */
-static bool work(void)
+/* Does what is ours to do. */
+static void work(void)
 {
-    bool mine = false;
-
     for (uint32_t i = 0; i < 2 * SHARDS; i++) {
-        struct shard *s = i < SHARDS ? w.e[i] : w.l[i - SHARDS];
+        struct shard **s = i < SHARDS ? &w.e[i] : &w.l[i - SHARDS];
 
-        if (!s)
-            continue;
-        shard_work(s);
-        mine |= shard_mine(s);
+        if (*s)
+            shard_work(*s);
     }
-    return mine;
 }
 
 static uint32_t drain(void)
@@ -198,6 +192,7 @@ static uint32_t drain(void)
     struct data_note n;
     uint32_t count = 0;
 
+    work();
     for (uint32_t i = 0; i < SHARDS; i++) {
         for (; w.e[i] && shard_note(w.e[i], &n); count++)
             on_note(&n);
@@ -225,7 +220,7 @@ static void wait_for(
             w.broken);
         wake_sleep(&w.wake);
         if (drain() == 0)
-            poll(&fd, 1, work() ? 1 : 1000);
+            poll(&fd, 1, w.shared ? 1 : 1000);
         wake_clear(&w.wake);
     }
 }
@@ -698,10 +693,8 @@ static void send_slowly(uint32_t grants)
 
     for (uint32_t g = 0; g < grants; g++) {
         send_limit(1, g * 8 + 8, 1600);
-        while (SUM_L(segments_landed) < g + 1 && t_now_ns() < end) {
-            work();
+        for (; SUM_L(segments_landed) < g + 1 && t_now_ns() < end; work())
             sched_yield();
-        }
     }
     T_CHECK(SUM_L(segments_landed) >= grants, "%lu segments landed",
         (unsigned long)SUM_L(segments_landed));
