@@ -36,7 +36,7 @@
  * one (some 50 us). */
 #define LIGHT_BYTES  (512u << 10)
 #define LIGHT_COPIES (1u << 20)
-#define LINGER_MS    5 /* without anything to do, until the loop has it again */
+#define LINGER_MS 5 /* of light turns, until the loop has the work again */
 
 enum record_type { RECORD_CMD, RECORD_PEER, RECORD_POOL, RECORD_SOURCE };
 
@@ -284,6 +284,12 @@ static int sleep_ms(const struct shard *s)
     return s->conf.shared ? LINGER_MS : TICK_IDLE_MS;
 }
 
+/* Is more under way than the loop has time for? */
+static bool heavy(const struct shard *s)
+{
+    return s->moved > LIGHT_BYTES || s->backlog.len > 0 || outstanding(s);
+}
+
 /* Nothing of the shard is touched after it. */
 static void give_back(struct shard *s)
 {
@@ -298,22 +304,18 @@ static void sleep_turn(struct shard *s)
     struct pollfd fds[2] = {
         {.fd = s->wake.fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
 
-    int got = 1;
-
     wake_sleep(&s->wake);
     if (!atomic_load(&s->stop) && (ring_empty(&s->in) || backlog_heavy(s)) &&
         (backlog_heavy(s) || s->conf.carrier->arm(s->data) == OK)) {
         if (!backlog_heavy(s))
             fds[1].fd = s->conf.carrier->fd(s->data);
-        got = poll(fds, ARRAY_LEN(fds), sleep_ms(s));
+        poll(fds, ARRAY_LEN(fds), sleep_ms(s));
         stat_add(&s->stats.wakeups, 1);
     }
     if (fds[0].revents)
         wake_clear(&s->wake);
     else
         wake_awake(&s->wake);
-    if (got == 0 && s->conf.shared && !outstanding(s) && s->backlog.len == 0)
-        give_back(s);
 }
 
 /* Everything but sleep. light: no more of it than the loop has time for. */
@@ -348,6 +350,12 @@ static void turn(struct shard *s)
     unsigned n = work(s, false);
 
     backlog_turn(s);
+    if (heavy(s))
+        s->heavy_ns = s->now_ns;
+    if (s->conf.shared && s->now_ns - s->heavy_ns > LINGER_MS * NS_PER_MS) {
+        give_back(s);
+        return;
+    }
     if (n > 0) {
         s->idle_ns = 0;
         return;
@@ -613,10 +621,15 @@ void shard_flush(struct shard *s)
     s->pushed = false;
     if (!pushed)
         return;
-    if (shard_mine(s))
-        shard_work(s);
-    else
+    if (!shard_mine(s)) {
         wake_up(&s->wake);
+    } else if (s->sending) {
+        shard_work(s);
+    } else { /* what came, comes or is copied is not of commands */
+        (void)commands(s);
+        backlog_move(s);
+        s->noted = false;
+    }
 }
 
 /* the work, by the loop */
@@ -629,13 +642,6 @@ bool shard_mine(const struct shard *s)
 int shard_fd(const struct shard *s)
 {
     return s->conf.carrier->fd(s->data);
-}
-
-/* Is more under way than the loop has time for? */
-static bool heavy(const struct shard *s)
-{
-    return s->moved > LIGHT_BYTES || s->backlog.len > 0 ||
-           (s->landing && landing_active(s->landing) > 0);
 }
 
 void shard_work(struct shard *s)
