@@ -136,7 +136,7 @@ enum { FD_NONE, FD_CELLS, FD_POOL }; /* FD_POOL: of pool `index` */
 struct action {
     uint8_t type;
     uint8_t fd;
-    bool soon; /* ACT_LOCAL: it may wait a moment for what follows it */
+    bool soon; /* ACT_LOCAL, ACT_PEER: may wait a moment for what follows it */
     uint32_t conn, link, index;
     uint32_t at, len;
     uint64_t word;

@@ -19,6 +19,8 @@ static inline bool out_has_room(const struct out *o)
 /* A zeroed action of the type at the end of the list. */
 struct action *out_action(struct out *o, enum action_type type);
 void out_data(struct out *o, const struct data_cmd *cmd);
+/* The last action may wait a moment for what follows it. */
+void out_soon(struct out *o);
 void out_peer(struct out *o, uint32_t link, const struct peer_msg *m);
 /* fd: FD_NONE, FD_CELLS or FD_POOL of pool `index`. */
 void out_local(struct out *o, uint32_t conn, const struct local_msg *m, int fd,

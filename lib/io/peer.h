@@ -61,6 +61,12 @@ void links_disconnect(struct links *p, uint32_t link);
 
 /* Puts one frame into the link's packet of this turn. */
 void links_send(struct links *p, uint32_t link, struct span frame);
+/* The same for a frame that nobody waits for: it goes with the next one, or
+ * after links_hurry, which is due within LINKS_SOON_MS when links_wait. */
+#define LINKS_SOON_MS 1
+void links_send_soon(struct links *p, uint32_t link, struct span frame);
+void links_hurry(struct links *p);
+bool links_wait(const struct links *p);
 /* Sends the packets of this turn. */
 void links_flush(struct links *p);
 

@@ -55,9 +55,9 @@ struct sock {
 struct link {
     struct sock *sock; /* NULL: the number is free */
     bool up;
-    uint64_t rid; /* ROUTER: whom it names */
-    uint32_t fd;  /* ROUTER: its connection */
-    struct list dirty;
+    uint64_t rid;      /* ROUTER: whom it names */
+    uint32_t fd;       /* ROUTER: its connection */
+    struct list dirty; /* on one of the owner's: dirty, soon */
     uint8_t *out;
     uint32_t out_len, frames;
 };
@@ -71,7 +71,7 @@ struct links {
     struct sock *socks, *router;
     uint32_t socks_count;
     struct link *links;
-    struct list free, used, ready, dirty;
+    struct list free, used, ready, dirty, soon;
     struct table by_rid; /* routing id -> link */
     struct table by_fd;  /* descriptor -> link, or opt.links: no link yet */
     uint8_t *memory, *buffers;
@@ -493,22 +493,48 @@ static void link_flush(struct links *p, struct link *k)
         make_ready(k->sock);
 }
 
-void links_send(struct links *p, uint32_t link, struct span frame)
+static bool append(struct links *p, struct link *k, struct span frame)
 {
-    struct link *k = &p->links[link];
-
     CHECK(frame.len <= PACKET_BYTES, "frame of %u bytes", frame.len);
     if (!k->up) {
         p->stats.dropped_frames++;
-        return;
+        return false;
     }
     if (frame.len > PACKET_BYTES - k->out_len)
         link_flush(p, k);
     memcpy(k->out + k->out_len, frame.p, frame.len);
     k->out_len += frame.len;
     k->frames++;
-    if (!list_linked(&k->dirty))
-        list_push_tail(&p->dirty, &k->dirty);
+    return true;
+}
+
+void links_send(struct links *p, uint32_t link, struct span frame)
+{
+    struct link *k = &p->links[link];
+
+    if (!append(p, k, frame))
+        return;
+    list_remove(&k->dirty);
+    list_push_tail(&p->dirty, &k->dirty);
+}
+
+void links_send_soon(struct links *p, uint32_t link, struct span frame)
+{
+    struct link *k = &p->links[link];
+
+    if (append(p, k, frame) && !list_linked(&k->dirty))
+        list_push_tail(&p->soon, &k->dirty);
+}
+
+void links_hurry(struct links *p)
+{
+    while (!list_empty(&p->soon))
+        list_push_tail(&p->dirty, list_pop(&p->soon));
+}
+
+bool links_wait(const struct links *p)
+{
+    return !list_empty(&p->soon);
 }
 
 void links_flush(struct links *p)
@@ -641,6 +667,7 @@ enum err links_new(struct links **out, uv_loop_t *loop,
     list_init(&p->used);
     list_init(&p->ready);
     list_init(&p->dirty);
+    list_init(&p->soon);
     zmq_msg_init(&p->msg);
     zmq_msg_init(&p->event);
     zmq_msg_init(&p->scrap);

@@ -308,6 +308,8 @@ static void arm_timer(struct node *n)
         at = min_u64(at, now + BACKLOG_MS * NS_PER_MS);
     if (local_waits(n->local))
         at = min_u64(at, now + LOCAL_SOON_MS * NS_PER_MS);
+    if (links_wait(n->links))
+        at = min_u64(at, now + LINKS_SOON_MS * NS_PER_MS);
     if (at == n->timer_ns)
         return;
     n->timer_ns = at;
@@ -326,6 +328,7 @@ static void turn(struct node *n)
     look_for_new_addresses(n);
     node_push_backlogs(n);
     local_hurry(n->local);
+    links_hurry(n->links);
     go_on(n);
     watch_ports(n);
     if (!node_clogged(n))

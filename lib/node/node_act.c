@@ -150,6 +150,16 @@ static void send_local(struct node *n, const struct action *a)
         local_send(n->local, a->conn, frame, fd);
 }
 
+static void send_peer(struct node *n, const struct action *a)
+{
+    struct span frame = span_of(n->out.bytes.p + a->at, a->len);
+
+    if (a->soon)
+        links_send_soon(n->links, a->link, frame);
+    else
+        links_send(n->links, a->link, frame);
+}
+
 static void notify(struct node *n, uint32_t conn)
 {
     struct list *node = &n->conns[conn].notified;
@@ -220,7 +230,7 @@ static void act(struct node *n, const struct action *a)
         local_end(n->local, a->conn);
         return;
     case ACT_PEER:
-        links_send(n->links, a->link, span_of(n->out.bytes.p + a->at, a->len));
+        send_peer(n, a);
         return;
     case ACT_CONNECT:
         connect_link(n, a);

@@ -36,7 +36,7 @@
  * one (some 50 us). */
 #define LIGHT_BYTES  (512u << 10)
 #define LIGHT_COPIES (1u << 20)
-#define LINGER_MS 5 /* of light turns, until the loop has the work again */
+#define LINGER_MS    5 /* of light turns, until the loop has the work again */
 
 enum record_type { RECORD_CMD, RECORD_PEER, RECORD_POOL, RECORD_SOURCE };
 

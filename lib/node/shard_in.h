@@ -116,7 +116,7 @@ struct shard {
     struct data *data;
     uint64_t turn, now_ns, ticked_ns, told_ns, idle_ns;
     uint64_t heavy_ns; /* last turn with more than the loop has time for */
-    uint64_t moved; /* bytes from and to the carrier in this turn */
+    uint64_t moved;    /* bytes from and to the carrier in this turn */
     struct backlog backlog;
     bool noted; /* something was put in out this turn */
 

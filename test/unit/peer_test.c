@@ -128,14 +128,20 @@ static void wait_for(const uint32_t *count, uint32_t wanted)
     T_CHECK(t_wait(reached, &u, 5000), "%u, not %u", *count, wanted);
 }
 
-static void say(struct side *s, uint32_t link, uint32_t seq)
+static void say_by(struct side *s, uint32_t link, uint32_t seq,
+    void (*send)(struct links *p, uint32_t link, struct span frame))
 {
     uint8_t frame[256];
     struct writer w = writer_of(frame, sizeof(frame));
     struct peer_msg m = {.type = PEER_ACK, .seq = seq, .from_epoch = 9};
 
     T_TRUE(peer_put(&w, &m));
-    links_send(s->links, link, span_of(w.p, w.len));
+    send(s->links, link, span_of(w.p, w.len));
+}
+
+static void say(struct side *s, uint32_t link, uint32_t seq)
+{
+    say_by(s, link, seq, links_send);
 }
 
 static void join(uint32_t link)
@@ -173,6 +179,28 @@ TEST(frames_of_one_turn_travel_together)
     T_EQ_U64(links_stats(b.links)->packets_out, 1);
     T_EQ_U64(links_stats(b.links)->frames_out, 1000);
     T_EQ_U64(links_stats(a.links)->packets_in, 1);
+    stop();
+}
+
+/* What may wait goes with the next frame, or when it is time. */
+TEST(frames_that_may_wait_do)
+{
+    start();
+    open_side(&b, NULL);
+    join(0);
+    say_by(&b, 0, 0, links_send_soon);
+    T_TRUE(links_wait(b.links));
+    for (int i = 0; i < 50; i++)
+        pump();
+    T_EQ_U64(links_stats(b.links)->packets_out, 0);
+    say(&b, 0, 1);
+    T_FALSE(links_wait(b.links));
+    wait_for(&a.messages, 2);
+    T_EQ_U64(links_stats(b.links)->packets_out, 1);
+    say_by(&b, 0, 2, links_send_soon);
+    links_hurry(b.links);
+    T_FALSE(links_wait(b.links));
+    wait_for(&a.messages, 3);
     stop();
 }
 
