@@ -398,9 +398,19 @@ static uint64_t deadline(const void *brain)
     return at;
 }
 
+/* For a drain a room is not over before its encoder knows. */
 static uint32_t open_rooms(const void *brain)
 {
-    return ((const struct langd *)brain)->open;
+    const struct langd *l = brain;
+    uint32_t n = l->open;
+
+    for (uint32_t i = 0; l->draining && i < l->rooms_max; i++) {
+        const struct lroom *m = &l->rooms[i];
+        const struct peer *p = m->r.used ? lroom_peer(l, m) : NULL;
+
+        n += p && p->up && (m->owe & OWE_ACK);
+    }
+    return n;
 }
 
 const struct brain_ops langd_ops = {

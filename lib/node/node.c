@@ -175,15 +175,15 @@ static void watch_ports(struct node *n)
 {
     for (uint32_t k = 0; k < n->shards_count; k++) {
         struct port *p = &n->ports[k];
-        bool mine = shard_mine(n->shards[k]);
 
-        if (mine == p->watched)
-            continue;
-        p->watched = p->ready = mine;
-        if (mine)
-            uv_poll_start(&p->poll, UV_READABLE, on_port);
-        else
+        if (shard_lent(n->shards[k])) {
+            p->watched = false;
             uv_poll_stop(&p->poll);
+        }
+        if (p->watched || !shard_mine(n->shards[k]))
+            continue;
+        p->watched = p->ready = true;
+        uv_poll_start(&p->poll, UV_READABLE, on_port);
     }
 }
 
@@ -199,12 +199,15 @@ static void serve_ports(struct node *n)
     }
 }
 
+/* Is there work for us, or has a shard given it back since watch_ports? */
 static bool ports_busy(const struct node *n)
 {
     bool busy = false;
 
     for (uint32_t k = 0; k < n->shards_count; k++)
-        busy |= shard_busy(n->shards[k]);
+        busy |= shard_busy(n->shards[k]) ||
+                (shard_mine(n->shards[k]) &&
+                    (n->ports[k].ready || !n->ports[k].watched));
     return busy;
 }
 

@@ -32,11 +32,13 @@
 #define TICK_BUSY_MS  100
 #define TICK_IDLE_MS  1000
 #define TELL_AFTER_NS (10 * NS_PER_MS)
-/* What the loop does itself: bytes sent or landed in a turn, bytes copied in
- * one (some 50 us). */
+/* What the loop does itself: bytes sent or landed in a turn and in LINGER_MS,
+ * bytes copied in a turn (some 50 us). After LINGER_MS of no more than that the
+ * thread gives the work back. */
 #define LIGHT_BYTES  (512u << 10)
+#define LIGHT_RATE   (4u << 20)
 #define LIGHT_COPIES (1u << 20)
-#define LINGER_MS    5 /* of light turns, until the loop has the work again */
+#define LINGER_MS    5
 
 enum record_type { RECORD_CMD, RECORD_PEER, RECORD_POOL, RECORD_SOURCE };
 
@@ -287,7 +289,8 @@ static int sleep_ms(const struct shard *s)
 /* Is more under way than the loop has time for? */
 static bool heavy(const struct shard *s)
 {
-    return s->moved > LIGHT_BYTES || s->backlog.len > 0 || outstanding(s);
+    return s->moved > LIGHT_BYTES || s->lately > LIGHT_RATE ||
+           s->backlog.len > 0 || outstanding(s);
 }
 
 /* Nothing of the shard is touched after it. */
@@ -325,6 +328,10 @@ static unsigned work(struct shard *s, bool light)
 
     s->turn++;
     s->now_ns = clock_ns();
+    if (s->now_ns - s->lately_ns > LINGER_MS * NS_PER_MS) {
+        s->lately_ns = s->now_ns;
+        s->lately = 0;
+    }
     s->moved = 0;
     n = commands(s);
     if (s->sending && !backlog_heavy(s))
@@ -350,6 +357,7 @@ static void turn(struct shard *s)
     unsigned n = work(s, false);
 
     backlog_turn(s);
+    s->lately += s->moved;
     if (heavy(s))
         s->heavy_ns = s->now_ns;
     if (s->conf.shared && s->now_ns - s->heavy_ns > LINGER_MS * NS_PER_MS) {
@@ -651,10 +659,21 @@ void shard_work(struct shard *s)
     (void)work(s, true);
     backlog_move(s);
     s->noted = false; /* the loop looks for notes without being woken */
+    s->lately += s->moved;
     if (!heavy(s))
         return;
+    s->heavy_ns = s->now_ns;
+    s->lent = true;
     atomic_store_explicit(&s->duty, DUTY_THREAD, memory_order_release);
     wake_up(&s->wake);
+}
+
+bool shard_lent(struct shard *s)
+{
+    bool lent = s->lent;
+
+    s->lent = false;
+    return lent;
 }
 
 bool shard_busy(struct shard *s)

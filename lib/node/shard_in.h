@@ -103,6 +103,7 @@ struct shard {
     _Atomic uint8_t duty;              /* enum duty */
     bool running;                      /* loop: there is a thread to join */
     bool pushed;                       /* loop: since the last shard_flush */
+    bool lent;                         /* loop: see shard_lent */
     sem_t started;                     /* result and address are there */
     enum err result;                   /* of opening the carrier */
     _Atomic(struct address *) address; /* newest first; kept until the end */
@@ -117,6 +118,7 @@ struct shard {
     uint64_t turn, now_ns, ticked_ns, told_ns, idle_ns;
     uint64_t heavy_ns; /* last turn with more than the loop has time for */
     uint64_t moved;    /* bytes from and to the carrier in this turn */
+    uint64_t lately_ns, lately; /* and since then */
     struct backlog backlog;
     bool noted; /* something was put in out this turn */
 
