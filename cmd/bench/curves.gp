@@ -35,6 +35,6 @@ set ylabel "us"
 set xrange [*:*]
 set yrange [0:*]
 set logscale x
-set key top left
+set key center right
 plot dir."/open.dat" using 1:2 with linespoints lw 2 pt 7 title "p50", \
      dir."/open.dat" using 1:4 with linespoints lw 2 pt 6 title "processor time of both daemons per room"
