@@ -159,74 +159,6 @@ static void link_bad(void *ud, uint32_t link, enum err err)
     node_happen(ud, &ev);
 }
 
-/* shards whose work is ours */
-
-static void on_port(uv_poll_t *h, int status, int events)
-{
-    struct port *p = h->data;
-
-    (void)status;
-    (void)events;
-    p->ready = true; /* the check that follows does it */
-}
-
-/* Polls the carriers of those that are ours now, and no others. */
-static void watch_ports(struct node *n)
-{
-    for (uint32_t k = 0; k < n->shards_count; k++) {
-        struct port *p = &n->ports[k];
-
-        if (shard_lent(n->shards[k])) {
-            p->watched = false;
-            uv_poll_stop(&p->poll);
-        }
-        if (p->watched || !shard_mine(n->shards[k]))
-            continue;
-        p->watched = p->ready = true;
-        uv_poll_start(&p->poll, UV_READABLE, on_port);
-    }
-}
-
-static void serve_ports(struct node *n)
-{
-    for (uint32_t k = 0; k < n->shards_count; k++) {
-        struct port *p = &n->ports[k];
-
-        if (!p->watched || (!p->ready && shard_due(n->shards[k]) > clock_ns(n)))
-            continue;
-        p->ready = false;
-        shard_work(n->shards[k]);
-    }
-}
-
-/* Is there work for us, or has a shard given it back since watch_ports? */
-static bool ports_busy(const struct node *n)
-{
-    bool busy = false;
-
-    for (uint32_t k = 0; k < n->shards_count; k++)
-        busy |= shard_busy(n->shards[k]) ||
-                (shard_mine(n->shards[k]) &&
-                    (n->ports[k].ready || !n->ports[k].watched));
-    return busy;
-}
-
-static enum err open_ports(struct node *n)
-{
-    for (uint32_t k = 0; k < n->shards_count; k++) {
-        uv_poll_t *poll = &n->ports[k].poll;
-
-        if (!shard_mine(n->shards[k]))
-            continue; /* then it never will be */
-        if (uv_poll_init(&n->loop, poll, shard_fd(n->shards[k]))) {
-            log_error("the loop cannot poll shard %u", k);
-            return ERR_INTERNAL;
-        }
-        poll->data = &n->ports[k];
-    }
-    return OK;
-}
-
 /* a turn */
 
 /* Returns how many notes were served. */
@@ -301,8 +233,7 @@ static void arm_timer(struct node *n)
     uint64_t at = n->kind->ops->deadline(n->brain);
     uint64_t now = clock_ns(n), ms;
 
-    for (uint32_t k = 0; k < n->shards_count; k++)
-        at = min_u64(at, shard_due(n->shards[k]));
+    at = min_u64(at, node_ports_due(n));
     if (n->draining)
         at = min_u64(at, n->drain_ns);
     if (node_clogged(n))
@@ -333,9 +264,9 @@ static void turn(struct node *n)
     local_hurry(n->local);
     links_hurry(n->links);
     go_on(n);
-    watch_ports(n);
+    node_ports_watch(n);
     if (!node_clogged(n))
-        serve_ports(n);
+        node_ports_serve(n, clock_ns(n));
     (void)serve_notes(n);
     if (!node_clogged(n) && n->maps_seen)
         node_maps_serve(n);
@@ -354,7 +285,7 @@ static void turn(struct node *n)
     pull_all(n);
     local_flush(n->local);
     links_flush(n->links);
-    watch_ports(n);
+    node_ports_watch(n);
     drain_check(n);
     arm_timer(n);
 }
@@ -386,7 +317,7 @@ static void on_prepare(uv_prepare_t *h)
         /* Notes that came since the turn have a turn of their own; those who
          * come from here on write to the wake. */
         more = serve_notes(n) > 0 || local_busy(n->local) ||
-               links_busy(n->links) || n->maps_seen || ports_busy(n) ||
+               links_busy(n->links) || n->maps_seen || node_ports_busy(n) ||
                n->kind->ops->pending(n->brain);
     }
     if (more)
@@ -718,7 +649,7 @@ enum err node_new(struct node **out, const struct node_opt *opt)
     if (e == OK)
         e = start_shards(n);
     if (e == OK)
-        e = open_ports(n);
+        e = node_ports_open(n);
     if (e == OK)
         e = start_brain(n);
     if (e == OK)

@@ -1,7 +1,7 @@
 /* node_impl.h - inside of a node: what node.c (life and turns), node_act.c
- * (actions), node_pool.c (memory), node_map.c (others' memory), node_brain.c
- * (which brain) and admin.c (QUERY) share. Nobody else includes it. All of it
- * belongs to the loop's thread. */
+ * (actions), node_port.c (shards' work that is ours), node_pool.c (memory),
+ * node_map.c (others' memory), node_brain.c (which brain) and admin.c (QUERY)
+ * share. Nobody else includes it. All of it belongs to the loop's thread. */
 #ifndef MMX_NODE_NODE_IMPL_H
 #define MMX_NODE_NODE_IMPL_H
 
@@ -125,6 +125,16 @@ void node_drop_backlog(struct node *n, uint32_t k);
 bool node_backlogged(const struct node *n);
 /* May a step be taken? */
 bool node_clogged(const struct node *n);
+
+/* node_port.c */
+MUST_CHECK enum err node_ports_open(struct node *n);
+/* Polls those that are ours now, and no others. */
+void node_ports_watch(struct node *n);
+/* Does what there is to do. */
+void node_ports_serve(struct node *n, uint64_t now_ns);
+/* Is there anything that nobody would wake us for? */
+bool node_ports_busy(struct node *n);
+uint64_t node_ports_due(const struct node *n); /* TIME_NEVER: nothing is */
 
 /* node_pool.c */
 /* Gets the memory of every pool whose layout the config gives. */
