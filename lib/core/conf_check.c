@@ -295,6 +295,10 @@ static enum err check_transfer(const struct conf *c, struct conf_error *e)
 {
     enum err r = check_devices(c, e);
 
+    if (!r && c->transfer_carrier == CARRIER_TCP &&
+        strcmp(c->transfer_tls, "tcp") != 0)
+        r = refuse(e, "transfer.tls: `%s` needs transfer.carrier: ucx",
+            c->transfer_tls);
     if (!r)
         r = check_ports(c, e);
     if (r)

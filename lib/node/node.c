@@ -233,7 +233,6 @@ static void arm_timer(struct node *n)
     uint64_t at = n->kind->ops->deadline(n->brain);
     uint64_t now = clock_ns(n), ms;
 
-    at = min_u64(at, node_ports_due(n));
     if (n->draining)
         at = min_u64(at, n->drain_ns);
     if (node_clogged(n))
@@ -266,7 +265,7 @@ static void turn(struct node *n)
     go_on(n);
     node_ports_watch(n);
     if (!node_clogged(n))
-        node_ports_serve(n, clock_ns(n));
+        node_ports_serve(n);
     (void)serve_notes(n);
     if (!node_clogged(n) && n->maps_seen)
         node_maps_serve(n);
@@ -474,8 +473,8 @@ static uint32_t window_of(const struct conf *c)
 
 static enum err start_shard(struct node *n, uint32_t k)
 {
-    /* As the words of transfer.carrier. */
-    static const struct data_ops *const carriers[] = {&data_tcp, &data_ucx};
+    static const struct data_ops *const carriers[] = {
+        [CARRIER_TCP] = &data_tcp, [CARRIER_UCX] = &data_ucx};
     const struct conf *c = n->conf;
     bool pinned = k < c->transfer_cpus.count;
     struct shard_conf s = {.carrier = carriers[c->transfer_carrier],

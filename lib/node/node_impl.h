@@ -131,10 +131,9 @@ MUST_CHECK enum err node_ports_open(struct node *n);
 /* Polls those that are ours now, and no others. */
 void node_ports_watch(struct node *n);
 /* Does what there is to do. */
-void node_ports_serve(struct node *n, uint64_t now_ns);
+void node_ports_serve(struct node *n);
 /* Is there anything that nobody would wake us for? */
 bool node_ports_busy(struct node *n);
-uint64_t node_ports_due(const struct node *n); /* TIME_NEVER: nothing is */
 
 /* node_pool.c */
 /* Gets the memory of every pool whose layout the config gives. */

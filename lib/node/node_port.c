@@ -49,12 +49,12 @@ void node_ports_watch(struct node *n)
     }
 }
 
-void node_ports_serve(struct node *n, uint64_t now_ns)
+void node_ports_serve(struct node *n)
 {
     for (uint32_t k = 0; k < n->shards_count; k++) {
         struct port *p = &n->ports[k];
 
-        if (!p->watched || (!p->ready && shard_due(n->shards[k]) > now_ns))
+        if (!p->watched || (!p->ready && !shard_busy(n->shards[k])))
             continue;
         p->ready = false;
         shard_work(n->shards[k]);
@@ -70,13 +70,4 @@ bool node_ports_busy(struct node *n)
                 (shard_mine(n->shards[k]) &&
                     (n->ports[k].ready || !n->ports[k].watched));
     return busy;
-}
-
-uint64_t node_ports_due(const struct node *n)
-{
-    uint64_t at = TIME_NEVER;
-
-    for (uint32_t k = 0; k < n->shards_count; k++)
-        at = min_u64(at, shard_due(n->shards[k]));
-    return at;
 }

@@ -682,13 +682,6 @@ bool shard_busy(struct shard *s)
            (!ring_empty(&s->in) || s->conf.carrier->arm(s->data) != OK);
 }
 
-uint64_t shard_due(const struct shard *s)
-{
-    return shard_mine(s) && outstanding(s)
-               ? s->now_ns + TICK_BUSY_MS * NS_PER_MS
-               : TIME_NEVER;
-}
-
 bool shard_note(struct shard *s, struct data_note *n)
 {
     bool got = ring_pop(&s->out, n);

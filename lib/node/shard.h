@@ -66,9 +66,9 @@ bool shard_source(
 void shard_flush(struct shard *s);
 
 /* Has the loop the work? Then it polls shard_fd and calls shard_work when that
- * is readable, when shard_busy before it sleeps, and at shard_due. It changes
- * to false in shard_work and shard_flush only, to true at any time; then the
- * loop is woken and has to call shard_work once. */
+ * is readable and when shard_busy before it sleeps. It changes to false in
+ * shard_work and shard_flush only, to true at any time; then the loop is woken
+ * and has to call shard_work once. What waits for anything is the thread's. */
 bool shard_mine(const struct shard *s);
 /* Was it given away since the last call? It may be back already. */
 bool shard_lent(struct shard *s);
@@ -76,7 +76,6 @@ int shard_fd(const struct shard *s);
 /* Does what there is to do, a bounded amount. Nothing when it is not ours. */
 void shard_work(struct shard *s);
 bool shard_busy(struct shard *s);
-uint64_t shard_due(const struct shard *s); /* TIME_NEVER: nothing is */
 
 /* The next note, or false. */
 bool shard_note(struct shard *s, struct data_note *n);

@@ -546,6 +546,15 @@ TEST(devices)
     finish();
 }
 
+TEST(transports_are_of_ucx)
+{
+    begin(ROLE_LANGD);
+    set("transfer.tls", "rc,sm");
+    unfinished("transfer.tls: `rc,sm` needs transfer.carrier: ucx");
+    set("transfer.carrier", "ucx");
+    finish();
+}
+
 TEST(ports_and_cores)
 {
     begin(ROLE_LANGD);
