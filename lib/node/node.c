@@ -250,7 +250,9 @@ static void arm_timer(struct node *n)
         uv_timer_stop(&n->timer);
         return;
     }
-    ms = at > now ? (at - now + NS_PER_MS - 1) / NS_PER_MS : 0;
+    /* Never 0: libuv runs timers until none is due, and looks at nothing else
+     * meanwhile, not even at uv_stop. */
+    ms = at > now ? (at - now + NS_PER_MS - 1) / NS_PER_MS : 1;
     uv_update_time(&n->loop);
     uv_timer_start(&n->timer, on_timer, ms, 0);
 }
