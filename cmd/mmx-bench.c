@@ -184,9 +184,9 @@ int main(int argc, char **argv)
 
     parse(argc, argv);
     find_build();
-    snprintf(
-        opt.dir, sizeof opt.dir, "%.40s/mmx-bench-XXXXXX", tmp ? tmp : "/tmp");
-    if (!mkdtemp(opt.dir))
+    snprintf(opt.dir, sizeof opt.dir, "%.40s/mmx-bench-%d",
+        tmp ? tmp : P_tmpdir, (int)getpid());
+    if (mkdir(opt.dir, 0700) != 0)
         die("%s: %s", opt.dir, strerror(errno));
     s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE,
         MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -80,7 +80,7 @@ struct data_ops {
         const struct iovec *iov, uint32_t iovs, void *cookie);
     /* Inside arrived() only, instead of fetch(): arrived() is called again when
      * all bytes are here, with data. NULL: this carrier cannot. */
-    MUST_CHECK enum err (*whole)(struct data *d, const struct data_in *in);
+    void (*whole)(struct data *d, const struct data_in *in);
     /* Returns how much happened; 0: nothing to do. */
     unsigned (*progress)(struct data *d);
     /* A descriptor that becomes readable when progress may have work. */

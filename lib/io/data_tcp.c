@@ -329,10 +329,10 @@ static enum err data_tcp_fetch(struct data *d, const struct data_in *in,
     return tcp_in_fetch(in->handle, iov, iovs, in->len, cookie);
 }
 
-static enum err data_tcp_whole(struct data *d, const struct data_in *in)
+static void data_tcp_whole(struct data *d, const struct data_in *in)
 {
     CHECK(d->inside && in->handle, "nothing to bring");
-    return tcp_in_whole(in->handle);
+    tcp_in_whole(in->handle);
 }
 
 /* what comes in */

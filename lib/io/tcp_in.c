@@ -152,10 +152,9 @@ static void body_turn(struct tcp_in *in)
     in->dropping = false;
 }
 
-enum err tcp_in_whole(struct tcp_in *in)
+void tcp_in_whole(struct tcp_in *in)
 {
     in->whole = true;
-    return OK;
 }
 
 enum err tcp_in_fetch(struct tcp_in *in, const struct iovec *iov, uint32_t iovs,
@@ -204,30 +203,36 @@ static bool arrived(
     return in->conf.calls->arrived(in->conf.calls->ud, in->conf.d, &m);
 }
 
-static bool grow(struct tcp_in *in, size_t need)
+/* Without room the connection has to end: the sender notices, and goes on. */
+static bool make_whole(struct tcp_in *in, size_t need)
 {
-    uint8_t *more = need <= WHOLE_MAX ? realloc(in->buffer, need) : NULL;
+    uint8_t *more;
 
-    if (!more)
+    if (need <= in->cap)
+        return true;
+    more = need <= WHOLE_MAX ? realloc(in->buffer, need) : NULL;
+    if (!more) {
+        log_error("tcp: no memory for a message of %zu bytes", need);
         return false;
+    }
     in->buffer = more;
     in->cap = need;
     return true;
 }
 
 /* The body is not here, or not all of it. */
-static void deliver_large(struct tcp_in *in, struct span header, uint32_t len)
+static void deliver_large(
+    struct tcp_in *in, struct span header, uint32_t len, bool *over)
 {
-    size_t need = TCP_FRAME + header.len + len;
     bool kept = arrived(in, header, NULL, len);
 
     CHECK(kept == (in->fetching || in->whole), "a message of %u bytes was %s",
         len, kept ? "kept and not fetched" : "fetched and not kept");
-    if (in->whole && (need <= in->cap || grow(in, need))) {
+    if (in->whole) { /* again from its frame on */
         in->large = false;
-        return; /* again from its frame on */
+        *over = !make_whole(in, TCP_FRAME + header.len + len);
+        return;
     }
-    in->whole = false;
     in->tail += TCP_FRAME + header.len;
     in->dropping = !in->fetching;
     in->left = len;
@@ -255,7 +260,7 @@ static bool frame(struct tcp_in *in, bool *over)
         return false;
     h = span_of(in->buffer + in->tail + TCP_FRAME, header);
     if (in->large) {
-        deliver_large(in, h, body);
+        deliver_large(in, h, body, over);
     } else {
         in->whole = false;
         in->tail += need;

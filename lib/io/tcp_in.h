@@ -36,7 +36,7 @@ unsigned tcp_in_turn(struct tcp_in *in, bool *over);
 MUST_CHECK enum err tcp_in_fetch(struct tcp_in *in, const struct iovec *iov,
     uint32_t iovs, uint64_t len, void *cookie);
 
-MUST_CHECK enum err tcp_in_whole(struct tcp_in *in);
+void tcp_in_whole(struct tcp_in *in);
 
 /* In the middle of something, without a byte for limit_ns. */
 bool tcp_in_stalled(struct tcp_in *in, uint64_t now_ns, uint64_t limit_ns);

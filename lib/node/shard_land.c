@@ -240,9 +240,10 @@ static bool fetch_iov(
  * and so is one for which there are too few. */
 static bool land_whole(struct shard *s, const struct data_in *in)
 {
-    const struct data_ops *carrier = s->conf.carrier;
-
-    return carrier->whole && carrier->whole(s->data, in) == OK;
+    if (!s->conf.carrier->whole)
+        return false;
+    s->conf.carrier->whole(s->data, in);
+    return true;
 }
 
 static bool land_rendezvous(struct shard *s, const struct data_in *in,

@@ -369,6 +369,15 @@ class Case(unittest.TestCase):
         """The rows are those of this room, byte for byte."""
         self.assertEqual(engine.wrong(room, first, end), [])
 
+    def halfway(self, enc, lm, room=1):
+        """A room of 2,000 rows of which 640 have arrived."""
+        lm.request(room, "enc0", mode="stream")
+        enc.announce(room, 2000, 2000)
+        enc.granted(room)
+        enc.write(room, 0, 640)
+        enc.commit(room, 0, 640)
+        lm.rows(room, 640)
+
     def deliver(self, enc, lm, room, rows, encoder="enc0", aux="grid"):
         """A whole life of a room, checked and released."""
         lm.request(room, encoder)

@@ -14,15 +14,6 @@ SECOND = 1.0
 class Kills(Case):
     released = False
 
-    def halfway(self, enc, lm, room=1):
-        """A room of 2,000 rows of which 640 are there."""
-        lm.request(room, "enc0", mode="stream")
-        enc.announce(room, 2000, 2000)
-        enc.granted(room)
-        enc.write(room, 0, 640)
-        enc.commit(room, 0, 640)
-        lm.rows(room, 640)
-
     def within(self, seconds, call, *args):
         began = time.monotonic()
         got = call(*args)

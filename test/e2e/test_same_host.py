@@ -188,15 +188,6 @@ class Sent(SameHost):
 class Ends(SameHost):
     released = False
 
-    def halfway(self, enc, lm, room=1):
-        """2,000 rows, of which 640 were copied."""
-        lm.request(room, "enc0", mode="stream")
-        enc.announce(room, 2000, 2000)
-        enc.granted(room)
-        enc.write(room, 0, 640)
-        enc.commit(room, 0, 640)
-        lm.rows(room, 640)
-
     def killed(self, e, d, enc, lm):
         """encoded dies again and again with its first rows under way."""
         for room in range(1, 5):
