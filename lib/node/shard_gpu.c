@@ -200,7 +200,16 @@ void gpu_done(struct shard *s, uint32_t token)
 
 /* in */
 
-/* Waits for copies, never for the network, which would have to be served. */
+/* A fetch for which no slot may wait: its bytes come to memory of its own, and
+ * to a slot when they are all there. */
+struct late {
+    uint32_t pool, n;
+    struct piece pieces[PIECES_MAX];
+    uint8_t bytes[];
+};
+
+/* Waits for copies, never for the network, which would have to be served.
+ * false: a pool without pinned memory, which is told as lost. */
 static bool land_room(struct shard *s, uint32_t bytes, uint32_t copies)
 {
     if (!s->stage || bytes > stage_slot_bytes(s->stage))
@@ -254,27 +263,55 @@ bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
     return true;
 }
 
+static uint8_t *late_new(
+    struct fetch_of *f, uint32_t pool, const struct piece *pieces, uint32_t n)
+{
+    f->late = malloc(sizeof(*f->late) + f->bytes);
+    if (!f->late)
+        return NULL;
+    f->late->pool = pool;
+    f->late->n = n;
+    memcpy(f->late->pieces, pieces, n * sizeof(*pieces));
+    return f->late->bytes;
+}
+
 bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
     uint32_t n, struct fetch_of *f, struct iovec *iov)
 {
     const struct shard_pool *p = &s->conf.pools[pool];
     uint8_t *at;
 
-    if (!land_room(s, f->bytes, n * p->layout.count))
+    if (!s->stage || f->bytes > stage_slot_bytes(s->stage))
         return false;
-    at = stage_take(s->stage, f->bytes);
-    scatter(s, p, pieces, n, at);
-    f->entry = stage_entry(s->stage, cookie_of(f->token, f->bytes));
-    f->slot = stage_fill(s->stage);
+    if (stage_room_fill(s->stage, f->bytes, n * p->layout.count)) {
+        at = stage_take(s->stage, f->bytes);
+        scatter(s, p, pieces, n, at);
+        f->entry = stage_entry(s->stage, cookie_of(f->token, f->bytes));
+        f->slot = stage_fill(s->stage);
+    } else {
+        at = late_new(f, pool, pieces, n);
+    }
     *iov = (struct iovec){at, f->bytes};
-    return true;
+    return at != NULL;
 }
 
-void gpu_fetched(struct shard *s, const struct fetch_of *f, bool ok)
+void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok)
 {
+    struct late *l = f->late;
+
+    if (!l) {
+        if (!ok)
+            stage_bad(s->stage, f->slot, f->entry);
+        stage_filled(s->stage, f->slot);
+        return;
+    }
     if (!ok)
-        stage_bad(s->stage, f->slot, f->entry);
-    stage_filled(s->stage, f->slot);
+        land_end(s, f->token, false, f->bytes);
+    else
+        (void)gpu_land(
+            s, l->pool, l->pieces, l->n, f->token, l->bytes, f->bytes);
+    free(l);
+    f->late = NULL;
 }
 
 /* out of a source */
@@ -284,12 +321,8 @@ bool gpu_known(struct shard *s, struct cuda *gpu)
     return prepare(s, gpu) == OK;
 }
 
-/* A copy may take several slots and ends with the last: none before it may
- * wait for bytes of somebody else. */
 bool gpu_move_room(struct shard *s, uint32_t bytes)
 {
-    if (stage_awaits(s->stage))
-        stage_push(s->stage);
     return land_room(s, bytes, 1);
 }
 

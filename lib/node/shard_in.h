@@ -40,7 +40,9 @@ struct fetch {
     uint32_t count, next;
     struct fetch_of {
         uint32_t token, bytes;
-        uint32_t slot, entry; /* of the stage; slot NONE: not by it */
+        bool gpu; /* then in the stage's slot, or late */
+        uint32_t slot, entry;
+        struct late *late; /* NULL: not */
     } of[SEGMENTS_MAX];
 };
 
@@ -236,7 +238,7 @@ bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
  * there is no memory for them. */
 bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
     uint32_t n, struct fetch_of *f, struct iovec *iov);
-void gpu_fetched(struct shard *s, const struct fetch_of *f, bool ok);
+void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok);
 /* Rows out of a source, with a GPU at one end or both (NULL: host memory).
  * Known, room for so many bytes of pinned memory, moves, moved: then copy_over
  * comes for copy i, unless it gives false. */

@@ -218,8 +218,10 @@ static bool fetch_iov(
     if (!land_begin(s, seg, &pool, pieces, &n, &token))
         return sink_iov(s, seg->bytes, used);
     of = &f->of[f->count++];
-    *of = (struct fetch_of){token, seg->bytes, NONE, 0};
-    if (s->conf.pools[pool].mem->gpu) {
+    *of = (struct fetch_of){.token = token,
+        .bytes = seg->bytes,
+        .gpu = s->conf.pools[pool].mem->gpu != NULL};
+    if (of->gpu) {
         if (*used < DATA_IOV_MAX &&
             gpu_fetch(s, pool, pieces, n, of, &s->iov[*used])) {
             (*used)++;
@@ -277,7 +279,7 @@ void land_fetched(struct shard *s, void *cookie, bool ok)
 
     for (uint32_t i = 0; i < f->count; i++) {
         s->moved += f->of[i].bytes;
-        if (f->of[i].slot != NONE)
+        if (f->of[i].gpu)
             gpu_fetched(s, &f->of[i], ok);
         else
             land_end(s, f->of[i].token, ok, f->of[i].bytes);

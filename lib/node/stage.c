@@ -4,7 +4,8 @@
  * Invariants: a slot is in exactly one state; slots are submitted in the order
  * in which they were filled, unless one waits for its bytes; every entry is
  * told exactly once; a slot's memory is filled again only when its copies are
- * over and nobody holds it.
+ * over and nobody holds it; one slot at least does not wait for bytes, so that
+ * whoever has them never waits for the network.
  *
  * A GPU that is lost fails every entry from then on, and quickly. Rejected: a
  * ring of bytes without slots, whose every piece would need its own mark, and
@@ -188,6 +189,17 @@ static struct slot *filling(struct stage *s)
     return &s->slots[s->filling];
 }
 
+/* Has anything been put into it? Copies alone are the first part of an entry
+ * that comes with a later slot. */
+static bool begun(const struct stage *s, uint32_t slot)
+{
+    bool any = s->slots[slot].entries > 0;
+
+    for (uint32_t i = 0; i < s->gpus_count; i++)
+        any = any || s->gpus[i].batch[slot].count > 0;
+    return any;
+}
+
 static bool fits(const struct stage *s, uint32_t bytes, uint32_t copies)
 {
     const struct slot *t = &s->slots[s->filling];
@@ -200,12 +212,26 @@ static bool fits(const struct stage *s, uint32_t bytes, uint32_t copies)
     return true;
 }
 
-bool stage_room(struct stage *s, uint32_t bytes, uint32_t copies)
+/* May another slot wait for bytes? */
+static bool may_await(const struct stage *s)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < s->c.slots; i++)
+        n += s->slots[i].fills > 0;
+    return n + 1 < s->c.slots;
+}
+
+static bool find_room(
+    struct stage *s, uint32_t bytes, uint32_t copies, bool fill)
 {
     CHECK(bytes <= s->c.slot_bytes && copies <= s->c.copies,
         "%u bytes, %u copies", bytes, copies);
-    if (s->filling != NONE && !fits(s, bytes, copies))
+    if (s->filling != NONE && begun(s, s->filling) &&
+        (fill != (s->slots[s->filling].fills > 0) || !fits(s, bytes, copies)))
         stage_push(s);
+    if (fill && (s->filling == NONE || !begun(s, s->filling)) && !may_await(s))
+        return false;
     for (uint32_t i = 0; s->filling == NONE && i < s->c.slots; i++)
         if (s->slots[i].state == FREE)
             s->filling = i;
@@ -213,6 +239,16 @@ bool stage_room(struct stage *s, uint32_t bytes, uint32_t copies)
         return false;
     s->slots[s->filling].state = FILLING;
     return true;
+}
+
+bool stage_room(struct stage *s, uint32_t bytes, uint32_t copies)
+{
+    return find_room(s, bytes, copies, false);
+}
+
+bool stage_room_fill(struct stage *s, uint32_t bytes, uint32_t copies)
+{
+    return find_room(s, bytes, copies, true);
 }
 
 uint8_t *stage_take(struct stage *s, uint32_t bytes)
@@ -299,17 +335,6 @@ static void submit(struct stage *s, uint32_t slot)
     }
 }
 
-/* Has anything been put into it? Copies alone are the first part of an entry
- * that comes with a later slot. */
-static bool begun(const struct stage *s, uint32_t slot)
-{
-    bool any = s->slots[slot].entries > 0;
-
-    for (uint32_t i = 0; i < s->gpus_count; i++)
-        any = any || s->gpus[i].batch[slot].count > 0;
-    return any;
-}
-
 void stage_push(struct stage *s)
 {
     uint32_t slot = s->filling;
@@ -336,11 +361,6 @@ void stage_push_due(struct stage *s)
         s->slots[s->filling].used >= s->c.slot_bytes / ENOUGH_OF_SLOT ||
         ++s->patience > PATIENCE)
         stage_push(s);
-}
-
-bool stage_awaits(const struct stage *s)
-{
-    return s->filling != NONE && s->slots[s->filling].fills > 0;
 }
 
 void stage_filled(struct stage *s, uint32_t slot)

@@ -41,10 +41,13 @@ void stage_free(struct stage **s);
 MUST_CHECK enum err stage_gpu(struct stage *s, struct cuda *gpu);
 
 /* Is there a slot to be filled with so many bytes and copies and one entry?
- * A slot that has no room for them is pushed. false: all slots are in use. */
+ * A slot that has no room for them is pushed. false: all slots are in use, and
+ * stage_wait brings one. */
 bool stage_room(struct stage *s, uint32_t bytes, uint32_t copies);
-/* Does the slot that is being filled wait for bytes (stage_fill)? */
-bool stage_awaits(const struct stage *s);
+/* The same for an entry whose bytes are still to come (stage_fill). Such
+ * entries share no slot with others, and one slot never waits for bytes.
+ * false: stage_wait may help, or nothing but the bytes. */
+bool stage_room_fill(struct stage *s, uint32_t bytes, uint32_t copies);
 /* Submits what is filled. */
 void stage_push(struct stage *s);
 /* The same, unless enough is under way that it may as well wait for more: a
@@ -52,14 +55,14 @@ void stage_push(struct stage *s);
  * stage_due. */
 void stage_push_due(struct stage *s);
 
-/* The next five belong to the slot that stage_room found. */
+/* The next seven belong to the slot that was found. */
 uint8_t *stage_take(struct stage *s, uint32_t bytes);
 /* Neighbours at both ends become one copy. */
 void stage_copy(struct stage *s, struct cuda *gpu, const void *to,
     const void *from, uint64_t bytes);
 /* Number of the entry, for stage_bad. */
 uint32_t stage_entry(struct stage *s, uint64_t cookie);
-/* Number of the slot that stage_room found. */
+/* Number of the slot that is being filled. */
 uint32_t stage_filling(const struct stage *s);
 /* Number of the slot. It is kept after over() until stage_drop. */
 uint32_t stage_hold(struct stage *s);

@@ -62,7 +62,7 @@ static void side_start(struct side *s, uint8_t role, uint32_t sender_segment,
         .count = 1,
         .slots = SLOTS,
         .peers = 4,
-        .window_bytes = 4096 * KIB,
+        .window_bytes = 16384 * KIB,
         .ring_records = 4096,
         .cpu = -1,
         .pools = &s->pool,
@@ -440,29 +440,48 @@ TEST(a_gpu_that_is_lost_between_copies)
     lose("host", "cuda:0");
 }
 
-/* The sender's segments are larger than the receiver's pieces: messages are
+/* The receiver's segments are smaller than the sender's: every message is
  * fetched into pinned memory. */
-TEST_LIMIT(fetched_messages, 40)
+static void start_fetching(
+    const char *from, uint32_t segment, uint32_t receiver_segment)
 {
     uint8_t blob[8192];
     struct writer b = writer_of(blob, sizeof(blob));
 
     gpu_use();
     T_OK(wake_init(&w.wake));
-    pool_make(&w.e, "cuda:0", 512, 16);
-    pool_make(&w.l, "cuda:0", 2048, 8);
-    side_start(&w.e, ROLE_ENCODED, 128 * KIB, 16 * KIB);
-    side_start(&w.l, ROLE_LANGD, 128 * KIB, 16 * KIB);
+    pool_make(&w.e, from, 2051, 16);
+    pool_make(&w.l, "cuda:0", 4110, 8);
+    side_start(&w.e, ROLE_ENCODED, segment, receiver_segment);
+    side_start(&w.l, ROLE_LANGD, segment, receiver_segment);
     put_span(&b, shard_address(w.l.shard), 2, 4096);
-    T_TRUE(shard_peer(w.e.shard, 1, span_of(b.p, b.len), 128 * KIB));
+    T_TRUE(shard_peer(w.e.shard, 1, span_of(b.p, b.len), segment));
     T_TRUE(shard_push(
         w.e.shard, &(struct data_cmd){.type = PEER_OPEN, .peer = 1}));
-    source_fill(1, 3, 2001);
+}
+
+static void fetches(uint32_t rows)
+{
+    source_fill(1, 3, rows);
     source_write();
-    room(1, 3, 7, 2001);
-    wait_for(&w.landed[1], 2001);
+    room(1, 3, 7, rows);
+    wait_for(&w.landed[1], rows);
     place_read();
-    place_check(1, 7, 2001);
+    place_check(1, 7, rows);
+    T_EQ_U64(atomic_load(&shard_stats(w.l.shard)->segments_dropped), 0);
     close_room(1, 1);
     stop();
+}
+
+TEST_LIMIT(fetched_messages, 40)
+{
+    start_fetching("cuda:0", 128 * KIB, 16 * KIB);
+    fetches(2001);
+}
+
+/* More of them at once than slots may wait for. */
+TEST_LIMIT(fetched_messages_beyond_pinned_memory, 40)
+{
+    start_fetching("host", 256 * KIB, 16 * KIB);
+    fetches(32768);
 }

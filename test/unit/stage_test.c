@@ -212,7 +212,7 @@ TEST(bytes_that_come_late_hold_their_slot_only)
     uint32_t slot, entry;
 
     start(3);
-    T_TRUE(stage_room(w.s, 100, 1));
+    T_TRUE(stage_room_fill(w.s, 100, 1));
     p = stage_take(w.s, 100);
     stage_copy(w.s, w.mem[0].gpu, device(0, 0), p, 100);
     (void)stage_entry(w.s, 1);
@@ -236,6 +236,46 @@ TEST(bytes_that_come_late_hold_their_slot_only)
     T_EQ_U64(w.told[2], 2);
     T_TRUE(w.ok[1] && !w.ok[2]);
     check(0, 0, 9, 100);
+    stop();
+}
+
+/* Bytes of 4 KiB that are still to come; their slot. */
+static uint32_t awaited(uint64_t cookie)
+{
+    uint8_t *p;
+
+    T_TRUE(stage_room_fill(w.s, SLOT, 1));
+    p = stage_take(w.s, SLOT);
+    stage_copy(w.s, w.mem[0].gpu, device(0, 0), p, SLOT);
+    (void)stage_entry(w.s, cookie);
+    return stage_fill(w.s);
+}
+
+TEST(one_slot_never_waits_for_bytes)
+{
+    uint32_t a, b;
+
+    start(3);
+    a = awaited(1);
+    b = awaited(2);
+    T_TRUE(a != b);
+    T_FALSE(stage_room_fill(w.s, 10, 1));
+    in(3, 0, 0, 5, 100); /* in a slot of its own */
+    T_TRUE(stage_filling(w.s) != a && stage_filling(w.s) != b);
+    T_FALSE(stage_room_fill(w.s, 10, 1));
+    in(4, 0, 200, 5, SLOT); /* waits for a copy at most */
+    stage_push(w.s);
+    wait_for(2);
+    T_EQ_U64(w.told[0], 3);
+    T_EQ_U64(w.told[1], 4);
+    stage_filled(w.s, a);
+    wait_for(3);
+    T_EQ_U64(w.told[2], 1);
+    a = awaited(5);
+    stage_filled(w.s, a);
+    stage_filled(w.s, b);
+    stage_push(w.s);
+    wait_for(5);
     stop();
 }
 
