@@ -176,6 +176,14 @@ enum err cuda_open(struct cuda **out, const char *who, uint32_t device)
     return e;
 }
 
+struct cuda *cuda_hold(struct cuda *c)
+{
+    pthread_mutex_lock(&lock);
+    c->users++;
+    pthread_mutex_unlock(&lock);
+    return c;
+}
+
 void cuda_close(struct cuda **cp)
 {
     struct cuda *c = *cp;

@@ -21,6 +21,8 @@ struct cuda_lane; /* copies in order on one GPU; owned by one thread */
  * and process. Any thread; ERR_INTERNAL after a line that begins with who. */
 MUST_CHECK enum err cuda_open(
     struct cuda **out, const char *who, uint32_t device);
+/* One user more, who closes it too; c. */
+struct cuda *cuda_hold(struct cuda *c);
 /* Accepts NULL. All memory and lanes of it are closed before the last one. */
 void cuda_close(struct cuda **c);
 

@@ -18,10 +18,12 @@
     CALL(cuDeviceGetName)                                                      \
     CALL(cuDeviceGetUuid)                                                      \
     CALL(cuDeviceGetAttribute)                                                 \
+    CALL(cuDeviceCanAccessPeer)                                                \
     CALL(cuDevicePrimaryCtxRetain)                                             \
     CALL(cuDevicePrimaryCtxRelease)                                            \
     CALL(cuCtxPushCurrent)                                                     \
     CALL(cuCtxPopCurrent)                                                      \
+    CALL(cuCtxEnablePeerAccess)                                                \
     CALL(cuMemGetInfo)                                                         \
     CALL(cuMemAlloc)                                                           \
     CALL(cuMemFree)                                                            \

@@ -66,14 +66,14 @@ static inline uint8_t *mem_start(const struct mem *m)
 }
 
 /* Another process' GPU pool, as its mem says: fd (not closed here; -1: none),
- * share and handle. Mapped on the GPU with the handle's UUID; closed by
- * mem_cuda.close. ERR_INTERNAL: logged. */
+ * share and handle. Mapped for reading on the GPU with the handle's UUID, and
+ * for the readers; closed by mem_cuda.close. ERR_INTERNAL: logged. */
 struct mem_import {
     const char *name, *share;
     struct span handle;
     int fd;
     uint64_t bytes;
-    bool write;
+    uint32_t readers; /* bits: numbers of other GPUs that copy out of it */
 };
 MUST_CHECK enum err mem_cuda_import(
     struct mem *out, const struct mem_import *from);

@@ -81,17 +81,27 @@ static bool vmm_there(struct cuda *c)
                CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
 }
 
-static CUresult vmm_access(const struct mem *m, CUmemAccess_flags flags)
+static CUresult vmm_access(
+    const struct mem *m, uint32_t device, CUmemAccess_flags flags)
 {
     CUmemAccessDesc access = {.flags = flags,
-        .location = {
-            .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)m->gpu->device}};
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)device}};
 
     return m->gpu->d->cuMemSetAccess(m->device, m->bytes, &access, 1);
 }
 
-/* Maps m->own at an address of ours. */
-static CUresult vmm_map(struct mem *m, CUmemAccess_flags flags)
+/* Where the driver has no read-only maps we do not write all the same. */
+static CUresult vmm_access_read(const struct mem *m, uint32_t device)
+{
+    CUresult r = vmm_access(m, device, CU_MEM_ACCESS_FLAGS_PROT_READ);
+
+    if (r == CUDA_SUCCESS)
+        return r;
+    return vmm_access(m, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+}
+
+/* Maps m->own at an address of ours; nobody has access yet. */
+static CUresult vmm_map(struct mem *m)
 {
     const struct cuda_driver *d = m->gpu->d;
     CUresult r = d->cuMemAddressReserve(&m->device, m->bytes, 0, 0, 0);
@@ -104,9 +114,8 @@ static CUresult vmm_map(struct mem *m, CUmemAccess_flags flags)
     if (r != CUDA_SUCCESS) {
         (void)d->cuMemAddressFree(m->device, m->bytes);
         m->device = 0;
-        return r;
     }
-    return vmm_access(m, flags);
+    return r;
 }
 
 static CUresult vmm_open(struct mem *m, const struct mem_opt *opt)
@@ -126,7 +135,9 @@ static CUresult vmm_open(struct mem *m, const struct mem_opt *opt)
     r = d->cuMemCreate(&m->own, m->bytes, &prop, 0);
     if (r != CUDA_SUCCESS)
         return r;
-    r = vmm_map(m, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    r = vmm_map(m);
+    if (r == CUDA_SUCCESS)
+        r = vmm_access(m, m->gpu->device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     if (r == CUDA_SUCCESS)
         r = d->cuMemExportToShareableHandle(
             &m->fd, m->own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
@@ -306,13 +317,8 @@ static CUresult import_vmm(struct mem *m, const struct mem_import *from)
         m->own = 0;
         return r;
     }
-    if (from->write)
-        return vmm_map(m, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    r = vmm_map(m, CU_MEM_ACCESS_FLAGS_PROT_READ);
-    /* A driver without read-only maps: we do not write all the same. */
-    if (r != CUDA_SUCCESS && m->device)
-        r = vmm_access(m, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    return r;
+    r = vmm_map(m);
+    return r == CUDA_SUCCESS ? vmm_access_read(m, m->gpu->device) : r;
 }
 
 static CUresult import_ipc(struct mem *m, const struct mem_import *from)
@@ -326,6 +332,50 @@ static CUresult import_ipc(struct mem *m, const struct mem_import *from)
         &m->device, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     m->own = r == CUDA_SUCCESS;
     return r;
+}
+
+/* Lets another GPU of ours copy out of it: mapped memory is opened to the GPU,
+ * memory of a context to the other's context. */
+static CUresult reach(struct mem *m, struct cuda *reader, bool vmm)
+{
+    const struct cuda_driver *d = m->gpu->d;
+    int can = 0;
+    CUresult r = d->cuDeviceCanAccessPeer(&can, reader->handle, m->gpu->handle);
+
+    if (r == CUDA_SUCCESS && !can)
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    if (r != CUDA_SUCCESS || vmm)
+        return r == CUDA_SUCCESS ? vmm_access_read(m, reader->device) : r;
+    if (cuda_enter(reader) != OK)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    r = d->cuCtxEnablePeerAccess(m->gpu->context, 0);
+    cuda_leave(reader);
+    return r == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : r;
+}
+
+static enum err reach_all(
+    struct mem *m, const char *who, uint32_t readers, bool vmm)
+{
+    enum err e = OK;
+
+    for (uint32_t i = 0; e == OK && readers >> i; i++) {
+        struct cuda *c;
+        CUresult r;
+
+        if (!(readers >> i & 1) || i == m->gpu->device)
+            continue;
+        e = cuda_open(&c, who, i);
+        if (e != OK)
+            return e;
+        r = reach(m, c, vmm);
+        cuda_close(&c);
+        if (r == CUDA_SUCCESS)
+            continue;
+        log_info("%s: cuda:%u does not reach memory of cuda:%u: %s", who, i,
+            m->gpu->device, cuda_result(m->gpu->d, r));
+        e = ERR_INTERNAL;
+    }
+    return e;
 }
 
 static bool import_known(const struct mem_import *from, bool *vmm)
@@ -362,9 +412,12 @@ enum err mem_cuda_import(struct mem *out, const struct mem_import *from)
         return e;
     }
     r = vmm ? import_vmm(&m, from) : import_ipc(&m, from);
-    cuda_leave(m.gpu);
-    if (r != CUDA_SUCCESS) {
+    if (r != CUDA_SUCCESS)
         e = failed(m.gpu, from->name, "map the peer's memory", m.bytes, r);
+    else
+        e = reach_all(&m, who, from->readers, vmm);
+    cuda_leave(m.gpu);
+    if (e != OK) {
         cuda_mem_close(&m);
         return e;
     }

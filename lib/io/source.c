@@ -121,13 +121,14 @@ static enum err populate(void *p, uint64_t bytes)
     return OK;
 }
 
-static enum err map_gpu(struct source *s)
+static enum err map_gpu(struct source *s, uint32_t readers)
 {
     struct mem_import from = {.name = "of a peer",
         .share = s->share,
         .handle = span_of(s->handle, s->handle_len),
         .fd = s->fd,
-        .bytes = s->bytes};
+        .bytes = s->bytes,
+        .readers = readers};
     enum err e = mem_cuda_import(&s->gpu, &from);
 
     if (e != OK)
@@ -139,12 +140,12 @@ static enum err map_gpu(struct source *s)
     return OK;
 }
 
-enum err source_map(struct source *s)
+enum err source_map(struct source *s, uint32_t readers)
 {
     void *p;
 
     if (s->share[0])
-        return map_gpu(s);
+        return map_gpu(s, readers);
     p = mmap(NULL, s->bytes, PROT_READ, MAP_SHARED, s->fd, 0);
     if (p == MAP_FAILED)
         return ERR_INTERNAL;

@@ -28,8 +28,9 @@ struct source {
  * kernel's word. Held once. On error *why says what was wrong. */
 MUST_CHECK enum err source_open(struct source **out, int fd,
     const struct local_pool_info *m, const char **why);
-/* Maps and populates it, which takes a second per 8 GiB. */
-MUST_CHECK enum err source_map(struct source *s);
+/* Maps and populates it, which takes a second per 8 GiB; a GPU's memory for all
+ * of readers (bits: numbers of GPUs), or not at all. */
+MUST_CHECK enum err source_map(struct source *s, uint32_t readers);
 
 /* One holder more; s. */
 struct source *source_hold(struct source *s);

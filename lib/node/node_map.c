@@ -151,11 +151,25 @@ static void on_timer(uv_timer_t *t)
     m->ticked = m->node->maps_seen = true;
 }
 
+/* The GPUs of our pools, which copy rows out of any GPU that they reach. */
+static uint32_t our_gpus(const struct node *n)
+{
+    uint32_t gpus = 0;
+
+    for (uint32_t i = 0; i < n->conf->pools_count; i++) {
+        uint32_t gpu = mem_gpu(n->conf->pools[i].memory);
+
+        if (gpu < CUDA_GPUS_MAX)
+            gpus |= UINT32_C(1) << gpu;
+    }
+    return gpus;
+}
+
 static void on_work(uv_work_t *w)
 {
     struct job *j = w->data;
 
-    j->result = source_map(j->source);
+    j->result = source_map(j->source, our_gpus(j->owner->node));
 }
 
 static void on_worked(uv_work_t *w, int status)
@@ -242,14 +256,6 @@ void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token)
 
 /* hearing */
 
-static bool has_gpu(const struct node *n)
-{
-    for (uint32_t i = 0; i < n->conf->pools_count; i++)
-        if (mem_gpu(n->conf->pools[i].memory) != NONE)
-            return true;
-    return false;
-}
-
 static void take_pool(
     struct mapping *m, const struct local_pool_info *info, int fd)
 {
@@ -266,7 +272,7 @@ static void take_pool(
             close(fd);
         return;
     }
-    if (info->handle.len > 0 && !has_gpu(m->node)) {
+    if (info->handle.len > 0 && our_gpus(m->node) == 0) {
         if (fd >= 0)
             close(fd);
         return; /* no pool of ours that a GPU would copy into */
@@ -367,19 +373,6 @@ static void hear(struct mapping *m)
 
 /* serving */
 
-/* Rows of a GPU are copied by that GPU, where each GPU pool of ours is on it.
- * Between two GPUs, as to host memory alone, staging is safe. */
-static bool fits(const struct node *n, const struct source *s)
-{
-    for (uint32_t i = 0; s->gpu.gpu && i < n->conf->pools_count; i++) {
-        uint32_t gpu = mem_gpu(n->conf->pools[i].memory);
-
-        if (gpu != NONE && gpu != cuda_device(s->gpu.gpu))
-            return false;
-    }
-    return true;
-}
-
 /* false: it has failed. */
 static bool finish_job(struct mapping *m, struct job *j)
 {
@@ -388,9 +381,9 @@ static bool finish_job(struct mapping *m, struct job *j)
     struct node *n = m->node;
 
     j->done = false;
-    if (j->result != OK ? j->source->share[0] != 0 : !fits(n, j->source)) {
+    if (j->result != OK && j->source->share[0]) {
         log_info("peer %u: rows of its pool number %u are sent, not copied: "
-                 "it lies on a GPU that is not ours",
+                 "our GPUs do not all reach the one that it lies on",
             peer, j->pool);
         return true;
     }

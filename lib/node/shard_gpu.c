@@ -116,6 +116,8 @@ unsigned gpu_turn(struct shard *s)
         return 0;
     n = stage_progress(s->stage);
     stage_push_due(s->stage);
+    if (stage_probe(s->stage, s->now_ns))
+        look_for_lost(s);
     return n;
 }
 

@@ -22,6 +22,7 @@
 #define BUSY_ENOUGH    2
 #define ENOUGH_OF_SLOT 4
 #define PATIENCE       16
+#define PROBE_NS       (2 * NS_PER_S)
 
 enum slot_state {
     FREE,
@@ -40,11 +41,13 @@ struct slot {
     bool *bad;
 };
 
-/* One GPU: its lane, and per slot what is to be copied there. */
+/* One GPU, held: its lane, and per slot what is to be copied there. */
 struct gpu {
     struct cuda *cuda;
     struct cuda_lane *lane;
     struct cuda_batch *batch; /* by slot */
+    uint64_t probe_ns;        /* when it was asked last */
+    bool probing;             /* it has not answered yet */
 };
 
 struct stage {
@@ -53,7 +56,7 @@ struct stage {
     struct slot *slots;
     uint32_t filling; /* NONE */
     uint64_t turn;
-    struct gpu gpus[CUDA_GPUS_MAX];
+    struct gpu gpus[CUDA_GPUS_MAX]; /* the first has pinned the memory */
     uint32_t gpus_count, copying;
     uint32_t patience; /* turns that the filled one has waited */
 };
@@ -126,6 +129,27 @@ static struct gpu *gpu_of(struct stage *s, const struct cuda *cuda)
     return NULL;
 }
 
+static enum err gpu_make(struct stage *s, struct gpu *g, struct cuda *cuda)
+{
+    /* A mark per slot, one for the probe. */
+    enum err e =
+        cuda_lane_open(&g->lane, cuda, s->c.slots + 1, woken, s->c.wake);
+
+    if (e != OK)
+        return e;
+    if (!batches_make(g, &s->c))
+        return ERR_NO_BLOCKS;
+    if (!s->memory)
+        s->memory = cuda_pinned(cuda, (size_t)s->c.slots * s->c.slot_bytes);
+    return s->memory ? OK : ERR_NO_BLOCKS;
+}
+
+static void gpu_free(struct stage *s, struct gpu *g)
+{
+    cuda_lane_close(&g->lane);
+    batches_free(g, s->c.slots);
+}
+
 enum err stage_gpu(struct stage *s, struct cuda *cuda)
 {
     struct gpu *g = &s->gpus[s->gpus_count];
@@ -134,18 +158,12 @@ enum err stage_gpu(struct stage *s, struct cuda *cuda)
     if (gpu_of(s, cuda))
         return OK;
     CHECK(s->gpus_count < CUDA_GPUS_MAX, "%u GPUs", s->gpus_count);
-    if (!s->memory)
-        s->memory = cuda_pinned(cuda, (size_t)s->c.slots * s->c.slot_bytes);
-    if (!s->memory || !batches_make(g, &s->c)) {
-        batches_free(g, s->c.slots);
-        return ERR_NO_BLOCKS;
-    }
-    g->cuda = cuda;
-    e = cuda_lane_open(&g->lane, cuda, s->c.slots, woken, s->c.wake);
+    e = gpu_make(s, g, cuda);
     if (e != OK) {
-        batches_free(g, s->c.slots);
+        gpu_free(s, g);
         return e;
     }
+    g->cuda = cuda_hold(cuda);
     s->gpus_count++;
     return OK;
 }
@@ -158,11 +176,11 @@ void stage_free(struct stage **sp)
     if (!s)
         return;
     for (uint32_t i = 0; i < s->gpus_count; i++)
-        cuda_lane_close(&s->gpus[i].lane);
+        gpu_free(s, &s->gpus[i]);
     if (s->memory)
         cuda_unpin(s->gpus[0].cuda, s->memory);
     for (uint32_t i = 0; i < s->gpus_count; i++)
-        batches_free(&s->gpus[i], s->c.slots);
+        cuda_close(&s->gpus[i].cuda);
     for (uint32_t i = 0; s->slots && i < s->c.slots; i++) {
         free(s->slots[i].cookies);
         free(s->slots[i].bad);
@@ -457,6 +475,38 @@ bool stage_due(struct stage *s)
     if (s->filling != NONE && begun(s, s->filling))
         return true;
     return slot != NONE && look(s, slot, false) == OK;
+}
+
+/* A mark behind nothing: a GPU that is gone does not reach it. */
+static enum err probe(struct stage *s, struct gpu *g, uint64_t now_ns)
+{
+    static const struct cuda_batch nothing;
+    enum err e = OK;
+
+    if (g->probing)
+        e = cuda_lane_look(g->lane, s->c.slots);
+    if (e != OK)
+        return e;
+    g->probing = false;
+    if (now_ns - g->probe_ns < PROBE_NS)
+        return OK;
+    g->probe_ns = now_ns;
+    g->probing = true;
+    return cuda_lane_submit(g->lane, &nothing, s->c.slots);
+}
+
+bool stage_probe(struct stage *s, uint64_t now_ns)
+{
+    bool lost = false;
+
+    for (uint32_t i = 0; i < s->gpus_count; i++) {
+        struct gpu *g = &s->gpus[i];
+
+        if ((g->probing || now_ns - g->probe_ns >= PROBE_NS) &&
+            !cuda_lost(g->cuda))
+            lost |= probe(s, g, now_ns) == ERR_INTERNAL;
+    }
+    return lost;
 }
 
 bool stage_wait(struct stage *s)

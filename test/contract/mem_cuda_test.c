@@ -266,14 +266,15 @@ static void other_process(int sock)
         .share = o.share,
         .handle = span_of(o.handle, o.handle_bytes),
         .fd = fd,
-        .bytes = o.bytes,
-        .write = true};
+        .bytes = o.bytes};
     T_OK(mem_cuda_import(&m, &from));
     gpu_read(m.gpu, got, m.device + 100, 5);
     T_EQ_MEM(got, "hello", 5);
-    gpu_write(m.gpu, m.device + 200, "world", 5);
+    T_EQ_I64(write(sock, "r", 1), 1);
+    T_EQ_I64(read(sock, &go, 1), 1);
+    gpu_read(m.gpu, got, m.device + 200, 5);
+    T_EQ_MEM(got, "world", 5);
     mem_cuda.close(&m);
-    from.write = false;
     T_OK(mem_cuda_import(&again, &from));
     if (fd >= 0)
         close(fd);
@@ -293,7 +294,6 @@ static void between_processes(bool vmm)
 {
     struct mem_opt opt = some(MIB);
     struct mem m;
-    uint8_t got[8];
     int socks[2], status = 0;
     pid_t pid;
     char go;
@@ -314,8 +314,9 @@ static void between_processes(bool vmm)
     gpu_write(m.gpu, m.device + 100, "hello", 5);
     send_offer(socks[0], &m);
     T_EQ_I64(read(socks[0], &go, 1), 1);
-    gpu_read(m.gpu, got, m.device + 200, 5);
-    T_EQ_MEM(got, "world", 5);
+    gpu_write(m.gpu, m.device + 200, "world", 5);
+    T_EQ_I64(write(socks[0], "x", 1), 1);
+    T_EQ_I64(read(socks[0], &go, 1), 1);
     mem_cuda.close(&m);
     T_EQ_I64(write(socks[0], "x", 1), 1);
     T_EQ_I64(waitpid(pid, &status, 0), pid);
@@ -354,6 +355,48 @@ TEST(a_driver_without_read_only_maps_still_maps)
     gpu_read(n.gpu, got, n.device, 5);
     T_EQ_MEM(got, "hello", 5);
     mem_cuda.close(&n);
+    mem_cuda.close(&m);
+}
+
+/* A pool on cuda:0, imported for copies by cuda:1 too. */
+static enum err import_for_another(const struct mem *m, struct mem *out)
+{
+    struct mem_import from = {.name = "peer",
+        .share = m->share,
+        .handle = span_of(m->handle, m->handle_bytes),
+        .fd = m->fd,
+        .bytes = m->bytes,
+        .readers = 3};
+
+    return mem_cuda_import(out, &from);
+}
+
+TEST(another_gpu_reads_it_where_it_reaches_it)
+{
+    struct mem_opt opt = some(MIB);
+    struct mem m, n;
+    struct cuda *other;
+    uint8_t got[5];
+    long mapped;
+
+    gpu_use();
+    gpu_double_only(); /* not every host has two */
+    T_OK(mem_cuda.open(&m, &opt));
+    T_OK(cuda_open(&other, "test", 1));
+    gpu_write(m.gpu, m.device, "hello", 5);
+    T_OK(import_for_another(&m, &n));
+    gpu_read(n.gpu, got, n.device, 5);
+    T_EQ_MEM(got, "hello", 5);
+    memset(got, 0, sizeof(got));
+    gpu_read(other, got, n.device, 5);
+    T_EQ_MEM(got, "hello", 5);
+    mem_cuda.close(&n);
+    mapped = gpu_get("mapped");
+    gpu_set("no_peers", 1);
+    T_ERR(import_for_another(&m, &n), ERR_INTERNAL);
+    T_EQ_I64(gpu_get("mapped"), mapped);
+    T_EQ_I64(gpu_get("created"), 1);
+    cuda_close(&other);
     mem_cuda.close(&m);
 }
 

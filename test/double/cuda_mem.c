@@ -145,6 +145,7 @@ SHOWN CUresult cuGetErrorName(CUresult error, const char **name)
 static struct CUctx_st {
     int device;
     atomic_int retained;
+    unsigned peers; /* contexts whose memory it may reach */
 } contexts[GPUS_MAX];
 
 static _Thread_local CUcontext current[16];
@@ -153,6 +154,11 @@ static _Thread_local int depth;
 bool double_current(void)
 {
     return depth > 0;
+}
+
+int double_device(void)
+{
+    return depth > 0 ? current[depth - 1]->device : 0;
 }
 
 SHOWN CUresult cuDeviceGetCount(int *n)
@@ -201,6 +207,29 @@ SHOWN CUresult cuDeviceGetAttribute(
     }
 }
 
+SHOWN CUresult cuDeviceCanAccessPeer(int *can, CUdevice dev, CUdevice peer)
+{
+    FAULT();
+    if (dev == peer)
+        return CUDA_ERROR_INVALID_DEVICE;
+    *can = double_get("no_peers") == 0;
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
+{
+    CURRENT();
+    FAULT();
+    if (flags || peer->device == double_device())
+        return CUDA_ERROR_INVALID_VALUE;
+    if (double_get("no_peers"))
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    if (contexts[double_device()].peers >> peer->device & 1)
+        return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    contexts[double_device()].peers |= 1u << peer->device;
+    return CUDA_SUCCESS;
+}
+
 SHOWN CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice dev)
 {
     FAULT();
@@ -214,7 +243,8 @@ SHOWN CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
 {
     if (contexts[dev].retained == 0)
         return CUDA_ERROR_INVALID_CONTEXT;
-    contexts[dev].retained--;
+    if (--contexts[dev].retained == 0)
+        contexts[dev].peers = 0;
     return CUDA_SUCCESS;
 }
 
@@ -241,8 +271,12 @@ struct map {
     uint8_t *p;
     size_t bytes;
     int fd;
-    bool readable, writable, ours, host, mapped;
+    bool ours, host, mapped;
+    unsigned readers, writers; /* GPUs, a bit each */
 };
+
+#define ALL_GPUS ((1u << GPUS_MAX) - 1)
+
 static struct map maps[MAPS_MAX];
 static size_t taken;
 
@@ -276,7 +310,7 @@ static struct map *map_at(CUdeviceptr a)
 
 /* Host addresses that were not pinned are allowed, as the driver allows them;
  * device addresses have to be mapped. */
-bool double_reachable(CUdeviceptr a, size_t bytes, bool write)
+bool double_reachable(CUdeviceptr a, size_t bytes, bool write, int device)
 {
     bool ok = !(a & TAG);
 
@@ -284,7 +318,8 @@ bool double_reachable(CUdeviceptr a, size_t bytes, bool write)
     for (size_t i = 0; i < MAPS_MAX && !ok; i++) {
         struct map *m = &maps[i];
 
-        ok = m->p && !m->host && m->readable && (m->writable || !write) &&
+        ok = m->p && !m->host &&
+             ((write ? m->writers : m->readers) >> device & 1) &&
              double_host(a) >= m->p && bytes <= m->bytes &&
              (size_t)(double_host(a) - m->p) <= m->bytes - bytes;
     }
@@ -348,7 +383,8 @@ SHOWN CUresult cuMemAlloc(CUdeviceptr *out, size_t bytes)
     m = map_new(bytes);
     m->fd = filled_file(bytes);
     m->p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
-    m->readable = m->writable = m->ours = true;
+    m->readers = m->writers = ALL_GPUS; /* the driver sees to it */
+    m->ours = true;
     pthread_mutex_unlock(&lock);
     *out = device_of(m->p);
     return CUDA_SUCCESS;
@@ -524,7 +560,8 @@ SHOWN CUresult cuMemUnmap(CUdeviceptr a, size_t bytes)
         return CUDA_ERROR_INVALID_VALUE;
     mmap(
         m->p, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    m->mapped = m->readable = m->writable = false;
+    m->mapped = false;
+    m->readers = m->writers = 0;
     double_count("mapped", -1);
     return CUDA_SUCCESS;
 }
@@ -534,6 +571,7 @@ SHOWN CUresult cuMemSetAccess(
 {
     struct map *m = map_at(a);
     bool write = n && d->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    unsigned bit = n ? 1u << d->location.id : 0;
 
     CURRENT();
     FAULT();
@@ -541,9 +579,9 @@ SHOWN CUresult cuMemSetAccess(
         return CUDA_ERROR_INVALID_VALUE;
     if (!write && double_get("no_read_only"))
         return CUDA_ERROR_NOT_SUPPORTED;
-    mprotect(m->p, bytes, PROT_READ | (write ? PROT_WRITE : 0));
-    m->readable = true;
-    m->writable = write;
+    m->readers |= bit;
+    m->writers = write ? m->writers | bit : m->writers & ~bit;
+    mprotect(m->p, bytes, PROT_READ | (m->writers ? PROT_WRITE : 0));
     return CUDA_SUCCESS;
 }
 
@@ -627,7 +665,7 @@ SHOWN CUresult cuIpcOpenMemHandle(
     m = map_new(ipc.bytes);
     m->fd = fd;
     m->p = mmap(NULL, ipc.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    m->readable = m->writable = true;
+    m->readers = m->writers = ALL_GPUS;
     pthread_mutex_unlock(&lock);
     *out = device_of(m->p);
     return CUDA_SUCCESS;

@@ -36,6 +36,7 @@ struct CUstream_st {
     pthread_t thread;
     struct op *head, **tail;
     bool busy, stop;
+    int device;
 };
 
 /* One lock and one condition for all: it is a double. */
@@ -182,6 +183,7 @@ SHOWN CUresult cuStreamCreate(CUstream *out, unsigned int flags)
     if (!s)
         return CUDA_ERROR_OUT_OF_MEMORY;
     s->tail = &s->head;
+    s->device = double_device();
     if (pthread_create(&s->thread, NULL, serve, s) != 0)
         abort();
     double_count("streams", 1);
@@ -316,8 +318,8 @@ static CUresult copy_queue(CUdeviceptr to, CUdeviceptr from, size_t bytes,
     size_t from_all = bytes + (rows - 1) * from_pitch;
 
     BROKEN();
-    if (!double_reachable(to, to_all, true) ||
-        !double_reachable(from, from_all, false))
+    if (!double_reachable(to, to_all, true, s->device) ||
+        !double_reachable(from, from_all, false, s->device))
         return CUDA_ERROR_INVALID_VALUE;
     return queue(s, (struct op){.what = COPY,
                         .to = double_host(to),
@@ -362,7 +364,7 @@ SHOWN CUresult cuMemsetD8Async(
     CURRENT();
     FAULT();
     BROKEN();
-    if (!double_reachable(to, bytes, true))
+    if (!double_reachable(to, bytes, true, s->device))
         return CUDA_ERROR_INVALID_VALUE;
     return queue(s, (struct op){.what = SET,
                         .to = double_host(to),

@@ -19,6 +19,7 @@
  *   hold          1: streams stand still
  *   memory, gpus  bytes of each GPU; how many there are
  *   vmm, no_read_only   0: no VMM; 1: no read-only maps
+ *   no_peers      1: no GPU reaches another one's memory
  * double_get(name) also reads counters: copies, bytes, batches, created,
  * mapped, streams, events. */
 #ifndef MMX_TEST_DOUBLE_H
@@ -42,8 +43,11 @@ void double_count(const char *name, long n);
 /* What this call gives: CUDA_SUCCESS unless it is to fail. */
 CUresult double_fault(const char *call);
 bool double_current(void);
+/* Of the current context. */
+int double_device(void);
 uint8_t *double_host(CUdeviceptr a);
-bool double_reachable(CUdeviceptr a, size_t bytes, bool write);
+/* By that GPU. */
+bool double_reachable(CUdeviceptr a, size_t bytes, bool write, int device);
 
 #define FAULT()                                                                \
     do {                                                                       \

@@ -155,8 +155,16 @@ class SameHost(Cuda):
         self.check("cuda:0", "host", "sent")
 
     @unittest.skipIf(REAL, "not every host has two GPUs")
-    def test_between_two_gpus_they_are_staged(self):
-        self.check("cuda:0", "cuda:1", "sent")
+    def test_between_two_gpus(self):
+        self.check("cuda:0", "cuda:1", "copy")
+
+    @unittest.skipIf(REAL, "with the driver's double only")
+    def test_between_two_gpus_by_ipc(self):
+        self.check("cuda:0", "cuda:1", "copy", double="vmm=0")
+
+    @unittest.skipIf(REAL, "with the driver's double only")
+    def test_between_gpus_that_are_no_peers_they_are_staged(self):
+        self.check("cuda:0", "cuda:1", "sent", double="no_peers=1")
 
     @unittest.skipIf(REAL, "with the driver's double only")
     def test_slow_copies(self):
@@ -197,6 +205,15 @@ class Faults(Cuda):
         for engine, rooms in ((enc, (7,)), (lm, (7,))):
             for room in rooms:
                 engine.release(room)
+        self.assertTrue(e.alive())
+
+    @unittest.skipIf(REAL, "with the driver's double only")
+    def test_a_gpu_that_goes_while_nothing_moves_is_noticed(self):
+        e = self.daemon(self.world.encoded, "cuda:0",
+                        double="fail_cuEventRecord=2,sticky=1")
+        eventually(lambda: e.show("pools")[0]["state"] == "lost",
+                   "the pool is out of service")
+        self.assertIn("cuda:0 is lost", e.show("pools")[0]["lost"])
         self.assertTrue(e.alive())
 
     @unittest.skipIf(REAL, "with the driver's double only")

@@ -81,7 +81,7 @@ static struct source *source_make(uint32_t blocks)
 
     m.blocks = blocks;
     T_OK(source_open(&s, dup(w.mems[0].fd), &m, &why));
-    T_OK(source_map(s));
+    T_OK(source_map(s, 0));
     return s;
 }
 

@@ -288,7 +288,7 @@ static void source_tell(void)
     }
     m.fields = span_of(fields, b.len);
     T_OK(source_open(&source, dup(w.e.mem.fd), &m, &why));
-    T_OK(source_map(source));
+    T_OK(source_map(source, w.l.mem.gpu ? 1u << cuda_device(w.l.mem.gpu) : 0));
     T_TRUE(shard_source(w.l.shard, 1, 0, source));
     shard_flush(w.l.shard);
     source_drop(source);
@@ -319,6 +319,13 @@ static void copies(const char *from, const char *to)
 TEST_LIMIT(copied_on_one_gpu, 40)
 {
     copies("cuda:0", "cuda:0");
+}
+
+TEST_LIMIT(copied_from_one_gpu_to_another, 40)
+{
+    gpu_use();
+    gpu_double_only();
+    copies("cuda:0", "cuda:1");
 }
 
 TEST_LIMIT(copied_from_host_to_gpu, 40)

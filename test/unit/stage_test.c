@@ -337,6 +337,29 @@ TEST(small_things_gather_behind_large_ones)
     stop();
 }
 
+TEST(a_gpu_that_goes_while_nothing_is_copied_is_noticed)
+{
+    uint64_t now = 100 * NS_PER_S;
+
+    start(2);
+    for (uint32_t i = 0; i < 20; i++, now += NS_PER_S) {
+        T_FALSE(stage_probe(w.s, now));
+        if (i % 4 == 0)
+            in(i, 0, 0, 1, 100);
+        stage_push(w.s);
+        wait_for(i / 4 + 1);
+    }
+    T_TRUE(!cuda_lost(w.mem[0].gpu) && !cuda_lost(w.mem[1].gpu));
+    gpu_set("fail_cuEventRecord", 1);
+    for (uint32_t i = 0; !stage_probe(w.s, now); i++, now += NS_PER_S)
+        T_TRUE(i < 4);
+    /* One of the two, whichever was asked first. */
+    T_TRUE(!cuda_lost(w.mem[0].gpu) != !cuda_lost(w.mem[1].gpu));
+    for (uint32_t i = 0; i < 9; i++, now += NS_PER_S) /* told once */
+        T_FALSE(stage_probe(w.s, now));
+    stop();
+}
+
 TEST(no_pinned_memory_is_an_error)
 {
     struct stage_conf c = {
