@@ -54,6 +54,14 @@ static void *call_of(const char *name)
     return p;
 }
 
+void *gpu_host(const void *at)
+{
+    void *p = call_of("double_host"), *(*host)(cuda_address a);
+
+    memcpy(&host, &p, sizeof(host));
+    return host((uintptr_t)at);
+}
+
 void gpu_set(const char *name, long value)
 {
     void *p = call_of("double_set");

@@ -12,6 +12,8 @@ void gpu_use(void);
 bool gpu_real(void);
 /* Only with the double: ends the case as passed on a real GPU. */
 void gpu_double_only(void);
+/* Where a CPU finds a byte of a GPU's; the double's only. */
+void *gpu_host(const void *p);
 void gpu_set(const char *name, long value);
 long gpu_get(const char *name);
 

@@ -126,6 +126,17 @@ static CUresult gpu_find(struct cuda *c)
     return r;
 }
 
+static void look_at_order(struct cuda *c)
+{
+    int order =
+        cuda_attribute(c, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
+    int flush = cuda_attribute(
+        c, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
+
+    c->settled = order >= CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES;
+    c->can_settle = (flush & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) != 0;
+}
+
 static enum err gpu_make(struct cuda **out, const char *who, uint32_t device)
 {
     struct cuda *c;
@@ -150,6 +161,7 @@ static enum err gpu_make(struct cuda **out, const char *who, uint32_t device)
         free(c);
         return ERR_INTERNAL;
     }
+    look_at_order(c);
     log_info("cuda:%u is %s, driver for CUDA %d.%d", device, c->name,
         driver.version / 1000, driver.version % 1000 / 10);
     *out = c;
@@ -243,6 +255,29 @@ void cuda_leave(struct cuda *c)
     CUcontext popped;
 
     (void)c->d->cuCtxPopCurrent(&popped);
+}
+
+bool cuda_settles(const struct cuda *c)
+{
+    return c->settled || c->can_settle;
+}
+
+enum err cuda_settle(struct cuda *c)
+{
+    CUresult r;
+
+    if (c->settled)
+        return OK;
+    if (cuda_enter(c) != OK)
+        return ERR_INTERNAL;
+    r = c->d->cuFlushGPUDirectRDMAWrites(
+        CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+        CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES);
+    cuda_leave(c);
+    if (r == CUDA_SUCCESS)
+        return OK;
+    cuda_lose(c, "flush", r);
+    return ERR_INTERNAL;
 }
 
 void *cuda_pinned(struct cuda *c, size_t bytes)

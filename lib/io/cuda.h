@@ -32,6 +32,12 @@ const char *cuda_name(const struct cuda *c);
  * keeps giving once it was given. Any thread; valid until cuda_close. */
 const char *cuda_lost(const struct cuda *c);
 
+/* Can this GPU's memory be written by others than its driver, a network card?
+ * Then cuda_settle, before anybody is told: what was written is seen by what
+ * GPUs do from then on. ERR_INTERNAL: lost. */
+bool cuda_settles(const struct cuda *c);
+MUST_CHECK enum err cuda_settle(struct cuda *c);
+
 /* Host memory that this and every other GPU reaches without the driver's own
  * staging. NULL: none was to be had; logged. */
 void *cuda_pinned(struct cuda *c, size_t bytes);

@@ -24,6 +24,7 @@
     CALL(cuCtxPushCurrent)                                                     \
     CALL(cuCtxPopCurrent)                                                      \
     CALL(cuCtxEnablePeerAccess)                                                \
+    CALL(cuFlushGPUDirectRDMAWrites)                                           \
     CALL(cuMemGetInfo)                                                         \
     CALL(cuMemAlloc)                                                           \
     CALL(cuMemFree)                                                            \
@@ -71,6 +72,8 @@ struct cuda {
     CUcontext context;
     uint8_t uuid[16];
     char name[64];
+    bool settled;    /* writes of network cards are seen without a flush */
+    bool can_settle; /* else they can be flushed */
     _Atomic bool lost;
     char reason[CUDA_TEXT_MAX];
 };

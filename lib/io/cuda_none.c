@@ -47,6 +47,18 @@ const char *cuda_lost(const struct cuda *c)
     UNREACHED();
 }
 
+bool cuda_settles(const struct cuda *c)
+{
+    (void)c;
+    UNREACHED();
+}
+
+enum err cuda_settle(struct cuda *c)
+{
+    (void)c;
+    UNREACHED();
+}
+
 void *cuda_pinned(struct cuda *c, size_t bytes)
 {
     (void)c;

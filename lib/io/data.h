@@ -91,6 +91,9 @@ struct data_ops {
     /* What ep goes by, for people: "tcp/eth0", "ucx:rc_mlx5". Empty: not known
      * yet. */
     const char *(*transport)(struct data *d, uint32_t ep);
+    /* A GPU's memory, from now until close. true: rows of it can be sent and
+     * fetched; such a message, or fetch, has one piece. NULL: none can be. */
+    bool (*gpu_memory)(struct data *d, const void *base, uint64_t bytes);
     /* How often the carrier had to start anew by itself, in tick(): each time
      * address() changed and all endpoints broke. */
     uint32_t (*replaced)(struct data *d);

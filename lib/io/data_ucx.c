@@ -143,7 +143,8 @@ static uint32_t op_iov(
     return n;
 }
 
-/* How UCX is told of n pieces: one is a plain buffer, its fast path. */
+/* How UCX is told of n pieces: one is a plain buffer, its fast path. Pieces in
+ * GPU memory come alone. */
 static void op_param(struct op *op, uint32_t n, ucp_request_param_t *param,
     const void **buffer, size_t *count)
 {
@@ -156,6 +157,7 @@ static void op_param(struct op *op, uint32_t n, ucp_request_param_t *param,
     param->datatype = many ? ucp_dt_make_iov() : ucp_dt_make_contig(1);
     *buffer = many ? op->iov : n ? op->iov[0].buffer : NULL;
     *count = many ? n : n ? op->iov[0].length : 0;
+    ucx_memory_param(&op->d->ucx, n ? op->iov[0].buffer : NULL, param);
 }
 
 static uint64_t clock_ns(void)
@@ -649,6 +651,11 @@ static void ucx_tick(struct data *d, uint64_t now_ns)
         worker_replace(d);
 }
 
+static bool ucx_gpu_memory(struct data *d, const void *base, uint64_t bytes)
+{
+    return ucx_memory_add(&d->ucx, base, bytes);
+}
+
 static uint32_t ucx_replaced(struct data *d)
 {
     return d->replaced;
@@ -756,4 +763,5 @@ const struct data_ops data_ucx = {.name = "ucx",
     .arm = ucx_arm,
     .tick = ucx_tick,
     .transport = ucx_name,
+    .gpu_memory = ucx_gpu_memory,
     .replaced = ucx_replaced};

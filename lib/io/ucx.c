@@ -219,8 +219,11 @@ enum err ucx_open(struct ucx *out, const struct data_conf *c,
     ucp_am_recv_callback_t arrived, void *arg)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    struct ucx u = {.fd = -1, .host_only = only_host(c->tls)};
+    struct ucx u = *out;
     enum err e;
+
+    u.fd = -1;
+    u.host_only = only_host(c->tls);
 
     pthread_once(&once, look_at_environment);
     pthread_mutex_lock(&environment);
@@ -231,6 +234,7 @@ enum err ucx_open(struct ucx *out, const struct data_conf *c,
     if (e == OK)
         e = read_address(&u);
     if (e == OK) {
+        ucx_memory_open(&u);
         *out = u;
         return OK;
     }
@@ -244,9 +248,13 @@ void ucx_close(struct ucx *u)
 {
     if (u->worker)
         ucp_worker_destroy(u->worker);
-    if (u->context)
+    if (u->context) {
+        ucx_memory_close(u);
         ucp_cleanup(u->context);
-    *u = (struct ucx){.fd = -1};
+    }
+    u->worker = NULL;
+    u->context = NULL;
+    u->fd = -1;
 }
 
 /* Adds name to the comma-separated out, unless it is there or has no place. */

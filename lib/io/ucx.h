@@ -11,6 +11,8 @@
 #define UCX_ADDRESS_MIN 8
 #define UCX_ADDRESS_MAX 1024
 
+#define UCX_MEMORY_MAX 64
+
 struct ucx {
     ucp_context_h context;
     ucp_worker_h worker; /* NULL: not open */
@@ -18,10 +20,17 @@ struct ucx {
     bool host_only;      /* every transport copies through host memory */
     uint32_t address_len;
     uint8_t address[UCX_ADDRESS_MAX];
+    struct ucx_memory {
+        const uint8_t *base;
+        uint64_t bytes;
+        ucp_mem_h handle;     /* NULL: not registered by us */
+    } memory[UCX_MEMORY_MAX]; /* of GPUs; kept when the worker goes */
+    uint32_t memory_count;
 };
 
 /* Messages go to arrived(arg, ...), which is set before the address is read:
- * a worker that hears a message without a handler crashes. */
+ * a worker that hears a message without a handler crashes. *out is zeroed, or
+ * was closed. */
 MUST_CHECK enum err ucx_open(struct ucx *out, const struct data_conf *c,
     ucp_am_recv_callback_t arrived, void *arg);
 /* Destroys it; what is outstanding may call back meanwhile. Harmless twice. */
@@ -29,6 +38,17 @@ void ucx_close(struct ucx *u);
 
 /* "tcp/lo", several joined by commas; empty while not connected. */
 void ucx_transport(ucp_ep_h ep, char *out, size_t size);
+
+/* ucx_gpu.c. Memory of a GPU that messages may be sent from and fetched into
+ * from now on, also by a worker that is opened anew. false: this UCX knows no
+ * GPUs, or does not take this memory. */
+bool ucx_memory_add(struct ucx *u, const void *base, uint64_t bytes);
+/* Tells UCX where a buffer lies. Nothing where no memory was added. */
+void ucx_memory_param(
+    const struct ucx *u, const void *buffer, ucp_request_param_t *param);
+/* For ucx.c: when a context stands, and when its worker has gone. */
+void ucx_memory_open(struct ucx *u);
+void ucx_memory_close(struct ucx *u);
 
 /* A message whose bytes UCX copies out of pieces, none of them empty. Sent as
  * one element of the type that ucx_pack_type gives (and ucp_dt_destroy ends);

@@ -1,7 +1,8 @@
 /* shard_gpu.c - rows of GPU pools on their way through a shard: out, from
  * blocks into pinned memory and then to the carrier; in, from the carrier into
- * pinned memory and then to blocks. stage.c has the memory, shard_send.c and
- * shard_land.c decide what goes and what may land.
+ * pinned memory and then to blocks; straight, where the carrier reaches the
+ * GPU's memory and a message's rows lie in one place. stage.c has the memory,
+ * shard_send.c and shard_land.c decide what goes and what may land.
  *
  * Invariants: a message is posted, or a landing ended, once and only after its
  * copies are over; pinned memory is held until the carrier is done with it; a
@@ -92,14 +93,29 @@ static enum err prepare(struct shard *s, struct cuda *gpu)
     return e == OK ? stage_gpu(s->stage, gpu) : e;
 }
 
+/* Can the carrier do without pinned memory? */
+static bool reached(struct shard *s, struct mem *m)
+{
+    const struct data_ops *carrier = s->conf.carrier;
+
+    return carrier->gpu_memory && cuda_settles(m->gpu) &&
+           carrier->gpu_memory(s->data, mem_start(m), m->bytes);
+}
+
 void gpu_pool(struct shard *s, uint32_t i)
 {
     struct mem *m = s->conf.pools[i].mem;
 
-    if (!m || !m->gpu || prepare(s, m->gpu) == OK)
+    if (!m || !m->gpu)
         return;
-    log_error("shard %u: no pinned memory for %s", s->conf.index, m->text);
-    tell_lost(s, i);
+    if (prepare(s, m->gpu) != OK) {
+        log_error("shard %u: no pinned memory for %s", s->conf.index, m->text);
+        tell_lost(s, i);
+    } else if (reached(s, m)) {
+        s->pools_direct |= UINT64_C(1) << i;
+        log_info("shard %u: rows go straight to and from %s", s->conf.index,
+            m->text);
+    }
 }
 
 void gpu_free(struct shard *s)
@@ -134,10 +150,27 @@ bool gpu_send_room(struct shard *s)
            stage_room(s->stage, s->conf.data.segment_bytes, SEND_IOV_MAX);
 }
 
-bool gpu_batch(const struct shard *s)
+/* Do the rows lie in one place of a pool that the carrier reaches? */
+static bool one_place(struct shard *s, uint32_t pool,
+    const struct piece *pieces, uint32_t n, struct iovec *iov)
+{
+    const struct shard_pool *p = &s->conf.pools[pool];
+    uint32_t used = 0;
+    bool one = s->pools_direct >> pool & 1;
+
+    for (uint32_t f = 0; one && f < p->layout.count; f++)
+        one = field_iov(p, f, pieces, n, iov, &used, 1);
+    return one;
+}
+
+bool gpu_batch(struct shard *s)
 {
     const struct send_batch *b = &s->batch;
+    struct iovec iov;
 
+    if (b->count == 1 &&
+        one_place(s, b->from[0].pool, b->pieces, b->from[0].pieces, &iov))
+        return false;
     for (uint32_t i = 0; s->stage && !b->copy && i < b->count; i++)
         if (on_gpu(s, b->from[i].pool))
             return true;
@@ -181,6 +214,7 @@ void gpu_send(struct shard *s, uint32_t ep, uint32_t token)
     t->len = b->bytes;
     t->slot = stage_hold(s->stage);
     t->held = true;
+    stat_add(&s->stats.segments_staged, b->count);
     to = t->bytes;
     for (uint32_t i = 0; i < b->count; i++) {
         to = gather(
@@ -258,6 +292,7 @@ bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
         land_end(s, token, false, bytes);
         return true;
     }
+    stat_add(&s->stats.segments_staged, 1);
     at = stage_take(s->stage, bytes);
     memcpy(at, from, bytes);
     scatter(s, p, pieces, n, at);
@@ -278,42 +313,63 @@ static uint8_t *late_new(
 }
 
 bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
-    uint32_t n, struct fetch_of *f, struct iovec *iov)
+    uint32_t n, bool alone, struct fetch_of *f, struct iovec *iov)
 {
     const struct shard_pool *p = &s->conf.pools[pool];
     uint8_t *at;
 
+    if (alone && one_place(s, pool, pieces, n, iov)) {
+        f->way = BY_GPU;
+        f->gpu = p->mem->gpu;
+        return true;
+    }
     if (!s->stage || f->bytes > stage_slot_bytes(s->stage))
         return false;
     if (stage_room_fill(s->stage, f->bytes, n * p->layout.count)) {
+        f->way = BY_SLOT;
+        stat_add(&s->stats.segments_staged, 1);
         at = stage_take(s->stage, f->bytes);
         scatter(s, p, pieces, n, at);
         f->entry = stage_entry(s->stage, cookie_of(f->token, f->bytes));
         f->slot = stage_fill(s->stage);
     } else {
+        f->way = BY_LATE;
         at = late_new(f, pool, pieces, n);
     }
     *iov = (struct iovec){at, f->bytes};
     return at != NULL;
 }
 
-void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok)
+static void late_fetched(struct shard *s, struct fetch_of *f, bool ok)
 {
     struct late *l = f->late;
 
-    if (!l) {
+    if (ok)
+        ok =
+            gpu_land(s, l->pool, l->pieces, l->n, f->token, l->bytes, f->bytes);
+    if (!ok)
+        land_end(s, f->token, false, f->bytes);
+    free(l);
+}
+
+void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok)
+{
+    switch (f->way) {
+    case BY_LATE:
+        late_fetched(s, f, ok);
+        break;
+    case BY_SLOT:
         if (!ok)
             stage_bad(s->stage, f->slot, f->entry);
         stage_filled(s->stage, f->slot);
-        return;
+        break;
+    default:
+        if (ok && cuda_settle(f->gpu) != OK) {
+            look_for_lost(s);
+            ok = false;
+        }
+        land_end(s, f->token, ok, f->bytes);
     }
-    if (!ok)
-        land_end(s, f->token, false, f->bytes);
-    else
-        (void)gpu_land(
-            s, l->pool, l->pieces, l->n, f->token, l->bytes, f->bytes);
-    free(l);
-    f->late = NULL;
 }
 
 /* out of a source */

@@ -40,9 +40,10 @@ struct fetch {
     uint32_t count, next;
     struct fetch_of {
         uint32_t token, bytes;
-        bool gpu; /* then in the stage's slot, or late */
-        uint32_t slot, entry;
-        struct late *late; /* NULL: not */
+        enum fetch_way { BY_HOST, BY_GPU, BY_SLOT, BY_LATE } way;
+        uint32_t slot, entry; /* BY_SLOT: of the stage */
+        struct late *late;    /* BY_LATE */
+        struct cuda *gpu;     /* BY_GPU */
     } of[SEGMENTS_MAX];
 };
 
@@ -148,6 +149,7 @@ struct shard {
     struct stage *stage;   /* NULL: no GPU pool */
     struct staged *staged; /* encoded: SEND_MESSAGES_MAX */
     uint64_t pools_lost;   /* a bit for each that was told */
+    uint64_t pools_direct; /* for each GPU pool that the carrier reaches */
 
     struct send_batch batch;
     struct iovec iov[DATA_IOV_MAX];
@@ -226,18 +228,19 @@ unsigned gpu_turn(struct shard *s);
 bool gpu_due(struct shard *s);
 /* May a message be taken from sending.c, whatever its rows lie in? */
 bool gpu_send_room(struct shard *s);
-/* Has the batch rows of a GPU? Then gpu_send, and send_staged when they are
- * there; gpu_done when the carrier is done with it, or never had it. */
-bool gpu_batch(const struct shard *s);
+/* Has the batch rows of a GPU that the carrier does not take from there? Then
+ * gpu_send, and send_staged when they are there; gpu_done when the carrier is
+ * done with it, or never had it. */
+bool gpu_batch(struct shard *s);
 void gpu_send(struct shard *s, uint32_t ep, uint32_t token);
 void gpu_done(struct shard *s, uint32_t token);
 /* Takes over a landing whose pool is a GPU's; else false. */
 bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
     uint32_t n, uint32_t token, const uint8_t *from, uint32_t bytes);
-/* Where to fetch f's bytes to, for a GPU's pool; gpu_fetched ends it. false:
- * there is no memory for them. */
+/* Where to fetch f's bytes to, for a GPU's pool; gpu_fetched ends it. alone:
+ * they are all of the message. false: there is no memory for them. */
 bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
-    uint32_t n, struct fetch_of *f, struct iovec *iov);
+    uint32_t n, bool alone, struct fetch_of *f, struct iovec *iov);
 void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok);
 /* Rows out of a source, with a GPU at one end or both (NULL: host memory).
  * Known, room for so many bytes of pinned memory, moves, moved: then copy_over

@@ -207,8 +207,9 @@ static bool sink_iov(struct shard *s, uint32_t bytes, uint32_t *used)
     return bytes == 0;
 }
 
-static bool fetch_iov(
-    struct shard *s, const struct segment *seg, struct fetch *f, uint32_t *used)
+/* alone: it is all of the message. */
+static bool fetch_iov(struct shard *s, const struct segment *seg, bool alone,
+    struct fetch *f, uint32_t *used)
 {
     struct piece pieces[PIECES_MAX];
     uint32_t pool, n, token;
@@ -218,12 +219,10 @@ static bool fetch_iov(
     if (!land_begin(s, seg, &pool, pieces, &n, &token))
         return sink_iov(s, seg->bytes, used);
     of = &f->of[f->count++];
-    *of = (struct fetch_of){.token = token,
-        .bytes = seg->bytes,
-        .gpu = s->conf.pools[pool].mem->gpu != NULL};
-    if (of->gpu) {
+    *of = (struct fetch_of){.token = token, .bytes = seg->bytes};
+    if (s->conf.pools[pool].mem->gpu) {
         if (*used < DATA_IOV_MAX &&
-            gpu_fetch(s, pool, pieces, n, of, &s->iov[*used])) {
+            gpu_fetch(s, pool, pieces, n, alone, of, &s->iov[*used])) {
             (*used)++;
             return true;
         }
@@ -265,7 +264,7 @@ static bool land_rendezvous(struct shard *s, const struct data_in *in,
     s->fetch_free = f->next;
     f->count = 0;
     for (uint32_t i = 0; good && i < count; i++)
-        good = fetch_iov(s, &segs[i], f, &used);
+        good = fetch_iov(s, &segs[i], count == 1, f, &used);
     if (good && f->count > 0 &&
         s->conf.carrier->fetch(s->data, in, s->iov, used, f) == OK)
         return true;
@@ -279,7 +278,7 @@ void land_fetched(struct shard *s, void *cookie, bool ok)
 
     for (uint32_t i = 0; i < f->count; i++) {
         s->moved += f->of[i].bytes;
-        if (f->of[i].gpu)
+        if (f->of[i].way != BY_HOST)
             gpu_fetched(s, &f->of[i], ok);
         else
             land_end(s, f->of[i].token, ok, f->of[i].bytes);

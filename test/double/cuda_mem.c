@@ -201,6 +201,9 @@ SHOWN CUresult cuDeviceGetAttribute(
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
         *out = (int)double_get("vmm");
         return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS:
+        *out = double_get("no_flush") ? 0 : 1;
+        return CUDA_SUCCESS;
     default:
         *out = 0;
         return CUDA_SUCCESS;
@@ -227,6 +230,19 @@ SHOWN CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
     if (contexts[double_device()].peers >> peer->device & 1)
         return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     contexts[double_device()].peers |= 1u << peer->device;
+    return CUDA_SUCCESS;
+}
+
+SHOWN CUresult cuFlushGPUDirectRDMAWrites(
+    CUflushGPUDirectRDMAWritesTarget target,
+    CUflushGPUDirectRDMAWritesScope scope)
+{
+    (void)scope;
+    CURRENT();
+    FAULT();
+    if (target != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX)
+        return CUDA_ERROR_INVALID_VALUE;
+    double_count("flushes", 1);
     return CUDA_SUCCESS;
 }
 

@@ -19,9 +19,10 @@
  *   hold          1: streams stand still
  *   memory, gpus  bytes of each GPU; how many there are
  *   vmm, no_read_only   0: no VMM; 1: no read-only maps
+ *   no_flush      1: what network cards write cannot be flushed
  *   no_peers      1: no GPU reaches another one's memory
  * double_get(name) also reads counters: copies, bytes, batches, created,
- * mapped, streams, events. */
+ * mapped, streams, events, flushes. */
 #ifndef MMX_TEST_DOUBLE_H
 #define MMX_TEST_DOUBLE_H
 
@@ -45,7 +46,8 @@ CUresult double_fault(const char *call);
 bool double_current(void);
 /* Of the current context. */
 int double_device(void);
-uint8_t *double_host(CUdeviceptr a);
+/* Where a CPU finds the byte: for carriers that reach into GPUs. */
+SHOWN uint8_t *double_host(CUdeviceptr a);
 /* By that GPU. */
 bool double_reachable(CUdeviceptr a, size_t bytes, bool write, int device);
 

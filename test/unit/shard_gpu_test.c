@@ -27,6 +27,8 @@ struct side {
 };
 
 static struct world {
+    const struct data_ops *carrier; /* NULL: data_mem */
+    const char *layout;             /* NULL: LAYOUT */
     bool copy; /* langd is told where rows lie, and copies them */
     struct side e, l;
     struct wake wake;
@@ -42,7 +44,8 @@ static void pool_make(
 
     s->pool.blocks = blocks;
     s->pool.block_rows = block_rows;
-    T_OK(layout_parse(span_str(LAYOUT), &s->pool.layout, &at));
+    T_OK(layout_parse(
+        span_str(w.layout ? w.layout : LAYOUT), &s->pool.layout, &at));
     T_TRUE(layout_place(&s->pool.layout, (uint64_t)blocks * block_rows, 4096,
         s->pool.offsets, &opt.bytes));
     T_OK(mem_kind(kind)->open(&s->mem, &opt));
@@ -54,7 +57,7 @@ static void pool_make(
 static void side_start(struct side *s, uint8_t role, uint32_t sender_segment,
     uint32_t receiver_segment)
 {
-    struct shard_conf c = {.carrier = &data_mem,
+    struct shard_conf c = {.carrier = w.carrier ? w.carrier : &data_mem,
         .data = {.segment_bytes =
                      role == ROLE_ENCODED ? sender_segment : receiver_segment,
             .stall_ms = 4000},
@@ -491,4 +494,123 @@ TEST_LIMIT(fetched_messages_beyond_pinned_memory, 40)
 {
     start_fetching("host", 256 * KIB, 16 * KIB);
     fetches(32768);
+}
+
+/* A carrier that reads and writes memory of GPUs itself. */
+static _Atomic uint32_t posted_straight, fetched_straight;
+
+static const struct iovec *reached(
+    const struct iovec *iov, uint32_t iovs, struct iovec *host, bool *gpu)
+{
+    *gpu = iovs > 0 && gpu_host(iov[0].iov_base) != iov[0].iov_base;
+    for (uint32_t i = 1; i < iovs; i++)
+        T_TRUE(!*gpu && gpu_host(iov[i].iov_base) == iov[i].iov_base);
+    if (!*gpu)
+        return iov;
+    *host = (struct iovec){gpu_host(iov[0].iov_base), iov[0].iov_len};
+    return host;
+}
+
+static enum err reaching_post(struct data *d, uint32_t ep, struct span header,
+    const struct iovec *iov, uint32_t iovs, void *cookie)
+{
+    struct iovec host;
+    bool gpu;
+
+    iov = reached(iov, iovs, &host, &gpu);
+    posted_straight += gpu;
+    return data_mem.post(d, ep, header, iov, iovs, cookie);
+}
+
+static enum err reaching_fetch(struct data *d, const struct data_in *in,
+    const struct iovec *iov, uint32_t iovs, void *cookie)
+{
+    struct iovec host;
+    bool gpu;
+
+    iov = reached(iov, iovs, &host, &gpu);
+    fetched_straight += gpu;
+    return data_mem.fetch(d, in, iov, iovs, cookie);
+}
+
+static bool reaches(struct data *d, const void *base, uint64_t bytes)
+{
+    (void)d;
+    return base && bytes > 0;
+}
+
+static void start_reaching(const char *layout, uint32_t receiver_segment)
+{
+    static struct data_ops reaching;
+
+    gpu_use();
+    gpu_double_only();
+    reaching = data_mem;
+    reaching.post = reaching_post;
+    reaching.fetch = reaching_fetch;
+    reaching.gpu_memory = reaches;
+    w.carrier = &reaching;
+    w.layout = layout;
+    start_fetching("cuda:0", 128 * KIB, receiver_segment);
+}
+
+#define STAGED(side) atomic_load(&shard_stats((side).shard)->segments_staged)
+
+TEST_LIMIT(rows_in_one_place_go_straight, 40)
+{
+    start_reaching("embedding:bf16:256", 16 * KIB);
+    source_fill(1, 3, 8001);
+    source_write();
+    room(1, 3, 7, 8001);
+    wait_for(&w.landed[1], 8001);
+    place_read();
+    place_check(1, 7, 8001);
+    T_EQ_U64(STAGED(w.e) + STAGED(w.l), 0);
+    T_TRUE(posted_straight > 0 && fetched_straight == posted_straight);
+    T_EQ_U64((uint64_t)gpu_get("flushes"), fetched_straight);
+    close_room(1, 1);
+    stop();
+}
+
+TEST_LIMIT(rows_in_several_places_are_staged, 40)
+{
+    start_reaching(LAYOUT, 16 * KIB);
+    fetches(2001);
+    T_EQ_U64(posted_straight + fetched_straight, 0);
+}
+
+TEST_LIMIT(messages_that_come_at_once_are_staged, 40)
+{
+    start_reaching("embedding:bf16:256", 128 * KIB);
+    fetches(4001);
+    T_TRUE(posted_straight > 0);
+    T_EQ_U64(fetched_straight, 0);
+}
+
+TEST_LIMIT(without_a_flush_nothing_goes_straight, 40)
+{
+    gpu_use();
+    gpu_double_only();
+    gpu_set("no_flush", 1);
+    start_reaching("embedding:bf16:256", 16 * KIB);
+    fetches(2001);
+    T_EQ_U64(posted_straight + fetched_straight, 0);
+}
+
+TEST(a_gpu_that_is_lost_when_rows_came_straight)
+{
+    start_reaching("embedding:bf16:256", 16 * KIB);
+    source_fill(1, 0, 2000);
+    source_write();
+    gpu_set("fail_cuFlushGPUDirectRDMAWrites", 3);
+    room(1, 0, 0, 2000);
+    wait_for(&w.lost, 1);
+    push(&w.e, SEND_CLOSE, 1, 0, 0, ROWS_UNKNOWN);
+    push(&w.l, LAND_CLOSE, 1, 0, 0, ROWS_UNKNOWN);
+    wait_for(&w.send_quiet, 1);
+    wait_for(&w.land_quiet, 1);
+    T_TRUE(w.landed[1] < 2000);
+    side_stop(&w.e);
+    side_stop(&w.l);
+    wake_fini(&w.wake);
 }
