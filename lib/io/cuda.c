@@ -257,6 +257,12 @@ void cuda_leave(struct cuda *c)
     (void)c->d->cuCtxPopCurrent(&popped);
 }
 
+void cuda_stay(struct cuda *c)
+{
+    if (cuda_enter(c) != OK)
+        log_warn("cuda:%u: not current on this thread", c->device);
+}
+
 bool cuda_settles(const struct cuda *c)
 {
     return c->settled || c->can_settle;

@@ -28,6 +28,9 @@ void cuda_close(struct cuda **c);
 
 uint32_t cuda_device(const struct cuda *c);
 const char *cuda_name(const struct cuda *c);
+/* Makes it this thread's current GPU, for good: for libraries that look at what
+ * is current. */
+void cuda_stay(struct cuda *c);
 /* NULL, or why nothing works on this GPU any more: an error that the driver
  * keeps giving once it was given. Any thread; valid until cuda_close. */
 const char *cuda_lost(const struct cuda *c);

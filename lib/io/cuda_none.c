@@ -47,6 +47,12 @@ const char *cuda_lost(const struct cuda *c)
     UNREACHED();
 }
 
+void cuda_stay(struct cuda *c)
+{
+    (void)c;
+    UNREACHED();
+}
+
 bool cuda_settles(const struct cuda *c)
 {
     (void)c;

@@ -16,7 +16,8 @@
  * fd() stays the same number: poll it with poll(), an epoll set loses it.
  *
  * A message that fits one segment is eager, a larger one a rendezvous, on
- * transports that copy through the host; elsewhere UCX chooses.
+ * transports that copy through the host; elsewhere UCX chooses, but for what
+ * lies on a GPU: only a rendezvous can land on the other GPU straight.
  *
  * From arrived() only post() and fetch() may be called. One thread owns
  * everything; several progressing threads were rejected (UCX would lock). */
@@ -414,6 +415,8 @@ static void send_param(struct data *d, struct op *op, uint32_t n,
     op_param(op, n, param, buffer, count);
     if (!d->ucx.host_only) {
         param->flags = UCP_AM_SEND_FLAG_REPLY;
+        if (ucx_memory_gpu(param))
+            param->flags |= UCP_AM_SEND_FLAG_RNDV;
         return;
     }
     param->flags = fits ? UCP_AM_SEND_FLAG_EAGER

@@ -46,6 +46,8 @@ bool ucx_memory_add(struct ucx *u, const void *base, uint64_t bytes);
 /* Tells UCX where a buffer lies. Nothing where no memory was added. */
 void ucx_memory_param(
     const struct ucx *u, const void *buffer, ucp_request_param_t *param);
+/* Did it say a GPU's memory? */
+bool ucx_memory_gpu(const ucp_request_param_t *param);
 /* For ucx.c: when a context stands, and when its worker has gone. */
 void ucx_memory_open(struct ucx *u);
 void ucx_memory_close(struct ucx *u);

@@ -85,3 +85,9 @@ void ucx_memory_param(
         return;
     }
 }
+
+bool ucx_memory_gpu(const ucp_request_param_t *param)
+{
+    return (param->op_attr_mask & UCP_OP_ATTR_FIELD_MEMORY_TYPE) &&
+           param->memory_type == UCS_MEMORY_TYPE_CUDA;
+}
