@@ -5,9 +5,11 @@ that it can be killed or stopped at a chosen moment."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
+import threading
 import traceback
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
@@ -16,6 +18,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
 import numpy as np  # noqa: E402
 
 import mmx  # noqa: E402
+import mmx.cuda  # noqa: E402
 
 # Seconds that a blocking step may take before a test fails; four times as
 # many under sanitizers, as test/t.h has it.
@@ -203,6 +206,33 @@ class Engine:
     def abort(self, room):
         reply = self.rooms[room].abort("aborted", "test")
         self.conn.wait(lambda: reply.done, LIMIT)
+
+    def keep_copying(self, room, rows, libcuda):
+        """A thread copies a GPU's bytes over the room's rows, pinned, again
+        and again, for as long as the process lives."""
+        driver = mmx.cuda.Driver.get(libcuda)
+        mmx.cuda.pin(self.pool)
+        places = [self.pool.rows(f.name, run.place, run.rows)
+                  for f in self.pool.fields.values()
+                  for run in self.rooms[room].pieces(0, rows)]
+        source, stream = ctypes.c_uint64(), ctypes.c_void_p()
+        with driver.context(0):
+            assert driver.lib.cuMemAlloc_v2(
+                ctypes.byref(source),
+                ctypes.c_size_t(max(p.nbytes for p in places))) == 0
+            driver.stream(ctypes.byref(stream), 1)
+        begun = threading.Event()
+
+        def copy():
+            with driver.context(0):
+                while True:
+                    for p in places:
+                        driver.copy(p.ctypes.data, source.value, p.nbytes,
+                                    stream)
+                    driver.sync(stream)
+                    begun.set()
+        threading.Thread(target=copy, daemon=True).start()
+        assert begun.wait(LIMIT)
 
     def drop(self):
         """Closes the socket without BYE; the process lives on."""

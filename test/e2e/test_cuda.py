@@ -207,6 +207,41 @@ class Faults(Cuda):
                 engine.release(room)
         self.assertTrue(e.alive())
 
+    def test_blocks_that_a_gpu_still_copies_into_are_nobody_elses(self):
+        # A host pool, pinned by an engine that loses its connection and is
+        # killed while copies of its GPU go on: what it may write stays its
+        # own until the process is gone.
+        e, l = self.pair(encoded={"blocks": 9})
+        dying, enc = self.world.process(e), self.world.engine(e)
+        lm = self.world.engine(l)
+        dying.announce(1, 500, 500)
+        dying.granted(1)
+        dying.keep_copying(1, 500, libcuda())
+        dying.drop()
+        eventually(lambda: [r for r in e.show("rooms") if r["room"] == 1
+                            and r.get("ended")], "its room ends")
+        self.assertEqual(e.free(), (5, 9))
+        lm.request(2, "enc0")
+        enc.announce(2, 600, 600)  # all that is free
+        enc.granted(2)
+        enc.write(2, 0, 600)
+        enc.announce(3, 1100, 1100)  # more than that: it waits
+        dying.kill()
+        enc.commit(2, 0, 600, final=True)
+        self.assertEqual(lm.ready(2), 600)
+        self.good(lm, 2)
+        enc.done(2)
+        lm.release(2)
+        enc.release(2)
+        lm.request(3, "enc0")
+        enc.granted(3)  # with its blocks
+        enc.write(3, 0, 1100)
+        enc.commit(3, 0, 1100, final=True)
+        self.assertEqual(lm.ready(3), 1100)
+        self.good(lm, 3)
+        self.finish(enc, lm, 3)
+        e.all_free()
+
     @unittest.skipIf(REAL, "with the driver's double only")
     def test_a_gpu_that_goes_while_nothing_moves_is_noticed(self):
         e = self.daemon(self.world.encoded, "cuda:0",
