@@ -20,6 +20,7 @@ B ?= build
 CC ?= cc
 PYTHON ?= /usr/bin/python3
 PREFIX ?= /usr
+LIBDIR ?= $(PREFIX)/lib
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 
@@ -57,6 +58,7 @@ without := %/cuda.c %/mem_cuda.c
 endif
 
 CPPFLAGS += -Ilib -I. -D_GNU_SOURCE -DMMX_VERSION='"$(VERSION)"' \
+	-DMMX_LIBDIR='"$(LIBDIR)"' \
 	$(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 ALL_CFLAGS = -std=gnu11 $(CPPFLAGS) $(CFLAGS) $(WARN) $(HARDEN) -MMD -MP
 LIBS = $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lpthread -lm -ldl
@@ -192,7 +194,6 @@ fuzz:
 	@scripts/fuzz $(FUZZ_SECONDS)
 
 # Install.
-LIBDIR ?= $(PREFIX)/lib
 .PHONY: install
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include \

@@ -46,11 +46,11 @@ void gpu_double_only(void)
 
 static void *call_of(const char *name)
 {
-    void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL), *p;
+    void *lib = dlopen(gpu_real() ? "libcuda.so.1" : path, RTLD_NOW), *p;
 
     T_CHECK(lib, "%s", dlerror());
     p = dlsym(lib, name);
-    T_CHECK(p, "the double has no %s", name);
+    T_CHECK(p, "the driver has no %s", name);
     return p;
 }
 
@@ -78,6 +78,29 @@ long gpu_get(const char *name)
 
     memcpy(&get, &p, sizeof(get));
     return get(name);
+}
+
+void *gpu_stream(struct cuda *c)
+{
+    void *p = call_of("cuStreamCreate"), *stream = NULL;
+    int (*create)(void **out, unsigned int flags);
+
+    memcpy(&create, &p, sizeof(create));
+    cuda_stay(c);
+    T_EQ_I64(create(&stream, 1), 0);
+    return stream;
+}
+
+void gpu_stream_close(void *stream)
+{
+    void *p = call_of("cuStreamSynchronize");
+    int (*call)(void *stream);
+
+    memcpy(&call, &p, sizeof(call));
+    T_EQ_I64(call(stream), 0);
+    p = call_of("cuStreamDestroy_v2");
+    memcpy(&call, &p, sizeof(call));
+    T_EQ_I64(call(stream), 0);
 }
 
 static void nothing(void *ud)

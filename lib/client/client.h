@@ -254,6 +254,12 @@ struct client_rows {
 int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
     uint32_t rows, size_t row_bytes);
 
+/* The same by lib/kernels/rows.cu, behind what the stream was given; waits for
+ * nothing. The first one on a GPU loads the kernels. *why: NULL, or what is
+ * missing. */
+int client_gpu_launch(int gpu, const struct window_piece *pieces,
+    uint32_t count, void *stream, const char **why);
+
 /* Takes a caller's struct that begins with its size. */
 #define CLIENT_TAKE(to, from) client_take(&(to), sizeof(to), (from))
 #define CLIENT_GIVE(to, from) client_give((to), &(from), sizeof(from))

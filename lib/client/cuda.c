@@ -3,7 +3,9 @@
  *
  * Invariants: every call leaves the thread's current context as it was; what a
  * failed map had taken is given back; copies wait for a stream of their own
- * and for nothing else. Called without the handle's lock, except the map.
+ * and for nothing else, launches for nothing. Kernels are loaded once per GPU,
+ * by the first launch, under a lock, and stay. Called without the handle's
+ * lock, except the map.
  *
  * Rejected: the runtime library, which engines link in many versions; the
  * context of the calling thread, which may be one that the engine destroys.
@@ -12,6 +14,7 @@
 
 #include <cuda.h>
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +39,9 @@
     CALL(cuIpcOpenMemHandle)                                                   \
     CALL(cuIpcCloseMemHandle)                                                  \
     CALL(cuMemcpyAsync)                                                        \
+    CALL(cuModuleLoadData)                                                     \
+    CALL(cuModuleGetFunction)                                                  \
+    CALL(cuLaunchKernel)                                                       \
     CALL(cuStreamCreate)                                                       \
     CALL(cuStreamDestroy)                                                      \
     CALL(cuStreamSynchronize)
@@ -260,4 +266,151 @@ int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
     }
     leave(gpu, false);
     return r == CUDA_SUCCESS ? 0 : -MMX_E_INTERNAL;
+}
+
+/* kernels */
+
+#define GPUS_MAX      16
+#define LAUNCH_PIECES 64
+#define THREADS       256
+#define BLOCKS        2048 /* of one launch, about: enough for every GPU */
+
+/* As lib/kernels/rows.cu has them. */
+struct rows_piece {
+    uint64_t from, to, from_stride, to_stride;
+    uint32_t rows, elements;
+};
+struct rows_pieces {
+    uint32_t count, row_bytes;
+    struct rows_piece of[LAUNCH_PIECES];
+};
+_Static_assert(sizeof(struct rows_pieces) == 8 + LAUNCH_PIECES * 40,
+    "parameters of a kernel");
+
+static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
+static CUfunction kernels[GPUS_MAX][WINDOW_HOWS];
+
+/* All of the file; the caller frees it. */
+static void *file_read(const char *path)
+{
+    FILE *f = fopen(path, "rbe");
+    char *all = NULL;
+    long n = -1;
+
+    if (f && fseek(f, 0, SEEK_END) == 0)
+        n = ftell(f);
+    if (n > 0 && fseek(f, 0, SEEK_SET) == 0)
+        all = malloc((size_t)n);
+    if (all && fread(all, 1, (size_t)n, f) != (size_t)n) {
+        free(all);
+        all = NULL;
+    }
+    if (f)
+        fclose(f);
+    return all;
+}
+
+static void *kernels_read(void)
+{
+    static const char *const places[] = {MMX_LIBDIR "/mmx/rows.fatbin",
+        "/usr/lib/mmx/rows.fatbin", "/usr/local/lib/mmx/rows.fatbin"};
+    const char *asked = getenv("MMX_KERNELS");
+    void *image = NULL;
+
+    if (asked)
+        return file_read(asked);
+    for (size_t i = 0; !image && i < ARRAY_LEN(places); i++)
+        image = file_read(places[i]);
+    return image;
+}
+
+/* The GPU's context is current, and retained once more: it has the kernels. */
+static const char *kernels_load(int gpu, CUfunction *out)
+{
+    static const char *const names[WINDOW_HOWS] = {[WINDOW_SAME] = "mmx_rows",
+        [WINDOW_FROM_BF16] = "mmx_rows_bf16_f32",
+        [WINDOW_FROM_F16] = "mmx_rows_f16_f32"};
+    CUfunction got[WINDOW_HOWS];
+    void *image = kernels_read();
+    CUcontext context;
+    CUmodule module;
+    CUresult r;
+
+    if (!image)
+        return "no kernels: `make kernels install`, or MMX_KERNELS";
+    r = cu.cuModuleLoadData(&module, image);
+    for (int i = 0; r == CUDA_SUCCESS && i < WINDOW_HOWS; i++)
+        r = cu.cuModuleGetFunction(&got[i], module, names[i]);
+    free(image);
+    if (r == CUDA_SUCCESS)
+        r = cu.cuDevicePrimaryCtxRetain(&context, gpu);
+    if (r != CUDA_SUCCESS)
+        return text_of(r);
+    memcpy(out, got, sizeof(got));
+    return NULL;
+}
+
+static const char *kernels_of(int gpu)
+{
+    const char *why = NULL;
+
+    if (gpu >= GPUS_MAX)
+        return "more GPUs than are known of";
+    pthread_mutex_lock(&kernels_lock);
+    if (!kernels[gpu][WINDOW_SAME])
+        why = kernels_load(gpu, kernels[gpu]);
+    pthread_mutex_unlock(&kernels_lock);
+    return why;
+}
+
+/* The first pieces that one launch can do: alike, and not too many. */
+static void alike(
+    const struct window_piece *p, uint32_t count, struct rows_pieces *out)
+{
+    uint32_t n = 0;
+
+    while (n < count && n < LAUNCH_PIECES && p[n].how == p->how &&
+           p[n].row_bytes == p->row_bytes) {
+        out->of[n] = (struct rows_piece){.from = (uintptr_t)p[n].from,
+            .to = (uintptr_t)p[n].to,
+            .from_stride = p[n].row_bytes,
+            .to_stride = p[n].stride,
+            .rows = p[n].rows,
+            .elements = p[n].elements};
+        n++;
+    }
+    out->count = n;
+    out->row_bytes = p->row_bytes;
+}
+
+static CUresult launch(
+    CUfunction f, struct rows_pieces *pieces, CUstream stream)
+{
+    uint32_t most = 1, wide = BLOCKS / pieces->count;
+    void *params[] = {pieces};
+
+    for (uint32_t i = 0; i < pieces->count; i++)
+        most = max_u32(most, pieces->of[i].rows);
+    return cu.cuLaunchKernel(f, min_u32(most, wide), pieces->count, 1, THREADS,
+        1, 1, 0, stream, params, NULL);
+}
+
+int client_gpu_launch(int gpu, const struct window_piece *pieces,
+    uint32_t count, void *stream, const char **why)
+{
+    struct rows_pieces some;
+    CUresult r = enter(gpu);
+
+    if (r != CUDA_SUCCESS) {
+        *why = text_of(r);
+        return -MMX_E_INTERNAL;
+    }
+    *why = kernels_of(gpu);
+    for (uint32_t i = 0; !*why && i < count; i += some.count) {
+        alike(pieces + i, count - i, &some);
+        r = launch(kernels[gpu][pieces[i].how], &some, stream);
+        *why = r == CUDA_SUCCESS ? NULL : text_of(r);
+    }
+    leave(gpu, false);
+    return *why ? -MMX_E_INTERNAL : 0;
 }

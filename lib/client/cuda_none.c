@@ -15,6 +15,17 @@ void client_gpu_unmap(const struct mmx_pool *p)
     (void)p;
 }
 
+int client_gpu_launch(int gpu, const struct window_piece *pieces,
+    uint32_t count, void *stream, const char **why)
+{
+    (void)gpu;
+    (void)pieces;
+    (void)count;
+    (void)stream;
+    *why = "built without CUDA";
+    return -MMX_E_INTERNAL;
+}
+
 int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
     uint32_t rows, size_t row_bytes)
 {

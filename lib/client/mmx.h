@@ -40,7 +40,8 @@
  *    refuse it, MMX_REFUSED comes as an event of the room.
  *  - Threads: any call from any thread, except mmx_close, which must be the
  *    last one. One short lock inside, no threads, no signals, no output, no
- *    memory taken after mmx_open and mmx_pool. mmx_commit and
+ *    memory taken after mmx_open and mmx_pool (but by the first
+ *    mmx_plan_launch for a GPU). mmx_commit and
  *    mmx_release may be called from a CUDA host callback.
  *  - GPU pools (mmx_pool.gpu): pointers are addresses of the GPU. Rows that can
  *    be read have landed, there is nothing to wait for. Kernels that write rows
@@ -659,7 +660,7 @@ struct mmx_trouble {
  * that the window does not take from may be {0, 0}. Everything is checked
  * before the first byte is written. trouble may be NULL. Of GPU pools: tensor
  * on the same GPU or in host memory, of the same dtype, by one copy per piece
- * that is waited for; lib/kernels/rows.cu does it by one launch.
+ * that is waited for; mmx_plan_launch does it by one launch.
  *   -MMX_E_GONE       rows of a released prefix
  *   -MMX_E_NOT_READY  rows that have not landed
  *   -MMX_E_STALE, ... the room's own, as from mmx_gather
@@ -667,6 +668,17 @@ struct mmx_trouble {
  * The lock is not held while bytes are copied. */
 int mmx_plan_run(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to,
+    struct mmx_trouble *trouble);
+
+/* The same for rooms of pools on one GPU and a tensor there, by a kernel behind
+ * what `stream` (cudaStream_t, CUstream) has been given so far: one launch for
+ * 64 pieces, waits for nothing, and makes f32 of bf16 and f16, too. The rows
+ * are in use until the stream has come so far: release behind it. The first
+ * call for a GPU loads the kernels from $MMX_KERNELS, or from where `make
+ * install` put them. -MMX_E_INTERNAL: no kernels or the GPU refused; for both
+ * mmx_error_text. -MMX_E_MALFORMED: a room of host memory, too. */
+int mmx_plan_launch(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
+    const char *field, const struct mmx_tensor *to, void *stream,
     struct mmx_trouble *trouble);
 
 /* The same checks without a copy; to may be NULL: are the rows there? */

@@ -114,6 +114,7 @@ struct finder {
     const mmx_room *rooms;
     const char *field;
     const char *dtype; /* of the tensor; NULL: nothing is copied */
+    bool launch;       /* by a kernel: all rooms on one GPU */
     bool found;
     int gpu; /* of the rooms found so far */
 };
@@ -126,9 +127,9 @@ static enum err find(void *ud, uint32_t room, struct window_source *out)
     if (err || !f->dtype)
         return (enum err) - err;
     /* Copies of a GPU change no dtype, and a tensor is in one place. */
-    if (gpu >= 0 && strcmp(f->dtype, out->dtype) != 0)
+    if (gpu >= 0 && !f->launch && strcmp(f->dtype, out->dtype) != 0)
         return ERR_INCOMPATIBLE_LAYOUT;
-    if (f->found && gpu != f->gpu)
+    if ((f->found && gpu != f->gpu) || (f->launch && gpu < 0))
         return ERR_MALFORMED;
     f->found = true;
     f->gpu = gpu;
@@ -200,32 +201,68 @@ static int check(
 int mmx_plan_check(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to, struct mmx_trouble *trouble)
 {
-    struct run r = {.finder = {m, rooms, field, NULL, false, -1},
+    struct run r = {.finder = {m, rooms, field, NULL, false, false, -1},
         .plan = (const struct window_plan *)plan};
 
     return check(&r, to, trouble);
 }
 
+/* The next pieces, by a hold of the lock; *count 0: there are no more. */
+static int next_pieces(struct run *r, struct window_cursor *c,
+    struct window_piece *out, uint32_t max, uint32_t *count)
+{
+    int err = client_lock(r->finder.m);
+
+    if (err)
+        return err;
+    err = -(int)window_pieces(r->plan, &r->from, &r->to, c, out, max, count);
+    client_unlock(r->finder.m);
+    return err;
+}
+
 int mmx_plan_run(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to, struct mmx_trouble *trouble)
 {
-    struct run r = {.finder = {m, rooms, field, NULL, false, -1},
+    struct run r = {.finder = {m, rooms, field, NULL, false, false, -1},
         .plan = (const struct window_plan *)plan};
     struct window_cursor c = {0};
     struct window_piece pieces[32];
-    uint32_t count;
+    uint32_t count = 1;
     int err = to ? check(&r, to, trouble) : -MMX_E_MALFORMED;
 
-    while (!err) {
-        err = client_lock(m);
-        if (err)
-            return err;
-        err = -(int)window_pieces(
-            r.plan, &r.from, &r.to, &c, pieces, ARRAY_LEN(pieces), &count);
-        client_unlock(m);
-        if (err || count == 0)
-            break;
-        err = copy(r.finder.gpu, pieces, count);
+    while (!err && count > 0) {
+        err = next_pieces(&r, &c, pieces, ARRAY_LEN(pieces), &count);
+        if (!err)
+            err = copy(r.finder.gpu, pieces, count);
     }
     return err;
+}
+
+static int launch_failed(mmx *m, int err, const char *why)
+{
+    if (client_lock(m) == 0) {
+        client_error(m, "plan: %s", why);
+        client_unlock(m);
+    }
+    return err;
+}
+
+int mmx_plan_launch(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
+    const char *field, const struct mmx_tensor *to, void *stream,
+    struct mmx_trouble *trouble)
+{
+    struct run r = {.finder = {m, rooms, field, NULL, true, false, -1},
+        .plan = (const struct window_plan *)plan};
+    struct window_cursor c = {0};
+    struct window_piece pieces[64]; /* of one launch */
+    const char *why = NULL;
+    uint32_t count = 1;
+    int err = to ? check(&r, to, trouble) : -MMX_E_MALFORMED;
+
+    while (!err && count > 0) {
+        err = next_pieces(&r, &c, pieces, ARRAY_LEN(pieces), &count);
+        if (!err && count > 0)
+            err = client_gpu_launch(r.finder.gpu, pieces, count, stream, &why);
+    }
+    return why ? launch_failed(m, err, why) : err;
 }

@@ -159,12 +159,19 @@ struct window_cursor {
     uint64_t done;
 };
 
+enum window_how {
+    WINDOW_SAME,
+    WINDOW_FROM_BF16, /* to f32 */
+    WINDOW_FROM_F16,
+    WINDOW_HOWS
+};
+
 struct window_piece {
-    const uint8_t *from;
+    const uint8_t *from; /* rows that touch, of row_bytes each */
     uint8_t *to;
     uint32_t rows, row_bytes, elements;
-    uint64_t stride;
-    uint8_t how;
+    uint64_t stride; /* of `to` */
+    uint8_t how;     /* enum window_how */
 };
 
 MUST_CHECK enum err window_pieces(const struct window_plan *plan,

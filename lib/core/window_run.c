@@ -14,8 +14,6 @@
 
 #include <string.h>
 
-enum how { SAME, FROM_BF16, FROM_F16 };
-
 static enum err how_to(
     const struct window_source *s, const struct window_tensor *t, uint8_t *out)
 {
@@ -23,13 +21,13 @@ static enum err how_to(
 
     if (s->elements == t->elements &&
         strncmp(s->dtype, t->dtype, sizeof s->dtype) == 0)
-        *out = SAME;
+        *out = WINDOW_SAME;
     else if (s->elements == t->elements && to_f32 &&
              strncmp(s->dtype, "bf16", sizeof s->dtype) == 0)
-        *out = FROM_BF16;
+        *out = WINDOW_FROM_BF16;
     else if (s->elements == t->elements && to_f32 &&
              strncmp(s->dtype, "f16", sizeof s->dtype) == 0)
-        *out = FROM_F16;
+        *out = WINDOW_FROM_F16;
     else
         return ERR_INCOMPATIBLE_LAYOUT;
     return OK;
@@ -250,14 +248,14 @@ static void copy_piece(const struct window_piece *p)
     const uint8_t *from = p->from;
     uint8_t *to = p->to;
 
-    if (p->how == SAME && p->stride == p->row_bytes) {
+    if (p->how == WINDOW_SAME && p->stride == p->row_bytes) {
         memcpy(to, from, (size_t)p->rows * p->row_bytes);
         return;
     }
     for (uint32_t i = 0; i < p->rows; i++) {
-        if (p->how == SAME)
+        if (p->how == WINDOW_SAME)
             memcpy(to, from, p->row_bytes);
-        else if (p->how == FROM_BF16)
+        else if (p->how == WINDOW_FROM_BF16)
             row_from_bf16(to, from, p->elements);
         else
             row_from_f16(to, from, p->elements);

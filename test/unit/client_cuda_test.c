@@ -4,7 +4,12 @@
 #include "test/gpu.h"
 #include "test/t.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#define CUDA_NOT_FOUND 500
 
 static struct mem memory_on_gpu(void)
 {
@@ -102,52 +107,169 @@ TEST(rows_are_written_and_read_on_the_gpu)
     }
 }
 
-TEST(plans_run_on_the_gpu)
+/* A room of 12 rows in two runs of a pool on the GPU, ready, and a plan that
+ * shows it from place 2 on. */
+static struct prompt {
+    struct mem mem;
+    struct rig g;
+    mmx_room r;
+    const struct mmx_plan *plan;
+    uint64_t at[64];
+    uint8_t bytes[POOL_BYTES];
+} prompt;
+
+static struct prompt *prompt_open(void)
 {
     static const uint32_t runs[] = {3, 2, 9, 1};
-    struct mem mem = memory_on_gpu();
-    struct rig g;
     struct mmx_placeholder p = {.offset = 2, .length = 12};
     struct mmx_window w = {
         .size = sizeof w, .computed = 0, .length = 14, .rooms = 1};
-    struct mmx_tensor to = {
-        .size = sizeof to, .rows = 14, .elements = 2, .dtype = "f32"};
-    const struct mmx_plan *plan;
-    uint64_t at[64];
-    uint8_t bytes[POOL_BYTES], out[14 * ROW];
-    mmx_room r;
+    struct prompt *t = &prompt;
 
-    for (size_t i = 0; i < sizeof bytes; i++)
-        bytes[i] = (uint8_t)(i * 13 + (i >> 8));
-    gpu_write(mem.gpu, mem.device, bytes, sizeof bytes);
-    rig_open(&g, ROLE_LANGD);
-    g.pool = (struct mmx_pool){.size = sizeof g.pool};
-    T_EQ_I64(ask(&g, &mem, &g.pool), 0);
-    T_EQ_I64(g.pool.writable, 0);
-    r = rig_request(&g, 7, MMX_WHOLE);
-    fake_answer(&g.f, g.seq, OK, "");
-    rig_event(&g, r,
+    t->mem = memory_on_gpu();
+    for (size_t i = 0; i < sizeof t->bytes; i++)
+        t->bytes[i] = (uint8_t)(i * 13 + (i >> 8));
+    gpu_write(t->mem.gpu, t->mem.device, t->bytes, sizeof t->bytes);
+    rig_open(&t->g, ROLE_LANGD);
+    t->g.pool = (struct mmx_pool){.size = sizeof t->g.pool};
+    T_EQ_I64(ask(&t->g, &t->mem, &t->g.pool), 0);
+    T_EQ_I64(t->g.pool.writable, 0);
+    t->r = rig_request(&t->g, 7, MMX_WHOLE);
+    fake_answer(&t->g.f, t->g.seq, OK, "");
+    rig_event(&t->g, t->r,
         (struct local_event){.what = EVENT_READY,
             .state = 4,
             .generation = 77,
             .rows = 12,
             .total = 12},
         runs, 2);
-    rig_word(&g, r, 4, 12);
-    T_EQ_I64(mmx_wait_room(g.m, r, MMX_READY, 5000), 0);
-    T_EQ_I64(mmx_plan(&w, &p, 1, at, sizeof at, &plan, NULL), 0);
+    rig_word(&t->g, t->r, 4, 12);
+    T_EQ_I64(mmx_wait_room(t->g.m, t->r, MMX_READY, 5000), 0);
+    T_EQ_I64(mmx_plan(&w, &p, 1, t->at, sizeof t->at, &t->plan, NULL), 0);
+    return t;
+}
+
+static void prompt_close(struct prompt *t)
+{
+    rig_close(&t->g);
+    mem_cuda.close(&t->mem);
+}
+
+/* Rows from place 2 on are those of the room; the places before are 0xee. */
+static void prompt_check(const struct prompt *t, const uint8_t *out)
+{
+    T_EQ_U64(out[2 * ROW - 1], 0xee);
+    T_EQ_MEM(out + 2 * ROW, t->bytes + 3 * BLOCK_ROWS * ROW, 8 * ROW);
+    T_EQ_MEM(out + 10 * ROW, t->bytes + 9 * BLOCK_ROWS * ROW, 4 * ROW);
+}
+
+TEST(plans_run_on_the_gpu)
+{
+    struct prompt *t = prompt_open();
+    struct mmx_tensor to = {
+        .size = sizeof to, .rows = 14, .elements = 2, .dtype = "f32"};
+    uint8_t out[14 * ROW];
+
     memset(out, 0xee, sizeof out);
     to.data = out;
-    T_EQ_I64(mmx_plan_check(g.m, plan, &r, "a", &to, NULL), 0);
-    T_EQ_I64(mmx_plan_run(g.m, plan, &r, "a", &to, NULL), 0);
-    T_EQ_U64(out[2 * ROW - 1], 0xee);
-    T_EQ_MEM(out + 2 * ROW, bytes + 3 * BLOCK_ROWS * ROW, 8 * ROW);
-    T_EQ_MEM(out + 10 * ROW, bytes + 9 * BLOCK_ROWS * ROW, 4 * ROW);
+    T_EQ_I64(mmx_plan_check(t->g.m, t->plan, &t->r, "a", &to, NULL), 0);
+    T_EQ_I64(mmx_plan_run(t->g.m, t->plan, &t->r, "a", &to, NULL), 0);
+    prompt_check(t, out);
     to.dtype = "bf16";
-    T_EQ_I64(mmx_plan_run(g.m, plan, &r, "a", &to, NULL),
+    T_EQ_I64(mmx_plan_run(t->g.m, t->plan, &t->r, "a", &to, NULL),
         -MMX_E_INCOMPATIBLE_LAYOUT);
-    rig_close(&g);
-    mem_cuda.close(&mem);
+    prompt_close(t);
+}
+
+/* The double looks at no code; a GPU wants its own. */
+static void kernels_named(void)
+{
+    char exe[512] = "", path[600] = "/proc/self/exe";
+    ssize_t n = readlink(path, exe, sizeof exe - 1);
+
+    T_TRUE(n > 0);
+    exe[n] = 0;
+    if (gpu_real()) {
+        *strrchr(exe, '/') = 0;
+        snprintf(path, sizeof path, "%s/../../kernels/rows.fatbin", exe);
+        if (access(path, R_OK) != 0)
+            t_skip("make kernels has not been run");
+    }
+    T_EQ_I64(setenv("MMX_KERNELS", path, 1), 0);
+}
+
+TEST(plans_are_launched_on_a_stream)
+{
+    struct prompt *t;
+    struct mem tensor = memory_on_gpu();
+    struct mmx_tensor to = {.size = sizeof to,
+        .rows = 14,
+        .elements = 2,
+        .dtype = "f32",
+        .data = (void *)(uintptr_t)tensor.device};
+    uint8_t out[14 * ROW];
+    void *stream = gpu_stream(tensor.gpu);
+
+    kernels_named();
+    t = prompt_open();
+    memset(out, 0xee, sizeof out);
+    gpu_write(tensor.gpu, tensor.device, out, sizeof out);
+    if (!gpu_real())
+        gpu_set("hold", 1); /* it waits for nothing */
+    T_EQ_I64(
+        mmx_plan_launch(t->g.m, t->plan, &t->r, "a", &to, stream, NULL), 0);
+    T_EQ_I64(
+        mmx_plan_launch(t->g.m, t->plan, &t->r, "a", &to, stream, NULL), 0);
+    if (!gpu_real())
+        gpu_set("hold", 0);
+    gpu_stream_close(stream);
+    gpu_read(tensor.gpu, out, tensor.device, sizeof out);
+    prompt_check(t, out);
+    prompt_close(t);
+    mem_cuda.close(&tensor);
+}
+
+TEST(a_launch_that_cannot_be_says_why)
+{
+    struct prompt *t = prompt_open();
+    struct mem tensor = memory_on_gpu();
+    struct mmx_tensor to = {.size = sizeof to,
+        .rows = 14,
+        .elements = 2,
+        .dtype = "f32",
+        .data = (void *)(uintptr_t)tensor.device};
+    void *stream = gpu_stream(tensor.gpu);
+    struct mmx_trouble trouble;
+    char text[256];
+
+    T_EQ_I64(setenv("MMX_KERNELS", "/nowhere", 1), 0);
+    T_EQ_I64(mmx_plan_launch(t->g.m, t->plan, &t->r, "a", &to, stream, NULL),
+        -MMX_E_INTERNAL);
+    T_EQ_I64(mmx_error_text(t->g.m, text, sizeof text), 0);
+    T_HAS(text, "no kernels");
+    kernels_named();
+    to.rows = 13;
+    T_EQ_I64(
+        mmx_plan_launch(t->g.m, t->plan, &t->r, "a", &to, stream, &trouble),
+        -MMX_E_MALFORMED);
+    T_EQ_U64(trouble.room, MMX_ALL);
+    to.rows = 14;
+    if (!gpu_real()) {
+        gpu_set("error", CUDA_NOT_FOUND);
+        gpu_set("fail_cuModuleGetFunction", 2);
+        T_EQ_I64(
+            mmx_plan_launch(t->g.m, t->plan, &t->r, "a", &to, stream, NULL),
+            -MMX_E_INTERNAL);
+        gpu_set("fail_cuLaunchKernel", 1);
+        T_EQ_I64(
+            mmx_plan_launch(t->g.m, t->plan, &t->r, "a", &to, stream, NULL),
+            -MMX_E_INTERNAL);
+    }
+    T_EQ_I64(
+        mmx_plan_launch(t->g.m, t->plan, &t->r, "a", &to, stream, NULL), 0);
+    gpu_stream_close(stream);
+    prompt_close(t);
+    mem_cuda.close(&tensor);
 }
 
 TEST(what_cannot_be_mapped_is_refused_with_a_reason)
