@@ -54,7 +54,7 @@ CPPFLAGS += -DMMX_CUDA
 DOUBLE := $(B)/test/double/libcuda.so.1
 without := %/cuda_none.c
 else
-without := %/cuda.c %/mem_cuda.c
+without := %/cuda.c %/cuda_gather.c %/mem_cuda.c
 endif
 
 CPPFLAGS += -Ilib -I. -D_GNU_SOURCE -DMMX_VERSION='"$(VERSION)"' \
@@ -70,7 +70,7 @@ IO := $(call src,lib/io/*.c)
 NODE := $(call src,lib/node/*.c)
 CLIENT := $(call src,lib/client/*.c)
 LIBMMX := $(CLIENT) $(call src,lib/core/wire.c lib/core/layout.c \
-	lib/core/window.c lib/core/window_run.c lib/base/err.c)
+	lib/core/window.c lib/core/window_run.c lib/base/err.c lib/base/kernels.c)
 ALL_OBJ := $(BASE) $(CORE) $(IO) $(NODE) $(CLIENT)
 
 CMDS := $(patsubst cmd/%.c,$(B)/%,$(wildcard cmd/*.c))

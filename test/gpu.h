@@ -22,6 +22,10 @@ long gpu_get(const char *name);
 void *gpu_stream(struct cuda *c);
 void gpu_stream_close(void *stream);
 
+/* Has lib/kernels found: the double looks at no code, a GPU wants its own and
+ * ends the case as passed where there is none. */
+void gpu_kernels(void);
+
 /* Bytes of GPU memory to and from the host's, by a lane of its own. */
 void gpu_write(struct cuda *c, cuda_address to, const void *from, size_t n);
 void gpu_read(struct cuda *c, void *to, cuda_address from, size_t n);

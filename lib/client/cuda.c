@@ -12,9 +12,10 @@
  * The primary one is what the runtime and torch use, too. */
 #include "client/client.h"
 
+#include "base/kernels.h"
+
 #include <cuda.h>
 #include <dlfcn.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -290,40 +291,6 @@ _Static_assert(sizeof(struct rows_pieces) == 8 + LAUNCH_PIECES * 40,
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
 static CUfunction kernels[GPUS_MAX][WINDOW_HOWS];
 
-/* All of the file; the caller frees it. */
-static void *file_read(const char *path)
-{
-    FILE *f = fopen(path, "rbe");
-    char *all = NULL;
-    long n = -1;
-
-    if (f && fseek(f, 0, SEEK_END) == 0)
-        n = ftell(f);
-    if (n > 0 && fseek(f, 0, SEEK_SET) == 0)
-        all = malloc((size_t)n);
-    if (all && fread(all, 1, (size_t)n, f) != (size_t)n) {
-        free(all);
-        all = NULL;
-    }
-    if (f)
-        fclose(f);
-    return all;
-}
-
-static void *kernels_read(void)
-{
-    static const char *const places[] = {MMX_LIBDIR "/mmx/rows.fatbin",
-        "/usr/lib/mmx/rows.fatbin", "/usr/local/lib/mmx/rows.fatbin"};
-    const char *asked = getenv("MMX_KERNELS");
-    void *image = NULL;
-
-    if (asked)
-        return file_read(asked);
-    for (size_t i = 0; !image && i < ARRAY_LEN(places); i++)
-        image = file_read(places[i]);
-    return image;
-}
-
 /* The GPU's context is current, and retained once more: it has the kernels. */
 static const char *kernels_load(int gpu, CUfunction *out)
 {
@@ -337,7 +304,7 @@ static const char *kernels_load(int gpu, CUfunction *out)
     CUresult r;
 
     if (!image)
-        return "no kernels: `make kernels install`, or MMX_KERNELS";
+        return KERNELS_MISSING;
     r = cu.cuModuleLoadData(&module, image);
     for (int i = 0; r == CUDA_SUCCESS && i < WINDOW_HOWS; i++)
         r = cu.cuModuleGetFunction(&got[i], module, names[i]);

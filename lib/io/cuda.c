@@ -441,13 +441,27 @@ static CUresult copy_each(struct cuda_lane *l, const struct cuda_batch *b)
     return r;
 }
 
+/* One copy is one call; for several a driver has one call, or we a kernel. */
+static CUresult copy_all(struct cuda_lane *l, const struct cuda_batch *b)
+{
+    struct cuda *c = l->gpu;
+    bool batch = CUDA_VERSION >= 12080 && (c->d->batch || c->d->batch_old);
+    CUresult r = CUDA_ERROR_NOT_SUPPORTED;
+
+    if (b->count > 1 && batch && !c->no_batch)
+        r = copy_batch(l, b);
+    if (r != CUDA_ERROR_NOT_SUPPORTED)
+        return r;
+    if (b->count > 1)
+        c->no_batch = true;
+    return cuda_gathers(c, b) ? cuda_gather(c, b, l->copies) : copy_each(l, b);
+}
+
 static CUresult submit(
     struct cuda_lane *l, const struct cuda_batch *b, uint32_t mark)
 {
     const struct cuda_driver *d = l->gpu->d;
-    bool many =
-        CUDA_VERSION >= 12080 && b->count > 1 && (d->batch || d->batch_old);
-    CUresult r = many ? copy_batch(l, b) : copy_each(l, b);
+    CUresult r = copy_all(l, b);
 
     if (r == CUDA_SUCCESS)
         r = d->cuEventRecord(l->event[mark], l->copies);

@@ -57,6 +57,7 @@ struct cuda_batch {
     cuda_address *to, *from;
     size_t *bytes;
     uint32_t count;
+    bool pageable; /* some of it is host memory that nobody pinned */
 };
 /* Submits n copies, which may run side by side, and then mark number `mark`,
  * which is reached when all of the lane so far is done. Nothing is waited

@@ -41,6 +41,9 @@
     CALL(cuEventRecord)                                                        \
     CALL(cuEventQuery)                                                         \
     CALL(cuEventSynchronize)                                                   \
+    CALL(cuModuleLoadData)                                                     \
+    CALL(cuModuleGetFunction)                                                  \
+    CALL(cuLaunchKernel)                                                       \
     CALL(cuLaunchHostFunc)                                                     \
     CALL(cuIpcGetMemHandle)                                                    \
     CALL(cuIpcOpenMemHandle)                                                   \
@@ -72,8 +75,11 @@ struct cuda {
     CUcontext context;
     uint8_t uuid[16];
     char name[64];
-    bool settled;    /* writes of network cards are seen without a flush */
-    bool can_settle; /* else they can be flushed */
+    _Atomic bool no_batch; /* this GPU does not take copies as a batch */
+    bool gather_asked;
+    CUfunction gather; /* of cuda_gather.c; NULL: none, or not asked */
+    bool settled;      /* writes of network cards are seen without a flush */
+    bool can_settle;   /* else they can be flushed */
     _Atomic bool lost;
     char reason[CUDA_TEXT_MAX];
 };
@@ -86,6 +92,10 @@ void cuda_leave(struct cuda *c);
 const char *cuda_result(const struct cuda_driver *d, CUresult r);
 /* Notes that the GPU is lost; logs the first time. */
 void cuda_lose(struct cuda *c, const char *what, CUresult r);
+/* Would a kernel be better than one copy after the other? Then it does them. */
+bool cuda_gathers(struct cuda *c, const struct cuda_batch *b);
+CUresult cuda_gather(
+    struct cuda *c, const struct cuda_batch *b, CUstream stream);
 /* An attribute of the GPU; 0 when the driver does not know it. */
 int cuda_attribute(struct cuda *c, CUdevice_attribute a);
 

@@ -7,8 +7,11 @@
 // write while an earlier one still runs. A block of threads takes rows of one
 // piece in turn; a row goes as 16-byte words where both ends allow it.
 //
+// mmx_copies is for the daemons: many small copies as one launch, where the
+// driver has no call for it (struct copies of io/cuda_gather.c).
+//
 // It lies outside of the C layers: it includes none of them and none links it.
-// It is loaded as data by whoever has a GPU (mmx/cuda.py, the tests).
+// It is loaded as data by whoever has a GPU (base/kernels.h, mmx/kernels.py).
 // Rejected: one thread per element with a search for its piece, which does
 // more arithmetic than copying; copy engines, whose cost per piece is that of
 // 10 to 40 KB.
@@ -98,4 +101,44 @@ extern "C" __global__ void mmx_rows_f16_f32(
     const __grid_constant__ struct pieces p)
 {
     widen_rows<__half, from_f16>(p);
+}
+
+#define COPIES_MAX 128
+
+struct copies {
+    uint32_t count, unused;
+    struct {
+        const char *from;
+        char *to;
+        uint64_t bytes;
+    } of[COPIES_MAX];
+};
+
+static_assert(sizeof(struct copies) <= 4096, "more than parameters may be");
+
+// All blocks of one y take their part of one copy.
+template <typename word>
+__device__ void copy_part(char *to, const char *from, uint64_t bytes)
+{
+    const word *a = reinterpret_cast<const word *>(from);
+    word *b = reinterpret_cast<word *>(to);
+    uint64_t step = uint64_t(gridDim.x) * blockDim.x;
+
+    for (uint64_t i = uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+         i < bytes / sizeof(word); i += step)
+        b[i] = a[i];
+}
+
+extern "C" __global__ void mmx_copies(const __grid_constant__ struct copies p)
+{
+    const auto &me = p.of[blockIdx.y];
+    uint64_t any = reinterpret_cast<uint64_t>(me.from) |
+                   reinterpret_cast<uint64_t>(me.to) | me.bytes;
+
+    if (any % 16 == 0)
+        copy_part<uint4>(me.to, me.from, me.bytes);
+    else if (any % 4 == 0)
+        copy_part<uint32_t>(me.to, me.from, me.bytes);
+    else
+        copy_part<char>(me.to, me.from, me.bytes);
 }

@@ -279,6 +279,11 @@ uint8_t *stage_take(struct stage *s, uint32_t bytes)
     return p;
 }
 
+void stage_pageable(struct stage *s, const struct cuda *cuda)
+{
+    gpu_of(s, cuda)->batch[s->filling].pageable = true;
+}
+
 void stage_copy(struct stage *s, struct cuda *cuda, const void *to,
     const void *from, uint64_t bytes)
 {
@@ -398,8 +403,10 @@ static void slot_free(struct stage *s, uint32_t slot)
     t->state = FREE;
     t->used = t->entries = 0;
     t->failed = false;
-    for (uint32_t i = 0; i < s->gpus_count; i++)
+    for (uint32_t i = 0; i < s->gpus_count; i++) {
         s->gpus[i].batch[slot].count = 0;
+        s->gpus[i].batch[slot].pageable = false;
+    }
 }
 
 void stage_drop(struct stage *s, uint32_t slot)

@@ -55,9 +55,11 @@ void stage_push(struct stage *s);
  * stage_due. */
 void stage_push_due(struct stage *s);
 
-/* The next seven belong to the slot that was found. */
+/* The next eight belong to the slot that was found. */
 uint8_t *stage_take(struct stage *s, uint32_t bytes);
-/* Neighbours at both ends become one copy. */
+/* Neighbours at both ends become one copy. Host memory is the slot's, or
+ * stage_pageable is said of the GPU. */
+void stage_pageable(struct stage *s, const struct cuda *gpu);
 void stage_copy(struct stage *s, struct cuda *gpu, const void *to,
     const void *from, uint64_t bytes);
 /* Number of the entry, for stage_bad. */

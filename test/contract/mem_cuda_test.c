@@ -2,6 +2,9 @@
  * zero, it is exported one way or the other, it is all given back, and what
  * the driver refuses is told. Over the driver's double, or over the real one
  * with MMX_TEST_GPU=real. */
+#ifdef MMX_CUDA
+#include "io/cuda_impl.h"
+#endif
 #include "io/cuda.h"
 #include "io/mem.h"
 #include "test/gpu.h"
@@ -446,7 +449,7 @@ TEST(a_mark_is_reached_after_its_copies)
     uint8_t *p;
     cuda_address to[3], from[3];
     size_t bytes[3] = {1000, 1000, 1000};
-    struct cuda_batch b = {to, from, bytes, 3};
+    struct cuda_batch b = {to, from, bytes, 3, true};
 
     gpu_use();
     T_OK(cuda_open(&c, "test", 0));
@@ -483,7 +486,7 @@ TEST(a_failed_copy_loses_the_gpu)
     uint8_t *p;
     cuda_address to, from;
     size_t bytes = 100;
-    struct cuda_batch b = {&to, &from, &bytes, 1};
+    struct cuda_batch b = {&to, &from, &bytes, 1, true};
 
     gpu_use();
     gpu_double_only();
@@ -511,3 +514,75 @@ TEST(a_failed_copy_loses_the_gpu)
     cuda_close(&c);
     cuda_close(&same);
 }
+
+#ifdef MMX_CUDA
+#define SMALL 300
+
+static void ignore(void *ud)
+{
+    (void)ud;
+}
+
+/* Copies of 1 to 600 bytes, at every alignment, from pinned memory. */
+static void small_copies(const char *kernels, long gathers)
+{
+    static cuda_address to[SMALL], from[SMALL];
+    static size_t bytes[SMALL];
+    static uint8_t got[MIB];
+    struct cuda_batch b = {to, from, bytes, SMALL, false};
+    struct mem_opt opt = some(MIB);
+    struct cuda_lane *lane;
+    uint8_t *pinned;
+    struct mem m;
+
+    if (kernels)
+        T_EQ_I64(setenv("MMX_KERNELS", kernels, 1), 0);
+    T_OK(mem_cuda.open(&m, &opt));
+    m.gpu->no_batch = true; /* as with an older driver */
+    pinned = cuda_pinned(m.gpu, MIB);
+    T_TRUE(pinned != NULL);
+    for (uint32_t i = 0; i < MIB; i++)
+        pinned[i] = (uint8_t)(i * 31 + (i >> 8) + 1);
+    for (uint32_t i = 0; i < SMALL; i++) {
+        to[i] = m.device + i * 1000 + i % 7 * (i % 3);
+        from[i] = (uintptr_t)pinned + i * 2000 + i % 5 * (i % 3);
+        bytes[i] = i % 3 ? 2 * i + 1 : 16 * (i % 37 + 1);
+    }
+    T_OK(cuda_lane_open(&lane, m.gpu, 1, ignore, NULL));
+    T_OK(cuda_lane_submit(lane, &b, 0));
+    T_OK(cuda_lane_wait(lane, 0));
+    gpu_read(m.gpu, got, m.device, MIB);
+    for (uint32_t i = 0; i < SMALL; i++) {
+        uint64_t at = to[i] - m.device;
+
+        T_EQ_MEM(got + at, pinned + (from[i] - (uintptr_t)pinned), bytes[i]);
+        T_EQ_U64(got[at + bytes[i]], 0); /* and nothing more */
+    }
+    if (!gpu_real())
+        T_EQ_I64(gpu_get("gathers"), gathers);
+    cuda_lane_close(&lane);
+    cuda_unpin(m.gpu, pinned);
+    mem_cuda.close(&m);
+}
+
+TEST(small_copies_by_a_kernel)
+{
+    gpu_use();
+    gpu_kernels();
+    small_copies(NULL, 3);
+}
+
+TEST(small_copies_one_by_one)
+{
+    gpu_use();
+    small_copies("/nowhere", 0);
+}
+
+TEST(a_driver_that_takes_no_batches)
+{
+    gpu_use();
+    gpu_double_only();
+    gpu_set("no_batch", 1);
+    small_copies("/nowhere", 0);
+}
+#endif

@@ -380,6 +380,8 @@ SHOWN CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from,
 {
     CURRENT();
     FAULT();
+    if (double_get("no_batch"))
+        return CUDA_ERROR_NOT_SUPPORTED;
     if (count == 0 || attrs_count != 1 || at[0] != 0 ||
         attrs->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)
         return CUDA_ERROR_INVALID_VALUE;
@@ -397,9 +399,9 @@ SHOWN CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from,
 
 /* kernels
  *
- * There is nothing here to run GPU code with. A launch of mmx_rows does what
- * lib/kernels/rows.cu says it does, so that those who launch it can be tested;
- * the kernel itself is held against the CPU on a GPU only. */
+ * There is nothing here to run GPU code with. A launch of mmx_rows, mmx_copies
+ * does what lib/kernels/rows.cu says it does, so that those who launch it can
+ * be tested; the kernel itself is held against the CPU on a GPU only. */
 struct piece {
     uint64_t from, to, from_stride, to_stride;
     uint32_t rows, elements;
@@ -408,6 +410,13 @@ struct piece {
 struct pieces {
     uint32_t count, row_bytes;
     struct piece of[64];
+};
+
+struct copies {
+    uint32_t count, unused;
+    struct {
+        uint64_t from, to, bytes;
+    } of[128];
 };
 
 SHOWN CUresult cuModuleLoadData(CUmodule *out, const void *image)
@@ -424,7 +433,25 @@ SHOWN CUresult cuModuleGetFunction(
     (void)module;
     CURRENT();
     FAULT();
-    *out = (CUfunction)(uintptr_t)(strcmp(name, "mmx_rows") == 0 ? 1 : 2);
+    *out = (CUfunction)(uintptr_t)(strcmp(name, "mmx_rows") == 0     ? 1
+                                   : strcmp(name, "mmx_copies") == 0 ? 2
+                                                                     : 3);
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch_copies(
+    const struct copies *p, unsigned int grid_y, CUstream s)
+{
+    if (grid_y != p->count)
+        return CUDA_ERROR_INVALID_VALUE;
+    double_count("gathers", 1);
+    for (uint32_t i = 0; i < p->count; i++) {
+        uint64_t n = p->of[i].bytes;
+        CUresult r = copy_queue(p->of[i].to, p->of[i].from, n, 1, n, n, s);
+
+        if (r != CUDA_SUCCESS)
+            return r;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -437,6 +464,8 @@ SHOWN CUresult cuLaunchKernel(CUfunction f, unsigned int grid_x,
 
     CURRENT();
     FAULT();
+    if ((uintptr_t)f == 2 && grid_x > 0 && block_x > 0)
+        return launch_copies(params[0], grid_y, s);
     if ((uintptr_t)f != 1)
         return CUDA_ERROR_NOT_SUPPORTED;
     if (grid_x == 0 || grid_y != p->count || grid_z != 1 || block_x == 0 ||

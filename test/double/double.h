@@ -19,10 +19,11 @@
  *   hold          1: streams stand still
  *   memory, gpus  bytes of each GPU; how many there are
  *   vmm, no_read_only   0: no VMM; 1: no read-only maps
+ *   no_batch      1: copies are not taken as a batch
  *   no_flush      1: what network cards write cannot be flushed
  *   no_peers      1: no GPU reaches another one's memory
- * double_get(name) also reads counters: copies, bytes, batches, created,
- * mapped, streams, events, flushes. */
+ * double_get(name) also reads counters: copies, bytes, batches, gathers,
+ * created, mapped, streams, events, flushes. */
 #ifndef MMX_TEST_DOUBLE_H
 #define MMX_TEST_DOUBLE_H
 

@@ -4,10 +4,8 @@
 #include "test/gpu.h"
 #include "test/t.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define CUDA_NOT_FOUND 500
 
@@ -181,23 +179,6 @@ TEST(plans_run_on_the_gpu)
     prompt_close(t);
 }
 
-/* The double looks at no code; a GPU wants its own. */
-static void kernels_named(void)
-{
-    char exe[512] = "", path[600] = "/proc/self/exe";
-    ssize_t n = readlink(path, exe, sizeof exe - 1);
-
-    T_TRUE(n > 0);
-    exe[n] = 0;
-    if (gpu_real()) {
-        *strrchr(exe, '/') = 0;
-        snprintf(path, sizeof path, "%s/../../kernels/rows.fatbin", exe);
-        if (access(path, R_OK) != 0)
-            t_skip("make kernels has not been run");
-    }
-    T_EQ_I64(setenv("MMX_KERNELS", path, 1), 0);
-}
-
 TEST(plans_are_launched_on_a_stream)
 {
     struct prompt *t;
@@ -210,7 +191,7 @@ TEST(plans_are_launched_on_a_stream)
     uint8_t out[14 * ROW];
     void *stream = gpu_stream(tensor.gpu);
 
-    kernels_named();
+    gpu_kernels();
     t = prompt_open();
     memset(out, 0xee, sizeof out);
     gpu_write(tensor.gpu, tensor.device, out, sizeof out);
@@ -247,7 +228,7 @@ TEST(a_launch_that_cannot_be_says_why)
         -MMX_E_INTERNAL);
     T_EQ_I64(mmx_error_text(t->g.m, text, sizeof text), 0);
     T_HAS(text, "no kernels");
-    kernels_named();
+    gpu_kernels();
     to.rows = 13;
     T_EQ_I64(
         mmx_plan_launch(t->g.m, t->plan, &t->r, "a", &to, stream, &trouble),

@@ -1,0 +1,98 @@
+/* cuda_gather.c - many small copies as one launch of a kernel, for drivers
+ * that have no call for it (before CUDA 12.8) or whose GPU does not do it.
+ *
+ * Invariants: the kernels are looked for once per GPU, by the first lane that
+ * needs them, under a lock; where there are none copies are submitted one by
+ * one. Every address is a GPU's, or of host memory that is pinned. Rejected:
+ * loading them with the GPU; most drivers have the call. */
+#include "io/cuda_impl.h"
+
+#include "base/kernels.h"
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#define COPIES_MAX 128 /* of one launch */
+#define THREADS    256
+#define BLOCKS     1024        /* of one launch, about */
+#define SMALL      (64u << 10) /* from there on copy engines are as good */
+
+/* As lib/kernels/rows.cu has them. */
+struct copies {
+    uint32_t count, unused;
+    struct {
+        uint64_t from, to, bytes;
+    } of[COPIES_MAX];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Inside of cuda_enter. */
+static void look_for_kernel(struct cuda *c)
+{
+    void *image = kernels_read();
+    const char *why = KERNELS_MISSING;
+    CUmodule module;
+
+    if (image) {
+        CUresult r = c->d->cuModuleLoadData(&module, image);
+
+        if (r == CUDA_SUCCESS)
+            r = c->d->cuModuleGetFunction(&c->gather, module, "mmx_copies");
+        if (r != CUDA_SUCCESS)
+            c->gather = NULL;
+        why = cuda_result(c->d, r);
+    }
+    free(image);
+    if (!c->gather)
+        log_info("cuda:%u: many small copies are submitted one by one: %s",
+            c->device, why);
+}
+
+static CUfunction kernel_of(struct cuda *c)
+{
+    pthread_mutex_lock(&lock);
+    if (!c->gather_asked)
+        look_for_kernel(c);
+    c->gather_asked = true;
+    pthread_mutex_unlock(&lock);
+    return c->gather;
+}
+
+static CUresult launch(
+    struct cuda *c, CUfunction f, struct copies *of, CUstream stream)
+{
+    void *params[] = {of};
+
+    return c->d->cuLaunchKernel(f, BLOCKS / of->count, of->count, 1, THREADS, 1,
+        1, 0, stream, params, NULL);
+}
+
+bool cuda_gathers(struct cuda *c, const struct cuda_batch *b)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < b->count; i++)
+        bytes += b->bytes[i];
+    return b->count > 1 && !b->pageable && bytes / b->count < SMALL &&
+           kernel_of(c) != NULL;
+}
+
+CUresult cuda_gather(
+    struct cuda *c, const struct cuda_batch *b, CUstream stream)
+{
+    CUresult r = CUDA_SUCCESS;
+    struct copies some = {0};
+
+    for (uint32_t i = 0; r == CUDA_SUCCESS && i < b->count; i++) {
+        some.of[some.count].from = b->from[i];
+        some.of[some.count].to = b->to[i];
+        some.of[some.count++].bytes = b->bytes[i];
+        if (some.count < COPIES_MAX && i + 1 < b->count)
+            continue;
+        r = launch(c, c->gather, &some, stream);
+        some.count = 0;
+    }
+    return r;
+}
