@@ -32,11 +32,13 @@ class Cuda(Case):
 
     same_host = "off"
 
+    transfer = {}
+
     def daemon(self, make, memory, *args, double="", name="", **more):
         pool = {"name": "vit", "blocks": 64, "block_rows": 128,
                 "layout": FIELDS, "memory": memory}
         d = make(*args, start=False, pools=[{**pool, **more}],
-                 transfer={"same_host": self.same_host},
+                 transfer={"same_host": self.same_host, **self.transfer},
                  **({"name": name} if name else {}))
         env = {} if REAL else {"LD_LIBRARY_PATH": os.path.dirname(DOUBLE),
                                "CUDA_DOUBLE": double}
@@ -122,6 +124,44 @@ class Rooms(Cuda):
             self.assertEqual(lm.ready(room), room * 37 % 200)
             self.good(lm, room)
             self.finish(enc, lm, room)
+
+
+class Straight(Cuda):
+    """Over a UCX that may know GPUs: then rows that lie in one place go
+    between carrier and GPU straight, else all of them are staged."""
+
+    transfer = {"carrier": "ucx", "tls": "tcp,cuda_copy"}
+
+    def check(self, source, dest):
+        e, l = self.cuda_pair(source, dest)
+        for room in (7, 8):
+            enc, lm = self.move(e, l, room, 5001)
+            self.good(lm, room)
+            self.finish(enc, lm, room)
+        for d, memory, moved in ((e, source, "segments_sent"),
+                                 (l, dest, "segments_landed")):
+            if memory == "host":
+                continue
+            stats = d.stats()
+            with open(d.log) as f:
+                straight = "rows go straight" in f.read()
+            if straight and source != "host":
+                self.assertLess(stats["segments_staged"], stats[moved] / 2)
+            elif not straight:
+                self.assertEqual(stats["segments_staged"], stats[moved])
+
+    def daemon(self, make, memory, *args, **more):
+        return super().daemon(make, memory, *args, **more,
+                              layout="embedding:bf16:1024")
+
+    def test_gpu_to_gpu(self):
+        self.check("cuda:0", "cuda:0")
+
+    def test_gpu_to_host(self):
+        self.check("cuda:0", "host")
+
+    def test_host_to_gpu(self):
+        self.check("host", "cuda:0")
 
 
 class SameHost(Cuda):
