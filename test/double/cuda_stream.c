@@ -53,7 +53,7 @@ static void copy(const struct op *o)
     if (delay)
         nanosleep(
             &(struct timespec){delay / 1000000, delay % 1000000 * 1000}, NULL);
-    for (size_t i = 0; i < o->rows; i++)
+    for (size_t i = 0; i < o->rows && !double_get("no_bytes"); i++)
         memcpy(o->to + i * o->to_pitch, o->from + i * o->from_pitch, o->bytes);
     double_count("copies", 1);
     double_count("bytes", (long)(o->bytes * o->rows));

@@ -17,6 +17,7 @@
  *   sticky        1: after the failure every call gives that result
  *   delay_us      each copy of a stream takes so long
  *   hold          1: streams stand still
+ *   no_bytes      1: copies take no time, and copy nothing
  *   memory, gpus  bytes of each GPU; how many there are
  *   vmm, no_read_only   0: no VMM; 1: no read-only maps
  *   no_batch      1: copies are not taken as a batch

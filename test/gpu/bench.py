@@ -17,6 +17,10 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+ROW = 32768
+LARGE_SECONDS, LARGE_BYTES = 5e-3, 8 << 30
+
+
 def say(**row):
     print(json.dumps(row), flush=True)
 
@@ -25,18 +29,18 @@ class Copies:
     """Plain copies of one size: device to device, to and from pinned host
     memory, and pageable."""
 
-    def __init__(self, cuda, size):
+    def __init__(self, cuda, size, host=True):
         self.d, self.size = cuda.Driver.get(), size
         with self.d.context(0):
             stream, pinned = ctypes.c_void_p(), ctypes.c_void_p()
             self.d.stream(ctypes.byref(stream), 1)
             self.stream = stream.value
             self.a, self.b = self._take(), self._take()
-            if self.d.lib.cuMemHostAlloc(ctypes.byref(pinned),
-                                         ctypes.c_size_t(size), 1):
+            if host and self.d.lib.cuMemHostAlloc(
+                    ctypes.byref(pinned), ctypes.c_size_t(size), 1):
                 raise cuda.CudaError("no pinned memory")
         self.pinned = pinned.value
-        self.pageable = ctypes.create_string_buffer(size)
+        self.pageable = ctypes.create_string_buffer(size if host else 1)
 
     def _take(self):
         at = ctypes.c_uint64()
@@ -49,7 +53,8 @@ class Copies:
         with self.d.context(0):
             self.d.lib.cuMemFree_v2(ctypes.c_uint64(self.a))
             self.d.lib.cuMemFree_v2(ctypes.c_uint64(self.b))
-            self.d.lib.cuMemFreeHost(ctypes.c_void_p(self.pinned))
+            if self.pinned:
+                self.d.lib.cuMemFreeHost(ctypes.c_void_p(self.pinned))
 
     def seconds(self, to, source, size=None):
         with self.d.context(0):
@@ -104,7 +109,7 @@ class Pair:
     def __init__(self, world, env, source, dest, rows, staged):
         blocks = max(rows // 128 + 2, 16)
         pool = {"name": "vit", "blocks": blocks, "block_rows": 128,
-                "layout": "embedding:bf16:16384"}
+                "layout": f"embedding:bf16:{ROW // 2}"}
         more = {"transfer": {"same_host": "off"}} if staged else {}
         self.rows, self.room = rows, 1
         self.e = world.encoded(start=False,
@@ -147,33 +152,54 @@ def gbs(size, seconds):
     return size / seconds / 1e9
 
 
+def room(world, args, env, copies, what, staged, target=None):
+    """One row: a room of so many bytes, against what bounds it."""
+    rows = copies.size // ROW
+    pair = Pair(world, env, "cuda:0", "cuda:0", rows, staged)
+    yards = {"down": copies.to_host, "up": copies.from_host,
+             "wire": lambda: wire(copies.size)} if staged else \
+        {"device": copies.device}
+    took = interleaved(args.rounds, room=pair.seconds, **yards)
+    best = {k: min(v) for k, v in took.items()}
+    yard = max(best[k] for k in yards)
+    against = "min of pinned D2H, H2D and TCP" if staged else "device copy"
+    row = {"what": f"{what}, {copies.size >> 20} MiB", "unit": "GB/s",
+           "value": gbs(copies.size, best["room"]),
+           "median": gbs(copies.size, statistics.median(took["room"]))}
+    by = "copied by langd" \
+        if pair.l.stats().get("segments_copied", 0) else "by the network"
+    if target:
+        row.update(against=against, yard=gbs(copies.size, yard),
+                   ratio=yard / best["room"], target=target, note=by)
+    else:
+        row["note"] = f"{yard / best['room']:.2f} of {against}; {by}"
+    say(**row)
+    world.end_engines()
+    for d in list(world.daemons):
+        d.stop()
+    world.daemons.clear()
+
+
+def large(copies):
+    """A size whose plain copy on the GPU takes some milliseconds, if it has
+    the memory (four times of it): a room begins and ends in a fraction of
+    one, which a faster GPU does not change."""
+    have, there = ctypes.c_size_t(), ctypes.c_size_t()
+    with copies.d.context(0):
+        copies.d.lib.cuMemGetInfo_v2(ctypes.byref(have), ctypes.byref(there))
+    want = copies.size * LARGE_SECONDS / min(copies.device() for _ in range(3))
+    fits = min(want, have.value / 5, LARGE_BYTES)
+    return max(copies.size, int(fits) >> 20 << 20)
+
+
 def rooms(cuda, world, args, env):
-    rows = args.mib * 32  # of 32 KiB
-    size = rows * 32768
+    size = args.mib << 20
     copies = Copies(cuda, size)
-    for what, staged, target in (
-            ("same GPU room", False, 0.90),
-            ("staged room, GPU - host - GPU", True, 0.85)):
-        pair = Pair(world, env, "cuda:0", "cuda:0", rows, staged)
-        took = interleaved(args.rounds, room=pair.seconds,
-                           device=copies.device, down=copies.to_host,
-                           up=copies.from_host, wire=lambda: wire(size))
-        best = {k: min(v) for k, v in took.items()}
-        if staged:
-            yard = max(best["down"], best["up"], best["wire"])
-            against = "min of pinned D2H, H2D and TCP"
-        else:
-            yard, against = best["device"], "device copy"
-        by = pair.l.stats().get("segments_copied", 0)
-        say(what=f"{what}, {args.mib} MiB", value=gbs(size, best["room"]),
-            unit="GB/s", against=against, yard=gbs(size, yard),
-            ratio=yard / best["room"], target=target,
-            median=gbs(size, statistics.median(took["room"])),
-            note="copied by langd" if by else "by the network")
-        world.end_engines()
-        for d in list(world.daemons):
-            d.stop()
-        world.daemons.clear()
+    room(world, args, env, copies, "same GPU room", False)
+    room(world, args, env, copies, "staged room, GPU - host - GPU", True, 0.85)
+    most = Copies(cuda, large(copies), host=False)
+    room(world, args, env, most, "same GPU room", False, 0.90)
+    most.free()
     best = {name: min(getattr(copies, call)() for _ in range(args.rounds))
             for name, call in (("device copy", "device"),
                                ("pinned D2H", "to_host"),
