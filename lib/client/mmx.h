@@ -202,7 +202,9 @@ enum mmx_happening {
                           were shown stay until you mmx_release the room, which
                           is due in any case. Encoder, peer-lost: the outcome is
                           unknown */
-    MMX_GONE = 256,     /* a kept item was given away */
+    MMX_GONE = 256,     /* kept for a daemon that tells when a kept item is
+                           given away; today MMX_FAILED(gone) says so when it
+                           is asked for again */
     MMX_UP = 1 << 16,   /* connected, `epoch` says to which run. Ask for the
                           pools again: an old pool cannot open rooms */
     MMX_DOWN = 1 << 17, /* the daemon is lost. Rooms that had not ended have
