@@ -86,6 +86,14 @@ static void say_peer(struct report *r, const char *row, bool langd)
         say_up(r, who, row);
         return;
     }
+    rows_get(row, "refused", why, sizeof(why));
+    if (why[0] && strcmp(why, "-")) {
+        snprintf(text, sizeof(text), "%s %s", who, why);
+        report_say(r, FAIL, "peer", text,
+            "names of daemons are unique in a fleet (`name` in the "
+            "configuration), and versions have to fit");
+        return;
+    }
     if (!langd) {
         snprintf(text, sizeof(text), "%s is %s", name, state);
         report_say(r, WARN, "peer", text,

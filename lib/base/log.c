@@ -35,7 +35,10 @@ void log_line(enum log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
     va_end(ap);
-    n += m < (int)sizeof(line) - n - 2 ? m : (int)sizeof(line) - n - 2;
+    m = n + (m < (int)sizeof(line) - n - 2 ? m : (int)sizeof(line) - n - 2);
+    for (; n < m; n++) /* texts of others: a line stays one line */
+        if ((unsigned char)line[n] < 0x20 || line[n] == 0x7f)
+            line[n] = '?';
     line[n++] = '\n';
     r = write(STDERR_FILENO, line, (size_t)n);
     (void)r;

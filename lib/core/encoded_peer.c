@@ -5,6 +5,8 @@
 
 #include <stdio.h>
 
+#define REFUSED_EVERY_NS (10 * NS_PER_S)
+
 /* answers */
 
 static struct peer_msg reply(const struct peer_msg *in, enum peer_type type)
@@ -383,6 +385,19 @@ static struct peer *who_is(struct encoded *e, struct out *out, uint32_t link,
     return p;
 }
 
+/* It says HELLO again and again. */
+static void warn_refused(struct encoded *e, struct out *out,
+    const struct peer_hello *m, const char *text)
+{
+    char name[64];
+
+    if (e->now_ns < e->refused_ns)
+        return;
+    e->refused_ns = e->now_ns + REFUSED_EVERY_NS;
+    span_copy_str(m->name, name, sizeof(name));
+    out_warn(out, "a daemon that calls itself %s is refused: %s", name, text);
+}
+
 static void on_hello(
     struct encoded *e, struct out *out, uint32_t link, const struct peer_msg *m)
 {
@@ -396,6 +411,7 @@ static void on_hello(
     if (err != OK) {
         e->stats[STAT_malformed_peer] += err == ERR_MALFORMED;
         peer_nack(&e->peers, out, link, m, err, text);
+        warn_refused(e, out, &m->hello, text);
         if (p && p->epoch == 0 && p->link == NONE && list_empty(&p->rooms))
             p->used = false;
         return;

@@ -128,7 +128,8 @@ enum action_type {
                        token word; shards and EV_MAP hear of each */
     ACT_UNMAP,      /* langd: peer = index: no longer */
     ACT_POOL_FIX,   /* pool = index: its layout is now known; get its memory */
-    ACT_ENDED       /* a room ended: log row number `word` of the history */
+    ACT_ENDED,      /* a room ended: log row number `word` of the history */
+    ACT_WARN        /* log the line at bytes[at..at+len) */
 };
 
 enum { FD_NONE, FD_CELLS, FD_POOL }; /* FD_POOL: of pool `index` */

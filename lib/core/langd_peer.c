@@ -4,6 +4,8 @@
  * generation and attempt in force. */
 #include "core/langd.h"
 
+#include <stdio.h>
+
 /* saying */
 
 static struct peer_msg about(const struct lroom *m, enum peer_type type)
@@ -229,6 +231,19 @@ void langd_peer_lost(
     out_data(out, &cmd);
 }
 
+/* One of the two does not take the other's HELLO: people shall know, once. */
+static void refused(
+    struct out *out, struct peer *p, const char *how, const char *text)
+{
+    char now[sizeof p->refused];
+
+    snprintf(now, sizeof(now), "%s: %s", how, text);
+    if (strcmp(p->refused, now) != 0)
+        out_warn(out, "peer %s at %s %s",
+            p->label[0] ? p->label : "without a name", p->address, now);
+    memcpy(p->refused, now, sizeof(now));
+}
+
 static void on_hello(
     struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m)
 {
@@ -247,6 +262,7 @@ static void on_hello(
     if (e != OK) {
         l->stats[STAT_malformed_peer]++;
         peer_nack(&l->peers, out, link, m, e, text);
+        refused(out, p, "is refused", text);
         return;
     }
     p->epoch = m->from_epoch;
@@ -417,6 +433,20 @@ static void on_state(
     lroom_touch(l, m);
 }
 
+/* Our HELLO: nothing goes before that has changed, which the HELLOs that are
+ * repeated will find out. */
+static void on_refused(
+    struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m)
+{
+    struct peer *p = peer_on(&l->peers, link);
+    char text[sizeof p->refused];
+
+    if (!p || p->up || m->to_epoch != l->c.epoch)
+        return;
+    span_copy_str(m->nack.text, text, sizeof(text));
+    refused(out, p, "refuses this daemon", text[0] ? text : "no reason given");
+}
+
 static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)
 {
     if (n->answers != PEER_INIT && n->answers != PEER_RESUME)
@@ -479,6 +509,10 @@ void langd_on_peer(
 
     if (msg->type == PEER_HELLO) {
         on_hello(l, out, link, msg);
+        return;
+    }
+    if (msg->type == PEER_NACK && msg->nack.answers == PEER_HELLO) {
+        on_refused(l, out, link, msg);
         return;
     }
     if (!peer_gate(&l->peers, out, link, msg, &p))

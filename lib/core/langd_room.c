@@ -389,8 +389,21 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
         arm(l, m);
 }
 
+/* Why nothing came: the two do not talk, where it is known. */
+static const char *late(const struct langd *l, const struct lroom *m,
+    const char *text, char out[200])
+{
+    const struct peer *p = lroom_peer(l, m);
+
+    if (!p || p->up || !p->refused[0])
+        return text;
+    snprintf(out, 200, "%s; the encoder %s", text, p->refused);
+    return out;
+}
+
 void lroom_expired(struct langd *l, struct lroom *m)
 {
+    char text[200];
     uint64_t now = l->now_ns;
 
     if (lroom_alive(m)) {
@@ -399,10 +412,11 @@ void lroom_expired(struct langd *l, struct lroom *m)
         if (m->total_ns <= now || m->bootstrap_ns <= now || m->stall_ns <= now)
             l->stats[STAT_deadlines]++;
         if (m->bootstrap_ns <= now)
-            lroom_fail(l, m, e, 0, 0, "no announce came in time");
+            lroom_fail(
+                l, m, e, 0, 0, late(l, m, "no announce came in time", text));
         else if (m->total_ns <= now)
             lroom_fail(l, m, e, m->from + m->landed, m->total,
-                "the room's total time is over");
+                late(l, m, "the room's total time is over", text));
         else if (m->stall_ns <= now)
             lroom_fail(l, m, e, m->from + m->landed, m->granted,
                 "rows are ready and none came");

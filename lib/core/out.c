@@ -69,6 +69,22 @@ void out_answer(struct out *o, uint32_t conn, uint32_t seq, enum err err,
     out_local(o, conn, &m, FD_NONE, 0);
 }
 
+void out_warn(struct out *o, const char *fmt, ...)
+{
+    char text[512];
+    size_t at = o->bytes.len;
+    struct action *a;
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    put_bytes(&o->bytes, text, strlen(text));
+    a = out_action(o, ACT_WARN);
+    a->at = (uint32_t)at;
+    a->len = (uint32_t)(o->bytes.len - at);
+}
+
 void out_ok(struct out *o, uint32_t conn, uint32_t seq)
 {
     struct local_msg m = {.type = LOCAL_ANSWER, .seq = seq};

@@ -27,6 +27,7 @@ void out_local(struct out *o, uint32_t conn, const struct local_msg *m, int fd,
     uint32_t index);
 void out_answer(struct out *o, uint32_t conn, uint32_t seq, enum err err,
     uint32_t a, uint32_t b, const char *fmt, ...) PRINTF_LIKE(7, 8);
+void out_warn(struct out *o, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* OK to what an engine does once per room and does not wait for. */
 void out_ok(struct out *o, uint32_t conn, uint32_t seq);
 

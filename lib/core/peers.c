@@ -252,6 +252,7 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
     peer->segment_max = m->segment_max;
     peer->addresses = addresses;
     peer->same_host = key_eq(&m->boot, boot);
+    peer->refused[0] = 0;
     peer->up = true;
     peer->hello_ns = peer->lost_ns = TIME_NEVER;
     *text = "";

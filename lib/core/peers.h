@@ -39,6 +39,7 @@ struct peer {
     char label[128]; /* what requests call it: a name of the config, or address
                       */
     char name[64], address[128], advertise[128], software[32];
+    char refused[128]; /* why one does not take the other's HELLO, or empty */
     struct peer_pool pools[CONF_POOLS_MAX];
 };
 

@@ -91,6 +91,7 @@ void show_peers(struct shower *s, const struct peers *peers)
         s->text(s, "says", p->name);
         s->text(s, "address", p->address[0] ? p->address : p->advertise);
         s->text(s, "state", p->up ? "up" : p->name[0] ? "down" : "unknown");
+        s->text(s, "refused", p->refused);
         s->text(s, "epoch", epoch);
         s->text(s, "software", p->software);
         s->number(s, "same_host", p->same_host);

@@ -258,6 +258,9 @@ static void act(struct node *n, const struct action *a)
     case ACT_ENDED:
         log_ended(n, a->word);
         return;
+    case ACT_WARN:
+        log_warn("%.*s", (int)a->len, (const char *)n->out.bytes.p + a->at);
+        return;
     }
     CHECK(false, "action %u", a->type);
 }

@@ -80,6 +80,35 @@ class Doctor(Case):
         self.assertIn("control.allow", self.findings(
             none.socket)["peers"]["advice"])
 
+    def test_two_daemons_of_one_name(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 10)
+        d2 = self.world.langd([e], name="other", start=False)
+        d2.conf["name"] = d.name
+        d2.start()
+        lm2 = self.world.engine(d2)
+        lm2.request(2, "enc0", deadline=1)
+        self.assertEqual(lm2.failed(2), "timeout")
+        self.assertIn("another daemon of this name", str(lm2.rooms[2].error))
+        lm2.release(2)
+        for daemon in (e, d2):
+            with open(daemon.log) as f:
+                self.assertEqual(f.read().count("another daemon of this name "
+                                                "is connected\n"), 1)
+        seen = self.findings(d2.socket)
+        self.assertEqual(seen["peer"]["result"], "fail")
+        self.assertIn("refuses this daemon", seen["peer"]["text"])
+        d.kill()
+        lm2.request(3, "enc0")
+        enc.encode(3, 10)
+        self.assertEqual(lm2.ready(3), 10)
+        self.good(lm2, 3)
+        enc.done(3)
+        enc.release(3)
+        lm2.release(3)
+        self.assertEqual(self.findings(d2.socket)["peer"]["result"], "ok")
+
     def test_a_pool_without_a_layout(self):
         d = self.world.langd([], fields="engine")
         seen = self.findings(d.socket)

@@ -459,6 +459,7 @@ static void act(struct daemon *d, const struct action *a)
         map_stop(d, a->index);
         return;
     case ACT_ENDED:
+    case ACT_WARN:
         return;
     }
     CHECK(false, "action %u", a->type);

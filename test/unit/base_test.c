@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/heap.h"
 #include "base/list.h"
+#include "base/log.h"
 #include "base/ring.h"
 #include "base/slab.h"
 #include "base/table.h"
@@ -533,4 +534,27 @@ TEST(reasons_keep_their_numbers)
     T_EQ_U64(ERR_MALFORMED, 7);
     T_EQ_U64(ERR_PEER_LOST, 15);
     T_EQ_U64(ERR_INTERNAL, 24);
+}
+
+/* Texts of others are in it: they begin no line of their own. */
+TEST(a_log_line_is_one_line)
+{
+    char got[2048] = "", whole[1500];
+    int pipes[2], err = dup(STDERR_FILENO);
+
+    memset(whole, 'x', sizeof(whole) - 1);
+    whole[sizeof(whole) - 1] = 0;
+    T_EQ_I64(pipe(pipes), 0);
+    T_TRUE(dup2(pipes[1], STDERR_FILENO) >= 0);
+    log_init("test", LOG_INFO);
+    log_warn("%s: %s", "gr\xc3\xbc\xc3\x9f", "a\n<2>root: \x1b[2Jowned\r\x7f");
+    log_info("%s", whole);
+    T_TRUE(dup2(err, STDERR_FILENO) >= 0);
+    T_TRUE(read(pipes[0], got, sizeof(got) - 1) > 0);
+    T_HAS(got, "<4>test: gr\xc3\xbc\xc3\x9f: a?<2>root: ?[2Jowned??\n");
+    T_EQ_U64(strlen(strchr(got, '\n') + 1), 1024 - 1); /* cut, and ended */
+    T_TRUE(got[strlen(got) - 1] == '\n');
+    close(pipes[0]);
+    close(pipes[1]);
+    close(err);
 }

@@ -118,6 +118,13 @@ TEST(a_name_is_one_daemons)
     T_EQ_U64(brain_said_count(e, PEER_NACK), 1);
     T_TRUE(brain_said(e, PEER_HELLO, 0) == NULL);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
+    T_EQ_U64(brain_acts(e, ACT_WARN), 1);
+    brain_hello(e, 2, "a", 0x9999); /* again and again */
+    T_EQ_U64(brain_said_count(e, PEER_NACK), 1);
+    T_EQ_U64(brain_acts(e, ACT_WARN), 0);
+    brain_pass(e, 11000);
+    brain_hello(e, 2, "a", 0x9999);
+    T_EQ_U64(brain_acts(e, ACT_WARN), 1);
 }
 
 TEST(a_link_has_one_name_at_a_time)

@@ -279,6 +279,46 @@ TEST(another_epoch_changes_nothing)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
 }
 
+static void refuse(struct brain *l, const char *text)
+{
+    struct peer_msg m = {.type = PEER_NACK, .from_epoch = PEER_EPOCH};
+
+    m.nack.answers = PEER_HELLO;
+    m.nack.reason = ERR_BUSY;
+    m.nack.text = span_str(text);
+    brain_hear(l, 0, m);
+}
+
+TEST(a_hello_that_is_refused_is_told_once_and_names_why_rooms_fail)
+{
+    struct brain *l = langd("timeouts.total=20s", "timeouts.bootstrap=2s");
+    struct event up = {.type = EV_LINK_UP};
+
+    T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
+    brain_step(l, &up);
+    T_EQ_U64(brain_said_count(l, PEER_HELLO), 1);
+    refuse(l, "this name is taken");
+    T_EQ_U64(brain_acts(l, ACT_WARN), 1);
+    refuse(l, "this name is taken");
+    T_EQ_U64(brain_acts(l, ACT_WARN), 0);
+    refuse(l, "");
+    T_EQ_U64(brain_acts(l, ACT_WARN), 1);
+    T_EQ_U64(brain_reason(l, 0, 0), OK);
+    refuse(l, "this name is taken");
+    brain_pass(l, 2500);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_TIMEOUT);
+    T_TRUE(brain_events(l, 0, 0) & EVENT_FAILED);
+    T_HAS((const char *)l->event.event.text.p,
+        "no announce came in time; the encoder refuses this daemon: this name "
+        "is taken");
+    brain_hello(l, 0, "enc", PEER_EPOCH); /* then it is not */
+    T_OK(brain_say(l, 0, request(2, 1, MODE_WHOLE)));
+    T_TRUE(brain_said(l, PEER_INIT, 0) != NULL);
+    refuse(l, "too late");
+    T_EQ_U64(brain_acts(l, ACT_WARN), 0);
+    T_OK(brain_say(l, 0, request(3, 2, MODE_WHOLE)));
+}
+
 TEST(new_epoch_ends_rooms_ready_rows_stay)
 {
     struct brain *l = langd_up(NULL, NULL);
