@@ -389,15 +389,18 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
         arm(l, m);
 }
 
-/* Why nothing came: the two do not talk, where it is known. */
+/* Why nothing came, where the two daemons do not talk. */
 static const char *late(const struct langd *l, const struct lroom *m,
     const char *text, char out[200])
 {
     const struct peer *p = lroom_peer(l, m);
 
-    if (!p || p->up || !p->refused[0])
+    if (!p || p->up)
         return text;
-    snprintf(out, 200, "%s; the encoder %s", text, p->refused);
+    snprintf(out, 200, "%s; the encoder %s", text,
+        p->refused[0] ? p->refused
+        : p->epoch    ? "is away"
+                      : "was never reached");
     return out;
 }
 

@@ -295,6 +295,11 @@ TEST(a_hello_that_is_refused_is_told_once_and_names_why_rooms_fail)
     struct event up = {.type = EV_LINK_UP};
 
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
+    brain_pass(l, 2500);
+    T_TRUE(brain_events(l, 0, 0) & EVENT_FAILED);
+    T_HAS((const char *)l->event.event.text.p, "encoder was never reached");
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
     brain_step(l, &up);
     T_EQ_U64(brain_said_count(l, PEER_HELLO), 1);
     refuse(l, "this name is taken");
