@@ -145,6 +145,11 @@ uint32_t sending_active(const struct sending *s)
     return s->active;
 }
 
+bool sending_ready(const struct sending *s)
+{
+    return s->free != NONE && !list_empty(&s->ready);
+}
+
 /* who is ready */
 
 /* Bytes a message to the peer may have, headers included. */

@@ -91,6 +91,8 @@ void sending_done(struct sending *s, uint32_t token,
  * until a SEND_REWIND or SEND_CLOSE). */
 void sending_broken(struct sending *s, uint32_t peer);
 
+/* Would sending_next give a message now? */
+bool sending_ready(const struct sending *s);
 /* Messages handed out and not done. */
 uint32_t sending_active(const struct sending *s);
 

@@ -81,6 +81,7 @@ static void over(void *ud, uint32_t slot, uint64_t cookie, bool ok)
 static enum err prepare(struct shard *s, struct cuda *gpu)
 {
     struct stage_conf c = {.slots = STAGE_SLOTS,
+        .most = s->sending ? STAGE_SLOTS_MOST : STAGE_SLOTS,
         .slot_bytes = max_u32(STAGE_SLOT_BYTES, s->conf.data.segment_bytes),
         .entries = s->sending ? OUT_ENTRIES : IN_ENTRIES,
         .copies = COPIES,
@@ -152,10 +153,16 @@ bool gpu_due(struct shard *s)
 
 /* out */
 
+/* Memory is held until the carrier is done with it. That one peer stands still
+ * must not keep rows from the others, so there may be more of it. */
 bool gpu_send_room(struct shard *s)
 {
-    return !s->stage ||
-           stage_room(s->stage, s->conf.data.segment_bytes, SEND_IOV_MAX);
+    uint32_t bytes = s->conf.data.segment_bytes;
+
+    return !s->stage || stage_room(s->stage, bytes, SEND_IOV_MAX) ||
+           (sending_ready(s->sending) && stage_copying(s->stage) == 0 &&
+               stage_grow(s->stage) &&
+               stage_room(s->stage, bytes, SEND_IOV_MAX));
 }
 
 /* Do the rows lie in one place of a pool that the carrier reaches? */

@@ -37,6 +37,7 @@ struct slot {
     uint32_t used, holds, fills, entries;
     uint64_t turn; /* of submission, to tell in that order */
     bool failed;
+    uint8_t *memory;
     uint64_t *cookies;
     bool *bad;
 };
@@ -52,11 +53,11 @@ struct gpu {
 
 struct stage {
     struct stage_conf c;
-    uint8_t *memory;
-    struct slot *slots;
+    struct slot *slots; /* `most`, of which `count` are used */
+    uint32_t count;
     uint32_t filling; /* NONE */
     uint64_t turn;
-    struct gpu gpus[CUDA_GPUS_MAX]; /* the first has pinned the memory */
+    struct gpu gpus[CUDA_GPUS_MAX];
     uint32_t gpus_count, copying;
     uint32_t patience; /* turns that the filled one has waited */
 };
@@ -69,17 +70,12 @@ enum err stage_new(struct stage **out, const struct stage_conf *c)
 
     if (!s)
         return ERR_NO_BLOCKS;
+    CHECK(c->slots > 0 && c->slots <= c->most, "%u slots of %u", c->slots,
+        c->most);
     s->c = *c;
     s->filling = NONE;
-    s->slots = calloc(c->slots, sizeof(*s->slots));
-    for (uint32_t i = 0; s->slots && i < c->slots; i++) {
-        s->slots[i].cookies = calloc(c->entries, sizeof(uint64_t));
-        s->slots[i].bad = calloc(c->entries, sizeof(bool));
-        if (s->slots[i].cookies && s->slots[i].bad)
-            continue;
-        stage_free(&s);
-        return ERR_NO_BLOCKS;
-    }
+    s->count = c->slots;
+    s->slots = calloc(c->most, sizeof(*s->slots));
     if (!s->slots) {
         stage_free(&s);
         return ERR_NO_BLOCKS;
@@ -88,32 +84,53 @@ enum err stage_new(struct stage **out, const struct stage_conf *c)
     return OK;
 }
 
-static void batches_free(struct gpu *g, uint32_t slots)
+static bool batch_make(const struct stage *s, struct cuda_batch *b)
 {
-    for (uint32_t i = 0; g->batch && i < slots; i++) {
+    if (!b->to)
+        b->to = calloc(s->c.copies, sizeof(*b->to));
+    if (!b->from)
+        b->from = calloc(s->c.copies, sizeof(*b->from));
+    if (!b->bytes)
+        b->bytes = calloc(s->c.copies, sizeof(*b->bytes));
+    return b->to && b->from && b->bytes;
+}
+
+/* All that slot i has not yet; what is made stays when the rest is not to be
+ * had. */
+static bool slot_make(struct stage *s, uint32_t i)
+{
+    struct slot *t = &s->slots[i];
+    bool good;
+
+    if (!t->cookies)
+        t->cookies = calloc(s->c.entries, sizeof(*t->cookies));
+    if (!t->bad)
+        t->bad = calloc(s->c.entries, sizeof(*t->bad));
+    if (!t->memory)
+        t->memory = cuda_pinned(s->gpus[0].cuda, s->c.slot_bytes);
+    good = t->cookies && t->bad && t->memory;
+    for (uint32_t g = 0; good && g < s->gpus_count; g++)
+        good = batch_make(s, &s->gpus[g].batch[i]);
+    return good;
+}
+
+/* The last GPU; the first one has pinned the memory. */
+static void gpu_drop(struct stage *s)
+{
+    struct gpu *g = &s->gpus[--s->gpus_count];
+
+    cuda_lane_close(&g->lane);
+    for (uint32_t i = 0; i < s->c.most; i++) {
+        if (s->gpus_count == 0)
+            cuda_unpin(g->cuda, s->slots[i].memory);
+        if (s->gpus_count == 0)
+            s->slots[i].memory = NULL;
         free(g->batch[i].to);
         free(g->batch[i].from);
         free(g->batch[i].bytes);
     }
     free(g->batch);
-    g->batch = NULL;
-}
-
-static bool batches_make(struct gpu *g, const struct stage_conf *c)
-{
-    bool good;
-
-    g->batch = calloc(c->slots, sizeof(*g->batch));
-    good = g->batch != NULL;
-    for (uint32_t i = 0; good && i < c->slots; i++) {
-        struct cuda_batch *b = &g->batch[i];
-
-        b->to = calloc(c->copies, sizeof(*b->to));
-        b->from = calloc(c->copies, sizeof(*b->from));
-        b->bytes = calloc(c->copies, sizeof(*b->bytes));
-        good = b->to && b->from && b->bytes;
-    }
-    return good;
+    cuda_close(&g->cuda);
 }
 
 static void woken(void *ud)
@@ -129,43 +146,39 @@ static struct gpu *gpu_of(struct stage *s, const struct cuda *cuda)
     return NULL;
 }
 
-static enum err gpu_make(struct stage *s, struct gpu *g, struct cuda *cuda)
-{
-    /* A mark per slot, one for the probe. */
-    enum err e =
-        cuda_lane_open(&g->lane, cuda, s->c.slots + 1, woken, s->c.wake);
-
-    if (e != OK)
-        return e;
-    if (!batches_make(g, &s->c))
-        return ERR_NO_BLOCKS;
-    if (!s->memory)
-        s->memory = cuda_pinned(cuda, (size_t)s->c.slots * s->c.slot_bytes);
-    return s->memory ? OK : ERR_NO_BLOCKS;
-}
-
-static void gpu_free(struct stage *s, struct gpu *g)
-{
-    cuda_lane_close(&g->lane);
-    batches_free(g, s->c.slots);
-}
-
 enum err stage_gpu(struct stage *s, struct cuda *cuda)
 {
-    struct gpu *g = &s->gpus[s->gpus_count];
+    struct gpu g = {0};
     enum err e;
 
     if (gpu_of(s, cuda))
         return OK;
     CHECK(s->gpus_count < CUDA_GPUS_MAX, "%u GPUs", s->gpus_count);
-    e = gpu_make(s, g, cuda);
-    if (e != OK) {
-        gpu_free(s, g);
+    /* A mark per slot, one for the probe. */
+    e = cuda_lane_open(&g.lane, cuda, s->c.most + 1, woken, s->c.wake);
+    if (e != OK)
         return e;
+    g.batch = calloc(s->c.most, sizeof(*g.batch));
+    if (!g.batch) {
+        cuda_lane_close(&g.lane);
+        return ERR_NO_BLOCKS;
     }
-    g->cuda = cuda_hold(cuda);
-    s->gpus_count++;
+    g.cuda = cuda_hold(cuda);
+    s->gpus[s->gpus_count++] = g;
+    for (uint32_t i = 0; i < s->count; i++)
+        if (!slot_make(s, i)) {
+            gpu_drop(s);
+            return ERR_NO_BLOCKS;
+        }
     return OK;
+}
+
+bool stage_grow(struct stage *s)
+{
+    if (s->count == s->c.most || !slot_make(s, s->count))
+        return false;
+    s->count++;
+    return true;
 }
 
 void stage_free(struct stage **sp)
@@ -175,13 +188,12 @@ void stage_free(struct stage **sp)
     *sp = NULL;
     if (!s)
         return;
+    /* Copies of all GPUs are over before memory goes. */
     for (uint32_t i = 0; i < s->gpus_count; i++)
-        gpu_free(s, &s->gpus[i]);
-    if (s->memory)
-        cuda_unpin(s->gpus[0].cuda, s->memory);
-    for (uint32_t i = 0; i < s->gpus_count; i++)
-        cuda_close(&s->gpus[i].cuda);
-    for (uint32_t i = 0; s->slots && i < s->c.slots; i++) {
+        cuda_lane_close(&s->gpus[i].lane);
+    while (s->gpus_count > 0)
+        gpu_drop(s);
+    for (uint32_t i = 0; s->slots && i < s->c.most; i++) {
         free(s->slots[i].cookies);
         free(s->slots[i].bad);
     }
@@ -235,9 +247,9 @@ static bool may_await(const struct stage *s)
 {
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < s->c.slots; i++)
+    for (uint32_t i = 0; i < s->count; i++)
         n += s->slots[i].fills > 0;
-    return n + 1 < s->c.slots;
+    return n + 1 < s->count;
 }
 
 static bool find_room(
@@ -250,7 +262,7 @@ static bool find_room(
         stage_push(s);
     if (fill && (s->filling == NONE || !begun(s, s->filling)) && !may_await(s))
         return false;
-    for (uint32_t i = 0; s->filling == NONE && i < s->c.slots; i++)
+    for (uint32_t i = 0; s->filling == NONE && i < s->count; i++)
         if (s->slots[i].state == FREE)
             s->filling = i;
     if (s->filling == NONE)
@@ -272,7 +284,7 @@ bool stage_room_fill(struct stage *s, uint32_t bytes, uint32_t copies)
 uint8_t *stage_take(struct stage *s, uint32_t bytes)
 {
     struct slot *t = filling(s);
-    uint8_t *p = s->memory + (size_t)s->filling * s->c.slot_bytes + t->used;
+    uint8_t *p = t->memory + t->used;
 
     CHECK(bytes <= s->c.slot_bytes - t->used, "%u bytes", bytes);
     t->used += bytes;
@@ -335,7 +347,7 @@ uint32_t stage_fill(struct stage *s)
 
 void stage_bad(struct stage *s, uint32_t slot, uint32_t entry)
 {
-    CHECK(slot < s->c.slots && entry < s->slots[slot].entries,
+    CHECK(slot < s->count && entry < s->slots[slot].entries,
         "entry %u of slot %u", entry, slot);
     s->slots[slot].bad[entry] = true;
 }
@@ -378,7 +390,7 @@ void stage_push_due(struct stage *s)
 
     if (s->filling == NONE)
         return;
-    for (uint32_t i = 0; i < s->c.slots; i++)
+    for (uint32_t i = 0; i < s->count; i++)
         busy += s->slots[i].state != FREE && i != s->filling;
     if (busy < BUSY_ENOUGH ||
         s->slots[s->filling].used >= s->c.slot_bytes / ENOUGH_OF_SLOT ||
@@ -390,7 +402,7 @@ void stage_filled(struct stage *s, uint32_t slot)
 {
     struct slot *t = &s->slots[slot];
 
-    CHECK(slot < s->c.slots && t->fills > 0, "slot %u", slot);
+    CHECK(slot < s->count && t->fills > 0, "slot %u", slot);
     t->fills--;
     if (t->fills == 0 && t->state == AWAITING)
         submit(s, slot);
@@ -413,7 +425,7 @@ void stage_drop(struct stage *s, uint32_t slot)
 {
     struct slot *t = &s->slots[slot];
 
-    CHECK(slot < s->c.slots && t->holds > 0, "slot %u", slot);
+    CHECK(slot < s->count && t->holds > 0, "slot %u", slot);
     t->holds--;
     if (t->holds == 0 && t->state == HELD)
         slot_free(s, slot);
@@ -458,7 +470,7 @@ static uint32_t oldest(const struct stage *s)
 {
     uint32_t found = NONE;
 
-    for (uint32_t i = 0; i < s->c.slots; i++)
+    for (uint32_t i = 0; i < s->count; i++)
         if (s->slots[i].state == COPYING &&
             (found == NONE || s->slots[i].turn < s->slots[found].turn))
             found = i;
@@ -491,7 +503,7 @@ static enum err probe(struct stage *s, struct gpu *g, uint64_t now_ns)
     enum err e = OK;
 
     if (g->probing)
-        e = cuda_lane_look(g->lane, s->c.slots);
+        e = cuda_lane_look(g->lane, s->c.most);
     if (e != OK)
         return e;
     g->probing = false;
@@ -499,7 +511,7 @@ static enum err probe(struct stage *s, struct gpu *g, uint64_t now_ns)
         return OK;
     g->probe_ns = now_ns;
     g->probing = true;
-    return cuda_lane_submit(g->lane, &nothing, s->c.slots);
+    return cuda_lane_submit(g->lane, &nothing, s->c.most);
 }
 
 bool stage_probe(struct stage *s, uint64_t now_ns)

@@ -18,12 +18,14 @@
 #include "io/cuda.h"
 
 #define STAGE_SLOTS      4
+#define STAGE_SLOTS_MOST 16
 #define STAGE_SLOT_BYTES (2u << 20)
 
 struct stage;
 
 struct stage_conf {
     uint32_t slots, slot_bytes;
+    uint32_t most;            /* slots that it may grow to */
     uint32_t entries, copies; /* that a slot has room for; copies per GPU */
     struct wake *wake;        /* woken when copies are over */
     void *ud;
@@ -48,6 +50,9 @@ bool stage_room(struct stage *s, uint32_t bytes, uint32_t copies);
  * entries share no slot with others, and one slot never waits for bytes.
  * false: stage_wait may help, or nothing but the bytes. */
 bool stage_room_fill(struct stage *s, uint32_t bytes, uint32_t copies);
+/* One slot more, for when all are held by somebody who stands still. false:
+ * there are as many as may be, or no memory. */
+bool stage_grow(struct stage *s);
 /* Submits what is filled. */
 void stage_push(struct stage *s);
 /* The same, unless enough is under way that it may as well wait for more: a

@@ -29,8 +29,11 @@ struct side {
 static struct world {
     const struct data_ops *carrier; /* NULL: data_mem */
     const char *layout;             /* NULL: LAYOUT */
-    bool copy; /* langd is told where rows lie, and copies them */
-    struct side e, l;
+    uint32_t stall_ms;              /* 0: 4 s */
+    struct data *sender;            /* of `remembered` */
+    bool to_other;
+    bool copy;               /* langd is told where rows lie, and copies them */
+    struct side e, l, other; /* other: a second langd, peer 2 */
     struct wake wake;
     uint32_t landed[SLOTS], land_quiet, send_quiet, lost;
 } w;
@@ -60,7 +63,7 @@ static void side_start(struct side *s, uint8_t role, uint32_t sender_segment,
     struct shard_conf c = {.carrier = w.carrier ? w.carrier : &data_mem,
         .data = {.segment_bytes =
                      role == ROLE_ENCODED ? sender_segment : receiver_segment,
-            .stall_ms = 4000},
+            .stall_ms = w.stall_ms ? w.stall_ms : 4000},
         .role = role,
         .count = 1,
         .slots = SLOTS,
@@ -141,12 +144,14 @@ static void wait_for(const uint32_t *value, uint32_t wanted)
 
         drain(w.e.shard);
         drain(w.l.shard);
+        drain(w.other.shard);
         if (*value >= wanted)
             return;
         T_CHECK(t_now_ns() < end, "%u of %u, %u lost", *value, wanted, w.lost);
         wake_sleep(&w.wake);
         drain(w.e.shard);
         drain(w.l.shard);
+        drain(w.other.shard);
         if (*value < wanted)
             poll(&fd, 1, 50);
         wake_clear(&w.wake);
@@ -219,7 +224,7 @@ static void push(struct side *s, uint8_t type, uint64_t g, uint32_t a,
         .slot = (uint32_t)(g % SLOTS),
         .generation = g,
         .room = g ^ 0x5555,
-        .peer = 1,
+        .peer = s == &w.e ? w.to_other ? 2 : 1 : 1,
         .unit_rows = unit,
         .part_rows = layout_part_rows(&p->layout, unit),
         .total = total,
@@ -612,5 +617,71 @@ TEST(a_gpu_that_is_lost_when_rows_came_straight)
     T_TRUE(w.landed[1] < 2000);
     side_stop(&w.e);
     side_stop(&w.l);
+    wake_fini(&w.wake);
+}
+
+/* data_mem; the first carrier that is opened is encoded's. */
+static enum err remembered(struct data **out, const struct data_conf *c,
+    const struct data_calls *calls)
+{
+    enum err e = data_mem.open(out, c, calls);
+
+    if (!w.sender)
+        w.sender = *out;
+    return e;
+}
+
+static void peer_open(uint32_t peer, struct side *langd)
+{
+    uint8_t blob[8192];
+    struct writer b = writer_of(blob, sizeof(blob));
+
+    put_span(&b, shard_address(langd->shard), 2, 4096);
+    T_TRUE(shard_peer(w.e.shard, peer, span_of(b.p, b.len), 256 * KIB));
+    T_TRUE(shard_push(
+        w.e.shard, &(struct data_cmd){.type = PEER_OPEN, .peer = peer}));
+}
+
+/* All pinned memory is full of what a peer does not take. */
+TEST_LIMIT(a_peer_that_stands_still_holds_up_nobody, 60)
+{
+    static struct data_ops ops;
+
+    gpu_use();
+    gpu_double_only();
+    ops = data_mem;
+    ops.open = remembered;
+    w.carrier = &ops;
+    w.stall_ms = 60000;
+    T_OK(wake_init(&w.wake));
+    pool_make(&w.e, "cuda:0", 1600, 16);
+    pool_make(&w.l, "host", 4096, 8);
+    pool_make(&w.other, "host", 1024, 8);
+    side_start(&w.e, ROLE_ENCODED, 256 * KIB, 256 * KIB);
+    side_start(&w.l, ROLE_LANGD, 256 * KIB, 256 * KIB);
+    side_start(&w.other, ROLE_LANGD, 256 * KIB, 256 * KIB);
+    peer_open(1, &w.l);
+    peer_open(2, &w.other);
+    source_fill(1, 0, 20);
+    source_fill(2, 2, 20000);
+    source_fill(3, 1300, 4001);
+    source_write();
+    room(1, 0, 0, 20);
+    wait_for(&w.landed[1], 20);
+    data_mem_fault(w.sender, SEND_ADDRESSES_MAX, DATA_FAULT_STALL, 1000);
+    room(2, 2, 10, 20000); /* 10 MB, of 8 MiB that are pinned */
+    while (atomic_load(&shard_stats(w.e.shard)->messages_sent) < 32)
+        poll(NULL, 0, 1);
+    w.to_other = true;
+    push(&w.other, LAND_OPEN, 3, 0, 0, ROWS_UNKNOWN);
+    push(&w.other, LAND_RUN, 3, 5, div_up(4001, 8), ROWS_UNKNOWN);
+    push(&w.e, SEND_OPEN, 3, 0, 0, 4001);
+    push(&w.e, SEND_RUN, 3, 1300, div_up(4001, 16), ROWS_UNKNOWN);
+    push(&w.e, SEND_LIMIT, 3, 4001, 0, 4001);
+    wait_for(&w.landed[3], 4001);
+    T_EQ_U64(w.landed[2], 0);
+    side_stop(&w.e);
+    side_stop(&w.l);
+    side_stop(&w.other);
     wake_fini(&w.wake);
 }

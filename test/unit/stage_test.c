@@ -30,6 +30,7 @@ static void over(void *ud, uint32_t slot, uint64_t cookie, bool ok)
 static void start(uint32_t slots)
 {
     struct stage_conf c = {.slots = slots,
+        .most = slots + 1,
         .slot_bytes = SLOT,
         .entries = 8,
         .copies = 16,
@@ -186,6 +187,12 @@ TEST(no_room_while_all_slots_are_held)
     wait_for(2);
     T_FALSE(stage_room(w.s, 10, 1));
     T_FALSE(stage_wait(w.s));
+    T_TRUE(stage_grow(w.s));
+    in(3, 0, 100, 7, SLOT);
+    stage_push(w.s);
+    wait_for(3);
+    check(0, 100, 7, SLOT);
+    T_FALSE(stage_grow(w.s)); /* one more was all */
     stage_drop(w.s, a);
     T_TRUE(stage_room(w.s, 10, 1));
     stage_drop(w.s, b);
@@ -365,7 +372,7 @@ TEST(a_gpu_that_goes_while_nothing_is_copied_is_noticed)
 TEST(no_pinned_memory_is_an_error)
 {
     struct stage_conf c = {
-        .slots = 2, .slot_bytes = SLOT, .entries = 8, .copies = 16};
+        .slots = 2, .most = 2, .slot_bytes = SLOT, .entries = 8, .copies = 16};
     struct stage *s;
     struct cuda *gpu;
 
