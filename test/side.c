@@ -135,7 +135,8 @@ struct data_conf side_conf(void)
         .stall_ms = 1000,
         .endpoints_max = 32,
         .inbound_max = 32,
-        .messages_max = SIDE_MESSAGES};
+        .messages_max = SIDE_MESSAGES,
+        .fetches_max = SIDE_MESSAGES};
 }
 
 void side_open_with(

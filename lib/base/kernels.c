@@ -16,7 +16,7 @@ static void *file_read(const char *path)
     if (f && fseek(f, 0, SEEK_END) == 0)
         n = ftell(f);
     if (n > 0 && fseek(f, 0, SEEK_SET) == 0)
-        all = malloc((size_t)n);
+        all = calloc(1, (size_t)n + 1); /* PTX is text */
     if (all && fread(all, 1, (size_t)n, f) != (size_t)n) {
         free(all);
         all = NULL;

@@ -41,6 +41,7 @@
     CALL(cuIpcCloseMemHandle)                                                  \
     CALL(cuMemcpyAsync)                                                        \
     CALL(cuModuleLoadData)                                                     \
+    CALL(cuModuleUnload)                                                       \
     CALL(cuModuleGetFunction)                                                  \
     CALL(cuLaunchKernel)                                                       \
     CALL(cuStreamCreate)                                                       \
@@ -300,7 +301,7 @@ static const char *kernels_load(int gpu, CUfunction *out)
     CUfunction got[WINDOW_HOWS];
     void *image = kernels_read();
     CUcontext context;
-    CUmodule module;
+    CUmodule module = NULL;
     CUresult r;
 
     if (!image)
@@ -311,6 +312,8 @@ static const char *kernels_load(int gpu, CUfunction *out)
     free(image);
     if (r == CUDA_SUCCESS)
         r = cu.cuDevicePrimaryCtxRetain(&context, gpu);
+    if (r != CUDA_SUCCESS && module)
+        (void)cu.cuModuleUnload(module);
     if (r != CUDA_SUCCESS)
         return text_of(r);
     memcpy(out, got, sizeof(got));

@@ -678,7 +678,8 @@ int mmx_plan_run(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
  * are in use until the stream has come so far: release behind it. The first
  * call for a GPU loads the kernels from $MMX_KERNELS, or from where `make
  * install` put them. -MMX_E_INTERNAL: no kernels or the GPU refused; for both
- * mmx_error_text. -MMX_E_MALFORMED: a room of host memory, too. */
+ * mmx_error_text. -MMX_E_MALFORMED: a room of host memory, or f32 that is not
+ * aligned to 4, too. That the tensor is the GPU's is not checked. */
 int mmx_plan_launch(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to, void *stream,
     struct mmx_trouble *trouble);

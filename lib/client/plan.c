@@ -115,6 +115,7 @@ struct finder {
     const char *field;
     const char *dtype; /* of the tensor; NULL: nothing is copied */
     bool launch;       /* by a kernel: all rooms on one GPU */
+    bool odd;          /* the tensor's rows do not begin at whole words */
     bool found;
     int gpu; /* of the rooms found so far */
 };
@@ -130,6 +131,9 @@ static enum err find(void *ud, uint32_t room, struct window_source *out)
     if (gpu >= 0 && !f->launch && strcmp(f->dtype, out->dtype) != 0)
         return ERR_INCOMPATIBLE_LAYOUT;
     if ((f->found && gpu != f->gpu) || (f->launch && gpu < 0))
+        return ERR_MALFORMED;
+    /* A kernel widens word by word. */
+    if (f->launch && f->odd && strcmp(f->dtype, out->dtype) != 0)
         return ERR_MALFORMED;
     f->found = true;
     f->gpu = gpu;
@@ -186,8 +190,10 @@ static int check(
     if (!r->plan || (!r->finder.rooms && r->plan->rooms) ||
         (to && !take_tensor(to, &r->to)))
         return -MMX_E_MALFORMED;
-    if (to)
+    if (to) {
         r->finder.dtype = r->to.dtype;
+        r->finder.odd = ((uintptr_t)r->to.data | r->to.stride) % 4 != 0;
+    }
     err = client_lock(r->finder.m);
     if (err)
         return err;
@@ -201,7 +207,8 @@ static int check(
 int mmx_plan_check(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to, struct mmx_trouble *trouble)
 {
-    struct run r = {.finder = {m, rooms, field, NULL, false, false, -1},
+    struct run r = {
+        .finder = {.m = m, .rooms = rooms, .field = field, .gpu = -1},
         .plan = (const struct window_plan *)plan};
 
     return check(&r, to, trouble);
@@ -223,7 +230,8 @@ static int next_pieces(struct run *r, struct window_cursor *c,
 int mmx_plan_run(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to, struct mmx_trouble *trouble)
 {
-    struct run r = {.finder = {m, rooms, field, NULL, false, false, -1},
+    struct run r = {
+        .finder = {.m = m, .rooms = rooms, .field = field, .gpu = -1},
         .plan = (const struct window_plan *)plan};
     struct window_cursor c = {0};
     struct window_piece pieces[32];
@@ -251,7 +259,11 @@ int mmx_plan_launch(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to, void *stream,
     struct mmx_trouble *trouble)
 {
-    struct run r = {.finder = {m, rooms, field, NULL, true, false, -1},
+    struct run r = {.finder = {.m = m,
+                        .rooms = rooms,
+                        .field = field,
+                        .launch = true,
+                        .gpu = -1},
         .plan = (const struct window_plan *)plan};
     struct window_cursor c = {0};
     struct window_piece pieces[64]; /* of one launch */

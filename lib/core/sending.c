@@ -140,6 +140,11 @@ void sending_pool_set(
     own->is = *p;
 }
 
+void sending_widen(struct sending *s, uint32_t window_bytes)
+{
+    s->window = max_u32(s->window, window_bytes);
+}
+
 uint32_t sending_active(const struct sending *s)
 {
     return s->active;

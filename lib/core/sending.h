@@ -68,6 +68,8 @@ struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
     uint32_t segment_bytes, const struct sending_pool *pools, uint32_t n);
 void sending_pool_set(
     struct sending *s, uint32_t i, const struct sending_pool *p);
+/* The window of every endpoint is so many bytes at least from now on. */
+void sending_widen(struct sending *s, uint32_t window_bytes);
 
 /* PEER_OPEN: the peer has so many data addresses (1..SEND_ADDRESSES_MAX) and
  * takes messages of at most so many bytes, headers included. */

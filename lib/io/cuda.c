@@ -454,7 +454,9 @@ static CUresult copy_all(struct cuda_lane *l, const struct cuda_batch *b)
         return r;
     if (b->count > 1)
         c->no_batch = true;
-    return cuda_gathers(c, b) ? cuda_gather(c, b, l->copies) : copy_each(l, b);
+    if (cuda_gathers(c, b) && cuda_gather(c, b, l->copies) == CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    return copy_each(l, b); /* again, perhaps: the same bytes */
 }
 
 static CUresult submit(
@@ -480,7 +482,13 @@ enum err cuda_lane_submit(
     CHECK(mark < l->marks, "mark %u of %u", mark, l->marks);
     if (cuda_enter(l->gpu) != OK)
         return ERR_INTERNAL;
+    if (cuda_lost(l->gpu)) {
+        cuda_leave(l->gpu);
+        return ERR_INTERNAL;
+    }
     r = submit(l, b, mark);
+    if (r != CUDA_SUCCESS) /* what went before is over, then it is told */
+        (void)l->gpu->d->cuStreamSynchronize(l->copies);
     cuda_leave(l->gpu);
     if (r == CUDA_SUCCESS)
         return OK;
@@ -488,14 +496,15 @@ enum err cuda_lane_submit(
     return ERR_INTERNAL;
 }
 
+/* Of a lost GPU nothing is good, not even what was reached. What still runs is
+ * busy all the same: its memory is in use. */
 static enum err answer(struct cuda_lane *l, CUresult r)
 {
-    if (r == CUDA_SUCCESS)
-        return OK;
     if (r == CUDA_ERROR_NOT_READY)
         return ERR_BUSY;
-    cuda_lose(l->gpu, "copy", r);
-    return ERR_INTERNAL;
+    if (r != CUDA_SUCCESS)
+        cuda_lose(l->gpu, "copy", r);
+    return cuda_lost(l->gpu) ? ERR_INTERNAL : OK;
 }
 
 enum err cuda_lane_look(struct cuda_lane *l, uint32_t mark)

@@ -11,6 +11,7 @@
 #include "base/log.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #define COPIES_MAX 128 /* of one launch */
@@ -25,6 +26,9 @@ struct copies {
         uint64_t from, to, bytes;
     } of[COPIES_MAX];
 };
+
+_Static_assert(
+    sizeof(struct copies) == 8 + COPIES_MAX * 24, "parameters of a kernel");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -75,8 +79,8 @@ bool cuda_gathers(struct cuda *c, const struct cuda_batch *b)
 
     for (uint32_t i = 0; i < b->count; i++)
         bytes += b->bytes[i];
-    return b->count > 1 && !b->pageable && bytes / b->count < SMALL &&
-           kernel_of(c) != NULL;
+    return b->count > 1 && !b->pageable && !c->gather_off &&
+           bytes / b->count < SMALL && kernel_of(c) != NULL;
 }
 
 CUresult cuda_gather(
@@ -94,5 +98,9 @@ CUresult cuda_gather(
         r = launch(c, c->gather, &some, stream);
         some.count = 0;
     }
+    if (r != CUDA_SUCCESS && !atomic_exchange(&c->gather_off, true))
+        log_warn("cuda:%u: copies are submitted one by one, a launch failed: "
+                 "%s",
+            c->device, cuda_result(c->d, r));
     return r;
 }

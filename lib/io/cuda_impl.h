@@ -77,9 +77,10 @@ struct cuda {
     char name[64];
     _Atomic bool no_batch; /* this GPU does not take copies as a batch */
     bool gather_asked;
-    CUfunction gather; /* of cuda_gather.c; NULL: none, or not asked */
-    bool settled;      /* writes of network cards are seen without a flush */
-    bool can_settle;   /* else they can be flushed */
+    _Atomic bool gather_off; /* a launch failed */
+    CUfunction gather;       /* of cuda_gather.c; NULL: none, or not asked */
+    bool settled;    /* writes of network cards are seen without a flush */
+    bool can_settle; /* else they can be flushed */
     _Atomic bool lost;
     char reason[CUDA_TEXT_MAX];
 };

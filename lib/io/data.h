@@ -32,6 +32,7 @@ struct data_conf {
     uint32_t endpoints_max; /* that we open */
     uint32_t inbound_max;   /* that others may open to us; 0: we only send */
     uint32_t messages_max;  /* posted and not done */
+    uint32_t fetches_max;   /* begun and not over */
 };
 
 /* A message that has come. Eager: data[0..len) is valid inside the callback.

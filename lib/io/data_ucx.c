@@ -72,7 +72,7 @@ struct data {
     struct list unused, unused_fetches;
     struct list active, orphans, fetching, done;
     struct endpoint *eps;
-    struct op *ops; /* messages_max to send, as many to fetch */
+    struct op *ops; /* messages_max to send, fetches_max to fetch */
     ucp_dt_iov_t *iovs;
     ucp_datatype_t packed;    /* of a struct ucx_pack */
     const struct data_in *in; /* the message that arrived() looks at */
@@ -551,7 +551,7 @@ static unsigned report_done(struct data *d)
     unsigned count = 0;
 
     /* Bounded: a callback may post what completes at once. */
-    for (; count < 2 * d->conf.messages_max; count++) {
+    for (; count < d->conf.messages_max + d->conf.fetches_max; count++) {
         struct list *n = list_pop(&d->done);
         struct op *op;
 
@@ -689,16 +689,16 @@ static bool take_memory(struct data *d)
 {
     struct list *lists[] = {&d->unused, &d->unused_fetches, &d->active,
         &d->orphans, &d->fetching, &d->done};
-    uint32_t n = d->conf.messages_max;
+    uint32_t n = d->conf.messages_max, all = n + d->conf.fetches_max;
 
     for (size_t i = 0; i < ARRAY_LEN(lists); i++)
         list_init(lists[i]);
     d->eps = calloc(d->conf.endpoints_max, sizeof(*d->eps));
-    d->ops = calloc((size_t)2 * n, sizeof(*d->ops));
-    d->iovs = calloc((size_t)2 * n * DATA_IOV_MAX, sizeof(*d->iovs));
+    d->ops = calloc(all, sizeof(*d->ops));
+    d->iovs = calloc((size_t)all * DATA_IOV_MAX, sizeof(*d->iovs));
     if (!d->eps || !d->ops || !d->iovs)
         return false;
-    for (uint32_t i = 0; i < 2 * n; i++) {
+    for (uint32_t i = 0; i < all; i++) {
         struct op *op = &d->ops[i];
 
         op->d = d;

@@ -136,12 +136,13 @@ static bool configure(ucp_config_t *config, const struct data_conf *c)
 
     snprintf(keepalive, sizeof(keepalive), "%" PRIu32 "ms", c->keepalive_ms);
     snprintf(segment, sizeof(segment), "%" PRIu32, c->segment_bytes);
-    /* RNDV_THRESH: through the host post() says what goes eager; a card reads
-     * rows itself, from where on that is worth it UCX knows best. */
+    /* RNDV_THRESH: what fits a segment goes eager because post() says so; this
+     * is for the transports whose choice is left to UCX. Left to UCX as a whole
+     * it makes more rendezvous than a receiver has places to fetch. */
     return set(config, "TLS", c->tls) &&
            set(config, "NET_DEVICES", c->devices) &&
            set(config, "RNDV_SCHEME", "get_zcopy") &&
-           set(config, "RNDV_THRESH", only_host(c->tls) ? segment : "auto") &&
+           set(config, "RNDV_THRESH", segment) &&
            set(config, "KEEPALIVE_INTERVAL", keepalive);
 }
 

@@ -463,16 +463,6 @@ static bool gpu_pools(const struct conf *c)
     return false;
 }
 
-/* Rows of a GPU pool are in flight while they are copied, too: less than what
- * the slots hold would leave them idle. */
-static uint32_t window_of(const struct conf *c)
-{
-    uint32_t window = (uint32_t)c->transfer_window;
-
-    return gpu_pools(c) ? max_u32(window, STAGE_SLOTS * STAGE_SLOT_BYTES)
-                        : window;
-}
-
 static enum err start_shard(struct node *n, uint32_t k)
 {
     static const struct data_ops *const carriers[] = {
@@ -491,7 +481,7 @@ static enum err start_shard(struct node *n, uint32_t k)
         .count = (uint32_t)c->transfer_shards,
         .slots = (uint32_t)c->limit_rooms,
         .peers = (uint32_t)c->limit_peers,
-        .window_bytes = window_of(c),
+        .window_bytes = (uint32_t)c->transfer_window,
         .spin_us = (uint32_t)(c->transfer_spin / 1000),
         .ring_records = RING_RECORDS,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,

@@ -511,7 +511,10 @@ enum err shard_start(struct shard **out, const struct shard_conf *c)
     s->conf.data.messages_max = SEND_MESSAGES_MAX;
     s->conf.data.endpoints_max =
         c->role == ROLE_ENCODED ? c->peers * ENDPOINTS(c->count) : 1;
-    s->conf.data.inbound_max = c->role == ROLE_ENCODED ? 0 : inbound_max(c);
+    if (c->role == ROLE_LANGD) {
+        s->conf.data.inbound_max = inbound_max(c);
+        s->conf.data.fetches_max = fetches_max(c);
+    }
     s->wake.fd = -1;
     sem_init(&s->started, 0, 0);
     e = start(s);

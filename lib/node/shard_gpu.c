@@ -63,6 +63,16 @@ static void look_for_lost(struct shard *s)
     }
 }
 
+/* A copy's earlier slots may have failed, when this one had none of it. */
+static bool copied(const struct shard *s, uint32_t i)
+{
+    const struct copy *c = &s->copies[i];
+    const struct cuda *to = s->conf.pools[c->pool].mem->gpu;
+    const struct cuda *from = c->source->gpu.gpu;
+
+    return !(to && cuda_lost(to)) && !(from && cuda_lost(from));
+}
+
 static void over(void *ud, uint32_t slot, uint64_t cookie, bool ok)
 {
     struct shard *s = ud;
@@ -73,7 +83,7 @@ static void over(void *ud, uint32_t slot, uint64_t cookie, bool ok)
     if (s->sending)
         send_staged(s, (uint32_t)cookie, ok);
     else if (cookie & COPY)
-        copy_over(s, (uint32_t)cookie, ok);
+        copy_over(s, (uint32_t)cookie, ok && copied(s, (uint32_t)cookie));
     else
         land_end(s, (uint32_t)cookie, ok, (uint32_t)(cookie >> 32));
 }
@@ -122,8 +132,12 @@ void gpu_pool(struct shard *s, uint32_t i)
         tell_lost(s, i);
     } else if (reached(s, m)) {
         s->pools_direct |= UINT64_C(1) << i;
-        log_info("shard %u: rows go straight to and from %s", s->conf.index,
-            m->text);
+        log_info("shard %u: the carrier itself reads and writes %s",
+            s->conf.index, m->text);
+    } else if (s->sending) {
+        /* In flight while they are copied, too; less would let copy and
+         * network take turns. */
+        sending_widen(s->sending, STAGE_SLOTS * STAGE_SLOT_BYTES);
     }
 }
 
@@ -178,13 +192,20 @@ static bool one_place(struct shard *s, uint32_t pool,
     return one;
 }
 
-bool gpu_batch(struct shard *s)
+bool gpu_straight(struct shard *s, uint32_t ep)
 {
     const struct send_batch *b = &s->batch;
     struct iovec iov;
-    if (b->count == 1 && b->bytes >= STRAIGHT_BYTES &&
-        one_place(s, b->from[0].pool, b->pieces, b->from[0].pieces, &iov))
-        return false;
+
+    return !b->copy && b->count == 1 && b->bytes >= STRAIGHT_BYTES &&
+           s->straight[ep] < FETCHES_EACH &&
+           one_place(s, b->from[0].pool, b->pieces, b->from[0].pieces, &iov);
+}
+
+bool gpu_batch(const struct shard *s)
+{
+    const struct send_batch *b = &s->batch;
+
     for (uint32_t i = 0; s->stage && !b->copy && i < b->count; i++)
         if (on_gpu(s, b->from[i].pool))
             return true;

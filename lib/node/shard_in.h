@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 
 #define INBOUND_SPARE    64         /* data connections, beside one per peer */
+#define FETCHES_EACH     4          /* messages fetched from one at once */
 #define NOTE_BYTES       (4u << 20) /* landed rows that one note piles up */
 #define TRANSPORT_WORDS  4
 #define ENDPOINTS(count) div_up(SEND_ADDRESSES_MAX, (count)) /* of a peer */
@@ -77,7 +78,7 @@ enum ep_state { EP_NONE, EP_OPEN, EP_NAMED, EP_LOST };
 /* A message handed to the carrier, by sending.c's token. */
 struct posted {
     uint32_t ep;
-    bool busy;
+    bool busy, straight; /* its rows are read from a GPU, to be fetched */
 };
 
 /* One whose rows come from a GPU, by sending.c's token. */
@@ -129,7 +130,7 @@ struct shard {
     struct untold *untold;   /* by slot */
     uint32_t untold_head;
     struct fetch *fetches;
-    uint32_t fetch_free;
+    uint32_t fetch_free, fetch_fresh; /* NONE; never used from there on */
     uint8_t *sink; /* where bytes of refused segments are fetched to */
     uint32_t sink_bytes;
 
@@ -141,6 +142,7 @@ struct shard {
     struct sending *sending; /* encoded */
     struct link *links;      /* by peer */
     uint8_t *eps;            /* enum ep_state, by endpoint */
+    uint8_t *straight;       /* posted straight and not done, by endpoint */
     uint32_t *lost;          /* endpoints to be told about */
     uint32_t lost_count;
     struct posted posted[SEND_MESSAGES_MAX];
@@ -155,10 +157,16 @@ struct shard {
     struct iovec iov[DATA_IOV_MAX];
 };
 
-/* Data connections that peers may have to us; each has one fetch. */
+/* Data connections that peers may have to us. */
 static inline uint32_t inbound_max(const struct shard_conf *c)
 {
     return c->peers + INBOUND_SPARE;
+}
+
+/* A sender keeps to FETCHES_EACH, so that there is always a place. */
+static inline uint32_t fetches_max(const struct shard_conf *c)
+{
+    return inbound_max(c) * FETCHES_EACH;
 }
 
 /* shard.c */
@@ -228,10 +236,13 @@ unsigned gpu_turn(struct shard *s);
 bool gpu_due(struct shard *s);
 /* May a message be taken from sending.c, whatever its rows lie in? */
 bool gpu_send_room(struct shard *s);
-/* Has the batch rows of a GPU that the carrier does not take from there? Then
- * gpu_send, and send_staged when they are there; gpu_done when the carrier is
- * done with it, or never had it. */
-bool gpu_batch(struct shard *s);
+/* Does the carrier read the batch's rows from a GPU itself? The receiver has
+ * to fetch them then, for which it has FETCHES_EACH places per endpoint. */
+bool gpu_straight(struct shard *s, uint32_t ep);
+/* Has the batch rows of a GPU? Then, unless they go straight, gpu_send, and
+ * send_staged when they are there; gpu_done when the carrier is done with it,
+ * or never had it. */
+bool gpu_batch(const struct shard *s);
 void gpu_send(struct shard *s, uint32_t ep, uint32_t token);
 void gpu_done(struct shard *s, uint32_t token);
 /* Takes over a landing whose pool is a GPU's; else false. */

@@ -34,7 +34,7 @@ static struct landing_pool pool_of(const struct shard_pool *p)
 void land_carve(struct shard *s, struct slab *slab)
 {
     const struct shard_conf *c = &s->conf;
-    uint32_t fetches = inbound_max(c);
+    uint32_t fetches = fetches_max(c);
     struct landing_pool pools[SHARD_POOLS_MAX];
 
     for (uint32_t i = 0; i < c->pools_count; i++)
@@ -44,8 +44,7 @@ void land_carve(struct shard *s, struct slab *slab)
     s->untold = slab_take(slab, c->slots, sizeof(*s->untold));
     s->untold_head = NONE;
     s->fetches = slab_take(slab, fetches, sizeof(*s->fetches));
-    for (uint32_t i = 0; s->fetches && i < fetches; i++)
-        s->fetches[i].next = i + 1 < fetches ? i + 1 : NONE;
+    s->fetch_free = NONE;
     copy_carve(s, slab);
 }
 
@@ -247,22 +246,36 @@ static bool land_whole(struct shard *s, const struct data_in *in)
     return true;
 }
 
+/* A place used before, if there is one: fresh memory stays untouched. */
+static struct fetch *fetch_take(struct shard *s)
+{
+    struct fetch *f = NULL;
+
+    if (s->fetch_free != NONE) {
+        f = &s->fetches[s->fetch_free];
+        s->fetch_free = f->next;
+    } else if (s->fetch_fresh < fetches_max(&s->conf)) {
+        f = &s->fetches[s->fetch_fresh++];
+    }
+    if (f)
+        f->count = 0;
+    return f;
+}
+
 static bool land_rendezvous(struct shard *s, const struct data_in *in,
     const struct segment *segs, uint32_t count)
 {
-    uint32_t at = s->fetch_free, used = 0;
+    uint32_t used = 0;
     struct fetch *f;
     bool good = true;
 
     if (count > 1 && land_whole(s, in))
         return true;
-    if (at == NONE) {
+    f = fetch_take(s);
+    if (!f) {
         stat_add(&s->stats.segments_dropped, count);
         return false;
     }
-    f = &s->fetches[at];
-    s->fetch_free = f->next;
-    f->count = 0;
     for (uint32_t i = 0; good && i < count; i++)
         good = fetch_iov(s, &segs[i], count == 1, f, &used);
     if (good && f->count > 0 &&

@@ -44,6 +44,7 @@ void send_carve(struct shard *s, struct slab *slab)
         c->window_bytes, c->data.segment_bytes, pools, c->pools_count);
     s->links = slab_take(slab, c->peers, sizeof(*s->links));
     s->eps = slab_take(slab, eps, sizeof(*s->eps));
+    s->straight = slab_take(slab, eps, sizeof(*s->straight));
     s->lost = slab_take(slab, eps, sizeof(*s->lost));
     s->said = slab_take(slab, SEND_MESSAGES_MAX, SOURCES_BYTES_MAX);
 }
@@ -275,7 +276,7 @@ void send_staged(struct shard *s, uint32_t token, bool ok)
         not_posted(s, t->peer, t->ep, token, e);
         return;
     }
-    s->posted[token] = (struct posted){t->ep, true};
+    s->posted[token] = (struct posted){t->ep, true, false};
 }
 
 uint32_t send_post(struct shard *s)
@@ -285,7 +286,8 @@ uint32_t send_post(struct shard *s)
     while (gpu_send_room(s) && sending_next(s->sending, &s->batch, &token)) {
         uint32_t ep = s->batch.peer * ENDPOINTS(s->conf.count) +
                       s->batch.address / s->conf.count;
-        bool staged = gpu_batch(s);
+        bool straight = gpu_straight(s, ep);
+        bool staged = !straight && gpu_batch(s);
         enum err e = OK;
 
         n++;
@@ -298,7 +300,8 @@ uint32_t send_post(struct shard *s)
             continue;
         }
         if (!staged)
-            s->posted[token] = (struct posted){ep, true};
+            s->posted[token] = (struct posted){ep, true, straight};
+        s->straight[ep] += straight;
         stat_add(&s->stats.messages_sent, 1);
         stat_add(&s->stats.segments_sent, s->batch.count);
         if (s->batch.copy)
@@ -332,6 +335,7 @@ void send_done(struct shard *s, void *cookie)
 
     CHECK(p->busy, "message %td was not out", p - s->posted);
     p->busy = false;
+    s->straight[p->ep] -= p->straight;
     gpu_done(s, (uint32_t)(p - s->posted));
     sending_done(s->sending, (uint32_t)(p - s->posted), told_quiet, s);
     if (s->eps[p->ep] == EP_OPEN)

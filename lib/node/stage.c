@@ -53,9 +53,9 @@ struct gpu {
 
 struct stage {
     struct stage_conf c;
-    struct slot *slots; /* `most`, of which `count` are used */
-    uint32_t count;
-    uint32_t filling; /* NONE */
+    struct slot *slots;   /* `most`, of which `count` are used */
+    uint32_t count, most; /* most: as configured, or as memory is to be had */
+    uint32_t filling;     /* NONE */
     uint64_t turn;
     struct gpu gpus[CUDA_GPUS_MAX];
     uint32_t gpus_count, copying;
@@ -75,6 +75,7 @@ enum err stage_new(struct stage **out, const struct stage_conf *c)
     s->c = *c;
     s->filling = NONE;
     s->count = c->slots;
+    s->most = c->most;
     s->slots = calloc(c->most, sizeof(*s->slots));
     if (!s->slots) {
         stage_free(&s);
@@ -175,8 +176,12 @@ enum err stage_gpu(struct stage *s, struct cuda *cuda)
 
 bool stage_grow(struct stage *s)
 {
-    if (s->count == s->c.most || !slot_make(s, s->count))
+    if (s->count == s->most)
         return false;
+    if (!slot_make(s, s->count)) {
+        s->most = s->count; /* said once; asked no more */
+        return false;
+    }
     s->count++;
     return true;
 }
@@ -449,7 +454,7 @@ static enum err look(struct stage *s, uint32_t slot, bool wait)
         else if (e != OK)
             s->slots[slot].failed = true;
     }
-    return s->slots[slot].failed ? OK : all;
+    return all;
 }
 
 static uint32_t tell(struct stage *s, uint32_t slot)
@@ -523,7 +528,8 @@ bool stage_probe(struct stage *s, uint64_t now_ns)
 
         if ((g->probing || now_ns - g->probe_ns >= PROBE_NS) &&
             !cuda_lost(g->cuda))
-            lost |= probe(s, g, now_ns) == ERR_INTERNAL;
+            (void)probe(s, g, now_ns);
+        lost |= cuda_lost(g->cuda) != NULL;
     }
     return lost;
 }

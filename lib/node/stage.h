@@ -86,8 +86,7 @@ uint32_t stage_progress(struct stage *s);
 /* Is there something to tell, or to be pushed soon? */
 bool stage_due(struct stage *s);
 /* Asks GPUs now and then whether they are still there, also when there is
- * nothing to copy. true: one was lost since the last call. To be called every
- * second at least. */
+ * nothing to copy. true: one is lost. To be called every second at least. */
 bool stage_probe(struct stage *s, uint64_t now_ns);
 /* Waits for the oldest copies and tells. false: none are under way. */
 bool stage_wait(struct stage *s);

@@ -427,6 +427,12 @@ SHOWN CUresult cuModuleLoadData(CUmodule *out, const void *image)
     return CUDA_SUCCESS;
 }
 
+SHOWN CUresult cuModuleUnload(CUmodule module)
+{
+    CURRENT();
+    return module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 SHOWN CUresult cuModuleGetFunction(
     CUfunction *out, CUmodule module, const char *name)
 {

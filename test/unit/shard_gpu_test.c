@@ -30,6 +30,7 @@ static struct world {
     const struct data_ops *carrier; /* NULL: data_mem */
     const char *layout;             /* NULL: LAYOUT */
     uint32_t stall_ms;              /* 0: 4 s */
+    uint32_t window;                /* 0: 16 MiB */
     struct data *sender;            /* of `remembered` */
     bool to_other;
     bool copy;               /* langd is told where rows lie, and copies them */
@@ -68,7 +69,7 @@ static void side_start(struct side *s, uint8_t role, uint32_t sender_segment,
         .count = 1,
         .slots = SLOTS,
         .peers = 4,
-        .window_bytes = 16384 * KIB,
+        .window_bytes = w.window ? w.window : 16384 * KIB,
         .ring_records = 4096,
         .cpu = -1,
         .pools = &s->pool,
@@ -555,6 +556,7 @@ static void start_reaching(const char *layout, uint32_t receiver_segment)
     reaching.fetch = reaching_fetch;
     reaching.gpu_memory = reaches;
     w.carrier = &reaching;
+    w.window = 512 * KIB; /* no more than may be fetched at once */
     w.layout = layout;
     start_fetching("cuda:0", 128 * KIB, receiver_segment);
 }
