@@ -90,8 +90,8 @@ static void say_peer(struct report *r, const char *row, bool langd)
     if (why[0] && strcmp(why, "-")) {
         snprintf(text, sizeof(text), "%s %s", who, why);
         report_say(r, FAIL, "peer", text,
-            "names of daemons are unique in a fleet (`name` in the "
-            "configuration), and versions have to fit");
+            "mend what it says: names of daemons are unique in a fleet, "
+            "versions have to fit, limits.peers has to hold all");
         return;
     }
     if (!langd) {

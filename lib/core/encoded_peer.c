@@ -5,8 +5,6 @@
 
 #include <stdio.h>
 
-#define REFUSED_EVERY_NS (10 * NS_PER_S)
-
 /* answers */
 
 static struct peer_msg reply(const struct peer_msg *in, enum peer_type type)

@@ -231,16 +231,18 @@ void langd_peer_lost(
     out_data(out, &cmd);
 }
 
-/* One of the two does not take the other's HELLO: people shall know, once. */
-static void refused(
-    struct out *out, struct peer *p, const char *how, const char *text)
+/* One of the two does not take the other's HELLO: people shall know. */
+static void refused(struct langd *l, struct out *out, struct peer *p,
+    const char *how, const char *text)
 {
     char now[sizeof p->refused];
 
     snprintf(now, sizeof(now), "%s: %s", how, text);
-    if (strcmp(p->refused, now) != 0)
+    if (strcmp(p->refused, now) != 0 && l->now_ns >= p->refused_ns) {
+        p->refused_ns = l->now_ns + REFUSED_EVERY_NS;
         out_warn(out, "peer %s at %s %s",
             p->label[0] ? p->label : "without a name", p->address, now);
+    }
     memcpy(p->refused, now, sizeof(now));
 }
 
@@ -262,7 +264,7 @@ static void on_hello(
     if (e != OK) {
         l->stats[STAT_malformed_peer]++;
         peer_nack(&l->peers, out, link, m, e, text);
-        refused(out, p, "is refused", text);
+        refused(l, out, p, "is refused", text);
         return;
     }
     p->epoch = m->from_epoch;
@@ -444,7 +446,8 @@ static void on_refused(
     if (!p || p->up || m->to_epoch != l->c.epoch)
         return;
     span_copy_str(m->nack.text, text, sizeof(text));
-    refused(out, p, "refuses this daemon", text[0] ? text : "no reason given");
+    refused(
+        l, out, p, "refuses this daemon", text[0] ? text : "no reason given");
 }
 
 static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)

@@ -292,6 +292,7 @@ void peer_arm(struct peers *p, struct peer *peer)
 
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns)
 {
+    peer->refused[0] = 0;
     peer->up = false;
     peer->hello_ns = TIME_NEVER;
     if (peer->epoch && peer->lost_ns == TIME_NEVER)

@@ -19,6 +19,9 @@ struct peer_pool {
     char text[LAYOUT_TEXT_MAX + 1];
 };
 
+/* How often it is logged that one refuses the other. */
+#define REFUSED_EVERY_NS (10 * NS_PER_S)
+
 struct peer {
     bool used, up;
     bool configured;   /* stands in the config: never given up */
@@ -36,6 +39,7 @@ struct peer {
     uint32_t map_conn, offered, mapped;
     uint64_t map_epoch, map_token;
     bool map_asked;
+    uint64_t refused_ns; /* from when on that is logged again */
     char label[128]; /* what requests call it: a name of the config, or address
                       */
     char name[64], address[128], advertise[128], software[32];

@@ -7,10 +7,9 @@
 
 #include "base/err.h"
 #include "core/layout.h"
+#include "io/cuda.h"
 
 #define MEM_HANDLE_MAX 80 /* 16 bytes of UUID, 64 of a CUDA IPC handle */
-
-struct cuda;
 
 struct mem_opt {
     const char *name; /* of the pool, for messages and memfd */
@@ -40,6 +39,7 @@ struct mem {
      * be touched by a CPU. */
     struct cuda *gpu;
     unsigned long long device, own;
+    struct cuda *readers[CUDA_GPUS_MAX]; /* held: GPUs that copy out of it */
 };
 
 struct mem_ops {

@@ -197,6 +197,8 @@ static void cuda_mem_close(struct mem *m)
     if (!m->gpu)
         return;
     take_back(m);
+    for (uint32_t i = 0; i < CUDA_GPUS_MAX; i++)
+        cuda_close(&m->readers[i]);
     cuda_close(&m->gpu);
 }
 
@@ -358,17 +360,16 @@ static enum err reach_all(
 {
     enum err e = OK;
 
-    for (uint32_t i = 0; e == OK && readers >> i; i++) {
-        struct cuda *c;
+    for (uint32_t i = 0; e == OK && i < CUDA_GPUS_MAX; i++) {
         CUresult r;
 
         if (!(readers >> i & 1) || i == m->gpu->device)
             continue;
-        e = cuda_open(&c, who, i);
+        /* Held: access of a context ends with it. */
+        e = cuda_open(&m->readers[i], who, i);
         if (e != OK)
             return e;
-        r = reach(m, c, vmm);
-        cuda_close(&c);
+        r = reach(m, m->readers[i], vmm);
         if (r == CUDA_SUCCESS)
             continue;
         log_info("%s: cuda:%u does not reach memory of cuda:%u: %s", who, i,

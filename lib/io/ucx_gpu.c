@@ -1,11 +1,13 @@
 /* ucx_gpu.c - memory of GPUs that UCX reads and writes itself, where the UCX
  * found at run time can.
  *
- * Belongs to a data_ucx and its thread. Invariants: whether UCX can is asked
- * of the context, and shown by registering the memory, never assumed; UCX is
- * told of every buffer where it lies, so that nothing depends on whether it
- * finds out. A worker that was made anew has everything registered again; a
- * region that it does not take is left to UCX to register by itself.
+ * Belongs to a data_ucx and its thread. Invariants: whether UCX knows GPUs is
+ * asked of the context, and that it takes this memory is tried, never assumed;
+ * whether a network card then reaches it, or UCX copies it to and fro, is UCX's
+ * business and depends on its transports. UCX is told of every buffer where it
+ * lies, so that nothing depends on whether it finds out. A worker that was made
+ * anew has everything registered again; a region that it does not take is left
+ * to UCX to register by itself.
  *
  * Rejected: asking by the version of UCX, or by its transports' names. */
 #include "io/ucx.h"

@@ -285,6 +285,7 @@ static uint64_t shard_sum(const struct node *n, const char *name)
         } rows[] = {{"segments_landed", &s->segments_landed},
             {"segments_copied", &s->segments_copied},
             {"segments_staged", &s->segments_staged},
+            {"segments_late", &s->segments_late},
             {"segments_dropped", &s->segments_dropped},
             {"segments_sent", &s->segments_sent},
             {"messages_sent", &s->messages_sent},

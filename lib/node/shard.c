@@ -277,9 +277,12 @@ static void tick(struct shard *s)
 
 /* the thread */
 
-static int sleep_ms(const struct shard *s)
+static int sleep_ms(struct shard *s)
 {
     uint32_t busy = min_u32(TICK_BUSY_MS, s->conf.data.stall_ms / 4);
+
+    if (gpu_due(s))
+        return 1;
 
     if (s->backlog.len > 0 || outstanding(s))
         return (int)max_u32(busy, 1);

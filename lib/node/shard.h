@@ -84,6 +84,7 @@ bool shard_note(struct shard *s, struct data_note *n);
 struct shard_stats {
     _Atomic uint64_t segments_landed, segments_dropped, segments_sent;
     _Atomic uint64_t segments_copied, segments_staged;
+    _Atomic uint64_t segments_late;
     _Atomic uint64_t messages_sent, bytes_landed, bytes_sent, endpoints_lost;
     _Atomic uint64_t workers_replaced, wakeups;
 };

@@ -144,6 +144,8 @@ void gpu_pool(struct shard *s, uint32_t i)
 void gpu_free(struct shard *s)
 {
     stage_free(&s->stage);
+    for (uint32_t i = 0; s->staged && i < SEND_MESSAGES_MAX; i++)
+        free(s->staged[i].own);
     free(s->staged);
 }
 
@@ -168,7 +170,8 @@ bool gpu_due(struct shard *s)
 /* out */
 
 /* Memory is held until the carrier is done with it. That one peer stands still
- * must not keep rows from the others, so there may be more of it. */
+ * must not keep rows from the others, so there may be more of it, and no
+ * endpoint holds much of it for long (gpu_handed). */
 bool gpu_send_room(struct shard *s)
 {
     uint32_t bytes = s->conf.data.segment_bytes;
@@ -261,18 +264,56 @@ void gpu_send(struct shard *s, uint32_t ep, uint32_t token)
     (void)stage_entry(s->stage, token);
 }
 
+static void let_go(struct shard *s, struct staged *t)
+{
+    t->held = false;
+    stage_drop(s->stage, t->slot);
+}
+
+/* Slots that messages of this endpoint hold. */
+static uint32_t slots_of(const struct shard *s, uint32_t ep)
+{
+    uint32_t slots = 0;
+
+    for (uint32_t i = 0; i < SEND_MESSAGES_MAX; i++)
+        if (s->staged[i].held && s->staged[i].ep == ep)
+            slots |= UINT32_C(1) << s->staged[i].slot;
+    return (uint32_t)__builtin_popcount(slots);
+}
+
+/* A slot is free when all of it is; a few small messages to a peer that stands
+ * still would hold them all. The window bounds what is brought away. */
+void gpu_handed(struct shard *s, uint32_t token)
+{
+    struct staged *t = &s->staged[token];
+
+    if (slots_of(s, t->ep) <= STAGE_SLOTS)
+        return;
+    t->own = malloc(t->len);
+    if (!t->own)
+        return;
+    memcpy(t->own, t->bytes, t->len);
+    t->bytes = t->own;
+    stat_add(&s->stats.segments_late, 1);
+    let_go(s, t);
+}
+
 void gpu_done(struct shard *s, uint32_t token)
 {
-    if (!s->staged || !s->staged[token].held)
+    struct staged *t = s->staged ? &s->staged[token] : NULL;
+
+    if (!t)
         return;
-    s->staged[token].held = false;
-    stage_drop(s->stage, s->staged[token].slot);
+    if (t->held)
+        let_go(s, t);
+    free(t->own);
+    t->own = NULL;
 }
 
 /* in */
 
 /* A fetch for which no slot may wait: its bytes come to memory of its own, and
- * to a slot when they are all there. */
+ * to a slot when they are all there. There are at most fetches_max of them. */
 struct late {
     uint32_t pool, n;
     struct piece pieces[PIECES_MAX];
@@ -369,6 +410,7 @@ bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
         f->slot = stage_fill(s->stage);
     } else {
         f->way = BY_LATE;
+        stat_add(&s->stats.segments_late, 1);
         at = late_new(f, pool, pieces, n);
     }
     *iov = (struct iovec){at, f->bytes};

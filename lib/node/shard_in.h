@@ -87,6 +87,7 @@ struct staged {
     bool held; /* the slot's memory */
     uint64_t serial, len;
     uint8_t *bytes;
+    uint8_t *own; /* NULL, or where bytes were brought from the slot */
     uint8_t header[DATA_HEADER_MAX];
 };
 
@@ -232,7 +233,7 @@ void gpu_pool(struct shard *s, uint32_t i);
 void gpu_free(struct shard *s);
 /* Tells what is over and submits what waits; how much happened. */
 unsigned gpu_turn(struct shard *s);
-/* Would gpu_turn tell something? To be asked after wake_sleep. */
+/* Has gpu_turn something to tell, or soon to submit? */
 bool gpu_due(struct shard *s);
 /* May a message be taken from sending.c, whatever its rows lie in? */
 bool gpu_send_room(struct shard *s);
@@ -243,6 +244,9 @@ bool gpu_straight(struct shard *s, uint32_t ep);
  * send_staged when they are there; gpu_done when the carrier is done with it,
  * or never had it. */
 bool gpu_batch(const struct shard *s);
+/* The rows of a message are about to be handed to the carrier: not from the
+ * slot, when its endpoint holds more of them than is fair. */
+void gpu_handed(struct shard *s, uint32_t token);
 void gpu_send(struct shard *s, uint32_t ep, uint32_t token);
 void gpu_done(struct shard *s, uint32_t token);
 /* Takes over a landing whose pool is a GPU's; else false. */

@@ -259,7 +259,7 @@ static void not_posted(
 void send_staged(struct shard *s, uint32_t token, bool ok)
 {
     const struct staged *t = &s->staged[token];
-    struct iovec iov = {t->bytes, t->len};
+    struct iovec iov;
     enum err e;
 
     if (!ok || t->serial != s->links[t->peer].serial) {
@@ -267,6 +267,8 @@ void send_staged(struct shard *s, uint32_t token, bool ok)
         sending_done(s->sending, token, told_quiet, s);
         return;
     }
+    gpu_handed(s, token);
+    iov = (struct iovec){t->bytes, t->len};
     e = connected(s, t->ep, t->peer, t->address);
     if (e == OK)
         e = s->conf.carrier->post(s->data, t->ep,

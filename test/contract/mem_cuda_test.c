@@ -524,7 +524,7 @@ static void ignore(void *ud)
 }
 
 /* Copies of 1 to 600 bytes, at every alignment, from pinned memory. */
-static void small_copies(const char *kernels, long gathers)
+static void small_copies(const char *kernels, bool old, long gathers)
 {
     static cuda_address to[SMALL], from[SMALL];
     static size_t bytes[SMALL];
@@ -538,7 +538,7 @@ static void small_copies(const char *kernels, long gathers)
     if (kernels)
         T_EQ_I64(setenv("MMX_KERNELS", kernels, 1), 0);
     T_OK(mem_cuda.open(&m, &opt));
-    m.gpu->no_batch = true; /* as with an older driver */
+    m.gpu->no_batch = old; /* an older driver, as it were */
     pinned = cuda_pinned(m.gpu, MIB);
     T_TRUE(pinned != NULL);
     for (uint32_t i = 0; i < MIB; i++)
@@ -569,13 +569,13 @@ TEST(small_copies_by_a_kernel)
 {
     gpu_use();
     gpu_kernels();
-    small_copies(NULL, 3);
+    small_copies(NULL, true, 3);
 }
 
 TEST(small_copies_one_by_one)
 {
     gpu_use();
-    small_copies("/nowhere", 0);
+    small_copies("/nowhere", true, 0);
 }
 
 TEST(a_driver_that_takes_no_batches)
@@ -583,6 +583,16 @@ TEST(a_driver_that_takes_no_batches)
     gpu_use();
     gpu_double_only();
     gpu_set("no_batch", 1);
-    small_copies("/nowhere", 0);
+    small_copies("/nowhere", false, 0);
+}
+
+TEST(a_launch_that_fails_costs_the_kernel_not_the_gpu)
+{
+    gpu_use();
+    gpu_double_only();
+    gpu_kernels();
+    gpu_set("error", 2);
+    gpu_set("fail_cuLaunchKernel", 2);
+    small_copies(NULL, true, 1);
 }
 #endif

@@ -289,9 +289,8 @@ struct map {
     int fd;
     bool ours, host, mapped;
     unsigned readers, writers; /* GPUs, a bit each */
+    int owner; /* GPU whose context it belongs to; -1: VMM, or the host's */
 };
-
-#define ALL_GPUS ((1u << GPUS_MAX) - 1)
 
 static struct map maps[MAPS_MAX];
 static size_t taken;
@@ -310,7 +309,7 @@ static struct map *map_new(size_t bytes)
 {
     for (size_t i = 0; i < MAPS_MAX; i++)
         if (!maps[i].p) {
-            maps[i] = (struct map){.bytes = bytes, .fd = -1};
+            maps[i] = (struct map){.bytes = bytes, .fd = -1, .owner = -1};
             return &maps[i];
         }
     return NULL;
@@ -324,6 +323,15 @@ static struct map *map_at(CUdeviceptr a)
     return NULL;
 }
 
+/* Memory of a context is its GPU's, and of those whose contexts were let in:
+ * stricter than the driver, which stages what it may not copy. */
+static bool lets_in(const struct map *m, bool write, int device)
+{
+    if (m->owner >= 0)
+        return m->owner == device || (contexts[device].peers >> m->owner & 1);
+    return (write ? m->writers : m->readers) >> device & 1;
+}
+
 /* Host addresses that were not pinned are allowed, as the driver allows them;
  * device addresses have to be mapped. */
 bool double_reachable(CUdeviceptr a, size_t bytes, bool write, int device)
@@ -334,8 +342,7 @@ bool double_reachable(CUdeviceptr a, size_t bytes, bool write, int device)
     for (size_t i = 0; i < MAPS_MAX && !ok; i++) {
         struct map *m = &maps[i];
 
-        ok = m->p && !m->host &&
-             ((write ? m->writers : m->readers) >> device & 1) &&
+        ok = m->p && !m->host && lets_in(m, write, device) &&
              double_host(a) >= m->p && bytes <= m->bytes &&
              (size_t)(double_host(a) - m->p) <= m->bytes - bytes;
     }
@@ -399,7 +406,7 @@ SHOWN CUresult cuMemAlloc(CUdeviceptr *out, size_t bytes)
     m = map_new(bytes);
     m->fd = filled_file(bytes);
     m->p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
-    m->readers = m->writers = ALL_GPUS; /* the driver sees to it */
+    m->owner = double_device();
     m->ours = true;
     pthread_mutex_unlock(&lock);
     *out = device_of(m->p);
@@ -681,7 +688,7 @@ SHOWN CUresult cuIpcOpenMemHandle(
     m = map_new(ipc.bytes);
     m->fd = fd;
     m->p = mmap(NULL, ipc.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    m->readers = m->writers = ALL_GPUS;
+    m->owner = double_device();
     pthread_mutex_unlock(&lock);
     *out = device_of(m->p);
     return CUDA_SUCCESS;

@@ -644,8 +644,19 @@ static void peer_open(uint32_t peer, struct side *langd)
         w.e.shard, &(struct data_cmd){.type = PEER_OPEN, .peer = peer}));
 }
 
-/* All pinned memory is full of what a peer does not take. */
-TEST_LIMIT(a_peer_that_stands_still_holds_up_nobody, 60)
+static void to_other(uint64_t g, uint32_t from, uint32_t to, uint32_t rows)
+{
+    w.to_other = true;
+    push(&w.other, LAND_OPEN, g, 0, 0, ROWS_UNKNOWN);
+    push(&w.other, LAND_RUN, g, to, div_up(rows, 8), ROWS_UNKNOWN);
+    push(&w.e, SEND_OPEN, g, 0, 0, rows);
+    push(&w.e, SEND_RUN, g, from, div_up(rows, 16), ROWS_UNKNOWN);
+    push(&w.e, SEND_LIMIT, g, rows, 0, rows);
+    w.to_other = false;
+}
+
+/* Peer 1 takes nothing from its second message on. */
+static void start_stalled(void)
 {
     static struct data_ops ops;
 
@@ -671,19 +682,44 @@ TEST_LIMIT(a_peer_that_stands_still_holds_up_nobody, 60)
     room(1, 0, 0, 20);
     wait_for(&w.landed[1], 20);
     data_mem_fault(w.sender, SEND_ADDRESSES_MAX, DATA_FAULT_STALL, 1000);
-    room(2, 2, 10, 20000); /* 10 MB, of 8 MiB that are pinned */
-    while (atomic_load(&shard_stats(w.e.shard)->messages_sent) < 32)
-        poll(NULL, 0, 1);
-    w.to_other = true;
-    push(&w.other, LAND_OPEN, 3, 0, 0, ROWS_UNKNOWN);
-    push(&w.other, LAND_RUN, 3, 5, div_up(4001, 8), ROWS_UNKNOWN);
-    push(&w.e, SEND_OPEN, 3, 0, 0, 4001);
-    push(&w.e, SEND_RUN, 3, 1300, div_up(4001, 16), ROWS_UNKNOWN);
-    push(&w.e, SEND_LIMIT, 3, 4001, 0, 4001);
-    wait_for(&w.landed[3], 4001);
+}
+
+static void stop_stalled(void)
+{
     T_EQ_U64(w.landed[2], 0);
     side_stop(&w.e);
     side_stop(&w.l);
     side_stop(&w.other);
     wake_fini(&w.wake);
+}
+
+/* All pinned memory is full of what a peer does not take. */
+TEST_LIMIT(a_peer_that_stands_still_holds_up_nobody, 60)
+{
+    start_stalled();
+    room(2, 2, 10, 20000); /* 10 MB, of 8 MiB that are pinned */
+    while (atomic_load(&shard_stats(w.e.shard)->messages_sent) < 32)
+        poll(NULL, 0, 1);
+    to_other(3, 1300, 5, 4001);
+    wait_for(&w.landed[3], 4001);
+    stop_stalled();
+}
+
+/* One small message in each slot is enough to hold it. */
+TEST_LIMIT(nor_does_a_trickle_to_it, 60)
+{
+    start_stalled();
+    for (uint32_t i = 0; i < 24; i++) {
+        uint32_t quiet = w.send_quiet;
+
+        room(4 + i, 2 + 4 * i, 10 + 8 * i, 64);
+        to_other(40, 1300, 5, 64);
+        wait_for(&w.landed[40], 64);
+        w.landed[40] = 0;
+        push(&w.e, SEND_CLOSE, 40, 0, 0, ROWS_UNKNOWN);
+        push(&w.other, LAND_CLOSE, 40, 0, 0, ROWS_UNKNOWN);
+        wait_for(&w.send_quiet, quiet + 1);
+        wait_for(&w.land_quiet, i + 1);
+    }
+    stop_stalled();
 }
