@@ -43,8 +43,8 @@ void stage_free(struct stage **s);
 MUST_CHECK enum err stage_gpu(struct stage *s, struct cuda *gpu);
 
 /* Is there a slot to be filled with so many bytes and copies and one entry?
- * A slot that has no room for them is pushed. false: all slots are in use, and
- * stage_wait brings one. */
+ * A slot that has no room for them is pushed. false: all slots are in use;
+ * stage_wait brings one if it is being copied, stage_drop if it is held. */
 bool stage_room(struct stage *s, uint32_t bytes, uint32_t copies);
 /* The same for an entry whose bytes are still to come (stage_fill). Such
  * entries share no slot with others, and one slot never waits for bytes.
