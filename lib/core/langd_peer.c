@@ -238,7 +238,9 @@ static void refused(struct langd *l, struct out *out, struct peer *p,
     char now[sizeof p->refused];
 
     snprintf(now, sizeof(now), "%s: %s", how, text);
-    if (strcmp(p->refused, now) != 0 && l->now_ns >= p->refused_ns) {
+    p->refused_untold |= strcmp(p->refused, now) != 0;
+    if (p->refused_untold && l->now_ns >= p->refused_ns) {
+        p->refused_untold = false;
         p->refused_ns = l->now_ns + REFUSED_EVERY_NS;
         out_warn(out, "peer %s at %s %s",
             p->label[0] ? p->label : "without a name", p->address, now);

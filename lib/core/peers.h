@@ -39,6 +39,7 @@ struct peer {
     uint32_t map_conn, offered, mapped;
     uint64_t map_epoch, map_token;
     bool map_asked;
+    bool refused_untold; /* it is not in the log yet */
     uint64_t refused_ns; /* from when on that is logged again */
     char label[128]; /* what requests call it: a name of the config, or address
                       */

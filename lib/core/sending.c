@@ -51,7 +51,7 @@ struct endpoint {
     struct list node; /* on ready */
     struct list jobs;
     uint64_t in_flight; /* bytes */
-    uint32_t messages;
+    uint32_t messages, large;
 };
 
 struct send_peer {
@@ -63,7 +63,7 @@ struct message {
     uint64_t bytes;
     uint32_t endpoint, count;
     uint32_t next; /* free */
-    bool busy;
+    bool busy, large;
     struct ref {
         uint64_t generation;
         uint32_t slot, closes; /* slot NONE: done with */
@@ -427,6 +427,7 @@ struct fill {
     uint64_t room;          /* bytes of the message, headers included */
     uint64_t window;        /* bytes that may be in flight besides; never less
                                than room */
+    bool large;             /* one unit may be more than room */
     uint32_t units, places; /* unit x field at the peer, piece x field here */
 };
 
@@ -501,7 +502,7 @@ static uint32_t rows_fit(const struct fill *f, const struct job *j,
     if (take > 0 || b->count > 0)
         return take;
     take = min_u32(all, j->unit_rows - j->cursor % j->unit_rows);
-    return (uint64_t)take * p->row_bytes <= f->window ? take : 0;
+    return f->large && (uint64_t)take * p->row_bytes <= f->window ? take : 0;
 }
 
 /* The same when only their place goes into the message: of few pieces each,
@@ -612,6 +613,8 @@ static uint32_t message_take(
     s->free = m->next;
     s->active++;
     m->busy = true;
+    m->large = b->bytes > message_room(s, b->peer);
+    s->endpoints[e].large += m->large;
     m->endpoint = e;
     m->bytes = b->bytes;
     m->count = b->count;
@@ -631,6 +634,7 @@ bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token)
         uint32_t e = (uint32_t)(ep - s->endpoints), peer = e / s->per_peer;
         struct fill f = {.b = b, .room = message_room(s, peer)};
 
+        f.large = ep->large < SEND_LARGE_EP;
         f.window = ep->messages == 0 ? UINT64_MAX : s->window - ep->in_flight;
         b->peer = peer;
         b->address = e % s->per_peer * s->shards + s->shard;
@@ -682,6 +686,7 @@ void sending_done(struct sending *s, uint32_t token,
     }
     s->endpoints[m->endpoint].in_flight -= m->bytes;
     s->endpoints[m->endpoint].messages--;
+    s->endpoints[m->endpoint].large -= m->large;
     m->busy = false;
     m->next = s->free;
     s->free = token;

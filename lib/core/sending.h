@@ -25,6 +25,7 @@ struct sending_pool { /* row_bytes 0: layout not known yet */
 #define SEND_ADDRESSES_MAX 64  /* of one peer */
 #define SEND_MESSAGES_MAX  256 /* handed out and not done */
 #define SEND_MESSAGES_EP   64  /* of those, of one endpoint */
+#define SEND_LARGE_EP      4   /* of those: of one unit that is larger */
 #define SEND_IOV_MAX       512 /* places of a message, at either end */
 #define SEND_CARRIER_ROOM  512 /* bytes of a message that the carrier needs */
 

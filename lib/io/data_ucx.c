@@ -48,7 +48,7 @@ struct op {
     uint32_t ep;       /* of an active one */
     ucp_ep_h from;     /* of a fetch: UCX's own endpoint to the sender */
     bool fetch, ok;
-    uint8_t header[DATA_HEADER_MAX];
+    uint8_t *header;   /* DATA_HEADER_MAX, of one to send */
     ucp_dt_iov_t *iov; /* DATA_IOV_MAX; touched only as far as used */
     struct ucx_pack pack;
 };
@@ -73,6 +73,7 @@ struct data {
     struct list active, orphans, fetching, done;
     struct endpoint *eps;
     struct op *ops; /* messages_max to send, fetches_max to fetch */
+    uint8_t *headers;
     ucp_dt_iov_t *iovs;
     ucp_datatype_t packed;    /* of a struct ucx_pack */
     const struct data_in *in; /* the message that arrived() looks at */
@@ -679,6 +680,7 @@ static void ucx_free(struct data *d)
         ucp_dt_destroy(d->packed);
     free(d->eps);
     free(d->ops);
+    free(d->headers);
     free(d->iovs);
     free(d);
 }
@@ -696,7 +698,8 @@ static bool take_memory(struct data *d)
     d->eps = calloc(d->conf.endpoints_max, sizeof(*d->eps));
     d->ops = calloc(all, sizeof(*d->ops));
     d->iovs = calloc((size_t)all * DATA_IOV_MAX, sizeof(*d->iovs));
-    if (!d->eps || !d->ops || !d->iovs)
+    d->headers = calloc(n, DATA_HEADER_MAX);
+    if (!d->eps || !d->ops || !d->headers || !d->iovs)
         return false;
     for (uint32_t i = 0; i < all; i++) {
         struct op *op = &d->ops[i];
@@ -704,6 +707,8 @@ static bool take_memory(struct data *d)
         op->d = d;
         op->ep = NONE;
         op->fetch = i >= n;
+        op->header =
+            op->fetch ? NULL : d->headers + (size_t)i * DATA_HEADER_MAX;
         op->iov = d->iovs + (size_t)i * DATA_IOV_MAX;
         list_push_tail(op->fetch ? &d->unused_fetches : &d->unused, &op->link);
     }

@@ -124,13 +124,24 @@ static bool reached(struct shard *s, struct mem *m)
 void gpu_pool(struct shard *s, uint32_t i)
 {
     struct mem *m = s->conf.pools[i].mem;
+    uint32_t row = s->conf.pools[i].layout.row_bytes;
 
     if (!m || !m->gpu)
         return;
     if (prepare(s, m->gpu) != OK) {
         log_error("shard %u: no pinned memory for %s", s->conf.index, m->text);
         tell_lost(s, i);
-    } else if (reached(s, m)) {
+        return;
+    }
+    if (row > stage_slot_bytes(s->stage)) {
+        log_error("shard %u: rows of %u bytes for %s: pinned memory takes "
+                  "rows of %u",
+            s->conf.index, row, m->text, stage_slot_bytes(s->stage));
+        tell_lost(s, i);
+        return;
+    }
+    s->gpu_bytes = max_u32(s->gpu_bytes, row);
+    if (reached(s, m)) {
         s->pools_direct |= UINT64_C(1) << i;
         log_info("shard %u: the carrier itself reads and writes %s",
             s->conf.index, m->text);
@@ -169,12 +180,13 @@ bool gpu_due(struct shard *s)
 
 /* out */
 
-/* Memory is held until the carrier is done with it. That one peer stands still
- * must not keep rows from the others, so there may be more of it, and no
- * endpoint holds much of it for long (gpu_handed). */
+/* Memory is held until the carrier is done with it. That a peer stands still
+ * must not keep rows from the others, so there may be more of it, and the last
+ * of it is never held (gpu_handed). */
 bool gpu_send_room(struct shard *s)
 {
-    uint32_t bytes = s->conf.data.segment_bytes;
+    /* A message is a segment, or one row that is more. */
+    uint32_t bytes = max_u32(s->conf.data.segment_bytes, s->gpu_bytes);
 
     return !s->stage || stage_room(s->stage, bytes, SEND_IOV_MAX) ||
            (sending_ready(s->sending) && stage_copying(s->stage) == 0 &&
@@ -201,7 +213,7 @@ bool gpu_straight(struct shard *s, uint32_t ep)
     struct iovec iov;
 
     return !b->copy && b->count == 1 && b->bytes >= STRAIGHT_BYTES &&
-           s->straight[ep] < FETCHES_EACH &&
+           s->straight[ep] < STRAIGHT_EACH &&
            one_place(s, b->from[0].pool, b->pieces, b->from[0].pieces, &iov);
 }
 
@@ -270,24 +282,13 @@ static void let_go(struct shard *s, struct staged *t)
     stage_drop(s->stage, t->slot);
 }
 
-/* Slots that messages of this endpoint hold. */
-static uint32_t slots_of(const struct shard *s, uint32_t ep)
-{
-    uint32_t slots = 0;
-
-    for (uint32_t i = 0; i < SEND_MESSAGES_MAX; i++)
-        if (s->staged[i].held && s->staged[i].ep == ep)
-            slots |= UINT32_C(1) << s->staged[i].slot;
-    return (uint32_t)__builtin_popcount(slots);
-}
-
-/* A slot is free when all of it is; a few small messages to a peer that stands
- * still would hold them all. The window bounds what is brought away. */
+/* A slot is free when all of it is; a few small messages to peers that stand
+ * still would hold them all. The windows bound what is brought away. */
 void gpu_handed(struct shard *s, uint32_t token)
 {
     struct staged *t = &s->staged[token];
 
-    if (slots_of(s, t->ep) <= STAGE_SLOTS)
+    if (!stage_scarce(s->stage))
         return;
     t->own = malloc(t->len);
     if (!t->own)

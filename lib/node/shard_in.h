@@ -16,8 +16,10 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
-#define INBOUND_SPARE    64         /* data connections, beside one per peer */
-#define FETCHES_EACH     4          /* messages fetched from one at once */
+#define INBOUND_SPARE 64 /* data connections, beside one per peer */
+#define STRAIGHT_EACH 4  /* messages of an endpoint from a GPU */
+/* Messages that are fetched from one connection at once. */
+#define FETCHES_EACH     (STRAIGHT_EACH + SEND_LARGE_EP)
 #define NOTE_BYTES       (4u << 20) /* landed rows that one note piles up */
 #define TRANSPORT_WORDS  4
 #define ENDPOINTS(count) div_up(SEND_ADDRESSES_MAX, (count)) /* of a peer */
@@ -150,6 +152,7 @@ struct shard {
     uint8_t *said; /* payloads of SOURCES_BYTES_MAX, by token */
 
     struct stage *stage;   /* NULL: no GPU pool */
+    uint32_t gpu_bytes;    /* of the largest row of a GPU pool */
     struct staged *staged; /* encoded: SEND_MESSAGES_MAX */
     uint64_t pools_lost;   /* a bit for each that was told */
     uint64_t pools_direct; /* for each GPU pool that the carrier reaches */
@@ -164,7 +167,8 @@ static inline uint32_t inbound_max(const struct shard_conf *c)
     return c->peers + INBOUND_SPARE;
 }
 
-/* A sender keeps to FETCHES_EACH, so that there is always a place. */
+/* A sender keeps to STRAIGHT_EACH and SEND_LARGE_EP: there is always a place.
+ */
 static inline uint32_t fetches_max(const struct shard_conf *c)
 {
     return inbound_max(c) * FETCHES_EACH;
@@ -238,14 +242,14 @@ bool gpu_due(struct shard *s);
 /* May a message be taken from sending.c, whatever its rows lie in? */
 bool gpu_send_room(struct shard *s);
 /* Does the carrier read the batch's rows from a GPU itself? The receiver has
- * to fetch them then, for which it has FETCHES_EACH places per endpoint. */
+ * to fetch them then, so there are STRAIGHT_EACH at most. */
 bool gpu_straight(struct shard *s, uint32_t ep);
 /* Has the batch rows of a GPU? Then, unless they go straight, gpu_send, and
  * send_staged when they are there; gpu_done when the carrier is done with it,
  * or never had it. */
 bool gpu_batch(const struct shard *s);
 /* The rows of a message are about to be handed to the carrier: not from the
- * slot, when its endpoint holds more of them than is fair. */
+ * slot, when there are few that nobody holds. */
 void gpu_handed(struct shard *s, uint32_t token);
 void gpu_send(struct shard *s, uint32_t ep, uint32_t token);
 void gpu_done(struct shard *s, uint32_t token);

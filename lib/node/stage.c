@@ -7,9 +7,10 @@
  * over and nobody holds it; one slot at least does not wait for bytes, so that
  * whoever has them never waits for the network.
  *
- * A GPU that is lost fails every entry from then on, and quickly. Rejected: a
- * ring of bytes without slots, whose every piece would need its own mark, and
- * one submission per segment, which costs a GPU more than the bytes do. */
+ * A GPU that is lost fails every entry of its rows from then on, and quickly.
+ * Rejected: a ring of bytes without slots, whose every piece would need its own
+ * mark, and one submission per segment, which costs a GPU more than the bytes
+ * do. */
 #include "node/stage.h"
 
 #include "base/check.h"
@@ -22,6 +23,7 @@
 #define BUSY_ENOUGH    2
 #define ENOUGH_OF_SLOT 4
 #define PATIENCE       16
+#define SPARE_OF_SLOTS 4
 #define PROBE_NS       (2 * NS_PER_S)
 
 enum slot_state {
@@ -35,11 +37,14 @@ enum slot_state {
 struct slot {
     enum slot_state state;
     uint32_t used, holds, fills, entries;
-    uint64_t turn; /* of submission, to tell in that order */
-    bool failed;
+    uint64_t turn;   /* of submission, to tell in that order */
+    uint32_t failed; /* GPUs, a bit each */
     uint8_t *memory;
-    uint64_t *cookies;
-    bool *bad;
+    struct entry {
+        uint64_t cookie;
+        uint32_t gpus; /* that copied for it, a bit each */
+        bool bad;
+    } * entry;
 };
 
 /* One GPU, held: its lane, and per slot what is to be copied there. */
@@ -59,6 +64,7 @@ struct stage {
     uint64_t turn;
     struct gpu gpus[CUDA_GPUS_MAX];
     uint32_t gpus_count, copying;
+    uint32_t touched;  /* GPUs with copies for the entry to come */
     uint32_t patience; /* turns that the filled one has waited */
 };
 
@@ -103,13 +109,11 @@ static bool slot_make(struct stage *s, uint32_t i)
     struct slot *t = &s->slots[i];
     bool good;
 
-    if (!t->cookies)
-        t->cookies = calloc(s->c.entries, sizeof(*t->cookies));
-    if (!t->bad)
-        t->bad = calloc(s->c.entries, sizeof(*t->bad));
+    if (!t->entry)
+        t->entry = calloc(s->c.entries, sizeof(*t->entry));
     if (!t->memory)
         t->memory = cuda_pinned(s->gpus[0].cuda, s->c.slot_bytes);
-    good = t->cookies && t->bad && t->memory;
+    good = t->entry && t->memory;
     for (uint32_t g = 0; good && g < s->gpus_count; g++)
         good = batch_make(s, &s->gpus[g].batch[i]);
     return good;
@@ -186,6 +190,15 @@ bool stage_grow(struct stage *s)
     return true;
 }
 
+bool stage_scarce(const struct stage *s)
+{
+    uint32_t spare = s->most - s->count;
+
+    for (uint32_t i = 0; i < s->count; i++)
+        spare += s->slots[i].state != HELD;
+    return spare < s->most / SPARE_OF_SLOTS;
+}
+
 void stage_free(struct stage **sp)
 {
     struct stage *s = *sp;
@@ -198,10 +211,8 @@ void stage_free(struct stage **sp)
         cuda_lane_close(&s->gpus[i].lane);
     while (s->gpus_count > 0)
         gpu_drop(s);
-    for (uint32_t i = 0; s->slots && i < s->c.most; i++) {
-        free(s->slots[i].cookies);
-        free(s->slots[i].bad);
-    }
+    for (uint32_t i = 0; s->slots && i < s->c.most; i++)
+        free(s->slots[i].entry);
     free(s->slots);
     free(s);
 }
@@ -310,6 +321,7 @@ void stage_copy(struct stage *s, struct cuda *cuda, const void *to,
     uint32_t last;
 
     CHECK(g, "rows of an unknown GPU");
+    s->touched |= UINT32_C(1) << (g - s->gpus);
     batch = &g->batch[s->filling];
     last = batch->count - 1;
     if (batch->count > 0 && batch->to[last] + batch->bytes[last] == a &&
@@ -328,8 +340,8 @@ uint32_t stage_entry(struct stage *s, uint64_t cookie)
     struct slot *t = filling(s);
 
     CHECK(t->entries < s->c.entries, "%u entries", t->entries);
-    t->cookies[t->entries] = cookie;
-    t->bad[t->entries] = false;
+    t->entry[t->entries] = (struct entry){cookie, s->touched, false};
+    s->touched = 0;
     return t->entries++;
 }
 
@@ -354,7 +366,7 @@ void stage_bad(struct stage *s, uint32_t slot, uint32_t entry)
 {
     CHECK(slot < s->count && entry < s->slots[slot].entries,
         "entry %u of slot %u", entry, slot);
-    s->slots[slot].bad[entry] = true;
+    s->slots[slot].entry[entry].bad = true;
 }
 
 /* copying */
@@ -371,7 +383,7 @@ static void submit(struct stage *s, uint32_t slot)
 
         if (g->batch[slot].count &&
             cuda_lane_submit(g->lane, &g->batch[slot], slot) != OK)
-            t->failed = true;
+            t->failed |= UINT32_C(1) << i;
     }
 }
 
@@ -419,7 +431,7 @@ static void slot_free(struct stage *s, uint32_t slot)
 
     t->state = FREE;
     t->used = t->entries = 0;
-    t->failed = false;
+    t->failed = 0;
     for (uint32_t i = 0; i < s->gpus_count; i++) {
         s->gpus[i].batch[slot].count = 0;
         s->gpus[i].batch[slot].pageable = false;
@@ -452,7 +464,7 @@ static enum err look(struct stage *s, uint32_t slot, bool wait)
         if (e == ERR_BUSY)
             all = ERR_BUSY;
         else if (e != OK)
-            s->slots[slot].failed = true;
+            s->slots[slot].failed |= UINT32_C(1) << i;
     }
     return all;
 }
@@ -465,8 +477,11 @@ static uint32_t tell(struct stage *s, uint32_t slot)
     t->state = HELD;
     t->holds++;
     s->copying--;
-    for (uint32_t i = 0; i < n; i++)
-        s->c.over(s->c.ud, slot, t->cookies[i], !t->failed && !t->bad[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct entry *e = &t->entry[i];
+
+        s->c.over(s->c.ud, slot, e->cookie, !(t->failed & e->gpus) && !e->bad);
+    }
     stage_drop(s, slot);
     return n;
 }

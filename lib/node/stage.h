@@ -53,6 +53,8 @@ bool stage_room_fill(struct stage *s, uint32_t bytes, uint32_t copies);
 /* One slot more, for when all are held by somebody who stands still. false:
  * there are as many as may be, or no memory. */
 bool stage_grow(struct stage *s);
+/* Are nearly all slots, those that may still come included, held? */
+bool stage_scarce(const struct stage *s);
 /* Submits what is filled. */
 void stage_push(struct stage *s);
 /* The same, unless enough is under way that it may as well wait for more: a

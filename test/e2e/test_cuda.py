@@ -285,7 +285,7 @@ class Faults(Cuda):
     @unittest.skipIf(REAL, "with the driver's double only")
     def test_a_gpu_that_goes_while_nothing_moves_is_noticed(self):
         e = self.daemon(self.world.encoded, "cuda:0",
-                        double="fail_cuEventRecord=2,sticky=1")
+                        double="fail_cuEventRecord=2")
         eventually(lambda: e.show("pools")[0]["state"] == "lost",
                    "the pool is out of service")
         self.assertIn("cuda:0 is lost", e.show("pools")[0]["lost"])

@@ -1,130 +1,6 @@
 /* sending_test.c - which rows go next: shares, windows, packing, rewinds,
  * closes. */
-#include "core/sending.h"
-#include "test/t.h"
-
-#include <stdlib.h>
-
-#define SLOTS 256
-#define PEERS 4
-#define ROW   1000 /* bytes */
-#define KIB   1024u
-
-/* Blocks of 16 rows; destinations ask for units of 4 and parts of 64. */
-static const struct sending_pool POOL = {256, ROW, 16, 2};
-
-static struct send_batch batch;
-static uint32_t quiets;
-static struct data_note last_quiet;
-
-static void on_quiet(void *ud, const struct data_note *n)
-{
-    (void)ud;
-    T_EQ_U64(n->type, NOTE_SEND_QUIET);
-    quiets++;
-    last_quiet = *n;
-}
-
-static struct sending *make_with(uint32_t shard, uint32_t shards,
-    uint32_t window, uint32_t segment, const struct sending_pool *pool)
-{
-    struct slab s = {0};
-    struct sending *d =
-        sending_init(&s, SLOTS, PEERS, shard, shards, window, segment, pool, 1);
-
-    T_CHECK(!d, "a count gave %p", (void *)d);
-    s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
-    memset(s.p, 0, s.cap);
-    d = sending_init(&s, SLOTS, PEERS, shard, shards, window, segment, pool, 1);
-    T_CHECK(
-        d && !s.failed && s.used == s.cap, "used %zu of %zu", s.used, s.cap);
-    return d;
-}
-
-/* Messages of about 50 rows, a window of four. */
-static struct sending *make(void)
-{
-    struct sending *d = make_with(0, 1, 256 * KIB, 52 * KIB, &POOL);
-
-    sending_peer(d, 1, 1, 52 * KIB);
-    return d;
-}
-
-static struct data_cmd cmd_of(uint8_t type, uint32_t slot, uint64_t generation)
-{
-    return (struct data_cmd){.type = type,
-        .slot = slot,
-        .generation = generation,
-        .room = generation * 10,
-        .peer = 1,
-        .unit_rows = 4,
-        .part_rows = 64,
-        .total = ROWS_UNKNOWN};
-}
-
-static bool give(struct sending *d, struct data_cmd c)
-{
-    bool quiet;
-
-    sending_cmd(d, &c, &quiet);
-    return quiet;
-}
-
-static void run(struct sending *d, uint32_t slot, uint64_t g, uint32_t block,
-    uint32_t blocks)
-{
-    struct data_cmd c = cmd_of(SEND_RUN, slot, g);
-
-    c.a = block;
-    c.b = blocks;
-    T_FALSE(give(d, c));
-}
-
-static void limit(
-    struct sending *d, uint32_t slot, uint64_t g, uint32_t rows, uint32_t total)
-{
-    struct data_cmd c = cmd_of(SEND_LIMIT, slot, g);
-
-    c.a = rows;
-    c.total = total;
-    T_FALSE(give(d, c));
-}
-
-/* A job of its own blocks: rows of slot i begin at block 8 i. */
-static void job(struct sending *d, uint32_t slot, uint64_t g, uint32_t blocks,
-    uint32_t rows, uint32_t total)
-{
-    T_FALSE(give(d, cmd_of(SEND_OPEN, slot, g)));
-    run(d, slot, g, slot * 8 % 256, blocks);
-    limit(d, slot, g, rows, total);
-}
-
-static void done(struct sending *d, uint32_t token)
-{
-    sending_done(d, token, on_quiet, NULL);
-}
-
-/* The next message is one segment of these rows; returns the token. */
-static uint32_t expect(
-    struct sending *d, uint32_t slot, uint32_t first, uint32_t rows)
-{
-    uint32_t token;
-
-    T_TRUE(sending_next(d, &batch, &token));
-    T_EQ_U64(batch.count, 1);
-    T_EQ_U64(batch.from[0].slot, slot);
-    T_EQ_U64(batch.segments[0].first, first);
-    T_EQ_U64(batch.segments[0].rows, rows);
-    T_EQ_U64(batch.bytes, rows * ROW);
-    return token;
-}
-
-static void nothing(struct sending *d)
-{
-    uint32_t token;
-
-    T_FALSE(sending_next(d, &batch, &token));
-}
+#include "test/unit/sending_side.h"
 
 TEST(nothing_to_send)
 {
@@ -318,6 +194,32 @@ TEST(a_unit_beyond_the_limits)
         nothing(d);
         done(d, t);
     }
+    nothing(d);
+    free(d);
+}
+
+/* The receiver has to fetch each of them, and has places for a few. */
+TEST(units_larger_than_a_message_are_few_at_once)
+{
+    struct sending_pool pool = {16, 100000, 16, 1};
+    struct sending *d = make_with(0, 1, 64 << 20, 52 * KIB, &pool);
+    uint32_t t[SEND_LARGE_EP], next;
+
+    sending_peer(d, 1, 1, 52 * KIB);
+    T_FALSE(give(d, cmd_of(SEND_OPEN, 0, 9)));
+    run(d, 0, 9, 0, 2);
+    limit(d, 0, 9, 32, 30);
+    for (uint32_t i = 0; i < SEND_LARGE_EP; i++)
+        T_TRUE(sending_next(d, &batch, &t[i]));
+    nothing(d);
+    done(d, t[1]);
+    T_TRUE(sending_next(d, &batch, &next));
+    T_EQ_U64(batch.segments[0].first, 4 * SEND_LARGE_EP);
+    nothing(d);
+    done(d, next);
+    done(d, t[0]);
+    for (uint32_t i = 0; i < 2; i++)
+        T_TRUE(sending_next(d, &batch, &next));
     nothing(d);
     free(d);
 }
@@ -700,101 +602,3 @@ TEST(messages_are_bounded)
 }
 
 /* peers that copy for themselves */
-
-static void copy_job(struct sending *d, uint32_t slot, uint64_t g,
-    uint32_t blocks, uint32_t rows, bool copy)
-{
-    struct data_cmd c = cmd_of(SEND_OPEN, slot, g);
-
-    c.copy = copy;
-    T_FALSE(give(d, c));
-    run(d, slot, g, slot * 8 % 256, blocks);
-    limit(d, slot, g, rows, rows);
-}
-
-TEST(copies_are_large)
-{
-    struct sending *d = make();
-    uint32_t token, rows = 0;
-
-    copy_job(d, 1, 1, 100, 1600, true);
-    T_TRUE(sending_next(d, &batch, &token) && batch.copy);
-    T_EQ_U64(batch.count, 25);
-    T_EQ_U64(batch.bytes, 25 * (SEGMENT_SOURCE + PIECE_BYTES));
-    for (uint32_t i = 0; i < batch.count; i++) {
-        T_EQ_U64(batch.segments[i].first, rows);
-        T_EQ_U64(batch.segments[i].bytes, batch.segments[i].rows * ROW);
-        T_EQ_U64(batch.pieces[i].block, 8 + rows / 16);
-        rows += batch.segments[i].rows;
-    }
-    T_EQ_U64(rows, 1600);
-    T_FALSE(sending_next(d, &batch, &token));
-    free(d);
-}
-
-TEST(kinds_have_messages_of_their_own)
-{
-    struct sending *d = make();
-    uint32_t tokens[3], copies = 0;
-
-    copy_job(d, 1, 1, 1, 16, true);
-    copy_job(d, 2, 2, 1, 16, false);
-    copy_job(d, 3, 3, 1, 16, true);
-    for (uint32_t i = 0; i < 3; i++) {
-        T_TRUE(sending_next(d, &batch, &tokens[i]) && batch.count == 1);
-        copies += batch.copy;
-    }
-    T_EQ_U64(copies, 2);
-    free(d);
-}
-
-TEST(a_rewind_changes_the_kind)
-{
-    struct sending *d = make();
-    struct data_cmd c = cmd_of(SEND_REWIND, 1, 1);
-    uint32_t token;
-
-    copy_job(d, 1, 1, 2, 32, true);
-    T_TRUE(sending_next(d, &batch, &token) && batch.copy);
-    c.attempt = 1;
-    c.a = c.total = 32;
-    T_FALSE(give(d, c));
-    T_TRUE(sending_next(d, &batch, &token) && !batch.copy);
-    T_EQ_U64(batch.segments[0].attempt, 1);
-    T_EQ_U64(batch.bytes, 32 * ROW);
-    free(d);
-}
-
-TEST(copies_of_many_pieces)
-{
-    struct sending *d = make_with(0, 1, 256 * KIB, 1024, &POOL);
-    uint32_t token, rows = 0;
-
-    sending_peer(d, 1, 1, 1024);
-    copy_job(d, 1, 1, 1, 0, true);
-    for (uint32_t i = 1; i < 100; i++)
-        run(d, 1, 1, 8 + 2 * i, 1);
-    limit(d, 1, 1, 1600, 1600);
-    while (sending_next(d, &batch, &token)) {
-        uint32_t at = 0;
-
-        T_TRUE(batch.copy && batch.count > 0);
-        T_TRUE(batch.count == 1 ||
-               SEGMENT_HEADER + batch.count * SEGMENT_BYTES + batch.bytes <=
-                   1024 - SEND_CARRIER_ROOM);
-        for (uint32_t i = 0; i < batch.count; i++) {
-            uint32_t sum = 0;
-
-            for (uint32_t k = 0; k < batch.from[i].pieces; k++, at++) {
-                T_EQ_U64(batch.pieces[at].block, 8 + 2 * ((rows + sum) / 16));
-                T_EQ_U64(batch.pieces[at].at, (rows + sum) % 16);
-                sum += batch.pieces[at].rows;
-            }
-            T_EQ_U64(sum, batch.segments[i].rows);
-            rows += sum;
-        }
-        done(d, token);
-    }
-    T_EQ_U64(rows, 1600);
-    free(d);
-}

@@ -418,6 +418,19 @@ TEST(nothing_has_landed_before_it_is_on_the_gpu)
     stop();
 }
 
+TEST(rows_larger_than_pinned_memory_are_refused)
+{
+    gpu_use();
+    gpu_double_only();
+    w.layout = "embedding:f32:800000"; /* 3 MB */
+    T_OK(wake_init(&w.wake));
+    pool_make(&w.e, "cuda:0", 2, 4);
+    side_start(&w.e, ROLE_ENCODED, 256 * KIB, 256 * KIB);
+    wait_for(&w.lost, 1);
+    side_stop(&w.e);
+    wake_fini(&w.wake);
+}
+
 static void lose(const char *from, const char *to)
 {
     gpu_use();

@@ -310,6 +310,28 @@ TEST(a_failed_copy_fails_its_slot_and_what_follows)
     wake_fini(&w.wake);
 }
 
+TEST(a_lost_gpu_takes_only_its_own_entries_along)
+{
+    start(3);
+    in(1, 0, 0, 1, 100);
+    in(2, 1, 0, 2, 100);
+    in(3, 1, 200, 3, 100);
+    gpu_set("fail_cuEventRecord", 1); /* the first one's */
+    stage_push(w.s);
+    wait_for(3);
+    T_TRUE(!w.ok[0] && w.ok[1] && w.ok[2]);
+    T_TRUE(cuda_lost(w.mem[0].gpu) && !cuda_lost(w.mem[1].gpu));
+    check(1, 0, 2, 100);
+    check(1, 200, 3, 100);
+    in(4, 0, 0, 1, 100); /* from now on, too */
+    in(5, 1, 0, 4, 100);
+    stage_push(w.s);
+    wait_for(5);
+    T_TRUE(!w.ok[3] && w.ok[4]);
+    check(1, 0, 4, 100);
+    stop();
+}
+
 /* While two slots are under way small things gather in the third. */
 TEST(small_things_gather_behind_large_ones)
 {
