@@ -9,6 +9,9 @@
 
 #define CONF_LIST_MAX  64
 #define CONF_POOLS_MAX 16
+/* Bytes of a row of a GPU pool, unless transfer.segment is more: what pinned
+ * memory is sure to take. */
+#define CONF_GPU_ROW   (2u << 20)
 #define CONF_PEERS_MAX 256
 #define CONF_TEXT_MAX  1024
 

@@ -347,8 +347,9 @@ static bool memory_good(const char *s)
 /* Puts the layout into its one spelling, and sees that the pool's size can
  * be said in bytes and its rows in 32 bits. */
 static enum err check_layout(
-    struct conf_pool *p, uint32_t i, struct conf_error *e)
+    const struct conf *c, struct conf_pool *p, uint32_t i, struct conf_error *e)
 {
+    uint32_t most = max_u32(CONF_GPU_ROW, (uint32_t)c->transfer_segment);
     uint64_t offsets[LAYOUT_FIELDS_MAX], bytes;
     uint64_t rows = p->blocks * p->block_rows;
     struct layout l;
@@ -369,6 +370,11 @@ static enum err check_layout(
             i, p->layout + at, at + 1);
     if (!layout_place(&l, rows, 1u << 30, offsets, &bytes))
         return refuse(e, "pools[%u].blocks: the pool is too large", i);
+    if (strcmp(p->memory, "host") != 0 && l.row_bytes > most)
+        return refuse(e,
+            "pools[%u].layout: rows of %u bytes; in memory of a GPU at most "
+            "%u, or transfer.segment",
+            i, l.row_bytes, most);
     memcpy(p->layout, l.text, strlen(l.text) + 1);
     return OK;
 }
@@ -401,7 +407,7 @@ static enum err check_pool(
     r = check_ids("uids", i, &p->uids, e);
     if (!r)
         r = check_ids("gids", i, &p->gids, e);
-    return r ? r : check_layout(p, i, e);
+    return r ? r : check_layout(c, p, i, e);
 }
 
 static enum err check_pools(struct conf *c, struct conf_error *e)

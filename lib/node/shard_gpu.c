@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/copy.h"
 #include "base/log.h"
+#include "core/conf.h"
 
 #include <stdlib.h>
 
@@ -32,6 +33,7 @@
 /* Of a cookie: it is a copy's number, not a landing's. */
 #define COPY (UINT64_C(1) << 63)
 
+_Static_assert(STAGE_SLOT_BYTES >= CONF_GPU_ROW, "a row fits into a slot");
 _Static_assert(STAGE_SLOTS *IN_ENTRIES <= LANDINGS_MIN / 2 &&
                    COPIES >= SEND_IOV_MAX &&
                    COPIES >= PIECES_MAX * LAYOUT_FIELDS_MAX,

@@ -393,6 +393,15 @@ TEST(pool_values)
     unfinished("pools[0].memory: `cuda` is not host or cuda:N");
     set("pools[0].memory", "cuda:");
     unfinished("pools[0].memory: `cuda:` is not host or cuda:N");
+    set("pools[0].memory", "cuda:0");
+    set("pools[0].layout", "embedding:f32:524289");
+    unfinished("pools[0].layout: rows of 2097156 bytes; in memory of a GPU at "
+               "most 2097152, or transfer.segment");
+    set("transfer.segment", "4MiB");
+    finish();
+    set("transfer.segment", "256KiB");
+    set("pools[0].layout", "embedding:f32:524288");
+    finish();
     set("pools[0].memory", "host");
     set("pools[0].numa", "1");
     finish();
