@@ -145,6 +145,13 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
             d->unit_rows, p->block_rows);
         return ERR_INCOMPATIBLE_LAYOUT;
     }
+    if (strcmp(p->meta.conf->memory, "host") != 0 &&
+        (uint64_t)d->unit_rows * p->meta.layout.row_bytes >
+            layout_unit_most(&p->meta.layout)) {
+        snprintf(text, size, "units of %u rows of %u bytes, out of a GPU",
+            d->unit_rows, p->meta.layout.row_bytes);
+        return ERR_INCOMPATIBLE_LAYOUT;
+    }
     if (d->storage && d->storage != m->item->storage) {
         snprintf(text, size, "announced with storage %u, asked for with %u",
             m->item->storage, d->storage);

@@ -215,6 +215,11 @@ uint32_t layout_unit_rows(const struct layout *l, uint32_t block_rows)
     return unit;
 }
 
+uint32_t layout_unit_most(const struct layout *l)
+{
+    return max_u32(UNIT_BYTES, l->row_bytes);
+}
+
 uint32_t layout_part_rows(const struct layout *l, uint32_t unit_rows)
 {
     uint64_t unit_bytes = (uint64_t)unit_rows * l->row_bytes;

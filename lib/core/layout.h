@@ -44,6 +44,8 @@ uint32_t dtype_bytes(struct span dtype);
  * whose rows fit in UNIT_BYTES; at least 1. */
 #define UNIT_BYTES 32768
 uint32_t layout_unit_rows(const struct layout *l, uint32_t block_rows);
+/* Bytes of a unit are at most so many, whatever the blocks are. */
+uint32_t layout_unit_most(const struct layout *l);
 
 /* Part for spreading a room over shards: a multiple of the unit, of about
  * PART_BYTES. */

@@ -275,11 +275,14 @@ static void job_open(struct sending *s, const struct data_cmd *c)
 {
     struct job *j = &s->jobs[c->slot];
     uint32_t in_flight = j->in_flight, closes = j->closes;
-    uint64_t unit_bytes;
+    uint64_t unit_bytes, unit_most;
 
     CHECK(c->pool < s->pools_count && c->peer < s->peers_count,
         "slot %u: pool %u, peer %u", c->slot, c->pool, c->peer);
     unit_bytes = (uint64_t)c->unit_rows * s->pools[c->pool].is.row_bytes;
+    unit_most = s->pools[c->pool].is.unit_most;
+    if (unit_most == 0)
+        unit_most = UNIT_BYTES_MAX;
     job_stop(s, j);
     if (in_flight && j->generation != c->generation) {
         refs_find(s, c->slot, j->generation, closes);
@@ -304,7 +307,7 @@ static void job_open(struct sending *s, const struct data_cmd *c)
     j->stuck =
         !sending_unit_ok(c->unit_rows, s->pools[c->pool].is.block_rows) ||
         c->part_rows == 0 || c->part_rows % c->unit_rows != 0 ||
-        unit_bytes == 0 || unit_bytes > UNIT_BYTES_MAX;
+        unit_bytes == 0 || unit_bytes > unit_most;
     job_start(s, j, c->from);
 }
 

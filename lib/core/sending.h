@@ -20,6 +20,7 @@
 
 struct sending_pool { /* row_bytes 0: layout not known yet */
     uint32_t blocks, row_bytes, block_rows, fields;
+    uint32_t unit_most; /* bytes that a unit may be asked for in; 0: any */
 };
 
 #define SEND_ADDRESSES_MAX 64  /* of one peer */

@@ -126,7 +126,7 @@ static bool reached(struct shard *s, struct mem *m)
 void gpu_pool(struct shard *s, uint32_t i)
 {
     struct mem *m = s->conf.pools[i].mem;
-    uint32_t row = s->conf.pools[i].layout.row_bytes;
+    uint32_t unit = layout_unit_most(&s->conf.pools[i].layout);
 
     if (!m || !m->gpu)
         return;
@@ -135,14 +135,14 @@ void gpu_pool(struct shard *s, uint32_t i)
         tell_lost(s, i);
         return;
     }
-    if (row > stage_slot_bytes(s->stage)) {
+    if (unit > stage_slot_bytes(s->stage)) {
         log_error("shard %u: rows of %u bytes for %s: pinned memory takes "
                   "rows of %u",
-            s->conf.index, row, m->text, stage_slot_bytes(s->stage));
+            s->conf.index, unit, m->text, stage_slot_bytes(s->stage));
         tell_lost(s, i);
         return;
     }
-    s->gpu_bytes = max_u32(s->gpu_bytes, row);
+    s->gpu_bytes = max_u32(s->gpu_bytes, unit);
     if (reached(s, m)) {
         s->pools_direct |= UINT64_C(1) << i;
         log_info("shard %u: the carrier itself reads and writes %s",
@@ -187,7 +187,7 @@ bool gpu_due(struct shard *s)
  * of it is never held (gpu_handed). */
 bool gpu_send_room(struct shard *s)
 {
-    /* A message is a segment, or one row that is more. */
+    /* A message is a segment, or one unit that is more. */
     uint32_t bytes = max_u32(s->conf.data.segment_bytes, s->gpu_bytes);
 
     return !s->stage || stage_room(s->stage, bytes, SEND_IOV_MAX) ||

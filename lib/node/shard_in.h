@@ -152,7 +152,7 @@ struct shard {
     uint8_t *said; /* payloads of SOURCES_BYTES_MAX, by token */
 
     struct stage *stage;   /* NULL: no GPU pool */
-    uint32_t gpu_bytes;    /* of the largest row of a GPU pool */
+    uint32_t gpu_bytes;    /* of the largest unit of a GPU pool */
     struct staged *staged; /* encoded: SEND_MESSAGES_MAX */
     uint64_t pools_lost;   /* a bit for each that was told */
     uint64_t pools_direct; /* for each GPU pool that the carrier reaches */

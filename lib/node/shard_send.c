@@ -28,6 +28,8 @@ static struct sending_pool pool_of(const struct shard_pool *p)
     if (p->layout.count > 0 && p->mem) {
         out.row_bytes = p->layout.row_bytes;
         out.fields = p->layout.count;
+        if (p->mem->gpu) /* it has to find room in a slot */
+            out.unit_most = layout_unit_most(&p->layout);
     }
     return out;
 }

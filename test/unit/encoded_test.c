@@ -232,6 +232,25 @@ TEST(numbers_of_a_hostile_langd)
     T_EQ_U64(brain_free(e), 12);
 }
 
+/* Units of more than pinned memory is sure to have a place for. */
+TEST(units_out_of_a_gpu_are_bounded)
+{
+    struct brain *e = encoded("pools[0].memory=cuda:0", NULL);
+    struct peer_msg m = init(e, 1, 77, 32);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 32, 32)));
+    m.init.unit_rows = 16;
+    m.init.part_rows = 1024;
+    brain_hear(e, 0, m);
+    T_EQ_U64(
+        brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_INCOMPATIBLE_LAYOUT);
+    m = init(e, 1, 78, 32);
+    m.init.unit_rows = 8;
+    m.init.part_rows = 1024;
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.granted, 32);
+}
+
 TEST(broken_is_said_until_the_attempt_is_raised)
 {
     struct brain *e = encoded(NULL, NULL);

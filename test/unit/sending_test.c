@@ -178,7 +178,7 @@ TEST(windows_are_per_endpoint)
 /* One message may always go: a unit beyond every limit, a window too small. */
 TEST(a_unit_beyond_the_limits)
 {
-    struct sending_pool pool = {16, 100000, 16, 1};
+    struct sending_pool pool = {16, 100000, 16, 1, 0};
     struct sending *d = make_with(0, 1, 64 * KIB, 52 * KIB, &pool);
     uint32_t t;
 
@@ -201,7 +201,7 @@ TEST(a_unit_beyond_the_limits)
 /* The receiver has to fetch each of them, and has places for a few. */
 TEST(units_larger_than_a_message_are_few_at_once)
 {
-    struct sending_pool pool = {16, 100000, 16, 1};
+    struct sending_pool pool = {16, 100000, 16, 1, 0};
     struct sending *d = make_with(0, 1, 64 << 20, 52 * KIB, &pool);
     uint32_t t[SEND_LARGE_EP], next;
 
@@ -278,7 +278,7 @@ TEST(two_large_jobs_share_evenly)
 
 TEST(small_jobs_travel_together)
 {
-    struct sending_pool pool = {256, 16, 16, 1};
+    struct sending_pool pool = {256, 16, 16, 1, 0};
     struct sending *d = make_with(0, 1, 256 * KIB, 52 * KIB, &pool);
     uint32_t t;
 
@@ -301,7 +301,7 @@ TEST(small_jobs_travel_together)
  * places never the room at either end. */
 TEST(messages_fit)
 {
-    struct sending_pool pool = {256, 300, 1, 20};
+    struct sending_pool pool = {256, 300, 1, 20, 0};
     struct sending *d = make_with(0, 1, 256 * KIB, 20 * KIB, &pool);
     uint32_t t, n = 0;
 
@@ -341,7 +341,7 @@ TEST(messages_fit)
 /* A segment has few units, so that it lands in few blocks of the peer. */
 TEST(segments_have_few_units)
 {
-    struct sending_pool pool = {256, 4, 128, 1};
+    struct sending_pool pool = {256, 4, 128, 1, 0};
     struct sending *d = make_with(0, 1, 256 * KIB, 256 * KIB, &pool);
     struct data_cmd c = cmd_of(SEND_OPEN, 0, 9);
     uint32_t t;
@@ -542,9 +542,26 @@ TEST(hostile_geometry)
 }
 
 /* More source pieces in a unit than a message may have: it stands still. */
+TEST(units_of_a_pool_that_bounds_them)
+{
+    struct sending_pool pool = {256, ROW, 16, 2, 4 * ROW};
+    struct sending *d = make_with(0, 1, 256 * KIB, 52 * KIB, &pool);
+    struct data_cmd c = cmd_of(SEND_OPEN, 0, 9);
+
+    sending_peer(d, 1, 1, 52 * KIB);
+    c.unit_rows = 8;
+    T_FALSE(give(d, c));
+    run(d, 0, 9, 0, 2);
+    limit(d, 0, 9, 32, 32);
+    nothing(d);
+    job(d, 1, 10, 2, 32, 32); /* units of 4 */
+    done(d, expect(d, 1, 0, 32));
+    free(d);
+}
+
 TEST(unit_in_too_many_blocks)
 {
-    struct sending_pool pool = {256, 10, 1, 32};
+    struct sending_pool pool = {256, 10, 1, 32, 0};
     struct sending *d = make_with(0, 1, 256 * KIB, 52 * KIB, &pool);
     struct data_cmd c = cmd_of(SEND_OPEN, 0, 9);
 
