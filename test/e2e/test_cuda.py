@@ -3,7 +3,10 @@ double, or over a real GPU with MMX_TEST_GPU=real."""
 
 import ctypes
 import gc
+import importlib.util
 import os
+import subprocess
+import sys
 import unittest
 
 import numpy as np
@@ -13,7 +16,7 @@ from engine import LIMIT, pattern
 from mmx import cuda
 from mmx.kernels import Mover, Tensor
 from mmx.plan import Placeholder, Rows, plan
-from pair import BUILD, Case, eventually
+from pair import BUILD, ROOT, Case, eventually
 
 REAL = os.environ.get("MMX_TEST_GPU") == "real"
 DOUBLE = os.path.join(os.path.abspath(BUILD), "test/double/libcuda.so.1")
@@ -162,6 +165,19 @@ class Straight(Cuda):
 
     def test_host_to_gpu(self):
         self.check("host", "cuda:0")
+
+
+class Demo(Cuda):
+    def test_on_a_gpu(self):
+        if not importlib.util.find_spec("PIL"):
+            self.skipTest("no PIL here")
+        path = [] if REAL else [os.path.dirname(DOUBLE)]
+        path += filter(None, [os.environ.get("LD_LIBRARY_PATH")])
+        got = subprocess.run(
+            [sys.executable, os.path.join(ROOT, "scripts/demo"), "--build",
+             os.path.abspath(BUILD), "--memory", "cuda:0"], capture_output=True, text=True,
+            env={**os.environ, "LD_LIBRARY_PATH": ":".join(path)})
+        self.assertIn("demo: ok", got.stdout.splitlines()[-1], got.stdout)
 
 
 class SameHost(Cuda):
