@@ -56,6 +56,12 @@ struct conf {
 #undef POOL_KEY
 #undef PEER_KEY
 
+/* Do its blocks lie in the memory of a GPU? */
+static inline bool conf_on_gpu(const struct conf_pool *p)
+{
+    return strcmp(p->memory, "host") != 0;
+}
+
 /* What is wrong, and where: "mmx-langd.yaml:12:3: unknown key `pool`, did you
  * mean `pools`?". line and column count from 1, 0: not from a file. */
 struct conf_error {

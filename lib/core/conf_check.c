@@ -370,7 +370,7 @@ static enum err check_layout(
             i, p->layout + at, at + 1);
     if (!layout_place(&l, rows, 1u << 30, offsets, &bytes))
         return refuse(e, "pools[%u].blocks: the pool is too large", i);
-    if (strcmp(p->memory, "host") != 0 && l.row_bytes > most)
+    if (conf_on_gpu(p) && l.row_bytes > most)
         return refuse(e,
             "pools[%u].layout: rows of %u bytes; in memory of a GPU at most "
             "%u, or transfer.segment",

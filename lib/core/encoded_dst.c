@@ -145,7 +145,7 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
             d->unit_rows, p->block_rows);
         return ERR_INCOMPATIBLE_LAYOUT;
     }
-    if (strcmp(p->meta.conf->memory, "host") != 0 &&
+    if (conf_on_gpu(p->meta.conf) &&
         (uint64_t)d->unit_rows * p->meta.layout.row_bytes >
             layout_unit_most(&p->meta.layout)) {
         snprintf(text, size, "units of %u rows of %u bytes, out of a GPU",

@@ -212,16 +212,6 @@ void cuda_close(struct cuda **cp)
     pthread_mutex_unlock(&lock);
 }
 
-uint32_t cuda_device(const struct cuda *c)
-{
-    return c->device;
-}
-
-const char *cuda_name(const struct cuda *c)
-{
-    return c->name;
-}
-
 const char *cuda_lost(const struct cuda *c)
 {
     return atomic_load_explicit(&c->lost, memory_order_acquire) ? c->reason
@@ -419,6 +409,8 @@ static CUresult copy_batch(struct cuda_lane *l, const struct cuda_batch *b)
     if (now)
         return now(
             b->to, b->from, b->bytes, b->count, &attrs, &at, 1, l->copies);
+    if (!old)
+        return CUDA_ERROR_NOT_SUPPORTED;
     return old(
         b->to, b->from, b->bytes, b->count, &attrs, &at, 1, &failed, l->copies);
 }
@@ -445,15 +437,14 @@ static CUresult copy_each(struct cuda_lane *l, const struct cuda_batch *b)
 static CUresult copy_all(struct cuda_lane *l, const struct cuda_batch *b)
 {
     struct cuda *c = l->gpu;
-    bool batch = CUDA_VERSION >= 12080 && (c->d->batch || c->d->batch_old);
-    CUresult r = CUDA_ERROR_NOT_SUPPORTED;
 
-    if (b->count > 1 && batch && !c->no_batch)
-        r = copy_batch(l, b);
-    if (r != CUDA_ERROR_NOT_SUPPORTED)
-        return r;
-    if (b->count > 1)
+    if (b->count > 1 && !c->no_batch) {
+        CUresult r = copy_batch(l, b);
+
+        if (r != CUDA_ERROR_NOT_SUPPORTED)
+            return r;
         c->no_batch = true;
+    }
     if (cuda_gathers(c, b) && cuda_gather(c, b, l->copies) == CUDA_SUCCESS)
         return CUDA_SUCCESS;
     return copy_each(l, b); /* again, perhaps: the same bytes */

@@ -26,8 +26,6 @@ struct cuda *cuda_hold(struct cuda *c);
 /* Accepts NULL. All memory and lanes of it are closed before the last one. */
 void cuda_close(struct cuda **c);
 
-uint32_t cuda_device(const struct cuda *c);
-const char *cuda_name(const struct cuda *c);
 /* Makes it this thread's current GPU, for good: for libraries that look at what
  * is current. */
 void cuda_stay(struct cuda *c);

@@ -29,18 +29,6 @@ void cuda_close(struct cuda **c)
     CHECK(*c == NULL, "no GPU here");
 }
 
-uint32_t cuda_device(const struct cuda *c)
-{
-    (void)c;
-    UNREACHED();
-}
-
-const char *cuda_name(const struct cuda *c)
-{
-    (void)c;
-    UNREACHED();
-}
-
 const char *cuda_lost(const struct cuda *c)
 {
     (void)c;

@@ -258,6 +258,7 @@ void gpu_send(struct shard *s, uint32_t ep, uint32_t token)
     uint8_t *to;
 
     t->header_len = segments_put(t->header, b->segments, b->count);
+    t->segments = b->count;
     t->ep = ep;
     t->peer = b->peer;
     t->address = b->address;
@@ -297,7 +298,7 @@ void gpu_handed(struct shard *s, uint32_t token)
         return;
     memcpy(t->own, t->bytes, t->len);
     t->bytes = t->own;
-    stat_add(&s->stats.segments_late, 1);
+    stat_add(&s->stats.segments_late, t->segments);
     let_go(s, t);
 }
 

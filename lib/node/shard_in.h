@@ -85,7 +85,7 @@ struct posted {
 
 /* One whose rows come from a GPU, by sending.c's token. */
 struct staged {
-    uint32_t ep, peer, address, slot, header_len;
+    uint32_t ep, peer, address, slot, header_len, segments;
     bool held; /* the slot's memory */
     uint64_t serial, len;
     uint8_t *bytes;

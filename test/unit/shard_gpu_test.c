@@ -277,8 +277,9 @@ static void moves(const char *from, const char *to, uint32_t segment)
 }
 
 /* As langd maps the pool of an encoded on its host. */
-static void source_tell(void)
+static void source_tell(const char *to)
 {
+    uint32_t gpu = mem_gpu(to), readers = gpu == NONE ? 0 : 1u << gpu;
     uint8_t fields[512];
     struct writer b = writer_of(fields, sizeof(fields));
     struct source *source;
@@ -297,7 +298,7 @@ static void source_tell(void)
     }
     m.fields = span_of(fields, b.len);
     T_OK(source_open(&source, dup(w.e.mem.fd), &m, &why));
-    T_OK(source_map(source, w.l.mem.gpu ? 1u << cuda_device(w.l.mem.gpu) : 0));
+    T_OK(source_map(source, readers));
     T_TRUE(shard_source(w.l.shard, 1, 0, source));
     shard_flush(w.l.shard);
     source_drop(source);
@@ -307,7 +308,7 @@ static void copies(const char *from, const char *to)
 {
     start(from, to, 256 * KIB);
     w.copy = true;
-    source_tell();
+    source_tell(to);
     source_fill(1, 3, 8001);
     source_fill(2, 506, 77);
     source_write();
@@ -437,7 +438,7 @@ static void lose(const char *from, const char *to)
     gpu_double_only();
     start(from, to, 64 * KIB);
     if (w.copy)
-        source_tell();
+        source_tell(to);
     source_fill(1, 0, 2000);
     source_write();
     gpu_set("fail_copy", w.copy ? 1 : 3);
