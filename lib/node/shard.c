@@ -8,8 +8,9 @@
  *    is lost: what the ring has no room for waits in the backlog, and while
  *    that is half full the carrier rests;
  *  - a turn drains commands, carrier and messages to send; the loop is woken
- *    once per turn; the thread sleeps only when the carrier was armed and the
- *    ring looked at after it said that it sleeps.
+ *    once per turn; who has the work sleeps only when nothing of `due` is
+ *    left, looked at after it said that it sleeps. A turn may leave some: what
+ *    the carrier completes lets go what came before it in the turn.
  *
  * Rejected: a shared queue that any worker serves. Rows of one room would
  * meet in one lock, and a landing could overtake the close of its room. No
@@ -305,14 +306,25 @@ static void give_back(struct shard *s)
     wake_up(loop);
 }
 
+/* True if a turn would do something that no descriptor shows. While the
+ * backlog is heavy only the loop, which reads notes, can change anything. */
+static bool due(struct shard *s)
+{
+    if (backlog_heavy(s))
+        return false;
+    return !ring_empty(&s->in) ||
+           (s->sending && sending_ready(s->sending) && gpu_send_room(s)) ||
+           (s->landing && copy_waiting(s)) ||
+           s->conf.carrier->arm(s->data) != OK;
+}
+
 static void sleep_turn(struct shard *s)
 {
     struct pollfd fds[2] = {
         {.fd = s->wake.fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
 
     wake_sleep(&s->wake);
-    if (!atomic_load(&s->stop) && (ring_empty(&s->in) || backlog_heavy(s)) &&
-        (backlog_heavy(s) || s->conf.carrier->arm(s->data) == OK)) {
+    if (!atomic_load(&s->stop) && !due(s)) {
         if (!backlog_heavy(s))
             fds[1].fd = s->conf.carrier->fd(s->data);
         poll(fds, ARRAY_LEN(fds), sleep_ms(s));
@@ -684,8 +696,7 @@ bool shard_lent(struct shard *s)
 
 bool shard_busy(struct shard *s)
 {
-    return shard_mine(s) &&
-           (!ring_empty(&s->in) || s->conf.carrier->arm(s->data) != OK);
+    return shard_mine(s) && (s->backlog.len > 0 || due(s));
 }
 
 bool shard_note(struct shard *s, struct data_note *n)

@@ -1,0 +1,205 @@
+/* shard_loop_test.c - a shard whose work the loop has, served exactly when
+ * node_port.c serves it: rooms come whole, however small the window or the
+ * segments are, and nothing sleeps on what it could send. */
+#include "node/shard.h"
+#include "test/t.h"
+
+#include "core/landing.h"
+
+#include <poll.h>
+#include <stdlib.h>
+
+#define KIB        1024u
+#define LIMIT_MS   10000
+#define ROW_BYTES  4096u
+#define BLOCK_ROWS 16
+#define PEER       1
+
+struct end {
+    struct shard *shard;
+    struct shard_pool pool;
+    struct mem mem;
+    bool watched; /* as a port of the node */
+};
+
+static struct world {
+    struct wake wake;
+    struct end e, l;
+    uint32_t landed;
+} w;
+
+static void start(struct end *at, uint8_t role, const struct data_ops *carrier,
+    uint32_t window, uint32_t segment)
+{
+    struct shard_conf c = {.carrier = carrier,
+        .data = {.tls = "",
+            .devices = "lo",
+            .ports = "",
+            .segment_bytes = segment,
+            .keepalive_ms = 1000,
+            .stall_ms = LIMIT_MS},
+        .role = role,
+        .count = 1,
+        .slots = 4,
+        .peers = 2,
+        .window_bytes = window,
+        .ring_records = 256,
+        .cpu = -1,
+        .shared = true,
+        .pools = &at->pool,
+        .pools_count = 1,
+        .wake = &w.wake};
+    uint64_t bytes;
+    uint32_t bad;
+
+    at->pool.blocks = 256;
+    at->pool.block_rows = BLOCK_ROWS;
+    T_OK(layout_parse(span_str("embedding:u8:4096"), &at->pool.layout, &bad));
+    T_TRUE(layout_place(
+        &at->pool.layout, 256 * BLOCK_ROWS, 4096, at->pool.offsets, &bytes));
+    at->mem = (struct mem){.base = calloc(1, bytes), .bytes = bytes};
+    at->pool.mem = &at->mem;
+    T_OK(shard_start(&at->shard, &c));
+}
+
+static void stop(struct end *at)
+{
+    shard_stop(&at->shard);
+    free(at->mem.base);
+}
+
+static struct data_cmd cmd_of(uint8_t type, uint32_t rows)
+{
+    const struct layout *l = &w.l.pool.layout;
+    uint32_t unit = layout_unit_rows(l, BLOCK_ROWS);
+
+    return (struct data_cmd){.type = type,
+        .slot = 1,
+        .generation = 9,
+        .peer = PEER,
+        .unit_rows = unit,
+        .part_rows = layout_part_rows(l, unit),
+        .total = rows};
+}
+
+static void push(struct end *to, struct data_cmd c)
+{
+    T_TRUE(shard_push(to->shard, &c));
+}
+
+static void peer_open(uint32_t segment)
+{
+    uint8_t blob[128];
+    struct writer b = writer_of(blob, sizeof(blob));
+
+    put_span(&b, shard_address(w.l.shard), 2, 100);
+    T_TRUE(shard_peer(w.e.shard, PEER, span_of(b.p, b.len), segment));
+    push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = PEER});
+}
+
+static void room(uint32_t rows)
+{
+    struct data_cmd c = cmd_of(LAND_OPEN, rows);
+
+    push(&w.l, c);
+    c.type = LAND_RUN;
+    c.a = 0;
+    c.b = div_up(rows, BLOCK_ROWS);
+    push(&w.l, c);
+    push(&w.e, cmd_of(SEND_OPEN, rows));
+    c.type = SEND_RUN;
+    push(&w.e, c);
+    c.type = SEND_LIMIT;
+    c.a = rows;
+    push(&w.e, c);
+}
+
+static void fill(struct end *at)
+{
+    for (uint64_t i = 0; i < at->mem.bytes; i += 8) {
+        uint64_t x = i * UINT64_C(0x9e3779b97f4a7c15);
+
+        memcpy(at->mem.base + i, &x, 8);
+    }
+}
+
+/* One turn of the loop for a shard: readable says what its descriptor says. */
+static void serve(struct end *at, bool readable)
+{
+    struct data_note n;
+
+    if (shard_lent(at->shard))
+        at->watched = false;
+    if (!at->watched && shard_mine(at->shard))
+        at->watched = readable = true; /* it came back: one call is due */
+    if (readable || shard_busy(at->shard))
+        shard_work(at->shard);
+    shard_flush(at->shard);
+    while (shard_note(at->shard, &n)) {
+        T_EQ_U64(n.type, NOTE_LANDED);
+        w.landed += n.rows;
+    }
+}
+
+/* Waits as the node's loop does, with nothing but descriptors to wake it. */
+static void wait_for_rows(uint32_t rows)
+{
+    struct pollfd fds[3] = {
+        {.fd = w.wake.fd, .events = POLLIN}, {.fd = -1}, {.fd = -1}};
+    struct end *ends[2] = {&w.e, &w.l};
+
+    for (;;) {
+        bool busy = false;
+
+        for (int i = 0; i < 2; i++)
+            serve(ends[i], fds[1 + i].revents != 0);
+        if (w.landed >= rows)
+            return;
+        wake_sleep(&w.wake);
+        for (int i = 0; i < 2; i++) {
+            bool mine = shard_mine(ends[i]->shard);
+
+            fds[1 + i] = (struct pollfd){
+                .fd = mine ? shard_fd(ends[i]->shard) : -1, .events = POLLIN};
+            busy |= shard_busy(ends[i]->shard) || (mine && !ends[i]->watched);
+        }
+        T_CHECK(poll(fds, 3, busy ? 0 : LIMIT_MS) > 0 || busy,
+            "%u of %u rows came, then all sleep", w.landed, rows);
+        if (fds[0].revents)
+            wake_clear(&w.wake);
+        else
+            wake_awake(&w.wake);
+    }
+}
+
+static void moves(
+    const struct data_ops *carrier, uint32_t window, uint32_t segment)
+{
+    const uint32_t rows = 1000;
+
+    T_OK(wake_init(&w.wake));
+    start(&w.e, ROLE_ENCODED, carrier, window, segment);
+    start(&w.l, ROLE_LANGD, carrier, window, segment);
+    fill(&w.e);
+    peer_open(segment);
+    room(rows);
+    wait_for_rows(rows);
+    T_EQ_U64(w.landed, rows);
+    T_EQ_MEM(w.l.mem.base, w.e.mem.base, (size_t)rows * ROW_BYTES);
+    stop(&w.e);
+    stop(&w.l);
+    wake_fini(&w.wake);
+}
+
+#define MOVES(carrier, window_kib, segment_kib)                                \
+    TEST(carrier##_window_##window_kib##_kib_segment_##segment_kib##_kib)      \
+    {                                                                          \
+        moves(&carrier, window_kib *KIB, segment_kib *KIB);                    \
+    }
+MOVES(data_tcp, 64, 64)
+MOVES(data_tcp, 512, 256)
+MOVES(data_tcp, 1024, 256)
+MOVES(data_tcp, 1024, 16)
+MOVES(data_tcp, 1024, 3) /* one unit is more than a segment */
+MOVES(data_mem, 64, 64)
+MOVES(data_mem, 1024, 16)
