@@ -13,6 +13,34 @@ void log_init(const char *name, enum log_level level);
 bool log_enabled(enum log_level level);
 void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
+/* Lines that engines or strangers can cause, by kind: at most per_second in a
+ * second, the others are counted and told in one line of the kind when the
+ * second is over. Static, made with LOG_RATE. Any thread. */
+struct log_rate {
+    const char *what; /* names the kind: "refused engines" */
+    enum log_level level;
+    uint32_t per_second;
+    uint32_t said, lost; /* in this second; not told yet */
+    uint64_t second;
+    bool known;
+    struct log_rate *next;
+};
+
+/* True if a line of this kind may be written now; counts it if not. */
+bool log_may(struct log_rate *r);
+/* Tells what was left out in seconds that are over. Returns true while there
+ * is more to tell: call again within a second. */
+bool log_tell_lost(void);
+/* Returns how many lines were left out since the start. */
+uint64_t log_lost(void);
+
+#define LOG_RATE(KIND, LEVEL, PER_SECOND)                                      \
+    {                                                                          \
+        .what = (KIND), .level = (LEVEL), .per_second = (PER_SECOND)           \
+    }
+#define log_rated(rate, ...)                                                   \
+    (log_may(rate) ? log_line((rate)->level, __VA_ARGS__) : (void)0)
+
 #define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
 #define log_warn(...)  log_line(LOG_WARN, __VA_ARGS__)
 #define log_info(...)  log_line(LOG_INFO, __VA_ARGS__)

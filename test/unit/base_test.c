@@ -558,3 +558,43 @@ TEST(a_log_line_is_one_line)
     close(pipes[1]);
     close(err);
 }
+
+static bool all_told(void *ud)
+{
+    (void)ud;
+    return !log_tell_lost();
+}
+
+/* What others cause is written so often and no more; the rest is counted. */
+TEST(rated_lines_are_counted_and_told)
+{
+    static struct log_rate rate = LOG_RATE("strangers", LOG_WARN, 3);
+    static struct log_rate quiet = LOG_RATE("details", LOG_DEBUG, 3);
+    char got[4096] = "";
+    int pipes[2], err = dup(STDERR_FILENO);
+    unsigned said = 0, lost = 0, n;
+
+    T_EQ_I64(pipe(pipes), 0);
+    T_TRUE(dup2(pipes[1], STDERR_FILENO) >= 0);
+    log_init("test", LOG_INFO);
+    for (unsigned i = 0; i < 100; i++) {
+        log_rated(&rate, "stranger %u", i);
+        log_rated(&quiet, "detail %u", i);
+    }
+    T_WAIT(all_told, NULL, 5000);
+    T_TRUE(dup2(err, STDERR_FILENO) >= 0);
+    T_TRUE(read(pipes[0], got, sizeof(got) - 1) > 0);
+    for (char *line = strtok(got, "\n"); line; line = strtok(NULL, "\n")) {
+        if (sscanf(line, "<4>test: strangers: %u more lines", &n) == 1)
+            lost += n;
+        else
+            said += strncmp(line, "<4>test: stranger ", 18) == 0;
+    }
+    /* The loop may have seen the end of a second. */
+    T_CHECK(said >= 3 && said <= 6, "%u lines", said);
+    T_EQ_U64(said + lost, 100);
+    T_EQ_U64(log_lost(), lost);
+    close(pipes[0]);
+    close(pipes[1]);
+    close(err);
+}
