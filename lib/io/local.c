@@ -29,7 +29,13 @@
 #endif
 
 #define ACCEPTS_TURN 64
+#define LINES_PER_S  5
 #define BACKOFF_MS   100
+
+static struct log_rate refusals =
+    LOG_RATE("refused engines", LOG_WARN, LINES_PER_S);
+static struct log_rate shortages =
+    LOG_RATE("engines that wait for descriptors", LOG_WARN, LINES_PER_S);
 
 /* listening */
 
@@ -187,7 +193,7 @@ static void out_of_descriptors(struct local *l, int error)
 {
     int fd;
 
-    log_warn("accept: %s, new engines wait", strerror(error));
+    log_rated(&shortages, "accept: %s, new engines wait", strerror(error));
     if (l->reserve_fd >= 0) {
         close(l->reserve_fd);
         fd = accept4(l->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -223,12 +229,13 @@ static void take_client(struct local *l, int fd)
     int pidfd;
 
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) {
-        log_warn("a client without credentials: %s", strerror(errno));
+        log_rated(
+            &refusals, "a client without credentials: %s", strerror(errno));
         close(fd);
         return;
     }
     if (list_empty(&l->free)) {
-        log_warn("pid %d uid %u: refused, limits.connections is %u",
+        log_rated(&refusals, "pid %d uid %u: refused, limits.connections is %u",
             (int)cred.pid, cred.uid, l->conns_count);
         refuse(fd, ERR_QUOTA, "limits.connections is reached");
         return;
@@ -236,9 +243,10 @@ static void take_client(struct local *l, int fd)
     pidfd = open_pidfd(fd, cred.pid);
     if (pidfd < 0) {
         if (errno == EMFILE || errno == ENFILE)
-            log_warn("pid %d: out of descriptors", (int)cred.pid);
+            log_rated(&refusals, "pid %d: out of descriptors", (int)cred.pid);
         else if (errno != ESRCH)
-            log_warn("pid %d: pidfd: %s", (int)cred.pid, strerror(errno));
+            log_rated(
+                &refusals, "pid %d: pidfd: %s", (int)cred.pid, strerror(errno));
         refuse(fd, ERR_BUSY, "no pidfd for this process");
         return;
     }

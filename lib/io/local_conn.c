@@ -20,6 +20,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+static struct log_rate endings =
+    LOG_RATE("connections that were ended", LOG_WARN, 5);
+
 static void make_ready(struct local_conn *c)
 {
     if (!list_linked(&c->ready))
@@ -150,7 +153,8 @@ static void send_failed(struct local_conn *c, int error)
         return;
     }
     if (error != EPIPE && error != ECONNRESET && error != ENOTCONN) {
-        log_warn("connection %u: send: %s", c->index, strerror(error));
+        log_rated(
+            &endings, "connection %u: send: %s", c->index, strerror(error));
         c->eof = true;
         make_ready(c);
     }
@@ -232,7 +236,8 @@ static bool append(struct local *l, uint32_t conn, struct span frame, int fd)
         out_compact(c);
     if (frame.len > OUT_MAX - c->out_len ||
         (fd >= 0 && c->marks_count == MARKS_MAX)) {
-        log_warn("connection %u: ended, %u bytes of answers are unread", conn,
+        log_rated(&endings,
+            "connection %u: ended, %u bytes of answers are unread", conn,
             c->out_len);
         c->eof = true;
         make_ready(c);

@@ -391,6 +391,8 @@ static void node_stats(struct node *n, struct shower *s)
     extra_stat(n, s, "bytes_landed", 0, "bytes of segments that were placed");
     extra_stat(n, s, "bytes_sent", 0, "bytes handed to the carrier");
     extra_stat(n, s, "shard_wakeups", 0, "times a shard was woken");
+    extra_stat(n, s, "log_lines_left_out", log_lost(),
+        "lines about engines, rooms and strangers beyond so many a second");
     extra_stat(n, s, "peer_packets_in", l->packets_in,
         "control packets that came from daemons");
     extra_stat(n, s, "peer_packets_out", l->packets_out,

@@ -241,6 +241,8 @@ static void arm_timer(struct node *n)
         at = min_u64(at, now + BACKLOG_MS * NS_PER_MS);
     if (local_waits(n->local))
         at = min_u64(at, now + LOCAL_SOON_MS * NS_PER_MS);
+    if (n->lines_lost)
+        at = min_u64(at, now + NS_PER_S);
     if (links_wait(n->links))
         at = min_u64(at, now + LINKS_SOON_MS * NS_PER_MS);
     if (at == n->timer_ns)
@@ -287,6 +289,7 @@ static void turn(struct node *n)
     local_flush(n->local);
     links_flush(n->links);
     node_ports_watch(n);
+    n->lines_lost = log_tell_lost();
     drain_check(n);
     arm_timer(n);
 }

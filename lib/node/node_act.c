@@ -15,6 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ENDED_PER_S    100
+#define WARNINGS_PER_S 10
+
 /* to the shards */
 
 static bool give(struct shard *s, const struct order *o)
@@ -175,17 +178,23 @@ static uint64_t since_us(uint64_t from_ns, uint64_t to_ns)
     return from_ns && to_ns > from_ns ? (to_ns - from_ns) / 1000 : 0;
 }
 
+/* One line per room at ordinary rates; an engine can end thousands a second. */
+static struct log_rate failed_rooms =
+    LOG_RATE("rooms that failed", LOG_INFO, ENDED_PER_S);
+static struct log_rate done_rooms =
+    LOG_RATE("rooms that succeeded", LOG_DEBUG, ENDED_PER_S);
+static struct log_rate warnings =
+    LOG_RATE("warnings about engines and peers", LOG_WARN, WARNINGS_PER_S);
+
 static void log_ended(struct node *n, uint64_t row)
 {
     const struct ended *e = n->kind->ended(n->brain, row);
-    enum log_level level;
+    struct log_rate *rate;
 
     if (!e)
         return;
-    level = e->state == ROOM_SUCCESS ? LOG_DEBUG : LOG_INFO;
-    if (!log_enabled(level))
-        return;
-    log_line(level,
+    rate = e->state == ROOM_SUCCESS ? &done_rooms : &failed_rooms;
+    log_rated(rate,
         "room %016llx: %s%s%s%s%s, peer %s, generation %llx, rows %u, bytes "
         "%llu, served %u, failed %u, resumes %u, attempts %u; us: init %llu "
         "length %llu first %llu resume %llu end %llu",
@@ -259,7 +268,8 @@ static void act(struct node *n, const struct action *a)
         log_ended(n, a->word);
         return;
     case ACT_WARN:
-        log_warn("%.*s", (int)a->len, (const char *)n->out.bytes.p + a->at);
+        log_rated(&warnings, "%.*s", (int)a->len,
+            (const char *)n->out.bytes.p + a->at);
         return;
     }
     CHECK(false, "action %u", a->type);

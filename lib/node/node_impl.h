@@ -108,6 +108,7 @@ struct node {
 
     struct out out;
     bool draining, stopping;
+    bool lines_lost;   /* log lines were left out and not told of yet */
     uint64_t drain_ns; /* when a drain is over in any case */
 };
 
