@@ -37,6 +37,11 @@ static inline uint64_t min_u64(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+static inline uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Ceiling of a / b, for b > 0, without overflow. */
 static inline uint32_t div_up(uint32_t a, uint32_t b)
 {

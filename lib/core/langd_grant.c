@@ -15,34 +15,35 @@
  * Overtaking by whoever fits was rejected: large rooms would starve. */
 #include "core/langd.h"
 
-/* Rows the room will ever need, as far as is known now. */
-static uint32_t target_rows(const struct lpool *p, const struct lroom *m)
+/* Returns the rows that the room will ever need, as far as is known now. A
+ * stream needs what it was promised from its base on, whatever else it was told
+ * to expect. */
+static uint64_t target_rows(const struct lpool *p, const struct lroom *m)
 {
-    uint32_t first = (uint32_t)p->meta.conf->default_blocks * p->block_rows;
+    uint64_t rows = p->block_rows, first = p->meta.conf->default_blocks * rows;
 
     if (m->total != ROWS_UNKNOWN)
         return m->total;
-    if (m->mode == MODE_STREAM)
-        first = max_u32(first, p->hold_stream * p->block_rows);
     if (m->expected)
         first = m->expected;
+    if (m->mode == MODE_STREAM)
+        first = max_u64(first, m->base + p->hold_stream * rows);
     if (m->length_known)
-        first = min_u32(max_u32(first, m->committed), m->max_rows);
-    return m->want && m->length_known ? max_u32(first, m->max_rows) : first;
+        first = min_u64(max_u64(first, m->committed), m->max_rows);
+    return m->want && m->length_known ? m->max_rows : first;
 }
 
 uint32_t grant_wanted(struct langd *l, const struct lroom *m)
 {
     const struct lpool *p = lroom_pool(l, m);
     uint32_t cap = m->mode == MODE_STREAM ? p->cap_stream : p->cap_whole;
-    uint32_t target = target_rows(p, m);
-    uint32_t blocks;
+    uint64_t target = target_rows(p, m), blocks;
 
     if (!lroom_alive(m) || m->closing_left || !p->meta.ready || m->peer == NONE)
         return 0;
-    blocks = target > m->base ? div_up(target - m->base, p->block_rows) : 0;
-    blocks = min_u32(blocks, cap);
-    return blocks > m->held.blocks ? blocks - m->held.blocks : 0;
+    blocks = target > m->base ? (target - m->base - 1) / p->block_rows + 1 : 0;
+    blocks = min_u64(blocks, cap);
+    return blocks > m->held.blocks ? (uint32_t)blocks - m->held.blocks : 0;
 }
 
 static void set_node(struct heap *h, struct heap_node *n, bool in, uint64_t key)

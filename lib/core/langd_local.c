@@ -95,6 +95,9 @@ static enum err check_request(struct langd *l, uint32_t conn,
     *text = "mode is 0 or 1, storage 0 to 3, tag at most 22 bits";
     if (n->mode > MODE_STREAM || n->storage > STORAGE_PROMPT)
         return ERR_MALFORMED;
+    *text = "a room is shown in 128 cells: its owner's and 127 of readers";
+    if (n->readers >= ROOM_VIEWS_MAX)
+        return ERR_MALFORMED;
     *text = "a stream room needs a pool of at least 3 blocks";
     if (n->mode == MODE_STREAM && l->pools[n->pool].cap_stream < STREAM_MIN)
         return ERR_TOO_LARGE;

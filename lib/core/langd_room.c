@@ -210,8 +210,7 @@ static void expose(struct langd *l, struct out *out, struct lroom *m)
 
     if (m->mode != MODE_STREAM || m->prefix <= m->exposed)
         return;
-    rest = m->total == ROWS_UNKNOWN ? p->hold_stream
-                                    : div_up(m->total - m->base, p->block_rows);
+    rest = div_up(min_u32(m->total, m->max_rows) - m->base, p->block_rows);
     if (m->held.blocks < min_u32(rest, p->hold_stream))
         return;
     m->exposed = m->r.rows_shown = m->prefix;
@@ -235,6 +234,20 @@ static void run_stall_clock(struct langd *l, struct lroom *m)
     else if (m->stall_ns == TIME_NEVER)
         m->stall_ns = l->now_ns + (m->landed ? l->c.conf->timeout_progress
                                              : l->c.conf->timeout_first_byte);
+}
+
+/* Fails a stream that is left without an owner and without readers: nothing
+ * would ever be released. */
+static void end_unread(struct langd *l, struct lroom *m)
+{
+    if (m->mode != MODE_STREAM || !m->owner_done ||
+        m->readers_done < m->readers)
+        return;
+    LIST_FOREACH (n, &m->r.views)
+        if (LIST_ENTRY(n, struct view, in_room)->rights & RIGHT_READ)
+            return;
+    lroom_fail(l, m, ERR_ENGINE_LOST, 0, 0,
+        "the engine that asked is gone, and no other reads");
 }
 
 static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
@@ -267,12 +280,17 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
     }
 }
 
+/* True if the owner and all readers that were announced are through with it. */
+static bool read_by_all(const struct lroom *m)
+{
+    return m->owner_done && m->readers_done >= m->readers;
+}
+
 /* Blocks of an ended room go back when nobody reads or lands any more. */
 static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
 {
     struct lpool *p = lroom_pool(l, m);
     bool failed = m->r.state == ROOM_FAILED;
-    bool done = m->owner_done && m->readers_done >= m->readers;
 
     if (m->closing_left)
         return;
@@ -282,7 +300,7 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
         l->stats[STAT_blocks_quarantined] += m->held.blocks;
         m->quarantined = true;
     }
-    if (m->closing_left || room_in_use(&m->r) || (!failed && !done))
+    if (m->closing_left || room_in_use(&m->r) || (!failed && !read_by_all(m)))
         return;
     if (m->opened) {
         /* All has landed; with one shard its order of commands suffices. */
@@ -302,7 +320,7 @@ static bool over(const struct lroom *m)
 {
     return !lroom_alive(m) && m->held.blocks == 0 && !m->closing_left &&
            !m->opened && !m->owe && list_empty(&m->r.views) &&
-           (m->owner_done || m->r.state == ROOM_FAILED);
+           (read_by_all(m) || m->r.state == ROOM_FAILED);
 }
 
 static void forget(struct langd *l, struct lroom *m)
@@ -371,6 +389,8 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
 {
     list_remove(&m->r.todo);
     langd_readers(l, out, m); /* one of them may have gone */
+    if (lroom_alive(m))
+        end_unread(l, m);
     if (lroom_alive(m))
         settle_alive(l, out, m);
     if (lroom_alive(m) && m->aux_final && m->total != ROWS_UNKNOWN &&

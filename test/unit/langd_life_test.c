@@ -1,0 +1,154 @@
+/* langd_life_test.c - how long rooms of langd live: streams that go on after
+ * releases, readers that were announced, owners that die. As in langd_test.c:
+ * blocks of 8 rows, 16 of them, a default grant is 2. */
+#include "test/there.h"
+
+/* A stream of unknown length: four blocks granted, one shown and released. */
+TEST(a_stream_of_unknown_length_goes_on_after_a_release)
+{
+    struct brain *l =
+        langd_up("pools[0].default_blocks=4", "pools[0].max_room_blocks=8");
+    struct there s = ask(l, 0, request(1, 0, MODE_STREAM));
+
+    brain_hear(l, 0, length(&s, ROWS_UNKNOWN, 1000, false));
+    told(l, &s);
+    brain_landed(l, &s.open, 0, 8);
+    T_EQ_U64(cell_rows(l->cells[0][0]), 8);
+    (void)brain_events(l, 0, 0);
+    T_OK(brain_say(l, 0, release(0, 8)));
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 40);
+    brain_landed(l, &s.open, 8, 32); /* all that was granted has landed */
+    T_EQ_U64(cell_rows(l->cells[0][0]), 40);
+    T_EQ_U64(brain_shown(l, "rooms", "blocks", 0), 4);
+}
+
+TEST(what_a_stream_was_promised_ends_with_its_max_rows)
+{
+    struct brain *l =
+        langd_up("pools[0].default_blocks=4", "pools[0].max_room_blocks=8");
+    struct there s = ask(l, 0, request(1, 0, MODE_STREAM));
+
+    brain_hear(l, 0, length(&s, ROWS_UNKNOWN, 40, false));
+    told(l, &s);
+    brain_landed(l, &s.open, 0, 32);
+    (void)brain_events(l, 0, 0);
+    T_OK(brain_say(l, 0, release(0, 32)));
+    T_EQ_U64(brain_shown(l, "rooms", "blocks", 0), 1);
+    brain_landed(l, &s.open, 32, 8);
+    T_EQ_U64(cell_rows(l->cells[0][0]), 40);
+}
+
+TEST(rows_expected_of_a_stream_do_not_lower_what_it_was_promised)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct local_msg r = request(1, 0, MODE_STREAM);
+    struct there s;
+
+    r.request.rows = 8;
+    s = ask(l, 0, r);
+    brain_hear(l, 0, length(&s, ROWS_UNKNOWN, 64, false));
+    told(l, &s);
+    brain_landed(l, &s.open, 0, 8);
+    T_EQ_U64(cell_rows(l->cells[0][0]), 8);
+}
+
+TEST(a_stream_far_beyond_32_bits_of_its_promise_is_capped)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct local_msg r = request(1, 0, MODE_STREAM);
+
+    r.request.rows = ROWS_UNKNOWN - 1;
+    (void)ask(l, 0, r);
+    T_EQ_U64(brain_shown(l, "rooms", "blocks", 0), 8); /* half the pool */
+}
+
+/* readers */
+
+TEST(a_declared_reader_of_a_null_room_may_be_late)
+{
+    struct brain *l = langd(NULL, NULL);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+    struct local_msg a = attach(1, 5, RIGHT_READ);
+
+    brain_conn(l, 1, "s");
+    r.request.encoder = a.attach.encoder = span_str("null");
+    r.request.readers = 1;
+    T_OK(brain_say(l, 0, r));
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_OK(brain_say(l, 1, a));
+    T_EQ_U64(brain_state(l, 1, 5), ROOM_SUCCESS);
+    T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
+}
+
+/* Zero rows, announced and asked for in the given way. */
+static void zero_rows(struct brain *l, struct local_msg r)
+{
+    struct there t;
+
+    brain_conn(l, 1, "s");
+    r.request.readers = 1;
+    t = ask(l, 0, r);
+    brain_hear(l, 0, length(&t, 0, 0, true));
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    brain_hear(l, 0, state(&t, PEER_ACK, 0, 0));
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_OK(brain_say(l, 1, attach(1, 5, RIGHT_READ)));
+    T_EQ_U64(brain_state(l, 1, 5), ROOM_SUCCESS);
+    T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
+}
+
+TEST(a_declared_reader_of_no_rows_without_a_grant_may_be_late)
+{
+    zero_rows(
+        langd_up("pools[0].default_blocks=0", NULL), request(1, 0, MODE_WHOLE));
+}
+
+TEST(a_declared_reader_of_no_rows_in_a_group_may_be_late)
+{
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+
+    r.request.group = 7;
+    r.request.group_size = 1;
+    zero_rows(langd_up(NULL, NULL), r);
+}
+
+TEST(a_declared_reader_of_no_rows_for_several_may_be_late)
+{
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+
+    r.request.required_dst = 2;
+    zero_rows(langd_up(NULL, NULL), r);
+}
+
+TEST(more_readers_than_cells_are_refused)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct local_msg r = request(1, 0, MODE_STREAM);
+
+    r.request.readers = 128;
+    T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
+    T_TRUE(strstr((const char *)brain_answer(l)->text.p, "127"));
+    r.request.readers = 127;
+    T_OK(brain_say(l, 0, r));
+}
+
+TEST(a_stream_that_no_process_reads_any_more_ends)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct local_msg a = attach(1, 5, RIGHT_READ | RIGHT_WATCH);
+    struct there s;
+
+    brain_conn(l, 1, "s"); /* the session lives on */
+    s = ask(l, 0, request(1, 0, MODE_STREAM));
+    T_OK(brain_say(l, 1, a));
+    brain_hear(l, 0, length(&s, 64, 64, true));
+    brain_end(l, 0);
+    brain_dead(l, 0);
+    T_TRUE(brain_state(l, 1, 5) != ROOM_FAILED); /* it has a reader */
+    T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_said(l, PEER_ABORT, 0)->abort.reason, ERR_ENGINE_LOST);
+    T_EQ_U64(brain_free(l), 16);
+}
