@@ -470,63 +470,6 @@ static void patch_u32(uint8_t *at, size_t v)
         at[i] = (uint8_t)(v >> (8 * i));
 }
 
-/* Cut off anywhere; and the same with a frame length that fits the cut. */
-TEST(local_truncated)
-{
-    struct fill f = {11, 9, NOWHERE, 0};
-
-    for (size_t i = 0; i < ARRAY_LEN(local_rows); i++) {
-        struct local_msg m = local_random(local_rows[i].type, &f), back;
-        struct writer w = writer_of(packet, sizeof(packet));
-
-        T_TRUE(local_put(&w, &m));
-        for (size_t n = 1; n < w.len; n++) {
-            uint8_t *p = exact(n);
-            struct reader r = reader_of(p, n);
-
-            T_ERR(local_get(&r, &back), ERR_MALFORMED);
-            T_EQ_U64(r.at, n);
-            T_ERR(local_get(&r, &back), ERR_NOT_READY);
-            r = reader_of(p, n);
-            if (n >= LOCAL_HEADER) {
-                patch_u32(p + 4, n - LOCAL_HEADER);
-                T_ERR(local_get(&r, &back), ERR_MALFORMED);
-                T_EQ_U64(back.type, m.type);
-                T_EQ_U64(back.seq, m.seq);
-                T_EQ_U64(r.at, n);
-            }
-            free(p);
-        }
-    }
-}
-
-TEST(peer_truncated)
-{
-    struct fill f = {12, 9, NOWHERE, 0};
-
-    for (size_t i = 0; i < ARRAY_LEN(peer_rows); i++) {
-        struct peer_msg m = peer_random(peer_rows[i].type, &f), back;
-        struct writer w = writer_of(packet, sizeof(packet));
-
-        T_TRUE(peer_put(&w, &m));
-        for (size_t n = 1; n < w.len; n++) {
-            uint8_t *p = exact(n);
-            struct reader r = reader_of(p, n);
-
-            T_ERR(peer_get(&r, &back), ERR_MALFORMED);
-            T_EQ_U64(r.at, n);
-            r = reader_of(p, n);
-            if (n >= PEER_HEADER) {
-                patch_u32(p + 12, n - PEER_HEADER);
-                T_ERR(peer_get(&r, &back), ERR_MALFORMED);
-                T_EQ_U64(back.seq, m.seq);
-                T_EQ_U64(r.at, n);
-            }
-            free(p);
-        }
-    }
-}
-
 /* A newer version's fields at the end of a message do not disturb us. */
 TEST(trailing_fields_are_ignored)
 {

@@ -1,0 +1,358 @@
+/* wire_grow_test.c - frames of programs that are older than this one, and
+ * frames that are cut: what a frame may lack, and what it reads as then. The
+ * bytes of frames.def stand for programs that are around; a second rule for
+ * what each byte means is held against them here, in words of its own. */
+#include "core/wire.h"
+#include "test/t.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The value of field number `at` of a message, from 1 on: flags that every
+ * program knows, else its number in each byte; texts and blobs are s1, s2.. */
+static uint64_t value_of(const char *message, const char *field, unsigned at)
+{
+    if (strcmp(field, "magic") == 0)
+        return LOCAL_MAGIC;
+    if (strcmp(field, "flags") == 0)
+        return strcmp(message, "STATE") == 0 ? FLAG_AUX : 1;
+    return UINT64_C(0x0101010101010101) * at;
+}
+
+static struct span span_at(unsigned at)
+{
+    static char texts[64][8];
+
+    snprintf(texts[at], sizeof(texts[at]), "s%u", at);
+    return span_str(texts[at]);
+}
+
+static struct key key_at(unsigned at)
+{
+    struct key k;
+
+    memset(k.b, (int)at, sizeof(k.b));
+    return k;
+}
+
+#define value_u8(m, f, at)  (uint8_t) value_of(m, f, at)
+#define value_u16(m, f, at) (uint16_t) value_of(m, f, at)
+#define value_u32(m, f, at) (uint32_t) value_of(m, f, at)
+#define value_u64(m, f, at) value_of(m, f, at)
+#define value_key(m, f, at) key_at(at)
+
+#define same_u8(a, b)  T_EQ_U64(a, b)
+#define same_u16(a, b) T_EQ_U64(a, b)
+#define same_u32(a, b) T_EQ_U64(a, b)
+#define same_u64(a, b) T_EQ_U64(a, b)
+
+static void same_key(struct key x, struct key y)
+{
+    T_EQ_MEM(x.b, y.b, KEY_BYTES);
+}
+
+#define none_u8(v)  v
+#define none_u16(v) v
+#define none_u32(v) v
+#define none_u64(v) v
+#define none_key(v) ((struct key){{v}})
+
+/* Per message: one function fills every field; one returns true if the
+ * message may end after `len` bytes of its body, and holds m, unless it is
+ * NULL, against that: fields before the cut have their values, those behind it
+ * what their lack says. */
+
+#define END(NAME, name) }
+#define MESSAGE(NAME, name, number, doc)                                       \
+    static void local_fill_##name(struct local_##name *m)                      \
+    {                                                                          \
+        static const char msg[] = #NAME;                                       \
+        unsigned at = 0;                                                       \
+        (void)m, (void)msg, (void)at;
+#define FIELD(name, kind, doc) at++, m->name = value_##kind(msg, #name, at);
+#define TEXT(name, max, doc)   m->name = span_at(++at);
+#define BLOB(name, max, doc)   m->name = span_at(++at);
+#include "core/local.def"
+#undef MESSAGE
+#define MESSAGE(NAME, name, number, doc)                                       \
+    static void peer_fill_##name(struct peer_##name *m)                        \
+    {                                                                          \
+        static const char msg[] = #NAME;                                       \
+        unsigned at = 0;                                                       \
+        (void)m, (void)msg, (void)at;
+#include "core/peer.def"
+#undef MESSAGE
+#undef FIELD
+#undef TEXT
+#undef BLOB
+#undef END
+
+#undef LATER
+#undef LATER_TEXT
+#undef LATER_BLOB
+#define FIELD(name, kind, doc)                                                 \
+    at++, n += sizeof(wire_##kind);                                            \
+    if (m)                                                                     \
+        same_##kind(m->name, value_##kind(msg, #name, at));
+#define SPAN(name, width)                                                      \
+    n += width + span_at(++at).len;                                            \
+    if (m)                                                                     \
+        T_TRUE(span_eq(m->name, n > len ? span_of(NULL, 0) : span_at(at)));
+#define TEXT(name, max, doc) SPAN(name, 2)
+#define BLOB(name, max, doc) SPAN(name, 4)
+#define LATER(name, kind, none, doc)                                           \
+    may |= n == len;                                                           \
+    at++, n += sizeof(wire_##kind);                                            \
+    if (m && n <= len)                                                         \
+        same_##kind(m->name, value_##kind(msg, #name, at));                    \
+    else if (m)                                                                \
+        same_##kind(m->name, none_##kind(none));
+#define LATER_TEXT(name, max, doc)                                             \
+    may |= n == len;                                                           \
+    SPAN(name, 2)
+#define LATER_BLOB(name, max, doc)                                             \
+    may |= n == len;                                                           \
+    SPAN(name, 4)
+#define END(NAME, name)                                                        \
+    return may || n == len;                                                    \
+    }
+#define MESSAGE(NAME, name, number, doc)                                       \
+    static bool local_check_##name(const struct local_##name *m, size_t len)   \
+    {                                                                          \
+        static const char msg[] = #NAME;                                       \
+        unsigned at = 0;                                                       \
+        size_t n = 0;                                                          \
+        bool may = false;                                                      \
+        (void)m, (void)msg, (void)at;
+#include "core/local.def"
+#undef MESSAGE
+#define MESSAGE(NAME, name, number, doc)                                       \
+    static bool peer_check_##name(const struct peer_##name *m, size_t len)     \
+    {                                                                          \
+        static const char msg[] = #NAME;                                       \
+        unsigned at = 0;                                                       \
+        size_t n = 0;                                                          \
+        bool may = false;                                                      \
+        (void)m, (void)msg, (void)at;
+#include "core/peer.def"
+#undef MESSAGE
+#undef FIELD
+#undef TEXT
+#undef BLOB
+#undef LATER
+#undef LATER_TEXT
+#undef LATER_BLOB
+#undef END
+
+#define FIELD(name, kind, doc)
+#define TEXT(name, max, doc)
+#define BLOB(name, max, doc)
+#define LATER(name, kind, none, doc)
+#define LATER_TEXT(name, max, doc)
+#define LATER_BLOB(name, max, doc)
+#define END(NAME, name)
+
+static void fill_local(struct local_msg *m)
+{
+    switch (m->type) {
+#define MESSAGE(NAME, name, number, doc)                                       \
+    case number:                                                               \
+        local_fill_##name(&m->name);                                           \
+        break;
+#include "core/local.def"
+#undef MESSAGE
+    }
+}
+
+static void fill_peer(struct peer_msg *m)
+{
+    switch (m->type) {
+#define MESSAGE(NAME, name, number, doc)                                       \
+    case number:                                                               \
+        peer_fill_##name(&m->name);                                            \
+        break;
+#include "core/peer.def"
+#undef MESSAGE
+    }
+}
+
+static bool check_local(unsigned type, const struct local_msg *m, size_t len)
+{
+    switch (type) {
+#define MESSAGE(NAME, name, number, doc)                                       \
+    case number:                                                               \
+        return local_check_##name(m ? &m->name : NULL, len);
+#include "core/local.def"
+#undef MESSAGE
+    }
+    return false;
+}
+
+static bool check_peer(unsigned type, const struct peer_msg *m, size_t len)
+{
+    switch (type) {
+#define MESSAGE(NAME, name, number, doc)                                       \
+    case number:                                                               \
+        return peer_check_##name(m ? &m->name : NULL, len);
+#include "core/peer.def"
+#undef MESSAGE
+    }
+    return false;
+}
+
+static uint8_t packet[4096];
+
+/* the frames as they were */
+
+static size_t unhex(const char *digits)
+{
+    size_t n = strlen(digits) / 2;
+    unsigned byte;
+
+    T_TRUE(n <= sizeof(packet));
+    for (size_t i = 0; i < n; i++) {
+        T_EQ_U64(sscanf(digits + 2 * i, "%2x", &byte), 1);
+        packet[i] = (uint8_t)byte;
+    }
+    return n;
+}
+
+static void read_local(const char *digits, struct local_msg *m)
+{
+    struct reader r = reader_of(packet, unhex(digits));
+
+    T_OK(local_get(&r, m));
+    T_EQ_U64(r.at, r.len);
+    T_EQ_U64(m->seq, 7);
+}
+
+static void read_peer(const char *digits, struct peer_msg *m)
+{
+    struct reader r = reader_of(packet, unhex(digits));
+
+    T_OK(peer_get(&r, m));
+    T_EQ_U64(r.at, r.len);
+    T_EQ_U64(m->seq, 7);
+    T_EQ_U64(m->from_epoch, 11);
+    T_EQ_U64(m->to_epoch, 12);
+    T_EQ_U64(m->room, 13);
+    T_EQ_U64(m->generation, 14);
+}
+
+#define header_local     LOCAL_HEADER
+#define header_peer      PEER_HEADER
+#define type_local(NAME) LOCAL_##NAME
+#define type_peer(NAME)  PEER_##NAME
+
+TEST(frames_of_old_programs_are_read)
+{
+    unsigned frames = 0;
+
+#define FRAME(wire, NAME, digits)                                              \
+    {                                                                          \
+        struct wire##_msg m;                                                   \
+        memset(&m, 0xee, sizeof(m));                                           \
+        read_##wire(digits, &m);                                               \
+        T_EQ_U64(m.type, type_##wire(NAME));                                   \
+        T_TRUE(check_##wire(m.type, &m, strlen(digits) / 2 - header_##wire));  \
+        frames++;                                                              \
+    }
+#include "test/frames.def"
+#undef FRAME
+    T_EQ_U64(frames, 35);
+}
+
+/* cut frames */
+
+/* The first n bytes of packet in memory of their own, so that a sanitizer
+ * sees a step beyond them. */
+static uint8_t *exact(size_t n)
+{
+    uint8_t *p = malloc(n ? n : 1);
+
+    T_TRUE(p != NULL);
+    memcpy(p, packet, n);
+    return p;
+}
+
+static void patch_u32(uint8_t *at, size_t v)
+{
+    for (unsigned i = 0; i < 4; i++)
+        at[i] = (uint8_t)(v >> (8 * i));
+}
+
+/* Cut off anywhere; and the same with a frame length that fits the cut: the
+ * fields that were always there must be, none is cut in its middle. */
+static void cut_local(unsigned type)
+{
+    struct local_msg m = {.type = (enum local_type)type, .seq = 7}, back;
+    struct writer w = writer_of(packet, sizeof(packet));
+
+    fill_local(&m);
+    T_TRUE(local_put(&w, &m));
+    for (size_t n = 1; n < w.len; n++) {
+        uint8_t *p = exact(n);
+        struct reader r = reader_of(p, n);
+
+        T_ERR(local_get(&r, &back), ERR_MALFORMED);
+        T_EQ_U64(r.at, n);
+        T_ERR(local_get(&r, &back), ERR_NOT_READY);
+        r = reader_of(p, n);
+        if (n >= LOCAL_HEADER) {
+            bool may = check_local(type, NULL, n - LOCAL_HEADER);
+
+            patch_u32(p + 4, n - LOCAL_HEADER);
+            T_ERR(local_get(&r, &back), may ? OK : ERR_MALFORMED);
+            if (may)
+                T_TRUE(check_local(type, &back, n - LOCAL_HEADER));
+            T_EQ_U64(back.type, m.type);
+            T_EQ_U64(back.seq, m.seq);
+            T_EQ_U64(r.at, n);
+        }
+        free(p);
+    }
+}
+
+static void cut_peer(unsigned type)
+{
+    struct peer_msg m = {.type = (enum peer_type)type, .seq = 7}, back;
+    struct writer w = writer_of(packet, sizeof(packet));
+
+    fill_peer(&m);
+    T_TRUE(peer_put(&w, &m));
+    for (size_t n = 1; n < w.len; n++) {
+        uint8_t *p = exact(n);
+        struct reader r = reader_of(p, n);
+
+        T_ERR(peer_get(&r, &back), ERR_MALFORMED);
+        T_EQ_U64(r.at, n);
+        T_ERR(peer_get(&r, &back), ERR_NOT_READY);
+        r = reader_of(p, n);
+        if (n >= PEER_HEADER) {
+            bool may = check_peer(type, NULL, n - PEER_HEADER);
+
+            patch_u32(p + 12, n - PEER_HEADER);
+            T_ERR(peer_get(&r, &back), may ? OK : ERR_MALFORMED);
+            if (may)
+                T_TRUE(check_peer(type, &back, n - PEER_HEADER));
+            T_EQ_U64(back.type, m.type);
+            T_EQ_U64(back.seq, m.seq);
+            T_EQ_U64(r.at, n);
+        }
+        free(p);
+    }
+}
+
+TEST(cut_local_frames)
+{
+#define MESSAGE(NAME, name, number, doc) cut_local(number);
+#include "core/local.def"
+#undef MESSAGE
+}
+
+TEST(cut_peer_frames)
+{
+#define MESSAGE(NAME, name, number, doc) cut_peer(number);
+#include "core/peer.def"
+#undef MESSAGE
+}
