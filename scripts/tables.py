@@ -5,6 +5,7 @@ understands just that and says so when a line is something else, so that a row
 cannot be overlooked. Used by check-docs and fuzz-seeds."""
 
 import re
+from typing import NamedTuple, Optional
 
 ROW = re.compile(r"^([A-Z_]+)\((.*)\)$")
 PART = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[^,"]+)\s*(?:,|$)')
@@ -13,6 +14,14 @@ DEFINE = re.compile(r"^#define\s+([A-Z][A-Z0-9_]*)\s+(\S.*?)\s*(?:/\*.*)?$")
 
 class TableError(Exception):
     pass
+
+
+class Field(NamedTuple):
+    name: str
+    kind: str  # u8 u16 u32 u64 key text blob
+    limit: Optional[int]  # bytes of a text or blob
+    doc: str
+    none: Optional[str] = None  # what a frame without it says; None: malformed
 
 
 def strip_comments(text):
@@ -40,7 +49,7 @@ def rows(path):
 
 
 def messages(path):
-    """[{name, number, doc, fields: [(name, kind, max, doc)]}] of a wire."""
+    """[{name, number, doc, fields: [Field]}] of a wire."""
     out, current = [], None
     for macro, a in rows(path):
         if macro == "MESSAGE":
@@ -48,11 +57,21 @@ def messages(path):
                        "fields": []}
             out.append(current)
         elif macro == "FIELD":
-            current["fields"].append((a[0], a[1], None, a[2]))
+            current["fields"].append(Field(a[0], a[1], None, a[2]))
+        elif macro == "LATER":
+            current["fields"].append(Field(a[0], a[1], None, a[3], a[2]))
         elif macro in ("TEXT", "BLOB"):
-            current["fields"].append((a[0], macro.lower(), int(a[1]), a[2]))
+            current["fields"].append(
+                Field(a[0], macro.lower(), int(a[1]), a[2]))
+        elif macro in ("LATER_TEXT", "LATER_BLOB"):
+            current["fields"].append(
+                Field(a[0], macro[6:].lower(), int(a[1]), a[2], "empty"))
         elif macro != "END":
             raise TableError(f"{path}: unknown row {macro}")
+        if macro in ("FIELD", "TEXT", "BLOB") and any(
+                f.none is not None for f in current["fields"]):
+            raise TableError(f"{path}: {current['name']}.{a[0]} comes after a "
+                             "LATER field and must be one")
     return out
 
 

@@ -142,6 +142,7 @@ struct mmx {
     _Atomic uint64_t *page, *own;
     size_t page_bytes;
     uint32_t cells, granted, tag;
+    uint64_t abilities; /* of the daemon, as its WELCOME said */
 
     struct client_room *rooms;
     struct client_store *stores;

@@ -70,6 +70,7 @@ void call_hello(const struct calls *c, struct out *out, uint32_t conn,
     w.welcome.software = span_str(MMX_VERSION);
     w.welcome.uid = c->engines->conns[conn].uid;
     w.welcome.gid = c->engines->conns[conn].gid;
+    w.welcome.abilities = local_abilities();
     out_local(out, conn, &w, FD_CELLS, 0);
 }
 

@@ -130,6 +130,7 @@ enum err engine_hello(struct engines *g, uint32_t conn,
     if (m->name.len > 63 || m->session.len > 63)
         return ERR_MALFORMED;
     c->cells = min_u32(m->cells, g->cells_max);
+    c->abilities = m->abilities;
     span_copy_str(m->name, c->name, sizeof(c->name));
     c->session = session_join(g, c->uid, m->session);
     c->state = CONN_READY;

@@ -64,6 +64,7 @@ struct conn {
     uint32_t uid, gid;
     int32_t pid;
     uint32_t session, cells;
+    uint64_t abilities; /* as its HELLO said; engine_can() */
     struct list views, dirty;
     struct list in_session;
     char name[64];
@@ -115,6 +116,14 @@ void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns);
 /* HELLO: joins a session. On error the text says why. */
 MUST_CHECK enum err engine_hello(struct engines *g, uint32_t conn,
     const struct local_hello *m, uint8_t role, const char **text);
+
+/* True if the engine on conn has named the ability: what it is for may be sent
+ * to it. */
+static inline bool engine_can(
+    const struct engines *g, uint32_t conn, enum local_ability a)
+{
+    return has_ability(g->conns[conn].abilities, a);
+}
 
 /* Does a view wait for a room in this scope? Walks all that wait. */
 bool engines_wait_for(const struct engines *g, uint32_t scope);

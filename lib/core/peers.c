@@ -146,6 +146,7 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     m.hello.software = span_str(MMX_VERSION);
     m.hello.addresses = c->addresses;
     m.hello.pools = span_of(pools, w.len);
+    m.hello.abilities = peer_abilities();
     say_maps(p, link, &m.hello);
     out_peer(out, link, &m);
 }
@@ -251,6 +252,7 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
     span_copy_str(m->software, peer->software, sizeof(peer->software));
     peer->segment_max = m->segment_max;
     peer->addresses = addresses;
+    peer->abilities = m->abilities;
     peer->same_host = key_eq(&m->boot, boot);
     peer->refused[0] = 0;
     peer->up = true;

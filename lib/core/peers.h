@@ -32,6 +32,7 @@ struct peer {
     struct list rooms; /* langd: its rooms; encoded: its destinations */
     struct heap_node timer;
     uint32_t segment_max, addresses, pools_count;
+    uint64_t abilities; /* as its last HELLO said; peer_can() */
     bool same_host;
     /* Copies on one host. encoded: the connection on which this langd maps our
      * pools, for which run of it, and which it was given; langd: ACT_MAP is
@@ -76,6 +77,13 @@ uint32_t peer_index(const struct peers *p, const struct peer *peer);
  * limits.peers is reached. */
 struct peer *peer_new(struct peers *p);
 struct peer *peer_named(const struct peers *p, struct span name);
+
+/* True if the peer has named the ability in its last HELLO: what it is for may
+ * be sent to it. */
+static inline bool peer_can(const struct peer *p, enum peer_ability a)
+{
+    return has_ability(p->abilities, a);
+}
 
 /* Puts the header's fields in: epochs, sequence. */
 void peer_send(struct peers *p, struct out *out, const struct peer *peer,

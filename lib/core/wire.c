@@ -1,7 +1,8 @@
 /* wire.c - see wire.h. One function per message and direction comes out of
- * the tables: linear code, no reflection at run time. Text wires and struct
- * overlays were rejected: the first guess at meaning, the second trust a
- * compiler's padding. Pure; any thread. */
+ * the tables: linear code, no reflection at run time. A frame may end before
+ * any of its LATER fields: programs are around that do not know them. Text
+ * wires and struct overlays were rejected: the first guess at meaning, the
+ * second trust a compiler's padding. Pure; any thread. */
 #include "core/wire.h"
 
 static void put_key(struct writer *w, struct key k)
@@ -17,6 +18,19 @@ static struct key get_key(struct reader *r)
     if (p)
         memcpy(k.b, p, sizeof(k.b));
     return k;
+}
+
+/* What a LATER field reads as when the frame ends before it. */
+#define none_u8(v)  ((uint8_t)(v))
+#define none_u16(v) ((uint16_t)(v))
+#define none_u32(v) ((uint32_t)(v))
+#define none_u64(v) ((uint64_t)(v))
+#define none_key(v) ((struct key){{v}})
+
+/* True if the frame goes on; a cut inside of a field fails in that field. */
+static bool goes_on(const struct reader *r)
+{
+    return r->failed || r->at < r->len;
 }
 
 /* one put_ and one get_ function per message */
@@ -45,6 +59,15 @@ static struct key get_key(struct reader *r)
 #define FIELD(name, kind, doc) m->name = get_##kind(r);
 #define TEXT(name, max, doc)   m->name = get_span(r, 2, max);
 #define BLOB(name, max, doc)   m->name = get_span(r, 4, max);
+#undef LATER
+#undef LATER_TEXT
+#undef LATER_BLOB
+#define LATER(name, kind, none, doc)                                           \
+    m->name = goes_on(r) ? get_##kind(r) : none_##kind(none);
+#define LATER_TEXT(name, max, doc)                                             \
+    m->name = goes_on(r) ? get_span(r, 2, max) : span_of(NULL, 0);
+#define LATER_BLOB(name, max, doc)                                             \
+    m->name = goes_on(r) ? get_span(r, 4, max) : span_of(NULL, 0);
 #define MESSAGE(NAME, name, number, doc)                                       \
     static void local_get_##name(struct reader *r, struct local_##name *m)     \
     {                                                                          \
@@ -62,9 +85,15 @@ static struct key get_key(struct reader *r)
 #undef BLOB
 #undef END
 
+#undef LATER
+#undef LATER_TEXT
+#undef LATER_BLOB
 #define FIELD(name, kind, doc)
 #define TEXT(name, max, doc)
 #define BLOB(name, max, doc)
+#define LATER(name, kind, none, doc)
+#define LATER_TEXT(name, max, doc)
+#define LATER_BLOB(name, max, doc)
 #define END(NAME, name)
 
 /* bodies by type */

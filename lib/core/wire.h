@@ -56,6 +56,12 @@ typedef uint32_t wire_u32;
 typedef uint64_t wire_u64;
 typedef struct key wire_key;
 
+/* A table's reader that has no word of its own for them takes the fields that
+ * a frame may lack as it takes the others. */
+#define LATER(name, kind, none, doc) FIELD(name, kind, doc)
+#define LATER_TEXT(name, max, doc)   TEXT(name, max, doc)
+#define LATER_BLOB(name, max, doc)   BLOB(name, max, doc)
+
 #define FIELD(name, kind, doc) wire_##kind name;
 #define TEXT(name, max, doc)   struct span name;
 #define BLOB(name, max, doc)   struct span name;
@@ -120,6 +126,52 @@ struct peer_msg {
 #undef TEXT
 #undef BLOB
 
+/* Abilities, by their bits in the words of HELLO and WELCOME. */
+enum local_ability {
+#define LOCAL_ABILITY(NAME, bit, doc) LOCAL_CAN_##NAME = (bit),
+#define PEER_ABILITY(NAME, bit, doc)
+#include "core/ability.def"
+#undef LOCAL_ABILITY
+#undef PEER_ABILITY
+    LOCAL_CAN_END = 64
+};
+enum peer_ability {
+#define LOCAL_ABILITY(NAME, bit, doc)
+#define PEER_ABILITY(NAME, bit, doc) PEER_CAN_##NAME = (bit),
+#include "core/ability.def"
+#undef LOCAL_ABILITY
+#undef PEER_ABILITY
+    PEER_CAN_END = 64
+};
+
+/* The words in which this program names its own. */
+#define PEER_ABILITY(NAME, bit, doc)
+#define LOCAL_ABILITY(NAME, bit, doc) | UINT64_C(1) << (bit)
+static inline uint64_t local_abilities(void)
+{
+    return 0
+#include "core/ability.def"
+        ;
+}
+#undef LOCAL_ABILITY
+#undef PEER_ABILITY
+#define LOCAL_ABILITY(NAME, bit, doc)
+#define PEER_ABILITY(NAME, bit, doc) | UINT64_C(1) << (bit)
+static inline uint64_t peer_abilities(void)
+{
+    return 0
+#include "core/ability.def"
+        ;
+}
+#undef LOCAL_ABILITY
+#undef PEER_ABILITY
+
+/* True if the word names the ability. */
+static inline bool has_ability(uint64_t word, unsigned bit)
+{
+    return bit < 64 && (word >> bit & 1) != 0;
+}
+
 /* Appends one frame. false: it does not fit or a field is over its limit;
  * w is as before. */
 bool local_put(struct writer *w, const struct local_msg *m);
@@ -129,8 +181,9 @@ bool peer_put(struct writer *w, const struct peer_msg *m);
  *   OK             *m is filled
  *   ERR_VERSION    (peer) the frame's version is not ours; skipped
  *   ERR_NOT_READY  the reader is at its end
- *   ERR_MALFORMED  the frame breaks its table; if the frame's own length was
- *                  good the reader stands behind it, else at its end.
+ *   ERR_MALFORMED  the frame breaks its table: it is cut inside of a field,
+ *                  or before one that is not LATER. If the frame's own length
+ *                  was good the reader stands behind it, else at its end.
  *                  m->type and m->seq are set when they could be read
  *   ERR_BUSY       unknown type: skipped; m->type and m->seq are set */
 MUST_CHECK enum err local_get(struct reader *r, struct local_msg *m);

@@ -18,18 +18,27 @@ def read(path):
 class Tables(unittest.TestCase):
     def test_messages(self):
         want, now = {}, None
-        row = re.compile(r'^(MESSAGE|FIELD|TEXT|BLOB)\((\w+), (\w+)'
-                         r'(?:, (\d+))?', re.M)
+        row = re.compile(r'^(MESSAGE|FIELD|TEXT|BLOB|LATER|LATER_TEXT|'
+                         r'LATER_BLOB)\((\w+), (\w+)(?:, (\d+))?', re.M)
         for kind, name, second, number in row.findall(
                 read("lib/core/local.def")):
             if kind == "MESSAGE":
-                now = want[int(number)] = (second, [])
-            elif kind == "FIELD":
+                now = want[int(number)] = (second, [], {})
+            elif kind in ("FIELD", "LATER"):
                 now[1].append((name, second, 0))
             else:
-                now[1].append((name, kind.lower(), int(second)))
-        have = {m.number: (m.name, m.fields) for m in wire.MESSAGES.values()}
+                now[1].append((name, kind[-4:].lower(), int(second)))
+            if kind.startswith("LATER"):
+                now[2][name] = {"LATER_TEXT": "", "LATER_BLOB": b""}.get(
+                    kind, bytes(32) if second == "key" else int(number or 0))
+        have = {m.number: (m.name, m.fields, m.none)
+                for m in wire.MESSAGES.values()}
         self.assertEqual(have, want)
+
+    def test_abilities(self):
+        rows = re.findall(r'^LOCAL_ABILITY\((\w+), (\d+),',
+                          read("lib/core/ability.def"), re.M)
+        self.assertEqual(wire.ABILITIES, {n: int(bit) for n, bit in rows})
 
     def test_reasons(self):
         rows = re.findall(r'^ERR\(\w+, (\d+), "([^"]+)", (\w+), "([^"]+)"\)',
@@ -61,12 +70,40 @@ class Tables(unittest.TestCase):
                              (m, 7, values))
 
     def test_an_older_daemon_sends_less(self):
-        packet = bytearray(wire.EVENT.encode(1, text="x", pool=7))
-        del packet[-2:]
-        length = int.from_bytes(packet[4:8], "little")
-        packet[4:8] = (length - 2).to_bytes(4, "little")
-        (got,) = wire.frames(bytes(packet))
-        self.assertEqual((got.values["text"], got.values["pool"]), ("x", 0))
+        m = wire.Message("grown", 1, """
+            a:u32 b:text:9 c:u8=3 d:text:9= e:blob:9= f:key=0 g:u16=0""")
+        sent = {"a": 1, "b": "x", "c": 4, "d": "y", "e": b"z",
+                "f": bytes(range(32)), "g": 7}
+        none = {"c": 3, "d": "", "e": b"", "f": bytes(32), "g": 0}
+        body = m.encode(1, **sent)[12:]
+        border = {7: "cdefg", 8: "defg", 11: "efg", 16: "fg", 48: "g", 50: ""}
+        for n in range(len(body) + 1):
+            if n in border:
+                self.assertEqual(m.decode(memoryview(body[:n])), {
+                    **sent, **{k: none[k] for k in border[n]}})
+                continue
+            with self.assertRaises(wire.BadFrame):
+                m.decode(memoryview(body[:n]))
+
+    def test_frames_of_old_programs(self):
+        rows = re.findall(r'^FRAME\(local, (\w+), "(\w+)"\)',
+                          read("test/frames.def"), re.M)
+        self.assertEqual(len(rows), 22)
+        for name, digits in rows:
+            (got,) = wire.frames(bytes.fromhex(digits))
+            self.assertEqual(got.message.name, name.lower())
+            old = [f for f in got.message.fields
+                   if f[0] not in got.message.none]
+            for at, (field, kind, _) in enumerate(old, 1):
+                want = {"text": f"s{at}", "blob": f"s{at}".encode(),
+                        "key": bytes([at]) * 32}.get(kind)
+                if want is None:
+                    want = int.from_bytes(
+                        bytes([at]) * (int(kind[1:]) // 8), "little")
+                want = {"flags": 1, "magic": wire.MAGIC}.get(field, want)
+                self.assertEqual(got.values[field], want, (name, field))
+            for field, none in got.message.none.items():
+                self.assertEqual(got.values[field], none)
 
     def test_cut_off_frames(self):
         whole = wire.EVENT.encode(1, runs=b"12345678", text="x")

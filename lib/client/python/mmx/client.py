@@ -173,7 +173,14 @@ class Connection:
         self._greeting = self.send(
             wire.HELLO, magic=wire.MAGIC, version_min=wire.VERSION,
             version_max=wire.VERSION, role=wire.ROLES[self.role],
-            cells=self._want_cells, name=self.name, session=self.session)
+            cells=self._want_cells, name=self.name, session=self.session,
+            abilities=sum(1 << bit for bit in wire.ABILITIES.values()))
+
+    def can(self, ability: str) -> bool:
+        """True if the daemon has named the ability: what it is for may be sent
+        to it."""
+        return bool(self.info.get("abilities", 0)
+                    >> wire.ABILITIES[ability] & 1)
 
     def _welcome(self, values: Dict[str, Any], fd: int) -> None:
         size = values["cells"] * 8

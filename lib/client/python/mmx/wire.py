@@ -24,6 +24,7 @@ KEEP, OPEN, FINAL = 1, 2, 1  # flags
 READ, WRITE, WATCH = 1, 2, 4  # rights of ATTACH
 GRANTED, HAVE, WANTED, DONE, LENGTH = 1, 2, 4, 8, 16  # bits of EVENT.what
 LANDED, READY, FAILED, GONE = 32, 64, 128, 256
+ABILITIES: Dict[str, int] = {}  # that this client names, with their bits
 
 _HEADER = struct.Struct("<HHII")  # type, zero, length of the body, seq
 _FIXED = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "key": "32s"}
@@ -36,13 +37,20 @@ class BadFrame(ValueError):
 
 class Message:
     """One kind of message: its fields in order, with a limit for texts and
-    blobs ("name:kind" or "name:kind:limit")."""
+    blobs ("name:kind" or "name:kind:limit"). A field that a frame may lack
+    ends with what it is then: "name:kind=0", "name:text:64="."""
 
     def __init__(self, name: str, number: int, fields: str) -> None:
         self.name, self.number = name, number
         self.fields: List[Tuple[str, str, int]] = []
+        self.none: Dict[str, Any] = {}  # fields that a frame may lack
         for word in fields.split():
+            word, later, none = word.partition("=")
             parts = word.split(":")
+            if later:
+                self.none[parts[0]] = {
+                    "text": "", "blob": b"", "key": NO_KEY}.get(
+                        parts[1], int(none or "0"))
             limit = int(parts[2]) if len(parts) > 2 else 0
             self.fields.append((parts[0], parts[1], limit))
         # Neighbouring fields of fixed size are read and written in one go.
@@ -50,6 +58,9 @@ class Message:
         names: List[str] = []
         for field, kind, limit in self.fields:
             if kind in _FIXED:
+                if names and field in self.none:
+                    self._group(names)
+                    names = []
                 names.append(field)
                 continue
             if names:
@@ -65,7 +76,8 @@ class Message:
         self._groups.append((names, struct.Struct(fmt), "", 0))
 
     def encode(self, seq: int, /, **values: Any) -> bytes:
-        """One frame. Fields that are not given are 0 or empty."""
+        """One frame. Fields that are not given are 0 or empty, or what their
+        lack would say."""
         unknown = set(values) - {field for field, _, _ in self.fields}
         if unknown:
             raise TypeError(f"{self.name} has no field {sorted(unknown)}")
@@ -73,7 +85,7 @@ class Message:
         for names, packer, kind, limit in self._groups:
             if not kind:
                 parts.append(packer.pack(*[
-                    values.get(n, NO_KEY if n == "key" else 0)
+                    values.get(n, self.none.get(n, NO_KEY if n == "key" else 0))
                     for n in names]))
                 continue
             data = values.get(names[0], b"")
@@ -89,14 +101,13 @@ class Message:
 
     def decode(self, body: memoryview) -> Dict[str, Any]:
         """Values by name. Bytes at the end that are not known are ignored;
-        fields at the end that an older daemon does not send are 0 or empty.
+        of the fields at the end those may be missing that came later.
         """
         values: Dict[str, Any] = {}
         at = 0
         for names, packer, kind, limit in self._groups:
-            if at == len(body) and at > 0:
-                empty: Any = {"": 0, "text": "", "blob": b""}[kind]
-                values.update((n, empty) for n in names)
+            if at == len(body) and names[0] in self.none:
+                values[names[0]] = self.none[names[0]]
                 continue
             if at + packer.size > len(body):
                 raise BadFrame(f"{self.name}: cut off at {names[0]}")
@@ -122,7 +133,7 @@ class Frame(NamedTuple):
 
 HELLO = Message("hello", 1, """
     magic:u32 version_min:u8 version_max:u8 role:u8 cells:u32
-    name:text:64 session:text:64""")
+    name:text:64 session:text:64 abilities:u64=0""")
 POOL = Message("pool", 2, "name:text:64 layout:text:1024")
 ANNOUNCE = Message("announce", 3, """
     room:u64 cell:u32 tag:u32 pool:u16 storage:u8 flags:u8 max_rows:u32
@@ -152,7 +163,8 @@ MAP = Message("map", 16, "token:u64 epoch:u64 name:text:64")
 ANSWER = Message("answer", 64, "err:u8 a:u32 b:u32 text:text:512")
 WELCOME = Message("welcome", 65, """
     version:u8 role:u8 epoch:u64 cells:u32 rooms_max:u32 aux_max:u32
-    name:text:64 advertise:text:128 software:text:32 uid:u32 gid:u32""")
+    name:text:64 advertise:text:128 software:text:32 uid:u32 gid:u32
+    abilities:u64=0""")
 POOL_INFO = Message("pool_info", 66, """
     pool:u16 access:u8 block_rows:u32 blocks:u32 bytes:u64 name:text:64
     memory:text:16 layout:text:1024 fields:blob:2048 share:text:16
