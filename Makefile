@@ -77,6 +77,7 @@ CMDS := $(patsubst cmd/%.c,$(B)/%,$(wildcard cmd/*.c))
 UNIT := $(patsubst %.c,$(B)/%,$(wildcard test/unit/*_test.c))
 CONTRACT := $(patsubst %.c,$(B)/%,$(wildcard test/contract/*_test.c))
 WATCH := $(B)/test/preload/malloc_watch.so
+BENCH := $(B)/mmx-bench
 SIM := $(if $(wildcard test/sim/*.c),$(B)/test/sim/sim)
 SAMPLE := $(B)/test/sample/consumer
 FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard test/fuzz/*_fuzz.c))
@@ -110,8 +111,11 @@ $(B)/libmmx.so.0: $(LIBMMX) lib/client/mmx.map $(MADE)
 $(CMDS): $(B)/%: $(B)/cmd/%.o $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBS)
 
-$(B)/mmx-bench: $(call src,cmd/bench/*.c)
 $(B)/mmxctl: $(call src,cmd/ctl/*.c)
+
+# Measures; not installed.
+$(BENCH): $(call src,test/bench/*.c) $(B)/mmx.a $(B)/libmmx.a
+	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
 
 $(UNIT) $(CONTRACT): $(B)/%: $(B)/%.o $(call src,test/*.c) $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
@@ -172,15 +176,15 @@ wheel:
 	@$(PYTHON) scripts/wheel $(B)
 
 # The table, and beside the programs bench.json and the curves.
-bench: all
+bench: all $(BENCH)
 	@scripts/setup --bench
-	$(B)/mmx-bench --out $(B) $(if $(shell command -v valgrind),--instructions) \
+	$(BENCH) --out $(B) $(if $(shell command -v valgrind),--instructions) \
 		$(BENCH_ARGS)
-	gnuplot -e "dir='$(B)'" cmd/bench/curves.gp
+	gnuplot -e "dir='$(B)'" test/bench/curves.gp
 
 # What CI adds.
 .PHONY: lint format fuzz fuzzers tests
-tests: all $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(DOUBLE) $(SAMPLE)
+tests: all $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(DOUBLE) $(SAMPLE)
 
 fuzzers: $(FUZZERS)
 

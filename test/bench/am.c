@@ -5,7 +5,7 @@
  *
  * One worker per engine, one endpoint, one direction. Rejected: a ping of raw
  * TCP alone (kept beside it), which no use of UCX can reach. */
-#include "bench.h"
+#include "test/bench/bench.h"
 
 #include <poll.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * An engine has a handle to each of its daemons: pair i is handle i on both
  * sides unless a world says otherwise. Rejected: one world for all. Sixty
  * peers or a second shard cost something even when they are quiet. */
-#include "bench.h"
+#include "test/bench/bench.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * figure that does not move with the machine. Two runs, of one and of three
  * thousand rooms; what both have (start, hello, end) drops out of their
  * difference. Without valgrind there is no figure. The parent only. */
-#include "bench.h"
+#include "test/bench/bench.h"
 
 #include <stdlib.h>
 #include <string.h>

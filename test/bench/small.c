@@ -1,7 +1,7 @@
 /* small.c - cases of small rooms: latency, rates, beside a large room, beside
  * many that wait, with many peers, read by many ranks. Run by all engines, see
  * rooms.c. */
-#include "bench.h"
+#include "test/bench/bench.h"
 
 #include <string.h>
 

@@ -10,11 +10,11 @@
  *
  * All engines run the same list of cases and meet at a barrier before every
  * step, so none needs to know how far the others are. One thread each.
- * cmd/bench/README.md says what bounds the figures.
+ * test/bench/README.md says what bounds the figures.
  *
  * Rejected: a benchmark of parts (a shard, a brain). The spikes measured
  * parts; here the whole is held against what the kernel alone can do. */
-#include "bench/bench.h"
+#include "test/bench/bench.h"
 
 #include <errno.h>
 #include <getopt.h>

@@ -1,7 +1,7 @@
 /* still.c - what daemons cost that move nothing: status polls, an idle pair,
  * memory, a start. Others' processor time and memory are read from outside,
  * by their process ids. One thread. */
-#include "bench.h"
+#include "test/bench/bench.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -6,7 +6,7 @@
  * What is moved is compared: large rooms in the first round, small ones
  * always, since their number is in their rows. Rejected: comparing every large
  * room, which would leave the caches in a state that no engine has. */
-#include "bench.h"
+#include "test/bench/bench.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * case, unit, ours, yardstick, ratio, target, met. Ratios are ours by the
  * yardstick's, targets those of the design. Best is the least time, median the
  * middle one. After the run, one thread. */
-#include "bench.h"
+#include "test/bench/bench.h"
 
 #include <stdlib.h>
 #include <string.h>

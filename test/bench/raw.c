@@ -4,7 +4,7 @@
  * TCP_NODELAY and several sizes of write: without them loopback is bimodal
  * and any target easy. The ping sleeps in poll like an engine does; a
  * spinning one would measure another machine. One thread of each engine. */
-#include "bench.h"
+#include "test/bench/bench.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

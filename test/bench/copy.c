@@ -2,7 +2,7 @@
  * into another, both populated, by one thread; memcpy beside it. One process,
  * one thread; memory is taken once. Rejected: memcpy alone. It is slower, and
  * a yardstick should be hard to reach. */
-#include "bench.h"
+#include "test/bench/bench.h"
 
 #include "base/copy.h"
 

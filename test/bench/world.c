@@ -3,7 +3,7 @@
  *
  * Nothing outlives the parent: the children ask to be killed with it. Even
  * sides run on the first core, odd ones on the second. */
-#include "bench.h"
+#include "test/bench/bench.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>

@@ -1,7 +1,7 @@
 /* large.c - cases of large rooms: all at once, resumed, in pieces while the
  * encoder still works, over several shards and destinations, and by size.
  * Run by both engines, see rooms.c. */
-#include "bench.h"
+#include "test/bench/bench.h"
 
 #include <string.h>
 #include <time.h>

@@ -1,6 +1,6 @@
-/* curves.c - what cmd/bench/curves.gp draws: one file of columns per picture.
+/* curves.c - what test/bench/curves.gp draws: one file of columns per picture.
  * After the run, one thread. */
-#include "bench.h"
+#include "test/bench/bench.h"
 
 static FILE *columns(const char *name, const char *head)
 {

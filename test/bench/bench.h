@@ -1,6 +1,6 @@
-/* bench.h - shared by the files of mmx-bench. See cmd/mmx-bench.c. */
-#ifndef MMX_CMD_BENCH_H
-#define MMX_CMD_BENCH_H
+/* bench.h - shared by the files of mmx-bench. See main.c. */
+#ifndef MMX_TEST_BENCH_H
+#define MMX_TEST_BENCH_H
 
 #include "base/base.h"
 #include "client/mmx.h"
@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 #define ROW_BYTES       32768
-#define BULK_ROWS       16336 /* eight pictures of 1920 x 1080: 535,298,048 bytes */
+#define BULK_ROWS       16336 /* 8 pictures of 1080p: 535,298,048 bytes */
 #define BULK_BYTES      ((size_t)BULK_ROWS * ROW_BYTES)
 #define RESUME_ROWS     2000
 #define FIRST_ROWS      1024 /* what langd grants before it knows */
@@ -257,7 +257,7 @@ void remove_dir(void);
 /* table.c */
 void print_all(struct shared *s);
 double share_of(struct shared *s, int series, double share);
-/* curves.c: what cmd/bench/curves.gp draws, into opt.out. */
+/* curves.c: what test/bench/curves.gp draws, into opt.out. */
 void write_curves(struct shared *s);
 
 #endif

@@ -4,7 +4,7 @@
  * sent from where they lie; there is no pickle in it, which flatters it.
  *
  * One frame per picture: an eighth of the room. One thread of each engine. */
-#include "bench.h"
+#include "test/bench/bench.h"
 
 #include <string.h>
 #include <zmq.h>
