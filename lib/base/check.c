@@ -1,6 +1,8 @@
 /* check.c - the end of a process that found its own bug. Any thread. */
 #include "base/check.h"
 
+#include "base/log.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +24,7 @@ void check_failed(
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    fprintf(stderr, "<0>%s:%d: check failed: %s: %s\n", file, line, expr, text);
+    log_text("<0>%s:%d: check failed: %s: %s\n", file, line, expr, text);
     if (!inside && state_printer) {
         inside = true;
         state_printer();

@@ -1,17 +1,33 @@
-/* log.c - one write per line; a target that is full or gone loses lines and
- * never stops a thread. A ring and a writer thread were rejected: failures
- * and state changes are few, and a crash must not swallow the last line. */
+/* log.c - one write per line; a target that is full or gone loses lines, which
+ * are counted, and never stops a thread. A ring and a writer thread were
+ * rejected: failures and state changes are few, and a crash must not swallow
+ * the last line. So was O_NONBLOCK on stderr itself: the open file description
+ * is shared with processes that do not expect it. */
 #include "base/log.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+/* How to write without waiting. A pipe or terminal is opened once more, which
+ * gives a description of our own; where that is not allowed, it is polled:
+ * room for one line is room for PIPE_BUF, and what a thread takes in between
+ * was polled for, too. */
+enum way { WAY_WRITE, WAY_SEND, WAY_POLL };
+
 static const char *log_name = "mmx";
 static enum log_level log_max = LOG_INFO;
+static int log_fd = STDERR_FILENO;
+static enum way log_way = WAY_WRITE;
+static _Atomic uint64_t unwritten, untold; /* lines; not said yet */
 
 /* Kinds of rated lines that were asked for at least once. */
 static pthread_mutex_t rates_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -19,15 +35,76 @@ static struct log_rate *rates;
 static _Atomic uint64_t lost_lines;
 static _Atomic uint32_t lost_kinds; /* with lines that were not told of */
 
+static void target_open(void)
+{
+    struct stat st;
+    int fd;
+
+    if (log_fd != STDERR_FILENO)
+        close(log_fd);
+    log_fd = STDERR_FILENO;
+    log_way = WAY_WRITE;
+    if (fstat(STDERR_FILENO, &st) != 0)
+        return;
+    if (S_ISSOCK(st.st_mode))
+        log_way = WAY_SEND;
+    if (!S_ISFIFO(st.st_mode) && !S_ISCHR(st.st_mode))
+        return;
+    fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    if (fd >= 0)
+        log_fd = fd;
+    else
+        log_way = WAY_POLL;
+}
+
 void log_init(const char *name, enum log_level level)
 {
     log_name = name;
     log_max = level;
+    target_open();
 }
 
 bool log_enabled(enum log_level level)
 {
     return level <= log_max;
+}
+
+/* Returns false when the target does not take it now. */
+static bool put(const char *text, size_t n)
+{
+    struct pollfd p = {.fd = log_fd, .events = POLLOUT};
+    ssize_t r;
+
+    if (log_way == WAY_POLL && poll(&p, 1, 0) != 1)
+        return false;
+    do {
+        r = log_way == WAY_SEND
+                ? send(log_fd, text, n, MSG_DONTWAIT | MSG_NOSIGNAL)
+                : write(log_fd, text, n);
+    } while (r < 0 && errno == EINTR);
+    return r == (ssize_t)n;
+}
+
+static void put_counted(const char *text, size_t n)
+{
+    char said[96];
+    uint64_t before = atomic_exchange(&untold, 0);
+    int m;
+
+    if (before > 0) {
+        m = snprintf(said, sizeof(said),
+            "<4>%s: %llu lines were lost: standard error was full\n", log_name,
+            (unsigned long long)before);
+        if (m >= (int)sizeof(said) || !put(said, (size_t)m)) {
+            atomic_fetch_add(&untold, before + 1);
+            atomic_fetch_add(&unwritten, 1);
+            return;
+        }
+    }
+    if (put(text, n))
+        return;
+    atomic_fetch_add(&untold, 1);
+    atomic_fetch_add(&unwritten, 1);
 }
 
 void log_line(enum log_level level, const char *fmt, ...)
@@ -36,7 +113,6 @@ void log_line(enum log_level level, const char *fmt, ...)
     char line[1024];
     int n, m;
     va_list ap;
-    ssize_t r;
 
     if (!log_enabled(level))
         return;
@@ -49,8 +125,25 @@ void log_line(enum log_level level, const char *fmt, ...)
         if ((unsigned char)line[n] < 0x20 || line[n] == 0x7f)
             line[n] = '?';
     line[n++] = '\n';
-    r = write(STDERR_FILENO, line, (size_t)n);
-    (void)r;
+    put_counted(line, (size_t)n);
+}
+
+void log_text(const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (n > 0)
+        (void)put(text, min_u64((uint64_t)n, sizeof(text) - 1));
+}
+
+uint64_t log_unwritten(void)
+{
+    return atomic_load_explicit(&unwritten, memory_order_relaxed);
 }
 
 /* lines that others cause */

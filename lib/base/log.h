@@ -1,6 +1,6 @@
 /* log.h - lines on stderr with a syslog priority prefix that journald reads.
- * Lower case, id first, words. Never payload. Any thread; never blocks on
- * memory; a line is one write. */
+ * Lower case, id first, words. Never payload. Any thread; never blocks, on
+ * memory or on what reads the lines; a line is one write. */
 #ifndef MMX_BASE_LOG_H
 #define MMX_BASE_LOG_H
 
@@ -8,10 +8,18 @@
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
-/* Lines above the level are dropped. The name stands before every line. */
+/* Lines above the level are dropped. The name stands before every line. Looks
+ * at what stderr is; before, and where it is a file, a write may take as long
+ * as the file does. */
 void log_init(const char *name, enum log_level level);
 bool log_enabled(enum log_level level);
 void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Writes a text as it is, as far as stderr takes it at once: for the reports
+ * of a crash. Does not allocate. */
+void log_text(const char *fmt, ...) PRINTF_LIKE(1, 2);
+/* Returns how many lines were lost since the start because stderr was full or
+ * gone. The next line that is written says so. */
+uint64_t log_unwritten(void);
 
 /* Lines that engines or strangers can cause, by kind: at most per_second in a
  * second, the others are counted and told in one line of the kind when the

@@ -37,6 +37,9 @@
 #define SEND_PLACES    1024 /* what the kernel takes at once: IOV_MAX */
 #define SEND_BYTES_MAX ((size_t)1024 * 1024)
 
+static struct log_rate refused =
+    LOG_RATE("connections for data that were closed", LOG_WARN, 5);
+
 enum tag { TAG_LISTENER, TAG_IN, TAG_OUT };
 
 struct op {
@@ -387,7 +390,8 @@ static void refuse_one(struct data *d)
     if (fd >= 0)
         close(fd);
     d->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    log_warn("tcp: no file descriptor left: a connection is refused");
+    log_rated(
+        &refused, "tcp: no file descriptor left: a connection is refused");
 }
 
 static unsigned accept_some(struct data *d)
@@ -405,7 +409,8 @@ static unsigned accept_some(struct data *d)
         if (fd < 0)
             break;
         if (i == NONE) {
-            log_warn("tcp: more than %u connections for data: one is refused",
+            log_rated(&refused,
+                "tcp: more than %u connections for data: one is refused",
                 d->conf.inbound_max);
             close(fd);
             continue;
@@ -534,7 +539,7 @@ static void data_tcp_tick(struct data *d, uint64_t now_ns)
         if (!d->ins[i] ||
             !tcp_in_stalled(d->ins[i], now_ns, d->conf.stall_ms * NS_PER_MS))
             continue;
-        log_warn("tcp: a message that came was not ended for %u ms",
+        log_rated(&refused, "tcp: a message that came was not ended for %u ms",
             d->conf.stall_ms);
         in_close(d, i);
     }

@@ -28,6 +28,9 @@
 _Static_assert(BUFFER >= TCP_FRAME + DATA_HEADER_MAX + TCP_EAGER,
     "an eager message fits the buffer");
 
+static struct log_rate strangers =
+    LOG_RATE("connections for data that break the protocol", LOG_WARN, 5);
+
 struct tcp_in {
     struct tcp_in_conf conf;
     int fd;
@@ -185,7 +188,7 @@ static bool greeting(struct tcp_in *in, bool *over)
         return false;
     if (memcmp(in->buffer + in->tail, TCP_MAGIC, 4) != 0 ||
         memcmp(in->buffer + in->tail + 4, in->conf.token, TCP_TOKEN) != 0) {
-        log_warn("tcp: somebody connected who is not of a peer");
+        log_rated(&strangers, "tcp: a connection with a wrong greeting");
         *over = true;
         return false;
     }
@@ -249,8 +252,8 @@ static bool frame(struct tcp_in *in, bool *over)
     if (r.failed)
         return false;
     if (header > DATA_HEADER_MAX) {
-        log_warn("tcp: a header of %u bytes, at most %u are meant", header,
-            (unsigned)DATA_HEADER_MAX);
+        log_rated(&strangers, "tcp: a header of %u bytes, at most %u are meant",
+            header, (unsigned)DATA_HEADER_MAX);
         *over = true;
         return false;
     }

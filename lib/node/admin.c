@@ -393,6 +393,8 @@ static void node_stats(struct node *n, struct shower *s)
     extra_stat(n, s, "shard_wakeups", 0, "times a shard was woken");
     extra_stat(n, s, "log_lines_left_out", log_lost(),
         "lines about engines, rooms and strangers beyond so many a second");
+    extra_stat(n, s, "log_lines_lost", log_unwritten(),
+        "lines that found standard error full or gone");
     extra_stat(n, s, "peer_packets_in", l->packets_in,
         "control packets that came from daemons");
     extra_stat(n, s, "peer_packets_out", l->packets_out,
@@ -574,31 +576,31 @@ void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
 static void plain_row(struct shower *s)
 {
     (void)s;
-    dprintf(STDERR_FILENO, "\n");
+    log_text("\n");
 }
 
 static void plain_text(struct shower *s, const char *name, const char *value)
 {
     (void)s;
-    dprintf(STDERR_FILENO, "%s=%s ", name, value);
+    log_text("%s=%s ", name, value);
 }
 
 static void plain_number(struct shower *s, const char *name, uint64_t value)
 {
     (void)s;
-    dprintf(STDERR_FILENO, "%s=%llu ", name, (unsigned long long)value);
+    log_text("%s=%llu ", name, (unsigned long long)value);
 }
 
 void node_print(struct node *n)
 {
     struct shower s = {plain_row, plain_text, plain_number};
 
-    dprintf(STDERR_FILENO, "turns %llu, steps %llu, connections %u",
+    log_text("turns %llu, steps %llu, connections %u",
         (unsigned long long)n->turns, (unsigned long long)n->steps,
         n->local ? local_count(n->local) : 0);
     if (n->brain) {
         (void)n->kind->ops->show(n->brain, "status", n->now_ns, &s);
         (void)n->kind->ops->show(n->brain, "rooms", n->now_ns, &s);
     }
-    dprintf(STDERR_FILENO, "\n");
+    log_text("\n");
 }
