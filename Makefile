@@ -168,7 +168,7 @@ check: setup
 	@scripts/check
 
 sim: $(SIM)
-	$(SIM) --seeds $(SEEDS)
+	$(SIM) --seeds $(SEEDS) --jobs $(shell nproc)
 
 # The Python package, for pip install.
 .PHONY: wheel

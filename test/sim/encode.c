@@ -38,10 +38,15 @@ const struct prod *prod_of(uint32_t instance, uint64_t room)
 }
 
 /* What a key names has one content, whoever announces it. */
-void prod_key(struct prod *p, uint64_t key)
+bool prod_key(struct prod *p, uint64_t key, uint64_t most)
 {
+    const struct conf_pool *c = &p->d->conf->pools[p->pool];
+
     for (const struct prod *o = p->next; o; o = o->next)
         if (o->key == key && o->d == p->d) {
+            if (W.is.calm &&
+                (o->total > most || o->max_rows > c->blocks * c->block_rows))
+                return false;
             p->instance = o->instance;
             p->total = o->total;
             p->max_rows = o->max_rows;
@@ -51,6 +56,7 @@ void prod_key(struct prod *p, uint64_t key)
             break;
         }
     p->key = key;
+    return true;
 }
 
 /* writing */
@@ -306,6 +312,14 @@ static bool saw_end(const struct prod *p)
     return false;
 }
 
+bool prod_saw_done(const struct prod *p)
+{
+    for (uint32_t i = 0; i < p->conns; i++)
+        if (p->h[i] && p->h[i]->seen_done)
+            return true;
+    return false;
+}
+
 static void prod_acts(struct prod *p)
 {
     struct handle *h = p->h[0];
@@ -332,7 +346,8 @@ static void prod_acts(struct prod *p)
     if (p->silent && !W.healing)
         return;
     if (p->final_sent) {
-        if ((p->flags & FLAG_OPEN) && (W.healing || chance(20)))
+        if ((p->flags & FLAG_OPEN) &&
+            (W.is.calm ? cons_room_over(p->room) : W.healing || chance(20)))
             handle_release(h, ROWS_UNKNOWN);
         return;
     }
@@ -361,16 +376,25 @@ static void prod_tick(void *ptr, uint64_t a, uint64_t b)
     prod_acts(p);
     if (!p->over)
         at(W.now_ns + 1000 + between(0, 2 * pace), prod_tick, p, 0, 0);
+    p->end_ns = W.now_ns;
 }
 
 void prod_start(struct prod *p, uint64_t when_ns)
 {
+    p->start_ns = when_ns;
     at(when_ns, prod_tick, p, 0, 0);
 }
 
 void prod_answer(struct handle *h, uint32_t type, const struct local_answer *a)
 {
-    if (a->err == ERR_BUSY && type == LOCAL_ANNOUNCE && h->prod->patient) {
+    HOLDS(a->err == OK || !h->prod->must_succeed || a->err == ERR_BUSY ||
+              type == LOCAL_COMMIT, /* the room may have ended meanwhile */
+        "a healed world serves", "%s room %llu: %s is refused: %.*s",
+        h->prod->d->conf->name, (unsigned long long)h->prod->room,
+        local_name((enum local_type)type), (int)a->text.len,
+        (const char *)a->text.p);
+    if (a->err == ERR_BUSY && type == LOCAL_ANNOUNCE &&
+        (h->prod->patient || h->prod->must_succeed)) {
         h->prod->h[0] = NULL; /* once more */
         h->prod->announced = false;
     }
@@ -386,6 +410,12 @@ void prod_event(struct handle *h, const struct local_event *e)
 {
     if (e->what & EVENT_HAVE)
         stop_writing(h->prod); /* somebody else did, or does */
+    if (e->what & EVENT_FAILED)
+        HOLDS(!h->prod->must_succeed || e->reason == h->prod->expected,
+            "a healed world serves", "%s room %llu failed: %s %.*s",
+            h->prod->d->conf->name, (unsigned long long)h->prod->room,
+            err_name((enum err)e->reason), (int)e->text.len,
+            (const char *)e->text.p);
     if (h->owner && (e->what & EVENT_DONE))
         W.succeeded++;
     if (h->owner && (e->what & EVENT_FAILED))
@@ -410,6 +440,11 @@ struct prod *prod_new(struct daemon *d, uint64_t room)
     p->next = prods;
     prods = p;
     return p;
+}
+
+struct prod *prods_all(void)
+{
+    return prods;
 }
 
 bool prods_over(void)

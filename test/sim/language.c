@@ -77,8 +77,17 @@ static void decline(struct cons *c)
         return;
     m.decline.room = c->room;
     m.decline.encoder = encoder_name(c);
-    econn_send(e, &m, NULL);
-    c->over = true;
+    if (!c->must_succeed) { /* no matter what becomes of it */
+        econn_send(e, &m, NULL);
+        c->over = true;
+    } else if (!c->asked) {
+        struct handle *h = must_alloc(1, sizeof(*h));
+
+        h->c = e;
+        h->cons = c;
+        c->asked = true;
+        econn_send(e, &m, h);
+    }
 }
 
 static void request(struct cons *c, struct handle *h)
@@ -263,15 +272,22 @@ static void cons_tick(void *ptr, uint64_t a, uint64_t b)
     cons_acts(c);
     if (!c->over)
         at(W.now_ns + 1000 + between(0, 2 * pace), cons_tick, c, 0, 0);
+    c->end_ns = W.now_ns;
 }
 
 void cons_start(struct cons *c, uint64_t when_ns)
 {
+    c->start_ns = when_ns;
     at(when_ns, cons_tick, c, 0, 0);
 }
 
 void cons_answer(struct handle *h, uint32_t type, const struct local_answer *a)
 {
+    if (type == LOCAL_DECLINE) {
+        h->cons->over = a->err == OK;
+        h->cons->asked = false; /* once more */
+        return;
+    }
     if (a->err == ERR_BUSY && h->cons->must_succeed && h->owner) {
         h->cons->h[0] = NULL; /* once more */
         h->refused = true;
@@ -339,10 +355,23 @@ struct cons *cons_new(struct daemon *d, uint32_t encoder, uint64_t room)
     return c;
 }
 
+struct cons *cons_all(void)
+{
+    return conss;
+}
+
 bool cons_over(void)
 {
     for (struct cons *c = conss; c; c = c->next)
         if (!c->over)
+            return false;
+    return true;
+}
+
+bool cons_room_over(uint64_t room)
+{
+    for (struct cons *c = conss; c; c = c->next)
+        if (c->room == room && !c->over)
             return false;
     return true;
 }

@@ -1,5 +1,6 @@
 /* main.c - the simulator's command line. Every seed and every scenario runs in
- * a process of its own, so that a crash of one says which one it was. */
+ * a process of its own, so that a crash of one says which one it was. Threads
+ * were rejected: a world is one process's globals. */
 #include "test/sim/sim.h"
 
 #include "base/check.h"
@@ -9,14 +10,30 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SEED_LIMIT_S 120
-#define FULL_TRACES  3
+#define FULL_TRACES 3
+#define JOBS_MAX    64
+
+/* One world to run. */
+struct job {
+    const char *option, *name; /* --option name says which one it is */
+    void (*run)(void);
+    uint64_t seed;
+    bool muted, told;
+};
 
 struct options {
-    uint64_t first, count, seed;
-    bool one, steps, seeds_given;
-    const char *scenario, *canary;
+    uint64_t first, count, seed, jobs, limit_s;
+    bool one, steps, seeds_given, calm, swarm, stop;
+    const char *scenario, *fault, *canary;
 };
+
+static struct options opt = {
+    .first = 1, .count = 100, .jobs = 1, .limit_s = 120};
+static struct {
+    pid_t pid;
+    struct job job;
+} running[JOBS_MAX];
+static uint32_t running_count, passed, failed;
 
 static void on_check(void)
 {
@@ -43,153 +60,233 @@ static void show_steps(uint64_t seed)
     printf(", copies %u\n", W.copies);
 }
 
-static void one(uint64_t seed, const struct scenario *s)
+static void run_one(const struct job *j)
 {
-    W.seed = W.rng = seed;
+    W.seed = W.rng = j->seed;
+    snprintf(W.replay, sizeof(W.replay), "%s%s%s%s%s%s", j->option ? " --" : "",
+        j->option ? j->option : "", j->name ? " " : "", j->name ? j->name : "",
+        W.canary ? " --canary " : "", W.canary ? W.canary : "");
     check_set_printer(on_check);
-    alarm(SEED_LIMIT_S);
-    if (s)
-        s->run();
-    else
-        swarm_run();
+    alarm((unsigned)opt.limit_s);
+    j->run();
     if (W.show_steps)
-        show_steps(seed);
+        show_steps(j->seed);
     fflush(stdout);
 }
-static bool in_child(uint64_t seed, const struct scenario *s, bool muted)
+
+static void tell_end(const struct job *j, int status)
+{
+    bool ok = status == 0;
+
+    passed += ok;
+    failed += !ok;
+    W.quiet = failed >= FULL_TRACES;
+    if (j->told)
+        printf("%s %-32s %s\n", j->option, j->name, ok ? "passed" : "FAILED");
+    if (WIFSIGNALED(status) && !j->muted)
+        fprintf(stderr, "%s %s seed %llu: signal %d%s; replay: sim --seed %llu",
+            j->option ? j->option : "", j->name ? j->name : "",
+            (unsigned long long)j->seed, WTERMSIG(status),
+            WTERMSIG(status) == SIGALRM ? " (took too long)" : "",
+            (unsigned long long)j->seed);
+    if (WIFSIGNALED(status) && !j->muted)
+        fprintf(stderr, "%s%s%s%s\n", j->option ? " --" : "",
+            j->option ? j->option : "", j->name ? " " : "",
+            j->name ? j->name : "");
+}
+
+/* Waits until one of the worlds is over. */
+static void reap(void)
 {
     int status = 0;
+    pid_t pid = waitpid(-1, &status, 0);
+    uint32_t i = 0;
+
+    CHECK(pid > 0, "waitpid");
+    while (i < running_count && running[i].pid != pid)
+        i++;
+    CHECK(i < running_count, "a child that was not started");
+    tell_end(&running[i].job, status);
+    running[i] = running[--running_count];
+}
+
+static void reap_all(void)
+{
+    while (running_count > 0)
+        reap();
+}
+
+/* True if no more worlds are to be started. */
+static bool enough(void)
+{
+    return opt.stop && failed > 0;
+}
+
+static void start(struct job j)
+{
     pid_t pid;
 
+    while (running_count >= opt.jobs)
+        reap();
+    if (enough())
+        return;
     fflush(NULL);
     pid = fork();
     CHECK(pid >= 0, "fork");
     if (pid == 0) {
-        if (muted && !freopen("/dev/null", "w", stderr))
+        if (j.muted && !freopen("/dev/null", "w", stderr))
             _exit(1);
-        one(seed, s);
+        run_one(&j);
         _exit(0);
     }
-    CHECK(waitpid(pid, &status, 0) == pid, "waitpid");
-    if (status == 0)
-        return true;
-    if (WIFSIGNALED(status) && !muted)
-        fprintf(stderr, "seed %llu: signal %d%s; replay: sim --seed %llu\n",
-            (unsigned long long)seed, WTERMSIG(status),
-            WTERMSIG(status) == SIGALRM ? " (took too long)" : "",
-            (unsigned long long)seed);
-    return false;
+    running[running_count].pid = pid;
+    running[running_count++].job = j;
 }
 
 /* The tests' test: every rule that is broken on purpose must be noticed. */
-static uint32_t run_canaries(const struct options *o, uint32_t *passed)
+static void run_canaries(void)
 {
     static const char *const names[] = {"attempt", "landing-fence",
         "send-fence", "landed-twice", "end-is-death", "no-ack", "early-ack",
         "map-end-is-death"};
-    uint32_t failed = 0;
+    uint32_t noticed = 0, missed = 0;
 
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         uint64_t n = 0;
 
-        if (strcmp(o->canary, "all") != 0 && strcmp(o->canary, names[i]) != 0)
+        if (strcmp(opt.canary, "all") != 0 && strcmp(opt.canary, names[i]) != 0)
             continue;
         W.canary = names[i];
-        while (n < o->count && in_child(o->first + n, NULL, true))
-            n++;
+        for (failed = 0; n < opt.count && failed == 0; n++) {
+            start((struct job){
+                .run = swarm_run, .seed = opt.first + n, .muted = true});
+            reap_all();
+        }
         printf("canary %-20s %s %llu seeds\n", names[i],
-            n < o->count ? "noticed after" : "NOT NOTICED in",
-            (unsigned long long)(n < o->count ? n + 1 : n));
-        *passed += n < o->count;
-        failed += n >= o->count;
+            failed ? "noticed after" : "NOT NOTICED in", (unsigned long long)n);
+        noticed += failed > 0;
+        missed += failed == 0;
     }
-    return failed;
+    passed = noticed;
+    failed = missed;
 }
 
-static uint32_t run_scenarios(const char *only, uint32_t *passed)
+static bool wanted(const char *only, const char *name)
 {
-    uint32_t failed = 0;
+    return !only || strcmp(only, "all") == 0 || strcmp(only, name) == 0;
+}
 
-    for (uint32_t i = 0; i < scenarios_count; i++) {
-        const struct scenario *s = &scenarios[i];
-        bool ok;
+static void run_scenarios(const struct scenario *s, uint32_t count,
+    const char *option, const char *only)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (wanted(only, s[i].name))
+            start((struct job){.option = option,
+                .name = s[i].name,
+                .run = s[i].run,
+                .seed = 1,
+                .told = true});
+}
 
-        if (only && strcmp(only, "all") != 0 && strcmp(only, s->name) != 0)
-            continue;
-        ok = in_child(1, s, false);
-        printf("scenario %-24s %s\n", s->name, ok ? "passed" : "FAILED");
-        *passed += ok;
-        failed += !ok;
-    }
-    return failed;
+static void run_seeds(const char *option, void (*run)(void))
+{
+    for (uint64_t i = 0; i < opt.count && !enough(); i++)
+        start(
+            (struct job){.option = option, .run = run, .seed = opt.first + i});
+}
+
+/* All that was not left out by naming something. */
+static void run_all(void)
+{
+    bool named = opt.scenario || opt.calm || opt.swarm;
+
+    if (opt.scenario || !named)
+        run_scenarios(scenarios, scenarios_count, "scenario", opt.scenario);
+    if (opt.calm || !named || (opt.scenario && opt.seeds_given))
+        run_seeds("calm", calm_run);
+    if (opt.swarm || !named || (opt.scenario && opt.seeds_given))
+        run_seeds(NULL, swarm_run);
+    reap_all();
 }
 
 static int usage(void)
 {
-    fputs("sim [--seeds N] [--first S] [--seed S] [--steps] "
-          "[--scenario NAME|all] [--canary NAME|all]\n",
+    fputs("sim [--seeds N] [--first S] [--jobs J] [--stop] [--limit SECONDS]\n"
+          "    [--calm] [--swarm] [--scenario NAME|all] [--parked]\n"
+          "sim --canary NAME|all [--seeds N]\n"
+          "sim --seed S [--calm] [--canary NAME] [--steps]\n",
         stderr);
     return 2;
 }
 
-static bool read_options(int argc, char **argv, struct options *o)
+static bool read_flag(const char *arg)
 {
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+    const struct {
+        const char *name;
+        bool *flag;
+    } flags[] = {{"--steps", &opt.steps}, {"--calm", &opt.calm},
+        {"--swarm", &opt.swarm}, {"--stop", &opt.stop},
+        {"--parked", &W.parked}};
 
-        if (strcmp(argv[i], "--steps") == 0) {
-            o->steps = true;
+    for (size_t i = 0; i < ARRAY_LEN(flags); i++)
+        if (strcmp(arg, flags[i].name) == 0)
+            return *flags[i].flag = true;
+    return false;
+}
+
+static bool read_value(const char *arg, const char *value)
+{
+    const struct {
+        const char *name;
+        uint64_t *number;
+        const char **text;
+        bool *given;
+    } values[] = {{"--seeds", &opt.count, NULL, &opt.seeds_given},
+        {"--first", &opt.first, NULL, NULL},
+        {"--seed", &opt.seed, NULL, &opt.one},
+        {"--jobs", &opt.jobs, NULL, NULL},
+        {"--limit", &opt.limit_s, NULL, NULL},
+        {"--scenario", NULL, &opt.scenario, NULL},
+        {"--canary", NULL, &opt.canary, NULL}};
+
+    for (size_t i = 0; value && i < ARRAY_LEN(values); i++) {
+        if (strcmp(arg, values[i].name) != 0)
             continue;
-        }
-        if (!value)
-            return false;
-        if (strcmp(argv[i], "--seeds") == 0) {
-            o->count = strtoull(value, NULL, 0);
-            o->seeds_given = true;
-        } else if (strcmp(argv[i], "--first") == 0) {
-            o->first = strtoull(value, NULL, 0);
-        } else if (strcmp(argv[i], "--seed") == 0) {
-            o->seed = strtoull(value, NULL, 0);
-            o->one = true;
-        } else if (strcmp(argv[i], "--scenario") == 0) {
-            o->scenario = value;
-        } else if (strcmp(argv[i], "--canary") == 0) {
-            o->canary = value;
-        } else {
-            return false;
-        }
-        i++;
+        if (values[i].number)
+            *values[i].number = strtoull(value, NULL, 0);
+        else
+            *values[i].text = value;
+        if (values[i].given)
+            *values[i].given = true;
+        return true;
     }
-    return true;
+    return false;
 }
 
 int main(int argc, char **argv)
 {
-    struct options o = {.first = 1, .count = 100};
-    uint32_t passed = 0, failed = 0;
-
-    if (!read_options(argc, argv, &o))
+    for (int i = 1; i < argc; i++)
+        if (!read_flag(argv[i])) {
+            if (!read_value(argv[i], i + 1 < argc ? argv[i + 1] : NULL))
+                return usage();
+            i++;
+        }
+    if (opt.jobs == 0 || opt.jobs > JOBS_MAX)
         return usage();
-    W.show_steps = o.steps;
-    if (o.one) {
+    W.show_steps = opt.steps;
+    if (opt.one) {
         W.loud = true;
-        W.canary = o.canary;
-        one(o.seed, NULL);
-        printf("seed %llu passed\n", (unsigned long long)o.seed);
+        W.canary = opt.canary;
+        run_one(&(struct job){.option = opt.calm ? "calm" : NULL,
+            .run = opt.calm ? calm_run : swarm_run,
+            .seed = opt.seed});
+        printf("seed %llu passed\n", (unsigned long long)opt.seed);
         return 0;
     }
-    if (o.canary)
-        failed = run_canaries(&o, &passed);
+    if (opt.canary)
+        run_canaries();
     else
-        failed = run_scenarios(o.scenario, &passed);
-    for (uint64_t i = 0;
-         !o.canary && !(o.scenario && !o.seeds_given) && i < o.count; i++) {
-        bool ok = in_child(o.first + i, NULL, false);
-
-        passed += ok;
-        failed += !ok;
-        W.quiet = failed >= FULL_TRACES;
-    }
+        run_all();
     printf("%u passed, %u failed\n", passed, failed);
     return failed ? 1 : 0;
 }

@@ -44,6 +44,7 @@ struct nature {
     uint32_t hosts;  /* daemons share so many hosts; 0: each has its own */
     uint32_t map_ms; /* a mapping is lost every so often */
     uint32_t drain_ms, pools, copy_us, tickets;
+    bool calm;
     uint64_t faults_ns; /* how long the first phase lasts */
 };
 
@@ -57,7 +58,9 @@ struct world {
     bool loud;          /* every trace line to stdout */
     bool quiet;         /* no trace at all after a failure */
     bool show_steps;
+    bool parked; /* also what is known to fail */
     const char *canary;
+    char replay[96];                    /* options that run this world again */
     bool cut[DAEMONS_MAX][DAEMONS_MAX]; /* nothing passes from, to */
     uint32_t succeeded, failed;         /* rooms, as engines saw them */
     uint32_t copies, copying;           /* between daemons of one host */
@@ -304,8 +307,9 @@ struct prod {
     uint32_t max_rows, total, required, pieces, piece, aux;
     uint8_t storage, flags;
     bool known, shuffled, separate_final, final_sent, aborts, silent, early;
-    bool commit_wrong, over, announced, patient;
-    uint64_t key, abort_ns;
+    bool commit_wrong, over, announced, patient, must_succeed;
+    uint8_t expected; /* the reason with which it has to fail; OK: none */
+    uint64_t key, abort_ns, start_ns, end_ns;
     uint32_t order[16];
     uint32_t deadline_ms;
     uint64_t pace_ns;
@@ -321,8 +325,8 @@ struct cons {
     struct handle *h[1 + READERS_MAX];
     uint32_t conns, readers;
     uint8_t mode, storage, tries;
-    bool null, aborts, silent, over, requested, must_succeed, declines;
-    uint64_t key, hold_ns, abort_ns, ready_ns;
+    bool null, aborts, silent, over, requested, must_succeed, declines, asked;
+    uint64_t key, hold_ns, abort_ns, ready_ns, start_ns, end_ns;
     uint32_t rows, required, window, deadline_ms;
     uint64_t group;
     uint16_t group_size;
@@ -334,13 +338,20 @@ struct cons {
 struct econn *session_conn(struct daemon *d, uint32_t session, uint32_t i);
 struct prod *prod_new(struct daemon *d, uint64_t room);
 struct cons *cons_new(struct daemon *d, uint32_t encoder, uint64_t room);
+struct prod *prods_all(void);
+struct cons *cons_all(void);
 void prod_start(struct prod *p, uint64_t when_ns);
 void cons_start(struct cons *c, uint64_t when_ns);
 /* The announce of a room that has these rows; NULL: none has. */
 const struct prod *prod_of(uint32_t instance, uint64_t room);
-void prod_key(struct prod *p, uint64_t key);
+/* Gives it a key, and the content that the key has; false: it would have more
+ * rows than `most`. */
+bool prod_key(struct prod *p, uint64_t key, uint64_t most);
+/* True if one of its connections was told so. */
+bool prod_saw_done(const struct prod *p);
 bool prods_over(void);
 bool cons_over(void);
+bool cons_room_over(uint64_t room);
 const char *prods_left(void);
 const char *cons_left(void);
 void prods_daemon_gone(struct daemon *d);
@@ -387,9 +398,21 @@ void langd_any_attempt(struct daemon *d, struct segment *s);
 uint8_t langd_outcome(uint64_t generation);
 void langd_outcome_set(uint64_t generation, uint8_t state);
 
-/* swarm.c, scenarios.c */
+/* draw.c: what there is, by chance */
+
+void draw_nature(void);
+void draw_calm(void);
+void draw_daemons(void);
+uint64_t room_next(void);
+void deliver(void *p, uint64_t again, uint64_t room);
+
+/* swarm.c, calm.c, scenarios.c */
 
 void swarm_run(void);
+void calm_run(void);
+/* Runs a calm world to its end and looks at what became of its rooms. */
+void calm_finish(void);
+void ticket_comes(void *p, uint64_t a, uint64_t b);
 /* Runs until all is over and looks that nothing is left. */
 void world_finish(uint64_t limit_ns);
 bool world_over(void);

@@ -65,7 +65,7 @@ uint64_t delay_us(uint32_t us)
 {
     uint64_t ns = 1000 + draw() % ((uint64_t)us * 1000 + 1);
 
-    return !W.healing && chance(10) ? ns * 20 : ns;
+    return !W.healing && !W.is.calm && chance(10) ? ns * 20 : ns;
 }
 
 /* the queue */
@@ -163,9 +163,8 @@ void trace_print(void)
         fprintf(stderr, "  %s\n", lines[i % TRACE_LINES]);
     if (!W.quiet)
         daemons_print();
-    fprintf(stderr, "seed %llu failed; replay: sim --seed %llu%s%s\n",
-        (unsigned long long)W.seed, (unsigned long long)W.seed,
-        W.canary ? " --canary " : "", W.canary ? W.canary : "");
+    fprintf(stderr, "seed %llu failed; replay: sim --seed %llu%s\n",
+        (unsigned long long)W.seed, (unsigned long long)W.seed, W.replay);
 }
 
 void broken(const char *property, const char *fmt, ...)
