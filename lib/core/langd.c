@@ -62,6 +62,8 @@ static void carve(struct langd *l, struct slab *s)
     l->rooms_max = (uint32_t)c->limit_rooms;
     l->rooms = slab_take(s, l->rooms_max, sizeof(*l->rooms));
     l->groups = slab_take(s, l->rooms_max, sizeof(*l->groups));
+    l->session_groups =
+        slab_take(s, c->limit_connections, sizeof(*l->session_groups));
     table_init(&l->group_ids, s, l->rooms_max, l->c.seed);
     l->history = slab_take(s, c->limit_history, sizeof(*l->history));
     table_init(&l->keys, s, l->rooms_max, l->c.seed);

@@ -40,6 +40,8 @@ struct lgroup {
     uint32_t session;
     uint64_t id, age; /* age of its first member */
     struct list members;
+    struct list in_place; /* of groups without members, or of free places */
+    struct list in_session;
 };
 
 struct lroom {
@@ -133,8 +135,11 @@ struct langd {
     struct table keys;  /* (room, peer) -> slot */
     struct lroom *rooms;
     struct lgroup *groups;
-    struct table group_ids; /* (id, session) -> group */
-    uint32_t group_hint;
+    struct table group_ids;  /* (id, session) -> group */
+    struct list groups_idle; /* without members, not all came; oldest first */
+    struct list groups_free;
+    struct list *session_groups;
+    uint32_t groups_fresh; /* no group from here on was ever used */
     /* free_first: of those that were used before; fresh: from it on none ever
      * was, and its memory is untouched. */
     uint32_t rooms_max, rooms_used, open, free_first, fresh;

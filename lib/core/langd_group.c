@@ -12,29 +12,34 @@
 
 void groups_init(struct langd *l)
 {
-    for (uint32_t i = 0; i < l->rooms_max; i++)
-        list_init(&l->groups[i].members);
+    list_init(&l->groups_idle);
+    list_init(&l->groups_free);
+    for (uint32_t i = 0; i < l->c.conf->limit_connections; i++)
+        list_init(&l->session_groups[i]);
 }
 
-/* A place for a group: a free one, or one that nobody is in any more. */
+static void drop(struct langd *l, struct lgroup *g)
+{
+    table_remove(&l->group_ids, g->id, g->session);
+    list_remove(&g->in_session);
+    list_remove(&g->in_place);
+    list_push_tail(&l->groups_free, &g->in_place);
+    g->used = false;
+}
+
+/* Returns a place for a group: one that was never used, a free one, or that of
+ * the group without members that has been without the longest. Groups with
+ * members are fewer than rooms, so there is one. */
 static struct lgroup *vacant(struct langd *l)
 {
-    struct lgroup *empty = NULL;
-
-    for (uint32_t k = 0; k < l->rooms_max; k++) {
-        uint32_t i = (l->group_hint + k) % l->rooms_max;
-        struct lgroup *g = &l->groups[i];
-
-        if (!g->used) {
-            l->group_hint = (i + 1) % l->rooms_max;
-            return g;
-        }
-        if (!empty && list_empty(&g->members))
-            empty = g;
+    if (l->groups_fresh < l->rooms_max)
+        return &l->groups[l->groups_fresh++];
+    if (list_empty(&l->groups_free)) {
+        CHECK(!list_empty(&l->groups_idle), "no place for a group, %u rooms",
+            l->rooms_used);
+        drop(l, LIST_FIRST(&l->groups_idle, struct lgroup, in_place));
     }
-    if (empty)
-        table_remove(&l->group_ids, empty->id, empty->session);
-    return empty;
+    return LIST_ENTRY(list_pop(&l->groups_free), struct lgroup, in_place);
 }
 
 enum err group_check(const struct langd *l, const struct local_request *n,
@@ -60,7 +65,6 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
     uint32_t i = table_get(&l->group_ids, n->group, session);
     struct lgroup *g = i == NONE ? vacant(l) : &l->groups[i];
 
-    CHECK(g, "no place for the group of one of %u rooms", l->rooms_used);
     if (i == NONE) {
         *g = (struct lgroup){.used = true,
             .id = n->group,
@@ -69,9 +73,12 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
             .size = n->group_size,
             .age = m->age};
         list_init(&g->members);
+        list_init(&g->in_place);
+        list_push_tail(&l->session_groups[session], &g->in_session);
         (void)table_put(
             &l->group_ids, g->id, session, (uint32_t)(g - l->groups));
     }
+    list_remove(&g->in_place);
     g->joined++;
     m->group = g;
     m->age = g->age;
@@ -87,24 +94,18 @@ void group_leave(struct langd *l, struct lroom *m)
     heap_remove(&lroom_pool(l, m)->want, &m->want_node);
     list_remove(&m->in_group);
     m->group = NULL;
-    if (list_empty(&g->members) && g->joined == g->size) {
-        table_remove(&l->group_ids, g->id, g->session);
-        g->used = false; /* all have come and gone */
-        return;
-    }
-    group_place(l, g);
+    if (!list_empty(&g->members))
+        group_place(l, g);
+    else if (g->joined == g->size)
+        drop(l, g); /* all have come and gone */
+    else
+        list_push_tail(&l->groups_idle, &g->in_place);
 }
 
 void groups_session_over(struct langd *l, uint32_t session)
 {
-    for (uint32_t i = 0; i < l->rooms_max; i++) {
-        struct lgroup *g = &l->groups[i];
-
-        if (!g->used || g->session != session)
-            continue;
-        table_remove(&l->group_ids, g->id, session);
-        g->used = false; /* its members have failed with their session */
-    }
+    LIST_FOREACH_SAFE (n, &l->session_groups[session])
+        drop(l, LIST_ENTRY(n, struct lgroup, in_session));
 }
 
 uint32_t group_wanted(struct langd *l, const struct lgroup *g)

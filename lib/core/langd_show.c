@@ -14,6 +14,7 @@ static void show_status(const struct langd *l, struct shower *s)
     s->number(s, "rooms_open", l->open);
     s->number(s, "rooms_held", l->rooms_used);
     s->number(s, "rooms_ended", l->ended_count);
+    s->number(s, "groups", l->group_ids.len);
     s->number(s, "peers_up", up);
     s->number(s, "attachments", l->engines.views_used);
     s->number(s, "aux_free_bytes", (uint64_t)l->aux.free * AUX_CHUNK);

@@ -152,3 +152,46 @@ TEST(a_stream_that_no_process_reads_any_more_ends)
     T_EQ_U64(brain_said(l, PEER_ABORT, 0)->abort.reason, ERR_ENGINE_LOST);
     T_EQ_U64(brain_free(l), 16);
 }
+
+/* groups */
+
+/* Requests a room of a group of two in cell 0, and gives it up again. */
+static void group_of_one(struct brain *l, uint64_t group)
+{
+    struct local_msg r = request(5000 + group, 0, MODE_WHOLE);
+    struct there t;
+
+    r.request.group = group;
+    r.request.group_size = 2;
+    t = ask(l, 0, r);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    brain_hear(l, 0, about(&t, PEER_DRAINED));
+}
+
+TEST(groups_whose_last_member_never_came_give_way)
+{
+    struct brain *l = langd_up("limits.rooms=8", NULL);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+
+    for (uint32_t i = 1; i <= 100; i++)
+        group_of_one(l, i);
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
+    T_EQ_U64(brain_shown(l, "status", "groups", 0), 8);
+    r.request.group = 100; /* it is known still: one member was here */
+    r.request.group_size = 3;
+    T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
+    r.request.group = 1; /* forgotten: the oldest gave way */
+    T_OK(brain_say(l, 0, r));
+}
+
+TEST(groups_end_with_their_session)
+{
+    struct brain *l = langd_up("limits.rooms=8", NULL);
+
+    for (uint32_t i = 1; i <= 5; i++)
+        group_of_one(l, i);
+    T_EQ_U64(brain_shown(l, "status", "groups", 0), 5);
+    brain_end(l, 0);
+    brain_dead(l, 0);
+    T_EQ_U64(brain_shown(l, "status", "groups", 0), 0);
+}
