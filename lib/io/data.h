@@ -102,12 +102,5 @@ struct data_ops {
 
 extern const struct data_ops data_tcp;
 extern const struct data_ops data_ucx;
-extern const struct data_ops data_mem;
-
-/* data_mem only: faults for tests. Each says how many messages from now on
- * suffer; they apply to the endpoint's next posts. */
-enum data_fault { DATA_FAULT_BREAK, DATA_FAULT_DELAY, DATA_FAULT_STALL };
-void data_mem_fault(
-    struct data *d, uint32_t ep, enum data_fault fault, uint32_t count);
 
 #endif

@@ -1,5 +1,6 @@
 /* data_own_test.c - what one carrier alone promises: the faults of data_mem,
  * and UCX's environment, transports, stuck workers and killed peers. */
+#include "test/data_mem.h"
 #include "test/side.h"
 #include "test/t.h"
 

@@ -1,5 +1,6 @@
 /* data_test.c - the contract of lib/io/data.h, over every carrier. A case that
  * is called EACH runs as mem_<case>, tcp_<case> and ucx_<case>. */
+#include "test/data_mem.h"
 #include "test/side.h"
 #include "test/t.h"
 

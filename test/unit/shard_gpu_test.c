@@ -2,6 +2,7 @@
  * end or both, over the driver's double: every byte of a room at its place,
  * slow copies, messages that are fetched, a GPU that is lost in between. */
 #include "node/shard.h"
+#include "test/data_mem.h"
 #include "test/gpu.h"
 #include "test/t.h"
 

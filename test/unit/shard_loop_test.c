@@ -2,6 +2,7 @@
  * node_port.c serves it: rooms come whole, however small the window or the
  * segments are, and nothing sleeps on what it could send. */
 #include "node/shard.h"
+#include "test/data_mem.h"
 #include "test/t.h"
 
 #include "core/landing.h"

@@ -2,6 +2,7 @@
  * of a room at its place, faults of the carrier, a loop that reads late. What
  * is called BOTH runs with shards alone and, as shared_<case>, shared ones. */
 #include "node/shard.h"
+#include "test/data_mem.h"
 #include "test/t.h"
 
 #include "core/landing.h"

@@ -16,7 +16,7 @@
  * guards all carriers: rings per pair, as daemons would use, were rejected
  * because this carrier is there to be obviously right. No callback runs with
  * the mutex held. */
-#include "io/data.h"
+#include "test/data_mem.h"
 
 #include "base/check.h"
 #include "base/list.h"
