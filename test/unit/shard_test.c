@@ -34,11 +34,10 @@
     }                                                                          \
     static void id(void)
 
-/* What the brains would know of one room. */
+/* What the brains would know of one room; landed in rows. */
 struct seen {
-    uint32_t landed; /* rows */
     uint8_t row[ROWS_MAX];
-    uint32_t land_quiet, land_bad, send_quiet;
+    uint32_t landed, land_quiet, land_bad, send_quiet;
 };
 
 static struct world {
