@@ -307,8 +307,6 @@ static void make_sense(struct delivery *v)
         if (v->dsts > 1 || c->group)
             c->null = c->declines = false;
         c->declines &= !c->null;
-        if (!W.parked && (c->null || v->p->total == 0))
-            c->conns = 1 + (c->readers = 0);
     }
     if (v->c[0]->null)
         return;

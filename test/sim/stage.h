@@ -1,0 +1,27 @@
+/* stage.h - worlds that have to go exactly so: see stage.c. */
+#ifndef MMX_SIM_STAGE_H
+#define MMX_SIM_STAGE_H
+
+#include "test/sim/sim.h"
+
+#define ROW_4K "a:u8:4096"
+#define LIMIT  (600 * NS_PER_S)
+
+extern struct daemon *e0, *e1, *l0, *l1;
+
+/* Nothing is lost or late, and engines behave. */
+void quiet_world(uint32_t encodeds, uint32_t langds);
+/* A daemon with one pool; encoded first, they are named e0, e1, l0, l1. */
+struct daemon *make(uint8_t role, const char *name, const char *layout,
+    uint32_t blocks, uint32_t block_rows, uint32_t first_blocks);
+void start_all(void);
+struct prod *announce(
+    struct daemon *e, uint64_t room, uint32_t rows, uint64_t when_ms);
+/* The room has to succeed. */
+struct cons *request(
+    struct daemon *l, struct daemon *e, uint64_t room, uint64_t when_ms);
+/* Runs until all is over: so many rooms succeed, none fails, nothing is left.
+ */
+void all_succeed(uint32_t rooms);
+
+#endif
