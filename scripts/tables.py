@@ -58,6 +58,8 @@ def messages(path):
             out.append(current)
         elif macro == "FIELD":
             current["fields"].append(Field(a[0], a[1], None, a[2]))
+        elif macro == "FLAGS":
+            current["fields"].append(Field(a[0], a[1], None, a[3]))
         elif macro == "LATER":
             current["fields"].append(Field(a[0], a[1], None, a[3], a[2]))
         elif macro in ("TEXT", "BLOB"):
@@ -68,7 +70,7 @@ def messages(path):
                 Field(a[0], macro[6:].lower(), int(a[1]), a[2], "empty"))
         elif macro != "END":
             raise TableError(f"{path}: unknown row {macro}")
-        if macro in ("FIELD", "TEXT", "BLOB") and any(
+        if macro in ("FIELD", "FLAGS", "TEXT", "BLOB") and any(
                 f.none is not None for f in current["fields"]):
             raise TableError(f"{path}: {current['name']}.{a[0]} comes after a "
                              "LATER field and must be one")

@@ -213,10 +213,19 @@ void calls_pools_ready(const struct calls *c, struct out *out)
     }
 }
 
-void call_bad(struct out *out, const struct event *ev)
+void call_bad(const struct calls *c, struct out *out, const struct event *ev)
 {
+    const struct wire_fault *f = &ev->fault;
     bool unknown = ev->err == ERR_BUSY;
+    char text[WIRE_FAULT_TEXT];
 
+    c->engines->stats[STAT_malformed_local]++;
+    if (f->field && !unknown) {
+        c->engines->stats[STAT_unknown_bits]++;
+        out_answer(out, ev->conn, ev->seq, ERR_MALFORMED, 0, 0, "%s",
+            wire_fault_text(f, text));
+        return;
+    }
     out_answer(out, ev->conn, ev->seq, ERR_MALFORMED, 0, 0, "%s",
         unknown ? "no message of that type" : "the frame breaks its table");
 }

@@ -52,8 +52,8 @@ void call_pool(const struct calls *c, struct out *out, uint32_t conn,
 /* POOL_INFO for pool i, with its descriptor. */
 void call_say_pool(const struct calls *c, struct out *out, uint32_t conn,
     uint32_t seq, uint32_t i);
-/* Answers a frame that could not be read. */
-void call_bad(struct out *out, const struct event *ev);
+/* Counts and answers a frame that could not be read. */
+void call_bad(const struct calls *c, struct out *out, const struct event *ev);
 /* Answers the POOL calls that waited for memory, and tells the peers. */
 void calls_pools_ready(const struct calls *c, struct out *out);
 bool calls_pools_waiting(const struct calls *c);

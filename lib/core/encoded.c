@@ -260,8 +260,7 @@ static void dispatch(struct encoded *e, struct out *out, const struct event *ev)
         encoded_on_local(e, out, ev->conn, ev->local);
         break;
     case EV_LOCAL_BAD:
-        e->stats[STAT_malformed_local]++;
-        call_bad(out, ev);
+        call_bad(&e->calls, out, ev);
         break;
     case EV_LINK_UP:
         break; /* langd says HELLO */
@@ -273,7 +272,7 @@ static void dispatch(struct encoded *e, struct out *out, const struct event *ev)
             encoded_on_peer(e, out, ev->link, ev->peer);
         break;
     case EV_PEER_BAD:
-        e->stats[STAT_malformed_peer]++;
+        peer_bad(&e->peers, out, ev);
         break;
     case EV_NOTE:
         on_note(e, &ev->note);

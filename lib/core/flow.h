@@ -78,11 +78,12 @@ enum event_type {
     EV_CONN_END,  /* its connection ended; the process may still live */
     EV_CONN_DEAD, /* its process is gone; the number may be used again */
     EV_LOCAL,     /* a message of an engine: conn, local */
-    EV_LOCAL_BAD, /* a frame that could not be read: conn, err, seq */
+    EV_LOCAL_BAD, /* a frame that could not be read: conn, err, seq, fault */
     EV_LINK_UP,   /* a control connection to a peer stands: link */
     EV_LINK_DOWN, /* it is lost; the number may be used again: link */
     EV_PEER,      /* a message of a peer daemon: link, peer */
-    EV_PEER_BAD,  /* a frame that could not be read: link, err */
+    EV_PEER_BAD,  /* a frame that could not be read: link, err; with a fault
+                     peer, whose header is good */
     EV_NOTE,      /* a note of one shard: note */
     EV_MAP,       /* langd: of peer number `peer_at`, these pools are mapped:
                      mapped; err: ACT_MAP is over, none are */
@@ -99,6 +100,7 @@ struct event {
     int32_t pid;
     enum err err;
     uint32_t seq;
+    struct wire_fault fault;
     uint32_t peer_at, mapped;
     const struct local_msg *local; /* valid during the step only */
     const struct peer_msg *peer;   /* likewise */

@@ -328,8 +328,7 @@ static void dispatch(struct langd *l, struct out *out, const struct event *ev)
         langd_on_local(l, out, ev->conn, ev->local);
         break;
     case EV_LOCAL_BAD:
-        l->stats[STAT_malformed_local]++;
-        call_bad(out, ev);
+        call_bad(&l->calls, out, ev);
         break;
     case EV_LINK_UP:
     case EV_LINK_DOWN:
@@ -340,7 +339,7 @@ static void dispatch(struct langd *l, struct out *out, const struct event *ev)
             langd_on_peer(l, out, ev->link, ev->peer);
         break;
     case EV_PEER_BAD:
-        l->stats[STAT_malformed_peer]++;
+        peer_bad(&l->peers, out, ev);
         break;
     case EV_NOTE:
         on_note(l, &ev->note);

@@ -194,6 +194,22 @@ bool peer_gate(struct peers *p, struct out *out, uint32_t link,
     return false;
 }
 
+void peer_bad(struct peers *p, struct out *out, const struct event *ev)
+{
+    char text[WIRE_FAULT_TEXT];
+    struct peer *from;
+
+    p->stats[STAT_malformed_peer]++;
+    if (!ev->fault.field || ev->err != ERR_MALFORMED)
+        return;
+    p->stats[STAT_unknown_bits]++;
+    if (ev->link < p->links && ev->peer->type != PEER_NACK &&
+        (ev->peer->type == PEER_HELLO ||
+            peer_gate(p, out, ev->link, ev->peer, &from)))
+        peer_nack(p, out, ev->link, ev->peer, ERR_MALFORMED,
+            wire_fault_text(&ev->fault, text));
+}
+
 /* Counts the addresses of a HELLO; NONE: the blob is not well-formed. */
 static uint32_t count_addresses(struct span blob)
 {

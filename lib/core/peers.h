@@ -101,6 +101,10 @@ void peer_nack(struct peers *p, struct out *out, uint32_t link,
 bool peer_gate(struct peers *p, struct out *out, uint32_t link,
     const struct peer_msg *m, struct peer **from);
 
+/* Counts a frame that could not be read, and refuses it where its header
+ * could. */
+void peer_bad(struct peers *p, struct out *out, const struct event *ev);
+
 /* Reads a HELLO into *peer (which is found or made by the caller). On error
  * the peer is untouched. */
 MUST_CHECK enum err peer_take_hello(struct peer *peer,

@@ -5,6 +5,8 @@
  * second trust a compiler's padding. Pure; any thread. */
 #include "core/wire.h"
 
+#include <stdio.h>
+
 static void put_key(struct writer *w, struct key k)
 {
     put_bytes(w, k.b, sizeof(k.b));
@@ -33,6 +35,14 @@ static bool goes_on(const struct reader *r)
     return r->failed || r->at < r->len;
 }
 
+/* Notes the first field of a frame with bits that are not known. */
+static void check_bits(
+    struct wire_fault *f, const char *field, uint64_t value, uint64_t known)
+{
+    if ((value & ~known) && !f->field)
+        *f = (struct wire_fault){field, value, known};
+}
+
 /* one put_ and one get_ function per message */
 
 #define END(NAME, name)        }
@@ -56,6 +66,10 @@ static bool goes_on(const struct reader *r)
 #undef TEXT
 #undef BLOB
 
+#undef FLAGS
+#define FLAGS(name, kind, known, doc)                                          \
+    m->name = get_##kind(r);                                                   \
+    check_bits(f, #name, m->name, known);
 #define FIELD(name, kind, doc) m->name = get_##kind(r);
 #define TEXT(name, max, doc)   m->name = get_span(r, 2, max);
 #define BLOB(name, max, doc)   m->name = get_span(r, 4, max);
@@ -69,15 +83,17 @@ static bool goes_on(const struct reader *r)
 #define LATER_BLOB(name, max, doc)                                             \
     m->name = goes_on(r) ? get_span(r, 4, max) : span_of(NULL, 0);
 #define MESSAGE(NAME, name, number, doc)                                       \
-    static void local_get_##name(struct reader *r, struct local_##name *m)     \
+    static void local_get_##name(                                              \
+        struct reader *r, struct local_##name *m, struct wire_fault *f)        \
     {                                                                          \
-        (void)r, (void)m;
+        (void)r, (void)m, (void)f;
 #include "core/local.def"
 #undef MESSAGE
 #define MESSAGE(NAME, name, number, doc)                                       \
-    static void peer_get_##name(struct reader *r, struct peer_##name *m)       \
+    static void peer_get_##name(                                               \
+        struct reader *r, struct peer_##name *m, struct wire_fault *f)         \
     {                                                                          \
-        (void)r, (void)m;
+        (void)r, (void)m, (void)f;
 #include "core/peer.def"
 #undef MESSAGE
 #undef FIELD
@@ -91,6 +107,8 @@ static bool goes_on(const struct reader *r)
 #define FIELD(name, kind, doc)
 #define TEXT(name, max, doc)
 #define BLOB(name, max, doc)
+#undef FLAGS
+#define FLAGS(name, kind, known, doc)
 #define LATER(name, kind, none, doc)
 #define LATER_TEXT(name, max, doc)
 #define LATER_BLOB(name, max, doc)
@@ -130,7 +148,7 @@ static bool local_get_body(struct reader *r, struct local_msg *m)
     switch (m->type) {
 #define MESSAGE(NAME, name, number, doc)                                       \
     case LOCAL_##NAME:                                                         \
-        local_get_##name(r, &m->name);                                         \
+        local_get_##name(r, &m->name, &m->fault);                              \
         return true;
 #include "core/local.def"
 #undef MESSAGE
@@ -143,7 +161,7 @@ static bool peer_get_body(struct reader *r, struct peer_msg *m)
     switch (m->type) {
 #define MESSAGE(NAME, name, number, doc)                                       \
     case PEER_##NAME:                                                          \
-        peer_get_##name(r, &m->name);                                          \
+        peer_get_##name(r, &m->name, &m->fault);                               \
         return true;
 #include "core/peer.def"
 #undef MESSAGE
@@ -173,6 +191,15 @@ static bool finish(
     return true;
 }
 
+/* What became of a frame whose body was read. A cut one has no fault: what
+ * else it says is nothing. */
+static enum err finished(const struct reader *body, struct wire_fault *f)
+{
+    if (body->failed)
+        f->field = NULL;
+    return body->failed || f->field ? ERR_MALFORMED : OK;
+}
+
 bool local_put(struct writer *w, const struct local_msg *m)
 {
     size_t start = w->len;
@@ -188,13 +215,15 @@ bool local_put(struct writer *w, const struct local_msg *m)
 enum err local_get(struct reader *r, struct local_msg *m)
 {
     struct reader body;
+    uint16_t zero;
     uint32_t len;
     const uint8_t *p;
 
+    m->fault = (struct wire_fault){0};
     if (!r->failed && r->at == r->len)
         return ERR_NOT_READY;
     m->type = get_u16(r);
-    (void)get_u16(r);
+    zero = get_u16(r);
     len = get_u32(r);
     m->seq = get_u32(r);
     p = get_bytes(r, len);
@@ -204,9 +233,10 @@ enum err local_get(struct reader *r, struct local_msg *m)
         return ERR_MALFORMED;
     }
     body = reader_of(p, len);
+    check_bits(&m->fault, "zero", zero, 0);
     if (!local_get_body(&body, m))
         return ERR_BUSY;
-    return body.failed ? ERR_MALFORMED : OK;
+    return finished(&body, &m->fault);
 }
 
 bool peer_put(struct writer *w, const struct peer_msg *m)
@@ -232,14 +262,16 @@ enum err peer_get(struct reader *r, struct peer_msg *m)
     struct reader body;
     uint32_t magic, len;
     uint8_t version;
+    uint16_t zero;
     const uint8_t *p;
 
+    m->fault = (struct wire_fault){0};
     if (!r->failed && r->at == r->len)
         return ERR_NOT_READY;
     magic = get_u32(r);
     version = get_u8(r);
     m->type = get_u8(r);
-    (void)get_u16(r);
+    zero = get_u16(r);
     m->seq = get_u32(r);
     len = get_u32(r);
     m->from_epoch = get_u64(r);
@@ -255,9 +287,18 @@ enum err peer_get(struct reader *r, struct peer_msg *m)
     if (version != WIRE_VERSION)
         return ERR_VERSION;
     body = reader_of(p, len);
+    check_bits(&m->fault, "zero", zero, 0);
     if (!peer_get_body(&body, m))
         return ERR_BUSY;
-    return body.failed ? ERR_MALFORMED : OK;
+    return finished(&body, &m->fault);
+}
+
+const char *wire_fault_text(
+    const struct wire_fault *f, char text[WIRE_FAULT_TEXT])
+{
+    snprintf(text, WIRE_FAULT_TEXT, "%s is 0x%llx, and only 0x%llx is known",
+        f->field, (unsigned long long)f->value, (unsigned long long)f->known);
+    return text;
 }
 
 const char *local_name(unsigned type)

@@ -56,11 +56,12 @@ typedef uint32_t wire_u32;
 typedef uint64_t wire_u64;
 typedef struct key wire_key;
 
-/* A table's reader that has no word of its own for them takes the fields that
- * a frame may lack as it takes the others. */
-#define LATER(name, kind, none, doc) FIELD(name, kind, doc)
-#define LATER_TEXT(name, max, doc)   TEXT(name, max, doc)
-#define LATER_BLOB(name, max, doc)   BLOB(name, max, doc)
+/* A table's reader that has no word of its own for them takes flags, and the
+ * fields that a frame may lack, as it takes the others. */
+#define FLAGS(name, kind, known, doc) FIELD(name, kind, doc)
+#define LATER(name, kind, none, doc)  FIELD(name, kind, doc)
+#define LATER_TEXT(name, max, doc)    TEXT(name, max, doc)
+#define LATER_BLOB(name, max, doc)    BLOB(name, max, doc)
 
 #define FIELD(name, kind, doc) wire_##kind name;
 #define TEXT(name, max, doc)   struct span name;
@@ -98,9 +99,16 @@ enum peer_type {
 #undef MESSAGE
 #undef END
 
+/* Bits of a received frame that have no meaning here. field NULL: none. */
+struct wire_fault {
+    const char *field;
+    uint64_t value, known;
+};
+
 struct local_msg {
     enum local_type type;
     uint32_t seq;
+    struct wire_fault fault; /* of local_get */
     union {
 #define END(NAME, name)
 #define MESSAGE(NAME, name, number, doc) struct local_##name name;
@@ -114,6 +122,7 @@ struct peer_msg {
     enum peer_type type;
     uint32_t seq;
     uint64_t from_epoch, to_epoch, room, generation;
+    struct wire_fault fault; /* of peer_get */
     union {
 #define END(NAME, name)
 #define MESSAGE(NAME, name, number, doc) struct peer_##name name;
@@ -184,10 +193,17 @@ bool peer_put(struct writer *w, const struct peer_msg *m);
  *   ERR_MALFORMED  the frame breaks its table: it is cut inside of a field,
  *                  or before one that is not LATER. If the frame's own length
  *                  was good the reader stands behind it, else at its end.
- *                  m->type and m->seq are set when they could be read
+ *                  m->type and m->seq are set when they could be read.
+ *                  m->fault names flags, or the header's zero, with bits that
+ *                  are not known; all else of *m is set then
  *   ERR_BUSY       unknown type: skipped; m->type and m->seq are set */
 MUST_CHECK enum err local_get(struct reader *r, struct local_msg *m);
 MUST_CHECK enum err peer_get(struct reader *r, struct peer_msg *m);
+
+/* Writes what is wrong with the bits of a field; returns text. */
+enum { WIRE_FAULT_TEXT = 96 };
+const char *wire_fault_text(
+    const struct wire_fault *f, char text[WIRE_FAULT_TEXT]);
 
 /* "announce"; "unknown" for a number that no row has. */
 const char *local_name(unsigned type);

@@ -34,8 +34,10 @@ struct local_calls {
     void (*ended)(void *ud, uint32_t conn);
     void (*dead)(void *ud, uint32_t conn);
     void (*message)(void *ud, uint32_t conn, const struct local_msg *m);
-    /* A frame that local_get refused, or a packet that ends the connection. */
-    void (*bad)(void *ud, uint32_t conn, enum err err, uint32_t seq);
+    /* A frame that local_get refused, or a packet that ends the connection:
+     * m has its seq and fault. */
+    void (*bad)(
+        void *ud, uint32_t conn, enum err err, const struct local_msg *m);
     /* What waited has gone. */
     void (*writable)(void *ud, uint32_t conn);
     /* true: no messages for now. They come at a later local_serve. */

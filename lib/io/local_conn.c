@@ -347,7 +347,9 @@ static bool frame_whole(const struct reader *r, uint32_t *seq)
 
 static void bad_packet(struct local_conn *c, uint32_t seq)
 {
-    c->owner->calls.bad(c->owner->calls.ud, c->index, ERR_MALFORMED, seq);
+    struct local_msg m = {.seq = seq};
+
+    c->owner->calls.bad(c->owner->calls.ud, c->index, ERR_MALFORMED, &m);
     c->over = true;
     make_dirty(c);
 }
@@ -372,7 +374,7 @@ static bool take_frames(struct local_conn *c, struct reader *r)
         if (e == OK)
             calls->message(calls->ud, c->index, &m);
         else
-            calls->bad(calls->ud, c->index, e, m.seq);
+            calls->bad(calls->ud, c->index, e, &m);
     }
     return true;
 }

@@ -28,7 +28,9 @@ struct links_calls {
      * trying until links_disconnect. */
     void (*down)(void *ud, uint32_t link);
     void (*message)(void *ud, uint32_t link, const struct peer_msg *m);
-    void (*bad)(void *ud, uint32_t link, enum err err);
+    /* A frame that peer_get refused. */
+    void (*bad)(
+        void *ud, uint32_t link, enum err err, const struct peer_msg *m);
     /* true: no messages for now. They come at a later links_serve. */
     bool (*full)(void *ud);
 };

@@ -366,7 +366,7 @@ static void take_frames(struct links *p, uint32_t link, struct sock *s)
         if (e == OK)
             p->calls.message(p->calls.ud, link, &m);
         else
-            p->calls.bad(p->calls.ud, link, e);
+            p->calls.bad(p->calls.ud, link, e, &m);
     }
 }
 

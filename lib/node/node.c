@@ -113,10 +113,14 @@ static void conn_message(void *ud, uint32_t conn, const struct local_msg *m)
         node_happen(n, &ev);
 }
 
-static void conn_bad(void *ud, uint32_t conn, enum err err, uint32_t seq)
+static void conn_bad(
+    void *ud, uint32_t conn, enum err err, const struct local_msg *m)
 {
-    struct event ev = {
-        .type = EV_LOCAL_BAD, .conn = conn, .err = err, .seq = seq};
+    struct event ev = {.type = EV_LOCAL_BAD,
+        .conn = conn,
+        .err = err,
+        .seq = m->seq,
+        .fault = m->fault};
 
     node_happen(ud, &ev);
 }
@@ -152,9 +156,14 @@ static void link_message(void *ud, uint32_t link, const struct peer_msg *m)
     node_happen(ud, &ev);
 }
 
-static void link_bad(void *ud, uint32_t link, enum err err)
+static void link_bad(
+    void *ud, uint32_t link, enum err err, const struct peer_msg *m)
 {
-    struct event ev = {.type = EV_PEER_BAD, .link = link, .err = err};
+    struct event ev = {.type = EV_PEER_BAD,
+        .link = link,
+        .err = err,
+        .fault = m->fault,
+        .peer = m};
 
     node_happen(ud, &ev);
 }

@@ -18,13 +18,13 @@ def read(path):
 class Tables(unittest.TestCase):
     def test_messages(self):
         want, now = {}, None
-        row = re.compile(r'^(MESSAGE|FIELD|TEXT|BLOB|LATER|LATER_TEXT|'
+        row = re.compile(r'^(MESSAGE|FIELD|FLAGS|TEXT|BLOB|LATER|LATER_TEXT|'
                          r'LATER_BLOB)\((\w+), (\w+)(?:, (\d+))?', re.M)
         for kind, name, second, number in row.findall(
                 read("lib/core/local.def")):
             if kind == "MESSAGE":
                 now = want[int(number)] = (second, [], {})
-            elif kind in ("FIELD", "LATER"):
+            elif kind in ("FIELD", "FLAGS", "LATER"):
                 now[1].append((name, second, 0))
             else:
                 now[1].append((name, kind[-4:].lower(), int(second)))

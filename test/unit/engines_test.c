@@ -90,6 +90,45 @@ TEST(frames_that_break_the_protocol_are_counted)
     T_EQ_U64(brain_stat(l, "malformed_local"), 2);
     brain_step(l, &peer);
     T_EQ_U64(brain_stat(l, "malformed_peer"), 1);
+    T_EQ_U64(brain_stat(l, "unknown_bits"), 0);
+}
+
+/* What is wrong is said to the sender, by either wire. */
+TEST(unknown_bits_are_answered)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct peer_msg m = {.type = PEER_LENGTH,
+        .seq = 9,
+        .from_epoch = PEER_EPOCH,
+        .to_epoch = BRAIN_EPOCH,
+        .room = 5,
+        .generation = 6};
+    struct event bad = {.type = EV_LOCAL_BAD,
+        .err = ERR_MALFORMED,
+        .seq = 3,
+        .fault = {"flags", 255, 1}};
+    struct event peer = {.type = EV_PEER_BAD,
+        .err = ERR_MALFORMED,
+        .peer = &m,
+        .fault = {"flags", 128, 5}};
+    const struct peer_msg *nack;
+
+    brain_step(l, &bad);
+    T_EQ_U64(brain_answer(l)->err, ERR_MALFORMED);
+    T_TRUE(span_eq(brain_answer(l)->text,
+        span_str("flags is 0xff, and only 0x1 is known")));
+    brain_step(l, &peer);
+    nack = brain_said(l, PEER_NACK, 0);
+    T_TRUE(nack != NULL);
+    T_EQ_U64(nack->nack.reason, ERR_MALFORMED);
+    T_EQ_U64(nack->nack.answers, PEER_LENGTH);
+    T_EQ_U64(nack->generation, 6);
+    T_TRUE(span_eq(
+        nack->nack.text, span_str("flags is 0x80, and only 0x5 is known")));
+    T_EQ_U64(brain_stat(l, "unknown_bits"), 2);
+    m.from_epoch++; /* not from the daemon that it names */
+    brain_step(l, &peer);
+    T_EQ_U64(brain_said(l, PEER_NACK, 0)->nack.reason, ERR_STALE);
 }
 
 TEST(cells_and_tags)

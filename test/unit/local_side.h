@@ -90,13 +90,14 @@ static inline void on_message(
         answer(conn, m->seq, OK);
 }
 
-static inline void on_bad(void *ud, uint32_t conn, enum err err, uint32_t seq)
+static inline void on_bad(
+    void *ud, uint32_t conn, enum err err, const struct local_msg *m)
 {
     (void)ud;
     seen.bad++;
     seen.err = err;
     note('b');
-    answer(conn, seq, err);
+    answer(conn, m->seq, err);
 }
 
 static inline void on_writable(void *ud, uint32_t conn)

@@ -53,11 +53,12 @@ static void on_message(void *ud, uint32_t link, const struct peer_msg *m)
     s->next++;
 }
 
-static void on_bad(void *ud, uint32_t link, enum err err)
+static void on_bad(
+    void *ud, uint32_t link, enum err err, const struct peer_msg *m)
 {
     struct side *s = ud;
 
-    (void)link;
+    (void)link, (void)m;
     s->bad++;
     s->err = err;
 }

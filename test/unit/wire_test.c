@@ -84,6 +84,10 @@ static void put_raw(struct writer *w, struct span s, unsigned width)
 
 #define END(NAME, name) }
 
+#undef FLAGS
+#define FLAGS(name, kind, known, doc)                                          \
+    fill_##kind(f, &m->name);                                                  \
+    m->name &= known;
 #define FIELD(name, kind, doc) fill_##kind(f, &m->name);
 #define TEXT(name, max, doc)   fill_span(f, &m->name, max);
 #define BLOB(name, max, doc)   fill_span(f, &m->name, max);
@@ -102,10 +106,12 @@ static void put_raw(struct writer *w, struct span s, unsigned width)
 #undef FIELD
 #undef TEXT
 #undef BLOB
+#undef FLAGS
 
-#define FIELD(name, kind, doc) put_##kind(w, m->name);
-#define TEXT(name, max, doc)   put_raw(w, m->name, 2);
-#define BLOB(name, max, doc)   put_raw(w, m->name, 4);
+#define FLAGS(name, kind, known, doc) FIELD(name, kind, doc)
+#define FIELD(name, kind, doc)        put_##kind(w, m->name);
+#define TEXT(name, max, doc)          put_raw(w, m->name, 2);
+#define BLOB(name, max, doc)          put_raw(w, m->name, 4);
 #define MESSAGE(NAME, name, number, doc)                                       \
     static void local_raw_##name(                                              \
         struct writer *w, const struct local_##name *m)                        \
@@ -537,6 +543,91 @@ TEST(unknown_types_are_skipped)
     T_EQ_U64(peer_back.from_epoch, p.from_epoch);
     T_OK(peer_get(&r, &peer_back));
     peer_same(&p, &peer_back);
+}
+
+/* Every bit of every flags field alone, and the header's zero. */
+static void one_local(struct local_msg *m, uint8_t *flags, unsigned known)
+{
+    struct local_msg back;
+    char text[WIRE_FAULT_TEXT];
+
+    for (unsigned bit = 0; bit < 8; bit++) {
+        struct writer w = writer_of(packet, sizeof(packet));
+        struct reader r;
+
+        *flags = (uint8_t)(1u << bit);
+        T_TRUE(local_put(&w, m));
+        r = reader_of(packet, w.len);
+        T_ERR(
+            local_get(&r, &back), (known >> bit & 1) != 0 ? OK : ERR_MALFORMED);
+        T_EQ_U64(r.at, w.len);
+        T_EQ_U64(back.fault.field != NULL, (known >> bit & 1) == 0);
+        if (!back.fault.field)
+            continue;
+        T_EQ_STR(back.fault.field, "flags");
+        T_EQ_U64(back.fault.value, 1u << bit);
+        T_EQ_U64(back.fault.known, known);
+        /* A cut frame is just that. */
+        packet[4]--;
+        r = reader_of(packet, w.len - 1);
+        T_ERR(local_get(&r, &back), ERR_MALFORMED);
+        T_TRUE(back.fault.field == NULL);
+    }
+    T_EQ_STR(wire_fault_text(&(struct wire_fault){"flags", 128, 3}, text),
+        "flags is 0x80, and only 0x3 is known");
+}
+
+static void one_peer(struct peer_msg *m, uint8_t *flags, unsigned known)
+{
+    struct peer_msg back;
+
+    for (unsigned bit = 0; bit < 8; bit++) {
+        struct writer w = writer_of(packet, sizeof(packet));
+        struct reader r;
+
+        *flags = (uint8_t)(1u << bit);
+        T_TRUE(peer_put(&w, m));
+        r = reader_of(packet, w.len);
+        T_ERR(
+            peer_get(&r, &back), (known >> bit & 1) != 0 ? OK : ERR_MALFORMED);
+        T_EQ_U64(r.at, w.len);
+        T_EQ_U64(back.fault.field != NULL, (known >> bit & 1) == 0);
+    }
+}
+
+TEST(unknown_bits_are_refused)
+{
+    struct local_msg m = {.type = LOCAL_BYE}, back;
+    struct peer_msg p = {.type = PEER_DRAINED}, peer_back;
+    struct writer w = writer_of(packet, sizeof(packet));
+    struct reader r;
+
+    T_TRUE(local_put(&w, &m));
+    packet[3] = 1;
+    r = reader_of(packet, w.len);
+    T_ERR(local_get(&r, &back), ERR_MALFORMED);
+    T_EQ_STR(back.fault.field, "zero");
+    T_EQ_U64(back.fault.value, 256);
+    w = writer_of(packet, sizeof(packet));
+    T_TRUE(peer_put(&w, &p));
+    packet[6] = 1;
+    r = reader_of(packet, w.len);
+    T_ERR(peer_get(&r, &peer_back), ERR_MALFORMED);
+    T_EQ_STR(peer_back.fault.field, "zero");
+    m.type = LOCAL_ANNOUNCE;
+    one_local(&m, &m.announce.flags, FLAG_KEEP | FLAG_OPEN);
+    m.type = LOCAL_COMMIT;
+    one_local(&m, &m.commit.flags, FLAG_FINAL);
+    m.type = LOCAL_REQUEST;
+    one_local(&m, &m.request.flags, FLAG_KEEP);
+    m = (struct local_msg){.type = LOCAL_RELEASE};
+    one_local(&m, &m.release.flags, FLAG_KEEP);
+    p.type = PEER_INIT;
+    one_peer(&p, &p.init.flags, FLAG_KEEP | FLAG_STREAM);
+    p = (struct peer_msg){.type = PEER_LENGTH};
+    one_peer(&p, &p.length.flags, FLAG_KEEP | FLAG_AUX);
+    p = (struct peer_msg){.type = PEER_STATE};
+    one_peer(&p, &p.state.flags, FLAG_AUX);
 }
 
 TEST(wrong_magic_and_version)
