@@ -324,6 +324,12 @@ void cons_event(struct handle *h, const struct local_event *e)
             "%s room %llu failed: %s %.*s", c->d->conf->name,
             (unsigned long long)c->room, err_name((enum err)e->reason),
             (int)e->text.len, (const char *)e->text.p);
+    if ((e->what & EVENT_FAILED) && c->lost_with_daemon)
+        HOLDS(e->reason == ERR_PEER_LOST || e->reason == ERR_TIMEOUT ||
+                  e->reason == ERR_ABORTED || e->reason == ERR_DECLINED,
+            "a crash has its reason", "%s room %llu failed: %s",
+            c->d->conf->name, (unsigned long long)c->room,
+            err_name((enum err)e->reason));
     if (!(e->what & EVENT_READY))
         return;
     c->ready_ns = c->ready_ns ? c->ready_ns : W.now_ns;

@@ -188,6 +188,13 @@ static void run_scenarios(const struct scenario *s, uint32_t count,
                 .told = true});
 }
 
+static void start_fault(const char *name, void (*run)(void))
+{
+    if (wanted(opt.fault, name))
+        start((struct job){
+            .option = "fault", .name = name, .run = run, .seed = 1});
+}
+
 static void run_seeds(const char *option, void (*run)(void))
 {
     for (uint64_t i = 0; i < opt.count && !enough(); i++)
@@ -198,10 +205,13 @@ static void run_seeds(const char *option, void (*run)(void))
 /* All that was not left out by naming something. */
 static void run_all(void)
 {
-    bool named = opt.scenario || opt.calm || opt.swarm;
+    bool named = opt.scenario || opt.fault || opt.calm || opt.swarm;
 
     if (opt.scenario || !named)
         run_scenarios(scenarios, scenarios_count, "scenario", opt.scenario);
+    if (opt.fault || !named)
+        faults_list(start_fault);
+    W.fault = (struct fault){.type = 0};
     if (opt.calm || !named || (opt.scenario && opt.seeds_given))
         run_seeds("calm", calm_run);
     if (opt.swarm || !named || (opt.scenario && opt.seeds_given))
@@ -212,7 +222,8 @@ static void run_all(void)
 static int usage(void)
 {
     fputs("sim [--seeds N] [--first S] [--jobs J] [--stop] [--limit SECONDS]\n"
-          "    [--calm] [--swarm] [--scenario NAME|all] [--parked]\n"
+          "    [--calm] [--swarm] [--scenario NAME|all] [--fault NAME|all]\n"
+          "    [--parked]\n"
           "sim --canary NAME|all [--seeds N]\n"
           "sim --seed S [--calm] [--canary NAME] [--steps]\n",
         stderr);
@@ -247,6 +258,7 @@ static bool read_value(const char *arg, const char *value)
         {"--jobs", &opt.jobs, NULL, NULL},
         {"--limit", &opt.limit_s, NULL, NULL},
         {"--scenario", NULL, &opt.scenario, NULL},
+        {"--fault", NULL, &opt.fault, NULL},
         {"--canary", NULL, &opt.canary, NULL}};
 
     for (size_t i = 0; value && i < ARRAY_LEN(values); i++) {

@@ -222,7 +222,7 @@ static void frame_comes(void *p, uint64_t a, uint64_t b)
     free(f);
 }
 
-static void frame_goes(struct ctl *c, bool up, struct span frame)
+static void frame_goes(struct ctl *c, bool up, struct span frame, bool late)
 {
     struct wire *f = must_alloc(1, sizeof(*f) + frame.len);
     uint64_t when = W.now_ns + 20000 + delay_us(W.is.net_us);
@@ -232,11 +232,12 @@ static void frame_goes(struct ctl *c, bool up, struct span frame)
     f->up = up;
     f->len = frame.len;
     memcpy(f->bytes, frame.p, frame.len);
-    if (!chance(W.healing ? 0 : W.is.late)) {
+    late |= !W.healing && chance(W.is.late);
+    if (!late) {
         when = when > *last ? when : *last + 1;
         *last = when;
     } else {
-        when += between(0, 30) * MS;
+        when += between(W.fault.type ? 30 : 0, W.fault.type ? 300 : 30) * MS;
     }
     at(when, frame_comes, f, 0, 0);
 }
@@ -244,13 +245,17 @@ static void frame_goes(struct ctl *c, bool up, struct span frame)
 void net_send(struct daemon *d, uint32_t link, struct span frame)
 {
     struct ctl *c = link < LINKS_MAX ? d->links[link] : NULL;
+    enum fault_how how;
 
     HOLDS(link < LINKS_MAX, "links are numbered", "link %u", link);
     if (!c || c->over || (!W.healing && chance(W.is.loss)))
         return;
-    frame_goes(c, d->role == ROLE_LANGD, frame);
-    if (!W.healing && chance(W.is.twice))
-        frame_goes(c, d->role == ROLE_LANGD, frame);
+    how = fault_of(frame);
+    if (how == FAULT_LOST)
+        return;
+    frame_goes(c, d->role == ROLE_LANGD, frame, how == FAULT_LATE);
+    if (how == FAULT_TWICE || (!W.healing && chance(W.is.twice)))
+        frame_goes(c, d->role == ROLE_LANGD, frame, how == FAULT_TWICE);
 }
 
 /* what goes wrong */

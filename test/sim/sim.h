@@ -48,9 +48,20 @@ struct nature {
     uint64_t faults_ns; /* how long the first phase lasts */
 };
 
+/* faults.c: what goes wrong in a world of one fault. */
+enum fault_how { FAULT_NONE, FAULT_LOST, FAULT_TWICE, FAULT_LATE };
+
+struct fault {
+    uint32_t world;
+    uint8_t how, type; /* type 0: no message */
+    uint32_t k, seen;
+    uint64_t when_ns;
+};
+
 struct world {
     uint64_t seed, rng, now_ns, steps, still;
     struct nature is;
+    struct fault fault;
     struct daemon *daemons[DAEMONS_MAX];
     uint32_t daemons_count;
     uint32_t instances; /* announces so far */
@@ -326,6 +337,7 @@ struct cons {
     uint32_t conns, readers;
     uint8_t mode, storage, tries;
     bool null, aborts, silent, over, requested, must_succeed, declines, asked;
+    bool lost_with_daemon; /* a daemon of its room has crashed */
     uint64_t key, hold_ns, abort_ns, ready_ns, start_ns, end_ns;
     uint32_t rows, required, window, deadline_ms;
     uint64_t group;
@@ -405,6 +417,14 @@ void draw_calm(void);
 void draw_daemons(void);
 uint64_t room_next(void);
 void deliver(void *p, uint64_t again, uint64_t room);
+
+/* faults.c */
+
+/* What happens to this frame, the k-th of its type. */
+enum fault_how fault_of(struct span frame);
+typedef void (*fault_runner)(const char *name, void (*run)(void));
+/* Calls start for every fault there is, with W.fault set to it. */
+void faults_list(fault_runner start);
 
 /* swarm.c, calm.c, scenarios.c */
 

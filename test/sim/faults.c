@@ -1,0 +1,305 @@
+/* faults.c - small worlds in which one thing goes wrong, at every moment in
+ * turn: the k-th message of a type is lost, doubled or late; the endpoints
+ * break; a daemon crashes. Enumerated, not drawn: what is said once only, or
+ * what is forgotten in one moment only, fails every time.
+ *
+ * One message less costs a repetition, never a room, and no deadline. */
+#include "test/sim/stage.h"
+
+#include "base/check.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MESSAGES 6              /* of each type, in turn */
+#define SOON     (8 * NS_PER_S) /* a few repetitions, of 2 s at most */
+
+static uint32_t rooms_wanted;
+
+static void good(uint64_t room, uint32_t rows, bool known, uint64_t when_ms)
+{
+    struct prod *p = announce(e0, room, rows, when_ms);
+
+    p->known = known;
+    p->aux = 100;
+    p->pieces = rows > 4 ? 4 : 1;
+    p->must_succeed = true;
+    rooms_wanted++;
+}
+
+/* Unknown lengths, grants used up, rows before and after their request. */
+static void plain(void)
+{
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 64, 16, 2);
+    good(1, 200, false, 1);
+    request(l0, e0, 1, 10);
+    good(2, 100, true, 20);
+    request(l0, e0, 2, 1);
+    good(3, 0, true, 5);
+    request(l0, e0, 3, 6)->readers = 0;
+    good(4, 16, true, 40);
+    request(l0, e0, 4, 30)->rows = 16;
+}
+
+/* More than the pool holds: queues, grants taken back. */
+static void pressure(void)
+{
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 8, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 6, 8, 2);
+    for (uint64_t r = 1; r <= 5; r++) {
+        good(r, 48, r % 2 == 0, 2 * r);
+        request(l0, e0, r, 12 - 2 * r);
+    }
+}
+
+static void to_two(void)
+{
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 32, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 8, 16, 2);
+    l1 = make(ROLE_LANGD, "l1", ROW_4K, 8, 16, 2);
+    for (uint64_t r = 1; r <= 3; r++) {
+        good(r, 100, r != 2, 2 * r);
+        prods_all()->required = 2;
+        request(r % 2 ? l0 : l1, e0, r, 3)->required = 2;
+        request(r % 2 ? l1 : l0, e0, r, 3 + r)->required = 2;
+    }
+}
+
+static void streams(void)
+{
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 12, 16, 3);
+    for (uint64_t r = 1; r <= 2; r++) {
+        good(r, 300, r == 1, 2 * r);
+        request(l0, e0, r, 5 * r)->mode = MODE_STREAM;
+    }
+}
+
+static void grouped(void)
+{
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 8, 16, 2);
+    for (uint64_t r = 1; r <= 4; r++) {
+        struct cons *c = request(l0, e0, r, 2 * r);
+
+        good(r, 40, true, 9 - 2 * r);
+        c->session = 1;
+        c->group = 1 + (r - 1) / 2;
+        c->group_size = 2;
+    }
+}
+
+/* Either side gives up, and a room beside them goes on. */
+static void ends(void)
+{
+    struct prod *p;
+    struct cons *c;
+
+    plain();
+    p = announce(e0, 5, 300, 1);
+    p->aborts = true;
+    p->abort_ns = 12 * MS;
+    p->known = false;
+    p->pieces = 8;
+    request(l0, e0, 5, 1)->must_succeed = false;
+    announce(e0, 6, 300, 3)->pieces = 8;
+    c = request(l0, e0, 6, 3);
+    c->must_succeed = false;
+    c->aborts = true;
+    c->abort_ns = 20 * MS;
+    announce(e0, 7, 10, 30);
+    c = cons_new(l0, e0->index, 7);
+    c->declines = c->must_succeed = true;
+    cons_start(c, 40 * MS);
+}
+
+static void all_break(void *p, uint64_t a, uint64_t b)
+{
+    (void)p;
+    (void)a;
+    (void)b;
+    for (uint32_t i = 0; i < LINKS_MAX; i++)
+        if (e0->shards[0].peers[i].count > 0)
+            data_break(&e0->shards[0], i);
+}
+
+/* An endpoint is lost while rows are on their way. */
+static void breaking(void)
+{
+    plain();
+    W.is.rendezvous = 500;
+    W.is.data_us = 8000;
+    at(24 * MS, all_break, NULL, 0, 0);
+}
+
+static const struct {
+    const char *name;
+    void (*make)(void);
+    uint32_t langds;
+} worlds[] = {{"plain", plain, 1}, {"pressure", pressure, 1},
+    {"two", to_two, 2}, {"stream", streams, 1}, {"group", grouped, 1},
+    {"ends", ends, 1}, {"break", breaking, 1}};
+
+/* what goes wrong */
+
+static const char *const hows[] = {"", "lost", "twice", "late"};
+
+enum fault_how fault_of(struct span frame)
+{
+    struct fault *f = &W.fault;
+    struct reader r = reader_of(frame.p, frame.len);
+    struct peer_msg m;
+
+    if (!f->type || peer_get(&r, &m) != OK || m.type != f->type ||
+        ++f->seen != f->k)
+        return FAULT_NONE;
+    trace("this message is %s:", hows[f->how]);
+    return f->how;
+}
+
+static void run_to_end(uint64_t soon_ns)
+{
+    uint64_t end = W.now_ns + soon_ns;
+
+    while (W.now_ns < end && !world_over())
+        (void)run_until(W.now_ns + 20 * MS);
+    HOLDS(world_over(), "every room ends soon", "encode%s; language%s",
+        prods_left(), cons_left());
+}
+
+static void prepare(void)
+{
+    const uint32_t i = W.fault.world;
+
+    rooms_wanted = 0;
+    quiet_world(1, worlds[i].langds);
+    worlds[i].make();
+    start_all();
+}
+
+static void message_fault(void)
+{
+    /* Known: an engine that gives up before its room was told of is not heard
+     * of, and the encoder waits for the bootstrap deadline. */
+    bool parked =
+        (W.fault.type == PEER_HELLO || W.fault.type == PEER_INIT) && !W.parked;
+
+    prepare();
+    run_to_end(parked ? LIMIT : SOON);
+    HOLDS(W.succeeded == rooms_wanted, "one message costs no room",
+        "%u of %u rooms succeeded", W.succeeded, rooms_wanted);
+    world_finish(LIMIT);
+}
+
+static void break_fault(void)
+{
+    prepare();
+    W.is.rendezvous = 500;
+    at(W.fault.when_ns, all_break, NULL, 0, 0);
+    run_to_end(SOON);
+    HOLDS(W.succeeded == rooms_wanted, "one lost endpoint costs no room",
+        "%u of %u rooms succeeded", W.succeeded, rooms_wanted);
+    world_finish(LIMIT);
+}
+
+static void starts_again(void *p, uint64_t a, uint64_t b)
+{
+    (void)a;
+    (void)b;
+    daemon_start(p);
+}
+
+static void crashes(void *p, uint64_t a, uint64_t b)
+{
+    (void)a;
+    (void)b;
+    daemon_crash(p);
+}
+
+/* What it took along fails as RULES 9 says, what comes later is served. */
+static void crash_fault(void)
+{
+    struct daemon *d;
+    uint64_t room = 500;
+
+    prepare();
+    d = W.daemons[W.fault.k];
+    at(W.fault.when_ns, crashes, d, 0, 0);
+    at(W.fault.when_ns + 30 * MS, starts_again, d, 0, 0);
+    for (struct prod *p = prods_all(); p; p = p->next)
+        p->must_succeed = false;
+    for (struct cons *c = cons_all(); c; c = c->next) {
+        c->must_succeed = false;
+        c->lost_with_daemon = true;
+    }
+    (void)run_until(1500 * MS);
+    rooms_wanted = W.succeeded;
+    for (uint32_t i = 0; i < worlds[W.fault.world].langds; i++) {
+        good(++room, 32, true, 1500);
+        request(i ? l1 : l0, e0, room, 1500);
+    }
+    (void)run_until(1500 * MS + SOON);
+    HOLDS(W.succeeded >= rooms_wanted, "what comes later is served",
+        "%u of %u rooms succeeded", W.succeeded, rooms_wanted);
+    world_finish(LIMIT);
+}
+
+/* the list of all */
+
+static void one(fault_runner start, void (*run)(void), const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
+
+static void one(fault_runner start, void (*run)(void), const char *fmt, ...)
+{
+    char *name = must_alloc(1, 48);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(name, 48, fmt, ap);
+    va_end(ap);
+    start(name, run);
+    W.fault = (struct fault){.world = W.fault.world};
+}
+
+/* What is never repeated may be missed. */
+static bool repeated(uint8_t type)
+{
+    return type != PEER_DECLINE;
+}
+
+static void messages(fault_runner start, const char *name)
+{
+    for (uint8_t how = FAULT_LOST; how <= FAULT_LATE; how++)
+        for (uint8_t type = PEER_HELLO; type <= PEER_NACK; type++)
+            for (uint32_t k = 1; k <= MESSAGES; k++) {
+                if (how == FAULT_LOST && !repeated(type))
+                    continue;
+                W.fault.how = how;
+                W.fault.type = type;
+                W.fault.k = k;
+                one(start, message_fault, "%s/%s-%s-%u", name, hows[how],
+                    peer_name(type), k);
+            }
+}
+
+void faults_list(fault_runner start)
+{
+    for (uint32_t i = 0; i < ARRAY_LEN(worlds); i++) {
+        const char *name = worlds[i].name;
+
+        W.fault = (struct fault){.world = i};
+        messages(start, name);
+        for (uint32_t ms = 1; ms <= 40; ms++) {
+            W.fault.when_ns = ms * MS;
+            one(start, break_fault, "%s/break-%u", name, ms);
+        }
+        for (uint32_t k = 0; k <= worlds[i].langds; k++)
+            for (uint32_t ms = 2; ms <= 40; ms += 2) {
+                W.fault.k = k;
+                W.fault.when_ns = ms * MS + 500000;
+                one(start, crash_fault, "%s/crash-%u-%u", name, k, ms);
+            }
+    }
+}
