@@ -112,6 +112,7 @@ struct edst {
     bool want_known;
     uint32_t want_granted, want_attempt, want_committed;
     uint32_t broken_attempt; /* NONE: none broke */
+    bool back;               /* it did not break: its blocks go back */
     uint64_t retry_ns, backoff_ns;
     struct heap_node timer;
     char text[128];

@@ -125,6 +125,7 @@ void edst_broken(struct encoded *e, struct edst *d)
         return;
     e->stats[STAT_broken]++;
     d->broken_attempt = d->attempt;
+    d->back = false;
     owe(e, d, OWE_BROKEN);
 }
 
@@ -269,16 +270,12 @@ static void close_job(struct encoded *e, struct out *out, struct edst *d)
 
 /* what L is to be told */
 
-/* With several destinations they are asked in ascending name, each when the
- * ones before have granted all. */
-static bool my_turn(struct encoded *e, const struct edst *d)
+/* True if every destination that is asked before this one has its grant. */
+static bool earlier_have(const struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
     const char *name = e->peers.peers[d->peer].name;
 
-    if (m->item->source != SOURCE_HELD || m->item->total == ROWS_UNKNOWN ||
-        m->asked < m->required)
-        return false;
     LIST_FOREACH (n, &m->dsts) {
         const struct edst *o = LIST_ENTRY(n, struct edst, in_room);
         bool enough = o->granted >= m->item->total ||
@@ -289,6 +286,28 @@ static bool my_turn(struct encoded *e, const struct edst *d)
             return false;
     }
     return true;
+}
+
+/* True if the destination may be asked: with several they are asked in
+ * ascending name, each when the ones before have granted all. */
+static bool my_turn(const struct encoded *e, const struct edst *d)
+{
+    const struct eroom *m = d->room;
+
+    return m->item->source == SOURCE_HELD && m->item->total != ROWS_UNKNOWN &&
+           m->asked >= m->required && earlier_have(e, d);
+}
+
+/* Makes a grant go back that is held while an earlier destination, which
+ * began anew, is asked again: blocks are taken in one order everywhere. */
+static void keep_order(struct encoded *e, struct edst *d)
+{
+    if (d->room->required < 2 || d->granted == 0 || (d->flags & FLAG_STREAM) ||
+        d->broken_attempt == d->attempt || earlier_have(e, d))
+        return;
+    d->broken_attempt = d->attempt;
+    d->back = true;
+    owe(e, d, OWE_BROKEN);
 }
 
 /* Is there something that only a larger grant can move? */
@@ -407,6 +426,7 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
         struct peer_msg msg = about(d, PEER_BROKEN);
 
         msg.broken.attempt = d->attempt;
+        msg.broken.back = d->back;
         peer_send(&e->peers, out, p, &msg);
     }
 }
@@ -441,6 +461,7 @@ void edst_settle(struct encoded *e, struct out *out, struct edst *d)
 {
     list_remove(&d->todo);
     if (d->state == DST_ACTIVE) {
+        keep_order(e, d);
         send_more(e, out, d);
         look_for_debts(e, d);
     } else {

@@ -68,7 +68,9 @@ struct lroom {
     /* The grant. Rows [base, granted) have blocks. */
     struct extent held;
     uint32_t base, granted, from, attempt, broken;
-    bool firm, opened;     /* opened: shards have this attempt */
+    bool firm;             /* all that it needs, and never taken back */
+    bool kept;             /* no speculative grant: it was the head */
+    bool opened;           /* shards have this attempt */
     struct extent closing; /* blocks that shards may still land into */
     uint32_t closing_left; /* shards that have not answered */
     bool closing_all;      /* the slot was closed, not trimmed */

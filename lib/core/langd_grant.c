@@ -75,15 +75,16 @@ void grant_classify(struct langd *l, struct lroom *m)
         alive && !m->want && wanted > 0 && m->required <= 1 && !m->group;
     bool loose = alive && m->held.blocks > 0 && m->exposed == 0;
     bool ready = m->r.state == ROOM_SUCCESS && m->held.blocks > 0;
-    bool landing = alive && m->firm && m->from + m->landed < m->granted;
+    bool sure = m->firm || m->kept;
+    bool landing = alive && sure && m->from + m->landed < m->granted;
 
     if (!m->group)
         set_node(&p->want, &m->want_node, queued, m->age);
     set_node(&p->need, &m->need_node, need, m->age);
     set_node(
-        &p->spec, &m->spec_node, loose && !m->firm && m->landed == 0, ~m->age);
-    set_node(
-        &p->victim, &m->victim_node, waits && loose && m->landed > 0, ~m->age);
+        &p->spec, &m->spec_node, loose && !sure && m->landed == 0, ~m->age);
+    set_node(&p->victim, &m->victim_node,
+        waits && loose && !m->firm && m->landed > 0, ~m->age);
     if (ready != m->ready_counted)
         p->ready_rooms += ready ? 1 : UINT32_MAX;
     if (landing != m->landing_counted)
@@ -187,7 +188,9 @@ void grant_restart(
     m->granted = m->base + m->held.blocks * p->block_rows;
     m->from = m->prefix = m->highest = m->exposed;
     m->landed = 0;
-    m->firm = m->want = false;
+    m->firm &= m->held.blocks > 0; /* what it keeps stays its own */
+    m->kept &= m->held.blocks > 0;
+    m->want = false;
     m->stall_ns = TIME_NEVER;
     if (m->held.blocks > 0)
         rowmap_clear(&p->landed, &p->p, m->held.head);
@@ -221,7 +224,7 @@ void grant_trim(struct langd *l, struct out *out, struct lroom *m)
 /* The oldest that waits keeps what it has. */
 static void keep_head(struct lpool *p, struct lroom *m)
 {
-    m->firm = true;
+    m->kept = true;
     heap_remove(&p->spec, &m->spec_node);
 }
 

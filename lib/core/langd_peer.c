@@ -400,6 +400,11 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
         l->stats[STAT_stale_attempt]++;
         return;
     }
+    if (n->back && m->exposed == 0) {
+        grant_restart(l, out, m, 0);
+        grant_classify(l, m);
+        return;
+    }
     l->stats[STAT_broken]++;
     /* A shard may have begun anew, at an address that is not known there. */
     if (p->hello_ns == TIME_NEVER)

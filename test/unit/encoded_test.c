@@ -387,6 +387,40 @@ TEST(several_destinations_are_asked_in_order_of_name)
     T_EQ_U64(e->event.event.b, 1); /* failed */
 }
 
+/* Blocks are taken in one order: a destination that begins anew is asked
+ * again, and until it has its grant no later one keeps its own. */
+TEST(later_grants_go_back_when_an_earlier_one_is_lost)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 16, 16);
+    struct peer_msg m = init(e, 1, 70, 0);
+
+    a.announce.required_dst = 2;
+    T_OK(brain_say(e, 0, a));
+    m.init.required_dst = 2;
+    brain_hear(e, 0, m);
+    m.generation = 71;
+    brain_hear(e, 1, m);
+    brain_hear(e, 0, resume(1, 70, 0, 16, 0));
+    brain_hear(e, 1, resume(1, 71, 0, 16, 0));
+    m.generation = 72; /* the first langd's engine asks anew */
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_said(e, PEER_BROKEN, 0)->generation, 71);
+    T_EQ_U64(brain_said(e, PEER_BROKEN, 0)->broken.back, 1);
+    T_EQ_U64(brain_said(e, PEER_WANT, 0)->generation, 72);
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    T_TRUE(brain_cmd(e, SEND_LIMIT) == NULL);
+    brain_hear(e, 1, resume(1, 71, 1, 0, 0));
+    brain_pass(e, 5000);
+    T_EQ_U64(brain_said_count(e, PEER_BROKEN), 0);
+    brain_hear(e, 0, resume(1, 72, 0, 16, 0));
+    T_EQ_U64(brain_said(e, PEER_WANT, -1)->generation, 71);
+    brain_hear(e, 1, resume(1, 71, 1, 16, 0));
+    ack(e, 0, 1, 72);
+    ack(e, 1, 1, 71);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
 TEST(the_last_word_may_be_a_decline)
 {
     struct brain *e = encoded(NULL, NULL);

@@ -165,6 +165,65 @@ TEST(firm_grants_are_not_taken)
     T_EQ_U64(brain_shown(l, "rooms", "granted", 1), 96);
 }
 
+/* What is left of it stays as firm as it was. */
+static void firm_grant_breaks(uint16_t destinations, uint32_t total)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+    struct there a, b;
+
+    r.request.required_dst = destinations;
+    a = ask(l, 0, r);
+    b = ask_room(l, 2, 1);
+    brain_hear(l, 0, length(&a, total, 96, false));
+    brain_hear(l, 0, want(&a, 0, 0, 96)); /* 12 of 16 */
+    wants(l, &b, 0, 64);                  /* 8 do not fit */
+    T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
+    brain_hear(l, 0, about(&a, PEER_BROKEN));
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.attempt, 1);
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 96);
+    brain_pass(l, 1000);
+    T_EQ_U64(brain_stat(l, "revokes"), 0);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 96);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 1), 0);
+}
+
+TEST(a_broken_endpoint_leaves_a_grant_firm)
+{
+    firm_grant_breaks(1, ROWS_UNKNOWN);
+}
+
+TEST(a_broken_endpoint_leaves_grants_of_several_destinations_firm)
+{
+    firm_grant_breaks(2, 96);
+}
+
+TEST(a_grant_goes_back_when_its_encoder_asks_for_that)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+    struct peer_msg back;
+    struct there a;
+
+    r.request.required_dst = 2;
+    a = ask(l, 0, r);
+    brain_hear(l, 0, length(&a, 96, 96, false));
+    brain_hear(l, 0, want(&a, 0, 0, 96));
+    T_EQ_U64(brain_free(l), 4);
+    back = about(&a, PEER_BROKEN);
+    back.broken.back = 1;
+    for (uint32_t i = 0; i < 5; i++) { /* it is no outage */
+        back.broken.attempt = i;
+        brain_hear(l, 0, back);
+        T_EQ_U64(brain_free(l), 16);
+        T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 0);
+        brain_hear(l, 0, state(&a, PEER_RESUME, i + 1, 0));
+        brain_hear(l, 0, want(&a, i + 1, 0, 96));
+        T_EQ_U64(brain_free(l), 4);
+    }
+    T_EQ_U64(brain_stat(l, "broken"), 0);
+}
+
 TEST(stream_keeps_what_it_was_promised)
 {
     struct brain *l =
