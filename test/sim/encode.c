@@ -406,8 +406,32 @@ void prod_answer(struct handle *h, uint32_t type, const struct local_answer *a)
     }
 }
 
+/* What the reason advises: the rows are encoded again. */
+static void announce_again(struct prod *p)
+{
+    struct prod *n = prod_new(p->d, p->room), *next = n->next;
+    uint32_t instance = p->key ? p->instance : n->instance;
+
+    *n = *p;
+    n->next = next;
+    n->instance = instance;
+    memset(n->h, 0, sizeof(n->h));
+    n->announced = n->final_sent = n->over = false;
+    n->piece = 0;
+    n->mate = n->led = NULL;
+    p->again = n;
+    trace(
+        "%s encodes %llu again", p->d->conf->name, (unsigned long long)p->room);
+    prod_start(n, W.now_ns + between(1, 20) * MS);
+}
+
 void prod_event(struct handle *h, const struct local_event *e)
 {
+    if ((e->what & EVENT_FAILED) && e->reason == ERR_NO_BLOCKS &&
+        h->prod->must_succeed && h->owner && !h->prod->expected) {
+        announce_again(h->prod);
+        return;
+    }
     if (e->what & EVENT_HAVE)
         stop_writing(h->prod); /* somebody else did, or does */
     if (e->what & EVENT_FAILED)

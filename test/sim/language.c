@@ -193,6 +193,8 @@ static void handle_acts(struct cons *c, struct handle *h)
             handle_release(h, ROWS_UNKNOWN);
         return;
     }
+    if (c->twin && !c->twin->ready_ns)
+        return;
     if (h->seen_ready && W.now_ns >= c->ready_ns + c->hold_ns) {
         HOLDS(h->shown == h->total, "ready shows all",
             "%s room %llu: %u of %u rows", c->d->conf->name,
@@ -314,11 +316,37 @@ void cons_answer(struct handle *h, uint32_t type, const struct local_answer *a)
     }
 }
 
+/* What the reason advises: the whole request is made again. */
+static void ask_again(struct cons *c)
+{
+    struct cons *n = cons_new(c->d, c->encoder, c->room), *next = n->next;
+
+    *n = *c;
+    n->next = next;
+    memset(n->h, 0, sizeof(n->h));
+    n->requested = n->over = false;
+    n->ready_ns = 0;
+    n->group += c->group ? UINT64_C(1) << 32 : 0;
+    c->again = n;
+    if (n->twin && n->twin->again) {
+        n->twin = n->twin->again;
+        n->twin->twin = n;
+    }
+    trace("%s asks for %llu again", c->d->conf->name,
+        (unsigned long long)c->room);
+    cons_start(n, W.now_ns + between(1, 20) * MS);
+}
+
 void cons_event(struct handle *h, const struct local_event *e)
 {
     struct cons *c = h->cons;
     const struct prod *p;
 
+    if ((e->what & EVENT_FAILED) && e->reason == ERR_NO_BLOCKS &&
+        c->must_succeed && h->owner) {
+        ask_again(c);
+        return;
+    }
     if (e->what & EVENT_FAILED)
         HOLDS(!c->must_succeed, "a healed world serves",
             "%s room %llu failed: %s %.*s", c->d->conf->name,

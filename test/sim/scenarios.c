@@ -1,7 +1,7 @@
 /* scenarios.c - worlds that have to go exactly so: what the design promises in
  * so many words, and the counterexamples that shaped its rules. Nothing is
  * lost or late in them but what the story asks for. */
-#include "test/sim/stage.h"
+#include "test/sim/admission.h"
 
 #include "base/check.h"
 
@@ -366,5 +366,8 @@ const struct scenario scenarios[] = {
     {"same-host", same_host},
     {"langd-killed", langd_killed},
     {"encoded-killed", encoded_killed},
+    {"coupled-calm", coupled_calm},
+    {"coupled-breaks", coupled_breaks},
+    {"broken-order", broken_order},
 };
 const uint32_t scenarios_count = ARRAY_LEN(scenarios);

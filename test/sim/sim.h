@@ -324,8 +324,9 @@ struct prod {
     uint32_t order[16];
     uint32_t deadline_ms;
     uint64_t pace_ns;
-    struct prod *mate; /* announced together with this one */
-    struct prod *led;  /* by whom this one is announced; NULL: itself */
+    struct prod *mate;  /* announced together with this one */
+    struct prod *led;   /* by whom this one is announced; NULL: itself */
+    struct prod *again; /* announced again as this one */
     struct prod *next;
 };
 
@@ -342,6 +343,8 @@ struct cons {
     uint32_t rows, required, window, deadline_ms;
     uint64_t group;
     uint16_t group_size;
+    struct cons *twin;  /* consumed together with this one */
+    struct cons *again; /* asked for again as this one */
     struct cons *next;
 };
 

@@ -1,0 +1,90 @@
+/* admission.c - scenarios of RULES 5: who gets blocks, where something is held
+ * while something else is waited for. */
+#include "test/sim/admission.h"
+
+/* firm grants */
+
+static void breaks_now(void *p, uint64_t a, uint64_t b)
+{
+    (void)p;
+    (void)a;
+    (void)b;
+    for (uint32_t i = 0; i < LINKS_MAX; i++)
+        if (e0->shards[0].peers[i].count > 0 &&
+            e0->shards[0].peers[i].to == l0->index)
+            data_break(&e0->shards[0], i);
+}
+
+static void in_four_pieces(uint64_t room, uint64_t when_ms)
+{
+    struct prod *p = announce(e0, room, 128, when_ms);
+
+    p->known = false;
+    p->pieces = 4;
+    p->pace_ns = 3 * MS;
+}
+
+/* A firm grant whose endpoint breaks while a younger room waits. */
+void broken_order(void)
+{
+    const struct ended *h;
+
+    quiet_world(1, 1);
+    W.is.data_us = 200000;
+    W.is.rendezvous = 1000;
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 8, 16, 0);
+    start_all();
+    request(l0, e0, 1, 1);
+    request(l0, e0, 2, 5);
+    in_four_pieces(1, 10);
+    in_four_pieces(2, 11);
+    at(40 * MS, breaks_now, NULL, 0, 0);
+    all_succeed(2);
+    h = langd_ended(l0->brain, 0);
+    HOLDS(h && h->room == 1, "the oldest is served first", "room %llu was",
+        (unsigned long long)(h ? h->room : 0));
+}
+
+/* An engine whose ranks sit at two langds goes on when both are READY: that is
+ * what the order of asking is for. */
+static void to_both_coupled(uint64_t room, uint64_t when_ms)
+{
+    struct prod *p = announce(e0, room, 64, when_ms);
+    struct cons *c, *d;
+
+    p->required = 2;
+    c = request(l0, e0, room, when_ms);
+    d = request(l1, e0, room, when_ms);
+    c->required = d->required = 2;
+    c->twin = d;
+    d->twin = c;
+}
+
+static void coupled_world(void)
+{
+    quiet_world(1, 2);
+    W.is.data_us = 400000;
+    W.is.rendezvous = 1000;
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 16, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 4, 16, 1);
+    l1 = make(ROLE_LANGD, "l1", ROW_4K, 4, 16, 1);
+    start_all();
+}
+
+void coupled_calm(void)
+{
+    coupled_world();
+    to_both_coupled(1, 5);
+    to_both_coupled(2, 8);
+    all_succeed(2);
+}
+
+void coupled_breaks(void)
+{
+    coupled_world();
+    to_both_coupled(1, 5);
+    to_both_coupled(2, 8);
+    at(30 * MS, breaks_now, NULL, 0, 0);
+    all_succeed(2);
+}

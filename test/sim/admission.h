@@ -1,0 +1,11 @@
+/* admission.h - scenarios of who gets blocks: see admission.c. */
+#ifndef MMX_SIM_ADMISSION_H
+#define MMX_SIM_ADMISSION_H
+
+#include "test/sim/stage.h"
+
+void coupled_calm(void);
+void coupled_breaks(void);
+void broken_order(void);
+
+#endif
