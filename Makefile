@@ -69,8 +69,8 @@ CORE := $(call src,lib/core/*.c)
 IO := $(call src,lib/io/*.c)
 NODE := $(call src,lib/node/*.c)
 CLIENT := $(call src,lib/client/*.c)
-LIBMMX := $(CLIENT) $(call src,lib/core/wire.c lib/core/layout.c \
-	lib/core/window.c lib/core/window_run.c lib/base/err.c lib/base/kernels.c)
+LIBMMX := $(CLIENT) $(call src,lib/core/wire.c lib/core/layout.c lib/base/err.c \
+	lib/base/kernels.c)
 ALL_OBJ := $(BASE) $(CORE) $(IO) $(NODE) $(CLIENT)
 
 CMDS := $(patsubst cmd/%.c,$(B)/%,$(wildcard cmd/*.c))
@@ -89,11 +89,12 @@ $(B)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -c $< -o $@
 
-# What is in the libraries depends on CUDA, not only on what is newer.
-MADE := $(B)/cuda-$(if $(filter-out 0,$(CUDA)),1,0).made
+# What is in the libraries depends on the list of objects, not only on what is
+# newer: files move, and CUDA leaves some out.
+MADE := $(B)/objects-$(shell echo $(ALL_OBJ) | cksum | cut -d' ' -f1).made
 $(MADE):
 	@mkdir -p $(@D)
-	@rm -rf $(B)/cuda-*.made $(B)/test/double
+	@rm -rf $(B)/objects-*.made $(B)/test/double
 	@touch $@
 
 $(B)/mmx.a: $(BASE) $(CORE) $(IO) $(NODE) $(MADE)

@@ -7,7 +7,7 @@
 #include "client/mmx.h"
 #include "base/list.h"
 #include "core/layout.h"
-#include "core/window.h"
+#include "client/window.h"
 #include "core/wire.h"
 
 #include <pthread.h>

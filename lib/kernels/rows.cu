@@ -1,6 +1,6 @@
 // rows.cu - rows of a room's blocks to where a window's plan wants them, on
 // the GPU that has both: the engine's inputs_embeds at mask positions, or the
-// other way round. The same pieces that core/window.c copies on a CPU
+// other way round. The same pieces that client/window_run.c copies on a CPU
 // (struct window_piece), so that one can be held against the other.
 //
 // Pieces are parameters, by value: nothing in memory that a later step could

@@ -1,8 +1,8 @@
 /* window_random_test.c - random prompts against an oracle that looks at every
  * position by itself; conservation over all windows of a prompt. */
 #include "test/t.h"
+#include "test/unit/window_side.h"
 
-#include "core/window.h"
 #include "core/wire.h"
 
 #include <stdio.h>
@@ -35,7 +35,7 @@
 struct prompt {
     uint64_t seed;
     uint32_t length, count, computed, shift;
-    struct placeholder p[SPANS];
+    struct mmx_placeholder p[SPANS];
     uint8_t embed[SPANS][PROMPT];
     uint64_t words[SPANS][WORDS];
     uint32_t source[PROMPT + 2];
@@ -53,13 +53,13 @@ static void draw_rows(struct prompt *r, uint32_t i)
 {
     static const uint8_t storages[] = {
         STORAGE_COMPACT, STORAGE_COMPACT, STORAGE_PADDED, STORAGE_PROMPT};
-    struct placeholder *p = &r->p[i];
+    struct mmx_placeholder *p = &r->p[i];
 
     p->room = below(r, ROOMS);
     p->storage = storages[below(r, 4)];
     p->row_base = below(r, 3) ? 0 : below(r, 100);
     if (i && below(r, 6) == 0) {
-        const struct placeholder *q = &r->p[below(r, i)];
+        const struct mmx_placeholder *q = &r->p[below(r, i)];
 
         p->room = q->room;
         p->storage = q->storage;
@@ -69,7 +69,7 @@ static void draw_rows(struct prompt *r, uint32_t i)
 
 static void draw_mask(struct prompt *r, uint32_t i)
 {
-    struct placeholder *p = &r->p[i];
+    struct mmx_placeholder *p = &r->p[i];
     uint32_t kind = below(r, 4), gap = 2 + below(r, 70);
 
     for (uint32_t j = 0; j < p->length; j++) {
@@ -85,7 +85,7 @@ static void draw_mask(struct prompt *r, uint32_t i)
 /* What each position of a span takes: the oracle's only arithmetic. */
 static void note(struct prompt *r, uint32_t i)
 {
-    const struct placeholder *p = &r->p[i];
+    const struct mmx_placeholder *p = &r->p[i];
     uint32_t row = p->row_base;
 
     for (uint32_t j = 0; j < p->length; j++) {
@@ -111,11 +111,11 @@ static void draw(struct prompt *r)
     r->length = 1 + below(r, size);
     r->count = 0;
     while (r->count < SPANS && at < r->length) {
-        struct placeholder *p = &r->p[r->count];
+        struct mmx_placeholder *p = &r->p[r->count];
         uint32_t offset = min_u32(at + below(r, 5), r->length - 1);
         bool over = r->count && below(r, 5) == 0;
 
-        *p = (struct placeholder){.offset = offset};
+        *p = (struct mmx_placeholder){.offset = offset};
         if (over) /* somewhere in what has been */
             p->offset = below(r, offset + 1);
         p->length = below(r, min_u32(r->length - p->offset, size / 2) + 1);
@@ -135,7 +135,7 @@ static void draw(struct prompt *r)
         if (below(r, 12) == 0 &&
             !(r->computed > r->p[i].offset &&
                 r->computed < r->p[i].offset + r->p[i].length))
-            r->p[i].flags = PLACE_INDIVISIBLE;
+            r->p[i].flags = MMX_INDIVISIBLE;
 }
 
 /* Where a window that may not cut must end: by trying every end. NONE: no end
@@ -146,8 +146,7 @@ static uint32_t whole_end(const struct prompt *r, uint32_t c, uint32_t n)
         bool cut = false;
 
         for (uint32_t i = 0; i < r->count; i++)
-            cut |= (r->p[i].flags & PLACE_INDIVISIBLE) &&
-                   r->p[i].offset < end &&
+            cut |= (r->p[i].flags & MMX_INDIVISIBLE) && r->p[i].offset < end &&
                    r->p[i].offset + r->p[i].length > end &&
                    r->p[i].offset + r->p[i].length > c;
         if (!cut)
@@ -161,23 +160,23 @@ static uint32_t whole_end(const struct prompt *r, uint32_t c, uint32_t n)
 /* What position at takes in a window with such a real end. */
 static uint32_t wanted(const struct prompt *r, uint32_t at, uint32_t real_end)
 {
-    const struct placeholder *p = &r->p[r->who[at]];
+    const struct mmx_placeholder *p = &r->p[r->who[at]];
 
     if (at >= r->length || r->source[at] == NO_SOURCE)
         return NO_SOURCE;
-    if (p->offset >= real_end && p->flags & PLACE_INDIVISIBLE &&
+    if (p->offset >= real_end && p->flags & MMX_INDIVISIBLE &&
         p->offset + p->length > real_end + r->shift)
         return NO_SOURCE;
     return r->source[at];
 }
 
-static void check_rows(struct prompt *r, const struct window_plan *p,
+static void check_rows(struct prompt *r, const struct mmx_plan *p,
     uint32_t first, uint32_t real_end)
 {
     uint32_t got[PROMPT + 2] = {0}, rows = 0, last = 0;
 
     for (uint32_t i = 0; i < p->segments_count; i++) {
-        const struct window_segment *s = &p->segments[i];
+        const struct mmx_segment *s = &p->segments[i];
 
         T_TRUE(s->rows > 0 && s->at >= last);
         last = s->at + s->rows;
@@ -198,22 +197,22 @@ static void check_rows(struct prompt *r, const struct window_plan *p,
     }
 }
 
-static void check_needs(const struct prompt *r, const struct window_plan *p,
+static void check_needs(const struct prompt *r, const struct mmx_plan *p,
     uint32_t c, uint32_t first, uint32_t real_end)
 {
     for (uint32_t room = 0; room < ROOMS; room++) {
-        const struct window_need *n = &p->needs[room];
-        uint32_t state = WINDOW_SKIP, lo = NONE, hi = 0, keep = NONE;
+        const struct mmx_need *n = &p->needs[room];
+        uint32_t state = MMX_SKIP, lo = NONE, hi = 0, keep = NONE;
 
         for (uint32_t i = 0; i < r->count; i++)
             if (r->p[i].room == room && r->p[i].offset + r->p[i].length > c)
-                state = WINDOW_LATER;
+                state = MMX_LATER;
         for (uint32_t at = first; at < first + p->positions; at++) {
             uint32_t s = wanted(r, at, real_end);
 
             if (TAKEN(s) != room + 1)
                 continue;
-            state = WINDOW_NOW;
+            state = MMX_NOW;
             lo = min_u32(lo, s & 0xffff);
             hi = max_u32(hi, (s & 0xffff) + 1);
         }
@@ -226,7 +225,7 @@ static void check_needs(const struct prompt *r, const struct window_plan *p,
         /* Where only separators follow it may ask to keep what nobody uses,
          * never the other way round. */
         T_CHECK(n->keep <= keep, "keep %u, wanted %u", n->keep, keep);
-        T_CHECK(state != WINDOW_SKIP || n->keep == NONE, "keep %u", n->keep);
+        T_CHECK(state != MMX_SKIP || n->keep == NONE, "keep %u", n->keep);
     }
 }
 
@@ -237,15 +236,15 @@ static enum err find(void *ud, uint32_t room, struct window_source *out)
 }
 
 /* Copies the rows: what arrives names its room and row. */
-static void check_bytes(struct prompt *r, const struct window_plan *p)
+static void check_bytes(struct prompt *r, const struct mmx_plan *p)
 {
     static uint32_t pool[ROOMS][ROWS], out[PROMPT + 2];
     static struct window_blocks runs[ROOMS][2];
     struct window_source rooms[ROOMS];
     struct window_sources from = {find, rooms};
-    struct window_tensor to = {
+    struct mmx_tensor to = {
         .data = out, .rows = p->positions, .elements = 1, .dtype = "i32"};
-    struct window_trouble t;
+    struct mmx_trouble t;
     uint32_t missing = below(r, 2) ? NONE : below(r, ROOMS);
     uint32_t there = below(r, ROWS);
     bool all = missing == NONE || p->needs[missing].end <= there;
@@ -283,9 +282,9 @@ static void check_bytes(struct prompt *r, const struct window_plan *p)
 static uint32_t step(struct prompt *r, uint32_t c, uint32_t n)
 {
     uint64_t mem[2048];
-    struct window w = {
+    struct mmx_window w = {
         .computed = c, .length = n, .shift = r->shift, .rooms = ROOMS};
-    const struct window_plan *p;
+    const struct mmx_plan *p;
     uint32_t end = whole_end(r, c, n), at;
     size_t bytes;
 
@@ -359,9 +358,9 @@ static void time_plan(uint32_t spans, uint32_t length, uint32_t gap, bool bytes)
     static uint64_t took[TIMES];
     uint8_t *text = calloc(length, 1);
     uint64_t *words = calloc(length / 64 + 1, 8);
-    struct placeholder *p = calloc(spans, sizeof *p);
-    struct window w = {.length = spans * (length + 2), .rooms = spans};
-    const struct window_plan *plan;
+    struct mmx_placeholder *p = calloc(spans, sizeof *p);
+    struct mmx_window w = {.length = spans * (length + 2), .rooms = spans};
+    const struct mmx_plan *plan;
     size_t size;
     uint32_t at;
     void *mem;
@@ -370,7 +369,7 @@ static void time_plan(uint32_t spans, uint32_t length, uint32_t gap, bool bytes)
         text[i] = i % gap != gap - 1;
     window_pack(text, length, words);
     for (uint32_t i = 0; i < spans; i++)
-        p[i] = (struct placeholder){.offset = i * (length + 2) + 2,
+        p[i] = (struct mmx_placeholder){.offset = i * (length + 2) + 2,
             .length = length,
             .embed = words,
             .room = i,

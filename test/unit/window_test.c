@@ -1,9 +1,9 @@
 /* window_test.c - the window planner: the cases that broke engines, each by
  * name. The random test against an oracle is in window_random_test.c. */
 #include "test/t.h"
+#include "test/unit/window_side.h"
 
 #include "core/layout.h"
-#include "core/window.h"
 #include "core/wire.h"
 
 #include <math.h>
@@ -91,9 +91,10 @@ static void world_init(struct world *w, uint32_t elements, uint32_t blocks)
     w->pool = take((size_t)blocks * BLOCK * elements * sizeof *w->pool);
 }
 
-static struct placeholder place(uint32_t room, uint32_t offset, uint32_t length)
+static struct mmx_placeholder place(
+    uint32_t room, uint32_t offset, uint32_t length)
 {
-    return (struct placeholder){.offset = offset,
+    return (struct mmx_placeholder){.offset = offset,
         .length = length,
         .room = room,
         .storage = STORAGE_COMPACT};
@@ -112,20 +113,20 @@ static const uint64_t *mask_of(const char *text)
     return words;
 }
 
-static struct placeholder masked(
+static struct mmx_placeholder masked(
     uint32_t room, uint32_t offset, const char *text, uint8_t storage)
 {
-    struct placeholder p = place(room, offset, (uint32_t)strlen(text));
+    struct mmx_placeholder p = place(room, offset, (uint32_t)strlen(text));
 
     p.embed = mask_of(text);
     p.storage = storage;
     return p;
 }
 
-static const struct window_plan *plan(
-    struct window w, const struct placeholder *p, uint32_t n)
+static const struct mmx_plan *plan(
+    struct mmx_window w, const struct mmx_placeholder *p, uint32_t n)
 {
-    const struct window_plan *out;
+    const struct mmx_plan *out;
     size_t bytes;
     uint32_t at;
     void *mem;
@@ -138,17 +139,18 @@ static const struct window_plan *plan(
     return out;
 }
 
-#define PLAN(computed, length, ...)                                            \
-    plan((struct window){(computed), (length), 0, 0, 0},                       \
-        (const struct placeholder[]){__VA_ARGS__},                             \
-        (uint32_t)(sizeof((const struct placeholder[]){__VA_ARGS__}) /         \
-                   sizeof(struct placeholder)))
+#define PLAN(from_position, positions, ...)                                    \
+    plan((struct mmx_window){.computed = (from_position),                      \
+             .length = (positions)},                                           \
+        (const struct mmx_placeholder[]){__VA_ARGS__},                         \
+        (uint32_t)(sizeof((const struct mmx_placeholder[]){__VA_ARGS__}) /     \
+                   sizeof(struct mmx_placeholder)))
 
-static enum err refused(
-    struct window w, const struct placeholder *p, uint32_t n, uint32_t *at)
+static enum err refused(struct mmx_window w, const struct mmx_placeholder *p,
+    uint32_t n, uint32_t *at)
 {
     static uint64_t mem[4096];
-    const struct window_plan *out = (const void *)mem;
+    const struct mmx_plan *out = (const void *)mem;
     enum err e;
 
     w.rooms = w.rooms ? w.rooms : ROOMS;
@@ -158,14 +160,14 @@ static enum err refused(
 }
 
 /* The segments as text: "room:row+rows@at ...". */
-static const char *text(const struct window_plan *p)
+static const char *text(const struct mmx_plan *p)
 {
     static char out[1024];
     size_t at = 0;
 
     out[0] = 0;
     for (uint32_t i = 0; i < p->segments_count; i++) {
-        const struct window_segment *s = &p->segments[i];
+        const struct mmx_segment *s = &p->segments[i];
 
         at += (size_t)snprintf(out + at, sizeof out - at, "%s%u:%u+%u@%u",
             i ? " " : "", s->room, s->row, s->rows, s->at);
@@ -173,7 +175,7 @@ static const char *text(const struct window_plan *p)
     return out;
 }
 
-static const char *mask_text(const struct window_plan *p)
+static const char *mask_text(const struct mmx_plan *p)
 {
     static char out[256];
 
@@ -183,11 +185,11 @@ static const char *mask_text(const struct window_plan *p)
     return out;
 }
 
-static void run_into(struct world *w, const struct window_plan *p, uint16_t *to)
+static void run_into(struct world *w, const struct mmx_plan *p, uint16_t *to)
 {
     struct window_sources s = from(w);
-    struct window_trouble trouble;
-    struct window_tensor t = {.data = to,
+    struct mmx_trouble trouble;
+    struct mmx_tensor t = {.data = to,
         .rows = p->positions,
         .elements = w->elements,
         .dtype = "bf16"};
@@ -202,7 +204,7 @@ static void run_into(struct world *w, const struct window_plan *p, uint16_t *to)
 TEST(seed_004_two_requests_in_windows_of_2048)
 {
     struct world w;
-    const struct window_plan *plans[2][3];
+    const struct mmx_plan *plans[2][3];
     uint16_t *out = take(2048 * 8 * 2);
     static const uint32_t rows[] = {2046, 2048, 725};
 
@@ -214,7 +216,7 @@ TEST(seed_004_two_requests_in_windows_of_2048)
             plans[r][k] = PLAN(k * 2048, 2048, place(r, 2, 4819));
     for (uint32_t r = 0; r < 2; r++)
         for (uint32_t k = 0; k < 3; k++) {
-            const struct window_plan *p = plans[r][k];
+            const struct mmx_plan *p = plans[r][k];
             uint32_t at = k ? 0 : 2;
 
             T_EQ_U64(p->rows, rows[k]);
@@ -234,7 +236,7 @@ TEST(a_plan_lives_while_the_next_is_planned_and_run)
 {
     struct world w;
     uint16_t first[8 * 2], next[8 * 2], again[8 * 2];
-    const struct window_plan *k, *k1;
+    const struct mmx_plan *k, *k1;
     void *copy;
 
     world_init(&w, 2, 40);
@@ -263,7 +265,7 @@ TEST(window_inside_an_item)
 
 TEST(several_items)
 {
-    const struct window_plan *p =
+    const struct mmx_plan *p =
         PLAN(4, 20, place(0, 2, 6), place(1, 10, 3), place(2, 20, 9));
 
     T_EQ_STR(text(p), "0:2+4@0 1:0+3@6 2:0+4@16");
@@ -276,7 +278,7 @@ TEST(several_items)
 
 TEST(separators_compact)
 {
-    const struct window_plan *p =
+    const struct mmx_plan *p =
         PLAN(1, 9, masked(0, 0, "1101101101", STORAGE_COMPACT));
 
     T_EQ_STR(text(p), "0:1+1@0 0:2+2@2 0:4+2@5 0:6+1@8");
@@ -286,7 +288,7 @@ TEST(separators_compact)
 
 TEST(separators_padded)
 {
-    const struct window_plan *p =
+    const struct mmx_plan *p =
         PLAN(2, 6, masked(0, 0, "1101101100", STORAGE_PADDED));
 
     T_EQ_STR(text(p), "0:3+2@1 0:6+2@4");
@@ -297,7 +299,7 @@ TEST(separators_padded)
 
 TEST(prompt_storage)
 {
-    struct placeholder a = place(0, 3, 4), b = masked(0, 9, "101", 0);
+    struct mmx_placeholder a = place(0, 3, 4), b = masked(0, 9, "101", 0);
 
     a.storage = b.storage = STORAGE_PROMPT;
     T_EQ_STR(text(PLAN(0, 20, a, b)), "0:3+4@3 0:9+1@9 0:11+1@11");
@@ -307,7 +309,7 @@ TEST(prompt_storage)
 
 TEST(row_base_is_where_the_item_begins_in_its_room)
 {
-    struct placeholder a = place(0, 0, 4), b = place(0, 6, 4);
+    struct mmx_placeholder a = place(0, 0, 4), b = place(0, 6, 4);
 
     b.row_base = 4;
     T_EQ_STR(text(PLAN(2, 6, a, b)), "0:2+2@0 0:4+2@4");
@@ -316,7 +318,7 @@ TEST(row_base_is_where_the_item_begins_in_its_room)
 TEST(long_masks_cross_words)
 {
     char mask[201];
-    const struct window_plan *p;
+    const struct mmx_plan *p;
 
     for (uint32_t i = 0; i < 200; i++)
         mask[i] = i % 65 == 64 ? '0' : '1';
@@ -327,58 +329,58 @@ TEST(long_masks_cross_words)
 
 TEST(window_only_on_separators_needs_nothing)
 {
-    struct placeholder sep = masked(0, 2, "1100011", STORAGE_COMPACT);
-    const struct window_plan *p;
+    struct mmx_placeholder sep = masked(0, 2, "1100011", STORAGE_COMPACT);
+    const struct mmx_plan *p;
     struct world w;
     struct window_sources s = from(&w);
-    struct window_trouble trouble;
+    struct mmx_trouble trouble;
 
     world_init(&w, 2, 1); /* no room is there */
     p = PLAN(4, 3, sep);
     T_EQ_U64(p->rows, 0);
-    T_EQ_U64(p->needs[0].state, WINDOW_LATER);
+    T_EQ_U64(p->needs[0].state, MMX_LATER);
     T_OK(window_check(p, &s, NULL, &trouble));
     T_EQ_U64(w.asked, 0);
-    sep.flags = PLACE_ABSENT;
+    sep.flags = MMX_ABSENT;
     T_EQ_U64(PLAN(4, 3, sep)->rows, 0);
 }
 
 TEST(prefix_hit_inside_and_past_an_item)
 {
-    struct placeholder items[] = {place(0, 2, 8), place(1, 20, 4)};
-    const struct window_plan *p =
-        plan((struct window){.computed = 6, .length = 8}, items, 2);
+    struct mmx_placeholder items[] = {place(0, 2, 8), place(1, 20, 4)};
+    const struct mmx_plan *p =
+        plan((struct mmx_window){.computed = 6, .length = 8}, items, 2);
 
     T_EQ_STR(text(p), "0:4+4@0");
-    T_EQ_U64(p->needs[0].state, WINDOW_NOW);
-    T_EQ_U64(p->needs[1].state, WINDOW_LATER);
-    T_EQ_U64(p->needs[2].state, WINDOW_SKIP);
-    p = plan((struct window){.computed = 10, .length = 8}, items, 2);
-    T_EQ_U64(p->needs[0].state, WINDOW_SKIP);
+    T_EQ_U64(p->needs[0].state, MMX_NOW);
+    T_EQ_U64(p->needs[1].state, MMX_LATER);
+    T_EQ_U64(p->needs[2].state, MMX_SKIP);
+    p = plan((struct mmx_window){.computed = 10, .length = 8}, items, 2);
+    T_EQ_U64(p->needs[0].state, MMX_SKIP);
     T_EQ_U64(p->needs[0].keep, NONE);
-    T_EQ_U64(p->needs[1].state, WINDOW_LATER);
+    T_EQ_U64(p->needs[1].state, MMX_LATER);
     T_EQ_U64(p->needs[1].keep, 0);
 }
 
 TEST(the_same_item_twice)
 {
-    struct placeholder items[] = {place(0, 0, 4), place(0, 10, 4)};
-    const struct window_plan *p =
-        plan((struct window){.computed = 1, .length = 11}, items, 2);
+    struct mmx_placeholder items[] = {place(0, 0, 4), place(0, 10, 4)};
+    const struct mmx_plan *p =
+        plan((struct mmx_window){.computed = 1, .length = 11}, items, 2);
 
     T_EQ_STR(text(p), "0:1+3@0 0:0+2@9");
     T_EQ_U64(p->needs[0].first, 0);
     T_EQ_U64(p->needs[0].end, 4);
     T_EQ_U64(p->needs[0].keep, 2);
     /* One place is past; the room is needed for the other one. */
-    p = plan((struct window){.computed = 5, .length = 2}, items, 2);
-    T_EQ_U64(p->needs[0].state, WINDOW_LATER);
+    p = plan((struct mmx_window){.computed = 5, .length = 2}, items, 2);
+    T_EQ_U64(p->needs[0].state, MMX_LATER);
     T_EQ_U64(p->needs[0].keep, 0);
 }
 
 TEST(audio_in_video)
 {
-    const struct window_plan *p =
+    const struct mmx_plan *p =
         PLAN(1, 8, masked(0, 0, "1100110011", STORAGE_COMPACT),
             masked(1, 2, "1100110", STORAGE_COMPACT));
     struct world w;
@@ -396,28 +398,29 @@ TEST(audio_in_video)
 
 TEST(two_spans_cannot_claim_one_position)
 {
-    struct placeholder items[] = {
+    struct mmx_placeholder items[] = {
         place(0, 0, 4), masked(1, 2, "011", STORAGE_COMPACT)};
     uint32_t at;
 
-    T_ERR(refused((struct window){.length = 10}, items, 2, &at), ERR_MALFORMED);
+    T_ERR(refused((struct mmx_window){.length = 10}, items, 2, &at),
+        ERR_MALFORMED);
     T_EQ_U64(at, 1);
     /* Outside of the window it harms nobody. */
-    T_OK(refused((struct window){.length = 3}, items, 2, &at));
+    T_OK(refused((struct mmx_window){.length = 3}, items, 2, &at));
 }
 
 /* draft models, whole spans */
 
 TEST(a_draft_model_reads_one_ahead)
 {
-    struct placeholder items[] = {place(0, 2, 4), place(1, 8, 4)};
-    struct window w = {.computed = 0, .length = 8, .shift = 1};
+    struct mmx_placeholder items[] = {place(0, 2, 4), place(1, 8, 4)};
+    struct mmx_window w = {.computed = 0, .length = 8, .shift = 1};
 
     T_EQ_STR(text(plan(w, items, 2)), "0:0+4@1 1:0+1@7");
     /* The target has not asked for it yet: a token embedding has to do. */
-    items[1].flags = PLACE_ABSENT;
+    items[1].flags = MMX_ABSENT;
     T_EQ_STR(text(plan(w, items, 2)), "0:0+4@1");
-    items[1].flags = PLACE_INDIVISIBLE;
+    items[1].flags = MMX_INDIVISIBLE;
     T_EQ_STR(text(plan(w, items, 2)), "0:0+4@1");
     w.length = 12;
     T_EQ_STR(text(plan(w, items, 2)), "0:0+4@1 1:0+4@7");
@@ -425,63 +428,68 @@ TEST(a_draft_model_reads_one_ahead)
 
 TEST(a_draft_model_does_not_forgive_what_the_target_needs)
 {
-    struct placeholder items[] = {place(0, 2, 4)};
+    struct mmx_placeholder items[] = {place(0, 2, 4)};
     uint32_t at;
 
-    items[0].flags = PLACE_ABSENT;
-    T_ERR(refused((struct window){.length = 8, .shift = 1}, items, 1, &at),
+    items[0].flags = MMX_ABSENT;
+    T_ERR(refused((struct mmx_window){.length = 8, .shift = 1}, items, 1, &at),
         ERR_NOT_READY);
     T_EQ_U64(at, 0);
 }
 
 TEST(an_absent_item_in_the_window)
 {
-    struct placeholder items[] = {place(0, 2, 4), place(1, 8, 4)};
+    struct mmx_placeholder items[] = {place(0, 2, 4), place(1, 8, 4)};
     uint32_t at;
 
-    items[1].flags = PLACE_ABSENT;
-    T_OK(refused((struct window){.length = 8}, items, 2, &at));
-    T_ERR(refused((struct window){.length = 9}, items, 2, &at), ERR_NOT_READY);
+    items[1].flags = MMX_ABSENT;
+    T_OK(refused((struct mmx_window){.length = 8}, items, 2, &at));
+    T_ERR(refused((struct mmx_window){.length = 9}, items, 2, &at),
+        ERR_NOT_READY);
     T_EQ_U64(at, 1);
 }
 
 TEST(an_indivisible_span_is_not_cut)
 {
-    struct placeholder items[] = {place(0, 4, 10), place(1, 20, 4)};
-    const struct window_plan *p;
+    struct mmx_placeholder items[] = {place(0, 4, 10), place(1, 20, 4)};
+    const struct mmx_plan *p;
     uint32_t at;
 
-    items[0].flags = PLACE_INDIVISIBLE;
-    p = plan((struct window){.length = 8}, items, 2);
+    items[0].flags = MMX_INDIVISIBLE;
+    p = plan((struct mmx_window){.length = 8}, items, 2);
     T_EQ_U64(p->positions, 4);
     T_EQ_U64(p->rows, 0);
-    T_EQ_STR(text(plan((struct window){.computed = 4, .length = 10}, items, 2)),
+    T_EQ_STR(
+        text(plan((struct mmx_window){.computed = 4, .length = 10}, items, 2)),
         "0:0+10@0");
-    T_ERR(refused((struct window){.computed = 4, .length = 9}, items, 2, &at),
+    T_ERR(
+        refused((struct mmx_window){.computed = 4, .length = 9}, items, 2, &at),
         ERR_TOO_LARGE);
     T_EQ_U64(at, 0);
-    T_ERR(refused((struct window){.computed = 5, .length = 20}, items, 2, &at),
+    T_ERR(refused(
+              (struct mmx_window){.computed = 5, .length = 20}, items, 2, &at),
         ERR_MALFORMED);
-    T_EQ_STR(text(plan((struct window){.computed = 14, .length = 8}, items, 2)),
+    T_EQ_STR(
+        text(plan((struct mmx_window){.computed = 14, .length = 8}, items, 2)),
         "1:0+2@6");
 }
 
 TEST(an_indivisible_span_moves_the_end_into_another)
 {
-    struct placeholder items[] = {masked(0, 4, "111000", STORAGE_COMPACT),
+    struct mmx_placeholder items[] = {masked(0, 4, "111000", STORAGE_COMPACT),
         masked(1, 7, "000111", STORAGE_COMPACT)};
 
-    items[0].flags = items[1].flags = PLACE_INDIVISIBLE;
-    T_EQ_U64(plan((struct window){.length = 11}, items, 2)->positions, 4);
-    T_EQ_U64(plan((struct window){.length = 13}, items, 2)->rows, 6);
+    items[0].flags = items[1].flags = MMX_INDIVISIBLE;
+    T_EQ_U64(plan((struct mmx_window){.length = 11}, items, 2)->positions, 4);
+    T_EQ_U64(plan((struct mmx_window){.length = 13}, items, 2)->rows, 6);
 }
 
 /* numbers that make no sense */
 
 TEST(planning_refuses)
 {
-    struct placeholder p = place(0, 2, 4);
-    struct window w = {.length = 8};
+    struct mmx_placeholder p = place(0, 2, 4);
+    struct mmx_window w = {.length = 8};
     uint32_t at;
 
     p.room = ROOMS;
@@ -500,16 +508,16 @@ TEST(planning_refuses)
     w.elements = 4;
     T_ERR(refused(w, &p, 1, &at), ERR_INCOMPATIBLE_LAYOUT);
     T_EQ_U64(at, 0);
-    w = (struct window){.computed = UINT32_MAX - 8, .length = 8};
+    w = (struct mmx_window){.computed = UINT32_MAX - 8, .length = 8};
     T_ERR(refused(w, &p, 1, &at), ERR_MALFORMED);
     T_EQ_U64(at, 1);
 }
 
 TEST(memory_too_small)
 {
-    struct placeholder p = masked(0, 0, "10101", STORAGE_COMPACT);
-    struct window w = {.length = 5, .rooms = 1};
-    const struct window_plan *out = NULL;
+    struct mmx_placeholder p = masked(0, 0, "10101", STORAGE_COMPACT);
+    struct mmx_window w = {.length = 5, .rooms = 1};
+    const struct mmx_plan *out = NULL;
     uint64_t mem[64];
     size_t bytes;
     uint32_t at;
@@ -524,8 +532,8 @@ TEST(memory_too_small)
 
 TEST(nothing_at_all)
 {
-    struct window w = {.computed = 5, .rooms = 0};
-    const struct window_plan *out;
+    struct mmx_window w = {.computed = 5, .rooms = 0};
+    const struct mmx_plan *out;
     uint64_t mem[16];
     uint32_t at;
 
@@ -539,12 +547,11 @@ TEST(nothing_at_all)
 TEST(deepstack_fields_side_by_side)
 {
     struct world a, b;
-    const struct window_plan *p = PLAN(1, 6, place(0, 2, 8));
+    const struct mmx_plan *p = PLAN(1, 6, place(0, 2, 8));
     struct window_sources sa = from(&a), sb = from(&b);
-    struct window_trouble trouble;
+    struct mmx_trouble trouble;
     uint16_t out[6][7];
-    struct window_tensor t = {
-        .rows = 6, .stride = sizeof out[0], .dtype = "bf16"};
+    struct mmx_tensor t = {.rows = 6, .stride = sizeof out[0], .dtype = "bf16"};
 
     world_init(&a, 3, 8);
     fill(&a, 0, 8, 0);
@@ -568,11 +575,11 @@ TEST(deepstack_fields_side_by_side)
 TEST(f32_from_bf16_and_f16)
 {
     struct world w;
-    const struct window_plan *p;
+    const struct mmx_plan *p;
     struct window_sources s = from(&w);
-    struct window_trouble trouble;
+    struct mmx_trouble trouble;
     static float out[65536];
-    struct window_tensor t = {
+    struct mmx_tensor t = {
         .data = out, .rows = 4, .elements = 16384, .dtype = "f32"};
 
     world_init(&w, 16384, 2);
@@ -607,11 +614,11 @@ TEST(f32_from_bf16_and_f16)
 TEST(strided_rows_leave_what_is_between)
 {
     struct world w;
-    const struct window_plan *p = PLAN(0, 5, place(0, 1, 30));
+    const struct mmx_plan *p = PLAN(0, 5, place(0, 1, 30));
     struct window_sources s = from(&w);
-    struct window_trouble trouble;
+    struct mmx_trouble trouble;
     uint8_t out[5 * 13 + 1];
-    struct window_tensor t = {.data = out + 1,
+    struct mmx_tensor t = {.data = out + 1,
         .rows = 5,
         .stride = 13, /* not even aligned */
         .elements = 4,
@@ -633,12 +640,12 @@ TEST(strided_rows_leave_what_is_between)
 TEST(packed_rows_touch)
 {
     struct world w;
-    const struct window_plan *p =
+    const struct mmx_plan *p =
         PLAN(0, 12, place(0, 1, 3), masked(1, 6, "1011", STORAGE_COMPACT));
     struct window_sources s = from(&w);
-    struct window_trouble trouble;
+    struct mmx_trouble trouble;
     uint16_t out[6];
-    struct window_tensor t = {
+    struct mmx_tensor t = {
         .data = out, .rows = 6, .elements = 1, .dtype = "bf16", .packed = true};
 
     world_init(&w, 1, 24);
@@ -654,10 +661,10 @@ TEST(packed_rows_touch)
 /* Every reason there is, and not a byte is written. */
 struct bad {
     struct world w;
-    const struct window_plan *plan;
+    const struct mmx_plan *plan;
     uint16_t out[24];
-    struct window_tensor t;
-    struct window_trouble trouble;
+    struct mmx_tensor t;
+    struct mmx_trouble trouble;
 };
 
 static void bad_init(struct bad *b)
@@ -667,7 +674,7 @@ static void bad_init(struct bad *b)
     fill(&b->w, 1, 30, 10);
     b->plan = PLAN(0, 12, place(0, 0, 6), place(1, 6, 30));
     memset(b->out, 0xee, sizeof b->out);
-    b->t = (struct window_tensor){
+    b->t = (struct mmx_tensor){
         .data = b->out, .rows = 12, .elements = 2, .dtype = "bf16"};
 }
 
@@ -741,11 +748,11 @@ TEST(tensors_that_do_not_fit)
     b.t.data = NULL;
     bad_run(&b, ERR_MALFORMED, NONE, 0, 0);
     b.t.data = b.out;
-    memcpy(b.t.dtype, "f64", 4);
+    b.t.dtype = "f64";
     bad_run(&b, ERR_MALFORMED, NONE, 0, 0);
-    memcpy(b.t.dtype, "f16", 4);
+    b.t.dtype = "f16";
     bad_run(&b, ERR_INCOMPATIBLE_LAYOUT, 0, 0, 6);
-    memcpy(b.t.dtype, "bf16", 5);
+    b.t.dtype = "bf16";
     b.t.elements = 1;
     bad_run(&b, ERR_INCOMPATIBLE_LAYOUT, 0, 0, 6);
     b.t.elements = 2;
@@ -756,13 +763,13 @@ TEST(tensors_that_do_not_fit)
 TEST(a_plan_that_was_written_to)
 {
     struct bad b;
-    struct window_plan *p;
+    struct mmx_plan *p;
 
     bad_init(&b);
-    p = (struct window_plan *)(uintptr_t)b.plan;
+    p = (struct mmx_plan *)(uintptr_t)b.plan;
     ((uint64_t *)(uintptr_t)p->mask)[0] &= ~UINT64_C(4);
     bad_run(&b, ERR_MALFORMED, NONE, 0, 0);
     ((uint64_t *)(uintptr_t)p->mask)[0] |= 4;
-    ((struct window_segment *)(uintptr_t)p->segments)[1].room = ROOMS;
+    ((struct mmx_segment *)(uintptr_t)p->segments)[1].room = ROOMS;
     bad_run(&b, ERR_MALFORMED, NONE, 0, 0);
 }

@@ -11,19 +11,19 @@
  * caller's masks (they change under a copy that still runs: the crash that
  * this file exists for), and one segment per span with its holes left to a
  * mask (spans overlap, so the window's mask does not say whose hole it is). */
-#include "core/window.h"
+#include "client/window.h"
 
 #include "core/wire.h"
 
 #include <string.h>
 
 struct build {
-    const struct window *w;
+    const struct mmx_window *w;
     uint64_t first, end; /* positions of the window */
     uint64_t real_end;   /* the same without the shift */
-    struct window_segment *segments;
+    struct mmx_segment *segments;
     uint64_t *mask;
-    struct window_need *needs;
+    struct mmx_need *needs;
     uint32_t count, cap;
     uint32_t rows;
     bool unsorted;
@@ -89,14 +89,14 @@ static bool claim(uint64_t *words, uint32_t at, uint64_t w)
     return taken == 0;
 }
 
-static uint64_t place_end(const struct placeholder *p)
+static uint64_t place_end(const struct mmx_placeholder *p)
 {
     return (uint64_t)p->offset + p->length;
 }
 
 /* The room's row for position i of the span; of the next one that takes a row
  * when it takes none. */
-static uint32_t row_at(const struct placeholder *p, uint32_t i)
+static uint32_t row_at(const struct mmx_placeholder *p, uint32_t i)
 {
     if (p->storage == STORAGE_PROMPT)
         return p->row_base + p->offset + i;
@@ -105,17 +105,18 @@ static uint32_t row_at(const struct placeholder *p, uint32_t i)
     return p->row_base + i;
 }
 
-static enum err check_place(const struct window *w, const struct placeholder *p)
+static enum err check_place(
+    const struct mmx_window *w, const struct mmx_placeholder *p)
 {
     uint64_t rows = (uint64_t)p->row_base + p->length;
 
     if (p->storage == STORAGE_PROMPT)
         rows += p->offset;
     if (p->storage > STORAGE_PROMPT ||
-        p->flags > (PLACE_INDIVISIBLE | PLACE_ABSENT) || p->room >= w->rooms ||
+        p->flags > (MMX_INDIVISIBLE | MMX_ABSENT) || p->room >= w->rooms ||
         place_end(p) >= UINT32_MAX || rows >= UINT32_MAX)
         return ERR_MALFORMED;
-    if ((p->flags & PLACE_INDIVISIBLE) && p->offset < w->computed &&
+    if ((p->flags & MMX_INDIVISIBLE) && p->offset < w->computed &&
         w->computed < place_end(p))
         return ERR_MALFORMED;
     if (w->elements && p->elements && w->elements != p->elements)
@@ -125,7 +126,7 @@ static enum err check_place(const struct window *w, const struct placeholder *p)
 
 /* The window's end without the shift, moved back until it cuts no indivisible
  * span: each move can reach into another one, where spans overlap. */
-static enum err fit(const struct window *w, const struct placeholder *p,
+static enum err fit(const struct mmx_window *w, const struct mmx_placeholder *p,
     uint32_t n, uint64_t *out, uint32_t *at)
 {
     uint64_t end = (uint64_t)w->computed + w->length;
@@ -134,7 +135,7 @@ static enum err fit(const struct window *w, const struct placeholder *p,
     do {
         moved = false;
         for (uint32_t i = 0; i < n; i++) {
-            if (!(p[i].flags & PLACE_INDIVISIBLE) || p[i].offset >= end ||
+            if (!(p[i].flags & MMX_INDIVISIBLE) || p[i].offset >= end ||
                 place_end(&p[i]) <= end || place_end(&p[i]) <= w->computed)
                 continue;
             if (p[i].offset <= w->computed) {
@@ -149,8 +150,9 @@ static enum err fit(const struct window *w, const struct placeholder *p,
     return OK;
 }
 
-static enum err begin(const struct window *w, const struct placeholder *p,
-    uint32_t n, struct build *out, uint32_t *at)
+static enum err begin(const struct mmx_window *w,
+    const struct mmx_placeholder *p, uint32_t n, struct build *out,
+    uint32_t *at)
 {
     struct build b = {.w = w};
     enum err e;
@@ -176,7 +178,7 @@ static enum err begin(const struct window *w, const struct placeholder *p,
 }
 
 /* Positions [*s, *e) of the span lie in the window and may take rows. */
-static void overlap(const struct build *b, const struct placeholder *p,
+static void overlap(const struct build *b, const struct mmx_placeholder *p,
     uint32_t *s, uint32_t *e)
 {
     uint64_t from = b->first > p->offset ? b->first - p->offset : 0;
@@ -186,13 +188,13 @@ static void overlap(const struct build *b, const struct placeholder *p,
     *e = (uint32_t)min_u64(to, p->length);
     /* In sight of the draft model only. */
     if (p->offset >= b->real_end &&
-        (p->flags & PLACE_ABSENT ||
-            (p->flags & PLACE_INDIVISIBLE && *e < p->length)))
+        (p->flags & MMX_ABSENT ||
+            (p->flags & MMX_INDIVISIBLE && *e < p->length)))
         *e = *s;
 }
 
 /* Parts of one span, at most. */
-static uint64_t parts(const struct placeholder *p, uint32_t s, uint32_t e)
+static uint64_t parts(const struct mmx_placeholder *p, uint32_t s, uint32_t e)
 {
     uint64_t count = 0;
 
@@ -208,13 +210,12 @@ static uint64_t parts(const struct placeholder *p, uint32_t s, uint32_t e)
 
 static size_t fixed_bytes(const struct build *b)
 {
-    return sizeof(struct window_plan) +
-           (size_t)(b->end - b->first + 63) / 64 * 8 +
-           b->w->rooms * sizeof(struct window_need);
+    return sizeof(struct mmx_plan) + (size_t)(b->end - b->first + 63) / 64 * 8 +
+           b->w->rooms * sizeof(struct mmx_need);
 }
 
-enum err window_bytes(const struct window *w, const struct placeholder *p,
-    uint32_t n, size_t *out, uint32_t *at)
+enum err window_bytes(const struct mmx_window *w,
+    const struct mmx_placeholder *p, uint32_t n, size_t *out, uint32_t *at)
 {
     struct build b;
     uint64_t count = 0;
@@ -228,13 +229,13 @@ enum err window_bytes(const struct window *w, const struct placeholder *p,
         overlap(&b, &p[i], &s, &e);
         count += parts(&p[i], s, e);
     }
-    *out = fixed_bytes(&b) + (size_t)count * sizeof(struct window_segment);
+    *out = fixed_bytes(&b) + (size_t)count * sizeof(struct mmx_segment);
     return OK;
 }
 
 /* Claims positions [s, e) of a span without a mask: one segment. */
 static enum err lay_all(
-    struct build *b, const struct placeholder *p, uint32_t s, uint32_t e)
+    struct build *b, const struct mmx_placeholder *p, uint32_t s, uint32_t e)
 {
     uint32_t at = (uint32_t)(p->offset + s - b->first), n;
 
@@ -246,16 +247,16 @@ static enum err lay_all(
     if (b->count == b->cap)
         return ERR_NO_BLOCKS;
     b->segments[b->count++] =
-        (struct window_segment){p->room, row_at(p, s), e - s, at};
+        (struct mmx_segment){p->room, row_at(p, s), e - s, at};
     return OK;
 }
 
 /* The same with a mask: a segment for each run of ones. */
 static enum err lay_mask(
-    struct build *b, const struct placeholder *p, uint32_t s, uint32_t e)
+    struct build *b, const struct mmx_placeholder *p, uint32_t s, uint32_t e)
 {
-    struct window_segment *g = b->segments + b->count;
-    const struct window_segment *full = b->segments + b->cap;
+    struct mmx_segment *g = b->segments + b->count;
+    const struct mmx_segment *full = b->segments + b->cap;
     uint32_t at = (uint32_t)(p->offset + s - b->first);
     uint32_t row = row_at(p, s), run_end = NONE, n;
     /* Rows that the storage has for positions without a one. */
@@ -278,7 +279,7 @@ static enum err lay_mask(
             } else if (g == full) {
                 return ERR_NO_BLOCKS;
             } else {
-                *g++ = (struct window_segment){
+                *g++ = (struct mmx_segment){
                     p->room, row + (gaps ? from : done), ones, at + from};
             }
             done += ones;
@@ -296,37 +297,37 @@ static enum err lay_mask(
 
 /* Positions [s, e) of the span lie in the window, s < e. */
 static enum err lay(
-    struct build *b, const struct placeholder *p, uint32_t s, uint32_t e)
+    struct build *b, const struct mmx_placeholder *p, uint32_t s, uint32_t e)
 {
-    struct window_need *need = &b->needs[p->room];
-    const struct window_segment *first = b->segments + b->count, *last;
-    bool before = need->state == WINDOW_NOW;
+    struct mmx_need *need = &b->needs[p->room];
+    const struct mmx_segment *first = b->segments + b->count, *last;
+    bool before = need->state == MMX_NOW;
     enum err err = p->embed ? lay_mask(b, p, s, e) : lay_all(b, p, s, e);
 
     last = b->segments + b->count - 1;
     if (err != OK || last < first)
         return err;
-    if (p->flags & PLACE_ABSENT)
+    if (p->flags & MMX_ABSENT)
         return ERR_NOT_READY;
-    for (const struct window_segment *g = first; g <= last; g++)
+    for (const struct mmx_segment *g = first; g <= last; g++)
         b->rows += g->rows;
     if (first > b->segments && first[-1].at > first->at)
         b->unsorted = true;
     need->first = before ? min_u32(need->first, first->row) : first->row;
     need->end = max_u32(need->end, last->row + last->rows);
-    need->state = WINDOW_NOW;
+    need->state = MMX_NOW;
     return OK;
 }
 
-static enum err add(struct build *b, const struct placeholder *p)
+static enum err add(struct build *b, const struct mmx_placeholder *p)
 {
-    struct window_need *need = &b->needs[p->room];
+    struct mmx_need *need = &b->needs[p->room];
     uint32_t s, e;
 
     if (place_end(p) <= b->w->computed)
         return OK;
-    if (need->state == WINDOW_SKIP)
-        need->state = WINDOW_LATER;
+    if (need->state == MMX_SKIP)
+        need->state = MMX_LATER;
     overlap(b, p, &s, &e);
     if (b->real_end < place_end(p)) {
         uint32_t done =
@@ -338,11 +339,11 @@ static enum err add(struct build *b, const struct placeholder *p)
 }
 
 /* Spans in any order, spans that overlap: in place, and rare. */
-static void sort(struct window_segment *s, uint32_t n)
+static void sort(struct mmx_segment *s, uint32_t n)
 {
     for (uint32_t gap = n / 2; gap; gap /= 2)
         for (uint32_t i = gap; i < n; i++) {
-            struct window_segment x = s[i];
+            struct mmx_segment x = s[i];
             uint32_t j = i;
 
             for (; j >= gap && s[j - gap].at > x.at; j -= gap)
@@ -359,25 +360,25 @@ static enum err place_arrays(struct build *b, void *mem, size_t mem_bytes)
 
     if (!mem || mem_bytes < fixed_bytes(b))
         return ERR_NO_BLOCKS;
-    at += sizeof(struct window_plan);
+    at += sizeof(struct mmx_plan);
     b->mask = (uint64_t *)(void *)at;
     memset(b->mask, 0, words * 8);
     at += words * 8;
-    b->needs = (struct window_need *)(void *)at;
+    b->needs = (struct mmx_need *)(void *)at;
     for (uint32_t i = 0; i < b->w->rooms; i++)
-        b->needs[i] = (struct window_need){WINDOW_SKIP, 0, 0, NONE};
+        b->needs[i] = (struct mmx_need){MMX_SKIP, 0, 0, NONE};
     at += b->w->rooms * sizeof *b->needs;
-    b->segments = (struct window_segment *)(void *)at;
+    b->segments = (struct mmx_segment *)(void *)at;
     b->cap = (uint32_t)min_u64(
         (mem_bytes - fixed_bytes(b)) / sizeof *b->segments, UINT32_MAX);
     return OK;
 }
 
-enum err window_plan(const struct window *w, const struct placeholder *p,
-    uint32_t n, void *mem, size_t mem_bytes, const struct window_plan **out,
-    uint32_t *at)
+enum err window_plan(const struct mmx_window *w,
+    const struct mmx_placeholder *p, uint32_t n, void *mem, size_t mem_bytes,
+    const struct mmx_plan **out, uint32_t *at)
 {
-    struct window_plan *plan = mem;
+    struct mmx_plan *plan = mem;
     struct build b;
     enum err e = begin(w, p, n, &b, at);
 
@@ -394,7 +395,7 @@ enum err window_plan(const struct window *w, const struct placeholder *p,
         return e;
     if (b.unsorted)
         sort(b.segments, b.count);
-    *plan = (struct window_plan){fixed_bytes(&b) + b.count * sizeof *b.segments,
+    *plan = (struct mmx_plan){fixed_bytes(&b) + b.count * sizeof *b.segments,
         w->computed, w->shift, (uint32_t)(b.end - b.first), b.rows, b.count,
         w->rooms, b.segments, b.mask, b.needs};
     *out = plan;

@@ -7,7 +7,7 @@
  *
  * Any thread. Rejected: copying what is there and reporting the rest. A model
  * that runs on half an image answers with confidence. */
-#include "core/window.h"
+#include "client/window.h"
 
 #include "base/bytes.h"
 #include "core/layout.h"
@@ -15,41 +15,40 @@
 #include <string.h>
 
 static enum err how_to(
-    const struct window_source *s, const struct window_tensor *t, uint8_t *out)
+    const struct window_source *s, const struct mmx_tensor *t, uint8_t *out)
 {
-    bool to_f32 = strncmp(t->dtype, "f32", sizeof t->dtype) == 0;
+    bool to_f32 = strcmp(t->dtype, "f32") == 0;
 
-    if (s->elements == t->elements &&
-        strncmp(s->dtype, t->dtype, sizeof s->dtype) == 0)
+    if (s->elements == t->elements && strcmp(s->dtype, t->dtype) == 0)
         *out = WINDOW_SAME;
     else if (s->elements == t->elements && to_f32 &&
-             strncmp(s->dtype, "bf16", sizeof s->dtype) == 0)
+             strcmp(s->dtype, "bf16") == 0)
         *out = WINDOW_FROM_BF16;
     else if (s->elements == t->elements && to_f32 &&
-             strncmp(s->dtype, "f16", sizeof s->dtype) == 0)
+             strcmp(s->dtype, "f16") == 0)
         *out = WINDOW_FROM_F16;
     else
         return ERR_INCOMPATIBLE_LAYOUT;
     return OK;
 }
 
-static uint32_t type_bytes(const char dtype[8])
+static uint32_t type_bytes(const char *dtype)
 {
-    return dtype_bytes(span_of(dtype, strnlen(dtype, 8)));
+    return dtype_bytes(span_str(dtype));
 }
 
-static uint64_t stride_of(const struct window_tensor *t)
+static uint64_t stride_of(const struct mmx_tensor *t)
 {
     return t->stride ? t->stride : (uint64_t)t->elements * type_bytes(t->dtype);
 }
 
 /* The plan against itself: it may have been kept for long. */
-static bool plan_holds(const struct window_plan *p)
+static bool plan_holds(const struct mmx_plan *p)
 {
     uint64_t rows = 0, end = 0;
 
     for (uint32_t i = 0; i < p->segments_count; i++) {
-        const struct window_segment *s = &p->segments[i];
+        const struct mmx_segment *s = &p->segments[i];
 
         if (s->at < end || s->rows == 0 || s->room >= p->rooms)
             return false;
@@ -60,8 +59,7 @@ static bool plan_holds(const struct window_plan *p)
            window_ones(p->mask, p->positions) == p->rows;
 }
 
-static bool tensor_holds(
-    const struct window_plan *p, const struct window_tensor *t)
+static bool tensor_holds(const struct mmx_plan *p, const struct mmx_tensor *t)
 {
     uint64_t bytes = (uint64_t)t->elements * type_bytes(t->dtype);
 
@@ -70,8 +68,8 @@ static bool tensor_holds(
            (t->data || p->rows == 0);
 }
 
-static enum err check_segment(const struct window_segment *g,
-    const struct window_source *s, struct window_trouble *trouble)
+static enum err check_segment(const struct mmx_segment *g,
+    const struct window_source *s, struct mmx_trouble *trouble)
 {
     uint64_t end = (uint64_t)g->row + g->rows, placed = s->first;
     uint32_t from, to;
@@ -81,20 +79,18 @@ static enum err check_segment(const struct window_segment *g,
     to = (uint32_t)min_u64(placed, s->readable);
     if (s->total != ROWS_UNKNOWN && end > s->total) {
         from = max_u32(g->row, s->total);
-        *trouble =
-            (struct window_trouble){g->room, from, (uint32_t)(end - from)};
+        *trouble = (struct mmx_trouble){g->room, from, (uint32_t)(end - from)};
         return ERR_MALFORMED;
     }
     if (g->row < s->released) {
         end = min_u64(end, s->released);
         *trouble =
-            (struct window_trouble){g->room, g->row, (uint32_t)(end - g->row)};
+            (struct mmx_trouble){g->room, g->row, (uint32_t)(end - g->row)};
         return ERR_GONE;
     }
     if (end > to || g->row < s->first) {
         from = g->row < s->first ? g->row : max_u32(g->row, to);
-        *trouble =
-            (struct window_trouble){g->room, from, (uint32_t)(end - from)};
+        *trouble = (struct mmx_trouble){g->room, from, (uint32_t)(end - from)};
         return ERR_NOT_READY;
     }
     return OK;
@@ -119,19 +115,19 @@ static enum err look(
     return e;
 }
 
-enum err window_check(const struct window_plan *plan,
-    const struct window_sources *from, const struct window_tensor *to,
-    struct window_trouble *trouble)
+enum err window_check(const struct mmx_plan *plan,
+    const struct window_sources *from, const struct mmx_tensor *to,
+    struct mmx_trouble *trouble)
 {
     struct last l = {0};
     uint8_t how;
 
-    *trouble = (struct window_trouble){NONE, 0, 0};
+    *trouble = (struct mmx_trouble){NONE, 0, 0};
     if (!plan_holds(plan) || (to && !tensor_holds(plan, to)))
         return ERR_MALFORMED;
     for (uint32_t i = 0; i < plan->segments_count; i++) {
-        const struct window_segment *g = &plan->segments[i];
-        struct window_trouble t = {g->room, g->row, g->rows};
+        const struct mmx_segment *g = &plan->segments[i];
+        struct mmx_trouble t = {g->room, g->row, g->rows};
         enum err e = look(from, g->room, &l);
 
         if (e == OK && to)
@@ -160,8 +156,8 @@ static const uint8_t *row_of(
                          s->row_bytes;
 }
 
-enum err window_pieces(const struct window_plan *plan,
-    const struct window_sources *from, const struct window_tensor *to,
+enum err window_pieces(const struct mmx_plan *plan,
+    const struct window_sources *from, const struct mmx_tensor *to,
     struct window_cursor *c, struct window_piece *out, uint32_t max,
     uint32_t *count)
 {
@@ -170,8 +166,8 @@ enum err window_pieces(const struct window_plan *plan,
     uint32_t n = 0;
 
     while (n < max && at.segment < plan->segments_count) {
-        const struct window_segment *g = &plan->segments[at.segment];
-        struct window_trouble t;
+        const struct mmx_segment *g = &plan->segments[at.segment];
+        struct mmx_trouble t;
         struct window_piece *p = &out[n];
         enum err e = look(from, g->room, &l);
 
@@ -268,23 +264,4 @@ void window_copy(const struct window_piece *pieces, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
         copy_piece(&pieces[i]);
-}
-
-enum err window_run(const struct window_plan *plan,
-    const struct window_sources *from, const struct window_tensor *to,
-    struct window_trouble *trouble)
-{
-    struct window_cursor c = {0};
-    struct window_piece pieces[32];
-    uint32_t count;
-    enum err e = to ? window_check(plan, from, to, trouble) : ERR_MALFORMED;
-
-    while (e == OK) {
-        e = window_pieces(
-            plan, from, to, &c, pieces, ARRAY_LEN(pieces), &count);
-        if (e != OK || count == 0)
-            return e;
-        window_copy(pieces, count);
-    }
-    return e;
 }

@@ -1,0 +1,104 @@
+/* window.h - what a scheduler's window of a prompt needs of which rooms, and
+ * the copy of those rows into the engine's tensor: mmx_plan and its like
+ * without a handle. The values are those of mmx.h.
+ *
+ * A plan is one step's value: nothing changes it once it is made, and it lies
+ * in memory of its own, so that the plan of one step stays right while the
+ * next is planned and run. Prompt places are positions, places in a room are
+ * rows. Pure; any thread; functions share nothing but their arguments. */
+#ifndef MMX_CLIENT_WINDOW_H
+#define MMX_CLIENT_WINDOW_H
+
+#include "base/base.h"
+#include "base/err.h"
+#include "client/mmx.h"
+
+/* Bits from bytes that are 0 or not; (n + 63) / 64 words are written. */
+void window_pack(const uint8_t *bytes, uint32_t n, uint64_t *words);
+/* Ones among the first n bits. */
+uint32_t window_ones(const uint64_t *words, uint32_t n);
+
+/* Bytes that are enough for the plan. */
+MUST_CHECK enum err window_bytes(const struct mmx_window *w,
+    const struct mmx_placeholder *p, uint32_t n, size_t *out, uint32_t *at);
+
+/* Makes the plan in mem, which is aligned to 8 and stays the plan's until the
+ * caller is done with it. On failure mem's bytes are undefined and *at is the
+ * placeholder that is wrong, or n:
+ *   MALFORMED  a number makes no sense, two spans claim one position, or
+ *              computed lies inside an indivisible span: begin at its offset
+ *   INCOMPATIBLE_LAYOUT  rows of another width than the window's
+ *   TOO_LARGE  the indivisible span at the window's start is longer than it
+ *   NOT_READY  an absent item has rows in the window
+ *   NO_BLOCKS  mem is too small
+ * An absent item, or one that is indivisible and would be cut, is left out if
+ * only the draft model's shift has brought it into the window. */
+MUST_CHECK enum err window_plan(const struct mmx_window *w,
+    const struct mmx_placeholder *p, uint32_t n, void *mem, size_t mem_bytes,
+    const struct mmx_plan **out, uint32_t *at);
+
+/* running a plan */
+
+struct window_blocks {
+    uint32_t block, blocks;
+};
+
+/* One field of a room as it lies in its pool. */
+struct window_source {
+    const uint8_t *base; /* row 0 of block 0 */
+    uint32_t block_rows, row_bytes, elements;
+    char dtype[8];
+    uint32_t first; /* row that the first run begins with */
+    const struct window_blocks *runs;
+    uint32_t runs_count;
+    uint32_t released; /* rows below were given back */
+    uint32_t readable; /* rows below may be read */
+    uint32_t total;    /* or ROWS_UNKNOWN */
+};
+
+/* Looks a room up; *out stays valid until the next call. */
+struct window_sources {
+    enum err (*find)(void *ud, uint32_t room, struct window_source *out);
+    void *ud;
+};
+
+/* Everything that can be wrong, before a byte is touched. to may be NULL: are
+ * the rows there?
+ *   GONE       rows of a released prefix     NOT_READY  rows not landed
+ *   MALFORMED  rows beyond the item's end; a tensor too small; a plan whose
+ *              ones are not its rows
+ *   INCOMPATIBLE_LAYOUT  another width, or a dtype that is neither the same
+ *              nor f32 from bf16 or f16 */
+MUST_CHECK enum err window_check(const struct mmx_plan *plan,
+    const struct window_sources *from, const struct mmx_tensor *to,
+    struct mmx_trouble *trouble);
+
+/* The copy in parts, for a caller whose sources sit behind a lock: check and
+ * pieces with it, copy without. A cursor begins as zero; count 0: the end. */
+struct window_cursor {
+    uint32_t segment, row;
+    uint64_t done;
+};
+
+enum window_how {
+    WINDOW_SAME,
+    WINDOW_FROM_BF16, /* to f32 */
+    WINDOW_FROM_F16,
+    WINDOW_HOWS
+};
+
+struct window_piece {
+    const uint8_t *from; /* rows that touch, of row_bytes each */
+    uint8_t *to;
+    uint32_t rows, row_bytes, elements;
+    uint64_t stride; /* of `to` */
+    uint8_t how;     /* enum window_how */
+};
+
+MUST_CHECK enum err window_pieces(const struct mmx_plan *plan,
+    const struct window_sources *from, const struct mmx_tensor *to,
+    struct window_cursor *c, struct window_piece *out, uint32_t max,
+    uint32_t *count);
+void window_copy(const struct window_piece *pieces, uint32_t count);
+
+#endif
