@@ -29,6 +29,8 @@ static void carve(struct encoded *e, struct slab *s)
     table_init(&e->gens, s, e->rooms_max, e->c.seed + 1);
     tombs_init(&e->ended_rooms, s, tombs, e->c.seed, c->timeout_tombstone);
     tombs_init(&e->ended_gens, s, tombs, e->c.seed, c->timeout_tombstone);
+    declines_init(&e->declines, s, (uint32_t)c->limit_declines, e->c.seed + 3,
+        c->timeout_bootstrap);
     aux_init(&e->aux, s, c->limit_aux_total);
     engines_init(&e->engines, s, c);
     peers_init(&e->peers, s, &e->c, ROLE_ENCODED);

@@ -18,6 +18,7 @@
 #include "base/table.h"
 #include "core/aux_arena.h"
 #include "core/calls.h"
+#include "core/declines.h"
 #include "core/engines.h"
 #include "core/peers.h"
 #include "core/pool.h"
@@ -53,7 +54,6 @@ struct eroom {
     bool ended;       /* the engine has its final state */
     bool failing;     /* the engine's side is over; destinations are asked */
     bool withdrawn;   /* open room: no more destinations */
-    bool declined;    /* no langd will ask */
     bool linked;      /* found under its id */
     bool quarantined; /* blocks wait for a writer; counted */
     bool have;        /* the rows were there: this engine writes none */
@@ -96,6 +96,7 @@ struct edst {
     uint32_t attempt, granted, from, unit_rows, part_rows;
     uint64_t layout;
     uint8_t storage, flags;
+    uint16_t required; /* as its INIT said */
     struct key key;
 
     /* The job of the shards. */
@@ -137,6 +138,7 @@ struct encoded {
     struct aux_arena aux;
     struct tombs ended_rooms; /* (room, 0) */
     struct tombs ended_gens;  /* (generation, peer) */
+    struct declines declines;
     struct table ids;         /* (room, 0) -> room */
     struct table gens;        /* (generation, peer) -> dst */
     struct table keys;        /* (hash of key and uid, pool) -> item */
@@ -238,6 +240,8 @@ void edst_touch(struct encoded *e, struct edst *d);
 /* This generation is dead here; L is told and decides. */
 void edst_fail(
     struct encoded *e, struct edst *d, enum err reason, const char *text);
+/* It does not count as a destination of its room. */
+void edst_refuse(struct edst *d);
 /* L has decided, or is gone. OK: it has everything. */
 void edst_end(struct encoded *e, struct edst *d, enum err outcome);
 void edst_settle(struct encoded *e, struct out *out, struct edst *d);
@@ -266,6 +270,22 @@ bool encoded_map_fences(const struct encoded *e, uint32_t conn);
 void encoded_map_quiet(struct encoded *e, struct out *out, uint32_t conn);
 /* Its process is dead. */
 void encoded_map_dead(struct encoded *e, uint32_t conn);
+
+/* encoded_decline.c */
+
+void encoded_on_decline(
+    struct encoded *e, struct peer *p, const struct peer_msg *msg);
+/* A destination has failed: its langd is remembered, once. */
+void edst_gave_up(struct encoded *e, const struct edst *d, enum err reason);
+/* An ABORT of a generation whose INIT did not get in. */
+void encoded_never_asked(
+    struct encoded *e, struct peer *p, const struct peer_msg *msg);
+/* The room is announced: langds that gave it up before are destinations that
+ * failed. */
+void eroom_count_declines(struct encoded *e, struct eroom *m);
+/* What is remembered of this langd; NULL: it did not give the room up. */
+struct decline *eroom_declined_by(
+    const struct encoded *e, const struct eroom *m, const struct peer *p);
 
 /* encoded_peer.c, encoded_local.c, encoded_show.c */
 

@@ -75,6 +75,13 @@ void edst_fail(
     owe(e, d, OWE_FAILED);
 }
 
+void edst_refuse(struct edst *d)
+{
+    if (!d->refused)
+        d->room->asked--;
+    d->refused = true;
+}
+
 void edst_end(struct encoded *e, struct edst *d, enum err outcome)
 {
     struct eroom *m = d->room;
@@ -88,8 +95,12 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
         owe(e, d, OWE_FAILED);
     }
     m->active--;
+    if (!d->refused && outcome != OK)
+        edst_gave_up(e, d, outcome);
+    if (!m->announced)
+        edst_refuse(d);
     if (d->refused) {
-        m->asked--;
+        ;
     } else if (outcome == OK) {
         m->served++;
     } else {

@@ -103,17 +103,24 @@ static void fill_announce(
     e->stats[STAT_rooms_opened]++;
 }
 
-/* Destinations that came before the announce: do they fit it? */
+/* Destinations that came before the announce: do they fit it? Of those that
+ * do, a room with one destination has the first, an open one all. */
 static void check_waiting(struct encoded *e, struct eroom *m)
 {
     char text[512];
+    uint32_t places = m->required ? m->required : NONE;
 
     LIST_FOREACH (n, &m->dsts) {
         struct edst *d = LIST_ENTRY(n, struct edst, in_room);
         enum err err = edst_check(e, m, d, text, sizeof(text));
 
+        if (d->state == DST_ACTIVE && err == OK && places-- == 0) {
+            err = ERR_DESTINATIONS_DISAGREE;
+            snprintf(
+                text, sizeof(text), "all destinations of the room are there");
+        }
         if (d->state == DST_ACTIVE && err != OK) {
-            d->refused = true;
+            edst_refuse(d);
             edst_fail(e, d, err, text);
         }
         edst_touch(e, d);
@@ -161,8 +168,7 @@ static enum err announce(struct encoded *e, uint32_t conn,
     view_join(&e->engines, v, &m->r);
     room_gather(&e->engines, &m->r, e->engines.conns[conn].session, 0);
     check_waiting(e, m);
-    if (m->declined && m->asked == 0)
-        eroom_fail(e, m, ERR_DECLINED, "no language engine wants the rows");
+    eroom_count_declines(e, m);
     epool_serve(e, eroom_pool(e, m));
     return OK;
 }

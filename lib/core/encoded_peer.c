@@ -119,7 +119,8 @@ static enum err check_init(
     if (m->required && n->required_dst != m->required && !m->ended)
         return ERR_DESTINATIONS_DISAGREE;
     *text = "all destinations of the room are there";
-    if (m->required && m->asked >= m->required && !m->ended)
+    if (m->required && m->asked >= m->required && !m->ended &&
+        (m->announced || m->required > 1))
         return ERR_DESTINATIONS_DISAGREE;
     *text = "the room takes no more destinations";
     if (m->failing || (m->withdrawn && !m->ended))
@@ -135,7 +136,7 @@ static void supersede(struct encoded *e, struct eroom *m, uint32_t peer)
         struct edst *d = LIST_ENTRY(n, struct edst, in_room);
 
         if (d->peer == peer && d->state != DST_ENDED) {
-            d->refused = true; /* its place is taken by the new one */
+            edst_refuse(d); /* its place is taken by the new one */
             edst_end(e, d, ERR_STALE);
         }
     }
@@ -173,12 +174,41 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
     return m;
 }
 
+/* A destination of the room; NULL: it was refused. One whose langd gave the
+ * room up before has its own place again. */
+static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
+    const struct peer_msg *msg, struct eroom *m)
+{
+    struct decline *before = eroom_declined_by(e, m, p);
+    bool counted =
+        before && before->counted && m->announced && !m->failing && !m->ended;
+    struct edst *d = NULL;
+    const char *why;
+    enum err err;
+
+    m->asked -= counted;
+    err = check_init(m, &msg->init, &why);
+    if (err != OK)
+        refuse(e, out, p, msg, err, m->required, msg->init.required_dst, why);
+    else if (!(d = edst_new(e, m, peer_index(&e->peers, p), msg->generation)))
+        peer_nack(
+            &e->peers, out, p->link, msg, ERR_BUSY, "limits.rooms is reached");
+    eroom_touch(e, m);
+    if (!d) {
+        m->asked += counted;
+        return NULL;
+    }
+    m->failed -= counted;
+    if (before)
+        declines_drop(&e->declines, before);
+    return d;
+}
+
 static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg)
 {
     const struct peer_init *n = &msg->init;
     struct eroom *m = room_for(e, out, p, msg);
-    const char *why;
     char text[512];
     struct edst *d;
     enum err err;
@@ -186,26 +216,18 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     if (!m)
         return;
     supersede(e, m, peer_index(&e->peers, p));
-    err = check_init(m, n, &why);
-    if (err != OK) {
-        refuse(e, out, p, msg, err, m->required, n->required_dst, why);
+    d = dst_for(e, out, p, msg, m);
+    if (!d)
         return;
-    }
-    d = edst_new(e, m, peer_index(&e->peers, p), msg->generation);
-    if (!d) {
-        peer_nack(
-            &e->peers, out, p->link, msg, ERR_BUSY, "limits.rooms is reached");
-        eroom_touch(e, m);
-        return;
-    }
     d->layout = n->layout;
     d->unit_rows = n->unit_rows;
     d->part_rows = n->part_rows;
     d->storage = n->storage;
     d->flags = n->flags;
+    d->required = n->required_dst;
     d->key = n->key;
     if (m->announced && (err = edst_check(e, m, d, text, sizeof(text))) != OK) {
-        d->refused = true;
+        edst_refuse(d);
         edst_fail(e, d, err, text);
         return;
     }
@@ -268,8 +290,7 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
         /* Its INIT may be under way still. */
         if (!tombs_get(&e->ended_gens, e->now_ns, msg->generation,
                 peer_index(&e->peers, p)))
-            tombs_put(&e->ended_gens, e->now_ns, msg->generation,
-                peer_index(&e->peers, p), ROOM_FAILED, ERR_ABORTED);
+            encoded_never_asked(e, p, msg);
         answer_unknown(e, out, p, msg);
         return;
     }
@@ -309,42 +330,6 @@ static void on_state(struct encoded *e, struct out *out,
         d->owe &= (uint8_t)~OWE_WANT;
     }
     edst_touch(e, d);
-}
-
-/* A language engine will not fetch the room: one destination less to wait
- * for. Nobody repeats it, so it counts once. */
-static void on_decline(
-    struct encoded *e, struct peer *p, const struct peer_msg *msg)
-{
-    static const struct key none;
-    struct eroom *m = eroom_find(e, msg->room);
-
-    if (!m && !(m = eroom_new(e, msg->room)))
-        return;
-    if (m->announced && !key_eq(&msg->decline.key, &none) &&
-        !key_eq(&m->item->key, &none) &&
-        !key_eq(&m->item->key, &msg->decline.key)) {
-        e->stats[STAT_refused]++;
-        return;
-    }
-    LIST_FOREACH (n, &m->dsts)
-        if (LIST_ENTRY(n, struct edst, in_room)->peer ==
-            peer_index(&e->peers, p))
-            return; /* it asked for the room: that counts */
-    if (m->required > 1 && m->asked < m->required) {
-        m->asked++;
-        m->failed++;
-        if (m->fail_reason == OK)
-            m->fail_reason = ERR_DECLINED;
-        LIST_FOREACH (n, &m->dsts) /* it may have been the last to say */
-            edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
-    } else if (m->announced && !(m->flags & FLAG_OPEN) && m->asked == 0) {
-        eroom_fail(e, m, ERR_DECLINED, "no language engine wants the rows");
-    } else if (!m->announced) {
-        m->declined = true;
-        m->bootstrap_ns = e->now_ns + e->c.conf->timeout_bootstrap;
-    }
-    eroom_touch(e, m);
 }
 
 /* peers */
@@ -469,7 +454,7 @@ void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
             on_state(e, out, &msg->state, d);
         break;
     case PEER_DECLINE:
-        on_decline(e, p, msg);
+        encoded_on_decline(e, p, msg);
         break;
     case PEER_NACK:
         break; /* what was refused is said again, or its room ends */

@@ -319,8 +319,7 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
     show(e, out, m);
     list_remove(&m->r.todo);
     if (list_empty(&m->dsts) && list_empty(&m->r.views) &&
-        ((!m->announced && !m->declined) ||
-            (m->ended && m->item == &e->nothing)))
+        (!m->announced || (m->ended && m->item == &e->nothing)))
         forget(e, m);
     else
         arm(e, m);
@@ -331,7 +330,6 @@ void eroom_expired(struct encoded *e, struct eroom *m)
     if (m->bootstrap_ns <= e->now_ns && !asked_by_all(m)) {
         m->bootstrap_ns = TIME_NEVER;
         e->stats[STAT_deadlines]++;
-        m->declined = false;
         if (m->flags & FLAG_OPEN && m->asked > 0)
             m->withdrawn = true;
         else if (m->announced)

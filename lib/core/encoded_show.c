@@ -14,6 +14,7 @@ static void show_status(const struct encoded *e, struct shower *s)
     s->number(s, "rooms_open", e->open);
     s->number(s, "rooms_held", e->rooms_used);
     s->number(s, "destinations_held", e->dsts_used);
+    s->number(s, "declines_held", e->declines.used);
     s->number(s, "rooms_ended", e->ended_count);
     s->number(s, "peers_up", up);
     s->number(s, "attachments", e->engines.views_used);

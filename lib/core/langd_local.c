@@ -344,6 +344,7 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
         return;
     }
     d.decline.key = msg->decline.key;
+    d.decline.who = l->engines.conns[conn].uid + 1;
     peer_send(&l->peers, out, p, &d);
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
 }

@@ -51,6 +51,7 @@ struct peer *peer_new(struct peers *p)
         heap_remove(&p->timers, &peer->timer);
         memset(peer, 0, sizeof(*peer));
         peer->used = true;
+        peer->serial = ++p->serials;
         peer->link = peer->map_conn = NONE;
         peer->lost_ns = peer->hello_ns = TIME_NEVER;
         list_init(&peer->rooms);

@@ -29,6 +29,7 @@ struct peer {
     uint64_t epoch;    /* of its last HELLO; 0: none yet */
     uint64_t lost_ns;  /* when a link that is down means lost; TIME_NEVER */
     uint64_t hello_ns; /* when to say HELLO again; TIME_NEVER */
+    uint32_t serial;   /* of all peers that had a place: never used again */
     struct list rooms; /* langd: its rooms; encoded: its destinations */
     struct heap_node timer;
     uint32_t segment_max, addresses, pools_count;
@@ -63,7 +64,7 @@ struct peers {
     uint32_t max, links;
     struct heap timers;
     struct self self;
-    uint32_t seq;
+    uint32_t seq, serials;
     uint64_t *stats;
 };
 
