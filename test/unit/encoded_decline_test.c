@@ -1,0 +1,266 @@
+/* encoded_decline_test.c - langds that give a room up, before and after its
+ * announce: each is one destination less, once, and fills no table of rooms
+ * (RULES 5, 7). */
+#include "test/here.h"
+
+#define ENGINE_UID 7 /* as brain_conn() has it */
+
+static struct peer_msg two(struct peer_msg m)
+{
+    m.init.required_dst = 2;
+    return m;
+}
+
+static struct peer_msg abort_of(
+    uint64_t room, uint64_t generation, enum err why)
+{
+    struct peer_msg m = about(room, generation, PEER_ABORT);
+
+    m.abort.reason = (uint8_t)why;
+    return m;
+}
+
+static struct local_msg announce_for(uint16_t required)
+{
+    struct local_msg m = announce(1, 0, 16, 16);
+
+    m.announce.required_dst = required;
+    return m;
+}
+
+/* before the announce */
+
+TEST(a_decline_is_one_destination_of_two)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    brain_hear(e, 0, about(1, 0, PEER_DECLINE));
+    T_OK(brain_say(e, 0, announce_for(2)));
+    brain_hear(e, 1, two(init(e, 1, 71, 0)));
+    T_TRUE(brain_said(e, PEER_WANT, 0) != NULL);
+    brain_hear(e, 1, resume(1, 71, 0, 16, 0));
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    ack(e, 1, 1, 71);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
+    (void)brain_events(e, 0, 0);
+    T_EQ_U64(e->event.event.a, 1); /* served */
+    T_EQ_U64(e->event.event.b, 1); /* failed */
+}
+
+TEST(the_other_may_ask_before_the_announce)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    brain_hear(e, 0, about(1, 0, PEER_DECLINE));
+    brain_hear(e, 1, two(init(e, 1, 71, 0)));
+    T_OK(brain_say(e, 0, announce_for(2)));
+    T_TRUE(brain_said(e, PEER_WANT, 0) != NULL);
+}
+
+TEST(an_open_room_ignores_declines)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg a = announce_for(0);
+
+    brain_hear(e, 0, about(1, 0, PEER_DECLINE));
+    a.announce.flags = FLAG_OPEN;
+    T_OK(brain_say(e, 0, a));
+    T_TRUE(brain_state(e, 0, 0) != ROOM_FAILED);
+    brain_hear(e, 1, init(e, 1, 71, 16));
+    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+    T_EQ_U64(brain_shown(e, "status", "declines_held", 0), 0);
+}
+
+TEST(a_room_that_was_given_up_ends_when_it_is_announced)
+{
+    static const enum err why[] = {ERR_ABORTED, ERR_TIMEOUT, ERR_ENGINE_LOST};
+
+    for (uint32_t i = 0; i < ARRAY_LEN(why); i++) {
+        struct brain *e = encoded(NULL, NULL);
+
+        brain_hear(e, 0, init(e, 1, 70, 16));
+        brain_hear(e, 0, abort_of(1, 70, why[i]));
+        T_EQ_U64(brain_shown(e, "status", "rooms_held", 0), 0);
+        T_OK(brain_say(e, 0, announce_for(i % 2)));
+        T_EQ_U64(brain_reason(e, 0, 0), why[i]);
+        T_OK(brain_say(e, 0, release(0)));
+        T_EQ_U64(brain_free(e), 16);
+    }
+}
+
+TEST(one_of_two_gave_up)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    brain_hear(e, 0, two(init(e, 1, 70, 0)));
+    brain_hear(e, 0, abort_of(1, 70, ERR_ABORTED));
+    brain_hear(e, 0, about(1, 0, PEER_DECLINE)); /* it counts once */
+    T_OK(brain_say(e, 0, announce_for(0)));      /* two, as its INIT said */
+    T_EQ_U64(brain_shown(e, "rooms", "failed", 0), 1);
+    brain_hear(e, 1, init(e, 1, 72, 0));
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason,
+        ERR_DESTINATIONS_DISAGREE);
+    brain_hear(e, 1, two(init(e, 1, 71, 0)));
+    T_TRUE(brain_said(e, PEER_WANT, 0) != NULL);
+}
+
+TEST(an_init_that_did_not_get_in_counts_too)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    brain_hear(e, 0, abort_of(1, 70, ERR_ABORTED));
+    T_OK(brain_say(e, 0, announce_for(1)));
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_ABORTED);
+}
+
+TEST(to_ask_again_takes_it_back)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    brain_hear(e, 0, init(e, 1, 70, 16));
+    brain_hear(e, 0, abort_of(1, 70, ERR_TIMEOUT));
+    brain_hear(e, 0, init(e, 1, 71, 16));
+    T_OK(brain_say(e, 0, announce_for(1)));
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    ack(e, 0, 1, 71);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(a_langd_that_is_lost_has_given_nothing_up)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct event down = {.type = EV_LINK_DOWN};
+
+    brain_hear(e, 0, init(e, 1, 70, 16));
+    brain_step(e, &down);
+    brain_pass(e, 600);
+    T_OK(brain_say(e, 0, announce_for(1)));
+    brain_hello(e, 0, "a", 0x9999);
+    brain_hear(e, 0, init(e, 1, 71, 16)); /* its engine asks again */
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_WAITING);
+}
+
+TEST(declines_are_forgotten_in_time)
+{
+    struct brain *e = encoded("timeouts.bootstrap=1s", NULL);
+
+    brain_hear(e, 0, about(1, 0, PEER_DECLINE));
+    brain_pass(e, 1100);
+    T_OK(brain_say(e, 0, announce_for(1)));
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
+}
+
+/* A room that has ended: nothing of it is held against the next of its id. */
+TEST(what_a_room_counted_ends_with_it)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce_for(2)));
+    brain_hear(e, 0, about(1, 0, PEER_DECLINE));
+    T_OK(brain_say(e, 0, release(0)));
+    brain_hear(e, 1, about(1, 0, PEER_DECLINE)); /* late */
+    T_OK(brain_say(e, 0, announce_for(1)));
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
+}
+
+/* after it */
+
+TEST(a_langd_counts_once)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg a = announce_for(3);
+    struct peer_msg m = init(e, 1, 70, 0);
+
+    T_OK(brain_say(e, 0, a));
+    m.init.required_dst = 3;
+    brain_hear(e, 0, m);
+    brain_hear(e, 0, abort_of(1, 70, ERR_ABORTED));
+    brain_hear(e, 0, about(1, 0, PEER_DECLINE)); /* another engine of it */
+    brain_hear(e, 1, about(1, 0, PEER_DECLINE));
+    brain_hear(e, 1, about(1, 0, PEER_DECLINE));
+    T_EQ_U64(brain_shown(e, "rooms", "failed", 0), 2);
+    m.generation = 71; /* and has its place again */
+    brain_hear(e, 0, m);
+    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+    T_EQ_U64(brain_shown(e, "rooms", "failed", 0), 1);
+    T_EQ_U64(brain_shown(e, "rooms", "asked", 0), 2);
+}
+
+/* strangers */
+
+TEST(declines_take_no_places_of_rooms)
+{
+    struct brain *e = encoded("limits.rooms=8", "limits.declines=16");
+
+    for (uint64_t r = 1; r <= 40; r++)
+        brain_hear(e, 0, about(100 + r, 0, PEER_DECLINE));
+    T_EQ_U64(brain_shown(e, "status", "rooms_held", 0), 0);
+    T_EQ_U64(brain_shown(e, "status", "declines_held", 0), 16);
+    T_EQ_U64(brain_stat(e, "declines_forgotten"), 24);
+    T_OK(brain_say(e, 0, announce_for(1)));
+    T_OK(brain_say(e, 0, announce(140, 1, 8, 8))); /* the youngest is known */
+    T_EQ_U64(brain_reason(e, 0, 1), ERR_DECLINED);
+    T_OK(brain_say(e, 0, announce(101, 2, 8, 8))); /* the eldest is not */
+    T_EQ_U64(brain_state(e, 0, 2), ROOM_BOOTSTRAPPING);
+}
+
+TEST(another_user_of_this_host_declines_nothing)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct peer_msg m = about(1, 0, PEER_DECLINE);
+
+    m.decline.who = ENGINE_UID + 2;
+    T_OK(brain_say(e, 0, announce_for(1)));
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
+    T_EQ_U64(brain_stat(e, "declines_ignored"), 1);
+    m.room = 2; /* nor before the announce */
+    brain_hear(e, 0, m);
+    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_BOOTSTRAPPING);
+    T_EQ_U64(brain_stat(e, "declines_ignored"), 2);
+    m.room = 1;
+    m.decline.who = ENGINE_UID + 1;
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
+}
+
+/* open rooms */
+
+TEST(an_open_room_may_be_asked_for_before_it_is_announced)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg a = announce_for(0);
+
+    brain_hear(e, 0, init(e, 1, 70, 16));
+    brain_hear(e, 1, init(e, 1, 71, 16));
+    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+    a.announce.flags = FLAG_OPEN;
+    T_OK(brain_say(e, 0, a));
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 2);
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    ack(e, 0, 1, 70);
+    ack(e, 1, 1, 71);
+    T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS);
+}
+
+TEST(the_first_that_fits_has_a_room_of_one)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct peer_msg m = init(e, 1, 70, 16);
+
+    m.init.layout++;
+    brain_hear(e, 0, m);
+    brain_hear(e, 1, init(e, 1, 71, 16));
+    brain_hello(e, 2, "c", L_EPOCH + 2);
+    brain_hear(e, 2, init(e, 1, 72, 16));
+    T_OK(brain_say(e, 0, announce_for(0)));
+    T_EQ_U64(brain_said_count(e, PEER_FAILED), 2);
+    T_EQ_U64(
+        brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_INCOMPATIBLE_LAYOUT);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 1)->failed.reason,
+        ERR_DESTINATIONS_DISAGREE);
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->generation, 71);
+}
