@@ -306,7 +306,8 @@ static void make_sense(struct delivery *v)
         struct cons *c = v->c[i];
         if (v->dsts > 1 || c->group)
             c->null = c->declines = false;
-        c->declines &= !c->null;
+        /* Another user's word is not heard on one host. */
+        c->declines &= !c->null && c->session % 2 == v->p->session % 2;
     }
     if (v->c[0]->null)
         return;

@@ -111,6 +111,7 @@ static void ends(void)
     c->abort_ns = 20 * MS;
     announce(e0, 7, 10, 30);
     c = cons_new(l0, e0->index, 7);
+    c->session = 1; /* of the same user, whose word is heard */
     c->declines = c->must_succeed = true;
     cons_start(c, 40 * MS);
 }
