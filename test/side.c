@@ -131,6 +131,7 @@ struct data_conf side_conf(void)
         .devices = "lo",
         .ports = "",
         .segment_bytes = SIDE_SEGMENT,
+        .message_max = SIDE_MESSAGE,
         .keepalive_ms = 1000,
         .stall_ms = 1000,
         .endpoints_max = 32,

@@ -11,6 +11,7 @@
 #define MIB           (1024 * KIB)
 #define SIDE_IDS      512
 #define SIDE_SEGMENT  (256 * KIB)
+#define SIDE_MESSAGE  (8 * MIB) /* the longest that comes */
 #define SIDE_MESSAGES 64
 
 /* A carrier, and what it has heard, by message id. */

@@ -27,6 +27,7 @@
 struct data_conf {
     const char *tls, *devices, *ports; /* as in transfer.* of the config */
     uint32_t segment_bytes;
+    uint32_t message_max; /* bytes that the longest body to come may have */
     uint32_t keepalive_ms;
     uint32_t stall_ms; /* an endpoint without progress for so long is broken */
     uint32_t endpoints_max; /* that we open */

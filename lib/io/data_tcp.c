@@ -396,8 +396,10 @@ static void refuse_one(struct data *d)
 
 static unsigned accept_some(struct data *d)
 {
-    struct tcp_in_conf conf = {
-        .d = d, .calls = &d->in_calls, .token = d->place.token};
+    struct tcp_in_conf conf = {.d = d,
+        .calls = &d->in_calls,
+        .token = d->place.token,
+        .body_max = d->conf.message_max};
     unsigned n = 0;
 
     for (; n < ACCEPTS_MAX; n++) {
@@ -619,8 +621,9 @@ static enum err data_tcp_open(struct data **out, const struct data_conf *c,
     struct data *d = calloc(1, sizeof(*d));
     enum err e;
 
-    CHECK(c->messages_max > 0 && c->endpoints_max > 0,
-        "messages_max and endpoints_max are needed");
+    CHECK(c->messages_max > 0 && c->endpoints_max > 0 &&
+              (c->inbound_max == 0 || c->message_max > 0),
+        "messages_max, endpoints_max and message_max are needed");
     if (!d) {
         log_error("tcp: out of memory");
         return ERR_INTERNAL;

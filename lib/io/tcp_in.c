@@ -8,6 +8,10 @@
  * whole: it was asked for in one piece); fetching (left bytes of a body go to
  * iov); dropping (left bytes of a body go nowhere).
  *
+ * Lengths are size_t from where they are read on, and those of a frame are held
+ * against what can be meant before anything is done with them: body_max is
+ * what the longest body takes of memory, when it is asked for whole.
+ *
  * Rejected: a message that is read whole before anybody looks at it. It costs
  * a copy of every row, and memory for the largest message per connection. */
 #include "io/tcp_in.h"
@@ -20,8 +24,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define BUFFER     ((size_t)64 * 1024) /* at first; grows to WHOLE_MAX */
-#define WHOLE_MAX  ((size_t)8 * 1024 * 1024)
+#define BUFFER     ((size_t)64 * 1024) /* at first; grows for whole messages */
 #define READ_AHEAD ((size_t)1024)
 #define READS_MAX  8 /* system calls of a turn: others want to be heard, too */
 
@@ -198,7 +201,7 @@ static bool greeting(struct tcp_in *in, bool *over)
 }
 
 static bool arrived(
-    struct tcp_in *in, struct span header, const uint8_t *data, uint32_t len)
+    struct tcp_in *in, struct span header, const uint8_t *data, size_t len)
 {
     struct data_in m = {
         .header = header, .data = data, .len = len, .handle = data ? NULL : in};
@@ -213,7 +216,7 @@ static bool make_whole(struct tcp_in *in, size_t need)
 
     if (need <= in->cap)
         return true;
-    more = need <= WHOLE_MAX ? realloc(in->buffer, need) : NULL;
+    more = realloc(in->buffer, need);
     if (!more) {
         log_error("tcp: no memory for a message of %zu bytes", need);
         return false;
@@ -225,11 +228,11 @@ static bool make_whole(struct tcp_in *in, size_t need)
 
 /* The body is not here, or not all of it. */
 static void deliver_large(
-    struct tcp_in *in, struct span header, uint32_t len, bool *over)
+    struct tcp_in *in, struct span header, size_t len, bool *over)
 {
     bool kept = arrived(in, header, NULL, len);
 
-    CHECK(kept == (in->fetching || in->whole), "a message of %u bytes was %s",
+    CHECK(kept == (in->fetching || in->whole), "a message of %zu bytes was %s",
         len, kept ? "kept and not fetched" : "fetched and not kept");
     if (in->whole) { /* again from its frame on */
         in->large = false;
@@ -241,19 +244,36 @@ static void deliver_large(
     in->left = len;
 }
 
+/* True if a frame of such lengths may come. */
+static bool lengths_good(const struct tcp_in *in, size_t header, size_t body)
+{
+    if (header > DATA_HEADER_MAX) {
+        log_rated(&strangers,
+            "tcp: a header of %zu bytes, at most %u are meant", header,
+            (unsigned)DATA_HEADER_MAX);
+        return false;
+    }
+    if (body > in->conf.body_max) {
+        log_rated(&strangers,
+            "tcp: a message of %zu bytes, more than the %u of transfer.segment "
+            "or of a pool's largest unit",
+            body, in->conf.body_max);
+        return false;
+    }
+    return true;
+}
+
 /* The next frame, when it is here: all of it, or all but a body to fetch. */
 static bool frame(struct tcp_in *in, bool *over)
 {
     size_t have = in->head - in->tail, need;
     struct reader r = reader_of(in->buffer + in->tail, have);
-    uint32_t header = get_u32(&r), body = get_u32(&r);
+    size_t header = get_u32(&r), body = get_u32(&r);
     struct span h;
 
     if (r.failed)
         return false;
-    if (header > DATA_HEADER_MAX) {
-        log_rated(&strangers, "tcp: a header of %u bytes, at most %u are meant",
-            header, (unsigned)DATA_HEADER_MAX);
+    if (!lengths_good(in, header, body)) {
         *over = true;
         return false;
     }
@@ -261,7 +281,7 @@ static bool frame(struct tcp_in *in, bool *over)
     need = TCP_FRAME + header + (in->large ? 0 : body);
     if (have < need)
         return false;
-    h = span_of(in->buffer + in->tail + TCP_FRAME, header);
+    h = span_of(in->buffer + in->tail + TCP_FRAME, (uint32_t)header);
     if (in->large) {
         deliver_large(in, h, body, over);
     } else {

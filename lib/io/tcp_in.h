@@ -19,6 +19,7 @@ struct tcp_in_conf {
     struct data *d;
     const struct data_calls *calls;
     const uint8_t *token; /* TCP_TOKEN bytes that a greeting has to say */
+    uint32_t body_max;    /* a longer body ends the connection */
 };
 
 /* Takes fd. NULL: no memory, fd is closed. */

@@ -497,6 +497,20 @@ static enum err thread_start(struct shard *s)
     return s->result;
 }
 
+/* What the longest message can mean: a segment, or one unit that is more. A
+ * pool whose layout is not known yet may get rows of any size. */
+static uint32_t message_max(const struct shard_conf *c)
+{
+    uint32_t most = c->data.segment_bytes;
+
+    for (uint32_t i = 0; i < c->pools_count; i++) {
+        const struct layout *l = &c->pools[i].layout;
+
+        most = max_u32(most, l->count ? layout_unit_most(l) : ROW_BYTES_MAX);
+    }
+    return most;
+}
+
 static enum err start(struct shard *s)
 {
     enum err e = wake_init(&s->wake);
@@ -529,6 +543,7 @@ enum err shard_start(struct shard **out, const struct shard_conf *c)
     if (c->role == ROLE_LANGD) {
         s->conf.data.inbound_max = inbound_max(c);
         s->conf.data.fetches_max = fetches_max(c);
+        s->conf.data.message_max = message_max(c);
     }
     s->wake.fd = -1;
     sem_init(&s->started, 0, 0);

@@ -206,7 +206,8 @@ static bool sink_iov(struct shard *s, uint32_t bytes, uint32_t *used)
     return bytes == 0;
 }
 
-/* alone: it is all of the message. */
+/* alone: it is all of the message, which goes nowhere when nothing of it is
+ * wanted. */
 static bool fetch_iov(struct shard *s, const struct segment *seg, bool alone,
     struct fetch *f, uint32_t *used)
 {
@@ -216,7 +217,7 @@ static bool fetch_iov(struct shard *s, const struct segment *seg, bool alone,
     bool fits = true;
 
     if (!land_begin(s, seg, &pool, pieces, &n, &token))
-        return sink_iov(s, seg->bytes, used);
+        return alone || sink_iov(s, seg->bytes, used);
     of = &f->of[f->count++];
     *of = (struct fetch_of){.token = token, .bytes = seg->bytes};
     if (s->conf.pools[pool].mem->gpu) {
@@ -228,7 +229,7 @@ static bool fetch_iov(struct shard *s, const struct segment *seg, bool alone,
         f->count--;
         stat_add(&s->stats.segments_dropped, 1);
         land_end(s, token, false, seg->bytes);
-        return sink_iov(s, seg->bytes, used);
+        return alone || sink_iov(s, seg->bytes, used);
     }
     for (uint32_t i = 0; fits && i < s->conf.pools[pool].layout.count; i++)
         fits = field_iov(

@@ -120,6 +120,37 @@ TEST(a_header_that_is_too_long_ends_the_connection)
     side_close(&a);
 }
 
+/* A message of so many bytes, none of which come, asked for whole if it gets
+ * so far. */
+static bool a_body_closes(uint32_t len)
+{
+    struct side a;
+    bool over;
+    int fd;
+
+    side_open(&a, &data_tcp);
+    a.whole = true;
+    fd = friend(&a);
+    send_head(fd, 8, 1, len);
+    over = closed(&a, fd);
+    T_EQ_U64(a.arrived_count, 0);
+    close(fd);
+    side_close(&a);
+    return over;
+}
+
+/* The sum of a frame's lengths wraps at 2^32 for some of these. */
+TEST(a_body_that_cannot_be_meant_ends_the_connection)
+{
+    static const uint32_t wraps[] = {16, 15, 8, 1, 56, 2600};
+
+    for (size_t i = 0; i < ARRAY_LEN(wraps); i++)
+        T_TRUE(a_body_closes(0 - wraps[i]));
+    T_TRUE(a_body_closes(SIDE_MESSAGE + 1));
+    T_TRUE(a_body_closes(0x80000000u));
+    T_FALSE(a_body_closes(SIDE_MESSAGE));
+}
+
 TEST(a_message_that_is_not_ended_fails_its_fetch)
 {
     static uint8_t some[40000];

@@ -3,8 +3,10 @@
  * Input: how much is written at a time, what is done with large messages, then
  * the bytes behind a good greeting. Holds: what arrives is what a plain reader
  * of the same bytes sees, in order and once, however it was cut; a fetch ends
- * exactly once. One thread. */
+ * exactly once; what is longer than a daemon's configuration can mean never
+ * arrives, not even to be asked for whole. One thread. */
 #include "base/check.h"
+#include "core/layout.h"
 #include "core/segment.h"
 #include "io/tcp_in.h"
 
@@ -12,7 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define BODY_MAX (1u << 20) /* what is fetched; larger ones are dropped */
+/* As a daemon has it that learns the layout of a pool later. */
+#define BODY_MAX ROW_BYTES_MAX
 
 struct seen {
     const uint8_t *p; /* all bytes behind the greeting */
@@ -51,15 +54,16 @@ static bool on_arrived(void *ud, struct data *d, const struct data_in *in)
     (void)d;
     CHECK(!r.failed && header == in->header.len && body == in->len,
         "a frame of %u and %u bytes", in->header.len, (unsigned)in->len);
+    CHECK(body <= BODY_MAX, "a body of %u bytes", body);
     CHECK(header == 0 || memcmp(h, in->header.p, header) == 0, "a header");
-    if (in->handle && body <= BODY_MAX && s->choice++ % 3 == 0) {
+    if (in->handle && s->choice++ % 3 == 0) {
         tcp_in_whole(in->handle);
         return true;
     }
     s->wanted = s->p + s->at + TCP_FRAME + header;
     s->at += TCP_FRAME + (size_t)header + body;
     if (in->handle)
-        return s->choice % 3 == 1 && body <= BODY_MAX && fetch(s, in);
+        return s->choice % 3 == 1 && fetch(s, in);
     CHECK(s->at <= s->len && (body == 0 || !memcmp(in->data, s->wanted, body)),
         "a body of %u bytes", body);
     return true;
@@ -102,7 +106,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct seen s = {.p = data + 2};
     struct data_calls calls = {
         .ud = &s, .arrived = on_arrived, .fetched = on_fetched};
-    struct tcp_in_conf conf = {.calls = &calls, .token = token};
+    struct tcp_in_conf conf = {
+        .calls = &calls, .token = token, .body_max = BODY_MAX};
     int fds[2];
     bool over;
 

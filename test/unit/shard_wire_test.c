@@ -1,0 +1,229 @@
+/* shard_wire_test.c - a langd shard of TCP, and a peer that is a socket of this
+ * test: what it may say without a row landing where none was granted, and what
+ * costs it the connection. */
+#include "core/landing.h"
+#include "core/segment.h"
+#include "io/tcp.h"
+#include "node/shard.h"
+#include "test/t.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define LIMIT_MS   5000
+#define SEGMENT    16384u
+#define ROW_BYTES  12582912u /* more than fits into DATA_IOV_MAX segments */
+#define SMALL_ROWS 64u
+
+static struct world {
+    struct wake wake;
+    struct shard *shard;
+    struct shard_pool pools[2]; /* rows of 64 bytes, and huge ones */
+    struct mem mems[2];
+    int fd; /* of the peer */
+} w;
+
+static void pool_make(uint32_t i, const char *layout, uint32_t blocks)
+{
+    struct shard_pool *p = &w.pools[i];
+    uint64_t bytes;
+    uint32_t bad;
+
+    p->blocks = blocks;
+    p->block_rows = 8;
+    T_OK(layout_parse(span_str(layout), &p->layout, &bad));
+    T_TRUE(layout_place(
+        &p->layout, (uint64_t)blocks * 8, 4096, p->offsets, &bytes));
+    w.mems[i] = (struct mem){.base = calloc(1, bytes), .bytes = bytes};
+    p->mem = &w.mems[i];
+}
+
+static void dial(void)
+{
+    struct pollfd p = {.events = POLLOUT};
+    struct span a = shard_address(w.shard);
+    struct tcp_place place;
+
+    T_OK(tcp_place_get(a, &place));
+    T_OK(tcp_connect(&place, &w.fd));
+    p.fd = w.fd;
+    T_EQ_I64(poll(&p, 1, 1000), 1);
+    T_EQ_I64(write(w.fd, a.p, TCP_HELLO), TCP_HELLO);
+}
+
+static void start(void)
+{
+    struct shard_conf c = {.carrier = &data_tcp,
+        .data = {.tls = "",
+            .devices = "lo",
+            .ports = "",
+            .segment_bytes = SEGMENT,
+            .keepalive_ms = 1000,
+            .stall_ms = LIMIT_MS},
+        .role = ROLE_LANGD,
+        .count = 1,
+        .slots = 4,
+        .peers = 2,
+        .window_bytes = 1u << 20,
+        .ring_records = 256,
+        .cpu = -1,
+        .pools = w.pools,
+        .pools_count = 2,
+        .wake = &w.wake};
+
+    T_OK(wake_init(&w.wake));
+    pool_make(0, "embedding:u8:64", 16);
+    pool_make(1, "embedding:u8:12582912", 1);
+    T_OK(shard_start(&w.shard, &c));
+    dial();
+}
+
+static void stop(void)
+{
+    close(w.fd);
+    shard_stop(&w.shard);
+    free(w.mems[0].base);
+    free(w.mems[1].base);
+    wake_fini(&w.wake);
+}
+
+/* The room's first rows are granted. */
+static void grant(void)
+{
+    struct data_cmd c = {.type = LAND_OPEN,
+        .slot = 1,
+        .generation = 5,
+        .room = 6,
+        .total = SMALL_ROWS};
+
+    T_TRUE(shard_push(w.shard, &c));
+    c.type = LAND_RUN;
+    c.b = SMALL_ROWS / 8;
+    T_TRUE(shard_push(w.shard, &c));
+    shard_flush(w.shard);
+}
+
+/* All rows that are granted. */
+static struct segment good(void)
+{
+    return (struct segment){.room = 6,
+        .generation = 5,
+        .rows = SMALL_ROWS,
+        .total = SMALL_ROWS,
+        .bytes = SMALL_ROWS * 64,
+        .fields = SEGMENT_ALL};
+}
+
+/* No room has these rows. */
+static struct segment bogus(uint32_t bytes)
+{
+    return (struct segment){.room = 7,
+        .generation = 9,
+        .rows = 1,
+        .total = 1,
+        .bytes = bytes,
+        .fields = SEGMENT_ALL};
+}
+
+static void send_head(const struct segment *s, uint32_t n, uint32_t body)
+{
+    uint8_t p[8 + DATA_HEADER_MAX];
+    uint32_t len = segments_put(p + 8, s, n);
+    struct writer head = writer_of(p, 8);
+
+    put_u32(&head, len);
+    put_u32(&head, body);
+    T_EQ_I64(write(w.fd, p, 8 + len), 8 + (ssize_t)len);
+}
+
+static void send_bytes(uint32_t n)
+{
+    static uint8_t bytes[65536];
+
+    memset(bytes, 7, sizeof(bytes));
+    while (n > 0) {
+        struct pollfd p = {.fd = w.fd, .events = POLLOUT};
+        ssize_t sent;
+
+        T_EQ_I64(poll(&p, 1, LIMIT_MS), 1);
+        sent = write(w.fd, bytes, min_u32(n, sizeof(bytes)));
+        T_TRUE(sent > 0);
+        n -= (uint32_t)sent;
+    }
+}
+
+static bool closed(void)
+{
+    struct pollfd p = {.fd = w.fd, .events = POLLIN};
+    char c;
+
+    return poll(&p, 1, LIMIT_MS) == 1 &&
+           (recv(w.fd, &c, 1, 0) == 0 || errno == ECONNRESET);
+}
+
+static bool landed(void *ud)
+{
+    return atomic_load(&shard_stats(w.shard)->segments_landed) ==
+           *(uint64_t *)ud;
+}
+
+static void expect_landed(uint64_t n)
+{
+    T_WAIT(landed, &n, LIMIT_MS);
+}
+
+/* One segment says so many bytes that frame and sum wrap to few; the other
+ * has a grant. Nothing of what was never sent may land. */
+static void wrapped(bool bogus_first)
+{
+    struct segment s[2] = {good(), good()};
+    uint32_t body;
+
+    start();
+    grant();
+    s[!bogus_first] = bogus(0xffffffc8 - good().bytes);
+    body = s[0].bytes + s[1].bytes;
+    send_head(s, 2, body);
+    T_TRUE(closed());
+    expect_landed(0);
+    T_EQ_U64(w.mems[0].base[0], 0);
+    close(w.fd);
+    dial(); /* and the next one is served */
+    s[0] = good();
+    send_head(s, 1, s[0].bytes);
+    send_bytes(s[0].bytes);
+    expect_landed(1);
+    T_EQ_U64(w.mems[0].base[0], 7);
+    stop();
+}
+
+TEST(a_length_that_wraps_before_rows_ends_the_connection)
+{
+    wrapped(true);
+}
+
+TEST(a_length_that_wraps_behind_rows_ends_the_connection)
+{
+    wrapped(false);
+}
+
+/* However large it is: the connection has other messages, too. */
+TEST(a_refused_segment_alone_is_only_dropped)
+{
+    struct segment s = bogus(ROW_BYTES);
+
+    start();
+    grant();
+    send_head(&s, 1, s.bytes);
+    send_bytes(s.bytes);
+    s = good();
+    send_head(&s, 1, s.bytes);
+    send_bytes(s.bytes);
+    expect_landed(1);
+    T_EQ_U64(atomic_load(&shard_stats(w.shard)->segments_dropped), 1);
+    T_EQ_U64(w.mems[0].base[0], 7);
+    stop();
+}
