@@ -395,19 +395,24 @@ void local_free(struct local **l)
 
 void local_serve(struct local *l)
 {
+    uint64_t until = uv_hrtime() + SERVE_NS;
     struct list now;
 
     if (l->listen_ready)
         accept_all(l);
-    /* What becomes ready by serving has its turn the next time. */
+    /* What becomes ready by serving has its turn behind all others. */
     list_init(&now);
     while (!list_empty(&l->ready))
         list_push_tail(&now, list_pop(&l->ready));
-    while (!list_empty(&now)) {
-        struct list *n = list_pop(&now);
-
-        conn_serve(LIST_ENTRY(n, struct local_conn, ready));
-    }
+    do {
+        if (list_empty(&now))
+            return;
+        conn_serve(LIST_ENTRY(list_pop(&now), struct local_conn, ready));
+    } while (uv_hrtime() < until);
+    while (!list_empty(&l->ready))
+        list_push_tail(&now, list_pop(&l->ready));
+    while (!list_empty(&now))
+        list_push_tail(&l->ready, list_pop(&now));
 }
 
 bool local_busy(const struct local *l)

@@ -54,7 +54,9 @@ MUST_CHECK enum err local_new(struct local **out, uv_loop_t *loop,
 void local_stop(struct local *l);
 void local_free(struct local **l);
 
-/* Carries out what the loop has seen since the last call: once per turn. */
+/* Carries out what the loop has seen since the last call: once per turn. Takes
+ * some frames of each connection and some time at most; what is left has its
+ * turn with the next call (local_busy). */
 void local_serve(struct local *l);
 /* Is there something for local_serve without waiting for the loop? */
 bool local_busy(const struct local *l);
@@ -77,6 +79,9 @@ void local_wrote(struct local *l, uint32_t conn, size_t bytes);
 bool local_push(struct local *l, uint32_t conn);
 /* Is anything queued? */
 bool local_queued(const struct local *l, uint32_t conn);
+/* True if nobody will read what is sent: build nothing for it. What it sent
+ * before it went is still handed over, in its turns. */
+bool local_gone(const struct local *l, uint32_t conn);
 /* Waits for the engine to read. */
 bool local_blocked(const struct local *l, uint32_t conn);
 /* local_push for all that were written to; once per turn. */

@@ -78,7 +78,7 @@ void conn_start(struct local_conn *c, int fd, int pidfd)
     c->sock_poll.data = c->pid_poll.data = c;
     c->fd = fd;
     c->pidfd = pidfd;
-    c->blocked = c->deaf = c->broken = c->held = false;
+    c->blocked = c->deaf = c->broken = c->held = c->more = false;
     c->over = c->eof = c->dead = false;
     c->out_head = c->out_len = c->marks_count = 0;
     c->parked_at = c->parked_len = 0;
@@ -213,6 +213,13 @@ bool local_queued(const struct local *l, uint32_t conn)
     return l->conns[conn].out_head < l->conns[conn].out_len;
 }
 
+bool local_gone(const struct local *l, uint32_t conn)
+{
+    const struct local_conn *c = &l->conns[conn];
+
+    return c->fd < 0 || c->deaf || c->eof;
+}
+
 bool local_blocked(const struct local *l, uint32_t conn)
 {
     return l->conns[conn].blocked;
@@ -230,7 +237,7 @@ static bool append(struct local *l, uint32_t conn, struct span frame, int fd)
 {
     struct local_conn *c = &l->conns[conn];
 
-    if (c->fd < 0 || c->deaf || c->eof)
+    if (local_gone(l, conn))
         return false;
     if (frame.len > OUT_MAX - c->out_len)
         out_compact(c);
@@ -270,7 +277,7 @@ struct writer local_writer(struct local *l, uint32_t conn)
     struct local_conn *c = &l->conns[conn];
     uint32_t room = 0;
 
-    if (c->fd < 0 || c->eof || c->over)
+    if (c->over || local_gone(l, conn))
         return writer_of(NULL, 0);
     out_compact(c);
     if (OUT_MAX - c->out_len > 2 * LOCAL_ANSWER_ROOM)
@@ -314,13 +321,19 @@ void local_end(struct local *l, uint32_t conn)
 
 /* in */
 
+static void go_on_later(struct local_conn *c)
+{
+    c->more = true;
+    make_ready(c);
+}
+
 /* May one more message be handed over? Makes room if that is all it needs. */
 static bool may_take(struct local_conn *c)
 {
     if (c->held)
         return false;
-    if (c->owner->calls.full(c->owner->calls.ud)) {
-        make_ready(c);
+    if (c->frames == 0 || c->owner->calls.full(c->owner->calls.ud)) {
+        go_on_later(c);
         return false;
     }
     if (c->deaf)
@@ -366,6 +379,7 @@ static bool take_frames(struct local_conn *c, struct reader *r)
 
         if (!may_take(c))
             return false;
+        c->frames--;
         if (!frame_whole(r, &seq)) {
             bad_packet(c, seq);
             return true;
@@ -468,16 +482,19 @@ static bool receive(struct local_conn *c)
 
 static void conn_input(struct local_conn *c)
 {
-    /* Whoever is gone has no more turns to come. */
-    uint32_t turns = c->deaf ? 16 * PACKETS_TURN : PACKETS_TURN;
-
+    c->more = false;
+    c->frames = FRAMES_TURN;
     if (!take_parked(c))
         return;
-    for (uint32_t i = 0; i < turns; i++) {
-        if (c->eof || c->held || c->over || c->parked_len > 0)
-            break;
-        if ((c->blocked && !c->deaf) || !receive(c))
-            break;
+    while (!c->eof && !c->held && !c->over && c->parked_len == 0) {
+        if (c->blocked && !c->deaf)
+            return;
+        if (c->frames == 0) {
+            go_on_later(c);
+            return;
+        }
+        if (!receive(c))
+            return;
     }
 }
 
@@ -574,14 +591,17 @@ void conn_serve(struct local_conn *c)
 
         if (c->dead)
             c->deaf = true;
+        /* The answer that it waited for is for nobody. */
+        if (c->deaf)
+            c->held = false;
         if (c->blocked)
             (void)conn_push(c);
         if (was_blocked && !c->blocked)
             calls->writable(calls->ud, c->index);
         if (!c->blocked)
             conn_input(c);
-        /* Its owner takes nothing for the moment. */
-        if (c->parked_len > 0 && list_linked(&c->ready))
+        /* What it sent before it went is carried out first, in its turns. */
+        if (c->more && !c->eof)
             return;
         if (c->broken || c->dead || (c->over && conn_push(c)))
             c->eof = true;

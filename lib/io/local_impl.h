@@ -6,9 +6,10 @@
 #include "base/list.h"
 #include "io/local.h"
 
-#define OUT_MAX      LOCAL_PACKET_MAX
-#define MARKS_MAX    16
-#define PACKETS_TURN 64 /* of one connection before others have a go */
+#define OUT_MAX     LOCAL_PACKET_MAX
+#define MARKS_MAX   16
+#define FRAMES_TURN 64 /* of one connection before others have a go */
+#define SERVE_NS    (2 * NS_PER_MS) /* of all connections before peers have */
 
 /* A frame in the out buffer that carries a descriptor. */
 struct local_mark {
@@ -32,6 +33,8 @@ struct local_conn {
     bool eof;        /* ends now */
     bool broken;     /* ends when what was received has been read */
     bool dead;       /* its process is gone */
+    bool more;       /* its turn was over before its input was */
+    uint32_t frames; /* that it may still have taken in this turn */
     uint8_t *out;    /* OUT_MAX: frames from out_head to out_len */
     uint32_t out_head, out_len;
     struct local_mark marks[MARKS_MAX];

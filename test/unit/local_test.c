@@ -49,6 +49,31 @@ TEST(many_small_packets_before_the_end_are_read)
     stop();
 }
 
+/* A packet of thousands of frames is nobody's turn but its own, and all of it
+ * is taken although its sender has gone. */
+TEST(frames_of_one_packet_wait_for_other_connections)
+{
+    struct reading r;
+    int a, b;
+
+    start();
+    a = client();
+    wait_for(&seen.opened, 1);
+    b = client();
+    wait_for(&seen.opened, 2);
+    send_frames(a, 1, 5000);
+    close(a);
+    send_frames(b, 1, 1);
+    r = (struct reading){b, 1, 2};
+    T_WAIT(all_read, &r, 2000);
+    T_CHECK(seen.messages <= 5 * 64, "%u frames before one of another",
+        seen.messages);
+    wait_for(&seen.ended, 1);
+    T_EQ_U64(seen.messages, 5001);
+    close(b);
+    stop();
+}
+
 static void expect_malformed_end(int s, uint32_t seq)
 {
     uint8_t p[1024];
