@@ -426,7 +426,7 @@ static uint64_t look(struct brain *b, const char *what, struct look k)
 {
     k.s = (struct shower){look_row, look_text, look_number};
     k.value = UINT64_MAX;
-    T_TRUE(b->ops->show(b->is, what, b->now_ns, &k.s));
+    T_TRUE(b->ops->show(b->is, what, b->now_ns, SHOW_ALL, &k.s));
     T_CHECK(k.value != UINT64_MAX, "%s shows no %s", what, k.name);
     return k.value;
 }

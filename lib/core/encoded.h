@@ -295,7 +295,7 @@ void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p);
 void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *m);
 bool encoded_next_event(void *brain, uint32_t conn, struct writer *w);
-bool encoded_show(
-    void *brain, const char *what, uint64_t now_ns, struct shower *s);
+bool encoded_show(void *brain, const char *what, uint64_t now_ns,
+    struct show_at *at, struct shower *s);
 
 #endif

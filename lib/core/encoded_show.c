@@ -22,77 +22,93 @@ static void show_status(const struct encoded *e, struct shower *s)
     s->number(s, "draining", e->draining);
 }
 
-static void show_rooms(
-    const struct encoded *e, uint64_t now_ns, struct shower *s)
+static void show_room(const struct eroom *m, uint64_t now_ns, struct shower *s)
 {
-    for (uint32_t i = 0; i < e->rooms_max; i++) {
-        const struct eroom *m = &e->rooms[i];
-        uint32_t granted = 0;
+    uint32_t granted = 0;
 
-        if (!m->r.used)
-            continue;
-        LIST_FOREACH (n, &m->dsts)
-            granted =
-                max_u32(granted, LIST_ENTRY(n, struct edst, in_room)->granted);
-        s->row(s);
-        s->number(s, "room", m->r.id);
-        s->text(s, "state",
-            m->announced ? state_name(m->r.state) : "not-announced");
-        s->text(s, "reason", err_name((enum err)m->r.reason));
-        s->number(s, "age_ms", (now_ns - m->history.opened_ns) / NS_PER_MS);
-        show_rows(s, "total", m->item->total);
-        s->number(s, "committed", m->item->committed);
-        s->number(s, "granted", granted);
-        s->number(s, "asked", m->asked);
-        s->number(s, "required", m->required);
-        s->number(s, "served", m->served);
-        s->number(s, "failed", m->failed);
-        s->number(s, "blocks", m->item->src.blocks);
-        s->number(s, "kept", m->kept_ns != TIME_NEVER);
-        s->number(s, "shares", m->item->refs);
-    }
-    show_history(s, e->history, e->ended_count, e->c.conf->limit_history);
+    LIST_FOREACH (n, &m->dsts)
+        granted =
+            max_u32(granted, LIST_ENTRY(n, struct edst, in_room)->granted);
+    s->row(s);
+    s->number(s, "room", m->r.id);
+    s->text(
+        s, "state", m->announced ? state_name(m->r.state) : "not-announced");
+    s->text(s, "reason", err_name((enum err)m->r.reason));
+    s->number(s, "age_ms", (now_ns - m->history.opened_ns) / NS_PER_MS);
+    show_rows(s, "total", m->item->total);
+    s->number(s, "committed", m->item->committed);
+    s->number(s, "granted", granted);
+    s->number(s, "asked", m->asked);
+    s->number(s, "required", m->required);
+    s->number(s, "served", m->served);
+    s->number(s, "failed", m->failed);
+    s->number(s, "blocks", m->item->src.blocks);
+    s->number(s, "kept", m->kept_ns != TIME_NEVER);
+    s->number(s, "shares", m->item->refs);
 }
 
-static void show_pools(const struct encoded *e, struct shower *s)
+static void show_rooms(const struct encoded *e, uint64_t now_ns,
+    struct show_at *at, struct shower *s)
 {
-    for (uint32_t i = 0; i < e->pools_count; i++) {
-        const struct epool *p = &e->pools[i];
-        uint32_t quarantined = 0, kept = 0, waiting = 0;
-
-        for (uint32_t k = 0; k < e->rooms_max; k++)
-            if (e->items[k].used && e->items[k].pool == i)
-                waiting += e->items[k].source == SOURCE_QUEUED;
-        for (uint32_t r = 0; r < e->rooms_max; r++) {
-            const struct eroom *m = &e->rooms[r];
-
-            if (!m->r.used || !m->ended || m->item->pool != i)
-                continue;
-            if (m->kept_ns != TIME_NEVER)
-                kept += m->item->src.blocks;
-            else if (m->item->refs == 1)
-                quarantined += m->item->src.blocks;
-        }
-        show_pool(s, &p->meta, &p->p);
-        s->number(s, "kept", kept);
-        s->number(s, "quarantined", quarantined);
-        s->number(s, "waiting_items", waiting);
-    }
+    for (; at->at < e->rooms_max && show_place(at); at->at++)
+        if (e->rooms[at->at].r.used)
+            show_room(&e->rooms[at->at], now_ns, s);
+    at->over = at->at >= e->rooms_max;
+    if (at->over)
+        show_history(s, at, e->rooms_max, e->history, e->ended_count,
+            e->c.conf->limit_history);
 }
 
-bool encoded_show(
-    void *brain, const char *what, uint64_t now_ns, struct shower *s)
+enum { SUM_KEPT, SUM_QUARANTINED, SUM_WAITING };
+
+static void count_place(const struct encoded *e, uint64_t i, uint32_t sums[][3])
+{
+    const struct item *it = &e->items[i];
+    const struct eroom *m = &e->rooms[i];
+
+    if (it->used)
+        sums[it->pool][SUM_WAITING] += it->source == SOURCE_QUEUED;
+    if (!m->r.used || !m->ended)
+        return;
+    if (m->kept_ns != TIME_NEVER)
+        sums[m->item->pool][SUM_KEPT] += m->item->src.blocks;
+    else if (m->item->refs == 1)
+        sums[m->item->pool][SUM_QUARANTINED] += m->item->src.blocks;
+}
+
+/* The places of the rooms are counted first, then come the pools' rows. */
+static void show_pools(
+    const struct encoded *e, struct show_at *at, struct shower *s)
+{
+    uint64_t end = (uint64_t)e->rooms_max + e->pools_count;
+
+    for (; at->at < e->rooms_max && show_place(at); at->at++)
+        count_place(e, at->at, at->sums);
+    for (; at->at >= e->rooms_max && at->at < end && show_place(at); at->at++) {
+        const uint32_t i = (uint32_t)at->at - e->rooms_max;
+
+        show_pool(s, &e->pools[i].meta, &e->pools[i].p);
+        s->number(s, "kept", at->sums[i][SUM_KEPT]);
+        s->number(s, "quarantined", at->sums[i][SUM_QUARANTINED]);
+        s->number(s, "waiting_items", at->sums[i][SUM_WAITING]);
+    }
+    at->over = at->at >= end;
+}
+
+bool encoded_show(void *brain, const char *what, uint64_t now_ns,
+    struct show_at *at, struct shower *s)
 {
     struct encoded *e = brain;
 
+    at->over = true;
     if (!strcmp(what, "status"))
         show_status(e, s);
     else if (!strcmp(what, "rooms"))
-        show_rooms(e, now_ns, s);
+        show_rooms(e, now_ns, at, s);
     else if (!strcmp(what, "pools"))
-        show_pools(e, s);
+        show_pools(e, at, s);
     else if (!strcmp(what, "peers"))
-        show_peers(s, &e->peers);
+        show_peers(s, at, &e->peers);
     else if (!strcmp(what, "stats"))
         show_stats(s, e->stats);
     else

@@ -166,6 +166,18 @@ struct shower {
     void (*number)(struct shower *, const char *name, uint64_t value);
 };
 
+/* How far a report has come. One call looks at `places` at most: rows, or
+ * places of a table that have none; the next call goes on there. What changes
+ * in between is shown as it is by then. Zero but for places at the start. */
+#define SHOW_POOLS_MAX 16
+struct show_at {
+    uint64_t at; /* place to go on at */
+    uint32_t places;
+    bool over;                        /* all was shown */
+    uint32_t sums[SHOW_POOLS_MAX][3]; /* pools: what was counted so far */
+};
+#define SHOW_ALL (&(struct show_at){.places = UINT32_MAX})
+
 struct brain_ops {
     uint8_t role;
     void (*step)(void *brain, const struct event *ev, struct out *out);
@@ -179,8 +191,8 @@ struct brain_ops {
     /* Rooms that have not ended; a drain is over at 0. */
     uint32_t (*open_rooms)(const void *brain);
     /* what: status rooms pools peers stats; false: no such thing. */
-    bool (*show)(
-        void *brain, const char *what, uint64_t now_ns, struct shower *s);
+    bool (*show)(void *brain, const char *what, uint64_t now_ns,
+        struct show_at *at, struct shower *s);
 };
 
 #endif

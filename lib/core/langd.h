@@ -275,7 +275,7 @@ void langd_on_local(
 /* Rows released by all readers have changed. */
 void langd_readers(struct langd *l, struct out *out, struct lroom *m);
 bool langd_next_event(void *brain, uint32_t conn, struct writer *w);
-bool langd_show(
-    void *brain, const char *what, uint64_t now_ns, struct shower *s);
+bool langd_show(void *brain, const char *what, uint64_t now_ns,
+    struct show_at *at, struct shower *s);
 
 #endif

@@ -21,73 +21,90 @@ static void show_status(const struct langd *l, struct shower *s)
     s->number(s, "draining", l->draining);
 }
 
-static void show_rooms(const struct langd *l, uint64_t now_ns, struct shower *s)
+static void show_room(const struct langd *l, const struct lroom *m,
+    uint64_t now_ns, struct shower *s)
 {
-    for (uint32_t i = 0; i < l->rooms_max; i++) {
-        const struct lroom *m = &l->rooms[i];
-        const struct peer *p;
+    const struct peer *p = lroom_peer(l, m);
 
-        if (!m->r.used)
-            continue;
-        p = lroom_peer(l, m);
-        s->row(s);
-        s->number(s, "room", m->r.id);
-        s->text(s, "peer", p ? p->label : "null");
-        s->text(s, "state", state_name(m->r.state));
-        s->text(s, "reason", err_name((enum err)m->r.reason));
-        s->number(s, "age_ms", (now_ns - m->history.opened_ns) / NS_PER_MS);
-        show_rows(s, "total", m->total);
-        s->number(s, "landed", m->from + m->landed);
-        s->number(s, "granted", m->granted);
-        s->number(s, "released", m->released);
-        s->number(s, "blocks", m->held.blocks + m->closing.blocks);
-        s->number(s, "attempt", m->attempt);
-        s->number(s, "resumes", m->history.resumes);
-        s->number(s, "waiting", heap_linked(&m->want_node));
-        s->number(s, "owes", m->owe);
-    }
-    show_history(s, l->history, l->ended_count, l->c.conf->limit_history);
+    s->row(s);
+    s->number(s, "room", m->r.id);
+    s->text(s, "peer", p ? p->label : "null");
+    s->text(s, "state", state_name(m->r.state));
+    s->text(s, "reason", err_name((enum err)m->r.reason));
+    s->number(s, "age_ms", (now_ns - m->history.opened_ns) / NS_PER_MS);
+    show_rows(s, "total", m->total);
+    s->number(s, "landed", m->from + m->landed);
+    s->number(s, "granted", m->granted);
+    s->number(s, "released", m->released);
+    s->number(s, "blocks", m->held.blocks + m->closing.blocks);
+    s->number(s, "attempt", m->attempt);
+    s->number(s, "resumes", m->history.resumes);
+    s->number(s, "waiting", heap_linked(&m->want_node));
+    s->number(s, "owes", m->owe);
 }
 
-static void show_pools(const struct langd *l, struct shower *s)
+static void show_rooms(const struct langd *l, uint64_t now_ns,
+    struct show_at *at, struct shower *s)
 {
-    for (uint32_t i = 0; i < l->pools_count; i++) {
+    for (; at->at < l->rooms_max && show_place(at); at->at++)
+        if (l->rooms[at->at].r.used)
+            show_room(l, &l->rooms[at->at], now_ns, s);
+    at->over = at->at >= l->rooms_max;
+    if (at->over)
+        show_history(s, at, l->rooms_max, l->history, l->ended_count,
+            l->c.conf->limit_history);
+}
+
+enum { SUM_READY, SUM_QUARANTINED };
+
+static void count_room(const struct lroom *m, uint32_t sums[][3])
+{
+    if (!m->r.used)
+        return;
+    if (m->r.state == ROOM_FAILED || m->owner_done)
+        sums[m->pool][SUM_QUARANTINED] += lroom_alive(m) ? 0 : m->held.blocks;
+    else if (m->r.state == ROOM_SUCCESS)
+        sums[m->pool][SUM_READY] += m->held.blocks;
+}
+
+/* The rooms are counted first, then come the pools' rows. */
+static void show_pools(
+    const struct langd *l, struct show_at *at, struct shower *s)
+{
+    uint64_t end = (uint64_t)l->rooms_max + l->pools_count;
+
+    for (; at->at < l->rooms_max && show_place(at); at->at++)
+        count_room(&l->rooms[at->at], at->sums);
+    for (; at->at >= l->rooms_max && at->at < end && show_place(at); at->at++) {
+        const uint32_t i = (uint32_t)at->at - l->rooms_max;
         const struct lpool *p = &l->pools[i];
-        uint32_t quarantined = p->closing_blocks, ready = 0;
 
-        for (uint32_t r = 0; r < l->rooms_max; r++) {
-            const struct lroom *m = &l->rooms[r];
-
-            if (!m->r.used || m->pool != i)
-                continue;
-            if (m->r.state == ROOM_FAILED || m->owner_done)
-                quarantined += lroom_alive(m) ? 0 : m->held.blocks;
-            else if (m->r.state == ROOM_SUCCESS)
-                ready += m->held.blocks;
-        }
         show_pool(s, &p->meta, &p->p);
-        s->number(s, "ready", ready);
-        s->number(s, "quarantined", quarantined);
+        s->number(s, "ready", at->sums[i][SUM_READY]);
+        s->number(
+            s, "quarantined", p->closing_blocks + at->sums[i][SUM_QUARANTINED]);
         s->number(s, "waiting_rooms", p->want.len);
         s->number(s, "head_wait_max_us", p->head_wait_ns / 1000);
     }
+    at->over = at->at >= end;
 }
 
-bool langd_show(
-    void *brain, const char *what, uint64_t now_ns, struct shower *s)
+bool langd_show(void *brain, const char *what, uint64_t now_ns,
+    struct show_at *at, struct shower *s)
 {
     struct langd *l = brain;
 
+    at->over = true;
     if (!strcmp(what, "status"))
         show_status(l, s);
     else if (!strcmp(what, "rooms"))
-        show_rooms(l, now_ns, s);
+        show_rooms(l, now_ns, at, s);
     else if (!strcmp(what, "pools"))
-        show_pools(l, s);
+        show_pools(l, at, s);
     else if (!strcmp(what, "peers"))
-        show_peers(s, &l->peers);
+        show_peers(s, at, &l->peers);
     else if (!strcmp(what, "sequences"))
-        tickets_show(&l->tickets, s);
+        tickets_show(&l->tickets, at, s);
     else if (!strcmp(what, "stats"))
         show_stats(s, l->stats);
     else

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+_Static_assert(SHOW_POOLS_MAX >= CONF_POOLS_MAX, "a report of all pools");
+
 const char *state_name(unsigned state)
 {
     switch (state) {
@@ -29,34 +31,39 @@ static void show_since(
         s->number(s, name, (at_ns - e->opened_ns) / 1000);
 }
 
-void show_history(struct shower *s, const struct ended *history, uint64_t count,
-    uint64_t limit)
+static void show_ended(struct shower *s, const struct ended *e)
 {
-    for (uint64_t i = count > limit ? count - limit : 0; i < count; i++) {
-        const struct ended *e = &history[i % limit];
+    s->row(s);
+    s->number(s, "room", e->room);
+    s->text(s, "peer", e->peer);
+    s->text(s, "state", state_name(e->state));
+    s->text(s, "reason", err_name((enum err)e->reason));
+    s->number(s, "ended", 1);
+    s->number(s, "opened_ns", e->opened_ns);
+    show_rows(s, "total", e->total);
+    s->number(s, "bytes", e->bytes);
+    s->number(s, "blocks", e->blocks);
+    s->number(s, "attempts", e->attempts);
+    s->number(s, "resumes", e->resumes);
+    s->number(s, "served", e->served);
+    s->number(s, "failed", e->failed);
+    show_since(s, "init_us", e, e->init_ns);
+    show_since(s, "length_us", e, e->length_ns);
+    show_since(s, "first_us", e, e->first_ns);
+    show_since(s, "resumed_us", e, e->resumed_ns);
+    show_since(s, "done_us", e, e->done_ns);
+    if (e->text[0])
+        s->text(s, "text", e->text);
+}
 
-        s->row(s);
-        s->number(s, "room", e->room);
-        s->text(s, "peer", e->peer);
-        s->text(s, "state", state_name(e->state));
-        s->text(s, "reason", err_name((enum err)e->reason));
-        s->number(s, "ended", 1);
-        s->number(s, "opened_ns", e->opened_ns);
-        show_rows(s, "total", e->total);
-        s->number(s, "bytes", e->bytes);
-        s->number(s, "blocks", e->blocks);
-        s->number(s, "attempts", e->attempts);
-        s->number(s, "resumes", e->resumes);
-        s->number(s, "served", e->served);
-        s->number(s, "failed", e->failed);
-        show_since(s, "init_us", e, e->init_ns);
-        show_since(s, "length_us", e, e->length_ns);
-        show_since(s, "first_us", e, e->first_ns);
-        show_since(s, "resumed_us", e, e->resumed_ns);
-        show_since(s, "done_us", e, e->done_ns);
-        if (e->text[0])
-            s->text(s, "text", e->text);
-    }
+void show_history(struct shower *s, struct show_at *at, uint64_t base,
+    const struct ended *history, uint64_t count, uint64_t limit)
+{
+    /* Rows that were overwritten since the last call are gone. */
+    at->at = max_u64(at->at, base + (count > limit ? count - limit : 0));
+    for (; at->at < base + count && show_place(at); at->at++)
+        show_ended(s, &history[(at->at - base) % limit]);
+    at->over = at->at >= base + count;
 }
 
 void show_pool(
@@ -76,28 +83,31 @@ void show_pool(
     s->number(s, "free", p->free);
 }
 
-void show_peers(struct shower *s, const struct peers *peers)
+static void show_peer(struct shower *s, uint32_t number, const struct peer *p)
 {
-    for (uint32_t i = 0; i < peers->max; i++) {
-        const struct peer *p = &peers->peers[i];
-        char epoch[32];
+    char epoch[32];
 
-        if (!p->used)
-            continue;
-        snprintf(epoch, sizeof(epoch), "%016llx", (unsigned long long)p->epoch);
-        s->row(s);
-        s->number(s, "peer", i);
-        s->text(s, "name", p->label[0] ? p->label : p->name);
-        s->text(s, "says", p->name);
-        s->text(s, "address", p->address[0] ? p->address : p->advertise);
-        s->text(s, "state", p->up ? "up" : p->name[0] ? "down" : "unknown");
-        s->text(s, "refused", p->refused);
-        s->text(s, "epoch", epoch);
-        s->text(s, "software", p->software);
-        s->number(s, "same_host", p->same_host);
-        s->text(s, "path", p->mapped ? "copy" : "sent");
-        s->number(s, "data_addresses", p->addresses);
-    }
+    snprintf(epoch, sizeof(epoch), "%016llx", (unsigned long long)p->epoch);
+    s->row(s);
+    s->number(s, "peer", number);
+    s->text(s, "name", p->label[0] ? p->label : p->name);
+    s->text(s, "says", p->name);
+    s->text(s, "address", p->address[0] ? p->address : p->advertise);
+    s->text(s, "state", p->up ? "up" : p->name[0] ? "down" : "unknown");
+    s->text(s, "refused", p->refused);
+    s->text(s, "epoch", epoch);
+    s->text(s, "software", p->software);
+    s->number(s, "same_host", p->same_host);
+    s->text(s, "path", p->mapped ? "copy" : "sent");
+    s->number(s, "data_addresses", p->addresses);
+}
+
+void show_peers(struct shower *s, struct show_at *at, const struct peers *peers)
+{
+    for (; at->at < peers->max && show_place(at); at->at++)
+        if (peers->peers[at->at].used)
+            show_peer(s, (uint32_t)at->at, &peers->peers[at->at]);
+    at->over = at->at >= peers->max;
 }
 
 void show_stats(struct shower *s, const uint64_t *stats)

@@ -9,13 +9,22 @@
 const char *state_name(unsigned state);
 /* A row count that may be unknown: left out then. */
 void show_rows(struct shower *s, const char *name, uint32_t rows);
-/* The ended rooms, oldest first. */
-void show_history(struct shower *s, const struct ended *history, uint64_t count,
-    uint64_t limit);
+/* True if one more place may be looked at in this call; takes it. */
+static inline bool show_place(struct show_at *at)
+{
+    if (at->places == 0)
+        return false;
+    at->places--;
+    return true;
+}
+/* The ended rooms, oldest first, as places from `base` on; the last ones. */
+void show_history(struct shower *s, struct show_at *at, uint64_t base,
+    const struct ended *history, uint64_t count, uint64_t limit);
 /* Begins the row of a pool. */
 void show_pool(
     struct shower *s, const struct pool_meta *m, const struct pool *p);
-void show_peers(struct shower *s, const struct peers *peers);
+void show_peers(
+    struct shower *s, struct show_at *at, const struct peers *peers);
 void show_stats(struct shower *s, const uint64_t *stats);
 
 #endif

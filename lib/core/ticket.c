@@ -3,6 +3,7 @@
 #include "core/ticket.h"
 
 #include "base/check.h"
+#include "core/show.h"
 
 #include <stdio.h>
 
@@ -406,36 +407,44 @@ bool tickets_next_event(struct tickets *t, uint32_t conn, struct writer *w)
 
 /* showing */
 
-void tickets_show(const struct tickets *t, struct shower *s)
+static void show_space(struct shower *s, uint32_t i, const struct space *p)
 {
-    for (uint32_t i = 0; i < t->spaces_max; i++) {
-        const struct space *p = &t->spaces[i];
+    if (!p->used)
+        return;
+    s->row(s);
+    s->number(s, "space", i);
+    s->text(s, "name", p->name);
+    s->number(s, "session", p->session);
+    s->number(s, "n_seq_max", p->size);
+    s->number(s, "held", p->held);
+    s->number(s, "idle", p->idle_count);
+    s->number(s, "waiting", p->waiting_count);
+}
 
-        if (!p->used)
-            continue;
-        s->row(s);
-        s->number(s, "space", i);
-        s->text(s, "name", p->name);
-        s->number(s, "session", p->session);
-        s->number(s, "n_seq_max", p->size);
-        s->number(s, "held", p->held);
-        s->number(s, "idle", p->idle_count);
-        s->number(s, "waiting", p->waiting_count);
+static void show_ticket(struct shower *s, const struct ticket *k)
+{
+    if (!k->used || k->reason)
+        return;
+    s->row(s);
+    s->number(s, "space", k->space);
+    s->text(s, "request", k->request);
+    s->text(s, "state", k->held ? "held" : "waiting");
+    if (k->held) {
+        s->number(s, "seq", k->seq);
+        s->number(s, "generation", k->generation);
     }
-    for (uint32_t i = 0; i < t->high; i++) {
-        const struct ticket *k = &t->tickets[i];
+}
 
-        if (!k->used || k->reason)
-            continue;
-        s->row(s);
-        s->number(s, "space", k->space);
-        s->text(s, "request", k->request);
-        s->text(s, "state", k->held ? "held" : "waiting");
-        if (k->held) {
-            s->number(s, "seq", k->seq);
-            s->number(s, "generation", k->generation);
-        }
-    }
+void tickets_show(const struct tickets *t, struct show_at *at, struct shower *s)
+{
+    uint64_t end = (uint64_t)t->spaces_max + t->high;
+
+    for (; at->at < end && show_place(at); at->at++)
+        if (at->at < t->spaces_max)
+            show_space(s, (uint32_t)at->at, &t->spaces[at->at]);
+        else
+            show_ticket(s, &t->tickets[at->at - t->spaces_max]);
+    at->over = at->at >= end;
 }
 
 void tickets_check(const struct tickets *t)

@@ -96,7 +96,8 @@ bool tickets_next_event(struct tickets *t, uint32_t conn, struct writer *w);
  * when there is none left. */
 uint32_t tickets_next_conn(struct tickets *t);
 
-void tickets_show(const struct tickets *t, struct shower *s);
+void tickets_show(
+    const struct tickets *t, struct show_at *at, struct shower *s);
 /* CHECKs that ids are held once and counts agree. For tests. */
 void tickets_check(const struct tickets *t);
 

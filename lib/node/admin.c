@@ -1,10 +1,13 @@
 /* admin.c - answers to QUERY: what the brain shows and what only the body
  * knows, as an aligned table or as JSON, in as many REPORTs as it takes.
  *
- * Invariants: one report per connection, and while it goes out the connection
- * is held, so that answers keep their order; a report never waits inside the
- * loop. Memory is taken per query, which is no room's path, and bounded
- * (REPORTS_MAX of TEXT_MAX). The loop's thread.
+ * Invariants: one report per connection, and while it is made and goes out
+ * the connection is held, so that answers keep their order. A report is made
+ * in slices, those of all connections in turns, and all slices of one turn of
+ * the loop take SLICES_NS at most and one slice more; nothing is made for a
+ * connection that has gone. Memory is taken per query, which is no room's
+ * path, and bounded (QUERIES_MAX of REPORT_MAX, most of them for one user).
+ * The loop's thread.
  *
  * Rejected: a second socket for administration. Whoever may map the pools may
  * look at them, and one wire is enough to learn. */
@@ -13,253 +16,34 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "io/cuda.h"
+#include "node/report.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#define REPORTS_MAX 16
-#define TEXT_MAX    (16u << 20)
-#define CONF_BYTES  (256u << 10)
-#define COLUMNS_MAX 64
-#define PIECE_MAX   60000
+#define QUERIES_MAX  20
+#define QUERIES_USER 16 /* of one user */
+#define SLICES_NS    (NS_PER_MS / 2)
+#define SLICE_PLACES 128 /* looked at, or printed */
+#define CONF_BYTES   (256u << 10)
+#define PIECE_MAX    60000
 /* Header and fixed fields of a REPORT. */
 #define PIECE_HEAD (LOCAL_HEADER + 6)
 
-/* a text that grows */
-
-static void add_bytes(struct report *r, const char *p, size_t n)
-{
-    size_t want = r->len + n;
-
-    if (r->failed || want > TEXT_MAX) {
-        r->failed = true;
-        return;
-    }
-    if (want > r->cap) {
-        size_t cap = r->cap ? r->cap : 16384;
-        char *text;
-
-        while (cap < want)
-            cap *= 2;
-        text = realloc(r->text, cap);
-        if (!text) {
-            r->failed = true;
-            return;
-        }
-        r->text = text;
-        r->cap = cap;
-    }
-    memcpy(r->text + r->len, p, n);
-    r->len = want;
-}
-
-static void add_text(struct report *r, const char *s)
-{
-    add_bytes(r, s, strlen(s));
-}
-
-PRINTF_LIKE(2, 3)
-static void add(struct report *r, const char *fmt, ...)
-{
-    char line[256];
-    va_list ap;
-    int n;
-
-    va_start(ap, fmt);
-    n = vsnprintf(line, sizeof(line), fmt, ap);
-    va_end(ap);
-    if (n >= (int)sizeof(line))
-        n = (int)sizeof(line) - 1;
-    add_bytes(r, line, n > 0 ? (size_t)n : 0);
-}
-
-/* JSON: an array of objects */
-
-struct json {
-    struct shower shower;
-    struct report *to;
-    uint32_t rows, columns; /* rows so far; columns of the last */
-};
-
-/* Names come from engines; bytes beyond ASCII are escaped one by one, which
- * is valid JSON whatever they are. */
-static void json_string(struct report *r, const char *s)
-{
-    add_text(r, "\"");
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-
-        if (c == '"' || c == '\\')
-            add(r, "\\%c", c);
-        else if (c == '\n')
-            add_text(r, "\\n");
-        else if (c < 0x20 || c > 0x7e)
-            add(r, "\\u%04x", c);
-        else
-            add_bytes(r, s, 1);
-    }
-    add_text(r, "\"");
-}
-
-static void json_row(struct shower *s)
-{
-    struct json *j = (struct json *)s;
-
-    add_text(j->to, j->rows ? "},\n{" : "[\n{");
-    j->rows++;
-    j->columns = 0;
-}
-
-static void json_name(struct json *j, const char *name)
-{
-    if (j->columns++)
-        add_text(j->to, ", ");
-    json_string(j->to, name);
-    add_text(j->to, ": ");
-}
-
-static void json_text(struct shower *s, const char *name, const char *value)
-{
-    struct json *j = (struct json *)s;
-
-    json_name(j, name);
-    json_string(j->to, value);
-}
-
-static void json_number(struct shower *s, const char *name, uint64_t value)
-{
-    struct json *j = (struct json *)s;
-
-    json_name(j, name);
-    add(j->to, "%llu", (unsigned long long)value);
-}
-
-/* text: columns as wide as what is in them */
-
-/* A value longer than this is cut; JSON has all of it. */
-#define CELL_MAX 104
-
-struct column {
-    char name[32];
-    int width;
-    bool number;
-    char cell[CELL_MAX]; /* of the present row */
-};
-
-/* The brain shows twice: first names and widths are taken, then it is
- * printed. Rows may leave columns out. */
-struct table_text {
-    struct shower shower;
-    struct report *to; /* NULL: taking widths */
-    bool upright;      /* one column to a line */
-    uint32_t rows, count;
-    struct column columns[COLUMNS_MAX];
-};
-
-static void table_head(struct table_text *t)
-{
-    for (uint32_t i = 0; i < t->count; i++)
-        memcpy(
-            t->columns[i].cell, t->columns[i].name, sizeof(t->columns[i].name));
-}
-
-/* Prints the row that was gathered and empties it. */
-static void table_print(struct table_text *t)
-{
-    int pending = 0; /* spaces, unless nothing follows them */
-
-    for (uint32_t i = 0; i < t->count; i++) {
-        struct column *c = &t->columns[i];
-        int len = (int)strlen(c->cell), pad = c->width - len;
-
-        if (t->upright) {
-            add(t->to, "%-20s  %s\n", c->name, c->cell);
-        } else if (len == 0) {
-            pending += c->width;
-        } else {
-            add(t->to, "%*s%s", pending + (c->number ? pad : 0), "", c->cell);
-            pending = c->number ? 0 : pad;
-        }
-        pending += 2;
-        c->cell[0] = 0;
-    }
-    if (!t->upright)
-        add_text(t->to, "\n");
-}
-
-static void table_row(struct shower *s)
-{
-    struct table_text *t = (struct table_text *)s;
-
-    if (!t->to)
-        return;
-    if (t->rows == 0 && !t->upright)
-        table_head(t);
-    if (t->rows > 0 || !t->upright)
-        table_print(t);
-    t->rows++;
-}
-
-static struct column *table_column(
-    struct table_text *t, const char *name, bool number)
-{
-    struct column *c;
-
-    for (uint32_t i = 0; i < t->count; i++)
-        if (strcmp(t->columns[i].name, name) == 0)
-            return &t->columns[i];
-    if (t->to || t->count == COLUMNS_MAX)
-        return NULL;
-    c = &t->columns[t->count++];
-    snprintf(c->name, sizeof(c->name), "%s", name);
-    c->width = (int)strlen(c->name);
-    c->number = number;
-    return c;
-}
-
-static void table_value(
-    struct table_text *t, const char *name, const char *value, bool number)
-{
-    struct column *c = table_column(t, name, number);
-    char cell[CELL_MAX];
-    size_t n = strlen(value);
-
-    if (!c)
-        return;
-    snprintf(cell, sizeof(cell), "%s", value);
-    if (n >= sizeof(cell))
-        memcpy(cell + sizeof(cell) - 4, "...", 4);
-    /* A terminal shall not be told what to do by an engine's name. */
-    for (char *p = cell; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = '?';
-    if ((int)strlen(cell) > c->width)
-        c->width = (int)strlen(cell);
-    if (t->to)
-        memcpy(c->cell, cell, sizeof(cell));
-}
-
-static void table_one_text(
-    struct shower *s, const char *name, const char *value)
-{
-    table_value((struct table_text *)s, name, value, false);
-}
-
-static void table_number(struct shower *s, const char *name, uint64_t value)
-{
-    char text[24];
-
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
-    table_value((struct table_text *)s, name, text, true);
-}
-
 /* what the body adds */
 
-enum what { WHAT_STATUS, WHAT_ROOMS, WHAT_POOLS, WHAT_PEERS, WHAT_STATS };
+enum what {
+    WHAT_STATUS,
+    WHAT_ROOMS,
+    WHAT_POOLS,
+    WHAT_PEERS,
+    WHAT_STATS,
+    WHAT_SEQUENCES,
+    WHAT_CONF
+};
 static const char *const whats[] = {
-    "status", "rooms", "pools", "peers", "stats", "sequences"};
+    "status", "rooms", "pools", "peers", "stats", "sequences", "conf"};
 
 /* Passes on what the brain shows and puts its own beside it. */
 struct adding {
@@ -304,10 +88,10 @@ static uint64_t shard_sum(const struct node *n, const char *name)
 /* What the memory really is, and why it works no more. */
 static void add_pool(struct adding *a)
 {
-    const struct mem *m = a->inside ? &a->n->mems[a->pool++] : NULL;
-    const char *lost = m && m->gpu ? cuda_lost(m->gpu) : NULL;
+    const struct mem *m = &a->n->mems[a->pool++];
+    const char *lost = m->gpu ? cuda_lost(m->gpu) : NULL;
 
-    if (m && m->ops)
+    if (m->ops)
         a->to->text(a->to, "mapped", m->text);
     if (lost)
         a->to->text(a->to, "lost", lost);
@@ -316,10 +100,12 @@ static void add_pool(struct adding *a)
 static void end_row(struct adding *a)
 {
     char text[64] = "";
+    bool inside = a->inside;
 
-    if (a->what == WHAT_POOLS)
+    a->inside = false;
+    if (inside && a->what == WHAT_POOLS)
         add_pool(a);
-    if (!a->inside || a->what != WHAT_PEERS || a->peer == NONE)
+    if (!inside || a->what != WHAT_PEERS || a->peer == NONE)
         return;
     for (uint32_t k = 0; k < a->n->shards_count && text[0] == 0; k++)
         shard_transport(a->n->shards[k], a->peer, text, sizeof(text));
@@ -407,93 +193,117 @@ static void node_stats(struct node *n, struct shower *s)
         "control packets from a connection that is no link");
 }
 
-static void show(struct node *n, enum what what, struct shower *to)
-{
-    struct adding a = {{adding_row, adding_text, adding_number}, to, n, what,
-        false, NONE, 0, ""};
+/* A QUERY that is being answered. */
+struct query {
+    struct list making; /* on the node's list until the text is whole */
+    uint32_t conn, seq;
+    enum err err;
+    enum what what;
+    bool shown, whole;
+    struct show_at at;
+    struct adding adding;
+    struct report report;
+    size_t sent;
+};
 
-    (void)n->kind->ops->show(n->brain, whats[what], uv_hrtime(), &a.shower);
-    end_row(&a);
-    if (what == WHAT_STATUS)
-        node_numbers(n, to);
-    if (what == WHAT_STATS)
-        node_stats(n, to);
+static void fail(struct query *q, enum err err, const char *text)
+{
+    report_fini(&q->report);
+    report_init(&q->report, false, false);
+    report_add(&q->report, text);
+    q->err = err;
+    q->whole = true;
 }
 
-static void render(struct node *n, enum what what, bool json, struct report *r)
-{
-    struct json j = {{json_row, json_text, json_number}, r, 0, 0};
-    struct table_text t = {.shower = {table_row, table_one_text, table_number},
-        .upright = what == WHAT_STATUS};
-
-    if (json) {
-        show(n, what, &j.shower);
-        add_text(r, j.rows ? "}\n]\n" : "[]\n");
-        return;
-    }
-    show(n, what, &t.shower);
-    t.to = r;
-    show(n, what, &t.shower);
-    if (t.rows)
-        table_print(&t);
-    else
-        add_text(r, "none\n");
-}
-
-static void render_conf(struct node *n, bool json, struct report *r)
+static void make_conf(struct node *n, struct query *q)
 {
     char *text = malloc(CONF_BYTES);
     struct writer w = writer_of(text, CONF_BYTES - 1);
 
     if (!text || !conf_print(n->conf, false, &w)) {
-        r->failed = true;
+        fail(q, ERR_TOO_LARGE, "the report is too large");
     } else {
         text[w.len] = 0;
-        if (json)
-            add_text(r, "[\n{\"yaml\": ");
-        if (json)
-            json_string(r, text);
-        else
-            add_text(r, text);
-        if (json)
-            add_text(r, "}\n]\n");
+        if (q->report.json) {
+            report_add(&q->report, "[\n{\"yaml\": ");
+            report_add_string(&q->report, text);
+            report_add(&q->report, "}\n]\n");
+        } else {
+            report_add(&q->report, text);
+        }
+        q->whole = true;
     }
     free(text);
 }
 
+static void show_slice(struct node *n, struct query *q)
+{
+    struct shower *to = &q->report.shower;
+    bool known;
+
+    q->at.places = SLICE_PLACES;
+    known = n->kind->ops->show(
+        n->brain, whats[q->what], uv_hrtime(), &q->at, &q->adding.shower);
+    end_row(&q->adding);
+    if (!known)
+        q->at.over = true;
+    if (!q->at.over)
+        return;
+    if (q->what == WHAT_STATUS)
+        node_numbers(n, to);
+    if (q->what == WHAT_STATS)
+        node_stats(n, to);
+    q->shown = true;
+}
+
+static void make_slice(struct node *n, struct query *q)
+{
+    if (q->what == WHAT_CONF)
+        make_conf(n, q);
+    else if (!q->shown)
+        show_slice(n, q);
+    else
+        q->whole = report_print(&q->report, SLICE_PLACES);
+    if (report_failed(&q->report))
+        fail(q, ERR_TOO_LARGE, "the report is too large");
+}
+
 /* going out */
 
-static void put_piece(struct writer *w, const struct report *r, size_t n)
+static void put_piece(struct writer *w, const struct query *q, size_t n)
 {
-    struct local_msg m = {.type = LOCAL_REPORT, .seq = r->seq};
+    struct local_msg m = {.type = LOCAL_REPORT, .seq = q->seq};
     bool ok;
 
-    m.report.err = (uint8_t)r->err;
-    m.report.more = r->sent + n < r->len;
-    m.report.text = span_of(r->text + r->sent, n);
+    m.report.err = (uint8_t)q->err;
+    m.report.more = q->sent + n < q->report.text.len;
+    m.report.text = span_of(q->report.text.p + q->sent, n);
     ok = local_put(w, &m);
     CHECK(ok, "a report of %zu bytes does not fit", n);
 }
 
 void admin_forget(struct node *n, uint32_t conn)
 {
-    struct report *r = n->conns[conn].report;
+    struct query *q = n->conns[conn].query;
 
-    if (!r)
+    if (!q)
         return;
-    n->conns[conn].report = NULL;
-    n->reports--;
-    free(r->text);
-    free(r);
+    n->conns[conn].query = NULL;
+    n->queries--;
+    list_remove(&q->making);
+    report_fini(&q->report);
+    free(q);
 }
 
 void admin_write(struct node *n, uint32_t conn)
 {
-    struct report *r = n->conns[conn].report;
+    struct query *q = n->conns[conn].query;
 
+    if (!q || !q->whole)
+        return;
     for (;;) {
         struct writer w = local_writer(n->local, conn);
-        size_t piece = r->len - r->sent;
+        size_t piece = q->report.text.len - q->sent;
 
         if (w.cap < PIECE_HEAD + 1024) {
             /* Still no room when all is sent: it is about to end. */
@@ -505,70 +315,107 @@ void admin_write(struct node *n, uint32_t conn)
             piece = PIECE_MAX;
         if (piece > w.cap - PIECE_HEAD)
             piece = w.cap - PIECE_HEAD;
-        put_piece(&w, r, piece);
+        put_piece(&w, q, piece);
         local_wrote(n->local, conn, w.len);
-        r->sent += piece;
-        if (r->sent == r->len)
+        q->sent += piece;
+        if (q->sent == q->report.text.len)
             break;
     }
     admin_forget(n, conn);
     local_hold(n->local, conn, false);
 }
 
-static void fail(struct report *r, enum err err, const char *text)
+bool admin_busy(const struct node *n)
 {
-    r->err = err;
-    r->failed = false;
-    r->len = 0;
-    add_text(r, text);
+    return !list_empty(&n->making);
 }
 
-static void fill(struct node *n, const struct local_query *q, struct report *r)
+void admin_serve(struct node *n)
 {
-    if (span_eq(q->what, span_str("conf"))) {
-        render_conf(n, q->json == 1, r);
-        return;
-    }
-    for (uint32_t i = 0; i < ARRAY_LEN(whats); i++)
-        if (span_eq(q->what, span_str(whats[i]))) {
-            render(n, i, q->json == 1, r);
-            return;
+    uint64_t until = uv_hrtime() + SLICES_NS;
+
+    while (!list_empty(&n->making)) {
+        struct query *q = LIST_FIRST(&n->making, struct query, making);
+
+        list_remove(&q->making);
+        if (local_gone(n->local, q->conn)) {
+            admin_forget(n, q->conn);
+            continue;
         }
-    fail(r, ERR_MALFORMED,
-        "there is status, rooms, pools, peers, sequences, conf and stats");
+        make_slice(n, q);
+        if (q->whole)
+            admin_write(n, q->conn);
+        else
+            list_push_tail(&n->making, &q->making);
+        if (uv_hrtime() >= until)
+            return;
+    }
 }
 
-/* Without memory for a report: a REPORT that says so. */
-static void refuse(struct node *n, uint32_t conn, uint32_t seq)
+/* beginning */
+
+/* A REPORT that says why there is none. */
+static void refuse(
+    struct node *n, uint32_t conn, uint32_t seq, enum err err, const char *text)
 {
-    static const char text[] = "too many reports are under way";
+    struct local_msg m = {.type = LOCAL_REPORT, .seq = seq};
     uint8_t frame[256];
     struct writer w = writer_of(frame, sizeof(frame));
-    struct report r = {.seq = seq, .err = ERR_BUSY, .len = sizeof(text) - 1};
-    struct local_msg m = {.type = LOCAL_REPORT, .seq = r.seq};
 
-    m.report.err = ERR_BUSY;
+    m.report.err = (uint8_t)err;
     m.report.text = span_str(text);
     if (local_put(&w, &m))
         local_send(n->local, conn, span_of(w.p, w.len), -1);
 }
 
+static bool may_ask(const struct node *n, uint32_t conn)
+{
+    uint32_t same = 0;
+
+    if (n->queries == QUERIES_MAX)
+        return false;
+    for (uint64_t i = 0; i < n->conf->limit_connections; i++)
+        same += n->conns[i].query && n->conns[i].uid == n->conns[conn].uid;
+    return same < QUERIES_USER;
+}
+
+static bool find_what(struct span what, enum what *out)
+{
+    for (uint32_t i = 0; i < ARRAY_LEN(whats); i++)
+        if (span_eq(what, span_str(whats[i]))) {
+            *out = (enum what)i;
+            return true;
+        }
+    return false;
+}
+
 void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
 {
-    struct report *r = n->reports < REPORTS_MAX ? calloc(1, sizeof(*r)) : NULL;
+    struct query *q;
+    enum what what;
 
-    if (!r) {
-        refuse(n, conn, m->seq);
+    if (local_gone(n->local, conn))
+        return;
+    if (!find_what(m->query.what, &what)) {
+        refuse(n, conn, m->seq, ERR_MALFORMED,
+            "there is status, rooms, pools, peers, sequences, conf and stats");
         return;
     }
-    r->seq = m->seq;
-    fill(n, &m->query, r);
-    if (r->failed)
-        fail(r, ERR_TOO_LARGE, "the report is too large");
-    n->conns[conn].report = r;
-    n->reports++;
+    q = may_ask(n, conn) ? calloc(1, sizeof(*q)) : NULL;
+    if (!q) {
+        refuse(n, conn, m->seq, ERR_BUSY, "too many reports are under way");
+        return;
+    }
+    q->conn = conn;
+    q->seq = m->seq;
+    q->what = what;
+    report_init(&q->report, m->query.json == 1, what == WHAT_STATUS);
+    q->adding = (struct adding){{adding_row, adding_text, adding_number},
+        &q->report.shower, n, what, false, NONE, 0, ""};
+    n->conns[conn].query = q;
+    n->queries++;
+    list_push_tail(&n->making, &q->making);
     local_hold(n->local, conn, true);
-    admin_write(n, conn);
 }
 
 /* for crashes */
@@ -599,8 +446,8 @@ void node_print(struct node *n)
         (unsigned long long)n->turns, (unsigned long long)n->steps,
         n->local ? local_count(n->local) : 0);
     if (n->brain) {
-        (void)n->kind->ops->show(n->brain, "status", n->now_ns, &s);
-        (void)n->kind->ops->show(n->brain, "rooms", n->now_ns, &s);
+        (void)n->kind->ops->show(n->brain, "status", n->now_ns, SHOW_ALL, &s);
+        (void)n->kind->ops->show(n->brain, "rooms", n->now_ns, SHOW_ALL, &s);
     }
     log_text("\n");
 }

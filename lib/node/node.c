@@ -80,8 +80,10 @@ static void conn_opened(
 {
     struct event ev = {
         .type = EV_CONN_OPEN, .conn = conn, .uid = uid, .gid = gid, .pid = pid};
+    struct node *n = ud;
 
-    node_happen(ud, &ev);
+    n->conns[conn].uid = uid;
+    node_happen(n, &ev);
 }
 
 static void conn_ended(void *ud, uint32_t conn)
@@ -129,8 +131,7 @@ static void conn_writable(void *ud, uint32_t conn)
 {
     struct node *n = ud;
 
-    if (n->conns[conn].report)
-        admin_write(n, conn);
+    admin_write(n, conn);
 }
 
 /* what peers do */
@@ -286,6 +287,7 @@ static void turn(struct node *n)
         links_serve(n->links);
     if (!node_clogged(n))
         local_serve(n->local);
+    admin_serve(n);
     if (!node_clogged(n) && n->kind->ops->deadline(n->brain) <= clock_ns(n)) {
         struct event ev = {.type = EV_TIME};
 
@@ -330,8 +332,8 @@ static void on_prepare(uv_prepare_t *h)
         /* Notes that came since the turn have a turn of their own; those who
          * come from here on write to the wake. */
         more = serve_notes(n) > 0 || local_busy(n->local) ||
-               links_busy(n->links) || n->maps_seen || node_ports_busy(n) ||
-               n->kind->ops->pending(n->brain);
+               links_busy(n->links) || n->maps_seen || admin_busy(n) ||
+               node_ports_busy(n) || n->kind->ops->pending(n->brain);
     }
     if (more)
         uv_idle_start(&n->idle, on_idle);
@@ -632,6 +634,7 @@ enum err node_new(struct node **out, const struct node_opt *opt)
     n->timer_ns = TIME_NEVER;
     n->started_ns = uv_hrtime();
     list_init(&n->notified);
+    list_init(&n->making);
     e = take_memory(n);
     if (e == OK)
         e = node_maps_new(n);

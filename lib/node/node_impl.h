@@ -46,19 +46,11 @@ struct backlog_of {
     uint32_t head, len;
 };
 
-/* An answer to QUERY that goes out in pieces. */
-struct report {
-    char *text;
-    size_t len, cap, sent;
-    bool failed; /* it would not fit */
-    uint32_t seq;
-    enum err err;
-};
-
 struct node_conn {
     struct list notified; /* its events are to be pulled */
     bool greeted;         /* WELCOME went out */
-    struct report *report;
+    uint32_t uid;
+    struct query *query; /* NULL: none is being answered */
 };
 
 /* How the loop hears of a shard whose work it has. */
@@ -92,7 +84,8 @@ struct node {
     struct links *links;
     struct node_conn *conns;
     struct list notified;
-    uint32_t reports; /* that are going out */
+    struct list making; /* queries whose answers are not whole, in turns */
+    uint32_t queries;   /* that are being answered */
 
     struct shard *shards[SHARDS_MAX];
     struct port ports[SHARDS_MAX];
@@ -154,6 +147,10 @@ void node_maps_stop(struct node *n);
 
 /* admin.c */
 void admin_query(struct node *n, uint32_t conn, const struct local_msg *m);
+/* Makes slices of reports for a bounded time; once per turn. */
+void admin_serve(struct node *n);
+/* Is there something for admin_serve? */
+bool admin_busy(const struct node *n);
 /* Sends on the report of a connection; done when it has none any more. */
 void admin_write(struct node *n, uint32_t conn);
 void admin_forget(struct node *n, uint32_t conn);

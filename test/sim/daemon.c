@@ -587,9 +587,9 @@ void daemons_print(void)
 
         fprintf(stderr, "  %s%s:", d->conf->name, d->alive ? "" : " (dead)");
         if (d->alive) {
-            (void)d->ops->show(d->brain, "status", W.now_ns, &s);
-            (void)d->ops->show(d->brain, "pools", W.now_ns, &s);
-            (void)d->ops->show(d->brain, "rooms", W.now_ns, &s);
+            (void)d->ops->show(d->brain, "status", W.now_ns, SHOW_ALL, &s);
+            (void)d->ops->show(d->brain, "pools", W.now_ns, SHOW_ALL, &s);
+            (void)d->ops->show(d->brain, "rooms", W.now_ns, SHOW_ALL, &s);
         }
         fputc('\n', stderr);
     }
@@ -599,7 +599,7 @@ uint64_t daemon_number(struct daemon *d, const char *what, const char *name)
 {
     struct seek k = {
         {seek_row, seek_text, seek_number}, name, UINT64_MAX, false};
-    bool known = d->ops->show(d->brain, what, W.now_ns, &k.s);
+    bool known = d->ops->show(d->brain, what, W.now_ns, SHOW_ALL, &k.s);
 
     CHECK(known, "%s shows no %s", d->conf->name, what);
     return k.found;
