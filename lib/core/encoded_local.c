@@ -31,6 +31,9 @@ static enum err check_announce(struct encoded *e, uint32_t conn,
         n->max_rows == ROWS_UNKNOWN ||
         (n->total != ROWS_UNKNOWN && n->total > n->max_rows))
         return ERR_MALFORMED;
+    *text = "an open room has required_dst 0";
+    if ((n->flags & FLAG_OPEN) && n->required_dst)
+        return ERR_MALFORMED;
     *text = "more rows than the pool has";
     if (div_up(n->max_rows, e->pools[n->pool].block_rows) >
         e->pools[n->pool].p.blocks)
@@ -272,7 +275,9 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
         err = ERR_NO_BLOCKS;
     }
     if (err != OK) {
-        refuse(e, out, conn, msg, err, n->first + n->rows,
+        uint64_t end = (uint64_t)n->first + n->rows;
+
+        refuse(e, out, conn, msg, err, (uint32_t)min_u64(end, UINT32_MAX),
             m ? m->item->max_rows : 0, text);
         return;
     }
@@ -337,7 +342,7 @@ static void on_release(struct encoded *e, struct out *out, uint32_t conn,
     }
     if (m && v->owner)
         eroom_withdraw(e, m);
-    view_drop(&e->engines, v);
+    view_release(&e->engines, out, v);
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
 }
 

@@ -129,7 +129,7 @@ enum err engine_hello(struct engines *g, uint32_t conn,
     *text = "names have at most 63 bytes";
     if (m->name.len > 63 || m->session.len > 63)
         return ERR_MALFORMED;
-    c->cells = min_u32(m->cells, g->cells_max);
+    c->cells = max_u32(min_u32(m->cells, g->cells_max), 1);
     c->abilities = m->abilities;
     span_copy_str(m->name, c->name, sizeof(c->name));
     c->session = session_join(g, c->uid, m->session);
@@ -234,8 +234,11 @@ enum err view_add(struct engines *g, uint32_t conn, uint32_t cell, uint32_t tag,
     struct view *v;
     uint32_t i;
 
-    *text = "cell or tag out of range";
-    if (cell >= c->cells || tag > TAG_MAX)
+    *text = "no cell of that number";
+    if (cell >= c->cells)
+        return ERR_MALFORMED;
+    *text = "tags are 1 to 4194303";
+    if (tag == 0 || tag > TAG_MAX) /* a cell that was never used reads as 0 */
         return ERR_MALFORMED;
     *text = "the cell is in use";
     if (*cell_slot(g, conn, cell))
@@ -345,6 +348,13 @@ void view_drop(struct engines *g, struct view *v)
     v->free_next = g->view_free;
     g->view_free = (uint32_t)(v - g->views);
     g->views_used--;
+}
+
+void view_release(struct engines *g, struct out *out, struct view *v)
+{
+    if (g->conns[v->conn].state == CONN_READY)
+        cell_put(out, v, 0);
+    view_drop(g, v);
 }
 
 void engine_notify(struct engines *g, struct out *out, uint32_t conn)

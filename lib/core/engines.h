@@ -158,6 +158,9 @@ void view_fail(
     struct engines *g, struct out *out, struct view *v, enum err reason);
 /* Unbinds and forgets; the room is touched. */
 void view_drop(struct engines *g, struct view *v);
+/* As view_drop, and clears the cell: the word of a room that ended must not
+ * show under its tag when tags come again. */
+void view_release(struct engines *g, struct out *out, struct view *v);
 
 /* The connection has something to pull with next_event(). */
 void engine_notify(struct engines *g, struct out *out, uint32_t conn);

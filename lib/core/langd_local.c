@@ -92,7 +92,7 @@ static enum err check_request(struct langd *l, uint32_t conn,
     *text = "the daemon is shutting down";
     if (l->draining)
         return ERR_DRAINING;
-    *text = "mode is 0 or 1, storage 0 to 3, tag at most 22 bits";
+    *text = "mode is 0 or 1, storage 0 to 3";
     if (n->mode > MODE_STREAM || n->storage > STORAGE_PROMPT)
         return ERR_MALFORMED;
     *text = "a room is shown in 128 cells: its owner's and 127 of readers";
@@ -285,7 +285,7 @@ static void on_release(struct langd *l, struct out *out, uint32_t conn,
     if (n->rows == ROWS_UNKNOWN) {
         if (m && v->owner && lroom_alive(m))
             lroom_fail(l, m, ERR_ABORTED, 0, 0, "released before it was ready");
-        view_drop(&l->engines, v);
+        view_release(&l->engines, out, v);
         if (m)
             langd_readers(l, out, m);
     } else if (!m || !(v->rights & RIGHT_READ) || n->rows > m->exposed ||

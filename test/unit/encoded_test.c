@@ -88,6 +88,7 @@ TEST(commits_that_change_nothing)
     T_OK(brain_say(e, 0, announce(1, 0, 16, ROWS_UNKNOWN)));
     T_ERR(brain_say(e, 0, commit(0, 0, 17)), ERR_MALFORMED);
     T_ERR(brain_say(e, 0, commit(0, 0xfffffff8, 16)), ERR_MALFORMED);
+    T_EQ_U64(brain_answer(e)->a, UINT32_MAX); /* no sum that has wrapped */
     T_ERR(brain_say(e, 0, final(0, 17)), ERR_MALFORMED);
     T_ERR(brain_say(e, 0, final(0, ROWS_UNKNOWN)), ERR_MALFORMED);
     T_OK(brain_say(e, 0, commit(0, 0, 12)));
@@ -442,6 +443,9 @@ TEST(open_room_takes_any_number_until_released_or_late)
     struct local_msg a = announce(1, 0, 8, 8);
 
     a.announce.flags = FLAG_OPEN;
+    a.announce.required_dst = 1; /* any number, or this one */
+    T_ERR(brain_say(e, 0, a), ERR_MALFORMED);
+    a.announce.required_dst = 0;
     T_OK(brain_say(e, 0, a));
     T_OK(brain_say(e, 0, commit(0, 0, 8)));
     for (uint64_t g = 1; g <= 3; g++) {

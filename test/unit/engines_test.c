@@ -140,6 +140,11 @@ TEST(cells_and_tags)
     r = request(1, 0, MODE_WHOLE);
     r.request.tag = TAG_MAX + 1;
     T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
+    r.request.tag = 0; /* what a cell shows that was never used */
+    T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
+    T_TRUE(span_eq(
+        brain_answer(l)->text, span_str("request of room 1: tags are 1 to "
+                                        "4194303")));
     (void)ask_room(l, 1, 0);
     T_EQ_U64(cell_tag(l->cells[0][0]), 100);
     T_ERR(brain_say(l, 0, request(2, 0, MODE_WHOLE)), ERR_MALFORMED);
@@ -148,9 +153,39 @@ TEST(cells_and_tags)
     T_ERR(brain_say(l, 0, r), ERR_UNKNOWN_ROOM);
     r = abort_of(5);
     T_ERR(brain_say(l, 0, r), ERR_UNKNOWN_ROOM);
-    T_EQ_U64(brain_stat(l, "refused"), 5);
+    T_EQ_U64(brain_stat(l, "refused"), 6);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     T_OK(brain_say(l, 0, request(2, 0, MODE_WHOLE)));
+}
+
+/* A tag that comes again in an idle cell finds no word of its last use. */
+TEST(a_released_cell_is_cleared)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    fill(l, &t, 8);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    T_OK(brain_say(l, 0, attach(1, 1, RIGHT_WATCH)));
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(l->cells[0][0], 0);
+    T_EQ_U64(brain_state(l, 0, 1), ROOM_SUCCESS);
+}
+
+/* Who asks for none has one: a file of no bytes cannot be mapped. */
+TEST(at_least_one_cell)
+{
+    struct brain *l = BRAIN(ROLE_LANGD, "log=info");
+    struct local_msg m = hello(LOCAL_MAGIC, WIRE_VERSION, 0), w;
+    struct reader r;
+
+    open_conn(l, 0);
+    m.hello.cells = 0;
+    T_OK(brain_say(l, 0, m));
+    r = reader_of(l->bytes + l->acts[0].at, l->acts[0].len);
+    T_OK(local_get(&r, &w));
+    T_EQ_U64(w.welcome.cells, 1);
+    T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
 }
 
 TEST(rooms_belong_to_their_session)

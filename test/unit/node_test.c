@@ -308,6 +308,7 @@ static void request(int s, uint32_t i)
 
     m.request.room = 1000 + i;
     m.request.cell = i;
+    m.request.tag = 1;
     m.request.encoder = span_str("e");
     say(s, &m);
     do
