@@ -221,7 +221,7 @@ void call_bad(const struct calls *c, struct out *out, const struct event *ev)
 
     c->engines->stats[STAT_malformed_local]++;
     if (f->field && !unknown) {
-        c->engines->stats[STAT_unknown_bits]++;
+        c->engines->stats[STAT_unknown_bits] += !f->length;
         out_answer(out, ev->conn, ev->seq, ERR_MALFORMED, 0, 0, "%s",
             wire_fault_text(f, text));
         return;

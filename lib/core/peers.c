@@ -203,7 +203,7 @@ void peer_bad(struct peers *p, struct out *out, const struct event *ev)
     p->stats[STAT_malformed_peer]++;
     if (!ev->fault.field || ev->err != ERR_MALFORMED)
         return;
-    p->stats[STAT_unknown_bits]++;
+    p->stats[STAT_unknown_bits] += !ev->fault.length;
     if (ev->link < p->links && ev->peer->type != PEER_NACK &&
         (ev->peer->type == PEER_HELLO ||
             peer_gate(p, out, ev->link, ev->peer, &from)))

@@ -40,7 +40,19 @@ static void check_bits(
     struct wire_fault *f, const char *field, uint64_t value, uint64_t known)
 {
     if ((value & ~known) && !f->field)
-        *f = (struct wire_fault){field, value, known};
+        *f = (struct wire_fault){field, value, known, false};
+}
+
+/* As get_span, and notes a length over the limit. */
+static struct span get_text(struct reader *r, struct wire_fault *f,
+    const char *field, unsigned width, uint32_t max)
+{
+    struct reader peek = *r;
+    uint64_t n = get_uint(&peek, width);
+
+    if (!peek.failed && n > max)
+        *f = (struct wire_fault){field, n, max, true};
+    return get_span(r, width, max);
 }
 
 /* one put_ and one get_ function per message */
@@ -71,17 +83,17 @@ static void check_bits(
     m->name = get_##kind(r);                                                   \
     check_bits(f, #name, m->name, known);
 #define FIELD(name, kind, doc) m->name = get_##kind(r);
-#define TEXT(name, max, doc)   m->name = get_span(r, 2, max);
-#define BLOB(name, max, doc)   m->name = get_span(r, 4, max);
+#define TEXT(name, max, doc)   m->name = get_text(r, f, #name, 2, max);
+#define BLOB(name, max, doc)   m->name = get_text(r, f, #name, 4, max);
 #undef LATER
 #undef LATER_TEXT
 #undef LATER_BLOB
 #define LATER(name, kind, none, doc)                                           \
     m->name = goes_on(r) ? get_##kind(r) : none_##kind(none);
 #define LATER_TEXT(name, max, doc)                                             \
-    m->name = goes_on(r) ? get_span(r, 2, max) : span_of(NULL, 0);
+    m->name = goes_on(r) ? get_text(r, f, #name, 2, max) : span_of(NULL, 0);
 #define LATER_BLOB(name, max, doc)                                             \
-    m->name = goes_on(r) ? get_span(r, 4, max) : span_of(NULL, 0);
+    m->name = goes_on(r) ? get_text(r, f, #name, 4, max) : span_of(NULL, 0);
 #define MESSAGE(NAME, name, number, doc)                                       \
     static void local_get_##name(                                              \
         struct reader *r, struct local_##name *m, struct wire_fault *f)        \
@@ -191,11 +203,11 @@ static bool finish(
     return true;
 }
 
-/* What became of a frame whose body was read. A cut one has no fault: what
- * else it says is nothing. */
+/* What became of a frame whose body was read. What a cut one says of its bits
+ * is nothing. */
 static enum err finished(const struct reader *body, struct wire_fault *f)
 {
-    if (body->failed)
+    if (body->failed && !f->length)
         f->field = NULL;
     return body->failed || f->field ? ERR_MALFORMED : OK;
 }
@@ -296,7 +308,9 @@ enum err peer_get(struct reader *r, struct peer_msg *m)
 const char *wire_fault_text(
     const struct wire_fault *f, char text[WIRE_FAULT_TEXT])
 {
-    snprintf(text, WIRE_FAULT_TEXT, "%s is 0x%llx, and only 0x%llx is known",
+    snprintf(text, WIRE_FAULT_TEXT,
+        f->length ? "%s has %llu bytes, at most %llu fit"
+                  : "%s is 0x%llx, and only 0x%llx is known",
         f->field, (unsigned long long)f->value, (unsigned long long)f->known);
     return text;
 }

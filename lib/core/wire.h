@@ -99,10 +99,12 @@ enum peer_type {
 #undef MESSAGE
 #undef END
 
-/* Bits of a received frame that have no meaning here. field NULL: none. */
+/* What is wrong with a received frame whose fields can be told apart. field
+ * NULL: nothing, or it is cut. */
 struct wire_fault {
     const char *field;
-    uint64_t value, known;
+    uint64_t value, known; /* its bits, and those that have a meaning here */
+    bool length;           /* or its length, and the largest */
 };
 
 struct local_msg {
@@ -195,12 +197,13 @@ bool peer_put(struct writer *w, const struct peer_msg *m);
  *                  was good the reader stands behind it, else at its end.
  *                  m->type and m->seq are set when they could be read.
  *                  m->fault names flags, or the header's zero, with bits that
- *                  are not known; all else of *m is set then
+ *                  are not known (all else of *m is set then), or a text or
+ *                  blob that is too long
  *   ERR_BUSY       unknown type: skipped; m->type and m->seq are set */
 MUST_CHECK enum err local_get(struct reader *r, struct local_msg *m);
 MUST_CHECK enum err peer_get(struct reader *r, struct peer_msg *m);
 
-/* Writes what is wrong with the bits of a field; returns text. */
+/* Writes what is wrong with the field; returns text. */
 enum { WIRE_FAULT_TEXT = 96 };
 const char *wire_fault_text(
     const struct wire_fault *f, char text[WIRE_FAULT_TEXT]);

@@ -106,11 +106,11 @@ TEST(unknown_bits_are_answered)
     struct event bad = {.type = EV_LOCAL_BAD,
         .err = ERR_MALFORMED,
         .seq = 3,
-        .fault = {"flags", 255, 1}};
+        .fault = {"flags", 255, 1, false}};
     struct event peer = {.type = EV_PEER_BAD,
         .err = ERR_MALFORMED,
         .peer = &m,
-        .fault = {"flags", 128, 5}};
+        .fault = {"flags", 128, 5, false}};
     const struct peer_msg *nack;
 
     brain_step(l, &bad);

@@ -392,6 +392,8 @@ TEST(local_limits)
             T_EQ_U64(back.type, m.type);
             T_EQ_U64(back.seq, m.seq);
             T_EQ_U64(r.at, w.len - 1);
+            T_TRUE(back.fault.field && back.fault.length);
+            T_EQ_U64(back.fault.value, back.fault.known + 1);
         }
     }
 }
@@ -415,6 +417,7 @@ TEST(peer_limits)
             T_ERR(peer_get(&r, &back), ERR_MALFORMED);
             T_EQ_U64(back.type, m.type);
             T_EQ_U64(r.at, w.len);
+            T_TRUE(back.fault.field && back.fault.length);
         }
     }
 }
@@ -573,8 +576,10 @@ static void one_local(struct local_msg *m, uint8_t *flags, unsigned known)
         T_ERR(local_get(&r, &back), ERR_MALFORMED);
         T_TRUE(back.fault.field == NULL);
     }
-    T_EQ_STR(wire_fault_text(&(struct wire_fault){"flags", 128, 3}, text),
+    T_EQ_STR(wire_fault_text(&(struct wire_fault){"flags", 128, 3, 0}, text),
         "flags is 0x80, and only 0x3 is known");
+    T_EQ_STR(wire_fault_text(&(struct wire_fault){"name", 64, 63, 1}, text),
+        "name has 64 bytes, at most 63 fit");
 }
 
 static void one_peer(struct peer_msg *m, uint8_t *flags, unsigned known)

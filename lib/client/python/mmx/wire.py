@@ -133,8 +133,8 @@ class Frame(NamedTuple):
 
 HELLO = Message("hello", 1, """
     magic:u32 version_min:u8 version_max:u8 role:u8 cells:u32
-    name:text:64 session:text:64 abilities:u64=0""")
-POOL = Message("pool", 2, "name:text:64 layout:text:1024")
+    name:text:63 session:text:63 abilities:u64=0""")
+POOL = Message("pool", 2, "name:text:63 layout:text:1024")
 ANNOUNCE = Message("announce", 3, """
     room:u64 cell:u32 tag:u32 pool:u16 storage:u8 flags:u8 max_rows:u32
     total:u32 required_dst:u16 batch:u16 deadline_ms:u32 key:key
@@ -152,14 +152,14 @@ ABORT = Message("abort", 8, "cell:u32 tag:u32 reason:u8 text:text:256")
 DECLINE = Message("decline", 9, "room:u64 key:key encoder:text:128")
 BYE = Message("bye", 10, "")
 QUERY = Message("query", 11, "json:u8 what:text:32")
-SPACE = Message("space", 12, "n_seq_max:u32 name:text:64")
+SPACE = Message("space", 12, "n_seq_max:u32 name:text:63")
 TICKET = Message("ticket", 13, """
-    space:u32 wait_ms:u32 hold_ms:u32 cell:u32 tag:u32 request:text:64""")
+    space:u32 wait_ms:u32 hold_ms:u32 cell:u32 tag:u32 request:text:63""")
 TICKET_RELEASE = Message("ticket_release", 14, """
-    space:u32 generation:u32 request:text:64""")
-TICKET_QUERY = Message("ticket_query", 15, "space:u32 request:text:64")
+    space:u32 generation:u32 request:text:63""")
+TICKET_QUERY = Message("ticket_query", 15, "space:u32 request:text:63")
 
-MAP = Message("map", 16, "token:u64 epoch:u64 name:text:64")
+MAP = Message("map", 16, "token:u64 epoch:u64 name:text:63")
 ANSWER = Message("answer", 64, "err:u8 a:u32 b:u32 text:text:512")
 WELCOME = Message("welcome", 65, """
     version:u8 role:u8 epoch:u64 cells:u32 rooms_max:u32 aux_max:u32
