@@ -1,0 +1,101 @@
+/* share.c - see share.h. Owned by the loop's thread. Invariants: `used` is the
+ * sum of all uses; a user without entries has no record, so that there are
+ * never more records than entries. */
+#include "core/share.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+
+uint32_t share_total(const struct conf *c, uint64_t limit)
+{
+    return (uint32_t)(limit + (limit * c->limit_reserve + 99) / 100);
+}
+
+void share_init(struct share *s, struct slab *slab, const struct conf *c,
+    const char *key, uint64_t limit, uint32_t unit, uint64_t seed)
+{
+    s->key = key;
+    s->limit = (uint32_t)limit;
+    s->total = share_total(c, limit);
+    s->unit = unit;
+    s->percent = (uint32_t)c->limit_reserve;
+    s->used = s->fresh = 0;
+    s->free_first = NONE;
+    table_init(&s->of, slab, s->total, seed);
+    s->uses = slab_take(slab, s->total, sizeof(*s->uses));
+}
+
+uint32_t share_used(const struct share *s, uint64_t who)
+{
+    uint32_t i = table_get(&s->of, who, 0);
+
+    return i == NONE ? 0 : s->uses[i].used;
+}
+
+bool share_may(const struct share *s, uint64_t who, uint32_t n)
+{
+    uint32_t left = s->total - s->used;
+
+    if (n > left)
+        return false;
+    return s->used + n <= s->limit || share_used(s, who) + n <= left - n;
+}
+
+static void refused(struct share *s, uint64_t who, uint32_t n)
+{
+    uint64_t unit = s->unit;
+    char by[32];
+
+    snprintf(
+        by, sizeof(by), "%s %u", who >> 32 ? "peer" : "user", (uint32_t)who);
+    snprintf(s->why, sizeof(s->why),
+        "%s: %llu asked, %llu of %llu in use, %llu of them by %s"
+        " (limits.reserve: %u%% more)",
+        s->key, (unsigned long long)(n * unit),
+        (unsigned long long)(s->used * unit),
+        (unsigned long long)(s->limit * unit),
+        (unsigned long long)(share_used(s, who) * unit), by, s->percent);
+}
+
+bool share_take(struct share *s, uint64_t who, uint32_t n)
+{
+    uint32_t i = table_get(&s->of, who, 0);
+
+    if (!share_may(s, who, n)) {
+        refused(s, who, n);
+        return false;
+    }
+    if (n == 0)
+        return true;
+    if (i == NONE) {
+        i = slab_next(s->free_first, s->fresh, s->total);
+        CHECK(i != NONE && table_put(&s->of, who, 0, i),
+            "no record for one of %u entries", s->used);
+        if (i == s->fresh)
+            s->fresh++;
+        else
+            s->free_first = s->uses[i].free_next;
+        s->uses[i] = (struct share_use){.who = who};
+    }
+    s->uses[i].used += n;
+    s->used += n;
+    return true;
+}
+
+void share_give(struct share *s, uint64_t who, uint32_t n)
+{
+    uint32_t i = table_get(&s->of, who, 0);
+
+    if (n == 0)
+        return;
+    CHECK(i != NONE && s->uses[i].used >= n && s->used >= n,
+        "%s: %u are given back", s->key, n);
+    s->used -= n;
+    s->uses[i].used -= n;
+    if (s->uses[i].used > 0)
+        return;
+    table_remove(&s->of, who, 0);
+    s->uses[i].free_next = s->free_first;
+    s->free_first = i;
+}

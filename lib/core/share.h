@@ -1,0 +1,54 @@
+/* share.h - how much of a table one user has, and when that is too much. Pure.
+ *
+ * A table has its limit, and a reserve on top of it (limits.reserve). Up to
+ * the limit entries go to the first who asks. Beyond it a user gets one more
+ * only while it holds fewer than are left after that: one user alone can take
+ * the limit and nothing of the reserve, the next one half of the reserve, the
+ * next one half of what is left then. A part of the limit for each user was
+ * rejected: a host with one user would need limits of twice the size. */
+#ifndef MMX_CORE_SHARE_H
+#define MMX_CORE_SHARE_H
+
+#include "base/slab.h"
+#include "base/table.h"
+#include "core/conf.h"
+
+/* Who holds what a peer daemon asked for; users are their uid. */
+#define SHARE_PEER(index) (UINT64_C(1) << 32 | (index))
+
+struct share_use {
+    uint64_t who;
+    uint32_t used, free_next;
+};
+
+struct share {
+    const char *key;       /* of the configuration */
+    uint32_t limit, total; /* entries, and with the reserve */
+    uint32_t unit;         /* of the key that one entry is */
+    uint32_t used, percent;
+    struct table of; /* (who, 0) -> uses */
+    struct share_use *uses;
+    uint32_t free_first, fresh;
+    char why[256]; /* of the last refusal */
+};
+
+/* Returns the entries of a table with this limit, reserve included. */
+uint32_t share_total(const struct conf *c, uint64_t limit);
+
+/* key, stays valid, is the configuration's for the limit of `limit` entries,
+ * each of which is `unit` of it. */
+void share_init(struct share *s, struct slab *slab, const struct conf *c,
+    const char *key, uint64_t limit, uint32_t unit, uint64_t seed);
+
+/* True if n more may go to `who`. */
+bool share_may(const struct share *s, uint64_t who, uint32_t n);
+
+/* Takes n entries. On failure nothing changes, and `why` says whose limit it
+ * was. */
+MUST_CHECK bool share_take(struct share *s, uint64_t who, uint32_t n);
+
+void share_give(struct share *s, uint64_t who, uint32_t n);
+
+uint32_t share_used(const struct share *s, uint64_t who);
+
+#endif

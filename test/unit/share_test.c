@@ -1,0 +1,104 @@
+/* share_test.c - what one user may have of a table, and what is kept for
+ * others. */
+#include "core/flow.h"
+#include "core/share.h"
+#include "test/t.h"
+
+#include <stdlib.h>
+
+static struct share *make(uint32_t limit, uint32_t percent)
+{
+    static struct conf c;
+    static struct share s;
+    struct slab slab = {0};
+
+    conf_init(&c, ROLE_LANGD);
+    c.limit_reserve = percent;
+    share_init(&s, &slab, &c, "limits.rooms", limit, 1, 7);
+    slab = (struct slab){
+        .p = aligned_alloc(SLAB_ALIGN, slab.used), .cap = slab.used};
+    T_TRUE(slab.p != NULL);
+    share_init(&s, &slab, &c, "limits.rooms", limit, 1, 7);
+    T_TRUE(!slab.failed);
+    return &s;
+}
+
+static uint32_t all(struct share *s, uint64_t who)
+{
+    uint32_t n = 0;
+
+    while (share_take(s, who, 1))
+        n++;
+    return n;
+}
+
+TEST(one_user_gets_the_limit_and_no_more)
+{
+    struct share *s = make(100, 25);
+
+    T_EQ_U64(all(s, 1000), 100);
+    T_TRUE(strstr(s->why, "limits.rooms: 1 asked, 100 of 100 in use, 100 of "
+                          "them by user 1000 (limits.reserve: 25% more)"));
+    share_give(s, 1000, 1);
+    T_EQ_U64(all(s, 1000), 1);
+}
+
+TEST(others_get_half_of_what_is_left)
+{
+    struct share *s = make(128, 25); /* 32 more */
+
+    T_EQ_U64(all(s, 1), 128);
+    T_EQ_U64(all(s, 2), 16);
+    T_EQ_U64(all(s, 3), 8);
+    T_EQ_U64(all(s, 4), 4);
+    T_EQ_U64(all(s, SHARE_PEER(4)), 2);
+    T_EQ_U64(all(s, 1), 0);
+    T_EQ_U64(s->used, 158);
+    share_give(s, 2, 16); /* below the limit it is anybody's again */
+    share_give(s, 1, 100);
+    T_EQ_U64(all(s, 2), 86);
+}
+
+TEST(a_user_that_has_something_gets_more_beside_a_hog)
+{
+    struct share *s = make(128, 25);
+
+    T_TRUE(share_take(s, 2, 10));
+    T_EQ_U64(all(s, 1), 118);
+    T_EQ_U64(all(s, 2), 11); /* 21 of his are as many as are left */
+}
+
+TEST(amounts_are_taken_whole)
+{
+    struct share *s = make(100, 25);
+
+    T_TRUE(!share_take(s, 1, 101));
+    T_TRUE(share_take(s, 1, 100));
+    T_TRUE(!share_take(s, 2, 13)); /* 12 would be left */
+    T_TRUE(share_take(s, 2, 12));
+    T_TRUE(share_may(s, 3, 6) && !share_may(s, 3, 7));
+    T_TRUE(!share_take(s, 3, UINT32_MAX));
+}
+
+TEST(no_reserve_is_todays_limit)
+{
+    struct share *s = make(10, 0);
+
+    T_EQ_U64(s->total, 10);
+    T_EQ_U64(all(s, 1), 10);
+    T_EQ_U64(all(s, 2), 0);
+    share_give(s, 1, 10);
+    T_EQ_U64(all(s, 2), 10);
+}
+
+TEST(records_of_users_are_used_again)
+{
+    struct share *s = make(4, 25);
+
+    for (uint64_t who = 0; who < 1000; who++) {
+        T_EQ_U64(all(s, who), 4);
+        share_give(s, who, 4);
+    }
+    T_EQ_U64(s->used, 0);
+    T_EQ_U64(s->of.len, 0);
+}
