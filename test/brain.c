@@ -195,7 +195,13 @@ void brain_pass(struct brain *b, uint64_t ms)
 
 void brain_conn(struct brain *b, uint32_t conn, const char *session)
 {
-    struct event ev = {.type = EV_CONN_OPEN, .conn = conn, .uid = 7};
+    brain_user(b, conn, 7, session);
+}
+
+void brain_user(
+    struct brain *b, uint32_t conn, uint32_t uid, const char *session)
+{
+    struct event ev = {.type = EV_CONN_OPEN, .conn = conn, .uid = uid};
     struct local_msg m = {.type = LOCAL_HELLO};
 
     brain_step(b, &ev);

@@ -49,8 +49,11 @@ bool brain_quiet(struct brain *b);
 
 /* engines */
 
-/* Connects and says HELLO; the session of the same name is the same. */
+/* Connects as user 7 and says HELLO; the session of the same name is the same.
+ */
 void brain_conn(struct brain *b, uint32_t conn, const char *session);
+void brain_user(
+    struct brain *b, uint32_t conn, uint32_t uid, const char *session);
 /* Sends; the answer's reason. brain_answer() has the rest. */
 enum err brain_say(struct brain *b, uint32_t conn, struct local_msg m);
 const struct local_answer *brain_answer(struct brain *b);

@@ -4,9 +4,12 @@
 
 #include "base/check.h"
 
-void aux_init(struct aux_arena *a, struct slab *s, uint64_t bytes)
+void aux_init(
+    struct aux_arena *a, struct slab *s, const struct conf *c, uint64_t seed)
 {
-    a->chunks = a->free = (uint32_t)(bytes / AUX_CHUNK);
+    share_init(&a->share, s, c, "limits.aux_total",
+        c->limit_aux_total / AUX_CHUNK, AUX_CHUNK, seed);
+    a->chunks = a->free = a->share.total;
     a->bytes = slab_take(s, a->chunks, AUX_CHUNK);
     a->next = slab_take(s, a->chunks, sizeof(*a->next));
     a->first_free = 0;
@@ -14,9 +17,9 @@ void aux_init(struct aux_arena *a, struct slab *s, uint64_t bytes)
         a->next[i] = i + 1 < a->chunks ? i + 1 : NONE;
 }
 
-void aux_drop(struct aux_arena *a, struct aux *x)
+static void drop_chunks(struct aux_arena *a, struct aux *x)
 {
-    uint32_t n = div_up(x->len, AUX_CHUNK), tail = x->head;
+    uint32_t n = aux_chunks(x->len), tail = x->head;
 
     if (n == 0)
         return;
@@ -28,13 +31,24 @@ void aux_drop(struct aux_arena *a, struct aux *x)
     x->len = 0;
 }
 
-bool aux_set(struct aux_arena *a, struct aux *x, struct span bytes)
+void aux_drop(struct aux_arena *a, struct aux *x)
 {
-    uint32_t n = div_up(bytes.len, AUX_CHUNK), at = 0, c;
+    share_give(&a->share, x->who, aux_chunks(x->len));
+    drop_chunks(a, x);
+}
 
-    if (n > a->free + div_up(x->len, AUX_CHUNK))
+bool aux_set(
+    struct aux_arena *a, struct aux *x, uint64_t who, struct span bytes)
+{
+    uint32_t n = aux_chunks(bytes.len), had = aux_chunks(x->len), at = 0, c;
+
+    CHECK(had == 0 || x->who == who, "aux of another is replaced");
+    if (n > had && !share_take(&a->share, who, n - had))
         return false;
-    aux_drop(a, x);
+    x->who = who;
+    drop_chunks(a, x);
+    if (n < had)
+        share_give(&a->share, who, had - n);
     x->len = bytes.len;
     x->head = c = a->first_free;
     a->free -= n;

@@ -4,7 +4,7 @@
 #define MMX_CORE_AUX_ARENA_H
 
 #include "base/bytes.h"
-#include "base/slab.h"
+#include "core/share.h"
 
 #define AUX_CHUNK 256
 
@@ -12,15 +12,25 @@ struct aux_arena {
     uint8_t *bytes;
     uint32_t *next; /* of a chunk, NONE at the end */
     uint32_t first_free, free, chunks;
+    struct share share;
 };
 
 struct aux {
     uint32_t head, len; /* len 0: nothing is stored */
+    uint64_t who;       /* whose share the chunks are of */
 };
 
-void aux_init(struct aux_arena *a, struct slab *s, uint64_t bytes);
-/* Replaces *x by a copy of the bytes. false: full, *x is as before. */
-bool aux_set(struct aux_arena *a, struct aux *x, struct span bytes);
+static inline uint32_t aux_chunks(uint32_t len)
+{
+    return div_up(len, AUX_CHUNK);
+}
+
+void aux_init(
+    struct aux_arena *a, struct slab *s, const struct conf *c, uint64_t seed);
+/* Replaces *x by a copy of the bytes, in the share of `who`. false:
+ * a->share.why says why not, *x is as before. */
+bool aux_set(
+    struct aux_arena *a, struct aux *x, uint64_t who, struct span bytes);
 void aux_drop(struct aux_arena *a, struct aux *x);
 /* Copies out x->len bytes; out holds AUX_MAX. */
 struct span aux_get(

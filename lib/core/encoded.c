@@ -18,7 +18,10 @@ static void carve(struct encoded *e, struct slab *s)
     const struct conf *c = e->c.conf;
     uint32_t tombs = (uint32_t)c->limit_tombstones;
 
-    e->rooms_max = (uint32_t)c->limit_rooms;
+    share_init(&e->share, s, c, "limits.rooms", c->limit_rooms, 1, e->c.seed);
+    share_init(
+        &e->dst_share, s, c, "limits.rooms", c->limit_rooms, 1, e->c.seed);
+    e->rooms_max = e->share.total;
     e->rooms = slab_take(s, e->rooms_max, sizeof(*e->rooms));
     e->dsts = slab_take(s, e->rooms_max, sizeof(*e->dsts));
     e->history = slab_take(s, c->limit_history, sizeof(*e->history));
@@ -31,8 +34,8 @@ static void carve(struct encoded *e, struct slab *s)
     tombs_init(&e->ended_gens, s, tombs, e->c.seed, c->timeout_tombstone);
     declines_init(&e->declines, s, (uint32_t)c->limit_declines, e->c.seed + 3,
         c->timeout_bootstrap);
-    aux_init(&e->aux, s, c->limit_aux_total);
-    engines_init(&e->engines, s, c);
+    aux_init(&e->aux, s, c, e->c.seed);
+    engines_init(&e->engines, s, c, e->c.seed);
     peers_init(&e->peers, s, &e->c, ROLE_ENCODED);
     size_heap(&e->room_timers, s, e->rooms_max);
     size_heap(&e->dst_timers, s, e->rooms_max);

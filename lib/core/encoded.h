@@ -73,6 +73,7 @@ struct eroom {
     uint32_t shown_rows;
     struct ended history;
     uint64_t ended_row; /* of the history, once it ended */
+    uint64_t who;       /* whose share of the table it is of */
     uint32_t free_next;
 };
 
@@ -150,6 +151,8 @@ struct encoded {
     /* free: the first of those that were used before; fresh: from it on none
      * ever was, and its memory is untouched. */
     uint32_t items_free, items_fresh;
+    struct share share;     /* of rooms: engines' announces, peers' requests */
+    struct share dst_share; /* of destinations, by peer */
     uint32_t rooms_max, rooms_used, rooms_free, rooms_fresh, open;
     uint32_t dsts_used, dsts_free, dsts_fresh;
     uint32_t fenced; /* destinations whose map is not NONE */
@@ -178,8 +181,9 @@ static inline uint32_t edst_slot(const struct encoded *e, const struct edst *d)
 
 /* encoded_room.c */
 
-/* A new room under its id, not announced; NULL: the table is full. */
-struct eroom *eroom_new(struct encoded *e, uint64_t id);
+/* A new room under its id, not announced, in the share of `who`; NULL:
+ * e->share.why. */
+struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who);
 struct eroom *eroom_find(const struct encoded *e, uint64_t id);
 /* Counts it, and lets go of a room that is only kept: who asks again may find
  * a place. */

@@ -18,10 +18,12 @@ struct edst *edst_new(
     uint32_t i = slab_next(e->dsts_free, e->dsts_fresh, e->rooms_max);
     struct edst *d;
 
-    if (i == NONE || !table_put(&e->gens, generation, peer, i)) {
+    if (!share_take(&e->dst_share, SHARE_PEER(peer), 1)) {
         e->stats[STAT_table_full]++;
         return NULL;
     }
+    CHECK(i != NONE && table_put(&e->gens, generation, peer, i),
+        "no slot for one of %u destinations", e->dsts_used);
     d = &e->dsts[i];
     if (i == e->dsts_fresh)
         e->dsts_fresh++;
@@ -456,6 +458,7 @@ static void forget(struct encoded *e, struct edst *d)
     d->free_next = e->dsts_free;
     e->dsts_free = edst_slot(e, d);
     e->dsts_used--;
+    share_give(&e->dst_share, SHARE_PEER(d->peer), 1);
 }
 
 static void say_drained(struct encoded *e, struct out *out, struct edst *d)

@@ -72,8 +72,8 @@ static enum err find_item(struct encoded *e, uint32_t conn,
     *text = "limits.rooms is reached";
     if (!it)
         return ERR_BUSY;
-    *text = "limits.aux_total is reached";
-    if (!aux_set(&e->aux, &it->aux, n->aux)) {
+    *text = e->aux.share.why;
+    if (!aux_set(&e->aux, &it->aux, uid, n->aux)) {
         e->stats[STAT_aux_full]++;
         item_discard(e, it);
         return ERR_NO_BLOCKS;
@@ -153,8 +153,9 @@ static enum err announce(struct encoded *e, uint32_t conn,
         eroom_unlink(e, m, ERR_UNKNOWN_ROOM); /* the new instance has the id */
         m = NULL;
     }
-    if (err == OK && !m && !(m = eroom_new(e, n->room))) {
-        *text = "limits.rooms is reached";
+    if (err == OK && !m &&
+        !(m = eroom_new(e, n->room, e->engines.conns[conn].uid))) {
+        *text = e->share.why;
         err = ERR_BUSY;
         if (!have)
             item_discard(e, it);
@@ -269,9 +270,9 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
     if (m)
         err = check_commit(m, v, n, &text);
     if (err == OK && n->aux.len > 0 &&
-        !aux_set(&e->aux, &m->item->aux, n->aux)) {
+        !aux_set(&e->aux, &m->item->aux, m->item->uid, n->aux)) {
         e->stats[STAT_aux_full]++;
-        text = "limits.aux_total is reached";
+        text = e->aux.share.why;
         err = ERR_NO_BLOCKS;
     }
     if (err != OK) {

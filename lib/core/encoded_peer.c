@@ -166,9 +166,11 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
             "the source is gone: encode again");
         return NULL;
     }
-    if (e->draining || !(m = eroom_new(e, msg->room))) {
+    if (e->draining ||
+        !(m = eroom_new(e, msg->room, SHARE_PEER(peer_index(&e->peers, p))))) {
         peer_nack(&e->peers, out, p->link, msg,
-            e->draining ? ERR_DRAINING : ERR_BUSY, "no new rooms now");
+            e->draining ? ERR_DRAINING : ERR_BUSY,
+            e->draining ? "the daemon is shutting down" : e->share.why);
         return NULL;
     }
     return m;
@@ -191,8 +193,7 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     if (err != OK)
         refuse(e, out, p, msg, err, m->required, msg->init.required_dst, why);
     else if (!(d = edst_new(e, m, peer_index(&e->peers, p), msg->generation)))
-        peer_nack(
-            &e->peers, out, p->link, msg, ERR_BUSY, "limits.rooms is reached");
+        peer_nack(&e->peers, out, p->link, msg, ERR_BUSY, e->dst_share.why);
     eroom_touch(e, m);
     if (!d) {
         m->asked += counted;

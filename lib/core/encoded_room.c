@@ -22,15 +22,17 @@ void eroom_table_full(struct encoded *e)
         }
 }
 
-struct eroom *eroom_new(struct encoded *e, uint64_t id)
+struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who)
 {
     uint32_t i = slab_next(e->rooms_free, e->rooms_fresh, e->rooms_max);
     struct eroom *m;
 
-    if (i == NONE || !table_put(&e->ids, id, 0, i)) {
+    if (!share_take(&e->share, who, 1)) {
         eroom_table_full(e);
         return NULL;
     }
+    CHECK(i != NONE && table_put(&e->ids, id, 0, i),
+        "no slot for one of %u rooms", e->rooms_used);
     m = &e->rooms[i];
     if (i == e->rooms_fresh)
         e->rooms_fresh++;
@@ -39,6 +41,7 @@ struct eroom *eroom_new(struct encoded *e, uint64_t id)
     e->rooms_used++;
     memset(m, 0, sizeof(*m));
     room_init(&m->r, id);
+    m->who = who;
     m->linked = true;
     m->item = &e->nothing;
     m->bootstrap_ns = m->kept_ns = TIME_NEVER;
@@ -276,6 +279,7 @@ static void forget(struct encoded *e, struct eroom *m)
     m->free_next = e->rooms_free;
     e->rooms_free = (uint32_t)(m - e->rooms);
     e->rooms_used--;
+    share_give(&e->share, m->who, 1);
 }
 
 /* A destination that was refused leaves its place to another. An open room

@@ -11,11 +11,14 @@
 
 #include <stdio.h>
 
-void engines_init(struct engines *g, struct slab *s, const struct conf *c)
+void engines_init(
+    struct engines *g, struct slab *s, const struct conf *c, uint64_t seed)
 {
     g->conns_max = (uint32_t)c->limit_connections;
     g->cells_max = (uint32_t)c->limit_cells;
-    g->views_max = (uint32_t)c->limit_attachments;
+    share_init(
+        &g->share, s, c, "limits.attachments", c->limit_attachments, 1, seed);
+    g->views_max = g->share.total;
     g->conns = slab_take(s, g->conns_max, sizeof(*g->conns));
     g->sessions = slab_take(s, g->conns_max, sizeof(*g->sessions));
     g->views = slab_take(s, g->views_max, sizeof(*g->views));
@@ -243,8 +246,8 @@ enum err view_add(struct engines *g, uint32_t conn, uint32_t cell, uint32_t tag,
     *text = "the cell is in use";
     if (*cell_slot(g, conn, cell))
         return ERR_MALFORMED;
-    *text = "limits.attachments is reached";
-    if (g->views_used == g->views_max) {
+    *text = g->share.why;
+    if (!share_take(&g->share, c->uid, 1)) {
         g->stats[STAT_table_full]++;
         return ERR_QUOTA;
     }
@@ -348,6 +351,7 @@ void view_drop(struct engines *g, struct view *v)
     v->free_next = g->view_free;
     g->view_free = (uint32_t)(v - g->views);
     g->views_used--;
+    share_give(&g->share, g->conns[v->conn].uid, 1);
 }
 
 void view_release(struct engines *g, struct out *out, struct view *v)

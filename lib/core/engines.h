@@ -17,6 +17,7 @@
 #include "base/table.h"
 #include "core/brain.h"
 #include "core/out.h"
+#include "core/share.h"
 
 /* So that a room's cells and events always fit into a list of actions. */
 #define ROOM_VIEWS_MAX 128
@@ -96,6 +97,7 @@ struct engines {
     struct view *views;
     uint32_t *cell_view; /* [conn * cells_max + cell] = view + 1; 0: none */
     uint32_t conns_max, cells_max, views_max, views_used;
+    struct share share;             /* of views */
     uint32_t view_free, view_fresh; /* given back; never used yet */
     struct heap timers;             /* of views that wait for their room */
     const struct engines_ops *ops;
@@ -103,7 +105,8 @@ struct engines {
     uint64_t *stats;
 };
 
-void engines_init(struct engines *g, struct slab *s, const struct conf *c);
+void engines_init(
+    struct engines *g, struct slab *s, const struct conf *c, uint64_t seed);
 
 void engine_open(struct engines *g, const struct event *ev);
 /* The connection ended (end of file, or BYE). */

@@ -59,7 +59,8 @@ static void carve(struct langd *l, struct slab *s)
 {
     const struct conf *c = l->c.conf;
 
-    l->rooms_max = (uint32_t)c->limit_rooms;
+    share_init(&l->share, s, c, "limits.rooms", c->limit_rooms, 1, l->c.seed);
+    l->rooms_max = l->share.total;
     l->rooms = slab_take(s, l->rooms_max, sizeof(*l->rooms));
     l->groups = slab_take(s, l->rooms_max, sizeof(*l->groups));
     l->session_groups =
@@ -70,8 +71,8 @@ static void carve(struct langd *l, struct slab *s)
     tombs_init(&l->tombs, s, (uint32_t)c->limit_tombstones, l->c.seed,
         c->timeout_tombstone);
     tickets_init(&l->tickets, s, c, l->c.seed);
-    aux_init(&l->aux, s, c->limit_aux_total);
-    engines_init(&l->engines, s, c);
+    aux_init(&l->aux, s, c, l->c.seed);
+    engines_init(&l->engines, s, c, l->c.seed);
     peers_init(&l->peers, s, &l->c, ROLE_LANGD);
     size_heap(&l->timers, s, l->rooms_max);
     for (uint32_t i = 0; i < c->pools_count; i++)

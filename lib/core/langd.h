@@ -17,6 +17,7 @@
 #include "core/peers.h"
 #include "core/pool.h"
 #include "core/rowmap.h"
+#include "core/share.h"
 #include "core/ticket.h"
 #include "core/tombs.h"
 
@@ -47,6 +48,7 @@ struct lgroup {
 struct lroom {
     struct room r; /* first */
     uint32_t peer; /* NONE: the null encoder */
+    uint32_t uid;  /* of the engine that asked */
     struct list in_peer;
     uint64_t generation, age;
     uint16_t pool, readers, required, readers_done;
@@ -144,6 +146,7 @@ struct langd {
     uint32_t groups_fresh; /* no group from here on was ever used */
     /* free_first: of those that were used before; fresh: from it on none ever
      * was, and its memory is untouched. */
+    struct share share; /* of rooms */
     uint32_t rooms_max, rooms_used, open, free_first, fresh;
     struct lpool pools[CONF_POOLS_MAX];
     uint32_t pools_count;
@@ -195,8 +198,9 @@ static inline bool lroom_still(const struct lroom *m)
 
 /* langd_room.c: one room */
 
-/* A new room in a free slot, on no list; NULL: the table is full. */
-struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer);
+/* A new room in a free slot, on no list; NULL: l->share.why. */
+struct lroom *lroom_new(
+    struct langd *l, uint64_t id, uint32_t peer, uint32_t uid);
 void lroom_touch(struct langd *l, struct lroom *m);
 /* Ends the room as failed; later calls change nothing. */
 void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,

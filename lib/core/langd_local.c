@@ -160,8 +160,8 @@ static enum err open_room(struct langd *l, uint32_t conn,
     e = view_add(&l->engines, conn, n->cell, n->tag, RIGHT_READ, &v, text);
     if (e != OK)
         return e;
-    *out = lroom_new(l, n->room, peer);
-    *text = "limits.rooms is reached";
+    *out = lroom_new(l, n->room, peer, l->engines.conns[conn].uid);
+    *text = l->share.why;
     if (!*out) {
         view_drop(&l->engines, v);
         return ERR_BUSY;
@@ -380,7 +380,8 @@ static void on_ticket(
 
     if (m->type == LOCAL_SPACE) {
         b = m->space.n_seq_max;
-        e = space_open(&l->tickets, session, m->space.name, b, &a, &text);
+        e = space_open(&l->tickets, session, l->engines.conns[conn].uid,
+            m->space.name, b, &a, &text);
     } else if (m->type == LOCAL_TICKET_RELEASE) {
         e = ticket_release(
             &l->tickets, session, conn, &m->ticket_release, &text);

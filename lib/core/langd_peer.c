@@ -339,7 +339,7 @@ static void on_length(struct langd *l, struct out *out, struct lroom *m,
     enum err e;
 
     if (!m->aux_final && (n->flags & FLAG_AUX)) {
-        if (!aux_set(&l->aux, &m->aux, n->aux)) {
+        if (!aux_set(&l->aux, &m->aux, m->uid, n->aux)) {
             l->stats[STAT_aux_full]++;
             return; /* not answered, so it comes again */
         }

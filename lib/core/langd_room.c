@@ -9,15 +9,18 @@
 
 #include <stdio.h>
 
-struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer)
+struct lroom *lroom_new(
+    struct langd *l, uint64_t id, uint32_t peer, uint32_t uid)
 {
     uint32_t slot = slab_next(l->free_first, l->fresh, l->rooms_max);
     struct lroom *m;
 
-    if (slot == NONE || !table_put(&l->keys, id, peer, slot)) {
+    if (!share_take(&l->share, uid, 1)) {
         l->stats[STAT_table_full]++;
         return NULL;
     }
+    CHECK(slot != NONE && table_put(&l->keys, id, peer, slot),
+        "no slot for one of %u rooms", l->rooms_used);
     m = &l->rooms[slot];
     if (slot == l->fresh)
         l->fresh++;
@@ -26,6 +29,7 @@ struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer)
     memset(m, 0, sizeof(*m));
     room_init(&m->r, id);
     m->peer = peer;
+    m->uid = uid;
     list_init(&m->in_peer);
     list_init(&m->tickets);
     list_init(&m->in_group);
@@ -338,6 +342,7 @@ static void forget(struct langd *l, struct lroom *m)
     m->free_next = l->free_first;
     l->free_first = lroom_slot(l, m);
     l->rooms_used--;
+    share_give(&l->share, m->uid, 1);
 }
 
 static void arm(struct langd *l, struct lroom *m)

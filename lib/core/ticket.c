@@ -10,8 +10,12 @@
 void tickets_init(
     struct tickets *t, struct slab *s, const struct conf *c, uint64_t seed)
 {
-    t->spaces_max = (uint32_t)c->limit_spaces;
-    t->tickets_max = (uint32_t)c->limit_tickets;
+    share_init(&t->space_share, s, c, "limits.sequence_spaces", c->limit_spaces,
+        1, seed);
+    share_init(
+        &t->share, s, c, "limits.sequence_requests", c->limit_tickets, 1, seed);
+    t->spaces_max = t->space_share.total;
+    t->tickets_max = t->share.total;
     t->size_max = (uint32_t)c->limit_sequences;
     t->wait_ns = c->timeout_sequence;
     t->spaces = slab_take(s, t->spaces_max, sizeof(*t->spaces));
@@ -55,8 +59,8 @@ static uint32_t index_of(const struct tickets *t, const struct ticket *k)
 
 /* spaces */
 
-enum err space_open(struct tickets *t, uint32_t session, struct span name,
-    uint32_t n_seq_max, uint32_t *number, const char **text)
+enum err space_open(struct tickets *t, uint32_t session, uint32_t uid,
+    struct span name, uint32_t n_seq_max, uint32_t *number, const char **text)
 {
     uint32_t free = NONE;
     struct space *p;
@@ -77,10 +81,12 @@ enum err space_open(struct tickets *t, uint32_t session, struct span name,
         *number = i;
         return OK;
     }
-    *text = "limits.sequence_spaces is reached";
-    if (free == NONE)
+    *text = t->space_share.why;
+    if (!share_take(&t->space_share, uid, 1))
         return ERR_QUOTA;
+    CHECK(free != NONE, "no place for one of %u spaces", t->space_share.used);
     p = &t->spaces[free];
+    p->uid = uid;
     p->used = true;
     p->session = session;
     p->size = p->idle_count = n_seq_max;
@@ -151,6 +157,7 @@ static void forget(struct tickets *t, struct ticket *k)
     k->used = false;
     k->free_next = t->free_first;
     t->free_first = index_of(t, k);
+    share_give(&t->share, k->uid, 1);
 }
 
 /* Frees id or place, and gives the id to the one who waits longest. */
@@ -212,10 +219,12 @@ static enum err make(struct tickets *t, uint32_t conn,
     if (table_get(&t->requests, h, m->space) != NONE)
         return ERR_BUSY;
     supersede(t, conn, m);
-    i = t->free_first != NONE ? t->free_first : t->high;
-    *text = "limits.sequence_requests is reached";
-    if (i == t->tickets_max || !table_put(&t->requests, h, m->space, i))
+    *text = t->share.why;
+    if (!share_take(&t->share, t->spaces[m->space].uid, 1))
         return ERR_QUOTA;
+    i = slab_next(t->free_first, t->high, t->tickets_max);
+    CHECK(i != NONE && table_put(&t->requests, h, m->space, i),
+        "no place for one of %u requests", t->share.used);
     k = &t->tickets[i];
     if (i == t->high)
         t->high++;
@@ -223,6 +232,7 @@ static enum err make(struct tickets *t, uint32_t conn,
         t->free_first = k->free_next;
     memset(k, 0, sizeof(*k));
     k->used = true;
+    k->uid = t->spaces[m->space].uid;
     k->space = m->space;
     k->conn = conn;
     list_init(&k->in_space);
@@ -361,8 +371,10 @@ void tickets_session_end(struct tickets *t, uint32_t session)
         forget(t, k);
     }
     for (uint32_t i = 0; i < t->spaces_max; i++)
-        if (t->spaces[i].used && t->spaces[i].session == session)
+        if (t->spaces[i].used && t->spaces[i].session == session) {
             t->spaces[i].used = false;
+            share_give(&t->space_share, t->spaces[i].uid, 1);
+        }
 }
 
 void tickets_expire(struct tickets *t, uint64_t now_ns)

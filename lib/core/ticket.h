@@ -14,11 +14,13 @@
 #include "base/list.h"
 #include "base/table.h"
 #include "core/brain.h"
+#include "core/share.h"
 
 struct ticket {
     bool used, held;
     uint8_t reason; /* of a loss that is still to be told; else OK */
     uint32_t space, conn, seq, generation;
+    uint32_t uid;         /* of its space */
     struct list in_space; /* of waiting ones, while it waits */
     struct list in_conn;  /* of those to tell */
     struct list in_room;  /* of the room whose failure frees it */
@@ -36,7 +38,7 @@ struct ticket_conn {
 
 struct space {
     bool used;
-    uint32_t session, size, held, idle_first, idle_count;
+    uint32_t session, uid, size, held, idle_first, idle_count;
     uint32_t *idle;        /* ring of free ids */
     uint32_t *generations; /* by id */
     struct list waiting;
@@ -51,6 +53,7 @@ struct tickets {
     struct list dirty;     /* connections that have something new to hear */
     struct table requests; /* (hash of request, space) -> ticket */
     struct heap timers;
+    struct share share, space_share; /* of tickets, of spaces */
     uint32_t spaces_max, tickets_max, free_first, size_max;
     uint32_t high;            /* no ticket from here on was ever used */
     uint64_t wait_ns, now_ns; /* now: set by the brain at each step */
@@ -68,7 +71,8 @@ void tickets_init(
 
 /* Opens or finds. A space of that name with another size is refused. */
 MUST_CHECK enum err space_open(struct tickets *t, uint32_t session,
-    struct span name, uint32_t n_seq_max, uint32_t *number, const char **text);
+    uint32_t uid, struct span name, uint32_t n_seq_max, uint32_t *number,
+    const char **text);
 
 /* Acquires for conn (who hears of it later), or finds what the request has
  * already. room: list of the room that it shall end with, or NULL. */

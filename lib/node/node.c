@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "core/share.h"
 #include "io/notify.h"
 #include "node/stage.h"
 
@@ -493,7 +494,7 @@ static enum err start_shard(struct node *n, uint32_t k)
         .role = c->role,
         .index = k,
         .count = (uint32_t)c->transfer_shards,
-        .slots = (uint32_t)c->limit_rooms,
+        .slots = share_total(c, c->limit_rooms),
         .peers = (uint32_t)c->limit_peers,
         .window_bytes = (uint32_t)c->transfer_window,
         .spin_us = (uint32_t)(c->transfer_spin / 1000),

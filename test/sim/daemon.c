@@ -125,7 +125,8 @@ static struct sending_pool spool_of(const struct daemon *d, uint32_t i)
 static void shard_make(struct daemon *d, uint32_t k)
 {
     struct shard *s = &d->shards[k];
-    uint32_t n = d->conf->pools_count, rooms = (uint32_t)d->conf->limit_rooms;
+    uint32_t n = d->conf->pools_count,
+             rooms = share_total(d->conf, d->conf->limit_rooms);
     struct sending_pool spools[CONF_POOLS_MAX];
     struct slab slab = {0};
 

@@ -10,6 +10,7 @@
 #include "core/brain.h"
 #include "core/landing.h"
 #include "core/sending.h"
+#include "core/share.h"
 
 #define MS          NS_PER_MS
 #define DAEMONS_MAX 8

@@ -377,7 +377,7 @@ static void serve_one(struct fake *f, struct tickets *t)
     uint32_t a = 0, conn;
 
     if (m.type == LOCAL_SPACE) {
-        e = space_open(t, 5, m.space.name, m.space.n_seq_max, &a, &text);
+        e = space_open(t, 5, 5, m.space.name, m.space.n_seq_max, &a, &text);
         answer(f, m.seq, e, a, m.space.n_seq_max);
         return;
     }

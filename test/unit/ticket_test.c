@@ -46,7 +46,7 @@ static uint32_t space(
 {
     uint32_t n = NONE;
 
-    T_OK(space_open(t, session, span_str(name), size, &n, &why));
+    T_OK(space_open(t, session, session, span_str(name), size, &n, &why));
     return n;
 }
 
@@ -150,11 +150,11 @@ TEST(spaces)
 
     T_TRUE(a != b);
     T_EQ_U64(space(t, 5, "ctx", 4), a);
-    T_ERR(space_open(t, 5, span_str("ctx"), 3, &n, &why), ERR_MALFORMED);
+    T_ERR(space_open(t, 5, 5, span_str("ctx"), 3, &n, &why), ERR_MALFORMED);
     T_HAS(why, "another n_seq_max");
-    T_ERR(space_open(t, 5, span_str("x"), 0, &n, &why), ERR_MALFORMED);
-    T_ERR(space_open(t, 5, span_str("x"), 5, &n, &why), ERR_MALFORMED);
-    T_ERR(space_open(t, 5, span_str("x"), 1, &n, &why), ERR_QUOTA);
+    T_ERR(space_open(t, 5, 5, span_str("x"), 0, &n, &why), ERR_MALFORMED);
+    T_ERR(space_open(t, 5, 5, span_str("x"), 5, &n, &why), ERR_MALFORMED);
+    T_ERR(space_open(t, 5, 5, span_str("x"), 1, &n, &why), ERR_QUOTA);
     T_EQ_U64(n, 77);
     /* A space is its session's alone. */
     m = ask_of(b, "r");
@@ -188,7 +188,7 @@ TEST(names)
     T_ERR(ticket_acquire(t, 5, 1, &m, NULL, &out, &why), ERR_MALFORMED);
     m.request = span_of(text, 63);
     T_OK(ticket_acquire(t, 5, 1, &m, NULL, &out, &why));
-    T_ERR(space_open(t, 5, span_of(text, 64), 1, &s, &why), ERR_MALFORMED);
+    T_ERR(space_open(t, 5, 5, span_of(text, 64), 1, &s, &why), ERR_MALFORMED);
 }
 
 TEST(same_hash)

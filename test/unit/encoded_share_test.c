@@ -1,0 +1,81 @@
+/* encoded_share_test.c - one user takes all that encoded's tables give, and
+ * another goes on: connection 0 is user 7's, connection 1 user 8's. */
+#include "test/here.h"
+
+#include <stdio.h>
+
+static struct brain *two_users(const char *limit)
+{
+    struct brain *e = BRAIN(ROLE_ENCODED, limit);
+
+    brain_conn(e, 0, "s");
+    brain_user(e, 1, 8, "other");
+    return e;
+}
+
+/* Announces rooms of no rows until one is refused; returns their number. */
+static uint32_t take(struct brain *e, uint32_t conn, uint32_t aux_bytes,
+    enum err refusal, const char *key)
+{
+    static uint8_t aux[AUX_MAX];
+    struct local_msg m;
+    char text[256];
+    uint32_t n = 0;
+    enum err err;
+
+    do {
+        m = announce(100 * conn + n + 1, n, 0, 0);
+        m.announce.aux = span_of(aux, aux_bytes);
+        err = brain_say(e, conn, m);
+        n += err == OK;
+    } while (err == OK);
+    T_ERR(err, refusal);
+    span_copy_str(brain_answer(e)->text, text, sizeof(text));
+    T_TRUE(strstr(text, key) && strstr(text, "limits.reserve"));
+    return n;
+}
+
+TEST(rooms_are_left_for_others)
+{
+    struct brain *e = two_users("limits.rooms=16");
+
+    T_EQ_U64(take(e, 0, 0, ERR_BUSY, "limits.rooms"), 16);
+    T_EQ_U64(take(e, 1, 0, ERR_BUSY, "limits.rooms"), 2);
+}
+
+TEST(attachments_are_left_for_others)
+{
+    struct brain *e = two_users("limits.attachments=16");
+
+    T_EQ_U64(take(e, 0, 0, ERR_QUOTA, "limits.attachments"), 16);
+    T_EQ_U64(take(e, 1, 0, ERR_QUOTA, "limits.attachments"), 2);
+}
+
+TEST(aux_is_left_for_others)
+{
+    struct brain *e = two_users("limits.aux_total=64KiB");
+
+    T_EQ_U64(take(e, 0, 4096, ERR_NO_BLOCKS, "limits.aux_total"), 16);
+    T_EQ_U64(take(e, 1, 1024, ERR_NO_BLOCKS, "limits.aux_total"), 8);
+}
+
+TEST(aux_that_a_commit_replaces_is_counted_once)
+{
+    static uint8_t aux[AUX_MAX];
+    struct brain *e = two_users("limits.aux_total=64KiB");
+    struct local_msg m = announce(1, 0, 8, ROWS_UNKNOWN);
+
+    for (uint32_t i = 0; i < 4; i++) {
+        m.announce.room = i + 1;
+        m.announce.cell = i;
+        m.announce.tag = i + 100;
+        m.announce.aux = span_of(aux, 30000);
+        T_OK(brain_say(e, 0, m));
+        m = final(i, 8);
+        m.commit.rows = 8;
+        m.commit.aux = span_of(aux, 100);
+        T_OK(brain_say(e, 0, m));
+        m = announce(1, 0, 8, ROWS_UNKNOWN);
+    }
+    T_EQ_U64(brain_shown(e, "status", "aux_free_bytes", 0), 80 * 1024 - 1024);
+}

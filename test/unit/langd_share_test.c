@@ -1,0 +1,135 @@
+/* langd_share_test.c - one user takes all that langd's tables give, and another
+ * goes on: connection 0 is user 7's, connection 1 user 8's. */
+#include "test/there.h"
+
+#include <stdio.h>
+
+static struct brain *two_users(const char *limit)
+{
+    struct brain *l = langd_up(limit, NULL);
+
+    brain_user(l, 1, 8, "other");
+    return l;
+}
+
+/* Says m, made by its number, until it is refused; returns how often it was
+ * not. */
+static uint32_t take(struct brain *l, uint32_t conn,
+    struct local_msg (*make)(uint32_t), enum err refusal, const char *key)
+{
+    uint32_t n = 0;
+    enum err e;
+    char text[256];
+
+    while ((e = brain_say(l, conn, make(n))) == OK)
+        n++;
+    T_ERR(e, refusal);
+    span_copy_str(brain_answer(l)->text, text, sizeof(text));
+    T_TRUE(strstr(text, key) && strstr(text, "limits.reserve"));
+    return n;
+}
+
+static struct local_msg a_room(uint32_t i)
+{
+    struct local_msg m = request(i + 1, i, MODE_WHOLE);
+
+    m.request.encoder = span_str("null");
+    return m;
+}
+
+static struct local_msg another_room(uint32_t i)
+{
+    struct local_msg m = a_room(i);
+
+    m.request.room += 100;
+    return m;
+}
+
+static struct local_msg a_view(uint32_t i)
+{
+    return attach(i + 1, i, RIGHT_READ);
+}
+
+static char names[64][8];
+
+static struct local_msg a_space(uint32_t i)
+{
+    struct local_msg m = {.type = LOCAL_SPACE};
+
+    snprintf(names[i], sizeof(names[i]), "s%u", i);
+    m.space.n_seq_max = 1;
+    m.space.name = span_str(names[i]);
+    return m;
+}
+
+static uint32_t space;
+
+static struct local_msg a_ticket(uint32_t i)
+{
+    struct local_msg m = {.type = LOCAL_TICKET};
+
+    snprintf(names[i], sizeof(names[i]), "r%u", i);
+    m.ticket.space = space;
+    m.ticket.cell = NONE;
+    m.ticket.request = span_str(names[i]);
+    return m;
+}
+
+TEST(rooms_are_left_for_others)
+{
+    struct brain *l = two_users("limits.rooms=16");
+
+    T_EQ_U64(take(l, 0, a_room, ERR_BUSY, "limits.rooms"), 16);
+    T_EQ_U64(take(l, 1, another_room, ERR_BUSY, "limits.rooms"), 2);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_ERR(brain_say(l, 0, a_room(0)), ERR_BUSY); /* 17 are in use */
+    brain_end(l, 0);
+    brain_dead(l, 0);
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 2);
+}
+
+TEST(one_user_alone_has_all_rooms_again_and_again)
+{
+    struct brain *l = langd_up("limits.rooms=16", NULL);
+
+    for (uint32_t round = 0; round < 10; round++) {
+        T_EQ_U64(take(l, 0, a_room, ERR_BUSY, "limits.rooms"), 16);
+        for (uint32_t i = 0; i < 16; i++)
+            T_OK(brain_say(l, 0, release(i, ROWS_UNKNOWN)));
+    }
+}
+
+TEST(attachments_are_left_for_others)
+{
+    struct brain *l = two_users("limits.attachments=16");
+
+    T_EQ_U64(take(l, 0, a_view, ERR_QUOTA, "limits.attachments"), 16);
+    T_EQ_U64(take(l, 1, a_view, ERR_QUOTA, "limits.attachments"), 2);
+    brain_end(l, 0);
+    brain_dead(l, 0);
+    T_EQ_U64(brain_shown(l, "status", "attachments", 0), 2);
+}
+
+TEST(spaces_are_left_for_others)
+{
+    struct brain *l = two_users("limits.sequence_spaces=16");
+
+    T_EQ_U64(take(l, 0, a_space, ERR_QUOTA, "limits.sequence_spaces"), 16);
+    T_EQ_U64(take(l, 1, a_space, ERR_QUOTA, "limits.sequence_spaces"), 2);
+    brain_end(l, 0);
+    brain_dead(l, 0);
+    brain_user(l, 0, 9, "s");
+    T_EQ_U64(take(l, 0, a_space, ERR_QUOTA, "limits.sequence_spaces"), 14);
+}
+
+TEST(sequence_requests_are_left_for_others)
+{
+    struct brain *l = two_users("limits.sequence_requests=16");
+
+    T_OK(brain_say(l, 0, a_space(60)));
+    space = brain_answer(l)->a;
+    T_EQ_U64(take(l, 0, a_ticket, ERR_QUOTA, "limits.sequence_requests"), 16);
+    T_OK(brain_say(l, 1, a_space(60)));
+    space = brain_answer(l)->a;
+    T_EQ_U64(take(l, 1, a_ticket, ERR_QUOTA, "limits.sequence_requests"), 2);
+}
