@@ -264,6 +264,7 @@ void langd_watch(struct daemon *d)
     see_states(d, l, w);
     see_blocks(d, l, w);
     see_cells(d, l);
+    order_watch(d);
 }
 
 void langd_watch_end(struct daemon *d)

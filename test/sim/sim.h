@@ -396,6 +396,8 @@ void ask_event(struct econn *c, const struct local_ticket_event *e);
 
 void encoded_watch(struct daemon *d);
 void langd_watch(struct daemon *d);
+/* check_order.c: the part of it about blocks and clocks. */
+void order_watch(struct daemon *d);
 void encoded_unwatch(struct daemon *d);
 void langd_unwatch(struct daemon *d);
 /* A langd copies from this block. */
