@@ -43,13 +43,14 @@ static bool waits(struct langd *l, const struct lroom *m)
 static bool speculative(const struct lroom *m)
 {
     return m->r.used && lroom_alive(m) && !m->closing_left &&
-           m->held.blocks > 0 && m->exposed == 0 && !m->firm && m->landed == 0;
+           m->held.blocks > 0 && m->exposed == 0 && !m->firm && !m->kept &&
+           m->landed == 0;
 }
 
 /* Rows that landed, of a room that waits for more. */
 static bool victim(struct langd *l, const struct lroom *m)
 {
-    return waits(l, m) && m->held.blocks > 0 && m->exposed == 0 &&
+    return waits(l, m) && m->held.blocks > 0 && m->exposed == 0 && !m->firm &&
            m->landed > 0;
 }
 
@@ -124,11 +125,9 @@ static void see_taken(const struct daemon *d, struct langd *l,
 {
     if (m->attempt == b->attempt || m->broken != b->broken || b->held == 0)
         return;
-    /* A head that kept what it had waits still: it may be a victim. Known: a
-     * broken endpoint makes a grant of a group speculative. */
-    HOLDS(!b->firm || b->victim || (m->group && !W.parked),
-        "a firm grant is not taken back", "%s room %llu had %u blocks, has %u",
-        d->conf->name, (unsigned long long)m->r.id, b->held, m->held.blocks);
+    HOLDS(!b->firm, "a firm grant is not taken back",
+        "%s room %llu had %u blocks, has %u", d->conf->name,
+        (unsigned long long)m->r.id, b->held, m->held.blocks);
     for (uint32_t i = 0; i < l->rooms_max; i++) {
         const struct lroom *o = &l->rooms[i];
         bool first = b->landed > 0 ? a->rooms[i].spec && speculative(o) : false;
@@ -152,8 +151,7 @@ static void see_taken(const struct daemon *d, struct langd *l,
 static void see_firm(
     const struct daemon *d, const struct lroom *m, const struct before *b)
 {
-    HOLDS(!b->firm || m->firm || m->held.blocks == 0 || !lroom_alive(m) ||
-              !W.parked,
+    HOLDS(!b->firm || m->firm || m->held.blocks == 0 || !lroom_alive(m),
         "a firm grant stays firm", "%s room %llu has %u blocks", d->conf->name,
         (unsigned long long)m->r.id, m->held.blocks);
 }
