@@ -9,33 +9,11 @@ import struct
 import traceback
 
 from pair import Case, eventually
+from rawengine import answer, connect, hello
 from rawpeer import HEADER, Dealer, frame
 
 import mmx
 from mmx import wire
-
-
-def connect(daemon):
-    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    s.settimeout(5)
-    s.connect(daemon.socket)
-    return s
-
-
-def hello(session="h", **more):
-    return wire.HELLO.encode(1, **{
-        "magic": wire.MAGIC, "version_min": 1, "version_max": 1, "cells": 64,
-        "name": "hostile", "session": session, **more})
-
-
-def answer(s):
-    """The first frame that comes; its descriptors are closed."""
-    packet, fds, _, _ = socket.recv_fds(s, wire.PACKET_MAX, 4)
-    for fd in fds:
-        os.close(fd)
-    if not packet:
-        return None
-    return next(wire.frames(packet))
 
 
 def garbage(pick):

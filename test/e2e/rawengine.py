@@ -1,0 +1,70 @@
+"""An engine by hand: packets on a daemon's socket, without the client and
+its manners."""
+
+import os
+import socket
+
+from mmx import wire
+
+
+def connect(daemon):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.settimeout(5)
+    s.connect(daemon.socket)
+    return s
+
+
+def hello(session="h", **more):
+    return wire.HELLO.encode(1, **{
+        "magic": wire.MAGIC, "version_min": 1, "version_max": 1, "cells": 64,
+        "name": "hostile", "session": session, **more})
+
+
+def packet(s):
+    """The frames of the next packet; its descriptors are closed."""
+    got, fds, _, _ = socket.recv_fds(s, wire.PACKET_MAX, 4)
+    for fd in fds:
+        os.close(fd)
+    return list(wire.frames(got)) if got else []
+
+
+def answer(s):
+    """The first frame that comes; None: the connection is over."""
+    return next(iter(packet(s)), None)
+
+
+def greeted(daemon, **more):
+    """A connection that has its WELCOME."""
+    s = connect(daemon)
+    s.send(hello(**more))
+    assert answer(s).message == wire.WELCOME
+    return s
+
+
+def call(s, frames, count=1):
+    """Sends frames in one packet and reads so many answers to them."""
+    s.send(frames)
+    got = []
+    while len(got) < count:
+        frames = packet(s)
+        assert frames, "the connection is over"
+        got += [f for f in frames if f.message == wire.ANSWER]
+    return got
+
+
+def open_rooms(s, count, first=1):
+    """Announces rooms of one row each in the cells from 0 on."""
+    for at in range(0, count, 100):
+        some = range(at, min(at + 100, count))
+        for got in call(s, b"".join(wire.ANNOUNCE.encode(
+                i + 10, room=first + i, cell=i, tag=i + 1, storage=1,
+                max_rows=1, total=1) for i in some), len(some)):
+            assert got.values["err"] == 0, got
+
+
+def release_rooms(s, count):
+    for at in range(0, count, 100):
+        some = range(at, min(at + 100, count))
+        call(s, b"".join(wire.RELEASE.encode(
+            i + 10, cell=i, tag=i + 1, rows=wire.ALL) for i in some),
+            len(some))

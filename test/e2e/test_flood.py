@@ -1,0 +1,133 @@
+"""Engines that ask for more than their turn: the others, the service manager
+and the log do not pay for it."""
+
+import os
+import select
+import socket
+import threading
+import time
+
+from pair import Case, eventually
+from rawengine import call, greeted, open_rooms, packet, release_rooms
+
+from mmx import wire
+
+ROOMS = 4000
+
+
+class Beats(threading.Thread):
+    """A service manager: holds the time of every WATCHDOG=1."""
+
+    def __init__(self, folder):
+        super().__init__(daemon=True)
+        self.path, self.times = os.path.join(folder, "notify"), []
+        self.s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.s.bind(self.path)
+        self.env = {"NOTIFY_SOCKET": self.path, "WATCHDOG_USEC": "500000"}
+        self.start()
+
+    def run(self):
+        while True:
+            if self.s.recv(4096) == b"WATCHDOG=1":
+                self.times.append(time.monotonic())
+
+    def longest(self, since):
+        times = [since] + [t for t in self.times if t > since] \
+            + [time.monotonic()]
+        return max(b - a for a, b in zip(times, times[1:]))
+
+
+class Flood(Case):
+    def crowd(self, **more):
+        """encoded with many rooms open, and the connection that has them."""
+        beats = Beats(self.world.dir)
+        e = self.world.encoded(blocks=ROOMS, block_rows=1, start=False, **more)
+        e.start(beats.env)
+        s = greeted(e, cells=ROOMS, session="crowd")
+        open_rooms(s, ROOMS)
+        return e, s, beats
+
+    def worst(self, s, seconds):
+        """The longest call of a good engine in this time."""
+        worst, end = 0, time.monotonic() + seconds
+        while time.monotonic() < end:
+            began = time.monotonic()
+            call(s, wire.SPACE.encode(5))  # refused: encoded has none
+            worst = max(worst, time.monotonic() - began)
+        return worst
+
+    def test_reports_for_a_connection_that_is_gone(self):
+        e, s, beats = self.crowd()
+        good = greeted(e, session="good")
+        good.settimeout(20)
+        began = time.monotonic()
+        for _ in range(3):
+            bad = greeted(e, session="bad")
+            bad.send(b"".join(wire.QUERY.encode(9, what="rooms")
+                              for _ in range(1000)))
+            eventually(lambda: self.begins(bad), "the first report comes")
+            bad.close()
+        self.assertLess(self.worst(good, 1), 1)
+        self.assertLess(beats.longest(began), 2)
+        eventually(lambda: e.show("status")[0]["connections"] == 3, "ended")
+        self.end(s, good)
+
+    def test_a_long_report_lets_others_in(self):
+        e, s, _ = self.crowd()
+        good, asks = greeted(e, session="good"), greeted(e, session="asks")
+        for json in (0, 1):
+            calls = []
+            asks.send(wire.QUERY.encode(9, what="rooms", json=json))
+            while not self.begins(asks):
+                call(good, wire.SPACE.encode(5))
+                calls.append(1)
+            while packet(asks)[-1].values["more"]:
+                pass
+            # Made in one turn it would let in one or two.
+            self.assertGreater(len(calls), 4)
+        self.end(s, good, asks)
+
+    def begins(self, s):
+        return bool(select.select([s], [], [], 0)[0])
+
+    def end(self, *all_of_them):
+        for s in all_of_them:
+            call(s, wire.BYE.encode(99))
+            s.close()
+
+    def test_reports_of_all_connections_take_turns(self):
+        e, s, beats = self.crowd()
+        good = greeted(e, session="good")
+        began, asks = time.monotonic(), []
+        for i in range(8):
+            asks.append(greeted(e, session=f"asks{i}"))
+            asks[i].send(b"".join(wire.QUERY.encode(9 + n, what="rooms")
+                                  for n in range(3)))
+        self.assertLess(self.worst(good, 0.5), 1)
+        for x in asks:  # in their order, and all of them
+            reports = []
+            while len(reports) < 3:
+                for f in packet(x):
+                    self.assertEqual(f.values["err"], 0)
+                    if not f.values["more"]:
+                        reports.append(f.seq)
+            self.assertEqual(reports, [9, 10, 11])
+            x.close()
+        self.assertLess(beats.longest(began), 2)
+        self.end(s, good)
+
+    def test_lines_that_an_engine_causes_are_rated(self):
+        e = self.world.encoded(blocks=1000, block_rows=1)
+        s = greeted(e, cells=1000)
+        began = time.monotonic()
+        for _ in range(5):
+            open_rooms(s, 1000)
+            release_rooms(s, 1000)
+        seconds = time.monotonic() - began + 2
+        left = eventually(lambda: e.stats()["log_lines_left_out"], "counted")
+        eventually(lambda: "more lines were left out" in e.tail(), "told")
+        with open(e.log) as f:
+            lines = sum("room " in line for line in f)
+        self.assertLess(lines, 100 * seconds)
+        self.assertGreaterEqual(lines + left, 5000)
+        s.close()
