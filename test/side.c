@@ -134,6 +134,7 @@ struct data_conf side_conf(void)
         .message_max = SIDE_MESSAGE,
         .keepalive_ms = 1000,
         .stall_ms = 1000,
+        .greeting_ms = SIDE_GREETING_MS,
         .endpoints_max = 32,
         .inbound_max = 32,
         .messages_max = SIDE_MESSAGES,

@@ -7,12 +7,13 @@
 
 #include "io/data.h"
 
-#define KIB           ((size_t)1024)
-#define MIB           (1024 * KIB)
-#define SIDE_IDS      512
-#define SIDE_SEGMENT  (256 * KIB)
-#define SIDE_MESSAGE  (8 * MIB) /* the longest that comes */
-#define SIDE_MESSAGES 64
+#define KIB              ((size_t)1024)
+#define MIB              (1024 * KIB)
+#define SIDE_IDS         512
+#define SIDE_SEGMENT     (256 * KIB)
+#define SIDE_MESSAGE     (8 * MIB) /* the longest that comes */
+#define SIDE_MESSAGES    64
+#define SIDE_GREETING_MS 400
 
 /* A carrier, and what it has heard, by message id. */
 struct side {

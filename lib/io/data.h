@@ -30,6 +30,7 @@ struct data_conf {
     uint32_t message_max; /* bytes that the longest body to come may have */
     uint32_t keepalive_ms;
     uint32_t stall_ms; /* an endpoint without progress for so long is broken */
+    uint32_t greeting_ms;   /* a connection says within this what it is */
     uint32_t endpoints_max; /* that we open */
     uint32_t inbound_max;   /* that others may open to us; 0: we only send */
     uint32_t messages_max;  /* posted and not done */
@@ -43,6 +44,13 @@ struct data_in {
     const uint8_t *data;
     uint64_t len;
     void *handle; /* rendezvous only */
+};
+
+/* What others did to a carrier since it was opened. */
+struct data_counts {
+    uint64_t strangers; /* connections without a good greeting */
+    uint64_t malformed; /* connections closed for frames that mean nothing */
+    uint64_t refused;   /* connections that there was no place for */
 };
 
 struct data;
@@ -99,6 +107,8 @@ struct data_ops {
     /* How often the carrier had to start anew by itself, in tick(): each time
      * address() changed and all endpoints broke. */
     uint32_t (*replaced)(struct data *d);
+    /* Valid while d is open. NULL: this carrier does not count. */
+    const struct data_counts *(*counts)(struct data *d);
 };
 
 extern const struct data_ops data_tcp;

@@ -7,9 +7,10 @@
  * told). post() only queues; progress() sends, so that what is posted in one
  * turn shares system calls.
  *
- * One epoll set holds the listener, what came in (level-triggered) and what
- * goes out (edge-triggered: `blocked` remembers a full socket). It can be
- * polled itself, needs no arming, and loses no wake-up.
+ * One epoll set holds the listener, what came in (level-triggered), what goes
+ * out (edge-triggered: `blocked` remembers a full socket) and a timer, for what
+ * has to be looked at also when all is idle. It can be polled itself, needs no
+ * arming, and loses no wake-up.
  *
  * Why not UCX here, too: UCX 1.13 (Debian 12) ends the process when a peer
  * dies while the two connect, or in the middle of a message of several pieces;
@@ -22,25 +23,18 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "core/segment.h"
-#include "io/tcp_in.h"
+#include "io/tcp_accept.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #define EVENTS         32
-#define ACCEPTS_MAX    16
 #define SENDS_MAX      4    /* system calls of an endpoint's turn */
 #define SEND_PLACES    1024 /* what the kernel takes at once: IOV_MAX */
 #define SEND_BYTES_MAX ((size_t)1024 * 1024)
-
-static struct log_rate refused =
-    LOG_RATE("connections for data that were closed", LOG_WARN, 5);
-
-enum tag { TAG_LISTENER, TAG_IN, TAG_OUT };
 
 struct op {
     struct list link;
@@ -64,17 +58,15 @@ struct endpoint {
 struct data {
     struct data_conf conf;
     struct data_calls calls;
-    int epoll, listener;
-    struct tcp_place place;
+    int epoll;
     uint8_t address[TCP_ADDRESS_MAX];
     uint32_t address_len, unreported;
     struct list unused, done, ready;
     struct op *ops; /* messages_max */
     struct iovec *iovs;
-    struct endpoint *eps; /* endpoints_max */
-    struct tcp_in **ins;  /* inbound_max; NULL: free */
+    struct endpoint *eps;  /* endpoints_max */
+    struct tcp_door *door; /* NULL: nobody connects to us */
     struct data_calls in_calls;
-    int spare;   /* a descriptor for refusing when there is none left */
     bool inside; /* arrived() is on the stack */
 };
 
@@ -228,18 +220,6 @@ static void endpoint_event(struct data *d, struct endpoint *ep, uint32_t events)
     endpoint_ready(d, ep);
 }
 
-static bool watch(
-    struct data *d, int fd, uint32_t events, enum tag tag, uint32_t index)
-{
-    struct epoll_event ev = {
-        .events = events, .data.u64 = (uint64_t)tag << 32 | index};
-
-    if (epoll_ctl(d->epoll, EPOLL_CTL_ADD, fd, &ev) == 0)
-        return true;
-    log_error("tcp: epoll: %s", strerror(errno));
-    return false;
-}
-
 static enum err data_tcp_connect(
     struct data *d, uint32_t i, struct span address)
 {
@@ -260,8 +240,8 @@ static enum err data_tcp_connect(
     e = tcp_connect(&place, &ep->fd);
     if (e == OK) {
         tcp_options(ep->fd, d->conf.keepalive_ms, d->conf.stall_ms);
-        if (!watch(d, ep->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
-                TAG_OUT, i))
+        if (!tcp_watch(d->epoll, ep->fd,
+                EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, TCP_OUT, i))
             e = ERR_INTERNAL;
     }
     if (e != OK) {
@@ -358,86 +338,6 @@ static void on_fetched(void *ud, void *cookie, bool ok)
     d->calls.fetched(d->calls.ud, cookie, ok);
 }
 
-static void in_close(struct data *d, uint32_t i)
-{
-    tcp_in_close(&d->ins[i]);
-}
-
-/* A free place, if need be that of somebody who never said who it is. */
-static uint32_t in_place(struct data *d)
-{
-    for (uint32_t i = 0; i < d->conf.inbound_max; i++)
-        if (!d->ins[i])
-            return i;
-    for (uint32_t i = 0; i < d->conf.inbound_max; i++) {
-        if (tcp_in_greeted(d->ins[i]))
-            continue;
-        in_close(d, i);
-        return i;
-    }
-    return NONE;
-}
-
-/* Without a descriptor left the listener would stay readable for ever. */
-static void refuse_one(struct data *d)
-{
-    int fd;
-
-    if (d->spare < 0)
-        return;
-    close(d->spare);
-    fd = accept(d->listener, NULL, NULL);
-    if (fd >= 0)
-        close(fd);
-    d->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    log_rated(
-        &refused, "tcp: no file descriptor left: a connection is refused");
-}
-
-static unsigned accept_some(struct data *d)
-{
-    struct tcp_in_conf conf = {.d = d,
-        .calls = &d->in_calls,
-        .token = d->place.token,
-        .body_max = d->conf.message_max};
-    unsigned n = 0;
-
-    for (; n < ACCEPTS_MAX; n++) {
-        int fd = accept4(d->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        uint32_t i = fd < 0 ? NONE : in_place(d);
-
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE))
-            refuse_one(d);
-        if (fd < 0)
-            break;
-        if (i == NONE) {
-            log_rated(&refused,
-                "tcp: more than %u connections for data: one is refused",
-                d->conf.inbound_max);
-            close(fd);
-            continue;
-        }
-        tcp_options(fd, d->conf.keepalive_ms, d->conf.stall_ms);
-        d->ins[i] = tcp_in_open(fd, &conf);
-        if (d->ins[i] && !watch(d, fd, EPOLLIN | EPOLLRDHUP, TAG_IN, i))
-            in_close(d, i);
-    }
-    return n;
-}
-
-static unsigned in_event(struct data *d, uint32_t i)
-{
-    bool over = false;
-    unsigned count;
-
-    if (!d->ins[i])
-        return 0; /* closed in this turn */
-    count = tcp_in_turn(d->ins[i], &over);
-    if (over)
-        in_close(d, i);
-    return count;
-}
-
 /* turns */
 
 static unsigned handle_events(struct data *d)
@@ -448,15 +348,13 @@ static unsigned handle_events(struct data *d)
 
     for (int k = 0; k < n; k++) {
         uint32_t index = (uint32_t)ev[k].data.u64;
-        enum tag tag = (enum tag)(ev[k].data.u64 >> 32);
+        enum tcp_tag tag = (enum tcp_tag)(ev[k].data.u64 >> 32);
 
-        if (tag == TAG_OUT) {
+        if (tag == TCP_OUT) {
             endpoint_event(d, &d->eps[index], ev[k].events);
             count++;
-        } else if (tag == TAG_IN) {
-            count += in_event(d, index);
         } else {
-            count += accept_some(d);
+            count += tcp_door_event(d->door, tag, index);
         }
     }
     return count;
@@ -537,20 +435,21 @@ static void data_tcp_tick(struct data *d, uint64_t now_ns)
     CHECK(!d->inside, "tick inside arrived()");
     for (uint32_t i = 0; i < d->conf.endpoints_max; i++)
         endpoint_tick(d, &d->eps[i], now_ns);
-    for (uint32_t i = 0; i < d->conf.inbound_max; i++) {
-        if (!d->ins[i] ||
-            !tcp_in_stalled(d->ins[i], now_ns, d->conf.stall_ms * NS_PER_MS))
-            continue;
-        log_rated(&refused, "tcp: a message that came was not ended for %u ms",
-            d->conf.stall_ms);
-        in_close(d, i);
-    }
+    if (d->door)
+        tcp_door_tick(d->door, now_ns);
 }
 
 static uint32_t data_tcp_replaced(struct data *d)
 {
     (void)d;
     return 0;
+}
+
+static const struct data_counts *data_tcp_counts(struct data *d)
+{
+    static const struct data_counts none;
+
+    return d->door ? tcp_door_counts(d->door) : &none;
 }
 
 /* open and close */
@@ -562,16 +461,11 @@ static struct span data_tcp_address(struct data *d)
 
 static void data_tcp_free(struct data *d)
 {
-    if (d->listener >= 0)
-        close(d->listener);
     if (d->epoll >= 0)
         close(d->epoll);
-    if (d->spare >= 0)
-        close(d->spare);
     free(d->ops);
     free(d->iovs);
     free(d->eps);
-    free(d->ins);
     free(d);
 }
 
@@ -585,8 +479,7 @@ static bool take_memory(struct data *d)
     d->ops = calloc(n, sizeof(*d->ops));
     d->iovs = calloc((size_t)n * (DATA_IOV_MAX + 1), sizeof(*d->iovs));
     d->eps = calloc(d->conf.endpoints_max, sizeof(*d->eps));
-    d->ins = calloc(d->conf.inbound_max + 1, sizeof(*d->ins));
-    if (!d->ops || !d->iovs || !d->eps || !d->ins) {
+    if (!d->ops || !d->iovs || !d->eps) {
         log_error("tcp: no memory for %u messages", n);
         return false;
     }
@@ -600,19 +493,21 @@ static bool take_memory(struct data *d)
 static enum err begin(struct data *d)
 {
     struct writer w = writer_of(d->address, sizeof(d->address));
+    struct tcp_door_conf c = {.data = &d->conf, .d = d, .calls = &d->in_calls};
+    struct tcp_place place;
     enum err e;
 
-    d->epoll = epoll_create1(EPOLL_CLOEXEC);
+    d->epoll = c.epoll = epoll_create1(EPOLL_CLOEXEC);
     if (!take_memory(d) || d->epoll < 0)
         return ERR_INTERNAL;
     if (d->conf.inbound_max == 0)
         return OK; /* no address: nobody connects */
-    e = tcp_listen(d->conf.devices, d->conf.ports, &d->listener, &d->place);
+    e = tcp_door_open(&d->door, &c, &place);
     if (e != OK)
         return e;
-    tcp_place_put(&w, &d->place);
+    tcp_place_put(&w, &place);
     d->address_len = (uint32_t)w.len;
-    return watch(d, d->listener, EPOLLIN, TAG_LISTENER, 0) ? OK : ERR_INTERNAL;
+    return OK;
 }
 
 static enum err data_tcp_open(struct data **out, const struct data_conf *c,
@@ -621,9 +516,8 @@ static enum err data_tcp_open(struct data **out, const struct data_conf *c,
     struct data *d = calloc(1, sizeof(*d));
     enum err e;
 
-    CHECK(c->messages_max > 0 && c->endpoints_max > 0 &&
-              (c->inbound_max == 0 || c->message_max > 0),
-        "messages_max, endpoints_max and message_max are needed");
+    CHECK(c->messages_max > 0 && c->endpoints_max > 0,
+        "messages_max and endpoints_max are needed");
     if (!d) {
         log_error("tcp: out of memory");
         return ERR_INTERNAL;
@@ -632,8 +526,7 @@ static enum err data_tcp_open(struct data **out, const struct data_conf *c,
     d->calls = *calls;
     d->in_calls = (struct data_calls){
         .ud = d, .arrived = on_arrived, .fetched = on_fetched};
-    d->epoll = d->listener = -1;
-    d->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    d->epoll = -1;
     e = begin(d);
     if (e == OK)
         *out = d;
@@ -652,9 +545,7 @@ static void data_tcp_close(struct data **dp)
     for (uint32_t i = 0; i < d->conf.endpoints_max; i++)
         if (d->eps[i].open)
             endpoint_break(d, &d->eps[i]);
-    for (uint32_t i = 0; i < d->conf.inbound_max; i++)
-        if (d->ins[i])
-            in_close(d, i);
+    tcp_door_close(&d->door);
     report_done(d);
     data_tcp_free(d);
     *dp = NULL;
@@ -675,4 +566,5 @@ const struct data_ops data_tcp = {.name = "tcp",
     .arm = data_tcp_arm,
     .tick = data_tcp_tick,
     .transport = data_tcp_name,
-    .replaced = data_tcp_replaced};
+    .replaced = data_tcp_replaced,
+    .counts = data_tcp_counts};

@@ -41,6 +41,7 @@ struct tcp_in {
     bool large; /* this or the last body is fetched: another may follow */
     bool whole;
     bool moved; /* bytes came since tcp_in_stalled() looked */
+    bool used;  /* a grown buffer was needed since tcp_in_shrink() looked */
     uint64_t quiet_since_ns;
     uint8_t *buffer;
     size_t cap, tail, head; /* buffer[tail..head) is not looked at yet */
@@ -192,6 +193,7 @@ static bool greeting(struct tcp_in *in, bool *over)
     if (memcmp(in->buffer + in->tail, TCP_MAGIC, 4) != 0 ||
         memcmp(in->buffer + in->tail + 4, in->conf.token, TCP_TOKEN) != 0) {
         log_rated(&strangers, "tcp: a connection with a wrong greeting");
+        in->conf.counts->strangers++;
         *over = true;
         return false;
     }
@@ -209,10 +211,34 @@ static bool arrived(
     return in->conf.calls->arrived(in->conf.calls->ud, in->conf.d, &m);
 }
 
+bool tcp_in_grown(const struct tcp_in *in)
+{
+    return in->cap > BUFFER;
+}
+
+void tcp_in_shrink(struct tcp_in *in)
+{
+    bool used = in->used;
+    uint8_t *less;
+
+    in->used = false;
+    if (!tcp_in_grown(in) || used || in->tail != in->head)
+        return;
+    less = malloc(BUFFER);
+    if (!less)
+        return;
+    free(in->buffer);
+    in->buffer = less;
+    in->cap = BUFFER;
+    in->tail = in->head = 0;
+}
+
 /* Without room the connection has to end: the sender notices, and goes on. */
 static bool make_whole(struct tcp_in *in, size_t need)
 {
     uint8_t *more;
+
+    in->used |= need > BUFFER;
 
     if (need <= in->cap)
         return true;
@@ -274,6 +300,7 @@ static bool frame(struct tcp_in *in, bool *over)
     if (r.failed)
         return false;
     if (!lengths_good(in, header, body)) {
+        in->conf.counts->malformed++;
         *over = true;
         return false;
     }

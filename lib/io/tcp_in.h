@@ -20,6 +20,7 @@ struct tcp_in_conf {
     const struct data_calls *calls;
     const uint8_t *token; /* TCP_TOKEN bytes that a greeting has to say */
     uint32_t body_max;    /* a longer body ends the connection */
+    struct data_counts *counts;
 };
 
 /* Takes fd. NULL: no memory, fd is closed. */
@@ -38,6 +39,11 @@ MUST_CHECK enum err tcp_in_fetch(struct tcp_in *in, const struct iovec *iov,
     uint32_t iovs, uint64_t len, void *cookie);
 
 void tcp_in_whole(struct tcp_in *in);
+
+/* True if it has more memory than a connection with small messages. */
+bool tcp_in_grown(const struct tcp_in *in);
+/* Gives memory back that no message has needed since the last call. */
+void tcp_in_shrink(struct tcp_in *in);
 
 /* In the middle of something, without a byte for limit_ns. */
 bool tcp_in_stalled(struct tcp_in *in, uint64_t now_ns, uint64_t limit_ns);

@@ -75,6 +75,9 @@ static uint64_t shard_sum(const struct node *n, const char *name)
             {"messages_sent", &s->messages_sent},
             {"endpoints_lost", &s->endpoints_lost},
             {"workers_replaced", &s->workers_replaced},
+            {"data_strangers", &s->data_strangers},
+            {"data_malformed", &s->data_malformed},
+            {"data_refused", &s->data_refused},
             {"bytes_landed", &s->bytes_landed}, {"bytes_sent", &s->bytes_sent},
             {"shard_wakeups", &s->wakeups}};
 

@@ -40,6 +40,7 @@
 #define LIGHT_RATE   (4u << 20)
 #define LIGHT_COPIES (1u << 20)
 #define LINGER_MS    5
+#define GREETING_MS  5000 /* for a data connection to say what it is */
 
 enum record_type { RECORD_CMD, RECORD_PEER, RECORD_POOL, RECORD_SOURCE };
 
@@ -258,6 +259,18 @@ static enum err address_copy(struct shard *s)
     return OK;
 }
 
+static void counts_copy(struct shard *s)
+{
+    const struct data_counts *c =
+        s->conf.carrier->counts ? s->conf.carrier->counts(s->data) : NULL;
+
+    if (!c)
+        return;
+    stat_set(&s->stats.data_strangers, c->strangers);
+    stat_set(&s->stats.data_malformed, c->malformed);
+    stat_set(&s->stats.data_refused, c->refused);
+}
+
 static void tick(struct shard *s)
 {
     uint64_t every = s->conf.data.stall_ms * NS_PER_MS / 4;
@@ -358,6 +371,7 @@ static unsigned work(struct shard *s, bool light)
         n += copy_turn(s, light ? LIGHT_COPIES : UINT64_MAX);
     if (s->landing && light)
         land_tell(s);
+    counts_copy(s);
     tick(s);
     if (s->sending) {
         n += s->lost_count;
@@ -544,6 +558,7 @@ enum err shard_start(struct shard **out, const struct shard_conf *c)
         s->conf.data.inbound_max = inbound_max(c);
         s->conf.data.fetches_max = fetches_max(c);
         s->conf.data.message_max = message_max(c);
+        s->conf.data.greeting_ms = GREETING_MS;
     }
     s->wake.fd = -1;
     sem_init(&s->started, 0, 0);

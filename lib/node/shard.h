@@ -87,6 +87,7 @@ struct shard_stats {
     _Atomic uint64_t segments_late;
     _Atomic uint64_t messages_sent, bytes_landed, bytes_sent, endpoints_lost;
     _Atomic uint64_t workers_replaced, wakeups;
+    _Atomic uint64_t data_strangers, data_malformed, data_refused;
 };
 const struct shard_stats *shard_stats(const struct shard *s);
 /* Transport chosen for a peer, copied; empty: none yet. */

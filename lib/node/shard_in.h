@@ -179,6 +179,10 @@ static inline void stat_add(_Atomic uint64_t *stat, uint64_t n)
 {
     atomic_fetch_add_explicit(stat, n, memory_order_relaxed);
 }
+static inline void stat_set(_Atomic uint64_t *stat, uint64_t n)
+{
+    atomic_store_explicit(stat, n, memory_order_relaxed);
+}
 /* Queues a note for the loop. Waits only when a whole backlog is full. */
 void shard_tell(struct shard *s, const struct data_note *n);
 /* Appends where the pieces of field f lie to iov; neighbours become one.

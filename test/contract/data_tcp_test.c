@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* A connection to where s listens. */
@@ -203,6 +204,117 @@ TEST(silent_strangers_give_way)
     side_until(&a, &b, &a.arrived_count, 1);
     for (size_t i = 0; i < ARRAY_LEN(fds); i++)
         close(fds[i]);
+    side_close(&a);
+    side_close(&b);
+}
+
+/* Peers that come in one turn, after as many silent ones as there are places:
+ * none of them makes another give way. */
+TEST(the_oldest_stranger_gives_way)
+{
+    struct data_conf c = side_conf();
+    struct side a;
+    int silent[8], fds[4];
+
+    c.inbound_max = ARRAY_LEN(silent);
+    side_open_with(&a, &data_tcp, &c);
+    for (size_t i = 0; i < ARRAY_LEN(silent); i++) {
+        silent[i] = stranger(&a);
+        side_settle(&a, NULL);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+        fds[i] = stranger(&a);
+    side_turn(&a, NULL); /* all are taken in, nothing was said yet */
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+        send_all(fds[i], data_tcp.address(a.d).p, TCP_HELLO);
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+        T_FALSE(closed(&a, fds[i]));
+    for (size_t i = 0; i < ARRAY_LEN(silent); i++)
+        T_TRUE(closed(&a, silent[i]) == (i < ARRAY_LEN(fds)));
+    T_EQ_U64(data_tcp.counts(a.d)->strangers, ARRAY_LEN(fds));
+    for (size_t i = 0; i < ARRAY_LEN(silent); i++)
+        close(silent[i]);
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+        close(fds[i]);
+    side_close(&a);
+}
+
+/* Turns a only when its descriptor says so, and never ticks it: as long as
+ * fd is open. Returns the turns. */
+static uint32_t turns_until_closed(struct side *a, int fd)
+{
+    struct pollfd p = {.fd = data_tcp.fd(a->d), .events = POLLIN};
+    uint32_t turns = 0;
+    char c;
+
+    for (; recv(fd, &c, 1, MSG_DONTWAIT) != 0; turns++) {
+        while (data_tcp.progress(a->d) > 0)
+            ;
+        T_OK(data_tcp.arm(a->d));
+        T_EQ_I64(poll(&p, 1, 15000), 1);
+        side_turn(a, NULL);
+    }
+    return turns;
+}
+
+TEST(silence_ends_while_nothing_else_happens)
+{
+    struct side a;
+    int peer, fd;
+    uint64_t begun;
+
+    side_open(&a, &data_tcp);
+    peer = friend(&a);
+    side_settle(&a, NULL);
+    begun = t_now_ns();
+    fd = stranger(&a);
+    send_all(fd, TCP_MAGIC, 4);
+    T_TRUE(turns_until_closed(&a, fd) < 10);
+    T_TRUE(t_now_ns() - begun >= SIDE_GREETING_MS * NS_PER_MS);
+    T_FALSE(closed(&a, peer));
+    T_EQ_U64(data_tcp.counts(a.d)->strangers, 1);
+    close(peer);
+    close(fd);
+    side_close(&a);
+}
+
+static bool fd_free(void)
+{
+    int fd = dup(STDERR_FILENO);
+
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
+/* Another thread takes the spare descriptor: nothing spins, and the connection
+ * is served when there are descriptors again. */
+TEST(without_any_descriptor_connections_wait)
+{
+    struct rlimit old, few;
+    struct side a, b;
+    struct pollfd p;
+    uint8_t bytes[8];
+
+    side_open(&b, &data_tcp);
+    side_open(&a, &data_tcp);
+    T_EQ_I64(getrlimit(RLIMIT_NOFILE, &old), 0);
+    T_OK(data_tcp.connect(b.d, 0, data_tcp.address(a.d)));
+    few = (struct rlimit){.rlim_cur = 3, .rlim_max = old.rlim_max};
+    T_EQ_I64(setrlimit(RLIMIT_NOFILE, &few), 0);
+    T_FALSE(fd_free());
+    p = (struct pollfd){.fd = data_tcp.fd(a.d), .events = POLLIN};
+    T_EQ_I64(setrlimit(RLIMIT_NOFILE, &old), 0);
+    T_EQ_I64(poll(&p, 1, 1000), 1); /* it came */
+    T_EQ_I64(setrlimit(RLIMIT_NOFILE, &few), 0);
+    data_tcp.progress(a.d);
+    T_EQ_U64(data_tcp.progress(a.d), 0);
+    T_EQ_I64(setrlimit(RLIMIT_NOFILE, &old), 0);
+    T_EQ_I64(poll(&p, 1, 0), 0); /* and does not keep us awake */
+    side_fill(bytes, 8, 2);
+    T_OK(side_post(&b, 0, 2, bytes, 8));
+    side_until(&a, &b, &a.arrived_count, 1);
+    T_EQ_U64(data_tcp.counts(a.d)->refused, 0);
     side_close(&a);
     side_close(&b);
 }

@@ -106,8 +106,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct seen s = {.p = data + 2};
     struct data_calls calls = {
         .ud = &s, .arrived = on_arrived, .fetched = on_fetched};
-    struct tcp_in_conf conf = {
-        .calls = &calls, .token = token, .body_max = BODY_MAX};
+    struct data_counts counts = {0};
+    struct tcp_in_conf conf = {.counts = &counts,
+        .calls = &calls,
+        .token = token,
+        .body_max = BODY_MAX};
     int fds[2];
     bool over;
 

@@ -1,0 +1,339 @@
+/* tcp_accept.c - see tcp_accept.h. A connection that has not said its greeting
+ * has a place only as long as nobody needs it: the oldest of them gives way,
+ * and each ends after greeting_ms. The timer of that is in the epoll set, so
+ * that it runs while the carrier has nothing else to do.
+ *
+ * Rejected: TCP_DEFER_ACCEPT. One byte is enough to pass it. The newest as the
+ * one that gives way: peers that come together would close each other. */
+#include "io/tcp_accept.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ACCEPTS_MAX 16
+#define SWEEPS      4 /* in the time that a greeting may take */
+
+struct inbound {
+    struct tcp_in *in; /* NULL: free */
+    uint64_t since_ns;
+};
+
+struct tcp_door {
+    const struct data_conf *data;
+    struct tcp_in_conf in;
+    struct tcp_place place;
+    struct inbound *ins; /* inbound_max */
+    struct data_counts counts;
+    int epoll, listener;
+    int spare;    /* a descriptor for refusing when there is none left; or -1 */
+    int timer;    /* timerfd */
+    bool timed;   /* it runs */
+    bool resting; /* the listener is not looked at until the timer is over */
+};
+
+static struct log_rate closed =
+    LOG_RATE("connections for data that were closed", LOG_WARN, 5);
+
+static uint64_t clock_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
+}
+
+bool tcp_watch(
+    int epoll, int fd, uint32_t events, enum tcp_tag tag, uint32_t index)
+{
+    struct epoll_event ev = {
+        .events = events, .data.u64 = (uint64_t)tag << 32 | index};
+
+    if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &ev) == 0)
+        return true;
+    log_error("tcp: epoll: %s", strerror(errno));
+    return false;
+}
+
+/* events 0: connections wait in the kernel. */
+static void listen_for(struct tcp_door *d, uint32_t events)
+{
+    struct epoll_event ev = {
+        .events = events, .data.u64 = (uint64_t)TCP_LISTENER << 32};
+
+    if (epoll_ctl(d->epoll, EPOLL_CTL_MOD, d->listener, &ev) != 0)
+        log_error("tcp: epoll: %s", strerror(errno));
+}
+
+static void in_close(struct tcp_door *d, uint32_t i)
+{
+    tcp_in_close(&d->ins[i].in);
+}
+
+/* Has sweep() called soon. */
+static void timer_run(struct tcp_door *d)
+{
+    uint64_t ns = d->data->greeting_ms * NS_PER_MS / SWEEPS;
+    struct itimerspec t = {.it_value = {.tv_sec = (time_t)(ns / NS_PER_S),
+                               .tv_nsec = (long)(ns % NS_PER_S)}};
+
+    if (d->timed)
+        return;
+    CHECK(timerfd_settime(d->timer, 0, &t, NULL) == 0, "timerfd: %d", errno);
+    d->timed = true;
+}
+
+/* A free place, if need be that of the connection which has been silent for
+ * longest; NONE: all are of peers. */
+static uint32_t in_place(struct tcp_door *d)
+{
+    uint32_t oldest = NONE;
+
+    for (uint32_t i = 0; i < d->data->inbound_max; i++) {
+        struct inbound *at = &d->ins[i];
+
+        if (!at->in)
+            return i;
+        if (!tcp_in_greeted(at->in) &&
+            (oldest == NONE || at->since_ns < d->ins[oldest].since_ns))
+            oldest = i;
+    }
+    if (oldest != NONE) {
+        d->counts.strangers++;
+        in_close(d, oldest);
+    }
+    return oldest;
+}
+
+/* accept() fails and the listener stays readable: a connection is taken and
+ * closed if there is a descriptor for it, else it waits for a while. */
+static void refuse_one(struct tcp_door *d)
+{
+    int fd = -1;
+
+    if (d->spare >= 0) {
+        close(d->spare);
+        fd = accept(d->listener, NULL, NULL);
+    }
+    if (fd >= 0) {
+        close(fd);
+        d->counts.refused++;
+        log_rated(
+            &closed, "tcp: no file descriptor left: a connection is refused");
+    } else {
+        log_rated(
+            &closed, "tcp: accept: %s: connections wait", strerror(errno));
+        d->resting = true;
+        listen_for(d, 0);
+        timer_run(d);
+    }
+    d->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static void take_in(struct tcp_door *d, int fd)
+{
+    uint32_t i = in_place(d);
+
+    if (i == NONE) {
+        log_rated(&closed,
+            "tcp: more than %u connections for data (limits.peers, and some): "
+            "one is refused",
+            d->data->inbound_max);
+        d->counts.refused++;
+        close(fd);
+        return;
+    }
+    tcp_options(fd, d->data->keepalive_ms, d->data->stall_ms);
+    d->ins[i] = (struct inbound){tcp_in_open(fd, &d->in), clock_ns()};
+    if (d->ins[i].in &&
+        !tcp_watch(d->epoll, fd, EPOLLIN | EPOLLRDHUP, TCP_IN, i))
+        in_close(d, i);
+    timer_run(d);
+}
+
+static unsigned accept_some(struct tcp_door *d)
+{
+    unsigned n = 0;
+
+    for (; n < ACCEPTS_MAX; n++) {
+        int fd = accept4(d->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+        if (fd >= 0) {
+            take_in(d, fd);
+            continue;
+        }
+        if (errno == EINTR || errno == ECONNABORTED)
+            continue;
+        if (errno != EAGAIN)
+            refuse_one(d);
+        break;
+    }
+    return n;
+}
+
+/* What is not of messages: greetings that did not come, memory that is not
+ * needed, a listener that rests. */
+static unsigned sweep(struct tcp_door *d)
+{
+    uint64_t now_ns = clock_ns(), runs;
+    bool more = false;
+    ssize_t n = read(d->timer, &runs, sizeof(runs));
+
+    (void)n; /* it ran out, that is known */
+    d->timed = false;
+    if (d->resting)
+        listen_for(d, EPOLLIN);
+    d->resting = false;
+    for (uint32_t i = 0; i < d->data->inbound_max; i++) {
+        struct inbound *at = &d->ins[i];
+
+        if (!at->in)
+            continue;
+        if (tcp_in_greeted(at->in)) {
+            tcp_in_shrink(at->in);
+            more |= tcp_in_grown(at->in);
+        } else if (now_ns - at->since_ns < d->data->greeting_ms * NS_PER_MS) {
+            more = true;
+        } else {
+            log_rated(&closed, "tcp: a connection without a greeting for %u ms",
+                d->data->greeting_ms);
+            d->counts.strangers++;
+            in_close(d, i);
+        }
+    }
+    if (more)
+        timer_run(d);
+    return 1;
+}
+
+static unsigned in_event(struct tcp_door *d, uint32_t i)
+{
+    bool over = false;
+    unsigned count;
+
+    if (!d->ins[i].in)
+        return 0; /* closed in this turn */
+    count = tcp_in_turn(d->ins[i].in, &over);
+    if (over)
+        in_close(d, i);
+    else if (tcp_in_grown(d->ins[i].in))
+        timer_run(d);
+    return count;
+}
+
+/* for the carrier */
+
+unsigned tcp_door_event(struct tcp_door *d, enum tcp_tag tag, uint32_t index)
+{
+    switch (tag) {
+    case TCP_IN:
+        return in_event(d, index);
+    case TCP_LISTENER:
+        return accept_some(d);
+    case TCP_TIMER:
+        return sweep(d);
+    case TCP_OUT:
+        break;
+    }
+    CHECK(false, "an event of tag %d", tag);
+    return 0;
+}
+
+void tcp_door_tick(struct tcp_door *d, uint64_t now_ns)
+{
+    uint64_t limit_ns = d->data->stall_ms * NS_PER_MS;
+
+    for (uint32_t i = 0; i < d->data->inbound_max; i++) {
+        if (!d->ins[i].in || !tcp_in_stalled(d->ins[i].in, now_ns, limit_ns))
+            continue;
+        log_rated(&closed, "tcp: a message that came was not ended for %u ms",
+            d->data->stall_ms);
+        in_close(d, i);
+    }
+}
+
+const struct data_counts *tcp_door_counts(const struct tcp_door *d)
+{
+    return &d->counts;
+}
+
+static enum err begin(struct tcp_door *d)
+{
+    enum err e =
+        tcp_listen(d->data->devices, d->data->ports, &d->listener, &d->place);
+
+    if (e != OK)
+        return e;
+    d->ins = calloc(d->data->inbound_max, sizeof(*d->ins));
+    d->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    d->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (!d->ins || d->timer < 0) {
+        log_error(
+            "tcp: no memory or timer for %u connections", d->data->inbound_max);
+        return ERR_INTERNAL;
+    }
+    if (!tcp_watch(d->epoll, d->timer, EPOLLIN, TCP_TIMER, 0) ||
+        !tcp_watch(d->epoll, d->listener, EPOLLIN, TCP_LISTENER, 0))
+        return ERR_INTERNAL;
+    return OK;
+}
+
+enum err tcp_door_open(struct tcp_door **out, const struct tcp_door_conf *c,
+    struct tcp_place *place)
+{
+    struct tcp_door *d = calloc(1, sizeof(*d));
+    enum err e;
+
+    CHECK(c->data->message_max > 0 && c->data->greeting_ms > 0,
+        "message_max and greeting_ms are needed");
+    if (!d) {
+        log_error("tcp: out of memory");
+        return ERR_INTERNAL;
+    }
+    d->data = c->data;
+    d->in = (struct tcp_in_conf){.d = c->d,
+        .calls = c->calls,
+        .token = d->place.token,
+        .body_max = c->data->message_max,
+        .counts = &d->counts};
+    d->epoll = c->epoll;
+    d->listener = d->spare = d->timer = -1;
+    e = begin(d);
+    if (e != OK) {
+        tcp_door_close(&d);
+        return e;
+    }
+    *place = d->place;
+    *out = d;
+    return OK;
+}
+
+static void fd_close(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+void tcp_door_close(struct tcp_door **door)
+{
+    struct tcp_door *d = *door;
+
+    *door = NULL;
+    if (!d)
+        return;
+    for (uint32_t i = 0; d->ins && i < d->data->inbound_max; i++)
+        if (d->ins[i].in)
+            in_close(d, i);
+    fd_close(d->listener);
+    fd_close(d->spare);
+    fd_close(d->timer);
+    free(d->ins);
+    free(d);
+}
