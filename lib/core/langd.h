@@ -40,8 +40,14 @@ struct lgroup {
     uint16_t pool, size, joined;
     uint32_t session;
     uint64_t id, age; /* age of its first member */
+    bool admitted;    /* every member has its blocks, or a share in `spare` */
+    bool capped;      /* its max_rows are more than it may hold together */
+    uint32_t spare;   /* blocks that are kept free for its members */
+    uint32_t gone;    /* blocks of members that are READY */
+    struct lroom *stands; /* in the queue, for all; NULL: it is in none */
     struct list members;
-    struct list in_place; /* of groups without members, or of free places */
+    struct list in_capped; /* of the pool, while it has a right to `spare` */
+    struct list in_place;  /* of groups without members, or of free places */
     struct list in_session;
 };
 
@@ -88,7 +94,8 @@ struct lroom {
     bool answer_due; /* encoded asked what became of it; not quiet then */
     uint8_t stale;   /* NACKs in a row that say it does not, after all */
     uint32_t told_attempt, told_granted;
-    bool told; /* (attempt, granted) above were sent at least once */
+    uint8_t told_firm;
+    bool told; /* these were sent at least once */
     uint64_t retry_ns, backoff_ns;
 
     /* Deadlines; TIME_NEVER: not running. */
@@ -120,6 +127,8 @@ struct lpool {
     struct heap need;   /* rooms without; oldest first */
     struct heap spec;   /* speculative grants, nothing landed; youngest first */
     struct heap victim; /* waiting with landed rows; youngest first */
+    struct list capped; /* groups with spare blocks */
+    uint32_t spare;     /* blocks that none but members of those may take */
     uint32_t ready_rooms, landing_rooms, closing_blocks;
     uint64_t head_age;      /* of the head that does not fit */
     uint64_t head_since_ns; /* since when it does not; TIME_NEVER */
@@ -230,12 +239,19 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
 void group_leave(struct langd *l, struct lroom *m);
 /* Puts the group into its pool's queue, or takes it out. */
 void group_place(struct langd *l, struct lgroup *g);
-/* Blocks that its members want. */
-uint32_t group_wanted(struct langd *l, const struct lgroup *g);
+/* Returns the blocks that it wants when it is admitted. */
+uint32_t group_wanted(const struct langd *l, const struct lgroup *g);
 /* Takes them all. false: they cannot be had. */
 bool group_take(struct langd *l, struct out *out, struct lgroup *g);
+/* Gives spare blocks to members that have more rows than blocks. */
+void groups_draw(struct langd *l, struct out *out, struct lpool *p);
+/* Keeps blocks of a member for the others, as it does not need them. */
+void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks);
 /* Fails all members when they can never be held together. */
 void group_check_size(struct langd *l, struct lgroup *g);
+/* Fails all members: the failure of one ends the request. */
+void group_fail(
+    struct langd *l, struct lgroup *g, enum err reason, const char *text);
 
 /* langd_grant.c: blocks of a pool */
 
@@ -251,6 +267,11 @@ uint32_t grant_wanted(struct langd *l, const struct lroom *m);
 /* Takes n more blocks and tells the shards. false: they cannot be had. */
 bool grant_take(
     struct langd *l, struct out *out, struct lroom *m, uint32_t n, bool firm);
+/* Takes n firm blocks that were kept for the room. */
+bool grant_take_own(
+    struct langd *l, struct out *out, struct lroom *m, uint32_t n);
+/* Returns FIRM_YES when the room keeps its blocks and needs no other room's. */
+uint8_t grant_firmness(struct langd *l, const struct lroom *m);
 /* Tells the shards of the attempt in force and the blocks that it has. */
 void grant_open(struct langd *l, struct out *out, struct lroom *m);
 /* Takes back all blocks but the first `keep` and raises the attempt; what was

@@ -30,6 +30,8 @@ static uint64_t target_rows(const struct lpool *p, const struct lroom *m)
         first = max_u64(first, m->base + p->hold_stream * rows);
     if (m->length_known)
         first = min_u64(max_u64(first, m->committed), m->max_rows);
+    if (m->group && m->length_known)
+        return m->group->capped ? m->committed : m->max_rows;
     return m->want && m->length_known ? m->max_rows : first;
 }
 
@@ -69,7 +71,9 @@ void grant_classify(struct langd *l, struct lroom *m)
     struct lpool *p = lroom_pool(l, m);
     bool alive = lroom_alive(m) && !m->closing_left;
     uint32_t wanted = grant_wanted(l, m);
-    bool waits = alive && m->want && wanted > 0;
+    /* What has enough and may lose it waits for its turn to keep it. */
+    bool waits = alive && m->want && (m->length_known || m->required > 1) &&
+                 (wanted > 0 || (!m->firm && m->mode == MODE_WHOLE));
     bool queued = waits && !m->group;
     bool need =
         alive && !m->want && wanted > 0 && m->required <= 1 && !m->group;
@@ -93,7 +97,8 @@ void grant_classify(struct langd *l, struct lroom *m)
     m->landing_counted = landing;
     if (m->group)
         group_place(l, m->group);
-    p->dirty |= queued || need || p->want.len || p->need.len;
+    p->dirty |=
+        queued || need || p->want.len || p->need.len || !list_empty(&p->capped);
 }
 
 /* giving */
@@ -131,7 +136,7 @@ void grant_open(struct langd *l, struct out *out, struct lroom *m)
     m->opened = true;
 }
 
-bool grant_take(
+static bool take(
     struct langd *l, struct out *out, struct lroom *m, uint32_t n, bool firm)
 {
     struct lpool *p = lroom_pool(l, m);
@@ -148,6 +153,29 @@ bool grant_take(
         grant_open(l, out, m);
     lroom_touch(l, m);
     return true;
+}
+
+bool grant_take(
+    struct langd *l, struct out *out, struct lroom *m, uint32_t n, bool firm)
+{
+    const struct lpool *p = lroom_pool(l, m);
+
+    return (uint64_t)n + p->spare <= p->p.free && take(l, out, m, n, firm);
+}
+
+bool grant_take_own(
+    struct langd *l, struct out *out, struct lroom *m, uint32_t n)
+{
+    return take(l, out, m, n, true);
+}
+
+uint8_t grant_firmness(struct langd *l, const struct lroom *m)
+{
+    bool all = m->group || grant_wanted(l, m) == 0;
+
+    if (m->mode == MODE_STREAM) /* what it was promised is resident for good */
+        return m->firm || m->exposed > 0 ? FIRM_YES : FIRM_NO;
+    return m->total == 0 || (m->firm && all) ? FIRM_YES : FIRM_NO;
 }
 
 /* taking back */
@@ -217,6 +245,7 @@ void grant_trim(struct langd *l, struct out *out, struct lroom *m)
     out_data(out, &cmd);
     m->closing_left = l->c.shards;
     m->closing_all = false;
+    group_trimmed(l, m, m->closing.blocks);
 }
 
 /* the queue */
@@ -245,9 +274,6 @@ static bool take_back(
     struct lroom *v; /* nothing of it is exposed */
 
     keep_head(p, head);
-    if (head->group)
-        LIST_FOREACH (i, &head->group->members)
-            keep_head(p, LIST_ENTRY(i, struct lroom, in_group));
     n = heap_first(&p->spec);
     if (n) {
         v = CONTAINER_OF(n, struct lroom, spec_node);
@@ -264,14 +290,7 @@ static bool take_back(
         }
         v = CONTAINER_OF(n, struct lroom, victim_node);
     }
-    if (v->group) /* a group gives way whole */
-        LIST_FOREACH (i, &v->group->members) {
-            if (!out_has_room(out))
-                break; /* the others are found again */
-            revoke(l, out, LIST_ENTRY(i, struct lroom, in_group));
-        }
-    else
-        revoke(l, out, v);
+    revoke(l, out, v);
     return true;
 }
 
@@ -288,8 +307,11 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
     }
     m = CONTAINER_OF(n, struct lroom, want_node);
     wanted = m->group ? group_wanted(l, m->group) : grant_wanted(l, m);
-    if (wanted == 0) {
+    if (wanted == 0 && !m->group) {
+        m->firm |= m->mode == MODE_WHOLE;
+        m->want &= m->mode == MODE_STREAM;
         grant_classify(l, m);
+        lroom_touch(l, m);
         return true;
     }
     if (m->group ? group_take(l, out, m->group)
@@ -298,7 +320,7 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
             l->now_ns - p->head_since_ns > p->head_wait_ns)
             p->head_wait_ns = l->now_ns - p->head_since_ns;
         p->head_since_ns = TIME_NEVER;
-        m->want &= m->group != NULL; /* group_take looked at each */
+        m->want &= m->group != NULL;
         grant_classify(l, m);
         return true;
     }
@@ -306,7 +328,8 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
         p->head_since_ns = l->now_ns;
         p->head_age = m->age;
     }
-    if (p->closing_blocks > 0 && p->p.free + p->closing_blocks >= wanted)
+    if (p->closing_blocks > 0 &&
+        p->p.free + p->closing_blocks >= (uint64_t)wanted + p->spare)
         return false; /* what was taken back is on its way */
     return take_back(l, out, p, m);
 }
@@ -334,6 +357,7 @@ void grant_serve(struct langd *l, struct out *out, struct lpool *p, bool *again)
 {
     *again = false;
     p->revoke_ns = TIME_NEVER;
+    groups_draw(l, out, p);
     while (serve_head(l, out, p) || serve_need(l, out, p)) {
         if (!out_has_room(out)) {
             *again = p->dirty = true;

@@ -1,11 +1,17 @@
 /* langd_group.c - rooms of one request that are admitted together or wait
  * together (RULES 5). Owned by the loop's thread.
  *
- * A group gets no blocks before every member that lives has rows waiting; then
- * it is one item of its pool's queue, with the age of its first member. One
- * member stands in the queue for all. A member that failed or is READY leaves;
- * the group stays known until all have come and gone or its session is over, so
- * that a late member does not wait for one that was here. */
+ * A group gets no blocks before the length of every member that lives is known;
+ * then it is one item of its pool's queue, with the age of its first member.
+ * One member stands in the queue for all. A member that failed or is READY
+ * leaves; the group stays known until all have come and gone or its session is
+ * over, so that a late member does not wait for one that was here.
+ *
+ * To wait until the rows of every member are there was rejected: one holds its
+ * encoder's blocks meanwhile, another one waits for them. A length that is not
+ * known yet counts as max_rows. Where that is more than the group may hold, the
+ * group gets all that it may hold: members get blocks as they have rows, the
+ * rest is spare, for those that turn out to need it. */
 #include "core/langd.h"
 
 #include <stdio.h>
@@ -18,8 +24,20 @@ void groups_init(struct langd *l)
         list_init(&l->session_groups[i]);
 }
 
+/* Lets others have the spare blocks. */
+static void uncap(struct langd *l, struct lgroup *g)
+{
+    struct lpool *p = &l->pools[g->pool];
+
+    p->spare -= g->spare;
+    p->dirty |= g->spare > 0;
+    g->spare = 0;
+    list_remove(&g->in_capped);
+}
+
 static void drop(struct langd *l, struct lgroup *g)
 {
+    uncap(l, g);
     table_remove(&l->group_ids, g->id, g->session);
     list_remove(&g->in_session);
     list_remove(&g->in_place);
@@ -74,6 +92,7 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
             .age = m->age};
         list_init(&g->members);
         list_init(&g->in_place);
+        list_init(&g->in_capped);
         list_push_tail(&l->session_groups[session], &g->in_session);
         (void)table_put(
             &l->group_ids, g->id, session, (uint32_t)(g - l->groups));
@@ -85,15 +104,40 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
     list_push_tail(&g->members, &m->in_group);
 }
 
+/* Spare blocks are kept until all lengths are known and all have theirs. */
+static void look_at_spare(struct langd *l, struct lgroup *g)
+{
+    LIST_FOREACH (n, &g->members) {
+        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+
+        if (m->total == ROWS_UNKNOWN || grant_wanted(l, m) > 0)
+            return;
+    }
+    uncap(l, g);
+}
+
+static void unstand(struct langd *l, struct lgroup *g)
+{
+    if (g->stands)
+        heap_remove(&l->pools[g->pool].want, &g->stands->want_node);
+    g->stands = NULL;
+}
+
 void group_leave(struct langd *l, struct lroom *m)
 {
     struct lgroup *g = m->group;
 
     if (!g)
         return;
-    heap_remove(&lroom_pool(l, m)->want, &m->want_node);
+    if (g->stands == m)
+        unstand(l, g);
+    if (m->r.state == ROOM_SUCCESS)
+        g->gone += m->held.blocks;
+    else
+        group_trimmed(l, m, m->held.blocks);
     list_remove(&m->in_group);
     m->group = NULL;
+    look_at_spare(l, g);
     if (!list_empty(&g->members))
         group_place(l, g);
     else if (g->joined == g->size)
@@ -108,82 +152,148 @@ void groups_session_over(struct langd *l, uint32_t session)
         drop(l, LIST_ENTRY(n, struct lgroup, in_session));
 }
 
-uint32_t group_wanted(struct langd *l, const struct lgroup *g)
+/* Blocks that its members have when all their rows are there. */
+static uint64_t most(const struct langd *l, const struct lgroup *g)
 {
-    uint32_t blocks = 0;
+    uint32_t rows = l->pools[g->pool].block_rows;
+    uint64_t blocks = 0;
 
-    LIST_FOREACH (n, &g->members)
-        blocks += grant_wanted(l, LIST_ENTRY(n, struct lroom, in_group));
+    LIST_FOREACH (n, &g->members) {
+        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+
+        blocks +=
+            div_up(m->total == ROWS_UNKNOWN ? m->max_rows : m->total, rows);
+    }
     return blocks;
 }
 
-/* Has every member rows waiting, or all that it needs? */
-static bool ready(struct langd *l, const struct lgroup *g)
+uint32_t group_wanted(const struct langd *l, const struct lgroup *g)
 {
-    if (g->joined < g->size)
+    uint64_t blocks = min_u64(most(l, g), l->pools[g->pool].cap_whole);
+
+    LIST_FOREACH (n, &g->members)
+        blocks -= LIST_ENTRY(n, struct lroom, in_group)->held.blocks;
+    return (uint32_t)blocks;
+}
+
+/* True if it can be admitted: the lengths of all members are known. */
+static bool ready(const struct lgroup *g)
+{
+    if (!g->used || g->admitted || g->joined < g->size)
         return false;
     LIST_FOREACH (n, &g->members) {
         const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
-        bool served = m->length_known && m->total != ROWS_UNKNOWN &&
-                      grant_wanted(l, m) == 0;
 
-        if (m->closing_left || (!m->want && !served))
+        if (m->closing_left || !m->length_known)
             return false;
     }
-    return true;
+    return !list_empty(&g->members);
 }
 
 void group_place(struct langd *l, struct lgroup *g)
 {
     struct lpool *p = &l->pools[g->pool];
-    bool queued = g->used && ready(l, g) && group_wanted(l, g) > 0;
 
-    LIST_FOREACH (n, &g->members) {
-        struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
-
-        if (!queued)
-            heap_remove(&p->want, &m->want_node);
-        else if (!heap_linked(&m->want_node))
-            heap_set(&p->want, &m->want_node, g->age);
-        queued = false; /* the first stands for all */
+    if (!ready(g)) {
+        unstand(l, g);
+        return;
     }
-    p->dirty |= p->want.len > 0;
+    if (!g->stands) {
+        g->stands = LIST_FIRST(&g->members, struct lroom, in_group);
+        heap_set(&p->want, &g->stands->want_node, g->age);
+    }
+    p->dirty = true;
 }
 
-bool group_take(struct langd *l, struct out *out, struct lgroup *g)
+/* Gives each member what it wants. false: the list of actions is full, or the
+ * pool too scattered. */
+static bool take_each(struct langd *l, struct out *out, struct lgroup *g)
 {
-    struct lpool *p = &l->pools[g->pool];
-    bool some = false;
-
-    if (group_wanted(l, g) > p->p.free)
-        return false;
     LIST_FOREACH (n, &g->members) {
         struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
         uint32_t wanted = grant_wanted(l, m);
 
         if (!out_has_room(out))
-            break; /* it stays the head, and what is left stays free */
-        if (wanted == 0 || !grant_take(l, out, m, wanted, true))
-            continue;
+            return false;
+        if (wanted > 0 && !grant_take(l, out, m, wanted, true))
+            return false;
+        m->firm = true;
         m->want = false;
-        some = true;
+        lroom_touch(l, m);
     }
-    group_place(l, g);
-    return some;
+    return true;
+}
+
+bool group_take(struct langd *l, struct out *out, struct lgroup *g)
+{
+    struct lpool *p = &l->pools[g->pool];
+    uint32_t wanted = group_wanted(l, g), before = p->p.free;
+
+    g->capped = most(l, g) > p->cap_whole;
+    if ((uint64_t)wanted + p->spare > p->p.free)
+        return false;
+    if (!take_each(l, out, g)) /* it stays the head; what is left stays free */
+        return p->p.free < before;
+    g->admitted = true;
+    unstand(l, g);
+    if (g->capped) {
+        list_push_tail(&p->capped, &g->in_capped);
+        g->spare = wanted - (before - p->p.free);
+        p->spare += g->spare;
+    }
+    return true;
+}
+
+void groups_draw(struct langd *l, struct out *out, struct lpool *p)
+{
+    LIST_FOREACH_SAFE (i, &p->capped) {
+        struct lgroup *g = LIST_ENTRY(i, struct lgroup, in_capped);
+
+        LIST_FOREACH (n, &g->members) {
+            struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+            uint32_t wanted = grant_wanted(l, m);
+
+            if (wanted == 0 || wanted > g->spare || !out_has_room(out) ||
+                !grant_take_own(l, out, m, wanted))
+                continue;
+            g->spare -= wanted;
+            p->spare -= wanted;
+            m->want = false;
+        }
+        look_at_spare(l, g);
+    }
+}
+
+void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks)
+{
+    struct lgroup *g = m->group;
+
+    if (!g || !list_linked(&g->in_capped))
+        return;
+    g->spare += blocks;
+    l->pools[g->pool].spare += blocks;
+    l->pools[g->pool].dirty = true;
+}
+
+void group_fail(
+    struct langd *l, struct lgroup *g, enum err reason, const char *text)
+{
+    LIST_FOREACH_SAFE (n, &g->members)
+        lroom_fail(
+            l, LIST_ENTRY(n, struct lroom, in_group), reason, 0, 0, text);
 }
 
 void group_check_size(struct langd *l, struct lgroup *g)
 {
     const struct lpool *p = &l->pools[g->pool];
-    uint64_t blocks = 0, rows = 0;
+    uint64_t blocks = g->gone, rows = (uint64_t)g->gone * p->block_rows;
 
     LIST_FOREACH (n, &g->members) {
         const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+        uint32_t least = m->total == ROWS_UNKNOWN ? m->committed : m->total;
 
-        if (m->total == ROWS_UNKNOWN)
-            continue;
-        blocks += div_up(m->total, p->block_rows);
-        rows += m->total;
+        blocks += div_up(least, p->block_rows);
+        rows += least;
     }
     if (blocks <= p->cap_whole)
         return;

@@ -19,11 +19,13 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
 {
     const struct lpool *pool = lroom_pool(l, m);
     struct peer_msg msg = about(m, m->confirmed ? PEER_RESUME : PEER_INIT);
+    uint8_t firm = grant_firmness(l, m);
 
     if (m->confirmed) {
         msg.resume.attempt = m->attempt;
         msg.resume.granted = m->granted;
         msg.resume.from = m->from;
+        msg.resume.firm = firm;
         if (!again) {
             l->stats[STAT_resumes]++;
             m->history.resumes++;
@@ -41,6 +43,7 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
         msg.init.flags =
             (uint8_t)(m->flags | (m->mode == MODE_STREAM ? FLAG_STREAM : 0));
         msg.init.key = m->key;
+        msg.init.firm = firm;
         if (!m->history.init_ns)
             m->history.init_ns = l->now_ns;
     }
@@ -48,6 +51,7 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
     m->told = true;
     m->told_attempt = m->attempt;
     m->told_granted = m->granted;
+    m->told_firm = firm;
 }
 
 static void say_ack(
@@ -368,9 +372,9 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
         l->stats[STAT_stale_attempt]++;
         return;
     }
-    /* With several destinations it says what is asked for, not committed;
-     * LENGTH may still be on its way. */
-    if (m->required <= 1)
+    /* With several destinations, or ahead, it says what is asked for, not
+     * committed; LENGTH may still be on its way. */
+    if (m->required <= 1 && !n->ahead)
         m->committed = max_u32(m->committed, n->committed);
     else
         m->expected = max_u32(m->expected, n->committed);
@@ -383,6 +387,8 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
             "the item is larger than the pool lets one room hold");
         return;
     }
+    if (m->group)
+        group_check_size(l, m->group);
     if (n->granted >= m->granted && !m->want) {
         m->want = true;
         l->stats[STAT_wants]++;
@@ -430,7 +436,8 @@ static void on_state(
             break;
         m->confirmed = true;
         m->stale = 0;
-        if (m->told_attempt == m->attempt && m->told_granted == m->granted)
+        if (m->told_attempt == m->attempt && m->told_granted == m->granted &&
+            (n->firm == FIRM_NOT_SAID || n->firm >= m->told_firm))
             m->owe &= (uint8_t)~OWE_GRANT;
         break;
     case PEER_ACK:
@@ -478,6 +485,7 @@ static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)
 static void on_alive(struct langd *l, struct out *out, struct lroom *m,
     const struct peer_msg *msg)
 {
+    struct lgroup *g = NULL;
     char text[128];
 
     switch (msg->type) {
@@ -493,12 +501,17 @@ static void on_alive(struct langd *l, struct out *out, struct lroom *m,
     case PEER_FAILED:
         span_copy_str(msg->failed.text, text, sizeof(text));
         m->owe &= (uint8_t)~OWE_GRANT;
+        if (msg->failed.reason == ERR_NO_BLOCKS)
+            g = m->group;
         lroom_fail(l, m,
             msg->failed.reason && msg->failed.reason < ERR_COUNT
                 ? (enum err)msg->failed.reason
                 : ERR_INTERNAL,
             msg->failed.a, msg->failed.b, text);
         m->owe &= (uint8_t)~OWE_ABORT;
+        if (g) /* the others hold what it waited for: all ask again */
+            group_fail(l, g, ERR_NO_BLOCKS,
+                "a room of the group lost its place at its encoder");
         break;
     default:
         break;

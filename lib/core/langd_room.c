@@ -200,7 +200,7 @@ void lroom_released(struct langd *l, struct out *out, struct lroom *m)
         short_of = min_u32(short_of, p->hold_stream - m->held.blocks);
     else
         short_of = 0;
-    if (short_of > 0 && !grant_take(l, out, m, short_of, true))
+    if (short_of > 0 && !grant_take_own(l, out, m, short_of))
         l->stats[STAT_table_full]++;
     grant_classify(l, m);
     lroom_touch(l, m);
@@ -278,7 +278,8 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
     if (state > m->r.state)
         m->r.state = state;
     if (!lroom_reopening(m) && (!m->told || m->told_attempt != m->attempt ||
-                                   m->told_granted != m->granted)) {
+                                   m->told_granted != m->granted ||
+                                   m->told_firm != grant_firmness(l, m))) {
         m->owe |= OWE_GRANT;
         m->retry_ns = 0;
     }

@@ -141,11 +141,16 @@ void langd_check(const struct langd *l)
         l->open);
     for (uint32_t i = 0; i < l->pools_count; i++) {
         const struct lpool *p = &l->pools[i];
+        uint32_t spare = 0;
 
         pool_check(&p->p);
         CHECK(p->p.free + blocks[i] == p->p.blocks,
             "pool %u: %u free, %u held, %u in all", i, p->p.free, blocks[i],
             p->p.blocks);
+        LIST_FOREACH (n, &p->capped)
+            spare += LIST_ENTRY(n, struct lgroup, in_capped)->spare;
+        CHECK(spare == p->spare, "pool %u: %u spare, counted %u", i, spare,
+            p->spare);
         CHECK(closing[i] == p->closing_blocks, "pool %u: %u close, counted %u",
             i, closing[i], p->closing_blocks);
     }

@@ -177,6 +177,9 @@ static inline uint64_t peer_abilities(void)
 #undef LOCAL_ABILITY
 #undef PEER_ABILITY
 
+/* What INIT, RESUME and STATE say of a grant. */
+enum { FIRM_NOT_SAID, FIRM_NO, FIRM_YES };
+
 /* True if the word names the ability. */
 static inline bool has_ability(uint64_t word, unsigned bit)
 {

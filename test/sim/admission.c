@@ -88,3 +88,63 @@ void coupled_breaks(void)
     at(30 * MS, breaks_now, NULL, 0, 0);
     all_succeed(2);
 }
+
+/* groups and source pools */
+
+static void in_group(
+    struct cons *c, uint64_t group, uint16_t size, uint32_t session)
+{
+    c->session = session;
+    c->group = group;
+    c->group_size = size;
+}
+
+/* Two groups whose members want one source pool, announced in turns. */
+void group_source(void)
+{
+    quiet_world(1, 1);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 2, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 16, 2);
+    start_all();
+    for (uint64_t r = 1; r <= 4; r++) {
+        announce(e0, r, 16, 10 * r)->session = 0;
+        in_group(request(l0, e0, r, 1), 1 + (r - 1) % 2, 2, 2);
+    }
+    all_succeed(4);
+}
+
+/* One group, larger than the source pool. */
+void group_larger(void)
+{
+    quiet_world(1, 1);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 1, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 16, 2);
+    start_all();
+    for (uint64_t r = 1; r <= 2; r++) {
+        announce(e0, r, 16, 10 * r)->session = 0;
+        in_group(request(l0, e0, r, 1), 1, 2, 2);
+    }
+    all_succeed(2);
+}
+
+/* Two groups over two encoders, each of which has room for one item. Each
+ * engine announces one item at a time: no batch could help. */
+void group_two_encoders(void)
+{
+    struct daemon *of[5];
+
+    quiet_world(2, 1);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 1, 16, 0);
+    e1 = make(ROLE_ENCODED, "e1", ROW_4K, 1, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 16, 2);
+    start_all();
+    of[1] = of[3] = e0;
+    of[2] = of[4] = e1;
+    announce(of[1], 1, 16, 10)->session = 0;
+    announce(of[4], 4, 16, 10)->session = 0;
+    announce(of[3], 3, 16, 20)->session = 0;
+    announce(of[2], 2, 16, 20)->session = 0;
+    for (uint64_t r = 1; r <= 4; r++)
+        in_group(request(l0, of[r], r, 1), r <= 2 ? 1 : 2, 2, 2);
+    all_succeed(4);
+}

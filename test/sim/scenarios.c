@@ -369,5 +369,8 @@ const struct scenario scenarios[] = {
     {"coupled-calm", coupled_calm},
     {"coupled-breaks", coupled_breaks},
     {"broken-order", broken_order},
+    {"group-source", group_source},
+    {"group-larger", group_larger},
+    {"group-two-encoders", group_two_encoders},
 };
 const uint32_t scenarios_count = ARRAY_LEN(scenarios);

@@ -246,31 +246,221 @@ TEST(stream_keeps_what_it_was_promised)
 
 /* groups */
 
-TEST(group_is_admitted_whole)
+static struct there member(struct brain *l, uint64_t room, uint16_t size)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
-    struct local_msg r = request(1, 0, MODE_WHOLE);
-    struct there a, b;
+    struct local_msg r = request(room, (uint32_t)room - 1, MODE_WHOLE);
 
     r.request.group = 9;
-    r.request.group_size = 2;
-    a = ask(l, 0, r);
+    r.request.group_size = size;
+    return ask(l, 0, r);
+}
+
+static void announced(struct brain *l, struct there *t, uint32_t total)
+{
+    brain_hear(l, 0, length(t, total, total, true));
+    told(l, t);
+}
+
+TEST(group_is_admitted_whole_when_its_lengths_are_known)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct there a = member(l, 1, 2), b;
+
     T_EQ_U64(brain_free(l), 16); /* no default grants inside */
     wants(l, &a, 0, 8);
     T_EQ_U64(brain_free(l), 16);
-    r.request.room = 2;
-    r.request.cell = 1;
-    r.request.tag = 101;
-    b = ask(l, 0, r);
-    r.request.room = 3;
-    r.request.cell = 2;
-    r.request.tag = 102;
-    T_ERR(brain_say(l, 0, r), ERR_MALFORMED); /* one too many */
-    wants(l, &b, 0, 16);
+    b = member(l, 2, 2);
+    T_ERR(brain_say(l, 0, request(2, 5, MODE_WHOLE)), ERR_DUPLICATE_ROOM);
+    T_EQ_U64(brain_free(l), 16);
+    announced(l, &b, 16); /* none of its rows is there */
     T_EQ_U64(brain_free(l), 13);
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.firm, FIRM_YES);
+    T_EQ_U64(brain_said(l, PEER_RESUME, 1)->resume.firm, FIRM_YES);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_OK(brain_say(l, 0, release(1, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), 16);
+}
+
+TEST(group_takes_no_more_members_than_it_has)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct local_msg r = request(3, 2, MODE_WHOLE);
+
+    (void)member(l, 1, 2);
+    (void)member(l, 2, 2);
+    r.request.group = 9;
+    r.request.group_size = 2;
+    T_ERR(brain_say(l, 0, r), ERR_MALFORMED);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     T_OK(brain_say(l, 0, release(1, ROWS_UNKNOWN)));
     T_OK(brain_say(l, 0, r)); /* the id is free again */
+}
+
+TEST(group_waits_for_its_turn_and_then_is_firm)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct there c = ask_room(l, 9, 20), a = member(l, 1, 2);
+    struct there b = member(l, 2, 2);
+
+    wants(l, &c, 0, 64);
+    brain_landed(l, &c.open, 0, 64);
+    announced(l, &a, 40);
+    announced(l, &b, 40); /* 10 of 8 */
+    T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
+    T_EQ_U64(brain_free(l), 8);
+    T_OK(brain_say(l, 0, release(20, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), 6);
+    brain_pass(l, 5000);
+    T_EQ_U64(brain_stat(l, "revokes"), 0);
+}
+
+/* Unknown lengths count as max_rows, and what is not needed goes back. */
+TEST(group_of_unknown_lengths_holds_max_rows_until_they_are_known)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there a = member(l, 1, 2), b = member(l, 2, 2), c;
+
+    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 56, false));
+    told(l, &a);
+    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 56, false));
+    T_EQ_U64(brain_free(l), 2);
+    c = ask_room(l, 3, 2);
+    wants(l, &c, 16, 64); /* 8 blocks */
+    T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
+    brain_hear(l, 0, length(&a, 8, 56, true));
+    T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 0);
+    T_EQ_U64(brain_free(l), 0);
+}
+
+/* Where max_rows are more than the group may hold, all that it may hold is
+ * kept for it, each member takes what it has rows for, and what none needs in
+ * the end others get: it never stands at the head for ever. */
+TEST(group_of_unknown_lengths_may_be_larger_than_the_pool)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct there a = member(l, 1, 2), b = member(l, 2, 2);
+    struct there c = ask_room(l, 3, 2);
+
+    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 72, false)); /* 9 of 16 */
+    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 72, false));
+    brain_hear(l, 0, want(&a, 0, 0, 8));
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 8);
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.firm, FIRM_YES);
+    wants(l, &c, 0, 8);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 0);
+    brain_hear(l, 0, want(&b, 0, 0, 72)); /* the spare blocks are for these */
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 1), 72);
+    brain_hear(l, 0, want(&a, 0, 8, 56));
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 56);
+    T_EQ_U64(brain_free(l), 0);
+    brain_hear(l, 0, length(&b, 72, 72, true));
+    brain_hear(l, 0, length(&a, 56, 72, true));
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 0);
+    told(l, &a);
+    brain_landed(l, &a.open, 0, 56);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 0);
+    T_EQ_U64(brain_free(l), 6);
+}
+
+TEST(spare_blocks_are_for_others_when_the_lengths_are_known)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct there a = member(l, 1, 2), b = member(l, 2, 2);
+    struct there c = ask_room(l, 3, 2);
+
+    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 128, false));
+    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 128, false));
+    wants(l, &c, 0, 64);
+    brain_hear(l, 0, length(&a, 8, 128, true));
+    brain_hear(l, 0, want(&b, 0, 0, 40));
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 0);
+    brain_hear(l, 0, length(&b, 48, 128, true));
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 1), 48);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 64);
+}
+
+TEST(group_that_grows_beyond_the_pool_is_too_large)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct there a = member(l, 1, 2), b = member(l, 2, 2);
+
+    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 128, false));
+    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 128, false));
+    brain_hear(l, 0, want(&a, 0, 0, 64));
+    brain_hear(l, 0, want(&b, 0, 0, 72)); /* 17 blocks of 16 */
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_TOO_LARGE);
+    T_EQ_U64(brain_reason(l, 0, 1), ERR_TOO_LARGE);
+    T_EQ_U64(brain_free(l), 16);
+}
+
+TEST(group_fails_whole_when_a_member_lost_its_place)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there a = member(l, 1, 2), b = member(l, 2, 2);
+    struct peer_msg m = about(&a, PEER_FAILED);
+
+    announced(l, &a, 8);
+    announced(l, &b, 8);
+    m.failed.reason = ERR_NO_BLOCKS;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_NO_BLOCKS);
+    T_EQ_U64(brain_reason(l, 0, 1), ERR_NO_BLOCKS);
+    T_EQ_U64(brain_said(l, PEER_ABORT, 0)->generation, b.generation);
+    T_EQ_U64(brain_said(l, PEER_ABORT, 0)->abort.reason, ERR_NO_BLOCKS);
+    T_EQ_U64(brain_free(l), 16);
+}
+
+/* firmness */
+
+/* What is asked for ahead of its rows waits for its turn, also with enough
+ * blocks: it may lose them until then. */
+TEST(a_grant_that_is_asked_for_ahead_becomes_firm_in_its_turn)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
+    struct peer_msg m;
+
+    announced(l, &b, 64);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 1), 64);
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.firm, FIRM_NO);
+    wants(l, &a, 16, 80); /* older: it takes them back */
+    T_EQ_U64(brain_stat(l, "revokes"), 1);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 80);
+    m = want(&b, 1, 0, 64);
+    m.want.ahead = 1;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 1);
+    told(l, &a);
+    brain_landed(l, &a.open, 0, 80);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_said(l, PEER_RESUME, -1)->resume.granted, 64);
+    T_EQ_U64(brain_said(l, PEER_RESUME, -1)->resume.firm, FIRM_YES);
+    brain_pass(l, 200000); /* no row is there: no clock of rows runs */
+    T_EQ_U64(brain_state(l, 0, 1), ROOM_WAITING);
+}
+
+TEST(firmness_is_said_until_it_is_known)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there a = ask_room(l, 1, 0);
+    struct peer_msg m;
+
+    announced(l, &a, 64);
+    brain_hear(l, 0, state(&a, PEER_RESUME, 0, 64));
+    m = want(&a, 0, 64, 64);
+    m.want.ahead = 1;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.firm, FIRM_YES);
+    m = state(&a, PEER_RESUME, 0, 64);
+    m.state.firm = FIRM_NO; /* the answer to the one before */
+    brain_hear(l, 0, m);
+    brain_pass(l, 500);
+    T_TRUE(brain_said_count(l, PEER_RESUME) >= 1);
+    m.state.firm = FIRM_YES;
+    brain_hear(l, 0, m);
+    brain_pass(l, 5000);
+    T_EQ_U64(brain_said_count(l, PEER_RESUME), 0);
 }
 
 TEST(a_huge_group_fits_the_list_of_actions)
