@@ -101,13 +101,14 @@ class Daemon:
         self.process = None
         self.killed = False
 
-    def start(self, env=None) -> "Daemon":
+    def start(self, env=None, stderr=None) -> "Daemon":
         with open(self.config, "w") as f:
             f.write(yaml(self.conf))
         self.killed = False
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(
-                [self.binary, "--config", self.config], stderr=log,
+                [self.binary, "--config", self.config],
+                stderr=log if stderr is None else stderr,
                 stdout=log, stdin=subprocess.DEVNULL,
                 env={**os.environ, **UCX, **(env or {})})
         self.wait_ready()

@@ -1,0 +1,78 @@
+"""Strangers at langd's data port, and a log that nobody reads: rooms go on,
+and the daemon still ends when it is told to."""
+
+import contextlib
+import os
+import socket
+
+from pair import Case, eventually, free_port
+
+STRANGERS = 1200
+
+
+def full_pipe():
+    """A pipe that takes no more byte; (reader's end, writer's end). It is
+    filled through a description of its own: the writer's end blocks."""
+    r, w = os.pipe()
+    own = os.open(f"/proc/self/fd/{w}", os.O_WRONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(own, b"x")
+    os.close(own)
+    return r, w
+
+
+class DataPort(Case):
+    def langd(self, e, **more):
+        self.port = free_port()
+        return self.world.langd(
+            [e], transfer={"ports": f"{self.port}-{self.port}"}, **more)
+
+    def strangers(self, count):
+        """Each says 20 bytes that are no greeting of a peer."""
+        for i in range(count):
+            with socket.create_connection(("127.0.0.1", self.port), 5) as s:
+                s.sendall(b"GET / HTTP/1.1\r\n\r\n!!")
+                if i % 50 == 0:  # it is heard, and closed
+                    with contextlib.suppress(ConnectionResetError):
+                        self.assertEqual(s.recv(1), b"")
+
+    def test_a_log_that_nobody_reads_stops_nothing(self):
+        e = self.world.encoded()
+        d = self.langd(e, start=False)
+        r, w = full_pipe()
+        try:
+            d.start(stderr=w)
+            self.strangers(STRANGERS)
+            enc, lm = self.engines(e, d)
+            for room in range(1, 21):
+                self.deliver(enc, lm, room, 300)
+            stats = d.stats()
+            self.assertGreaterEqual(stats["data_strangers"], STRANGERS * 0.9)
+            self.assertGreater(stats["log_lines_lost"], 0)
+            self.world.end_engines()
+            d.all_free()
+            self.assertEqual(d.stop(), 0)
+        finally:
+            os.close(r)
+            os.close(w)
+
+    def test_strangers_write_few_lines(self):
+        e = self.world.encoded()
+        d = self.langd(e)
+        before = os.path.getsize(d.log)
+        self.strangers(STRANGERS)
+        eventually(lambda: d.stats()["data_strangers"] >= STRANGERS,
+                   "all were refused")
+        self.assertLess(os.path.getsize(d.log) - before, 20000)
+
+    def test_silent_connections_cost_no_room(self):
+        e = self.world.encoded()
+        d = self.langd(e)
+        with contextlib.ExitStack() as silent:
+            for _ in range(300):  # more than there are places
+                silent.enter_context(
+                    socket.create_connection(("127.0.0.1", self.port), 5))
+            enc, lm = self.engines(e, d)
+            self.deliver(enc, lm, 1, 300)
+            self.assertEqual(d.ended(1)["attempts"], 1)
