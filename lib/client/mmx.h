@@ -332,9 +332,8 @@ struct mmx_announce {
     uint32_t rows;         /* length of the item, if it is known */
     uint32_t max_rows;     /* if it is not: rows is 0 and blocks are taken for
                               so many */
-    uint16_t required_dst; /* 0 with MMX_OPEN; else the destinations that
-                              complete the room; 0: what the
-                            first request says */
+    uint16_t required_dst; /* destinations that complete the room; 0: what the
+                              first request says; with MMX_OPEN: 0 */
     uint16_t batch;        /* announces that follow on this handle and want
                               their blocks together with this one: n - 1, n -
                               2, ..., 0 for n rooms. Cork them. One that is

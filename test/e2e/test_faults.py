@@ -236,6 +236,23 @@ class Reconnect(Case):
         enc.granted(1)
         enc.release(1)
 
+    def test_calls_while_the_daemon_is_away(self):
+        e, d = self.pair()
+        enc, lm = self.world.engine(e), self.world.engine(d)
+        opens = (lambda: enc.announce(1, 10),
+                 lambda: enc.conn.announce_batch(
+                     enc.pool, [mmx.Item(1, 10), mmx.Item(2, 10)]),
+                 lambda: lm.request(1, "enc0"),
+                 lambda: lm.conn.attach(1, "enc0"))
+        e.kill()
+        d.kill()
+        for x in (enc, lm):
+            x.conn.wait(lambda: not x.conn.connected, 10)
+        for call in opens:
+            with self.assertRaises(mmx.errors.NotReady) as got:
+                call()
+            self.assertIn("no daemon", str(got.exception))
+
     def test_connect_before_the_daemon(self):
         e = self.world.encoded(start=False)
         with self.assertRaises(mmx.errors.DaemonLost):

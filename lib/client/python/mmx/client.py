@@ -490,6 +490,7 @@ class Connection:
     def announce_batch(self, pool: Pool,
                        items: Sequence[Item]) -> List[Source]:
         """Announces rooms that get their blocks together or wait together."""
+        self._linked()
         if len(items) > len(self._free):
             raise errors.Quota(f"{len(items)} announces, {len(self._free)} "
                                "cells are free")
@@ -563,8 +564,13 @@ class Connection:
                                " call pool() again")
         return pool
 
+    def _linked(self) -> None:
+        if not self._up:
+            raise errors.NotReady(f"{self.path}: no daemon")
+
     def _cell(self) -> Tuple[int, int]:
         """A free cell, and the tag that names this use of it."""
+        self._linked()
         if not self._free:
             raise errors.Quota(f"all {len(self.cells)} cells are in use")
         self._tag = self._tag % wire.TAG_MAX + 1
