@@ -5,6 +5,8 @@
  * is shared with processes that do not expect it. */
 #include "base/log.h"
 
+#include "base/text.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -121,9 +123,8 @@ void log_line(enum log_level level, const char *fmt, ...)
     m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
     va_end(ap);
     m = n + (m < (int)sizeof(line) - n - 2 ? m : (int)sizeof(line) - n - 2);
-    for (; n < m; n++) /* texts of others: a line stays one line */
-        if ((unsigned char)line[n] < 0x20 || line[n] == 0x7f)
-            line[n] = '?';
+    text_clean(line + n, (size_t)(m - n)); /* a line stays one line */
+    n = m;
     line[n++] = '\n';
     put_counted(line, (size_t)n);
 }

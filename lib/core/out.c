@@ -2,6 +2,7 @@
 #include "core/out.h"
 
 #include "base/check.h"
+#include "base/text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -62,6 +63,7 @@ void out_answer(struct out *o, uint32_t conn, uint32_t seq, enum err err,
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
+    text_clean(text, strlen(text)); /* it may quote a name */
     m.answer.err = (uint8_t)err;
     m.answer.a = a;
     m.answer.b = b;

@@ -4,6 +4,8 @@
  * between two slices, and rows are costly to make. */
 #include "node/report.h"
 
+#include "base/text.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,22 +67,25 @@ static void add(struct report *r, const char *fmt, ...)
 
 /* JSON: an array of objects */
 
-/* Names come from engines; bytes beyond ASCII are escaped one by one, which
- * is valid JSON whatever they are. */
+/* Names come from engines: what is no UTF-8 becomes a question mark, control
+ * characters are escaped. */
 void report_add_string(struct report *r, const char *s)
 {
-    report_add(r, "\"");
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
+    size_t n = strlen(s), at = 0, len;
 
+    report_add(r, "\"");
+    for (; at < n; at += max_u64(len, 1)) {
+        unsigned char c = (unsigned char)s[at];
+
+        len = text_char(s + at, n - at);
         if (c == '"' || c == '\\')
             add(r, "\\%c", c);
         else if (c == '\n')
             report_add(r, "\\n");
-        else if (c < 0x20 || c > 0x7e)
+        else if (c < 0x20 || c == 0x7f)
             add(r, "\\u%04x", c);
         else
-            bytes_add(&r->text, s, 1);
+            bytes_add(&r->text, len ? s + at : "?", max_u64(len, 1));
     }
     report_add(r, "\"");
 }
@@ -161,13 +166,10 @@ static void table_value(
 
     if (k == NONE)
         return;
-    snprintf(cell, sizeof(cell), "%s", value);
-    if (n >= sizeof(cell))
-        memcpy(cell + sizeof(cell) - 4, "...", 4);
     /* A terminal shall not be told what to do by an engine's name. */
-    for (char *p = cell; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = '?';
+    text_copy(span_of(value, n), cell, sizeof(cell) - (n < CELL_MAX ? 0 : 3));
+    if (n >= sizeof(cell))
+        strcat(cell, "...");
     n = strlen(cell);
     if ((int)n > r->columns[k].width)
         r->columns[k].width = (int)n;

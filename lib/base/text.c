@@ -1,0 +1,86 @@
+/* text.c - see text.h. Refusing such texts was rejected: they are for people,
+ * and a room's failure must be told whatever its text is. Pure; any thread. */
+#include "base/text.h"
+
+/* Returns how many bytes a character has that begins with this one, and the
+ * bits of the character in it; 0: none begins so. */
+static size_t head_of(uint8_t b, uint32_t *c)
+{
+    if (b < 0x80) {
+        *c = b;
+        return 1;
+    }
+    if (b >= 0xc2 && b <= 0xdf) {
+        *c = b & 0x1fu;
+        return 2;
+    }
+    if (b >= 0xe0 && b <= 0xef) {
+        *c = b & 0x0fu;
+        return 3;
+    }
+    if (b >= 0xf0 && b <= 0xf4) {
+        *c = b & 0x07u;
+        return 4;
+    }
+    return 0;
+}
+
+size_t text_char(const char *p, size_t n)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    uint32_t c = 0;
+    size_t len = head_of((uint8_t)p[0], &c);
+
+    if (len == 0 || len > n)
+        return 0;
+    for (size_t i = 1; i < len; i++) {
+        if (((uint8_t)p[i] & 0xc0) != 0x80)
+            return 0;
+        c = c << 6 | ((uint8_t)p[i] & 0x3fu);
+    }
+    if (c < least[len] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
+        return 0;
+    return c < 0x20 || (c >= 0x7f && c <= 0x9f) ? 0 : len;
+}
+
+bool text_is_clean(struct span s)
+{
+    size_t at = 0, len;
+
+    for (; at < s.len; at += len) {
+        len = text_char((const char *)s.p + at, s.len - at);
+        if (len == 0)
+            return false;
+    }
+    return true;
+}
+
+void text_clean(char *p, size_t n)
+{
+    size_t at = 0, len;
+
+    for (; at < n; at += len) {
+        len = text_char(p + at, n - at);
+        if (len == 0) {
+            p[at] = '?';
+            len = 1;
+        }
+    }
+}
+
+void text_copy(struct span s, char *out, size_t size)
+{
+    size_t at = 0, len;
+
+    for (; at < s.len; at += len) {
+        len = text_char((const char *)s.p + at, s.len - at);
+        if (at + max_u64(len, 1) >= size)
+            break;
+        if (len)
+            memcpy(out + at, s.p + at, len);
+        else
+            out[at] = '?';
+        len = max_u64(len, 1);
+    }
+    out[at] = 0;
+}

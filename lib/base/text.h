@@ -1,0 +1,20 @@
+/* text.h - texts that other programs wrote, made fit to be passed on: to
+ * engines that decode strictly, to reports, to terminals and logs. Pure; any
+ * thread. */
+#ifndef MMX_BASE_TEXT_H
+#define MMX_BASE_TEXT_H
+
+#include "base/bytes.h"
+
+/* Returns the length of the first character of n > 0 bytes if it is valid
+ * UTF-8 and no control character, else 0. */
+size_t text_char(const char *p, size_t n);
+/* True if s is nothing but such characters. */
+bool text_is_clean(struct span s);
+/* Replaces each byte that belongs to no such character with '?'. */
+void text_clean(char *p, size_t n);
+/* Copies s, cleaned, and ends it with 0. What does not fit into size bytes is
+ * cut off before a character. */
+void text_copy(struct span s, char *out, size_t size);
+
+#endif
