@@ -2,6 +2,8 @@
  * loop's thread. */
 #include "core/encoded.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 
 static void refuse(struct encoded *e, struct out *out, uint32_t conn,
@@ -359,7 +361,7 @@ static void on_abort(struct encoded *e, struct out *out, uint32_t conn,
             "no room is in that cell under that tag");
         return;
     }
-    span_copy_str(n->text, text, sizeof(text));
+    text_copy(n->text, text, sizeof(text));
     if (v->room)
         eroom_fail(e, (struct eroom *)(void *)v->room,
             n->reason && n->reason < ERR_COUNT ? (enum err)n->reason

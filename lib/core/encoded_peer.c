@@ -3,6 +3,8 @@
  * a bounded table; what is not known is answered, not remembered. */
 #include "core/encoded.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 
 /* answers */
@@ -296,8 +298,7 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
         return;
     }
     if (d->state == DST_ACTIVE && d->room->r.text[0] == 0)
-        span_copy_str(
-            msg->abort.text, d->room->r.text, sizeof(d->room->r.text));
+        text_copy(msg->abort.text, d->room->r.text, sizeof(d->room->r.text));
     edst_answered(e, out, d);
     edst_end(
         e, d, reason && reason < ERR_COUNT ? (enum err)reason : ERR_ABORTED);
@@ -378,7 +379,7 @@ static void warn_refused(struct encoded *e, struct out *out,
     if (e->now_ns < e->refused_ns)
         return;
     e->refused_ns = e->now_ns + REFUSED_EVERY_NS;
-    span_copy_str(m->name, name, sizeof(name));
+    text_copy(m->name, name, sizeof(name));
     out_warn(out, "a daemon that calls itself %s is refused: %s", name, text);
 }
 

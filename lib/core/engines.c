@@ -8,6 +8,7 @@
 #include "core/engines.h"
 
 #include "base/check.h"
+#include "base/text.h"
 
 #include <stdio.h>
 
@@ -134,7 +135,7 @@ enum err engine_hello(struct engines *g, uint32_t conn,
         return ERR_MALFORMED;
     c->cells = max_u32(min_u32(m->cells, g->cells_max), 1);
     c->abilities = m->abilities;
-    span_copy_str(m->name, c->name, sizeof(c->name));
+    text_copy(m->name, c->name, sizeof(c->name));
     c->session = session_join(g, c->uid, m->session);
     c->state = CONN_READY;
     *text = "";

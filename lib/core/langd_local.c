@@ -4,6 +4,8 @@
  * it. */
 #include "core/langd.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 
 /* requests */
@@ -316,7 +318,7 @@ static void on_abort(struct langd *l, struct out *out, uint32_t conn,
             "abort: nothing is in cell %u under tag %u", n->cell, n->tag);
         return;
     }
-    span_copy_str(n->text, text, sizeof(text));
+    text_copy(n->text, text, sizeof(text));
     if (v->room)
         lroom_fail(l, (struct lroom *)(void *)v->room,
             n->reason && n->reason < ERR_COUNT ? (enum err)n->reason

@@ -4,6 +4,8 @@
  * generation and attempt in force. */
 #include "core/langd.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 
 /* saying */
@@ -459,7 +461,7 @@ static void on_refused(
 
     if (!p || p->up || m->to_epoch != l->c.epoch)
         return;
-    span_copy_str(m->nack.text, text, sizeof(text));
+    text_copy(m->nack.text, text, sizeof(text));
     refused(
         l, out, p, "refuses this daemon", text[0] ? text : "no reason given");
 }
@@ -499,7 +501,7 @@ static void on_alive(struct langd *l, struct out *out, struct lroom *m,
         on_broken(l, out, m, &msg->broken);
         break;
     case PEER_FAILED:
-        span_copy_str(msg->failed.text, text, sizeof(text));
+        text_copy(msg->failed.text, text, sizeof(text));
         m->owe &= (uint8_t)~OWE_GRANT;
         if (msg->failed.reason == ERR_NO_BLOCKS)
             g = m->group;

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/sip.h"
+#include "base/text.h"
 
 void peers_init(
     struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role)
@@ -227,54 +228,71 @@ static uint32_t count_addresses(struct span blob)
     return r.failed || n > 64 ? NONE : n;
 }
 
-/* Reads the pools of a HELLO into a peer; false: not well-formed. */
+/* Reads the pools of a HELLO into a peer, unless that is NULL; false: not
+ * well-formed. */
 static bool read_pools(struct span blob, struct peer *peer)
 {
     struct reader r = reader_of(blob.p, blob.len);
+    uint32_t n = 0;
 
-    peer->pools_count = 0;
-    while (!r.failed && r.at < r.len && peer->pools_count < CONF_POOLS_MAX) {
-        struct peer_pool *pool = &peer->pools[peer->pools_count];
+    while (!r.failed && r.at < r.len && n < CONF_POOLS_MAX) {
+        uint64_t hash = get_u64(&r);
+        struct span name = get_span(&r, 2, 63);
+        struct span text = get_span(&r, 2, LAYOUT_TEXT_MAX);
 
-        pool->hash = get_u64(&r);
-        span_copy_str(get_span(&r, 2, 63), pool->name, sizeof(pool->name));
-        span_copy_str(
-            get_span(&r, 2, LAYOUT_TEXT_MAX), pool->text, sizeof(pool->text));
-        if (!r.failed)
-            peer->pools_count++;
+        if (peer) {
+            struct peer_pool *pool = &peer->pools[n];
+
+            pool->hash = hash;
+            text_copy(name, pool->name, sizeof(pool->name));
+            text_copy(text, pool->text, sizeof(pool->text));
+        }
+        n++;
     }
+    if (peer)
+        peer->pools_count = n;
     return !r.failed;
+}
+
+static enum err check_hello(const struct peer_hello *m, const char **text)
+{
+    *text = "this daemon speaks protocol version 1";
+    if (m->version_min > WIRE_VERSION || m->version_max < WIRE_VERSION)
+        return ERR_VERSION;
+    *text = "a daemon's name has 1 to 63 bytes of UTF-8, no control characters";
+    if (m->name.len == 0 || m->name.len > 63 || !text_is_clean(m->name))
+        return ERR_MALFORMED;
+    *text = "hello with bad data addresses";
+    if (count_addresses(m->addresses) == NONE)
+        return ERR_MALFORMED;
+    *text = "segment_max is at least 1024";
+    if (m->segment_max < 1024)
+        return ERR_MALFORMED;
+    *text = "hello with bad pools";
+    if (!read_pools(m->pools, NULL))
+        return ERR_MALFORMED;
+    *text = "";
+    return OK;
 }
 
 enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
     const struct key *boot, const char **text)
 {
-    uint32_t addresses = count_addresses(m->addresses);
+    enum err e = check_hello(m, text);
 
-    *text = "this daemon speaks protocol version 1";
-    if (m->version_min > WIRE_VERSION || m->version_max < WIRE_VERSION)
-        return ERR_VERSION;
-    *text = "hello without a name, or with bad data addresses";
-    if (m->name.len == 0 || m->name.len > 63 ||
-        memchr(m->name.p, 0, m->name.len) || addresses == NONE ||
-        m->segment_max < 1024)
-        return ERR_MALFORMED;
-    *text = "hello with bad pools";
-    if (!read_pools(m->pools, peer)) {
-        peer->pools_count = 0;
-        return ERR_MALFORMED;
-    }
+    if (e != OK)
+        return e;
+    (void)read_pools(m->pools, peer);
     span_copy_str(m->name, peer->name, sizeof(peer->name));
-    span_copy_str(m->advertise, peer->advertise, sizeof(peer->advertise));
-    span_copy_str(m->software, peer->software, sizeof(peer->software));
+    text_copy(m->advertise, peer->advertise, sizeof(peer->advertise));
+    text_copy(m->software, peer->software, sizeof(peer->software));
     peer->segment_max = m->segment_max;
-    peer->addresses = addresses;
+    peer->addresses = count_addresses(m->addresses);
     peer->abilities = m->abilities;
     peer->same_host = key_eq(&m->boot, boot);
     peer->refused[0] = 0;
     peer->up = true;
     peer->hello_ns = peer->lost_ns = TIME_NEVER;
-    *text = "";
     return OK;
 }
 

@@ -188,6 +188,80 @@ TEST(at_least_one_cell)
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
 }
 
+/* What one program writes for people reaches others as clean UTF-8. */
+TEST(texts_of_others_are_clean)
+{
+    static const char dirty[] = "\x1b[2J gr\xc3\xbc\xc3\x9f \xff\xfe\n";
+    static const char clean[] = "?[2J gr\xc3\xbc\xc3\x9f ???";
+    struct brain *l = langd_up(NULL, NULL);
+    struct peer_msg failed = {.type = PEER_FAILED};
+    struct local_msg m = abort_of(0);
+    struct there t = ask_room(l, 1, 0);
+    const struct local_event *e;
+
+    m.abort.text = span_str(dirty);
+    T_OK(brain_say(l, 0, m));
+    T_TRUE(span_eq(brain_said(l, PEER_ABORT, 0)->abort.text, span_str(clean)));
+    while ((e = brain_event(l, 0)) && !(e->what & EVENT_FAILED))
+        ;
+    T_TRUE(e && span_eq(e->text, span_str(clean)));
+    t = ask_room(l, 2, 1);
+    failed.room = 2;
+    failed.generation = t.generation;
+    failed.failed.reason = ERR_GONE;
+    failed.failed.text = span_str(dirty);
+    brain_hear(l, 0, failed);
+    while ((e = brain_event(l, 0)) && !(e->what & EVENT_FAILED))
+        ;
+    T_TRUE(e && span_eq(e->text, span_str(clean)));
+    m = (struct local_msg){.type = LOCAL_POOL};
+    m.pool.name = span_str("\xff\x1b");
+    T_ERR(brain_say(l, 0, m), ERR_MALFORMED);
+    T_TRUE(span_eq(brain_answer(l)->text, span_str("no pool `??` here")));
+}
+
+/* A HELLO that is refused leaves what was known of the peer. */
+TEST(a_bad_hello_changes_nothing)
+{
+    static const uint8_t pools[] = {
+        1, 2, 3, 4, 5, 6, 7, 8, 1, 0, 'p', 5, 0, 'x', ':', 'u', '8', ':'};
+    struct peer_hello good = {.version_min = 1,
+        .version_max = 1,
+        .segment_max = 4096,
+        .abilities = 5,
+        .name = span_str("enc"),
+        .pools = span_of(pools, sizeof(pools))};
+    struct key boot = {{0}};
+    struct peer peer = {0}, before;
+    const char *text;
+
+    T_OK(peer_take_hello(&peer, &good, &boot, &text));
+    T_EQ_U64(peer.pools_count, 1);
+    T_EQ_STR(peer_layout(&peer, peer.pools[0].hash), "x:u8:");
+    before = peer;
+    for (unsigned i = 0; i < 6; i++) {
+        struct peer_hello m = good;
+
+        m.software = span_str("9");
+        if (i == 0)
+            m.pools.len--;
+        else if (i == 1)
+            m.name = span_str("\x1b");
+        else if (i == 2)
+            m.name = span_of("enc", 0);
+        else if (i == 3)
+            m.segment_max = 1023;
+        else if (i == 4)
+            m.addresses = span_of(pools, 3);
+        else
+            m.version_min = 2;
+        T_ERR(peer_take_hello(&peer, &m, &boot, &text),
+            i == 5 ? ERR_VERSION : ERR_MALFORMED);
+        T_TRUE(text[0] != 0);
+        T_EQ_MEM(&peer, &before, sizeof(peer));
+    }
+}
+
 TEST(rooms_belong_to_their_session)
 {
     struct brain *l = langd_up(NULL, NULL);
