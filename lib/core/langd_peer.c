@@ -470,9 +470,10 @@ static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)
 {
     if (n->answers != PEER_INIT && n->answers != PEER_RESUME)
         return;
-    /* A generation that it once knew is never begun anew there: a later
-     * announce of the room would mix with rows that are here. */
-    if (n->reason == ERR_STALE && (!m->confirmed || ++m->stale < STALE_MAX))
+    /* A generation that it once knew, or holds for one of those, is never
+     * begun anew there: a later announce of the room would mix with rows that
+     * are here. */
+    if (n->reason == ERR_STALE && ++m->stale < STALE_MAX)
         return;
     if (n->reason == ERR_STALE)
         lroom_fail(l, m, ERR_STALE, 0, 0,
@@ -480,8 +481,9 @@ static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)
     else if (n->reason != ERR_NO_BLOCKS && n->reason != ERR_BUSY &&
              n->reason != ERR_DRAINING)
         lroom_fail(l, m,
-            n->reason < ERR_COUNT ? (enum err)n->reason : ERR_INTERNAL, 0, 0,
-            "the encoder refused the request");
+            n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
+                                               : ERR_INTERNAL,
+            0, 0, "the encoder refused the request");
 }
 
 static void on_alive(struct langd *l, struct out *out, struct lroom *m,

@@ -375,6 +375,37 @@ TEST(what_is_forgotten_there_is_not_begun_anew)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_STALE);
 }
 
+/* Its INIT came after younger ones had ended and were forgotten there. */
+TEST(what_is_never_begun_there_is_given_up)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct peer_msg nack;
+    struct there t;
+
+    T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
+    t = (struct there){1, brain_said(l, PEER_INIT, 0)->generation, {0}};
+    nack = about(&t, PEER_NACK);
+    nack.nack.answers = PEER_INIT;
+    nack.nack.reason = ERR_STALE;
+    for (unsigned i = 0; i < 3; i++) {
+        T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
+        brain_hear(l, 0, nack);
+    }
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_STALE);
+}
+
+TEST(a_refusal_without_a_reason_has_one)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg nack = about(&t, PEER_NACK);
+
+    nack.nack.answers = PEER_RESUME;
+    brain_hear(l, 0, nack);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_INTERNAL);
+}
+
 /* attempts */
 
 TEST(broken_endpoint_raises_the_attempt_three_times)
