@@ -63,6 +63,7 @@ struct eroom {
     uint8_t fail_reason;
     uint16_t required;
     uint32_t asked, active, served, failed; /* destinations */
+    uint32_t reserved;   /* places for those that have not asked */
     struct item *item;   /* &encoded.nothing: none (yet, or any more) */
     struct list in_item; /* of the item's rooms */
     struct list in_kept; /* of the pool, while it is kept after its end */
@@ -138,11 +139,11 @@ struct encoded {
     struct calls calls;
     struct aux_arena aux;
     struct tombs ended_rooms; /* (room, 0) */
-    struct tombs ended_gens;  /* (generation, peer) */
+    struct tombs ended_gens;  /* (generation, run of the peer) */
     struct declines declines;
-    struct table ids;         /* (room, 0) -> room */
-    struct table gens;        /* (generation, peer) -> dst */
-    struct table keys;        /* (hash of key and uid, pool) -> item */
+    struct table ids;  /* (room, 0) -> room */
+    struct table gens; /* (generation, peer) -> dst */
+    struct table keys; /* (hash of key and uid, pool) -> item */
     struct eroom *rooms;
     struct edst *dsts;
     struct item *items;
@@ -238,12 +239,23 @@ void epool_serve(struct encoded *e, struct epool *p);
 
 /* encoded_dst.c */
 
-struct edst *edst_new(
-    struct encoded *e, struct eroom *m, uint32_t peer, uint64_t generation);
+/* Keeps places for the destinations that have not asked yet, while others of
+ * the room have theirs. */
+void edst_reserve(struct encoded *e, struct eroom *m);
+/* A new destination of the room; with the first of `required` there are places
+ * for all, or none: else rooms would wait for each other's. NULL: no places. */
+struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
+    uint64_t generation, uint32_t required);
 void edst_touch(struct encoded *e, struct edst *d);
 /* This generation is dead here; L is told and decides. */
 void edst_fail(
     struct encoded *e, struct edst *d, enum err reason, const char *text);
+/* This generation is over here: remembered for a while, dead for ever. */
+void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
+    uint8_t state, enum err reason);
+/* May it not be begun any more? */
+bool gens_over(
+    const struct encoded *e, const struct peer *p, uint64_t generation);
 /* It does not count as a destination of its room. */
 void edst_refuse(struct edst *d);
 /* L has decided, or is gone. OK: it has everything. */

@@ -12,13 +12,73 @@
 
 #include <stdio.h>
 
-struct edst *edst_new(
-    struct encoded *e, struct eroom *m, uint32_t peer, uint64_t generation)
+/* Places that the room lacks for its destinations. */
+static uint32_t places_ahead(const struct eroom *m, uint32_t required)
+{
+    return required > 1 && m->asked < required ? required - m->asked : 0;
+}
+
+void edst_reserve(struct encoded *e, struct eroom *m)
+{
+    bool waits = m->r.used && m->active > 0 && !m->ended && !m->failing;
+    uint32_t n = waits ? places_ahead(m, m->required) : 0;
+
+    if (n < m->reserved)
+        share_give(&e->dst_share, SHARE_RESERVED, m->reserved - n);
+    else if (!share_take(&e->dst_share, SHARE_RESERVED, n - m->reserved))
+        return; /* the next one asks for its place again */
+    m->reserved = n;
+}
+
+/* Takes a place for one more destination, and with the first all of them. */
+static bool take_place(
+    struct encoded *e, struct eroom *m, uint32_t peer, uint32_t required)
+{
+    uint32_t ahead = places_ahead(m, required);
+
+    if (m->reserved > 0) {
+        share_move(&e->dst_share, SHARE_RESERVED, SHARE_PEER(peer), 1);
+        m->reserved--;
+        return true;
+    }
+    if (!share_take(&e->dst_share, SHARE_PEER(peer), 1))
+        return false;
+    if (ahead <= 1 || share_take(&e->dst_share, SHARE_RESERVED, ahead - 1)) {
+        m->reserved = ahead > 1 ? ahead - 1 : 0;
+        return true;
+    }
+    share_give(&e->dst_share, SHARE_PEER(peer), 1);
+    return false;
+}
+
+/* generations */
+
+void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
+    uint8_t state, enum err reason)
+{
+    const struct tomb *old = tombs_oldest(&e->ended_gens);
+    struct peer *of = old ? peer_of_run(&e->peers, old->scope) : NULL;
+
+    if (of) /* those of one run only grow */
+        of->dead_to = max_u64(of->dead_to, old->id);
+    tombs_put(
+        &e->ended_gens, e->now_ns, generation, p->run, state, (uint8_t)reason);
+}
+
+bool gens_over(
+    const struct encoded *e, const struct peer *p, uint64_t generation)
+{
+    return generation <= p->dead_to ||
+           tombs_has(&e->ended_gens, generation, p->run);
+}
+
+struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
+    uint64_t generation, uint32_t required)
 {
     uint32_t i = slab_next(e->dsts_free, e->dsts_fresh, e->rooms_max);
     struct edst *d;
 
-    if (!share_take(&e->dst_share, SHARE_PEER(peer), 1)) {
+    if (!take_place(e, m, peer, required)) {
         e->stats[STAT_table_full]++;
         return NULL;
     }
@@ -110,8 +170,8 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
         if (m->fail_reason == OK)
             m->fail_reason = (uint8_t)outcome;
     }
-    tombs_put(&e->ended_gens, e->now_ns, d->generation, d->peer,
-        outcome == OK ? ROOM_SUCCESS : ROOM_FAILED, (uint8_t)outcome);
+    gens_end(e, &e->peers.peers[d->peer], d->generation,
+        outcome == OK ? ROOM_SUCCESS : ROOM_FAILED, outcome);
     edst_touch(e, d);
     eroom_touch(e, m);
     LIST_FOREACH (n, &m->dsts) /* the next one may be asked now */

@@ -36,6 +36,9 @@ static enum err check_announce(struct encoded *e, uint32_t conn,
     *text = "an open room has required_dst 0";
     if ((n->flags & FLAG_OPEN) && n->required_dst)
         return ERR_MALFORMED;
+    *text = "more destinations than limits.rooms";
+    if (n->required_dst > e->dst_share.limit)
+        return ERR_QUOTA;
     *text = "more rows than the pool has";
     if (div_up(n->max_rows, e->pools[n->pool].block_rows) >
         e->pools[n->pool].p.blocks)
@@ -190,6 +193,10 @@ static void on_announce(struct encoded *e, struct out *out, uint32_t conn,
         a = m->announce.max_rows;
         b = e->pools[m->announce.pool].p.blocks *
             e->pools[m->announce.pool].block_rows;
+    }
+    if (err == ERR_QUOTA) {
+        a = e->dst_share.limit;
+        b = m->announce.required_dst;
     }
     if (err == OK)
         err = announce(e, conn, &m->announce, &text);

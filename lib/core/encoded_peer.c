@@ -50,8 +50,7 @@ static void refuse(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *in, enum err reason, uint32_t a, uint32_t b,
     const char *text)
 {
-    tombs_put(&e->ended_gens, e->now_ns, in->generation,
-        peer_index(&e->peers, p), ROOM_FAILED, (uint8_t)reason);
+    gens_end(e, p, in->generation, ROOM_FAILED, reason);
     say_failed(e, out, p, in, reason, a, b, text);
 }
 
@@ -59,15 +58,14 @@ static void refuse(struct encoded *e, struct out *out, struct peer *p,
 static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *in)
 {
-    const struct tomb *t = tombs_get(
-        &e->ended_gens, e->now_ns, in->generation, peer_index(&e->peers, p));
+    const struct tomb *t =
+        tombs_get(&e->ended_gens, e->now_ns, in->generation, p->run);
     struct peer_msg drained = reply(in, PEER_DRAINED);
 
     e->stats[STAT_stale_generation]++;
     if (in->type == PEER_ABORT) {
         if (!t) /* its INIT may be late */
-            tombs_put(&e->ended_gens, e->now_ns, in->generation,
-                peer_index(&e->peers, p), ROOM_FAILED, ERR_ABORTED);
+            gens_end(e, p, in->generation, ROOM_FAILED, ERR_ABORTED);
         peer_send(&e->peers, out, p, &drained);
     } else if (in->type == PEER_ACK || /* langd's word stands */
                (t && t->state == ROOM_SUCCESS))
@@ -114,9 +112,12 @@ static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
 }
 
 /* Why this INIT cannot be a destination of the room; OK if it can. */
-static enum err check_init(
-    const struct eroom *m, const struct peer_init *n, const char **text)
+static enum err check_init(const struct encoded *e, const struct eroom *m,
+    const struct peer_init *n, const char **text)
 {
+    *text = "more destinations than limits.rooms";
+    if (n->required_dst > e->dst_share.limit)
+        return ERR_QUOTA;
     *text = "another number of destinations was said first";
     if (m->required && n->required_dst != m->required && !m->ended)
         return ERR_DESTINATIONS_DISAGREE;
@@ -129,6 +130,19 @@ static enum err check_init(
         return ERR_UNKNOWN_ROOM;
     *text = "";
     return OK;
+}
+
+/* Has this langd a newer generation of the room here? */
+static bool newer_there(
+    const struct eroom *m, uint32_t peer, uint64_t generation)
+{
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
+
+        if (d->peer == peer && d->generation > generation)
+            return true;
+    }
+    return false;
 }
 
 /* An older generation of the same langd gives way. */
@@ -187,14 +201,19 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     bool counted =
         before && before->counted && m->announced && !m->failing && !m->ended;
     struct edst *d = NULL;
+    bool open = m->announced && m->flags & FLAG_OPEN;
+    uint32_t required = m->required ? m->required : msg->init.required_dst;
     const char *why;
     enum err err;
 
     m->asked -= counted;
-    err = check_init(m, &msg->init, &why);
+    err = check_init(e, m, &msg->init, &why);
     if (err != OK)
-        refuse(e, out, p, msg, err, m->required, msg->init.required_dst, why);
-    else if (!(d = edst_new(e, m, peer_index(&e->peers, p), msg->generation)))
+        refuse(e, out, p, msg, err,
+            err == ERR_QUOTA ? e->dst_share.limit : m->required,
+            msg->init.required_dst, why);
+    else if (!(d = edst_new(e, m, peer_index(&e->peers, p), msg->generation,
+                   open ? 1 : required)))
         peer_nack(&e->peers, out, p->link, msg, ERR_BUSY, e->dst_share.why);
     eroom_touch(e, m);
     if (!d) {
@@ -218,6 +237,10 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
 
     if (!m)
         return;
+    if (newer_there(m, peer_index(&e->peers, p), msg->generation)) {
+        answer_unknown(e, out, p, msg);
+        return;
+    }
     supersede(e, m, peer_index(&e->peers, p));
     d = dst_for(e, out, p, msg, m);
     if (!d)
@@ -236,6 +259,7 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     }
     if (!m->required && !(m->flags & FLAG_OPEN))
         m->required = n->required_dst;
+    edst_reserve(e, m);
     (void)apply_grant(e, d, n->attempt, n->granted, n->from);
     say_state(e, out, p, msg, d, m->r.state);
     eroom_touch(e, m);
@@ -253,9 +277,7 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
         e->stats[STAT_malformed_peer]++;
         peer_nack(&e->peers, out, p->link, msg, ERR_MALFORMED,
             "units, parts, grant or destinations out of range");
-    } else if (!d && init &&
-               !tombs_get(&e->ended_gens, e->now_ns, msg->generation,
-                   peer_index(&e->peers, p))) {
+    } else if (!d && init && !gens_over(e, p, msg->generation)) {
         open_dst(e, out, p, msg);
     } else if (!d || d->state == DST_ENDED) {
         answer_unknown(e, out, p, msg);
@@ -291,8 +313,7 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
 
     if (!d) {
         /* Its INIT may be under way still. */
-        if (!tombs_get(&e->ended_gens, e->now_ns, msg->generation,
-                peer_index(&e->peers, p)))
+        if (!gens_over(e, p, msg->generation))
             encoded_never_asked(e, p, msg);
         answer_unknown(e, out, p, msg);
         return;
@@ -409,6 +430,7 @@ static void on_hello(
         e->peers.link_peer[p->link] = NONE;
     p->link = link;
     e->peers.link_peer[link] = peer_index(&e->peers, p);
+    peer_begin_run(&e->peers, p, m->from_epoch);
     p->epoch = m->from_epoch;
     p->mapped = p->map_conn != NONE && p->map_epoch == p->epoch
                     ? m->hello.mapped & p->offered

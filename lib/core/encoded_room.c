@@ -276,6 +276,7 @@ static void forget(struct encoded *e, struct eroom *m)
     list_remove(&m->in_kept);
     room_orphan(&m->r);
     m->r.used = false;
+    edst_reserve(e, m);
     m->free_next = e->rooms_free;
     e->rooms_free = (uint32_t)(m - e->rooms);
     e->rooms_used--;
@@ -309,6 +310,7 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
     list_remove(&m->r.todo);
     if (complete(m))
         end(e, m);
+    edst_reserve(e, m);
     if (list_linked(&m->in_kept) && m->active == 0)
         epool_serve(e, eroom_pool(e, m)); /* others may wait for its space */
     if (m->ended && m->linked && m->kept_ns == TIME_NEVER && m->active == 0)

@@ -144,7 +144,7 @@ static void check_item(const struct item *it)
 
 void encoded_check(const struct encoded *e)
 {
-    uint32_t used = 0, open = 0, dsts = 0, fenced = 0;
+    uint32_t used = 0, open = 0, dsts = 0, fenced = 0, reserved = 0;
     uint32_t blocks[CONF_POOLS_MAX] = {0};
 
     for (uint32_t i = 0; i < e->rooms_max; i++) {
@@ -156,6 +156,7 @@ void encoded_check(const struct encoded *e)
             continue;
         used++;
         open += m->announced && !m->ended;
+        reserved += m->reserved;
         check_room(m);
     }
     for (uint32_t i = 0; i < e->rooms_max; i++) {
@@ -168,6 +169,9 @@ void encoded_check(const struct encoded *e)
     }
     CHECK(fenced == e->fenced, "%u destinations may be read, counted %u",
         fenced, e->fenced);
+    CHECK(reserved + dsts == e->dst_share.used,
+        "%u places reserved, %u taken, counted %u", reserved, dsts,
+        e->dst_share.used);
     CHECK(used == e->rooms_used && open == e->open && dsts == e->dsts_used,
         "%u rooms %u open %u destinations; counted %u %u %u", used, open, dsts,
         e->rooms_used, e->open, e->dsts_used);

@@ -7,10 +7,14 @@
 #include "base/sip.h"
 #include "base/text.h"
 
+/* A run's number says its place, below this, and which it was there. */
+enum { RUN_PLACES = 4096 };
+
 void peers_init(
     struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role)
 {
     p->max = (uint32_t)c->conf->limit_peers;
+    CHECK(p->max <= RUN_PLACES, "%u peers", p->max);
     p->links = 2 * p->max; /* a peer that comes back may overlap itself */
     p->peers = slab_take(s, p->max, sizeof(*p->peers));
     p->link_peer = slab_take(s, p->links, sizeof(*p->link_peer));
@@ -68,6 +72,22 @@ struct peer *peer_named(const struct peers *p, struct span name)
         if (p->peers[i].used && span_eq(span_str(p->peers[i].name), name))
             return &p->peers[i];
     return NULL;
+}
+
+void peer_begin_run(struct peers *p, struct peer *peer, uint64_t epoch)
+{
+    if (peer->run && peer->run_epoch == epoch)
+        return;
+    peer->run_epoch = epoch;
+    peer->run = ++p->runs * RUN_PLACES + peer_index(p, peer);
+    peer->dead_to = 0;
+}
+
+struct peer *peer_of_run(const struct peers *p, uint32_t run)
+{
+    uint32_t i = run % RUN_PLACES;
+
+    return i < p->max && p->peers[i].run == run ? &p->peers[i] : NULL;
 }
 
 /* saying */

@@ -30,6 +30,10 @@ struct peer {
     uint64_t lost_ns;  /* when a link that is down means lost; TIME_NEVER */
     uint64_t hello_ns; /* when to say HELLO again; TIME_NEVER */
     uint32_t serial;   /* of all peers that had a place: never used again */
+    /* encoded: its run in force, as the scope of its generations, and the
+     * highest of them that ended and is not remembered any more. */
+    uint32_t run;
+    uint64_t run_epoch, dead_to;
     struct list rooms; /* langd: its rooms; encoded: its destinations */
     struct heap_node timer;
     uint32_t segment_max, addresses, pools_count;
@@ -64,7 +68,7 @@ struct peers {
     uint32_t max, links;
     struct heap timers;
     struct self self;
-    uint32_t seq, serials;
+    uint32_t seq, serials, runs;
     uint64_t *stats;
 };
 
@@ -85,6 +89,11 @@ static inline bool peer_can(const struct peer *p, enum peer_ability a)
 {
     return has_ability(p->abilities, a);
 }
+
+/* The peer says HELLO: with another epoch its generations begin anew. */
+void peer_begin_run(struct peers *p, struct peer *peer, uint64_t epoch);
+/* The peer whose run has this number; NULL: that run is over. */
+struct peer *peer_of_run(const struct peers *p, uint32_t run);
 
 /* Puts the header's fields in: epochs, sequence. */
 void peer_send(struct peers *p, struct out *out, const struct peer *peer,

@@ -49,6 +49,8 @@ static void refused(struct share *s, uint64_t who, uint32_t n)
 
     snprintf(
         by, sizeof(by), "%s %u", who >> 32 ? "peer" : "user", (uint32_t)who);
+    if (who == SHARE_RESERVED)
+        snprintf(by, sizeof(by), "peers to come");
     snprintf(s->why, sizeof(s->why),
         "%s: %llu asked, %llu of %llu in use, %llu of them by %s"
         " (limits.reserve: %u%% more)",
@@ -58,16 +60,10 @@ static void refused(struct share *s, uint64_t who, uint32_t n)
         (unsigned long long)(share_used(s, who) * unit), by, s->percent);
 }
 
-bool share_take(struct share *s, uint64_t who, uint32_t n)
+static void add(struct share *s, uint64_t who, uint32_t n)
 {
     uint32_t i = table_get(&s->of, who, 0);
 
-    if (!share_may(s, who, n)) {
-        refused(s, who, n);
-        return false;
-    }
-    if (n == 0)
-        return true;
     if (i == NONE) {
         i = slab_next(s->free_first, s->fresh, s->total);
         CHECK(i != NONE && table_put(&s->of, who, 0, i),
@@ -80,6 +76,16 @@ bool share_take(struct share *s, uint64_t who, uint32_t n)
     }
     s->uses[i].used += n;
     s->used += n;
+}
+
+bool share_take(struct share *s, uint64_t who, uint32_t n)
+{
+    if (!share_may(s, who, n)) {
+        refused(s, who, n);
+        return false;
+    }
+    if (n > 0)
+        add(s, who, n);
     return true;
 }
 
@@ -98,4 +104,11 @@ void share_give(struct share *s, uint64_t who, uint32_t n)
     table_remove(&s->of, who, 0);
     s->uses[i].free_next = s->free_first;
     s->free_first = i;
+}
+
+void share_move(struct share *s, uint64_t from, uint64_t to, uint32_t n)
+{
+    share_give(s, from, n);
+    if (n > 0)
+        add(s, to, n);
 }

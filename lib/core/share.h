@@ -15,6 +15,8 @@
 
 /* Who holds what a peer daemon asked for; users are their uid. */
 #define SHARE_PEER(index) (UINT64_C(1) << 32 | (index))
+/* Entries kept for peers that are to come. */
+#define SHARE_RESERVED (UINT64_C(1) << 33)
 
 struct share_use {
     uint64_t who;
@@ -46,6 +48,9 @@ bool share_may(const struct share *s, uint64_t who, uint32_t n);
 /* Takes n entries. On failure nothing changes, and `why` says whose limit it
  * was. */
 MUST_CHECK bool share_take(struct share *s, uint64_t who, uint32_t n);
+
+/* Gives n entries of one user to another; nothing is refused. */
+void share_move(struct share *s, uint64_t from, uint64_t to, uint32_t n);
 
 void share_give(struct share *s, uint64_t who, uint32_t n);
 

@@ -51,6 +51,16 @@ const struct tomb *tombs_get(
     return i == NONE || t->ring[i].until_ns <= now_ns ? NULL : &t->ring[i];
 }
 
+bool tombs_has(const struct tombs *t, uint64_t id, uint32_t scope)
+{
+    return table_get(&t->index, id, scope) != NONE;
+}
+
+const struct tomb *tombs_oldest(const struct tombs *t)
+{
+    return t->ring[t->next].used ? &t->ring[t->next] : NULL;
+}
+
 void tombs_forget(struct tombs *t, uint64_t id, uint32_t scope)
 {
     uint32_t i = table_get(&t->index, id, scope);

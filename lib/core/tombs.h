@@ -33,6 +33,10 @@ void tombs_own(struct tombs *t, uint64_t id, uint32_t scope, uint32_t owner,
 /* NULL: never was, or forgotten. Valid until the next put. */
 const struct tomb *tombs_get(
     const struct tombs *t, uint64_t now_ns, uint64_t id, uint32_t scope);
+/* Is it still here, however old? */
+bool tombs_has(const struct tombs *t, uint64_t id, uint32_t scope);
+/* The one that the next put pushes out; NULL: none. */
+const struct tomb *tombs_oldest(const struct tombs *t);
 void tombs_forget(struct tombs *t, uint64_t id, uint32_t scope);
 
 #endif
