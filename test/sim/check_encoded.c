@@ -56,11 +56,8 @@ static void see_outcomes(
             "langd decides success", "%s g%llx fails (%s), langd succeeded",
             d->conf->name, (unsigned long long)t->id & 0xffffff,
             err_name((enum err)t->reason));
-        /* One that was refused unserved may be served when the refusal was
-         * lost and is forgotten. */
         if (t->state == ROOM_FAILED && t->reason != ERR_PEER_LOST &&
-            t->reason != ERR_STALE && t->reason != ERR_UNKNOWN_ROOM &&
-            t->reason != ERR_DESTINATIONS_DISAGREE)
+            t->reason != ERR_STALE)
             langd_outcome_set(t->id, ROOM_FAILED);
     }
 }

@@ -211,6 +211,87 @@ TEST(a_newer_generation_of_one_langd_takes_its_place)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
+TEST(a_late_init_of_an_older_generation_changes_nothing)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    brain_hear(e, 0, init(e, 1, 80, 16));
+    brain_hear(e, 0, init(e, 1, 70, 16)); /* older, delayed */
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_STALE);
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    brain_hear(e, 0, resume(1, 80, 0, 16, 0));
+    T_TRUE(brain_said(e, PEER_FAILED, 0) == NULL);
+    ack(e, 0, 1, 80);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
+/* Rows of it went: a new instance must not send others under its number. */
+static void dies(struct brain *e, uint64_t generation)
+{
+    struct peer_msg m = about(1, generation, PEER_ABORT);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
+    brain_hear(e, 0, init(e, 1, generation, 8));
+    T_OK(brain_say(e, 0, commit(0, 0, 8)));
+    brain_hear(e, 0, m);
+    T_OK(brain_say(e, 0, release(0)));
+}
+
+static void comes_late(struct brain *e, uint64_t generation)
+{
+    T_OK(brain_say(e, 0, announce(1, 2, 8, 8)));
+    T_OK(brain_say(e, 0, commit(2, 0, 8)));
+    brain_hear(e, 0, init(e, 1, generation, 8));
+    T_EQ_U64(brain_said_count(e, PEER_STATE), 0);
+    T_EQ_U64(
+        brain_said_count(e, PEER_NACK) + brain_said_count(e, PEER_FAILED), 1);
+    T_TRUE(brain_cmd(e, SEND_OPEN) == NULL);
+}
+
+TEST(a_dead_generation_stays_dead_when_it_is_forgotten)
+{
+    struct brain *e = encoded("limits.tombstones=16", NULL);
+
+    dies(e, 70);
+    for (uint64_t g = 100; g < 117; g++) { /* 17 others end */
+        T_OK(brain_say(e, 0, announce(g, 1, 8, 8)));
+        brain_hear(e, 0, init(e, g, g, 8));
+        ack(e, 0, g, g);
+        T_OK(brain_say(e, 0, release(1)));
+    }
+    comes_late(e, 70);
+    brain_hear(e, 1, init(e, 1, 70, 8)); /* another's is another */
+    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+}
+
+TEST(or_when_its_time_is_over)
+{
+    struct brain *e = encoded("timeouts.tombstone=1s", NULL);
+
+    dies(e, 70);
+    brain_pass(e, 2000);
+    comes_late(e, 70);
+    brain_hear(e, 0, init(e, 1, 71, 8));
+    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+}
+
+TEST(generations_of_another_run_are_others)
+{
+    struct brain *e = encoded("limits.tombstones=16", NULL);
+    struct event ev = down(0);
+
+    dies(e, 70);
+    brain_step(e, &ev);
+    brain_pass(e, 600);
+    brain_hello(e, 0, "a", L_EPOCH); /* the same run is back */
+    comes_late(e, 70);
+    brain_step(e, &ev);
+    brain_hello(e, 0, "a", 0x9999);
+    brain_hear(e, 0, init(e, 1, 70, 8));
+    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+}
+
 TEST(abort_is_answered_drained_and_outruns_init)
 {
     struct brain *e = encoded(NULL, NULL);
@@ -376,6 +457,50 @@ TEST(full_tables)
     T_ERR(brain_say(e, 0, announce(4, 3, 8, 8)), ERR_BUSY);
     brain_hear(e, 0, about(50, 500, PEER_ABORT));
     T_OK(brain_say(e, 0, announce(4, 3, 8, 8)));
+}
+
+/* A room gets places for all its destinations with the first, or waits. */
+TEST(rooms_of_two_do_not_hold_each_others_places)
+{
+    struct brain *e = encoded("limits.rooms=8", "timeouts.bootstrap=20s");
+    uint32_t asked = 0, rooms = 0;
+
+    for (uint64_t r = 1; r <= 8; r++) {
+        struct local_msg a = announce(r, (uint32_t)r, 8, 8);
+
+        a.announce.required_dst = 2;
+        T_OK(brain_say(e, 0, a));
+    }
+    while (rooms++ < 2)
+        for (uint64_t r = 1; r <= 8; r++)
+            for (uint32_t link = 0; link < 2; link++) {
+                uint64_t g = r + 100 * (link + 1);
+                struct peer_msg m = init(e, r, g, 0);
+
+                m.init.required_dst = 2;
+                brain_hear(e, link, m);
+                if (brain_said(e, PEER_WANT, 0)) {
+                    asked++;
+                    brain_hear(e, 0, about(r, 100 + r, PEER_ACK));
+                    brain_hear(e, 1, about(r, 200 + r, PEER_ACK));
+                }
+            }
+    T_EQ_U64(asked, 8);
+}
+
+TEST(more_destinations_than_places_are_refused)
+{
+    struct brain *e = encoded("limits.rooms=8", NULL);
+    struct local_msg a = announce(1, 0, 8, 8);
+    struct peer_msg m = init(e, 2, 70, 0);
+
+    a.announce.required_dst = 9;
+    T_ERR(brain_say(e, 0, a), ERR_QUOTA);
+    T_EQ_U64(brain_answer(e)->a, 8);
+    T_EQ_U64(brain_answer(e)->b, 9);
+    m.init.required_dst = 9;
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_QUOTA);
 }
 
 TEST(drain_takes_no_new_rooms)
