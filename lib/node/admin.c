@@ -190,7 +190,8 @@ static void node_stats(struct node *n, struct shower *s)
         "control packets that went to daemons");
     extra_stat(
         n, s, "peer_frames_out", l->frames_out, "frames in those that went");
-    extra_stat(n, s, "peer_frames_dropped", l->dropped_frames,
+    extra_stat(n, s, "peer_frames_dropped",
+        l->dropped_frames + n->outbox.dropped,
         "frames for a link that was down or full; they are repeated");
     extra_stat(n, s, "peer_packets_dropped", l->dropped_packets,
         "control packets from a connection that is no link");

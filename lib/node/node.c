@@ -26,7 +26,6 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define RING_RECORDS  8192
 #define NOTES_TURN    4096  /* before peers and engines have a go */
 #define BACKLOG_MS    1     /* how soon a full ring is tried again */
 #define ADDRESSES_MAX 8192u /* as in peer.def */
@@ -141,6 +140,7 @@ static void link_up(void *ud, uint32_t link)
 {
     struct event ev = {.type = EV_LINK_UP, .link = link};
 
+    node_unsay(ud, link); /* the number may have been another peer's */
     node_happen(ud, &ev);
 }
 
@@ -299,7 +299,7 @@ static void turn(struct node *n)
         shard_flush(n->shards[k]);
     pull_all(n);
     local_flush(n->local);
-    links_flush(n->links);
+    node_say(n);
     node_ports_watch(n);
     n->lines_lost = log_tell_lost();
     drain_check(n);
@@ -428,8 +428,10 @@ static enum err take_memory(struct node *n)
     n->out.actions = calloc(OUT_ACTIONS, sizeof(*n->out.actions));
     n->out.cap = OUT_ACTIONS;
     n->out.bytes = writer_of(malloc(OUT_BYTES), OUT_BYTES);
+    n->outbox.cap = OUTBOX_BYTES;
+    n->outbox.bytes = malloc(OUTBOX_BYTES);
     if (!n->conns || !n->pools || !n->mems || !n->out.actions ||
-        !n->out.bytes.p)
+        !n->out.bytes.p || !n->outbox.bytes)
         return ERR_NO_BLOCKS;
     for (uint64_t i = 0; i < c->limit_connections; i++)
         list_init(&n->conns[i].notified);
@@ -498,7 +500,7 @@ static enum err start_shard(struct node *n, uint32_t k)
         .peers = (uint32_t)c->limit_peers,
         .window_bytes = (uint32_t)c->transfer_window,
         .spin_us = (uint32_t)(c->transfer_spin / 1000),
-        .ring_records = RING_RECORDS,
+        .ring_records = (uint32_t)c->transfer_commands,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
         .shared = carriers[c->transfer_carrier]->any_thread && !pinned &&
                   c->transfer_spin == 0 && !gpu_pools(c),
@@ -736,6 +738,7 @@ void node_free(struct node **out)
     free(n->mems);
     free(n->out.actions);
     free(n->out.bytes.p);
+    free(n->outbox.bytes);
     free(n);
     *out = NULL;
 }

@@ -3,7 +3,8 @@
  *
  * Invariants: carrying out never steps the brain; commands reach each shard
  * in order, through its backlog while its ring is full, and nothing is lost.
- * The loop's thread.
+ * A message to a peer leaves when every shard has all commands given before or
+ * with it: rows that it calls for find their grant. The loop's thread.
  *
  * Rejected: waiting for a shard that is behind. It may be waiting for us to
  * read its notes; the backlog lets both go on. */
@@ -107,7 +108,7 @@ bool node_clogged(const struct node *n)
     for (uint32_t k = 0; k < n->shards_count; k++)
         if (n->backlogs[k].len > BACKLOG_MAX / 2)
             return true;
-    return false;
+    return n->outbox.len > n->outbox.cap / 2 && node_backlogged(n);
 }
 
 static void tell_addresses(struct node *n, const struct action *a)
@@ -153,14 +154,67 @@ static void send_local(struct node *n, const struct action *a)
         local_send(n->local, a->conn, frame, fd);
 }
 
+/* to peers */
+
+struct said {
+    uint32_t link, len; /* NONE: forgotten */
+    bool soon;
+};
+
 static void send_peer(struct node *n, const struct action *a)
 {
-    struct span frame = span_of(n->out.bytes.p + a->at, a->len);
+    struct said head = {a->link, a->len, a->soon};
+    struct outbox *o = &n->outbox;
 
-    if (a->soon)
-        links_send_soon(n->links, a->link, frame);
-    else
-        links_send(n->links, a->link, frame);
+    if (sizeof(head) + a->len > o->cap - o->len) {
+        o->dropped++; /* as on a link that is down: it will be repeated */
+        return;
+    }
+    memcpy(o->bytes + o->len, &head, sizeof(head));
+    memcpy(o->bytes + o->len + sizeof(head), n->out.bytes.p + a->at, a->len);
+    o->len += sizeof(head) + a->len;
+}
+
+static void outbox_empty(struct node *n)
+{
+    struct outbox *o = &n->outbox;
+    struct said head;
+
+    for (size_t at = 0; at < o->len; at += sizeof(head) + head.len) {
+        struct span frame;
+
+        memcpy(&head, o->bytes + at, sizeof(head));
+        frame = span_of(o->bytes + at + sizeof(head), head.len);
+        if (head.link == NONE)
+            continue;
+        if (head.soon)
+            links_send_soon(n->links, head.link, frame);
+        else
+            links_send(n->links, head.link, frame);
+    }
+    o->len = 0;
+}
+
+void node_say(struct node *n)
+{
+    if (node_backlogged(n))
+        return;
+    outbox_empty(n);
+    links_flush(n->links);
+}
+
+void node_unsay(struct node *n, uint32_t link)
+{
+    struct outbox *o = &n->outbox;
+    struct said head;
+
+    for (size_t at = 0; at < o->len; at += sizeof(head) + head.len) {
+        memcpy(&head, o->bytes + at, sizeof(head));
+        if (head.link != link)
+            continue;
+        head.link = NONE;
+        memcpy(o->bytes + at, &head, sizeof(head));
+    }
 }
 
 static void notify(struct node *n, uint32_t conn)
@@ -218,6 +272,7 @@ static void connect_link(struct node *n, const struct action *a)
 {
     struct span address = span_of(n->out.bytes.p + a->at, a->len);
 
+    node_unsay(n, a->link);
     /* A link that cannot be made never comes up; rooms end by deadline. */
     if (links_connect(n->links, a->link, address) != OK)
         log_error("link %u: cannot connect", a->link);
@@ -245,6 +300,7 @@ static void act(struct node *n, const struct action *a)
         connect_link(n, a);
         return;
     case ACT_DISCONNECT:
+        node_unsay(n, a->link);
         links_disconnect(n->links, a->link);
         return;
     case ACT_PEER_DATA:
@@ -279,6 +335,8 @@ void node_carry_out(struct node *n)
 {
     CHECK(!n->out.bytes.failed, "the list of actions did not fit: %u",
         n->out.count);
+    if (n->outbox.len > n->outbox.cap / 2)
+        node_say(n);
     for (uint32_t i = 0; i < n->out.count; i++)
         act(n, &n->out.actions[i]);
     n->out.count = 0;

@@ -46,6 +46,14 @@ struct backlog_of {
     uint32_t head, len;
 };
 
+/* What the brain said to peers and is not with the links yet. */
+#define OUTBOX_BYTES (16u * OUT_BYTES)
+struct outbox {
+    uint8_t *bytes; /* struct said, frame, and so on */
+    size_t len, cap;
+    uint64_t dropped; /* frames that did not fit */
+};
+
 struct node_conn {
     struct list notified; /* its events are to be pulled */
     bool greeted;         /* WELCOME went out */
@@ -100,6 +108,7 @@ struct node {
     bool maps_seen;        /* something happened to one */
 
     struct out out;
+    struct outbox outbox;
     bool draining, stopping;
     bool lines_lost;   /* log lines were left out and not told of yet */
     uint64_t drain_ns; /* when a drain is over in any case */
@@ -117,6 +126,11 @@ void node_order(struct node *n, const struct order *o);
 void node_push_backlogs(struct node *n);
 void node_drop_backlog(struct node *n, uint32_t k);
 bool node_backlogged(const struct node *n);
+/* Gives the links what was said, and sends it, once every shard has the
+ * commands that were given before; else it stays. */
+void node_say(struct node *n);
+/* Forgets what was said to a link. */
+void node_unsay(struct node *n, uint32_t link);
 /* May a step be taken? */
 bool node_clogged(const struct node *n);
 
