@@ -11,6 +11,20 @@ static const struct {
 #undef ERR
 };
 
+#define ERR(name, number, wire, advice, text) +1
+enum {
+    ROWS_WRITTEN = 0
+#include "base/err.def"
+};
+#undef ERR
+
+/* A row out of order would make ERR_COUNT too small, and the rows above it
+ * unknown. */
+_Static_assert(
+    ARRAY_LEN(rows) == ROWS_WRITTEN, "a number of err.def is left out");
+_Static_assert(
+    (int)ERR_COUNT == (int)ROWS_WRITTEN, "err.def is not in order of numbers");
+
 const char *err_name(enum err e)
 {
     return (unsigned)e < ERR_COUNT ? rows[e].name : "unknown";

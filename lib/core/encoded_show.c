@@ -87,7 +87,7 @@ static void show_pools(
     for (; at->at >= e->rooms_max && at->at < end && show_place(at); at->at++) {
         const uint32_t i = (uint32_t)at->at - e->rooms_max;
 
-        show_pool(s, &e->pools[i].meta, &e->pools[i].p);
+        show_pool(s, i, &e->pools[i].meta, &e->pools[i].p);
         s->number(s, "kept", at->sums[i][SUM_KEPT]);
         s->number(s, "quarantined", at->sums[i][SUM_QUARANTINED]);
         s->number(s, "waiting_items", at->sums[i][SUM_WAITING]);

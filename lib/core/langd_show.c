@@ -79,7 +79,7 @@ static void show_pools(
         const uint32_t i = (uint32_t)at->at - l->rooms_max;
         const struct lpool *p = &l->pools[i];
 
-        show_pool(s, &p->meta, &p->p);
+        show_pool(s, i, &p->meta, &p->p);
         s->number(s, "ready", at->sums[i][SUM_READY]);
         s->number(
             s, "quarantined", p->closing_blocks + at->sums[i][SUM_QUARANTINED]);

@@ -66,10 +66,11 @@ void show_history(struct shower *s, struct show_at *at, uint64_t base,
     at->over = at->at >= base + count;
 }
 
-void show_pool(
-    struct shower *s, const struct pool_meta *m, const struct pool *p)
+void show_pool(struct shower *s, uint32_t number, const struct pool_meta *m,
+    const struct pool *p)
 {
     s->row(s);
+    s->number(s, "number", number);
     s->text(s, "pool", m->conf->name);
     s->text(s, "memory", m->conf->memory);
     s->text(s, "state",

@@ -20,9 +20,9 @@ static inline bool show_place(struct show_at *at)
 /* The ended rooms, oldest first, as places from `base` on; the last ones. */
 void show_history(struct shower *s, struct show_at *at, uint64_t base,
     const struct ended *history, uint64_t count, uint64_t limit);
-/* Begins the row of a pool. */
-void show_pool(
-    struct shower *s, const struct pool_meta *m, const struct pool *p);
+/* Begins the row of a pool, with its number on the wire. */
+void show_pool(struct shower *s, uint32_t number, const struct pool_meta *m,
+    const struct pool *p);
 void show_peers(
     struct shower *s, struct show_at *at, const struct peers *peers);
 void show_stats(struct shower *s, const uint64_t *stats);

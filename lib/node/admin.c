@@ -53,7 +53,7 @@ struct adding {
     enum what what;
     bool inside;   /* a row has begun */
     uint32_t peer; /* of this row; NONE */
-    uint32_t pool; /* number of this row */
+    uint32_t pool; /* number of this row; NONE */
     char name[48]; /* of this row */
 };
 
@@ -91,7 +91,7 @@ static uint64_t shard_sum(const struct node *n, const char *name)
 /* What the memory really is, and why it works no more. */
 static void add_pool(struct adding *a)
 {
-    const struct mem *m = &a->n->mems[a->pool++];
+    const struct mem *m = &a->n->mems[a->pool];
     const char *lost = m->gpu ? cuda_lost(m->gpu) : NULL;
 
     if (m->ops)
@@ -106,7 +106,7 @@ static void end_row(struct adding *a)
     bool inside = a->inside;
 
     a->inside = false;
-    if (inside && a->what == WHAT_POOLS)
+    if (inside && a->what == WHAT_POOLS && a->pool < a->n->conf->pools_count)
         add_pool(a);
     if (!inside || a->what != WHAT_PEERS || a->peer == NONE)
         return;
@@ -121,7 +121,7 @@ static void adding_row(struct shower *s)
 
     end_row(a);
     a->inside = true;
-    a->peer = NONE;
+    a->peer = a->pool = NONE;
     a->name[0] = 0;
     a->to->row(a->to);
 }
@@ -141,6 +141,8 @@ static void adding_number(struct shower *s, const char *name, uint64_t value)
 
     if (strcmp(name, "peer") == 0 && value < a->n->conf->limit_peers)
         a->peer = (uint32_t)value;
+    if (a->what == WHAT_POOLS && strcmp(name, "number") == 0)
+        a->pool = (uint32_t)value;
     if (a->what == WHAT_STATS)
         value += shard_sum(a->n, a->name[0] ? a->name : name);
     a->to->number(a->to, name, value);

@@ -31,6 +31,9 @@ class Ctl(Case):
         self.assertEqual(d.stats()["rooms_succeeded"], 1)
         self.assertEqual(d.ended(1)["bytes"], 300 * 64)
         self.assertEqual(lm.conn.query("pools"), d.show("pools"))
+        (pool,) = d.show("pools")
+        self.assertEqual((pool["number"], pool["pool"]), (0, "vit"))
+        self.assertIn("4 KiB pages", pool["mapped"])
         lm.release(2)
 
     def test_many_rooms_take_several_reports(self):
