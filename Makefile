@@ -54,7 +54,7 @@ CPPFLAGS += -DMMX_CUDA
 DOUBLE := $(B)/test/double/libcuda.so.1
 without := %/cuda_none.c
 else
-without := %/cuda.c %/cuda_gather.c %/mem_cuda.c
+without := %/cuda.c %/cuda_gather.c %/mem_cuda.c %/driver.c
 endif
 
 CPPFLAGS += -Ilib -I. -D_GNU_SOURCE -DMMX_VERSION='"$(VERSION)"' \
@@ -69,9 +69,10 @@ CORE := $(call src,lib/core/*.c)
 IO := $(call src,lib/io/*.c)
 NODE := $(call src,lib/node/*.c)
 CLIENT := $(call src,lib/client/*.c)
-LIBMMX := $(CLIENT) $(call src,lib/core/wire.c lib/core/layout.c lib/base/err.c \
-	lib/base/kernels.c)
-ALL_OBJ := $(BASE) $(CORE) $(IO) $(NODE) $(CLIENT)
+GPU := $(call src,lib/gpu/*.c)
+LIBMMX := $(CLIENT) $(GPU) $(call src,lib/core/wire.c lib/core/layout.c \
+	lib/base/err.c)
+ALL_OBJ := $(BASE) $(CORE) $(GPU) $(IO) $(NODE) $(CLIENT)
 
 CMDS := $(patsubst cmd/%.c,$(B)/%,$(wildcard cmd/*.c))
 UNIT := $(patsubst %.c,$(B)/%,$(wildcard test/unit/*_test.c))
@@ -97,7 +98,7 @@ $(MADE):
 	@rm -rf $(B)/objects-*.made $(B)/test/double
 	@touch $@
 
-$(B)/mmx.a: $(BASE) $(CORE) $(IO) $(NODE) $(MADE)
+$(B)/mmx.a: $(BASE) $(CORE) $(GPU) $(IO) $(NODE) $(MADE)
 	@rm -f $@
 	ar rcs $@ $(filter %.o,$^)
 
@@ -146,7 +147,7 @@ $(FUZZERS): $(B)/%: $(B)/%.o $(B)/mmx.a $(B)/libmmx.a
 KERNELS := $(B)/kernels/rows.fatbin
 .PHONY: kernels
 kernels: $(KERNELS)
-$(KERNELS): lib/kernels/rows.cu
+$(KERNELS): lib/gpu/rows.cu
 	@mkdir -p $(@D)
 	$(NVCC) -std=c++17 -O3 -fatbin \
 		-gencode arch=compute_80,code=[sm_80,compute_80] \

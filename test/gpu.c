@@ -4,6 +4,8 @@
 
 #include "test/t.h"
 
+#include "gpu/kernels.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +36,7 @@ void gpu_use(void)
     *strrchr(exe, '/') = 0;
     snprintf(path, sizeof(path), "%s/../double/libcuda.so.1", exe);
     T_CHECK(access(path, R_OK) == 0, "%s is not built", path);
-    cuda_driver_path(path);
+    gpu_driver_file = path;
 #endif
 }
 

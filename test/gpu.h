@@ -22,7 +22,7 @@ long gpu_get(const char *name);
 void *gpu_stream(struct cuda *c);
 void gpu_stream_close(void *stream);
 
-/* Has lib/kernels found: the double looks at no code, a GPU wants its own and
+/* Has the kernels found: the double looks at no code, a GPU wants its own and
  * ends the case as passed where there is none. */
 void gpu_kernels(void);
 

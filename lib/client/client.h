@@ -255,7 +255,7 @@ struct client_rows {
 int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
     uint32_t rows, size_t row_bytes);
 
-/* The same by lib/kernels/rows.cu, behind what the stream was given; waits for
+/* The same by lib/gpu/rows.cu, behind what the stream was given; waits for
  * nothing. The first one on a GPU loads the kernels. *why: NULL, or what is
  * missing. */
 int client_gpu_launch(int gpu, const struct window_piece *pieces,

@@ -12,87 +12,16 @@
  * The primary one is what the runtime and torch use, too. */
 #include "client/client.h"
 
-#include "base/kernels.h"
+#include "gpu/driver.h"
 
-#include <cuda.h>
-#include <dlfcn.h>
-#include <stdlib.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #define UUID_BYTES 16
 
-#define CUDA_CALLS(CALL)                                                       \
-    CALL(cuInit)                                                               \
-    CALL(cuGetErrorName)                                                       \
-    CALL(cuDeviceGetCount)                                                     \
-    CALL(cuDeviceGetUuid)                                                      \
-    CALL(cuDevicePrimaryCtxRetain)                                             \
-    CALL(cuDevicePrimaryCtxRelease)                                            \
-    CALL(cuCtxPushCurrent)                                                     \
-    CALL(cuCtxPopCurrent)                                                      \
-    CALL(cuMemImportFromShareableHandle)                                       \
-    CALL(cuMemAddressReserve)                                                  \
-    CALL(cuMemAddressFree)                                                     \
-    CALL(cuMemMap)                                                             \
-    CALL(cuMemUnmap)                                                           \
-    CALL(cuMemSetAccess)                                                       \
-    CALL(cuMemRelease)                                                         \
-    CALL(cuIpcOpenMemHandle)                                                   \
-    CALL(cuIpcCloseMemHandle)                                                  \
-    CALL(cuMemcpyAsync)                                                        \
-    CALL(cuModuleLoadData)                                                     \
-    CALL(cuModuleUnload)                                                       \
-    CALL(cuModuleGetFunction)                                                  \
-    CALL(cuLaunchKernel)                                                       \
-    CALL(cuStreamCreate)                                                       \
-    CALL(cuStreamDestroy)                                                      \
-    CALL(cuStreamSynchronize)
-
-#define TEXT_OF(name)  TEXT_OF_(name)
-#define TEXT_OF_(name) #name
-
-static struct {
-#define CALL(name) __typeof__(&name) name;
-    CUDA_CALLS(CALL)
-#undef CALL
-} cu;
-static const char *no_driver = "not looked for"; /* NULL: it is there */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static bool find(void *lib, const char *name, void *out)
-{
-    void *p = dlsym(lib, name);
-
-    if (p)
-        memcpy(out, &p, sizeof(p));
-    else
-        no_driver = "the NVIDIA driver is too old";
-    return p != NULL;
-}
-
-static void load(void)
-{
-    void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-
-    no_driver = "no NVIDIA driver";
-    if (!lib)
-        return;
-#define CALL(name)                                                             \
-    if (!find(lib, TEXT_OF(name), &cu.name))                                   \
-        return;
-    CUDA_CALLS(CALL)
-#undef CALL
-    no_driver = cu.cuInit(0) == CUDA_SUCCESS
-                    ? NULL
-                    : "the NVIDIA driver does not start";
-}
-
-static const char *text_of(CUresult r)
-{
-    const char *name = NULL;
-
-    return cu.cuGetErrorName(r, &name) == CUDA_SUCCESS && name ? name : "?";
-}
+/* Set by the first map, then constant. */
+static const struct gpu_driver *_Atomic cu;
 
 /* a GPU */
 
@@ -102,10 +31,10 @@ static int gpu_of(const uint8_t *uuid)
     CUuuid got;
     int count = 0;
 
-    if (cu.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+    if (cu->cuDeviceGetCount(&count) != CUDA_SUCCESS)
         return -1;
     for (int i = 0; i < count; i++)
-        if (cu.cuDeviceGetUuid(&got, i) == CUDA_SUCCESS &&
+        if (cu->cuDeviceGetUuid(&got, i) == CUDA_SUCCESS &&
             memcmp(got.bytes, uuid, UUID_BYTES) == 0)
             return i;
     return -1;
@@ -114,13 +43,13 @@ static int gpu_of(const uint8_t *uuid)
 static CUresult enter(int gpu)
 {
     CUcontext c;
-    CUresult r = cu.cuDevicePrimaryCtxRetain(&c, gpu);
+    CUresult r = cu->cuDevicePrimaryCtxRetain(&c, gpu);
 
     if (r != CUDA_SUCCESS)
         return r;
-    r = cu.cuCtxPushCurrent(c);
+    r = cu->cuCtxPushCurrent(c);
     if (r != CUDA_SUCCESS)
-        (void)cu.cuDevicePrimaryCtxRelease(gpu);
+        (void)cu->cuDevicePrimaryCtxRelease(gpu);
     return r;
 }
 
@@ -129,9 +58,9 @@ static void leave(int gpu, bool keep)
 {
     CUcontext c;
 
-    (void)cu.cuCtxPopCurrent(&c);
+    (void)cu->cuCtxPopCurrent(&c);
     if (!keep)
-        (void)cu.cuDevicePrimaryCtxRelease(gpu);
+        (void)cu->cuDevicePrimaryCtxRelease(gpu);
 }
 
 /* maps */
@@ -143,33 +72,33 @@ static CUresult allow(CUdeviceptr at, size_t bytes, int gpu, bool write)
     CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READ,
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = gpu}};
 
-    if (!write && cu.cuMemSetAccess(at, bytes, &access, 1) == CUDA_SUCCESS)
+    if (!write && cu->cuMemSetAccess(at, bytes, &access, 1) == CUDA_SUCCESS)
         return CUDA_SUCCESS;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return cu.cuMemSetAccess(at, bytes, &access, 1);
+    return cu->cuMemSetAccess(at, bytes, &access, 1);
 }
 
 static CUresult map_vmm(int fd, struct mmx_pool *p, CUdeviceptr *out)
 {
     CUmemGenericAllocationHandle handle;
     CUdeviceptr at = 0;
-    CUresult r = cu.cuMemImportFromShareableHandle(&handle,
+    CUresult r = cu->cuMemImportFromShareableHandle(&handle,
         (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 
     if (r != CUDA_SUCCESS)
         return r;
-    r = cu.cuMemAddressReserve(&at, p->bytes, 0, 0, 0);
+    r = cu->cuMemAddressReserve(&at, p->bytes, 0, 0, 0);
     if (r == CUDA_SUCCESS) {
-        r = cu.cuMemMap(at, p->bytes, 0, handle, 0);
+        r = cu->cuMemMap(at, p->bytes, 0, handle, 0);
         if (r == CUDA_SUCCESS) {
             r = allow(at, p->bytes, p->gpu, p->writable);
             if (r != CUDA_SUCCESS)
-                (void)cu.cuMemUnmap(at, p->bytes);
+                (void)cu->cuMemUnmap(at, p->bytes);
         }
         if (r != CUDA_SUCCESS)
-            (void)cu.cuMemAddressFree(at, p->bytes);
+            (void)cu->cuMemAddressFree(at, p->bytes);
     }
-    (void)cu.cuMemRelease(handle); /* the map keeps it */
+    (void)cu->cuMemRelease(handle); /* the map keeps it */
     if (r == CUDA_SUCCESS)
         *out = at;
     return r;
@@ -182,7 +111,7 @@ static CUresult map_ipc(const struct client_reply *r, CUdeviceptr *out)
     if (r->handle_len != UUID_BYTES + sizeof(handle))
         return CUDA_ERROR_INVALID_HANDLE;
     memcpy(&handle, r->handle + UUID_BYTES, sizeof(handle));
-    return cu.cuIpcOpenMemHandle(
+    return cu->cuIpcOpenMemHandle(
         out, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 }
 
@@ -195,25 +124,28 @@ static int refuse(mmx *m, const struct client_reply *r, const char *why)
 int client_gpu_map(mmx *m, struct client_reply *r)
 {
     bool vmm = strcmp(r->share, "cuda-vmm") == 0;
+    const struct gpu_driver *d;
+    const char *why;
     CUdeviceptr at = 0;
     CUresult e;
 
     if ((!vmm && strcmp(r->share, "cuda-ipc") != 0) ||
         r->handle_len < UUID_BYTES || (vmm && r->fd < 0))
         return refuse(m, r, "its memory is shared in an unknown way");
-    pthread_once(&once, load);
-    if (no_driver)
-        return refuse(m, r, no_driver);
+    d = gpu_driver(&why);
+    if (!d)
+        return refuse(m, r, why);
+    cu = d;
     r->pool.gpu = gpu_of(r->handle);
     if (r->pool.gpu < 0)
         return refuse(m, r, "its GPU is not visible in this process");
     e = enter(r->pool.gpu);
     if (e != CUDA_SUCCESS)
-        return refuse(m, r, text_of(e));
+        return refuse(m, r, gpu_result(cu, e));
     e = vmm ? map_vmm(r->fd, &r->pool, &at) : map_ipc(r, &at);
     leave(r->pool.gpu, e == CUDA_SUCCESS);
     if (e != CUDA_SUCCESS)
-        return refuse(m, r, text_of(e));
+        return refuse(m, r, gpu_result(cu, e));
     r->pool.base = (void *)(uintptr_t)at;
     return 0;
 }
@@ -225,12 +157,12 @@ void client_gpu_unmap(const struct mmx_pool *p)
     if (enter(p->gpu) != CUDA_SUCCESS)
         return;
     /* It is one of the two; the driver knows which. */
-    if (cu.cuMemUnmap(at, p->bytes) == CUDA_SUCCESS)
-        (void)cu.cuMemAddressFree(at, p->bytes);
+    if (cu->cuMemUnmap(at, p->bytes) == CUDA_SUCCESS)
+        (void)cu->cuMemAddressFree(at, p->bytes);
     else
-        (void)cu.cuIpcCloseMemHandle(at);
+        (void)cu->cuIpcCloseMemHandle(at);
     leave(p->gpu, false);
-    (void)cu.cuDevicePrimaryCtxRelease(p->gpu); /* the map's */
+    (void)cu->cuDevicePrimaryCtxRelease(p->gpu); /* the map's */
 }
 
 /* copies */
@@ -241,10 +173,10 @@ static CUresult copy_rows(struct client_rows to, struct client_rows from,
     CUresult r = CUDA_SUCCESS;
 
     if (to.stride == row_bytes && from.stride == row_bytes)
-        return cu.cuMemcpyAsync(
+        return cu->cuMemcpyAsync(
             (uintptr_t)to.p, (uintptr_t)from.p, rows * row_bytes, s);
     for (uint32_t i = 0; r == CUDA_SUCCESS && i < rows; i++)
-        r = cu.cuMemcpyAsync((uintptr_t)to.p + i * to.stride,
+        r = cu->cuMemcpyAsync((uintptr_t)to.p + i * to.stride,
             (uintptr_t)from.p + i * from.stride, row_bytes, s);
     return r;
 }
@@ -259,11 +191,11 @@ int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
         return 0;
     if (enter(gpu) != CUDA_SUCCESS)
         return -MMX_E_INTERNAL;
-    r = cu.cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);
+    r = cu->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);
     if (r == CUDA_SUCCESS) {
         r = copy_rows(to, from, rows, row_bytes, s);
-        done = cu.cuStreamSynchronize(s);
-        (void)cu.cuStreamDestroy(s);
+        done = cu->cuStreamSynchronize(s);
+        (void)cu->cuStreamDestroy(s);
         r = r == CUDA_SUCCESS ? done : r;
     }
     leave(gpu, false);
@@ -277,7 +209,7 @@ int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
 #define THREADS       256
 #define BLOCKS        2048 /* of one launch, about: enough for every GPU */
 
-/* As lib/kernels/rows.cu has them. */
+/* As gpu/rows.cu has them. */
 struct rows_piece {
     uint64_t from, to, from_stride, to_stride;
     uint32_t rows, elements;
@@ -292,32 +224,21 @@ _Static_assert(sizeof(struct rows_pieces) == 8 + LAUNCH_PIECES * 40,
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
 static CUfunction kernels[GPUS_MAX][WINDOW_HOWS];
 
-/* The GPU's context is current, and retained once more: it has the kernels. */
+/* The GPU's context is current. */
 static const char *kernels_load(int gpu, CUfunction *out)
 {
     static const char *const names[WINDOW_HOWS] = {[WINDOW_SAME] = "mmx_rows",
         [WINDOW_FROM_BF16] = "mmx_rows_bf16_f32",
         [WINDOW_FROM_F16] = "mmx_rows_f16_f32"};
-    CUfunction got[WINDOW_HOWS];
-    void *image = kernels_read();
     CUcontext context;
-    CUmodule module = NULL;
-    CUresult r;
+    const char *why = gpu_kernels_load(cu, names, WINDOW_HOWS, out);
 
-    if (!image)
-        return KERNELS_MISSING;
-    r = cu.cuModuleLoadData(&module, image);
-    for (int i = 0; r == CUDA_SUCCESS && i < WINDOW_HOWS; i++)
-        r = cu.cuModuleGetFunction(&got[i], module, names[i]);
-    free(image);
-    if (r == CUDA_SUCCESS)
-        r = cu.cuDevicePrimaryCtxRetain(&context, gpu);
-    if (r != CUDA_SUCCESS && module)
-        (void)cu.cuModuleUnload(module);
-    if (r != CUDA_SUCCESS)
-        return text_of(r);
-    memcpy(out, got, sizeof(got));
-    return NULL;
+    /* Retained once more: the context has the kernels. */
+    if (!why && cu->cuDevicePrimaryCtxRetain(&context, gpu) != CUDA_SUCCESS) {
+        memset(out, 0, WINDOW_HOWS * sizeof(*out));
+        return "the GPU's context cannot be kept";
+    }
+    return why;
 }
 
 static const char *kernels_of(int gpu)
@@ -361,7 +282,7 @@ static CUresult launch(
 
     for (uint32_t i = 0; i < pieces->count; i++)
         most = max_u32(most, pieces->of[i].rows);
-    return cu.cuLaunchKernel(f, min_u32(most, wide), pieces->count, 1, THREADS,
+    return cu->cuLaunchKernel(f, min_u32(most, wide), pieces->count, 1, THREADS,
         1, 1, 0, stream, params, NULL);
 }
 
@@ -372,14 +293,14 @@ int client_gpu_launch(int gpu, const struct window_piece *pieces,
     CUresult r = enter(gpu);
 
     if (r != CUDA_SUCCESS) {
-        *why = text_of(r);
+        *why = gpu_result(cu, r);
         return -MMX_E_INTERNAL;
     }
     *why = kernels_of(gpu);
     for (uint32_t i = 0; !*why && i < count; i += some.count) {
         alike(pieces + i, count - i, &some);
         r = launch(kernels[gpu][pieces[i].how], &some, stream);
-        *why = r == CUDA_SUCCESS ? NULL : text_of(r);
+        *why = r == CUDA_SUCCESS ? NULL : gpu_result(cu, r);
     }
     leave(gpu, false);
     return *why ? -MMX_E_INTERNAL : 0;

@@ -18,86 +18,14 @@
 #include "base/check.h"
 #include "base/log.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define DRIVER_FILE "libcuda.so.1"
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* Under the lock until made, constant afterwards. Never unloaded: the driver
- * has threads of its own. */
-static struct cuda_driver driver;
-static bool driver_made;
-static const char *driver_path = DRIVER_FILE;
 static struct cuda *gpus[CUDA_GPUS_MAX];
-
-void cuda_driver_path(const char *path)
-{
-    driver_path = path;
-}
-
-/* the driver */
-
-const char *cuda_result(const struct cuda_driver *d, CUresult r)
-{
-    const char *name = NULL;
-
-    if (d->cuGetErrorName(r, &name) != CUDA_SUCCESS || !name)
-        return "unknown CUDA error";
-    return name;
-}
-
-static bool find(void *lib, const char *name, void *out, const char *who)
-{
-    void *p = dlsym(lib, name);
-
-    if (!p) {
-        log_error("%s: the NVIDIA driver has no %s: it is too old for this "
-                  "build",
-            who, name);
-        return false;
-    }
-    memcpy(out, &p, sizeof(p));
-    return true;
-}
-
-#define TEXT_OF(name)  TEXT_OF_(name)
-#define TEXT_OF_(name) #name
-
-static enum err driver_load(const char *who)
-{
-    void *lib;
-    CUresult r;
-
-    if (driver_made)
-        return OK;
-    lib = dlopen(driver_path, RTLD_NOW | RTLD_LOCAL);
-    if (!lib) {
-        log_error("%s: no NVIDIA driver on this host: %s", who, dlerror());
-        return ERR_INTERNAL;
-    }
-#define CALL(name)                                                             \
-    if (!find(lib, TEXT_OF(name), &driver.name, who))                          \
-        return ERR_INTERNAL;
-    CUDA_CALLS(CALL)
-#undef CALL
-    driver.batch = dlsym(lib, "cuMemcpyBatchAsync_v2");
-    driver.batch_old = dlsym(lib, "cuMemcpyBatchAsync");
-    r = driver.cuInit(0);
-    if (r == CUDA_SUCCESS)
-        r = driver.cuDriverGetVersion(&driver.version);
-    if (r != CUDA_SUCCESS) {
-        log_error("%s: the NVIDIA driver does not start: %s", who,
-            cuda_result(&driver, r));
-        return ERR_INTERNAL;
-    }
-    driver_made = true;
-    return OK;
-}
 
 /* a GPU */
 
@@ -139,11 +67,17 @@ static void look_at_order(struct cuda *c)
 
 static enum err gpu_make(struct cuda **out, const char *who, uint32_t device)
 {
+    const char *why;
+    const struct gpu_driver *d = gpu_driver(&why);
     struct cuda *c;
     int count = 0;
     CUresult r;
 
-    if (driver.cuDeviceGetCount(&count) != CUDA_SUCCESS ||
+    if (!d) {
+        log_error("%s: %s", who, why);
+        return ERR_INTERNAL;
+    }
+    if (d->cuDeviceGetCount(&count) != CUDA_SUCCESS ||
         device >= (uint32_t)count) {
         log_error(
             "%s: no cuda:%u, the driver sees %d GPUs", who, device, count);
@@ -152,33 +86,32 @@ static enum err gpu_make(struct cuda **out, const char *who, uint32_t device)
     c = calloc(1, sizeof(*c));
     if (!c)
         return ERR_NO_BLOCKS;
-    c->d = &driver;
+    c->d = d;
     c->device = device;
     r = gpu_find(c);
     if (r != CUDA_SUCCESS) {
-        log_error("%s: cuda:%u cannot be used: %s", who, device,
-            cuda_result(&driver, r));
+        log_error(
+            "%s: cuda:%u cannot be used: %s", who, device, gpu_result(d, r));
         free(c);
         return ERR_INTERNAL;
     }
     look_at_order(c);
     log_info("cuda:%u is %s, driver for CUDA %d.%d", device, c->name,
-        driver.version / 1000, driver.version % 1000 / 10);
+        d->version / 1000, d->version % 1000 / 10);
     *out = c;
     return OK;
 }
 
 enum err cuda_open(struct cuda **out, const char *who, uint32_t device)
 {
-    enum err e;
+    enum err e = OK;
 
     if (device >= CUDA_GPUS_MAX) {
         log_error("%s: cuda:%u: at most %u GPUs", who, device, CUDA_GPUS_MAX);
         return ERR_INTERNAL;
     }
     pthread_mutex_lock(&lock);
-    e = driver_load(who);
-    if (e == OK && !gpus[device])
+    if (!gpus[device])
         e = gpu_make(&gpus[device], who, device);
     if (e == OK) {
         gpus[device]->users++;
@@ -223,7 +156,7 @@ void cuda_lose(struct cuda *c, const char *what, CUresult r)
     pthread_mutex_lock(&lock);
     if (!c->lost) {
         snprintf(c->reason, sizeof(c->reason), "cuda:%u is lost: %s: %s",
-            c->device, what, cuda_result(c->d, r));
+            c->device, what, gpu_result(c->d, r));
         log_error("%s", c->reason);
         atomic_store_explicit(&c->lost, true, memory_order_release);
     }
@@ -288,7 +221,7 @@ void *cuda_pinned(struct cuda *c, size_t bytes)
     if (r == CUDA_SUCCESS)
         return p;
     log_error("cuda:%u: cannot pin %zu bytes of host memory: %s", c->device,
-        bytes, cuda_result(c->d, r));
+        bytes, gpu_result(c->d, r));
     return NULL;
 }
 
@@ -320,7 +253,7 @@ static void CUDA_CB on_mark(void *ud)
     l->woken(l->ud);
 }
 
-static CUresult lane_make(struct cuda_lane *l, const struct cuda_driver *d)
+static CUresult lane_make(struct cuda_lane *l, const struct gpu_driver *d)
 {
     CUresult r = d->cuStreamCreate(&l->copies, CU_STREAM_NON_BLOCKING);
 
@@ -351,7 +284,7 @@ enum err cuda_lane_open(struct cuda_lane **out, struct cuda *c, uint32_t marks,
     cuda_leave(c);
     if (r != CUDA_SUCCESS) {
         log_error("cuda:%u: no stream for copies: %s", c->device,
-            cuda_result(c->d, r));
+            gpu_result(c->d, r));
         cuda_lane_close(&l);
         return ERR_INTERNAL;
     }
@@ -362,7 +295,7 @@ enum err cuda_lane_open(struct cuda_lane **out, struct cuda *c, uint32_t marks,
 void cuda_lane_close(struct cuda_lane **lp)
 {
     struct cuda_lane *l = *lp;
-    const struct cuda_driver *d;
+    const struct gpu_driver *d;
 
     *lp = NULL;
     if (!l)
@@ -397,7 +330,7 @@ typedef CUresult (*batch_old_fn)(CUdeviceptr *to, CUdeviceptr *from,
 
 static CUresult copy_batch(struct cuda_lane *l, const struct cuda_batch *b)
 {
-    const struct cuda_driver *d = l->gpu->d;
+    const struct gpu_driver *d = l->gpu->d;
     CUmemcpyAttributes attrs = {
         .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
     size_t at = 0, failed;
@@ -453,7 +386,7 @@ static CUresult copy_all(struct cuda_lane *l, const struct cuda_batch *b)
 static CUresult submit(
     struct cuda_lane *l, const struct cuda_batch *b, uint32_t mark)
 {
-    const struct cuda_driver *d = l->gpu->d;
+    const struct gpu_driver *d = l->gpu->d;
     CUresult r = copy_all(l, b);
 
     if (r == CUDA_SUCCESS)

@@ -67,8 +67,4 @@ MUST_CHECK enum err cuda_lane_look(struct cuda_lane *l, uint32_t mark);
 /* The same, after waiting for this one mark. */
 MUST_CHECK enum err cuda_lane_wait(struct cuda_lane *l, uint32_t mark);
 
-/* Tests only, before the first cuda_open: the driver's file instead of
- * libcuda.so.1. The string stays the caller's. */
-void cuda_driver_path(const char *path);
-
 #endif

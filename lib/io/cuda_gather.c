@@ -7,19 +7,17 @@
  * loading them with the GPU; most drivers have the call. */
 #include "io/cuda_impl.h"
 
-#include "base/kernels.h"
 #include "base/log.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
 #define COPIES_MAX 128 /* of one launch */
 #define THREADS    256
 #define BLOCKS     1024        /* of one launch, about */
 #define SMALL      (64u << 10) /* from there on copy engines are as good */
 
-/* As lib/kernels/rows.cu has them. */
+/* As gpu/rows.cu has them. */
 struct copies {
     uint32_t count, unused;
     struct {
@@ -35,21 +33,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* Inside of cuda_enter. */
 static void look_for_kernel(struct cuda *c)
 {
-    void *image = kernels_read();
-    const char *why = KERNELS_MISSING;
-    CUmodule module;
+    static const char *const name[] = {"mmx_copies"};
+    const char *why = gpu_kernels_load(c->d, name, 1, &c->gather);
 
-    if (image) {
-        CUresult r = c->d->cuModuleLoadData(&module, image);
-
-        if (r == CUDA_SUCCESS)
-            r = c->d->cuModuleGetFunction(&c->gather, module, "mmx_copies");
-        if (r != CUDA_SUCCESS)
-            c->gather = NULL;
-        why = cuda_result(c->d, r);
-    }
-    free(image);
-    if (!c->gather)
+    if (why)
         log_info("cuda:%u: many small copies are submitted one by one: %s",
             c->device, why);
 }
@@ -101,6 +88,6 @@ CUresult cuda_gather(
     if (r != CUDA_SUCCESS && !atomic_exchange(&c->gather_off, true))
         log_warn("cuda:%u: copies are submitted one by one, a launch failed: "
                  "%s",
-            c->device, cuda_result(c->d, r));
+            c->device, gpu_result(c->d, r));
     return r;
 }

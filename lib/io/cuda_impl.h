@@ -1,75 +1,13 @@
-/* cuda_impl.h - inside of io's CUDA files (cuda.c, mem_cuda.c): the driver's
- * functions and what belongs to one GPU. Nobody else includes it. */
+/* cuda_impl.h - inside of io's CUDA files (cuda*.c, mem_cuda.c): what belongs
+ * to one GPU. Nothing else includes it. */
 #ifndef MMX_IO_CUDA_IMPL_H
 #define MMX_IO_CUDA_IMPL_H
 
+#include "gpu/driver.h"
 #include "io/cuda.h"
 
-#include <cuda.h>
-
-/* Every function that is called; a driver without one of them is too old.
- * The names are macros of cuda.h that stand for the version wanted. */
-#define CUDA_CALLS(CALL)                                                       \
-    CALL(cuInit)                                                               \
-    CALL(cuDriverGetVersion)                                                   \
-    CALL(cuGetErrorName)                                                       \
-    CALL(cuDeviceGet)                                                          \
-    CALL(cuDeviceGetCount)                                                     \
-    CALL(cuDeviceGetName)                                                      \
-    CALL(cuDeviceGetUuid)                                                      \
-    CALL(cuDeviceGetAttribute)                                                 \
-    CALL(cuDeviceCanAccessPeer)                                                \
-    CALL(cuDevicePrimaryCtxRetain)                                             \
-    CALL(cuDevicePrimaryCtxRelease)                                            \
-    CALL(cuCtxPushCurrent)                                                     \
-    CALL(cuCtxPopCurrent)                                                      \
-    CALL(cuCtxEnablePeerAccess)                                                \
-    CALL(cuFlushGPUDirectRDMAWrites)                                           \
-    CALL(cuMemGetInfo)                                                         \
-    CALL(cuMemAlloc)                                                           \
-    CALL(cuMemFree)                                                            \
-    CALL(cuMemHostAlloc)                                                       \
-    CALL(cuMemFreeHost)                                                        \
-    CALL(cuMemsetD8Async)                                                      \
-    CALL(cuMemcpyAsync)                                                        \
-    CALL(cuStreamCreate)                                                       \
-    CALL(cuStreamDestroy)                                                      \
-    CALL(cuStreamSynchronize)                                                  \
-    CALL(cuStreamWaitEvent)                                                    \
-    CALL(cuEventCreate)                                                        \
-    CALL(cuEventDestroy)                                                       \
-    CALL(cuEventRecord)                                                        \
-    CALL(cuEventQuery)                                                         \
-    CALL(cuEventSynchronize)                                                   \
-    CALL(cuModuleLoadData)                                                     \
-    CALL(cuModuleGetFunction)                                                  \
-    CALL(cuLaunchKernel)                                                       \
-    CALL(cuLaunchHostFunc)                                                     \
-    CALL(cuIpcGetMemHandle)                                                    \
-    CALL(cuIpcOpenMemHandle)                                                   \
-    CALL(cuIpcCloseMemHandle)                                                  \
-    CALL(cuMemGetAllocationGranularity)                                        \
-    CALL(cuMemCreate)                                                          \
-    CALL(cuMemRelease)                                                         \
-    CALL(cuMemAddressReserve)                                                  \
-    CALL(cuMemAddressFree)                                                     \
-    CALL(cuMemMap)                                                             \
-    CALL(cuMemUnmap)                                                           \
-    CALL(cuMemSetAccess)                                                       \
-    CALL(cuMemExportToShareableHandle)                                         \
-    CALL(cuMemImportFromShareableHandle)
-
-struct cuda_driver {
-#define CALL(name) __typeof__(&name) name;
-    CUDA_CALLS(CALL)
-#undef CALL
-    /* cuMemcpyBatchAsync as of CUDA 13.0 or 12.8; NULL: older driver. */
-    void *batch, *batch_old;
-    int version; /* 13000 is 13.0 */
-};
-
 struct cuda {
-    const struct cuda_driver *d;
+    const struct gpu_driver *d;
     uint32_t device, users;
     CUdevice handle;
     CUcontext context;
@@ -89,8 +27,6 @@ struct cuda {
  * and there is nothing to leave. */
 MUST_CHECK enum err cuda_enter(struct cuda *c);
 void cuda_leave(struct cuda *c);
-/* The name of a result: "CUDA_ERROR_OUT_OF_MEMORY". */
-const char *cuda_result(const struct cuda_driver *d, CUresult r);
 /* Notes that the GPU is lost; logs the first time. */
 void cuda_lose(struct cuda *c, const char *what, CUresult r);
 /* Would a kernel be better than one copy after the other? Then it does them. */

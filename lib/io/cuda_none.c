@@ -106,11 +106,6 @@ enum err cuda_lane_wait(struct cuda_lane *l, uint32_t mark)
     UNREACHED();
 }
 
-void cuda_driver_path(const char *path)
-{
-    (void)path;
-}
-
 /* mem.h */
 
 static uint64_t none_page(const struct mem_opt *opt)

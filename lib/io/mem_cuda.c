@@ -40,7 +40,7 @@ static enum err failed(struct cuda *c, const char *pool, const char *what,
     uint64_t bytes, CUresult r)
 {
     log_error("pool %s: cuda:%u: cannot %s (%lu bytes): %s", pool, c->device,
-        what, (unsigned long)bytes, cuda_result(c->d, r));
+        what, (unsigned long)bytes, gpu_result(c->d, r));
     return ERR_INTERNAL;
 }
 
@@ -103,7 +103,7 @@ static CUresult vmm_access_read(const struct mem *m, uint32_t device)
 /* Maps m->own at an address of ours; nobody has access yet. */
 static CUresult vmm_map(struct mem *m)
 {
-    const struct cuda_driver *d = m->gpu->d;
+    const struct gpu_driver *d = m->gpu->d;
     CUresult r = d->cuMemAddressReserve(&m->device, m->bytes, 0, 0, 0);
 
     if (r != CUDA_SUCCESS) {
@@ -120,7 +120,7 @@ static CUresult vmm_map(struct mem *m)
 
 static CUresult vmm_open(struct mem *m, const struct mem_opt *opt)
 {
-    const struct cuda_driver *d = m->gpu->d;
+    const struct gpu_driver *d = m->gpu->d;
     CUmemAllocationProp prop = props(m->gpu);
     size_t grain = 0;
     CUresult r = d->cuMemGetAllocationGranularity(
@@ -148,7 +148,7 @@ static CUresult vmm_open(struct mem *m, const struct mem_opt *opt)
 
 static CUresult ipc_open(struct mem *m, const struct mem_opt *opt)
 {
-    const struct cuda_driver *d = m->gpu->d;
+    const struct gpu_driver *d = m->gpu->d;
     CUipcMemHandle handle;
     CUresult r;
 
@@ -170,7 +170,7 @@ static CUresult ipc_open(struct mem *m, const struct mem_opt *opt)
 /* Takes back whatever there is; the GPU stays open. */
 static void take_back(struct mem *m)
 {
-    const struct cuda_driver *d = m->gpu->d;
+    const struct gpu_driver *d = m->gpu->d;
     bool ipc = strcmp(m->share, "cuda-ipc") == 0;
 
     if (m->fd >= 0)
@@ -205,7 +205,7 @@ static void cuda_mem_close(struct mem *m)
 /* A stream of our own: a memset on the default one would wait for all. */
 static CUresult zero(const struct mem *m)
 {
-    const struct cuda_driver *d = m->gpu->d;
+    const struct gpu_driver *d = m->gpu->d;
     CUstream s;
     CUresult r = d->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);
 
@@ -227,7 +227,7 @@ static enum err allocate(struct mem *m, const struct mem_opt *opt)
         if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY) {
             log_warn("pool %s: cuda:%u: no memory that is shared by "
                      "descriptor (%s), CUDA IPC instead",
-                opt->name, m->gpu->device, cuda_result(m->gpu->d, r));
+                opt->name, m->gpu->device, gpu_result(m->gpu->d, r));
             take_back(m);
         }
     }
@@ -309,7 +309,7 @@ static enum err gpu_of(struct cuda **out, const char *who, const uint8_t *uuid)
 
 static CUresult import_vmm(struct mem *m, const struct mem_import *from)
 {
-    const struct cuda_driver *d = m->gpu->d;
+    const struct gpu_driver *d = m->gpu->d;
     CUresult r;
 
     m->share = "cuda-vmm";
@@ -340,7 +340,7 @@ static CUresult import_ipc(struct mem *m, const struct mem_import *from)
  * memory of a context to the other's context. */
 static CUresult reach(struct mem *m, struct cuda *reader, bool vmm)
 {
-    const struct cuda_driver *d = m->gpu->d;
+    const struct gpu_driver *d = m->gpu->d;
     int can = 0;
     CUresult r = d->cuDeviceCanAccessPeer(&can, reader->handle, m->gpu->handle);
 
@@ -373,7 +373,7 @@ static enum err reach_all(
         if (r == CUDA_SUCCESS)
             continue;
         log_info("%s: cuda:%u does not reach memory of cuda:%u: %s", who, i,
-            m->gpu->device, cuda_result(m->gpu->d, r));
+            m->gpu->device, gpu_result(m->gpu->d, r));
         e = ERR_INTERNAL;
     }
     return e;

@@ -5,6 +5,7 @@
 #ifdef MMX_CUDA
 #include "io/cuda_impl.h"
 #endif
+#include "gpu/kernels.h"
 #include "io/cuda.h"
 #include "io/mem.h"
 #include "test/gpu.h"
@@ -56,7 +57,7 @@ TEST(no_driver_is_an_error)
 
     gpu_use();
     gpu_double_only();
-    cuda_driver_path("libcuda-of-no-host.so.1");
+    gpu_driver_file = "libcuda-of-no-host.so.1";
     T_ERR(mem_cuda.open(&m, &opt), ERR_INTERNAL);
     T_EQ_I64(m.fd, -77); /* untouched */
 }

@@ -400,7 +400,7 @@ SHOWN CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from,
 /* kernels
  *
  * There is nothing here to run GPU code with. A launch of mmx_rows, mmx_copies
- * does what lib/kernels/rows.cu says it does, so that those who launch it can
+ * does what lib/gpu/rows.cu says it does, so that those who launch it can
  * be tested; the kernel itself is held against the CPU on a GPU only. */
 struct piece {
     uint64_t from, to, from_stride, to_stride;

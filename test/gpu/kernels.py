@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The kernels of lib/kernels against the planner on the CPU: random plans,
+"""The kernels of lib/gpu against the planner on the CPU: random plans,
 every dtype that is converted, odd widths and strides; then how fast they are,
 against a copy on the same GPU. One JSON object a line; needs a GPU."""
 

@@ -1,11 +1,13 @@
 /* kernels.c - see kernels.h. Stateless. Rejected: code for GPUs inside of our
  * libraries, which would make nvcc part of every build. */
-#include "base/kernels.h"
+#include "gpu/kernels.h"
 
 #include "base/base.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+
+const char *gpu_driver_file = "libcuda.so.1";
 
 static void *file_read(const char *path)
 {
