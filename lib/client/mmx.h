@@ -131,7 +131,7 @@ enum mmx_advice {
 enum mmx_storage { MMX_COMPACT = 1, MMX_PADDED = 2, MMX_PROMPT = 3 };
 enum mmx_mode { MMX_WHOLE, MMX_STREAM };
 enum mmx_rights { MMX_READ = 1, MMX_WRITE = 2, MMX_WATCH = 4 };
-enum mmx_flags { MMX_KEEP = 1, MMX_OPEN = 2 };
+enum mmx_flags { MMX_KEEP = 1, MMX_OPEN = 2, MMX_NO_READERS = 4 };
 
 /* connection */
 
@@ -403,7 +403,10 @@ int mmx_attach(mmx *m, const struct mmx_attach *a, mmx_room *out);
 /* Language side: rows [0, rows) are read and may go; MMX_ALL ends the room on
  * this handle (before READY the owner aborts it so). Encode side: MMX_ALL, the
  * answer to MMX_FAILED; earlier it withdraws. Nothing of the released rows may
- * be touched from here on. flags: MMX_KEEP. */
+ * be touched from here on. flags: MMX_KEEP; MMX_NO_READERS, language side, from
+ * the handle that requested the room: readers that were announced and have not
+ * attached will not come, blocks go back without them, and one that comes yet
+ * fails with MMX_E_GONE (a daemon that does not know this waits for them). */
 int mmx_release(mmx *m, mmx_room room, uint32_t rows, unsigned flags);
 
 /* Ends the room as failed, for everybody. MMX_FAILED comes, then release.

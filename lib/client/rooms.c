@@ -383,8 +383,11 @@ static int put_release(
         .release = {.cell = h.cell,
             .tag = h.tag,
             .rows = rows,
-            .flags = (uint8_t)flags}};
+            .flags = (flags & MMX_KEEP) ? FLAG_KEEP : 0}};
 
+    if (flags & MMX_NO_READERS &&
+        has_ability(m->abilities, LOCAL_CAN_NO_READERS))
+        msg.release.flags |= FLAG_NO_READERS;
     return client_put(m, &msg, r->id, h.cell, h.tag, NULL);
 }
 
@@ -711,7 +714,8 @@ int mmx_release(mmx *m, mmx_room h, uint32_t rows, unsigned flags)
     struct client_room *r;
     int err;
 
-    if (flags > MMX_KEEP)
+    if (flags & ~(unsigned)(MMX_KEEP | MMX_NO_READERS) ||
+        (flags & MMX_NO_READERS && m->role == ROLE_ENCODED))
         return -MMX_E_MALFORMED;
     err = client_lock(m);
     if (err)

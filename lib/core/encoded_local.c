@@ -344,9 +344,9 @@ static void on_release(struct encoded *e, struct out *out, uint32_t conn,
     struct view *v = view_get(&e->engines, conn, n->cell, n->tag);
     struct eroom *m = v ? (struct eroom *)(void *)v->room : NULL;
 
-    if (!v || n->rows != ROWS_UNKNOWN) {
+    if (!v || n->rows != ROWS_UNKNOWN || n->flags & FLAG_NO_READERS) {
         refuse(e, out, conn, msg, v ? ERR_MALFORMED : ERR_UNKNOWN_ROOM, 0, 0,
-            v ? "an encode engine releases all rows"
+            v ? "an encode engine releases all rows, and has no readers"
               : "no room is in that cell under that tag");
         return;
     }

@@ -71,6 +71,8 @@ static void carve(struct langd *l, struct slab *s)
     table_init(&l->keys, s, l->rooms_max, l->c.seed);
     tombs_init(&l->tombs, s, (uint32_t)c->limit_tombstones, l->c.seed,
         c->timeout_tombstone);
+    tombs_init(&l->left, s, (uint32_t)c->limit_tombstones, l->c.seed,
+        c->timeout_tombstone);
     tickets_init(&l->tickets, s, c, l->c.seed);
     aux_init(&l->aux, s, c, l->c.seed);
     engines_init(&l->engines, s, c, l->c.seed);

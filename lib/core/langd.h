@@ -58,6 +58,8 @@ struct lroom {
     struct list in_peer;
     uint64_t generation, age;
     uint16_t pool, readers, required, readers_done;
+    bool no_readers; /* beyond those that have attached: others get gone */
+    uint8_t missing; /* that were announced; below ROOM_VIEWS_MAX */
     uint8_t mode, storage, flags;
     bool owner_done;      /* the owner released, or its session is over */
     bool quarantined;     /* failed while its rows are read; counted */
@@ -145,6 +147,8 @@ struct langd {
     struct tickets tickets;
     struct aux_arena aux;
     struct tombs tombs; /* generations that ended: (generation, 0) */
+    struct tombs left;  /* rooms that ended without readers who were announced:
+                           (room, peer), state: their number */
     struct table keys;  /* (room, peer) -> slot */
     struct lroom *rooms;
     struct lgroup *groups;
@@ -223,6 +227,8 @@ void lroom_landed(
     struct langd *l, struct lroom *m, uint32_t first, uint32_t rows);
 /* A shard has no landing left that began before a trim or close. */
 void lroom_quiet(struct langd *l, struct lroom *m);
+/* Waits no longer for readers that have not attached. */
+void lroom_no_readers(struct langd *l, struct lroom *m);
 /* The prefix [0, rows) is released by all who read. */
 void lroom_released(struct langd *l, struct out *out, struct lroom *m);
 

@@ -133,21 +133,6 @@ static void fill_request(
     }
 }
 
-/* The room's key goes to another: a reader that has not attached to it never
- * will, so none is waited for. */
-static void key_taken(struct langd *l, struct lroom *m)
-{
-    uint32_t readers = m->readers_done;
-
-    LIST_FOREACH (n, &m->r.views) {
-        const struct view *v = LIST_ENTRY(n, struct view, in_room);
-
-        readers += !v->owner && (v->rights & RIGHT_READ);
-    }
-    m->readers = (uint16_t)min_u32(m->readers, readers);
-    lroom_touch(l, m);
-}
-
 static enum err open_room(struct langd *l, uint32_t conn,
     const struct local_request *n, uint32_t peer, struct lroom **out,
     const char **text)
@@ -168,8 +153,10 @@ static enum err open_room(struct langd *l, uint32_t conn,
         view_drop(&l->engines, v);
         return ERR_BUSY;
     }
+    /* Readers that attach from now on are of the new room. */
+    tombs_forget(&l->left, n->room, peer);
     if (slot != NONE)
-        key_taken(l, &l->rooms[slot]);
+        lroom_no_readers(l, &l->rooms[slot]);
     fill_request(l, *out, n);
     if (n->group)
         group_join(l, *out, n, l->engines.conns[conn].session);
@@ -211,6 +198,26 @@ static void on_request(struct langd *l, struct out *out, uint32_t conn,
     grant_classify(l, m);
 }
 
+/* True if a reader comes for a room that waits for none any more. */
+static bool too_late(struct langd *l, uint32_t session, uint32_t slot,
+    uint64_t room, uint32_t scope)
+{
+    const struct tomb *t = tombs_get(&l->left, l->now_ns, room, scope);
+    uint8_t missing;
+
+    if (slot != NONE)
+        return l->rooms[slot].no_readers;
+    if (!t || t->owner != session)
+        return false;
+    missing = t->state;
+    tombs_forget(&l->left, room, scope);
+    if (missing > 1) {
+        tombs_put(&l->left, l->now_ns, room, scope, missing - 1, ERR_GONE);
+        tombs_own(&l->left, room, scope, session, ERR_GONE);
+    }
+    return true;
+}
+
 static void on_attach(struct langd *l, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
@@ -233,6 +240,11 @@ static void on_attach(struct langd *l, struct out *out, uint32_t conn,
     } else if (e == OK && slot != NONE && room_crowded(&l->rooms[slot].r)) {
         text = "the room is shown in as many cells as a room may be";
         e = ERR_QUOTA;
+    } else if (e == OK && (n->rights & RIGHT_READ) &&
+               too_late(l, session, slot, n->room, scope)) {
+        text = "the room waits for no more readers: timeouts.consumer has "
+               "passed since READY, or its requester said so";
+        e = ERR_GONE;
     }
     if (e == OK)
         e = view_add(&l->engines, conn, n->cell, n->tag, n->rights, &v, &text);
@@ -284,12 +296,16 @@ static void on_release(struct langd *l, struct out *out, uint32_t conn,
             "release: nothing is in cell %u under tag %u", n->cell, n->tag);
         return;
     }
+    if ((n->flags & FLAG_NO_READERS) && (!m || !v->owner)) {
+        l->stats[STAT_refused]++;
+        out_answer(out, conn, msg->seq, ERR_NOT_OWNER, 0, 0,
+            "release: only who requested the room ends the wait for readers");
+        return;
+    }
     if (n->rows == ROWS_UNKNOWN) {
         if (m && v->owner && lroom_alive(m))
             lroom_fail(l, m, ERR_ABORTED, 0, 0, "released before it was ready");
         view_release(&l->engines, out, v);
-        if (m)
-            langd_readers(l, out, m);
     } else if (!m || !(v->rights & RIGHT_READ) || n->rows > m->exposed ||
                n->rows < v->released || m->r.state == ROOM_FAILED) {
         l->stats[STAT_refused]++;
@@ -300,8 +316,11 @@ static void on_release(struct langd *l, struct out *out, uint32_t conn,
         return;
     } else {
         v->released = n->rows;
-        langd_readers(l, out, m);
     }
+    if (n->flags & FLAG_NO_READERS)
+        lroom_no_readers(l, m);
+    if (m)
+        langd_readers(l, out, m);
     out_ok(out, conn, msg->seq);
 }
 

@@ -328,10 +328,39 @@ static bool over(const struct lroom *m)
            (read_by_all(m) || m->r.state == ROOM_FAILED);
 }
 
+void lroom_no_readers(struct langd *l, struct lroom *m)
+{
+    uint32_t readers = m->readers_done;
+
+    LIST_FOREACH (n, &m->r.views) {
+        const struct view *v = LIST_ENTRY(n, struct view, in_room);
+
+        readers += !v->owner && (v->rights & RIGHT_READ);
+    }
+    m->no_readers = true;
+    if (m->readers > readers) {
+        m->missing = (uint8_t)(m->readers - readers);
+        m->readers = (uint16_t)readers;
+    }
+    lroom_touch(l, m);
+}
+
+/* The room is no longer found under its id; readers that were announced and
+ * come now hear so. */
+static void unlink_room(struct langd *l, struct lroom *m)
+{
+    if (table_get(&l->keys, m->r.id, m->peer) != lroom_slot(l, m))
+        return;
+    table_remove(&l->keys, m->r.id, m->peer);
+    if (m->missing == 0 || m->r.state != ROOM_SUCCESS)
+        return;
+    tombs_put(&l->left, l->now_ns, m->r.id, m->peer, m->missing, ERR_GONE);
+    tombs_own(&l->left, m->r.id, m->peer, m->r.session, ERR_GONE);
+}
+
 static void forget(struct langd *l, struct lroom *m)
 {
-    if (table_get(&l->keys, m->r.id, m->peer) == lroom_slot(l, m))
-        table_remove(&l->keys, m->r.id, m->peer);
+    unlink_room(l, m);
     grant_leave(l, m);
     aux_drop(&l->aux, &m->aux);
     heap_remove(&l->timers, &m->timer);
@@ -455,9 +484,10 @@ void lroom_expired(struct langd *l, struct lroom *m)
         m->owe = 0;
     }
     if (m->consumer_ns <= now) {
-        /* The rows stay with their readers; people shall know. */
+        /* The rows stay with the readers that have them; people shall know. */
         l->stats[STAT_consumer_overdue]++;
         m->consumer_ns = TIME_NEVER;
+        lroom_no_readers(l, m);
     }
     lroom_touch(l, m);
 }

@@ -48,6 +48,19 @@ class Ranks(Sessions):
             rank.release(1)
         d.all_free()
 
+    def test_readers_that_never_come_are_given_up(self):
+        e, d = self.pair(blocks=32)
+        enc = self.world.engine(e)
+        owner, late = self.session(d, ("owner", "late"))
+        owner.request(1, "enc0", readers=2)
+        enc.encode(1, 1000)
+        owner.ready(1)
+        owner.conn.wait(owner.rooms[1].release(no_readers=True))
+        d.all_free()
+        late.attach(1, "enc0")
+        with self.assertRaises(mmx.errors.Gone):
+            late.ready(1)
+
     def test_prefix_goes_when_the_slowest_has_released_it(self):
         e, d = self.pair(encoded={"blocks": 32}, langd={"blocks": 16})
         enc = self.world.engine(e)

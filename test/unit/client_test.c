@@ -433,3 +433,24 @@ TEST(failed_and_refused)
     }
     rig_close(&g);
 }
+
+TEST(no_more_readers_is_said_to_daemons_that_know_it)
+{
+    struct rig g;
+    struct local_msg m;
+    mmx_room r;
+
+    for (uint64_t can = 0; can < 2; can++) {
+        rig_open_as(&g, ROLE_LANGD, can << LOCAL_CAN_NO_READERS);
+        r = rig_request(&g, 7, MMX_WHOLE);
+        T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_OPEN), -MMX_E_MALFORMED);
+        T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_NO_READERS), 0);
+        m = fake_want(&g.f, LOCAL_RELEASE);
+        T_EQ_U64(m.release.flags, can ? FLAG_NO_READERS : 0);
+        rig_close(&g);
+    }
+    rig_open(&g, ROLE_ENCODED);
+    r = rig_announce(&g, 7, 10);
+    T_EQ_I64(mmx_release(g.m, r, MMX_ALL, MMX_NO_READERS), -MMX_E_MALFORMED);
+    rig_close(&g);
+}

@@ -153,6 +153,93 @@ TEST(a_stream_that_no_process_reads_any_more_ends)
     T_EQ_U64(brain_free(l), 16);
 }
 
+/* A READY room of two readers, the first of which has attached. */
+static struct there half_attached(struct brain *l, uint8_t mode)
+{
+    struct local_msg r = request(1, 0, mode);
+    struct there t;
+
+    brain_conn(l, 1, "s");
+    brain_conn(l, 2, "s");
+    r.request.readers = 2;
+    t = ask(l, 0, r);
+    T_OK(brain_say(l, 1, attach(1, 5, RIGHT_READ)));
+    fill(l, &t, 16);
+    (void)brain_events(l, 0, 0);
+    (void)brain_events(l, 1, 5);
+    return t;
+}
+
+static struct local_msg last_release(uint32_t cell, uint32_t rows)
+{
+    struct local_msg m = release(cell, rows);
+
+    m.release.flags = FLAG_NO_READERS;
+    return m;
+}
+
+TEST(readers_that_do_not_attach_in_time_are_not_waited_for)
+{
+    struct brain *l = langd_up("timeouts.consumer=1s", NULL);
+    struct there t = half_attached(l, MODE_WHOLE);
+
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    brain_hear(l, 0, state(&t, PEER_ACK, 0, 16));
+    brain_pass(l, 1100);
+    T_EQ_U64(brain_free(l), 14); /* the one that is there reads on */
+    T_ERR(brain_say(l, 2, attach(1, 6, RIGHT_READ)), ERR_GONE);
+    T_OK(brain_say(l, 2, attach(1, 7, RIGHT_WATCH)));
+    T_OK(brain_say(l, 2, release(7, ROWS_UNKNOWN)));
+    T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), 16);
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
+}
+
+TEST(the_requester_may_say_that_no_more_readers_come)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = half_attached(l, MODE_WHOLE);
+
+    brain_hear(l, 0, state(&t, PEER_ACK, 0, 16));
+    T_ERR(brain_say(l, 1, last_release(5, ROWS_UNKNOWN)), ERR_NOT_OWNER);
+    T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), 14);
+    T_OK(brain_say(l, 0, last_release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), 16);
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
+    /* The one that is missing hears so, once; then it is another's room. */
+    T_ERR(brain_say(l, 2, attach(1, 6, RIGHT_READ)), ERR_GONE);
+    T_OK(brain_say(l, 2, attach(1, 6, RIGHT_READ)));
+}
+
+TEST(a_new_room_of_the_id_has_readers_of_its_own)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = half_attached(l, MODE_WHOLE);
+
+    brain_hear(l, 0, state(&t, PEER_ACK, 0, 16));
+    T_OK(brain_say(l, 0, last_release(0, ROWS_UNKNOWN)));
+    T_OK(brain_say(l, 1, release(5, ROWS_UNKNOWN)));
+    (void)ask(l, 0, request(1, 0, MODE_WHOLE));
+    T_OK(brain_say(l, 2, attach(1, 6, RIGHT_READ)));
+}
+
+TEST(a_stream_goes_on_when_no_more_readers_come)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct local_msg r = request(1, 0, MODE_STREAM);
+    struct there t;
+
+    r.request.readers = 1;
+    t = ask(l, 0, r);
+    fill(l, &t, 24);
+    (void)brain_events(l, 0, 0);
+    T_OK(brain_say(l, 0, release(0, 8)));
+    T_EQ_U64(brain_free(l), 13);
+    T_OK(brain_say(l, 0, last_release(0, 16)));
+    T_EQ_U64(brain_free(l), 15);
+}
+
 /* groups */
 
 /* Requests a room of a group of two in cell 0, and gives it up again. */

@@ -626,7 +626,7 @@ TEST(unknown_bits_are_refused)
     m.type = LOCAL_REQUEST;
     one_local(&m, &m.request.flags, FLAG_KEEP);
     m = (struct local_msg){.type = LOCAL_RELEASE};
-    one_local(&m, &m.release.flags, FLAG_KEEP);
+    one_local(&m, &m.release.flags, FLAG_KEEP | FLAG_NO_READERS);
     p.type = PEER_INIT;
     one_peer(&p, &p.init.flags, FLAG_KEEP | FLAG_STREAM);
     p = (struct peer_msg){.type = PEER_LENGTH};

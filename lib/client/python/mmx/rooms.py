@@ -158,10 +158,12 @@ class Shown:
 
     # --- giving back ------------------------------------------------------
     def release(self, rows: int = wire.ALL, *, force: bool = False,
-                keep: bool = False) -> "Reply":
+                keep: bool = False, no_readers: bool = False) -> "Reply":
         """This process is done with rows [0, rows). Raises ViewInUse while
         an array shows one of them, unless forced: rows that were given back
-        will hold those of another room. keep: they may be wanted again."""
+        will hold those of another room. keep: they may be wanted again.
+        no_readers, where the room was requested: readers that were announced
+        and have not attached will not come, blocks go back without them."""
         if not force and any(first < rows and view() is not None
                              for first, view in self._views):
             raise errors.ViewInUse(
@@ -171,6 +173,8 @@ class Shown:
             self.conn._forget(self)
             return self.opened  # the daemon never took it
         flags = wire.KEEP if keep else 0
+        if no_readers and self.conn.can("NO_READERS"):
+            flags |= wire.NO_READERS
         reply = self._send(wire.RELEASE, rows=rows, flags=flags)
 
         def answered(answer: "Reply") -> None:

@@ -132,7 +132,7 @@ class ConsumerScheduler:
                 error: errors.MmxError) -> None:
         log.info("%s: %s", identifier, error)
         if item.room:
-            item.room.release(force=True)
+            item.room.release(force=True, no_readers=True)
             item.room = None
             if not item.offers:
                 item.not_before = time.monotonic() + PAUSE * 2**item.attempts
@@ -226,7 +226,8 @@ class ConsumerScheduler:
         for offer in list(item.offers):
             self._decline(identifier, offer)
         if item.room:
-            item.room.release()  # before READY that is an abort
+            # Before READY that is an abort; after it no worker was told.
+            item.room.release(no_readers=True)
             item.room = None
         if not item.resident:
             self.items.pop(identifier, None)
