@@ -227,6 +227,14 @@ void langd_watch_landing(
         known ? "does not hold it" : "is gone");
 }
 
+bool langd_room_lives(const struct daemon *d, const struct segment *s)
+{
+    const struct langd *l = d->brain;
+    const struct lroom *m = &l->rooms[s->generation % l->rooms_max];
+
+    return m->r.used && m->generation == s->generation && lroom_alive(m);
+}
+
 void langd_any_attempt(struct daemon *d, struct segment *s)
 {
     const struct langd *l = d->brain;

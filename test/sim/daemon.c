@@ -15,6 +15,7 @@
 #define ACTIONS_CAP 8192
 #define BYTES_CAP   (1u << 20)
 #define MORE_MAX    10000
+#define BACKLOG_US  20000 /* until a shard that lags takes more */
 
 /* configuration */
 
@@ -208,6 +209,8 @@ void daemon_start(struct daemon *d)
         if (layout_of(d, i)->count)
             pool_fix(d, i, true);
     d->draining = false;
+    for (uint32_t k = 0; k < d->shards_count; k++)
+        d->backlog[k].at = d->backlog[k].len = 0;
     memset(d->conns, 0, sizeof(d->conns));
     memset(d->mappers, 0, sizeof(d->mappers));
     memset(d->maps, 0, sizeof(d->maps));
@@ -245,6 +248,8 @@ static void note_comes(void *p, uint64_t life, uint64_t k)
     struct note *n = p;
     struct event ev = {.type = EV_NOTE, .note = n->note};
 
+    if (stands_still(n->d, LOOP, note_comes, p, life, k))
+        return;
     trace("%s shard %u: note %u slot %u g%llx a%u: rows %u+%u",
         n->d->conf->name, (uint32_t)k, n->note.type, n->note.slot,
         (unsigned long long)n->note.generation & 0xffffff, n->note.attempt,
@@ -340,6 +345,8 @@ static void shard_wakes(void *p, uint64_t life, uint64_t k)
 {
     struct daemon *d = p;
 
+    if (stands_still(d, SHARD((uint32_t)k), shard_wakes, p, life, k))
+        return;
     if (d->alive && d->life == life)
         shard_drain(&d->shards[k]);
 }
@@ -363,10 +370,59 @@ static void shard_give(struct shard *s, const struct order *o)
             s->k);
 }
 
+/* Commands that found the ring full wait with the loop, in order; no message
+ * to a peer passes them. */
+static void backlog_moves(void *p, uint64_t life, uint64_t k)
+{
+    struct daemon *d = p;
+    struct backlog *b = &d->backlog[k];
+
+    if (stands_still(d, LOOP, backlog_moves, p, life, k))
+        return;
+    if (!d->alive || d->life != life)
+        return;
+    while (b->at < b->len && d->shards[k].len < W.is.ring)
+        shard_give(&d->shards[k], &b->orders[b->at++]);
+    if (b->at < b->len) {
+        at(W.now_ns + delay_us(BACKLOG_US), backlog_moves, d, life, k);
+        return;
+    }
+    b->at = b->len = 0;
+    for (uint32_t i = 0; i < d->shards_count; i++)
+        if (d->backlog[i].len > 0)
+            return;
+    net_flush(d);
+}
+
+static void give_later(struct daemon *d, uint32_t k, const struct order *o)
+{
+    struct backlog *b = &d->backlog[k];
+
+    if (b->len == b->cap) {
+        b->cap = b->cap ? 2 * b->cap : 64;
+        b->orders = realloc(b->orders, b->cap * sizeof(*b->orders));
+        CHECK(b->orders, "no memory for %u orders", b->cap);
+    }
+    b->orders[b->len++] = *o;
+    if (b->len == 1)
+        at(W.now_ns + delay_us(BACKLOG_US), backlog_moves, d, d->life, k);
+}
+
+bool daemon_lags(const struct daemon *d)
+{
+    for (uint32_t k = 0; k < d->shards_count; k++)
+        if (d->backlog[k].len > 0)
+            return !canary("early-message");
+    return false;
+}
+
 static void give_all(struct daemon *d, const struct order *o)
 {
     for (uint32_t k = 0; k < d->shards_count; k++)
-        shard_give(&d->shards[k], o);
+        if (W.is.ring && (d->backlog[k].len || d->shards[k].len >= W.is.ring))
+            give_later(d, k, o);
+        else
+            shard_give(&d->shards[k], o);
 }
 
 static void give_address(struct daemon *d, const struct action *a)
@@ -472,6 +528,8 @@ static void one_step(struct daemon *d, struct event *ev)
     bool tight = chance(W.is.tight_out);
 
     ev->now_ns = W.now_ns;
+    if (ev->type != EV_MORE)
+        d->last = (uint8_t)ev->type;
     o->count = 0;
     o->bytes.len = 0;
     o->bytes.failed = false;
@@ -489,6 +547,8 @@ static void time_comes(void *p, uint64_t life, uint64_t no)
     struct daemon *d = p;
     struct event ev = {.type = EV_TIME};
 
+    if (stands_still(d, LOOP, time_comes, p, life, no))
+        return;
     if (!d->alive || d->life != life || d->timer_no != no)
         return;
     d->timer_ns = TIME_NEVER;

@@ -30,6 +30,7 @@ struct message {
     struct daemon *from, *to;
     uint32_t from_life, to_life, k, to_k, token;
     bool rendezvous, read, done, lost, arrived;
+    bool again; /* not for the first time */
     uint32_t rows;
     struct send_batch b;
     uint8_t header[DATA_HEADER_MAX];
@@ -73,6 +74,16 @@ static bool from_lives(const struct message *m)
 static bool to_lives(const struct message *m)
 {
     return m->to->alive && m->to->life == m->to_life;
+}
+
+static void link_in(struct message *m)
+{
+    m->next = messages;
+    m->before = &messages;
+    if (messages)
+        messages->before = &m->next;
+    messages = m;
+    messages_count++;
 }
 
 static void later(struct message *m, uint64_t ns, happening fn)
@@ -178,7 +189,11 @@ static void copy_read(
 
             if (row < first || row >= first + rows)
                 continue;
-            if (kept && block != seen)
+            /* What an older run of it said lands in rooms that have failed. */
+            if (m->from_life != f->life)
+                HOLDS(!langd_room_lives(m->to, &m->b.segments[pl->segment]),
+                    "rows of another run do not land", "block %u", block);
+            else if (kept && block != seen)
                 encoded_watch_copy(
                     f->of, pl->from_pool, block, &m->b.segments[pl->segment]);
             seen = block;
@@ -209,8 +224,10 @@ static void done(struct message *m)
 
 static void done_later(void *p, uint64_t a, uint64_t b)
 {
-    (void)a;
-    (void)b;
+    const struct message *m = p;
+
+    if (stands_still(m->from, SHARD(m->k), done_later, p, a, b))
+        return;
     done(p);
     message_put(p);
 }
@@ -275,9 +292,11 @@ static void half_two(void *p, uint64_t i, uint64_t b)
     struct message *m = p;
     struct place *pl = &m->places[i];
     uint32_t rows = m->b.segments[pl->segment].rows, half = rows / 2;
-    bool ok = readable(m);
+    bool ok;
 
-    (void)b;
+    if (stands_still(m->to, SHARD(m->to_k), half_two, p, i, b))
+        return;
+    ok = readable(m);
     if (!to_lives(m) || !pl->open) {
         message_put(m);
         return;
@@ -412,6 +431,46 @@ void data_purge(const struct shard *s)
         }
 }
 
+static void arrives(void *p, uint64_t a, uint64_t b);
+
+/* A segment that names what it must not land in. */
+static void forge(struct message *m)
+{
+    for (uint32_t i = 0; i < m->b.count; i++) {
+        struct segment *s = &m->b.segments[i];
+        uint64_t slots = m->to->conf->limit_rooms;
+
+        if (chance(300))
+            s->room += between(1, 2);
+        else if (chance(500))
+            s->generation += slots * between(1, 3) * (chance(500) ? 1 : -1ull);
+        else
+            s->attempt += 1;
+    }
+    m->header_len =
+        segments_put_kind(m->header, m->b.segments, m->b.count, SEGMENTS_BYTES);
+}
+
+/* The carrier, or a stranger, brings it once more, some time later. */
+static void comes_again(const struct message *of, bool forged)
+{
+    struct message *m = must_alloc(1, sizeof(*m));
+
+    *m = *of;
+    m->again = m->done = m->lost = m->read = true;
+    m->arrived = false;
+    m->tags = must_alloc(m->rows, sizeof(uint64_t));
+    memcpy(m->tags, of->tags, m->rows * sizeof(uint64_t));
+    m->places = must_alloc(m->b.count, sizeof(*m->places));
+    m->places_count = 0;
+    m->said = NULL;
+    m->refs = 0;
+    link_in(m);
+    if (forged)
+        forge(m);
+    later(m, between(0, chance(300) ? 5000 : 50) * MS, arrives);
+}
+
 /* The message is at the other side. */
 static void arrives(void *p, uint64_t a, uint64_t b)
 {
@@ -419,8 +478,8 @@ static void arrives(void *p, uint64_t a, uint64_t b)
     struct segment segs[SEGMENTS_MAX];
     uint32_t count, row = 0;
 
-    (void)a;
-    (void)b;
+    if (stands_still(m->to, SHARD(m->to_k), arrives, p, a, b))
+        return;
     if (!to_lives(m) || !readable(m) || !m->read) {
         message_put(m);
         return;
@@ -449,6 +508,12 @@ static void arrives(void *p, uint64_t a, uint64_t b)
         half_one(m, i);
     if (m->places_count == 0)
         finish(m);
+    if (!m->again && !m->rendezvous && !m->b.copy && !W.healing) {
+        if (chance(W.is.stale))
+            comes_again(m, false);
+        if (chance(W.is.forged))
+            comes_again(m, true);
+    }
     message_put(m);
 }
 
@@ -457,8 +522,8 @@ static void eager_read(void *p, uint64_t a, uint64_t b)
 {
     struct message *m = p;
 
-    (void)a;
-    (void)b;
+    if (stands_still(m->from, SHARD(m->k), eager_read, p, a, b))
+        return;
     if (from_lives(m) && !m->done && !m->lost) {
         for (uint32_t i = 0; !m->b.copy && i < m->b.count; i++)
             tags_read(m, i, 0, m->b.segments[i].rows);
@@ -511,12 +576,7 @@ static void message_new(
     m->tags = must_alloc(m->rows, sizeof(uint64_t));
     m->places = must_alloc(b->count, sizeof(*m->places));
     m->refs = 1;
-    m->next = messages;
-    m->before = &messages;
-    if (messages)
-        messages->before = &m->next;
-    messages = m;
-    messages_count++;
+    link_in(m);
     reads_add(m, 1);
     if (!to_lives(m)) {
         later(m, between(1, LOST_AFTER), done_later);

@@ -72,6 +72,10 @@ void draw_nature(void)
     n->tickets = chance(300) ? (uint32_t)between(1, 40) : 0;
     n->drain_ms = chance(200) ? (uint32_t)between(1000, 12000) : 0;
     n->pools = chance(300) ? 2 : 1;
+    n->still_ms = chance(200) ? (uint32_t)between(100, 4000) : 0;
+    n->stale = rate(200);
+    n->forged = rate(100);
+    n->ring = chance(300) ? (uint32_t)between(1, 12) : 0;
 }
 
 /* Faults: none. Engines do what they said that they would. */
@@ -84,7 +88,7 @@ void draw_calm(void)
     n->loss = n->twice = n->late = n->cut_ms = n->partition_ms = 0;
     n->crash_ms = n->break_ms = n->stall = n->abort = n->vanish = 0;
     n->silent = n->wrong = n->lonely = n->again = 0;
-    n->drain_ms = n->map_ms = 0;
+    n->drain_ms = n->map_ms = n->still_ms = n->stale = n->forged = 0;
     n->group = W.parked ? n->group : 0;
     n->faults_ns = between(100, 12000) * MS;
 }

@@ -99,8 +99,8 @@ static void process_reaped(void *p, uint64_t a, uint64_t b)
     struct econn *c = p;
     struct event ev = {.type = EV_CONN_DEAD, .conn = c->number};
 
-    (void)a;
-    (void)b;
+    if (stands_still(c->d, LOOP, process_reaped, p, a, b))
+        return;
     if (!lives(c) || c->dead_told)
         return;
     c->dead_told = true;
@@ -150,8 +150,8 @@ static void up_comes(void *p, uint64_t a, uint64_t b)
     struct econn *c = p;
     struct frame f;
 
-    (void)a;
-    (void)b;
+    if (stands_still(c->d, LOOP, up_comes, p, a, b))
+        return;
     c->up.busy = false;
     if (!lives(c) || c->dead_told || c->state == EC_OVER || c->up.len == 0)
         return;
@@ -316,8 +316,8 @@ static void pull(void *p, uint64_t a, uint64_t b)
     struct engine_conn *ec = p;
     uint8_t bytes[LOCAL_PACKET_MAX];
 
-    (void)a;
-    (void)b;
+    if (stands_still(c->d, LOOP, pull, p, a, b))
+        return;
     ec->pulling = false;
     if (!lives(c) || c->dead_told || c->state == EC_OVER)
         return;

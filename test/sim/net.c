@@ -40,6 +40,8 @@ static void link_down(void *p, uint64_t life, uint64_t link)
     struct daemon *d = p;
     struct event ev = {.type = EV_LINK_DOWN, .link = (uint32_t)link};
 
+    if (stands_still(d, LOOP, link_down, p, life, link))
+        return;
     if (!lives(d, (uint32_t)life) || !d->links[link])
         return;
     d->links[link] = NULL;
@@ -201,8 +203,8 @@ static void frame_comes(void *p, uint64_t a, uint64_t b)
     struct event ev = {.type = EV_PEER};
     struct peer_msg m;
 
-    (void)a;
-    (void)b;
+    if (stands_still(to, LOOP, frame_comes, p, a, b))
+        return;
     if (!c->over && lives(c->l, c->l_life) && lives(c->e, c->e_life) &&
         !W.cut[from->index][to->index] && (!f->up || accepted(c))) {
         enum err e = peer_get(&r, &m);
@@ -242,12 +244,11 @@ static void frame_goes(struct ctl *c, bool up, struct span frame, bool late)
     at(when, frame_comes, f, 0, 0);
 }
 
-void net_send(struct daemon *d, uint32_t link, struct span frame)
+static void put_on_wire(struct daemon *d, uint32_t link, struct span frame)
 {
-    struct ctl *c = link < LINKS_MAX ? d->links[link] : NULL;
+    struct ctl *c = d->links[link];
     enum fault_how how;
 
-    HOLDS(link < LINKS_MAX, "links are numbered", "link %u", link);
     if (!c || c->over || (!W.healing && chance(W.is.loss)))
         return;
     how = fault_of(frame);
@@ -256,6 +257,56 @@ void net_send(struct daemon *d, uint32_t link, struct span frame)
     frame_goes(c, d->role == ROLE_LANGD, frame, how == FAULT_LATE);
     if (how == FAULT_TWICE || (!W.healing && chance(W.is.twice)))
         frame_goes(c, d->role == ROLE_LANGD, frame, how == FAULT_TWICE);
+}
+
+/* frames that wait for commands */
+
+struct kept {
+    struct daemon *d;
+    struct ctl *c;
+    uint32_t life, link, len;
+    struct kept *next;
+    uint8_t bytes[];
+};
+
+static struct kept *kept;
+
+static void keep(struct daemon *d, uint32_t link, struct span frame)
+{
+    struct kept *k = must_alloc(1, sizeof(*k) + frame.len), **last = &kept;
+
+    *k = (struct kept){d, d->links[link], d->life, link, frame.len, NULL};
+    memcpy(k->bytes, frame.p, frame.len);
+    while (*last)
+        last = &(*last)->next;
+    *last = k;
+}
+
+void net_flush(struct daemon *d)
+{
+    struct kept **first = &kept;
+
+    while (*first) {
+        struct kept *k = *first;
+
+        if (k->d != d) {
+            first = &k->next;
+            continue;
+        }
+        *first = k->next;
+        if (lives(d, k->life) && d->links[k->link] == k->c)
+            put_on_wire(d, k->link, span_of(k->bytes, k->len));
+        free(k);
+    }
+}
+
+void net_send(struct daemon *d, uint32_t link, struct span frame)
+{
+    HOLDS(link < LINKS_MAX, "links are numbered", "link %u", link);
+    if (daemon_lags(d))
+        keep(d, link, frame);
+    else
+        put_on_wire(d, link, frame);
 }
 
 /* what goes wrong */

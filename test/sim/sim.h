@@ -42,8 +42,11 @@ struct nature {
     uint32_t stream, several, unknown, open, null, rendezvous, group;
     uint32_t readers, lonely, shuffle, late_rows, long_hold, tight_out, again;
     uint32_t keys, keep, batch, decline;
-    uint32_t hosts;  /* daemons share so many hosts; 0: each has its own */
-    uint32_t map_ms; /* a mapping is lost every so often */
+    uint32_t hosts;    /* daemons share so many hosts; 0: each has its own */
+    uint32_t map_ms;   /* a mapping is lost every so often */
+    uint32_t still_ms; /* so does a daemon or shard stand still */
+    uint32_t stale, forged; /* messages of rows that come again, or wrong */
+    uint32_t ring;          /* commands that a shard's ring holds; 0: all */
     uint32_t drain_ms, pools, copy_us, tickets;
     bool calm;
     uint64_t faults_ns; /* how long the first phase lasts */
@@ -139,6 +142,12 @@ struct shard {
     struct foreign *foreign[LINKS_MAX][CONF_POOLS_MAX];
 };
 
+/* Commands that a shard's ring did not take. */
+struct backlog {
+    struct order *orders;
+    uint32_t at, len, cap;
+};
+
 struct daemon {
     uint8_t role;
     uint32_t index; /* in W.daemons */
@@ -152,11 +161,13 @@ struct daemon {
     uint8_t *memory;
     uint32_t shards_count;
     struct shard shards[SHARDS_MAX];
+    struct backlog backlog[SHARDS_MAX];
     struct landing_pool lpools[CONF_POOLS_MAX];
     uint64_t *tags[CONF_POOLS_MAX];  /* by row: what lies there */
     uint16_t *reads[CONF_POOLS_MAX]; /* by block: sends and copies of it */
     uint64_t timer_ns;
     uint32_t timer_no;
+    uint8_t last; /* event of the last step */
     struct econn *conns[CONNS_MAX];
     struct mapping *mappers[CONNS_MAX]; /* encoded, by connection */
     struct mapping *maps[LINKS_MAX];    /* langd, by peer */
@@ -178,16 +189,31 @@ struct conf *conf_make(uint8_t role, const char *name);
 void daemons_print(void);
 void conf_give(struct conf *c, const char *assignment);
 void shard_drain(struct shard *s);
+/* True if a shard has not got all its commands: messages to peers wait. */
+bool daemon_lags(const struct daemon *d);
 /* The peer's pool can be read from now on; NULL: no longer. */
 void shards_source(
     struct daemon *d, uint32_t peer, uint32_t pool, struct foreign *f);
 void shard_note(struct shard *s, const struct data_note *n);
+
+/* still.c: daemons that are not scheduled */
+
+#define LOOP     0u
+#define SHARD(k) (1 + (k))
+/* True if that part of the daemon stands still: then the call comes later. */
+bool stands_still(struct daemon *d, uint32_t part, happening fn, void *p,
+    uint64_t a, uint64_t b);
+void stand_still(struct daemon *d, uint32_t part, uint64_t for_ns);
+void stand_one_still(void);
+void all_go_on(void);
 
 /* net.c: between daemons */
 
 void net_connect(struct daemon *l, uint32_t link, struct span address);
 void net_disconnect(struct daemon *d, uint32_t link);
 void net_send(struct daemon *d, uint32_t link, struct span frame);
+/* What was kept back until the shards had their commands. */
+void net_flush(struct daemon *d);
 void net_daemon_gone(struct daemon *d);
 void net_cut_one(void);
 /* Nothing passes between two daemons for a while; both: in either direction. */
@@ -409,6 +435,8 @@ void langd_watch_end(struct daemon *d);
 /* A landing copies into this block. */
 void langd_watch_landing(
     struct daemon *d, uint32_t pool, uint32_t block, const struct segment *s);
+/* True if the segment is of a room that has not ended. */
+bool langd_room_lives(const struct daemon *d, const struct segment *s);
 /* The canary `attempt`: as if segments carried none. */
 void langd_any_attempt(struct daemon *d, struct segment *s);
 /* Outcome of a generation at its langd: ROOM_SUCCESS, ROOM_FAILED, or

@@ -74,6 +74,16 @@ static void crash_comes(void *p, uint64_t a, uint64_t b)
     at(in_about(W.is.crash_ms), crash_comes, p, 0, 0);
 }
 
+static void still_comes(void *p, uint64_t a, uint64_t b)
+{
+    (void)a;
+    (void)b;
+    if (W.healing)
+        return;
+    stand_one_still();
+    at(in_about(W.is.still_ms), still_comes, p, 0, 0);
+}
+
 static void map_comes(void *p, uint64_t a, uint64_t b)
 {
     (void)a;
@@ -145,6 +155,8 @@ static void schedule(void)
         at(between(0, W.is.faults_ns), ticket_comes, NULL, 0, 0);
     if (W.is.map_ms)
         at(in_about(W.is.map_ms), map_comes, NULL, 0, 0);
+    if (W.is.still_ms)
+        at(in_about(W.is.still_ms), still_comes, NULL, 0, 0);
     if (W.is.drain_ms)
         at(in_about(W.is.drain_ms), drain_comes, NULL, 0, 0);
 }
@@ -173,6 +185,7 @@ static void heal(void)
 {
     trace("--- all heals ---");
     W.healing = true;
+    all_go_on();
     net_heal();
     for (uint32_t i = 0; i < W.daemons_count; i++) {
         if (W.daemons[i]->alive && W.daemons[i]->draining)

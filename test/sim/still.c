@@ -1,0 +1,86 @@
+/* still.c - a daemon's loop, or one shard, that is not scheduled for a while:
+ * its links stay up, and what would have happened there happens when it goes
+ * on, in the same order. And commands that a full ring keeps with the loop. */
+#include "test/sim/sim.h"
+
+#include <stdlib.h>
+
+struct later {
+    happening fn;
+    void *p;
+    uint64_t a, b;
+};
+
+struct waiting {
+    struct later *items;
+    uint32_t len, cap;
+    uint64_t until_ns;
+};
+
+static struct waiting parts[DAEMONS_MAX][1 + SHARDS_MAX];
+
+bool stands_still(struct daemon *d, uint32_t part, happening fn, void *p,
+    uint64_t a, uint64_t b)
+{
+    struct waiting *w = &parts[d->index][part];
+
+    if (W.now_ns >= w->until_ns)
+        return false;
+    if (w->len == w->cap) {
+        w->cap = w->cap ? 2 * w->cap : 64;
+        w->items = realloc(w->items, w->cap * sizeof(*w->items));
+        if (!w->items)
+            abort();
+    }
+    w->items[w->len++] = (struct later){fn, p, a, b};
+    return true;
+}
+
+static void goes_on(void *p, uint64_t index, uint64_t part)
+{
+    struct waiting *w = &parts[index][part];
+    struct waiting was = *w;
+
+    (void)p;
+    if (W.now_ns < w->until_ns)
+        return; /* it was told to stand longer */
+    *w = (struct waiting){NULL, 0, 0, 0};
+    for (uint32_t i = 0; i < was.len; i++)
+        was.items[i].fn(was.items[i].p, was.items[i].a, was.items[i].b);
+    free(was.items);
+}
+
+void stand_still(struct daemon *d, uint32_t part, uint64_t for_ns)
+{
+    struct waiting *w = &parts[d->index][part];
+
+    trace("%s %s %u stands still for %llu ms", d->conf->name,
+        part == LOOP ? "loop" : "shard", part == LOOP ? 0 : part - 1,
+        (unsigned long long)(for_ns / MS));
+    if (W.now_ns + for_ns > w->until_ns)
+        w->until_ns = W.now_ns + for_ns;
+    at(w->until_ns, goes_on, NULL, d->index, part);
+}
+
+void all_go_on(void)
+{
+    for (uint32_t i = 0; i < DAEMONS_MAX; i++)
+        for (uint32_t k = 0; k <= SHARDS_MAX; k++)
+            if (parts[i][k].until_ns > W.now_ns) {
+                parts[i][k].until_ns = W.now_ns;
+                goes_on(NULL, i, k);
+            }
+}
+
+/* One daemon, or one shard of one. */
+void stand_one_still(void)
+{
+    struct daemon *d = W.daemons[between(0, W.daemons_count - 1)];
+    uint64_t for_ns = between(1, chance(300) ? 8000 : 200) * MS;
+
+    if (chance(300))
+        for (uint32_t k = 0; k <= d->shards_count; k++)
+            stand_still(d, k, for_ns);
+    else
+        stand_still(d, (uint32_t)between(0, d->shards_count), for_ns);
+}
