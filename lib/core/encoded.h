@@ -64,6 +64,7 @@ struct eroom {
     uint16_t required;
     uint32_t asked, active, served, failed; /* destinations */
     uint32_t reserved;   /* places for those that have not asked */
+    uint32_t said_total; /* by its own announce; ROWS_UNKNOWN */
     struct item *item;   /* &encoded.nothing: none (yet, or any more) */
     struct list in_item; /* of the item's rooms */
     struct list in_kept; /* of the pool, while it is kept after its end */
@@ -227,6 +228,9 @@ void item_join(struct encoded *e, struct item *it, struct eroom *m);
 void item_discard(struct encoded *e, struct item *it);
 /* The room lets go; the last one gives the blocks back. */
 void item_leave(struct encoded *e, struct eroom *m);
+/* Its total is known from now on. Rooms that were announced with another one
+ * than their item turned out to have fail. */
+void item_measured(struct encoded *e, struct item *it);
 /* Settle all rooms and destinations of it. */
 void item_touch(struct encoded *e, const struct item *it);
 /* Its writer failed before all rows were there: so do the other rooms. */

@@ -162,6 +162,23 @@ void item_leave(struct encoded *e, struct eroom *m)
     epool_serve(e, &e->pools[it->pool]);
 }
 
+void item_measured(struct encoded *e, struct item *it)
+{
+    char text[128];
+
+    it->length_version++;
+    LIST_FOREACH (r, &it->rooms) {
+        struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
+
+        if (m->said_total == ROWS_UNKNOWN || m->said_total == it->total)
+            continue;
+        snprintf(text, sizeof(text),
+            "%u rows were announced under a key whose item has %u",
+            m->said_total, it->total);
+        eroom_fail(e, m, ERR_ITEM_MISMATCH, text);
+    }
+}
+
 void item_touch(struct encoded *e, const struct item *it)
 {
     LIST_FOREACH (r, &it->rooms) {

@@ -103,6 +103,7 @@ static void fill_announce(
     m->flags = n->flags & (FLAG_KEEP | FLAG_OPEN);
     m->bootstrap_ns = e->now_ns + wait;
     m->history.length_ns = e->now_ns;
+    m->said_total = n->total;
     if (n->required_dst)
         m->required = n->required_dst;
     else if (m->flags & FLAG_OPEN)
@@ -263,7 +264,7 @@ static void take_commit(
     if (n->flags & FLAG_FINAL)
         it->final = true;
     if (it->total != total)
-        it->length_version++;
+        item_measured(e, it);
     item_touch(e, it);
 }
 
