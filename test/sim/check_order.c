@@ -36,7 +36,7 @@ static struct order_book *of[DAEMONS_MAX];
 static bool waits(struct langd *l, const struct lroom *m)
 {
     return m->r.used && lroom_alive(m) && !m->closing_left && m->want &&
-           grant_wanted(l, m) > 0;
+           (m->length_known || m->required > 1) && grant_wanted(l, m) > 0;
 }
 
 /* A grant into which nothing has landed, and that nobody promised. */
@@ -188,9 +188,13 @@ static void see_head(
     const struct lpool *p = &l->pools[i];
     struct head h = head_of(l, i);
 
-    HOLDS(!h.m || h.wanted > p->p.free, "a head that fits is served",
+    uint32_t free = p->p.free - p->spare;
+
+    HOLDS(p->spare <= p->p.free, "what is spare is free", "%s: %u of %u",
+        d->conf->name, p->spare, p->p.free);
+    HOLDS(!h.m || h.wanted > free, "a head that fits is served",
         "%s room %llu waits for %u blocks, %u are free", d->conf->name,
-        (unsigned long long)h.m->r.id, h.wanted, p->p.free);
+        (unsigned long long)h.m->r.id, h.wanted, free);
     if (h.m && (!a->head_was[i] || a->head_age[i] != h.m->age)) {
         a->head_age[i] = h.m->age;
         a->head_ns[i] = W.now_ns;
@@ -207,10 +211,10 @@ static void see_head(
             "what waits is in the queue", "%s room %llu", d->conf->name,
             (unsigned long long)m->r.id);
         HOLDS(h.m || !idle || grant_wanted(l, m) == 0 ||
-                  grant_wanted(l, m) > p->p.free || heap_linked(&m->need_node),
+                  grant_wanted(l, m) > free || heap_linked(&m->need_node),
             "what could be used is given", "%s room %llu wants %u of %u",
             d->conf->name, (unsigned long long)m->r.id, grant_wanted(l, m),
-            p->p.free);
+            free);
     }
 }
 
