@@ -63,7 +63,7 @@ static void on_leaving(void *brain, struct view *v)
     struct eroom *m = (struct eroom *)(void *)v->room;
     struct encoded *e = brain;
 
-    if (v->owner && e->engines.conns[v->conn].bye)
+    if (v->owner && e->engines.conns[v->conn].bye && !item_done(m->item))
         eroom_withdraw(e, m);
     eroom_touch(e, m);
 }
@@ -73,7 +73,8 @@ static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
     struct eroom *m = (struct eroom *)(void *)r;
 
     (void)now_ns;
-    eroom_fail(brain, m, ERR_ENGINE_LOST, "the encode engine is gone");
+    if (!item_done(m->item)) /* else the rows are the daemon's */
+        eroom_fail(brain, m, ERR_ENGINE_LOST, "the encode engine is gone");
 }
 
 static void on_conn_over(void *brain, uint32_t conn)
@@ -253,9 +254,7 @@ static void dispatch(struct encoded *e, struct out *out, const struct event *ev)
     case EV_CONN_END:
         engine_end(&e->engines, ev->conn, e->now_ns);
         encoded_map_end(e, ev->conn);
-        if (engine_empty(&e->engines, ev->conn) &&
-            !encoded_map_fences(e, ev->conn))
-            out_action(out, ACT_CONN_CLOSE)->conn = ev->conn;
+        encoded_map_quiet(e, out, ev->conn);
         break;
     case EV_CONN_DEAD:
         engine_dead(&e->engines, ev->conn, e->now_ns);

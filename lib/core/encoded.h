@@ -210,6 +210,12 @@ static inline bool item_complete(const struct item *it)
     return it->total != ROWS_UNKNOWN && it->committed >= it->total;
 }
 
+/* Do its rows need an engine no more? All are there, none is written again. */
+static inline bool item_done(const struct item *it)
+{
+    return it->final && item_complete(it);
+}
+
 void items_init(struct encoded *e);
 /* The item of this key, pool and user, or NULL. */
 struct item *item_find(const struct encoded *e, const struct key *key,
@@ -285,8 +291,8 @@ void encoded_map_offer(struct encoded *e, struct out *out);
 void encoded_map_end(struct encoded *e, uint32_t conn);
 /* May rows be read by the process behind it? */
 bool encoded_map_fences(const struct encoded *e, uint32_t conn);
-/* A fence of the connection is gone: if it has ended and was the last one's,
- * its process is not waited for any more. */
+/* What the connection held is gone: if it has ended and nothing fences it any
+ * more, its process is not waited for. */
 void encoded_map_quiet(struct encoded *e, struct out *out, uint32_t conn);
 /* Its process is dead. */
 void encoded_map_dead(struct encoded *e, uint32_t conn);

@@ -249,8 +249,29 @@ static enum err check_commit(const struct eroom *m, const struct view *v,
     return OK;
 }
 
-static void take_commit(
-    struct encoded *e, struct item *it, const struct local_commit *n)
+/* No process writes a row of the item any more: those whose connection was
+ * closed are not waited for. */
+static void writers_done(
+    struct encoded *e, struct out *out, const struct item *it)
+{
+    LIST_FOREACH (r, &it->rooms) {
+        struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
+
+        LIST_FOREACH_SAFE (n, &m->r.views) {
+            struct view *v = LIST_ENTRY(n, struct view, in_room);
+            uint32_t conn = v->conn;
+
+            v->shown = false;
+            if (e->engines.conns[conn].state != CONN_ENDED)
+                continue;
+            view_drop(&e->engines, v);
+            encoded_map_quiet(e, out, conn);
+        }
+    }
+}
+
+static void take_commit(struct encoded *e, struct out *out, struct item *it,
+    const struct local_commit *n)
 {
     struct epool *p = &e->pools[it->pool];
     uint32_t total = it->total;
@@ -261,8 +282,10 @@ static void take_commit(
     it->highest = max_u32(it->highest, n->first + n->rows);
     if (n->total != ROWS_UNKNOWN)
         it->total = n->total;
-    if (n->flags & FLAG_FINAL)
+    if (n->flags & FLAG_FINAL) {
         it->final = true;
+        writers_done(e, out, it);
+    }
     if (it->total != total)
         item_measured(e, it);
     item_touch(e, it);
@@ -292,7 +315,7 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
             m ? m->item->max_rows : 0, text);
         return;
     }
-    take_commit(e, m->item, n);
+    take_commit(e, out, m->item, n);
     out_ok(out, conn, msg->seq);
 }
 
@@ -476,7 +499,7 @@ bool encoded_next_event(void *brain, uint32_t conn, struct writer *out)
     }
     if (!local_put(out, &ev))
         return false;
-    if (m && ev.event.runs.len && (v->rights & RIGHT_WRITE))
+    if (m && ev.event.runs.len && (v->rights & RIGHT_WRITE) && !m->item->final)
         v->shown = true;
     v->pending = 0;
     list_remove(&v->in_dirty);
