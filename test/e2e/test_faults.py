@@ -71,6 +71,32 @@ class Kills(Case):
         self.world.all_free()
         self.deliver(self.world.engine(e), lm, 2, 1500)
 
+    def outlives(self, end):
+        """An engine ends after its final commit; langd asks later."""
+        e, d = self.pair()
+        enc, lm = self.world.process(e), self.world.engine(d)
+        enc.encode(1, 1500, aux="grid")
+        end(enc)
+        eventually(lambda: e.show("status")[0]["attachments"] == 0,
+                   "encoded has heard of its end")
+        self.assertLess(e.free()[0], 64)
+        lm.request(1, "enc0")
+        lm.ready(1)
+        self.good(lm, 1)
+        self.assertEqual(lm.aux(1), "grid")
+        lm.release(1)
+        self.world.all_free()
+        self.assertEqual(e.ended(1)["served"], 1)
+
+    def test_final_rows_outlive_their_engine(self):
+        self.outlives(lambda enc: enc.kill())
+
+    def test_final_rows_outlive_a_closed_connection(self):
+        self.outlives(lambda enc: enc.drop())  # its process lives on
+
+    def test_final_rows_outlive_a_bye(self):
+        self.outlives(lambda enc: enc.close())
+
     def test_language_engine(self):
         e, d = self.pair()
         enc, lm = self.world.engine(e), self.world.process(d)

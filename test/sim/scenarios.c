@@ -259,6 +259,24 @@ static void early_fail(void)
     world_finish(LIMIT);
 }
 
+/* An encode engine that ends after its final commit; langd asks later. */
+static void rows_outlive(void)
+{
+    struct cons *c;
+
+    quiet_world(1, 1);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 8, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 8, 16, 2);
+    start_all();
+    at(500 * MS, engine_dies, announce(e0, 1, 64, 1), 0, 0);
+    c = request(l0, e0, 1, 1000);
+    while (!world_over() && W.now_ns < LIMIT)
+        (void)run_until(W.now_ns + 20 * MS);
+    HOLDS(c->h[0] && c->h[0]->seen_ready, "rows outlive their engine",
+        "langd waits%s", cons_left());
+    world_finish(LIMIT);
+}
+
 /* C14: a stream's exposed rows stay while an older room wants the pool. */
 static void exposed_stays(void)
 {
@@ -362,6 +380,7 @@ const struct scenario scenarios[] = {
     {"announced-again", announced_again},
     {"restarted", restarted},
     {"early-fail", early_fail},
+    {"rows-outlive", rows_outlive},
     {"exposed-stays", exposed_stays},
     {"same-host", same_host},
     {"langd-killed", langd_killed},

@@ -364,6 +364,94 @@ TEST(session_end_fails_the_room)
     T_EQ_U64(brain_free(e), 16);
 }
 
+/* Announced and committed for good, not asked for yet. */
+static void written(struct brain *e, uint64_t room, uint32_t cell)
+{
+    T_OK(brain_say(e, 0, announce(room, cell, 16, 16)));
+    (void)brain_events(e, 0, cell);
+    T_OK(brain_say(e, 0, commit(cell, 0, 16)));
+    T_OK(brain_say(e, 0, final(cell, 16)));
+}
+
+static void serves(struct brain *e, uint64_t room, uint64_t generation)
+{
+    brain_hear(e, 0, init(e, room, generation, 16));
+    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 16);
+    ack(e, 0, room, generation);
+    T_EQ_U64(brain_shown(e, "rooms", "served", 0), 1);
+}
+
+TEST(rows_of_a_final_commit_outlive_their_engine)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    written(e, 1, 0);
+    brain_end(e, 0);
+    T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 1); /* it writes no more */
+    brain_dead(e, 0);
+    T_EQ_U64(brain_free(e), 14);
+    serves(e, 1, 70);
+    T_EQ_U64(brain_free(e), 16);
+    T_EQ_U64(brain_stat(e, "rooms_succeeded"), 1);
+}
+
+TEST(or_its_bye)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    written(e, 1, 0);
+    T_OK(brain_say(e, 0, (struct local_msg){.type = LOCAL_BYE}));
+    brain_dead(e, 0);
+    serves(e, 1, 70);
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(and_end_by_their_deadline)
+{
+    struct brain *e = encoded("timeouts.bootstrap=1s", NULL);
+
+    written(e, 1, 0);
+    brain_dead(e, 0);
+    brain_pass(e, 1100);
+    T_EQ_U64(brain_stat(e, "rooms_failed"), 1);
+    T_EQ_U64(brain_free(e), 16);
+    T_EQ_U64(brain_shown(e, "status", "rooms_held", 0), 0);
+}
+
+TEST(rows_that_are_not_final_or_not_all_there_die)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    T_OK(brain_say(e, 0, commit(0, 0, 16))); /* might be written again */
+    T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
+    T_OK(brain_say(e, 0, commit(1, 8, 8)));
+    T_OK(brain_say(e, 0, final(1, 16)));
+    brain_dead(e, 0);
+    T_EQ_U64(brain_stat(e, "rooms_failed"), 2);
+    T_EQ_U64(brain_free(e), 16);
+}
+
+/* Its process lives; it said itself, or by another, that it writes no more. */
+TEST(a_closed_connection_holds_no_final_rows)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    brain_conn(e, 1, "s");
+    T_OK(brain_say(e, 1, attach(1, 5, RIGHT_WRITE)));
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    (void)brain_events(e, 0, 0);
+    (void)brain_events(e, 1, 5);
+    brain_end(e, 1);
+    T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 0);
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    T_OK(brain_say(e, 0, final(0, 16)));
+    T_EQ_U64(brain_acts(e, ACT_CONN_CLOSE), 1);
+    T_EQ_U64(brain_shown(e, "status", "attachments", 0), 1);
+    serves(e, 1, 70);
+    T_EQ_U64(brain_free(e), 16);
+}
+
 TEST(bye_withdraws_what_the_connection_announced)
 {
     struct brain *e = encoded(NULL, NULL);
