@@ -1,0 +1,22 @@
+/* tcp_info.c - what the kernel counted on a TCP connection. Stateless; any
+ * thread. A file of its own: libc's struct tcp_info lacks the field, and the
+ * kernel's header cannot stand beside libc's, which libuv's includes. */
+#include "io/tcp_info.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stddef.h>
+#include <sys/socket.h>
+
+bool tcp_received(int fd, uint64_t *out)
+{
+    struct tcp_info info;
+    socklen_t len = sizeof(info);
+
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 ||
+        len < offsetof(struct tcp_info, tcpi_bytes_received) +
+                  sizeof(info.tcpi_bytes_received))
+        return false;
+    *out = info.tcpi_bytes_received;
+    return true;
+}
