@@ -44,6 +44,10 @@ void encoded_pool_share(
 void langd_pool_share(
     struct langd *l, uint32_t i, const char *share, struct span handle);
 
+/* True if a peer is known on this link: its hello was taken. */
+bool encoded_link_known(const struct encoded *e, uint32_t link);
+bool langd_link_known(const struct langd *l, uint32_t link);
+
 /* Pools with a layout in the config are fixed by the body in the same way
  * right after init, before the first step. */
 

@@ -197,6 +197,11 @@ static void on_note(struct encoded *e, const struct data_note *n)
     eroom_touch(e, d->room);
 }
 
+bool encoded_link_known(const struct encoded *e, uint32_t link)
+{
+    return link < e->peers.links && peer_on(&e->peers, link);
+}
+
 static void on_link_down(struct encoded *e, uint32_t link)
 {
     struct peer *p = link < e->peers.links ? peer_on(&e->peers, link) : NULL;

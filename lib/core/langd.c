@@ -255,6 +255,11 @@ static void on_note(struct langd *l, const struct data_note *n)
     grant_classify(l, m);
 }
 
+bool langd_link_known(const struct langd *l, uint32_t link)
+{
+    return link < l->peers.links && peer_on(&l->peers, link);
+}
+
 static void on_link(struct langd *l, struct out *out, uint32_t link, bool up)
 {
     struct peer *p = link < l->peers.links ? peer_on(&l->peers, link) : NULL;

@@ -1,6 +1,6 @@
 /* peer.h - control connections between daemons: numbered links that frames go
  * over (a peer is what a brain makes of one). encoded binds (links appear when
- * somebody speaks), langd connects (links are named by the caller). Nothing is
+ * a HELLO comes), langd connects (links are named by the caller). Nothing is
  * queued for a link that does not stand, nothing waits, nothing is promised:
  * who needs an answer repeats.
  *
@@ -17,7 +17,9 @@ struct links_opt {
     const char *listen; /* NULL: connect only */
     uint32_t links;     /* numbers below this */
     uint32_t heartbeat_ms;
-    uint64_t seed; /* random: hash seed */
+    uint64_t seed;     /* random: hash seed */
+    uint64_t hello_ns; /* until the first HELLO of one that connected */
+    uint64_t inbox;    /* bytes of a connection that may wait to be read */
 };
 
 /* Called from links_serve only. */
@@ -33,6 +35,9 @@ struct links_calls {
         void *ud, uint32_t link, enum err err, const struct peer_msg *m);
     /* true: no messages for now. They come at a later links_serve. */
     bool (*full)(void *ud);
+    /* True if the peer on an accepted link is known: the others are ended when
+     * numbers are short. NULL: all are. */
+    bool (*known)(void *ud, uint32_t link);
 };
 
 /* Since the start; for stats. */
@@ -40,6 +45,13 @@ struct links_stats {
     uint64_t packets_in, packets_out, frames_out;
     uint64_t dropped_frames;  /* the link was down or its queue full */
     uint64_t dropped_packets; /* from a connection that has no link */
+    /* Connections of others that were ended, by why. */
+    uint64_t strangers;    /* what they sent is not ours */
+    uint64_t silent_ended; /* no HELLO in time */
+    uint64_t crowded_out;  /* too many of them, this one was unknown */
+    uint64_t flooded;      /* more than may wait */
+    uint64_t refused;      /* no descriptor was left */
+    uint64_t dials_failed; /* our own: no socket, or a name without address */
 };
 
 struct links;
@@ -55,10 +67,12 @@ void links_free(struct links **p);
 /* The address that was bound, with its real port. Empty: none. */
 void links_endpoint(struct links *p, char *out, size_t size);
 
-/* Starts to connect; up() says when it stands. */
+/* Starts to connect to tcp://host:port; up() says when it stands. Whatever
+ * fails, a name or a socket that cannot be had, is tried again until
+ * links_disconnect; ERR_MALFORMED: it is no such address. */
 MUST_CHECK enum err links_connect(
     struct links *p, uint32_t link, struct span address);
-/* Forgets the link, without down(). */
+/* Forgets the link, without down(), and ends its connection. */
 void links_disconnect(struct links *p, uint32_t link);
 
 /* Puts one frame into the link's packet of this turn. */

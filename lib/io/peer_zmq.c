@@ -7,80 +7,53 @@
  * after a send ZMQ_EVENTS is read. A monitor is only received from. Every send
  * is DONTWAIT; what cannot go is dropped and counted, the brains repeat. A link
  * of the ROUTER is one routing id on one TCP connection: it is known by its
- * first message and ends with the connection, as the socket's monitor tells.
- * Messages of a connection that has ended are dropped: a later one may have its
- * descriptor number, but never its routing id. Owned by the loop's thread.
+ * first message, which has to be a HELLO that can be read, and ends with the
+ * connection, as the socket's monitor tells. Messages of a connection that has
+ * ended are dropped: a later one may have its descriptor number, but never its
+ * routing id. Owned by the loop's thread.
  *
- * Rejected: heartbeats of our own to notice a dead peer (seconds instead of
- * the milliseconds in which the kernel knows), ZMTP heartbeats of one side with
- * a TTL for the other (libzmq 4.3 forgets the TTL with the next message that
- * is no PING: a peer that stops right after one is never missed),
- * ZMQ_ROUTER_HANDOVER (lets anybody take over a name), and ZMQ_DISCONNECT_MSG
- * (not in stable builds). */
-#include "io/peer.h"
+ * RCVHWM is 0, no limit, on every socket, and has to be: at its limit libzmq
+ * stops to read a connection, and if that then breaks, libzmq (4.3, and master
+ * in 2026) aborts the process at the next heartbeat of ours, or at a PING of
+ * the peer's that it had read before (`!_io_error`, `_input_stopped`). Without
+ * one input never stops, and neither can happen, whoever sends PINGs. What may
+ * wait to be read is bounded by bytes instead, per connection (peer_conn.c).
+ *
+ * Heartbeats are ZMTP's, on both sides: ZMQ's thread answers them also while
+ * the loop is busy, and the kernel tells of a killed process in milliseconds.
+ *
+ * Rejected: heartbeats by frames of our own (a loop that is busy for longer
+ * than they may be late would look dead; daemons without them would have to be
+ * asked otherwise; and the PINGs of others would still abort us at the limit),
+ * ZMTP heartbeats of one side with a TTL for the other (libzmq 4.3 forgets the
+ * TTL with the next message that is no PING: a peer that stops right after one
+ * is never missed), ZMQ_ROUTER_HANDOVER (lets anybody take over a name), and
+ * ZMQ_DISCONNECT_MSG (not in stable builds). */
+#include "io/peer_impl.h"
 
 #include "base/check.h"
-#include "base/list.h"
 #include "base/log.h"
-#include "base/table.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
-#include <zmq.h>
+#include <unistd.h>
 
 /* Frames of one turn travel together; larger than any frame, far smaller than
  * what the other side takes. */
 #define PACKET_BYTES 65536u
-#define PACKETS_TURN 512u
+#define FRAMES_TURN  2048u /* of all sockets */
+#define FRAMES_SOCK  256u
 #define LINGER_MS    100
-#define PACKETS_SOCK 64u
 #define RID_BYTES    5 /* routing ids that ZMQ itself gives out */
-#define MONITORED                                                              \
-    (ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED |                             \
+#define ROUTER_TELLS                                                           \
+    (ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |      \
+        ZMQ_EVENT_DISCONNECTED)
+#define DEALER_TELLS                                                           \
+    (ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED |                            \
         ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
-
-/* A socket with its monitor. A DEALER has a link; the ROUTER has NONE. */
-struct sock {
-    struct links *owner;
-    uint32_t link;
-    struct list node;  /* on the owner's free or used list */
-    struct list ready; /* may have messages or monitor events */
-    bool news;         /* the monitor has events */
-    void *zmq, *monitor;
-    uv_poll_t poll, monitor_poll;
-    uint8_t closing; /* uv handles whose close callback is to come */
-};
-
-struct link {
-    struct sock *sock; /* NULL: the number is free */
-    bool up;
-    uint64_t rid;      /* ROUTER: whom it names */
-    uint32_t fd;       /* ROUTER: its connection */
-    struct list dirty; /* on one of the owner's: dirty, soon */
-    uint8_t *out;
-    uint32_t out_len, frames;
-};
-
-struct links {
-    uv_loop_t *loop;
-    struct links_calls calls;
-    struct links_opt opt;
-    struct links_stats stats;
-    void *ctx;
-    struct sock *socks, *router;
-    uint32_t socks_count;
-    struct link *links;
-    struct list free, used, ready, dirty, soon;
-    struct table by_rid; /* routing id -> link */
-    struct table by_fd;  /* descriptor -> link, or opt.links: no link yet */
-    uint8_t *memory, *buffers;
-    size_t buffers_bytes;
-    uint64_t monitors;           /* names given out */
-    zmq_msg_t msg, event, scrap; /* received into; never kept */
-    bool stopped;
-    bool full; /* all links are in use, and the log knows */
-};
 
 /* sockets */
 
@@ -115,49 +88,49 @@ static void on_closed(uv_handle_t *h)
     }
 }
 
-static bool set_int(void *zmq, int option, int value)
+bool sock_set(void *zmq, int option, int value)
 {
     return zmq_setsockopt(zmq, option, &value, sizeof(value)) == 0;
 }
 
-static bool set_options(void *zmq, int type, uint32_t heartbeat_ms)
+static bool set_options(void *zmq, int type, uint32_t heartbeat_ms, bool six)
 {
     int64_t max = PEER_PACKET_MAX;
     int beat = (int)heartbeat_ms;
     bool ok = zmq_setsockopt(zmq, ZMQ_MAXMSGSIZE, &max, sizeof(max)) == 0;
 
     /* What was said last, an ACK that others wait for, still goes out. */
-    ok = ok && set_int(zmq, ZMQ_LINGER, LINGER_MS);
-    ok = ok && set_int(zmq, ZMQ_SNDHWM, 1000);
-    ok = ok && set_int(zmq, ZMQ_RCVHWM, 1000);
-    ok = ok && set_int(zmq, ZMQ_IPV6, 0);
-    ok = ok && set_int(zmq, ZMQ_HANDSHAKE_IVL, 3000);
-    ok = ok && set_int(zmq, ZMQ_HEARTBEAT_IVL, beat);
-    ok = ok && set_int(zmq, ZMQ_HEARTBEAT_TIMEOUT, 3 * beat);
-    ok = ok && set_int(zmq, ZMQ_HEARTBEAT_TTL, 3 * beat);
-    ok = ok && set_int(zmq, ZMQ_TCP_KEEPALIVE, 1);
+    ok = ok && sock_set(zmq, ZMQ_LINGER, LINGER_MS);
+    ok = ok && sock_set(zmq, ZMQ_SNDHWM, 1000);
+    ok = ok && sock_set(zmq, ZMQ_RCVHWM, 0);
+    ok = ok && sock_set(zmq, ZMQ_IPV6, six);
+    ok = ok && sock_set(zmq, ZMQ_HANDSHAKE_IVL, 3000);
+    ok = ok && sock_set(zmq, ZMQ_HEARTBEAT_IVL, beat);
+    ok = ok && sock_set(zmq, ZMQ_HEARTBEAT_TIMEOUT, 3 * beat);
+    ok = ok && sock_set(zmq, ZMQ_HEARTBEAT_TTL, 3 * beat);
+    ok = ok && sock_set(zmq, ZMQ_TCP_KEEPALIVE, 1);
     if (type == ZMQ_ROUTER)
-        return ok && set_int(zmq, ZMQ_ROUTER_MANDATORY, 1) &&
-               set_int(zmq, ZMQ_ROUTER_HANDOVER, 0);
-    return ok && set_int(zmq, ZMQ_IMMEDIATE, 1) &&
-           set_int(zmq, ZMQ_RECONNECT_IVL, 50) &&
-           set_int(zmq, ZMQ_RECONNECT_IVL_MAX, 1000) &&
-           set_int(zmq, ZMQ_CONNECT_TIMEOUT, 2000);
+        return ok && sock_set(zmq, ZMQ_ROUTER_MANDATORY, 1) &&
+               sock_set(zmq, ZMQ_ROUTER_HANDOVER, 0);
+    return ok && sock_set(zmq, ZMQ_IMMEDIATE, 1) &&
+           sock_set(zmq, ZMQ_RECONNECT_IVL, 50) &&
+           sock_set(zmq, ZMQ_RECONNECT_IVL_MAX, 1000) &&
+           sock_set(zmq, ZMQ_CONNECT_TIMEOUT, 2000);
 }
 
-static void *open_monitor(struct links *p, void *zmq)
+static void *open_monitor(struct links *p, void *zmq, int events)
 {
     char name[64];
     void *m;
 
     snprintf(name, sizeof(name), "inproc://monitor-%llu",
         (unsigned long long)p->monitors++);
-    if (zmq_socket_monitor(zmq, name, MONITORED) != 0)
+    if (zmq_socket_monitor(zmq, name, events) != 0)
         return NULL;
     m = zmq_socket(p->ctx, ZMQ_PAIR);
     /* Without a limit: a full monitor would stop ZMQ's thread. We empty it
      * every turn. */
-    if (m && set_int(m, ZMQ_LINGER, 0) && set_int(m, ZMQ_RCVHWM, 0) &&
+    if (m && sock_set(m, ZMQ_LINGER, 0) && sock_set(m, ZMQ_RCVHWM, 0) &&
         zmq_connect(m, name) == 0)
         return m;
     if (m)
@@ -194,8 +167,7 @@ static void watch(struct sock *s, uv_poll_t *h, void *zmq, uv_poll_cb f)
     CHECK(e == 0, "poll of a ZMQ descriptor: %s", uv_strerror(e));
 }
 
-/* A socket that is bound or connected to nothing yet. */
-static struct sock *sock_open(struct links *p, int type, uint32_t link)
+struct sock *sock_open(struct links *p, int type, uint32_t link, bool six)
 {
     struct list *n = list_pop(&p->free);
     struct sock *s = n ? LIST_ENTRY(n, struct sock, node) : NULL;
@@ -204,10 +176,12 @@ static struct sock *sock_open(struct links *p, int type, uint32_t link)
         return NULL;
     s->zmq = zmq_socket(p->ctx, type);
     s->monitor = NULL;
-    if (s->zmq && set_options(s->zmq, type, p->opt.heartbeat_ms))
-        s->monitor = open_monitor(p, s->zmq);
+    s->meter.fd = -1;
+    if (s->zmq && set_options(s->zmq, type, p->opt.heartbeat_ms, six))
+        s->monitor = open_monitor(
+            p, s->zmq, type == ZMQ_ROUTER ? ROUTER_TELLS : DEALER_TELLS);
     if (!s->monitor) {
-        log_error("zmq: socket: %s", zmq_strerror(zmq_errno()));
+        log_debug("zmq: socket: %s", zmq_strerror(zmq_errno()));
         if (s->zmq)
             zmq_close(s->zmq);
         list_push_tail(&p->free, &s->node);
@@ -222,7 +196,7 @@ static struct sock *sock_open(struct links *p, int type, uint32_t link)
     return s;
 }
 
-static void sock_close(struct sock *s)
+void sock_close(struct sock *s)
 {
     list_remove(&s->ready);
     s->closing = 2;
@@ -244,83 +218,75 @@ static void link_clear(struct link *k)
     list_remove(&k->dirty);
 }
 
-/* ROUTER: forgets who the link was; tells if it was told to be up. */
-static void link_lost(struct links *p, uint32_t link)
+void link_lost(struct links *p, uint32_t link)
 {
     struct link *k = &p->links[link];
 
     table_remove(&p->by_rid, k->rid, 0);
     link_clear(k);
-    p->full = false;
     p->calls.down(p->calls.ud, link);
 }
 
-static uint32_t link_new(struct links *p, uint64_t rid, uint32_t fd)
+void link_down(struct links *p, uint32_t link)
 {
-    for (uint32_t i = 0; i < p->opt.links; i++) {
-        struct link *k = &p->links[i];
+    struct link *k = &p->links[link];
 
-        if (k->sock)
-            continue;
-        if (!table_put(&p->by_rid, rid, 0, i) ||
-            !table_put(&p->by_fd, fd, 0, i))
-            break;
-        k->sock = p->router;
-        k->up = true;
-        k->rid = rid;
-        k->fd = fd;
-        p->calls.up(p->calls.ud, i);
-        return i;
-    }
-    if (!p->full)
-        log_warn("a daemon is not heard: limits.peers is %u", p->opt.links / 2);
-    p->full = true;
-    return NONE;
+    if (!k->up)
+        return;
+    k->up = false;
+    k->out_len = k->frames = 0;
+    list_remove(&k->dirty);
+    p->calls.down(p->calls.ud, link);
 }
 
 /* the monitor */
 
-static void router_event(struct links *p, uint16_t event, uint32_t fd)
+static void router_event(struct links *p, uint16_t event, uint32_t value)
 {
-    uint32_t link = table_get(&p->by_fd, fd, 0);
-
-    if (event == ZMQ_EVENT_ACCEPTED) {
-        if (link != NONE && link < p->opt.links)
-            link_lost(p, link);
-        /* Too many: this one is not heard (router_link drops it). */
-        (void)table_put(&p->by_fd, fd, 0, p->opt.links);
-    } else if (event == ZMQ_EVENT_DISCONNECTED) {
-        table_remove(&p->by_fd, fd, 0);
-        if (link != NONE && link < p->opt.links)
-            link_lost(p, link);
-    }
+    if (event == ZMQ_EVENT_ACCEPTED)
+        conns_accepted(p, value);
+    else if (event == ZMQ_EVENT_DISCONNECTED)
+        conns_ended(p, value);
+    else if (event == ZMQ_EVENT_LISTENING)
+        conns_listen(p, (int)value);
+    else if (event == ZMQ_EVENT_ACCEPT_FAILED)
+        p->starved |= value == EMFILE || value == ENFILE;
 }
 
-static void dealer_event(struct links *p, struct sock *s, uint16_t event)
+static void dealer_event(
+    struct links *p, struct sock *s, uint16_t event, uint32_t value)
 {
     struct link *k = &p->links[s->link];
     bool up = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
 
+    if (event == ZMQ_EVENT_CONNECTED)
+        s->meter = (struct meter){.fd = (int)value};
+    if (event == ZMQ_EVENT_DISCONNECTED)
+        s->meter.fd = -1;
     if (k->sock != s || (!up && event != ZMQ_EVENT_DISCONNECTED) || k->up == up)
         return;
-    k->up = up;
-    if (up) {
-        p->calls.up(p->calls.ud, s->link);
+    dial_changed(p, s->link);
+    if (!up) {
+        link_down(p, s->link);
         return;
     }
-    k->out_len = k->frames = 0;
-    list_remove(&k->dirty);
-    p->calls.down(p->calls.ud, s->link);
+    k->up = true;
+    p->calls.up(p->calls.ud, s->link);
 }
 
-/* Reads the rest of a message of which `first` was read. */
-static bool skip_parts(struct links *p, void *zmq, const zmq_msg_t *first)
+/* Reads the rest of a message of which `first` was read; true: there was one.
+ * Its bytes are counted; m may be NULL. */
+static bool skip_parts(
+    struct links *p, void *zmq, const zmq_msg_t *first, struct meter *m)
 {
     bool more = zmq_msg_more(first);
     bool any = more;
 
-    while (more && zmq_msg_recv(&p->scrap, zmq, ZMQ_DONTWAIT) >= 0)
+    while (more && zmq_msg_recv(&p->scrap, zmq, ZMQ_DONTWAIT) >= 0) {
+        if (m)
+            meter_take(m, zmq_msg_size(&p->scrap));
         more = zmq_msg_more(&p->scrap);
+    }
     return any;
 }
 
@@ -341,130 +307,175 @@ static void serve_monitor(struct sock *s)
             memcpy(&event, d, sizeof(event));
             memcpy(&value, d + 2, sizeof(value));
         }
-        skip_parts(p, s->monitor, &p->event);
+        skip_parts(p, s->monitor, &p->event, NULL);
         if (s->link == NONE)
             router_event(p, event, value);
         else
-            dealer_event(p, s, event);
+            dealer_event(p, s, event, value);
     }
+    if (p->starved)
+        conns_refuse(p);
+    p->starved = false;
 }
 
 /* in */
 
-static void take_frames(struct links *p, uint32_t link, struct sock *s)
+/* Returns how many frames there were. */
+static uint32_t take_frames(struct links *p, uint32_t link, struct sock *s)
 {
     struct reader r = reader_of(zmq_msg_data(&p->msg), zmq_msg_size(&p->msg));
+    uint32_t count = 0;
 
     p->stats.packets_in++;
     /* A step may disconnect the link, but the message stays ours. */
-    while (p->links[link].sock == s) {
+    for (; p->links[link].sock == s; count++) {
         struct peer_msg m;
         enum err e = peer_get(&r, &m);
 
         if (e == ERR_NOT_READY)
-            return;
+            break;
         if (e == OK)
             p->calls.message(p->calls.ud, link, &m);
         else
             p->calls.bad(p->calls.ud, link, e, &m);
     }
+    return count;
 }
 
-/* Which link a message from this routing id and connection belongs to. */
-static uint32_t router_link(struct links *p, uint64_t rid, uint32_t fd)
+/* The connection that p->msg came on; NONE: it is over. */
+static uint32_t router_conn(struct links *p)
 {
-    uint32_t link = table_get(&p->by_rid, rid, 0);
-    uint32_t by_fd = table_get(&p->by_fd, fd, 0);
+    int fd = zmq_msg_get(&p->msg, ZMQ_SRCFD);
+    uint32_t conn = fd < 0 ? NONE : conns_find(p, (uint32_t)fd);
 
-    if (by_fd == NONE) {
+    if (conn == NONE && fd >= 0) {
         /* Perhaps newer than what we know: the monitor is told first. */
         serve_monitor(p->router);
-        by_fd = table_get(&p->by_fd, fd, 0);
-        link = table_get(&p->by_rid, rid, 0);
+        conn = conns_find(p, (uint32_t)fd);
     }
-    if (by_fd == NONE)
-        return NONE;
-    if (link != NONE)
-        return p->links[link].fd == fd ? link : NONE;
-    /* The connection spoke under another id before: that one was the last of
-     * an older connection with this number. */
-    if (by_fd < p->opt.links)
-        link_lost(p, by_fd);
-    return link_new(p, rid, fd);
+    return conn;
 }
 
-/* One message; false: there is none. */
-static bool router_receive(struct links *p)
+/* One message; returns how many frames it had, at least 1. 0: there is none. */
+static uint32_t router_receive(struct links *p)
 {
     void *zmq = p->router->zmq;
     uint64_t rid = 0;
-    uint32_t link = NONE;
+    uint32_t link = NONE, conn;
+    struct meter *m;
     bool ours;
-    int fd;
 
     if (zmq_msg_recv(&p->msg, zmq, ZMQ_DONTWAIT) < 0)
-        return false;
+        return 0;
     ours = zmq_msg_size(&p->msg) == RID_BYTES;
     if (ours)
         memcpy(&rid, zmq_msg_data(&p->msg), RID_BYTES);
     if (!zmq_msg_more(&p->msg) || zmq_msg_recv(&p->msg, zmq, ZMQ_DONTWAIT) < 0)
-        return true;
-    fd = zmq_msg_get(&p->msg, ZMQ_SRCFD);
-    ours = !skip_parts(p, zmq, &p->msg) && ours && fd >= 0;
-    if (ours)
-        link = router_link(p, rid, (uint32_t)fd);
-    if (link == NONE)
-        p->stats.dropped_packets++;
-    else
-        take_frames(p, link, p->router);
-    return true;
+        return 1;
+    conn = router_conn(p);
+    m = conn == NONE ? NULL : &p->conns[conn].meter;
+    if (m)
+        meter_take(m, zmq_msg_size(&p->msg));
+    ours = !skip_parts(p, zmq, &p->msg, m) && ours;
+    if (conn != NONE && ours)
+        link = conns_link(p, rid, conn);
+    if (link != NONE)
+        return max_u32(1, take_frames(p, link, p->router));
+    p->stats.dropped_packets++;
+    if (conn != NONE && !ours && p->conns[conn].link == NONE) {
+        p->stats.strangers++;
+        conns_shut(p, conn);
+    }
+    return 1;
 }
 
-static bool dealer_receive(struct links *p, struct sock *s)
+static uint32_t dealer_receive(struct links *p, struct sock *s)
 {
     if (!s->zmq || zmq_msg_recv(&p->msg, s->zmq, ZMQ_DONTWAIT) < 0)
-        return false;
-    if (skip_parts(p, s->zmq, &p->msg)) {
+        return 0;
+    meter_take(&s->meter, zmq_msg_size(&p->msg));
+    if (skip_parts(p, s->zmq, &p->msg, &s->meter)) {
         p->stats.dropped_packets++;
-        return true;
+        return 1;
     }
     /* The first message may be faster than the news that we are connected. */
     if (!p->links[s->link].up)
         serve_monitor(s);
-    if (s->zmq)
-        take_frames(p, s->link, s);
-    return true;
+    return s->zmq ? max_u32(1, take_frames(p, s->link, s)) : 1;
+}
+
+static void on_tick(uv_timer_t *t)
+{
+    struct links *p = t->data;
+
+    p->tick = true;
+}
+
+void links_watch(struct links *p)
+{
+    if (p->ticking || p->stopped)
+        return;
+    p->ticking = true;
+    uv_timer_start(
+        &p->timer, on_tick, TICK_NS / NS_PER_MS, TICK_NS / NS_PER_MS);
+}
+
+static bool anything(const struct links *p)
+{
+    bool any = !list_empty(&p->silent) || !list_empty(&p->heard);
+
+    for (uint32_t i = 0; i < p->opt.links && !any; i++)
+        any = p->links[i].dial.used;
+    return any;
+}
+
+static void serve_tick(struct links *p)
+{
+    uint64_t now;
+
+    p->tick = false;
+    /* Whose end is told already is not looked at. */
+    if (p->router)
+        serve_monitor(p->router);
+    now = uv_hrtime(); /* not before the last that was accepted */
+    conns_tick(p, now);
+    dial_tick(p, now);
+    if (anything(p))
+        return;
+    p->ticking = false;
+    uv_timer_stop(&p->timer);
 }
 
 void links_serve(struct links *p)
 {
     struct list now;
-    uint32_t left = PACKETS_TURN;
+    uint32_t left = FRAMES_TURN;
 
+    if (p->tick)
+        serve_tick(p);
     list_init(&now);
     while (!list_empty(&p->ready))
         list_push_tail(&now, list_pop(&p->ready));
     while (!list_empty(&now)) {
         struct list *n = list_pop(&now);
         struct sock *s = LIST_ENTRY(n, struct sock, ready);
-        uint32_t turns = min_u32(left, PACKETS_SOCK), i = 0;
-        bool more = true;
+        uint32_t turns = min_u32(left, FRAMES_SOCK), i = 0, one = 1;
 
         if (s->news)
             serve_monitor(s);
-        while (more && i < turns && s->zmq && !p->calls.full(p->calls.ud)) {
-            more = s->link == NONE ? router_receive(p) : dealer_receive(p, s);
-            i += more;
+        while (one && i < turns && s->zmq && !p->calls.full(p->calls.ud)) {
+            one = s->link == NONE ? router_receive(p) : dealer_receive(p, s);
+            i += one;
         }
-        left -= i;
-        if (s->zmq && more)
+        left -= min_u32(left, i);
+        if (s->zmq && one)
             make_ready(s);
     }
 }
 
 bool links_busy(const struct links *p)
 {
-    return !list_empty(&p->ready);
+    return p->tick || !list_empty(&p->ready);
 }
 
 /* out */
@@ -548,34 +559,23 @@ void links_flush(struct links *p)
 enum err links_connect(struct links *p, uint32_t link, struct span address)
 {
     struct link *k = &p->links[link];
-    char text[256];
-    struct sock *s;
 
-    CHECK(link < p->opt.links && !k->sock, "link %u is in use", link);
-    span_copy_str(address, text, sizeof(text));
-    s = sock_open(p, ZMQ_DEALER, link);
-    if (!s)
-        return ERR_INTERNAL;
-    if (zmq_connect(s->zmq, text) != 0) {
-        log_error("%s: connect: %s", text, zmq_strerror(zmq_errno()));
-        sock_close(s);
-        return ERR_MALFORMED;
-    }
-    k->sock = s;
-    return OK;
+    CHECK(link < p->opt.links && !k->sock && !k->dial.used, "link %u is in use",
+        link);
+    return dial_start(p, link, address);
 }
 
 void links_disconnect(struct links *p, uint32_t link)
 {
     struct link *k = &p->links[link];
 
+    dial_stop(p, link);
     if (!k->sock)
         return;
     if (k->sock == p->router) {
-        /* ZMQ cannot close one connection of a ROUTER. Whoever it is comes
-         * back as a new link if it speaks again. */
+        p->conns[k->conn].link = NONE; /* no down() */
         table_remove(&p->by_rid, k->rid, 0);
-        (void)table_put(&p->by_fd, k->fd, 0, p->opt.links);
+        conns_shut(p, k->conn);
     } else {
         sock_close(k->sock);
     }
@@ -588,8 +588,6 @@ static enum err take_memory(struct links *p)
     void *m;
 
     for (int pass = 0; pass < 2; pass++) {
-        uint32_t fds = 4 * p->opt.links + 64;
-
         if (pass == 1) {
             p->memory = calloc(1, s.used + SLAB_ALIGN);
             if (!p->memory)
@@ -598,8 +596,9 @@ static enum err take_memory(struct links *p)
         }
         p->links = slab_take(&s, p->opt.links, sizeof(*p->links));
         p->socks = slab_take(&s, p->socks_count, sizeof(*p->socks));
+        p->conns = slab_take(&s, p->conns_count, sizeof(*p->conns));
         table_init(&p->by_rid, &s, p->opt.links, p->opt.seed);
-        table_init(&p->by_fd, &s, fds, ~p->opt.seed);
+        table_init(&p->by_fd, &s, p->conns_count, ~p->opt.seed);
     }
     p->buffers_bytes = (size_t)p->opt.links * PACKET_BYTES;
     m = mmap(NULL, p->buffers_bytes, PROT_READ | PROT_WRITE,
@@ -621,6 +620,8 @@ static void number_all(struct links *p)
         p->links[i].out = p->buffers + (size_t)i * PACKET_BYTES;
         list_init(&p->links[i].dirty);
     }
+    for (uint32_t i = 0; i < p->conns_count; i++)
+        list_push_tail(&p->conns_free, &p->conns[i].node);
 }
 
 static enum err open_context(struct links *p)
@@ -636,14 +637,25 @@ static enum err open_context(struct links *p)
     return OK;
 }
 
+/* A host in brackets is an IPv6 one, a name may be: it is if IPv4 has none. */
 static enum err bind_router(struct links *p)
 {
+    bool six = p->opt.listen && strchr(p->opt.listen, '[');
+    int e;
+
     if (!p->opt.listen)
         return OK;
-    p->router = sock_open(p, ZMQ_ROUTER, NONE);
-    if (!p->router)
+    p->router = sock_open(p, ZMQ_ROUTER, NONE, six);
+    if (!p->router) {
+        log_error("zmq: socket: %s", zmq_strerror(zmq_errno()));
         return ERR_INTERNAL;
-    if (zmq_bind(p->router->zmq, p->opt.listen) != 0) {
+    }
+    e = zmq_bind(p->router->zmq, p->opt.listen);
+    if (e != 0 && !six && zmq_errno() == ENODEV) {
+        (void)sock_set(p->router->zmq, ZMQ_IPV6, 1);
+        e = zmq_bind(p->router->zmq, p->opt.listen);
+    }
+    if (e != 0) {
         log_error("%s: bind: %s", p->opt.listen, zmq_strerror(zmq_errno()));
         return ERR_INTERNAL;
     }
@@ -663,6 +675,13 @@ enum err links_new(struct links **out, uv_loop_t *loop,
     p->opt = *opt;
     /* A link may be connected again while its last socket is closing. */
     p->socks_count = opt->listen ? 1 : 2 * opt->links;
+    p->conns_count = opt->listen ? 4 * opt->links + 64 : 0;
+    p->listen_fd = p->spare = -1;
+    uv_timer_init(loop, &p->timer);
+    p->timer.data = p;
+    list_init(&p->conns_free);
+    list_init(&p->silent);
+    list_init(&p->heard);
     list_init(&p->free);
     list_init(&p->used);
     list_init(&p->ready);
@@ -691,6 +710,10 @@ enum err links_new(struct links **out, uv_loop_t *loop,
 void links_stop(struct links *p)
 {
     p->stopped = true;
+    if (!uv_is_closing((uv_handle_t *)&p->timer))
+        uv_close((uv_handle_t *)&p->timer, NULL);
+    for (uint32_t i = 0; p->links && i < p->opt.links; i++)
+        dial_stop(p, i);
     LIST_FOREACH (n, &p->used) {
         struct sock *s = LIST_ENTRY(n, struct sock, node);
 
@@ -705,6 +728,8 @@ void links_free(struct links **out)
 
     if (!p)
         return;
+    if (p->spare >= 0)
+        close(p->spare);
     zmq_msg_close(&p->msg);
     zmq_msg_close(&p->event);
     zmq_msg_close(&p->scrap);

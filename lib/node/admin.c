@@ -197,6 +197,18 @@ static void node_stats(struct node *n, struct shower *s)
         "frames for a link that was down or full; they are repeated");
     extra_stat(n, s, "peer_packets_dropped", l->dropped_packets,
         "control packets from a connection that is no link");
+    extra_stat(n, s, "peer_ended_strange", l->strangers,
+        "control connections ended: what they sent is not ours");
+    extra_stat(n, s, "peer_ended_silent", l->silent_ended,
+        "control connections ended: no hello within timeouts.hello");
+    extra_stat(n, s, "peer_ended_crowded", l->crowded_out,
+        "control connections ended: too many, and their peer was not known");
+    extra_stat(n, s, "peer_ended_flooded", l->flooded,
+        "control connections ended: more than limits.inbox waited");
+    extra_stat(n, s, "peer_refused", l->refused,
+        "control connections refused: no descriptor was left");
+    extra_stat(n, s, "peer_dials_failed", l->dials_failed,
+        "tries to connect that found no socket, or no address for the name");
 }
 
 /* A QUERY that is being answered. */

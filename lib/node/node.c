@@ -158,6 +158,13 @@ static void link_message(void *ud, uint32_t link, const struct peer_msg *m)
     node_happen(ud, &ev);
 }
 
+static bool link_known(void *ud, uint32_t link)
+{
+    struct node *n = ud;
+
+    return n->kind->link_known(n->brain, link);
+}
+
 static void link_bad(
     void *ud, uint32_t link, enum err err, const struct peer_msg *m)
 {
@@ -602,9 +609,11 @@ static enum err start_peers(struct node *n)
         .listen = c->role == ROLE_ENCODED ? c->control_listen : NULL,
         .links = 2 * (uint32_t)c->limit_peers,
         .heartbeat_ms = (uint32_t)(c->control_heartbeat / NS_PER_MS),
-        .seed = n->brain_conf.seed};
+        .seed = n->brain_conf.seed,
+        .hello_ns = c->timeout_hello,
+        .inbox = c->limit_inbox};
     struct links_calls calls = {
-        n, link_up, link_down, link_message, link_bad, full};
+        n, link_up, link_down, link_message, link_bad, full, link_known};
 
     return links_new(&n->links, &n->loop, &opt, &calls);
 }

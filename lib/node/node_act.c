@@ -273,9 +273,10 @@ static void connect_link(struct node *n, const struct action *a)
     struct span address = span_of(n->out.bytes.p + a->at, a->len);
 
     node_unsay(n, a->link);
-    /* A link that cannot be made never comes up; rooms end by deadline. */
+    /* All else that fails is tried again. */
     if (links_connect(n->links, a->link, address) != OK)
-        log_error("link %u: cannot connect", a->link);
+        log_error("link %u: `%.*s` is not tcp://host:port", a->link,
+            (int)address.len, (const char *)address.p);
 }
 
 static void act(struct node *n, const struct action *a)

@@ -27,8 +27,13 @@
     {                                                                          \
         return name##_ended(b, n);                                             \
     }                                                                          \
+    static bool name##_known(const void *b, uint32_t link)                     \
+    {                                                                          \
+        return name##_link_known(b, link);                                     \
+    }                                                                          \
     static const struct brain_kind name##_kind = {&name##_ops, name##_make,    \
-        name##_layout_of, name##_ready, name##_share, name##_row};
+        name##_layout_of, name##_ready, name##_share, name##_row,              \
+        name##_known};
 
 BRAIN(encoded)
 BRAIN(langd)

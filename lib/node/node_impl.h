@@ -27,6 +27,7 @@ struct brain_kind {
     void (*pool_share)(
         void *brain, uint32_t i, const char *share, struct span handle);
     const struct ended *(*ended)(const void *brain, uint64_t n);
+    bool (*link_known)(const void *brain, uint32_t link);
 };
 const struct brain_kind *brain_kind(uint8_t role);
 

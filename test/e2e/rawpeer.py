@@ -1,5 +1,5 @@
-"""A DEALER by hand: just enough ZMTP 3.0 with the NULL mechanism to bring
-arbitrary bytes to mmx-encoded as one message."""
+"""A DEALER and a ROUTER by hand: just enough ZMTP 3.0 with the NULL mechanism
+to bring arbitrary bytes to a daemon as one message."""
 
 import socket
 import struct
@@ -17,25 +17,99 @@ def frame(kind, body, room=1, generation=1, version=1, magic=MAGIC,
                        to_epoch, room, generation) + body
 
 
+def text(value):
+    raw = value.encode()
+    return struct.pack("<H", len(raw)) + raw
+
+
+def hello(name="raw", role=2, answer=0):
+    """A frame that a daemon takes; role 1: encoded, 2: langd."""
+    body = struct.pack("<BBBBI", 1, 1, role, answer, 65536) + bytes(32) \
+        + text(name) + text("") + text("raw") \
+        + struct.pack("<II", 0, 0) + text("") + struct.pack("<QI", 0, 0)
+    return frame(1, body, room=0, generation=0)
+
+
+def part(data, more=False):
+    """One part of a ZMTP message."""
+    if len(data) < 256:
+        return struct.pack(">BB", int(more), len(data)) + data
+    return struct.pack(">BQ", 2 | int(more), len(data)) + data
+
+
+def command(data):
+    return bytes([4, len(data)]) + data
+
+
+PING = command(b"\x04PING" + bytes(2))
+
+
+def shake(s, kind):
+    """Greeting and handshake on a TCP connection."""
+    s.settimeout(5)
+    s.sendall(GREETING)
+    got = b""
+    while len(got) < 64:
+        more = s.recv(64 - len(got))
+        if not more:
+            raise ConnectionError("ended in the greeting")
+        got += more
+    s.sendall(command(b"\x05READY" + b"\x0bSocket-Type"
+                      + struct.pack(">I", len(kind)) + kind))
+
+
 class Dealer:
     def __init__(self, address):
         host, port = address.replace("tcp://", "").rsplit(":", 1)
-        self.s = socket.create_connection((host, int(port)), 5)
-        self.s.settimeout(5)
-        self.s.sendall(GREETING)
-        got = b""
-        while len(got) < 64:
-            got += self.s.recv(64 - len(got))
-        ready = (b"\x05READY" + b"\x0bSocket-Type"
-                 + struct.pack(">I", 6) + b"DEALER")
-        self.s.sendall(bytes([4, len(ready)]) + ready)
+        self.s = socket.create_connection((host.strip("[]"), int(port)), 5)
+        shake(self.s, b"DEALER")
 
     def send(self, data, more=False):
-        if len(data) < 256:
-            head = struct.pack(">BB", int(more), len(data))
-        else:
-            head = struct.pack(">BQ", 2 | int(more), len(data))
-        self.s.sendall(head + data)
+        self.s.sendall(part(data, more))
+
+    def answer(self, kind):
+        """Reads until a frame of this kind came."""
+        got = b""
+        mark = struct.pack("<IBB", MAGIC, 1, kind)
+        while mark not in got:
+            more = self.s.recv(65536)
+            if not more:
+                raise ConnectionError("ended")
+            got += more
+
+    def ended(self, limit=5):
+        """Reads until the daemon ends the connection; false: it does not."""
+        self.s.settimeout(limit)
+        try:
+            while self.s.recv(65536):
+                pass
+        except socket.timeout:
+            return False
+        except ConnectionError:
+            pass
+        return True
 
     def close(self):
         self.s.close()
+
+
+def pour(s, chunk, limit):
+    """Sends a chunk again and again until TCP takes no more, the connection
+    ends, or the limit in bytes is reached; how much went."""
+    s.settimeout(0.5)
+    sent = 0
+    try:
+        while sent < limit:
+            at = 0
+            while at < len(chunk):
+                at += s.send(chunk[at:])
+            sent += at
+    except (socket.timeout, ConnectionError):
+        pass
+    return sent
+
+
+def cut(s):
+    """Ends a connection with a reset."""
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    s.close()

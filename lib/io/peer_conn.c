@@ -1,0 +1,378 @@
+/* peer_conn.c - the connections that others made to the ROUTER: who has said
+ * nothing yet, who floods, and how one is ended.
+ *
+ * Invariants: every connection that ZMQ accepted has a place here until ZMQ
+ * says that it has ended; when no place is left, the one that was silent for
+ * longest gives its up and is ended, so that nobody is deaf. The heard are
+ * fewer than the places: each has a link. ZMQ tells the end of a connection
+ * before its number can be another's.
+ *
+ * ZMQ has no call that ends one connection of a ROUTER, and no bound for what
+ * it reads of one but RCVHWM, which must not be reached (peer_zmq.c). The
+ * kernel has both: shutdown() of its descriptor, which ZMQ sees as an end, and
+ * the bytes that it received. What bounds memory is therefore looked at from
+ * outside, every tick: between two of them a stranger may bring as much as the
+ * network carries in that time.
+ *
+ * Rejected: places for all connections that there may be (a flood has no
+ * bound), and zmq_unbind to pause (it ends the connections that stand). */
+#include "io/peer_impl.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "io/tcp_info.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* What one that has said no HELLO may send: more than any HELLO. */
+#define SILENT_BYTES 131072u
+/* What all may have waiting together, in shares of one. */
+#define INBOXES 4
+/* Refused in one go. */
+#define REFUSED_TURN 256
+
+static struct log_rate ends =
+    LOG_RATE("ended control connections", LOG_WARN, 5);
+static struct log_rate unheard =
+    LOG_RATE("daemons that are not heard", LOG_WARN, 1);
+
+static void conn_free(struct links *p, struct conn *c)
+{
+    list_remove(&c->node);
+    table_remove(&p->by_fd, (uint64_t)c->meter.fd, 0);
+    c->meter.fd = -1;
+    list_push_tail(&p->conns_free, &c->node);
+}
+
+/* Commands of ZMTP, most of them heartbeats, in a tick. */
+#define TRICKLE_BYTES 128
+
+void meter_take(struct meter *m, size_t bytes)
+{
+    m->taken += bytes + (bytes < 256 ? 2 : 9);
+}
+
+bool meter_over(struct meter *m, uint64_t limit)
+{
+    uint64_t came;
+
+    if (m->fd < 0 || !tcp_received(m->fd, &came))
+        return false;
+    m->behind = came > m->taken ? came - m->taken : 0;
+    m->taken += min_u64(m->behind, TRICKLE_BYTES);
+    return m->behind > limit;
+}
+
+static const char *remote(int fd, char *text, size_t size)
+{
+    struct sockaddr_storage a;
+    socklen_t len = sizeof(a);
+
+    if (getpeername(fd, (struct sockaddr *)&a, &len) != 0 ||
+        getnameinfo((struct sockaddr *)&a, len, text, (socklen_t)size, NULL, 0,
+            NI_NUMERICHOST) != 0)
+        snprintf(text, size, "an address that is gone");
+    return text;
+}
+
+static uint16_t local_port(int fd)
+{
+    struct sockaddr_storage a = {0};
+    socklen_t len = sizeof(a);
+
+    if (getsockname(fd, (struct sockaddr *)&a, &len) != 0)
+        return 0;
+    if (a.ss_family == AF_INET)
+        return ((struct sockaddr_in *)&a)->sin_port;
+    return a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port : 0;
+}
+
+/* The number may be another's by now, which is seen by its port: a copy stays
+ * what it is while we look. */
+static void end_fd(const struct links *p, int fd)
+{
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    uint16_t port = local_port(p->listen_fd);
+
+    /* With no descriptor left we take the chance. */
+    if (port && local_port(copy >= 0 ? copy : fd) == port)
+        shutdown(copy >= 0 ? copy : fd, SHUT_RDWR);
+    if (copy >= 0)
+        close(copy);
+}
+
+void conns_shut(struct links *p, uint32_t conn)
+{
+    struct conn *c = &p->conns[conn];
+    uint32_t link = c->link;
+
+    if (c->ended)
+        return;
+    c->ended = true;
+    c->link = NONE;
+    /* Until its end is told; its place is the next to be given up. */
+    list_remove(&c->node);
+    list_push_head(&p->silent, &c->node);
+    end_fd(p, c->meter.fd);
+    if (link != NONE)
+        link_lost(p, link);
+}
+
+/* A place for a new one. */
+static struct conn *place(struct links *p)
+{
+    struct list *n = list_pop(&p->conns_free);
+    struct conn *c;
+
+    if (n)
+        return LIST_ENTRY(n, struct conn, node);
+    c = LIST_FIRST(&p->silent, struct conn, node);
+    CHECK(c, "%u connections, all of them heard", p->conns_count);
+    if (!c->ended)
+        p->stats.crowded_out++;
+    conns_shut(p, (uint32_t)(c - p->conns));
+    conn_free(p, c);
+    return LIST_ENTRY(list_pop(&p->conns_free), struct conn, node);
+}
+
+void conns_accepted(struct links *p, uint32_t fd)
+{
+    struct conn *c;
+
+    conns_ended(p, fd);
+    c = place(p);
+    *c = (struct conn){
+        .link = NONE, .since_ns = uv_hrtime(), .meter = {.fd = (int)fd}};
+    list_init(&c->node);
+    list_push_tail(&p->silent, &c->node);
+    CHECK(table_put(&p->by_fd, fd, 0, (uint32_t)(c - p->conns)),
+        "%u connections and no place for one", p->conns_count);
+    links_watch(p);
+}
+
+void conns_ended(struct links *p, uint32_t fd)
+{
+    uint32_t conn = table_get(&p->by_fd, fd, 0);
+    struct conn *c = &p->conns[conn == NONE ? 0 : conn];
+
+    if (conn == NONE)
+        return;
+    if (c->link != NONE)
+        link_lost(p, c->link);
+    conn_free(p, c);
+}
+
+uint32_t conns_find(const struct links *p, uint32_t fd)
+{
+    return table_get(&p->by_fd, fd, 0);
+}
+
+/* what they say first */
+
+/* A number for a new link. A connection on which no peer is known gives its
+ * up, the one that said a HELLO first of them. */
+static uint32_t link_number(struct links *p)
+{
+    for (uint32_t i = 0; i < p->opt.links; i++)
+        if (!p->links[i].sock)
+            return i;
+    LIST_FOREACH (n, &p->heard) {
+        struct conn *c = LIST_ENTRY(n, struct conn, node);
+        uint32_t link = c->link;
+
+        if (!p->calls.known || p->calls.known(p->calls.ud, link))
+            continue;
+        p->stats.crowded_out++;
+        conns_shut(p, (uint32_t)(c - p->conns));
+        return link;
+    }
+    return NONE;
+}
+
+static uint32_t link_new(struct links *p, uint64_t rid, uint32_t conn)
+{
+    uint32_t i = link_number(p);
+    struct link *k = &p->links[i == NONE ? 0 : i];
+    struct conn *c = &p->conns[conn];
+
+    if (i == NONE || !table_put(&p->by_rid, rid, 0, i)) {
+        log_rated(&unheard, "a daemon is not heard: limits.peers is %u",
+            p->opt.links / 2);
+        return NONE;
+    }
+    k->sock = p->router;
+    k->up = true;
+    k->rid = rid;
+    k->conn = conn;
+    c->link = i;
+    list_remove(&c->node);
+    list_push_tail(&p->heard, &c->node);
+    p->calls.up(p->calls.ud, i);
+    return k->sock ? i : NONE;
+}
+
+/* True if the message begins with a HELLO. What is not ours at all ends its
+ * connection; another frame of ours may be one that overtook the news of a
+ * connection that was made anew, and its HELLO follows. */
+static bool greets(struct links *p, uint32_t conn)
+{
+    struct reader r = reader_of(zmq_msg_data(&p->msg), zmq_msg_size(&p->msg));
+    struct peer_msg m = {0};
+    enum err e = peer_get(&r, &m);
+
+    /* With flags that are not known here it is answered. */
+    if (m.type == PEER_HELLO && (e == OK || m.fault.field))
+        return true;
+    if (e != OK && e != ERR_NOT_READY)
+        p->calls.bad(p->calls.ud, NONE, e, &m);
+    if (m.fault.field)
+        return false;
+    if (e == ERR_MALFORMED || e == ERR_NOT_READY) {
+        p->stats.strangers++;
+        log_rated(
+            &ends, "a control connection is ended: what it sent is not ours");
+        conns_shut(p, conn);
+    }
+    return false;
+}
+
+uint32_t conns_link(struct links *p, uint64_t rid, uint32_t conn)
+{
+    uint32_t link = table_get(&p->by_rid, rid, 0);
+    struct conn *c = &p->conns[conn];
+
+    if (link != NONE)
+        return p->links[link].conn == conn ? link : NONE;
+    if (c->ended || !greets(p, conn))
+        return NONE;
+    /* The connection spoke under another id before: that one was the last of
+     * an older connection with this number. */
+    if (c->link != NONE) {
+        link = c->link;
+        c->link = NONE;
+        list_remove(&c->node);
+        list_push_tail(&p->silent, &c->node);
+        link_lost(p, link);
+    }
+    return link_new(p, rid, conn);
+}
+
+/* time */
+
+/* Ends one that may not stay. */
+static void end_for(
+    struct links *p, struct conn *c, uint64_t *count, const char *why)
+{
+    char text[INET6_ADDRSTRLEN + 16];
+
+    *count += 1;
+    log_rated(&ends, "a control connection from %s is ended: %s",
+        remote(c->meter.fd, text, sizeof(text)), why);
+    conns_shut(p, (uint32_t)(c - p->conns));
+}
+
+static void tick_silent(struct links *p, uint64_t now_ns)
+{
+    char why[96];
+
+    LIST_FOREACH_SAFE (n, &p->silent) {
+        struct conn *c = LIST_ENTRY(n, struct conn, node);
+
+        if (c->ended)
+            continue;
+        if (meter_over(&c->meter, SILENT_BYTES)) {
+            end_for(p, c, &p->stats.flooded, "131072 bytes and no hello");
+        } else if (now_ns - c->since_ns >= p->opt.hello_ns) {
+            snprintf(why, sizeof(why),
+                "no hello came, timeouts.hello is %llu ms",
+                (unsigned long long)(p->opt.hello_ns / NS_PER_MS));
+            end_for(p, c, &p->stats.silent_ended, why);
+        }
+    }
+}
+
+static void end_flood(struct links *p, struct conn *c)
+{
+    char why[96];
+
+    snprintf(why, sizeof(why),
+        "%llu bytes wait to be read, limits.inbox is %llu",
+        (unsigned long long)c->meter.behind, (unsigned long long)p->opt.inbox);
+    end_for(p, c, &p->stats.flooded, why);
+}
+
+static void tick_heard(struct links *p)
+{
+    struct conn *most = NULL;
+    uint64_t all = 0;
+
+    LIST_FOREACH_SAFE (n, &p->heard) {
+        struct conn *c = LIST_ENTRY(n, struct conn, node);
+
+        if (meter_over(&c->meter, p->opt.inbox)) {
+            end_flood(p, c);
+            continue;
+        }
+        all += c->meter.behind;
+        if (!most || c->meter.behind > most->meter.behind)
+            most = c;
+    }
+    if (all > INBOXES * p->opt.inbox)
+        end_flood(p, most);
+}
+
+void conns_tick(struct links *p, uint64_t now_ns)
+{
+    tick_silent(p, now_ns);
+    tick_heard(p);
+    if (p->spare < 0 && p->listen_fd >= 0)
+        p->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+void conns_listen(struct links *p, int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+
+    /* ZMQ leaves it as it is: of two threads that accept one would wait. */
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0)
+        return;
+    p->listen_fd = fd;
+    p->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+/* Takes one that waits and ends it; false: there is none, or no descriptor. */
+static bool refuse_one(struct links *p)
+{
+    int fd;
+
+    if (p->spare >= 0)
+        close(p->spare);
+    /* ZMQ's thread may be faster: then the connection is one of ours. */
+    fd = accept4(p->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0)
+        close(fd);
+    p->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return fd >= 0;
+}
+
+void conns_refuse(struct links *p)
+{
+    struct conn *c = LIST_FIRST(&p->silent, struct conn, node);
+    uint32_t refused = 0;
+
+    while (p->listen_fd >= 0 && refused < REFUSED_TURN && refuse_one(p))
+        refused++;
+    p->stats.refused += refused;
+    if (refused)
+        log_rated(&ends,
+            "%u control connections are refused: no descriptor "
+            "is left, raise RLIMIT_NOFILE",
+            refused);
+    else if (c && !c->ended && p->spare < 0)
+        conns_shut(p, (uint32_t)(c - p->conns)); /* it makes room */
+}

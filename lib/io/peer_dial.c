@@ -1,0 +1,245 @@
+/* peer_dial.c - connections that we make: names become numbers, sockets that
+ * could not be had are tried again, an address that does not answer gives way
+ * to the name's next one.
+ *
+ * Invariants: a dial in use has a socket, or a lookup under way, or a time at
+ * which it goes on (retry_ns); it lasts until dial_stop, whatever fails. ZMQ
+ * is given numbers only, so that it never looks for a name: it would do so in
+ * the thread that carries the messages of all connections. While a socket
+ * stands, ZMQ connects again by itself; the name is looked for again with
+ * growing waits while that does not help. */
+#include "io/peer_impl.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+
+#define WAIT_FIRST_NS                                                          \
+    (200 * NS_PER_MS)                /* for a socket that was not to be had */
+#define WAIT_NAME_NS  (2 * NS_PER_S) /* longer than one try of ZMQ */
+#define WAIT_MAX_NS   (30 * NS_PER_S)
+#define ASKED_LONG_NS (3 * NS_PER_S)
+
+static struct log_rate lines =
+    LOG_RATE("encoders that cannot be connected to", LOG_WARN, 5);
+
+/* Splits tcp://host:port, an IPv6 host in brackets. */
+static bool split(struct dial *d, struct span address)
+{
+    const char *scheme = "tcp://";
+    char text[256], *host = text + strlen(scheme), *port;
+    bool six;
+
+    if (address.len >= sizeof(text))
+        return false;
+    span_copy_str(address, text, sizeof(text));
+    port = strrchr(text, ':');
+    if (strncmp(text, scheme, strlen(scheme)) != 0 || !port || port < host)
+        return false;
+    *port++ = 0;
+    six = host[0] == '[';
+    if (six && host[strlen(host) - 1] != ']')
+        return false;
+    if (six)
+        host++, host[strlen(host) - 1] = 0;
+    if (!host[0] || strlen(host) >= sizeof(d->host) || !port[0] ||
+        strlen(port) >= sizeof(d->port))
+        return false;
+    memcpy(d->host, host, strlen(host) + 1);
+    memcpy(d->port, port, strlen(port) + 1);
+    return true;
+}
+
+/* True if the host is numbers, with an IPv6 zone or without. */
+static bool numbers(const char *host)
+{
+    uint8_t to[sizeof(struct in6_addr)];
+
+    return inet_pton(AF_INET, host, to) == 1 || strchr(host, ':');
+}
+
+/* Logs each change once. */
+static void say(struct dial *d, const char *what)
+{
+    if (d->said && strcmp(d->said, what) == 0)
+        return;
+    d->said = what;
+    log_rated(&lines, "encoder at %s port %s: %s; it is tried again", d->host,
+        d->port, what);
+}
+
+static void wait_for(struct dial *d, uint64_t now_ns, uint64_t first_ns)
+{
+    d->wait_ns = d->wait_ns ? min_u64(2 * d->wait_ns, WAIT_MAX_NS) : first_ns;
+    d->retry_ns = now_ns + d->wait_ns;
+}
+
+/* Connects to the address whose turn it is. */
+static void open_socket(struct links *p, uint32_t link, uint64_t now_ns)
+{
+    struct link *k = &p->links[link];
+    struct dial *d = &k->dial;
+    const char *host = d->found.addresses[d->at];
+    bool six = strchr(host, ':') != NULL;
+    char to[128];
+
+    k->sock = sock_open(p, ZMQ_DEALER, link, six);
+    if (!k->sock) {
+        say(d, "no socket, for want of descriptors or memory");
+        p->stats.dials_failed++;
+        wait_for(d, now_ns, WAIT_FIRST_NS);
+        return;
+    }
+    snprintf(
+        to, sizeof(to), six ? "tcp://[%s]:%s" : "tcp://%s:%s", host, d->port);
+    if (zmq_connect(k->sock->zmq, to) != 0) {
+        say(d, zmq_strerror(zmq_errno()));
+        p->stats.dials_failed++;
+        sock_close(k->sock);
+        k->sock = NULL;
+        wait_for(d, now_ns, WAIT_NAME_NS);
+        return;
+    }
+    wait_for(d, now_ns, WAIT_NAME_NS);
+}
+
+static void close_socket(struct links *p, uint32_t link)
+{
+    struct link *k = &p->links[link];
+    struct sock *s = k->sock;
+
+    if (!s)
+        return;
+    link_down(p, link);
+    if (k->sock != s) /* the owner gave the link up */
+        return;
+    k->sock = NULL;
+    sock_close(s);
+}
+
+static void ask(struct links *p, struct dial *d, uint64_t now_ns)
+{
+    d->lookup = lookup_start(d->host);
+    d->asked_ns = now_ns;
+    if (d->lookup) {
+        d->retry_ns = now_ns + ASKED_LONG_NS;
+        return;
+    }
+    p->stats.dials_failed++;
+    say(d, "too many names are being looked for");
+    wait_for(d, now_ns, WAIT_FIRST_NS);
+}
+
+/* The name's addresses; what is connected to stays if it is one of them and
+ * has not failed for long. */
+static void found(struct links *p, uint32_t link, uint64_t now_ns,
+    const struct lookup_result *r)
+{
+    struct link *k = &p->links[link];
+    struct dial *d = &k->dial;
+    char now[LOOKUP_TEXT] = "";
+    uint32_t at = 0;
+
+    if (r->count == 0) {
+        say(d, r->error);
+        p->stats.dials_failed++;
+        wait_for(d, now_ns, WAIT_NAME_NS);
+        return;
+    }
+    if (k->sock)
+        snprintf(now, sizeof(now), "%s", d->found.addresses[d->at]);
+    while (at < r->count && strcmp(r->addresses[at], now) != 0)
+        at++;
+    d->found = *r;
+    if (k->sock && k->up)
+        return;
+    /* The next one in turn: this one was tried. */
+    d->at = at == r->count ? 0 : (at + 1) % r->count;
+    if (k->sock && strcmp(r->addresses[d->at], now) == 0) {
+        wait_for(d, now_ns, WAIT_NAME_NS);
+        return;
+    }
+    close_socket(p, link);
+    if (d->used && !k->sock)
+        open_socket(p, link, now_ns);
+}
+
+static void go_on(struct links *p, uint32_t link, uint64_t now_ns)
+{
+    struct link *k = &p->links[link];
+    struct dial *d = &k->dial;
+    struct lookup_result r = {0};
+
+    if (d->lookup && lookup_done(d->lookup, &r)) {
+        lookup_drop(&d->lookup);
+        found(p, link, now_ns, &r);
+        return;
+    }
+    if (d->lookup && now_ns - d->asked_ns >= ASKED_LONG_NS)
+        say(d, "the name is not answered");
+    if (k->sock && k->up && meter_over(&k->sock->meter, p->opt.inbox)) {
+        p->stats.flooded++;
+        log_rated(&lines,
+            "encoder at %s port %s: %llu bytes wait to be read, limits.inbox "
+            "is %llu; its connection is made anew",
+            d->host, d->port, (unsigned long long)k->sock->meter.behind,
+            (unsigned long long)p->opt.inbox);
+        close_socket(p, link);
+        wait_for(d, now_ns, WAIT_NAME_NS);
+        return;
+    }
+    if (k->up || d->lookup || now_ns < d->retry_ns)
+        return;
+    if (d->named)
+        ask(p, d, now_ns);
+    else if (!k->sock)
+        open_socket(p, link, now_ns);
+}
+
+void dial_tick(struct links *p, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < p->opt.links; i++)
+        if (p->links[i].dial.used)
+            go_on(p, i, now_ns);
+}
+
+void dial_changed(struct links *p, uint32_t link)
+{
+    struct dial *d = &p->links[link].dial;
+
+    d->said = NULL;
+    d->wait_ns = 0;
+    d->retry_ns = uv_hrtime() + WAIT_NAME_NS;
+}
+
+enum err dial_start(struct links *p, uint32_t link, struct span address)
+{
+    struct dial *d = &p->links[link].dial;
+
+    *d = (struct dial){0};
+    if (!split(d, address))
+        return ERR_MALFORMED;
+    d->used = true;
+    d->named = !numbers(d->host);
+    if (d->named) {
+        ask(p, d, uv_hrtime());
+    } else {
+        d->found.count = 1;
+        snprintf(d->found.addresses[0], LOOKUP_TEXT, "%.*s", LOOKUP_TEXT - 1,
+            d->host);
+        open_socket(p, link, uv_hrtime());
+    }
+    links_watch(p);
+    return OK;
+}
+
+void dial_stop(struct links *p, uint32_t link)
+{
+    struct dial *d = &p->links[link].dial;
+
+    lookup_drop(&d->lookup);
+    d->used = false;
+}
