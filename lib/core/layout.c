@@ -11,17 +11,9 @@ static const struct {
     const char *name;
     uint32_t bytes;
 } dtypes[] = {
-    {"bf16", 2},
-    {"f16", 2},
-    {"f32", 4},
-    {"f8e4m3", 1},
-    {"f8e5m2", 1},
-    {"i8", 1},
-    {"u8", 1},
-    {"i16", 2},
-    {"i32", 4},
-    {"i64", 8},
-    {"bool", 1},
+#define DTYPE(name, bytes, doc) {#name, bytes},
+#include "core/dtype.def"
+#undef DTYPE
 };
 
 #define ELEMENTS_MAX (1u << 24)

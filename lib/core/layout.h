@@ -14,7 +14,7 @@
 
 struct field {
     char name[LAYOUT_NAME_MAX + 1];
-    char dtype[8]; /* bf16 f16 f32 f8e4m3 f8e5m2 i8 u8 i16 i32 i64 bool */
+    char dtype[8]; /* of dtype.def */
     uint32_t elements;
     uint32_t row_bytes; /* elements x size of dtype */
 };

@@ -112,6 +112,15 @@ class Tables(unittest.TestCase):
                 list(wire.frames(whole[:n]))
 
 
+    def test_dtypes(self):
+        from mmx import pool
+        rows = re.findall(r'^DTYPE\((\w+), (\d+),',
+                          read("lib/core/dtype.def"), re.M)
+        self.assertEqual({name: int(size) for name, size in rows},
+                         {name: pool.dtype(name).itemsize
+                          for name in (*pool._NUMPY, *pool._TAGGED)})
+
+
 class Values(unittest.TestCase):
     def test_bf16(self):
         import numpy as np
