@@ -98,8 +98,8 @@ static void see_given(const struct daemon *d, struct langd *l,
 {
     const struct lroom *o;
 
-    if (m->held.blocks <= b->held || m->base != b->base)
-        return;
+    if (m->held.blocks <= b->held || m->base != b->base || m->group)
+        return; /* a group draws on what was kept for it */
     o = passed_over(l, a, m, m->firm ? m->age : UINT64_MAX);
     HOLDS(!o, "the oldest is served first",
         "%s room %llu (age %llu, %s) got %u blocks; room %llu (age %llu) waits",

@@ -356,6 +356,21 @@ static void start_all(struct delivery *v, uint64_t spread_ms)
         cons_start(v->c[i], W.now_ns + between(0, spread_ms) * MS);
 }
 
+/* Rows that one of n rooms may have, if all are to be there at once. */
+static uint64_t share_of(const struct cons *c, uint32_t n)
+{
+    uint32_t rows = (uint32_t)c->d->conf->pools[c->pool].block_rows;
+
+    return whole_rows(c) / rows / n * rows;
+}
+
+static uint64_t share_of_source(const struct prod *p, uint32_t n)
+{
+    const struct conf_pool *c = &p->d->conf->pools[p->pool];
+
+    return c->blocks / n * c->block_rows;
+}
+
 /* Rooms that are admitted together, announced together by chance; the last
  * one may never be asked for. */
 static void deliver_group(void)
@@ -366,6 +381,7 @@ static void deliver_group(void)
     uint32_t n = (uint32_t)between(2, 4), session = 2 + (uint32_t)(draw() % 2);
     uint32_t pool = (uint32_t)++groups % l->conf->pools_count;
     struct prod *before = NULL;
+    bool batch = chance(W.is.batch);
 
     for (uint32_t i = 0; i < n; i++) {
         struct delivery v = {.dsts = 1};
@@ -377,13 +393,16 @@ static void deliver_group(void)
         c->mode = chance(W.is.wrong) ? MODE_STREAM : MODE_WHOLE;
         c->group = groups;
         c->group_size = (uint16_t)(chance(W.is.wrong) ? n + 1 : n);
-        p = draw_prod(
-            e, c->room, 1, W.is.calm ? whole_rows(c) / n : UINT64_MAX);
+        p = draw_prod(e, c->room, 1, W.is.calm ? share_of(c, n) : UINT64_MAX);
         p->session = 0;
+        p->pool = W.is.calm ? 0 : p->pool;
+        if (W.is.calm)
+            p->total = p->max_rows =
+                min_u32(p->total, (uint32_t)share_of_source(p, n));
         v.p = p;
         if (W.is.calm)
             make_sense(&v);
-        if (before && chance(W.is.batch)) {
+        if (before && batch) {
             before->mate = p;
             p->led = before;
         }
