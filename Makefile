@@ -4,6 +4,7 @@
 #   make check         set up, build, run every test
 #   make               build only       make bench   measure
 #   make sim SEEDS=n   simulator        make fuzz    fuzz every codec
+#   make mutants       break the core's rules, see which tests notice
 #   make wheel         the Python package
 #   make lint          format, layers, docs, cppcheck, clang-tidy
 #   make kernels   what runs on a GPU (needs nvcc)
@@ -185,7 +186,7 @@ bench: all $(BENCH)
 	gnuplot -e "dir='$(B)'" test/bench/curves.gp
 
 # What CI adds.
-.PHONY: lint format fuzz fuzzers tests
+.PHONY: lint format fuzz fuzzers tests mutants
 tests: all $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(DOUBLE) $(SAMPLE)
 
 fuzzers: $(FUZZERS)
@@ -198,6 +199,10 @@ format:
 
 fuzz:
 	@scripts/fuzz $(FUZZ_SECONDS)
+
+# All of them: an hour of one core. MUTANTS: options of scripts/mutants.
+mutants:
+	@nice $(PYTHON) scripts/mutants $(MUTANTS)
 
 # Install.
 .PHONY: install
