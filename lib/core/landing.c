@@ -513,6 +513,17 @@ bool landing_peer(const struct landing *l, uint64_t generation, uint32_t *peer,
     return true;
 }
 
+void landing_whose(const struct landing *l, uint32_t token, uint32_t *slot,
+    uint32_t *attempt, uint64_t *generation)
+{
+    const struct landing_token *k = &l->tokens[token];
+
+    CHECK(token < l->fresh && k->busy, "landing %u is not active", token);
+    *slot = k->slot;
+    *attempt = k->attempt;
+    *generation = k->generation;
+}
+
 bool landing_counts(const struct landing *l, uint32_t token)
 {
     const struct landing_token *k = &l->tokens[token];

@@ -65,6 +65,9 @@ MUST_CHECK enum err landing_begin(struct landing *l, const struct segment *s,
  * it is not open. */
 bool landing_peer(const struct landing *l, uint64_t generation, uint32_t *peer,
     uint32_t *pool);
+/* Says what an active landing is of. */
+void landing_whose(const struct landing *l, uint32_t token, uint32_t *slot,
+    uint32_t *attempt, uint64_t *generation);
 /* Would the landing `token` count if it ended now? */
 bool landing_counts(const struct landing *l, uint32_t token);
 

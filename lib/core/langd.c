@@ -249,6 +249,9 @@ static void on_note(struct langd *l, const struct data_note *n)
     else if (n->type == NOTE_LAND_BAD)
         lroom_fail(
             l, m, ERR_MALFORMED, 0, 0, "a segment contradicts the total");
+    else if (n->type == NOTE_LAND_GONE)
+        lroom_fail(l, m, ERR_CORRUPT, 0, 0,
+            "an engine has taken pages out of the rows' pool");
     else if (n->type == NOTE_LANDED && lroom_alive(m) &&
              n->attempt == m->attempt && m->opened)
         lroom_landed(l, m, n->first, n->rows);

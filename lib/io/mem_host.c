@@ -2,10 +2,10 @@
  * and only then sealed, so that our own map stays writable when nobody else's
  * may be.
  *
- * Invariants: after open every page is there (no fault, and above all no
- * SIGBUS, later); the size is sealed for good, so that no holder of the
- * descriptor can take pages from under another; what was asked for (huge
- * pages, a node) was had, or open failed.
+ * Invariants: after open every page is there; the size is sealed for good.
+ * Who may write can still punch a hole: a page less, which comes back as zeros,
+ * or as SIGBUS where huge pages have run out (guard.h); what was asked for
+ * (huge pages, a node) was had, or open failed.
  *
  * The loop's thread opens and closes; shards only read base. Rejected:
  * MAP_POPULATE, which hides that it failed and would run before mbind; files

@@ -1,9 +1,10 @@
 /* source.c - see source.h.
  *
  * Invariants: a source that was opened lies wholly in a file that can neither
- * shrink nor grow, so that reading it never ends in SIGBUS, whatever its owner
- * does; every region of its layout lies wholly in it; its map is read-only.
- * Pages stay for as long as somebody holds it, even if the owner is gone.
+ * shrink nor grow. Its engines may still take pages out of it (a hole), so it
+ * is read by the copies of guard.h alone; every region of its layout lies
+ * wholly in it; its map is read-only. Pages stay for as long as somebody holds
+ * it, even if the owner is gone.
  *
  * Rejected: mapping with MAP_POPULATE, which hides that it failed, and mapping
  * in the loop's thread: page tables of a large pool take seconds to fill. */

@@ -6,6 +6,8 @@
  * leaving it to UCX's own lists of pieces (see data_ucx.c). */
 #include "io/ucx.h"
 
+#include "base/guard.h"
+
 static void *pack_start(void *context, const void *buffer, size_t count)
 {
     struct ucx_pack *k = (struct ucx_pack *)(uintptr_t)buffer;
@@ -59,7 +61,7 @@ static size_t pack(void *state, size_t offset, void *dest, size_t max)
         const ucp_dt_iov_t *v = &k->iov[k->at_iov];
         size_t n = min_u64(max - done, v->length - k->at_byte);
 
-        memcpy(
+        guard_copy_zeros(
             (uint8_t *)dest + done, (const uint8_t *)v->buffer + k->at_byte, n);
         done += n;
         k->at_byte += n;

@@ -19,6 +19,7 @@
 #include "node/shard_in.h"
 
 #include "base/check.h"
+#include "base/guard.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -497,7 +498,9 @@ static enum err thread_start(struct shard *s)
     sigset_t all, old;
     int failed;
 
+    guard_install();
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* of a copy: guard.h */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     failed = pthread_create(&s->thread, NULL, thread, s);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -6,7 +6,8 @@
  * it and before landing_begin has let the segment in; every landing that began
  * ends exactly once, with its bytes in place, or without when nobody wants
  * them any more (then nothing of the source is read for it after that). A copy
- * holds its source. The shard's thread.
+ * holds its source. Pages of a source may be taken away by its engines at any
+ * time: that ends the room. The shard's thread.
  *
  * Messages are small and come faster than rows can be copied, so copies wait
  * here, in turn: small ones first, and a slice of the large ones in between,
@@ -18,7 +19,7 @@
 #include "node/shard_in.h"
 
 #include "base/check.h"
-#include "base/copy.h"
+#include "base/guard.h"
 
 #define COPIES_MAX  768 /* below LANDINGS_MIN: fetches need places too */
 #define SMALL_BYTES (256u << 10)
@@ -136,7 +137,8 @@ static uint64_t row_of(
 }
 
 /* Copies what the two places have in common, up to so many bytes or one row,
- * and goes on to the next field at the end of one; returns the bytes. */
+ * and goes on to the next field at the end of one; returns the bytes. 0: there
+ * is no memory any more under one of them. */
 static uint64_t step(
     struct shard *s, struct copy *c, const struct shard_pool *to, uint64_t max)
 {
@@ -152,8 +154,8 @@ static uint64_t step(
     rows = (uint32_t)min_u64(rows, max < row_bytes ? 1 : max / row_bytes);
     if (to->mem->gpu || from->gpu.gpu)
         gpu_move(s, to->mem->gpu, dst, from->gpu.gpu, src, rows * row_bytes);
-    else
-        copy_rows(dst, src, rows * row_bytes);
+    else if (!guard_copy_rows(dst, src, rows * row_bytes))
+        return 0;
     advance(&c->to_place, c->to, rows);
     advance(&c->from_place, c->from, rows);
     if (c->to_place.i == c->to_count) {
@@ -163,18 +165,25 @@ static uint64_t step(
     return rows * row_bytes;
 }
 
-/* Goes on with a copy for about so many bytes; true: it is complete. */
-static bool go_on(struct shard *s, struct copy *c, uint64_t bytes)
+enum course { COURSE_MORE, COURSE_DONE, COURSE_GONE };
+
+/* Goes on with a copy for about so many bytes. */
+static enum course go_on(struct shard *s, struct copy *c, uint64_t bytes)
 {
     const struct shard_pool *to = &s->conf.pools[c->pool];
     uint64_t done = 0;
 
     while (c->field < to->layout.count) {
+        uint64_t n;
+
         if (done >= bytes)
-            return false;
-        done += step(s, c, to, bytes - done);
+            return COURSE_MORE;
+        n = step(s, c, to, bytes - done);
+        if (n == 0)
+            return COURSE_GONE;
+        done += n;
     }
-    return true;
+    return COURSE_DONE;
 }
 
 /* With a GPU at one end: all of it is put under way, and copy_over ends it
@@ -209,14 +218,22 @@ static uint64_t serve(struct shard *s, struct copies *q, uint64_t bytes)
     struct copy *c = &s->copies[q->head];
     bool wanted = landing_counts(s->landing, c->token);
     uint64_t of = min_u64(bytes, c->bytes);
+    enum course how;
 
     if (wanted && (s->conf.pools[c->pool].mem->gpu || c->source->gpu.gpu)) {
         by_gpu(s, pop(s, q));
         return of;
     }
-    if (!wanted || go_on(s, c, bytes))
-        finish(s, pop(s, q), wanted);
-    return wanted ? of : 0;
+    if (!wanted) {
+        finish(s, pop(s, q), false);
+        return 0;
+    }
+    how = go_on(s, c, bytes);
+    if (how == COURSE_GONE)
+        land_gone(s, c->token);
+    if (how != COURSE_MORE)
+        finish(s, pop(s, q), how == COURSE_DONE);
+    return of;
 }
 
 bool copy_waiting(const struct shard *s)

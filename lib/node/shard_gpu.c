@@ -15,7 +15,7 @@
 #include "node/shard_in.h"
 
 #include "base/check.h"
-#include "base/copy.h"
+#include "base/guard.h"
 #include "base/log.h"
 #include "core/conf.h"
 
@@ -243,7 +243,7 @@ static uint8_t *gather(struct shard *s, uint8_t *to, const struct shard_pool *p,
                 stage_copy(s->stage, p->mem->gpu, to, s->iov[i].iov_base,
                     s->iov[i].iov_len);
             else
-                memcpy(to, s->iov[i].iov_base, s->iov[i].iov_len);
+                guard_copy_zeros(to, s->iov[i].iov_base, s->iov[i].iov_len);
             to += s->iov[i].iov_len;
         }
     }
@@ -477,7 +477,7 @@ void gpu_move(struct shard *s, struct cuda *to_gpu, uint8_t *to,
         return;
     }
     at = stage_take(s->stage, (uint32_t)bytes);
-    copy_rows(at, from, bytes);
+    guard_copy_zeros(at, from, bytes);
     stage_copy(s->stage, to_gpu, to, at, bytes);
 }
 

@@ -200,6 +200,7 @@ void land_fetched(struct shard *s, void *cookie, bool ok);
 /* May the segment land? Then as landing_begin says, else it is counted. */
 bool land_begin(struct shard *s, const struct segment *seg, uint32_t *pool,
     struct piece *pieces, uint32_t *n, uint32_t *token);
+void land_gone(struct shard *s, uint32_t token);
 void land_end(struct shard *s, uint32_t token, bool ok, uint32_t bytes);
 /* Tells all landed rows that were not told yet. */
 void land_tell(struct shard *s);

@@ -13,8 +13,13 @@
 #include "node/shard_in.h"
 
 #include "base/check.h"
+#include "base/guard.h"
+#include "base/log.h"
 
 #include <stdlib.h>
+
+static struct log_rate gone =
+    LOG_RATE("rows whose memory is gone", LOG_WARN, 5);
 
 #define TELL_EVERY_NS (2 * NS_PER_MS)
 
@@ -155,8 +160,22 @@ bool land_begin(struct shard *s, const struct segment *seg, uint32_t *pool,
     return false;
 }
 
-/* Copies one segment's bytes to where they belong. */
-static void place(const struct shard_pool *p, const struct piece *pieces,
+/* Tells that a landing's rows have no memory any more, at one end or the
+ * other. */
+void land_gone(struct shard *s, uint32_t token)
+{
+    struct data_note n = {.type = NOTE_LAND_GONE};
+
+    landing_whose(s->landing, token, &n.slot, &n.attempt, &n.generation);
+    log_rated(&gone,
+        "rows of generation %llx: pages of their pool were taken away",
+        (unsigned long long)n.generation);
+    shard_tell(s, &n);
+}
+
+/* Copies one segment's bytes to where they belong. false: there is no memory
+ * any more. */
+static bool place(const struct shard_pool *p, const struct piece *pieces,
     uint32_t n, const uint8_t *from)
 {
     struct iovec iov[PIECES_MAX];
@@ -167,10 +186,12 @@ static void place(const struct shard_pool *p, const struct piece *pieces,
 
         CHECK(fits, "%u pieces of field %u", n, f);
         for (uint32_t i = 0; i < used; i++) {
-            memcpy(iov[i].iov_base, from, iov[i].iov_len);
+            if (!guard_copy(iov[i].iov_base, from, iov[i].iov_len))
+                return false;
             from += iov[i].iov_len;
         }
     }
+    return true;
 }
 
 static void land_eager(struct shard *s, const struct data_in *in,
@@ -179,6 +200,7 @@ static void land_eager(struct shard *s, const struct data_in *in,
     const uint8_t *from = in->data;
     struct piece pieces[PIECES_MAX];
     uint32_t pool, n, token;
+    bool good;
 
     s->moved += in->len;
     for (uint32_t i = 0; i < count; i++) {
@@ -187,8 +209,10 @@ static void land_eager(struct shard *s, const struct data_in *in,
                 from += segs[i].bytes;
                 continue;
             }
-            place(&s->conf.pools[pool], pieces, n, from);
-            land_end(s, token, true, segs[i].bytes);
+            good = place(&s->conf.pools[pool], pieces, n, from);
+            if (!good)
+                land_gone(s, token);
+            land_end(s, token, good, segs[i].bytes);
         }
         from += segs[i].bytes;
     }

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -317,6 +318,36 @@ TEST(without_any_descriptor_connections_wait)
     T_EQ_U64(data_tcp.counts(a.d)->refused, 0);
     side_close(&a);
     side_close(&b);
+}
+
+/* Rows of which some pages are gone when they are sent: zeros go, and the
+ * endpoint has other messages. */
+TEST(pages_that_were_taken_away_go_as_zeros)
+{
+    const size_t bytes = 64 * KIB, left = 16 * KIB;
+    int file = memfd_create("rows", 0);
+    struct side a, b;
+    uint8_t *p, other[8];
+
+    T_EQ_I64(ftruncate(file, (off_t)left), 0);
+    p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    T_TRUE(p != MAP_FAILED);
+    side_pair(&a, &b, &data_tcp);
+    b.fetch_pieces = 1;
+    b.any_bytes = true;
+    T_OK(side_post(&a, 0, 1, p, bytes));
+    side_until(&a, &b, &b.fetched_count, 1);
+    T_EQ_U64(b.failed_count, 0);
+    side_until(&a, &b, &a.done_count, 1);
+    b.any_bytes = false;
+    side_fill(other, 8, 2);
+    T_OK(side_post(&a, 0, 2, other, 8));
+    side_until(&a, &b, &b.arrived_count, 2);
+    T_EQ_U64(a.broken_count, 0);
+    side_close(&a);
+    side_close(&b);
+    munmap(p, bytes);
+    close(file);
 }
 
 TEST(more_connections_of_peers_than_agreed_are_refused)

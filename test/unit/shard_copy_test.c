@@ -23,7 +23,7 @@
 #define TO       8  /* langd's */
 
 struct seen {
-    uint32_t landed, land_quiet, send_quiet, land_bad;
+    uint32_t landed, land_quiet, send_quiet, land_bad, gone;
 };
 
 static struct world {
@@ -138,6 +138,7 @@ static void on_note(const struct data_note *n)
     s->land_quiet += n->type == NOTE_LAND_QUIET;
     s->send_quiet += n->type == NOTE_SEND_QUIET;
     s->land_bad += n->type == NOTE_LAND_BAD;
+    s->gone += n->type == NOTE_LAND_GONE;
 }
 
 static uint32_t drain(void)
@@ -441,6 +442,61 @@ TEST(another_layout)
 }
 
 /* A source goes while copies out of it wait; those end well. */
+static bool gone(uint32_t n)
+{
+    return w.seen[w.slot].gone >= n;
+}
+
+/* Takes the pages from this row's on away, as a hole in a file of huge pages
+ * does when the system has none to give. Nothing else is in them. */
+static void take_away(const uint8_t *row)
+{
+    uint8_t *at = (uint8_t *)(((uintptr_t)row + 4095) & ~(uintptr_t)4095);
+    int empty = memfd_create("empty", 0);
+
+    T_TRUE(empty >= 0);
+    T_TRUE(mmap(at, 16 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+               empty, 0) == at);
+    close(empty);
+}
+
+/* Room 1 has rows in the hole, room 2 has none: the one is told of, the other
+ * lands. */
+static void a_hole(bool at_source)
+{
+    world_start(1, 1);
+    w.source = source_make(256);
+    sources(w.source);
+    peer_open();
+    if (at_source)
+        take_away(w.source->base + source_row(3, 20) * 4704);
+    else
+        take_away(row_of(1, 0, place_row(400, 20)));
+    land_open(1, 400, 64);
+    send_open(1, 3, 64);
+    wait_for(gone, 1, "gone");
+    T_TRUE(w.seen[1].landed < 64);
+    w.slot = 2;
+    land_open(2, 200, 300);
+    send_open(2, 100, 300);
+    wait_for(landed, 300, "landed");
+    place_check(2, 200, 300);
+    push(w.l, w.ls, cmd_of(LAND_CLOSE, 1));
+    w.slot = 1;
+    wait_for(land_quiet, 1, "land quiet");
+    world_stop();
+}
+
+TEST(pages_taken_out_of_the_source_cost_their_room)
+{
+    a_hole(true);
+}
+
+TEST(pages_taken_out_of_our_pool_cost_their_room)
+{
+    a_hole(false);
+}
+
 TEST(source_goes)
 {
     world_start(1, 1);

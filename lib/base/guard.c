@@ -1,0 +1,140 @@
+/* guard.c - see guard.h. A handler for SIGBUS that jumps back into the copy
+ * under way in its thread.
+ *
+ * Invariant: between `inside` set and cleared runs nothing but the copy, which
+ * holds nothing, so that jumping out of it leaves nothing behind.
+ *
+ * Rejected: process_vm_readv or pread for such memory, which fail in words but
+ * cost a system call and pages looked up for each copy; looking before the
+ * copy, since the page can go in between. */
+#include "base/guard.h"
+
+#include "base/copy.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define PAGE 4096u /* no page is smaller */
+
+static __thread sigjmp_buf back;
+static __thread volatile sig_atomic_t inside;
+
+/* The compiler keeps the accesses of the copy between the two. */
+static inline void enter(void)
+{
+    inside = 1;
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+static inline void leave(void)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    inside = 0;
+}
+
+static void on_bus(int number, siginfo_t *info, void *context)
+{
+    (void)info;
+    (void)context;
+    if (inside) {
+        inside = 0;
+        siglongjmp(back, 1);
+    }
+    /* Ours no more: the access is done again, and ends the process. */
+    signal(number, SIG_DFL);
+}
+
+static void install(void)
+{
+    struct sigaction a = {.sa_sigaction = on_bus};
+
+    /* Not masked inside: the jump leaves the handler without returning. */
+    a.sa_flags = SA_SIGINFO | SA_NODEFER;
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGBUS, &a, NULL);
+}
+
+void guard_install(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, install);
+}
+
+bool guard_copy(void *to, const void *from, size_t n)
+{
+    if (sigsetjmp(back, 0) != 0)
+        return false;
+    enter();
+    memcpy(to, from, n);
+    leave();
+    return true;
+}
+
+bool guard_copy_rows(void *to, const void *from, size_t n)
+{
+    if (sigsetjmp(back, 0) != 0)
+        return false;
+    enter();
+    copy_rows(to, from, n);
+    leave();
+    return true;
+}
+
+static bool touch(const volatile uint8_t *p)
+{
+    if (sigsetjmp(back, 0) != 0)
+        return false;
+    enter();
+    (void)*p;
+    leave();
+    return true;
+}
+
+/* Bytes up to the end of p's page, at most n. */
+static size_t page_left(const uint8_t *p, size_t n)
+{
+    size_t left = PAGE - (uintptr_t)p % PAGE;
+
+    return left < n ? left : n;
+}
+
+bool guard_copy_zeros(void *to, const void *from, size_t n)
+{
+    const uint8_t *f = from;
+    uint8_t *t = to;
+    bool whole = true;
+
+    if (guard_copy(to, from, n))
+        return true;
+    while (n > 0) {
+        size_t part = page_left(f, n);
+
+        if (!guard_copy(t, f, part)) {
+            memset(t, 0, part);
+            whole = false;
+        }
+        t += part;
+        f += part;
+        n -= part;
+    }
+    return whole;
+}
+
+bool guard_readable(const void *from, size_t n)
+{
+    const uint8_t *f = from;
+
+    while (n > 0) {
+        size_t part = page_left(f, n);
+
+        if (!touch(f))
+            return false;
+        f += part;
+        n -= part;
+    }
+    return true;
+}

@@ -1,0 +1,100 @@
+"""Pools of huge pages, and an engine that takes pages out of one: a room ends
+or has zeros, the daemons go on."""
+
+import ctypes
+import mmap
+import os
+import unittest
+
+from pair import Case
+
+from mmx import wire
+
+COUNT = "/proc/sys/vm/nr_hugepages"
+HUGE = 2 << 20
+LIBC = ctypes.CDLL(None, use_errno=True)
+PUNCH_HOLE_KEEP_SIZE = 3
+MAP_HUGETLB = 0x40000
+
+
+def meminfo(key):
+    with open("/proc/meminfo") as f:
+        return next((int(w.split()[1]) for w in f if w.startswith(key + ":")),
+                    0)
+
+
+class Huge(Case):
+    PAGES = 8
+
+    def setUp(self):
+        super().setUp()
+        with open(COUNT) as f:
+            before = f.read()
+        if meminfo("Hugepagesize") * 1024 != HUGE:
+            raise unittest.SkipTest("huge pages are not of 2 MiB here")
+        try:
+            self.pages(int(before) + self.PAGES)
+        except OSError as e:
+            raise unittest.SkipTest(f"{COUNT}: {e.strerror}") from None
+        self.addCleanup(self.pages, int(before))
+        if meminfo("HugePages_Free") < self.PAGES:
+            raise unittest.SkipTest("no huge pages can be had")
+
+    def pages(self, count):
+        with open(COUNT, "w") as f:
+            f.write(str(count))
+
+    def punch(self, engine):
+        """Takes all pages out of the pool, and all free ones away."""
+        info = engine.conn.send(wire.POOL)
+        size = engine.conn.wait(info, 5)["bytes"]
+        failed = LIBC.fallocate(
+            info.fd, PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(0),
+            ctypes.c_long(size))
+        self.assertEqual(failed, 0, os.strerror(ctypes.get_errno()))
+        os.close(info.fd)
+        got = []
+        while meminfo("HugePages_Free") > meminfo("HugePages_Rsvd"):
+            m = mmap.mmap(-1, HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+                          | MAP_HUGETLB)
+            m[0] = 1
+            got.append(m)
+        self.assertTrue(got)
+        self.addCleanup(lambda: [m.close() for m in got])
+
+    def world_of(self, **both):
+        e = self.world.encoded(fields="embedding:u8:4096", blocks=8, pools=[
+            {"name": "vit", "blocks": 8, "block_rows": 128,
+             "layout": "embedding:u8:4096", "huge_pages": True}], **both)
+        d = self.world.langd([e], fields="embedding:u8:4096", **both)
+        return e, d
+
+    def attack(self, sent):
+        e, d = self.world_of(**(
+            {"transfer": {"same_host": "off"}} if sent else {}))
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)  # and the pool is mapped
+        lm.request(2, "enc0")
+        enc.announce(2, 500, 500)
+        enc.granted(2)
+        enc.write(2, 0, 500)
+        self.punch(enc)
+        enc.commit(2, 0, 500, final=True)
+        if sent:
+            self.assertEqual(lm.ready(2), 500)
+        else:
+            self.assertEqual(lm.failed(2), "corrupt")
+        lm.release(2)
+        enc.done(2)
+        enc.release(2)
+        self.assertTrue(e.alive() and d.alive())
+
+    def test_a_hole_in_a_mapped_pool_costs_a_room(self):
+        self.attack(sent=False)
+
+    def test_a_hole_in_a_pool_whose_rows_are_sent(self):
+        self.attack(sent=True)
+
+
+if os.environ.get("MMX_SENT"):
+    del Huge.test_a_hole_in_a_mapped_pool_costs_a_room
