@@ -82,10 +82,11 @@ class Huge(Case):
         enc.commit(2, 0, 500, final=True)
         if sent:
             self.assertEqual(lm.ready(2), 500)
+            enc.done(2)
         else:
             self.assertEqual(lm.failed(2), "corrupt")
+            self.assertEqual(enc.failed(2), "corrupt")
         lm.release(2)
-        enc.done(2)
         enc.release(2)
         self.assertTrue(e.alive() and d.alive())
 
