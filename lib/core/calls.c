@@ -72,6 +72,7 @@ void call_hello(const struct calls *c, struct out *out, uint32_t conn,
     w.welcome.gid = c->engines->conns[conn].gid;
     w.welcome.abilities = local_abilities();
     out_local(out, conn, &w, FD_CELLS, 0);
+    engine_known(c->engines, out, conn);
 }
 
 /* pools */

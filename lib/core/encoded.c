@@ -26,7 +26,7 @@ static void carve(struct encoded *e, struct slab *s)
     e->dsts = slab_take(s, e->rooms_max, sizeof(*e->dsts));
     e->history = slab_take(s, c->limit_history, sizeof(*e->history));
     e->items = slab_take(s, e->rooms_max, sizeof(*e->items));
-    e->open_batch = slab_take(s, c->limit_connections, sizeof(struct item *));
+    e->open_batch = slab_take(s, share_connections(c), sizeof(struct item *));
     table_init(&e->keys, s, e->rooms_max, e->c.seed + 2);
     table_init(&e->ids, s, e->rooms_max, e->c.seed);
     table_init(&e->gens, s, e->rooms_max, e->c.seed + 1);
@@ -326,8 +326,8 @@ static uint64_t deadline(const void *brain)
 {
     const struct encoded *e = brain;
     const struct heap *heaps[] = {
-        &e->room_timers, &e->dst_timers, &e->engines.timers, &e->peers.timers};
-    uint64_t at = TIME_NEVER;
+        &e->room_timers, &e->dst_timers, &e->peers.timers};
+    uint64_t at = engines_deadline(&e->engines);
 
     for (size_t i = 0; i < ARRAY_LEN(heaps); i++)
         if (heap_first(heaps[i]))

@@ -76,6 +76,7 @@ void encoded_on_map(struct encoded *e, struct out *out, uint32_t conn,
     if (p->map_conn != NONE)
         map_over(e, p);
     e->engines.conns[conn].state = CONN_DAEMON;
+    engine_known(&e->engines, out, conn);
     p->map_conn = conn;
     p->map_epoch = p->epoch;
     out_answer(out, conn, m->seq, OK, 0, 0, "%s", "");

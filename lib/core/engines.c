@@ -15,7 +15,7 @@
 void engines_init(
     struct engines *g, struct slab *s, const struct conf *c, uint64_t seed)
 {
-    g->conns_max = (uint32_t)c->limit_connections;
+    g->conns_max = share_connections(c);
     g->cells_max = (uint32_t)c->limit_cells;
     share_init(
         &g->share, s, c, "limits.attachments", c->limit_attachments, 1, seed);
@@ -26,6 +26,8 @@ void engines_init(
     g->cell_view = slab_take(
         s, (size_t)g->conns_max * g->cells_max, sizeof(*g->cell_view));
     g->view_free = NONE;
+    g->hello_ns = c->timeout_hello;
+    list_init(&g->silent);
     g->timers.cap = g->views_max;
     g->timers.nodes = slab_take(s, g->views_max, sizeof(*g->timers.nodes));
 }
@@ -65,6 +67,15 @@ void engine_open(struct engines *g, const struct event *ev)
     list_init(&c->views);
     list_init(&c->dirty);
     list_init(&c->in_session);
+    c->hello_by_ns = ev->now_ns + g->hello_ns;
+    list_init(&c->in_silent);
+    list_push_tail(&g->silent, &c->in_silent);
+}
+
+void engine_known(struct engines *g, struct out *out, uint32_t conn)
+{
+    list_remove(&g->conns[conn].in_silent);
+    out_action(out, ACT_CONN_KNOWN)->conn = conn;
 }
 
 static uint32_t session_join(struct engines *g, uint32_t uid, struct span name)
@@ -149,6 +160,7 @@ void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns)
     if (c->state == CONN_FREE || c->state == CONN_ENDED)
         return;
     c->state = CONN_ENDED;
+    list_remove(&c->in_silent);
     if (g->ops->conn_over)
         g->ops->conn_over(g->brain, conn);
     LIST_FOREACH_SAFE (n, &c->views) {
@@ -214,6 +226,15 @@ bool engines_wait_for(const struct engines *g, uint32_t scope)
     return false;
 }
 
+static void end_silent(struct engines *g, struct out *out, uint32_t conn)
+{
+    g->stats[STAT_hello_overdue]++;
+    out_answer(out, conn, 0, ERR_TIMEOUT, 0, 0,
+        "no hello within timeouts.hello, %llu ms",
+        (unsigned long long)(g->hello_ns / NS_PER_MS));
+    out_action(out, ACT_CONN_CLOSE)->conn = conn;
+}
+
 void engines_expire(struct engines *g, struct out *out, uint64_t now_ns)
 {
     struct heap_node *n;
@@ -221,6 +242,23 @@ void engines_expire(struct engines *g, struct out *out, uint64_t now_ns)
     while (
         (n = heap_first(&g->timers)) && n->key <= now_ns && out_has_room(out))
         view_fail(g, out, CONTAINER_OF(n, struct view, timer), ERR_TIMEOUT);
+    LIST_FOREACH_SAFE (at, &g->silent) {
+        struct conn *c = LIST_ENTRY(at, struct conn, in_silent);
+
+        if (c->hello_by_ns > now_ns || !out_has_room(out))
+            return;
+        list_remove(at);
+        end_silent(g, out, (uint32_t)(c - g->conns));
+    }
+}
+
+uint64_t engines_deadline(const struct engines *g)
+{
+    const struct conn *c = LIST_FIRST(&g->silent, struct conn, in_silent);
+    uint64_t at = c ? c->hello_by_ns : TIME_NEVER;
+
+    return heap_first(&g->timers) ? min_u64(at, heap_first(&g->timers)->key)
+                                  : at;
 }
 
 /* views */

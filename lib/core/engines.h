@@ -68,6 +68,8 @@ struct conn {
     uint64_t abilities; /* as its HELLO said; engine_can() */
     struct list views, dirty;
     struct list in_session;
+    struct list in_silent; /* until it has said who it is */
+    uint64_t hello_by_ns;
     char name[64];
 };
 
@@ -100,6 +102,8 @@ struct engines {
     struct share share;             /* of views */
     uint32_t view_free, view_fresh; /* given back; never used yet */
     struct heap timers;             /* of views that wait for their room */
+    struct list silent; /* connections without hello, oldest first */
+    uint64_t hello_ns;  /* how long they may be */
     const struct engines_ops *ops;
     void *brain;
     uint64_t *stats;
@@ -128,10 +132,17 @@ static inline bool engine_can(
     return has_ability(g->conns[conn].abilities, a);
 }
 
+/* The connection has said who it is, by HELLO or MAP. */
+void engine_known(struct engines *g, struct out *out, uint32_t conn);
+
 /* Does a view wait for a room in this scope? Walks all that wait. */
 bool engines_wait_for(const struct engines *g, uint32_t scope);
-/* Fails the views that waited too long, while out has room. */
+/* Fails the views that waited too long and ends the connections that were
+ * silent too long, while out has room. */
 void engines_expire(struct engines *g, struct out *out, uint64_t now_ns);
+
+/* When engines_expire is due; TIME_NEVER: nothing waits. */
+uint64_t engines_deadline(const struct engines *g);
 
 /* May this connection map pools of that access list? */
 bool engine_may(const struct engines *g, uint32_t conn,

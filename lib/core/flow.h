@@ -116,6 +116,7 @@ enum action_type {
     ACT_NOTIFY,     /* conn has events: pull them with next_event() while its
                        socket takes them */
     ACT_CELL,       /* conn: status cell `index` becomes word */
+    ACT_CONN_KNOWN, /* conn has said who it is: it gives way to no other */
     ACT_CONN_CLOSE, /* conn: after what is queued, close the socket. After
                        EV_CONN_END: nothing is held for its process, forget
                        it; EV_CONN_DEAD follows */

@@ -400,8 +400,8 @@ static uint64_t deadline(const void *brain)
 {
     const struct langd *l = brain;
     const struct heap *heaps[] = {
-        &l->timers, &l->engines.timers, &l->peers.timers, &l->tickets.timers};
-    uint64_t at = TIME_NEVER;
+        &l->timers, &l->peers.timers, &l->tickets.timers};
+    uint64_t at = engines_deadline(&l->engines);
 
     for (size_t i = 0; i < ARRAY_LEN(heaps); i++)
         if (heap_first(heaps[i]))

@@ -12,6 +12,12 @@ uint32_t share_total(const struct conf *c, uint64_t limit)
     return (uint32_t)(limit + (limit * c->limit_reserve + 99) / 100);
 }
 
+uint32_t share_connections(const struct conf *c)
+{
+    return share_total(c, c->limit_connections) + CONNECTIONS_OWN +
+           CONNECTIONS_CLOSING;
+}
+
 void share_init(struct share *s, struct slab *slab, const struct conf *c,
     const char *key, uint64_t limit, uint32_t unit, uint64_t seed)
 {

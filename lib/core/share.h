@@ -37,6 +37,15 @@ struct share {
 /* Returns the entries of a table with this limit, reserve included. */
 uint32_t share_total(const struct conf *c, uint64_t limit);
 
+/* Connections on top of limits.connections and its reserve: for root and the
+ * daemon's own user, and for such as are being closed. */
+#define CONNECTIONS_OWN     4
+#define CONNECTIONS_CLOSING 8
+
+/* Returns how many connections of engines there are at once at most; their
+ * numbers are lower. */
+uint32_t share_connections(const struct conf *c);
+
 /* key, stays valid, is the configuration's for the limit of `limit` entries,
  * each of which is `unit` of it. */
 void share_init(struct share *s, struct slab *slab, const struct conf *c,

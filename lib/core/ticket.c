@@ -20,7 +20,7 @@ void tickets_init(
     t->wait_ns = c->timeout_sequence;
     t->spaces = slab_take(s, t->spaces_max, sizeof(*t->spaces));
     t->tickets = slab_take(s, t->tickets_max, sizeof(*t->tickets));
-    t->conns = slab_take(s, c->limit_connections, sizeof(*t->conns));
+    t->conns = slab_take(s, share_connections(c), sizeof(*t->conns));
     t->timers.cap = t->tickets_max;
     t->timers.nodes = slab_take(s, t->tickets_max, sizeof(*t->timers.nodes));
     table_init(&t->requests, s, t->tickets_max, seed);
@@ -35,7 +35,7 @@ void tickets_init(
     }
     t->free_first = NONE;
     list_init(&t->dirty);
-    for (uint32_t i = 0; t->conns && i < c->limit_connections; i++) {
+    for (uint32_t i = 0; t->conns && i < share_connections(c); i++) {
         t->conns[i].conn = i;
         list_init(&t->conns[i].tell);
         list_init(&t->conns[i].dirty);

@@ -169,21 +169,11 @@ static void on_backoff(uv_timer_t *t)
     listen_again(t->data);
 }
 
-/* Tells a client why it is not served; seq 0 names no message of it. */
+/* Tells a client why it is not served. */
 static void refuse(int fd, enum err err, const char *text)
 {
-    uint8_t frame[1024];
-    struct writer w = writer_of(frame, sizeof(frame));
-    struct local_msg m = {.type = LOCAL_ANSWER};
-    ssize_t n;
-
-    m.answer.err = (uint8_t)err;
-    m.answer.text = span_str(text);
-    if (local_put(&w, &m)) {
-        n = send(fd, w.p, w.len, MSG_NOSIGNAL | MSG_DONTWAIT);
-        (void)n; /* it is told once, if it can be told at all */
-    }
-    close(fd);
+    conn_tell(fd, err, text);
+    conn_close(fd);
 }
 
 /* Out of descriptors: the one in reserve lets us take one client off the
@@ -220,10 +210,46 @@ static int open_pidfd(int fd, pid_t pid)
     return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
+/* places */
+
+static bool take_place(struct local *l, struct local_conn *c, uint32_t uid)
+{
+    bool own = uid == 0 || uid == (uint32_t)geteuid();
+
+    c->extra = false;
+    if (share_take(l->share, uid, 1))
+        return true;
+    if (!own || l->own_used == l->own)
+        return false;
+    l->own_used++;
+    c->extra = true;
+    return true;
+}
+
+/* Ends the oldest connection that has not said who it is and whose user has
+ * as many as this one, or is this one. Returns false if there is none. */
+static bool make_place(struct local *l, uint32_t uid)
+{
+    uint32_t used = share_used(l->share, uid);
+
+    LIST_FOREACH_SAFE (n, &l->silent) {
+        struct local_conn *c = LIST_ENTRY(n, struct local_conn, silent);
+
+        if (c->uid != uid && share_used(l->share, c->uid) <= used)
+            continue;
+        l->stats.gave_way++;
+        conn_tell(c->fd, ERR_QUOTA,
+            "limits.connections is reached, and no hello came in time");
+        conn_end(c);
+        return true;
+    }
+    return false;
+}
+
 static void take_client(struct local *l, int fd)
 {
-    struct local_conn *c;
-    struct list *n;
+    struct local_conn *c =
+        LIST_ENTRY(l->free.next, struct local_conn, free); /* there is one */
     struct ucred cred;
     socklen_t len = sizeof(cred);
     int pidfd;
@@ -232,12 +258,6 @@ static void take_client(struct local *l, int fd)
         log_rated(
             &refusals, "a client without credentials: %s", strerror(errno));
         close(fd);
-        return;
-    }
-    if (list_empty(&l->free)) {
-        log_rated(&refusals, "pid %d uid %u: refused, limits.connections is %u",
-            (int)cred.pid, cred.uid, l->conns_count);
-        refuse(fd, ERR_QUOTA, "limits.connections is reached");
         return;
     }
     pidfd = open_pidfd(fd, cred.pid);
@@ -250,17 +270,26 @@ static void take_client(struct local *l, int fd)
         refuse(fd, ERR_BUSY, "no pidfd for this process");
         return;
     }
+    if (!take_place(l, c, cred.uid) &&
+        !(make_place(l, cred.uid) && take_place(l, c, cred.uid))) {
+        l->stats.refused++;
+        log_rated(&refusals, "pid %d uid %u: refused, %s", (int)cred.pid,
+            cred.uid, l->share->why);
+        refuse(fd, ERR_QUOTA, l->share->why);
+        close(pidfd);
+        return;
+    }
     fcntl(pidfd, F_SETFD, FD_CLOEXEC);
-    n = list_pop(&l->free);
-    c = LIST_ENTRY(n, struct local_conn, free);
-    conn_start(c, fd, pidfd);
+    list_remove(&c->free);
+    conn_start(c, fd, pidfd, cred.uid);
     l->calls.opened(l->calls.ud, c->index, cred.uid, cred.gid, cred.pid);
 }
 
 static void accept_all(struct local *l)
 {
     l->listen_ready = false;
-    for (unsigned i = 0; i < ACCEPTS_TURN; i++) {
+    /* Without a free one some are being closed; the listener tells again. */
+    for (unsigned i = 0; i < ACCEPTS_TURN && !list_empty(&l->free); i++) {
         int fd =
             accept4(l->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
@@ -306,6 +335,7 @@ static enum err take_memory(struct local *l, uint32_t connections)
         list_init(&c->free);
         list_init(&c->ready);
         list_init(&c->dirty);
+        list_init(&c->silent);
         list_push_tail(&l->free, &c->free);
     }
     return OK;
@@ -337,6 +367,9 @@ enum err local_new(struct local **out, uv_loop_t *loop,
     list_init(&l->ready);
     list_init(&l->dirty);
     list_init(&l->soon);
+    list_init(&l->silent);
+    l->share = opt->share;
+    l->own = opt->own;
     l->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     e = take_memory(l, opt->connections);
     if (e == OK)
@@ -435,6 +468,16 @@ void local_hurry(struct local *l)
 bool local_waits(const struct local *l)
 {
     return !list_empty(&l->soon);
+}
+
+void local_known(struct local *l, uint32_t conn)
+{
+    list_remove(&l->conns[conn].silent);
+}
+
+const struct local_stats *local_stats(const struct local *l)
+{
+    return &l->stats;
 }
 
 uint32_t local_count(const struct local *l)

@@ -9,6 +9,7 @@
 #ifndef MMX_IO_LOCAL_H
 #define MMX_IO_LOCAL_H
 
+#include "core/share.h"
 #include "core/wire.h"
 
 #include <uv.h>
@@ -19,10 +20,18 @@
 
 struct local_opt {
     const char *path;
-    uint32_t mode;     /* access mode of the socket */
-    const char *group; /* "": leave it */
-    int fd;            /* from socket activation; -1: bind path */
-    uint32_t connections;
+    uint32_t mode;        /* access mode of the socket */
+    const char *group;    /* "": leave it */
+    int fd;               /* from socket activation; -1: bind path */
+    uint32_t connections; /* their numbers are lower: share->total, `own`, and
+                             some that are being closed */
+    struct share *share;  /* of limits.connections, by user; ours until stop */
+    uint32_t own;         /* beyond it for root and our own user */
+};
+
+struct local_stats {
+    uint64_t refused;  /* connections: limits.connections */
+    uint64_t gave_way; /* silent ones, for a newer one */
 };
 
 /* Called from local_serve only. Calls of local_* other than serve, stop and
@@ -88,6 +97,10 @@ bool local_blocked(const struct local *l, uint32_t conn);
 void local_flush(struct local *l);
 /* While held, no messages are taken: an answer in pieces is under way. */
 void local_hold(struct local *l, uint32_t conn, bool held);
+/* It has said who it is. Until then it gives way to a newer one of the same
+ * user, or of one that has fewer, when the table is full: the oldest first. */
+void local_known(struct local *l, uint32_t conn);
+const struct local_stats *local_stats(const struct local *l);
 /* Ends the connection after what is queued. One that has ended already is
  * forgotten although its process lives: dead() follows. */
 void local_end(struct local *l, uint32_t conn);

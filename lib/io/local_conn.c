@@ -69,7 +69,7 @@ static void poll_for(struct local_conn *c)
     CHECK(e == 0, "poll of connection %u: %s", c->index, uv_strerror(e));
 }
 
-void conn_start(struct local_conn *c, int fd, int pidfd)
+void conn_start(struct local_conn *c, int fd, int pidfd, uint32_t uid)
 {
     int a = uv_poll_init(c->owner->loop, &c->sock_poll, fd);
     int b = uv_poll_init(c->owner->loop, &c->pid_poll, pidfd);
@@ -82,7 +82,10 @@ void conn_start(struct local_conn *c, int fd, int pidfd)
     c->over = c->eof = c->dead = false;
     c->out_head = c->out_len = c->marks_count = 0;
     c->parked_at = c->parked_len = 0;
+    c->uid = uid;
     c->owner->open++;
+    list_push_tail(&c->owner->silent, &c->silent);
+    make_ready(c); /* its hello may be there already */
     poll_for(c);
     b = uv_poll_start(&c->pid_poll, UV_READABLE, on_pidfd);
     CHECK(b == 0, "poll of a process: %s", uv_strerror(b));
@@ -548,13 +551,41 @@ static void close_poll(struct local_conn *c, uv_poll_t *h)
     uv_close((uv_handle_t *)h, on_closed);
 }
 
+void conn_tell(int fd, enum err err, const char *text)
+{
+    uint8_t frame[1024];
+    struct writer w = writer_of(frame, sizeof(frame));
+    struct local_msg m = {.type = LOCAL_ANSWER};
+    ssize_t n;
+
+    m.answer.err = (uint8_t)err;
+    m.answer.text = span_str(text);
+    if (local_put(&w, &m)) {
+        n = send(fd, w.p, w.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)n; /* it is told once, if it can be told at all */
+    }
+}
+
+/* What lies unread in a socket that is closed makes the kernel forget what
+ * waits for the other end, and report a reset there. */
+void conn_close(int fd)
+{
+    uint8_t byte;
+
+    shutdown(fd, SHUT_RD); /* no more comes */
+    while (recv(fd, &byte, 1, MSG_DONTWAIT | MSG_TRUNC) > 0)
+        ;
+    close(fd);
+}
+
 static void drop_socket(struct local_conn *c)
 {
     close_poll(c, &c->sock_poll);
-    close(c->fd);
+    conn_close(c->fd);
     c->fd = -1;
     c->owner->open--;
     list_remove(&c->dirty);
+    list_remove(&c->silent);
     out_clear(c);
     c->parked_at = c->parked_len = 0;
     if (c->cells) {
@@ -571,6 +602,10 @@ static void drop_pid(struct local_conn *c)
     close_poll(c, &c->pid_poll);
     close(c->pidfd);
     c->pidfd = -1;
+    if (c->extra)
+        c->owner->own_used--;
+    else
+        share_give(c->owner->share, c->uid, 1);
 }
 
 void conn_drop(struct local_conn *c)
@@ -580,6 +615,21 @@ void conn_drop(struct local_conn *c)
         drop_socket(c);
     if (c->pidfd >= 0)
         drop_pid(c);
+}
+
+static void pid_over(struct local_conn *c)
+{
+    if (c->fd >= 0 || !c->dead || c->pidfd < 0)
+        return;
+    drop_pid(c);
+    c->owner->calls.dead(c->owner->calls.ud, c->index);
+}
+
+void conn_end(struct local_conn *c)
+{
+    drop_socket(c);
+    c->owner->calls.ended(c->owner->calls.ud, c->index);
+    pid_over(c); /* if it is forgotten already */
 }
 
 void conn_serve(struct local_conn *c)
@@ -605,13 +655,8 @@ void conn_serve(struct local_conn *c)
             return;
         if (c->broken || c->dead || (c->over && conn_push(c)))
             c->eof = true;
-        if (c->eof) {
-            drop_socket(c);
-            calls->ended(calls->ud, c->index);
-        }
+        if (c->eof)
+            conn_end(c);
     }
-    if (c->fd < 0 && c->dead && c->pidfd >= 0) {
-        drop_pid(c);
-        calls->dead(calls->ud, c->index);
-    }
+    pid_over(c);
 }

@@ -20,9 +20,12 @@ struct local_mark {
 struct local_conn {
     struct local *owner;
     uint32_t index;
-    struct list free;  /* on the owner's free list */
-    struct list ready; /* something was seen by the loop */
-    struct list dirty; /* on one of the owner's: dirty, soon */
+    struct list free;   /* on the owner's free list */
+    struct list ready;  /* something was seen by the loop */
+    struct list dirty;  /* on one of the owner's: dirty, soon */
+    struct list silent; /* until local_known */
+    uint32_t uid;
+    bool extra; /* beyond the share */
     uv_poll_t sock_poll, pid_poll;
     int fd, pidfd;   /* -1: closed */
     uint8_t closing; /* uv handles whose close callback is to come */
@@ -52,9 +55,13 @@ struct local {
     struct local_conn *conns;
     uint32_t conns_count, open;
     struct list free, ready;
-    struct list dirty; /* written to in this turn */
-    struct list soon;  /* written to, but nobody waits for it */
-    uint8_t *buffers;  /* out and parked of every connection, in one map */
+    struct list dirty;  /* written to in this turn */
+    struct list soon;   /* written to, but nobody waits for it */
+    struct list silent; /* connections that are not known yet, oldest first */
+    struct share *share;
+    uint32_t own, own_used; /* places beyond the share */
+    struct local_stats stats;
+    uint8_t *buffers; /* out and parked of every connection, in one map */
     size_t buffers_bytes;
     uint8_t *packet; /* the one receive buffer */
     uv_poll_t listen_poll;
@@ -66,7 +73,13 @@ struct local {
 };
 
 /* A connection starts on accepted descriptors, which it takes over. */
-void conn_start(struct local_conn *c, int fd, int pidfd);
+void conn_start(struct local_conn *c, int fd, int pidfd, uint32_t uid);
+/* Ends it now, with its reports. */
+void conn_end(struct local_conn *c);
+/* Sends one ANSWER that answers no message. */
+void conn_tell(int fd, enum err err, const char *text);
+/* Closes a socket so that the other end can read what was sent to it. */
+void conn_close(int fd);
 /* One turn of one connection. */
 void conn_serve(struct local_conn *c);
 /* Closes what is open, without reports. */

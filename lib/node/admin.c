@@ -182,6 +182,10 @@ static void node_stats(struct node *n, struct shower *s)
     extra_stat(n, s, "bytes_landed", 0, "bytes of segments that were placed");
     extra_stat(n, s, "bytes_sent", 0, "bytes handed to the carrier");
     extra_stat(n, s, "shard_wakeups", 0, "times a shard was woken");
+    extra_stat(n, s, "connections_refused", local_stats(n->local)->refused,
+        "connections of engines that found limits.connections reached");
+    extra_stat(n, s, "connections_gave_way", local_stats(n->local)->gave_way,
+        "connections without hello that were ended for a newer one");
     extra_stat(n, s, "log_lines_left_out", log_lost(),
         "lines about engines, rooms and strangers beyond so many a second");
     extra_stat(n, s, "log_lines_lost", log_unwritten(),
@@ -392,7 +396,7 @@ static bool may_ask(const struct node *n, uint32_t conn)
 
     if (n->queries == QUERIES_MAX)
         return false;
-    for (uint64_t i = 0; i < n->conf->limit_connections; i++)
+    for (uint32_t i = 0; i < share_connections(n->conf); i++)
         same += n->conns[i].query && n->conns[i].uid == n->conns[conn].uid;
     return same < QUERIES_USER;
 }

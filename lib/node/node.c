@@ -429,7 +429,7 @@ static enum err take_memory(struct node *n)
 {
     const struct conf *c = n->conf;
 
-    n->conns = calloc(c->limit_connections, sizeof(*n->conns));
+    n->conns = calloc(share_connections(c), sizeof(*n->conns));
     n->pools = calloc(c->pools_count, sizeof(*n->pools));
     n->mems = calloc(c->pools_count, sizeof(*n->mems));
     n->out.actions = calloc(OUT_ACTIONS, sizeof(*n->out.actions));
@@ -440,7 +440,7 @@ static enum err take_memory(struct node *n)
     if (!n->conns || !n->pools || !n->mems || !n->out.actions ||
         !n->out.bytes.p || !n->outbox.bytes)
         return ERR_NO_BLOCKS;
-    for (uint64_t i = 0; i < c->limit_connections; i++)
+    for (uint64_t i = 0; i < share_connections(c); i++)
         list_init(&n->conns[i].notified);
     for (uint32_t i = 0; i < c->pools_count; i++) {
         n->pools[i].blocks = (uint32_t)c->pools[i].blocks;
@@ -618,6 +618,22 @@ static enum err start_peers(struct node *n)
     return links_new(&n->links, &n->loop, &opt, &calls);
 }
 
+/* Twice: to count what it takes, and to have it. */
+static enum err share_connections_out(struct node *n)
+{
+    const struct conf *c = n->conf;
+    struct slab s = {0};
+
+    for (int i = 0; i < 2; i++) {
+        share_init(&n->conn_share, &s, c, "limits.connections",
+            c->limit_connections, 1, n->brain_conf.seed);
+        if (i == 0 && !(n->share_memory = calloc(1, s.used)))
+            return ERR_NO_BLOCKS;
+        s = (struct slab){n->share_memory, 0, s.used, false, true};
+    }
+    return OK;
+}
+
 static enum err start_local(struct node *n, int listen_fd)
 {
     const struct conf *c = n->conf;
@@ -625,10 +641,14 @@ static enum err start_local(struct node *n, int listen_fd)
         .mode = (uint32_t)strtoul(c->socket_mode, NULL, 8),
         .group = c->socket_group,
         .fd = listen_fd,
-        .connections = (uint32_t)c->limit_connections};
+        .connections = share_connections(c),
+        .share = &n->conn_share,
+        .own = CONNECTIONS_OWN};
     struct local_calls calls = {n, conn_opened, conn_ended, conn_dead,
         conn_message, conn_bad, conn_writable, full};
 
+    if (share_connections_out(n) != OK)
+        return ERR_NO_BLOCKS;
     return local_new(&n->local, &n->loop, &opt, &calls);
 }
 
@@ -729,7 +749,7 @@ void node_free(struct node **out)
 
     if (!n)
         return;
-    for (uint64_t i = 0; n->conns && i < n->conf->limit_connections; i++)
+    for (uint64_t i = 0; n->conns && i < share_connections(n->conf); i++)
         admin_forget(n, (uint32_t)i);
     end_loop(n);
     for (uint32_t k = 0; k < SHARDS_MAX; k++) {
@@ -742,6 +762,7 @@ void node_free(struct node **out)
         munmap(n->brain_memory, n->brain_bytes);
     free(n->maps);
     free(n->addresses);
+    free(n->share_memory);
     free(n->conns);
     free(n->pools);
     free(n->mems);

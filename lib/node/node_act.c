@@ -291,6 +291,9 @@ static void act(struct node *n, const struct action *a)
     case ACT_CELL:
         local_cell(n->local, a->conn, a->index, a->word);
         return;
+    case ACT_CONN_KNOWN:
+        local_known(n->local, a->conn);
+        return;
     case ACT_CONN_CLOSE:
         local_end(n->local, a->conn);
         return;

@@ -90,6 +90,8 @@ struct node {
     uint64_t watchdog_ns, timer_ns;
 
     struct local *local;
+    struct share conn_share; /* of limits.connections */
+    void *share_memory;
     struct links *links;
     struct node_conn *conns;
     struct list notified;

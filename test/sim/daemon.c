@@ -483,6 +483,8 @@ static void act(struct daemon *d, const struct action *a)
         if (c)
             econn_cell(c, a->index, a->word);
         return;
+    case ACT_CONN_KNOWN:
+        return;
     case ACT_CONN_CLOSE:
         if (m) {
             map_close(m);

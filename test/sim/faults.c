@@ -200,7 +200,8 @@ static void break_fault(void)
     W.is.rendezvous = 500;
     at(W.fault.when_ns, all_break, NULL, 0, 0);
     run_to_end(SOON);
-    HOLDS(W.succeeded == rooms_wanted, "one lost endpoint costs no room",
+    /* Who gives up may come too late for it. */
+    HOLDS(W.succeeded >= rooms_wanted, "one lost endpoint costs no room",
         "%u of %u rooms succeeded", W.succeeded, rooms_wanted);
     world_finish(LIMIT);
 }

@@ -174,6 +174,14 @@ static void engine_dies(void *p, uint64_t a, uint64_t b)
         econn_die(of->h[0]->c);
 }
 
+static void done_engine_dies(void *p, uint64_t a, uint64_t b)
+{
+    const struct prod *of = p;
+
+    if (of->final_sent)
+        engine_dies(p, a, b);
+}
+
 /* C9, C10, C12: the encode engine dies with rows on their way; its id is
  * announced again, its blocks are wanted by another room; the langd's first
  * generation fails, the next one has the new rows only. */
@@ -253,7 +261,7 @@ static void early_fail(void)
     request(l0, e0, 1, 1);
     p = announce(e0, 1, 64, 200);
     for (uint64_t ms = 210; ms < 300; ms += 5)
-        at(ms * MS, engine_dies, p, 0, 0);
+        at(ms * MS, done_engine_dies, p, 0, 0);
     while (!world_over() && W.now_ns < LIMIT)
         (void)run_until(W.now_ns + 20 * MS);
     world_finish(LIMIT);

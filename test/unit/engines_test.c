@@ -41,6 +41,29 @@ TEST(hello_comes_first_once_and_for_us)
     T_ERR(brain_say(l, 0, hello(LOCAL_MAGIC, WIRE_VERSION, 0)), ERR_MALFORMED);
 }
 
+TEST(a_connection_without_hello_is_ended)
+{
+    struct brain *l = BRAIN(ROLE_LANGD, "timeouts.hello=2s");
+    uint64_t began;
+
+    brain_pass(l, 1000);
+    began = l->now_ns;
+    open_conn(l, 0);
+    open_conn(l, 1);
+    T_EQ_U64(brain_acts(l, ACT_CONN_KNOWN), 0);
+    T_OK(brain_say(l, 1, hello(LOCAL_MAGIC, WIRE_VERSION, 0)));
+    T_EQ_U64(brain_acts(l, ACT_CONN_KNOWN), 1);
+    T_EQ_U64(l->ops->deadline(l->is), began + 2 * NS_PER_S);
+    brain_pass(l, 1999);
+    T_EQ_U64(brain_acts(l, ACT_CONN_CLOSE), 0);
+    brain_pass(l, 1);
+    T_EQ_U64(brain_acts(l, ACT_CONN_CLOSE), 1);
+    T_EQ_U64(l->acts[0].conn, 0);
+    T_EQ_U64(brain_answer(l)->err, ERR_TIMEOUT);
+    T_EQ_U64(brain_stat(l, "hello_overdue"), 1);
+    T_EQ_U64(l->ops->deadline(l->is), TIME_NEVER);
+}
+
 /* What a program does not name, and one that has no word for it, it has not. */
 TEST(abilities_are_what_hello_names)
 {

@@ -26,8 +26,37 @@ static pid_t child(bool closes)
     return pid;
 }
 
-TEST(a_process_that_closed_but_lives_keeps_its_number)
+/* A client that has said who it is, as number n of them. */
+static int known_client(uint32_t n)
 {
+    int s = client();
+
+    wait_for(&seen.opened, n);
+    local_known(server, seen.last_conn);
+    return s;
+}
+
+/* The one answer to a client that is not served, and the end behind it. */
+static void expect_refusal(int s, enum err err)
+{
+    uint8_t p[512];
+    struct reader r;
+    struct local_msg m;
+    ssize_t n = recv(s, p, sizeof(p), 0);
+
+    T_CHECK(n > 0, "%zd bytes, %s", n, strerror(errno));
+    r = reader_of(p, (size_t)n);
+    T_OK(local_get(&r, &m));
+    T_EQ_U64(m.type, LOCAL_ANSWER);
+    T_EQ_U64(m.seq, 0);
+    T_EQ_U64(m.answer.err, err);
+    T_EQ_I64(recv(s, p, sizeof(p), 0), 0);
+    close(s);
+}
+
+TEST(a_process_that_closed_but_lives_keeps_its_place)
+{
+    struct until refused = {NULL, 1};
     pid_t pid;
     int others[CONNS];
 
@@ -35,19 +64,19 @@ TEST(a_process_that_closed_but_lives_keeps_its_number)
     pid = child(true);
     wait_for(&seen.ended, 1);
     T_EQ_STR(seen.order, "ome");
-    for (int i = 0; i < CONNS - 1; i++) {
-        others[i] = client();
-        wait_for(&seen.opened, 2 + (uint32_t)i);
+    for (uint32_t i = 0; i < CONNS - 1; i++) {
+        others[i] = known_client(2 + i);
         T_CHECK(seen.last_conn != 0, "number 0 was used again");
     }
+    others[CONNS - 1] = client();
+    T_WAIT(was_refused, &refused, 5000);
+    expect_refusal(others[CONNS - 1], ERR_QUOTA);
     T_EQ_U64(seen.dead, 0);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     wait_for(&seen.dead, 1);
     pump();
-    others[CONNS - 1] = client();
-    wait_for(&seen.opened, 1 + CONNS);
-    T_EQ_U64(seen.last_conn, 0);
+    others[CONNS - 1] = known_client(1 + CONNS);
     for (int i = 0; i < CONNS; i++)
         close(others[i]);
     stop();
@@ -116,26 +145,106 @@ TEST(a_process_whose_child_has_its_socket_is_dead_all_the_same)
     stop();
 }
 
+/* What it has sent meanwhile does not cost it the answer. */
 TEST(one_client_too_many_is_told)
 {
-    uint8_t p[256];
-    struct reader r;
-    struct local_msg m;
+    struct until refused = {NULL, 1};
     int s[CONNS + 1];
-    ssize_t n;
 
     start();
-    for (int i = 0; i <= CONNS; i++)
-        s[i] = client();
-    wait_for(&seen.opened, CONNS);
-    pump();
-    n = recv(s[CONNS], p, sizeof(p), 0);
-    T_TRUE(n > 0);
-    r = reader_of(p, (size_t)n);
-    T_OK(local_get(&r, &m));
-    T_EQ_U64(m.answer.err, ERR_QUOTA);
-    T_EQ_I64(recv(s[CONNS], p, sizeof(p), 0), 0);
+    for (uint32_t i = 0; i < CONNS; i++)
+        s[i] = known_client(i + 1);
+    s[CONNS] = client();
+    send_frames(s[CONNS], 1, 100);
+    T_WAIT(was_refused, &refused, 5000);
+    T_TRUE(send(s[CONNS], "x", 1, MSG_NOSIGNAL) < 0);
+    expect_refusal(s[CONNS], ERR_QUOTA);
     T_EQ_U64(seen.opened, CONNS);
+    T_EQ_U64(seen.ended, 0);
+    stop();
+}
+
+TEST(silent_clients_give_way_the_oldest_first)
+{
+    int known, s[2 * SLOTS];
+    uint32_t first = 0;
+
+    start();
+    seen.forgets = true;
+    known = known_client(1);
+    for (uint32_t i = 0; i < ARRAY_LEN(s); i++)
+        s[i] = client();
+    wait_for(&seen.opened, 1 + ARRAY_LEN(s));
+    first = ARRAY_LEN(s) - (CONNS - 1);
+    for (uint32_t i = 0; i < first; i++)
+        expect_refusal(s[i], ERR_QUOTA);
+    T_EQ_U64(seen.ended, first);
+    T_EQ_U64(local_stats(server)->gave_way, first);
+    T_EQ_U64(local_stats(server)->refused, 0);
+    /* The others are heard. */
+    seen.messages = 0;
+    send_frames(known, 1, 1);
+    for (uint32_t i = first; i < ARRAY_LEN(s); i++)
+        send_frames(s[i], 1, 1);
+    wait_for(&seen.messages, CONNS);
+    stop();
+}
+
+TEST(places_beyond_the_limit_are_for_our_own_user)
+{
+    struct until refused = {NULL, 1};
+    int s[CONNS + 3];
+
+    own_places = 2;
+    start();
+    for (uint32_t i = 0; i < CONNS + 2; i++)
+        s[i] = known_client(i + 1);
+    s[CONNS + 2] = client();
+    T_WAIT(was_refused, &refused, 5000);
+    expect_refusal(s[CONNS + 2], ERR_QUOTA);
+    close(s[0]); /* one of the places that all may have */
+    wait_for(&seen.ended, 1);
+    local_end(server, 0);
+    wait_for(&seen.dead, 1);
+    s[0] = known_client(CONNS + 3);
+    stop();
+}
+
+/* Connects as another user. */
+static pid_t other_user(void)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        if (seteuid(OTHER) != 0)
+            _exit(1);
+        (void)client();
+        for (;;)
+            pause();
+    }
+    return pid;
+}
+
+TEST(one_user_leaves_places_for_another)
+{
+    struct until refused = {NULL, 1};
+    pid_t pid;
+
+    if (geteuid() != 0)
+        t_skip("other users' connections need root");
+    start();
+    T_EQ_I64(chmod(t_dir(), 0711), 0);
+    T_EQ_I64(chmod(path, 0666), 0);
+    for (uint32_t i = 0; i < CONNS; i++)
+        (void)known_client(i + 1);
+    (void)client();
+    T_WAIT(was_refused, &refused, 5000);
+    pid = other_user();
+    wait_for(&seen.opened, CONNS + 1);
+    T_EQ_U64(seen.uid, OTHER);
+    T_EQ_U64(seen.ended, 0);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
     stop();
 }
 
@@ -255,7 +364,7 @@ TEST_LIMIT(a_thousand_malformed_packets_leave_nothing_behind, 60)
 
 TEST(a_dead_socket_is_replaced_and_a_live_one_is_not)
 {
-    struct local_opt opt = {path, 0600, "", -1, CONNS};
+    struct local_opt opt = options();
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     struct local *second = NULL;
     int s = socket(AF_UNIX, SOCK_SEQPACKET, 0);
@@ -275,7 +384,7 @@ TEST(a_dead_socket_is_replaced_and_a_live_one_is_not)
 
 TEST(a_file_in_the_way_stays)
 {
-    struct local_opt opt = {path, 0600, "", -1, CONNS};
+    struct local_opt opt = options();
     int fd;
 
     snprintf(path, sizeof(path), "%.90s/s", t_dir());
@@ -289,7 +398,7 @@ TEST(a_file_in_the_way_stays)
 TEST(an_inherited_socket_is_served_and_its_path_kept)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
-    struct local_opt opt = {path, 0600, "", -1, CONNS};
+    struct local_opt opt = options();
     int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0), s;
 
     snprintf(path, sizeof(path), "%.90s/s", t_dir());

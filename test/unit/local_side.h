@@ -14,7 +14,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define CONNS 8
+#define CONNS 8 /* of the test's user; two more for one who has few */
+#define SLOTS (CONNS + 2 + CONNECTIONS_CLOSING)
+#define OTHER 4711
 
 static uv_loop_t loop;
 static struct local *server;
@@ -29,6 +31,7 @@ static struct {
     char order[64]; /* o, m, b, e, d */
     bool silent;    /* messages get no answer */
     bool full;
+    bool forgets; /* ended connections at once */
 } seen;
 
 static inline void note(char c)
@@ -66,9 +69,10 @@ static inline void on_opened(
 static inline void on_ended(void *ud, uint32_t conn)
 {
     (void)ud;
-    (void)conn;
     seen.ended++;
     note('e');
+    if (seen.forgets)
+        local_end(server, conn);
 }
 
 static inline void on_dead(void *ud, uint32_t conn)
@@ -123,9 +127,34 @@ static inline void pump(void)
     local_flush(server);
 }
 
+static struct share places;
+static uint32_t own_places;
+
+static inline struct share *make_places(void)
+{
+    static struct conf conf = {.limit_reserve = 25};
+    static uint8_t memory[65536];
+    struct slab slab = {memory, 0, sizeof(memory), false, true};
+
+    share_init(&places, &slab, &conf, "limits.connections", CONNS, 1, 1);
+    T_FALSE(slab.failed);
+    return &places;
+}
+
+static inline struct local_opt options(void)
+{
+    return (struct local_opt){.path = path,
+        .mode = 0600,
+        .group = "",
+        .fd = -1,
+        .connections = SLOTS + own_places,
+        .share = make_places(),
+        .own = own_places};
+}
+
 static inline void start(void)
 {
-    struct local_opt opt = {path, 0600, "", -1, CONNS};
+    struct local_opt opt = options();
 
     snprintf(path, sizeof(path), "%.90s/s", t_dir());
     T_TRUE(uv_loop_init(&loop) == 0);
@@ -172,6 +201,14 @@ static inline void wait_for(const uint32_t *count, uint32_t wanted)
 
     T_CHECK(t_wait(reached, &u, 5000), "%u, not %u; order %s", *count, wanted,
         seen.order);
+}
+
+static inline bool was_refused(void *ud)
+{
+    struct until *u = ud;
+
+    pump();
+    return local_stats(server)->refused >= u->wanted;
 }
 
 /* n BYE frames with seq from first on. */
