@@ -9,8 +9,8 @@ from mmx import wire
 
 def connect(daemon):
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.connect(daemon.socket)  # waits while the listener's queue is full
     s.settimeout(5)
-    s.connect(daemon.socket)
     return s
 
 

@@ -8,8 +8,10 @@ import threading
 import time
 
 from pair import Case, eventually
-from rawengine import call, greeted, open_rooms, packet, release_rooms
+from rawengine import (answer, call, connect, greeted, open_rooms, packet,
+                       release_rooms)
 
+import mmx
 from mmx import wire
 
 ROOMS = 4000
@@ -115,6 +117,31 @@ class Flood(Case):
             x.close()
         self.assertLess(beats.longest(began), 2)
         self.end(s, good)
+
+    def test_connections_that_say_nothing(self):
+        e, d = self.pair(timeouts={"hello": "1s"})
+        for daemon in (e, d):
+            fds = daemon.fds()
+            good = greeted(daemon, session="good")
+            began = time.monotonic()
+            silent = [connect(daemon) for _ in range(600)]
+            late = greeted(daemon, session="late")
+            self.assertEqual(daemon.ctl("status").returncode, 0)
+            # The oldest gave way, the others are ended by the deadline.
+            reasons = set()
+            for s in silent:
+                got = answer(s)
+                reasons.add(got.values["err"])
+                self.assertIsNone(answer(s))
+                s.close()
+            self.assertEqual(reasons, {mmx.errors.Quota.number,
+                                       mmx.errors.TimedOut.number})
+            self.assertLess(time.monotonic() - began, 5)
+            stats = daemon.stats()
+            self.assertGreater(stats["connections_gave_way"], 300)
+            self.assertGreater(stats["hello_overdue"], 200)
+            self.end(good, late)
+            eventually(lambda: daemon.fds() <= fds, "descriptors closed")
 
     def test_lines_that_an_engine_causes_are_rated(self):
         e = self.world.encoded(blocks=1000, block_rows=1)
