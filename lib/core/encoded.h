@@ -165,6 +165,7 @@ struct encoded {
     struct ended *history;
     uint64_t ended_count;
     uint64_t now_ns;
+    uint64_t give_up_ns; /* from when on a peer that is up gives way */
     uint64_t refused_ns; /* from when on a HELLO that is refused is logged */
     bool draining;
     uint64_t stats[STAT_COUNT];

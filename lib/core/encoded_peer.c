@@ -245,6 +245,7 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     d = dst_for(e, out, p, msg, m);
     if (!d)
         return;
+    p->asked_ns = e->now_ns;
     d->layout = n->layout;
     d->unit_rows = n->unit_rows;
     d->part_rows = n->part_rows;
@@ -370,6 +371,30 @@ void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p)
     out_data(out, &cmd);
 }
 
+/* A place for a new name. Anybody may fill all with names of his own: those
+ * that ask for nothing give way, one that is up at most once in a second; its
+ * daemon connects again when it has something to ask for, or at once. */
+static struct peer *place_for(struct encoded *e, struct out *out, uint32_t link)
+{
+    struct peer *p = peer_new(&e->peers);
+
+    if (p)
+        return p;
+    p = peer_idle(&e->peers, link, e->now_ns);
+    if (!p || (p->up && e->now_ns < e->give_up_ns))
+        return NULL;
+    if (p->up)
+        e->give_up_ns = e->now_ns + NS_PER_S;
+    if (p->link != NONE) {
+        e->peers.link_peer[p->link] = NONE;
+        out_action(out, ACT_DISCONNECT)->link = p->link;
+        p->link = NONE;
+    }
+    e->stats[STAT_peers_given_up]++;
+    encoded_peer_lost(e, out, p);
+    return peer_new(&e->peers);
+}
+
 /* The peer that says HELLO on a link; NULL and why not. */
 static struct peer *who_is(struct encoded *e, struct out *out, uint32_t link,
     const struct peer_msg *m, const char **text)
@@ -385,7 +410,7 @@ static struct peer *who_is(struct encoded *e, struct out *out, uint32_t link,
         return NULL;
     *text = "limits.peers is reached";
     if (!p)
-        p = peer_new(&e->peers);
+        p = place_for(e, out, link);
     if (p && p->epoch && p->epoch != m->from_epoch)
         encoded_peer_lost(e, out, p);
     return p;
@@ -412,6 +437,8 @@ static void on_hello(
     struct peer *p = who_is(e, out, link, m, &text);
     enum err err = ERR_BUSY;
 
+    if (p && !p->up)
+        p->asked_ns = e->now_ns;
     if (p)
         err = peer_take_hello(p, &m->hello, &e->c.boot, &text);
     if (err != OK) {

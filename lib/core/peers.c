@@ -66,6 +66,25 @@ struct peer *peer_new(struct peers *p)
     return NULL;
 }
 
+struct peer *peer_idle(const struct peers *p, uint32_t but, uint64_t now_ns)
+{
+    struct peer *idlest = NULL;
+
+    for (uint32_t i = 0; i < p->max; i++) {
+        struct peer *peer = &p->peers[i];
+
+        if (!peer->used || !list_empty(&peer->rooms) ||
+            (but != NONE && peer->link == but))
+            continue;
+        if (!peer->up)
+            return peer;
+        if (now_ns - peer->asked_ns >= PEER_IDLE_NS &&
+            (!idlest || peer->asked_ns < idlest->asked_ns))
+            idlest = peer;
+    }
+    return idlest;
+}
+
 struct peer *peer_named(const struct peers *p, struct span name)
 {
     for (uint32_t i = 0; i < p->max; i++)

@@ -29,6 +29,7 @@ struct peer {
     uint64_t epoch;    /* of its last HELLO; 0: none yet */
     uint64_t lost_ns;  /* when a link that is down means lost; TIME_NEVER */
     uint64_t hello_ns; /* when to say HELLO again; TIME_NEVER */
+    uint64_t asked_ns; /* encoded: when it came up, or asked for a room */
     uint32_t serial;   /* of all peers that had a place: never used again */
     /* encoded: its run in force, as the scope of its generations, and the
      * highest of them that ended and is not remembered any more. */
@@ -81,6 +82,11 @@ uint32_t peer_index(const struct peers *p, const struct peer *peer);
 /* A place nobody has, or whose daemon is gone with all its rooms; NULL:
  * limits.peers is reached. */
 struct peer *peer_new(struct peers *p);
+/* encoded: the peer without rooms that is to give its place to a new name: one
+ * that is not up, else the one that asked for nothing for longest, and for
+ * PEER_IDLE_NS at least. NULL: none. The peer on link `but` stays. */
+#define PEER_IDLE_NS (5 * NS_PER_S)
+struct peer *peer_idle(const struct peers *p, uint32_t but, uint64_t now_ns);
 struct peer *peer_named(const struct peers *p, struct span name);
 
 /* True if the peer has named the ability in its last HELLO: what it is for may

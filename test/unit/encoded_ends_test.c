@@ -3,6 +3,8 @@
  * rows, the pool has 16. */
 #include "test/here.h"
 
+#include <stdio.h>
+
 static struct event down(uint32_t link)
 {
     return (struct event){.type = EV_LINK_DOWN, .link = link};
@@ -619,4 +621,56 @@ TEST(many_writers_of_one_room_are_refused_not_fatal)
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     T_ERR(brain_say(e, 0, attach(1, 1, RIGHT_WRITE)), ERR_QUOTA);
     T_EQ_U64(ok, 420);
+}
+
+/* names */
+
+static void names(struct brain *e, uint32_t first, uint32_t count)
+{
+    for (uint32_t i = first; i < first + count; i++) {
+        char name[16];
+
+        snprintf(name, sizeof(name), "l%u", i);
+        brain_pass(e, 1);
+        brain_hello(e, i, name, 100 + i);
+    }
+}
+
+TEST(a_full_table_of_idle_names_lets_a_new_one_in)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    brain_hear(e, 0, init(e, 1, 70, 16)); /* link 0 has a room */
+    names(e, 2, 2);                       /* limits.peers is 4 */
+    names(e, 4, 1);
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
+    brain_pass(e, 5000);
+    names(e, 4, 1);
+    T_EQ_U64(brain_stat(e, "peers_given_up"), 1);
+    T_EQ_U64(brain_said_count(e, PEER_NACK), 0);
+    /* One a second, and never the one with a room. */
+    names(e, 5, 1);
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
+    brain_pass(e, 1000);
+    names(e, 5, 1);
+    brain_pass(e, 1000);
+    names(e, 6, 1);
+    T_EQ_U64(brain_stat(e, "peers_given_up"), 3);
+    brain_pass(e, 1000);
+    names(e, 7, 1); /* the others are too young */
+    T_EQ_U64(brain_stat(e, "peers_given_up"), 3);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
+}
+
+TEST(a_name_that_is_not_up_gives_way_at_once)
+{
+    struct brain *e = encoded("control.lost_after=1m", NULL);
+    struct event ev = down(2);
+
+    names(e, 2, 2);
+    brain_step(e, &ev);
+    names(e, 4, 1);
+    T_EQ_U64(brain_said_count(e, PEER_NACK), 0);
+    T_EQ_U64(brain_stat(e, "peers_given_up"), 1);
 }
