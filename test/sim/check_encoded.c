@@ -188,6 +188,7 @@ void encoded_watch(struct daemon *d)
     see_states(d, e, w);
     see_blocks(d, e, w);
     see_cells(d, e);
+    debts_watch(d);
 }
 
 void encoded_watch_end(struct daemon *d)

@@ -424,6 +424,8 @@ void encoded_watch(struct daemon *d);
 void langd_watch(struct daemon *d);
 /* check_order.c: the part of it about blocks and clocks. */
 void order_watch(struct daemon *d);
+/* check_debts.c: what it has to say. */
+void debts_watch(struct daemon *d);
 void encoded_unwatch(struct daemon *d);
 void langd_unwatch(struct daemon *d);
 /* A langd copies from this block. */

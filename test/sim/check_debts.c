@@ -1,0 +1,86 @@
+/* check_debts.c - what the encode side has to say and has not been answered:
+ * it must still owe it, and be about to say it again. A message that is said
+ * once only, or is never thought of, would be missed by luck alone. Looks into
+ * the brain, changes nothing of it. */
+#include "test/sim/sim.h"
+
+#include "core/encoded.h"
+
+/* With several destinations they are asked in order of name, each when those
+ * before it hold all. */
+static bool may_be_asked(const struct encoded *e, const struct edst *d)
+{
+    const struct eroom *m = d->room;
+
+    if (m->item->total == ROWS_UNKNOWN || m->item->total == 0 ||
+        m->asked < m->required)
+        return false;
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *o = LIST_ENTRY(n, struct edst, in_room);
+        bool has = (o->flags & FLAG_STREAM) ? o->granted > 0
+                                            : o->granted >= m->item->total;
+
+        if (o->state == DST_ACTIVE && !has &&
+            strcmp(e->peers.peers[o->peer].name, e->peers.peers[d->peer].name) <
+                0)
+            return false;
+    }
+    return true;
+}
+
+/* Rows are ready that only a larger grant can move. */
+static bool starved(const struct encoded *e, const struct edst *d)
+{
+    const struct eroom *m = d->room;
+    uint32_t unit = d->unit_rows, usable = d->granted - d->granted % unit;
+
+    if (!m->announced || m->item->source != SOURCE_HELD)
+        return false;
+    if (m->required > 1 && d->granted == 0)
+        return may_be_asked(e, d);
+    if (m->item->total != ROWS_UNKNOWN && d->granted >= m->item->total)
+        return false;
+    return item_sendable(m->item, unit) > usable;
+}
+
+static void look(const struct daemon *d, const char *what, bool due, bool owed,
+    const struct edst *of)
+{
+    HOLDS(!due || owed, "what is not answered is owed",
+        "%s room %llu g%llx: %s", d->conf->name,
+        (unsigned long long)of->room->r.id,
+        (unsigned long long)of->generation & 0xffffff, what);
+}
+
+void debts_watch(struct daemon *d)
+{
+    const struct encoded *e = d->brain;
+
+    for (uint32_t i = 0; i < e->rooms_max; i++) {
+        const struct edst *o = &e->dsts[i];
+        const struct peer *p;
+
+        if (!o->used)
+            continue;
+        p = &e->peers.peers[o->peer];
+        if (o->state == DST_ACTIVE) {
+            look(d, "length",
+                o->room->announced &&
+                    o->length_acked != o->room->item->length_version,
+                o->owe & OWE_LENGTH, o);
+            look(d, "want",
+                starved(e, o) &&
+                    !(o->want_known && o->want_attempt == o->attempt &&
+                        o->want_granted == o->granted),
+                o->owe & OWE_WANT, o);
+            look(d, "broken", o->opened && o->broken_attempt == o->attempt,
+                o->owe & OWE_BROKEN, o);
+        } else if (o->state == DST_FAILING) {
+            look(d, "failed", true, o->owe & OWE_FAILED, o);
+        }
+        look(d, "a time to say it again",
+            o->owe && p->up && o->state != DST_ENDED,
+            o->retry_ns != TIME_NEVER && o->retry_ns <= W.now_ns + 3 * NS_PER_S,
+            o);
+    }
+}
