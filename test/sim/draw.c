@@ -381,7 +381,7 @@ static void deliver_group(void)
     uint32_t n = (uint32_t)between(2, 4), session = 2 + (uint32_t)(draw() % 2);
     uint32_t pool = (uint32_t)++groups % l->conf->pools_count;
     struct prod *before = NULL;
-    bool batch = chance(W.is.batch);
+    bool batch = chance(W.is.batch), together = W.is.calm && chance(500);
 
     for (uint32_t i = 0; i < n; i++) {
         struct delivery v = {.dsts = 1};
@@ -392,6 +392,7 @@ static void deliver_group(void)
         c->pool = pool;
         c->mode = chance(W.is.wrong) ? MODE_STREAM : MODE_WHOLE;
         c->group = groups;
+        c->together = together;
         c->group_size = (uint16_t)(chance(W.is.wrong) ? n + 1 : n);
         p = draw_prod(e, c->room, 1, W.is.calm ? share_of(c, n) : UINT64_MAX);
         p->session = 0;
@@ -409,6 +410,26 @@ static void deliver_group(void)
         before = p;
         start_all(&v, 100);
     }
+}
+
+/* Engines of two places that need both; an encoder that goes on when its rows
+ * are consumed. */
+static void couple(struct delivery *v)
+{
+    struct cons *c = v->c[0], *d = v->dsts == 2 ? v->c[1] : NULL;
+    struct prod *p = v->p;
+
+    if (d && c->mode == MODE_WHOLE && d->mode == MODE_WHOLE && chance(500)) {
+        c->twin = d;
+        d->twin = c;
+    }
+    if (v->dsts > 1 || c->mode != MODE_STREAM || c->readers || p->key ||
+        c->declines || c->null || chance(500))
+        return;
+    c->eager = true;
+    p->paced = c;
+    for (uint32_t i = 0; i < p->pieces; i++)
+        p->order[i] = i;
 }
 
 void deliver(void *ptr, uint64_t again, uint64_t same)
@@ -431,6 +452,8 @@ void deliver(void *ptr, uint64_t again, uint64_t same)
         v.c[i] = draw_cons(W.daemons[W.is.encodeds + (first + i) % W.is.langds],
             e->index, room, v.dsts);
     (void)draw_source(e, room, &v, most_rows(&v));
+    if (W.is.calm)
+        couple(&v);
     if (lonely && chance(500)) { /* nobody asks for it */
         for (uint32_t i = 0; i < v.dsts; i++)
             v.c[i]->over = true;

@@ -320,6 +320,19 @@ bool prod_saw_done(const struct prod *p)
     return false;
 }
 
+/* Rows that were committed have not been consumed, but for those that need
+ * not be: a unit that is not full is not sent, a block is released whole. */
+static bool waits_for_consumer(const struct prod *p)
+{
+    const struct handle *h = p->paced->h[0];
+    uint32_t first, rows, slack = 2 * 128;
+
+    if (p->piece == 0 || p->piece >= p->pieces)
+        return false;
+    piece_of(p, p->piece, &first, &rows);
+    return first > (h ? h->given : 0) + slack;
+}
+
 static void prod_acts(struct prod *p)
 {
     struct handle *h = p->h[0];
@@ -351,6 +364,8 @@ static void prod_acts(struct prod *p)
             handle_release(h, ROWS_UNKNOWN);
         return;
     }
+    if (p->paced && waits_for_consumer(p))
+        return;
     h = writer_of_rows(p);
     if (h && p->commit_wrong)
         commit_wrong(p, h);

@@ -175,13 +175,24 @@ static void give_up(struct cons *c)
 static void consume(struct cons *c, struct handle *h)
 {
     uint32_t seen = min_u32(h->seen_rows, h->shown);
-    uint32_t want = W.healing ? 1 : max_u32(1, c->window);
+    uint32_t want = W.healing || c->eager ? 1 : max_u32(1, c->window);
 
     if (c->mode != MODE_STREAM || seen <= h->given ||
         (seen - h->given < want && !h->seen_ready))
         return;
     cons_read(h, h->given, seen, "when it was consumed");
     handle_release(h, W.healing ? seen : (uint32_t)between(h->given + 1, seen));
+}
+
+/* True if every room of the group is ready, for an engine that needs all. */
+static bool group_ready(const struct cons *c)
+{
+    uint32_t ready = 0;
+
+    for (const struct cons *o = conss; o; o = o->next)
+        ready += o->d == c->d && o->session == c->session &&
+                 o->group == c->group && o->ready_ns != 0;
+    return ready >= c->group_size;
 }
 
 static void handle_acts(struct cons *c, struct handle *h)
@@ -193,7 +204,7 @@ static void handle_acts(struct cons *c, struct handle *h)
             handle_release(h, ROWS_UNKNOWN);
         return;
     }
-    if (c->twin && !c->twin->ready_ns)
+    if ((c->twin && !c->twin->ready_ns) || (c->together && !group_ready(c)))
         return;
     if (h->seen_ready && W.now_ns >= c->ready_ns + c->hold_ns) {
         HOLDS(h->shown == h->total, "ready shows all",

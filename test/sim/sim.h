@@ -354,6 +354,7 @@ struct prod {
     struct prod *mate;  /* announced together with this one */
     struct prod *led;   /* by whom this one is announced; NULL: itself */
     struct prod *again; /* announced again as this one */
+    struct cons *paced; /* what it has consumed sets the pace */
     struct prod *next;
 };
 
@@ -371,6 +372,8 @@ struct cons {
     uint64_t group;
     uint16_t group_size;
     struct cons *twin;  /* consumed together with this one */
+    bool together;      /* with all of its group */
+    bool eager;         /* releases what it sees at once */
     struct cons *again; /* asked for again as this one */
     struct cons *next;
 };
