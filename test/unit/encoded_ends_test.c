@@ -660,7 +660,7 @@ TEST(a_full_table_of_idle_names_lets_a_new_one_in)
     brain_pass(e, 1000);
     names(e, 7, 1); /* the others are too young */
     T_EQ_U64(brain_stat(e, "peers_given_up"), 3);
-    T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_WAITING);
 }
 
 TEST(a_name_that_is_not_up_gives_way_at_once)
