@@ -171,6 +171,33 @@ class Local(Case):
         self.assertEqual(seen[78].message, wire.POOL_INFO)
         s.close()
 
+    def test_texts_are_clean_where_others_read_them(self):
+        dirty = b"\x1b[2J gr\xc3\xbc\xc3\x9f \xff\xc2\x9b"
+        clean = "?[2J gr\u00fc\u00df ???"
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        lm.request(1, "enc0")
+        enc.announce(1, 10, 10)
+        enc.granted(1)
+        room = lm.rooms[1]
+        lm.conn.wait(lambda: room.total == 10, 5)
+        lm.conn.wait(lm.conn.send(wire.ABORT, cell=room.cell, tag=room.tag,
+                                  text=dirty), 5)
+        with self.assertRaises(mmx.errors.MmxError) as got:
+            enc.done(1)
+        self.assertIn(clean, str(got.exception))
+        space = lm.conn.space("s", 4)
+        lm.conn.wait(lm.conn.send(wire.TICKET, space=space.number,
+                                  cell=wire.ALL, request=dirty), 5)
+        for daemon, what in ((d, "sequences"), (d, "rooms"), (e, "rooms")):
+            self.assertIn(clean, daemon.ctl(what).stdout)
+            self.assertTrue(daemon.show(what))
+        for daemon in (e, d):
+            with open(daemon.log, encoding="utf-8") as f:  # strictly
+                self.assertIn(clean, f.read())
+        enc.release(1)
+        lm.release(1)
+
     def test_cells_and_tags_of_others(self):
         e, _ = self.pair()
         enc = self.world.engine(e)
