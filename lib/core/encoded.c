@@ -179,7 +179,8 @@ static void on_note(struct encoded *e, const struct data_note *n)
         CHECK(n->peer < e->peers.max, "note of peer %u", n->peer);
         LIST_FOREACH (i, &e->peers.peers[n->peer].rooms) {
             d = LIST_ENTRY(i, struct edst, in_peer);
-            edst_broken(e, d);
+            if (edst_goes_by(e, d, n->first))
+                edst_broken(e, d);
         }
         return;
     }

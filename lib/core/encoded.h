@@ -278,6 +278,9 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
 
 /* L said that it reads no row of this generation any more. */
 void edst_answered(struct encoded *e, struct out *out, struct edst *d);
+/* True if rows of this attempt go by that shard. */
+bool edst_goes_by(
+    const struct encoded *e, const struct edst *d, uint32_t shard);
 /* The way to L is lost: it shall begin a new attempt. */
 void edst_broken(struct encoded *e, struct edst *d);
 

@@ -8,6 +8,7 @@
  * its tombstone. */
 #include "core/encoded.h"
 
+#include "core/segment.h"
 #include "core/sending.h"
 
 #include <stdio.h>
@@ -190,6 +191,23 @@ void edst_answered(struct encoded *e, struct out *out, struct edst *d)
     encoded_map_quiet(e, out, conn);
     edst_touch(e, d);
     eroom_touch(e, d->room);
+}
+
+bool edst_goes_by(const struct encoded *e, const struct edst *d, uint32_t shard)
+{
+    const struct item *it = d->room->item;
+    uint32_t end = it->total != ROWS_UNKNOWN ? it->total : it->max_rows;
+    uint32_t n = e->peers.peers[d->peer].addresses;
+    uint32_t part = d->from / d->part_rows;
+
+    /* The sum of part_address may wrap once: two rounds find every address. */
+    for (uint32_t i = 0; i < 2 * n; i++, part++) {
+        if ((uint64_t)part * d->part_rows >= end)
+            return false;
+        if (part_address(d->generation, part, n) % e->c.shards == shard)
+            return true;
+    }
+    return false;
 }
 
 void edst_broken(struct encoded *e, struct edst *d)

@@ -60,7 +60,8 @@ enum data_note_type {
     NOTE_LAND_QUIET,  /* slot generation: no landing that began before the
                          command goes on */
     NOTE_SEND_QUIET,  /* slot generation: nothing queued or in flight */
-    NOTE_PEER_BROKEN, /* peer: its endpoint is lost; sends of it were dropped */
+    NOTE_PEER_BROKEN, /* peer; first = shard: its endpoint there is lost, and
+                         sends of it were dropped */
     NOTE_POOL_LOST    /* pool = first: its memory works no more */
 };
 

@@ -100,6 +100,11 @@ struct lroom {
     bool told; /* these were sent at least once */
     uint64_t retry_ns, backoff_ns;
 
+    /* What an outage of the data endpoint has cost so far. */
+    uint64_t broken_ns, counted_ns; /* its last break; the last that counted */
+    uint64_t pause_ns, pause_for;   /* no grant before; length of the next */
+    uint64_t outage_ns;             /* rows are due and cannot come: the end */
+
     /* Deadlines; TIME_NEVER: not running. */
     uint64_t bootstrap_ns, total_ns, stall_ns, consumer_ns;
     uint64_t forget_ns; /* what is owed to a peer that is lost */

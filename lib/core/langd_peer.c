@@ -399,6 +399,29 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
     lroom_touch(l, m);
 }
 
+/* One more break. The shards of the encoder notice one outage each at its own
+ * time, and an endpoint that is refused breaks at every try: what comes within
+ * the patience of the last that counted is the same outage, and every try but
+ * the first waits. Returns the outages so far. */
+static uint32_t outage(struct langd *l, struct lroom *m)
+{
+    const struct conf *c = l->c.conf;
+    uint64_t patience = max_u64(c->transfer_stall, RETRY_MAX_NS);
+
+    if (m->broken == 0 || l->now_ns - m->broken_ns >= patience)
+        m->pause_for = 0;
+    m->pause_ns = l->now_ns + m->pause_for;
+    m->pause_for = m->pause_for ? min_u64(2 * m->pause_for, RETRY_MAX_NS)
+                                : c->timeout_retry;
+    m->broken_ns = l->now_ns;
+    if (m->outage_ns == TIME_NEVER)
+        m->outage_ns = l->now_ns + c->timeout_progress;
+    if (m->broken > 0 && l->now_ns - m->counted_ns < patience)
+        return m->broken;
+    m->counted_ns = l->now_ns;
+    return ++m->broken;
+}
+
 static void on_broken(struct langd *l, struct out *out, struct lroom *m,
     const struct peer_broken *n)
 {
@@ -414,10 +437,11 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
         return;
     }
     l->stats[STAT_broken]++;
+    m->owe &= (uint8_t)~OWE_GRANT;
     /* A shard may have begun anew, at an address that is not known there. */
     if (p->hello_ns == TIME_NEVER)
         peer_hello_until_up(&l->peers, out, p, l->now_ns);
-    if (++m->broken > ATTEMPTS_MAX) {
+    if (outage(l, m) > ATTEMPTS_MAX) {
         lroom_fail(l, m, ERR_PEER_LOST, m->broken, 0,
             "the data endpoint broke too often");
         return;

@@ -41,7 +41,7 @@ struct lroom *lroom_new(
     m->total = m->max_rows = ROWS_UNKNOWN;
     m->shown_state = UINT8_MAX;
     m->held = m->closing = extent_none();
-    m->retry_ns = m->stall_ns = m->consumer_ns = TIME_NEVER;
+    m->retry_ns = m->stall_ns = m->consumer_ns = m->outage_ns = TIME_NEVER;
     m->bootstrap_ns = m->total_ns = m->forget_ns = TIME_NEVER;
     m->history.room = id;
     m->history.generation = m->generation;
@@ -85,7 +85,7 @@ static void finish(struct langd *l, struct lroom *m, enum room_state state)
 {
     m->r.state = (uint8_t)state;
     tombs_put(&l->tombs, l->now_ns, m->generation, 0, m->r.state, m->r.reason);
-    m->bootstrap_ns = m->total_ns = m->stall_ns = TIME_NEVER;
+    m->bootstrap_ns = m->total_ns = m->stall_ns = m->outage_ns = TIME_NEVER;
     m->want = false;
     m->owe &= (uint8_t)~OWE_GRANT;
     group_leave(l, m);
@@ -155,6 +155,7 @@ void lroom_landed(
     m->prefix = min_u32(m->prefix, m->highest);
     if (m->stall_ns != TIME_NEVER)
         m->stall_ns = l->now_ns + l->c.conf->timeout_progress;
+    m->outage_ns = TIME_NEVER;
     lroom_touch(l, m);
 }
 
@@ -230,10 +231,10 @@ static void run_stall_clock(struct langd *l, struct lroom *m)
 
     if (ready < m->total)
         ready -= ready % lroom_pool(l, m)->unit_rows;
-    due = lroom_alive(m) && !m->closing_left && m->held.blocks > 0 &&
-          m->from + m->landed < ready;
-
+    due = lroom_alive(m) && m->held.blocks > 0 && m->from + m->landed < ready;
     if (!due)
+        m->outage_ns = TIME_NEVER;
+    if (!due || m->closing_left)
         m->stall_ns = TIME_NEVER;
     else if (m->stall_ns == TIME_NEVER)
         m->stall_ns = l->now_ns + (m->landed ? l->c.conf->timeout_progress
@@ -277,9 +278,10 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
         state = m->from + m->landed > 0 ? ROOM_TRANSFERRING : ROOM_WAITING;
     if (state > m->r.state)
         m->r.state = state;
-    if (!lroom_reopening(m) && (!m->told || m->told_attempt != m->attempt ||
-                                   m->told_granted != m->granted ||
-                                   m->told_firm != grant_firmness(l, m))) {
+    if (!lroom_reopening(m) && m->pause_ns <= l->now_ns &&
+        (!m->told || m->told_attempt != m->attempt ||
+            m->told_granted != m->granted ||
+            m->told_firm != grant_firmness(l, m))) {
         m->owe |= OWE_GRANT;
         m->retry_ns = 0;
     }
@@ -381,7 +383,9 @@ static void arm(struct langd *l, struct lroom *m)
 
     at = min_u64(at, min_u64(m->bootstrap_ns, m->total_ns));
     at = min_u64(at, min_u64(m->stall_ns, m->consumer_ns));
-    at = min_u64(at, m->forget_ns);
+    at = min_u64(at, min_u64(m->forget_ns, m->outage_ns));
+    if (lroom_alive(m) && m->pause_ns > l->now_ns)
+        at = min_u64(at, m->pause_ns);
     if (at == TIME_NEVER)
         heap_remove(&l->timers, &m->timer);
     else if (!heap_linked(&m->timer) || m->timer.key != at)
@@ -467,7 +471,8 @@ void lroom_expired(struct langd *l, struct lroom *m)
     if (lroom_alive(m)) {
         enum err e = ERR_TIMEOUT;
 
-        if (m->total_ns <= now || m->bootstrap_ns <= now || m->stall_ns <= now)
+        if (m->total_ns <= now || m->bootstrap_ns <= now ||
+            m->stall_ns <= now || m->outage_ns <= now)
             l->stats[STAT_deadlines]++;
         if (m->bootstrap_ns <= now)
             lroom_fail(
@@ -475,6 +480,9 @@ void lroom_expired(struct langd *l, struct lroom *m)
         else if (m->total_ns <= now)
             lroom_fail(l, m, e, m->from + m->landed, m->total,
                 late(l, m, "the room's total time is over", text));
+        else if (m->outage_ns <= now)
+            lroom_fail(l, m, ERR_PEER_LOST, m->broken, 0,
+                "the data endpoint is lost, and rows cannot come");
         else if (m->stall_ns <= now)
             lroom_fail(l, m, e, m->from + m->landed, m->granted,
                 "rows are ready and none came");

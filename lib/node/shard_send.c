@@ -140,8 +140,9 @@ void send_lost(struct shard *s)
             continue;
         s->links[peer].told = s->turn;
         sending_broken(s->sending, peer);
-        shard_tell(
-            s, &(struct data_note){.type = NOTE_PEER_BROKEN, .peer = peer});
+        shard_tell(s, &(struct data_note){.type = NOTE_PEER_BROKEN,
+                          .peer = peer,
+                          .first = s->conf.index});
     }
     s->lost_count = 0;
 }

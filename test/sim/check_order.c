@@ -14,7 +14,8 @@
 /* A room as it was before the step. */
 struct before {
     uint64_t generation, age;
-    uint32_t held, base, attempt, broken, landed;
+    uint32_t held, base, attempt, landed;
+    uint64_t broken_ns;
     bool alive, firm, waits, spec, victim;
 };
 
@@ -63,7 +64,7 @@ static struct before see(struct langd *l, const struct lroom *m)
         .held = m->held.blocks,
         .base = m->base,
         .attempt = m->attempt,
-        .broken = m->broken,
+        .broken_ns = m->broken_ns,
         .landed = m->landed,
         .alive = lroom_alive(m),
         .firm = m->firm,
@@ -123,7 +124,8 @@ static bool younger_spared(const struct langd *l, const struct order_book *a,
 static void see_taken(const struct daemon *d, struct langd *l,
     const struct order_book *a, const struct lroom *m, const struct before *b)
 {
-    if (m->attempt == b->attempt || m->broken != b->broken || b->held == 0)
+    if (m->attempt == b->attempt || m->broken_ns != b->broken_ns ||
+        b->held == 0)
         return;
     HOLDS(!b->firm, "a firm grant is not taken back",
         "%s room %llu had %u blocks, has %u", d->conf->name,

@@ -620,7 +620,8 @@ void data_pump(struct shard *s)
  * what was not never will, and all is told to the sender, before long. */
 void data_break(struct shard *s, uint32_t peer)
 {
-    struct data_note note = {.type = NOTE_PEER_BROKEN, .peer = peer};
+    struct data_note note = {
+        .type = NOTE_PEER_BROKEN, .peer = peer, .first = s->k};
 
     trace("%s shard %u: endpoint of peer %u is lost", s->d->conf->name, s->k,
         peer);

@@ -274,6 +274,25 @@ TEST(broken_is_said_until_the_attempt_is_raised)
     T_EQ_U64(brain_stat(e, "broken"), 1);
 }
 
+TEST(a_break_is_of_rooms_that_go_by_that_shard)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_PEER_BROKEN}};
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    brain_hear(e, 0, init(e, 1, 70, 16));
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    ev.note.first = 1; /* of another shard than the only one */
+    brain_step(e, &ev);
+    T_EQ_U64(brain_said_count(e, PEER_BROKEN), 0);
+    ev.note.first = 0;
+    brain_step(e, &ev);
+    T_EQ_U64(brain_said_count(e, PEER_BROKEN), 1);
+    brain_step(e, &ev); /* before the next attempt: no other */
+    T_EQ_U64(brain_said_count(e, PEER_BROKEN), 0);
+    T_EQ_U64(brain_stat(e, "broken"), 1);
+}
+
 /* what does not fit */
 
 TEST(layouts_keys_and_storage_must_agree)

@@ -431,6 +431,7 @@ TEST(broken_endpoint_raises_the_attempt_three_times)
         brain_hear(l, 0, m); /* again: an attempt that is over */
         T_TRUE(brain_cmd(l, LAND_CLOSE) == NULL);
         l->noisy = false;
+        brain_pass(l, 11000); /* the next is another outage */
     }
     brain_landed(l, &t.open, 0, 8);
     m.broken.attempt = 3;
@@ -438,6 +439,79 @@ TEST(broken_endpoint_raises_the_attempt_three_times)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
     T_EQ_U64(brain_stat(l, "broken"), 4);
     T_EQ_U64(brain_free(l), 16);
+}
+
+/* The room's attempt breaks; RESUME comes after so many ms. */
+static void breaks(
+    struct brain *l, struct there *t, uint32_t attempt, uint32_t pause_ms)
+{
+    struct peer_msg m = about(t, PEER_BROKEN);
+
+    m.broken.attempt = attempt;
+    brain_hear(l, 0, m);
+    told(l, t);
+    if (pause_ms > 0) {
+        T_EQ_U64(brain_said_count(l, PEER_RESUME), 0);
+        brain_pass(l, pause_ms - 1);
+        T_EQ_U64(brain_said_count(l, PEER_RESUME), 0);
+        brain_pass(l, 1);
+    }
+    T_EQ_U64(brain_said_count(l, PEER_RESUME), 1);
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.attempt, attempt + 1);
+    brain_hear(l, 0, state(t, PEER_RESUME, attempt + 1, 16));
+}
+
+TEST(one_outage_is_one_attempt_and_has_patience)
+{
+    static const uint32_t pauses[] = {0, 100, 200, 400, 800, 1600, 2000, 2000};
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    for (uint32_t i = 0; i < ARRAY_LEN(pauses); i++)
+        breaks(l, &t, i, pauses[i]);
+    T_TRUE(brain_state(l, 0, 0) != ROOM_FAILED);
+    brain_landed(l, &t.open, 0, 16);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(an_outage_ends_by_count_with_time_between)
+{
+    struct brain *l = langd_up("timeouts.progress=300s", NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg m = about(&t, PEER_BROKEN);
+    uint64_t began = l->now_ns;
+
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    while (brain_state(l, 0, 0) != ROOM_FAILED) {
+        T_TRUE(l->now_ns - began < 60 * NS_PER_S);
+        brain_hear(l, 0, m);
+        m.broken.attempt++;
+        brain_pass(l, 2000);
+    }
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
+    T_TRUE(l->now_ns - began > 30 * NS_PER_S);
+}
+
+TEST(or_by_rows_that_do_not_come)
+{
+    struct brain *l = langd_up("timeouts.progress=3s", NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg m = about(&t, PEER_BROKEN);
+
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    brain_hear(l, 0, m);
+    T_TRUE(brain_state(l, 0, 0) != ROOM_FAILED); /* no row is due */
+    m = want(&t, 1, 16, 16);
+    brain_hear(l, 0, m);
+    m = about(&t, PEER_BROKEN);
+    for (m.broken.attempt = 1; m.broken.attempt <= 2; m.broken.attempt++) {
+        brain_pass(l, 1400);
+        T_TRUE(brain_state(l, 0, 0) != ROOM_FAILED);
+        brain_hear(l, 0, m);
+    }
+    brain_pass(l, 1700);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
 }
 
 TEST(rows_of_an_older_attempt_do_not_count)
