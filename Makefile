@@ -78,7 +78,7 @@ ALL_OBJ := $(BASE) $(CORE) $(GPU) $(IO) $(NODE) $(CLIENT)
 CMDS := $(patsubst cmd/%.c,$(B)/%,$(wildcard cmd/*.c))
 UNIT := $(patsubst %.c,$(B)/%,$(wildcard test/unit/*_test.c))
 CONTRACT := $(patsubst %.c,$(B)/%,$(wildcard test/contract/*_test.c))
-WATCH := $(B)/test/preload/malloc_watch.so
+WATCH := $(B)/test/preload/malloc_watch.so $(B)/test/preload/slow_names.so
 BENCH := $(B)/mmx-bench
 SIM := $(if $(wildcard test/sim/*.c),$(B)/test/sim/sim)
 SAMPLE := $(B)/test/sample/consumer
@@ -130,8 +130,8 @@ $(DOUBLE): LDFLAGS :=
 $(DOUBLE): $(call src,test/double/*.c)
 	$(CC) $(LDFLAGS) -shared -Wl,-soname,$(@F) $^ -o $@ -lpthread
 
-# Counts the allocations that a daemon itself makes, for one test.
-$(WATCH): $(call src,test/preload/*.c)
+# Preloaded into daemons, each for one test.
+$(WATCH): %.so: %.o
 	$(CC) $(LDFLAGS) -shared $^ -o $@
 
 # As a user of the library: nothing of ours but libmmx.

@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { EXIT_USAGE = 64, EXIT_CONFIG = 78, SETS_MAX = 64 };
@@ -159,6 +160,37 @@ static void end(void)
     node_free(&running);
 }
 
+/* What the limits of the configuration may take: for an engine its socket, its
+ * cells and its process; for a peer those of ZMQ and of the shards, with as
+ * many again that have not greeted yet. */
+static uint64_t descriptors_needed(void)
+{
+    return 64 + 3 * conf.limit_connections + 8 * conf.limit_peers +
+           2 * conf.limit_peers * conf.transfer_shards + 2 * conf.pools_count;
+}
+
+/* The soft limit is for programs that use select(); we may have the hard one.
+ */
+static void raise_descriptors(void)
+{
+    uint64_t need = descriptors_needed();
+    struct rlimit l;
+
+    if (getrlimit(RLIMIT_NOFILE, &l) != 0)
+        return;
+    l.rlim_cur = l.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &l) != 0)
+        (void)getrlimit(RLIMIT_NOFILE, &l);
+    if (l.rlim_cur < need)
+        log_warn("descriptors: RLIMIT_NOFILE is %llu, but limits.connections "
+                 "%llu, limits.peers %llu and transfer.shards %llu may need "
+                 "%llu; connections are refused when there are none",
+            (unsigned long long)l.rlim_cur,
+            (unsigned long long)conf.limit_connections,
+            (unsigned long long)conf.limit_peers,
+            (unsigned long long)conf.transfer_shards, (unsigned long long)need);
+}
+
 static int serve(uint8_t role)
 {
     struct node_opt opt = {.conf = &conf};
@@ -166,6 +198,7 @@ static int serve(uint8_t role)
 
     start_log(role);
     signal(SIGPIPE, SIG_IGN);
+    raise_descriptors();
     notify_init();
     opt.listen_fd = notify_listen_fd();
     opt.watchdog_ns = notify_watchdog_ns();

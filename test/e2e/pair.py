@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import socket
 
@@ -100,6 +101,11 @@ class Daemon:
         self.conf = conf
         self.process = None
         self.killed = False
+        self.nofile = None  # (soft, hard) RLIMIT_NOFILE
+
+    def limit(self) -> None:
+        """In the child, before it becomes the daemon."""
+        resource.setrlimit(resource.RLIMIT_NOFILE, self.nofile)
 
     def start(self, env=None, stderr=None) -> "Daemon":
         with open(self.config, "w") as f:
@@ -110,6 +116,7 @@ class Daemon:
                 [self.binary, "--config", self.config],
                 stderr=log if stderr is None else stderr,
                 stdout=log, stdin=subprocess.DEVNULL,
+                preexec_fn=self.limit if self.nofile else None,
                 env={**os.environ, **UCX, **(env or {})})
         self.wait_ready()
         return self

@@ -1,11 +1,13 @@
 """Control connections that strangers make, or that a hostile daemon fills:
 nobody else notices, memory stays bounded, the daemon lives."""
 
+import os
 import socket
 import threading
 import time
+import unittest
 
-from pair import BUILD, Case, eventually
+from pair import BUILD, Case, eventually, free_port
 from rawpeer import PING, Dealer, cut, frame, hello, part, pour, shake
 
 MIB = 1 << 20
@@ -152,3 +154,98 @@ class Strangers(Case):
         for raw in crowd:
             raw.close()
         self.deliver(enc, lm, 2, 300)
+
+
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as s:
+            s.bind(("::1", 0))
+            return True
+    except OSError:
+        return False
+
+
+@unittest.skipUnless(has_ipv6(), "this host has no IPv6")
+class Ipv6(Case):
+    def listen(self, host):
+        port = free_port()
+        address = f"tcp://[::1]:{port}"
+        e = self.world.encoded(insecure=True, control={
+            "listen": f"tcp://{host}:{port}", "advertise": address})
+        e.address = address
+        d = self.world.langd([e])
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+
+    def test_loopback(self):
+        self.listen("[::1]")
+
+    def test_every_interface(self):
+        self.listen("[::]")
+
+
+class Names(Case):
+    def test_a_name_that_nobody_answers_delays_nobody_else(self):
+        # slow_names.so answers this name after 20 s, others as ever.
+        e = self.world.encoded()
+        slow = self.world.encoded(name="enc1", start=False)
+        slow.address = "tcp://slow.invalid:7601"
+        d = self.world.langd([e, slow], start=False, insecure=True)
+        d.start(env={"LD_PRELOAD": os.path.join(
+            BUILD, "test", "preload", "slow_names.so"),
+            "MMX_SLOW_NAME": "slow.invalid"})
+        enc, lm = self.engines(e, d)
+        lm.request(10**6, "enc1")
+        end = time.monotonic() + 5
+        room = 1
+        while time.monotonic() < end:
+            began = time.monotonic()
+            self.deliver(enc, lm, room, 300)
+            self.assertLess(time.monotonic() - began, 1)
+            room += 1
+        self.assertEqual(d.stats()["peers_lost"], 0)
+        self.assertIn("the name is not answered", d.tail())
+        lm.release(10**6)
+        # Its end waits for no thread either.
+        began = time.monotonic()
+        self.world.end_engines()
+        d.stop()
+        self.assertLess(time.monotonic() - began, 5)
+
+    def test_a_name_that_comes_late_is_found(self):
+        # The encoder's port answers only after langd has begun to try.
+        e = self.world.encoded(start=False)
+        d = self.world.langd([e], start=False)
+        d.conf["peers"][0]["address"] = e.address.replace(
+            "127.0.0.1", "localhost")
+        d.start()
+        lm = self.world.engine(d)
+        lm.request(1, "enc0")
+        e.start()
+        enc = self.world.engine(e)
+        enc.encode(1, 300)
+        self.assertEqual(lm.ready(1), 300)
+        self.assertEqual(enc.done(1), [1, 0])
+        lm.release(1)
+        enc.release(1)
+
+
+class Descriptors(Case):
+    def limits(self, daemon):
+        with open(f"/proc/{daemon.pid}/limits") as f:
+            line = next(x for x in f if x.startswith("Max open files"))
+        return tuple(int(x) for x in line.split()[3:5])
+
+    def test_the_soft_limit_is_raised_to_the_hard_one(self):
+        e = self.world.encoded(start=False)
+        e.nofile = (256, 4096)
+        e.start()
+        self.assertEqual(self.limits(e), (4096, 4096))
+        self.assertNotIn("RLIMIT_NOFILE", e.tail())
+
+    def test_limits_that_do_not_fit_are_told(self):
+        e = self.world.encoded(start=False)
+        e.nofile = (256, 512)
+        e.start()
+        self.assertIn("RLIMIT_NOFILE is 512, but limits.connections 256",
+                      e.tail())
