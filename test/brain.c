@@ -19,14 +19,14 @@ static const struct layout *layout_of(const struct brain *b)
                                       : encoded_layout(b->is, 0);
 }
 
-static void ready(struct brain *b)
+static void ready(struct brain *b, bool ok)
 {
     uint64_t offsets[LAYOUT_FIELDS_MAX] = {0};
 
     if (b->conf.role == ROLE_LANGD)
-        langd_pool_ready(b->is, 0, true, offsets, 1 << 20);
+        langd_pool_ready(b->is, 0, ok, offsets, 1 << 20);
     else
-        encoded_pool_ready(b->is, 0, true, offsets, 1 << 20);
+        encoded_pool_ready(b->is, 0, ok, offsets, 1 << 20);
 }
 
 static void set(struct brain *b, const char *assignment)
@@ -80,7 +80,7 @@ struct brain *brain_make(uint8_t role, const char *const *settings)
     b->out.bytes = writer_of(malloc(OUT_BYTES), OUT_BYTES);
     b->now_ns = NS_PER_S;
     if (layout_of(b)->count)
-        ready(b);
+        ready(b, true);
     return b;
 }
 
@@ -112,8 +112,8 @@ static void collect(struct brain *b)
             b->cells[a.conn][a.index] = a.word;
         if (a.type == ACT_DATA)
             note_of(b, &a.cmd);
-        if (a.type == ACT_POOL_FIX)
-            ready(b);
+        if (a.type == ACT_POOL_FIX && !b->slow_pools)
+            ready(b, true);
         T_TRUE(b->acts_count < MAX_ACTS);
         b->acts[b->acts_count++] = a;
     }
@@ -170,6 +170,14 @@ void brain_step(struct brain *b, struct event *ev)
 {
     begin(b);
     go_on(b, ev);
+}
+
+void brain_pool(struct brain *b, bool ok)
+{
+    struct event ev = {.type = EV_MORE};
+
+    ready(b, ok);
+    brain_step(b, &ev);
 }
 
 void brain_pass(struct brain *b, uint64_t ms)

@@ -20,7 +20,8 @@ struct brain {
     struct brain_conf bc;
     struct out out;
     uint64_t now_ns;
-    bool noisy; /* shards do not answer by themselves */
+    bool noisy;      /* shards do not answer by themselves */
+    bool slow_pools; /* nor does memory come; brain_pool says how it went */
     uint32_t waiting_count;
     struct data_note waiting[256]; /* what noisy shards owe */
 
@@ -42,6 +43,8 @@ struct brain *brain_make(uint8_t role, const char *const *settings);
 
 /* Steps, with as many EV_MORE as are asked for. */
 void brain_step(struct brain *b, struct event *ev);
+/* The memory of the pool whose layout is known now stands, or cannot be had. */
+void brain_pool(struct brain *b, bool ok);
 /* Lets so much time pass, with EV_TIME when it is due. */
 void brain_pass(struct brain *b, uint64_t ms);
 /* The oldest owed note of a noisy shard; false: none. */

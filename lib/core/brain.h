@@ -31,8 +31,9 @@ extern const struct brain_ops langd_ops;   /* brain: struct langd * */
 /* Layout of pool i, for the body (ACT_POOL_FIX); count 0: not known yet. */
 const struct layout *encoded_layout(const struct encoded *e, uint32_t i);
 const struct layout *langd_layout(const struct langd *l, uint32_t i);
-/* Answer to ACT_POOL_FIX, before the next step: the pool's memory stands
- * (region offsets, size, host page), or could not be had. */
+/* Answer to ACT_POOL_FIX, at any later time between two steps, before one of
+ * EV_MORE: the pool's memory stands (region offsets, size), or could not be
+ * had. */
 void encoded_pool_ready(struct encoded *e, uint32_t i, bool ok,
     const uint64_t *offsets, uint64_t bytes);
 void langd_pool_ready(struct langd *l, uint32_t i, bool ok,

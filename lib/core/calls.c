@@ -20,6 +20,8 @@ void pool_meta_ready(
 {
     m->ready = ok;
     m->broken = !ok;
+    m->news = m->fixing;
+    m->fixing = false;
     m->bytes = bytes;
     if (ok)
         memcpy(m->offsets, offsets, sizeof(m->offsets));
@@ -141,6 +143,24 @@ static uint32_t pool_named(const struct calls *c, struct span name)
     return NONE;
 }
 
+/* The answer comes when the pool's memory stands; one such call of a
+ * connection can wait. */
+static void wait_for_pool(const struct calls *c, struct out *out, uint32_t conn,
+    uint32_t seq, uint32_t i)
+{
+    struct conn *k = &c->engines->conns[conn];
+
+    if (k->pool != 0) {
+        out_answer(out, conn, seq, ERR_NOT_READY, 0, 0,
+            "pool %s: its memory is being made, and another call waits for "
+            "that of a pool",
+            c->meta(c->brain, i)->conf->name);
+        return;
+    }
+    k->pool = i + 1;
+    k->pool_seq = seq;
+}
+
 void call_pool(const struct calls *c, struct out *out, uint32_t conn,
     const struct local_msg *m)
 {
@@ -165,12 +185,11 @@ void call_pool(const struct calls *c, struct out *out, uint32_t conn,
             "layout cannot be read from byte %u on", at);
         return;
     }
-    if (p->layout.count == 0 && m->pool.layout.len && !p->asked) {
+    if (p->layout.count == 0 && m->pool.layout.len && !p->news) {
         p->layout = want;
-        p->asked = true;
-        p->ask_conn = conn;
-        p->ask_seq = m->seq;
+        p->fixing = true;
         out_action(out, ACT_POOL_FIX)->index = i;
+        wait_for_pool(c, out, conn, m->seq, i);
     } else if (p->layout.count == 0) {
         out_answer(out, conn, m->seq, ERR_NOT_READY, 0, 0,
             "pool %s: no engine has declared its layout yet", p->conf->name);
@@ -178,6 +197,8 @@ void call_pool(const struct calls *c, struct out *out, uint32_t conn,
         out_answer(out, conn, m->seq, ERR_INCOMPATIBLE_LAYOUT, 0, 0,
             "pool %s has %.200s, the engine has %.200s", p->conf->name,
             p->layout.text, want.text);
+    } else if (p->fixing) {
+        wait_for_pool(c, out, conn, m->seq, i);
     } else {
         call_say_pool(c, out, conn, m->seq, i);
     }
@@ -186,9 +207,25 @@ void call_pool(const struct calls *c, struct out *out, uint32_t conn,
 bool calls_pools_waiting(const struct calls *c)
 {
     for (uint32_t i = 0; i < c->pools_count; i++)
-        if (c->meta(c->brain, i)->asked)
+        if (c->meta(c->brain, i)->news)
             return true;
     return false;
+}
+
+/* Answers who waits for pool i. false: there is no room for all of it. */
+static bool answer_waiting(const struct calls *c, struct out *out, uint32_t i)
+{
+    for (uint32_t k = 0; k < c->engines->conns_max; k++) {
+        struct conn *conn = &c->engines->conns[k];
+
+        if (conn->state != CONN_READY || conn->pool != i + 1)
+            continue;
+        if (!out_has_room(out))
+            return false;
+        conn->pool = 0;
+        call_say_pool(c, out, k, conn->pool_seq, i);
+    }
+    return true;
 }
 
 void calls_pools_ready(const struct calls *c, struct out *out)
@@ -198,11 +235,11 @@ void calls_pools_ready(const struct calls *c, struct out *out)
     for (uint32_t i = 0; i < c->pools_count; i++) {
         struct pool_meta *p = c->meta(c->brain, i);
 
-        if (!p->asked)
+        if (!p->news)
             continue;
-        p->asked = false;
-        if (c->engines->conns[p->ask_conn].state == CONN_READY)
-            call_say_pool(c, out, p->ask_conn, p->ask_seq, i);
+        if (!answer_waiting(c, out, i))
+            return; /* it goes on with the next step */
+        p->news = false;
     }
     for (uint32_t i = 0; i < c->peers->max; i++) {
         struct peer *peer = &c->peers->peers[i];

@@ -16,8 +16,8 @@ struct pool_meta {
     struct layout layout; /* count 0: no engine has declared it yet */
     bool ready, broken;   /* the memory stands; or could not be had */
     bool lost;            /* it stood, and works no more */
-    bool asked;           /* an answer waits for the memory */
-    uint32_t ask_conn, ask_seq;
+    bool fixing;          /* ACT_POOL_FIX is out: the memory is being made */
+    bool news;            /* it stands or not, and who waits is not told yet */
     uint64_t offsets[LAYOUT_FIELDS_MAX], bytes;
     char share[POOL_SHARE_MAX + 1]; /* how engines map it */
     uint8_t handle[POOL_HANDLE_MAX];

@@ -65,7 +65,8 @@ struct conn {
     uint32_t uid, gid;
     int32_t pid;
     uint32_t session, cells;
-    uint64_t abilities; /* as its HELLO said; engine_can() */
+    uint64_t abilities;      /* as its HELLO said; engine_can() */
+    uint32_t pool, pool_seq; /* its POOL call waits for pool - 1; 0: none */
     struct list views, dirty;
     struct list in_session;
     struct list in_silent; /* until it has said who it is */

@@ -74,8 +74,11 @@ void show_pool(struct shower *s, uint32_t number, const struct pool_meta *m,
     s->text(s, "pool", m->conf->name);
     s->text(s, "memory", m->conf->memory);
     s->text(s, "state",
-        m->ready ? "ready"
-                 : (m->lost ? "lost" : (m->broken ? "broken" : "no-layout")));
+        m->ready    ? "ready"
+        : m->lost   ? "lost"
+        : m->fixing ? "populating"
+        : m->broken ? "broken"
+                    : "no-layout");
     s->text(s, "layout", m->layout.text);
     s->number(s, "block_rows", m->conf->block_rows);
     s->number(s, "row_bytes", m->layout.row_bytes);

@@ -406,6 +406,65 @@ TEST(pool_of_the_first_engines_layout)
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
 }
 
+/* A POOL call of this connection. */
+static void ask_pool(struct brain *b, uint32_t conn, uint32_t seq)
+{
+    struct local_msg m = {.type = LOCAL_POOL, .seq = seq};
+    struct event ev = {.type = EV_LOCAL, .conn = conn, .local = &m};
+
+    m.pool.layout = span_str("x:u8:4096");
+    brain_step(b, &ev);
+}
+
+/* How often the last call answered one with a descriptor. */
+static uint32_t pools_said(const struct brain *b)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < b->acts_count; i++)
+        n += b->acts[i].type == ACT_LOCAL && b->acts[i].fd == FD_POOL;
+    return n;
+}
+
+/* Others are answered meanwhile; who asked hears when the memory stands, and
+ * who has come to its number since does not. */
+TEST(a_pool_whose_memory_takes_long)
+{
+    struct brain *l = BRAIN(ROLE_LANGD, "pools[0].layout=engine");
+
+    l->slow_pools = true;
+    for (uint32_t conn = 0; conn < 4; conn++)
+        brain_conn(l, conn, "s");
+    for (uint32_t conn = 0; conn < 3; conn++) {
+        ask_pool(l, conn, 70 + conn);
+        T_EQ_U64(pools_said(l), 0);
+        T_EQ_U64(brain_acts(l, ACT_POOL_FIX), conn == 0);
+    }
+    T_ERR(brain_say(l, 3, request(1, 0, MODE_WHOLE)), ERR_NOT_READY);
+    brain_end(l, 2);
+    brain_dead(l, 2);
+    brain_conn(l, 2, "s");
+    brain_pool(l, true);
+    T_EQ_U64(pools_said(l), 2);
+    T_OK(brain_say(l, 3, request(1, 0, MODE_WHOLE)));
+}
+
+TEST(a_pool_whose_memory_cannot_be_had)
+{
+    struct brain *l = BRAIN(ROLE_LANGD, "pools[0].layout=engine");
+
+    l->slow_pools = true;
+    brain_conn(l, 0, "s");
+    ask_pool(l, 0, 70);
+    brain_pool(l, false);
+    T_EQ_U64(pools_said(l), 0);
+    T_EQ_U64(brain_acts(l, ACT_LOCAL), 1);
+    ask_pool(l, 0, 71); /* it may be there now */
+    T_EQ_U64(brain_acts(l, ACT_POOL_FIX), 1);
+    brain_pool(l, true);
+    T_EQ_U64(pools_said(l), 1);
+}
+
 TEST(pools_are_for_their_users)
 {
     struct brain *l = BRAIN(ROLE_LANGD, "pools[0].uids[0]=99");
