@@ -7,17 +7,21 @@
  * or as SIGBUS where huge pages have run out (guard.h); what was asked for
  * (huge pages, a node) was had, or open failed.
  *
- * The loop's thread opens and closes; shards only read base. Rejected:
- * MAP_POPULATE, which hides that it failed and would run before mbind; files
- * in /dev/shm, which have names that outlive us; libnuma, for one call. */
+ * Any thread opens, one pool at a time is best; shards only read base.
+ * Rejected: MAP_POPULATE, which hides that it failed and would run before
+ * mbind; files in /dev/shm, which have names that outlive us; libnuma, for one
+ * call. */
 #include "io/mem.h"
 
 #include "base/check.h"
 #include "base/log.h"
+#include "io/mem_room.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mempolicy.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -27,26 +31,8 @@
 
 #define NODES_MAX 1024
 #define MIB       (UINT64_C(1) << 20)
-
-/* A number of /proc/meminfo: KiB, or a count. false: no such line. */
-static bool meminfo(const char *key, uint64_t *out)
-{
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    size_t len = strlen(key);
-    unsigned long long n = 0;
-    bool found = false;
-
-    if (!f)
-        return false;
-    while (!found && fgets(line, sizeof(line), f))
-        found = strncmp(line, key, len) == 0 && line[len] == ':' &&
-                sscanf(line + len + 1, "%llu", &n) == 1;
-    fclose(f);
-    if (found)
-        *out = n;
-    return found;
-}
+#define PIECE     (256 * MIB) /* populated at once: some 0.1 s */
+#define CREW_MAX  3           /* threads beside the one that opens */
 
 static uint64_t host_page(const struct mem_opt *opt)
 {
@@ -54,30 +40,46 @@ static uint64_t host_page(const struct mem_opt *opt)
 
     if (!opt->huge_pages)
         return (uint64_t)sysconf(_SC_PAGESIZE);
-    return meminfo("Hugepagesize", &kib) && kib ? kib * 1024 : 2 * MIB;
+    return mem_room_info("Hugepagesize", &kib) && kib ? kib * 1024 : 2 * MIB;
 }
 
-/* Refuses what the machine cannot have now: the kernel would not say no, it
- * would kill somebody. Where it does not tell, the populating decides. */
+/* Bytes that such a pool may have, and whose word that is. Where the kernel
+ * does not tell, the populating decides. */
+static uint64_t room_for(
+    const struct mem_opt *opt, uint64_t page, const char **whose)
+{
+    uint64_t have = UINT64_MAX, n;
+
+    *whose = "in huge pages (vm.nr_hugepages)";
+    if (opt->huge_pages) {
+        have = mem_room_info("HugePages_Free", &n) ? n * page : 0;
+        if (mem_room_info("HugePages_Rsvd", &n))
+            have -= min_u64(have, n * page);
+        return have;
+    }
+    *whose = "on this machine";
+    if (mem_room_info("MemAvailable", &n))
+        have = n * 1024;
+    n = mem_room_cgroup("/proc/self/cgroup", "/sys/fs/cgroup");
+    if (n < have)
+        *whose = "in this control group (memory.max)";
+    return min_u64(have, n);
+}
+
+/* Refuses what cannot be had now: the kernel would not say no, it would kill a
+ * process. */
 static enum err check_room(
     const struct mem_opt *opt, uint64_t bytes, uint64_t page)
 {
-    uint64_t have, n;
+    const char *whose;
+    uint64_t have = room_for(opt, page, &whose);
 
-    if (opt->huge_pages) {
-        have = meminfo("HugePages_Free", &n) ? n * page : 0;
-        if (meminfo("HugePages_Rsvd", &n))
-            have -= min_u64(have, n * page);
-    } else {
-        if (!meminfo("MemAvailable", &n))
-            return OK;
-        have = n * 1024;
-    }
     if (bytes <= have)
         return OK;
-    log_error("pool %s: %lu MiB of %s asked for, %lu MiB are available",
+    log_error("pool %s: %lu MiB asked for (blocks x block_rows x row), %lu MiB "
+              "are available %s",
         opt->name, (unsigned long)((bytes + MIB - 1) / MIB),
-        opt->huge_pages ? "huge pages" : "memory", (unsigned long)(have / MIB));
+        (unsigned long)(have / MIB), whose);
     return ERR_INTERNAL;
 }
 
@@ -140,20 +142,77 @@ static enum err bind_node(struct mem *m, const struct mem_opt *opt)
     return ERR_INTERNAL;
 }
 
+/* What the threads that populate a pool share. */
+struct crew {
+    struct mem *m;
+    const struct mem_opt *opt;
+    uint64_t piece;
+    _Atomic uint64_t next; /* byte that nobody has taken yet */
+    _Atomic int error;     /* errno of one that failed */
+};
+
+/* Linux before 5.14: allocate, which fails in words, then touch. */
+static int populate_old(struct mem *m, uint64_t at, uint64_t n)
+{
+    volatile uint8_t *p = m->base + at;
+
+    if (fallocate(m->fd, 0, (off_t)at, (off_t)n) != 0)
+        return errno;
+    for (uint64_t i = 0; i < n; i += m->page)
+        p[i] = 0;
+    return 0;
+}
+
+static int populate_piece(struct mem *m, uint64_t at, uint64_t n)
+{
+    if (madvise(m->base + at, n, MADV_POPULATE_WRITE) == 0)
+        return 0;
+    return errno == EINVAL ? populate_old(m, at, n) : errno;
+}
+
+static bool stopped(const struct mem_opt *opt)
+{
+    return opt->watch &&
+           atomic_load_explicit(&opt->watch->stop, memory_order_relaxed);
+}
+
+static void *crew_member(void *ud)
+{
+    struct crew *c = ud;
+    uint64_t at;
+
+    while (!stopped(c->opt) && atomic_load(&c->error) == 0 &&
+           (at = atomic_fetch_add(&c->next, c->piece)) < c->m->bytes) {
+        uint64_t n = min_u64(c->piece, c->m->bytes - at);
+        int e = populate_piece(c->m, at, n);
+
+        if (e != 0)
+            atomic_store(&c->error, e);
+        else if (c->opt->watch)
+            atomic_fetch_add(&c->opt->watch->bytes, n);
+    }
+    return NULL;
+}
+
+/* Large pools by several threads: the kernel clears pages, which one core does
+ * at some GB/s. */
 static enum err populate(struct mem *m, const struct mem_opt *opt)
 {
-    volatile uint8_t *p = m->base;
+    struct crew c = {.m = m, .opt = opt, .piece = max_u64(PIECE, m->page)};
+    uint64_t pieces = (m->bytes + c.piece - 1) / c.piece;
+    pthread_t others[CREW_MAX];
+    uint32_t n = 0;
 
-    if (madvise(m->base, m->bytes, MADV_POPULATE_WRITE) == 0)
-        return OK;
-    if (errno != EINVAL)
+    for (; n < CREW_MAX && n + 1 < pieces; n++)
+        if (pthread_create(&others[n], NULL, crew_member, &c) != 0)
+            break; /* then fewer do it */
+    crew_member(&c);
+    while (n > 0)
+        pthread_join(others[--n], NULL);
+    errno = atomic_load(&c.error);
+    if (errno != 0)
         return failed(opt, "populate the memory", m->bytes);
-    /* Linux before 5.14: allocate, which fails in words, then touch. */
-    if (fallocate(m->fd, 0, 0, (off_t)m->bytes) != 0)
-        return failed(opt, "allocate the memory", m->bytes);
-    for (uint64_t at = 0; at < m->bytes; at += m->page)
-        p[at] = 0;
-    return OK;
+    return stopped(opt) ? ERR_ABORTED : OK;
 }
 
 static enum err seal(struct mem *m, const struct mem_opt *opt)
@@ -217,5 +276,8 @@ static enum err host_open(struct mem *out, const struct mem_opt *opt)
     return OK;
 }
 
-const struct mem_ops mem_host = {
-    .name = "host", .page = host_page, .open = host_open, .close = host_close};
+const struct mem_ops mem_host = {.name = "host",
+    .any_thread = true,
+    .page = host_page,
+    .open = host_open,
+    .close = host_close};

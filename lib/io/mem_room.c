@@ -1,0 +1,87 @@
+/* mem_room.c - see mem_room.h. Reads files of the kernel, keeps nothing.
+ * Rejected: sysinfo(), which knows neither reclaimable memory nor groups. */
+#include "io/mem_room.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The number behind `key` and `sep` at the beginning of a line of the file. */
+static bool number_in(
+    const char *path, const char *key, const char *sep, uint64_t *out)
+{
+    FILE *f = fopen(path, "re");
+    char line[256];
+    size_t n = strlen(key), m = strlen(sep);
+    unsigned long long v = 0;
+    bool found = false;
+
+    if (!f)
+        return false;
+    while (!found && fgets(line, sizeof(line), f))
+        found = strncmp(line, key, n) == 0 && strncmp(line + n, sep, m) == 0 &&
+                sscanf(line + n + m, "%llu", &v) == 1;
+    fclose(f);
+    if (found)
+        *out = v;
+    return found;
+}
+
+bool mem_room_info(const char *key, uint64_t *out)
+{
+    return number_in("/proc/meminfo", key, ":", out);
+}
+
+/* What one group leaves. */
+static uint64_t group_room(const char *root, const char *group)
+{
+    char path[PATH_MAX];
+    uint64_t max, used, cache = 0;
+
+    snprintf(path, sizeof(path), "%s%s/memory.max", root, group);
+    if (!number_in(path, "", "", &max))
+        return UINT64_MAX; /* "max", or no such controller */
+    snprintf(path, sizeof(path), "%s%s/memory.current", root, group);
+    if (!number_in(path, "", "", &used))
+        return UINT64_MAX;
+    snprintf(path, sizeof(path), "%s%s/memory.stat", root, group);
+    (void)number_in(path, "inactive_file", " ", &cache);
+    used -= min_u64(used, cache);
+    return max > used ? max - used : 0;
+}
+
+/* The group's name, "/system.slice/x.service". false: none of version 2. */
+static bool group_of(const char *self, char *out, size_t size)
+{
+    FILE *f = fopen(self, "re");
+    char line[PATH_MAX];
+    bool found = false;
+
+    if (!f)
+        return false;
+    while (!found && fgets(line, sizeof(line), f)) {
+        found = strncmp(line, "0::/", 4) == 0 && strlen(line + 3) < size;
+        if (found)
+            strcpy(out, line + 3);
+    }
+    fclose(f);
+    if (found)
+        out[strcspn(out, "\n")] = 0;
+    return found;
+}
+
+uint64_t mem_room_cgroup(const char *self, const char *root)
+{
+    char group[PATH_MAX / 2];
+    uint64_t room = UINT64_MAX;
+    char *end;
+
+    if (!group_of(self, group, sizeof(group)))
+        return room;
+    while ((end = strrchr(group, '/')) != NULL) {
+        room = min_u64(room, group_room(root, group));
+        *end = 0;
+    }
+    return min_u64(room, group_room(root, "")); /* a namespace's own root */
+}
