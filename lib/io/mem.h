@@ -1,7 +1,7 @@
 /* mem.h - a kind of memory that pools can lie in. mem_host: sealed memfds;
- * mem_cuda: memory of a GPU. One object per pool; used by the loop's thread
- * (open, close) and read by shards (base, device), which is safe because
- * nothing changes in between. */
+ * mem_cuda: memory of a GPU. One object per pool; opened by the loop's thread,
+ * or by another where any_thread says so, closed by the loop's, and read by
+ * shards (base, device), which is safe because nothing changes in between. */
 #ifndef MMX_IO_MEM_H
 #define MMX_IO_MEM_H
 
@@ -11,13 +11,20 @@
 
 #define MEM_HANDLE_MAX 80 /* 16 bytes of UUID, 64 of a CUDA IPC handle */
 
+/* How far an open is, and the word to give up; any thread. */
+struct mem_watch {
+    _Atomic uint64_t bytes;
+    _Atomic bool stop;
+};
+
 struct mem_opt {
     const char *name; /* of the pool, for messages and memfd */
     const char *kind; /* as in the config: "host" or "cuda:N" */
     uint64_t bytes;
-    bool engines_write; /* false: sealed against future writable maps */
-    bool huge_pages;    /* asked for: an error when there are none */
-    int numa_node;      /* -1: wherever */
+    bool engines_write;      /* false: sealed against future writable maps */
+    bool huge_pages;         /* asked for: an error when there are none */
+    int numa_node;           /* -1: wherever */
+    struct mem_watch *watch; /* NULL: none */
 };
 
 struct mem {
@@ -44,6 +51,7 @@ struct mem {
 
 struct mem_ops {
     const char *name;
+    bool any_thread; /* one that may wait can open it */
     /* Page size that this kind would use, before the size is known. */
     uint64_t (*page)(const struct mem_opt *opt);
     MUST_CHECK enum err (*open)(struct mem *m, const struct mem_opt *opt);

@@ -204,6 +204,10 @@ static int serve(uint8_t role)
     opt.watchdog_ns = notify_watchdog_ns();
     check_set_printer(print_running);
     e = node_new(&running, &opt);
+    if (e == ERR_ABORTED) {
+        log_info("ended before it was ready");
+        return 0;
+    }
     if (e != OK) {
         log_error("cannot start");
         return 1;

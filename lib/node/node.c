@@ -284,6 +284,8 @@ static void turn(struct node *n)
     node_push_backlogs(n);
     local_hurry(n->local);
     links_hurry(n->links);
+    if (n->pools_seen)
+        node_pools_serve(n);
     go_on(n);
     node_ports_watch(n);
     if (!node_clogged(n))
@@ -340,8 +342,9 @@ static void on_prepare(uv_prepare_t *h)
         /* Notes that came since the turn have a turn of their own; those who
          * come from here on write to the wake. */
         more = serve_notes(n) > 0 || local_busy(n->local) ||
-               links_busy(n->links) || n->maps_seen || admin_busy(n) ||
-               node_ports_busy(n) || n->kind->ops->pending(n->brain);
+               links_busy(n->links) || n->maps_seen || n->pools_seen ||
+               admin_busy(n) || node_ports_busy(n) ||
+               n->kind->ops->pending(n->brain);
     }
     if (more)
         uv_idle_start(&n->idle, on_idle);
@@ -669,6 +672,8 @@ enum err node_new(struct node **out, const struct node_opt *opt)
     list_init(&n->making);
     e = take_memory(n);
     if (e == OK)
+        e = node_pools_new(n);
+    if (e == OK)
         e = node_maps_new(n);
     if (e == OK)
         e = start_loop(n);
@@ -732,6 +737,7 @@ static void end_loop(struct node *n)
     if (n->local)
         local_stop(n->local);
     node_maps_stop(n);
+    node_pools_stop(n);
     if (n->links)
         links_stop(n->links);
     if (n->loop_made) {

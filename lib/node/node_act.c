@@ -320,9 +320,7 @@ static void act(struct node *n, const struct action *a)
         node_unmap(n, a->index);
         return;
     case ACT_POOL_FIX:
-        if (node_fix_pool(n, a->index) != OK)
-            log_error("pool %s: its memory could not be had",
-                n->conf->pools[a->index].name);
+        node_fix_pool(n, a->index);
         return;
     case ACT_ENDED:
         log_ended(n, a->word);

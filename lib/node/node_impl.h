@@ -106,6 +106,9 @@ struct node {
     uint64_t replaced;  /* workers, when the addresses were gathered */
     struct shard_pool *pools;
     struct mem *mems;
+    struct pool_job *pool_jobs; /* by pool */
+    struct mem_watch pool_watch;
+    bool pools_seen; /* something happened to one */
 
     struct mapping **maps; /* langd, by peer; NULL: none */
     bool maps_seen;        /* something happened to one */
@@ -147,10 +150,17 @@ void node_ports_serve(struct node *n);
 bool node_ports_busy(struct node *n);
 
 /* node_pool.c */
-/* Gets the memory of every pool whose layout the config gives. */
+MUST_CHECK enum err node_pools_new(struct node *n);
+/* Gets the memory of every pool whose layout the config gives. ERR_ABORTED: a
+ * signal wants us to end. */
 MUST_CHECK enum err node_fix_pools(struct node *n);
-/* Gets the memory of pool i and tells brain and shards how it went. */
-MUST_CHECK enum err node_fix_pool(struct node *n, uint32_t i);
+/* Gets the memory of pool i, now or beside the loop, and tells brain and shards
+ * how it went. */
+void node_fix_pool(struct node *n, uint32_t i);
+/* Carries out what the loop has seen since the last call. */
+void node_pools_serve(struct node *n);
+/* Stops what is under way; the loop has to run until it is over. */
+void node_pools_stop(struct node *n);
 void node_close_pools(struct node *n);
 
 /* node_map.c: langd, pools of encoders on this host */

@@ -1,14 +1,54 @@
 /* node_pool.c - memory of pools: placed by layout, opened by kind, told to
  * brain and shards. Done at start where the config gives a layout, later when
- * an engine gives it. A pool's memory stays until the daemon ends. The loop's
- * thread. Rejected: opening memory in a thread of its own. Nothing can be
- * done with the pool before it stands, and it happens once. */
+ * an engine gives it. A pool's memory stays until the daemon ends.
+ *
+ * Clearing the pages of a large pool takes a second per GiB or two, so another
+ * thread does it where the kind of memory allows that: one of libuv's while
+ * the loop runs, one pool at a time, since other work waits for those threads;
+ * at start one of ours, while we wait for it and for signals, and keep the
+ * service manager patient. That thread touches its job's memory and result
+ * only. All else is the loop's thread.
+ *
+ * Rejected: serving engines while a pool of the config is not there yet. They
+ * would be refused what they get a moment later. */
 #include "node/node_impl.h"
 
+#include "base/check.h"
 #include "base/log.h"
+#include "io/notify.h"
 
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#define PATIENCE_MS 1000 /* how often the service manager hears of a start */
+
+struct pool_job {
+    uv_work_t work;
+    struct node *node;
+    uint32_t pool;
+    const struct mem_ops *kind;
+    struct mem_opt opt;
+    struct mem mem;
+    uint64_t offsets[LAYOUT_FIELDS_MAX];
+    bool wanted, busy, done; /* queued; in the other thread; over */
+    enum err result;
+    int over; /* at start: eventfd that is written when it is over */
+};
+
+enum err node_pools_new(struct node *n)
+{
+    n->pool_jobs = calloc(n->conf->pools_count, sizeof(*n->pool_jobs));
+    return n->pool_jobs ? OK : ERR_NO_BLOCKS;
+}
 
 static struct mem_opt options(const struct node *n, const struct conf_pool *c)
 {
@@ -21,66 +61,236 @@ static struct mem_opt options(const struct node *n, const struct conf_pool *c)
     return o;
 }
 
-static enum err open_memory(struct node *n, uint32_t i, const struct layout *l,
-    uint64_t offsets[LAYOUT_FIELDS_MAX])
+/* What is to be opened for pool i, whose layout is known. */
+static enum err prepare(struct node *n, uint32_t i, struct pool_job *j)
 {
     const struct conf_pool *c = &n->conf->pools[i];
-    const struct mem_ops *kind = mem_kind(c->memory);
-    struct mem_opt opt = options(n, c);
+    const struct layout *l = n->kind->layout(n->brain, i);
     uint64_t rows = c->blocks * c->block_rows;
 
-    if (!kind) {
+    CHECK(!j->busy && !j->done, "pool %u is being opened", i);
+    j->node = n;
+    j->pool = i;
+    j->work.data = j;
+    j->opt = options(n, c);
+    j->opt.watch = &n->pool_watch;
+    j->kind = mem_kind(c->memory);
+    if (!j->kind) {
         log_error(
             "pool %s: no memory of kind %s in this build", c->name, c->memory);
         return ERR_INTERNAL;
     }
-    if (!layout_place(l, rows, kind->page(&opt), offsets, &opt.bytes)) {
-        log_error("pool %s: too large", c->name);
-        return ERR_TOO_LARGE;
-    }
-    return kind->open(&n->mems[i], &opt);
+    if (layout_place(
+            l, rows, j->kind->page(&j->opt), j->offsets, &j->opt.bytes))
+        return OK;
+    log_error("pool %s: too large", c->name);
+    return ERR_TOO_LARGE;
 }
 
-enum err node_fix_pool(struct node *n, uint32_t i)
+static void open_memory(struct pool_job *j)
 {
+    atomic_store(&j->opt.watch->bytes, 0);
+    j->result = j->kind->open(&j->mem, &j->opt);
+}
+
+/* The job's memory is the pool's, or is not to be had. */
+static void finish(struct node *n, uint32_t i)
+{
+    struct pool_job *j = &n->pool_jobs[i];
     const struct layout *l = n->kind->layout(n->brain, i);
     const struct conf_pool *c = &n->conf->pools[i];
     struct shard_pool *p = &n->pools[i];
-    uint64_t offsets[LAYOUT_FIELDS_MAX] = {0};
-    enum err e = open_memory(n, i, l, offsets);
 
-    if (e != OK) {
+    j->wanted = j->busy = j->done = false;
+    if (j->result != OK) {
+        log_error("pool %s: its memory could not be had", c->name);
         n->kind->pool_ready(n->brain, i, false, NULL, 0);
-        return e;
+        return;
     }
+    n->mems[i] = j->mem;
     p->layout = *l;
     p->mem = &n->mems[i];
-    memcpy(p->offsets, offsets, sizeof(p->offsets));
+    memcpy(p->offsets, j->offsets, sizeof(p->offsets));
     node_order(n, &(struct order){.what = ORDER_POOL, .index = i});
     n->kind->pool_share(n->brain, i, p->mem->share,
         span_of(p->mem->handle, p->mem->handle_bytes));
-    n->kind->pool_ready(n->brain, i, true, offsets, n->mems[i].bytes);
+    n->kind->pool_ready(n->brain, i, true, j->offsets, n->mems[i].bytes);
     log_info("pool %s: %llu blocks of %llu rows, %llu bytes, %s, %s", c->name,
         (unsigned long long)c->blocks, (unsigned long long)c->block_rows,
         (unsigned long long)n->mems[i].bytes, n->mems[i].text, l->text);
-    return OK;
+}
+
+/* while the loop runs */
+
+static void on_work(uv_work_t *w)
+{
+    open_memory(w->data);
+}
+
+static void on_worked(uv_work_t *w, int status)
+{
+    struct pool_job *j = w->data;
+
+    if (status != 0)
+        j->result = ERR_INTERNAL;
+    j->done = true;
+    j->node->pools_seen = true;
+}
+
+/* Begins with a pool that waits, unless one is under way. */
+static void begin_next(struct node *n)
+{
+    struct pool_job *next = NULL;
+    sigset_t all, old;
+
+    for (uint32_t i = 0; i < n->conf->pools_count; i++) {
+        if (n->pool_jobs[i].busy)
+            return;
+        if (n->pool_jobs[i].wanted && !next)
+            next = &n->pool_jobs[i];
+    }
+    if (!next)
+        return;
+    next->busy = true;
+    /* libuv's threads are made here, and must take no signals. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    uv_queue_work(&n->loop, &next->work, on_work, on_worked);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+void node_fix_pool(struct node *n, uint32_t i)
+{
+    struct pool_job *j = &n->pool_jobs[i];
+
+    j->result = prepare(n, i, j);
+    if (j->result == OK && j->kind->any_thread) {
+        j->wanted = true;
+        begin_next(n);
+        return;
+    }
+    if (j->result == OK)
+        open_memory(j);
+    finish(n, i);
+}
+
+void node_pools_serve(struct node *n)
+{
+    n->pools_seen = false;
+    for (uint32_t i = 0; i < n->conf->pools_count; i++)
+        if (n->pool_jobs[i].done)
+            finish(n, i);
+    begin_next(n);
+}
+
+/* at start */
+
+static void *start_thread(void *ud)
+{
+    struct pool_job *j = ud;
+    uint64_t one = 1;
+    ssize_t n;
+
+    open_memory(j);
+    n = write(j->over, &one, sizeof(one));
+    CHECK(n == sizeof(one), "eventfd: %d", errno);
+    return NULL;
+}
+
+static void be_patient(const struct pool_job *j)
+{
+    char text[160];
+
+    snprintf(text, sizeof(text),
+        "EXTEND_TIMEOUT_USEC=%u\nSTATUS=pool %s: %llu of %llu MiB are there",
+        10 * PATIENCE_MS * 1000, j->opt.name,
+        (unsigned long long)(atomic_load(&j->opt.watch->bytes) >> 20),
+        (unsigned long long)(j->opt.bytes >> 20));
+    notify_send(text);
+}
+
+/* Until it is over; a signal that ends us makes it stop. */
+static void wait_for(struct pool_job *j, int signals)
+{
+    struct pollfd fds[2] = {
+        {.fd = j->over, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
+
+    while (poll(fds, 2, PATIENCE_MS) <= 0 || !fds[0].revents) {
+        if (fds[1].revents) {
+            log_info("pool %s: stopping, before it is ready", j->opt.name);
+            atomic_store(&j->opt.watch->stop, true);
+            fds[1].fd = -1; /* heard; it stays pending and blocked */
+            fds[1].revents = 0;
+        }
+        be_patient(j);
+    }
+}
+
+/* The thread inherits that all signals are blocked. */
+static enum err open_beside(struct pool_job *j)
+{
+    sigset_t ends, all, old;
+    pthread_t thread;
+    int signals;
+
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGINT);
+    sigfillset(&all);
+    signals = signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK);
+    j->over = eventfd(0, EFD_CLOEXEC);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    if (signals >= 0 && j->over >= 0 &&
+        pthread_create(&thread, NULL, start_thread, j) == 0) {
+        wait_for(j, signals);
+        pthread_join(thread, NULL);
+    } else {
+        open_memory(j);
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (signals >= 0)
+        close(signals);
+    if (j->over >= 0)
+        close(j->over);
+    return j->result;
 }
 
 enum err node_fix_pools(struct node *n)
 {
     for (uint32_t i = 0; i < n->conf->pools_count; i++) {
-        const struct layout *l = n->kind->layout(n->brain, i);
-        enum err e = l->count ? node_fix_pool(n, i) : OK;
+        struct pool_job *j = &n->pool_jobs[i];
 
-        if (e != OK)
-            return e;
+        if (n->kind->layout(n->brain, i)->count == 0)
+            continue;
+        j->result = prepare(n, i, j);
+        if (j->result == OK && j->kind->any_thread)
+            j->result = open_beside(j);
+        else if (j->result == OK)
+            open_memory(j);
+        if (j->result != OK)
+            return j->result;
+        finish(n, i);
     }
     return OK;
 }
 
+/* end */
+
+void node_pools_stop(struct node *n)
+{
+    atomic_store(&n->pool_watch.stop, true);
+}
+
 void node_close_pools(struct node *n)
 {
-    for (uint32_t i = 0; n->mems && i < n->conf->pools_count; i++)
+    for (uint32_t i = 0; n->mems && i < n->conf->pools_count; i++) {
+        struct pool_job *j = n->pool_jobs ? &n->pool_jobs[i] : NULL;
+
+        if (j && j->done && j->result == OK) /* nobody heard of it */
+            j->kind->close(&j->mem);
         if (n->mems[i].ops)
             n->mems[i].ops->close(&n->mems[i]);
+    }
+    free(n->pool_jobs);
+    n->pool_jobs = NULL;
 }
