@@ -267,30 +267,25 @@ static uint32_t count_addresses(struct span blob)
     return r.failed || n > 64 ? NONE : n;
 }
 
-/* Reads the pools of a HELLO into a peer, unless that is NULL; false: not
- * well-formed. */
-static bool read_pools(struct span blob, struct peer *peer)
+/* Reads the pools of a HELLO, as many as are kept, into pools unless that is
+ * NULL. Returns their number; NONE: not well-formed. */
+static uint32_t read_pools(struct span blob, struct peer_pool *pools)
 {
     struct reader r = reader_of(blob.p, blob.len);
     uint32_t n = 0;
 
-    while (!r.failed && r.at < r.len && n < CONF_POOLS_MAX) {
+    for (; !r.failed && r.at < r.len && n < CONF_POOLS_MAX; n++) {
         uint64_t hash = get_u64(&r);
         struct span name = get_span(&r, 2, 63);
         struct span text = get_span(&r, 2, LAYOUT_TEXT_MAX);
 
-        if (peer) {
-            struct peer_pool *pool = &peer->pools[n];
-
-            pool->hash = hash;
-            text_copy(name, pool->name, sizeof(pool->name));
-            text_copy(text, pool->text, sizeof(pool->text));
-        }
-        n++;
+        if (!pools)
+            continue;
+        pools[n].hash = hash;
+        text_copy(name, pools[n].name, sizeof(pools[n].name));
+        text_copy(text, pools[n].text, sizeof(pools[n].text));
     }
-    if (peer)
-        peer->pools_count = n;
-    return !r.failed;
+    return r.failed ? NONE : n;
 }
 
 static enum err check_hello(const struct peer_hello *m, const char **text)
@@ -308,7 +303,7 @@ static enum err check_hello(const struct peer_hello *m, const char **text)
     if (m->segment_max < 1024)
         return ERR_MALFORMED;
     *text = "hello with bad pools";
-    if (!read_pools(m->pools, NULL))
+    if (read_pools(m->pools, NULL) == NONE)
         return ERR_MALFORMED;
     *text = "";
     return OK;
@@ -321,7 +316,7 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
 
     if (e != OK)
         return e;
-    (void)read_pools(m->pools, peer);
+    peer->pools_count = read_pools(m->pools, peer->pools);
     span_copy_str(m->name, peer->name, sizeof(peer->name));
     text_copy(m->advertise, peer->advertise, sizeof(peer->advertise));
     text_copy(m->software, peer->software, sizeof(peer->software));
