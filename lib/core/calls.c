@@ -99,7 +99,9 @@ void call_say_pool(const struct calls *c, struct out *out, uint32_t conn,
         put_u32(&w, p->layout.fields[f].row_bytes);
     }
     m.pool_info.pool = (uint16_t)i;
-    m.pool_info.access = c->engines_write || p->conf->engine_access;
+    /* A langd that maps it only reads. */
+    m.pool_info.access = (c->engines_write || p->conf->engine_access) &&
+                         c->engines->conns[conn].state == CONN_READY;
     m.pool_info.block_rows = (uint32_t)p->conf->block_rows;
     m.pool_info.blocks = (uint32_t)p->conf->blocks;
     m.pool_info.bytes = p->bytes;

@@ -305,6 +305,38 @@ static void accept_all(struct local *l)
     }
 }
 
+/* resting */
+
+static void on_rest(uv_timer_t *t)
+{
+    struct local *l = t->data;
+    uint64_t now = uv_hrtime();
+
+    LIST_FOREACH_SAFE (n, &l->resting) {
+        struct local_conn *c = LIST_ENTRY(n, struct local_conn, resting);
+
+        if (c->rest_until_ns > now)
+            continue;
+        list_remove(n);
+        conn_ready(c);
+    }
+    local_rest(l);
+}
+
+void local_rest(struct local *l)
+{
+    uint64_t at = TIME_NEVER, now = uv_hrtime();
+
+    LIST_FOREACH (n, &l->resting)
+        at = min_u64(
+            at, LIST_ENTRY(n, struct local_conn, resting)->rest_until_ns);
+    if (at == TIME_NEVER)
+        return;
+    uv_update_time(l->loop);
+    uv_timer_start(
+        &l->rest, on_rest, at > now ? (at - now) / NS_PER_MS + 1 : 1, 0);
+}
+
 /* life */
 
 static enum err take_memory(struct local *l, uint32_t connections)
@@ -336,6 +368,7 @@ static enum err take_memory(struct local *l, uint32_t connections)
         list_init(&c->ready);
         list_init(&c->dirty);
         list_init(&c->silent);
+        list_init(&c->resting);
         list_push_tail(&l->free, &c->free);
     }
     return OK;
@@ -345,9 +378,11 @@ static void start_polls(struct local *l)
 {
     int a = uv_poll_init(l->loop, &l->listen_poll, l->listen_fd);
     int b = uv_timer_init(l->loop, &l->backoff);
+    int c = uv_timer_init(l->loop, &l->rest);
 
-    CHECK(a == 0 && b == 0, "poll of the listener: %d %d", a, b);
-    l->listen_poll.data = l->backoff.data = l;
+    CHECK(
+        a == 0 && b == 0 && c == 0, "poll of the listener: %d %d %d", a, b, c);
+    l->listen_poll.data = l->backoff.data = l->rest.data = l;
     listen_again(l);
 }
 
@@ -368,6 +403,7 @@ enum err local_new(struct local **out, uv_loop_t *loop,
     list_init(&l->dirty);
     list_init(&l->soon);
     list_init(&l->silent);
+    list_init(&l->resting);
     l->share = opt->share;
     l->own = opt->own;
     l->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -407,6 +443,7 @@ void local_stop(struct local *l)
     if (polled) {
         uv_close((uv_handle_t *)&l->listen_poll, NULL);
         uv_close((uv_handle_t *)&l->backoff, NULL);
+        uv_close((uv_handle_t *)&l->rest, NULL);
     }
     if (l->listen_fd >= 0)
         close(l->listen_fd);

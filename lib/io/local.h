@@ -32,6 +32,7 @@ struct local_opt {
 struct local_stats {
     uint64_t refused;  /* connections: limits.connections */
     uint64_t gave_way; /* silent ones, for a newer one */
+    uint64_t rested;   /* descriptors that had to wait */
 };
 
 /* Called from local_serve only. Calls of local_* other than serve, stop and
@@ -74,6 +75,11 @@ bool local_busy(const struct local *l);
  * until the connection ends). A connection that leaves so many answers unread
  * that one does not fit is ended. */
 void local_send(struct local *l, uint32_t conn, struct span frame, int fd);
+/* The same with an open file description of its own, for reading or also for
+ * writing: what an engine sets in it does not reach others. It is made when
+ * the frame is sent; fd names a file that may be opened again. */
+void local_send_opened(
+    struct local *l, uint32_t conn, struct span frame, int fd, bool write);
 /* The same for a frame that nobody waits for: it goes with the next one, or
  * after local_hurry, which is due within LOCAL_SOON_MS when local_waits. */
 #define LOCAL_SOON_MS 1

@@ -4,7 +4,8 @@
  * cannot be taken yet are parked, at most one packet); a frame with a
  * descriptor travels in a packet of its own, in order; a socket that took no
  * more is polled for writing and for nothing else; `ended` is reported once,
- * before `dead`. Owned by the loop's thread.
+ * before `dead`; FDS_UNREAD descriptors at most wait to be read, and where
+ * the system lets none pass the connection rests. Owned by the loop's thread.
  *
  * Rejected: a queue of messages per connection that grows with what is
  * unread. One engine that stops reading must cost one packet, not memory. */
@@ -12,10 +13,14 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "io/fds.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -23,7 +28,7 @@
 static struct log_rate endings =
     LOG_RATE("connections that were ended", LOG_WARN, 5);
 
-static void make_ready(struct local_conn *c)
+void conn_ready(struct local_conn *c)
 {
     if (!list_linked(&c->ready))
         list_push_tail(&c->owner->ready, &c->ready);
@@ -38,7 +43,7 @@ static void on_socket(uv_poll_t *h, int status, int events)
      * what was received before it can still be read, then it is over. */
     if (status < 0)
         c->deaf = c->broken = true;
-    make_ready(c);
+    conn_ready(c);
 }
 
 static void on_pidfd(uv_poll_t *h, int status, int events)
@@ -49,7 +54,7 @@ static void on_pidfd(uv_poll_t *h, int status, int events)
     (void)events;
     uv_poll_stop(h);
     c->dead = true;
-    make_ready(c);
+    conn_ready(c);
 }
 
 static void on_closed(uv_handle_t *h)
@@ -64,7 +69,9 @@ static void on_closed(uv_handle_t *h)
 static void poll_for(struct local_conn *c)
 {
     int events = c->blocked ? UV_WRITABLE : UV_READABLE;
-    int e = uv_poll_start(&c->sock_poll, events, on_socket);
+    int e = list_linked(&c->resting)
+                ? uv_poll_stop(&c->sock_poll)
+                : uv_poll_start(&c->sock_poll, events, on_socket);
 
     CHECK(e == 0, "poll of connection %u: %s", c->index, uv_strerror(e));
 }
@@ -81,11 +88,11 @@ void conn_start(struct local_conn *c, int fd, int pidfd, uint32_t uid)
     c->blocked = c->deaf = c->broken = c->held = c->more = false;
     c->over = c->eof = c->dead = false;
     c->out_head = c->out_len = c->marks_count = 0;
-    c->parked_at = c->parked_len = 0;
+    c->parked_at = c->parked_len = c->rests = c->fds_sent = 0;
     c->uid = uid;
     c->owner->open++;
     list_push_tail(&c->owner->silent, &c->silent);
-    make_ready(c); /* its hello may be there already */
+    conn_ready(c); /* its hello may be there already */
     poll_for(c);
     b = uv_poll_start(&c->pid_poll, UV_READABLE, on_pidfd);
     CHECK(b == 0, "poll of a process: %s", uv_strerror(b));
@@ -107,18 +114,6 @@ static void out_compact(struct local_conn *c)
         c->marks[i].at -= c->out_head;
     c->out_len -= c->out_head;
     c->out_head = 0;
-}
-
-/* The next packet: one frame with its descriptor, or all up to such a one. */
-static uint32_t next_packet(const struct local_conn *c, int *fd)
-{
-    *fd = -1;
-    if (c->marks_count == 0)
-        return c->out_len - c->out_head;
-    if (c->marks[0].at > c->out_head)
-        return c->marks[0].at - c->out_head;
-    *fd = c->marks[0].fd;
-    return c->marks[0].len;
 }
 
 static ssize_t send_packet(int sock, uint8_t *p, uint32_t len, int fd)
@@ -148,6 +143,81 @@ static ssize_t send_packet(int sock, uint8_t *p, uint32_t len, int fd)
     return n;
 }
 
+/* May one more descriptor go, or are some unread? */
+static bool fd_may_go(struct local_conn *c)
+{
+    int unread;
+
+    if (c->fds_sent < FDS_UNREAD)
+        return true;
+    if (ioctl(c->fd, SIOCOUTQ, &unread) != 0 || unread > 0)
+        return false;
+    c->fds_sent = 0;
+    return true;
+}
+
+static int open_anew(const struct local_mark *m)
+{
+    char name[32];
+
+    if (m->open < 0)
+        return m->fd;
+    snprintf(name, sizeof(name), "/proc/self/fd/%d", m->fd);
+    return open(name, m->open | O_CLOEXEC);
+}
+
+/* Sends one frame with its descriptor, or all up to such a one. Returns its
+ * bytes; 0: it cannot go now, and errno says why. */
+static uint32_t send_next(struct local_conn *c)
+{
+    const struct local_mark *m = c->marks_count ? &c->marks[0] : NULL;
+    uint32_t len = (m ? m->at : c->out_len) - c->out_head;
+    uint8_t *p = c->out + c->out_head;
+    bool sent;
+    int fd, error;
+
+    if (len > 0)
+        return send_packet(c->fd, p, len, -1) < 0 ? 0 : len;
+    CHECK(m, "nothing is queued for connection %u", c->index);
+    if (!fd_may_go(c)) {
+        errno = ETOOMANYREFS;
+        return 0;
+    }
+    fd = open_anew(m);
+    if (fd < 0)
+        return 0;
+    len = m->len;
+    sent = send_packet(c->fd, p, len, fd) >= 0;
+    error = errno;
+    if (fd != m->fd)
+        close(fd);
+    errno = error;
+    if (!sent)
+        return 0;
+    c->fds_sent++;
+    memmove(c->marks, c->marks + 1, --c->marks_count * sizeof(c->marks[0]));
+    return len;
+}
+
+/* Is it only that there is no room for now, of which no event will tell? */
+static bool no_room(int error)
+{
+    return error == ETOOMANYREFS || error == EMFILE || error == ENFILE ||
+           error == ENOMEM || error == ENOBUFS;
+}
+
+static void rest(struct local_conn *c)
+{
+    uint64_t ms = min_u64(UINT64_C(1) << min_u32(c->rests, 30), REST_MS_MAX);
+
+    c->owner->stats.rested += c->rests++ == 0;
+    c->blocked = true;
+    c->rest_until_ns = uv_hrtime() + ms * NS_PER_MS;
+    list_push_tail(&c->owner->resting, &c->resting);
+    poll_for(c);
+    local_rest(c->owner);
+}
+
 static void send_failed(struct local_conn *c, int error)
 {
     if (error == EAGAIN || error == EWOULDBLOCK) {
@@ -155,11 +225,15 @@ static void send_failed(struct local_conn *c, int error)
         poll_for(c);
         return;
     }
+    if (no_room(error)) {
+        rest(c);
+        return;
+    }
     if (error != EPIPE && error != ECONNRESET && error != ENOTCONN) {
         log_rated(
             &endings, "connection %u: send: %s", c->index, strerror(error));
         c->eof = true;
-        make_ready(c);
+        conn_ready(c);
     }
     c->deaf = true;
     out_clear(c);
@@ -170,24 +244,18 @@ static bool conn_push(struct local_conn *c)
 {
     bool was_blocked = c->blocked;
 
+    list_remove(&c->resting);
     if (c->deaf)
         out_clear(c);
     while (c->out_head < c->out_len) {
-        int fd;
-        uint32_t len = next_packet(c, &fd);
+        uint32_t len = send_next(c);
 
-        if (send_packet(c->fd, c->out + c->out_head, len, fd) < 0) {
-            int error = errno;
-
-            if (was_blocked && error == EAGAIN)
-                return false;
-            send_failed(c, error);
+        if (len == 0) {
+            send_failed(c, errno);
             break;
         }
         c->out_head += len;
-        if (fd >= 0)
-            memmove(
-                c->marks, c->marks + 1, --c->marks_count * sizeof(c->marks[0]));
+        c->rests = 0;
     }
     if (c->out_head < c->out_len)
         return false;
@@ -207,7 +275,7 @@ bool local_push(struct local *l, uint32_t conn)
     if (c->fd < 0)
         return true;
     if (c->over)
-        make_ready(c);
+        conn_ready(c);
     return c->blocked ? false : conn_push(c);
 }
 
@@ -236,7 +304,8 @@ static void make_dirty(struct local_conn *c)
 }
 
 /* false: there is no room, or nobody there. */
-static bool append(struct local *l, uint32_t conn, struct span frame, int fd)
+static bool append(
+    struct local *l, uint32_t conn, struct span frame, int fd, int open_flags)
 {
     struct local_conn *c = &l->conns[conn];
 
@@ -250,12 +319,12 @@ static bool append(struct local *l, uint32_t conn, struct span frame, int fd)
             "connection %u: ended, %u bytes of answers are unread", conn,
             c->out_len);
         c->eof = true;
-        make_ready(c);
+        conn_ready(c);
         return false;
     }
     if (fd >= 0)
         c->marks[c->marks_count++] =
-            (struct local_mark){c->out_len, frame.len, fd};
+            (struct local_mark){c->out_len, frame.len, fd, open_flags};
     memcpy(c->out + c->out_len, frame.p, frame.len);
     c->out_len += frame.len;
     return true;
@@ -263,7 +332,14 @@ static bool append(struct local *l, uint32_t conn, struct span frame, int fd)
 
 void local_send(struct local *l, uint32_t conn, struct span frame, int fd)
 {
-    if (append(l, conn, frame, fd))
+    if (append(l, conn, frame, fd, -1))
+        make_dirty(&l->conns[conn]);
+}
+
+void local_send_opened(
+    struct local *l, uint32_t conn, struct span frame, int fd, bool write)
+{
+    if (append(l, conn, frame, fd, write ? O_RDWR : O_RDONLY))
         make_dirty(&l->conns[conn]);
 }
 
@@ -271,7 +347,7 @@ void local_send_soon(struct local *l, uint32_t conn, struct span frame)
 {
     struct local_conn *c = &l->conns[conn];
 
-    if (append(l, conn, frame, -1) && !list_linked(&c->dirty))
+    if (append(l, conn, frame, -1, -1) && !list_linked(&c->dirty))
         list_push_tail(&l->soon, &c->dirty);
 }
 
@@ -306,7 +382,7 @@ void local_hold(struct local *l, uint32_t conn, bool held)
 
     c->held = held;
     if (!held && c->fd >= 0)
-        make_ready(c);
+        conn_ready(c);
 }
 
 void local_end(struct local *l, uint32_t conn)
@@ -318,7 +394,7 @@ void local_end(struct local *l, uint32_t conn)
         make_dirty(c);
     } else if (c->pidfd >= 0) {
         c->dead = true;
-        make_ready(c);
+        conn_ready(c);
     }
 }
 
@@ -327,7 +403,7 @@ void local_end(struct local *l, uint32_t conn)
 static void go_on_later(struct local_conn *c)
 {
     c->more = true;
-    make_ready(c);
+    conn_ready(c);
 }
 
 /* May one more message be handed over? Makes room if that is all it needs. */
@@ -422,27 +498,6 @@ static bool take_parked(struct local_conn *c)
     return all;
 }
 
-/* Closes every descriptor that came; were there any? */
-static bool close_received(struct msghdr *m)
-{
-    bool any = false;
-
-    for (struct cmsghdr *h = CMSG_FIRSTHDR(m); h; h = CMSG_NXTHDR(m, h)) {
-        size_t n = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-
-        if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS)
-            continue;
-        for (size_t i = 0; i < n; i++) {
-            int fd;
-
-            memcpy(&fd, CMSG_DATA(h) + i * sizeof(int), sizeof(int));
-            close(fd);
-            any = true;
-        }
-    }
-    return any;
-}
-
 /* false: there is nothing to read for now. */
 static bool receive(struct local_conn *c)
 {
@@ -456,7 +511,7 @@ static bool receive(struct local_conn *c)
         .msg_control = control.bytes,
         .msg_controllen = sizeof(control.bytes)};
     ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    bool fds;
+    int fd;
 
     if (n < 0) {
         /* A reset says that the other end left answers unread. What it had
@@ -466,12 +521,14 @@ static bool receive(struct local_conn *c)
         c->eof = errno != EAGAIN && errno != EWOULDBLOCK;
         return false;
     }
-    fds = close_received(&m);
+    (void)fds_take(&m, &fd);
+    if (fd >= 0)
+        close(fd);
     if (n == 0) {
         c->eof = true;
         return false;
     }
-    if (fds || (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
+    if (fd >= 0 || (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
         struct reader r = reader_of(iov.iov_base, (size_t)n);
         uint32_t seq;
 
@@ -586,6 +643,7 @@ static void drop_socket(struct local_conn *c)
     c->owner->open--;
     list_remove(&c->dirty);
     list_remove(&c->silent);
+    list_remove(&c->resting);
     out_clear(c);
     c->parked_at = c->parked_len = 0;
     if (c->cells) {

@@ -186,6 +186,8 @@ static void node_stats(struct node *n, struct shower *s)
         "connections of engines that found limits.connections reached");
     extra_stat(n, s, "connections_gave_way", local_stats(n->local)->gave_way,
         "connections without hello that were ended for a newer one");
+    extra_stat(n, s, "descriptors_waited", local_stats(n->local)->rested,
+        "descriptors for engines that waited: others unread, or none left");
     extra_stat(n, s, "log_lines_left_out", log_lost(),
         "lines about engines, rooms and strangers beyond so many a second");
     extra_stat(n, s, "log_lines_lost", log_unwritten(),

@@ -137,6 +137,23 @@ static bool make_cells(
     return local_cells(n->local, conn, m.welcome.cells, fd) == OK;
 }
 
+/* A GPU driver's descriptor cannot be opened anew. */
+static void send_pool(
+    struct node *n, uint32_t conn, struct span frame, const struct mem *mem)
+{
+    struct reader r = reader_of(frame.p, frame.len);
+    struct local_msg m;
+    enum err e = local_get(&r, &m);
+
+    CHECK(e == OK && m.type == LOCAL_POOL_INFO, "a pool with a %s",
+        local_name(m.type));
+    if (mem->fd < 0 || strcmp(mem->share, "memfd") != 0)
+        local_send(n->local, conn, frame, mem->fd);
+    else
+        local_send_opened(
+            n->local, conn, frame, mem->fd, m.pool_info.access != 0);
+}
+
 static void send_local(struct node *n, const struct action *a)
 {
     struct span frame = span_of(n->out.bytes.p + a->at, a->len);
@@ -146,8 +163,10 @@ static void send_local(struct node *n, const struct action *a)
         local_end(n->local, a->conn);
         return;
     }
-    if (a->fd == FD_POOL)
-        fd = n->mems[a->index].fd;
+    if (a->fd == FD_POOL) {
+        send_pool(n, a->conn, frame, &n->mems[a->index]);
+        return;
+    }
     if (a->soon)
         local_send_soon(n->local, a->conn, frame);
     else

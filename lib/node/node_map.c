@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "io/cuda.h"
+#include "io/fds.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -327,7 +328,7 @@ static ssize_t receive(struct mapping *m, uint8_t *packet, int *fd)
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))]; /* more are not taken */
+        char bytes[CMSG_SPACE(sizeof(int))];
     } control;
     struct iovec iov = {packet, LOCAL_PACKET_MAX};
     struct msghdr h = {.msg_iov = &iov,
@@ -335,12 +336,10 @@ static ssize_t receive(struct mapping *m, uint8_t *packet, int *fd)
         .msg_control = control.bytes,
         .msg_controllen = sizeof(control.bytes)};
     ssize_t n = recvmsg(m->fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&h) : NULL;
 
     *fd = -1;
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-        c->cmsg_len == CMSG_LEN(sizeof(int)))
-        memcpy(fd, CMSG_DATA(c), sizeof(int));
+    if (n >= 0)
+        (void)fds_take(&h, fd);
     return n;
 }
 

@@ -2,6 +2,8 @@
 and the next honest engine is served."""
 
 import array
+import contextlib
+import fcntl
 import os
 import random
 import socket
@@ -9,7 +11,7 @@ import struct
 import traceback
 
 from pair import Case, eventually
-from rawengine import answer, connect, hello
+from rawengine import answer, connect, greeted, hello, packet
 from rawpeer import HEADER, Dealer, frame, hello as peer_hello
 
 import mmx
@@ -224,6 +226,56 @@ class Local(Case):
         self.assertEqual(enc.state(1)[0], "BOOTSTRAPPING")
         s.close()
         enc.release(1)
+
+    def pool_fd(self, s):
+        """A descriptor of the first pool, as the daemon sent it."""
+        s.send(wire.POOL.encode(7))
+        fds = []
+        while not fds:
+            _, fds, _, _ = socket.recv_fds(s, wire.PACKET_MAX, 4)
+        return fds[0]
+
+    def test_flags_of_a_pool_reach_no_other_engine(self):
+        e, d = self.pair()
+        for daemon, mode in ((e, os.O_RDWR), (d, os.O_RDONLY)):
+            one, two = greeted(daemon, session="1"), greeted(daemon,
+                                                             session="2")
+            a, b = self.pool_fd(one), self.pool_fd(two)
+            self.assertEqual(fcntl.fcntl(a, fcntl.F_GETFL) & os.O_ACCMODE,
+                             mode)
+            before = fcntl.fcntl(b, fcntl.F_GETFL)
+            fcntl.fcntl(a, fcntl.F_SETFL, os.O_APPEND | os.O_NONBLOCK)
+            os.lseek(a, 64, os.SEEK_SET)
+            self.assertEqual(fcntl.fcntl(b, fcntl.F_GETFL), before)
+            self.assertEqual(os.lseek(b, 0, os.SEEK_CUR), 0)
+            if mode == os.O_RDWR:
+                self.assertEqual(os.pwrite(b, b"rows", 0), 4)
+            third = self.pool_fd(greeted(daemon, session="3"))
+            self.assertEqual(fcntl.fcntl(third, fcntl.F_GETFL), before)
+            for fd in (a, b, third):
+                os.close(fd)
+
+    def test_pools_that_are_asked_for_and_not_taken(self):
+        e, d = self.pair()
+        for daemon in (e, d):
+            fds = daemon.fds()
+            bad = [greeted(daemon, session=f"bad{i}") for i in range(20)]
+            for s in bad:
+                s.send(b"".join(wire.POOL.encode(9) for _ in range(3000)))
+            os.close(self.pool_fd(greeted(daemon, session="good")))
+            eventually(lambda: daemon.stats()["descriptors_waited"] >= 20,
+                       "they wait")
+            # Two are in flight; no more of them come until these are read.
+            for s in bad:
+                s.setblocking(False)
+                got = 0
+                with contextlib.suppress(BlockingIOError):
+                    while packet(s):
+                        got += 1
+                self.assertLess(got, 30)
+                s.close()
+            eventually(lambda: daemon.fds() <= fds + 8, "they are closed")
+        self.honest(e, d, 1)
 
     def test_pools_cannot_be_changed_by_their_readers(self):
         import mmap

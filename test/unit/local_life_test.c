@@ -269,6 +269,125 @@ static ssize_t receive_fd(int s, uint8_t *p, size_t cap, int *fd)
     return n;
 }
 
+static void send_fd(uint32_t conn, uint32_t seq, int fd)
+{
+    uint8_t frame[256];
+    struct writer w = writer_of(frame, sizeof(frame));
+    struct local_msg m = {.type = LOCAL_ANSWER, .seq = seq};
+
+    T_TRUE(local_put(&w, &m));
+    local_send_opened(server, conn, span_of(w.p, w.len), fd, false);
+}
+
+/* Takes what is there, seq by seq; closes the descriptors. */
+static uint32_t take_fds(int s, uint32_t next)
+{
+    uint8_t p[1024];
+    int fd;
+
+    while (receive_fd(s, p, sizeof(p), &fd) > 0) {
+        struct reader r = reader_of(p, sizeof(p));
+        struct local_msg m;
+
+        T_OK(local_get(&r, &m));
+        T_EQ_U64(m.seq, next++);
+        T_TRUE(fd >= 0);
+        T_EQ_I64(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+        close(fd);
+    }
+    return next;
+}
+
+static bool all_taken(void *ud)
+{
+    struct reading *r = ud;
+
+    pump();
+    r->next = take_fds(r->s, r->next);
+    return r->next == r->wanted;
+}
+
+/* What a client does not read is in flight, and that is everybody's. */
+TEST(unread_descriptors_are_few_and_the_rest_follows)
+{
+    struct reading r;
+    unsigned before;
+    int s, fd = memfd_create("pool", MFD_CLOEXEC);
+
+    start();
+    s = known_client(1);
+    T_EQ_I64(fcntl(s, F_SETFL, O_NONBLOCK), 0);
+    before = open_fds();
+    for (uint32_t i = 1; i <= 12; i++)
+        send_fd(0, i, fd);
+    for (int i = 0; i < 20; i++)
+        pump();
+    T_EQ_U64(take_fds(s, 1), 3);
+    T_TRUE(local_stats(server)->rested > 0);
+    r = (struct reading){s, 3, 13};
+    T_WAIT(all_taken, &r, 5000);
+    T_EQ_U64(open_fds(), before);
+    send_frames(s, 1, 1); /* it is heard again */
+    wait_for(&seen.messages, 1);
+    close(s);
+    wait_for(&seen.ended, 1);
+    stop();
+}
+
+/* Puts descriptors in flight until the system lets none pass. */
+static bool fill_flight(const int s[2])
+{
+    for (int i = 0; i < 10000; i++) {
+        char control[CMSG_SPACE(sizeof(int))] = {0};
+        struct iovec iov = {control, 1};
+        struct msghdr m = {.msg_iov = &iov,
+            .msg_iovlen = 1,
+            .msg_control = control,
+            .msg_controllen = sizeof(control)};
+        struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+
+        h->cmsg_level = SOL_SOCKET;
+        h->cmsg_type = SCM_RIGHTS;
+        h->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(h), &s[0], sizeof(int));
+        if (sendmsg(s[1], &m, MSG_DONTWAIT) < 0)
+            return errno == ETOOMANYREFS;
+    }
+    return false;
+}
+
+/* A limit that others have used up costs a client time, not its connection. */
+TEST(a_client_waits_for_room_for_its_descriptor)
+{
+    struct rlimit few = {60, 60};
+    struct reading r;
+    int s, flight[2], fd = memfd_create("pool", MFD_CLOEXEC);
+
+    start();
+    s = known_client(1);
+    T_EQ_I64(fcntl(s, F_SETFL, O_NONBLOCK), 0);
+    T_EQ_I64(socketpair(AF_UNIX, SOCK_STREAM, 0, flight), 0);
+    T_EQ_I64(fchmod(fd, 0666), 0);
+    T_EQ_I64(setrlimit(RLIMIT_NOFILE, &few), 0);
+    if (geteuid() == 0 && setuid(OTHER) != 0)
+        t_skip("root may have any number in flight");
+    if (!fill_flight(flight))
+        t_skip("this user may have any number in flight");
+    send_fd(0, 1, fd);
+    send_fd(0, 2, fd);
+    for (int i = 0; i < 20; i++)
+        pump();
+    T_EQ_U64(take_fds(s, 1), 1);
+    T_EQ_U64(seen.ended, 0);
+    close(flight[0]);
+    close(flight[1]);
+    r = (struct reading){s, 1, 3};
+    T_WAIT(all_taken, &r, 5000);
+    T_EQ_U64(seen.ended, 0);
+    close(s);
+    local_stop(server);
+}
+
 TEST(cells_are_shared_and_cannot_be_written)
 {
     uint8_t p[1024];

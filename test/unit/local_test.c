@@ -2,6 +2,8 @@
  * engines that do not read. */
 #include "test/unit/local_side.h"
 
+#include "io/fds.h"
+
 TEST(frames_of_one_packet_are_answered_in_order)
 {
     struct reading r;
@@ -321,4 +323,44 @@ TEST(the_end_comes_after_what_is_queued)
     T_EQ_I64(recv(s, p, sizeof(p), 0), 0);
     close(s);
     stop();
+}
+
+/* A buffer for one descriptor has room for two. */
+TEST(one_descriptor_of_a_packet_is_taken_and_no_other_kept)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+    } control = {0};
+    char byte = 0;
+    struct iovec iov = {&byte, 1};
+    struct msghdr m = {.msg_iov = &iov,
+        .msg_iovlen = 1,
+        .msg_control = control.bytes,
+        .msg_controllen = sizeof(control)};
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+    int s[2], fd;
+    unsigned before;
+
+    T_EQ_I64(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
+    before = open_fds();
+    h->cmsg_level = SOL_SOCKET;
+    h->cmsg_type = SCM_RIGHTS;
+    h->cmsg_len = CMSG_LEN(2 * sizeof(int));
+    memcpy(CMSG_DATA(h), s, sizeof(s));
+    T_EQ_I64(sendmsg(s[0], &m, 0), 1);
+    m.msg_controllen = CMSG_SPACE(sizeof(int));
+    T_EQ_I64(recvmsg(s[1], &m, 0), 1);
+    T_EQ_U64(open_fds(), before + 2);
+    T_EQ_U64(fds_take(&m, &fd), 2);
+    T_TRUE(fd >= 0);
+    close(fd);
+    T_EQ_U64(open_fds(), before);
+    T_EQ_I64(
+        sendmsg(s[0], &(struct msghdr){.msg_iov = &iov, .msg_iovlen = 1}, 0),
+        1);
+    m.msg_controllen = CMSG_SPACE(sizeof(int));
+    T_EQ_I64(recvmsg(s[1], &m, 0), 1);
+    T_EQ_U64(fds_take(&m, &fd), 0);
+    T_EQ_I64(fd, -1);
 }
