@@ -319,6 +319,7 @@ void brain_hello(
     m.hello.role = b->conf.role == ROLE_LANGD ? ROLE_ENCODED : ROLE_LANGD;
     m.hello.segment_max = 1 << 18;
     m.hello.name = span_str(name);
+    m.hello.abilities = peer_abilities();
     if (m.hello.role == ROLE_LANGD)
         m.hello.addresses = span_of(address, sizeof(address));
     begin(b);

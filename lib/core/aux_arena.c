@@ -33,19 +33,33 @@ static void drop_chunks(struct aux_arena *a, struct aux *x)
 
 void aux_drop(struct aux_arena *a, struct aux *x)
 {
-    share_give(&a->share, x->who, aux_chunks(x->len));
+    share_give(&a->share, x->who, aux_chunks(x->len) + x->reserved);
     drop_chunks(a, x);
+    x->reserved = 0;
+}
+
+bool aux_reserve(struct aux_arena *a, struct aux *x, uint64_t who, uint32_t len)
+{
+    CHECK(x->len == 0 && x->reserved == 0, "aux of %u bytes is reserved again",
+        x->len);
+    if (!share_take(&a->share, who, aux_chunks(len)))
+        return false;
+    x->who = who;
+    x->reserved = aux_chunks(len);
+    return true;
 }
 
 bool aux_set(
     struct aux_arena *a, struct aux *x, uint64_t who, struct span bytes)
 {
-    uint32_t n = aux_chunks(bytes.len), had = aux_chunks(x->len), at = 0, c;
+    uint32_t n = aux_chunks(bytes.len), at = 0, c;
+    uint32_t had = aux_chunks(x->len) + x->reserved;
 
     CHECK(had == 0 || x->who == who, "aux of another is replaced");
     if (n > had && !share_take(&a->share, who, n - had))
         return false;
     x->who = who;
+    x->reserved = 0;
     drop_chunks(a, x);
     if (n < had)
         share_give(&a->share, who, had - n);

@@ -17,6 +17,7 @@ struct aux_arena {
 
 struct aux {
     uint32_t head, len; /* len 0: nothing is stored */
+    uint32_t reserved;  /* chunks that are taken for bytes to come */
     uint64_t who;       /* whose share the chunks are of */
 };
 
@@ -31,6 +32,11 @@ void aux_init(
  * a->share.why says why not, *x is as before. */
 bool aux_set(
     struct aux_arena *a, struct aux *x, uint64_t who, struct span bytes);
+/* Takes chunks for so many bytes, which aux_set will bring, while nothing is
+ * stored or reserved. As aux_set on failure. */
+MUST_CHECK bool aux_reserve(
+    struct aux_arena *a, struct aux *x, uint64_t who, uint32_t len);
+/* Gives back what is stored or reserved. */
 void aux_drop(struct aux_arena *a, struct aux *x);
 /* Copies out x->len bytes; out holds AUX_MAX. */
 struct span aux_get(

@@ -117,6 +117,7 @@ struct edst {
     uint32_t want_granted, want_attempt, want_committed;
     uint32_t broken_attempt; /* NONE: none broke */
     bool back;               /* it did not break: its blocks go back */
+    bool aux_waits; /* L has no space for the aux, LENGTH is said in case */
     uint64_t retry_ns, backoff_ns;
     struct heap_node timer;
     char text[128];

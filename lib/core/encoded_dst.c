@@ -504,7 +504,8 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
     d->backoff_ns = again ? min_u64(2 * d->backoff_ns, RETRY_MAX_NS)
                           : e->c.conf->timeout_retry;
     d->retry_ns = e->now_ns + d->backoff_ns;
-    e->stats[STAT_retries] += again;
+    e->stats[STAT_retries] += again && !d->aux_waits;
+    d->aux_waits = false;
     if (d->owe & OWE_LENGTH)
         say_length(e, out, d, p);
     if (d->owe & OWE_WANT) {

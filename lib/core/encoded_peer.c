@@ -329,6 +329,23 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
 }
 
 /* L's word on one generation. */
+/* L knows the total that is known here; of the aux it says that it has it, that
+ * it will ask for it, or that it asks for it. */
+static void length_answered(
+    struct encoded *e, const struct peer_state *n, struct edst *d)
+{
+    if (n->total == ROWS_UNKNOWN || (n->flags & FLAG_AUX)) {
+        d->length_acked = d->room->item->length_version;
+        d->owe &= (uint8_t)~OWE_LENGTH;
+    } else if (n->reason != ERR_NO_BLOCKS) {
+        d->length_acked = d->length_told = 0;
+    } else if (d->owe == OWE_LENGTH) {
+        d->aux_waits = true;
+        d->backoff_ns = RETRY_MAX_NS;
+        d->retry_ns = e->now_ns + RETRY_MAX_NS;
+    }
+}
+
 static void on_state(struct encoded *e, struct out *out,
     const struct peer_state *n, struct edst *d)
 {
@@ -344,10 +361,8 @@ static void on_state(struct encoded *e, struct out *out,
     }
     if (d->state == DST_ENDED)
         return;
-    if (n->answers == PEER_LENGTH && n->total == m->item->total &&
-        (n->total == ROWS_UNKNOWN || (n->flags & FLAG_AUX))) {
-        d->length_acked = m->item->length_version;
-        d->owe &= (uint8_t)~OWE_LENGTH;
+    if (n->answers == PEER_LENGTH && n->total == m->item->total) {
+        length_answered(e, n, d);
     } else if (n->answers == PEER_WANT && n->attempt == d->want_attempt &&
                n->granted <= d->want_granted) {
         d->want_known = true;

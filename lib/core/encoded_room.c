@@ -339,7 +339,10 @@ void eroom_expired(struct encoded *e, struct eroom *m)
         if (m->flags & FLAG_OPEN && m->asked > 0)
             m->withdrawn = true;
         else if (m->announced)
-            eroom_fail(e, m, ERR_TIMEOUT, "no destination asked in time");
+            eroom_fail(e, m, ERR_TIMEOUT,
+                m->item->source == SOURCE_QUEUED
+                    ? "no source blocks came in time, no destination asked"
+                    : "no destination asked in time");
     }
     if (m->kept_ns <= e->now_ns) {
         stop_keeping(m);

@@ -78,6 +78,8 @@ static void carve(struct langd *l, struct slab *s)
     engines_init(&l->engines, s, c, l->c.seed);
     peers_init(&l->peers, s, &l->c, ROLE_LANGD);
     size_heap(&l->timers, s, l->rooms_max);
+    size_heap(&l->aux_queue, s, l->rooms_max);
+    size_heap(&l->aux_held, s, l->rooms_max);
     for (uint32_t i = 0; i < c->pools_count; i++)
         make_pool(l, s, i);
 }
@@ -308,6 +310,7 @@ static void work(struct langd *l, struct out *out)
         struct list *n;
 
         more = false;
+        laux_serve(l);
         for (uint32_t i = 0; i < l->pools_count; i++)
             if (l->pools[i].dirty && out_has_room(out)) {
                 bool again;
@@ -392,8 +395,8 @@ static bool pending(const void *brain)
     for (uint32_t i = 0; i < l->pools_count; i++)
         if (l->pools[i].dirty)
             return true;
-    return !list_empty(&l->todo) || !list_empty(&l->tickets.dirty) ||
-           calls_pools_waiting(&l->calls);
+    return !list_empty(&l->todo) || l->aux_dirty ||
+           !list_empty(&l->tickets.dirty) || calls_pools_waiting(&l->calls);
 }
 
 static uint64_t deadline(const void *brain)

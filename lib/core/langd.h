@@ -32,7 +32,8 @@
 enum lowe {
     OWE_GRANT = 1, /* INIT, or RESUME once INIT was confirmed */
     OWE_ACK = 2,
-    OWE_ABORT = 4
+    OWE_ABORT = 4,
+    OWE_AUX = 8 /* STATE that asks for the aux, for which there is space now */
 };
 
 struct lgroup {
@@ -49,6 +50,8 @@ struct lgroup {
     struct list in_capped; /* of the pool, while it has a right to `spare` */
     struct list in_place;  /* of groups without members, or of free places */
     struct list in_session;
+    struct lroom *aux_stands; /* the member that waits for all members' aux */
+    bool aux_whole; /* all lengths are known, none lacks space for its aux */
 };
 
 struct lroom {
@@ -71,6 +74,8 @@ struct lroom {
     bool length_known, aux_final, item_known;
     uint8_t item_storage;
     uint32_t expected, total, max_rows, committed;
+    bool aux_known; /* its bytes: aux_len */
+    uint32_t aux_len;
     struct aux aux;
     bool want;       /* WANT for the grant in force */
     bool total_told; /* to the shards */
@@ -113,6 +118,7 @@ struct lroom {
     /* Places in the pool's queues. */
     struct heap_node want_node, need_node, spec_node, victim_node;
     bool ready_counted, landing_counted;
+    struct heap_node aux_node, hold_node; /* of langd's aux_queue, aux_held */
 
     struct list tickets; /* sequence ids that its failure frees */
 
@@ -151,6 +157,10 @@ struct langd {
     struct calls calls;
     struct tickets tickets;
     struct aux_arena aux;
+    struct heap aux_queue; /* rooms that wait for space, first come first */
+    struct heap aux_held;  /* rooms that may lose theirs, first of all first */
+    struct lgroup *aux_kept; /* the group that waits first keeps what it has */
+    bool aux_dirty;
     struct tombs tombs; /* generations that ended: (generation, 0) */
     struct tombs left;  /* rooms that ended without readers who were announced:
                            (room, peer), state: their number */
@@ -263,6 +273,28 @@ void group_check_size(struct langd *l, struct lgroup *g);
 /* Fails all members: the failure of one ends the request. */
 void group_fail(
     struct langd *l, struct lgroup *g, enum err reason, const char *text);
+
+/* langd_aux.c: space for aux */
+
+/* True if it is known that the room has aux, and there is no space for it. */
+static inline bool lroom_lacks_aux(const struct lroom *m)
+{
+    return m->aux_known && !m->aux_final && m->aux.reserved == 0;
+}
+
+/* LENGTH brings the room's final aux: stores it, or lets it wait. */
+void laux_take(struct langd *l, struct lroom *m, struct span bytes);
+/* The room needs its aux no more. */
+void laux_drop(struct langd *l, struct lroom *m);
+/* Sorts the room into the queues by what it is now. */
+void laux_classify(struct langd *l, struct lroom *m);
+void laux_place_group(struct langd *l, struct lgroup *g);
+/* Takes the room off every queue, before it leaves its group. */
+void laux_leave(struct langd *l, struct lroom *m);
+/* Gives space to those that wait, as far as there is any. */
+void laux_serve(struct langd *l);
+/* Fails all members when their aux never fits together. */
+void laux_check_group(struct langd *l, struct lgroup *g);
 
 /* langd_grant.c: blocks of a pool */
 

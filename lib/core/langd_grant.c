@@ -64,6 +64,7 @@ void grant_leave(struct langd *l, struct lroom *m)
     heap_remove(&p->need, &m->need_node);
     heap_remove(&p->spec, &m->spec_node);
     heap_remove(&p->victim, &m->victim_node);
+    laux_leave(l, m);
 }
 
 void grant_classify(struct langd *l, struct lroom *m)
@@ -74,9 +75,10 @@ void grant_classify(struct langd *l, struct lroom *m)
     /* What has enough and may lose it waits for its turn to keep it. */
     bool waits = alive && m->want && (m->length_known || m->required > 1) &&
                  (wanted > 0 || (!m->firm && m->mode == MODE_WHOLE));
-    bool queued = waits && !m->group;
-    bool need =
-        alive && !m->want && wanted > 0 && m->required <= 1 && !m->group;
+    bool aux = alive && lroom_lacks_aux(m); /* it comes before blocks */
+    bool queued = waits && !aux && !m->group;
+    bool need = alive && !m->want && wanted > 0 && m->required <= 1 && !aux &&
+                !m->group;
     bool loose = alive && m->held.blocks > 0 && m->exposed == 0;
     bool ready = m->r.state == ROOM_SUCCESS && m->held.blocks > 0;
     bool sure = m->firm || m->kept;
@@ -88,7 +90,7 @@ void grant_classify(struct langd *l, struct lroom *m)
     set_node(
         &p->spec, &m->spec_node, loose && !sure && m->landed == 0, ~m->age);
     set_node(&p->victim, &m->victim_node,
-        waits && loose && !m->firm && m->landed > 0, ~m->age);
+        (waits || aux) && loose && !m->firm && m->landed > 0, ~m->age);
     if (ready != m->ready_counted)
         p->ready_rooms += ready ? 1 : UINT32_MAX;
     if (landing != m->landing_counted)
@@ -97,6 +99,7 @@ void grant_classify(struct langd *l, struct lroom *m)
     m->landing_counted = landing;
     if (m->group)
         group_place(l, m->group);
+    laux_classify(l, m);
     p->dirty |=
         queued || need || p->want.len || p->need.len || !list_empty(&p->capped);
 }

@@ -184,7 +184,7 @@ static bool ready(const struct lgroup *g)
     LIST_FOREACH (n, &g->members) {
         const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
 
-        if (m->closing_left || !m->length_known)
+        if (m->closing_left || !m->length_known || lroom_lacks_aux(m))
             return false;
     }
     return !list_empty(&g->members);
@@ -194,6 +194,7 @@ void group_place(struct langd *l, struct lgroup *g)
 {
     struct lpool *p = &l->pools[g->pool];
 
+    laux_place_group(l, g);
     if (!ready(g)) {
         unstand(l, g);
         return;

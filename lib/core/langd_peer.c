@@ -78,6 +78,20 @@ static void say_abort(
     peer_send(&l->peers, out, p, &msg);
 }
 
+/* There is space now for aux that found none, or had to give way. */
+static void say_aux(
+    struct langd *l, struct out *out, struct lroom *m, struct peer *p)
+{
+    struct peer_msg msg = about(m, PEER_STATE);
+
+    msg.state.answers = PEER_LENGTH;
+    msg.state.state = m->r.state;
+    msg.state.attempt = m->attempt;
+    msg.state.granted = m->granted;
+    msg.state.total = m->total;
+    peer_send(&l->peers, out, p, &msg);
+}
+
 /* The answer that had to wait until nothing of the room could land. */
 static void say_outcome(
     struct langd *l, struct out *out, struct lroom *m, struct peer *p)
@@ -120,6 +134,8 @@ void langd_say(struct langd *l, struct out *out, struct lroom *m)
     l->stats[STAT_retries] += again;
     if (m->owe & OWE_GRANT && !lroom_reopening(m))
         say_grant(l, out, m, p, again);
+    if (m->owe & OWE_AUX)
+        say_aux(l, out, m, p);
     if (m->owe & OWE_ACK)
         say_ack(l, out, m, p);
     if (m->owe & OWE_ABORT)
@@ -142,6 +158,8 @@ static void say_state(struct langd *l, struct out *out, struct peer *p,
         msg.state.granted = m->granted;
         msg.state.total = m->total;
         msg.state.flags = m->aux_final ? FLAG_AUX : 0;
+        if (in->type == PEER_LENGTH && lroom_alive(m) && lroom_lacks_aux(m))
+            msg.state.reason = ERR_NO_BLOCKS;
     } else if (tomb) {
         msg.state.state = tomb->state;
         msg.state.reason = tomb->reason;
@@ -345,12 +363,8 @@ static void on_length(struct langd *l, struct out *out, struct lroom *m,
     enum err e;
 
     if (!m->aux_final && (n->flags & FLAG_AUX)) {
-        if (!aux_set(&l->aux, &m->aux, m->uid, n->aux)) {
-            l->stats[STAT_aux_full]++;
-            return; /* not answered, so it comes again */
-        }
-        m->aux_final = true;
-        first = true;
+        laux_take(l, m, n->aux);
+        first = m->aux_final;
     }
     e = take_length(l, m, n, &text);
     if (e == ERR_TOO_LARGE)
@@ -362,6 +376,8 @@ static void on_length(struct langd *l, struct out *out, struct lroom *m,
         room_tell(&l->engines, out, &m->r, EVENT_LENGTH);
     if (m->group)
         group_check_size(l, m->group);
+    if (m->group)
+        laux_check_group(l, m->group);
     grant_classify(l, m);
     lroom_touch(l, m);
 }
@@ -588,13 +604,10 @@ void langd_on_peer(
             "not a message for mmx-langd");
     else if (lroom_alive(m))
         on_alive(l, out, m, msg);
-    /* LENGTH that found no space for its aux is not answered; that a room has
-     * failed is said once no copy reads the encoder's rows. */
+    /* That a room has failed is said once no copy reads the encoder's rows. */
     if (wants_state(msg->type) && m->r.state == ROOM_FAILED && !lroom_still(m))
         m->answer_due = true;
-    else if (wants_state(msg->type) &&
-             (msg->type != PEER_LENGTH || !(msg->length.flags & FLAG_AUX) ||
-                 m->aux_final || !lroom_alive(m)))
+    else if (wants_state(msg->type))
         say_state(l, out, p, msg, m, NULL);
     lroom_touch(l, m);
 }

@@ -87,7 +87,8 @@ static void finish(struct langd *l, struct lroom *m, enum room_state state)
     tombs_put(&l->tombs, l->now_ns, m->generation, 0, m->r.state, m->r.reason);
     m->bootstrap_ns = m->total_ns = m->stall_ns = m->outage_ns = TIME_NEVER;
     m->want = false;
-    m->owe &= (uint8_t)~OWE_GRANT;
+    m->owe &= (uint8_t) ~(OWE_GRANT | OWE_AUX);
+    laux_leave(l, m);
     group_leave(l, m);
     l->open--;
     record(l, m);
@@ -108,7 +109,7 @@ void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     m->owe |= m->told && m->peer != NONE ? OWE_ABORT : 0;
     tickets_room_failed(&l->tickets, &m->tickets, reason);
     finish(l, m, ROOM_FAILED);
-    aux_drop(&l->aux, &m->aux);
+    laux_drop(l, m);
 }
 
 static void succeed(struct langd *l, struct lroom *m)
@@ -320,7 +321,7 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
         p->dirty = true;
     }
     m->consumer_ns = TIME_NEVER;
-    aux_drop(&l->aux, &m->aux);
+    laux_drop(l, m);
 }
 
 static bool over(const struct lroom *m)
@@ -364,7 +365,7 @@ static void forget(struct langd *l, struct lroom *m)
 {
     unlink_room(l, m);
     grant_leave(l, m);
-    aux_drop(&l->aux, &m->aux);
+    laux_drop(l, m);
     heap_remove(&l->timers, &m->timer);
     tickets_room_over(&m->tickets);
     list_remove(&m->in_peer);
@@ -401,7 +402,7 @@ static void show(struct langd *l, struct out *out, struct lroom *m)
     uint16_t what = end;
     bool fresh = false;
 
-    if (m->length_known)
+    if (m->length_known && (m->aux_final || !m->aux_known))
         what |= EVENT_LENGTH;
     if (m->exposed > 0)
         what |= EVENT_LANDED;
@@ -463,6 +464,40 @@ static const char *late(const struct langd *l, const struct lroom *m,
     return out;
 }
 
+static bool group_complete(const struct lgroup *g)
+{
+    LIST_FOREACH (n, &g->members)
+        if (!LIST_ENTRY(n, struct lroom, in_group)->length_known)
+            return false;
+    return g->joined == g->size;
+}
+
+/* Fails the room, whose total time is over, by what it lacked. */
+static void fail_late(struct langd *l, struct lroom *m)
+{
+    uint32_t wanted = grant_wanted(l, m), rows = m->from + m->landed;
+    char text[200], now[200];
+
+    if (lroom_lacks_aux(m)) {
+        snprintf(text, sizeof(text),
+            "its aux of %u bytes found no space in time: limits.aux_total is "
+            "%llu",
+            m->aux_len, (unsigned long long)l->c.conf->limit_aux_total);
+        lroom_fail(l, m, ERR_NO_BLOCKS, m->aux_len,
+            (uint32_t)l->c.conf->limit_aux_total, text);
+        return;
+    }
+    snprintf(text, sizeof(text), "the room's total time is over");
+    if (m->length_known && m->group && !group_complete(m->group))
+        snprintf(text, sizeof(text),
+            "another room of its group was not announced in time");
+    else if (wanted > 0 && (m->group || m->want))
+        snprintf(text, sizeof(text),
+            "it got none of the %u blocks that it waited for in pool %.63s",
+            wanted, lroom_pool(l, m)->meta.conf->name);
+    lroom_fail(l, m, ERR_TIMEOUT, rows, m->total, late(l, m, text, now));
+}
+
 void lroom_expired(struct langd *l, struct lroom *m)
 {
     char text[200];
@@ -478,8 +513,7 @@ void lroom_expired(struct langd *l, struct lroom *m)
             lroom_fail(
                 l, m, e, 0, 0, late(l, m, "no announce came in time", text));
         else if (m->total_ns <= now)
-            lroom_fail(l, m, e, m->from + m->landed, m->total,
-                late(l, m, "the room's total time is over", text));
+            fail_late(l, m);
         else if (m->outage_ns <= now)
             lroom_fail(l, m, ERR_PEER_LOST, m->broken, 0,
                 "the data endpoint is lost, and rows cannot come");

@@ -114,7 +114,7 @@ bool langd_show(void *brain, const char *what, uint64_t now_ns,
 
 void langd_check(const struct langd *l)
 {
-    uint32_t used = 0, alive = 0;
+    uint32_t used = 0, alive = 0, aux = 0;
     uint32_t blocks[CONF_POOLS_MAX] = {0}, closing[CONF_POOLS_MAX] = {0};
 
     for (uint32_t i = 0; i < l->rooms_max; i++) {
@@ -124,6 +124,7 @@ void langd_check(const struct langd *l)
             continue;
         used++;
         alive += lroom_alive(m);
+        aux += aux_chunks(m->aux.len) + m->aux.reserved;
         blocks[m->pool] += m->held.blocks + m->closing.blocks;
         closing[m->pool] += m->closing.blocks;
         CHECK(m->granted ==
@@ -135,6 +136,8 @@ void langd_check(const struct langd *l)
             "room %llu: %u blocks close, nobody is asked",
             (unsigned long long)m->r.id, m->closing.blocks);
     }
+    CHECK(aux == l->aux.share.used, "%u chunks of aux, counted %u", aux,
+        l->aux.share.used);
     tickets_check(&l->tickets);
     CHECK(used == l->rooms_used && alive == l->open,
         "%u rooms, %u alive; counted %u and %u", used, alive, l->rooms_used,

@@ -37,7 +37,8 @@ static struct order_book *of[DAEMONS_MAX];
 static bool waits(struct langd *l, const struct lroom *m)
 {
     return m->r.used && lroom_alive(m) && !m->closing_left && m->want &&
-           (m->length_known || m->required > 1) && grant_wanted(l, m) > 0;
+           !lroom_lacks_aux(m) && (m->length_known || m->required > 1) &&
+           grant_wanted(l, m) > 0;
 }
 
 /* A grant into which nothing has landed, and that nobody promised. */
@@ -51,8 +52,8 @@ static bool speculative(const struct lroom *m)
 /* Rows that landed, of a room that waits for more. */
 static bool victim(struct langd *l, const struct lroom *m)
 {
-    return waits(l, m) && m->held.blocks > 0 && m->exposed == 0 && !m->firm &&
-           m->landed > 0;
+    return m->r.used && (waits(l, m) || lroom_lacks_aux(m)) &&
+           m->held.blocks > 0 && m->exposed == 0 && !m->firm && m->landed > 0;
 }
 
 static struct before see(struct langd *l, const struct lroom *m)
@@ -206,7 +207,7 @@ static void see_head(
         const struct lroom *m = &l->rooms[k];
         bool idle = m->r.used && m->pool == i && lroom_alive(m) &&
                     !m->closing_left && !m->want && !m->group &&
-                    m->required <= 1;
+                    !lroom_lacks_aux(m) && m->required <= 1;
 
         HOLDS(m->group || !waits(l, m) || m->pool != i ||
                   heap_linked(&m->want_node),

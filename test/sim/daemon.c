@@ -40,7 +40,7 @@ struct conf *conf_make(uint8_t role, const char *name)
     c->limit_peers = 6;
     c->limit_tombstones = 256;
     c->limit_history = 512;
-    c->limit_aux_total = 65536;
+    c->limit_aux_total = role == ROLE_ENCODED ? 4 << 20 : 65536;
     snprintf(c->socket_path, sizeof(c->socket_path), "/run/%s", name);
     return c;
 }

@@ -247,6 +247,8 @@ static struct prod *draw_prod(
         }
     p->separate_final = chance(300);
     p->aux = chance(400) ? (uint32_t)between(1, 600) : 0;
+    if (W.seed % 4 == 1) /* langd's space is for four of them */
+        p->aux *= 27;
     p->storage = STORAGE_COMPACT;
     p->aborts = chance(W.is.abort);
     p->abort_ns = W.now_ns + between(1, 3000) * MS;

@@ -59,6 +59,34 @@ TEST(init_then_announce)
     T_TRUE(brain_said_count(e, PEER_LENGTH) >= 3);
 }
 
+TEST(aux_that_finds_no_space_is_sent_when_it_is_asked_for)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct peer_msg m = about(1, 77, PEER_STATE);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    brain_hear(e, 0, init(e, 1, 77, 0));
+    m.state.answers = PEER_LENGTH;
+    m.state.state = ROOM_BOOTSTRAPPING;
+    m.state.reason = ERR_NO_BLOCKS;
+    m.state.total = 16;
+    brain_hear(e, 0, m);
+    brain_pass(e, 1900);
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 0);
+    brain_pass(e, 200); /* in case that the question is lost */
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
+    m.state.reason = OK;
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
+    m.state.flags = FLAG_AUX;
+    brain_hear(e, 0, m);
+    brain_pass(e, 5000);
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 0);
+    m.state.flags = 0; /* it had to give way there */
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
+}
+
 TEST(length_unknown_until_the_last_commit)
 {
     struct brain *e = encoded(NULL, NULL);

@@ -498,7 +498,7 @@ TEST(full_aux_delays_and_is_counted)
         brain_hear(l, 0, m);
     }
     T_EQ_U64(brain_stat(l, "aux_full"), 1);
-    T_TRUE(brain_said(l, PEER_STATE, 0) == NULL); /* it comes again */
+    T_EQ_U64(brain_said(l, PEER_STATE, -1)->state.reason, ERR_NO_BLOCKS);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     brain_hear(l, 0, m);
     T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.flags, FLAG_AUX);
