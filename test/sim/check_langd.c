@@ -225,6 +225,12 @@ void langd_watch_landing(
         d->conf->name, block, (unsigned long long)s->room,
         (unsigned long long)s->generation & 0xffffff, s->attempt, s->first,
         known ? "does not hold it" : "is gone");
+    HOLDS(!known || !lroom_alive(m) || s->first >= m->exposed,
+        "shown rows are not written again",
+        "%s room %llu g%llx a%u rows from %u land, %u are shown", d->conf->name,
+        (unsigned long long)s->room,
+        (unsigned long long)s->generation & 0xffffff, s->attempt, s->first,
+        m->exposed);
 }
 
 bool langd_room_lives(const struct daemon *d, const struct segment *s)

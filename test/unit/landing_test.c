@@ -227,6 +227,9 @@ TEST(stale_uses)
     s = seg(11, 2, 0, 4);
     s.room++;
     bad(l, s, ERR_STALE, NONE);
+    s = seg(11, 2, 0, 4); /* the slot's use before: same room, same attempt */
+    s.generation -= SLOTS;
+    bad(l, s, ERR_STALE, NONE);
     bad(l, seg(11, 2, 32, 4), ERR_STALE, NONE); /* beyond the grant */
     T_OK(land(l, seg(11, 2, 28, 4)));
     T_TRUE(close_use(l, 11));

@@ -514,6 +514,22 @@ TEST(or_by_rows_that_do_not_come)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
 }
 
+TEST(rows_of_another_generation_do_not_count)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct data_cmd old;
+
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    told(l, &t);
+    old = t.open;
+    old.generation--; /* an earlier room had the slot and the attempt */
+    brain_landed(l, &old, 0, 16);
+    T_TRUE(brain_state(l, 0, 0) != ROOM_SUCCESS);
+    brain_landed(l, &t.open, 0, 16);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+}
+
 TEST(rows_of_an_older_attempt_do_not_count)
 {
     struct brain *l = langd_up(NULL, NULL);
