@@ -126,21 +126,44 @@ void tcp_name(int fd, char *out, size_t size)
 
 /* listening */
 
-static bool bind_within(int fd, struct sockaddr_storage *at, const char *ports)
+/* A socket that listens there; -1 with errno. */
+static int listening(struct sockaddr_storage *at)
+{
+    int on = 1, e;
+    int fd =
+        socket(at->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    if (fd < 0)
+        return -1;
+    /* Ports of a range come back at once after a restart. */
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd, (struct sockaddr *)at, at_len(at)) == 0 &&
+        listen(fd, BACKLOG) == 0)
+        return fd;
+    e = errno;
+    close(fd);
+    errno = e;
+    return -1;
+}
+
+/* On the first port of the range that can be had. Two daemons that start
+ * together may both bind one, and one of them finds that out when it listens;
+ * its socket stays bound, so that each port has one of its own. */
+static int listen_within(struct sockaddr_storage *at, const char *ports)
 {
     unsigned first = 0, last = 0;
+    int fd = -1;
 
     if (ports && sscanf(ports, "%u-%u", &first, &last) != 2)
         first = last = 0;
-    for (unsigned port = first; port <= last && port <= UINT16_MAX; port++) {
+    errno = EADDRINUSE;
+    for (unsigned port = first;
+         fd < 0 && errno == EADDRINUSE && port <= last && port <= UINT16_MAX;
+         port++) {
         *at_port(at) = htons((uint16_t)port);
-        if (bind(fd, (struct sockaddr *)at, at_len(at)) == 0 &&
-            listen(fd, BACKLOG) == 0)
-            return true;
-        if (errno != EADDRINUSE)
-            return false;
+        fd = listening(at);
     }
-    return false;
+    return fd;
 }
 
 static enum err listen_at(struct sockaddr_storage *at, bool all,
@@ -149,20 +172,15 @@ static enum err listen_at(struct sockaddr_storage *at, bool all,
     struct sockaddr_storage here = *at;
     socklen_t len = sizeof(here);
     uint32_t n;
-    int on = 1;
-    int fd =
-        socket(at->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd;
 
     if (all) {
         void *bytes = at_bytes(&here, &n);
 
         memset(bytes, 0, n);
     }
-    /* Ports of a range come back at once after a restart. */
-    if (fd >= 0)
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (fd < 0 || !bind_within(fd, &here, ports) ||
-        getsockname(fd, (struct sockaddr *)&here, &len) != 0) {
+    fd = listen_within(&here, ports);
+    if (fd < 0 || getsockname(fd, (struct sockaddr *)&here, &len) != 0) {
         log_error("tcp: cannot listen for data: %s", strerror(errno));
         if (fd >= 0)
             close(fd);
@@ -244,6 +262,9 @@ enum err tcp_place_get(struct span s, struct tcp_place *out)
 
 /* connections */
 
+static struct log_rate connects =
+    LOG_RATE("data connections that cannot be made", LOG_WARN, 5);
+
 enum err tcp_connect(const struct tcp_place *p, int *out)
 {
     int fd =
@@ -255,7 +276,7 @@ enum err tcp_connect(const struct tcp_place *p, int *out)
         *out = fd;
         return OK;
     }
-    log_warn("tcp: cannot connect: %s", strerror(errno));
+    log_rated(&connects, "tcp: cannot connect: %s", strerror(errno));
     if (fd >= 0)
         close(fd);
     return ERR_PEER_LOST;

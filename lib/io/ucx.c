@@ -100,8 +100,14 @@ static bool set(ucp_config_t *config, const char *key, const char *value)
     return false;
 }
 
+/* What is so already is left alone: a worker is also replaced while other
+ * threads read the environment. */
 static bool set_transport(const char *key, const char *value)
 {
+    const char *is = getenv(key);
+
+    if (is && strcmp(is, value) == 0)
+        return true;
     if (setenv(key, value, 1) == 0)
         return true;
     log_error("ucx: cannot set %s to %s", key, value);

@@ -114,6 +114,7 @@ static void backlog_turn(struct shard *s)
     backlog_move(s);
     if (s->backlog.len > 0) {
         atomic_store(&s->starved, true);
+        atomic_thread_fence(memory_order_seq_cst); /* then the ring's head */
         backlog_move(s);
     }
     if (s->noted)

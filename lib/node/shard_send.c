@@ -18,6 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+static struct log_rate refusals =
+    LOG_RATE("peers that took no message", LOG_WARN, 5);
+
 _Static_assert(SEND_IOV_MAX <= DATA_IOV_MAX, "a batch fits into one message");
 
 static struct sending_pool pool_of(const struct shard_pool *p)
@@ -252,7 +255,7 @@ static void told_quiet(void *ud, const struct data_note *n)
 static void not_posted(
     struct shard *s, uint32_t peer, uint32_t ep, uint32_t token, enum err e)
 {
-    log_warn("peer %u took no message: %s", peer, err_text(e));
+    log_rated(&refusals, "peer %u took no message: %s", peer, err_text(e));
     sending_done(s->sending, token, told_quiet, s);
     if (s->eps[ep] != EP_LOST)
         s->lost[s->lost_count++] = ep;
