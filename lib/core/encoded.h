@@ -119,6 +119,7 @@ struct edst {
     bool back;               /* it did not break: its blocks go back */
     bool aux_waits; /* L has no space for the aux, LENGTH is said in case */
     uint64_t retry_ns, backoff_ns;
+    uint64_t silent_ns; /* when an answer to FAILED is not waited for */
     struct heap_node timer;
     char text[128];
     uint32_t free_next;

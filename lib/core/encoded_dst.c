@@ -135,6 +135,7 @@ void edst_fail(
     d->reason = (uint8_t)reason;
     snprintf(d->text, sizeof(d->text), "%s", text);
     d->owe = 0;
+    d->silent_ns = e->now_ns + e->c.conf->timeout_bootstrap;
     owe(e, d, OWE_FAILED);
 }
 
@@ -177,6 +178,16 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
     eroom_touch(e, m);
     LIST_FOREACH (n, &m->dsts) /* the next one may be asked now */
         edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
+}
+
+/* L does not say what became of a generation that has failed here, and is not
+ * lost either: the outcome stays unknown. */
+static void give_up_on(struct encoded *e, struct edst *d)
+{
+    if (d->state != DST_FAILING || d->silent_ns > e->now_ns)
+        return;
+    e->stats[STAT_failed_unanswered]++;
+    edst_end(e, d, ERR_PEER_LOST);
 }
 
 void edst_answered(struct encoded *e, struct out *out, struct edst *d)
@@ -553,6 +564,7 @@ static void say_drained(struct encoded *e, struct out *out, struct edst *d)
 void edst_settle(struct encoded *e, struct out *out, struct edst *d)
 {
     list_remove(&d->todo);
+    give_up_on(e, d);
     if (d->state == DST_ACTIVE) {
         keep_order(e, d);
         send_more(e, out, d);

@@ -19,15 +19,18 @@ static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
 
 /* giving */
 
-/* Its own user and root may read everything here anyway. */
+/* A langd that maps a pool holds the rows of any room until it answers or its
+ * process ends: that takes a user who is named, our own or root. To any other
+ * rows are sent. */
 static bool may_map(const struct encoded *e, uint32_t conn, uint32_t i)
 {
     const struct pool_meta *p = &e->pools[i].meta;
+    const struct conf_list *uids = &p->conf->uids, *gids = &p->conf->gids;
     uint32_t uid = e->engines.conns[conn].uid;
 
-    return p->ready &&
-           (uid == 0 || uid == e->c.uid ||
-               engine_may(&e->engines, conn, &p->conf->uids, &p->conf->gids));
+    return p->ready && (uid == 0 || uid == e->c.uid ||
+                           (uids->count + gids->count > 0 &&
+                               engine_may(&e->engines, conn, uids, gids)));
 }
 
 static void offer(struct encoded *e, struct out *out, struct peer *p)

@@ -27,6 +27,7 @@
  * longer than any control.lost_after. */
 #define FORGET_NS    (120 * NS_PER_S)
 #define RETRY_MAX_NS (2 * NS_PER_S)
+#define ABORTS_MAX   8 /* said to an encoder that does not answer: 7 s */
 #define STREAM_MIN   3 /* blocks that a stream room can always hold */
 
 enum lowe {
@@ -99,6 +100,7 @@ struct lroom {
     uint8_t owe;
     bool confirmed;  /* encoded knows the generation: RESUME from now on */
     bool answer_due; /* encoded asked what became of it; not quiet then */
+    uint8_t aborts;  /* said since the last HELLO */
     uint8_t stale;   /* NACKs in a row that say it does not, after all */
     uint32_t told_attempt, told_granted;
     uint8_t told_firm;

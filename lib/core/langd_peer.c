@@ -138,8 +138,13 @@ void langd_say(struct langd *l, struct out *out, struct lroom *m)
         say_aux(l, out, m, p);
     if (m->owe & OWE_ACK)
         say_ack(l, out, m, p);
-    if (m->owe & OWE_ABORT)
+    if (m->owe & OWE_ABORT) {
         say_abort(l, out, m, p);
+        if (++m->aborts == ABORTS_MAX) { /* it changes nothing here */
+            l->stats[STAT_aborts_unanswered]++;
+            m->owe &= (uint8_t)~OWE_ABORT;
+        }
+    }
 }
 
 /* Answers a message with what is true of its generation. */
@@ -305,7 +310,7 @@ static void on_hello(
          * again it answers, with STATE or with FAILED. */
         if (!was_up && r->told && lroom_alive(r))
             r->owe |= OWE_GRANT;
-        r->stale = 0;
+        r->stale = r->aborts = 0;
         r->retry_ns = r->owe ? 0 : TIME_NEVER;
         r->forget_ns = TIME_NEVER;
         lroom_touch(l, r);

@@ -49,6 +49,21 @@ TEST(or_takes_its_failure)
     T_EQ_U64(brain_free(e), 16);
 }
 
+TEST(a_langd_that_does_not_answer_is_not_waited_for)
+{
+    struct brain *e = encoded("timeouts.bootstrap=10s", "timeouts.linger=0ms");
+
+    under_way(e, 1, 0, 70);
+    T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
+    T_OK(brain_say(e, 0, release(0)));
+    brain_pass(e, 9000);
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_TRANSFERRING);
+    brain_pass(e, 3000);
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_FAILED);
+    T_EQ_U64(brain_stat(e, "failed_unanswered"), 1);
+    T_EQ_U64(brain_free(e), 16);
+}
+
 TEST(langd_gone_means_outcome_unknown)
 {
     struct brain *e = encoded("timeouts.linger=0ms", NULL);

@@ -204,6 +204,24 @@ TEST(pools_are_for_their_users)
     T_FALSE(goes(e, 1, 0, 70));
 }
 
+/* Who maps holds other users' rows: a pool for all names nobody. */
+TEST(a_pool_for_all_is_mapped_by_its_own_user_and_root)
+{
+    static const struct {
+        uint32_t uid, pools;
+    } who[] = {{BRAIN_UID, 1}, {0, 1}, {1000, 0}};
+    struct brain *e = encoded(NULL, NULL);
+    uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
+
+    for (uint32_t i = 0; i < ARRAY_LEN(who); i++) {
+        connect_as(e, 1, who[i].uid);
+        T_OK(say_map(e, 1, "a", L_EPOCH, a));
+        T_EQ_U64(pools_given(e, 1), who[i].pools);
+        brain_end(e, 1);
+        brain_dead(e, 1);
+    }
+}
+
 TEST(a_pool_without_a_layout_comes_later)
 {
     struct brain *e = encoded("pools[0].layout=engine", NULL);

@@ -406,6 +406,23 @@ TEST(a_refusal_without_a_reason_has_one)
     T_EQ_U64(brain_reason(l, 0, 0), ERR_INTERNAL);
 }
 
+TEST(an_abort_that_is_not_answered_is_said_no_more)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    uint32_t said = 0;
+
+    (void)ask_room(l, 1, 0);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    said += brain_said_count(l, PEER_ABORT);
+    for (uint32_t i = 0; i < 10; i++) {
+        brain_pass(l, 30000);
+        said += brain_said_count(l, PEER_ABORT);
+    }
+    T_EQ_U64(said, 8);
+    T_EQ_U64(brain_stat(l, "aborts_unanswered"), 1);
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
+}
+
 /* attempts */
 
 TEST(broken_endpoint_raises_the_attempt_three_times)
