@@ -65,6 +65,7 @@ const char *stat_text(enum counter s);
 /* Shown for people and by tests: one row of the ended rooms' history. */
 struct ended {
     uint64_t room, generation;
+    uint64_t who; /* its user, as in share.h */
     char peer[64];
     uint8_t state, reason;
     uint32_t total, served, failed, resumes, attempts, blocks;

@@ -57,6 +57,14 @@ struct conf {
 #undef PEER_KEY
 
 /* Do its blocks lie in the memory of a GPU? */
+/* Returns how long an engine waits that asks for so many milliseconds; 0: as
+ * configured. */
+static inline uint64_t conf_wait_ns(
+    const struct conf *c, uint32_t ms, uint64_t otherwise)
+{
+    return ms ? min_u64(ms * NS_PER_MS, c->limit_deadline) : otherwise;
+}
+
 static inline bool conf_on_gpu(const struct conf_pool *p)
 {
     return strcmp(p->memory, "host") != 0;

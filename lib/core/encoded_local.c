@@ -96,8 +96,8 @@ static enum err find_item(struct encoded *e, uint32_t conn,
 static void fill_announce(
     struct encoded *e, struct eroom *m, const struct local_announce *n)
 {
-    uint64_t wait = n->deadline_ms ? n->deadline_ms * NS_PER_MS
-                                   : e->c.conf->timeout_bootstrap;
+    uint64_t wait =
+        conf_wait_ns(e->c.conf, n->deadline_ms, e->c.conf->timeout_bootstrap);
 
     m->announced = true;
     m->flags = n->flags & (FLAG_KEEP | FLAG_OPEN);
@@ -172,6 +172,7 @@ static enum err announce(struct encoded *e, uint32_t conn,
     }
     tombs_forget(&e->ended_rooms, n->room, 0);
     fill_announce(e, m, n);
+    m->history.who = it->uid;
     m->have = have;
     v->owner = true;
     item_join(e, it, m);
@@ -327,8 +328,8 @@ static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_attach *n = &msg->attach;
     struct eroom *m = eroom_find(e, n->room);
     const struct tomb *tomb = tombs_get(&e->ended_rooms, e->now_ns, n->room, 0);
-    uint64_t wait = n->deadline_ms ? n->deadline_ms * NS_PER_MS
-                                   : e->c.conf->timeout_bootstrap;
+    uint64_t wait =
+        conf_wait_ns(e->c.conf, n->deadline_ms, e->c.conf->timeout_bootstrap);
     const char *text = "rights are 2 write, 4 watch";
     enum err err = ERR_MALFORMED;
     struct view *v = NULL;

@@ -50,6 +50,7 @@ struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who)
     list_init(&m->in_item);
     list_init(&m->in_kept);
     m->history.room = id;
+    m->history.who = who;
     m->history.opened_ns = e->now_ns;
     return m;
 }

@@ -22,7 +22,8 @@ static void show_status(const struct encoded *e, struct shower *s)
     s->number(s, "draining", e->draining);
 }
 
-static void show_room(const struct eroom *m, uint64_t now_ns, struct shower *s)
+static void show_room(const struct eroom *m, uint64_t now_ns,
+    const struct show_at *at, struct shower *s)
 {
     uint32_t granted = 0;
 
@@ -30,7 +31,7 @@ static void show_room(const struct eroom *m, uint64_t now_ns, struct shower *s)
         granted =
             max_u32(granted, LIST_ENTRY(n, struct edst, in_room)->granted);
     s->row(s);
-    s->number(s, "room", m->r.id);
+    show_room_id(s, at, m->r.id, m->history.who);
     s->text(
         s, "state", m->announced ? state_name(m->r.state) : "not-announced");
     s->text(s, "reason", err_name((enum err)m->r.reason));
@@ -52,7 +53,7 @@ static void show_rooms(const struct encoded *e, uint64_t now_ns,
 {
     for (; at->at < e->rooms_max && show_place(at); at->at++)
         if (e->rooms[at->at].r.used)
-            show_room(&e->rooms[at->at], now_ns, s);
+            show_room(&e->rooms[at->at], now_ns, at, s);
     at->over = at->at >= e->rooms_max;
     if (at->over)
         show_history(s, at, e->rooms_max, e->history, e->ended_count,

@@ -176,7 +176,8 @@ struct shower {
 struct show_at {
     uint64_t at; /* place to go on at */
     uint32_t places;
-    bool over;                        /* all was shown */
+    uint32_t uid; /* who asks: others' room ids are cut; 0: for all */
+    bool over;    /* all was shown */
     uint32_t sums[SHOW_POOLS_MAX][3]; /* pools: what was counted so far */
 };
 #define SHOW_ALL (&(struct show_at){.places = UINT32_MAX})

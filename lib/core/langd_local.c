@@ -111,7 +111,7 @@ static enum err check_request(struct langd *l, uint32_t conn,
 
 static uint64_t deadline(const struct langd *l, uint32_t ms, uint64_t otherwise)
 {
-    return l->now_ns + (ms ? ms * NS_PER_MS : otherwise);
+    return l->now_ns + conf_wait_ns(l->c.conf, ms, otherwise);
 }
 
 static void fill_request(

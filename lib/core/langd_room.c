@@ -44,6 +44,7 @@ struct lroom *lroom_new(
     m->retry_ns = m->stall_ns = m->consumer_ns = m->outage_ns = TIME_NEVER;
     m->bootstrap_ns = m->total_ns = m->forget_ns = TIME_NEVER;
     m->history.room = id;
+    m->history.who = uid;
     m->history.generation = m->generation;
     m->history.opened_ns = l->now_ns;
     l->rooms_used++;

@@ -22,12 +22,12 @@ static void show_status(const struct langd *l, struct shower *s)
 }
 
 static void show_room(const struct langd *l, const struct lroom *m,
-    uint64_t now_ns, struct shower *s)
+    uint64_t now_ns, const struct show_at *at, struct shower *s)
 {
     const struct peer *p = lroom_peer(l, m);
 
     s->row(s);
-    s->number(s, "room", m->r.id);
+    show_room_id(s, at, m->r.id, m->history.who);
     s->text(s, "peer", p ? p->label : "null");
     s->text(s, "state", state_name(m->r.state));
     s->text(s, "reason", err_name((enum err)m->r.reason));
@@ -48,7 +48,7 @@ static void show_rooms(const struct langd *l, uint64_t now_ns,
 {
     for (; at->at < l->rooms_max && show_place(at); at->at++)
         if (l->rooms[at->at].r.used)
-            show_room(l, &l->rooms[at->at], now_ns, s);
+            show_room(l, &l->rooms[at->at], now_ns, at, s);
     at->over = at->at >= l->rooms_max;
     if (at->over)
         show_history(s, at, l->rooms_max, l->history, l->ended_count,

@@ -31,10 +31,24 @@ static void show_since(
         s->number(s, name, (at_ns - e->opened_ns) / 1000);
 }
 
-static void show_ended(struct shower *s, const struct ended *e)
+void show_room_id(
+    struct shower *s, const struct show_at *at, uint64_t id, uint64_t who)
+{
+    char end[16];
+
+    if (at->uid == 0 || at->uid == who) {
+        s->number(s, "room", id);
+        return;
+    }
+    snprintf(end, sizeof(end), "..%04x", (unsigned)(id & 0xffff));
+    s->text(s, "room", end);
+}
+
+static void show_ended(
+    struct shower *s, const struct show_at *at, const struct ended *e)
 {
     s->row(s);
-    s->number(s, "room", e->room);
+    show_room_id(s, at, e->room, e->who);
     s->text(s, "peer", e->peer);
     s->text(s, "state", state_name(e->state));
     s->text(s, "reason", err_name((enum err)e->reason));
@@ -62,7 +76,7 @@ void show_history(struct shower *s, struct show_at *at, uint64_t base,
     /* Rows that were overwritten since the last call are gone. */
     at->at = max_u64(at->at, base + (count > limit ? count - limit : 0));
     for (; at->at < base + count && show_place(at); at->at++)
-        show_ended(s, &history[(at->at - base) % limit]);
+        show_ended(s, at, &history[(at->at - base) % limit]);
     at->over = at->at >= base + count;
 }
 

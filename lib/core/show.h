@@ -17,6 +17,10 @@ static inline bool show_place(struct show_at *at)
     at->places--;
     return true;
 }
+/* The id of a room of `who`. It is what opens the room, so other users are
+ * shown the end of it only. */
+void show_room_id(
+    struct shower *s, const struct show_at *at, uint64_t id, uint64_t who);
 /* The ended rooms, oldest first, as places from `base` on; the last ones. */
 void show_history(struct shower *s, struct show_at *at, uint64_t base,
     const struct ended *history, uint64_t count, uint64_t limit);

@@ -14,6 +14,7 @@ void tickets_init(
         1, seed);
     share_init(
         &t->share, s, c, "limits.sequence_requests", c->limit_tickets, 1, seed);
+    t->conf = c;
     t->spaces_max = t->space_share.total;
     t->tickets_max = t->share.total;
     t->size_max = (uint32_t)c->limit_sequences;
@@ -273,7 +274,7 @@ enum err ticket_acquire(struct tickets *t, uint32_t session, uint32_t conn,
             p->waiting_count++;
             t->waited++;
             heap_set(&t->timers, &k->timer,
-                t->now_ns + (m->wait_ms ? m->wait_ms * NS_PER_MS : t->wait_ns));
+                t->now_ns + conf_wait_ns(t->conf, m->wait_ms, t->wait_ns));
         }
     }
     list_remove(&k->in_conn); /* this answer tells it */

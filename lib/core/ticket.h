@@ -53,6 +53,7 @@ struct tickets {
     struct list dirty;     /* connections that have something new to hear */
     struct table requests; /* (hash of request, space) -> ticket */
     struct heap timers;
+    const struct conf *conf;
     struct share share, space_share; /* of tickets, of spaces */
     uint32_t spaces_max, tickets_max, free_first, size_max;
     uint32_t high;            /* no ticket from here on was ever used */

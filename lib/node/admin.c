@@ -436,6 +436,8 @@ void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
     report_init(&q->report, m->query.json == 1, what == WHAT_STATUS);
     q->adding = (struct adding){{adding_row, adding_text, adding_number},
         &q->report.shower, n, what, false, NONE, 0, ""};
+    if (n->conns[conn].uid != n->brain_conf.uid)
+        q->at.uid = n->conns[conn].uid;
     n->conns[conn].query = q;
     n->queries++;
     list_push_tail(&n->making, &q->making);

@@ -79,3 +79,14 @@ TEST(aux_that_a_commit_replaces_is_counted_once)
     }
     T_EQ_U64(brain_shown(e, "status", "aux_free_bytes", 0), 80 * 1024 - 1024);
 }
+
+TEST(no_engine_waits_longer_than_the_limit)
+{
+    struct brain *e = two_users("limits.deadline=2s");
+    struct local_msg m = announce(1, 0, 8, 8);
+
+    m.announce.deadline_ms = UINT32_MAX;
+    T_OK(brain_say(e, 0, m));
+    brain_pass(e, 2100);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_TIMEOUT);
+}

@@ -133,3 +133,73 @@ TEST(sequence_requests_are_left_for_others)
     space = brain_answer(l)->a;
     T_EQ_U64(take(l, 1, a_ticket, ERR_QUOTA, "limits.sequence_requests"), 2);
 }
+
+/* what users see of each other */
+
+struct seen {
+    struct shower s; /* first */
+    uint32_t whole, cut;
+};
+
+static void seen_row(struct shower *s)
+{
+    (void)s;
+}
+
+static void seen_text(struct shower *s, const char *name, const char *value)
+{
+    if (strcmp(name, "room") != 0)
+        return;
+    T_EQ_STR(value, "..0b0b");
+    ((struct seen *)(void *)s)->cut++;
+}
+
+static void seen_number(struct shower *s, const char *name, uint64_t value)
+{
+    if (strcmp(name, "room") != 0)
+        return;
+    T_EQ_U64(value, UINT64_C(0x123456780b0b));
+    ((struct seen *)(void *)s)->whole++;
+}
+
+/* Rooms in the report for this user: with their ids, and with the end only. */
+static struct seen rooms_for(struct brain *l, uint32_t uid)
+{
+    struct seen seen = {.s = {seen_row, seen_text, seen_number}};
+    struct show_at at = {.places = UINT32_MAX, .uid = uid};
+
+    T_TRUE(l->ops->show(l->is, "rooms", l->now_ns, &at, &seen.s));
+    return seen;
+}
+
+TEST(room_ids_are_shown_to_their_users)
+{
+    struct brain *l = langd(NULL, NULL);
+    struct local_msg m = request(UINT64_C(0x123456780b0b), 0, MODE_WHOLE);
+
+    m.request.encoder = span_str("null");
+    T_OK(brain_say(l, 0, m)); /* it is in the history, too */
+    T_EQ_U64(rooms_for(l, 7).whole, 2);
+    T_EQ_U64(rooms_for(l, 0).whole, 2);
+    T_EQ_U64(rooms_for(l, 8).cut, 2);
+    T_EQ_U64(rooms_for(l, 8).whole, 0);
+}
+
+TEST(no_engine_waits_longer_than_the_limit)
+{
+    struct brain *l = langd_up("limits.deadline=2s", "timeouts.bootstrap=4s");
+    struct local_msg m = request(1, 0, MODE_WHOLE);
+
+    m.request.deadline_ms = UINT32_MAX;
+    T_OK(brain_say(l, 0, m));
+    m = attach(2, 1, RIGHT_READ);
+    m.attach.deadline_ms = UINT32_MAX;
+    T_OK(brain_say(l, 0, m));
+    T_OK(brain_say(l, 0, attach(3, 2, RIGHT_READ)));
+    brain_pass(l, 1900);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
+    brain_pass(l, 200);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_TIMEOUT);
+    T_EQ_U64(brain_reason(l, 0, 1), ERR_TIMEOUT);
+    T_EQ_U64(brain_reason(l, 0, 2), OK); /* as configured */
+}
