@@ -387,10 +387,20 @@ static void on_hup(uv_signal_t *h, int signal)
     log_info("SIGHUP: ignored, configuration is read at start only");
 }
 
+/* Beats unless a shard hangs: the loop alone would look well. */
 static void on_watchdog(uv_timer_t *t)
 {
-    (void)t;
-    notify_send("WATCHDOG=1");
+    static struct log_rate hangs = LOG_RATE("shards that hang", LOG_ERROR, 1);
+    struct node *n = t->data;
+    bool well = true;
+
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        if (shard_hangs(n->shards[k], uv_hrtime())) {
+            log_rated(&hangs, "shard %u hangs: no WATCHDOG=1", k);
+            well = false;
+        }
+    if (well)
+        notify_send("WATCHDOG=1");
 }
 
 /* start */
@@ -471,7 +481,7 @@ static enum err start_loop(struct node *n)
         return ERR_INTERNAL;
     }
     n->prepare.data = n->check.data = n->timer.data = n;
-    n->term.data = n->intr.data = n->wake_poll.data = n;
+    n->term.data = n->intr.data = n->wake_poll.data = n->watchdog.data = n;
     /* From here on a signal is kept until the loop runs. */
     if (uv_signal_start(&n->term, on_end, SIGTERM) ||
         uv_signal_start(&n->intr, on_end, SIGINT) ||

@@ -40,6 +40,9 @@ struct job {
     enum err result;
 };
 
+static struct log_rate lines =
+    LOG_RATE("pools of encoders on this host", LOG_WARN, 5);
+
 struct mapping {
     struct node *node;
     uint32_t peer;
@@ -113,11 +116,12 @@ static void fail(struct mapping *m, const char *why, const char *more)
         .type = EV_MAP, .peer_at = m->peer, .err = ERR_PEER_LOST};
     struct node *n = m->node;
 
-    log_line(m->mapped ? LOG_INFO : LOG_WARN, "peer %u: %s: %s: %s%s%s",
-        m->peer,
-        m->mapped ? "its pools are mapped no longer"
-                  : "rows are sent, not copied",
-        m->address.sun_path, why, more[0] ? ": " : "", more);
+    if (log_may(&lines))
+        log_line(m->mapped ? LOG_INFO : LOG_WARN, "peer %u: %s: %s: %s%s%s",
+            m->peer,
+            m->mapped ? "its pools are mapped no longer"
+                      : "rows are sent, not copied",
+            m->address.sun_path, why, more[0] ? ": " : "", more);
     end(m);
     node_happen(n, &ev);
 }
@@ -235,8 +239,9 @@ void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token)
 
     CHECK(!n->maps[peer], "peer %u is mapped already", peer);
     if (!m || path.len >= sizeof(m->address.sun_path)) {
-        log_warn("peer %u: rows are sent, not copied: no memory, or a path of "
-                 "%u bytes",
+        log_rated(&lines,
+            "peer %u: rows are sent, not copied: no memory, or a path of "
+            "%u bytes",
             peer, path.len);
         free(m);
         return; /* the brain does not wait: it never hears of a pool */
@@ -267,8 +272,8 @@ static void take_pool(
 
     span_copy_str(info->name, name, sizeof(name));
     if (info->pool >= CONF_POOLS_MAX || j->source) {
-        log_warn("peer %u: pool %s comes twice, or with a bad number", m->peer,
-            name);
+        log_rated(&lines, "peer %u: pool %s comes twice, or with a bad number",
+            m->peer, name);
         if (fd >= 0)
             close(fd);
         return;
@@ -279,8 +284,9 @@ static void take_pool(
         return; /* no pool of ours that a GPU would copy into */
     }
     if (source_open(&j->source, fd, info, &why) != OK) {
-        log_warn("peer %u: rows of its pool %s are sent, not copied: it %s",
-            m->peer, name, why);
+        log_rated(&lines,
+            "peer %u: rows of its pool %s are sent, not copied: it %s", m->peer,
+            name, why);
         return;
     }
     j->owner = m;

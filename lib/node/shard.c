@@ -33,6 +33,7 @@
 #define TURNS_MAX     64 /* calls of progress before commands have their turn */
 #define TICK_BUSY_MS  100
 #define TICK_IDLE_MS  1000
+#define HANGS_NS      (3 * TICK_IDLE_MS * NS_PER_MS)
 #define TELL_AFTER_NS (10 * NS_PER_MS)
 /* What the loop does itself: bytes sent or landed in a turn and in LINGER_MS,
  * bytes copied in a turn (some 50 us). After LINGER_MS of no more than that the
@@ -356,7 +357,7 @@ static unsigned work(struct shard *s, bool light)
 {
     unsigned n;
 
-    s->turn++;
+    stat_set(&s->stats.turns, ++s->turn);
     s->now_ns = clock_ns();
     if (s->now_ns - s->lately_ns > LINGER_MS * NS_PER_MS) {
         s->lately_ns = s->now_ns;
@@ -731,6 +732,18 @@ bool shard_lent(struct shard *s)
 bool shard_busy(struct shard *s)
 {
     return shard_mine(s) && (s->backlog.len > 0 || due(s));
+}
+
+bool shard_hangs(struct shard *s, uint64_t now_ns)
+{
+    uint64_t turns =
+        atomic_load_explicit(&s->stats.turns, memory_order_relaxed);
+
+    if (shard_mine(s) || turns != s->turns_seen || s->turned_ns == 0) {
+        s->turns_seen = turns;
+        s->turned_ns = now_ns;
+    }
+    return now_ns - s->turned_ns > HANGS_NS;
 }
 
 bool shard_note(struct shard *s, struct data_note *n)

@@ -77,6 +77,11 @@ int shard_fd(const struct shard *s);
 void shard_work(struct shard *s);
 bool shard_busy(struct shard *s);
 
+/* True if the work is the thread's, and it has begun no turn for much longer
+ * than it ever sleeps: it hangs. Asked by the loop from time to time; when it
+ * has not been for long is counted from the first time. */
+bool shard_hangs(struct shard *s, uint64_t now_ns);
+
 /* The next note, or false. */
 bool shard_note(struct shard *s, struct data_note *n);
 
@@ -88,6 +93,7 @@ struct shard_stats {
     _Atomic uint64_t messages_sent, bytes_landed, bytes_sent, endpoints_lost;
     _Atomic uint64_t workers_replaced, wakeups;
     _Atomic uint64_t data_strangers, data_malformed, data_refused;
+    _Atomic uint64_t turns;
 };
 const struct shard_stats *shard_stats(const struct shard *s);
 /* Transport chosen for a peer, copied; empty: none yet. */

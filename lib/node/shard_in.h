@@ -111,6 +111,7 @@ struct shard {
     bool running;                      /* loop: there is a thread to join */
     bool pushed;                       /* loop: since the last shard_flush */
     bool lent;                         /* loop: see shard_lent */
+    uint64_t turns_seen, turned_ns;    /* loop: see shard_hangs */
     sem_t started;                     /* result and address are there */
     enum err result;                   /* of opening the carrier */
     _Atomic(struct address *) address; /* newest first; kept until the end */

@@ -8,6 +8,8 @@
 #include "core/landing.h"
 
 #include <poll.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #define KIB        1024u
@@ -29,6 +31,8 @@ static struct world {
     uint32_t landed;
 } w;
 
+static bool alone; /* the thread has the work, always */
+
 static void start(struct end *at, uint8_t role, const struct data_ops *carrier,
     uint32_t window, uint32_t segment)
 {
@@ -46,7 +50,7 @@ static void start(struct end *at, uint8_t role, const struct data_ops *carrier,
         .window_bytes = window,
         .ring_records = 256,
         .cpu = -1,
-        .shared = true,
+        .shared = !alone,
         .pools = &at->pool,
         .pools_count = 1,
         .wake = &w.wake};
@@ -204,3 +208,48 @@ MOVES(data_tcp, 1024, 16)
 MOVES(data_tcp, 1024, 3) /* one unit is more than a segment */
 MOVES(data_mem, 64, 64)
 MOVES(data_mem, 1024, 16)
+
+/* A carrier whose thread stands still while it is told to. */
+static struct data_ops stuck;
+static _Atomic bool stands, is_there;
+
+static unsigned no_progress(struct data *d)
+{
+    is_there = stands;
+    while (stands)
+        sched_yield();
+    return data_mem.progress(d);
+}
+
+static bool it_stands(void *ud)
+{
+    (void)ud;
+    return is_there;
+}
+
+#define T0 (1000 * NS_PER_S)
+
+static bool it_goes_on(void *ud)
+{
+    return !shard_hangs(ud, T0 + 20 * NS_PER_S);
+}
+
+/* As the watchdog asks: of a thread that sleeps, works, or does neither. */
+TEST(a_thread_that_stands_still_hangs)
+{
+    stuck = data_mem;
+    stuck.progress = no_progress;
+    alone = true;
+    T_OK(wake_init(&w.wake));
+    start(&w.l, ROLE_LANGD, &stuck, 65536, 65536);
+    T_FALSE(shard_hangs(w.l.shard, T0));
+    stands = true;
+    T_WAIT(it_stands, NULL, 5000);
+    T_FALSE(shard_hangs(w.l.shard, T0 + 10 * NS_PER_S));
+    T_FALSE(shard_hangs(w.l.shard, T0 + 12 * NS_PER_S));
+    T_TRUE(shard_hangs(w.l.shard, T0 + 14 * NS_PER_S));
+    stands = false;
+    T_WAIT(it_goes_on, w.l.shard, 5000);
+    stop(&w.l);
+    wake_fini(&w.wake);
+}
