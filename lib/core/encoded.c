@@ -32,6 +32,7 @@ static void carve(struct encoded *e, struct slab *s)
     table_init(&e->gens, s, e->rooms_max, e->c.seed + 1);
     tombs_init(&e->ended_rooms, s, tombs, e->c.seed, c->timeout_tombstone);
     tombs_init(&e->ended_gens, s, tombs, e->c.seed, c->timeout_tombstone);
+    tombs_init(&e->victims, s, tombs, e->c.seed, c->timeout_total);
     declines_init(&e->declines, s, (uint32_t)c->limit_declines, e->c.seed + 3,
         c->timeout_bootstrap);
     aux_init(&e->aux, s, c, e->c.seed);
@@ -45,6 +46,8 @@ static void carve(struct encoded *e, struct slab *s)
         p->block_rows = (uint32_t)c->pools[i].block_rows;
         pool_init(&p->p, s, (uint32_t)c->pools[i].blocks);
         rowmap_init(&p->committed, s, p->p.blocks, p->block_rows);
+        for (uint32_t q = 0; q < QUEUES; q++)
+            size_heap(&p->queues[q], s, e->rooms_max);
     }
 }
 
@@ -115,8 +118,9 @@ struct encoded *encoded_init(struct slab *s, const struct brain_conf *c)
     e->peers.self.c = &e->c;
     e->peers.self.pools_count = e->pools_count;
     for (uint32_t i = 0; i < e->pools_count; i++) {
-        list_init(&e->pools[i].fifo);
+        list_init(&e->pools[i].held);
         list_init(&e->pools[i].kept);
+        e->pools[i].head_since_ns = e->pools[i].revoke_ns = TIME_NEVER;
         pool_meta_init(&e->pools[i].meta, &c->conf->pools[i]);
         e->peers.self.layouts[i] = &e->pools[i].meta.layout;
     }
@@ -235,6 +239,9 @@ static void expire(struct encoded *e, struct out *out)
         heap_remove(&e->dst_timers, n);
         edst_touch(e, CONTAINER_OF(n, struct edst, timer));
     }
+    for (uint32_t i = 0; i < e->pools_count; i++)
+        if (e->pools[i].revoke_ns <= e->now_ns)
+            epool_revoke(e, &e->pools[i]);
 }
 
 static void work(struct encoded *e, struct out *out)
@@ -333,6 +340,8 @@ static uint64_t deadline(const void *brain)
     for (size_t i = 0; i < ARRAY_LEN(heaps); i++)
         if (heap_first(heaps[i]))
             at = min_u64(at, heap_first(heaps[i])->key);
+    for (uint32_t i = 0; i < e->pools_count; i++)
+        at = min_u64(at, e->pools[i].revoke_ns);
     return at;
 }
 

@@ -43,7 +43,15 @@ struct item {
     uint32_t length_version;
     struct aux aux;
     struct list rooms;
-    struct list in_fifo;  /* of the pool, while it waits for blocks */
+    uint64_t age;      /* order of the announces */
+    uint64_t moved_ns; /* when it got its blocks, or rows, or was ended */
+    bool queued;       /* stands in the pool's queue, for its batch */
+    bool ahead;        /* asks for grants by its length: it was overtaken */
+    bool victim;       /* was ended once: gets blocks only with all grants */
+    uint8_t queue;     /* the one that in_queue is in */
+    uint64_t turn;     /* age of its batch */
+    struct heap_node in_queue;
+    struct list in_held;  /* of the pool, while it has blocks */
     struct list in_batch; /* of those that want their blocks together */
     uint32_t free_next;
 };
@@ -63,6 +71,7 @@ struct eroom {
     uint8_t fail_reason;
     uint16_t required;
     uint32_t asked, active, served, failed; /* destinations */
+    uint32_t before;     /* of `served`: before it was ended and came again */
     uint32_t reserved;   /* places for those that have not asked */
     uint32_t said_total; /* by its own announce; ROWS_UNKNOWN */
     struct item *item;   /* &encoded.nothing: none (yet, or any more) */
@@ -97,6 +106,7 @@ struct edst {
 
     /* The grant in force, as L told it. */
     uint32_t attempt, granted, from, unit_rows, part_rows;
+    uint8_t firm; /* FIRM_* */
     uint64_t layout;
     uint8_t storage, flags;
     uint16_t required; /* as its INIT said */
@@ -125,11 +135,24 @@ struct edst {
     uint32_t free_next;
 };
 
+/* Where an item waits for source blocks. */
+enum queue {
+    QUEUE_PLAIN,
+    QUEUE_AHEAD, /* it asks its destinations for their grants meanwhile */
+    QUEUE_FIRM,  /* it has firm grants from all its destinations */
+    QUEUES
+};
+
 struct epool {
     struct pool_meta meta; /* first */
     struct pool p;
     struct rowmap committed;
-    struct list fifo; /* items that wait for blocks */
+    struct heap queues[QUEUES]; /* items that may get blocks, by age */
+    uint32_t waiting;           /* that may, and that may not yet */
+    uint64_t head_age;          /* of the first with all its grants */
+    uint64_t head_since_ns;     /* since when it does not fit, or TIME_NEVER */
+    uint64_t revoke_ns;         /* when blocks may be taken back for it */
+    struct list held;           /* items that have blocks */
     struct list kept; /* ended rooms whose items may be asked for again */
     uint32_t block_rows;
     uint32_t coming; /* blocks of kept rows that were let go of */
@@ -143,6 +166,7 @@ struct encoded {
     struct aux_arena aux;
     struct tombs ended_rooms; /* (room, 0) */
     struct tombs ended_gens;  /* (generation, run of the peer) */
+    struct tombs victims;     /* (room or hash of key, uid) */
     struct declines declines;
     struct table ids;  /* (room, 0) -> room */
     struct table gens; /* (generation, peer) -> dst */
@@ -166,6 +190,7 @@ struct encoded {
     struct list room_todo, dst_todo;
     struct ended *history;
     uint64_t ended_count;
+    uint64_t age_next; /* of items */
     uint64_t now_ns;
     uint64_t give_up_ns; /* from when on a peer that is up gives way */
     uint64_t refused_ns; /* from when on a HELLO that is refused is logged */
@@ -208,6 +233,19 @@ void eroom_expired(struct encoded *e, struct eroom *m);
 
 /* encoded_item.c */
 
+static inline bool item_has_key(const struct item *it)
+{
+    static const struct key none;
+
+    return !key_eq(&it->key, &none);
+}
+
+/* True if it asks for its grants before its rows are there. */
+static inline bool item_asks(const struct item *it)
+{
+    return it->ahead || it->victim;
+}
+
 static inline bool item_complete(const struct item *it)
 {
     return it->total != ROWS_UNKNOWN && it->committed >= it->total;
@@ -226,12 +264,6 @@ struct item *item_find(const struct encoded *e, const struct key *key,
 /* A new one, in no queue, without rooms; NULL: limits.rooms are there. */
 struct item *item_new(
     struct encoded *e, const struct local_announce *n, uint32_t uid);
-/* Queues it for blocks, together with the connection's open batch. more: the
- * batch goes on. On error (too large, other pool) it is in no queue. */
-MUST_CHECK enum err item_queue(
-    struct encoded *e, struct item *it, uint32_t conn, bool more);
-/* Nothing more comes to the connection's open batch, if there is one. */
-void item_close_batch(struct encoded *e, uint32_t conn);
 void item_join(struct encoded *e, struct item *it, struct eroom *m);
 /* It goes, with its blocks; no room refers to it. */
 void item_discard(struct encoded *e, struct item *it);
@@ -247,8 +279,36 @@ void item_spoil(
     struct encoded *e, struct item *it, struct eroom *writer, enum err reason);
 /* Rows [0, n) may be sent in units of so many rows. */
 uint32_t item_sendable(const struct item *it, uint32_t unit_rows);
+uint64_t item_key_hash(const struct key *key, uint32_t uid);
+/* No announce finds it by its key any more. */
+void item_hide(struct encoded *e, struct item *it);
+/* Counts blocks that come back without being asked for. */
+void item_count_coming(struct encoded *e, struct item *it);
+
+/* encoded_queue.c */
+
+/* Queues it for blocks, together with the connection's open batch. more: the
+ * batch goes on. On error (too large, other pool) it is in no queue. */
+MUST_CHECK enum err item_queue(
+    struct encoded *e, struct item *it, uint32_t conn, bool more);
+/* Nothing more comes to the connection's open batch, if there is one. */
+void item_close_batch(struct encoded *e, uint32_t conn);
+/* Takes it out of its batch and queue. */
+void queue_leave(struct encoded *e, struct item *it);
+/* Looks again at what its destinations have granted. */
+void queue_place(struct encoded *e, struct item *it);
 /* Gives blocks to the items that wait. */
 void epool_serve(struct encoded *e, struct epool *p);
+/* Ends an item so that the one with all its grants gets blocks, when it has
+ * waited for long and nothing comes back by itself. */
+void epool_revoke(struct encoded *e, struct epool *p);
+/* True if what is announced was ended so that another one got its blocks. */
+bool queue_remembers(
+    const struct encoded *e, const struct local_announce *n, uint32_t uid);
+/* Counts the destinations that had the rows before the room was ended so. */
+void queue_counts(const struct encoded *e, struct eroom *m);
+/* Its rows have arrived everywhere. */
+void queue_forgets(struct encoded *e, uint64_t room, const struct item *it);
 
 /* encoded_dst.c */
 
@@ -260,6 +320,8 @@ void edst_reserve(struct encoded *e, struct eroom *m);
 struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     uint64_t generation, uint32_t required);
 void edst_touch(struct encoded *e, struct edst *d);
+/* True if rows are there that its grant does not cover. */
+bool edst_rows_wait(const struct edst *d);
 /* This generation is dead here; L is told and decides. */
 void edst_fail(
     struct encoded *e, struct edst *d, enum err reason, const char *text);

@@ -380,7 +380,7 @@ static bool earlier_have(const struct encoded *e, const struct edst *d)
 
     LIST_FOREACH (n, &m->dsts) {
         const struct edst *o = LIST_ENTRY(n, struct edst, in_room);
-        bool enough = o->granted >= m->item->total ||
+        bool enough = o->firm == FIRM_YES || o->granted >= m->item->total ||
                       ((o->flags & FLAG_STREAM) && o->granted > 0);
 
         if (o->state == DST_ACTIVE && !enough &&
@@ -390,14 +390,32 @@ static bool earlier_have(const struct encoded *e, const struct edst *d)
     return true;
 }
 
+/* True if it shall grant all by the length. One that does not say what it
+ * grants for good is asked when rows are there. */
+static bool asks_ahead(const struct edst *d)
+{
+    return item_asks(d->room->item) && d->firm == FIRM_NO;
+}
+
+bool edst_rows_wait(const struct edst *d)
+{
+    const struct item *it = d->room->item;
+
+    return it->source == SOURCE_HELD &&
+           item_sendable(it, d->unit_rows) > grantable(d);
+}
+
 /* True if the destination may be asked: with several they are asked in
  * ascending name, each when the ones before have granted all. */
 static bool my_turn(const struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
 
-    return m->item->source == SOURCE_HELD && m->item->total != ROWS_UNKNOWN &&
-           m->asked >= m->required && earlier_have(e, d);
+    bool source =
+        m->item->source == SOURCE_HELD && m->item->total != ROWS_UNKNOWN;
+
+    return (source || asks_ahead(d)) && m->asked >= m->required &&
+           earlier_have(e, d);
 }
 
 /* Makes a grant go back that is held while an earlier destination, which
@@ -417,11 +435,11 @@ static bool wants(struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
 
-    if (!m->announced || m->item->source != SOURCE_HELD)
+    if (!m->announced || m->item->total == 0)
         return false;
-    if (m->required > 1 && d->granted == 0)
-        return my_turn(e, d) && m->item->total > 0;
-    return item_sendable(m->item, d->unit_rows) > grantable(d);
+    if (m->required > 1 && (d->granted == 0 || asks_ahead(d)))
+        return my_turn(e, d);
+    return asks_ahead(d) || edst_rows_wait(d);
 }
 
 static void look_for_debts(struct encoded *e, struct edst *d)
@@ -483,7 +501,10 @@ static void say_want(
 
     msg.want.attempt = d->attempt;
     msg.want.granted = d->granted;
-    msg.want.committed = m->required > 1 ? m->item->total : m->item->committed;
+    msg.want.ahead = !edst_rows_wait(d) && asks_ahead(d);
+    msg.want.committed = m->item->committed;
+    if (msg.want.ahead || m->required > 1)
+        msg.want.committed = min_u32(m->item->total, m->item->max_rows);
     peer_send(&e->peers, out, p, &msg);
 }
 

@@ -1,11 +1,9 @@
-/* encoded_item.c - the rows behind rooms: who holds source blocks, in which
- * order they are given, and when they go back (RULES 1, 4, 6). Owned by the
- * loop's thread.
+/* encoded_item.c - the rows behind rooms, and when their blocks go back
+ * (RULES 1, 4, 6). Owned by the loop's thread.
  *
  * An item is there as long as a room refers to it. Rooms of one user that are
- * announced with one key share it: the rows are written once. Items wait for
- * blocks in one queue per pool, first come first served, all blocks at once; a
- * batch waits as one. A room that ended may be kept (asked for, or for a langd
+ * announced with one key share it: the rows are written once. Who gets blocks
+ * is encoded_queue.c. A room that ended may be kept (asked for, or for a langd
  * that restarts): it holds its item until the space is wanted or its time is
  * over; the one that was asked for longest ago goes first. */
 #include "core/encoded.h"
@@ -22,7 +20,7 @@ void items_init(struct encoded *e)
 
 /* keys */
 
-static uint64_t key_hash(const struct key *key, uint32_t uid)
+uint64_t item_key_hash(const struct key *key, uint32_t uid)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325) ^ uid;
 
@@ -31,20 +29,13 @@ static uint64_t key_hash(const struct key *key, uint32_t uid)
     return h;
 }
 
-static bool has_key(const struct item *it)
-{
-    static const struct key none;
-
-    return !key_eq(&it->key, &none);
-}
-
 struct item *item_find(
     const struct encoded *e, const struct key *key, uint32_t pool, uint32_t uid)
 {
     static const struct key none;
     uint32_t i = key_eq(key, &none)
                      ? NONE
-                     : table_get(&e->keys, key_hash(key, uid), pool);
+                     : table_get(&e->keys, item_key_hash(key, uid), pool);
     struct item *it = i == NONE ? NULL : &e->items[i];
 
     return it && it->uid == uid && key_eq(&it->key, key) ? it : NULL;
@@ -77,26 +68,27 @@ struct item *item_new(
     it->total = n->total;
     it->length_version = 1;
     list_init(&it->rooms);
-    list_init(&it->in_fifo);
+    it->age = e->age_next++;
+    it->victim = queue_remembers(e, n, uid);
+    list_init(&it->in_held);
     list_init(&it->in_batch);
-    if (has_key(it) &&
-        table_get(&e->keys, key_hash(&it->key, uid), it->pool) == NONE)
-        it->keyed = table_put(&e->keys, key_hash(&it->key, uid), it->pool, i);
+    if (item_has_key(it) &&
+        table_get(&e->keys, item_key_hash(&it->key, uid), it->pool) == NONE)
+        it->keyed =
+            table_put(&e->keys, item_key_hash(&it->key, uid), it->pool, i);
     return it;
 }
 
-/* No announce finds it by its key any more. */
-static void hide(struct encoded *e, struct item *it)
+void item_hide(struct encoded *e, struct item *it)
 {
     if (it->keyed)
-        table_remove(&e->keys, key_hash(&it->key, it->uid), it->pool);
+        table_remove(&e->keys, item_key_hash(&it->key, it->uid), it->pool);
     it->keyed = false;
 }
 
 /* rooms on it */
 
-/* Blocks on which nobody's hand is any more need not be asked for twice. */
-static void count_coming(struct encoded *e, struct item *it)
+void item_count_coming(struct encoded *e, struct item *it)
 {
     bool coming = it->refs > 0 && it->leaving == it->refs;
     struct epool *p = &e->pools[it->pool];
@@ -109,36 +101,18 @@ static void count_coming(struct encoded *e, struct item *it)
 void item_join(struct encoded *e, struct item *it, struct eroom *m)
 {
     it->refs++;
-    count_coming(e, it);
+    item_count_coming(e, it);
     m->item = it;
     list_push_tail(&it->rooms, &m->in_item);
     eroom_touch(e, m);
 }
 
-/* Takes it out of its batch and queue; the next of the batch takes its place.
- */
-static void unqueue(struct encoded *e, struct item *it)
-{
-    if (e->open_batch[it->conn] == it)
-        e->open_batch[it->conn] =
-            list_linked(&it->in_batch)
-                ? LIST_ENTRY(it->in_batch.next, struct item, in_batch)
-                : NULL;
-    if (list_linked(&it->in_fifo) && list_linked(&it->in_batch)) {
-        struct item *next =
-            LIST_ENTRY(it->in_batch.next, struct item, in_batch);
-
-        list_insert_before(&it->in_fifo, &next->in_fifo);
-    }
-    list_remove(&it->in_fifo);
-    list_remove(&it->in_batch);
-}
-
 void item_discard(struct encoded *e, struct item *it)
 {
-    hide(e, it);
-    unqueue(e, it);
+    item_hide(e, it);
+    queue_leave(e, it);
     aux_drop(&e->aux, &it->aux);
+    list_remove(&it->in_held);
     pool_give(&e->pools[it->pool].p, &it->src);
     it->used = false;
     it->free_next = e->items_free;
@@ -155,7 +129,7 @@ void item_leave(struct encoded *e, struct eroom *m)
     m->item = &e->nothing;
     it->refs--;
     it->leaving -= m->leaving;
-    count_coming(e, it);
+    item_count_coming(e, it);
     if (it->refs > 0)
         return;
     item_discard(e, it);
@@ -196,7 +170,7 @@ void item_spoil(
     /* What ended that room need not be true of these. */
     if (reason != ERR_ENGINE_LOST && reason != ERR_INTERNAL)
         reason = ERR_GONE;
-    hide(e, it);
+    item_hide(e, it);
     LIST_FOREACH (r, &it->rooms) {
         struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
 
@@ -210,112 +184,4 @@ uint32_t item_sendable(const struct item *it, uint32_t unit_rows)
     if (item_complete(it))
         return it->total;
     return it->committed - it->committed % unit_rows;
-}
-
-/* blocks */
-
-enum err item_queue(
-    struct encoded *e, struct item *it, uint32_t conn, bool more)
-{
-    struct epool *p = &e->pools[it->pool];
-    struct item *first = e->open_batch[conn];
-    uint64_t blocks = div_up(it->max_rows, p->block_rows);
-
-    if (first && first->pool != it->pool)
-        return ERR_MALFORMED;
-    if (first) {
-        LIST_FOREACH (n, &first->in_batch)
-            blocks += div_up(
-                LIST_ENTRY(n, struct item, in_batch)->max_rows, p->block_rows);
-        blocks += div_up(first->max_rows, p->block_rows);
-    }
-    if (blocks > p->p.blocks)
-        return ERR_TOO_LARGE;
-    it->conn = conn;
-    if (first)
-        list_insert_before(&first->in_batch, &it->in_batch);
-    else
-        first = it;
-    e->open_batch[conn] = more ? first : NULL;
-    if (!more)
-        list_push_tail(&p->fifo, &first->in_fifo);
-    return OK;
-}
-
-void item_close_batch(struct encoded *e, uint32_t conn)
-{
-    struct item *first = e->open_batch[conn];
-
-    e->open_batch[conn] = NULL;
-    if (!first)
-        return;
-    list_push_tail(&e->pools[first->pool].fifo, &first->in_fifo);
-    epool_serve(e, &e->pools[first->pool]);
-}
-
-/* Blocks that the head of the queue and its batch want. */
-static uint32_t head_blocks(const struct epool *p, const struct item *head)
-{
-    uint32_t n = div_up(head->max_rows, p->block_rows);
-
-    LIST_FOREACH (i, &head->in_batch)
-        n += div_up(
-            LIST_ENTRY(i, struct item, in_batch)->max_rows, p->block_rows);
-    return n;
-}
-
-static bool take(struct encoded *e, struct epool *p, struct item *it)
-{
-    uint32_t first_run, n = div_up(it->max_rows, p->block_rows);
-
-    if (!pool_take(&p->p, &it->src, n, &first_run))
-        return false;
-    rowmap_clear(&p->committed, &p->p, first_run);
-    it->source = SOURCE_HELD;
-    LIST_FOREACH (r, &it->rooms) {
-        struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
-
-        m->history.blocks = n;
-        m->granted_due = !m->have;
-    }
-    item_touch(e, it);
-    return true;
-}
-
-/* Lets go of kept rooms, longest not asked for first, until so many blocks
- * come back. Those that a writer may still hold or a langd of this host read
- * are not counted on. */
-static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
-{
-    LIST_FOREACH_SAFE (n, &p->kept) {
-        struct eroom *m = LIST_ENTRY(n, struct eroom, in_kept);
-
-        if (p->coming >= blocks)
-            return;
-        if (m->active > 0)
-            continue;
-        m->leaving =
-            (m->item->final || !room_in_use(&m->r)) && !eroom_read_elsewhere(m);
-        m->item->leaving += m->leaving;
-        count_coming(e, m->item);
-        eroom_unlink(e, m, ERR_GONE);
-    }
-}
-
-void epool_serve(struct encoded *e, struct epool *p)
-{
-    while (!list_empty(&p->fifo)) {
-        struct item *head = LIST_FIRST(&p->fifo, struct item, in_fifo);
-        uint32_t n = head_blocks(p, head);
-
-        if (n > p->p.free) {
-            reclaim(e, p, n - p->p.free);
-            return;
-        }
-        if (!take(e, p, head)) { /* too scattered for now */
-            reclaim(e, p, p->coming + 1);
-            return;
-        }
-        unqueue(e, head);
-    }
 }

@@ -179,6 +179,7 @@ static enum err announce(struct encoded *e, uint32_t conn,
     view_join(&e->engines, v, &m->r);
     room_gather(&e->engines, &m->r, e->engines.conns[conn].session, 0);
     check_waiting(e, m);
+    queue_counts(e, m);
     eroom_count_declines(e, m);
     epool_serve(e, eroom_pool(e, m));
     return OK;
@@ -281,6 +282,7 @@ static void take_commit(struct encoded *e, struct out *out, struct item *it,
         it->committed = rowmap_add(&p->committed, &p->p, &it->src, 0,
             it->committed, n->first, n->rows);
     it->highest = max_u32(it->highest, n->first + n->rows);
+    it->moved_ns = e->now_ns;
     if (n->total != ROWS_UNKNOWN)
         it->total = n->total;
     if (n->flags & FLAG_FINAL) {

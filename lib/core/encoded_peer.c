@@ -26,6 +26,7 @@ static void say_state(struct encoded *e, struct out *out, struct peer *p,
     if (d) {
         msg.state.attempt = d->attempt;
         msg.state.granted = d->granted;
+        msg.state.firm = d->firm;
         msg.state.total = d->room->item->total;
         msg.state.flags = d->room->item->total != ROWS_UNKNOWN ? FLAG_AUX : 0;
     }
@@ -80,9 +81,18 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
 
 /* grants */
 
+static void take_firm(struct encoded *e, struct edst *d, uint8_t firm)
+{
+    d->firm = firm;
+    edst_touch(e, d);
+    eroom_touch(e, d->room);         /* it may get its source blocks now */
+    LIST_FOREACH (n, &d->room->dsts) /* the next one's turn may have come */
+        edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
+}
+
 /* false: the numbers cannot be a grant. */
 static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
-    uint32_t granted, uint32_t from)
+    uint32_t granted, uint32_t from, uint8_t firm)
 {
     if (granted == ROWS_UNKNOWN || from > granted)
         return false;
@@ -90,8 +100,10 @@ static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
         (attempt == d->attempt && d->granted_once && granted <= d->granted)) {
         if (attempt < d->attempt)
             e->stats[STAT_stale_attempt]++;
-        else
+        else if (firm <= d->firm)
             e->stats[STAT_duplicates]++;
+        else
+            take_firm(e, d, firm);
         return true;
     }
     if (attempt > d->attempt || !d->granted_once)
@@ -105,9 +117,7 @@ static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
     d->granted_once = true;
     d->attempt = attempt;
     d->granted = granted;
-    edst_touch(e, d);
-    LIST_FOREACH (n, &d->room->dsts) /* the next one's turn may have come */
-        edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
+    take_firm(e, d, firm);
     return true;
 }
 
@@ -176,7 +186,8 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
     if (m)
         return m;
     tomb = tombs_get(&e->ended_rooms, e->now_ns, msg->room, 0);
-    if (tomb) {
+    /* One that ended with no-blocks will be announced again. */
+    if (tomb && tomb->reason != ERR_NO_BLOCKS) {
         e->stats[STAT_unknown_rooms]++;
         refuse(e, out, p, msg, (enum err)tomb->reason, 0, 0,
             "the source is gone: encode again");
@@ -207,6 +218,11 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     enum err err;
 
     m->asked -= counted;
+    if (m->before > 0 && m->asked >= m->required) {
+        m->before--; /* it has the rows, and wants them again */
+        m->served--;
+        m->asked--;
+    }
     err = check_init(e, m, &msg->init, &why);
     if (err != OK)
         refuse(e, out, p, msg, err,
@@ -260,8 +276,10 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     }
     if (!m->required && !(m->flags & FLAG_OPEN))
         m->required = n->required_dst;
+    if (m->announced)
+        queue_counts(e, m);
     edst_reserve(e, m);
-    (void)apply_grant(e, d, n->attempt, n->granted, n->from);
+    (void)apply_grant(e, d, n->attempt, n->granted, n->from, n->firm);
     say_state(e, out, p, msg, d, m->r.state);
     eroom_touch(e, m);
 }
@@ -273,6 +291,7 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
     uint32_t attempt = init ? msg->init.attempt : msg->resume.attempt;
     uint32_t granted = init ? msg->init.granted : msg->resume.granted;
     uint32_t from = init ? msg->init.from : msg->resume.from;
+    uint8_t firm = init ? msg->init.firm : msg->resume.firm;
 
     if (init && !init_is_sound(&msg->init)) {
         e->stats[STAT_malformed_peer]++;
@@ -284,7 +303,7 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
         answer_unknown(e, out, p, msg);
     } else if (d->state == DST_FAILING) {
         say_failed(e, out, p, msg, (enum err)d->reason, d->a, d->b, d->text);
-    } else if (!apply_grant(e, d, attempt, granted, from)) {
+    } else if (!apply_grant(e, d, attempt, granted, from, firm)) {
         e->stats[STAT_malformed_peer]++;
         peer_nack(&e->peers, out, p->link, msg, ERR_MALFORMED,
             "from lies beyond granted");
@@ -363,6 +382,9 @@ static void on_state(struct encoded *e, struct out *out,
         return;
     if (n->answers == PEER_LENGTH && n->total == m->item->total) {
         length_answered(e, n, d);
+    } else if (n->answers == PEER_WANT && n->attempt == d->attempt &&
+               n->firm > d->firm) {
+        take_firm(e, d, n->firm); /* the grant itself is on its way */
     } else if (n->answers == PEER_WANT && n->attempt == d->want_attempt &&
                n->granted <= d->want_granted) {
         d->want_known = true;

@@ -177,8 +177,7 @@ static void record(struct encoded *e, struct eroom *m)
 static uint64_t keep_ns(const struct encoded *e, const struct eroom *m)
 {
     if (m->failing || !item_complete(m->item) ||
-        m->item->source != SOURCE_HELD ||
-        !list_empty(&e->pools[m->item->pool].fifo))
+        m->item->source != SOURCE_HELD || e->pools[m->item->pool].waiting > 0)
         return 0;
     if (m->flags & FLAG_KEEP)
         return e->c.conf->timeout_keep;
@@ -204,14 +203,17 @@ static void end(struct encoded *e, struct eroom *m)
     m->history.bytes = rows * eroom_pool(e, m)->meta.layout.row_bytes;
     e->stats[STAT_bytes_moved] += m->history.bytes;
     record(e, m);
+    if (ok && m->item != &e->nothing)
+        queue_forgets(e, m->r.id, m->item);
     if (!m->have && m->item != &e->nothing && !item_complete(m->item))
         item_spoil(e, m->item, m, m->fail_reason ? m->fail_reason : ERR_GONE);
     keep = keep_ns(e, m);
     if (keep > 0) {
         m->kept_ns = e->now_ns + keep;
         list_push_tail(&eroom_pool(e, m)->kept, &m->in_kept);
-    } else {
-        eroom_unlink(e, m, ERR_UNKNOWN_ROOM);
+    } else { /* with no-blocks it comes again, and may be asked for before */
+        eroom_unlink(e, m,
+            m->r.reason == ERR_NO_BLOCKS ? ERR_NO_BLOCKS : ERR_UNKNOWN_ROOM);
     }
 }
 
@@ -312,6 +314,8 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
     if (complete(m))
         end(e, m);
     edst_reserve(e, m);
+    if (m->item != &e->nothing)
+        queue_place(e, m->item);
     if (list_linked(&m->in_kept) && m->active == 0)
         epool_serve(e, eroom_pool(e, m)); /* others may wait for its space */
     if (m->ended && m->linked && m->kept_ns == TIME_NEVER && m->active == 0)

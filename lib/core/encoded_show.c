@@ -137,6 +137,9 @@ static void check_item(const struct item *it)
         refs += LIST_ENTRY(n, struct eroom, in_item)->item == it;
     CHECK(refs == it->refs && refs > 0, "an item has %u rooms, counted %u",
         refs, it->refs);
+    CHECK(list_linked(&it->in_held) == (it->source == SOURCE_HELD),
+        "an item in source state %u is on the wrong list", it->source);
+    CHECK(it->queued || !heap_linked(&it->in_queue), "an item is in a queue");
     CHECK(it->src.blocks == 0 || it->source == SOURCE_HELD,
         "%u blocks in source state %u", it->src.blocks, it->source);
     CHECK(it->committed <= it->highest, "prefix %u, highest %u", it->committed,
@@ -146,7 +149,7 @@ static void check_item(const struct item *it)
 void encoded_check(const struct encoded *e)
 {
     uint32_t used = 0, open = 0, dsts = 0, fenced = 0, reserved = 0;
-    uint32_t blocks[CONF_POOLS_MAX] = {0};
+    uint32_t blocks[CONF_POOLS_MAX] = {0}, waiting[CONF_POOLS_MAX] = {0};
 
     for (uint32_t i = 0; i < e->rooms_max; i++) {
         const struct eroom *m = &e->rooms[i];
@@ -166,6 +169,7 @@ void encoded_check(const struct encoded *e)
         if (!it->used)
             continue;
         blocks[it->pool] += it->src.blocks;
+        waiting[it->pool] += it->queued;
         check_item(it);
     }
     CHECK(fenced == e->fenced, "%u destinations may be read, counted %u",
@@ -180,6 +184,8 @@ void encoded_check(const struct encoded *e)
         const struct epool *p = &e->pools[i];
 
         pool_check(&p->p);
+        CHECK(waiting[i] == p->waiting, "pool %u: %u wait, counted %u", i,
+            waiting[i], p->waiting);
         CHECK(p->p.free + blocks[i] == p->p.blocks,
             "pool %u: %u free, %u held, %u in all", i, p->p.free, blocks[i],
             p->p.blocks);

@@ -42,6 +42,7 @@ struct lgroup {
     uint16_t pool, size, joined;
     uint32_t session;
     uint64_t id, age; /* age of its first member */
+    bool lost;        /* a member lost its place: all fail, also late ones */
     bool admitted;    /* every member has its blocks, or a share in `spare` */
     bool capped;      /* its max_rows are more than it may hold together */
     uint32_t spare;   /* blocks that are kept free for its members */
@@ -258,6 +259,8 @@ MUST_CHECK enum err group_check(const struct langd *l,
     const struct local_request *n, uint32_t session, const char **text);
 void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
     uint32_t session);
+/* The room can be told what became of its group. */
+void group_joined(struct langd *l, struct lroom *m);
 /* The room has ended. */
 void group_leave(struct langd *l, struct lroom *m);
 /* Puts the group into its pool's queue, or takes it out. */
@@ -272,9 +275,8 @@ void groups_draw(struct langd *l, struct out *out, struct lpool *p);
 void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks);
 /* Fails all members when they can never be held together. */
 void group_check_size(struct langd *l, struct lgroup *g);
-/* Fails all members: the failure of one ends the request. */
-void group_fail(
-    struct langd *l, struct lgroup *g, enum err reason, const char *text);
+/* A member lost its place at its encoder: fails all, now and later. */
+void group_lost(struct langd *l, struct lgroup *g);
 
 /* langd_aux.c: space for aux */
 

@@ -74,7 +74,7 @@ void grant_classify(struct langd *l, struct lroom *m)
     uint32_t wanted = grant_wanted(l, m);
     /* What has enough and may lose it waits for its turn to keep it. */
     bool waits = alive && m->want && (m->length_known || m->required > 1) &&
-                 (wanted > 0 || (!m->firm && m->mode == MODE_WHOLE));
+                 (wanted > 0 || !m->firm);
     bool aux = alive && lroom_lacks_aux(m); /* it comes before blocks */
     bool queued = waits && !aux && !m->group;
     bool need = alive && !m->want && wanted > 0 && m->required <= 1 && !aux &&
@@ -311,8 +311,8 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
     m = CONTAINER_OF(n, struct lroom, want_node);
     wanted = m->group ? group_wanted(l, m->group) : grant_wanted(l, m);
     if (wanted == 0 && !m->group) {
-        m->firm |= m->mode == MODE_WHOLE;
-        m->want &= m->mode == MODE_STREAM;
+        m->firm = true;
+        m->want &= m->mode == MODE_STREAM; /* it will want more */
         grant_classify(l, m);
         lroom_touch(l, m);
         return true;

@@ -276,12 +276,18 @@ void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks)
     l->pools[g->pool].dirty = true;
 }
 
-void group_fail(
-    struct langd *l, struct lgroup *g, enum err reason, const char *text)
+void group_joined(struct langd *l, struct lroom *m)
 {
+    if (m->group && m->group->lost)
+        lroom_fail(l, m, ERR_NO_BLOCKS, 0, 0,
+            "a room of the group lost its place at its encoder");
+}
+
+void group_lost(struct langd *l, struct lgroup *g)
+{
+    g->lost = true;
     LIST_FOREACH_SAFE (n, &g->members)
-        lroom_fail(
-            l, LIST_ENTRY(n, struct lroom, in_group), reason, 0, 0, text);
+        group_joined(l, LIST_ENTRY(n, struct lroom, in_group));
 }
 
 void group_check_size(struct langd *l, struct lgroup *g)

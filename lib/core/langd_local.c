@@ -164,6 +164,7 @@ static enum err open_room(struct langd *l, uint32_t conn,
     v->scope = peer;
     view_join(&l->engines, v, &(*out)->r);
     room_gather(&l->engines, &(*out)->r, l->engines.conns[conn].session, peer);
+    group_joined(l, *out);
     *text = "";
     return OK;
 }

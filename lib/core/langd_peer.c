@@ -165,6 +165,7 @@ static void say_state(struct langd *l, struct out *out, struct peer *p,
         msg.state.flags = m->aux_final ? FLAG_AUX : 0;
         if (in->type == PEER_LENGTH && lroom_alive(m) && lroom_lacks_aux(m))
             msg.state.reason = ERR_NO_BLOCKS;
+        msg.state.firm = grant_firmness(l, m);
     } else if (tomb) {
         msg.state.state = tomb->state;
         msg.state.reason = tomb->reason;
@@ -559,8 +560,7 @@ static void on_alive(struct langd *l, struct out *out, struct lroom *m,
             msg->failed.a, msg->failed.b, text);
         m->owe &= (uint8_t)~OWE_ABORT;
         if (g) /* the others hold what it waited for: all ask again */
-            group_fail(l, g, ERR_NO_BLOCKS,
-                "a room of the group lost its place at its encoder");
+            group_lost(l, g);
         break;
     default:
         break;

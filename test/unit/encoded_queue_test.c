@@ -1,0 +1,428 @@
+/* encoded_queue_test.c - who gets source blocks, and which room is ended so
+ * that another one gets them (RULES 5). As in encoded_test.c: blocks and units
+ * are 8 rows, the pool has 16, langd `a` is link 0, `b` link 1. */
+#include "test/here.h"
+
+/* A langd that says what it grants for good. */
+static struct peer_msg asks(struct brain *e, uint64_t room, uint64_t generation)
+{
+    struct peer_msg m = init(e, room, generation, 0);
+
+    m.init.firm = FIRM_NO;
+    return m;
+}
+
+static struct peer_msg grants(
+    uint64_t room, uint64_t generation, uint32_t granted, uint8_t firm)
+{
+    struct peer_msg m = resume(room, generation, 0, granted, 0);
+
+    m.resume.firm = firm;
+    return m;
+}
+
+/* It knows that rows wait, and has no blocks for them yet. */
+static void queues(
+    struct brain *e, uint32_t link, uint64_t room, uint64_t generation)
+{
+    T_EQ_U64(brain_said(e, PEER_WANT, -1)->generation, generation);
+    brain_hear(e, link, state(room, generation, PEER_WANT, ROOM_WAITING));
+}
+
+static void fill_pool(struct brain *e, uint64_t room, uint32_t cell)
+{
+    T_OK(brain_say(e, 0, announce(room, cell, 128, 128)));
+    T_EQ_U64(brain_free(e), 0);
+}
+
+static void leaves(struct brain *e, uint32_t cell)
+{
+    T_OK(brain_say(e, 0, release(cell)));
+}
+
+static bool is_granted(struct brain *e, uint32_t cell)
+{
+    return brain_say(e, 0, commit(cell, 0, 0)) == OK;
+}
+
+TEST(rooms_with_all_their_grants_come_first)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    fill_pool(e, 1, 0);
+    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
+    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
+    T_OK(brain_say(e, 0, announce(4, 3, 128, 128)));
+    brain_hear(e, 0, asks(e, 3, 73));
+    brain_hear(e, 0, asks(e, 4, 74));
+    brain_hear(e, 0, grants(3, 73, 64, FIRM_NO)); /* it may go again */
+    brain_hear(e, 0, grants(4, 74, 128, FIRM_YES));
+    leaves(e, 0);
+    T_TRUE(is_granted(e, 3));
+    T_TRUE(!is_granted(e, 1) && !is_granted(e, 2));
+}
+
+/* The oldest that is passed over asks for its grant before its rows are there,
+ * and so comes to be one of those that pass. */
+TEST(a_room_that_was_overtaken_asks_ahead)
+{
+    struct brain *e = encoded(NULL, NULL);
+    const struct peer_msg *m;
+
+    fill_pool(e, 1, 0);
+    T_OK(brain_say(e, 0, announce(2, 1, 64, 60)));
+    T_OK(brain_say(e, 0, announce(3, 2, 128, 128)));
+    brain_hear(e, 0, asks(e, 2, 72));
+    brain_hear(e, 0, asks(e, 3, 73));
+    T_TRUE(brain_said(e, PEER_WANT, 0) == NULL);
+    brain_hear(e, 0, grants(3, 73, 128, FIRM_YES));
+    leaves(e, 0);
+    m = brain_said(e, PEER_WANT, 0);
+    T_EQ_U64(m->generation, 72);
+    T_EQ_U64(m->want.ahead, 1);
+    T_EQ_U64(m->want.committed, 60);
+    T_OK(brain_say(e, 0, announce(4, 3, 64, 64)));
+    brain_hear(e, 0, asks(e, 4, 74));
+    brain_hear(e, 0, grants(4, 74, 64, FIRM_YES));
+    brain_hear(e, 0, grants(2, 72, 64, FIRM_YES));
+    leaves(e, 2);
+    brain_hear(e, 0, state(3, 73, PEER_FAILED, ROOM_FAILED));
+    T_TRUE(is_granted(e, 1));
+    T_TRUE(is_granted(e, 3));
+}
+
+/* Room 1 has its rows and waits for its langd; room 2 has its grant. */
+static struct brain *stuck(const char *setting)
+{
+    struct brain *e = encoded(setting, NULL);
+
+    fill_pool(e, 1, 0);
+    brain_hear(e, 0, asks(e, 1, 71));
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    queues(e, 0, 1, 71);
+    T_OK(brain_say(e, 0, final(0, 128)));
+    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
+    brain_hear(e, 1, asks(e, 2, 82));
+    brain_hear(e, 1, grants(2, 82, 64, FIRM_YES));
+    return e;
+}
+
+TEST(who_waits_for_a_grant_is_ended_for_a_room_that_has_all)
+{
+    struct brain *e = stuck(NULL);
+
+    brain_pass(e, 90);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
+    brain_pass(e, 20);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 71);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_NO_BLOCKS);
+    brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
+    T_TRUE(is_granted(e, 1));
+}
+
+TEST(patience_with_those_who_hold_is_configured)
+{
+    struct brain *e = stuck("timeouts.revoke_after=5s");
+
+    brain_pass(e, 4900);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
+    brain_pass(e, 200);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
+}
+
+TEST(langds_word_stands_also_for_a_room_that_is_ended)
+{
+    struct brain *e = stuck(NULL);
+
+    brain_pass(e, 110);
+    brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_SUCCESS));
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(a_room_is_ended_so_at_most_once)
+{
+    struct brain *e = stuck(NULL);
+    const struct peer_msg *m;
+
+    brain_pass(e, 110);
+    brain_hear(e, 0, asks(e, 1, 72)); /* before it is announced again */
+    T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
+    T_TRUE(brain_said(e, PEER_FAILED, 0) == NULL);
+    brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
+    T_OK(brain_say(e, 0, release(0)));
+    T_OK(brain_say(e, 0, announce(1, 2, 64, 64)));
+    m = brain_said(e, PEER_WANT, 0);
+    T_EQ_U64(m->generation, 72);
+    T_EQ_U64(m->want.ahead, 1);
+    T_EQ_U64(brain_free(e), 8); /* blocks are free, and not for it */
+    T_TRUE(!is_granted(e, 2));
+    brain_pass(e, 5000);
+    T_TRUE(!is_granted(e, 2));
+    brain_hear(e, 0, grants(1, 72, 64, FIRM_YES));
+    T_TRUE(is_granted(e, 2));
+    T_OK(brain_say(e, 0, announce(3, 3, 64, 64)));
+    brain_hear(e, 1, asks(e, 3, 83));
+    brain_hear(e, 1, grants(3, 83, 64, FIRM_YES));
+    T_OK(brain_say(e, 0, commit(2, 0, 64)));
+    brain_pass(e, 60000);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
+    ack(e, 0, 1, 72);
+    T_OK(brain_say(e, 0, release(2)));
+    T_OK(brain_say(e, 0, announce(1, 4, 8, 8))); /* a new room of that id */
+    leaves(e, 1);
+    brain_hear(e, 1, state(2, 82, PEER_FAILED, ROOM_FAILED));
+    T_TRUE(is_granted(e, 4));
+}
+
+TEST(the_same_content_is_remembered_by_its_key)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 128, 128);
+    struct peer_msg m = asks(e, 1, 71);
+
+    a.announce.key.b[0] = m.init.key.b[0] = 9;
+    T_OK(brain_say(e, 0, a));
+    brain_hear(e, 0, m);
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    queues(e, 0, 1, 71);
+    T_OK(brain_say(e, 0, final(0, 128)));
+    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
+    brain_hear(e, 1, asks(e, 2, 82));
+    brain_hear(e, 1, grants(2, 82, 8, FIRM_YES));
+    brain_pass(e, 110);
+    brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
+    a.announce.room = 5;
+    a.announce.cell = 2;
+    a.announce.tag = 102;
+    T_OK(brain_say(e, 0, a));
+    T_TRUE(!is_granted(e, 2));
+    leaves(e, 1);
+    brain_hear(e, 1, state(2, 82, PEER_FAILED, ROOM_FAILED));
+    T_EQ_U64(brain_free(e), 16);
+    T_TRUE(!is_granted(e, 2));
+    brain_pass(e, 301000); /* timeouts.total */
+    a.announce.cell = 3;
+    a.announce.tag = 103;
+    a.announce.room = 6;
+    T_OK(brain_say(e, 0, a));
+    T_TRUE(is_granted(e, 3));
+}
+
+TEST(rows_that_go_out_are_waited_for)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 64, 64)));
+    brain_hear(e, 0, asks(e, 1, 71));
+    brain_hear(e, 0, grants(1, 71, 64, FIRM_NO));
+    T_OK(brain_say(e, 0, commit(0, 0, 64))); /* on their way */
+    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
+    brain_hear(e, 0, asks(e, 2, 72));
+    T_OK(brain_say(e, 0, commit(1, 0, 64)));
+    queues(e, 0, 2, 72);
+    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
+    brain_hear(e, 1, asks(e, 3, 83));
+    brain_hear(e, 1, grants(3, 83, 64, FIRM_YES));
+    brain_pass(e, 20000);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
+    T_OK(brain_say(e, 0, final(0, 64)));
+    ack(e, 0, 1, 71);
+    T_TRUE(is_granted(e, 2));
+}
+
+TEST(an_encoder_at_work_is_waited_for_an_idle_one_is_not)
+{
+    struct brain *e = encoded("timeouts.progress=10s", NULL);
+
+    fill_pool(e, 1, 0);
+    brain_hear(e, 0, asks(e, 1, 71));
+    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
+    brain_hear(e, 1, asks(e, 2, 82));
+    brain_hear(e, 1, grants(2, 82, 64, FIRM_YES));
+    for (uint32_t i = 0; i < 5; i++) {
+        brain_pass(e, 8000);
+        T_OK(brain_say(e, 0, commit(0, 8 * i, 8)));
+        if (i == 0)
+            queues(e, 0, 1, 71);
+        T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
+    }
+    brain_pass(e, 10200);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
+}
+
+TEST(the_youngest_is_ended_first)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    for (uint32_t i = 0; i < 2; i++) {
+        T_OK(brain_say(e, 0, announce(1 + i, i, 64, 64)));
+        brain_hear(e, 0, asks(e, 1 + i, 71 + i));
+        T_OK(brain_say(e, 0, commit(i, 0, 64)));
+        queues(e, 0, 1 + i, 71 + i);
+    }
+    T_OK(brain_say(e, 0, announce(3, 2, 128, 128)));
+    brain_hear(e, 1, asks(e, 3, 83));
+    brain_hear(e, 1, grants(3, 83, 128, FIRM_YES));
+    brain_pass(e, 110);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 72);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
+    brain_pass(e, 110); /* it needs both */
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 2);
+    brain_pass(e, 20000);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 2);
+}
+
+/* Its word may be on its way: nothing is ended for want of a message. */
+TEST(a_langd_that_has_not_heard_of_the_rows_is_waited_for)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct peer_msg m = state(1, 71, PEER_WANT, ROOM_WAITING);
+
+    fill_pool(e, 1, 0);
+    brain_hear(e, 0, asks(e, 1, 71));
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
+    brain_hear(e, 1, asks(e, 2, 82));
+    brain_hear(e, 1, grants(2, 82, 8, FIRM_YES));
+    brain_pass(e, 5000);
+    m.state.firm = FIRM_YES; /* the grant was lost, not the answer */
+    brain_hear(e, 0, m);
+    brain_pass(e, 5000);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
+    brain_hear(e, 0, grants(1, 71, 128, FIRM_YES));
+    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 128);
+}
+
+/* An older langd grants as it always did, and is heard as it always was. */
+TEST(a_langd_that_does_not_say_firm_is_served_as_ever)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    fill_pool(e, 1, 0);
+    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
+    brain_hear(e, 0, init(e, 2, 72, 64));
+    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
+    brain_hear(e, 0, init(e, 3, 73, 64));
+    brain_pass(e, 5000);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
+    T_TRUE(brain_said(e, PEER_WANT, 0) == NULL);
+    leaves(e, 0);
+    T_TRUE(is_granted(e, 1) && is_granted(e, 2));
+}
+
+TEST(an_ended_room_of_an_older_langd_comes_back_without_its_word)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    fill_pool(e, 1, 0);
+    brain_hear(e, 0, init(e, 1, 71, 0));
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    queues(e, 0, 1, 71);
+    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
+    brain_hear(e, 1, asks(e, 2, 82));
+    brain_hear(e, 1, grants(2, 82, 8, FIRM_YES));
+    brain_pass(e, 110);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
+    brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
+    T_OK(brain_say(e, 0, release(0)));
+    T_OK(brain_say(e, 0, announce(1, 2, 64, 64)));
+    T_TRUE(!is_granted(e, 2)); /* it may be that it says so */
+    brain_hear(e, 0, init(e, 1, 72, 0));
+    T_TRUE(is_granted(e, 2));
+}
+
+TEST(a_batch_is_ended_and_comes_back_item_by_item)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 64, 64);
+
+    a.announce.batch = 1;
+    T_OK(brain_say(e, 0, a));
+    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
+    for (uint32_t i = 0; i < 2; i++) {
+        brain_hear(e, 0, asks(e, 1 + i, 71 + i));
+        T_OK(brain_say(e, 0, commit(i, 0, 64)));
+        queues(e, 0, 1 + i, 71 + i);
+        T_OK(brain_say(e, 0, final(i, 64)));
+    }
+    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
+    brain_hear(e, 1, asks(e, 3, 83));
+    brain_hear(e, 1, grants(3, 83, 64, FIRM_YES));
+    brain_pass(e, 110);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 72);
+    brain_hear(e, 0, state(2, 72, PEER_FAILED, ROOM_FAILED));
+    T_TRUE(is_granted(e, 2));
+    brain_hear(e, 0, grants(1, 71, 64, FIRM_YES)); /* the other one goes on */
+    ack(e, 0, 1, 71);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(all_rooms_of_an_item_are_ended_with_it)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 128, 128);
+    struct peer_msg m = asks(e, 1, 71);
+
+    a.announce.key.b[0] = m.init.key.b[0] = 9;
+    T_OK(brain_say(e, 0, a));
+    brain_hear(e, 0, m);
+    a.announce.room = 2;
+    a.announce.cell = 1;
+    a.announce.tag = 101;
+    T_OK(brain_say(e, 0, a));
+    m.room = 2;
+    m.generation = 82;
+    brain_hear(e, 1, m);
+    T_TRUE(brain_events(e, 0, 1) & EVENT_HAVE);
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    brain_hear(e, 0, state(1, 71, PEER_WANT, ROOM_WAITING));
+    T_OK(brain_say(e, 0, announce(3, 2, 8, 8)));
+    brain_hear(e, 1, asks(e, 3, 83));
+    brain_hear(e, 1, grants(3, 83, 8, FIRM_YES));
+    brain_hear(e, 1, grants(2, 82, 128, FIRM_YES)); /* one is not all */
+    ack(e, 1, 2, 82);
+    brain_pass(e, 210);
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 71);
+    brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
+}
+
+/* Destinations that have the rows are not waited for again. */
+TEST(a_room_that_comes_again_needs_those_only_that_failed)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 128, 128);
+    struct peer_msg m = asks(e, 1, 71);
+
+    a.announce.required_dst = m.init.required_dst = 2;
+    T_OK(brain_say(e, 0, a));
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    T_OK(brain_say(e, 0, final(0, 128)));
+    brain_hear(e, 0, m);
+    m.generation = 82;
+    brain_hear(e, 1, m);
+    brain_hear(e, 0, grants(1, 71, 128, FIRM_YES));
+    ack(e, 0, 1, 71);
+    brain_hear(e, 1, state(1, 82, PEER_WANT, ROOM_WAITING));
+    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
+    brain_hear(e, 0, asks(e, 2, 72));
+    brain_hear(e, 0, grants(2, 72, 8, FIRM_YES));
+    brain_pass(e, 110);
+    brain_hear(e, 1, state(1, 82, PEER_FAILED, ROOM_FAILED));
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
+    T_OK(brain_say(e, 0, release(0)));
+    T_OK(brain_say(e, 0, a));
+    m.generation = 83;
+    brain_hear(e, 1, m);
+    brain_hear(e, 1, grants(1, 83, 128, FIRM_YES));
+    T_OK(brain_say(e, 0, commit(1, 0, 8)));
+    T_OK(brain_say(e, 0, final(1, 8)));
+    ack(e, 0, 2, 72);
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    T_OK(brain_say(e, 0, final(0, 128)));
+    ack(e, 1, 1, 83);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
