@@ -148,3 +148,148 @@ void group_two_encoders(void)
         in_group(request(l0, of[r], r, 1), r <= 2 ? 1 : 2, 2, 2);
     all_succeed(4);
 }
+
+/* victims */
+
+static uint64_t ended_for_others(void)
+{
+    uint64_t n = daemon_number(e0, "stats", "sources_revoked");
+
+    return n + (e1 ? daemon_number(e1, "stats", "sources_revoked") : 0);
+}
+
+static void must_all_succeed(uint32_t rooms, uint64_t least, uint64_t most)
+{
+    for (struct prod *p = prods_all(); p; p = p->next)
+        p->must_succeed = true;
+    while (!world_over() && W.now_ns < 60 * NS_PER_S)
+        (void)run_until(W.now_ns + 20 * MS);
+    HOLDS(ended_for_others() >= least && ended_for_others() <= most,
+        "encodes are lost where nothing else helps",
+        "%llu rooms were ended for others",
+        (unsigned long long)ended_for_others());
+    HOLDS(world_over(), "nobody waits for a deadline", "encode%s, language%s",
+        prods_left(), cons_left());
+    all_succeed(rooms);
+}
+
+/* A group holds langd's pool and waits for the source of a room that waits for
+ * langd's pool. */
+void victim(void)
+{
+    quiet_world(1, 1);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 1, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 2, 16, 0);
+    start_all();
+    in_group(request(l0, e0, 1, 1), 1, 2, 2);
+    in_group(request(l0, e0, 2, 2), 1, 2, 2);
+    request(l0, e0, 3, 60);
+    announce(e0, 3, 16, 5);
+    announce(e0, 1, 16, 40);
+    announce(e0, 2, 16, 41);
+    must_all_succeed(3, 1, 1);
+}
+
+/* The same with a room that has granted blocks at one langd and waits for
+ * those of the next: what it has at the first goes back, too. */
+void victim_of_two(void)
+{
+    quiet_world(1, 2);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 1, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 2, 16, 0);
+    l1 = make(ROLE_LANGD, "l1", ROW_4K, 2, 16, 0);
+    start_all();
+    in_group(request(l1, e0, 1, 1), 1, 2, 2);
+    in_group(request(l1, e0, 2, 2), 1, 2, 2);
+    announce(e0, 3, 16, 5)->required = 2;
+    request(l0, e0, 3, 20)->required = 2;
+    request(l1, e0, 3, 80)->required = 2;
+    announce(e0, 1, 16, 40);
+    announce(e0, 2, 16, 41);
+    must_all_succeed(3, 1, 1);
+}
+
+/* Items of a batch, one of which is shared by two rooms. */
+void victims_in_a_batch(void)
+{
+    struct prod *a, *b, *c;
+
+    quiet_world(1, 1);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 2, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 2, 16, 0);
+    start_all();
+    in_group(request(l0, e0, 1, 1), 1, 2, 2);
+    in_group(request(l0, e0, 2, 2), 1, 2, 2);
+    for (uint64_t r = 3; r <= 5; r++)
+        request(l0, e0, r, 60 + r);
+    a = announce(e0, 3, 16, 5);
+    b = announce(e0, 4, 16, 5);
+    a->mate = b;
+    b->led = a;
+    b->session = a->session;
+    c = announce(e0, 5, 16, 20);
+    c->session = b->session;
+    for (struct cons *k = cons_all(); k; k = k->next)
+        k->key = k->room == 5 || k->room == 4 ? 77 : 0;
+    (void)prod_key(b, 77, 16);
+    (void)prod_key(c, 77, 16);
+    announce(e0, 1, 16, 40);
+    announce(e0, 2, 16, 41);
+    must_all_succeed(5, 1, 2);
+}
+
+/* A source pool full of rooms whose rows go out, slowly: it empties. */
+void overload_drains(void)
+{
+    quiet_world(1, 1);
+    W.is.data_us = 900000;
+    W.is.rendezvous = 1000;
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 2, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 16, 0);
+    start_all();
+    for (uint64_t r = 1; r <= 8; r++) {
+        request(l0, e0, r, r);
+        announce(e0, r, 16, 5 + r);
+    }
+    for (uint64_t r = 9; r <= 12; r++) {
+        in_group(request(l0, e0, r, r), 1 + r / 11, 2, 2);
+        announce(e0, r, 16, 30 + r);
+    }
+    must_all_succeed(12, 0, 0);
+}
+
+/* Groups of three over two encoders beside rooms that come alone, in pools of
+ * one and two items: all are served, and no room is ended twice: alone it comes
+ * again once, in a group at most once for each member. */
+void groups_of_three(void)
+{
+    uint64_t room = 0;
+
+    quiet_world(2, 1);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 1, 16, 0);
+    e1 = make(ROLE_ENCODED, "e1", ROW_4K, 2, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 5, 16, 1);
+    start_all();
+    for (uint64_t g = 1; g <= 8; g++) {
+        for (uint32_t i = 0; i < 3; i++) {
+            struct daemon *e = (g + i) % 2 ? e0 : e1;
+
+            in_group(request(l0, e, ++room, between(1, 200)), g, 3, 2);
+            announce(e, room, 16, between(1, 200))->known = g % 3 != 0;
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            request(l0, i ? e0 : e1, ++room, between(1, 200));
+            announce(i ? e0 : e1, room, 16, between(1, 200))->known = g % 2;
+        }
+    }
+    must_all_succeed(40, 0, 16);
+    for (const struct prod *p = prods_all(); p; p = p->next) {
+        uint32_t times = 0, most = (p->room - 1) % 5 < 3 ? 3 : 1;
+
+        for (const struct prod *n = p->again; n; n = n->again)
+            times++;
+        HOLDS(times <= most, "a room is a victim once",
+            "room %llu came again %u times", (unsigned long long)p->room,
+            times);
+    }
+}

@@ -10,5 +10,10 @@ void broken_order(void);
 void group_source(void);
 void group_larger(void);
 void group_two_encoders(void);
+void victim(void);
+void victim_of_two(void);
+void victims_in_a_batch(void);
+void overload_drains(void);
+void groups_of_three(void);
 
 #endif

@@ -128,6 +128,8 @@ static void see_taken(const struct daemon *d, struct langd *l,
     if (m->attempt == b->attempt || m->broken_ns != b->broken_ns ||
         b->held == 0)
         return;
+    if (m->required > 1 && m->held.blocks == 0)
+        return; /* its encoder asked for that */
     HOLDS(!b->firm, "a firm grant is not taken back",
         "%s room %llu had %u blocks, has %u", d->conf->name,
         (unsigned long long)m->r.id, b->held, m->held.blocks);

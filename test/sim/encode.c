@@ -443,8 +443,9 @@ static void announce_again(struct prod *p)
 void prod_event(struct handle *h, const struct local_event *e)
 {
     if ((e->what & EVENT_FAILED) && e->reason == ERR_NO_BLOCKS &&
-        h->prod->must_succeed && h->owner && !h->prod->expected) {
-        announce_again(h->prod);
+        h->prod->must_succeed && !h->prod->expected) {
+        if (h->owner)
+            announce_again(h->prod);
         return;
     }
     if (e->what & EVENT_HAVE)

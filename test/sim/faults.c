@@ -135,13 +135,33 @@ static void breaking(void)
     at(24 * MS, all_break, NULL, 0, 0);
 }
 
+/* A room is ended for a group that holds what it waits for, and comes again. */
+static void ended_for_others(void)
+{
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 1, 32, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 2, 32, 0);
+    e0->conf->timeout_revoke_after = 4 * MS;
+    for (uint64_t r = 1; r <= 2; r++) {
+        struct cons *c = request(l0, e0, r, r);
+
+        good(r, 16, true, 6 + r);
+        prods_all()->deadline_ms = 2000; /* a langd that was lost asks not */
+        c->session = 1;
+        c->group = 1;
+        c->group_size = 2;
+    }
+    good(3, 16, true, 1);
+    prods_all()->deadline_ms = 2000;
+    request(l0, e0, 3, 10);
+}
+
 static const struct {
     const char *name;
     void (*make)(void);
     uint32_t langds;
 } worlds[] = {{"plain", plain, 1}, {"pressure", pressure, 1},
     {"two", to_two, 2}, {"stream", streams, 1}, {"group", grouped, 1},
-    {"ends", ends, 1}, {"break", breaking, 1}};
+    {"ends", ends, 1}, {"break", breaking, 1}, {"victim", ended_for_others, 1}};
 
 /* what goes wrong */
 

@@ -354,8 +354,9 @@ void cons_event(struct handle *h, const struct local_event *e)
     const struct prod *p;
 
     if ((e->what & EVENT_FAILED) && e->reason == ERR_NO_BLOCKS &&
-        c->must_succeed && h->owner) {
-        ask_again(c);
+        c->must_succeed) {
+        if (h->owner)
+            ask_again(c);
         return;
     }
     if (e->what & EVENT_FAILED)
@@ -364,8 +365,9 @@ void cons_event(struct handle *h, const struct local_event *e)
             (unsigned long long)c->room, err_name((enum err)e->reason),
             (int)e->text.len, (const char *)e->text.p);
     if ((e->what & EVENT_FAILED) && c->lost_with_daemon)
-        HOLDS(e->reason == ERR_PEER_LOST || e->reason == ERR_TIMEOUT ||
-                  e->reason == ERR_ABORTED || e->reason == ERR_DECLINED,
+        HOLDS(e->reason == ERR_PEER_LOST || e->reason == ERR_NO_BLOCKS ||
+                  e->reason == ERR_TIMEOUT || e->reason == ERR_ABORTED ||
+                  e->reason == ERR_DECLINED,
             "a crash has its reason", "%s room %llu failed: %s",
             c->d->conf->name, (unsigned long long)c->room,
             err_name((enum err)e->reason));

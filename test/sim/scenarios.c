@@ -399,5 +399,10 @@ const struct scenario scenarios[] = {
     {"group-source", group_source},
     {"group-larger", group_larger},
     {"group-two-encoders", group_two_encoders},
+    {"victim", victim},
+    {"victim-of-two", victim_of_two},
+    {"victims-in-a-batch", victims_in_a_batch},
+    {"overload-drains", overload_drains},
+    {"groups-of-three", groups_of_three},
 };
 const uint32_t scenarios_count = ARRAY_LEN(scenarios);
