@@ -282,3 +282,22 @@ TEST(groups_end_with_their_session)
     brain_dead(l, 0);
     T_EQ_U64(brain_shown(l, "status", "groups", 0), 0);
 }
+
+/* memory that is taken away */
+
+TEST(rows_without_memory_end_their_room_and_no_other)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0), other = ask_room(l, 2, 1);
+    struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_LAND_GONE}};
+
+    told(l, &t);
+    ev.note.slot = t.open.slot;
+    ev.note.generation = t.generation;
+    brain_step(l, &ev);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_CORRUPT);
+    T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
+    brain_step(l, &ev); /* the next segment has none either */
+    fill(l, &other, 8);
+    T_EQ_U64(brain_state(l, 0, 1), ROOM_SUCCESS);
+}
