@@ -14,7 +14,7 @@
 /* A room as it was before the step. */
 struct before {
     uint64_t generation, age;
-    uint32_t held, base, attempt, landed;
+    uint32_t held, base, attempt, landed, exposed;
     uint64_t broken_ns;
     bool alive, firm, waits, spec, victim;
 };
@@ -67,6 +67,7 @@ static struct before see(struct langd *l, const struct lroom *m)
         .attempt = m->attempt,
         .broken_ns = m->broken_ns,
         .landed = m->landed,
+        .exposed = m->exposed,
         .alive = lroom_alive(m),
         .firm = m->firm,
         .waits = waits(l, m),
@@ -102,6 +103,9 @@ static void see_given(const struct daemon *d, struct langd *l,
 
     if (m->held.blocks <= b->held || m->base != b->base || m->group)
         return; /* a group draws on what was kept for it */
+    HOLDS(!m->firm || !m->want, "what was served waits no more",
+        "%s room %llu got %u blocks", d->conf->name,
+        (unsigned long long)m->r.id, m->held.blocks - b->held);
     o = passed_over(l, a, m, m->firm ? m->age : UINT64_MAX);
     HOLDS(!o, "the oldest is served first",
         "%s room %llu (age %llu, %s) got %u blocks; room %llu (age %llu) waits",
@@ -291,6 +295,20 @@ static void see_shown(
         m->released, m->granted);
 }
 
+/* Rows are shown when the stream's blocks are there, which then stay. */
+static void see_promise(const struct daemon *d, const struct langd *l,
+    const struct lroom *m, const struct before *b)
+{
+    const struct lpool *p = &l->pools[m->pool];
+    uint32_t rest =
+        div_up(min_u32(m->total, m->max_rows) - m->base, p->block_rows);
+
+    HOLDS(m->exposed == b->exposed ||
+              m->held.blocks >= min_u32(rest, p->hold_stream),
+        "a stream has its window", "%s room %llu shows rows, with %u blocks",
+        d->conf->name, (unsigned long long)m->r.id, m->held.blocks);
+}
+
 static struct order_book *book_of(struct daemon *d)
 {
     const struct langd *l = d->brain;
@@ -321,6 +339,7 @@ void order_watch(struct daemon *d)
             see_given(d, l, a, m, b);
             see_taken(d, l, a, m, b);
             see_firm(d, m, b);
+            see_promise(d, l, m, b);
         }
         if (m->r.used && lroom_alive(m)) {
             if (d->last == EV_TIME) /* a late loop hears of them then */
