@@ -33,6 +33,8 @@
 #define SILENT_BYTES 131072u
 /* What all may have waiting together, in shares of one. */
 #define INBOXES 4
+/* We stood still if a tick is as late. */
+#define LATE_TICKS 10
 /* Refused in one go. */
 #define REFUSED_TURN 256
 
@@ -52,19 +54,33 @@ static void conn_free(struct links *p, struct conn *c)
 /* Commands of ZMTP, most of them heartbeats, in a tick. */
 #define TRICKLE_BYTES 128
 
+/* With ZMTP's header. */
+static uint64_t on_the_wire(size_t bytes)
+{
+    return bytes + (bytes < 256 ? 2 : 9);
+}
+
 void meter_take(struct meter *m, size_t bytes)
 {
-    m->taken += bytes + (bytes < 256 ? 2 : 9);
+    m->taken += on_the_wire(bytes);
+}
+
+void meter_say(struct meter *m, size_t bytes)
+{
+    m->said += on_the_wire(bytes);
 }
 
 bool meter_over(struct meter *m, uint64_t limit)
 {
-    uint64_t came;
+    struct tcp_counts now;
+    uint64_t in, out;
 
-    if (m->fd < 0 || !tcp_received(m->fd, &came))
+    if (m->fd < 0 || !tcp_counts(m->fd, &now))
         return false;
-    m->behind = came > m->taken ? came - m->taken : 0;
-    m->taken += min_u64(m->behind, TRICKLE_BYTES);
+    in = now.received > m->taken ? now.received - m->taken : 0;
+    out = m->said > now.acked ? m->said - now.acked : 0;
+    m->behind = max_u64(in, out);
+    m->taken += min_u64(in, TRICKLE_BYTES);
     return m->behind > limit;
 }
 
@@ -278,8 +294,14 @@ static void end_for(
 
 static void tick_silent(struct links *p, uint64_t now_ns)
 {
+    uint64_t late_ns = now_ns - p->ticked_ns;
     char why[96];
 
+    /* What they said while we stood still was not read yet. */
+    LIST_FOREACH (n, &p->silent)
+        if (p->ticked_ns && late_ns > LATE_TICKS * TICK_NS)
+            LIST_ENTRY(n, struct conn, node)->since_ns = now_ns;
+    p->ticked_ns = now_ns;
     LIST_FOREACH_SAFE (n, &p->silent) {
         struct conn *c = LIST_ENTRY(n, struct conn, node);
 
@@ -301,7 +323,7 @@ static void end_flood(struct links *p, struct conn *c)
     char why[96];
 
     snprintf(why, sizeof(why),
-        "%llu bytes wait to be read, limits.inbox is %llu",
+        "%llu bytes wait to be read or sent, limits.inbox is %llu",
         (unsigned long long)c->meter.behind, (unsigned long long)p->opt.inbox);
     end_for(p, c, &p->stats.flooded, why);
 }

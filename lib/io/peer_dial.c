@@ -183,7 +183,7 @@ static void go_on(struct links *p, uint32_t link, uint64_t now_ns)
     if (k->sock && k->up && meter_over(&k->sock->meter, p->opt.inbox)) {
         p->stats.flooded++;
         log_rated(&lines,
-            "encoder at %s port %s: %llu bytes wait to be read, limits.inbox "
+            "encoder at %s port %s: %llu bytes wait, limits.inbox "
             "is %llu; its connection is made anew",
             d->host, d->port, (unsigned long long)k->sock->meter.behind,
             (unsigned long long)p->opt.inbox);

@@ -14,10 +14,11 @@
 /* How often connections are looked at, while there are any. */
 #define TICK_NS (100 * NS_PER_MS)
 
-/* How much came on a connection and was received here. */
+/* How much came on a connection and was received here, and how much was sent;
+ * behind: what waits in either direction. */
 struct meter {
     int fd; /* -1: not known */
-    uint64_t taken, behind;
+    uint64_t taken, said, behind;
 };
 
 /* A socket with its monitor. A DEALER has a link; the ROUTER has NONE. */
@@ -86,6 +87,7 @@ struct links {
     bool stopped;
     uv_timer_t timer;
     bool ticking, tick, starved;
+    uint64_t ticked_ns;
     int listen_fd, spare; /* ROUTER: its listener's; kept to refuse with */
 };
 
@@ -101,12 +103,14 @@ void link_lost(struct links *p, uint32_t link);
 /* Lets the timer run while there is something to look at. */
 void links_watch(struct links *p);
 
-/* True if more came than may wait: bytes that the kernel received on the
- * connection, less those that were looked at here. Commands of ZMTP are never
- * looked at; a trickle of them is forgiven. */
+/* True if more waits than may: bytes that the kernel received on the
+ * connection, less those that were looked at here, or bytes that were sent
+ * here, less those that the peer's kernel acknowledged. Commands of ZMTP are
+ * never looked at; a trickle of them is forgiven. */
 bool meter_over(struct meter *m, uint64_t limit);
-/* Counts a part of a message that was received. */
+/* Counts a part of a message that was received, or sent. */
 void meter_take(struct meter *m, size_t bytes);
+void meter_say(struct meter *m, size_t bytes);
 
 /* peer_conn.c: connections to the ROUTER */
 /* This is the listener's descriptor. */

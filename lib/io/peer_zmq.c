@@ -443,6 +443,7 @@ static void serve_tick(struct links *p)
     if (anything(p))
         return;
     p->ticking = false;
+    p->ticked_ns = 0;
     uv_timer_stop(&p->timer);
 }
 
@@ -483,11 +484,16 @@ bool links_busy(const struct links *p)
 static bool send_to(struct links *p, const struct link *k)
 {
     void *zmq = k->sock->zmq;
+    struct meter *m =
+        k->sock == p->router ? &p->conns[k->conn].meter : &k->sock->meter;
 
     if (k->sock == p->router &&
         zmq_send(zmq, &k->rid, RID_BYTES, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
         return false;
-    return zmq_send(zmq, k->out, k->out_len, ZMQ_DONTWAIT) >= 0;
+    if (zmq_send(zmq, k->out, k->out_len, ZMQ_DONTWAIT) < 0)
+        return false;
+    meter_say(m, k->out_len);
+    return true;
 }
 
 static void link_flush(struct links *p, struct link *k)

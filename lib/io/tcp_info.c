@@ -1,5 +1,5 @@
 /* tcp_info.c - what the kernel counted on a TCP connection. Stateless; any
- * thread. A file of its own: libc's struct tcp_info lacks the field, and the
+ * thread. A file of its own: libc's struct tcp_info lacks the fields, and the
  * kernel's header cannot stand beside libc's, which libuv's includes. */
 #include "io/tcp_info.h"
 
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-bool tcp_received(int fd, uint64_t *out)
+bool tcp_counts(int fd, struct tcp_counts *out)
 {
     struct tcp_info info;
     socklen_t len = sizeof(info);
@@ -17,6 +17,7 @@ bool tcp_received(int fd, uint64_t *out)
         len < offsetof(struct tcp_info, tcpi_bytes_received) +
                   sizeof(info.tcpi_bytes_received))
         return false;
-    *out = info.tcpi_bytes_received;
+    out->received = info.tcpi_bytes_received;
+    out->acked = info.tcpi_bytes_acked;
     return true;
 }

@@ -4,8 +4,13 @@
 
 #include "base/base.h"
 
-/* Bytes that came in order since the connection stands, read or not; false:
- * the descriptor is no TCP connection, or the kernel is too old to count. */
-bool tcp_received(int fd, uint64_t *out);
+/* Bytes since the connection stands: that came in order, read or not, and that
+ * went and were acknowledged. */
+struct tcp_counts {
+    uint64_t received, acked;
+};
+
+/* False: it is no TCP connection, or the kernel is too old to count. */
+bool tcp_counts(int fd, struct tcp_counts *out);
 
 #endif

@@ -589,6 +589,29 @@ TEST(one_that_says_no_hello_is_ended_in_time)
     stop();
 }
 
+/* A peer that asks and does not read. */
+TEST(what_waits_to_be_sent_is_bounded)
+{
+    void *ctx = zmq_ctx_new(), *s = dealer(ctx);
+    uint64_t packets = 0;
+
+    start();
+    zmq_setsockopt(s, ZMQ_RCVHWM, &(int){1}, sizeof(int));
+    T_TRUE(zmq_connect(s, address) == 0);
+    raw_hello(s);
+    wait_for(&a.up, 1);
+    for (; a.down == 0 && packets < 4000; packets++) {
+        for (uint32_t i = 0; i < 1000; i++)
+            say(&a, 0, 1);
+        pump();
+    }
+    wait_for(&a.down, 1);
+    T_EQ_U64(links_stats(a.links)->flooded, 1);
+    zmq_close(s);
+    zmq_ctx_term(ctx);
+    stop();
+}
+
 static bool first_is_known(void *ud, uint32_t link)
 {
     (void)ud;
