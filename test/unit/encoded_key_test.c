@@ -35,6 +35,7 @@ TEST(a_length_is_compared_when_it_is_known)
     m.commit.flags = FLAG_FINAL;
     m.commit.total = 8;
     T_OK(brain_say(e, 0, m));
+    T_EQ_U64(brain_said_count(e, PEER_FAILED), 1);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_ITEM_MISMATCH);
     T_TRUE(span_eq(brain_said(e, PEER_FAILED, 0)->failed.text,
         span_str("12 rows were announced under a key whose item has 8")));
