@@ -148,7 +148,8 @@ class Sent(SameHost):
     def differ(self, encoded, langd):
         def sent(carrier):
             return {"transfer": {"same_host": "off", "carrier": carrier}}
-        e, d = self.pair(encoded=sent(encoded), langd=sent(langd))
+        e, d = self.pair(encoded=sent(encoded), langd={
+            **sent(langd), "timeouts": {"progress": "1s"}})
         enc, lm = self.engines(e, d)
         lm.request(1, "enc0")
         enc.announce(1, 100, 100)
