@@ -25,6 +25,18 @@ static void remember(struct encoded *e, const struct decline *g)
         e->stats[STAT_declines_forgotten]++;
 }
 
+/* The room is not announced: it may come. What is late about one that ended
+ * is not held against the next, nor is more said than by an INIT. */
+static void remember_early(struct encoded *e, const struct decline *g)
+{
+    const struct decline *before =
+        declines_find(&e->declines, e->now_ns, g->room, g->langd);
+
+    if ((!before || before->counted) &&
+        !tombs_get(&e->ended_rooms, e->now_ns, g->room, 0))
+        remember(e, g);
+}
+
 /* One destination less for the announced room. */
 static void lessen(struct encoded *e, struct eroom *m, enum err reason)
 {
@@ -68,8 +80,7 @@ void encoded_on_decline(
                 return; /* it asked for the room: that counts */
         }
     if (!m || !m->announced) {
-        if (!before && !tombs_get(&e->ended_rooms, e->now_ns, msg->room, 0))
-            remember(e, &g);
+        remember_early(e, &g);
         return;
     }
     if (!speaks_of(m, &g))
@@ -105,10 +116,8 @@ void encoded_never_asked(
                       ? msg->abort.reason
                       : ERR_ABORTED};
 
-    if ((!m || !m->announced) &&
-        !tombs_get(&e->ended_rooms, e->now_ns, msg->room, 0) &&
-        !declines_find(&e->declines, e->now_ns, msg->room, p->serial))
-        remember(e, &g);
+    if (!m || !m->announced)
+        remember_early(e, &g);
 }
 
 void eroom_count_declines(struct encoded *e, struct eroom *m)

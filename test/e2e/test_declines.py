@@ -83,6 +83,27 @@ class GivenUp(Case):
         self.world.all_free()
 
 
+class Flood(Case):
+    def test_declines_fill_no_table_of_rooms(self):
+        limits = {"limits": {"rooms": 64, "declines": 64}}
+        e, d = self.pair(encoded=limits)
+        enc, lm = self.engines(e, d)
+        eventually(lambda: self.taken(lm, 1), "langd has connected")
+        replies = [lm.conn.decline(room, "enc0") for room in range(2, 5001)]
+        lm.conn.wait(lambda: replies[-1].done, 20)
+        eventually(lambda: e.stats()["declines_forgotten"] >= 4900,
+                   "encoded has heard them")
+        status = e.show("status")[0]
+        self.assertEqual((status["rooms_held"], status["declines_held"]),
+                         (0, 64))
+        self.deliver(enc, lm, 10_000, 1500)
+
+    def taken(self, lm, room):
+        reply = lm.conn.decline(room, "enc0")
+        lm.conn.wait(lambda: reply.done, 10)
+        return not reply.error
+
+
 class Open(Case):
     def test_asked_for_before_the_announce(self):
         e, d = self.pair()
