@@ -643,6 +643,14 @@ static enum err open_context(struct links *p)
     return OK;
 }
 
+/* Seeds what libzmq numbers connections from, rand(), which it does not seed
+ * itself: it aborts when a connection calls itself by the number that a later
+ * one is given. */
+static void hide_numbers(const struct links *p)
+{
+    srand((unsigned)(p->opt.seed ^ p->opt.seed >> 32));
+}
+
 /* A host in brackets is an IPv6 one, a name may be: it is if IPv4 has none. */
 static enum err bind_router(struct links *p)
 {
@@ -651,6 +659,7 @@ static enum err bind_router(struct links *p)
 
     if (!p->opt.listen)
         return OK;
+    hide_numbers(p);
     p->router = sock_open(p, ZMQ_ROUTER, NONE, six);
     if (!p->router) {
         log_error("zmq: socket: %s", zmq_strerror(zmq_errno()));
@@ -681,7 +690,7 @@ enum err links_new(struct links **out, uv_loop_t *loop,
     p->opt = *opt;
     /* A link may be connected again while its last socket is closing. */
     p->socks_count = opt->listen ? 1 : 2 * opt->links;
-    p->conns_count = opt->listen ? 4 * opt->links + 64 : 0;
+    p->conns_count = opt->listen ? opt->links + opt->links / 2 + 64 : 0;
     p->listen_fd = p->spare = -1;
     uv_timer_init(loop, &p->timer);
     p->timer.data = p;

@@ -44,7 +44,7 @@ def command(data):
 PING = command(b"\x04PING" + bytes(2))
 
 
-def shake(s, kind):
+def shake(s, kind, identity=b""):
     """Greeting and handshake on a TCP connection."""
     s.settimeout(5)
     s.sendall(GREETING)
@@ -55,14 +55,16 @@ def shake(s, kind):
             raise ConnectionError("ended in the greeting")
         got += more
     s.sendall(command(b"\x05READY" + b"\x0bSocket-Type"
-                      + struct.pack(">I", len(kind)) + kind))
+                      + struct.pack(">I", len(kind)) + kind
+                      + b"\x08Identity"
+                      + struct.pack(">I", len(identity)) + identity))
 
 
 class Dealer:
-    def __init__(self, address):
+    def __init__(self, address, identity=b""):
         host, port = address.replace("tcp://", "").rsplit(":", 1)
         self.s = socket.create_connection((host.strip("[]"), int(port)), 5)
-        shake(self.s, b"DEALER")
+        shake(self.s, b"DEALER", identity)
 
     def send(self, data, more=False):
         self.s.sendall(part(data, more))

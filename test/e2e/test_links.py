@@ -1,9 +1,11 @@
 """Control connections that strangers make, or that a hostile daemon fills:
 nobody else notices, memory stays bounded, the daemon lives."""
 
+import ctypes
 import os
 import signal
 import socket
+import struct
 import threading
 import time
 import unittest
@@ -133,6 +135,40 @@ class Strangers(Case):
         self.deliver(enc, lm, 1, 300)
         heard.close()
 
+    def test_routing_ids_cannot_be_guessed(self):
+        # libzmq gives numbers that follow each other, from one that it draws
+        # by rand() on, and aborts when a connection says that it has the next.
+        libc = ctypes.CDLL(None)
+        libc.srand(1)
+        low, high = libc.rand(), libc.rand() << 31
+        first = (low | high) & 0xffffffff
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        crowd = [Dealer(e.address, b"\0" + struct.pack(">I", first + n))
+                 for n in range(20, 60)]
+        for raw in crowd:
+            raw.s.recv(1)  # its handshake is over
+        for _ in range(80):
+            crowd.append(Dealer(e.address))
+            crowd[-1].s.recv(1)
+        self.deliver(enc, lm, 2, 300)
+        for raw in crowd:
+            raw.close()
+
+    def test_names_that_ask_for_nothing_give_way(self):
+        e = self.world.encoded(limits={"peers": 2})
+        names = [Dealer(e.address) for _ in range(2)]
+        for n, raw in enumerate(names):
+            raw.send(hello(f"name{n}"))
+            raw.answer(1)
+        d = self.world.langd([e])
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        self.assertEqual(e.stats()["peers_given_up"], 1)
+        for raw in names:
+            raw.close()
+
     def test_what_is_not_ours_is_ended_at_once(self):
         e, d = self.pair(encoded={"timeouts": {"hello": "10m"}})
         enc, lm = self.engines(e, d)
@@ -145,7 +181,7 @@ class Strangers(Case):
         self.deliver(enc, lm, 1, 300)
 
     def test_a_crowd_makes_nobody_deaf(self):
-        # More than there are places for, 4 x 2 x limits.peers + 64.
+        # More than there are places for, 3 x limits.peers + 64.
         e = self.world.encoded(limits={"peers": 1},
                                timeouts={"hello": "10m"})
         crowd = [Dealer(e.address) for _ in range(120)]
