@@ -576,7 +576,8 @@ enum err local_cells(struct local *l, uint32_t conn, uint32_t cells, int *fd)
     if (p == MAP_FAILED ||
         fcntl(f, F_ADD_SEALS,
             F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)) {
-        log_error("connection %u: status cells: %s", conn, strerror(errno));
+        log_rated(
+            &endings, "connection %u: status cells: %s", conn, strerror(errno));
         if (p != MAP_FAILED)
             munmap(p, bytes);
         if (f >= 0)

@@ -24,6 +24,7 @@
 
 #define QUERIES_MAX  20
 #define QUERIES_USER 16 /* of one user */
+#define QUERIES_OWN  2  /* more, for root and our own user */
 #define SLICES_NS    (NS_PER_MS / 2)
 #define SLICE_PLACES 128 /* looked at, or printed */
 #define CONF_BYTES   (256u << 10)
@@ -394,12 +395,13 @@ static void refuse(
 
 static bool may_ask(const struct node *n, uint32_t conn)
 {
-    uint32_t same = 0;
+    uint32_t uid = n->conns[conn].uid, same = 0;
+    bool own = uid == 0 || uid == n->brain_conf.uid;
 
-    if (n->queries == QUERIES_MAX)
+    if (n->queries >= QUERIES_MAX + (own ? QUERIES_OWN : 0))
         return false;
     for (uint32_t i = 0; i < share_connections(n->conf); i++)
-        same += n->conns[i].query && n->conns[i].uid == n->conns[conn].uid;
+        same += n->conns[i].query && n->conns[i].uid == uid;
     return same < QUERIES_USER;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "core/share.h"
 #include "core/wire.h"
 #include "io/notify.h"
 #include "io/yaml.h"
@@ -165,7 +166,7 @@ static void end(void)
  * many again that have not greeted yet. */
 static uint64_t descriptors_needed(void)
 {
-    return 64 + 3 * conf.limit_connections + 8 * conf.limit_peers +
+    return 64 + 3 * (uint64_t)share_connections(&conf) + 8 * conf.limit_peers +
            2 * conf.limit_peers * conf.transfer_shards + 2 * conf.pools_count;
 }
 

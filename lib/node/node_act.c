@@ -123,6 +123,19 @@ static void tell_addresses(struct node *n, const struct action *a)
 
 /* to engines */
 
+static void refuse_hello(struct node *n, uint32_t conn, uint32_t seq)
+{
+    struct local_msg m = {.type = LOCAL_ANSWER, .seq = seq};
+    uint8_t frame[256];
+    struct writer w = writer_of(frame, sizeof(frame));
+
+    m.answer.err = ERR_BUSY;
+    m.answer.text = span_str("no memory or descriptor for the status cells");
+    if (local_put(&w, &m))
+        local_send(n->local, conn, span_of(w.p, w.len), -1);
+    local_end(n->local, conn);
+}
+
 /* WELCOME says how many cells were granted; its descriptor is made for it. */
 static bool make_cells(
     struct node *n, uint32_t conn, struct span frame, int *fd)
@@ -134,7 +147,10 @@ static bool make_cells(
     CHECK(e == OK && m.type == LOCAL_WELCOME, "cells with a %s",
         local_name(m.type));
     n->conns[conn].greeted = true;
-    return local_cells(n->local, conn, m.welcome.cells, fd) == OK;
+    if (local_cells(n->local, conn, m.welcome.cells, fd) == OK)
+        return true;
+    refuse_hello(n, conn, m.seq);
+    return false;
 }
 
 /* A GPU driver's descriptor cannot be opened anew. */
@@ -159,10 +175,8 @@ static void send_local(struct node *n, const struct action *a)
     struct span frame = span_of(n->out.bytes.p + a->at, a->len);
     int fd = -1;
 
-    if (a->fd == FD_CELLS && !make_cells(n, a->conn, frame, &fd)) {
-        local_end(n->local, a->conn);
+    if (a->fd == FD_CELLS && !make_cells(n, a->conn, frame, &fd))
         return;
-    }
     if (a->fd == FD_POOL) {
         send_pool(n, a->conn, frame, &n->mems[a->index]);
         return;

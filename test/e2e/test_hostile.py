@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import random
+import resource
 import socket
 import struct
 import traceback
@@ -254,6 +255,31 @@ class Local(Case):
             self.assertEqual(fcntl.fcntl(third, fcntl.F_GETFL), before)
             for fd in (a, b, third):
                 os.close(fd)
+
+    def test_a_daemon_without_descriptors_keeps_its_engines(self):
+        e, _ = self.pair()
+        s = greeted(e, session="1")
+        limits = resource.prlimit(e.pid, resource.RLIMIT_NOFILE)
+        fds = e.fds()
+        # For a connection, but not for its cells.
+        resource.prlimit(e.pid, resource.RLIMIT_NOFILE,
+                         (fds + 2, limits[1]))
+        late = connect(e)
+        late.send(hello(session="2"))
+        self.assertEqual(answer(late).values["err"], mmx.errors.Busy.number)
+        self.assertIsNone(answer(late))
+        late.close()
+        eventually(lambda: e.fds() <= fds, "closed")
+        resource.prlimit(e.pid, resource.RLIMIT_NOFILE, (fds, limits[1]))
+        s.send(wire.POOL.encode(7) + wire.SPACE.encode(8))
+        s.settimeout(0.3)
+        with self.assertRaises(socket.timeout):
+            answer(s)  # it waits, and what follows as well
+        resource.prlimit(e.pid, resource.RLIMIT_NOFILE, limits)
+        s.settimeout(5)
+        self.assertEqual(answer(s).message, wire.POOL_INFO)
+        self.assertEqual(answer(s).seq, 8)
+        s.close()
 
     def test_pools_that_are_asked_for_and_not_taken(self):
         e, d = self.pair()
