@@ -408,9 +408,10 @@ void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p)
     out_data(out, &cmd);
 }
 
-/* A place for a new name. Anybody may fill all with names of his own: those
- * that ask for nothing give way, one that is up at most once in a second; its
- * daemon connects again when it has something to ask for, or at once. */
+/* Returns a place for a new name, or NULL. A stranger may fill all with names
+ * of his own: those that ask for nothing give way, one that is up at most once
+ * in a second; its daemon connects again when it has something to ask for, or
+ * at once. */
 static struct peer *place_for(struct encoded *e, struct out *out, uint32_t link)
 {
     struct peer *p = peer_new(&e->peers);

@@ -82,9 +82,9 @@ uint32_t peer_index(const struct peers *p, const struct peer *peer);
 /* A place nobody has, or whose daemon is gone with all its rooms; NULL:
  * limits.peers is reached. */
 struct peer *peer_new(struct peers *p);
-/* encoded: the peer without rooms that is to give its place to a new name: one
- * that is not up, else the one that asked for nothing for longest, and for
- * PEER_IDLE_NS at least. NULL: none. The peer on link `but` stays. */
+/* encoded: returns the peer without rooms that is to give its place to a new
+ * name: one that is not up, else the one that asked for nothing for longest,
+ * and for PEER_IDLE_NS at least. NULL: none. The peer on link `but` stays. */
 #define PEER_IDLE_NS (5 * NS_PER_S)
 struct peer *peer_idle(const struct peers *p, uint32_t but, uint64_t now_ns);
 struct peer *peer_named(const struct peers *p, struct span name);

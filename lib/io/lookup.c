@@ -5,7 +5,7 @@
  * threads run, with those whose owner is gone. Only the thread writes the
  * result, before it lets go.
  *
- * Rejected: libuv's pool, where two names that nobody answers hold the half of
+ * Rejected: libuv's pool, where two names without an answer hold the half of
  * it that names get, and whose work an ending loop has to wait for; ZMQ, which
  * looks in the thread that carries the messages of all connections. */
 #include "io/lookup.h"

@@ -1,5 +1,5 @@
 /* lookup.h - the addresses of a host by its name, found by a thread of its
- * own: what DNS does not answer keeps nobody else waiting, and an end of the
+ * own: what DNS does not answer keeps no other waiting, and an end of the
  * daemon waits for no thread. Called by one thread, which asks again and again
  * whether the answer is there. */
 #ifndef MMX_IO_LOOKUP_H

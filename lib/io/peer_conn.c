@@ -1,9 +1,9 @@
-/* peer_conn.c - the connections that others made to the ROUTER: who has said
- * nothing yet, who floods, and how one is ended.
+/* peer_conn.c - the connections that others made to the ROUTER: which said
+ * nothing yet, which flood, and how one is ended.
  *
  * Invariants: every connection that ZMQ accepted has a place here until ZMQ
  * says that it has ended; when no place is left, the one that was silent for
- * longest gives its up and is ended, so that nobody is deaf. The heard are
+ * longest gives its up and is ended, so that no new one is deaf. The heard are
  * fewer than the places: each has a link. ZMQ tells the end of a connection
  * before its number can be another's.
  *
@@ -54,7 +54,7 @@ static void conn_free(struct links *p, struct conn *c)
 /* Commands of ZMTP, most of them heartbeats, in a tick. */
 #define TRICKLE_BYTES 128
 
-/* With ZMTP's header. */
+/* Returns the bytes of a part with ZMTP's header. */
 static uint64_t on_the_wire(size_t bytes)
 {
     return bytes + (bytes < 256 ? 2 : 9);
@@ -108,8 +108,8 @@ static uint16_t local_port(int fd)
     return a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port : 0;
 }
 
-/* The number may be another's by now, which is seen by its port: a copy stays
- * what it is while we look. */
+/* Shuts a connection down by its number. The number may be another's by now,
+ * which is seen by its port: a copy stays what it is while we look. */
 static void end_fd(const struct links *p, int fd)
 {
     int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -139,7 +139,7 @@ void conns_shut(struct links *p, uint32_t conn)
         link_lost(p, link);
 }
 
-/* A place for a new one. */
+/* Returns a place for a new one. */
 static struct conn *place(struct links *p)
 {
     struct list *n = list_pop(&p->conns_free);
@@ -190,8 +190,8 @@ uint32_t conns_find(const struct links *p, uint32_t fd)
 
 /* what they say first */
 
-/* A number for a new link. A connection on which no peer is known gives its
- * up, the one that said a HELLO first of them. */
+/* Returns a number for a new link, or NONE. A connection on which no peer is
+ * known gives its up, the one that said a HELLO first of them. */
 static uint32_t link_number(struct links *p)
 {
     for (uint32_t i = 0; i < p->opt.links; i++)

@@ -58,7 +58,7 @@ struct dial {
 struct link {
     struct sock *sock; /* NULL: the number is free, or dial.used */
     bool up;
-    uint64_t rid;      /* ROUTER: whom it names */
+    uint64_t rid;      /* ROUTER: its routing id */
     uint32_t conn;     /* ROUTER: its connection */
     struct dial dial;  /* DEALER */
     struct list dirty; /* on one of the owner's: dirty, soon */

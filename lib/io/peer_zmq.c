@@ -16,7 +16,7 @@
  * stops to read a connection, and if that then breaks, libzmq (4.3, and master
  * in 2026) aborts the process at the next heartbeat of ours, or at a PING of
  * the peer's that it had read before (`!_io_error`, `_input_stopped`). Without
- * one input never stops, and neither can happen, whoever sends PINGs. What may
+ * one input never stops, and neither can happen, sent PINGs or not. What may
  * wait to be read is bounded by bytes instead, per connection (peer_conn.c).
  *
  * Heartbeats are ZMTP's, on both sides: ZMQ's thread answers them also while
@@ -27,7 +27,7 @@
  * asked otherwise; and the PINGs of others would still abort us at the limit),
  * ZMTP heartbeats of one side with a TTL for the other (libzmq 4.3 forgets the
  * TTL with the next message that is no PING: a peer that stops right after one
- * is never missed), ZMQ_ROUTER_HANDOVER (lets anybody take over a name), and
+ * is never missed), ZMQ_ROUTER_HANDOVER (lets a stranger take over a name), and
  * ZMQ_DISCONNECT_MSG (not in stable builds). */
 #include "io/peer_impl.h"
 
@@ -434,7 +434,7 @@ static void serve_tick(struct links *p)
     uint64_t now;
 
     p->tick = false;
-    /* Whose end is told already is not looked at. */
+    /* Those whose end is told already are not looked at. */
     if (p->router)
         serve_monitor(p->router);
     now = uv_hrtime(); /* not before the last that was accepted */
