@@ -44,7 +44,7 @@ static void see_outcomes(
         const struct tomb *t = &e->ended_gens.ring[w->tomb];
         uint8_t at_l = langd_outcome(t->id);
 
-        if (!t->used)
+        if (!t->used || W.is.ghost_ms) /* ghosts name what they like */
             continue;
         trace("%s: g%llx ends %u reason %u", d->conf->name,
             (unsigned long long)t->id & 0xffffff, t->state, t->reason);

@@ -13,6 +13,11 @@
 
 static uint64_t rooms;
 
+uint64_t room_last(void)
+{
+    return rooms;
+}
+
 uint64_t room_next(void)
 {
     return ++rooms;
@@ -75,6 +80,7 @@ void draw_nature(void)
     n->still_ms = chance(200) ? (uint32_t)between(100, 4000) : 0;
     n->stale = rate(200);
     n->forged = rate(100);
+    n->ghost_ms = chance(150) ? (uint32_t)between(1, 40) : 0;
     n->ring = chance(300) ? (uint32_t)between(1, 12) : 0;
 }
 
@@ -89,6 +95,7 @@ void draw_calm(void)
     n->crash_ms = n->break_ms = n->stall = n->abort = n->vanish = 0;
     n->silent = n->wrong = n->lonely = n->again = 0;
     n->drain_ms = n->map_ms = n->still_ms = n->stale = n->forged = 0;
+    n->ghost_ms = 0;
     n->group = W.parked ? n->group : 0;
     n->faults_ns = between(100, 12000) * MS;
 }
@@ -148,6 +155,17 @@ static void draw_pool(
         p->block_rows = p->block_rows < 16 ? 16 : p->block_rows;
 }
 
+static void give_ghost(struct conf *c)
+{
+    char text[80];
+
+    snprintf(text, sizeof(text), "peers[%u].name=g0", W.is.encodeds);
+    conf_give(c, text);
+    snprintf(
+        text, sizeof(text), "peers[%u].address=" GHOST_ADDRESS, W.is.encodeds);
+    conf_give(c, text);
+}
+
 void draw_daemons(void)
 {
     static const char *const layouts[] = {"a:u8:32768", "a:u8:8192,b:i32:1",
@@ -178,6 +196,8 @@ void draw_daemons(void)
                 "peers[%u].address=tcp://10.0.0.%u:7601", k, k);
             conf_give(c, text);
         }
+        if (langd && W.is.ghost_ms)
+            give_ghost(c);
         d = daemon_new(
             langd ? ROLE_LANGD : ROLE_ENCODED, c, (uint32_t)between(1, 3));
         d->host = W.is.hosts ? (uint32_t)between(0, W.is.hosts - 1) : i;
@@ -446,6 +466,13 @@ void deliver(void *ptr, uint64_t again, uint64_t same)
     (void)ptr;
     if (W.healing)
         return;
+    if (W.is.ghost_ms && chance(100)) {
+        v.c[0] = draw_cons(
+            W.daemons[W.is.encodeds + first], e->index, room_next(), 1);
+        v.c[0]->ghost = true;
+        cons_start(v.c[0], W.now_ns);
+        return;
+    }
     if (!again && chance(W.is.group)) {
         deliver_group();
         return;

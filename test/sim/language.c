@@ -44,6 +44,8 @@ void cons_read(
 
 static struct span encoder_name(const struct cons *c)
 {
+    if (c->ghost)
+        return span_str("g0");
     return c->null ? span_str("null")
                    : span_str(W.daemons[c->encoder]->conf->name);
 }

@@ -100,6 +100,8 @@ void net_connect(struct daemon *l, uint32_t link, struct span address)
     HOLDS(!l->links[link] && l->wants[link] == NONE, "links are used once",
         "%s connects link %u twice", l->conf->name, link);
     span_copy_str(address, text, sizeof(text));
+    if (ghost_connects(l, link, text))
+        return;
     for (uint32_t i = 0; i < W.daemons_count; i++)
         if (strcmp(W.daemons[i]->conf->control_listen, text) == 0)
             l->wants[link] = i;

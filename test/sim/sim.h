@@ -46,6 +46,7 @@ struct nature {
     uint32_t map_ms;   /* a mapping is lost every so often */
     uint32_t still_ms; /* so does a daemon or shard stand still */
     uint32_t stale, forged; /* messages of rows that come again, or wrong */
+    uint32_t ghost_ms;      /* so often does a ghost say something; 0: none */
     uint32_t ring;          /* commands that a shard's ring holds; 0: all */
     uint32_t drain_ms, pools, copy_us, tickets;
     bool calm;
@@ -273,6 +274,7 @@ struct econn {
     bool ended; /* the socket is closed */
     bool dead;  /* the process is gone */
     bool bye, notified, dead_told;
+    bool ghost; /* nobody looks at what it is answered */
     uint32_t uid;
     char session[16];
     uint32_t seq, tags_used, cells;
@@ -372,6 +374,7 @@ struct cons {
     uint64_t group;
     uint16_t group_size;
     struct cons *twin;  /* consumed together with this one */
+    bool ghost;         /* asks a ghost */
     bool together;      /* with all of its group */
     bool eager;         /* releases what it sees at once */
     struct cons *again; /* asked for again as this one */
@@ -449,12 +452,24 @@ void langd_any_attempt(struct daemon *d, struct segment *s);
 uint8_t langd_outcome(uint64_t generation);
 void langd_outcome_set(uint64_t generation, uint8_t state);
 
+/* ghost.c: programs that send anything */
+
+#define GHOST_ADDRESS "tcp://10.0.9.9:7601"
+#define GHOST_ROOMS   900000
+
+void ghosts_start(void);
+/* They leave for good. */
+void ghosts_go(void);
+/* True if that is where a ghost listens. */
+bool ghost_connects(struct daemon *l, uint32_t link, const char *address);
+
 /* draw.c: what there is, by chance */
 
 void draw_nature(void);
 void draw_calm(void);
 void draw_daemons(void);
 uint64_t room_next(void);
+uint64_t room_last(void);
 void deliver(void *p, uint64_t again, uint64_t room);
 
 /* faults.c */

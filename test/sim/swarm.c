@@ -186,6 +186,7 @@ static void heal(void)
     trace("--- all heals ---");
     W.healing = true;
     all_go_on();
+    ghosts_go();
     net_heal();
     for (uint32_t i = 0; i < W.daemons_count; i++) {
         if (W.daemons[i]->alive && W.daemons[i]->draining)
@@ -244,7 +245,8 @@ void world_finish(uint64_t limit_ns)
     for (uint32_t i = 0; i < econns_count(); i++)
         if (econn_at(i)->ended)
             econn_die(econn_at(i));
-    (void)run_until(W.now_ns + 10 * NS_PER_S);
+    /* What is owed to a peer that never comes back is kept for 120 s. */
+    (void)run_until(W.now_ns + (W.is.ghost_ms ? 130 : 10) * NS_PER_S);
     prove_service();
     leave();
     run_while_busy(conns_over, 60 * NS_PER_S);
@@ -261,6 +263,7 @@ void swarm_run(void)
     draw_nature();
     draw_daemons();
     schedule();
+    ghosts_start();
     (void)run_until(W.is.faults_ns);
     heal();
     world_finish(200 * NS_PER_S);
