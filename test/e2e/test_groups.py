@@ -190,9 +190,11 @@ class Groups(Case):
         enc, lm = self.world.engine(e), self.world.engine(d)
         dead = self.world.process(d)
         dead.request_group([1, 2], 5)
-        enc.encode(1, 1000)
-        enc.announce(2, 1000)
-        enc.granted(2)
+        for room in (1, 2):
+            enc.announce(room, 1000)
+            enc.granted(room)
+        enc.write(1, 0, 500)
+        enc.commit(1, 0, 500)
         for room in (1, 2):
             enc.conn.wait(lambda: enc.rooms[room].wanted, 10)
         dead.kill()
