@@ -243,16 +243,17 @@ class Ipv6(Case):
         self.listen("[::]")
 
 
+NAMES = os.path.join(BUILD, "test", "preload", "slow_names.so")
+
+
 class Names(Case):
     def test_a_name_that_nobody_answers_delays_nobody_else(self):
-        # slow_names.so answers this name after 20 s, others as ever.
+        # slow_names.so takes 20 s for this name.
         e = self.world.encoded()
         slow = self.world.encoded(name="enc1", start=False)
         slow.address = "tcp://slow.invalid:7601"
         d = self.world.langd([e, slow], start=False, insecure=True)
-        d.start(env={"LD_PRELOAD": os.path.join(
-            BUILD, "test", "preload", "slow_names.so"),
-            "MMX_SLOW_NAME": "slow.invalid"})
+        d.start(env={"LD_PRELOAD": NAMES})
         enc, lm = self.engines(e, d)
         lm.request(10**6, "enc1")
         end = time.monotonic() + 5
@@ -270,6 +271,31 @@ class Names(Case):
         self.world.end_engines()
         d.stop()
         self.assertLess(time.monotonic() - began, 5)
+
+    def test_a_name_whose_address_changes_is_followed(self):
+        e = self.world.encoded()
+        d = self.world.langd([e], start=False, insecure=True)
+        port = e.address.rsplit(":", 1)[1]
+        d.conf["peers"][0]["address"] = f"tcp://moved.invalid:{port}"
+        path = os.path.join(self.world.dir, "moved")
+
+        def move(to):
+            with open(path, "w") as f:
+                f.write(to)
+
+        with socket.create_server(("127.0.0.99", int(port))) as before:
+            before.settimeout(10)
+            move("127.0.0.99")
+            d.start(env={"LD_PRELOAD": NAMES, "MMX_MOVED": path})
+            enc, lm = self.engines(e, d)
+            lm.request(1, "enc0")
+            enc.encode(1, 300)
+            before.accept()[0].close()
+        move("127.0.0.1")
+        self.assertEqual(lm.ready(1), 300)
+        self.assertEqual(enc.done(1), [1, 0])
+        lm.release(1)
+        enc.release(1)
 
     def test_a_name_that_comes_late_is_found(self):
         # The encoder's port answers only after langd has begun to try.

@@ -1,24 +1,47 @@
-/* slow_names.c - preloaded into a daemon by a test: the host MMX_SLOW_NAME is
+/* slow_names.c - preloaded into a daemon by a test: the host slow.invalid is
  * looked for during 20 seconds and not found, as one whose servers do not
- * answer; other names are looked for as ever. Any thread; it keeps nothing.
- * Rejected: a name server of our own, which needs a file of the machine. */
+ * answer; moved.invalid is the address in the file MMX_MOVED; other names are
+ * looked for as ever. Any thread; it keeps nothing. Rejected: a name server of
+ * our own, which needs a file of the machine. */
 #include <dlfcn.h>
 #include <netdb.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+typedef int (*lookup)(const char *name, const char *service,
+    const struct addrinfo *hints, struct addrinfo **out);
+
+static void read_address(char *to, int size)
+{
+    const char *path = getenv("MMX_MOVED");
+    FILE *f = path ? fopen(path, "r") : NULL;
+
+    to[0] = 0;
+    if (!f)
+        return;
+    if (!fgets(to, size, f))
+        to[0] = 0;
+    fclose(f);
+}
+
 int getaddrinfo(const char *name, const char *service,
     const struct addrinfo *hints, struct addrinfo **out)
 {
-    int (*real)(const char *, const char *, const struct addrinfo *,
-        struct addrinfo **) = NULL;
-    const char *slow = getenv("MMX_SLOW_NAME");
+    lookup real = NULL;
+    char moved[64];
 
-    if (name && slow && strcmp(name, slow) == 0) {
+    *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    if (!real)
+        return EAI_SYSTEM;
+    if (name && strcmp(name, "slow.invalid") == 0) {
         sleep(20);
         return EAI_AGAIN;
     }
-    *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
-    return real ? real(name, service, hints, out) : EAI_SYSTEM;
+    if (name && strcmp(name, "moved.invalid") == 0) {
+        read_address(moved, sizeof(moved));
+        name = moved;
+    }
+    return real(name, service, hints, out);
 }
