@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -231,15 +232,18 @@ static bool take_place(struct local *l, struct local_conn *c, uint32_t uid)
 static bool make_place(struct local *l, uint32_t uid)
 {
     uint32_t used = share_used(l->share, uid);
+    char text[128];
 
     LIST_FOREACH_SAFE (n, &l->silent) {
         struct local_conn *c = LIST_ENTRY(n, struct local_conn, silent);
 
         if (c->uid != uid && share_used(l->share, c->uid) <= used)
             continue;
+        snprintf(text, sizeof(text),
+            "no hello came, and limits.connections, %u, is reached",
+            l->share->limit);
         l->stats.gave_way++;
-        conn_tell(c->fd, ERR_QUOTA,
-            "limits.connections is reached, and no hello came in time");
+        conn_tell(c->fd, ERR_QUOTA, text);
         conn_end(c);
         return true;
     }

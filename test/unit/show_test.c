@@ -1,0 +1,144 @@
+/* show_test.c - what a brain shows in slices is what it shows at once: every
+ * place is looked at once, none twice, and a slice has its bound. */
+#include "test/here.h"
+
+#include <stdio.h>
+
+struct shown {
+    struct shower s;
+    uint32_t rows;
+    struct writer text;
+};
+
+static void put_text(struct shown *k, const char *text)
+{
+    put_bytes(&k->text, text, strlen(text));
+}
+
+static void one_row(struct shower *s)
+{
+    struct shown *k = (struct shown *)(void *)s;
+
+    k->rows++;
+    put_text(k, "\n");
+}
+
+static void one_text(struct shower *s, const char *name, const char *value)
+{
+    struct shown *k = (struct shown *)(void *)s;
+
+    put_text(k, name);
+    put_text(k, "=");
+    put_text(k, value);
+    put_text(k, " ");
+}
+
+static void one_number(struct shower *s, const char *name, uint64_t value)
+{
+    char text[24];
+
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+    one_text(s, name, text);
+}
+
+static uint8_t whole_bytes[1 << 20], slices_bytes[1 << 20];
+
+static void same(struct brain *b, const char *what, uint32_t places)
+{
+    struct shown whole = {.s = {one_row, one_text, one_number},
+        .text = writer_of(whole_bytes, sizeof(whole_bytes))};
+    struct shown slices = {
+        .s = whole.s, .text = writer_of(slices_bytes, sizeof(slices_bytes))};
+    struct show_at at = {0};
+    uint32_t before;
+
+    T_TRUE(b->ops->show(b->is, what, b->now_ns, SHOW_ALL, &whole.s));
+    for (uint32_t i = 0; !at.over; i++) {
+        T_CHECK(i < 200000, "%s has no end", what);
+        at.places = places;
+        before = slices.rows;
+        T_TRUE(b->ops->show(b->is, what, b->now_ns, &at, &slices.s));
+        T_CHECK(strcmp(what, "stats") == 0 || slices.rows - before <= places,
+            "%s: %u rows of %u places", what, slices.rows - before, places);
+    }
+    T_FALSE(whole.text.failed);
+    T_EQ_U64(slices.rows, whole.rows);
+    T_EQ_U64(slices.text.len, whole.text.len);
+    T_EQ_MEM(slices_bytes, whole_bytes, whole.text.len);
+}
+
+static void all_the_same(struct brain *b)
+{
+    static const char *const whats[] = {
+        "status", "rooms", "pools", "peers", "stats"};
+
+    for (size_t i = 0; i < ARRAY_LEN(whats); i++)
+        for (uint32_t places = 1; places < 4; places++)
+            same(b, whats[i], places);
+}
+
+TEST(encoded_shows_the_same_in_slices)
+{
+    struct brain *e = encoded("limits.rooms=64", "limits.history=4");
+
+    for (uint32_t i = 0; i < 12; i++) {
+        T_OK(brain_say(e, 0, announce(i + 1, i, 8, 8)));
+        (void)brain_events(e, 0, i);
+    }
+    for (uint32_t i = 0; i < 7; i++) /* more than the history holds */
+        T_OK(brain_say(e, 0, release(i)));
+    all_the_same(e);
+}
+
+TEST(langd_shows_the_same_in_slices)
+{
+    struct brain *l = BRAIN(ROLE_LANGD, "limits.rooms=64", "peers[0].name=e",
+        "peers[0].address=tcp://127.0.0.1:7601", "limits.history=4");
+    struct local_msg m = {.type = LOCAL_REQUEST};
+    struct local_msg space = {.type = LOCAL_SPACE};
+    struct local_msg ticket = {.type = LOCAL_TICKET};
+
+    brain_conn(l, 0, "s");
+    for (uint32_t i = 0; i < 12; i++) {
+        m.request.room = i + 1;
+        m.request.cell = i;
+        m.request.tag = i + 100;
+        m.request.encoder = span_str(i < 6 ? "null" : "e");
+        T_OK(brain_say(l, 0, m));
+    }
+    space.space.n_seq_max = 3;
+    space.space.name = span_str("decode");
+    T_OK(brain_say(l, 0, space));
+    ticket.ticket.cell = NONE;
+    ticket.ticket.request = span_str("one");
+    T_OK(brain_say(l, 0, ticket));
+    ticket.ticket.request = span_str("two");
+    T_OK(brain_say(l, 0, ticket));
+    all_the_same(l);
+    same(l, "sequences", 1);
+    same(l, "sequences", 2);
+}
+
+/* Rows that were overwritten between two slices are left out, not repeated. */
+TEST(a_history_that_goes_on_is_shown_from_what_is_left)
+{
+    struct brain *e = encoded("limits.rooms=64", "limits.history=4");
+    struct shown k = {.s = {one_row, one_text, one_number},
+        .text = writer_of(slices_bytes, sizeof(slices_bytes))};
+    struct show_at at = {.places = 64 + 16 + 2};
+
+    for (uint32_t i = 0; i < 4; i++) {
+        T_OK(brain_say(e, 0, announce(i + 1, i, 8, 8)));
+        T_OK(brain_say(e, 0, release(i)));
+    }
+    T_TRUE(e->ops->show(e->is, "rooms", e->now_ns, &at, &k.s));
+    T_EQ_U64(k.rows, 2);
+    for (uint32_t i = 4; i < 7; i++) {
+        T_OK(brain_say(e, 0, announce(i + 1, i, 8, 8)));
+        T_OK(brain_say(e, 0, release(i)));
+    }
+    at.places = 100;
+    T_TRUE(e->ops->show(e->is, "rooms", e->now_ns, &at, &k.s));
+    T_TRUE(at.over);
+    T_EQ_U64(k.rows, 2 + 4); /* 1, 2; then 4 to 7 */
+}
