@@ -88,6 +88,15 @@ class Populate(Case):
         gaps = [b - a for a, b in zip(beats, beats[1:])]
         self.assertLess(max(gaps, default=0), max(0.4, took / 2))
 
+    def test_a_daemon_ends_while_a_pool_is_made(self):
+        e = self.big(4, "engine").start(self.manager.env())
+        conn = mmx.connect("encoded", e.socket, name="asker")
+        conn.send(wire.POOL, name="vit", layout=LAYOUT)
+        self.end_soon(e)
+        self.assertEqual(e.process.wait(10), 0)
+        self.assertLess(time.monotonic() - self.ended, 5)
+        conn.close()
+
     def test_a_start_can_be_ended(self):
         e = self.big(4, LAYOUT)
         with contextlib.ExitStack() as stack:
