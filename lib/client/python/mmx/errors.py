@@ -169,7 +169,8 @@ class Gone(MmxError):
 class Corrupt(MmxError):
     number, reason = 22, "corrupt"
     advice = "retry"
-    sentence = "a check of the bytes failed"
+    sentence = ("a check of the bytes failed, or an engine took their pages "
+                "out of the pool")
 
 
 class Draining(MmxError):
