@@ -170,8 +170,12 @@ static uint64_t descriptors_needed(void)
            2 * conf.limit_peers * conf.transfer_shards + 2 * conf.pools_count;
 }
 
-/* The soft limit is for programs that use select(); we may have the hard one.
- */
+/* More is never needed; where the hard limit is a thousand times that, some
+ * library may take memory for each. */
+#define DESCRIPTORS_MAX (1u << 20)
+
+/* Raises the soft limit, which is for programs that use select(), to the hard
+ * one. */
 static void raise_descriptors(void)
 {
     uint64_t need = descriptors_needed();
@@ -179,7 +183,8 @@ static void raise_descriptors(void)
 
     if (getrlimit(RLIMIT_NOFILE, &l) != 0)
         return;
-    l.rlim_cur = l.rlim_max;
+    if (l.rlim_cur < DESCRIPTORS_MAX)
+        l.rlim_cur = min_u64(l.rlim_max, DESCRIPTORS_MAX);
     if (setrlimit(RLIMIT_NOFILE, &l) != 0)
         (void)getrlimit(RLIMIT_NOFILE, &l);
     if (l.rlim_cur < need)
