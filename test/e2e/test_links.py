@@ -334,3 +334,31 @@ class Descriptors(Case):
         e.start()
         self.assertIn("RLIMIT_NOFILE is 512, but limits.connections 256",
                       e.tail())
+
+    def test_without_descriptors_no_thread_spins(self):
+        e = self.world.encoded(start=False)
+        e.nofile = (80, 80)
+        e.start()
+        d = self.world.langd([e])
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        host, port = e.address[6:].split(":")
+        crowd = []
+        for _ in range(100):
+            crowd.append(socket.create_connection((host, int(port)), 5))
+
+        def calm():
+            before = e.cpu_ticks()
+            with self.assertRaises(TimeoutError):  # nothing comes here
+                idle.recv(1)
+            return e.cpu_ticks() - before < 15
+
+        idle, _ = socket.socketpair()
+        idle.settimeout(0.5)
+        eventually(calm, "no thread spins", 2)
+        self.deliver(enc, lm, 2, 300)
+        for s in crowd:
+            s.close()
+        idle.close()
+        self.assertIn("connections are refused: no descriptor", e.tail())
+        self.deliver(enc, lm, 3, 300)
