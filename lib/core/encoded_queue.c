@@ -78,20 +78,35 @@ static void unput(struct epool *p, struct item *first)
     heap_remove(&p->queues[first->queue], &first->in_queue);
 }
 
+/* True if it has blocks at a langd once all is granted: it has rows, and they
+ * are still wanted. */
+static bool holds_there(const struct item *it)
+{
+    LIST_FOREACH (n, &it->rooms) {
+        const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
+
+        if (it->total != 0 && !m->failing && !m->ended)
+            return true;
+    }
+    return false;
+}
+
 /* Puts the first of a batch where it belongs; a victim without all its grants
  * belongs nowhere yet. */
 static void place(struct epool *p, struct item *first)
 {
     bool victim = first->victim, ahead = first->ahead;
+    bool matters = holds_there(first);
 
     LIST_FOREACH (n, &first->in_batch) {
         const struct item *it = LIST_ENTRY(n, struct item, in_batch);
 
         victim |= it->victim;
         ahead |= it->ahead;
+        matters |= holds_there(it);
     }
     unput(p, first);
-    if (batch_firm(first, false))
+    if (matters && batch_firm(first, false))
         put(p, first, QUEUE_FIRM);
     else if (!victim || batch_firm(first, true))
         put(p, first, ahead ? QUEUE_AHEAD : QUEUE_PLAIN);

@@ -137,6 +137,21 @@ static void look_at_messages(void)
     }
 }
 
+/* Rooms of one destination that come alone wait in no circle: no encode is
+ * lost for another room. */
+static void look_at_victims(void)
+{
+    for (const struct cons *c = cons_all(); c; c = c->next)
+        if (c->group || c->required > 1)
+            return;
+    for (uint32_t i = 0; i < W.daemons_count; i++) {
+        uint64_t n = daemon_number(W.daemons[i], "stats", "sources_revoked");
+
+        HOLDS(n == 0, "no encode is lost without need", "%s ended %llu items",
+            W.daemons[i]->conf->name, (unsigned long long)n);
+    }
+}
+
 void calm_finish(void)
 {
     uint64_t end = W.now_ns + FULL_NS;
@@ -148,6 +163,7 @@ void calm_finish(void)
     look_at_ends();
     look_at_times();
     look_at_messages();
+    look_at_victims();
     W.healing = true;
     world_finish(200 * NS_PER_S);
 }

@@ -91,6 +91,26 @@ TEST(a_room_that_was_overtaken_asks_ahead)
     T_TRUE(is_granted(e, 3));
 }
 
+/* It needs no blocks of its langd, so none wait for it. */
+TEST(a_room_without_rows_passes_no_other)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    fill_pool(e, 1, 0);
+    brain_hear(e, 0, asks(e, 1, 71));
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    queues(e, 0, 1, 71);
+    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
+    T_OK(brain_say(e, 0, announce(3, 2, 128, 0)));
+    brain_hear(e, 0, asks(e, 3, 73));
+    brain_hear(e, 0, grants(3, 73, 0, FIRM_YES));
+    brain_pass(e, 5000);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
+    leaves(e, 0);
+    brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
+    T_TRUE(is_granted(e, 1));
+}
+
 /* Room 1 has its rows and waits for its langd; room 2 has its grant. */
 static struct brain *stuck(const char *setting)
 {
