@@ -14,14 +14,18 @@ static bool number_in(
     FILE *f = fopen(path, "re");
     char line[256];
     size_t n = strlen(key), m = strlen(sep);
-    unsigned long long v = 0;
     bool found = false;
+    char *end = NULL;
+    uint64_t v = 0;
 
     if (!f)
         return false;
-    while (!found && fgets(line, sizeof(line), f))
-        found = strncmp(line, key, n) == 0 && strncmp(line + n, sep, m) == 0 &&
-                sscanf(line + n + m, "%llu", &v) == 1;
+    while (!found && fgets(line, sizeof(line), f)) {
+        if (strncmp(line, key, n) != 0 || strncmp(line + n, sep, m) != 0)
+            continue;
+        v = strtoull(line + n + m, &end, 10);
+        found = end != line + n + m;
+    }
     fclose(f);
     if (found)
         *out = v;
@@ -63,7 +67,7 @@ static bool group_of(const char *self, char *out, size_t size)
     while (!found && fgets(line, sizeof(line), f)) {
         found = strncmp(line, "0::/", 4) == 0 && strlen(line + 3) < size;
         if (found)
-            strcpy(out, line + 3);
+            memcpy(out, line + 3, strlen(line + 3) + 1);
     }
     fclose(f);
     if (found)
