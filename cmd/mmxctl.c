@@ -97,7 +97,8 @@ static int show(const char *path, const char *what, bool json)
             errno == ECONNREFUSED ? "no daemon is listening" : strerror(errno));
         return CTL_NO_DAEMON;
     }
-    if (ask(s, what, json))
+    /* A daemon that has no place says so before it reads. */
+    if (ask(s, what, json) || errno == EPIPE)
         status = print_answer(s);
     else
         fprintf(stderr, "mmxctl: %s: %s\n", path, strerror(errno));

@@ -52,9 +52,10 @@ void client_flush(mmx *m)
                 poll_out(m, true);
                 return;
             }
-            client_error(m, "%s: %m", m->path);
-            client_down(m);
-            return;
+            /* The daemon's last words are still to be read; who reads then
+             * meets the end itself. */
+            m->out_count = 0;
+            break;
         }
         p->len = 0;
         m->out_head = (m->out_head + 1) % PACKETS;
@@ -350,6 +351,13 @@ static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
     char text[256];
 
     span_copy_str(a->text, text, sizeof text);
+    if (seq == 0 && a->err && m->link == LINK_HELLO) {
+        client_error(m, "%s: not taken: %s%s%s", m->path,
+            err_name((enum err)a->err), *text ? ": " : "", text);
+        m->hello_err = a->err;
+        client_down(m);
+        return;
+    }
     if (a->err)
         client_error(m, "%s: %s%s%s",
             local_name(m->asked[seq % ASKED_MAX].type),

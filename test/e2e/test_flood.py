@@ -143,6 +143,20 @@ class Flood(Case):
             self.end(good, late)
             eventually(lambda: daemon.fds() <= fds, "descriptors closed")
 
+    def test_a_full_daemon_says_so(self):
+        e = self.world.encoded(limits={"connections": 2})
+        # Its own user has four more.
+        all_of_them = [greeted(e, session=f"{i}") for i in range(6)]
+        with self.assertRaises(mmx.errors.Quota) as caught:
+            mmx.connect("encoded", e.socket, timeout=0.3)
+        self.assertIn("limits.connections", str(caught.exception))
+        got = e.ctl("status", check=False)
+        self.assertEqual(got.returncode, 1)
+        self.assertIn("limits.connections", got.stderr)
+        self.end(*all_of_them)
+        mmx.connect("encoded", e.socket, timeout=5).close()
+        self.assertGreaterEqual(e.stats()["connections_refused"], 2)
+
     def test_lines_that_an_engine_causes_are_rated(self):
         e = self.world.encoded(blocks=1000, block_rows=1)
         s = greeted(e, cells=1000)

@@ -80,6 +80,41 @@ TEST(hello_refused)
     T_EQ_STR(why, "hello: version: I speak 7");
 }
 
+/* A daemon without a place for it says so, and may have ended by the time the
+ * hello goes. */
+static void *take_nobody(void *arg)
+{
+    struct fake *f = arg;
+    int s;
+
+    while ((s = accept4(f->listen, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+        f->conn = s;
+        fake_answer(f, 0, ERR_QUOTA, "limits.connections");
+        shutdown(s, SHUT_RD);
+        close(s);
+    }
+    return NULL;
+}
+
+TEST(connection_not_taken)
+{
+    struct fake f;
+    pthread_t t;
+    char why[256];
+    struct mmx_opt o;
+    mmx *m = NULL;
+
+    fake_listen(&f, ROLE_LANGD);
+    o = fake_opt(&f, 300);
+    o.why = why;
+    o.why_size = sizeof why;
+    T_EQ_I64(pthread_create(&t, NULL, take_nobody, &f), 0);
+    T_EQ_I64(mmx_open(&o, &m), -MMX_E_QUOTA);
+    T_HAS(why, "quota: limits.connections");
+    shutdown(f.listen, SHUT_RDWR);
+    pthread_join(t, NULL);
+}
+
 TEST(daemon_silent)
 {
     struct fake f;

@@ -96,7 +96,8 @@ def _welcomed(conn: Connection) -> Connection:
 
 
 def _silence(conn: Connection, timeout: Optional[float]) -> MmxError:
-    return errors.DaemonLost(f"{conn.path}: no answer in {timeout} s")
+    return conn.not_taken or errors.DaemonLost(
+        f"{conn.path}: no answer in {timeout} s")
 
 
 def wait_any(conns: Sequence[Connection],

@@ -148,6 +148,8 @@ class Connection:
         self._watch: Optional[aio.Watch] = None
         self._greeting: Optional[Reply] = None
         self._up = False
+        # Why the daemon had no place for the connection when it last tried.
+        self.not_taken: Optional[errors.MmxError] = None
         self._writing = False
         self._epoll = select.epoll()
         self._timer = _Timer()
@@ -192,6 +194,7 @@ class Connection:
         self._free = collections.deque(range(values["cells"]))
         self.info, self.epoch = values, values["epoch"]
         self._retry = _RETRY_FIRST
+        self.not_taken = None
         self._up = True
         self._events.append(Event(None, 0, Link.UP))
 
@@ -343,6 +346,8 @@ class Connection:
             if space:
                 space._event(values)
             return
+        if frame.seq == 0 and message is wire.ANSWER and not self._up:
+            self.not_taken = errors.error(values["err"], _text(values))
         reply = self._replies.get(frame.seq)
         if not reply:
             return
