@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define PAGE 4096u /* no page is smaller */
 
@@ -122,6 +123,24 @@ bool guard_copy_zeros(void *to, const void *from, size_t n)
         n -= part;
     }
     return whole;
+}
+
+static void *zeros;
+
+static void zeros_map(void)
+{
+    void *p = mmap(NULL, GUARD_ZEROS, PROT_READ,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    zeros = p == MAP_FAILED ? NULL : p;
+}
+
+void *guard_zeros(size_t n)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, zeros_map);
+    return n <= GUARD_ZEROS ? zeros : NULL;
 }
 
 bool guard_readable(const void *from, size_t n)

@@ -22,4 +22,9 @@ bool guard_copy_zeros(void *to, const void *from, size_t n);
 /* True if every page of it can be read. */
 bool guard_readable(const void *from, size_t n);
 
+/* Returns n zero bytes to read instead, for as long as the process lives; NULL:
+ * more than GUARD_ZEROS, or no memory. */
+#define GUARD_ZEROS ((size_t)16 * 1024 * 1024)
+void *guard_zeros(size_t n);
+
 #endif

@@ -30,14 +30,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define EVENTS         32
 #define SENDS_MAX      4    /* system calls of an endpoint's turn */
 #define SEND_PLACES    1024 /* what the kernel takes at once: IOV_MAX */
 #define SEND_BYTES_MAX ((size_t)1024 * 1024)
-#define ZEROS          ((size_t)16 * 1024 * 1024) /* the largest row */
 
 static struct log_rate gone =
     LOG_RATE("rows whose memory is gone", LOG_WARN, 5);
@@ -73,7 +71,6 @@ struct data {
     struct endpoint *eps;  /* endpoints_max */
     struct tcp_door *door; /* NULL: nobody connects to us */
     struct data_calls in_calls;
-    void *zeros; /* NULL: not needed yet */
     bool inside; /* arrived() is on the stack */
 };
 
@@ -163,15 +160,10 @@ static void endpoint_ready(struct data *d, struct endpoint *ep)
 /* The kernel finds no memory under rows that wait: engines have taken pages out
  * of their pool. They go as zeros, as from a hole in small pages; to break the
  * endpoint would cost rooms of others. Returns false when it was not that. */
-static bool mend(struct data *d, struct endpoint *ep)
+static bool mend(struct endpoint *ep)
 {
     bool mended = false;
 
-    if (!d->zeros)
-        d->zeros = mmap(NULL, ZEROS, PROT_READ,
-            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (d->zeros == MAP_FAILED)
-        d->zeros = NULL;
     LIST_FOREACH (at, &ep->queue) {
         struct op *op = LIST_ENTRY(at, struct op, link);
 
@@ -180,9 +172,9 @@ static bool mend(struct data *d, struct endpoint *ep)
 
             if (guard_readable(v->iov_base, v->iov_len))
                 continue;
-            if (!d->zeros || v->iov_len > ZEROS)
+            v->iov_base = guard_zeros(v->iov_len);
+            if (!v->iov_base)
                 return false;
-            v->iov_base = d->zeros;
             mended = true;
         }
     }
@@ -205,7 +197,7 @@ static void endpoint_send(struct data *d, struct endpoint *ep)
         if (m.msg_iovlen == 0)
             return;
         n = sendmsg(ep->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && (errno == EINTR || (errno == EFAULT && mend(d, ep))))
+        if (n < 0 && (errno == EINTR || (errno == EFAULT && mend(ep))))
             continue;
         if (n < 0 && errno != EAGAIN) {
             log_debug("tcp: endpoint %td: %s", ep - d->eps, strerror(errno));
@@ -505,8 +497,6 @@ static void data_tcp_free(struct data *d)
     free(d->ops);
     free(d->iovs);
     free(d->eps);
-    if (d->zeros)
-        munmap(d->zeros, ZEROS);
     free(d);
 }
 

@@ -24,6 +24,7 @@
 #include "io/ucx.h"
 
 #include "base/check.h"
+#include "base/guard.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "core/segment.h"
@@ -39,6 +40,9 @@
 #define FRAME_BYTES    128
 #define FETCH_STALLS   4
 #define CLOSE_LIMIT_NS (200 * NS_PER_MS)
+
+static struct log_rate gone =
+    LOG_RATE("rows whose memory is gone", LOG_WARN, 5);
 
 struct op {
     struct list link;
@@ -399,6 +403,16 @@ static const char *ucx_name(struct data *d, uint32_t i)
 
 /* messages */
 
+/* Rows whose pages engines have taken out of their pool go as zeros, as from a
+ * hole in small pages: the kernel would fail the endpoint, each time again. */
+static const void *zeros_for(const void *rows, size_t n)
+{
+    const void *zeros = guard_zeros(n);
+
+    log_rated(&gone, "ucx: pages of a pool were taken away: zeros are sent");
+    return zeros ? zeros : rows;
+}
+
 /* How a message of n pieces goes. One piece that fits a segment is sent from
  * where it lies. All else is packed by us into UCX's buffers: UCX 1.13 over
  * TCP aborts the process (comp->count) when the peer goes during a zero-copy
@@ -422,8 +436,11 @@ static void send_param(struct data *d, struct op *op, uint32_t n,
     }
     param->flags = fits ? UCP_AM_SEND_FLAG_EAGER
                         : UCP_AM_SEND_FLAG_RNDV | UCP_AM_SEND_FLAG_REPLY;
-    if (fits && n <= 1)
+    if (fits && n <= 1) {
+        if (n == 1 && !guard_readable(*buffer, *count))
+            *buffer = zeros_for(*buffer, *count);
         return;
+    }
     op->pack.iov = op->iov;
     op->pack.iovs = n;
     param->datatype = d->packed;

@@ -25,8 +25,11 @@ def full_pipe():
 class DataPort(Case):
     def langd(self, e, **more):
         self.port = free_port()
-        return self.world.langd(
-            [e], transfer={"ports": f"{self.port}-{self.port}"}, **more)
+        return self.world.langd([e], transfer={
+            "carrier": "tcp", "ports": f"{self.port}-{self.port}"}, **more)
+
+    def encoded(self):
+        return self.world.encoded(transfer={"carrier": "tcp"})
 
     def strangers(self, count):
         """Each says 20 bytes that are no greeting of a peer."""
@@ -38,7 +41,7 @@ class DataPort(Case):
                         self.assertEqual(s.recv(1), b"")
 
     def test_a_log_that_nobody_reads_stops_nothing(self):
-        e = self.world.encoded()
+        e = self.encoded()
         d = self.langd(e, start=False)
         r, w = full_pipe()
         try:
@@ -58,7 +61,7 @@ class DataPort(Case):
             os.close(w)
 
     def test_strangers_write_few_lines(self):
-        e = self.world.encoded()
+        e = self.encoded()
         d = self.langd(e)
         before = os.path.getsize(d.log)
         self.strangers(STRANGERS)
@@ -67,7 +70,7 @@ class DataPort(Case):
         self.assertLess(os.path.getsize(d.log) - before, 20000)
 
     def test_silent_connections_cost_no_room(self):
-        e = self.world.encoded()
+        e = self.encoded()
         d = self.langd(e)
         with contextlib.ExitStack() as silent:
             for _ in range(300):  # more than there are places
