@@ -177,6 +177,65 @@ TEST(a_room_without_rows_gives_its_aux_to_one_with_rows)
     T_EQ_U64(brain_stat(l, "aux_taken_back"), 1); /* the youngest without */
 }
 
+static uint8_t aux_flags(struct brain *l, const struct there *t)
+{
+    brain_hear(l, 0, big_length(t));
+    return brain_said(l, PEER_STATE, -1)->state.flags & FLAG_AUX;
+}
+
+TEST(the_youngest_without_rows_gives_way_first)
+{
+    struct brain *l = small_arena("pools[0].default_blocks=0");
+    struct there t[3];
+
+    for (uint32_t i = 0; i < 3; i++)
+        t[i] = ask_room(l, i + 1, i);
+    for (uint32_t i = 0; i < 3; i++)
+        says(l, &t[i]);
+    brain_hear(l, 0, want(&t[2], 0, 0, 8));
+    T_EQ_U64(brain_stat(l, "aux_taken_back"), 1);
+    T_EQ_U64(aux_flags(l, &t[0]), FLAG_AUX);
+    T_EQ_U64(aux_flags(l, &t[1]), 0);
+    T_EQ_U64(aux_flags(l, &t[2]), FLAG_AUX);
+}
+
+TEST(small_aux_does_not_pass_large_aux_of_its_user)
+{
+    struct brain *l = small_arena(NULL);
+    struct there t[4];
+    struct peer_msg m;
+
+    for (uint32_t i = 0; i < 4; i++)
+        t[i] = ask_room(l, i + 1, i);
+    says(l, &t[0]);
+    m = big_length(&t[1]);
+    m.length.aux.len = 16384;
+    brain_hear(l, 0, m);
+    says(l, &t[2]); /* 16 KiB are free, it has 32 */
+    m = length(&t[3], 8, 8, true);
+    brain_hear(l, 0, m); /* and this one 4 bytes */
+    T_EQ_U64(brain_said(l, PEER_STATE, -1)->state.reason, ERR_NO_BLOCKS);
+}
+
+TEST(a_room_that_lacks_space_for_aux_gets_no_blocks)
+{
+    struct brain *l = small_arena("pools[0].default_blocks=0");
+    struct there t[3];
+
+    for (uint32_t i = 0; i < 3; i++)
+        t[i] = ask_room(l, i + 1, i);
+    for (uint32_t i = 0; i < 2; i++) {
+        says(l, &t[i]);
+        done(l, &t[i], i);
+    }
+    says(l, &t[2]);
+    brain_hear(l, 0, want(&t[2], 0, 0, 8));
+    T_EQ_U64(brain_free(l), 14);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_TRUE(asks(l, &t[2])); /* its space is reserved: it gets both */
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 8);
+}
+
 /* The block that one holds, the aux that the other holds. */
 TEST(aux_and_blocks_are_not_held_against_each_other)
 {
