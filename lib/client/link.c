@@ -263,7 +263,6 @@ void client_connect(mmx *m)
     }
     m->link = LINK_HELLO;
     m->serial++;
-    m->hello_err = 0;
     m->out_head = m->out_count = 0;
     msg.hello = (struct local_hello){.magic = LOCAL_MAGIC,
         .version_min = WIRE_VERSION,
@@ -326,6 +325,7 @@ static void welcome(mmx *m, const struct local_welcome *w, int fd)
     span_copy_str(w->advertise, m->info.advertise, sizeof m->info.advertise);
     span_copy_str(w->software, m->info.software, sizeof m->info.software);
     m->link = LINK_UP;
+    m->hello_err = 0;
     m->backoff_ms = 1;
     m->say_up = true;
 }
@@ -476,6 +476,9 @@ static bool receive_one(mmx *m)
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
+    /* Said once, before what the daemon had sent: that is still there. */
+    if (n < 0 && errno == ECONNRESET)
+        return true;
     if (n <= 0) {
         if (n == 0)
             errno = ECONNRESET; /* the kernel's word for what this means */

@@ -316,7 +316,8 @@ class Connection:
         except BlockingIOError:
             return False
         except OSError as e:
-            if e.errno == errno.EINTR:
+            # A reset is said once, before what the daemon had sent.
+            if e.errno in (errno.EINTR, errno.ECONNRESET):
                 return True
             self._lost(str(e))
             return False
