@@ -328,17 +328,22 @@ struct delivery {
 /* What a calm world's engines do not combine: it could not succeed. */
 static void make_sense(struct delivery *v)
 {
+    bool declines = false;
+
     for (uint32_t i = 0; i < v->dsts; i++) {
         struct cons *c = v->c[i];
         if (v->dsts > 1 || c->group)
-            c->null = c->declines = false;
+            c->null = false;
         /* Another user's word is not heard on one host. */
-        c->declines &= !c->null && c->session % 2 == v->p->session % 2;
+        c->declines &= !c->null && !c->group &&
+                       c->session % 2 == v->p->session % 2;
+        declines |= c->declines;
     }
     if (v->c[0]->null)
         return;
-    if (v->c[0]->declines) {
+    if (declines) {
         v->p->expected = ERR_DECLINED;
+        v->p->required = v->dsts; /* else the first to decline ends it */
         v->p->flags &= (uint8_t)~FLAG_OPEN;
     }
 }
@@ -441,7 +446,8 @@ static void couple(struct delivery *v)
     struct cons *c = v->c[0], *d = v->dsts == 2 ? v->c[1] : NULL;
     struct prod *p = v->p;
 
-    if (d && c->mode == MODE_WHOLE && d->mode == MODE_WHOLE && chance(500)) {
+    if (d && c->mode == MODE_WHOLE && d->mode == MODE_WHOLE && chance(500) &&
+        !c->declines && !d->declines) {
         c->twin = d;
         d->twin = c;
     }
