@@ -34,7 +34,7 @@
 /* What all may have waiting together, in shares of one. */
 #define INBOXES 4
 /* We stood still if a tick is as late. */
-#define LATE_TICKS 10
+#define LATE_TICKS 20
 /* Refused in one go. */
 #define REFUSED_TURN 256
 
@@ -52,7 +52,7 @@ static void conn_free(struct links *p, struct conn *c)
 }
 
 /* Commands of ZMTP, most of them heartbeats, in a tick. */
-#define TRICKLE_BYTES 128
+#define TRICKLE_BYTES 256
 
 /* Returns the bytes of a part with ZMTP's header. */
 static uint64_t on_the_wire(size_t bytes)
@@ -341,6 +341,7 @@ static void tick_heard(struct links *p)
             continue;
         }
         all += c->meter.behind;
+        p->behind += c->meter.behind;
         if (!most || c->meter.behind > most->meter.behind)
             most = c;
     }

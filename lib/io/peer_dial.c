@@ -172,6 +172,7 @@ static void go_on(struct links *p, uint32_t link, uint64_t now_ns)
     struct link *k = &p->links[link];
     struct dial *d = &k->dial;
     struct lookup_result r = {0};
+    bool over;
 
     if (d->lookup && lookup_done(d->lookup, &r)) {
         lookup_drop(&d->lookup);
@@ -180,7 +181,9 @@ static void go_on(struct links *p, uint32_t link, uint64_t now_ns)
     }
     if (d->lookup && now_ns - d->asked_ns >= ASKED_LONG_NS)
         say(d, "the name is not answered");
-    if (k->sock && k->up && meter_over(&k->sock->meter, p->opt.inbox)) {
+    over = k->sock && k->up && meter_over(&k->sock->meter, p->opt.inbox);
+    p->behind += k->sock ? k->sock->meter.behind : 0;
+    if (over) {
         p->stats.flooded++;
         log_rated(&lines,
             "encoder at %s port %s: %llu bytes wait, limits.inbox "
@@ -197,6 +200,19 @@ static void go_on(struct links *p, uint32_t link, uint64_t now_ns)
         ask(p, d, now_ns);
     else if (!k->sock)
         open_socket(p, link, now_ns);
+    else
+        wait_for(d, now_ns, WAIT_NAME_NS); /* ZMQ tries again by itself */
+}
+
+bool dial_due(const struct links *p, uint64_t at_ns)
+{
+    for (uint32_t i = 0; i < p->opt.links; i++) {
+        const struct dial *d = &p->links[i].dial;
+
+        if (d->used && !p->links[i].up && (d->lookup || d->retry_ns < at_ns))
+            return true;
+    }
+    return false;
 }
 
 void dial_tick(struct links *p, uint64_t now_ns)

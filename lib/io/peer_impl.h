@@ -11,8 +11,10 @@
 
 #include <zmq.h>
 
-/* How often connections are looked at, while there are any. */
+/* How often connections are looked at: while something moves, and while they
+ * only stand, so that a daemon without work sleeps. */
 #define TICK_NS (100 * NS_PER_MS)
+#define CALM_NS NS_PER_S
 
 /* How much came on a connection and was received here, and how much was sent;
  * behind: what waits in either direction. */
@@ -86,8 +88,10 @@ struct links {
     zmq_msg_t msg, event, scrap; /* received into; never kept */
     bool stopped;
     uv_timer_t timer;
-    bool ticking, tick, starved;
-    uint64_t ticked_ns;
+    bool tick, starved;
+    /* Ticks: how often, 0: never; of the last: when, packets by then, bytes
+     * that waited on all connections. */
+    uint64_t every_ns, ticked_ns, ticked_packets, behind;
     int listen_fd, spare; /* ROUTER: its listener's; kept to refuse with */
 };
 
@@ -135,6 +139,8 @@ MUST_CHECK enum err dial_start(
     struct links *p, uint32_t link, struct span address);
 void dial_stop(struct links *p, uint32_t link);
 void dial_tick(struct links *p, uint64_t now_ns);
+/* True if one has something to do before then. */
+bool dial_due(const struct links *p, uint64_t at_ns);
 void dial_changed(struct links *p, uint32_t link);
 
 #endif

@@ -47,7 +47,8 @@
 #define FRAMES_TURN  2048u /* of all sockets */
 #define FRAMES_SOCK  256u
 #define LINGER_MS    100
-#define RID_BYTES    5 /* routing ids that ZMQ itself gives out */
+#define BEHIND_BYTES 65536 /* that wait: looked at again soon */
+#define RID_BYTES    5     /* routing ids that ZMQ itself gives out */
 #define ROUTER_TELLS                                                           \
     (ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |      \
         ZMQ_EVENT_DISCONNECTED)
@@ -266,6 +267,7 @@ static void dealer_event(
     if (k->sock != s || (!up && event != ZMQ_EVENT_DISCONNECTED) || k->up == up)
         return;
     dial_changed(p, s->link);
+    links_watch(p);
     if (!up) {
         link_down(p, s->link);
         return;
@@ -411,13 +413,22 @@ static void on_tick(uv_timer_t *t)
     p->tick = true;
 }
 
+static void tick_every(struct links *p, uint64_t ns)
+{
+    if (p->every_ns == ns)
+        return;
+    p->every_ns = ns;
+    p->ticked_ns = 0;
+    if (ns)
+        uv_timer_start(&p->timer, on_tick, ns / NS_PER_MS, ns / NS_PER_MS);
+    else
+        uv_timer_stop(&p->timer);
+}
+
 void links_watch(struct links *p)
 {
-    if (p->ticking || p->stopped)
-        return;
-    p->ticking = true;
-    uv_timer_start(
-        &p->timer, on_tick, TICK_NS / NS_PER_MS, TICK_NS / NS_PER_MS);
+    if (!p->stopped)
+        tick_every(p, TICK_NS);
 }
 
 static bool anything(const struct links *p)
@@ -429,22 +440,33 @@ static bool anything(const struct links *p)
     return any;
 }
 
+/* True if something may be due before a calm tick. */
+static bool hurried(struct links *p, uint64_t now_ns)
+{
+    uint64_t packets = p->stats.packets_in + p->stats.dropped_packets;
+    bool moved = packets != p->ticked_packets;
+
+    p->ticked_packets = packets;
+    return moved || p->behind > BEHIND_BYTES || !list_empty(&p->silent) ||
+           dial_due(p, now_ns + CALM_NS);
+}
+
 static void serve_tick(struct links *p)
 {
     uint64_t now;
 
     p->tick = false;
+    p->behind = 0;
     /* Those whose end is told already are not looked at. */
     if (p->router)
         serve_monitor(p->router);
     now = uv_hrtime(); /* not before the last that was accepted */
     conns_tick(p, now);
     dial_tick(p, now);
-    if (anything(p))
-        return;
-    p->ticking = false;
-    p->ticked_ns = 0;
-    uv_timer_stop(&p->timer);
+    if (!anything(p))
+        tick_every(p, 0);
+    else
+        tick_every(p, hurried(p, now) ? TICK_NS : CALM_NS);
 }
 
 void links_serve(struct links *p)
@@ -469,6 +491,8 @@ void links_serve(struct links *p)
             i += one;
         }
         left -= min_u32(left, i);
+        if (i > 0 && p->every_ns == CALM_NS)
+            links_watch(p);
         if (s->zmq && one)
             make_ready(s);
     }
