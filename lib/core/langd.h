@@ -25,7 +25,10 @@
 #define STALE_MAX    3 /* the first may be about an epoch that was not told */
 /* A peer that is lost here may not have noticed: what it is owed is kept for
  * longer than any control.lost_after. */
-#define FORGET_NS    (120 * NS_PER_S)
+#define FORGET_NS (120 * NS_PER_S)
+/* An encoder that was not up when a room was given up hears of it if it comes
+ * within this time. */
+#define GIVE_UP_NS   (5 * NS_PER_S)
 #define RETRY_MAX_NS (2 * NS_PER_S)
 #define ABORTS_MAX   8 /* said to an encoder that does not answer: 7 s */
 #define STREAM_MIN   3 /* blocks that a stream room can always hold */

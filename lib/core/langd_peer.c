@@ -247,13 +247,13 @@ void langd_peer_lost(
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *m = LIST_ENTRY(n, struct lroom, in_peer);
 
-        if (!m->told)
+        if (!m->told && lroom_alive(m))
             continue; /* it never knew of this room */
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0, "the encoder daemon is gone");
         if (restarted)
             m->owe = 0;
         else if (m->owe)
-            m->forget_ns = l->now_ns + FORGET_NS;
+            m->forget_ns = l->now_ns + (m->told ? FORGET_NS : GIVE_UP_NS);
         lroom_touch(l, m);
     }
     p->up = false;

@@ -96,6 +96,20 @@ static void finish(struct langd *l, struct lroom *m, enum room_state state)
     lroom_touch(l, m);
 }
 
+/* Owes encoded the end of a room, also of one that it was not told of: that is
+ * one destination less for who announces it. An encoder that was only given by
+ * address and is not there gives its place to another at once instead. */
+static void owe_abort(struct langd *l, struct lroom *m)
+{
+    const struct peer *p = lroom_peer(l, m);
+
+    if (!p || (!m->told && !p->up && !p->configured))
+        return;
+    m->owe |= OWE_ABORT;
+    if (!m->told && !p->up)
+        m->forget_ns = l->now_ns + GIVE_UP_NS;
+}
+
 void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     uint32_t b, const char *text)
 {
@@ -107,7 +121,7 @@ void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     snprintf(m->r.text, sizeof(m->r.text), "%s", text);
     l->stats[STAT_rooms_failed]++;
     m->retry_ns = 0;
-    m->owe |= m->told && m->peer != NONE ? OWE_ABORT : 0;
+    owe_abort(l, m);
     tickets_room_failed(&l->tickets, &m->tickets, reason);
     finish(l, m, ROOM_FAILED);
     laux_drop(l, m);

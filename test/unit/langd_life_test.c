@@ -301,3 +301,31 @@ TEST(rows_without_memory_end_their_room_and_no_other)
     fill(l, &other, 8);
     T_EQ_U64(brain_state(l, 0, 1), ROOM_SUCCESS);
 }
+
+/* giving up before the encoder was reached */
+
+TEST(what_was_given_up_is_said_when_the_encoder_comes)
+{
+    struct brain *l = langd(NULL, NULL);
+    const struct peer_msg *said;
+
+    T_OK(brain_say(l, 0, request(7, 0, MODE_WHOLE)));
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    brain_step(l, &(struct event){.type = EV_LINK_UP});
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    said = brain_said(l, PEER_ABORT, 0);
+    T_TRUE(said != NULL);
+    T_EQ_U64(said->room, 7);
+    T_EQ_U64(brain_said_count(l, PEER_INIT), 0);
+}
+
+TEST(an_encoder_that_never_comes_holds_no_room)
+{
+    struct brain *l = langd(NULL, NULL);
+
+    T_OK(brain_say(l, 0, request(7, 0, MODE_WHOLE)));
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 1);
+    brain_pass(l, 6000);
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
+}
