@@ -11,6 +11,7 @@
 #include "io/source.h"
 
 #include "base/check.h"
+#include "base/guard.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -110,16 +111,11 @@ enum err source_open(struct source **out, int fd,
 
 static enum err populate(void *p, uint64_t bytes)
 {
-    volatile const uint8_t *at = p;
-    long page = sysconf(_SC_PAGESIZE);
-
     if (madvise(p, bytes, MADV_POPULATE_READ) == 0)
         return OK;
     if (errno != EINVAL)
         return ERR_INTERNAL;
-    for (uint64_t i = 0; i < bytes; i += (uint64_t)page) /* before 5.14 */
-        (void)at[i];
-    return OK;
+    return guard_readable(p, bytes) ? OK : ERR_INTERNAL; /* before 5.14 */
 }
 
 static enum err map_gpu(struct source *s, uint32_t readers)

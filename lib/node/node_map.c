@@ -294,8 +294,9 @@ static void take_pool(
     j->busy = true;
     j->work.data = j;
     m->working++;
-    /* libuv's threads are made here, and must take no signals. */
+    /* libuv's threads are made here, and must take no signals but guard.h's. */
     sigfillset(&all);
+    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     uv_queue_work(&m->node->loop, &j->work, on_work, on_worked);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

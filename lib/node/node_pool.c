@@ -152,8 +152,9 @@ static void begin_next(struct node *n)
     if (!next)
         return;
     next->busy = true;
-    /* libuv's threads are made here, and must take no signals. */
+    /* libuv's threads are made here, and must take no signals but guard.h's. */
     sigfillset(&all);
+    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     uv_queue_work(&n->loop, &next->work, on_work, on_worked);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
