@@ -69,7 +69,6 @@ static bool start_thread(struct lookup *l)
         return false;
     /* Signals belong to the loop. */
     sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* guard.h */
     pthread_sigmask(SIG_BLOCK, &all, &old);
     ok = pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED) == 0 &&
          pthread_create(&thread, &attr, look, l) == 0;
