@@ -50,7 +50,7 @@ bool share_may(const struct share *s, uint64_t who, uint32_t n)
 
 static void refused(struct share *s, uint64_t who, uint32_t n)
 {
-    uint64_t unit = s->unit;
+    unsigned long long unit = s->unit;
     char by[32];
 
     snprintf(
@@ -60,10 +60,8 @@ static void refused(struct share *s, uint64_t who, uint32_t n)
     snprintf(s->why, sizeof(s->why),
         "%s: %llu asked, %llu of %llu in use, %llu of them by %s"
         " (limits.reserve: %u%% more)",
-        s->key, (unsigned long long)(n * unit),
-        (unsigned long long)(s->used * unit),
-        (unsigned long long)(s->limit * unit),
-        (unsigned long long)(share_used(s, who) * unit), by, s->percent);
+        s->key, n * unit, s->used * unit, s->limit * unit,
+        share_used(s, who) * unit, by, s->percent);
 }
 
 static void add(struct share *s, uint64_t who, uint32_t n)
