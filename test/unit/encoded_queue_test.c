@@ -272,7 +272,8 @@ TEST(an_encoder_at_work_is_waited_for_an_idle_one_is_not)
     T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
 }
 
-TEST(the_youngest_is_ended_first)
+/* Two rooms of 64 rows stand, one with all its grants needs their blocks. */
+static struct brain *two_stand(uint32_t rows)
 {
     struct brain *e = encoded(NULL, NULL);
 
@@ -282,9 +283,26 @@ TEST(the_youngest_is_ended_first)
         T_OK(brain_say(e, 0, commit(i, 0, 64)));
         queues(e, 0, 1 + i, 71 + i);
     }
-    T_OK(brain_say(e, 0, announce(3, 2, 128, 128)));
+    T_OK(brain_say(e, 0, announce(3, 2, rows, rows)));
     brain_hear(e, 1, asks(e, 3, 83));
-    brain_hear(e, 1, grants(3, 83, 128, FIRM_YES));
+    brain_hear(e, 1, grants(3, 83, rows, FIRM_YES));
+    return e;
+}
+
+TEST(blocks_that_come_back_are_waited_for)
+{
+    struct brain *e = two_stand(64);
+
+    brain_pass(e, 20000); /* neither langd nor engine has answered */
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
+    brain_pass(e, 20000); /* for timeouts.progress, no longer */
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 2);
+}
+
+TEST(the_youngest_is_ended_first)
+{
+    struct brain *e = two_stand(128);
+
     brain_pass(e, 110);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 72);
     T_EQ_U64(brain_stat(e, "sources_revoked"), 1);

@@ -380,6 +380,23 @@ TEST(spare_blocks_are_for_others_when_the_lengths_are_known)
     T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 64);
 }
 
+TEST(what_one_of_a_group_does_not_need_is_spare_for_the_others)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct there a = member(l, 1, 2), b = member(l, 2, 2);
+    struct there c = ask_room(l, 3, 2);
+
+    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 128, false));
+    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 128, false));
+    brain_hear(l, 0, want(&a, 0, 0, 64));
+    wants(l, &c, 0, 8);
+    brain_hear(l, 0, length(&a, 8, 128, true));
+    T_EQ_U64(brain_free(l), 15);
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 2), 0);
+    brain_hear(l, 0, want(&b, 0, 0, 120));
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 1), 120);
+}
+
 TEST(group_that_grows_beyond_the_pool_is_too_large)
 {
     struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
