@@ -90,3 +90,17 @@ TEST(no_engine_waits_longer_than_the_limit)
     brain_pass(e, 2100);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_TIMEOUT);
 }
+
+TEST(a_room_without_source_blocks_says_that_it_lacked_them)
+{
+    struct brain *e = two_users("limits.deadline=2s");
+    struct local_msg m = announce(2, 1, 8, 8);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 128, 128))); /* the whole pool */
+    m.announce.deadline_ms = 1000;
+    T_OK(brain_say(e, 1, m));
+    brain_pass(e, 1100);
+    T_EQ_U64(brain_reason(e, 1, 1), ERR_TIMEOUT);
+    T_TRUE(brain_event(e, 1) &&
+           strstr((const char *)e->event.event.text.p, "no source blocks"));
+}
