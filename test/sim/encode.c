@@ -451,7 +451,8 @@ void prod_event(struct handle *h, const struct local_event *e)
     if (e->what & EVENT_HAVE)
         stop_writing(h->prod); /* somebody else did, or does */
     if (e->what & EVENT_FAILED)
-        HOLDS(!h->prod->must_succeed || e->reason == h->prod->expected,
+        HOLDS(!h->prod->must_succeed || e->reason == h->prod->expected ||
+                  e->reason == ERR_NO_BLOCKS,
             "a healed world serves", "%s room %llu failed: %s %.*s",
             h->prod->d->conf->name, (unsigned long long)h->prod->room,
             err_name((enum err)e->reason), (int)e->text.len,

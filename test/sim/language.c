@@ -186,6 +186,16 @@ static void consume(struct cons *c, struct handle *h)
     handle_release(h, W.healing ? seen : (uint32_t)between(h->given + 1, seen));
 }
 
+/* True if the room that is consumed with this one is ready, if there is one. */
+static bool twin_ready(const struct cons *c)
+{
+    const struct cons *t = c->twin;
+
+    while (t && t->again)
+        t = t->again;
+    return !t || t->ready_ns;
+}
+
 /* True if every room of the group is ready, for an engine that needs all. */
 static bool group_ready(const struct cons *c)
 {
@@ -206,7 +216,7 @@ static void handle_acts(struct cons *c, struct handle *h)
             handle_release(h, ROWS_UNKNOWN);
         return;
     }
-    if ((c->twin && !c->twin->ready_ns) || (c->together && !group_ready(c)))
+    if (!twin_ready(c) || (c->together && !group_ready(c)))
         return;
     if (h->seen_ready && W.now_ns >= c->ready_ns + c->hold_ns) {
         HOLDS(h->shown == h->total, "ready shows all",
@@ -341,10 +351,6 @@ static void ask_again(struct cons *c)
     n->ready_ns = 0;
     n->group += c->group ? UINT64_C(1) << 32 : 0;
     c->again = n;
-    if (n->twin && n->twin->again) {
-        n->twin = n->twin->again;
-        n->twin->twin = n;
-    }
     trace("%s asks for %llu again", c->d->conf->name,
         (unsigned long long)c->room);
     cons_start(n, W.now_ns + between(1, 20) * MS);
