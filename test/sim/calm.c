@@ -55,8 +55,10 @@ static uint64_t encode_ns(const struct prod *p)
 static uint64_t consume_ns(const struct cons *c, uint32_t rows)
 {
     uint64_t releases = c->mode == MODE_STREAM ? rows : 0;
+    uint64_t round = 4 * (W.is.net_us + W.is.local_us + W.is.shard_us) +
+                     2 * W.is.data_us + W.is.copy_us;
 
-    return c->hold_ns + (30 + releases) * (6 * MS + US);
+    return c->hold_ns + 30 * (6 * MS + US) + releases * (6 * MS + round * US);
 }
 
 static void widen(struct span_of_room *s, uint64_t from_ns, uint64_t to_ns)
@@ -126,8 +128,8 @@ static void look_at_messages(void)
     if (W.is.ring) /* answers wait for shards that lag */
         return;
     for (uint32_t i = 0; i < W.daemons_count; i++)
-        if (W.daemons[i]->role == ROLE_LANGD)
-            revokes += daemon_number(W.daemons[i], "stats", "revokes");
+        revokes += daemon_number(W.daemons[i], "stats", "revokes") +
+                   daemon_number(W.daemons[i], "stats", "sources_revoked");
     for (uint32_t i = 0; i < W.daemons_count; i++) {
         uint64_t n = daemon_number(W.daemons[i], "stats", "retries");
 
