@@ -453,7 +453,7 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
         l->stats[STAT_stale_attempt]++;
         return;
     }
-    if (n->back && m->exposed == 0) {
+    if (n->back && m->required > 1 && m->exposed == 0) {
         grant_restart(l, out, m, 0);
         grant_classify(l, m);
         return;

@@ -224,6 +224,29 @@ TEST(a_grant_goes_back_when_its_encoder_asks_for_that)
     T_EQ_U64(brain_stat(l, "broken"), 0);
 }
 
+/* Only of rooms with several destinations: a group would not get them again. */
+TEST(a_group_keeps_its_blocks_whatever_its_encoder_asks)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+    struct peer_msg back;
+    struct there a;
+
+    r.request.group = 9;
+    r.request.group_size = 1;
+    a = ask(l, 0, r);
+    brain_hear(l, 0, length(&a, 64, 64, true));
+    T_EQ_U64(brain_free(l), 8);
+    back = about(&a, PEER_BROKEN);
+    back.broken.back = 1;
+    brain_hear(l, 0, back);
+    brain_pass(l, 3000);
+    T_EQ_U64(brain_free(l), 8);
+    T_EQ_U64(brain_said(l, PEER_RESUME, -1)->resume.attempt, 1);
+    T_EQ_U64(brain_said(l, PEER_RESUME, -1)->resume.granted, 64);
+    T_EQ_U64(brain_said(l, PEER_RESUME, -1)->resume.firm, FIRM_YES);
+}
+
 TEST(stream_keeps_what_it_was_promised)
 {
     struct brain *l =
