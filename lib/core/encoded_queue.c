@@ -261,7 +261,7 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
     return true;
 }
 
-/* Lets go of kept rooms, longest not asked for first, until so many blocks
+/* Lets go of kept rooms, longest not asked for first, until `blocks`
  * come back. Those that a writer may still hold or a langd of this host read
  * are not counted on. */
 static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)

@@ -168,7 +168,7 @@ static void must_all_succeed(uint32_t rooms, uint64_t least, uint64_t most)
         "encodes are lost where nothing else helps",
         "%llu rooms were ended for others",
         (unsigned long long)ended_for_others());
-    HOLDS(world_over(), "nobody waits for a deadline", "encode%s, language%s",
+    HOLDS(world_over(), "no room waits for a deadline", "encode%s, language%s",
         prods_left(), cons_left());
     all_succeed(rooms);
 }

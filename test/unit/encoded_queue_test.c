@@ -428,6 +428,31 @@ TEST(all_rooms_of_an_item_are_ended_with_it)
     T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
 }
 
+TEST(a_kept_room_that_waits_for_its_langd_gives_way)
+{
+    struct brain *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 128, 128);
+
+    a.announce.flags = FLAG_KEEP;
+    T_OK(brain_say(e, 0, a));
+    brain_hear(e, 0, init(e, 1, 71, 128));
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    T_OK(brain_say(e, 0, final(0, 128)));
+    ack(e, 0, 1, 71);
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_free(e), 0);
+    brain_hear(e, 0, asks(e, 1, 72));
+    queues(e, 0, 1, 72);
+    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
+    brain_hear(e, 1, asks(e, 2, 82));
+    brain_hear(e, 1, grants(2, 82, 8, FIRM_YES));
+    brain_pass(e, 110);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 72);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_GONE);
+    brain_hear(e, 0, state(1, 72, PEER_FAILED, ROOM_FAILED));
+    T_TRUE(is_granted(e, 1));
+}
+
 /* Destinations that have the rows are not waited for again. */
 TEST(a_room_that_comes_again_needs_those_only_that_failed)
 {
