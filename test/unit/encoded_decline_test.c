@@ -126,6 +126,19 @@ TEST(to_ask_again_takes_it_back)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
+TEST(also_as_one_of_two)
+{
+    struct brain *e = encoded(NULL, NULL);
+
+    brain_hear(e, 0, two(init(e, 1, 70, 0)));
+    brain_hear(e, 0, abort_of(1, 70, ERR_TIMEOUT));
+    brain_hear(e, 0, two(init(e, 1, 71, 0)));
+    T_OK(brain_say(e, 0, announce_for(2)));
+    T_EQ_U64(brain_shown(e, "rooms", "failed", 0), 0);
+    T_EQ_U64(brain_shown(e, "rooms", "asked", 0), 1);
+    T_EQ_U64(brain_shown(e, "status", "declines_held", 0), 0);
+}
+
 TEST(a_langd_that_is_lost_has_given_nothing_up)
 {
     struct brain *e = encoded(NULL, NULL);
