@@ -329,3 +329,50 @@ TEST(an_encoder_that_never_comes_holds_no_room)
     brain_pass(l, 6000);
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
 }
+
+TEST(rows_of_a_broken_attempt_are_not_shown_in_the_next)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct there s = ask(l, 0, request(1, 0, MODE_STREAM));
+    struct peer_msg m = about(&s, PEER_BROKEN);
+
+    brain_hear(l, 0, length(&s, ROWS_UNKNOWN, 64, false));
+    told(l, &s);
+    brain_landed(l, &s.open, 8, 24);
+    brain_hear(l, 0, m);
+    told(l, &s);
+    brain_landed(l, &s.open, 24, 8);
+    brain_landed(l, &s.open, 0, 8);
+    T_EQ_U64(cell_rows(l->cells[0][0]), 8);
+}
+
+TEST(an_answer_about_a_smaller_grant_confirms_no_larger_one)
+{
+    struct brain *l = langd_up("pools[0].default_blocks=1", NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    brain_hear(l, 0, length(&t, 16, 16, true)); /* it is widened */
+    T_EQ_U64(brain_said(l, PEER_RESUME, 0)->resume.granted, 16);
+    brain_hear(l, 0, state(&t, PEER_RESUME, 0, 8));
+    brain_pass(l, 100);
+    T_EQ_U64(brain_said_count(l, PEER_RESUME), 1);
+    brain_hear(l, 0, state(&t, PEER_RESUME, 0, 16));
+    brain_pass(l, 5000);
+    T_EQ_U64(brain_said_count(l, PEER_RESUME), 0);
+}
+
+TEST(a_room_whose_key_is_taken_waits_for_no_readers)
+{
+    struct brain *l = langd_up(NULL, NULL);
+    struct local_msg r = request(1, 0, MODE_WHOLE);
+    struct there t;
+
+    r.request.readers = 1;
+    t = ask(l, 0, r);
+    fill(l, &t, 16);
+    brain_hear(l, 0, state(&t, PEER_ACK, 0, 0));
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 1);
+    (void)ask_room(l, 1, 1);
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 1);
+}
