@@ -1,6 +1,7 @@
 /* driver.h - the CUDA driver's functions, looked for at run time: one binary
- * serves hosts with and without a GPU. For the files that call it (io/cuda*.c,
- * io/mem_cuda.c, client/cuda.c); everything else goes through their headers. */
+ * serves hosts with and without a GPU. For the files that call it
+ * (io/mem/cuda*.c, io/mem/mem_cuda.c, client/cuda.c); everything else goes
+ * through their headers. */
 #ifndef MMX_GPU_DRIVER_H
 #define MMX_GPU_DRIVER_H
 

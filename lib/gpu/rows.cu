@@ -8,7 +8,7 @@
 // piece in turn; a row goes as 16-byte words where both ends allow it.
 //
 // mmx_copies is for the daemons: many small copies as one launch, where the
-// driver has no call for it (struct copies of io/cuda_gather.c).
+// driver has no call for it (struct copies of io/mem/cuda_gather.c).
 //
 // It lies outside of the C layers: it includes none of them and none links it.
 // It is loaded as data (kernels.h, mmx/kernels.py).

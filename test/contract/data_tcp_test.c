@@ -1,7 +1,7 @@
 /* data_tcp_test.c - what data_tcp alone promises: who may connect, what is not
  * believed, and messages that are asked for whole. Strangers are sockets of
  * this test; one thread turns everything. */
-#include "io/tcp.h"
+#include "io/data/tcp.h"
 #include "test/side.h"
 #include "test/t.h"
 

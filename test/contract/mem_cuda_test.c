@@ -3,7 +3,7 @@
  * the driver refuses is told. Over the driver's double, or over the real one
  * with MMX_TEST_GPU=real. */
 #ifdef MMX_CUDA
-#include "io/cuda_impl.h"
+#include "io/mem/cuda_impl.h"
 #endif
 #include "gpu/kernels.h"
 #include "io/cuda.h"

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "core/layout.h"
 #include "core/segment.h"
-#include "io/tcp_in.h"
+#include "io/data/tcp_in.h"
 
 #include <stdlib.h>
 #include <sys/socket.h>

@@ -1,6 +1,6 @@
 /* mem_room_test.c - memory that control groups leave, out of files that look
  * like the kernel's. */
-#include "io/mem_room.h"
+#include "io/mem/mem_room.h"
 #include "test/t.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * costs it the connection. */
 #include "core/landing.h"
 #include "core/segment.h"
-#include "io/tcp.h"
+#include "io/data/tcp.h"
 #include "node/shard.h"
 #include "test/t.h"
 

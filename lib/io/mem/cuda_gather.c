@@ -5,7 +5,7 @@
  * needs them, under a lock; where there are none copies are submitted one by
  * one. Every address is a GPU's, or of host memory that is pinned. Rejected:
  * loading them with the GPU; most drivers have the call. */
-#include "io/cuda_impl.h"
+#include "io/mem/cuda_impl.h"
 
 #include "base/log.h"
 

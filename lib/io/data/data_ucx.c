@@ -21,14 +21,14 @@
  *
  * From arrived() only post() and fetch() may be called. One thread owns
  * everything; several progressing threads were rejected (UCX would lock). */
-#include "io/ucx.h"
+#include "io/data/ucx.h"
 
 #include "base/check.h"
 #include "base/guard.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "core/segment.h"
-#include "io/tcp.h"
+#include "io/data/tcp.h"
 
 #include <fcntl.h>
 #include <stdio.h>

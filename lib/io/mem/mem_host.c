@@ -15,7 +15,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "io/mem_room.h"
+#include "io/mem/mem_room.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -10,7 +10,7 @@
  * to UCX to register by itself.
  *
  * Rejected: asking by the version of UCX, or by its transports' names. */
-#include "io/ucx.h"
+#include "io/data/ucx.h"
 
 #include "base/log.h"
 

@@ -24,7 +24,7 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "core/segment.h"
-#include "io/tcp_accept.h"
+#include "io/data/tcp_accept.h"
 
 #include <errno.h>
 #include <inttypes.h>

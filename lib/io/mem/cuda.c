@@ -13,7 +13,7 @@
  * the runtime library libcudart, one more version to match for calls that it
  * only passes on; a busy thread that asks for events, where a callback of the
  * driver wakes the shard. */
-#include "io/cuda_impl.h"
+#include "io/mem/cuda_impl.h"
 
 #include "base/check.h"
 #include "base/log.h"

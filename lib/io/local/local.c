@@ -8,7 +8,7 @@
  *
  * Rejected: uv_pipe_t. It is a byte stream, cannot tell packets apart, and
  * drops descriptors silently. */
-#include "io/local_impl.h"
+#include "io/local/local_impl.h"
 
 #include "base/check.h"
 #include "base/log.h"

@@ -5,7 +5,7 @@
  *
  * Rejected: TCP_DEFER_ACCEPT. One byte is enough to pass it. The newest as the
  * one that gives way: peers that come together would close each other. */
-#include "io/tcp_accept.h"
+#include "io/data/tcp_accept.h"
 
 #include "base/check.h"
 #include "base/log.h"

@@ -9,7 +9,7 @@
  *
  * Rejected: a queue of messages per connection that grows with what is
  * unread. One engine that stops reading must cost one packet, not memory. */
-#include "io/local_impl.h"
+#include "io/local/local_impl.h"
 
 #include "base/check.h"
 #include "base/log.h"

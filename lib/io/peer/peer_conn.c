@@ -16,11 +16,11 @@
  *
  * Rejected: places for all connections that there may be (a flood has no
  * bound), and zmq_unbind to pause (it ends the connections that stand). */
-#include "io/peer_impl.h"
+#include "io/peer/peer_impl.h"
 
 #include "base/check.h"
 #include "base/log.h"
-#include "io/tcp_info.h"
+#include "io/peer/tcp_info.h"
 
 #include <fcntl.h>
 #include <netdb.h>

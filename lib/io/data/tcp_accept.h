@@ -4,7 +4,7 @@
 #ifndef MMX_IO_TCP_ACCEPT_H
 #define MMX_IO_TCP_ACCEPT_H
 
-#include "io/tcp_in.h"
+#include "io/data/tcp_in.h"
 
 /* What an event of the carrier's epoll set is of: its data.u64 has the tag in
  * the upper half, an index in the lower. The carrier's own is TCP_OUT. */

@@ -1,6 +1,6 @@
 /* tcp.c - see tcp.h. Addresses are literal: no name is ever looked up.
  * Link-local IPv6 is passed over, since its scope means nothing elsewhere. */
-#include "io/tcp.h"
+#include "io/data/tcp.h"
 
 #include "base/log.h"
 

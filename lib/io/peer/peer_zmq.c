@@ -29,7 +29,7 @@
  * TTL with the next message that is no PING: a peer that stops right after one
  * is never missed), ZMQ_ROUTER_HANDOVER (lets a stranger take over a name), and
  * ZMQ_DISCONNECT_MSG (not in stable builds). */
-#include "io/peer_impl.h"
+#include "io/peer/peer_impl.h"
 
 #include "base/check.h"
 #include "base/log.h"

@@ -4,7 +4,7 @@
  * Stateless but for struct ucx_pack, which belongs to one message from post to
  * completion. Rejected: gathering into buffers of our own, one copy more; and
  * leaving it to UCX's own lists of pieces (see data_ucx.c). */
-#include "io/ucx.h"
+#include "io/data/ucx.h"
 
 #include "base/guard.h"
 

@@ -1,6 +1,6 @@
 /* mem_room.c - see mem_room.h. Reads files of the kernel, keeps nothing.
  * Rejected: sysinfo(), which knows neither reclaimable memory nor groups. */
-#include "io/mem_room.h"
+#include "io/mem/mem_room.h"
 
 #include <limits.h>
 #include <stdio.h>

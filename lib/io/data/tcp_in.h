@@ -5,7 +5,7 @@
 #define MMX_IO_TCP_IN_H
 
 #include "io/data.h"
-#include "io/tcp.h"
+#include "io/data/tcp.h"
 
 /* A frame: u32 bytes of the header, u32 bytes of the body, header, body. */
 #define TCP_FRAME 8

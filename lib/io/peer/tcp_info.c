@@ -1,7 +1,7 @@
 /* tcp_info.c - what the kernel counted on a TCP connection. Stateless; any
  * thread. A file of its own: libc's struct tcp_info lacks the fields, and the
  * kernel's header cannot stand beside libc's, which libuv's includes. */
-#include "io/tcp_info.h"
+#include "io/peer/tcp_info.h"
 
 #include <linux/tcp.h>
 #include <netinet/in.h>

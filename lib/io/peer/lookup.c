@@ -8,7 +8,7 @@
  * Rejected: libuv's pool, where two names without an answer hold the half of
  * it that names get, and whose work an ending loop has to wait for; ZMQ, which
  * looks in the thread that carries the messages of all connections. */
-#include "io/lookup.h"
+#include "io/peer/lookup.h"
 
 #include <netdb.h>
 #include <pthread.h>

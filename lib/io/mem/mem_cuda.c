@@ -15,7 +15,7 @@
  * Rejected: cuMemAlloc with IPC for all, which dies with the exporter and
  * knows no read-only map; memory pools of the driver, whose exports bring an
  * allocator into every importer. */
-#include "io/cuda_impl.h"
+#include "io/mem/cuda_impl.h"
 
 #include "io/mem.h"
 

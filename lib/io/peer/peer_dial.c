@@ -8,7 +8,7 @@
  * the thread that carries the messages of all connections. While a socket
  * stands, ZMQ connects again by itself; the name is looked for again with
  * growing waits while that does not help. */
-#include "io/peer_impl.h"
+#include "io/peer/peer_impl.h"
 
 #include "base/check.h"
 #include "base/log.h"

@@ -6,7 +6,7 @@
 
 #include "base/list.h"
 #include "base/table.h"
-#include "io/lookup.h"
+#include "io/peer/lookup.h"
 #include "io/peer.h"
 
 #include <zmq.h>

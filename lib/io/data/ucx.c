@@ -12,7 +12,7 @@
  * them, and are named in the log. Three keys are read when the library loads,
  * before main: HANDLE_ERRORS, VFS_ENABLE and MEM_EVENTS belong in the unit
  * file; starting the process anew to set them was rejected. */
-#include "io/ucx.h"
+#include "io/data/ucx.h"
 
 #include "base/log.h"
 #include "core/segment.h"

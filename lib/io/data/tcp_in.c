@@ -14,7 +14,7 @@
  *
  * Rejected: a message that is read whole before anybody looks at it. It costs
  * a copy of every row, and memory for the largest message per connection. */
-#include "io/tcp_in.h"
+#include "io/data/tcp_in.h"
 
 #include "base/check.h"
 #include "base/log.h"
