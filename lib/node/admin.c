@@ -55,39 +55,7 @@ struct adding {
     bool inside;   /* a row has begun */
     uint32_t peer; /* of this row; NONE */
     uint32_t pool; /* number of this row; NONE */
-    char name[48]; /* of this row */
 };
-
-static uint64_t shard_sum(const struct node *n, const char *name)
-{
-    uint64_t sum = 0;
-
-    for (uint32_t k = 0; k < n->shards_count; k++) {
-        const struct shard_stats *s = shard_stats(n->shards[k]);
-        const struct {
-            const char *name;
-            const _Atomic uint64_t *value;
-        } rows[] = {{"segments_landed", &s->segments_landed},
-            {"segments_copied", &s->segments_copied},
-            {"segments_staged", &s->segments_staged},
-            {"segments_late", &s->segments_late},
-            {"segments_dropped", &s->segments_dropped},
-            {"segments_sent", &s->segments_sent},
-            {"messages_sent", &s->messages_sent},
-            {"endpoints_lost", &s->endpoints_lost},
-            {"workers_replaced", &s->workers_replaced},
-            {"data_strangers", &s->data_strangers},
-            {"data_malformed", &s->data_malformed},
-            {"data_refused", &s->data_refused},
-            {"bytes_landed", &s->bytes_landed}, {"bytes_sent", &s->bytes_sent},
-            {"shard_wakeups", &s->wakeups}};
-
-        for (size_t i = 0; i < ARRAY_LEN(rows); i++)
-            if (strcmp(rows[i].name, name) == 0)
-                sum += *rows[i].value;
-    }
-    return sum;
-}
 
 /* What the memory really is, and why it works no more. */
 static void add_pool(struct adding *a)
@@ -123,7 +91,6 @@ static void adding_row(struct shower *s)
     end_row(a);
     a->inside = true;
     a->peer = a->pool = NONE;
-    a->name[0] = 0;
     a->to->row(a->to);
 }
 
@@ -131,8 +98,6 @@ static void adding_text(struct shower *s, const char *name, const char *value)
 {
     struct adding *a = (struct adding *)s;
 
-    if (strcmp(name, "name") == 0)
-        snprintf(a->name, sizeof(a->name), "%s", value);
     a->to->text(a->to, name, value);
 }
 
@@ -144,8 +109,6 @@ static void adding_number(struct shower *s, const char *name, uint64_t value)
         a->peer = (uint32_t)value;
     if (a->what == WHAT_POOLS && strcmp(name, "number") == 0)
         a->pool = (uint32_t)value;
-    if (a->what == WHAT_STATS)
-        value += shard_sum(a->n, a->name[0] ? a->name : name);
     a->to->number(a->to, name, value);
 }
 
@@ -167,55 +130,37 @@ static void node_numbers(struct node *n, struct shower *s)
     s->number(s, "brain_steps", n->steps);
 }
 
-static void extra_stat(struct node *n, struct shower *s, const char *name,
-    uint64_t value, const char *meaning)
+/* Returns the sum of one counter over all shards; `at` is its offset. */
+static uint64_t shards_sum(const struct node *n, size_t at)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        sum +=
+            *(const _Atomic uint64_t *)(const void *)((const char *)shard_stats(
+                                                          n->shards[k]) +
+                                                      at);
+    return sum;
+}
+
+static void stat_row(
+    struct shower *s, const char *name, uint64_t value, const char *meaning)
 {
     s->row(s);
     s->text(s, "name", name);
-    s->number(s, "value", value + shard_sum(n, name));
+    s->number(s, "value", value);
     s->text(s, "meaning", meaning);
 }
 
-static void node_stats(struct node *n, struct shower *s)
+static void node_stats(const struct node *n, struct shower *s)
 {
-    const struct links_stats *l = links_stats(n->links);
+    const struct links_stats *links = links_stats(n->links);
+    const struct local_stats *local = local_stats(n->local);
 
-    extra_stat(n, s, "bytes_landed", 0, "bytes of segments that were placed");
-    extra_stat(n, s, "bytes_sent", 0, "bytes handed to the carrier");
-    extra_stat(n, s, "shard_wakeups", 0, "times a shard was woken");
-    extra_stat(n, s, "connections_refused", local_stats(n->local)->refused,
-        "connections of engines that found limits.connections reached");
-    extra_stat(n, s, "connections_gave_way", local_stats(n->local)->gave_way,
-        "connections without hello that were ended for a newer one");
-    extra_stat(n, s, "descriptors_waited", local_stats(n->local)->rested,
-        "descriptors for engines that waited: others unread, or none left");
-    extra_stat(n, s, "log_lines_left_out", log_lost(),
-        "lines about engines, rooms and strangers beyond so many a second");
-    extra_stat(n, s, "log_lines_lost", log_unwritten(),
-        "lines that found standard error full or gone");
-    extra_stat(n, s, "peer_packets_in", l->packets_in,
-        "control packets that came from daemons");
-    extra_stat(n, s, "peer_packets_out", l->packets_out,
-        "control packets that went to daemons");
-    extra_stat(
-        n, s, "peer_frames_out", l->frames_out, "frames in those that went");
-    extra_stat(n, s, "peer_frames_dropped",
-        l->dropped_frames + n->outbox.dropped,
-        "frames for a link that was down or full; they are repeated");
-    extra_stat(n, s, "peer_packets_dropped", l->dropped_packets,
-        "control packets from a connection that is no link");
-    extra_stat(n, s, "peer_ended_strange", l->strangers,
-        "control connections ended: what they sent is not ours");
-    extra_stat(n, s, "peer_ended_silent", l->silent_ended,
-        "control connections ended: no hello within timeouts.hello");
-    extra_stat(n, s, "peer_ended_crowded", l->crowded_out,
-        "control connections ended: too many, and their peer was not known");
-    extra_stat(n, s, "peer_ended_flooded", l->flooded,
-        "control connections ended: more than limits.inbox waited");
-    extra_stat(n, s, "peer_refused", l->refused,
-        "control connections refused: no descriptor was left");
-    extra_stat(n, s, "peer_dials_failed", l->dials_failed,
-        "tries to connect that found no socket, or no address for the name");
+#define SHARD_STAT(name, text)                                                 \
+    stat_row(s, #name, shards_sum(n, offsetof(struct shard_stats, name)), text);
+#define NODE_STAT(name, value, text) stat_row(s, #name, value, text);
+#include "node/stats.def"
 }
 
 /* A QUERY that is being answered. */
@@ -437,7 +382,7 @@ void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
     q->what = what;
     report_init(&q->report, m->query.json == 1, what == WHAT_STATUS);
     q->adding = (struct adding){{adding_row, adding_text, adding_number},
-        &q->report.shower, n, what, false, NONE, 0, ""};
+        &q->report.shower, n, what, false, NONE, NONE};
     if (n->conns[conn].uid != n->brain_conf.uid)
         q->at.uid = n->conns[conn].uid;
     n->conns[conn].query = q;

@@ -344,7 +344,7 @@ static void sleep_turn(struct shard *s)
         if (!backlog_heavy(s))
             fds[1].fd = s->conf.carrier->fd(s->data);
         poll(fds, ARRAY_LEN(fds), sleep_ms(s));
-        stat_add(&s->stats.wakeups, 1);
+        stat_add(&s->stats.shard_wakeups, 1);
     }
     if (fds[0].revents)
         wake_clear(&s->wake);

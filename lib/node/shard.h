@@ -85,14 +85,10 @@ bool shard_hangs(struct shard *s, uint64_t now_ns);
 /* The next note, or false. */
 bool shard_note(struct shard *s, struct data_note *n);
 
-/* Counters of the shard, for stats; readable at any time. */
+/* Counters of the shard, one a row of stats.def; readable at any time. */
 struct shard_stats {
-    _Atomic uint64_t segments_landed, segments_dropped, segments_sent;
-    _Atomic uint64_t segments_copied, segments_staged;
-    _Atomic uint64_t segments_late;
-    _Atomic uint64_t messages_sent, bytes_landed, bytes_sent, endpoints_lost;
-    _Atomic uint64_t workers_replaced, wakeups;
-    _Atomic uint64_t data_strangers, data_malformed, data_refused;
+#define SHARD_STAT(name, text) _Atomic uint64_t name;
+#include "node/stats.def"
     _Atomic uint64_t turns;
 };
 const struct shard_stats *shard_stats(const struct shard *s);

@@ -775,10 +775,10 @@ TEST(idle_shards_sleep)
     WAIT(w.seen[1].landed, 321);
     end = t_now_ns() + 100 * NS_PER_MS;
     T_WAIT(second_over, &end, LIMIT_MS);
-    before = SUM_E(wakeups) + SUM_L(wakeups);
+    before = SUM_E(shard_wakeups) + SUM_L(shard_wakeups);
     end = t_now_ns() + 500 * NS_PER_MS;
     T_WAIT(second_over, &end, LIMIT_MS);
-    before = SUM_E(wakeups) + SUM_L(wakeups) - before;
+    before = SUM_E(shard_wakeups) + SUM_L(shard_wakeups) - before;
     T_CHECK(
         before <= 3, "%lu wake-ups in half a second", (unsigned long)before);
     world_stop();
