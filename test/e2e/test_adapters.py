@@ -10,10 +10,10 @@ import types
 import zlib
 
 import numpy as np
+from vllm.distributed.ec_transfer.ec_connector import base
 from pair import Case, eventually
 
 import mmx
-from mmx.adapters import _vllm_base as base
 from mmx.adapters import vllm_ec
 
 WIDTH = 32

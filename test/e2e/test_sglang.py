@@ -11,11 +11,11 @@ import traceback
 import types
 
 import numpy as np
+from sglang.srt.disaggregation.base.conn import KVPoll
 from pair import Case, eventually
 
 import mmx
 from mmx.adapters import sglang_fork as fork
-from mmx.adapters._sglang_base import KVPoll
 
 HIDDEN, DEEP = 32, 3
 FIELDS = fork.layout(HIDDEN, DEEP)

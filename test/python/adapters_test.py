@@ -1,5 +1,6 @@
-"""What the adapters are without a daemon and without an engine: they import,
-their calls are the engines', they take the engine's classes where it is."""
+"""The adapters without a daemon: their calls are the engines', they subclass
+the engine's classes, and name the engine that is missing. Where no engine is
+installed, the modules in engines/ stand in for its own."""
 
 import inspect
 import os
@@ -11,8 +12,15 @@ import unittest
 
 import numpy as np
 
-from mmx.adapters import (_sglang_base, _vllm_base, _vllm_common,
-                          sglang_fork, vllm_ec)
+HERE = os.path.dirname(os.path.abspath(__file__))
+ENGINES = os.path.join(HERE, "engines")
+sys.path.append(ENGINES)  # last: an engine that is installed comes first
+
+from sglang.srt.disaggregation.base import conn as sglang_base  # noqa: E402
+from vllm.distributed.ec_transfer.ec_connector import (  # noqa: E402
+    base as vllm_base)
+
+from mmx.adapters import _vllm_common, sglang_fork, vllm_ec  # noqa: E402
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(vllm_ec.__file__))))
@@ -31,7 +39,7 @@ def config(model="m", engine_id="e"):
 class Vllm(unittest.TestCase):
     def test_calls_are_the_engines(self):
         for name, theirs in inspect.getmembers(
-                _vllm_base.ECConnectorBase, inspect.isfunction):
+                vllm_base.ECConnectorBase, inspect.isfunction):
             ours = getattr(vllm_ec.MmxECConnector, name)
             want = list(inspect.signature(theirs).parameters.values())
             have = list(inspect.signature(ours).parameters.values())
@@ -42,7 +50,7 @@ class Vllm(unittest.TestCase):
                     self.assertIsNot(more.default, inspect.Parameter.empty)
 
     def test_a_role_that_does_nothing(self):
-        for role in _vllm_base.ECConnectorRole:
+        for role in vllm_base.ECConnectorRole:
             c = vllm_ec.MmxECConnector(config(), role)
             self.assertTrue(c.ensure_cache_available(None, 0))
             self.assertFalse(c.has_cache_item("x"))
@@ -70,22 +78,24 @@ class Vllm(unittest.TestCase):
         self.assertEqual(pickle.loads(pickle.dumps(meta)), meta)
 
     def test_the_engines_classes_are_taken(self):
-        """In a process where the engine can be imported."""
-        code = """
-import sys, types
-from mmx.adapters import _vllm_base as there
-name = "vllm.distributed.ec_transfer.ec_connector.base"
-for i in range(1, len(name.split(".")) + 1):
-    sys.modules[".".join(name.split(".")[:i])] = types.ModuleType("m")
-class Base(there.ECConnectorBase): pass
-sys.modules[name].ECConnectorBase = Base
-sys.modules[name].ECConnectorMetadata = there.ECConnectorMetadata
-sys.modules[name].ECConnectorRole = there.ECConnectorRole
-from mmx.adapters import vllm_ec
-assert issubclass(vllm_ec.MmxECConnector, Base)
-"""
-        subprocess.run([sys.executable, "-c", code], check=True,
-                       env={**os.environ, "PYTHONPATH": PACKAGE})
+        self.assertTrue(issubclass(vllm_ec.MmxECConnector,
+                                   vllm_base.ECConnectorBase))
+        self.assertTrue(issubclass(sglang_fork.MmxEmbeddingManager,
+                                   sglang_base.BaseKVManager))
+
+    def test_a_missing_engine_is_named(self):
+        for module, engine in (("vllm_ec", "vLLM"),
+                               ("sglang_fork", "SGLang")):
+            code = f"import sys; sys.modules[{engine.lower()!r}] = None\n" \
+                   f"import mmx.adapters.{module}"
+            got = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True,
+                env={**os.environ, "PYTHONPATH": f"{PACKAGE}:{ENGINES}"})
+            with self.subTest(engine):
+                self.assertEqual(got.returncode, 1)
+                self.assertRegex(got.stderr.splitlines()[-1],
+                                 f"^ImportError: mmx.*{module} needs .*"
+                                 f"{engine}.*: .*{engine.lower()}")
 
 
 class Sglang(unittest.TestCase):
@@ -103,7 +113,7 @@ class Sglang(unittest.TestCase):
         self.assertIs(sglang_fork.bits(raw), raw)
 
     def test_least_of_all_ranks(self):
-        polls = _sglang_base.KVPoll
+        polls = sglang_base.KVPoll
         poller = types.SimpleNamespace(poll=lambda: polls.Success)
         got = sglang_fork.poll_and_all_reduce(
             [poller, poller], "group",

@@ -13,9 +13,9 @@ import mmx
 try:
     from vllm.distributed.ec_transfer.ec_connector.base import (
         ECConnectorBase, ECConnectorMetadata, ECConnectorRole)
-except ImportError:  # no vLLM here: the same signatures
-    from ._vllm_base import (ECConnectorBase, ECConnectorMetadata,
-                             ECConnectorRole)
+except ImportError as e:
+    raise ImportError("mmx.adapters.vllm_ec needs a vLLM with encoder-cache "
+                      f"connectors: {e}") from e
 
 log = logging.getLogger("mmx.vllm")
 

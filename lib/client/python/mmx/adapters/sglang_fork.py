@@ -38,9 +38,9 @@ from mmx import errors
 try:
     from sglang.srt.disaggregation.base.conn import (  # type: ignore
         BaseKVManager, BaseKVReceiver, BaseKVSender, KVPoll)
-except ImportError:
-    from ._sglang_base import (BaseKVManager, BaseKVReceiver, BaseKVSender,
-                               KVPoll)
+except ImportError as e:
+    raise ImportError("mmx.adapters.sglang_fork needs SGLang with "
+                      f"disaggregation: {e}") from e
 
 log = logging.getLogger("mmx.sglang")
 

@@ -1,6 +1,5 @@
-"""The interface of vLLM's encoder-cache connectors, for where vLLM is not
-installed: names, signatures and defaults of ECConnectorBase, nothing else.
-Tests drive the adapter through it.
+"""Stands in for vLLM's module of this name where vLLM is not installed: names,
+signatures and defaults of ECConnectorBase, nothing else.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ class ECConnectorRole(enum.Enum):
 
 
 class ECConnectorMetadata(ABC):
-    """What the scheduler's connector tells the workers' in one step."""
+    """Metadata of one step, from the scheduler to its workers."""
 
 
 class ECConnectorWorkerMetadata(ABC):
-    """What workers tell back, joined over ranks."""
+    """Metadata from the workers, joined over ranks."""
 
     @abstractmethod
     def aggregate(self, other: "ECConnectorWorkerMetadata") \

@@ -1,5 +1,5 @@
-"""SGLang's base classes of senders and receivers, for where it is not
-installed: names and signatures that the fork's embedding transfer uses.
+"""Stands in for SGLang's module of this name where it is not installed: the
+names and signatures that the fork's embedding transfer uses.
 """
 
 from __future__ import annotations
