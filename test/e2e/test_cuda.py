@@ -14,6 +14,7 @@ import numpy as np
 import mmx
 from engine import LIMIT, pattern
 from mmx import cuda
+from mmx.dtypes import DTYPES
 from mmx.kernels import Mover, Tensor
 from mmx.plan import Placeholder, Rows, plan
 from pair import BUILD, ROOT, Case, eventually
@@ -60,7 +61,7 @@ class Cuda(Case):
                 to = engine.pool.rows(field.name, run.place, run.rows)
                 part = bits[run.first:run.first + run.rows]
                 if isinstance(to, cuda.Rows):
-                    kind = cuda._KINDS[field.dtype][0]
+                    kind = DTYPES[field.dtype].plain[0]
                     to[:] = np.ascontiguousarray(part).view(kind)
                 else:
                     to.view(np.uint8)[:] = part

@@ -8,6 +8,7 @@ from pair import ROOT, yaml
 
 import mmx
 from mmx import errors, wire
+from mmx.dtypes import DTYPES
 
 
 def read(path):
@@ -111,14 +112,11 @@ class Tables(unittest.TestCase):
             with self.assertRaises(wire.BadFrame):
                 list(wire.frames(whole[:n]))
 
-
     def test_dtypes(self):
-        from mmx import pool
         rows = re.findall(r'^DTYPE\((\w+), (\d+),',
                           read("lib/core/dtype.def"), re.M)
         self.assertEqual({name: int(size) for name, size in rows},
-                         {name: pool.dtype(name).itemsize
-                          for name in (*pool._NUMPY, *pool._TAGGED)})
+                         {name: d.bytes for name, d in DTYPES.items()})
 
 
 class Values(unittest.TestCase):

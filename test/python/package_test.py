@@ -25,6 +25,7 @@ import numpy as np  # noqa: E402
 import mmx  # noqa: E402
 from mmx import __main__ as program  # noqa: E402
 from mmx import layout, pool, tensor  # noqa: E402
+from mmx.dtypes import DTYPES  # noqa: E402
 
 
 class Ids(unittest.TestCase):
@@ -108,8 +109,16 @@ class Tensors(unittest.TestCase):
             tensor.Tensor(self.rows("f32"), "f32").__dlpack__()
 
     def test_every_dtype_has_a_kind(self):
-        self.assertEqual(set(tensor._KINDS),
-                         set(pool._NUMPY) | set(pool._TAGGED))
+        self.assertEqual([n for n, d in DTYPES.items() if d.tagged],
+                         ["bf16", "f8e4m3", "f8e5m2"])
+        for name, kind in DTYPES.items():
+            with self.subTest(name):
+                numpys = pool.dtype(name)
+                self.assertEqual(numpys.itemsize, kind.bytes)
+                self.assertEqual(numpys.metadata,
+                                 {"mmx": name} if kind.tagged else None)
+                self.assertIn(kind.code, (0, 1, 2, 4, 6, 10, 12))
+                self.assertEqual(np.dtype(kind.plain[0]).itemsize, kind.bytes)
 
     def test_torch_gets_the_bytes_and_its_own_name_of_the_dtype(self):
         # Not torch: only what it is called with.

@@ -37,7 +37,7 @@ def arguments(words: Optional[List[str]]) -> argparse.Namespace:
     m.add_argument("--bytes", type=size, default=2**30,
                    help="size of the pool: 16GiB (default 1GiB)")
     m.add_argument("--block-rows", type=int, default=128)
-    m.add_argument("--dtype", choices=sorted(layout.BYTES),
+    m.add_argument("--dtype", choices=layout.FLOATS,
                    help="otherwise the config's")
     m.add_argument("--hidden-size", type=int, default=0,
                    help="for configs that leave it out")
@@ -52,11 +52,7 @@ def status(args: argparse.Namespace) -> int:
         try:
             with mmx.connect(role, getattr(args, role), name="python -m mmx",
                              cells=16, timeout=1) as conn:
-                rows = conn.query("status")
-                print(f"mmx-{role}: {conn.path}")
-                for row in rows if isinstance(rows, list) else [rows]:
-                    for key, value in row.items():
-                        print(f"  {key:20} {value}")
+                print(f"mmx-{role}:", json.dumps(conn.query("status")))
                 found += 1
         except (mmx.MmxError, OSError) as e:
             print(f"mmx-{role}: {e}")

@@ -17,6 +17,8 @@ import ctypes
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
+from .dtypes import DTYPES
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -32,18 +34,6 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _READ_ONLY_ATTRIBUTE = 113  # ..._READ_ONLY_HOST_REGISTER_SUPPORTED
 _PORTABLE, _READ_ONLY = 1, 8  # CU_MEMHOSTREGISTER_*
-
-# dtype: (typestr of __cuda_array_interface__, DLPack's kind and bits). What
-# one of the two does not know goes as its bits.
-_KINDS: Dict[str, Tuple[str, int, int]] = {
-    "bf16": ("<u2", 4, 16), "f16": ("<f2", 2, 16), "f32": ("<f4", 2, 32),
-    "f8e4m3": ("|u1", 1, 8), "f8e5m2": ("|u1", 1, 8), "i8": ("|i1", 0, 8),
-    "u8": ("|u1", 1, 8), "i16": ("<i2", 0, 16), "i32": ("<i4", 0, 32),
-    "i64": ("<i8", 0, 64), "bool": ("|u1", 1, 8),
-}
-# Names in torch of what went as its bits.
-_AS_BITS = {"f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
-            "bool": "bool"}
 
 
 class CudaError(RuntimeError):
@@ -333,7 +323,7 @@ class Rows:
         self.base = shown
         self.address, self.dtype = address, dtype
         self.shape = (rows, elements)
-        self.row_bytes = elements * _KINDS[dtype][2] // 8
+        self.row_bytes = elements * DTYPES[dtype].bytes
 
     @property
     def gpu(self) -> int:
@@ -371,7 +361,7 @@ class Rows:
         to = self[rows]
         if not self.writable:
             raise ValueError("the pool is read-only here")
-        kind = np.dtype(_KINDS[self.dtype][0])
+        kind = np.dtype(DTYPES[self.dtype].plain[0])
         array = np.ascontiguousarray(
             np.broadcast_to(np.asarray(values, dtype=kind), to.shape))
         self.base.memory.write(to.address, array)
@@ -389,7 +379,7 @@ class Rows:
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:
-        return {"shape": self.shape, "typestr": _KINDS[self.dtype][0],
+        return {"shape": self.shape, "typestr": DTYPES[self.dtype].plain[0],
                 "data": (self.address if self.nbytes else 0,
                          not self.writable),
                 "version": 3, "strides": None, "stream": None}
@@ -403,10 +393,10 @@ class Rows:
         is not writable ends in an error of the GPU."""
         shape = (ctypes.c_int64 * 2)(*self.shape)
         strides = (ctypes.c_int64 * 2)(self.shape[1], 1)
-        _, code, bits = _KINDS[self.dtype]
+        kind = DTYPES[self.dtype]
         managed = _DLManaged(
-            _DLTensor(self.address, _KDL_CUDA, self.gpu, 2, code, bits, 1,
-                      shape, strides, 0), None, _delete)
+            _DLTensor(self.address, _KDL_CUDA, self.gpu, 2, kind.plain[1],
+                      8 * kind.bytes, 1, shape, strides, 0), None, _delete)
         at = ctypes.addressof(managed)
         _alive[at] = (managed, shape, strides, self)
         return _new(at, b"dltensor", ctypes.cast(_capsule_end, _ptr))
@@ -416,8 +406,9 @@ class Rows:
         import torch
 
         tensor = torch.from_dlpack(self)
-        if self.dtype in _AS_BITS:
-            tensor = tensor.view(getattr(torch, _AS_BITS[self.dtype]))
+        kind = DTYPES[self.dtype]
+        if kind.plain[1] != kind.code:
+            tensor = tensor.view(getattr(torch, kind.torch))
         return tensor
 
 

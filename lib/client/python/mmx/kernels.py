@@ -17,14 +17,14 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import errors
 from .cuda import CudaError, Driver, Rows, stream_of
-from .plan import _NAMES, Plan, _View
+from .dtypes import BY_TORCH, DTYPES
+from .plan import Plan, _View
 
 PIECES_MAX = 64
 _THREADS = 256
 _BLOCKS = 2048  # of one launch, about: enough for every GPU there is
 _FUNCTIONS = {"same": "mmx_rows", "bf16": "mmx_rows_bf16_f32",
               "f16": "mmx_rows_f16_f32"}
-_BYTES = {"f32": 4, "i32": 4, "i64": 8, "bf16": 2, "f16": 2, "i16": 2}
 
 
 class _Piece(ctypes.Structure):
@@ -57,7 +57,7 @@ def tensor_of(out: Any) -> Tensor:
                                "GPU whose rows are contiguous")
     name = str(out.dtype).split(".")[-1]
     return Tensor(out.data_ptr(), out.shape[0], out.shape[1],
-                  out.stride(0) * out.element_size(), _NAMES.get(name, name))
+                  out.stride(0) * out.element_size(), BY_TORCH.get(name, name))
 
 
 def _file() -> str:
@@ -127,11 +127,11 @@ class Mover:
             raise errors.IncompatibleLayout(
                 f"room {view.index}: rows of {view.elements} elements, out "
                 f"has {to.elements}")
-        size = _BYTES.get(view.dtype, 1)
-        if view.dtype == to.dtype:
-            return "same", view.elements * size
-        if to.dtype == "f32" and view.dtype in ("bf16", "f16"):
-            return view.dtype, view.elements * size
+        kind = DTYPES.get(view.dtype)
+        if kind and view.dtype == to.dtype:
+            return "same", view.elements * kind.bytes
+        if kind and to.dtype == "f32" and view.dtype in ("bf16", "f16"):
+            return view.dtype, view.elements * kind.bytes
         raise errors.IncompatibleLayout(
             f"room {view.index}: {view.dtype} does not become {to.dtype}")
 

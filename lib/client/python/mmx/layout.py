@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple
 
+from .dtypes import BY_TORCH, DTYPES
+
 QWEN = ("qwen2_vl", "qwen2_5_vl")
 DEEPSTACK = ("qwen3_vl", "qwen3_vl_moe")
 # Models whose projector ends at the text model's width, and nothing else.
@@ -16,8 +18,7 @@ LLAVA = ("llava", "llava_next", "llava_next_video", "llava_onevision",
          "vipllava", "video_llava", "llava_llama", "llava_qwen", "mistral3",
          "paligemma", "gemma3", "internvl", "internvl_chat", "idefics3",
          "smolvlm", "aya_vision")
-DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+FLOATS = ("bf16", "f16", "f32")
 
 
 class UnknownModel(ValueError):
@@ -59,7 +60,7 @@ def layout(config: Dict[str, Any], dtype: str = "", hidden_size: int = 0,
     if levels and deepstack == "fields":
         fields = [("embedding", width), ("deepstack", width * levels)]
     return Layout(kind, ",".join(f"{f}:{name}:{n}" for f, n in fields),
-                  width * (1 + levels) * BYTES[name])
+                  width * (1 + levels) * DTYPES[name].bytes)
 
 
 def _text(config: Dict[str, Any]) -> Dict[str, Any]:
@@ -84,10 +85,11 @@ def _dtype(config: Dict[str, Any], text: Dict[str, Any]) -> str:
         for key in ("dtype", "torch_dtype"):
             if part.get(key):
                 name = str(part[key]).replace("torch.", "")
-                if name not in DTYPES:
+                if BY_TORCH.get(name) not in FLOATS:
+                    known = ", ".join(DTYPES[f].torch for f in FLOATS)
                     raise UnknownModel(f"{key} {name!r} is not one of "
-                                       f"{', '.join(DTYPES)}: say --dtype")
-                return DTYPES[name]
+                                       f"{known}: pass --dtype")
+                return BY_TORCH[name]
     raise UnknownModel("the config has neither dtype nor torch_dtype: say "
                        "--dtype")
 

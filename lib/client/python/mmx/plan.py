@@ -23,6 +23,7 @@ from typing import (TYPE_CHECKING, Any, Iterator, List, NamedTuple, Optional,
 import numpy as np
 
 from . import errors, wire
+from .dtypes import BY_TORCH, DTYPES
 from .pool import dtype as numpy_dtype
 from .pool import from_bf16
 
@@ -229,7 +230,7 @@ class _View:
                                   self.dtype in ("bf16", "f16")):
             return
         # Untagged bits are taken at the caller's word.
-        if kind not in ("u16", "u8") or \
+        if kind not in ("uint16", "u8") or \
                 numpy_dtype(self.dtype) != to.dtype:
             raise errors.IncompatibleLayout(
                 f"room {self.index}: {self.dtype} does not become {kind}")
@@ -248,12 +249,6 @@ class _View:
         to[:] = rows
 
 
-_NAMES = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
-          "float8_e5m2": "f8e5m2", "float16": "f16", "float32": "f32",
-          "int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16",
-          "int32": "i32", "int64": "i64", "bool": "bool"}
-
-
 def _is_torch(values: Any) -> bool:
     return type(values).__module__.split(".")[0] == "torch"
 
@@ -264,17 +259,18 @@ def _bits(values: Any) -> "Tuple[Array, str]":
         import torch
 
         name = str(values.dtype).split(".")[-1]
-        if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-            values = values.view(
-                torch.int16 if name == "bfloat16" else torch.uint8)
-        array = values.detach().numpy()
-        if name == "bfloat16":
-            array = array.view(np.uint16)
-        return array, _NAMES.get(name, name)
+        name = BY_TORCH.get(name, name)
+        kind = DTYPES.get(name)
+        if kind is None or not kind.tagged:
+            return values.detach().numpy(), name
+        # torch has few unsigned types: integers of the size, then the bits.
+        bits = values.detach().view(
+            torch.int16 if kind.bytes == 2 else torch.uint8).numpy()
+        return bits.view(kind.typestr), name
     array = values if isinstance(values, np.ndarray) else np.asarray(values)
     name = (array.dtype.metadata or {}).get("mmx") or \
-        _NAMES.get(array.dtype.name, array.dtype.name)
-    if name in ("bf16", "f8e4m3", "f8e5m2"):
+        BY_TORCH.get(array.dtype.name, array.dtype.name)
+    if name in DTYPES and DTYPES[name].tagged:
         array = array.view(numpy_dtype(name))
     return array, name
 

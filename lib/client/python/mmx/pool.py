@@ -13,24 +13,20 @@ import os
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Tuple
 
 from . import wire
+from .dtypes import DTYPES
 
 if TYPE_CHECKING:
     import numpy as np
-
-_NUMPY = {
-    "f16": "<f2", "f32": "<f4", "i8": "i1", "u8": "u1", "i16": "<i2",
-    "i32": "<i4", "i64": "<i8", "bool": "?",
-}
-_TAGGED = {"bf16": "<u2", "f8e4m3": "u1", "f8e5m2": "u1"}
 
 
 def dtype(name: str) -> "np.dtype[Any]":
     """numpy's dtype for a field's dtype; tagged where numpy has none."""
     import numpy as np
 
-    if name in _TAGGED:
-        return np.dtype(_TAGGED[name], metadata={"mmx": name})
-    return np.dtype(_NUMPY[name])
+    kind = DTYPES[name]
+    if kind.tagged:
+        return np.dtype(kind.typestr, metadata={"mmx": name})
+    return np.dtype(kind.typestr)
 
 
 def bf16(values: Any) -> "np.ndarray[Any, Any]":

@@ -12,18 +12,12 @@ import ctypes
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
+from .dtypes import DTYPES
+
 if TYPE_CHECKING:
     import numpy as np
 
 _CPU, _READ_ONLY = 1, 1
-# (code, bits) of DLPack, name in torch
-_KINDS = {
-    "bf16": (4, 16, "bfloat16"), "f16": (2, 16, "float16"),
-    "f32": (2, 32, "float32"), "f8e4m3": (10, 8, "float8_e4m3fn"),
-    "f8e5m2": (12, 8, "float8_e5m2"), "i8": (0, 8, "int8"),
-    "u8": (1, 8, "uint8"), "i16": (0, 16, "int16"), "i32": (0, 32, "int32"),
-    "i64": (0, 64, "int64"), "bool": (6, 8, "bool"),
-}
 
 
 def native(array: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
@@ -34,9 +28,7 @@ def native(array: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
         return array
     import ml_dtypes
 
-    name = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn",
-            "f8e5m2": "float8_e5m2"}[kind]
-    return array.view(getattr(ml_dtypes, name))
+    return array.view(getattr(ml_dtypes, DTYPES[kind].torch))
 
 
 class _Tensor(ctypes.Structure):
@@ -122,9 +114,9 @@ class Tensor:
             made.deleter = _delete
         shape = (ctypes.c_int64 * 2)(*self.array.shape)
         strides = (ctypes.c_int64 * 2)(self.array.shape[1], 1)
-        code, bits, _ = _KINDS[self.kind]
+        kind = DTYPES[self.kind]
         made.tensor = _Tensor(
-            self.array.ctypes.data, _CPU, 0, 2, code, bits, 1,
+            self.array.ctypes.data, _CPU, 0, 2, kind.code, 8 * kind.bytes, 1,
             ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
             ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)), 0)
         address = ctypes.addressof(made)
@@ -136,7 +128,7 @@ class Tensor:
         tensors: writing to rows of a read-only pool ends the process."""
         import torch
 
-        kind = getattr(torch, _KINDS[self.kind][2])
+        kind = getattr(torch, DTYPES[self.kind].torch)
         if self.array.size == 0:
             return torch.empty(self.array.shape, dtype=kind)
         with warnings.catch_warnings():
