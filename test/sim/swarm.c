@@ -84,6 +84,23 @@ static void still_comes(void *p, uint64_t a, uint64_t b)
     at(in_about(W.is.still_ms), still_comes, p, 0, 0);
 }
 
+/* A pool's memory works no more, for the rest of the daemon's life. */
+static void pool_is_lost(void *p, uint64_t a, uint64_t b)
+{
+    struct daemon *d = W.daemons[between(0, W.daemons_count - 1)];
+    struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_POOL_LOST}};
+
+    (void)p;
+    (void)a;
+    (void)b;
+    if (W.healing || !d->alive)
+        return;
+    ev.note.first = (uint32_t)between(0, d->conf->pools_count - 1);
+    trace("%s: pool %u is lost", d->conf->name, ev.note.first);
+    d->draining = true; /* it is started anew when all heals */
+    daemon_step(d, &ev);
+}
+
 static void map_comes(void *p, uint64_t a, uint64_t b)
 {
     (void)a;
@@ -155,6 +172,8 @@ static void schedule(void)
         at(between(0, W.is.faults_ns), ticket_comes, NULL, 0, 0);
     if (W.is.map_ms)
         at(in_about(W.is.map_ms), map_comes, NULL, 0, 0);
+    if (chance(50))
+        at(between(0, W.is.faults_ns), pool_is_lost, NULL, 0, 0);
     if (W.is.still_ms)
         at(in_about(W.is.still_ms), still_comes, NULL, 0, 0);
     if (W.is.drain_ms)
