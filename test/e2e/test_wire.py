@@ -1,7 +1,10 @@
-"""The Python client's tables against the .def files: pure, no daemon."""
+"""The Python client's tables, and the guide's, against the .def files and
+wire.h: pure, no daemon. A row that one side lacks is named."""
 
+import glob
 import os
 import re
+import sys
 import unittest
 
 from pair import ROOT, yaml
@@ -10,51 +13,123 @@ import mmx
 from mmx import errors, wire
 from mmx.dtypes import DTYPES
 
+sys.path.append(os.path.join(ROOT, "scripts"))
 
-def read(path):
-    with open(os.path.join(ROOT, path)) as f:
+import tables  # noqa: E402
+
+
+def path(name):
+    (found,) = glob.glob(os.path.join(ROOT, "lib/*", name))
+    return found
+
+
+def rows(name, kind):
+    return [args for macro, args in tables.rows(path(name)) if macro == kind]
+
+
+def read(name):
+    with open(name, encoding="utf-8") as f:
         return f.read()
 
 
+def enums(name):
+    """{name: value} of a header's enums that give plain numbers."""
+    out = {}
+    for body in re.findall(r"^enum \{(.*?)\}", read(path(name)),
+                           re.M | re.S):
+        value = -1
+        for word in re.sub(r"/\*.*?\*/", "", body, flags=re.S).split(","):
+            word, _, given = word.strip().partition(" = ")
+            value = int(given, 0) if given else value + 1
+            out[word] = value
+    return out
+
+
 class Tables(unittest.TestCase):
+    maxDiff = None
+
+    def same(self, table, want, have):
+        """Names the rows of a table that Python lacks, has otherwise, or has
+        alone."""
+        self.assertEqual(
+            [f"{table} {row}: Python has {have.get(row)}, not {want.get(row)}"
+             for row in {**want, **have} if want.get(row) != have.get(row)],
+            [])
+
     def test_messages(self):
-        want, now = {}, None
-        row = re.compile(r'^(MESSAGE|FIELD|FLAGS|TEXT|BLOB|LATER|LATER_TEXT|'
-                         r'LATER_BLOB)\((\w+), (\w+)(?:, (\d+))?', re.M)
-        for kind, name, second, number in row.findall(
-                read("lib/core/local.def")):
-            if kind == "MESSAGE":
-                now = want[int(number)] = (second, [], {})
-            elif kind in ("FIELD", "FLAGS", "LATER"):
-                now[1].append((name, second, 0))
-            else:
-                now[1].append((name, kind[-4:].lower(), int(second)))
-            if kind.startswith("LATER"):
-                now[2][name] = {"LATER_TEXT": "", "LATER_BLOB": b""}.get(
-                    kind, bytes(32) if second == "key" else int(number or 0))
-        have = {m.number: (m.name, m.fields, m.none)
-                for m in wire.MESSAGES.values()}
-        self.assertEqual(have, want)
+        want = {}
+        for m in tables.messages(path("local.def")):
+            later = {}
+            for f in m["fields"]:
+                if f.none == "empty":
+                    later[f.name] = "" if f.kind == "text" else b""
+                elif f.none is not None:
+                    later[f.name] = bytes(32) if f.kind == "key" \
+                        else int(f.none)
+            want[m["name"].lower(), "number"] = m["number"]
+            for at, f in enumerate(m["fields"]):
+                want[m["name"].lower(), f.name] = (
+                    at, f.kind, f.limit or 0, later.get(f.name))
+        have = {}
+        for number, m in wire.MESSAGES.items():
+            have[m.name, "number"] = number
+            for at, (name, kind, limit) in enumerate(m.fields):
+                have[m.name, name] = at, kind, limit, m.none.get(name)
+        self.same("local.def", want, have)
 
     def test_abilities(self):
-        rows = re.findall(r'^LOCAL_ABILITY\((\w+), (\d+),',
-                          read("lib/core/ability.def"), re.M)
-        self.assertEqual(wire.ABILITIES, {n: int(bit) for n, bit in rows})
+        want = {name: int(bit)
+                for name, bit, _ in rows("ability.def", "LOCAL_ABILITY")}
+        self.same("ability.def", want, wire.ABILITIES)
 
     def test_reasons(self):
-        rows = re.findall(r'^ERR\(\w+, (\d+), "([^"]+)", (\w+), "([^"]+)"\)',
-                          read("lib/base/err.def"), re.M)
-        want = {int(n): (name, advice.lower().replace("_", "-"), text)
-                for n, name, advice, text in rows if int(n)}
-        have = {n: (c.reason, c.advice, c.sentence)
-                for n, c in errors.BY_NUMBER.items()}
-        self.assertEqual(have, want)
+        want = {int(n): (reason, advice.lower().replace("_", "-"), text)
+                for _, n, reason, advice, text in rows("err.def", "ERR")
+                if int(n)}
+        self.same("err.def", want, {
+            n: (c.reason, c.advice, c.sentence)
+            for n, c in errors.BY_NUMBER.items()})
+
+    def test_the_guides_advice(self):
+        table = re.findall(r"^\| (retry|encode locally|give up|nothing) \| "
+                           r"([^|]+) \|",
+                           read(f"{ROOT}/lib/client/README.md"), re.M)
+        have = {reason: advice.replace(" ", "-")
+                for advice, reasons in table for reason in reasons.split(", ")}
+        self.same("advice", {c.reason: c.advice
+                             for c in errors.BY_NUMBER.values()}, have)
 
     def test_states(self):
-        rows = re.findall(r"^STATE\((\w+), (\d+)", read("lib/core/room.def"),
-                          re.M)
-        self.assertEqual({s.name: int(s) for s in mmx.State},
-                         {name: int(n) for name, n in rows})
+        self.same("room.def",
+                  {name: int(n) for name, n, *_ in rows("room.def", "STATE")},
+                  {s.name: int(s) for s in mmx.State})
+
+    def test_dtypes(self):
+        self.same("dtype.def",
+                  {name: int(size)
+                   for name, size, _ in rows("dtype.def", "DTYPE")},
+                  {name: d.bytes for name, d in DTYPES.items()})
+
+    def test_constants(self):
+        want, have = {}, {}
+        for name, value in enums("wire.h").items():
+            kind, _, word = name.partition("_")
+            if name in ("FLAG_AUX", "FLAG_STREAM"):  # of the peers' wire
+                continue
+            if kind in ("FLAG", "RIGHT", "EVENT"):
+                want[name], have[name] = value, getattr(wire, word, None)
+            elif kind in ("ROLE", "MODE", "STORAGE"):
+                group = wire.STORAGE if kind == "STORAGE" \
+                    else getattr(wire, f"{kind}S")
+                want[name], have[name] = value, group.get(word.lower())
+        defines = tables.defines(path("wire.h"))
+        for name, ours in (("WIRE_VERSION", wire.VERSION),
+                           ("LOCAL_MAGIC", wire.MAGIC),
+                           ("LOCAL_PACKET_MAX", wire.PACKET_MAX),
+                           ("KEY_BYTES", len(wire.NO_KEY)),
+                           ("TAG_MAX", wire.TAG_MAX)):
+            want[name], have[name] = int(defines[name], 0), ours
+        self.same("wire.h", want, have)
 
     def test_round_trip(self):
         for m in wire.MESSAGES.values():
@@ -87,10 +162,10 @@ class Tables(unittest.TestCase):
                 m.decode(memoryview(body[:n]))
 
     def test_frames_of_old_programs(self):
-        rows = re.findall(r'^FRAME\(local, (\w+), "(\w+)"\)',
-                          read("test/frames.def"), re.M)
-        self.assertEqual(len(rows), 22)
-        for name, digits in rows:
+        old_frames = re.findall(r'^FRAME\(local, (\w+), "(\w+)"\)',
+                                read(f"{ROOT}/test/frames.def"), re.M)
+        self.assertEqual(len(old_frames), 22)
+        for name, digits in old_frames:
             (got,) = wire.frames(bytes.fromhex(digits))
             self.assertEqual(got.message.name, name.lower())
             old = [f for f in got.message.fields
@@ -111,12 +186,6 @@ class Tables(unittest.TestCase):
         for n in range(1, len(whole)):
             with self.assertRaises(wire.BadFrame):
                 list(wire.frames(whole[:n]))
-
-    def test_dtypes(self):
-        rows = re.findall(r'^DTYPE\((\w+), (\d+),',
-                          read("lib/core/dtype.def"), re.M)
-        self.assertEqual({name: int(size) for name, size in rows},
-                         {name: d.bytes for name, d in DTYPES.items()})
 
 
 class Values(unittest.TestCase):
