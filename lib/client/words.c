@@ -2,6 +2,7 @@
 #include "client/mmx.h"
 
 #include "base/err.h"
+#include "core/wire.h"
 
 #define ERR(name, number, wire, advice, text)                                  \
     _Static_assert((int)MMX_E_##name == (number), "mmx.h and err.def differ");
@@ -11,6 +12,39 @@
 #undef ERR
 
 _Static_assert((int)MMX_ADVICE_GIVE_UP == (int)ADVICE_GIVE_UP, "advice");
+
+/* mmx.h's words are the wire's numbers. */
+#define SAME(ours, wire)                                                       \
+    _Static_assert((int)MMX_##ours == (int)(wire), "mmx.h and wire.h differ")
+
+#define STATE(NAME, number, name, doc) SAME(NAME, number);
+#define MMX_FAILED                     MMX_FAILED_STATE
+#include "core/room.def"
+#undef MMX_FAILED
+#undef STATE
+
+SAME(GRANTED, EVENT_GRANTED);
+SAME(HAVE, EVENT_HAVE);
+SAME(WANTED, EVENT_WANTED);
+SAME(DONE, EVENT_DONE);
+SAME(LENGTH, EVENT_LENGTH);
+SAME(LANDED, EVENT_LANDED);
+SAME(READY, EVENT_READY);
+SAME(FAILED, EVENT_FAILED);
+SAME(GONE, EVENT_GONE);
+SAME(ANY, ROLE_ANY);
+SAME(ENCODED, ROLE_ENCODED);
+SAME(LANGD, ROLE_LANGD);
+SAME(COMPACT, STORAGE_COMPACT);
+SAME(PADDED, STORAGE_PADDED);
+SAME(PROMPT, STORAGE_PROMPT);
+SAME(WHOLE, MODE_WHOLE);
+SAME(STREAM, MODE_STREAM);
+SAME(READ, RIGHT_READ);
+SAME(WRITE, RIGHT_WRITE);
+SAME(WATCH, RIGHT_WATCH);
+SAME(KEEP, FLAG_KEEP);
+SAME(OPEN, FLAG_OPEN);
 
 static const struct {
     const char *name, *text;
