@@ -75,7 +75,7 @@ struct client_room {
     uint32_t next, queued; /* in one of: free stack, pending, retired */
     uint32_t first, runs, rows, total, base, a, b;
     uint32_t stream_rows, aux_len;
-    uint8_t op, state, reason, storage;
+    uint8_t state, reason, storage;
     uint8_t refused_op, refused_reason;
     bool pooled, unbound; /* may show rows; the daemon does not know it */
     uint8_t map;          /* of the pool; MAP_NONE: no event has told it */
@@ -185,8 +185,6 @@ void client_error(mmx *m, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* link.c: the connection */
 
 void client_connect(mmx *m);
-/* Ends the connection; every room on it that had not ended fails. */
-void client_down(mmx *m);
 void client_flush(mmx *m);
 /* Takes what has come, up to a bound. */
 void client_receive(mmx *m);
@@ -216,7 +214,6 @@ void client_rooms_lost(mmx *m);
 int client_rooms_give(mmx *m, struct mmx_event *ev, int max);
 bool client_rooms_pending(mmx *m);
 void client_rooms_reap(mmx *m);
-uint64_t client_word(const mmx *m, mmx_room r);
 
 /* look.c */
 

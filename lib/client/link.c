@@ -209,7 +209,8 @@ static void forget_asked(mmx *m)
     }
 }
 
-void client_down(mmx *m)
+/* Ends the connection; every room on it that had not ended fails. */
+static void hang_up(mmx *m)
 {
     if (m->link == LINK_DOWN)
         return;
@@ -310,7 +311,7 @@ static void welcome(mmx *m, const struct local_welcome *w, int fd)
         return;
     if (!map_cells(m, fd, w->cells)) {
         client_error(m, "%s: a welcome without good cells", m->path);
-        client_down(m);
+        hang_up(m);
         return;
     }
     m->granted = w->cells;
@@ -355,7 +356,7 @@ static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
         client_error(m, "%s: not taken: %s%s%s", m->path,
             err_name((enum err)a->err), *text ? ": " : "", text);
         m->hello_err = a->err;
-        client_down(m);
+        hang_up(m);
         return;
     }
     if (a->err)
@@ -366,7 +367,7 @@ static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
         return;
     if (q.type == LOCAL_HELLO && a->err) {
         m->hello_err = a->err;
-        client_down(m);
+        hang_up(m);
     } else if (q.reply) {
         q.reply->over = true;
         q.reply->err = a->err                 ? -(int)a->err
@@ -483,7 +484,7 @@ static bool receive_one(mmx *m)
         if (n == 0)
             errno = ECONNRESET; /* the kernel's word for what this means */
         client_error(m, "%s: %m", m->path);
-        client_down(m);
+        hang_up(m);
         return false;
     }
     get_fds(&h, &fds);

@@ -12,7 +12,8 @@
 
 #include <string.h>
 
-uint64_t client_word(const mmx *m, mmx_room h)
+/* The word of a room's cell: the daemon's, else the handle's own. */
+static uint64_t word_of(const mmx *m, mmx_room h)
 {
     uint64_t w;
 
@@ -32,7 +33,7 @@ int mmx_poll(const mmx *m, const mmx_room *rooms, int n, struct mmx_state *out)
     int least = MMX_SUCCESS;
 
     for (int i = 0; i < n; i++) {
-        uint64_t w = client_word(m, rooms[i]);
+        uint64_t w = word_of(m, rooms[i]);
         int state = (int)cell_state(w);
 
         if (out)
@@ -64,8 +65,8 @@ int mmx_look(mmx *m, mmx_room h, struct mmx_look *out)
             .generation = r->generation,
             .user = r->user,
             .seen = r->seen,
-            .state = (int)cell_state(client_word(m, h)),
-            .reason = (int)cell_reason(client_word(m, h)),
+            .state = (int)cell_state(word_of(m, h)),
+            .reason = (int)cell_reason(word_of(m, h)),
             .storage = r->storage,
             .first = max_u32(r->first, r->base),
             .rows = r->rows,
@@ -124,7 +125,7 @@ static int find_room(mmx *m, mmx_room h, const char *field, struct place *out)
 /* The cell may know of more rows than the last event told. */
 static uint32_t rows_seen(const mmx *m, mmx_room h, const struct client_room *r)
 {
-    return max_u32(r->rows, cell_rows(client_word(m, h)));
+    return max_u32(r->rows, cell_rows(word_of(m, h)));
 }
 
 static int find_place(mmx *m, mmx_room h, const char *field, struct place *out)

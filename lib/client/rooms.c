@@ -421,7 +421,6 @@ static int open_room(
     mmx_room h = handle_of(m, r);
     int err;
 
-    r->op = (uint8_t)msg->type;
     err = client_ask(m, msg, r->id, h.cell, h.tag, NULL);
     if (err) {
         room_free(m, r);
