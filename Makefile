@@ -64,16 +64,17 @@ CPPFLAGS += -Ilib -I. -D_GNU_SOURCE -DMMX_VERSION='"$(VERSION)"' \
 ALL_CFLAGS = -std=gnu11 $(CPPFLAGS) $(CFLAGS) $(WARN) $(HARDEN) -MMD -MP
 LIBS = $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lpthread -lm -ldl
 
+# Archives are made by `ar q`: files of several folders have one name.
 src = $(patsubst %.c,$(B)/%.o,$(filter-out $(without),$(wildcard $(1))))
 BASE := $(call src,lib/base/*.c)
-CORE := $(call src,lib/core/*.c)
+WIRE := $(call src,lib/wire/*.c)
+CORE := $(call src,lib/core/*.c lib/core/*/*.c)
 IO := $(call src,lib/io/*.c lib/io/*/*.c)
 NODE := $(call src,lib/node/*.c)
 CLIENT := $(call src,lib/client/*.c)
 GPU := $(call src,lib/gpu/*.c)
-LIBMMX := $(CLIENT) $(GPU) $(call src,lib/core/wire.c lib/core/layout.c \
-	lib/base/err.c)
-ALL_OBJ := $(BASE) $(CORE) $(GPU) $(IO) $(NODE) $(CLIENT)
+LIBMMX := $(CLIENT) $(GPU) $(WIRE) $(BASE)
+ALL_OBJ := $(BASE) $(WIRE) $(CORE) $(GPU) $(IO) $(NODE) $(CLIENT)
 
 CMDS := $(patsubst cmd/%.c,$(B)/%,$(wildcard cmd/*.c))
 UNIT := $(patsubst %.c,$(B)/%,$(wildcard test/unit/*_test.c))
@@ -99,13 +100,13 @@ $(MADE):
 	@rm -rf $(B)/objects-*.made $(B)/test/double
 	@touch $@
 
-$(B)/mmx.a: $(BASE) $(CORE) $(GPU) $(IO) $(NODE) $(MADE)
+$(B)/mmx.a: $(BASE) $(WIRE) $(CORE) $(GPU) $(IO) $(NODE) $(MADE)
 	@rm -f $@
-	ar rcs $@ $(filter %.o,$^)
+	ar qcs $@ $(filter %.o,$^)
 
 $(B)/libmmx.a: $(LIBMMX) $(MADE)
 	@rm -f $@
-	ar rcs $@ $(filter %.o,$^)
+	ar qcs $@ $(filter %.o,$^)
 
 $(B)/libmmx.so.0: $(LIBMMX) lib/client/mmx.map $(MADE)
 	$(CC) $(LDFLAGS) -shared -Wl,-soname,libmmx.so.0 \
@@ -138,7 +139,7 @@ $(WATCH): %.so: %.o
 $(SAMPLE): $(call src,test/sample/*.c) $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $^ -o $@ -lpthread
 
-$(SIM): $(call src,test/sim/*.c) $(BASE) $(CORE)
+$(SIM): $(call src,test/sim/*.c) $(BASE) $(WIRE) $(CORE)
 	$(CC) $(LDFLAGS) $^ -o $@
 
 $(FUZZERS): $(B)/%: $(B)/%.o $(B)/mmx.a $(B)/libmmx.a

@@ -1,6 +1,6 @@
 /* mmx-encoded - the daemon beside encode engines. Everything is in
  * lib/node; this names the role. */
-#include "core/wire.h"
+#include "wire/wire.h"
 #include "node/main.h"
 
 int main(int argc, char **argv)

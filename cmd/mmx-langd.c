@@ -1,6 +1,6 @@
 /* mmx-langd - the daemon beside language engines. Everything is in lib/node;
  * this names the role. */
-#include "core/wire.h"
+#include "wire/wire.h"
 #include "node/main.h"
 
 int main(int argc, char **argv)

@@ -21,7 +21,7 @@
 #include "base/check.h"
 #include "base/list.h"
 #include "base/log.h"
-#include "core/segment.h"
+#include "wire/segment.h"
 
 #include <pthread.h>
 #include <stdio.h>

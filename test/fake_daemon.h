@@ -1,11 +1,11 @@
 /* fake_daemon.h - a double of a daemon's socket, for tests of the client
- * library: it speaks the wire by core/wire.h and does nothing by itself. A rig
+ * library: it speaks the wire by wire/wire.h and does nothing by itself. A rig
  * is a handle on one, opened, with a pool. */
 #ifndef MMX_TEST_FAKE_DAEMON_H
 #define MMX_TEST_FAKE_DAEMON_H
 
 #include "client/mmx.h"
-#include "core/wire.h"
+#include "wire/wire.h"
 #include "io/mem.h"
 #include "test/t.h"
 

@@ -2,7 +2,7 @@
 #ifndef MMX_CMD_CTL_H
 #define MMX_CMD_CTL_H
 
-#include "core/wire.h"
+#include "wire/wire.h"
 
 #include <sys/types.h>
 

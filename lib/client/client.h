@@ -6,9 +6,9 @@
 
 #include "client/mmx.h"
 #include "base/list.h"
-#include "core/layout.h"
+#include "wire/layout.h"
 #include "client/window.h"
-#include "core/wire.h"
+#include "wire/wire.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -13,7 +13,7 @@
  * mask (spans overlap, so the window's mask does not say whose hole it is). */
 #include "client/window.h"
 
-#include "core/wire.h"
+#include "wire/wire.h"
 
 #include <string.h>
 

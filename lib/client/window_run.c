@@ -10,7 +10,7 @@
 #include "client/window.h"
 
 #include "base/bytes.h"
-#include "core/layout.h"
+#include "wire/layout.h"
 
 #include <string.h>
 

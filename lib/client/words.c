@@ -2,7 +2,7 @@
 #include "client/mmx.h"
 
 #include "base/err.h"
-#include "core/wire.h"
+#include "wire/wire.h"
 
 #define ERR(name, number, wire, advice, text)                                  \
     _Static_assert((int)MMX_E_##name == (number), "mmx.h and err.def differ");
@@ -19,7 +19,7 @@ _Static_assert((int)MMX_ADVICE_GIVE_UP == (int)ADVICE_GIVE_UP, "advice");
 
 #define STATE(NAME, number, name, doc) SAME(NAME, number);
 #define MMX_FAILED                     MMX_FAILED_STATE
-#include "core/room.def"
+#include "wire/room.def"
 #undef MMX_FAILED
 #undef STATE
 
@@ -78,7 +78,7 @@ const char *mmx_state_name(int state)
 {
 #define STATE(NAME, number, name, doc) [number] = name,
     static const char *const names[] = {
-#include "core/room.def"
+#include "wire/room.def"
     };
 #undef STATE
     return (unsigned)state < ARRAY_LEN(names) ? names[state] : "unknown";

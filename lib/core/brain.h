@@ -3,9 +3,9 @@
 #define MMX_CORE_BRAIN_H
 
 #include "base/slab.h"
-#include "core/conf.h"
+#include "core/conf/conf.h"
 #include "core/flow.h"
-#include "core/layout.h"
+#include "wire/layout.h"
 
 struct brain_conf {
     const struct conf *conf; /* stays valid and unchanged */

@@ -1,20 +1,20 @@
 /* flow.h - the whole vocabulary between a brain and its body: every event
  * that can happen, every action that can be asked for.
  *
- * A brain (encoded.c, langd.c) is pure: step() takes one event with the time
- * at which it happened and appends to a bounded list of actions. It keeps
- * nothing of the event's pointers. When the list was too short for all there
- * was to do, pending() is true: carry out, empty the list, step again with
- * EV_MORE. The same code runs in the daemons (lib/node) and, many at a time,
- * in the simulator (test/sim). */
+ * A brain (encode/encode.c, lang/lang.c) is pure: step() takes one event with
+ * the time at which it happened and appends to a bounded list of actions. It
+ * keeps nothing of the event's pointers. When the list was too short for all
+ * there was to do, pending() is true: carry out, empty the list, step again
+ * with EV_MORE. The same code runs in the daemons (lib/node) and, many at a
+ * time, in the simulator (test/sim). */
 #ifndef MMX_CORE_FLOW_H
 #define MMX_CORE_FLOW_H
 
-#include "core/wire.h"
+#include "wire/wire.h"
 
 enum room_state {
 #define STATE(NAME, number, name, doc) ROOM_##NAME = (number),
-#include "core/room.def"
+#include "wire/room.def"
 #undef STATE
 };
 

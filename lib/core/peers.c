@@ -38,7 +38,7 @@ uint32_t peer_index(const struct peers *p, const struct peer *peer)
 }
 
 /* langd's peers are places that engines may wait for: their owner says when
- * one is free (langd_local.c). */
+ * one is free (lang/local.c). */
 static bool is_vacant(const struct peers *all, const struct peer *p)
 {
     return !p->used ||

@@ -11,7 +11,7 @@
 
 #include "base/slab.h"
 #include "base/table.h"
-#include "core/conf.h"
+#include "core/conf/conf.h"
 
 /* Who holds what a peer daemon asked for; users are their uid. */
 #define SHARE_PEER(index) (UINT64_C(1) << 32 | (index))

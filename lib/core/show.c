@@ -11,7 +11,7 @@ const char *state_name(unsigned state)
 #define STATE(NAME, number, name, doc)                                         \
     case number:                                                               \
         return name;
-#include "core/room.def"
+#include "wire/room.def"
 #undef STATE
     }
     return "unknown";

@@ -4,7 +4,7 @@
 
 #include "core/calls.h"
 #include "core/peers.h"
-#include "core/pool.h"
+#include "core/move/pool.h"
 
 const char *state_name(unsigned state);
 /* A row count that may be unknown: left out then. */

@@ -10,7 +10,7 @@
 #define MMX_IO_LOCAL_H
 
 #include "core/share.h"
-#include "core/wire.h"
+#include "wire/wire.h"
 
 #include <uv.h>
 

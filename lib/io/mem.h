@@ -6,7 +6,7 @@
 #define MMX_IO_MEM_H
 
 #include "base/err.h"
-#include "core/layout.h"
+#include "wire/layout.h"
 #include "io/cuda.h"
 
 #define MEM_HANDLE_MAX 80 /* 16 bytes of UUID, 64 of a CUDA IPC handle */

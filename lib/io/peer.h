@@ -9,7 +9,7 @@
 #ifndef MMX_IO_PEER_H
 #define MMX_IO_PEER_H
 
-#include "core/wire.h"
+#include "wire/wire.h"
 
 #include <uv.h>
 

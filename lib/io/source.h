@@ -6,8 +6,8 @@
 #ifndef MMX_IO_SOURCE_H
 #define MMX_IO_SOURCE_H
 
-#include "core/layout.h"
-#include "core/wire.h"
+#include "wire/layout.h"
+#include "wire/wire.h"
 #include "io/mem.h"
 
 struct source {

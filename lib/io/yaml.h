@@ -3,7 +3,7 @@
 #ifndef MMX_IO_YAML_H
 #define MMX_IO_YAML_H
 
-#include "core/conf.h"
+#include "core/conf/conf.h"
 
 #define YAML_FILE_MAX (256u << 10)
 

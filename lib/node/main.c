@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "core/share.h"
-#include "core/wire.h"
+#include "wire/wire.h"
 #include "io/notify.h"
 #include "io/yaml.h"
 #include "node/node.h"

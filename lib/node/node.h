@@ -5,7 +5,7 @@
 #ifndef MMX_NODE_NODE_H
 #define MMX_NODE_NODE_H
 
-#include "core/conf.h"
+#include "core/conf/conf.h"
 
 struct node;
 

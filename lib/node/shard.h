@@ -11,7 +11,7 @@
 
 #include "base/ring.h"
 #include "core/flow.h"
-#include "core/layout.h"
+#include "wire/layout.h"
 #include "io/data.h"
 #include "io/mem.h"
 #include "io/source.h"

@@ -17,7 +17,7 @@
 #include "base/check.h"
 #include "base/guard.h"
 #include "base/log.h"
-#include "core/conf.h"
+#include "core/conf/conf.h"
 
 #include <stdlib.h>
 

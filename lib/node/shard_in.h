@@ -7,8 +7,8 @@
 #ifndef MMX_NODE_SHARD_IN_H
 #define MMX_NODE_SHARD_IN_H
 
-#include "core/landing.h"
-#include "core/sending.h"
+#include "core/move/landing.h"
+#include "core/move/sending.h"
 #include "node/shard.h"
 #include "node/stage.h"
 

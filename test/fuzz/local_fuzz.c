@@ -5,7 +5,7 @@
  * encodings instead of structs needs no list of fields that could fall behind
  * the table. One thread. */
 #include "base/check.h"
-#include "core/wire.h"
+#include "wire/wire.h"
 
 /* The largest message, EVENT, is 50 KiB; a packet holds any one message. */
 static uint8_t first[LOCAL_PACKET_MAX], second[LOCAL_PACKET_MAX];

@@ -3,7 +3,7 @@
  * Holds: as in local_fuzz.c, and the header's epochs, room and generation
  * survive as well. One thread. */
 #include "base/check.h"
-#include "core/wire.h"
+#include "wire/wire.h"
 
 static uint8_t first[PEER_PACKET_MAX], second[PEER_PACKET_MAX];
 

@@ -5,7 +5,7 @@
  * accepted adds up to the payload, and comes through its own encoding the
  * same. One thread. */
 #include "base/check.h"
-#include "core/segment.h"
+#include "wire/segment.h"
 
 static struct segment first[SEGMENTS_MAX], second[SEGMENTS_MAX];
 static uint8_t header[DATA_HEADER_MAX];

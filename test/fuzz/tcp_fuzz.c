@@ -6,8 +6,8 @@
  * exactly once; what is longer than a daemon's configuration can mean never
  * arrives, not even to be asked for whole. One thread. */
 #include "base/check.h"
-#include "core/layout.h"
-#include "core/segment.h"
+#include "wire/layout.h"
+#include "wire/segment.h"
 #include "io/data/tcp_in.h"
 
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "io/yaml.h"
 
-#include "core/wire.h"
+#include "wire/wire.h"
 
 #include <stdio.h>
 #include <sys/mman.h>

@@ -4,7 +4,7 @@
  * the brain, changes nothing of it. */
 #include "test/sim/sim.h"
 
-#include "core/encoded.h"
+#include "core/encode/encode.h"
 
 /* With several destinations they are asked in order of name, each when those
  * before it hold all. */

@@ -2,7 +2,7 @@
  * into the brain, changes nothing of it. */
 #include "test/sim/sim.h"
 
-#include "core/encoded.h"
+#include "core/encode/encode.h"
 
 struct watch {
     /* By block: the item that has it, + 1; 0: free. */

@@ -2,7 +2,7 @@
  * into the brain, changes nothing of it. */
 #include "test/sim/sim.h"
 
-#include "core/langd.h"
+#include "core/lang/lang.h"
 
 #define OUTCOMES 65536
 

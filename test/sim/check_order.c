@@ -7,7 +7,7 @@
  * to be told the same messages, and what it said would be as hard to read. */
 #include "test/sim/sim.h"
 
-#include "core/langd.h"
+#include "core/lang/lang.h"
 
 #include <stdlib.h>
 

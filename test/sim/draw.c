@@ -5,7 +5,7 @@
 #include "test/sim/sim.h"
 
 #include "base/check.h"
-#include "core/sending.h"
+#include "core/move/sending.h"
 
 #include <stdio.h>
 
@@ -338,8 +338,8 @@ static void make_sense(struct delivery *v)
         if (v->dsts > 1 || c->group)
             c->null = false;
         /* Another user's word is not heard on one host. */
-        c->declines &= !c->null && !c->group &&
-                       c->session % 2 == v->p->session % 2;
+        c->declines &=
+            !c->null && !c->group && c->session % 2 == v->p->session % 2;
         declines |= c->declines;
     }
     if (v->c[0]->null)

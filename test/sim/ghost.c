@@ -9,8 +9,8 @@
 #include "test/sim/sim.h"
 
 #include "base/check.h"
-#include "core/encoded.h"
-#include "core/langd.h"
+#include "core/encode/encode.h"
+#include "core/lang/lang.h"
 
 #include <stdio.h>
 
@@ -81,13 +81,13 @@ static void fill_key(struct key *x)
     static void fill_peer_##name(struct peer_##name *x)                        \
     {                                                                          \
         (void)x;
-#include "core/peer.def"
+#include "wire/peer.def"
 #undef MESSAGE
 #define MESSAGE(NAME, name, number, doc)                                       \
     static void fill_local_##name(struct local_##name *x)                      \
     {                                                                          \
         (void)x;
-#include "core/local.def"
+#include "wire/local.def"
 #undef MESSAGE
 #undef FIELD
 #undef TEXT
@@ -106,7 +106,7 @@ static void fill_peer(struct peer_msg *m)
     case PEER_##NAME:                                                          \
         fill_peer_##name(&m->name);                                            \
         return;
-#include "core/peer.def"
+#include "wire/peer.def"
 #undef MESSAGE
     }
 }
@@ -118,7 +118,7 @@ static void fill_local(struct local_msg *m)
     case LOCAL_##NAME:                                                         \
         fill_local_##name(&m->name);                                           \
         return;
-#include "core/local.def"
+#include "wire/local.def"
 #undef MESSAGE
     }
 }

@@ -9,7 +9,7 @@
 #include "test/sim/sim.h"
 
 #include "base/check.h"
-#include "core/encoded.h"
+#include "core/encode/encode.h"
 
 #include <stdlib.h>
 

@@ -8,8 +8,8 @@
 #define MMX_SIM_H
 
 #include "core/brain.h"
-#include "core/landing.h"
-#include "core/sending.h"
+#include "core/move/landing.h"
+#include "core/move/sending.h"
 #include "core/share.h"
 
 #define MS          NS_PER_MS

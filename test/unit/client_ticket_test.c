@@ -1,7 +1,7 @@
 /* client_ticket_test.c - sequence ids in the client library against a double
  * of a daemon's socket: frame by frame, then eight threads on one handle
  * against the daemon's own tickets behind the double. */
-#include "core/ticket.h"
+#include "core/lang/ticket.h"
 #include "test/fake_daemon.h"
 
 #include <poll.h>

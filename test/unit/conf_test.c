@@ -1,8 +1,8 @@
 /* conf_test.c - configuration: values, refusals with their words, what only
  * shows at the end, and that the sample files are what conf_print writes.
  * With MMX_WRITE_SAMPLES=1 in the environment it writes them. */
-#include "core/conf.h"
-#include "core/wire.h"
+#include "core/conf/conf.h"
+#include "wire/wire.h"
 #include "io/yaml.h"
 #include "test/t.h"
 

@@ -1,7 +1,7 @@
 /* engines_test.c - connections, sessions, cells and events, as both brains
  * have them (RULES 7), seen through the language side's. */
 #include "core/engines.h"
-#include "core/langd.h"
+#include "core/lang/lang.h"
 #include "test/there.h"
 
 #include <stdio.h>

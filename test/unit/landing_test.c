@@ -1,6 +1,6 @@
 /* landing_test.c - what may land, what is refused and why, and when a slot is
  * quiet. The last case holds everything together at random. */
-#include "core/landing.h"
+#include "core/move/landing.h"
 #include "test/t.h"
 
 #include <stdlib.h>

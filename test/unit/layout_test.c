@@ -1,6 +1,6 @@
 /* layout_test.c - layouts: what is read, what is refused and where, regions,
  * units and parts. */
-#include "core/layout.h"
+#include "wire/layout.h"
 #include "test/t.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "node/node.h"
 
 #include "base/log.h"
-#include "core/wire.h"
+#include "wire/wire.h"
 #include "test/t.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* segment_test.c - the header of a data message, and what is refused. */
-#include "core/segment.h"
+#include "wire/segment.h"
 #include "test/t.h"
 
 static struct segment sample(uint32_t i)

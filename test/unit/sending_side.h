@@ -1,9 +1,9 @@
-/* sending_side.h - what the tests of core/sending.c share: a sender over one
- * pool with a peer, jobs, and what comes next. Each program has its own. */
+/* sending_side.h - what the tests of core/move/sending.c share: a sender over
+ * one pool with a peer, jobs, and what comes next. Each program has its own. */
 #ifndef MMX_TEST_SENDING_SIDE_H
 #define MMX_TEST_SENDING_SIDE_H
 
-#include "core/sending.h"
+#include "core/move/sending.h"
 #include "test/t.h"
 
 #include <stdlib.h>

@@ -4,8 +4,8 @@
 #include "test/data_mem.h"
 #include "test/t.h"
 
-#include "core/landing.h"
-#include "core/sending.h"
+#include "core/move/landing.h"
+#include "core/move/sending.h"
 
 #include <poll.h>
 #include <stdatomic.h>

@@ -6,8 +6,8 @@
 #include "test/gpu.h"
 #include "test/t.h"
 
-#include "core/landing.h"
-#include "core/sending.h"
+#include "core/move/landing.h"
+#include "core/move/sending.h"
 
 #include <poll.h>
 #include <stdatomic.h>

@@ -5,7 +5,7 @@
 #include "test/data_mem.h"
 #include "test/t.h"
 
-#include "core/landing.h"
+#include "core/move/landing.h"
 
 #include <poll.h>
 #include <sched.h>

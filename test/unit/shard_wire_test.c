@@ -1,8 +1,8 @@
 /* shard_wire_test.c - a langd shard of TCP, and a peer that is a socket of this
  * test: what it may say without a row landing where none was granted, and what
  * costs it the connection. */
-#include "core/landing.h"
-#include "core/segment.h"
+#include "core/move/landing.h"
+#include "wire/segment.h"
 #include "io/data/tcp.h"
 #include "node/shard.h"
 #include "test/t.h"

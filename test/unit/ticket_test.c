@@ -1,6 +1,6 @@
 /* ticket_test.c - sequence ids leased to requests: who gets which id when,
  * who waits, and that an id is never held twice. */
-#include "core/ticket.h"
+#include "core/lang/ticket.h"
 #include "test/t.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* transfer_test.c - sending.c and landing.c joined without a carrier: whatever
  * is granted when, in whatever runs, order and number of copies messages come,
  * every row lands once, and where it belongs. */
-#include "core/landing.h"
-#include "core/sending.h"
+#include "core/move/landing.h"
+#include "core/move/sending.h"
 #include "test/t.h"
 
 #include <stdlib.h>

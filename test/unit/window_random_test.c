@@ -3,7 +3,7 @@
 #include "test/t.h"
 #include "test/unit/window_side.h"
 
-#include "core/wire.h"
+#include "wire/wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
 #include "test/t.h"
 #include "test/unit/window_side.h"
 
-#include "core/layout.h"
-#include "core/wire.h"
+#include "wire/layout.h"
+#include "wire/wire.h"
 
 #include <math.h>
 #include <stdio.h>

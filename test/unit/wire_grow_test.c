@@ -2,7 +2,7 @@
  * frames that are cut: what a frame may lack, and what it reads as then. The
  * bytes of frames.def stand for programs that are around; a second rule for
  * what each byte means is held against them here, in words of its own. */
-#include "core/wire.h"
+#include "wire/wire.h"
 #include "test/t.h"
 
 #include <stdio.h>
@@ -72,7 +72,7 @@ static void same_key(struct key x, struct key y)
 #define FIELD(name, kind, doc) at++, m->name = value_##kind(msg, #name, at);
 #define TEXT(name, max, doc)   m->name = span_at(++at);
 #define BLOB(name, max, doc)   m->name = span_at(++at);
-#include "core/local.def"
+#include "wire/local.def"
 #undef MESSAGE
 #define MESSAGE(NAME, name, number, doc)                                       \
     static void peer_fill_##name(struct peer_##name *m)                        \
@@ -80,7 +80,7 @@ static void same_key(struct key x, struct key y)
         static const char msg[] = #NAME;                                       \
         unsigned at = 0;                                                       \
         (void)m, (void)msg, (void)at;
-#include "core/peer.def"
+#include "wire/peer.def"
 #undef MESSAGE
 #undef FIELD
 #undef TEXT
@@ -124,7 +124,7 @@ static void same_key(struct key x, struct key y)
         size_t n = 0;                                                          \
         bool may = false;                                                      \
         (void)m, (void)msg, (void)at;
-#include "core/local.def"
+#include "wire/local.def"
 #undef MESSAGE
 #define MESSAGE(NAME, name, number, doc)                                       \
     static bool peer_check_##name(const struct peer_##name *m, size_t len)     \
@@ -134,7 +134,7 @@ static void same_key(struct key x, struct key y)
         size_t n = 0;                                                          \
         bool may = false;                                                      \
         (void)m, (void)msg, (void)at;
-#include "core/peer.def"
+#include "wire/peer.def"
 #undef MESSAGE
 #undef FIELD
 #undef TEXT
@@ -159,7 +159,7 @@ static void fill_local(struct local_msg *m)
     case number:                                                               \
         local_fill_##name(&m->name);                                           \
         break;
-#include "core/local.def"
+#include "wire/local.def"
 #undef MESSAGE
     }
 }
@@ -171,7 +171,7 @@ static void fill_peer(struct peer_msg *m)
     case number:                                                               \
         peer_fill_##name(&m->name);                                            \
         break;
-#include "core/peer.def"
+#include "wire/peer.def"
 #undef MESSAGE
     }
 }
@@ -182,7 +182,7 @@ static bool check_local(unsigned type, const struct local_msg *m, size_t len)
 #define MESSAGE(NAME, name, number, doc)                                       \
     case number:                                                               \
         return local_check_##name(m ? &m->name : NULL, len);
-#include "core/local.def"
+#include "wire/local.def"
 #undef MESSAGE
     }
     return false;
@@ -194,7 +194,7 @@ static bool check_peer(unsigned type, const struct peer_msg *m, size_t len)
 #define MESSAGE(NAME, name, number, doc)                                       \
     case number:                                                               \
         return peer_check_##name(m ? &m->name : NULL, len);
-#include "core/peer.def"
+#include "wire/peer.def"
 #undef MESSAGE
     }
     return false;
@@ -346,13 +346,13 @@ static void cut_peer(unsigned type)
 TEST(cut_local_frames)
 {
 #define MESSAGE(NAME, name, number, doc) cut_local(number);
-#include "core/local.def"
+#include "wire/local.def"
 #undef MESSAGE
 }
 
 TEST(cut_peer_frames)
 {
 #define MESSAGE(NAME, name, number, doc) cut_peer(number);
-#include "core/peer.def"
+#include "wire/peer.def"
 #undef MESSAGE
 }

@@ -1,7 +1,7 @@
 /* wire_test.c - both wires, every message of both tables. The tables give
  * random messages, and a second encoder without limits that is held against
  * the real one: what PROTOCOL.md says in words, said again here in code. */
-#include "core/wire.h"
+#include "wire/wire.h"
 #include "test/t.h"
 
 #include <stdio.h>
@@ -95,13 +95,13 @@ static void put_raw(struct writer *w, struct span s, unsigned width)
     static void local_fill_##name(struct fill *f, struct local_##name *m)      \
     {                                                                          \
         (void)f, (void)m;
-#include "core/local.def"
+#include "wire/local.def"
 #undef MESSAGE
 #define MESSAGE(NAME, name, number, doc)                                       \
     static void peer_fill_##name(struct fill *f, struct peer_##name *m)        \
     {                                                                          \
         (void)f, (void)m;
-#include "core/peer.def"
+#include "wire/peer.def"
 #undef MESSAGE
 #undef FIELD
 #undef TEXT
@@ -117,13 +117,13 @@ static void put_raw(struct writer *w, struct span s, unsigned width)
         struct writer *w, const struct local_##name *m)                        \
     {                                                                          \
         (void)w, (void)m;
-#include "core/local.def"
+#include "wire/local.def"
 #undef MESSAGE
 #define MESSAGE(NAME, name, number, doc)                                       \
     static void peer_raw_##name(struct writer *w, const struct peer_##name *m) \
     {                                                                          \
         (void)w, (void)m;
-#include "core/peer.def"
+#include "wire/peer.def"
 #undef MESSAGE
 #undef FIELD
 #undef TEXT
@@ -137,14 +137,14 @@ static void put_raw(struct writer *w, struct span s, unsigned width)
         const struct local_##name *a, const struct local_##name *b)            \
     {                                                                          \
         (void)a, (void)b;
-#include "core/local.def"
+#include "wire/local.def"
 #undef MESSAGE
 #define MESSAGE(NAME, name, number, doc)                                       \
     static void peer_same_##name(                                              \
         const struct peer_##name *a, const struct peer_##name *b)              \
     {                                                                          \
         (void)a, (void)b;
-#include "core/peer.def"
+#include "wire/peer.def"
 #undef MESSAGE
 #undef FIELD
 #undef TEXT
@@ -161,7 +161,7 @@ static const struct {
     const char *name;
 } local_rows[] = {
 #define MESSAGE(NAME, name, number, doc) {number, #name},
-#include "core/local.def"
+#include "wire/local.def"
 #undef MESSAGE
 };
 
@@ -170,7 +170,7 @@ static const struct {
     const char *name;
 } peer_rows[] = {
 #define MESSAGE(NAME, name, number, doc) {number, #name},
-#include "core/peer.def"
+#include "wire/peer.def"
 #undef MESSAGE
 };
 
@@ -187,7 +187,7 @@ static struct local_msg local_random(unsigned type, struct fill *f)
     case LOCAL_##NAME:                                                         \
         local_fill_##name(f, &m.name);                                         \
         break;
-#include "core/local.def"
+#include "wire/local.def"
 #undef MESSAGE
     }
     return m;
@@ -210,7 +210,7 @@ static struct peer_msg peer_random(unsigned type, struct fill *f)
     case PEER_##NAME:                                                          \
         peer_fill_##name(f, &m.name);                                          \
         break;
-#include "core/peer.def"
+#include "wire/peer.def"
 #undef MESSAGE
     }
     return m;
@@ -226,7 +226,7 @@ static void local_raw(struct writer *w, const struct local_msg *m)
     case LOCAL_##NAME:                                                         \
         local_raw_##name(&body, &m->name);                                     \
         break;
-#include "core/local.def"
+#include "wire/local.def"
 #undef MESSAGE
     }
     T_FALSE(body.failed);
@@ -248,7 +248,7 @@ static void peer_raw(struct writer *w, const struct peer_msg *m)
     case PEER_##NAME:                                                          \
         peer_raw_##name(&body, &m->name);                                      \
         break;
-#include "core/peer.def"
+#include "wire/peer.def"
 #undef MESSAGE
     }
     T_FALSE(body.failed);
@@ -275,7 +275,7 @@ static void local_same(const struct local_msg *a, const struct local_msg *b)
     case LOCAL_##NAME:                                                         \
         local_same_##name(&a->name, &b->name);                                 \
         break;
-#include "core/local.def"
+#include "wire/local.def"
 #undef MESSAGE
     }
 }
@@ -293,7 +293,7 @@ static void peer_same(const struct peer_msg *a, const struct peer_msg *b)
     case PEER_##NAME:                                                          \
         peer_same_##name(&a->name, &b->name);                                  \
         break;
-#include "core/peer.def"
+#include "wire/peer.def"
 #undef MESSAGE
     }
 }

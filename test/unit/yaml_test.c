@@ -1,6 +1,6 @@
 /* yaml_test.c - reading files: shapes, and the exact place of everything that
  * is refused. */
-#include "core/wire.h"
+#include "wire/wire.h"
 #include "io/yaml.h"
 #include "test/t.h"
 

@@ -23,7 +23,7 @@
 #include "base/guard.h"
 #include "base/list.h"
 #include "base/log.h"
-#include "core/segment.h"
+#include "wire/segment.h"
 #include "io/data/tcp_accept.h"
 
 #include <errno.h>

@@ -18,7 +18,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "core/segment.h"
+#include "wire/segment.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -15,7 +15,7 @@
 #include "io/data/ucx.h"
 
 #include "base/log.h"
-#include "core/segment.h"
+#include "wire/segment.h"
 
 #include <inttypes.h>
 #include <pthread.h>

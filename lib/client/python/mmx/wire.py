@@ -1,6 +1,6 @@
 """Frames on the socket between an engine and its daemon.
 
-The tables are written from lib/core/PROTOCOL.md section 1; a test holds them
+The tables are written from lib/wire/PROTOCOL.md section 1; a test holds them
 against lib/core/local.def. Pure: bytes in, values out.
 """
 

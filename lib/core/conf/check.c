@@ -1,0 +1,490 @@
+/* check.c - what only shows when the whole configuration is read: keys
+ * that nobody gave, values that contradict each other, addresses that would
+ * open a daemon to others. Also fills in what derives from other values.
+ *
+ * Invariant: after conf_finish every value can be used as it is; nobody
+ * checks it again. Addresses are judged by their text, names are not looked
+ * up: a name other than localhost counts as not loopback. Pure; any thread.
+ *
+ * Rejected: warnings. What is suspicious is refused, or it is not worth a
+ * line. */
+#include "core/conf/conf.h"
+
+#include "wire/wire.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+PRINTF_LIKE(2, 3)
+static enum err refuse(struct conf_error *e, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(e->text, sizeof(e->text), fmt, ap);
+    va_end(ap);
+    e->line = e->column = 0;
+    return ERR_MALFORMED;
+}
+
+/* small readers */
+
+/* All of s is a decimal number up to max, in its only spelling. */
+static bool number(struct span s, uint64_t max, uint64_t *out)
+{
+    uint64_t v = 0;
+
+    if (s.len < 1 || s.len > 10 || (s.len > 1 && s.p[0] == '0'))
+        return false;
+    for (uint32_t i = 0; i < s.len; i++) {
+        if (s.p[i] < '0' || s.p[i] > '9')
+            return false;
+        v = v * 10 + (uint64_t)(s.p[i] - '0');
+    }
+    *out = v;
+    return v <= max;
+}
+
+static bool numeric(const char *s, uint64_t max)
+{
+    uint64_t v;
+
+    return number(span_str(s), max, &v);
+}
+
+/* Cuts what stands before the first c off *s. false: there is no c. */
+static bool cut(struct span *s, char c, struct span *head)
+{
+    const uint8_t *at = s->len ? memchr(s->p, c, s->len) : NULL;
+
+    if (!at)
+        return false;
+    *head = span_of(s->p, (size_t)(at - s->p));
+    *s = span_of(at + 1, s->len - head->len - 1);
+    return true;
+}
+
+static bool name_good(const char *s)
+{
+    for (; *s; s++)
+        if (!((*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') ||
+                (*s >= '0' && *s <= '9') || strchr("._-", *s)))
+            return false;
+    return true;
+}
+
+/* addresses */
+
+struct address {
+    struct span host; /* without brackets */
+    bool six;         /* was in brackets */
+    struct span port;
+};
+
+static bool host_char(uint8_t c, bool six)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+           (c >= 'A' && c <= 'Z') || c == '.' ||
+           (six ? c == ':' || c == '%' : c == '-' || c == '_');
+}
+
+/* tcp://host:port, split and looked at; the port is not judged. */
+static bool split(struct span text, struct address *a)
+{
+    struct span scheme = span_str("tcp://");
+
+    if (text.len <= scheme.len || memcmp(text.p, scheme.p, scheme.len) != 0)
+        return false;
+    text = span_of(text.p + scheme.len, text.len - scheme.len);
+    a->six = text.p[0] == '[';
+    if (a->six) {
+        text = span_of(text.p + 1, text.len - 1);
+        if (!cut(&text, ']', &a->host) || text.len == 0 || text.p[0] != ':')
+            return false;
+        text = span_of(text.p + 1, text.len - 1);
+    } else if (!cut(&text, ':', &a->host)) {
+        return false;
+    }
+    a->port = text;
+    if (!a->six && span_eq(a->host, span_str("*")))
+        return true;
+    for (uint32_t i = 0; i < a->host.len; i++)
+        if (!host_char(a->host.p[i], a->six))
+            return false;
+    return a->host.len > 0;
+}
+
+static bool port_good(struct span s)
+{
+    uint64_t port;
+
+    return number(s, 65535, &port) && port > 0;
+}
+
+/* Four numbers up to 255, the first of which is 127. */
+static bool loopback_four(struct span host)
+{
+    struct span part;
+    uint64_t v;
+
+    for (unsigned i = 0; i < 3; i++)
+        if (!cut(&host, '.', &part) || !number(part, 255, &v) ||
+            (i == 0 && v != 127))
+            return false;
+    return number(host, 255, &v);
+}
+
+static bool loopback(const struct address *a)
+{
+    if (a->six)
+        return span_eq(a->host, span_str("::1"));
+    return span_eq(a->host, span_str("localhost")) || loopback_four(a->host);
+}
+
+static bool wildcard(const struct address *a)
+{
+    return span_eq(a->host, span_str("*")) ||
+           span_eq(a->host, span_str("0.0.0.0")) ||
+           (a->six && span_eq(a->host, span_str("::")));
+}
+
+#define NEEDS_INSECURE                                                         \
+    "there is no authentication yet, so this needs `insecure: true` and a "    \
+    "network that you trust"
+
+/* An address that this daemon binds (listen) or connects to. */
+static enum err check_address(const struct conf *c, const char *path,
+    const char *text, bool listen, struct conf_error *e)
+{
+    struct address a;
+
+    if (!split(span_str(text), &a) || !port_good(a.port))
+        return refuse(e, "%s: `%s` is not tcp://host:port", path, text);
+    if (wildcard(&a) && !listen)
+        return refuse(e, "%s: `%s` is no address to connect to", path, text);
+    if (c->insecure || loopback(&a))
+        return OK;
+    return refuse(e, "%s: `%s` %s: %s", path, text,
+        wildcard(&a) ? "listens on every interface" : "is not loopback",
+        NEEDS_INSECURE);
+}
+
+/* A pattern that may only match loopback addresses has the whole host. */
+static enum err check_allow(
+    const struct conf *c, uint32_t i, struct conf_error *e)
+{
+    const char *text = c->control_allow.items[i];
+    char path[32];
+    size_t len = strlen(text);
+    struct address a;
+
+    snprintf(path, sizeof(path), "control.allow[%u]", i);
+    if (text[len - 1] != '*')
+        return check_address(c, path, text, false, e);
+    if (strchr(text, '*') != text + len - 1)
+        return refuse(e, "%s: `%s` has a * that is not at its end", path, text);
+    if (strncmp(text, "tcp://", min_u32((uint32_t)len - 1, 6)) != 0)
+        return refuse(e, "%s: `%s` matches no tcp:// address", path, text);
+    if (c->insecure || (split(span_of(text, len - 1), &a) && loopback(&a)))
+        return OK;
+    return refuse(e, "%s: `%s` matches more than loopback: %s", path, text,
+        NEEDS_INSECURE);
+}
+
+static enum err check_devices(const struct conf *c, struct conf_error *e)
+{
+    struct span rest = span_str(c->transfer_devices), one;
+    bool more = true;
+
+    while (more) {
+        more = cut(&rest, ',', &one);
+        if (!more)
+            one = rest;
+        if (one.len == 0)
+            return refuse(e, "transfer.devices: `%s` has an empty name",
+                c->transfer_devices);
+        if (!c->insecure && !span_eq(one, span_str("lo")) &&
+            !span_eq(one, span_str("self")) &&
+            !span_eq(one, span_str("memory")))
+            return refuse(e,
+                "transfer.devices: `%.*s` is not the loopback device: %s",
+                (int)one.len, (const char *)one.p, NEEDS_INSECURE);
+    }
+    return OK;
+}
+
+/* the sections */
+
+/* The host's name up to the first dot, in letters that a name may have. */
+static void derive_name(struct conf *c, const char *host_name)
+{
+    const char *role = c->role == ROLE_LANGD ? "langd" : "encoded";
+    char host[48];
+    size_t n = 0;
+
+    for (; host_name[n] && host_name[n] != '.' && n + 1 < sizeof(host); n++) {
+        const char one[2] = {host_name[n], 0};
+
+        host[n] = one[0];
+        if (!name_good(one))
+            host[n] = '-';
+    }
+    host[n] = 0;
+    snprintf(c->name, sizeof(c->name), "%s-%s", n ? host : "host", role);
+}
+
+static enum err check_socket(struct conf *c, struct conf_error *e)
+{
+    const char *mode = c->socket_mode;
+
+    if (strspn(mode, "01234567") != 4 || mode[0] != '0')
+        return refuse(
+            e, "socket.mode: `%s` is not an octal mode such as 0660", mode);
+    if (!c->socket_path[0])
+        snprintf(c->socket_path, sizeof(c->socket_path), "/run/mmx/%s.sock",
+            c->role == ROLE_LANGD ? "langd" : "encoded");
+    return OK;
+}
+
+static enum err check_control(struct conf *c, struct conf_error *e)
+{
+    struct address a;
+    enum err r = OK;
+
+    for (uint32_t i = 0; !r && i < c->control_allow.count; i++)
+        r = check_allow(c, i, e);
+    if (r || c->role != ROLE_ENCODED)
+        return r;
+    r = check_address(c, "control.listen", c->control_listen, true, e);
+    if (r)
+        return r;
+    if (!c->control_advertise[0])
+        memcpy(c->control_advertise, c->control_listen,
+            sizeof(c->control_advertise));
+    if (!split(span_str(c->control_advertise), &a) || !port_good(a.port))
+        return refuse(e, "control.advertise: `%s` is not tcp://host:port",
+            c->control_advertise);
+    if (wildcard(&a))
+        return refuse(e,
+            "control.advertise: must be set when control.listen is `%s`: "
+            "nobody can connect to `%s`",
+            c->control_listen, c->control_advertise);
+    return OK;
+}
+
+static enum err check_ports(const struct conf *c, struct conf_error *e)
+{
+    struct span last = span_str(c->transfer_ports), first;
+    uint64_t from, to;
+
+    if (last.len == 0)
+        return OK;
+    if (!cut(&last, '-', &first) || !port_good(first) || !port_good(last) ||
+        !number(first, 65535, &from) || !number(last, 65535, &to) || from > to)
+        return refuse(e, "transfer.ports: `%s` is not first-last, 1 to 65535",
+            c->transfer_ports);
+    if (to - from + 1 < c->transfer_shards)
+        return refuse(e,
+            "transfer.ports: `%s` are %u ports, transfer.shards needs %u",
+            c->transfer_ports, (unsigned)(to - from + 1),
+            (unsigned)c->transfer_shards);
+    return OK;
+}
+
+static enum err check_transfer(const struct conf *c, struct conf_error *e)
+{
+    enum err r = check_devices(c, e);
+
+    if (!r && c->transfer_carrier == CARRIER_TCP &&
+        strcmp(c->transfer_tls, "tcp") != 0)
+        r = refuse(e, "transfer.tls: `%s` needs transfer.carrier: ucx",
+            c->transfer_tls);
+    if (!r)
+        r = check_ports(c, e);
+    if (r)
+        return r;
+    for (uint32_t i = 0; i < c->transfer_cpus.count; i++)
+        if (!numeric(c->transfer_cpus.items[i], 4095))
+            return refuse(e, "transfer.cpus[%u]: `%s` is not a core's number",
+                i, c->transfer_cpus.items[i]);
+    if (c->transfer_cpus.count > c->transfer_shards)
+        return refuse(e, "transfer.cpus: %u cores for %u shards",
+            c->transfer_cpus.count, (unsigned)c->transfer_shards);
+    return OK;
+}
+
+/* pools and peers */
+
+static enum err check_name(
+    const char *list, uint32_t i, const char *name, struct conf_error *e)
+{
+    if (!name[0])
+        return refuse(e, "%s[%u].name: is missing", list, i);
+    if (!name_good(name))
+        return refuse(e,
+            "%s[%u].name: `%s` may only have letters, digits "
+            "and . _ -",
+            list, i, name);
+    return OK;
+}
+
+static enum err check_ids(const char *what, uint32_t pool,
+    const struct conf_list *l, struct conf_error *e)
+{
+    for (uint32_t i = 0; i < l->count; i++)
+        if (!numeric(l->items[i], UINT32_MAX - 1))
+            return refuse(e, "pools[%u].%s[%u]: `%s` is not a numeric id", pool,
+                what, i, l->items[i]);
+    return OK;
+}
+
+static bool memory_good(const char *s)
+{
+    return strcmp(s, "host") == 0 ||
+           (strncmp(s, "cuda:", 5) == 0 && numeric(s + 5, 255));
+}
+
+/* Puts the layout into its one spelling, and sees that the pool's size can
+ * be said in bytes and its rows in 32 bits. */
+static enum err check_layout(
+    const struct conf *c, struct conf_pool *p, uint32_t i, struct conf_error *e)
+{
+    uint32_t most = max_u32(CONF_GPU_ROW, (uint32_t)c->transfer_segment);
+    uint64_t offsets[LAYOUT_FIELDS_MAX], bytes;
+    uint64_t rows = p->blocks * p->block_rows;
+    struct layout l;
+    uint32_t at;
+
+    if (rows >= ROWS_UNKNOWN)
+        return refuse(e,
+            "pools[%u].blocks: %llu blocks of %llu rows are more "
+            "than 4294967294 rows",
+            i, (unsigned long long)p->blocks,
+            (unsigned long long)p->block_rows);
+    if (strcmp(p->layout, "engine") == 0)
+        return OK;
+    if (layout_parse(span_str(p->layout), &l, &at))
+        return refuse(e,
+            "pools[%u].layout: cannot read `%.60s` at byte %u; expected "
+            "name:dtype:elements with comma between, or engine",
+            i, p->layout + at, at + 1);
+    if (!layout_place(&l, rows, 1u << 30, offsets, &bytes))
+        return refuse(e, "pools[%u].blocks: the pool is too large", i);
+    if (conf_on_gpu(p) && l.row_bytes > most)
+        return refuse(e,
+            "pools[%u].layout: rows of %u bytes; in memory of a GPU at most "
+            "%u, or transfer.segment",
+            i, l.row_bytes, most);
+    memcpy(p->layout, l.text, strlen(l.text) + 1);
+    return OK;
+}
+
+static enum err check_pool(
+    const struct conf *c, struct conf_pool *p, uint32_t i, struct conf_error *e)
+{
+    enum err r = check_name("pools", i, p->name, e);
+
+    if (r)
+        return r;
+    if (p->blocks == 0)
+        return refuse(e, "pools[%u].blocks: is missing", i);
+    if (!memory_good(p->memory))
+        return refuse(
+            e, "pools[%u].memory: `%s` is not host or cuda:N", i, p->memory);
+    if (strcmp(p->numa, "any") != 0 && !numeric(p->numa, 1023))
+        return refuse(e, "pools[%u].numa: `%s` is not a node's number or any",
+            i, p->numa);
+    if (c->role == ROLE_LANGD && p->default_blocks > p->blocks)
+        return refuse(e,
+            "pools[%u].default_blocks: %llu is more than blocks, %llu", i,
+            (unsigned long long)p->default_blocks,
+            (unsigned long long)p->blocks);
+    if (c->role == ROLE_LANGD && p->max_room_blocks > p->blocks)
+        return refuse(e,
+            "pools[%u].max_room_blocks: %llu is more than blocks, %llu", i,
+            (unsigned long long)p->max_room_blocks,
+            (unsigned long long)p->blocks);
+    r = check_ids("uids", i, &p->uids, e);
+    if (!r)
+        r = check_ids("gids", i, &p->gids, e);
+    return r ? r : check_layout(c, p, i, e);
+}
+
+static enum err check_pools(struct conf *c, struct conf_error *e)
+{
+    if (c->pools_count == 0)
+        return refuse(e, "pools: at least one pool is needed");
+    for (uint32_t i = 0; i < c->pools_count; i++) {
+        enum err r = check_pool(c, &c->pools[i], i, e);
+
+        if (r)
+            return r;
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(c->pools[i].name, c->pools[j].name) == 0)
+                return refuse(e, "pools[%u].name: `%s` is pools[%u] already", i,
+                    c->pools[i].name, j);
+    }
+    return OK;
+}
+
+static enum err check_peer(
+    const struct conf *c, uint32_t i, struct conf_error *e)
+{
+    const struct conf_peer *p = &c->peers[i], *q;
+    enum err r = check_name("peers", i, p->name, e);
+    char path[32];
+
+    if (r)
+        return r;
+    if (strcmp(p->name, "null") == 0)
+        return refuse(e, "peers[%u].name: `null` means no encoder", i);
+    snprintf(path, sizeof(path), "peers[%u].address", i);
+    if (!p->address[0])
+        return refuse(e, "%s: is missing", path);
+    r = check_address(c, path, p->address, false, e);
+    if (r)
+        return r;
+    for (q = c->peers; q < p; q++) {
+        if (strcmp(p->name, q->name) == 0)
+            return refuse(e, "peers[%u].name: `%s` is peers[%u] already", i,
+                p->name, (unsigned)(q - c->peers));
+        if (strcmp(p->address, q->address) == 0)
+            return refuse(e, "%s: `%s` is the address of peers[%u] already",
+                path, p->address, (unsigned)(q - c->peers));
+    }
+    return OK;
+}
+
+static enum err check_peers(const struct conf *c, struct conf_error *e)
+{
+    if (c->peers_count > c->limit_peers)
+        return refuse(e, "peers: %u are more than limits.peers, %u",
+            c->peers_count, (unsigned)c->limit_peers);
+    for (uint32_t i = 0; i < c->peers_count; i++) {
+        enum err r = check_peer(c, i, e);
+
+        if (r)
+            return r;
+    }
+    return OK;
+}
+
+enum err conf_finish(
+    struct conf *c, const char *host_name, struct conf_error *e)
+{
+    enum err r;
+
+    if (!c->name[0])
+        derive_name(c, host_name);
+    if (!name_good(c->name))
+        return refuse(
+            e, "name: `%s` may only have letters, digits and . _ -", c->name);
+    r = check_socket(c, e);
+    if (!r)
+        r = check_control(c, e);
+    if (!r)
+        r = check_transfer(c, e);
+    if (!r)
+        r = check_pools(c, e);
+    return r ? r : check_peers(c, e);
+}

@@ -1,0 +1,659 @@
+/* conf.c - turns text into configuration values, row by row of conf.def, and
+ * says in words what it does not like. What only shows when everything is
+ * read is conf/check.c's part, writing is conf/print.c's.
+ *
+ * Invariants: a value in a struct conf is always within its row's limits
+ * (COUNTs without a default excepted, 0 until they are set); nothing of
+ * struct conf changes when an error is returned. Pure; any thread.
+ *
+ * Rejected: a callback per key (forty functions that differ in a number). */
+#include "core/conf/table.h"
+
+#include "base/check.h"
+#include "wire/wire.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+enum {
+    ROLES_E = ROLE_ENCODED,
+    ROLES_L = ROLE_LANGD,
+    ROLES_EL = ROLE_ENCODED | ROLE_LANGD
+};
+
+/* the table */
+
+#define ROW(type, field, key, KIND, def, min, max, ROLES, doc)                 \
+    {key, def, doc, KIND_##KIND, ROLES_##ROLES, min, max,                      \
+        offsetof(type, field)},
+
+#define POOL_KEY(field, key, KIND, def, min, max, ROLES, doc)
+#define PEER_KEY(field, key, KIND, def, min, max, ROLES, doc)
+#define KEY(...) ROW(struct conf, __VA_ARGS__)
+static const struct conf_row keys[] = {
+#include "core/conf/conf.def"
+};
+#undef KEY
+#undef POOL_KEY
+#define KEY(field, key, KIND, def, min, max, ROLES, doc)
+#define POOL_KEY(...) ROW(struct conf_pool, __VA_ARGS__)
+static const struct conf_row pool_keys[] = {
+#include "core/conf/conf.def"
+};
+#undef POOL_KEY
+#undef PEER_KEY
+#define POOL_KEY(field, key, KIND, def, min, max, ROLES, doc)
+#define PEER_KEY(...) ROW(struct conf_peer, __VA_ARGS__)
+static const struct conf_row peer_keys[] = {
+#include "core/conf/conf.def"
+};
+
+const struct conf_rows conf_keys = {NULL, keys, ARRAY_LEN(keys)};
+const struct conf_rows conf_pool_keys = {
+    "pools", pool_keys, ARRAY_LEN(pool_keys)};
+const struct conf_rows conf_peer_keys = {
+    "peers", peer_keys, ARRAY_LEN(peer_keys)};
+
+const struct conf_unit conf_sizes[] = {{"TiB", UINT64_C(1) << 40},
+    {"GiB", 1u << 30}, {"MiB", 1u << 20}, {"KiB", 1u << 10}, {"B", 1},
+    {NULL, 0}};
+const struct conf_unit conf_times[] = {{"h", 3600 * NS_PER_S},
+    {"m", 60 * NS_PER_S}, {"s", NS_PER_S}, {"ms", NS_PER_MS}, {NULL, 0}};
+
+struct span conf_word(const struct conf_row *row, uint64_t i)
+{
+    const char *p = row->def;
+
+    for (; i > 0; i--) {
+        p = strchr(p, '|');
+        if (!p)
+            return span_of("", 0);
+        p++;
+    }
+    return span_of(p, strcspn(p, "|"));
+}
+
+void conf_amount(enum conf_kind kind, uint64_t value, char *out, size_t size)
+{
+    const struct conf_unit *u = kind == KIND_SIZE ? conf_sizes : conf_times;
+
+    if (kind == KIND_COUNT) {
+        snprintf(out, size, "%llu", (unsigned long long)value);
+        return;
+    }
+    while (u[1].name && (value == 0 || value % u->factor != 0))
+        u++;
+    snprintf(
+        out, size, "%llu%s", (unsigned long long)(value / u->factor), u->name);
+}
+
+/* errors */
+
+PRINTF_LIKE(2, 3)
+static enum err refuse(struct conf_error *e, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(e->text, sizeof(e->text), fmt, ap);
+    va_end(ap);
+    return ERR_MALFORMED;
+}
+
+/* What was read, fit to be shown: short and without control characters. */
+struct shown {
+    char text[68];
+};
+
+static struct shown show(struct span s)
+{
+    struct shown out;
+    uint32_t n = min_u32(s.len, 60);
+
+    for (uint32_t i = 0; i < n; i++)
+        out.text[i] = (char)(s.p[i] < 0x20 || s.p[i] == 0x7f ? '?' : s.p[i]);
+    memcpy(out.text + n, s.len > n ? "..." : "", s.len > n ? 4 : 1);
+    return out;
+}
+
+/* paths */
+
+enum place { PLACE_NONE, PLACE_MAP, PLACE_ITEMS, PLACE_ENTRY, PLACE_KEY };
+
+/* Where a path leads. */
+struct target {
+    enum place place;
+    const struct conf_rows *rows;
+    const struct conf_row *row;
+    uint32_t entry; /* number in pools or peers, else NONE */
+    uint32_t item;  /* number in a LIST, else NONE */
+};
+
+static bool digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* Reads "[n]" at *p, moves *p behind it. false: there is none. */
+static bool read_index(const char **p, uint32_t *out)
+{
+    const char *s = *p;
+    uint32_t v = 0;
+
+    if (*s++ != '[' || !digit(*s))
+        return false;
+    for (; digit(*s); s++) {
+        v = v * 10 + (uint32_t)(*s - '0');
+        if (v > 9999)
+            return false;
+    }
+    if (*s++ != ']')
+        return false;
+    *out = v;
+    *p = s;
+    return true;
+}
+
+static bool in_role(const struct conf_row *row, uint8_t role)
+{
+    return (row->roles & role) != 0;
+}
+
+static const struct conf_row *find_row(
+    const struct conf_rows *rows, uint8_t role, const char *key, size_t len)
+{
+    for (size_t i = 0; i < rows->count; i++)
+        if (in_role(&rows->rows[i], role) && strlen(rows->rows[i].key) == len &&
+            memcmp(rows->rows[i].key, key, len) == 0)
+            return &rows->rows[i];
+    return NULL;
+}
+
+static bool has_keys(const struct conf_rows *rows, uint8_t role)
+{
+    for (size_t i = 0; i < rows->count; i++)
+        if (in_role(&rows->rows[i], role))
+            return true;
+    return false;
+}
+
+/* Is there a key that begins with path and a dot? */
+static bool is_map(uint8_t role, const char *path)
+{
+    size_t len = strlen(path);
+
+    for (size_t i = 0; i < conf_keys.count; i++)
+        if (in_role(&keys[i], role) && strncmp(keys[i].key, path, len) == 0 &&
+            keys[i].key[len] == '.')
+            return true;
+    return false;
+}
+
+/* A key of rows, and what follows it: nothing, or an index into a LIST. */
+static bool find_key(struct target *t, uint8_t role, const char *path)
+{
+    const char *end = path + strcspn(path, "[");
+
+    t->row = find_row(t->rows, role, path, (size_t)(end - path));
+    if (!t->row)
+        return false;
+    if (*end &&
+        (t->row->kind != KIND_LIST || !read_index(&end, &t->item) || *end))
+        return false;
+    t->place = PLACE_KEY;
+    return true;
+}
+
+/* Paths into pools and peers. */
+static bool find_entry(struct target *t, uint8_t role,
+    const struct conf_rows *rows, const char *path)
+{
+    size_t len = strlen(rows->list);
+
+    if (strncmp(path, rows->list, len) != 0 || !has_keys(rows, role))
+        return false;
+    path += len;
+    t->rows = rows;
+    t->place = *path ? PLACE_ENTRY : PLACE_ITEMS;
+    if (!*path)
+        return true;
+    if (!read_index(&path, &t->entry))
+        return false;
+    return *path == 0 || (*path == '.' && find_key(t, role, path + 1));
+}
+
+static struct target find(uint8_t role, const char *path)
+{
+    struct target t = {PLACE_NONE, &conf_pool_keys, NULL, NONE, NONE};
+
+    if (find_entry(&t, role, &conf_pool_keys, path))
+        return t;
+    t = (struct target){PLACE_NONE, &conf_peer_keys, NULL, NONE, NONE};
+    if (find_entry(&t, role, &conf_peer_keys, path))
+        return t;
+    t = (struct target){PLACE_NONE, &conf_keys, NULL, NONE, NONE};
+    if (find_key(&t, role, path))
+        return t;
+    t.place = is_map(role, path) ? PLACE_MAP : PLACE_NONE;
+    return t;
+}
+
+enum conf_shape conf_shape(uint8_t role, const char *path)
+{
+    struct target t = find(role, path);
+
+    switch (t.place) {
+    case PLACE_NONE:
+        return CONF_NOTHING;
+    case PLACE_MAP:
+    case PLACE_ENTRY:
+        return CONF_MAP;
+    case PLACE_ITEMS:
+        return CONF_MAPS;
+    case PLACE_KEY:
+        break;
+    }
+    return t.row->kind == KIND_LIST && t.item == NONE ? CONF_LIST : CONF_VALUE;
+}
+
+bool conf_known(uint8_t role, const char *path)
+{
+    return conf_shape(role, path) != CONF_NOTHING;
+}
+
+/* unknown keys */
+
+#define WORD_MAX 64
+
+/* Levenshtein, one row at a time. Words beyond WORD_MAX are far from all. */
+static unsigned distance(const char *a, const char *b, size_t b_len)
+{
+    unsigned row[WORD_MAX + 1];
+
+    if (b_len > WORD_MAX || strlen(a) > WORD_MAX)
+        return UINT32_MAX;
+    for (unsigned j = 0; j <= b_len; j++)
+        row[j] = j;
+    for (unsigned i = 0; a[i]; i++) {
+        unsigned corner = row[0];
+
+        row[0] = i + 1;
+        for (unsigned j = 0; j < b_len; j++) {
+            unsigned best = corner + (a[i] != b[j]);
+
+            corner = row[j + 1];
+            best = min_u32(best, min_u32(row[j], corner) + 1);
+            row[j + 1] = best;
+        }
+    }
+    return row[b_len];
+}
+
+struct nearest {
+    const char *word;
+    size_t len;
+    unsigned distance;
+};
+
+static void consider(
+    struct nearest *n, const char *read, const char *word, size_t len)
+{
+    unsigned d = distance(read, word, len);
+
+    if (d < n->distance)
+        *n = (struct nearest){word, len, d};
+}
+
+/* Candidates: each key whole, the map it lies in, and each key for somebody
+ * who forgot the map, which is a little farther. */
+static struct nearest nearest_key(
+    uint8_t role, const struct conf_rows *rows, const char *read)
+{
+    struct nearest n = {NULL, 0, (unsigned)strlen(read) / 3 + 2};
+
+    for (size_t i = 0; i < rows->count; i++) {
+        const char *key = rows->rows[i].key, *dot = strchr(key, '.');
+
+        if (!in_role(&rows->rows[i], role))
+            continue;
+        consider(&n, read, key, strlen(key));
+        if (dot && !strchr(read, '.')) {
+            unsigned d = distance(read, dot + 1, strlen(dot + 1));
+
+            consider(&n, read, key, (size_t)(dot - key));
+            if (d + 1 < n.distance && d < 2)
+                n = (struct nearest){key, strlen(key), d + 1};
+        }
+    }
+    if (!rows->list) {
+        consider(&n, read, "pools", 5);
+        if (has_keys(&conf_peer_keys, role))
+            consider(&n, read, "peers", 5);
+    }
+    return n;
+}
+
+static enum err unknown_key(
+    uint8_t role, const char *path, struct conf_error *e)
+{
+    const struct conf_rows *rows = &conf_keys;
+    struct shown shown = show(span_str(path));
+    const char *read = path;
+    struct nearest n;
+    uint8_t other = role == ROLE_LANGD ? ROLE_ENCODED : ROLE_LANGD;
+
+    if (conf_known(other, path))
+        return refuse(e, "`%s` is a key of mmx-%s, not of mmx-%s", shown.text,
+            other == ROLE_LANGD ? "langd" : "encoded",
+            role == ROLE_LANGD ? "langd" : "encoded");
+    if (strncmp(path, "pools[", 6) == 0 && strchr(path, '.'))
+        rows = &conf_pool_keys;
+    else if (strncmp(path, "peers[", 6) == 0 && strchr(path, '.'))
+        rows = &conf_peer_keys;
+    if (rows->list)
+        read = strchr(path, '.') + 1;
+    n = nearest_key(role, rows, read);
+    if (!n.word)
+        return refuse(e, "unknown key `%s`", shown.text);
+    return refuse(e, "unknown key `%s`, did you mean `%.*s`?", shown.text,
+        (int)n.len, n.word);
+}
+
+/* values */
+
+static bool clean_text(struct span s)
+{
+    for (uint32_t i = 0; i < s.len; i++)
+        if (s.p[i] < 0x20 || s.p[i] == 0x7f)
+            return false;
+    return true;
+}
+
+/* Leading digits of s into *out; *rest is what follows. false: none, a
+ * leading zero, or too many. */
+static bool read_digits(struct span s, uint64_t *out, struct span *rest)
+{
+    uint64_t v = 0;
+    uint32_t i = 0;
+
+    for (; i < s.len && digit((char)s.p[i]); i++)
+        if (__builtin_mul_overflow(v, 10u, &v) ||
+            __builtin_add_overflow(v, (uint64_t)(s.p[i] - '0'), &v))
+            return false;
+    if (i == 0 || (i > 1 && s.p[0] == '0'))
+        return false;
+    *out = v;
+    *rest = span_of(s.p + i, s.len - i);
+    return true;
+}
+
+/* A number with a unit; 0 needs none. */
+static bool read_amount(
+    struct span s, const struct conf_unit *units, uint64_t *out)
+{
+    struct span unit;
+    uint64_t v;
+
+    if (!read_digits(s, &v, &unit))
+        return false;
+    if (unit.len == 0 && v == 0) {
+        *out = 0;
+        return true;
+    }
+    for (; units->name; units++)
+        if (span_eq(unit, span_str(units->name)))
+            return !__builtin_mul_overflow(v, units->factor, out);
+    return false;
+}
+
+static bool read_number(
+    const struct conf_row *row, struct span value, uint64_t *out)
+{
+    struct span rest;
+
+    if (row->kind == KIND_SIZE)
+        return read_amount(value, conf_sizes, out);
+    if (row->kind == KIND_TIME)
+        return read_amount(value, conf_times, out);
+    return read_digits(value, out, &rest) && rest.len == 0;
+}
+
+static enum err set_number(const struct conf_row *row, const char *path,
+    struct span value, uint64_t *out, struct conf_error *e)
+{
+    static const char *const what[] = {[KIND_COUNT] = "number",
+        [KIND_SIZE] = "size",
+        [KIND_TIME] = "duration"};
+    static const char *const units[] = {[KIND_COUNT] = "",
+        [KIND_SIZE] = "; units are B KiB MiB GiB TiB",
+        [KIND_TIME] = "; units are ms s m h"};
+    uint64_t scale = row->kind == KIND_TIME ? NS_PER_MS : 1, v;
+    char min[32], max[32];
+
+    if (read_number(row, value, &v) && v >= row->min * scale &&
+        v <= row->max * scale) {
+        *out = v;
+        return OK;
+    }
+    conf_amount(row->kind, row->min * scale, min, sizeof(min));
+    conf_amount(row->kind, row->max * scale, max, sizeof(max));
+    return refuse(e, "%s: `%s` is not a %s from %s to %s%s", path,
+        show(value).text, what[row->kind], min, max, units[row->kind]);
+}
+
+static enum err set_bool(
+    const char *path, struct span value, bool *out, struct conf_error *e)
+{
+    bool yes = span_eq(value, span_str("true"));
+
+    if (!yes && !span_eq(value, span_str("false")))
+        return refuse(
+            e, "%s: `%s` is not true or false", path, show(value).text);
+    *out = yes;
+    return OK;
+}
+
+static enum err set_names(const struct conf_row *row, const char *path,
+    struct span value, uint64_t *out, struct conf_error *e)
+{
+    char words[128];
+    size_t n = 0;
+
+    for (uint64_t i = 0; conf_word(row, i).len; i++)
+        if (span_eq(value, conf_word(row, i))) {
+            *out = i;
+            return OK;
+        }
+    for (const char *p = row->def; *p && n + 3 < sizeof(words); p++) {
+        words[n++] = *p == '|' ? ',' : *p;
+        if (*p == '|')
+            words[n++] = ' ';
+    }
+    words[n] = 0;
+    return refuse(
+        e, "%s: `%s` is not one of %s", path, show(value).text, words);
+}
+
+static enum err check_text(const struct conf_row *row, const char *path,
+    struct span value, uint64_t min, struct conf_error *e)
+{
+    if (!clean_text(value))
+        return refuse(
+            e, "%s: `%s` has control characters", path, show(value).text);
+    if (value.len == 0 && min > 0)
+        return refuse(e, "%s: must not be empty", path);
+    if (value.len < min)
+        return refuse(e, "%s: `%s` is too short, %llu bytes at least", path,
+            show(value).text, (unsigned long long)min);
+    if (value.len > row->max)
+        return refuse(e, "%s: `%s` is %u bytes long, %llu at most", path,
+            show(value).text, value.len, (unsigned long long)row->max);
+    return OK;
+}
+
+/* Item number i of a list; i == count appends. */
+static enum err set_item(const struct conf_row *row, const char *path,
+    struct span value, uint32_t i, struct conf_list *out, struct conf_error *e)
+{
+    enum err r;
+
+    if (i > out->count)
+        return refuse(e, "%s: comes before item %u", path, out->count);
+    if (i >= CONF_LIST_MAX)
+        return refuse(e, "%s: %d items at most", path, CONF_LIST_MAX);
+    r = check_text(row, path, value, 1, e);
+    if (r)
+        return r;
+    span_copy_str(value, out->items[i], sizeof(out->items[i]));
+    if (i == out->count)
+        out->count++;
+    return OK;
+}
+
+/* A whole list at once, comma separated; empty text empties it. */
+static enum err set_list(const struct conf_row *row, const char *path,
+    struct span value, struct conf_list *out, struct conf_error *e)
+{
+    struct conf_list list = {.count = 0};
+
+    while (value.len) {
+        uint32_t n = 0;
+        enum err r;
+
+        while (n < value.len && value.p[n] != ',')
+            n++;
+        r = set_item(row, path, span_of(value.p, n), list.count, &list, e);
+        if (r)
+            return r;
+        if (n + 1 == value.len)
+            return refuse(e, "%s: a comma without an item after it", path);
+        n = min_u32(n + 1, value.len);
+        value = span_of(value.p + n, value.len - n);
+    }
+    *out = list;
+    return OK;
+}
+
+static enum err set_value(const struct conf_row *row, const char *path,
+    struct span value, uint32_t item, void *base, struct conf_error *e)
+{
+    void *out = (char *)base + row->offset;
+    enum err r;
+
+    switch (row->kind) {
+    case KIND_TEXT:
+        r = check_text(row, path, value, row->min, e);
+        if (!r)
+            span_copy_str(value, out, row->max + 1);
+        return r;
+    case KIND_COUNT:
+    case KIND_SIZE:
+    case KIND_TIME:
+        return set_number(row, path, value, out, e);
+    case KIND_BOOL:
+        return set_bool(path, value, out, e);
+    case KIND_NAMES:
+        return set_names(row, path, value, out, e);
+    case KIND_LIST:
+        if (item != NONE)
+            return set_item(row, path, value, item, out, e);
+        return set_list(row, path, value, out, e);
+    }
+    return ERR_INTERNAL;
+}
+
+/* defaults */
+
+static void set_default(const struct conf_row *row, void *base)
+{
+    struct conf_error e;
+    struct span def =
+        row->kind == KIND_NAMES ? conf_word(row, 0) : span_str(row->def);
+
+    if (def.len == 0)
+        return; /* empty text, empty list, or a key without a default: 0 */
+    CHECK(set_value(row, row->key, def, NONE, base, &e) == OK,
+        "default of %s: %s", row->key, e.text);
+}
+
+static void set_defaults(const struct conf_rows *rows, void *base)
+{
+    for (size_t i = 0; i < rows->count; i++)
+        set_default(&rows->rows[i], base);
+}
+
+void conf_init(struct conf *c, uint8_t role)
+{
+    memset(c, 0, sizeof(*c));
+    c->role = role;
+    set_defaults(&conf_keys, c);
+}
+
+/* The struct that t's key lies in; NULL: refused. A new entry is made ready
+ * beyond the count, where nobody sees it before the first value is good. */
+static void *target_base(struct conf *c, const struct target *t,
+    const char *path, struct conf_error *e)
+{
+    bool pools = t->rows == &conf_pool_keys;
+    uint32_t count = pools ? c->pools_count : c->peers_count;
+    uint32_t max = pools ? CONF_POOLS_MAX : CONF_PEERS_MAX;
+    size_t size = pools ? sizeof(c->pools[0]) : sizeof(c->peers[0]);
+    void *base;
+
+    if (!t->rows->list)
+        return c;
+    if (t->entry > count) {
+        (void)refuse(e, "%s: comes before %s[%u]", path, t->rows->list, count);
+        return NULL;
+    }
+    if (t->entry >= max) {
+        (void)refuse(e, "%s: %u %s at most", path, max, t->rows->list);
+        return NULL;
+    }
+    base = pools ? (void *)&c->pools[t->entry] : (void *)&c->peers[t->entry];
+    if (t->entry == count) {
+        memset(base, 0, size);
+        set_defaults(t->rows, base);
+    }
+    return base;
+}
+
+enum err conf_set(
+    struct conf *c, const char *path, struct span value, struct conf_error *e)
+{
+    struct target t = find(c->role, path);
+    void *base;
+    enum err r;
+
+    e->line = e->column = 0;
+    if (t.place == PLACE_NONE)
+        return unknown_key(c->role, path, e);
+    if (t.place != PLACE_KEY)
+        return refuse(e, "%s: has keys of its own, not a value", path);
+    base = target_base(c, &t, path, e);
+    if (!base)
+        return ERR_MALFORMED;
+    r = set_value(t.row, path, value, t.item, base, e);
+    if (r || !t.rows->list)
+        return r;
+    if (t.rows == &conf_pool_keys && t.entry == c->pools_count)
+        c->pools_count++;
+    else if (t.rows == &conf_peer_keys && t.entry == c->peers_count)
+        c->peers_count++;
+    return OK;
+}
+
+enum err conf_set_assign(
+    struct conf *c, const char *assignment, struct conf_error *e)
+{
+    const char *eq = strchr(assignment, '=');
+    char path[128];
+
+    e->line = e->column = 0;
+    if (!eq || eq == assignment || (size_t)(eq - assignment) >= sizeof(path))
+        return refuse(
+            e, "`%s` is not key=value", show(span_str(assignment)).text);
+    span_copy_str(
+        span_of(assignment, (size_t)(eq - assignment)), path, sizeof(path));
+    return conf_set(c, path, span_str(eq + 1), e);
+}

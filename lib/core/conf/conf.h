@@ -1,0 +1,118 @@
+/* conf.h - the configuration as values; rows in conf.def. Pure: text comes
+ * from io/yaml.c or from tests, nothing is read or allocated here. */
+#ifndef MMX_CORE_CONF_CONF_H
+#define MMX_CORE_CONF_CONF_H
+
+#include "base/bytes.h"
+#include "base/err.h"
+#include "wire/layout.h"
+
+#define CONF_LIST_MAX  64
+#define CONF_POOLS_MAX 16
+/* Bytes of a row of a GPU pool, unless transfer.segment is more: what pinned
+ * memory is sure to take. */
+#define CONF_GPU_ROW   (2u << 20)
+#define CONF_PEERS_MAX 256
+#define CONF_TEXT_MAX  1024
+
+/* The words of transfer.carrier, in their order. */
+enum { CARRIER_TCP, CARRIER_UCX };
+
+struct conf_list {
+    uint32_t count;
+    char items[CONF_LIST_MAX][128];
+};
+
+typedef char conf_TEXT[CONF_TEXT_MAX + 1];
+typedef uint64_t conf_COUNT, conf_SIZE, conf_TIME, conf_NAMES;
+typedef bool conf_BOOL;
+typedef struct conf_list conf_LIST;
+
+#define KEY(field, key, KIND, def, min, max, ROLES, doc)
+#define POOL_KEY(field, key, KIND, def, min, max, ROLES, doc) conf_##KIND field;
+#define PEER_KEY(field, key, KIND, def, min, max, ROLES, doc)
+struct conf_pool {
+#include "core/conf/conf.def"
+};
+#undef POOL_KEY
+#undef PEER_KEY
+#define POOL_KEY(field, key, KIND, def, min, max, ROLES, doc)
+#define PEER_KEY(field, key, KIND, def, min, max, ROLES, doc) conf_##KIND field;
+struct conf_peer {
+#include "core/conf/conf.def"
+};
+#undef PEER_KEY
+#undef KEY
+#define PEER_KEY(field, key, KIND, def, min, max, ROLES, doc)
+#define KEY(field, key, KIND, def, min, max, ROLES, doc) conf_##KIND field;
+struct conf {
+    uint8_t role;
+#include "core/conf/conf.def"
+    uint32_t pools_count, peers_count;
+    struct conf_pool pools[CONF_POOLS_MAX];
+    struct conf_peer peers[CONF_PEERS_MAX];
+};
+#undef KEY
+#undef POOL_KEY
+#undef PEER_KEY
+
+/* Do its blocks lie in the memory of a GPU? */
+/* Returns how long an engine waits that asks for so many milliseconds; 0: as
+ * configured. */
+static inline uint64_t conf_wait_ns(
+    const struct conf *c, uint32_t ms, uint64_t otherwise)
+{
+    return ms ? min_u64(ms * NS_PER_MS, c->limit_deadline) : otherwise;
+}
+
+static inline bool conf_on_gpu(const struct conf_pool *p)
+{
+    return strcmp(p->memory, "host") != 0;
+}
+
+/* What is wrong, and where: "mmx-langd.yaml:12:3: unknown key `pool`, did you
+ * mean `pools`?". line and column count from 1, 0: not from a file. */
+struct conf_error {
+    uint32_t line, column;
+    char text[512];
+};
+
+/* All defaults of a role. */
+void conf_init(struct conf *c, uint8_t role);
+
+/* Sets one value. path is "transfer.shards", "pools[0].blocks",
+ * "control.allow[2]", "pools[1].uids[0]". Items must come in order; the first
+ * key of an item adds it. On error c is unchanged and e->text says which key,
+ * what was read and what is expected (nearest key for an unknown one). */
+MUST_CHECK enum err conf_set(
+    struct conf *c, const char *path, struct span value, struct conf_error *e);
+
+/* The same from "key=value", as on a command line. A whole list may be given
+ * with commas: "transfer.cpus=2,3". */
+MUST_CHECK enum err conf_set_assign(
+    struct conf *c, const char *assignment, struct conf_error *e);
+
+/* What a reader may find under a path in this role. */
+enum conf_shape {
+    CONF_NOTHING, /* there is no such key */
+    CONF_VALUE,   /* one value */
+    CONF_LIST,    /* a list of values; conf_set with empty text empties it */
+    CONF_MAP,     /* more keys: "transfer", "pools[0]" */
+    CONF_MAPS     /* a list of maps: "pools", "peers" */
+};
+enum conf_shape conf_shape(uint8_t role, const char *path);
+
+/* Is there a key (or a mapping or list of keys) of this path in this role? */
+bool conf_known(uint8_t role, const char *path);
+
+/* What only shows when all is read: empty required keys, duplicate names,
+ * default_blocks beyond blocks, layouts, addresses that need `insecure`.
+ * Fills in derived defaults (name, socket.path, advertise). */
+MUST_CHECK enum err conf_finish(
+    struct conf *c, const char *host_name, struct conf_error *e);
+
+/* Writes the configuration as YAML. comments: each key with its sentence,
+ * which is how the sample files are made. false: it does not fit. */
+bool conf_print(const struct conf *c, bool comments, struct writer *w);
+
+#endif

@@ -1,0 +1,260 @@
+/* print.c - writes a configuration as YAML that io/yaml.c reads back to
+ * the same values. With comments it makes the sample files, so that they can
+ * not lag behind conf.def. Pure; any thread.
+ *
+ * Invariant: an amount is written in the largest unit that divides it.
+ * Rejected: a YAML emitter (this file is shorter than the calls would be). */
+#include "core/conf/table.h"
+
+#include "wire/wire.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#define COLUMNS 78
+
+PRINTF_LIKE(2, 3)
+static void put(struct writer *w, const char *fmt, ...)
+{
+    char text[256];
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (n < 0 || (size_t)n >= sizeof(text))
+        w->failed = true;
+    else
+        put_bytes(w, text, (size_t)n);
+}
+
+static void put_indent(struct writer *w, unsigned n)
+{
+    while (n-- > 0)
+        put_u8(w, ' ');
+}
+
+/* values */
+
+/* Text that YAML takes for what it is without quotes. */
+static bool plain(const char *s)
+{
+    size_t len = strlen(s);
+
+    if (!len || s[len - 1] == ':' || strcmp(s, "null") == 0)
+        return false;
+    for (const char *p = s; *p; p++)
+        if (!((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
+                (*p >= '0' && *p <= '9') || *p == '/' || *p == '.' ||
+                (p > s && strchr("_:,-*+", *p))))
+            return false;
+    return true;
+}
+
+static void put_text(struct writer *w, const char *s)
+{
+    if (plain(s)) {
+        put_bytes(w, s, strlen(s));
+        return;
+    }
+    put_u8(w, '"');
+    for (; *s; s++) {
+        if (*s == '"' || *s == '\\')
+            put_u8(w, '\\');
+        put_u8(w, (uint8_t)*s);
+    }
+    put_u8(w, '"');
+}
+
+static void put_list(
+    struct writer *w, const struct conf_list *l, unsigned indent)
+{
+    if (l->count == 0) {
+        put(w, " []");
+        return;
+    }
+    for (uint32_t i = 0; i < l->count; i++) {
+        put_u8(w, '\n');
+        put_indent(w, indent + 2);
+        put(w, "- ");
+        put_text(w, l->items[i]);
+    }
+}
+
+static void put_amount(
+    struct writer *w, const struct conf_row *row, uint64_t value)
+{
+    char text[32];
+
+    conf_amount(row->kind, value, text, sizeof(text));
+    put(w, " %s", text);
+}
+
+/* What stands behind "key:". */
+static void put_value(struct writer *w, const struct conf_row *row,
+    const void *base, unsigned indent)
+{
+    const void *v = (const char *)base + row->offset;
+    struct span word;
+
+    switch (row->kind) {
+    case KIND_TEXT:
+        put_u8(w, ' ');
+        put_text(w, v);
+        break;
+    case KIND_COUNT:
+    case KIND_SIZE:
+    case KIND_TIME:
+        put_amount(w, row, *(const uint64_t *)v);
+        break;
+    case KIND_BOOL:
+        put(w, *(const bool *)v ? " true" : " false");
+        break;
+    case KIND_NAMES:
+        word = conf_word(row, *(const uint64_t *)v);
+        put(w, " %.*s", (int)word.len, (const char *)word.p);
+        break;
+    case KIND_LIST:
+        put_list(w, v, indent);
+        break;
+    }
+}
+
+/* comments */
+
+/* The row's sentence and what may be written, as one line of text. */
+static void comment_text(const struct conf_row *row, char *out, size_t size)
+{
+    uint64_t scale = row->kind == KIND_TIME ? NS_PER_MS : 1;
+    char min[32], max[32];
+
+    switch (row->kind) {
+    case KIND_COUNT:
+    case KIND_SIZE:
+    case KIND_TIME:
+        conf_amount(row->kind, row->min * scale, min, sizeof(min));
+        conf_amount(row->kind, row->max * scale, max, sizeof(max));
+        snprintf(out, size, "%s (%s to %s)", row->doc, min, max);
+        return;
+    case KIND_NAMES:
+        snprintf(out, size, "%s (%s)", row->doc, row->def);
+        return;
+    case KIND_TEXT:
+    case KIND_BOOL:
+    case KIND_LIST:
+        snprintf(out, size, "%s", row->doc);
+        return;
+    }
+}
+
+static void put_comment(struct writer *w, const char *text, unsigned indent)
+{
+    size_t room = COLUMNS - indent - 2;
+
+    while (*text) {
+        size_t n = strlen(text), cut = n;
+
+        if (n > room) {
+            for (cut = room; cut > 0 && text[cut] != ' '; cut--)
+                ;
+            if (cut == 0)
+                cut = room;
+        }
+        put_indent(w, indent);
+        put(w, "# %.*s\n", (int)cut, text);
+        text += cut;
+        text += strspn(text, " ");
+    }
+}
+
+/* keys */
+
+static void put_row(struct writer *w, const struct conf_row *row,
+    const char *key, const void *base, unsigned indent, bool comments)
+{
+    char text[256];
+
+    if (comments) {
+        comment_text(row, text, sizeof(text));
+        put_comment(w, text, indent);
+    }
+    put_indent(w, indent);
+    put(w, "%s:", key);
+    put_value(w, row, base, indent);
+    put_u8(w, '\n');
+}
+
+/* The keys of the file. Rows of one map stand together in conf.def, so a map
+ * begins where the word before the dot changes. */
+static void put_keys(struct writer *w, const struct conf *c, bool comments)
+{
+    const char *map = "";
+    size_t map_len = 0;
+
+    for (size_t i = 0; i < conf_keys.count; i++) {
+        const struct conf_row *row = &conf_keys.rows[i];
+        const char *dot = strchr(row->key, '.');
+        size_t len = dot ? (size_t)(dot - row->key) : 0;
+
+        if (!(row->roles & c->role))
+            continue;
+        if (len != map_len || strncmp(row->key, map, len) != 0) {
+            put(w, comments ? "\n%.*s:\n" : "%.*s:\n", (int)len, row->key);
+            map = row->key;
+            map_len = len;
+        }
+        put_row(w, row, dot ? dot + 1 : row->key, c, dot ? 2 : 0, comments);
+    }
+}
+
+/* One item of pools or peers: the first key carries the dash, comments about
+ * keys stand at the first item only. */
+static void put_entry(struct writer *w, const struct conf_rows *rows,
+    uint8_t role, const void *base, bool comments)
+{
+    bool first = true;
+
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct conf_row *row = &rows->rows[i];
+        char key[64];
+
+        if (!(row->roles & role))
+            continue;
+        if (!first) {
+            put_row(w, row, row->key, base, 4, comments);
+            continue;
+        }
+        snprintf(key, sizeof(key), "- %s", row->key);
+        put_row(w, row, key, base, 2, comments);
+        first = false;
+    }
+}
+
+bool conf_print(const struct conf *c, bool comments, struct writer *w)
+{
+    bool langd = c->role == ROLE_LANGD;
+
+    if (comments)
+        put(w,
+            "# mmx-%s: every key there is. A key that is left out has its "
+            "default.\n\n",
+            langd ? "langd" : "encoded");
+    put_keys(w, c, comments);
+    if (comments)
+        put(w, "\n# memory that engines map; the first pool is the one they "
+               "get unasked\n");
+    put(w, c->pools_count ? "pools:\n" : "pools: []\n");
+    for (uint32_t i = 0; i < c->pools_count; i++)
+        put_entry(
+            w, &conf_pool_keys, c->role, &c->pools[i], comments && i == 0);
+    if (!langd)
+        return !w->failed;
+    if (comments)
+        put(w, "\n# encoders by name\n");
+    put(w, c->peers_count ? "peers:\n" : "peers: []\n");
+    for (uint32_t i = 0; i < c->peers_count; i++)
+        put_entry(
+            w, &conf_peer_keys, c->role, &c->peers[i], comments && i == 0);
+    return !w->failed;
+}

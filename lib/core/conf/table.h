@@ -1,0 +1,50 @@
+/* table.h - the rows of conf.def as data, shared by conf.c (which reads)
+ * and conf/print.c (which writes). Not for anybody else. */
+#ifndef MMX_CORE_CONF_TABLE_H
+#define MMX_CORE_CONF_TABLE_H
+
+#include "core/conf/conf.h"
+
+enum conf_kind {
+    KIND_TEXT,
+    KIND_COUNT,
+    KIND_SIZE,
+    KIND_TIME,
+    KIND_BOOL,
+    KIND_NAMES,
+    KIND_LIST
+};
+
+struct conf_row {
+    const char *key, *def, *doc;
+    enum conf_kind kind;
+    uint8_t roles; /* bits: ROLE_ENCODED, ROLE_LANGD */
+    uint64_t min, max;
+    size_t offset; /* of the field in its struct */
+};
+
+/* The keys of one place: the file, an item of pools, an item of peers. */
+struct conf_rows {
+    const char *list; /* "pools", "peers"; NULL: the file itself */
+    const struct conf_row *rows;
+    size_t count;
+};
+
+extern const struct conf_rows conf_keys, conf_pool_keys, conf_peer_keys;
+
+struct conf_unit {
+    const char *name;
+    uint64_t factor;
+};
+
+/* Largest first, ended by a row without a name. */
+extern const struct conf_unit conf_sizes[], conf_times[];
+
+/* What one of a row's values is worth as text, "256KiB"; at most size - 1
+ * bytes. */
+void conf_amount(enum conf_kind kind, uint64_t value, char *out, size_t size);
+
+/* Word number i of a NAMES row; empty when there are not so many. */
+struct span conf_word(const struct conf_row *row, uint64_t i);
+
+#endif

@@ -1,0 +1,151 @@
+/* decline.c - langds that give a room up (RULES 5, 7): before it is
+ * announced they are remembered, afterwards they are destinations that failed,
+ * each langd once. Owned by the loop's thread.
+ *
+ * The last word of a langd counts: when it asks for the room, what it declined
+ * before is forgotten. A langd that is lost has given nothing up; its engines
+ * ask again. */
+#include "core/encode/encode.h"
+
+/* May it speak of the announced room? On one host a daemon names the user
+ * whose engine declines; a key that is named is the item's. */
+static bool speaks_of(const struct eroom *m, const struct decline *g)
+{
+    static const struct key none;
+    const struct item *it = m->item;
+
+    return (g->who == 0 || g->who == it->uid + 1) &&
+           (key_eq(&g->key, &none) || key_eq(&it->key, &none) ||
+               key_eq(&it->key, &g->key));
+}
+
+static void remember(struct encoded *e, const struct decline *g)
+{
+    if (declines_put(&e->declines, e->now_ns, g))
+        e->stats[STAT_declines_forgotten]++;
+}
+
+/* The room is not announced: it may come. What is late about one that ended
+ * is not held against the next, nor is more said than by an INIT. */
+static void remember_early(struct encoded *e, const struct decline *g)
+{
+    const struct decline *before =
+        declines_find(&e->declines, e->now_ns, g->room, g->langd);
+
+    if ((!before || before->counted) &&
+        !tombs_get(&e->ended_rooms, e->now_ns, g->room, 0))
+        remember(e, g);
+}
+
+/* One destination less for the announced room. */
+static void lessen(struct encoded *e, struct eroom *m, enum err reason)
+{
+    m->asked++;
+    m->failed++;
+    if (m->fail_reason == OK)
+        m->fail_reason = (uint8_t)reason;
+    if (m->required <= 1)
+        eroom_fail(e, m, reason, "no language engine wants the rows");
+    LIST_FOREACH (n, &m->dsts) /* it may have been the last to say */
+        edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
+    eroom_touch(e, m);
+}
+
+/* Does the announced room lack a destination that may be this one? */
+static bool lacks(const struct eroom *m, const struct decline *g)
+{
+    uint32_t required = m->required ? m->required : 1;
+
+    return !m->ended && !m->failing && !(m->flags & FLAG_OPEN) &&
+           m->asked < required && (!g->required || g->required == required);
+}
+
+void encoded_on_decline(
+    struct encoded *e, struct peer *p, const struct peer_msg *msg)
+{
+    struct decline g = {.room = msg->room,
+        .key = msg->decline.key,
+        .langd = p->serial,
+        .who = p->same_host ? msg->decline.who : 0,
+        .reason = ERR_DECLINED};
+    struct eroom *m = eroom_find(e, msg->room);
+    const struct decline *before =
+        declines_find(&e->declines, e->now_ns, msg->room, p->serial);
+
+    if (m)
+        LIST_FOREACH (n, &m->dsts) {
+            const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
+
+            if (d->peer == peer_index(&e->peers, p) && !d->refused)
+                return; /* it asked for the room: that counts */
+        }
+    if (!m || !m->announced) {
+        remember_early(e, &g);
+        return;
+    }
+    if (!speaks_of(m, &g))
+        e->stats[STAT_declines_ignored]++;
+    if (!speaks_of(m, &g) || (before && before->counted) || !lacks(m, &g))
+        return;
+    g.counted = true;
+    remember(e, &g);
+    lessen(e, m, ERR_DECLINED);
+}
+
+void edst_gave_up(struct encoded *e, const struct edst *d, enum err reason)
+{
+    const struct eroom *m = d->room;
+    struct decline g = {.room = m->r.id,
+        .key = d->key,
+        .langd = e->peers.peers[d->peer].serial,
+        .required = d->required,
+        .reason = (uint8_t)reason,
+        .counted = m->announced};
+
+    if (m->announced ? m->required > 1 : reason != ERR_PEER_LOST)
+        remember(e, &g);
+}
+
+void encoded_never_asked(
+    struct encoded *e, struct peer *p, const struct peer_msg *msg)
+{
+    struct eroom *m = eroom_find(e, msg->room);
+    struct decline g = {.room = msg->room,
+        .langd = p->serial,
+        .reason = msg->abort.reason && msg->abort.reason < ERR_COUNT
+                      ? msg->abort.reason
+                      : ERR_ABORTED};
+
+    if (!m || !m->announced)
+        remember_early(e, &g);
+}
+
+void eroom_count_declines(struct encoded *e, struct eroom *m)
+{
+    struct decline *g = declines_first(&e->declines, e->now_ns, m->r.id);
+
+    /* The number of destinations may have been said by one that is gone. */
+    for (struct decline *n = g; n && !m->required && !(m->flags & FLAG_OPEN);
+         n = declines_next(&e->declines, e->now_ns, n))
+        if (!n->counted && speaks_of(m, n))
+            m->required = n->required;
+    while (g) {
+        struct decline *next = declines_next(&e->declines, e->now_ns, g);
+
+        if (!g->counted && !speaks_of(m, g))
+            e->stats[STAT_declines_ignored]++;
+        if (g->counted || !speaks_of(m, g) || !lacks(m, g)) {
+            declines_drop(&e->declines, g);
+        } else {
+            g->counted = true;
+            lessen(e, m, (enum err)g->reason);
+        }
+        g = next;
+    }
+}
+
+struct decline *eroom_declined_by(
+    const struct encoded *e, const struct eroom *m, const struct peer *p)
+{
+    return declines_find(&e->declines, e->now_ns, m->r.id, p->serial);
+}

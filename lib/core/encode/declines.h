@@ -1,0 +1,46 @@
+/* declines.h - which langds gave a room up: before it was announced, or as one
+ * of several destinations that a room waits for. A ring in order of arrival
+ * under an index by room; the oldest is forgotten first, and none is believed
+ * after its time. A room record for each was rejected: what a stranger says of
+ * rooms that never come would fill limits.rooms. Pure; one thread. */
+#ifndef MMX_CORE_ENCODE_DECLINES_H
+#define MMX_CORE_ENCODE_DECLINES_H
+
+#include "base/table.h"
+#include "wire/wire.h"
+
+struct decline {
+    uint64_t room, until_ns;
+    struct key key;    /* of the item; zero: none was said */
+    uint32_t langd;    /* serial number of the peer */
+    uint32_t who;      /* uid + 1 of the engine behind it; 0: not known */
+    uint16_t required; /* as its INIT said; 0: it never asked */
+    uint8_t reason;
+    bool counted; /* the announced room counts it as failed */
+    bool used;
+    uint32_t next; /* an earlier one of the room; NONE */
+};
+
+struct declines {
+    struct decline *ring;
+    struct table index; /* (room, 0) -> its latest */
+    uint32_t cap, next, used;
+    uint64_t keep_ns;
+};
+
+void declines_init(struct declines *d, struct slab *s, uint32_t cap,
+    uint64_t seed, uint64_t keep_ns);
+/* Remembers one, in place of an earlier one of the same room and langd; true:
+ * another that was still believed had to go for it. */
+bool declines_put(struct declines *d, uint64_t now_ns, const struct decline *g);
+/* The one of this room and langd; NULL: none. Valid until the next put. */
+struct decline *declines_find(
+    const struct declines *d, uint64_t now_ns, uint64_t room, uint32_t langd);
+/* The latest of the room, and the one before it; NULL: none. */
+struct decline *declines_first(
+    const struct declines *d, uint64_t now_ns, uint64_t room);
+struct decline *declines_next(
+    const struct declines *d, uint64_t now_ns, const struct decline *g);
+void declines_drop(struct declines *d, struct decline *g);
+
+#endif

@@ -1,0 +1,607 @@
+/* dst.c - one destination of a room: what it may be sent, what it is
+ * owed (RULES 1, 4, 5). Owned by the loop's thread.
+ *
+ * ACTIVE until the room fails here (FAILING: L is told and decides) or L has
+ * decided (ENDED). The record stays until the shards have nothing of it in
+ * flight and no L of this host can be copying rows of it: L has answered, or
+ * its process is dead (RULES 6). From its end on its generation is known by
+ * its tombstone. */
+#include "core/encode/encode.h"
+
+#include "wire/segment.h"
+#include "core/move/sending.h"
+
+#include <stdio.h>
+
+/* Places that the room lacks for its destinations. */
+static uint32_t places_ahead(const struct eroom *m, uint32_t required)
+{
+    return required > 1 && m->asked < required ? required - m->asked : 0;
+}
+
+void edst_reserve(struct encoded *e, struct eroom *m)
+{
+    bool waits = m->r.used && m->active > 0 && !m->ended && !m->failing;
+    uint32_t n = waits ? places_ahead(m, m->required) : 0;
+
+    if (n < m->reserved)
+        share_give(&e->dst_share, SHARE_RESERVED, m->reserved - n);
+    else if (!share_take(&e->dst_share, SHARE_RESERVED, n - m->reserved))
+        return; /* the next one asks for its place again */
+    m->reserved = n;
+}
+
+/* Takes a place for one more destination, and with the first all of them. */
+static bool take_place(
+    struct encoded *e, struct eroom *m, uint32_t peer, uint32_t required)
+{
+    uint32_t ahead = places_ahead(m, required);
+
+    if (m->reserved > 0) {
+        share_move(&e->dst_share, SHARE_RESERVED, SHARE_PEER(peer), 1);
+        m->reserved--;
+        return true;
+    }
+    if (!share_take(&e->dst_share, SHARE_PEER(peer), 1))
+        return false;
+    if (ahead <= 1 || share_take(&e->dst_share, SHARE_RESERVED, ahead - 1)) {
+        m->reserved = ahead > 1 ? ahead - 1 : 0;
+        return true;
+    }
+    share_give(&e->dst_share, SHARE_PEER(peer), 1);
+    return false;
+}
+
+/* generations */
+
+void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
+    uint8_t state, enum err reason)
+{
+    const struct tomb *old = tombs_oldest(&e->ended_gens);
+    struct peer *of = old ? peer_of_run(&e->peers, old->scope) : NULL;
+
+    if (of) /* those of one run only grow */
+        of->dead_to = max_u64(of->dead_to, old->id);
+    tombs_put(
+        &e->ended_gens, e->now_ns, generation, p->run, state, (uint8_t)reason);
+}
+
+bool gens_over(
+    const struct encoded *e, const struct peer *p, uint64_t generation)
+{
+    return generation <= p->dead_to ||
+           tombs_has(&e->ended_gens, generation, p->run);
+}
+
+struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
+    uint64_t generation, uint32_t required)
+{
+    uint32_t i = slab_next(e->dsts_free, e->dsts_fresh, e->rooms_max);
+    struct edst *d;
+
+    if (!take_place(e, m, peer, required)) {
+        e->stats[STAT_table_full]++;
+        return NULL;
+    }
+    CHECK(i != NONE && table_put(&e->gens, generation, peer, i),
+        "no slot for one of %u destinations", e->dsts_used);
+    d = &e->dsts[i];
+    if (i == e->dsts_fresh)
+        e->dsts_fresh++;
+    else
+        e->dsts_free = d->free_next;
+    e->dsts_used++;
+    memset(d, 0, sizeof(*d));
+    d->used = true;
+    d->room = m;
+    d->peer = peer;
+    d->generation = generation;
+    d->broken_attempt = d->map = NONE;
+    d->retry_ns = TIME_NEVER;
+    list_init(&d->todo);
+    list_push_tail(&m->dsts, &d->in_room);
+    list_push_tail(&e->peers.peers[peer].rooms, &d->in_peer);
+    m->active++;
+    m->asked++;
+    m->wanted_due = true;
+    if (list_linked(&m->in_kept)) { /* used again: the others go before it */
+        list_remove(&m->in_kept);
+        list_push_tail(&eroom_pool(e, m)->kept, &m->in_kept);
+    }
+    if (!m->history.init_ns)
+        m->history.init_ns = e->now_ns;
+    return d;
+}
+
+void edst_touch(struct encoded *e, struct edst *d)
+{
+    if (!list_linked(&d->todo))
+        list_push_tail(&e->dst_todo, &d->todo);
+}
+
+static void owe(struct encoded *e, struct edst *d, enum eowe what)
+{
+    d->owe |= (uint8_t)what;
+    d->retry_ns = 0;
+    edst_touch(e, d);
+}
+
+void edst_fail(
+    struct encoded *e, struct edst *d, enum err reason, const char *text)
+{
+    if (d->state != DST_ACTIVE)
+        return;
+    d->state = DST_FAILING;
+    d->reason = (uint8_t)reason;
+    snprintf(d->text, sizeof(d->text), "%s", text);
+    d->owe = 0;
+    d->silent_ns = e->now_ns + e->c.conf->timeout_bootstrap;
+    owe(e, d, OWE_FAILED);
+}
+
+void edst_refuse(struct edst *d)
+{
+    if (!d->refused)
+        d->room->asked--;
+    d->refused = true;
+}
+
+void edst_end(struct encoded *e, struct edst *d, enum err outcome)
+{
+    struct eroom *m = d->room;
+
+    if (d->state == DST_ENDED)
+        return;
+    d->state = DST_ENDED;
+    d->owe = 0;
+    if (d->map != NONE) { /* ended without L: it is asked until it answers */
+        d->reason = (uint8_t)outcome;
+        owe(e, d, OWE_FAILED);
+    }
+    m->active--;
+    if (!d->refused && outcome != OK)
+        edst_gave_up(e, d, outcome);
+    if (!m->announced)
+        edst_refuse(d);
+    if (d->refused) {
+        ;
+    } else if (outcome == OK) {
+        m->served++;
+    } else {
+        m->failed++;
+        if (m->fail_reason == OK)
+            m->fail_reason = (uint8_t)outcome;
+    }
+    gens_end(e, &e->peers.peers[d->peer], d->generation,
+        outcome == OK ? ROOM_SUCCESS : ROOM_FAILED, outcome);
+    edst_touch(e, d);
+    eroom_touch(e, m);
+    LIST_FOREACH (n, &m->dsts) /* the next one may be asked now */
+        edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
+}
+
+/* L does not say what became of a generation that has failed here, and is not
+ * lost either: the outcome stays unknown. */
+static void give_up_on(struct encoded *e, struct edst *d)
+{
+    if (d->state != DST_FAILING || d->silent_ns > e->now_ns)
+        return;
+    e->stats[STAT_failed_unanswered]++;
+    edst_end(e, d, ERR_PEER_LOST);
+}
+
+void edst_answered(struct encoded *e, struct out *out, struct edst *d)
+{
+    uint32_t conn = d->map;
+
+    if (d->map == NONE || e->peers.peers[d->peer].epoch != d->map_epoch)
+        return;
+    d->map = NONE;
+    d->owe &= (uint8_t)~OWE_FAILED;
+    e->fenced--;
+    encoded_map_quiet(e, out, conn);
+    edst_touch(e, d);
+    eroom_touch(e, d->room);
+}
+
+bool edst_goes_by(const struct encoded *e, const struct edst *d, uint32_t shard)
+{
+    const struct item *it = d->room->item;
+    uint32_t end = it->total != ROWS_UNKNOWN ? it->total : it->max_rows;
+    uint32_t n = e->peers.peers[d->peer].addresses;
+    uint32_t part = d->from / d->part_rows;
+
+    /* The sum of part_address may wrap once: two rounds find every address. */
+    for (uint32_t i = 0; i < 2 * n; i++, part++) {
+        if ((uint64_t)part * d->part_rows >= end)
+            return false;
+        if (part_address(d->generation, part, n) % e->c.shards == shard)
+            return true;
+    }
+    return false;
+}
+
+void edst_broken(struct encoded *e, struct edst *d)
+{
+    if (d->state != DST_ACTIVE || !d->opened || d->broken_attempt == d->attempt)
+        return;
+    e->stats[STAT_broken]++;
+    d->broken_attempt = d->attempt;
+    d->back = false;
+    owe(e, d, OWE_BROKEN);
+}
+
+enum err edst_check(struct encoded *e, const struct eroom *m,
+    const struct edst *d, char *text, size_t size)
+{
+    const struct epool *p = eroom_pool(e, m);
+
+    text[0] = 0;
+    if (d->layout != p->meta.layout.hash) {
+        snprintf(text, size, "encoded's pool %s has %.180s, langd's has %.180s",
+            p->meta.conf->name, p->meta.layout.text,
+            peer_layout(&e->peers.peers[d->peer], d->layout));
+        return ERR_INCOMPATIBLE_LAYOUT;
+    }
+    if (!sending_unit_ok(d->unit_rows, p->block_rows)) {
+        snprintf(text, size, "units of %u rows over source blocks of %u",
+            d->unit_rows, p->block_rows);
+        return ERR_INCOMPATIBLE_LAYOUT;
+    }
+    if (conf_on_gpu(p->meta.conf) &&
+        (uint64_t)d->unit_rows * p->meta.layout.row_bytes >
+            layout_unit_most(&p->meta.layout)) {
+        snprintf(text, size, "units of %u rows of %u bytes, out of a GPU",
+            d->unit_rows, p->meta.layout.row_bytes);
+        return ERR_INCOMPATIBLE_LAYOUT;
+    }
+    if (d->storage && d->storage != m->item->storage) {
+        snprintf(text, size, "announced with storage %u, asked for with %u",
+            m->item->storage, d->storage);
+        return ERR_ITEM_MISMATCH;
+    }
+    if (!key_eq(&d->key, &m->item->key)) {
+        snprintf(text, size, "announced and asked for with different keys");
+        return ERR_ITEM_MISMATCH;
+    }
+    return OK;
+}
+
+/* the shards' job */
+
+static struct data_cmd job(
+    const struct encoded *e, const struct edst *d, enum data_cmd_type type)
+{
+    return (struct data_cmd){.type = (uint8_t)type,
+        .slot = edst_slot(e, d),
+        .generation = d->generation,
+        .attempt = d->attempt,
+        .room = d->room->r.id,
+        .pool = d->room->item->pool,
+        .peer = d->peer,
+        .from = d->from,
+        .total = d->room->item->total,
+        .unit_rows = d->unit_rows,
+        .part_rows = d->part_rows,
+        .copy = d->copy};
+}
+
+/* Rows of the grant that can be used: whole units, or all there is. */
+static uint32_t grantable(const struct edst *d)
+{
+    const struct eroom *m = d->room;
+
+    if (m->item->total != ROWS_UNKNOWN && d->granted >= m->item->total)
+        return m->item->total;
+    return d->granted - d->granted % d->unit_rows;
+}
+
+/* How the rows of this attempt go. From here on L may read our pool. */
+static void choose_path(struct encoded *e, struct edst *d)
+{
+    const struct peer *p = &e->peers.peers[d->peer];
+
+    d->copy = peer_copies(p, d->room->item->pool);
+    if (!d->copy || d->map != NONE)
+        return;
+    d->map = p->map_conn;
+    d->map_epoch = p->epoch;
+    e->fenced++;
+}
+
+static void open_job(struct encoded *e, struct out *out, struct edst *d)
+{
+    const struct pool *p = &eroom_pool(e, d->room)->p;
+    struct data_cmd cmd;
+
+    choose_path(e, d);
+    cmd = job(e, d, SEND_OPEN);
+    out_data(out, &cmd);
+    cmd = job(e, d, SEND_RUN);
+    for (uint32_t b = d->room->item->src.head; b != NONE; b = p->run_next[b]) {
+        cmd.a = b;
+        cmd.b = p->run_len[b];
+        out_data(out, &cmd);
+    }
+    d->opened = true;
+    d->limit = d->from;
+}
+
+/* Lets the shards send what is committed and granted. */
+static void send_more(struct encoded *e, struct out *out, struct edst *d)
+{
+    struct eroom *m = d->room;
+    uint32_t limit =
+        min_u32(item_sendable(m->item, d->unit_rows), grantable(d));
+    struct data_cmd cmd;
+
+    if (m->item->source != SOURCE_HELD || d->broken_attempt == d->attempt)
+        return;
+    if (d->opened && d->job_attempt != d->attempt) {
+        choose_path(e, d);
+        cmd = job(e, d, SEND_REWIND);
+        cmd.a = d->limit = max_u32(limit, d->from);
+        d->job_attempt = d->attempt;
+        out_data(out, &cmd);
+    }
+    if (limit <= (d->opened ? d->limit : d->from))
+        return;
+    if (!d->opened) {
+        open_job(e, out, d);
+        d->job_attempt = d->attempt;
+    }
+    cmd = job(e, d, SEND_LIMIT);
+    cmd.a = d->limit = limit;
+    out_data(out, &cmd);
+    if (!m->history.first_ns) {
+        m->history.first_ns = e->now_ns;
+        eroom_touch(e, m);
+    }
+}
+
+static void close_job(struct encoded *e, struct out *out, struct edst *d)
+{
+    struct data_cmd cmd = job(e, d, SEND_CLOSE);
+
+    if (!d->opened)
+        return;
+    out_data(out, &cmd);
+    d->opened = false;
+    d->closing_left = e->c.shards;
+}
+
+/* what L is to be told */
+
+/* True if every destination that is asked before this one has its grant. */
+static bool earlier_have(const struct encoded *e, const struct edst *d)
+{
+    const struct eroom *m = d->room;
+    const char *name = e->peers.peers[d->peer].name;
+
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *o = LIST_ENTRY(n, struct edst, in_room);
+        bool enough = o->firm == FIRM_YES || o->granted >= m->item->total ||
+                      ((o->flags & FLAG_STREAM) && o->granted > 0);
+
+        if (o->state == DST_ACTIVE && !enough &&
+            strcmp(e->peers.peers[o->peer].name, name) < 0)
+            return false;
+    }
+    return true;
+}
+
+/* True if it shall grant all by the length. One that does not say what it
+ * grants for good is asked when rows are there. */
+static bool asks_ahead(const struct edst *d)
+{
+    return item_asks(d->room->item) && d->firm == FIRM_NO;
+}
+
+bool edst_rows_wait(const struct edst *d)
+{
+    const struct item *it = d->room->item;
+
+    return it->source == SOURCE_HELD &&
+           item_sendable(it, d->unit_rows) > grantable(d);
+}
+
+/* True if the destination may be asked: with several they are asked in
+ * ascending name, each when the ones before have granted all. */
+static bool my_turn(const struct encoded *e, const struct edst *d)
+{
+    const struct eroom *m = d->room;
+
+    bool source =
+        m->item->source == SOURCE_HELD && m->item->total != ROWS_UNKNOWN;
+
+    return (source || asks_ahead(d)) && m->asked >= m->required &&
+           earlier_have(e, d);
+}
+
+/* Makes a grant go back that is held while an earlier destination, which
+ * began anew, is asked again: blocks are taken in one order everywhere. */
+static void keep_order(struct encoded *e, struct edst *d)
+{
+    if (d->room->required < 2 || d->granted == 0 || (d->flags & FLAG_STREAM) ||
+        d->broken_attempt == d->attempt || earlier_have(e, d))
+        return;
+    d->broken_attempt = d->attempt;
+    d->back = true;
+    owe(e, d, OWE_BROKEN);
+}
+
+/* Is there something that only a larger grant can move? */
+static bool wants(struct encoded *e, const struct edst *d)
+{
+    const struct eroom *m = d->room;
+
+    if (!m->announced || m->item->total == 0)
+        return false;
+    if (m->required > 1 && (d->granted == 0 || asks_ahead(d)))
+        return my_turn(e, d);
+    return asks_ahead(d) || edst_rows_wait(d);
+}
+
+static void look_for_debts(struct encoded *e, struct edst *d)
+{
+    const struct eroom *m = d->room;
+    bool grown = m->item->total == ROWS_UNKNOWN &&
+                 m->item->committed > d->want_committed;
+
+    if (m->announced && d->length_acked != m->item->length_version &&
+        d->length_told != m->item->length_version) {
+        d->length_told = m->item->length_version;
+        owe(e, d, OWE_LENGTH);
+    }
+    if (!wants(e, d))
+        d->owe &= (uint8_t)~OWE_WANT;
+    else if (!d->want_known || d->want_attempt != d->attempt ||
+             d->want_granted != d->granted || grown)
+        if (!(d->owe & OWE_WANT) || d->want_attempt != d->attempt ||
+            d->want_granted != d->granted || grown) {
+            d->want_known = false;
+            d->want_attempt = d->attempt;
+            d->want_granted = d->granted;
+            d->want_committed = m->item->committed;
+            owe(e, d, OWE_WANT);
+        }
+    if (d->broken_attempt != d->attempt)
+        d->owe &= (uint8_t)~OWE_BROKEN;
+}
+
+static struct peer_msg about(const struct edst *d, enum peer_type type)
+{
+    return (struct peer_msg){
+        .type = type, .room = d->room->r.id, .generation = d->generation};
+}
+
+static void say_length(
+    struct encoded *e, struct out *out, struct edst *d, struct peer *p)
+{
+    const struct eroom *m = d->room;
+    struct peer_msg msg = about(d, PEER_LENGTH);
+
+    msg.length.total = m->item->total;
+    msg.length.max_rows = m->item->max_rows;
+    msg.length.committed = m->item->committed;
+    msg.length.storage = m->item->storage;
+    msg.length.flags =
+        (uint8_t)((m->flags & FLAG_KEEP) |
+                  (m->item->total != ROWS_UNKNOWN ? FLAG_AUX : 0));
+    msg.length.key = m->item->key;
+    msg.length.aux = aux_get(&e->aux, &m->item->aux, e->scratch);
+    peer_send(&e->peers, out, p, &msg);
+}
+
+static void say_want(
+    struct encoded *e, struct out *out, struct edst *d, struct peer *p)
+{
+    const struct eroom *m = d->room;
+    struct peer_msg msg = about(d, PEER_WANT);
+
+    msg.want.attempt = d->attempt;
+    msg.want.granted = d->granted;
+    msg.want.ahead = !edst_rows_wait(d) && asks_ahead(d);
+    msg.want.committed = m->item->committed;
+    if (msg.want.ahead || m->required > 1)
+        msg.want.committed = min_u32(m->item->total, m->item->max_rows);
+    peer_send(&e->peers, out, p, &msg);
+}
+
+static void say_failed(
+    struct encoded *e, struct out *out, struct edst *d, struct peer *p)
+{
+    struct peer_msg msg = about(d, PEER_FAILED);
+
+    msg.failed.reason = d->reason;
+    msg.failed.a = d->a;
+    msg.failed.b = d->b;
+    msg.failed.text = span_str(d->text);
+    peer_send(&e->peers, out, p, &msg);
+}
+
+static void say(struct encoded *e, struct out *out, struct edst *d)
+{
+    struct peer *p = &e->peers.peers[d->peer];
+    bool again;
+
+    if (!d->owe || !p->up ||
+        (d->state == DST_ENDED && p->epoch != d->map_epoch)) {
+        d->retry_ns = TIME_NEVER; /* the next HELLO starts it again */
+        return;
+    }
+    if (d->retry_ns > e->now_ns)
+        return;
+    again = d->retry_ns != 0;
+    d->backoff_ns = again ? min_u64(2 * d->backoff_ns, RETRY_MAX_NS)
+                          : e->c.conf->timeout_retry;
+    d->retry_ns = e->now_ns + d->backoff_ns;
+    e->stats[STAT_retries] += again && !d->aux_waits;
+    d->aux_waits = false;
+    if (d->owe & OWE_LENGTH)
+        say_length(e, out, d, p);
+    if (d->owe & OWE_WANT) {
+        say_want(e, out, d, p);
+        e->stats[STAT_wants] += !again;
+    }
+    if (d->owe & OWE_FAILED)
+        say_failed(e, out, d, p);
+    if (d->owe & OWE_BROKEN) {
+        struct peer_msg msg = about(d, PEER_BROKEN);
+
+        msg.broken.attempt = d->attempt;
+        msg.broken.back = d->back;
+        peer_send(&e->peers, out, p, &msg);
+    }
+}
+
+/* settling */
+
+static void forget(struct encoded *e, struct edst *d)
+{
+    table_remove(&e->gens, d->generation, d->peer);
+    heap_remove(&e->dst_timers, &d->timer);
+    list_remove(&d->todo);
+    list_remove(&d->in_room);
+    list_remove(&d->in_peer);
+    eroom_touch(e, d->room);
+    d->used = false;
+    d->free_next = e->dsts_free;
+    e->dsts_free = edst_slot(e, d);
+    e->dsts_used--;
+    share_give(&e->dst_share, SHARE_PEER(d->peer), 1);
+}
+
+static void say_drained(struct encoded *e, struct out *out, struct edst *d)
+{
+    const struct peer *p = &e->peers.peers[d->peer];
+    struct peer_msg msg = about(d, PEER_DRAINED);
+
+    if (d->drained_due && p->up)
+        peer_send(&e->peers, out, p, &msg);
+    d->drained_due = false;
+}
+
+void edst_settle(struct encoded *e, struct out *out, struct edst *d)
+{
+    list_remove(&d->todo);
+    give_up_on(e, d);
+    if (d->state == DST_ACTIVE) {
+        keep_order(e, d);
+        send_more(e, out, d);
+        look_for_debts(e, d);
+    } else {
+        close_job(e, out, d);
+    }
+    say(e, out, d);
+    list_remove(&d->todo);
+    if (d->state == DST_ENDED && !d->closing_left && d->map == NONE) {
+        say_drained(e, out, d);
+        forget(e, d);
+        return;
+    }
+    if (!d->owe || d->retry_ns == TIME_NEVER)
+        heap_remove(&e->dst_timers, &d->timer);
+    else if (!heap_linked(&d->timer) || d->timer.key != d->retry_ns)
+        heap_set(&e->dst_timers, &d->timer, d->retry_ns);
+}

@@ -1,0 +1,395 @@
+/* encode.h - the inside of the encode side's brain; for encoded*.c only. The
+ * outside is brain.h.
+ *
+ * item  rows in source blocks; shared by the rooms of one key
+ * room  one announced delivery of an item, or the place where destinations
+ *       wait for its announce
+ * dst   one destination of a room: one generation of one langd. Its slot is
+ *       the slot of the shards' send jobs
+ *
+ * As at langd: handlers change fields and put things on a todo list, settling
+ * compares what is with what was told and says the difference. */
+#ifndef MMX_CORE_ENCODE_ENCODE_H
+#define MMX_CORE_ENCODE_ENCODE_H
+
+#include "base/check.h"
+#include "base/heap.h"
+#include "base/list.h"
+#include "base/table.h"
+#include "core/aux_arena.h"
+#include "core/calls.h"
+#include "core/encode/declines.h"
+#include "core/engines.h"
+#include "core/peers.h"
+#include "core/move/pool.h"
+#include "core/move/rowmap.h"
+#include "core/tombs.h"
+
+#define RETRY_MAX_NS (2 * NS_PER_S)
+
+enum source_state { SOURCE_NONE, SOURCE_QUEUED, SOURCE_HELD };
+
+struct item {
+    bool used, keyed; /* keyed: announces find it by its key */
+    bool final;       /* nobody writes a row any more */
+    uint8_t source, storage;
+    uint16_t pool;
+    bool coming; /* its blocks are counted in the pool's `coming` */
+    uint32_t uid, refs, leaving; /* rooms that refer to it; that let go soon */
+    uint32_t conn;               /* whose open batch it may be in */
+    struct key key;
+    struct extent src;
+    uint32_t max_rows, total, committed, highest;
+    uint32_t length_version;
+    struct aux aux;
+    struct list rooms;
+    uint64_t age;      /* order of the announces */
+    uint64_t moved_ns; /* when it got its blocks, or rows, or was ended */
+    bool queued;       /* stands in the pool's queue, for its batch */
+    bool ahead;        /* asks for grants by its length: it was overtaken */
+    bool victim;       /* was ended once: gets blocks only with all grants */
+    uint8_t queue;     /* the one that in_queue is in */
+    uint64_t turn;     /* age of its batch */
+    struct heap_node in_queue;
+    struct list in_held;  /* of the pool, while it has blocks */
+    struct list in_batch; /* of those that want their blocks together */
+    uint32_t free_next;
+};
+
+struct eroom {
+    struct room r; /* first */
+    bool announced;
+    bool ended;       /* the engine has its final state */
+    bool failing;     /* the engine's side is over; destinations are asked */
+    bool withdrawn;   /* open room: no more destinations */
+    bool linked;      /* found under its id */
+    bool quarantined; /* blocks wait for a writer; counted */
+    bool have;        /* the rows were there: this engine writes none */
+    bool leaving;     /* reclaimed: lets go of its item soon */
+    bool granted_due, wanted_due; /* to be told to the engine */
+    uint8_t flags;
+    uint8_t fail_reason;
+    uint16_t required;
+    uint32_t asked, active, served, failed; /* destinations */
+    uint32_t before;     /* of `served`: before it was ended and came again */
+    uint32_t reserved;   /* places for those that have not asked */
+    uint32_t said_total; /* by its own announce; ROWS_UNKNOWN */
+    struct item *item;   /* &encoded.nothing: none (yet, or any more) */
+    struct list in_item; /* of the item's rooms */
+    struct list in_kept; /* of the pool, while it is kept after its end */
+    struct list dsts;
+    uint64_t bootstrap_ns, kept_ns;
+    struct heap_node timer;
+    uint8_t shown_state;
+    uint32_t shown_rows;
+    struct ended history;
+    uint64_t ended_row; /* of the history, once it ended */
+    uint64_t who;       /* whose share of the table it is of */
+    uint32_t free_next;
+};
+
+enum dst_state { DST_ACTIVE, DST_FAILING, DST_ENDED };
+enum eowe { OWE_LENGTH = 1, OWE_WANT = 2, OWE_FAILED = 4, OWE_BROKEN = 8 };
+
+struct edst {
+    bool used;
+    uint8_t state, owe;
+    bool refused;      /* does not count as a destination of the room */
+    bool drained_due;  /* L waits for DRAINED */
+    bool granted_once; /* a grant was applied */
+    uint8_t reason;    /* of FAILED */
+    uint32_t a, b;     /* numbers that belong to it */
+    struct eroom *room;
+    uint32_t peer;
+    uint64_t generation;
+    struct list in_room, in_peer, todo;
+
+    /* The grant in force, as L told it. */
+    uint32_t attempt, granted, from, unit_rows, part_rows;
+    uint8_t firm; /* FIRM_* */
+    uint64_t layout;
+    uint8_t storage, flags;
+    uint16_t required; /* as its INIT said */
+    struct key key;
+
+    /* The job of the shards. */
+    bool opened;
+    bool copy;          /* L copies the rows itself, in this attempt */
+    uint32_t map;       /* connection of the L that may be reading rows of this
+                           generation; NONE: none, or it said it does not */
+    uint64_t map_epoch; /* run of that L: whose word counts */
+    uint32_t limit, job_attempt; /* told to the shards */
+    uint32_t closing_left;       /* shards that have not answered */
+
+    /* What L knows. */
+    uint32_t length_told, length_acked; /* versions */
+    bool want_known;
+    uint32_t want_granted, want_attempt, want_committed;
+    uint32_t broken_attempt; /* NONE: none broke */
+    bool back;               /* it did not break: its blocks go back */
+    bool aux_waits; /* L has no space for the aux, LENGTH is said in case */
+    uint64_t retry_ns, backoff_ns;
+    uint64_t silent_ns; /* when an answer to FAILED is not waited for */
+    struct heap_node timer;
+    char text[128];
+    uint32_t free_next;
+};
+
+/* Where an item waits for source blocks. */
+enum queue {
+    QUEUE_PLAIN,
+    QUEUE_AHEAD, /* it asks its destinations for their grants meanwhile */
+    QUEUE_FIRM,  /* it has firm grants from all its destinations */
+    QUEUES
+};
+
+struct epool {
+    struct pool_meta meta; /* first */
+    struct pool p;
+    struct rowmap committed;
+    struct heap queues[QUEUES]; /* items that may get blocks, by age */
+    uint32_t waiting;           /* that may, and that may not yet */
+    uint64_t head_age;          /* of the first with all its grants */
+    uint64_t head_since_ns;     /* since when it does not fit, or TIME_NEVER */
+    uint64_t revoke_ns;         /* when blocks may be taken back for it */
+    struct list held;           /* items that have blocks */
+    struct list kept; /* ended rooms whose items may be asked for again */
+    uint32_t block_rows;
+    uint32_t coming; /* blocks of kept rows that were let go of */
+};
+
+struct encoded {
+    struct brain_conf c;
+    struct engines engines;
+    struct peers peers;
+    struct calls calls;
+    struct aux_arena aux;
+    struct tombs ended_rooms; /* (room, 0) */
+    struct tombs ended_gens;  /* (generation, run of the peer) */
+    struct tombs victims;     /* (room or hash of key, uid) */
+    struct declines declines;
+    struct table ids;  /* (room, 0) -> room */
+    struct table gens; /* (generation, peer) -> dst */
+    struct table keys; /* (hash of key and uid, pool) -> item */
+    struct eroom *rooms;
+    struct edst *dsts;
+    struct item *items;
+    struct item nothing;      /* what a room without an item refers to */
+    struct item **open_batch; /* by connection: first of its open batch */
+    /* free: the first of those that were used before; fresh: from it on none
+     * ever was, and its memory is untouched. */
+    uint32_t items_free, items_fresh;
+    struct share share;     /* of rooms: engines' announces, peers' requests */
+    struct share dst_share; /* of destinations, by peer */
+    uint32_t rooms_max, rooms_used, rooms_free, rooms_fresh, open;
+    uint32_t dsts_used, dsts_free, dsts_fresh;
+    uint32_t fenced; /* destinations whose map is not NONE */
+    struct epool pools[CONF_POOLS_MAX];
+    uint32_t pools_count;
+    struct heap room_timers, dst_timers;
+    struct list room_todo, dst_todo;
+    struct ended *history;
+    uint64_t ended_count;
+    uint64_t age_next; /* of items */
+    uint64_t now_ns;
+    uint64_t give_up_ns; /* from when on a peer that is up gives way */
+    uint64_t refused_ns; /* from when on a HELLO that is refused is logged */
+    bool draining;
+    uint64_t stats[STAT_COUNT];
+    uint8_t scratch[AUX_MAX];
+};
+
+static inline struct epool *eroom_pool(struct encoded *e, const struct eroom *m)
+{
+    return &e->pools[m->item->pool];
+}
+
+static inline uint32_t edst_slot(const struct encoded *e, const struct edst *d)
+{
+    return (uint32_t)(d - e->dsts);
+}
+
+/* encode/room.c */
+
+/* A new room under its id, not announced, in the share of `who`; NULL:
+ * e->share.why. */
+struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who);
+struct eroom *eroom_find(const struct encoded *e, uint64_t id);
+/* Counts it, and lets go of a room that is only kept: who asks again may find
+ * a place. */
+void eroom_table_full(struct encoded *e);
+void eroom_touch(struct encoded *e, struct eroom *m);
+/* The engine's side is over: every destination is told, and answers. */
+void eroom_fail(
+    struct encoded *e, struct eroom *m, enum err reason, const char *text);
+/* May a langd of this host still be copying rows of it? */
+bool eroom_read_elsewhere(const struct eroom *m);
+/* Its owner released it. */
+void eroom_withdraw(struct encoded *e, struct eroom *m);
+/* No longer found under its id: it is over, or was kept and is no more. */
+void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);
+void eroom_settle(struct encoded *e, struct out *out, struct eroom *m);
+void eroom_expired(struct encoded *e, struct eroom *m);
+
+/* encode/item.c */
+
+static inline bool item_has_key(const struct item *it)
+{
+    static const struct key none;
+
+    return !key_eq(&it->key, &none);
+}
+
+/* True if it asks for its grants before its rows are there. */
+static inline bool item_asks(const struct item *it)
+{
+    return it->ahead || it->victim;
+}
+
+static inline bool item_complete(const struct item *it)
+{
+    return it->total != ROWS_UNKNOWN && it->committed >= it->total;
+}
+
+/* Do its rows need an engine no more? All are there, none is written again. */
+static inline bool item_done(const struct item *it)
+{
+    return it->final && item_complete(it);
+}
+
+void items_init(struct encoded *e);
+/* The item of this key, pool and user, or NULL. */
+struct item *item_find(const struct encoded *e, const struct key *key,
+    uint32_t pool, uint32_t uid);
+/* A new one, in no queue, without rooms; NULL: limits.rooms are there. */
+struct item *item_new(
+    struct encoded *e, const struct local_announce *n, uint32_t uid);
+void item_join(struct encoded *e, struct item *it, struct eroom *m);
+/* It goes, with its blocks; no room refers to it. */
+void item_discard(struct encoded *e, struct item *it);
+/* The room lets go; the last one gives the blocks back. */
+void item_leave(struct encoded *e, struct eroom *m);
+/* Its total is known from now on. Rooms that were announced with another one
+ * than their item turned out to have fail. */
+void item_measured(struct encoded *e, struct item *it);
+/* Settle all rooms and destinations of it. */
+void item_touch(struct encoded *e, const struct item *it);
+/* Its writer failed before all rows were there: so do the other rooms. */
+void item_spoil(
+    struct encoded *e, struct item *it, struct eroom *writer, enum err reason);
+/* Rows [0, n) may be sent in units of so many rows. */
+uint32_t item_sendable(const struct item *it, uint32_t unit_rows);
+uint64_t item_key_hash(const struct key *key, uint32_t uid);
+/* No announce finds it by its key any more. */
+void item_hide(struct encoded *e, struct item *it);
+/* Counts blocks that come back without being asked for. */
+void item_count_coming(struct encoded *e, struct item *it);
+
+/* encode/queue.c */
+
+/* Queues it for blocks, together with the connection's open batch. more: the
+ * batch goes on. On error (too large, other pool) it is in no queue. */
+MUST_CHECK enum err item_queue(
+    struct encoded *e, struct item *it, uint32_t conn, bool more);
+/* Nothing more comes to the connection's open batch, if there is one. */
+void item_close_batch(struct encoded *e, uint32_t conn);
+/* Takes it out of its batch and queue. */
+void queue_leave(struct encoded *e, struct item *it);
+/* Looks again at what its destinations have granted. */
+void queue_place(struct encoded *e, struct item *it);
+/* Gives blocks to the items that wait. */
+void epool_serve(struct encoded *e, struct epool *p);
+/* Ends an item so that the one with all its grants gets blocks, when it has
+ * waited for long and nothing comes back by itself. */
+void epool_revoke(struct encoded *e, struct epool *p);
+/* True if what is announced was ended so that another one got its blocks. */
+bool queue_remembers(
+    const struct encoded *e, const struct local_announce *n, uint32_t uid);
+/* Counts the destinations that had the rows before the room was ended so. */
+void queue_counts(const struct encoded *e, struct eroom *m);
+/* Its rows have arrived everywhere. */
+void queue_forgets(struct encoded *e, uint64_t room, const struct item *it);
+
+/* encode/dst.c */
+
+/* Keeps places for the destinations that have not asked yet, while others of
+ * the room have theirs. */
+void edst_reserve(struct encoded *e, struct eroom *m);
+/* A new destination of the room; with the first of `required` there are places
+ * for all, or none: else rooms would wait for each other's. NULL: no places. */
+struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
+    uint64_t generation, uint32_t required);
+void edst_touch(struct encoded *e, struct edst *d);
+/* True if rows are there that its grant does not cover. */
+bool edst_rows_wait(const struct edst *d);
+/* This generation is dead here; L is told and decides. */
+void edst_fail(
+    struct encoded *e, struct edst *d, enum err reason, const char *text);
+/* This generation is over here: remembered for a while, dead for ever. */
+void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
+    uint8_t state, enum err reason);
+/* May it not be begun any more? */
+bool gens_over(
+    const struct encoded *e, const struct peer *p, uint64_t generation);
+/* It does not count as a destination of its room. */
+void edst_refuse(struct edst *d);
+/* L has decided, or is gone. OK: it has everything. */
+void edst_end(struct encoded *e, struct edst *d, enum err outcome);
+void edst_settle(struct encoded *e, struct out *out, struct edst *d);
+/* Does the destination fit the announced item? OK, or why not. */
+enum err edst_check(struct encoded *e, const struct eroom *m,
+    const struct edst *d, char *text, size_t size);
+
+/* L said that it reads no row of this generation any more. */
+void edst_answered(struct encoded *e, struct out *out, struct edst *d);
+/* True if rows of this attempt go by that shard. */
+bool edst_goes_by(
+    const struct encoded *e, const struct edst *d, uint32_t shard);
+/* The way to L is lost: it shall begin a new attempt. */
+void edst_broken(struct encoded *e, struct edst *d);
+
+/* encode/map.c */
+
+/* A langd on the Unix socket. */
+void encoded_on_map(struct encoded *e, struct out *out, uint32_t conn,
+    const struct local_msg *m);
+/* Gives every langd that maps what it was not given yet. */
+void encoded_map_offer(struct encoded *e, struct out *out);
+/* The connection has ended; it stays until its process is dead or quiet. */
+void encoded_map_end(struct encoded *e, uint32_t conn);
+/* May rows be read by the process behind it? */
+bool encoded_map_fences(const struct encoded *e, uint32_t conn);
+/* What the connection held is gone: if it has ended and nothing fences it any
+ * more, its process is not waited for. */
+void encoded_map_quiet(struct encoded *e, struct out *out, uint32_t conn);
+/* Its process is dead. */
+void encoded_map_dead(struct encoded *e, uint32_t conn);
+
+/* encode/decline.c */
+
+void encoded_on_decline(
+    struct encoded *e, struct peer *p, const struct peer_msg *msg);
+/* A destination has failed: its langd is remembered, once. */
+void edst_gave_up(struct encoded *e, const struct edst *d, enum err reason);
+/* An ABORT of a generation whose INIT did not get in. */
+void encoded_never_asked(
+    struct encoded *e, struct peer *p, const struct peer_msg *msg);
+/* The room is announced: langds that gave it up before are destinations that
+ * failed. */
+void eroom_count_declines(struct encoded *e, struct eroom *m);
+/* What is remembered of this langd; NULL: it did not give the room up. */
+struct decline *eroom_declined_by(
+    const struct encoded *e, const struct eroom *m, const struct peer *p);
+
+/* encode/peer.c, encode/local.c, encode/show.c */
+
+void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
+    const struct peer_msg *m);
+void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p);
+void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
+    const struct local_msg *m);
+bool encoded_next_event(void *brain, uint32_t conn, struct writer *w);
+bool encoded_show(void *brain, const char *what, uint64_t now_ns,
+    struct show_at *at, struct shower *s);
+
+#endif

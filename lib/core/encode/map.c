@@ -1,0 +1,126 @@
+/* map.c - langd daemons of this host that map our pools and copy rows
+ * out of them (DESIGN 7; RULES 3, 6). Owned by the loop's thread.
+ *
+ * Who says MAP with the token that only its HELLO told, on our Unix socket, is
+ * that daemon, and on this host: nobody's address proves it. The connection
+ * stands as long as the pools are mapped. Its end says that no new rows are to
+ * be copied; that none are being copied is said by langd, room by room, or by
+ * the death of its process. Rejected: the connection's end as that word. A
+ * process that closes its socket may still be reading. */
+#include "core/encode/encode.h"
+
+static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
+{
+    for (uint32_t i = 0; i < e->peers.max; i++)
+        if (e->peers.peers[i].used && e->peers.peers[i].map_conn == conn)
+            return &e->peers.peers[i];
+    return NULL;
+}
+
+/* giving */
+
+/* A langd that maps a pool holds the rows of any room until it answers or its
+ * process ends: that takes a user who is named, our own or root. To any other
+ * rows are sent. */
+static bool may_map(const struct encoded *e, uint32_t conn, uint32_t i)
+{
+    const struct pool_meta *p = &e->pools[i].meta;
+    const struct conf_list *uids = &p->conf->uids, *gids = &p->conf->gids;
+    uint32_t uid = e->engines.conns[conn].uid;
+
+    return p->ready && (uid == 0 || uid == e->c.uid ||
+                           (uids->count + gids->count > 0 &&
+                               engine_may(&e->engines, conn, uids, gids)));
+}
+
+static void offer(struct encoded *e, struct out *out, struct peer *p)
+{
+    for (uint32_t i = 0; i < e->pools_count; i++) {
+        if ((p->offered >> i & 1) || !may_map(e, p->map_conn, i))
+            continue;
+        p->offered |= UINT32_C(1) << i;
+        call_say_pool(&e->calls, out, p->map_conn, 0, i);
+    }
+}
+
+void encoded_map_offer(struct encoded *e, struct out *out)
+{
+    for (uint32_t i = 0; i < e->peers.max; i++)
+        if (e->peers.peers[i].used && e->peers.peers[i].map_conn != NONE)
+            offer(e, out, &e->peers.peers[i]);
+}
+
+/* Rows of open rooms go another way from now on. */
+static void map_over(struct encoded *e, struct peer *p)
+{
+    p->map_conn = NONE;
+    p->offered = p->mapped = 0;
+    LIST_FOREACH (n, &p->rooms) {
+        struct edst *d = LIST_ENTRY(n, struct edst, in_peer);
+
+        if (d->copy)
+            edst_broken(e, d);
+    }
+}
+
+void encoded_on_map(struct encoded *e, struct out *out, uint32_t conn,
+    const struct local_msg *m)
+{
+    struct peer *p = peer_named(&e->peers, m->map.name);
+    uint64_t token = p ? peer_token(&e->peers, p) : 0;
+
+    if (!token || token != m->map.token || p->epoch != m->map.epoch) {
+        e->stats[STAT_refused]++;
+        out_answer(out, conn, m->seq, ERR_NOT_OWNER, 0, 0,
+            "map: no langd of this host has that name and token");
+        out_action(out, ACT_CONN_CLOSE)->conn = conn;
+        return;
+    }
+    if (p->map_conn != NONE)
+        map_over(e, p);
+    e->engines.conns[conn].state = CONN_DAEMON;
+    engine_known(&e->engines, out, conn);
+    p->map_conn = conn;
+    p->map_epoch = p->epoch;
+    out_answer(out, conn, m->seq, OK, 0, 0, "%s", "");
+    offer(e, out, p);
+}
+
+/* ends */
+
+void encoded_map_end(struct encoded *e, uint32_t conn)
+{
+    struct peer *p = peer_mapping(e, conn);
+
+    if (p)
+        map_over(e, p);
+}
+
+bool encoded_map_fences(const struct encoded *e, uint32_t conn)
+{
+    for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++)
+        if (e->dsts[i].used && e->dsts[i].map == conn)
+            return true;
+    return false;
+}
+
+void encoded_map_quiet(struct encoded *e, struct out *out, uint32_t conn)
+{
+    if (engine_empty(&e->engines, conn) && !encoded_map_fences(e, conn))
+        out_action(out, ACT_CONN_CLOSE)->conn = conn;
+}
+
+void encoded_map_dead(struct encoded *e, uint32_t conn)
+{
+    for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++) {
+        struct edst *d = &e->dsts[i];
+
+        if (!d->used || d->map != conn)
+            continue;
+        d->map = NONE;
+        d->owe &= (uint8_t) ~(d->state == DST_ENDED ? OWE_FAILED : 0);
+        e->fenced--;
+        edst_touch(e, d);
+        eroom_touch(e, d->room);
+    }
+}

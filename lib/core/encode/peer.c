@@ -1,0 +1,555 @@
+/* peer.c - what langd daemons say about rooms (RULES 1, 2). Owned by
+ * the loop's thread. Nothing that a peer says creates more than one record in
+ * a bounded table; what is not known is answered, not remembered. */
+#include "core/encode/encode.h"
+
+#include "base/text.h"
+
+#include <stdio.h>
+
+/* answers */
+
+static struct peer_msg reply(const struct peer_msg *in, enum peer_type type)
+{
+    return (struct peer_msg){
+        .type = type, .room = in->room, .generation = in->generation};
+}
+
+static void say_state(struct encoded *e, struct out *out, struct peer *p,
+    const struct peer_msg *in, const struct edst *d, uint8_t state)
+{
+    struct peer_msg msg = reply(in, PEER_STATE);
+
+    msg.state.answers = (uint8_t)in->type;
+    msg.state.state = state;
+    msg.state.total = ROWS_UNKNOWN;
+    if (d) {
+        msg.state.attempt = d->attempt;
+        msg.state.granted = d->granted;
+        msg.state.firm = d->firm;
+        msg.state.total = d->room->item->total;
+        msg.state.flags = d->room->item->total != ROWS_UNKNOWN ? FLAG_AUX : 0;
+    }
+    peer_send(&e->peers, out, p, &msg);
+}
+
+static void say_failed(struct encoded *e, struct out *out, struct peer *p,
+    const struct peer_msg *in, enum err reason, uint32_t a, uint32_t b,
+    const char *text)
+{
+    struct peer_msg msg = reply(in, PEER_FAILED);
+
+    msg.failed.reason = (uint8_t)reason;
+    msg.failed.a = a;
+    msg.failed.b = b;
+    msg.failed.text = span_str(text);
+    peer_send(&e->peers, out, p, &msg);
+}
+
+/* Refuses a generation for ever: whatever comes of it is answered so. */
+static void refuse(struct encoded *e, struct out *out, struct peer *p,
+    const struct peer_msg *in, enum err reason, uint32_t a, uint32_t b,
+    const char *text)
+{
+    gens_end(e, p, in->generation, ROOM_FAILED, reason);
+    say_failed(e, out, p, in, reason, a, b, text);
+}
+
+/* A message about a generation that has no record here. */
+static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
+    const struct peer_msg *in)
+{
+    const struct tomb *t =
+        tombs_get(&e->ended_gens, e->now_ns, in->generation, p->run);
+    struct peer_msg drained = reply(in, PEER_DRAINED);
+
+    e->stats[STAT_stale_generation]++;
+    if (in->type == PEER_ABORT) {
+        if (!t) /* its INIT may be late */
+            gens_end(e, p, in->generation, ROOM_FAILED, ERR_ABORTED);
+        peer_send(&e->peers, out, p, &drained);
+    } else if (in->type == PEER_ACK || /* langd's word stands */
+               (t && t->state == ROOM_SUCCESS))
+        say_state(e, out, p, in, NULL, ROOM_SUCCESS);
+    else if (t)
+        say_failed(e, out, p, in, (enum err)t->reason, 0, 0,
+            err_text((enum err)t->reason));
+    else
+        peer_nack(
+            &e->peers, out, p->link, in, ERR_STALE, "no such generation here");
+}
+
+/* grants */
+
+static void take_firm(struct encoded *e, struct edst *d, uint8_t firm)
+{
+    d->firm = firm;
+    edst_touch(e, d);
+    eroom_touch(e, d->room);         /* it may get its source blocks now */
+    LIST_FOREACH (n, &d->room->dsts) /* the next one's turn may have come */
+        edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
+}
+
+/* false: the numbers cannot be a grant. */
+static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
+    uint32_t granted, uint32_t from, uint8_t firm)
+{
+    if (granted == ROWS_UNKNOWN || from > granted)
+        return false;
+    if (attempt < d->attempt ||
+        (attempt == d->attempt && d->granted_once && granted <= d->granted)) {
+        if (attempt < d->attempt)
+            e->stats[STAT_stale_attempt]++;
+        else if (firm <= d->firm)
+            e->stats[STAT_duplicates]++;
+        else
+            take_firm(e, d, firm);
+        return true;
+    }
+    if (attempt > d->attempt || !d->granted_once)
+        d->from = from;
+    if (d->granted_once) {
+        d->room->history.resumes++;
+        d->room->history.resumed_ns = e->now_ns;
+        e->stats[STAT_resumes]++;
+    }
+    d->room->history.attempts = max_u32(d->room->history.attempts, attempt + 1);
+    d->granted_once = true;
+    d->attempt = attempt;
+    d->granted = granted;
+    take_firm(e, d, firm);
+    return true;
+}
+
+/* Why this INIT cannot be a destination of the room; OK if it can. */
+static enum err check_init(const struct encoded *e, const struct eroom *m,
+    const struct peer_init *n, const char **text)
+{
+    *text = "more destinations than limits.rooms";
+    if (n->required_dst > e->dst_share.limit)
+        return ERR_QUOTA;
+    *text = "another number of destinations was said first";
+    if (m->required && n->required_dst != m->required && !m->ended)
+        return ERR_DESTINATIONS_DISAGREE;
+    *text = "all destinations of the room are there";
+    if (m->required && m->asked >= m->required && !m->ended &&
+        (m->announced || m->required > 1))
+        return ERR_DESTINATIONS_DISAGREE;
+    *text = "the room takes no more destinations";
+    if (m->failing || (m->withdrawn && !m->ended))
+        return ERR_UNKNOWN_ROOM;
+    *text = "";
+    return OK;
+}
+
+/* Has this langd a newer generation of the room here? */
+static bool newer_there(
+    const struct eroom *m, uint32_t peer, uint64_t generation)
+{
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
+
+        if (d->peer == peer && d->generation > generation)
+            return true;
+    }
+    return false;
+}
+
+/* An older generation of the same langd gives way. */
+static void supersede(struct encoded *e, struct eroom *m, uint32_t peer)
+{
+    LIST_FOREACH (n, &m->dsts) {
+        struct edst *d = LIST_ENTRY(n, struct edst, in_room);
+
+        if (d->peer == peer && d->state != DST_ENDED) {
+            edst_refuse(d); /* its place is taken by the new one */
+            edst_end(e, d, ERR_STALE);
+        }
+    }
+}
+
+static bool init_is_sound(const struct peer_init *n)
+{
+    return n->unit_rows > 0 && n->part_rows >= n->unit_rows &&
+           n->part_rows % n->unit_rows == 0 && n->required_dst > 0 &&
+           n->storage <= STORAGE_PROMPT && n->granted != ROWS_UNKNOWN &&
+           n->from <= n->granted;
+}
+
+/* The room that an INIT is for, made when nobody has announced it yet. */
+static struct eroom *room_for(struct encoded *e, struct out *out,
+    struct peer *p, const struct peer_msg *msg)
+{
+    struct eroom *m = eroom_find(e, msg->room);
+    const struct tomb *tomb;
+
+    if (m)
+        return m;
+    tomb = tombs_get(&e->ended_rooms, e->now_ns, msg->room, 0);
+    /* One that ended with no-blocks will be announced again. */
+    if (tomb && tomb->reason != ERR_NO_BLOCKS) {
+        e->stats[STAT_unknown_rooms]++;
+        refuse(e, out, p, msg, (enum err)tomb->reason, 0, 0,
+            "the source is gone: encode again");
+        return NULL;
+    }
+    if (e->draining ||
+        !(m = eroom_new(e, msg->room, SHARE_PEER(peer_index(&e->peers, p))))) {
+        peer_nack(&e->peers, out, p->link, msg,
+            e->draining ? ERR_DRAINING : ERR_BUSY,
+            e->draining ? "the daemon is shutting down" : e->share.why);
+        return NULL;
+    }
+    return m;
+}
+
+/* A destination of the room; NULL: it was refused. One whose langd gave the
+ * room up before has its own place again. */
+static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
+    const struct peer_msg *msg, struct eroom *m)
+{
+    struct decline *before = eroom_declined_by(e, m, p);
+    bool counted =
+        before && before->counted && m->announced && !m->failing && !m->ended;
+    struct edst *d = NULL;
+    bool open = m->announced && m->flags & FLAG_OPEN;
+    uint32_t required = m->required ? m->required : msg->init.required_dst;
+    const char *why;
+    enum err err;
+
+    m->asked -= counted;
+    if (m->before > 0 && m->asked >= m->required) {
+        m->before--; /* it has the rows, and wants them again */
+        m->served--;
+        m->asked--;
+    }
+    err = check_init(e, m, &msg->init, &why);
+    if (err != OK)
+        refuse(e, out, p, msg, err,
+            err == ERR_QUOTA ? e->dst_share.limit : m->required,
+            msg->init.required_dst, why);
+    else if (!(d = edst_new(e, m, peer_index(&e->peers, p), msg->generation,
+                   open ? 1 : required)))
+        peer_nack(&e->peers, out, p->link, msg, ERR_BUSY, e->dst_share.why);
+    eroom_touch(e, m);
+    if (!d) {
+        m->asked += counted;
+        return NULL;
+    }
+    m->failed -= counted;
+    if (before)
+        declines_drop(&e->declines, before);
+    return d;
+}
+
+static void open_dst(struct encoded *e, struct out *out, struct peer *p,
+    const struct peer_msg *msg)
+{
+    const struct peer_init *n = &msg->init;
+    struct eroom *m = room_for(e, out, p, msg);
+    char text[512];
+    struct edst *d;
+    enum err err;
+
+    if (!m)
+        return;
+    if (newer_there(m, peer_index(&e->peers, p), msg->generation)) {
+        answer_unknown(e, out, p, msg);
+        return;
+    }
+    supersede(e, m, peer_index(&e->peers, p));
+    d = dst_for(e, out, p, msg, m);
+    if (!d)
+        return;
+    p->asked_ns = e->now_ns;
+    d->layout = n->layout;
+    d->unit_rows = n->unit_rows;
+    d->part_rows = n->part_rows;
+    d->storage = n->storage;
+    d->flags = n->flags;
+    d->required = n->required_dst;
+    d->key = n->key;
+    if (m->announced && (err = edst_check(e, m, d, text, sizeof(text))) != OK) {
+        edst_refuse(d);
+        edst_fail(e, d, err, text);
+        return;
+    }
+    if (!m->required && !(m->flags & FLAG_OPEN))
+        m->required = n->required_dst;
+    if (m->announced)
+        queue_counts(e, m);
+    edst_reserve(e, m);
+    (void)apply_grant(e, d, n->attempt, n->granted, n->from, n->firm);
+    say_state(e, out, p, msg, d, m->r.state);
+    eroom_touch(e, m);
+}
+
+static void on_grant(struct encoded *e, struct out *out, struct peer *p,
+    const struct peer_msg *msg, struct edst *d)
+{
+    bool init = msg->type == PEER_INIT;
+    uint32_t attempt = init ? msg->init.attempt : msg->resume.attempt;
+    uint32_t granted = init ? msg->init.granted : msg->resume.granted;
+    uint32_t from = init ? msg->init.from : msg->resume.from;
+    uint8_t firm = init ? msg->init.firm : msg->resume.firm;
+
+    if (init && !init_is_sound(&msg->init)) {
+        e->stats[STAT_malformed_peer]++;
+        peer_nack(&e->peers, out, p->link, msg, ERR_MALFORMED,
+            "units, parts, grant or destinations out of range");
+    } else if (!d && init && !gens_over(e, p, msg->generation)) {
+        open_dst(e, out, p, msg);
+    } else if (!d || d->state == DST_ENDED) {
+        answer_unknown(e, out, p, msg);
+    } else if (d->state == DST_FAILING) {
+        say_failed(e, out, p, msg, (enum err)d->reason, d->a, d->b, d->text);
+    } else if (!apply_grant(e, d, attempt, granted, from, firm)) {
+        e->stats[STAT_malformed_peer]++;
+        peer_nack(&e->peers, out, p->link, msg, ERR_MALFORMED,
+            "from lies beyond granted");
+    } else {
+        say_state(e, out, p, msg, d, d->room->r.state);
+    }
+}
+
+/* ends */
+
+static void on_ack(struct encoded *e, struct out *out, struct peer *p,
+    const struct peer_msg *msg, struct edst *d)
+{
+    if (!d) {
+        answer_unknown(e, out, p, msg);
+        return;
+    }
+    edst_answered(e, out, d);
+    edst_end(e, d, OK);
+    say_state(e, out, p, msg, NULL, ROOM_SUCCESS);
+}
+
+static void on_abort(struct encoded *e, struct out *out, struct peer *p,
+    const struct peer_msg *msg, struct edst *d)
+{
+    uint8_t reason = msg->abort.reason;
+
+    if (!d) {
+        /* Its INIT may be under way still. */
+        if (!gens_over(e, p, msg->generation))
+            encoded_never_asked(e, p, msg);
+        answer_unknown(e, out, p, msg);
+        return;
+    }
+    if (d->state == DST_ACTIVE && d->room->r.text[0] == 0)
+        text_copy(msg->abort.text, d->room->r.text, sizeof(d->room->r.text));
+    edst_answered(e, out, d);
+    edst_end(
+        e, d, reason && reason < ERR_COUNT ? (enum err)reason : ERR_ABORTED);
+    d->drained_due = true;
+    edst_touch(e, d);
+}
+
+/* L's word on one generation. */
+/* L knows the total that is known here; of the aux it says that it has it, that
+ * it will ask for it, or that it asks for it. */
+static void length_answered(
+    struct encoded *e, const struct peer_state *n, struct edst *d)
+{
+    if (n->total == ROWS_UNKNOWN || (n->flags & FLAG_AUX)) {
+        d->length_acked = d->room->item->length_version;
+        d->owe &= (uint8_t)~OWE_LENGTH;
+    } else if (n->reason != ERR_NO_BLOCKS) {
+        d->length_acked = d->length_told = 0;
+    } else if (d->owe == OWE_LENGTH) {
+        d->aux_waits = true;
+        d->backoff_ns = RETRY_MAX_NS;
+        d->retry_ns = e->now_ns + RETRY_MAX_NS;
+    }
+}
+
+static void on_state(struct encoded *e, struct out *out,
+    const struct peer_state *n, struct edst *d)
+{
+    const struct eroom *m = d->room;
+
+    if (n->state == ROOM_SUCCESS || n->state == ROOM_FAILED) {
+        enum err why = n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
+                                                          : ERR_ABORTED;
+
+        edst_answered(e, out, d);
+        edst_end(e, d, n->state == ROOM_SUCCESS ? OK : why);
+        return;
+    }
+    if (d->state == DST_ENDED)
+        return;
+    if (n->answers == PEER_LENGTH && n->total == m->item->total) {
+        length_answered(e, n, d);
+    } else if (n->answers == PEER_WANT && n->attempt == d->attempt &&
+               n->firm > d->firm) {
+        take_firm(e, d, n->firm); /* the grant itself is on its way */
+    } else if (n->answers == PEER_WANT && n->attempt == d->want_attempt &&
+               n->granted <= d->want_granted) {
+        d->want_known = true;
+        d->owe &= (uint8_t)~OWE_WANT;
+    }
+    edst_touch(e, d);
+}
+
+/* peers */
+
+void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p)
+{
+    struct data_cmd cmd = {
+        .type = PEER_CLOSE, .peer = peer_index(&e->peers, p)};
+
+    e->stats[STAT_peers_lost]++;
+    LIST_FOREACH (n, &p->rooms)
+        edst_end(e, LIST_ENTRY(n, struct edst, in_peer), ERR_PEER_LOST);
+    p->up = false;
+    p->epoch = 0;
+    out_data(out, &cmd);
+}
+
+/* Returns a place for a new name, or NULL. A stranger may fill all with names
+ * of his own: those that ask for nothing give way, one that is up at most once
+ * in a second; its daemon connects again when it has something to ask for, or
+ * at once. */
+static struct peer *place_for(struct encoded *e, struct out *out, uint32_t link)
+{
+    struct peer *p = peer_new(&e->peers);
+
+    if (p)
+        return p;
+    p = peer_idle(&e->peers, link, e->now_ns);
+    if (!p || (p->up && e->now_ns < e->give_up_ns))
+        return NULL;
+    if (p->up)
+        e->give_up_ns = e->now_ns + NS_PER_S;
+    if (p->link != NONE) {
+        e->peers.link_peer[p->link] = NONE;
+        out_action(out, ACT_DISCONNECT)->link = p->link;
+        p->link = NONE;
+    }
+    e->stats[STAT_peers_given_up]++;
+    encoded_peer_lost(e, out, p);
+    return peer_new(&e->peers);
+}
+
+/* The peer that says HELLO on a link; NULL and why not. */
+static struct peer *who_is(struct encoded *e, struct out *out, uint32_t link,
+    const struct peer_msg *m, const char **text)
+{
+    struct peer *p = peer_named(&e->peers, m->hello.name);
+
+    *text = "not an mmx-langd";
+    if (m->hello.role != ROLE_LANGD || m->from_epoch == 0)
+        return NULL;
+    *text = "another daemon of this name is connected";
+    if (p && p->link != NONE && p->link != link && p->up &&
+        p->epoch != m->from_epoch)
+        return NULL;
+    *text = "limits.peers is reached";
+    if (!p)
+        p = place_for(e, out, link);
+    if (p && p->epoch && p->epoch != m->from_epoch)
+        encoded_peer_lost(e, out, p);
+    return p;
+}
+
+/* It says HELLO again and again. */
+static void warn_refused(struct encoded *e, struct out *out,
+    const struct peer_hello *m, const char *text)
+{
+    char name[64];
+
+    if (e->now_ns < e->refused_ns)
+        return;
+    e->refused_ns = e->now_ns + REFUSED_EVERY_NS;
+    text_copy(m->name, name, sizeof(name));
+    out_warn(out, "a daemon that calls itself %s is refused: %s", name, text);
+}
+
+static void on_hello(
+    struct encoded *e, struct out *out, uint32_t link, const struct peer_msg *m)
+{
+    struct peer *before = peer_on(&e->peers, link);
+    const char *text;
+    struct peer *p = who_is(e, out, link, m, &text);
+    enum err err = ERR_BUSY;
+
+    if (p && !p->up)
+        p->asked_ns = e->now_ns;
+    if (p)
+        err = peer_take_hello(p, &m->hello, &e->c.boot, &text);
+    if (err != OK) {
+        e->stats[STAT_malformed_peer] += err == ERR_MALFORMED;
+        peer_nack(&e->peers, out, link, m, err, text);
+        warn_refused(e, out, &m->hello, text);
+        if (p && p->epoch == 0 && p->link == NONE && list_empty(&p->rooms))
+            p->used = false;
+        return;
+    }
+    if (before && before != p) { /* it goes by another name now */
+        before->link = NONE;
+        peer_down(&e->peers, before, e->now_ns);
+    }
+    if (p->link != NONE && p->link != link)
+        e->peers.link_peer[p->link] = NONE;
+    p->link = link;
+    e->peers.link_peer[link] = peer_index(&e->peers, p);
+    peer_begin_run(&e->peers, p, m->from_epoch);
+    p->epoch = m->from_epoch;
+    p->mapped = p->map_conn != NONE && p->map_epoch == p->epoch
+                    ? m->hello.mapped & p->offered
+                    : 0;
+    peer_arm(&e->peers, p);
+    peer_tell_shards(&e->peers, out, p, m->hello.addresses);
+    if (!m->hello.answer)
+        peer_hello(&e->peers, out, link, p->epoch, true);
+    LIST_FOREACH (n, &p->rooms) {
+        struct edst *d = LIST_ENTRY(n, struct edst, in_peer);
+
+        d->retry_ns = d->owe ? 0 : TIME_NEVER;
+        edst_touch(e, d);
+    }
+}
+
+void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
+    const struct peer_msg *msg)
+{
+    struct edst *d;
+    struct peer *p;
+    uint32_t i;
+
+    if (msg->type == PEER_HELLO) {
+        on_hello(e, out, link, msg);
+        return;
+    }
+    if (!peer_gate(&e->peers, out, link, msg, &p))
+        return;
+    i = table_get(&e->gens, msg->generation, peer_index(&e->peers, p));
+    d = i == NONE ? NULL : &e->dsts[i];
+    switch (msg->type) {
+    case PEER_INIT:
+    case PEER_RESUME:
+        on_grant(e, out, p, msg, d);
+        break;
+    case PEER_ACK:
+        on_ack(e, out, p, msg, d);
+        break;
+    case PEER_ABORT:
+        on_abort(e, out, p, msg, d);
+        break;
+    case PEER_STATE:
+        if (d)
+            on_state(e, out, &msg->state, d);
+        break;
+    case PEER_DECLINE:
+        encoded_on_decline(e, p, msg);
+        break;
+    case PEER_NACK:
+        break; /* what was refused is said again, or its room ends */
+    default:
+        e->stats[STAT_malformed_peer]++;
+        peer_nack(&e->peers, out, link, msg, ERR_MALFORMED,
+            "not a message for mmx-encoded");
+    }
+}

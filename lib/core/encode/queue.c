@@ -1,0 +1,477 @@
+/* queue.c - who gets source blocks, and from whom they are taken back
+ * (RULES 5). Owned by the loop's thread.
+ *
+ * Items wait for blocks in one queue per pool, oldest announce first, all
+ * blocks at once; a batch waits as one. Items with firm grants from all their
+ * destinations come before the others: nothing else is between them and their
+ * end. Those that hold blocks and lack grants may wait for blocks of a langd
+ * that such an item holds. So when an item with all its grants does not fit for
+ * long, the youngest that has its rows and lacks a grant is ended (no-blocks):
+ * its engine announces it again. It is remembered, and gets blocks only with
+ * all its grants then, so that it is ended so at most once. For this it asks
+ * for its grants ahead of its rows, and so does the oldest that was overtaken.
+ *
+ * To have all items ask for all their grants when they are announced was
+ * rejected: the blocks of langd would lie idle while encoders work, and a fast
+ * encoder wait behind a slow one. */
+#include "core/encode/encode.h"
+
+/* What the rooms of an item, or of a batch, have been granted. */
+
+/* True if every destination of the room has granted all it needs for good.
+ * unsaid: also if it does not say whether it is for good. */
+static bool room_firm(const struct eroom *m, bool unsaid)
+{
+    uint32_t firm = 0;
+
+    if (m->failing)
+        return true;
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
+
+        if (d->state != DST_ACTIVE)
+            continue;
+        if (d->firm != FIRM_YES && !(unsaid && d->firm == FIRM_NOT_SAID))
+            return false;
+        firm++;
+    }
+    if (m->ended)
+        return true;
+    if (m->flags & FLAG_OPEN)
+        return firm > 0;
+    return m->required > 0 && m->asked >= m->required;
+}
+
+static bool item_firm(const struct item *it, bool unsaid)
+{
+    LIST_FOREACH (n, &it->rooms)
+        if (!room_firm(LIST_ENTRY(n, struct eroom, in_item), unsaid))
+            return false;
+    return !list_empty(&it->rooms);
+}
+
+static bool batch_firm(const struct item *first, bool unsaid)
+{
+    LIST_FOREACH (n, &first->in_batch)
+        if (!item_firm(LIST_ENTRY(n, struct item, in_batch), unsaid))
+            return false;
+    return item_firm(first, unsaid);
+}
+
+/* the queue */
+
+static struct item *queue_first(const struct heap *h)
+{
+    struct heap_node *n = heap_first(h);
+
+    return n ? CONTAINER_OF(n, struct item, in_queue) : NULL;
+}
+
+static void put(struct epool *p, struct item *first, enum queue q)
+{
+    first->queue = (uint8_t)q;
+    heap_set(&p->queues[q], &first->in_queue, first->turn);
+}
+
+static void unput(struct epool *p, struct item *first)
+{
+    heap_remove(&p->queues[first->queue], &first->in_queue);
+}
+
+/* True if it has blocks at a langd once all is granted: it has rows, and they
+ * are still wanted. */
+static bool holds_there(const struct item *it)
+{
+    LIST_FOREACH (n, &it->rooms) {
+        const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
+
+        if (it->total != 0 && !m->failing && !m->ended)
+            return true;
+    }
+    return false;
+}
+
+/* Puts the first of a batch where it belongs; a victim without all its grants
+ * belongs nowhere yet. */
+static void place(struct epool *p, struct item *first)
+{
+    bool victim = first->victim, ahead = first->ahead;
+    bool matters = holds_there(first);
+
+    LIST_FOREACH (n, &first->in_batch) {
+        const struct item *it = LIST_ENTRY(n, struct item, in_batch);
+
+        victim |= it->victim;
+        ahead |= it->ahead;
+        matters |= holds_there(it);
+    }
+    unput(p, first);
+    if (matters && batch_firm(first, false))
+        put(p, first, QUEUE_FIRM);
+    else if (!victim || batch_firm(first, true))
+        put(p, first, ahead ? QUEUE_AHEAD : QUEUE_PLAIN);
+}
+
+static void enqueue(struct epool *p, struct item *first, uint64_t turn)
+{
+    first->queued = true;
+    first->turn = turn;
+    p->waiting++;
+    place(p, first);
+}
+
+enum err item_queue(
+    struct encoded *e, struct item *it, uint32_t conn, bool more)
+{
+    struct epool *p = &e->pools[it->pool];
+    struct item *first = e->open_batch[conn];
+    uint64_t blocks = div_up(it->max_rows, p->block_rows);
+
+    if (first && first->pool != it->pool)
+        return ERR_MALFORMED;
+    if (first) {
+        LIST_FOREACH (n, &first->in_batch)
+            blocks += div_up(
+                LIST_ENTRY(n, struct item, in_batch)->max_rows, p->block_rows);
+        blocks += div_up(first->max_rows, p->block_rows);
+    }
+    if (blocks > p->p.blocks)
+        return ERR_TOO_LARGE;
+    it->conn = conn;
+    if (first)
+        list_insert_before(&first->in_batch, &it->in_batch);
+    else
+        first = it;
+    e->open_batch[conn] = more ? first : NULL;
+    if (!more)
+        enqueue(p, first, first->age);
+    return OK;
+}
+
+void item_close_batch(struct encoded *e, uint32_t conn)
+{
+    struct item *first = e->open_batch[conn];
+
+    e->open_batch[conn] = NULL;
+    if (!first)
+        return;
+    enqueue(&e->pools[first->pool], first, first->age);
+    epool_serve(e, &e->pools[first->pool]);
+}
+
+/* The next of its batch takes its place. */
+void queue_leave(struct encoded *e, struct item *it)
+{
+    struct epool *p = &e->pools[it->pool];
+    struct item *next =
+        list_linked(&it->in_batch)
+            ? LIST_ENTRY(it->in_batch.next, struct item, in_batch)
+            : NULL;
+
+    if (e->open_batch[it->conn] == it)
+        e->open_batch[it->conn] = next;
+    list_remove(&it->in_batch);
+    if (!it->queued)
+        return;
+    unput(p, it);
+    it->queued = false;
+    p->waiting--;
+    if (next)
+        enqueue(p, next, it->turn);
+}
+
+void queue_place(struct encoded *e, struct item *it)
+{
+    struct epool *p = &e->pools[it->pool];
+    struct item *first = it->queued ? it : NULL;
+
+    if (it->source != SOURCE_QUEUED)
+        return;
+    LIST_FOREACH (n, &it->in_batch)
+        if (LIST_ENTRY(n, struct item, in_batch)->queued)
+            first = LIST_ENTRY(n, struct item, in_batch);
+    if (!first)
+        return; /* its batch goes on */
+    place(p, first);
+    epool_serve(e, p);
+}
+
+/* serving */
+
+static struct item *queue_head(const struct epool *p)
+{
+    struct item *plain = queue_first(&p->queues[QUEUE_PLAIN]);
+    struct item *ahead = queue_first(&p->queues[QUEUE_AHEAD]);
+    struct item *firm = queue_first(&p->queues[QUEUE_FIRM]);
+
+    if (firm || !plain || !ahead)
+        return firm ? firm : plain ? plain : ahead;
+    return plain->in_queue.key < ahead->in_queue.key ? plain : ahead;
+}
+
+/* Blocks that the head of the queue and its batch want. */
+static uint32_t head_blocks(const struct epool *p, const struct item *head)
+{
+    uint32_t n = div_up(head->max_rows, p->block_rows);
+
+    LIST_FOREACH (i, &head->in_batch)
+        n += div_up(
+            LIST_ENTRY(i, struct item, in_batch)->max_rows, p->block_rows);
+    return n;
+}
+
+/* The oldest that waits without having asked asks now: the queue of its langd
+ * knows ages, and will not pass it over. One for each that overtakes, so that
+ * no more is asked for ahead than comes before its turn. */
+static void overtake(struct encoded *e, struct epool *p, const struct item *by)
+{
+    struct item *it = queue_first(&p->queues[QUEUE_PLAIN]);
+
+    if (queue_first(&p->queues[QUEUE_FIRM]) != by || !it ||
+        it->in_queue.key > by->in_queue.key)
+        return;
+    it->ahead = true;
+    item_touch(e, it);
+    LIST_FOREACH (n, &it->in_batch) {
+        struct item *o = LIST_ENTRY(n, struct item, in_batch);
+
+        o->ahead = true;
+        item_touch(e, o);
+    }
+    place(p, it);
+}
+
+static bool take(struct encoded *e, struct epool *p, struct item *it)
+{
+    uint32_t first_run, n = div_up(it->max_rows, p->block_rows);
+
+    if (!pool_take(&p->p, &it->src, n, &first_run))
+        return false;
+    rowmap_clear(&p->committed, &p->p, first_run);
+    it->source = SOURCE_HELD;
+    it->moved_ns = e->now_ns;
+    list_push_tail(&p->held, &it->in_held);
+    LIST_FOREACH (r, &it->rooms) {
+        struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
+
+        m->history.blocks = n;
+        m->granted_due = !m->have;
+    }
+    item_touch(e, it);
+    return true;
+}
+
+/* Lets go of kept rooms, longest not asked for first, until `blocks`
+ * come back. Those that a writer may still hold or a langd of this host read
+ * are not counted on. */
+static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
+{
+    LIST_FOREACH_SAFE (n, &p->kept) {
+        struct eroom *m = LIST_ENTRY(n, struct eroom, in_kept);
+
+        if (p->coming >= blocks)
+            return;
+        if (m->active > 0)
+            continue;
+        m->leaving =
+            (m->item->final || !room_in_use(&m->r)) && !eroom_read_elsewhere(m);
+        m->item->leaving += m->leaving;
+        item_count_coming(e, m->item);
+        eroom_unlink(e, m, ERR_GONE);
+    }
+}
+
+/* Starts the patience of a head with all its grants. */
+static void be_patient(
+    const struct encoded *e, struct epool *p, const struct item *head)
+{
+    if (queue_first(&p->queues[QUEUE_FIRM]) != head) {
+        p->head_since_ns = p->revoke_ns = TIME_NEVER;
+        return;
+    }
+    if (p->head_since_ns != TIME_NEVER && p->head_age == head->in_queue.key)
+        return;
+    p->head_age = head->in_queue.key;
+    p->head_since_ns = e->now_ns;
+    p->revoke_ns = e->now_ns + e->c.conf->timeout_revoke_after;
+}
+
+void epool_serve(struct encoded *e, struct epool *p)
+{
+    struct item *head;
+
+    while ((head = queue_head(p))) {
+        uint32_t n = head_blocks(p, head);
+
+        if (n > p->p.free) {
+            be_patient(e, p, head);
+            reclaim(e, p, n - p->p.free);
+            return;
+        }
+        if (!take(e, p, head)) { /* too scattered for now */
+            reclaim(e, p, p->coming + 1);
+            return;
+        }
+        overtake(e, p, head);
+        queue_leave(e, head);
+    }
+    p->head_since_ns = p->revoke_ns = TIME_NEVER;
+}
+
+/* taking back */
+
+/* True if all that is left of it is that its blocks come back. */
+static bool ending(const struct item *it)
+{
+    LIST_FOREACH (n, &it->rooms) {
+        const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
+
+        if (!m->failing && !(m->ended && !m->linked && m->active == 0))
+            return false;
+    }
+    return true;
+}
+
+/* True if the room waits for a destination, or one of its destinations is in a
+ * langd's queue. */
+static bool room_waits(const struct eroom *m)
+{
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
+
+        if (d->state == DST_ACTIVE && d->firm != FIRM_YES && d->want_known &&
+            edst_rows_wait(d))
+            return true;
+    }
+    return !m->ended && !(m->flags & FLAG_OPEN) &&
+           m->asked < max_u32(m->required, 1);
+}
+
+static bool waits(const struct item *it)
+{
+    LIST_FOREACH (n, &it->rooms)
+        if (room_waits(LIST_ENTRY(n, struct eroom, in_item)))
+            return true;
+    return false;
+}
+
+static bool idle(const struct encoded *e, const struct item *it)
+{
+    return e->now_ns - it->moved_ns >= e->c.conf->timeout_progress;
+}
+
+/* True if rows of it go out: its blocks come back by themselves. */
+static bool drains(const struct encoded *e, const struct item *it)
+{
+    uint32_t active = 0;
+
+    LIST_FOREACH (n, &it->rooms)
+        active += LIST_ENTRY(n, struct eroom, in_item)->active;
+    return active > 0 && it->committed > 0 && !waits(it) &&
+           (item_complete(it) || (item_firm(it, false) && !idle(e, it)));
+}
+
+/* True if it may be ended: it lacks a grant, and its encoder is through with
+ * it, or does nothing for long. Once in the life of an item, also where langds
+ * do not say what they grant for good. */
+static bool prey(const struct encoded *e, const struct item *it)
+{
+    if (item_firm(it, false) || (it->victim && item_firm(it, true)))
+        return false;
+    return waits(it) && (item_complete(it) || idle(e, it));
+}
+
+static void end_room(struct encoded *e, struct eroom *m, const struct item *it)
+{
+    static const char text[] =
+        "a room with all its grants waits for these blocks: announce it again";
+
+    if (!m->ended) {
+        tombs_put(&e->victims, e->now_ns, m->r.id, it->uid, ROOM_FAILED,
+            ERR_NO_BLOCKS);
+        tombs_own(&e->victims, m->r.id, it->uid, m->served, ERR_NO_BLOCKS);
+        eroom_fail(e, m, ERR_NO_BLOCKS, text);
+        eroom_unlink(e, m, ERR_NO_BLOCKS); /* it may be asked for again */
+        return;
+    }
+    LIST_FOREACH (n, &m->dsts) /* it was kept, and asked for again */
+        edst_fail(e, LIST_ENTRY(n, struct edst, in_room), ERR_GONE, text);
+    eroom_unlink(e, m, ERR_GONE);
+}
+
+static void end_item(struct encoded *e, struct item *it)
+{
+    e->stats[STAT_sources_revoked]++;
+    item_hide(e, it);
+    it->moved_ns = e->now_ns;
+    if (item_has_key(it))
+        tombs_put(&e->victims, e->now_ns, item_key_hash(&it->key, it->uid),
+            it->uid, ROOM_FAILED, ERR_NO_BLOCKS);
+    for (int writers = 0; writers < 2; writers++) /* they spoil the others */
+        LIST_FOREACH_SAFE (n, &it->rooms) {
+            struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
+
+            if (m->have != writers)
+                end_room(e, m, it);
+        }
+}
+
+void epool_revoke(struct encoded *e, struct epool *p)
+{
+    struct item *head = queue_first(&p->queues[QUEUE_FIRM]), *victim = NULL;
+    uint64_t after = e->c.conf->timeout_revoke_after, coming = p->p.free;
+
+    p->revoke_ns = e->now_ns + (after > NS_PER_MS ? after : NS_PER_MS);
+    if (!head || head_blocks(p, head) <= p->p.free) {
+        p->head_since_ns = p->revoke_ns = TIME_NEVER;
+        epool_serve(e, p);
+        return;
+    }
+    LIST_FOREACH (n, &p->held) {
+        struct item *it = LIST_ENTRY(n, struct item, in_held);
+
+        if (ending(it))
+            coming += idle(e, it) ? 0 : it->src.blocks;
+        else if (drains(e, it))
+            return;
+        else if (prey(e, it) && (!victim || it->age > victim->age))
+            victim = it;
+    }
+    if (victim && coming < head_blocks(p, head))
+        end_item(e, victim);
+}
+
+/* memory */
+
+bool queue_remembers(
+    const struct encoded *e, const struct local_announce *n, uint32_t uid)
+{
+    static const struct key none;
+
+    return tombs_get(&e->victims, e->now_ns, n->room, uid) ||
+           (!key_eq(&n->key, &none) && tombs_get(&e->victims, e->now_ns,
+                                           item_key_hash(&n->key, uid), uid));
+}
+
+/* An engine that has the rows may ask again all the same: then its place is
+ * its own again. */
+void queue_counts(const struct encoded *e, struct eroom *m)
+{
+    const struct tomb *t =
+        tombs_get(&e->victims, e->now_ns, m->r.id, m->item->uid);
+
+    if (!t || !m->item->victim || m->before > 0 || m->required <= m->asked)
+        return;
+    m->before = min_u32(t->owner, m->required - max_u32(m->asked, 1));
+    m->served += m->before;
+    m->asked += m->before;
+}
+
+void queue_forgets(struct encoded *e, uint64_t room, const struct item *it)
+{
+    if (!it->victim)
+        return;
+    tombs_forget(&e->victims, room, it->uid);
+    if (item_has_key(it))
+        tombs_forget(&e->victims, item_key_hash(&it->key, it->uid), it->uid);
+}

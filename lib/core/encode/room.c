@@ -1,0 +1,358 @@
+/* room.c - one item of the encode side: its source blocks, and when it
+ * is over (RULES 4, 6, 8, 9). Owned by the loop's thread.
+ *
+ * A room lets go of its source blocks when every destination has ended, no
+ * send of ours reads them, and nobody may write them any more. Until then they
+ * are quarantined: no timer frees them. */
+#include "core/encode/encode.h"
+
+#include <stdio.h>
+
+void eroom_table_full(struct encoded *e)
+{
+    e->stats[STAT_table_full]++;
+    for (uint32_t i = 0; i < e->pools_count; i++)
+        LIST_FOREACH (n, &e->pools[i].kept) {
+            struct eroom *m = LIST_ENTRY(n, struct eroom, in_kept);
+
+            if (m->active > 0)
+                continue;
+            eroom_unlink(e, m, ERR_GONE);
+            return;
+        }
+}
+
+struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who)
+{
+    uint32_t i = slab_next(e->rooms_free, e->rooms_fresh, e->rooms_max);
+    struct eroom *m;
+
+    if (!share_take(&e->share, who, 1)) {
+        eroom_table_full(e);
+        return NULL;
+    }
+    CHECK(i != NONE && table_put(&e->ids, id, 0, i),
+        "no slot for one of %u rooms", e->rooms_used);
+    m = &e->rooms[i];
+    if (i == e->rooms_fresh)
+        e->rooms_fresh++;
+    else
+        e->rooms_free = m->free_next;
+    e->rooms_used++;
+    memset(m, 0, sizeof(*m));
+    room_init(&m->r, id);
+    m->who = who;
+    m->linked = true;
+    m->item = &e->nothing;
+    m->bootstrap_ns = m->kept_ns = TIME_NEVER;
+    m->shown_state = UINT8_MAX;
+    list_init(&m->dsts);
+    list_init(&m->in_item);
+    list_init(&m->in_kept);
+    m->history.room = id;
+    m->history.who = who;
+    m->history.opened_ns = e->now_ns;
+    return m;
+}
+
+struct eroom *eroom_find(const struct encoded *e, uint64_t id)
+{
+    uint32_t i = table_get(&e->ids, id, 0);
+
+    return i == NONE ? NULL : &e->rooms[i];
+}
+
+void eroom_touch(struct encoded *e, struct eroom *m)
+{
+    if (!list_linked(&m->r.todo))
+        list_push_tail(&e->room_todo, &m->r.todo);
+}
+
+/* From now on the room ends with what is asked of it. */
+static void stop_keeping(struct eroom *m)
+{
+    m->kept_ns = TIME_NEVER;
+    list_remove(&m->in_kept);
+}
+
+void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason)
+{
+    if (m->linked) {
+        table_remove(&e->ids, m->r.id, 0);
+        tombs_put(&e->ended_rooms, e->now_ns, m->r.id, 0, m->r.state,
+            (uint8_t)reason);
+        if (m->ended)
+            tombs_own(&e->ended_rooms, m->r.id, 0, m->r.session, m->r.reason);
+    }
+    m->linked = false;
+    stop_keeping(m);
+    eroom_touch(e, m);
+}
+
+/* source blocks */
+
+static bool sends_over(const struct eroom *m)
+{
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
+
+        if (d->state != DST_ENDED || d->opened || d->closing_left)
+            return false;
+    }
+    return true;
+}
+
+bool eroom_read_elsewhere(const struct eroom *m)
+{
+    LIST_FOREACH (n, &m->dsts)
+        if (LIST_ENTRY(n, struct edst, in_room)->map != NONE)
+            return true;
+    return false;
+}
+
+/* The room lets go of its rows when nothing of it reads or writes them. */
+static void settle_source(struct encoded *e, struct eroom *m)
+{
+    if (!m->ended || m->linked || m->item == &e->nothing || !sends_over(m))
+        return;
+    if ((!m->item->final && room_in_use(&m->r)) || eroom_read_elsewhere(m)) {
+        if (!m->quarantined)
+            e->stats[STAT_blocks_quarantined] += m->item->src.blocks;
+        m->quarantined = true;
+        return;
+    }
+    m->quarantined = false;
+    item_leave(e, m);
+}
+
+/* ends */
+
+void eroom_fail(
+    struct encoded *e, struct eroom *m, enum err reason, const char *text)
+{
+    if (m->ended || m->failing)
+        return;
+    m->failing = true;
+    m->fail_reason = (uint8_t)reason;
+    snprintf(m->r.text, sizeof(m->r.text), "%s", text);
+    LIST_FOREACH (n, &m->dsts) {
+        struct edst *d = LIST_ENTRY(n, struct edst, in_room);
+
+        if (d->state == DST_ACTIVE)
+            edst_fail(e, d, reason, text);
+    }
+    if (!m->have && m->item != &e->nothing && !item_complete(m->item))
+        item_spoil(e, m->item, m, reason);
+    eroom_touch(e, m);
+}
+
+void eroom_withdraw(struct encoded *e, struct eroom *m)
+{
+    if (m->ended)
+        return;
+    if (m->flags & FLAG_OPEN)
+        m->withdrawn = true;
+    else
+        eroom_fail(e, m, ERR_ABORTED, "released before it was done");
+    eroom_touch(e, m);
+}
+
+static void record(struct encoded *e, struct eroom *m)
+{
+    struct ended *h = &e->history[e->ended_count % e->c.conf->limit_history];
+
+    m->history.state = m->r.state;
+    m->history.reason = m->r.reason;
+    m->history.total = m->item->total;
+    m->history.served = m->served;
+    m->history.failed = m->failed;
+    m->history.done_ns = e->now_ns;
+    memcpy(m->history.text, m->r.text, sizeof(m->history.text));
+    *h = m->history;
+    m->ended_row = e->ended_count++;
+}
+
+/* How long the rows stay after the room's end: as asked for, or for a langd
+ * that restarts and asks again; not while others wait for the blocks. */
+static uint64_t keep_ns(const struct encoded *e, const struct eroom *m)
+{
+    if (m->failing || !item_complete(m->item) ||
+        m->item->source != SOURCE_HELD || e->pools[m->item->pool].waiting > 0)
+        return 0;
+    if (m->flags & FLAG_KEEP)
+        return e->c.conf->timeout_keep;
+    return m->r.reason == ERR_PEER_LOST ? e->c.conf->timeout_linger : 0;
+}
+
+static void end(struct encoded *e, struct eroom *m)
+{
+    bool ok = m->failed == 0 && (m->required ? m->served >= m->required
+                                             : m->withdrawn && !m->failing);
+    uint64_t rows = m->served ? (uint64_t)m->served * m->item->total : 0;
+    uint64_t keep;
+
+    m->ended = true;
+    m->bootstrap_ns = TIME_NEVER;
+    m->r.state = ok ? ROOM_SUCCESS : ROOM_FAILED;
+    m->r.reason = ok ? OK : m->fail_reason;
+    m->r.a = m->served;
+    m->r.b = m->failed;
+    e->open--;
+    e->stats[ok ? STAT_rooms_succeeded : STAT_rooms_failed]++;
+    e->stats[STAT_rows_moved] += rows;
+    m->history.bytes = rows * eroom_pool(e, m)->meta.layout.row_bytes;
+    e->stats[STAT_bytes_moved] += m->history.bytes;
+    record(e, m);
+    if (ok && m->item != &e->nothing)
+        queue_forgets(e, m->r.id, m->item);
+    if (!m->have && m->item != &e->nothing && !item_complete(m->item))
+        item_spoil(e, m->item, m, m->fail_reason ? m->fail_reason : ERR_GONE);
+    keep = keep_ns(e, m);
+    if (keep > 0) {
+        m->kept_ns = e->now_ns + keep;
+        list_push_tail(&eroom_pool(e, m)->kept, &m->in_kept);
+    } else { /* with no-blocks it comes again, and may be asked for before */
+        eroom_unlink(e, m,
+            m->r.reason == ERR_NO_BLOCKS ? ERR_NO_BLOCKS : ERR_UNKNOWN_ROOM);
+    }
+}
+
+/* Has every destination that the room waits for ended? */
+static bool complete(const struct eroom *m)
+{
+    if (!m->announced || m->ended || m->active > 0)
+        return false;
+    if (m->failing)
+        return true;
+    if (m->flags & FLAG_OPEN)
+        return m->withdrawn;
+    return m->required > 0 && m->served + m->failed >= m->required;
+}
+
+/* settling */
+
+static void show(struct encoded *e, struct out *out, struct eroom *m)
+{
+    uint16_t end_bit = m->r.state == ROOM_SUCCESS ? EVENT_DONE : EVENT_FAILED;
+    bool fresh = false;
+
+    LIST_FOREACH (n, &m->r.views) {
+        struct view *v = LIST_ENTRY(n, struct view, in_room);
+        uint16_t what = m->ended ? end_bit : 0;
+
+        if (m->have && !m->ended)
+            what |= EVENT_HAVE;
+        else if (m->item->source == SOURCE_HELD && !m->ended)
+            what |= EVENT_GRANTED;
+        if (m->asked > 0)
+            what |= EVENT_WANTED;
+        if (v->fresh && what)
+            view_tell(&e->engines, out, v, what);
+        fresh |= v->fresh;
+        v->fresh = false;
+    }
+    if (m->granted_due)
+        room_tell(&e->engines, out, &m->r, EVENT_GRANTED);
+    if (m->wanted_due)
+        room_tell(&e->engines, out, &m->r, EVENT_WANTED);
+    if (m->ended && m->shown_state != m->r.state) {
+        room_tell(&e->engines, out, &m->r, end_bit);
+        out_action(out, ACT_ENDED)->word = m->ended_row;
+    }
+    if (m->item != &e->nothing)
+        m->r.rows_shown = m->item->committed;
+    if (fresh || m->shown_state != m->r.state ||
+        m->shown_rows != m->r.rows_shown) {
+        room_cells(&e->engines, out, &m->r);
+    }
+    m->granted_due = m->wanted_due = false;
+    m->shown_state = m->r.state;
+    m->shown_rows = m->r.rows_shown;
+}
+
+static void forget(struct encoded *e, struct eroom *m)
+{
+    if (m->linked)
+        table_remove(&e->ids, m->r.id, 0);
+    heap_remove(&e->room_timers, &m->timer);
+    list_remove(&m->r.todo);
+    list_remove(&m->in_kept);
+    room_orphan(&m->r);
+    m->r.used = false;
+    edst_reserve(e, m);
+    m->free_next = e->rooms_free;
+    e->rooms_free = (uint32_t)(m - e->rooms);
+    e->rooms_used--;
+    share_give(&e->share, m->who, 1);
+}
+
+/* A destination that was refused leaves its place to another. An open room
+ * waits for more until its time is over. */
+static bool asked_by_all(const struct eroom *m)
+{
+    if (!m->announced || (m->flags & FLAG_OPEN))
+        return false;
+    return m->asked >= (m->required ? m->required : 1);
+}
+
+static void arm(struct encoded *e, struct eroom *m)
+{
+    uint64_t at =
+        min_u64(asked_by_all(m) ? TIME_NEVER : m->bootstrap_ns, m->kept_ns);
+
+    if (at == TIME_NEVER)
+        heap_remove(&e->room_timers, &m->timer);
+    else if (!heap_linked(&m->timer) || m->timer.key != at)
+        heap_set(&e->room_timers, &m->timer, at);
+}
+
+void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
+{
+    uint8_t state = ROOM_BOOTSTRAPPING;
+
+    list_remove(&m->r.todo);
+    if (complete(m))
+        end(e, m);
+    edst_reserve(e, m);
+    if (m->item != &e->nothing)
+        queue_place(e, m->item);
+    if (list_linked(&m->in_kept) && m->active == 0)
+        epool_serve(e, eroom_pool(e, m)); /* others may wait for its space */
+    if (m->ended && m->linked && m->kept_ns == TIME_NEVER && m->active == 0)
+        eroom_unlink(e, m, ERR_UNKNOWN_ROOM); /* nobody may come for it */
+    if (m->announced && !m->ended) {
+        if (m->item->source == SOURCE_HELD && m->asked > 0)
+            state = m->history.first_ns ? ROOM_TRANSFERRING : ROOM_WAITING;
+        if (state > m->r.state)
+            m->r.state = state;
+    }
+    settle_source(e, m);
+    show(e, out, m);
+    list_remove(&m->r.todo);
+    if (list_empty(&m->dsts) && list_empty(&m->r.views) &&
+        (!m->announced || (m->ended && m->item == &e->nothing)))
+        forget(e, m);
+    else
+        arm(e, m);
+}
+
+void eroom_expired(struct encoded *e, struct eroom *m)
+{
+    if (m->bootstrap_ns <= e->now_ns && !asked_by_all(m)) {
+        m->bootstrap_ns = TIME_NEVER;
+        e->stats[STAT_deadlines]++;
+        if (m->flags & FLAG_OPEN && m->asked > 0)
+            m->withdrawn = true;
+        else if (m->announced)
+            eroom_fail(e, m, ERR_TIMEOUT,
+                m->item->source == SOURCE_QUEUED
+                    ? "no source blocks came in time, no destination asked"
+                    : "no destination asked in time");
+    }
+    if (m->kept_ns <= e->now_ns) {
+        stop_keeping(m);
+        if (m->active == 0)
+            eroom_unlink(e, m, ERR_GONE);
+    }
+    eroom_touch(e, m);
+}

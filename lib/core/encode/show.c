@@ -1,0 +1,193 @@
+/* show.c - what the encode side shows of itself, and what must always
+ * hold of it. Owned by the loop's thread; changes nothing. */
+#include "core/encode/encode.h"
+
+#include "core/show.h"
+
+static void show_status(const struct encoded *e, struct shower *s)
+{
+    uint32_t up = 0;
+
+    for (uint32_t i = 0; i < e->peers.max; i++)
+        up += e->peers.peers[i].used && e->peers.peers[i].up;
+    s->row(s);
+    s->number(s, "rooms_open", e->open);
+    s->number(s, "rooms_held", e->rooms_used);
+    s->number(s, "destinations_held", e->dsts_used);
+    s->number(s, "declines_held", e->declines.used);
+    s->number(s, "rooms_ended", e->ended_count);
+    s->number(s, "peers_up", up);
+    s->number(s, "attachments", e->engines.views_used);
+    s->number(s, "aux_free_bytes", (uint64_t)e->aux.free * AUX_CHUNK);
+    s->number(s, "draining", e->draining);
+}
+
+static void show_room(const struct eroom *m, uint64_t now_ns,
+    const struct show_at *at, struct shower *s)
+{
+    uint32_t granted = 0;
+
+    LIST_FOREACH (n, &m->dsts)
+        granted =
+            max_u32(granted, LIST_ENTRY(n, struct edst, in_room)->granted);
+    s->row(s);
+    show_room_id(s, at, m->r.id, m->history.who);
+    s->text(
+        s, "state", m->announced ? state_name(m->r.state) : "not-announced");
+    s->text(s, "reason", err_name((enum err)m->r.reason));
+    s->number(s, "age_ms", (now_ns - m->history.opened_ns) / NS_PER_MS);
+    show_rows(s, "total", m->item->total);
+    s->number(s, "committed", m->item->committed);
+    s->number(s, "granted", granted);
+    s->number(s, "asked", m->asked);
+    s->number(s, "required", m->required);
+    s->number(s, "served", m->served);
+    s->number(s, "failed", m->failed);
+    s->number(s, "blocks", m->item->src.blocks);
+    s->number(s, "kept", m->kept_ns != TIME_NEVER);
+    s->number(s, "shares", m->item->refs);
+}
+
+static void show_rooms(const struct encoded *e, uint64_t now_ns,
+    struct show_at *at, struct shower *s)
+{
+    for (; at->at < e->rooms_max && show_place(at); at->at++)
+        if (e->rooms[at->at].r.used)
+            show_room(&e->rooms[at->at], now_ns, at, s);
+    at->over = at->at >= e->rooms_max;
+    if (at->over)
+        show_history(s, at, e->rooms_max, e->history, e->ended_count,
+            e->c.conf->limit_history);
+}
+
+enum { SUM_KEPT, SUM_QUARANTINED, SUM_WAITING };
+
+static void count_place(const struct encoded *e, uint64_t i, uint32_t sums[][3])
+{
+    const struct item *it = &e->items[i];
+    const struct eroom *m = &e->rooms[i];
+
+    if (it->used)
+        sums[it->pool][SUM_WAITING] += it->source == SOURCE_QUEUED;
+    if (!m->r.used || !m->ended)
+        return;
+    if (m->kept_ns != TIME_NEVER)
+        sums[m->item->pool][SUM_KEPT] += m->item->src.blocks;
+    else if (m->item->refs == 1)
+        sums[m->item->pool][SUM_QUARANTINED] += m->item->src.blocks;
+}
+
+/* The places of the rooms are counted first, then come the pools' rows. */
+static void show_pools(
+    const struct encoded *e, struct show_at *at, struct shower *s)
+{
+    uint64_t end = (uint64_t)e->rooms_max + e->pools_count;
+
+    for (; at->at < e->rooms_max && show_place(at); at->at++)
+        count_place(e, at->at, at->sums);
+    for (; at->at >= e->rooms_max && at->at < end && show_place(at); at->at++) {
+        const uint32_t i = (uint32_t)at->at - e->rooms_max;
+
+        show_pool(s, i, &e->pools[i].meta, &e->pools[i].p);
+        s->number(s, "kept", at->sums[i][SUM_KEPT]);
+        s->number(s, "quarantined", at->sums[i][SUM_QUARANTINED]);
+        s->number(s, "waiting_items", at->sums[i][SUM_WAITING]);
+    }
+    at->over = at->at >= end;
+}
+
+bool encoded_show(void *brain, const char *what, uint64_t now_ns,
+    struct show_at *at, struct shower *s)
+{
+    struct encoded *e = brain;
+
+    at->over = true;
+    if (!strcmp(what, "status"))
+        show_status(e, s);
+    else if (!strcmp(what, "rooms"))
+        show_rooms(e, now_ns, at, s);
+    else if (!strcmp(what, "pools"))
+        show_pools(e, at, s);
+    else if (!strcmp(what, "peers"))
+        show_peers(s, at, &e->peers);
+    else if (!strcmp(what, "stats"))
+        show_stats(s, e->stats);
+    else
+        return false;
+    return true;
+}
+
+static void check_room(const struct eroom *m)
+{
+    uint32_t active = 0;
+
+    LIST_FOREACH (n, &m->dsts)
+        active += LIST_ENTRY(n, struct edst, in_room)->state != DST_ENDED;
+    CHECK(active == m->active, "room %llu: %u destinations, counted %u",
+        (unsigned long long)m->r.id, active, m->active);
+    CHECK(m->linked || m->kept_ns == TIME_NEVER,
+        "room %llu is kept and cannot be found", (unsigned long long)m->r.id);
+}
+
+static void check_item(const struct item *it)
+{
+    uint32_t refs = 0;
+
+    LIST_FOREACH (n, &it->rooms)
+        refs += LIST_ENTRY(n, struct eroom, in_item)->item == it;
+    CHECK(refs == it->refs && refs > 0, "an item has %u rooms, counted %u",
+        refs, it->refs);
+    CHECK(list_linked(&it->in_held) == (it->source == SOURCE_HELD),
+        "an item in source state %u is on the wrong list", it->source);
+    CHECK(it->queued || !heap_linked(&it->in_queue), "an item is in a queue");
+    CHECK(it->src.blocks == 0 || it->source == SOURCE_HELD,
+        "%u blocks in source state %u", it->src.blocks, it->source);
+    CHECK(it->committed <= it->highest, "prefix %u, highest %u", it->committed,
+        it->highest);
+}
+
+void encoded_check(const struct encoded *e)
+{
+    uint32_t used = 0, open = 0, dsts = 0, fenced = 0, reserved = 0;
+    uint32_t blocks[CONF_POOLS_MAX] = {0}, waiting[CONF_POOLS_MAX] = {0};
+
+    for (uint32_t i = 0; i < e->rooms_max; i++) {
+        const struct eroom *m = &e->rooms[i];
+
+        dsts += e->dsts[i].used;
+        fenced += e->dsts[i].used && e->dsts[i].map != NONE;
+        if (!m->r.used)
+            continue;
+        used++;
+        open += m->announced && !m->ended;
+        reserved += m->reserved;
+        check_room(m);
+    }
+    for (uint32_t i = 0; i < e->rooms_max; i++) {
+        const struct item *it = &e->items[i];
+
+        if (!it->used)
+            continue;
+        blocks[it->pool] += it->src.blocks;
+        waiting[it->pool] += it->queued;
+        check_item(it);
+    }
+    CHECK(fenced == e->fenced, "%u destinations may be read, counted %u",
+        fenced, e->fenced);
+    CHECK(reserved + dsts == e->dst_share.used,
+        "%u places reserved, %u taken, counted %u", reserved, dsts,
+        e->dst_share.used);
+    CHECK(used == e->rooms_used && open == e->open && dsts == e->dsts_used,
+        "%u rooms %u open %u destinations; counted %u %u %u", used, open, dsts,
+        e->rooms_used, e->open, e->dsts_used);
+    for (uint32_t i = 0; i < e->pools_count; i++) {
+        const struct epool *p = &e->pools[i];
+
+        pool_check(&p->p);
+        CHECK(waiting[i] == p->waiting, "pool %u: %u wait, counted %u", i,
+            waiting[i], p->waiting);
+        CHECK(p->p.free + blocks[i] == p->p.blocks,
+            "pool %u: %u free, %u held, %u in all", i, p->p.free, blocks[i],
+            p->p.blocks);
+    }
+}

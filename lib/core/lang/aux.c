@@ -1,0 +1,286 @@
+/* aux.c - who gets space for aux, and from which rooms it is taken back
+ * (RULES 5). Owned by the loop's thread.
+ *
+ * Aux comes before blocks: a room whose aux found no space waits for that, and
+ * gets no blocks beyond those that it has. Space is given by age, head only;
+ * before rooms without rows come those with rows and groups whose lengths are
+ * all known, before these rooms with firm grants. A group's space is reserved
+ * whole. The encoder keeps the bytes until the room is over and sends them
+ * again, so a room that has no firm grant may lose its space again: first one
+ * without rows, youngest first; then one younger than the head.
+ *
+ * What comes with a late length, of a group that has its blocks, is the first
+ * to get space; where two such groups have it in parts, both wait until one of
+ * them ends by its deadline (no-blocks).
+ *
+ * But for that nothing waits in a circle: firm grants wait for no space that is
+ * not held by firm grants, and among the others the oldest gets both. Space
+ * that is kept from the first LENGTH on was rejected: two groups held it
+ * against each other. */
+#include "core/lang/lang.h"
+
+/* Classes, in the upper bits of keys; the lower ones are an age, or its
+ * complement. */
+enum { WAITS_FIRM, WAITS_ROWS, WAITS_BARE };
+enum { HOLDS_BARE, HOLDS_ROWS };
+#define CLASS_SHIFT 60
+
+static uint64_t key_of(unsigned class, uint64_t order)
+{
+    return (uint64_t) class << CLASS_SHIFT |
+           (order & ((UINT64_C(1) << CLASS_SHIFT) - 1));
+}
+
+static unsigned class_of(const struct heap_node *n)
+{
+    return (unsigned)(n->key >> CLASS_SHIFT);
+}
+
+static void set_node(struct heap *h, struct heap_node *n, bool in, uint64_t key)
+{
+    if (!in)
+        heap_remove(h, n);
+    else if (!heap_linked(n) || n->key != key)
+        heap_set(h, n, key);
+}
+
+/* True if it has rows, or needs none. */
+static bool has_rows(const struct lroom *m)
+{
+    return m->want || m->landed > 0 || m->total == 0;
+}
+
+static bool is_firm(const struct lroom *m)
+{
+    return m->firm || m->exposed > 0;
+}
+
+static bool all_known(const struct lgroup *g)
+{
+    if (g->joined < g->size)
+        return false;
+    LIST_FOREACH (n, &g->members)
+        if (!LIST_ENTRY(n, struct lroom, in_group)->length_known)
+            return false;
+    return true;
+}
+
+/* Chunks that the members lack. */
+static uint32_t group_lacks(const struct lgroup *g)
+{
+    uint32_t chunks = 0;
+
+    LIST_FOREACH (n, &g->members) {
+        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+
+        if (lroom_lacks_aux(m))
+            chunks += aux_chunks(m->aux_len);
+    }
+    return chunks;
+}
+
+static bool asks_again(const struct langd *l, const struct lroom *m)
+{
+    const struct peer *p = lroom_peer(l, m);
+
+    return p && peer_can(p, PEER_CAN_AUX_AGAIN);
+}
+
+/* sorting */
+
+/* Sorts the room among those that may lose their space, if it may. whole: it
+ * has all that its turn needs, and only an older one may take it. */
+static void sort_held(struct langd *l, struct lroom *m, bool whole)
+{
+    bool holds = lroom_alive(m) && (m->aux.len > 0 || m->aux.reserved > 0) &&
+                 !is_firm(m) && asks_again(l, m) &&
+                 !(m->group && m->group == l->aux_kept);
+
+    set_node(&l->aux_held, &m->hold_node, holds,
+        key_of(whole ? HOLDS_ROWS : HOLDS_BARE, ~m->age));
+}
+
+static void sort_group(struct langd *l, struct lgroup *g)
+{
+    LIST_FOREACH (n, &g->members)
+        sort_held(l, LIST_ENTRY(n, struct lroom, in_group), g->aux_whole);
+}
+
+void laux_place_group(struct langd *l, struct lgroup *g)
+{
+    struct lroom *first = LIST_FIRST(&g->members, struct lroom, in_group);
+    bool known = g->used && first && all_known(g);
+    bool whole = known && group_lacks(g) == 0, waits = known && !whole;
+
+    if (whole != g->aux_whole) {
+        g->aux_whole = whole;
+        sort_group(l, g);
+    }
+    if (g->aux_stands && (!waits || g->aux_stands != first)) {
+        heap_remove(&l->aux_queue, &g->aux_stands->aux_node);
+        g->aux_stands = NULL;
+    }
+    if (!waits)
+        return;
+    g->aux_stands = first;
+    set_node(&l->aux_queue, &first->aux_node, true,
+        key_of(g->admitted ? WAITS_FIRM : WAITS_ROWS, g->age));
+    l->aux_dirty = true;
+}
+
+static unsigned waits_as(const struct lroom *m)
+{
+    return is_firm(m) ? WAITS_FIRM : has_rows(m) ? WAITS_ROWS : WAITS_BARE;
+}
+
+void laux_classify(struct langd *l, struct lroom *m)
+{
+    if (!m->group)
+        set_node(&l->aux_queue, &m->aux_node,
+            lroom_alive(m) && lroom_lacks_aux(m), key_of(waits_as(m), m->age));
+    sort_held(l, m, m->group ? m->group->aux_whole : has_rows(m));
+    l->aux_dirty |= l->aux_queue.len > 0;
+}
+
+void laux_leave(struct langd *l, struct lroom *m)
+{
+    heap_remove(&l->aux_queue, &m->aux_node);
+    heap_remove(&l->aux_held, &m->hold_node);
+    if (m->group && m->group->aux_stands == m)
+        m->group->aux_stands = NULL;
+}
+
+/* giving and taking back */
+
+/* True if n chunks may go to the room at once. Those that wait are passed only
+ * by another user, who has less than its part of the reserve: one user's queue
+ * is not the others'. */
+static bool passes(const struct langd *l, const struct lroom *m, uint32_t n)
+{
+    const struct share *s = &l->aux.share;
+    const struct heap_node *head = heap_first(&l->aux_queue);
+
+    if (m->aux.reserved >= n || !head)
+        return true;
+    return CONTAINER_OF(head, struct lroom, aux_node)->uid != m->uid &&
+           share_used(s, m->uid) + n <= (s->total - s->limit) / 2;
+}
+
+void laux_take(struct langd *l, struct lroom *m, struct span bytes)
+{
+    if (passes(l, m, aux_chunks(bytes.len)) &&
+        aux_set(&l->aux, &m->aux, m->uid, bytes)) {
+        m->aux_final = true;
+        m->owe &= (uint8_t)~OWE_AUX;
+    } else if (!m->aux_known) {
+        l->stats[STAT_aux_full]++;
+    }
+    m->aux_known = true;
+    m->aux_len = bytes.len;
+}
+
+void laux_drop(struct langd *l, struct lroom *m)
+{
+    aux_drop(&l->aux, &m->aux);
+    l->aux_dirty |= l->aux_queue.len > 0;
+}
+
+static void reserve(struct langd *l, struct lroom *m)
+{
+    if (!lroom_lacks_aux(m) ||
+        !aux_reserve(&l->aux, &m->aux, m->uid, m->aux_len))
+        return;
+    if (asks_again(l, m)) {
+        m->owe |= OWE_AUX;
+        m->retry_ns = 0;
+    }
+    grant_classify(l, m);
+    lroom_touch(l, m);
+}
+
+static void give(struct langd *l, struct lroom *head)
+{
+    if (head->group)
+        LIST_FOREACH (n, &head->group->members)
+            reserve(l, LIST_ENTRY(n, struct lroom, in_group));
+    else
+        reserve(l, head);
+}
+
+/* The room's aux is to be sent again. */
+static void lose(struct langd *l, struct lroom *m)
+{
+    laux_drop(l, m);
+    m->aux_final = false;
+    m->owe &= (uint8_t)~OWE_AUX;
+    l->stats[STAT_aux_taken_back]++;
+    grant_classify(l, m);
+}
+
+/* A group that is the first to wait keeps what its members have. */
+static void keep_head(struct langd *l, struct lgroup *g)
+{
+    struct lgroup *before = l->aux_kept;
+
+    if (before == g)
+        return;
+    l->aux_kept = g;
+    if (before && before->used)
+        sort_group(l, before);
+    if (g)
+        sort_group(l, g);
+}
+
+/* Serves the head; false: it has to wait, or there is none. */
+static bool serve_head(struct langd *l)
+{
+    struct heap_node *n = heap_first(&l->aux_queue), *h;
+    struct lroom *m, *v;
+    uint32_t lacks;
+
+    if (!n)
+        return false;
+    m = CONTAINER_OF(n, struct lroom, aux_node);
+    keep_head(l, m->group);
+    lacks = m->group ? group_lacks(m->group) : aux_chunks(m->aux_len);
+    if (share_may(&l->aux.share, m->uid, lacks)) {
+        give(l, m);
+        return true;
+    }
+    h = heap_first(&l->aux_held);
+    if (!h || class_of(n) == WAITS_BARE)
+        return false;
+    v = CONTAINER_OF(h, struct lroom, hold_node);
+    if (class_of(n) != WAITS_FIRM && class_of(h) != HOLDS_BARE &&
+        v->age <= m->age)
+        return false;
+    lose(l, v);
+    return true;
+}
+
+void laux_serve(struct langd *l)
+{
+    if (!l->aux_dirty)
+        return;
+    while (serve_head(l))
+        ;
+    l->aux_dirty = false;
+}
+
+void laux_check_group(struct langd *l, struct lgroup *g)
+{
+    uint64_t chunks = 0;
+
+    LIST_FOREACH (n, &g->members) {
+        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+
+        chunks += m->aux_known ? aux_chunks(m->aux_len) : 0;
+    }
+    if (chunks <= l->aux.share.limit)
+        return;
+    LIST_FOREACH_SAFE (n, &g->members)
+        lroom_fail(l, LIST_ENTRY(n, struct lroom, in_group), ERR_TOO_LARGE,
+            (uint32_t)min_u64(chunks * AUX_CHUNK, UINT32_MAX),
+            l->aux.share.limit * AUX_CHUNK,
+            "the group has more aux than limits.aux_total");
+}

@@ -1,0 +1,312 @@
+/* group.c - rooms of one request that are admitted together or wait
+ * together (RULES 5). Owned by the loop's thread.
+ *
+ * A group gets no blocks before the length of every member that lives is known;
+ * then it is one item of its pool's queue, with the age of its first member.
+ * One member stands in the queue for all. A member that failed or is READY
+ * leaves; the group stays known until all have come and gone or its session is
+ * over, so that a late member does not wait for one that was here.
+ *
+ * To wait until the rows of every member are there was rejected: one holds its
+ * encoder's blocks meanwhile, another one waits for them. A length that is not
+ * known yet counts as max_rows. Where that is more than the group may hold, the
+ * group gets all that it may hold: members get blocks as they have rows, the
+ * rest is spare, for those that turn out to need it. */
+#include "core/lang/lang.h"
+
+#include <stdio.h>
+
+void groups_init(struct langd *l)
+{
+    list_init(&l->groups_idle);
+    list_init(&l->groups_free);
+    for (uint32_t i = 0; i < l->c.conf->limit_connections; i++)
+        list_init(&l->session_groups[i]);
+}
+
+/* Lets others have the spare blocks. */
+static void uncap(struct langd *l, struct lgroup *g)
+{
+    struct lpool *p = &l->pools[g->pool];
+
+    p->spare -= g->spare;
+    p->dirty |= g->spare > 0;
+    g->spare = 0;
+    list_remove(&g->in_capped);
+}
+
+static void drop(struct langd *l, struct lgroup *g)
+{
+    uncap(l, g);
+    table_remove(&l->group_ids, g->id, g->session);
+    list_remove(&g->in_session);
+    list_remove(&g->in_place);
+    list_push_tail(&l->groups_free, &g->in_place);
+    g->used = false;
+}
+
+/* Returns a place for a group: one that was never used, a free one, or that of
+ * the group without members that has been without the longest. Groups with
+ * members are fewer than rooms, so there is one. */
+static struct lgroup *vacant(struct langd *l)
+{
+    if (l->groups_fresh < l->rooms_max)
+        return &l->groups[l->groups_fresh++];
+    if (list_empty(&l->groups_free)) {
+        CHECK(!list_empty(&l->groups_idle), "no place for a group, %u rooms",
+            l->rooms_used);
+        drop(l, LIST_FIRST(&l->groups_idle, struct lgroup, in_place));
+    }
+    return LIST_ENTRY(list_pop(&l->groups_free), struct lgroup, in_place);
+}
+
+enum err group_check(const struct langd *l, const struct local_request *n,
+    uint32_t session, const char **text)
+{
+    uint32_t i = table_get(&l->group_ids, n->group, session);
+    const struct lgroup *g = &l->groups[i == NONE ? 0 : i];
+
+    *text = "a group has 1 to 65535 rooms in whole mode, with one destination";
+    if (n->group_size == 0 || n->mode != MODE_WHOLE || n->required_dst > 1)
+        return ERR_MALFORMED;
+    *text = "a group has one size and one pool, and no more members than that";
+    if (i != NONE && (g->size != n->group_size || g->pool != n->pool ||
+                         g->joined == g->size))
+        return ERR_MALFORMED;
+    *text = "";
+    return OK;
+}
+
+void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
+    uint32_t session)
+{
+    uint32_t i = table_get(&l->group_ids, n->group, session);
+    struct lgroup *g = i == NONE ? vacant(l) : &l->groups[i];
+
+    if (i == NONE) {
+        *g = (struct lgroup){.used = true,
+            .id = n->group,
+            .session = session,
+            .pool = n->pool,
+            .size = n->group_size,
+            .age = m->age};
+        list_init(&g->members);
+        list_init(&g->in_place);
+        list_init(&g->in_capped);
+        list_push_tail(&l->session_groups[session], &g->in_session);
+        (void)table_put(
+            &l->group_ids, g->id, session, (uint32_t)(g - l->groups));
+    }
+    list_remove(&g->in_place);
+    g->joined++;
+    m->group = g;
+    m->age = g->age;
+    list_push_tail(&g->members, &m->in_group);
+}
+
+/* Spare blocks are kept until all lengths are known and all have theirs. */
+static void look_at_spare(struct langd *l, struct lgroup *g)
+{
+    LIST_FOREACH (n, &g->members) {
+        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+
+        if (m->total == ROWS_UNKNOWN || grant_wanted(l, m) > 0)
+            return;
+    }
+    uncap(l, g);
+}
+
+static void unstand(struct langd *l, struct lgroup *g)
+{
+    if (g->stands)
+        heap_remove(&l->pools[g->pool].want, &g->stands->want_node);
+    g->stands = NULL;
+}
+
+void group_leave(struct langd *l, struct lroom *m)
+{
+    struct lgroup *g = m->group;
+
+    if (!g)
+        return;
+    if (g->stands == m)
+        unstand(l, g);
+    if (m->r.state == ROOM_SUCCESS)
+        g->gone += m->held.blocks;
+    else
+        group_trimmed(l, m, m->held.blocks);
+    list_remove(&m->in_group);
+    m->group = NULL;
+    look_at_spare(l, g);
+    if (!list_empty(&g->members))
+        group_place(l, g);
+    else if (g->joined == g->size)
+        drop(l, g); /* all have come and gone */
+    else
+        list_push_tail(&l->groups_idle, &g->in_place);
+}
+
+void groups_session_over(struct langd *l, uint32_t session)
+{
+    LIST_FOREACH_SAFE (n, &l->session_groups[session])
+        drop(l, LIST_ENTRY(n, struct lgroup, in_session));
+}
+
+/* Blocks that its members have when all their rows are there. */
+static uint64_t most(const struct langd *l, const struct lgroup *g)
+{
+    uint32_t rows = l->pools[g->pool].block_rows;
+    uint64_t blocks = 0;
+
+    LIST_FOREACH (n, &g->members) {
+        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+
+        blocks +=
+            div_up(m->total == ROWS_UNKNOWN ? m->max_rows : m->total, rows);
+    }
+    return blocks;
+}
+
+uint32_t group_wanted(const struct langd *l, const struct lgroup *g)
+{
+    uint64_t blocks = min_u64(most(l, g), l->pools[g->pool].cap_whole);
+
+    LIST_FOREACH (n, &g->members)
+        blocks -= LIST_ENTRY(n, struct lroom, in_group)->held.blocks;
+    return (uint32_t)blocks;
+}
+
+/* True if it can be admitted: the lengths of all members are known. */
+static bool ready(const struct lgroup *g)
+{
+    if (!g->used || g->admitted || g->joined < g->size)
+        return false;
+    LIST_FOREACH (n, &g->members) {
+        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+
+        if (m->closing_left || !m->length_known || lroom_lacks_aux(m))
+            return false;
+    }
+    return !list_empty(&g->members);
+}
+
+void group_place(struct langd *l, struct lgroup *g)
+{
+    struct lpool *p = &l->pools[g->pool];
+
+    laux_place_group(l, g);
+    if (!ready(g)) {
+        unstand(l, g);
+        return;
+    }
+    if (!g->stands) {
+        g->stands = LIST_FIRST(&g->members, struct lroom, in_group);
+        heap_set(&p->want, &g->stands->want_node, g->age);
+    }
+    p->dirty = true;
+}
+
+/* Gives each member what it wants. false: the list of actions is full, or the
+ * pool too scattered. */
+static bool take_each(struct langd *l, struct out *out, struct lgroup *g)
+{
+    LIST_FOREACH (n, &g->members) {
+        struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+        uint32_t wanted = grant_wanted(l, m);
+
+        if (!out_has_room(out))
+            return false;
+        if (wanted > 0 && !grant_take(l, out, m, wanted, true))
+            return false;
+        m->firm = true;
+        m->want = false;
+        lroom_touch(l, m);
+    }
+    return true;
+}
+
+bool group_take(struct langd *l, struct out *out, struct lgroup *g)
+{
+    struct lpool *p = &l->pools[g->pool];
+    uint32_t wanted = group_wanted(l, g), before = p->p.free;
+
+    g->capped = most(l, g) > p->cap_whole;
+    if ((uint64_t)wanted + p->spare > p->p.free)
+        return false;
+    if (!take_each(l, out, g)) /* it stays the head; what is left stays free */
+        return p->p.free < before;
+    g->admitted = true;
+    unstand(l, g);
+    if (g->capped) {
+        list_push_tail(&p->capped, &g->in_capped);
+        g->spare = wanted - (before - p->p.free);
+        p->spare += g->spare;
+    }
+    return true;
+}
+
+void groups_draw(struct langd *l, struct out *out, struct lpool *p)
+{
+    LIST_FOREACH_SAFE (i, &p->capped) {
+        struct lgroup *g = LIST_ENTRY(i, struct lgroup, in_capped);
+
+        LIST_FOREACH (n, &g->members) {
+            struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+            uint32_t wanted = grant_wanted(l, m);
+
+            if (wanted == 0 || wanted > g->spare || !out_has_room(out) ||
+                !grant_take_own(l, out, m, wanted))
+                continue;
+            g->spare -= wanted;
+            p->spare -= wanted;
+            m->want = false;
+        }
+        look_at_spare(l, g);
+    }
+}
+
+void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks)
+{
+    struct lgroup *g = m->group;
+
+    if (!g || !list_linked(&g->in_capped))
+        return;
+    g->spare += blocks;
+    l->pools[g->pool].spare += blocks;
+    l->pools[g->pool].dirty = true;
+}
+
+void group_joined(struct langd *l, struct lroom *m)
+{
+    if (m->group && m->group->lost)
+        lroom_fail(l, m, ERR_NO_BLOCKS, 0, 0,
+            "a room of the group lost its place at its encoder");
+}
+
+void group_lost(struct langd *l, struct lgroup *g)
+{
+    g->lost = true;
+    LIST_FOREACH_SAFE (n, &g->members)
+        group_joined(l, LIST_ENTRY(n, struct lroom, in_group));
+}
+
+void group_check_size(struct langd *l, struct lgroup *g)
+{
+    const struct lpool *p = &l->pools[g->pool];
+    uint64_t blocks = g->gone, rows = (uint64_t)g->gone * p->block_rows;
+
+    LIST_FOREACH (n, &g->members) {
+        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+        uint32_t least = m->total == ROWS_UNKNOWN ? m->committed : m->total;
+
+        blocks += div_up(least, p->block_rows);
+        rows += least;
+    }
+    if (blocks <= p->cap_whole)
+        return;
+    LIST_FOREACH_SAFE (n, &g->members)
+        lroom_fail(l, LIST_ENTRY(n, struct lroom, in_group), ERR_TOO_LARGE,
+            (uint32_t)min_u64(rows, UINT32_MAX - 1),
+            p->cap_whole * p->block_rows,
+            "the group is larger than the pool lets its rooms hold");
+}

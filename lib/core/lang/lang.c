@@ -1,0 +1,440 @@
+/* lang.c - the brain of the language side: what happens, in which order it is
+ * looked at, and when time matters. Rooms are lang/room.c, blocks
+ * lang/grant.c, messages lang/peer.c and lang/local.c. Owned by the loop's
+ * thread; everything is carved from one slab at start. */
+#include "core/lang/lang.h"
+
+#include <stdio.h>
+
+/* making */
+
+static void size_heap(struct heap *h, struct slab *s, uint32_t cap)
+{
+    h->cap = cap;
+    h->len = 0;
+    h->nodes = slab_take(s, cap, sizeof(struct heap_node *));
+}
+
+static void make_pool(struct langd *l, struct slab *s, uint32_t i)
+{
+    const struct conf_pool *c = &l->c.conf->pools[i];
+    struct lpool *p = &l->pools[i];
+    uint32_t blocks = (uint32_t)c->blocks;
+    uint32_t max = (uint32_t)c->max_room_blocks;
+
+    pool_init(&p->p, s, blocks);
+    rowmap_init(&p->landed, s, blocks, (uint32_t)c->block_rows);
+    size_heap(&p->want, s, l->rooms_max);
+    size_heap(&p->need, s, l->rooms_max);
+    size_heap(&p->spec, s, l->rooms_max);
+    size_heap(&p->victim, s, l->rooms_max);
+    p->block_rows = (uint32_t)c->block_rows;
+    p->cap_whole = max ? max : blocks;
+    p->cap_stream =
+        min_u32(max ? max : max_u32(blocks / 2, STREAM_MIN), blocks);
+    p->hold_stream = max_u32(
+        STREAM_MIN, min_u32((uint32_t)c->default_blocks, p->cap_stream));
+    list_init(&p->capped);
+    p->head_since_ns = p->revoke_ns = TIME_NEVER;
+}
+
+static struct pool_meta *meta_of(void *brain, uint32_t i)
+{
+    return &((struct langd *)brain)->pools[i].meta;
+}
+
+static void on_touched(void *brain, struct room *r);
+static void on_leaving(void *brain, struct view *v);
+static void on_orphaned(void *brain, struct room *r, uint64_t now_ns);
+static void on_conn_over(void *brain, uint32_t conn);
+static void on_session_over(void *brain, uint32_t session);
+static const struct engines_ops engines_ops = {
+    .touched = on_touched,
+    .leaving = on_leaving,
+    .orphaned = on_orphaned,
+    .conn_over = on_conn_over,
+    .session_over = on_session_over,
+};
+
+static void carve(struct langd *l, struct slab *s)
+{
+    const struct conf *c = l->c.conf;
+
+    share_init(&l->share, s, c, "limits.rooms", c->limit_rooms, 1, l->c.seed);
+    l->rooms_max = l->share.total;
+    l->rooms = slab_take(s, l->rooms_max, sizeof(*l->rooms));
+    l->groups = slab_take(s, l->rooms_max, sizeof(*l->groups));
+    l->session_groups =
+        slab_take(s, c->limit_connections, sizeof(*l->session_groups));
+    table_init(&l->group_ids, s, l->rooms_max, l->c.seed);
+    l->history = slab_take(s, c->limit_history, sizeof(*l->history));
+    table_init(&l->keys, s, l->rooms_max, l->c.seed);
+    tombs_init(&l->tombs, s, (uint32_t)c->limit_tombstones, l->c.seed,
+        c->timeout_tombstone);
+    tombs_init(&l->left, s, (uint32_t)c->limit_tombstones, l->c.seed,
+        c->timeout_tombstone);
+    tickets_init(&l->tickets, s, c, l->c.seed);
+    aux_init(&l->aux, s, c, l->c.seed);
+    engines_init(&l->engines, s, c, l->c.seed);
+    peers_init(&l->peers, s, &l->c, ROLE_LANGD);
+    size_heap(&l->timers, s, l->rooms_max);
+    size_heap(&l->aux_queue, s, l->rooms_max);
+    size_heap(&l->aux_held, s, l->rooms_max);
+    for (uint32_t i = 0; i < c->pools_count; i++)
+        make_pool(l, s, i);
+}
+
+/* Peers of the config; they are connected when a room wants them. */
+static void make_peers(struct langd *l)
+{
+    for (uint32_t i = 0; i < l->c.conf->peers_count; i++) {
+        const struct conf_peer *c = &l->c.conf->peers[i];
+        struct peer *p = peer_new(&l->peers);
+
+        CHECK(p, "limits.peers is below the %u peers of the config",
+            l->c.conf->peers_count);
+        snprintf(p->label, sizeof(p->label), "%s", c->name);
+        snprintf(p->address, sizeof(p->address), "%s", c->address);
+        p->configured = true;
+    }
+}
+
+struct langd *langd_init(struct slab *s, const struct brain_conf *c)
+{
+    struct langd *l = slab_take(s, 1, sizeof(*l));
+
+    if (!l) {
+        struct langd counting = {.c = *c};
+
+        carve(&counting, s);
+        return NULL;
+    }
+    l->c = *c;
+    carve(l, s);
+    if (s->failed)
+        return NULL;
+    groups_init(l);
+    list_init(&l->todo);
+    l->engines.ops = &engines_ops;
+    l->engines.brain = l;
+    l->engines.stats = l->peers.stats = l->stats;
+    l->pools_count = c->conf->pools_count;
+    l->calls = (struct calls){
+        &l->engines, &l->peers, meta_of, l, l->pools_count, false};
+    l->peers.self.c = &l->c;
+    l->peers.self.pools_count = l->pools_count;
+    for (uint32_t i = 0; i < l->pools_count; i++) {
+        pool_meta_init(&l->pools[i].meta, &c->conf->pools[i]);
+        l->peers.self.layouts[i] = &l->pools[i].meta.layout;
+    }
+    l->free_first = NONE;
+    l->generation_base = (c->seed >> 24) * l->rooms_max;
+    make_peers(l);
+    return l;
+}
+
+const struct layout *langd_layout(const struct langd *l, uint32_t i)
+{
+    return &l->pools[i].meta.layout;
+}
+
+void langd_pool_ready(struct langd *l, uint32_t i, bool ok,
+    const uint64_t *offsets, uint64_t bytes)
+{
+    struct lpool *p = &l->pools[i];
+
+    pool_meta_ready(&p->meta, ok, offsets, bytes);
+    if (!ok)
+        return;
+    p->unit_rows = layout_unit_rows(&p->meta.layout, p->block_rows);
+    p->part_rows = layout_part_rows(&p->meta.layout, p->unit_rows);
+    p->landed.unit = p->unit_rows;
+}
+
+void langd_pool_share(
+    struct langd *l, uint32_t i, const char *share, struct span handle)
+{
+    pool_meta_share(&l->pools[i].meta, share, handle);
+}
+
+uint32_t langd_blocks_free(const struct langd *l, uint32_t i)
+{
+    return l->pools[i].p.free;
+}
+
+const struct ended *langd_ended(const struct langd *l, uint64_t n)
+{
+    uint64_t limit = l->c.conf->limit_history;
+
+    if (n >= l->ended_count || l->ended_count - n > limit)
+        return NULL;
+    return &l->history[n % limit];
+}
+
+/* what engines.c tells */
+
+static void on_touched(void *brain, struct room *r)
+{
+    lroom_touch(brain, (struct lroom *)(void *)r);
+}
+
+static void on_leaving(void *brain, struct view *v)
+{
+    struct lroom *m = (struct lroom *)(void *)v->room;
+    struct langd *l = brain;
+
+    if (v->owner && l->engines.conns[v->conn].bye)
+        lroom_fail(l, m, ERR_ABORTED, 0, 0, "released before it was ready");
+    if (v->owner)
+        m->owner_done = true;
+    else if (v->rights & RIGHT_READ)
+        m->readers_done++;
+    lroom_touch(l, m);
+}
+
+static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
+{
+    struct lroom *m = (struct lroom *)(void *)r;
+
+    (void)now_ns;
+    m->owner_done = true;
+    m->readers = 0;
+    lroom_fail(
+        brain, m, ERR_ENGINE_LOST, 0, 0, "the engine that asked is gone");
+    lroom_touch(brain, m);
+}
+
+static void on_conn_over(void *brain, uint32_t conn)
+{
+    tickets_conn_end(&((struct langd *)brain)->tickets, conn);
+}
+
+static void on_session_over(void *brain, uint32_t session)
+{
+    groups_session_over(brain, session);
+    tickets_session_end(&((struct langd *)brain)->tickets, session);
+}
+
+/* events */
+
+/* Rows that were shown cannot be read either: their readers' own calls say
+ * so. */
+static void on_pool_lost(struct langd *l, uint32_t i)
+{
+    CHECK(i < l->pools_count, "note of pool %u", i);
+    if (!pool_meta_lost(&l->pools[i].meta))
+        return;
+    for (uint32_t k = 0; k < l->rooms_max; k++) {
+        struct lroom *m = &l->rooms[k];
+
+        if (m->r.used && m->pool == i && lroom_alive(m))
+            lroom_fail(l, m, ERR_INTERNAL, 0, 0, "the pool's GPU is lost");
+    }
+}
+
+static void on_note(struct langd *l, const struct data_note *n)
+{
+    struct lroom *m;
+
+    if (n->type == NOTE_PEER_BROKEN)
+        return; /* langd sends no rows */
+    if (n->type == NOTE_POOL_LOST) {
+        on_pool_lost(l, n->first);
+        return;
+    }
+    CHECK(n->slot < l->rooms_max, "note of slot %u", n->slot);
+    m = &l->rooms[n->slot];
+    if (!m->r.used || m->generation != n->generation)
+        return;
+    if (n->type == NOTE_LAND_QUIET)
+        lroom_quiet(l, m);
+    else if (n->type == NOTE_LAND_BAD)
+        lroom_fail(
+            l, m, ERR_MALFORMED, 0, 0, "a segment contradicts the total");
+    else if (n->type == NOTE_LAND_GONE)
+        lroom_fail(l, m, ERR_CORRUPT, 0, 0,
+            "an engine has taken pages out of the rows' pool");
+    else if (n->type == NOTE_LANDED && lroom_alive(m) &&
+             n->attempt == m->attempt && m->opened)
+        lroom_landed(l, m, n->first, n->rows);
+    grant_classify(l, m);
+}
+
+bool langd_link_known(const struct langd *l, uint32_t link)
+{
+    return link < l->peers.links && peer_on(&l->peers, link);
+}
+
+static void on_link(struct langd *l, struct out *out, uint32_t link, bool up)
+{
+    struct peer *p = link < l->peers.links ? peer_on(&l->peers, link) : NULL;
+
+    if (!p)
+        return;
+    if (up) {
+        peer_hello_until_up(&l->peers, out, p, l->now_ns);
+        return;
+    }
+    peer_down(&l->peers, p, l->now_ns);
+}
+
+static void expire(struct langd *l, struct out *out)
+{
+    struct heap_node *n;
+    struct peer *p;
+    bool lost;
+
+    while (
+        out_has_room(out) && (p = peers_expired(&l->peers, l->now_ns, &lost))) {
+        if (lost)
+            langd_peer_lost(l, out, p, false);
+        else
+            peer_hello_until_up(&l->peers, out, p, l->now_ns);
+    }
+    engines_expire(&l->engines, out, l->now_ns);
+    tickets_expire(&l->tickets, l->now_ns);
+    while ((n = heap_first(&l->timers)) && n->key <= l->now_ns) {
+        heap_remove(&l->timers, n);
+        lroom_expired(l, CONTAINER_OF(n, struct lroom, timer));
+    }
+    for (uint32_t i = 0; i < l->pools_count; i++)
+        l->pools[i].dirty |= l->pools[i].revoke_ns <= l->now_ns;
+}
+
+/* Draws consequences until there are none, or the list is full. */
+static void work(struct langd *l, struct out *out)
+{
+    bool more = true;
+
+    while (more && out_has_room(out)) {
+        struct list *n;
+
+        more = false;
+        laux_serve(l);
+        for (uint32_t i = 0; i < l->pools_count; i++)
+            if (l->pools[i].dirty && out_has_room(out)) {
+                bool again;
+
+                grant_serve(l, out, &l->pools[i], &again);
+                more |= again;
+            }
+        while (out_has_room(out) && (n = list_pop(&l->todo))) {
+            lroom_settle(l, out, LIST_ENTRY(n, struct lroom, r.todo));
+            more = true;
+        }
+    }
+}
+
+static void dispatch(struct langd *l, struct out *out, const struct event *ev)
+{
+    switch (ev->type) {
+    case EV_CONN_OPEN:
+        engine_open(&l->engines, ev);
+        break;
+    case EV_CONN_END:
+        engine_end(&l->engines, ev->conn, l->now_ns);
+        if (engine_empty(&l->engines, ev->conn))
+            out_action(out, ACT_CONN_CLOSE)->conn = ev->conn;
+        break;
+    case EV_CONN_DEAD:
+        engine_dead(&l->engines, ev->conn, l->now_ns);
+        break;
+    case EV_LOCAL:
+        langd_on_local(l, out, ev->conn, ev->local);
+        break;
+    case EV_LOCAL_BAD:
+        call_bad(&l->calls, out, ev);
+        break;
+    case EV_LINK_UP:
+    case EV_LINK_DOWN:
+        on_link(l, out, ev->link, ev->type == EV_LINK_UP);
+        break;
+    case EV_PEER:
+        if (ev->link < l->peers.links)
+            langd_on_peer(l, out, ev->link, ev->peer);
+        break;
+    case EV_PEER_BAD:
+        peer_bad(&l->peers, out, ev);
+        break;
+    case EV_NOTE:
+        on_note(l, &ev->note);
+        break;
+    case EV_MAP:
+        langd_on_map(l, out, ev);
+        break;
+    case EV_TIME:
+        expire(l, out);
+        break;
+    case EV_DRAIN:
+        l->draining = true;
+        break;
+    case EV_MORE:
+        calls_pools_ready(&l->calls, out);
+        break;
+    }
+}
+
+static void step(void *brain, const struct event *ev, struct out *out)
+{
+    struct langd *l = brain;
+    uint32_t conn;
+
+    CHECK(ev->now_ns >= l->now_ns, "time went back");
+    CHECK(out_has_room(out), "a step with a full list");
+    l->now_ns = l->tickets.now_ns = ev->now_ns;
+    dispatch(l, out, ev);
+    work(l, out);
+    while (out_has_room(out) && (conn = tickets_next_conn(&l->tickets)) != NONE)
+        engine_notify(&l->engines, out, conn);
+}
+
+static bool pending(const void *brain)
+{
+    const struct langd *l = brain;
+
+    for (uint32_t i = 0; i < l->pools_count; i++)
+        if (l->pools[i].dirty)
+            return true;
+    return !list_empty(&l->todo) || l->aux_dirty ||
+           !list_empty(&l->tickets.dirty) || calls_pools_waiting(&l->calls);
+}
+
+static uint64_t deadline(const void *brain)
+{
+    const struct langd *l = brain;
+    const struct heap *heaps[] = {
+        &l->timers, &l->peers.timers, &l->tickets.timers};
+    uint64_t at = engines_deadline(&l->engines);
+
+    for (size_t i = 0; i < ARRAY_LEN(heaps); i++)
+        if (heap_first(heaps[i]))
+            at = min_u64(at, heap_first(heaps[i])->key);
+    for (uint32_t i = 0; i < l->pools_count; i++)
+        at = min_u64(at, l->pools[i].revoke_ns);
+    return at;
+}
+
+/* For a drain a room is not over before its encoder knows. */
+static uint32_t open_rooms(const void *brain)
+{
+    const struct langd *l = brain;
+    uint32_t n = l->open;
+
+    for (uint32_t i = 0; l->draining && i < l->rooms_max; i++) {
+        const struct lroom *m = &l->rooms[i];
+        const struct peer *p = m->r.used ? lroom_peer(l, m) : NULL;
+
+        n += p && p->up && (m->owe & OWE_ACK);
+    }
+    return n;
+}
+
+const struct brain_ops langd_ops = {
+    .role = ROLE_LANGD,
+    .step = step,
+    .pending = pending,
+    .deadline = deadline,
+    .next_event = langd_next_event,
+    .open_rooms = open_rooms,
+    .show = langd_show,
+};

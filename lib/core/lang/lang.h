@@ -1,0 +1,356 @@
+/* lang.h - the inside of the language side's brain; for langd*.c only. The
+ * outside is brain.h.
+ *
+ * A room lives in one slot from REQUEST until everything about it is over.
+ * Handlers change its fields and put it on the todo list; langd_settle then
+ * compares what is with what has been told, and says the difference. */
+#ifndef MMX_CORE_LANG_LANG_H
+#define MMX_CORE_LANG_LANG_H
+
+#include "base/check.h"
+#include "base/heap.h"
+#include "base/list.h"
+#include "base/table.h"
+#include "core/aux_arena.h"
+#include "core/calls.h"
+#include "core/engines.h"
+#include "core/peers.h"
+#include "core/move/pool.h"
+#include "core/move/rowmap.h"
+#include "core/share.h"
+#include "core/lang/ticket.h"
+#include "core/tombs.h"
+
+#define ATTEMPTS_MAX 3 /* that broken endpoints may cost */
+#define STALE_MAX    3 /* the first may be about an epoch that was not told */
+/* A peer that is lost here may not have noticed: what it is owed is kept for
+ * longer than any control.lost_after. */
+#define FORGET_NS (120 * NS_PER_S)
+/* An encoder that was not up when a room was given up hears of it if it comes
+ * within this time. */
+#define GIVE_UP_NS   (5 * NS_PER_S)
+#define RETRY_MAX_NS (2 * NS_PER_S)
+#define ABORTS_MAX   8 /* said to an encoder that does not answer: 7 s */
+#define STREAM_MIN   3 /* blocks that a stream room can always hold */
+
+enum lowe {
+    OWE_GRANT = 1, /* INIT, or RESUME once INIT was confirmed */
+    OWE_ACK = 2,
+    OWE_ABORT = 4,
+    OWE_AUX = 8 /* STATE that asks for the aux, for which there is space now */
+};
+
+struct lgroup {
+    bool used;
+    uint16_t pool, size, joined;
+    uint32_t session;
+    uint64_t id, age; /* age of its first member */
+    bool lost;        /* a member lost its place: all fail, also late ones */
+    bool admitted;    /* every member has its blocks, or a share in `spare` */
+    bool capped;      /* its max_rows are more than it may hold together */
+    uint32_t spare;   /* blocks that are kept free for its members */
+    uint32_t gone;    /* blocks of members that are READY */
+    struct lroom *stands; /* in the queue, for all; NULL: it is in none */
+    struct list members;
+    struct list in_capped; /* of the pool, while it has a right to `spare` */
+    struct list in_place;  /* of groups without members, or of free places */
+    struct list in_session;
+    struct lroom *aux_stands; /* the member that waits for all members' aux */
+    bool aux_whole; /* all lengths are known, none lacks space for its aux */
+};
+
+struct lroom {
+    struct room r; /* first */
+    uint32_t peer; /* NONE: the null encoder */
+    uint32_t uid;  /* of the engine that asked */
+    struct list in_peer;
+    uint64_t generation, age;
+    uint16_t pool, readers, required, readers_done;
+    bool no_readers; /* beyond those that have attached: others get gone */
+    uint8_t missing; /* that were announced; below ROOM_VIEWS_MAX */
+    uint8_t mode, storage, flags;
+    bool owner_done;      /* the owner released, or its session is over */
+    bool quarantined;     /* failed while its rows are read; counted */
+    struct lgroup *group; /* NULL: none */
+    struct list in_group;
+    struct key key;
+
+    /* What encoded has told. */
+    bool length_known, aux_final, item_known;
+    uint8_t item_storage;
+    uint32_t expected, total, max_rows, committed;
+    bool aux_known; /* its bytes: aux_len */
+    uint32_t aux_len;
+    struct aux aux;
+    bool want;       /* WANT for the grant in force */
+    bool total_told; /* to the shards */
+
+    /* The grant. Rows [base, granted) have blocks. */
+    struct extent held;
+    uint32_t base, granted, from, attempt, broken;
+    bool firm;             /* all that it needs, and never taken back */
+    bool kept;             /* no speculative grant: it was the head */
+    bool opened;           /* shards have this attempt */
+    struct extent closing; /* blocks that shards may still land into */
+    uint32_t closing_left; /* shards that have not answered */
+    bool closing_all;      /* the slot was closed, not trimmed */
+
+    /* What has come. */
+    uint32_t landed; /* rows beyond from that are there */
+    uint32_t prefix, exposed, released;
+    uint32_t highest; /* end of the highest rows that came */
+
+    /* What has been told, and when again. */
+    uint8_t owe;
+    bool confirmed;  /* encoded knows the generation: RESUME from now on */
+    bool answer_due; /* encoded asked what became of it; not quiet then */
+    uint8_t aborts;  /* said since the last HELLO */
+    uint8_t stale;   /* NACKs in a row that say it does not, after all */
+    uint32_t told_attempt, told_granted;
+    uint8_t told_firm;
+    bool told; /* these were sent at least once */
+    uint64_t retry_ns, backoff_ns;
+
+    /* What an outage of the data endpoint has cost so far. */
+    uint64_t broken_ns, counted_ns; /* its last break; the last that counted */
+    uint64_t pause_ns, pause_for;   /* no grant before; length of the next */
+    uint64_t outage_ns;             /* rows are due and cannot come: the end */
+
+    /* Deadlines; TIME_NEVER: not running. */
+    uint64_t bootstrap_ns, total_ns, stall_ns, consumer_ns;
+    uint64_t forget_ns; /* what is owed to a peer that is lost */
+    struct heap_node timer;
+
+    /* Places in the pool's queues. */
+    struct heap_node want_node, need_node, spec_node, victim_node;
+    bool ready_counted, landing_counted;
+    struct heap_node aux_node, hold_node; /* of langd's aux_queue, aux_held */
+
+    struct list tickets; /* sequence ids that its failure frees */
+
+    uint8_t shown_state; /* in the cells */
+    uint32_t shown_rows;
+
+    struct ended history;
+    uint64_t ended_row; /* of the history, once it ended */
+    uint32_t free_next;
+};
+
+struct lpool {
+    struct pool_meta meta; /* first */
+    struct pool p;
+    struct rowmap landed;
+    uint32_t block_rows, unit_rows, part_rows;
+    uint32_t cap_whole, cap_stream, hold_stream;
+    struct heap want;   /* rooms with rows waiting; oldest first */
+    struct heap need;   /* rooms without; oldest first */
+    struct heap spec;   /* speculative grants, nothing landed; youngest first */
+    struct heap victim; /* waiting with landed rows; youngest first */
+    struct list capped; /* groups with spare blocks */
+    uint32_t spare;     /* blocks that none but members of those may take */
+    uint32_t ready_rooms, landing_rooms, closing_blocks;
+    uint64_t head_age;      /* of the head that does not fit */
+    uint64_t head_since_ns; /* since when it does not; TIME_NEVER */
+    uint64_t revoke_ns;     /* when landed rows may be taken back for it */
+    uint64_t head_wait_ns;  /* longest wait of a head, for people */
+    bool dirty;
+};
+
+struct langd {
+    struct brain_conf c;
+    struct engines engines;
+    struct peers peers;
+    struct calls calls;
+    struct tickets tickets;
+    struct aux_arena aux;
+    struct heap aux_queue; /* rooms that wait for space, first come first */
+    struct heap aux_held;  /* rooms that may lose theirs, first of all first */
+    struct lgroup *aux_kept; /* the group that waits first keeps what it has */
+    bool aux_dirty;
+    struct tombs tombs; /* generations that ended: (generation, 0) */
+    struct tombs left;  /* rooms that ended without readers who were announced:
+                           (room, peer), state: their number */
+    struct table keys;  /* (room, peer) -> slot */
+    struct lroom *rooms;
+    struct lgroup *groups;
+    struct table group_ids;  /* (id, session) -> group */
+    struct list groups_idle; /* without members, not all came; oldest first */
+    struct list groups_free;
+    struct list *session_groups;
+    uint32_t groups_fresh; /* no group from here on was ever used */
+    /* free_first: of those that were used before; fresh: from it on none ever
+     * was, and its memory is untouched. */
+    struct share share; /* of rooms */
+    uint32_t rooms_max, rooms_used, open, free_first, fresh;
+    struct lpool pools[CONF_POOLS_MAX];
+    uint32_t pools_count;
+    struct heap timers; /* of rooms */
+    struct list todo;
+    struct ended *history;
+    uint64_t ended_count;
+    uint64_t generation_base, generation_count, age_next;
+    uint64_t now_ns;
+    bool draining;
+    uint64_t stats[STAT_COUNT];
+    uint8_t scratch[AUX_MAX];
+};
+
+static inline uint32_t lroom_slot(const struct langd *l, const struct lroom *m)
+{
+    return (uint32_t)(m - l->rooms);
+}
+
+static inline bool lroom_alive(const struct lroom *m)
+{
+    return m->r.state != ROOM_FAILED && m->r.state != ROOM_SUCCESS;
+}
+
+/* The shards have not closed the last attempt: nothing of the new one could
+ * land yet, so encoded is not told of it. */
+static inline bool lroom_reopening(const struct lroom *m)
+{
+    return m->closing_left && m->closing_all;
+}
+
+static inline struct peer *lroom_peer(
+    const struct langd *l, const struct lroom *m)
+{
+    return m->peer == NONE ? NULL : &l->peers.peers[m->peer];
+}
+
+static inline struct lpool *lroom_pool(struct langd *l, const struct lroom *m)
+{
+    return &l->pools[m->pool];
+}
+
+/* Can no segment land any more? Not before that is a failed room told to its
+ * encoder: a copy may be reading the rows there (RULES 6). */
+static inline bool lroom_still(const struct lroom *m)
+{
+    return !m->opened && !m->closing_left;
+}
+
+/* lang/room.c: one room */
+
+/* A new room in a free slot, on no list; NULL: l->share.why. */
+struct lroom *lroom_new(
+    struct langd *l, uint64_t id, uint32_t peer, uint32_t uid);
+void lroom_touch(struct langd *l, struct lroom *m);
+/* Ends the room as failed; later calls change nothing. */
+void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
+    uint32_t b, const char *text);
+/* Says the difference between what is and what was told. */
+void lroom_settle(struct langd *l, struct out *out, struct lroom *m);
+/* What of the room's deadlines has passed. */
+void lroom_expired(struct langd *l, struct lroom *m);
+/* Rows landed, as a shard says. */
+void lroom_landed(
+    struct langd *l, struct lroom *m, uint32_t first, uint32_t rows);
+/* A shard has no landing left that began before a trim or close. */
+void lroom_quiet(struct langd *l, struct lroom *m);
+/* Waits no longer for readers that have not attached. */
+void lroom_no_readers(struct langd *l, struct lroom *m);
+/* The prefix [0, rows) is released by all who read. */
+void lroom_released(struct langd *l, struct out *out, struct lroom *m);
+
+/* lang/group.c: rooms that are admitted together */
+
+void groups_init(struct langd *l);
+void groups_session_over(struct langd *l, uint32_t session);
+/* May this request be a member of the group that it names? */
+MUST_CHECK enum err group_check(const struct langd *l,
+    const struct local_request *n, uint32_t session, const char **text);
+void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
+    uint32_t session);
+/* The room can be told what became of its group. */
+void group_joined(struct langd *l, struct lroom *m);
+/* The room has ended. */
+void group_leave(struct langd *l, struct lroom *m);
+/* Puts the group into its pool's queue, or takes it out. */
+void group_place(struct langd *l, struct lgroup *g);
+/* Returns the blocks that it wants when it is admitted. */
+uint32_t group_wanted(const struct langd *l, const struct lgroup *g);
+/* Takes them all. false: they cannot be had. */
+bool group_take(struct langd *l, struct out *out, struct lgroup *g);
+/* Gives spare blocks to members that have more rows than blocks. */
+void groups_draw(struct langd *l, struct out *out, struct lpool *p);
+/* Keeps blocks of a member for the others, as it does not need them. */
+void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks);
+/* Fails all members when they can never be held together. */
+void group_check_size(struct langd *l, struct lgroup *g);
+/* A member lost its place at its encoder: fails all, now and later. */
+void group_lost(struct langd *l, struct lgroup *g);
+
+/* lang/aux.c: space for aux */
+
+/* True if it is known that the room has aux, and there is no space for it. */
+static inline bool lroom_lacks_aux(const struct lroom *m)
+{
+    return m->aux_known && !m->aux_final && m->aux.reserved == 0;
+}
+
+/* LENGTH brings the room's final aux: stores it, or lets it wait. */
+void laux_take(struct langd *l, struct lroom *m, struct span bytes);
+/* The room needs its aux no more. */
+void laux_drop(struct langd *l, struct lroom *m);
+/* Sorts the room into the queues by what it is now. */
+void laux_classify(struct langd *l, struct lroom *m);
+void laux_place_group(struct langd *l, struct lgroup *g);
+/* Takes the room off every queue, before it leaves its group. */
+void laux_leave(struct langd *l, struct lroom *m);
+/* Gives space to those that wait, as far as there is any. */
+void laux_serve(struct langd *l);
+/* Fails all members when their aux never fits together. */
+void laux_check_group(struct langd *l, struct lgroup *g);
+
+/* lang/grant.c: blocks of a pool */
+
+/* Sorts the room into its pool's queues by what it is now. */
+void grant_classify(struct langd *l, struct lroom *m);
+/* Takes the room off every queue. */
+void grant_leave(struct langd *l, struct lroom *m);
+/* Serves the queues; *again: the list is full, call again. */
+void grant_serve(
+    struct langd *l, struct out *out, struct lpool *p, bool *again);
+/* Blocks the room wants beyond those that it holds. */
+uint32_t grant_wanted(struct langd *l, const struct lroom *m);
+/* Takes n more blocks and tells the shards. false: they cannot be had. */
+bool grant_take(
+    struct langd *l, struct out *out, struct lroom *m, uint32_t n, bool firm);
+/* Takes n firm blocks that were kept for the room. */
+bool grant_take_own(
+    struct langd *l, struct out *out, struct lroom *m, uint32_t n);
+/* Returns FIRM_YES when the room keeps its blocks and needs no other room's. */
+uint8_t grant_firmness(struct langd *l, const struct lroom *m);
+/* Tells the shards of the attempt in force and the blocks that it has. */
+void grant_open(struct langd *l, struct out *out, struct lroom *m);
+/* Takes back all blocks but the first `keep` and raises the attempt; what was
+ * not exposed comes again. */
+void grant_restart(
+    struct langd *l, struct out *out, struct lroom *m, uint32_t keep);
+/* Gives back blocks beyond the total. */
+void grant_trim(struct langd *l, struct out *out, struct lroom *m);
+/* Closes the slot in the shards, if it is open. reply: wait until quiet. */
+void grant_close(struct langd *l, struct out *out, struct lroom *m, bool reply);
+
+/* lang/peer.c, lang/local.c */
+
+void langd_on_peer(
+    struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m);
+/* The peer's connection stays away, or (restarted) its epoch is over. */
+void langd_peer_lost(
+    struct langd *l, struct out *out, struct peer *p, bool restarted);
+/* Connects when there is no link yet. */
+void langd_connect(struct langd *l, struct out *out, struct peer *p);
+/* Pools of an encoder were mapped, or cannot be. */
+void langd_on_map(struct langd *l, struct out *out, const struct event *ev);
+void langd_say(struct langd *l, struct out *out, struct lroom *m);
+void langd_on_local(
+    struct langd *l, struct out *out, uint32_t conn, const struct local_msg *m);
+/* Rows released by all readers have changed. */
+void langd_readers(struct langd *l, struct out *out, struct lroom *m);
+bool langd_next_event(void *brain, uint32_t conn, struct writer *w);
+bool langd_show(void *brain, const char *what, uint64_t now_ns,
+    struct show_at *at, struct shower *s);
+
+#endif

@@ -1,0 +1,618 @@
+/* peer.c - what langd and its encoders tell each other about rooms
+ * (RULES 1, 2). Owned by the loop's thread. Every request says the present
+ * state and is repeated until answered; answers are believed only for the
+ * generation and attempt in force. */
+#include "core/lang/lang.h"
+
+#include "base/text.h"
+
+#include <stdio.h>
+
+/* saying */
+
+static struct peer_msg about(const struct lroom *m, enum peer_type type)
+{
+    return (struct peer_msg){
+        .type = type, .room = m->r.id, .generation = m->generation};
+}
+
+static void say_grant(struct langd *l, struct out *out, struct lroom *m,
+    struct peer *p, bool again)
+{
+    const struct lpool *pool = lroom_pool(l, m);
+    struct peer_msg msg = about(m, m->confirmed ? PEER_RESUME : PEER_INIT);
+    uint8_t firm = grant_firmness(l, m);
+
+    if (m->confirmed) {
+        msg.resume.attempt = m->attempt;
+        msg.resume.granted = m->granted;
+        msg.resume.from = m->from;
+        msg.resume.firm = firm;
+        if (!again) {
+            l->stats[STAT_resumes]++;
+            m->history.resumes++;
+            m->history.resumed_ns = l->now_ns;
+        }
+    } else {
+        msg.init.layout = pool->meta.layout.hash;
+        msg.init.attempt = m->attempt;
+        msg.init.granted = m->granted;
+        msg.init.from = m->from;
+        msg.init.unit_rows = pool->unit_rows;
+        msg.init.part_rows = pool->part_rows;
+        msg.init.required_dst = m->required;
+        msg.init.storage = m->storage;
+        msg.init.flags =
+            (uint8_t)(m->flags | (m->mode == MODE_STREAM ? FLAG_STREAM : 0));
+        msg.init.key = m->key;
+        msg.init.firm = firm;
+        if (!m->history.init_ns)
+            m->history.init_ns = l->now_ns;
+    }
+    peer_send(&l->peers, out, p, &msg);
+    m->told = true;
+    m->told_attempt = m->attempt;
+    m->told_granted = m->granted;
+    m->told_firm = firm;
+}
+
+static void say_ack(
+    struct langd *l, struct out *out, struct lroom *m, struct peer *p)
+{
+    struct peer_msg msg = about(m, PEER_ACK);
+
+    msg.ack.rows = m->total;
+    peer_send(&l->peers, out, p, &msg);
+    /* Behind the engine's READY: on a core that all share, what carries the
+     * packet would run before the engine. */
+    out_soon(out);
+}
+
+static void say_abort(
+    struct langd *l, struct out *out, struct lroom *m, struct peer *p)
+{
+    struct peer_msg msg = about(m, PEER_ABORT);
+
+    msg.abort.reason = m->r.reason;
+    msg.abort.text = span_str(m->r.text);
+    peer_send(&l->peers, out, p, &msg);
+}
+
+/* There is space now for aux that found none, or had to give way. */
+static void say_aux(
+    struct langd *l, struct out *out, struct lroom *m, struct peer *p)
+{
+    struct peer_msg msg = about(m, PEER_STATE);
+
+    msg.state.answers = PEER_LENGTH;
+    msg.state.state = m->r.state;
+    msg.state.attempt = m->attempt;
+    msg.state.granted = m->granted;
+    msg.state.total = m->total;
+    peer_send(&l->peers, out, p, &msg);
+}
+
+/* The answer that had to wait until nothing of the room could land. */
+static void say_outcome(
+    struct langd *l, struct out *out, struct lroom *m, struct peer *p)
+{
+    struct peer_msg msg = about(m, PEER_STATE);
+
+    m->answer_due = false;
+    msg.state.answers = PEER_FAILED;
+    msg.state.state = m->r.state;
+    msg.state.reason = m->r.reason;
+    msg.state.total = ROWS_UNKNOWN;
+    peer_send(&l->peers, out, p, &msg);
+}
+
+void langd_say(struct langd *l, struct out *out, struct lroom *m)
+{
+    struct peer *p = lroom_peer(l, m);
+    bool again;
+
+    if (p && p->up && m->answer_due && lroom_still(m))
+        say_outcome(l, out, m, p);
+    if (!m->owe || !p)
+        return;
+    if (!p->up) {
+        m->retry_ns = TIME_NEVER; /* HELLO will touch the room */
+        if (p->link == NONE)
+            langd_connect(l, out, p);
+        return;
+    }
+    if (m->owe & OWE_ABORT && !lroom_still(m)) {
+        m->retry_ns = TIME_NEVER; /* lroom_quiet will start it */
+        return;
+    }
+    if (m->retry_ns > l->now_ns)
+        return;
+    again = m->retry_ns != 0;
+    m->backoff_ns = again ? min_u64(2 * m->backoff_ns, RETRY_MAX_NS)
+                          : l->c.conf->timeout_retry;
+    m->retry_ns = l->now_ns + m->backoff_ns;
+    l->stats[STAT_retries] += again;
+    if (m->owe & OWE_GRANT && !lroom_reopening(m))
+        say_grant(l, out, m, p, again);
+    if (m->owe & OWE_AUX)
+        say_aux(l, out, m, p);
+    if (m->owe & OWE_ACK)
+        say_ack(l, out, m, p);
+    if (m->owe & OWE_ABORT) {
+        say_abort(l, out, m, p);
+        if (++m->aborts == ABORTS_MAX) { /* it changes nothing here */
+            l->stats[STAT_aborts_unanswered]++;
+            m->owe &= (uint8_t)~OWE_ABORT;
+        }
+    }
+}
+
+/* Answers a message with what is true of its generation. */
+static void say_state(struct langd *l, struct out *out, struct peer *p,
+    const struct peer_msg *in, const struct lroom *m, const struct tomb *tomb)
+{
+    struct peer_msg msg = {
+        .type = PEER_STATE, .room = in->room, .generation = in->generation};
+
+    msg.state.answers = (uint8_t)in->type;
+    msg.state.total = ROWS_UNKNOWN;
+    if (m) {
+        msg.state.state = m->r.state;
+        msg.state.reason = m->r.reason;
+        msg.state.attempt = m->attempt;
+        msg.state.granted = m->granted;
+        msg.state.total = m->total;
+        msg.state.flags = m->aux_final ? FLAG_AUX : 0;
+        if (in->type == PEER_LENGTH && lroom_alive(m) && lroom_lacks_aux(m))
+            msg.state.reason = ERR_NO_BLOCKS;
+        msg.state.firm = grant_firmness(l, m);
+    } else if (tomb) {
+        msg.state.state = tomb->state;
+        msg.state.reason = tomb->reason;
+    } else {
+        /* What this epoch does not remember was never READY here: a room is
+         * kept until its ACK is answered. */
+        msg.state.state = ROOM_FAILED;
+        msg.state.reason = ERR_STALE;
+    }
+    peer_send(&l->peers, out, p, &msg);
+}
+
+/* peers */
+
+void langd_connect(struct langd *l, struct out *out, struct peer *p)
+{
+    size_t at = out->bytes.len, len = strlen(p->address);
+    struct action *a;
+
+    put_bytes(&out->bytes, p->address, len);
+    p->link = peer_index(&l->peers, p);
+    l->peers.link_peer[p->link] = p->link;
+    a = out_action(out, ACT_CONNECT);
+    a->link = p->link;
+    a->at = (uint32_t)at;
+    a->len = (uint32_t)len;
+}
+
+static void unmap_pools(struct langd *l, struct out *out, struct peer *p)
+{
+    if (p->map_asked)
+        out_action(out, ACT_UNMAP)->index = peer_index(&l->peers, p);
+    p->map_asked = false;
+    p->mapped = 0;
+}
+
+/* A daemon of this host that offers it: its pools are mapped, so that rows
+ * are copied instead of sent. Until then, and if that fails, they are sent. */
+static void map_pools(struct langd *l, struct out *out, struct peer *p,
+    const struct peer_hello *n)
+{
+    size_t at = out->bytes.len;
+    struct action *a;
+
+    if (!p->same_host || !n->token || n->socket.len == 0 ||
+        l->c.conf->transfer_same_host != 0 ||
+        (p->map_asked && p->map_token == n->token))
+        return;
+    unmap_pools(l, out, p);
+    put_bytes(&out->bytes, n->socket.p, n->socket.len);
+    a = out_action(out, ACT_MAP);
+    a->index = peer_index(&l->peers, p);
+    a->at = (uint32_t)at;
+    a->len = n->socket.len;
+    a->word = p->map_token = n->token;
+    p->map_asked = true;
+}
+
+void langd_on_map(struct langd *l, struct out *out, const struct event *ev)
+{
+    struct peer *p = &l->peers.peers[ev->peer_at];
+
+    CHECK(ev->peer_at < l->peers.max, "map of peer %u", ev->peer_at);
+    if (!p->map_asked)
+        return;
+    p->map_asked = ev->err == OK;
+    p->mapped = ev->mapped;
+    if (p->up)
+        peer_hello(&l->peers, out, p->link, p->epoch, true);
+}
+
+void langd_peer_lost(
+    struct langd *l, struct out *out, struct peer *p, bool restarted)
+{
+    struct data_cmd cmd = {
+        .type = PEER_CLOSE, .peer = peer_index(&l->peers, p)};
+
+    l->stats[STAT_peers_lost]++;
+    LIST_FOREACH (n, &p->rooms) {
+        struct lroom *m = LIST_ENTRY(n, struct lroom, in_peer);
+
+        if (!m->told && lroom_alive(m))
+            continue; /* it never knew of this room */
+        lroom_fail(l, m, ERR_PEER_LOST, 0, 0, "the encoder daemon is gone");
+        if (restarted)
+            m->owe = 0;
+        else if (m->owe)
+            m->forget_ns = l->now_ns + (m->told ? FORGET_NS : GIVE_UP_NS);
+        lroom_touch(l, m);
+    }
+    p->up = false;
+    unmap_pools(l, out, p);
+    out_data(out, &cmd);
+}
+
+/* One of the two does not take the other's HELLO: people shall know. */
+static void refused(struct langd *l, struct out *out, struct peer *p,
+    const char *how, const char *text)
+{
+    char now[sizeof p->refused];
+
+    snprintf(now, sizeof(now), "%s: %s", how, text);
+    p->refused_untold |= strcmp(p->refused, now) != 0;
+    if (p->refused_untold && l->now_ns >= p->refused_ns) {
+        p->refused_untold = false;
+        p->refused_ns = l->now_ns + REFUSED_EVERY_NS;
+        out_warn(out, "peer %s at %s %s",
+            p->label[0] ? p->label : "without a name", p->address, now);
+    }
+    memcpy(p->refused, now, sizeof(now));
+}
+
+static void on_hello(
+    struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m)
+{
+    struct peer *p = peer_on(&l->peers, link);
+    const char *text = "not an mmx-encoded";
+    enum err e = ERR_MALFORMED;
+    bool was_up = p && p->up;
+
+    if (!p)
+        return;
+    if (m->hello.role == ROLE_ENCODED && m->from_epoch != 0) {
+        if (p->epoch && p->epoch != m->from_epoch)
+            langd_peer_lost(l, out, p, true);
+        e = peer_take_hello(p, &m->hello, &l->c.boot, &text);
+    }
+    if (e != OK) {
+        l->stats[STAT_malformed_peer]++;
+        peer_nack(&l->peers, out, link, m, e, text);
+        refused(l, out, p, "is refused", text);
+        return;
+    }
+    p->epoch = m->from_epoch;
+    map_pools(l, out, p, &m->hello);
+    peer_arm(&l->peers, p);
+    if (!m->hello.answer)
+        peer_hello(&l->peers, out, link, p->epoch, true);
+    LIST_FOREACH (n, &p->rooms) {
+        struct lroom *r = LIST_ENTRY(n, struct lroom, in_peer);
+
+        /* It may have given us up while we were apart: what it is told
+         * again it answers, with STATE or with FAILED. */
+        if (!was_up && r->told && lroom_alive(r))
+            r->owe |= OWE_GRANT;
+        r->stale = r->aborts = 0;
+        r->retry_ns = r->owe ? 0 : TIME_NEVER;
+        r->forget_ns = TIME_NEVER;
+        lroom_touch(l, r);
+    }
+}
+
+/* hearing */
+
+/* Takes what LENGTH tells; OK, or why the room cannot go on. */
+static enum err take_length(struct langd *l, struct lroom *m,
+    const struct peer_length *n, const char **text)
+{
+    const struct lpool *p = lroom_pool(l, m);
+
+    *text = "storage or key differ from the announced ones";
+    if (m->storage && n->storage != m->storage)
+        return ERR_ITEM_MISMATCH;
+    if (!key_eq(&m->key, &n->key))
+        return ERR_ITEM_MISMATCH;
+    *text = "a total that was told has changed";
+    if (m->total != ROWS_UNKNOWN && n->total != ROWS_UNKNOWN &&
+        n->total != m->total)
+        return ERR_MALFORMED;
+    *text = "a total above max_rows";
+    if (n->total != ROWS_UNKNOWN && n->total > n->max_rows)
+        return ERR_MALFORMED;
+    *text = "a total below rows that were sent, or beyond what can be counted";
+    if ((n->total != ROWS_UNKNOWN && n->total < m->highest) ||
+        n->max_rows > ROWS_UNKNOWN - p->block_rows)
+        return ERR_MALFORMED;
+    if (!m->length_known)
+        m->history.length_ns = l->now_ns;
+    m->length_known = true;
+    m->bootstrap_ns = TIME_NEVER;
+    m->item_storage = n->storage;
+    m->max_rows = n->max_rows;
+    m->committed = max_u32(m->committed, min_u32(n->committed, n->max_rows));
+    if (n->total != ROWS_UNKNOWN)
+        m->total = n->total;
+    *text = "the item is larger than the pool lets one room hold";
+    if (m->mode == MODE_WHOLE &&
+        div_up(m->total == ROWS_UNKNOWN ? m->committed : m->total,
+            p->block_rows) > p->cap_whole)
+        return ERR_TOO_LARGE;
+    return OK;
+}
+
+static void on_length(struct langd *l, struct out *out, struct lroom *m,
+    const struct peer_msg *msg)
+{
+    const struct peer_length *n = &msg->length;
+    const struct lpool *p = lroom_pool(l, m);
+    bool first = !m->length_known;
+    const char *text;
+    enum err e;
+
+    if (!m->aux_final && (n->flags & FLAG_AUX)) {
+        laux_take(l, m, n->aux);
+        first = m->aux_final;
+    }
+    e = take_length(l, m, n, &text);
+    if (e == ERR_TOO_LARGE)
+        lroom_fail(l, m, e, m->total == ROWS_UNKNOWN ? m->committed : m->total,
+            p->cap_whole * p->block_rows, text);
+    else if (e != OK)
+        lroom_fail(l, m, e, n->total, m->total, text);
+    else if (first)
+        room_tell(&l->engines, out, &m->r, EVENT_LENGTH);
+    if (m->group)
+        group_check_size(l, m->group);
+    if (m->group)
+        laux_check_group(l, m->group);
+    grant_classify(l, m);
+    lroom_touch(l, m);
+}
+
+static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
+{
+    const struct lpool *p = lroom_pool(l, m);
+
+    if (n->attempt != m->attempt) {
+        l->stats[STAT_stale_attempt]++;
+        return;
+    }
+    /* With several destinations, or ahead, it says what is asked for, not
+     * committed; LENGTH may still be on its way. */
+    if (m->required <= 1 && !n->ahead)
+        m->committed = max_u32(m->committed, n->committed);
+    else
+        m->expected = max_u32(m->expected, n->committed);
+    if (m->max_rows != ROWS_UNKNOWN)
+        m->committed = min_u32(m->committed, m->max_rows);
+    if (m->mode == MODE_WHOLE &&
+        div_up(m->committed, p->block_rows) > p->cap_whole) {
+        lroom_fail(l, m, ERR_TOO_LARGE, m->committed,
+            p->cap_whole * p->block_rows,
+            "the item is larger than the pool lets one room hold");
+        return;
+    }
+    if (m->group)
+        group_check_size(l, m->group);
+    if (n->granted >= m->granted && !m->want) {
+        m->want = true;
+        l->stats[STAT_wants]++;
+    }
+    grant_classify(l, m);
+    lroom_touch(l, m);
+}
+
+/* One more break. The shards of the encoder notice one outage each at its own
+ * time, and an endpoint that is refused breaks at every try: what comes within
+ * the patience of the last that counted is the same outage, and every try but
+ * the first waits. Returns the outages so far. */
+static uint32_t outage(struct langd *l, struct lroom *m)
+{
+    const struct conf *c = l->c.conf;
+    uint64_t patience = max_u64(c->transfer_stall, RETRY_MAX_NS);
+
+    if (m->broken == 0 || l->now_ns - m->broken_ns >= patience)
+        m->pause_for = 0;
+    m->pause_ns = l->now_ns + m->pause_for;
+    m->pause_for = m->pause_for ? min_u64(2 * m->pause_for, RETRY_MAX_NS)
+                                : c->timeout_retry;
+    m->broken_ns = l->now_ns;
+    if (m->outage_ns == TIME_NEVER)
+        m->outage_ns = l->now_ns + c->timeout_progress;
+    if (m->broken > 0 && l->now_ns - m->counted_ns < patience)
+        return m->broken;
+    m->counted_ns = l->now_ns;
+    return ++m->broken;
+}
+
+static void on_broken(struct langd *l, struct out *out, struct lroom *m,
+    const struct peer_broken *n)
+{
+    struct peer *p = lroom_peer(l, m);
+
+    if (n->attempt != m->attempt || m->closing_left) {
+        l->stats[STAT_stale_attempt]++;
+        return;
+    }
+    if (n->back && m->required > 1 && m->exposed == 0) {
+        grant_restart(l, out, m, 0);
+        grant_classify(l, m);
+        return;
+    }
+    l->stats[STAT_broken]++;
+    m->owe &= (uint8_t)~OWE_GRANT;
+    /* A shard may have begun anew, at an address that is not known there. */
+    if (p->hello_ns == TIME_NEVER)
+        peer_hello_until_up(&l->peers, out, p, l->now_ns);
+    if (outage(l, m) > ATTEMPTS_MAX) {
+        lroom_fail(l, m, ERR_PEER_LOST, m->broken, 0,
+            "the data endpoint broke too often");
+        return;
+    }
+    /* The rows are lost, the blocks are not: nobody waits for them twice. */
+    grant_restart(l, out, m, m->held.blocks);
+    grant_classify(l, m);
+}
+
+static void on_state(
+    struct langd *l, struct lroom *m, const struct peer_state *n)
+{
+    switch (n->answers) {
+    case PEER_INIT:
+    case PEER_RESUME:
+        if (n->state == ROOM_FAILED || n->attempt != m->told_attempt ||
+            n->granted < m->told_granted)
+            break;
+        m->confirmed = true;
+        m->stale = 0;
+        if (m->told_attempt == m->attempt && m->told_granted == m->granted &&
+            (n->firm == FIRM_NOT_SAID || n->firm >= m->told_firm))
+            m->owe &= (uint8_t)~OWE_GRANT;
+        break;
+    case PEER_ACK:
+        m->owe &= (uint8_t)~OWE_ACK;
+        break;
+    default:
+        break;
+    }
+    lroom_touch(l, m);
+}
+
+/* Our HELLO: nothing goes before that has changed, which the HELLOs that are
+ * repeated will find out. */
+static void on_refused(
+    struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m)
+{
+    struct peer *p = peer_on(&l->peers, link);
+    char text[sizeof p->refused];
+
+    if (!p || p->up || m->to_epoch != l->c.epoch)
+        return;
+    text_copy(m->nack.text, text, sizeof(text));
+    refused(
+        l, out, p, "refuses this daemon", text[0] ? text : "no reason given");
+}
+
+static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)
+{
+    if (n->answers != PEER_INIT && n->answers != PEER_RESUME)
+        return;
+    /* A generation that it once knew, or holds for one of those, is never
+     * begun anew there: a later announce of the room would mix with rows that
+     * are here. */
+    if (n->reason == ERR_STALE && ++m->stale < STALE_MAX)
+        return;
+    if (n->reason == ERR_STALE)
+        lroom_fail(l, m, ERR_STALE, 0, 0,
+            "the encoder does not remember the room any more");
+    else if (n->reason != ERR_NO_BLOCKS && n->reason != ERR_BUSY &&
+             n->reason != ERR_DRAINING)
+        lroom_fail(l, m,
+            n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
+                                               : ERR_INTERNAL,
+            0, 0, "the encoder refused the request");
+}
+
+static void on_alive(struct langd *l, struct out *out, struct lroom *m,
+    const struct peer_msg *msg)
+{
+    struct lgroup *g = NULL;
+    char text[128];
+
+    switch (msg->type) {
+    case PEER_LENGTH:
+        on_length(l, out, m, msg);
+        break;
+    case PEER_WANT:
+        on_want(l, m, &msg->want);
+        break;
+    case PEER_BROKEN:
+        on_broken(l, out, m, &msg->broken);
+        break;
+    case PEER_FAILED:
+        text_copy(msg->failed.text, text, sizeof(text));
+        m->owe &= (uint8_t)~OWE_GRANT;
+        if (msg->failed.reason == ERR_NO_BLOCKS)
+            g = m->group;
+        lroom_fail(l, m,
+            msg->failed.reason && msg->failed.reason < ERR_COUNT
+                ? (enum err)msg->failed.reason
+                : ERR_INTERNAL,
+            msg->failed.a, msg->failed.b, text);
+        m->owe &= (uint8_t)~OWE_ABORT;
+        if (g) /* the others hold what it waited for: all ask again */
+            group_lost(l, g);
+        break;
+    default:
+        break;
+    }
+}
+
+static bool wants_state(enum peer_type type)
+{
+    return type == PEER_LENGTH || type == PEER_WANT || type == PEER_BROKEN ||
+           type == PEER_FAILED;
+}
+
+void langd_on_peer(
+    struct langd *l, struct out *out, uint32_t link, const struct peer_msg *msg)
+{
+    struct lroom *m = &l->rooms[msg->generation % l->rooms_max];
+    struct peer *p;
+
+    if (msg->type == PEER_HELLO) {
+        on_hello(l, out, link, msg);
+        return;
+    }
+    if (msg->type == PEER_NACK && msg->nack.answers == PEER_HELLO) {
+        on_refused(l, out, link, msg);
+        return;
+    }
+    if (!peer_gate(&l->peers, out, link, msg, &p))
+        return;
+    if (!m->r.used || m->generation != msg->generation ||
+        lroom_peer(l, m) != p) {
+        if (wants_state(msg->type)) {
+            l->stats[STAT_stale_generation]++;
+            say_state(l, out, p, msg, NULL,
+                tombs_get(&l->tombs, l->now_ns, msg->generation, 0));
+        }
+        return;
+    }
+    if (msg->type == PEER_STATE)
+        on_state(l, m, &msg->state);
+    else if (msg->type == PEER_NACK)
+        on_nack(l, m, &msg->nack);
+    else if (msg->type == PEER_DRAINED)
+        m->owe &= (uint8_t)~OWE_ABORT;
+    else if (!wants_state(msg->type))
+        peer_nack(&l->peers, out, link, msg, ERR_MALFORMED,
+            "not a message for mmx-langd");
+    else if (lroom_alive(m))
+        on_alive(l, out, m, msg);
+    /* That a room has failed is said once no copy reads the encoder's rows. */
+    if (wants_state(msg->type) && m->r.state == ROOM_FAILED && !lroom_still(m))
+        m->answer_due = true;
+    else if (wants_state(msg->type))
+        say_state(l, out, p, msg, m, NULL);
+    lroom_touch(l, m);
+}

@@ -1,0 +1,550 @@
+/* room.c - one room of the language side, from REQUEST until everything
+ * about it is over (RULES 4, 6, 8). Owned by the loop's thread.
+ *
+ * lroom_settle is the one place that draws consequences: it may be called at
+ * any time and does nothing when nothing has changed. An event table with a
+ * row per (state, event) was rejected: most events only change a number, and
+ * what follows from it depends on all the others. */
+#include "core/lang/lang.h"
+
+#include <stdio.h>
+
+struct lroom *lroom_new(
+    struct langd *l, uint64_t id, uint32_t peer, uint32_t uid)
+{
+    uint32_t slot = slab_next(l->free_first, l->fresh, l->rooms_max);
+    struct lroom *m;
+
+    if (!share_take(&l->share, uid, 1)) {
+        l->stats[STAT_table_full]++;
+        return NULL;
+    }
+    CHECK(slot != NONE && table_put(&l->keys, id, peer, slot),
+        "no slot for one of %u rooms", l->rooms_used);
+    m = &l->rooms[slot];
+    if (slot == l->fresh)
+        l->fresh++;
+    else
+        l->free_first = m->free_next;
+    memset(m, 0, sizeof(*m));
+    room_init(&m->r, id);
+    m->peer = peer;
+    m->uid = uid;
+    list_init(&m->in_peer);
+    list_init(&m->tickets);
+    list_init(&m->in_group);
+    if (peer != NONE)
+        list_push_tail(&l->peers.peers[peer].rooms, &m->in_peer);
+    m->generation =
+        l->generation_base + l->generation_count++ * l->rooms_max + slot;
+    m->age = l->age_next++;
+    m->total = m->max_rows = ROWS_UNKNOWN;
+    m->shown_state = UINT8_MAX;
+    m->held = m->closing = extent_none();
+    m->retry_ns = m->stall_ns = m->consumer_ns = m->outage_ns = TIME_NEVER;
+    m->bootstrap_ns = m->total_ns = m->forget_ns = TIME_NEVER;
+    m->history.room = id;
+    m->history.who = uid;
+    m->history.generation = m->generation;
+    m->history.opened_ns = l->now_ns;
+    l->rooms_used++;
+    l->open++;
+    l->stats[STAT_rooms_opened]++;
+    return m;
+}
+
+void lroom_touch(struct langd *l, struct lroom *m)
+{
+    if (!list_linked(&m->r.todo))
+        list_push_tail(&l->todo, &m->r.todo);
+}
+
+/* ends */
+
+static void record(struct langd *l, struct lroom *m)
+{
+    struct ended *h =
+        &l->history[l->ended_count % (uint32_t)l->c.conf->limit_history];
+    const struct peer *p = lroom_peer(l, m);
+
+    *h = m->history;
+    snprintf(h->peer, sizeof(h->peer), "%.63s", p ? p->label : "null");
+    h->state = m->r.state;
+    h->reason = m->r.reason;
+    h->total = m->total;
+    h->attempts = m->attempt + 1;
+    h->blocks = m->held.blocks;
+    h->bytes = (uint64_t)(m->from + m->landed) *
+               l->pools[m->pool].meta.layout.row_bytes;
+    h->done_ns = l->now_ns;
+    memcpy(h->text, m->r.text, sizeof(h->text));
+    m->ended_row = l->ended_count++;
+}
+
+/* Final state: deadlines stop, and a new request may take the key over. */
+static void finish(struct langd *l, struct lroom *m, enum room_state state)
+{
+    m->r.state = (uint8_t)state;
+    tombs_put(&l->tombs, l->now_ns, m->generation, 0, m->r.state, m->r.reason);
+    m->bootstrap_ns = m->total_ns = m->stall_ns = m->outage_ns = TIME_NEVER;
+    m->want = false;
+    m->owe &= (uint8_t) ~(OWE_GRANT | OWE_AUX);
+    laux_leave(l, m);
+    group_leave(l, m);
+    l->open--;
+    record(l, m);
+    lroom_touch(l, m);
+}
+
+/* Owes encoded the end of a room, also of one that it was not told of: that is
+ * one destination less for who announces it. An encoder that was only given by
+ * address and is not there gives its place to another at once instead. */
+static void owe_abort(struct langd *l, struct lroom *m)
+{
+    const struct peer *p = lroom_peer(l, m);
+
+    if (!p || (!m->told && !p->up && !p->configured))
+        return;
+    m->owe |= OWE_ABORT;
+    if (!m->told && !p->up)
+        m->forget_ns = l->now_ns + GIVE_UP_NS;
+}
+
+void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
+    uint32_t b, const char *text)
+{
+    if (!lroom_alive(m))
+        return;
+    m->r.reason = (uint8_t)reason;
+    m->r.a = a;
+    m->r.b = b;
+    snprintf(m->r.text, sizeof(m->r.text), "%s", text);
+    l->stats[STAT_rooms_failed]++;
+    m->retry_ns = 0;
+    owe_abort(l, m);
+    tickets_room_failed(&l->tickets, &m->tickets, reason);
+    finish(l, m, ROOM_FAILED);
+    laux_drop(l, m);
+}
+
+static void succeed(struct langd *l, struct lroom *m)
+{
+    uint64_t bytes =
+        (uint64_t)m->total * l->pools[m->pool].meta.layout.row_bytes;
+
+    m->r.rows_shown = m->exposed = m->prefix = m->total;
+    l->stats[STAT_rooms_succeeded]++;
+    l->stats[STAT_rows_moved] += m->total;
+    l->stats[STAT_bytes_moved] += bytes;
+    if (m->peer != NONE) {
+        m->owe |= OWE_ACK;
+        m->retry_ns = 0;
+    }
+    m->consumer_ns = l->now_ns + l->c.conf->timeout_consumer;
+    finish(l, m, ROOM_SUCCESS);
+}
+
+/* rows come and go */
+
+void lroom_landed(
+    struct langd *l, struct lroom *m, uint32_t first, uint32_t rows)
+{
+    struct lpool *p = lroom_pool(l, m);
+
+    if (first < m->from || first > m->granted || rows > m->granted - first ||
+        (m->total != ROWS_UNKNOWN && first + rows > m->total)) {
+        lroom_fail(l, m, ERR_MALFORMED, first, rows,
+            "rows beyond the total were sent");
+        return;
+    }
+    m->confirmed = true; /* it is known there: rows of it were sent */
+    if (!m->history.first_ns)
+        m->history.first_ns = l->now_ns;
+    m->landed += rows;
+    /* Only the end of an item lies inside a unit, and LENGTH may be late. */
+    if (m->total == ROWS_UNKNOWN && (first + rows) % p->unit_rows != 0)
+        m->total = first + rows;
+    m->prefix = rowmap_add(
+        &p->landed, &p->p, &m->held, m->base, m->prefix, first, rows);
+    /* A short last unit counts as whole in the map. */
+    m->highest = max_u32(m->highest, first + rows);
+    m->prefix = min_u32(m->prefix, m->highest);
+    if (m->stall_ns != TIME_NEVER)
+        m->stall_ns = l->now_ns + l->c.conf->timeout_progress;
+    m->outage_ns = TIME_NEVER;
+    lroom_touch(l, m);
+}
+
+void lroom_quiet(struct langd *l, struct lroom *m)
+{
+    struct lpool *p = lroom_pool(l, m);
+
+    CHECK(m->closing_left > 0, "room %llx is not closing",
+        (unsigned long long)m->r.id);
+    if (--m->closing_left > 0)
+        return;
+    p->closing_blocks -= m->closing.blocks;
+    pool_give(&p->p, &m->closing);
+    p->dirty = true;
+    if (m->owe & OWE_ABORT)
+        m->retry_ns = 0;
+    lroom_touch(l, m);
+}
+
+void lroom_released(struct langd *l, struct out *out, struct lroom *m)
+{
+    struct lpool *p = lroom_pool(l, m);
+    uint32_t blocks = (m->released - m->base) / p->block_rows;
+    struct data_cmd cmd = {.type = LAND_BASE,
+        .slot = lroom_slot(l, m),
+        .generation = m->generation};
+    struct extent rest;
+    uint32_t short_of;
+
+    if (m->released < m->base || blocks == 0 || blocks > m->held.blocks)
+        return;
+    rest = pool_split(&p->p, &m->held, blocks);
+    m->base += blocks * p->block_rows;
+    cmd.a = m->base;
+    if (m->opened)
+        out_data(out, &cmd);
+    pool_give(&p->p, &m->held);
+    m->held = rest;
+    p->dirty = true;
+    /* What a stream room was promised stays with it: its own blocks first. */
+    short_of = grant_wanted(l, m);
+    if (m->mode == MODE_STREAM && m->held.blocks < p->hold_stream)
+        short_of = min_u32(short_of, p->hold_stream - m->held.blocks);
+    else
+        short_of = 0;
+    if (short_of > 0 && !grant_take_own(l, out, m, short_of))
+        l->stats[STAT_table_full]++;
+    grant_classify(l, m);
+    lroom_touch(l, m);
+}
+
+/* Shows landed rows of a stream room, once what it was promised is there. */
+static void expose(struct langd *l, struct out *out, struct lroom *m)
+{
+    const struct lpool *p = lroom_pool(l, m);
+    uint32_t rest;
+
+    if (m->mode != MODE_STREAM || m->prefix <= m->exposed)
+        return;
+    rest = div_up(min_u32(m->total, m->max_rows) - m->base, p->block_rows);
+    if (m->held.blocks < min_u32(rest, p->hold_stream))
+        return;
+    m->exposed = m->r.rows_shown = m->prefix;
+    room_tell(&l->engines, out, &m->r, EVENT_LANDED);
+}
+
+/* settling */
+
+static void run_stall_clock(struct langd *l, struct lroom *m)
+{
+    uint32_t ready = min_u32(m->granted, m->committed);
+    bool due;
+
+    if (ready < m->total)
+        ready -= ready % lroom_pool(l, m)->unit_rows;
+    due = lroom_alive(m) && m->held.blocks > 0 && m->from + m->landed < ready;
+    if (!due)
+        m->outage_ns = TIME_NEVER;
+    if (!due || m->closing_left)
+        m->stall_ns = TIME_NEVER;
+    else if (m->stall_ns == TIME_NEVER)
+        m->stall_ns = l->now_ns + (m->landed ? l->c.conf->timeout_progress
+                                             : l->c.conf->timeout_first_byte);
+}
+
+/* Fails a stream that is left without an owner and without readers: nothing
+ * would ever be released. */
+static void end_unread(struct langd *l, struct lroom *m)
+{
+    if (m->mode != MODE_STREAM || !m->owner_done ||
+        m->readers_done < m->readers)
+        return;
+    LIST_FOREACH (n, &m->r.views)
+        if (LIST_ENTRY(n, struct view, in_room)->rights & RIGHT_READ)
+            return;
+    lroom_fail(l, m, ERR_ENGINE_LOST, 0, 0,
+        "the engine that asked is gone, and no other reads");
+}
+
+static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
+{
+    uint8_t state = ROOM_BOOTSTRAPPING;
+
+    if (m->total != ROWS_UNKNOWN) {
+        if (!m->total_told && m->opened) {
+            struct data_cmd cmd = {.type = LAND_TOTAL,
+                .slot = lroom_slot(l, m),
+                .generation = m->generation,
+                .total = m->total};
+
+            out_data(out, &cmd);
+            m->total_told = true;
+        }
+        grant_trim(l, out, m);
+    }
+    if (!m->opened && m->held.blocks > 0 && !m->closing_left)
+        grant_open(l, out, m);
+    expose(l, out, m);
+    if (m->length_known)
+        state = m->from + m->landed > 0 ? ROOM_TRANSFERRING : ROOM_WAITING;
+    if (state > m->r.state)
+        m->r.state = state;
+    if (!lroom_reopening(m) && m->pause_ns <= l->now_ns &&
+        (!m->told || m->told_attempt != m->attempt ||
+            m->told_granted != m->granted ||
+            m->told_firm != grant_firmness(l, m))) {
+        m->owe |= OWE_GRANT;
+        m->retry_ns = 0;
+    }
+}
+
+/* True if the owner and all readers that were announced are through with it. */
+static bool read_by_all(const struct lroom *m)
+{
+    return m->owner_done && m->readers_done >= m->readers;
+}
+
+/* Blocks of an ended room go back when nobody reads or lands any more. */
+static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
+{
+    struct lpool *p = lroom_pool(l, m);
+    bool failed = m->r.state == ROOM_FAILED;
+
+    if (m->closing_left)
+        return;
+    if (failed && m->opened)
+        grant_close(l, out, m, true);
+    if (!m->quarantined && failed && room_in_use(&m->r)) {
+        l->stats[STAT_blocks_quarantined] += m->held.blocks;
+        m->quarantined = true;
+    }
+    if (m->closing_left || room_in_use(&m->r) || (!failed && !read_by_all(m)))
+        return;
+    if (m->opened) {
+        /* All has landed; with one shard its order of commands suffices. */
+        grant_close(l, out, m, l->c.shards > 1);
+        if (m->closing_left)
+            return;
+    }
+    if (m->held.blocks > 0) {
+        pool_give(&p->p, &m->held);
+        p->dirty = true;
+    }
+    m->consumer_ns = TIME_NEVER;
+    laux_drop(l, m);
+}
+
+static bool over(const struct lroom *m)
+{
+    return !lroom_alive(m) && m->held.blocks == 0 && !m->closing_left &&
+           !m->opened && !m->owe && list_empty(&m->r.views) &&
+           (read_by_all(m) || m->r.state == ROOM_FAILED);
+}
+
+void lroom_no_readers(struct langd *l, struct lroom *m)
+{
+    uint32_t readers = m->readers_done;
+
+    LIST_FOREACH (n, &m->r.views) {
+        const struct view *v = LIST_ENTRY(n, struct view, in_room);
+
+        readers += !v->owner && (v->rights & RIGHT_READ);
+    }
+    m->no_readers = true;
+    if (m->readers > readers) {
+        m->missing = (uint8_t)(m->readers - readers);
+        m->readers = (uint16_t)readers;
+    }
+    lroom_touch(l, m);
+}
+
+/* The room is no longer found under its id; readers that were announced and
+ * come now hear so. */
+static void unlink_room(struct langd *l, struct lroom *m)
+{
+    if (table_get(&l->keys, m->r.id, m->peer) != lroom_slot(l, m))
+        return;
+    table_remove(&l->keys, m->r.id, m->peer);
+    if (m->missing == 0 || m->r.state != ROOM_SUCCESS)
+        return;
+    tombs_put(&l->left, l->now_ns, m->r.id, m->peer, m->missing, ERR_GONE);
+    tombs_own(&l->left, m->r.id, m->peer, m->r.session, ERR_GONE);
+}
+
+static void forget(struct langd *l, struct lroom *m)
+{
+    unlink_room(l, m);
+    grant_leave(l, m);
+    laux_drop(l, m);
+    heap_remove(&l->timers, &m->timer);
+    tickets_room_over(&m->tickets);
+    list_remove(&m->in_peer);
+    list_remove(&m->r.todo);
+    room_orphan(&m->r);
+    m->r.used = false;
+    m->free_next = l->free_first;
+    l->free_first = lroom_slot(l, m);
+    l->rooms_used--;
+    share_give(&l->share, m->uid, 1);
+}
+
+static void arm(struct langd *l, struct lroom *m)
+{
+    uint64_t at = m->owe ? m->retry_ns : TIME_NEVER;
+
+    at = min_u64(at, min_u64(m->bootstrap_ns, m->total_ns));
+    at = min_u64(at, min_u64(m->stall_ns, m->consumer_ns));
+    at = min_u64(at, min_u64(m->forget_ns, m->outage_ns));
+    if (lroom_alive(m) && m->pause_ns > l->now_ns)
+        at = min_u64(at, m->pause_ns);
+    if (at == TIME_NEVER)
+        heap_remove(&l->timers, &m->timer);
+    else if (!heap_linked(&m->timer) || m->timer.key != at)
+        heap_set(&l->timers, &m->timer, at);
+}
+
+/* Brings cells up to date, and tells who has not been told. */
+static void show(struct langd *l, struct out *out, struct lroom *m)
+{
+    uint16_t end = m->r.state == ROOM_SUCCESS  ? EVENT_READY
+                   : m->r.state == ROOM_FAILED ? EVENT_FAILED
+                                               : 0;
+    uint16_t what = end;
+    bool fresh = false;
+
+    if (m->length_known && (m->aux_final || !m->aux_known))
+        what |= EVENT_LENGTH;
+    if (m->exposed > 0)
+        what |= EVENT_LANDED;
+    LIST_FOREACH (n, &m->r.views) {
+        struct view *v = LIST_ENTRY(n, struct view, in_room);
+
+        if (v->fresh && what)
+            view_tell(&l->engines, out, v, what);
+        fresh |= v->fresh;
+        v->fresh = false;
+    }
+    if (m->shown_state != m->r.state && end) {
+        room_tell(&l->engines, out, &m->r, end);
+        out_action(out, ACT_ENDED)->word = m->ended_row;
+    }
+    if (fresh || m->shown_state != m->r.state ||
+        m->shown_rows != m->r.rows_shown)
+        room_cells(&l->engines, out, &m->r);
+    m->shown_state = m->r.state;
+    m->shown_rows = m->r.rows_shown;
+}
+
+void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
+{
+    list_remove(&m->r.todo);
+    langd_readers(l, out, m); /* one of them may have gone */
+    if (lroom_alive(m))
+        end_unread(l, m);
+    if (lroom_alive(m))
+        settle_alive(l, out, m);
+    if (lroom_alive(m) && m->aux_final && m->total != ROWS_UNKNOWN &&
+        m->from + m->landed >= m->total)
+        succeed(l, m);
+    if (!lroom_alive(m))
+        settle_ended(l, out, m);
+    show(l, out, m);
+    run_stall_clock(l, m);
+    langd_say(l, out, m);
+    grant_classify(l, m);
+    list_remove(&m->r.todo);
+    if (over(m))
+        forget(l, m);
+    else
+        arm(l, m);
+}
+
+/* Why nothing came, where the two daemons do not talk. */
+static const char *late(const struct langd *l, const struct lroom *m,
+    const char *text, char out[200])
+{
+    const struct peer *p = lroom_peer(l, m);
+
+    if (!p || p->up)
+        return text;
+    snprintf(out, 200, "%s; the encoder %s", text,
+        p->refused[0] ? p->refused
+        : p->epoch    ? "is away"
+                      : "was never reached");
+    return out;
+}
+
+static bool group_complete(const struct lgroup *g)
+{
+    LIST_FOREACH (n, &g->members)
+        if (!LIST_ENTRY(n, struct lroom, in_group)->length_known)
+            return false;
+    return g->joined == g->size;
+}
+
+/* Fails the room, whose total time is over, by what it lacked. */
+static void fail_late(struct langd *l, struct lroom *m)
+{
+    uint32_t wanted = grant_wanted(l, m), rows = m->from + m->landed;
+    char text[200], now[200];
+
+    if (lroom_lacks_aux(m)) {
+        snprintf(text, sizeof(text),
+            "its aux of %u bytes found no space in time: limits.aux_total is "
+            "%llu",
+            m->aux_len, (unsigned long long)l->c.conf->limit_aux_total);
+        lroom_fail(l, m, ERR_NO_BLOCKS, m->aux_len,
+            (uint32_t)l->c.conf->limit_aux_total, text);
+        return;
+    }
+    snprintf(text, sizeof(text), "the room's total time is over");
+    if (m->length_known && m->group && !group_complete(m->group))
+        snprintf(text, sizeof(text),
+            "another room of its group was not announced in time");
+    else if (wanted > 0 && (m->group || m->want))
+        snprintf(text, sizeof(text),
+            "it got none of the %u blocks that it waited for in pool %.63s",
+            wanted, lroom_pool(l, m)->meta.conf->name);
+    lroom_fail(l, m, ERR_TIMEOUT, rows, m->total, late(l, m, text, now));
+}
+
+void lroom_expired(struct langd *l, struct lroom *m)
+{
+    char text[200];
+    uint64_t now = l->now_ns;
+
+    if (lroom_alive(m)) {
+        enum err e = ERR_TIMEOUT;
+
+        if (m->total_ns <= now || m->bootstrap_ns <= now ||
+            m->stall_ns <= now || m->outage_ns <= now)
+            l->stats[STAT_deadlines]++;
+        if (m->bootstrap_ns <= now)
+            lroom_fail(
+                l, m, e, 0, 0, late(l, m, "no announce came in time", text));
+        else if (m->total_ns <= now)
+            fail_late(l, m);
+        else if (m->outage_ns <= now)
+            lroom_fail(l, m, ERR_PEER_LOST, m->broken, 0,
+                "the data endpoint is lost, and rows cannot come");
+        else if (m->stall_ns <= now)
+            lroom_fail(l, m, e, m->from + m->landed, m->granted,
+                "rows are ready and none came");
+    }
+    if (m->forget_ns <= now) {
+        m->forget_ns = TIME_NEVER;
+        m->owe = 0;
+    }
+    if (m->consumer_ns <= now) {
+        /* The rows stay with the readers that have them; people shall know. */
+        l->stats[STAT_consumer_overdue]++;
+        m->consumer_ns = TIME_NEVER;
+        lroom_no_readers(l, m);
+    }
+    lroom_touch(l, m);
+}

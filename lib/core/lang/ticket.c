@@ -1,0 +1,488 @@
+/* ticket.c - see ticket.h. Owned by the loop's thread. Batch indices as ids
+ * were the bug this was made for: two requests met in one id. */
+#include "core/lang/ticket.h"
+
+#include "base/check.h"
+#include "core/show.h"
+
+#include <stdio.h>
+
+void tickets_init(
+    struct tickets *t, struct slab *s, const struct conf *c, uint64_t seed)
+{
+    share_init(&t->space_share, s, c, "limits.sequence_spaces", c->limit_spaces,
+        1, seed);
+    share_init(
+        &t->share, s, c, "limits.sequence_requests", c->limit_tickets, 1, seed);
+    t->conf = c;
+    t->spaces_max = t->space_share.total;
+    t->tickets_max = t->share.total;
+    t->size_max = (uint32_t)c->limit_sequences;
+    t->wait_ns = c->timeout_sequence;
+    t->spaces = slab_take(s, t->spaces_max, sizeof(*t->spaces));
+    t->tickets = slab_take(s, t->tickets_max, sizeof(*t->tickets));
+    t->conns = slab_take(s, share_connections(c), sizeof(*t->conns));
+    t->timers.cap = t->tickets_max;
+    t->timers.nodes = slab_take(s, t->tickets_max, sizeof(*t->timers.nodes));
+    table_init(&t->requests, s, t->tickets_max, seed);
+    for (uint32_t i = 0; i < t->spaces_max; i++) {
+        uint32_t *idle = slab_take(s, t->size_max, sizeof(*idle));
+        uint32_t *gens = slab_take(s, t->size_max, sizeof(*gens));
+
+        if (t->spaces) {
+            t->spaces[i].idle = idle;
+            t->spaces[i].generations = gens;
+        }
+    }
+    t->free_first = NONE;
+    list_init(&t->dirty);
+    for (uint32_t i = 0; t->conns && i < share_connections(c); i++) {
+        t->conns[i].conn = i;
+        list_init(&t->conns[i].tell);
+        list_init(&t->conns[i].dirty);
+    }
+}
+
+/* FNV-1a 64; the table's own hash is keyed. */
+static uint64_t hash(struct span s)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+
+    for (uint32_t i = 0; i < s.len; i++)
+        h = (h ^ s.p[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+static uint32_t index_of(const struct tickets *t, const struct ticket *k)
+{
+    return (uint32_t)(k - t->tickets);
+}
+
+/* spaces */
+
+enum err space_open(struct tickets *t, uint32_t session, uint32_t uid,
+    struct span name, uint32_t n_seq_max, uint32_t *number, const char **text)
+{
+    uint32_t free = NONE;
+    struct space *p;
+
+    *text = "n_seq_max is 1 to limits.sequences, a name has at most 63 bytes";
+    if (n_seq_max == 0 || n_seq_max > t->size_max || name.len > 63)
+        return ERR_MALFORMED;
+    for (uint32_t i = 0; i < t->spaces_max; i++) {
+        p = &t->spaces[i];
+        if (!p->used && free == NONE)
+            free = i;
+        if (!p->used || p->session != session ||
+            !span_eq(span_str(p->name), name))
+            continue;
+        *text = "the space is open with another n_seq_max";
+        if (p->size != n_seq_max)
+            return ERR_MALFORMED;
+        *number = i;
+        return OK;
+    }
+    *text = t->space_share.why;
+    if (!share_take(&t->space_share, uid, 1))
+        return ERR_QUOTA;
+    CHECK(free != NONE, "no place for one of %u spaces", t->space_share.used);
+    p = &t->spaces[free];
+    p->uid = uid;
+    p->used = true;
+    p->session = session;
+    p->size = p->idle_count = n_seq_max;
+    p->held = p->idle_first = p->waiting_count = 0;
+    list_init(&p->waiting);
+    span_copy_str(name, p->name, sizeof(p->name));
+    /* Generations go on from the slot's earlier space: who comes late from
+     * there has none of ours. */
+    for (uint32_t i = 0; i < n_seq_max; i++)
+        p->idle[i] = i;
+    *number = free;
+    return OK;
+}
+
+static struct space *space_of(
+    const struct tickets *t, uint32_t session, uint32_t i)
+{
+    return i < t->spaces_max && t->spaces[i].used &&
+                   t->spaces[i].session == session
+               ? &t->spaces[i]
+               : NULL;
+}
+
+static struct ticket *find(
+    const struct tickets *t, uint32_t space, struct span request)
+{
+    uint32_t i = table_get(&t->requests, hash(request), space);
+
+    return i != NONE && span_eq(span_str(t->tickets[i].request), request)
+               ? &t->tickets[i]
+               : NULL;
+}
+
+/* tickets */
+
+static void tell(struct tickets *t, struct ticket *k)
+{
+    struct ticket_conn *c;
+
+    if (k->conn == NONE)
+        return;
+    c = &t->conns[k->conn];
+    if (!list_linked(&k->in_conn))
+        list_push_tail(&c->tell, &k->in_conn);
+    if (!list_linked(&c->dirty))
+        list_push_tail(&t->dirty, &c->dirty);
+}
+
+static void hold(struct tickets *t, struct space *p, struct ticket *k)
+{
+    k->seq = p->idle[p->idle_first];
+    p->idle_first = (p->idle_first + 1) % p->size;
+    p->idle_count--;
+    p->held++;
+    k->held = true;
+    if (++p->generations[k->seq] == NONE)
+        p->generations[k->seq] = 1;
+    k->generation = p->generations[k->seq];
+    heap_remove(&t->timers, &k->timer);
+    if (k->hold_ns)
+        heap_set(&t->timers, &k->timer, t->now_ns + k->hold_ns);
+    t->granted++;
+}
+
+static void forget(struct tickets *t, struct ticket *k)
+{
+    list_remove(&k->in_conn);
+    k->used = false;
+    k->free_next = t->free_first;
+    t->free_first = index_of(t, k);
+    share_give(&t->share, k->uid, 1);
+}
+
+/* Frees id or place, and gives the id to the one who waits longest. */
+static void end(struct tickets *t, struct ticket *k)
+{
+    struct space *p = &t->spaces[k->space];
+    struct list *next;
+
+    table_remove(&t->requests, hash(span_str(k->request)), k->space);
+    heap_remove(&t->timers, &k->timer);
+    list_remove(&k->in_room);
+    if (k->held) {
+        p->idle[(p->idle_first + p->idle_count++) % p->size] = k->seq;
+        p->held--;
+        k->held = false;
+    } else {
+        list_remove(&k->in_space);
+        p->waiting_count--;
+    }
+    if (p->idle_count == 0 || !(next = list_pop(&p->waiting)))
+        return;
+    p->waiting_count--;
+    hold(t, p, LIST_ENTRY(next, struct ticket, in_space));
+    tell(t, LIST_ENTRY(next, struct ticket, in_space));
+}
+
+/* Ends a ticket against its holder's will, who is told. */
+static void lose(struct tickets *t, struct ticket *k, enum err reason)
+{
+    k->reason = (uint8_t)reason;
+    tell(t, k); /* before the next holder of the id hears that it has it */
+    end(t, k);
+    if (k->conn == NONE)
+        forget(t, k);
+}
+
+/* An old loss of the request that conn has not heard of yet says nothing any
+ * more, and would be taken for one of the ticket that is made now. */
+static void supersede(
+    struct tickets *t, uint32_t conn, const struct local_ticket *m)
+{
+    LIST_FOREACH_SAFE (n, &t->conns[conn].tell) {
+        struct ticket *k = LIST_ENTRY(n, struct ticket, in_conn);
+
+        if (k->reason && k->space == m->space &&
+            span_eq(span_str(k->request), m->request))
+            forget(t, k);
+    }
+}
+
+static enum err make(struct tickets *t, uint32_t conn,
+    const struct local_ticket *m, struct ticket **out, const char **text)
+{
+    uint64_t h = hash(m->request);
+    uint32_t i;
+    struct ticket *k;
+
+    *text = "another request id of the space has the same hash";
+    if (table_get(&t->requests, h, m->space) != NONE)
+        return ERR_BUSY;
+    supersede(t, conn, m);
+    *text = t->share.why;
+    if (!share_take(&t->share, t->spaces[m->space].uid, 1))
+        return ERR_QUOTA;
+    i = slab_next(t->free_first, t->high, t->tickets_max);
+    CHECK(i != NONE && table_put(&t->requests, h, m->space, i),
+        "no place for one of %u requests", t->share.used);
+    k = &t->tickets[i];
+    if (i == t->high)
+        t->high++;
+    else
+        t->free_first = k->free_next;
+    memset(k, 0, sizeof(*k));
+    k->used = true;
+    k->uid = t->spaces[m->space].uid;
+    k->space = m->space;
+    k->conn = conn;
+    list_init(&k->in_space);
+    list_init(&k->in_conn);
+    list_init(&k->in_room);
+    span_copy_str(m->request, k->request, sizeof(k->request));
+    *out = k;
+    return OK;
+}
+
+enum err ticket_acquire(struct tickets *t, uint32_t session, uint32_t conn,
+    const struct local_ticket *m, struct list *room, struct ticket_state *out,
+    const char **text)
+{
+    struct space *p = space_of(t, session, m->space);
+    struct ticket *k;
+    enum err e;
+
+    *text = "no space of that number in this session";
+    if (!p)
+        return ERR_NOT_OWNER;
+    *text = "a request id has 1 to 63 bytes and no zero";
+    if (m->request.len == 0 || m->request.len > 63 ||
+        memchr(m->request.p, 0, m->request.len))
+        return ERR_MALFORMED;
+    k = find(t, m->space, m->request);
+    if (!k) {
+        e = make(t, conn, m, &k, text);
+        if (e != OK)
+            return e;
+        k->hold_ns = m->hold_ms * NS_PER_MS;
+        if (room)
+            list_push_tail(room, &k->in_room);
+        if (p->idle_count > 0) {
+            hold(t, p, k);
+        } else {
+            list_push_tail(&p->waiting, &k->in_space);
+            p->waiting_count++;
+            t->waited++;
+            heap_set(&t->timers, &k->timer,
+                t->now_ns + conf_wait_ns(t->conf, m->wait_ms, t->wait_ns));
+        }
+    }
+    list_remove(&k->in_conn); /* this answer tells it */
+    k->conn = conn;           /* who asked last hears what comes */
+    *out = (struct ticket_state){k->held, k->seq, k->generation};
+    *text = "";
+    return OK;
+}
+
+enum err ticket_release(struct tickets *t, uint32_t session, uint32_t conn,
+    const struct local_ticket_release *m, const char **text)
+{
+    struct ticket *k;
+
+    *text = "no space of that number in this session";
+    if (!space_of(t, session, m->space))
+        return ERR_NOT_OWNER;
+    k = find(t, m->space, m->request);
+    *text = "the request holds no id and does not wait for one";
+    if (!k)
+        return ERR_UNKNOWN_ROOM;
+    *text = "another holder has the id now";
+    /* Who gives up may not have heard yet that its turn has come. */
+    if (m->generation == NONE ? k->conn != conn
+                              : !k->held || k->generation != m->generation)
+        return ERR_STALE;
+    end(t, k);
+    forget(t, k);
+    *text = "";
+    return OK;
+}
+
+enum err ticket_query(const struct tickets *t, uint32_t session,
+    const struct local_ticket_query *m, struct ticket_state *out,
+    const char **text)
+{
+    const struct ticket *k;
+
+    *text = "no space of that number in this session";
+    if (!space_of(t, session, m->space))
+        return ERR_NOT_OWNER;
+    k = find(t, m->space, m->request);
+    *text = "the request holds no id and does not wait for one";
+    if (!k)
+        return ERR_UNKNOWN_ROOM;
+    *out = (struct ticket_state){k->held, k->seq, k->generation};
+    *text = "";
+    return OK;
+}
+
+/* ends that nobody asked for */
+
+void tickets_room_failed(struct tickets *t, struct list *room, enum err reason)
+{
+    LIST_FOREACH_SAFE (n, room)
+        lose(t, LIST_ENTRY(n, struct ticket, in_room), reason);
+}
+
+void tickets_room_over(struct list *room)
+{
+    while (list_pop(room))
+        ;
+}
+
+void tickets_conn_end(struct tickets *t, uint32_t conn)
+{
+    for (uint32_t i = 0; i < t->high; i++) {
+        struct ticket *k = &t->tickets[i];
+
+        if (!k->used || k->conn != conn)
+            continue;
+        if (!k->reason && k->held && !list_linked(&k->in_conn)) {
+            k->conn = NONE; /* the session has it, and may release it */
+            continue;
+        }
+        /* Nobody is left to hear of it: the next in line shall not wait for
+         * one who does not know that it is its turn. */
+        if (!k->reason)
+            end(t, k);
+        forget(t, k);
+    }
+    list_remove(&t->conns[conn].dirty);
+}
+
+void tickets_session_end(struct tickets *t, uint32_t session)
+{
+    for (uint32_t i = 0; i < t->high; i++) {
+        struct ticket *k = &t->tickets[i];
+
+        if (!k->used || t->spaces[k->space].session != session ||
+            !t->spaces[k->space].used)
+            continue;
+        if (!k->reason)
+            end(t, k);
+        forget(t, k);
+    }
+    for (uint32_t i = 0; i < t->spaces_max; i++)
+        if (t->spaces[i].used && t->spaces[i].session == session) {
+            t->spaces[i].used = false;
+            share_give(&t->space_share, t->spaces[i].uid, 1);
+        }
+}
+
+void tickets_expire(struct tickets *t, uint64_t now_ns)
+{
+    struct heap_node *n;
+
+    while ((n = heap_first(&t->timers)) && n->key <= now_ns) {
+        t->expired++;
+        lose(t, CONTAINER_OF(n, struct ticket, timer), ERR_TIMEOUT);
+    }
+}
+
+/* telling */
+
+uint32_t tickets_next_conn(struct tickets *t)
+{
+    struct list *n = list_pop(&t->dirty);
+
+    return n ? LIST_ENTRY(n, struct ticket_conn, dirty)->conn : NONE;
+}
+
+bool tickets_next_event(struct tickets *t, uint32_t conn, struct writer *w)
+{
+    struct ticket *k = LIST_FIRST(&t->conns[conn].tell, struct ticket, in_conn);
+    struct local_msg m = {.type = LOCAL_TICKET_EVENT};
+
+    if (!k)
+        return false;
+    m.ticket_event.space = k->space;
+    m.ticket_event.state = k->held;
+    m.ticket_event.reason = k->reason;
+    m.ticket_event.seq = k->seq;
+    m.ticket_event.generation = k->generation;
+    m.ticket_event.request = span_str(k->request);
+    if (!local_put(w, &m))
+        return false;
+    list_remove(&k->in_conn);
+    if (k->reason)
+        forget(t, k);
+    return true;
+}
+
+/* showing */
+
+static void show_space(struct shower *s, uint32_t i, const struct space *p)
+{
+    if (!p->used)
+        return;
+    s->row(s);
+    s->number(s, "space", i);
+    s->text(s, "name", p->name);
+    s->number(s, "session", p->session);
+    s->number(s, "n_seq_max", p->size);
+    s->number(s, "held", p->held);
+    s->number(s, "idle", p->idle_count);
+    s->number(s, "waiting", p->waiting_count);
+}
+
+static void show_ticket(struct shower *s, const struct ticket *k)
+{
+    if (!k->used || k->reason)
+        return;
+    s->row(s);
+    s->number(s, "space", k->space);
+    s->text(s, "request", k->request);
+    s->text(s, "state", k->held ? "held" : "waiting");
+    if (k->held) {
+        s->number(s, "seq", k->seq);
+        s->number(s, "generation", k->generation);
+    }
+}
+
+void tickets_show(const struct tickets *t, struct show_at *at, struct shower *s)
+{
+    uint64_t end = (uint64_t)t->spaces_max + t->high;
+
+    for (; at->at < end && show_place(at); at->at++)
+        if (at->at < t->spaces_max)
+            show_space(s, (uint32_t)at->at, &t->spaces[at->at]);
+        else
+            show_ticket(s, &t->tickets[at->at - t->spaces_max]);
+    at->over = at->at >= end;
+}
+
+void tickets_check(const struct tickets *t)
+{
+    for (uint32_t i = 0; i < t->spaces_max; i++) {
+        const struct space *p = &t->spaces[i];
+        uint32_t held = 0, waiting = 0;
+
+        for (uint32_t k = 0; p->used && k < t->high; k++) {
+            const struct ticket *a = &t->tickets[k];
+
+            if (!a->used || a->reason || a->space != i)
+                continue;
+            held += a->held;
+            waiting += !a->held;
+            CHECK(!a->held || a->generation == p->generations[a->seq],
+                "id %u has generation %u, its holder %u", a->seq,
+                p->generations[a->seq], a->generation);
+        }
+        CHECK(!p->used || (held == p->held && waiting == p->waiting_count &&
+                              held + p->idle_count == p->size),
+            "space %u: %u held, %u idle of %u, %u wait", i, held, p->idle_count,
+            p->size, waiting);
+        CHECK(!p->used || p->idle_count == 0 || p->waiting_count == 0,
+            "space %u: %u ids idle, %u requests wait", i, p->idle_count,
+            p->waiting_count);
+    }
+}

@@ -1,0 +1,109 @@
+/* ticket.h - sequence ids leased to requests (seed of llama.cpp's n_seq_max).
+ * Pure; one thread; part of the language side's brain.
+ *
+ * space   ids 0..n-1 of one engine context, found by session and name
+ * ticket  one request of a space: it holds an id, or waits in the space's FIFO
+ *
+ * An id carries a generation that counts its holders: who releases with an
+ * older one changes nothing. Ids are given out longest idle first. Nobody is
+ * ever told a negative id. */
+#ifndef MMX_CORE_LANG_TICKET_H
+#define MMX_CORE_LANG_TICKET_H
+
+#include "base/heap.h"
+#include "base/list.h"
+#include "base/table.h"
+#include "core/brain.h"
+#include "core/share.h"
+
+struct ticket {
+    bool used, held;
+    uint8_t reason; /* of a loss that is still to be told; else OK */
+    uint32_t space, conn, seq, generation;
+    uint32_t uid;         /* of its space */
+    struct list in_space; /* of waiting ones, while it waits */
+    struct list in_conn;  /* of those to tell */
+    struct list in_room;  /* of the room whose failure frees it */
+    uint64_t hold_ns;     /* lease; 0: none */
+    struct heap_node timer;
+    uint32_t free_next;
+    char request[64];
+};
+
+/* What a connection is to be told. */
+struct ticket_conn {
+    uint32_t conn;
+    struct list tell, dirty;
+};
+
+struct space {
+    bool used;
+    uint32_t session, uid, size, held, idle_first, idle_count;
+    uint32_t *idle;        /* ring of free ids */
+    uint32_t *generations; /* by id */
+    struct list waiting;
+    uint32_t waiting_count;
+    char name[64];
+};
+
+struct tickets {
+    struct space *spaces;
+    struct ticket *tickets;
+    struct ticket_conn *conns;
+    struct list dirty;     /* connections that have something new to hear */
+    struct table requests; /* (hash of request, space) -> ticket */
+    struct heap timers;
+    const struct conf *conf;
+    struct share share, space_share; /* of tickets, of spaces */
+    uint32_t spaces_max, tickets_max, free_first, size_max;
+    uint32_t high;            /* no ticket from here on was ever used */
+    uint64_t wait_ns, now_ns; /* now: set by the brain at each step */
+    uint64_t granted, waited, expired; /* counters, for people */
+};
+
+/* What an acquire or query finds. */
+struct ticket_state {
+    bool held;
+    uint32_t seq, generation;
+};
+
+void tickets_init(
+    struct tickets *t, struct slab *s, const struct conf *c, uint64_t seed);
+
+/* Opens or finds. A space of that name with another size is refused. */
+MUST_CHECK enum err space_open(struct tickets *t, uint32_t session,
+    uint32_t uid, struct span name, uint32_t n_seq_max, uint32_t *number,
+    const char **text);
+
+/* Acquires for conn (who hears of it later), or finds what the request has
+ * already. room: list of the room that it shall end with, or NULL. */
+MUST_CHECK enum err ticket_acquire(struct tickets *t, uint32_t session,
+    uint32_t conn, const struct local_ticket *m, struct list *room,
+    struct ticket_state *out, const char **text);
+/* generation NONE: whatever the request has, if conn was the last to ask. */
+MUST_CHECK enum err ticket_release(struct tickets *t, uint32_t session,
+    uint32_t conn, const struct local_ticket_release *m, const char **text);
+MUST_CHECK enum err ticket_query(const struct tickets *t, uint32_t session,
+    const struct local_ticket_query *m, struct ticket_state *out,
+    const char **text);
+
+/* The room failed: what was bound to it is freed and told. */
+void tickets_room_failed(struct tickets *t, struct list *room, enum err reason);
+/* The room is over: what was bound to it goes on without it. */
+void tickets_room_over(struct list *room);
+void tickets_conn_end(struct tickets *t, uint32_t conn);
+void tickets_session_end(struct tickets *t, uint32_t session);
+void tickets_expire(struct tickets *t, uint64_t now_ns);
+
+/* Appends the next TICKET_EVENT for conn; false: none, or it does not fit. */
+bool tickets_next_event(struct tickets *t, uint32_t conn, struct writer *w);
+/* Connections that were given something to hear since the last call; NONE
+ * when there is none left. */
+uint32_t tickets_next_conn(struct tickets *t);
+
+void tickets_show(
+    const struct tickets *t, struct show_at *at, struct shower *s);
+/* CHECKs that ids are held once and counts agree. For tests. */
+void tickets_check(const struct tickets *t);
+
+#endif

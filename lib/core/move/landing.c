@@ -1,0 +1,583 @@
+/* landing.c - what has been granted to whom, and whether a segment may land.
+ *
+ * Invariants:
+ *  - a segment is let in only for the room, generation and attempt in force,
+ *    inside [from, granted) and [base, granted), in a part of this shard, in
+ *    whole units of which none is claimed;
+ *  - a claimed unit stays claimed until its block is granted again;
+ *  - a NOTE_LAND_QUIET is given exactly once for every command that asked,
+ *    when the last landing of that slot and generation that began before the
+ *    command has ended, even if the slot serves another use by then.
+ *
+ * Landings of a slot stand in a chain, youngest first. A command that waits
+ * is a count on the youngest landing of its use at that time; when that one
+ * ends, the count goes to the next older one of the same use, and is due when
+ * there is none. So any number of commands may wait, in no memory.
+ *
+ * Runs are kept by block, in copies of our own: the brain's arrays belong to
+ * another thread. A chain ends at the use's tail; run_next of a tail is never
+ * read. Owned by the shard's thread, or by the simulator.
+ *
+ * Rejected: a byte count per room instead of claimed units; duplicates and
+ * late segments of an older attempt would then look like progress. */
+#include "core/move/landing.h"
+
+#include "base/check.h"
+
+struct land_pool {
+    struct landing_pool is;
+    uint64_t *claimed; /* a bit per unit of the pool */
+    uint64_t units_cap;
+    uint32_t *run_len, *run_next; /* by first block of a run */
+};
+
+/* One slot and the use that is in force in it. */
+struct use {
+    uint64_t generation, room;
+    uint64_t granted; /* rows [.., granted) have blocks or are gone */
+    uint32_t attempt, pool, peer, from, base, total;
+    uint32_t head, tail, blocks; /* chain of runs; head NONE: empty */
+    uint32_t at_run, at_row;     /* a run of the chain and its first row */
+    uint32_t landed;             /* rows, in this attempt */
+    uint32_t youngest;           /* landing of this slot, of any use */
+    bool open;
+};
+
+struct landing_token {
+    uint64_t generation;
+    uint32_t slot, attempt, first, rows; /* rows 0: trimmed away */
+    uint32_t older, younger;             /* in the slot's chain */
+    uint32_t waiting;                    /* commands, see above */
+    bool busy;
+};
+
+struct landing {
+    struct land_pool *pools;
+    struct use *uses;
+    struct landing_token *tokens;
+    uint32_t pools_count, slots, shard, shards;
+    uint32_t free;            /* tokens, chained by older */
+    uint32_t fresh, landings; /* tokens[fresh..landings) were never used */
+    uint32_t active;
+};
+
+/* start */
+
+static void pool_carve(
+    struct slab *s, struct land_pool *p, const struct landing_pool *from)
+{
+    uint32_t unit = from->unit_rows ? from->unit_rows : 1;
+    uint64_t units = (uint64_t)from->blocks * (from->block_rows / unit);
+    void *claimed = slab_take(s, (size_t)(units / 64 + 1), sizeof(uint64_t));
+    void *len = slab_take(s, from->blocks, sizeof(uint32_t));
+    void *next = slab_take(s, from->blocks, sizeof(uint32_t));
+
+    if (p)
+        *p = (struct land_pool){*from, claimed, units, len, next};
+}
+
+struct landing *landing_init(struct slab *s, uint32_t slots, uint32_t landings,
+    uint32_t shard, uint32_t shards, const struct landing_pool *pools,
+    uint32_t n)
+{
+    struct landing *l = slab_take(s, 1, sizeof(*l));
+    struct land_pool *own = slab_take(s, n, sizeof(*own));
+    struct use *uses = slab_take(s, slots, sizeof(*uses));
+    struct landing_token *tokens = slab_take(s, landings, sizeof(*tokens));
+
+    CHECK(slots > 0 && landings > 0 && shard < shards,
+        "%u slots, %u landings, shard %u of %u", slots, landings, shard,
+        shards);
+    for (uint32_t i = 0; i < n; i++)
+        pool_carve(s, own ? &own[i] : NULL, &pools[i]);
+    if (!s->p || s->failed)
+        return NULL;
+    for (uint32_t i = 0; i < slots; i++)
+        uses[i].youngest = NONE;
+    *l = (struct landing){.pools = own,
+        .uses = uses,
+        .tokens = tokens,
+        .pools_count = n,
+        .slots = slots,
+        .shard = shard,
+        .shards = shards,
+        .free = NONE,
+        .landings = landings};
+    for (uint32_t i = 0; i < n; i++)
+        if (pools[i].row_bytes)
+            landing_pool_set(l, i, &pools[i]);
+    return l;
+}
+
+void landing_pool_set(
+    struct landing *l, uint32_t i, const struct landing_pool *p)
+{
+    struct land_pool *own = &l->pools[i];
+
+    CHECK(i < l->pools_count, "pool %u of %u", i, l->pools_count);
+    CHECK(p->blocks == own->is.blocks && p->block_rows == own->is.block_rows,
+        "pool %u: %u x %u rows were %u x %u", i, p->blocks, p->block_rows,
+        own->is.blocks, own->is.block_rows);
+    CHECK(p->row_bytes && p->unit_rows && p->block_rows % p->unit_rows == 0 &&
+              p->part_rows && p->part_rows % p->unit_rows == 0,
+        "pool %u: units of %u rows in blocks of %u and parts of %u", i,
+        p->unit_rows, p->block_rows, p->part_rows);
+    CHECK(
+        (uint64_t)p->blocks * (p->block_rows / p->unit_rows) <= own->units_cap,
+        "pool %u: units of %u rows are smaller than at start", i, p->unit_rows);
+    own->is = *p;
+}
+
+uint32_t landing_active(const struct landing *l)
+{
+    return l->active;
+}
+
+/* commands */
+
+static uint64_t run_rows(const struct land_pool *p, uint32_t run)
+{
+    return (uint64_t)p->run_len[run] * p->is.block_rows;
+}
+
+static void cursor_reset(struct use *u)
+{
+    u->at_run = u->head;
+    u->at_row = u->base;
+}
+
+static void use_open(struct landing *l, const struct data_cmd *c)
+{
+    struct use *u = &l->uses[c->slot];
+
+    CHECK(c->pool < l->pools_count && l->pools[c->pool].is.row_bytes,
+        "slot %u: pool %u of %u has no layout", c->slot, c->pool,
+        l->pools_count);
+    CHECK(c->base % l->pools[c->pool].is.block_rows == 0,
+        "slot %u: base %u is not a block's first row", c->slot, c->base);
+    *u = (struct use){.generation = c->generation,
+        .room = c->room,
+        .granted = c->base,
+        .attempt = c->attempt,
+        .pool = c->pool,
+        .peer = c->peer,
+        .from = c->from,
+        .base = c->base,
+        .total = c->total,
+        .head = NONE,
+        .tail = NONE,
+        .youngest = u->youngest,
+        .open = true};
+    cursor_reset(u);
+}
+
+static void bits_clear(uint64_t *bits, uint64_t first, uint64_t n)
+{
+    for (uint64_t i = first; i < first + n;) {
+        if (i % 64 == 0 && first + n - i >= 64) {
+            bits[i / 64] = 0;
+            i += 64;
+        } else {
+            bits[i / 64] &= ~(UINT64_C(1) << (i % 64));
+            i++;
+        }
+    }
+}
+
+static void use_run(
+    struct landing *l, struct use *u, uint32_t block, uint32_t blocks)
+{
+    struct land_pool *p = &l->pools[u->pool];
+    uint32_t units = p->is.block_rows / p->is.unit_rows;
+
+    CHECK(blocks > 0 && block < p->is.blocks && blocks <= p->is.blocks - block,
+        "run of %u blocks at %u in a pool of %u", blocks, block, p->is.blocks);
+    bits_clear(p->claimed, (uint64_t)block * units, (uint64_t)blocks * units);
+    p->run_len[block] = blocks;
+    if (u->head == NONE) {
+        u->head = block;
+        cursor_reset(u);
+    } else {
+        p->run_next[u->tail] = block;
+    }
+    u->tail = block;
+    u->blocks += blocks;
+    u->granted = u->base + (uint64_t)u->blocks * p->is.block_rows;
+}
+
+/* Keeps the first n blocks of the chain. */
+static void chain_keep(struct landing *l, struct use *u, uint32_t n)
+{
+    struct land_pool *p = &l->pools[u->pool];
+    uint32_t left = n;
+
+    if (n >= u->blocks)
+        return;
+    u->blocks = n;
+    if (n == 0) {
+        u->head = u->tail = NONE;
+    } else {
+        u->tail = u->head;
+        while (p->run_len[u->tail] < left) {
+            left -= p->run_len[u->tail];
+            u->tail = p->run_next[u->tail];
+        }
+        p->run_len[u->tail] = left;
+    }
+    cursor_reset(u);
+}
+
+/* Rows from `rows` on are taken back. Landings that go on in them will not
+ * count, even if the rows are granted again in other blocks meanwhile. */
+static void use_trim(struct landing *l, struct use *u, uint32_t rows)
+{
+    uint32_t held = rows > u->base ? rows - u->base : 0;
+
+    if (rows >= u->granted)
+        return;
+    chain_keep(l, u, div_up(held, l->pools[u->pool].is.block_rows));
+    u->granted = max_u32(rows, u->base);
+    for (uint32_t t = u->youngest; t != NONE; t = l->tokens[t].older) {
+        struct landing_token *k = &l->tokens[t];
+
+        if (k->generation == u->generation && k->attempt == u->attempt)
+            k->rows = rows > k->first ? min_u32(k->rows, rows - k->first) : 0;
+    }
+}
+
+/* Blocks wholly below `row` are gone. A run is cut where it has to be: its
+ * first blocks may be in another chain from now on. */
+static void use_base(struct landing *l, struct use *u, uint32_t row)
+{
+    struct land_pool *p = &l->pools[u->pool];
+    uint32_t drop = row > u->base ? (row - u->base) / p->is.block_rows : 0;
+
+    drop = min_u32(drop, u->blocks);
+    u->base += drop * p->is.block_rows;
+    u->blocks -= drop;
+    while (drop > 0) {
+        uint32_t run = u->head, len = p->run_len[run];
+
+        if (len > drop) {
+            u->head = run + drop;
+            p->run_len[u->head] = len - drop;
+            if (u->tail == run)
+                u->tail = u->head;
+            else
+                p->run_next[u->head] = p->run_next[run];
+            break;
+        }
+        drop -= len;
+        u->head = run == u->tail ? NONE : p->run_next[run];
+    }
+    if (u->head == NONE)
+        u->tail = NONE;
+    cursor_reset(u);
+}
+
+/* Youngest landing of the generation from t on. */
+static uint32_t chain_find(
+    const struct landing *l, uint32_t t, uint64_t generation)
+{
+    while (t != NONE && l->tokens[t].generation != generation)
+        t = l->tokens[t].older;
+    return t;
+}
+
+static bool fence(struct landing *l, const struct data_cmd *c)
+{
+    uint32_t t = chain_find(l, l->uses[c->slot].youngest, c->generation);
+
+    if (t == NONE)
+        return true;
+    l->tokens[t].waiting++;
+    return false;
+}
+
+static void use_cmd(struct landing *l, struct use *u, const struct data_cmd *c)
+{
+    switch (c->type) {
+    case LAND_RUN:
+        use_run(l, u, c->a, c->b);
+        break;
+    case LAND_TOTAL:
+        u->total = c->total;
+        break;
+    case LAND_TRIM:
+        use_trim(l, u, c->a);
+        break;
+    case LAND_BASE:
+        use_base(l, u, c->a);
+        break;
+    case LAND_CLOSE:
+        u->open = false;
+        break;
+    default:
+        CHECK(false, "command %u is not for landing", c->type);
+    }
+}
+
+bool landing_cmd(struct landing *l, const struct data_cmd *cmd, bool *quiet)
+{
+    struct use *u = &l->uses[cmd->slot];
+    bool known;
+
+    CHECK(cmd->slot < l->slots && cmd->generation % l->slots == cmd->slot,
+        "slot %u of %u for another generation", cmd->slot, l->slots);
+    if (cmd->type == LAND_OPEN) {
+        use_open(l, cmd);
+        *quiet = false;
+        return true;
+    }
+    known = u->open && u->generation == cmd->generation;
+    if (known)
+        use_cmd(l, u, cmd);
+    *quiet =
+        (cmd->type == LAND_TRIM || (cmd->type == LAND_CLOSE && cmd->reply)) &&
+        fence(l, cmd);
+    return known;
+}
+
+/* segments */
+
+static bool shape_ok(const struct landing *l, const struct landing_pool *p,
+    const struct segment *s)
+{
+    uint64_t end = (uint64_t)s->first + s->rows;
+
+    if (s->rows == 0 || s->fields != SEGMENT_ALL || s->first % p->unit_rows)
+        return false;
+    if (s->total != ROWS_UNKNOWN && end > s->total)
+        return false;
+    if (end % p->unit_rows != 0 &&
+        (s->total == ROWS_UNKNOWN || end != s->total))
+        return false;
+    if (s->first / p->part_rows != (end - 1) / p->part_rows)
+        return false;
+    if (part_address(s->generation, s->first / p->part_rows, l->shards) !=
+        l->shard)
+        return false;
+    return s->bytes == (uint64_t)s->rows * p->row_bytes;
+}
+
+/* Neither total has to be known; rows beyond one that is are a lie too. */
+static bool total_ok(const struct use *u, const struct segment *s)
+{
+    if (u->total == ROWS_UNKNOWN)
+        return true;
+    if (s->total != ROWS_UNKNOWN)
+        return s->total == u->total;
+    return (uint64_t)s->first + s->rows <= u->total;
+}
+
+/* The rows are in the chain: finds them, from the cursor on where possible.
+ * 0: more than PIECES_MAX pieces. */
+static uint32_t place(const struct land_pool *p, struct use *u,
+    const struct segment *s, struct piece *pieces)
+{
+    uint32_t run = u->at_run, n = 0, left = s->rows;
+    uint64_t row = u->at_row, at;
+
+    if (row > s->first) {
+        run = u->head;
+        row = u->base;
+    }
+    while (s->first - row >= run_rows(p, run)) {
+        row += run_rows(p, run);
+        run = p->run_next[run];
+    }
+    u->at_run = run;
+    u->at_row = (uint32_t)row;
+    at = s->first - row;
+    while (left > 0) {
+        uint32_t take = (uint32_t)min_u64(left, run_rows(p, run) - at);
+
+        if (n == PIECES_MAX)
+            return 0;
+        pieces[n++] = (struct piece){run + (uint32_t)(at / p->is.block_rows),
+            (uint32_t)(at % p->is.block_rows), take};
+        left -= take;
+        at = 0;
+        if (left > 0)
+            run = p->run_next[run];
+    }
+    return n;
+}
+
+/* Are any of the pieces' units claimed? With set: claims them all. */
+static bool claim(
+    struct land_pool *p, const struct piece *pieces, uint32_t n, bool set)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const struct piece *c = &pieces[i];
+        uint64_t row = (uint64_t)c->block * p->is.block_rows + c->at;
+        uint64_t end = (row + c->rows - 1) / p->is.unit_rows;
+
+        for (uint64_t u = row / p->is.unit_rows; u <= end; u++) {
+            if (set)
+                p->claimed[u / 64] |= UINT64_C(1) << (u % 64);
+            else if (p->claimed[u / 64] >> (u % 64) & 1)
+                return true;
+        }
+    }
+    return false;
+}
+
+static uint32_t token_take(
+    struct landing *l, uint32_t slot, const struct segment *s)
+{
+    struct use *u = &l->uses[slot];
+    uint32_t t = l->free != NONE ? l->free : l->fresh++;
+
+    if (l->free != NONE)
+        l->free = l->tokens[t].older;
+    l->tokens[t] = (struct landing_token){s->generation, slot, s->attempt,
+        s->first, s->rows, u->youngest, NONE, 0, true};
+    if (u->youngest != NONE)
+        l->tokens[u->youngest].younger = t;
+    u->youngest = t;
+    l->active++;
+    return t;
+}
+
+enum err landing_begin(struct landing *l, const struct segment *s,
+    uint32_t *pool, struct piece *pieces, uint32_t *n, uint32_t *token,
+    uint32_t *bad_slot)
+{
+    uint32_t slot = (uint32_t)(s->generation % l->slots), count;
+    struct use *u = &l->uses[slot];
+    struct land_pool *p = &l->pools[u->pool];
+    struct piece at[PIECES_MAX];
+
+    *bad_slot = NONE;
+    if (!u->open || u->generation != s->generation ||
+        u->attempt != s->attempt || u->room != s->room)
+        return ERR_STALE;
+    if (!shape_ok(l, &p->is, s))
+        return ERR_MALFORMED;
+    if (!total_ok(u, s)) {
+        *bad_slot = slot;
+        return ERR_MALFORMED;
+    }
+    if (s->first < u->from || s->first < u->base ||
+        (uint64_t)s->first + s->rows > u->granted)
+        return ERR_STALE;
+    count = place(p, u, s, at);
+    if (count == 0)
+        return ERR_MALFORMED;
+    if (claim(p, at, count, false))
+        return ERR_STALE;
+    if (l->free == NONE && l->fresh == l->landings)
+        return ERR_BUSY;
+    claim(p, at, count, true);
+    memcpy(pieces, at, count * sizeof(*at));
+    *pool = u->pool;
+    *n = count;
+    *token = token_take(l, slot, s);
+    return OK;
+}
+
+/* Takes the landing out of its slot's chain; commands that waited for it wait
+ * for the next older one of the use. Returns how many have nothing left to
+ * wait for. */
+static uint32_t token_give(struct landing *l, uint32_t t)
+{
+    struct landing_token *k = &l->tokens[t];
+    uint32_t next = chain_find(l, k->older, k->generation);
+    uint32_t due = next == NONE ? k->waiting : 0;
+
+    if (next != NONE)
+        l->tokens[next].waiting += k->waiting;
+    if (k->older != NONE)
+        l->tokens[k->older].younger = k->younger;
+    if (k->younger != NONE)
+        l->tokens[k->younger].older = k->older;
+    else
+        l->uses[k->slot].youngest = k->older;
+    k->busy = false;
+    k->older = l->free;
+    l->free = t;
+    l->active--;
+    return due;
+}
+
+bool landing_peer(const struct landing *l, uint64_t generation, uint32_t *peer,
+    uint32_t *pool)
+{
+    const struct use *u = &l->uses[generation % l->slots];
+
+    if (!u->open || u->generation != generation)
+        return false;
+    *peer = u->peer;
+    *pool = u->pool;
+    return true;
+}
+
+void landing_whose(const struct landing *l, uint32_t token, uint32_t *slot,
+    uint32_t *attempt, uint64_t *generation)
+{
+    const struct landing_token *k = &l->tokens[token];
+
+    CHECK(token < l->fresh && k->busy, "landing %u is not active", token);
+    *slot = k->slot;
+    *attempt = k->attempt;
+    *generation = k->generation;
+}
+
+bool landing_counts(const struct landing *l, uint32_t token)
+{
+    const struct landing_token *k = &l->tokens[token];
+    const struct use *u;
+
+    CHECK(token < l->fresh && k->busy, "landing %u is not active", token);
+    u = &l->uses[k->slot];
+    return k->rows > 0 && u->open && u->generation == k->generation &&
+           u->attempt == k->attempt;
+}
+
+bool landing_end(struct landing *l, uint32_t token, bool ok,
+    struct data_note *note, uint32_t *quiets, struct data_note *quiet_note)
+{
+    bool counts = landing_counts(l, token) && ok;
+    struct landing_token *k = &l->tokens[token];
+    struct use *u = &l->uses[k->slot];
+
+    if (counts) {
+        u->landed += k->rows;
+        *note = (struct data_note){.type = NOTE_LANDED,
+            .slot = k->slot,
+            .attempt = k->attempt,
+            .first = k->first,
+            .rows = k->rows,
+            .generation = k->generation};
+    }
+    *quiets = token_give(l, token);
+    if (*quiets)
+        *quiet_note = (struct data_note){.type = NOTE_LAND_QUIET,
+            .slot = k->slot,
+            .attempt = k->attempt,
+            .generation = k->generation};
+    return counts;
+}
+
+/* Rows below `row` in parts that are ours. */
+static uint64_t rows_ours(
+    const struct landing *l, const struct use *u, uint64_t row)
+{
+    uint32_t part_rows = l->pools[u->pool].is.part_rows;
+    uint64_t part = row / part_rows;
+    uint64_t ours = (l->shard + l->shards - u->generation % l->shards) %
+                    l->shards; /* our first part */
+    uint64_t whole = part > ours ? (part - 1 - ours) / l->shards + 1 : 0;
+
+    return whole * part_rows + (part % l->shards == ours ? row % part_rows : 0);
+}
+
+bool landing_full(const struct landing *l, uint32_t slot)
+{
+    const struct use *u = &l->uses[slot];
+    uint64_t end = min_u64(u->granted, u->total);
+
+    return end <= u->from ||
+           u->landed >= rows_ours(l, u, end) - rows_ours(l, u, u->from);
+}

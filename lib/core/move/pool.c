@@ -1,0 +1,189 @@
+/* pool.c - see pool.h. First fit from where the last search ended for one
+ * whole run; only when no run is long enough, the longest ones piece by piece.
+ * A buddy allocator was rejected: rooms are any number of blocks, and what
+ * counts is that a room is one run, not that freeing is O(1). */
+#include "core/move/pool.h"
+
+#include "base/check.h"
+
+void pool_init(struct pool *p, struct slab *s, uint32_t blocks)
+{
+    uint32_t words = div_up(blocks, 64);
+
+    p->blocks = p->free = blocks;
+    p->hint = 0;
+    p->free_map = slab_take(s, words, sizeof(*p->free_map));
+    p->run_len = slab_take(s, blocks, sizeof(*p->run_len));
+    p->run_next = slab_take(s, blocks, sizeof(*p->run_next));
+    for (uint32_t b = 0; p->run_next && b < blocks; b++)
+        p->free_map[b / 64] |= UINT64_C(1) << b % 64;
+}
+
+static bool is_free(const struct pool *p, uint32_t b)
+{
+    return p->free_map[b / 64] >> b % 64 & 1;
+}
+
+/* First free block at or after b, or blocks. */
+static uint32_t next_free(const struct pool *p, uint32_t b)
+{
+    while (b < p->blocks) {
+        uint64_t w = p->free_map[b / 64] >> b % 64;
+
+        if (w)
+            return min_u32(b + (uint32_t)__builtin_ctzll(w), p->blocks);
+        b = (b / 64 + 1) * 64;
+    }
+    return p->blocks;
+}
+
+/* First block at or after b that is not free, at most end. */
+static uint32_t next_taken(const struct pool *p, uint32_t b, uint32_t end)
+{
+    while (b < end) {
+        uint64_t w = ~p->free_map[b / 64] >> b % 64;
+
+        if (w)
+            return min_u32(b + (uint32_t)__builtin_ctzll(w), end);
+        b = (b / 64 + 1) * 64;
+    }
+    return end;
+}
+
+/* Finds n neighbouring free blocks in [from, to): the first of them, else
+ * NONE with the longest shorter run in *best, *best_len. */
+static uint32_t find_run(const struct pool *p, uint32_t from, uint32_t to,
+    uint32_t n, uint32_t *best, uint32_t *best_len)
+{
+    for (uint32_t b = next_free(p, from); b < to;) {
+        uint32_t end = next_taken(p, b, min_u32(p->blocks, b + n));
+
+        if (end - b == n)
+            return b;
+        if (end - b > *best_len) {
+            *best = b;
+            *best_len = end - b;
+        }
+        b = next_free(p, end);
+    }
+    return NONE;
+}
+
+static void take_run(struct pool *p, struct extent *e, uint32_t b, uint32_t n)
+{
+    for (uint32_t i = b; i < b + n; i++)
+        p->free_map[i / 64] &= ~(UINT64_C(1) << i % 64);
+    p->free -= n;
+    p->run_len[b] = n;
+    p->run_next[b] = NONE;
+    if (e->tail == NONE)
+        e->head = b;
+    else
+        p->run_next[e->tail] = b;
+    e->tail = b;
+    e->blocks += n;
+    e->runs++;
+    p->hint = b + n < p->blocks ? b + n : 0;
+}
+
+bool pool_take(
+    struct pool *p, struct extent *e, uint32_t n, uint32_t *first_run)
+{
+    struct extent added = extent_none();
+
+    *first_run = NONE;
+    if (n > p->free)
+        return false;
+    while (added.blocks < n) {
+        uint32_t want = n - added.blocks, best = NONE, best_len = 0;
+        uint32_t b = find_run(p, p->hint, p->blocks, want, &best, &best_len);
+
+        if (b == NONE)
+            b = find_run(p, 0, p->hint, want, &best, &best_len);
+        if (b != NONE)
+            best_len = want;
+        else
+            b = best;
+        CHECK(
+            b != NONE, "%u of %u blocks free, none found", p->free, p->blocks);
+        if (e->runs + added.runs == POOL_RUNS_MAX) {
+            pool_give(p, &added);
+            return false;
+        }
+        take_run(p, &added, b, best_len);
+    }
+    *first_run = added.head;
+    if (n == 0)
+        return true;
+    if (e->tail == NONE)
+        e->head = added.head;
+    else
+        p->run_next[e->tail] = added.head;
+    e->tail = added.tail;
+    e->blocks += added.blocks;
+    e->runs += added.runs;
+    return true;
+}
+
+void pool_give(struct pool *p, struct extent *e)
+{
+    for (uint32_t b = e->head; b != NONE; b = p->run_next[b]) {
+        for (uint32_t i = b; i < b + p->run_len[b]; i++) {
+            CHECK(!is_free(p, i), "block %u given back twice", i);
+            p->free_map[i / 64] |= UINT64_C(1) << i % 64;
+        }
+        p->free += p->run_len[b];
+    }
+    *e = extent_none();
+}
+
+struct extent pool_split(struct pool *p, struct extent *e, uint32_t n)
+{
+    struct extent rest = extent_none(), kept = extent_none();
+    uint32_t b = e->head;
+
+    CHECK(n <= e->blocks, "split at %u of %u", n, e->blocks);
+    while (b != NONE) {
+        uint32_t next = p->run_next[b], len = p->run_len[b];
+        uint32_t keep = min_u32(len, n - kept.blocks);
+        struct extent *to = keep == len ? &kept : &rest;
+        uint32_t at = b;
+
+        if (keep > 0 && keep < len) { /* the run that is cut in two */
+            p->run_len[b] = keep;
+            if (kept.tail == NONE)
+                kept.head = b;
+            else
+                p->run_next[kept.tail] = b;
+            kept.tail = b;
+            kept.blocks += keep;
+            kept.runs++;
+            at = b + keep;
+            len -= keep;
+            p->run_len[at] = len;
+        }
+        if (to->tail == NONE)
+            to->head = at;
+        else
+            p->run_next[to->tail] = at;
+        to->tail = at;
+        to->blocks += len;
+        to->runs++;
+        b = next;
+    }
+    if (kept.tail != NONE)
+        p->run_next[kept.tail] = NONE;
+    if (rest.tail != NONE)
+        p->run_next[rest.tail] = NONE;
+    *e = kept;
+    return rest;
+}
+
+void pool_check(const struct pool *p)
+{
+    uint32_t n = 0;
+
+    for (uint32_t b = 0; b < p->blocks; b++)
+        n += is_free(p, b);
+    CHECK(n == p->free, "%u blocks in the map, %u counted", n, p->free);
+}

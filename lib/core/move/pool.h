@@ -1,0 +1,54 @@
+/* pool.h - block numbers of one pool: who has them, in which runs. Owns no
+ * memory of blocks; mem_* turns a number into an address. One thread: the
+ * daemon's loop.
+ *
+ * An extent is an ordered chain of runs; a run is neighbouring blocks, named
+ * by its first. Taking prefers one run. State is location: a block is free or
+ * on exactly one extent. */
+#ifndef MMX_CORE_MOVE_POOL_H
+#define MMX_CORE_MOVE_POOL_H
+
+#include "base/base.h"
+#include "base/slab.h"
+
+/* Runs of one extent, so that an event holds them. */
+#define POOL_RUNS_MAX 2000
+
+struct extent {
+    uint32_t head, tail; /* first block of first and last run; NONE: empty */
+    uint32_t blocks, runs;
+};
+
+struct pool {
+    uint32_t blocks, free;
+    uint64_t *free_map; /* bit set: free */
+    uint32_t hint;      /* where the last search ended */
+    uint32_t *run_len;  /* by first block of a run */
+    uint32_t *run_next; /* first block of the next run, NONE at the end */
+};
+
+static inline struct extent extent_none(void)
+{
+    return (struct extent){NONE, NONE, 0, 0};
+}
+
+void pool_init(struct pool *p, struct slab *s, uint32_t blocks);
+
+/* Appends n blocks to e as few runs as can be had. false: fewer are free, or
+ * too scattered for POOL_RUNS_MAX; nothing changed. *first_run is the first
+ * run that was added (NONE for n = 0). */
+bool pool_take(
+    struct pool *p, struct extent *e, uint32_t n, uint32_t *first_run);
+
+/* Gives back all blocks of e, which is empty then. */
+void pool_give(struct pool *p, struct extent *e);
+
+/* Splits e after its first n blocks: *e keeps them, the rest is returned. */
+struct extent pool_split(struct pool *p, struct extent *e, uint32_t n);
+
+/* Walks: for (b = e->head; b != NONE; b = p->run_next[b]) p->run_len[b]. */
+
+/* CHECKs that free blocks and the bitmap agree. For tests: O(blocks). */
+void pool_check(const struct pool *p);
+
+#endif

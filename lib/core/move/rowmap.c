@@ -1,0 +1,89 @@
+/* rowmap.c - see rowmap.h. In-order additions only move the prefix and touch
+ * no bit; bits are for what lies beyond a gap. */
+#include "core/move/rowmap.h"
+
+#include "base/check.h"
+
+void rowmap_init(
+    struct rowmap *m, struct slab *s, uint32_t blocks, uint32_t block_rows)
+{
+    uint64_t bits = (uint64_t)blocks * block_rows;
+
+    m->block_rows = block_rows;
+    m->unit = 1;
+    m->bits = slab_take(s, (size_t)(bits / 64 + 1), sizeof(*m->bits));
+}
+
+static bool bit_get(const struct rowmap *m, uint64_t i)
+{
+    return m->bits[i / 64] >> i % 64 & 1;
+}
+
+void rowmap_clear(struct rowmap *m, const struct pool *p, uint32_t first_run)
+{
+    uint64_t per_block = m->block_rows / m->unit;
+
+    for (uint32_t b = first_run; b != NONE; b = p->run_next[b]) {
+        uint64_t end = (b + (uint64_t)p->run_len[b]) * per_block;
+
+        for (uint64_t i = b * per_block; i < end;) {
+            if (i % 64 == 0 && end - i >= 64) {
+                m->bits[i / 64] = 0;
+                i += 64;
+            } else {
+                m->bits[i / 64] &= ~(UINT64_C(1) << i % 64);
+                i++;
+            }
+        }
+    }
+}
+
+/* Walks the units of an extent in row order. */
+struct walk {
+    uint32_t run;     /* first block of the run we are in */
+    uint32_t run_row; /* its first row */
+};
+
+/* Bit index of the unit that holds `row`; rows only go up during a walk.
+ * UINT64_MAX beyond the extent. */
+static uint64_t walk_to(
+    const struct rowmap *m, const struct pool *p, struct walk *w, uint32_t row)
+{
+    while (w->run != NONE) {
+        uint64_t end =
+            w->run_row + (uint64_t)p->run_len[w->run] * m->block_rows;
+
+        if (row < end)
+            return ((uint64_t)w->run * m->block_rows + (row - w->run_row)) /
+                   m->unit;
+        w->run_row = (uint32_t)end;
+        w->run = p->run_next[w->run];
+    }
+    return UINT64_MAX;
+}
+
+uint32_t rowmap_add(struct rowmap *m, const struct pool *p,
+    const struct extent *e, uint32_t base, uint32_t prefix, uint32_t first,
+    uint32_t rows)
+{
+    struct walk w = {e->head, base};
+    uint32_t end = first + rows;
+    uint64_t i;
+
+    if (first > prefix) {
+        for (uint32_t r = first; r < end; r += m->unit) {
+            i = walk_to(m, p, &w, r);
+            CHECK(i != UINT64_MAX, "row %u is beyond the extent", r);
+            m->bits[i / 64] |= UINT64_C(1) << i % 64;
+        }
+        return prefix;
+    }
+    prefix = max_u32(prefix, end);
+    while (prefix % m->unit == 0) {
+        i = walk_to(m, p, &w, prefix);
+        if (i == UINT64_MAX || !bit_get(m, i))
+            break;
+        prefix += m->unit;
+    }
+    return prefix;
+}

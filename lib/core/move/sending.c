@@ -1,0 +1,698 @@
+/* sending.c - which rows of which destination go next.
+ *
+ * Invariants:
+ *  - a job is on the list of at most one endpoint, that of its cursor's part,
+ *    and it is there iff rows of it may go now;
+ *  - an endpoint is on the list of ready ones iff it has such jobs and its
+ *    window has room for a whole message (or nothing is in flight), so that
+ *    sending_next costs nothing when there is nothing to send;
+ *  - every SEND_CLOSE is answered exactly once, when no message with rows of
+ *    that slot and generation is handed out any more, even if the slot serves
+ *    another generation by then;
+ *  - after a break nothing of the peer goes before its job was rewound: a
+ *    job remembers the peer's count of breaks.
+ *
+ * Runs of source extents are kept by block. Jobs over one extent write the
+ * same values again, and no chain is read beyond its job's tail, so one array
+ * per pool serves any number of destinations.
+ *
+ * Owned by the shard's thread, or by the simulator. Rejected: a queue of
+ * segments made when a grant arrives. It needs memory per row granted, and
+ * closing or rewinding a room would have to search it. */
+#include "core/move/sending.h"
+
+#include "base/check.h"
+#include "base/list.h"
+
+#define UNIT_BYTES_MAX (1u << 30) /* a peer that asks for more gets nothing */
+
+struct send_pool {
+    struct sending_pool is;
+    uint32_t *run_len, *run_next; /* by first block of a run */
+};
+
+struct job {
+    struct list node; /* on its endpoint's jobs */
+    uint64_t generation, room;
+    uint64_t held; /* rows in the chain of runs */
+    uint32_t attempt, peer, pool, unit_rows, part_rows, total;
+    uint32_t cursor, limit;  /* rows [cursor, limit) may go: ours of them */
+    uint32_t endpoint;       /* of the cursor's part; NONE: no part is ours */
+    uint32_t head, tail;     /* chain of runs; head NONE: empty */
+    uint32_t at_run, at_row; /* a run of the chain and its first row */
+    uint32_t breaks;         /* of the peer, when this attempt began */
+    uint32_t in_flight;      /* segments in messages not done */
+    uint32_t closes;         /* SEND_CLOSEs not answered */
+    bool open, stuck;
+    bool copy; /* the peer copies the rows itself */
+};
+
+struct endpoint {
+    struct list node; /* on ready */
+    struct list jobs;
+    uint64_t in_flight; /* bytes */
+    uint32_t messages, large;
+};
+
+struct send_peer {
+    uint32_t addresses, segment_bytes, breaks;
+    bool open;
+};
+
+struct message {
+    uint64_t bytes;
+    uint32_t endpoint, count;
+    uint32_t next; /* free */
+    bool busy, large;
+    struct ref {
+        uint64_t generation;
+        uint32_t slot, closes; /* slot NONE: done with */
+    } refs[SEGMENTS_MAX];
+};
+
+struct sending {
+    struct list ready;
+    struct send_pool *pools;
+    struct job *jobs;
+    struct endpoint *endpoints;
+    struct send_peer *peers;
+    struct message *messages;
+    uint32_t pools_count, slots, peers_count, shard, shards;
+    uint32_t window, segment_bytes;
+    uint32_t per_peer; /* endpoints of one peer */
+    uint32_t free, active;
+};
+
+/* start */
+
+struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
+    uint32_t shard, uint32_t shards, uint32_t window_bytes,
+    uint32_t segment_bytes, const struct sending_pool *pools, uint32_t n)
+{
+    uint32_t per_peer = div_up(SEND_ADDRESSES_MAX, shards);
+    struct sending *d = slab_take(s, 1, sizeof(*d));
+    struct send_pool *own = slab_take(s, n, sizeof(*own));
+    struct job *jobs = slab_take(s, slots, sizeof(*jobs));
+    struct endpoint *eps = slab_take(s, (size_t)peers * per_peer, sizeof(*eps));
+    struct send_peer *all = slab_take(s, peers, sizeof(*all));
+    struct message *m = slab_take(s, SEND_MESSAGES_MAX, sizeof(*m));
+
+    for (uint32_t i = 0; i < n; i++) {
+        void *len = slab_take(s, pools[i].blocks, sizeof(uint32_t));
+        void *next = slab_take(s, pools[i].blocks, sizeof(uint32_t));
+
+        CHECK(!pools[i].row_bytes || pools[i].fields, "pool %u: no fields", i);
+        if (own)
+            own[i] = (struct send_pool){pools[i], len, next};
+    }
+    if (!s->p || s->failed)
+        return NULL;
+    *d = (struct sending){.pools = own, .jobs = jobs, .endpoints = eps};
+    d->peers = all;
+    d->messages = m;
+    d->pools_count = n;
+    d->slots = slots;
+    d->peers_count = peers;
+    d->shard = shard;
+    d->shards = shards;
+    d->window = window_bytes;
+    d->segment_bytes = segment_bytes;
+    d->per_peer = per_peer;
+    list_init(&d->ready);
+    for (uint32_t i = 0; i < peers * per_peer; i++) {
+        list_init(&eps[i].node);
+        list_init(&eps[i].jobs);
+    }
+    for (uint32_t i = 0; i < SEND_MESSAGES_MAX; i++)
+        m[i].next = i + 1 < SEND_MESSAGES_MAX ? i + 1 : NONE;
+    return d;
+}
+
+void sending_pool_set(
+    struct sending *s, uint32_t i, const struct sending_pool *p)
+{
+    struct send_pool *own = &s->pools[i];
+
+    CHECK(i < s->pools_count && p->blocks == own->is.blocks && p->row_bytes &&
+              p->block_rows && p->fields,
+        "pool %u of %u: %u blocks of %u rows", i, s->pools_count, p->blocks,
+        p->block_rows);
+    own->is = *p;
+}
+
+void sending_widen(struct sending *s, uint32_t window_bytes)
+{
+    s->window = max_u32(s->window, window_bytes);
+}
+
+uint32_t sending_active(const struct sending *s)
+{
+    return s->active;
+}
+
+bool sending_ready(const struct sending *s)
+{
+    return s->free != NONE && !list_empty(&s->ready);
+}
+
+/* who is ready */
+
+/* Bytes a message to the peer may have, headers included. */
+static uint32_t message_room(const struct sending *s, uint32_t peer)
+{
+    uint32_t bytes = min_u32(s->segment_bytes, s->peers[peer].segment_bytes);
+
+    return bytes > SEND_CARRIER_ROOM ? bytes - SEND_CARRIER_ROOM : 0;
+}
+
+static void endpoint_update(struct sending *s, uint32_t e)
+{
+    struct endpoint *ep = &s->endpoints[e];
+    uint32_t room = message_room(s, e / s->per_peer);
+    bool can = !list_empty(&ep->jobs) && ep->messages < SEND_MESSAGES_EP &&
+               (ep->messages == 0 || ep->in_flight + room <= s->window);
+
+    if (!can)
+        list_remove(&ep->node);
+    else if (!list_linked(&ep->node))
+        list_push_tail(&s->ready, &ep->node);
+}
+
+/* Moves the cursor to the next row that is in a part of ours. */
+static void job_seek(struct sending *s, struct job *j)
+{
+    const struct send_peer *p = &s->peers[j->peer];
+    uint64_t row = j->cursor;
+
+    j->endpoint = NONE;
+    if (!p->open || j->part_rows == 0)
+        return;
+    /* The sum of part_address may wrap once: two rounds find every residue. */
+    for (uint32_t i = 0; i < 2 * p->addresses && row < ROWS_UNKNOWN; i++) {
+        uint32_t part = (uint32_t)(row / j->part_rows);
+        uint32_t a = part_address(j->generation, part, p->addresses);
+
+        if (a % s->shards == s->shard) {
+            j->cursor = (uint32_t)row;
+            j->endpoint = j->peer * s->per_peer + a / s->shards;
+            return;
+        }
+        row = ((uint64_t)part + 1) * j->part_rows;
+    }
+}
+
+/* Rows that may go now, from the cursor on, in one part. */
+static uint32_t job_rows(const struct sending *s, const struct job *j)
+{
+    const struct send_peer *p = &s->peers[j->peer];
+    uint64_t part_end, end;
+
+    if (!j->open || j->stuck || !p->open || j->breaks != p->breaks ||
+        j->endpoint == NONE)
+        return 0;
+    part_end = ((uint64_t)j->cursor / j->part_rows + 1) * j->part_rows;
+    end = min_u64(min_u64(j->limit, j->total), min_u64(j->held, part_end));
+    if (end != j->total)
+        end -= end % j->unit_rows;
+    return end > j->cursor ? (uint32_t)(end - j->cursor) : 0;
+}
+
+static void job_stop(struct sending *s, struct job *j)
+{
+    /* One that was never open is zero: fresh memory stays untouched. */
+    if (!j->node.next || !list_linked(&j->node))
+        return;
+    list_remove(&j->node);
+    endpoint_update(s, j->endpoint);
+}
+
+static void job_update(struct sending *s, struct job *j)
+{
+    if (job_rows(s, j) == 0) {
+        job_stop(s, j);
+        return;
+    }
+    if (!list_linked(&j->node))
+        list_push_tail(&s->endpoints[j->endpoint].jobs, &j->node);
+    endpoint_update(s, j->endpoint);
+}
+
+static void job_start(struct sending *s, struct job *j, uint32_t from)
+{
+    job_stop(s, j);
+    j->cursor = from;
+    j->at_run = j->head;
+    j->at_row = 0;
+    j->breaks = s->peers[j->peer].breaks;
+    job_seek(s, j);
+}
+
+/* commands */
+
+/* References to a use in messages that are out. add: one more SEND_CLOSE
+ * waits for them. Only for slots that have moved on: walks all messages. */
+static bool refs_find(
+    struct sending *s, uint32_t slot, uint64_t generation, uint32_t add)
+{
+    bool found = false;
+
+    for (uint32_t i = 0; i < SEND_MESSAGES_MAX; i++) {
+        struct message *m = &s->messages[i];
+
+        for (uint32_t k = 0; m->busy && k < m->count; k++) {
+            struct ref *r = &m->refs[k];
+
+            if (r->slot != slot || r->generation != generation)
+                continue;
+            r->closes += add;
+            found = true;
+        }
+    }
+    return found;
+}
+
+static void job_open(struct sending *s, const struct data_cmd *c)
+{
+    struct job *j = &s->jobs[c->slot];
+    uint32_t in_flight = j->in_flight, closes = j->closes;
+    uint64_t unit_bytes, unit_most;
+
+    CHECK(c->pool < s->pools_count && c->peer < s->peers_count,
+        "slot %u: pool %u, peer %u", c->slot, c->pool, c->peer);
+    unit_bytes = (uint64_t)c->unit_rows * s->pools[c->pool].is.row_bytes;
+    unit_most = s->pools[c->pool].is.unit_most;
+    if (unit_most == 0)
+        unit_most = UNIT_BYTES_MAX;
+    job_stop(s, j);
+    if (in_flight && j->generation != c->generation) {
+        refs_find(s, c->slot, j->generation, closes);
+        in_flight = closes = 0;
+    }
+    *j = (struct job){.generation = c->generation,
+        .room = c->room,
+        .attempt = c->attempt,
+        .peer = c->peer,
+        .pool = c->pool,
+        .unit_rows = c->unit_rows,
+        .part_rows = c->part_rows,
+        .total = c->total,
+        .limit = c->from,
+        .head = NONE,
+        .tail = NONE,
+        .in_flight = in_flight,
+        .closes = closes,
+        .open = true,
+        .copy = c->copy};
+    list_init(&j->node);
+    j->stuck =
+        !sending_unit_ok(c->unit_rows, s->pools[c->pool].is.block_rows) ||
+        c->part_rows == 0 || c->part_rows % c->unit_rows != 0 ||
+        unit_bytes == 0 || unit_bytes > unit_most;
+    job_start(s, j, c->from);
+}
+
+static void job_run(
+    struct sending *s, struct job *j, uint32_t block, uint32_t blocks)
+{
+    struct send_pool *p = &s->pools[j->pool];
+
+    CHECK(blocks > 0 && block < p->is.blocks && blocks <= p->is.blocks - block,
+        "run of %u blocks at %u in a pool of %u", blocks, block, p->is.blocks);
+    p->run_len[block] = blocks;
+    if (j->head == NONE) {
+        j->head = j->at_run = block;
+        j->at_row = 0;
+    } else {
+        p->run_next[j->tail] = block;
+    }
+    j->tail = block;
+    j->held += (uint64_t)blocks * p->is.block_rows;
+    job_update(s, j);
+}
+
+static void job_limit(
+    struct sending *s, struct job *j, const struct data_cmd *c)
+{
+    if (c->attempt != j->attempt)
+        return;
+    j->limit = max_u32(j->limit, c->a);
+    if (c->total != ROWS_UNKNOWN)
+        j->total = c->total;
+    job_update(s, j);
+}
+
+static bool job_close(struct sending *s, const struct data_cmd *c)
+{
+    struct job *j = &s->jobs[c->slot];
+
+    if (j->generation != c->generation)
+        return !refs_find(s, c->slot, c->generation, 1);
+    job_stop(s, j);
+    j->open = false;
+    if (j->in_flight == 0)
+        return true;
+    j->closes++;
+    return false;
+}
+
+void sending_cmd(struct sending *s, const struct data_cmd *cmd, bool *quiet)
+{
+    struct job *j;
+
+    *quiet = false;
+    if (cmd->type == PEER_CLOSE) {
+        CHECK(cmd->peer < s->peers_count, "peer %u", cmd->peer);
+        sending_broken(s, cmd->peer);
+        s->peers[cmd->peer].open = false;
+        return;
+    }
+    CHECK(cmd->slot < s->slots, "slot %u of %u", cmd->slot, s->slots);
+    j = &s->jobs[cmd->slot];
+    if (cmd->type == SEND_OPEN) {
+        job_open(s, cmd);
+    } else if (cmd->type == SEND_CLOSE) {
+        *quiet = job_close(s, cmd);
+    } else if (j->open && j->generation == cmd->generation) {
+        switch (cmd->type) {
+        case SEND_RUN:
+            job_run(s, j, cmd->a, cmd->b);
+            break;
+        case SEND_LIMIT:
+            job_limit(s, j, cmd);
+            break;
+        case SEND_REWIND:
+            j->attempt = cmd->attempt;
+            j->limit = cmd->a;
+            j->copy = cmd->copy;
+            if (cmd->total != ROWS_UNKNOWN)
+                j->total = cmd->total;
+            job_start(s, j, cmd->from);
+            job_update(s, j);
+            break;
+        default:
+            CHECK(false, "command %u is not for sending", cmd->type);
+        }
+    }
+}
+
+void sending_peer(struct sending *s, uint32_t peer, uint32_t addresses,
+    uint32_t segment_bytes)
+{
+    struct send_peer *p = &s->peers[peer];
+
+    CHECK(peer < s->peers_count && addresses > 0 &&
+              addresses <= SEND_ADDRESSES_MAX,
+        "peer %u with %u addresses", peer, addresses);
+    if (p->open &&
+        (p->addresses != addresses || p->segment_bytes != segment_bytes))
+        sending_broken(s, peer);
+    p->addresses = addresses;
+    p->segment_bytes = segment_bytes;
+    p->open = true;
+}
+
+void sending_broken(struct sending *s, uint32_t peer)
+{
+    s->peers[peer].breaks++;
+    for (uint32_t i = 0; i < s->per_peer; i++) {
+        struct endpoint *ep = &s->endpoints[peer * s->per_peer + i];
+
+        while (list_pop(&ep->jobs)) {
+        }
+        list_remove(&ep->node);
+    }
+}
+
+/* messages */
+
+struct fill {
+    struct send_batch *b;
+    uint64_t room;          /* bytes of the message, headers included */
+    uint64_t window;        /* bytes that may be in flight besides; never less
+                               than room */
+    bool large;             /* one unit may be more than room */
+    uint32_t units, places; /* unit x field at the peer, piece x field here */
+};
+
+/* Where rows [first, first + rows) lie, in at most max pieces. Returns the
+ * rows that were described. */
+static uint32_t gather(const struct send_pool *p, struct job *j, uint32_t rows,
+    struct piece *out, uint32_t max, uint32_t *n)
+{
+    uint32_t run = j->at_run, left = rows;
+    uint64_t row = j->at_row, at, len;
+
+    if (row > j->cursor) {
+        run = j->head;
+        row = 0;
+    }
+    while (len = (uint64_t)p->run_len[run] * p->is.block_rows,
+        j->cursor - row >= len) {
+        row += len;
+        run = p->run_next[run];
+    }
+    j->at_run = run;
+    j->at_row = (uint32_t)row;
+    at = j->cursor - row;
+    for (*n = 0; left > 0 && *n < max; at = 0) {
+        uint32_t take;
+
+        len = (uint64_t)p->run_len[run] * p->is.block_rows;
+        take = (uint32_t)min_u64(left, len - at);
+        out[(*n)++] = (struct piece){run + (uint32_t)(at / p->is.block_rows),
+            (uint32_t)(at % p->is.block_rows), take};
+        left -= take;
+        if (left > 0)
+            run = p->run_next[run];
+    }
+    return rows - left;
+}
+
+/* Cuts the last pieces so that they describe so many rows. */
+static uint32_t pieces_cut(struct piece *pieces, uint32_t n, uint32_t rows)
+{
+    uint32_t i = 0;
+
+    for (; i < n && rows > 0; i++) {
+        pieces[i].rows = min_u32(pieces[i].rows, rows);
+        rows -= pieces[i].rows;
+    }
+    return i;
+}
+
+/* Of at most rows, as many as end at a unit, or all there are. */
+static uint32_t whole_units(const struct job *j, uint32_t all, uint64_t rows)
+{
+    uint64_t end = j->cursor + rows;
+
+    if (rows >= all)
+        return all;
+    end -= end % j->unit_rows;
+    return end > j->cursor ? (uint32_t)(end - j->cursor) : 0;
+}
+
+/* Rows of j that fit into what is left of the message. */
+static uint32_t rows_fit(const struct fill *f, const struct job *j,
+    const struct sending_pool *p, uint32_t all)
+{
+    const struct send_batch *b = f->b;
+    uint64_t used = SEGMENT_HEADER + (b->count + 1) * SEGMENT_BYTES + b->bytes;
+    uint64_t rows = f->room > used ? (f->room - used) / p->row_bytes : 0;
+    uint64_t units =
+        min_u32(SEGMENT_UNITS_MAX, (SEND_IOV_MAX - f->units) / p->fields);
+    uint32_t take = whole_units(j, all, min_u64(rows, units * j->unit_rows));
+
+    if (take > 0 || b->count > 0)
+        return take;
+    take = min_u32(all, j->unit_rows - j->cursor % j->unit_rows);
+    return f->large && (uint64_t)take * p->row_bytes <= f->window ? take : 0;
+}
+
+/* The same when only their place goes into the message: of few pieces each,
+ * so that all fit. A segment's bytes are bounded, so that whoever copies them
+ * has others' turn in between. */
+static uint32_t rows_fit_copy(
+    const struct job *j, const struct sending_pool *p, uint32_t all)
+{
+    uint64_t rows = min_u64(COPY_BYTES_MAX / p->row_bytes,
+        (uint64_t)SEGMENT_UNITS_MAX * j->unit_rows);
+    uint32_t take = whole_units(j, all, rows);
+
+    return take > 0 ? take
+                    : min_u32(all, j->unit_rows - j->cursor % j->unit_rows);
+}
+
+/* Pieces that one more segment of the job may have. */
+static uint32_t pieces_fit(
+    const struct fill *f, const struct job *j, const struct sending_pool *p)
+{
+    const struct send_batch *b = f->b;
+    uint32_t n = min_u32(
+        PIECES_MAX / 2, (uint32_t)ARRAY_LEN(b->pieces) - b->pieces_count);
+    uint64_t used;
+
+    if (!j->copy)
+        return min_u32(n, (SEND_IOV_MAX - f->places) / p->fields);
+    used = SEGMENT_HEADER + (b->count + 1) * SEGMENT_BYTES + b->bytes +
+           SEGMENT_SOURCE;
+    if (b->count == 0) /* the least room that there is takes them all */
+        return n;
+    return (uint32_t)min_u64(
+        n, f->room > used ? (f->room - used) / PIECE_BYTES : 0);
+}
+
+enum cut { CUT_DONE, CUT_FULL, CUT_NEVER };
+
+/* Appends one segment of j to the message and moves the cursor. */
+static enum cut job_cut(struct sending *s, struct job *j, struct fill *f)
+{
+    const struct send_pool *p = &s->pools[j->pool];
+    struct send_batch *b = f->b;
+    struct segment *seg = &b->segments[b->count];
+    struct piece *at = &b->pieces[b->pieces_count];
+    uint32_t all = job_rows(s, j), max = pieces_fit(f, j, &p->is), n, got;
+    uint32_t take =
+        j->copy ? rows_fit_copy(j, &p->is, all) : rows_fit(f, j, &p->is, all);
+
+    if (take == 0 || max == 0)
+        return CUT_FULL;
+    got = gather(p, j, take, at, max, &n);
+    if (got < take) {
+        take = whole_units(j, all, got);
+        n = pieces_cut(at, n, take);
+    }
+    if (take == 0)
+        return b->count > 0 ? CUT_FULL : CUT_NEVER;
+    *seg = (struct segment){j->room, j->generation, j->attempt, j->cursor, take,
+        j->total, take * p->is.row_bytes, SEGMENT_ALL};
+    b->from[b->count].pool = (uint16_t)j->pool;
+    b->from[b->count].pieces = (uint16_t)n;
+    b->from[b->count].slot = (uint32_t)(j - s->jobs);
+    b->from[b->count].generation = j->generation;
+    b->count++;
+    b->pieces_count += n;
+    if (j->copy) {
+        b->bytes += SEGMENT_SOURCE + n * PIECE_BYTES;
+    } else {
+        b->bytes += seg->bytes;
+        f->units += div_up(take, j->unit_rows) * p->is.fields;
+        f->places += n * p->is.fields;
+    }
+    j->in_flight++;
+    j->cursor += take;
+    return CUT_DONE;
+}
+
+/* Jobs of the endpoint take turns until the message is full. */
+static void fill(struct sending *s, uint32_t e, struct fill *f)
+{
+    struct endpoint *ep = &s->endpoints[e];
+    struct job *j;
+
+    while (f->b->count < SEGMENTS_MAX &&
+           (j = LIST_FIRST(&ep->jobs, struct job, node))) {
+        enum cut cut;
+
+        if (f->b->count == 0)
+            f->b->copy = j->copy;
+        else if (f->b->copy != j->copy)
+            return; /* a message is of one kind; the next one is this job's */
+        cut = job_cut(s, j, f);
+        if (cut == CUT_FULL)
+            return;
+        list_remove(&j->node);
+        j->stuck = cut == CUT_NEVER;
+        job_seek(s, j);
+        job_update(s, j);
+    }
+}
+
+static uint32_t message_take(
+    struct sending *s, const struct send_batch *b, uint32_t e)
+{
+    uint32_t t = s->free;
+    struct message *m = &s->messages[t];
+
+    s->free = m->next;
+    s->active++;
+    m->busy = true;
+    m->large = b->bytes > message_room(s, b->peer);
+    s->endpoints[e].large += m->large;
+    m->endpoint = e;
+    m->bytes = b->bytes;
+    m->count = b->count;
+    for (uint32_t i = 0; i < b->count; i++)
+        m->refs[i] = (struct ref){b->from[i].generation, b->from[i].slot, 0};
+    s->endpoints[e].in_flight += b->bytes;
+    s->endpoints[e].messages++;
+    return t;
+}
+
+bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token)
+{
+    struct endpoint *ep;
+
+    while (s->free != NONE &&
+           (ep = LIST_FIRST(&s->ready, struct endpoint, node))) {
+        uint32_t e = (uint32_t)(ep - s->endpoints), peer = e / s->per_peer;
+        struct fill f = {.b = b, .room = message_room(s, peer)};
+
+        f.large = ep->large < SEND_LARGE_EP;
+        f.window = ep->messages == 0 ? UINT64_MAX : s->window - ep->in_flight;
+        b->peer = peer;
+        b->address = e % s->per_peer * s->shards + s->shard;
+        b->count = 0;
+        b->bytes = 0;
+        b->pieces_count = 0;
+        fill(s, e, &f);
+        list_remove(&ep->node);
+        if (b->count == 0)
+            continue; /* stands until a message of it is done */
+        *token = message_take(s, b, e);
+        endpoint_update(s, e);
+        return true;
+    }
+    return false;
+}
+
+/* One segment of a message is over. Returns how many SEND_CLOSEs of its use
+ * have nothing left to wait for. */
+static uint32_t ref_done(struct sending *s, struct ref *r)
+{
+    struct job *j = &s->jobs[r->slot];
+    uint32_t slot = r->slot, due = 0;
+
+    r->slot = NONE;
+    if (j->generation != r->generation)
+        return refs_find(s, slot, r->generation, 0) ? 0 : r->closes;
+    if (--j->in_flight == 0) {
+        due = j->closes;
+        j->closes = 0;
+    }
+    return due;
+}
+
+void sending_done(struct sending *s, uint32_t token,
+    void (*quiet)(void *ud, const struct data_note *note), void *ud)
+{
+    struct message *m = &s->messages[token];
+
+    CHECK(token < SEND_MESSAGES_MAX && m->busy, "message %u is not out", token);
+    for (uint32_t i = 0; i < m->count; i++) {
+        struct ref *r = &m->refs[i];
+        struct data_note note = {.type = NOTE_SEND_QUIET,
+            .slot = r->slot,
+            .generation = r->generation};
+
+        for (uint32_t due = ref_done(s, r); due > 0; due--)
+            quiet(ud, &note);
+    }
+    s->endpoints[m->endpoint].in_flight -= m->bytes;
+    s->endpoints[m->endpoint].messages--;
+    s->endpoints[m->endpoint].large -= m->large;
+    m->busy = false;
+    m->next = s->free;
+    s->free = token;
+    s->active--;
+    endpoint_update(s, m->endpoint);
+}

@@ -1,0 +1,83 @@
+/* segment.h - the header of a data message: which rows of which rooms its
+ * bytes are. No address, no key and no block number of the receiver is in it.
+ *
+ *   u32 magic "MMXD", u8 version, u8 count, u16 kind, then count times
+ *   u64 room, u64 generation, u32 attempt, u32 first, u32 rows, u32 total,
+ *   u32 bytes, u32 fields (0xffffffff: all)
+ *
+ * The payload of kind 0 holds the segments one after the other; a segment
+ * holds, for each field in the layout's order, its rows. The payload of kind 1
+ * (between daemons of one host) says instead where the sender has them:
+ * SEGMENT_SOURCE bytes per segment, u16 pool, u16 pieces, then per piece u32
+ * block, u32 at, u32 rows, all of the sender's own pool. Pure; any thread. */
+#ifndef MMX_WIRE_SEGMENT_H
+#define MMX_WIRE_SEGMENT_H
+
+#include "base/bytes.h"
+#include "base/err.h"
+
+#define SEGMENT_MAGIC     UINT32_C(0x44584d4d)
+#define SEGMENT_VERSION   1
+#define SEGMENT_HEADER    8
+#define SEGMENT_BYTES     40
+#define SEGMENTS_MAX      64
+#define SEGMENT_ALL       UINT32_MAX
+#define SEGMENT_UNITS_MAX 64 /* so that a segment lies in few blocks */
+#define DATA_HEADER_MAX   (SEGMENT_HEADER + SEGMENTS_MAX * SEGMENT_BYTES)
+
+#define SEGMENT_SOURCE 4 /* bytes of where a segment lies, and of a piece */
+#define PIECE_BYTES    12
+#define PIECES_MAX     64
+
+enum segment_kind { SEGMENTS_BYTES, SEGMENTS_SOURCES };
+
+/* Rows [.., .. + rows) of a segment are rows of `block` from `at` on; blocks
+ * of a run are neighbours, so rows may exceed the block. */
+struct piece {
+    uint32_t block, at, rows;
+};
+
+struct segment {
+    uint64_t room, generation;
+    uint32_t attempt, first, rows, total, bytes, fields;
+};
+
+/* Data address, of so many, that part `part` of a generation goes to. The sum
+ * wraps at 2^64, on both sides alike. */
+static inline uint32_t part_address(
+    uint64_t generation, uint32_t part, uint32_t addresses)
+{
+    return (uint32_t)((generation + part) % addresses);
+}
+
+/* Bytes written to out, which holds DATA_HEADER_MAX. */
+uint32_t segments_put(uint8_t *out, const struct segment *s, uint32_t count);
+/* The same for a message of either kind. */
+uint32_t segments_put_kind(uint8_t *out, const struct segment *s,
+    uint32_t count, enum segment_kind kind);
+/* What a header says of its kind; SEGMENTS_BYTES when it cannot be read. */
+enum segment_kind segments_kind(struct span header);
+
+/* Fills s (SEGMENTS_MAX of them) and *count, at least 1. The kind is
+ * SEGMENTS_BYTES and the bytes of all add up to payload. ERR_MALFORMED or
+ * ERR_VERSION otherwise. */
+MUST_CHECK enum err segments_get(
+    struct span header, uint64_t payload, struct segment *s, uint32_t *count);
+/* The same for the kind SEGMENTS_SOURCES, whose payload is read by
+ * source_get. */
+MUST_CHECK enum err segments_get_sources(
+    struct span header, struct segment *s, uint32_t *count);
+
+/* Where one segment lies; w has SEGMENT_SOURCE + n x PIECE_BYTES left. */
+void source_put(
+    struct writer *w, uint16_t pool, const struct piece *pieces, uint32_t n);
+/* Where the segment lies in a pool of the sender, from the payload's present
+ * place on: *n pieces, up to PIECES_MAX, none empty, together the segment's
+ * rows. Whether the pool has such rows is pieces_inside's business. */
+MUST_CHECK enum err source_get(struct reader *r, const struct segment *s,
+    uint16_t *pool, struct piece *pieces, uint32_t *n);
+/* Do all pieces lie in a pool of so many blocks? */
+bool pieces_inside(const struct piece *pieces, uint32_t n, uint32_t blocks,
+    uint32_t block_rows);
+
+#endif

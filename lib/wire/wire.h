@@ -1,0 +1,243 @@
+/* wire.h - encode and decode both wires. Structs are generated from local.def
+ * and peer.def; PROTOCOL.md beside this file is the page to read.
+ *
+ * Decoding never copies: spans in a decoded message point into the buffer it
+ * came from and are valid as long as that is. Pure; any thread. */
+#ifndef MMX_WIRE_WIRE_H
+#define MMX_WIRE_WIRE_H
+
+#include "base/bytes.h"
+#include "base/err.h"
+
+#define WIRE_VERSION 1
+
+#define LOCAL_MAGIC      UINT32_C(0x4c584d4d) /* "MMXL" */
+#define LOCAL_HEADER     12
+#define LOCAL_PACKET_MAX 65536 /* one SEQPACKET message, several frames */
+
+#define PEER_MAGIC      UINT32_C(0x50584d4d) /* "MMXP" */
+#define PEER_HEADER     48
+#define PEER_PACKET_MAX 262144 /* one ZMQ message, several frames */
+
+#define KEY_BYTES 32
+#define AUX_MAX   32768
+#define TAG_MAX   UINT32_C(0x3fffff)
+
+enum { FLAG_KEEP = 1, FLAG_OPEN = 2, FLAG_AUX = 4, FLAG_STREAM = 8 };
+enum { FLAG_FINAL = 1 };      /* of a commit */
+enum { FLAG_NO_READERS = 2 }; /* of a release */
+enum { RIGHT_READ = 1, RIGHT_WRITE = 2, RIGHT_WATCH = 4 };
+enum { MODE_WHOLE, MODE_STREAM };
+enum { STORAGE_ANY, STORAGE_COMPACT, STORAGE_PADDED, STORAGE_PROMPT };
+enum { ROLE_ANY, ROLE_ENCODED, ROLE_LANGD };
+enum {
+    EVENT_GRANTED = 1,
+    EVENT_HAVE = 2,
+    EVENT_WANTED = 4,
+    EVENT_DONE = 8,
+    EVENT_LENGTH = 16,
+    EVENT_LANDED = 32,
+    EVENT_READY = 64,
+    EVENT_FAILED = 128,
+    EVENT_GONE = 256
+};
+
+struct key {
+    uint8_t b[KEY_BYTES];
+};
+
+static inline bool key_eq(const struct key *a, const struct key *b)
+{
+    return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+typedef uint8_t wire_u8;
+typedef uint16_t wire_u16;
+typedef uint32_t wire_u32;
+typedef uint64_t wire_u64;
+typedef struct key wire_key;
+
+/* A table's reader that has no word of its own for them takes flags, and the
+ * fields that a frame may lack, as it takes the others. */
+#define FLAGS(name, kind, known, doc) FIELD(name, kind, doc)
+#define LATER(name, kind, none, doc)  FIELD(name, kind, doc)
+#define LATER_TEXT(name, max, doc)    TEXT(name, max, doc)
+#define LATER_BLOB(name, max, doc)    BLOB(name, max, doc)
+
+#define FIELD(name, kind, doc) wire_##kind name;
+#define TEXT(name, max, doc)   struct span name;
+#define BLOB(name, max, doc)   struct span name;
+
+#define MESSAGE(NAME, name, number, doc) struct local_##name {
+#define END(NAME, name)                                                        \
+    char end_[0];                                                              \
+    }                                                                          \
+    ;
+#include "wire/local.def"
+#undef MESSAGE
+#define MESSAGE(NAME, name, number, doc) struct peer_##name {
+#include "wire/peer.def"
+#undef MESSAGE
+#undef END
+#undef FIELD
+#undef TEXT
+#undef BLOB
+
+#define FIELD(name, kind, doc)
+#define TEXT(name, max, doc)
+#define BLOB(name, max, doc)
+
+#define END(NAME, name)
+#define MESSAGE(NAME, name, number, doc) LOCAL_##NAME = (number),
+enum local_type {
+#include "wire/local.def"
+};
+#undef MESSAGE
+#define MESSAGE(NAME, name, number, doc) PEER_##NAME = (number),
+enum peer_type {
+#include "wire/peer.def"
+};
+#undef MESSAGE
+#undef END
+
+/* What is wrong with a received frame whose fields can be told apart. field
+ * NULL: nothing, or it is cut. */
+struct wire_fault {
+    const char *field;
+    uint64_t value, known; /* its bits, and those that have a meaning here */
+    bool length;           /* or its length, and the largest */
+};
+
+struct local_msg {
+    enum local_type type;
+    uint32_t seq;
+    struct wire_fault fault; /* of local_get */
+    union {
+#define END(NAME, name)
+#define MESSAGE(NAME, name, number, doc) struct local_##name name;
+#include "wire/local.def"
+#undef MESSAGE
+#undef END
+    };
+};
+
+struct peer_msg {
+    enum peer_type type;
+    uint32_t seq;
+    uint64_t from_epoch, to_epoch, room, generation;
+    struct wire_fault fault; /* of peer_get */
+    union {
+#define END(NAME, name)
+#define MESSAGE(NAME, name, number, doc) struct peer_##name name;
+#include "wire/peer.def"
+#undef MESSAGE
+#undef END
+    };
+};
+#undef FIELD
+#undef TEXT
+#undef BLOB
+
+/* Abilities, by their bits in the words of HELLO and WELCOME. */
+enum local_ability {
+#define LOCAL_ABILITY(NAME, bit, doc) LOCAL_CAN_##NAME = (bit),
+#define PEER_ABILITY(NAME, bit, doc)
+#include "wire/ability.def"
+#undef LOCAL_ABILITY
+#undef PEER_ABILITY
+    LOCAL_CAN_END = 64
+};
+enum peer_ability {
+#define LOCAL_ABILITY(NAME, bit, doc)
+#define PEER_ABILITY(NAME, bit, doc) PEER_CAN_##NAME = (bit),
+#include "wire/ability.def"
+#undef LOCAL_ABILITY
+#undef PEER_ABILITY
+    PEER_CAN_END = 64
+};
+
+/* The words in which this program names its own. */
+#define PEER_ABILITY(NAME, bit, doc)
+#define LOCAL_ABILITY(NAME, bit, doc) | UINT64_C(1) << (bit)
+static inline uint64_t local_abilities(void)
+{
+    return 0
+#include "wire/ability.def"
+        ;
+}
+#undef LOCAL_ABILITY
+#undef PEER_ABILITY
+#define LOCAL_ABILITY(NAME, bit, doc)
+#define PEER_ABILITY(NAME, bit, doc) | UINT64_C(1) << (bit)
+static inline uint64_t peer_abilities(void)
+{
+    return 0
+#include "wire/ability.def"
+        ;
+}
+#undef LOCAL_ABILITY
+#undef PEER_ABILITY
+
+/* What INIT, RESUME and STATE say of a grant. */
+enum { FIRM_NOT_SAID, FIRM_NO, FIRM_YES };
+
+/* True if the word names the ability. */
+static inline bool has_ability(uint64_t word, unsigned bit)
+{
+    return bit < 64 && (word >> bit & 1) != 0;
+}
+
+/* Appends one frame. false: it does not fit or a field is over its limit;
+ * w is as before. */
+bool local_put(struct writer *w, const struct local_msg *m);
+bool peer_put(struct writer *w, const struct peer_msg *m);
+
+/* Takes one frame off the reader.
+ *   OK             *m is filled
+ *   ERR_VERSION    (peer) the frame's version is not ours; skipped
+ *   ERR_NOT_READY  the reader is at its end
+ *   ERR_MALFORMED  the frame breaks its table: it is cut inside of a field,
+ *                  or before one that is not LATER. If the frame's own length
+ *                  was good the reader stands behind it, else at its end.
+ *                  m->type and m->seq are set when they could be read.
+ *                  m->fault names flags, or the header's zero, with bits that
+ *                  are not known (all else of *m is set then), or a text or
+ *                  blob that is too long
+ *   ERR_BUSY       unknown type: skipped; m->type and m->seq are set */
+MUST_CHECK enum err local_get(struct reader *r, struct local_msg *m);
+MUST_CHECK enum err peer_get(struct reader *r, struct peer_msg *m);
+
+/* Writes what is wrong with the field; returns text. */
+enum { WIRE_FAULT_TEXT = 96 };
+const char *wire_fault_text(
+    const struct wire_fault *f, char text[WIRE_FAULT_TEXT]);
+
+/* "announce"; "unknown" for a number that no row has. */
+const char *local_name(unsigned type);
+const char *peer_name(unsigned type);
+
+/* The word of a status cell. */
+static inline uint64_t cell_word(
+    unsigned state, unsigned reason, uint32_t tag, uint32_t rows)
+{
+    return (uint64_t)(state & 15) | (uint64_t)(reason & 63) << 4 |
+           (uint64_t)(tag & TAG_MAX) << 10 | (uint64_t)rows << 32;
+}
+static inline unsigned cell_state(uint64_t w)
+{
+    return w & 15;
+}
+static inline unsigned cell_reason(uint64_t w)
+{
+    return w >> 4 & 63;
+}
+static inline uint32_t cell_tag(uint64_t w)
+{
+    return w >> 10 & TAG_MAX;
+}
+static inline uint32_t cell_rows(uint64_t w)
+{
+    return (uint32_t)(w >> 32);
+}
+
+#endif
