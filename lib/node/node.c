@@ -27,7 +27,7 @@
 #include <unistd.h>
 
 #define NOTES_TURN    4096  /* before peers and engines have a go */
-#define BACKLOG_MS    1     /* how soon a full ring is tried again */
+#define BEHIND_MS     1     /* how soon a full ring is tried again */
 #define ADDRESSES_MAX 8192u /* as in peer.def */
 
 static void turn(struct node *n);
@@ -254,9 +254,9 @@ static void arm_timer(struct node *n)
     if (n->draining)
         at = min_u64(at, n->drain_ns);
     if (node_clogged(n))
-        at = now + BACKLOG_MS * NS_PER_MS;
-    else if (node_backlogged(n))
-        at = min_u64(at, now + BACKLOG_MS * NS_PER_MS);
+        at = now + BEHIND_MS * NS_PER_MS;
+    else if (node_behind(n))
+        at = min_u64(at, now + BEHIND_MS * NS_PER_MS);
     if (local_waits(n->local))
         at = min_u64(at, now + LOCAL_SOON_MS * NS_PER_MS);
     if (n->lines_lost)
@@ -277,11 +277,18 @@ static void arm_timer(struct node *n)
     uv_timer_start(&n->timer, on_timer, ms, 0);
 }
 
+static void flush_shards(struct node *n)
+{
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        shard_flush(n->shards[k]);
+}
+
 static void turn(struct node *n)
 {
     n->turns++;
     look_for_new_addresses(n);
-    node_push_backlogs(n);
+    if (node_behind(n))
+        flush_shards(n);
     local_hurry(n->local);
     links_hurry(n->links);
     if (n->pools_seen)
@@ -304,8 +311,7 @@ static void turn(struct node *n)
         node_happen(n, &ev);
     }
     /* Rows wait for nobody, engines for rows, peers for what both did. */
-    for (uint32_t k = 0; k < n->shards_count; k++)
-        shard_flush(n->shards[k]);
+    flush_shards(n);
     pull_all(n);
     local_flush(n->local);
     node_say(n);
@@ -528,9 +534,7 @@ static enum err start_shard(struct node *n, uint32_t k)
         .pools_count = c->pools_count,
         .wake = &n->wake};
 
-    n->backlogs[k].orders = calloc(BACKLOG_MAX, sizeof(struct order));
-    return n->backlogs[k].orders ? shard_start(&n->shards[k], &s)
-                                 : ERR_NO_BLOCKS;
+    return shard_start(&n->shards[k], &s);
 }
 
 /* The shards' addresses as HELLO wants them, in a place that stays. */
@@ -768,10 +772,8 @@ void node_free(struct node **out)
     for (uint64_t i = 0; n->conns && i < share_connections(n->conf); i++)
         admin_forget(n, (uint32_t)i);
     end_loop(n);
-    for (uint32_t k = 0; k < SHARDS_MAX; k++) {
+    for (uint32_t k = 0; k < SHARDS_MAX; k++)
         shard_stop(&n->shards[k]);
-        node_drop_backlog(n, k);
-    }
     wake_fini(&n->wake);
     node_close_pools(n);
     if (n->brain_memory)

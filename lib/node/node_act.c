@@ -2,18 +2,17 @@
  * asked.
  *
  * Invariants: carrying out never steps the brain; commands reach each shard
- * in order, through its backlog while its ring is full, and nothing is lost.
- * A message to a peer leaves when every shard has all commands given before or
- * with it: rows that it calls for find their grant. The loop's thread.
+ * in order (shard_order.c), and nothing is lost. A message to a peer leaves
+ * when every shard has all commands given before or with it in its ring: rows
+ * that it calls for find their grant. The loop's thread.
  *
- * Rejected: waiting for a shard that is behind. It may be waiting for us to
- * read its notes; the backlog lets both go on. */
+ * Rejected: a shard's answer for each command before a message leaves. A shard
+ * drains its ring before it looks at what arrived, which is enough. */
 #include "node/node_impl.h"
 
 #include "base/check.h"
 #include "base/log.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define ENDED_PER_S    100
@@ -21,102 +20,33 @@
 
 /* to the shards */
 
-static bool give(struct shard *s, const struct order *o)
-{
-    switch (o->what) {
-    case ORDER_CMD:
-        return shard_push(s, &o->cmd);
-    case ORDER_PEER:
-        return shard_peer(s, o->index, o->addresses, o->segment_max);
-    case ORDER_POOL:
-        return shard_pool_ready(s, o->index);
-    case ORDER_SOURCE:
-        return shard_source(s, o->index, o->pool, o->source);
-    }
-    return true;
-}
-
-static void give_or_keep(struct node *n, uint32_t k, const struct order *o)
-{
-    struct backlog_of *b = &n->backlogs[k];
-    struct order *kept;
-
-    if (b->len == 0 && give(n->shards[k], o))
-        return;
-    CHECK(b->len < BACKLOG_MAX, "shard %u: %u commands wait", k, b->len);
-    kept = &b->orders[(b->head + b->len++) % BACKLOG_MAX];
-    *kept = *o;
-    if (o->source)
-        source_hold(o->source);
-    if (o->what == ORDER_PEER) {
-        /* Setting up a peer, not a room: it may take memory. */
-        uint8_t *copy = malloc(o->addresses.len);
-
-        CHECK(copy, "no memory for %u bytes", o->addresses.len);
-        memcpy(copy, o->addresses.p, o->addresses.len);
-        kept->addresses.p = copy;
-    }
-}
-
 void node_order(struct node *n, const struct order *o)
 {
     for (uint32_t k = 0; k < n->shards_count; k++)
-        give_or_keep(n, k, o);
+        shard_order(n->shards[k], o);
 }
 
-/* What a kept order has of its own. */
-static void order_free(struct order *o)
-{
-    if (o->what == ORDER_PEER)
-        free((void *)(uintptr_t)o->addresses.p);
-    source_drop(o->source);
-}
-
-void node_push_backlogs(struct node *n)
-{
-    for (uint32_t k = 0; k < n->shards_count; k++) {
-        struct backlog_of *b = &n->backlogs[k];
-
-        while (b->len && give(n->shards[k], &b->orders[b->head])) {
-            order_free(&b->orders[b->head]);
-            b->head = (b->head + 1) % BACKLOG_MAX;
-            b->len--;
-        }
-    }
-}
-
-void node_drop_backlog(struct node *n, uint32_t k)
-{
-    struct backlog_of *b = &n->backlogs[k];
-
-    for (; b->len; b->len--, b->head = (b->head + 1) % BACKLOG_MAX)
-        order_free(&b->orders[b->head]);
-    free(b->orders);
-    b->orders = NULL;
-}
-
-bool node_backlogged(const struct node *n)
+bool node_behind(const struct node *n)
 {
     for (uint32_t k = 0; k < n->shards_count; k++)
-        if (n->backlogs[k].len)
+        if (shard_waiting(n->shards[k]))
             return true;
     return false;
 }
 
+/* Half of what may wait is kept for what one packet of a peer may cause. */
 bool node_clogged(const struct node *n)
 {
     for (uint32_t k = 0; k < n->shards_count; k++)
-        if (n->backlogs[k].len > BACKLOG_MAX / 2)
+        if (shard_waiting(n->shards[k]) > ORDERS_WAIT_MAX / 2)
             return true;
-    return n->outbox.len > n->outbox.cap / 2 && node_backlogged(n);
+    return n->outbox.len > n->outbox.cap / 2 && node_behind(n);
 }
 
 static void tell_addresses(struct node *n, const struct action *a)
 {
-    struct order o = {.what = ORDER_PEER,
-        .index = a->index,
-        .addresses = span_of(n->out.bytes.p + a->at, a->len),
-        .segment_max = (uint32_t)a->word};
+    struct order o = {.type = ORDER_PEER,
+        .peer = {n->out.bytes.p + a->at, a->index, a->len, (uint32_t)a->word}};
 
     node_order(n, &o);
 }
@@ -230,7 +160,7 @@ static void outbox_empty(struct node *n)
 
 void node_say(struct node *n)
 {
-    if (node_backlogged(n))
+    if (node_behind(n))
         return;
     outbox_empty(n);
     links_flush(n->links);
@@ -344,7 +274,7 @@ static void act(struct node *n, const struct action *a)
         tell_addresses(n, a);
         return;
     case ACT_DATA:
-        node_order(n, &(struct order){.what = ORDER_CMD, .cmd = a->cmd});
+        node_order(n, &(struct order){.type = ORDER_CMD, .cmd = a->cmd});
         return;
     case ACT_MAP:
         node_map(n, a->index, span_of(n->out.bytes.p + a->at, a->len), a->word);

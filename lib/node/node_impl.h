@@ -13,10 +13,6 @@
 #include "node/shard.h"
 
 #define SHARDS_MAX 64
-/* Commands for one shard that its ring had no room for. Beyond half of it
- * nothing is taken in: the rest is for what one packet of a peer may cause. */
-#define BACKLOG_MAX (16u * OUT_ACTIONS)
-
 /* One of the two brains, without its type. */
 struct brain_kind {
     const struct brain_ops *ops;
@@ -30,22 +26,6 @@ struct brain_kind {
     bool (*link_known)(const void *brain, uint32_t link);
 };
 const struct brain_kind *brain_kind(uint8_t role);
-
-/* What a shard is told; the kinds keep their order among each other. */
-enum order_what { ORDER_CMD, ORDER_PEER, ORDER_POOL, ORDER_SOURCE };
-struct order {
-    uint8_t what;
-    uint32_t index, segment_max; /* of peer or pool */
-    uint32_t pool;               /* of the peer, that the source is */
-    struct source *source;
-    struct span addresses;
-    struct data_cmd cmd;
-};
-
-struct backlog_of {
-    struct order *orders; /* BACKLOG_MAX */
-    uint32_t head, len;
-};
 
 /* What the brain said to peers and is not with the links yet. */
 #define OUTBOX_BYTES (16u * OUT_BYTES)
@@ -100,7 +80,6 @@ struct node {
 
     struct shard *shards[SHARDS_MAX];
     struct port ports[SHARDS_MAX];
-    struct backlog_of backlogs[SHARDS_MAX];
     uint32_t shards_count;
     uint8_t *addresses; /* langd */
     uint64_t replaced;  /* workers, when the addresses were gathered */
@@ -128,16 +107,14 @@ void node_happen(struct node *n, struct event *ev);
 void node_carry_out(struct node *n);
 /* To every shard, in order. */
 void node_order(struct node *n, const struct order *o);
-/* Puts what waits into the rings as far as they have room. */
-void node_push_backlogs(struct node *n);
-void node_drop_backlog(struct node *n, uint32_t k);
-bool node_backlogged(const struct node *n);
+/* True if orders wait for a place in a shard's ring. */
+bool node_behind(const struct node *n);
 /* Gives the links what was said, and sends it, once every shard has the
  * commands that were given before; else it stays. */
 void node_say(struct node *n);
 /* Forgets what was said to a link. */
 void node_unsay(struct node *n, uint32_t link);
-/* May a step be taken? */
+/* True if no step may be taken: a shard is far behind. */
 bool node_clogged(const struct node *n);
 
 /* node_port.c */

@@ -87,10 +87,8 @@ static void on_closed(uv_handle_t *h)
 
 static void tell_shards(struct mapping *m, uint32_t pool, struct source *source)
 {
-    node_order(m->node, &(struct order){.what = ORDER_SOURCE,
-                            .index = m->peer,
-                            .pool = pool,
-                            .source = source});
+    node_order(m->node, &(struct order){.type = ORDER_SOURCE,
+                            .source = {source, m->peer, pool}});
 }
 
 static void end(struct mapping *m)

@@ -111,7 +111,7 @@ static void finish(struct node *n, uint32_t i)
     p->layout = *l;
     p->mem = &n->mems[i];
     memcpy(p->offsets, j->offsets, sizeof(p->offsets));
-    node_order(n, &(struct order){.what = ORDER_POOL, .index = i});
+    node_order(n, &(struct order){.type = ORDER_POOL, .pool = i});
     n->kind->pool_share(n->brain, i, p->mem->share,
         span_of(p->mem->handle, p->mem->handle_bytes));
     n->kind->pool_ready(n->brain, i, true, j->offsets, n->mems[i].bytes);

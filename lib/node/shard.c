@@ -44,24 +44,6 @@
 #define LINGER_MS    5
 #define GREETING_MS  5000 /* for a data connection to say what it is */
 
-enum record_type { RECORD_CMD, RECORD_PEER, RECORD_POOL, RECORD_SOURCE };
-
-struct record {
-    uint8_t type;
-    union {
-        struct data_cmd cmd;
-        struct {
-            uint8_t *blob; /* the receiver's from now on */
-            uint32_t peer, len, segment_max;
-        } peer;
-        uint32_t pool;
-        struct {
-            struct source *source; /* held by the record */
-            uint32_t peer, pool;
-        } source;
-    };
-};
-
 static uint64_t clock_ns(void)
 {
     struct timespec t;
@@ -149,44 +131,46 @@ void shard_tell(struct shard *s, const struct data_note *n)
 
 /* commands, loop to shard */
 
-static void command(struct shard *s, const struct record *r)
+static void command(struct shard *s, const struct order *o)
 {
-    switch (r->type) {
-    case RECORD_PEER:
+    switch ((enum order_type)o->type) {
+    case ORDER_PEER:
         if (s->sending)
-            send_peer(s, r->peer.peer, r->peer.blob, r->peer.len,
-                r->peer.segment_max);
+            send_peer(s, o->peer.peer, o->peer.blob, o->peer.len,
+                o->peer.segment_max);
         else
-            free(r->peer.blob);
-        break;
-    case RECORD_POOL:
-        gpu_pool(s, r->pool);
+            free(o->peer.blob);
+        return;
+    case ORDER_POOL:
+        gpu_pool(s, o->pool);
         if (s->sending)
-            send_pool(s, r->pool);
+            send_pool(s, o->pool);
         else
-            land_pool(s, r->pool);
-        break;
-    case RECORD_SOURCE:
+            land_pool(s, o->pool);
+        return;
+    case ORDER_SOURCE:
         if (s->landing)
-            copy_source(s, r->source.peer, r->source.pool, r->source.source);
+            copy_source(s, o->source.peer, o->source.pool, o->source.source);
         else
-            source_drop(r->source.source);
-        break;
-    default:
+            source_drop(o->source.source);
+        return;
+    case ORDER_CMD:
         if (s->sending)
-            send_cmd(s, &r->cmd);
-        else if (r->cmd.type <= LAND_CLOSE)
-            land_cmd(s, &r->cmd);
+            send_cmd(s, &o->cmd);
+        else if (o->cmd.type <= LAND_CLOSE)
+            land_cmd(s, &o->cmd);
+        return;
     }
+    CHECK(false, "order %u", o->type);
 }
 
 static unsigned commands(struct shard *s)
 {
-    struct record r;
+    struct order o;
     unsigned n = 0;
 
-    while (s->backlog.len + 2 < s->backlog.cap && ring_pop(&s->in, &r)) {
-        command(s, &r);
+    while (s->backlog.len + 2 < s->backlog.cap && ring_pop(&s->in, &o)) {
+        command(s, &o);
         n++;
     }
     return n;
@@ -535,7 +519,7 @@ static enum err start(struct shard *s)
     enum err e = wake_init(&s->wake);
 
     if (e == OK)
-        e = ring_init(&s->in, s->conf.ring_records, sizeof(struct record));
+        e = ring_init(&s->in, s->conf.ring_records, sizeof(struct order));
     if (e == OK)
         e = ring_init(&s->out, s->conf.ring_records, sizeof(struct data_note));
     if (e == OK)
@@ -580,7 +564,6 @@ void shard_stop(struct shard **sp)
 {
     struct shard *s = *sp;
     struct address *next;
-    struct record r;
 
     *sp = NULL;
     if (!s)
@@ -590,12 +573,7 @@ void shard_stop(struct shard **sp)
         wake_up(&s->wake);
         pthread_join(s->thread, NULL);
     }
-    while (s->in.records && ring_pop(&s->in, &r)) {
-        if (r.type == RECORD_PEER)
-            free(r.peer.blob);
-        else if (r.type == RECORD_SOURCE)
-            source_drop(r.source.source);
-    }
+    orders_free(s);
     for (struct address *a = s->address; a; a = next) {
         next = a->older;
         free(a);
@@ -624,63 +602,9 @@ struct span shard_address(struct shard *s)
     return span_of(a->bytes, a->len);
 }
 
-static bool push(struct shard *s, const struct record *r)
-{
-    bool ok = ring_push(&s->in, r);
-
-    s->pushed |= ok;
-    return ok;
-}
-
-bool shard_push(struct shard *s, const struct data_cmd *cmd)
-{
-    return push(s, &(struct record){.type = RECORD_CMD, .cmd = *cmd});
-}
-
-bool shard_peer(
-    struct shard *s, uint32_t peer, struct span addresses, uint32_t segment_max)
-{
-    struct record r = {.type = RECORD_PEER};
-
-    CHECK(peer < s->conf.peers, "peer %u of %u", peer, s->conf.peers);
-    if (ring_space(&s->in) == 0)
-        return false;
-    r.peer.blob = malloc(addresses.len + 1);
-    if (!r.peer.blob)
-        return false;
-    if (addresses.len)
-        memcpy(r.peer.blob, addresses.p, addresses.len);
-    r.peer.peer = peer;
-    r.peer.len = addresses.len;
-    r.peer.segment_max = segment_max;
-    return push(s, &r);
-}
-
-bool shard_pool_ready(struct shard *s, uint32_t i)
-{
-    return push(s, &(struct record){.type = RECORD_POOL, .pool = i});
-}
-
-bool shard_source(
-    struct shard *s, uint32_t peer, uint32_t pool, struct source *source)
-{
-    struct record r = {.type = RECORD_SOURCE,
-        .source = {source ? source_hold(source) : NULL, peer, pool}};
-
-    CHECK(peer < s->conf.peers && pool < SHARD_POOLS_MAX, "pool %u of peer %u",
-        pool, peer);
-    if (push(s, &r))
-        return true;
-    source_drop(source);
-    return false;
-}
-
 void shard_flush(struct shard *s)
 {
-    bool pushed = s->pushed;
-
-    s->pushed = false;
-    if (!pushed)
+    if (!orders_flush(s))
         return;
     if (!shard_mine(s)) {
         wake_up(&s->wake);

@@ -50,19 +50,42 @@ void shard_stop(struct shard **s);
  * another one when workers_replaced has grown. */
 struct span shard_address(struct shard *s);
 
-/* Queue one command. false: the ring is full; try after shard_flush. */
-bool shard_push(struct shard *s, const struct data_cmd *cmd);
-/* The peer's data addresses (a HELLO's blob, copied) and segment_max; before
- * the PEER_OPEN command for it. */
-bool shard_peer(struct shard *s, uint32_t peer, struct span addresses,
-    uint32_t segment_max);
-/* The layout and memory of pool i are there now; before any command on it. */
-bool shard_pool_ready(struct shard *s, uint32_t i);
-/* langd: pool `pool` of that peer is mapped here; NULL: no longer. The shard
- * holds it until it is told otherwise and no copy reads it. */
-bool shard_source(
-    struct shard *s, uint32_t peer, uint32_t pool, struct source *source);
-/* Have it done if something was pushed; once per turn of the loop. */
+/* What a shard is told. The shard carries orders out in the order of
+ * shard_order. */
+enum order_type { ORDER_CMD, ORDER_PEER, ORDER_POOL, ORDER_SOURCE };
+struct order {
+    uint8_t type;
+    union {
+        struct data_cmd cmd;
+        /* A peer's data addresses (a HELLO's blob) and segment_max; before the
+         * PEER_OPEN command for it. */
+        struct {
+            uint8_t *blob;
+            uint32_t peer, len, segment_max;
+        } peer;
+        /* The layout and memory of this pool are there now; before any command
+         * on it. */
+        uint32_t pool;
+        /* langd: pool `pool` of that peer is mapped here; NULL: no longer. The
+         * shard holds it until an order replaces it and no copy reads it. */
+        struct {
+            struct source *source;
+            uint32_t peer, pool;
+        } source;
+    };
+};
+
+/* The most orders that may wait for a place in a shard's ring. */
+#define ORDERS_WAIT_MAX 65536u
+
+/* Passes an order on; it waits while the ring is full. Copies the blob, holds
+ * the source. */
+void shard_order(struct shard *s, const struct order *o);
+/* Returns the number of orders that wait for a place in the ring. */
+uint32_t shard_waiting(const struct shard *s);
+/* Moves waiting orders into the ring, then runs or wakes the shard if any
+ * order was passed on since the last call. At least once per turn of the
+ * loop. */
 void shard_flush(struct shard *s);
 
 /* Has the loop the work? Then it polls shard_fd and calls shard_work when that

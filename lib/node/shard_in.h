@@ -30,6 +30,12 @@ struct backlog {
     uint32_t head, len, cap;
 };
 
+/* Orders that the ring in had no room for, in order; the loop's. */
+struct waiting {
+    struct order *orders;
+    uint32_t head, len, cap;
+};
+
 /* NOTE_LANDED of a slot that is not told yet; rows 0: none. */
 struct untold {
     struct data_note note;
@@ -110,6 +116,7 @@ struct shard {
     _Atomic uint8_t duty;              /* enum duty */
     bool running;                      /* loop: there is a thread to join */
     bool pushed;                       /* loop: since the last shard_flush */
+    struct waiting waiting;            /* loop */
     bool lent;                         /* loop: see shard_lent */
     uint64_t turns_seen, turned_ns;    /* loop: see shard_hangs */
     sem_t started;                     /* result and address are there */
@@ -191,6 +198,12 @@ void shard_tell(struct shard *s, const struct data_note *n);
 bool field_iov(const struct shard_pool *p, uint32_t f,
     const struct piece *pieces, uint32_t n, struct iovec *iov, uint32_t *used,
     uint32_t max);
+
+/* shard_order.c: the loop's thread */
+/* Moves waiting orders into the ring; true if any was pushed since the last
+ * call. */
+bool orders_flush(struct shard *s);
+void orders_free(struct shard *s);
 
 /* shard_land.c */
 void land_carve(struct shard *s, struct slab *slab);

@@ -2,6 +2,7 @@
  * at its place, hostile runs, sources that go, rooms that end in the middle. */
 #include "node/shard.h"
 #include "test/data_mem.h"
+#include "test/orders.h"
 #include "test/t.h"
 
 #include "core/move/landing.h"

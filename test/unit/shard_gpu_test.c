@@ -4,6 +4,7 @@
 #include "node/shard.h"
 #include "test/data_mem.h"
 #include "test/gpu.h"
+#include "test/orders.h"
 #include "test/t.h"
 
 #include "core/move/landing.h"

@@ -3,6 +3,7 @@
  * segments are, and nothing sleeps on what it could send. */
 #include "node/shard.h"
 #include "test/data_mem.h"
+#include "test/orders.h"
 #include "test/t.h"
 
 #include "core/move/landing.h"
@@ -250,6 +251,50 @@ TEST(a_thread_that_stands_still_hangs)
     T_TRUE(shard_hangs(w.l.shard, T0 + 14 * NS_PER_S));
     stands = false;
     T_WAIT(it_goes_on, w.l.shard, 5000);
+    stop(&w.l);
+    wake_fini(&w.wake);
+}
+
+/* More orders than the ring holds: the rest waits, and the shard has all of
+ * them in their order as soon as it has places again. */
+TEST(orders_that_the_ring_has_no_place_for_come_in_order)
+{
+    const uint32_t orders = 3000;
+    struct data_cmd c;
+    struct data_note n;
+    uint32_t seen = 0;
+
+    T_OK(wake_init(&w.wake));
+    start(&w.l, ROLE_LANGD, &data_mem, 65536, 65536);
+    c = cmd_of(LAND_TRIM, 1); /* is answered */
+    c.a = ROWS_UNKNOWN;
+    for (; c.attempt < orders; c.attempt++)
+        (void)shard_push(w.l.shard, &c);
+    T_EQ_U64(shard_waiting(w.l.shard), orders - 256);
+    for (uint64_t end = t_now_ns() + LIMIT_MS * NS_PER_MS; seen < orders;) {
+        T_CHECK(t_now_ns() < end, "%u of %u orders", seen, orders);
+        shard_work(w.l.shard);
+        shard_flush(w.l.shard);
+        for (; shard_note(w.l.shard, &n); seen++) {
+            T_EQ_U64(n.type, NOTE_LAND_QUIET);
+            T_EQ_U64(n.attempt, seen);
+        }
+    }
+    T_EQ_U64(shard_waiting(w.l.shard), 0);
+    stop(&w.l);
+    wake_fini(&w.wake);
+}
+
+/* Orders that no shard carried out give back what they own. */
+TEST(orders_that_still_wait_at_the_end_are_freed)
+{
+    uint8_t blob[64] = {0};
+
+    T_OK(wake_init(&w.wake));
+    start(&w.l, ROLE_LANGD, &data_mem, 65536, 65536);
+    for (uint32_t i = 0; i < 1000; i++)
+        (void)shard_peer(w.l.shard, PEER, span_of(blob, sizeof(blob)), 4096);
+    T_EQ_U64(shard_waiting(w.l.shard), 1000 - 256);
     stop(&w.l);
     wake_fini(&w.wake);
 }

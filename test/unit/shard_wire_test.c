@@ -5,6 +5,7 @@
 #include "wire/segment.h"
 #include "io/data/tcp.h"
 #include "node/shard.h"
+#include "test/orders.h"
 #include "test/t.h"
 
 #include <errno.h>

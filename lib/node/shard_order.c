@@ -1,0 +1,129 @@
+/* shard_order.c - orders, from the loop to a shard: through the ring, and
+ * through a queue of the loop's while the ring is full.
+ *
+ * Invariants: orders keep their order and none is lost; one owns what it
+ * points to from shard_order on, until the shard has carried it out. The
+ * queue's memory grows with what waits, up to ORDERS_WAIT_MAX, and stays. The
+ * loop's thread.
+ *
+ * Rejected: waiting for a shard that is behind. It may be waiting for us to
+ * read its notes; the queue lets both go on. A ring as large as the queue may
+ * become: all of its memory would be passed through, over and over. */
+#include "node/shard_in.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define WAITING_FIRST 512
+
+/* Gives the order its own copy of what it points to. */
+static void own(struct shard *s, struct order *o)
+{
+    uint8_t *blob;
+
+    switch ((enum order_type)o->type) {
+    case ORDER_PEER:
+        CHECK(o->peer.peer < s->conf.peers, "peer %u of %u", o->peer.peer,
+            s->conf.peers);
+        /* Setting up a peer, not a room: it may take memory. */
+        blob = malloc(o->peer.len + 1);
+        CHECK(blob, "no memory for %u bytes", o->peer.len);
+        if (o->peer.len)
+            memcpy(blob, o->peer.blob, o->peer.len);
+        o->peer.blob = blob;
+        return;
+    case ORDER_SOURCE:
+        CHECK(
+            o->source.peer < s->conf.peers && o->source.pool < SHARD_POOLS_MAX,
+            "pool %u of peer %u", o->source.pool, o->source.peer);
+        if (o->source.source)
+            source_hold(o->source.source);
+        return;
+    case ORDER_POOL:
+        CHECK(o->pool < s->conf.pools_count, "pool %u of %u", o->pool,
+            s->conf.pools_count);
+        return;
+    case ORDER_CMD:
+        return;
+    }
+    CHECK(false, "order %u", o->type);
+}
+
+static void disown(struct order *o)
+{
+    if (o->type == ORDER_PEER)
+        free(o->peer.blob);
+    else if (o->type == ORDER_SOURCE)
+        source_drop(o->source.source);
+}
+
+static void grow(struct waiting *q)
+{
+    uint32_t cap = q->cap ? 2 * q->cap : WAITING_FIRST;
+    struct order *more = malloc(cap * sizeof(*more));
+
+    CHECK(more, "no memory for %u orders", cap);
+    for (uint32_t i = 0; i < q->len; i++)
+        more[i] = q->orders[(q->head + i) % q->cap];
+    free(q->orders);
+    *q = (struct waiting){more, 0, q->len, cap};
+}
+
+/* Moves what waits into the ring as far as it has room. */
+static void move(struct shard *s)
+{
+    struct waiting *q = &s->waiting;
+
+    while (q->len && ring_push(&s->in, &q->orders[q->head])) {
+        q->head = (q->head + 1) % q->cap;
+        q->len--;
+        s->pushed = true;
+    }
+}
+
+void shard_order(struct shard *s, const struct order *o)
+{
+    struct waiting *q = &s->waiting;
+    struct order mine = *o;
+
+    own(s, &mine);
+    if (q->len == 0 && ring_push(&s->in, &mine)) {
+        s->pushed = true;
+        return;
+    }
+    CHECK(q->len < ORDERS_WAIT_MAX, "shard %u: %u orders wait", s->conf.index,
+        q->len);
+    if (q->len == q->cap)
+        grow(q);
+    q->orders[(q->head + q->len++) % q->cap] = mine;
+}
+
+uint32_t shard_waiting(const struct shard *s)
+{
+    return s->waiting.len;
+}
+
+bool orders_flush(struct shard *s)
+{
+    bool pushed;
+
+    move(s);
+    pushed = s->pushed;
+    s->pushed = false;
+    return pushed;
+}
+
+void orders_free(struct shard *s)
+{
+    struct waiting *q = &s->waiting;
+    struct order o;
+
+    while (s->in.records && ring_pop(&s->in, &o))
+        disown(&o);
+    for (; q->len; q->len--, q->head = (q->head + 1) % q->cap)
+        disown(&q->orders[q->head]);
+    free(q->orders);
+    q->orders = NULL;
+}

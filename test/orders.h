@@ -1,0 +1,37 @@
+/* orders.h - orders to a shard, one call for each kind. True if the order is in
+ * the ring, false if it waits for a place there. */
+#ifndef MMX_TEST_ORDERS_H
+#define MMX_TEST_ORDERS_H
+
+#include "node/shard.h"
+
+static inline bool shard_push(struct shard *s, const struct data_cmd *cmd)
+{
+    shard_order(s, &(struct order){.type = ORDER_CMD, .cmd = *cmd});
+    return shard_waiting(s) == 0;
+}
+
+static inline bool shard_peer(
+    struct shard *s, uint32_t peer, struct span blob, uint32_t segment_max)
+{
+    shard_order(s, &(struct order){.type = ORDER_PEER,
+                       .peer = {(uint8_t *)(uintptr_t)blob.p, peer, blob.len,
+                           segment_max}});
+    return shard_waiting(s) == 0;
+}
+
+static inline bool shard_pool_ready(struct shard *s, uint32_t pool)
+{
+    shard_order(s, &(struct order){.type = ORDER_POOL, .pool = pool});
+    return shard_waiting(s) == 0;
+}
+
+static inline bool shard_source(
+    struct shard *s, uint32_t peer, uint32_t pool, struct source *source)
+{
+    shard_order(s,
+        &(struct order){.type = ORDER_SOURCE, .source = {source, peer, pool}});
+    return shard_waiting(s) == 0;
+}
+
+#endif
