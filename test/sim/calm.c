@@ -120,7 +120,7 @@ static void look_at_ends(void)
 }
 
 /* Nothing is lost and nobody is slow: nothing has to be said twice, but what
- * was said about a grant that is being taken back. */
+ * was said about a grant that is being taken back, or aux that waits. */
 static void look_at_messages(void)
 {
     uint64_t revokes = 0;
@@ -129,7 +129,8 @@ static void look_at_messages(void)
         return;
     for (uint32_t i = 0; i < W.daemons_count; i++)
         revokes += daemon_number(W.daemons[i], "stats", "revokes") +
-                   daemon_number(W.daemons[i], "stats", "sources_revoked");
+                   daemon_number(W.daemons[i], "stats", "sources_revoked") +
+                   daemon_number(W.daemons[i], "stats", "aux_full");
     for (uint32_t i = 0; i < W.daemons_count; i++) {
         uint64_t n = daemon_number(W.daemons[i], "stats", "retries");
 
