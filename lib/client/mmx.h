@@ -1,9 +1,9 @@
 /* mmx.h - move multimodal embeddings between engines: the client library.
  *
  * An encode engine announces a room, gets blocks, writes rows into them and
- * commits. A language engine requests the same room by its id, hears when the
- * rows are there, reads them in place and releases. The daemon on this host
- * (mmx-encoded, mmx-langd) does the rest. An encode engine in short:
+ * commits. A language engine requests the same room by its id, is notified when
+ * the rows have landed, reads them in place and releases. The daemon on this
+ * host (mmx-encoded, mmx-langd) does the rest. An encode engine in short:
  *
  *     mmx *m;
  *     struct mmx_opt o = {.size = sizeof o, .role = MMX_ENCODED,
@@ -32,24 +32,25 @@
  * Rules for every call
  *  - Results: 0 or a count, or -MMX_E_x. Outputs are untouched on failure.
  *  - Units: lengths and offsets of a room are rows, durations milliseconds,
- *    everything else bytes. MMX_ALL is all rows, MMX_UNKNOWN not known yet.
- *  - Structs begin with their size: set .size, leave what you do not need 0.
+ *    everything else bytes. MMX_ALL means all rows, MMX_UNKNOWN not known yet.
+ *  - Structs begin with their size: set .size, leave unused members 0.
  *    Everything an argument points to is copied before the call returns.
- *  - No call waits unless it has a timeout (-1: for ever). A call that does
- *    not wait returns 0 when its message is on its way; should the daemon
- *    refuse it, MMX_REFUSED comes as an event of the room.
+ *  - No call waits unless it takes a timeout (-1: without limit). A call that
+ *    does not wait returns 0 once its message is queued; if the daemon refuses
+ *    the message, the room gets the event MMX_REFUSED.
  *  - Threads: any call from any thread, except mmx_close, which must be the
  *    last one. One short lock inside, no threads, no signals, no output, no
- *    memory taken after mmx_open and mmx_pool (but by the first
- *    mmx_plan_launch for a GPU). mmx_commit and
- *    mmx_release may be called from a CUDA host callback.
- *  - GPU pools (mmx_pool.gpu): pointers are addresses of the GPU. Rows that can
- *    be read have landed, there is nothing to wait for. Kernels that write rows
- *    must be over before mmx_commit, those that read before mmx_release: call
- *    it from a host callback behind them, cudaLaunchHostFunc(stream, f, arg),
- *    or once an event recorded behind them is over. Never wait for a device.
- *  - fork: a child may only mmx_close the handle (everything else answers
- *    -MMX_E_FORKED) and must not touch the pools. Open again in the child.
+ *    allocation after mmx_open and mmx_pool (except in the first
+ *    mmx_plan_launch for a GPU). mmx_commit and mmx_release may be called from
+ *    a CUDA host callback.
+ *  - GPU pools (mmx_pool.gpu): pointers are addresses on the GPU. Readable rows
+ *    have landed, no wait is needed. Kernels that write rows must finish before
+ *    mmx_commit, kernels that read rows before mmx_release: call either from a
+ *    host callback queued after them, cudaLaunchHostFunc(stream, f, arg), or
+ *    once an event recorded after them has completed. Never wait for a device.
+ *  - fork: a child may only call mmx_close on the handle (every other call
+ *    returns -MMX_E_FORKED) and must not touch the pools. Open a new handle in
+ *    the child.
  *  - Several processes of one engine open with one session name. Ranks see a
  *    state at different moments: act on the least one (mmx_poll returns it
  *    for several rooms; take the MIN over ranks), never on a local read. */
@@ -65,8 +66,8 @@ extern "C" {
 
 typedef struct mmx mmx;
 
-/* A room on this handle, until it is released. Copy it freely. {0, 0} names
- * none. Using it after its release is answered with -MMX_E_STALE. */
+/* A room on this handle, until it is released. May be copied. {0, 0}: no room.
+ * A call on a released room returns -MMX_E_STALE. */
 typedef struct mmx_room {
     uint32_t cell, tag;
 } mmx_room;
@@ -78,17 +79,18 @@ typedef struct mmx_room {
 
 enum mmx_role { MMX_ANY, MMX_ENCODED, MMX_LANGD };
 
-/* The least of several ranks' states is the one that all have reached. */
+/* The least of several ranks' states is the state that every rank has reached.
+ */
 enum mmx_room_state {
-    MMX_FAILED_STATE,  /* final: the reason says why and what to do */
-    MMX_BOOTSTRAPPING, /* one of the two sides has not been heard */
-    MMX_WAITING,       /* both sides know each other, no row has moved */
+    MMX_FAILED_STATE,  /* final; the reason says why and what to do */
+    MMX_BOOTSTRAPPING, /* announce or request has not arrived yet */
+    MMX_WAITING,       /* both have arrived, no row has moved */
     MMX_TRANSFERRING,  /* rows are moving */
-    MMX_SUCCESS        /* final: every row and aux are there */
+    MMX_SUCCESS        /* final; every row and the aux have landed */
 };
 
 /* Reasons: positive in events and states, negative as results of calls.
- * mmx_reason() gives name, sentence and advice. */
+ * mmx_reason() returns name, sentence and advice. */
 enum mmx_error {
     MMX_OK = 0,
     MMX_E_NOT_READY = 1,
@@ -115,17 +117,17 @@ enum mmx_error {
     MMX_E_CORRUPT = 22,
     MMX_E_DRAINING = 23,
     MMX_E_INTERNAL = 24,
-    MMX_E_SPLIT = 64,  /* the rows are not one array: mmx_runs, mmx_gather */
+    MMX_E_SPLIT = 64,  /* the rows are several arrays: mmx_runs, mmx_gather */
     MMX_E_FORKED = 65, /* the handle belongs to the parent process */
-    MMX_E_SYSTEM = 66  /* the operating system refused: errno says what */
+    MMX_E_SYSTEM = 66  /* the operating system refused: see errno */
 };
 
 /* What an engine should do about a reason. */
 enum mmx_advice {
     MMX_ADVICE_NOTHING,        /* not a failure */
-    MMX_ADVICE_RETRY,          /* the same call may work after a moment */
+    MMX_ADVICE_RETRY,          /* the same call may succeed later */
     MMX_ADVICE_ENCODE_LOCALLY, /* ask another encoder, or encode here */
-    MMX_ADVICE_GIVE_UP         /* it will fail again: mend caller or config */
+    MMX_ADVICE_GIVE_UP         /* it will fail again: fix caller or config */
 };
 
 enum mmx_storage { MMX_COMPACT = 1, MMX_PADDED = 2, MMX_PROMPT = 3 };
@@ -137,94 +139,97 @@ enum mmx_flags { MMX_KEEP = 1, MMX_OPEN = 2, MMX_NO_READERS = 4 };
 
 struct mmx_opt {
     size_t size;
-    int role;            /* the daemon expected: enum mmx_role */
+    int role;            /* the expected daemon: enum mmx_role */
     const char *socket;  /* NULL: $MMX_ENCODED_SOCKET or $MMX_LANGD_SOCKET,
                             else /run/mmx/encoded.sock or langd.sock */
-    const char *engine;  /* name of this process, for people; NULL: pid */
-    const char *session; /* name that this engine's processes share; NULL:
-                            this process alone */
+    const char *engine;  /* name of this process for logs; NULL: its pid */
+    const char *session; /* name shared by this engine's processes; NULL: this
+                            process alone */
     uint32_t cells;      /* rooms open at once on this handle; 0: 1024 */
-    int timeout_ms;      /* wait so long for the daemon. 0: do not wait, it is
-                            there when mmx_step gives MMX_UP */
-    char *why;           /* NULL, or where a failure of mmx_open is told */
+    int timeout_ms;      /* limit of the wait for the daemon. 0: no wait;
+                            mmx_step returns MMX_UP once it is connected */
+    char *why;           /* NULL, or buffer for the text of a failed mmx_open */
     size_t why_size;
 };
 
-/* -MMX_E_NOT_READY: no daemon there in time; -MMX_E_TIMEOUT: it does not
- * answer; -MMX_E_VERSION, -MMX_E_NOT_OWNER, ...: it refuses;
- * -MMX_E_SYSTEM: errno. With timeout_ms = 0 only the last can happen. */
+/* Opens a handle and connects. -MMX_E_NOT_READY: no daemon listens within
+ * timeout_ms; -MMX_E_TIMEOUT: it does not answer; -MMX_E_VERSION,
+ * -MMX_E_NOT_OWNER, ...: it refuses; -MMX_E_MALFORMED: an option is wrong;
+ * -MMX_E_SYSTEM: see errno. With timeout_ms = 0 only the last two occur. */
 int mmx_open(const struct mmx_opt *opt, mmx **out);
 
-/* Unmaps every pool (mmx_on_map is told first), releases every room, ends the
- * connection and sets *m to NULL. Waits for the daemon at most 0.2 s. Accepts
- * NULL. No other thread may be inside a call. */
+/* Unmaps every pool (the mmx_on_map callback runs first), releases every room,
+ * ends the connection and sets *m to NULL. Waits for the daemon at most 0.2 s.
+ * Accepts NULL. No other thread may be inside a call. */
 void mmx_close(mmx **m);
 
-/* A descriptor to poll for reading; call mmx_step when it is readable. It
- * stays the same for the life of the handle. Do not read or close it. */
+/* Returns a descriptor to poll for reading; call mmx_step when it is readable.
+ * It is the same for the life of the handle. Do not read or close it. */
 int mmx_fd(const mmx *m);
 
 struct mmx_info {
     size_t size;
     int role;            /* enum mmx_role */
-    int up;              /* 1: connected; else the rest is of the last time */
+    int up;              /* 1: connected; 0: the rest is the last daemon's */
     uint32_t protocol;   /* version spoken on this connection */
-    uint64_t epoch;      /* this run of the daemon */
+    uint64_t epoch;      /* number of this run of the daemon */
     uint32_t cells;      /* rooms open at once on this handle */
     uint32_t rooms_max;  /* rooms open at once, all engines together */
-    uint32_t aux_max;    /* bytes of aux a room may have */
+    uint32_t aux_max;    /* largest aux of a room, in bytes */
     char name[65];       /* the daemon's name */
-    char advertise[129]; /* encoded: what language engines name as encoder */
+    char advertise[129]; /* encoded: the address to pass as .encoder */
     char software[33];
 };
+
+/* Describes the connection and its daemon. */
 int mmx_info(mmx *m, struct mmx_info *out);
 
-/* The daemon's words about the last thing it refused on this handle, or what
- * ended the connection; cut to size, empty if there was none. */
+/* Copies the daemon's text of the last refusal on this handle, or why the
+ * connection ended; cut to `size` bytes, empty if neither has occurred. */
 int mmx_error_text(mmx *m, char *out, size_t size);
 
 /* events
  *
- * Several happenings of one room may be folded into one event. Cells are the
- * truth, events are hints and carry what does not fit into a cell. */
+ * One event may report several bits of one room. Cells hold the true state;
+ * events are hints and carry what does not fit into a cell. */
 enum mmx_happening {
-    MMX_GRANTED = 1,    /* encoder: blocks are there, rows [0, rows) writable */
-    MMX_HAVE = 2,       /* encoder: rows of this key are here or are written
-                           under another room: there is nothing to write, and
-                           MMX_GRANTED does not come */
+    MMX_GRANTED = 1,    /* encoder: the room has blocks, rows [0, rows) are
+                           writable */
+    MMX_HAVE = 2,       /* encoder: the rows of this key exist or another room
+                           is writing them: write nothing, MMX_GRANTED will
+                           not follow */
     MMX_WANTED = 4,     /* encoder: `a` destinations have asked */
-    MMX_DONE = 8,       /* encoder: `a` served, `b` failed. The room has ended
-                           and is released with this event */
+    MMX_DONE = 8,       /* encoder: `a` destinations served, `b` failed. The
+                           room has ended and is released with this event */
     MMX_LENGTH = 16,    /* total and aux are known */
     MMX_LANDED = 32,    /* stream: rows up to `rows` may be read */
-    MMX_READY = 64,     /* all rows may be read; aux is there */
-    MMX_FAILED = 128,   /* the room has ended: reason, advice, text. Rows that
-                          were shown stay until you mmx_release the room, which
-                          is due in any case. Encoder, peer-lost: the outcome is
-                          unknown */
-    MMX_GONE = 256,     /* kept for a daemon that tells when a kept item is
-                           given away; today MMX_FAILED(gone) says so when it
-                           is asked for again */
-    MMX_UP = 1 << 16,   /* connected, `epoch` says to which run. Ask for the
+    MMX_READY = 64,     /* all rows may be read; the aux is known */
+    MMX_FAILED = 128,   /* the room has ended: reason, advice, text. Readable
+                          rows stay until mmx_release, which is due in any
+                          case. Encoder, peer-lost: the outcome is unknown */
+    MMX_GONE = 256,     /* reserved for a daemon that reports the eviction of a
+                           kept item; today a new request for an evicted item
+                           ends with MMX_FAILED(gone) */
+    MMX_UP = 1 << 16,   /* connected to the daemon's run `epoch`. Ask for the
                           pools again: an old pool cannot open rooms */
     MMX_DOWN = 1 << 17, /* the daemon is lost. Rooms that had not ended have
-                        had MMX_FAILED(daemon-lost). Maps stay readable, rows
-                        that were ready too. Reconnects by itself */
+                        reported MMX_FAILED(daemon-lost). Maps and ready rows
+                        stay readable. The handle reconnects by itself */
     MMX_REFUSED = 1 << 18, /* the daemon refused `op`: reason, text, a, b. A
                         refused announce, request or attach ends the room and
-                        frees it with this event; after anything else the room
-                        is as it was */
+                        frees it with this event; any other refusal leaves the
+                        room unchanged */
     MMX_TICKET = 1 << 19,  /* `request` holds id `a` of `space`, `generation` */
-    MMX_TICKET_LOST = 1 << 20 /* `request` has no id and waits for none:
-                        reason. Timeout: of the wait or the lease */
+    MMX_TICKET_LOST = 1 << 20 /* `request` neither holds nor awaits an id:
+                        reason. Timeout: the wait or the lease expired */
 };
 
 struct mmx_event {
     uint32_t what;       /* bits of enum mmx_happening */
-    mmx_room room;       /* {0, 0} with UP, DOWN, and REFUSED of what had no
-                            room any more */
+    mmx_room room;       /* {0, 0} with UP, DOWN, and REFUSED of a decline or
+                            of a room already released */
     uint64_t id;         /* room id */
-    void *user;          /* as given when the room was opened */
+    void *user;          /* the pointer passed when the room was opened */
     int state;           /* enum mmx_room_state */
     int reason, advice;  /* with FAILED, REFUSED, DOWN */
     int storage;         /* enum mmx_storage; 0: not known yet */
@@ -232,38 +237,39 @@ struct mmx_event {
     uint32_t total;      /* rows of the item, or MMX_UNKNOWN */
     uint32_t a, b;       /* WANTED, DONE, FAILED: see above; too-large: rows
                             asked, rows that fit; TICKET: a is the id */
-    uint64_t generation; /* language side: this opening of the room; TICKET:
-                            this holder of the id */
-    uint64_t epoch;      /* UP: this run of the daemon */
+    uint64_t generation; /* language side: number of this opening of the room;
+                            TICKET: number of this holder of the id */
+    uint64_t epoch;      /* UP: number of this run of the daemon */
     const void *aux;     /* LENGTH, READY; else NULL. Valid until the room is */
     uint32_t aux_len;    /* released */
     const char *op;      /* REFUSED: "announce", "commit", ... */
-    const char *text;    /* FAILED, REFUSED: for people; never NULL. Valid
-                            until the room is released and mmx_step is called
-                            again, whichever is later */
+    const char *text;    /* FAILED, REFUSED: for logs; never NULL. Valid until
+                            the room is released and mmx_step is called again,
+                            whichever is later */
     const char *request; /* TICKET, TICKET_LOST; else NULL. Valid until it is
-                            released; LOST: until mmx_step is called again */
+                            released; LOST: until the next mmx_step */
     int space;           /* TICKET, TICKET_LOST */
 };
 
-/* Sends what is queued, takes what has come, reconnects when it is time, and
- * fills at most max events. Returns how many; 0: nothing has happened. Never
- * waits. Only -MMX_E_FORKED and -MMX_E_MALFORMED can fail. */
+/* Sends queued messages, receives, reconnects when due, and fills at most `max`
+ * events. Returns the number of events; 0: none. Never waits. Fails only with
+ * -MMX_E_FORKED and -MMX_E_MALFORMED. */
 int mmx_step(mmx *m, struct mmx_event *ev, int max);
 
-/* mmx_step, after waiting up to timeout_ms for something to happen. 0: time is
- * over or a signal came. */
+/* Calls mmx_step until it returns events, for at most timeout_ms. Returns 0
+ * after the timeout or a signal. */
 int mmx_wait(mmx *m, struct mmx_event *ev, int max, int timeout_ms);
 
-/* For scripts: waits until one of these bits of enum mmx_happening has
- * happened to the room, now or earlier. It takes no events away: mmx_step
- * still gives them. -reason when the room failed or was refused,
- * -MMX_E_TIMEOUT, -MMX_E_SYSTEM when a signal came. It does not reconnect:
- * only mmx_step and mmx_wait do. */
+/* For scripts: waits until the room has reported, now or earlier, one bit of
+ * `what` (enum mmx_happening). Consumes no events: mmx_step still returns them.
+ * -reason: the room failed or was refused; -MMX_E_TIMEOUT; -MMX_E_SYSTEM: a
+ * signal interrupted the wait. Does not reconnect: only mmx_step and mmx_wait
+ * do. */
 int mmx_wait_room(mmx *m, mmx_room room, uint32_t what, int timeout_ms);
 
-/* Calls between cork and uncork travel in one packet, which saves system calls
- * on both sides. Counts; the outermost uncork sends, and so does mmx_step. */
+/* Collect the messages of the calls between cork and uncork in one packet,
+ * which saves system calls on both sides. Calls nest; the outermost uncork
+ * sends, and so does mmx_step. */
 int mmx_cork(mmx *m);
 int mmx_uncork(mmx *m);
 
@@ -284,34 +290,35 @@ struct mmx_pool {
     size_t size;
     int id;       /* for announce, request and attach on this handle; the
                      same for a name after reconnects */
-    int writable; /* 0: mapped read only; writing is a fault */
+    int writable; /* 0: mapped read only; a write is a fault */
     uint32_t block_rows, blocks;
-    uint64_t bytes; /* of the whole map */
+    uint64_t bytes; /* size of the whole map */
     void *base;
     uint32_t fields_count;
     char name[65], memory[17];
     char layout[1025]; /* the fields as text */
     struct mmx_field fields[MMX_FIELDS_MAX];
     int gpu; /* -1: host memory; else number of the GPU in this process: base
-                and every data pointer are addresses of it, for kernels and
+                and every data pointer are addresses on it, for kernels and
                 copies only */
 };
 
 /* Asks for a pool and maps it. name NULL: the daemon's first pool. layout: the
- * fields that the engine has, "embedding:bf16:8192,fill_ids:i32:1", or NULL to
- * take what is there; -MMX_E_INCOMPATIBLE_LAYOUT otherwise (mmx_error_text has
- * both). A pool with `layout: engine` gets its fields this way. Calling it
- * again gives the same map; after MMX_UP it unmaps the old one and maps the
- * new one. The map is kept out of core dumps and of child processes, and
- * stays until mmx_close. -MMX_E_NOT_READY: not connected, step until MMX_UP;
- * -MMX_E_TIMEOUT; -MMX_E_SYSTEM: errno (EINTR: a signal came). */
+ * engine's fields, "embedding:bf16:8192,fill_ids:i32:1"; if the pool has others
+ * the call fails with -MMX_E_INCOMPATIBLE_LAYOUT (mmx_error_text names both).
+ * layout NULL accepts any fields. A pool with `layout: engine` takes its fields
+ * from this call. A second call returns the same map; after MMX_UP it unmaps
+ * the old map and maps the new one. The map is excluded from core dumps and
+ * child processes, and stays until mmx_close. -MMX_E_NOT_READY: not connected,
+ * step until MMX_UP; -MMX_E_TIMEOUT; -MMX_E_SYSTEM: see errno (EINTR: a signal
+ * interrupted the wait). */
 int mmx_pool(mmx *m, const char *name, const char *layout, int timeout_ms,
     struct mmx_pool *out);
 
-/* f is told of every map: mapped = 1 after mapping (pin it here), 0 before
- * unmapping (unpin), for all pools mapped now and later, on the thread that is
- * inside mmx_on_map, mmx_pool or mmx_close. It must not call the library.
- * NULL: nobody. */
+/* Sets the callback for maps: mapped = 1 after a pool is mapped (pin it here),
+ * 0 before it is unmapped (unpin), for all pools mapped now and later, on the
+ * thread that is inside mmx_on_map, mmx_pool or mmx_close. The callback must
+ * not call the library. NULL: no callback. */
 typedef void (*mmx_map_fn)(void *ud, const struct mmx_pool *pool, int mapped);
 int mmx_on_map(mmx *m, mmx_map_fn f, void *ud);
 
@@ -320,8 +327,8 @@ int mmx_on_map(mmx *m, mmx_map_fn f, void *ud);
  * Common errors: -MMX_E_NOT_READY not connected; -MMX_E_QUOTA every cell is in
  * use; -MMX_E_BUSY the daemon does not read, step and try again; -MMX_E_STALE
  * the room was released, or the pool is of an earlier run of the daemon;
- * -MMX_E_MALFORMED an argument makes no sense; -MMX_E_DAEMON_LOST the
- * connection just ended. */
+ * -MMX_E_MALFORMED an argument is out of range; -MMX_E_DAEMON_LOST the
+ * connection has just ended. */
 
 struct mmx_announce {
     size_t size;
@@ -329,33 +336,33 @@ struct mmx_announce {
     int pool;              /* mmx_pool.id */
     int storage;           /* enum mmx_storage; 0: compact */
     unsigned flags;        /* MMX_KEEP, MMX_OPEN: any number of destinations */
-    uint32_t rows;         /* length of the item, if it is known */
-    uint32_t max_rows;     /* if it is not: rows is 0 and blocks are taken for
-                              so many */
-    uint16_t required_dst; /* destinations that complete the room; 0: what the
-                              first request says; with MMX_OPEN: 0 */
-    uint16_t batch;        /* announces that follow on this handle and want
-                              their blocks together with this one: n - 1, n -
-                              2, ..., 0 for n rooms. Cork them. One that is
-                              refused is left out, the others get theirs */
+    uint32_t rows;         /* length of the item, if known */
+    uint32_t max_rows;     /* if the length is unknown: rows is 0, and blocks
+                              are taken for max_rows rows */
+    uint16_t required_dst; /* destinations that complete the room; 0: as in the
+                              first request; with MMX_OPEN: 0 */
+    uint16_t batch;        /* number of announces that follow on this handle
+                              and get their blocks together with this one: n -
+                              1, n - 2, ..., 0 for n rooms. Cork them. A refused
+                              announce leaves the batch, the others proceed */
     uint32_t deadline_ms;  /* for the first destination; 0: as configured */
     const uint8_t *key;    /* 32 bytes that name the content, or NULL */
     const void *aux;       /* opaque bytes for the language engine */
     uint32_t aux_len;
-    void *user; /* comes back in events */
+    void *user; /* returned in events */
 };
 
-/* Encode side: an item is coming. As early as the length is known, before the
- * encoder runs. MMX_GRANTED follows when the blocks are there, or MMX_HAVE:
- * wait for either. */
+/* Encode side: opens a room for an item. Call it as soon as the length is
+ * known, before the encoder runs. Either MMX_GRANTED follows, once the room has
+ * blocks, or MMX_HAVE. */
 int mmx_announce(mmx *m, const struct mmx_announce *a, mmx_room *out);
 
-/* Encode side: rows [first, first + rows) are written and will not be written
- * again. Any process of the session, any order. */
+/* Encode side: declares rows [first, first + rows) written; they must not be
+ * written again. Any process of the session, any order. */
 int mmx_commit(mmx *m, mmx_room room, uint32_t first, uint32_t rows);
 
-/* The same (rows may be 0), and no process of this session writes a row of the
- * room any more; total is the length. aux: if it was not told before. */
+/* Commits the last rows (rows may be 0): no process of this session writes a
+ * row of the room after this. total: the length. aux: if not passed before. */
 int mmx_commit_final(mmx *m, mmx_room room, uint32_t first, uint32_t rows,
     uint32_t total, const void *aux, uint32_t aux_len);
 
@@ -366,7 +373,7 @@ struct mmx_request {
     int mode;              /* MMX_WHOLE, MMX_STREAM */
     int storage;           /* enum mmx_storage; 0: any */
     unsigned flags;        /* MMX_KEEP */
-    uint32_t rows;         /* expected; 0: not known */
+    uint32_t rows;         /* expected length; 0: not known */
     uint16_t readers;      /* further connections that will attach to read */
     uint16_t required_dst; /* destinations of the room; 0: this one */
     uint64_t group;        /* rooms admitted together; 0: none */
@@ -374,43 +381,45 @@ struct mmx_request {
     uint32_t deadline_ms; /* until READY; 0: as configured */
     const uint8_t *key;   /* 32 bytes, or NULL */
     const char *encoder;  /* name or address of the encoder's daemon; "null":
-                             zero rows and success at once, for warm-up */
+                             zero rows and immediate success, for warm-up */
     void *user;
 };
 
-/* Language side: I want this room. */
+/* Language side: asks for a room. */
 int mmx_request(mmx *m, const struct mmx_request *r, mmx_room *out);
 
-/* Language side: nobody here will fetch the room; its source may go. */
+/* Language side: declares that this engine will not fetch the room, so that its
+ * encoder can free the rows. */
 int mmx_decline(
     mmx *m, const char *encoder, uint64_t id, const uint8_t key[32]);
 
 struct mmx_attach {
     size_t size;
     uint64_t id;
-    int pool;             /* not looked at: events tell the room's pool, which
-                             must have been mapped here (mmx_pool) by then */
+    int pool;             /* ignored: events name the room's pool, which must
+                             have been mapped here (mmx_pool) by then */
     int rights;           /* enum mmx_rights */
-    uint32_t deadline_ms; /* for the room to be opened; 0: as configured */
+    uint32_t deadline_ms; /* until the room is opened; 0: as configured */
     const char *encoder;  /* language side: as in the request */
     void *user;
 };
 
-/* Another process of the session has opened the room, or will: show it here.
- * Its events come here too; release it when done. */
+/* Attaches to a room that another process of the session has opened or will
+ * open. This handle gets its events as well, and must release it. */
 int mmx_attach(mmx *m, const struct mmx_attach *a, mmx_room *out);
 
-/* Language side: rows [0, rows) are read and may go; MMX_ALL ends the room on
- * this handle (before READY the owner aborts it so). Encode side: MMX_ALL, the
- * answer to MMX_FAILED; earlier it withdraws. Nothing of the released rows may
- * be touched from here on. flags: MMX_KEEP; MMX_NO_READERS, language side, from
- * the handle that requested the room: readers that were announced and have not
- * attached will not come, blocks go back without them, and one that comes yet
- * fails with MMX_E_GONE (a daemon that does not know this waits for them). */
+/* Language side: gives rows [0, rows) back after reading; MMX_ALL ends the room
+ * on this handle (before READY, on the handle that requested it, it aborts the
+ * room). Encode side: MMX_ALL only, after MMX_FAILED; earlier it withdraws the
+ * room. Released rows must not be touched after this call. flags: MMX_KEEP;
+ * MMX_NO_READERS, language side, from the handle that requested the room: its
+ * blocks are freed without waiting for announced readers that have not
+ * attached, and a later attach fails with MMX_E_GONE (an older daemon ignores
+ * the flag and waits for them). */
 int mmx_release(mmx *m, mmx_room room, uint32_t rows, unsigned flags);
 
-/* Ends the room as failed, for everybody. MMX_FAILED comes, then release.
- * reason: enum mmx_error, 0: aborted. text: for people, or NULL. */
+/* Fails the room for both engines. MMX_FAILED follows; then release the room.
+ * reason: enum mmx_error, 0: aborted. text: for logs, or NULL. */
 int mmx_abort(mmx *m, mmx_room room, int reason, const char *text);
 
 /* looking at rooms */
@@ -421,42 +430,42 @@ struct mmx_state {
     uint32_t rows; /* encoder: committed; language: readable */
 };
 
-/* Reads n rooms' cells: no lock, no system call, some nanoseconds each. out
- * may be NULL. Returns the least state. A room whose opening the daemon has
- * not read yet is Bootstrapping. */
+/* Reads the cells of n rooms: no lock, no system call, some nanoseconds each.
+ * out may be NULL. Returns the least state. A room is Bootstrapping until the
+ * daemon has read its opening. */
 int mmx_poll(const mmx *m, const mmx_room *rooms, int n, struct mmx_state *out);
 
-/* The cell itself, for loops that cannot afford a call; valid as long as the
- * handle. Bits 0-3 state, 4-9 reason, 10-31 tag, 32-63 rows. It speaks of the
- * room only while its tag is room.tag; otherwise ask mmx_poll. NULL: no such
- * cell. */
+/* Returns the cell itself, for loops that cannot afford a call; valid as long
+ * as the handle. Bits 0-3 state, 4-9 reason, 10-31 tag, 32-63 rows. It belongs
+ * to the room only while its tag equals room.tag; otherwise use mmx_poll. NULL:
+ * no such cell. */
 const volatile uint64_t *mmx_cell(const mmx *m, mmx_room room);
 
 struct mmx_look {
     size_t size;
     uint64_t id, generation;
     void *user;
-    uint32_t seen; /* every bit of enum mmx_happening so far */
+    uint32_t seen; /* all bits of enum mmx_happening reported so far */
     int state, reason, storage;
-    uint32_t first, rows; /* rows [first, rows) have a place: see mmx_runs */
+    uint32_t first, rows; /* rows [first, rows) are mapped: see mmx_runs */
     uint32_t total;
-    uint32_t stream_rows; /* stream: so many rows can always be resident: do
-                             not wait for more. 0: not answered yet */
+    uint32_t stream_rows; /* stream: rows that can always be resident at once:
+                             do not wait for more. 0: not answered yet */
     const void *aux;
     uint32_t aux_len;
 };
 
-/* All that the handle knows about a room. */
+/* Copies all that the handle knows about a room. */
 int mmx_look(mmx *m, mmx_room room, struct mmx_look *out);
 
 struct mmx_run {
     uint32_t first, rows; /* rows [first, first + rows) of the room ... */
-    uint32_t block;       /* ... lie from row 0 of this block on */
+    uint32_t block;       /* ... start at row 0 of this block */
 };
 
-/* Where the room's rows lie: writable ones (encoder), or readable ones that
- * are not released (language). Fills at most max, returns how many there are.
- * -MMX_E_NOT_READY: no event has told yet. */
+/* Locates the room's rows: writable rows (encoder), or readable and unreleased
+ * rows (language). Fills at most `max` runs, returns the number of runs.
+ * -MMX_E_NOT_READY: no event has reported them yet. */
 int mmx_runs(mmx *m, mmx_room room, struct mmx_run *out, int max);
 
 struct mmx_view {
@@ -465,17 +474,17 @@ struct mmx_view {
     uint64_t stride; /* bytes from row to row */
 };
 
-/* Rows [first, first + rows) of one field as an array in the pool; MMX_ALL: to
- * the end of what can be read or written. field NULL: the first one. Valid
- * until the rows are released. -MMX_E_SPLIT: they lie in several runs;
- * -MMX_E_NOT_READY: not all of them are there. */
+/* Returns rows [first, first + rows) of one field as an array in the pool;
+ * MMX_ALL: up to the last readable or writable row. field NULL: the first
+ * field. Valid until the rows are released. -MMX_E_SPLIT: they lie in several
+ * runs; -MMX_E_NOT_READY: some of them have not landed. */
 int mmx_view(mmx *m, mmx_room room, const char *field, uint32_t first,
     uint32_t rows, struct mmx_view *out);
 
 /* Copies rows [first, first + rows) of one field between the room's blocks and
- * a buffer whose rows are stride bytes apart (0: the field's row_bytes). Of a
- * GPU pool the buffer may be in host memory or on a GPU. Returns when the bytes
- * are there; the lock is not held while they are copied. */
+ * a buffer whose rows are `stride` bytes apart (0: the field's row_bytes). For
+ * a GPU pool the buffer may be in host memory or on a GPU. Returns when the
+ * copy is complete; the lock is not held while it runs. */
 int mmx_gather(mmx *m, mmx_room room, const char *field, uint32_t first,
     uint32_t rows, void *dst, size_t stride);
 int mmx_scatter(mmx *m, mmx_room room, const char *field, uint32_t first,
@@ -484,75 +493,74 @@ int mmx_scatter(mmx *m, mmx_room room, const char *field, uint32_t first,
 /* sequence ids
  *
  * An engine context has n_seq_max sequence ids (llama.cpp). langd leases them:
- * a request holds an id of a space, or waits in line and is told when its turn
- * comes. Nobody is ever given a negative id. A generation counts the holders
- * of an id, so that a late release changes nothing.
+ * a request holds an id of a space, or waits in a queue and gets an event when
+ * its turn comes. An id is never negative. A generation counts the holders of
+ * an id, so that a late release has no effect.
  *
  *     int s = mmx_space(m, "ctx-0", 8, 5000);
  *     struct mmx_ticket t = {.size = sizeof t, .space = s, .request = "r-17"};
  *     struct mmx_seq id;
  *
- *     mmx_ticket(m, &t);                         // MMX_TICKET will come
+ *     mmx_ticket(m, &t);                         // MMX_TICKET follows
  *     mmx_ticket_wait(m, s, "r-17", 60000, &id); // or wait for it
  *     mmx_ticket_release(m, s, "r-17", id.generation);
  */
 
 /* Language side: opens the space of ids 0 to n_seq_max - 1, or finds it: the
  * processes of a session share it. Returns its number on this handle, the
- * same for a name after reconnects; ask again after MMX_UP, as for pools.
- * -MMX_E_MALFORMED: it has another n_seq_max, or more than langd allows;
- * -MMX_E_QUOTA: too many spaces; -MMX_E_NOT_READY, -MMX_E_TIMEOUT,
- * -MMX_E_SYSTEM as mmx_pool. */
+ * same for a name after reconnects; call it again after MMX_UP, as for pools.
+ * -MMX_E_MALFORMED: the space has another n_seq_max, or n_seq_max exceeds
+ * langd's limit; -MMX_E_QUOTA: too many spaces; -MMX_E_NOT_READY,
+ * -MMX_E_TIMEOUT, -MMX_E_SYSTEM as mmx_pool. */
 int mmx_space(mmx *m, const char *name, uint32_t n_seq_max, int timeout_ms);
 
 struct mmx_ticket {
     size_t size;
     int space;           /* from mmx_space */
     const char *request; /* request id, 1 to 63 bytes */
-    uint32_t wait_ms;    /* in line at most so long; 0: as configured */
-    uint32_t hold_ms;    /* lease: lost by itself after so long; 0: none */
-    mmx_room room;       /* whose failure frees the id; {0, 0}: none */
-    void *user;          /* comes back in events */
+    uint32_t wait_ms;    /* limit of the wait for an id; 0: as configured */
+    uint32_t hold_ms;    /* length of the lease; 0: until released */
+    mmx_room room;       /* room whose failure frees the id; {0, 0}: none */
+    void *user;          /* returned in events */
 };
 
-/* Asks for an id. MMX_TICKET or MMX_TICKET_LOST follows, also when there is an
- * id at once. Asking again for what a request has, or waits for, changes
- * nothing and is answered in the same way; of several processes that ask for
- * one request the last one hears what comes. After MMX_TICKET,
- * MMX_TICKET_LOST comes if the lease ends, the room fails or the daemon is
- * lost. -MMX_E_QUOTA: this handle has 4,096 requests; -MMX_E_STALE: the space
- * is of an earlier connection. */
+/* Asks for an id. MMX_TICKET or MMX_TICKET_LOST follows, also when an id is
+ * free at once. A second call for the same request changes nothing and is
+ * answered in the same way; of several processes that ask for one request, the
+ * last gets the events. After MMX_TICKET, MMX_TICKET_LOST follows if the lease
+ * expires, the room fails or the daemon is lost. -MMX_E_QUOTA: this handle has
+ * 4,096 requests; -MMX_E_STALE: the space is of an earlier connection. */
 int mmx_ticket(mmx *m, const struct mmx_ticket *t);
 
 struct mmx_seq {
-    int held;                /* 0: it waits, and the rest is 0 */
+    int held;                /* 0: the request waits, and the rest is 0 */
     uint32_t id, generation; /* id < n_seq_max */
 };
 
-/* Waits until the request, which was asked for on this handle, has its id, and
- * takes its event. -reason: it is lost; -MMX_E_TIMEOUT: it still waits, and
- * whoever does not want it any more releases it; -MMX_E_STALE: nobody asked;
- * -MMX_E_SYSTEM: a signal came. */
+/* Waits until the request, made on this handle with mmx_ticket, has its id, and
+ * consumes its event. -reason: it is lost; -MMX_E_TIMEOUT: it still waits until
+ * it is released; -MMX_E_STALE: no such request on this handle; -MMX_E_SYSTEM:
+ * a signal interrupted the wait. */
 int mmx_ticket_wait(mmx *m, int space, const char *request, int timeout_ms,
     struct mmx_seq *out);
 
-/* The request is over, whatever became of it. Of an older generation it
- * changes nothing, and nobody is told. MMX_UNKNOWN: held or waiting, give it
- * back or leave the line; only for the handle that asked last. */
+/* Releases a request's id. An older generation has no effect and causes no
+ * event. MMX_UNKNOWN: releases the id or leaves the queue, whichever applies;
+ * only for the handle that asked last. */
 int mmx_ticket_release(
     mmx *m, int space, const char *request, uint32_t generation);
 
-/* What a request of the session has, whoever asked for it. Asks the daemon.
- * -MMX_E_UNKNOWN_ROOM: it has no id and waits for none. */
+/* Asks the daemon what a request of the session holds, also one made by another
+ * process. -MMX_E_UNKNOWN_ROOM: it neither holds nor awaits an id. */
 int mmx_ticket_query(mmx *m, int space, const char *request, int timeout_ms,
     struct mmx_seq *out);
 
 /* windows of a prompt
  *
  * A scheduler prefills a prompt window by window. A plan says which rows of
- * which rooms a window takes and where they go; it is one step's value, made
- * in memory of its own, and nothing changes it: keep it until the copy (or the
- * device's copy of its mask) is over. For every step:
+ * which rooms a window takes and where they go. It describes one step, lies in
+ * the caller's memory and is never changed: keep it until the copy (or the
+ * device's copy of its mask) is complete. For every step:
  *
  *     struct mmx_placeholder p[] = {{.offset = 2, .length = 4819}};
  *     struct mmx_window w = {.size = sizeof w, .computed = c, .length = 2048,
@@ -566,7 +574,7 @@ int mmx_ticket_query(mmx *m, int space, const char *request, int timeout_ms,
 enum mmx_place_flags {
     MMX_INDIVISIBLE = 1, /* never cut by a window (attention both ways): the
                             window ends before it */
-    MMX_ABSENT = 2       /* the rows are not there. An error where the window
+    MMX_ABSENT = 2       /* the rows are missing. An error where the window
                             needs them; left out where only a draft model's
                             shift reaches them */
 };
@@ -575,11 +583,11 @@ struct mmx_placeholder {
     uint32_t offset, length; /* positions of the prompt */
     const uint64_t *embed;   /* bit i % 64 of word i / 64: position offset + i
                                 takes a row; NULL: all do. mmx_pack_mask */
-    uint32_t room;           /* whose rows: index into the rooms of a run.
-                                Several placeholders may show one room */
+    uint32_t room;           /* index into the rooms of a run. Several
+                                placeholders may show one room */
     uint32_t row_base;       /* the room's row for the span's first one; with
                                 MMX_PROMPT, for position 0 */
-    uint32_t elements;       /* of a row; 0: not checked */
+    uint32_t elements;       /* elements of a row; 0: not checked */
     uint8_t storage;         /* enum mmx_storage; 0: compact */
     uint8_t flags;           /* enum mmx_place_flags */
 };
@@ -589,8 +597,8 @@ struct mmx_window {
     size_t size;
     uint32_t computed, length;
     uint32_t shift;    /* 1 for a draft model (EAGLE, MTP) */
-    uint32_t rooms;    /* how many rooms the placeholders speak of */
-    uint32_t elements; /* of the merged rows; 0: not checked */
+    uint32_t rooms;    /* number of rooms that the placeholders index */
+    uint32_t elements; /* elements of a merged row; 0: not checked */
 };
 
 /* Rows [row, row + rows) of a room go to places [at, at + rows) of the
@@ -600,40 +608,40 @@ struct mmx_segment {
 };
 
 enum mmx_need_state {
-    MMX_SKIP,  /* nothing from computed on shows it: do not fetch, decline */
-    MMX_LATER, /* needed, but not in this window: it need not be there yet */
-    MMX_NOW
+    MMX_SKIP,  /* no position from `computed` on needs it: decline it */
+    MMX_LATER, /* needed after this window; it may land later */
+    MMX_NOW    /* needed for this window */
 };
 
 struct mmx_need {
     uint32_t state;      /* enum mmx_need_state */
     uint32_t first, end; /* this window's rows lie in [first, end) */
-    uint32_t keep; /* rows below are not used after this window: release them,
-                      all if it is MMX_ALL */
+    uint32_t keep;       /* rows below are not used after this window and can be
+                            released; MMX_ALL: all rows */
 };
 
 struct mmx_plan {
-    size_t bytes;             /* of mem that are used */
+    size_t bytes;             /* bytes of mem in use */
     uint32_t computed, shift; /* as asked */
-    uint32_t positions;       /* of the window: as asked, or less where an
-                                 indivisible span would have been cut */
-    uint32_t rows;            /* of all segments; as many ones are in mask */
+    uint32_t positions;       /* length of the window: as asked, or less where
+                                 an indivisible span would have been cut */
+    uint32_t rows;            /* rows of all segments; number of ones in mask */
     uint32_t segments_count, rooms;
     const struct mmx_segment *segments; /* ascending by place, disjoint */
-    const uint64_t *mask; /* bit per position of the window: takes a row */
-    const struct mmx_need *needs; /* of each room */
+    const uint64_t *mask; /* one bit per position of the window: takes a row */
+    const struct mmx_need *needs; /* one for each room */
 };
 
-/* Bits from bytes that are 0 or not; writes (n + 63) / 64 words. */
+/* Packs n bytes, zero or not, into bits; writes (n + 63) / 64 words. */
 void mmx_pack_mask(const uint8_t *bytes, uint32_t n, uint64_t *words);
 
-/* Bytes that are enough for mmx_plan, or a negative error as from it. */
+/* Returns a size of mem that suffices for mmx_plan, or its negative error. */
 int64_t mmx_plan_bytes(const struct mmx_window *w,
     const struct mmx_placeholder *p, int n, int *at);
 
-/* Makes the plan in mem, aligned to 8 bytes. *at (unless NULL) is the
- * placeholder that is wrong, or n.
- *   -MMX_E_MALFORMED            a number makes no sense, two spans claim one
+/* Makes the plan in mem, aligned to 8 bytes. On failure *at (unless NULL) is
+ * the index of the wrong placeholder, or n.
+ *   -MMX_E_MALFORMED            a number is out of range, two spans claim one
  *                               position, or computed lies inside an
  *                               indivisible span: begin at its offset
  *   -MMX_E_INCOMPATIBLE_LAYOUT  rows of another width than the window's
@@ -644,72 +652,74 @@ int64_t mmx_plan_bytes(const struct mmx_window *w,
 int mmx_plan(const struct mmx_window *w, const struct mmx_placeholder *p, int n,
     void *mem, size_t mem_bytes, const struct mmx_plan **out, int *at);
 
-/* Where rows go. Place i of the window lies at data + i * stride. */
+/* Destination of rows. Position i of the window lies at data + i * stride. */
 struct mmx_tensor {
     size_t size;
     void *data;
-    uint64_t rows;   /* that fit: at least plan.positions, packed: plan.rows */
-    uint64_t stride; /* bytes; 0: rows touch */
-    uint32_t elements; /* the field's */
-    int packed; /* the plan's rows one after the other, as a masked scatter
-                   takes them, without the places between */
+    uint64_t rows;   /* capacity: at least plan.positions, packed: plan.rows */
+    uint64_t stride; /* bytes from row to row; 0: contiguous */
+    uint32_t elements; /* as the field's */
+    int packed; /* 1: the plan's rows are contiguous, as a masked scatter takes
+                   them, without the positions between */
     const char *dtype; /* the field's, or "f32" from bf16 and f16 */
 };
 
 struct mmx_trouble {
-    uint32_t room;        /* index; MMX_ALL: plan and tensor do not fit */
+    uint32_t room;        /* index; MMX_ALL: plan and tensor do not match */
     uint32_t first, rows; /* the rows that are missing, gone or too many */
 };
 
-/* Copies one field of the plan's rows. rooms: as many as plan.rooms; those
- * that the window does not take from may be {0, 0}. Everything is checked
- * before the first byte is written. trouble may be NULL. Of GPU pools: tensor
- * on the same GPU or in host memory, of the same dtype, by one copy per piece
- * that is waited for; mmx_plan_launch does it by one launch.
+/* Copies one field of the plan's rows. rooms has plan.rooms entries; a room
+ * that the window does not need may be {0, 0}. Everything is checked before the
+ * first byte is written. trouble may be NULL. For GPU pools the tensor lies on
+ * the same GPU or in host memory and has the same dtype; each piece is one
+ * synchronous copy (mmx_plan_launch needs one launch).
  *   -MMX_E_GONE       rows of a released prefix
  *   -MMX_E_NOT_READY  rows that have not landed
- *   -MMX_E_STALE, ... the room's own, as from mmx_gather
- *   -MMX_E_INCOMPATIBLE_LAYOUT, -MMX_E_MALFORMED  they do not fit
+ *   -MMX_E_STALE, ... the room's own error, as from mmx_gather
+ *   -MMX_E_INCOMPATIBLE_LAYOUT, -MMX_E_MALFORMED  plan, rooms and tensor do
+ *                     not match
  * The lock is not held while bytes are copied. */
 int mmx_plan_run(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to,
     struct mmx_trouble *trouble);
 
-/* The same for rooms of pools on one GPU and a tensor there, by a kernel behind
- * what `stream` (cudaStream_t, CUstream) has been given so far: one launch for
- * 64 pieces, waits for nothing, and makes f32 of bf16 and f16, too. The rows
- * are in use until the stream has come so far: release behind it. The first
- * call for a GPU loads the kernels from $MMX_KERNELS, or from where `make
- * install` put them. -MMX_E_INTERNAL: no kernels or the GPU refused; for both
- * mmx_error_text. -MMX_E_MALFORMED: a room of host memory, or f32 that is not
- * aligned to 4, too. That the tensor is the GPU's is not checked. */
+/* Copies as mmx_plan_run, for rooms of pools on one GPU and a tensor there, by
+ * a kernel on `stream` (cudaStream_t, CUstream): one launch per 64 pieces,
+ * without waiting; also converts bf16 and f16 to f32. The rows are in use until
+ * the stream has passed the launch: release them after it. The first call for
+ * a GPU loads the kernels from $MMX_KERNELS, or from the place of `make
+ * install`. -MMX_E_INTERNAL: no kernels, or the GPU refused (mmx_error_text).
+ * -MMX_E_MALFORMED: also a room in host memory, or f32 not aligned to 4. Not
+ * checked: that the tensor lies on the GPU. */
 int mmx_plan_launch(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to, void *stream,
     struct mmx_trouble *trouble);
 
-/* The same checks without a copy; to may be NULL: are the rows there? */
+/* Makes the checks of mmx_plan_run without a copy; to NULL: only checks that
+ * the rows have landed. */
 int mmx_plan_check(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     const char *field, const struct mmx_tensor *to,
     struct mmx_trouble *trouble);
 
 /* without a handle */
 
-/* Name of a reason of either sign ("too-large"); *text, *advice unless NULL.
- * Static strings. */
+/* Returns the name of a reason of either sign ("too-large"); sets *text and
+ * *advice unless NULL. Static strings. */
 const char *mmx_reason(int reason, const char **text, int *advice);
 const char *mmx_advice_name(int advice); /* "retry", "encode-locally", ... */
 const char *mmx_state_name(int state);   /* "Bootstrapping", ... */
 
-/* Room id from a name: FNV-1a 64 over the bytes (basis 0xcbf29ce484222325,
+/* Returns the room id of a name: FNV-1a 64 over it (basis 0xcbf29ce484222325,
  * prime 0x100000001b3), then h ^= h >> 33, h *= 0xff51afd7ed558ccd,
  * h ^= h >> 33, h *= 0xc4ceb9fe1a85ec53, h ^= h >> 33, modulo 2^64.
  *   ""            0xefd01f60ba992926
  *   "a"           0x82a2a958a9bece5b
  *   "room-1"      0x656bb5e56c350c3f
- * A name that users can choose makes a guessable id: use a key as well. */
+ * The id of a name that users can choose is guessable: use a key as well. */
 uint64_t mmx_room_id(const void *name, size_t len);
 
-/* Version of the library, "0.1.0". */
+/* Returns the version of the library, "0.1.0". */
 const char *mmx_version(void);
 
 #ifdef __cplusplus
