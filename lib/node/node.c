@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "core/share.h"
 #include "io/notify.h"
-#include "node/stage.h"
 
 #include <fcntl.h>
 #include <pthread.h>

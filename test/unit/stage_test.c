@@ -1,6 +1,6 @@
 /* stage_test.c - pinned slots over the driver's double: what is told, when,
  * and in which order; slow copies, failing copies, bytes that come late. */
-#include "node/stage.h"
+#include "node/shard/stage.h"
 #include "test/gpu.h"
 #include "test/t.h"
 

@@ -10,7 +10,7 @@
 #include "core/move/landing.h"
 #include "core/move/sending.h"
 #include "node/shard.h"
-#include "node/stage.h"
+#include "node/shard/stage.h"
 
 #include <pthread.h>
 #include <semaphore.h>

@@ -12,7 +12,7 @@
  * Rejected: rows of host pools in the same message straight from their blocks.
  * Such messages are small ones by nature, and one place per message makes all
  * of them alike. */
-#include "node/shard_in.h"
+#include "node/shard/shard_in.h"
 
 #include "base/check.h"
 #include "base/guard.h"

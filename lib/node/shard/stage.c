@@ -11,7 +11,7 @@
  * Rejected: a ring of bytes without slots, whose every piece would need its own
  * mark, and one submission per segment, which costs a GPU more than the bytes
  * do. */
-#include "node/stage.h"
+#include "node/shard/stage.h"
 
 #include "base/check.h"
 

@@ -16,7 +16,7 @@
  *
  * Rejected: copying in the carrier's callback, at once. All of a huge room is
  * told in a few messages; small rooms would wait behind all of it. */
-#include "node/shard_in.h"
+#include "node/shard/shard_in.h"
 
 #include "base/check.h"
 #include "base/guard.h"

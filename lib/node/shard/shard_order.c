@@ -9,7 +9,7 @@
  * Rejected: waiting for a shard that is behind. It may be waiting for us to
  * read its notes; the queue lets both go on. A ring as large as the queue may
  * become: all of its memory would be passed through, over and over. */
-#include "node/shard_in.h"
+#include "node/shard/shard_in.h"
 
 #include "base/check.h"
 

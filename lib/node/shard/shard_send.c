@@ -10,7 +10,7 @@
  * serves the addresses a with a mod shards == its index. Connections are made
  * by the first post. Rejected: connecting at PEER_OPEN. Most peers of a fleet
  * never exchange a row. */
-#include "node/shard_in.h"
+#include "node/shard/shard_in.h"
 
 #include "base/check.h"
 #include "base/log.h"

@@ -16,7 +16,7 @@
  * meet in one lock, and a landing could overtake the close of its room. No
  * thread at all where one shard is configured: a large room would hold up
  * everything that engines and peers say. */
-#include "node/shard_in.h"
+#include "node/shard/shard_in.h"
 
 #include "base/check.h"
 #include "base/guard.h"

@@ -10,7 +10,7 @@
  * passed, when neither the carrier nor a copy has anything more, or after some
  * milliseconds. Rejected: one note per segment; the loop would wake 4,000
  * times per GB for nothing, on the core that copies. */
-#include "node/shard_in.h"
+#include "node/shard/shard_in.h"
 
 #include "base/check.h"
 #include "base/guard.h"
