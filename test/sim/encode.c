@@ -444,7 +444,7 @@ void prod_event(struct handle *h, const struct local_event *e)
 {
     if ((e->what & EVENT_FAILED) && e->reason == ERR_NO_BLOCKS &&
         h->prod->must_succeed && !h->prod->expected) {
-        if (h->owner)
+        if (!h->prod->again) /* its owner may hear of it later */
             announce_again(h->prod);
         return;
     }
