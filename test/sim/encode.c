@@ -444,6 +444,9 @@ void prod_event(struct handle *h, const struct local_event *e)
 {
     if ((e->what & EVENT_FAILED) && e->reason == ERR_NO_BLOCKS &&
         h->prod->must_succeed && !h->prod->expected) {
+        HOLDS(h->prod->max_rows > 0,
+            "what holds no blocks is not ended for them", "%s room %llu",
+            h->prod->d->conf->name, (unsigned long long)h->prod->room);
         if (!h->prod->again) /* its owner may hear of it later */
             announce_again(h->prod);
         return;

@@ -378,7 +378,8 @@ static bool prey(const struct encoded *e, const struct item *it)
 {
     if (item_firm(it, false) || (it->victim && item_firm(it, true)))
         return false;
-    return waits(it) && (item_complete(it) || idle(e, it));
+    return it->src.blocks > 0 && waits(it) &&
+           (item_complete(it) || idle(e, it));
 }
 
 static void end_room(struct encoded *e, struct eroom *m, const struct item *it)
