@@ -1,0 +1,249 @@
+/* carrier.c - see carrier.h. Calls back only from carrier_report() and
+ * carrier_arrived(), which carriers call from progress() and close(). */
+#include "io/data/carrier.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* The lists are used from the head, so that of all this memory only as much is
+ * touched as is in use at once. */
+enum err carrier_init(struct carrier *c, const char *name,
+    const struct data_conf *conf, const struct data_calls *calls,
+    size_t op_size, void (*cut)(struct data *d, uint32_t ep))
+{
+    uint32_t n = conf->messages_max, all = n + conf->fetches_max;
+    size_t frame = CARRIER_FRAME + DATA_HEADER_MAX;
+
+    CHECK(n > 0 && conf->endpoints_max > 0 &&
+              op_size >= sizeof(struct carrier_op),
+        "%u messages, %u endpoints", n, conf->endpoints_max);
+    c->name = name;
+    c->conf = *conf;
+    c->calls = *calls;
+    c->cut = cut;
+    list_init(&c->unused);
+    list_init(&c->unused_fetches);
+    list_init(&c->done);
+    c->ends = calloc(conf->endpoints_max, sizeof(*c->ends));
+    c->ops = calloc(all, op_size);
+    c->frames = calloc(n, frame);
+    c->iovs = calloc((size_t)all * (1 + DATA_IOV_MAX), sizeof(*c->iovs));
+    if (!c->ends || !c->ops || !c->frames || !c->iovs) {
+        log_error("%s: no memory for %u messages", name, n);
+        return ERR_INTERNAL;
+    }
+    for (uint32_t i = 0; i < conf->endpoints_max; i++)
+        list_init(&c->ends[i].ops);
+    for (uint32_t i = 0; i < all; i++) {
+        struct carrier_op *op = (void *)(c->ops + i * op_size);
+
+        op->ep = NONE;
+        op->fetch = i >= n;
+        op->frame = op->fetch ? NULL : c->frames + i * frame;
+        op->iov = c->iovs + (size_t)i * (1 + DATA_IOV_MAX);
+        list_push_tail(op->fetch ? &c->unused_fetches : &c->unused, &op->link);
+    }
+    return OK;
+}
+
+void carrier_fini(struct carrier *c)
+{
+    free(c->ends);
+    free(c->ops);
+    free(c->frames);
+    free(c->iovs);
+}
+
+/* endpoints */
+
+struct carrier_end *carrier_end(struct carrier *c, uint32_t i)
+{
+    CHECK(i < c->conf.endpoints_max && c->ends[i].open, "%s: endpoint %u",
+        c->name, i);
+    return &c->ends[i];
+}
+
+void carrier_connect(struct carrier *c, uint32_t i)
+{
+    CHECK(i < c->conf.endpoints_max && !c->ends[i].open, "%s: endpoint %u",
+        c->name, i);
+    CHECK(!c->inside, "%s: connect inside arrived()", c->name);
+    CHECK(list_empty(&c->ends[i].ops), "%s: endpoint %u: messages of before",
+        c->name, i);
+    c->ends[i].open = true;
+    c->ends[i].broken = c->ends[i].failed = false;
+    c->ends[i].quiet_since_ns = 0;
+}
+
+void carrier_disconnect(struct data *d, uint32_t i)
+{
+    struct carrier *c = (struct carrier *)d;
+    struct carrier_end *end = carrier_end(c, i);
+
+    CHECK(!c->inside, "%s: disconnect inside arrived()", c->name);
+    c->cut(d, i);
+    CHECK(list_empty(&end->ops), "%s: endpoint %u has messages", c->name, i);
+    c->unreported -= end->unreported;
+    end->open = end->unreported = false;
+}
+
+void carrier_break(struct data *d, uint32_t i)
+{
+    struct carrier *c = (struct carrier *)d;
+    struct carrier_end *end = &c->ends[i];
+
+    CHECK(i < c->conf.endpoints_max, "%s: endpoint %u", c->name, i);
+    if (!end->open || end->broken)
+        return;
+    end->broken = end->unreported = true;
+    c->unreported++;
+    c->cut(d, i);
+}
+
+void carrier_break_all(struct data *d)
+{
+    struct carrier *c = (struct carrier *)d;
+
+    for (uint32_t i = 0; i < c->conf.endpoints_max; i++)
+        carrier_break(d, i);
+}
+
+void carrier_tick(struct data *d, uint64_t now_ns)
+{
+    struct carrier *c = (struct carrier *)d;
+
+    CHECK(!c->inside, "%s: tick inside arrived()", c->name);
+    for (uint32_t i = 0; i < c->conf.endpoints_max; i++) {
+        struct carrier_end *end = &c->ends[i];
+
+        if (list_empty(&end->ops))
+            continue;
+        if (end->quiet_since_ns == 0)
+            end->quiet_since_ns = now_ns;
+        if (now_ns - end->quiet_since_ns < c->conf.stall_ms * NS_PER_MS)
+            continue;
+        log_warn("%s: endpoint %u: messages without progress for %u ms",
+            c->name, i, c->conf.stall_ms);
+        carrier_break(d, i);
+    }
+}
+
+/* operations */
+
+void carrier_pieces(
+    struct carrier_op *op, const struct iovec *iov, uint32_t iovs)
+{
+    CHECK(iovs <= DATA_IOV_MAX, "%u pieces", iovs);
+    op->bytes = 0;
+    op->iovs = 1;
+    for (uint32_t i = 0; i < iovs; i++) {
+        op->bytes += iov[i].iov_len;
+        if (iov[i].iov_len > 0)
+            op->iov[op->iovs++] = iov[i];
+    }
+}
+
+enum err carrier_post(struct carrier *c, uint32_t i, struct span header,
+    const struct iovec *iov, uint32_t iovs, void *cookie,
+    struct carrier_op **out)
+{
+    struct carrier_end *end = carrier_end(c, i);
+    struct carrier_op *op = LIST_FIRST(&c->unused, struct carrier_op, link);
+
+    CHECK(header.len <= DATA_HEADER_MAX, "%u header bytes", header.len);
+    if (end->broken || end->failed)
+        return ERR_PEER_LOST;
+    if (!op)
+        return ERR_BUSY;
+    CHECK(op->ep == NONE && !op->fetch, "%s: an operation in use", c->name);
+    op->cookie = cookie;
+    op->ep = i;
+    carrier_pieces(op, iov, iovs);
+    if (header.len)
+        memcpy(op->frame + CARRIER_FRAME, header.p, header.len);
+    list_remove(&op->link);
+    list_push_tail(&end->ops, &op->link);
+    *out = op;
+    return OK;
+}
+
+void carrier_move(struct carrier *c, struct carrier_op *op, struct list *to)
+{
+    if (op->ep != NONE)
+        carrier_end(c, op->ep)->quiet_since_ns = 0;
+    op->ep = NONE;
+    list_remove(&op->link);
+    list_push_tail(to, &op->link);
+}
+
+void carrier_complete(struct carrier *c, struct carrier_op *op, bool ok)
+{
+    op->ok = ok;
+    carrier_move(c, op, &c->done);
+}
+
+void carrier_complete_all(struct carrier *c, struct list *ops)
+{
+    struct carrier_op *op;
+
+    while ((op = LIST_FIRST(ops, struct carrier_op, link)) != NULL)
+        carrier_complete(c, op, false);
+}
+
+/* reports */
+
+bool carrier_arrived(struct data *d, const struct data_in *in)
+{
+    struct carrier *c = (struct carrier *)d;
+    bool kept;
+
+    CHECK(!c->inside, "%s: arrived() inside itself", c->name);
+    c->inside = true;
+    kept = c->calls.arrived(c->calls.ud, d, in);
+    c->inside = false;
+    return kept;
+}
+
+unsigned carrier_report_done(struct carrier *c)
+{
+    unsigned count = 0;
+
+    /* Bounded: a callback may post what completes at once. */
+    for (; count < 2 * c->conf.messages_max + c->conf.fetches_max; count++) {
+        struct list *n = list_pop(&c->done);
+        struct carrier_op *op;
+
+        if (!n)
+            break;
+        op = LIST_ENTRY(n, struct carrier_op, link);
+        list_push_head(op->fetch ? &c->unused_fetches : &c->unused, n);
+        if (op->fetch)
+            c->calls.fetched(c->calls.ud, op->cookie, op->ok);
+        else
+            c->calls.done(c->calls.ud, op->cookie);
+    }
+    return count;
+}
+
+unsigned carrier_report(struct carrier *c)
+{
+    unsigned count = carrier_report_done(c);
+
+    for (uint32_t i = 0; c->unreported && i < c->conf.endpoints_max; i++) {
+        if (!c->ends[i].unreported)
+            continue;
+        c->ends[i].unreported = false;
+        c->unreported--;
+        count++;
+        c->calls.broken(c->calls.ud, i);
+    }
+    return count;
+}
+
+bool carrier_pending(const struct carrier *c)
+{
+    return !list_empty(&c->done) || c->unreported > 0;
+}
