@@ -56,7 +56,7 @@ void ucx_memory_close(struct ucx *u);
  * one element of the type that ucx_pack_type gives (and ucp_dt_destroy ends);
  * it stays until the message completes. */
 struct ucx_pack {
-    const ucp_dt_iov_t *iov;
+    const struct iovec *iov;
     uint32_t iovs;
     uint32_t at_iov; /* private from here: how far UCX has come */
     size_t at_byte, at_total;

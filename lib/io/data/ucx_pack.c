@@ -25,7 +25,7 @@ static size_t pack_size(void *state)
     size_t bytes = 0;
 
     for (uint32_t i = 0; i < k->iovs; i++)
-        bytes += k->iov[i].length;
+        bytes += k->iov[i].iov_len;
     return bytes;
 }
 
@@ -38,13 +38,13 @@ static void pack_seek(struct ucx_pack *k, size_t offset)
         k->at_byte = k->at_total = 0;
     }
     while (k->at_total < offset) {
-        size_t left = k->iov[k->at_iov].length - k->at_byte;
+        size_t left = k->iov[k->at_iov].iov_len - k->at_byte;
 
         if (left > offset - k->at_total)
             left = offset - k->at_total;
         k->at_byte += left;
         k->at_total += left;
-        if (k->at_byte == k->iov[k->at_iov].length) {
+        if (k->at_byte == k->iov[k->at_iov].iov_len) {
             k->at_iov++;
             k->at_byte = 0;
         }
@@ -58,14 +58,14 @@ static size_t pack(void *state, size_t offset, void *dest, size_t max)
 
     pack_seek(k, offset);
     while (done < max && k->at_iov < k->iovs) {
-        const ucp_dt_iov_t *v = &k->iov[k->at_iov];
-        size_t n = min_u64(max - done, v->length - k->at_byte);
+        const struct iovec *v = &k->iov[k->at_iov];
+        size_t n = min_u64(max - done, v->iov_len - k->at_byte);
 
-        guard_copy_zeros(
-            (uint8_t *)dest + done, (const uint8_t *)v->buffer + k->at_byte, n);
+        guard_copy_zeros((uint8_t *)dest + done,
+            (const uint8_t *)v->iov_base + k->at_byte, n);
         done += n;
         k->at_byte += n;
-        if (k->at_byte == v->length) {
+        if (k->at_byte == v->iov_len) {
             k->at_iov++;
             k->at_byte = 0;
         }
