@@ -4,7 +4,7 @@
 #ifndef MMX_BASE_HEAP_H
 #define MMX_BASE_HEAP_H
 
-#include "base/base.h"
+#include "base/slab.h"
 
 struct heap_node {
     uint64_t key;
@@ -24,6 +24,14 @@ static inline bool heap_linked(const struct heap_node *n)
 static inline struct heap_node *heap_first(const struct heap *h)
 {
     return h->len ? h->nodes[0] : NULL;
+}
+
+/* Makes h an empty heap of at most cap nodes. */
+static inline void heap_init(struct heap *h, struct slab *s, uint32_t cap)
+{
+    h->nodes = slab_take(s, cap, sizeof(struct heap_node *));
+    h->len = 0;
+    h->cap = cap;
 }
 
 /* Puts n into h under key, or moves it there when it is in h already. It is

@@ -33,11 +33,39 @@ static inline void *slab_take(struct slab *s, size_t n, size_t size)
     return out;
 }
 
-/* The place of an array that is used next: one that is free again, or the
- * first that never was used; NONE: all are in use. */
-static inline uint32_t slab_next(uint32_t free, uint32_t fresh, uint32_t max)
+/* Which places of an array are in use. A place that was given back is taken
+ * before one that never was used, whose memory stays untouched till then. */
+struct slots {
+    uint32_t *next; /* by free place */
+    uint32_t free;  /* the place given back last; NONE: none */
+    uint32_t fresh; /* no place from here on was ever used */
+    uint32_t max;
+};
+
+static inline void slots_init(struct slots *s, struct slab *slab, uint32_t max)
 {
-    return free != NONE ? free : fresh < max ? fresh : NONE;
+    s->next = slab_take(slab, max, sizeof(*s->next));
+    s->free = NONE;
+    s->fresh = 0;
+    s->max = max;
+}
+
+/* Returns the place that is used next; NONE: all are in use. */
+static inline uint32_t slots_take(struct slots *s)
+{
+    uint32_t i = s->free;
+
+    if (i == NONE)
+        return s->fresh < s->max ? s->fresh++ : NONE;
+    s->free = s->next[i];
+    return i;
+}
+
+/* Gives back place i, which is in use. */
+static inline void slots_give(struct slots *s, uint32_t i)
+{
+    s->next[i] = s->free;
+    s->free = i;
 }
 
 #endif

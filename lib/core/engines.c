@@ -25,11 +25,10 @@ void engines_init(
     g->views = slab_take(s, g->views_max, sizeof(*g->views));
     g->cell_view = slab_take(
         s, (size_t)g->conns_max * g->cells_max, sizeof(*g->cell_view));
-    g->view_free = NONE;
+    slots_init(&g->slots, s, g->views_max);
     g->hello_ns = c->timeout_hello;
     list_init(&g->silent);
-    g->timers.cap = g->views_max;
-    g->timers.nodes = slab_take(s, g->views_max, sizeof(*g->timers.nodes));
+    heap_init(&g->timers, s, g->views_max);
 }
 
 void room_init(struct room *r, uint64_t id)
@@ -290,11 +289,8 @@ enum err view_add(struct engines *g, uint32_t conn, uint32_t cell, uint32_t tag,
         g->stats[STAT_table_full]++;
         return ERR_QUOTA;
     }
-    i = g->view_free;
-    if (i == NONE)
-        i = g->view_fresh++;
-    else
-        g->view_free = g->views[i].free_next;
+    i = slots_take(&g->slots);
+    CHECK(i != NONE, "no place for one of %u views", g->views_used);
     v = &g->views[i];
     *cell_slot(g, conn, cell) = i + 1;
     g->views_used++;
@@ -387,8 +383,7 @@ void view_drop(struct engines *g, struct view *v)
     list_remove(&v->in_waiting);
     heap_remove(&g->timers, &v->timer);
     v->used = false;
-    v->free_next = g->view_free;
-    g->view_free = (uint32_t)(v - g->views);
+    slots_give(&g->slots, (uint32_t)(v - g->views));
     g->views_used--;
     share_give(&g->share, g->conns[v->conn].uid, 1);
 }

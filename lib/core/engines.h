@@ -52,7 +52,6 @@ struct view {
     bool shown;           /* rows were shown and may be in use */
     uint64_t deadline_ns; /* of waiting */
     struct heap_node timer;
-    uint32_t free_next;
 };
 
 /* CONN_DAEMON: a langd's, which maps pools and is no engine. */
@@ -100,9 +99,9 @@ struct engines {
     struct view *views;
     uint32_t *cell_view; /* [conn * cells_max + cell] = view + 1; 0: none */
     uint32_t conns_max, cells_max, views_max, views_used;
-    struct share share;             /* of views */
-    uint32_t view_free, view_fresh; /* given back; never used yet */
-    struct heap timers;             /* of views that wait for their room */
+    struct slots slots; /* of views */
+    struct share share; /* of views */
+    struct heap timers; /* of views that wait for their room */
     struct list silent; /* connections without hello, oldest first */
     uint64_t hello_ns;  /* how long they may be */
     const struct engines_ops *ops;

@@ -18,8 +18,7 @@ void peers_init(
     p->links = 2 * p->max; /* a peer that comes back may overlap itself */
     p->peers = slab_take(s, p->max, sizeof(*p->peers));
     p->link_peer = slab_take(s, p->links, sizeof(*p->link_peer));
-    p->timers.cap = p->max;
-    p->timers.nodes = slab_take(s, p->max, sizeof(*p->timers.nodes));
+    heap_init(&p->timers, s, p->max);
     p->self.c = c;
     p->self.role = role;
     for (uint32_t i = 0; p->link_peer && i < p->links; i++)

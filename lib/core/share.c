@@ -26,8 +26,8 @@ void share_init(struct share *s, struct slab *slab, const struct conf *c,
     s->total = share_total(c, limit);
     s->unit = unit;
     s->percent = (uint32_t)c->limit_reserve;
-    s->used = s->fresh = 0;
-    s->free_first = NONE;
+    s->used = 0;
+    slots_init(&s->slots, slab, s->total);
     table_init(&s->of, slab, s->total, seed);
     s->uses = slab_take(slab, s->total, sizeof(*s->uses));
 }
@@ -69,13 +69,9 @@ static void add(struct share *s, uint64_t who, uint32_t n)
     uint32_t i = table_get(&s->of, who, 0);
 
     if (i == NONE) {
-        i = slab_next(s->free_first, s->fresh, s->total);
+        i = slots_take(&s->slots);
         CHECK(i != NONE && table_put(&s->of, who, 0, i),
             "no record for one of %u entries", s->used);
-        if (i == s->fresh)
-            s->fresh++;
-        else
-            s->free_first = s->uses[i].free_next;
         s->uses[i] = (struct share_use){.who = who};
     }
     s->uses[i].used += n;
@@ -106,8 +102,7 @@ void share_give(struct share *s, uint64_t who, uint32_t n)
     if (s->uses[i].used > 0)
         return;
     table_remove(&s->of, who, 0);
-    s->uses[i].free_next = s->free_first;
-    s->free_first = i;
+    slots_give(&s->slots, i);
 }
 
 void share_move(struct share *s, uint64_t from, uint64_t to, uint32_t n)

@@ -20,7 +20,7 @@
 
 struct share_use {
     uint64_t who;
-    uint32_t used, free_next;
+    uint32_t used;
 };
 
 struct share {
@@ -30,7 +30,7 @@ struct share {
     uint32_t used, percent;
     struct table of; /* (who, 0) -> uses */
     struct share_use *uses;
-    uint32_t free_first, fresh;
+    struct slots slots;
     char why[256]; /* of the last refusal */
 };
 

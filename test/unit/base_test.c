@@ -205,6 +205,23 @@ TEST(slab_counts_and_carves_alike)
     T_TRUE(s.failed);
 }
 
+TEST(slots_come_again_last_given_first)
+{
+    struct slab s = {slab_bytes, 0, sizeof(slab_bytes), false, false};
+    struct slots slots;
+
+    slots_init(&slots, &s, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        T_EQ_U64(slots_take(&slots), i);
+    T_EQ_U64(slots_take(&slots), NONE);
+    slots_give(&slots, 0);
+    slots_give(&slots, 2);
+    T_EQ_U64(slots_take(&slots), 2);
+    T_EQ_U64(slots_take(&slots), 0);
+    T_EQ_U64(slots_take(&slots), NONE);
+    T_EQ_U64(slots.fresh, 3);
+}
+
 /* bytes */
 
 TEST(bytes_are_little_endian)

@@ -76,20 +76,17 @@ bool gens_over(
 struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     uint64_t generation, uint32_t required)
 {
-    uint32_t i = slab_next(e->dsts_free, e->dsts_fresh, e->rooms_max);
     struct edst *d;
+    uint32_t i;
 
     if (!take_place(e, m, peer, required)) {
         e->stats[STAT_table_full]++;
         return NULL;
     }
+    i = slots_take(&e->dst_slots);
     CHECK(i != NONE && table_put(&e->gens, generation, peer, i),
         "no slot for one of %u destinations", e->dsts_used);
     d = &e->dsts[i];
-    if (i == e->dsts_fresh)
-        e->dsts_fresh++;
-    else
-        e->dsts_free = d->free_next;
     e->dsts_used++;
     memset(d, 0, sizeof(*d));
     d->used = true;
@@ -566,8 +563,7 @@ static void forget(struct encoded *e, struct edst *d)
     list_remove(&d->in_peer);
     eroom_touch(e, d->room);
     d->used = false;
-    d->free_next = e->dsts_free;
-    e->dsts_free = edst_slot(e, d);
+    slots_give(&e->dst_slots, edst_slot(e, d));
     e->dsts_used--;
     share_give(&e->dst_share, SHARE_PEER(d->peer), 1);
 }

@@ -6,13 +6,6 @@
 
 /* making */
 
-static void size_heap(struct heap *h, struct slab *s, uint32_t cap)
-{
-    h->cap = cap;
-    h->len = 0;
-    h->nodes = slab_take(s, cap, sizeof(struct heap_node *));
-}
-
 static void carve(struct encoded *e, struct slab *s)
 {
     const struct conf *c = e->c.conf;
@@ -24,6 +17,9 @@ static void carve(struct encoded *e, struct slab *s)
     e->rooms_max = e->share.total;
     e->rooms = slab_take(s, e->rooms_max, sizeof(*e->rooms));
     e->dsts = slab_take(s, e->rooms_max, sizeof(*e->dsts));
+    slots_init(&e->room_slots, s, e->rooms_max);
+    slots_init(&e->dst_slots, s, e->rooms_max);
+    slots_init(&e->item_slots, s, e->rooms_max);
     e->history = slab_take(s, c->limit_history, sizeof(*e->history));
     e->items = slab_take(s, e->rooms_max, sizeof(*e->items));
     e->open_batch = slab_take(s, share_connections(c), sizeof(struct item *));
@@ -38,8 +34,8 @@ static void carve(struct encoded *e, struct slab *s)
     aux_init(&e->aux, s, c, e->c.seed);
     engines_init(&e->engines, s, c, e->c.seed);
     peers_init(&e->peers, s, &e->c, ROLE_ENCODED);
-    size_heap(&e->room_timers, s, e->rooms_max);
-    size_heap(&e->dst_timers, s, e->rooms_max);
+    heap_init(&e->room_timers, s, e->rooms_max);
+    heap_init(&e->dst_timers, s, e->rooms_max);
     for (uint32_t i = 0; i < c->pools_count; i++) {
         struct epool *p = &e->pools[i];
 
@@ -47,7 +43,7 @@ static void carve(struct encoded *e, struct slab *s)
         pool_init(&p->p, s, (uint32_t)c->pools[i].blocks);
         rowmap_init(&p->committed, s, p->p.blocks, p->block_rows);
         for (uint32_t q = 0; q < QUEUES; q++)
-            size_heap(&p->queues[q], s, e->rooms_max);
+            heap_init(&p->queues[q], s, e->rooms_max);
     }
 }
 
@@ -124,7 +120,6 @@ struct encoded *encoded_init(struct slab *s, const struct brain_conf *c)
         pool_meta_init(&e->pools[i].meta, &c->conf->pools[i]);
         e->peers.self.layouts[i] = &e->pools[i].meta.layout;
     }
-    e->rooms_free = e->dsts_free = NONE;
     return e;
 }
 

@@ -53,7 +53,6 @@ struct item {
     struct heap_node in_queue;
     struct list in_held;  /* of the pool, while it has blocks */
     struct list in_batch; /* of those that want their blocks together */
-    uint32_t free_next;
 };
 
 struct eroom {
@@ -85,7 +84,6 @@ struct eroom {
     struct ended history;
     uint64_t ended_row; /* of the history, once it ended */
     uint64_t who;       /* whose share of the table it is of */
-    uint32_t free_next;
 };
 
 enum dst_state { DST_ACTIVE, DST_FAILING, DST_ENDED };
@@ -132,7 +130,6 @@ struct edst {
     uint64_t silent_ns; /* when an answer to FAILED is not waited for */
     struct heap_node timer;
     char text[128];
-    uint32_t free_next;
 };
 
 /* Where an item waits for source blocks. */
@@ -176,13 +173,11 @@ struct encoded {
     struct item *items;
     struct item nothing;      /* what a room without an item refers to */
     struct item **open_batch; /* by connection: first of its open batch */
-    /* free: the first of those that were used before; fresh: from it on none
-     * ever was, and its memory is untouched. */
-    uint32_t items_free, items_fresh;
+    struct slots room_slots, dst_slots, item_slots;
     struct share share;     /* of rooms: engines' announces, peers' requests */
     struct share dst_share; /* of destinations, by peer */
-    uint32_t rooms_max, rooms_used, rooms_free, rooms_fresh, open;
-    uint32_t dsts_used, dsts_free, dsts_fresh;
+    uint32_t rooms_max, rooms_used, open;
+    uint32_t dsts_used;
     uint32_t fenced; /* destinations whose map is not NONE */
     struct epool pools[CONF_POOLS_MAX];
     uint32_t pools_count;

@@ -15,7 +15,6 @@ void items_init(struct encoded *e)
     e->nothing.total = ROWS_UNKNOWN;
     e->nothing.src = extent_none();
     list_init(&e->nothing.rooms);
-    e->items_free = NONE;
 }
 
 /* keys */
@@ -44,7 +43,7 @@ struct item *item_find(
 struct item *item_new(
     struct encoded *e, const struct local_announce *n, uint32_t uid)
 {
-    uint32_t i = slab_next(e->items_free, e->items_fresh, e->rooms_max);
+    uint32_t i = slots_take(&e->item_slots);
     struct item *it;
 
     if (i == NONE) {
@@ -52,10 +51,6 @@ struct item *item_new(
         return NULL;
     }
     it = &e->items[i];
-    if (i == e->items_fresh)
-        e->items_fresh++;
-    else
-        e->items_free = it->free_next;
     memset(it, 0, sizeof(*it));
     it->used = true;
     it->source = SOURCE_QUEUED;
@@ -115,8 +110,7 @@ void item_discard(struct encoded *e, struct item *it)
     list_remove(&it->in_held);
     pool_give(&e->pools[it->pool].p, &it->src);
     it->used = false;
-    it->free_next = e->items_free;
-    e->items_free = (uint32_t)(it - e->items);
+    slots_give(&e->item_slots, (uint32_t)(it - e->items));
 }
 
 void item_leave(struct encoded *e, struct eroom *m)

@@ -24,20 +24,17 @@ void eroom_table_full(struct encoded *e)
 
 struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who)
 {
-    uint32_t i = slab_next(e->rooms_free, e->rooms_fresh, e->rooms_max);
     struct eroom *m;
+    uint32_t i;
 
     if (!share_take(&e->share, who, 1)) {
         eroom_table_full(e);
         return NULL;
     }
+    i = slots_take(&e->room_slots);
     CHECK(i != NONE && table_put(&e->ids, id, 0, i),
         "no slot for one of %u rooms", e->rooms_used);
     m = &e->rooms[i];
-    if (i == e->rooms_fresh)
-        e->rooms_fresh++;
-    else
-        e->rooms_free = m->free_next;
     e->rooms_used++;
     memset(m, 0, sizeof(*m));
     room_init(&m->r, id);
@@ -280,8 +277,7 @@ static void forget(struct encoded *e, struct eroom *m)
     room_orphan(&m->r);
     m->r.used = false;
     edst_reserve(e, m);
-    m->free_next = e->rooms_free;
-    e->rooms_free = (uint32_t)(m - e->rooms);
+    slots_give(&e->room_slots, (uint32_t)(m - e->rooms));
     e->rooms_used--;
     share_give(&e->share, m->who, 1);
 }

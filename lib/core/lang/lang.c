@@ -8,13 +8,6 @@
 
 /* making */
 
-static void size_heap(struct heap *h, struct slab *s, uint32_t cap)
-{
-    h->cap = cap;
-    h->len = 0;
-    h->nodes = slab_take(s, cap, sizeof(struct heap_node *));
-}
-
 static void make_pool(struct langd *l, struct slab *s, uint32_t i)
 {
     const struct conf_pool *c = &l->c.conf->pools[i];
@@ -24,10 +17,10 @@ static void make_pool(struct langd *l, struct slab *s, uint32_t i)
 
     pool_init(&p->p, s, blocks);
     rowmap_init(&p->landed, s, blocks, (uint32_t)c->block_rows);
-    size_heap(&p->want, s, l->rooms_max);
-    size_heap(&p->need, s, l->rooms_max);
-    size_heap(&p->spec, s, l->rooms_max);
-    size_heap(&p->victim, s, l->rooms_max);
+    heap_init(&p->want, s, l->rooms_max);
+    heap_init(&p->need, s, l->rooms_max);
+    heap_init(&p->spec, s, l->rooms_max);
+    heap_init(&p->victim, s, l->rooms_max);
     p->block_rows = (uint32_t)c->block_rows;
     p->cap_whole = max ? max : blocks;
     p->cap_stream =
@@ -63,6 +56,7 @@ static void carve(struct langd *l, struct slab *s)
     share_init(&l->share, s, c, "limits.rooms", c->limit_rooms, 1, l->c.seed);
     l->rooms_max = l->share.total;
     l->rooms = slab_take(s, l->rooms_max, sizeof(*l->rooms));
+    slots_init(&l->slots, s, l->rooms_max);
     l->groups = slab_take(s, l->rooms_max, sizeof(*l->groups));
     l->session_groups =
         slab_take(s, c->limit_connections, sizeof(*l->session_groups));
@@ -77,9 +71,9 @@ static void carve(struct langd *l, struct slab *s)
     aux_init(&l->aux, s, c, l->c.seed);
     engines_init(&l->engines, s, c, l->c.seed);
     peers_init(&l->peers, s, &l->c, ROLE_LANGD);
-    size_heap(&l->timers, s, l->rooms_max);
-    size_heap(&l->aux_queue, s, l->rooms_max);
-    size_heap(&l->aux_held, s, l->rooms_max);
+    heap_init(&l->timers, s, l->rooms_max);
+    heap_init(&l->aux_queue, s, l->rooms_max);
+    heap_init(&l->aux_held, s, l->rooms_max);
     for (uint32_t i = 0; i < c->pools_count; i++)
         make_pool(l, s, i);
 }
@@ -127,7 +121,6 @@ struct langd *langd_init(struct slab *s, const struct brain_conf *c)
         pool_meta_init(&l->pools[i].meta, &c->conf->pools[i]);
         l->peers.self.layouts[i] = &l->pools[i].meta.layout;
     }
-    l->free_first = NONE;
     l->generation_base = (c->seed >> 24) * l->rooms_max;
     make_peers(l);
     return l;

@@ -133,7 +133,6 @@ struct lroom {
 
     struct ended history;
     uint64_t ended_row; /* of the history, once it ended */
-    uint32_t free_next;
 };
 
 struct lpool {
@@ -178,10 +177,9 @@ struct langd {
     struct list groups_free;
     struct list *session_groups;
     uint32_t groups_fresh; /* no group from here on was ever used */
-    /* free_first: of those that were used before; fresh: from it on none ever
-     * was, and its memory is untouched. */
-    struct share share; /* of rooms */
-    uint32_t rooms_max, rooms_used, open, free_first, fresh;
+    struct slots slots;    /* of rooms */
+    struct share share;    /* of rooms */
+    uint32_t rooms_max, rooms_used, open;
     struct lpool pools[CONF_POOLS_MAX];
     uint32_t pools_count;
     struct heap timers; /* of rooms */

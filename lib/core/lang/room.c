@@ -12,20 +12,17 @@
 struct lroom *lroom_new(
     struct langd *l, uint64_t id, uint32_t peer, uint32_t uid)
 {
-    uint32_t slot = slab_next(l->free_first, l->fresh, l->rooms_max);
     struct lroom *m;
+    uint32_t slot;
 
     if (!share_take(&l->share, uid, 1)) {
         l->stats[STAT_table_full]++;
         return NULL;
     }
+    slot = slots_take(&l->slots);
     CHECK(slot != NONE && table_put(&l->keys, id, peer, slot),
         "no slot for one of %u rooms", l->rooms_used);
     m = &l->rooms[slot];
-    if (slot == l->fresh)
-        l->fresh++;
-    else
-        l->free_first = m->free_next;
     memset(m, 0, sizeof(*m));
     room_init(&m->r, id);
     m->peer = peer;
@@ -387,8 +384,7 @@ static void forget(struct langd *l, struct lroom *m)
     list_remove(&m->r.todo);
     room_orphan(&m->r);
     m->r.used = false;
-    m->free_next = l->free_first;
-    l->free_first = lroom_slot(l, m);
+    slots_give(&l->slots, lroom_slot(l, m));
     l->rooms_used--;
     share_give(&l->share, m->uid, 1);
 }

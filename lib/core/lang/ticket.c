@@ -22,8 +22,8 @@ void tickets_init(
     t->spaces = slab_take(s, t->spaces_max, sizeof(*t->spaces));
     t->tickets = slab_take(s, t->tickets_max, sizeof(*t->tickets));
     t->conns = slab_take(s, share_connections(c), sizeof(*t->conns));
-    t->timers.cap = t->tickets_max;
-    t->timers.nodes = slab_take(s, t->tickets_max, sizeof(*t->timers.nodes));
+    slots_init(&t->slots, s, t->tickets_max);
+    heap_init(&t->timers, s, t->tickets_max);
     table_init(&t->requests, s, t->tickets_max, seed);
     for (uint32_t i = 0; i < t->spaces_max; i++) {
         uint32_t *idle = slab_take(s, t->size_max, sizeof(*idle));
@@ -34,7 +34,6 @@ void tickets_init(
             t->spaces[i].generations = gens;
         }
     }
-    t->free_first = NONE;
     list_init(&t->dirty);
     for (uint32_t i = 0; t->conns && i < share_connections(c); i++) {
         t->conns[i].conn = i;
@@ -156,8 +155,7 @@ static void forget(struct tickets *t, struct ticket *k)
 {
     list_remove(&k->in_conn);
     k->used = false;
-    k->free_next = t->free_first;
-    t->free_first = index_of(t, k);
+    slots_give(&t->slots, index_of(t, k));
     share_give(&t->share, k->uid, 1);
 }
 
@@ -223,14 +221,10 @@ static enum err make(struct tickets *t, uint32_t conn,
     *text = t->share.why;
     if (!share_take(&t->share, t->spaces[m->space].uid, 1))
         return ERR_QUOTA;
-    i = slab_next(t->free_first, t->high, t->tickets_max);
+    i = slots_take(&t->slots);
     CHECK(i != NONE && table_put(&t->requests, h, m->space, i),
         "no place for one of %u requests", t->share.used);
     k = &t->tickets[i];
-    if (i == t->high)
-        t->high++;
-    else
-        t->free_first = k->free_next;
     memset(k, 0, sizeof(*k));
     k->used = true;
     k->uid = t->spaces[m->space].uid;
@@ -341,7 +335,7 @@ void tickets_room_over(struct list *room)
 
 void tickets_conn_end(struct tickets *t, uint32_t conn)
 {
-    for (uint32_t i = 0; i < t->high; i++) {
+    for (uint32_t i = 0; i < t->slots.fresh; i++) {
         struct ticket *k = &t->tickets[i];
 
         if (!k->used || k->conn != conn)
@@ -361,7 +355,7 @@ void tickets_conn_end(struct tickets *t, uint32_t conn)
 
 void tickets_session_end(struct tickets *t, uint32_t session)
 {
-    for (uint32_t i = 0; i < t->high; i++) {
+    for (uint32_t i = 0; i < t->slots.fresh; i++) {
         struct ticket *k = &t->tickets[i];
 
         if (!k->used || t->spaces[k->space].session != session ||
@@ -450,7 +444,7 @@ static void show_ticket(struct shower *s, const struct ticket *k)
 
 void tickets_show(const struct tickets *t, struct show_at *at, struct shower *s)
 {
-    uint64_t end = (uint64_t)t->spaces_max + t->high;
+    uint64_t end = (uint64_t)t->spaces_max + t->slots.fresh;
 
     for (; at->at < end && show_place(at); at->at++)
         if (at->at < t->spaces_max)
@@ -466,7 +460,7 @@ void tickets_check(const struct tickets *t)
         const struct space *p = &t->spaces[i];
         uint32_t held = 0, waiting = 0;
 
-        for (uint32_t k = 0; p->used && k < t->high; k++) {
+        for (uint32_t k = 0; p->used && k < t->slots.fresh; k++) {
             const struct ticket *a = &t->tickets[k];
 
             if (!a->used || a->reason || a->space != i)

@@ -26,7 +26,6 @@ struct ticket {
     struct list in_room;  /* of the room whose failure frees it */
     uint64_t hold_ns;     /* lease; 0: none */
     struct heap_node timer;
-    uint32_t free_next;
     char request[64];
 };
 
@@ -55,9 +54,9 @@ struct tickets {
     struct heap timers;
     const struct conf *conf;
     struct share share, space_share; /* of tickets, of spaces */
-    uint32_t spaces_max, tickets_max, free_first, size_max;
-    uint32_t high;            /* no ticket from here on was ever used */
-    uint64_t wait_ns, now_ns; /* now: set by the brain at each step */
+    uint32_t spaces_max, tickets_max, size_max;
+    struct slots slots;                /* of tickets */
+    uint64_t wait_ns, now_ns;          /* now: set by the brain at each step */
     uint64_t granted, waited, expired; /* counters, for people */
 };
 
