@@ -5,6 +5,7 @@
 #   make               build only       make bench   measure
 #   make sim SEEDS=n   simulator        make fuzz    fuzz every codec
 #   make mutants       break the core's rules, see which tests notice
+#   make models        search the models of the rules (needs spin)
 #   make wheel         the Python package
 #   make lint          format, layers, docs, cppcheck, clang-tidy
 #   make kernels   what runs on a GPU (needs nvcc)
@@ -187,7 +188,7 @@ bench: all $(BENCH)
 	gnuplot -e "dir='$(B)'" test/bench/curves.gp
 
 # What CI adds.
-.PHONY: lint format fuzz fuzzers tests mutants
+.PHONY: lint format fuzz fuzzers tests mutants models
 tests: all $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(DOUBLE) $(SAMPLE)
 
 fuzzers: $(FUZZERS)
@@ -204,6 +205,9 @@ fuzz:
 # All of them: an hour of one core. MUTANTS: options of scripts/mutants.
 mutants:
 	@nice $(PYTHON) scripts/mutants $(MUTANTS)
+
+models:
+	@nice test/models/run $(MODELS)
 
 # Install.
 .PHONY: install

@@ -53,9 +53,11 @@ static struct lgroup *vacant(struct langd *l)
     if (l->groups_fresh < l->rooms_max)
         return &l->groups[l->groups_fresh++];
     if (list_empty(&l->groups_free)) {
-        CHECK(!list_empty(&l->groups_idle), "no place for a group, %u rooms",
-            l->rooms_used);
-        drop(l, LIST_FIRST(&l->groups_idle, struct lgroup, in_place));
+        struct lgroup *idle =
+            LIST_FIRST(&l->groups_idle, struct lgroup, in_place);
+
+        CHECK(idle, "no place for a group, %u rooms", l->rooms_used);
+        drop(l, idle);
     }
     return LIST_ENTRY(list_pop(&l->groups_free), struct lgroup, in_place);
 }
