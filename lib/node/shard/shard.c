@@ -30,19 +30,16 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define TURNS_MAX     64 /* calls of progress before commands have their turn */
-#define TICK_BUSY_MS  100
-#define TICK_IDLE_MS  1000
-#define HANGS_NS      (3 * TICK_IDLE_MS * NS_PER_MS)
-#define TELL_AFTER_NS (10 * NS_PER_MS)
-/* What the loop does itself: bytes sent or landed in a turn and in LINGER_MS,
- * bytes copied in a turn (some 50 us). After LINGER_MS of no more than that the
+#define TURNS_MAX    64 /* calls of progress before commands have their turn */
+#define TICK_BUSY_MS 100
+#define TICK_IDLE_MS 1000
+#define HANGS_NS     (3 * TICK_IDLE_MS * NS_PER_MS)
+/* What the loop does itself: bytes sent or landed in a turn and in LINGER_MS
+ * (LIGHT_COPIES more are copied). After LINGER_MS of no more than that the
  * thread gives the work back. */
-#define LIGHT_BYTES  (512u << 10)
-#define LIGHT_RATE   (4u << 20)
-#define LIGHT_COPIES (1u << 20)
-#define LINGER_MS    5
-#define GREETING_MS  5000 /* for a data connection to say what it is */
+#define LIGHT_BYTES (512u << 10)
+#define LIGHT_RATE  (4u << 20)
+#define LINGER_MS   5
 
 static uint64_t clock_ns(void)
 {
@@ -131,46 +128,15 @@ void shard_tell(struct shard *s, const struct data_note *n)
 
 /* commands, loop to shard */
 
-static void command(struct shard *s, const struct order *o)
-{
-    switch ((enum order_type)o->type) {
-    case ORDER_PEER:
-        if (s->sending)
-            send_peer(s, o->peer.peer, o->peer.blob, o->peer.len,
-                o->peer.segment_max);
-        else
-            free(o->peer.blob);
-        return;
-    case ORDER_POOL:
-        gpu_pool(s, o->pool);
-        if (s->sending)
-            send_pool(s, o->pool);
-        else
-            land_pool(s, o->pool);
-        return;
-    case ORDER_SOURCE:
-        if (s->landing)
-            copy_source(s, o->source.peer, o->source.pool, o->source.source);
-        else
-            source_drop(o->source.source);
-        return;
-    case ORDER_CMD:
-        if (s->sending)
-            send_cmd(s, &o->cmd);
-        else if (o->cmd.type <= LAND_CLOSE)
-            land_cmd(s, &o->cmd);
-        return;
-    }
-    CHECK(false, "order %u", o->type);
-}
-
 static unsigned commands(struct shard *s)
 {
     struct order o;
     unsigned n = 0;
 
     while (s->backlog.len + 2 < s->backlog.cap && ring_pop(&s->in, &o)) {
-        command(s, &o);
+        if (o.type == ORDER_POOL)
+            gpu_pool(s, o.pool);
+        s->role->order(s, &o);
         n++;
     }
     return n;
@@ -180,29 +146,37 @@ static unsigned commands(struct shard *s)
 
 static bool on_arrived(void *ud, struct data *d, const struct data_in *in)
 {
+    struct shard *s = ud;
+
     (void)d;
     /* What arrives may be granted by a command that came after this turn's
      * look at the ring. */
-    commands(ud);
-    return land_arrived(ud, in);
+    commands(s);
+    return s->role->arrived(s, in);
 }
 
 static void on_fetched(void *ud, void *cookie, bool ok)
 {
-    land_fetched(ud, cookie, ok);
+    struct shard *s = ud;
+
+    CHECK(s->role->fetched, "shard %u fetches nothing", s->conf.index);
+    s->role->fetched(s, cookie, ok);
 }
 
 static void on_done(void *ud, void *cookie)
 {
-    send_done(ud, cookie);
+    struct shard *s = ud;
+
+    CHECK(s->role->done, "shard %u sends nothing", s->conf.index);
+    s->role->done(s, cookie);
 }
 
 static void on_broken(void *ud, uint32_t ep)
 {
     struct shard *s = ud;
 
-    if (s->sending)
-        send_broken(s, ep);
+    if (s->role->broken)
+        s->role->broken(s, ep);
 }
 
 static unsigned carrier_progress(struct shard *s, uint32_t turns)
@@ -213,21 +187,14 @@ static unsigned carrier_progress(struct shard *s, uint32_t turns)
         k = s->conf.carrier->progress(s->data);
         n += k;
     }
-    if (!s->landing)
-        return n;
-    /* While copies wait there is more to tell soon. */
-    if ((k == 0 && !copy_waiting(s)) ||
-        s->now_ns - s->told_ns > TELL_AFTER_NS) {
-        land_tell(s);
-        s->told_ns = s->now_ns;
-    }
+    if (s->role->progressed)
+        s->role->progressed(s, k == 0);
     return n;
 }
 
 static bool outstanding(const struct shard *s)
 {
-    return s->sending ? sending_active(s->sending) > 0
-                      : landing_active(s->landing) > 0;
+    return s->role->active(s) > 0;
 }
 
 /* The carrier's address may change when it starts anew; readers of an older
@@ -312,9 +279,7 @@ static bool due(struct shard *s)
 {
     if (backlog_heavy(s))
         return false;
-    return !ring_empty(&s->in) ||
-           (s->sending && sending_ready(s->sending) && gpu_send_room(s)) ||
-           (s->landing && copy_waiting(s)) ||
+    return !ring_empty(&s->in) || s->role->due(s) ||
            s->conf.carrier->arm(s->data) != OK;
 }
 
@@ -349,21 +314,14 @@ static unsigned work(struct shard *s, bool light)
     }
     s->moved = 0;
     n = commands(s);
-    if (s->sending && !backlog_heavy(s))
-        n += send_post(s); /* before the carrier asks the kernel for news */
+    if (s->role->before && !backlog_heavy(s))
+        n += s->role->before(s); /* before the carrier asks the kernel */
     if (light && s->moved > LIGHT_BYTES)
         return n;
     n += carrier_progress(s, light ? 1 : TURNS_MAX);
-    if (s->landing)
-        n += copy_turn(s, light ? LIGHT_COPIES : UINT64_MAX);
-    if (s->landing && light)
-        land_tell(s);
     counts_copy(s);
     tick(s);
-    if (s->sending) {
-        n += s->lost_count;
-        send_lost(s);
-    }
+    n += s->role->after(s, light);
     n += gpu_turn(s);
     return n;
 }
@@ -446,20 +404,12 @@ static void *thread(void *ud)
 
 /* start and stop, by the loop */
 
-static void carve(struct shard *s, struct slab *slab)
-{
-    if (s->conf.role == ROLE_ENCODED)
-        send_carve(s, slab);
-    else
-        land_carve(s, slab);
-}
-
 static enum err memory_take(struct shard *s)
 {
     struct slab slab = {0};
     uint32_t notes = 2 * s->conf.slots + s->conf.ring_records;
 
-    carve(s, &slab);
+    s->role->carve(s, &slab);
     slab = (struct slab){.cap = slab.used};
     s->memory = mmap(NULL, slab.cap, PROT_READ | PROT_WRITE,
         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -468,12 +418,10 @@ static enum err memory_take(struct shard *s)
     s->memory_bytes = slab.cap;
     s->backlog.notes = calloc(notes, sizeof(*s->backlog.notes));
     s->backlog.cap = notes;
-    s->sink_bytes = s->conf.data.segment_bytes;
-    s->sink = malloc(s->sink_bytes);
-    if (!s->memory || !s->backlog.notes || !s->sink)
+    if (!s->memory || !s->backlog.notes)
         return ERR_NO_BLOCKS;
     slab.p = s->memory;
-    carve(s, &slab);
+    s->role->carve(s, &slab);
     CHECK(!slab.failed, "shard needs more than the %zu bytes it counted",
         slab.cap);
     return OK;
@@ -498,20 +446,6 @@ static enum err thread_start(struct shard *s)
     while (sem_wait(&s->started) != 0)
         CHECK(errno == EINTR, "sem_wait failed: %d", errno);
     return s->result;
-}
-
-/* What the longest message can mean: a segment, or one unit that is more. A
- * pool whose layout is not known yet may get rows of any size. */
-static uint32_t message_max(const struct shard_conf *c)
-{
-    uint32_t most = c->data.segment_bytes;
-
-    for (uint32_t i = 0; i < c->pools_count; i++) {
-        const struct layout *l = &c->pools[i].layout;
-
-        most = max_u32(most, l->count ? layout_unit_most(l) : ROW_BYTES_MAX);
-    }
-    return most;
 }
 
 static enum err start(struct shard *s)
@@ -541,14 +475,8 @@ enum err shard_start(struct shard **out, const struct shard_conf *c)
     memset(s, 0, sizeof(*s));
     s->conf = *c;
     s->conf.data.messages_max = SEND_MESSAGES_MAX;
-    s->conf.data.endpoints_max =
-        c->role == ROLE_ENCODED ? c->peers * ENDPOINTS(c->count) : 1;
-    if (c->role == ROLE_LANGD) {
-        s->conf.data.inbound_max = inbound_max(c);
-        s->conf.data.fetches_max = fetches_max(c);
-        s->conf.data.message_max = message_max(c);
-        s->conf.data.greeting_ms = GREETING_MS;
-    }
+    s->role = c->role == ROLE_ENCODED ? &shard_sends : &shard_lands;
+    s->role->limits(&s->conf);
     s->wake.fd = -1;
     sem_init(&s->started, 0, 0);
     e = start(s);
@@ -578,9 +506,8 @@ void shard_stop(struct shard **sp)
         next = a->older;
         free(a);
     }
-    send_free(s);
-    gpu_free(s);
-    copy_free(s);
+    gpu_free(s); /* ends copies that read what the role has */
+    s->role->fini(s);
     ring_fini(&s->in);
     ring_fini(&s->out);
     wake_fini(&s->wake);
@@ -588,7 +515,6 @@ void shard_stop(struct shard **sp)
     if (s->memory)
         munmap(s->memory, s->memory_bytes);
     free(s->backlog.notes);
-    free(s->sink);
     free(s);
 }
 
@@ -608,7 +534,7 @@ void shard_flush(struct shard *s)
         return;
     if (!shard_mine(s)) {
         wake_up(&s->wake);
-    } else if (s->sending) {
+    } else if (s->role->orders_move_rows) {
         shard_work(s);
     } else { /* what came, comes or is copied is not of commands */
         (void)commands(s);
@@ -690,10 +616,9 @@ const struct shard_stats *shard_stats(const struct shard *s)
 
 void shard_transport(struct shard *s, uint32_t peer, char *out, size_t size)
 {
-    uint64_t words[TRANSPORT_WORDS + 1] = {0};
-
-    for (uint32_t i = 0; s->links && i < TRANSPORT_WORDS; i++)
-        words[i] = atomic_load_explicit(
-            &s->links[peer].transport[i], memory_order_relaxed);
-    span_copy_str(span_str((const char *)words), out, size);
+    CHECK(
+        peer < s->conf.peers && size > 0, "peer %u of %u", peer, s->conf.peers);
+    out[0] = 0;
+    if (s->role->transport)
+        s->role->transport(s, peer, out, size);
 }

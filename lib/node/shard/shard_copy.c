@@ -30,29 +30,30 @@ _Static_assert(COPIES_MAX < LANDINGS_MIN, "a copy is a landing");
 
 void copy_carve(struct shard *s, struct slab *slab)
 {
-    s->sources = slab_take(
+    s->land.sources = slab_take(
         slab, (size_t)s->conf.peers * SHARD_POOLS_MAX, sizeof(struct source *));
-    s->copies = slab_take(slab, COPIES_MAX, sizeof(*s->copies));
-    s->copy_free = NONE;
-    for (uint32_t i = COPIES_MAX; s->copies && i > 0; i--) {
-        s->copies[i - 1].next = s->copy_free;
-        s->copy_free = i - 1;
+    s->land.copies = slab_take(slab, COPIES_MAX, sizeof(*s->land.copies));
+    s->land.copy_free = NONE;
+    for (uint32_t i = COPIES_MAX; s->land.copies && i > 0; i--) {
+        s->land.copies[i - 1].next = s->land.copy_free;
+        s->land.copy_free = i - 1;
     }
-    s->small = s->large = (struct copies){NONE, NONE};
+    s->land.small = s->land.large = (struct copies){NONE, NONE};
 }
 
 void copy_free(struct shard *s)
 {
-    for (uint32_t i = 0; s->copies && i < COPIES_MAX; i++)
-        source_drop(s->copies[i].source);
-    for (uint32_t i = 0; s->sources && i < s->conf.peers * SHARD_POOLS_MAX; i++)
-        source_drop(s->sources[i]);
+    for (uint32_t i = 0; s->land.copies && i < COPIES_MAX; i++)
+        source_drop(s->land.copies[i].source);
+    for (uint32_t i = 0; s->land.sources && i < s->conf.peers * SHARD_POOLS_MAX;
+         i++)
+        source_drop(s->land.sources[i]);
 }
 
 void copy_source(
     struct shard *s, uint32_t peer, uint32_t pool, struct source *source)
 {
-    struct source **at = &s->sources[peer * SHARD_POOLS_MAX + pool];
+    struct source **at = &s->land.sources[peer * SHARD_POOLS_MAX + pool];
 
     source_drop(*at);
     if (source && source->gpu.gpu && !gpu_known(s, source->gpu.gpu)) {
@@ -66,11 +67,11 @@ void copy_source(
 
 static void push(struct shard *s, struct copies *q, uint32_t i)
 {
-    s->copies[i].next = NONE;
+    s->land.copies[i].next = NONE;
     if (q->tail == NONE)
         q->head = i;
     else
-        s->copies[q->tail].next = i;
+        s->land.copies[q->tail].next = i;
     q->tail = i;
 }
 
@@ -78,7 +79,7 @@ static uint32_t pop(struct shard *s, struct copies *q)
 {
     uint32_t i = q->head;
 
-    q->head = s->copies[i].next;
+    q->head = s->land.copies[i].next;
     if (q->head == NONE)
         q->tail = NONE;
     return i;
@@ -87,12 +88,12 @@ static uint32_t pop(struct shard *s, struct copies *q)
 /* It is off its queue. */
 static void finish(struct shard *s, uint32_t i, bool ok)
 {
-    struct copy *c = &s->copies[i];
+    struct copy *c = &s->land.copies[i];
 
     source_drop(c->source);
     c->source = NULL;
-    c->next = s->copy_free;
-    s->copy_free = i;
+    c->next = s->land.copy_free;
+    s->land.copy_free = i;
     if (ok)
         stat_add(&s->stats.segments_copied, 1);
     land_end(s, c->token, ok, c->bytes);
@@ -106,7 +107,7 @@ static void purge(struct shard *s, struct copies *q)
     while (old.head != NONE) {
         uint32_t i = pop(s, &old);
 
-        if (landing_counts(s->landing, s->copies[i].token))
+        if (landing_counts(s->land.landing, s->land.copies[i].token))
             push(s, q, i);
         else
             finish(s, i, false);
@@ -115,8 +116,8 @@ static void purge(struct shard *s, struct copies *q)
 
 void copy_purge(struct shard *s)
 {
-    purge(s, &s->small);
-    purge(s, &s->large);
+    purge(s, &s->land.small);
+    purge(s, &s->land.large);
 }
 
 /* copying */
@@ -190,7 +191,7 @@ static enum course go_on(struct shard *s, struct copy *c, uint64_t bytes)
  * when the GPU has. */
 static void by_gpu(struct shard *s, uint32_t i)
 {
-    struct copy *c = &s->copies[i];
+    struct copy *c = &s->land.copies[i];
     const struct shard_pool *to = &s->conf.pools[c->pool];
     uint64_t max = c->source->gpu.gpu ? UINT64_MAX : STEP_BYTES;
     bool ok = true;
@@ -215,8 +216,8 @@ void copy_over(struct shard *s, uint32_t i, bool ok)
 /* The head of a queue, for about so many bytes; returns those. */
 static uint64_t serve(struct shard *s, struct copies *q, uint64_t bytes)
 {
-    struct copy *c = &s->copies[q->head];
-    bool wanted = landing_counts(s->landing, c->token);
+    struct copy *c = &s->land.copies[q->head];
+    bool wanted = landing_counts(s->land.landing, c->token);
     uint64_t of = min_u64(bytes, c->bytes);
     enum course how;
 
@@ -238,7 +239,7 @@ static uint64_t serve(struct shard *s, struct copies *q, uint64_t bytes)
 
 bool copy_waiting(const struct shard *s)
 {
-    return s->small.head != NONE || s->large.head != NONE;
+    return s->land.small.head != NONE || s->land.large.head != NONE;
 }
 
 unsigned copy_turn(struct shard *s, uint64_t max)
@@ -246,10 +247,10 @@ unsigned copy_turn(struct shard *s, uint64_t max)
     uint64_t bytes = 0;
     unsigned n = 0;
 
-    for (; s->small.head != NONE && bytes < min_u64(max, SLICE_BYTES); n++)
-        bytes += serve(s, &s->small, SMALL_BYTES);
-    if (s->large.head != NONE && bytes < max) {
-        serve(s, &s->large, min_u64(max - bytes, SLICE_BYTES));
+    for (; s->land.small.head != NONE && bytes < min_u64(max, SLICE_BYTES); n++)
+        bytes += serve(s, &s->land.small, SMALL_BYTES);
+    if (s->land.large.head != NONE && bytes < max) {
+        serve(s, &s->land.large, min_u64(max - bytes, SLICE_BYTES));
         n++;
     }
     return n;
@@ -265,10 +266,10 @@ static struct source *source_of(struct shard *s, const struct segment *seg,
     struct source *found;
     const struct shard_pool *to;
 
-    if (!landing_peer(s->landing, seg->generation, &peer, &pool) ||
+    if (!landing_peer(s->land.landing, seg->generation, &peer, &pool) ||
         peer >= s->conf.peers || from >= SHARD_POOLS_MAX)
         return NULL;
-    found = s->sources[peer * SHARD_POOLS_MAX + from];
+    found = s->land.sources[peer * SHARD_POOLS_MAX + from];
     to = &s->conf.pools[pool];
     if (!found || !to->mem ||
         strcmp(found->layout.text, to->layout.text) != 0 ||
@@ -284,19 +285,19 @@ static void take(struct shard *s, const struct segment *seg, uint32_t from,
     uint32_t pool, count, i;
     struct copy *c;
 
-    while (s->copy_free == NONE)
+    while (s->land.copy_free == NONE)
         copy_turn(s, UINT64_MAX);
     if (!source) {
         stat_add(&s->stats.segments_dropped, 1);
         return;
     }
-    i = s->copy_free;
-    c = &s->copies[i];
-    s->copy_free = c->next;
+    i = s->land.copy_free;
+    c = &s->land.copies[i];
+    s->land.copy_free = c->next;
     if (!land_begin(s, seg, &pool, c->to, &count, &c->token)) {
         source_drop(source);
-        c->next = s->copy_free;
-        s->copy_free = i;
+        c->next = s->land.copy_free;
+        s->land.copy_free = i;
         return;
     }
     c->source = source;
@@ -307,7 +308,7 @@ static void take(struct shard *s, const struct segment *seg, uint32_t from,
     c->field = 0;
     c->to_place = c->from_place = (struct place){0, 0};
     memcpy(c->from, pieces, n * sizeof(*pieces));
-    push(s, seg->bytes <= SMALL_BYTES ? &s->small : &s->large, i);
+    push(s, seg->bytes <= SMALL_BYTES ? &s->land.small : &s->land.large, i);
 }
 
 bool copy_arrived(struct shard *s, const struct data_in *in)

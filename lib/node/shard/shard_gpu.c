@@ -21,9 +21,7 @@
 
 #include <stdlib.h>
 
-#define OUT_ENTRIES 128
-#define IN_ENTRIES  128 /* landings of all slots stay below LANDINGS_MIN */
-#define COPIES      4096
+#define COPIES 4096
 
 /* What is sent straight: less costs less by way of pinned memory than by asking
  * the other side first. A guess, until it is measured on GPUs with a network
@@ -68,7 +66,7 @@ static void look_for_lost(struct shard *s)
 /* A copy's earlier slots may have failed, when this one had none of it. */
 static bool copied(const struct shard *s, uint32_t i)
 {
-    const struct copy *c = &s->copies[i];
+    const struct copy *c = &s->land.copies[i];
     const struct cuda *to = s->conf.pools[c->pool].mem->gpu;
     const struct cuda *from = c->source->gpu.gpu;
 
@@ -82,9 +80,12 @@ static void over(void *ud, uint32_t slot, uint64_t cookie, bool ok)
     (void)slot;
     if (!ok)
         look_for_lost(s);
-    if (s->sending)
-        send_staged(s, (uint32_t)cookie, ok);
-    else if (cookie & COPY)
+    s->role->staged(s, cookie, ok);
+}
+
+void gpu_landed(struct shard *s, uint64_t cookie, bool ok)
+{
+    if (cookie & COPY)
         copy_over(s, (uint32_t)cookie, ok && copied(s, (uint32_t)cookie));
     else
         land_end(s, (uint32_t)cookie, ok, (uint32_t)(cookie >> 32));
@@ -93,19 +94,15 @@ static void over(void *ud, uint32_t slot, uint64_t cookie, bool ok)
 static enum err prepare(struct shard *s, struct cuda *gpu)
 {
     struct stage_conf c = {.slots = STAGE_SLOTS,
-        .most = s->sending ? STAGE_SLOTS_MOST : STAGE_SLOTS,
+        .most = s->role->slots_most,
         .slot_bytes = max_u32(STAGE_SLOT_BYTES, s->conf.data.segment_bytes),
-        .entries = s->sending ? OUT_ENTRIES : IN_ENTRIES,
+        .entries = s->role->slot_entries,
         .copies = COPIES,
         .wake = &s->wake,
         .ud = s,
         .over = over};
     enum err e = OK;
 
-    if (s->sending && !s->staged)
-        s->staged = calloc(SEND_MESSAGES_MAX, sizeof(*s->staged));
-    if (s->sending && !s->staged)
-        return ERR_NO_BLOCKS;
     if (!s->stage)
         e = stage_new(&s->stage, &c);
     return e == OK ? stage_gpu(s->stage, gpu) : e;
@@ -147,19 +144,14 @@ void gpu_pool(struct shard *s, uint32_t i)
         s->pools_direct |= UINT64_C(1) << i;
         log_info("shard %u: the carrier itself reads and writes %s",
             s->conf.index, m->text);
-    } else if (s->sending) {
-        /* In flight while they are copied, too; less would let copy and
-         * network take turns. */
-        sending_widen(s->sending, STAGE_SLOTS * STAGE_SLOT_BYTES);
+    } else if (s->role->by_slots) {
+        s->role->by_slots(s);
     }
 }
 
 void gpu_free(struct shard *s)
 {
     stage_free(&s->stage);
-    for (uint32_t i = 0; s->staged && i < SEND_MESSAGES_MAX; i++)
-        free(s->staged[i].own);
-    free(s->staged);
 }
 
 unsigned gpu_turn(struct shard *s)
@@ -191,7 +183,7 @@ bool gpu_send_room(struct shard *s)
     uint32_t bytes = max_u32(s->conf.data.segment_bytes, s->gpu_bytes);
 
     return !s->stage || stage_room(s->stage, bytes, SEND_IOV_MAX) ||
-           (sending_ready(s->sending) && stage_copying(s->stage) == 0 &&
+           (sending_ready(s->send.sending) && stage_copying(s->stage) == 0 &&
                stage_grow(s->stage) &&
                stage_room(s->stage, bytes, SEND_IOV_MAX));
 }
@@ -211,17 +203,17 @@ static bool one_place(struct shard *s, uint32_t pool,
 
 bool gpu_straight(struct shard *s, uint32_t ep)
 {
-    const struct send_batch *b = &s->batch;
+    const struct send_batch *b = &s->send.batch;
     struct iovec iov;
 
     return !b->copy && b->count == 1 && b->bytes >= STRAIGHT_BYTES &&
-           s->straight[ep] < STRAIGHT_EACH &&
+           s->send.straight[ep] < STRAIGHT_EACH &&
            one_place(s, b->from[0].pool, b->pieces, b->from[0].pieces, &iov);
 }
 
 bool gpu_batch(const struct shard *s)
 {
-    const struct send_batch *b = &s->batch;
+    const struct send_batch *b = &s->send.batch;
 
     for (uint32_t i = 0; s->stage && !b->copy && i < b->count; i++)
         if (on_gpu(s, b->from[i].pool))
@@ -252,9 +244,9 @@ static uint8_t *gather(struct shard *s, uint8_t *to, const struct shard_pool *p,
 
 void gpu_send(struct shard *s, uint32_t ep, uint32_t token)
 {
-    const struct send_batch *b = &s->batch;
+    const struct send_batch *b = &s->send.batch;
     const struct piece *at = b->pieces;
-    struct staged *t = &s->staged[token];
+    struct staged *t = &s->send.staged[token];
     uint8_t *to;
 
     t->header_len = segments_put(t->header, b->segments, b->count);
@@ -262,7 +254,7 @@ void gpu_send(struct shard *s, uint32_t ep, uint32_t token)
     t->ep = ep;
     t->peer = b->peer;
     t->address = b->address;
-    t->serial = s->links[b->peer].serial;
+    t->serial = s->send.routes[b->peer].serial;
     t->bytes = stage_take(s->stage, (uint32_t)b->bytes);
     t->len = b->bytes;
     t->slot = stage_hold(s->stage);
@@ -289,7 +281,7 @@ static void let_go(struct shard *s, struct staged *t)
  * still would hold them all. The windows bound what is brought away. */
 void gpu_handed(struct shard *s, uint32_t token)
 {
-    struct staged *t = &s->staged[token];
+    struct staged *t = &s->send.staged[token];
 
     if (!stage_scarce(s->stage))
         return;
@@ -304,9 +296,9 @@ void gpu_handed(struct shard *s, uint32_t token)
 
 void gpu_done(struct shard *s, uint32_t token)
 {
-    struct staged *t = s->staged ? &s->staged[token] : NULL;
+    struct staged *t = &s->send.staged[token];
 
-    if (!t)
+    if (!s->stage)
         return;
     if (t->held)
         let_go(s, t);

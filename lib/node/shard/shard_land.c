@@ -21,7 +21,11 @@
 static struct log_rate gone =
     LOG_RATE("rows whose memory is gone", LOG_WARN, 5);
 
+#define NOTE_BYTES    (4u << 20) /* landed rows that one note piles up */
 #define TELL_EVERY_NS (2 * NS_PER_MS)
+#define TELL_AFTER_NS (10 * NS_PER_MS)
+#define LIGHT_COPIES  (1u << 20) /* bytes that the loop copies in a turn */
+#define GREETING_MS   5000       /* for a data connection to say what it is */
 
 static struct landing_pool pool_of(const struct shard_pool *p)
 {
@@ -36,7 +40,20 @@ static struct landing_pool pool_of(const struct shard_pool *p)
     return out;
 }
 
-void land_carve(struct shard *s, struct slab *slab)
+/* Data connections that peers may have to us. */
+static uint32_t inbound_max(const struct shard_conf *c)
+{
+    return c->peers + INBOUND_SPARE;
+}
+
+/* A sender keeps to STRAIGHT_EACH and SEND_LARGE_EP: there is always a place.
+ */
+static uint32_t fetches_max(const struct shard_conf *c)
+{
+    return inbound_max(c) * FETCHES_EACH;
+}
+
+static void carve(struct shard *s, struct slab *slab)
 {
     const struct shard_conf *c = &s->conf;
     uint32_t fetches = fetches_max(c);
@@ -44,20 +61,22 @@ void land_carve(struct shard *s, struct slab *slab)
 
     for (uint32_t i = 0; i < c->pools_count; i++)
         pools[i] = pool_of(&c->pools[i]);
-    s->landing = landing_init(slab, c->slots, LANDINGS_MIN + fetches, c->index,
-        c->count, pools, c->pools_count);
-    s->untold = slab_take(slab, c->slots, sizeof(*s->untold));
-    s->untold_head = NONE;
-    s->fetches = slab_take(slab, fetches, sizeof(*s->fetches));
-    s->fetch_free = NONE;
+    s->land.landing = landing_init(slab, c->slots, LANDINGS_MIN + fetches,
+        c->index, c->count, pools, c->pools_count);
+    s->land.untold = slab_take(slab, c->slots, sizeof(*s->land.untold));
+    s->land.untold_head = NONE;
+    s->land.fetches = slab_take(slab, fetches, sizeof(*s->land.fetches));
+    s->land.fetch_free = NONE;
+    s->land.sink_bytes = c->data.segment_bytes;
+    s->land.sink = slab_take(slab, 1, s->land.sink_bytes);
     copy_carve(s, slab);
 }
 
-void land_pool(struct shard *s, uint32_t i)
+static void set_pool(struct shard *s, uint32_t i)
 {
     struct landing_pool p = pool_of(&s->conf.pools[i]);
 
-    landing_pool_set(s->landing, i, &p);
+    landing_pool_set(s->land.landing, i, &p);
 }
 
 /* notes */
@@ -71,12 +90,13 @@ static void tell_slot(struct shard *s, struct untold *u)
     u->bytes = 0;
 }
 
-void land_tell(struct shard *s)
+/* Tells all landed rows that were not told yet. */
+static void tell_all(struct shard *s)
 {
-    while (s->untold_head != NONE) {
-        struct untold *u = &s->untold[s->untold_head];
+    while (s->land.untold_head != NONE) {
+        struct untold *u = &s->land.untold[s->land.untold_head];
 
-        s->untold_head = u->next;
+        s->land.untold_head = u->next;
         u->listed = false;
         tell_slot(s, u);
     }
@@ -84,7 +104,7 @@ void land_tell(struct shard *s)
 
 static void landed(struct shard *s, const struct data_note *n, uint32_t bytes)
 {
-    struct untold *u = &s->untold[n->slot];
+    struct untold *u = &s->land.untold[n->slot];
     struct data_note *old = &u->note;
 
     if (old->generation == n->generation && old->attempt == n->attempt &&
@@ -95,16 +115,16 @@ static void landed(struct shard *s, const struct data_note *n, uint32_t bytes)
         *old = *n;
     }
     u->bytes += bytes;
-    if (landing_full(s->landing, n->slot)) {
+    if (landing_full(s->land.landing, n->slot)) {
         tell_slot(s, u);
     } else if (u->bytes >= NOTE_BYTES &&
-               s->now_ns - s->told_ns > TELL_EVERY_NS) {
+               s->now_ns - s->land.told_ns > TELL_EVERY_NS) {
         tell_slot(s, u);
-        s->told_ns = s->now_ns;
+        s->land.told_ns = s->now_ns;
     } else if (!u->listed) {
         u->listed = true;
-        u->next = s->untold_head;
-        s->untold_head = n->slot;
+        u->next = s->land.untold_head;
+        s->land.untold_head = n->slot;
     }
 }
 
@@ -113,28 +133,30 @@ void land_end(struct shard *s, uint32_t token, bool ok, uint32_t bytes)
     struct data_note note, quiet;
     uint32_t quiets;
 
-    if (landing_end(s->landing, token, ok, &note, &quiets, &quiet)) {
+    if (landing_end(s->land.landing, token, ok, &note, &quiets, &quiet)) {
         stat_add(&s->stats.segments_landed, 1);
         stat_add(&s->stats.bytes_landed, bytes);
         landed(s, &note, bytes);
     }
     for (; quiets > 0; quiets--) {
-        tell_slot(s, &s->untold[quiet.slot]);
+        tell_slot(s, &s->land.untold[quiet.slot]);
         shard_tell(s, &quiet);
     }
 }
 
-void land_cmd(struct shard *s, const struct data_cmd *cmd)
+static void command(struct shard *s, const struct data_cmd *cmd)
 {
     bool quiet;
 
-    (void)landing_cmd(s->landing, cmd, &quiet);
+    if (cmd->type > LAND_CLOSE)
+        return; /* of peers: encoded's */
+    (void)landing_cmd(s->land.landing, cmd, &quiet);
     if (!quiet) {
         if (cmd->type == LAND_TRIM || (cmd->type == LAND_CLOSE && cmd->reply))
             copy_purge(s); /* somebody waits for what is not wanted now */
         return;
     }
-    tell_slot(s, &s->untold[cmd->slot]);
+    tell_slot(s, &s->land.untold[cmd->slot]);
     shard_tell(s, &(struct data_note){.type = NOTE_LAND_QUIET,
                       .slot = cmd->slot,
                       .attempt = cmd->attempt,
@@ -147,7 +169,8 @@ bool land_begin(struct shard *s, const struct segment *seg, uint32_t *pool,
     struct piece *pieces, uint32_t *n, uint32_t *token)
 {
     uint32_t bad;
-    enum err e = landing_begin(s->landing, seg, pool, pieces, n, token, &bad);
+    enum err e =
+        landing_begin(s->land.landing, seg, pool, pieces, n, token, &bad);
 
     if (e == OK)
         return true;
@@ -166,7 +189,7 @@ void land_gone(struct shard *s, uint32_t token)
 {
     struct data_note n = {.type = NOTE_LAND_GONE};
 
-    landing_whose(s->landing, token, &n.slot, &n.attempt, &n.generation);
+    landing_whose(s->land.landing, token, &n.slot, &n.attempt, &n.generation);
     log_rated(&gone,
         "rows of generation %llx: pages of their pool were taken away",
         (unsigned long long)n.generation);
@@ -222,9 +245,9 @@ static void land_eager(struct shard *s, const struct data_in *in,
 static bool sink_iov(struct shard *s, uint32_t bytes, uint32_t *used)
 {
     while (bytes > 0 && *used < DATA_IOV_MAX) {
-        uint32_t take = min_u32(bytes, s->sink_bytes);
+        uint32_t take = min_u32(bytes, s->land.sink_bytes);
 
-        s->iov[(*used)++] = (struct iovec){s->sink, take};
+        s->iov[(*used)++] = (struct iovec){s->land.sink, take};
         bytes -= take;
     }
     return bytes == 0;
@@ -276,15 +299,30 @@ static struct fetch *fetch_take(struct shard *s)
 {
     struct fetch *f = NULL;
 
-    if (s->fetch_free != NONE) {
-        f = &s->fetches[s->fetch_free];
-        s->fetch_free = f->next;
-    } else if (s->fetch_fresh < fetches_max(&s->conf)) {
-        f = &s->fetches[s->fetch_fresh++];
+    if (s->land.fetch_free != NONE) {
+        f = &s->land.fetches[s->land.fetch_free];
+        s->land.fetch_free = f->next;
+    } else if (s->land.fetch_fresh < fetches_max(&s->conf)) {
+        f = &s->land.fetches[s->land.fetch_fresh++];
     }
     if (f)
         f->count = 0;
     return f;
+}
+
+static void fetched(struct shard *s, void *cookie, bool ok)
+{
+    struct fetch *f = cookie;
+
+    for (uint32_t i = 0; i < f->count; i++) {
+        s->moved += f->of[i].bytes;
+        if (f->of[i].way != BY_HOST)
+            gpu_fetched(s, &f->of[i], ok);
+        else
+            land_end(s, f->of[i].token, ok, f->of[i].bytes);
+    }
+    f->next = s->land.fetch_free;
+    s->land.fetch_free = (uint32_t)(f - s->land.fetches);
 }
 
 static bool land_rendezvous(struct shard *s, const struct data_in *in,
@@ -306,33 +344,18 @@ static bool land_rendezvous(struct shard *s, const struct data_in *in,
     if (good && f->count > 0 &&
         s->conf.carrier->fetch(s->data, in, s->iov, used, f) == OK)
         return true;
-    land_fetched(s, f, false);
+    fetched(s, f, false);
     return !good && land_whole(s, in);
 }
 
-void land_fetched(struct shard *s, void *cookie, bool ok)
-{
-    struct fetch *f = cookie;
-
-    for (uint32_t i = 0; i < f->count; i++) {
-        s->moved += f->of[i].bytes;
-        if (f->of[i].way != BY_HOST)
-            gpu_fetched(s, &f->of[i], ok);
-        else
-            land_end(s, f->of[i].token, ok, f->of[i].bytes);
-    }
-    f->next = s->fetch_free;
-    s->fetch_free = (uint32_t)(f - s->fetches);
-}
-
-bool land_arrived(struct shard *s, const struct data_in *in)
+static bool arrived(struct shard *s, const struct data_in *in)
 {
     struct segment segs[SEGMENTS_MAX];
     uint32_t count;
 
-    if (s->landing && segments_kind(in->header) == SEGMENTS_SOURCES)
+    if (segments_kind(in->header) == SEGMENTS_SOURCES)
         return copy_arrived(s, in);
-    if (!s->landing || segments_get(in->header, in->len, segs, &count) != OK) {
+    if (segments_get(in->header, in->len, segs, &count) != OK) {
         stat_add(&s->stats.segments_dropped, 1);
         return false;
     }
@@ -341,3 +364,90 @@ bool land_arrived(struct shard *s, const struct data_in *in)
     land_eager(s, in, segs, count);
     return true;
 }
+
+/* the role */
+
+/* What the longest message can mean: a segment, or one unit that is more. A
+ * pool whose layout is not known yet may get rows of any size. */
+static uint32_t message_max(const struct shard_conf *c)
+{
+    uint32_t most = c->data.segment_bytes;
+
+    for (uint32_t i = 0; i < c->pools_count; i++) {
+        const struct layout *l = &c->pools[i].layout;
+
+        most = max_u32(most, l->count ? layout_unit_most(l) : ROW_BYTES_MAX);
+    }
+    return most;
+}
+
+static void limits(struct shard_conf *c)
+{
+    c->data.endpoints_max = 1;
+    c->data.inbound_max = inbound_max(c);
+    c->data.fetches_max = fetches_max(c);
+    c->data.message_max = message_max(c);
+    c->data.greeting_ms = GREETING_MS;
+}
+
+static void order(struct shard *s, const struct order *o)
+{
+    switch ((enum order_type)o->type) {
+    case ORDER_CMD:
+        command(s, &o->cmd);
+        return;
+    case ORDER_PEER: /* encoded's */
+        free(o->peer.blob);
+        return;
+    case ORDER_POOL:
+        set_pool(s, o->pool);
+        return;
+    case ORDER_SOURCE:
+        copy_source(s, o->source.peer, o->source.pool, o->source.source);
+        return;
+    }
+    CHECK(false, "order %u", o->type);
+}
+
+/* While copies wait there is more to tell soon. */
+static void progressed(struct shard *s, bool idle)
+{
+    if ((idle && !copy_waiting(s)) ||
+        s->now_ns - s->land.told_ns > TELL_AFTER_NS) {
+        tell_all(s);
+        s->land.told_ns = s->now_ns;
+    }
+}
+
+static unsigned after(struct shard *s, bool light)
+{
+    unsigned n = copy_turn(s, light ? LIGHT_COPIES : UINT64_MAX);
+
+    if (light)
+        tell_all(s);
+    return n;
+}
+
+static bool due(struct shard *s)
+{
+    return copy_waiting(s);
+}
+
+static uint32_t active(const struct shard *s)
+{
+    return landing_active(s->land.landing);
+}
+
+const struct shard_role shard_lands = {.limits = limits,
+    .carve = carve,
+    .fini = copy_free,
+    .order = order,
+    .progressed = progressed,
+    .after = after,
+    .due = due,
+    .active = active,
+    .arrived = arrived,
+    .fetched = fetched,
+    .staged = gpu_landed,
+    .slots_most = STAGE_SLOTS,
+    .slot_entries = IN_ENTRIES};

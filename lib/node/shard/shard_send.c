@@ -37,7 +37,7 @@ static struct sending_pool pool_of(const struct shard_pool *p)
     return out;
 }
 
-void send_carve(struct shard *s, struct slab *slab)
+static void carve(struct shard *s, struct slab *slab)
 {
     const struct shard_conf *c = &s->conf;
     size_t eps = (size_t)c->peers * ENDPOINTS(c->count);
@@ -45,35 +45,39 @@ void send_carve(struct shard *s, struct slab *slab)
 
     for (uint32_t i = 0; i < c->pools_count; i++)
         pools[i] = pool_of(&c->pools[i]);
-    s->sending = sending_init(slab, c->slots, c->peers, c->index, c->count,
+    s->send.sending = sending_init(slab, c->slots, c->peers, c->index, c->count,
         c->window_bytes, c->data.segment_bytes, pools, c->pools_count);
-    s->links = slab_take(slab, c->peers, sizeof(*s->links));
-    s->eps = slab_take(slab, eps, sizeof(*s->eps));
-    s->straight = slab_take(slab, eps, sizeof(*s->straight));
-    s->lost = slab_take(slab, eps, sizeof(*s->lost));
-    s->said = slab_take(slab, SEND_MESSAGES_MAX, SOURCES_BYTES_MAX);
+    s->send.routes = slab_take(slab, c->peers, sizeof(*s->send.routes));
+    s->send.eps = slab_take(slab, eps, sizeof(*s->send.eps));
+    s->send.straight = slab_take(slab, eps, sizeof(*s->send.straight));
+    s->send.lost = slab_take(slab, eps, sizeof(*s->send.lost));
+    s->send.said = slab_take(slab, SEND_MESSAGES_MAX, SOURCES_BYTES_MAX);
+    s->send.staged =
+        slab_take(slab, SEND_MESSAGES_MAX, sizeof(*s->send.staged));
 }
 
-void send_pool(struct shard *s, uint32_t i)
+static void set_pool(struct shard *s, uint32_t i)
 {
     struct sending_pool p = pool_of(&s->conf.pools[i]);
 
-    sending_pool_set(s->sending, i, &p);
+    sending_pool_set(s->send.sending, i, &p);
 }
 
-void send_free(struct shard *s)
+static void fini(struct shard *s)
 {
-    for (uint32_t i = 0; s->links && i < s->conf.peers; i++)
-        free(s->links[i].blob);
+    for (uint32_t i = 0; s->send.staged && i < SEND_MESSAGES_MAX; i++)
+        free(s->send.staged[i].own);
+    for (uint32_t i = 0; s->send.routes && i < s->conf.peers; i++)
+        free(s->send.routes[i].blob);
 }
 
 /* peers */
 
 static void ep_close(struct shard *s, uint32_t ep)
 {
-    if (s->eps[ep] == EP_NONE)
+    if (s->send.eps[ep] == EP_NONE)
         return;
-    s->eps[ep] = EP_NONE;
+    s->send.eps[ep] = EP_NONE;
     s->conf.carrier->disconnect(s->data, ep);
 }
 
@@ -86,7 +90,7 @@ static void peer_close(struct shard *s, uint32_t peer)
 }
 
 /* A HELLO's blob: u16 length, then bytes, per address. */
-static uint32_t addresses_of(struct link *l)
+static uint32_t addresses_of(struct route *l)
 {
     struct reader r = reader_of(l->blob, l->len);
     uint32_t n = 0;
@@ -101,22 +105,22 @@ static uint32_t addresses_of(struct link *l)
     return r.at == r.len ? n : 0;
 }
 
-void send_cmd(struct shard *s, const struct data_cmd *cmd)
+static void command(struct shard *s, const struct data_cmd *cmd)
 {
     bool quiet;
 
     if (cmd->type == PEER_OPEN) {
-        struct link *l = &s->links[cmd->peer];
+        struct route *l = &s->send.routes[cmd->peer];
 
         if (l->count > 0)
-            sending_peer(s->sending, cmd->peer, l->count, l->segment_max);
+            sending_peer(s->send.sending, cmd->peer, l->count, l->segment_max);
         return;
     }
     if (cmd->type == PEER_CLOSE) {
-        s->links[cmd->peer].serial++;
+        s->send.routes[cmd->peer].serial++;
         peer_close(s, cmd->peer);
     }
-    sending_cmd(s->sending, cmd, &quiet);
+    sending_cmd(s->send.sending, cmd, &quiet);
     if (quiet)
         shard_tell(s, &(struct data_note){.type = NOTE_SEND_QUIET,
                           .slot = cmd->slot,
@@ -124,38 +128,38 @@ void send_cmd(struct shard *s, const struct data_cmd *cmd)
                           .generation = cmd->generation});
 }
 
-void send_broken(struct shard *s, uint32_t ep)
+static void broken(struct shard *s, uint32_t ep)
 {
-    if (s->eps[ep] != EP_OPEN && s->eps[ep] != EP_NAMED)
+    if (s->send.eps[ep] != EP_OPEN && s->send.eps[ep] != EP_NAMED)
         return;
-    s->eps[ep] = EP_LOST;
-    s->lost[s->lost_count++] = ep;
+    s->send.eps[ep] = EP_LOST;
+    s->send.lost[s->send.lost_count++] = ep;
 }
 
-void send_lost(struct shard *s)
+static void tell_lost(struct shard *s)
 {
-    for (uint32_t i = 0; i < s->lost_count; i++) {
-        uint32_t ep = s->lost[i], peer = ep / ENDPOINTS(s->conf.count);
+    for (uint32_t i = 0; i < s->send.lost_count; i++) {
+        uint32_t ep = s->send.lost[i], peer = ep / ENDPOINTS(s->conf.count);
 
         ep_close(s, ep);
         stat_add(&s->stats.endpoints_lost, 1);
-        if (s->links[peer].told == s->turn)
+        if (s->send.routes[peer].told == s->turn)
             continue;
-        s->links[peer].told = s->turn;
-        sending_broken(s->sending, peer);
+        s->send.routes[peer].told = s->turn;
+        sending_broken(s->send.sending, peer);
         shard_tell(s, &(struct data_note){.type = NOTE_PEER_BROKEN,
                           .peer = peer,
                           .first = s->conf.index});
     }
-    s->lost_count = 0;
+    s->send.lost_count = 0;
 }
 
 /* A peer may say the same again (another HELLO of its epoch): then all stays.
  * Else what was connected is lost, and told as such. */
-void send_peer(struct shard *s, uint32_t peer, uint8_t *blob, uint32_t len,
-    uint32_t segment_max)
+static void set_peer(struct shard *s, uint32_t peer, uint8_t *blob,
+    uint32_t len, uint32_t segment_max)
 {
-    struct link *l = &s->links[peer];
+    struct route *l = &s->send.routes[peer];
     uint32_t per = ENDPOINTS(s->conf.count);
 
     if (l->blob && l->segment_max == segment_max &&
@@ -164,8 +168,8 @@ void send_peer(struct shard *s, uint32_t peer, uint8_t *blob, uint32_t len,
         return;
     }
     for (uint32_t i = 0; i < per; i++)
-        send_broken(s, peer * per + i);
-    send_lost(s);
+        broken(s, peer * per + i);
+    tell_lost(s);
     l->serial++;
     free(l->blob);
     l->blob = blob;
@@ -180,7 +184,7 @@ void send_peer(struct shard *s, uint32_t peer, uint8_t *blob, uint32_t len,
 
 static uint32_t batch_iov(struct shard *s)
 {
-    const struct send_batch *b = &s->batch;
+    const struct send_batch *b = &s->send.batch;
     const struct piece *at = b->pieces;
     uint32_t used = 0;
 
@@ -201,10 +205,10 @@ static uint32_t batch_iov(struct shard *s)
 /* For a peer that copies: not the rows, but where they lie. */
 static uint32_t said_iov(struct shard *s, uint32_t token)
 {
-    const struct send_batch *b = &s->batch;
+    const struct send_batch *b = &s->send.batch;
     const struct piece *at = b->pieces;
     struct writer w =
-        writer_of(s->said + token * SOURCES_BYTES_MAX, SOURCES_BYTES_MAX);
+        writer_of(s->send.said + token * SOURCES_BYTES_MAX, SOURCES_BYTES_MAX);
 
     for (uint32_t i = 0; i < b->count; i++) {
         source_put(&w, b->from[i].pool, at, b->from[i].pieces);
@@ -221,30 +225,30 @@ static enum err connected(
 {
     enum err e;
 
-    if (s->eps[ep] == EP_LOST)
+    if (s->send.eps[ep] == EP_LOST)
         return ERR_PEER_LOST;
-    if (s->eps[ep] != EP_NONE)
+    if (s->send.eps[ep] != EP_NONE)
         return OK;
     e = s->conf.carrier->connect(
-        s->data, ep, s->links[peer].addresses[address]);
+        s->data, ep, s->send.routes[peer].addresses[address]);
     if (e == OK)
-        s->eps[ep] = EP_OPEN;
+        s->send.eps[ep] = EP_OPEN;
     return e;
 }
 
 static enum err post(struct shard *s, uint32_t ep, uint32_t token)
 {
     uint8_t header[DATA_HEADER_MAX];
-    enum err e = connected(s, ep, s->batch.peer, s->batch.address);
+    enum err e = connected(s, ep, s->send.batch.peer, s->send.batch.address);
     uint32_t len, iovs;
 
     if (e != OK)
         return e;
-    len = segments_put_kind(header, s->batch.segments, s->batch.count,
-        s->batch.copy ? SEGMENTS_SOURCES : SEGMENTS_BYTES);
-    iovs = s->batch.copy ? said_iov(s, token) : batch_iov(s);
-    return s->conf.carrier->post(
-        s->data, ep, span_of(header, len), s->iov, iovs, &s->posted[token]);
+    len = segments_put_kind(header, s->send.batch.segments, s->send.batch.count,
+        s->send.batch.copy ? SEGMENTS_SOURCES : SEGMENTS_BYTES);
+    iovs = s->send.batch.copy ? said_iov(s, token) : batch_iov(s);
+    return s->conf.carrier->post(s->data, ep, span_of(header, len), s->iov,
+        iovs, &s->send.posted[token]);
 }
 
 static void told_quiet(void *ud, const struct data_note *n)
@@ -256,21 +260,23 @@ static void not_posted(
     struct shard *s, uint32_t peer, uint32_t ep, uint32_t token, enum err e)
 {
     log_rated(&refusals, "peer %u took no message: %s", peer, err_text(e));
-    sending_done(s->sending, token, told_quiet, s);
-    if (s->eps[ep] != EP_LOST)
-        s->lost[s->lost_count++] = ep;
-    send_lost(s);
+    sending_done(s->send.sending, token, told_quiet, s);
+    if (s->send.eps[ep] != EP_LOST)
+        s->send.lost[s->send.lost_count++] = ep;
+    tell_lost(s);
 }
 
-void send_staged(struct shard *s, uint32_t token, bool ok)
+/* The rows of a message are in pinned memory, or cannot be had. */
+static void staged(struct shard *s, uint64_t cookie, bool ok)
 {
-    const struct staged *t = &s->staged[token];
+    uint32_t token = (uint32_t)cookie;
+    const struct staged *t = &s->send.staged[token];
     struct iovec iov;
     enum err e;
 
-    if (!ok || t->serial != s->links[t->peer].serial) {
+    if (!ok || t->serial != s->send.routes[t->peer].serial) {
         gpu_done(s, token);
-        sending_done(s->sending, token, told_quiet, s);
+        sending_done(s->send.sending, token, told_quiet, s);
         return;
     }
     gpu_handed(s, token);
@@ -278,44 +284,47 @@ void send_staged(struct shard *s, uint32_t token, bool ok)
     e = connected(s, t->ep, t->peer, t->address);
     if (e == OK)
         e = s->conf.carrier->post(s->data, t->ep,
-            span_of(t->header, t->header_len), &iov, 1, &s->posted[token]);
+            span_of(t->header, t->header_len), &iov, 1, &s->send.posted[token]);
     if (e != OK) {
         gpu_done(s, token);
         not_posted(s, t->peer, t->ep, token, e);
         return;
     }
-    s->posted[token] = (struct posted){t->ep, true, false};
+    s->send.posted[token] = (struct posted){t->ep, true, false};
 }
 
-uint32_t send_post(struct shard *s)
+/* Posts what may go; returns the number of messages. */
+static unsigned post_all(struct shard *s)
 {
-    uint32_t n = 0, token;
+    uint32_t token;
+    unsigned n = 0;
 
-    while (gpu_send_room(s) && sending_next(s->sending, &s->batch, &token)) {
-        uint32_t ep = s->batch.peer * ENDPOINTS(s->conf.count) +
-                      s->batch.address / s->conf.count;
+    while (gpu_send_room(s) &&
+           sending_next(s->send.sending, &s->send.batch, &token)) {
+        uint32_t ep = s->send.batch.peer * ENDPOINTS(s->conf.count) +
+                      s->send.batch.address / s->conf.count;
         bool straight = gpu_straight(s, ep);
-        bool staged = !straight && gpu_batch(s);
+        bool by_slot = !straight && gpu_batch(s);
         enum err e = OK;
 
         n++;
-        if (staged)
+        if (by_slot)
             gpu_send(s, ep, token);
         else
             e = post(s, ep, token);
         if (e != OK) {
-            not_posted(s, s->batch.peer, ep, token, e);
+            not_posted(s, s->send.batch.peer, ep, token, e);
             continue;
         }
-        if (!staged)
-            s->posted[token] = (struct posted){ep, true, straight};
-        s->straight[ep] += straight;
+        if (!by_slot)
+            s->send.posted[token] = (struct posted){ep, true, straight};
+        s->send.straight[ep] += straight;
         stat_add(&s->stats.messages_sent, 1);
-        stat_add(&s->stats.segments_sent, s->batch.count);
-        if (s->batch.copy)
-            stat_add(&s->stats.segments_copied, s->batch.count);
-        stat_add(&s->stats.bytes_sent, s->batch.bytes);
-        s->moved += s->batch.bytes;
+        stat_add(&s->stats.segments_sent, s->send.batch.count);
+        if (s->send.batch.copy)
+            stat_add(&s->stats.segments_copied, s->send.batch.count);
+        stat_add(&s->stats.bytes_sent, s->send.batch.bytes);
+        s->moved += s->send.batch.bytes;
     }
     return n;
 }
@@ -329,23 +338,114 @@ static void ep_name(struct shard *s, uint32_t ep)
 
     if (!text || !text[0])
         return;
-    s->eps[ep] = EP_NAMED;
+    s->send.eps[ep] = EP_NAMED;
     snprintf((char *)words, sizeof(words), "%s", text);
     for (uint32_t i = 0; i < TRANSPORT_WORDS; i++)
         atomic_store_explicit(
-            &s->links[peer].transport[i], words[i], memory_order_relaxed);
+            &s->send.routes[peer].transport[i], words[i], memory_order_relaxed);
     log_info("peer %u data goes by %s", peer, text);
 }
 
-void send_done(struct shard *s, void *cookie)
+static void done(struct shard *s, void *cookie)
 {
     struct posted *p = cookie;
 
-    CHECK(p->busy, "message %td was not out", p - s->posted);
+    CHECK(p->busy, "message %td was not out", p - s->send.posted);
     p->busy = false;
-    s->straight[p->ep] -= p->straight;
-    gpu_done(s, (uint32_t)(p - s->posted));
-    sending_done(s->sending, (uint32_t)(p - s->posted), told_quiet, s);
-    if (s->eps[p->ep] == EP_OPEN)
+    s->send.straight[p->ep] -= p->straight;
+    gpu_done(s, (uint32_t)(p - s->send.posted));
+    sending_done(
+        s->send.sending, (uint32_t)(p - s->send.posted), told_quiet, s);
+    if (s->send.eps[p->ep] == EP_OPEN)
         ep_name(s, p->ep);
 }
+
+/* the role */
+
+static void limits(struct shard_conf *c)
+{
+    c->data.endpoints_max = c->peers * ENDPOINTS(c->count);
+}
+
+static void order(struct shard *s, const struct order *o)
+{
+    switch ((enum order_type)o->type) {
+    case ORDER_CMD:
+        command(s, &o->cmd);
+        return;
+    case ORDER_PEER:
+        set_peer(
+            s, o->peer.peer, o->peer.blob, o->peer.len, o->peer.segment_max);
+        return;
+    case ORDER_POOL:
+        set_pool(s, o->pool);
+        return;
+    case ORDER_SOURCE: /* langd's */
+        source_drop(o->source.source);
+        return;
+    }
+    CHECK(false, "order %u", o->type);
+}
+
+static unsigned after(struct shard *s, bool light)
+{
+    unsigned n = s->send.lost_count;
+
+    (void)light;
+    tell_lost(s);
+    return n;
+}
+
+static bool due(struct shard *s)
+{
+    return sending_ready(s->send.sending) && gpu_send_room(s);
+}
+
+static uint32_t active(const struct shard *s)
+{
+    return sending_active(s->send.sending);
+}
+
+/* Nothing is sent to encoded. */
+static bool arrived(struct shard *s, const struct data_in *in)
+{
+    (void)in;
+    stat_add(&s->stats.segments_dropped, 1);
+    return false;
+}
+
+/* Rows are in flight while they are copied, too; with a smaller window copy
+ * and network would take turns. */
+static void by_slots(struct shard *s)
+{
+    sending_widen(s->send.sending, STAGE_SLOTS * STAGE_SLOT_BYTES);
+}
+
+static void transport(
+    const struct shard *s, uint32_t peer, char *out, size_t size)
+{
+    uint64_t words[TRANSPORT_WORDS + 1] = {0};
+
+    for (uint32_t i = 0; i < TRANSPORT_WORDS; i++)
+        words[i] = atomic_load_explicit(
+            &s->send.routes[peer].transport[i], memory_order_relaxed);
+    span_copy_str(span_str((const char *)words), out, size);
+}
+
+const struct shard_role shard_sends = {.limits = limits,
+    .carve = carve,
+    .fini = fini,
+    .order = order,
+    .orders_move_rows = true,
+    .before = post_all,
+    .after = after,
+    .due = due,
+    .active = active,
+    .arrived = arrived,
+    .done = done,
+    .broken = broken,
+    .staged = staged,
+    .slots_most = STAGE_SLOTS_MOST,
+    .slot_entries = OUT_ENTRIES,
+    .by_slots = by_slots,
+    .transport = transport};

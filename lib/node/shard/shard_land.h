@@ -1,0 +1,109 @@
+/* shard_land.h - a shard of langd: rows that come (shard_land.c), and rows that
+ * are fetched from another daemon's memory (shard_copy.c). Owned as the shard
+ * is. */
+#ifndef MMX_NODE_SHARD_LAND_H
+#define MMX_NODE_SHARD_LAND_H
+
+#include "core/move/landing.h"
+#include "node/shard.h"
+#include "node/shard/shard_send.h"
+
+#define INBOUND_SPARE 64 /* data connections, beside one per peer */
+/* Messages that are fetched from one connection at once. */
+#define FETCHES_EACH (STRAIGHT_EACH + SEND_LARGE_EP)
+#define IN_ENTRIES   128 /* of a GPU slot; of all, below LANDINGS_MIN */
+
+/* NOTE_LANDED of a slot that is not told yet; rows 0: none. */
+struct untold {
+    struct data_note note;
+    uint64_t bytes;
+    uint32_t next; /* in the list of slots that may have one */
+    bool listed;
+};
+
+/* One rendezvous message that is being fetched. */
+struct fetch {
+    uint32_t count, next;
+    struct fetch_of {
+        uint32_t token, bytes;
+        enum fetch_way { BY_HOST, BY_GPU, BY_SLOT, BY_LATE } way;
+        uint32_t slot, entry; /* BY_SLOT: of the stage */
+        struct late *late;    /* BY_LATE */
+        struct cuda *gpu;     /* BY_GPU */
+    } of[SEGMENTS_MAX];
+};
+
+/* One segment that is copied out of a source, or waits for it. */
+struct copy {
+    struct source *source; /* held */
+    uint32_t token, bytes, next;
+    uint16_t pool, to_count, from_count;
+    uint32_t field; /* of the layout, that is copied now */
+    struct place {
+        uint32_t i, at; /* in its pieces: number, row */
+    } to_place, from_place;
+    struct piece to[PIECES_MAX], from[PIECES_MAX];
+};
+
+struct copies {
+    uint32_t head, tail; /* NONE: empty */
+};
+
+struct lander {
+    struct landing *landing;
+    struct untold *untold; /* by slot */
+    uint32_t untold_head;
+    uint64_t told_ns;
+    struct fetch *fetches;
+    uint32_t fetch_free, fetch_fresh; /* NONE; never used from there on */
+    uint8_t *sink; /* where bytes of refused segments are fetched to */
+    uint32_t sink_bytes;
+
+    struct source **sources; /* by peer and pool; NULL: none */
+    struct copy *copies;
+    uint32_t copy_free;
+    struct copies small, large; /* in turn: whole ones, then a slice */
+};
+
+/* shard_land.c */
+/* May the segment land? Then as landing_begin says, else it is counted. */
+bool land_begin(struct shard *s, const struct segment *seg, uint32_t *pool,
+    struct piece *pieces, uint32_t *n, uint32_t *token);
+void land_gone(struct shard *s, uint32_t token);
+void land_end(struct shard *s, uint32_t token, bool ok, uint32_t bytes);
+
+/* shard_copy.c */
+void copy_carve(struct shard *s, struct slab *slab);
+void copy_source(
+    struct shard *s, uint32_t peer, uint32_t pool, struct source *source);
+bool copy_arrived(struct shard *s, const struct data_in *in);
+/* Copies for a short while; how many pieces of work it was. */
+unsigned copy_turn(struct shard *s, uint64_t max);
+bool copy_waiting(const struct shard *s);
+/* The GPU is done with copy i. */
+void copy_over(struct shard *s, uint32_t i, bool ok);
+/* Ends what does not count any more. */
+void copy_purge(struct shard *s);
+void copy_free(struct shard *s);
+
+/* shard_gpu.c */
+/* Takes over a landing whose pool is a GPU's; else false. */
+bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
+    uint32_t n, uint32_t token, const uint8_t *from, uint32_t bytes);
+/* Where to fetch f's bytes to, for a GPU's pool; gpu_fetched ends it. alone:
+ * they are all of the message. false: there is no memory for them. */
+bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
+    uint32_t n, bool alone, struct fetch_of *f, struct iovec *iov);
+void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok);
+/* Rows out of a source, with a GPU at one end or both (NULL: host memory).
+ * Known, room for so many bytes of pinned memory, moves, moved: then copy_over
+ * comes for copy i, unless it gives false. */
+bool gpu_known(struct shard *s, struct cuda *gpu);
+bool gpu_move_room(struct shard *s, uint32_t bytes);
+void gpu_move(struct shard *s, struct cuda *to_gpu, uint8_t *to,
+    struct cuda *from_gpu, const uint8_t *from, uint64_t bytes);
+bool gpu_moved(struct shard *s, uint32_t i, bool ok);
+/* Ends the landing or the copy whose bytes have reached the GPU. */
+void gpu_landed(struct shard *s, uint64_t cookie, bool ok);
+
+#endif
