@@ -1,6 +1,6 @@
 /* node_map.c - pools of encoders on this host: found by their Unix socket,
  * proved by a token, mapped beside the loop, shown to shards and brain
- * (DESIGN 7). langd only. The loop's thread; a source is mapped by a thread of
+ * (RULES 3.4). langd only. The loop's thread; a source is mapped by a thread of
  * libuv's pool, which touches nothing else.
  *
  * One mapping per peer, from ACT_MAP to ACT_UNMAP or to its own end, whichever

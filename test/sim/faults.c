@@ -253,7 +253,7 @@ static void crashes(void *p, uint64_t a, uint64_t b)
     daemon_crash(p);
 }
 
-/* What it took along fails as RULES 9 says, what comes later is served. */
+/* What it took along fails as RULES 9.1 says, what comes later is served. */
 static void crash_fault(void)
 {
     struct daemon *d;

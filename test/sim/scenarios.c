@@ -24,7 +24,8 @@ static void many_large(void)
 }
 
 /* langd is full of first grants of rooms that wait for a source, encoded is
- * full of rows that wait for a grant. Also C4 of the protocol's red team. */
+ * full of rows that wait for a grant. Also C4 of the first draft's
+ * counterexamples. */
 static void both_full(void)
 {
     quiet_world(1, 1);
@@ -143,7 +144,7 @@ static void resumes_at_commit(void)
     count_resumes(2000, false, 1, 1);
 }
 
-/* the red team's counterexamples */
+/* counterexamples to the first draft */
 
 /* C1-C3: rooms that fill the pool each, landed in part, taken back in turn. */
 static void taken_back(void)

@@ -1,4 +1,4 @@
-/* decline.c - langds that give a room up (RULES 5, 7): before it is
+/* decline.c - langds that give a room up (RULES 5.19, 7.4): before it is
  * announced they are remembered, afterwards they are destinations that failed,
  * each langd once. Owned by the loop's thread.
  *

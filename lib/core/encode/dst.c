@@ -4,7 +4,7 @@
  * ACTIVE until the room fails here (FAILING: L is told and decides) or L has
  * decided (ENDED). The record stays until the shards have nothing of it in
  * flight and no L of this host can be copying rows of it: L has answered, or
- * its process is dead (RULES 6). From its end on its generation is known by
+ * its process is dead (RULES 6.2). From its end on its generation is known by
  * its tombstone. */
 #include "core/encode/encode.h"
 

@@ -1,5 +1,5 @@
 /* map.c - langd daemons of this host that map our pools and copy rows
- * out of them (DESIGN 7; RULES 3, 6). Owned by the loop's thread.
+ * out of them (RULES 3.4, 6.2, 6.4). Owned by the loop's thread.
  *
  * Who says MAP with the token that only its HELLO told, on our Unix socket, is
  * that daemon, and on this host: nobody's address proves it. The connection

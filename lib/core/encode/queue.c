@@ -1,5 +1,5 @@
 /* queue.c - who gets source blocks, and from whom they are taken back
- * (RULES 5). Owned by the loop's thread.
+ * (RULES 5.11 to 5.15). Owned by the loop's thread.
  *
  * Items wait for blocks in one queue per pool, oldest announce first, all
  * blocks at once; a batch waits as one. Items with firm grants from all their

@@ -1,5 +1,5 @@
 /* aux.c - who gets space for aux, and from which rooms it is taken back
- * (RULES 5). Owned by the loop's thread.
+ * (RULES 2.2, 5.8). Owned by the loop's thread.
  *
  * Aux comes before blocks: a room whose aux found no space waits for that, and
  * gets no blocks beyond those that it has. Space is given by age, head only;

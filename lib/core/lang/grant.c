@@ -1,5 +1,5 @@
 /* grant.c - who gets blocks of a pool, and from whom they are taken back
- * (RULES 5). Owned by the loop's thread.
+ * (RULES 5.1 to 5.6). Owned by the loop's thread.
  *
  * One queue per pool holds the rooms that have rows waiting at encoded and a
  * used-up grant: oldest request first, no overtaking, the whole remainder at

@@ -1,5 +1,5 @@
 /* group.c - rooms of one request that are admitted together or wait
- * together (RULES 5). Owned by the loop's thread.
+ * together (RULES 5.5 to 5.7). Owned by the loop's thread.
  *
  * A group gets no blocks before the length of every member that lives is known;
  * then it is one item of its pool's queue, with the age of its first member.

@@ -222,7 +222,7 @@ static inline struct lpool *lroom_pool(struct langd *l, const struct lroom *m)
 }
 
 /* Can no segment land any more? Not before that is a failed room told to its
- * encoder: a copy may be reading the rows there (RULES 6). */
+ * encoder: a copy may be reading the rows there (RULES 6.2). */
 static inline bool lroom_still(const struct lroom *m)
 {
     return !m->opened && !m->closing_left;
