@@ -13,7 +13,7 @@
 
 _Static_assert((int)MMX_ADVICE_GIVE_UP == (int)ADVICE_GIVE_UP, "advice");
 
-/* mmx.h's words are the wire's numbers. */
+/* The enums of mmx.h have the numbers of the wire. */
 #define SAME(ours, wire)                                                       \
     _Static_assert((int)MMX_##ours == (int)(wire), "mmx.h and wire.h differ")
 
