@@ -1,19 +1,19 @@
 /* client.c - a handle: opening, closing, stepping, waiting.
  *
- * Invariants. The descriptor that mmx_fd gives is an epoll instance of three:
- * the socket, a timer that is armed while the link is down, and the bell,
- * which is readable while events wait that have been taken off the socket but
- * not been handed out (by a thread that waited for something else). So the
- * descriptor is readable whenever mmx_step has something to do, across
- * reconnects. Everything is guarded by one lock that is never held over a
- * wait. All memory is taken in mmx_open.
+ * Invariants. The descriptor of mmx_fd is an epoll instance of three: the
+ * socket, a timer that is armed while the link is down, and the bell, which is
+ * readable while events are pending that were received (by a thread that waited
+ * for something else) but not handed out. So the descriptor is readable
+ * whenever mmx_step has something to do, across reconnects. Everything is
+ * guarded by one lock that is never held during a wait. All memory is allocated
+ * in mmx_open.
  *
- * A fork is seen by a page that the kernel empties in the child: no system
+ * A fork is detected by a page that the kernel zeroes in the child: no system
  * call per call, no atfork handlers.
  *
  * Rejected: a thread inside the library (engines fork, trace and pin theirs),
- * and handing out events as they come off the socket (a caller that does not
- * step would lose them, or we would need memory without bound). */
+ * and handing out events as they are received (a caller that does not step
+ * would lose them, or need memory without bound). */
 #include "client/client.h"
 
 #include <errno.h>
@@ -46,7 +46,7 @@ int client_lock(mmx *m)
     return 0;
 }
 
-static bool events_wait(mmx *m)
+static bool events_pending(mmx *m)
 {
     return m->say_up || m->say_down || m->notes_count ||
            client_tickets_pending(m) || client_rooms_pending(m);
@@ -54,7 +54,7 @@ static bool events_wait(mmx *m)
 
 void client_unlock(mmx *m)
 {
-    bool ring = events_wait(m);
+    bool ring = events_pending(m);
     uint64_t n = 1;
 
     if (ring && !m->rung)
@@ -168,7 +168,7 @@ static bool take_names(mmx *m, const struct mmx_opt *o)
         path = usual[m->role];
     snprintf(m->engine, sizeof m->engine, "pid %d", (int)getpid());
     if (!o->session && getrandom(alone, sizeof alone, GRND_NONBLOCK) < 0)
-        client_error(m, "no random numbers: %m");
+        client_error(m, "getrandom: %m");
     snprintf(m->session, sizeof m->session, "alone-%016llx%016llx",
         (unsigned long long)alone[0], (unsigned long long)alone[1]);
     return path && copy_name(m->path, sizeof m->path, path) &&
@@ -196,7 +196,7 @@ static bool take_memory(mmx *m, uint32_t cells)
     if (madvise(m->alive, size, MADV_WIPEONFORK) != 0)
         return false;
     *m->alive = CLIENT_ALIVE;
-    /* What users said in their prompts does not belong into core dumps. */
+    /* Core dumps must not contain users' data. */
     (void)madvise(m->stores, cells * sizeof *m->stores, MADV_DONTDUMP);
     client_rooms_init(m);
     client_tickets_init(m);
@@ -229,7 +229,7 @@ static void unpage(void *p, size_t bytes)
         munmap(p, bytes);
 }
 
-/* Gives everything back; accepts a half-built handle, and a child's copy. */
+/* Frees a handle; accepts a half-built one, and a child's copy. */
 static void drop(mmx *m)
 {
     long page = sysconf(_SC_PAGESIZE);
@@ -247,7 +247,8 @@ static void drop(mmx *m)
     free(m);
 }
 
-/* Steps the link until it is up, refused for good, or time is over. */
+/* Steps the link until it is up, refused without advice to retry, or the
+ * timeout has expired. */
 static int wait_up(mmx *m, int timeout_ms)
 {
     uint64_t end = client_end(timeout_ms);
@@ -286,8 +287,8 @@ static int open_handle(mmx *m, const struct mmx_opt *o)
     m->backoff_ms = 1;
     if (cells > CELLS_MAX || !take_names(m, o)) {
         client_error(m,
-            "a name is too long, a role unknown, no socket given "
-            "for MMX_ANY, or more than %d cells",
+            "a name is too long, the role is unknown, MMX_ANY has no socket, "
+            "or there are more than %d cells",
             CELLS_MAX);
         return -MMX_E_MALFORMED;
     }
@@ -324,8 +325,8 @@ int mmx_open(const struct mmx_opt *opt, mmx **out)
     return 0;
 }
 
-/* Says BYE and reads until the daemon has closed too: closing over unread
- * bytes would throw ours away. */
+/* Sends BYE and reads until the daemon has closed too: a close with unread data
+ * would discard the messages sent before. */
 static void say_bye(mmx *m)
 {
     struct local_msg msg = {.type = LOCAL_BYE};
@@ -363,8 +364,9 @@ int mmx_fd(const mmx *m)
     return m->ep;
 }
 
-/* DOWN and UP come after the events of rooms and tickets. No new connection is
- * made before DOWN has been handed out, so theirs is the true order. */
+/* Hands out DOWN, UP and refused declines, after the events of rooms and
+ * tickets. The handle does not reconnect before DOWN is handed out, so the
+ * order of DOWN and UP is the true one. */
 static int give_link(mmx *m, struct mmx_event *ev, int max)
 {
     int n = 0;

@@ -1,15 +1,15 @@
 /* cuda.c - pools in the memory of a GPU, mapped through the CUDA driver, which
  * is loaded with the first such pool: the library itself links libc only.
  *
- * Invariants: every call leaves the thread's current context as it was; what a
- * failed map had taken is given back; copies wait for a stream of their own
- * and for nothing else, launches for nothing. Kernels are loaded once per GPU,
- * by the first launch, under a lock, and stay. Called without the handle's
- * lock, except the map.
+ * Invariants: every call restores the thread's current context; a failed map
+ * releases all that it has taken; copies wait for a stream of their own and for
+ * nothing else, launches do not wait. Kernels are loaded once per GPU, by the
+ * first launch, under a lock, and stay. Called without the handle's lock,
+ * except the map.
  *
  * Rejected: the runtime library, which engines link in many versions; the
- * context of the calling thread, which may be one that the engine destroys.
- * The primary one is what the runtime and torch use, too. */
+ * context of the calling thread, which the engine may destroy. The primary
+ * context is the one that the runtime and torch use, too. */
 #include "client/client.h"
 
 #include "gpu/driver.h"
@@ -25,7 +25,7 @@ static const struct gpu_driver *_Atomic cu;
 
 /* a GPU */
 
-/* The number of the GPU with this UUID; -1: it is not seen here. */
+/* Returns the number of the GPU with this UUID; -1: not visible here. */
 static int gpu_of(const uint8_t *uuid)
 {
     CUuuid got;
@@ -40,6 +40,7 @@ static int gpu_of(const uint8_t *uuid)
     return -1;
 }
 
+/* Retains the GPU's primary context and makes it current. */
 static CUresult enter(int gpu)
 {
     CUcontext c;
@@ -53,7 +54,7 @@ static CUresult enter(int gpu)
     return r;
 }
 
-/* keep: the context stays for a map of it. */
+/* Restores the thread's context. keep: retains the GPU's, for a map. */
 static void leave(int gpu, bool keep)
 {
     CUcontext c;
@@ -65,7 +66,7 @@ static void leave(int gpu, bool keep)
 
 /* maps */
 
-/* Read only where the driver can; elsewhere not writing is the engine's part.
+/* Allows access to a map: read only if the driver can, else reads and writes.
  */
 static CUresult allow(CUdeviceptr at, size_t bytes, int gpu, bool write)
 {
@@ -131,7 +132,7 @@ int client_gpu_map(mmx *m, struct client_reply *r)
 
     if ((!vmm && strcmp(r->share, "cuda-ipc") != 0) ||
         r->handle_len < UUID_BYTES || (vmm && r->fd < 0))
-        return refuse(m, r, "its memory is shared in an unknown way");
+        return refuse(m, r, "this client does not know how it is shared");
     d = gpu_driver(&why);
     if (!d)
         return refuse(m, r, why);
@@ -156,7 +157,7 @@ void client_gpu_unmap(const struct mmx_pool *p)
 
     if (enter(p->gpu) != CUDA_SUCCESS)
         return;
-    /* It is one of the two; the driver knows which. */
+    /* Mapped by either VMM or IPC: the driver rejects the wrong call. */
     if (cu->cuMemUnmap(at, p->bytes) == CUDA_SUCCESS)
         (void)cu->cuMemAddressFree(at, p->bytes);
     else
@@ -207,9 +208,9 @@ int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
 #define GPUS_MAX      16
 #define LAUNCH_PIECES 64
 #define THREADS       256
-#define BLOCKS        2048 /* of one launch, about: enough for every GPU */
+#define BLOCKS        2048 /* thread blocks of one launch: fill every GPU */
 
-/* As gpu/rows.cu has them. */
+/* The parameters of the kernels in gpu/rows.cu. */
 struct rows_piece {
     uint64_t from, to, from_stride, to_stride;
     uint32_t rows, elements;
@@ -224,7 +225,8 @@ _Static_assert(sizeof(struct rows_pieces) == 8 + LAUNCH_PIECES * 40,
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
 static CUfunction kernels[GPUS_MAX][WINDOW_HOWS];
 
-/* The GPU's context is current. */
+/* Loads the kernels of a GPU whose context is current. Returns NULL, or why it
+ * failed. */
 static const char *kernels_load(int gpu, CUfunction *out)
 {
     static const char *const names[WINDOW_HOWS] = {[WINDOW_SAME] = "mmx_rows",
@@ -233,10 +235,10 @@ static const char *kernels_load(int gpu, CUfunction *out)
     CUcontext context;
     const char *why = gpu_kernels_load(cu, names, WINDOW_HOWS, out);
 
-    /* Retained once more: the context has the kernels. */
+    /* The kernels need the context: retain it once more. */
     if (!why && cu->cuDevicePrimaryCtxRetain(&context, gpu) != CUDA_SUCCESS) {
         memset(out, 0, WINDOW_HOWS * sizeof(*out));
-        return "the GPU's context cannot be kept";
+        return "the GPU's context cannot be retained";
     }
     return why;
 }
@@ -246,7 +248,7 @@ static const char *kernels_of(int gpu)
     const char *why = NULL;
 
     if (gpu >= GPUS_MAX)
-        return "more GPUs than are known of";
+        return "the GPU's number is above 15";
     pthread_mutex_lock(&kernels_lock);
     if (!kernels[gpu][WINDOW_SAME])
         why = kernels_load(gpu, kernels[gpu]);
@@ -254,7 +256,8 @@ static const char *kernels_of(int gpu)
     return why;
 }
 
-/* The first pieces that one launch can do: alike, and not too many. */
+/* Fills a launch with the first pieces that are alike, at most LAUNCH_PIECES.
+ */
 static void alike(
     const struct window_piece *p, uint32_t count, struct rows_pieces *out)
 {

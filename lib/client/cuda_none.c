@@ -1,6 +1,6 @@
-/* cuda_none.c - in place of cuda.c in a build without the CUDA toolkit's
- * headers: a pool on a GPU is refused, so that nothing else is ever called.
- * Any thread. Rejected: #ifdef in the callers. */
+/* cuda_none.c - replaces cuda.c in a build without the CUDA toolkit's headers:
+ * refuses pools on a GPU, so that the other calls are never made. Any thread.
+ * Rejected: #ifdef in the callers. */
 #include "client/client.h"
 
 int client_gpu_map(mmx *m, struct client_reply *r)

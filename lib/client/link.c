@@ -1,16 +1,16 @@
 /* link.c - the connection of a handle: packets out, packets in, answers.
  *
- * Invariants. Frames leave in the order of the calls. What a full socket does
- * not take waits in a fixed number of packets, and frames of later calls join
- * the last of them; beyond that calls are refused as busy. Every message has
- * a place in `asked`, indexed by its seq, until its one answer has come, so an
- * answer finds its room without a search. Whatever the daemon sends is
- * validated: a broken daemon can end the connection, not this process.
- * Under the handle's lock throughout.
+ * Invariants. Frames leave in the order of the calls. While the socket is full
+ * they wait in a fixed number of packets, and frames of later calls join the
+ * last packet; beyond that calls are refused as busy. Every message has an
+ * entry in `asked`, indexed by its seq, until its one answer has arrived, so an
+ * answer finds its room without a search. All that the daemon sends is
+ * validated: a broken daemon can end the connection, not this process. Under
+ * the handle's lock throughout.
  *
- * Rejected: one buffer of bytes (SEQPACKET keeps packets, and a packet is what
- * the daemon carries out at once), and waiting for answers in the calls (the
- * scheduler of an engine must not wait). */
+ * Rejected: one buffer of bytes (SEQPACKET keeps packets, and the daemon
+ * executes one packet at a time), and waiting for answers in the calls (an
+ * engine's scheduler must not wait). */
 #include "client/client.h"
 
 #include <errno.h>
@@ -52,8 +52,8 @@ void client_flush(mmx *m)
                 poll_out(m, true);
                 return;
             }
-            /* The daemon's last words are still to be read; who reads then
-             * meets the end itself. */
+            /* The daemon's last messages are still to be received; the
+             * receive after them ends the connection. */
             m->out_count = 0;
             break;
         }
@@ -143,8 +143,8 @@ int client_ask(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
     return m->link == LINK_DOWN ? -MMX_E_DAEMON_LOST : 0;
 }
 
-/* Waits for the answer, without the lock while it waits. A
- * handle that lost its daemon meanwhile has answered already. */
+/* Waits for the answer, without the lock during the wait. The end of the
+ * connection is an answer, too (forget_asked). */
 static int await(mmx *m, struct client_reply *r, uint32_t seq, int timeout_ms)
 {
     uint64_t end = client_end(timeout_ms);
@@ -217,7 +217,7 @@ static void hang_up(mmx *m)
     if (m->link == LINK_UP) {
         client_rooms_lost(m);
         client_tickets_lost(m);
-        /* After the rooms' last words are in m->own: nobody's cells. */
+        /* The rooms' last words are in m->own: the page becomes zero. */
         (void)mmap(m->page, m->page_bytes, PROT_READ,
             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         m->say_down = m->told_up;
@@ -228,7 +228,7 @@ static void hang_up(mmx *m)
     forget_asked(m);
     m->out_count = 0;
     m->polls_out = false;
-    /* By hand: a forked child's copy would keep it in the set. */
+    /* A close alone would leave it in the set if a forked child has it. */
     (void)epoll_ctl(m->ep, EPOLL_CTL_DEL, m->sock, NULL);
     close(m->sock);
     m->sock = -1;
@@ -279,7 +279,7 @@ void client_connect(mmx *m)
 
 /* in */
 
-/* Descriptors of one packet, in order; what nobody takes is closed. */
+/* Descriptors of one packet, in order; those not taken are closed. */
 struct fds {
     int fd[FDS_MAX];
     uint32_t count, taken;
@@ -299,8 +299,8 @@ static bool map_cells(mmx *m, int fd, uint32_t cells)
     if (cells == 0 || cells > m->cells || fd < 0 || fstat(fd, &st) != 0 ||
         (uint64_t)st.st_size < bytes)
         return false;
-    /* Over the old page, so that mmx_cell's pointers and readers without the
-     * lock never see a hole. */
+    /* Replaces the old page at its address, so that mmx_cell's pointers and
+     * readers without the lock always see a mapped page. */
     p = mmap(m->page, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
     return p != MAP_FAILED;
 }
@@ -310,7 +310,7 @@ static void welcome(mmx *m, const struct local_welcome *w, int fd)
     if (m->link != LINK_HELLO)
         return;
     if (!map_cells(m, fd, w->cells)) {
-        client_error(m, "%s: a welcome without good cells", m->path);
+        client_error(m, "%s: the daemon's WELCOME has no valid cells", m->path);
         hang_up(m);
         return;
     }
@@ -331,7 +331,7 @@ static void welcome(mmx *m, const struct local_welcome *w, int fd)
     m->say_up = true;
 }
 
-/* Takes the question that this answers; false: there was none. */
+/* Removes the message with this seq from `asked`; false: it was not pending. */
 static bool answered(mmx *m, uint32_t seq, struct client_asked *out)
 {
     struct client_asked *q = &m->asked[seq % ASKED_MAX];
@@ -353,7 +353,7 @@ static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
 
     span_copy_str(a->text, text, sizeof text);
     if (seq == 0 && a->err && m->link == LINK_HELLO) {
-        client_error(m, "%s: not taken: %s%s%s", m->path,
+        client_error(m, "%s: refused: %s%s%s", m->path,
             err_name((enum err)a->err), *text ? ": " : "", text);
         m->hello_err = a->err;
         hang_up(m);
@@ -440,7 +440,7 @@ static void packet(mmx *m, size_t len, struct fds *fds)
     struct local_msg msg;
     enum err e;
 
-    /* A frame of a newer daemon (ERR_BUSY) or a broken one is skipped. */
+    /* Skips frames of a newer daemon (ERR_BUSY) and broken ones. */
     while (m->link != LINK_DOWN && (e = local_get(&r, &msg)) != ERR_NOT_READY)
         if (e == OK)
             frame(m, &msg, fds);
@@ -477,12 +477,12 @@ static bool receive_one(mmx *m)
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
-    /* Said once, before what the daemon had sent: that is still there. */
+    /* Reported once, before the packets that were already received. */
     if (n < 0 && errno == ECONNRESET)
         return true;
     if (n <= 0) {
         if (n == 0)
-            errno = ECONNRESET; /* the kernel's word for what this means */
+            errno = ECONNRESET; /* for %m */
         client_error(m, "%s: %m", m->path);
         hang_up(m);
         return false;

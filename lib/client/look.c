@@ -1,18 +1,18 @@
-/* look.c - what an engine sees of its rooms: states, places, rows.
+/* look.c - reads of an engine's rooms: states, runs, rows.
  *
- * Invariants. States are read from cells without the lock. A place is given
- * only for rows that an event has shown and that are not released, in a map
+ * Invariants. States are read from cells without the lock. Addresses are given
+ * only for rows that an event has reported and that are not released, in a map
  * of the same run of the daemon; every block number was checked against the
- * pool when the event came. While bytes are copied the lock is not held: the
- * caller may not release what it copies, which is its duty anyhow.
+ * pool when the event arrived. While bytes are copied the lock is not held: the
+ * caller must not release the rows that it copies.
  *
- * Rejected: handing out pointers per block. Engines want arrays, and the
- * daemon prefers to grant one run, so one array is the usual case. */
+ * Rejected: returning a pointer per block. Engines need arrays, and the daemon
+ * prefers to grant one run, so one array is the usual case. */
 #include "client/client.h"
 
 #include <string.h>
 
-/* The word of a room's cell: the daemon's, else the handle's own. */
+/* Returns the word of a room's cell: the daemon's, else the handle's own. */
 static uint64_t word_of(const mmx *m, mmx_room h)
 {
     uint64_t w;
@@ -80,7 +80,7 @@ int mmx_look(mmx *m, mmx_room h, struct mmx_look *out)
     return CLIENT_GIVE(out, l) ? 0 : -MMX_E_MALFORMED;
 }
 
-/* Rows [first, end) of one field, as far as they can be seen. */
+/* The visible rows [first, end) of one field. */
 struct place {
     const struct client_room *room;
     const struct client_run *runs;
@@ -98,7 +98,7 @@ static const struct mmx_field *find_field(
     return NULL;
 }
 
-/* The room, its pool and a field of it. */
+/* Finds a room, its pool and a field of it. */
 static int find_room(mmx *m, mmx_room h, const char *field, struct place *out)
 {
     struct client_room *r = client_room(m, h);
@@ -122,12 +122,14 @@ static int find_room(mmx *m, mmx_room h, const char *field, struct place *out)
     return 0;
 }
 
-/* The cell may know of more rows than the last event told. */
+/* Returns the number of rows reported by the last event or the cell, whichever
+ * is more. */
 static uint32_t rows_seen(const mmx *m, mmx_room h, const struct client_room *r)
 {
     return max_u32(r->rows, cell_rows(word_of(m, h)));
 }
 
+/* Finds the visible rows of a field. */
 static int find_place(mmx *m, mmx_room h, const char *field, struct place *out)
 {
     struct place p;
@@ -178,7 +180,7 @@ int client_source(
     return 0;
 }
 
-/* From row on: where it lies, and how many rows follow in the same run. */
+/* Returns the address of a row; *rows: visible rows from it on in its run. */
 static uint8_t *piece(const struct place *p, uint32_t row, uint32_t *rows)
 {
     uint64_t at = p->room->first;
@@ -231,7 +233,8 @@ int mmx_runs(mmx *m, mmx_room h, struct mmx_run *out, int max)
     return n;
 }
 
-/* Are rows [first, first + *rows) to be seen? MMX_ALL becomes a number. */
+/* Checks that rows [first, first + *rows) are visible; replaces MMX_ALL by the
+ * number of visible rows. */
 static int check_rows(const struct place *p, uint32_t first, uint32_t *rows)
 {
     if (first < p->first)
@@ -278,7 +281,7 @@ int mmx_view(mmx *m, mmx_room h, const char *field, uint32_t first,
     return err;
 }
 
-/* The next piece of a copy; all rows are checked before the first byte. */
+/* Finds the next piece of a copy; checks all rows before the first byte. */
 static int next_piece(mmx *m, mmx_room h, const char *field, bool write,
     uint32_t first, uint32_t *rows, uint8_t **at, struct mmx_view *out,
     int *gpu)
@@ -371,7 +374,8 @@ int mmx_scatter(mmx *m, mmx_room h, const char *field, uint32_t first,
     return 0;
 }
 
-/* 1: it has happened; 0: not yet; negative: it will not. */
+/* Returns 1 if the room has reported a bit of `what`, 0 if not yet, the
+ * negative reason if it never will. */
 static int has_happened(mmx *m, mmx_room h, uint32_t what)
 {
     struct client_room *r = client_room(m, h);
@@ -390,7 +394,7 @@ static int has_happened(mmx *m, mmx_room h, uint32_t what)
 int mmx_wait_room(mmx *m, mmx_room h, uint32_t what, int timeout_ms)
 {
     uint64_t end = client_end(timeout_ms);
-    /* Before it sleeps it looks at what is known: a poll costs no more than a
+    /* The first round checks without receiving: a poll costs no more than a
      * receive that finds nothing. */
     bool receive = timeout_ms == 0;
 

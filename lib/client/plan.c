@@ -2,12 +2,11 @@
  *
  * Invariants. Plans need no handle and no lock. A run checks everything under
  * one hold of the lock, before the first byte; then it takes the lock again
- * for every few pieces and copies without it, as mmx_gather does: rows that
- * were there stay until this engine releases them, which is not due before
- * its own call is over.
+ * for every few pieces and copies without it, as mmx_gather does: readable rows
+ * stay until this engine releases them, which it must not do during the call.
  *
- * Rejected: copying the rooms' places into the plan. A plan is made before
- * the rows have landed, often before they are asked for. */
+ * Rejected: copying the rooms' runs into the plan. A plan is made before the
+ * rows have landed, often before they are requested. */
 #include "client/client.h"
 
 #include <string.h>
@@ -51,13 +50,14 @@ struct finder {
     mmx *m;
     const mmx_room *rooms;
     const char *field;
-    const char *dtype; /* of the tensor; NULL: nothing is copied */
-    bool launch;       /* by a kernel: all rooms on one GPU */
-    bool odd;          /* the tensor's rows do not begin at whole words */
+    const char *dtype; /* the tensor's; NULL: nothing is copied */
+    bool launch;       /* copied by a kernel: all rooms on one GPU */
+    bool odd;          /* some rows of the tensor are not aligned to 4 bytes */
     bool found;
     int gpu; /* of the rooms found so far */
 };
 
+/* Finds a room for the window planner; refuses what this run cannot copy. */
 static enum err find(void *ud, uint32_t room, struct window_source *out)
 {
     struct finder *f = ud;
@@ -65,12 +65,12 @@ static enum err find(void *ud, uint32_t room, struct window_source *out)
 
     if (err || !f->dtype)
         return (enum err) - err;
-    /* Copies of a GPU change no dtype, and a tensor is in one place. */
+    /* A GPU's copies do not convert, and a tensor lies in one memory. */
     if (gpu >= 0 && !f->launch && strcmp(f->dtype, out->dtype) != 0)
         return ERR_INCOMPATIBLE_LAYOUT;
     if ((f->found && gpu != f->gpu) || (f->launch && gpu < 0))
         return ERR_MALFORMED;
-    /* A kernel widens word by word. */
+    /* A kernel that converts writes whole words. */
     if (f->launch && f->odd && strcmp(f->dtype, out->dtype) != 0)
         return ERR_MALFORMED;
     f->found = true;
@@ -94,7 +94,7 @@ static int copy(int gpu, const struct window_piece *p, uint32_t count)
     return 0;
 }
 
-/* One run, from its arguments on. */
+/* One call of mmx_plan_run and its like. */
 struct run {
     struct finder finder;
     struct window_sources from;
@@ -136,7 +136,7 @@ int mmx_plan_check(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     return check(&r, to, trouble);
 }
 
-/* The next pieces, by a hold of the lock; *count 0: there are no more. */
+/* Finds the next pieces under the lock; *count 0: the end. */
 static int next_pieces(struct run *r, struct window_cursor *c,
     struct window_piece *out, uint32_t max, uint32_t *count)
 {
@@ -168,6 +168,7 @@ int mmx_plan_run(mmx *m, const struct mmx_plan *plan, const mmx_room *rooms,
     return err;
 }
 
+/* Sets the handle's error text. */
 static int launch_failed(mmx *m, int err, const char *why)
 {
     if (client_lock(m) == 0) {

@@ -1,22 +1,24 @@
 /* pools.c - mapping the daemon's pools.
  *
- * Invariants. A map's place in m->maps is its id and stays with its name over
- * reconnects; its serial says on which connection it was given, and a room
- * sees only the map of its own connection. What POOL_INFO says is checked
- * against the size of the descriptor before anything is mapped, so no view
- * can reach past the end. An old map stays until the pool is asked for again:
- * rows that were ready are still being read.
+ * Invariants. A map's index in m->maps is its id and stays with its name over
+ * reconnects; its serial is the connection that it was received on, and a room
+ * uses only maps of its own connection. POOL_INFO is checked against the size
+ * of the descriptor before it is mapped, so no view can reach past the end. An
+ * old map stays until the pool is asked for again: ready rows are still being
+ * read.
  *
  * Callbacks run without the lock: pinning gigabytes takes seconds. Rejected:
- * remapping by itself after a reconnect, under the engine's feet. */
+ * remapping without a call after a reconnect, while the engine reads. */
 #include "client/client.h"
 
+#include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The fields of a POOL_INFO, offsets in place of pointers. */
+/* Reads the fields of a POOL_INFO; `data` holds offsets until the pool is
+ * mapped. False if they are malformed. */
 static bool fields_from(
     struct mmx_pool *p, const struct local_pool_info *i, struct layout *l)
 {
@@ -78,7 +80,9 @@ static int map_host(mmx *m, struct client_reply *r)
 
     if (r->fd < 0 || fstat(r->fd, &st) != 0 ||
         (uint64_t)st.st_size < p->bytes) {
-        client_error(m, "pool %s: its memory is smaller than it says", p->name);
+        client_error(m,
+            "pool %s: its descriptor has less than %" PRIu64 " bytes", p->name,
+            p->bytes);
         return -MMX_E_MALFORMED;
     }
     p->base = mmap(NULL, p->bytes, PROT_READ | (p->writable ? PROT_WRITE : 0),
@@ -87,8 +91,8 @@ static int map_host(mmx *m, struct client_reply *r)
         client_error(m, "pool %s: %m", p->name);
         return -MMX_E_SYSTEM;
     }
-    /* Users' pictures do not belong into core dumps, and a child that wrote
-     * into the pool would do so for ever. Not vital: no error. */
+    /* Core dumps must not contain users' data, and a forked child must not
+     * write to the pool. Failures are ignored: the pool works without. */
     (void)madvise(p->base, p->bytes, MADV_DONTDUMP);
     (void)madvise(p->base, p->bytes, MADV_DONTFORK);
     return 0;
@@ -107,6 +111,7 @@ static int map_pool(mmx *m, struct client_reply *r)
     return 0;
 }
 
+/* Returns the map of this name, else a free entry; NULL: none is free. */
 static struct client_map *map_of(mmx *m, const char *name)
 {
     struct client_map *unused = NULL;
@@ -120,7 +125,7 @@ static struct client_map *map_of(mmx *m, const char *name)
     return unused;
 }
 
-/* What is to be told and unmapped once the lock is not held any more. */
+/* Callbacks and unmapping that are due once the lock is released. */
 struct change {
     struct mmx_pool old, now;
     bool has_old, has_now;
@@ -140,7 +145,7 @@ static void carry_out(const struct change *c)
         c->tell(c->ud, &c->now, 1);
 }
 
-/* The daemon has answered: its pool becomes a map, or is one already. */
+/* Maps the pool of the daemon's answer, unless it is mapped already. */
 static int install(mmx *m, struct client_reply *r, struct change *c)
 {
     struct client_map *map = map_of(m, r->pool.name);

@@ -1,18 +1,17 @@
-/* rooms.c - the rooms of a handle: opening, answering, releasing, and what the
- * daemon says about them.
+/* rooms.c - the rooms of a handle: opening, committing, releasing, and the
+ * daemon's events about them.
  *
  * Invariants. A cell is in exactly one state: free (on the free stack, tag 0),
- * in use (tag not 0), or retired (tag 0, its last event has been handed out,
- * free at the next step so that the event's text stays). Happenings fold into
- * the room until they are handed out, so a handle that is not stepped for a
- * minute needs no memory for it. A word with the room's tag in the daemon's
- * page is the truth; m->own says what the daemon cannot: that it is gone, or
- * that it refused the room. Under the handle's lock, except the reads of
- * words.
+ * in use (tag not 0), or retired (tag 0, its last event was handed out; freed
+ * at the next step so that the event's text stays valid). Events accumulate as
+ * bits in the room until they are handed out, so a handle that is not stepped
+ * for a minute needs no memory for them. A word with the room's tag in the
+ * daemon's page is the true state; m->own has the states that the daemon cannot
+ * show: that it is lost, or that it refused the room. Under the handle's lock,
+ * except the reads of words.
  *
  * Free cells are a stack: few rooms at a time touch few pages. Rejected: a
- * queue, which would give old handles a longer time to be told from new ones;
- * the tag does that. */
+ * queue, which would reuse cells later; stale handles are detected by tags. */
 #include "client/client.h"
 
 #include <string.h>
@@ -36,7 +35,7 @@ struct client_room *client_room(mmx *m, mmx_room h)
     return r->tag == h.tag ? r : NULL;
 }
 
-/* Does the daemon know this room by its cell? */
+/* True if the daemon shows this room in its cell. */
 static bool bound(const mmx *m, const struct client_room *r)
 {
     return r->serial == m->serial && !r->unbound;
@@ -53,9 +52,10 @@ static void push(mmx *m, uint32_t *head, struct client_room *r)
     *head = (uint32_t)(r - m->rooms);
 }
 
-/* The list of pending rooms has links of its own: a room that is released
- * while it is on it stays there, with nothing to say. */
-static void happen(mmx *m, struct client_room *r, uint32_t what)
+/* Adds bits to a room's next event and queues the room. The pending list has
+ * links of its own: a room that is released while queued stays queued, without
+ * bits. */
+static void notify(mmx *m, struct client_room *r, uint32_t what)
 {
     uint32_t i = (uint32_t)(r - m->rooms);
 
@@ -97,7 +97,7 @@ void client_rooms_reap(mmx *m)
     }
 }
 
-/* A free cell that the daemon has granted, with a tag of its own. */
+/* Takes a free cell that the daemon has granted, with a new tag; NULL: none. */
 static struct client_room *room_take(mmx *m)
 {
     uint32_t *at = &m->free_head;
@@ -132,9 +132,9 @@ static void own_word(mmx *m, struct client_room *r, uint64_t word)
     atomic_store_explicit(&m->own[r - m->rooms], word, memory_order_release);
 }
 
-/* what the daemon says */
+/* the daemon's events */
 
-/* Forgets the blocks that lie wholly in released rows. */
+/* Drops the blocks whose rows are all released. */
 static void trim_runs(mmx *m, struct client_room *r)
 {
     struct client_run *runs = m->stores[r - m->rooms].runs;
@@ -155,7 +155,7 @@ static void trim_runs(mmx *m, struct client_room *r)
     memmove(runs, runs + gone, r->runs * sizeof *runs);
 }
 
-/* Forgets where rows from `first` on lie. */
+/* Drops the runs of rows from `first` on. */
 static void cut_runs(struct client_room *r, struct client_run *runs,
     uint32_t first, uint32_t block_rows)
 {
@@ -201,8 +201,8 @@ static bool runs_good(struct span s, uint32_t blocks)
     return true;
 }
 
-/* The event's runs say where rows from `first` on lie, whether or not we knew;
- * what we know of earlier rows holds on. */
+/* Replaces the runs of rows from `first` on by the event's; keeps those of
+ * earlier rows. */
 static void take_runs(
     mmx *m, struct client_room *r, uint32_t first, struct span s)
 {
@@ -226,7 +226,7 @@ static void take_runs(
     trim_runs(m, r);
 }
 
-/* The pool is the event's: who attaches need not know it. */
+/* Sets the room's pool from its event: an attach does not name one. */
 static void take_pool(mmx *m, struct client_room *r, uint16_t number)
 {
     if (r->map != MAP_NONE && m->maps[r->map].number == number)
@@ -245,7 +245,7 @@ static void take_aux(mmx *m, struct client_room *r, struct span aux)
 {
     struct client_store *s = &m->stores[r - m->rooms];
 
-    /* Told twice it is not written twice: somebody may be reading. */
+    /* The same aux is not written again: the engine may be reading it. */
     if (aux.len == 0 ||
         (aux.len == r->aux_len && memcmp(s->aux, aux.p, aux.len) == 0))
         return;
@@ -277,12 +277,12 @@ void client_room_event(mmx *m, const struct local_event *e)
     if (e->what & (EVENT_LENGTH | EVENT_READY))
         take_aux(m, r, e->aux);
     if (e->what & EVENT_FAILED) {
-        r->what &= ~(uint32_t)MMX_REFUSED; /* one reason: this one */
+        r->what &= ~(uint32_t)MMX_REFUSED; /* an event has one reason */
         r->reason = e->reason;
         span_copy_str(
             e->text, m->stores[r - m->rooms].text, sizeof m->stores->text);
     }
-    happen(m, r, e->what & 0xffff);
+    notify(m, r, e->what & 0xffff);
 }
 
 static void note_refused(mmx *m, uint64_t id, const struct local_answer *a)
@@ -304,8 +304,8 @@ void client_room_refused(
 
     if (q->type == LOCAL_DECLINE)
         note_refused(m, q->id, a);
-    /* What was sent after the message that was refused first, or to a room
-     * that had ended, fails too; the first reason is the one that helps. */
+    /* Messages after a refused opening, or to a room that has ended, are
+     * refused too; only the first reason is reported. */
     if (!r || r->unbound || r->seen & (MMX_DONE | MMX_FAILED))
         return;
     r->refused_op = q->type;
@@ -320,7 +320,7 @@ void client_room_refused(
         r->reason = a->err;
         own_word(m, r, cell_word(MMX_FAILED_STATE, a->err, r->tag, 0));
     }
-    happen(m, r, MMX_REFUSED);
+    notify(m, r, MMX_REFUSED);
 }
 
 void client_rooms_lost(mmx *m)
@@ -342,7 +342,7 @@ void client_rooms_lost(mmx *m)
         r->reason = MMX_E_DAEMON_LOST;
         own_word(
             m, r, cell_word(MMX_FAILED_STATE, MMX_E_DAEMON_LOST, r->tag, 0));
-        happen(m, r, MMX_FAILED);
+        notify(m, r, MMX_FAILED);
     }
 }
 
@@ -414,7 +414,7 @@ int client_rooms_give(mmx *m, struct mmx_event *ev, int max)
 
 /* calls */
 
-/* Sends what opens a room, or takes the room back. */
+/* Sends the message that opens a room; frees the room if that fails. */
 static int open_room(
     mmx *m, struct client_room *r, struct local_msg *msg, mmx_room *out)
 {
@@ -441,7 +441,7 @@ static void copy_key(struct key *to, const uint8_t *from)
         memcpy(to->b, from, sizeof to->b);
 }
 
-/* A room on a pool of this run of the daemon; the lock is held. */
+/* Takes a room on a pool of this run of the daemon; the lock is held. */
 static int room_begin(mmx *m, uint64_t id, void *user, int pool, bool pooled,
     struct client_room **out)
 {
@@ -588,7 +588,7 @@ int mmx_attach(mmx *m, const struct mmx_attach *opt, mmx_room *out)
     return err;
 }
 
-/* Locks and finds a room that the daemon still works for. */
+/* Takes the lock and finds a room that has not ended. */
 static int enter(mmx *m, mmx_room h, struct client_room **out)
 {
     int err = client_lock(m);

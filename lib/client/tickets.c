@@ -1,18 +1,18 @@
-/* tickets.c - sequence ids: spaces, requests that hold or wait, and what the
- * daemon says about them.
+/* tickets.c - sequence ids: spaces, requests that hold or wait, and the
+ * daemon's events about them.
  *
- * Invariants. A request of a space has one entry at most, which is found by
- * its bucket until it is released or its loss has been told. Frames of one
- * connection come in order and the answer to an ask says how things stand, so
- * whatever comes while asks are on their way is older than their answer and
- * is passed over: events never go back in time. An entry tells one thing: the
- * newest. Answers find their entry by index and tag, events by space and
- * request. A told loss stays in place until the next step, for its text.
- * Under the handle's lock.
+ * Invariants. A request of a space has at most one entry, which is found by its
+ * bucket until it is released or its loss is handed out. Frames of one
+ * connection arrive in order and the answer to an ask carries the present
+ * state, so an event that arrives while asks are unanswered is older than their
+ * answer and is ignored: events never go back in time. An entry has at most one
+ * pending event: the newest. Answers find their entry by index and tag, events
+ * by space and request. A lost entry stays until the step after its event, for
+ * the event's text. Under the handle's lock.
  *
- * Rejected: asking the daemon in mmx_ticket_wait (the scheduler that asked
- * would not know what the waiting thread has learned), and telling late
- * releases (they are what generations are for). */
+ * Rejected: asking the daemon in mmx_ticket_wait (the thread that steps would
+ * miss the event), and reporting late releases (generations make them
+ * harmless). */
 #include "client/client.h"
 
 #include <string.h>
@@ -47,7 +47,8 @@ static struct client_ticket *find(mmx *m, uint32_t space, const char *request)
     return NULL;
 }
 
-/* The request's length was checked. */
+/* Takes a new entry; the caller has checked the request's length. NULL: none is
+ * free. */
 static struct client_ticket *take(mmx *m, uint32_t space, const char *request)
 {
     struct list *n = list_pop(&m->tickets_free);
@@ -78,7 +79,8 @@ static void drop(mmx *m, struct client_ticket *k)
     list_push_head(&m->tickets_free, &k->in_line);
 }
 
-static void tell(mmx *m, struct client_ticket *k)
+/* Makes the entry's state its pending event. */
+static void notify(mmx *m, struct client_ticket *k)
 {
     if (!list_linked(&k->in_line))
         list_push_tail(&m->tickets_news, &k->in_line);
@@ -88,10 +90,10 @@ static void lose(mmx *m, struct client_ticket *k, uint8_t reason)
 {
     k->state = TICKET_LOST;
     k->reason = reason;
-    tell(m, k);
+    notify(m, k);
 }
 
-/* what the daemon says */
+/* the daemon's events */
 
 void client_ticket_answer(
     mmx *m, const struct client_asked *q, const struct local_answer *a)
@@ -100,13 +102,13 @@ void client_ticket_answer(
         q->cell < TICKETS_MAX ? &m->tickets[q->cell] : NULL;
 
     if (!k || q->tag == 0 || k->tag != q->tag)
-        return; /* it was released meanwhile */
+        return; /* released before its answer */
     if (k->asks)
         k->asks--;
     if (a->err) {
-        /* What it had before a refused ask it still has. */
+        /* A refused ask leaves an id that is held. */
         if (k->state == TICKET_HELD)
-            tell(m, k);
+            notify(m, k);
         else if (k->state == TICKET_ASKED && !k->asks)
             lose(m, k, a->err);
     } else if (a->a == NONE) {
@@ -116,7 +118,7 @@ void client_ticket_answer(
         k->state = TICKET_HELD;
         k->seq = a->a;
         k->generation = a->b;
-        tell(m, k);
+        notify(m, k);
     }
 }
 
@@ -140,7 +142,7 @@ void client_ticket_event(mmx *m, const struct local_ticket_event *e)
         k->state = TICKET_HELD;
         k->seq = e->seq;
         k->generation = e->generation;
-        tell(m, k);
+        notify(m, k);
     }
 }
 
@@ -254,7 +256,7 @@ static bool good_request(const char *request)
     return n > 0 && n < 64;
 }
 
-/* Locks and finds a space that lives on this connection. */
+/* Takes the lock and finds a space of this connection. */
 static int enter(mmx *m, int space, const char *request, uint32_t *number)
 {
     int err;
@@ -328,7 +330,8 @@ int mmx_ticket(mmx *m, const struct mmx_ticket *opt)
     return err;
 }
 
-/* 1: it holds an id; 0: not yet; negative: it will not. */
+/* Returns 1 if the request holds an id, 0 if it waits, the negative reason if
+ * it is lost. */
 static int outcome(
     mmx *m, uint32_t space, const char *request, struct mmx_seq *out)
 {

@@ -1,16 +1,15 @@
 /* window.c - plans a window of a prompt: which rows of which rooms go where.
  *
- * Invariants. A row's number comes from counting ones, never from arithmetic
- * on positions, so that separators inside a span cost nothing. Each position
- * takes at most one row: a second claim is refused when it is made, and so
- * the mask's ones are the segments' rows by construction. Segments ascend, so
- * that rows put one after the other are in the order in which a masked
- * scatter uses them up.
+ * Invariants. A row's number is a count of ones, never arithmetic on positions,
+ * so that separators inside a span cost nothing. Each position takes at most
+ * one row: a second claim is refused, so the mask has as many ones as the
+ * segments have rows. Segments ascend, so that packed rows are in the order in
+ * which a masked scatter takes them.
  *
  * Any thread; the caller's memory. Rejected: a plan that refers to the
- * caller's masks (they change under a copy that still runs: the crash that
- * this file exists for), and one segment per span with its holes left to a
- * mask (spans overlap, so the window's mask does not say whose hole it is). */
+ * caller's masks (they change while a copy still runs: the crash that this file
+ * exists for), and one segment per span with its holes left to a mask (spans
+ * overlap, so the window's mask does not say which span a hole belongs to). */
 #include "client/window.h"
 
 #include "wire/wire.h"
@@ -41,8 +40,8 @@ void window_pack(const uint8_t *bytes, uint32_t n, uint64_t *words)
     }
 }
 
-/* The compiler's own is a call into its library where the CPU is not known to
- * have the instruction. */
+/* Counts ones. The compiler's builtin calls a library where the target CPU may
+ * lack the instruction. */
 static uint32_t ones_of(uint64_t w)
 {
     w -= w >> 1 & UINT64_C(0x5555555555555555);
@@ -63,7 +62,7 @@ uint32_t window_ones(const uint64_t *words, uint32_t n)
     return ones;
 }
 
-/* Bits [at, at + n), n in 1..64; touches no word beyond them. */
+/* Returns bits [at, at + n), n in 1..64; reads no word beyond them. */
 static uint64_t bits(const uint64_t *words, uint32_t at, uint32_t n)
 {
     uint32_t by = at % 64;
@@ -74,7 +73,7 @@ static uint64_t bits(const uint64_t *words, uint32_t at, uint32_t n)
     return n == 64 ? w : w & ((UINT64_C(1) << n) - 1);
 }
 
-/* Sets them; false: one of them was set. */
+/* Sets the bits of w from bit `at` on; false if one was set already. */
 static bool claim(uint64_t *words, uint32_t at, uint64_t w)
 {
     uint32_t by = at % 64;
@@ -94,8 +93,8 @@ static uint64_t place_end(const struct mmx_placeholder *p)
     return (uint64_t)p->offset + p->length;
 }
 
-/* The room's row for position i of the span; of the next one that takes a row
- * when it takes none. */
+/* Returns the room's row for position i of the span, or for the next position
+ * that takes a row. */
 static uint32_t row_at(const struct mmx_placeholder *p, uint32_t i)
 {
     if (p->storage == STORAGE_PROMPT)
@@ -124,8 +123,8 @@ static enum err check_place(
     return OK;
 }
 
-/* The window's end without the shift, moved back until it cuts no indivisible
- * span: each move can reach into another one, where spans overlap. */
+/* Computes the window's end without the shift, moved back until it cuts no
+ * indivisible span. Spans overlap, so each move can cut another span. */
 static enum err fit(const struct mmx_window *w, const struct mmx_placeholder *p,
     uint32_t n, uint64_t *out, uint32_t *at)
 {
@@ -177,7 +176,8 @@ static enum err begin(const struct mmx_window *w,
     return OK;
 }
 
-/* Positions [*s, *e) of the span lie in the window and may take rows. */
+/* Computes the positions [*s, *e) of the span that lie in the window and may
+ * take rows. */
 static void overlap(const struct build *b, const struct mmx_placeholder *p,
     uint32_t *s, uint32_t *e)
 {
@@ -186,14 +186,14 @@ static void overlap(const struct build *b, const struct mmx_placeholder *p,
 
     *s = (uint32_t)min_u64(from, p->length);
     *e = (uint32_t)min_u64(to, p->length);
-    /* In sight of the draft model only. */
+    /* Reached by the draft model's shift only. */
     if (p->offset >= b->real_end &&
         (p->flags & MMX_ABSENT ||
             (p->flags & MMX_INDIVISIBLE && *e < p->length)))
         *e = *s;
 }
 
-/* Parts of one span, at most. */
+/* Returns an upper bound of a span's segments. */
 static uint64_t parts(const struct mmx_placeholder *p, uint32_t s, uint32_t e)
 {
     uint64_t count = 0;
@@ -233,7 +233,7 @@ enum err window_bytes(const struct mmx_window *w,
     return OK;
 }
 
-/* Claims positions [s, e) of a span without a mask: one segment. */
+/* Claims positions [s, e) of a span without a mask, as one segment. */
 static enum err lay_all(
     struct build *b, const struct mmx_placeholder *p, uint32_t s, uint32_t e)
 {
@@ -251,7 +251,8 @@ static enum err lay_all(
     return OK;
 }
 
-/* The same with a mask: a segment for each run of ones. */
+/* Claims positions [s, e) of a span with a mask: one segment per run of ones.
+ */
 static enum err lay_mask(
     struct build *b, const struct mmx_placeholder *p, uint32_t s, uint32_t e)
 {
@@ -259,7 +260,7 @@ static enum err lay_mask(
     const struct mmx_segment *full = b->segments + b->cap;
     uint32_t at = (uint32_t)(p->offset + s - b->first);
     uint32_t row = row_at(p, s), run_end = NONE, n;
-    /* Rows that the storage has for positions without a one. */
+    /* True if the storage also has rows for positions without a one. */
     bool gaps = p->storage > STORAGE_COMPACT;
 
     for (uint32_t i = s; i < e; i += n, at += n) {
@@ -295,7 +296,7 @@ static enum err lay_mask(
     return OK;
 }
 
-/* Positions [s, e) of the span lie in the window, s < e. */
+/* Adds the segments of positions [s, e) of a span, s < e. */
 static enum err lay(
     struct build *b, const struct mmx_placeholder *p, uint32_t s, uint32_t e)
 {
@@ -338,7 +339,8 @@ static enum err add(struct build *b, const struct mmx_placeholder *p)
     return s < e ? lay(b, p, s, e) : OK;
 }
 
-/* Spans in any order, spans that overlap: in place, and rare. */
+/* Sorts segments by position, in place: needed only for unordered or
+ * overlapping spans. */
 static void sort(struct mmx_segment *s, uint32_t n)
 {
     for (uint32_t gap = n / 2; gap; gap /= 2)
@@ -352,7 +354,7 @@ static void sort(struct mmx_segment *s, uint32_t n)
         }
 }
 
-/* Header, mask, needs, segments: one after the other in mem. */
+/* Lays header, mask, needs and segments out in mem, in this order. */
 static enum err place_arrays(struct build *b, void *mem, size_t mem_bytes)
 {
     size_t words = (size_t)(b->end - b->first + 63) / 64;

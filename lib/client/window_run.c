@@ -1,11 +1,11 @@
 /* window_run.c - copies the rows of a plan into an engine's tensor.
  *
  * Invariants. Everything is checked before the first byte: the plan against
- * itself and the tensor, each segment against what its room has now. A refused
- * run leaves the tensor as it was. Only bytes of rows are written: what lies
- * between them, or at positions without a row, stays.
+ * itself and the tensor, each segment against the rows of its room. A refused
+ * run leaves the tensor unchanged. Only bytes of rows are written, none between
+ * them and none at positions without a row.
  *
- * Any thread. Rejected: copying what is there and reporting the rest. A model
+ * Any thread. Rejected: copying the landed rows and reporting the rest. A model
  * that runs on half an image answers with confidence. */
 #include "client/window.h"
 
@@ -42,7 +42,7 @@ static uint64_t stride_of(const struct mmx_tensor *t)
     return t->stride ? t->stride : (uint64_t)t->elements * type_bytes(t->dtype);
 }
 
-/* The plan against itself: it may have been kept for long. */
+/* True if the plan is consistent: it lies in the caller's memory. */
 static bool plan_holds(const struct mmx_plan *p)
 {
     uint64_t rows = 0, end = 0;
@@ -96,7 +96,7 @@ static enum err check_segment(const struct mmx_segment *g,
     return OK;
 }
 
-/* The room that was looked up last: segments of one follow each other. */
+/* The room that was looked up last: segments of a room follow each other. */
 struct last {
     bool known;
     uint32_t room;
@@ -142,7 +142,8 @@ enum err window_check(const struct mmx_plan *plan,
     return OK;
 }
 
-/* Where row lies, and how many rows follow in the same run; it is there. */
+/* Returns the address of a row that has landed; *rows: rows from it on in its
+ * run. */
 static const uint8_t *row_of(
     const struct window_source *s, uint32_t row, uint32_t *rows)
 {
@@ -197,7 +198,7 @@ enum err window_pieces(const struct mmx_plan *plan,
     return OK;
 }
 
-/* Tensors of others need not be aligned: bytes in, bytes out. */
+/* Converts a row; neither side need be aligned. */
 static void row_from_bf16(uint8_t *to, const uint8_t *from, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -210,7 +211,7 @@ static void row_from_bf16(uint8_t *to, const uint8_t *from, uint32_t n)
     }
 }
 
-/* Exact: every f16 is an f32. NaNs keep their payload. */
+/* Converts exactly: every f16 is an f32. NaNs keep their payload. */
 static uint32_t f32_of_f16(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, exp = half >> 10 & 31,
@@ -222,7 +223,7 @@ static uint32_t f32_of_f16(uint16_t half)
         return sign | (exp + 112) << 23 | frac << 13;
     if (frac == 0)
         return sign;
-    /* Its leading one moves to where a normal number has it. */
+    /* A subnormal number: its leading one becomes the implicit one. */
     exp = (uint32_t)__builtin_clz(frac) - 21;
     return sign | (113 - exp) << 23 | (frac << exp & 0x3ff) << 13;
 }

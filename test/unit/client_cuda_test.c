@@ -269,7 +269,7 @@ TEST(what_cannot_be_mapped_is_refused_with_a_reason)
     mem.share = "cuda-fabric";
     T_EQ_I64(ask(&g, &mem, &p), -MMX_E_NOT_READY);
     T_EQ_I64(mmx_error_text(g.m, text, sizeof text), 0);
-    T_HAS(text, "shared in an unknown way");
+    T_HAS(text, "does not know how it is shared");
     mem.share = "cuda-vmm";
     gpu_set("fail_cuMemMap", 1);
     T_EQ_I64(ask(&g, &mem, &p), -MMX_E_NOT_READY);

@@ -140,7 +140,7 @@ TEST(welcome_without_cells)
     fake_welcome(&f, -1);
     T_EQ_I64(mmx_step(m, &ev, 1), 0);
     T_EQ_I64(mmx_error_text(m, text, sizeof text), 0);
-    T_HAS(text, "without good cells");
+    T_HAS(text, "has no valid cells");
     mmx_close(&m);
 }
 
