@@ -7,19 +7,19 @@
 
 static uint64_t epochs[64]; /* of the peers, by link */
 
-static void *make(struct brain *b, struct slab *s)
+static void *make(struct rig *b, struct slab *s)
 {
     return b->conf.role == ROLE_LANGD ? (void *)langd_init(s, &b->bc)
                                       : (void *)encoded_init(s, &b->bc);
 }
 
-static const struct layout *layout_of(const struct brain *b)
+static const struct layout *layout_of(const struct rig *b)
 {
     return b->conf.role == ROLE_LANGD ? langd_layout(b->is, 0)
                                       : encoded_layout(b->is, 0);
 }
 
-static void ready(struct brain *b, bool ok)
+static void ready(struct rig *b, bool ok)
 {
     uint64_t offsets[LAYOUT_FIELDS_MAX] = {0};
 
@@ -29,17 +29,17 @@ static void ready(struct brain *b, bool ok)
         encoded_pool_ready(b->is, 0, ok, offsets, 1 << 20);
 }
 
-static void set(struct brain *b, const char *assignment)
+static void set(struct rig *b, const char *assignment)
 {
     struct conf_error e;
 
     T_CHECK(conf_set_assign(&b->conf, assignment, &e) == OK, "%s", e.text);
 }
 
-struct brain *brain_make(uint8_t role, const char *const *settings)
+struct rig *brain_make(uint8_t role, const char *const *settings)
 {
     static const uint8_t address[] = {3, 0, 'a', 'b', 'c'};
-    struct brain *b = calloc(1, sizeof(*b));
+    struct rig *b = calloc(1, sizeof(*b));
     struct slab s = {0};
     struct conf_error e;
 
@@ -86,7 +86,7 @@ struct brain *brain_make(uint8_t role, const char *const *settings)
 
 /* stepping */
 
-static void note_of(struct brain *b, const struct data_cmd *c)
+static void note_of(struct rig *b, const struct data_cmd *c)
 {
     bool asks = c->type == LAND_TRIM || (c->type == LAND_CLOSE && c->reply) ||
                 c->type == SEND_CLOSE;
@@ -100,7 +100,7 @@ static void note_of(struct brain *b, const struct data_cmd *c)
         .generation = c->generation};
 }
 
-static void collect(struct brain *b)
+static void collect(struct rig *b)
 {
     T_TRUE(b->bytes_len + b->out.bytes.len <= sizeof(b->bytes));
     memcpy(b->bytes + b->bytes_len, b->out.bytes.p, b->out.bytes.len);
@@ -122,7 +122,7 @@ static void collect(struct brain *b)
     b->out.bytes.len = 0;
 }
 
-static void one(struct brain *b, struct event *ev)
+static void one(struct rig *b, struct event *ev)
 {
     ev->now_ns = b->now_ns;
     b->ops->step(b->is, ev, &b->out);
@@ -140,7 +140,7 @@ static void one(struct brain *b, struct event *ev)
         encoded_check(b->is);
 }
 
-bool brain_quiet(struct brain *b)
+bool brain_quiet(struct rig *b)
 {
     struct event ev = {.type = EV_NOTE, .note = b->waiting[0]};
 
@@ -153,34 +153,34 @@ bool brain_quiet(struct brain *b)
     return true;
 }
 
-static void begin(struct brain *b)
+static void begin(struct rig *b)
 {
     b->acts_count = 0;
     b->bytes_len = 0;
 }
 
-static void go_on(struct brain *b, struct event *ev)
+static void go_on(struct rig *b, struct event *ev)
 {
     one(b, ev);
     while (!b->noisy && brain_quiet(b))
         ;
 }
 
-void brain_step(struct brain *b, struct event *ev)
+void rig_step(struct rig *b, struct event *ev)
 {
     begin(b);
     go_on(b, ev);
 }
 
-void brain_pool(struct brain *b, bool ok)
+void brain_pool(struct rig *b, bool ok)
 {
     struct event ev = {.type = EV_MORE};
 
     ready(b, ok);
-    brain_step(b, &ev);
+    rig_step(b, &ev);
 }
 
-void brain_pass(struct brain *b, uint64_t ms)
+void brain_pass(struct rig *b, uint64_t ms)
 {
     uint64_t end = b->now_ns + ms * NS_PER_MS;
 
@@ -201,18 +201,17 @@ void brain_pass(struct brain *b, uint64_t ms)
 
 /* engines */
 
-void brain_conn(struct brain *b, uint32_t conn, const char *session)
+void brain_conn(struct rig *b, uint32_t conn, const char *session)
 {
     brain_user(b, conn, 7, session);
 }
 
-void brain_user(
-    struct brain *b, uint32_t conn, uint32_t uid, const char *session)
+void brain_user(struct rig *b, uint32_t conn, uint32_t uid, const char *session)
 {
     struct event ev = {.type = EV_CONN_OPEN, .conn = conn, .uid = uid};
     struct local_msg m = {.type = LOCAL_HELLO};
 
-    brain_step(b, &ev);
+    rig_step(b, &ev);
     m.hello.magic = LOCAL_MAGIC;
     m.hello.version_min = m.hello.version_max = WIRE_VERSION;
     m.hello.cells = 512;
@@ -220,15 +219,14 @@ void brain_user(
     T_OK(brain_say(b, conn, m));
 }
 
-static bool frame_of(
-    struct brain *b, const struct action *a, struct local_msg *m)
+static bool frame_of(struct rig *b, const struct action *a, struct local_msg *m)
 {
     struct reader r = reader_of(b->bytes + a->at, a->len);
 
     return local_get(&r, m) == OK;
 }
 
-const struct local_answer *brain_answer(struct brain *b)
+const struct local_answer *brain_answer(struct rig *b)
 {
     static struct local_msg m;
     bool found = false;
@@ -242,14 +240,14 @@ const struct local_answer *brain_answer(struct brain *b)
     return found ? &m.answer : NULL;
 }
 
-enum err brain_say(struct brain *b, uint32_t conn, struct local_msg m)
+enum err brain_say(struct rig *b, uint32_t conn, struct local_msg m)
 {
     struct event ev = {.type = EV_LOCAL, .conn = conn, .local = &m};
     const struct local_answer *a;
     uint32_t answers = 0;
 
     m.seq = 77;
-    brain_step(b, &ev);
+    rig_step(b, &ev);
     for (uint32_t i = 0; i < b->acts_count; i++)
         answers += b->acts[i].type == ACT_LOCAL;
     T_EQ_U64(answers, 1); /* every message has one answer */
@@ -257,7 +255,7 @@ enum err brain_say(struct brain *b, uint32_t conn, struct local_msg m)
     return a ? (enum err)a->err : OK;
 }
 
-const struct local_event *brain_event(struct brain *b, uint32_t conn)
+const struct local_event *brain_event(struct rig *b, uint32_t conn)
 {
     struct writer w = writer_of(b->event_bytes, sizeof(b->event_bytes));
     struct reader r;
@@ -269,7 +267,7 @@ const struct local_event *brain_event(struct brain *b, uint32_t conn)
     return &b->event.event;
 }
 
-uint16_t brain_events(struct brain *b, uint32_t conn, uint32_t cell)
+uint16_t brain_events(struct rig *b, uint32_t conn, uint32_t cell)
 {
     const struct local_event *e;
     uint16_t what = 0;
@@ -280,34 +278,33 @@ uint16_t brain_events(struct brain *b, uint32_t conn, uint32_t cell)
     return what;
 }
 
-void brain_end(struct brain *b, uint32_t conn)
+void brain_end(struct rig *b, uint32_t conn)
 {
     struct event ev = {.type = EV_CONN_END, .conn = conn};
 
-    brain_step(b, &ev);
+    rig_step(b, &ev);
 }
 
-void brain_dead(struct brain *b, uint32_t conn)
+void brain_dead(struct rig *b, uint32_t conn)
 {
     struct event ev = {.type = EV_CONN_DEAD, .conn = conn};
 
-    brain_step(b, &ev);
+    rig_step(b, &ev);
 }
 
-unsigned brain_state(const struct brain *b, uint32_t conn, uint32_t cell)
+unsigned brain_state(const struct rig *b, uint32_t conn, uint32_t cell)
 {
     return cell_state(b->cells[conn][cell]);
 }
 
-unsigned brain_reason(const struct brain *b, uint32_t conn, uint32_t cell)
+unsigned brain_reason(const struct rig *b, uint32_t conn, uint32_t cell)
 {
     return cell_reason(b->cells[conn][cell]);
 }
 
 /* the other daemon */
 
-void brain_hello(
-    struct brain *b, uint32_t link, const char *name, uint64_t epoch)
+void brain_hello(struct rig *b, uint32_t link, const char *name, uint64_t epoch)
 {
     static const uint8_t address[] = {3, 0, 'x', 'y', 'z'};
     struct event up = {.type = EV_LINK_UP, .link = link};
@@ -327,7 +324,7 @@ void brain_hello(
     go_on(b, &ev);
 }
 
-void brain_hear(struct brain *b, uint32_t link, struct peer_msg m)
+void brain_hear(struct rig *b, uint32_t link, struct peer_msg m)
 {
     struct event ev = {.type = EV_PEER, .link = link, .peer = &m};
 
@@ -335,10 +332,10 @@ void brain_hear(struct brain *b, uint32_t link, struct peer_msg m)
         m.from_epoch = epochs[link];
     if (!m.to_epoch)
         m.to_epoch = BRAIN_EPOCH;
-    brain_step(b, &ev);
+    rig_step(b, &ev);
 }
 
-const struct peer_msg *brain_said(struct brain *b, enum peer_type type, int i)
+const struct peer_msg *brain_said(struct rig *b, enum peer_type type, int i)
 {
     static struct peer_msg m[4];
     static unsigned turn;
@@ -358,7 +355,7 @@ const struct peer_msg *brain_said(struct brain *b, enum peer_type type, int i)
     return NULL;
 }
 
-uint32_t brain_said_count(struct brain *b, enum peer_type type)
+uint32_t brain_said_count(struct rig *b, enum peer_type type)
 {
     uint32_t n = 0;
 
@@ -372,7 +369,7 @@ uint32_t brain_said_count(struct brain *b, enum peer_type type)
     return n;
 }
 
-const struct data_cmd *brain_cmd(const struct brain *b, uint8_t type)
+const struct data_cmd *brain_cmd(const struct rig *b, uint8_t type)
 {
     for (uint32_t k = b->acts_count; k-- > 0;)
         if (b->acts[k].type == ACT_DATA && b->acts[k].cmd.type == type)
@@ -380,7 +377,7 @@ const struct data_cmd *brain_cmd(const struct brain *b, uint8_t type)
     return NULL;
 }
 
-uint32_t brain_acts(const struct brain *b, uint8_t type)
+uint32_t brain_acts(const struct rig *b, uint8_t type)
 {
     uint32_t n = 0;
 
@@ -390,7 +387,7 @@ uint32_t brain_acts(const struct brain *b, uint8_t type)
 }
 
 void brain_landed(
-    struct brain *b, const struct data_cmd *open, uint32_t first, uint32_t rows)
+    struct rig *b, const struct data_cmd *open, uint32_t first, uint32_t rows)
 {
     struct event ev = {.type = EV_NOTE,
         .note = {.type = NOTE_LANDED,
@@ -400,7 +397,7 @@ void brain_landed(
             .rows = rows,
             .generation = open->generation}};
 
-    brain_step(b, &ev);
+    rig_step(b, &ev);
 }
 
 /* what it shows */
@@ -437,7 +434,7 @@ static void look_number(struct shower *s, const char *name, uint64_t value)
         k->value = value;
 }
 
-static uint64_t look(struct brain *b, const char *what, struct look k)
+static uint64_t look(struct rig *b, const char *what, struct look k)
 {
     k.s = (struct shower){look_row, look_text, look_number};
     k.value = UINT64_MAX;
@@ -446,18 +443,18 @@ static uint64_t look(struct brain *b, const char *what, struct look k)
     return k.value;
 }
 
-uint64_t brain_stat(struct brain *b, const char *name)
+uint64_t brain_stat(struct rig *b, const char *name)
 {
     return look(b, "stats", (struct look){.name = name, .by_name = true});
 }
 
 uint64_t brain_shown(
-    struct brain *b, const char *what, const char *name, uint32_t row)
+    struct rig *b, const char *what, const char *name, uint32_t row)
 {
     return look(b, what, (struct look){.name = name, .row = row});
 }
 
-uint32_t brain_free(const struct brain *b)
+uint32_t brain_free(const struct rig *b)
 {
     return b->conf.role == ROLE_LANGD ? langd_blocks_free(b->is, 0)
                                       : encoded_blocks_free(b->is, 0);

@@ -1,4 +1,4 @@
-/* brain.h - for unit tests of the brains: one brain with a config, stepped by
+/* brain.h - the rig of the brains' unit tests: one with a config, stepped by
  * hand, and what it asked for. The test plays body, shards, engines and peers;
  * nothing of the core is replaced. After every step the brain's own check of
  * itself runs. What a call collected is valid until the next call. */
@@ -13,7 +13,7 @@
 #define BRAIN_UID   500
 #define MAX_ACTS    16384
 
-struct brain {
+struct rig {
     const struct brain_ops *ops;
     void *is;
     struct conf conf;
@@ -37,57 +37,57 @@ struct brain {
 
 /* settings: "key=value", ended by NULL; over one pool `main` of 16 blocks of 8
  * rows, "x:u8:4096", so that a unit is a block. One shard. */
-struct brain *brain_make(uint8_t role, const char *const *settings);
+struct rig *brain_make(uint8_t role, const char *const *settings);
 #define BRAIN(role, ...)                                                       \
     brain_make(role, (const char *const[]){__VA_ARGS__, NULL})
 
 /* Steps, with as many EV_MORE as are asked for. */
-void brain_step(struct brain *b, struct event *ev);
+void rig_step(struct rig *b, struct event *ev);
 /* The memory of the pool whose layout is known now stands, or cannot be had. */
-void brain_pool(struct brain *b, bool ok);
+void brain_pool(struct rig *b, bool ok);
 /* Lets so much time pass, with EV_TIME when it is due. */
-void brain_pass(struct brain *b, uint64_t ms);
+void brain_pass(struct rig *b, uint64_t ms);
 /* The oldest owed note of a noisy shard; false: none. */
-bool brain_quiet(struct brain *b);
+bool brain_quiet(struct rig *b);
 
 /* engines */
 
 /* Connects as user 7 and says HELLO; the session of the same name is the same.
  */
-void brain_conn(struct brain *b, uint32_t conn, const char *session);
+void brain_conn(struct rig *b, uint32_t conn, const char *session);
 void brain_user(
-    struct brain *b, uint32_t conn, uint32_t uid, const char *session);
+    struct rig *b, uint32_t conn, uint32_t uid, const char *session);
 /* Sends; the answer's reason. brain_answer() has the rest. */
-enum err brain_say(struct brain *b, uint32_t conn, struct local_msg m);
-const struct local_answer *brain_answer(struct brain *b);
+enum err brain_say(struct rig *b, uint32_t conn, struct local_msg m);
+const struct local_answer *brain_answer(struct rig *b);
 /* The next event of the connection in b->event; NULL: none. */
-const struct local_event *brain_event(struct brain *b, uint32_t conn);
+const struct local_event *brain_event(struct rig *b, uint32_t conn);
 /* Pulls all; the bits of the room's `what` together. */
-uint16_t brain_events(struct brain *b, uint32_t conn, uint32_t cell);
-void brain_end(struct brain *b, uint32_t conn);  /* end of file */
-void brain_dead(struct brain *b, uint32_t conn); /* no process any more */
-unsigned brain_state(const struct brain *b, uint32_t conn, uint32_t cell);
-unsigned brain_reason(const struct brain *b, uint32_t conn, uint32_t cell);
+uint16_t brain_events(struct rig *b, uint32_t conn, uint32_t cell);
+void brain_end(struct rig *b, uint32_t conn);  /* end of file */
+void brain_dead(struct rig *b, uint32_t conn); /* no process any more */
+unsigned brain_state(const struct rig *b, uint32_t conn, uint32_t cell);
+unsigned brain_reason(const struct rig *b, uint32_t conn, uint32_t cell);
 
 /* the other daemon */
 
 void brain_hello(
-    struct brain *b, uint32_t link, const char *name, uint64_t epoch);
+    struct rig *b, uint32_t link, const char *name, uint64_t epoch);
 /* From the peer that said HELLO last on the link. */
-void brain_hear(struct brain *b, uint32_t link, struct peer_msg m);
+void brain_hear(struct rig *b, uint32_t link, struct peer_msg m);
 /* The i-th message of the type among what was collected, NULL: none. Counts
  * from the end for i < 0. */
-const struct peer_msg *brain_said(struct brain *b, enum peer_type type, int i);
-uint32_t brain_said_count(struct brain *b, enum peer_type type);
+const struct peer_msg *brain_said(struct rig *b, enum peer_type type, int i);
+uint32_t brain_said_count(struct rig *b, enum peer_type type);
 /* The last command of the type, NULL: none. */
-const struct data_cmd *brain_cmd(const struct brain *b, uint8_t type);
+const struct data_cmd *brain_cmd(const struct rig *b, uint8_t type);
 
-void brain_landed(struct brain *b, const struct data_cmd *open, uint32_t first,
-    uint32_t rows);
-uint64_t brain_stat(struct brain *b, const char *name);
+void brain_landed(
+    struct rig *b, const struct data_cmd *open, uint32_t first, uint32_t rows);
+uint64_t brain_stat(struct rig *b, const char *name);
 uint64_t brain_shown(
-    struct brain *b, const char *what, const char *name, uint32_t row);
-uint32_t brain_free(const struct brain *b);
-uint32_t brain_acts(const struct brain *b, uint8_t type);
+    struct rig *b, const char *what, const char *name, uint32_t row);
+uint32_t brain_free(const struct rig *b);
+uint32_t brain_acts(const struct rig *b, uint8_t type);
 
 #endif

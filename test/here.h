@@ -74,7 +74,7 @@ static inline struct peer_msg about(
 }
 
 static inline struct peer_msg init(
-    struct brain *e, uint64_t room, uint64_t generation, uint32_t granted)
+    struct rig *e, uint64_t room, uint64_t generation, uint32_t granted)
 {
     struct peer_msg m = about(room, generation, PEER_INIT);
 
@@ -109,10 +109,9 @@ static inline struct peer_msg state(
     return m;
 }
 
-static inline struct brain *encoded(const char *a, const char *b)
+static inline struct rig *encoded(const char *a, const char *b)
 {
-    struct brain *e =
-        BRAIN(ROLE_ENCODED, a ? a : "log=info", b ? b : "log=info");
+    struct rig *e = BRAIN(ROLE_ENCODED, a ? a : "log=info", b ? b : "log=info");
 
     brain_conn(e, 0, "s");
     brain_hello(e, 0, "a", L_EPOCH);
@@ -120,8 +119,7 @@ static inline struct brain *encoded(const char *a, const char *b)
     return e;
 }
 
-static inline void ack(
-    struct brain *e, uint32_t link, uint64_t room, uint64_t g)
+static inline void ack(struct rig *e, uint32_t link, uint64_t room, uint64_t g)
 {
     brain_hear(e, link, about(room, g, PEER_ACK));
     T_EQ_U64(brain_said(e, PEER_STATE, -1)->state.state, ROOM_SUCCESS);

@@ -87,17 +87,17 @@ struct peer_msg want(const struct there *t, uint32_t attempt, uint32_t granted,
     return m;
 }
 
-struct brain *langd(const char *a, const char *b)
+struct rig *langd(const char *a, const char *b)
 {
-    struct brain *l = BRAIN(ROLE_LANGD, a ? a : "log=info", b ? b : "log=info");
+    struct rig *l = BRAIN(ROLE_LANGD, a ? a : "log=info", b ? b : "log=info");
 
     brain_conn(l, 0, "s");
     return l;
 }
 
-struct brain *langd_up(const char *a, const char *b)
+struct rig *langd_up(const char *a, const char *b)
 {
-    struct brain *l = langd(a, b);
+    struct rig *l = langd(a, b);
 
     T_OK(brain_say(l, 0, request(1000, 63, MODE_WHOLE))); /* makes the link */
     brain_hello(l, 0, "enc", PEER_EPOCH);
@@ -109,7 +109,7 @@ struct brain *langd_up(const char *a, const char *b)
     return l;
 }
 
-void told(struct brain *l, struct there *t)
+void told(struct rig *l, struct there *t)
 {
     const struct data_cmd *open = brain_cmd(l, LAND_OPEN);
 
@@ -118,7 +118,7 @@ void told(struct brain *l, struct there *t)
 }
 
 /* Requests, and takes INIT as the encoder. */
-struct there ask(struct brain *l, uint32_t conn, struct local_msg m)
+struct there ask(struct rig *l, uint32_t conn, struct local_msg m)
 {
     struct there t = {.room = m.request.room};
     const struct peer_msg *init;
@@ -132,13 +132,13 @@ struct there ask(struct brain *l, uint32_t conn, struct local_msg m)
     return t;
 }
 
-struct there ask_room(struct brain *l, uint64_t room, uint32_t cell)
+struct there ask_room(struct rig *l, uint64_t room, uint32_t cell)
 {
     return ask(l, 0, request(room, cell, MODE_WHOLE));
 }
 
 /* Announced with a total, and all of it granted and landed. */
-void fill(struct brain *l, struct there *t, uint32_t total)
+void fill(struct rig *l, struct there *t, uint32_t total)
 {
     brain_hear(l, 0, length(t, total, total, true));
     told(l, t);

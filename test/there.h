@@ -23,15 +23,15 @@ struct peer_msg state(const struct there *t, enum peer_type answers,
 struct peer_msg want(const struct there *t, uint32_t attempt, uint32_t granted,
     uint32_t committed);
 /* With engine 0 of session "s"; up: the encoder `enc` is there. */
-struct brain *langd(const char *a, const char *b);
-struct brain *langd_up(const char *a, const char *b);
+struct rig *langd(const char *a, const char *b);
+struct rig *langd_up(const char *a, const char *b);
 /* Takes the attempt that the shards were told of, if they were. */
-void told(struct brain *l, struct there *t);
+void told(struct rig *l, struct there *t);
 /* Requests, and answers INIT as the encoder. */
-struct there ask(struct brain *l, uint32_t conn, struct local_msg m);
-struct there ask_room(struct brain *l, uint64_t room, uint32_t cell);
+struct there ask(struct rig *l, uint32_t conn, struct local_msg m);
+struct there ask_room(struct rig *l, uint64_t room, uint32_t cell);
 /* Announced, granted and landed whole. */
-void fill(struct brain *l, struct there *t, uint32_t total);
+void fill(struct rig *l, struct there *t, uint32_t total);
 /* Blocks that the runs of an event cover. */
 uint32_t there_blocks(const struct local_event *e);
 

@@ -32,7 +32,7 @@ static struct local_msg announce_for(uint16_t required)
 
 TEST(a_decline_is_one_destination_of_two)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     T_OK(brain_say(e, 0, announce_for(2)));
@@ -49,7 +49,7 @@ TEST(a_decline_is_one_destination_of_two)
 
 TEST(the_other_may_ask_before_the_announce)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     brain_hear(e, 1, two(init(e, 1, 71, 0)));
@@ -59,7 +59,7 @@ TEST(the_other_may_ask_before_the_announce)
 
 TEST(an_open_room_ignores_declines)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce_for(0);
 
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
@@ -76,7 +76,7 @@ TEST(a_room_that_was_given_up_ends_when_it_is_announced)
     static const enum err why[] = {ERR_ABORTED, ERR_TIMEOUT, ERR_ENGINE_LOST};
 
     for (uint32_t i = 0; i < ARRAY_LEN(why); i++) {
-        struct brain *e = encoded(NULL, NULL);
+        struct rig *e = encoded(NULL, NULL);
 
         brain_hear(e, 0, init(e, 1, 70, 16));
         brain_hear(e, 0, abort_of(1, 70, why[i]));
@@ -90,7 +90,7 @@ TEST(a_room_that_was_given_up_ends_when_it_is_announced)
 
 TEST(one_of_two_gave_up)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     brain_hear(e, 0, two(init(e, 1, 70, 0)));
     brain_hear(e, 0, abort_of(1, 70, ERR_ABORTED));
@@ -106,7 +106,7 @@ TEST(one_of_two_gave_up)
 
 TEST(an_init_that_did_not_get_in_counts_too)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     brain_hear(e, 0, abort_of(1, 70, ERR_ABORTED));
     T_OK(brain_say(e, 0, announce_for(1)));
@@ -115,7 +115,7 @@ TEST(an_init_that_did_not_get_in_counts_too)
 
 TEST(to_ask_again_takes_it_back)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     brain_hear(e, 0, init(e, 1, 70, 16));
     brain_hear(e, 0, abort_of(1, 70, ERR_TIMEOUT));
@@ -128,7 +128,7 @@ TEST(to_ask_again_takes_it_back)
 
 TEST(also_as_one_of_two)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     brain_hear(e, 0, two(init(e, 1, 70, 0)));
     brain_hear(e, 0, abort_of(1, 70, ERR_TIMEOUT));
@@ -141,11 +141,11 @@ TEST(also_as_one_of_two)
 
 TEST(a_langd_that_is_lost_has_given_nothing_up)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct event down = {.type = EV_LINK_DOWN};
 
     brain_hear(e, 0, init(e, 1, 70, 16));
-    brain_step(e, &down);
+    rig_step(e, &down);
     brain_pass(e, 600);
     T_OK(brain_say(e, 0, announce_for(1)));
     brain_hello(e, 0, "a", 0x9999);
@@ -155,7 +155,7 @@ TEST(a_langd_that_is_lost_has_given_nothing_up)
 
 TEST(declines_are_forgotten_in_time)
 {
-    struct brain *e = encoded("timeouts.bootstrap=1s", NULL);
+    struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
 
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
     brain_pass(e, 1100);
@@ -166,7 +166,7 @@ TEST(declines_are_forgotten_in_time)
 /* A room that has ended: nothing of it is held against the next of its id. */
 TEST(what_a_room_counted_ends_with_it)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     T_OK(brain_say(e, 0, announce_for(2)));
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
@@ -178,7 +178,7 @@ TEST(what_a_room_counted_ends_with_it)
 
 TEST(what_is_said_of_the_next_room_counts_there)
 {
-    struct brain *e = encoded("timeouts.tombstone=1s", NULL);
+    struct rig *e = encoded("timeouts.tombstone=1s", NULL);
 
     T_OK(brain_say(e, 0, announce_for(2)));
     brain_hear(e, 0, about(1, 0, PEER_DECLINE));
@@ -193,7 +193,7 @@ TEST(what_is_said_of_the_next_room_counts_there)
 
 TEST(a_langd_counts_once)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce_for(3);
     struct peer_msg m = init(e, 1, 70, 0);
 
@@ -216,7 +216,7 @@ TEST(a_langd_counts_once)
 
 TEST(declines_take_no_places_of_rooms)
 {
-    struct brain *e = encoded("limits.rooms=8", "limits.declines=16");
+    struct rig *e = encoded("limits.rooms=8", "limits.declines=16");
 
     for (uint64_t r = 1; r <= 40; r++)
         brain_hear(e, 0, about(100 + r, 0, PEER_DECLINE));
@@ -232,7 +232,7 @@ TEST(declines_take_no_places_of_rooms)
 
 TEST(another_user_of_this_host_declines_nothing)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = about(1, 0, PEER_DECLINE);
 
     m.decline.who = ENGINE_UID + 2;
@@ -255,7 +255,7 @@ TEST(another_user_of_this_host_declines_nothing)
 
 TEST(an_open_room_may_be_asked_for_before_it_is_announced)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce_for(0);
 
     brain_hear(e, 0, init(e, 1, 70, 16));
@@ -274,7 +274,7 @@ TEST(an_open_room_may_be_asked_for_before_it_is_announced)
 
 TEST(the_first_that_fits_has_a_room_of_one)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = init(e, 1, 70, 16);
 
     m.init.layout++;

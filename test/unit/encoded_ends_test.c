@@ -11,7 +11,7 @@ static struct event down(uint32_t link)
 }
 
 /* Announced, asked for by `a` as generation g, all of it sent. */
-static void under_way(struct brain *e, uint64_t room, uint32_t cell, uint64_t g)
+static void under_way(struct rig *e, uint64_t room, uint32_t cell, uint64_t g)
 {
     T_OK(brain_say(e, 0, announce(room, cell, 16, 16)));
     (void)brain_events(e, 0, cell);
@@ -24,7 +24,7 @@ static void under_way(struct brain *e, uint64_t room, uint32_t cell, uint64_t g)
 
 TEST(a_failed_room_asks_langd_first)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     under_way(e, 1, 0, 70);
     T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
@@ -39,7 +39,7 @@ TEST(a_failed_room_asks_langd_first)
 
 TEST(or_takes_its_failure)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     under_way(e, 1, 0, 70);
     T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
@@ -51,7 +51,7 @@ TEST(or_takes_its_failure)
 
 TEST(a_langd_that_does_not_answer_is_not_waited_for)
 {
-    struct brain *e = encoded("timeouts.bootstrap=10s", "timeouts.linger=0ms");
+    struct rig *e = encoded("timeouts.bootstrap=10s", "timeouts.linger=0ms");
 
     under_way(e, 1, 0, 70);
     T_OK(brain_say(e, 0, attach(1, 1, RIGHT_WATCH)));
@@ -66,11 +66,11 @@ TEST(a_langd_that_does_not_answer_is_not_waited_for)
 
 TEST(langd_gone_means_outcome_unknown)
 {
-    struct brain *e = encoded("timeouts.linger=0ms", NULL);
+    struct rig *e = encoded("timeouts.linger=0ms", NULL);
     struct event ev = down(0);
 
     under_way(e, 1, 0, 70);
-    brain_step(e, &ev);
+    rig_step(e, &ev);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
     brain_pass(e, 600);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
@@ -81,11 +81,11 @@ TEST(langd_gone_means_outcome_unknown)
 
 TEST(a_short_absence_changes_nothing)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct event ev = down(0);
 
     under_way(e, 1, 0, 70);
-    brain_step(e, &ev);
+    rig_step(e, &ev);
     brain_pass(e, 300);
     brain_hello(e, 2, "a", L_EPOCH); /* on another link */
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->generation, 70);
@@ -98,11 +98,11 @@ TEST(a_short_absence_changes_nothing)
 
 TEST(a_new_epoch_ends_the_rooms_of_the_old)
 {
-    struct brain *e = encoded("timeouts.linger=0ms", NULL);
+    struct rig *e = encoded("timeouts.linger=0ms", NULL);
     struct event ev = down(0);
 
     under_way(e, 1, 0, 70);
-    brain_step(e, &ev);
+    rig_step(e, &ev);
     brain_hello(e, 0, "a", 0x9999);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
     T_EQ_U64(brain_said(e, PEER_HELLO, 0)->hello.answer, 1);
@@ -110,7 +110,7 @@ TEST(a_new_epoch_ends_the_rooms_of_the_old)
 
 TEST(messages_for_another_epoch)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = init(e, 1, 70, 8);
 
     T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
@@ -128,7 +128,7 @@ TEST(messages_for_another_epoch)
 
 TEST(a_name_is_one_daemons)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     under_way(e, 1, 0, 70);
     brain_hello(e, 2, "a", 0x9999); /* while the first is connected */
@@ -146,7 +146,7 @@ TEST(a_name_is_one_daemons)
 
 TEST(a_link_has_one_name_at_a_time)
 {
-    struct brain *e = encoded("timeouts.linger=0ms", NULL);
+    struct rig *e = encoded("timeouts.linger=0ms", NULL);
 
     under_way(e, 1, 0, 70);
     brain_hello(e, 0, "other", 0x9999); /* a is not on it any more */
@@ -156,7 +156,7 @@ TEST(a_link_has_one_name_at_a_time)
 
 TEST(hellos_that_are_none)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     brain_hello(e, 4, "", 0x77);
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_MALFORMED);
@@ -168,7 +168,7 @@ TEST(hellos_that_are_none)
 
         brain_hello(e, 4, name, 0x100 + i);
         T_EQ_U64(brain_said_count(e, PEER_HELLO), 1);
-        brain_step(e, &ev);
+        rig_step(e, &ev);
         brain_pass(e, 600);
     }
 }
@@ -177,7 +177,7 @@ TEST(hellos_that_are_none)
 
 TEST(init_after_the_source_is_gone)
 {
-    struct brain *e = encoded("timeouts.tombstone=5s", NULL);
+    struct rig *e = encoded("timeouts.tombstone=5s", NULL);
 
     under_way(e, 1, 0, 70);
     ack(e, 0, 1, 70);
@@ -198,7 +198,7 @@ TEST(init_after_the_source_is_gone)
 
 TEST(a_new_announce_serves_no_old_generation)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     under_way(e, 1, 0, 70);
     T_OK(brain_say(e, 0, release(0)));
@@ -215,7 +215,7 @@ TEST(a_new_announce_serves_no_old_generation)
 
 TEST(a_newer_generation_of_one_langd_takes_its_place)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     under_way(e, 1, 0, 70);
     brain_hear(e, 0, init(e, 1, 71, 16));
@@ -230,7 +230,7 @@ TEST(a_newer_generation_of_one_langd_takes_its_place)
 
 TEST(a_late_init_of_an_older_generation_changes_nothing)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     brain_hear(e, 0, init(e, 1, 80, 16));
@@ -244,7 +244,7 @@ TEST(a_late_init_of_an_older_generation_changes_nothing)
 }
 
 /* Rows of it went: a new instance must not send others under its number. */
-static void dies(struct brain *e, uint64_t generation)
+static void dies(struct rig *e, uint64_t generation)
 {
     struct peer_msg m = about(1, generation, PEER_ABORT);
 
@@ -255,7 +255,7 @@ static void dies(struct brain *e, uint64_t generation)
     T_OK(brain_say(e, 0, release(0)));
 }
 
-static void comes_late(struct brain *e, uint64_t generation)
+static void comes_late(struct rig *e, uint64_t generation)
 {
     T_OK(brain_say(e, 0, announce(1, 2, 8, 8)));
     T_OK(brain_say(e, 0, commit(2, 0, 8)));
@@ -268,7 +268,7 @@ static void comes_late(struct brain *e, uint64_t generation)
 
 TEST(a_dead_generation_stays_dead_when_it_is_forgotten)
 {
-    struct brain *e = encoded("limits.tombstones=16", NULL);
+    struct rig *e = encoded("limits.tombstones=16", NULL);
 
     dies(e, 70);
     for (uint64_t g = 100; g < 117; g++) { /* 17 others end */
@@ -284,7 +284,7 @@ TEST(a_dead_generation_stays_dead_when_it_is_forgotten)
 
 TEST(or_when_its_time_is_over)
 {
-    struct brain *e = encoded("timeouts.tombstone=1s", NULL);
+    struct rig *e = encoded("timeouts.tombstone=1s", NULL);
 
     dies(e, 70);
     brain_pass(e, 2000);
@@ -295,15 +295,15 @@ TEST(or_when_its_time_is_over)
 
 TEST(generations_of_another_run_are_others)
 {
-    struct brain *e = encoded("limits.tombstones=16", NULL);
+    struct rig *e = encoded("limits.tombstones=16", NULL);
     struct event ev = down(0);
 
     dies(e, 70);
-    brain_step(e, &ev);
+    rig_step(e, &ev);
     brain_pass(e, 600);
     brain_hello(e, 0, "a", L_EPOCH); /* the same run is back */
     comes_late(e, 70);
-    brain_step(e, &ev);
+    rig_step(e, &ev);
     brain_hello(e, 0, "a", 0x9999);
     brain_hear(e, 0, init(e, 1, 70, 8));
     T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
@@ -311,7 +311,7 @@ TEST(generations_of_another_run_are_others)
 
 TEST(abort_is_answered_drained_and_outruns_init)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     brain_hear(e, 0, about(1, 70, PEER_ABORT));
     T_EQ_U64(brain_said(e, PEER_DRAINED, 0)->generation, 70);
@@ -334,7 +334,7 @@ TEST(abort_is_answered_drained_and_outruns_init)
 
 TEST(source_waits_for_sends)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     e->noisy = true;
     under_way(e, 1, 0, 70);
@@ -347,7 +347,7 @@ TEST(source_waits_for_sends)
 
 TEST(source_waits_for_writers_or_their_death)
 {
-    struct brain *e = encoded("timeouts.bootstrap=1s", NULL);
+    struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
 
     brain_conn(e, 1, "s");
     T_OK(brain_say(e, 1, attach(1, 5, RIGHT_WRITE)));
@@ -370,7 +370,7 @@ TEST(source_waits_for_writers_or_their_death)
 
 TEST(session_end_fails_the_room)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     under_way(e, 1, 0, 70);
     brain_end(e, 0);
@@ -382,7 +382,7 @@ TEST(session_end_fails_the_room)
 }
 
 /* Announced and committed for good, not asked for yet. */
-static void written(struct brain *e, uint64_t room, uint32_t cell)
+static void written(struct rig *e, uint64_t room, uint32_t cell)
 {
     T_OK(brain_say(e, 0, announce(room, cell, 16, 16)));
     (void)brain_events(e, 0, cell);
@@ -390,7 +390,7 @@ static void written(struct brain *e, uint64_t room, uint32_t cell)
     T_OK(brain_say(e, 0, final(cell, 16)));
 }
 
-static void serves(struct brain *e, uint64_t room, uint64_t generation)
+static void serves(struct rig *e, uint64_t room, uint64_t generation)
 {
     brain_hear(e, 0, init(e, room, generation, 16));
     T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 16);
@@ -400,7 +400,7 @@ static void serves(struct brain *e, uint64_t room, uint64_t generation)
 
 TEST(rows_of_a_final_commit_outlive_their_engine)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     written(e, 1, 0);
     brain_end(e, 0);
@@ -414,7 +414,7 @@ TEST(rows_of_a_final_commit_outlive_their_engine)
 
 TEST(or_its_bye)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     written(e, 1, 0);
     T_OK(brain_say(e, 0, (struct local_msg){.type = LOCAL_BYE}));
@@ -425,7 +425,7 @@ TEST(or_its_bye)
 
 TEST(and_end_by_their_deadline)
 {
-    struct brain *e = encoded("timeouts.bootstrap=1s", NULL);
+    struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
 
     written(e, 1, 0);
     brain_dead(e, 0);
@@ -437,7 +437,7 @@ TEST(and_end_by_their_deadline)
 
 TEST(rows_that_are_not_final_or_not_all_there_die)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     T_OK(brain_say(e, 0, commit(0, 0, 16))); /* might be written again */
@@ -452,7 +452,7 @@ TEST(rows_that_are_not_final_or_not_all_there_die)
 /* Its process lives; it said itself, or by another, that it writes no more. */
 TEST(a_closed_connection_holds_no_final_rows)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     brain_conn(e, 1, "s");
     T_OK(brain_say(e, 1, attach(1, 5, RIGHT_WRITE)));
@@ -471,7 +471,7 @@ TEST(a_closed_connection_holds_no_final_rows)
 
 TEST(bye_withdraws_what_the_connection_announced)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     brain_conn(e, 1, "s"); /* the session goes on */
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
@@ -483,7 +483,7 @@ TEST(bye_withdraws_what_the_connection_announced)
 
 TEST(source_is_kept_for_a_langd_that_restarts)
 {
-    struct brain *e = encoded("timeouts.linger=5s", NULL);
+    struct rig *e = encoded("timeouts.linger=5s", NULL);
     struct local_msg a = announce(1, 0, 16, 16);
     struct event ev = down(0);
 
@@ -492,7 +492,7 @@ TEST(source_is_kept_for_a_langd_that_restarts)
     brain_hear(e, 0, init(e, 1, 70, 16));
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
     T_OK(brain_say(e, 0, final(0, 16)));
-    brain_step(e, &ev);
+    rig_step(e, &ev);
     brain_hello(e, 0, "a", 0x9999);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
     T_EQ_U64(brain_free(e), 14);
@@ -507,12 +507,12 @@ TEST(source_is_kept_for_a_langd_that_restarts)
 
 TEST(what_is_kept_gives_way)
 {
-    struct brain *e = encoded("timeouts.linger=60s", NULL);
+    struct rig *e = encoded("timeouts.linger=60s", NULL);
     struct event ev = down(0);
 
     under_way(e, 1, 0, 70);
     T_OK(brain_say(e, 0, final(0, 16)));
-    brain_step(e, &ev);
+    rig_step(e, &ev);
     brain_pass(e, 600);
     T_EQ_U64(brain_free(e), 14);
     T_OK(brain_say(e, 0, announce(2, 1, 128, 128)));
@@ -524,7 +524,7 @@ TEST(what_is_kept_gives_way)
 
 TEST(bootstrap_is_the_only_deadline)
 {
-    struct brain *e = encoded("timeouts.bootstrap=1s", NULL);
+    struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
     struct local_msg a = announce(2, 1, 8, 8);
 
     under_way(e, 1, 0, 70);
@@ -542,7 +542,7 @@ TEST(bootstrap_is_the_only_deadline)
 
 TEST(full_tables)
 {
-    struct brain *e = encoded("limits.rooms=4", "limits.aux_total=64KiB");
+    struct rig *e = encoded("limits.rooms=4", "limits.aux_total=64KiB");
     static uint8_t big[AUX_MAX];
     struct local_msg a = announce(1, 0, 8, 8);
 
@@ -567,7 +567,7 @@ TEST(full_tables)
 /* A room gets places for all its destinations with the first, or waits. */
 TEST(rooms_of_two_do_not_hold_each_others_places)
 {
-    struct brain *e = encoded("limits.rooms=8", "limits.reserve=0");
+    struct rig *e = encoded("limits.rooms=8", "limits.reserve=0");
     uint32_t asked = 0, rounds = 0;
 
     for (uint64_t r = 1; r <= 8; r++) {
@@ -595,7 +595,7 @@ TEST(rooms_of_two_do_not_hold_each_others_places)
 
 TEST(more_destinations_than_places_are_refused)
 {
-    struct brain *e = encoded("limits.rooms=8", NULL);
+    struct rig *e = encoded("limits.rooms=8", NULL);
     struct local_msg a = announce(1, 0, 8, 8);
     struct peer_msg m = init(e, 2, 70, 0);
 
@@ -610,11 +610,11 @@ TEST(more_destinations_than_places_are_refused)
 
 TEST(drain_takes_no_new_rooms)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct event drain = {.type = EV_DRAIN};
 
     under_way(e, 1, 0, 70);
-    brain_step(e, &drain);
+    rig_step(e, &drain);
     T_ERR(brain_say(e, 0, announce(2, 1, 8, 8)), ERR_DRAINING);
     brain_hear(e, 0, init(e, 9, 90, 8));
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_DRAINING);
@@ -625,7 +625,7 @@ TEST(drain_takes_no_new_rooms)
 
 TEST(many_writers_of_one_room_are_refused_not_fatal)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     uint32_t ok = 0;
 
     for (uint32_t conn = 1; conn < 8; conn++) {
@@ -640,7 +640,7 @@ TEST(many_writers_of_one_room_are_refused_not_fatal)
 
 /* names */
 
-static void names(struct brain *e, uint32_t first, uint32_t count)
+static void names(struct rig *e, uint32_t first, uint32_t count)
 {
     for (uint32_t i = first; i < first + count; i++) {
         char name[16];
@@ -653,7 +653,7 @@ static void names(struct brain *e, uint32_t first, uint32_t count)
 
 TEST(a_full_table_of_idle_names_lets_a_new_one_in)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     brain_hear(e, 0, init(e, 1, 70, 16)); /* link 0 has a room */
@@ -680,11 +680,11 @@ TEST(a_full_table_of_idle_names_lets_a_new_one_in)
 
 TEST(a_name_that_is_not_up_gives_way_at_once)
 {
-    struct brain *e = encoded("control.lost_after=1m", NULL);
+    struct rig *e = encoded("control.lost_after=1m", NULL);
     struct event ev = down(2);
 
     names(e, 2, 2);
-    brain_step(e, &ev);
+    rig_step(e, &ev);
     names(e, 4, 1);
     T_EQ_U64(brain_said_count(e, PEER_NACK), 0);
     T_EQ_U64(brain_stat(e, "peers_given_up"), 1);

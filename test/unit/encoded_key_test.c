@@ -10,7 +10,7 @@ static struct local_msg keyed(
     return m;
 }
 
-static struct peer_msg keyed_init(struct brain *e, uint64_t room, uint64_t gen)
+static struct peer_msg keyed_init(struct rig *e, uint64_t room, uint64_t gen)
 {
     struct peer_msg m = init(e, room, gen, 16);
 
@@ -22,7 +22,7 @@ static struct peer_msg keyed_init(struct brain *e, uint64_t room, uint64_t gen)
  * they are held against it then. */
 TEST(a_length_is_compared_when_it_is_known)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg m;
 
     T_OK(brain_say(e, 0, keyed(1, 0, 16, ROWS_UNKNOWN)));

@@ -22,7 +22,7 @@ static struct peer_msg hello(const char *name, uint64_t epoch, uint32_t mapped)
     return m;
 }
 
-static uint64_t token_of(struct brain *e, uint32_t link, struct peer_msg m)
+static uint64_t token_of(struct rig *e, uint32_t link, struct peer_msg m)
 {
     const struct peer_msg *said;
 
@@ -33,14 +33,14 @@ static uint64_t token_of(struct brain *e, uint32_t link, struct peer_msg m)
     return said->hello.token;
 }
 
-static void connect_as(struct brain *e, uint32_t conn, uint32_t uid)
+static void connect_as(struct rig *e, uint32_t conn, uint32_t uid)
 {
     struct event ev = {.type = EV_CONN_OPEN, .conn = conn, .uid = uid};
 
-    brain_step(e, &ev);
+    rig_step(e, &ev);
 }
 
-static enum err say_map(struct brain *e, uint32_t conn, const char *name,
+static enum err say_map(struct rig *e, uint32_t conn, const char *name,
     uint64_t epoch, uint64_t token)
 {
     struct local_msg m = {.type = LOCAL_MAP, .seq = 9};
@@ -49,13 +49,13 @@ static enum err say_map(struct brain *e, uint32_t conn, const char *name,
     m.map.token = token;
     m.map.epoch = epoch;
     m.map.name = span_str(name);
-    brain_step(e, &ev);
+    rig_step(e, &ev);
     T_TRUE(brain_answer(e) != NULL);
     return (enum err)brain_answer(e)->err;
 }
 
 /* POOL_INFOs to the connection, each with the pool's descriptor. */
-static uint32_t pools_given(struct brain *e, uint32_t conn)
+static uint32_t pools_given(struct rig *e, uint32_t conn)
 {
     uint32_t n = 0;
 
@@ -66,7 +66,7 @@ static uint32_t pools_given(struct brain *e, uint32_t conn)
 }
 
 /* Langd `a` maps over connection 1, and has said so. */
-static void maps(struct brain *e, uint32_t conn)
+static void maps(struct rig *e, uint32_t conn)
 {
     uint64_t token = token_of(e, 0, hello("a", L_EPOCH, 0));
 
@@ -77,7 +77,7 @@ static void maps(struct brain *e, uint32_t conn)
 }
 
 /* Sixteen rows, all committed and granted: are they copied? */
-static bool goes(struct brain *e, uint64_t room, uint32_t cell, uint64_t g)
+static bool goes(struct rig *e, uint64_t room, uint32_t cell, uint64_t g)
 {
     T_OK(brain_say(e, 0, announce(room, cell, 16, 16)));
     (void)brain_events(e, 0, cell);
@@ -88,9 +88,9 @@ static bool goes(struct brain *e, uint64_t room, uint32_t cell, uint64_t g)
     return brain_cmd(e, SEND_OPEN)->copy;
 }
 
-static struct brain *mapped(const char *a)
+static struct rig *mapped(const char *a)
 {
-    struct brain *e = encoded("timeouts.linger=0ms", a);
+    struct rig *e = encoded("timeouts.linger=0ms", a);
 
     maps(e, 1);
     T_TRUE(goes(e, 1, 0, 70));
@@ -98,11 +98,11 @@ static struct brain *mapped(const char *a)
     return e;
 }
 
-static void link_down(struct brain *e, uint32_t link)
+static void link_down(struct rig *e, uint32_t link)
 {
     struct event ev = {.type = EV_LINK_DOWN, .link = link};
 
-    brain_step(e, &ev);
+    rig_step(e, &ev);
     brain_pass(e, 600);
 }
 
@@ -110,7 +110,7 @@ static void link_down(struct brain *e, uint32_t link)
 
 TEST(each_langd_of_the_host_has_its_token)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
     uint64_t b = token_of(e, 1, hello("b", L_EPOCH + 1, 0));
 
@@ -121,7 +121,7 @@ TEST(each_langd_of_the_host_has_its_token)
 
 TEST(another_host_has_none)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = hello("a", L_EPOCH, 0);
 
     m.hello.boot.b[31] = 1;
@@ -132,7 +132,7 @@ TEST(another_host_has_none)
 
 TEST(token_name_and_epoch_must_be_one_daemons)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
     uint64_t b = token_of(e, 1, hello("b", L_EPOCH + 1, 0));
     const struct {
@@ -157,7 +157,7 @@ TEST(token_name_and_epoch_must_be_one_daemons)
 
 TEST(a_peer_that_is_lost_has_no_token)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
 
     link_down(e, 0);
@@ -167,7 +167,7 @@ TEST(a_peer_that_is_lost_has_no_token)
 
 TEST(an_engine_is_no_daemon_and_the_reverse)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
     struct local_msg m = {.type = LOCAL_HELLO};
 
@@ -188,7 +188,7 @@ TEST(pools_are_for_their_users)
     static const struct {
         uint32_t uid, pools;
     } who[] = {{BRAIN_UID, 1}, {0, 1}, {1000, 1}, {1001, 0}};
-    struct brain *e = encoded("pools[0].uids[0]=1000", "pools[0].uids[1]=7");
+    struct rig *e = encoded("pools[0].uids[0]=1000", "pools[0].uids[1]=7");
     uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
 
     for (uint32_t i = 0; i < ARRAY_LEN(who); i++) {
@@ -210,7 +210,7 @@ TEST(a_pool_for_all_is_mapped_by_its_own_user_and_root)
     static const struct {
         uint32_t uid, pools;
     } who[] = {{BRAIN_UID, 1}, {0, 1}, {1000, 0}};
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
 
     for (uint32_t i = 0; i < ARRAY_LEN(who); i++) {
@@ -224,7 +224,7 @@ TEST(a_pool_for_all_is_mapped_by_its_own_user_and_root)
 
 TEST(a_pool_without_a_layout_comes_later)
 {
-    struct brain *e = encoded("pools[0].layout=engine", NULL);
+    struct rig *e = encoded("pools[0].layout=engine", NULL);
     uint64_t a = token_of(e, 0, hello("a", L_EPOCH, 0));
     struct local_msg m = {.type = LOCAL_POOL, .seq = 3};
     struct event ev = {.type = EV_LOCAL, .conn = 0, .local = &m};
@@ -233,7 +233,7 @@ TEST(a_pool_without_a_layout_comes_later)
     T_OK(say_map(e, 1, "a", L_EPOCH, a));
     T_EQ_U64(pools_given(e, 1), 0);
     m.pool.layout = span_str("x:u8:4096");
-    brain_step(e, &ev);
+    rig_step(e, &ev);
     T_EQ_U64(pools_given(e, 0), 1);
     T_EQ_U64(pools_given(e, 1), 1);
 }
@@ -242,7 +242,7 @@ TEST(a_pool_without_a_layout_comes_later)
 
 TEST(rows_are_copied_when_langd_has_mapped)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     uint64_t a;
 
     brain_hear(e, 0, hello("a", L_EPOCH, 1)); /* never asked */
@@ -261,7 +261,7 @@ TEST(rows_are_copied_when_langd_has_mapped)
 
 TEST(the_connection_s_end_breaks_the_attempt)
 {
-    struct brain *e = mapped(NULL);
+    struct rig *e = mapped(NULL);
 
     brain_end(e, 1);
     T_EQ_U64(brain_said(e, PEER_BROKEN, 0)->broken.attempt, 0);
@@ -276,7 +276,7 @@ TEST(the_connection_s_end_breaks_the_attempt)
 
 TEST(another_connection_takes_its_place)
 {
-    struct brain *e = mapped(NULL);
+    struct rig *e = mapped(NULL);
 
     maps(e, 2);
     brain_hear(e, 0, resume(1, 70, 1, 16, 0));
@@ -294,7 +294,7 @@ TEST(another_connection_takes_its_place)
 
 TEST(an_answer_frees_them)
 {
-    struct brain *e = mapped(NULL);
+    struct rig *e = mapped(NULL);
 
     brain_hear(e, 0, state(1, 70, PEER_LENGTH, ROOM_TRANSFERRING));
     T_EQ_U64(brain_free(e), 14);
@@ -311,7 +311,7 @@ TEST(an_answer_frees_them)
 
 TEST(silence_does_not)
 {
-    struct brain *e = mapped(NULL);
+    struct rig *e = mapped(NULL);
 
     link_down(e, 0);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
@@ -332,7 +332,7 @@ TEST(silence_does_not)
 
 TEST(its_death_does)
 {
-    struct brain *e = mapped(NULL);
+    struct rig *e = mapped(NULL);
 
     link_down(e, 0);
     T_OK(brain_say(e, 0, release(0)));
@@ -346,7 +346,7 @@ TEST(its_death_does)
 
 TEST(another_run_s_word_does_not_count)
 {
-    struct brain *e = mapped(NULL);
+    struct rig *e = mapped(NULL);
 
     brain_hear(e, 0, hello("a", L_EPOCH + 9, 0)); /* restarted */
     T_EQ_U64(brain_reason(e, 0, 0), ERR_PEER_LOST);
@@ -376,7 +376,7 @@ TEST(another_run_s_word_does_not_count)
 
 TEST(a_newer_generation_frees_nothing_of_the_older)
 {
-    struct brain *e = mapped(NULL);
+    struct rig *e = mapped(NULL);
 
     brain_hear(e, 0, init(e, 1, 71, 16));
     T_TRUE(brain_cmd(e, SEND_OPEN)->copy);
@@ -391,7 +391,7 @@ TEST(a_newer_generation_frees_nothing_of_the_older)
 
 TEST(sends_are_waited_for_too)
 {
-    struct brain *e = mapped(NULL);
+    struct rig *e = mapped(NULL);
 
     e->noisy = true;
     brain_hear(e, 0, about(1, 70, PEER_ABORT));
@@ -403,7 +403,7 @@ TEST(sends_are_waited_for_too)
 
 TEST(what_is_not_copied_waits_for_nobody)
 {
-    struct brain *e = encoded("timeouts.linger=0ms", NULL);
+    struct rig *e = encoded("timeouts.linger=0ms", NULL);
 
     T_FALSE(goes(e, 1, 0, 70));
     link_down(e, 0);
@@ -413,7 +413,7 @@ TEST(what_is_not_copied_waits_for_nobody)
 
 TEST(kept_rows_that_are_read_are_not_counted_on)
 {
-    struct brain *e = encoded("timeouts.keep=1h", NULL);
+    struct rig *e = encoded("timeouts.keep=1h", NULL);
     struct local_msg m;
 
     maps(e, 1);

@@ -4,7 +4,7 @@
 #include "test/here.h"
 
 /* A langd that says what it grants for good. */
-static struct peer_msg asks(struct brain *e, uint64_t room, uint64_t generation)
+static struct peer_msg asks(struct rig *e, uint64_t room, uint64_t generation)
 {
     struct peer_msg m = init(e, room, generation, 0);
 
@@ -23,31 +23,31 @@ static struct peer_msg grants(
 
 /* It knows that rows wait, and has no blocks for them yet. */
 static void queues(
-    struct brain *e, uint32_t link, uint64_t room, uint64_t generation)
+    struct rig *e, uint32_t link, uint64_t room, uint64_t generation)
 {
     T_EQ_U64(brain_said(e, PEER_WANT, -1)->generation, generation);
     brain_hear(e, link, state(room, generation, PEER_WANT, ROOM_WAITING));
 }
 
-static void fill_pool(struct brain *e, uint64_t room, uint32_t cell)
+static void fill_pool(struct rig *e, uint64_t room, uint32_t cell)
 {
     T_OK(brain_say(e, 0, announce(room, cell, 128, 128)));
     T_EQ_U64(brain_free(e), 0);
 }
 
-static void leaves(struct brain *e, uint32_t cell)
+static void leaves(struct rig *e, uint32_t cell)
 {
     T_OK(brain_say(e, 0, release(cell)));
 }
 
-static bool is_granted(struct brain *e, uint32_t cell)
+static bool is_granted(struct rig *e, uint32_t cell)
 {
     return brain_say(e, 0, commit(cell, 0, 0)) == OK;
 }
 
 TEST(rooms_with_all_their_grants_come_first)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     fill_pool(e, 1, 0);
     T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
@@ -66,7 +66,7 @@ TEST(rooms_with_all_their_grants_come_first)
  * and so comes to be one of those that pass. */
 TEST(a_room_that_was_overtaken_asks_ahead)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     const struct peer_msg *m;
 
     fill_pool(e, 1, 0);
@@ -94,7 +94,7 @@ TEST(a_room_that_was_overtaken_asks_ahead)
 /* It needs no blocks of its langd, so none wait for it. */
 TEST(a_room_without_rows_passes_no_other)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     fill_pool(e, 1, 0);
     brain_hear(e, 0, asks(e, 1, 71));
@@ -112,9 +112,9 @@ TEST(a_room_without_rows_passes_no_other)
 }
 
 /* Room 1 has its rows and waits for its langd; room 2 has its grant. */
-static struct brain *stuck(const char *setting)
+static struct rig *stuck(const char *setting)
 {
-    struct brain *e = encoded(setting, NULL);
+    struct rig *e = encoded(setting, NULL);
 
     fill_pool(e, 1, 0);
     brain_hear(e, 0, asks(e, 1, 71));
@@ -129,7 +129,7 @@ static struct brain *stuck(const char *setting)
 
 TEST(who_waits_for_a_grant_is_ended_for_a_room_that_has_all)
 {
-    struct brain *e = stuck(NULL);
+    struct rig *e = stuck(NULL);
 
     brain_pass(e, 90);
     T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
@@ -144,7 +144,7 @@ TEST(who_waits_for_a_grant_is_ended_for_a_room_that_has_all)
 
 TEST(patience_with_those_who_hold_is_configured)
 {
-    struct brain *e = stuck("timeouts.revoke_after=5s");
+    struct rig *e = stuck("timeouts.revoke_after=5s");
 
     brain_pass(e, 4900);
     T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
@@ -154,7 +154,7 @@ TEST(patience_with_those_who_hold_is_configured)
 
 TEST(langds_word_stands_also_for_a_room_that_is_ended)
 {
-    struct brain *e = stuck(NULL);
+    struct rig *e = stuck(NULL);
 
     brain_pass(e, 110);
     brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_SUCCESS));
@@ -163,7 +163,7 @@ TEST(langds_word_stands_also_for_a_room_that_is_ended)
 
 TEST(a_room_is_ended_so_at_most_once)
 {
-    struct brain *e = stuck(NULL);
+    struct rig *e = stuck(NULL);
     const struct peer_msg *m;
 
     brain_pass(e, 110);
@@ -198,7 +198,7 @@ TEST(a_room_is_ended_so_at_most_once)
 
 TEST(the_same_content_is_remembered_by_its_key)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 128, 128);
     struct peer_msg m = asks(e, 1, 71);
 
@@ -232,7 +232,7 @@ TEST(the_same_content_is_remembered_by_its_key)
 
 TEST(rows_that_go_out_are_waited_for)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     T_OK(brain_say(e, 0, announce(1, 0, 64, 64)));
     brain_hear(e, 0, asks(e, 1, 71));
@@ -254,7 +254,7 @@ TEST(rows_that_go_out_are_waited_for)
 
 TEST(an_encoder_at_work_is_waited_for_an_idle_one_is_not)
 {
-    struct brain *e = encoded("timeouts.progress=10s", NULL);
+    struct rig *e = encoded("timeouts.progress=10s", NULL);
 
     fill_pool(e, 1, 0);
     brain_hear(e, 0, asks(e, 1, 71));
@@ -273,9 +273,9 @@ TEST(an_encoder_at_work_is_waited_for_an_idle_one_is_not)
 }
 
 /* Two rooms of 64 rows stand, one with all its grants needs their blocks. */
-static struct brain *two_stand(uint32_t rows)
+static struct rig *two_stand(uint32_t rows)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     for (uint32_t i = 0; i < 2; i++) {
         T_OK(brain_say(e, 0, announce(1 + i, i, 64, 64)));
@@ -291,7 +291,7 @@ static struct brain *two_stand(uint32_t rows)
 
 TEST(blocks_that_come_back_are_waited_for)
 {
-    struct brain *e = two_stand(64);
+    struct rig *e = two_stand(64);
 
     brain_pass(e, 20000); /* neither langd nor engine has answered */
     T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
@@ -301,7 +301,7 @@ TEST(blocks_that_come_back_are_waited_for)
 
 TEST(the_youngest_is_ended_first)
 {
-    struct brain *e = two_stand(128);
+    struct rig *e = two_stand(128);
 
     brain_pass(e, 110);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 72);
@@ -315,7 +315,7 @@ TEST(the_youngest_is_ended_first)
 /* Its word may be on its way: nothing is ended for want of a message. */
 TEST(a_langd_that_has_not_heard_of_the_rows_is_waited_for)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = state(1, 71, PEER_WANT, ROOM_WAITING);
 
     fill_pool(e, 1, 0);
@@ -336,7 +336,7 @@ TEST(a_langd_that_has_not_heard_of_the_rows_is_waited_for)
 /* An older langd grants as it always did, and is heard as it always was. */
 TEST(a_langd_that_does_not_say_firm_is_served_as_ever)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     fill_pool(e, 1, 0);
     T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
@@ -352,7 +352,7 @@ TEST(a_langd_that_does_not_say_firm_is_served_as_ever)
 
 TEST(an_ended_room_of_an_older_langd_comes_back_without_its_word)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     fill_pool(e, 1, 0);
     brain_hear(e, 0, init(e, 1, 71, 0));
@@ -373,7 +373,7 @@ TEST(an_ended_room_of_an_older_langd_comes_back_without_its_word)
 
 TEST(a_batch_is_ended_and_comes_back_item_by_item)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 64, 64);
 
     a.announce.batch = 1;
@@ -399,7 +399,7 @@ TEST(a_batch_is_ended_and_comes_back_item_by_item)
 
 TEST(all_rooms_of_an_item_are_ended_with_it)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 128, 128);
     struct peer_msg m = asks(e, 1, 71);
 
@@ -430,7 +430,7 @@ TEST(all_rooms_of_an_item_are_ended_with_it)
 
 TEST(a_kept_room_that_waits_for_its_langd_gives_way)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 128, 128);
 
     a.announce.flags = FLAG_KEEP;
@@ -456,7 +456,7 @@ TEST(a_kept_room_that_waits_for_its_langd_gives_way)
 /* Destinations that have the rows are not waited for again. */
 TEST(a_room_that_comes_again_needs_those_only_that_failed)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 128, 128);
     struct peer_msg m = asks(e, 1, 71);
 

@@ -4,9 +4,9 @@
 
 #include <stdio.h>
 
-static struct brain *two_users(const char *limit)
+static struct rig *two_users(const char *limit)
 {
-    struct brain *e = BRAIN(ROLE_ENCODED, limit);
+    struct rig *e = BRAIN(ROLE_ENCODED, limit);
 
     brain_conn(e, 0, "s");
     brain_user(e, 1, 8, "other");
@@ -14,7 +14,7 @@ static struct brain *two_users(const char *limit)
 }
 
 /* Announces rooms of no rows until one is refused; returns their number. */
-static uint32_t take(struct brain *e, uint32_t conn, uint32_t aux_bytes,
+static uint32_t take(struct rig *e, uint32_t conn, uint32_t aux_bytes,
     enum err refusal, const char *key)
 {
     static uint8_t aux[AUX_MAX];
@@ -37,7 +37,7 @@ static uint32_t take(struct brain *e, uint32_t conn, uint32_t aux_bytes,
 
 TEST(rooms_are_left_for_others)
 {
-    struct brain *e = two_users("limits.rooms=16");
+    struct rig *e = two_users("limits.rooms=16");
 
     T_EQ_U64(take(e, 0, 0, ERR_BUSY, "limits.rooms"), 16);
     T_EQ_U64(take(e, 1, 0, ERR_BUSY, "limits.rooms"), 2);
@@ -45,7 +45,7 @@ TEST(rooms_are_left_for_others)
 
 TEST(attachments_are_left_for_others)
 {
-    struct brain *e = two_users("limits.attachments=16");
+    struct rig *e = two_users("limits.attachments=16");
 
     T_EQ_U64(take(e, 0, 0, ERR_QUOTA, "limits.attachments"), 16);
     T_EQ_U64(take(e, 1, 0, ERR_QUOTA, "limits.attachments"), 2);
@@ -53,7 +53,7 @@ TEST(attachments_are_left_for_others)
 
 TEST(aux_is_left_for_others)
 {
-    struct brain *e = two_users("limits.aux_total=64KiB");
+    struct rig *e = two_users("limits.aux_total=64KiB");
 
     T_EQ_U64(take(e, 0, 4096, ERR_NO_BLOCKS, "limits.aux_total"), 16);
     T_EQ_U64(take(e, 1, 1024, ERR_NO_BLOCKS, "limits.aux_total"), 8);
@@ -62,7 +62,7 @@ TEST(aux_is_left_for_others)
 TEST(aux_that_a_commit_replaces_is_counted_once)
 {
     static uint8_t aux[AUX_MAX];
-    struct brain *e = two_users("limits.aux_total=64KiB");
+    struct rig *e = two_users("limits.aux_total=64KiB");
     struct local_msg m = announce(1, 0, 8, ROWS_UNKNOWN);
 
     for (uint32_t i = 0; i < 4; i++) {
@@ -82,7 +82,7 @@ TEST(aux_that_a_commit_replaces_is_counted_once)
 
 TEST(no_engine_waits_longer_than_the_limit)
 {
-    struct brain *e = two_users("limits.deadline=2s");
+    struct rig *e = two_users("limits.deadline=2s");
     struct local_msg m = announce(1, 0, 8, 8);
 
     m.announce.deadline_ms = UINT32_MAX;
@@ -93,7 +93,7 @@ TEST(no_engine_waits_longer_than_the_limit)
 
 TEST(a_room_without_source_blocks_says_that_it_lacked_them)
 {
-    struct brain *e = two_users("limits.deadline=2s");
+    struct rig *e = two_users("limits.deadline=2s");
     struct local_msg m = announce(2, 1, 8, 8);
 
     T_OK(brain_say(e, 0, announce(1, 0, 128, 128))); /* the whole pool */

@@ -7,7 +7,7 @@
 
 TEST(announce_then_init)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 24, 20);
     const struct peer_msg *m;
 
@@ -47,7 +47,7 @@ TEST(announce_then_init)
 
 TEST(init_then_announce)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     brain_hear(e, 0, init(e, 1, 77, 16));
     T_TRUE(brain_said(e, PEER_STATE, 0) != NULL);
@@ -61,7 +61,7 @@ TEST(init_then_announce)
 
 TEST(aux_that_finds_no_space_is_sent_when_it_is_asked_for)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = about(1, 77, PEER_STATE);
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
@@ -89,7 +89,7 @@ TEST(aux_that_finds_no_space_is_sent_when_it_is_asked_for)
 
 TEST(length_unknown_until_the_last_commit)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg m;
 
     T_OK(brain_say(e, 0, announce(1, 0, 64, ROWS_UNKNOWN)));
@@ -110,7 +110,7 @@ TEST(length_unknown_until_the_last_commit)
 
 TEST(commits_that_change_nothing)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg m;
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, ROWS_UNKNOWN)));
@@ -133,7 +133,7 @@ TEST(commits_that_change_nothing)
 
 TEST(too_large_and_duplicate_announces)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     T_ERR(brain_say(e, 0, announce(1, 0, 1000, 1000)), ERR_TOO_LARGE);
     T_EQ_U64(brain_answer(e)->a, 1000);
@@ -147,7 +147,7 @@ TEST(too_large_and_duplicate_announces)
 
 TEST(total_zero)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     T_OK(brain_say(e, 0, announce(1, 0, 0, 0)));
     brain_hear(e, 0, init(e, 1, 77, 16));
@@ -159,7 +159,7 @@ TEST(total_zero)
 
 TEST(blocks_are_first_come_first_served)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     T_OK(brain_say(e, 0, announce(1, 0, 80, 80)));
     T_OK(brain_say(e, 0, announce(2, 1, 80, 80)));
@@ -173,7 +173,7 @@ TEST(blocks_are_first_come_first_served)
 
 TEST(a_batch_gets_all_or_nothing)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg m = announce(2, 1, 40, 40);
 
     T_OK(brain_say(e, 0, announce(1, 0, 80, 80)));
@@ -196,7 +196,7 @@ TEST(a_batch_gets_all_or_nothing)
 
 TEST(grants_that_say_nothing_new)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     T_OK(brain_say(e, 0, announce(1, 0, 64, 64)));
     brain_hear(e, 0, init(e, 1, 77, 16));
@@ -221,7 +221,7 @@ TEST(grants_that_say_nothing_new)
 
 TEST(a_new_attempt_starts_again)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
 
     T_OK(brain_say(e, 0, announce(1, 0, 32, 32)));
     brain_hear(e, 0, init(e, 1, 77, 32));
@@ -237,7 +237,7 @@ TEST(a_new_attempt_starts_again)
 
 TEST(numbers_of_a_hostile_langd)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct peer_msg m = init(e, 1, 77, 16);
 
     T_OK(brain_say(e, 0, announce(1, 0, 32, 32)));
@@ -264,7 +264,7 @@ TEST(numbers_of_a_hostile_langd)
 /* Units of more than pinned memory is sure to have a place for. */
 TEST(units_out_of_a_gpu_are_bounded)
 {
-    struct brain *e = encoded("pools[0].memory=cuda:0", NULL);
+    struct rig *e = encoded("pools[0].memory=cuda:0", NULL);
     struct peer_msg m = init(e, 1, 77, 32);
 
     T_OK(brain_say(e, 0, announce(1, 0, 32, 32)));
@@ -282,14 +282,14 @@ TEST(units_out_of_a_gpu_are_bounded)
 
 TEST(broken_is_said_until_the_attempt_is_raised)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_PEER_BROKEN}};
 
     T_OK(brain_say(e, 0, announce(1, 0, 32, 32)));
     brain_hear(e, 0, init(e, 1, 77, 32));
     T_OK(brain_say(e, 0, commit(0, 0, 8)));
     ev.note.peer = brain_cmd(e, SEND_OPEN)->peer;
-    brain_step(e, &ev);
+    rig_step(e, &ev);
     T_EQ_U64(brain_said(e, PEER_BROKEN, 0)->broken.attempt, 0);
     T_OK(brain_say(e, 0, commit(0, 8, 8)));
     T_TRUE(brain_cmd(e, SEND_LIMIT) == NULL);
@@ -304,19 +304,19 @@ TEST(broken_is_said_until_the_attempt_is_raised)
 
 TEST(a_break_is_of_rooms_that_go_by_that_shard)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_PEER_BROKEN}};
 
     T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
     brain_hear(e, 0, init(e, 1, 70, 16));
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
     ev.note.first = 1; /* of another shard than the only one */
-    brain_step(e, &ev);
+    rig_step(e, &ev);
     T_EQ_U64(brain_said_count(e, PEER_BROKEN), 0);
     ev.note.first = 0;
-    brain_step(e, &ev);
+    rig_step(e, &ev);
     T_EQ_U64(brain_said_count(e, PEER_BROKEN), 1);
-    brain_step(e, &ev); /* before the next attempt: no other */
+    rig_step(e, &ev); /* before the next attempt: no other */
     T_EQ_U64(brain_said_count(e, PEER_BROKEN), 0);
     T_EQ_U64(brain_stat(e, "broken"), 1);
 }
@@ -325,7 +325,7 @@ TEST(a_break_is_of_rooms_that_go_by_that_shard)
 
 TEST(layouts_keys_and_storage_must_agree)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 8, 8);
     struct peer_msg m;
 
@@ -361,7 +361,7 @@ TEST(layouts_keys_and_storage_must_agree)
 
 TEST(a_refused_destination_does_not_stop_the_clock)
 {
-    struct brain *e = encoded("timeouts.bootstrap=1s", NULL);
+    struct rig *e = encoded("timeouts.bootstrap=1s", NULL);
     struct peer_msg m = init(e, 1, 70, 8);
 
     T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
@@ -374,7 +374,7 @@ TEST(a_refused_destination_does_not_stop_the_clock)
 
 TEST(destinations_disagree)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 8, 8);
     struct peer_msg m = init(e, 1, 70, 0);
 
@@ -401,7 +401,7 @@ TEST(destinations_disagree)
 
 TEST(several_destinations_are_asked_in_order_of_name)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 16, 16);
     struct peer_msg m;
 
@@ -439,7 +439,7 @@ TEST(several_destinations_are_asked_in_order_of_name)
  * again, and until it has its grant no later one keeps its own. */
 TEST(later_grants_go_back_when_an_earlier_one_is_lost)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 16, 16);
     struct peer_msg m = init(e, 1, 70, 0);
 
@@ -471,7 +471,7 @@ TEST(later_grants_go_back_when_an_earlier_one_is_lost)
 
 TEST(the_last_word_may_be_a_decline)
 {
-    struct brain *e = encoded(NULL, NULL);
+    struct rig *e = encoded(NULL, NULL);
     struct local_msg a = announce(1, 0, 16, 16);
     struct peer_msg m = init(e, 1, 70, 0);
 
@@ -486,7 +486,7 @@ TEST(the_last_word_may_be_a_decline)
 
 TEST(open_room_takes_any_number_until_released_or_late)
 {
-    struct brain *e = encoded("timeouts.bootstrap=10s", NULL);
+    struct rig *e = encoded("timeouts.bootstrap=10s", NULL);
     struct local_msg a = announce(1, 0, 8, 8);
 
     a.announce.flags = FLAG_OPEN;

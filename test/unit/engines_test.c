@@ -18,16 +18,16 @@ static struct local_msg hello(uint32_t magic, uint8_t version, uint8_t role)
     return m;
 }
 
-static void open_conn(struct brain *b, uint32_t conn)
+static void open_conn(struct rig *b, uint32_t conn)
 {
     struct event ev = {.type = EV_CONN_OPEN, .conn = conn, .uid = 7};
 
-    brain_step(b, &ev);
+    rig_step(b, &ev);
 }
 
 TEST(hello_comes_first_once_and_for_us)
 {
-    struct brain *l = BRAIN(ROLE_LANGD, "log=info");
+    struct rig *l = BRAIN(ROLE_LANGD, "log=info");
 
     open_conn(l, 0);
     T_ERR(brain_say(l, 0, request(1, 0, MODE_WHOLE)), ERR_NOT_READY);
@@ -43,7 +43,7 @@ TEST(hello_comes_first_once_and_for_us)
 
 TEST(a_connection_without_hello_is_ended)
 {
-    struct brain *l = BRAIN(ROLE_LANGD, "timeouts.hello=2s");
+    struct rig *l = BRAIN(ROLE_LANGD, "timeouts.hello=2s");
     uint64_t began;
 
     brain_pass(l, 1000);
@@ -67,7 +67,7 @@ TEST(a_connection_without_hello_is_ended)
 /* What a program does not name, and one that has no word for it, it has not. */
 TEST(abilities_are_what_hello_names)
 {
-    struct brain *b = BRAIN(ROLE_LANGD, "log=info");
+    struct rig *b = BRAIN(ROLE_LANGD, "log=info");
     const struct langd *l = b->is;
     struct local_msg m = hello(LOCAL_MAGIC, WIRE_VERSION, 0), w;
     struct peer_hello p = {
@@ -101,17 +101,17 @@ TEST(abilities_are_what_hello_names)
 
 TEST(frames_that_break_the_protocol_are_counted)
 {
-    struct brain *l = langd(NULL, NULL);
+    struct rig *l = langd(NULL, NULL);
     struct event bad = {
         .type = EV_LOCAL_BAD, .conn = 0, .err = ERR_MALFORMED, .seq = 3};
     struct local_msg m = {.type = LOCAL_COMMIT};
     struct event peer = {.type = EV_PEER_BAD, .link = 0, .err = ERR_MALFORMED};
 
-    brain_step(l, &bad);
+    rig_step(l, &bad);
     T_EQ_U64(brain_answer(l)->err, ERR_MALFORMED);
     T_ERR(brain_say(l, 0, m), ERR_MALFORMED); /* not for langd */
     T_EQ_U64(brain_stat(l, "malformed_local"), 2);
-    brain_step(l, &peer);
+    rig_step(l, &peer);
     T_EQ_U64(brain_stat(l, "malformed_peer"), 1);
     T_EQ_U64(brain_stat(l, "unknown_bits"), 0);
 }
@@ -119,7 +119,7 @@ TEST(frames_that_break_the_protocol_are_counted)
 /* What is wrong is said to the sender, by either wire. */
 TEST(unknown_bits_are_answered)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct peer_msg m = {.type = PEER_LENGTH,
         .seq = 9,
         .from_epoch = PEER_EPOCH,
@@ -136,11 +136,11 @@ TEST(unknown_bits_are_answered)
         .fault = {"flags", 128, 5, false}};
     const struct peer_msg *nack;
 
-    brain_step(l, &bad);
+    rig_step(l, &bad);
     T_EQ_U64(brain_answer(l)->err, ERR_MALFORMED);
     T_TRUE(span_eq(brain_answer(l)->text,
         span_str("flags is 0xff, and only 0x1 is known")));
-    brain_step(l, &peer);
+    rig_step(l, &peer);
     nack = brain_said(l, PEER_NACK, 0);
     T_TRUE(nack != NULL);
     T_EQ_U64(nack->nack.reason, ERR_MALFORMED);
@@ -150,13 +150,13 @@ TEST(unknown_bits_are_answered)
         nack->nack.text, span_str("flags is 0x80, and only 0x5 is known")));
     T_EQ_U64(brain_stat(l, "unknown_bits"), 2);
     m.from_epoch++; /* not from the daemon that it names */
-    brain_step(l, &peer);
+    rig_step(l, &peer);
     T_EQ_U64(brain_said(l, PEER_NACK, 0)->nack.reason, ERR_STALE);
 }
 
 TEST(cells_and_tags)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 512, MODE_WHOLE);
 
     T_ERR(brain_say(l, 0, r), ERR_MALFORMED); /* so many were granted */
@@ -184,7 +184,7 @@ TEST(cells_and_tags)
 /* A tag that comes again in an idle cell finds no word of its last use. */
 TEST(a_released_cell_is_cleared)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     fill(l, &t, 8);
@@ -198,7 +198,7 @@ TEST(a_released_cell_is_cleared)
 /* Who asks for none has one: a file of no bytes cannot be mapped. */
 TEST(at_least_one_cell)
 {
-    struct brain *l = BRAIN(ROLE_LANGD, "log=info");
+    struct rig *l = BRAIN(ROLE_LANGD, "log=info");
     struct local_msg m = hello(LOCAL_MAGIC, WIRE_VERSION, 0), w;
     struct reader r;
 
@@ -216,7 +216,7 @@ TEST(texts_of_others_are_clean)
 {
     static const char dirty[] = "\x1b[2J gr\xc3\xbc\xc3\x9f \xff\xfe\n";
     static const char clean[] = "?[2J gr\xc3\xbc\xc3\x9f ???";
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct peer_msg failed = {.type = PEER_FAILED};
     struct local_msg m = abort_of(0);
     struct there t = ask_room(l, 1, 0);
@@ -287,13 +287,13 @@ TEST(a_bad_hello_changes_nothing)
 
 TEST(rooms_belong_to_their_session)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct event ev = {.type = EV_CONN_OPEN, .conn = 2, .uid = 8};
 
     (void)ask_room(l, 1, 0);
     brain_conn(l, 1, "other");
     T_ERR(brain_say(l, 1, attach(1, 0, RIGHT_READ)), ERR_NOT_OWNER);
-    brain_step(l, &ev); /* the name is the same, the user is not */
+    rig_step(l, &ev); /* the name is the same, the user is not */
     T_OK(brain_say(l, 2, hello(LOCAL_MAGIC, WIRE_VERSION, 0)));
     T_ERR(brain_say(l, 2, attach(1, 0, RIGHT_READ)), ERR_NOT_OWNER);
     T_ERR(brain_say(l, 0, attach(1, 9, RIGHT_WRITE)), ERR_MALFORMED);
@@ -301,7 +301,7 @@ TEST(rooms_belong_to_their_session)
 
 TEST(attach_waits_and_fails_by_its_deadline)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct local_msg a = attach(1, 5, RIGHT_READ);
 
     a.attach.deadline_ms = 500;
@@ -320,7 +320,7 @@ TEST(attach_waits_and_fails_by_its_deadline)
 
 TEST(events_fold_and_wait_for_whoever_is_slow)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct writer w = writer_of(l->event_bytes, 60);
 
@@ -340,7 +340,7 @@ TEST(events_fold_and_wait_for_whoever_is_slow)
 
 TEST(session_end_ends_rooms_not_a_connections)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct there t;
 
@@ -366,7 +366,7 @@ TEST(session_end_ends_rooms_not_a_connections)
 
 TEST(bye_releases_all_of_the_connection)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
     (void)b;
@@ -386,7 +386,7 @@ TEST(bye_releases_all_of_the_connection)
 
 TEST(pool_of_the_first_engines_layout)
 {
-    struct brain *l = BRAIN(ROLE_LANGD, "pools[0].layout=engine");
+    struct rig *l = BRAIN(ROLE_LANGD, "pools[0].layout=engine");
     struct local_msg m = {.type = LOCAL_POOL};
 
     brain_conn(l, 0, "s");
@@ -407,17 +407,17 @@ TEST(pool_of_the_first_engines_layout)
 }
 
 /* A POOL call of this connection. */
-static void ask_pool(struct brain *b, uint32_t conn, uint32_t seq)
+static void ask_pool(struct rig *b, uint32_t conn, uint32_t seq)
 {
     struct local_msg m = {.type = LOCAL_POOL, .seq = seq};
     struct event ev = {.type = EV_LOCAL, .conn = conn, .local = &m};
 
     m.pool.layout = span_str("x:u8:4096");
-    brain_step(b, &ev);
+    rig_step(b, &ev);
 }
 
 /* How often the last call answered one with a descriptor. */
-static uint32_t pools_said(const struct brain *b)
+static uint32_t pools_said(const struct rig *b)
 {
     uint32_t n = 0;
 
@@ -430,7 +430,7 @@ static uint32_t pools_said(const struct brain *b)
  * who has come to its number since does not. */
 TEST(a_pool_whose_memory_takes_long)
 {
-    struct brain *l = BRAIN(ROLE_LANGD, "pools[0].layout=engine");
+    struct rig *l = BRAIN(ROLE_LANGD, "pools[0].layout=engine");
 
     l->slow_pools = true;
     for (uint32_t conn = 0; conn < 4; conn++)
@@ -451,7 +451,7 @@ TEST(a_pool_whose_memory_takes_long)
 
 TEST(a_pool_whose_memory_cannot_be_had)
 {
-    struct brain *l = BRAIN(ROLE_LANGD, "pools[0].layout=engine");
+    struct rig *l = BRAIN(ROLE_LANGD, "pools[0].layout=engine");
 
     l->slow_pools = true;
     brain_conn(l, 0, "s");
@@ -467,7 +467,7 @@ TEST(a_pool_whose_memory_cannot_be_had)
 
 TEST(pools_are_for_their_users)
 {
-    struct brain *l = BRAIN(ROLE_LANGD, "pools[0].uids[0]=99");
+    struct rig *l = BRAIN(ROLE_LANGD, "pools[0].uids[0]=99");
     struct local_msg m = {.type = LOCAL_POOL};
 
     brain_conn(l, 0, "s");
@@ -477,7 +477,7 @@ TEST(pools_are_for_their_users)
 
 TEST(a_room_is_in_so_many_cells_at_most)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     uint32_t shown = 0, conns = 7;
 
     for (uint32_t conn = 1; conn <= conns; conn++)

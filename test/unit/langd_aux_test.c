@@ -9,7 +9,7 @@
 
 static uint8_t big[AUX_MAX];
 
-static struct brain *small_arena(const char *more)
+static struct rig *small_arena(const char *more)
 {
     return langd_up("limits.aux_total=64KiB", more);
 }
@@ -22,14 +22,14 @@ static struct peer_msg big_length(const struct there *t)
     return m;
 }
 
-static void says(struct brain *l, struct there *t)
+static void says(struct rig *l, struct there *t)
 {
     brain_hear(l, 0, big_length(t));
     told(l, t);
 }
 
 static struct there member(
-    struct brain *l, uint64_t room, uint32_t cell, uint64_t group, uint16_t n)
+    struct rig *l, uint64_t room, uint32_t cell, uint64_t group, uint16_t n)
 {
     struct local_msg r = request(room, cell, MODE_WHOLE);
 
@@ -39,7 +39,7 @@ static struct there member(
 }
 
 /* True if L asks for the aux of t now; answers as the encoder does. */
-static bool asks(struct brain *l, struct there *t)
+static bool asks(struct rig *l, struct there *t)
 {
     const struct peer_msg *m;
 
@@ -51,7 +51,7 @@ static bool asks(struct brain *l, struct there *t)
     return false;
 }
 
-static void done(struct brain *l, const struct there *t, uint32_t cell)
+static void done(struct rig *l, const struct there *t, uint32_t cell)
 {
     struct data_cmd open = {
         .slot = (uint32_t)(t->generation % ROOMS), .generation = t->generation};
@@ -62,7 +62,7 @@ static void done(struct brain *l, const struct there *t, uint32_t cell)
 
 TEST(aux_waits_by_age_and_is_asked_for)
 {
-    struct brain *l = small_arena(NULL);
+    struct rig *l = small_arena(NULL);
     struct there t[4];
     const struct peer_msg *m;
 
@@ -94,7 +94,7 @@ TEST(aux_waits_by_age_and_is_asked_for)
 
 TEST(aux_that_was_asked_for_is_asked_for_again)
 {
-    struct brain *l = small_arena(NULL);
+    struct rig *l = small_arena(NULL);
     struct there t[3];
 
     for (uint32_t i = 0; i < 3; i++)
@@ -124,7 +124,7 @@ TEST(aux_that_was_asked_for_is_asked_for_again)
 TEST(two_groups_do_not_hold_aux_against_each_other)
 {
     static const uint32_t order[] = {0, 2, 1, 3};
-    struct brain *l = small_arena(NULL);
+    struct rig *l = small_arena(NULL);
     struct there t[4];
     uint32_t ready = 0;
 
@@ -149,7 +149,7 @@ TEST(two_groups_do_not_hold_aux_against_each_other)
 
 TEST(a_group_with_more_aux_than_there_is_is_too_large)
 {
-    struct brain *l = small_arena(NULL);
+    struct rig *l = small_arena(NULL);
     struct there t[3];
 
     for (uint32_t i = 0; i < 3; i++)
@@ -163,7 +163,7 @@ TEST(a_group_with_more_aux_than_there_is_is_too_large)
 
 TEST(a_room_without_rows_gives_its_aux_to_one_with_rows)
 {
-    struct brain *l = small_arena("pools[0].default_blocks=0");
+    struct rig *l = small_arena("pools[0].default_blocks=0");
     struct there t[3];
 
     for (uint32_t i = 0; i < 3; i++)
@@ -177,7 +177,7 @@ TEST(a_room_without_rows_gives_its_aux_to_one_with_rows)
     T_EQ_U64(brain_stat(l, "aux_taken_back"), 1); /* the youngest without */
 }
 
-static uint8_t aux_flags(struct brain *l, const struct there *t)
+static uint8_t aux_flags(struct rig *l, const struct there *t)
 {
     brain_hear(l, 0, big_length(t));
     return brain_said(l, PEER_STATE, -1)->state.flags & FLAG_AUX;
@@ -185,7 +185,7 @@ static uint8_t aux_flags(struct brain *l, const struct there *t)
 
 TEST(the_youngest_without_rows_gives_way_first)
 {
-    struct brain *l = small_arena("pools[0].default_blocks=0");
+    struct rig *l = small_arena("pools[0].default_blocks=0");
     struct there t[3];
 
     for (uint32_t i = 0; i < 3; i++)
@@ -201,7 +201,7 @@ TEST(the_youngest_without_rows_gives_way_first)
 
 TEST(small_aux_does_not_pass_large_aux_of_its_user)
 {
-    struct brain *l = small_arena(NULL);
+    struct rig *l = small_arena(NULL);
     struct there t[4];
     struct peer_msg m;
 
@@ -219,7 +219,7 @@ TEST(small_aux_does_not_pass_large_aux_of_its_user)
 
 TEST(a_room_that_lacks_space_for_aux_gets_no_blocks)
 {
-    struct brain *l = small_arena("pools[0].default_blocks=0");
+    struct rig *l = small_arena("pools[0].default_blocks=0");
     struct there t[3];
 
     for (uint32_t i = 0; i < 3; i++)
@@ -239,7 +239,7 @@ TEST(a_room_that_lacks_space_for_aux_gets_no_blocks)
 /* The block that one holds, the aux that the other holds. */
 TEST(aux_and_blocks_are_not_held_against_each_other)
 {
-    struct brain *l = langd_up("limits.aux_total=64KiB", "pools[0].blocks=2");
+    struct rig *l = langd_up("limits.aux_total=64KiB", "pools[0].blocks=2");
     struct there old, young, other;
 
     old = ask_room(l, 1, 0); /* both blocks, by default */
@@ -257,7 +257,7 @@ TEST(aux_and_blocks_are_not_held_against_each_other)
 
 TEST(the_queue_of_one_user_is_not_that_of_another)
 {
-    struct brain *l = small_arena(NULL);
+    struct rig *l = small_arena(NULL);
     struct there t[4], other;
     struct peer_msg m;
 
@@ -280,7 +280,7 @@ TEST(the_queue_of_one_user_is_not_that_of_another)
 
 TEST(a_room_that_ends_for_lack_of_aux_says_so)
 {
-    struct brain *l = small_arena("timeouts.total=2s");
+    struct rig *l = small_arena("timeouts.total=2s");
     struct there t[3];
 
     for (uint32_t i = 0; i < 3; i++)
@@ -299,7 +299,7 @@ TEST(a_room_that_ends_for_lack_of_aux_says_so)
 
 TEST(a_room_that_ends_for_lack_of_blocks_says_so)
 {
-    struct brain *l = langd_up("pools[0].blocks=2", "timeouts.total=2s");
+    struct rig *l = langd_up("pools[0].blocks=2", "timeouts.total=2s");
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
     fill(l, &a, 16);

@@ -6,7 +6,7 @@
 /* A stream of unknown length: four blocks granted, one shown and released. */
 TEST(a_stream_of_unknown_length_goes_on_after_a_release)
 {
-    struct brain *l =
+    struct rig *l =
         langd_up("pools[0].default_blocks=4", "pools[0].max_room_blocks=8");
     struct there s = ask(l, 0, request(1, 0, MODE_STREAM));
 
@@ -24,7 +24,7 @@ TEST(a_stream_of_unknown_length_goes_on_after_a_release)
 
 TEST(what_a_stream_was_promised_ends_with_its_max_rows)
 {
-    struct brain *l =
+    struct rig *l =
         langd_up("pools[0].default_blocks=4", "pools[0].max_room_blocks=8");
     struct there s = ask(l, 0, request(1, 0, MODE_STREAM));
 
@@ -40,7 +40,7 @@ TEST(what_a_stream_was_promised_ends_with_its_max_rows)
 
 TEST(rows_expected_of_a_stream_do_not_lower_what_it_was_promised)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
     struct local_msg r = request(1, 0, MODE_STREAM);
     struct there s;
 
@@ -54,7 +54,7 @@ TEST(rows_expected_of_a_stream_do_not_lower_what_it_was_promised)
 
 TEST(a_stream_far_beyond_32_bits_of_its_promise_is_capped)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
     struct local_msg r = request(1, 0, MODE_STREAM);
 
     r.request.rows = ROWS_UNKNOWN - 1;
@@ -66,7 +66,7 @@ TEST(a_stream_far_beyond_32_bits_of_its_promise_is_capped)
 
 TEST(a_declared_reader_of_a_null_room_may_be_late)
 {
-    struct brain *l = langd(NULL, NULL);
+    struct rig *l = langd(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct local_msg a = attach(1, 5, RIGHT_READ);
 
@@ -83,7 +83,7 @@ TEST(a_declared_reader_of_a_null_room_may_be_late)
 }
 
 /* Zero rows, announced and asked for in the given way. */
-static void zero_rows(struct brain *l, struct local_msg r)
+static void zero_rows(struct rig *l, struct local_msg r)
 {
     struct there t;
 
@@ -125,7 +125,7 @@ TEST(a_declared_reader_of_no_rows_for_several_may_be_late)
 
 TEST(more_readers_than_cells_are_refused)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_STREAM);
 
     r.request.readers = 128;
@@ -137,7 +137,7 @@ TEST(more_readers_than_cells_are_refused)
 
 TEST(a_stream_that_no_process_reads_any_more_ends)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct local_msg a = attach(1, 5, RIGHT_READ | RIGHT_WATCH);
     struct there s;
 
@@ -154,7 +154,7 @@ TEST(a_stream_that_no_process_reads_any_more_ends)
 }
 
 /* A READY room of two readers, the first of which has attached. */
-static struct there half_attached(struct brain *l, uint8_t mode)
+static struct there half_attached(struct rig *l, uint8_t mode)
 {
     struct local_msg r = request(1, 0, mode);
     struct there t;
@@ -180,7 +180,7 @@ static struct local_msg last_release(uint32_t cell, uint32_t rows)
 
 TEST(readers_that_do_not_attach_in_time_are_not_waited_for)
 {
-    struct brain *l = langd_up("timeouts.consumer=1s", NULL);
+    struct rig *l = langd_up("timeouts.consumer=1s", NULL);
     struct there t = half_attached(l, MODE_WHOLE);
 
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
@@ -197,7 +197,7 @@ TEST(readers_that_do_not_attach_in_time_are_not_waited_for)
 
 TEST(the_requester_may_say_that_no_more_readers_come)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = half_attached(l, MODE_WHOLE);
 
     brain_hear(l, 0, state(&t, PEER_ACK, 0, 16));
@@ -214,7 +214,7 @@ TEST(the_requester_may_say_that_no_more_readers_come)
 
 TEST(a_new_room_of_the_id_has_readers_of_its_own)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = half_attached(l, MODE_WHOLE);
 
     brain_hear(l, 0, state(&t, PEER_ACK, 0, 16));
@@ -226,7 +226,7 @@ TEST(a_new_room_of_the_id_has_readers_of_its_own)
 
 TEST(a_stream_goes_on_when_no_more_readers_come)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_STREAM);
     struct there t;
 
@@ -243,7 +243,7 @@ TEST(a_stream_goes_on_when_no_more_readers_come)
 /* groups */
 
 /* Requests a room of a group of two in cell 0, and gives it up again. */
-static void group_of_one(struct brain *l, uint64_t group)
+static void group_of_one(struct rig *l, uint64_t group)
 {
     struct local_msg r = request(5000 + group, 0, MODE_WHOLE);
     struct there t;
@@ -257,7 +257,7 @@ static void group_of_one(struct brain *l, uint64_t group)
 
 TEST(groups_whose_last_member_never_came_give_way)
 {
-    struct brain *l = langd_up("limits.rooms=8", NULL);
+    struct rig *l = langd_up("limits.rooms=8", NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
 
     for (uint32_t i = 1; i <= 100; i++)
@@ -273,7 +273,7 @@ TEST(groups_whose_last_member_never_came_give_way)
 
 TEST(groups_end_with_their_session)
 {
-    struct brain *l = langd_up("limits.rooms=8", NULL);
+    struct rig *l = langd_up("limits.rooms=8", NULL);
 
     for (uint32_t i = 1; i <= 5; i++)
         group_of_one(l, i);
@@ -287,17 +287,17 @@ TEST(groups_end_with_their_session)
 
 TEST(rows_without_memory_end_their_room_and_no_other)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0), other = ask_room(l, 2, 1);
     struct event ev = {.type = EV_NOTE, .note = {.type = NOTE_LAND_GONE}};
 
     told(l, &t);
     ev.note.slot = t.open.slot;
     ev.note.generation = t.generation;
-    brain_step(l, &ev);
+    rig_step(l, &ev);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_CORRUPT);
     T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
-    brain_step(l, &ev); /* the next segment has none either */
+    rig_step(l, &ev); /* the next segment has none either */
     fill(l, &other, 8);
     T_EQ_U64(brain_state(l, 0, 1), ROOM_SUCCESS);
 }
@@ -306,12 +306,12 @@ TEST(rows_without_memory_end_their_room_and_no_other)
 
 TEST(what_was_given_up_is_said_when_the_encoder_comes)
 {
-    struct brain *l = langd(NULL, NULL);
+    struct rig *l = langd(NULL, NULL);
     const struct peer_msg *said;
 
     T_OK(brain_say(l, 0, request(7, 0, MODE_WHOLE)));
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
-    brain_step(l, &(struct event){.type = EV_LINK_UP});
+    rig_step(l, &(struct event){.type = EV_LINK_UP});
     brain_hello(l, 0, "enc", PEER_EPOCH);
     said = brain_said(l, PEER_ABORT, 0);
     T_TRUE(said != NULL);
@@ -321,7 +321,7 @@ TEST(what_was_given_up_is_said_when_the_encoder_comes)
 
 TEST(an_encoder_that_never_comes_holds_no_room)
 {
-    struct brain *l = langd(NULL, NULL);
+    struct rig *l = langd(NULL, NULL);
 
     T_OK(brain_say(l, 0, request(7, 0, MODE_WHOLE)));
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
@@ -332,7 +332,7 @@ TEST(an_encoder_that_never_comes_holds_no_room)
 
 TEST(rows_of_a_broken_attempt_are_not_shown_in_the_next)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
     struct there s = ask(l, 0, request(1, 0, MODE_STREAM));
     struct peer_msg m = about(&s, PEER_BROKEN);
 
@@ -348,7 +348,7 @@ TEST(rows_of_a_broken_attempt_are_not_shown_in_the_next)
 
 TEST(an_answer_about_a_smaller_grant_confirms_no_larger_one)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=1", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=1", NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&t, 16, 16, true)); /* it is widened */
@@ -363,7 +363,7 @@ TEST(an_answer_about_a_smaller_grant_confirms_no_larger_one)
 
 TEST(a_room_whose_key_is_taken_waits_for_no_readers)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct there t;
 

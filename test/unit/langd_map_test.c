@@ -19,7 +19,7 @@ static struct peer_msg hello(uint64_t token)
     return m;
 }
 
-static const struct action *act_of(const struct brain *l, uint8_t type)
+static const struct action *act_of(const struct rig *l, uint8_t type)
 {
     for (uint32_t i = 0; i < l->acts_count; i++)
         if (l->acts[i].type == type)
@@ -27,17 +27,17 @@ static const struct action *act_of(const struct brain *l, uint8_t type)
     return NULL;
 }
 
-static void heard_map(struct brain *l, uint32_t bits, enum err err)
+static void heard_map(struct rig *l, uint32_t bits, enum err err)
 {
     struct event ev = {
         .type = EV_MAP, .peer_at = 0, .mapped = bits, .err = err};
 
-    brain_step(l, &ev);
+    rig_step(l, &ev);
 }
 
-static struct brain *mapping(void)
+static struct rig *mapping(void)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
 
     brain_hear(l, 0, hello(TOKEN));
     T_EQ_U64(brain_acts(l, ACT_MAP), 1);
@@ -48,7 +48,7 @@ static struct brain *mapping(void)
 
 TEST(pools_of_an_encoder_of_this_host_are_mapped)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     const struct action *a;
 
     brain_hear(l, 0, hello(TOKEN));
@@ -68,7 +68,7 @@ TEST(pools_of_an_encoder_of_this_host_are_mapped)
 
 TEST(others_are_not)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct peer_msg m = hello(0);
 
     brain_hear(l, 0, m);
@@ -88,7 +88,7 @@ TEST(others_are_not)
 
 TEST(a_hello_that_is_said_again_changes_nothing)
 {
-    struct brain *l = mapping();
+    struct rig *l = mapping();
 
     brain_hear(l, 0, hello(TOKEN));
     T_EQ_U64(brain_acts(l, ACT_MAP) + brain_acts(l, ACT_UNMAP), 0);
@@ -103,7 +103,7 @@ TEST(a_hello_that_is_said_again_changes_nothing)
 
 TEST(what_cannot_be_mapped_is_tried_with_the_next_hello)
 {
-    struct brain *l = mapping();
+    struct rig *l = mapping();
 
     heard_map(l, 1, OK);
     heard_map(l, 0, ERR_PEER_LOST);
@@ -117,11 +117,11 @@ TEST(what_cannot_be_mapped_is_tried_with_the_next_hello)
 
 TEST(a_lost_encoder_is_unmapped)
 {
-    struct brain *l = mapping();
+    struct rig *l = mapping();
     struct event ev = {.type = EV_LINK_DOWN, .link = 0};
 
     heard_map(l, 1, OK);
-    brain_step(l, &ev);
+    rig_step(l, &ev);
     T_EQ_U64(brain_acts(l, ACT_UNMAP), 0); /* not yet */
     brain_pass(l, 600);
     T_EQ_U64(brain_acts(l, ACT_UNMAP), 1);
@@ -134,7 +134,7 @@ TEST(a_lost_encoder_is_unmapped)
 
 TEST(another_run_of_it_is_another_mapping)
 {
-    struct brain *l = mapping();
+    struct rig *l = mapping();
     struct peer_msg m = hello(TOKEN + 5);
 
     heard_map(l, 1, OK);
@@ -149,7 +149,7 @@ TEST(another_run_of_it_is_another_mapping)
 
 TEST(abort_waits_until_nothing_can_land)
 {
-    struct brain *l = mapping();
+    struct rig *l = mapping();
     struct there t = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&t, 16, 16, true));
@@ -168,7 +168,7 @@ TEST(abort_waits_until_nothing_can_land)
 
 TEST(failed_is_answered_when_nothing_can_land)
 {
-    struct brain *l = mapping();
+    struct rig *l = mapping();
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_FAILED);
     struct event ev = {.type = EV_NOTE};
@@ -185,7 +185,7 @@ TEST(failed_is_answered_when_nothing_can_land)
     T_EQ_U64(brain_said_count(l, PEER_STATE), 0);
     ev.note = l->waiting[0];
     l->waiting_count = 0;
-    brain_step(l, &ev);
+    rig_step(l, &ev);
     T_EQ_U64(brain_said_count(l, PEER_STATE), 1);
     T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.state, ROOM_FAILED);
     brain_hear(l, 0, m);
@@ -194,7 +194,7 @@ TEST(failed_is_answered_when_nothing_can_land)
 
 TEST(a_trim_under_way_is_waited_for)
 {
-    struct brain *l = mapping();
+    struct rig *l = mapping();
     struct there t = ask_room(l, 1, 0); /* two blocks */
 
     l->noisy = true;
@@ -212,7 +212,7 @@ TEST(a_trim_under_way_is_waited_for)
 
 TEST(a_new_attempt_is_told_when_the_old_one_is_quiet)
 {
-    struct brain *l = mapping();
+    struct rig *l = mapping();
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_BROKEN);
 
@@ -229,14 +229,14 @@ TEST(a_new_attempt_is_told_when_the_old_one_is_quiet)
 
 TEST(silence_of_the_encoder_closes_too)
 {
-    struct brain *l = mapping();
+    struct rig *l = mapping();
     struct event ev = {.type = EV_LINK_DOWN, .link = 0};
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_FAILED);
 
     brain_hear(l, 0, length(&t, 16, 16, true));
     l->noisy = true;
-    brain_step(l, &ev);
+    rig_step(l, &ev);
     brain_pass(l, 600);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
     brain_hear(l, 0, hello(TOKEN)); /* back, and asks */
@@ -251,7 +251,7 @@ TEST(silence_of_the_encoder_closes_too)
 
 TEST(ready_is_told_at_once_all_has_been_copied)
 {
-    struct brain *l = mapping();
+    struct rig *l = mapping();
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_FAILED);
 

@@ -7,7 +7,7 @@
 
 /* A room whose committed rows wait: LENGTH, then WANT. */
 static void wants(
-    struct brain *l, struct there *t, uint32_t granted, uint32_t total)
+    struct rig *l, struct there *t, uint32_t granted, uint32_t total)
 {
     brain_hear(l, 0, length(t, total, total, true));
     told(l, t);
@@ -17,7 +17,7 @@ static void wants(
 
 TEST(head_only_no_overtaking)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
     struct there c = ask_room(l, 3, 2);
 
@@ -38,7 +38,7 @@ TEST(head_only_no_overtaking)
 
 TEST(age_is_that_of_the_request)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
     struct there c = ask_room(l, 3, 2);
 
@@ -53,7 +53,7 @@ TEST(age_is_that_of_the_request)
 
 TEST(speculative_grants_give_way_youngest_first)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
     struct there t[4];
 
     for (uint32_t i = 0; i < 4; i++)
@@ -69,7 +69,7 @@ TEST(speculative_grants_give_way_youngest_first)
 
 TEST(blocks_taken_back_wait_for_landings)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=8", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=8", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
     l->noisy = true;
@@ -87,7 +87,7 @@ TEST(blocks_taken_back_wait_for_landings)
 }
 
 /* Both hold half the pool, landed, and want the rest. */
-static void deadlock(struct brain *l, struct there *a, struct there *b)
+static void deadlock(struct rig *l, struct there *a, struct there *b)
 {
     *a = ask_room(l, 1, 0);
     *b = ask_room(l, 2, 1);
@@ -98,7 +98,7 @@ static void deadlock(struct brain *l, struct there *a, struct there *b)
 
 TEST(landed_rows_of_younger_rooms_are_taken_when_all_is_calm)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=8", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=8", NULL);
     struct there a, b;
 
     deadlock(l, &a, &b);
@@ -112,7 +112,7 @@ TEST(landed_rows_of_younger_rooms_are_taken_when_all_is_calm)
 
 TEST(landed_rows_are_spared_while_others_may_end)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1), c;
 
     c = ask_room(l, 3, 2);
@@ -131,7 +131,7 @@ TEST(landed_rows_are_spared_while_others_may_end)
 
 TEST(patience_is_each_heads_own)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
     struct there c = ask_room(l, 3, 2), d = ask_room(l, 4, 3);
 
@@ -154,7 +154,7 @@ TEST(patience_is_each_heads_own)
 
 TEST(firm_grants_are_not_taken)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
     brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 96, true));
@@ -168,7 +168,7 @@ TEST(firm_grants_are_not_taken)
 /* What is left of it stays as firm as it was. */
 static void firm_grant_breaks(uint16_t destinations, uint32_t total)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct there a, b;
 
@@ -200,7 +200,7 @@ TEST(a_broken_endpoint_leaves_grants_of_several_destinations_firm)
 
 TEST(a_grant_goes_back_when_its_encoder_asks_for_that)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct peer_msg back;
     struct there a;
@@ -227,7 +227,7 @@ TEST(a_grant_goes_back_when_its_encoder_asks_for_that)
 /* Only of rooms with several destinations: a group would not get them again. */
 TEST(a_group_keeps_its_blocks_whatever_its_encoder_asks)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct peer_msg back;
     struct there a;
@@ -249,7 +249,7 @@ TEST(a_group_keeps_its_blocks_whatever_its_encoder_asks)
 
 TEST(stream_keeps_what_it_was_promised)
 {
-    struct brain *l =
+    struct rig *l =
         langd_up("pools[0].default_blocks=4", "pools[0].max_room_blocks=12");
     struct there s = ask(l, 0, request(1, 0, MODE_STREAM)), a;
 
@@ -269,7 +269,7 @@ TEST(stream_keeps_what_it_was_promised)
 
 /* groups */
 
-static struct there member(struct brain *l, uint64_t room, uint16_t size)
+static struct there member(struct rig *l, uint64_t room, uint16_t size)
 {
     struct local_msg r = request(room, (uint32_t)room - 1, MODE_WHOLE);
 
@@ -278,7 +278,7 @@ static struct there member(struct brain *l, uint64_t room, uint16_t size)
     return ask(l, 0, r);
 }
 
-static void announced(struct brain *l, struct there *t, uint32_t total)
+static void announced(struct rig *l, struct there *t, uint32_t total)
 {
     brain_hear(l, 0, length(t, total, total, true));
     told(l, t);
@@ -286,7 +286,7 @@ static void announced(struct brain *l, struct there *t, uint32_t total)
 
 TEST(group_is_admitted_whole_when_its_lengths_are_known)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
     struct there a = member(l, 1, 2), b;
 
     T_EQ_U64(brain_free(l), 16); /* no default grants inside */
@@ -306,7 +306,7 @@ TEST(group_is_admitted_whole_when_its_lengths_are_known)
 
 TEST(group_takes_no_more_members_than_it_has)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(3, 2, MODE_WHOLE);
 
     (void)member(l, 1, 2);
@@ -321,7 +321,7 @@ TEST(group_takes_no_more_members_than_it_has)
 
 TEST(group_waits_for_its_turn_and_then_is_firm)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there c = ask_room(l, 9, 20), a = member(l, 1, 2);
     struct there b = member(l, 2, 2);
 
@@ -340,7 +340,7 @@ TEST(group_waits_for_its_turn_and_then_is_firm)
 /* Unknown lengths count as max_rows, and what is not needed goes back. */
 TEST(group_of_unknown_lengths_holds_max_rows_until_they_are_known)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there a = member(l, 1, 2), b = member(l, 2, 2), c;
 
     brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 56, false));
@@ -360,7 +360,7 @@ TEST(group_of_unknown_lengths_holds_max_rows_until_they_are_known)
  * the end others get: it never stands at the head for ever. */
 TEST(group_of_unknown_lengths_may_be_larger_than_the_pool)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there a = member(l, 1, 2), b = member(l, 2, 2);
     struct there c = ask_room(l, 3, 2);
 
@@ -388,7 +388,7 @@ TEST(group_of_unknown_lengths_may_be_larger_than_the_pool)
 
 TEST(spare_blocks_are_for_others_when_the_lengths_are_known)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there a = member(l, 1, 2), b = member(l, 2, 2);
     struct there c = ask_room(l, 3, 2);
 
@@ -405,7 +405,7 @@ TEST(spare_blocks_are_for_others_when_the_lengths_are_known)
 
 TEST(what_one_of_a_group_does_not_need_is_spare_for_the_others)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there a = member(l, 1, 2), b = member(l, 2, 2);
     struct there c = ask_room(l, 3, 2);
 
@@ -422,7 +422,7 @@ TEST(what_one_of_a_group_does_not_need_is_spare_for_the_others)
 
 TEST(group_that_grows_beyond_the_pool_is_too_large)
 {
-    struct brain *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
     struct there a = member(l, 1, 2), b = member(l, 2, 2);
 
     brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 128, false));
@@ -436,7 +436,7 @@ TEST(group_that_grows_beyond_the_pool_is_too_large)
 
 TEST(group_fails_whole_when_a_member_lost_its_place)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there a = member(l, 1, 2), b = member(l, 2, 2);
     struct peer_msg m = about(&a, PEER_FAILED);
 
@@ -457,7 +457,7 @@ TEST(group_fails_whole_when_a_member_lost_its_place)
  * blocks: it may lose them until then. */
 TEST(a_grant_that_is_asked_for_ahead_becomes_firm_in_its_turn)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
     struct peer_msg m;
 
@@ -482,7 +482,7 @@ TEST(a_grant_that_is_asked_for_ahead_becomes_firm_in_its_turn)
 
 TEST(firmness_is_said_until_it_is_known)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there a = ask_room(l, 1, 0);
     struct peer_msg m;
 
@@ -505,7 +505,7 @@ TEST(firmness_is_said_until_it_is_known)
 
 TEST(a_huge_group_fits_the_list_of_actions)
 {
-    struct brain *l = langd_up("limits.rooms=4096", "pools[0].blocks=4096");
+    struct rig *l = langd_up("limits.rooms=4096", "pools[0].blocks=4096");
     static struct there t[3000];
     uint32_t free_before = brain_free(l);
     struct local_msg r;
@@ -526,7 +526,7 @@ TEST(a_huge_group_fits_the_list_of_actions)
 
 TEST(full_aux_delays_and_is_counted)
 {
-    struct brain *l = langd_up("limits.aux_total=64KiB", NULL);
+    struct rig *l = langd_up("limits.aux_total=64KiB", NULL);
     static uint8_t big[AUX_MAX];
     struct there t[3];
     struct peer_msg m;
@@ -546,7 +546,7 @@ TEST(full_aux_delays_and_is_counted)
 
 TEST(full_tables_refuse_and_recover)
 {
-    struct brain *l = langd_up("limits.rooms=4", "limits.attachments=16");
+    struct rig *l = langd_up("limits.rooms=4", "limits.attachments=16");
 
     for (uint32_t i = 0; i < 4; i++)
         (void)ask_room(l, i + 1, i);
@@ -566,7 +566,7 @@ TEST(full_tables_refuse_and_recover)
 
 TEST(many_views_of_one_room_are_refused_not_fatal)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     uint32_t ok = 0;
 
     brain_conn(l, 1, "s");
@@ -591,7 +591,7 @@ TEST(many_views_of_one_room_are_refused_not_fatal)
 
 TEST(encoders_by_address)
 {
-    struct brain *l = langd("control.allow[0]=tcp://127.0.0.1:*", NULL);
+    struct rig *l = langd("control.allow[0]=tcp://127.0.0.1:*", NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     char name[40];
 
@@ -612,7 +612,7 @@ TEST(encoders_by_address)
 
 TEST(one_encoder_by_two_names_is_one)
 {
-    struct brain *l = langd_up("control.allow[0]=tcp://127.0.0.1:*", NULL);
+    struct rig *l = langd_up("control.allow[0]=tcp://127.0.0.1:*", NULL);
     struct local_msg r = request(1, 1, MODE_WHOLE);
 
     (void)ask_room(l, 1, 0);
@@ -623,7 +623,7 @@ TEST(one_encoder_by_two_names_is_one)
 
 TEST(an_attach_keeps_the_place_of_its_encoder)
 {
-    struct brain *l = langd("control.allow[0]=tcp://127.0.0.1:*", NULL);
+    struct rig *l = langd("control.allow[0]=tcp://127.0.0.1:*", NULL);
     struct local_msg a = attach(1, 5, RIGHT_READ);
     struct local_msg r = request(1, 0, MODE_WHOLE);
 
@@ -637,7 +637,7 @@ TEST(an_attach_keeps_the_place_of_its_encoder)
 
 TEST(null_encoder_is_ready_at_once)
 {
-    struct brain *l = langd(NULL, NULL);
+    struct rig *l = langd(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
 
     r.request.encoder = span_str("null");
@@ -651,11 +651,11 @@ TEST(null_encoder_is_ready_at_once)
 
 TEST(drain_takes_no_new_rooms)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct event drain = {.type = EV_DRAIN};
 
-    brain_step(l, &drain);
+    rig_step(l, &drain);
     T_ERR(brain_say(l, 0, request(2, 1, MODE_WHOLE)), ERR_DRAINING);
     T_EQ_U64(l->ops->open_rooms(l->is), 1);
     fill(l, &t, 8);

@@ -4,9 +4,9 @@
 
 #include <stdio.h>
 
-static struct brain *two_users(const char *limit)
+static struct rig *two_users(const char *limit)
 {
-    struct brain *l = langd_up(limit, NULL);
+    struct rig *l = langd_up(limit, NULL);
 
     brain_user(l, 1, 8, "other");
     return l;
@@ -14,7 +14,7 @@ static struct brain *two_users(const char *limit)
 
 /* Says m, made by its number, until it is refused; returns how often it was
  * not. */
-static uint32_t take(struct brain *l, uint32_t conn,
+static uint32_t take(struct rig *l, uint32_t conn,
     struct local_msg (*make)(uint32_t), enum err refusal, const char *key)
 {
     uint32_t n = 0;
@@ -77,7 +77,7 @@ static struct local_msg a_ticket(uint32_t i)
 
 TEST(rooms_are_left_for_others)
 {
-    struct brain *l = two_users("limits.rooms=16");
+    struct rig *l = two_users("limits.rooms=16");
 
     T_EQ_U64(take(l, 0, a_room, ERR_BUSY, "limits.rooms"), 16);
     T_EQ_U64(take(l, 1, another_room, ERR_BUSY, "limits.rooms"), 2);
@@ -90,7 +90,7 @@ TEST(rooms_are_left_for_others)
 
 TEST(one_user_alone_has_all_rooms_again_and_again)
 {
-    struct brain *l = langd_up("limits.rooms=16", NULL);
+    struct rig *l = langd_up("limits.rooms=16", NULL);
 
     for (uint32_t round = 0; round < 10; round++) {
         T_EQ_U64(take(l, 0, a_room, ERR_BUSY, "limits.rooms"), 16);
@@ -101,7 +101,7 @@ TEST(one_user_alone_has_all_rooms_again_and_again)
 
 TEST(attachments_are_left_for_others)
 {
-    struct brain *l = two_users("limits.attachments=16");
+    struct rig *l = two_users("limits.attachments=16");
 
     T_EQ_U64(take(l, 0, a_view, ERR_QUOTA, "limits.attachments"), 16);
     T_EQ_U64(take(l, 1, a_view, ERR_QUOTA, "limits.attachments"), 2);
@@ -112,7 +112,7 @@ TEST(attachments_are_left_for_others)
 
 TEST(spaces_are_left_for_others)
 {
-    struct brain *l = two_users("limits.sequence_spaces=16");
+    struct rig *l = two_users("limits.sequence_spaces=16");
 
     T_EQ_U64(take(l, 0, a_space, ERR_QUOTA, "limits.sequence_spaces"), 16);
     T_EQ_U64(take(l, 1, a_space, ERR_QUOTA, "limits.sequence_spaces"), 2);
@@ -124,7 +124,7 @@ TEST(spaces_are_left_for_others)
 
 TEST(sequence_requests_are_left_for_others)
 {
-    struct brain *l = two_users("limits.sequence_requests=16");
+    struct rig *l = two_users("limits.sequence_requests=16");
 
     T_OK(brain_say(l, 0, a_space(60)));
     space = brain_answer(l)->a;
@@ -163,7 +163,7 @@ static void seen_number(struct shower *s, const char *name, uint64_t value)
 }
 
 /* Rooms in the report for this user: with their ids, and with the end only. */
-static struct seen rooms_for(struct brain *l, uint32_t uid)
+static struct seen rooms_for(struct rig *l, uint32_t uid)
 {
     struct seen seen = {.s = {seen_row, seen_text, seen_number}};
     struct show_at at = {.places = UINT32_MAX, .uid = uid};
@@ -174,7 +174,7 @@ static struct seen rooms_for(struct brain *l, uint32_t uid)
 
 TEST(room_ids_are_shown_to_their_users)
 {
-    struct brain *l = langd(NULL, NULL);
+    struct rig *l = langd(NULL, NULL);
     struct local_msg m = request(UINT64_C(0x123456780b0b), 0, MODE_WHOLE);
 
     m.request.encoder = span_str("null");
@@ -187,7 +187,7 @@ TEST(room_ids_are_shown_to_their_users)
 
 TEST(no_engine_waits_longer_than_the_limit)
 {
-    struct brain *l = langd_up("limits.deadline=2s", "timeouts.bootstrap=4s");
+    struct rig *l = langd_up("limits.deadline=2s", "timeouts.bootstrap=4s");
     struct local_msg m = request(1, 0, MODE_WHOLE);
 
     m.request.deadline_ms = UINT32_MAX;

@@ -7,7 +7,7 @@
 
 TEST(request_then_announce_widened_ready)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     const struct peer_msg *m;
 
@@ -47,7 +47,7 @@ TEST(request_then_announce_widened_ready)
 
 TEST(trim_at_length_is_local)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     l->noisy = true;
@@ -63,7 +63,7 @@ TEST(trim_at_length_is_local)
 
 TEST(total_zero_is_ready_at_length)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&t, 0, 0, true));
@@ -76,7 +76,7 @@ TEST(total_zero_is_ready_at_length)
 
 TEST(ready_needs_rows_and_aux_in_any_order)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_landed(l, &t.open, 0, 8); /* data overtakes LENGTH */
@@ -89,7 +89,7 @@ TEST(ready_needs_rows_and_aux_in_any_order)
 
 TEST(want_is_granted_and_repetitions_change_nothing)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     uint32_t left;
 
@@ -109,7 +109,7 @@ TEST(want_is_granted_and_repetitions_change_nothing)
 
 TEST(init_is_repeated_until_answered)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
 
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
     brain_pass(l, 1000);
@@ -119,7 +119,7 @@ TEST(init_is_repeated_until_answered)
 
 TEST(total_never_changes)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&t, 12, 16, false));
@@ -131,7 +131,7 @@ TEST(total_never_changes)
 
 TEST(total_below_what_came_is_malformed)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_landed(l, &t.open, 8, 8);
@@ -141,7 +141,7 @@ TEST(total_below_what_came_is_malformed)
 
 TEST(rows_beyond_the_total_do_not_count)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&t, 12, 16, true));
@@ -152,7 +152,7 @@ TEST(rows_beyond_the_total_do_not_count)
 
 TEST(absurd_lengths_are_refused)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask(l, 0, request(1, 0, MODE_STREAM));
 
     brain_hear(l, 0, length(&t, 0xfffffffe, 0xfffffffe, true));
@@ -162,7 +162,7 @@ TEST(absurd_lengths_are_refused)
 
 TEST(too_large_says_both_numbers)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&t, 1000, 1000, false));
@@ -180,7 +180,7 @@ TEST(too_large_says_both_numbers)
 
 TEST(key_and_storage_must_agree)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct there t;
     struct peer_msg m;
@@ -205,7 +205,7 @@ TEST(key_and_storage_must_agree)
 
 TEST(second_owner_of_a_key_is_refused)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_conn(l, 1, "other");
@@ -218,7 +218,7 @@ TEST(second_owner_of_a_key_is_refused)
 
 TEST(unknown_generation_is_stale)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = {.room = 5, .generation = 12345};
     const struct peer_msg *m;
 
@@ -232,7 +232,7 @@ TEST(unknown_generation_is_stale)
 
 TEST(ready_wins_over_failed)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_FAILED);
 
@@ -249,7 +249,7 @@ TEST(ready_wins_over_failed)
 
 TEST(failed_ends_the_room_and_is_answered)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_FAILED);
 
@@ -264,7 +264,7 @@ TEST(failed_ends_the_room_and_is_answered)
 
 TEST(another_epoch_changes_nothing)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = length(&t, 8, 8, true);
 
@@ -279,7 +279,7 @@ TEST(another_epoch_changes_nothing)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
 }
 
-static void refuse(struct brain *l, const char *text)
+static void refuse(struct rig *l, const char *text)
 {
     struct peer_msg m = {.type = PEER_NACK, .from_epoch = PEER_EPOCH};
 
@@ -291,7 +291,7 @@ static void refuse(struct brain *l, const char *text)
 
 TEST(a_hello_that_is_refused_is_told_once_and_names_why_rooms_fail)
 {
-    struct brain *l = langd("timeouts.total=20s", "timeouts.bootstrap=2s");
+    struct rig *l = langd("timeouts.total=20s", "timeouts.bootstrap=2s");
     struct event up = {.type = EV_LINK_UP};
 
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
@@ -300,7 +300,7 @@ TEST(a_hello_that_is_refused_is_told_once_and_names_why_rooms_fail)
     T_HAS((const char *)l->event.event.text.p, "encoder was never reached");
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
-    brain_step(l, &up);
+    rig_step(l, &up);
     T_EQ_U64(brain_said_count(l, PEER_HELLO), 1);
     refuse(l, "this name is taken");
     T_EQ_U64(brain_acts(l, ACT_WARN), 1);
@@ -326,7 +326,7 @@ TEST(a_hello_that_is_refused_is_told_once_and_names_why_rooms_fail)
 
 TEST(new_epoch_ends_rooms_ready_rows_stay)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
 
     (void)b;
@@ -342,11 +342,11 @@ TEST(new_epoch_ends_rooms_ready_rows_stay)
 
 TEST(silence_is_lost_only_after_a_while)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct event down = {.type = EV_LINK_DOWN, .link = 0};
     struct there t = ask_room(l, 1, 0);
 
-    brain_step(l, &down);
+    rig_step(l, &down);
     brain_pass(l, 400);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
     brain_hello(l, 0, "enc", PEER_EPOCH);
@@ -354,14 +354,14 @@ TEST(silence_is_lost_only_after_a_while)
     T_EQ_U64(brain_said(l, PEER_RESUME, 0)->generation, t.generation);
     brain_pass(l, 1000);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
-    brain_step(l, &down);
+    rig_step(l, &down);
     brain_pass(l, 600);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
 }
 
 TEST(what_is_forgotten_there_is_not_begun_anew)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg nack = about(&t, PEER_NACK);
 
@@ -378,7 +378,7 @@ TEST(what_is_forgotten_there_is_not_begun_anew)
 /* Its INIT came after younger ones had ended and were forgotten there. */
 TEST(what_is_never_begun_there_is_given_up)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct peer_msg nack;
     struct there t;
 
@@ -396,7 +396,7 @@ TEST(what_is_never_begun_there_is_given_up)
 
 TEST(a_refusal_without_a_reason_has_one)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg nack = about(&t, PEER_NACK);
 
@@ -408,7 +408,7 @@ TEST(a_refusal_without_a_reason_has_one)
 
 TEST(an_abort_that_is_not_answered_is_said_no_more)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     uint32_t said = 0;
 
     (void)ask_room(l, 1, 0);
@@ -427,7 +427,7 @@ TEST(an_abort_that_is_not_answered_is_said_no_more)
 
 TEST(broken_endpoint_raises_the_attempt_three_times)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_BROKEN);
 
@@ -460,7 +460,7 @@ TEST(broken_endpoint_raises_the_attempt_three_times)
 
 /* The room's attempt breaks; RESUME comes after so many ms. */
 static void breaks(
-    struct brain *l, struct there *t, uint32_t attempt, uint32_t pause_ms)
+    struct rig *l, struct there *t, uint32_t attempt, uint32_t pause_ms)
 {
     struct peer_msg m = about(t, PEER_BROKEN);
 
@@ -481,7 +481,7 @@ static void breaks(
 TEST(one_outage_is_one_attempt_and_has_patience)
 {
     static const uint32_t pauses[] = {0, 100, 200, 400, 800, 1600, 2000, 2000};
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
 
     brain_hear(l, 0, length(&t, 16, 16, true));
@@ -494,7 +494,7 @@ TEST(one_outage_is_one_attempt_and_has_patience)
 
 TEST(an_outage_ends_by_count_with_time_between)
 {
-    struct brain *l = langd_up("timeouts.progress=300s", NULL);
+    struct rig *l = langd_up("timeouts.progress=300s", NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_BROKEN);
     uint64_t began = l->now_ns;
@@ -512,7 +512,7 @@ TEST(an_outage_ends_by_count_with_time_between)
 
 TEST(or_by_rows_that_do_not_come)
 {
-    struct brain *l = langd_up("timeouts.progress=3s", NULL);
+    struct rig *l = langd_up("timeouts.progress=3s", NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = about(&t, PEER_BROKEN);
 
@@ -533,7 +533,7 @@ TEST(or_by_rows_that_do_not_come)
 
 TEST(rows_of_another_generation_do_not_count)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct data_cmd old;
 
@@ -549,7 +549,7 @@ TEST(rows_of_another_generation_do_not_count)
 
 TEST(rows_of_an_older_attempt_do_not_count)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask_room(l, 1, 0);
     struct data_cmd old = t.open;
     struct peer_msg m = about(&t, PEER_BROKEN);
@@ -568,7 +568,7 @@ TEST(rows_of_an_older_attempt_do_not_count)
 
 TEST(stream_shows_and_frees_a_prefix)
 {
-    struct brain *l = langd_up("pools[0].max_room_blocks=4", NULL);
+    struct rig *l = langd_up("pools[0].max_room_blocks=4", NULL);
     struct there t;
 
     T_OK(brain_say(l, 0, request(1, 0, MODE_STREAM)));
@@ -596,7 +596,7 @@ TEST(stream_shows_and_frees_a_prefix)
 
 TEST(stream_prefix_ends_where_the_item_does)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask(l, 0, request(1, 0, MODE_STREAM));
 
     brain_hear(l, 0, length(&t, ROWS_UNKNOWN, 64, false));
@@ -609,7 +609,7 @@ TEST(stream_prefix_ends_where_the_item_does)
 
 TEST(stream_waits_for_the_slowest_reader_while_it_lives)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_STREAM);
     struct there t;
 
@@ -634,7 +634,7 @@ TEST(stream_waits_for_the_slowest_reader_while_it_lives)
 
 TEST(exposed_rows_stay_when_the_endpoint_breaks)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask(l, 0, request(1, 0, MODE_STREAM));
     struct peer_msg m = about(&t, PEER_BROKEN);
 
@@ -651,7 +651,7 @@ TEST(exposed_rows_stay_when_the_endpoint_breaks)
 
 TEST(blocks_wait_for_owner_and_readers)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct there t;
 
@@ -673,7 +673,7 @@ TEST(blocks_wait_for_owner_and_readers)
 
 TEST(no_deadline_or_abort_takes_blocks_from_a_reader)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct there t = ask(l, 0, request(1, 0, MODE_STREAM));
 
     brain_hear(l, 0, length(&t, 64, 64, true));
@@ -693,7 +693,7 @@ TEST(no_deadline_or_abort_takes_blocks_from_a_reader)
 
 TEST(blocks_of_a_failed_room_wait_for_landings)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
 
     (void)ask_room(l, 1, 0);
     l->noisy = true;
@@ -710,7 +710,7 @@ TEST(blocks_of_a_failed_room_wait_for_landings)
 
 TEST(bootstrap_and_total)
 {
-    struct brain *l = langd_up("timeouts.bootstrap=1s", "timeouts.total=2s");
+    struct rig *l = langd_up("timeouts.bootstrap=1s", "timeouts.total=2s");
     struct there t = ask_room(l, 1, 0);
 
     (void)t;
@@ -727,8 +727,7 @@ TEST(bootstrap_and_total)
 
 TEST(first_byte_and_progress_need_rows_and_a_grant)
 {
-    struct brain *l =
-        langd_up("timeouts.first_byte=1s", "timeouts.progress=2s");
+    struct rig *l = langd_up("timeouts.first_byte=1s", "timeouts.progress=2s");
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m;
 
@@ -748,7 +747,7 @@ TEST(first_byte_and_progress_need_rows_and_a_grant)
 
 TEST(first_byte_runs_for_less_than_a_unit)
 {
-    struct brain *l = langd_up("timeouts.first_byte=1s", NULL);
+    struct rig *l = langd_up("timeouts.first_byte=1s", NULL);
     struct there t = ask_room(l, 1, 0);
     struct peer_msg m = length(&t, 3, 3, true);
 
@@ -760,7 +759,7 @@ TEST(first_byte_runs_for_less_than_a_unit)
 
 TEST(consumer_deadline_only_counts)
 {
-    struct brain *l = langd_up("timeouts.consumer=1s", NULL);
+    struct rig *l = langd_up("timeouts.consumer=1s", NULL);
     struct there t = ask_room(l, 1, 0);
 
     fill(l, &t, 8);
@@ -774,7 +773,7 @@ TEST(consumer_deadline_only_counts)
 
 TEST(one_of_several_gets_no_default_grant)
 {
-    struct brain *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up(NULL, NULL);
     struct local_msg r = request(1, 0, MODE_WHOLE);
     struct there t;
 

@@ -43,7 +43,7 @@ static void one_number(struct shower *s, const char *name, uint64_t value)
 
 static uint8_t whole_bytes[1 << 20], slices_bytes[1 << 20];
 
-static void same(struct brain *b, const char *what, uint32_t places)
+static void same(struct rig *b, const char *what, uint32_t places)
 {
     struct shown whole = {.s = {one_row, one_text, one_number},
         .text = writer_of(whole_bytes, sizeof(whole_bytes))};
@@ -67,7 +67,7 @@ static void same(struct brain *b, const char *what, uint32_t places)
     T_EQ_MEM(slices_bytes, whole_bytes, whole.text.len);
 }
 
-static void all_the_same(struct brain *b)
+static void all_the_same(struct rig *b)
 {
     static const char *const whats[] = {
         "status", "rooms", "pools", "peers", "stats"};
@@ -79,7 +79,7 @@ static void all_the_same(struct brain *b)
 
 TEST(encoded_shows_the_same_in_slices)
 {
-    struct brain *e = encoded("limits.rooms=64", "limits.history=4");
+    struct rig *e = encoded("limits.rooms=64", "limits.history=4");
 
     for (uint32_t i = 0; i < 12; i++) {
         T_OK(brain_say(e, 0, announce(i + 1, i, 8, 8)));
@@ -92,7 +92,7 @@ TEST(encoded_shows_the_same_in_slices)
 
 TEST(langd_shows_the_same_in_slices)
 {
-    struct brain *l = BRAIN(ROLE_LANGD, "limits.rooms=64", "peers[0].name=e",
+    struct rig *l = BRAIN(ROLE_LANGD, "limits.rooms=64", "peers[0].name=e",
         "peers[0].address=tcp://127.0.0.1:7601", "limits.history=4");
     struct local_msg m = {.type = LOCAL_REQUEST};
     struct local_msg space = {.type = LOCAL_SPACE};
@@ -122,7 +122,7 @@ TEST(langd_shows_the_same_in_slices)
 /* Rows that were overwritten between two slices are left out, not repeated. */
 TEST(a_history_that_goes_on_is_shown_from_what_is_left)
 {
-    struct brain *e = encoded("limits.rooms=64", "limits.history=4");
+    struct rig *e = encoded("limits.rooms=64", "limits.history=4");
     struct shown k = {.s = {one_row, one_text, one_number},
         .text = writer_of(slices_bytes, sizeof(slices_bytes))};
     struct show_at at = {.places = 64 + 16 + 2};
