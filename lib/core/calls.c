@@ -73,7 +73,7 @@ void call_hello(const struct calls *c, struct out *out, uint32_t conn,
     w.welcome.uid = c->engines->conns[conn].uid;
     w.welcome.gid = c->engines->conns[conn].gid;
     w.welcome.abilities = local_abilities();
-    out_local(out, conn, &w, FD_CELLS, 0);
+    out_local(out, conn, &w, FD_CELLS, w.welcome.cells)->word = m->seq;
     engine_known(c->engines, out, conn);
 }
 
@@ -111,7 +111,7 @@ void call_say_pool(const struct calls *c, struct out *out, uint32_t conn,
     m.pool_info.fields = span_of(fields, w.len);
     m.pool_info.share = span_str(p->share[0] ? p->share : "memfd");
     m.pool_info.handle = span_of(p->handle, p->handle_len);
-    out_local(out, conn, &m, FD_POOL, i);
+    out_local(out, conn, &m, FD_POOL, i)->word = m.pool_info.access;
 }
 
 enum err call_pool_check(

@@ -137,7 +137,10 @@ enum action_type {
     ACT_WARN        /* log the line at bytes[at..at+len) */
 };
 
-enum { FD_NONE, FD_CELLS, FD_POOL }; /* FD_POOL: of pool `index` */
+/* The descriptor that goes with a frame. FD_CELLS: of `index` new cells; word
+ * is the seq of the HELLO. FD_POOL: of pool `index`; word is 1 if the engine
+ * may write to it. */
+enum { FD_NONE, FD_CELLS, FD_POOL };
 
 struct action {
     uint8_t type;

@@ -37,8 +37,8 @@ void out_peer(struct out *o, uint32_t link, const struct peer_msg *m)
     a->len = (uint32_t)(o->bytes.len - at);
 }
 
-void out_local(struct out *o, uint32_t conn, const struct local_msg *m, int fd,
-    uint32_t index)
+struct action *out_local(struct out *o, uint32_t conn,
+    const struct local_msg *m, int fd, uint32_t index)
 {
     size_t at = o->bytes.len;
     bool ok = local_put(&o->bytes, m);
@@ -51,6 +51,7 @@ void out_local(struct out *o, uint32_t conn, const struct local_msg *m, int fd,
     a->index = index;
     a->at = (uint32_t)at;
     a->len = (uint32_t)(o->bytes.len - at);
+    return a;
 }
 
 void out_answer(struct out *o, uint32_t conn, uint32_t seq, enum err err,

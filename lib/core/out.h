@@ -22,9 +22,9 @@ void out_data(struct out *o, const struct data_cmd *cmd);
 /* The last action may wait a moment for what follows it. */
 void out_soon(struct out *o);
 void out_peer(struct out *o, uint32_t link, const struct peer_msg *m);
-/* fd: FD_NONE, FD_CELLS or FD_POOL of pool `index`. */
-void out_local(struct out *o, uint32_t conn, const struct local_msg *m, int fd,
-    uint32_t index);
+/* Returns the action, for the word that FD_CELLS and FD_POOL want (flow.h). */
+struct action *out_local(struct out *o, uint32_t conn,
+    const struct local_msg *m, int fd, uint32_t index);
 void out_answer(struct out *o, uint32_t conn, uint32_t seq, enum err err,
     uint32_t a, uint32_t b, const char *fmt, ...) PRINTF_LIKE(7, 8);
 void out_warn(struct out *o, const char *fmt, ...) PRINTF_LIKE(2, 3);

@@ -66,38 +66,28 @@ static void refuse_hello(struct node *n, uint32_t conn, uint32_t seq)
     local_end(n->local, conn);
 }
 
-/* WELCOME says how many cells were granted; its descriptor is made for it. */
-static bool make_cells(
-    struct node *n, uint32_t conn, struct span frame, int *fd)
+/* Makes the cells that a WELCOME promises; without them it is refused. */
+static bool make_cells(struct node *n, const struct action *a, int *fd)
 {
-    struct reader r = reader_of(frame.p, frame.len);
-    struct local_msg m;
-    enum err e = local_get(&r, &m);
-
-    CHECK(e == OK && m.type == LOCAL_WELCOME, "cells with a %s",
-        local_name(m.type));
-    n->conns[conn].greeted = true;
-    if (local_cells(n->local, conn, m.welcome.cells, fd) == OK)
+    CHECK(a->index > 0, "a WELCOME to connection %u without cells", a->conn);
+    n->conns[a->conn].greeted = true;
+    if (local_cells(n->local, a->conn, a->index, fd) == OK)
         return true;
-    refuse_hello(n, conn, m.seq);
+    refuse_hello(n, a->conn, (uint32_t)a->word);
     return false;
 }
 
 /* A GPU driver's descriptor cannot be opened anew. */
-static void send_pool(
-    struct node *n, uint32_t conn, struct span frame, const struct mem *mem)
+static void send_pool(struct node *n, const struct action *a, struct span frame)
 {
-    struct reader r = reader_of(frame.p, frame.len);
-    struct local_msg m;
-    enum err e = local_get(&r, &m);
+    const struct mem *mem = &n->mems[a->index];
 
-    CHECK(e == OK && m.type == LOCAL_POOL_INFO, "a pool with a %s",
-        local_name(m.type));
+    CHECK(a->index < n->conf->pools_count, "pool %u of %u", a->index,
+        n->conf->pools_count);
     if (mem->fd < 0 || strcmp(mem->share, "memfd") != 0)
-        local_send(n->local, conn, frame, mem->fd);
+        local_send(n->local, a->conn, frame, mem->fd);
     else
-        local_send_opened(
-            n->local, conn, frame, mem->fd, m.pool_info.access != 0);
+        local_send_opened(n->local, a->conn, frame, mem->fd, a->word != 0);
 }
 
 static void send_local(struct node *n, const struct action *a)
@@ -105,13 +95,11 @@ static void send_local(struct node *n, const struct action *a)
     struct span frame = span_of(n->out.bytes.p + a->at, a->len);
     int fd = -1;
 
-    if (a->fd == FD_CELLS && !make_cells(n, a->conn, frame, &fd))
+    if (a->fd == FD_CELLS && !make_cells(n, a, &fd))
         return;
-    if (a->fd == FD_POOL) {
-        send_pool(n, a->conn, frame, &n->mems[a->index]);
-        return;
-    }
-    if (a->soon)
+    if (a->fd == FD_POOL)
+        send_pool(n, a, frame);
+    else if (a->soon)
         local_send_soon(n->local, a->conn, frame);
     else
         local_send(n->local, a->conn, frame, fd);

@@ -38,6 +38,7 @@ TEST(hello_comes_first_once_and_for_us)
         ERR_MALFORMED);
     T_OK(brain_say(l, 0, hello(LOCAL_MAGIC, WIRE_VERSION, ROLE_LANGD)));
     T_EQ_U64(l->acts[0].fd, FD_CELLS);
+    T_TRUE(l->acts[0].index > 0);
     T_ERR(brain_say(l, 0, hello(LOCAL_MAGIC, WIRE_VERSION, 0)), ERR_MALFORMED);
 }
 
