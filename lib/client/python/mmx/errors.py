@@ -72,8 +72,8 @@ class UnknownRoom(MmxError):
 class Stale(MmxError):
     number, reason = 6, "stale"
     advice = "retry"
-    sentence = ("the message speaks of an epoch, generation or attempt that "
-                "is over")
+    sentence = ("the message names an epoch, generation or attempt that has "
+                "ended")
 
 
 class Malformed(MmxError):
@@ -97,7 +97,7 @@ class ItemMismatch(MmxError):
 class DestinationsDisagree(MmxError):
     number, reason = 10, "destinations-disagree"
     advice = "give-up"
-    sentence = "the number of destinations differs from what was said first"
+    sentence = "the number of destinations differs from the first one given"
 
 
 class Version(MmxError):
@@ -109,7 +109,7 @@ class Version(MmxError):
 class NotOwner(MmxError):
     number, reason = 12, "not-owner"
     advice = "give-up"
-    sentence = "this connection has no right to do that"
+    sentence = "this connection has no right to this operation"
 
 
 class Quota(MmxError):
@@ -163,14 +163,14 @@ class Declined(MmxError):
 class Gone(MmxError):
     number, reason = 21, "gone"
     advice = "encode-locally"
-    sentence = "the rows were here and were given away"
+    sentence = "the rows were here and have been freed"
 
 
 class Corrupt(MmxError):
     number, reason = 22, "corrupt"
     advice = "retry"
-    sentence = ("a check of the bytes failed, or an engine took their pages "
-                "out of the pool")
+    sentence = ("a check of the bytes failed, or an engine removed their "
+                "pages from the pool")
 
 
 class Draining(MmxError):
@@ -182,7 +182,7 @@ class Draining(MmxError):
 class Internal(MmxError):
     number, reason = 24, "internal"
     advice = "retry"
-    sentence = "a fault of this daemon or its machine; its log says more"
+    sentence = "a fault of this daemon or its machine; see its log"
 
 
 BY_NUMBER: Dict[int, Type[MmxError]] = {
