@@ -1,16 +1,16 @@
-/* admin.c - answers to QUERY: what the brain shows and what only the body
- * knows, as an aligned table or as JSON, in as many REPORTs as it takes.
+/* admin.c - answers QUERY: the rows of the brain and of the body, as an aligned
+ * table or as JSON, in as many REPORT messages as needed.
  *
- * Invariants: one report per connection, and while it is made and goes out
- * the connection is held, so that answers keep their order. A report is made
- * in slices, those of all connections in turns, and all slices of one turn of
- * the loop take SLICES_NS at most and one slice more; nothing is made for a
- * connection that has gone. Memory is taken per query, which is no room's
- * path, and bounded (QUERIES_MAX of REPORT_MAX, most of them for one user).
+ * Invariants: one report per connection; the connection is held until the
+ * report is sent, so that answers keep their order. Reports are made in
+ * slices, of all connections in turn; the slices of one turn of the loop take
+ * at most SLICES_NS and one slice more; a connection that has gone gets none.
+ * Memory is taken per query, outside the path of rooms, and bounded
+ * (QUERIES_MAX of REPORT_MAX, QUERIES_USER for one user).
  * The loop's thread.
  *
- * Rejected: a second socket for administration. Whoever may map the pools may
- * look at them, and one wire is enough to learn. */
+ * Rejected: a second socket for administration. A process that may map the
+ * pools may read reports, and one wire is enough to learn. */
 #include "node/node_impl.h"
 
 #include "base/check.h"
@@ -26,13 +26,13 @@
 #define QUERIES_USER 16 /* of one user */
 #define QUERIES_OWN  2  /* more, for root and our own user */
 #define SLICES_NS    (NS_PER_MS / 2)
-#define SLICE_PLACES 128 /* looked at, or printed */
+#define SLICE_PLACES 128 /* rows or empty places per slice */
 #define CONF_BYTES   (256u << 10)
 #define PIECE_MAX    60000
 /* Header and fixed fields of a REPORT. */
 #define PIECE_HEAD (LOCAL_HEADER + 6)
 
-/* what the body adds */
+/* rows of the body */
 
 enum what {
     WHAT_STATUS,
@@ -46,7 +46,7 @@ enum what {
 static const char *const whats[] = {
     "status", "rooms", "pools", "peers", "stats", "sequences", "conf"};
 
-/* Passes on what the brain shows and puts its own beside it. */
+/* Passes the brain's rows on and appends the body's columns. */
 struct adding {
     struct shower shower;
     struct shower *to;
@@ -57,7 +57,7 @@ struct adding {
     uint32_t pool; /* number of this row; NONE */
 };
 
-/* What the memory really is, and why it works no more. */
+/* Appends how the memory is mapped, and why it is lost. */
 static void add_pool(struct adding *a)
 {
     const struct mem *m = &a->n->mems[a->pool];
@@ -163,7 +163,7 @@ static void node_stats(const struct node *n, struct shower *s)
 #include "node/stats.def"
 }
 
-/* A QUERY that is being answered. */
+/* A QUERY in progress. */
 struct query {
     struct list making; /* on the node's list until the text is whole */
     uint32_t conn, seq;
@@ -238,7 +238,7 @@ static void make_slice(struct node *n, struct query *q)
         fail(q, ERR_TOO_LARGE, "the report is too large");
 }
 
-/* going out */
+/* sending */
 
 static void put_piece(struct writer *w, const struct query *q, size_t n)
 {
@@ -276,7 +276,7 @@ void admin_write(struct node *n, uint32_t conn)
         size_t piece = q->report.text.len - q->sent;
 
         if (w.cap < PIECE_HEAD + 1024) {
-            /* Still no room when all is sent: it is about to end. */
+            /* No room although all is sent: the connection is ending. */
             if (!local_queued(n->local, conn) || !local_push(n->local, conn))
                 return;
             continue;
@@ -322,9 +322,9 @@ void admin_serve(struct node *n)
     }
 }
 
-/* beginning */
+/* new queries */
 
-/* A REPORT that says why there is none. */
+/* Sends a REPORT with only a reason. */
 static void refuse(
     struct node *n, uint32_t conn, uint32_t seq, enum err err, const char *text)
 {

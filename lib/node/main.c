@@ -29,7 +29,7 @@ struct options {
     bool check, print;
 };
 
-static struct conf conf; /* large, and it lives as long as the process */
+static struct conf conf; /* large; lives as long as the process */
 static struct node *running;
 
 static void print_running(void)
@@ -58,7 +58,7 @@ static void usage(FILE *to, uint8_t role)
         role_name(role), role_name(role));
 }
 
-/* -1: go on; else the exit status. */
+/* Returns -1 if the daemon is to start, else the exit status. */
 static int parse(uint8_t role, int argc, char **argv, struct options *o)
 {
     static const struct option longs[] = {
@@ -150,8 +150,8 @@ static void start_log(uint8_t role)
         levels[conf.log_level]);
 }
 
-/* The node gives the signals back; one more of them shall not kill what is
- * ending in good order. */
+/* Frees the node. node_free restores the default signal handling: signals are
+ * blocked, so that a second one cannot kill an orderly shutdown. */
 static void end(void)
 {
     sigset_t all;
@@ -161,21 +161,21 @@ static void end(void)
     node_free(&running);
 }
 
-/* What the limits of the configuration may take: for an engine its socket, its
- * cells and its process; for a peer those of ZMQ and of the shards, with as
- * many again that have not greeted yet. */
+/* Returns the descriptors that the configured limits may need: per engine its
+ * socket, its cells and its process; per peer those of ZMQ and of the shards,
+ * and as many again for connections that have not greeted yet. */
 static uint64_t descriptors_needed(void)
 {
     return 64 + 3 * (uint64_t)share_connections(&conf) + 8 * conf.limit_peers +
            2 * conf.limit_peers * conf.transfer_shards + 2 * conf.pools_count;
 }
 
-/* More is never needed; where the hard limit is a thousand times that, some
- * library may take memory for each. */
+/* Enough for any configuration. With a hard limit a thousand times larger some
+ * library may take memory for each descriptor. */
 #define DESCRIPTORS_MAX (1u << 20)
 
-/* Raises the soft limit, which is for programs that use select(), to the hard
- * one. */
+/* Raises the soft limit, which protects programs that use select(), to the hard
+ * limit. */
 static void raise_descriptors(void)
 {
     uint64_t need = descriptors_needed();

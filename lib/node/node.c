@@ -293,9 +293,9 @@ static void turn(struct node *n)
     if (n->pools_seen)
         node_pools_serve(n);
     go_on(n);
-    node_ports_watch(n);
+    node_inline_watch(n);
     if (!node_clogged(n))
-        node_ports_serve(n);
+        node_inline_serve(n);
     (void)serve_notes(n);
     if (!node_clogged(n) && n->maps_seen)
         node_maps_serve(n);
@@ -314,7 +314,7 @@ static void turn(struct node *n)
     pull_all(n);
     local_flush(n->local);
     node_say(n);
-    node_ports_watch(n);
+    node_inline_watch(n);
     n->lines_lost = log_tell_lost();
     drain_check(n);
     arm_timer(n);
@@ -348,7 +348,7 @@ static void on_prepare(uv_prepare_t *h)
          * come from here on write to the wake. */
         more = serve_notes(n) > 0 || local_busy(n->local) ||
                links_busy(n->links) || n->maps_seen || n->pools_seen ||
-               admin_busy(n) || node_ports_busy(n) ||
+               admin_busy(n) || node_inline_busy(n) ||
                n->kind->ops->pending(n->brain);
     }
     if (more)
@@ -705,7 +705,7 @@ enum err node_new(struct node **out, const struct node_opt *opt)
     if (e == OK)
         e = start_shards(n);
     if (e == OK)
-        e = node_ports_open(n);
+        e = node_inline_open(n);
     if (e == OK)
         e = start_brain(n);
     if (e == OK)

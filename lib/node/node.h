@@ -15,16 +15,17 @@ struct node_opt {
     uint64_t watchdog_ns;    /* of the service manager; 0: none */
 };
 
-/* Starts everything: shards, brain, pools, peers, engines' socket. Errors are
- * logged where they were met. */
+/* Starts shards, brain, pools, links and the engines' socket. Errors are logged
+ * where they occur. */
 MUST_CHECK enum err node_new(struct node **out, const struct node_opt *opt);
-/* Serves until a signal ends it: SIGTERM or SIGINT waits for open rooms, a
- * second one does not. */
+/* Serves until SIGTERM or SIGINT. The first waits for open rooms, up to
+ * timeouts.drain; a second one ends the daemon at once. */
 void node_run(struct node *n);
 /* Accepts NULL. */
 void node_free(struct node **n);
 
-/* The brain's status and rooms on stderr, without allocating. For crashes. */
+/* Prints the brain's status and rooms to stderr without allocating. For
+ * crashes. */
 void node_print(struct node *n);
 
 #endif

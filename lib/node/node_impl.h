@@ -1,7 +1,7 @@
 /* node_impl.h - inside of a node: what node.c (life and turns), node_act.c
- * (actions), node_port.c (shards' work that is ours), node_pool.c (memory),
- * node_map.c (others' memory), node_brain.c (which brain) and admin.c (QUERY)
- * share. Nobody else includes it. All of it belongs to the loop's thread. */
+ * (actions), node_inline.c (shards that the loop runs), node_pool.c (memory),
+ * node_map.c (pools of other daemons), node_brain.c (which brain) and admin.c
+ * (QUERY) share. Private to them. All of it belongs to the loop's thread. */
 #ifndef MMX_NODE_NODE_IMPL_H
 #define MMX_NODE_NODE_IMPL_H
 
@@ -27,7 +27,7 @@ struct brain_kind {
 };
 const struct brain_kind *brain_kind(uint8_t role);
 
-/* What the brain said to peers and is not with the links yet. */
+/* Frames of the brain to peers that the links do not have yet. */
 #define OUTBOX_BYTES (16u * OUT_BYTES)
 struct outbox {
     uint8_t *bytes; /* struct said, frame, and so on */
@@ -36,17 +36,17 @@ struct outbox {
 };
 
 struct node_conn {
-    struct list notified; /* its events are to be pulled */
+    struct list notified; /* linked: its events are to be pulled */
     bool greeted;         /* WELCOME went out */
     uint32_t uid;
-    struct query *query; /* NULL: none is being answered */
+    struct query *query; /* in progress; NULL: none */
 };
 
-/* How the loop hears of a shard whose work it has. */
-struct port {
+/* The poll of a shard that the loop runs. */
+struct inline_poll {
     uv_poll_t poll;
-    bool watched; /* the poll runs: the work was ours when we looked last */
-    bool ready;   /* there may be something to do */
+    bool watched; /* runs: the loop owned the shard when it looked last */
+    bool ready;   /* the shard may have work */
 };
 
 struct node {
@@ -62,7 +62,7 @@ struct node {
     bool loop_made;
     uv_prepare_t prepare;
     uv_check_t check;
-    uv_idle_t idle; /* runs while there is work that no descriptor shows */
+    uv_idle_t idle; /* runs while work exists that no descriptor shows */
     uv_timer_t timer, watchdog;
     uv_signal_t term, intr, hup;
     uv_poll_t wake_poll;
@@ -75,68 +75,68 @@ struct node {
     struct links *links;
     struct node_conn *conns;
     struct list notified;
-    struct list making; /* queries whose answers are not whole, in turns */
-    uint32_t queries;   /* that are being answered */
+    struct list making; /* queries whose reports are not whole, in turns */
+    uint32_t queries;   /* in progress */
 
     struct shard *shards[SHARDS_MAX];
-    struct port ports[SHARDS_MAX];
+    struct inline_poll polls[SHARDS_MAX];
     uint32_t shards_count;
     uint8_t *addresses; /* langd */
-    uint64_t replaced;  /* workers, when the addresses were gathered */
+    uint64_t replaced;  /* workers replaced when addresses were gathered */
     struct shard_pool *pools;
     struct mem *mems;
     struct pool_job *pool_jobs; /* by pool */
     struct mem_watch pool_watch;
-    bool pools_seen; /* something happened to one */
+    bool pools_seen; /* a pool job has news */
 
     struct mapping **maps; /* langd, by peer; NULL: none */
-    bool maps_seen;        /* something happened to one */
+    bool maps_seen;        /* a mapping has news */
 
     struct out out;
     struct outbox outbox;
     bool draining, stopping;
-    bool lines_lost;   /* log lines were left out and not told of yet */
-    uint64_t drain_ns; /* when a drain is over in any case */
+    bool lines_lost;   /* omitted log lines are not reported yet */
+    uint64_t drain_ns; /* deadline of the drain */
 };
 
 /* node.c */
-/* Steps the brain and carries out what it wants. */
+/* Steps the brain with the event and carries out its actions. */
 void node_happen(struct node *n, struct event *ev);
 
 /* node_act.c */
 void node_carry_out(struct node *n);
-/* To every shard, in order. */
+/* Gives the order to every shard. */
 void node_order(struct node *n, const struct order *o);
 /* True if orders wait for a place in a shard's ring. */
 bool node_behind(const struct node *n);
-/* Gives the links what was said, and sends it, once every shard has the
- * commands that were given before; else it stays. */
+/* Sends the outbox to the links if every shard has all orders given before in
+ * its ring; else it stays. */
 void node_say(struct node *n);
-/* Forgets what was said to a link. */
+/* Drops frames in the outbox that are for `link`. */
 void node_unsay(struct node *n, uint32_t link);
 /* True if no step may be taken: a shard is far behind. */
 bool node_clogged(const struct node *n);
 
-/* node_port.c */
-MUST_CHECK enum err node_ports_open(struct node *n);
-/* Polls those that are ours now, and no others. */
-void node_ports_watch(struct node *n);
-/* Does what there is to do. */
-void node_ports_serve(struct node *n);
-/* Is there anything that nobody would wake us for? */
-bool node_ports_busy(struct node *n);
+/* node_inline.c */
+MUST_CHECK enum err node_inline_open(struct node *n);
+/* Polls the shards that the loop owns, and no others. */
+void node_inline_watch(struct node *n);
+/* Runs the shards that the loop owns and that have work. */
+void node_inline_serve(struct node *n);
+/* True if a shard of the loop has work that no descriptor shows. */
+bool node_inline_busy(struct node *n);
 
 /* node_pool.c */
 MUST_CHECK enum err node_pools_new(struct node *n);
 /* Gets the memory of every pool whose layout the config gives. ERR_ABORTED: a
- * signal wants us to end. */
+ * signal asked the daemon to end. */
 MUST_CHECK enum err node_fix_pools(struct node *n);
-/* Gets the memory of pool i, now or beside the loop, and tells brain and shards
- * how it went. */
+/* Gets the memory of pool i, at once or in another thread, and notifies brain
+ * and shards of the result. */
 void node_fix_pool(struct node *n, uint32_t i);
-/* Carries out what the loop has seen since the last call. */
+/* Finishes pools whose memory is there since the last call. */
 void node_pools_serve(struct node *n);
-/* Stops what is under way; the loop has to run until it is over. */
+/* Cancels pending pools; the loop has to run until they have ended. */
 void node_pools_stop(struct node *n);
 void node_close_pools(struct node *n);
 
@@ -144,18 +144,18 @@ void node_close_pools(struct node *n);
 MUST_CHECK enum err node_maps_new(struct node *n);
 void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token);
 void node_unmap(struct node *n, uint32_t peer);
-/* Carries out what the loop has seen since the last call. */
+/* Serves mappings with news since the last call. */
 void node_maps_serve(struct node *n);
-/* Ends all; the loop has to run until its handles are closed. */
+/* Ends all mappings; the loop has to run until their handles are closed. */
 void node_maps_stop(struct node *n);
 
 /* admin.c */
 void admin_query(struct node *n, uint32_t conn, const struct local_msg *m);
-/* Makes slices of reports for a bounded time; once per turn. */
+/* Makes slices of reports for a bounded time. Call once per turn. */
 void admin_serve(struct node *n);
-/* Is there something for admin_serve? */
+/* True if a report is not whole yet. */
 bool admin_busy(const struct node *n);
-/* Sends on the report of a connection; done when it has none any more. */
+/* Continues to send the report of a connection, if it has one. */
 void admin_write(struct node *n, uint32_t conn);
 void admin_forget(struct node *n, uint32_t conn);
 

@@ -67,8 +67,8 @@ static void add(struct report *r, const char *fmt, ...)
 
 /* JSON: an array of objects */
 
-/* Names come from engines: what is no UTF-8 becomes a question mark, control
- * characters are escaped. */
+/* Appends a JSON string. Names come from engines: bytes that are not UTF-8
+ * become a question mark, control characters are escaped. */
 void report_add_string(struct report *r, const char *s)
 {
     size_t n = strlen(s), at = 0, len;
@@ -137,7 +137,8 @@ static void table_row(struct shower *s)
     r->last = 0;
 }
 
-/* Rows may leave columns out; most have them in one order. NONE: too many. */
+/* Returns the number of the column, a new one if needed; NONE: there are too
+ * many. The search begins behind the last value, where most rows go on. */
 static uint32_t table_column(struct report *r, const char *name, bool number)
 {
     struct column *c;
@@ -166,7 +167,7 @@ static void table_value(
 
     if (k == NONE)
         return;
-    /* A terminal shall not be told what to do by an engine's name. */
+    /* A name of an engine must not send control characters to a terminal. */
     text_copy(span_of(value, n), cell, sizeof(cell) - (n < CELL_MAX ? 0 : 3));
     if (n >= sizeof(cell))
         strcat(cell, "...");
@@ -191,7 +192,7 @@ static void table_number(struct shower *s, const char *name, uint64_t value)
     table_value((struct report *)s, name, text, true);
 }
 
-/* Prints the cells of a row and forgets them. */
+/* Prints the cells of one row and clears them. */
 static void print_cells(struct report *r)
 {
     int pending = 0; /* spaces, unless nothing follows them */

@@ -1,5 +1,5 @@
 /* shard_loop_test.c - a shard whose work the loop has, served exactly when
- * node_port.c serves it: rooms come whole, however small the window or the
+ * node_inline.c serves it: rooms come whole, however small the window or the
  * segments are, and nothing sleeps on what it could send. */
 #include "node/shard.h"
 #include "test/data_mem.h"
@@ -23,7 +23,7 @@ struct end {
     struct shard *shard;
     struct shard_pool pool;
     struct mem mem;
-    bool watched; /* as a port of the node */
+    bool watched; /* as a poll of the node */
 };
 
 static struct world {
