@@ -1,6 +1,7 @@
 /* mmxctl - shows what a daemon knows: connects to its socket like an engine,
- * says HELLO and QUERY, prints the REPORTs; or, as doctor, says what stands
- * between engines and daemons. Blocking, one thread. The rest is in cmd/ctl. */
+ * says HELLO and QUERY, prints the REPORTs; or, as doctor, checks what an
+ * engine needs to use the daemons. Blocking, one thread. The rest is in
+ * cmd/ctl. */
 #include "ctl/ctl.h"
 
 #include <errno.h>
@@ -15,14 +16,14 @@ static void usage(FILE *to)
     fputs(
         "usage: mmxctl [--socket PATH | --encoded | --langd] [--json] WHAT\n"
         "  WHAT is status, rooms, pools, peers, sequences, conf or stats;\n"
-        "  doctor  checks what an engine needs, as the user that runs it,\n"
-        "          one line each: ok, warn or fail, and what to do\n"
-        "  --encoded       /run/mmx/encoded.sock\n"
-        "  --langd         /run/mmx/langd.sock\n"
-        "  --socket PATH   the daemon's socket; without any of the three,\n"
-        "                  whichever of the two above is there (doctor: both)\n"
-        "  --json          an array of objects\n"
-        "exit status: 0 shown, 1 refused by the daemon or a check failed,\n"
+        "  doctor checks what an engine of this user needs and prints one\n"
+        "  line per check: ok, warn or fail, and what to do\n"
+        "  --encoded       use /run/mmx/encoded.sock\n"
+        "  --langd         use /run/mmx/langd.sock\n"
+        "  --socket PATH   use the daemon's socket at PATH; default: that of\n"
+        "                  the two above which exists (doctor: both)\n"
+        "  --json          print an array of objects\n"
+        "exit status: 0 success, 1 refused by the daemon or a check failed,\n"
         "2 no daemon, 64 bad command line\n",
         to);
 }
@@ -46,7 +47,7 @@ static int refused(enum err err, struct span text)
     return CTL_REFUSED;
 }
 
-/* -1: there is more to come; else the exit status. */
+/* Returns the exit status, or -1: more packets follow. */
 static int take(const struct local_msg *m)
 {
     if (m->type == LOCAL_ANSWER)
@@ -76,7 +77,7 @@ static int print_answer(int s)
             close(fd);
         if (n <= 0) {
             fprintf(stderr, "mmxctl: %s\n",
-                n == 0 ? "the daemon ended the connection" : strerror(errno));
+                n == 0 ? "the daemon closed the connection" : strerror(errno));
             return CTL_REFUSED;
         }
         while ((e = local_get(&r, &m)) != ERR_NOT_READY) {
@@ -108,7 +109,8 @@ static int show(const char *path, const char *what, bool json)
 
 static const char *const sockets[] = {CTL_ENCODED, CTL_LANGD};
 
-/* Without a path every daemon that is here; none at all is a finding, too. */
+/* Checks the daemon at the path, or without one every daemon that has a socket
+ * here. No socket at all is a finding, too. */
 static int doctor(const char *path, bool json)
 {
     struct report r = {.json = json};
@@ -135,14 +137,14 @@ static const char *find_socket(void)
         if (access(sockets[i], F_OK) != 0)
             continue;
         if (found) {
-            fputs("mmxctl: both daemons are here: say --encoded or --langd\n",
+            fputs("mmxctl: both daemons run here: use --encoded or --langd\n",
                 stderr);
             return NULL;
         }
         found = sockets[i];
     }
     if (!found)
-        fputs("mmxctl: no socket in /run/mmx: say --socket PATH\n", stderr);
+        fputs("mmxctl: no socket in /run/mmx: use --socket PATH\n", stderr);
     return found;
 }
 

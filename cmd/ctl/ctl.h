@@ -18,21 +18,21 @@ enum {
 
 /* link.c: the wire, blocking, at most 10 s at a time */
 
-/* A connected socket, or -1 and errno. */
+/* Returns a connected socket, or -1 and errno. */
 int ctl_connect(const char *path);
-/* HELLO of an engine that opens no room. */
+/* Fills in the HELLO of an engine that opens no room. */
 void ctl_hello(struct local_msg *m);
 /* Sends the messages as one packet, numbered from 1. */
 bool ctl_send(int s, struct local_msg *msgs, uint32_t count);
-/* The next packet, and the descriptor that came with it; -1: none came.
- * Result as of recv. *fd is the caller's to close. */
+/* Receives the next packet, and in *fd the descriptor that came with it, which
+ * the caller closes; -1: none. Returns what recv returns. */
 ssize_t ctl_recv(int s, uint8_t packet[LOCAL_PACKET_MAX], int *fd);
 
 /* rows.c: what QUERY gives as JSON, an array of flat objects */
 
-/* The first row, or the one after `row`; NULL: no more. */
+/* Returns the row after `row`, or the first one in `row`; NULL: no more. */
 const char *rows_next(const char *row);
-/* A member's value as text, cut to size. False, and out is empty: none. */
+/* Copies a member's value as text, cut to size. False: none, out is empty. */
 bool rows_get(const char *row, const char *name, char *out, size_t size);
 
 /* report.c: findings, as lines or as JSON */
@@ -43,22 +43,22 @@ struct report {
     const char *about; /* the socket's path */
     uint32_t count[3];
 };
-/* advice: what to do about it; "" when it is fine. Both for people. */
+/* Prints one finding. advice: what to do about it; "" for FINE. */
 void report_say(struct report *r, enum finding f, const char *check,
     const char *text, const char *advice);
 void report_end(const struct report *r);
 
 /* doctor.c, where.c, here.c, peer.c */
 
-/* Everything about reaching one daemon and using it. */
+/* Checks everything an engine needs to reach one daemon and use it. */
 void doctor_daemon(struct report *r, const char *path);
-/* The path, its folder, and who we are. reached: connect worked. */
+/* Checks the path, its folder and this user. reached: connect worked. */
 void doctor_path(struct report *r, const char *path, bool reached);
-/* What stands in the way of a connect that failed with this errno. */
+/* Explains a connect that failed with this errno. */
 void doctor_reach(struct report *r, const char *path, int error);
-/* Limits and environment of this process. pool_bytes: of all pools here. */
+/* Checks limits and environment of this process. pool_bytes: of all pools. */
 void doctor_here(struct report *r, uint64_t pool_bytes);
-/* The peers of the daemon, as QUERY gives them. */
+/* Checks the peers of the daemon, given as the rows of QUERY peers. */
 void doctor_peers(struct report *r, const char *rows, bool langd);
 
 #endif

@@ -1,5 +1,5 @@
-/* doctor.c - mmxctl doctor: goes the way that an engine goes, step by step,
- * and says at each what was found and what to do. It opens no room and changes
+/* doctor.c - mmxctl doctor: takes the steps that an engine takes, and reports
+ * for each what was found and what to do. It opens no room and changes
  * nothing; its map of a pool lasts a moment.
  *
  * Rejected: asking the daemon whether it is well. What fails for engines lies
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define NOBODY 65534
-#define CELLS  1024 /* that clients ask for unless told otherwise */
+#define CELLS  1024 /* that clients ask for by default */
 #define REPORT_SIZE                                                            \
     (1u << 20) /* of one QUERY; more is cut, at whole packets                  \
                 */
@@ -37,7 +37,7 @@ static bool is_langd(uint8_t role)
 
 /* hello */
 
-/* What our uid is outside of this user namespace, as the kernel maps it. */
+/* Returns our uid outside of this user namespace, as the kernel maps it. */
 static uint32_t mapped(const char *file, uint32_t id)
 {
     uint32_t found = NOBODY;
@@ -70,12 +70,12 @@ static void say_seen(struct report *r, const struct local_welcome *w)
         report_say(r, FINE, "seen", text, "");
     else if (w->uid == NOBODY)
         report_say(r, WARN, "seen", text,
-            "it cannot tell users apart: it runs in a user namespace "
-            "(PrivateUsers=yes?) or you do; pools[].uids will refuse you");
+            "the daemon cannot see your uid: it runs in a user namespace "
+            "(PrivateUsers=yes) or you do; pools[].uids will refuse you");
     else
         report_say(r, WARN, "seen", text,
-            "not your uid: a user namespace lies between; write the uid that "
-            "it sees into pools[].uids");
+            "not your uid: you are in different user namespaces; add the uid "
+            "that the daemon sees to pools[].uids");
 }
 
 static void say_welcome(struct report *r, const struct local_welcome *w)
@@ -90,21 +90,22 @@ static void say_welcome(struct report *r, const struct local_welcome *w)
         (const char *)w->name.p, version, w->version);
     report_say(r, same ? FINE : WARN, "daemon", text,
         same ? ""
-             : "this mmxctl is " MMX_VERSION ": fine while protocols meet");
+             : "this mmxctl is " MMX_VERSION
+               ": fine as long as the protocols match");
     if (!is_langd(w->role)) {
-        snprintf(text, sizeof(text), "routers are told %.*s",
+        snprintf(text, sizeof(text), "advertised to routers as %.*s",
             (int)w->advertise.len, (const char *)w->advertise.p);
         if (strstr(text, "//127.") || strstr(text, "//localhost"))
             report_say(r, WARN, "address", text,
-                "only this host reaches it: set control.listen or "
-                "control.advertise for others");
+                "only this host can reach it: set control.listen or "
+                "control.advertise for other hosts");
         else
             report_say(r, FINE, "address", text, "");
     }
     say_seen(r, w);
 }
 
-/* The daemon's role, or ROLE_ANY: it does not talk to us. */
+/* Returns the daemon's role, or ROLE_ANY: it did not answer as a daemon. */
 static uint8_t hello(struct visit *v)
 {
     struct local_msg m;
@@ -117,8 +118,9 @@ static uint8_t hello(struct visit *v)
     m.hello.cells = CELLS;
     n = ctl_send(v->s, &m, 1) ? ctl_recv(v->s, v->packet, &fd) : -1;
     if (n <= 0) {
-        report_say(v->r, FAIL, "hello", n < 0 ? strerror(errno) : "hung up",
-            "is it an mmx daemon? its log says more");
+        report_say(v->r, FAIL, "hello",
+            n < 0 ? strerror(errno) : "connection closed",
+            "check that this is an mmx daemon, and see its log");
         return ROLE_ANY;
     }
     if (fd >= 0)
@@ -129,8 +131,9 @@ static uint8_t hello(struct visit *v)
         v->cells = m.welcome.cells;
         say_welcome(v->r, &m.welcome);
     } else {
-        span_copy_str(
-            m.type == LOCAL_ANSWER ? m.answer.text : span_str("no welcome"),
+        span_copy_str(m.type == LOCAL_ANSWER
+                          ? m.answer.text
+                          : span_str("unexpected answer to HELLO"),
             v->kept, sizeof(v->kept));
         report_say(v->r, FAIL, "hello", v->kept,
             "install the same version of mmx on both sides");
@@ -171,22 +174,22 @@ static bool ask(struct visit *v, const char *what)
 
 /* pools */
 
-/* Maps the pool as an engine would; the result as a sentence. */
+/* Maps the pool as an engine would; text gets the result as a sentence. */
 static bool try_map(const struct local_pool_info *p, int fd, char text[256])
 {
     int prot = PROT_READ | (p->access ? PROT_WRITE : 0);
     void *at;
 
     if (!span_eq(p->memory, span_str("host"))) {
-        snprintf(text, 256, "shared as %.*s, not tried", (int)p->share.len,
-            (const char *)p->share.p);
+        snprintf(text, 256, "shared as %.*s, not mapped by this check",
+            (int)p->share.len, (const char *)p->share.p);
         return true;
     }
     at = fd < 0 ? MAP_FAILED
                 : mmap(NULL, (size_t)p->bytes, prot, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) {
         snprintf(text, 256, "cannot be mapped: %s",
-            fd < 0 ? "no descriptor came" : strerror(errno));
+            fd < 0 ? "no descriptor received" : strerror(errno));
         return false;
     }
     munmap(at, (size_t)p->bytes);
@@ -197,14 +200,14 @@ static bool try_map(const struct local_pool_info *p, int fd, char text[256])
 static void say_pool_refused(
     struct visit *v, const char *name, const struct local_msg *m)
 {
-    const char *advice = "the daemon's log says more";
+    const char *advice = "see the daemon's log";
     char why[520];
 
     if (m->answer.err == ERR_NOT_OWNER)
         advice = "add your uid, as the daemon sees it, to pools[].uids";
     if (m->answer.err == ERR_NOT_READY)
-        advice = "layout: engine, the first engine that names its fields "
-                 "fixes it: mmx_pool(m, name, layout, ...)";
+        advice = "layout: engine; the first engine that declares its fields "
+                 "fixes them: mmx_pool(m, name, layout, ...)";
     span_copy_str(m->answer.text, why, sizeof(why));
     snprintf(v->kept, sizeof(v->kept), "%s: %s", name, why);
     report_say(v->r, m->answer.err == ERR_NOT_READY ? WARN : FAIL, "pool",
@@ -235,7 +238,9 @@ static void check_pool(struct visit *v, const char *name, const char *free_)
             "%s: %s, %s of %u blocks of %u rows free, %s", name, how, free_,
             m.pool_info.blocks, m.pool_info.block_rows, layout);
         report_say(v->r, ok ? FINE : FAIL, "pool", v->kept,
-            ok ? "" : "a security module, or ulimit -v: an engine maps all");
+            ok ? ""
+               : "check security modules and ulimit -v: an engine maps all of "
+                 "it");
         v->pool_bytes += m.pool_info.bytes;
     }
     if (fd >= 0)
@@ -260,8 +265,8 @@ static void check_pools(struct visit *v)
         rows_get(row, "state", state, sizeof(state));
         if (!strcmp(state, "no-layout"))
             report_say(v->r, WARN, "pool", name,
-                "no layout yet: the first engine that names its fields fixes "
-                "it; nothing moves before");
+                "no layout yet: the first engine that declares its fields "
+                "fixes them; no rows move before");
         else
             check_pool(v, name, free_);
     }
@@ -283,14 +288,14 @@ static void check_tables(struct visit *v)
     rows_get(row, "draining", draining, sizeof(draining));
     rows_get(row, "attachments", used, sizeof(used));
     snprintf(text, sizeof(text),
-        "%s rooms open, %s cells in use, %u more for a new engine", open_, used,
+        "%s rooms open, %s cells in use, %u free for a new engine", open_, used,
         v->cells);
     if (draining[0] == '1')
         report_say(v->r, WARN, "status", text,
             "the daemon is shutting down: new rooms are refused");
     else if (v->cells < CELLS)
         report_say(v->r, WARN, "status", text,
-            "clients ask for 1024: raise limits.cells");
+            "clients ask for 1024 cells: raise limits.cells");
     else
         report_say(v->r, FINE, "status", text, "");
 }

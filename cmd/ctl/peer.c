@@ -1,5 +1,5 @@
-/* peer.c - the doctor's look at the other daemons: are they up, by which way do
- * rows go, and, where nothing was asked of one yet, does its port answer.
+/* peer.c - the doctor's checks of the other daemons: whether they are up, how
+ * rows travel, and, for one without a request yet, whether its port answers.
  * langd connects to an encoder at first use, so not connected is no fault; a
  * port that refuses is. The try is made from here, which is langd's host but
  * not its sandbox: what the unit denies is not seen. */
@@ -34,7 +34,7 @@ static int try_one(const struct addrinfo *a)
     return error;
 }
 
-/* "" when tcp://host:port takes a connection, else why not. */
+/* Connects to tcp://host:port. why: the error, "" if there is none. */
 static void try_port(const char *address, char why[128])
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
@@ -68,7 +68,7 @@ static void say_up(struct report *r, const char *who, const char *row)
     rows_get(row, "same_host", same, sizeof(same));
     rows_get(row, "transport", path, sizeof(path));
     if (!path[0] || !strcmp(path, "-"))
-        snprintf(path, sizeof(path), "nothing has moved yet");
+        snprintf(path, sizeof(path), "no rows have moved yet");
     snprintf(text, sizeof(text), "%s is up, %s, %s", who,
         same[0] == '1' ? "on this host" : "on another host", path);
     report_say(r, FINE, "peer", text, "");
@@ -90,14 +90,14 @@ static void say_peer(struct report *r, const char *row, bool langd)
     if (why[0] && strcmp(why, "-")) {
         snprintf(text, sizeof(text), "%s %s", who, why);
         report_say(r, FAIL, "peer", text,
-            "mend what it says: names of daemons are unique in a fleet, "
-            "versions have to fit, limits.peers has to hold all");
+            "fix the reason given: names of daemons are unique in a fleet, "
+            "versions must match, limits.peers must hold all peers");
         return;
     }
     if (!langd) {
         snprintf(text, sizeof(text), "%s is %s", name, state);
         report_say(r, WARN, "peer", text,
-            "it was here and is gone: its rooms have ended as peer-lost");
+            "it was connected and is gone: its rooms failed with peer-lost");
         return;
     }
     try_port(address, why);
@@ -105,9 +105,10 @@ static void say_peer(struct report *r, const char *row, bool langd)
         strcmp(state, "unknown") ? state : "not connected yet",
         why[0] ? "its port: " : "its port answers", why);
     report_say(r, why[0] ? WARN : FINE, "peer", text,
-        why[0] ? "is that mmx-encoded running, and do control.listen there, "
-                 "firewalls and IPAddressAllow let this host in?"
-               : "");
+        why[0]
+            ? "check that this mmx-encoded runs, and that its control.listen, "
+              "firewalls and IPAddressAllow let this host in"
+            : "");
 }
 
 void doctor_peers(struct report *r, const char *rows, bool langd)
@@ -118,8 +119,8 @@ void doctor_peers(struct report *r, const char *rows, bool langd)
         report_say(r, WARN, "peers", "none",
             langd ? "name encoders under peers, or allow their addresses with "
                     "control.allow"
-                  : "no langd has come yet: it does when an engine asks it for "
-                    "a room of this daemon");
+                  : "no langd has connected yet: langd connects when an engine "
+                    "requests a room of this daemon");
     for (; row; row = rows_next(row))
         say_peer(r, row, langd);
 }

@@ -54,7 +54,7 @@ static const char *value(const char *p, char *out, size_t size)
     return p + n;
 }
 
-/* One member; NULL: the object is over. */
+/* Reads one member. Returns NULL at the end of the object. */
 static const char *member(
     const char *p, char *name, size_t name_size, char *out, size_t size)
 {

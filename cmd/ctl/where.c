@@ -1,6 +1,6 @@
-/* where.c - the doctor's checks before there is a connection: is the socket
- * there, is its folder the host's, who are we, and why was connect refused.
- * Most of what goes wrong for engines in containers is seen here. */
+/* where.c - the doctor's checks before there is a connection: the
+ * socket, its folder, this user, and the reason of a refused connect. Most
+ * faults of engines in containers show here. */
 #include "ctl.h"
 
 #include "base/base.h"
@@ -21,8 +21,8 @@ static bool in_container(void)
            getenv("KUBERNETES_SERVICE_HOST") != NULL;
 }
 
-/* Is something mounted just there? Names with blanks are escaped in mountinfo
- * and not found; nobody calls a folder of sockets so. */
+/* True if path is a mount point. Names with blanks are escaped in mountinfo and
+ * not found; folders of sockets do not have such names. */
 static bool is_mount(const char *path)
 {
     char line[4096], point[1024];
@@ -37,7 +37,7 @@ static bool is_mount(const char *path)
     return found;
 }
 
-/* The folder of the path, resolved; false: it cannot be. */
+/* Resolves the folder of the path. False: it cannot be resolved. */
 static bool folder_of(const char *path, char out[4096])
 {
     char copy[4096];
@@ -61,7 +61,7 @@ static void say_folder(struct report *r, const char *path, bool reached)
         return;
     if (is_mount(path)) {
         report_say(r, WARN, "folder", "the socket itself is mounted",
-            "mount its folder: a daemon that starts again makes a new socket");
+            "mount its folder instead: a restarted daemon makes a new socket");
         return;
     }
     snprintf(text, sizeof(text), "%s", folder);
@@ -128,7 +128,7 @@ void doctor_path(struct report *r, const char *path, bool reached)
     say_folder(r, path, reached);
 }
 
-/* Would the mode let us write to it? */
+/* True if the mode lets this process write to it. */
 static bool mode_allows(const struct stat *st)
 {
     gid_t groups[256];
@@ -160,7 +160,8 @@ static void say_denied(struct report *r, const char *path)
     struct stat st;
 
     if (stat(path, &st) == 0 && !mode_allows(&st) && !(st.st_mode & S_IWGRP)) {
-        report_say(r, FAIL, "reach", "permission denied: its owner's alone",
+        report_say(r, FAIL, "reach",
+            "permission denied: only its owner may connect",
             "set socket.mode: 0660 and socket.group in the daemon's YAML");
     } else if (stat(path, &st) == 0 && !mode_allows(&st)) {
         snprintf(advice, sizeof(advice),
@@ -174,9 +175,10 @@ static void say_denied(struct report *r, const char *path)
             "ausearch -m avc; --security-opt label=disable, or allow "
             "connectto and fd use; do not relabel the folder (no :z)");
     } else {
-        report_say(r, FAIL, "reach", "permission denied though the mode allows",
-            "a user namespace (rootless: keep your groups, podman "
-            "--group-add keep-groups), or a security module");
+        report_say(r, FAIL, "reach",
+            "permission denied, although mode and group allow it",
+            "check user namespaces (rootless: keep your groups, podman "
+            "--group-add keep-groups) and security modules");
     }
 }
 
@@ -185,12 +187,12 @@ void doctor_reach(struct report *r, const char *path, int error)
     if (error == EACCES || error == EPERM)
         say_denied(r, path);
     else if (error == ECONNREFUSED)
-        report_say(r, FAIL, "reach", "nobody listens on the socket",
-            "start the daemon; if it runs, this folder is not the one it "
-            "uses any more: restart the container that mounts it");
+        report_say(r, FAIL, "reach", "no daemon listens on the socket",
+            "start the daemon; if it runs, this mount is a stale copy of its "
+            "folder: restart the container that mounts it");
     else if (error == EPROTOTYPE)
         report_say(r, FAIL, "reach", "a socket of another kind",
-            "it is not an mmx daemon's: name the right --socket");
+            "it is not the socket of an mmx daemon: check --socket");
     else
         report_say(r, FAIL, "reach", strerror(error), "see the daemon's log");
 }

@@ -47,13 +47,13 @@ static void usage(FILE *to, uint8_t role)
 {
     fprintf(to,
         "usage: mmx-%s [options]\n"
-        "  --config FILE      read FILE (default /etc/mmx/mmx-%s.yaml)\n"
-        "  --set KEY=VALUE    set one key after the file; may be repeated\n"
-        "  --check-config     say whether the configuration is good and end\n"
-        "  --print-config     print the configuration in force and end\n"
-        "  --version          print the version and end\n"
-        "  --help             print this and end\n"
-        "exit status: 0 done, 1 could not start, 64 bad command line,\n"
+        "  --config FILE      configuration (default /etc/mmx/mmx-%s.yaml)\n"
+        "  --set KEY=VALUE    override one key of it; may be repeated\n"
+        "  --check-config     check the configuration and exit\n"
+        "  --print-config     print the effective configuration and exit\n"
+        "  --version          print the version and exit\n"
+        "  --help             print this and exit\n"
+        "exit status: 0 success, 1 cannot start, 64 bad command line,\n"
         "78 bad configuration\n",
         role_name(role), role_name(role));
 }
@@ -77,7 +77,7 @@ static int parse(uint8_t role, int argc, char **argv, struct options *o)
             break;
         case 's':
             if (o->sets_count == SETS_MAX) {
-                fprintf(stderr, "more than %d --set\n", SETS_MAX);
+                fprintf(stderr, "--set may be given %d times\n", SETS_MAX);
                 return EXIT_USAGE;
             }
             o->sets[o->sets_count++] = optarg;
@@ -101,7 +101,7 @@ static int parse(uint8_t role, int argc, char **argv, struct options *o)
     }
     if (optind == argc)
         return -1;
-    fprintf(stderr, "what is `%s`?\n", argv[optind]);
+    fprintf(stderr, "unexpected argument `%s`\n", argv[optind]);
     usage(stderr, role);
     return EXIT_USAGE;
 }
@@ -115,7 +115,7 @@ static enum err apply(const struct options *o, struct conf_error *e)
         char path[256];
 
         if (!eq || (size_t)(eq - o->sets[i]) >= sizeof(path)) {
-            snprintf(e->text, sizeof(e->text), "--set %s: KEY=VALUE is wanted",
+            snprintf(e->text, sizeof(e->text), "--set %s: expected KEY=VALUE",
                 o->sets[i]);
             return ERR_MALFORMED;
         }
@@ -190,7 +190,7 @@ static void raise_descriptors(void)
     if (l.rlim_cur < need)
         log_warn("descriptors: RLIMIT_NOFILE is %llu, but limits.connections "
                  "%llu, limits.peers %llu and transfer.shards %llu may need "
-                 "%llu; connections are refused when there are none",
+                 "%llu; connections are refused when descriptors run out",
             (unsigned long long)l.rlim_cur,
             (unsigned long long)conf.limit_connections,
             (unsigned long long)conf.limit_peers,
@@ -211,7 +211,7 @@ static int serve(uint8_t role)
     check_set_printer(print_running);
     e = node_new(&running, &opt);
     if (e == ERR_ABORTED) {
-        log_info("ended before it was ready");
+        log_info("stopped before it was ready");
         return 0;
     }
     if (e != OK) {

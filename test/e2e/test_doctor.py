@@ -68,7 +68,7 @@ class Doctor(Case):
         d.kill()
         seen = self.findings(d.socket)
         self.assertEqual(seen["socket"]["result"], "ok")
-        self.assertIn("nobody listens", seen["reach"]["text"])
+        self.assertIn("no daemon listens", seen["reach"]["text"])
 
     def test_an_encoder_that_is_not_there(self):
         e = self.world.encoded(start=False)
