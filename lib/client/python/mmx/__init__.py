@@ -14,7 +14,7 @@
     with room.wait_ready(timeout=30):
         use(room.gather("embedding"), room.aux)
 
-Or on an asyncio loop:
+On an asyncio loop:
 
     lm = await mmx.aconnect("langd", name="prefill-0")
     room = lm.request(room, await lm.apool("vit"), encoder="enc0")
@@ -47,15 +47,15 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-NULL = "null"  # the encoder that gives zero rows at once
+NULL = "null"  # encoder for warm-up: zero rows at once
 
 
 def connect(role: str, socket: Optional[str] = None, *,
             name: Optional[str] = None, session: str = "", cells: int = 1024,
             timeout: Optional[float] = 10) -> Connection:
     """Connects to the "encoded" or "langd" daemon of this host and waits for
-    its welcome. timeout 0: do not wait, a later step() connects. Connections
-    with one session name (by default the name) are one engine."""
+    its WELCOME. timeout 0: does not wait, a later step() connects.
+    Connections with the same session (by default the name) are one engine."""
     conn = _connection(role, socket, name, session, cells)
     try:
         if timeout != 0:
@@ -70,7 +70,7 @@ async def aconnect(role: str, socket: Optional[str] = None, *,
                    name: Optional[str] = None, session: str = "",
                    cells: int = 1024,
                    timeout: Optional[float] = 10) -> Connection:
-    """connect() to be awaited."""
+    """Connects as connect(), without blocking the loop."""
     conn = _connection(role, socket, name, session, cells)
     try:
         if timeout != 0:
@@ -102,8 +102,8 @@ def _silence(conn: Connection, timeout: Optional[float]) -> MmxError:
 
 def wait_any(conns: Sequence[Connection],
              timeout: Optional[float] = None) -> bool:
-    """Blocks until one of several connections wants a step(); False after so
-    many seconds."""
+    """Blocks until a connection is readable and needs a step(); False after
+    `timeout` seconds."""
     poll = select.poll()
     for conn in conns:
         poll.register(conn.fd, select.POLLIN)

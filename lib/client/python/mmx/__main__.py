@@ -1,5 +1,5 @@
-"""python -m mmx: what the daemons of this host say of themselves.
-python -m mmx layout config.json: the pool that a model needs, as YAML."""
+"""Prints the status of this host's daemons, or with `layout config.json` the
+pool that a model needs, as YAML."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ def size(text: str) -> int:
 
 def arguments(words: Optional[List[str]]) -> argparse.Namespace:
     p = argparse.ArgumentParser(prog="python -m mmx",
-                                description=__doc__.split("\n")[0])
+                                description=__doc__)
     p.add_argument("--encoded", metavar="SOCKET",
-                   help="otherwise $MMX_ENCODED_SOCKET or its usual place")
+                   help="default: $MMX_ENCODED_SOCKET, then "
+                        "/run/mmx/encoded.sock")
     p.add_argument("--langd", metavar="SOCKET",
-                   help="otherwise $MMX_LANGD_SOCKET or its usual place")
+                   help="default: $MMX_LANGD_SOCKET, then "
+                        "/run/mmx/langd.sock")
     p.add_argument("--version", action="version", version=mmx.__version__)
     what = p.add_subparsers(dest="what")
-    what.add_parser("status", help="of the daemons; what happens without a "
-                                   "word")
-    m = what.add_parser("layout", help="a pool for a model, as YAML")
+    what.add_parser("status", help="print the daemons' status as JSON (the "
+                                   "default)")
+    m = what.add_parser("layout", help="print a pool for a model as YAML")
     m.add_argument("config", help="the model's config.json")
     m.add_argument("--pool", default="vit", help="name of the pool")
     m.add_argument("--bytes", type=size, default=2**30,
-                   help="size of the pool: 16GiB (default 1GiB)")
+                   help="size of the pool, such as 16GiB (default 1GiB)")
     m.add_argument("--block-rows", type=int, default=128)
     m.add_argument("--dtype", choices=layout.FLOATS,
-                   help="otherwise the config's")
+                   help="default: the config's")
     m.add_argument("--hidden-size", type=int, default=0,
                    help="for configs that leave it out")
     m.add_argument("--deepstack", choices=("row", "fields"), default="row",

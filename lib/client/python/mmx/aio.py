@@ -2,8 +2,8 @@
 
 The connection's descriptor never changes, so one add_reader() serves it for
 life, over reconnects too; no thread, no polling. A connection belongs to the
-loop that awaited it first. Cancelling an await forgets the waiting and
-nothing else: the room goes on, and can be awaited again.
+loop that awaited it first. Cancelling an await does not affect the room, which
+can be awaited again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Watch:
         self._conn = conn
         self.loop = asyncio.get_running_loop()
         self._waiting: "Dict[asyncio.Future[Any], Callable[[], Any]]" = {}
-        # Happenings of one room fold into one event until it is taken.
+        # Changes of one room accumulate in one event until it is taken.
         self._events: "Dict[Any, Event]" = {}
         self.loop.add_reader(conn.fd, self._readable)
-        self.soon()  # what came before
+        self.soon()  # for events received before
 
     def close(self) -> None:
         if not self.loop.is_closed():
@@ -49,7 +49,7 @@ class Watch:
         self.look()
 
     def look(self) -> None:
-        """Something has changed: who waited for it?"""
+        """Checks the conditions of all waiting futures."""
         for future, condition in list(self._waiting.items()):
             if future.done():
                 continue
@@ -82,13 +82,13 @@ class Watch:
             return await asyncio.wait_for(future, timeout)
         except asyncio.TimeoutError:
             raise TimeoutError(
-                f"{self._conn.path}: nothing in {timeout} s") from None
+                f"{self._conn.path}: not within {timeout} s") from None
         finally:
             del self._waiting[future]
 
 
 def watch(conn: "Connection") -> Watch:
-    """The connection's place on the running loop."""
+    """Returns the connection's watch on the running loop."""
     loop = asyncio.get_running_loop()
     old = conn._watch
     if old and old.loop is loop:

@@ -1,13 +1,13 @@
 """A connection to a daemon.
 
-Nothing here blocks except connect(), pool(), query(), wait() and close():
-calls send and return, step() takes in what has come, cells are read without
-a system call. The blocking ones wait in select(), so Ctrl-C works. `fd` is
-one epoll descriptor for the life of the connection, over reconnects too:
-when it is readable, call step(). A connection belongs to one thread, and to
-the process that made it: after a fork the child makes its own.
+Only connect(), pool(), space(), query(), wait() and close() block: other
+calls send and return, step() receives, cells are read without a system call.
+The blocking calls wait in poll(), so Ctrl-C works. `fd` is one epoll
+descriptor for the life of the connection, over reconnects too: when it is
+readable, call step(). A connection belongs to one thread, and to the process
+that made it: after a fork the child opens its own.
 
-On an asyncio loop there is no step(): await the rooms, or `async for event
+On an asyncio loop step() is not needed: await the rooms, or `async for event
 in connection` (see aio.py).
 """
 
@@ -42,19 +42,19 @@ _CLOEXEC = 0o2000000  # TFD_CLOEXEC
 
 
 class Reply:
-    """The one answer to a message, once it is there."""
+    """The one answer to a message, once it has arrived."""
 
     def __init__(self, what: str) -> None:
         self.what = what
         self.done = False
         self.error: Optional[errors.MmxError] = None
         self.values: Dict[str, Any] = {}
-        self.fd = -1  # descriptor that came with the answer; the taker's
+        self.fd = -1  # descriptor of the answer; its taker closes it
         self.text = b""  # of REPORTs, joined
         self.then: Optional[Callable[[Reply], None]] = None
 
     def result(self) -> Dict[str, Any]:
-        """The answer's values; raises what the daemon said against it."""
+        """Returns the answer's values; raises the daemon's refusal."""
         if not self.done:
             raise RuntimeError(f"{self.what} is not answered yet")
         if self.error:
@@ -70,14 +70,13 @@ class Reply:
 
 
 class Link(enum.Enum):
-    UP = "up"  # connected; the epoch is new when the daemon is
-    DOWN = "down"  # every room has failed with daemon-lost
+    UP = "up"  # connected; a new run of the daemon has a new epoch
+    DOWN = "down"  # every room that had not ended failed with daemon-lost
 
 
 class Event:
-    """Something to look at: a room (or source) whose event came, with the
-    bits of EVENT.what, a ticket that holds an id now or is lost, or the link
-    itself."""
+    """A change: of a room or source, with the bits of EVENT.what; of a
+    ticket, which now holds an id or is lost; or of the link."""
 
     def __init__(self, room: Optional[Shown], what: int,
                  link: Optional[Link] = None,
@@ -92,7 +91,7 @@ class Event:
 
 @dataclass
 class Item:
-    """One announce() of a batch: its arguments."""
+    """The arguments of one announce() of a batch."""
 
     room: int
     max_rows: int
@@ -107,7 +106,7 @@ class Item:
 
 
 class _Timer:
-    """A timerfd, so that `fd` wakes a loop for the next try to connect. The
+    """A timerfd, which makes `fd` readable for the next try to connect. The
     os module has it from Python 3.13 on."""
 
     def __init__(self) -> None:
@@ -148,7 +147,7 @@ class Connection:
         self._watch: Optional[aio.Watch] = None
         self._greeting: Optional[Reply] = None
         self._up = False
-        # Why the daemon had no place for the connection when it last tried.
+        # Why the daemon refused the connection at the last try.
         self.not_taken: Optional[errors.MmxError] = None
         self._writing = False
         self._epoll = select.epoll()
@@ -179,8 +178,8 @@ class Connection:
             abilities=sum(1 << bit for bit in wire.ABILITIES.values()))
 
     def can(self, ability: str) -> bool:
-        """True if the daemon has named the ability: what it is for may be sent
-        to it."""
+        """True if the daemon has named the ability, so that flags and
+        messages of the ability may be sent."""
         return bool(self.info.get("abilities", 0)
                     >> wire.ABILITIES[ability] & 1)
 
@@ -218,7 +217,7 @@ class Connection:
             space._lost(error)
         for room in rooms:
             if room.state in (State.FAILED, State.SUCCESS):
-                continue  # that is final; its rows stay readable
+                continue  # has ended; its rows stay readable
             room._fail(error)
             self._events.append(Event(room, wire.FAILED))
         if was_up:
@@ -233,31 +232,32 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Over for good; its descriptor is gone."""
+        """True after close(): the descriptor is closed."""
         return self._epoll.closed
 
     def _here(self) -> None:
         if os.getpid() != self._pid:
             raise errors.ForkedError(f"{self.path}: the connection belongs to "
-                                     f"process {self._pid}; make another")
+                                     f"process {self._pid}; open another")
 
     @property
     def refused(self) -> Optional[errors.MmxError]:
-        """What the daemon said against HELLO, if it did."""
+        """The daemon's refusal of HELLO, or None."""
         error = self._greeting.error if self._greeting else None
         return None if isinstance(error, errors.DaemonLost) else error
 
     # --- sending ----------------------------------------------------------
     def send(self, message: wire.Message, stale: bool = False,
              **values: Any) -> Reply:
-        """Sends one message; the reply is done at some later step(), or at
-        once with daemon-lost when there is no daemon, or when the message is
-        about a room of a connection that is gone (stale)."""
+        """Sends one message; the reply is done at a later step(), or at once
+        with daemon-lost if no daemon is connected or the message is about a
+        room of an earlier connection (stale)."""
         self._here()
         reply = Reply(message.name)
         if stale or not self._socket:
             reply._finish(errors.DaemonLost(
-                f"{self.path}: " + ("reconnected" if stale else "no daemon")))
+                f"{self.path}: " + ("reconnected" if stale else
+                               "no daemon is connected")))
             return reply
         self._seq = self._seq % 0xFFFFFFFF + 1
         packet = message.encode(self._seq, **values)
@@ -267,8 +267,8 @@ class Connection:
         return reply
 
     def _flush(self) -> None:
-        """Sends what can be sent. A daemon whose socket is full reads again
-        when we have read: fd then watches both directions."""
+        """Sends until the socket is full; then `fd` also watches for space,
+        which the daemon may make only after this side has received."""
         full = False
         while self._out and self._socket and not full:
             try:
@@ -277,8 +277,8 @@ class Connection:
             except BlockingIOError:
                 full = True
             except OSError:
-                # The daemon's last words are still to be read; _read then
-                # sees the end itself.
+                # The daemon's last messages are still to be received; _read
+                # ends the connection after them.
                 self._out.clear()
         if self._socket and full != self._writing:
             self._writing = full
@@ -287,8 +287,8 @@ class Connection:
 
     # --- receiving --------------------------------------------------------
     def step(self) -> List[Event]:
-        """Takes in whatever has come, reconnects when it is time, and
-        returns what there is to look at. Never blocks."""
+        """Sends, receives, reconnects when due, and returns the events.
+        Never blocks."""
         self._here()
         if not self._socket and not self._closed \
                 and self._timer_due():
@@ -316,7 +316,7 @@ class Connection:
         except BlockingIOError:
             return False
         except OSError as e:
-            # A reset is said once, before what the daemon had sent.
+            # A reset is reported once, before the packets received earlier.
             if e.errno in (errno.EINTR, errno.ECONNRESET):
                 return True
             self._lost(str(e))
@@ -330,7 +330,7 @@ class Connection:
         except wire.BadFrame as e:
             self._lost(f"broken frame: {e}")
         finally:
-            for fd in fds:  # nobody took it
+            for fd in fds:  # not taken
                 os.close(fd)
         return True
 
@@ -369,10 +369,10 @@ class Connection:
     def wait(self, until: Union[Reply, Callable[[], Any]],
              timeout: Optional[float] = None,
              every: Optional[float] = None) -> Any:
-        """Steps until a reply is there (its error is raised) or a condition
-        holds; TimeoutError after so many seconds. Events that come meanwhile
-        are not lost: the next step() returns them. every: look again after
-        so many seconds, for what has no event (see Room.wait)."""
+        """Steps until a reply is done (its error is raised) or a condition
+        holds; TimeoutError after `timeout` seconds. Events that arrive during
+        the wait are not lost: the next step() returns them. every: seconds
+        between two checks of a condition without an event (see Room.wait)."""
         condition = (lambda: until.done) if isinstance(until, Reply) else until
         end = None if timeout is None else time.monotonic() + timeout
         kept: List[Event] = []
@@ -386,7 +386,7 @@ class Connection:
                     break
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
-                    raise TimeoutError(f"{self.path}: nothing in {timeout} s")
+                    raise TimeoutError(f"{self.path}: not within {timeout} s")
                 limits = [s for s in (left, every) if s is not None]
                 poll.poll(min(limits) * 1000 + 1 if limits else None)
         finally:
@@ -397,8 +397,8 @@ class Connection:
 
     async def until(self, until: Union[Reply, Callable[[], Any]],
                     timeout: Optional[float] = None) -> Any:
-        """wait() to be awaited: for a reply, or for a condition that changes
-        with an event."""
+        """Awaits a reply, or a condition that changes with an event; as
+        wait()."""
         condition = (lambda: until.done) if isinstance(until, Reply) else until
         got = await aio.watch(self).until(condition, timeout)
         return until.result() if isinstance(until, Reply) else got
@@ -408,8 +408,8 @@ class Connection:
         return self
 
     async def __anext__(self) -> Event:
-        """The next event; happenings of one room that nobody has taken yet
-        are one. Ends when the connection is closed."""
+        """Returns the next event; pending changes of one room are one event.
+        Ends when the connection is closed."""
         watch = aio.watch(self)
         await watch.until(lambda: watch.events() or self.closed, None)
         event = watch.take()
@@ -421,7 +421,7 @@ class Connection:
     def pool(self, name: str = "", layout: str = "",
              timeout: Optional[float] = 10) -> Pool:
         """Maps a pool. With a layout ("embedding:bf16:8192,fill_ids:i32:1")
-        the call fails unless the pool has just these fields."""
+        the call fails unless the pool has exactly these fields."""
         known = self._pools.get(name)
         if known and layout in ("", known.layout):
             return known
@@ -431,7 +431,7 @@ class Connection:
 
     async def apool(self, name: str = "", layout: str = "",
                     timeout: Optional[float] = 10) -> Pool:
-        """pool() to be awaited."""
+        """Maps a pool, as pool(), without blocking the loop."""
         known = self._pools.get(name)
         if known and layout in ("", known.layout):
             return known
@@ -444,7 +444,7 @@ class Connection:
         return self._pools[name]
 
     def _pool_numbered(self, number: int) -> Pool:
-        """A pool by the number that events give."""
+        """Returns the pool of a number from an event."""
         for pool in self._pools.values():
             if pool.number == number and pool.epoch == self.epoch:
                 return pool
@@ -454,7 +454,7 @@ class Connection:
         raise errors.Stale(f"the daemon has no pool {number}")
 
     def query(self, what: str, timeout: Optional[float] = 10) -> Any:
-        """What `mmxctl <what> --json` shows."""
+        """Returns what `mmxctl <what> --json` prints, as a value."""
         reply = self.send(wire.QUERY, json=1, what=what)
         self.wait(reply, timeout)
         return json.loads(reply.text)
@@ -462,8 +462,8 @@ class Connection:
     # --- sequence ids -----------------------------------------------------
     def space(self, name: str, n_seq_max: int,
               timeout: Optional[float] = 10) -> Space:
-        """A space of sequence ids (langd), shared by the session: opened, or
-        found when it is open already."""
+        """Opens a space of sequence ids (langd), or finds it: the processes
+        of a session share it."""
         got = self.wait(self.send(wire.SPACE, name=name,
                                   n_seq_max=n_seq_max), timeout)
         known = self._spaces.get(got["a"])
@@ -484,18 +484,18 @@ class Connection:
                  key: bytes = wire.NO_KEY, aux: bytes = b"",
                  destinations: int = 0, open: bool = False,
                  deadline: float = 0, keep: bool = False) -> Source:
-        """Says that an item of up to max_rows rows is coming; total when the
-        length is known. destinations 0: what the language side asks for.
-        key: 32 bytes that name the content; when its rows are here already,
-        source.have comes true instead of a grant, and nothing is written.
-        keep: the rows stay after the room's end, until space is wanted."""
+        """Opens a room for an item of up to max_rows rows; total: its length,
+        if known. destinations 0: as in the first request. key: 32 bytes that
+        name the content; if its rows exist already, source.have becomes true
+        instead of a grant, and nothing is written. keep: the rows stay after
+        the room's end, until their space is needed."""
         return self.announce_batch(pool, [Item(
             room, max_rows, total, storage, key, aux, destinations, open,
             deadline, keep)])[0]
 
     def announce_batch(self, pool: Pool,
                        items: Sequence[Item]) -> List[Source]:
-        """Announces rooms that get their blocks together or wait together."""
+        """Announces rooms that get their blocks all together."""
         self._linked()
         if len(items) > len(self._free):
             raise errors.Quota(f"{len(items)} announces, {len(self._free)} "
@@ -509,7 +509,7 @@ class Connection:
                 total=_rows(i.total), required_dst=i.destinations,
                 batch=len(items) - 1 - at, deadline_ms=_ms(i.deadline),
                 key=_key(i.key), aux=i.aux))
-            wire.ANNOUNCE.encode(0, **values[-1])  # all are sound, or none go
+            wire.ANNOUNCE.encode(0, **values[-1])  # raises before any is sent
         for i, v in zip(items, values):
             source = Source(self, i.room, self._ours(pool), wire.WRITE)
             self._open(source, wire.ANNOUNCE, v)
@@ -525,8 +525,8 @@ class Connection:
         """Asks an encoder's daemon for a room. rows 0: not known, the pool's
         default grant is taken. key: as announced, or refused with
         item-mismatch. readers: further connections of the session that will
-        attach to read. group: (id, how many rooms): they get their blocks
-        together, when rows of all of them wait."""
+        attach to read. group: (id, number of rooms): they get their blocks
+        all together."""
         group_id, group_size = group or (0, 0)
         values = dict(
             room=room, pool=pool.number, mode=wire.MODES[mode],
@@ -542,9 +542,10 @@ class Connection:
     def attach(self, room: int, encoder: str = "", rights: int = wire.READ,
                *, deadline: float = 0, pool: Optional[Pool] = None) \
             -> Union[Room, Source]:
-        """A room that another connection of the session opened or will open:
-        a Room at langd (whose encoder must be named), a Source at encoded.
-        Events tell the pool; give it to have it mapped beforehand."""
+        """Attaches to a room that another connection of the session has
+        opened or will open: returns a Room at langd (encoder is required), a
+        Source at encoded. Events name the room's pool; pass it to have it
+        mapped before."""
         values = dict(room=room, rights=rights, deadline_ms=_ms(deadline),
                       encoder=encoder)
         wire.ATTACH.encode(0, **values)
@@ -560,22 +561,23 @@ class Connection:
 
     def decline(self, room: int, encoder: str,
                 key: bytes = wire.NO_KEY) -> Reply:
-        """Nobody here will fetch this room: its source may go."""
+        """Declares that this engine will not fetch the room, so that its
+        encoder can free the rows."""
         return self.send(wire.DECLINE, room=room, key=_key(key),
                          encoder=encoder)
 
     def _ours(self, pool: Pool) -> Pool:
         if pool.epoch != self.epoch:
-            raise errors.Stale(f"pool {pool.name} is of a daemon that is gone:"
-                               " call pool() again")
+            raise errors.Stale(f"pool {pool.name} is of an earlier run of the "
+                               "daemon: call pool() again")
         return pool
 
     def _linked(self) -> None:
         if not self._up:
-            raise errors.NotReady(f"{self.path}: no daemon")
+            raise errors.NotReady(f"{self.path}: no daemon is connected")
 
     def _cell(self) -> Tuple[int, int]:
-        """A free cell, and the tag that names this use of it."""
+        """Takes a free cell, and a new tag for this use of it."""
         self._linked()
         if not self._free:
             raise errors.Quota(f"all {len(self.cells)} cells are in use")
@@ -600,7 +602,7 @@ class Connection:
             opened(reply)
 
     def _unbind(self, room: Shown) -> None:
-        """The RELEASE of everything was answered: the cell is free."""
+        """Frees the room's cell: its last RELEASE was answered."""
         self._forget(room)
         if self._rooms.pop((room.cell, room.tag), None):
             self._free.append(room.cell)
@@ -611,8 +613,8 @@ class Connection:
 
     # --- the end ----------------------------------------------------------
     def close(self, timeout: float = 5) -> None:
-        """Says BYE: whatever rooms are left end as if released. In a child
-        of the process that made it: lets go of the child's copy only."""
+        """Sends BYE: open rooms end as if released. In a forked child: closes
+        the child's copy only."""
         if self._closed:
             return
         self._closed = True
@@ -628,7 +630,7 @@ class Connection:
         self._end()
 
     async def aclose(self, timeout: float = 5) -> None:
-        """close() to be awaited."""
+        """Closes the connection, as close(), without blocking the loop."""
         if self._closed:
             return
         self._here()
@@ -672,7 +674,7 @@ def _rows(rows: Optional[int]) -> int:
 
 
 def _ms(seconds: float) -> int:
-    """Never 0 for a deadline that was given: 0 means as configured."""
+    """Rounds to milliseconds, up to 1: 0 means as configured."""
     return max(1, round(seconds * 1000)) if seconds > 0 else 0
 
 

@@ -1,14 +1,14 @@
 """Pools that lie in the memory of a GPU.
 
 The daemon owns the memory; this process maps it through the CUDA driver,
-which is loaded with the first such pool and not before. Room.view() and
-Source[field][a:b] then give Rows: an address on the GPU with a shape, which
-torch and others take without a copy (torch(), __dlpack__,
-__cuda_array_interface__). numpy takes them too, as a copy in host memory.
+which is loaded with the first such pool. Room.view() and Source[field][a:b]
+then return Rows: an address on the GPU with a shape, which torch and others
+take without a copy (torch(), __dlpack__, __cuda_array_interface__), and numpy
+as a copy in host memory.
 
-Order with kernels: rows that are readable have landed, nothing is to be
-waited for. Before rows are committed, or released, the kernels that write or
-read them must be over; Fences does that without waiting for a whole GPU.
+Order with kernels: readable rows have landed, no wait is needed. Before rows
+are committed or released, the kernels that write or read them must finish;
+Fences ensures that without waiting for a whole GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _u64, _int, _size = ctypes.c_uint64, ctypes.c_int, ctypes.c_size_t
 _ptr = ctypes.c_void_p
 
-_NOT_READY = 600  # an event that is not over yet
+_NOT_READY = 600  # CUDA_ERROR_NOT_READY: the event has not completed
 _READ, _READ_WRITE = 1, 3  # CUmemAccess_flags
 _ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 _POSIX_FD = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -37,7 +37,7 @@ _PORTABLE, _READ_ONLY = 1, 8  # CU_MEMHOSTREGISTER_*
 
 
 class CudaError(RuntimeError):
-    """The driver refused something."""
+    """The driver is missing or refused a call."""
 
 
 class _Location(ctypes.Structure):
@@ -103,7 +103,7 @@ class Driver:
 
     @classmethod
     def get(cls, path: str = "libcuda.so.1") -> "Driver":
-        """path counts the first time only, for tests."""
+        """Returns the driver, loaded at the first call. path: for tests."""
         if not cls._the:
             cls._the = cls(path)
         return cls._the
@@ -133,8 +133,8 @@ class Driver:
 
     # --- GPUs -------------------------------------------------------------
     def gpu_of(self, uuid: bytes) -> int:
-        """Number here of the GPU with this UUID: numbers differ between
-        processes that see different sets."""
+        """Returns this process's number of the GPU with this UUID: numbers
+        differ between processes with different visible GPUs."""
         count = _int()
         self.count(ctypes.byref(count))
         for number in range(count.value):
@@ -142,11 +142,11 @@ class Driver:
             self.uuid(got, number)
             if got.raw == uuid:
                 return number
-        raise CudaError("the GPU that the pool lies in is not visible in this"
-                        " process (CUDA_VISIBLE_DEVICES?)")
+        raise CudaError("the pool's GPU is not visible in this process (see "
+                        "CUDA_VISIBLE_DEVICES)")
 
     def context(self, gpu: int) -> "_Inside":
-        """The primary context, which torch uses as well."""
+        """Returns the primary context, which torch uses as well."""
         if gpu not in self.contexts:
             context = _ptr()
             self.retain(ctypes.byref(context), gpu)
@@ -174,8 +174,8 @@ class _Inside:
 
 # --- mapping a pool ---------------------------------------------------------
 class Memory:
-    """A pool's memory as this process sees it. It is unmapped when the last
-    Rows of it is gone."""
+    """A pool's memory, mapped in this process; unmapped with the last Rows
+    of it."""
 
     def __init__(self, name: str, share: str, handle: bytes, fd: int,
                  size: int, writable: bool) -> None:
@@ -219,7 +219,7 @@ class Memory:
         except CudaError:
             if self.writable:
                 raise
-            # A driver without read-only maps: not writing is up to us then.
+            # A driver without read-only maps: the engine must not write.
             access.flags = _READ_WRITE
             d.access(address, self.size, ctypes.byref(access), 1)
 
@@ -233,7 +233,7 @@ class Memory:
         return Rows(_Shown(self), self.address + offset, rows, elements,
                     dtype)
 
-    # --- copies, waited for on a stream of our own --------------------------
+    # --- synchronous copies, on a stream of their own -----------------------
     def _copy(self, to: int, source: int, size: int) -> None:
         if not size:
             return
@@ -261,7 +261,8 @@ def _unmap_ipc(driver: Driver, gpu: int, address: int, size: int) -> None:
 
 
 class _Shown:
-    """What all Rows of one view and their slices hold; a room watches it."""
+    """Referred to by all Rows of one view and their slices; a room watches
+    it."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -295,8 +296,8 @@ def _delete(managed: Any) -> None:
     _alive.pop(ctypes.addressof(managed.contents), None)
 
 
-# Functions of our own: those of ctypes.pythonapi are everybody's, and so are
-# the types that somebody sets on them.
+# Not ctypes.pythonapi: its functions, and the types that are set on them, are
+# shared by the whole process.
 _python = ctypes.PyDLL(None)
 _valid = _python.PyCapsule_IsValid
 _valid.argtypes, _valid.restype = [_ptr, ctypes.c_char_p], _int
@@ -308,15 +309,15 @@ _new.argtypes, _new.restype = [_ptr, ctypes.c_char_p, _ptr], ctypes.py_object
 
 @_CAPSULE_END
 def _capsule_end(capsule: Any) -> None:
-    # Whoever took the tensor has renamed the capsule and deletes it itself.
+    # A consumer has renamed the capsule and deletes the tensor itself.
     if _valid(capsule, b"dltensor"):
         _alive.pop(_pointer(capsule, b"dltensor"), None)
 
 
 class Rows:
-    """Rows of one field on a GPU: [rows, elements], C order. Holding it, or
-    a tensor made of it, keeps the memory mapped, not the rows: they are the
-    room's until it is released."""
+    """Rows of one field on a GPU: [rows, elements], C order. This object, or
+    a tensor made of it, keeps the memory mapped; the rows are valid until
+    the room releases them."""
 
     def __init__(self, shown: _Shown, address: int, rows: int, elements: int,
                  dtype: str) -> None:
@@ -346,16 +347,16 @@ class Rows:
 
     def __getitem__(self, rows: slice) -> "Rows":
         if not isinstance(rows, slice):
-            raise TypeError("rows are taken by slices")
+            raise TypeError("rows are indexed by slices")
         first, end, step = rows.indices(len(self))
         if step != 1:
-            raise IndexError("rows are neighbours: no step")
+            raise IndexError("the step of a slice of rows must be 1")
         return Rows(self.base, self.address + first * self.row_bytes,
                     max(end - first, 0), self.shape[1], self.dtype)
 
     def __setitem__(self, rows: slice, values: Any) -> None:
-        """Copies values of the host into the rows, and waits for that copy.
-        Values on a GPU: torch()[...].copy_(them), or any kernel."""
+        """Copies values in host memory into the rows, and waits for the copy.
+        For values on a GPU use torch()[...].copy_(values), or any kernel."""
         import numpy as np
 
         to = self[rows]
@@ -368,7 +369,7 @@ class Rows:
 
     def __array__(self, dtype: Any = None, copy: Any = None) \
             -> "np.ndarray[Any, Any]":
-        """A copy in host memory."""
+        """Copies the rows into host memory."""
         import numpy as np
 
         from .pool import dtype as numpy_dtype
@@ -388,9 +389,9 @@ class Rows:
         return _KDL_CUDA, self.gpu
 
     def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
-        """stream needs no waiting for: readable rows have landed. DLPack of
-        this version has no read-only tensors; writing to rows of a pool that
-        is not writable ends in an error of the GPU."""
+        """Exports the rows; stream is ignored, because readable rows have
+        landed. This version of DLPack has no read-only tensors: a write to
+        rows of a read-only pool is an error of the GPU."""
         shape = (ctypes.c_int64 * 2)(*self.shape)
         strides = (ctypes.c_int64 * 2)(self.shape[1], 1)
         kind = DTYPES[self.dtype]
@@ -402,7 +403,7 @@ class Rows:
         return _new(at, b"dltensor", ctypes.cast(_capsule_end, _ptr))
 
     def torch(self) -> Any:
-        """A torch tensor of these bytes, not a copy."""
+        """Returns a torch tensor of the same memory."""
         import torch
 
         tensor = torch.from_dlpack(self)
@@ -414,7 +415,8 @@ class Rows:
 
 # --- order with kernels -----------------------------------------------------
 def stream_of(stream: Any) -> int:
-    """A torch stream, anything with __cuda_stream__, or the number."""
+    """Returns the handle of a torch stream, of an object with
+    __cuda_stream__, or of a number."""
     if hasattr(stream, "cuda_stream"):
         return int(stream.cuda_stream)
     if hasattr(stream, "__cuda_stream__"):
@@ -423,15 +425,15 @@ def stream_of(stream: Any) -> int:
 
 
 class Fences:
-    """Calls that have to wait for kernels, in the thread of the connection:
+    """Calls that are due after kernels, in the connection's thread:
 
         fences.after(torch.cuda.current_stream(), gpu,
                      lambda: source.commit(0, rows, final=True))
         ...
         fences.step()       # in the loop, beside Connection.step()
 
-    An event is recorded behind what the stream has been given so far; step()
-    makes the calls whose event is over. Nothing waits for the GPU."""
+    after() records an event on the stream; step() makes the calls whose event
+    has completed. Neither waits for the GPU."""
 
     def __init__(self) -> None:
         self._driver = Driver.get()
@@ -445,7 +447,7 @@ class Fences:
         self._waiting.append((gpu, event.value or 0, call))
 
     def step(self) -> int:
-        """How many calls were made."""
+        """Makes the calls that are due; returns their number."""
         over, kept = [], []
         for entry in self._waiting:
             gpu, event, _ = entry
@@ -465,9 +467,9 @@ class Fences:
 # --- host pools under a GPU -------------------------------------------------
 def pin(pool: Any, gpu: int = 0) -> Callable[[], None]:
     """Pins a host pool, so that copies from it to a GPU are asynchronous and
-    fast; the result unpins it, which is due before the pool is asked for
-    again. Of a read-only map only some GPUs and drivers can do it: otherwise
-    CudaError says that `engine_access: write` is needed."""
+    fast. Returns a function that unpins it; call it before the pool is asked
+    for again. Only some GPUs and drivers pin read-only maps: the others raise
+    CudaError, which names the setting `engine_access: write`."""
     driver = Driver.get()
     flags, can = _PORTABLE, _int()
     if not pool.writable:
@@ -482,8 +484,8 @@ def pin(pool: Any, gpu: int = 0) -> Callable[[], None]:
                 raise
             raise CudaError(
                 f"pool {pool.name}: a read-only map cannot be pinned on this "
-                f"GPU ({e}; the driver says {'it can' if can.value else 'so'}"
-                "): engine_access: write") from None
+                f"GPU ({e}; the driver {'claims' if can.value else 'lacks'} "
+                "the ability): set engine_access: write") from None
 
     def unpin() -> None:
         with driver.context(gpu):

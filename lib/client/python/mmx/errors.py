@@ -1,10 +1,10 @@
 """One exception for each reason that a daemon gives.
 
-`reason` is the name on the wire, `advice` what to do: retry (the same call
-may work now or in a moment), encode-locally (ask an encoder for the rows
-again, or encode here), give-up (the same call will fail again) or nothing.
-`a` and `b` are the numbers that belong to the reason; for TooLarge, the rows
-asked for and the rows that fit.
+`reason` is the name on the wire, `advice` the action: retry (the same call
+may succeed now or later), encode-locally (ask an encoder for the rows again,
+or encode here), give-up (the same call will fail again) or nothing. `a` and
+`b` are the numbers of the reason; for TooLarge, the rows asked for and the
+rows that fit.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class MmxError(Exception):
 
 
 class ViewInUse(BufferError):
-    """Rows cannot be released while an array that shows them is alive."""
+    """An array still shows rows that are to be released."""
 
 
 class ForkedError(RuntimeError):
-    """The connection belongs to the process that this one was forked from:
-    connect again here. Rows that the parent mapped must not be used."""
+    """The connection belongs to the parent process: connect again in the
+    child. Rows that the parent mapped must not be used."""
 
 
 class SplitRows(ValueError):
-    """The rows do not lie in one run: use gather() or pieces()."""
+    """The rows lie in several runs: use gather() or pieces()."""
 
 
 class NotReady(MmxError):
@@ -190,5 +190,5 @@ BY_NUMBER: Dict[int, Type[MmxError]] = {
 
 
 def error(number: int, text: str = "", a: int = 0, b: int = 0) -> MmxError:
-    """The exception for a reason's number."""
+    """Returns the exception for a reason's number."""
     return BY_NUMBER.get(number, MmxError)(text, a, b)

@@ -1,13 +1,13 @@
-"""Plans of windows, run on a GPU: rows of pools that lie there go straight to
-the places of inputs_embeds, by one launch for up to 64 pieces.
+"""Plans of windows, run on a GPU: copies rows of GPU pools to their positions
+in inputs_embeds, by one launch for up to 64 pieces.
 
     mover = Mover(gpu=0)
     step = plan(computed, 2048, items)
     mover.run(step, rooms, "embedding", inputs_embeds, stream)
 
-The same rows at the same places as Plan.run() copies on a CPU, and the same
-checks before the first byte. The launch returns at once: the rooms' rows are
-in use until the stream has come so far (cuda.Fences, before release)."""
+Copies the same rows as Plan.run() on a CPU, after the same checks. The launch
+returns at once: the rooms' rows are in use until the stream has passed it
+(cuda.Fences, before release)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .plan import Plan, _View
 
 PIECES_MAX = 64
 _THREADS = 256
-_BLOCKS = 2048  # of one launch, about: enough for every GPU there is
+_BLOCKS = 2048  # thread blocks of one launch: fill every GPU
 _FUNCTIONS = {"same": "mmx_rows", "bf16": "mmx_rows_bf16_f32",
               "f16": "mmx_rows_f16_f32"}
 
@@ -40,7 +40,8 @@ class _Pieces(ctypes.Structure):
 
 
 class Tensor(NamedTuple):
-    """Where rows go on the GPU; made of a torch tensor by tensor_of()."""
+    """Destination of rows on the GPU; tensor_of() makes it of a torch
+    tensor."""
 
     address: int
     places: int
@@ -61,7 +62,8 @@ def tensor_of(out: Any) -> Tensor:
 
 
 def _file() -> str:
-    """The kernels, as `make kernels` or `make install` leave them."""
+    """Returns the path of the kernels that `make kernels` or `make install`
+    has written."""
     here = os.path.dirname(os.path.abspath(__file__))
     tree = os.path.normpath(os.path.join(here, "../../../.."))
     if "MMX_KERNELS" in os.environ:
@@ -73,8 +75,8 @@ def _file() -> str:
     for place in places:
         if os.path.exists(place):
             return place
-    raise CudaError("no kernels: `make kernels` builds rows.fatbin; looked "
-                    "at " + ", ".join(places))
+    raise CudaError("no kernels: `make kernels` builds rows.fatbin; not found "
+                    "in " + ", ".join(places))
 
 
 class Mover:
@@ -95,7 +97,7 @@ class Mover:
     def run(self, plan: Plan, rooms: Sequence[Any], field: str, out: Any,
             stream: Any, *, packed: bool = False) -> None:
         """Copies one field of the plan's rows into out; see Plan.run. Raises
-        before anything is launched."""
+        before the first launch."""
         to = tensor_of(out)
         how, row_bytes, pieces = self._pieces(plan, rooms, field, to, packed)
         for first in range(0, len(pieces), PIECES_MAX):
@@ -106,7 +108,7 @@ class Mover:
                 to: Tensor, packed: bool) -> Tuple[str, int, List[_Piece]]:
         places = plan.rows if packed else plan.positions
         if sum(s.rows for s in plan.segments) != plan.rows:
-            raise errors.Malformed("the plan's ones are not its rows")
+            raise errors.Malformed("the plan's mask and segments disagree")
         if to.places < places:
             raise errors.Malformed(f"out has {to.places} places, the window "
                                    f"{places}")
@@ -138,7 +140,7 @@ class Mover:
     def _piece(self, rows: Any, to: Tensor, at: int, row_bytes: int) \
             -> _Piece:
         if not isinstance(rows, Rows) or rows.gpu != self.gpu:
-            raise errors.Malformed(f"rows that are not on cuda:{self.gpu}")
+            raise errors.Malformed(f"rows are not on cuda:{self.gpu}")
         return _Piece(rows.address, to.address + at * to.stride, row_bytes,
                       to.stride, len(rows), to.elements)
 

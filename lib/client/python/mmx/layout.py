@@ -1,8 +1,8 @@
 """The pool layout that a model needs, from its HF config.json.
 
-What travels is what the language model merges: rows as wide as its hidden
-size. Qwen3-VL has deepstack besides: N more vectors per row, which vLLM keeps
-side by side in one wide row, other engines in a field of their own.
+mmx moves the rows that the language model merges, as wide as its hidden size.
+Qwen3-VL adds deepstack: N more vectors per row, which vLLM keeps in one wide
+row, other engines in a field of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .dtypes import BY_TORCH, DTYPES
 
 QWEN = ("qwen2_vl", "qwen2_5_vl")
 DEEPSTACK = ("qwen3_vl", "qwen3_vl_moe")
-# Models whose projector ends at the text model's width, and nothing else.
+# Models whose rows have the text model's width, without deepstack.
 LLAVA = ("llava", "llava_next", "llava_next_video", "llava_onevision",
          "vipllava", "video_llava", "llava_llama", "llava_qwen", "mistral3",
          "paligemma", "gemma3", "internvl", "internvl_chat", "idefics3",
@@ -22,8 +22,7 @@ FLOATS = ("bf16", "f16", "f32")
 
 
 class UnknownModel(ValueError):
-    """The config does not say what is needed; the text says what is
-    missing."""
+    """The config lacks a value; the text names it."""
 
 
 class Layout(NamedTuple):
@@ -34,12 +33,12 @@ class Layout(NamedTuple):
 
 def layout(config: Dict[str, Any], dtype: str = "", hidden_size: int = 0,
            deepstack: str = "row") -> Layout:
-    """deepstack: "row" for one field of H x (1 + N), "fields" for one of H
-    and one of H x N."""
+    """Computes a model's layout. deepstack: "row" for one field of
+    H x (1 + N), "fields" for one of H and one of H x N."""
     kind = str(config.get("model_type", ""))
     if kind not in QWEN + DEEPSTACK + LLAVA:
         raise UnknownModel(
-            f"model_type {kind!r} is not known; known are "
+            f"model_type {kind!r} is unknown; known types: "
             + ", ".join(sorted(QWEN + DEEPSTACK + LLAVA)))
     text = _text(config)
     width = hidden_size or _number(kind, text, "hidden_size")
@@ -54,8 +53,8 @@ def layout(config: Dict[str, Any], dtype: str = "", hidden_size: int = 0,
         levels = len(indexes)
     out = vision.get("out_hidden_size")
     if kind in QWEN[1:] + DEEPSTACK and out not in (None, width):
-        raise UnknownModel(f"{kind}: the encoder gives rows of {out} "
-                           f"elements, the text model takes {width}")
+        raise UnknownModel(f"{kind}: the encoder's rows have {out} elements, "
+                           f"the text model takes {width}")
     fields = [("embedding", width * (1 + levels))]
     if levels and deepstack == "fields":
         fields = [("embedding", width), ("deepstack", width * levels)]
@@ -64,7 +63,7 @@ def layout(config: Dict[str, Any], dtype: str = "", hidden_size: int = 0,
 
 
 def _text(config: Dict[str, Any]) -> Dict[str, Any]:
-    """Newer configs keep the language model's part in a part of its own."""
+    """Returns the language model's part; newer configs nest it."""
     for key in ("text_config", "llm_config"):
         if isinstance(config.get(key), dict):
             return dict(config[key])
@@ -75,8 +74,8 @@ def _number(kind: str, text: Dict[str, Any], key: str) -> int:
     value = text.get(key)
     if not isinstance(value, int) or not 0 < value <= 2**20:
         raise UnknownModel(
-            f"{kind}: the text model's {key} is not in this config (it has "
-            "its default there): say --hidden-size")
+            f"{kind}: this config leaves the text model's {key} at its "
+            "default: pass --hidden-size")
     return value
 
 
@@ -90,13 +89,13 @@ def _dtype(config: Dict[str, Any], text: Dict[str, Any]) -> str:
                     raise UnknownModel(f"{key} {name!r} is not one of "
                                        f"{known}: pass --dtype")
                 return BY_TORCH[name]
-    raise UnknownModel("the config has neither dtype nor torch_dtype: say "
+    raise UnknownModel("the config has neither dtype nor torch_dtype: pass "
                        "--dtype")
 
 
 def yaml(made: Layout, pool: str = "vit", block_rows: int = 128,
          total_bytes: int = 2**30) -> str:
-    """The same for both daemons' files."""
+    """Returns the `pools` section for either daemon's configuration."""
     block = made.row_bytes * block_rows
     lines: List[str] = [
         f"# {made.model}: {made.row_bytes} bytes a row, {block} a block",

@@ -4,13 +4,13 @@
     step = plan(computed, 2048, items)
     for room, need in zip(refs, step.needs):
         if need.state == SKIP:
-            room.decline()         # a prefix-cache hit: nobody needs it
+            room.decline()         # a prefix-cache hit: not needed
     step.check(rooms, "embedding") # NotReady, Gone: try this step later
     step.run(rooms, "embedding", out[:step.positions])
 
-The same answers as mmx_plan() of the C library; numpy is all it needs. A plan
-is one step's value: nothing changes it, its mask is memory of its own, so it
-stays right while the next step is planned and a device still copies it.
+Gives the same results as mmx_plan() of the C library; needs numpy only. A plan
+describes one step and is never changed; its mask is a copy, so it stays valid
+while the next step is planned and a device still copies it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _LIMIT = 2**32 - 1
 
 
 class State(enum.IntEnum):
-    SKIP = 0  # nothing from computed on shows it: do not fetch it
-    LATER = 1  # needed, but not in this window: it need not be there yet
-    NOW = 2
+    SKIP = 0  # no position from computed on needs it: decline it
+    LATER = 1  # needed after this window; it may land later
+    NOW = 2  # needed for this window
 
 
 SKIP, LATER, NOW = State
@@ -48,20 +48,20 @@ SKIP, LATER, NOW = State
 
 @dataclass(frozen=True)
 class Placeholder:
-    """The span of a prompt that one item fills, in positions. Several may
-    show one room."""
+    """The span of a prompt that one item fills, in positions. Several
+    placeholders may show one room."""
 
     offset: int
     length: int
-    embed: Any = field(default=None, compare=False)  # of each position: does
-    # it take a row? None: all do. Anything numpy reads as booleans; copied
-    room: int = 0  # index: whose rows
-    row_base: int = 0  # the room's row for the first one; with PROMPT, for
-    # position 0
-    elements: int = 0  # of a row; 0: not checked
+    embed: Any = field(default=None, compare=False)  # mask of positions that
+    # take a row; None: all. Anything numpy reads as booleans; copied
+    room: int = 0  # index into the rooms of a run
+    row_base: int = 0  # the room's row for the span's first one; with PROMPT,
+    # for position 0
+    elements: int = 0  # elements of a row; 0: not checked
     storage: Union[str, int] = "compact"  # "padded", "prompt", Room.storage
     indivisible: bool = False  # never cut by a window
-    absent: bool = False  # the rows are not there
+    absent: bool = False  # the rows are missing
 
     def __post_init__(self) -> None:
         if self.embed is not None:
@@ -77,8 +77,8 @@ class Placeholder:
         return self.offset + self.length
 
     def row_at(self, i: int) -> int:
-        """The room's row for position i of the span, or for the next one
-        that takes a row."""
+        """Returns the room's row for position i of the span, or for the next
+        position that takes a row."""
         if self.storage == PROMPT:
             return self.row_base + self.offset + i
         if self.storage == COMPACT and self.embed is not None:
@@ -87,7 +87,7 @@ class Placeholder:
 
 
 class Segment(NamedTuple):
-    """Rows [row, row + rows) go to places [at, at + rows) of the window."""
+    """Rows [row, row + rows) of a room go to [at, at + rows) of the window."""
 
     room: int
     row: int
@@ -96,19 +96,19 @@ class Segment(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What a window and those after it want of one room."""
+    """The rows of one room that a window and later windows need."""
 
     state: State
     first: int  # this window's rows lie in [first, end)
     end: int
     keep: Optional[int]  # rows below are not used after this window; None:
-    # no row is
+    # no row is used
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows that lie in an array of [rows, elements], as from a local encode,
-    in place of a Room. dtype: what a tag would say ("bf16")."""
+    """Rows in an array of [rows, elements], as from a local encode, in place
+    of a Room. dtype: "bf16" and the like for an untagged array."""
 
     array: Any
     dtype: str = ""
@@ -124,25 +124,25 @@ Source = Union["Room", Rows, Any, None]
 class Plan:
     computed: int
     shift: int
-    positions: int  # as asked, or less: an indivisible span would be cut
-    rows: int  # of all segments; as many ones are in mask
+    positions: int  # as asked, or less where an indivisible span would be cut
+    rows: int  # rows of all segments; number of ones in mask
     segments: Tuple[Segment, ...]  # ascending by place, disjoint
     mask: "Array"  # bool for each position of the window; read-only
-    needs: Tuple[Need, ...]  # of each room
+    needs: Tuple[Need, ...]  # one for each room
 
     @property
     def needed(self) -> List[int]:
-        """Rooms whose rows must be there for this window."""
+        """Rooms whose rows must have landed for this window."""
         return [i for i, n in enumerate(self.needs) if n.state == NOW]
 
     @property
     def skipped(self) -> List[int]:
-        """Rooms that nothing from computed on shows: decline them."""
+        """Rooms that no position from computed on needs: decline them."""
         return [i for i, n in enumerate(self.needs) if n.state == SKIP]
 
     def check(self, rooms: Sequence[Source], field: str = "embedding") -> None:
         """Raises NotReady or Gone, which name the first rows that are
-        missing (.a the row, .b how many)."""
+        missing (.a: first row, .b: number of rows)."""
         for s in self.segments:
             _View(rooms, s.room, field).check(s)
 
@@ -150,13 +150,13 @@ class Plan:
             packed: bool = False) -> None:
         """Copies one field of the rows into out, [places, elements] of numpy
         or of a torch tensor on the CPU, of any strides, of the field's dtype
-        or float32 from bf16 and f16. packed: one row after the other, as a
-        masked scatter takes them, without the places between. Everything is
-        checked before the first byte is written."""
+        or float32 from bf16 and f16. packed: rows without the positions
+        between, as a masked scatter takes them. Everything is checked before
+        the first byte is written."""
         to, kind = _writable(out)
         if (int(np.count_nonzero(self.mask)) != self.rows
                 or sum(s.rows for s in self.segments) != self.rows):
-            raise errors.Malformed("the plan's ones are not its rows")
+            raise errors.Malformed("the plan's mask and segments disagree")
         places = self.rows if packed else self.positions
         if to.ndim != 2 or to.shape[0] < places:
             raise errors.Malformed(f"out is {to.shape}, the window has "
@@ -177,14 +177,14 @@ class Plan:
 
 
 class _View:
-    """One field of one room, as it is now."""
+    """One field of one room, in its present state."""
 
     def __init__(self, rooms: Sequence[Source], index: int, field: str):
         source = rooms[index]
         self.index, self.first = index, 0
         self.room: Any = None
         if source is None:
-            raise errors.Stale(f"room {index} of the plan is not given")
+            raise errors.Stale(f"room {index} of the plan is missing")
         if hasattr(source, "pieces"):
             f = source.pool.fields[field]
             self.room, self.field = source, field
@@ -210,7 +210,7 @@ class _View:
             self._raise(errors.Malformed, "lie beyond its end",
                         max(s.row, self.total), end)
         if s.row < self.released:
-            self._raise(errors.Gone, "were given back", s.row,
+            self._raise(errors.Gone, "were released", s.row,
                         min(end, self.released))
         if s.row < self.first or end > self.readable:
             first = s.row if s.row < self.first \
@@ -229,7 +229,7 @@ class _View:
         if kind == self.dtype or (kind == "f32" and
                                   self.dtype in ("bf16", "f16")):
             return
-        # Untagged bits are taken at the caller's word.
+        # Untagged bits are taken for the field's dtype.
         if kind not in ("uint16", "u8") or \
                 numpy_dtype(self.dtype) != to.dtype:
             raise errors.IncompatibleLayout(
@@ -254,7 +254,8 @@ def _is_torch(values: Any) -> bool:
 
 
 def _bits(values: Any) -> "Tuple[Array, str]":
-    """(the same memory as an array that numpy can copy, name of its dtype)"""
+    """Returns the same memory as an array that numpy can copy, and the name
+    of its dtype."""
     if _is_torch(values):
         import torch
 
@@ -263,7 +264,7 @@ def _bits(values: Any) -> "Tuple[Array, str]":
         kind = DTYPES.get(name)
         if kind is None or not kind.tagged:
             return values.detach().numpy(), name
-        # torch has few unsigned types: integers of the size, then the bits.
+        # numpy lacks the dtype: pass it as integers of the same size.
         bits = values.detach().view(
             torch.int16 if kind.bytes == 2 else torch.uint8).numpy()
         return bits.view(kind.typestr), name
@@ -289,7 +290,7 @@ def _check(p: Placeholder, computed: int, rooms: int, elements: int) -> None:
     if min(p.offset, p.length, p.row_base, p.room) < 0 or p.room >= rooms \
             or p.end >= _LIMIT or rows >= _LIMIT \
             or p.storage not in (COMPACT, PADDED, PROMPT):
-        raise errors.Malformed(f"{p} makes no sense")
+        raise errors.Malformed(f"{p}: a number is out of range")
     if p.embed is not None and p.embed.shape != (p.length,):
         raise errors.Malformed(f"{p}: a mask of {p.embed.shape}")
     if p.indivisible and p.offset < computed < p.end:
@@ -301,7 +302,8 @@ def _check(p: Placeholder, computed: int, rooms: int, elements: int) -> None:
 
 
 def _fit(computed: int, length: int, items: Sequence[Placeholder]) -> int:
-    """The window's end, moved back until it cuts no indivisible span."""
+    """Returns the window's end, moved back until it cuts no indivisible
+    span."""
     end = computed + length
     moved = True
     while moved:
@@ -321,7 +323,8 @@ def _fit(computed: int, length: int, items: Sequence[Placeholder]) -> int:
 
 def _segments(p: Placeholder, s: int, e: int, first: int) \
         -> Iterator[Segment]:
-    """Positions [s, e) of a span in a window that begins at `first`."""
+    """Yields segments of positions [s, e) of a span, in a window that begins
+    at `first`."""
     at = p.offset - first
     if p.embed is None:
         yield Segment(p.room, p.row_at(s), e - s, at + s)
@@ -341,13 +344,13 @@ def plan(computed: int, length: int, items: Sequence[Placeholder], *,
          shift: int = 0, rooms: Optional[int] = None,
          elements: int = 0) -> Plan:
     """Plans positions [computed + shift, computed + shift + length): shift
-    is 1 for a draft model. rooms: how many the placeholders speak of.
+    is 1 for a draft model. rooms: number of rooms of the placeholders.
 
-    Raises Malformed (numbers that make no sense; two spans claim one
-    position; computed inside an indivisible span), IncompatibleLayout
-    (widths differ), TooLarge (an indivisible span begins the window and is
-    longer), NotReady (an absent item has rows here; left out instead where
-    only the shift has brought it into the window)."""
+    Raises Malformed (a number is out of range; two spans claim one position;
+    computed lies inside an indivisible span), IncompatibleLayout (widths
+    differ), TooLarge (an indivisible span begins the window and is longer),
+    NotReady (an absent item has rows in the window; it is left out where only
+    the shift reaches it)."""
     if rooms is None:
         rooms = max((p.room for p in items), default=-1) + 1
     if min(computed, length, shift) < 0 or \
@@ -372,7 +375,7 @@ def plan(computed: int, length: int, items: Sequence[Placeholder], *,
             keep[p.room] = below if old is None else min(old, below)
         s = min(max(first - p.offset, 0), p.length)
         e = min(max(end - p.offset, 0), p.length)
-        ahead = p.offset >= real_end  # in sight of the draft model only
+        ahead = p.offset >= real_end  # reached by the shift only
         if s >= e or (ahead and (p.absent or (p.indivisible
                                               and e < p.length))):
             continue

@@ -1,4 +1,4 @@
-"""The loop that an engine should write around a room that fails.
+"""A loop for engines around a room that may fail.
 
     def ask():                       # a new request each time
         return lm.request(room_id, lm.pool("vit"), encoder, key=key)
@@ -6,11 +6,11 @@
     with policy.run(ask, encode_locally=None) as room:
         use(room.gather("embedding"))
 
-Every failure carries its advice, and that is all there is to know: `retry`
-asks again after a pause, a few times; `encode-locally` (and retries that are
-used up) takes what encode_locally gives, in an engine that has the encoder's
-weights and the pixels; `give-up` and everything else fails the request with
-the reason. A failed room is released before anything else is done.
+Every failure carries one advice: `retry` asks again after a pause, a few
+times; `encode-locally` (and the last failed retry) returns the result of
+encode_locally, in an engine that has the encoder's weights and the pixels;
+`give-up` and everything else raises the reason. A failed room is released
+first.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Local = Optional[Callable[[errors.MmxError], Any]]
 def run(ask: "Callable[[], Room]", *, retries: int = 3,
         encode_locally: Local = None, timeout: Optional[float] = 60,
         pause: float = 0.05) -> Any:
-    """A room with every row there, to be released by the caller; or what
-    encode_locally(error) returned; or the error is raised. The pause doubles
-    with each retry."""
+    """Returns a ready room, which the caller releases, or the result of
+    encode_locally(error), or raises the error. The pause doubles with each
+    retry."""
     room: "Optional[Room]" = None
     for turn in range(retries + 1):
         try:
@@ -50,7 +50,8 @@ def run(ask: "Callable[[], Room]", *, retries: int = 3,
 async def arun(ask: "Callable[[], Room]", *, retries: int = 3,
                encode_locally: Local = None, timeout: Optional[float] = 60,
                pause: float = 0.05) -> Any:
-    """run() to be awaited. When it is cancelled the room is released."""
+    """Runs as run(), without blocking the loop. Cancelling it releases the
+    room."""
     room: "Optional[Room]" = None
     for turn in range(retries + 1):
         try:
@@ -67,8 +68,8 @@ async def arun(ask: "Callable[[], Room]", *, retries: int = 3,
 
 def _look(room: "Optional[Room]", e: BaseException,
           more: bool) -> Tuple[errors.MmxError, bool]:
-    """Releases the room. What has happened, and is it worth another try?
-    What is not about the room (Ctrl-C, a bug) goes on upwards."""
+    """Releases the room. Returns its error, and True if a retry may help.
+    Raises exceptions that are not about the room (Ctrl-C, a bug)."""
     if room:
         room.release(force=True)
     if isinstance(e, TimeoutError):
@@ -85,8 +86,8 @@ def _otherwise(error: errors.MmxError, encode_locally: Local) -> Any:
 
 
 def _wait(room: "Optional[Room]", seconds: float) -> None:
-    """Lets time pass on a connection that goes on working: when the daemon
-    was lost, it is often back by then."""
+    """Waits while the room's connection keeps stepping, so that it can
+    reconnect."""
     if not room:
         time.sleep(seconds)
         return

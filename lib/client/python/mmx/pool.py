@@ -2,8 +2,8 @@
 memory or (cuda.py) on a GPU.
 
 numpy has no bf16 and no f8: such fields are arrays of uint16 and uint8 whose
-dtype says what they hold (`array.dtype.metadata["mmx"] == "bf16"`). bf16()
-and from_bf16() convert.
+dtype carries the name (`array.dtype.metadata["mmx"] == "bf16"`). bf16() and
+from_bf16() convert.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def dtype(name: str) -> "np.dtype[Any]":
-    """numpy's dtype for a field's dtype; tagged where numpy has none."""
+    """Returns numpy's dtype for a field's dtype; tagged where numpy has
+    none."""
     import numpy as np
 
     kind = DTYPES[name]
@@ -30,7 +31,7 @@ def dtype(name: str) -> "np.dtype[Any]":
 
 
 def bf16(values: Any) -> "np.ndarray[Any, Any]":
-    """float32 values as bf16 in uint16, rounded to nearest even. NaN stays
+    """Converts float32 to bf16 in uint16, rounded to nearest even. NaN stays
     NaN."""
     import numpy as np
 
@@ -42,7 +43,7 @@ def bf16(values: Any) -> "np.ndarray[Any, Any]":
 
 
 def from_bf16(bits: Any) -> "np.ndarray[Any, Any]":
-    """bf16 in uint16 as float32; exact."""
+    """Converts bf16 in uint16 to float32; exact."""
     import numpy as np
 
     return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)
@@ -58,10 +59,10 @@ class Field(NamedTuple):
 
 class Pool:
     """Made by Connection.pool(). The map stays readable when the daemon
-    restarts, and goes when the last array that shows it does."""
+    restarts, and is unmapped with the last array that shows it."""
 
     def __init__(self, info: Dict[str, Any], fd: int, epoch: int) -> None:
-        self.epoch = epoch  # of the daemon that it belongs to
+        self.epoch = epoch  # of the daemon's run that it belongs to
         self.number: int = info["pool"]
         self.name: str = info["name"]
         self.block_rows: int = info["block_rows"]
@@ -87,15 +88,15 @@ class Pool:
         finally:
             if fd >= 0:
                 os.close(fd)
-        # Users' pictures do not belong into core dumps.
+        # Core dumps must not contain users' data.
         if hasattr(mmap, "MADV_DONTDUMP"):
             self._map.madvise(mmap.MADV_DONTDUMP)
 
     def rows(self, field: str, first: int, rows: int) \
             -> "np.ndarray[Any, Any]":
-        """Rows of a field counted from the pool's first row, as an array of
-        [rows, elements], or as cuda.Rows for a pool on a GPU. What they hold
-        is for Room and Source to say."""
+        """Returns rows of a field, counted from the pool's first row, as an
+        array of [rows, elements], or as cuda.Rows for a pool on a GPU. Room
+        and Source know which rows are valid."""
         import numpy as np
 
         f = self.fields[field]
@@ -107,7 +108,7 @@ class Pool:
         return flat.reshape(rows, f.elements)
 
     def span(self) -> Tuple[int, int]:
-        """Address and size of the map of a host pool, for pinning it."""
+        """Returns address and size of the map of a host pool, to pin it."""
         import numpy as np
 
         flat = np.frombuffer(self._map, np.uint8)

@@ -1,9 +1,9 @@
-"""Rooms as an engine sees them: Source at the encode side, Room at the
-language side. Both show their state from the daemon's cell, without a system
-call; what does not fit into a cell comes with events, at Connection.step().
+"""The rooms of a connection: Source on the encode side, Room on the language
+side. Both read their state from the daemon's cell, without a system call;
+data that does not fit into a cell arrives with events, at Connection.step().
 
 wait_ready() and its like block; ready() and its like are for `await`.
-Cancelling either changes nothing: the room goes on.
+Cancelling either does not affect the room.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class State(enum.IntEnum):
-    """The least of several ranks' states is what all of them have reached."""
+    """The least of several ranks' states is the one that all have reached."""
 
     FAILED = 0
     BOOTSTRAPPING = 1
@@ -34,7 +34,7 @@ class State(enum.IntEnum):
 
 
 class Run(NamedTuple):
-    """Rows of a room that lie side by side in the pool."""
+    """Rows of a room that are contiguous in the pool."""
 
     first: int  # row of the room
     rows: int
@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
 
 class Shown:
-    """What both sides have in common: a cell, its word, runs of rows."""
+    """The common part of both sides: a cell, its word, runs of rows."""
 
     def __init__(self, conn: "Connection", room: int,
                  pool: Optional[Pool]) -> None:
@@ -51,13 +51,13 @@ class Shown:
         self.opened: "Reply"  # the answer to ANNOUNCE, REQUEST or ATTACH
         self.total: Optional[int] = None
         self.storage = 0
-        self.released = 0  # rows [0, released) were given back
+        self.released = 0  # rows [0, released) were released
         self.error: Optional[errors.MmxError] = None
         self._cells = conn.cells
-        self.shows_rows = True  # a watcher may not look at them
+        self.shows_rows = True  # False: attached with WATCH only
         self._where = -1 if pool is None else pool.number
         self._told: List[Tuple[int, int, int]] = []  # row, block, blocks
-        self._laid: Optional[List[Run]] = None  # the same, once it is asked
+        self._laid: Optional[List[Run]] = None  # _told as runs; on demand
         self._views: "List[Tuple[int, weakref.ref[Any]]]" = []
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class Shown:
     @property
     def _word(self) -> int:
         word = self._cells[self.cell]
-        # Another tag: the daemon has not seen this use of the cell yet.
+        # Another tag: the daemon has not read the room's opening yet.
         return word if word >> 10 & wire.TAG_MAX == self.tag else 1
 
     @property
@@ -82,18 +82,18 @@ class Shown:
 
     @property
     def reason(self) -> Optional[errors.MmxError]:
-        """Why the room failed; None while it has not."""
+        """Why the room failed; None if it has not."""
         if not self.error and self._word & 15 == State.FAILED:
             self.error = errors.error(self._word >> 4 & 63)
         return self.error
 
-    # --- what the connection tells us -------------------------------------
+    # --- the daemon's answers and events ----------------------------------
     def _answered(self, answer: "Reply") -> None:
         if answer.error:
             self._fail(answer.error)
 
     def _fail(self, error: errors.MmxError) -> None:
-        # The event says more than the cell, whoever was looked at first.
+        # An event has a text, a cell has none: the text wins.
         if not self.error or (error.text and not self.error.text):
             self.error = error
 
@@ -109,19 +109,19 @@ class Shown:
             self._lay(event["first"], event["runs"])
 
     def _lay(self, first: int, blob: bytes) -> None:
-        """Rows from first on lie so; nothing is said about those before."""
+        """Replaces the runs of rows from `first` on by an event's."""
         told = [t for t in self._told if t[0] < first]
         told += [(first, block, blocks) for block, blocks in wire.runs(blob)]
         self._told, self._laid = told, None
 
     @property
     def pool(self) -> Pool:
-        """Where the rows lie. A connection that attached without a pool maps
-        it here, when it has not before: that asks the daemon and waits."""
+        """The pool of the rows. After an attach without a pool the first use
+        maps it: that asks the daemon and waits."""
         if self._pool is None or self._pool.number != self._where:
             if self._where < 0:
                 raise errors.NotReady(f"room {self.room:#x}: no event has "
-                                      "told its pool yet")
+                                      "named its pool yet")
             self._pool = self.conn._pool_numbered(self._where)
         return self._pool
 
@@ -131,7 +131,7 @@ class Shown:
             runs: List[Run] = []
             size, at, before = self.pool.block_rows, 0, -1
             for first, block, blocks in self._told:
-                if first != before:  # a later event's: its word holds
+                if first != before:  # a later event replaces earlier runs
                     runs, at = [r for r in runs if r.first < first], first
                 runs.append(Run(at, blocks * size, block * size))
                 at, before = at + blocks * size, first
@@ -139,31 +139,31 @@ class Shown:
         return self._laid or []
 
     def pieces(self, first: int, end: int) -> Iterator[Run]:
-        """Where rows [first, end) lie, in order."""
+        """Yields the runs of rows [first, end), in order."""
         for run in self._runs:
             a, b = max(first, run.first), min(end, run.first + run.rows)
             if a < b:
                 yield Run(a, b - a, run.place + a - run.first)
                 first = b
         if first < end:
-            raise IndexError(f"room {self.room:#x}: where rows {first}..{end} "
-                             "lie is not known (yet)")
+            raise IndexError(f"room {self.room:#x}: no event has reported rows "
+                             f"{first}..{end} yet")
 
     def _show(self, field: str, run: Run) -> "np.ndarray[Any, Any]":
         view = self.pool.rows(field, run.place, run.rows)
-        # Slices of the view keep its base alive, so that is what to watch.
+        # Slices of the view keep its base alive: watch the base.
         self._views = [v for v in self._views if v[1]() is not None]
         self._views.append((run.first, weakref.ref(view.base)))
         return view
 
-    # --- giving back ------------------------------------------------------
+    # --- release ----------------------------------------------------------
     def release(self, rows: int = wire.ALL, *, force: bool = False,
                 keep: bool = False, no_readers: bool = False) -> "Reply":
-        """This process is done with rows [0, rows). Raises ViewInUse while
-        an array shows one of them, unless forced: rows that were given back
-        will hold those of another room. keep: they may be wanted again.
-        no_readers, where the room was requested: readers that were announced
-        and have not attached will not come, blocks go back without them."""
+        """Releases rows [0, rows), all by default. Raises ViewInUse while an
+        array shows one of them, unless force: released rows will hold those of
+        another room. keep: they may be requested again. no_readers, on the
+        connection that requested the room: its blocks are freed without
+        waiting for announced readers that have not attached."""
         if not force and any(first < rows and view() is not None
                              for first, view in self._views):
             raise errors.ViewInUse(
@@ -171,7 +171,7 @@ class Shown:
         before, self.released = self.released, max(self.released, rows)
         if self.opened.done and self.opened.error:
             self.conn._forget(self)
-            return self.opened  # the daemon never took it
+            return self.opened  # the daemon has refused to open it
         flags = wire.KEEP if keep else 0
         if no_readers and self.conn.can("NO_READERS"):
             flags |= wire.NO_READERS
@@ -187,13 +187,13 @@ class Shown:
         return reply
 
     def abort(self, reason: str = "aborted", text: str = "") -> "Reply":
-        """Ends the room as failed. Its rows are still to be released."""
+        """Fails the room for both engines. It must still be released."""
         number = next(c.number for c in errors.BY_NUMBER.values()
                       if c.reason == reason)
         return self._send(wire.ABORT, reason=number, text=text)
 
     def _send(self, message: wire.Message, **values: Any) -> "Reply":
-        # After a reconnect the cell belongs to somebody else.
+        # After a reconnect the cell belongs to another room.
         stale = self._cells is not self.conn.cells
         return self.conn.send(message, cell=self.cell, tag=self.tag,
                               stale=stale, **values)
@@ -202,15 +202,15 @@ class Shown:
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        # On the way out of an exception its frames may hold views.
+        # During an exception the frames of its traceback may hold views.
         if self.released != wire.ALL:
             self.release(force=kind is not None)
 
     def wait(self, state: State = State.SUCCESS,
              timeout: Optional[float] = None) -> Any:
         """Blocks until the room has reached a state; raises its reason when
-        it fails, TimeoutError after so many seconds."""
-        # Only the two final states are sure to have an event.
+        it fails, TimeoutError after `timeout` seconds."""
+        # Only the two final states always have an event.
         final = state in (State.FAILED, State.SUCCESS)
         self.conn.wait(lambda: self._reached(state), timeout,
                        every=None if final else 0.005)
@@ -218,13 +218,13 @@ class Shown:
 
     async def reached(self, state: State = State.SUCCESS,
                       timeout: Optional[float] = None) -> Any:
-        """await: the room has reached SUCCESS or FAILED (other states have no
-        event of their own and may be noticed late)."""
+        """Awaits SUCCESS or FAILED (other states have no event of their own
+        and may be noticed late)."""
         await self.conn.until(lambda: self._reached(state), timeout)
         return self
 
     def _reached(self, state: State) -> bool:
-        now = self.state  # one look: it may change between two
+        now = self.state  # read once: it may change at any time
         if now == State.FAILED and state != State.FAILED:
             raise self.reason or errors.Internal()
         return now >= state if state != State.FAILED \
@@ -239,10 +239,10 @@ class _Rows:
 
     def _range(self, rows: slice) -> Tuple[int, int]:
         if self._source.have:
-            raise errors.NotOwner("the rows are here already (have): they are "
-                                  "not written again")
+            raise errors.NotOwner("the rows exist already (have): they must "
+                                  "not be written again")
         if rows.step not in (None, 1):
-            raise IndexError("rows are neighbours: no step")
+            raise IndexError("the step of a slice of rows must be 1")
         end = self._source.may_write if rows.stop is None else rows.stop
         return rows.start or 0, end
 
@@ -253,7 +253,7 @@ class _Rows:
         kind = self._source.pool.fields[self._field].dtype
         values = np.asarray(values)
         if kind in ("bf16", "f8e4m3", "f8e5m2") and values.dtype.kind != "u":
-            raise TypeError(f"{self._field} is {kind}: give its bits as "
+            raise TypeError(f"{self._field} is {kind}: pass its bits as "
                             "unsigned integers (see mmx.bf16)")
         if values.ndim and values.shape[0] != b - a:
             raise ValueError(f"{values.shape[0]} rows do not fill {a}..{b}")
@@ -263,8 +263,8 @@ class _Rows:
                 if values.ndim else values
 
     def __getitem__(self, rows: slice) -> "np.ndarray[Any, Any]":
-        """The rows in place, to write into; SplitRows when they do not lie
-        in one run."""
+        """Returns the rows in place, to write into; raises SplitRows if they
+        lie in several runs."""
         a, b = self._range(rows)
         runs = list(self._source.pieces(a, b))
         if len(runs) != 1:
@@ -273,16 +273,16 @@ class _Rows:
 
 
 class Source(Shown):
-    """An item on its way out: Connection.announce() on the encode side."""
+    """A room of the encode side, made by Connection.announce()."""
 
     def __init__(self, conn: "Connection", room: int, pool: Optional[Pool],
                  rights: int) -> None:
         super().__init__(conn, room, pool)
         self.rights = rights
         self.may_write = -1  # rows granted; -1: not yet
-        self.have = False  # rows of its key are here: nothing to write
+        self.have = False  # rows of its key exist: nothing to write
         self.wanted = 0  # destinations that asked
-        self.ended = False  # done or failed was said
+        self.ended = False  # DONE or FAILED was received
         self.served = self.failed = 0  # destinations, once ended
 
     def _event(self, event: Dict[str, Any]) -> None:
@@ -298,22 +298,22 @@ class Source(Shown):
             self.served, self.failed = event["a"], event["b"]
 
     def wait_granted(self, timeout: Optional[float] = None) -> "Source":
-        """Blocks until rows may be written, or are there (see have)."""
+        """Blocks until rows may be written, or exist already (have)."""
         self.conn.wait(self._open, timeout)
         return self
 
     async def granted(self, timeout: Optional[float] = None) -> "Source":
-        """await: rows may be written, or are there (see have)."""
+        """Awaits that rows may be written, or exist already (have)."""
         await self.conn.until(self._open, timeout)
         return self
 
     def wait_done(self, timeout: Optional[float] = None) -> "Source":
-        """Blocks until every destination has the rows."""
+        """Blocks until every destination has received the rows."""
         self.conn.wait(self._over, timeout)
         return self
 
     async def done(self, timeout: Optional[float] = None) -> "Source":
-        """await: every destination has the rows."""
+        """Awaits that every destination has received the rows."""
         await self.conn.until(self._over, timeout)
         return self
 
@@ -333,8 +333,9 @@ class Source(Shown):
 
     def commit(self, first: int, end: int, *, final: bool = False,
                total: Optional[int] = None, aux: bytes = b"") -> "Reply":
-        """Rows [first, end) are written and will not change. final: total
-        rows in all (end, unless said), and nobody writes after this."""
+        """Declares rows [first, end) written; they must not change. final:
+        no process of the session writes after this; total: the length, `end`
+        by default."""
         if total is None:
             total = end if final else wire.UNKNOWN
         return self._send(
@@ -343,16 +344,16 @@ class Source(Shown):
 
 
 class Room(Shown):
-    """An item on its way in: Connection.request() on the language side."""
+    """A room of the language side, made by Connection.request()."""
 
     def __init__(self, conn: "Connection", room: int, pool: Optional[Pool],
                  encoder: str) -> None:
         super().__init__(conn, room, pool)
         self.encoder = encoder
         self.aux = b""
-        self.complete = False  # every row and aux are there, and where is known
+        self.complete = False  # READY was received: rows, runs and aux
         self.generation = 0
-        self.stream_rows = 0  # rows that can always be resident
+        self.stream_rows = 0  # rows that can always be resident at once
 
     def _answered(self, answer: "Reply") -> None:
         super()._answered(answer)
@@ -368,18 +369,18 @@ class Room(Shown):
 
     @property
     def readable(self) -> int:
-        """Rows [0, readable) may be read and it is known where they lie."""
+        """Rows [0, readable) may be read and their runs are known."""
         runs = self._runs
         known = runs[-1].first + runs[-1].rows if runs else 0
         return min(self.rows, known)
 
     @property
     def runs(self) -> List[Run]:
-        """Where the rows lie that may be read."""
+        """Runs of the readable rows that are not released."""
         return list(self.pieces(self._held(), self.readable))
 
     def _held(self) -> int:
-        """First row that was not given back."""
+        """Returns the first row that is not released."""
         return min(self.released, self.readable)
 
     def wait_ready(self, timeout: Optional[float] = None) -> "Room":
@@ -388,7 +389,7 @@ class Room(Shown):
         return self
 
     async def ready(self, timeout: Optional[float] = None) -> "Room":
-        """await: every row may be read."""
+        """Awaits that every row may be read."""
         await self.conn.until(lambda: self.complete or self._stopped(),
                               timeout)
         return self
@@ -400,7 +401,7 @@ class Room(Shown):
 
     async def landed(self, rows: int,
                      timeout: Optional[float] = None) -> "Room":
-        """await: rows [0, rows) may be read (stream mode)."""
+        """Awaits that rows [0, rows) may be read (stream mode)."""
         await self.conn.until(lambda: self._have_rows(rows), timeout)
         return self
 
@@ -412,8 +413,8 @@ class Room(Shown):
 
     def view(self, field: str, first: int = 0, end: Optional[int] = None) \
             -> "np.ndarray[Any, Any]":
-        """Rows in place, [rows, elements], read-only unless the pool says
-        otherwise; SplitRows when they do not lie in one run."""
+        """Returns the rows in place, [rows, elements], read-only unless the
+        pool is writable; raises SplitRows if they lie in several runs."""
         end = self._limit(first, end)
         runs = list(self.pieces(first, end))
         if len(runs) > 1:
@@ -423,8 +424,8 @@ class Room(Shown):
 
     def tensor(self, field: str, first: int = 0, end: Optional[int] = None) \
             -> "Tensor":
-        """The same for other libraries: torch.from_dlpack(room.tensor(f)).
-        Writing to a read-only pool's rows ends the process."""
+        """Returns the view for other libraries: torch.from_dlpack(
+        room.tensor(f)). A write to a read-only pool's rows is a fault."""
         from .tensor import Tensor
 
         return Tensor(self.view(field, first, end),
@@ -433,7 +434,7 @@ class Room(Shown):
     def gather(self, field: str, first: int = 0, end: Optional[int] = None,
                out: Optional["np.ndarray[Any, Any]"] = None) \
             -> "np.ndarray[Any, Any]":
-        """A copy of the rows, in one array, however they lie."""
+        """Copies the rows into one array, also from several runs."""
         import numpy as np
 
         from .pool import dtype
@@ -452,9 +453,10 @@ class Room(Shown):
 
     def windows(self, rows: int, timeout: Optional[float] = None) \
             -> Iterator[Tuple[int, int]]:
-        """(first, end) of up to `rows` rows each, as they arrive; a window
-        is given back when the next is asked for, so an item larger than the
-        pool passes through it. At most stream_rows rows in stream mode."""
+        """Yields (first, end) of up to `rows` rows each, as they land; a
+        window is released when the next one is taken, so an item larger than
+        the pool passes through it. In stream mode rows is at most
+        stream_rows."""
         first = 0
         while self.total is None or first < self.total:
             self.wait_rows(first + rows, timeout)
@@ -469,8 +471,8 @@ class Room(Shown):
     def _limit(self, first: int, end: Optional[int]) -> int:
         end = self.readable if end is None else end
         if first < self._held():
-            raise errors.Gone(f"rows below {self._held()} were given back")
+            raise errors.Gone(f"rows below {self._held()} were released")
         if end > self.readable:
-            raise IndexError(f"row {end} of room {self.room:#x} is not there: "
-                             f"{self.readable} may be read")
+            raise IndexError(f"row {end} of room {self.room:#x} has not "
+                             f"landed: {self.readable} may be read")
         return end

@@ -1,9 +1,9 @@
 """Rows for other libraries without a copy: DLPack, torch.
 
-numpy hands out no read-only arrays by DLPack, and has no bf16; so the capsule
-is made here, in the versioned form that says "read only", or in the old form
+numpy exports no read-only arrays by DLPack, and has no bf16; so the capsule is
+made here, in the versioned form with its read-only flag, or in the old form
 for a consumer that knows no other, if the rows may be written. The capsule
-keeps the array alive, so releasing the rows meanwhile raises ViewInUse.
+keeps the array alive: releasing the rows before raises ViewInUse.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _CPU, _READ_ONLY = 1, 1
 
 
 def native(array: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-    """The same rows with the types of ml_dtypes instead of tagged integers;
-    needs ml_dtypes for bf16 and f8."""
+    """Returns the same rows with the types of ml_dtypes instead of tagged
+    integers; needs ml_dtypes for bf16 and f8."""
     kind = (array.dtype.metadata or {}).get("mmx")
     if not kind:
         return array
@@ -56,7 +56,7 @@ class _Versioned(ctypes.Structure):
 
 
 _NAMES = {_Old: b"dltensor", _Versioned: b"dltensor_versioned"}
-_live: Dict[int, Any] = {}  # by address: what a capsule needs
+_live: Dict[int, Any] = {}  # by address: objects that a capsule refers to
 
 
 def _deleted(address: int) -> None:
@@ -73,7 +73,7 @@ _api.PyCapsule_New.restype = ctypes.py_object
 
 
 def _dropped(capsule: int) -> None:
-    """The capsule goes and nobody took it: a taker renames it."""
+    """Frees a capsule that was not consumed: a consumer renames it."""
     for name in _NAMES.values():
         if _api.PyCapsule_IsValid(capsule, name):
             _live.pop(_api.PyCapsule_GetPointer(capsule, name), None)
@@ -101,14 +101,14 @@ class Tensor:
                    max_version: Optional[Tuple[int, int]] = None,
                    dl_device: Any = None, copy: Optional[bool] = None) -> Any:
         if copy or dl_device not in (None, (_CPU, 0)):
-            raise BufferError("rows are shown in place, in host memory")
+            raise BufferError("rows are exported in place, in host memory")
         made: Any
         if max_version and max_version[0] >= 1:
             made = _Versioned(1, 0, None, _delete,
                               _READ_ONLY if self.read_only else 0)
         elif self.read_only:
-            raise BufferError("the rows are read only, and this consumer "
-                              "knows no DLPack version that can say so")
+            raise BufferError("the rows are read only, and this consumer's "
+                              "DLPack version has no flag for that")
         else:
             made = _Old()
             made.deleter = _delete
@@ -124,15 +124,15 @@ class Tensor:
         return _api.PyCapsule_New(address, _NAMES[type(made)], _unused)
 
     def torch(self) -> Any:
-        """A torch tensor over the same rows. torch knows no read-only
-        tensors: writing to rows of a read-only pool ends the process."""
+        """Returns a torch tensor over the same rows. torch has no read-only
+        tensors: a write to rows of a read-only pool is a fault."""
         import torch
 
         kind = getattr(torch, DTYPES[self.kind].torch)
         if self.array.size == 0:
             return torch.empty(self.array.shape, dtype=kind)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it says just that
+            warnings.simplefilter("ignore")  # of a read-only buffer
             flat = torch.frombuffer(self.array.reshape(-1).view("u1"),
                                     dtype=kind)
         return flat.view(*self.array.shape)

@@ -1,14 +1,14 @@
 """Sequence ids: a space leases ids 0 to n_seq_max - 1 of an engine context
-to requests, so that no two of them ever share one.
+to requests, so that no two requests share one.
 
     space = lm.space("ctx-0", n_seq_max=8)
     with space.acquire("request-17", timeout=60) as ticket:
         decode(seq_id=ticket.seq)
 
-ask() does not wait: the ticket is pending until a step() has brought its
-turn (or its loss), and an event with the ticket says so. Frames come in
-order and an answer says how things stand, so whatever comes while asks are
-on their way is older than their answer and is passed over.
+ask() does not wait: the ticket is pending until a step() returns the event of
+its id (or its loss). Frames arrive in order and an answer carries the present
+state, so an event that arrives while asks are unanswered is older than their
+answer and is ignored.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from .rooms import Room
 
 _NONE = 0xFFFFFFFF
-_GRACE = 5  # seconds that a daemon may be late to say that time is over
+_GRACE = 5  # seconds to wait for the daemon's timeout after a deadline
 
 
 class Holding(NamedTuple):
-    """What a request has; seq is None while it waits in line."""
+    """The id of a request; seq is None while it waits."""
 
     seq: Optional[int]
     generation: int
 
 
 class Ticket:
-    """One request's claim to an id. seq is None unless it holds one; never
-    use it after an event has said that it is lost."""
+    """One request for an id. seq is None unless it holds one; never use an id
+    after the event of its loss."""
 
     def __init__(self, space: "Space", request: str) -> None:
         self.space, self.request = space, request
@@ -54,8 +54,9 @@ class Ticket:
         return self.seq is None and not self.error and not self.released
 
     def wait(self, timeout: Optional[float] = None) -> Ticket:
-        """Until it holds an id, and takes its event. Raises what it was lost
-        for, TimeoutError after so many seconds; it is still in line then."""
+        """Blocks until the request holds an id, and consumes its event. Raises
+        the reason of its loss; after `timeout` seconds TimeoutError, and the
+        request still waits for its id."""
         self.space.conn.wait(lambda: not self.pending, timeout)
         self.space.conn._ticket_heard(self)
         if self.error:
@@ -65,8 +66,8 @@ class Ticket:
         return self
 
     def release(self) -> None:
-        """The request is over: its id, or its place in line, goes to the
-        next. Once or more often, whatever became of it."""
+        """Releases the id, or leaves the queue. May be called in any state
+        and more than once."""
         if self.released:
             return
         generation = _NONE if self.seq is None else self.generation
@@ -83,7 +84,7 @@ class Ticket:
     def __exit__(self, *_: Any) -> None:
         self.release()
 
-    # --- what the daemon says ---------------------------------------------
+    # --- the daemon's answers and events ----------------------------------
     def _answered(self, reply: "Reply") -> None:
         self._asks -= 1
         if self.released or self.error:
@@ -115,8 +116,8 @@ class Ticket:
 
 
 class Space:
-    """Ids of one engine context; the processes of a session share it. Made
-    by Connection.space(); ask for it again after a reconnect."""
+    """Ids of one engine context, shared by the processes of a session. Made
+    by Connection.space(); call it again after a reconnect."""
 
     def __init__(self, conn: "Connection", name: str, number: int,
                  n_seq_max: int) -> None:
@@ -130,10 +131,10 @@ class Space:
 
     def ask(self, request: str, *, wait: float = 0, hold: float = 0,
             room: "Optional[Room]" = None) -> Ticket:
-        """Asks for an id and returns at once. wait: seconds in line, 0 as
-        configured; hold: a lease, 0 until released; room: whose failure
-        frees the id. Asking again for what a request has changes nothing
-        and gives the same ticket."""
+        """Asks for an id and returns at once. wait: seconds in the queue, 0 as
+        configured; hold: seconds of the lease, 0 until released; room: its
+        failure frees the id. A second call for the same request changes
+        nothing and returns the same ticket."""
         ticket = self._tickets.get(request)
         if not ticket:
             ticket = self._tickets[request] = Ticket(self, request)
@@ -150,9 +151,9 @@ class Space:
 
     def acquire(self, request: str, timeout: Optional[float] = None, *,
                 hold: float = 0, room: "Optional[Room]" = None) -> Ticket:
-        """Asks and waits; the ticket is a context manager. errors.TimedOut
-        after so many seconds in line (None: as configured), with the place
-        in line given up."""
+        """Asks and waits; the ticket is a context manager. After `timeout`
+        seconds (None: as configured) raises errors.TimedOut and leaves the
+        queue."""
         ticket = self.ask(request, wait=max(timeout or 0, 0), hold=hold,
                           room=room)
         try:
@@ -162,8 +163,8 @@ class Space:
             raise
 
     def release(self, request: str, generation: int) -> "Reply":
-        """By name, for who has no ticket. With an older generation it
-        changes nothing."""
+        """Releases an id by the request's name, without its ticket. An older
+        generation has no effect."""
         ticket = self._tickets.get(request)
         if ticket and ticket.seq is not None \
                 and ticket.generation == generation:
@@ -175,8 +176,8 @@ class Space:
 
     def query(self, request: str,
               timeout: Optional[float] = 10) -> Optional[Holding]:
-        """What a request of this session has, whoever asked; None: it has no
-        id and waits for none."""
+        """Asks the daemon what a request of this session holds, also one of
+        another process; None: it neither holds nor awaits an id."""
         reply = self.conn.send(wire.TICKET_QUERY, stale=self.gone,
                                space=self.number, request=request)
         try:
@@ -202,5 +203,5 @@ class Space:
 
 
 def _ms(seconds: float) -> int:
-    """Never 0 for a time that was given: 0 means as configured."""
+    """Rounds to milliseconds, up to 1: 0 means as configured."""
     return max(1, round(seconds * 1000)) if seconds > 0 else 0

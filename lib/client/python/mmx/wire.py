@@ -1,7 +1,7 @@
 """Frames on the socket between an engine and its daemon.
 
-The tables are written from lib/wire/PROTOCOL.md section 1; a test holds them
-against lib/core/local.def. Pure: bytes in, values out.
+The tables follow PROTOCOL.md section 1; test_wire.py checks them against
+local.def and wire.h. Pure: bytes in, values out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_READERS = 2  # flag of RELEASE
 READ, WRITE, WATCH = 1, 2, 4  # rights of ATTACH
 GRANTED, HAVE, WANTED, DONE, LENGTH = 1, 2, 4, 8, 16  # bits of EVENT.what
 LANDED, READY, FAILED, GONE = 32, 64, 128, 256
-ABILITIES: Dict[str, int] = {"NO_READERS": 0}  # that this client names, with their bits
+ABILITIES: Dict[str, int] = {"NO_READERS": 0}  # this client's, with their bits
 
 _HEADER = struct.Struct("<HHII")  # type, zero, length of the body, seq
 _FIXED = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "key": "32s"}
@@ -33,13 +33,13 @@ _LENGTH = {"text": struct.Struct("<H"), "blob": struct.Struct("<I")}
 
 
 class BadFrame(ValueError):
-    """Bytes that break the tables."""
+    """Bytes that do not fit the tables."""
 
 
 class Message:
     """One kind of message: its fields in order, with a limit for texts and
     blobs ("name:kind" or "name:kind:limit"). A field that a frame may lack
-    ends with what it is then: "name:kind=0", "name:text:64="."""
+    ends with its default: "name:kind=0", "name:text:64="."""
 
     def __init__(self, name: str, number: int, fields: str) -> None:
         self.name, self.number = name, number
@@ -54,7 +54,7 @@ class Message:
                         parts[1], int(none or "0"))
             limit = int(parts[2]) if len(parts) > 2 else 0
             self.fields.append((parts[0], parts[1], limit))
-        # Neighbouring fields of fixed size are read and written in one go.
+        # Adjacent fields of fixed size are packed and unpacked together.
         self._groups: List[Tuple[List[str], struct.Struct, str, int]] = []
         names: List[str] = []
         for field, kind, limit in self.fields:
@@ -77,8 +77,8 @@ class Message:
         self._groups.append((names, struct.Struct(fmt), "", 0))
 
     def encode(self, seq: int, /, **values: Any) -> bytes:
-        """One frame. Fields that are not given are 0 or empty, or what their
-        lack would say."""
+        """Returns one frame. Omitted fields are 0 or empty, or have their
+        default."""
         unknown = set(values) - {field for field, _, _ in self.fields}
         if unknown:
             raise TypeError(f"{self.name} has no field {sorted(unknown)}")
@@ -101,9 +101,8 @@ class Message:
         return _HEADER.pack(self.number, 0, len(body), seq) + body
 
     def decode(self, body: memoryview) -> Dict[str, Any]:
-        """Values by name. Bytes at the end that are not known are ignored;
-        of the fields at the end those may be missing that came later.
-        """
+        """Returns values by name. Ignores unknown bytes at the end; fields
+        with a default may be missing at the end."""
         values: Dict[str, Any] = {}
         at = 0
         for names, packer, kind, limit in self._groups:
@@ -185,8 +184,8 @@ MESSAGES = {m.number: m for m in (
 
 
 def frames(packet: bytes) -> Iterator[Frame]:
-    """The frames of one packet. Kinds that are not known are skipped: a
-    newer daemon may send more than this client understands."""
+    """Yields the frames of one packet. Skips unknown kinds: a newer daemon
+    may send them."""
     view = memoryview(packet)
     at = 0
     while at < len(view):
@@ -203,9 +202,9 @@ def frames(packet: bytes) -> Iterator[Frame]:
 
 
 def room_id(name: Union[str, bytes]) -> int:
-    """A room id from a name, as mmx_room_id() of the C library: FNV-1a, then
-    a mix. A name that users can choose makes a guessable id: use a key as
-    well."""
+    """Returns the room id of a name, as mmx_room_id() of the C library:
+    FNV-1a, then a mix. The id of a name that users can choose is guessable:
+    use a key as well."""
     mask, h = 2**64 - 1, 0xCBF29CE484222325
     for byte in name.encode() if isinstance(name, str) else name:
         h = (h ^ byte) * 0x100000001B3 & mask
@@ -215,10 +214,10 @@ def room_id(name: Union[str, bytes]) -> int:
 
 
 def runs(blob: bytes) -> List[Tuple[int, int]]:
-    """EVENT.runs as (block, blocks) pairs."""
+    """Returns EVENT.runs as (block, blocks) pairs."""
     return list(struct.iter_unpack("<II", blob))
 
 
 def regions(blob: bytes) -> List[Tuple[int, int]]:
-    """POOL_INFO.fields as (offset, bytes per row) pairs."""
+    """Returns POOL_INFO.fields as (offset, bytes per row) pairs."""
     return list(struct.iter_unpack("<QI", blob))
