@@ -419,7 +419,7 @@ TEST(all_rooms_of_an_item_are_ended_with_it)
     T_OK(brain_say(e, 0, announce(3, 2, 8, 8)));
     brain_hear(e, 1, asks(e, 3, 83));
     brain_hear(e, 1, grants(3, 83, 8, FIRM_YES));
-    brain_hear(e, 1, grants(2, 82, 128, FIRM_YES)); /* one is not all */
+    brain_hear(e, 1, grants(2, 82, 128, FIRM_YES)); /* this one gets its rows */
     ack(e, 1, 2, 82);
     brain_pass(e, 210);
     T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS);
@@ -488,4 +488,77 @@ TEST(a_room_that_comes_again_needs_those_only_that_failed)
     T_OK(brain_say(e, 0, final(0, 128)));
     ack(e, 1, 1, 83);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
+/* Rooms 2 and 3 of one key, the pool is full. */
+static struct rig *shared(void)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    fill_pool(e, 1, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct local_msg a = announce(2 + i, 1 + i, 64, 64);
+        struct peer_msg m = asks(e, 2 + i, 72 + i);
+
+        a.announce.key.b[0] = m.init.key.b[0] = 9;
+        T_OK(brain_say(e, 0, a));
+        brain_hear(e, 0, m);
+    }
+    return e;
+}
+
+/* A langd may have blocks for one of them only until the other has gone. */
+TEST(one_room_with_its_grants_makes_the_item_full)
+{
+    struct rig *e = shared();
+
+    T_OK(brain_say(e, 0, announce(4, 3, 128, 128)));
+    brain_hear(e, 1, asks(e, 4, 84));
+    brain_hear(e, 1, grants(4, 84, 128, FIRM_YES));
+    brain_hear(e, 0, grants(3, 73, 64, FIRM_YES));
+    leaves(e, 0);
+    T_TRUE(is_granted(e, 1)); /* it is older */
+    T_TRUE(!is_granted(e, 3));
+}
+
+/* It is ended again for the room that had to wait, when the one with the
+ * grants has its rows: once for each that is served. */
+TEST(an_item_is_not_ended_while_one_room_has_its_grants)
+{
+    struct rig *e = shared();
+
+    leaves(e, 0);
+    brain_hear(e, 0, grants(3, 73, 64, FIRM_YES));
+    T_OK(brain_say(e, 0, commit(1, 0, 64)));
+    queues(e, 0, 2, 72);
+    T_OK(brain_say(e, 0, announce(4, 3, 128, 128)));
+    brain_hear(e, 1, asks(e, 4, 84));
+    brain_hear(e, 1, grants(4, 84, 128, FIRM_YES));
+    brain_pass(e, 20000);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
+    ack(e, 0, 3, 73);
+    brain_pass(e, 110);
+    T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 72);
+    brain_hear(e, 0, state(2, 72, PEER_FAILED, ROOM_FAILED));
+    T_TRUE(brain_state(e, 0, 2) == ROOM_SUCCESS);
+}
+
+/* Its langd keeps blocks for the one, and may have none left for the other. */
+TEST(one_room_with_its_grants_makes_the_batch_full)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct local_msg a = announce(2, 1, 64, 64);
+
+    fill_pool(e, 1, 0);
+    T_OK(brain_say(e, 0, announce(5, 4, 128, 128)));
+    a.announce.batch = 1;
+    T_OK(brain_say(e, 0, a));
+    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
+    brain_hear(e, 0, asks(e, 2, 72));
+    brain_hear(e, 0, asks(e, 3, 73));
+    brain_hear(e, 0, grants(3, 73, 64, FIRM_YES));
+    leaves(e, 0);
+    T_TRUE(is_granted(e, 1) && is_granted(e, 2));
+    T_TRUE(!is_granted(e, 4));
 }

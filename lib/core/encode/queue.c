@@ -2,14 +2,18 @@
  * (RULES 5.11 to 5.15). Owned by the loop's thread.
  *
  * Items wait for blocks in one queue per pool, oldest announce first, all
- * blocks at once; a batch waits as one. Items with firm grants from all their
- * destinations come before the others: nothing else is between them and their
- * end. Those that hold blocks and lack grants may wait for blocks of a langd
- * that such an item holds. So when an item with all its grants does not fit for
- * long, the youngest that has its rows and lacks a grant is ended (no-blocks):
- * its engine announces it again. It is remembered, and gets blocks only with
- * all its grants then, so that it is ended so at most once. For this it asks
- * for its grants ahead of its rows, and so does the oldest that was overtaken.
+ * blocks at once; a batch waits as one. Those come before the others that are
+ * full: one of their rooms has firm grants from all its destinations, and
+ * nothing else is between it and its end. Those that hold blocks and lack
+ * grants may wait for blocks of a langd that such a room holds. So when a full
+ * item does not fit for long, the youngest that has its rows and no room with
+ * all its grants is ended (no-blocks): its engine announces it again. It is
+ * remembered, and gets blocks only when it is full then, so that it is ended
+ * at most once for each of its rooms that is served. For this it asks for its
+ * grants ahead of its rows, and so does the oldest that was overtaken.
+ *
+ * To wait until all rooms of an item or a batch have their grants was
+ * rejected: a langd may have blocks for one of them only when another has gone.
  *
  * To have all items ask for all their grants when they are announced was
  * rejected: the blocks of langd would lie idle while encoders work, and a fast
@@ -42,20 +46,46 @@ static bool room_firm(const struct eroom *m, bool unsaid)
     return m->required > 0 && m->asked >= m->required;
 }
 
+/* True if rows can go out to one of its rooms until that has all of them. One
+ * langd may grant its rooms only in turn: to wait for all is a circle. */
 static bool item_firm(const struct item *it, bool unsaid)
 {
-    LIST_FOREACH (n, &it->rooms)
-        if (!room_firm(LIST_ENTRY(n, struct eroom, in_item), unsaid))
-            return false;
-    return !list_empty(&it->rooms);
+    bool all = !list_empty(&it->rooms);
+
+    LIST_FOREACH (n, &it->rooms) {
+        const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
+
+        if (!room_firm(m, unsaid))
+            all = false;
+        else if (!m->failing && m->active > 0)
+            return true;
+    }
+    return all;
 }
 
-static bool batch_firm(const struct item *first, bool unsaid)
+/* True if it has blocks at a langd once all is granted: it has rows, and they
+ * are still wanted. */
+static bool holds_there(const struct item *it)
 {
-    LIST_FOREACH (n, &first->in_batch)
-        if (!item_firm(LIST_ENTRY(n, struct item, in_batch), unsaid))
-            return false;
-    return item_firm(first, unsaid);
+    LIST_FOREACH (n, &it->rooms) {
+        const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
+
+        if (it->total != 0 && !m->failing && !m->ended)
+            return true;
+    }
+    return false;
+}
+
+/* True if blocks at a langd wait for the batch to get source blocks. */
+static bool batch_full(const struct item *first, bool unsaid)
+{
+    LIST_FOREACH (n, &first->in_batch) {
+        const struct item *it = LIST_ENTRY(n, struct item, in_batch);
+
+        if (holds_there(it) && item_firm(it, unsaid))
+            return true;
+    }
+    return holds_there(first) && item_firm(first, unsaid);
 }
 
 /* the queue */
@@ -78,37 +108,22 @@ static void unput(struct epool *p, struct item *first)
     heap_remove(&p->queues[first->queue], &first->in_queue);
 }
 
-/* True if it has blocks at a langd once all is granted: it has rows, and they
- * are still wanted. */
-static bool holds_there(const struct item *it)
-{
-    LIST_FOREACH (n, &it->rooms) {
-        const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
-
-        if (it->total != 0 && !m->failing && !m->ended)
-            return true;
-    }
-    return false;
-}
-
-/* Puts the first of a batch where it belongs; a victim without all its grants
- * belongs nowhere yet. */
+/* Puts the first of a batch where it belongs; one with a victim that is not
+ * full belongs nowhere yet. */
 static void place(struct epool *p, struct item *first)
 {
     bool victim = first->victim, ahead = first->ahead;
-    bool matters = holds_there(first);
 
     LIST_FOREACH (n, &first->in_batch) {
         const struct item *it = LIST_ENTRY(n, struct item, in_batch);
 
         victim |= it->victim;
         ahead |= it->ahead;
-        matters |= holds_there(it);
     }
     unput(p, first);
-    if (matters && batch_firm(first, false))
+    if (batch_full(first, false))
         put(p, first, QUEUE_FIRM);
-    else if (!victim || batch_firm(first, true))
+    else if (!victim || batch_full(first, true))
         put(p, first, ahead ? QUEUE_AHEAD : QUEUE_PLAIN);
 }
 
