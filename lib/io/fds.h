@@ -8,8 +8,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Gives the first descriptor to the caller, -1: there is none, and closes all
- * others: a buffer for one has room for two. Returns how many came. */
+/* Sets *first to the first descriptor, which the caller owns then (-1: there is
+ * none), and closes all others: a buffer for one has space for two. Returns the
+ * number that came. */
 static inline uint32_t fds_take(struct msghdr *m, int *first)
 {
     uint32_t count = 0;

@@ -1,10 +1,9 @@
-/* local.c - the engines' server socket: who may connect, which number a
- * connection gets, what happens when descriptors run out.
+/* local.c - the engines' server socket: which processes may connect, which
+ * number a connection gets, what happens when descriptors run out.
  *
- * Invariants: a number is free only when its socket is closed, its process is
- * dead and libuv has let go of both; nothing is carried out in libuv's
- * callbacks, they only say which connection to look at. Owned by the loop's
- * thread.
+ * Invariants: a number is free only when its socket is closed, its process has
+ * exited and libuv has closed both handles; libuv's callbacks do no work, they
+ * only mark the connections that have some. Owned by the loop's thread.
  *
  * Rejected: uv_pipe_t. It is a byte stream, cannot tell packets apart, and
  * drops descriptors silently. */
@@ -40,7 +39,8 @@ static struct log_rate shortages =
 
 /* listening */
 
-/* Is somebody serving this path? OK: nobody, and nothing is in the way. */
+/* Removes a socket that a crashed daemon left at the path. ERR_BUSY: another
+ * process serves it. */
 static enum err clear_path(const struct sockaddr_un *a)
 {
     struct stat st;
@@ -60,7 +60,7 @@ static enum err clear_path(const struct sockaddr_un *a)
         log_error("%s: served by another process", a->sun_path);
         return ERR_BUSY;
     }
-    /* Nobody listens: it was left behind by a crash. */
+    /* No process listens: a crash left it behind. */
     if (unlink(a->sun_path) != 0) {
         log_error("%s: unlink: %s", a->sun_path, strerror(errno));
         return ERR_INTERNAL;
@@ -73,7 +73,7 @@ static enum err path_rights(const struct local_opt *opt)
     char buffer[4096];
     struct group group, *found = NULL;
 
-    /* Between bind and listen nobody can connect yet. */
+    /* Between bind and listen no client can connect yet. */
     if (opt->group[0] != 0) {
         if (getgrnam_r(opt->group, &group, buffer, sizeof(buffer), &found) ||
             !found) {
@@ -170,10 +170,10 @@ static void on_backoff(uv_timer_t *t)
     listen_again(t->data);
 }
 
-/* Tells a client why it is not served. */
+/* Answers a client with the reason and closes its socket. */
 static void refuse(int fd, enum err err, const char *text)
 {
-    conn_tell(fd, err, text);
+    conn_refuse(fd, err, text);
     conn_close(fd);
 }
 
@@ -196,7 +196,8 @@ static void out_of_descriptors(struct local *l, int error)
     uv_timer_start(&l->backoff, on_backoff, BACKOFF_MS, 0);
 }
 
-/* Names the process for as long as we hold it, not just its number. */
+/* Returns a pidfd, which names the process also after its number is reused; -1
+ * with errno: none. */
 static int open_pidfd(int fd, pid_t pid)
 {
     int pidfd = -1;
@@ -206,8 +207,8 @@ static int open_pidfd(int fd, pid_t pid)
         return pidfd;
     if (errno != ENOPROTOOPT)
         return -1;
-    /* Before Linux 6.5. The process could have ended since it connected and
-     * its number be somebody else's: we would only wait for the wrong end. */
+    /* Before Linux 6.5. If the process has exited since it connected and its
+     * number was reused, only the wait for its exit is wrong. */
     return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
@@ -227,8 +228,8 @@ static bool take_place(struct local *l, struct local_conn *c, uint32_t uid)
     return true;
 }
 
-/* Ends the oldest connection that has not said who it is and whose user has
- * as many as this one, or is this one. Returns false if there is none. */
+/* Evicts the oldest connection without a HELLO whose user is `uid` or has more
+ * connections. Returns false if there is none. */
 static bool make_place(struct local *l, uint32_t uid)
 {
     uint32_t used = share_used(l->share, uid);
@@ -243,7 +244,7 @@ static bool make_place(struct local *l, uint32_t uid)
             "no hello came, and limits.connections, %u, is reached",
             l->share->limit);
         l->stats.gave_way++;
-        conn_tell(c->fd, ERR_QUOTA, text);
+        conn_refuse(c->fd, ERR_QUOTA, text);
         conn_end(c);
         return true;
     }
@@ -292,7 +293,8 @@ static void take_client(struct local *l, int fd)
 static void accept_all(struct local *l)
 {
     l->listen_ready = false;
-    /* Without a free one some are being closed; the listener tells again. */
+    /* Without a free number some are being closed; the listener reports the
+     * waiting clients again. */
     for (unsigned i = 0; i < ACCEPTS_TURN && !list_empty(&l->free); i++) {
         int fd =
             accept4(l->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -474,7 +476,8 @@ void local_serve(struct local *l)
 
     if (l->listen_ready)
         accept_all(l);
-    /* What becomes ready by serving has its turn behind all others. */
+    /* A connection that becomes ready meanwhile has its turn after all others.
+     */
     list_init(&now);
     while (!list_empty(&l->ready))
         list_push_tail(&now, list_pop(&l->ready));

@@ -1,11 +1,11 @@
 /* local_conn.c - one engine's connection: packets in, frames out, cells.
  *
- * Invariants: no message is handed over unless its answer fits (frames that
+ * Invariants: no message is passed on unless its answer fits (frames that
  * cannot be taken yet are parked, at most one packet); a frame with a
- * descriptor travels in a packet of its own, in order; a socket that took no
- * more is polled for writing and for nothing else; `ended` is reported once,
- * before `dead`; FDS_UNREAD descriptors at most wait to be read, and where
- * the system lets none pass the connection rests. Owned by the loop's thread.
+ * descriptor travels in a packet of its own, in order; a full socket is polled
+ * for writing and for nothing else; `ended` is reported once, before `dead`; at
+ * most FDS_UNREAD descriptors are unread, and while the system lets none pass
+ * the connection rests. Owned by the loop's thread.
  *
  * Rejected: a queue of messages per connection that grows with what is
  * unread. One engine that stops reading must cost one packet, not memory. */
@@ -39,8 +39,8 @@ static void on_socket(uv_poll_t *h, int status, int events)
     struct local_conn *c = h->data;
 
     (void)events;
-    /* libuv stops the poll when the kernel reports an error on the socket:
-     * what was received before it can still be read, then it is over. */
+    /* libuv stops the poll when the kernel reports an error on the socket: what
+     * was received before it is still read, then the connection ends. */
     if (status < 0)
         c->deaf = c->broken = true;
     conn_ready(c);
@@ -92,7 +92,7 @@ void conn_start(struct local_conn *c, int fd, int pidfd, uint32_t uid)
     c->uid = uid;
     c->owner->open++;
     list_push_tail(&c->owner->silent, &c->silent);
-    conn_ready(c); /* its hello may be there already */
+    conn_ready(c); /* its HELLO may be there already */
     poll_for(c);
     b = uv_poll_start(&c->pid_poll, UV_READABLE, on_pidfd);
     CHECK(b == 0, "poll of a process: %s", uv_strerror(b));
@@ -143,7 +143,7 @@ static ssize_t send_packet(int sock, uint8_t *p, uint32_t len, int fd)
     return n;
 }
 
-/* May one more descriptor go, or are some unread? */
+/* True if one more descriptor may be sent: fewer than FDS_UNREAD are unread. */
 static bool fd_may_go(struct local_conn *c)
 {
     int unread;
@@ -166,8 +166,8 @@ static int open_anew(const struct local_mark *m)
     return open(name, m->open | O_CLOEXEC);
 }
 
-/* Sends one frame with its descriptor, or all up to such a one. Returns its
- * bytes; 0: it cannot go now, and errno says why. */
+/* Sends one frame with its descriptor, or all frames before the next such one.
+ * Returns the bytes sent; 0: none now, and errno says why. */
 static uint32_t send_next(struct local_conn *c)
 {
     const struct local_mark *m = c->marks_count ? &c->marks[0] : NULL;
@@ -199,7 +199,7 @@ static uint32_t send_next(struct local_conn *c)
     return len;
 }
 
-/* Is it only that there is no room for now, of which no event will tell? */
+/* True if the kernel only lacks space for now, and no event reports its end. */
 static bool no_room(int error)
 {
     return error == ETOOMANYREFS || error == EMFILE || error == ENFILE ||
@@ -239,7 +239,7 @@ static void send_failed(struct local_conn *c, int error)
     out_clear(c);
 }
 
-/* true: nothing is queued any more. */
+/* Sends what is queued. Returns true if nothing is left. */
 static bool conn_push(struct local_conn *c)
 {
     bool was_blocked = c->blocked;
@@ -296,14 +296,15 @@ bool local_blocked(const struct local *l, uint32_t conn)
     return l->conns[conn].blocked;
 }
 
-/* What is written from here on waits no longer, nor what was before it. */
+/* Sends what is queued with the next flush. */
 static void make_dirty(struct local_conn *c)
 {
     list_remove(&c->dirty);
     list_push_tail(&c->owner->dirty, &c->dirty);
 }
 
-/* false: there is no room, or nobody there. */
+/* Queues a frame. Returns false if it is dropped: the connection has ended, or
+ * ends because there is no space. */
 static bool append(
     struct local *l, uint32_t conn, struct span frame, int fd, int open_flags)
 {
@@ -406,7 +407,8 @@ static void go_on_later(struct local_conn *c)
     conn_ready(c);
 }
 
-/* May one more message be handed over? Makes room if that is all it needs. */
+/* True if one more message may be passed on. Sends what is queued if space for
+ * its answer is all that lacks. */
 static bool may_take(struct local_conn *c)
 {
     if (c->held)
@@ -425,7 +427,8 @@ static bool may_take(struct local_conn *c)
     return conn_push(c) || c->deaf;
 }
 
-/* Can the next frame be told apart from what follows? *seq as far as read. */
+/* True if the next frame is complete in the packet. *seq is what could be
+ * read. */
 static bool frame_whole(const struct reader *r, uint32_t *seq)
 {
     struct reader peek = *r;
@@ -446,7 +449,7 @@ static void bad_packet(struct local_conn *c, uint32_t seq)
     make_dirty(c);
 }
 
-/* Hands the frames over; false: the rest cannot be taken now. */
+/* Passes the frames on. Returns false if the rest cannot be taken now. */
 static bool take_frames(struct local_conn *c, struct reader *r)
 {
     struct local_calls *calls = &c->owner->calls;
@@ -498,7 +501,7 @@ static bool take_parked(struct local_conn *c)
     return all;
 }
 
-/* false: there is nothing to read for now. */
+/* Receives one packet. Returns false if there is nothing to read for now. */
 static bool receive(struct local_conn *c)
 {
     union {
@@ -514,8 +517,8 @@ static bool receive(struct local_conn *c)
     int fd;
 
     if (n < 0) {
-        /* A reset says that the other end left answers unread. What it had
-         * sent before is still there. */
+        /* A reset means that the engine left answers unread. What it had sent
+         * before is still there. */
         if (errno == EINTR || errno == ECONNRESET)
             return true;
         c->eof = errno != EAGAIN && errno != EWOULDBLOCK;
@@ -563,7 +566,7 @@ static void conn_input(struct local_conn *c)
 enum err local_cells(struct local *l, uint32_t conn, uint32_t cells, int *fd)
 {
     struct local_conn *c = &l->conns[conn];
-    /* An engine that wants none still gets something to map. */
+    /* An engine that asks for none still gets one to map. */
     size_t bytes = (cells ? cells : 1) * sizeof(uint64_t);
     void *p = MAP_FAILED;
     int f;
@@ -572,7 +575,7 @@ enum err local_cells(struct local *l, uint32_t conn, uint32_t cells, int *fd)
     f = memfd_create("mmx-cells", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (f >= 0 && ftruncate(f, (off_t)bytes) == 0)
         p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, f, 0);
-    /* Our own map stays writable; nobody gets another one. */
+    /* Our own map stays writable; after the seal there is no other. */
     if (p == MAP_FAILED ||
         fcntl(f, F_ADD_SEALS,
             F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)) {
@@ -609,7 +612,7 @@ static void close_poll(struct local_conn *c, uv_poll_t *h)
     uv_close((uv_handle_t *)h, on_closed);
 }
 
-void conn_tell(int fd, enum err err, const char *text)
+void conn_refuse(int fd, enum err err, const char *text)
 {
     uint8_t frame[1024];
     struct writer w = writer_of(frame, sizeof(frame));
@@ -620,17 +623,17 @@ void conn_tell(int fd, enum err err, const char *text)
     m.answer.text = span_str(text);
     if (local_put(&w, &m)) {
         n = send(fd, w.p, w.len, MSG_NOSIGNAL | MSG_DONTWAIT);
-        (void)n; /* it is told once, if it can be told at all */
+        (void)n; /* sent once; lost if the socket is full */
     }
 }
 
-/* What lies unread in a socket that is closed makes the kernel forget what
- * waits for the other end, and report a reset there. */
+/* Reads what is left before it closes: else the kernel would drop what waits
+ * for the other end, and report a reset there. */
 void conn_close(int fd)
 {
     uint8_t byte;
 
-    shutdown(fd, SHUT_RD); /* no more comes */
+    shutdown(fd, SHUT_RD); /* nothing more comes */
     while (recv(fd, &byte, 1, MSG_DONTWAIT | MSG_TRUNC) > 0)
         ;
     close(fd);
@@ -688,7 +691,7 @@ void conn_end(struct local_conn *c)
 {
     drop_socket(c);
     c->owner->calls.ended(c->owner->calls.ud, c->index);
-    pid_over(c); /* if it is forgotten already */
+    pid_over(c); /* if its process has exited already */
 }
 
 void conn_serve(struct local_conn *c)
@@ -700,7 +703,7 @@ void conn_serve(struct local_conn *c)
 
         if (c->dead)
             c->deaf = true;
-        /* The answer that it waited for is for nobody. */
+        /* No answer is waited for any more. */
         if (c->deaf)
             c->held = false;
         if (c->blocked)
@@ -709,7 +712,7 @@ void conn_serve(struct local_conn *c)
             calls->writable(calls->ud, c->index);
         if (!c->blocked)
             conn_input(c);
-        /* What it sent before it went is carried out first, in its turns. */
+        /* What it sent before it ended is handled first, in its turns. */
         if (c->more && !c->eof)
             return;
         if (c->broken || c->dead || (c->over && conn_push(c)))
