@@ -1,8 +1,8 @@
-/* peer.h - control connections between daemons: numbered links that frames go
- * over (a peer is what a brain makes of one). encoded binds (links appear when
- * a HELLO comes), langd connects (links are named by the caller). Nothing is
- * queued for a link that does not stand, nothing waits, nothing is promised:
- * who needs an answer repeats.
+/* peer.h - control connections between daemons: numbered links that carry
+ * frames (a brain turns each into a peer). encoded binds (links appear when a
+ * HELLO comes), langd connects (the caller chooses the numbers). Frames for a
+ * link that is down are dropped, and delivery is never promised: a sender that
+ * needs an answer repeats.
  *
  * Owned by the loop's thread. Sockets are looked at in links_serve and
  * links_flush only. */
@@ -15,10 +15,10 @@
 
 struct links_opt {
     const char *listen; /* NULL: connect only */
-    uint32_t links;     /* numbers below this */
+    uint32_t links;     /* their numbers are lower than this */
     uint32_t heartbeat_ms;
     uint64_t seed;     /* random: hash seed */
-    uint64_t hello_ns; /* until the first HELLO of one that connected */
+    uint64_t hello_ns; /* from an accepted connection to its HELLO, at most */
     uint64_t inbox;    /* bytes of a connection that may wait to be read */
 };
 
@@ -26,32 +26,34 @@ struct links_opt {
 struct links_calls {
     void *ud;
     void (*up)(void *ud, uint32_t link);
-    /* The number of an accepted link may be used again; a connected one keeps
-     * trying until links_disconnect. */
+    /* An accepted link's number may be reused from now on; a connected link is
+     * tried again until links_disconnect. */
     void (*down)(void *ud, uint32_t link);
     void (*message)(void *ud, uint32_t link, const struct peer_msg *m);
     /* A frame that peer_get refused. */
     void (*bad)(
         void *ud, uint32_t link, enum err err, const struct peer_msg *m);
-    /* true: no messages for now. They come at a later links_serve. */
+    /* Returns true to get no messages for now; a later links_serve asks
+     * again. */
     bool (*full)(void *ud);
-    /* True if the peer on an accepted link is known: the others are ended when
-     * numbers are short. NULL: all are. */
+    /* True if the peer on an accepted link is known: the others are evicted
+     * when numbers are short. NULL: all are known. */
     bool (*known)(void *ud, uint32_t link);
 };
 
-/* Since the start; for stats. */
+/* Counted since the start. */
 struct links_stats {
     uint64_t packets_in, packets_out, frames_out;
     uint64_t dropped_frames;  /* the link was down or its queue full */
     uint64_t dropped_packets; /* from a connection that has no link */
-    /* Connections of others that were ended, by why. */
-    uint64_t strangers;    /* what they sent is not ours */
+    /* Accepted connections that were ended, by reason. */
+    uint64_t strangers;    /* what they sent is not our protocol */
     uint64_t silent_ended; /* no HELLO in time */
-    uint64_t crowded_out;  /* too many of them, this one was unknown */
-    uint64_t flooded;      /* more than may wait */
+    uint64_t crowded_out;  /* evicted by newer ones, no peer being known */
+    uint64_t flooded;      /* more bytes waited than may */
     uint64_t refused;      /* no descriptor was left */
-    uint64_t dials_failed; /* our own: no socket, or a name without address */
+    /* Connections of ours: no socket, or a name without address. */
+    uint64_t dials_failed;
 };
 
 struct links;
@@ -64,21 +66,21 @@ MUST_CHECK enum err links_new(struct links **out, uv_loop_t *loop,
 void links_stop(struct links *p);
 void links_free(struct links **p);
 
-/* The address that was bound, with its real port. Empty: none. */
+/* Writes the address that was bound, with its real port. Empty: none. */
 void links_endpoint(struct links *p, char *out, size_t size);
 
-/* Starts to connect to tcp://host:port; up() says when it stands. Whatever
- * fails, a name or a socket that cannot be had, is tried again until
- * links_disconnect; ERR_MALFORMED: it is no such address. */
+/* Starts to connect to tcp://host:port; up() reports success. A failure, of the
+ * lookup as of the socket, is tried again until links_disconnect.
+ * ERR_MALFORMED: not such an address. */
 MUST_CHECK enum err links_connect(
     struct links *p, uint32_t link, struct span address);
-/* Forgets the link, without down(), and ends its connection. */
+/* Ends the link's connection and releases its number, without down(). */
 void links_disconnect(struct links *p, uint32_t link);
 
-/* Puts one frame into the link's packet of this turn. */
+/* Appends one frame to the link's packet of this turn. */
 void links_send(struct links *p, uint32_t link, struct span frame);
-/* The same for a frame that nobody waits for: it goes with the next one, or
- * after links_hurry, which is due within LINKS_SOON_MS when links_wait. */
+/* Appends a frame that may wait: it goes with the next one, or after
+ * links_hurry, which is due within LINKS_SOON_MS when links_wait. */
 #define LINKS_SOON_MS 1
 void links_send_soon(struct links *p, uint32_t link, struct span frame);
 void links_hurry(struct links *p);
@@ -86,9 +88,9 @@ bool links_wait(const struct links *p);
 /* Sends the packets of this turn. */
 void links_flush(struct links *p);
 
-/* Carries out what has come, a bounded amount of it. */
+/* Handles what has come, at most a turn's share of it. */
 void links_serve(struct links *p);
-/* Is there more for links_serve without waiting for the loop? */
+/* True if links_serve has work without waiting for the loop. */
 bool links_busy(const struct links *p);
 
 const struct links_stats *links_stats(const struct links *p);

@@ -1,13 +1,13 @@
-/* lookup.c - getaddrinfo in a thread for each name that is looked for.
+/* lookup.c - getaddrinfo in a thread for each name that is looked up.
  *
- * Invariants: the thread and the owner each let go of a lookup once, by one
+ * Invariants: the thread and the owner each release a lookup once, by one
  * exchange of its state; the second of them frees it. At most LOOKUPS_MAX
- * threads run, with those whose owner is gone. Only the thread writes the
- * result, before it lets go.
+ * threads run, those of dropped lookups included. Only the thread writes the
+ * result, before it releases.
  *
- * Rejected: libuv's pool, where two names without an answer hold the half of
+ * Rejected: libuv's pool, where two names without an answer block the half of
  * it that names get, and whose work an ending loop has to wait for; ZMQ, which
- * looks in the thread that carries the messages of all connections. */
+ * looks names up in the thread that carries the messages of all connections. */
 #include "io/peer/lookup.h"
 
 #include <netdb.h>

@@ -1,21 +1,20 @@
-/* peer_conn.c - the connections that others made to the ROUTER: which said
- * nothing yet, which flood, and how one is ended.
+/* peer_conn.c - the connections that the ROUTER accepted: which have sent no
+ * HELLO yet, which flood, and how one is ended.
  *
- * Invariants: every connection that ZMQ accepted has a place here until ZMQ
- * says that it has ended; when no place is left, the one that was silent for
- * longest gives its up and is ended, so that no new one is deaf. The heard are
- * fewer than the places: each has a link. ZMQ tells the end of a connection
- * before its number can be another's.
+ * Invariants: every connection that ZMQ accepted has an entry here until ZMQ
+ * reports its end; when no entry is free, the connection that was silent for
+ * longest is evicted, so that a new one is always served. The heard are fewer
+ * than the entries: each has a link. ZMQ reports the end of a connection before
+ * its descriptor's number can be reused.
  *
- * ZMQ has no call that ends one connection of a ROUTER, and no bound for what
+ * ZMQ has no call that ends one connection of a ROUTER, and no limit for what
  * it reads of one but RCVHWM, which must not be reached (peer_zmq.c). The
- * kernel has both: shutdown() of its descriptor, which ZMQ sees as an end, and
- * the bytes that it received. What bounds memory is therefore looked at from
- * outside, every tick: between two of them a stranger may bring as much as the
- * network carries in that time.
+ * kernel has both: shutdown() of the descriptor, which ZMQ sees as an end, and
+ * the count of bytes received. Memory is therefore bounded from outside, once a
+ * tick: between two ticks a stranger may bring as much as the network carries.
  *
- * Rejected: places for all connections that there may be (a flood has no
- * bound), and zmq_unbind to pause (it ends the connections that stand). */
+ * Rejected: entries for all connections that there may be (a flood has no
+ * bound), and zmq_unbind to pause (it ends the connections that are open). */
 #include "io/peer/peer_impl.h"
 
 #include "base/check.h"
@@ -29,19 +28,19 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* What one that has said no HELLO may send: more than any HELLO. */
+/* A connection without a HELLO may send this much: more than any HELLO. */
 #define SILENT_BYTES 131072u
-/* What all may have waiting together, in shares of one. */
+/* All connections together may have limits.inbox times this waiting. */
 #define INBOXES 4
-/* We stood still if a tick is as late. */
+/* A tick that is later than this means that the daemon was stopped. */
 #define LATE_TICKS 20
-/* Refused in one go. */
+/* Connections refused in one turn. */
 #define REFUSED_TURN 256
 
 static struct log_rate ends =
     LOG_RATE("ended control connections", LOG_WARN, 5);
 static struct log_rate unheard =
-    LOG_RATE("daemons that are not heard", LOG_WARN, 1);
+    LOG_RATE("daemons without a link", LOG_WARN, 1);
 
 static void conn_free(struct links *p, struct conn *c)
 {
@@ -51,7 +50,7 @@ static void conn_free(struct links *p, struct conn *c)
     list_push_tail(&p->conns_free, &c->node);
 }
 
-/* Commands of ZMTP, most of them heartbeats, in a tick. */
+/* ZMTP's commands in a tick, most of them heartbeats. */
 #define TRICKLE_BYTES 256
 
 /* Returns the bytes of a part with ZMTP's header. */
@@ -92,7 +91,7 @@ static const char *remote(int fd, char *text, size_t size)
     if (getpeername(fd, (struct sockaddr *)&a, &len) != 0 ||
         getnameinfo((struct sockaddr *)&a, len, text, (socklen_t)size, NULL, 0,
             NI_NUMERICHOST) != 0)
-        snprintf(text, size, "an address that is gone");
+        snprintf(text, size, "an unknown address");
     return text;
 }
 
@@ -108,14 +107,14 @@ static uint16_t local_port(int fd)
     return a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port : 0;
 }
 
-/* Shuts a connection down by its number. The number may be another's by now,
- * which is seen by its port: a copy stays what it is while we look. */
+/* Shuts a connection down by its descriptor's number. The number may have been
+ * reused by now, which its port shows: a copy stays the same while we look. */
 static void end_fd(const struct links *p, int fd)
 {
     int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     uint16_t port = local_port(p->listen_fd);
 
-    /* With no descriptor left we take the chance. */
+    /* Without a descriptor for the copy, look at the number itself. */
     if (port && local_port(copy >= 0 ? copy : fd) == port)
         shutdown(copy >= 0 ? copy : fd, SHUT_RDWR);
     if (copy >= 0)
@@ -131,7 +130,7 @@ void conns_shut(struct links *p, uint32_t conn)
         return;
     c->ended = true;
     c->link = NONE;
-    /* Until its end is told; its place is the next to be given up. */
+    /* Kept until its end is reported, and the first to be evicted. */
     list_remove(&c->node);
     list_push_head(&p->silent, &c->node);
     end_fd(p, c->meter.fd);
@@ -139,7 +138,7 @@ void conns_shut(struct links *p, uint32_t conn)
         link_lost(p, link);
 }
 
-/* Returns a place for a new one. */
+/* Returns a free entry, which it evicts the oldest silent connection for. */
 static struct conn *place(struct links *p)
 {
     struct list *n = list_pop(&p->conns_free);
@@ -188,10 +187,10 @@ uint32_t conns_find(const struct links *p, uint32_t fd)
     return table_get(&p->by_fd, fd, 0);
 }
 
-/* what they say first */
+/* the first message */
 
-/* Returns a number for a new link, or NONE. A connection on which no peer is
- * known gives its up, the one that said a HELLO first of them. */
+/* Returns a number for a new link, or NONE. If none is free it evicts the
+ * oldest connection whose peer is not known. */
 static uint32_t link_number(struct links *p)
 {
     for (uint32_t i = 0; i < p->opt.links; i++)
@@ -217,7 +216,7 @@ static uint32_t link_new(struct links *p, uint64_t rid, uint32_t conn)
     struct conn *c = &p->conns[conn];
 
     if (i == NONE || !table_put(&p->by_rid, rid, 0, i)) {
-        log_rated(&unheard, "a daemon is not heard: limits.peers is %u",
+        log_rated(&unheard, "a daemon gets no link: limits.peers is %u",
             p->opt.links / 2);
         return NONE;
     }
@@ -232,16 +231,16 @@ static uint32_t link_new(struct links *p, uint64_t rid, uint32_t conn)
     return k->sock ? i : NONE;
 }
 
-/* True if the message begins with a HELLO. What is not ours at all ends its
- * connection; another frame of ours may be one that overtook the news of a
- * connection that was made anew, and its HELLO follows. */
+/* True if the message begins with a HELLO. Bytes that are not our protocol end
+ * the connection; any other frame may have overtaken the report of a new
+ * connection, and its HELLO follows. */
 static bool greets(struct links *p, uint32_t conn)
 {
     struct reader r = reader_of(zmq_msg_data(&p->msg), zmq_msg_size(&p->msg));
     struct peer_msg m = {0};
     enum err e = peer_get(&r, &m);
 
-    /* With flags that are not known here it is answered. */
+    /* A HELLO with unknown flags is answered, too. */
     if (m.type == PEER_HELLO && (e == OK || m.fault.field))
         return true;
     if (e != OK && e != ERR_NOT_READY)
@@ -266,8 +265,8 @@ uint32_t conns_link(struct links *p, uint64_t rid, uint32_t conn)
         return p->links[link].conn == conn ? link : NONE;
     if (c->ended || !greets(p, conn))
         return NONE;
-    /* The connection spoke under another id before: that one was the last of
-     * an older connection with this number. */
+    /* The connection has a link under another routing id: that of an older
+     * connection with this number. */
     if (c->link != NONE) {
         link = c->link;
         c->link = NONE;
@@ -280,7 +279,7 @@ uint32_t conns_link(struct links *p, uint64_t rid, uint32_t conn)
 
 /* time */
 
-/* Ends one that may not stay. */
+/* Ends a connection, counts and logs why. */
 static void end_for(
     struct links *p, struct conn *c, uint64_t *count, const char *why)
 {
@@ -297,7 +296,7 @@ static void tick_silent(struct links *p, uint64_t now_ns)
     uint64_t late_ns = now_ns - p->ticked_ns;
     char why[96];
 
-    /* What they said while we stood still was not read yet. */
+    /* What they sent while the daemon was stopped is not read yet. */
     LIST_FOREACH (n, &p->silent)
         if (p->ticked_ns && late_ns > LATE_TICKS * TICK_NS)
             LIST_ENTRY(n, struct conn, node)->since_ns = now_ns;
@@ -361,21 +360,22 @@ void conns_listen(struct links *p, int fd)
 {
     int flags = fcntl(fd, F_GETFL);
 
-    /* ZMQ leaves it as it is: of two threads that accept one would wait. */
+    /* ZMQ leaves it blocking: of two threads that accept one would wait. */
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0)
         return;
     p->listen_fd = fd;
     p->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* Takes one that waits and ends it; false: there is none, or no descriptor. */
+/* Accepts one waiting connection and closes it. False: there is none, or no
+ * descriptor. */
 static bool refuse_one(struct links *p)
 {
     int fd;
 
     if (p->spare >= 0)
         close(p->spare);
-    /* ZMQ's thread may be faster: then the connection is one of ours. */
+    /* ZMQ's thread may be faster: then it has accepted the connection. */
     fd = accept4(p->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0)
         close(fd);
@@ -397,5 +397,5 @@ void conns_refuse(struct links *p)
             "is left, raise RLIMIT_NOFILE",
             refused);
     else if (c && !c->ended && p->spare < 0)
-        conns_shut(p, (uint32_t)(c - p->conns)); /* it makes room */
+        conns_shut(p, (uint32_t)(c - p->conns)); /* frees a descriptor */
 }

@@ -1,13 +1,13 @@
-/* peer_dial.c - connections that we make: names become numbers, sockets that
- * could not be had are tried again, an address that does not answer gives way
- * to the name's next one.
+/* peer_dial.c - connections that we make: names are looked up, sockets that
+ * could not be opened are tried again, and after an address that does not
+ * answer the name's next one is tried.
  *
  * Invariants: a dial in use has a socket, or a lookup under way, or a time at
  * which it goes on (retry_ns); it lasts until dial_stop, whatever fails. ZMQ
- * is given numbers only, so that it never looks for a name: it would do so in
- * the thread that carries the messages of all connections. While a socket
- * stands, ZMQ connects again by itself; the name is looked for again with
- * growing waits while that does not help. */
+ * gets numeric addresses only: it would look names up in the thread that
+ * carries the messages of all connections. While a socket is open, ZMQ connects
+ * again by itself; while that does not help, the name is looked up again with
+ * growing waits. */
 #include "io/peer/peer_impl.h"
 
 #include "base/check.h"
@@ -17,14 +17,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WAIT_FIRST_NS                                                          \
-    (200 * NS_PER_MS)                /* for a socket that was not to be had */
-#define WAIT_NAME_NS  (2 * NS_PER_S) /* longer than one try of ZMQ */
+#define WAIT_FIRST_NS (200 * NS_PER_MS) /* after no socket or thread was had   \
+                                         */
+#define WAIT_NAME_NS  (2 * NS_PER_S)    /* longer than one attempt of ZMQ */
 #define WAIT_MAX_NS   (30 * NS_PER_S)
 #define ASKED_LONG_NS (3 * NS_PER_S)
 
 static struct log_rate lines =
-    LOG_RATE("encoders that cannot be connected to", LOG_WARN, 5);
+    LOG_RATE("connections to encoders that fail", LOG_WARN, 5);
 
 /* Splits tcp://host:port, an IPv6 host in brackets. */
 static bool split(struct dial *d, struct span address)
@@ -53,7 +53,7 @@ static bool split(struct dial *d, struct span address)
     return true;
 }
 
-/* True if the host is numbers, with an IPv6 zone or without. */
+/* True if the host is a numeric address, with an IPv6 zone or without. */
 static bool numbers(const char *host)
 {
     uint8_t to[sizeof(struct in6_addr)];
@@ -61,13 +61,13 @@ static bool numbers(const char *host)
     return inet_pton(AF_INET, host, to) == 1 || strchr(host, ':');
 }
 
-/* Logs each change once. */
+/* Logs why the dial does not connect, once until that changes. */
 static void say(struct dial *d, const char *what)
 {
     if (d->said && strcmp(d->said, what) == 0)
         return;
     d->said = what;
-    log_rated(&lines, "encoder at %s port %s: %s; it is tried again", d->host,
+    log_rated(&lines, "encoder at %s port %s: %s; trying again", d->host,
         d->port, what);
 }
 
@@ -77,7 +77,7 @@ static void wait_for(struct dial *d, uint64_t now_ns, uint64_t first_ns)
     d->retry_ns = now_ns + d->wait_ns;
 }
 
-/* Connects to the address whose turn it is. */
+/* Connects to the current address. */
 static void open_socket(struct links *p, uint32_t link, uint64_t now_ns)
 {
     struct link *k = &p->links[link];
@@ -88,7 +88,7 @@ static void open_socket(struct links *p, uint32_t link, uint64_t now_ns)
 
     k->sock = sock_open(p, ZMQ_DEALER, link, six);
     if (!k->sock) {
-        say(d, "no socket, for want of descriptors or memory");
+        say(d, "no socket: no descriptor or memory is left");
         p->stats.dials_failed++;
         wait_for(d, now_ns, WAIT_FIRST_NS);
         return;
@@ -114,7 +114,7 @@ static void close_socket(struct links *p, uint32_t link)
     if (!s)
         return;
     link_down(p, link);
-    if (k->sock != s) /* the owner gave the link up */
+    if (k->sock != s) /* the owner has disconnected it in down() */
         return;
     k->sock = NULL;
     sock_close(s);
@@ -129,12 +129,12 @@ static void ask(struct links *p, struct dial *d, uint64_t now_ns)
         return;
     }
     p->stats.dials_failed++;
-    say(d, "too many names are being looked for");
+    say(d, "too many names are being looked up");
     wait_for(d, now_ns, WAIT_FIRST_NS);
 }
 
-/* The name's addresses; what is connected to stays if it is one of them and
- * has not failed for long. */
+/* Takes the addresses of a name. A link that is up keeps its address; else the
+ * next one is tried, with a new socket if it differs. */
 static void found(struct links *p, uint32_t link, uint64_t now_ns,
     const struct lookup_result *r)
 {
@@ -156,7 +156,7 @@ static void found(struct links *p, uint32_t link, uint64_t now_ns,
     d->found = *r;
     if (k->sock && k->up)
         return;
-    /* The next one in turn: this one was tried. */
+    /* The current one was tried: take the one after it. */
     d->at = at == r->count ? 0 : (at + 1) % r->count;
     if (k->sock && strcmp(r->addresses[d->at], now) == 0) {
         wait_for(d, now_ns, WAIT_NAME_NS);
@@ -180,14 +180,14 @@ static void go_on(struct links *p, uint32_t link, uint64_t now_ns)
         return;
     }
     if (d->lookup && now_ns - d->asked_ns >= ASKED_LONG_NS)
-        say(d, "the name is not answered");
+        say(d, "no answer from DNS for the name");
     over = k->sock && k->up && meter_over(&k->sock->meter, p->opt.inbox);
     p->behind += k->sock ? k->sock->meter.behind : 0;
     if (over) {
         p->stats.flooded++;
         log_rated(&lines,
             "encoder at %s port %s: %llu bytes wait, limits.inbox "
-            "is %llu; its connection is made anew",
+            "is %llu; its connection is made again",
             d->host, d->port, (unsigned long long)k->sock->meter.behind,
             (unsigned long long)p->opt.inbox);
         close_socket(p, link);
@@ -201,7 +201,7 @@ static void go_on(struct links *p, uint32_t link, uint64_t now_ns)
     else if (!k->sock)
         open_socket(p, link, now_ns);
     else
-        wait_for(d, now_ns, WAIT_NAME_NS); /* ZMQ tries again by itself */
+        wait_for(d, now_ns, WAIT_NAME_NS); /* ZMQ connects again by itself */
 }
 
 bool dial_due(const struct links *p, uint64_t at_ns)

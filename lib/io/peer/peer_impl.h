@@ -1,6 +1,6 @@
-/* peer_impl.h - what the sources of links share: peer_zmq.c has the sockets
- * and what goes in and out, peer_conn.c the connections that others made to
- * us, peer_dial.c those that we make. The loop's thread. */
+/* peer_impl.h - what the sources of links share: peer_zmq.c has the sockets and
+ * the messages, peer_conn.c accepted connections, peer_dial.c those that we
+ * make. The loop's thread. */
 #ifndef MMX_IO_PEER_IMPL_H
 #define MMX_IO_PEER_IMPL_H
 
@@ -11,13 +11,13 @@
 
 #include <zmq.h>
 
-/* How often connections are looked at: while something moves, and while they
- * only stand, so that a daemon without work sleeps. */
+/* How often connections are looked at: while data moves, and while they are
+ * idle, so that a daemon without work sleeps. */
 #define TICK_NS (100 * NS_PER_MS)
 #define CALM_NS NS_PER_S
 
-/* How much came on a connection and was received here, and how much was sent;
- * behind: what waits in either direction. */
+/* Bytes of a connection that were received from ZMQ, and passed to it; behind:
+ * what waits, in the direction where more does. */
 struct meter {
     int fd; /* -1: not known */
     uint64_t taken, said, behind;
@@ -40,21 +40,21 @@ struct sock {
 struct conn {
     struct list node; /* on the owner's free, silent or heard list */
     uint32_t link;    /* NONE: it has not said a HELLO */
-    bool ended;       /* shut down by us, its end is not told yet */
+    bool ended;       /* shut down by us; the monitor has not reported it yet */
     uint64_t since_ns;
     struct meter meter;
 };
 
-/* A connection that we make: where to, and how far that is. */
+/* A connection that we make: its address, and the state of connecting. */
 struct dial {
-    bool used, named; /* named: a host that is not numbers */
+    bool used, named; /* named: a host that is not numeric */
     char host[128], port[8];
     struct lookup *lookup;
-    uint64_t asked_ns; /* since when it is looked for */
+    uint64_t asked_ns; /* start of the lookup */
     struct lookup_result found;
-    uint32_t at; /* of found: connected to */
+    uint32_t at; /* the address of found that is used */
     uint64_t retry_ns, wait_ns;
-    const char *said; /* the last thing logged of it */
+    const char *said; /* logged last */
 };
 
 struct link {
@@ -84,54 +84,55 @@ struct links {
     struct table by_fd;                    /* descriptor -> conn */
     uint8_t *memory, *buffers;
     size_t buffers_bytes;
-    uint64_t monitors;           /* names given out */
+    uint64_t monitors;           /* created so far; numbers their names */
     zmq_msg_t msg, event, scrap; /* received into; never kept */
     bool stopped;
     uv_timer_t timer;
     bool tick, starved;
-    /* Ticks: how often, 0: never; of the last: when, packets by then, bytes
-     * that waited on all connections. */
+    /* Ticks: their interval, 0: none; and of the last one, its time, the count
+     * of packets, and the bytes that waited on all connections. */
     uint64_t every_ns, ticked_ns, ticked_packets, behind;
-    int listen_fd, spare; /* ROUTER: its listener's; kept to refuse with */
+    int listen_fd, spare; /* ROUTER: its listener; a reserve to refuse with */
 };
 
 /* peer_zmq.c */
-/* A socket that is bound or connected to nothing yet. */
+/* Opens a socket that is neither bound nor connected yet. NULL: logged. */
 struct sock *sock_open(struct links *p, int type, uint32_t link, bool six);
 void sock_close(struct sock *s);
 bool sock_set(void *zmq, int option, int value);
-/* Tells the owner that a link that was up is down; nothing waits for it. */
+/* Drops a link's output and reports it down; nothing if it is not up. */
 void link_down(struct links *p, uint32_t link);
-/* Takes the link of a connection that is over, and tells. */
+/* Releases the number of an accepted link whose connection has ended, and
+ * reports it down. */
 void link_lost(struct links *p, uint32_t link);
-/* Lets the timer run while there is something to look at. */
+/* Starts the ticks; they stop when there is nothing to look at. */
 void links_watch(struct links *p);
 
-/* True if more waits than may: bytes that the kernel received on the
- * connection, less those that were looked at here, or bytes that were sent
- * here, less those that the peer's kernel acknowledged. Commands of ZMTP are
- * never looked at; a trickle of them is forgiven. */
+/* True if more than `limit` bytes wait: received by the kernel on the
+ * connection and not by us, or sent by us and not acknowledged by the peer's
+ * kernel. ZMTP's commands never reach us; a trickle of them is allowed for. */
 bool meter_over(struct meter *m, uint64_t limit);
-/* Counts a part of a message that was received, or sent. */
+/* Counts one part of a message that was received, or sent. */
 void meter_take(struct meter *m, size_t bytes);
 void meter_say(struct meter *m, size_t bytes);
 
-/* peer_conn.c: connections to the ROUTER */
-/* This is the listener's descriptor. */
+/* peer_conn.c: connections to the ROUTER, as its monitor reports them */
+/* Keeps the listener's descriptor, to refuse with. */
 void conns_listen(struct links *p, int fd);
 void conns_accepted(struct links *p, uint32_t fd);
 void conns_ended(struct links *p, uint32_t fd);
-/* Returns its number, or NONE: it has ended. */
+/* Returns the number of the connection with this descriptor. NONE: it has
+ * ended. */
 uint32_t conns_find(const struct links *p, uint32_t fd);
 /* Returns the link that the message p->msg, from this routing id on this
- * connection, belongs to; NONE: none, it is dropped. A HELLO makes one. */
+ * connection, belongs to; a HELLO creates it. NONE: drop the message. */
 uint32_t conns_link(struct links *p, uint64_t rid, uint32_t conn);
-/* Ends a connection: its peer sees it, and so do we, by the monitor. */
+/* Shuts a connection down and reports its link; the monitor reports the end. */
 void conns_shut(struct links *p, uint32_t conn);
-/* Ends those that may not stay. */
+/* Ends connections that flood, or sent no HELLO in time. */
 void conns_tick(struct links *p, uint64_t now_ns);
-/* No descriptor was left to accept a connection with: those that wait are
- * refused, so that ZMQ's thread does not try again and again. */
+/* Refuses the connections that wait while no descriptor is left, so that ZMQ's
+ * thread does not try to accept them without end. */
 void conns_refuse(struct links *p);
 
 /* peer_dial.c: connections that we make */
@@ -139,7 +140,7 @@ MUST_CHECK enum err dial_start(
     struct links *p, uint32_t link, struct span address);
 void dial_stop(struct links *p, uint32_t link);
 void dial_tick(struct links *p, uint64_t now_ns);
-/* True if one has something to do before then. */
+/* True if a dial has work before at_ns. */
 bool dial_due(const struct links *p, uint64_t at_ns);
 void dial_changed(struct links *p, uint32_t link);
 

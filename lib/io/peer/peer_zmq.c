@@ -1,34 +1,33 @@
-/* peer_zmq.c - links over ZMQ: one ROUTER for all that connect to us, one
- * DEALER for each that we connect to.
+/* peer_zmq.c - links over ZMQ: one ROUTER for all accepted connections, one
+ * DEALER for each that we make.
  *
- * Invariants: ZMQ_FD is edge-triggered and may stand for an event that a send
- * or receive has swallowed, so a socket that was received from stays on the
- * ready list until a receive finds nothing (which looks for news first), and
- * after a send ZMQ_EVENTS is read. A monitor is only received from. Every send
- * is DONTWAIT; what cannot go is dropped and counted, the brains repeat. A link
- * of the ROUTER is one routing id on one TCP connection: it is known by its
- * first message, which has to be a HELLO that can be read, and ends with the
- * connection, as the socket's monitor tells. Messages of a connection that has
- * ended are dropped: a later one may have its descriptor number, but never its
- * routing id. Owned by the loop's thread.
+ * Invariants: ZMQ_FD is edge-triggered, and a send or receive may have consumed
+ * its event, so a socket that was received from stays on the ready list until a
+ * receive finds nothing, and after a send ZMQ_EVENTS is read. A monitor is only
+ * received from. Every send is DONTWAIT; a packet that cannot go is dropped and
+ * counted, the brains repeat. A link of the ROUTER is one routing id on one TCP
+ * connection: it begins with its first message, which has to be a HELLO that
+ * can be read, and ends with the connection, as the socket's monitor reports.
+ * Messages of a connection that has ended are dropped: a later one may have its
+ * descriptor number, but never its routing id. Owned by the loop's thread.
  *
  * RCVHWM is 0, no limit, on every socket, and has to be: at its limit libzmq
- * stops to read a connection, and if that then breaks, libzmq (4.3, and master
+ * stops reading a connection, and if that then breaks, libzmq (4.3, and master
  * in 2026) aborts the process at the next heartbeat of ours, or at a PING of
- * the peer's that it had read before (`!_io_error`, `_input_stopped`). Without
- * one input never stops, and neither can happen, sent PINGs or not. What may
- * wait to be read is bounded by bytes instead, per connection (peer_conn.c).
+ * the peer that it had read before (`!_io_error`, `_input_stopped`). Without a
+ * limit input never stops, and neither can happen. What may wait to be read is
+ * bounded by bytes instead, per connection (peer_conn.c).
  *
  * Heartbeats are ZMTP's, on both sides: ZMQ's thread answers them also while
- * the loop is busy, and the kernel tells of a killed process in milliseconds.
+ * the loop is busy, and the kernel reports a killed process in milliseconds.
  *
  * Rejected: heartbeats by frames of our own (a loop that is busy for longer
- * than they may be late would look dead; daemons without them would have to be
- * asked otherwise; and the PINGs of others would still abort us at the limit),
+ * than they may be late would look dead; daemons without them would need
+ * another way; and the PINGs of others would still abort us at the limit),
  * ZMTP heartbeats of one side with a TTL for the other (libzmq 4.3 forgets the
  * TTL with the next message that is no PING: a peer that stops right after one
- * is never missed), ZMQ_ROUTER_HANDOVER (lets a stranger take over a name), and
- * ZMQ_DISCONNECT_MSG (not in stable builds). */
+ * is never detected), ZMQ_ROUTER_HANDOVER (lets a stranger take over a name),
+ * and ZMQ_DISCONNECT_MSG (not in stable builds). */
 #include "io/peer/peer_impl.h"
 
 #include "base/check.h"
@@ -41,14 +40,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Frames of one turn travel together; larger than any frame, far smaller than
- * what the other side takes. */
+/* Frames of one turn travel together in a packet: larger than any frame, far
+ * smaller than the largest that a receiver takes. */
 #define PACKET_BYTES 65536u
 #define FRAMES_TURN  2048u /* of all sockets */
 #define FRAMES_SOCK  256u
 #define LINGER_MS    100
-#define BEHIND_BYTES 65536 /* that wait: looked at again soon */
-#define RID_BYTES    5     /* routing ids that ZMQ itself gives out */
+#define BEHIND_BYTES 65536 /* more than these waiting: the next tick is soon   \
+                            */
+#define RID_BYTES 5        /* of routing ids that ZMQ itself chooses */
 #define ROUTER_TELLS                                                           \
     (ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |      \
         ZMQ_EVENT_DISCONNECTED)
@@ -100,7 +100,7 @@ static bool set_options(void *zmq, int type, uint32_t heartbeat_ms, bool six)
     int beat = (int)heartbeat_ms;
     bool ok = zmq_setsockopt(zmq, ZMQ_MAXMSGSIZE, &max, sizeof(max)) == 0;
 
-    /* What was said last, an ACK that others wait for, still goes out. */
+    /* The last packet, perhaps an ACK that a peer waits for, still goes out. */
     ok = ok && sock_set(zmq, ZMQ_LINGER, LINGER_MS);
     ok = ok && sock_set(zmq, ZMQ_SNDHWM, 1000);
     ok = ok && sock_set(zmq, ZMQ_RCVHWM, 0);
@@ -129,7 +129,7 @@ static void *open_monitor(struct links *p, void *zmq, int events)
     if (zmq_socket_monitor(zmq, name, events) != 0)
         return NULL;
     m = zmq_socket(p->ctx, ZMQ_PAIR);
-    /* Without a limit: a full monitor would stop ZMQ's thread. We empty it
+    /* Without a limit: a full monitor would block ZMQ's thread. It is emptied
      * every turn. */
     if (m && sock_set(m, ZMQ_LINGER, 0) && sock_set(m, ZMQ_RCVHWM, 0) &&
         zmq_connect(m, name) == 0)
@@ -276,8 +276,8 @@ static void dealer_event(
     p->calls.up(p->calls.ud, s->link);
 }
 
-/* Reads the rest of a message of which `first` was read; true: there was one.
- * Its bytes are counted; m may be NULL. */
+/* Discards the rest of a message of which `first` was read, counting its bytes
+ * in m unless that is NULL. Returns true if there was a rest. */
 static bool skip_parts(
     struct links *p, void *zmq, const zmq_msg_t *first, struct meter *m)
 {
@@ -292,7 +292,7 @@ static bool skip_parts(
     return any;
 }
 
-/* All that the monitor has to tell. The calls may close s. */
+/* Handles all events of the monitor. Callbacks may close s. */
 static void serve_monitor(struct sock *s)
 {
     struct links *p = s->owner;
@@ -322,14 +322,14 @@ static void serve_monitor(struct sock *s)
 
 /* in */
 
-/* Returns how many frames there were. */
+/* Passes the frames of p->msg on. Returns their number. */
 static uint32_t take_frames(struct links *p, uint32_t link, struct sock *s)
 {
     struct reader r = reader_of(zmq_msg_data(&p->msg), zmq_msg_size(&p->msg));
     uint32_t count = 0;
 
     p->stats.packets_in++;
-    /* A step may disconnect the link, but the message stays ours. */
+    /* A callback may disconnect the link, but the message stays ours. */
     for (; p->links[link].sock == s; count++) {
         struct peer_msg m;
         enum err e = peer_get(&r, &m);
@@ -344,21 +344,22 @@ static uint32_t take_frames(struct links *p, uint32_t link, struct sock *s)
     return count;
 }
 
-/* The connection that p->msg came on; NONE: it is over. */
+/* Returns the connection that p->msg came on. NONE: it has ended. */
 static uint32_t router_conn(struct links *p)
 {
     int fd = zmq_msg_get(&p->msg, ZMQ_SRCFD);
     uint32_t conn = fd < 0 ? NONE : conns_find(p, (uint32_t)fd);
 
     if (conn == NONE && fd >= 0) {
-        /* Perhaps newer than what we know: the monitor is told first. */
+        /* It may be new: the monitor has its event before. */
         serve_monitor(p->router);
         conn = conns_find(p, (uint32_t)fd);
     }
     return conn;
 }
 
-/* One message; returns how many frames it had, at least 1. 0: there is none. */
+/* Receives one message. Returns the number of its frames, at least 1; 0: there
+ * is no message. */
 static uint32_t router_receive(struct links *p)
 {
     void *zmq = p->router->zmq;
@@ -400,7 +401,7 @@ static uint32_t dealer_receive(struct links *p, struct sock *s)
         p->stats.dropped_packets++;
         return 1;
     }
-    /* The first message may be faster than the news that we are connected. */
+    /* The first message may overtake the event of being connected. */
     if (!p->links[s->link].up)
         serve_monitor(s);
     return s->zmq ? max_u32(1, take_frames(p, s->link, s)) : 1;
@@ -440,7 +441,7 @@ static bool anything(const struct links *p)
     return any;
 }
 
-/* True if something may be due before a calm tick. */
+/* True if a tick is needed sooner than a calm one. */
 static bool hurried(struct links *p, uint64_t now_ns)
 {
     uint64_t packets = p->stats.packets_in + p->stats.dropped_packets;
@@ -457,10 +458,10 @@ static void serve_tick(struct links *p)
 
     p->tick = false;
     p->behind = 0;
-    /* Those whose end is told already are not looked at. */
+    /* First the connections that have ended, so that none is looked at. */
     if (p->router)
         serve_monitor(p->router);
-    now = uv_hrtime(); /* not before the last that was accepted */
+    now = uv_hrtime(); /* not earlier than the last accept's */
     conns_tick(p, now);
     dial_tick(p, now);
     if (!anything(p))
@@ -667,15 +668,16 @@ static enum err open_context(struct links *p)
     return OK;
 }
 
-/* Seeds what libzmq numbers connections from, rand(), which it does not seed
- * itself: it aborts when a connection calls itself by the number that a later
- * one is given. */
+/* Seeds rand(), from which libzmq numbers connections and which it does not
+ * seed: libzmq aborts when a connection claims the routing id that a later one
+ * is given, so that id must not be predictable. */
 static void hide_numbers(const struct links *p)
 {
     srand((unsigned)(p->opt.seed ^ p->opt.seed >> 32));
 }
 
-/* A host in brackets is an IPv6 one, a name may be: it is if IPv4 has none. */
+/* Binds the ROUTER. A host in brackets is IPv6; a name is IPv6 if it has no
+ * IPv4 address. */
 static enum err bind_router(struct links *p)
 {
     bool six = p->opt.listen && strchr(p->opt.listen, '[');

@@ -4,13 +4,14 @@
 
 #include "base/base.h"
 
-/* Bytes since the connection stands: that came in order, read or not, and that
- * went and were acknowledged. */
+/* Bytes of a connection since it was made: received in order, read or not; sent
+ * and acknowledged. */
 struct tcp_counts {
     uint64_t received, acked;
 };
 
-/* False: it is no TCP connection, or the kernel is too old to count. */
+/* Reads the counts. False: not a TCP connection, or a kernel that is too old.
+ */
 bool tcp_counts(int fd, struct tcp_counts *out);
 
 #endif
