@@ -6,10 +6,10 @@
  * all of it. post() only queues; progress() sends, so that what is posted in
  * one turn shares system calls.
  *
- * One epoll set holds the listener, what came in (level-triggered), what goes
- * out (edge-triggered: `blocked` remembers a full socket) and a timer, for what
- * has to be looked at also when all is idle. It can be polled itself, needs no
- * arming, and loses no wake-up.
+ * One epoll set holds the listener, accepted connections (level-triggered), our
+ * own (edge-triggered: `blocked` remembers a full socket) and a timer, for work
+ * that is due also when all is idle. It can be polled itself, needs no arming,
+ * and loses no wake-up.
  *
  * Why not UCX here, too: UCX 1.13 (Debian 12) ends the process when a peer
  * dies while the two connect, or in the middle of a message of several pieces;
@@ -30,15 +30,15 @@
 
 #define EVENTS         32
 #define SENDS_MAX      4    /* system calls of an endpoint's turn */
-#define SEND_PLACES    1024 /* what the kernel takes at once: IOV_MAX */
+#define SEND_PLACES    1024 /* pieces that the kernel takes at once: IOV_MAX */
 #define SEND_BYTES_MAX ((size_t)1024 * 1024)
 
 static struct log_rate gone =
-    LOG_RATE("rows whose memory is gone", LOG_WARN, 5);
+    LOG_RATE("rows whose pages were removed", LOG_WARN, 5);
 
 struct endpoint {
     struct carrier_end *end;
-    struct list ready; /* in data.ready: has something to send, and may */
+    struct list ready; /* in data.ready: has bytes, and the socket takes some */
     int fd;            /* -1: closed */
     bool connected, blocked;
     uint8_t hello[TCP_HELLO];
@@ -59,7 +59,8 @@ struct data {
 
 /* operations */
 
-/* Fills out from the messages that wait, in their order. */
+/* Fills `out` from the messages that wait, in their order. Returns the number
+ * of pieces. */
 static int gather(struct endpoint *ep, struct iovec *out, size_t *bytes)
 {
     int n = 0;
@@ -81,7 +82,7 @@ static int gather(struct endpoint *ep, struct iovec *out, size_t *bytes)
     return n;
 }
 
-/* The kernel has n bytes more. */
+/* Advances the endpoint by n bytes that the kernel has taken. */
 static void taken(struct data *d, struct endpoint *ep, size_t n)
 {
     uint32_t hello = min_u32(ep->hello_left, (uint32_t)n);
@@ -123,9 +124,9 @@ static void endpoint_ready(struct data *d, struct endpoint *ep)
         list_push_tail(&d->ready, &ep->ready);
 }
 
-/* The kernel finds no memory under rows that wait: engines have taken pages out
- * of their pool. They go as zeros, as from a hole in small pages; to break the
- * endpoint would cost rooms of others. Returns false when it was not that. */
+/* Replaces rows whose pages engines have removed from their pool by zeros, as
+ * from a hole in small pages; to break the endpoint would cost rooms of others.
+ * Returns false if no page was missing. */
 static bool mend(struct endpoint *ep)
 {
     bool mended = false;
@@ -145,8 +146,7 @@ static bool mend(struct endpoint *ep)
         }
     }
     if (mended)
-        log_rated(
-            &gone, "tcp: pages of a pool were taken away: zeros are sent");
+        log_rated(&gone, "tcp: pages of a pool were removed: zeros are sent");
     return mended;
 }
 
@@ -174,7 +174,7 @@ static void endpoint_send(struct data *d, struct endpoint *ep)
             taken(d, ep, (size_t)n);
         ep->blocked = n < (ssize_t)bytes;
         if (ep->blocked)
-            return; /* an event says when the kernel takes more */
+            return; /* an event comes when the kernel takes more */
     }
     endpoint_ready(d, ep);
 }
@@ -200,7 +200,7 @@ static void endpoint_event(struct data *d, struct endpoint *ep, uint32_t events)
 
     if (ep->fd < 0)
         return; /* of a connection closed in this turn */
-    /* Nobody answers on this connection: readable is the end, too. */
+    /* The peer sends nothing here: readable is the end, too. */
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {
         if (!ep->connected)
             getsockopt(ep->fd, SOL_SOCKET, SO_ERROR, &error, &len);
@@ -284,7 +284,7 @@ static enum err data_tcp_fetch(struct data *d, const struct data_in *in,
 
 static void data_tcp_whole(struct data *d, const struct data_in *in)
 {
-    CHECK(d->c.inside && in->handle, "nothing to bring");
+    CHECK(d->c.inside && in->handle, "nothing to ask for");
     tcp_in_whole(in->handle);
 }
 
@@ -323,7 +323,7 @@ static unsigned data_tcp_progress(struct data *d)
     unsigned count;
 
     CHECK(!d->c.inside, "progress inside arrived()");
-    count = send_ready(d); /* before the kernel is asked for news */
+    count = send_ready(d); /* before the kernel is asked for events */
     count += handle_events(d);
     count += send_ready(d);
     return count + carrier_report(&d->c);
@@ -397,7 +397,7 @@ static enum err begin(struct data *d, const struct data_conf *conf,
         return ERR_INTERNAL;
     }
     if (conf->inbound_max == 0)
-        return OK; /* no address: nobody connects */
+        return OK; /* without an address: no connection comes in */
     e = tcp_door_open(&d->door, &c, &place);
     if (e != OK)
         return e;

@@ -10,13 +10,13 @@
  * come back when it is closed by force; newer UCX keeps some of them for ever,
  * so an orphan that is stall_ms old (and a fetch of FETCH_STALLS times that)
  * has the whole worker destroyed and created again: then every endpoint breaks,
- * everything completes, address() changes and replaced() counts. Only a
- * receiver has to publish its new address; a sender has none.
- * fd() stays the same number: poll it with poll(), an epoll set loses it.
+ * everything completes, address() changes and replaced() counts. A receiver has
+ * to publish its new address, a sender need not. fd() stays the same number:
+ * poll it with poll(), an epoll set loses it.
  *
- * A message that fits one segment is eager, a larger one a rendezvous, on
- * transports that copy through the host; elsewhere UCX chooses, but for what
- * lies on a GPU: only a rendezvous can land on the other GPU straight.
+ * On transports that copy through the host a message that fits one segment is
+ * eager, a larger one a rendezvous; elsewhere UCX chooses, except for rows on a
+ * GPU: only a rendezvous can land directly on the other GPU.
  *
  * From arrived() only post() and fetch() may be called. One thread owns
  * everything; several progressing threads were rejected (UCX would lock). */
@@ -34,13 +34,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What UCX and TCP put around header and payload, generously. */
+/* At least the bytes that UCX and TCP add to header and payload. */
 #define FRAME_BYTES    128
 #define FETCH_STALLS   4
 #define CLOSE_LIMIT_NS (200 * NS_PER_MS)
 
 static struct log_rate gone =
-    LOG_RATE("rows whose memory is gone", LOG_WARN, 5);
+    LOG_RATE("rows whose pages were removed", LOG_WARN, 5);
 
 struct op {
     struct carrier_op op;
@@ -103,7 +103,7 @@ static void on_closed(void *request, ucs_status_t status, void *ud)
     ucp_request_free(request);
 }
 
-/* UCX's pieces are the system's under other names. */
+/* UCX's pieces are the system's with other names. */
 _Static_assert(
     sizeof(ucp_dt_iov_t) == sizeof(struct iovec) &&
         offsetof(ucp_dt_iov_t, length) == offsetof(struct iovec, iov_len),
@@ -137,7 +137,7 @@ static uint64_t clock_ns(void)
 
 /* endpoints */
 
-/* Any time inside progress, perhaps inside post: only says so. */
+/* Called inside progress, perhaps inside post: only marks the endpoint. */
 static void on_failed(void *arg, ucp_ep_h h, ucs_status_t status)
 {
     struct data *d = arg;
@@ -171,7 +171,7 @@ static void close_by_force(struct data *d, ucp_ep_h h)
             ucs_status_string(UCS_PTR_STATUS(r)));
 }
 
-/* Closes by force; what UCX still has of it becomes orphans. */
+/* Closes by force; the operations that UCX still has become orphans. */
 static void endpoint_close(struct data *d, uint32_t i)
 {
     struct endpoint *ep = &d->eps[i];
@@ -198,9 +198,9 @@ static void break_failed(struct data *d)
             carrier_break(d, i);
 }
 
-/* ucp_ep_create believes every length inside the blob: so it gets a copy of
- * sane length with zeros behind it. That it comes from a peer which is let in
- * is the caller's to know. */
+/* Creates an endpoint. ucp_ep_create trusts every length inside the blob, so it
+ * gets a copy of bounded length with zeros behind it. The caller makes sure
+ * that it comes from an admitted peer. */
 static enum err endpoint_create(struct data *d, uint32_t i, struct span address)
 {
     uint8_t copy[2 * UCX_ADDRESS_MAX] = {0};
@@ -244,10 +244,10 @@ static enum err worker_open(struct data *d)
     return ERR_INTERNAL;
 }
 
-/* A worker that is destroyed with a fetch outstanding aborts the process (in
- * builds of UCX with its assertions, as Debian's), so the endpoints that UCX
- * made for their senders are closed first. One that has failed by itself has
- * no fetch any more, so none of these is stale. */
+/* Closes the endpoints that UCX made for the senders of outstanding fetches: a
+ * worker that is destroyed with such a fetch aborts the process (in builds of
+ * UCX with its assertions, as Debian's). An endpoint that has failed by itself
+ * has no fetch any more, so none of these is stale. */
 static void close_fetches(struct data *d)
 {
     ucp_ep_h from;
@@ -265,8 +265,8 @@ static void close_fetches(struct data *d)
     } while (from);
 }
 
-/* The end of everything that UCX has of ours, all endpoints being closed; a
- * moment is given to it for an end in order. */
+/* Ends everything that UCX has of ours, after all endpoints were closed; gives
+ * it CLOSE_LIMIT_NS to do so in order. */
 static void worker_close(struct data *d)
 {
     uint64_t limit_ns = clock_ns() + CLOSE_LIMIT_NS;
@@ -331,21 +331,22 @@ static const char *ucx_name(struct data *d, uint32_t i)
 
 /* messages */
 
-/* Rows whose pages engines have taken out of their pool go as zeros, as from a
- * hole in small pages: the kernel would fail the endpoint, each time again. */
+/* Returns zeros in place of rows whose pages engines have removed from their
+ * pool, as from a hole in small pages: the kernel would fail the endpoint each
+ * time. */
 static const void *zeros_for(const void *rows, size_t n)
 {
     const void *zeros = guard_zeros(n);
 
-    log_rated(&gone, "ucx: pages of a pool were taken away: zeros are sent");
+    log_rated(&gone, "ucx: pages of a pool were removed: zeros are sent");
     return zeros ? zeros : rows;
 }
 
-/* How a message goes. One piece that fits a segment is sent from where it lies.
- * All else is packed by us into UCX's buffers: UCX 1.13 over TCP aborts the
- * process (comp->count) when the peer goes during a zero-copy message of
- * several pieces or fragments. The copy costs some 5 % of the CPU time of a
- * byte's way. A reply endpoint is asked for where there may be a rendezvous:
+/* Chooses how a message is sent. One piece that fits a segment is sent from
+ * where it lies. All else is packed by us into UCX's buffers: UCX 1.13 over TCP
+ * aborts the process (comp->count) when the peer goes during a zero-copy
+ * message of several pieces or fragments. The copy costs some 5 % of the CPU
+ * time per byte. A reply endpoint is requested where there may be a rendezvous:
  * close_fetches() needs it. */
 static void send_param(struct data *d, struct op *op, size_t header_len,
     ucp_request_param_t *param, const void **buffer, size_t *count)
@@ -464,7 +465,7 @@ static enum err ucx_fetch(struct data *d, const struct data_in *in,
     list_push_tail(&d->fetching, &op->op.link);
     r = ucp_am_recv_data_nbx(
         d->ucx.worker, in->handle, (void *)(uintptr_t)buffer, count, &param);
-    /* UCX has taken the message even when it failed: so it is told later. */
+    /* UCX has taken the message even when it failed: reported later. */
     if (!UCS_PTR_IS_PTR(r))
         op_complete(op, r == NULL);
     return OK;
@@ -502,12 +503,13 @@ static enum err ucx_arm(struct data *d)
     s = ucp_worker_arm(d->ucx.worker);
     if (s == UCS_OK || s == UCS_ERR_BUSY)
         return s == UCS_OK ? OK : ERR_BUSY;
-    /* To be busy would be to spin: who polls looks again after a while. */
+    /* ERR_BUSY would make the owner spin; its tick calls again after a while.
+     */
     log_rated(&arms, "ucx: ucp_worker_arm: %s", ucs_status_string(s));
     return OK;
 }
 
-/* Has one of l waited for limit_ns? Notes the time of those not seen before. */
+/* True if one of l has waited for limit_ns. Sets the start of new ones. */
 static bool one_waits(struct list *l, uint64_t now_ns, uint64_t limit_ns)
 {
     bool old = false;

@@ -22,7 +22,7 @@ static socklen_t at_len(const struct sockaddr_storage *at)
                                     : sizeof(struct sockaddr_in6);
 }
 
-/* Where the port is: network order. */
+/* Returns the address's port, in network order. */
 static in_port_t *at_port(struct sockaddr_storage *at)
 {
     return at->ss_family == AF_INET ? &((struct sockaddr_in *)at)->sin_port
@@ -49,8 +49,8 @@ static bool usable(const struct ifaddrs *i)
     return i->ifa_addr->sa_family == AF_INET;
 }
 
-/* The address of a device: IPv4 before IPv6. all: of any that is no loopback,
- * or of that. */
+/* Finds the address of a device, IPv4 before IPv6. "all": of any device, the
+ * loopback last. */
 static bool device_address(const struct ifaddrs *list, const char *name,
     size_t len, struct sockaddr_storage *out)
 {
@@ -126,7 +126,7 @@ void tcp_name(int fd, char *out, size_t size)
 
 /* listening */
 
-/* A socket that listens there; -1 with errno. */
+/* Returns a socket that listens there; -1 with errno. */
 static int listening(struct sockaddr_storage *at)
 {
     int on = 1, e;
@@ -135,7 +135,7 @@ static int listening(struct sockaddr_storage *at)
 
     if (fd < 0)
         return -1;
-    /* Ports of a range come back at once after a restart. */
+    /* Ports of a range can be bound again right after a restart. */
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     if (bind(fd, (struct sockaddr *)at, at_len(at)) == 0 &&
         listen(fd, BACKLOG) == 0)
@@ -146,9 +146,9 @@ static int listening(struct sockaddr_storage *at)
     return -1;
 }
 
-/* On the first port of the range that can be had. Two daemons that start
- * together may both bind one, and one of them finds that out when it listens;
- * its socket stays bound, so that each port has one of its own. */
+/* Listens on the first free port of the range. Two daemons that start together
+ * may both bind one; listen() then fails for one of them, so each attempt has a
+ * socket of its own. */
 static int listen_within(struct sockaddr_storage *at, const char *ports)
 {
     unsigned first = 0, last = 0;
@@ -247,7 +247,7 @@ enum err tcp_place_get(struct span s, struct tcp_place *out)
     token = get_bytes(&r, TCP_TOKEN);
     port = get_u16(&r);
     if (!tcp_place_looks_so(s) || port == 0) {
-        log_warn("tcp: a data address of %u bytes that is none of carrier tcp: "
+        log_warn("tcp: a data address of %u bytes is not one of carrier tcp: "
                  "is transfer.carrier the same on both sides?",
             s.len);
         return ERR_MALFORMED;
@@ -263,7 +263,7 @@ enum err tcp_place_get(struct span s, struct tcp_place *out)
 /* connections */
 
 static struct log_rate connects =
-    LOG_RATE("data connections that cannot be made", LOG_WARN, 5);
+    LOG_RATE("data connections that fail", LOG_WARN, 5);
 
 enum err tcp_connect(const struct tcp_place *p, int *out)
 {

@@ -1,10 +1,10 @@
-/* tcp_accept.c - see tcp_accept.h. A connection that has not said its greeting
- * has a place only as long as nobody needs it: the oldest of them gives way,
- * and each ends after greeting_ms. The timer of that is in the epoll set, so
- * that it runs while the carrier has nothing else to do.
+/* tcp_accept.c - see tcp_accept.h. A connection without a greeting keeps its
+ * entry only while no other needs it: the oldest of them is evicted, and each
+ * ends after greeting_ms. Their timer is in the epoll set, so that it runs
+ * while the carrier has nothing else to do.
  *
- * Rejected: TCP_DEFER_ACCEPT. One byte is enough to pass it. The newest as the
- * one that gives way: peers that come together would close each other. */
+ * Rejected: TCP_DEFER_ACCEPT. One byte is enough to pass it. Evicting the
+ * newest: peers that connect at the same time would close each other. */
 #include "io/data/tcp_accept.h"
 
 #include "base/check.h"
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define ACCEPTS_MAX 16
-#define SWEEPS      4 /* in the time that a greeting may take */
+#define SWEEPS      4 /* within greeting_ms */
 
 struct inbound {
     struct tcp_in *in; /* NULL: free */
@@ -33,10 +33,10 @@ struct tcp_door {
     struct inbound *ins; /* inbound_max */
     struct data_counts counts;
     int epoll, listener;
-    int spare;    /* a descriptor for refusing when there is none left; or -1 */
-    int timer;    /* timerfd */
-    bool timed;   /* it runs */
-    bool resting; /* the listener is not looked at until the timer is over */
+    int spare;  /* a reserve to refuse with when no descriptor is left; or -1 */
+    int timer;  /* timerfd */
+    bool timed; /* it runs */
+    bool resting; /* the listener is not polled until the timer expires */
 };
 
 static struct log_rate closed =
@@ -62,7 +62,7 @@ bool tcp_watch(
     return false;
 }
 
-/* events 0: connections wait in the kernel. */
+/* Polls the listener for `events`; 0: connections wait in the kernel. */
 static void listen_for(struct tcp_door *d, uint32_t events)
 {
     struct epoll_event ev = {
@@ -77,7 +77,7 @@ static void in_close(struct tcp_door *d, uint32_t i)
     tcp_in_close(&d->ins[i].in);
 }
 
-/* Has sweep() called soon. */
+/* Starts the timer of sweep() unless it runs. */
 static void timer_run(struct tcp_door *d)
 {
     uint64_t ns = d->data->greeting_ms * NS_PER_MS / SWEEPS;
@@ -90,8 +90,8 @@ static void timer_run(struct tcp_door *d)
     d->timed = true;
 }
 
-/* A free place, if need be that of the connection which has been silent for
- * longest; NONE: all are of peers. */
+/* Returns a free entry; else evicts the oldest connection without a greeting.
+ * NONE: all are of peers. */
 static uint32_t in_place(struct tcp_door *d)
 {
     uint32_t oldest = NONE;
@@ -112,8 +112,8 @@ static uint32_t in_place(struct tcp_door *d)
     return oldest;
 }
 
-/* accept() fails and the listener stays readable: a connection is taken and
- * closed if there is a descriptor for it, else it waits for a while. */
+/* Handles a failing accept(), after which the listener stays readable: accepts
+ * and closes a connection with the spare descriptor, else lets all wait. */
 static void refuse_one(struct tcp_door *d)
 {
     int fd = -1;
@@ -143,7 +143,7 @@ static void take_in(struct tcp_door *d, int fd)
 
     if (i == NONE) {
         log_rated(&closed,
-            "tcp: more than %u connections for data (limits.peers, and some): "
+            "tcp: more than %u connections for data (from limits.peers): "
             "one is refused",
             d->data->inbound_max);
         d->counts.refused++;
@@ -178,15 +178,15 @@ static unsigned accept_some(struct tcp_door *d)
     return n;
 }
 
-/* What is not of messages: greetings that did not come, memory that is not
- * needed, a listener that rests. */
+/* Closes connections without a greeting, frees memory that is not needed, and
+ * ends the listener's rest. */
 static unsigned sweep(struct tcp_door *d)
 {
     uint64_t now_ns = clock_ns(), runs;
     bool more = false;
     ssize_t n = read(d->timer, &runs, sizeof(runs));
 
-    (void)n; /* it ran out, that is known */
+    (void)n; /* read to stop it from being readable */
     d->timed = false;
     if (d->resting)
         listen_for(d, EPOLLIN);
@@ -253,7 +253,7 @@ void tcp_door_tick(struct tcp_door *d, uint64_t now_ns)
     for (uint32_t i = 0; i < d->data->inbound_max; i++) {
         if (!d->ins[i].in || !tcp_in_stalled(d->ins[i].in, now_ns, limit_ns))
             continue;
-        log_rated(&closed, "tcp: a message that came was not ended for %u ms",
+        log_rated(&closed, "tcp: an incoming message stalled for %u ms: closed",
             d->data->stall_ms);
         in_close(d, i);
     }

@@ -1,19 +1,19 @@
-/* tcp_in.c - see tcp_in.h. Bytes go through one buffer, except those of a
- * body that is fetched: recvmsg puts them into place, with a little of what
- * follows (READ_AHEAD, mostly the next frame's header) into the buffer behind
- * them. So a large message costs one system call and no copy of ours, small
- * ones come many at a time.
+/* tcp_in.c - see tcp_in.h. Bytes go through one buffer, except those of a body
+ * that is fetched: recvmsg puts them into place, and a little of what follows
+ * (READ_AHEAD, mostly the next frame's header) into the buffer. So a large
+ * message costs one system call and no copy of ours, and one call receives many
+ * small ones.
  *
- * Where a connection stands: not greeted; between frames (one begins at tail;
- * whole: it was asked for in one piece); fetching (left bytes of a body go to
- * iov); dropping (left bytes of a body go nowhere).
+ * States of a connection: not greeted; between frames (one begins at tail;
+ * whole: it was asked for in one piece); fetching (`left` bytes of a body go to
+ * iov); dropping (`left` bytes of a body are discarded).
  *
- * Lengths are size_t from where they are read on, and those of a frame are held
- * against what can be meant before anything is done with them: body_max is
- * what the longest body takes of memory, when it is asked for whole.
+ * Lengths are size_t from where they are read, and a frame's are validated
+ * before they are used: body_max bounds the memory of a body that is asked for
+ * whole.
  *
- * Rejected: a message that is read whole before anybody looks at it. It costs
- * a copy of every row, and memory for the largest message per connection. */
+ * Rejected: reading every message whole before it is delivered. It costs a copy
+ * of every row, and memory for the largest message per connection. */
 #include "io/data/tcp_in.h"
 
 #include "base/check.h"
@@ -26,7 +26,7 @@
 
 #define BUFFER     ((size_t)64 * 1024) /* at first; grows for whole messages */
 #define READ_AHEAD ((size_t)1024)
-#define READS_MAX  8 /* system calls of a turn: others want to be heard, too */
+#define READS_MAX  8 /* system calls of a turn, so that others have theirs */
 
 _Static_assert(BUFFER >= TCP_FRAME + DATA_HEADER_MAX + TCP_EAGER,
     "an eager message fits the buffer");
@@ -40,11 +40,11 @@ struct tcp_in {
     bool greeted, fetching, dropping;
     bool large; /* this or the last body is fetched: another may follow */
     bool whole;
-    bool moved; /* bytes came since tcp_in_stalled() looked */
-    bool used;  /* a grown buffer was needed since tcp_in_shrink() looked */
+    bool moved; /* bytes came since the last tcp_in_stalled() */
+    bool used;  /* a grown buffer was needed since the last tcp_in_shrink() */
     uint64_t quiet_since_ns;
     uint8_t *buffer;
-    size_t cap, tail, head; /* buffer[tail..head) is not looked at yet */
+    size_t cap, tail, head; /* buffer[tail..head) is not parsed yet */
     uint64_t left;          /* of the body being fetched or dropped */
     void *cookie;
     uint32_t at, iovs;                  /* iov[at..iovs) is not full yet */
@@ -89,11 +89,6 @@ void tcp_in_close(struct tcp_in **inp)
     free(in);
 }
 
-int tcp_in_fd(const struct tcp_in *in)
-{
-    return in->fd;
-}
-
 bool tcp_in_greeted(const struct tcp_in *in)
 {
     return in->greeted;
@@ -111,7 +106,7 @@ bool tcp_in_stalled(struct tcp_in *in, uint64_t now_ns, uint64_t limit_ns)
 
 /* places of a fetch */
 
-/* n more bytes are in place. */
+/* Advances the fetch by n bytes that are in place. */
 static void fill(struct tcp_in *in, uint64_t n)
 {
     in->left -= n;
@@ -127,7 +122,7 @@ static void fill(struct tcp_in *in, uint64_t n)
     }
 }
 
-/* What the buffer already has of the body. */
+/* Takes what the buffer has of the body. */
 static void from_buffer(struct tcp_in *in)
 {
     size_t have = in->head - in->tail;
@@ -233,7 +228,8 @@ void tcp_in_shrink(struct tcp_in *in)
     in->tail = in->head = 0;
 }
 
-/* Without room the connection has to end: the sender notices, and goes on. */
+/* Grows the buffer to `need` bytes. Without memory the connection has to end:
+ * the sender notices, and connects again. */
 static bool make_whole(struct tcp_in *in, size_t need)
 {
     uint8_t *more;
@@ -252,7 +248,7 @@ static bool make_whole(struct tcp_in *in, size_t need)
     return true;
 }
 
-/* The body is not here, or not all of it. */
+/* Delivers a message of which the body, or a part of it, is still to come. */
 static void deliver_large(
     struct tcp_in *in, struct span header, size_t len, bool *over)
 {
@@ -260,7 +256,7 @@ static void deliver_large(
 
     CHECK(kept == (in->fetching || in->whole), "a message of %zu bytes was %s",
         len, kept ? "kept and not fetched" : "fetched and not kept");
-    if (in->whole) { /* again from its frame on */
+    if (in->whole) { /* parsed again, from its frame on */
         in->large = false;
         *over = !make_whole(in, TCP_FRAME + header.len + len);
         return;
@@ -270,12 +266,12 @@ static void deliver_large(
     in->left = len;
 }
 
-/* True if a frame of such lengths may come. */
+/* True if a frame may have these lengths. */
 static bool lengths_good(const struct tcp_in *in, size_t header, size_t body)
 {
     if (header > DATA_HEADER_MAX) {
         log_rated(&strangers,
-            "tcp: a header of %zu bytes, at most %u are meant", header,
+            "tcp: a header of %zu bytes, at most %u are allowed", header,
             (unsigned)DATA_HEADER_MAX);
         return false;
     }
@@ -289,7 +285,8 @@ static bool lengths_good(const struct tcp_in *in, size_t header, size_t body)
     return true;
 }
 
-/* The next frame, when it is here: all of it, or all but a body to fetch. */
+/* Delivers the next frame if it is here: all of it, or all but a body to fetch.
+ * Returns false if it is not. */
 static bool frame(struct tcp_in *in, bool *over)
 {
     size_t have = in->head - in->tail, need;
@@ -319,7 +316,7 @@ static bool frame(struct tcp_in *in, bool *over)
     return true;
 }
 
-/* Everything that can be done with what is here. */
+/* Handles what the buffer has. Returns the number of frames and bodies. */
 static unsigned parse(struct tcp_in *in, bool *over)
 {
     unsigned count = 0;
@@ -339,7 +336,7 @@ static unsigned parse(struct tcp_in *in, bool *over)
 
 /* the socket */
 
-/* Room for what comes next, at the buffer's start if it can be. */
+/* Moves what the buffer has to its start. */
 static void make_room(struct tcp_in *in)
 {
     size_t have = in->head - in->tail;
@@ -355,7 +352,7 @@ static ssize_t receive(struct tcp_in *in, size_t *asked)
     size_t room = in->large ? READ_AHEAD : in->cap - in->head;
     struct msghdr m = {.msg_iov = &in->iov[in->at]};
 
-    if (in->dropping) { /* TCP takes them off without a place to put them */
+    if (in->dropping) { /* MSG_TRUNC: TCP discards them without a copy */
         *asked = in->left < BUFFER ? (size_t)in->left : BUFFER;
         return recv(in->fd, in->buffer, *asked, MSG_TRUNC | MSG_DONTWAIT);
     }
@@ -369,7 +366,7 @@ static ssize_t receive(struct tcp_in *in, size_t *asked)
     return recvmsg(in->fd, &m, MSG_DONTWAIT);
 }
 
-/* n bytes came. */
+/* Takes account of n bytes that were received. */
 static void take(struct tcp_in *in, uint64_t n)
 {
     uint64_t body = n < in->left ? n : in->left;

@@ -7,45 +7,45 @@
 #include "io/data.h"
 #include "io/data/tcp.h"
 
-/* A frame: u32 bytes of the header, u32 bytes of the body, header, body. */
+/* A frame: u32 header length, u32 body length, header, body. */
 #define TCP_FRAME 8
-/* A body up to here is handed over from our buffer, in one piece. */
+/* A body up to this is passed on from our buffer, in one piece. */
 #define TCP_EAGER ((size_t)16 * 1024)
 
 struct tcp_in;
 
-/* What a connection tells: of the calls only arrived and fetched. */
+/* Of the calls a connection uses only arrived and fetched. */
 struct tcp_in_conf {
     struct data *d;
     const struct data_calls *calls;
-    const uint8_t *token; /* TCP_TOKEN bytes that a greeting has to say */
+    const uint8_t *token; /* TCP_TOKEN bytes that a greeting has to have */
     uint32_t body_max;    /* a longer body ends the connection */
     struct data_counts *counts;
 };
 
-/* Takes fd. NULL: no memory, fd is closed. */
+/* Opens a connection that owns fd. NULL: no memory, and fd is closed. */
 struct tcp_in *tcp_in_open(int fd, const struct tcp_in_conf *c);
-/* Ends a fetch as not ok. */
+/* Closes it; a fetch ends as not ok. */
 void tcp_in_close(struct tcp_in **in);
-int tcp_in_fd(const struct tcp_in *in);
+/* True if the greeting was received. */
 bool tcp_in_greeted(const struct tcp_in *in);
 
-/* Reads and delivers; returns how much happened. *over: the other side is
- * gone or speaks nonsense, and the connection has to be closed. */
+/* Reads and delivers; returns the number of events handled. Sets *over when the
+ * other side has ended or broken the protocol: then close the connection. */
 unsigned tcp_in_turn(struct tcp_in *in, bool *over);
 
-/* Inside arrived() only: as data.h's fetch and whole. */
+/* As data.h's fetch and whole; inside arrived() only. */
 MUST_CHECK enum err tcp_in_fetch(struct tcp_in *in, const struct iovec *iov,
     uint32_t iovs, uint64_t len, void *cookie);
 
 void tcp_in_whole(struct tcp_in *in);
 
-/* True if it has more memory than a connection with small messages. */
+/* True if its buffer has grown for a large message. */
 bool tcp_in_grown(const struct tcp_in *in);
-/* Gives memory back that no message has needed since the last call. */
+/* Frees memory that no message has needed since the last call. */
 void tcp_in_shrink(struct tcp_in *in);
 
-/* In the middle of something, without a byte for limit_ns. */
+/* True if it is inside a message and got no byte for limit_ns. */
 bool tcp_in_stalled(struct tcp_in *in, uint64_t now_ns, uint64_t limit_ns);
 
 #endif

@@ -2,16 +2,16 @@
  *
  * The environment must not decide what data_conf decides. Keys of UCX itself
  * are set by ucp_config_modify, which wins over the environment. Keys of its
- * transports cannot be set so: 1.13 knows them there by other names than newer
- * releases, and looks at no private prefix (both tried); so UCX_* of the
- * environment is overwritten, under a mutex, for as long as the process lives.
+ * transports cannot be set so: 1.13 has other names for them than newer
+ * releases, and ignores a private prefix (both tried); so UCX_* of the
+ * environment is overwritten, under a mutex, until the process exits.
  * Carriers are therefore opened while no other thread reads the environment;
  * shards start one after the other.
  *
  * Other UCX_* variables stay in force, for sites whose network cards need
  * them, and are named in the log. Three keys are read when the library loads,
  * before main: HANDLE_ERRORS, VFS_ENABLE and MEM_EVENTS belong in the unit
- * file; starting the process anew to set them was rejected. */
+ * file; restarting the process to set them was rejected. */
 #include "io/data/ucx.h"
 
 #include "base/log.h"
@@ -57,7 +57,7 @@ static bool refused(const char *what, ucs_status_t s)
     return true;
 }
 
-/* Is `name` one of the comma-separated words of list? */
+/* True if `name` is one of the comma-separated words of list. */
 static bool listed(const char *list, const char *name)
 {
     size_t len = strlen(name);
@@ -100,7 +100,7 @@ static bool set(ucp_config_t *config, const char *key, const char *value)
     return false;
 }
 
-/* What is so already is left alone: a worker is also replaced while other
+/* Sets a variable unless it has the value: a worker may be replaced while other
  * threads read the environment. */
 static bool set_transport(const char *key, const char *value)
 {
@@ -127,8 +127,8 @@ static bool configure_transports(const struct data_conf *c)
              set_transport("UCX_TCP_RX_SEG_SIZE", segment) &&
              set_transport(
                  "UCX_TCP_PORT_RANGE", c->ports && *c->ports ? c->ports : "0");
-    /* Without these UCX silently drops shared memory for endpoints that want
-     * to hear of a dead peer. */
+    /* Without these UCX silently drops shared memory for endpoints with error
+     * handling. */
     if (mm || listed(c->tls, "posix"))
         ok = ok && set_transport("UCX_POSIX_ERROR_HANDLING", "y");
     if (mm || listed(c->tls, "sysv"))
@@ -278,7 +278,8 @@ void ucx_close(struct ucx *u)
     u->fd = -1;
 }
 
-/* Adds name to the comma-separated out, unless it is there or has no place. */
+/* Appends name to the comma-separated out, unless it is there or does not
+ * fit. */
 static void add_name(char *out, size_t size, const char *name, size_t len)
 {
     char word[64];
@@ -292,7 +293,7 @@ static void add_name(char *out, size_t size, const char *name, size_t len)
         snprintf(out + used, size - used, "%s%s", used ? "," : "", word);
 }
 
-/* UCX says it in a picture for people only, a line per lane:
+/* Parses what UCX prints of the endpoint, its only source, a line per lane:
  *   #   lane[0]:  2:tcp/lo.0 md[1]  -> md[1]/tcp/sysdev[255] am am_bw#0 */
 void ucx_transport(ucp_ep_h ep, char *out, size_t size)
 {

@@ -28,37 +28,40 @@ struct ucx {
     uint32_t memory_count;
 };
 
-/* Messages go to arrived(arg, ...), which is set before the address is read:
- * a worker that hears a message without a handler crashes. *out is zeroed, or
- * was closed. */
+/* Opens a context and a worker; *out is zeroed, or was closed. Messages go to
+ * arrived(arg, ...), which is set before the address is read: a worker that
+ * receives a message without a handler crashes. */
 MUST_CHECK enum err ucx_open(struct ucx *out, const struct data_conf *c,
     ucp_am_recv_callback_t arrived, void *arg);
-/* Destroys it; what is outstanding may call back meanwhile. Harmless twice. */
+/* Destroys them; outstanding operations may call back meanwhile. Harmless
+ * twice. */
 void ucx_close(struct ucx *u);
 
-/* "tcp/lo", several joined by commas; empty while not connected. */
+/* Writes the endpoint's transports, "tcp/lo", joined by commas; empty while it
+ * is not connected. */
 void ucx_transport(ucp_ep_h ep, char *out, size_t size);
 
-/* ucx_gpu.c. Memory of a GPU that messages may be sent from and fetched into
- * from now on, also by a worker that is opened anew. false: this UCX knows no
- * GPUs, or does not take this memory. */
+/* ucx_gpu.c. Registers memory of a GPU, for messages to be sent from and
+ * fetched into, with this worker and later ones. False: this UCX does not
+ * support GPUs, or refuses this memory. */
 bool ucx_memory_add(struct ucx *u, const void *base, uint64_t bytes);
-/* Tells UCX where a buffer lies. Nothing where no memory was added. */
+/* Sets the kind of memory that the buffer lies in; nothing if none was added.
+ */
 void ucx_memory_param(
     const struct ucx *u, const void *buffer, ucp_request_param_t *param);
-/* Did it say a GPU's memory? */
+/* True if that kind is a GPU's. */
 bool ucx_memory_gpu(const ucp_request_param_t *param);
-/* For ucx.c: when a context stands, and when its worker has gone. */
+/* Called by ucx.c after a context was opened, and before it is closed. */
 void ucx_memory_open(struct ucx *u);
 void ucx_memory_close(struct ucx *u);
 
 /* A message whose bytes UCX copies out of pieces, none of them empty. Sent as
- * one element of the type that ucx_pack_type gives (and ucp_dt_destroy ends);
- * it stays until the message completes. */
+ * one element of the type that ucx_pack_type creates (and ucp_dt_destroy
+ * frees); it must stay until the message completes. */
 struct ucx_pack {
     const struct iovec *iov;
     uint32_t iovs;
-    uint32_t at_iov; /* private from here: how far UCX has come */
+    uint32_t at_iov; /* private from here: UCX's position */
     size_t at_byte, at_total;
 };
 MUST_CHECK enum err ucx_pack_type(ucp_datatype_t *out);

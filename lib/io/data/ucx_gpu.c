@@ -1,13 +1,13 @@
 /* ucx_gpu.c - memory of GPUs that UCX reads and writes itself, where the UCX
  * found at run time can.
  *
- * Belongs to a data_ucx and its thread. Invariants: whether UCX knows GPUs is
- * asked of the context, and that it takes this memory is tried, never assumed;
- * whether a network card then reaches it, or UCX copies it to and fro, is UCX's
- * business and depends on its transports. UCX is told of every buffer where it
- * lies, so that nothing depends on whether it finds out. A worker that was made
- * anew has everything registered again; a region that it does not take is left
- * to UCX to register by itself.
+ * Belongs to a data_ucx and its thread. Invariants: the context reports whether
+ * UCX supports GPUs, and each memory is registered as a test, never assumed to
+ * work; whether a network card then reaches it, or UCX copies it through the
+ * host, depends on UCX's transports. Every buffer is passed with its kind of
+ * memory, so that nothing depends on UCX's detection. After a worker was
+ * replaced everything is registered again; a region that is refused then is
+ * left to UCX to register by itself.
  *
  * Rejected: asking by the version of UCX, or by its transports' names. */
 #include "io/data/ucx.h"

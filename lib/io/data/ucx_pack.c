@@ -29,8 +29,8 @@ static size_t pack_size(void *state)
     return bytes;
 }
 
-/* Nearly always goes on where it stopped; a fragment that UCX could not send
- * is asked for again. */
+/* Moves to `offset`: nearly always where it is; UCX asks again for a fragment
+ * that it could not send. */
 static void pack_seek(struct ucx_pack *k, size_t offset)
 {
     if (offset < k->at_total) {
