@@ -1,7 +1,7 @@
 /* mem.h - a kind of memory that pools can lie in. mem_host: sealed memfds;
  * mem_cuda: memory of a GPU. One object per pool; opened by the loop's thread,
- * or by another where any_thread says so, closed by the loop's, and read by
- * shards (base, device), which is safe because nothing changes in between. */
+ * or with any_thread by another, closed by the loop's, and read by shards
+ * (base, device), which is safe because nothing changes in between. */
 #ifndef MMX_IO_MEM_H
 #define MMX_IO_MEM_H
 
@@ -11,19 +11,19 @@
 
 #define MEM_HANDLE_MAX 80 /* 16 bytes of UUID, 64 of a CUDA IPC handle */
 
-/* How far an open is, and the word to give up; any thread. */
+/* The progress of an open in bytes, and the request to stop it; any thread. */
 struct mem_watch {
     _Atomic uint64_t bytes;
     _Atomic bool stop;
 };
 
 struct mem_opt {
-    const char *name; /* of the pool, for messages and memfd */
+    const char *name; /* of the pool, for log lines and the memfd */
     const char *kind; /* as in the config: "host" or "cuda:N" */
     uint64_t bytes;
     bool engines_write;      /* false: sealed against future writable maps */
-    bool huge_pages;         /* asked for: an error when there are none */
-    int numa_node;           /* -1: wherever */
+    bool huge_pages;         /* true: an error when there are none */
+    int numa_node;           /* -1: any */
     struct mem_watch *watch; /* NULL: none */
 };
 
@@ -32,7 +32,7 @@ struct mem {
     uint8_t *base;  /* host kinds: our own map; else NULL */
     uint64_t bytes; /* size of the mapping, >= opt.bytes */
     uint64_t page;  /* alignment that regions should have */
-    int fd;         /* what engines get; stays ours; -1: the handle is all */
+    int fd;         /* passed to engines, and ours; -1: only the handle */
     char text[64];  /* for mmxctl: kind, page size, node */
 
     /* How an engine maps it: "memfd", "cuda-vmm" (fd and handle), "cuda-ipc"
@@ -46,13 +46,13 @@ struct mem {
      * be touched by a CPU. */
     struct cuda *gpu;
     unsigned long long device, own;
-    struct cuda *readers[CUDA_GPUS_MAX]; /* held: GPUs that copy out of it */
+    struct cuda *readers[CUDA_GPUS_MAX]; /* held: GPUs that copy from it */
 };
 
 struct mem_ops {
     const char *name;
-    bool any_thread; /* one that may wait can open it */
-    /* Page size that this kind would use, before the size is known. */
+    bool any_thread; /* a thread that may wait can open it */
+    /* Returns the page size that this kind will use. */
     uint64_t (*page)(const struct mem_opt *opt);
     MUST_CHECK enum err (*open)(struct mem *m, const struct mem_opt *opt);
     void (*close)(struct mem *m);
@@ -61,28 +61,30 @@ struct mem_ops {
 extern const struct mem_ops mem_host;
 extern const struct mem_ops mem_cuda;
 
-/* By a pool's `memory` key ("host", "cuda:3"); NULL: there is no such kind. */
+/* Returns the kind that a pool's `memory` key names ("host", "cuda:3"). NULL:
+ * none. */
 const struct mem_ops *mem_kind(const char *name);
 
-/* Number of the GPU in "cuda:N"; NONE: it is something else. */
+/* Returns the number of the GPU in "cuda:N". NONE: another name. */
 uint32_t mem_gpu(const char *name);
 
-/* Where byte 0 is: an address for CPUs, or for cuda.h. */
+/* Returns the address of byte 0, for CPUs or for cuda.h. */
 static inline uint8_t *mem_start(const struct mem *m)
 {
     return m->gpu ? (uint8_t *)(uintptr_t)m->device : m->base;
 }
 
-/* Another process' GPU pool, as its mem says: fd (not closed here; -1: none),
- * share and handle. Mapped for reading on the GPU with the handle's UUID, and
- * for the readers; closed by mem_cuda.close. ERR_INTERNAL: logged. */
+/* A GPU pool of another process, by its mem's fd (not closed here; -1: none),
+ * share and handle. */
 struct mem_import {
     const char *name, *share;
     struct span handle;
     int fd;
     uint64_t bytes;
-    uint32_t readers; /* bits: numbers of other GPUs that copy out of it */
+    uint32_t readers; /* bits: numbers of other GPUs that copy from it */
 };
+/* Maps it for reading on the GPU with the handle's UUID, and for the readers;
+ * mem_cuda.close unmaps it. ERR_INTERNAL, ERR_MALFORMED: logged. */
 MUST_CHECK enum err mem_cuda_import(
     struct mem *out, const struct mem_import *from);
 

@@ -1,8 +1,8 @@
 /* notify.c - sd_notify and socket activation in a page.
  *
- * Invariants: the environment is read once and emptied; values are kept in
- * statics, since they are the process's and not a daemon object's. A manager
- * that cannot be reached never stops us. Main thread.
+ * Invariants: the environment is read once and its variables removed; values
+ * are kept in statics, since they belong to the process and not to a daemon
+ * object. A manager that cannot be reached never blocks us. Main thread.
  *
  * Rejected: libsystemd (a dependency, and one that is not on every host where
  * a container runs us). */
@@ -27,10 +27,10 @@ static struct {
     int fd;                /* to send with, -1: none */
     bool complained;
     uint64_t watchdog_ns;
-    unsigned fds; /* handed to us, from FIRST_FD on */
+    unsigned fds; /* passed to us, from FIRST_FD on */
 } state = {.fd = -1};
 
-/* A decimal number in the environment; 0: none, or not a number. */
+/* Returns a decimal number from the environment; 0: none, or not a number. */
 static uint64_t env_number(const char *name)
 {
     const char *s = getenv(name);
@@ -43,7 +43,7 @@ static uint64_t env_number(const char *name)
     return v;
 }
 
-/* Is the number in the environment our process id? */
+/* True if the number in the environment is our process id. */
 static bool env_is_us(const char *name)
 {
     return env_number(name) == (uint64_t)getpid();

@@ -1,8 +1,7 @@
-/* source.h - a pool of another daemon on this host, mapped for reading: what
- * rows are copied from without a network. Opened by the loop's thread, mapped
- * by a thread that may wait, read by shards; nothing changes in it once it is
- * mapped. Whoever keeps a pointer to it holds it; the last one to let go
- * unmaps it, in any thread. */
+/* source.h - a pool of another daemon on this host, mapped for reading: rows
+ * are copied from it without a network. Opened by the loop's thread, mapped by
+ * a thread that may wait, read by shards; constant once it is mapped. Every
+ * pointer to it is counted; the last source_drop unmaps it, in any thread. */
 #ifndef MMX_IO_SOURCE_H
 #define MMX_IO_SOURCE_H
 
@@ -23,18 +22,18 @@ struct source {
     _Atomic uint32_t holders;
 };
 
-/* From a POOL_INFO and the descriptor that came with it (-1: none), which is
- * taken over in any case. Nothing in either is believed: size and seals are the
- * kernel's word. Held once. On error *why says what was wrong. */
+/* Opens a source from a POOL_INFO and the descriptor that came with it (-1:
+ * none), which it owns in any case. Neither is trusted: size and seals are read
+ * from the kernel. The caller holds it. On error *why says what was wrong. */
 MUST_CHECK enum err source_open(struct source **out, int fd,
     const struct local_pool_info *m, const char **why);
 /* Maps and populates it, which takes a second per 8 GiB; a GPU's memory for all
- * of readers (bits: numbers of GPUs), or not at all. */
+ * `readers` (bits: numbers of GPUs), or else it fails. */
 MUST_CHECK enum err source_map(struct source *s, uint32_t readers);
 
-/* One holder more; s. */
+/* Adds a holder; returns s. */
 struct source *source_hold(struct source *s);
-/* One holder less. Accepts NULL. */
+/* Removes a holder; the last one frees s. Accepts NULL. */
 void source_drop(struct source *s);
 
 #endif

@@ -1,12 +1,12 @@
 /* yaml.c - walks libyaml's events and hands every value to conf_set; what a
  * key means is conf.c's business.
  *
- * Invariants: only a small part of YAML is taken (maps, lists, scalars; no
- * anchors, aliases, tags or further documents), since each of the others has
- * a way to surprise or to explode. The functions recurse as the keys nest:
- * an unknown key and a list where none belongs are refused before anything
- * below them is read, so nesting in the file cannot drive it deeper. Main
- * thread, at start; memory is given back before return.
+ * Invariants: only a small part of YAML is accepted (maps, lists, scalars; no
+ * anchors, aliases, tags or further documents), since each of the others can
+ * surprise or expand without bound. The functions recurse as the keys nest: an
+ * unknown key and a list in a wrong place are refused before anything below
+ * them is read, so nesting in the file cannot recurse deeper. Main thread, at
+ * start; memory is freed before return.
  *
  * Rejected: the document API (no marks at keys, and it resolves aliases). */
 #include "io/yaml.h"
@@ -31,7 +31,7 @@ struct load {
     const uint8_t *text;
     size_t len;
     yaml_parser_t parser;
-    yaml_event_t event; /* the one being looked at */
+    yaml_event_t event; /* the current one */
     bool has_event;
     unsigned depth;
     struct conf *c;
@@ -63,7 +63,8 @@ static enum err refuse(struct load *l, yaml_mark_t at, const char *fmt, ...)
     return place_error(l, at.line, at.column);
 }
 
-/* libyaml gives an offset, not a mark, for bytes that are no text. */
+/* Returns the mark of an offset: libyaml has no mark for bytes that are no
+ * text. */
 static yaml_mark_t mark_of(const struct load *l, size_t offset)
 {
     yaml_mark_t m = {offset, 0, 0};
@@ -116,7 +117,7 @@ static const char *decoration(const yaml_event_t *ev)
     return anchor ? "anchors" : tag ? "tags" : NULL;
 }
 
-/* Steps to the next event, refusing those that no place may have. */
+/* Steps to the next event; refuses those that are accepted nowhere. */
 static enum err next(struct load *l)
 {
     const char *what;
@@ -141,7 +142,7 @@ static enum err next(struct load *l)
 
 static enum err load_map(struct load *l, const char *path);
 
-/* Hands the scalar at hand to conf_set. */
+/* Passes the current scalar to conf_set. */
 static enum err load_scalar(struct load *l, const char *path)
 {
     const yaml_event_t *ev = &l->event;
@@ -155,13 +156,13 @@ static enum err load_scalar(struct load *l, const char *path)
     return OK;
 }
 
-/* A key without anything behind it, as left when a list is commented out. */
+/* True for a key without a value, as left when a list is commented out. */
 static bool empty_value(const yaml_event_t *ev)
 {
     return plain_value(ev, "");
 }
 
-/* The items of a list, of values or of maps; the event is its start. */
+/* Loads the items of a list, of values or of maps; the event is its start. */
 static enum err load_items(struct load *l, const char *path, bool maps)
 {
     for (unsigned i = 0;; i++) {
@@ -198,7 +199,7 @@ static enum err load_list(struct load *l, const char *path, bool maps)
     return empty_value(&l->event) ? OK : load_items(l, path, maps);
 }
 
-/* What stands behind a key, the event being its first. */
+/* Loads the value of a key; the event is its first. */
 static enum err load_value(struct load *l, const char *path)
 {
     switch (conf_shape(l->c->role, path)) {
@@ -229,8 +230,8 @@ struct seen {
     char keys[SEEN_MAX][KEY_SIZE];
 };
 
-/* The scalar at hand as a key of the map at path: known, and new there. Its
- * whole path goes to out. */
+/* Takes the current scalar as a key of the map at path: known, and new there.
+ * Writes its whole path to out. */
 static enum err load_key(
     struct load *l, const char *path, struct seen *seen, char *out)
 {
@@ -261,7 +262,7 @@ static enum err load_key(
     return OK;
 }
 
-/* The keys of a map; the event is its start. */
+/* Loads the keys of a map; the event is its start. */
 static enum err load_map(struct load *l, const char *path)
 {
     yaml_mark_t start = l->event.start_mark;
@@ -290,7 +291,7 @@ static enum err load_map(struct load *l, const char *path)
     return OK;
 }
 
-/* The whole file: nothing, or one document with one map. */
+/* Loads the whole file: nothing, or one document with one map. */
 static enum err load_file(struct load *l)
 {
     enum err r = next(l);

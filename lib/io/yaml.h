@@ -7,11 +7,11 @@
 
 #define YAML_FILE_MAX (256u << 10)
 
-/* Sets what the file at path says in *c, which conf_init has filled; lists
- * that the file names replace those of *c. On error *c is untouched and *e
- * says what is wrong: "mmx-langd.yaml:12:3: unknown key `pool`, did you mean
- * `pools`?". ERR_MALFORMED for what is in the file, ERR_INTERNAL when it
- * cannot be read. conf_finish is still to be called. */
+/* Sets the file's values in *c, which conf_init has filled; a list in the file
+ * replaces that of *c. On error *c is untouched and *e says what is wrong:
+ * "mmx-langd.yaml:12:3: unknown key `pool`, did you mean `pools`?".
+ * ERR_MALFORMED: the file's content; ERR_INTERNAL: the file cannot be read.
+ * conf_finish is still to be called. */
 MUST_CHECK enum err yaml_load(
     const char *path, struct conf *c, struct conf_error *e);
 

@@ -236,7 +236,7 @@ void cuda_unpin(struct cuda *c, void *p)
 /* lanes */
 
 /* Copies run on one stream; a second one waits for the marks and calls back,
- * so that no copy stands behind a callback. */
+ * so that no copy waits for a callback. */
 struct cuda_lane {
     struct cuda *gpu;
     CUstream copies, calls;
@@ -302,7 +302,7 @@ void cuda_lane_close(struct cuda_lane **lp)
         return;
     d = l->gpu->d;
     if (cuda_enter(l->gpu) == OK) {
-        /* Results are of no use any more; a lost GPU gives its error. */
+        /* Results are ignored: a lost GPU repeats its error. */
         if (l->copies)
             (void)d->cuStreamSynchronize(l->copies);
         if (l->calls)
@@ -366,7 +366,8 @@ static CUresult copy_each(struct cuda_lane *l, const struct cuda_batch *b)
     return r;
 }
 
-/* One copy is one call; for several a driver has one call, or we a kernel. */
+/* Submits a batch: several copies by the driver's one call for them, else by
+ * our kernel, else one by one. */
 static CUresult copy_all(struct cuda_lane *l, const struct cuda_batch *b)
 {
     struct cuda *c = l->gpu;
@@ -380,7 +381,7 @@ static CUresult copy_all(struct cuda_lane *l, const struct cuda_batch *b)
     }
     if (cuda_gathers(c, b) && cuda_gather(c, b, l->copies) == CUDA_SUCCESS)
         return CUDA_SUCCESS;
-    return copy_each(l, b); /* again, perhaps: the same bytes */
+    return copy_each(l, b); /* some perhaps twice: the same bytes */
 }
 
 static CUresult submit(
@@ -411,7 +412,7 @@ enum err cuda_lane_submit(
         return ERR_INTERNAL;
     }
     r = submit(l, b, mark);
-    if (r != CUDA_SUCCESS) /* what went before is over, then it is told */
+    if (r != CUDA_SUCCESS) /* earlier copies end before the error is reported */
         (void)l->gpu->d->cuStreamSynchronize(l->copies);
     cuda_leave(l->gpu);
     if (r == CUDA_SUCCESS)
@@ -420,8 +421,8 @@ enum err cuda_lane_submit(
     return ERR_INTERNAL;
 }
 
-/* Of a lost GPU nothing is good, not even what was reached. What still runs is
- * busy all the same: its memory is in use. */
+/* Converts the state of a mark. On a lost GPU no mark counts as reached; a copy
+ * that still runs is busy all the same, since its memory is in use. */
 static enum err answer(struct cuda_lane *l, CUresult r)
 {
     if (r == CUDA_ERROR_NOT_READY)

@@ -1,10 +1,10 @@
 /* cuda_gather.c - many small copies as one launch of a kernel, for drivers
  * that have no call for it (before CUDA 12.8) or whose GPU does not do it.
  *
- * Invariants: the kernels are looked for once per GPU, by the first lane that
- * needs them, under a lock; where there are none copies are submitted one by
- * one. Every address is a GPU's, or of host memory that is pinned. Rejected:
- * loading them with the GPU; most drivers have the call. */
+ * Invariants: the kernel is loaded once per GPU, by the first lane that needs
+ * it, under a lock; without it copies are submitted one by one. Every address
+ * is a GPU's, or of host memory that is pinned. Rejected: loading it with the
+ * GPU; most drivers have the call. */
 #include "io/mem/cuda_impl.h"
 
 #include "base/log.h"
@@ -15,9 +15,9 @@
 #define COPIES_MAX 128 /* of one launch */
 #define THREADS    256
 #define BLOCKS     1024        /* of one launch, about */
-#define SMALL      (64u << 10) /* from there on copy engines are as good */
+#define SMALL      (64u << 10) /* from this size copy engines are as fast */
 
-/* As gpu/rows.cu has them. */
+/* Parameters of mmx_copies, as gpu/rows.cu declares them. */
 struct copies {
     uint32_t count, unused;
     struct {
@@ -30,7 +30,7 @@ _Static_assert(
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Inside of cuda_enter. */
+/* Loads the kernel; the GPU is current. */
 static void look_for_kernel(struct cuda *c)
 {
     static const char *const name[] = {"mmx_copies"};

@@ -17,23 +17,24 @@ struct cuda {
     bool gather_asked;
     _Atomic bool gather_off; /* a launch failed */
     CUfunction gather;       /* of cuda_gather.c; NULL: none, or not asked */
-    bool settled;    /* writes of network cards are seen without a flush */
+    bool settled;    /* writes of network cards are visible without a flush */
     bool can_settle; /* else they can be flushed */
     _Atomic bool lost;
     char reason[CUDA_TEXT_MAX];
 };
 
-/* Work on this GPU stands between the two, on any thread. ERR_INTERNAL: lost,
- * and there is nothing to leave. */
+/* Makes the GPU current until cuda_leave, on any thread. ERR_INTERNAL: lost,
+ * and then there is nothing to leave. */
 MUST_CHECK enum err cuda_enter(struct cuda *c);
 void cuda_leave(struct cuda *c);
-/* Notes that the GPU is lost; logs the first time. */
+/* Marks the GPU as lost; logs the first time. */
 void cuda_lose(struct cuda *c, const char *what, CUresult r);
-/* Would a kernel be better than one copy after the other? Then it does them. */
+/* True if a kernel is better for the batch than one copy after the other. */
 bool cuda_gathers(struct cuda *c, const struct cuda_batch *b);
+/* Submits the batch as launches of that kernel. */
 CUresult cuda_gather(
     struct cuda *c, const struct cuda_batch *b, CUstream stream);
-/* An attribute of the GPU; 0 when the driver does not know it. */
+/* Returns an attribute of the GPU; 0 if the driver does not know it. */
 int cuda_attribute(struct cuda *c, CUdevice_attribute a);
 
 #endif

@@ -1,8 +1,7 @@
 /* cuda_none.c - in place of cuda.c and mem_cuda.c in a build without the CUDA
- * toolkit's headers. Opening a GPU or a GPU's pool says so and fails; since
- * none can be opened, nothing else is ever called, and a call would be our own
- * bug. Stateless, any thread. Rejected: #ifdef in the callers. They need not
- * know what the build has. */
+ * toolkit's headers. Opening a GPU or a GPU's pool logs that and fails; since
+ * none can be opened, every other call is our own bug. Stateless, any thread.
+ * Rejected: #ifdef in the callers. They need not know the build. */
 #include "io/cuda.h"
 
 #include "base/check.h"

@@ -1,7 +1,6 @@
-/* mem.c - the kinds of memory that pools can lie in, by the names that a
- * pool's `memory` key uses. Constant data, any thread. A registry filled at
- * run time was rejected: there are few kinds, and a list that can be read is
- * better. */
+/* mem.c - the kinds of memory that pools can lie in, by the names that a pool's
+ * `memory` key uses. Constant data, any thread. Rejected: a registry filled at
+ * run time. There are few kinds, and a list can be read. */
 #include "io/mem.h"
 
 #include <string.h>

@@ -1,16 +1,15 @@
-/* mem_cuda.c - a pool in the memory of a GPU, owned by the daemon and given to
+/* mem_cuda.c - a pool in the memory of a GPU, owned by the daemon and mapped by
  * engines.
  *
  * Where the driver can, it is one CUDA VMM allocation, exported as a file
  * descriptor that travels like a memfd: the importer chooses its own access
  * (read only for language engines) and its map outlives us. Elsewhere it is
  * plain memory with a CUDA IPC handle; then an engine that outlives the daemon
- * must close its map, as the driver's rules say. Which of the two it became is
- * in `share`.
+ * must close its map, as the driver requires. `share` names the one it became.
  *
- * Invariants: all bytes are zero before anybody is told of the pool; nothing
- * here touches a byte by CPU; what open made, close takes back in the reverse
- * order, half-built objects included. The loop's thread opens and closes.
+ * Invariants: all bytes are zero before open returns; no byte is touched by a
+ * CPU; close frees what open made in the reverse order, half-built objects
+ * included. The loop's thread opens and closes.
  *
  * Rejected: cuMemAlloc with IPC for all, which dies with the exporter and
  * knows no read-only map; memory pools of the driver, whose exports bring an
@@ -44,7 +43,7 @@ static enum err failed(struct cuda *c, const char *pool, const char *what,
     return ERR_INTERNAL;
 }
 
-/* Says what was asked for and what there is. */
+/* Logs what was asked for and what is free. */
 static enum err too_little(struct cuda *c, const char *pool, uint64_t bytes)
 {
     size_t have = 0, all = 0;
@@ -90,7 +89,8 @@ static CUresult vmm_access(
     return m->gpu->d->cuMemSetAccess(m->device, m->bytes, &access, 1);
 }
 
-/* Where the driver has no read-only maps we do not write all the same. */
+/* Maps for reading; where the driver has no read-only maps also for writing,
+ * which we do not do. */
 static CUresult vmm_access_read(const struct mem *m, uint32_t device)
 {
     CUresult r = vmm_access(m, device, CU_MEM_ACCESS_FLAGS_PROT_READ);
@@ -100,7 +100,7 @@ static CUresult vmm_access_read(const struct mem *m, uint32_t device)
     return vmm_access(m, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
-/* Maps m->own at an address of ours; nobody has access yet. */
+/* Maps m->own at an address of ours; no GPU has access yet. */
 static CUresult vmm_map(struct mem *m)
 {
     const struct gpu_driver *d = m->gpu->d;
@@ -167,7 +167,7 @@ static CUresult ipc_open(struct mem *m, const struct mem_opt *opt)
 
 /* both */
 
-/* Takes back whatever there is; the GPU stays open. */
+/* Frees what was made so far; the GPU stays open. */
 static void take_back(struct mem *m)
 {
     const struct gpu_driver *d = m->gpu->d;
@@ -177,7 +177,7 @@ static void take_back(struct mem *m)
         close(m->fd);
     if (cuda_enter(m->gpu) == OK) {
         if (m->device && ipc) {
-            /* own: it is somebody else's memory. */
+            /* own: another process' memory. */
             (void)(m->own ? d->cuIpcCloseMemHandle(m->device)
                           : d->cuMemFree(m->device));
         } else if (m->device) {
@@ -202,7 +202,8 @@ static void cuda_mem_close(struct mem *m)
     cuda_close(&m->gpu);
 }
 
-/* A stream of our own: a memset on the default one would wait for all. */
+/* Zeroes the memory on a stream of our own: on the default one it would wait
+ * for all others. */
 static CUresult zero(const struct mem *m)
 {
     const struct gpu_driver *d = m->gpu->d;
@@ -284,8 +285,8 @@ static enum err cuda_mem_open(struct mem *out, const struct mem_opt *opt)
 
 /* import */
 
-/* The GPU with this UUID: numbers differ between processes that see different
- * sets of GPUs. */
+/* Opens the GPU with this UUID: numbers differ between processes that see
+ * different sets of GPUs. */
 static enum err gpu_of(struct cuda **out, const char *who, const uint8_t *uuid)
 {
     int count = 1;
@@ -303,7 +304,7 @@ static enum err gpu_of(struct cuda **out, const char *who, const uint8_t *uuid)
         }
         cuda_close(&c);
     }
-    log_error("%s: the GPU that it lies in is not seen here", who);
+    log_error("%s: the GPU that it lies in is not visible here", who);
     return ERR_INTERNAL;
 }
 
@@ -336,8 +337,8 @@ static CUresult import_ipc(struct mem *m, const struct mem_import *from)
     return r;
 }
 
-/* Lets another GPU of ours copy out of it: mapped memory is opened to the GPU,
- * memory of a context to the other's context. */
+/* Lets another GPU of ours copy from it: gives the GPU access to mapped memory,
+ * or its context access to a context's memory. */
 static CUresult reach(struct mem *m, struct cuda *reader, bool vmm)
 {
     const struct gpu_driver *d = m->gpu->d;

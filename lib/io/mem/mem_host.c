@@ -1,13 +1,13 @@
 /* mem_host.c - host memory as one memfd per pool: created, mapped, populated
- * and only then sealed, so that our own map stays writable when nobody else's
- * may be.
+ * and only then sealed, so that our own map stays writable when no other may
+ * be.
  *
- * Invariants: after open every page is there; the size is sealed for good.
- * Who may write can still punch a hole: a page less, which comes back as zeros,
- * or as SIGBUS where huge pages have run out (guard.h); what was asked for
- * (huge pages, a node) was had, or open failed.
+ * Invariants: after open every page is present; the size is sealed for good. A
+ * process that may write can still punch a hole: the page comes back as zeros,
+ * or as SIGBUS where huge pages have run out (guard.h). The pool has the huge
+ * pages and the node that were asked for, or open fails.
  *
- * Any thread opens, one pool at a time is best; shards only read base.
+ * Any thread opens, best one pool at a time; shards only read base.
  * Rejected: MAP_POPULATE, which hides that it failed and would run before
  * mbind; files in /dev/shm, which have names that outlive us; libnuma, for one
  * call. */
@@ -31,7 +31,7 @@
 
 #define NODES_MAX 1024
 #define MIB       (UINT64_C(1) << 20)
-#define PIECE     (256 * MIB) /* populated at once: some 0.1 s */
+#define PIECE     (256 * MIB) /* populated by one call: some 0.1 s */
 #define CREW_MAX  3           /* threads beside the one that opens */
 
 static uint64_t host_page(const struct mem_opt *opt)
@@ -43,8 +43,8 @@ static uint64_t host_page(const struct mem_opt *opt)
     return mem_room_info("Hugepagesize", &kib) && kib ? kib * 1024 : 2 * MIB;
 }
 
-/* Bytes that such a pool may have, and whose word that is. Where the kernel
- * does not tell, the populating decides. */
+/* Returns the bytes that such a pool may have; *whose names the limit. Where
+ * the kernel does not report one, populate() decides. */
 static uint64_t room_for(
     const struct mem_opt *opt, uint64_t page, const char **whose)
 {
@@ -66,8 +66,8 @@ static uint64_t room_for(
     return min_u64(have, n);
 }
 
-/* Refuses what cannot be had now: the kernel would not say no, it would kill a
- * process. */
+/* Refuses a pool that does not fit now: the kernel would not refuse, it would
+ * kill a process. */
 static enum err check_room(
     const struct mem_opt *opt, uint64_t bytes, uint64_t page)
 {
@@ -120,8 +120,8 @@ static enum err map(struct mem *m, const struct mem_opt *opt)
     return OK;
 }
 
-/* Before the first page is there. The policy of a shared mapping belongs to
- * the file, so it holds for whoever touches the page. */
+/* Binds the pool to its node, before the first page is present. The policy of a
+ * shared mapping belongs to the file, so it holds for every process. */
 static enum err bind_node(struct mem *m, const struct mem_opt *opt)
 {
     unsigned long mask[NODES_MAX / 64] = {0};
@@ -147,11 +147,11 @@ struct crew {
     struct mem *m;
     const struct mem_opt *opt;
     uint64_t piece;
-    _Atomic uint64_t next; /* byte that nobody has taken yet */
-    _Atomic int error;     /* errno of one that failed */
+    _Atomic uint64_t next; /* first byte of the next piece */
+    _Atomic int error;     /* errno of the first failure, 0: none */
 };
 
-/* Linux before 5.14: allocate, which fails in words, then touch. */
+/* Populates on Linux before 5.14: allocates, which can fail, then touches. */
 static int populate_old(struct mem *m, uint64_t at, uint64_t n)
 {
     volatile uint8_t *p = m->base + at;
@@ -194,8 +194,8 @@ static void *crew_member(void *ud)
     return NULL;
 }
 
-/* Large pools by several threads: the kernel clears pages, which one core does
- * at some GB/s. */
+/* Populates the pool, a large one by several threads: the kernel clears the
+ * pages, which one core does at some GB/s. */
 static enum err populate(struct mem *m, const struct mem_opt *opt)
 {
     struct crew c = {.m = m, .opt = opt, .piece = max_u64(PIECE, m->page)};
@@ -205,7 +205,7 @@ static enum err populate(struct mem *m, const struct mem_opt *opt)
 
     for (; n < CREW_MAX && n + 1 < pieces; n++)
         if (pthread_create(&others[n], NULL, crew_member, &c) != 0)
-            break; /* then fewer do it */
+            break; /* with fewer threads, then */
     crew_member(&c);
     while (n > 0)
         pthread_join(others[--n], NULL);

@@ -1,5 +1,5 @@
 /* mem_room.c - see mem_room.h. Reads files of the kernel, keeps nothing.
- * Rejected: sysinfo(), which knows neither reclaimable memory nor groups. */
+ * Rejected: sysinfo(), which has neither reclaimable memory nor groups. */
 #include "io/mem/mem_room.h"
 
 #include <limits.h>
@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The number behind `key` and `sep` at the beginning of a line of the file. */
+/* Reads the number after `key` and `sep` at the beginning of a line of the
+ * file. */
 static bool number_in(
     const char *path, const char *key, const char *sep, uint64_t *out)
 {
@@ -37,7 +38,7 @@ bool mem_room_info(const char *key, uint64_t *out)
     return number_in("/proc/meminfo", key, ":", out);
 }
 
-/* What one group leaves. */
+/* Returns the bytes that one group leaves. */
 static uint64_t group_room(const char *root, const char *group)
 {
     char path[PATH_MAX];
@@ -55,7 +56,8 @@ static uint64_t group_room(const char *root, const char *group)
     return max > used ? max - used : 0;
 }
 
-/* The group's name, "/system.slice/x.service". false: none of version 2. */
+/* Reads the group's name, "/system.slice/x.service". False: none of version
+ * 2. */
 static bool group_of(const char *self, char *out, size_t size)
 {
     FILE *f = fopen(self, "re");

@@ -1,10 +1,10 @@
 /* source.c - see source.h.
  *
  * Invariants: a source that was opened lies wholly in a file that can neither
- * shrink nor grow. Its engines may still take pages out of it (a hole), so it
- * is read by the copies of guard.h alone; every region of its layout lies
- * wholly in it; its map is read-only. Pages stay for as long as somebody holds
- * it, even if the owner is gone.
+ * shrink nor grow. Its engines may still remove pages (punch a hole), so only
+ * the copies of guard.h read it; every region of its layout lies wholly in it;
+ * its map is read-only. Its pages stay while it has holders, also after the
+ * owner has exited.
  *
  * Rejected: mapping with MAP_POPULATE, which hides that it failed, and mapping
  * in the loop's thread: page tables of a large pool take seconds to fill. */
@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Region by region: inside, and of rows as the layout has them. */
+/* Reads the regions. True if each lies inside and has the layout's rows. */
 static bool regions(struct source *s, struct span fields)
 {
     struct reader r = reader_of(fields.p, fields.len);
@@ -50,8 +50,8 @@ static bool sealed(const struct source *s)
            (uint64_t)st.st_size >= s->bytes;
 }
 
-/* What a GPU's driver knows of the memory it says itself, when it is mapped:
- * there is no size to be seen before. */
+/* Keeps the handle of GPU memory; the driver validates it when it is mapped,
+ * and there is no size to check before. */
 static enum err fill_gpu(
     struct source *s, const struct local_pool_info *m, const char **why)
 {
@@ -170,7 +170,7 @@ void source_drop(struct source *s)
     if (!s)
         return;
     had = atomic_fetch_sub_explicit(&s->holders, 1, memory_order_acq_rel);
-    CHECK(had > 0, "a source that nobody holds");
+    CHECK(had > 0, "a source without holders");
     if (had > 1)
         return;
     if (s->gpu.ops)
