@@ -7,26 +7,11 @@
 
 static uint64_t epochs[64]; /* of the peers, by link */
 
-static void *make(struct rig *b, struct slab *s)
-{
-    return b->conf.role == ROLE_LANGD ? (void *)langd_init(s, &b->bc)
-                                      : (void *)encoded_init(s, &b->bc);
-}
-
-static const struct layout *layout_of(const struct rig *b)
-{
-    return b->conf.role == ROLE_LANGD ? langd_layout(b->is, 0)
-                                      : encoded_layout(b->is, 0);
-}
-
 static void ready(struct rig *b, bool ok)
 {
     uint64_t offsets[LAYOUT_FIELDS_MAX] = {0};
 
-    if (b->conf.role == ROLE_LANGD)
-        langd_pool_ready(b->is, 0, ok, offsets, 1 << 20);
-    else
-        encoded_pool_ready(b->is, 0, ok, offsets, 1 << 20);
+    brain_pool_ready(b->is, 0, ok, offsets, 1 << 20);
 }
 
 static void set(struct rig *b, const char *assignment)
@@ -69,17 +54,16 @@ struct rig *brain_make(uint8_t role, const char *const *settings)
         .segment_max = 1 << 18};
     if (role == ROLE_LANGD)
         b->bc.addresses = span_of(address, sizeof(address));
-    (void)make(b, &s);
+    (void)brain_init(&s, &b->bc);
     s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
     memset(s.p, 0, s.cap);
-    b->is = make(b, &s);
+    b->is = brain_init(&s, &b->bc);
     T_TRUE(b->is != NULL);
-    b->ops = role == ROLE_LANGD ? &langd_ops : &encoded_ops;
     b->out.actions = calloc(OUT_ACTIONS, sizeof(struct action));
     b->out.cap = OUT_ACTIONS;
     b->out.bytes = writer_of(malloc(OUT_BYTES), OUT_BYTES);
     b->now_ns = NS_PER_S;
-    if (layout_of(b)->count)
+    if (brain_layout(b->is, 0)->count)
         ready(b, true);
     return b;
 }
@@ -125,19 +109,16 @@ static void collect(struct rig *b)
 static void one(struct rig *b, struct event *ev)
 {
     ev->now_ns = b->now_ns;
-    b->ops->step(b->is, ev, &b->out);
+    brain_step(b->is, ev, &b->out);
     collect(b);
-    for (uint32_t i = 0; b->ops->pending(b->is); i++) {
+    for (uint32_t i = 0; brain_pending(b->is); i++) {
         struct event more = {.type = EV_MORE, .now_ns = b->now_ns};
 
         T_CHECK(i < 1000, "%s", "EV_MORE never ends");
-        b->ops->step(b->is, &more, &b->out);
+        brain_step(b->is, &more, &b->out);
         collect(b);
     }
-    if (b->conf.role == ROLE_LANGD)
-        langd_check(b->is);
-    else
-        encoded_check(b->is);
+    brain_check(b->is);
 }
 
 bool brain_quiet(struct rig *b)
@@ -186,7 +167,7 @@ void brain_pass(struct rig *b, uint64_t ms)
 
     begin(b);
     for (uint32_t i = 0;; i++) {
-        uint64_t at = b->ops->deadline(b->is);
+        uint64_t at = brain_deadline(b->is);
         struct event ev = {.type = EV_TIME};
 
         T_CHECK(i < 10000, "%s", "time stands still");
@@ -260,7 +241,7 @@ const struct local_event *brain_event(struct rig *b, uint32_t conn)
     struct writer w = writer_of(b->event_bytes, sizeof(b->event_bytes));
     struct reader r;
 
-    if (!b->ops->next_event(b->is, conn, &w))
+    if (!brain_next_event(b->is, conn, &w))
         return NULL;
     r = reader_of(w.p, w.len);
     T_OK(local_get(&r, &b->event));
@@ -438,7 +419,7 @@ static uint64_t look(struct rig *b, const char *what, struct look k)
 {
     k.s = (struct shower){look_row, look_text, look_number};
     k.value = UINT64_MAX;
-    T_TRUE(b->ops->show(b->is, what, b->now_ns, SHOW_ALL, &k.s));
+    T_TRUE(brain_show(b->is, what, b->now_ns, SHOW_ALL, &k.s));
     T_CHECK(k.value != UINT64_MAX, "%s shows no %s", what, k.name);
     return k.value;
 }
@@ -456,6 +437,5 @@ uint64_t brain_shown(
 
 uint32_t brain_free(const struct rig *b)
 {
-    return b->conf.role == ROLE_LANGD ? langd_blocks_free(b->is, 0)
-                                      : encoded_blocks_free(b->is, 0);
+    return brain_blocks_free(b->is, 0);
 }

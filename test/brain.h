@@ -14,8 +14,7 @@
 #define MAX_ACTS    16384
 
 struct rig {
-    const struct brain_ops *ops;
-    void *is;
+    struct brain *is;
     struct conf conf;
     struct brain_conf bc;
     struct out out;

@@ -78,7 +78,7 @@ static inline struct peer_msg init(
 {
     struct peer_msg m = about(room, generation, PEER_INIT);
 
-    m.init.layout = encoded_layout(e->is, 0)->hash;
+    m.init.layout = brain_layout(e->is, 0)->hash;
     m.init.granted = granted;
     m.init.unit_rows = 8;
     m.init.part_rows = 64;

@@ -1,4 +1,6 @@
-/* brain.h - what both brains are made with. Pure; the loop's thread. */
+/* brain.h - a brain, as its body sees it: the encode side's (encode/) or the
+ * language side's (lang/), by the role of its configuration. Pure; the loop's
+ * thread. */
 #ifndef MMX_CORE_BRAIN_H
 #define MMX_CORE_BRAIN_H
 
@@ -20,37 +22,45 @@ struct brain_conf {
     uint32_t segment_max;    /* largest data payload taken or sent */
 };
 
-/* Each brain takes its memory from a slab: once to count, once to have. */
-struct encoded;
-struct langd;
-struct encoded *encoded_init(struct slab *s, const struct brain_conf *c);
-struct langd *langd_init(struct slab *s, const struct brain_conf *c);
-extern const struct brain_ops encoded_ops; /* brain: struct encoded * */
-extern const struct brain_ops langd_ops;   /* brain: struct langd * */
+struct brain;
 
-/* Layout of pool i, for the body (ACT_POOL_FIX); count 0: not known yet. */
-const struct layout *encoded_layout(const struct encoded *e, uint32_t i);
-const struct layout *langd_layout(const struct langd *l, uint32_t i);
-/* Answer to ACT_POOL_FIX, at any later time between two steps, before one of
- * EV_MORE: the pool's memory stands (region offsets, size), or could not be
- * had. */
-void encoded_pool_ready(struct encoded *e, uint32_t i, bool ok,
-    const uint64_t *offsets, uint64_t bytes);
-void langd_pool_ready(struct langd *l, uint32_t i, bool ok,
-    const uint64_t *offsets, uint64_t bytes);
+/* Makes the brain of the configuration's role in memory of the slab; NULL
+ * while the slab only counts, or when it is too small. */
+struct brain *brain_init(struct slab *s, const struct brain_conf *c);
 
-/* Before that, of memory that is not a memfd: how engines map it. */
-void encoded_pool_share(
-    struct encoded *e, uint32_t i, const char *share, struct span handle);
-void langd_pool_share(
-    struct langd *l, uint32_t i, const char *share, struct span handle);
+/* Takes one event in, and appends what is to be done about it. */
+void brain_step(struct brain *b, const struct event *ev, struct out *out);
+/* True if there is more to do than the last list held. */
+bool brain_pending(const struct brain *b);
+/* Returns when EV_TIME is due; TIME_NEVER: nothing is waited for. */
+uint64_t brain_deadline(const struct brain *b);
+/* Appends the next EVENT frame for conn; false: none is left, or it does not
+ * fit (then it comes again). */
+bool brain_next_event(struct brain *b, uint32_t conn, struct writer *w);
+/* Returns the rooms that have not ended; a drain is over at 0. */
+uint32_t brain_open_rooms(const struct brain *b);
+/* Shows what (status rooms pools peers stats); false: no such thing. */
+bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
+    struct show_at *at, struct shower *s);
+
+/* Pools with a layout in the config are fixed by the body right after init,
+ * before the first step; others after ACT_POOL_FIX. */
+
+/* Returns the layout of pool i; count 0: not known yet. */
+const struct layout *brain_layout(const struct brain *b, uint32_t i);
+/* Takes the answer to ACT_POOL_FIX, at any later time between two steps, before
+ * one of EV_MORE: the pool's memory stands (region offsets, size), or could not
+ * be had. */
+void brain_pool_ready(struct brain *b, uint32_t i, bool ok,
+    const uint64_t *offsets, uint64_t bytes);
+/* Takes, before that, how engines map memory that is not a memfd. */
+void brain_pool_share(
+    struct brain *b, uint32_t i, const char *share, struct span handle);
+/* Returns the blocks of pool i that no room, reader or quarantine has. */
+uint32_t brain_blocks_free(const struct brain *b, uint32_t i);
 
 /* True if a peer is known on this link: its hello was taken. */
-bool encoded_link_known(const struct encoded *e, uint32_t link);
-bool langd_link_known(const struct langd *l, uint32_t link);
-
-/* Pools with a layout in the config are fixed by the body in the same way
- * right after init, before the first step. */
+bool brain_link_known(const struct brain *b, uint32_t link);
 
 /* Counters by name order of stats.def. */
 enum counter {
@@ -74,17 +84,11 @@ struct ended {
     uint64_t opened_ns, init_ns, length_ns, first_ns, resumed_ns, done_ns;
     char text[128];
 };
-/* Row number n, counted from 0; NULL: not there yet, or forgotten. */
-const struct ended *encoded_ended(const struct encoded *e, uint64_t n);
-const struct ended *langd_ended(const struct langd *l, uint64_t n);
+/* Returns row number n, counted from 0; NULL: not there yet, or forgotten. */
+const struct ended *brain_ended(const struct brain *b, uint64_t n);
 
-/* Everything that must always hold, walked and CHECKed: blocks conserved,
- * lists and tables agree. For tests: O(everything). */
-void encoded_check(const struct encoded *e);
-void langd_check(const struct langd *l);
-
-/* Blocks of pool i that no room, reader or quarantine has. */
-uint32_t encoded_blocks_free(const struct encoded *e, uint32_t i);
-uint32_t langd_blocks_free(const struct langd *l, uint32_t i);
+/* Walks and CHECKs everything that must always hold: blocks conserved, lists
+ * and tables agree. For tests: O(everything). */
+void brain_check(const struct brain *b);
 
 #endif

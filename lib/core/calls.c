@@ -3,58 +3,14 @@
 
 #include "base/check.h"
 
-void pool_meta_init(struct pool_meta *m, const struct conf_pool *c)
+void call_hello(
+    struct brain *b, struct out *out, uint32_t conn, const struct local_msg *m)
 {
-    uint32_t at;
-
-    m->conf = c;
-    if (strcmp(c->layout, "engine") != 0) {
-        enum err e = layout_parse(span_str(c->layout), &m->layout, &at);
-
-        CHECK(e == OK, "layout of pool %s was not checked", c->name);
-    }
-}
-
-void pool_meta_ready(
-    struct pool_meta *m, bool ok, const uint64_t *offsets, uint64_t bytes)
-{
-    m->ready = ok;
-    m->broken = !ok;
-    m->news = m->fixing;
-    m->fixing = false;
-    m->bytes = bytes;
-    if (ok)
-        memcpy(m->offsets, offsets, sizeof(m->offsets));
-    else
-        m->layout.count = 0;
-}
-
-void pool_meta_share(struct pool_meta *m, const char *share, struct span handle)
-{
-    CHECK(handle.len <= POOL_HANDLE_MAX, "handle of %u bytes", handle.len);
-    span_copy_str(span_str(share), m->share, sizeof(m->share));
-    if (handle.len)
-        memcpy(m->handle, handle.p, handle.len);
-    m->handle_len = handle.len;
-}
-
-bool pool_meta_lost(struct pool_meta *m)
-{
-    bool news = !m->lost;
-
-    m->lost = true;
-    m->ready = false;
-    return news;
-}
-
-void call_hello(const struct calls *c, struct out *out, uint32_t conn,
-    const struct local_msg *m)
-{
-    const struct self *self = &c->peers->self;
+    const struct self *self = &b->peers.self;
     const struct conf *conf = self->c->conf;
     struct local_msg w = {.type = LOCAL_WELCOME, .seq = m->seq};
     const char *text;
-    enum err e = engine_hello(c->engines, conn, &m->hello, self->role, &text);
+    enum err e = engine_hello(&b->engines, conn, &m->hello, self->role, &text);
 
     if (e != OK) {
         out_answer(out, conn, m->seq, e, 0, 0, "hello: %s", text);
@@ -64,25 +20,25 @@ void call_hello(const struct calls *c, struct out *out, uint32_t conn,
     w.welcome.version = WIRE_VERSION;
     w.welcome.role = self->role;
     w.welcome.epoch = self->c->epoch;
-    w.welcome.cells = c->engines->conns[conn].cells;
+    w.welcome.cells = b->engines.conns[conn].cells;
     w.welcome.rooms_max = (uint32_t)conf->limit_rooms;
     w.welcome.aux_max = AUX_MAX;
     w.welcome.name = span_str(conf->name);
     w.welcome.advertise = span_str(conf->control_advertise);
     w.welcome.software = span_str(MMX_VERSION);
-    w.welcome.uid = c->engines->conns[conn].uid;
-    w.welcome.gid = c->engines->conns[conn].gid;
+    w.welcome.uid = b->engines.conns[conn].uid;
+    w.welcome.gid = b->engines.conns[conn].gid;
     w.welcome.abilities = local_abilities();
     out_local(out, conn, &w, FD_CELLS, w.welcome.cells)->word = m->seq;
-    engine_known(c->engines, out, conn);
+    engine_known(&b->engines, out, conn);
 }
 
 /* pools */
 
-void call_say_pool(const struct calls *c, struct out *out, uint32_t conn,
-    uint32_t seq, uint32_t i)
+void call_say_pool(
+    struct brain *b, struct out *out, uint32_t conn, uint32_t seq, uint32_t i)
 {
-    const struct pool_meta *p = c->meta(c->brain, i);
+    const struct pool_meta *p = &b->metas[i];
     uint8_t fields[LAYOUT_FIELDS_MAX * 12];
     struct writer w = writer_of(fields, sizeof(fields));
     struct local_msg m = {.type = LOCAL_POOL_INFO, .seq = seq};
@@ -100,8 +56,8 @@ void call_say_pool(const struct calls *c, struct out *out, uint32_t conn,
     }
     m.pool_info.pool = (uint16_t)i;
     /* A langd that maps it only reads. */
-    m.pool_info.access = (c->engines_write || p->conf->engine_access) &&
-                         c->engines->conns[conn].state == CONN_READY;
+    m.pool_info.access = (b->ops->engines_write || p->conf->engine_access) &&
+                         b->engines.conns[conn].state == CONN_READY;
     m.pool_info.block_rows = (uint32_t)p->conf->block_rows;
     m.pool_info.blocks = (uint32_t)p->conf->blocks;
     m.pool_info.bytes = p->bytes;
@@ -115,16 +71,16 @@ void call_say_pool(const struct calls *c, struct out *out, uint32_t conn,
 }
 
 enum err call_pool_check(
-    const struct calls *c, uint32_t conn, uint32_t i, const char **text)
+    const struct brain *b, uint32_t conn, uint32_t i, const char **text)
 {
     const struct pool_meta *p;
 
     *text = "no pool of that number";
-    if (i >= c->pools_count)
+    if (i >= b->pools_count)
         return ERR_MALFORMED;
-    p = c->meta(c->brain, i);
+    p = &b->metas[i];
     *text = "this user may not use the pool";
-    if (!engine_may(c->engines, conn, &p->conf->uids, &p->conf->gids))
+    if (!engine_may(&b->engines, conn, &p->conf->uids, &p->conf->gids))
         return ERR_NOT_OWNER;
     *text = "the pool is out of service, its GPU is lost";
     if (p->lost)
@@ -136,38 +92,37 @@ enum err call_pool_check(
     return OK;
 }
 
-static uint32_t pool_named(const struct calls *c, struct span name)
+static uint32_t pool_named(const struct brain *b, struct span name)
 {
-    for (uint32_t i = 0; i < c->pools_count; i++)
-        if (name.len == 0 ||
-            span_eq(span_str(c->meta(c->brain, i)->conf->name), name))
+    for (uint32_t i = 0; i < b->pools_count; i++)
+        if (name.len == 0 || span_eq(span_str(b->metas[i].conf->name), name))
             return i;
     return NONE;
 }
 
 /* The answer comes when the pool's memory stands; one such call of a
  * connection can wait. */
-static void wait_for_pool(const struct calls *c, struct out *out, uint32_t conn,
-    uint32_t seq, uint32_t i)
+static void wait_for_pool(
+    struct brain *b, struct out *out, uint32_t conn, uint32_t seq, uint32_t i)
 {
-    struct conn *k = &c->engines->conns[conn];
+    struct conn *k = &b->engines.conns[conn];
 
     if (k->pool != 0) {
         out_answer(out, conn, seq, ERR_NOT_READY, 0, 0,
             "pool %s: its memory is being made, and another call waits for "
             "that of a pool",
-            c->meta(c->brain, i)->conf->name);
+            b->metas[i].conf->name);
         return;
     }
     k->pool = i + 1;
     k->pool_seq = seq;
 }
 
-void call_pool(const struct calls *c, struct out *out, uint32_t conn,
-    const struct local_msg *m)
+void call_pool(
+    struct brain *b, struct out *out, uint32_t conn, const struct local_msg *m)
 {
-    uint32_t i = pool_named(c, m->pool.name), at = 0;
-    struct pool_meta *p = i == NONE ? NULL : c->meta(c->brain, i);
+    uint32_t i = pool_named(b, m->pool.name), at = 0;
+    struct pool_meta *p = i == NONE ? NULL : &b->metas[i];
     struct layout want;
     const char *text;
 
@@ -177,7 +132,7 @@ void call_pool(const struct calls *c, struct out *out, uint32_t conn,
             (const char *)m->pool.name.p);
         return;
     }
-    if (call_pool_check(c, conn, i, &text) == ERR_NOT_OWNER) {
+    if (call_pool_check(b, conn, i, &text) == ERR_NOT_OWNER) {
         out_answer(out, conn, m->seq, ERR_NOT_OWNER, 0, 0, "pool %s: %s",
             p->conf->name, text);
         return;
@@ -191,7 +146,7 @@ void call_pool(const struct calls *c, struct out *out, uint32_t conn,
         p->layout = want;
         p->fixing = true;
         out_action(out, ACT_POOL_FIX)->index = i;
-        wait_for_pool(c, out, conn, m->seq, i);
+        wait_for_pool(b, out, conn, m->seq, i);
     } else if (p->layout.count == 0) {
         out_answer(out, conn, m->seq, ERR_NOT_READY, 0, 0,
             "pool %s: no engine has declared its layout yet", p->conf->name);
@@ -200,68 +155,68 @@ void call_pool(const struct calls *c, struct out *out, uint32_t conn,
             "pool %s has %.200s, the engine has %.200s", p->conf->name,
             p->layout.text, want.text);
     } else if (p->fixing) {
-        wait_for_pool(c, out, conn, m->seq, i);
+        wait_for_pool(b, out, conn, m->seq, i);
     } else {
-        call_say_pool(c, out, conn, m->seq, i);
+        call_say_pool(b, out, conn, m->seq, i);
     }
 }
 
-bool calls_pools_waiting(const struct calls *c)
+bool calls_pools_waiting(const struct brain *b)
 {
-    for (uint32_t i = 0; i < c->pools_count; i++)
-        if (c->meta(c->brain, i)->news)
+    for (uint32_t i = 0; i < b->pools_count; i++)
+        if (b->metas[i].news)
             return true;
     return false;
 }
 
 /* Answers who waits for pool i. false: there is no room for all of it. */
-static bool answer_waiting(const struct calls *c, struct out *out, uint32_t i)
+static bool answer_waiting(struct brain *b, struct out *out, uint32_t i)
 {
-    for (uint32_t k = 0; k < c->engines->conns_max; k++) {
-        struct conn *conn = &c->engines->conns[k];
+    for (uint32_t k = 0; k < b->engines.conns_max; k++) {
+        struct conn *conn = &b->engines.conns[k];
 
         if (conn->state != CONN_READY || conn->pool != i + 1)
             continue;
         if (!out_has_room(out))
             return false;
         conn->pool = 0;
-        call_say_pool(c, out, k, conn->pool_seq, i);
+        call_say_pool(b, out, k, conn->pool_seq, i);
     }
     return true;
 }
 
-void calls_pools_ready(const struct calls *c, struct out *out)
+void calls_pools_ready(struct brain *b, struct out *out)
 {
-    if (!calls_pools_waiting(c))
+    if (!calls_pools_waiting(b))
         return;
-    for (uint32_t i = 0; i < c->pools_count; i++) {
-        struct pool_meta *p = c->meta(c->brain, i);
+    for (uint32_t i = 0; i < b->pools_count; i++) {
+        struct pool_meta *p = &b->metas[i];
 
         if (!p->news)
             continue;
-        if (!answer_waiting(c, out, i))
+        if (!answer_waiting(b, out, i))
             return; /* it goes on with the next step */
         p->news = false;
     }
-    for (uint32_t i = 0; i < c->peers->max; i++) {
-        struct peer *peer = &c->peers->peers[i];
+    for (uint32_t i = 0; i < b->peers.max; i++) {
+        struct peer *peer = &b->peers.peers[i];
 
         if (!peer->used || !peer->up)
             continue;
         peer->hello_ns = 0; /* at once, as many at a time as there is room */
-        peer_arm(c->peers, peer);
+        peer_arm(&b->peers, peer);
     }
 }
 
-void call_bad(const struct calls *c, struct out *out, const struct event *ev)
+void call_bad(struct brain *b, struct out *out, const struct event *ev)
 {
     const struct wire_fault *f = &ev->fault;
     bool unknown = ev->err == ERR_BUSY;
     char text[WIRE_FAULT_TEXT];
 
-    c->engines->stats[STAT_malformed_local]++;
+    b->engines.stats[STAT_malformed_local]++;
     if (f->field && !unknown) {
-        c->engines->stats[STAT_unknown_bits] += !f->length;
+        b->engines.stats[STAT_unknown_bits] += !f->length;
         out_answer(out, ev->conn, ev->seq, ERR_MALFORMED, 0, 0, "%s",
             wire_fault_text(f, text));
         return;

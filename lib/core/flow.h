@@ -185,21 +185,4 @@ struct show_at {
 };
 #define SHOW_ALL (&(struct show_at){.places = UINT32_MAX})
 
-struct brain_ops {
-    uint8_t role;
-    void (*step)(void *brain, const struct event *ev, struct out *out);
-    /* Is there more to do than the last list held? */
-    bool (*pending)(const void *brain);
-    /* When EV_TIME is due; TIME_NEVER: nothing is waited for. */
-    uint64_t (*deadline)(const void *brain);
-    /* Appends the next EVENT frame for conn; false: none is left, or it does
-     * not fit (then it comes again). */
-    bool (*next_event)(void *brain, uint32_t conn, struct writer *w);
-    /* Rooms that have not ended; a drain is over at 0. */
-    uint32_t (*open_rooms)(const void *brain);
-    /* what: status rooms pools peers stats; false: no such thing. */
-    bool (*show)(void *brain, const char *what, uint64_t now_ns,
-        struct show_at *at, struct shower *s);
-};
-
 #endif

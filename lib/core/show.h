@@ -2,8 +2,7 @@
 #ifndef MMX_CORE_SHOW_H
 #define MMX_CORE_SHOW_H
 
-#include "core/calls.h"
-#include "core/peers.h"
+#include "core/head.h"
 #include "core/move/pool.h"
 
 const char *state_name(unsigned state);

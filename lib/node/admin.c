@@ -212,7 +212,7 @@ static void show_slice(struct node *n, struct query *q)
     bool known;
 
     q->at.places = SLICE_PLACES;
-    known = n->kind->ops->show(
+    known = brain_show(
         n->brain, whats[q->what], uv_hrtime(), &q->at, &q->adding.shower);
     end_row(&q->adding);
     if (!known)
@@ -419,8 +419,8 @@ void node_print(struct node *n)
         (unsigned long long)n->turns, (unsigned long long)n->steps,
         n->local ? local_count(n->local) : 0);
     if (n->brain) {
-        (void)n->kind->ops->show(n->brain, "status", n->now_ns, SHOW_ALL, &s);
-        (void)n->kind->ops->show(n->brain, "rooms", n->now_ns, SHOW_ALL, &s);
+        (void)brain_show(n->brain, "status", n->now_ns, SHOW_ALL, &s);
+        (void)brain_show(n->brain, "rooms", n->now_ns, SHOW_ALL, &s);
     }
     log_text("\n");
 }

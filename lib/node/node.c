@@ -47,13 +47,13 @@ static void step(struct node *n, struct event *ev)
 {
     ev->now_ns = clock_ns(n);
     n->steps++;
-    n->kind->ops->step(n->brain, ev, &n->out);
+    brain_step(n->brain, ev, &n->out);
     node_carry_out(n);
 }
 
 static void go_on(struct node *n)
 {
-    while (n->kind->ops->pending(n->brain) && !node_clogged(n)) {
+    while (brain_pending(n->brain) && !node_clogged(n)) {
         struct event more = {.type = EV_MORE};
 
         step(n, &more);
@@ -161,7 +161,7 @@ static bool link_known(void *ud, uint32_t link)
 {
     struct node *n = ud;
 
-    return n->kind->link_known(n->brain, link);
+    return brain_link_known(n->brain, link);
 }
 
 static void link_bad(
@@ -201,7 +201,7 @@ static void pull_events(struct node *n, uint32_t conn)
     for (;;) {
         struct writer w = local_writer(n->local, conn);
 
-        if (n->kind->ops->next_event(n->brain, conn, &w)) {
+        if (brain_next_event(n->brain, conn, &w)) {
             local_wrote(n->local, conn, w.len);
             continue;
         }
@@ -230,7 +230,7 @@ static void drain_check(struct node *n)
 {
     if (!n->draining || n->stopping)
         return;
-    if (n->kind->ops->open_rooms(n->brain) > 0 && clock_ns(n) < n->drain_ns)
+    if (brain_open_rooms(n->brain) > 0 && clock_ns(n) < n->drain_ns)
         return;
     n->stopping = true;
     uv_stop(&n->loop);
@@ -247,7 +247,7 @@ static void on_timer(uv_timer_t *t)
 /* One timer for everything that the brain waits for. */
 static void arm_timer(struct node *n)
 {
-    uint64_t at = n->kind->ops->deadline(n->brain);
+    uint64_t at = brain_deadline(n->brain);
     uint64_t now = clock_ns(n), ms;
 
     if (n->draining)
@@ -304,7 +304,7 @@ static void turn(struct node *n)
     if (!node_clogged(n))
         local_serve(n->local);
     admin_serve(n);
-    if (!node_clogged(n) && n->kind->ops->deadline(n->brain) <= clock_ns(n)) {
+    if (!node_clogged(n) && brain_deadline(n->brain) <= clock_ns(n)) {
         struct event ev = {.type = EV_TIME};
 
         node_happen(n, &ev);
@@ -348,8 +348,7 @@ static void on_prepare(uv_prepare_t *h)
          * come from here on write to the wake. */
         more = serve_notes(n) > 0 || local_busy(n->local) ||
                links_busy(n->links) || n->maps_seen || n->pools_seen ||
-               admin_busy(n) || node_inline_busy(n) ||
-               n->kind->ops->pending(n->brain);
+               admin_busy(n) || node_inline_busy(n) || brain_pending(n->brain);
     }
     if (more)
         uv_idle_start(&n->idle, on_idle);
@@ -378,7 +377,7 @@ static void on_end(uv_signal_t *h, int signal)
         return;
     }
     log_info("signal %d: draining, %u rooms are open", signal,
-        n->kind->ops->open_rooms(n->brain));
+        brain_open_rooms(n->brain));
     notify_send("STOPPING=1\nSTATUS=draining");
     n->draining = true;
     n->drain_ns = clock_ns(n) + n->conf->timeout_drain;
@@ -602,7 +601,7 @@ static enum err start_brain(struct node *n)
     n->brain_conf.boot = boot_id();
     n->brain_conf.uid = geteuid();
     n->brain_conf.segment_max = (uint32_t)n->conf->transfer_segment;
-    (void)n->kind->init(&s, &n->brain_conf);
+    (void)brain_init(&s, &n->brain_conf);
     n->brain_bytes = s.used;
     p = mmap(NULL, s.used, PROT_READ | PROT_WRITE,
         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -612,7 +611,7 @@ static enum err start_brain(struct node *n)
     }
     n->brain_memory = p;
     s = (struct slab){p, 0, n->brain_bytes, false, true};
-    n->brain = n->kind->init(&s, &n->brain_conf);
+    n->brain = brain_init(&s, &n->brain_conf);
     CHECK(!s.failed && s.used == n->brain_bytes,
         "the brain counted %zu bytes and took %zu", n->brain_bytes, s.used);
     return OK;
@@ -676,7 +675,6 @@ enum err node_new(struct node **out, const struct node_opt *opt)
     if (!n)
         return ERR_NO_BLOCKS;
     n->conf = opt->conf;
-    n->kind = brain_kind(opt->conf->role);
     n->watchdog_ns = opt->watchdog_ns;
     n->wake.fd = -1;
     n->timer_ns = TIME_NEVER;
@@ -733,7 +731,7 @@ void node_run(struct node *n)
     turn(n);
     uv_run(&n->loop, UV_RUN_DEFAULT);
     log_info("%s: stopping, %u rooms are open", n->conf->name,
-        n->kind->ops->open_rooms(n->brain));
+        brain_open_rooms(n->brain));
 }
 
 /* end */

@@ -193,7 +193,7 @@ static struct log_rate warnings =
 
 static void log_ended(struct node *n, uint64_t row)
 {
-    const struct ended *e = n->kind->ended(n->brain, row);
+    const struct ended *e = brain_ended(n->brain, row);
     struct log_rate *rate;
 
     if (!e)

@@ -1,7 +1,7 @@
 /* node_impl.h - inside of a node: what node.c (life and turns), node_act.c
  * (actions), node_inline.c (shards that the loop runs), node_pool.c (memory),
- * node_map.c (pools of other daemons), node_brain.c (which brain) and admin.c
- * (QUERY) share. Private to them. All of it belongs to the loop's thread. */
+ * node_map.c (pools of other daemons) and admin.c (QUERY) share. Private to
+ * them. All of it belongs to the loop's thread. */
 #ifndef MMX_NODE_NODE_IMPL_H
 #define MMX_NODE_NODE_IMPL_H
 
@@ -13,19 +13,6 @@
 #include "node/shard.h"
 
 #define SHARDS_MAX 64
-/* One of the two brains, without its type. */
-struct brain_kind {
-    const struct brain_ops *ops;
-    void *(*init)(struct slab *s, const struct brain_conf *c);
-    const struct layout *(*layout)(const void *brain, uint32_t i);
-    void (*pool_ready)(void *brain, uint32_t i, bool ok,
-        const uint64_t *offsets, uint64_t bytes);
-    void (*pool_share)(
-        void *brain, uint32_t i, const char *share, struct span handle);
-    const struct ended *(*ended)(const void *brain, uint64_t n);
-    bool (*link_known)(const void *brain, uint32_t link);
-};
-const struct brain_kind *brain_kind(uint8_t role);
 
 /* Frames of the brain to peers that the links do not have yet. */
 #define OUTBOX_BYTES (16u * OUT_BYTES)
@@ -51,8 +38,8 @@ struct inline_poll {
 
 struct node {
     const struct conf *conf;
-    const struct brain_kind *kind;
-    void *brain, *brain_memory;
+    struct brain *brain;
+    void *brain_memory;
     size_t brain_bytes;
     struct brain_conf brain_conf;
     uint64_t started_ns, now_ns;

@@ -65,7 +65,7 @@ static struct mem_opt options(const struct node *n, const struct conf_pool *c)
 static enum err prepare(struct node *n, uint32_t i, struct pool_job *j)
 {
     const struct conf_pool *c = &n->conf->pools[i];
-    const struct layout *l = n->kind->layout(n->brain, i);
+    const struct layout *l = brain_layout(n->brain, i);
     uint64_t rows = c->blocks * c->block_rows;
 
     CHECK(!j->busy && !j->done, "pool %u is being opened", i);
@@ -97,14 +97,14 @@ static void open_memory(struct pool_job *j)
 static void finish(struct node *n, uint32_t i)
 {
     struct pool_job *j = &n->pool_jobs[i];
-    const struct layout *l = n->kind->layout(n->brain, i);
+    const struct layout *l = brain_layout(n->brain, i);
     const struct conf_pool *c = &n->conf->pools[i];
     struct shard_pool *p = &n->pools[i];
 
     j->wanted = j->busy = j->done = false;
     if (j->result != OK) {
         log_error("pool %s: its memory could not be had", c->name);
-        n->kind->pool_ready(n->brain, i, false, NULL, 0);
+        brain_pool_ready(n->brain, i, false, NULL, 0);
         return;
     }
     n->mems[i] = j->mem;
@@ -112,9 +112,9 @@ static void finish(struct node *n, uint32_t i)
     p->mem = &n->mems[i];
     memcpy(p->offsets, j->offsets, sizeof(p->offsets));
     node_order(n, &(struct order){.type = ORDER_POOL, .pool = i});
-    n->kind->pool_share(n->brain, i, p->mem->share,
+    brain_pool_share(n->brain, i, p->mem->share,
         span_of(p->mem->handle, p->mem->handle_bytes));
-    n->kind->pool_ready(n->brain, i, true, j->offsets, n->mems[i].bytes);
+    brain_pool_ready(n->brain, i, true, j->offsets, n->mems[i].bytes);
     log_info("pool %s: %llu blocks of %llu rows, %llu bytes, %s, %s", c->name,
         (unsigned long long)c->blocks, (unsigned long long)c->block_rows,
         (unsigned long long)n->mems[i].bytes, n->mems[i].text, l->text);
@@ -261,7 +261,7 @@ enum err node_fix_pools(struct node *n)
     for (uint32_t i = 0; i < n->conf->pools_count; i++) {
         struct pool_job *j = &n->pool_jobs[i];
 
-        if (n->kind->layout(n->brain, i)->count == 0)
+        if (brain_layout(n->brain, i)->count == 0)
             continue;
         j->result = prepare(n, i, j);
         if (j->result == OK && j->kind->any_thread)

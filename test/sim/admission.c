@@ -41,7 +41,7 @@ void broken_order(void)
     in_four_pieces(2, 11);
     at(40 * MS, breaks_now, NULL, 0, 0);
     all_succeed(2);
-    h = langd_ended(l0->brain, 0);
+    h = brain_ended(l0->brain, 0);
     HOLDS(h && h->room == 1, "the oldest is served first", "room %llu was",
         (unsigned long long)(h ? h->room : 0));
 }

@@ -38,7 +38,7 @@ static uint64_t transport_ns(const struct prod *p)
     uint64_t rows = (uint64_t)W.is.data_us * 3 + W.is.copy_us;
     uint64_t blocks = p->max_rows / p->d->conf->pools[p->pool].block_rows + 2;
     uint64_t bytes =
-        (uint64_t)encoded_layout(p->d->brain, p->pool)->row_bytes * p->max_rows;
+        (uint64_t)brain_layout(p->d->brain, p->pool)->row_bytes * p->max_rows;
     uint64_t messages = 2 * blocks + 8 + bytes / SEGMENT_USUAL;
 
     if (W.is.ring)

@@ -21,8 +21,8 @@ static bool may_be_asked(const struct encoded *e, const struct edst *d)
                                             : o->granted >= m->item->total;
 
         if (o->state == DST_ACTIVE && !has &&
-            strcmp(e->peers.peers[o->peer].name, e->peers.peers[d->peer].name) <
-                0)
+            strcmp(e->b.peers.peers[o->peer].name,
+                e->b.peers.peers[d->peer].name) < 0)
             return false;
     }
     return true;
@@ -62,7 +62,7 @@ void debts_watch(struct daemon *d)
 
         if (!o->used)
             continue;
-        p = &e->peers.peers[o->peer];
+        p = &e->b.peers.peers[o->peer];
         if (o->state == DST_ACTIVE) {
             look(d, "length",
                 o->room->announced &&

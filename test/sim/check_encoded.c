@@ -20,7 +20,7 @@ static struct watch *watch_of(struct daemon *d)
     if (w)
         return w;
     d->watch = w = must_alloc(1, sizeof(*w));
-    for (uint32_t i = 0; i < e->pools_count; i++) {
+    for (uint32_t i = 0; i < e->b.pools_count; i++) {
         w->owner[i] = must_alloc(e->pools[i].p.blocks, sizeof(uint32_t));
         w->now[i] = must_alloc(e->pools[i].p.blocks, sizeof(uint32_t));
     }
@@ -116,12 +116,12 @@ static void own(struct watch *w, const struct encoded *e, uint32_t i)
 static void see_blocks(
     struct daemon *d, const struct encoded *e, struct watch *w)
 {
-    for (uint32_t i = 0; i < e->pools_count; i++)
+    for (uint32_t i = 0; i < e->b.pools_count; i++)
         memset(w->now[i], 0, e->pools[i].p.blocks * sizeof(uint32_t));
     for (uint32_t i = 0; i < e->rooms_max; i++)
         if (e->items[i].used)
             own(w, e, i);
-    for (uint32_t i = 0; i < e->pools_count; i++)
+    for (uint32_t i = 0; i < e->b.pools_count; i++)
         for (uint32_t b = 0; b < e->pools[i].p.blocks; b++) {
             see_change(d, i, b, w->owner[i][b], w->now[i][b]);
             w->owner[i][b] = w->now[i][b];
@@ -130,12 +130,12 @@ static void see_blocks(
 
 static void see_cells(struct daemon *d, const struct encoded *e)
 {
-    for (uint32_t i = 0; i < e->engines.views_max; i++) {
-        const struct view *v = &e->engines.views[i];
+    for (uint32_t i = 0; i < e->b.engines.views_max; i++) {
+        const struct view *v = &e->b.engines.views[i];
         const struct room *r = v->room;
 
         if (!v->used || !r || !d->conns[v->conn] ||
-            e->engines.conns[v->conn].state != CONN_READY)
+            e->b.engines.conns[v->conn].state != CONN_READY)
             continue;
         HOLDS(d->conns[v->conn]->words[v->cell] ==
                   cell_word(r->state, r->reason, v->tag, r->rows_shown),
@@ -169,11 +169,11 @@ void encoded_watch_copy(
 /* All connections have ended but those of langds that map. */
 static void see_conns(const struct daemon *d, const struct encoded *e)
 {
-    for (uint32_t i = 0; i < e->engines.conns_max; i++)
-        HOLDS(e->engines.conns[i].state == CONN_FREE ||
+    for (uint32_t i = 0; i < e->b.engines.conns_max; i++)
+        HOLDS(e->b.engines.conns[i].state == CONN_FREE ||
                   (d->mappers[i] && map_stands(d->mappers[i])),
             "nothing is left", "%s: connection %u is in state %u",
-            d->conf->name, i, e->engines.conns[i].state);
+            d->conf->name, i, e->b.engines.conns[i].state);
     HOLDS(e->fenced == 0, "nothing is left", "%s: %u sources are fenced",
         d->conf->name, e->fenced);
 }
@@ -183,7 +183,7 @@ void encoded_watch(struct daemon *d)
     const struct encoded *e = d->brain;
     struct watch *w = watch_of(d);
 
-    encoded_check(e);
+    brain_check(&e->b);
     see_outcomes(d, e, w);
     see_states(d, e, w);
     see_blocks(d, e, w);
@@ -207,16 +207,16 @@ void encoded_watch_end(struct daemon *d)
             m->failing, m->item->source, m->active, m->linked, m->item->final,
             !list_empty(&m->r.views), !list_empty(&m->dsts));
     }
-    HOLDS(e->dsts_used == 0 && e->engines.views_used == 0, "nothing is left",
+    HOLDS(e->dsts_used == 0 && e->b.engines.views_used == 0, "nothing is left",
         "%s: %u destinations, %u views", d->conf->name, e->dsts_used,
-        e->engines.views_used);
-    for (uint32_t i = 0; i < e->pools_count; i++)
+        e->b.engines.views_used);
+    for (uint32_t i = 0; i < e->b.pools_count; i++)
         HOLDS(e->pools[i].p.free == e->pools[i].p.blocks, "nothing is left",
             "%s: %u of %u blocks free", d->conf->name, e->pools[i].p.free,
             e->pools[i].p.blocks);
-    HOLDS(
-        !d->ops->pending(e), "nothing is left", "%s is pending", d->conf->name);
-    HOLDS(d->ops->deadline(e) == TIME_NEVER, "nothing is left",
+    HOLDS(!brain_pending(&e->b), "nothing is left", "%s is pending",
+        d->conf->name);
+    HOLDS(brain_deadline(&e->b) == TIME_NEVER, "nothing is left",
         "%s waits for something at %llu ns", d->conf->name,
-        (unsigned long long)d->ops->deadline(e));
+        (unsigned long long)brain_deadline(&e->b));
 }

@@ -55,7 +55,7 @@ static struct watch *watch_of(struct daemon *d)
     if (w)
         return w;
     d->watch = w = must_alloc(1, sizeof(*w));
-    for (uint32_t i = 0; i < l->pools_count; i++) {
+    for (uint32_t i = 0; i < l->b.pools_count; i++) {
         w->owner[i] = must_alloc(l->pools[i].p.blocks, sizeof(uint64_t));
         w->now[i] = must_alloc(l->pools[i].p.blocks, sizeof(uint64_t));
     }
@@ -73,10 +73,10 @@ void langd_unwatch(struct daemon *d)
 
 static void see_ended(const struct langd *l, struct watch *w)
 {
-    uint32_t max = (uint32_t)l->c.conf->limit_history;
+    uint32_t max = (uint32_t)l->b.c.conf->limit_history;
 
-    for (; w->ended < l->ended_count; w->ended++) {
-        const struct ended *h = &l->history[w->ended % max];
+    for (; w->ended < l->b.ended_count; w->ended++) {
+        const struct ended *h = &l->b.history[w->ended % max];
 
         langd_outcome_set(h->generation, h->state);
     }
@@ -179,7 +179,7 @@ static void see_blocks(struct daemon *d, const struct langd *l, struct watch *w)
 {
     bool changed = false;
 
-    for (uint32_t i = 0; i < l->pools_count; i++)
+    for (uint32_t i = 0; i < l->b.pools_count; i++)
         memset(w->now[i], 0, l->pools[i].p.blocks * sizeof(uint64_t));
     for (uint32_t i = 0; i < l->rooms_max; i++) {
         const struct lroom *m = &l->rooms[i];
@@ -189,7 +189,7 @@ static void see_blocks(struct daemon *d, const struct langd *l, struct watch *w)
         own(&l->pools[m->pool].p, &m->held, w->now[m->pool], m->generation);
         own(&l->pools[m->pool].p, &m->closing, w->now[m->pool], m->generation);
     }
-    for (uint32_t i = 0; i < l->pools_count; i++) {
+    for (uint32_t i = 0; i < l->b.pools_count; i++) {
         uint64_t *was = w->owner[i];
         size_t bytes = l->pools[i].p.blocks * sizeof(uint64_t);
 
@@ -198,7 +198,7 @@ static void see_blocks(struct daemon *d, const struct langd *l, struct watch *w)
     if (!changed)
         return;
     see_shown(d, w);
-    for (uint32_t i = 0; i < l->pools_count; i++)
+    for (uint32_t i = 0; i < l->b.pools_count; i++)
         memcpy(w->owner[i], w->now[i], l->pools[i].p.blocks * sizeof(uint64_t));
 }
 
@@ -256,12 +256,12 @@ void langd_any_attempt(struct daemon *d, struct segment *s)
 
 static void see_cells(struct daemon *d, const struct langd *l)
 {
-    for (uint32_t i = 0; i < l->engines.views_max; i++) {
-        const struct view *v = &l->engines.views[i];
+    for (uint32_t i = 0; i < l->b.engines.views_max; i++) {
+        const struct view *v = &l->b.engines.views[i];
         const struct room *r = v->room;
 
         if (!v->used || !r || !d->conns[v->conn] ||
-            l->engines.conns[v->conn].state != CONN_READY)
+            l->b.engines.conns[v->conn].state != CONN_READY)
             continue;
         HOLDS(d->conns[v->conn]->words[v->cell] ==
                   cell_word(r->state, r->reason, v->tag, r->rows_shown),
@@ -275,7 +275,7 @@ void langd_watch(struct daemon *d)
     const struct langd *l = d->brain;
     struct watch *w = watch_of(d);
 
-    langd_check(l);
+    brain_check(&l->b);
     see_ended(l, w);
     see_states(d, l, w);
     see_blocks(d, l, w);
@@ -300,15 +300,15 @@ void langd_watch_end(struct daemon *d)
             m->owner_done, m->readers_done, m->readers,
             !list_empty(&m->r.views));
     }
-    HOLDS(l->engines.views_used == 0, "nothing is left", "%s: %u views",
-        d->conf->name, l->engines.views_used);
-    for (uint32_t i = 0; i < l->pools_count; i++)
+    HOLDS(l->b.engines.views_used == 0, "nothing is left", "%s: %u views",
+        d->conf->name, l->b.engines.views_used);
+    for (uint32_t i = 0; i < l->b.pools_count; i++)
         HOLDS(l->pools[i].p.free == l->pools[i].p.blocks, "nothing is left",
             "%s: %u of %u blocks free", d->conf->name, l->pools[i].p.free,
             l->pools[i].p.blocks);
-    HOLDS(
-        !d->ops->pending(l), "nothing is left", "%s is pending", d->conf->name);
-    HOLDS(d->ops->deadline(l) == TIME_NEVER, "nothing is left",
+    HOLDS(!brain_pending(&l->b), "nothing is left", "%s is pending",
+        d->conf->name);
+    HOLDS(brain_deadline(&l->b) == TIME_NEVER, "nothing is left",
         "%s waits for something at %llu ns", d->conf->name,
-        (unsigned long long)d->ops->deadline(l));
+        (unsigned long long)brain_deadline(&l->b));
 }

@@ -256,7 +256,7 @@ static void see_progress(const struct daemon *d, const struct langd *l,
 {
     uint32_t i = lroom_slot(l, m), unit = l->pools[m->pool].unit_rows;
     uint32_t ready = min_u32(m->granted, m->committed);
-    const struct conf *c = l->c.conf;
+    const struct conf *c = l->b.c.conf;
     uint64_t most = c->timeout_first_byte > c->timeout_progress
                         ? c->timeout_first_byte
                         : c->timeout_progress;
@@ -328,7 +328,7 @@ void order_watch(struct daemon *d)
     struct langd *l = d->brain;
     struct order_book *a = book_of(d);
 
-    HOLDS(d->last != EV_TIME || d->ops->deadline(l) > W.now_ns,
+    HOLDS(d->last != EV_TIME || brain_deadline(&l->b) > W.now_ns,
         "what is due is done", "%s has a deadline that has passed",
         d->conf->name);
     for (uint32_t i = 0; i < l->rooms_max; i++) {
@@ -348,7 +348,7 @@ void order_watch(struct daemon *d)
             see_shown(d, l, m);
         }
     }
-    for (uint32_t i = 0; i < l->pools_count; i++)
+    for (uint32_t i = 0; i < l->b.pools_count; i++)
         see_head(d, l, a, i);
     for (uint32_t i = 0; i < l->rooms_max; i++)
         a->rooms[i] = see(l, &l->rooms[i]);

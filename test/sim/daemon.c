@@ -78,8 +78,7 @@ static void blob_make(struct daemon *d)
 
 static const struct layout *layout_of(const struct daemon *d, uint32_t i)
 {
-    return d->role == ROLE_ENCODED ? encoded_layout(d->brain, i)
-                                   : langd_layout(d->brain, i);
+    return brain_layout(d->brain, i);
 }
 
 static void brain_make(struct daemon *d)
@@ -87,17 +86,13 @@ static void brain_make(struct daemon *d)
     struct slab s = {0};
 
     for (int round = 0; round < 2; round++) {
-        if (d->role == ROLE_ENCODED)
-            d->brain = encoded_init(&s, &d->bc);
-        else
-            d->brain = langd_init(&s, &d->bc);
+        d->brain = brain_init(&s, &d->bc);
         if (round == 0) {
             d->memory = must_alloc(1, s.used);
             s = (struct slab){d->memory, 0, s.used, false, true};
         }
     }
     CHECK(d->brain && !s.failed, "a brain in %zu bytes", s.cap);
-    d->ops = d->role == ROLE_ENCODED ? &encoded_ops : &langd_ops;
 }
 
 static struct landing_pool lpool_of(const struct daemon *d, uint32_t i)
@@ -168,10 +163,7 @@ static void pool_fix(struct daemon *d, uint32_t i, bool start)
         else
             sending_pool_set(d->shards[k].sending, i, &sp);
     }
-    if (d->role == ROLE_ENCODED)
-        encoded_pool_ready(d->brain, i, true, offsets, bytes);
-    else
-        langd_pool_ready(d->brain, i, true, offsets, bytes);
+    brain_pool_ready(d->brain, i, true, offsets, bytes);
 }
 
 void daemon_start(struct daemon *d)
@@ -537,7 +529,7 @@ static void one_step(struct daemon *d, struct event *ev)
     o->bytes.failed = false;
     o->cap = tight ? 2300 + (uint32_t)between(0, 30) : OUT_ACTIONS;
     o->bytes.cap = tight ? (160u << 10) + between(0, 400) : OUT_BYTES;
-    d->ops->step(d->brain, ev, o);
+    brain_step(d->brain, ev, o);
     W.steps++;
     CHECK(!o->bytes.failed, "the list of actions did not fit: %u", o->count);
     for (uint32_t i = 0; i < o->count; i++)
@@ -559,7 +551,7 @@ static void time_comes(void *p, uint64_t life, uint64_t no)
 
 static void arm(struct daemon *d)
 {
-    uint64_t due = d->ops->deadline(d->brain);
+    uint64_t due = brain_deadline(d->brain);
 
     if (due == d->timer_ns)
         return;
@@ -572,7 +564,7 @@ static void arm(struct daemon *d)
 void daemon_step(struct daemon *d, struct event *ev)
 {
     one_step(d, ev);
-    for (uint32_t i = 0; d->ops->pending(d->brain); i++) {
+    for (uint32_t i = 0; brain_pending(d->brain); i++) {
         struct event more = {.type = EV_MORE};
 
         HOLDS(i < MORE_MAX, "no busy loop", "%s is pending for ever",
@@ -588,8 +580,7 @@ void daemon_step(struct daemon *d, struct event *ev)
 
 uint32_t daemon_blocks_free(const struct daemon *d, uint32_t pool)
 {
-    return d->role == ROLE_ENCODED ? encoded_blocks_free(d->brain, pool)
-                                   : langd_blocks_free(d->brain, pool);
+    return brain_blocks_free(d->brain, pool);
 }
 
 /* what it says of itself */
@@ -650,9 +641,9 @@ void daemons_print(void)
 
         fprintf(stderr, "  %s%s:", d->conf->name, d->alive ? "" : " (dead)");
         if (d->alive) {
-            (void)d->ops->show(d->brain, "status", W.now_ns, SHOW_ALL, &s);
-            (void)d->ops->show(d->brain, "pools", W.now_ns, SHOW_ALL, &s);
-            (void)d->ops->show(d->brain, "rooms", W.now_ns, SHOW_ALL, &s);
+            (void)brain_show(d->brain, "status", W.now_ns, SHOW_ALL, &s);
+            (void)brain_show(d->brain, "pools", W.now_ns, SHOW_ALL, &s);
+            (void)brain_show(d->brain, "rooms", W.now_ns, SHOW_ALL, &s);
         }
         fputc('\n', stderr);
     }
@@ -662,7 +653,7 @@ uint64_t daemon_number(struct daemon *d, const char *what, const char *name)
 {
     struct seek k = {
         {seek_row, seek_text, seek_number}, name, UINT64_MAX, false};
-    bool known = d->ops->show(d->brain, what, W.now_ns, SHOW_ALL, &k.s);
+    bool known = brain_show(d->brain, what, W.now_ns, SHOW_ALL, &k.s);
 
     CHECK(known, "%s shows no %s", d->conf->name, what);
     return k.found;

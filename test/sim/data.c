@@ -380,7 +380,7 @@ static struct foreign *foreign_of(const struct message *m,
         return NULL;
     f = s->foreign[peer][from];
     if (!f ||
-        strcmp(f->layout->text, langd_layout(m->to->brain, pool)->text) != 0)
+        strcmp(f->layout->text, brain_layout(m->to->brain, pool)->text) != 0)
         return NULL;
     HOLDS(pieces_inside(pieces, n, f->blocks, f->block_rows),
         "pieces lie in their pool", "%u of pool %u", n, from);

@@ -332,7 +332,7 @@ static void pull(void *p, uint64_t a, uint64_t b)
         struct local_msg m;
         enum err e;
 
-        if (!c->d->ops->next_event(c->d->brain, c->number, &w)) {
+        if (!brain_next_event(c->d->brain, c->number, &w)) {
             if (w.cap < sizeof(bytes))
                 continue; /* it may not have fitted */
             c->notified = false;

@@ -151,7 +151,7 @@ static void init(const struct daemon *to, struct peer_msg *m)
     m->init.part_rows = m->init.unit_rows * (uint32_t)between(1, 4);
     m->init.required_dst = (uint16_t)between(1, 2);
     m->init.from = (uint32_t)between(0, chance(800) ? 0 : 9);
-    m->init.layout = encoded_layout(to->brain, 0)->hash;
+    m->init.layout = brain_layout(to->brain, 0)->hash;
     m->init.storage = 0;
 }
 

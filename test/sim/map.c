@@ -154,7 +154,7 @@ static void hear_pool(struct mapping *m, const struct local_pool_info *n)
         .reads = m->e->reads[n->pool],
         .blocks = n->blocks,
         .block_rows = n->block_rows,
-        .layout = encoded_layout(m->e->brain, n->pool)};
+        .layout = brain_layout(m->e->brain, n->pool)};
     at(W.now_ns + delay_us(W.is.local_us), mapped, m, n->pool, 0);
 }
 

@@ -118,7 +118,7 @@ static void count_resumes(
     p->pace_ns = 20 * MS;
     while (!world_over() && W.now_ns < LIMIT)
         (void)run_until(W.now_ns + MS);
-    h = langd_ended(l0->brain, 0);
+    h = brain_ended(l0->brain, 0);
     CHECK(h, "no room ended");
     wants = daemon_number(e0, "stats", "wants");
     HOLDS(h->state == ROOM_SUCCESS && h->resumes >= least && h->resumes <= most,

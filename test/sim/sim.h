@@ -157,7 +157,6 @@ struct daemon {
     bool alive, draining;
     struct conf *conf; /* shared by lives */
     struct brain_conf bc;
-    const struct brain_ops *ops;
     void *brain;
     uint8_t *memory;
     uint32_t shards_count;

@@ -130,7 +130,7 @@ static void drained(void *p, uint64_t life, uint64_t until_ns)
 
     if (!d->alive || d->life != life)
         return;
-    if (W.now_ns < until_ns && d->ops->open_rooms(d->brain) > 0) {
+    if (W.now_ns < until_ns && brain_open_rooms(d->brain) > 0) {
         at(W.now_ns + 20 * MS, drained, d, life, until_ns);
         return;
     }

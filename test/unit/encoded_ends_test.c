@@ -478,7 +478,7 @@ TEST(bye_withdraws_what_the_connection_announced)
     (void)brain_events(e, 0, 0);
     T_OK(brain_say(e, 0, (struct local_msg){.type = LOCAL_BYE}));
     T_EQ_U64(brain_free(e), 16);
-    T_EQ_U64(e->ops->open_rooms(e->is), 0);
+    T_EQ_U64(brain_open_rooms(e->is), 0);
 }
 
 TEST(source_is_kept_for_a_langd_that_restarts)
@@ -618,9 +618,9 @@ TEST(drain_takes_no_new_rooms)
     T_ERR(brain_say(e, 0, announce(2, 1, 8, 8)), ERR_DRAINING);
     brain_hear(e, 0, init(e, 9, 90, 8));
     T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_DRAINING);
-    T_EQ_U64(e->ops->open_rooms(e->is), 1);
+    T_EQ_U64(brain_open_rooms(e->is), 1);
     ack(e, 0, 1, 70);
-    T_EQ_U64(e->ops->open_rooms(e->is), 0);
+    T_EQ_U64(brain_open_rooms(e->is), 0);
 }
 
 TEST(many_writers_of_one_room_are_refused_not_fatal)

@@ -1,7 +1,6 @@
 /* engines_test.c - connections, sessions, cells and events, as both brains
  * have them (RULES 7), seen through the language side's. */
-#include "core/engines.h"
-#include "core/lang/lang.h"
+#include "core/head.h"
 #include "test/there.h"
 
 #include <stdio.h>
@@ -54,7 +53,7 @@ TEST(a_connection_without_hello_is_ended)
     T_EQ_U64(brain_acts(l, ACT_CONN_KNOWN), 0);
     T_OK(brain_say(l, 1, hello(LOCAL_MAGIC, WIRE_VERSION, 0)));
     T_EQ_U64(brain_acts(l, ACT_CONN_KNOWN), 1);
-    T_EQ_U64(l->ops->deadline(l->is), began + 2 * NS_PER_S);
+    T_EQ_U64(brain_deadline(l->is), began + 2 * NS_PER_S);
     brain_pass(l, 1999);
     T_EQ_U64(brain_acts(l, ACT_CONN_CLOSE), 0);
     brain_pass(l, 1);
@@ -62,14 +61,14 @@ TEST(a_connection_without_hello_is_ended)
     T_EQ_U64(l->acts[0].conn, 0);
     T_EQ_U64(brain_answer(l)->err, ERR_TIMEOUT);
     T_EQ_U64(brain_stat(l, "hello_overdue"), 1);
-    T_EQ_U64(l->ops->deadline(l->is), TIME_NEVER);
+    T_EQ_U64(brain_deadline(l->is), TIME_NEVER);
 }
 
 /* What a program does not name, and one that has no word for it, it has not. */
 TEST(abilities_are_what_hello_names)
 {
     struct rig *b = BRAIN(ROLE_LANGD, "log=info");
-    const struct langd *l = b->is;
+    const struct brain *l = b->is;
     struct local_msg m = hello(LOCAL_MAGIC, WIRE_VERSION, 0), w;
     struct peer_hello p = {
         .version_min = 1, .version_max = 1, .segment_max = 1024};
@@ -328,8 +327,8 @@ TEST(events_fold_and_wait_for_whoever_is_slow)
     brain_hear(l, 0, length(&t, 16, 16, true));
     T_EQ_U64(brain_acts(l, ACT_NOTIFY), 1);
     brain_landed(l, &t.open, 0, 16);
-    T_EQ_U64(brain_acts(l, ACT_NOTIFY), 0);    /* it has not pulled yet */
-    T_FALSE(l->ops->next_event(l->is, 0, &w)); /* no space: it stays */
+    T_EQ_U64(brain_acts(l, ACT_NOTIFY), 0);  /* it has not pulled yet */
+    T_FALSE(brain_next_event(l->is, 0, &w)); /* no space: it stays */
     T_EQ_U64(w.len, 0);
     T_EQ_U64(brain_event(l, 0)->what, EVENT_LENGTH | EVENT_READY);
     T_EQ_U64(l->event.event.state, ROOM_SUCCESS);

@@ -168,7 +168,7 @@ static struct seen rooms_for(struct rig *l, uint32_t uid)
     struct seen seen = {.s = {seen_row, seen_text, seen_number}};
     struct show_at at = {.places = UINT32_MAX, .uid = uid};
 
-    T_TRUE(l->ops->show(l->is, "rooms", l->now_ns, &at, &seen.s));
+    T_TRUE(brain_show(l->is, "rooms", l->now_ns, &at, &seen.s));
     return seen;
 }
 

@@ -52,12 +52,12 @@ static void same(struct rig *b, const char *what, uint32_t places)
     struct show_at at = {0};
     uint32_t before;
 
-    T_TRUE(b->ops->show(b->is, what, b->now_ns, SHOW_ALL, &whole.s));
+    T_TRUE(brain_show(b->is, what, b->now_ns, SHOW_ALL, &whole.s));
     for (uint32_t i = 0; !at.over; i++) {
         T_CHECK(i < 200000, "%s has no end", what);
         at.places = places;
         before = slices.rows;
-        T_TRUE(b->ops->show(b->is, what, b->now_ns, &at, &slices.s));
+        T_TRUE(brain_show(b->is, what, b->now_ns, &at, &slices.s));
         T_CHECK(strcmp(what, "stats") == 0 || slices.rows - before <= places,
             "%s: %u rows of %u places", what, slices.rows - before, places);
     }
@@ -131,14 +131,14 @@ TEST(a_history_that_goes_on_is_shown_from_what_is_left)
         T_OK(brain_say(e, 0, announce(i + 1, i, 8, 8)));
         T_OK(brain_say(e, 0, release(i)));
     }
-    T_TRUE(e->ops->show(e->is, "rooms", e->now_ns, &at, &k.s));
+    T_TRUE(brain_show(e->is, "rooms", e->now_ns, &at, &k.s));
     T_EQ_U64(k.rows, 2);
     for (uint32_t i = 4; i < 7; i++) {
         T_OK(brain_say(e, 0, announce(i + 1, i, 8, 8)));
         T_OK(brain_say(e, 0, release(i)));
     }
     at.places = 100;
-    T_TRUE(e->ops->show(e->is, "rooms", e->now_ns, &at, &k.s));
+    T_TRUE(brain_show(e->is, "rooms", e->now_ns, &at, &k.s));
     T_TRUE(at.over);
     T_EQ_U64(k.rows, 2 + 4); /* 1, 2; then 4 to 7 */
 }

@@ -21,8 +21,8 @@ static bool speaks_of(const struct eroom *m, const struct decline *g)
 
 static void remember(struct encoded *e, const struct decline *g)
 {
-    if (declines_put(&e->declines, e->now_ns, g))
-        e->stats[STAT_declines_forgotten]++;
+    if (declines_put(&e->declines, e->b.now_ns, g))
+        e->b.stats[STAT_declines_forgotten]++;
 }
 
 /* The room is not announced: it may come. What is late about one that ended
@@ -30,10 +30,10 @@ static void remember(struct encoded *e, const struct decline *g)
 static void remember_early(struct encoded *e, const struct decline *g)
 {
     const struct decline *before =
-        declines_find(&e->declines, e->now_ns, g->room, g->langd);
+        declines_find(&e->declines, e->b.now_ns, g->room, g->langd);
 
     if ((!before || before->counted) &&
-        !tombs_get(&e->ended_rooms, e->now_ns, g->room, 0))
+        !tombs_get(&e->ended_rooms, e->b.now_ns, g->room, 0))
         remember(e, g);
 }
 
@@ -70,13 +70,13 @@ void encoded_on_decline(
         .reason = ERR_DECLINED};
     struct eroom *m = eroom_find(e, msg->room);
     const struct decline *before =
-        declines_find(&e->declines, e->now_ns, msg->room, p->serial);
+        declines_find(&e->declines, e->b.now_ns, msg->room, p->serial);
 
     if (m)
         LIST_FOREACH (n, &m->dsts) {
             const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
 
-            if (d->peer == peer_index(&e->peers, p) && !d->refused)
+            if (d->peer == peer_index(&e->b.peers, p) && !d->refused)
                 return; /* it asked for the room: that counts */
         }
     if (!m || !m->announced) {
@@ -84,7 +84,7 @@ void encoded_on_decline(
         return;
     }
     if (!speaks_of(m, &g))
-        e->stats[STAT_declines_ignored]++;
+        e->b.stats[STAT_declines_ignored]++;
     if (!speaks_of(m, &g) || (before && before->counted) || !lacks(m, &g))
         return;
     g.counted = true;
@@ -97,7 +97,7 @@ void edst_gave_up(struct encoded *e, const struct edst *d, enum err reason)
     const struct eroom *m = d->room;
     struct decline g = {.room = m->r.id,
         .key = d->key,
-        .langd = e->peers.peers[d->peer].serial,
+        .langd = e->b.peers.peers[d->peer].serial,
         .required = d->required,
         .reason = (uint8_t)reason,
         .counted = m->announced};
@@ -122,18 +122,18 @@ void encoded_never_asked(
 
 void eroom_count_declines(struct encoded *e, struct eroom *m)
 {
-    struct decline *g = declines_first(&e->declines, e->now_ns, m->r.id);
+    struct decline *g = declines_first(&e->declines, e->b.now_ns, m->r.id);
 
     /* The number of destinations may have been said by one that is gone. */
     for (struct decline *n = g; n && !m->required && !(m->flags & FLAG_OPEN);
-         n = declines_next(&e->declines, e->now_ns, n))
+         n = declines_next(&e->declines, e->b.now_ns, n))
         if (!n->counted && speaks_of(m, n))
             m->required = n->required;
     while (g) {
-        struct decline *next = declines_next(&e->declines, e->now_ns, g);
+        struct decline *next = declines_next(&e->declines, e->b.now_ns, g);
 
         if (!g->counted && !speaks_of(m, g))
-            e->stats[STAT_declines_ignored]++;
+            e->b.stats[STAT_declines_ignored]++;
         if (g->counted || !speaks_of(m, g) || !lacks(m, g)) {
             declines_drop(&e->declines, g);
         } else {
@@ -147,5 +147,5 @@ void eroom_count_declines(struct encoded *e, struct eroom *m)
 struct decline *eroom_declined_by(
     const struct encoded *e, const struct eroom *m, const struct peer *p)
 {
-    return declines_find(&e->declines, e->now_ns, m->r.id, p->serial);
+    return declines_find(&e->declines, e->b.now_ns, m->r.id, p->serial);
 }

@@ -58,12 +58,12 @@ void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
     uint8_t state, enum err reason)
 {
     const struct tomb *old = tombs_oldest(&e->ended_gens);
-    struct peer *of = old ? peer_of_run(&e->peers, old->scope) : NULL;
+    struct peer *of = old ? peer_of_run(&e->b.peers, old->scope) : NULL;
 
     if (of) /* those of one run only grow */
         of->dead_to = max_u64(of->dead_to, old->id);
-    tombs_put(
-        &e->ended_gens, e->now_ns, generation, p->run, state, (uint8_t)reason);
+    tombs_put(&e->ended_gens, e->b.now_ns, generation, p->run, state,
+        (uint8_t)reason);
 }
 
 bool gens_over(
@@ -80,7 +80,7 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     uint32_t i;
 
     if (!take_place(e, m, peer, required)) {
-        e->stats[STAT_table_full]++;
+        e->b.stats[STAT_table_full]++;
         return NULL;
     }
     i = slots_take(&e->dst_slots);
@@ -97,7 +97,7 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     d->retry_ns = TIME_NEVER;
     list_init(&d->todo);
     list_push_tail(&m->dsts, &d->in_room);
-    list_push_tail(&e->peers.peers[peer].rooms, &d->in_peer);
+    list_push_tail(&e->b.peers.peers[peer].rooms, &d->in_peer);
     m->active++;
     m->asked++;
     m->wanted_due = true;
@@ -106,7 +106,7 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
         list_push_tail(&eroom_pool(e, m)->kept, &m->in_kept);
     }
     if (!m->history.init_ns)
-        m->history.init_ns = e->now_ns;
+        m->history.init_ns = e->b.now_ns;
     return d;
 }
 
@@ -132,7 +132,7 @@ void edst_fail(
     d->reason = (uint8_t)reason;
     snprintf(d->text, sizeof(d->text), "%s", text);
     d->owe = 0;
-    d->silent_ns = e->now_ns + e->c.conf->timeout_bootstrap;
+    d->silent_ns = e->b.now_ns + e->b.c.conf->timeout_bootstrap;
     owe(e, d, OWE_FAILED);
 }
 
@@ -169,7 +169,7 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
         if (m->fail_reason == OK)
             m->fail_reason = (uint8_t)outcome;
     }
-    gens_end(e, &e->peers.peers[d->peer], d->generation,
+    gens_end(e, &e->b.peers.peers[d->peer], d->generation,
         outcome == OK ? ROOM_SUCCESS : ROOM_FAILED, outcome);
     edst_touch(e, d);
     eroom_touch(e, m);
@@ -181,9 +181,9 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
  * lost either: the outcome stays unknown. */
 static void give_up_on(struct encoded *e, struct edst *d)
 {
-    if (d->state != DST_FAILING || d->silent_ns > e->now_ns)
+    if (d->state != DST_FAILING || d->silent_ns > e->b.now_ns)
         return;
-    e->stats[STAT_failed_unanswered]++;
+    e->b.stats[STAT_failed_unanswered]++;
     edst_end(e, d, ERR_PEER_LOST);
 }
 
@@ -191,7 +191,7 @@ void edst_answered(struct encoded *e, struct out *out, struct edst *d)
 {
     uint32_t conn = d->map;
 
-    if (d->map == NONE || e->peers.peers[d->peer].epoch != d->map_epoch)
+    if (d->map == NONE || e->b.peers.peers[d->peer].epoch != d->map_epoch)
         return;
     d->map = NONE;
     d->owe &= (uint8_t)~OWE_FAILED;
@@ -205,14 +205,14 @@ bool edst_goes_by(const struct encoded *e, const struct edst *d, uint32_t shard)
 {
     const struct item *it = d->room->item;
     uint32_t end = it->total != ROWS_UNKNOWN ? it->total : it->max_rows;
-    uint32_t n = e->peers.peers[d->peer].addresses;
+    uint32_t n = e->b.peers.peers[d->peer].addresses;
     uint32_t part = d->from / d->part_rows;
 
     /* The sum of part_address may wrap once: two rounds find every address. */
     for (uint32_t i = 0; i < 2 * n; i++, part++) {
         if ((uint64_t)part * d->part_rows >= end)
             return false;
-        if (part_address(d->generation, part, n) % e->c.shards == shard)
+        if (part_address(d->generation, part, n) % e->b.c.shards == shard)
             return true;
     }
     return false;
@@ -222,7 +222,7 @@ void edst_broken(struct encoded *e, struct edst *d)
 {
     if (d->state != DST_ACTIVE || !d->opened || d->broken_attempt == d->attempt)
         return;
-    e->stats[STAT_broken]++;
+    e->b.stats[STAT_broken]++;
     d->broken_attempt = d->attempt;
     d->back = false;
     owe(e, d, OWE_BROKEN);
@@ -234,10 +234,10 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
     const struct epool *p = eroom_pool(e, m);
 
     text[0] = 0;
-    if (d->layout != p->meta.layout.hash) {
+    if (d->layout != p->meta->layout.hash) {
         snprintf(text, size, "encoded's pool %s has %.180s, langd's has %.180s",
-            p->meta.conf->name, p->meta.layout.text,
-            peer_layout(&e->peers.peers[d->peer], d->layout));
+            p->meta->conf->name, p->meta->layout.text,
+            peer_layout(&e->b.peers.peers[d->peer], d->layout));
         return ERR_INCOMPATIBLE_LAYOUT;
     }
     if (!sending_unit_ok(d->unit_rows, p->block_rows)) {
@@ -245,11 +245,11 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
             d->unit_rows, p->block_rows);
         return ERR_INCOMPATIBLE_LAYOUT;
     }
-    if (conf_on_gpu(p->meta.conf) &&
-        (uint64_t)d->unit_rows * p->meta.layout.row_bytes >
-            layout_unit_most(&p->meta.layout)) {
+    if (conf_on_gpu(p->meta->conf) &&
+        (uint64_t)d->unit_rows * p->meta->layout.row_bytes >
+            layout_unit_most(&p->meta->layout)) {
         snprintf(text, size, "units of %u rows of %u bytes, out of a GPU",
-            d->unit_rows, p->meta.layout.row_bytes);
+            d->unit_rows, p->meta->layout.row_bytes);
         return ERR_INCOMPATIBLE_LAYOUT;
     }
     if (d->storage && d->storage != m->item->storage) {
@@ -296,7 +296,7 @@ static uint32_t grantable(const struct edst *d)
 /* How the rows of this attempt go. From here on L may read our pool. */
 static void choose_path(struct encoded *e, struct edst *d)
 {
-    const struct peer *p = &e->peers.peers[d->peer];
+    const struct peer *p = &e->b.peers.peers[d->peer];
 
     d->copy = peer_copies(p, d->room->item->pool);
     if (!d->copy || d->map != NONE)
@@ -351,7 +351,7 @@ static void send_more(struct encoded *e, struct out *out, struct edst *d)
     cmd.a = d->limit = limit;
     out_data(out, &cmd);
     if (!m->history.first_ns) {
-        m->history.first_ns = e->now_ns;
+        m->history.first_ns = e->b.now_ns;
         eroom_touch(e, m);
     }
 }
@@ -364,7 +364,7 @@ static void close_job(struct encoded *e, struct out *out, struct edst *d)
         return;
     out_data(out, &cmd);
     d->opened = false;
-    d->closing_left = e->c.shards;
+    d->closing_left = e->b.c.shards;
 }
 
 /* what L is to be told */
@@ -373,7 +373,7 @@ static void close_job(struct encoded *e, struct out *out, struct edst *d)
 static bool earlier_have(const struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
-    const char *name = e->peers.peers[d->peer].name;
+    const char *name = e->b.peers.peers[d->peer].name;
 
     LIST_FOREACH (n, &m->dsts) {
         const struct edst *o = LIST_ENTRY(n, struct edst, in_room);
@@ -381,7 +381,7 @@ static bool earlier_have(const struct encoded *e, const struct edst *d)
                       ((o->flags & FLAG_STREAM) && o->granted > 0);
 
         if (o->state == DST_ACTIVE && !enough &&
-            strcmp(e->peers.peers[o->peer].name, name) < 0)
+            strcmp(e->b.peers.peers[o->peer].name, name) < 0)
             return false;
     }
     return true;
@@ -486,8 +486,8 @@ static void say_length(
         (uint8_t)((m->flags & FLAG_KEEP) |
                   (m->item->total != ROWS_UNKNOWN ? FLAG_AUX : 0));
     msg.length.key = m->item->key;
-    msg.length.aux = aux_get(&e->aux, &m->item->aux, e->scratch);
-    peer_send(&e->peers, out, p, &msg);
+    msg.length.aux = aux_get(&e->b.aux, &m->item->aux, e->scratch);
+    peer_send(&e->b.peers, out, p, &msg);
 }
 
 static void say_want(
@@ -502,7 +502,7 @@ static void say_want(
     msg.want.committed = m->item->committed;
     if (msg.want.ahead || m->required > 1)
         msg.want.committed = min_u32(m->item->total, m->item->max_rows);
-    peer_send(&e->peers, out, p, &msg);
+    peer_send(&e->b.peers, out, p, &msg);
 }
 
 static void say_failed(
@@ -514,12 +514,12 @@ static void say_failed(
     msg.failed.a = d->a;
     msg.failed.b = d->b;
     msg.failed.text = span_str(d->text);
-    peer_send(&e->peers, out, p, &msg);
+    peer_send(&e->b.peers, out, p, &msg);
 }
 
 static void say(struct encoded *e, struct out *out, struct edst *d)
 {
-    struct peer *p = &e->peers.peers[d->peer];
+    struct peer *p = &e->b.peers.peers[d->peer];
     bool again;
 
     if (!d->owe || !p->up ||
@@ -527,19 +527,19 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
         d->retry_ns = TIME_NEVER; /* the next HELLO starts it again */
         return;
     }
-    if (d->retry_ns > e->now_ns)
+    if (d->retry_ns > e->b.now_ns)
         return;
     again = d->retry_ns != 0;
     d->backoff_ns = again ? min_u64(2 * d->backoff_ns, RETRY_MAX_NS)
-                          : e->c.conf->timeout_retry;
-    d->retry_ns = e->now_ns + d->backoff_ns;
-    e->stats[STAT_retries] += again && !d->aux_waits;
+                          : e->b.c.conf->timeout_retry;
+    d->retry_ns = e->b.now_ns + d->backoff_ns;
+    e->b.stats[STAT_retries] += again && !d->aux_waits;
     d->aux_waits = false;
     if (d->owe & OWE_LENGTH)
         say_length(e, out, d, p);
     if (d->owe & OWE_WANT) {
         say_want(e, out, d, p);
-        e->stats[STAT_wants] += !again;
+        e->b.stats[STAT_wants] += !again;
     }
     if (d->owe & OWE_FAILED)
         say_failed(e, out, d, p);
@@ -548,7 +548,7 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
 
         msg.broken.attempt = d->attempt;
         msg.broken.back = d->back;
-        peer_send(&e->peers, out, p, &msg);
+        peer_send(&e->b.peers, out, p, &msg);
     }
 }
 
@@ -570,11 +570,11 @@ static void forget(struct encoded *e, struct edst *d)
 
 static void say_drained(struct encoded *e, struct out *out, struct edst *d)
 {
-    const struct peer *p = &e->peers.peers[d->peer];
+    const struct peer *p = &e->b.peers.peers[d->peer];
     struct peer_msg msg = about(d, PEER_DRAINED);
 
     if (d->drained_due && p->up)
-        peer_send(&e->peers, out, p, &msg);
+        peer_send(&e->b.peers, out, p, &msg);
     d->drained_due = false;
 }
 

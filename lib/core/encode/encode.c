@@ -8,32 +8,29 @@
 
 static void carve(struct encoded *e, struct slab *s)
 {
-    const struct conf *c = e->c.conf;
+    const struct conf *c = e->b.c.conf;
     uint32_t tombs = (uint32_t)c->limit_tombstones;
 
-    share_init(&e->share, s, c, "limits.rooms", c->limit_rooms, 1, e->c.seed);
+    head_carve(&e->b, s, &encoded_ops);
+    share_init(&e->share, s, c, "limits.rooms", c->limit_rooms, 1, e->b.c.seed);
     share_init(
-        &e->dst_share, s, c, "limits.rooms", c->limit_rooms, 1, e->c.seed);
+        &e->dst_share, s, c, "limits.rooms", c->limit_rooms, 1, e->b.c.seed);
     e->rooms_max = e->share.total;
     e->rooms = slab_take(s, e->rooms_max, sizeof(*e->rooms));
     e->dsts = slab_take(s, e->rooms_max, sizeof(*e->dsts));
     slots_init(&e->room_slots, s, e->rooms_max);
     slots_init(&e->dst_slots, s, e->rooms_max);
     slots_init(&e->item_slots, s, e->rooms_max);
-    e->history = slab_take(s, c->limit_history, sizeof(*e->history));
     e->items = slab_take(s, e->rooms_max, sizeof(*e->items));
     e->open_batch = slab_take(s, share_connections(c), sizeof(struct item *));
-    table_init(&e->keys, s, e->rooms_max, e->c.seed + 2);
-    table_init(&e->ids, s, e->rooms_max, e->c.seed);
-    table_init(&e->gens, s, e->rooms_max, e->c.seed + 1);
-    tombs_init(&e->ended_rooms, s, tombs, e->c.seed, c->timeout_tombstone);
-    tombs_init(&e->ended_gens, s, tombs, e->c.seed, c->timeout_tombstone);
-    tombs_init(&e->victims, s, tombs, e->c.seed, c->timeout_total);
-    declines_init(&e->declines, s, (uint32_t)c->limit_declines, e->c.seed + 3,
+    table_init(&e->keys, s, e->rooms_max, e->b.c.seed + 2);
+    table_init(&e->ids, s, e->rooms_max, e->b.c.seed);
+    table_init(&e->gens, s, e->rooms_max, e->b.c.seed + 1);
+    tombs_init(&e->ended_rooms, s, tombs, e->b.c.seed, c->timeout_tombstone);
+    tombs_init(&e->ended_gens, s, tombs, e->b.c.seed, c->timeout_tombstone);
+    tombs_init(&e->victims, s, tombs, e->b.c.seed, c->timeout_total);
+    declines_init(&e->declines, s, (uint32_t)c->limit_declines, e->b.c.seed + 3,
         c->timeout_bootstrap);
-    aux_init(&e->aux, s, c, e->c.seed);
-    engines_init(&e->engines, s, c, e->c.seed);
-    peers_init(&e->peers, s, &e->c, ROLE_ENCODED);
     heap_init(&e->room_timers, s, e->rooms_max);
     heap_init(&e->dst_timers, s, e->rooms_max);
     for (uint32_t i = 0; i < c->pools_count; i++) {
@@ -47,11 +44,6 @@ static void carve(struct encoded *e, struct slab *s)
     }
 }
 
-static struct pool_meta *meta_of(void *brain, uint32_t i)
-{
-    return &((struct encoded *)brain)->pools[i].meta;
-}
-
 static void on_touched(void *brain, struct room *r)
 {
     eroom_touch(brain, (struct eroom *)(void *)r);
@@ -62,7 +54,7 @@ static void on_leaving(void *brain, struct view *v)
     struct eroom *m = (struct eroom *)(void *)v->room;
     struct encoded *e = brain;
 
-    if (v->owner && e->engines.conns[v->conn].bye && !item_done(m->item))
+    if (v->owner && e->b.engines.conns[v->conn].bye && !item_done(m->item))
         eroom_withdraw(e, m);
     eroom_touch(e, m);
 }
@@ -88,70 +80,31 @@ static const struct engines_ops engines_ops = {
     .conn_over = on_conn_over,
 };
 
-struct encoded *encoded_init(struct slab *s, const struct brain_conf *c)
+static struct brain *init(struct slab *s, const struct brain_conf *c)
 {
     struct encoded *e = slab_take(s, 1, sizeof(*e));
 
     if (!e) {
-        struct encoded counting = {.c = *c};
+        struct encoded counting = {.b.c = *c};
 
         carve(&counting, s);
         return NULL;
     }
-    e->c = *c;
+    e->b.c = *c;
     carve(e, s);
     if (s->failed)
         return NULL;
+    head_init(&e->b, &engines_ops);
     items_init(e);
     list_init(&e->room_todo);
     list_init(&e->dst_todo);
-    e->engines.ops = &engines_ops;
-    e->engines.brain = e;
-    e->engines.stats = e->peers.stats = e->stats;
-    e->pools_count = c->conf->pools_count;
-    e->calls = (struct calls){
-        &e->engines, &e->peers, meta_of, e, e->pools_count, true};
-    e->peers.self.c = &e->c;
-    e->peers.self.pools_count = e->pools_count;
-    for (uint32_t i = 0; i < e->pools_count; i++) {
+    for (uint32_t i = 0; i < e->b.pools_count; i++) {
+        e->pools[i].meta = &e->b.metas[i];
         list_init(&e->pools[i].held);
         list_init(&e->pools[i].kept);
         e->pools[i].head_since_ns = e->pools[i].revoke_ns = TIME_NEVER;
-        pool_meta_init(&e->pools[i].meta, &c->conf->pools[i]);
-        e->peers.self.layouts[i] = &e->pools[i].meta.layout;
     }
-    return e;
-}
-
-const struct layout *encoded_layout(const struct encoded *e, uint32_t i)
-{
-    return &e->pools[i].meta.layout;
-}
-
-void encoded_pool_ready(struct encoded *e, uint32_t i, bool ok,
-    const uint64_t *offsets, uint64_t bytes)
-{
-    pool_meta_ready(&e->pools[i].meta, ok, offsets, bytes);
-}
-
-void encoded_pool_share(
-    struct encoded *e, uint32_t i, const char *share, struct span handle)
-{
-    pool_meta_share(&e->pools[i].meta, share, handle);
-}
-
-uint32_t encoded_blocks_free(const struct encoded *e, uint32_t i)
-{
-    return e->pools[i].p.free;
-}
-
-const struct ended *encoded_ended(const struct encoded *e, uint64_t n)
-{
-    uint64_t limit = e->c.conf->limit_history;
-
-    if (n >= e->ended_count || e->ended_count - n > limit)
-        return NULL;
-    return &e->history[n % limit];
+    return &e->b;
 }
 
 /* events */
@@ -159,8 +112,8 @@ const struct ended *encoded_ended(const struct encoded *e, uint64_t n)
 /* Nobody can read its rows any more, not even to send them. */
 static void on_pool_lost(struct encoded *e, uint32_t i)
 {
-    CHECK(i < e->pools_count, "note of pool %u", i);
-    if (!pool_meta_lost(&e->pools[i].meta))
+    CHECK(i < e->b.pools_count, "note of pool %u", i);
+    if (!pool_meta_lost(e->pools[i].meta))
         return;
     for (uint32_t k = 0; k < e->rooms_max; k++) {
         struct eroom *m = &e->rooms[k];
@@ -175,8 +128,8 @@ static void on_note(struct encoded *e, const struct data_note *n)
     struct edst *d;
 
     if (n->type == NOTE_PEER_BROKEN) {
-        CHECK(n->peer < e->peers.max, "note of peer %u", n->peer);
-        LIST_FOREACH (i, &e->peers.peers[n->peer].rooms) {
+        CHECK(n->peer < e->b.peers.max, "note of peer %u", n->peer);
+        LIST_FOREACH (i, &e->b.peers.peers[n->peer].rooms) {
             d = LIST_ENTRY(i, struct edst, in_peer);
             if (edst_goes_by(e, d, n->first))
                 edst_broken(e, d);
@@ -197,20 +150,16 @@ static void on_note(struct encoded *e, const struct data_note *n)
     eroom_touch(e, d->room);
 }
 
-bool encoded_link_known(const struct encoded *e, uint32_t link)
-{
-    return link < e->peers.links && peer_on(&e->peers, link);
-}
-
 static void on_link_down(struct encoded *e, uint32_t link)
 {
-    struct peer *p = link < e->peers.links ? peer_on(&e->peers, link) : NULL;
+    struct peer *p =
+        link < e->b.peers.links ? peer_on(&e->b.peers, link) : NULL;
 
     if (!p)
         return;
-    e->peers.link_peer[link] = NONE;
+    e->b.peers.link_peer[link] = NONE;
     p->link = NONE;
-    peer_down(&e->peers, p, e->now_ns);
+    peer_down(&e->b.peers, p, e->b.now_ns);
 }
 
 static void expire(struct encoded *e, struct out *out)
@@ -219,23 +168,23 @@ static void expire(struct encoded *e, struct out *out)
     struct peer *p;
     bool lost;
 
-    while (
-        out_has_room(out) && (p = peers_expired(&e->peers, e->now_ns, &lost)))
+    while (out_has_room(out) &&
+           (p = peers_expired(&e->b.peers, e->b.now_ns, &lost)))
         if (lost)
             encoded_peer_lost(e, out, p);
         else if (p->up)
-            peer_hello_until_up(&e->peers, out, p, e->now_ns);
-    engines_expire(&e->engines, out, e->now_ns);
-    while ((n = heap_first(&e->room_timers)) && n->key <= e->now_ns) {
+            peer_hello_until_up(&e->b.peers, out, p, e->b.now_ns);
+    engines_expire(&e->b.engines, out, e->b.now_ns);
+    while ((n = heap_first(&e->room_timers)) && n->key <= e->b.now_ns) {
         heap_remove(&e->room_timers, n);
         eroom_expired(e, CONTAINER_OF(n, struct eroom, timer));
     }
-    while ((n = heap_first(&e->dst_timers)) && n->key <= e->now_ns) {
+    while ((n = heap_first(&e->dst_timers)) && n->key <= e->b.now_ns) {
         heap_remove(&e->dst_timers, n);
         edst_touch(e, CONTAINER_OF(n, struct edst, timer));
     }
-    for (uint32_t i = 0; i < e->pools_count; i++)
-        if (e->pools[i].revoke_ns <= e->now_ns)
+    for (uint32_t i = 0; i < e->b.pools_count; i++)
+        if (e->pools[i].revoke_ns <= e->b.now_ns)
             epool_revoke(e, &e->pools[i]);
 }
 
@@ -257,22 +206,22 @@ static void dispatch(struct encoded *e, struct out *out, const struct event *ev)
 {
     switch (ev->type) {
     case EV_CONN_OPEN:
-        engine_open(&e->engines, ev);
+        engine_open(&e->b.engines, ev);
         break;
     case EV_CONN_END:
-        engine_end(&e->engines, ev->conn, e->now_ns);
+        engine_end(&e->b.engines, ev->conn, e->b.now_ns);
         encoded_map_end(e, ev->conn);
         encoded_map_quiet(e, out, ev->conn);
         break;
     case EV_CONN_DEAD:
-        engine_dead(&e->engines, ev->conn, e->now_ns);
+        engine_dead(&e->b.engines, ev->conn, e->b.now_ns);
         encoded_map_dead(e, ev->conn);
         break;
     case EV_LOCAL:
         encoded_on_local(e, out, ev->conn, ev->local);
         break;
     case EV_LOCAL_BAD:
-        call_bad(&e->calls, out, ev);
+        call_bad(&e->b, out, ev);
         break;
     case EV_LINK_UP:
         break; /* langd says HELLO */
@@ -280,11 +229,11 @@ static void dispatch(struct encoded *e, struct out *out, const struct event *ev)
         on_link_down(e, ev->link);
         break;
     case EV_PEER:
-        if (ev->link < e->peers.links)
+        if (ev->link < e->b.peers.links)
             encoded_on_peer(e, out, ev->link, ev->peer);
         break;
     case EV_PEER_BAD:
-        peer_bad(&e->peers, out, ev);
+        peer_bad(&e->b.peers, out, ev);
         break;
     case EV_NOTE:
         on_note(e, &ev->note);
@@ -293,11 +242,11 @@ static void dispatch(struct encoded *e, struct out *out, const struct event *ev)
         expire(e, out);
         break;
     case EV_DRAIN:
-        e->draining = true;
+        e->b.draining = true;
         break;
     case EV_MORE:
-        if (calls_pools_waiting(&e->calls)) {
-            calls_pools_ready(&e->calls, out);
+        if (calls_pools_waiting(&e->b)) {
+            calls_pools_ready(&e->b, out);
             encoded_map_offer(e, out);
         }
         break;
@@ -310,9 +259,9 @@ static void step(void *brain, const struct event *ev, struct out *out)
 {
     struct encoded *e = brain;
 
-    CHECK(ev->now_ns >= e->now_ns, "time went back");
+    CHECK(ev->now_ns >= e->b.now_ns, "time went back");
     CHECK(out_has_room(out), "a step with a full list");
-    e->now_ns = ev->now_ns;
+    e->b.now_ns = ev->now_ns;
     dispatch(e, out, ev);
     work(e, out);
 }
@@ -322,20 +271,20 @@ static bool pending(const void *brain)
     const struct encoded *e = brain;
 
     return !list_empty(&e->dst_todo) || !list_empty(&e->room_todo) ||
-           calls_pools_waiting(&e->calls);
+           calls_pools_waiting(&e->b);
 }
 
 static uint64_t deadline(const void *brain)
 {
     const struct encoded *e = brain;
     const struct heap *heaps[] = {
-        &e->room_timers, &e->dst_timers, &e->peers.timers};
-    uint64_t at = engines_deadline(&e->engines);
+        &e->room_timers, &e->dst_timers, &e->b.peers.timers};
+    uint64_t at = engines_deadline(&e->b.engines);
 
     for (size_t i = 0; i < ARRAY_LEN(heaps); i++)
         if (heap_first(heaps[i]))
             at = min_u64(at, heap_first(heaps[i])->key);
-    for (uint32_t i = 0; i < e->pools_count; i++)
+    for (uint32_t i = 0; i < e->b.pools_count; i++)
         at = min_u64(at, e->pools[i].revoke_ns);
     return at;
 }
@@ -345,12 +294,21 @@ static uint32_t open_rooms(const void *brain)
     return ((const struct encoded *)brain)->open;
 }
 
+static uint32_t blocks_free(const void *brain, uint32_t i)
+{
+    return ((const struct encoded *)brain)->pools[i].p.free;
+}
+
 const struct brain_ops encoded_ops = {
     .role = ROLE_ENCODED,
+    .engines_write = true,
+    .init = init,
     .step = step,
     .pending = pending,
     .deadline = deadline,
     .next_event = encoded_next_event,
     .open_rooms = open_rooms,
     .show = encoded_show,
+    .blocks_free = blocks_free,
+    .check = encoded_check,
 };

@@ -16,11 +16,8 @@
 #include "base/heap.h"
 #include "base/list.h"
 #include "base/table.h"
-#include "core/aux_arena.h"
 #include "core/calls.h"
 #include "core/encode/declines.h"
-#include "core/engines.h"
-#include "core/peers.h"
 #include "core/move/pool.h"
 #include "core/move/rowmap.h"
 #include "core/tombs.h"
@@ -141,7 +138,7 @@ enum queue {
 };
 
 struct epool {
-    struct pool_meta meta; /* first */
+    struct pool_meta *meta;
     struct pool p;
     struct rowmap committed;
     struct heap queues[QUEUES]; /* items that may get blocks, by age */
@@ -156,11 +153,7 @@ struct epool {
 };
 
 struct encoded {
-    struct brain_conf c;
-    struct engines engines;
-    struct peers peers;
-    struct calls calls;
-    struct aux_arena aux;
+    struct brain b;           /* first */
     struct tombs ended_rooms; /* (room, 0) */
     struct tombs ended_gens;  /* (generation, run of the peer) */
     struct tombs victims;     /* (room or hash of key, uid) */
@@ -180,17 +173,11 @@ struct encoded {
     uint32_t dsts_used;
     uint32_t fenced; /* destinations whose map is not NONE */
     struct epool pools[CONF_POOLS_MAX];
-    uint32_t pools_count;
     struct heap room_timers, dst_timers;
     struct list room_todo, dst_todo;
-    struct ended *history;
-    uint64_t ended_count;
-    uint64_t age_next; /* of items */
-    uint64_t now_ns;
+    uint64_t age_next;   /* of items */
     uint64_t give_up_ns; /* from when on a peer that is up gives way */
     uint64_t refused_ns; /* from when on a HELLO that is refused is logged */
-    bool draining;
-    uint64_t stats[STAT_COUNT];
     uint8_t scratch[AUX_MAX];
 };
 
@@ -386,5 +373,6 @@ void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
 bool encoded_next_event(void *brain, uint32_t conn, struct writer *w);
 bool encoded_show(void *brain, const char *what, uint64_t now_ns,
     struct show_at *at, struct shower *s);
+void encoded_check(const void *brain);
 
 #endif

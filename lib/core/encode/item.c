@@ -106,7 +106,7 @@ void item_discard(struct encoded *e, struct item *it)
 {
     item_hide(e, it);
     queue_leave(e, it);
-    aux_drop(&e->aux, &it->aux);
+    aux_drop(&e->b.aux, &it->aux);
     list_remove(&it->in_held);
     pool_give(&e->pools[it->pool].p, &it->src);
     it->used = false;

@@ -10,7 +10,7 @@ static void refuse(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *m, enum err err, uint32_t a, uint32_t b,
     const char *text)
 {
-    e->stats[STAT_refused]++;
+    e->b.stats[STAT_refused]++;
     out_answer(
         out, conn, m->seq, err, a, b, "%s: %s", local_name(m->type), text);
 }
@@ -21,12 +21,12 @@ static enum err check_announce(struct encoded *e, uint32_t conn,
     const struct local_announce *n, const char **text)
 {
     const struct eroom *m = eroom_find(e, n->room);
-    enum err err = call_pool_check(&e->calls, conn, n->pool, text);
+    enum err err = call_pool_check(&e->b, conn, n->pool, text);
 
     if (err != OK)
         return err;
     *text = "the daemon is shutting down";
-    if (e->draining)
+    if (e->b.draining)
         return ERR_DRAINING;
     *text = "storage is 1 to 3, total at most max_rows";
     if (n->storage == STORAGE_ANY || n->storage > STORAGE_PROMPT ||
@@ -64,7 +64,7 @@ static enum err find_item(struct encoded *e, uint32_t conn,
     const struct local_announce *n, struct item **out, bool *have,
     const char **text)
 {
-    uint32_t uid = e->engines.conns[conn].uid;
+    uint32_t uid = e->b.engines.conns[conn].uid;
     struct item *it = item_find(e, &n->key, n->pool, uid);
     enum err err;
 
@@ -77,9 +77,9 @@ static enum err find_item(struct encoded *e, uint32_t conn,
     *text = "limits.rooms is reached";
     if (!it)
         return ERR_BUSY;
-    *text = e->aux.share.why;
-    if (!aux_set(&e->aux, &it->aux, uid, n->aux)) {
-        e->stats[STAT_aux_full]++;
+    *text = e->b.aux.share.why;
+    if (!aux_set(&e->b.aux, &it->aux, uid, n->aux)) {
+        e->b.stats[STAT_aux_full]++;
         item_discard(e, it);
         return ERR_NO_BLOCKS;
     }
@@ -96,20 +96,20 @@ static enum err find_item(struct encoded *e, uint32_t conn,
 static void fill_announce(
     struct encoded *e, struct eroom *m, const struct local_announce *n)
 {
-    uint64_t wait =
-        conf_wait_ns(e->c.conf, n->deadline_ms, e->c.conf->timeout_bootstrap);
+    uint64_t wait = conf_wait_ns(
+        e->b.c.conf, n->deadline_ms, e->b.c.conf->timeout_bootstrap);
 
     m->announced = true;
     m->flags = n->flags & (FLAG_KEEP | FLAG_OPEN);
-    m->bootstrap_ns = e->now_ns + wait;
-    m->history.length_ns = e->now_ns;
+    m->bootstrap_ns = e->b.now_ns + wait;
+    m->history.length_ns = e->b.now_ns;
     m->said_total = n->total;
     if (n->required_dst)
         m->required = n->required_dst;
     else if (m->flags & FLAG_OPEN)
         m->required = 0;
     e->open++;
-    e->stats[STAT_rooms_opened]++;
+    e->b.stats[STAT_rooms_opened]++;
 }
 
 /* Destinations that came before the announce: do they fit it? Of those that
@@ -150,7 +150,7 @@ static enum err announce(struct encoded *e, uint32_t conn,
     if (m && !m->announced && n->required_dst && m->required &&
         n->required_dst != m->required)
         return ERR_DESTINATIONS_DISAGREE;
-    err = view_add(&e->engines, conn, n->cell, n->tag,
+    err = view_add(&e->b.engines, conn, n->cell, n->tag,
         RIGHT_WRITE | RIGHT_WATCH, &v, text);
     if (err != OK)
         return err;
@@ -160,14 +160,14 @@ static enum err announce(struct encoded *e, uint32_t conn,
         m = NULL;
     }
     if (err == OK && !m &&
-        !(m = eroom_new(e, n->room, e->engines.conns[conn].uid))) {
+        !(m = eroom_new(e, n->room, e->b.engines.conns[conn].uid))) {
         *text = e->share.why;
         err = ERR_BUSY;
         if (!have)
             item_discard(e, it);
     }
     if (err != OK) {
-        view_drop(&e->engines, v);
+        view_drop(&e->b.engines, v);
         return err;
     }
     tombs_forget(&e->ended_rooms, n->room, 0);
@@ -176,8 +176,8 @@ static enum err announce(struct encoded *e, uint32_t conn,
     m->have = have;
     v->owner = true;
     item_join(e, it, m);
-    view_join(&e->engines, v, &m->r);
-    room_gather(&e->engines, &m->r, e->engines.conns[conn].session, 0);
+    view_join(&e->b.engines, v, &m->r);
+    room_gather(&e->b.engines, &m->r, e->b.engines.conns[conn].session, 0);
     check_waiting(e, m);
     queue_counts(e, m);
     eroom_count_declines(e, m);
@@ -264,9 +264,9 @@ static void writers_done(
             uint32_t conn = v->conn;
 
             v->shown = false;
-            if (e->engines.conns[conn].state != CONN_ENDED)
+            if (e->b.engines.conns[conn].state != CONN_ENDED)
                 continue;
-            view_drop(&e->engines, v);
+            view_drop(&e->b.engines, v);
             encoded_map_quiet(e, out, conn);
         }
     }
@@ -282,7 +282,7 @@ static void take_commit(struct encoded *e, struct out *out, struct item *it,
         it->committed = rowmap_add(&p->committed, &p->p, &it->src, 0,
             it->committed, n->first, n->rows);
     it->highest = max_u32(it->highest, n->first + n->rows);
-    it->moved_ns = e->now_ns;
+    it->moved_ns = e->b.now_ns;
     if (n->total != ROWS_UNKNOWN)
         it->total = n->total;
     if (n->flags & FLAG_FINAL) {
@@ -298,7 +298,7 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const struct local_commit *n = &msg->commit;
-    struct view *v = view_get(&e->engines, conn, n->cell, n->tag);
+    struct view *v = view_get(&e->b.engines, conn, n->cell, n->tag);
     struct eroom *m = v ? (struct eroom *)(void *)v->room : NULL;
     const char *text = "no room is in that cell under that tag";
     enum err err = ERR_UNKNOWN_ROOM;
@@ -306,9 +306,9 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
     if (m)
         err = check_commit(m, v, n, &text);
     if (err == OK && n->aux.len > 0 &&
-        !aux_set(&e->aux, &m->item->aux, m->item->uid, n->aux)) {
-        e->stats[STAT_aux_full]++;
-        text = e->aux.share.why;
+        !aux_set(&e->b.aux, &m->item->aux, m->item->uid, n->aux)) {
+        e->b.stats[STAT_aux_full]++;
+        text = e->b.aux.share.why;
         err = ERR_NO_BLOCKS;
     }
     if (err != OK) {
@@ -329,9 +329,10 @@ static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
 {
     const struct local_attach *n = &msg->attach;
     struct eroom *m = eroom_find(e, n->room);
-    const struct tomb *tomb = tombs_get(&e->ended_rooms, e->now_ns, n->room, 0);
-    uint64_t wait =
-        conf_wait_ns(e->c.conf, n->deadline_ms, e->c.conf->timeout_bootstrap);
+    const struct tomb *tomb =
+        tombs_get(&e->ended_rooms, e->b.now_ns, n->room, 0);
+    uint64_t wait = conf_wait_ns(
+        e->b.c.conf, n->deadline_ms, e->b.c.conf->timeout_bootstrap);
     const char *text = "rights are 2 write, 4 watch";
     enum err err = ERR_MALFORMED;
     struct view *v = NULL;
@@ -340,7 +341,7 @@ static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
         m = NULL;
     if (!(n->rights & ~(RIGHT_WRITE | RIGHT_WATCH)))
         err = OK;
-    if (err == OK && m && m->r.session != e->engines.conns[conn].session) {
+    if (err == OK && m && m->r.session != e->b.engines.conns[conn].session) {
         text = "the room belongs to another engine";
         err = ERR_NOT_OWNER;
     } else if (err == OK && m && room_crowded(&m->r)) {
@@ -348,8 +349,8 @@ static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
         err = ERR_QUOTA;
     }
     if (err == OK)
-        err =
-            view_add(&e->engines, conn, n->cell, n->tag, n->rights, &v, &text);
+        err = view_add(
+            &e->b.engines, conn, n->cell, n->tag, n->rights, &v, &text);
     if (err != OK) {
         refuse(e, out, conn, msg, err, 0, 0, text);
         return;
@@ -357,18 +358,19 @@ static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
     v->room_id = n->room;
     if (m)
-        view_join(&e->engines, v, &m->r);
-    else if (tomb && tomb->owner == e->engines.conns[conn].session)
-        view_over(&e->engines, out, v, tomb->state, (enum err)tomb->end_reason);
+        view_join(&e->b.engines, v, &m->r);
+    else if (tomb && tomb->owner == e->b.engines.conns[conn].session)
+        view_over(
+            &e->b.engines, out, v, tomb->state, (enum err)tomb->end_reason);
     else
-        view_wait(&e->engines, v, n->room, 0, e->now_ns + wait);
+        view_wait(&e->b.engines, v, n->room, 0, e->b.now_ns + wait);
 }
 
 static void on_release(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const struct local_release *n = &msg->release;
-    struct view *v = view_get(&e->engines, conn, n->cell, n->tag);
+    struct view *v = view_get(&e->b.engines, conn, n->cell, n->tag);
     struct eroom *m = v ? (struct eroom *)(void *)v->room : NULL;
 
     if (!v || n->rows != ROWS_UNKNOWN || n->flags & FLAG_NO_READERS) {
@@ -379,7 +381,7 @@ static void on_release(struct encoded *e, struct out *out, uint32_t conn,
     }
     if (m && v->owner)
         eroom_withdraw(e, m);
-    view_release(&e->engines, out, v);
+    view_release(&e->b.engines, out, v);
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
 }
 
@@ -387,7 +389,7 @@ static void on_abort(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const struct local_abort *n = &msg->abort;
-    struct view *v = view_get(&e->engines, conn, n->cell, n->tag);
+    struct view *v = view_get(&e->b.engines, conn, n->cell, n->tag);
     char text[128];
 
     if (!v) {
@@ -402,17 +404,17 @@ static void on_abort(struct encoded *e, struct out *out, uint32_t conn,
                                                : ERR_ABORTED,
             text);
     else
-        view_fail(&e->engines, out, v, ERR_ABORTED);
+        view_fail(&e->b.engines, out, v, ERR_ABORTED);
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
 }
 
 void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *m)
 {
-    struct conn *c = &e->engines.conns[conn];
+    struct conn *c = &e->b.engines.conns[conn];
 
     if (m->type == LOCAL_HELLO) {
-        call_hello(&e->calls, out, conn, m);
+        call_hello(&e->b, out, conn, m);
         return;
     }
     if (m->type == LOCAL_MAP && c->state == CONN_OPEN) {
@@ -425,7 +427,7 @@ void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
     }
     switch (m->type) {
     case LOCAL_POOL:
-        call_pool(&e->calls, out, conn, m);
+        call_pool(&e->b, out, conn, m);
         break;
     case LOCAL_ANNOUNCE:
         on_announce(e, out, conn, m);
@@ -446,10 +448,10 @@ void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
         c->bye = true;
         out_answer(out, conn, m->seq, OK, 0, 0, "%s", "");
         out_action(out, ACT_CONN_CLOSE)->conn = conn;
-        engine_end(&e->engines, conn, e->now_ns);
+        engine_end(&e->b.engines, conn, e->b.now_ns);
         break;
     default:
-        e->stats[STAT_malformed_local]++;
+        e->b.stats[STAT_malformed_local]++;
         refuse(e, out, conn, m, ERR_MALFORMED, 0, 0,
             "not a message for mmx-encoded");
     }
@@ -460,7 +462,7 @@ void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
 bool encoded_next_event(void *brain, uint32_t conn, struct writer *out)
 {
     struct encoded *e = brain;
-    struct view *v = engine_next_dirty(&e->engines, conn);
+    struct view *v = engine_next_dirty(&e->b.engines, conn);
     struct eroom *m = v ? (struct eroom *)(void *)v->room : NULL;
     uint8_t runs[POOL_RUNS_MAX * 8];
     struct writer w = writer_of(runs, sizeof(runs));

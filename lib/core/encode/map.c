@@ -11,9 +11,9 @@
 
 static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
 {
-    for (uint32_t i = 0; i < e->peers.max; i++)
-        if (e->peers.peers[i].used && e->peers.peers[i].map_conn == conn)
-            return &e->peers.peers[i];
+    for (uint32_t i = 0; i < e->b.peers.max; i++)
+        if (e->b.peers.peers[i].used && e->b.peers.peers[i].map_conn == conn)
+            return &e->b.peers.peers[i];
     return NULL;
 }
 
@@ -24,30 +24,30 @@ static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
  * rows are sent. */
 static bool may_map(const struct encoded *e, uint32_t conn, uint32_t i)
 {
-    const struct pool_meta *p = &e->pools[i].meta;
+    const struct pool_meta *p = e->pools[i].meta;
     const struct conf_list *uids = &p->conf->uids, *gids = &p->conf->gids;
-    uint32_t uid = e->engines.conns[conn].uid;
+    uint32_t uid = e->b.engines.conns[conn].uid;
 
-    return p->ready && (uid == 0 || uid == e->c.uid ||
+    return p->ready && (uid == 0 || uid == e->b.c.uid ||
                            (uids->count + gids->count > 0 &&
-                               engine_may(&e->engines, conn, uids, gids)));
+                               engine_may(&e->b.engines, conn, uids, gids)));
 }
 
 static void offer(struct encoded *e, struct out *out, struct peer *p)
 {
-    for (uint32_t i = 0; i < e->pools_count; i++) {
+    for (uint32_t i = 0; i < e->b.pools_count; i++) {
         if ((p->offered >> i & 1) || !may_map(e, p->map_conn, i))
             continue;
         p->offered |= UINT32_C(1) << i;
-        call_say_pool(&e->calls, out, p->map_conn, 0, i);
+        call_say_pool(&e->b, out, p->map_conn, 0, i);
     }
 }
 
 void encoded_map_offer(struct encoded *e, struct out *out)
 {
-    for (uint32_t i = 0; i < e->peers.max; i++)
-        if (e->peers.peers[i].used && e->peers.peers[i].map_conn != NONE)
-            offer(e, out, &e->peers.peers[i]);
+    for (uint32_t i = 0; i < e->b.peers.max; i++)
+        if (e->b.peers.peers[i].used && e->b.peers.peers[i].map_conn != NONE)
+            offer(e, out, &e->b.peers.peers[i]);
 }
 
 /* Rows of open rooms go another way from now on. */
@@ -66,11 +66,11 @@ static void map_over(struct encoded *e, struct peer *p)
 void encoded_on_map(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *m)
 {
-    struct peer *p = peer_named(&e->peers, m->map.name);
-    uint64_t token = p ? peer_token(&e->peers, p) : 0;
+    struct peer *p = peer_named(&e->b.peers, m->map.name);
+    uint64_t token = p ? peer_token(&e->b.peers, p) : 0;
 
     if (!token || token != m->map.token || p->epoch != m->map.epoch) {
-        e->stats[STAT_refused]++;
+        e->b.stats[STAT_refused]++;
         out_answer(out, conn, m->seq, ERR_NOT_OWNER, 0, 0,
             "map: no langd of this host has that name and token");
         out_action(out, ACT_CONN_CLOSE)->conn = conn;
@@ -78,8 +78,8 @@ void encoded_on_map(struct encoded *e, struct out *out, uint32_t conn,
     }
     if (p->map_conn != NONE)
         map_over(e, p);
-    e->engines.conns[conn].state = CONN_DAEMON;
-    engine_known(&e->engines, out, conn);
+    e->b.engines.conns[conn].state = CONN_DAEMON;
+    engine_known(&e->b.engines, out, conn);
     p->map_conn = conn;
     p->map_epoch = p->epoch;
     out_answer(out, conn, m->seq, OK, 0, 0, "%s", "");
@@ -106,7 +106,7 @@ bool encoded_map_fences(const struct encoded *e, uint32_t conn)
 
 void encoded_map_quiet(struct encoded *e, struct out *out, uint32_t conn)
 {
-    if (engine_empty(&e->engines, conn) && !encoded_map_fences(e, conn))
+    if (engine_empty(&e->b.engines, conn) && !encoded_map_fences(e, conn))
         out_action(out, ACT_CONN_CLOSE)->conn = conn;
 }
 

@@ -30,7 +30,7 @@ static void say_state(struct encoded *e, struct out *out, struct peer *p,
         msg.state.total = d->room->item->total;
         msg.state.flags = d->room->item->total != ROWS_UNKNOWN ? FLAG_AUX : 0;
     }
-    peer_send(&e->peers, out, p, &msg);
+    peer_send(&e->b.peers, out, p, &msg);
 }
 
 static void say_failed(struct encoded *e, struct out *out, struct peer *p,
@@ -43,7 +43,7 @@ static void say_failed(struct encoded *e, struct out *out, struct peer *p,
     msg.failed.a = a;
     msg.failed.b = b;
     msg.failed.text = span_str(text);
-    peer_send(&e->peers, out, p, &msg);
+    peer_send(&e->b.peers, out, p, &msg);
 }
 
 /* Refuses a generation for ever: whatever comes of it is answered so. */
@@ -60,14 +60,14 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *in)
 {
     const struct tomb *t =
-        tombs_get(&e->ended_gens, e->now_ns, in->generation, p->run);
+        tombs_get(&e->ended_gens, e->b.now_ns, in->generation, p->run);
     struct peer_msg drained = reply(in, PEER_DRAINED);
 
-    e->stats[STAT_stale_generation]++;
+    e->b.stats[STAT_stale_generation]++;
     if (in->type == PEER_ABORT) {
         if (!t) /* its INIT may be late */
             gens_end(e, p, in->generation, ROOM_FAILED, ERR_ABORTED);
-        peer_send(&e->peers, out, p, &drained);
+        peer_send(&e->b.peers, out, p, &drained);
     } else if (in->type == PEER_ACK || /* langd's word stands */
                (t && t->state == ROOM_SUCCESS))
         say_state(e, out, p, in, NULL, ROOM_SUCCESS);
@@ -75,8 +75,8 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
         say_failed(e, out, p, in, (enum err)t->reason, 0, 0,
             err_text((enum err)t->reason));
     else
-        peer_nack(
-            &e->peers, out, p->link, in, ERR_STALE, "no such generation here");
+        peer_nack(&e->b.peers, out, p->link, in, ERR_STALE,
+            "no such generation here");
 }
 
 /* grants */
@@ -99,9 +99,9 @@ static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
     if (attempt < d->attempt ||
         (attempt == d->attempt && d->granted_once && granted <= d->granted)) {
         if (attempt < d->attempt)
-            e->stats[STAT_stale_attempt]++;
+            e->b.stats[STAT_stale_attempt]++;
         else if (firm <= d->firm)
-            e->stats[STAT_duplicates]++;
+            e->b.stats[STAT_duplicates]++;
         else
             take_firm(e, d, firm);
         return true;
@@ -110,8 +110,8 @@ static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
         d->from = from;
     if (d->granted_once) {
         d->room->history.resumes++;
-        d->room->history.resumed_ns = e->now_ns;
-        e->stats[STAT_resumes]++;
+        d->room->history.resumed_ns = e->b.now_ns;
+        e->b.stats[STAT_resumes]++;
     }
     d->room->history.attempts = max_u32(d->room->history.attempts, attempt + 1);
     d->granted_once = true;
@@ -185,19 +185,19 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
 
     if (m)
         return m;
-    tomb = tombs_get(&e->ended_rooms, e->now_ns, msg->room, 0);
+    tomb = tombs_get(&e->ended_rooms, e->b.now_ns, msg->room, 0);
     /* One that ended with no-blocks will be announced again. */
     if (tomb && tomb->reason != ERR_NO_BLOCKS) {
-        e->stats[STAT_unknown_rooms]++;
+        e->b.stats[STAT_unknown_rooms]++;
         refuse(e, out, p, msg, (enum err)tomb->reason, 0, 0,
             "the source is gone: encode again");
         return NULL;
     }
-    if (e->draining ||
-        !(m = eroom_new(e, msg->room, SHARE_PEER(peer_index(&e->peers, p))))) {
-        peer_nack(&e->peers, out, p->link, msg,
-            e->draining ? ERR_DRAINING : ERR_BUSY,
-            e->draining ? "the daemon is shutting down" : e->share.why);
+    if (e->b.draining || !(m = eroom_new(e, msg->room,
+                               SHARE_PEER(peer_index(&e->b.peers, p))))) {
+        peer_nack(&e->b.peers, out, p->link, msg,
+            e->b.draining ? ERR_DRAINING : ERR_BUSY,
+            e->b.draining ? "the daemon is shutting down" : e->share.why);
         return NULL;
     }
     return m;
@@ -228,9 +228,9 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
         refuse(e, out, p, msg, err,
             err == ERR_QUOTA ? e->dst_share.limit : m->required,
             msg->init.required_dst, why);
-    else if (!(d = edst_new(e, m, peer_index(&e->peers, p), msg->generation,
+    else if (!(d = edst_new(e, m, peer_index(&e->b.peers, p), msg->generation,
                    open ? 1 : required)))
-        peer_nack(&e->peers, out, p->link, msg, ERR_BUSY, e->dst_share.why);
+        peer_nack(&e->b.peers, out, p->link, msg, ERR_BUSY, e->dst_share.why);
     eroom_touch(e, m);
     if (!d) {
         m->asked += counted;
@@ -253,15 +253,15 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
 
     if (!m)
         return;
-    if (newer_there(m, peer_index(&e->peers, p), msg->generation)) {
+    if (newer_there(m, peer_index(&e->b.peers, p), msg->generation)) {
         answer_unknown(e, out, p, msg);
         return;
     }
-    supersede(e, m, peer_index(&e->peers, p));
+    supersede(e, m, peer_index(&e->b.peers, p));
     d = dst_for(e, out, p, msg, m);
     if (!d)
         return;
-    p->asked_ns = e->now_ns;
+    p->asked_ns = e->b.now_ns;
     d->layout = n->layout;
     d->unit_rows = n->unit_rows;
     d->part_rows = n->part_rows;
@@ -294,8 +294,8 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
     uint8_t firm = init ? msg->init.firm : msg->resume.firm;
 
     if (init && !init_is_sound(&msg->init)) {
-        e->stats[STAT_malformed_peer]++;
-        peer_nack(&e->peers, out, p->link, msg, ERR_MALFORMED,
+        e->b.stats[STAT_malformed_peer]++;
+        peer_nack(&e->b.peers, out, p->link, msg, ERR_MALFORMED,
             "units, parts, grant or destinations out of range");
     } else if (!d && init && !gens_over(e, p, msg->generation)) {
         open_dst(e, out, p, msg);
@@ -304,8 +304,8 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
     } else if (d->state == DST_FAILING) {
         say_failed(e, out, p, msg, (enum err)d->reason, d->a, d->b, d->text);
     } else if (!apply_grant(e, d, attempt, granted, from, firm)) {
-        e->stats[STAT_malformed_peer]++;
-        peer_nack(&e->peers, out, p->link, msg, ERR_MALFORMED,
+        e->b.stats[STAT_malformed_peer]++;
+        peer_nack(&e->b.peers, out, p->link, msg, ERR_MALFORMED,
             "from lies beyond granted");
     } else {
         say_state(e, out, p, msg, d, d->room->r.state);
@@ -361,7 +361,7 @@ static void length_answered(
     } else if (d->owe == OWE_LENGTH) {
         d->aux_waits = true;
         d->backoff_ns = RETRY_MAX_NS;
-        d->retry_ns = e->now_ns + RETRY_MAX_NS;
+        d->retry_ns = e->b.now_ns + RETRY_MAX_NS;
     }
 }
 
@@ -398,9 +398,9 @@ static void on_state(struct encoded *e, struct out *out,
 void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p)
 {
     struct data_cmd cmd = {
-        .type = PEER_CLOSE, .peer = peer_index(&e->peers, p)};
+        .type = PEER_CLOSE, .peer = peer_index(&e->b.peers, p)};
 
-    e->stats[STAT_peers_lost]++;
+    e->b.stats[STAT_peers_lost]++;
     LIST_FOREACH (n, &p->rooms)
         edst_end(e, LIST_ENTRY(n, struct edst, in_peer), ERR_PEER_LOST);
     p->up = false;
@@ -414,30 +414,30 @@ void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p)
  * at once. */
 static struct peer *place_for(struct encoded *e, struct out *out, uint32_t link)
 {
-    struct peer *p = peer_new(&e->peers);
+    struct peer *p = peer_new(&e->b.peers);
 
     if (p)
         return p;
-    p = peer_idle(&e->peers, link, e->now_ns);
-    if (!p || (p->up && e->now_ns < e->give_up_ns))
+    p = peer_idle(&e->b.peers, link, e->b.now_ns);
+    if (!p || (p->up && e->b.now_ns < e->give_up_ns))
         return NULL;
     if (p->up)
-        e->give_up_ns = e->now_ns + NS_PER_S;
+        e->give_up_ns = e->b.now_ns + NS_PER_S;
     if (p->link != NONE) {
-        e->peers.link_peer[p->link] = NONE;
+        e->b.peers.link_peer[p->link] = NONE;
         out_action(out, ACT_DISCONNECT)->link = p->link;
         p->link = NONE;
     }
-    e->stats[STAT_peers_given_up]++;
+    e->b.stats[STAT_peers_given_up]++;
     encoded_peer_lost(e, out, p);
-    return peer_new(&e->peers);
+    return peer_new(&e->b.peers);
 }
 
 /* The peer that says HELLO on a link; NULL and why not. */
 static struct peer *who_is(struct encoded *e, struct out *out, uint32_t link,
     const struct peer_msg *m, const char **text)
 {
-    struct peer *p = peer_named(&e->peers, m->hello.name);
+    struct peer *p = peer_named(&e->b.peers, m->hello.name);
 
     *text = "not an mmx-langd";
     if (m->hello.role != ROLE_LANGD || m->from_epoch == 0)
@@ -460,9 +460,9 @@ static void warn_refused(struct encoded *e, struct out *out,
 {
     char name[64];
 
-    if (e->now_ns < e->refused_ns)
+    if (e->b.now_ns < e->refused_ns)
         return;
-    e->refused_ns = e->now_ns + REFUSED_EVERY_NS;
+    e->refused_ns = e->b.now_ns + REFUSED_EVERY_NS;
     text_copy(m->name, name, sizeof(name));
     out_warn(out, "a daemon that calls itself %s is refused: %s", name, text);
 }
@@ -470,18 +470,18 @@ static void warn_refused(struct encoded *e, struct out *out,
 static void on_hello(
     struct encoded *e, struct out *out, uint32_t link, const struct peer_msg *m)
 {
-    struct peer *before = peer_on(&e->peers, link);
+    struct peer *before = peer_on(&e->b.peers, link);
     const char *text;
     struct peer *p = who_is(e, out, link, m, &text);
     enum err err = ERR_BUSY;
 
     if (p && !p->up)
-        p->asked_ns = e->now_ns;
+        p->asked_ns = e->b.now_ns;
     if (p)
-        err = peer_take_hello(p, &m->hello, &e->c.boot, &text);
+        err = peer_take_hello(p, &m->hello, &e->b.c.boot, &text);
     if (err != OK) {
-        e->stats[STAT_malformed_peer] += err == ERR_MALFORMED;
-        peer_nack(&e->peers, out, link, m, err, text);
+        e->b.stats[STAT_malformed_peer] += err == ERR_MALFORMED;
+        peer_nack(&e->b.peers, out, link, m, err, text);
         warn_refused(e, out, &m->hello, text);
         if (p && p->epoch == 0 && p->link == NONE && list_empty(&p->rooms))
             p->used = false;
@@ -489,21 +489,21 @@ static void on_hello(
     }
     if (before && before != p) { /* it goes by another name now */
         before->link = NONE;
-        peer_down(&e->peers, before, e->now_ns);
+        peer_down(&e->b.peers, before, e->b.now_ns);
     }
     if (p->link != NONE && p->link != link)
-        e->peers.link_peer[p->link] = NONE;
+        e->b.peers.link_peer[p->link] = NONE;
     p->link = link;
-    e->peers.link_peer[link] = peer_index(&e->peers, p);
-    peer_begin_run(&e->peers, p, m->from_epoch);
+    e->b.peers.link_peer[link] = peer_index(&e->b.peers, p);
+    peer_begin_run(&e->b.peers, p, m->from_epoch);
     p->epoch = m->from_epoch;
     p->mapped = p->map_conn != NONE && p->map_epoch == p->epoch
                     ? m->hello.mapped & p->offered
                     : 0;
-    peer_arm(&e->peers, p);
-    peer_tell_shards(&e->peers, out, p, m->hello.addresses);
+    peer_arm(&e->b.peers, p);
+    peer_tell_shards(&e->b.peers, out, p, m->hello.addresses);
     if (!m->hello.answer)
-        peer_hello(&e->peers, out, link, p->epoch, true);
+        peer_hello(&e->b.peers, out, link, p->epoch, true);
     LIST_FOREACH (n, &p->rooms) {
         struct edst *d = LIST_ENTRY(n, struct edst, in_peer);
 
@@ -523,9 +523,9 @@ void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
         on_hello(e, out, link, msg);
         return;
     }
-    if (!peer_gate(&e->peers, out, link, msg, &p))
+    if (!peer_gate(&e->b.peers, out, link, msg, &p))
         return;
-    i = table_get(&e->gens, msg->generation, peer_index(&e->peers, p));
+    i = table_get(&e->gens, msg->generation, peer_index(&e->b.peers, p));
     d = i == NONE ? NULL : &e->dsts[i];
     switch (msg->type) {
     case PEER_INIT:
@@ -548,8 +548,8 @@ void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
     case PEER_NACK:
         break; /* what was refused is said again, or its room ends */
     default:
-        e->stats[STAT_malformed_peer]++;
-        peer_nack(&e->peers, out, link, msg, ERR_MALFORMED,
+        e->b.stats[STAT_malformed_peer]++;
+        peer_nack(&e->b.peers, out, link, msg, ERR_MALFORMED,
             "not a message for mmx-encoded");
     }
 }

@@ -264,7 +264,7 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
         return false;
     rowmap_clear(&p->committed, &p->p, first_run);
     it->source = SOURCE_HELD;
-    it->moved_ns = e->now_ns;
+    it->moved_ns = e->b.now_ns;
     list_push_tail(&p->held, &it->in_held);
     LIST_FOREACH (r, &it->rooms) {
         struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
@@ -307,8 +307,8 @@ static void be_patient(
     if (p->head_since_ns != TIME_NEVER && p->head_age == head->in_queue.key)
         return;
     p->head_age = head->in_queue.key;
-    p->head_since_ns = e->now_ns;
-    p->revoke_ns = e->now_ns + e->c.conf->timeout_revoke_after;
+    p->head_since_ns = e->b.now_ns;
+    p->revoke_ns = e->b.now_ns + e->b.c.conf->timeout_revoke_after;
 }
 
 void epool_serve(struct encoded *e, struct epool *p)
@@ -372,7 +372,7 @@ static bool waits(const struct item *it)
 
 static bool idle(const struct encoded *e, const struct item *it)
 {
-    return e->now_ns - it->moved_ns >= e->c.conf->timeout_progress;
+    return e->b.now_ns - it->moved_ns >= e->b.c.conf->timeout_progress;
 }
 
 /* True if rows of it go out: its blocks come back by themselves. */
@@ -403,7 +403,7 @@ static void end_room(struct encoded *e, struct eroom *m, const struct item *it)
         "a room with all its grants waits for these blocks: announce it again";
 
     if (!m->ended) {
-        tombs_put(&e->victims, e->now_ns, m->r.id, it->uid, ROOM_FAILED,
+        tombs_put(&e->victims, e->b.now_ns, m->r.id, it->uid, ROOM_FAILED,
             ERR_NO_BLOCKS);
         tombs_own(&e->victims, m->r.id, it->uid, m->served, ERR_NO_BLOCKS);
         eroom_fail(e, m, ERR_NO_BLOCKS, text);
@@ -417,11 +417,11 @@ static void end_room(struct encoded *e, struct eroom *m, const struct item *it)
 
 static void end_item(struct encoded *e, struct item *it)
 {
-    e->stats[STAT_sources_revoked]++;
+    e->b.stats[STAT_sources_revoked]++;
     item_hide(e, it);
-    it->moved_ns = e->now_ns;
+    it->moved_ns = e->b.now_ns;
     if (item_has_key(it))
-        tombs_put(&e->victims, e->now_ns, item_key_hash(&it->key, it->uid),
+        tombs_put(&e->victims, e->b.now_ns, item_key_hash(&it->key, it->uid),
             it->uid, ROOM_FAILED, ERR_NO_BLOCKS);
     for (int writers = 0; writers < 2; writers++) /* they spoil the others */
         LIST_FOREACH_SAFE (n, &it->rooms) {
@@ -435,9 +435,9 @@ static void end_item(struct encoded *e, struct item *it)
 void epool_revoke(struct encoded *e, struct epool *p)
 {
     struct item *head = queue_first(&p->queues[QUEUE_FIRM]), *victim = NULL;
-    uint64_t after = e->c.conf->timeout_revoke_after, coming = p->p.free;
+    uint64_t after = e->b.c.conf->timeout_revoke_after, coming = p->p.free;
 
-    p->revoke_ns = e->now_ns + (after > NS_PER_MS ? after : NS_PER_MS);
+    p->revoke_ns = e->b.now_ns + (after > NS_PER_MS ? after : NS_PER_MS);
     if (!head || head_blocks(p, head) <= p->p.free) {
         p->head_since_ns = p->revoke_ns = TIME_NEVER;
         epool_serve(e, p);
@@ -464,8 +464,8 @@ bool queue_remembers(
 {
     static const struct key none;
 
-    return tombs_get(&e->victims, e->now_ns, n->room, uid) ||
-           (!key_eq(&n->key, &none) && tombs_get(&e->victims, e->now_ns,
+    return tombs_get(&e->victims, e->b.now_ns, n->room, uid) ||
+           (!key_eq(&n->key, &none) && tombs_get(&e->victims, e->b.now_ns,
                                            item_key_hash(&n->key, uid), uid));
 }
 
@@ -474,7 +474,7 @@ bool queue_remembers(
 void queue_counts(const struct encoded *e, struct eroom *m)
 {
     const struct tomb *t =
-        tombs_get(&e->victims, e->now_ns, m->r.id, m->item->uid);
+        tombs_get(&e->victims, e->b.now_ns, m->r.id, m->item->uid);
 
     if (!t || !m->item->victim || m->before > 0 || m->required <= m->asked)
         return;

@@ -10,8 +10,8 @@
 
 void eroom_table_full(struct encoded *e)
 {
-    e->stats[STAT_table_full]++;
-    for (uint32_t i = 0; i < e->pools_count; i++)
+    e->b.stats[STAT_table_full]++;
+    for (uint32_t i = 0; i < e->b.pools_count; i++)
         LIST_FOREACH (n, &e->pools[i].kept) {
             struct eroom *m = LIST_ENTRY(n, struct eroom, in_kept);
 
@@ -48,7 +48,7 @@ struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who)
     list_init(&m->in_kept);
     m->history.room = id;
     m->history.who = who;
-    m->history.opened_ns = e->now_ns;
+    m->history.opened_ns = e->b.now_ns;
     return m;
 }
 
@@ -76,7 +76,7 @@ void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason)
 {
     if (m->linked) {
         table_remove(&e->ids, m->r.id, 0);
-        tombs_put(&e->ended_rooms, e->now_ns, m->r.id, 0, m->r.state,
+        tombs_put(&e->ended_rooms, e->b.now_ns, m->r.id, 0, m->r.state,
             (uint8_t)reason);
         if (m->ended)
             tombs_own(&e->ended_rooms, m->r.id, 0, m->r.session, m->r.reason);
@@ -114,7 +114,7 @@ static void settle_source(struct encoded *e, struct eroom *m)
         return;
     if ((!m->item->final && room_in_use(&m->r)) || eroom_read_elsewhere(m)) {
         if (!m->quarantined)
-            e->stats[STAT_blocks_quarantined] += m->item->src.blocks;
+            e->b.stats[STAT_blocks_quarantined] += m->item->src.blocks;
         m->quarantined = true;
         return;
     }
@@ -156,17 +156,18 @@ void eroom_withdraw(struct encoded *e, struct eroom *m)
 
 static void record(struct encoded *e, struct eroom *m)
 {
-    struct ended *h = &e->history[e->ended_count % e->c.conf->limit_history];
+    struct ended *h =
+        &e->b.history[e->b.ended_count % e->b.c.conf->limit_history];
 
     m->history.state = m->r.state;
     m->history.reason = m->r.reason;
     m->history.total = m->item->total;
     m->history.served = m->served;
     m->history.failed = m->failed;
-    m->history.done_ns = e->now_ns;
+    m->history.done_ns = e->b.now_ns;
     memcpy(m->history.text, m->r.text, sizeof(m->history.text));
     *h = m->history;
-    m->ended_row = e->ended_count++;
+    m->ended_row = e->b.ended_count++;
 }
 
 /* How long the rows stay after the room's end: as asked for, or for a langd
@@ -177,8 +178,8 @@ static uint64_t keep_ns(const struct encoded *e, const struct eroom *m)
         m->item->source != SOURCE_HELD || e->pools[m->item->pool].waiting > 0)
         return 0;
     if (m->flags & FLAG_KEEP)
-        return e->c.conf->timeout_keep;
-    return m->r.reason == ERR_PEER_LOST ? e->c.conf->timeout_linger : 0;
+        return e->b.c.conf->timeout_keep;
+    return m->r.reason == ERR_PEER_LOST ? e->b.c.conf->timeout_linger : 0;
 }
 
 static void end(struct encoded *e, struct eroom *m)
@@ -195,10 +196,10 @@ static void end(struct encoded *e, struct eroom *m)
     m->r.a = m->served;
     m->r.b = m->failed;
     e->open--;
-    e->stats[ok ? STAT_rooms_succeeded : STAT_rooms_failed]++;
-    e->stats[STAT_rows_moved] += rows;
-    m->history.bytes = rows * eroom_pool(e, m)->meta.layout.row_bytes;
-    e->stats[STAT_bytes_moved] += m->history.bytes;
+    e->b.stats[ok ? STAT_rooms_succeeded : STAT_rooms_failed]++;
+    e->b.stats[STAT_rows_moved] += rows;
+    m->history.bytes = rows * eroom_pool(e, m)->meta->layout.row_bytes;
+    e->b.stats[STAT_bytes_moved] += m->history.bytes;
     record(e, m);
     if (ok && m->item != &e->nothing)
         queue_forgets(e, m->r.id, m->item);
@@ -206,7 +207,7 @@ static void end(struct encoded *e, struct eroom *m)
         item_spoil(e, m->item, m, m->fail_reason ? m->fail_reason : ERR_GONE);
     keep = keep_ns(e, m);
     if (keep > 0) {
-        m->kept_ns = e->now_ns + keep;
+        m->kept_ns = e->b.now_ns + keep;
         list_push_tail(&eroom_pool(e, m)->kept, &m->in_kept);
     } else { /* with no-blocks it comes again, and may be asked for before */
         eroom_unlink(e, m,
@@ -244,23 +245,23 @@ static void show(struct encoded *e, struct out *out, struct eroom *m)
         if (m->asked > 0)
             what |= EVENT_WANTED;
         if (v->fresh && what)
-            view_tell(&e->engines, out, v, what);
+            view_tell(&e->b.engines, out, v, what);
         fresh |= v->fresh;
         v->fresh = false;
     }
     if (m->granted_due)
-        room_tell(&e->engines, out, &m->r, EVENT_GRANTED);
+        room_tell(&e->b.engines, out, &m->r, EVENT_GRANTED);
     if (m->wanted_due)
-        room_tell(&e->engines, out, &m->r, EVENT_WANTED);
+        room_tell(&e->b.engines, out, &m->r, EVENT_WANTED);
     if (m->ended && m->shown_state != m->r.state) {
-        room_tell(&e->engines, out, &m->r, end_bit);
+        room_tell(&e->b.engines, out, &m->r, end_bit);
         out_action(out, ACT_ENDED)->word = m->ended_row;
     }
     if (m->item != &e->nothing)
         m->r.rows_shown = m->item->committed;
     if (fresh || m->shown_state != m->r.state ||
         m->shown_rows != m->r.rows_shown) {
-        room_cells(&e->engines, out, &m->r);
+        room_cells(&e->b.engines, out, &m->r);
     }
     m->granted_due = m->wanted_due = false;
     m->shown_state = m->r.state;
@@ -334,9 +335,9 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
 
 void eroom_expired(struct encoded *e, struct eroom *m)
 {
-    if (m->bootstrap_ns <= e->now_ns && !asked_by_all(m)) {
+    if (m->bootstrap_ns <= e->b.now_ns && !asked_by_all(m)) {
         m->bootstrap_ns = TIME_NEVER;
-        e->stats[STAT_deadlines]++;
+        e->b.stats[STAT_deadlines]++;
         if (m->flags & FLAG_OPEN && m->asked > 0)
             m->withdrawn = true;
         else if (m->announced)
@@ -345,7 +346,7 @@ void eroom_expired(struct encoded *e, struct eroom *m)
                     ? "no source blocks came in time, no destination asked"
                     : "no destination asked in time");
     }
-    if (m->kept_ns <= e->now_ns) {
+    if (m->kept_ns <= e->b.now_ns) {
         stop_keeping(m);
         if (m->active == 0)
             eroom_unlink(e, m, ERR_GONE);

@@ -8,18 +8,18 @@ static void show_status(const struct encoded *e, struct shower *s)
 {
     uint32_t up = 0;
 
-    for (uint32_t i = 0; i < e->peers.max; i++)
-        up += e->peers.peers[i].used && e->peers.peers[i].up;
+    for (uint32_t i = 0; i < e->b.peers.max; i++)
+        up += e->b.peers.peers[i].used && e->b.peers.peers[i].up;
     s->row(s);
     s->number(s, "rooms_open", e->open);
     s->number(s, "rooms_held", e->rooms_used);
     s->number(s, "destinations_held", e->dsts_used);
     s->number(s, "declines_held", e->declines.used);
-    s->number(s, "rooms_ended", e->ended_count);
+    s->number(s, "rooms_ended", e->b.ended_count);
     s->number(s, "peers_up", up);
-    s->number(s, "attachments", e->engines.views_used);
-    s->number(s, "aux_free_bytes", (uint64_t)e->aux.free * AUX_CHUNK);
-    s->number(s, "draining", e->draining);
+    s->number(s, "attachments", e->b.engines.views_used);
+    s->number(s, "aux_free_bytes", (uint64_t)e->b.aux.free * AUX_CHUNK);
+    s->number(s, "draining", e->b.draining);
 }
 
 static void show_room(const struct eroom *m, uint64_t now_ns,
@@ -56,8 +56,8 @@ static void show_rooms(const struct encoded *e, uint64_t now_ns,
             show_room(&e->rooms[at->at], now_ns, at, s);
     at->over = at->at >= e->rooms_max;
     if (at->over)
-        show_history(s, at, e->rooms_max, e->history, e->ended_count,
-            e->c.conf->limit_history);
+        show_history(s, at, e->rooms_max, e->b.history, e->b.ended_count,
+            e->b.c.conf->limit_history);
 }
 
 enum { SUM_KEPT, SUM_QUARANTINED, SUM_WAITING };
@@ -81,14 +81,14 @@ static void count_place(const struct encoded *e, uint64_t i, uint32_t sums[][3])
 static void show_pools(
     const struct encoded *e, struct show_at *at, struct shower *s)
 {
-    uint64_t end = (uint64_t)e->rooms_max + e->pools_count;
+    uint64_t end = (uint64_t)e->rooms_max + e->b.pools_count;
 
     for (; at->at < e->rooms_max && show_place(at); at->at++)
         count_place(e, at->at, at->sums);
     for (; at->at >= e->rooms_max && at->at < end && show_place(at); at->at++) {
         const uint32_t i = (uint32_t)at->at - e->rooms_max;
 
-        show_pool(s, i, &e->pools[i].meta, &e->pools[i].p);
+        show_pool(s, i, e->pools[i].meta, &e->pools[i].p);
         s->number(s, "kept", at->sums[i][SUM_KEPT]);
         s->number(s, "quarantined", at->sums[i][SUM_QUARANTINED]);
         s->number(s, "waiting_items", at->sums[i][SUM_WAITING]);
@@ -109,9 +109,9 @@ bool encoded_show(void *brain, const char *what, uint64_t now_ns,
     else if (!strcmp(what, "pools"))
         show_pools(e, at, s);
     else if (!strcmp(what, "peers"))
-        show_peers(s, at, &e->peers);
+        show_peers(s, at, &e->b.peers);
     else if (!strcmp(what, "stats"))
-        show_stats(s, e->stats);
+        show_stats(s, e->b.stats);
     else
         return false;
     return true;
@@ -146,8 +146,9 @@ static void check_item(const struct item *it)
         it->highest);
 }
 
-void encoded_check(const struct encoded *e)
+void encoded_check(const void *brain)
 {
+    const struct encoded *e = brain;
     uint32_t used = 0, open = 0, dsts = 0, fenced = 0, reserved = 0;
     uint32_t blocks[CONF_POOLS_MAX] = {0}, waiting[CONF_POOLS_MAX] = {0};
 
@@ -180,7 +181,7 @@ void encoded_check(const struct encoded *e)
     CHECK(used == e->rooms_used && open == e->open && dsts == e->dsts_used,
         "%u rooms %u open %u destinations; counted %u %u %u", used, open, dsts,
         e->rooms_used, e->open, e->dsts_used);
-    for (uint32_t i = 0; i < e->pools_count; i++) {
+    for (uint32_t i = 0; i < e->b.pools_count; i++) {
         const struct epool *p = &e->pools[i];
 
         pool_check(&p->p);

@@ -157,7 +157,7 @@ void laux_leave(struct langd *l, struct lroom *m)
  * is not the others'. */
 static bool passes(const struct langd *l, const struct lroom *m, uint32_t n)
 {
-    const struct share *s = &l->aux.share;
+    const struct share *s = &l->b.aux.share;
     const struct heap_node *head = heap_first(&l->aux_queue);
 
     if (m->aux.reserved >= n || !head)
@@ -169,11 +169,11 @@ static bool passes(const struct langd *l, const struct lroom *m, uint32_t n)
 void laux_take(struct langd *l, struct lroom *m, struct span bytes)
 {
     if (passes(l, m, aux_chunks(bytes.len)) &&
-        aux_set(&l->aux, &m->aux, m->uid, bytes)) {
+        aux_set(&l->b.aux, &m->aux, m->uid, bytes)) {
         m->aux_final = true;
         m->owe &= (uint8_t)~OWE_AUX;
     } else if (!m->aux_known) {
-        l->stats[STAT_aux_full]++;
+        l->b.stats[STAT_aux_full]++;
     }
     m->aux_known = true;
     m->aux_len = bytes.len;
@@ -181,14 +181,14 @@ void laux_take(struct langd *l, struct lroom *m, struct span bytes)
 
 void laux_drop(struct langd *l, struct lroom *m)
 {
-    aux_drop(&l->aux, &m->aux);
+    aux_drop(&l->b.aux, &m->aux);
     l->aux_dirty |= l->aux_queue.len > 0;
 }
 
 static void reserve(struct langd *l, struct lroom *m)
 {
     if (!lroom_lacks_aux(m) ||
-        !aux_reserve(&l->aux, &m->aux, m->uid, m->aux_len))
+        !aux_reserve(&l->b.aux, &m->aux, m->uid, m->aux_len))
         return;
     if (asks_again(l, m)) {
         m->owe |= OWE_AUX;
@@ -213,7 +213,7 @@ static void lose(struct langd *l, struct lroom *m)
     laux_drop(l, m);
     m->aux_final = false;
     m->owe &= (uint8_t)~OWE_AUX;
-    l->stats[STAT_aux_taken_back]++;
+    l->b.stats[STAT_aux_taken_back]++;
     grant_classify(l, m);
 }
 
@@ -243,7 +243,7 @@ static bool serve_head(struct langd *l)
     m = CONTAINER_OF(n, struct lroom, aux_node);
     keep_head(l, m->group);
     lacks = m->group ? group_lacks(m->group) : aux_chunks(m->aux_len);
-    if (share_may(&l->aux.share, m->uid, lacks)) {
+    if (share_may(&l->b.aux.share, m->uid, lacks)) {
         give(l, m);
         return true;
     }
@@ -276,11 +276,11 @@ void laux_check_group(struct langd *l, struct lgroup *g)
 
         chunks += m->aux_known ? aux_chunks(m->aux_len) : 0;
     }
-    if (chunks <= l->aux.share.limit)
+    if (chunks <= l->b.aux.share.limit)
         return;
     LIST_FOREACH_SAFE (n, &g->members)
         lroom_fail(l, LIST_ENTRY(n, struct lroom, in_group), ERR_TOO_LARGE,
             (uint32_t)min_u64(chunks * AUX_CHUNK, UINT32_MAX),
-            l->aux.share.limit * AUX_CHUNK,
+            l->b.aux.share.limit * AUX_CHUNK,
             "the group has more aux than limits.aux_total");
 }

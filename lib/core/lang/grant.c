@@ -20,7 +20,7 @@
  * to expect. */
 static uint64_t target_rows(const struct lpool *p, const struct lroom *m)
 {
-    uint64_t rows = p->block_rows, first = p->meta.conf->default_blocks * rows;
+    uint64_t rows = p->block_rows, first = p->meta->conf->default_blocks * rows;
 
     if (m->total != ROWS_UNKNOWN)
         return m->total;
@@ -41,7 +41,8 @@ uint32_t grant_wanted(struct langd *l, const struct lroom *m)
     uint32_t cap = m->mode == MODE_STREAM ? p->cap_stream : p->cap_whole;
     uint64_t target = target_rows(p, m), blocks;
 
-    if (!lroom_alive(m) || m->closing_left || !p->meta.ready || m->peer == NONE)
+    if (!lroom_alive(m) || m->closing_left || !p->meta->ready ||
+        m->peer == NONE)
         return 0;
     blocks = target > m->base ? (target - m->base - 1) / p->block_rows + 1 : 0;
     blocks = min_u64(blocks, cap);
@@ -197,7 +198,7 @@ void grant_close(struct langd *l, struct out *out, struct lroom *m, bool reply)
     out_data(out, &cmd);
     m->opened = false;
     if (reply) {
-        m->closing_left = l->c.shards;
+        m->closing_left = l->b.c.shards;
         m->closing_all = true;
     }
 }
@@ -246,7 +247,7 @@ void grant_trim(struct langd *l, struct out *out, struct lroom *m)
     m->told_granted = min_u32(m->told_granted, m->granted);
     cmd.a = m->granted;
     out_data(out, &cmd);
-    m->closing_left = l->c.shards;
+    m->closing_left = l->b.c.shards;
     m->closing_all = false;
     group_trimmed(l, m, m->closing.blocks);
 }
@@ -264,7 +265,7 @@ static void revoke(struct langd *l, struct out *out, struct lroom *m)
 {
     if (m->closing_left || m->held.blocks == 0 || m->exposed > 0)
         return;
-    l->stats[STAT_revokes]++;
+    l->b.stats[STAT_revokes]++;
     grant_restart(l, out, m, 0);
     grant_classify(l, m);
 }
@@ -282,12 +283,12 @@ static bool take_back(
         v = CONTAINER_OF(n, struct lroom, spec_node);
     } else {
         bool calm = p->ready_rooms == 0 && p->landing_rooms == 0;
-        uint64_t after = l->c.conf->timeout_revoke_after;
+        uint64_t after = l->b.c.conf->timeout_revoke_after;
 
         n = heap_first(&p->victim);
         if (!n || ~n->key <= head->age)
             return false;
-        if (!calm && l->now_ns - p->head_since_ns < after) {
+        if (!calm && l->b.now_ns - p->head_since_ns < after) {
             p->revoke_ns = p->head_since_ns + after;
             return false;
         }
@@ -320,15 +321,15 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
     if (m->group ? group_take(l, out, m->group)
                  : grant_take(l, out, m, wanted, true)) {
         if (p->head_since_ns != TIME_NEVER && p->head_age == m->age &&
-            l->now_ns - p->head_since_ns > p->head_wait_ns)
-            p->head_wait_ns = l->now_ns - p->head_since_ns;
+            l->b.now_ns - p->head_since_ns > p->head_wait_ns)
+            p->head_wait_ns = l->b.now_ns - p->head_since_ns;
         p->head_since_ns = TIME_NEVER;
         m->want &= m->group != NULL;
         grant_classify(l, m);
         return true;
     }
     if (p->head_since_ns == TIME_NEVER || p->head_age != m->age) {
-        p->head_since_ns = l->now_ns;
+        p->head_since_ns = l->b.now_ns;
         p->head_age = m->age;
     }
     if (p->closing_blocks > 0 &&
@@ -351,7 +352,7 @@ static bool serve_need(struct langd *l, struct out *out, struct lpool *p)
     if (wanted > 0 && !grant_take(l, out, m, wanted, false))
         return false;
     if (m->length_known && wanted > 0)
-        l->stats[STAT_widened]++;
+        l->b.stats[STAT_widened]++;
     grant_classify(l, m);
     return true;
 }

@@ -10,7 +10,7 @@
 
 static void make_pool(struct langd *l, struct slab *s, uint32_t i)
 {
-    const struct conf_pool *c = &l->c.conf->pools[i];
+    const struct conf_pool *c = &l->b.c.conf->pools[i];
     struct lpool *p = &l->pools[i];
     uint32_t blocks = (uint32_t)c->blocks;
     uint32_t max = (uint32_t)c->max_room_blocks;
@@ -31,11 +31,6 @@ static void make_pool(struct langd *l, struct slab *s, uint32_t i)
     p->head_since_ns = p->revoke_ns = TIME_NEVER;
 }
 
-static struct pool_meta *meta_of(void *brain, uint32_t i)
-{
-    return &((struct langd *)brain)->pools[i].meta;
-}
-
 static void on_touched(void *brain, struct room *r);
 static void on_leaving(void *brain, struct view *v);
 static void on_orphaned(void *brain, struct room *r, uint64_t now_ns);
@@ -51,26 +46,23 @@ static const struct engines_ops engines_ops = {
 
 static void carve(struct langd *l, struct slab *s)
 {
-    const struct conf *c = l->c.conf;
+    const struct conf *c = l->b.c.conf;
 
-    share_init(&l->share, s, c, "limits.rooms", c->limit_rooms, 1, l->c.seed);
+    head_carve(&l->b, s, &langd_ops);
+    share_init(&l->share, s, c, "limits.rooms", c->limit_rooms, 1, l->b.c.seed);
     l->rooms_max = l->share.total;
     l->rooms = slab_take(s, l->rooms_max, sizeof(*l->rooms));
     slots_init(&l->slots, s, l->rooms_max);
     l->groups = slab_take(s, l->rooms_max, sizeof(*l->groups));
     l->session_groups =
         slab_take(s, c->limit_connections, sizeof(*l->session_groups));
-    table_init(&l->group_ids, s, l->rooms_max, l->c.seed);
-    l->history = slab_take(s, c->limit_history, sizeof(*l->history));
-    table_init(&l->keys, s, l->rooms_max, l->c.seed);
-    tombs_init(&l->tombs, s, (uint32_t)c->limit_tombstones, l->c.seed,
+    table_init(&l->group_ids, s, l->rooms_max, l->b.c.seed);
+    table_init(&l->keys, s, l->rooms_max, l->b.c.seed);
+    tombs_init(&l->tombs, s, (uint32_t)c->limit_tombstones, l->b.c.seed,
         c->timeout_tombstone);
-    tombs_init(&l->left, s, (uint32_t)c->limit_tombstones, l->c.seed,
+    tombs_init(&l->left, s, (uint32_t)c->limit_tombstones, l->b.c.seed,
         c->timeout_tombstone);
-    tickets_init(&l->tickets, s, c, l->c.seed);
-    aux_init(&l->aux, s, c, l->c.seed);
-    engines_init(&l->engines, s, c, l->c.seed);
-    peers_init(&l->peers, s, &l->c, ROLE_LANGD);
+    tickets_init(&l->tickets, s, c, l->b.c.seed);
     heap_init(&l->timers, s, l->rooms_max);
     heap_init(&l->aux_queue, s, l->rooms_max);
     heap_init(&l->aux_held, s, l->rooms_max);
@@ -81,87 +73,55 @@ static void carve(struct langd *l, struct slab *s)
 /* Peers of the config; they are connected when a room wants them. */
 static void make_peers(struct langd *l)
 {
-    for (uint32_t i = 0; i < l->c.conf->peers_count; i++) {
-        const struct conf_peer *c = &l->c.conf->peers[i];
-        struct peer *p = peer_new(&l->peers);
+    for (uint32_t i = 0; i < l->b.c.conf->peers_count; i++) {
+        const struct conf_peer *c = &l->b.c.conf->peers[i];
+        struct peer *p = peer_new(&l->b.peers);
 
         CHECK(p, "limits.peers is below the %u peers of the config",
-            l->c.conf->peers_count);
+            l->b.c.conf->peers_count);
         snprintf(p->label, sizeof(p->label), "%s", c->name);
         snprintf(p->address, sizeof(p->address), "%s", c->address);
         p->configured = true;
     }
 }
 
-struct langd *langd_init(struct slab *s, const struct brain_conf *c)
+static struct brain *init(struct slab *s, const struct brain_conf *c)
 {
     struct langd *l = slab_take(s, 1, sizeof(*l));
 
     if (!l) {
-        struct langd counting = {.c = *c};
+        struct langd counting = {.b.c = *c};
 
         carve(&counting, s);
         return NULL;
     }
-    l->c = *c;
+    l->b.c = *c;
     carve(l, s);
     if (s->failed)
         return NULL;
+    head_init(&l->b, &engines_ops);
     groups_init(l);
     list_init(&l->todo);
-    l->engines.ops = &engines_ops;
-    l->engines.brain = l;
-    l->engines.stats = l->peers.stats = l->stats;
-    l->pools_count = c->conf->pools_count;
-    l->calls = (struct calls){
-        &l->engines, &l->peers, meta_of, l, l->pools_count, false};
-    l->peers.self.c = &l->c;
-    l->peers.self.pools_count = l->pools_count;
-    for (uint32_t i = 0; i < l->pools_count; i++) {
-        pool_meta_init(&l->pools[i].meta, &c->conf->pools[i]);
-        l->peers.self.layouts[i] = &l->pools[i].meta.layout;
-    }
+    for (uint32_t i = 0; i < l->b.pools_count; i++)
+        l->pools[i].meta = &l->b.metas[i];
     l->generation_base = (c->seed >> 24) * l->rooms_max;
     make_peers(l);
-    return l;
+    return &l->b;
 }
 
-const struct layout *langd_layout(const struct langd *l, uint32_t i)
+static void pool_ready(void *brain, uint32_t i)
 {
-    return &l->pools[i].meta.layout;
-}
-
-void langd_pool_ready(struct langd *l, uint32_t i, bool ok,
-    const uint64_t *offsets, uint64_t bytes)
-{
+    struct langd *l = brain;
     struct lpool *p = &l->pools[i];
 
-    pool_meta_ready(&p->meta, ok, offsets, bytes);
-    if (!ok)
-        return;
-    p->unit_rows = layout_unit_rows(&p->meta.layout, p->block_rows);
-    p->part_rows = layout_part_rows(&p->meta.layout, p->unit_rows);
+    p->unit_rows = layout_unit_rows(&p->meta->layout, p->block_rows);
+    p->part_rows = layout_part_rows(&p->meta->layout, p->unit_rows);
     p->landed.unit = p->unit_rows;
 }
 
-void langd_pool_share(
-    struct langd *l, uint32_t i, const char *share, struct span handle)
+static uint32_t blocks_free(const void *brain, uint32_t i)
 {
-    pool_meta_share(&l->pools[i].meta, share, handle);
-}
-
-uint32_t langd_blocks_free(const struct langd *l, uint32_t i)
-{
-    return l->pools[i].p.free;
-}
-
-const struct ended *langd_ended(const struct langd *l, uint64_t n)
-{
-    uint64_t limit = l->c.conf->limit_history;
-
-    if (n >= l->ended_count || l->ended_count - n > limit)
-        return NULL;
-    return &l->history[n % limit];
+    return ((const struct langd *)brain)->pools[i].p.free;
 }
 
 /* what engines.c tells */
@@ -176,7 +136,7 @@ static void on_leaving(void *brain, struct view *v)
     struct lroom *m = (struct lroom *)(void *)v->room;
     struct langd *l = brain;
 
-    if (v->owner && l->engines.conns[v->conn].bye)
+    if (v->owner && l->b.engines.conns[v->conn].bye)
         lroom_fail(l, m, ERR_ABORTED, 0, 0, "released before it was ready");
     if (v->owner)
         m->owner_done = true;
@@ -214,8 +174,8 @@ static void on_session_over(void *brain, uint32_t session)
  * so. */
 static void on_pool_lost(struct langd *l, uint32_t i)
 {
-    CHECK(i < l->pools_count, "note of pool %u", i);
-    if (!pool_meta_lost(&l->pools[i].meta))
+    CHECK(i < l->b.pools_count, "note of pool %u", i);
+    if (!pool_meta_lost(l->pools[i].meta))
         return;
     for (uint32_t k = 0; k < l->rooms_max; k++) {
         struct lroom *m = &l->rooms[k];
@@ -253,22 +213,18 @@ static void on_note(struct langd *l, const struct data_note *n)
     grant_classify(l, m);
 }
 
-bool langd_link_known(const struct langd *l, uint32_t link)
-{
-    return link < l->peers.links && peer_on(&l->peers, link);
-}
-
 static void on_link(struct langd *l, struct out *out, uint32_t link, bool up)
 {
-    struct peer *p = link < l->peers.links ? peer_on(&l->peers, link) : NULL;
+    struct peer *p =
+        link < l->b.peers.links ? peer_on(&l->b.peers, link) : NULL;
 
     if (!p)
         return;
     if (up) {
-        peer_hello_until_up(&l->peers, out, p, l->now_ns);
+        peer_hello_until_up(&l->b.peers, out, p, l->b.now_ns);
         return;
     }
-    peer_down(&l->peers, p, l->now_ns);
+    peer_down(&l->b.peers, p, l->b.now_ns);
 }
 
 static void expire(struct langd *l, struct out *out)
@@ -277,21 +233,21 @@ static void expire(struct langd *l, struct out *out)
     struct peer *p;
     bool lost;
 
-    while (
-        out_has_room(out) && (p = peers_expired(&l->peers, l->now_ns, &lost))) {
+    while (out_has_room(out) &&
+           (p = peers_expired(&l->b.peers, l->b.now_ns, &lost))) {
         if (lost)
             langd_peer_lost(l, out, p, false);
         else
-            peer_hello_until_up(&l->peers, out, p, l->now_ns);
+            peer_hello_until_up(&l->b.peers, out, p, l->b.now_ns);
     }
-    engines_expire(&l->engines, out, l->now_ns);
-    tickets_expire(&l->tickets, l->now_ns);
-    while ((n = heap_first(&l->timers)) && n->key <= l->now_ns) {
+    engines_expire(&l->b.engines, out, l->b.now_ns);
+    tickets_expire(&l->tickets, l->b.now_ns);
+    while ((n = heap_first(&l->timers)) && n->key <= l->b.now_ns) {
         heap_remove(&l->timers, n);
         lroom_expired(l, CONTAINER_OF(n, struct lroom, timer));
     }
-    for (uint32_t i = 0; i < l->pools_count; i++)
-        l->pools[i].dirty |= l->pools[i].revoke_ns <= l->now_ns;
+    for (uint32_t i = 0; i < l->b.pools_count; i++)
+        l->pools[i].dirty |= l->pools[i].revoke_ns <= l->b.now_ns;
 }
 
 /* Draws consequences until there are none, or the list is full. */
@@ -304,7 +260,7 @@ static void work(struct langd *l, struct out *out)
 
         more = false;
         laux_serve(l);
-        for (uint32_t i = 0; i < l->pools_count; i++)
+        for (uint32_t i = 0; i < l->b.pools_count; i++)
             if (l->pools[i].dirty && out_has_room(out)) {
                 bool again;
 
@@ -322,32 +278,32 @@ static void dispatch(struct langd *l, struct out *out, const struct event *ev)
 {
     switch (ev->type) {
     case EV_CONN_OPEN:
-        engine_open(&l->engines, ev);
+        engine_open(&l->b.engines, ev);
         break;
     case EV_CONN_END:
-        engine_end(&l->engines, ev->conn, l->now_ns);
-        if (engine_empty(&l->engines, ev->conn))
+        engine_end(&l->b.engines, ev->conn, l->b.now_ns);
+        if (engine_empty(&l->b.engines, ev->conn))
             out_action(out, ACT_CONN_CLOSE)->conn = ev->conn;
         break;
     case EV_CONN_DEAD:
-        engine_dead(&l->engines, ev->conn, l->now_ns);
+        engine_dead(&l->b.engines, ev->conn, l->b.now_ns);
         break;
     case EV_LOCAL:
         langd_on_local(l, out, ev->conn, ev->local);
         break;
     case EV_LOCAL_BAD:
-        call_bad(&l->calls, out, ev);
+        call_bad(&l->b, out, ev);
         break;
     case EV_LINK_UP:
     case EV_LINK_DOWN:
         on_link(l, out, ev->link, ev->type == EV_LINK_UP);
         break;
     case EV_PEER:
-        if (ev->link < l->peers.links)
+        if (ev->link < l->b.peers.links)
             langd_on_peer(l, out, ev->link, ev->peer);
         break;
     case EV_PEER_BAD:
-        peer_bad(&l->peers, out, ev);
+        peer_bad(&l->b.peers, out, ev);
         break;
     case EV_NOTE:
         on_note(l, &ev->note);
@@ -359,10 +315,10 @@ static void dispatch(struct langd *l, struct out *out, const struct event *ev)
         expire(l, out);
         break;
     case EV_DRAIN:
-        l->draining = true;
+        l->b.draining = true;
         break;
     case EV_MORE:
-        calls_pools_ready(&l->calls, out);
+        calls_pools_ready(&l->b, out);
         break;
     }
 }
@@ -372,37 +328,37 @@ static void step(void *brain, const struct event *ev, struct out *out)
     struct langd *l = brain;
     uint32_t conn;
 
-    CHECK(ev->now_ns >= l->now_ns, "time went back");
+    CHECK(ev->now_ns >= l->b.now_ns, "time went back");
     CHECK(out_has_room(out), "a step with a full list");
-    l->now_ns = l->tickets.now_ns = ev->now_ns;
+    l->b.now_ns = l->tickets.now_ns = ev->now_ns;
     dispatch(l, out, ev);
     work(l, out);
     while (out_has_room(out) && (conn = tickets_next_conn(&l->tickets)) != NONE)
-        engine_notify(&l->engines, out, conn);
+        engine_notify(&l->b.engines, out, conn);
 }
 
 static bool pending(const void *brain)
 {
     const struct langd *l = brain;
 
-    for (uint32_t i = 0; i < l->pools_count; i++)
+    for (uint32_t i = 0; i < l->b.pools_count; i++)
         if (l->pools[i].dirty)
             return true;
     return !list_empty(&l->todo) || l->aux_dirty ||
-           !list_empty(&l->tickets.dirty) || calls_pools_waiting(&l->calls);
+           !list_empty(&l->tickets.dirty) || calls_pools_waiting(&l->b);
 }
 
 static uint64_t deadline(const void *brain)
 {
     const struct langd *l = brain;
     const struct heap *heaps[] = {
-        &l->timers, &l->peers.timers, &l->tickets.timers};
-    uint64_t at = engines_deadline(&l->engines);
+        &l->timers, &l->b.peers.timers, &l->tickets.timers};
+    uint64_t at = engines_deadline(&l->b.engines);
 
     for (size_t i = 0; i < ARRAY_LEN(heaps); i++)
         if (heap_first(heaps[i]))
             at = min_u64(at, heap_first(heaps[i])->key);
-    for (uint32_t i = 0; i < l->pools_count; i++)
+    for (uint32_t i = 0; i < l->b.pools_count; i++)
         at = min_u64(at, l->pools[i].revoke_ns);
     return at;
 }
@@ -413,7 +369,7 @@ static uint32_t open_rooms(const void *brain)
     const struct langd *l = brain;
     uint32_t n = l->open;
 
-    for (uint32_t i = 0; l->draining && i < l->rooms_max; i++) {
+    for (uint32_t i = 0; l->b.draining && i < l->rooms_max; i++) {
         const struct lroom *m = &l->rooms[i];
         const struct peer *p = m->r.used ? lroom_peer(l, m) : NULL;
 
@@ -424,10 +380,14 @@ static uint32_t open_rooms(const void *brain)
 
 const struct brain_ops langd_ops = {
     .role = ROLE_LANGD,
+    .init = init,
     .step = step,
     .pending = pending,
     .deadline = deadline,
     .next_event = langd_next_event,
     .open_rooms = open_rooms,
     .show = langd_show,
+    .pool_ready = pool_ready,
+    .blocks_free = blocks_free,
+    .check = langd_check,
 };

@@ -11,10 +11,7 @@
 #include "base/heap.h"
 #include "base/list.h"
 #include "base/table.h"
-#include "core/aux_arena.h"
 #include "core/calls.h"
-#include "core/engines.h"
-#include "core/peers.h"
 #include "core/move/pool.h"
 #include "core/move/rowmap.h"
 #include "core/share.h"
@@ -136,7 +133,7 @@ struct lroom {
 };
 
 struct lpool {
-    struct pool_meta meta; /* first */
+    struct pool_meta *meta;
     struct pool p;
     struct rowmap landed;
     uint32_t block_rows, unit_rows, part_rows;
@@ -156,12 +153,8 @@ struct lpool {
 };
 
 struct langd {
-    struct brain_conf c;
-    struct engines engines;
-    struct peers peers;
-    struct calls calls;
+    struct brain b; /* first */
     struct tickets tickets;
-    struct aux_arena aux;
     struct heap aux_queue; /* rooms that wait for space, first come first */
     struct heap aux_held;  /* rooms that may lose theirs, first of all first */
     struct lgroup *aux_kept; /* the group that waits first keeps what it has */
@@ -181,15 +174,9 @@ struct langd {
     struct share share;    /* of rooms */
     uint32_t rooms_max, rooms_used, open;
     struct lpool pools[CONF_POOLS_MAX];
-    uint32_t pools_count;
     struct heap timers; /* of rooms */
     struct list todo;
-    struct ended *history;
-    uint64_t ended_count;
     uint64_t generation_base, generation_count, age_next;
-    uint64_t now_ns;
-    bool draining;
-    uint64_t stats[STAT_COUNT];
     uint8_t scratch[AUX_MAX];
 };
 
@@ -213,7 +200,7 @@ static inline bool lroom_reopening(const struct lroom *m)
 static inline struct peer *lroom_peer(
     const struct langd *l, const struct lroom *m)
 {
-    return m->peer == NONE ? NULL : &l->peers.peers[m->peer];
+    return m->peer == NONE ? NULL : &l->b.peers.peers[m->peer];
 }
 
 static inline struct lpool *lroom_pool(struct langd *l, const struct lroom *m)
@@ -350,5 +337,6 @@ void langd_readers(struct langd *l, struct out *out, struct lroom *m);
 bool langd_next_event(void *brain, uint32_t conn, struct writer *w);
 bool langd_show(void *brain, const char *what, uint64_t now_ns,
     struct show_at *at, struct shower *s);
+void langd_check(const void *brain);
 
 #endif

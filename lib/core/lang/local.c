@@ -28,23 +28,23 @@ static bool is_address(struct span a)
  * address, is not up, and has neither rooms nor engines that wait for one. */
 static struct peer *place_for(struct langd *l, struct out *out)
 {
-    struct peer *p = peer_new(&l->peers);
+    struct peer *p = peer_new(&l->b.peers);
 
-    for (uint32_t i = 0; !p && i < l->peers.max; i++) {
-        struct peer *old = &l->peers.peers[i];
+    for (uint32_t i = 0; !p && i < l->b.peers.max; i++) {
+        struct peer *old = &l->b.peers.peers[i];
 
         if (old->configured || old->up || !list_empty(&old->rooms) ||
-            engines_wait_for(&l->engines, i))
+            engines_wait_for(&l->b.engines, i))
             continue;
         if (old->epoch)
             langd_peer_lost(l, out, old, true);
         if (old->link != NONE) {
             out_action(out, ACT_DISCONNECT)->link = old->link;
-            l->peers.link_peer[old->link] = NONE;
+            l->b.peers.link_peer[old->link] = NONE;
             old->link = NONE;
         }
         old->used = false;
-        p = peer_new(&l->peers);
+        p = peer_new(&l->b.peers);
     }
     return p;
 }
@@ -53,11 +53,11 @@ static struct peer *place_for(struct langd *l, struct out *out)
 static struct peer *find_encoder(
     struct langd *l, struct out *out, struct span name, const char **text)
 {
-    const struct conf_list *allow = &l->c.conf->control_allow;
+    const struct conf_list *allow = &l->b.c.conf->control_allow;
     struct peer *p;
 
-    for (uint32_t i = 0; i < l->peers.max; i++) {
-        p = &l->peers.peers[i];
+    for (uint32_t i = 0; i < l->b.peers.max; i++) {
+        p = &l->b.peers.peers[i];
         if (p->used && (span_eq(span_str(p->label), name) ||
                            span_eq(span_str(p->address), name)))
             return p; /* by either name it is one daemon, and one link */
@@ -87,12 +87,12 @@ static struct peer *find_encoder(
 static enum err check_request(struct langd *l, uint32_t conn,
     const struct local_request *n, const char **text)
 {
-    enum err e = call_pool_check(&l->calls, conn, n->pool, text);
+    enum err e = call_pool_check(&l->b, conn, n->pool, text);
 
     if (e != OK)
         return e;
     *text = "the daemon is shutting down";
-    if (l->draining)
+    if (l->b.draining)
         return ERR_DRAINING;
     *text = "mode is 0 or 1, storage 0 to 3";
     if (n->mode > MODE_STREAM || n->storage > STORAGE_PROMPT)
@@ -104,14 +104,14 @@ static enum err check_request(struct langd *l, uint32_t conn,
     if (n->mode == MODE_STREAM && l->pools[n->pool].cap_stream < STREAM_MIN)
         return ERR_TOO_LARGE;
     if (n->group)
-        return group_check(l, n, l->engines.conns[conn].session, text);
+        return group_check(l, n, l->b.engines.conns[conn].session, text);
     *text = "";
     return OK;
 }
 
 static uint64_t deadline(const struct langd *l, uint32_t ms, uint64_t otherwise)
 {
-    return l->now_ns + conf_wait_ns(l->c.conf, ms, otherwise);
+    return l->b.now_ns + conf_wait_ns(l->b.c.conf, ms, otherwise);
 }
 
 static void fill_request(
@@ -125,8 +125,8 @@ static void fill_request(
     m->readers = n->readers;
     m->required = n->required_dst ? n->required_dst : 1;
     m->key = n->key;
-    m->total_ns = deadline(l, n->deadline_ms, l->c.conf->timeout_total);
-    m->bootstrap_ns = l->now_ns + l->c.conf->timeout_bootstrap;
+    m->total_ns = deadline(l, n->deadline_ms, l->b.c.conf->timeout_total);
+    m->bootstrap_ns = l->b.now_ns + l->b.c.conf->timeout_bootstrap;
     if (m->peer == NONE) { /* engines warm up with it */
         m->total = m->max_rows = 0;
         m->length_known = m->aux_final = true;
@@ -144,13 +144,13 @@ static enum err open_room(struct langd *l, uint32_t conn,
     *text = "the room is open already";
     if (slot != NONE && lroom_alive(&l->rooms[slot]))
         return ERR_DUPLICATE_ROOM;
-    e = view_add(&l->engines, conn, n->cell, n->tag, RIGHT_READ, &v, text);
+    e = view_add(&l->b.engines, conn, n->cell, n->tag, RIGHT_READ, &v, text);
     if (e != OK)
         return e;
-    *out = lroom_new(l, n->room, peer, l->engines.conns[conn].uid);
+    *out = lroom_new(l, n->room, peer, l->b.engines.conns[conn].uid);
     *text = l->share.why;
     if (!*out) {
-        view_drop(&l->engines, v);
+        view_drop(&l->b.engines, v);
         return ERR_BUSY;
     }
     /* Readers that attach from now on are of the new room. */
@@ -159,11 +159,12 @@ static enum err open_room(struct langd *l, uint32_t conn,
         lroom_no_readers(l, &l->rooms[slot]);
     fill_request(l, *out, n);
     if (n->group)
-        group_join(l, *out, n, l->engines.conns[conn].session);
+        group_join(l, *out, n, l->b.engines.conns[conn].session);
     v->owner = true;
     v->scope = peer;
-    view_join(&l->engines, v, &(*out)->r);
-    room_gather(&l->engines, &(*out)->r, l->engines.conns[conn].session, peer);
+    view_join(&l->b.engines, v, &(*out)->r);
+    room_gather(
+        &l->b.engines, &(*out)->r, l->b.engines.conns[conn].session, peer);
     group_joined(l, *out);
     *text = "";
     return OK;
@@ -186,9 +187,9 @@ static void on_request(struct langd *l, struct out *out, uint32_t conn,
     }
     if (e == OK)
         e = open_room(
-            l, conn, n, p ? peer_index(&l->peers, p) : NONE, &m, &text);
+            l, conn, n, p ? peer_index(&l->b.peers, p) : NONE, &m, &text);
     if (e != OK) {
-        l->stats[STAT_refused]++;
+        l->b.stats[STAT_refused]++;
         out_answer(out, conn, msg->seq, e, 0, 0, "request of room %llu: %s",
             (unsigned long long)n->room, text);
         return;
@@ -203,7 +204,7 @@ static void on_request(struct langd *l, struct out *out, uint32_t conn,
 static bool too_late(struct langd *l, uint32_t session, uint32_t slot,
     uint64_t room, uint32_t scope)
 {
-    const struct tomb *t = tombs_get(&l->left, l->now_ns, room, scope);
+    const struct tomb *t = tombs_get(&l->left, l->b.now_ns, room, scope);
     uint8_t missing;
 
     if (slot != NONE)
@@ -213,7 +214,7 @@ static bool too_late(struct langd *l, uint32_t session, uint32_t slot,
     missing = t->state;
     tombs_forget(&l->left, room, scope);
     if (missing > 1) {
-        tombs_put(&l->left, l->now_ns, room, scope, missing - 1, ERR_GONE);
+        tombs_put(&l->left, l->b.now_ns, room, scope, missing - 1, ERR_GONE);
         tombs_own(&l->left, room, scope, session, ERR_GONE);
     }
     return true;
@@ -223,7 +224,7 @@ static void on_attach(struct langd *l, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const struct local_attach *n = &msg->attach;
-    uint32_t session = l->engines.conns[conn].session, scope = NONE, slot;
+    uint32_t session = l->b.engines.conns[conn].session, scope = NONE, slot;
     bool null = span_eq(n->encoder, span_str("null"));
     const char *text = "rights are 1 read, 4 watch";
     struct peer *p = null ? NULL : find_encoder(l, out, n->encoder, &text);
@@ -233,7 +234,7 @@ static void on_attach(struct langd *l, struct out *out, uint32_t conn,
     if (e == OK && (n->rights & ~(RIGHT_READ | RIGHT_WATCH)))
         e = ERR_MALFORMED;
     if (p)
-        scope = peer_index(&l->peers, p);
+        scope = peer_index(&l->b.peers, p);
     slot = table_get(&l->keys, n->room, scope);
     if (e == OK && slot != NONE && l->rooms[slot].r.session != session) {
         text = "the room belongs to another engine";
@@ -248,9 +249,10 @@ static void on_attach(struct langd *l, struct out *out, uint32_t conn,
         e = ERR_GONE;
     }
     if (e == OK)
-        e = view_add(&l->engines, conn, n->cell, n->tag, n->rights, &v, &text);
+        e = view_add(
+            &l->b.engines, conn, n->cell, n->tag, n->rights, &v, &text);
     if (e != OK) {
-        l->stats[STAT_refused]++;
+        l->b.stats[STAT_refused]++;
         out_answer(out, conn, msg->seq, e, 0, 0, "attach to room %llu: %s",
             (unsigned long long)n->room, text);
         return;
@@ -258,10 +260,10 @@ static void on_attach(struct langd *l, struct out *out, uint32_t conn,
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
     v->scope = scope;
     if (slot != NONE)
-        view_join(&l->engines, v, &l->rooms[slot].r);
+        view_join(&l->b.engines, v, &l->rooms[slot].r);
     else
-        view_wait(&l->engines, v, n->room, scope,
-            deadline(l, n->deadline_ms, l->c.conf->timeout_bootstrap));
+        view_wait(&l->b.engines, v, n->room, scope,
+            deadline(l, n->deadline_ms, l->b.c.conf->timeout_bootstrap));
 }
 
 /* releases */
@@ -288,17 +290,17 @@ static void on_release(struct langd *l, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const struct local_release *n = &msg->release;
-    struct view *v = view_get(&l->engines, conn, n->cell, n->tag);
+    struct view *v = view_get(&l->b.engines, conn, n->cell, n->tag);
     struct lroom *m = v ? (struct lroom *)(void *)v->room : NULL;
 
     if (!v) {
-        l->stats[STAT_refused]++;
+        l->b.stats[STAT_refused]++;
         out_answer(out, conn, msg->seq, ERR_UNKNOWN_ROOM, 0, 0,
             "release: nothing is in cell %u under tag %u", n->cell, n->tag);
         return;
     }
     if ((n->flags & FLAG_NO_READERS) && (!m || !v->owner)) {
-        l->stats[STAT_refused]++;
+        l->b.stats[STAT_refused]++;
         out_answer(out, conn, msg->seq, ERR_NOT_OWNER, 0, 0,
             "release: only who requested the room ends the wait for readers");
         return;
@@ -306,10 +308,10 @@ static void on_release(struct langd *l, struct out *out, uint32_t conn,
     if (n->rows == ROWS_UNKNOWN) {
         if (m && v->owner && lroom_alive(m))
             lroom_fail(l, m, ERR_ABORTED, 0, 0, "released before it was ready");
-        view_release(&l->engines, out, v);
+        view_release(&l->b.engines, out, v);
     } else if (!m || !(v->rights & RIGHT_READ) || n->rows > m->exposed ||
                n->rows < v->released || m->r.state == ROOM_FAILED) {
-        l->stats[STAT_refused]++;
+        l->b.stats[STAT_refused]++;
         out_answer(out, conn, msg->seq, ERR_MALFORMED, n->rows,
             m ? m->exposed : 0,
             "release of rows up to %u: %u are shown, %u were released", n->rows,
@@ -329,11 +331,11 @@ static void on_abort(struct langd *l, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const struct local_abort *n = &msg->abort;
-    struct view *v = view_get(&l->engines, conn, n->cell, n->tag);
+    struct view *v = view_get(&l->b.engines, conn, n->cell, n->tag);
     char text[128];
 
     if (!v) {
-        l->stats[STAT_refused]++;
+        l->b.stats[STAT_refused]++;
         out_answer(out, conn, msg->seq, ERR_UNKNOWN_ROOM, 0, 0,
             "abort: nothing is in cell %u under tag %u", n->cell, n->tag);
         return;
@@ -345,7 +347,7 @@ static void on_abort(struct langd *l, struct out *out, uint32_t conn,
                                                : ERR_ABORTED,
             0, 0, text);
     else
-        view_fail(&l->engines, out, v, ERR_ABORTED);
+        view_fail(&l->b.engines, out, v, ERR_ABORTED);
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
 }
 
@@ -366,8 +368,8 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
         return;
     }
     d.decline.key = msg->decline.key;
-    d.decline.who = l->engines.conns[conn].uid + 1;
-    peer_send(&l->peers, out, p, &d);
+    d.decline.who = l->b.engines.conns[conn].uid + 1;
+    peer_send(&l->b.peers, out, p, &d);
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
 }
 
@@ -376,14 +378,14 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
 static enum err call_ticket(struct langd *l, uint32_t conn,
     const struct local_msg *m, struct ticket_state *state, const char **text)
 {
-    uint32_t session = l->engines.conns[conn].session;
+    uint32_t session = l->b.engines.conns[conn].session;
     struct view *v = NULL;
 
     if (m->type == LOCAL_TICKET_QUERY)
         return ticket_query(
             &l->tickets, session, &m->ticket_query, state, text);
     if (m->ticket.cell != NONE) {
-        v = view_get(&l->engines, conn, m->ticket.cell, m->ticket.tag);
+        v = view_get(&l->b.engines, conn, m->ticket.cell, m->ticket.tag);
         *text = "no room is in that cell under that tag";
         if (!v || !v->room || v->room->state == ROOM_FAILED)
             return ERR_UNKNOWN_ROOM;
@@ -395,14 +397,14 @@ static enum err call_ticket(struct langd *l, uint32_t conn,
 static void on_ticket(
     struct langd *l, struct out *out, uint32_t conn, const struct local_msg *m)
 {
-    uint32_t session = l->engines.conns[conn].session, a = 0, b = 0;
+    uint32_t session = l->b.engines.conns[conn].session, a = 0, b = 0;
     struct ticket_state state = {0};
     const char *text = "";
     enum err e;
 
     if (m->type == LOCAL_SPACE) {
         b = m->space.n_seq_max;
-        e = space_open(&l->tickets, session, l->engines.conns[conn].uid,
+        e = space_open(&l->tickets, session, l->b.engines.conns[conn].uid,
             m->space.name, b, &a, &text);
     } else if (m->type == LOCAL_TICKET_RELEASE) {
         e = ticket_release(
@@ -416,17 +418,17 @@ static void on_ticket(
         out_answer(out, conn, m->seq, OK, a, b, "%s", "");
         return;
     }
-    l->stats[STAT_refused]++;
+    l->b.stats[STAT_refused]++;
     out_answer(out, conn, m->seq, e, 0, 0, "%s: %s", local_name(m->type), text);
 }
 
 void langd_on_local(
     struct langd *l, struct out *out, uint32_t conn, const struct local_msg *m)
 {
-    struct conn *c = &l->engines.conns[conn];
+    struct conn *c = &l->b.engines.conns[conn];
 
     if (m->type == LOCAL_HELLO) {
-        call_hello(&l->calls, out, conn, m);
+        call_hello(&l->b, out, conn, m);
         return;
     }
     if (c->state != CONN_READY) {
@@ -436,7 +438,7 @@ void langd_on_local(
     }
     switch (m->type) {
     case LOCAL_POOL:
-        call_pool(&l->calls, out, conn, m);
+        call_pool(&l->b, out, conn, m);
         break;
     case LOCAL_REQUEST:
         on_request(l, out, conn, m);
@@ -463,10 +465,10 @@ void langd_on_local(
         c->bye = true;
         out_answer(out, conn, m->seq, OK, 0, 0, "%s", "");
         out_action(out, ACT_CONN_CLOSE)->conn = conn;
-        engine_end(&l->engines, conn, l->now_ns);
+        engine_end(&l->b.engines, conn, l->b.now_ns);
         break;
     default:
-        l->stats[STAT_malformed_local]++;
+        l->b.stats[STAT_malformed_local]++;
         out_answer(out, conn, m->seq, ERR_MALFORMED, 0, 0,
             "%s is not for mmx-langd", local_name(m->type));
     }
@@ -488,7 +490,7 @@ static void put_runs(
 bool langd_next_event(void *brain, uint32_t conn, struct writer *out)
 {
     struct langd *l = brain;
-    struct view *v = engine_next_dirty(&l->engines, conn);
+    struct view *v = engine_next_dirty(&l->b.engines, conn);
     struct lroom *m = v ? (struct lroom *)(void *)v->room : NULL;
     uint8_t runs[POOL_RUNS_MAX * 8];
     struct writer w = writer_of(runs, sizeof(runs));
@@ -517,7 +519,7 @@ bool langd_next_event(void *brain, uint32_t conn, struct writer *out)
         e.event.text = span_str(m->r.text);
         e.event.pool = m->pool;
         if (v->pending & (EVENT_LENGTH | EVENT_READY))
-            e.event.aux = aux_get(&l->aux, &m->aux, l->scratch);
+            e.event.aux = aux_get(&l->b.aux, &m->aux, l->scratch);
         if (v->pending & (EVENT_LANDED | EVENT_READY)) {
             put_runs(l, m, &w);
             e.event.runs = span_of(runs, w.len);

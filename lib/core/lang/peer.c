@@ -29,12 +29,12 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
         msg.resume.from = m->from;
         msg.resume.firm = firm;
         if (!again) {
-            l->stats[STAT_resumes]++;
+            l->b.stats[STAT_resumes]++;
             m->history.resumes++;
-            m->history.resumed_ns = l->now_ns;
+            m->history.resumed_ns = l->b.now_ns;
         }
     } else {
-        msg.init.layout = pool->meta.layout.hash;
+        msg.init.layout = pool->meta->layout.hash;
         msg.init.attempt = m->attempt;
         msg.init.granted = m->granted;
         msg.init.from = m->from;
@@ -47,9 +47,9 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
         msg.init.key = m->key;
         msg.init.firm = firm;
         if (!m->history.init_ns)
-            m->history.init_ns = l->now_ns;
+            m->history.init_ns = l->b.now_ns;
     }
-    peer_send(&l->peers, out, p, &msg);
+    peer_send(&l->b.peers, out, p, &msg);
     m->told = true;
     m->told_attempt = m->attempt;
     m->told_granted = m->granted;
@@ -62,7 +62,7 @@ static void say_ack(
     struct peer_msg msg = about(m, PEER_ACK);
 
     msg.ack.rows = m->total;
-    peer_send(&l->peers, out, p, &msg);
+    peer_send(&l->b.peers, out, p, &msg);
     /* Behind the engine's READY: on a core that all share, what carries the
      * packet would run before the engine. */
     out_soon(out);
@@ -75,7 +75,7 @@ static void say_abort(
 
     msg.abort.reason = m->r.reason;
     msg.abort.text = span_str(m->r.text);
-    peer_send(&l->peers, out, p, &msg);
+    peer_send(&l->b.peers, out, p, &msg);
 }
 
 /* There is space now for aux that found none, or had to give way. */
@@ -89,7 +89,7 @@ static void say_aux(
     msg.state.attempt = m->attempt;
     msg.state.granted = m->granted;
     msg.state.total = m->total;
-    peer_send(&l->peers, out, p, &msg);
+    peer_send(&l->b.peers, out, p, &msg);
 }
 
 /* The answer that had to wait until nothing of the room could land. */
@@ -103,7 +103,7 @@ static void say_outcome(
     msg.state.state = m->r.state;
     msg.state.reason = m->r.reason;
     msg.state.total = ROWS_UNKNOWN;
-    peer_send(&l->peers, out, p, &msg);
+    peer_send(&l->b.peers, out, p, &msg);
 }
 
 void langd_say(struct langd *l, struct out *out, struct lroom *m)
@@ -125,13 +125,13 @@ void langd_say(struct langd *l, struct out *out, struct lroom *m)
         m->retry_ns = TIME_NEVER; /* lroom_quiet will start it */
         return;
     }
-    if (m->retry_ns > l->now_ns)
+    if (m->retry_ns > l->b.now_ns)
         return;
     again = m->retry_ns != 0;
     m->backoff_ns = again ? min_u64(2 * m->backoff_ns, RETRY_MAX_NS)
-                          : l->c.conf->timeout_retry;
-    m->retry_ns = l->now_ns + m->backoff_ns;
-    l->stats[STAT_retries] += again;
+                          : l->b.c.conf->timeout_retry;
+    m->retry_ns = l->b.now_ns + m->backoff_ns;
+    l->b.stats[STAT_retries] += again;
     if (m->owe & OWE_GRANT && !lroom_reopening(m))
         say_grant(l, out, m, p, again);
     if (m->owe & OWE_AUX)
@@ -141,7 +141,7 @@ void langd_say(struct langd *l, struct out *out, struct lroom *m)
     if (m->owe & OWE_ABORT) {
         say_abort(l, out, m, p);
         if (++m->aborts == ABORTS_MAX) { /* it changes nothing here */
-            l->stats[STAT_aborts_unanswered]++;
+            l->b.stats[STAT_aborts_unanswered]++;
             m->owe &= (uint8_t)~OWE_ABORT;
         }
     }
@@ -175,7 +175,7 @@ static void say_state(struct langd *l, struct out *out, struct peer *p,
         msg.state.state = ROOM_FAILED;
         msg.state.reason = ERR_STALE;
     }
-    peer_send(&l->peers, out, p, &msg);
+    peer_send(&l->b.peers, out, p, &msg);
 }
 
 /* peers */
@@ -186,8 +186,8 @@ void langd_connect(struct langd *l, struct out *out, struct peer *p)
     struct action *a;
 
     put_bytes(&out->bytes, p->address, len);
-    p->link = peer_index(&l->peers, p);
-    l->peers.link_peer[p->link] = p->link;
+    p->link = peer_index(&l->b.peers, p);
+    l->b.peers.link_peer[p->link] = p->link;
     a = out_action(out, ACT_CONNECT);
     a->link = p->link;
     a->at = (uint32_t)at;
@@ -197,7 +197,7 @@ void langd_connect(struct langd *l, struct out *out, struct peer *p)
 static void unmap_pools(struct langd *l, struct out *out, struct peer *p)
 {
     if (p->map_asked)
-        out_action(out, ACT_UNMAP)->index = peer_index(&l->peers, p);
+        out_action(out, ACT_UNMAP)->index = peer_index(&l->b.peers, p);
     p->map_asked = false;
     p->mapped = 0;
 }
@@ -211,13 +211,13 @@ static void map_pools(struct langd *l, struct out *out, struct peer *p,
     struct action *a;
 
     if (!p->same_host || !n->token || n->socket.len == 0 ||
-        l->c.conf->transfer_same_host != 0 ||
+        l->b.c.conf->transfer_same_host != 0 ||
         (p->map_asked && p->map_token == n->token))
         return;
     unmap_pools(l, out, p);
     put_bytes(&out->bytes, n->socket.p, n->socket.len);
     a = out_action(out, ACT_MAP);
-    a->index = peer_index(&l->peers, p);
+    a->index = peer_index(&l->b.peers, p);
     a->at = (uint32_t)at;
     a->len = n->socket.len;
     a->word = p->map_token = n->token;
@@ -226,24 +226,24 @@ static void map_pools(struct langd *l, struct out *out, struct peer *p,
 
 void langd_on_map(struct langd *l, struct out *out, const struct event *ev)
 {
-    struct peer *p = &l->peers.peers[ev->peer_at];
+    struct peer *p = &l->b.peers.peers[ev->peer_at];
 
-    CHECK(ev->peer_at < l->peers.max, "map of peer %u", ev->peer_at);
+    CHECK(ev->peer_at < l->b.peers.max, "map of peer %u", ev->peer_at);
     if (!p->map_asked)
         return;
     p->map_asked = ev->err == OK;
     p->mapped = ev->mapped;
     if (p->up)
-        peer_hello(&l->peers, out, p->link, p->epoch, true);
+        peer_hello(&l->b.peers, out, p->link, p->epoch, true);
 }
 
 void langd_peer_lost(
     struct langd *l, struct out *out, struct peer *p, bool restarted)
 {
     struct data_cmd cmd = {
-        .type = PEER_CLOSE, .peer = peer_index(&l->peers, p)};
+        .type = PEER_CLOSE, .peer = peer_index(&l->b.peers, p)};
 
-    l->stats[STAT_peers_lost]++;
+    l->b.stats[STAT_peers_lost]++;
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *m = LIST_ENTRY(n, struct lroom, in_peer);
 
@@ -253,7 +253,7 @@ void langd_peer_lost(
         if (restarted)
             m->owe = 0;
         else if (m->owe)
-            m->forget_ns = l->now_ns + (m->told ? FORGET_NS : GIVE_UP_NS);
+            m->forget_ns = l->b.now_ns + (m->told ? FORGET_NS : GIVE_UP_NS);
         lroom_touch(l, m);
     }
     p->up = false;
@@ -269,9 +269,9 @@ static void refused(struct langd *l, struct out *out, struct peer *p,
 
     snprintf(now, sizeof(now), "%s: %s", how, text);
     p->refused_untold |= strcmp(p->refused, now) != 0;
-    if (p->refused_untold && l->now_ns >= p->refused_ns) {
+    if (p->refused_untold && l->b.now_ns >= p->refused_ns) {
         p->refused_untold = false;
-        p->refused_ns = l->now_ns + REFUSED_EVERY_NS;
+        p->refused_ns = l->b.now_ns + REFUSED_EVERY_NS;
         out_warn(out, "peer %s at %s %s",
             p->label[0] ? p->label : "without a name", p->address, now);
     }
@@ -281,7 +281,7 @@ static void refused(struct langd *l, struct out *out, struct peer *p,
 static void on_hello(
     struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m)
 {
-    struct peer *p = peer_on(&l->peers, link);
+    struct peer *p = peer_on(&l->b.peers, link);
     const char *text = "not an mmx-encoded";
     enum err e = ERR_MALFORMED;
     bool was_up = p && p->up;
@@ -291,19 +291,19 @@ static void on_hello(
     if (m->hello.role == ROLE_ENCODED && m->from_epoch != 0) {
         if (p->epoch && p->epoch != m->from_epoch)
             langd_peer_lost(l, out, p, true);
-        e = peer_take_hello(p, &m->hello, &l->c.boot, &text);
+        e = peer_take_hello(p, &m->hello, &l->b.c.boot, &text);
     }
     if (e != OK) {
-        l->stats[STAT_malformed_peer]++;
-        peer_nack(&l->peers, out, link, m, e, text);
+        l->b.stats[STAT_malformed_peer]++;
+        peer_nack(&l->b.peers, out, link, m, e, text);
         refused(l, out, p, "is refused", text);
         return;
     }
     p->epoch = m->from_epoch;
     map_pools(l, out, p, &m->hello);
-    peer_arm(&l->peers, p);
+    peer_arm(&l->b.peers, p);
     if (!m->hello.answer)
-        peer_hello(&l->peers, out, link, p->epoch, true);
+        peer_hello(&l->b.peers, out, link, p->epoch, true);
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *r = LIST_ENTRY(n, struct lroom, in_peer);
 
@@ -343,7 +343,7 @@ static enum err take_length(struct langd *l, struct lroom *m,
         n->max_rows > ROWS_UNKNOWN - p->block_rows)
         return ERR_MALFORMED;
     if (!m->length_known)
-        m->history.length_ns = l->now_ns;
+        m->history.length_ns = l->b.now_ns;
     m->length_known = true;
     m->bootstrap_ns = TIME_NEVER;
     m->item_storage = n->storage;
@@ -379,7 +379,7 @@ static void on_length(struct langd *l, struct out *out, struct lroom *m,
     else if (e != OK)
         lroom_fail(l, m, e, n->total, m->total, text);
     else if (first)
-        room_tell(&l->engines, out, &m->r, EVENT_LENGTH);
+        room_tell(&l->b.engines, out, &m->r, EVENT_LENGTH);
     if (m->group)
         group_check_size(l, m->group);
     if (m->group)
@@ -393,7 +393,7 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
     const struct lpool *p = lroom_pool(l, m);
 
     if (n->attempt != m->attempt) {
-        l->stats[STAT_stale_attempt]++;
+        l->b.stats[STAT_stale_attempt]++;
         return;
     }
     /* With several destinations, or ahead, it says what is asked for, not
@@ -415,7 +415,7 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
         group_check_size(l, m->group);
     if (n->granted >= m->granted && !m->want) {
         m->want = true;
-        l->stats[STAT_wants]++;
+        l->b.stats[STAT_wants]++;
     }
     grant_classify(l, m);
     lroom_touch(l, m);
@@ -427,20 +427,20 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
  * the first waits. Returns the outages so far. */
 static uint32_t outage(struct langd *l, struct lroom *m)
 {
-    const struct conf *c = l->c.conf;
+    const struct conf *c = l->b.c.conf;
     uint64_t patience = max_u64(c->transfer_stall, RETRY_MAX_NS);
 
-    if (m->broken == 0 || l->now_ns - m->broken_ns >= patience)
+    if (m->broken == 0 || l->b.now_ns - m->broken_ns >= patience)
         m->pause_for = 0;
-    m->pause_ns = l->now_ns + m->pause_for;
+    m->pause_ns = l->b.now_ns + m->pause_for;
     m->pause_for = m->pause_for ? min_u64(2 * m->pause_for, RETRY_MAX_NS)
                                 : c->timeout_retry;
-    m->broken_ns = l->now_ns;
+    m->broken_ns = l->b.now_ns;
     if (m->outage_ns == TIME_NEVER)
-        m->outage_ns = l->now_ns + c->timeout_progress;
-    if (m->broken > 0 && l->now_ns - m->counted_ns < patience)
+        m->outage_ns = l->b.now_ns + c->timeout_progress;
+    if (m->broken > 0 && l->b.now_ns - m->counted_ns < patience)
         return m->broken;
-    m->counted_ns = l->now_ns;
+    m->counted_ns = l->b.now_ns;
     return ++m->broken;
 }
 
@@ -450,7 +450,7 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
     struct peer *p = lroom_peer(l, m);
 
     if (n->attempt != m->attempt || m->closing_left) {
-        l->stats[STAT_stale_attempt]++;
+        l->b.stats[STAT_stale_attempt]++;
         return;
     }
     if (n->back && m->required > 1 && m->exposed == 0) {
@@ -458,11 +458,11 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
         grant_classify(l, m);
         return;
     }
-    l->stats[STAT_broken]++;
+    l->b.stats[STAT_broken]++;
     m->owe &= (uint8_t)~OWE_GRANT;
     /* A shard may have begun anew, at an address that is not known there. */
     if (p->hello_ns == TIME_NEVER)
-        peer_hello_until_up(&l->peers, out, p, l->now_ns);
+        peer_hello_until_up(&l->b.peers, out, p, l->b.now_ns);
     if (outage(l, m) > ATTEMPTS_MAX) {
         lroom_fail(l, m, ERR_PEER_LOST, m->broken, 0,
             "the data endpoint broke too often");
@@ -502,10 +502,10 @@ static void on_state(
 static void on_refused(
     struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m)
 {
-    struct peer *p = peer_on(&l->peers, link);
+    struct peer *p = peer_on(&l->b.peers, link);
     char text[sizeof p->refused];
 
-    if (!p || p->up || m->to_epoch != l->c.epoch)
+    if (!p || p->up || m->to_epoch != l->b.c.epoch)
         return;
     text_copy(m->nack.text, text, sizeof(text));
     refused(
@@ -587,14 +587,14 @@ void langd_on_peer(
         on_refused(l, out, link, msg);
         return;
     }
-    if (!peer_gate(&l->peers, out, link, msg, &p))
+    if (!peer_gate(&l->b.peers, out, link, msg, &p))
         return;
     if (!m->r.used || m->generation != msg->generation ||
         lroom_peer(l, m) != p) {
         if (wants_state(msg->type)) {
-            l->stats[STAT_stale_generation]++;
+            l->b.stats[STAT_stale_generation]++;
             say_state(l, out, p, msg, NULL,
-                tombs_get(&l->tombs, l->now_ns, msg->generation, 0));
+                tombs_get(&l->tombs, l->b.now_ns, msg->generation, 0));
         }
         return;
     }
@@ -605,7 +605,7 @@ void langd_on_peer(
     else if (msg->type == PEER_DRAINED)
         m->owe &= (uint8_t)~OWE_ABORT;
     else if (!wants_state(msg->type))
-        peer_nack(&l->peers, out, link, msg, ERR_MALFORMED,
+        peer_nack(&l->b.peers, out, link, msg, ERR_MALFORMED,
             "not a message for mmx-langd");
     else if (lroom_alive(m))
         on_alive(l, out, m, msg);

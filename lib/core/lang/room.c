@@ -16,7 +16,7 @@ struct lroom *lroom_new(
     uint32_t slot;
 
     if (!share_take(&l->share, uid, 1)) {
-        l->stats[STAT_table_full]++;
+        l->b.stats[STAT_table_full]++;
         return NULL;
     }
     slot = slots_take(&l->slots);
@@ -31,7 +31,7 @@ struct lroom *lroom_new(
     list_init(&m->tickets);
     list_init(&m->in_group);
     if (peer != NONE)
-        list_push_tail(&l->peers.peers[peer].rooms, &m->in_peer);
+        list_push_tail(&l->b.peers.peers[peer].rooms, &m->in_peer);
     m->generation =
         l->generation_base + l->generation_count++ * l->rooms_max + slot;
     m->age = l->age_next++;
@@ -43,10 +43,10 @@ struct lroom *lroom_new(
     m->history.room = id;
     m->history.who = uid;
     m->history.generation = m->generation;
-    m->history.opened_ns = l->now_ns;
+    m->history.opened_ns = l->b.now_ns;
     l->rooms_used++;
     l->open++;
-    l->stats[STAT_rooms_opened]++;
+    l->b.stats[STAT_rooms_opened]++;
     return m;
 }
 
@@ -61,7 +61,7 @@ void lroom_touch(struct langd *l, struct lroom *m)
 static void record(struct langd *l, struct lroom *m)
 {
     struct ended *h =
-        &l->history[l->ended_count % (uint32_t)l->c.conf->limit_history];
+        &l->b.history[l->b.ended_count % (uint32_t)l->b.c.conf->limit_history];
     const struct peer *p = lroom_peer(l, m);
 
     *h = m->history;
@@ -72,17 +72,18 @@ static void record(struct langd *l, struct lroom *m)
     h->attempts = m->attempt + 1;
     h->blocks = m->held.blocks;
     h->bytes = (uint64_t)(m->from + m->landed) *
-               l->pools[m->pool].meta.layout.row_bytes;
-    h->done_ns = l->now_ns;
+               l->pools[m->pool].meta->layout.row_bytes;
+    h->done_ns = l->b.now_ns;
     memcpy(h->text, m->r.text, sizeof(h->text));
-    m->ended_row = l->ended_count++;
+    m->ended_row = l->b.ended_count++;
 }
 
 /* Final state: deadlines stop, and a new request may take the key over. */
 static void finish(struct langd *l, struct lroom *m, enum room_state state)
 {
     m->r.state = (uint8_t)state;
-    tombs_put(&l->tombs, l->now_ns, m->generation, 0, m->r.state, m->r.reason);
+    tombs_put(
+        &l->tombs, l->b.now_ns, m->generation, 0, m->r.state, m->r.reason);
     m->bootstrap_ns = m->total_ns = m->stall_ns = m->outage_ns = TIME_NEVER;
     m->want = false;
     m->owe &= (uint8_t) ~(OWE_GRANT | OWE_AUX);
@@ -104,7 +105,7 @@ static void owe_abort(struct langd *l, struct lroom *m)
         return;
     m->owe |= OWE_ABORT;
     if (!m->told && !p->up)
-        m->forget_ns = l->now_ns + GIVE_UP_NS;
+        m->forget_ns = l->b.now_ns + GIVE_UP_NS;
 }
 
 void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
@@ -116,7 +117,7 @@ void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     m->r.a = a;
     m->r.b = b;
     snprintf(m->r.text, sizeof(m->r.text), "%s", text);
-    l->stats[STAT_rooms_failed]++;
+    l->b.stats[STAT_rooms_failed]++;
     m->retry_ns = 0;
     owe_abort(l, m);
     tickets_room_failed(&l->tickets, &m->tickets, reason);
@@ -127,17 +128,17 @@ void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
 static void succeed(struct langd *l, struct lroom *m)
 {
     uint64_t bytes =
-        (uint64_t)m->total * l->pools[m->pool].meta.layout.row_bytes;
+        (uint64_t)m->total * l->pools[m->pool].meta->layout.row_bytes;
 
     m->r.rows_shown = m->exposed = m->prefix = m->total;
-    l->stats[STAT_rooms_succeeded]++;
-    l->stats[STAT_rows_moved] += m->total;
-    l->stats[STAT_bytes_moved] += bytes;
+    l->b.stats[STAT_rooms_succeeded]++;
+    l->b.stats[STAT_rows_moved] += m->total;
+    l->b.stats[STAT_bytes_moved] += bytes;
     if (m->peer != NONE) {
         m->owe |= OWE_ACK;
         m->retry_ns = 0;
     }
-    m->consumer_ns = l->now_ns + l->c.conf->timeout_consumer;
+    m->consumer_ns = l->b.now_ns + l->b.c.conf->timeout_consumer;
     finish(l, m, ROOM_SUCCESS);
 }
 
@@ -156,7 +157,7 @@ void lroom_landed(
     }
     m->confirmed = true; /* it is known there: rows of it were sent */
     if (!m->history.first_ns)
-        m->history.first_ns = l->now_ns;
+        m->history.first_ns = l->b.now_ns;
     m->landed += rows;
     /* Only the end of an item lies inside a unit, and LENGTH may be late. */
     if (m->total == ROWS_UNKNOWN && (first + rows) % p->unit_rows != 0)
@@ -167,7 +168,7 @@ void lroom_landed(
     m->highest = max_u32(m->highest, first + rows);
     m->prefix = min_u32(m->prefix, m->highest);
     if (m->stall_ns != TIME_NEVER)
-        m->stall_ns = l->now_ns + l->c.conf->timeout_progress;
+        m->stall_ns = l->b.now_ns + l->b.c.conf->timeout_progress;
     m->outage_ns = TIME_NEVER;
     lroom_touch(l, m);
 }
@@ -215,7 +216,7 @@ void lroom_released(struct langd *l, struct out *out, struct lroom *m)
     else
         short_of = 0;
     if (short_of > 0 && !grant_take_own(l, out, m, short_of))
-        l->stats[STAT_table_full]++;
+        l->b.stats[STAT_table_full]++;
     grant_classify(l, m);
     lroom_touch(l, m);
 }
@@ -232,7 +233,7 @@ static void expose(struct langd *l, struct out *out, struct lroom *m)
     if (m->held.blocks < min_u32(rest, p->hold_stream))
         return;
     m->exposed = m->r.rows_shown = m->prefix;
-    room_tell(&l->engines, out, &m->r, EVENT_LANDED);
+    room_tell(&l->b.engines, out, &m->r, EVENT_LANDED);
 }
 
 /* settling */
@@ -250,8 +251,9 @@ static void run_stall_clock(struct langd *l, struct lroom *m)
     if (!due || m->closing_left)
         m->stall_ns = TIME_NEVER;
     else if (m->stall_ns == TIME_NEVER)
-        m->stall_ns = l->now_ns + (m->landed ? l->c.conf->timeout_progress
-                                             : l->c.conf->timeout_first_byte);
+        m->stall_ns =
+            l->b.now_ns + (m->landed ? l->b.c.conf->timeout_progress
+                                     : l->b.c.conf->timeout_first_byte);
 }
 
 /* Fails a stream that is left without an owner and without readers: nothing
@@ -291,7 +293,7 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
         state = m->from + m->landed > 0 ? ROOM_TRANSFERRING : ROOM_WAITING;
     if (state > m->r.state)
         m->r.state = state;
-    if (!lroom_reopening(m) && m->pause_ns <= l->now_ns &&
+    if (!lroom_reopening(m) && m->pause_ns <= l->b.now_ns &&
         (!m->told || m->told_attempt != m->attempt ||
             m->told_granted != m->granted ||
             m->told_firm != grant_firmness(l, m))) {
@@ -317,14 +319,14 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
     if (failed && m->opened)
         grant_close(l, out, m, true);
     if (!m->quarantined && failed && room_in_use(&m->r)) {
-        l->stats[STAT_blocks_quarantined] += m->held.blocks;
+        l->b.stats[STAT_blocks_quarantined] += m->held.blocks;
         m->quarantined = true;
     }
     if (m->closing_left || room_in_use(&m->r) || (!failed && !read_by_all(m)))
         return;
     if (m->opened) {
         /* All has landed; with one shard its order of commands suffices. */
-        grant_close(l, out, m, l->c.shards > 1);
+        grant_close(l, out, m, l->b.c.shards > 1);
         if (m->closing_left)
             return;
     }
@@ -369,7 +371,7 @@ static void unlink_room(struct langd *l, struct lroom *m)
     table_remove(&l->keys, m->r.id, m->peer);
     if (m->missing == 0 || m->r.state != ROOM_SUCCESS)
         return;
-    tombs_put(&l->left, l->now_ns, m->r.id, m->peer, m->missing, ERR_GONE);
+    tombs_put(&l->left, l->b.now_ns, m->r.id, m->peer, m->missing, ERR_GONE);
     tombs_own(&l->left, m->r.id, m->peer, m->r.session, ERR_GONE);
 }
 
@@ -396,7 +398,7 @@ static void arm(struct langd *l, struct lroom *m)
     at = min_u64(at, min_u64(m->bootstrap_ns, m->total_ns));
     at = min_u64(at, min_u64(m->stall_ns, m->consumer_ns));
     at = min_u64(at, min_u64(m->forget_ns, m->outage_ns));
-    if (lroom_alive(m) && m->pause_ns > l->now_ns)
+    if (lroom_alive(m) && m->pause_ns > l->b.now_ns)
         at = min_u64(at, m->pause_ns);
     if (at == TIME_NEVER)
         heap_remove(&l->timers, &m->timer);
@@ -421,17 +423,17 @@ static void show(struct langd *l, struct out *out, struct lroom *m)
         struct view *v = LIST_ENTRY(n, struct view, in_room);
 
         if (v->fresh && what)
-            view_tell(&l->engines, out, v, what);
+            view_tell(&l->b.engines, out, v, what);
         fresh |= v->fresh;
         v->fresh = false;
     }
     if (m->shown_state != m->r.state && end) {
-        room_tell(&l->engines, out, &m->r, end);
+        room_tell(&l->b.engines, out, &m->r, end);
         out_action(out, ACT_ENDED)->word = m->ended_row;
     }
     if (fresh || m->shown_state != m->r.state ||
         m->shown_rows != m->r.rows_shown)
-        room_cells(&l->engines, out, &m->r);
+        room_cells(&l->b.engines, out, &m->r);
     m->shown_state = m->r.state;
     m->shown_rows = m->r.rows_shown;
 }
@@ -493,9 +495,9 @@ static void fail_late(struct langd *l, struct lroom *m)
         snprintf(text, sizeof(text),
             "its aux of %u bytes found no space in time: limits.aux_total is "
             "%llu",
-            m->aux_len, (unsigned long long)l->c.conf->limit_aux_total);
+            m->aux_len, (unsigned long long)l->b.c.conf->limit_aux_total);
         lroom_fail(l, m, ERR_NO_BLOCKS, m->aux_len,
-            (uint32_t)l->c.conf->limit_aux_total, text);
+            (uint32_t)l->b.c.conf->limit_aux_total, text);
         return;
     }
     snprintf(text, sizeof(text), "the room's total time is over");
@@ -505,21 +507,21 @@ static void fail_late(struct langd *l, struct lroom *m)
     else if (wanted > 0 && (m->group || m->want))
         snprintf(text, sizeof(text),
             "it got none of the %u blocks that it waited for in pool %.63s",
-            wanted, lroom_pool(l, m)->meta.conf->name);
+            wanted, lroom_pool(l, m)->meta->conf->name);
     lroom_fail(l, m, ERR_TIMEOUT, rows, m->total, late(l, m, text, now));
 }
 
 void lroom_expired(struct langd *l, struct lroom *m)
 {
     char text[200];
-    uint64_t now = l->now_ns;
+    uint64_t now = l->b.now_ns;
 
     if (lroom_alive(m)) {
         enum err e = ERR_TIMEOUT;
 
         if (m->total_ns <= now || m->bootstrap_ns <= now ||
             m->stall_ns <= now || m->outage_ns <= now)
-            l->stats[STAT_deadlines]++;
+            l->b.stats[STAT_deadlines]++;
         if (m->bootstrap_ns <= now)
             lroom_fail(
                 l, m, e, 0, 0, late(l, m, "no announce came in time", text));
@@ -538,7 +540,7 @@ void lroom_expired(struct langd *l, struct lroom *m)
     }
     if (m->consumer_ns <= now) {
         /* The rows stay with the readers that have them; people shall know. */
-        l->stats[STAT_consumer_overdue]++;
+        l->b.stats[STAT_consumer_overdue]++;
         m->consumer_ns = TIME_NEVER;
         lroom_no_readers(l, m);
     }

@@ -8,17 +8,17 @@ static void show_status(const struct langd *l, struct shower *s)
 {
     uint32_t up = 0;
 
-    for (uint32_t i = 0; i < l->peers.max; i++)
-        up += l->peers.peers[i].used && l->peers.peers[i].up;
+    for (uint32_t i = 0; i < l->b.peers.max; i++)
+        up += l->b.peers.peers[i].used && l->b.peers.peers[i].up;
     s->row(s);
     s->number(s, "rooms_open", l->open);
     s->number(s, "rooms_held", l->rooms_used);
-    s->number(s, "rooms_ended", l->ended_count);
+    s->number(s, "rooms_ended", l->b.ended_count);
     s->number(s, "groups", l->group_ids.len);
     s->number(s, "peers_up", up);
-    s->number(s, "attachments", l->engines.views_used);
-    s->number(s, "aux_free_bytes", (uint64_t)l->aux.free * AUX_CHUNK);
-    s->number(s, "draining", l->draining);
+    s->number(s, "attachments", l->b.engines.views_used);
+    s->number(s, "aux_free_bytes", (uint64_t)l->b.aux.free * AUX_CHUNK);
+    s->number(s, "draining", l->b.draining);
 }
 
 static void show_room(const struct langd *l, const struct lroom *m,
@@ -51,8 +51,8 @@ static void show_rooms(const struct langd *l, uint64_t now_ns,
             show_room(l, &l->rooms[at->at], now_ns, at, s);
     at->over = at->at >= l->rooms_max;
     if (at->over)
-        show_history(s, at, l->rooms_max, l->history, l->ended_count,
-            l->c.conf->limit_history);
+        show_history(s, at, l->rooms_max, l->b.history, l->b.ended_count,
+            l->b.c.conf->limit_history);
 }
 
 enum { SUM_READY, SUM_QUARANTINED };
@@ -71,7 +71,7 @@ static void count_room(const struct lroom *m, uint32_t sums[][3])
 static void show_pools(
     const struct langd *l, struct show_at *at, struct shower *s)
 {
-    uint64_t end = (uint64_t)l->rooms_max + l->pools_count;
+    uint64_t end = (uint64_t)l->rooms_max + l->b.pools_count;
 
     for (; at->at < l->rooms_max && show_place(at); at->at++)
         count_room(&l->rooms[at->at], at->sums);
@@ -79,7 +79,7 @@ static void show_pools(
         const uint32_t i = (uint32_t)at->at - l->rooms_max;
         const struct lpool *p = &l->pools[i];
 
-        show_pool(s, i, &p->meta, &p->p);
+        show_pool(s, i, p->meta, &p->p);
         s->number(s, "ready", at->sums[i][SUM_READY]);
         s->number(
             s, "quarantined", p->closing_blocks + at->sums[i][SUM_QUARANTINED]);
@@ -102,18 +102,19 @@ bool langd_show(void *brain, const char *what, uint64_t now_ns,
     else if (!strcmp(what, "pools"))
         show_pools(l, at, s);
     else if (!strcmp(what, "peers"))
-        show_peers(s, at, &l->peers);
+        show_peers(s, at, &l->b.peers);
     else if (!strcmp(what, "sequences"))
         tickets_show(&l->tickets, at, s);
     else if (!strcmp(what, "stats"))
-        show_stats(s, l->stats);
+        show_stats(s, l->b.stats);
     else
         return false;
     return true;
 }
 
-void langd_check(const struct langd *l)
+void langd_check(const void *brain)
 {
+    const struct langd *l = brain;
     uint32_t used = 0, alive = 0, aux = 0;
     uint32_t blocks[CONF_POOLS_MAX] = {0}, closing[CONF_POOLS_MAX] = {0};
 
@@ -136,13 +137,13 @@ void langd_check(const struct langd *l)
             "room %llu: %u blocks close, nobody is asked",
             (unsigned long long)m->r.id, m->closing.blocks);
     }
-    CHECK(aux == l->aux.share.used, "%u chunks of aux, counted %u", aux,
-        l->aux.share.used);
+    CHECK(aux == l->b.aux.share.used, "%u chunks of aux, counted %u", aux,
+        l->b.aux.share.used);
     tickets_check(&l->tickets);
     CHECK(used == l->rooms_used && alive == l->open,
         "%u rooms, %u alive; counted %u and %u", used, alive, l->rooms_used,
         l->open);
-    for (uint32_t i = 0; i < l->pools_count; i++) {
+    for (uint32_t i = 0; i < l->b.pools_count; i++) {
         const struct lpool *p = &l->pools[i];
         uint32_t spare = 0;
 
