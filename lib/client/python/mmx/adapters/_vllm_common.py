@@ -1,4 +1,4 @@
-"""What both sides of the vLLM connector share: settings, the metadata from
+"""Shared by both sides of the vLLM connector: settings, the metadata from
 scheduler to workers, a connection with its pool."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ECConnectorBase", "ECConnectorRole", "Link", "Load",
 
 
 class Settings:
-    """What the engine's configuration says, read in one place."""
+    """The engine's configuration."""
 
     def __init__(self, config: Any) -> None:
         ec = config.ec_transfer_config
@@ -39,7 +39,7 @@ class Settings:
         self.field: Optional[str] = extra.get("mmx_field")
         self.deadline = float(extra.get("mmx_deadline_s", 60))
         self.worker_wait = float(extra.get("mmx_worker_wait_s", 10))
-        # Can this engine run the encoder itself? Without weights it cannot.
+        # True if this engine has the encoder's weights.
         self.local_encode = bool(extra.get("mmx_local_encode", True))
         self.ranks = int(getattr(parallel, "tensor_parallel_size", 1))
         self.rank = int(getattr(parallel, "rank", 0))
@@ -47,12 +47,12 @@ class Settings:
                                for a in ("model", "revision", "dtype"))
 
     def key(self, identifier: str) -> bytes:
-        """vLLM's hash names the picture; the key the rows of it."""
+        """Returns the key of an item's rows; vLLM's hash names the item."""
         return hashlib.sha256(f"{self._model}|{identifier}".encode()).digest()
 
 
 class Offer(NamedTuple):
-    """Where an item can be had: what a producer told the router."""
+    """The room of an item, as a producer returned it to the router."""
 
     encoder: str
     room: int
@@ -73,33 +73,33 @@ class Save(NamedTuple):
 
 @dataclass
 class MmxECMetadata(ECConnectorMetadata):
-    """From the scheduler to the workers, once per step."""
+    """Metadata from the scheduler to the workers, once per step."""
 
     loads: List[Load] = field(default_factory=list)
     saves: List[Save] = field(default_factory=list)
 
 
 class Link:
-    """A connection with its pool, which both come back after a restart."""
+    """A connection with its pool; both are restored after a restart."""
 
     def __init__(self, daemon: str, s: Settings, part: str) -> None:
         self.settings = s
         self.conn = mmx.connect(daemon, s.socket, session=s.session,
                                 name=f"vllm-{part}-{s.rank}", timeout=0)
-        self.mapped: Optional[mmx.Pool] = None  # the last one, readable still
+        self.mapped: Optional[mmx.Pool] = None  # the last; stays readable
         self._asked: Optional[mmx.Reply] = None
 
     @property
     def pool(self) -> Optional[mmx.Pool]:
-        """None: there is no daemon now, or its pool is not mapped yet."""
+        """The pool; None: no daemon is connected, or it is not mapped yet."""
         if self.conn.connected and self.mapped and \
                 self.mapped.epoch == self.conn.epoch:
             return self.mapped
         return None
 
     def step(self) -> Optional[mmx.Pool]:
-        """Takes in what has come, asks for the pool after each connect.
-        Never waits."""
+        """Steps the connection; asks for the pool after each connect. Never
+        waits."""
         self.conn.step()
         if self.pool or not self.conn.connected:
             return self.pool
@@ -114,7 +114,7 @@ class Link:
         return self.pool
 
     def wait_pool(self) -> mmx.Pool:
-        """For workers."""
+        """Waits for the pool, in a worker."""
         pool = self.conn.wait(self.step, self.settings.worker_wait)
         assert isinstance(pool, mmx.Pool)
         return pool
@@ -129,7 +129,7 @@ def features(request: Any) -> Iterable[Any]:
 
 
 def rows_of(feature: Any) -> int:
-    """Rows of an item: positions that take one, not the span."""
+    """Returns an item's rows: positions that take one, not the span."""
     position = feature.mm_position
     count = getattr(position, "get_num_embeds", None)
     count = count() if callable(count) else count

@@ -12,7 +12,7 @@ from mmx import errors
 from ._vllm_common import (Link, Load, MmxECMetadata, Offer, Settings,
                            features, log)
 
-ATTEMPTS = 3  # that an item is asked for before it is encoded here
+ATTEMPTS = 3  # requests for an item before it is encoded here
 PAUSE = 0.1  # seconds before the second attempt, then twice as long
 
 
@@ -23,17 +23,17 @@ def _end(feature: Any) -> int:
 
 @dataclass
 class _Item:
-    """An item that requests of this engine want, under vLLM's identifier."""
+    """An item of this engine's requests, under vLLM's identifier."""
 
     offers: List[Offer] = field(default_factory=list)  # not used yet
     users: Set[str] = field(default_factory=set)
     room: Optional[mmx.Room] = None
-    used: Optional[Offer] = None  # of room, or the last that served
+    used: Optional[Offer] = None  # the room's, or the last that succeeded
     since: float = 0.0
     attempts: int = 0
     not_before: float = 0.0
-    grouped: bool = False  # room waits for others
-    alone: bool = False  # and shall not again
+    grouped: bool = False  # the room is of a group
+    alone: bool = False  # its next rooms are not
     resident: bool = False  # in vLLM's own cache
     given_up: bool = False
 
@@ -76,7 +76,7 @@ class ConsumerScheduler:
 
     def _item(self, identifier: str, request: Any,
               offer: Optional[Offer]) -> Optional[_Item]:
-        """None: nobody has encoded it for us, vLLM does."""
+        """Returns the item; None: no encoder has it, vLLM encodes it."""
         item = self.items.get(identifier)
         if item is None:
             if offer is None:
@@ -90,19 +90,19 @@ class ConsumerScheduler:
         return item
 
     def _ask(self, request: str, ask: List[Tuple[str, _Item]]) -> None:
-        """Rooms of one request are a group: vLLM admits it with all of them,
-        and half of two requests must not fill the pool."""
+        """Requests rooms. Those of one request are a group: vLLM admits it
+        with all of them, and half of two requests must not fill the pool."""
         several = sum(not item.alone for _, item in ask)
         for identifier, item in ask:
             item.grouped = several > 1 and not item.alone
             group = (mmx.room_id(request), several) if item.grouped else None
             try:
                 if not self.link.pool:
-                    raise errors.NotReady("no daemon")
+                    raise errors.NotReady("no daemon is connected")
                 if item.offers:
                     item.used = item.offers.pop(0)
                 if not item.used:
-                    raise errors.UnknownRoom("nobody has it")
+                    raise errors.UnknownRoom("no encoder has it")
                 item.room = self.link.conn.request(
                     item.used.room, self.link.pool, item.used.encoder,
                     rows=item.used.rows, storage="compact",
@@ -119,7 +119,7 @@ class ConsumerScheduler:
             return False
         if room.state is mmx.State.FAILED:
             self._failed(identifier, item, room.reason or errors.Internal())
-            return False  # the next call asks again, or goes without
+            return False  # the next call asks again, or does without
         if not self.has(identifier):
             return False
         if item.used and room.total != item.used.rows:
@@ -139,25 +139,27 @@ class ConsumerScheduler:
             item.attempts += 1
         late = time.monotonic() - item.since > self.settings.deadline
         if item.grouped and not item.alone:
-            late, item.alone = False, True  # it may have been another's fault
+            late, item.alone = False, True  # another room may have failed it
         if error.advice != "retry" and not item.offers or \
                 item.attempts >= ATTEMPTS or late:
             item.given_up = True
 
     def _without(self, request: Any) -> bool:
-        """The item cannot be had: vLLM encodes it, or the request fails."""
+        """The item is unavailable: True if vLLM encodes it, else the request
+        fails."""
         if not self.settings.local_encode:
             self.unavailable.add(request.request_id)
         return self.settings.local_encode
 
     def has(self, identifier: str) -> bool:
-        """Asked for every item in every step: one word of shared memory."""
+        """True if the item's rows have landed. Called for every item in every
+        step: reads one word of shared memory."""
         item = self.items.get(identifier)
         return bool(item and item.room and item.room.complete
                     and item.room.state is mmx.State.SUCCESS)
 
     def _decline(self, identifier: str, offer: Offer) -> None:
-        """Once, and never a room that is being fetched."""
+        """Declines an offer once, and never a room that is being fetched."""
         place = (offer.encoder, offer.room)
         item = self.items.get(identifier)
         if place in self._declined or item and item.used == offer:
@@ -174,9 +176,8 @@ class ConsumerScheduler:
         self._said.append((identifier, offer, reply, since))
 
     def _step(self) -> None:
-        """Also says again what could not be told: a decline may be the first
-        that langd hears of an encoder, and is refused until they know each
-        other."""
+        """Steps the link and repeats refused declines: langd refuses one
+        while it is not connected to the encoder."""
         self.link.step()
         said, self._said = self._said, []
         for identifier, offer, reply, since in said:
@@ -226,7 +227,7 @@ class ConsumerScheduler:
         for offer in list(item.offers):
             self._decline(identifier, offer)
         if item.room:
-            # Before READY that is an abort; after it no worker was told.
+            # Before READY this aborts; after it no worker has a load.
             item.room.release(no_readers=True)
             item.room = None
         if not item.resident:
@@ -239,14 +240,14 @@ class ConsumerWorker:
         self.link = Link("langd", s, "worker")
 
     def load(self, cache: Dict[str, Any], loads: List[Load]) -> None:
-        """Every load is attached to, wanted or not: the blocks wait for as
-        many readers as were announced."""
+        """Attaches to every load, needed or not: the blocks are freed after
+        as many readers as were announced."""
         self.link.step()
         rooms: List[Any] = []
         for one in loads:
             try:
                 if self._left_behind(one):
-                    raise errors.DaemonLost("rows are read from its memory")
+                    raise errors.DaemonLost("the rows are read from its map")
                 rooms.append(self.link.conn.attach(
                     one.offer.room, one.offer.encoder,
                     pool=self.link.wait_pool()))
@@ -268,7 +269,7 @@ class ConsumerWorker:
             if not self._left_behind(one):
                 raise
         # The daemon ended after the scheduler saw the rows: its memory is
-        # still mapped here, and nobody is left to use it again.
+        # still mapped here, and will not be written again.
         import numpy as np
 
         assert self.link.mapped
@@ -277,13 +278,13 @@ class ConsumerWorker:
             for r in one.runs])[:one.offer.rows]
 
     def _left_behind(self, one: Load) -> bool:
-        """Is the daemon gone that has these rows, but not its memory?"""
+        """True if the rows' daemon is lost and its memory still mapped."""
         old = self.link.mapped
         return bool(old and old.epoch == one.epoch and one.runs
                     and not self.link.pool)
 
     def tensor(self, rows: Any) -> Any:
-        """What vLLM's encoder cache holds."""
+        """Returns the rows as vLLM's encoder cache holds them."""
         try:
             import torch
         except ImportError:

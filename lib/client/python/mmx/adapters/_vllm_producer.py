@@ -16,14 +16,14 @@ class ProducerScheduler:
     def __init__(self, s: Settings) -> None:
         self.settings = s
         self.link = Link("encoded", s, "scheduler")
-        # request -> identifier -> room; and those whose request is over
+        # request -> identifier -> room; rooms whose request has ended
         self.rooms: Dict[str, Dict[str, mmx.Source]] = {}
         self.left: List[Tuple[str, mmx.Source]] = []
-        self._orphans: Set[int] = set()  # of left: nobody will fetch them
+        self._orphans: Set[int] = set()  # of left: will not be fetched
         self._since: Dict[str, float] = {}
 
     def step(self) -> None:
-        """Rooms of requests that are over go when their rows have gone."""
+        """Releases the rooms of ended requests once they have ended too."""
         self.link.step()
         still = []
         for identifier, source in self.left:
@@ -47,7 +47,7 @@ class ProducerScheduler:
         for identifier, source in list(rooms.items()):
             reason = source.reason
             if reason and source.have and reason.advice != "give-up":
-                # Another request was to write these rows, and failed.
+                # The request that wrote these rows has failed.
                 source.release()
                 again = self._announce(request, set(skip), identifier)
                 rooms.pop(identifier)
@@ -56,15 +56,16 @@ class ProducerScheduler:
                    for s in rooms.values())
 
     def _patience(self, request: str) -> bool:
-        """Without a daemon the request waits a while, then goes unsaved."""
+        """True once a request without a daemon has waited for the deadline:
+        it runs unsaved."""
         now = time.monotonic()
         since = self._since.setdefault(request, now)
         return now - since > self.settings.deadline
 
     def _announce(self, request: Any, skip: Set[str],
                   only: Optional[str] = None) -> Dict[str, mmx.Source]:
-        """All rooms of a request together: with half of the blocks each two
-        requests would wait for each other."""
+        """Announces all rooms of a request together: two requests with half
+        of the blocks each would wait for each other."""
         lengths = {f.identifier: rows_of(f) for f in features(request)
                    if f.identifier not in skip
                    and only in (None, f.identifier)}
@@ -84,8 +85,8 @@ class ProducerScheduler:
                            f"{request.request_id}/{identifier}")
 
     def aux(self, request: Any, identifier: str) -> bytes:
-        """What the language side needs beside the rows; vLLM's has all of
-        it from its own preprocessing. For subclasses."""
+        """Returns data for the language side beside the rows; vLLM's own
+        preprocessing has all of it. For subclasses."""
         return b""
 
     def _unwritten(self, source: mmx.Source) -> bool:
@@ -99,8 +100,8 @@ class ProducerScheduler:
         yield from self.left
 
     def meta(self, out: MmxECMetadata) -> None:
-        """Everything that may be written, whether the encoder runs for it in
-        this step or vLLM has its output already."""
+        """Adds every room that may be written, whether the encoder runs for
+        it in this step or vLLM has its output already."""
         out.saves += [Save(h, s.room) for h, s in self._all()
                       if self._unwritten(s)]
 
@@ -113,7 +114,7 @@ class ProducerScheduler:
         for identifier, source in rooms.items():
             self.left.append((identifier, source))
             if "ABORTED" in status and identifier in shared:
-                self._orphans.add(source.room)  # others count on its rows
+                self._orphans.add(source.room)  # other rooms share its rows
             elif "ABORTED" in status:
                 source.abort(text="the request was aborted")
             elif source.state is not mmx.State.FAILED:
@@ -129,7 +130,7 @@ class ProducerScheduler:
 
 
 class ProducerWorker:
-    """All ranks have the same rows: the first writes them."""
+    """Writes the rows on rank 0: all ranks have the same rows."""
 
     def __init__(self, s: Settings) -> None:
         self.settings = s
@@ -168,8 +169,8 @@ class ProducerWorker:
             source.release(force=True)
 
     def save_rest(self) -> None:
-        """Items that vLLM did not encode again: save_caches() is not called
-        for them."""
+        """Saves items that vLLM has not encoded again: it does not call
+        save_caches() for them."""
         for identifier in [h for h in self.todo if h in self._cache]:
             self.save(self._cache, identifier)
 

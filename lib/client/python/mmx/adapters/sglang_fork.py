@@ -11,16 +11,16 @@ encode and language queues hold, under the fork's own calls.
     resume, shards, thread pools
 
 bootstrap_room is the room, prompt the storage: every position of the prompt
-has a row of each field. "Block indices" are names here: the allocator hands
-out one number per request, by which the buffers find its room.
+has a row of each field. "Block indices" are names here: the allocator returns
+one number per request, by which the buffers find its room.
 
 Each rank has a manager of its own, all with one session. On either side rank
 0 of the host opens rooms and the others attach; only rank 0 of the encode
 side writes. Ranks see a state at different moments: poll_and_all_reduce, the
-fork's MIN over ranks, stays, and state numbers are made for it. Two states of
-the daemon's are not shown to the fork: before init() it would wait for a
-handshake that nobody needs (WaitingForInput is said at once), and it takes
-Transferring for "resume me" while here it means that rows are moving.
+fork's MIN over ranks, stays, and state numbers are made for it. Two of the
+daemon's states are hidden from the fork: Bootstrapping, for which it would
+wait for a handshake (WaitingForInput is returned at once), and Transferring,
+which it takes for a call to resume while here it means that rows are moving.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ AUX_INTS = 16  # [0] rows, [1] mrope delta
 
 
 def layout(hidden: int, deepstack: int = 0) -> str:
-    """The fork's buffers as a pool's fields; planes are fields of their own,
-    so that mrope comes out as [3, rows]."""
+    """Returns the fork's buffers as a pool's fields; each mrope plane is a
+    field, so that mrope is read as [3, rows]."""
     text = (f"embedding:bf16:{hidden},fill_ids:i32:1,"
             "mrope_t:i32:1,mrope_h:i32:1,mrope_w:i32:1")
     return text + (f",deepstack:bf16:{hidden * deepstack}" if deepstack
@@ -69,9 +69,9 @@ class EmbeddingTransferError(Exception):
 
 
 class MmxEmbeddingManager(BaseKVManager):  # type: ignore[misc]
-    """A rank's connection. What the fork configures for its buffers and
-    sockets is in the daemon's YAML; MMX_ENCODED_SOCKET, MMX_LANGD_SOCKET and
-    MMX_POOL say where to find it."""
+    """A rank's connection. The daemon's YAML has what the fork configures for
+    its buffers and sockets; MMX_ENCODED_SOCKET, MMX_LANGD_SOCKET and MMX_POOL
+    name the daemon's socket and pool."""
 
     def __init__(self, args: Any, disaggregation_mode: Any,
                  server_args: Any) -> None:
@@ -86,10 +86,11 @@ class MmxEmbeddingManager(BaseKVManager):  # type: ignore[misc]
         # The fork's addresses of encoders -> names that langd knows.
         self.encoders: Dict[str, str] = {}
         self.slots: Dict[int, "_Transfer"] = {}  # allocator's name -> room
-        self.tokens: Dict[int, int] = {}  # and the rows it was asked for
+        self.tokens: Dict[int, int] = {}  # allocator's name -> rows
 
     def step(self) -> None:
-        """Once per turn of the scheduler's loop is enough."""
+        """Steps the connection; once per turn of the scheduler's loop is
+        enough."""
         if any(e.link is mmx.Link.UP for e in self.conn.step()):
             self.pool = self.conn.pool(os.environ.get("MMX_POOL", ""),
                                        timeout=1)
@@ -104,18 +105,18 @@ class MmxEmbeddingManager(BaseKVManager):  # type: ignore[misc]
 
 
 class _Transfer:
-    """What a sender and a receiver have in common: a room of one rank."""
+    """The common part of sender and receiver: a room of one rank."""
 
     def __init__(self, mgr: MmxEmbeddingManager, room: int) -> None:
         self.mgr, self.bootstrap_room = mgr, room
-        self.shown: Any = None  # Source or Room, once there is one
+        self.shown: Any = None  # Source or Room, once opened
         self.slot = -1
         self.conclude_state: Any = None
         self.text = ""
 
     @property
     def state(self) -> mmx.State:
-        """The daemon's own word for it."""
+        """The daemon's state of the room."""
         return self.shown.state if self.shown else mmx.State.BOOTSTRAPPING
 
     def _bind(self, indices: Optional[Sequence[int]]) -> None:
@@ -146,14 +147,15 @@ class _Transfer:
         return True
 
     def clear(self) -> None:
-        """Lets go of the room; before its end that aborts it."""
+        """Releases the room; before its end this aborts it."""
         self.mgr.slots.pop(self.slot, None)
         if self.shown:
             self.shown.release(force=True)
             self.shown = None
 
     def failure_exception(self) -> None:
-        """Also called on ranks that saw no failure: another one did."""
+        """Raises the failure; also called on ranks that saw none, when
+        another rank did."""
         text = self.text
         if self.conclude_state is None:
             self.conclude_state = KVPoll.Failed
@@ -172,7 +174,7 @@ class MmxEmbeddingSender(_Transfer, BaseKVSender):  # type: ignore[misc]
                  bootstrap_room: int, dest_tp_ranks: List[int],
                  pp_rank: int) -> None:
         super().__init__(mgr, bootstrap_room)
-        self._held: Dict[str, Any] = {}  # rows that wait for their blocks
+        self._held: Dict[str, Any] = {}  # rows until the room has blocks
         self._rows = self._delta = 0
         self._final = False
         self._told = False  # length and aux
@@ -180,9 +182,9 @@ class MmxEmbeddingSender(_Transfer, BaseKVSender):  # type: ignore[misc]
     def init(self, embedding_index: Optional[int] = None,
              block_indices: Optional[List[int]] = None,
              mrope_position_delta: Optional[int] = None) -> None:
-        """Before the encoder runs, as the fork does. What tells the length
-        tells aux with it, so the length goes ahead of the rows only when the
-        delta is given here; the fork knows it after preprocessing."""
+        """Opens the room before the encoder runs, as the fork does. Length
+        and aux travel together, so the length precedes the rows only if the
+        delta is passed here; the fork knows it after preprocessing."""
         if block_indices is None and embedding_index is not None:
             block_indices = [embedding_index]
         self._bind(block_indices)
@@ -202,11 +204,11 @@ class MmxEmbeddingSender(_Transfer, BaseKVSender):  # type: ignore[misc]
             self._fail(e)
 
     def send(self, kv_indices: Any) -> None:
-        """Of the base class; embeddings go by send_embedding."""
+        """Does nothing: embeddings use send_embedding."""
 
     def hold(self, fields: Dict[str, Any], delta: int) -> None:
-        """MmxDataBuffers.set_buf: rows to be written when there are blocks,
-        which the scheduler's loop must not wait for."""
+        """Keeps rows of MmxDataBuffers.set_buf until the room has blocks: the
+        scheduler's loop must not wait for them."""
         self._held = fields
         self._delta = delta
 
@@ -268,16 +270,16 @@ class MmxEmbeddingReceiver(_Transfer, BaseKVReceiver):  # type: ignore[misc]
     def resume_transfer(self, embedding_indices: Optional[List[int]] = None,
                         sent_tokens: int = 0,
                         allocated_tokens: int = 0) -> None:
-        """langd resumes by itself, and the first rows stay where they are;
-        the fork never comes here, since it is not shown Transferring."""
+        """Does nothing: langd resumes by itself, and the fork never calls
+        this, because it never sees Transferring."""
 
     def _whole(self) -> bool:
-        return bool(self.shown.complete)  # the event with the places
+        return bool(self.shown.complete)  # READY has named the runs
 
 
 class MmxAllocator:
-    """ReqToMetadataIdxAllocator's calls. Memory is the daemons': alloc names
-    a request, free gives its room's rows back."""
+    """ReqToMetadataIdxAllocator's calls. The daemons own the memory: alloc
+    names a request, free releases its room's rows."""
 
     def __init__(self, mgr: MmxEmbeddingManager, size: int = 1024) -> None:
         self.mgr = mgr
@@ -296,7 +298,8 @@ class MmxAllocator:
 
     def free(self, block_indices: Optional[List[int]] = None,
              req_id: Optional[str] = None, fake: bool = False) -> None:
-        """Twice is harmless: the fork frees in several places."""
+        """Releases rooms; a second call has no effect, because the fork frees
+        in several places."""
         for name in block_indices or ():
             if self.mgr.tokens.pop(name, None) is None:
                 continue
@@ -315,11 +318,11 @@ class MmxDataBuffers:
         self.embedding_dim = mgr.pool.fields["embedding"].elements
 
     def get_buf_infos(self) -> Tuple[List[int], List[int], List[int]]:
-        """Nothing to register: the daemon has."""
+        """Returns nothing: the daemon registers its memory itself."""
         return [], [], []
 
     def set_buf(self, req: Any) -> None:
-        """Every position's embedding, id and mrope position."""
+        """Keeps embedding, id and mrope position of every position."""
         transfer = self.mgr.slots.get(req.embedding_indices[0])
         if not isinstance(transfer, MmxEmbeddingSender):
             return
@@ -342,9 +345,9 @@ class MmxDataBuffers:
     def get_buf(self, block_indices: List[int],
                 actual_total_length: Optional[int] = None) \
             -> Tuple[Any, ...]:
-        """(embeddings, ids, mrope [3, rows], aux ints), with deepstack behind
-        the embeddings where the pool has it: rows in place when they lie in
-        one run, else copied. Free the indices when prefill has read them."""
+        """Returns (embeddings, ids, mrope [3, rows], aux ints), and deepstack
+        if the pool has it: rows in place if they lie in one run, else copied.
+        Free the indices after prefill has read them."""
         room = self.mgr.slots[block_indices[0]].shown
         total = room.total if actual_total_length is None \
             else actual_total_length
@@ -367,7 +370,7 @@ class MmxDataBuffers:
 
 
 def bits(values: Any) -> Any:
-    """bf16 as unsigned integers, from torch or numpy."""
+    """Returns bf16 as unsigned integers, from torch or numpy."""
     if hasattr(values, "detach"):
         import torch
 
@@ -383,8 +386,8 @@ def poll_and_all_reduce(
         pollers: Sequence[_Transfer], gloo_group: Any,
         least: Optional[Callable[[List[int], Any], List[int]]] = None) \
         -> List[int]:
-    """The fork's: what every rank has reached. least: for groups that are
-    not torch's."""
+    """Returns the state that every rank has reached, as the fork's function.
+    least: the reduction for groups that are not torch's."""
     polls = [int(p.poll()) for p in pollers]
     if least:
         return least(polls, gloo_group)

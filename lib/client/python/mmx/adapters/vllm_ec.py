@@ -9,19 +9,20 @@ workers.
 
 A room is one delivery of one item to one request; the key is the item. So two
 requests for one picture are two rooms over the same rows at the encoder, and
-a request that comes again finds the rows if they were kept.
+a repeated request finds the rows if they were kept.
 
-Consumer: the scheduler asks for rooms and watches their cells; when all are
-there the request is admitted, the step's metadata names the rooms, each
+Consumer: the scheduler requests rooms and reads their cells; when all rows
+have landed the request is admitted, the step's metadata names the rooms, each
 worker attaches, copies, releases; the scheduler has released before, since
-blocks wait for the readers that the request announced. What a prefix hit
-makes needless is declined. Preempted requests ask for the same room again.
-Producer: the scheduler announces before the encoder runs and defers the
-request until blocks are granted; one worker writes; request_finished() hands
-encoder, room and key to the router. An item whose rows are here already
-(have) is not written, which is all that vLLM's own cache hits need.
+the blocks stay until the announced readers have released. Items of a prefix
+hit are declined. Preempted requests ask for the same room again. Producer:
+the scheduler announces before the encoder runs and defers the request until
+blocks are granted; one worker writes; request_finished() returns encoder, room
+and key to the router. An item whose rows exist already (have) is not written,
+which also covers vLLM's own cache hits.
 
-No scheduler hook waits. Workers wait for what the scheduler has seen ready.
+No scheduler hook waits. Workers wait only for rooms that the scheduler has
+seen ready.
 Multi-node tensor parallelism needs a scheduler that reaches every host's
 langd, which vLLM's does not: one host per engine here.
 """
@@ -95,9 +96,9 @@ class MmxECConnector(ECConnectorBase):  # type: ignore[misc]
         return bool(self._producer and self._producer.pending())
 
     def take_unavailable_requests(self) -> Set[str]:
-        """Requests that cannot be served: an item failed for good and this
-        engine has no encoder. Not in the base class yet; an engine that does
-        not ask leaves them waiting."""
+        """Returns requests that cannot be served: an item is unavailable and
+        this engine has no encoder. Not in the base class yet; an engine that
+        does not call it leaves them waiting."""
         if not self._consumer:
             return set()
         taken, self._consumer.unavailable = self._consumer.unavailable, set()
