@@ -76,7 +76,7 @@ static void stop(struct end *at)
 
 static struct data_cmd cmd_of(uint8_t type, uint32_t rows)
 {
-    const struct layout *l = &w.l.pool.layout;
+    const struct layout *l = w.l.shard ? &w.l.pool.layout : &w.e.pool.layout;
     uint32_t unit = layout_unit_rows(l, BLOCK_ROWS);
 
     return (struct data_cmd){.type = type,
@@ -103,6 +103,20 @@ static void peer_open(uint32_t segment)
     push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = PEER});
 }
 
+static void push_sends(uint32_t rows)
+{
+    struct data_cmd c = cmd_of(SEND_OPEN, rows);
+
+    push(&w.e, c);
+    c.type = SEND_RUN;
+    c.a = 0;
+    c.b = div_up(rows, BLOCK_ROWS);
+    push(&w.e, c);
+    c.type = SEND_LIMIT;
+    c.a = rows;
+    push(&w.e, c);
+}
+
 static void room(uint32_t rows)
 {
     struct data_cmd c = cmd_of(LAND_OPEN, rows);
@@ -112,12 +126,7 @@ static void room(uint32_t rows)
     c.a = 0;
     c.b = div_up(rows, BLOCK_ROWS);
     push(&w.l, c);
-    push(&w.e, cmd_of(SEND_OPEN, rows));
-    c.type = SEND_RUN;
-    push(&w.e, c);
-    c.type = SEND_LIMIT;
-    c.a = rows;
-    push(&w.e, c);
+    push_sends(rows);
 }
 
 static void fill(struct end *at)
@@ -296,5 +305,32 @@ TEST(orders_that_still_wait_at_the_end_are_freed)
         (void)shard_peer(w.l.shard, PEER, span_of(blob, sizeof(blob)), 4096);
     T_EQ_U64(shard_waiting(w.l.shard), 1000 - 256);
     stop(&w.l);
+    wake_fini(&w.wake);
+}
+
+/* A peer says addresses that cannot be read while messages wait for it: they
+ * are not sent to an address that is no longer there. */
+TEST(messages_for_an_address_that_has_gone_are_dropped)
+{
+    uint8_t blob[64], bad[] = {9, 0, 'x'};
+    struct writer b = writer_of(blob, sizeof(blob));
+    struct data_note n = {0};
+
+    T_OK(wake_init(&w.wake));
+    start(&w.e, ROLE_ENCODED, &data_mem, 65536, 65536);
+    put_span(&b, span_str("mem:1"), 2, 100);
+    T_TRUE(shard_peer(w.e.shard, PEER, span_of(b.p, b.len), 65536));
+    push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = PEER});
+    push_sends(100);
+    T_TRUE(shard_peer(w.e.shard, PEER, span_of(bad, sizeof(bad)), 65536));
+    for (uint64_t end = t_now_ns() + LIMIT_MS * NS_PER_MS;
+         n.type != NOTE_PEER_BROKEN;) {
+        T_CHECK(t_now_ns() < end, "the peer is not broken, note %u", n.type);
+        shard_flush(w.e.shard);
+        shard_work(w.e.shard);
+        (void)shard_note(w.e.shard, &n);
+    }
+    T_EQ_U64(shard_stats(w.e.shard)->messages_sent, 0);
+    stop(&w.e);
     wake_fini(&w.wake);
 }

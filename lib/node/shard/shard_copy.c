@@ -3,19 +3,19 @@
  * source into our blocks.
  *
  * Invariants: nothing of a source is read before its pieces were found inside
- * it and before landing_begin has let the segment in; every landing that began
- * ends exactly once, with its bytes in place, or without when nobody wants
- * them any more (then nothing of the source is read for it after that). A copy
- * holds its source. Pages of a source may be taken away by its engines at any
- * time: that ends the room. The shard's thread.
+ * it and landing_begin has admitted the segment; every landing that began ends
+ * exactly once, with its bytes in place, or without them when they are no
+ * longer wanted (the source is not read for it after that). A copy holds its
+ * source. Engines may take pages of a source away at any time: that fails the
+ * room. The shard's thread.
  *
  * Messages are small and come faster than rows can be copied, so copies wait
- * here, in turn: small ones first, and a slice of the large ones in between,
- * so that one huge room does not delay small ones. When no place is left they
- * are worked off before the next message is looked at.
+ * here: small ones first, and a slice of the large ones in between, so that one
+ * huge room does not delay small ones. When no place is left, copies are made
+ * before the next message is read.
  *
- * Rejected: copying in the carrier's callback, at once. All of a huge room is
- * told in a few messages; small rooms would wait behind all of it. */
+ * Rejected: copying at once in the carrier's callback. A few messages describe
+ * all of a huge room; small rooms would wait behind all of it. */
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"
@@ -67,6 +67,7 @@ void copy_source(
 
 static void push(struct shard *s, struct copies *q, uint32_t i)
 {
+    CHECK(i < COPIES_MAX && s->land.copies[i].source, "copy %u", i);
     s->land.copies[i].next = NONE;
     if (q->tail == NONE)
         q->head = i;
@@ -79,17 +80,19 @@ static uint32_t pop(struct shard *s, struct copies *q)
 {
     uint32_t i = q->head;
 
+    CHECK(i < COPIES_MAX, "copy %u is queued", i);
     q->head = s->land.copies[i].next;
     if (q->head == NONE)
         q->tail = NONE;
     return i;
 }
 
-/* It is off its queue. */
+/* Ends a copy that is on no queue. */
 static void finish(struct shard *s, uint32_t i, bool ok)
 {
     struct copy *c = &s->land.copies[i];
 
+    CHECK(i < COPIES_MAX && c->source, "copy %u ends twice", i);
     source_drop(c->source);
     c->source = NULL;
     c->next = s->land.copy_free;
@@ -125,6 +128,8 @@ void copy_purge(struct shard *s)
 static void advance(struct place *p, const struct piece *pieces, uint32_t rows)
 {
     p->at += rows;
+    CHECK(p->at <= pieces[p->i].rows, "row %u of a piece of %u", p->at,
+        pieces[p->i].rows);
     if (p->at == pieces[p->i].rows) {
         p->i++;
         p->at = 0;
@@ -137,9 +142,9 @@ static uint64_t row_of(
     return (uint64_t)pieces[p.i].block * block_rows + pieces[p.i].at + p.at;
 }
 
-/* Copies what the two places have in common, up to so many bytes or one row,
- * and goes on to the next field at the end of one; returns the bytes. 0: there
- * is no memory any more under one of them. */
+/* Copies the rows that the two places have in common, up to `max` bytes but at
+ * least one row, and advances to the next field at the end of one. Returns the
+ * bytes; 0: the memory under one place is gone. */
 static uint64_t step(
     struct shard *s, struct copy *c, const struct shard_pool *to, uint64_t max)
 {
@@ -152,6 +157,9 @@ static uint64_t step(
     uint8_t *dst = mem_start(to->mem) + to->offsets[c->field] + at * row_bytes;
     const uint8_t *src = from->base + from->offsets[c->field] + of * row_bytes;
 
+    CHECK(c->to_place.i < c->to_count && c->from_place.i < c->from_count,
+        "pieces %u of %u, %u of %u", c->to_place.i, c->to_count,
+        c->from_place.i, c->from_count);
     rows = (uint32_t)min_u64(rows, max < row_bytes ? 1 : max / row_bytes);
     if (to->mem->gpu || from->gpu.gpu)
         gpu_move(s, to->mem->gpu, dst, from->gpu.gpu, src, rows * row_bytes);
@@ -168,7 +176,7 @@ static uint64_t step(
 
 enum course { COURSE_MORE, COURSE_DONE, COURSE_GONE };
 
-/* Goes on with a copy for about so many bytes. */
+/* Continues a copy for about `bytes`. */
 static enum course go_on(struct shard *s, struct copy *c, uint64_t bytes)
 {
     const struct shard_pool *to = &s->conf.pools[c->pool];
@@ -187,8 +195,8 @@ static enum course go_on(struct shard *s, struct copy *c, uint64_t bytes)
     return COURSE_DONE;
 }
 
-/* With a GPU at one end: all of it is put under way, and copy_over ends it
- * when the GPU has. */
+/* Submits all of a copy with a GPU at one end; copy_over ends it when the GPU
+ * has. */
 static void by_gpu(struct shard *s, uint32_t i)
 {
     struct copy *c = &s->land.copies[i];
@@ -213,7 +221,7 @@ void copy_over(struct shard *s, uint32_t i, bool ok)
     finish(s, i, ok);
 }
 
-/* The head of a queue, for about so many bytes; returns those. */
+/* Continues the head of a queue for about `bytes`; returns the bytes done. */
 static uint64_t serve(struct shard *s, struct copies *q, uint64_t bytes)
 {
     struct copy *c = &s->land.copies[q->head];
@@ -258,7 +266,8 @@ unsigned copy_turn(struct shard *s, uint64_t max)
 
 /* messages */
 
-/* The source of a segment, held, when its rows are all there to be copied. */
+/* Returns the source of a segment, held, if all its rows can be copied from it;
+ * else NULL. */
 static struct source *source_of(struct shard *s, const struct segment *seg,
     uint32_t from, const struct piece *pieces, uint32_t n)
 {
@@ -307,6 +316,7 @@ static void take(struct shard *s, const struct segment *seg, uint32_t from,
     c->from_count = (uint16_t)n;
     c->field = 0;
     c->to_place = c->from_place = (struct place){0, 0};
+    CHECK(n <= PIECES_MAX, "%u pieces", n);
     memcpy(c->from, pieces, n * sizeof(*pieces));
     push(s, seg->bytes <= SMALL_BYTES ? &s->land.small : &s->land.large, i);
 }

@@ -5,9 +5,9 @@
  * shard_send.c and shard_land.c decide what goes and what may land.
  *
  * Invariants: a message is posted, or a landing ended, once and only after its
- * copies are over; pinned memory is held until the carrier is done with it; a
- * message that waited here for its copy goes to the peer that it was made for,
- * or nowhere. The shard's thread.
+ * copies have ended; pinned memory is held until the carrier has completed the
+ * message; a message that waited here for its copy goes to the peer that it was
+ * made for, or is dropped. The shard's thread.
  *
  * Rejected: rows of host pools in the same message straight from their blocks.
  * Such messages are small ones by nature, and one place per message makes all
@@ -23,12 +23,12 @@
 
 #define COPIES 4096
 
-/* What is sent straight: less costs less by way of pinned memory than by asking
- * the other side first. A guess, until it is measured on GPUs with a network
+/* The smallest message that is sent straight: pinned memory costs less than a
+ * rendezvous below it. A guess, until it is measured on GPUs with a network
  * card beside them. */
 #define STRAIGHT_BYTES (64u << 10)
 
-/* Of a cookie: it is a copy's number, not a landing's. */
+/* Bit of a cookie: the number is of a copy, not of a landing. */
 #define COPY (UINT64_C(1) << 63)
 
 _Static_assert(STAGE_SLOT_BYTES >= CONF_GPU_ROW, "a row fits into a slot");
@@ -46,13 +46,15 @@ static bool on_gpu(const struct shard *s, uint32_t pool)
 
 static void tell_lost(struct shard *s, uint32_t pool)
 {
+    CHECK(
+        pool < s->conf.pools_count, "pool %u of %u", pool, s->conf.pools_count);
     if (s->pools_lost >> pool & 1)
         return;
     s->pools_lost |= UINT64_C(1) << pool;
     shard_tell(s, &(struct data_note){.type = NOTE_POOL_LOST, .first = pool});
 }
 
-/* Something went wrong on a GPU: which pools does it take along? */
+/* Reports the pools whose GPU is lost. */
 static void look_for_lost(struct shard *s)
 {
     for (uint32_t i = 0; i < s->conf.pools_count; i++) {
@@ -63,7 +65,8 @@ static void look_for_lost(struct shard *s)
     }
 }
 
-/* A copy's earlier slots may have failed, when this one had none of it. */
+/* True if no GPU of copy i is lost. An earlier slot of the copy may have failed
+ * although the last one did not. */
 static bool copied(const struct shard *s, uint32_t i)
 {
     const struct copy *c = &s->land.copies[i];
@@ -108,7 +111,7 @@ static enum err prepare(struct shard *s, struct cuda *gpu)
     return e == OK ? stage_gpu(s->stage, gpu) : e;
 }
 
-/* Can the carrier do without pinned memory? */
+/* True if the carrier reaches the memory of the GPU itself. */
 static bool reached(struct shard *s, struct mem *m)
 {
     const struct data_ops *carrier = s->conf.carrier;
@@ -174,9 +177,9 @@ bool gpu_due(struct shard *s)
 
 /* out */
 
-/* Memory is held until the carrier is done with it. That a peer stands still
- * must not keep rows from the others, so there may be more of it, and the last
- * of it is never held (gpu_handed). */
+/* Pinned memory is held until the carrier has completed the message. A stalled
+ * peer must not starve others: the stage may grow, and when slots are scarce a
+ * message is copied out instead of holding its slot (gpu_handed). */
 bool gpu_send_room(struct shard *s)
 {
     /* A message is a segment, or one unit that is more. */
@@ -188,7 +191,7 @@ bool gpu_send_room(struct shard *s)
                stage_room(s->stage, bytes, SEND_IOV_MAX));
 }
 
-/* Do the rows lie in one place of a pool that the carrier reaches? */
+/* True if the rows are adjacent in a pool that the carrier reaches. */
 static bool one_place(struct shard *s, uint32_t pool,
     const struct piece *pieces, uint32_t n, struct iovec *iov)
 {
@@ -221,7 +224,8 @@ bool gpu_batch(const struct shard *s)
     return false;
 }
 
-/* One segment's rows to pinned memory; returns where the next may begin. */
+/* Copies one segment's rows to pinned memory; returns where the next may
+ * begin. */
 static uint8_t *gather(struct shard *s, uint8_t *to, const struct shard_pool *p,
     const struct piece *pieces, uint32_t n)
 {
@@ -249,6 +253,8 @@ void gpu_send(struct shard *s, uint32_t ep, uint32_t token)
     struct staged *t = &s->send.staged[token];
     uint8_t *to;
 
+    CHECK(token < SEND_MESSAGES_MAX && !t->held && !t->own,
+        "message %u is staged twice", token);
     t->header_len = segments_put(t->header, b->segments, b->count);
     t->segments = b->count;
     t->ep = ep;
@@ -273,16 +279,19 @@ void gpu_send(struct shard *s, uint32_t ep, uint32_t token)
 
 static void let_go(struct shard *s, struct staged *t)
 {
+    CHECK(t->held, "slot %u is not held", t->slot);
     t->held = false;
     stage_drop(s->stage, t->slot);
 }
 
-/* A slot is free when all of it is; a few small messages to peers that stand
- * still would hold them all. The windows bound what is brought away. */
+/* Copies a message out of its slot when slots are scarce. A slot is free only
+ * as a whole: a few small messages to stalled peers would hold them all. The
+ * windows bound what is copied out. */
 void gpu_handed(struct shard *s, uint32_t token)
 {
     struct staged *t = &s->send.staged[token];
 
+    CHECK(t->held && !t->own, "message %u is not in slot %u", token, t->slot);
     if (!stage_scarce(s->stage))
         return;
     t->own = malloc(t->len);
@@ -298,6 +307,7 @@ void gpu_done(struct shard *s, uint32_t token)
 {
     struct staged *t = &s->send.staged[token];
 
+    CHECK(token < SEND_MESSAGES_MAX, "message %u", token);
     if (!s->stage)
         return;
     if (t->held)
@@ -308,16 +318,17 @@ void gpu_done(struct shard *s, uint32_t token)
 
 /* in */
 
-/* A fetch for which no slot may wait: its bytes come to memory of its own, and
- * to a slot when they are all there. There are at most fetches_max of them. */
+/* A fetch for which no slot may wait: its bytes come to a bounce buffer, and to
+ * a slot when all are there. There are at most fetches_max of them. */
 struct late {
     uint32_t pool, n;
     struct piece pieces[PIECES_MAX];
     uint8_t bytes[];
 };
 
-/* Waits for copies, never for the network, which would have to be served.
- * false: a pool without pinned memory, which is told as lost. */
+/* Waits for room in a slot: for copies, never for the network, which this
+ * thread would have to serve. false: a pool without pinned memory, which is
+ * reported as lost. */
 static bool land_room(struct shard *s, uint32_t bytes, uint32_t copies)
 {
     if (!s->stage || bytes > stage_slot_bytes(s->stage))
@@ -417,6 +428,7 @@ static void late_fetched(struct shard *s, struct fetch_of *f, bool ok)
 {
     struct late *l = f->late;
 
+    CHECK(l && l->n <= PIECES_MAX, "a fetch without memory");
     if (ok)
         ok =
             gpu_land(s, l->pool, l->pieces, l->n, f->token, l->bytes, f->bytes);
@@ -462,6 +474,8 @@ void gpu_move(struct shard *s, struct cuda *to_gpu, uint8_t *to,
 {
     uint8_t *at;
 
+    CHECK(to_gpu || from_gpu, "%llu bytes without a GPU",
+        (unsigned long long)bytes);
     if (from_gpu) { /* on one GPU, between two, or to host memory */
         if (!to_gpu)
             stage_pageable(s->stage, from_gpu);
@@ -473,7 +487,8 @@ void gpu_move(struct shard *s, struct cuda *to_gpu, uint8_t *to,
     stage_copy(s->stage, to_gpu, to, at, bytes);
 }
 
-/* What went wrong half way must not end before the copies under way have. */
+/* Ends a move's last entry. A move that failed half-way is reported only after
+ * its submitted copies have finished. */
 bool gpu_moved(struct shard *s, uint32_t i, bool ok)
 {
     uint32_t entry;

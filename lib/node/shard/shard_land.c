@@ -1,15 +1,16 @@
 /* shard_land.c - rows that come: messages of the carrier, through landing.c,
  * into the blocks of our pools.
  *
- * Invariants: no byte moves before landing_begin has let its segment in; every
- * landing that began ends exactly once; what the loop hears of a slot is in
- * the order in which it happened. The shard's thread.
+ * Invariants: no byte moves before landing_begin has admitted its segment;
+ * every landing that began ends exactly once; notes about a slot keep the order
+ * of what they report. The shard's thread.
  *
- * NOTE_LANDEDs that continue each other are told as one. They are told when
- * the slot's grant has landed, when NOTE_BYTES are there and some time has
- * passed, when neither the carrier nor a copy has anything more, or after some
- * milliseconds. Rejected: one note per segment; the loop would wake 4,000
- * times per GB for nothing, on the core that copies. */
+ * Adjacent NOTE_LANDEDs are merged. A merged note is sent when the slot's grant
+ * has landed, after NOTE_BYTES and TELL_EVERY_NS, when neither the carrier nor
+ * a copy has more, or after TELL_AFTER_NS.
+ *
+ * Rejected: one note per segment. The loop would wake 4,000 times per GB for
+ * nothing, on the core that copies. */
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"
@@ -40,14 +41,14 @@ static struct landing_pool pool_of(const struct shard_pool *p)
     return out;
 }
 
-/* Data connections that peers may have to us. */
+/* Returns the number of data connections that peers may have here. */
 static uint32_t inbound_max(const struct shard_conf *c)
 {
     return c->peers + INBOUND_SPARE;
 }
 
-/* A sender keeps to STRAIGHT_EACH and SEND_LARGE_EP: there is always a place.
- */
+/* Returns the number of messages that may be fetched at once: as many as
+ * senders that keep to STRAIGHT_EACH and SEND_LARGE_EP can cause. */
 static uint32_t fetches_max(const struct shard_conf *c)
 {
     return inbound_max(c) * FETCHES_EACH;
@@ -76,6 +77,7 @@ static void set_pool(struct shard *s, uint32_t i)
 {
     struct landing_pool p = pool_of(&s->conf.pools[i]);
 
+    CHECK(i < s->conf.pools_count, "pool %u of %u", i, s->conf.pools_count);
     landing_pool_set(s->land.landing, i, &p);
 }
 
@@ -83,6 +85,8 @@ static void set_pool(struct shard *s, uint32_t i)
 
 static void tell_slot(struct shard *s, struct untold *u)
 {
+    CHECK(u->note.rows == 0 || u->note.type == NOTE_LANDED, "note %u",
+        u->note.type);
     if (u->note.rows == 0)
         return;
     shard_tell(s, &u->note);
@@ -90,7 +94,7 @@ static void tell_slot(struct shard *s, struct untold *u)
     u->bytes = 0;
 }
 
-/* Tells all landed rows that were not told yet. */
+/* Sends all pending notes. */
 static void tell_all(struct shard *s)
 {
     while (s->land.untold_head != NONE) {
@@ -107,6 +111,8 @@ static void landed(struct shard *s, const struct data_note *n, uint32_t bytes)
     struct untold *u = &s->land.untold[n->slot];
     struct data_note *old = &u->note;
 
+    CHECK(n->slot < s->conf.slots && n->rows > 0, "%u rows in slot %u", n->rows,
+        n->slot);
     if (old->generation == n->generation && old->attempt == n->attempt &&
         old->rows > 0 && old->first + old->rows == n->first) {
         old->rows += n->rows;
@@ -149,11 +155,13 @@ static void command(struct shard *s, const struct data_cmd *cmd)
     bool quiet;
 
     if (cmd->type > LAND_CLOSE)
-        return; /* of peers: encoded's */
+        return; /* about sending: of encoded only */
+    CHECK(cmd->slot < s->conf.slots, "command %u for slot %u of %u", cmd->type,
+        cmd->slot, s->conf.slots);
     (void)landing_cmd(s->land.landing, cmd, &quiet);
     if (!quiet) {
         if (cmd->type == LAND_TRIM || (cmd->type == LAND_CLOSE && cmd->reply))
-            copy_purge(s); /* somebody waits for what is not wanted now */
+            copy_purge(s); /* the brain waits until unwanted copies end */
         return;
     }
     tell_slot(s, &s->land.untold[cmd->slot]);
@@ -172,6 +180,8 @@ bool land_begin(struct shard *s, const struct segment *seg, uint32_t *pool,
     enum err e =
         landing_begin(s->land.landing, seg, pool, pieces, n, token, &bad);
 
+    CHECK(e != OK || (*pool < s->conf.pools_count && *n <= PIECES_MAX),
+        "%u pieces of pool %u", *n, *pool);
     if (e == OK)
         return true;
     stat_add(&s->stats.segments_dropped, 1);
@@ -183,21 +193,21 @@ bool land_begin(struct shard *s, const struct segment *seg, uint32_t *pool,
     return false;
 }
 
-/* Tells that a landing's rows have no memory any more, at one end or the
- * other. */
+/* Reports that the memory under a landing's rows is gone, here or in the
+ * source. */
 void land_gone(struct shard *s, uint32_t token)
 {
     struct data_note n = {.type = NOTE_LAND_GONE};
 
     landing_whose(s->land.landing, token, &n.slot, &n.attempt, &n.generation);
+    CHECK(n.slot < s->conf.slots, "landing %u is of slot %u", token, n.slot);
     log_rated(&gone,
         "rows of generation %llx: pages of their pool were taken away",
         (unsigned long long)n.generation);
     shard_tell(s, &n);
 }
 
-/* Copies one segment's bytes to where they belong. false: there is no memory
- * any more. */
+/* Copies one segment's bytes into its blocks. false: their memory is gone. */
 static bool place(const struct shard_pool *p, const struct piece *pieces,
     uint32_t n, const uint8_t *from)
 {
@@ -239,11 +249,15 @@ static void land_eager(struct shard *s, const struct data_in *in,
         }
         from += segs[i].bytes;
     }
+    CHECK(from <= in->data + in->len, "%u segments of %llu bytes", count,
+        (unsigned long long)in->len);
 }
 
-/* Bytes that nobody wants have to go somewhere too. */
+/* Appends places for the bytes of a refused segment, which have to be fetched
+ * too; false: there are not enough places. */
 static bool sink_iov(struct shard *s, uint32_t bytes, uint32_t *used)
 {
+    CHECK(s->land.sink_bytes > 0, "a sink of no bytes");
     while (bytes > 0 && *used < DATA_IOV_MAX) {
         uint32_t take = min_u32(bytes, s->land.sink_bytes);
 
@@ -253,8 +267,9 @@ static bool sink_iov(struct shard *s, uint32_t bytes, uint32_t *used)
     return bytes == 0;
 }
 
-/* alone: it is all of the message, which goes nowhere when nothing of it is
- * wanted. */
+/* Appends where to fetch one segment's bytes to; false: there are not enough
+ * places. alone: the segment is the whole message, which is not fetched at all
+ * if it is refused. */
 static bool fetch_iov(struct shard *s, const struct segment *seg, bool alone,
     struct fetch *f, uint32_t *used)
 {
@@ -265,6 +280,7 @@ static bool fetch_iov(struct shard *s, const struct segment *seg, bool alone,
 
     if (!land_begin(s, seg, &pool, pieces, &n, &token))
         return alone || sink_iov(s, seg->bytes, used);
+    CHECK(f->count < SEGMENTS_MAX, "a message of %u segments", f->count);
     of = &f->of[f->count++];
     *of = (struct fetch_of){.token = token, .bytes = seg->bytes};
     if (s->conf.pools[pool].mem->gpu) {
@@ -284,8 +300,8 @@ static bool fetch_iov(struct shard *s, const struct segment *seg, bool alone,
     return fits;
 }
 
-/* Many segments are better copied from one place than fetched into hundreds,
- * and so is one for which there are too few. */
+/* Receives a message whole, to be copied: one of many segments, or one that
+ * needs more iovecs than there are. false: the carrier cannot. */
 static bool land_whole(struct shard *s, const struct data_in *in)
 {
     if (!s->conf.carrier->whole)
@@ -294,7 +310,8 @@ static bool land_whole(struct shard *s, const struct data_in *in)
     return true;
 }
 
-/* A place used before, if there is one: fresh memory stays untouched. */
+/* Returns a free fetch, if possible one used before: fresh memory stays
+ * untouched. NULL: none. */
 static struct fetch *fetch_take(struct shard *s)
 {
     struct fetch *f = NULL;
@@ -314,6 +331,9 @@ static void fetched(struct shard *s, void *cookie, bool ok)
 {
     struct fetch *f = cookie;
 
+    CHECK(f >= s->land.fetches && f < s->land.fetches + s->land.fetch_fresh &&
+              f->count <= SEGMENTS_MAX,
+        "a fetch of %u segments", f->count);
     for (uint32_t i = 0; i < f->count; i++) {
         s->moved += f->of[i].bytes;
         if (f->of[i].way != BY_HOST)
@@ -367,8 +387,8 @@ static bool arrived(struct shard *s, const struct data_in *in)
 
 /* the role */
 
-/* What the longest message can mean: a segment, or one unit that is more. A
- * pool whose layout is not known yet may get rows of any size. */
+/* Returns the bytes of the longest message: a segment, or one unit if that is
+ * more. A pool whose layout is not known yet may get rows of any size. */
 static uint32_t message_max(const struct shard_conf *c)
 {
     uint32_t most = c->data.segment_bytes;
@@ -396,7 +416,7 @@ static void order(struct shard *s, const struct order *o)
     case ORDER_CMD:
         command(s, &o->cmd);
         return;
-    case ORDER_PEER: /* encoded's */
+    case ORDER_PEER: /* of encoded only */
         free(o->peer.blob);
         return;
     case ORDER_POOL:
@@ -409,7 +429,8 @@ static void order(struct shard *s, const struct order *o)
     CHECK(false, "order %u", o->type);
 }
 
-/* While copies wait there is more to tell soon. */
+/* Sends pending notes when nothing more is about to land, or after
+ * TELL_AFTER_NS: while copies wait, notes can still grow. */
 static void progressed(struct shard *s, bool idle)
 {
     if ((idle && !copy_waiting(s)) ||

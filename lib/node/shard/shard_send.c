@@ -2,9 +2,9 @@
  * the data addresses of peers.
  *
  * Invariants: every message that sending_next gave goes back by sending_done
- * exactly once: when the carrier is done with it, or at once when it would
- * not take it; a lost endpoint is told once and closed, so that the next post
- * connects again. The shard's thread.
+ * exactly once: when the carrier has completed it, or at once if the carrier
+ * refused it; a lost endpoint is reported once and closed, so that the next
+ * post connects again. The shard's thread.
  *
  * Endpoint numbers are peer x ENDPOINTS(shards) + address / shards: this shard
  * serves the addresses a with a mod shards == its index. Connections are made
@@ -31,16 +31,22 @@ static struct sending_pool pool_of(const struct shard_pool *p)
     if (p->layout.count > 0 && p->mem) {
         out.row_bytes = p->layout.row_bytes;
         out.fields = p->layout.count;
-        if (p->mem->gpu) /* it has to find room in a slot */
+        if (p->mem->gpu) /* a unit has to fit into a slot */
             out.unit_most = layout_unit_most(&p->layout);
     }
     return out;
 }
 
+/* Returns the number of endpoints that the shard may have. */
+static uint32_t eps_max(const struct shard_conf *c)
+{
+    return c->peers * ENDPOINTS(c->count);
+}
+
 static void carve(struct shard *s, struct slab *slab)
 {
     const struct shard_conf *c = &s->conf;
-    size_t eps = (size_t)c->peers * ENDPOINTS(c->count);
+    size_t eps = eps_max(c);
     struct sending_pool pools[SHARD_POOLS_MAX];
 
     for (uint32_t i = 0; i < c->pools_count; i++)
@@ -75,6 +81,7 @@ static void fini(struct shard *s)
 
 static void ep_close(struct shard *s, uint32_t ep)
 {
+    CHECK(ep < eps_max(&s->conf), "endpoint %u", ep);
     if (s->send.eps[ep] == EP_NONE)
         return;
     s->send.eps[ep] = EP_NONE;
@@ -89,7 +96,8 @@ static void peer_close(struct shard *s, uint32_t peer)
         ep_close(s, peer * per + i);
 }
 
-/* A HELLO's blob: u16 length, then bytes, per address. */
+/* Reads a HELLO's blob: per address a u16 length, then its bytes. Returns the
+ * number of addresses; 0: malformed. */
 static uint32_t addresses_of(struct route *l)
 {
     struct reader r = reader_of(l->blob, l->len);
@@ -109,6 +117,8 @@ static void command(struct shard *s, const struct data_cmd *cmd)
 {
     bool quiet;
 
+    CHECK(cmd->peer < s->conf.peers, "command %u for peer %u of %u", cmd->type,
+        cmd->peer, s->conf.peers);
     if (cmd->type == PEER_OPEN) {
         struct route *l = &s->send.routes[cmd->peer];
 
@@ -128,12 +138,20 @@ static void command(struct shard *s, const struct data_cmd *cmd)
                           .generation = cmd->generation});
 }
 
+static void add_lost(struct shard *s, uint32_t ep)
+{
+    CHECK(s->send.lost_count < eps_max(&s->conf), "endpoint %u is lost twice",
+        ep);
+    s->send.lost[s->send.lost_count++] = ep;
+}
+
 static void broken(struct shard *s, uint32_t ep)
 {
+    CHECK(ep < eps_max(&s->conf), "endpoint %u", ep);
     if (s->send.eps[ep] != EP_OPEN && s->send.eps[ep] != EP_NAMED)
         return;
     s->send.eps[ep] = EP_LOST;
-    s->send.lost[s->send.lost_count++] = ep;
+    add_lost(s, ep);
 }
 
 static void tell_lost(struct shard *s)
@@ -154,14 +172,17 @@ static void tell_lost(struct shard *s)
     s->send.lost_count = 0;
 }
 
-/* A peer may say the same again (another HELLO of its epoch): then all stays.
- * Else what was connected is lost, and told as such. */
+/* Replaces the addresses of a peer and takes over the blob. The same addresses
+ * again (another HELLO of its epoch) change nothing; with others, endpoints
+ * that are connected are lost and reported. */
 static void set_peer(struct shard *s, uint32_t peer, uint8_t *blob,
     uint32_t len, uint32_t segment_max)
 {
     struct route *l = &s->send.routes[peer];
     uint32_t per = ENDPOINTS(s->conf.count);
 
+    CHECK(peer < s->conf.peers && blob, "addresses of peer %u of %u", peer,
+        s->conf.peers);
     if (l->blob && l->segment_max == segment_max &&
         span_eq(span_of(l->blob, l->len), span_of(blob, len))) {
         free(blob);
@@ -202,7 +223,7 @@ static uint32_t batch_iov(struct shard *s)
     return used;
 }
 
-/* For a peer that copies: not the rows, but where they lie. */
+/* Writes where the batch's rows are, for a peer that copies them itself. */
 static uint32_t said_iov(struct shard *s, uint32_t token)
 {
     const struct send_batch *b = &s->send.batch;
@@ -210,6 +231,7 @@ static uint32_t said_iov(struct shard *s, uint32_t token)
     struct writer w =
         writer_of(s->send.said + token * SOURCES_BYTES_MAX, SOURCES_BYTES_MAX);
 
+    CHECK(token < SEND_MESSAGES_MAX && b->copy, "message %u", token);
     for (uint32_t i = 0; i < b->count; i++) {
         source_put(&w, b->from[i].pool, at, b->from[i].pieces);
         at += b->from[i].pieces;
@@ -225,7 +247,8 @@ static enum err connected(
 {
     enum err e;
 
-    if (s->send.eps[ep] == EP_LOST)
+    /* The peer may have fewer addresses since the message was made. */
+    if (s->send.eps[ep] == EP_LOST || address >= s->send.routes[peer].count)
         return ERR_PEER_LOST;
     if (s->send.eps[ep] != EP_NONE)
         return OK;
@@ -262,11 +285,11 @@ static void not_posted(
     log_rated(&refusals, "peer %u took no message: %s", peer, err_text(e));
     sending_done(s->send.sending, token, told_quiet, s);
     if (s->send.eps[ep] != EP_LOST)
-        s->send.lost[s->send.lost_count++] = ep;
+        add_lost(s, ep);
     tell_lost(s);
 }
 
-/* The rows of a message are in pinned memory, or cannot be had. */
+/* Posts a message whose rows have come to pinned memory; !ok: ends it. */
 static void staged(struct shard *s, uint64_t cookie, bool ok)
 {
     uint32_t token = (uint32_t)cookie;
@@ -274,6 +297,8 @@ static void staged(struct shard *s, uint64_t cookie, bool ok)
     struct iovec iov;
     enum err e;
 
+    CHECK(token < SEND_MESSAGES_MAX && !s->send.posted[token].busy,
+        "message %u was staged", token);
     if (!ok || t->serial != s->send.routes[t->peer].serial) {
         gpu_done(s, token);
         sending_done(s->send.sending, token, told_quiet, s);
@@ -293,7 +318,7 @@ static void staged(struct shard *s, uint64_t cookie, bool ok)
     s->send.posted[token] = (struct posted){t->ep, true, false};
 }
 
-/* Posts what may go; returns the number of messages. */
+/* Posts all messages that may go; returns their number. */
 static unsigned post_all(struct shard *s)
 {
     uint32_t token;
@@ -307,6 +332,8 @@ static unsigned post_all(struct shard *s)
         bool by_slot = !straight && gpu_batch(s);
         enum err e = OK;
 
+        CHECK(s->send.batch.peer < s->conf.peers && !s->send.posted[token].busy,
+            "message %u for peer %u", token, s->send.batch.peer);
         n++;
         if (by_slot)
             gpu_send(s, ep, token);
@@ -329,7 +356,7 @@ static unsigned post_all(struct shard *s)
     return n;
 }
 
-/* The transport is known once something went through. */
+/* Logs and keeps the transport, which is known after the first message. */
 static void ep_name(struct shard *s, uint32_t ep)
 {
     const char *text = s->conf.carrier->transport(s->data, ep);
@@ -352,6 +379,8 @@ static void done(struct shard *s, void *cookie)
 
     CHECK(p->busy, "message %td was not out", p - s->send.posted);
     p->busy = false;
+    CHECK(s->send.straight[p->ep] >= p->straight, "endpoint %u has %u straight",
+        p->ep, s->send.straight[p->ep]);
     s->send.straight[p->ep] -= p->straight;
     gpu_done(s, (uint32_t)(p - s->send.posted));
     sending_done(
@@ -364,7 +393,7 @@ static void done(struct shard *s, void *cookie)
 
 static void limits(struct shard_conf *c)
 {
-    c->data.endpoints_max = c->peers * ENDPOINTS(c->count);
+    c->data.endpoints_max = eps_max(c);
 }
 
 static void order(struct shard *s, const struct order *o)
@@ -380,7 +409,7 @@ static void order(struct shard *s, const struct order *o)
     case ORDER_POOL:
         set_pool(s, o->pool);
         return;
-    case ORDER_SOURCE: /* langd's */
+    case ORDER_SOURCE: /* of langd only */
         source_drop(o->source.source);
         return;
     }
@@ -406,7 +435,7 @@ static uint32_t active(const struct shard *s)
     return sending_active(s->send.sending);
 }
 
-/* Nothing is sent to encoded. */
+/* Refuses a message: encoded receives none. */
 static bool arrived(struct shard *s, const struct data_in *in)
 {
     (void)in;
@@ -414,8 +443,8 @@ static bool arrived(struct shard *s, const struct data_in *in)
     return false;
 }
 
-/* Rows are in flight while they are copied, too; with a smaller window copy
- * and network would take turns. */
+/* Widens the windows: rows count as in flight while they are copied, so with a
+ * smaller window copy and network would take turns. */
 static void by_slots(struct shard *s)
 {
     sending_widen(s->send.sending, STAGE_SLOTS * STAGE_SLOT_BYTES);
