@@ -47,7 +47,7 @@ void call_say_pool(
         out_answer(out, conn, seq, ERR_INTERNAL, 0, 0,
             "pool %s: %s; the daemon's log says more", p->conf->name,
             p->lost ? "out of service, its GPU is lost"
-                    : "its memory could not be had");
+                    : "its memory could not be allocated");
         return;
     }
     for (uint32_t f = 0; f < p->layout.count; f++) {
@@ -139,7 +139,7 @@ void call_pool(
     }
     if (m->pool.layout.len && layout_parse(m->pool.layout, &want, &at) != OK) {
         out_answer(out, conn, m->seq, ERR_MALFORMED, at, 0,
-            "layout cannot be read from byte %u on", at);
+            "layout cannot be parsed from byte %u on", at);
         return;
     }
     if (p->layout.count == 0 && m->pool.layout.len && !p->news) {

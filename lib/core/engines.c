@@ -127,7 +127,7 @@ enum err engine_hello(struct engines *g, uint32_t conn,
 {
     struct conn *c = &g->conns[conn];
 
-    *text = "hello came twice";
+    *text = "HELLO may come only once";
     if (c->state != CONN_OPEN)
         return ERR_MALFORMED;
     *text = "not an mmx client: wrong magic";

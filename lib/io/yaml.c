@@ -134,7 +134,7 @@ static enum err next(struct load *l)
     l->has_event = true;
     what = decoration(&l->event);
     if (what)
-        return refuse(l, l->event.start_mark, "%s are not taken here", what);
+        return refuse(l, l->event.start_mark, "%s are not supported", what);
     return OK;
 }
 
@@ -149,7 +149,7 @@ static enum err load_scalar(struct load *l, const char *path)
 
     if (plain_value(ev, "null") || plain_value(ev, "~"))
         return refuse(l, ev->start_mark,
-            "%s: null is no value; leave the key out for its default", path);
+            "%s: null is not a value; leave the key out for its default", path);
     if (conf_set(l->c, path,
             span_of(ev->data.scalar.value, ev->data.scalar.length), l->e))
         return place_error(l, ev->start_mark.line, ev->start_mark.column);
@@ -255,7 +255,7 @@ static enum err load_key(
     }
     for (unsigned i = 0; i < seen->count; i++)
         if (strcmp(seen->keys[i], key) == 0)
-            return refuse(l, ev->start_mark, "%s: is here twice", out);
+            return refuse(l, ev->start_mark, "%s: is given twice", out);
     if (seen->count == SEEN_MAX)
         return refuse(l, ev->start_mark, "%s: too many keys", out);
     memcpy(seen->keys[seen->count++], key, len + 1);

@@ -478,8 +478,9 @@ TEST(addresses_of_encoded)
     set("control.advertise", "tcp://host-7.example.org:7601");
     finish();
     set("control.advertise", "");
-    unfinished("control.advertise: must be set when control.listen is "
-               "`tcp://[::]:7601`: nobody can connect to `tcp://[::]:7601`");
+    unfinished(
+        "control.advertise: must be set when control.listen is "
+        "`tcp://[::]:7601`: `tcp://[::]:7601` is not an address to connect to");
     set("control.listen", open[0]);
     set("control.advertise", "");
     finish();
@@ -502,7 +503,8 @@ TEST(peers)
     unfinished(
         "peers[1].address: `tcp://10.1.1.1:7601` is not loopback: " INSECURE);
     set("peers[1].address", "tcp://*:7601");
-    unfinished("peers[1].address: `tcp://*:7601` is no address to connect to");
+    unfinished(
+        "peers[1].address: `tcp://*:7601` is not an address to connect to");
     set("peers[1].address", "tcp://10.1.1.1:7601");
     set("insecure", "true");
     finish();
@@ -526,7 +528,7 @@ TEST(allowed_encoders)
     set("control.allow", "*");
     unfinished("control.allow[0]: `*` matches more than loopback: " INSECURE);
     set("control.allow", "tcp://*:1");
-    unfinished("control.allow[0]: `tcp://*:1` is no address to connect to");
+    unfinished("control.allow[0]: `tcp://*:1` is not an address to connect to");
     set("control.allow", "tcp://*:1*");
     unfinished("control.allow[0]: `tcp://*:1*` has a * that is not at its end");
     set("control.allow", "ipc://*");

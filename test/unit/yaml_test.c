@@ -170,20 +170,21 @@ TEST(values_out_of_range)
     bad("name: \"a\\0b\"\n", 1, 7, "name: `a?b` has control characters");
     bad("name: |\n  a\n  b\n", 1, 7, "name: `a?b?` has control characters");
     bad("name: null\n", 1, 7,
-        "name: null is no value; leave the key out for its default");
+        "name: null is not a value; leave the key out for its default");
     bad("name: ~\n", 1, 7,
-        "name: null is no value; leave the key out for its default");
+        "name: null is not a value; leave the key out for its default");
 }
 
 TEST(twice)
 {
-    bad("name: a\nlog: info\nname: b\n", 3, 1, "name: is here twice");
+    bad("name: a\nlog: info\nname: b\n", 3, 1, "name: is given twice");
     bad("transfer:\n  tls: tcp\n  tls: tcp\n", 3, 3,
-        "transfer.tls: is here twice");
-    bad("pools: []\npools: []\n", 2, 1, "pools: is here twice");
-    bad("pools:\n- name: a\n  name: b\n", 3, 3, "pools[0].name: is here twice");
+        "transfer.tls: is given twice");
+    bad("pools: []\npools: []\n", 2, 1, "pools: is given twice");
+    bad("pools:\n- name: a\n  name: b\n", 3, 3,
+        "pools[0].name: is given twice");
     bad("transfer:\n  tls: tcp\ntransfer:\n  tls: tcp\n", 3, 1,
-        "transfer: is here twice");
+        "transfer: is given twice");
 }
 
 TEST(wrong_shapes)
@@ -209,13 +210,13 @@ TEST(wrong_shapes)
 
 TEST(what_of_yaml_is_not_taken)
 {
-    bad("name: &x a\n", 1, 7, "anchors are not taken here");
-    bad("name: *x\n", 1, 7, "aliases are not taken here");
-    bad("name: !!str a\n", 1, 7, "tags are not taken here");
-    bad("name: !x a\n", 1, 7, "tags are not taken here");
-    bad("&a\nname: b\n", 1, 1, "anchors are not taken here");
-    bad("pools: &p\n- name: a\n", 1, 8, "anchors are not taken here");
-    bad("pools:\n- &p\n  name: a\n", 2, 3, "anchors are not taken here");
+    bad("name: &x a\n", 1, 7, "anchors are not supported");
+    bad("name: *x\n", 1, 7, "aliases are not supported");
+    bad("name: !!str a\n", 1, 7, "tags are not supported");
+    bad("name: !x a\n", 1, 7, "tags are not supported");
+    bad("&a\nname: b\n", 1, 1, "anchors are not supported");
+    bad("pools: &p\n- name: a\n", 1, 8, "anchors are not supported");
+    bad("pools:\n- &p\n  name: a\n", 2, 3, "anchors are not supported");
     bad("name: a\n---\nname: b\n", 2, 1, "one document only");
     bad("name: a\n...\n---\n", 3, 1, "one document only");
 }

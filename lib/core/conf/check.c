@@ -161,7 +161,8 @@ static enum err check_address(const struct conf *c, const char *path,
     if (!split(span_str(text), &a) || !port_good(a.port))
         return refuse(e, "%s: `%s` is not tcp://host:port", path, text);
     if (wildcard(&a) && !listen)
-        return refuse(e, "%s: `%s` is no address to connect to", path, text);
+        return refuse(
+            e, "%s: `%s` is not an address to connect to", path, text);
     if (c->insecure || loopback(&a))
         return OK;
     return refuse(e, "%s: `%s` %s: %s", path, text,
@@ -267,7 +268,7 @@ static enum err check_control(struct conf *c, struct conf_error *e)
     if (wildcard(&a))
         return refuse(e,
             "control.advertise: must be set when control.listen is `%s`: "
-            "nobody can connect to `%s`",
+            "`%s` is not an address to connect to",
             c->control_listen, c->control_advertise);
     return OK;
 }

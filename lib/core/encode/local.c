@@ -43,7 +43,7 @@ static enum err check_announce(struct encoded *e, uint32_t conn,
     if (div_up(n->max_rows, e->pools[n->pool].block_rows) >
         e->pools[n->pool].p.blocks)
         return ERR_TOO_LARGE;
-    *text = "the room is announced already";
+    *text = "the room is already announced";
     if (m && m->announced && !m->ended)
         return ERR_DUPLICATE_ROOM;
     *text = "";
@@ -125,8 +125,7 @@ static void check_waiting(struct encoded *e, struct eroom *m)
 
         if (d->state == DST_ACTIVE && err == OK && places-- == 0) {
             err = ERR_DESTINATIONS_DISAGREE;
-            snprintf(
-                text, sizeof(text), "all destinations of the room are there");
+            snprintf(text, sizeof(text), "the room has all its destinations");
         }
         if (d->state == DST_ACTIVE && err != OK) {
             edst_refuse(d);
@@ -146,7 +145,7 @@ static enum err announce(struct encoded *e, uint32_t conn,
     struct view *v;
     enum err err;
 
-    *text = "another number of destinations was said first";
+    *text = "the room was opened with another number of destinations";
     if (m && !m->announced && n->required_dst && m->required &&
         n->required_dst != m->required)
         return ERR_DESTINATIONS_DISAGREE;
@@ -223,7 +222,7 @@ static enum err check_commit(const struct eroom *m, const struct view *v,
     *text = "this connection attached without the right to write";
     if (!(v->rights & RIGHT_WRITE))
         return ERR_NOT_OWNER;
-    *text = "the rows were there already: they are not written again";
+    *text = "the rows exist already and are not written again";
     if (m->have)
         return ERR_NOT_OWNER;
     *text = m->r.text[0] ? m->r.text : "the room has ended";
@@ -236,7 +235,7 @@ static enum err check_commit(const struct eroom *m, const struct view *v,
     if (n->first > m->item->max_rows || end > m->item->max_rows ||
         (total != ROWS_UNKNOWN && (end > total || m->item->highest > total)))
         return ERR_MALFORMED;
-    *text = "a total that was told does not change";
+    *text = "a total never changes once it is set";
     if (n->total != ROWS_UNKNOWN && m->item->total != ROWS_UNKNOWN &&
         n->total != m->item->total)
         return ERR_MALFORMED;
@@ -244,7 +243,7 @@ static enum err check_commit(const struct eroom *m, const struct view *v,
     if ((total == ROWS_UNKNOWN && final) ||
         (total != ROWS_UNKNOWN && total > m->item->max_rows))
         return ERR_MALFORMED;
-    *text = "the total was told, and aux with it";
+    *text = "the total and the aux are already set";
     if (n->aux.len > 0 && m->item->total != ROWS_UNKNOWN)
         return ERR_MALFORMED;
     *text = "";
@@ -300,7 +299,7 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_commit *n = &msg->commit;
     struct view *v = view_get(&e->b.engines, conn, n->cell, n->tag);
     struct eroom *m = v ? (struct eroom *)(void *)v->room : NULL;
-    const char *text = "no room is in that cell under that tag";
+    const char *text = "no room has that cell and tag";
     enum err err = ERR_UNKNOWN_ROOM;
 
     if (m)
@@ -345,7 +344,7 @@ static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
         text = "the room belongs to another engine";
         err = ERR_NOT_OWNER;
     } else if (err == OK && m && room_crowded(&m->r)) {
-        text = "the room is shown in as many cells as a room may be";
+        text = "the room is in the maximum number of cells";
         err = ERR_QUOTA;
     }
     if (err == OK)
@@ -375,8 +374,8 @@ static void on_release(struct encoded *e, struct out *out, uint32_t conn,
 
     if (!v || n->rows != ROWS_UNKNOWN || n->flags & FLAG_NO_READERS) {
         refuse(e, out, conn, msg, v ? ERR_MALFORMED : ERR_UNKNOWN_ROOM, 0, 0,
-            v ? "an encode engine releases all rows, and has no readers"
-              : "no room is in that cell under that tag");
+            v ? "an encode engine must release all rows, and has no readers"
+              : "no room has that cell and tag");
         return;
     }
     if (m && v->owner)
@@ -394,7 +393,7 @@ static void on_abort(struct encoded *e, struct out *out, uint32_t conn,
 
     if (!v) {
         refuse(e, out, conn, msg, ERR_UNKNOWN_ROOM, 0, 0,
-            "no room is in that cell under that tag");
+            "no room has that cell and tag");
         return;
     }
     text_copy(n->text, text, sizeof(text));
@@ -422,7 +421,7 @@ void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
         return;
     }
     if (c->state != CONN_READY) {
-        refuse(e, out, conn, m, ERR_NOT_READY, 0, 0, "hello comes first");
+        refuse(e, out, conn, m, ERR_NOT_READY, 0, 0, "HELLO must come first");
         return;
     }
     switch (m->type) {

@@ -72,7 +72,7 @@ void encoded_on_map(struct encoded *e, struct out *out, uint32_t conn,
     if (!token || token != m->map.token || p->epoch != m->map.epoch) {
         e->b.stats[STAT_refused]++;
         out_answer(out, conn, m->seq, ERR_NOT_OWNER, 0, 0,
-            "map: no langd of this host has that name and token");
+            "map: no langd of this host has this name and token");
         out_action(out, ACT_CONN_CLOSE)->conn = conn;
         return;
     }

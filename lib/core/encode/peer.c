@@ -128,10 +128,10 @@ static enum err check_init(const struct encoded *e, const struct eroom *m,
     *text = "more destinations than limits.rooms";
     if (n->required_dst > e->dst_share.limit)
         return ERR_QUOTA;
-    *text = "another number of destinations was said first";
+    *text = "the room was opened with another number of destinations";
     if (m->required && n->required_dst != m->required && !m->ended)
         return ERR_DESTINATIONS_DISAGREE;
-    *text = "all destinations of the room are there";
+    *text = "the room has all its destinations";
     if (m->required && m->asked >= m->required && !m->ended &&
         (m->announced || m->required > 1))
         return ERR_DESTINATIONS_DISAGREE;

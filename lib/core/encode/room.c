@@ -343,7 +343,7 @@ void eroom_expired(struct encoded *e, struct eroom *m)
         else if (m->announced)
             eroom_fail(e, m, ERR_TIMEOUT,
                 m->item->source == SOURCE_QUEUED
-                    ? "no source blocks came in time, no destination asked"
+                    ? "no source blocks came in time, and no destination asked"
                     : "no destination asked in time");
     }
     if (m->kept_ns <= e->b.now_ns) {

@@ -153,7 +153,7 @@ static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
     m->owner_done = true;
     m->readers = 0;
     lroom_fail(
-        brain, m, ERR_ENGINE_LOST, 0, 0, "the engine that asked is gone");
+        brain, m, ERR_ENGINE_LOST, 0, 0, "the requesting engine is gone");
     lroom_touch(brain, m);
 }
 
@@ -206,7 +206,7 @@ static void on_note(struct langd *l, const struct data_note *n)
             l, m, ERR_MALFORMED, 0, 0, "a segment contradicts the total");
     else if (n->type == NOTE_LAND_GONE)
         lroom_fail(l, m, ERR_CORRUPT, 0, 0,
-            "an engine has taken pages out of the rows' pool");
+            "an engine removed pages from the rows' pool");
     else if (n->type == NOTE_LANDED && lroom_alive(m) &&
              n->attempt == m->attempt && m->opened)
         lroom_landed(l, m, n->first, n->rows);

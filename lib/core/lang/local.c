@@ -141,7 +141,7 @@ static enum err open_room(struct langd *l, uint32_t conn,
     struct view *v;
     enum err e;
 
-    *text = "the room is open already";
+    *text = "the room is already open";
     if (slot != NONE && lroom_alive(&l->rooms[slot]))
         return ERR_DUPLICATE_ROOM;
     e = view_add(&l->b.engines, conn, n->cell, n->tag, RIGHT_READ, &v, text);
@@ -240,12 +240,12 @@ static void on_attach(struct langd *l, struct out *out, uint32_t conn,
         text = "the room belongs to another engine";
         e = ERR_NOT_OWNER;
     } else if (e == OK && slot != NONE && room_crowded(&l->rooms[slot].r)) {
-        text = "the room is shown in as many cells as a room may be";
+        text = "the room is in the maximum number of cells";
         e = ERR_QUOTA;
     } else if (e == OK && (n->rights & RIGHT_READ) &&
                too_late(l, session, slot, n->room, scope)) {
         text = "the room waits for no more readers: timeouts.consumer has "
-               "passed since READY, or its requester said so";
+               "passed since READY, or its owner ended the wait";
         e = ERR_GONE;
     }
     if (e == OK)
@@ -296,13 +296,14 @@ static void on_release(struct langd *l, struct out *out, uint32_t conn,
     if (!v) {
         l->b.stats[STAT_refused]++;
         out_answer(out, conn, msg->seq, ERR_UNKNOWN_ROOM, 0, 0,
-            "release: nothing is in cell %u under tag %u", n->cell, n->tag);
+            "release: no room has cell %u and tag %u", n->cell, n->tag);
         return;
     }
     if ((n->flags & FLAG_NO_READERS) && (!m || !v->owner)) {
         l->b.stats[STAT_refused]++;
         out_answer(out, conn, msg->seq, ERR_NOT_OWNER, 0, 0,
-            "release: only who requested the room ends the wait for readers");
+            "release: only the connection that requested the room ends the "
+            "wait");
         return;
     }
     if (n->rows == ROWS_UNKNOWN) {
@@ -337,7 +338,7 @@ static void on_abort(struct langd *l, struct out *out, uint32_t conn,
     if (!v) {
         l->b.stats[STAT_refused]++;
         out_answer(out, conn, msg->seq, ERR_UNKNOWN_ROOM, 0, 0,
-            "abort: nothing is in cell %u under tag %u", n->cell, n->tag);
+            "abort: no room has cell %u and tag %u", n->cell, n->tag);
         return;
     }
     text_copy(n->text, text, sizeof(text));
@@ -386,7 +387,7 @@ static enum err call_ticket(struct langd *l, uint32_t conn,
             &l->tickets, session, &m->ticket_query, state, text);
     if (m->ticket.cell != NONE) {
         v = view_get(&l->b.engines, conn, m->ticket.cell, m->ticket.tag);
-        *text = "no room is in that cell under that tag";
+        *text = "no room has that cell and tag";
         if (!v || !v->room || v->room->state == ROOM_FAILED)
             return ERR_UNKNOWN_ROOM;
     }

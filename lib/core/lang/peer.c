@@ -331,7 +331,7 @@ static enum err take_length(struct langd *l, struct lroom *m,
         return ERR_ITEM_MISMATCH;
     if (!key_eq(&m->key, &n->key))
         return ERR_ITEM_MISMATCH;
-    *text = "a total that was told has changed";
+    *text = "the total changed after it was set";
     if (m->total != ROWS_UNKNOWN && n->total != ROWS_UNKNOWN &&
         n->total != m->total)
         return ERR_MALFORMED;
@@ -522,8 +522,8 @@ static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)
     if (n->reason == ERR_STALE && ++m->stale < STALE_MAX)
         return;
     if (n->reason == ERR_STALE)
-        lroom_fail(l, m, ERR_STALE, 0, 0,
-            "the encoder does not remember the room any more");
+        lroom_fail(
+            l, m, ERR_STALE, 0, 0, "the encoder no longer knows the room");
     else if (n->reason != ERR_NO_BLOCKS && n->reason != ERR_BUSY &&
              n->reason != ERR_DRAINING)
         lroom_fail(l, m,

@@ -267,7 +267,7 @@ static void end_unread(struct langd *l, struct lroom *m)
         if (LIST_ENTRY(n, struct view, in_room)->rights & RIGHT_READ)
             return;
     lroom_fail(l, m, ERR_ENGINE_LOST, 0, 0,
-        "the engine that asked is gone, and no other reads");
+        "the requesting engine is gone, and no other reads");
 }
 
 static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
@@ -500,7 +500,7 @@ static void fail_late(struct langd *l, struct lroom *m)
             (uint32_t)l->b.c.conf->limit_aux_total, text);
         return;
     }
-    snprintf(text, sizeof(text), "the room's total time is over");
+    snprintf(text, sizeof(text), "the room's total time expired");
     if (m->length_known && m->group && !group_complete(m->group))
         snprintf(text, sizeof(text),
             "another room of its group was not announced in time");
@@ -532,7 +532,7 @@ void lroom_expired(struct langd *l, struct lroom *m)
                 "the data endpoint is lost, and rows cannot come");
         else if (m->stall_ns <= now)
             lroom_fail(l, m, e, m->from + m->landed, m->granted,
-                "rows are ready and none came");
+                "rows are ready, but none arrived");
     }
     if (m->forget_ns <= now) {
         m->forget_ns = TIME_NEVER;
