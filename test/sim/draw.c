@@ -94,10 +94,6 @@ void draw_calm(void)
     n->loss = n->twice = n->late = n->cut_ms = n->partition_ms = 0;
     n->crash_ms = n->break_ms = n->stall = n->abort = n->vanish = 0;
     n->silent = n->wrong = n->lonely = n->again = 0;
-    /* Known: rooms of one key that were ended for others' source blocks wait
-     * until all of them have their grants, which one langd may give in turn
-     * only. */
-    n->keys = W.parked ? n->keys : 0;
     n->drain_ms = n->map_ms = n->still_ms = n->stale = n->forged = 0;
     n->ghost_ms = 0;
     n->faults_ns = between(100, 12000) * MS;

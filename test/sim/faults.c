@@ -193,9 +193,9 @@ enum fault_how fault_of(struct span frame)
     return f->how;
 }
 
-static void run_to_end(uint64_t soon_ns)
+static void run_to_end(void)
 {
-    uint64_t end = W.now_ns + soon_ns;
+    uint64_t end = W.now_ns + SOON;
 
     while (W.now_ns < end && !world_over())
         (void)run_until(W.now_ns + 20 * MS);
@@ -215,13 +215,8 @@ static void prepare(void)
 
 static void message_fault(void)
 {
-    /* Known: an engine that gives up before its room was told of is not heard
-     * of, and the encoder waits for the bootstrap deadline. */
-    bool parked =
-        (W.fault.type == PEER_HELLO || W.fault.type == PEER_INIT) && !W.parked;
-
     prepare();
-    run_to_end(parked ? LIMIT : SOON);
+    run_to_end();
     HOLDS(W.succeeded >= rooms_wanted, "one message costs no room",
         "%u of %u rooms succeeded", W.succeeded, rooms_wanted);
     world_finish(LIMIT);
@@ -232,7 +227,7 @@ static void break_fault(void)
     prepare();
     W.is.rendezvous = 500;
     at(W.fault.when_ns, all_break, NULL, 0, 0);
-    run_to_end(SOON);
+    run_to_end();
     /* Who gives up may come too late for it. */
     HOLDS(W.succeeded >= rooms_wanted, "one lost endpoint costs no room",
         "%u of %u rooms succeeded", W.succeeded, rooms_wanted);

@@ -225,7 +225,6 @@ static int usage(void)
 {
     fputs("sim [--seeds N] [--first S] [--jobs J] [--stop] [--limit SECONDS]\n"
           "    [--calm] [--swarm] [--scenario NAME|all] [--fault NAME|all]\n"
-          "    [--parked]\n"
           "sim --canary NAME|all [--seeds N]\n"
           "sim --seed S [--calm] [--canary NAME] [--steps]\n",
         stderr);
@@ -238,8 +237,7 @@ static bool read_flag(const char *arg)
         const char *name;
         bool *flag;
     } flags[] = {{"--steps", &opt.steps}, {"--calm", &opt.calm},
-        {"--swarm", &opt.swarm}, {"--stop", &opt.stop},
-        {"--parked", &W.parked}};
+        {"--swarm", &opt.swarm}, {"--stop", &opt.stop}};
 
     for (size_t i = 0; i < ARRAY_LEN(flags); i++)
         if (strcmp(arg, flags[i].name) == 0)

@@ -74,7 +74,6 @@ struct world {
     bool loud;          /* every trace line to stdout */
     bool quiet;         /* no trace at all after a failure */
     bool show_steps;
-    bool parked; /* also what is known to fail */
     const char *canary;
     char replay[96];                    /* options that run this world again */
     bool cut[DAEMONS_MAX][DAEMONS_MAX]; /* nothing passes from, to */

@@ -290,3 +290,55 @@ TEST(the_first_that_fits_has_a_room_of_one)
         ERR_DESTINATIONS_DISAGREE);
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->generation, 71);
 }
+
+/* An INIT that was lost, or is late, and what gives it up. */
+
+TEST(to_give_up_an_announced_room_is_heard_without_its_init)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce_for(1)));
+    brain_hear(e, 0, abort_of(1, 71, ERR_ENGINE_LOST));
+    T_TRUE(brain_said(e, PEER_DRAINED, 0) != NULL);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_FAILED);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_ENGINE_LOST);
+}
+
+TEST(each_langd_gives_up_once_and_may_ask_again)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce_for(2)));
+    brain_hear(e, 0, abort_of(1, 71, ERR_ABORTED));
+    brain_hear(e, 0, abort_of(1, 72, ERR_ABORTED));
+    T_TRUE(brain_state(e, 0, 0) != ROOM_FAILED);
+    brain_hear(e, 0, two(init(e, 1, 73, 0)));
+    brain_hear(e, 0, abort_of(1, 70, ERR_ABORTED)); /* late */
+    brain_hear(e, 1, two(init(e, 1, 81, 0)));
+    brain_hear(e, 0, resume(1, 73, 0, 16, 0));
+    brain_hear(e, 1, resume(1, 81, 0, 16, 0));
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    ack(e, 0, 1, 73);
+    ack(e, 1, 1, 81);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(what_a_langd_that_has_the_rows_gave_up_before_is_not_heard)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct event quiet = {
+        .type = EV_NOTE, .note = {.type = NOTE_SEND_QUIET, .generation = 73}};
+
+    T_OK(brain_say(e, 0, announce_for(2)));
+    brain_hear(e, 0, two(init(e, 1, 73, 16)));
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    ack(e, 0, 1, 73);
+    quiet.note.slot = brain_cmd(e, SEND_CLOSE)->slot;
+    rig_step(e, &quiet);
+    T_EQ_U64(brain_shown(e, "status", "destinations_held", 0), 0);
+    brain_hear(e, 0, abort_of(1, 71, ERR_ABORTED));
+    T_TRUE(brain_state(e, 0, 0) != ROOM_FAILED);
+    brain_hear(e, 1, two(init(e, 1, 81, 16)));
+    ack(e, 1, 1, 81);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}

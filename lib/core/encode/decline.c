@@ -60,25 +60,29 @@ static bool lacks(const struct eroom *m, const struct decline *g)
            m->asked < required && (!g->required || g->required == required);
 }
 
-void encoded_on_decline(
-    struct encoded *e, struct peer *p, const struct peer_msg *msg)
+/* True if the langd has a destination there: it asked for the room, and that
+ * counts. */
+static bool asked_for_it(
+    const struct encoded *e, const struct eroom *m, const struct peer *p)
 {
-    struct decline g = {.room = msg->room,
-        .key = msg->decline.key,
-        .langd = p->serial,
-        .who = p->same_host ? msg->decline.who : 0,
-        .reason = ERR_DECLINED};
-    struct eroom *m = eroom_find(e, msg->room);
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
+
+        if (d->peer == peer_index(&e->b.peers, p) && !d->refused)
+            return true;
+    }
+    return false;
+}
+
+/* Counts, once, that the langd gives up a room that it has not asked for. */
+static void give_up(struct encoded *e, const struct peer *p, struct decline g)
+{
+    struct eroom *m = eroom_find(e, g.room);
     const struct decline *before =
-        declines_find(&e->declines, e->b.now_ns, msg->room, p->serial);
+        declines_find(&e->declines, e->b.now_ns, g.room, g.langd);
 
-    if (m)
-        LIST_FOREACH (n, &m->dsts) {
-            const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
-
-            if (d->peer == peer_index(&e->b.peers, p) && !d->refused)
-                return; /* it asked for the room: that counts */
-        }
+    if (m && asked_for_it(e, m, p))
+        return;
     if (!m || !m->announced) {
         remember_early(e, &g);
         return;
@@ -89,7 +93,18 @@ void encoded_on_decline(
         return;
     g.counted = true;
     remember(e, &g);
-    lessen(e, m, ERR_DECLINED);
+    lessen(e, m, (enum err)g.reason);
+}
+
+void encoded_on_decline(
+    struct encoded *e, struct peer *p, const struct peer_msg *msg)
+{
+    give_up(e, p,
+        (struct decline){.room = msg->room,
+            .key = msg->decline.key,
+            .langd = p->serial,
+            .who = p->same_host ? msg->decline.who : 0,
+            .reason = ERR_DECLINED});
 }
 
 void edst_gave_up(struct encoded *e, const struct edst *d, enum err reason)
@@ -100,8 +115,11 @@ void edst_gave_up(struct encoded *e, const struct edst *d, enum err reason)
         .langd = e->b.peers.peers[d->peer].serial,
         .required = d->required,
         .reason = (uint8_t)reason,
-        .counted = m->announced};
+        .counted = m->announced,
+        .served = reason == OK};
 
+    if (reason == OK && !m->announced)
+        return;
     if (m->announced ? m->required > 1 : reason != ERR_PEER_LOST)
         remember(e, &g);
 }
@@ -109,15 +127,12 @@ void edst_gave_up(struct encoded *e, const struct edst *d, enum err reason)
 void encoded_never_asked(
     struct encoded *e, struct peer *p, const struct peer_msg *msg)
 {
-    struct eroom *m = eroom_find(e, msg->room);
-    struct decline g = {.room = msg->room,
-        .langd = p->serial,
-        .reason = msg->abort.reason && msg->abort.reason < ERR_COUNT
-                      ? msg->abort.reason
-                      : ERR_ABORTED};
+    uint8_t reason = msg->abort.reason;
 
-    if (!m || !m->announced)
-        remember_early(e, &g);
+    give_up(e, p,
+        (struct decline){.room = msg->room,
+            .langd = p->serial,
+            .reason = reason && reason < ERR_COUNT ? reason : ERR_ABORTED});
 }
 
 void eroom_count_declines(struct encoded *e, struct eroom *m)

@@ -16,7 +16,8 @@ struct decline {
     uint32_t who;      /* uid + 1 of the engine behind it; 0: not known */
     uint16_t required; /* as its INIT said; 0: it never asked */
     uint8_t reason;
-    bool counted; /* the announced room counts it as failed */
+    bool counted; /* the announced room counts it as failed, or served */
+    bool served;  /* it has the rows: what it says late is not heard */
     bool used;
     uint32_t next; /* an earlier one of the room; NONE */
 };

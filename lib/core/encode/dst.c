@@ -156,7 +156,7 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
         owe(e, d, OWE_FAILED);
     }
     m->active--;
-    if (!d->refused && outcome != OK)
+    if (!d->refused)
         edst_gave_up(e, d, outcome);
     if (!m->announced)
         edst_refuse(d);

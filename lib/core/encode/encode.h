@@ -351,7 +351,7 @@ void encoded_map_dead(struct encoded *e, uint32_t conn);
 
 void encoded_on_decline(
     struct encoded *e, struct peer *p, const struct peer_msg *msg);
-/* A destination has failed: its langd is remembered, once. */
+/* A destination has failed, or has all (OK): its langd is remembered, once. */
 void edst_gave_up(struct encoded *e, const struct edst *d, enum err reason);
 /* An ABORT of a generation whose INIT did not get in. */
 void encoded_never_asked(

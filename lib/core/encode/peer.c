@@ -209,8 +209,8 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg, struct eroom *m)
 {
     struct decline *before = eroom_declined_by(e, m, p);
-    bool counted =
-        before && before->counted && m->announced && !m->failing && !m->ended;
+    bool counted = before && before->counted && !before->served &&
+                   m->announced && !m->failing && !m->ended;
     struct edst *d = NULL;
     bool open = m->announced && m->flags & FLAG_OPEN;
     uint32_t required = m->required ? m->required : msg->init.required_dst;
