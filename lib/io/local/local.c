@@ -9,7 +9,6 @@
  * drops descriptors silently. */
 #include "io/local/local_impl.h"
 
-#include "base/check.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -253,12 +252,12 @@ static bool make_place(struct local *l, uint32_t uid)
 
 static void take_client(struct local *l, int fd)
 {
-    struct local_conn *c =
-        LIST_ENTRY(l->free.next, struct local_conn, free); /* there is one */
+    struct local_conn *c = LIST_FIRST(&l->free, struct local_conn, free);
     struct ucred cred;
     socklen_t len = sizeof(cred);
     int pidfd;
 
+    CHECK(c, "no free number of %u", l->conns_count);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) {
         log_rated(
             &refusals, "a client without credentials: %s", strerror(errno));
@@ -462,6 +461,7 @@ void local_free(struct local **l)
 {
     if (!*l)
         return;
+    CHECK((*l)->stopped, "freed before it was stopped");
     if ((*l)->buffers)
         munmap((*l)->buffers, (*l)->buffers_bytes);
     free((*l)->conns);
@@ -516,7 +516,7 @@ bool local_waits(const struct local *l)
 
 void local_known(struct local *l, uint32_t conn)
 {
-    list_remove(&l->conns[conn].silent);
+    list_remove(&conn_at(l, conn)->silent);
 }
 
 const struct local_stats *local_stats(const struct local *l)

@@ -11,7 +11,6 @@
  * unread. One engine that stops reading must cost one packet, not memory. */
 #include "io/local/local_impl.h"
 
-#include "base/check.h"
 #include "base/log.h"
 #include "io/fds.h"
 
@@ -61,6 +60,7 @@ static void on_closed(uv_handle_t *h)
 {
     struct local_conn *c = h->data;
 
+    CHECK(c->closing > 0, "connection %u: no handle is closing", c->index);
     c->closing--;
     if (c->closing == 0 && c->fd < 0 && c->pidfd < 0 && !c->owner->stopped)
         list_push_tail(&c->owner->free, &c->free);
@@ -82,6 +82,9 @@ void conn_start(struct local_conn *c, int fd, int pidfd, uint32_t uid)
     int b = uv_poll_init(c->owner->loop, &c->pid_poll, pidfd);
 
     CHECK(a == 0 && b == 0, "poll of connection %u: %d %d", c->index, a, b);
+    CHECK(
+        c->fd < 0 && c->pidfd < 0 && c->closing == 0 && !list_linked(&c->free),
+        "connection %u is in use", c->index);
     c->sock_poll.data = c->pid_poll.data = c;
     c->fd = fd;
     c->pidfd = pidfd;
@@ -107,6 +110,8 @@ static void out_clear(struct local_conn *c)
 
 static void out_compact(struct local_conn *c)
 {
+    CHECK(c->out_head <= c->out_len, "connection %u: %u of %u bytes sent",
+        c->index, c->out_head, c->out_len);
     if (c->out_head == 0)
         return;
     memmove(c->out, c->out + c->out_head, c->out_len - c->out_head);
@@ -179,6 +184,8 @@ static uint32_t send_next(struct local_conn *c)
     if (len > 0)
         return send_packet(c->fd, p, len, -1) < 0 ? 0 : len;
     CHECK(m, "nothing is queued for connection %u", c->index);
+    CHECK(m->at == c->out_head && m->len <= c->out_len - m->at,
+        "connection %u: a frame of %u bytes at %u", c->index, m->len, m->at);
     if (!fd_may_go(c)) {
         errno = ETOOMANYREFS;
         return 0;
@@ -210,6 +217,7 @@ static void rest(struct local_conn *c)
 {
     uint64_t ms = min_u64(UINT64_C(1) << min_u32(c->rests, 30), REST_MS_MAX);
 
+    CHECK(!list_linked(&c->resting), "connection %u rests already", c->index);
     c->owner->stats.rested += c->rests++ == 0;
     c->blocked = true;
     c->rest_until_ns = uv_hrtime() + ms * NS_PER_MS;
@@ -269,7 +277,7 @@ static bool conn_push(struct local_conn *c)
 
 bool local_push(struct local *l, uint32_t conn)
 {
-    struct local_conn *c = &l->conns[conn];
+    struct local_conn *c = conn_at(l, conn);
 
     list_remove(&c->dirty);
     if (c->fd < 0)
@@ -281,19 +289,19 @@ bool local_push(struct local *l, uint32_t conn)
 
 bool local_queued(const struct local *l, uint32_t conn)
 {
-    return l->conns[conn].out_head < l->conns[conn].out_len;
+    return conn_at(l, conn)->out_head < l->conns[conn].out_len;
 }
 
 bool local_gone(const struct local *l, uint32_t conn)
 {
-    const struct local_conn *c = &l->conns[conn];
+    const struct local_conn *c = conn_at(l, conn);
 
     return c->fd < 0 || c->deaf || c->eof;
 }
 
 bool local_blocked(const struct local *l, uint32_t conn)
 {
-    return l->conns[conn].blocked;
+    return conn_at(l, conn)->blocked;
 }
 
 /* Sends what is queued with the next flush. */
@@ -308,7 +316,7 @@ static void make_dirty(struct local_conn *c)
 static bool append(
     struct local *l, uint32_t conn, struct span frame, int fd, int open_flags)
 {
-    struct local_conn *c = &l->conns[conn];
+    struct local_conn *c = conn_at(l, conn);
 
     if (local_gone(l, conn))
         return false;
@@ -334,19 +342,19 @@ static bool append(
 void local_send(struct local *l, uint32_t conn, struct span frame, int fd)
 {
     if (append(l, conn, frame, fd, -1))
-        make_dirty(&l->conns[conn]);
+        make_dirty(conn_at(l, conn));
 }
 
 void local_send_opened(
     struct local *l, uint32_t conn, struct span frame, int fd, bool write)
 {
     if (append(l, conn, frame, fd, write ? O_RDWR : O_RDONLY))
-        make_dirty(&l->conns[conn]);
+        make_dirty(conn_at(l, conn));
 }
 
 void local_send_soon(struct local *l, uint32_t conn, struct span frame)
 {
-    struct local_conn *c = &l->conns[conn];
+    struct local_conn *c = conn_at(l, conn);
 
     if (append(l, conn, frame, -1, -1) && !list_linked(&c->dirty))
         list_push_tail(&l->soon, &c->dirty);
@@ -354,7 +362,7 @@ void local_send_soon(struct local *l, uint32_t conn, struct span frame)
 
 struct writer local_writer(struct local *l, uint32_t conn)
 {
-    struct local_conn *c = &l->conns[conn];
+    struct local_conn *c = conn_at(l, conn);
     uint32_t room = 0;
 
     if (c->over || local_gone(l, conn))
@@ -367,7 +375,7 @@ struct writer local_writer(struct local *l, uint32_t conn)
 
 void local_wrote(struct local *l, uint32_t conn, size_t bytes)
 {
-    struct local_conn *c = &l->conns[conn];
+    struct local_conn *c = conn_at(l, conn);
 
     if (bytes == 0)
         return;
@@ -379,7 +387,7 @@ void local_wrote(struct local *l, uint32_t conn, size_t bytes)
 
 void local_hold(struct local *l, uint32_t conn, bool held)
 {
-    struct local_conn *c = &l->conns[conn];
+    struct local_conn *c = conn_at(l, conn);
 
     c->held = held;
     if (!held && c->fd >= 0)
@@ -388,7 +396,7 @@ void local_hold(struct local *l, uint32_t conn, bool held)
 
 void local_end(struct local *l, uint32_t conn)
 {
-    struct local_conn *c = &l->conns[conn];
+    struct local_conn *c = conn_at(l, conn);
 
     if (c->fd >= 0) {
         c->over = true;
@@ -481,6 +489,7 @@ static void take_packet(struct local_conn *c, const uint8_t *p, size_t len)
 
     if (take_frames(c, &r))
         return;
+    CHECK(c->parked_len == 0, "connection %u has a parked packet", c->index);
     c->parked_at = 0;
     c->parked_len = (uint32_t)(r.len - r.at);
     memcpy(c->parked, r.p + r.at, c->parked_len);
@@ -565,7 +574,7 @@ static void conn_input(struct local_conn *c)
 
 enum err local_cells(struct local *l, uint32_t conn, uint32_t cells, int *fd)
 {
-    struct local_conn *c = &l->conns[conn];
+    struct local_conn *c = conn_at(l, conn);
     /* An engine that asks for none still gets one to map. */
     size_t bytes = (cells ? cells : 1) * sizeof(uint64_t);
     void *p = MAP_FAILED;
@@ -596,7 +605,7 @@ enum err local_cells(struct local *l, uint32_t conn, uint32_t cells, int *fd)
 
 void local_cell(struct local *l, uint32_t conn, uint32_t index, uint64_t word)
 {
-    struct local_conn *c = &l->conns[conn];
+    struct local_conn *c = conn_at(l, conn);
 
     if (!c->cells)
         return;
@@ -641,6 +650,8 @@ void conn_close(int fd)
 
 static void drop_socket(struct local_conn *c)
 {
+    CHECK(
+        c->fd >= 0 && c->owner->open > 0, "connection %u ends twice", c->index);
     close_poll(c, &c->sock_poll);
     conn_close(c->fd);
     c->fd = -1;
@@ -664,6 +675,7 @@ static void drop_pid(struct local_conn *c)
     close_poll(c, &c->pid_poll);
     close(c->pidfd);
     c->pidfd = -1;
+    CHECK(!c->extra || c->owner->own_used > 0, "no place of our own is used");
     if (c->extra)
         c->owner->own_used--;
     else

@@ -3,6 +3,7 @@
 #ifndef MMX_IO_LOCAL_IMPL_H
 #define MMX_IO_LOCAL_IMPL_H
 
+#include "base/check.h"
 #include "base/list.h"
 #include "io/local.h"
 
@@ -83,6 +84,13 @@ struct local {
     char path[108]; /* "": not ours to remove */
     uint64_t path_dev, path_ino;
 };
+
+/* Returns connection number `conn`, which may have ended. */
+static inline struct local_conn *conn_at(const struct local *l, uint32_t conn)
+{
+    CHECK(conn < l->conns_count, "connection %u of %u", conn, l->conns_count);
+    return &l->conns[conn];
+}
 
 /* Sets the timer to the first rest that ends. */
 void local_rest(struct local *l);
