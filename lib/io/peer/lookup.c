@@ -10,12 +10,15 @@
  * looks names up in the thread that carries the messages of all connections. */
 #include "io/peer/lookup.h"
 
+#include "base/check.h"
+
 #include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 
 enum lookup_state { LOOKING, DONE, DROPPED };
@@ -52,7 +55,7 @@ static void *look(void *arg)
         take(&l->result, list);
     if (list)
         freeaddrinfo(list);
-    atomic_fetch_sub(&running, 1);
+    CHECK(atomic_fetch_sub(&running, 1) > 0, "more lookups end than began");
     if (atomic_exchange(&l->state, DONE) == DROPPED)
         free(l);
     return NULL;
@@ -81,6 +84,7 @@ struct lookup *lookup_start(const char *name)
 {
     struct lookup *l;
 
+    CHECK(strlen(name) < sizeof(l->name), "a name of %zu bytes", strlen(name));
     if (atomic_fetch_add(&running, 1) >= LOOKUPS_MAX) {
         atomic_fetch_sub(&running, 1);
         return NULL;

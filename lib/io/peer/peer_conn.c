@@ -17,7 +17,6 @@
  * bound), and zmq_unbind to pause (it ends the connections that are open). */
 #include "io/peer/peer_impl.h"
 
-#include "base/check.h"
 #include "base/log.h"
 #include "io/peer/tcp_info.h"
 
@@ -44,6 +43,7 @@ static struct log_rate unheard =
 
 static void conn_free(struct links *p, struct conn *c)
 {
+    CHECK(c->meter.fd >= 0, "a connection is freed twice");
     list_remove(&c->node);
     table_remove(&p->by_fd, (uint64_t)c->meter.fd, 0);
     c->meter.fd = -1;
@@ -126,6 +126,8 @@ void conns_shut(struct links *p, uint32_t conn)
     struct conn *c = &p->conns[conn];
     uint32_t link = c->link;
 
+    CHECK(conn < p->conns_count && c->meter.fd >= 0, "connection %u of %u",
+        conn, p->conns_count);
     if (c->ended)
         return;
     c->ended = true;
@@ -220,6 +222,7 @@ static uint32_t link_new(struct links *p, uint64_t rid, uint32_t conn)
             p->opt.links / 2);
         return NONE;
     }
+    CHECK(!k->sock && !k->dial.used && c->link == NONE, "link %u is in use", i);
     k->sock = p->router;
     k->up = true;
     k->rid = rid;

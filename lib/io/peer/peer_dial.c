@@ -10,16 +10,16 @@
  * growing waits. */
 #include "io/peer/peer_impl.h"
 
-#include "base/check.h"
 #include "base/log.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 
-#define WAIT_FIRST_NS (200 * NS_PER_MS) /* after no socket or thread was had   \
-                                         */
-#define WAIT_NAME_NS  (2 * NS_PER_S)    /* longer than one attempt of ZMQ */
+#define WAIT_FIRST_NS                                                          \
+    (200 * NS_PER_MS)                /* after no socket or thread was had      \
+                                      */
+#define WAIT_NAME_NS  (2 * NS_PER_S) /* longer than one attempt of ZMQ */
 #define WAIT_MAX_NS   (30 * NS_PER_S)
 #define ASKED_LONG_NS (3 * NS_PER_S)
 
@@ -80,12 +80,14 @@ static void wait_for(struct dial *d, uint64_t now_ns, uint64_t first_ns)
 /* Connects to the current address. */
 static void open_socket(struct links *p, uint32_t link, uint64_t now_ns)
 {
-    struct link *k = &p->links[link];
+    struct link *k = link_at(p, link);
     struct dial *d = &k->dial;
     const char *host = d->found.addresses[d->at];
     bool six = strchr(host, ':') != NULL;
     char to[128];
 
+    CHECK(!k->sock && d->at < d->found.count, "link %u: address %u of %u", link,
+        d->at, d->found.count);
     k->sock = sock_open(p, ZMQ_DEALER, link, six);
     if (!k->sock) {
         say(d, "no socket: no descriptor or memory is left");
@@ -108,7 +110,7 @@ static void open_socket(struct links *p, uint32_t link, uint64_t now_ns)
 
 static void close_socket(struct links *p, uint32_t link)
 {
-    struct link *k = &p->links[link];
+    struct link *k = link_at(p, link);
     struct sock *s = k->sock;
 
     if (!s)
@@ -122,6 +124,7 @@ static void close_socket(struct links *p, uint32_t link)
 
 static void ask(struct links *p, struct dial *d, uint64_t now_ns)
 {
+    CHECK(!d->lookup, "%s is looked up already", d->host);
     d->lookup = lookup_start(d->host);
     d->asked_ns = now_ns;
     if (d->lookup) {
@@ -138,7 +141,7 @@ static void ask(struct links *p, struct dial *d, uint64_t now_ns)
 static void found(struct links *p, uint32_t link, uint64_t now_ns,
     const struct lookup_result *r)
 {
-    struct link *k = &p->links[link];
+    struct link *k = link_at(p, link);
     struct dial *d = &k->dial;
     char now[LOOKUP_TEXT] = "";
     uint32_t at = 0;
@@ -169,11 +172,13 @@ static void found(struct links *p, uint32_t link, uint64_t now_ns,
 
 static void go_on(struct links *p, uint32_t link, uint64_t now_ns)
 {
-    struct link *k = &p->links[link];
+    struct link *k = link_at(p, link);
     struct dial *d = &k->dial;
     struct lookup_result r = {0};
     bool over;
 
+    CHECK(
+        k->sock || d->lookup || d->retry_ns, "link %u: nothing goes on", link);
     if (d->lookup && lookup_done(d->lookup, &r)) {
         lookup_drop(&d->lookup);
         found(p, link, now_ns, &r);
@@ -224,7 +229,7 @@ void dial_tick(struct links *p, uint64_t now_ns)
 
 void dial_changed(struct links *p, uint32_t link)
 {
-    struct dial *d = &p->links[link].dial;
+    struct dial *d = &link_at(p, link)->dial;
 
     d->said = NULL;
     d->wait_ns = 0;
@@ -233,7 +238,7 @@ void dial_changed(struct links *p, uint32_t link)
 
 enum err dial_start(struct links *p, uint32_t link, struct span address)
 {
-    struct dial *d = &p->links[link].dial;
+    struct dial *d = &link_at(p, link)->dial;
 
     *d = (struct dial){0};
     if (!split(d, address))
@@ -254,7 +259,7 @@ enum err dial_start(struct links *p, uint32_t link, struct span address)
 
 void dial_stop(struct links *p, uint32_t link)
 {
-    struct dial *d = &p->links[link].dial;
+    struct dial *d = &link_at(p, link)->dial;
 
     lookup_drop(&d->lookup);
     d->used = false;

@@ -4,6 +4,7 @@
 #ifndef MMX_IO_PEER_IMPL_H
 #define MMX_IO_PEER_IMPL_H
 
+#include "base/check.h"
 #include "base/list.h"
 #include "base/table.h"
 #include "io/peer/lookup.h"
@@ -94,6 +95,13 @@ struct links {
     uint64_t every_ns, ticked_ns, ticked_packets, behind;
     int listen_fd, spare; /* ROUTER: its listener; a reserve to refuse with */
 };
+
+/* Returns link number `link`. */
+static inline struct link *link_at(const struct links *p, uint32_t link)
+{
+    CHECK(link < p->opt.links, "link %u of %u", link, p->opt.links);
+    return &p->links[link];
+}
 
 /* peer_zmq.c */
 /* Opens a socket that is neither bound nor connected yet. NULL: logged. */

@@ -30,7 +30,6 @@
  * and ZMQ_DISCONNECT_MSG (not in stable builds). */
 #include "io/peer/peer_impl.h"
 
-#include "base/check.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -46,9 +45,10 @@
 #define FRAMES_TURN  2048u /* of all sockets */
 #define FRAMES_SOCK  256u
 #define LINGER_MS    100
-#define BEHIND_BYTES 65536 /* more than these waiting: the next tick is soon   \
-                            */
-#define RID_BYTES 5        /* of routing ids that ZMQ itself chooses */
+#define BEHIND_BYTES                                                           \
+    65536           /* more than these waiting: the next tick is soon          \
+                     */
+#define RID_BYTES 5 /* of routing ids that ZMQ itself chooses */
 #define ROUTER_TELLS                                                           \
     (ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |      \
         ZMQ_EVENT_DISCONNECTED)
@@ -83,6 +83,7 @@ static void on_closed(uv_handle_t *h)
 {
     struct sock *s = h->data;
 
+    CHECK(s->closing > 0, "no handle of the socket is closing");
     if (--s->closing == 0 && !s->owner->stopped) {
         list_remove(&s->node);
         list_push_tail(&s->owner->free, &s->node);
@@ -188,6 +189,7 @@ struct sock *sock_open(struct links *p, int type, uint32_t link, bool six)
         list_push_tail(&p->free, &s->node);
         return NULL;
     }
+    CHECK(s->closing == 0, "a socket is used before its handles are closed");
     s->link = link;
     list_push_tail(&p->used, &s->node);
     watch(s, &s->poll, s->zmq, on_readable);
@@ -199,6 +201,7 @@ struct sock *sock_open(struct links *p, int type, uint32_t link, bool six)
 
 void sock_close(struct sock *s)
 {
+    CHECK(s->zmq && s->closing == 0, "a socket is closed twice");
     list_remove(&s->ready);
     s->closing = 2;
     uv_close((uv_handle_t *)&s->poll, on_closed);
@@ -221,8 +224,10 @@ static void link_clear(struct link *k)
 
 void link_lost(struct links *p, uint32_t link)
 {
-    struct link *k = &p->links[link];
+    struct link *k = link_at(p, link);
 
+    CHECK(
+        k->up && k->sock == p->router, "link %u is not an accepted one", link);
     table_remove(&p->by_rid, k->rid, 0);
     link_clear(k);
     p->calls.down(p->calls.ud, link);
@@ -230,7 +235,7 @@ void link_lost(struct links *p, uint32_t link)
 
 void link_down(struct links *p, uint32_t link)
 {
-    struct link *k = &p->links[link];
+    struct link *k = link_at(p, link);
 
     if (!k->up)
         return;
@@ -257,7 +262,7 @@ static void router_event(struct links *p, uint16_t event, uint32_t value)
 static void dealer_event(
     struct links *p, struct sock *s, uint16_t event, uint32_t value)
 {
-    struct link *k = &p->links[s->link];
+    struct link *k = link_at(p, s->link);
     bool up = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
 
     if (event == ZMQ_EVENT_CONNECTED)
@@ -512,6 +517,8 @@ static bool send_to(struct links *p, const struct link *k)
     struct meter *m =
         k->sock == p->router ? &p->conns[k->conn].meter : &k->sock->meter;
 
+    CHECK(k->up && k->out_len <= PACKET_BYTES, "%u bytes for a link that is %s",
+        k->out_len, k->up ? "up" : "down");
     if (k->sock == p->router &&
         zmq_send(zmq, &k->rid, RID_BYTES, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
         return false;
@@ -552,7 +559,7 @@ static bool append(struct links *p, struct link *k, struct span frame)
 
 void links_send(struct links *p, uint32_t link, struct span frame)
 {
-    struct link *k = &p->links[link];
+    struct link *k = link_at(p, link);
 
     if (!append(p, k, frame))
         return;
@@ -562,7 +569,7 @@ void links_send(struct links *p, uint32_t link, struct span frame)
 
 void links_send_soon(struct links *p, uint32_t link, struct span frame)
 {
-    struct link *k = &p->links[link];
+    struct link *k = link_at(p, link);
 
     if (append(p, k, frame) && !list_linked(&k->dirty))
         list_push_tail(&p->soon, &k->dirty);
@@ -589,7 +596,7 @@ void links_flush(struct links *p)
 
 enum err links_connect(struct links *p, uint32_t link, struct span address)
 {
-    struct link *k = &p->links[link];
+    struct link *k = link_at(p, link);
 
     CHECK(link < p->opt.links && !k->sock && !k->dial.used, "link %u is in use",
         link);
@@ -598,7 +605,7 @@ enum err links_connect(struct links *p, uint32_t link, struct span address)
 
 void links_disconnect(struct links *p, uint32_t link)
 {
-    struct link *k = &p->links[link];
+    struct link *k = link_at(p, link);
 
     dial_stop(p, link);
     if (!k->sock)
@@ -615,9 +622,13 @@ void links_disconnect(struct links *p, uint32_t link)
 
 static enum err take_memory(struct links *p)
 {
+    struct list *lists[] = {&p->conns_free, &p->silent, &p->heard, &p->free,
+        &p->used, &p->ready, &p->dirty, &p->soon};
     struct slab s = {0};
     void *m;
 
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+        list_init(lists[i]);
     for (int pass = 0; pass < 2; pass++) {
         if (pass == 1) {
             p->memory = calloc(1, s.used + SLAB_ALIGN);
@@ -668,14 +679,6 @@ static enum err open_context(struct links *p)
     return OK;
 }
 
-/* Seeds rand(), from which libzmq numbers connections and which it does not
- * seed: libzmq aborts when a connection claims the routing id that a later one
- * is given, so that id must not be predictable. */
-static void hide_numbers(const struct links *p)
-{
-    srand((unsigned)(p->opt.seed ^ p->opt.seed >> 32));
-}
-
 /* Binds the ROUTER. A host in brackets is IPv6; a name is IPv6 if it has no
  * IPv4 address. */
 static enum err bind_router(struct links *p)
@@ -685,7 +688,9 @@ static enum err bind_router(struct links *p)
 
     if (!p->opt.listen)
         return OK;
-    hide_numbers(p);
+    /* libzmq numbers connections from rand(), does not seed it, and aborts when
+     * a connection claims the routing id that a later one is given. */
+    srand((unsigned)(p->opt.seed ^ p->opt.seed >> 32));
     p->router = sock_open(p, ZMQ_ROUTER, NONE, six);
     if (!p->router) {
         log_error("zmq: socket: %s", zmq_strerror(zmq_errno()));
@@ -720,14 +725,6 @@ enum err links_new(struct links **out, uv_loop_t *loop,
     p->listen_fd = p->spare = -1;
     uv_timer_init(loop, &p->timer);
     p->timer.data = p;
-    list_init(&p->conns_free);
-    list_init(&p->silent);
-    list_init(&p->heard);
-    list_init(&p->free);
-    list_init(&p->used);
-    list_init(&p->ready);
-    list_init(&p->dirty);
-    list_init(&p->soon);
     zmq_msg_init(&p->msg);
     zmq_msg_init(&p->event);
     zmq_msg_init(&p->scrap);
@@ -769,6 +766,7 @@ void links_free(struct links **out)
 
     if (!p)
         return;
+    CHECK(p->stopped, "freed before it was stopped");
     if (p->spare >= 0)
         close(p->spare);
     zmq_msg_close(&p->msg);
