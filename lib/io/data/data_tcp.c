@@ -96,6 +96,7 @@ static void taken(struct data *d, struct endpoint *ep, size_t n)
         struct iovec *v = &op->iov[op->at];
         size_t part = n < v->iov_len ? n : v->iov_len;
 
+        CHECK(op->at < op->iovs, "piece %u of %u", op->at, op->iovs);
         v->iov_base = (uint8_t *)v->iov_base + part;
         v->iov_len -= part;
         n -= part;
@@ -155,6 +156,8 @@ static void endpoint_send(struct data *d, struct endpoint *ep)
     struct iovec iov[SEND_PLACES];
     struct msghdr m = {.msg_iov = iov};
 
+    CHECK(ep->fd >= 0 && ep->connected, "endpoint %td is not connected",
+        ep - d->eps);
     for (unsigned i = 0; i < SENDS_MAX; i++) {
         size_t bytes;
         ssize_t n;

@@ -99,6 +99,7 @@ static void on_closed(void *request, ucs_status_t status, void *ud)
     struct data *d = ud;
 
     (void)status;
+    CHECK(d->closing > 0, "an endpoint closes twice");
     d->closing--;
     ucp_request_free(request);
 }
@@ -286,6 +287,7 @@ static void worker_close(struct data *d)
 
 static void worker_replace(struct data *d)
 {
+    CHECK(!d->c.inside, "replaced inside a callback");
     log_warn("ucx: operations never complete: the worker is replaced");
     carrier_break_all(d);
     worker_close(d);
@@ -457,6 +459,7 @@ static enum err ucx_fetch(struct data *d, const struct data_in *in,
     if (op->op.bytes != in->len)
         return ERR_MALFORMED;
     op_param(op, &param, &buffer, &count);
+    CHECK(op->op.ep == NONE && op->op.fetch, "an operation in use");
     op->op.cookie = cookie;
     op->since_ns = 0;
     op->from = d->in_from;

@@ -74,6 +74,7 @@ static void listen_for(struct tcp_door *d, uint32_t events)
 
 static void in_close(struct tcp_door *d, uint32_t i)
 {
+    CHECK(i < d->data->inbound_max && d->ins[i].in, "connection %u", i);
     tcp_in_close(&d->ins[i].in);
 }
 
@@ -218,6 +219,8 @@ static unsigned in_event(struct tcp_door *d, uint32_t i)
     bool over = false;
     unsigned count;
 
+    CHECK(i < d->data->inbound_max, "connection %u of %u", i,
+        d->data->inbound_max);
     if (!d->ins[i].in)
         return 0; /* closed in this turn */
     count = tcp_in_turn(d->ins[i].in, &over);

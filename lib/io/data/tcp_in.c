@@ -73,6 +73,7 @@ struct tcp_in *tcp_in_open(int fd, const struct tcp_in_conf *c)
 
 static void fetch_end(struct tcp_in *in, bool ok)
 {
+    CHECK(in->fetching, "a fetch ends twice");
     in->fetching = false;
     in->conf.calls->fetched(in->conf.calls->ud, in->cookie, ok);
 }
@@ -109,6 +110,8 @@ bool tcp_in_stalled(struct tcp_in *in, uint64_t now_ns, uint64_t limit_ns)
 /* Advances the fetch by n bytes that are in place. */
 static void fill(struct tcp_in *in, uint64_t n)
 {
+    CHECK(n <= in->left, "%zu bytes of a body that lacks %zu", (size_t)n,
+        (size_t)in->left);
     in->left -= n;
     while (n > 0) {
         struct iovec *v = &in->iov[in->at];
@@ -117,6 +120,7 @@ static void fill(struct tcp_in *in, uint64_t n)
         v->iov_base = (uint8_t *)v->iov_base + take;
         v->iov_len -= take;
         n -= take;
+        CHECK(in->at < in->iovs, "piece %u of %u", in->at, in->iovs);
         if (v->iov_len == 0)
             in->at++;
     }
@@ -156,6 +160,7 @@ static void body_turn(struct tcp_in *in)
 
 void tcp_in_whole(struct tcp_in *in)
 {
+    CHECK(!in->fetching && !in->dropping, "asked for outside of arrived()");
     in->whole = true;
 }
 
@@ -341,6 +346,8 @@ static void make_room(struct tcp_in *in)
 {
     size_t have = in->head - in->tail;
 
+    CHECK(in->tail <= in->head && in->head <= in->cap, "%zu to %zu of %zu",
+        in->tail, in->head, in->cap);
     if (have > 0 && in->tail > 0)
         memmove(in->buffer, in->buffer + in->tail, have);
     in->tail = 0;

@@ -14,6 +14,7 @@
  * file; restarting the process to set them was rejected. */
 #include "io/data/ucx.h"
 
+#include "base/check.h"
 #include "base/log.h"
 #include "wire/segment.h"
 
@@ -243,6 +244,7 @@ enum err ucx_open(struct ucx *out, const struct data_conf *c,
     struct ucx u = *out;
     enum err e;
 
+    CHECK(!u.worker && !u.context, "opened twice");
     u.fd = -1;
     u.host_only = only_host(c->tls);
 

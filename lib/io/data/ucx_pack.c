@@ -6,6 +6,7 @@
  * leaving it to UCX's own lists of pieces (see data_ucx.c). */
 #include "io/data/ucx.h"
 
+#include "base/check.h"
 #include "base/guard.h"
 
 static void *pack_start(void *context, const void *buffer, size_t count)
@@ -38,6 +39,8 @@ static void pack_seek(struct ucx_pack *k, size_t offset)
         k->at_byte = k->at_total = 0;
     }
     while (k->at_total < offset) {
+        CHECK(k->at_iov < k->iovs, "byte %zu of a message of %zu", offset,
+            k->at_total);
         size_t left = k->iov[k->at_iov].iov_len - k->at_byte;
 
         if (left > offset - k->at_total)
