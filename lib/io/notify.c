@@ -8,6 +8,7 @@
  * a container runs us). */
 #include "io/notify.h"
 
+#include "base/check.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -140,6 +141,7 @@ int notify_listen_fd(void)
 {
     int found = -1;
 
+    CHECK(state.fds <= FDS_MAX, "%u descriptors", state.fds);
     for (unsigned i = 0; i < state.fds && found < 0; i++) {
         int fd = FIRST_FD + (int)i;
 

@@ -11,6 +11,8 @@
  * Rejected: the document API (no marks at keys, and it resolves aliases). */
 #include "io/yaml.h"
 
+#include "base/check.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -285,6 +287,7 @@ static enum err load_map(struct load *l, const char *path)
         if (r)
             return r;
     }
+    CHECK(l->depth > 0, "the end of a map that did not begin");
     l->depth--;
     if (seen.count == 0 && strchr(path, '['))
         return refuse(l, start, "%s: has no keys", path);

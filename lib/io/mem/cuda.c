@@ -124,6 +124,7 @@ enum err cuda_open(struct cuda **out, const char *who, uint32_t device)
 struct cuda *cuda_hold(struct cuda *c)
 {
     pthread_mutex_lock(&lock);
+    CHECK(c->users > 0, "cuda:%u has no users", c->device);
     c->users++;
     pthread_mutex_unlock(&lock);
     return c;
@@ -137,6 +138,8 @@ void cuda_close(struct cuda **cp)
     if (!c)
         return;
     pthread_mutex_lock(&lock);
+    CHECK(c->users > 0 && gpus[c->device] == c, "cuda:%u is closed twice",
+        c->device);
     if (--c->users == 0) {
         gpus[c->device] = NULL;
         (void)c->d->cuDevicePrimaryCtxRelease(c->handle);
@@ -438,6 +441,7 @@ enum err cuda_lane_look(struct cuda_lane *l, uint32_t mark)
 
     if (cuda_enter(l->gpu) != OK)
         return ERR_INTERNAL;
+    CHECK(mark < l->marks, "mark %u of %u", mark, l->marks);
     r = l->gpu->d->cuEventQuery(l->event[mark]);
     cuda_leave(l->gpu);
     return answer(l, r);
@@ -449,6 +453,7 @@ enum err cuda_lane_wait(struct cuda_lane *l, uint32_t mark)
 
     if (cuda_enter(l->gpu) != OK)
         return ERR_INTERNAL;
+    CHECK(mark < l->marks, "mark %u of %u", mark, l->marks);
     r = l->gpu->d->cuEventSynchronize(l->event[mark]);
     cuda_leave(l->gpu);
     return answer(l, r);

@@ -7,6 +7,7 @@
  * GPU; most drivers have the call. */
 #include "io/mem/cuda_impl.h"
 
+#include "base/check.h"
 #include "base/log.h"
 
 #include <pthread.h>
@@ -56,6 +57,8 @@ static CUresult launch(
 {
     void *params[] = {of};
 
+    CHECK(
+        f && of->count > 0 && of->count <= COPIES_MAX, "%u copies", of->count);
     return c->d->cuLaunchKernel(f, BLOCKS / of->count, of->count, 1, THREADS, 1,
         1, 0, stream, params, NULL);
 }

@@ -106,6 +106,7 @@ static CUresult vmm_map(struct mem *m)
     const struct gpu_driver *d = m->gpu->d;
     CUresult r = d->cuMemAddressReserve(&m->device, m->bytes, 0, 0, 0);
 
+    CHECK(m->own, "no memory to map");
     if (r != CUDA_SUCCESS) {
         m->device = 0;
         return r;
@@ -329,6 +330,8 @@ static CUresult import_ipc(struct mem *m, const struct mem_import *from)
     CUipcMemHandle handle;
     CUresult r;
 
+    CHECK(from->handle.len == UUID_BYTES + sizeof(handle),
+        "a handle of %u bytes", from->handle.len);
     m->share = "cuda-ipc";
     memcpy(&handle, from->handle.p + UUID_BYTES, sizeof(handle));
     r = m->gpu->d->cuIpcOpenMemHandle(

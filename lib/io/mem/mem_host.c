@@ -203,6 +203,8 @@ static enum err populate(struct mem *m, const struct mem_opt *opt)
     pthread_t others[CREW_MAX];
     uint32_t n = 0;
 
+    CHECK(c.piece % m->page == 0, "pieces of %lu bytes, pages of %lu",
+        (unsigned long)c.piece, (unsigned long)m->page);
     for (; n < CREW_MAX && n + 1 < pieces; n++)
         if (pthread_create(&others[n], NULL, crew_member, &c) != 0)
             break; /* with fewer threads, then */
@@ -219,6 +221,7 @@ static enum err seal(struct mem *m, const struct mem_opt *opt)
 {
     int seals = F_SEAL_SHRINK | F_SEAL_GROW;
 
+    CHECK(m->base, "sealed before it was mapped");
     if (!opt->engines_write)
         seals |= F_SEAL_FUTURE_WRITE;
     if (fcntl(m->fd, F_ADD_SEALS, seals) != 0 ||

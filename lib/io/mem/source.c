@@ -141,6 +141,7 @@ enum err source_map(struct source *s, uint32_t readers)
 {
     void *p;
 
+    CHECK(!s->base, "a source is mapped twice");
     if (s->share[0])
         return map_gpu(s, readers);
     p = mmap(NULL, s->bytes, PROT_READ, MAP_SHARED, s->fd, 0);
@@ -159,7 +160,10 @@ enum err source_map(struct source *s, uint32_t readers)
 
 struct source *source_hold(struct source *s)
 {
-    atomic_fetch_add_explicit(&s->holders, 1, memory_order_relaxed);
+    uint32_t had =
+        atomic_fetch_add_explicit(&s->holders, 1, memory_order_relaxed);
+
+    CHECK(had > 0, "a source without holders");
     return s;
 }
 
