@@ -26,6 +26,12 @@ static inline struct heap_node *heap_first(const struct heap *h)
     return h->len ? h->nodes[0] : NULL;
 }
 
+/* Returns the least key, for a heap of times; TIME_NEVER: the heap is empty. */
+static inline uint64_t heap_due(const struct heap *h)
+{
+    return h->len ? h->nodes[0]->key : TIME_NEVER;
+}
+
 /* Makes h an empty heap of at most cap nodes. */
 static inline void heap_init(struct heap *h, struct slab *s, uint32_t cap)
 {

@@ -4,6 +4,9 @@
  * complete or does not link. */
 #include "core/head.h"
 
+#include "base/check.h"
+#include "core/calls.h"
+
 struct brain *brain_init(struct slab *s, const struct brain_conf *c)
 {
     bool langd = c->conf->role == ROLE_LANGD;
@@ -11,19 +14,117 @@ struct brain *brain_init(struct slab *s, const struct brain_conf *c)
     return (langd ? &langd_ops : &encoded_ops)->init(s, c);
 }
 
+/* events */
+
+static void on_link(struct brain *b, struct out *out, const struct event *ev)
+{
+    struct peers *peers = &b->peers;
+    struct peer *p = ev->link < peers->links ? peer_on(peers, ev->link) : NULL;
+
+    if (!p)
+        return;
+    if (ev->type == EV_LINK_UP) {
+        if (b->ops->greets)
+            peer_hello_until_up(peers, out, p, b->now_ns);
+        return;
+    }
+    if (!b->ops->greets) {
+        peers->link_peer[ev->link] = NONE;
+        p->link = NONE;
+    }
+    peer_down(peers, p, b->now_ns);
+}
+
+static void expire(struct brain *b, struct out *out)
+{
+    struct peer *p;
+    bool lost;
+
+    while (
+        out_has_room(out) && (p = peers_expired(&b->peers, b->now_ns, &lost))) {
+        if (lost)
+            b->ops->peer_lost(b, out, p);
+        else if (p->up || b->ops->greets)
+            peer_hello_until_up(&b->peers, out, p, b->now_ns);
+    }
+    engines_expire(&b->engines, out, b->now_ns);
+}
+
+/* True if it is news. */
+static bool pool_lost(struct brain *b, uint32_t i)
+{
+    CHECK(i < b->pools_count, "note of pool %u", i);
+    return pool_meta_lost(&b->metas[i]);
+}
+
+/* Does what both roles do about an event. True if the role has its part. */
+static bool head_event(struct brain *b, struct out *out, const struct event *ev)
+{
+    switch (ev->type) {
+    case EV_CONN_OPEN:
+        engine_open(&b->engines, ev);
+        return false;
+    case EV_CONN_END:
+        engine_end(&b->engines, ev->conn, b->now_ns);
+        return true;
+    case EV_CONN_DEAD:
+        engine_dead(&b->engines, ev->conn, b->now_ns);
+        return true;
+    case EV_LOCAL_BAD:
+        call_bad(b, out, ev);
+        return false;
+    case EV_LINK_UP:
+    case EV_LINK_DOWN:
+        on_link(b, out, ev);
+        return false;
+    case EV_PEER:
+        return ev->link < b->peers.links;
+    case EV_PEER_BAD:
+        peer_bad(&b->peers, out, ev);
+        return false;
+    case EV_NOTE:
+        return ev->note.type != NOTE_POOL_LOST || pool_lost(b, ev->note.first);
+    case EV_TIME:
+        expire(b, out);
+        return true;
+    case EV_DRAIN:
+        b->draining = true;
+        return false;
+    case EV_MORE:
+        if (!calls_pools_waiting(b))
+            return false;
+        calls_pools_ready(b, out);
+        return true;
+    case EV_LOCAL:
+    case EV_MAP:
+        return true;
+    }
+    CHECK(false, "event %u", ev->type);
+}
+
 void brain_step(struct brain *b, const struct event *ev, struct out *out)
 {
-    b->ops->step(b, ev, out);
+    CHECK(ev->now_ns >= b->now_ns, "time went back");
+    CHECK(out_has_room(out), "a step with a full list");
+    b->now_ns = ev->now_ns;
+    if (b->ops->begin)
+        b->ops->begin(b);
+    if (head_event(b, out, ev))
+        b->ops->event(b, out, ev);
+    b->ops->work(b, out);
 }
 
 bool brain_pending(const struct brain *b)
 {
-    return b->ops->pending(b);
+    return b->ops->pending(b) || calls_pools_waiting(b);
 }
 
 uint64_t brain_deadline(const struct brain *b)
 {
-    return b->ops->deadline(b);
+    uint64_t at =
+        min_u64(engines_deadline(&b->engines), heap_due(&b->peers.timers));
+
+    return min_u64(at, b->ops->deadline(b));
 }
 
 bool brain_next_event(struct brain *b, uint32_t conn, struct writer *w)

@@ -25,12 +25,23 @@ struct pool_meta {
     uint32_t handle_len;
 };
 
-/* What a role does; each as its namesake in brain.h. */
+/* What a role is, and does; those without a comment as in brain.h. */
 struct brain_ops {
     uint8_t role;
     bool engines_write; /* pools are writable for all their engines */
+    bool greets;        /* connects to its peers, and says HELLO first */
     struct brain *(*init)(struct slab *s, const struct brain_conf *c);
-    void (*step)(void *brain, const struct event *ev, struct out *out);
+    /* A step begins, now_ns is set; NULL: nothing to do. */
+    void (*begin)(void *brain);
+    /* What brain.c left of an event, or the role's own part of it: CONN_END,
+     * CONN_DEAD, LOCAL, PEER, NOTE, MAP, TIME and, when pools have become
+     * ready, MORE. */
+    void (*event)(void *brain, struct out *out, const struct event *ev);
+    /* The peer's connection stays away. */
+    void (*peer_lost)(void *brain, struct out *out, struct peer *p);
+    /* Draws consequences until there are none, or the list is full. */
+    void (*work)(void *brain, struct out *out);
+    /* Beyond what the head waits for. */
     bool (*pending)(const void *brain);
     uint64_t (*deadline)(const void *brain);
     bool (*next_event)(void *brain, uint32_t conn, struct writer *w);

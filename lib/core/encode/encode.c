@@ -112,9 +112,6 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
 /* Nobody can read its rows any more, not even to send them. */
 static void on_pool_lost(struct encoded *e, uint32_t i)
 {
-    CHECK(i < e->b.pools_count, "note of pool %u", i);
-    if (!pool_meta_lost(e->pools[i].meta))
-        return;
     for (uint32_t k = 0; k < e->rooms_max; k++) {
         struct eroom *m = &e->rooms[k];
 
@@ -150,31 +147,10 @@ static void on_note(struct encoded *e, const struct data_note *n)
     eroom_touch(e, d->room);
 }
 
-static void on_link_down(struct encoded *e, uint32_t link)
-{
-    struct peer *p =
-        link < e->b.peers.links ? peer_on(&e->b.peers, link) : NULL;
-
-    if (!p)
-        return;
-    e->b.peers.link_peer[link] = NONE;
-    p->link = NONE;
-    peer_down(&e->b.peers, p, e->b.now_ns);
-}
-
-static void expire(struct encoded *e, struct out *out)
+static void expire(struct encoded *e)
 {
     struct heap_node *n;
-    struct peer *p;
-    bool lost;
 
-    while (out_has_room(out) &&
-           (p = peers_expired(&e->b.peers, e->b.now_ns, &lost)))
-        if (lost)
-            encoded_peer_lost(e, out, p);
-        else if (p->up)
-            peer_hello_until_up(&e->b.peers, out, p, e->b.now_ns);
-    engines_expire(&e->b.engines, out, e->b.now_ns);
     while ((n = heap_first(&e->room_timers)) && n->key <= e->b.now_ns) {
         heap_remove(&e->room_timers, n);
         eroom_expired(e, CONTAINER_OF(n, struct eroom, timer));
@@ -188,8 +164,9 @@ static void expire(struct encoded *e, struct out *out)
             epool_revoke(e, &e->pools[i]);
 }
 
-static void work(struct encoded *e, struct out *out)
+static void work(void *brain, struct out *out)
 {
+    struct encoded *e = brain;
     struct list *n;
 
     while (out_has_room(out)) {
@@ -202,88 +179,55 @@ static void work(struct encoded *e, struct out *out)
     }
 }
 
-static void dispatch(struct encoded *e, struct out *out, const struct event *ev)
+static void peer_lost(void *brain, struct out *out, struct peer *p)
 {
+    encoded_peer_lost(brain, out, p);
+}
+
+static void on_event(void *brain, struct out *out, const struct event *ev)
+{
+    struct encoded *e = brain;
+
     switch (ev->type) {
-    case EV_CONN_OPEN:
-        engine_open(&e->b.engines, ev);
-        break;
     case EV_CONN_END:
-        engine_end(&e->b.engines, ev->conn, e->b.now_ns);
         encoded_map_end(e, ev->conn);
         encoded_map_quiet(e, out, ev->conn);
         break;
     case EV_CONN_DEAD:
-        engine_dead(&e->b.engines, ev->conn, e->b.now_ns);
         encoded_map_dead(e, ev->conn);
         break;
     case EV_LOCAL:
         encoded_on_local(e, out, ev->conn, ev->local);
         break;
-    case EV_LOCAL_BAD:
-        call_bad(&e->b, out, ev);
-        break;
-    case EV_LINK_UP:
-        break; /* langd says HELLO */
-    case EV_LINK_DOWN:
-        on_link_down(e, ev->link);
-        break;
     case EV_PEER:
-        if (ev->link < e->b.peers.links)
-            encoded_on_peer(e, out, ev->link, ev->peer);
-        break;
-    case EV_PEER_BAD:
-        peer_bad(&e->b.peers, out, ev);
+        encoded_on_peer(e, out, ev->link, ev->peer);
         break;
     case EV_NOTE:
         on_note(e, &ev->note);
         break;
     case EV_TIME:
-        expire(e, out);
-        break;
-    case EV_DRAIN:
-        e->b.draining = true;
+        expire(e);
         break;
     case EV_MORE:
-        if (calls_pools_waiting(&e->b)) {
-            calls_pools_ready(&e->b, out);
-            encoded_map_offer(e, out);
-        }
+        encoded_map_offer(e, out);
         break;
-    case EV_MAP:
-        break; /* encoded maps nothing */
+    default:
+        break; /* it maps nothing */
     }
-}
-
-static void step(void *brain, const struct event *ev, struct out *out)
-{
-    struct encoded *e = brain;
-
-    CHECK(ev->now_ns >= e->b.now_ns, "time went back");
-    CHECK(out_has_room(out), "a step with a full list");
-    e->b.now_ns = ev->now_ns;
-    dispatch(e, out, ev);
-    work(e, out);
 }
 
 static bool pending(const void *brain)
 {
     const struct encoded *e = brain;
 
-    return !list_empty(&e->dst_todo) || !list_empty(&e->room_todo) ||
-           calls_pools_waiting(&e->b);
+    return !list_empty(&e->dst_todo) || !list_empty(&e->room_todo);
 }
 
 static uint64_t deadline(const void *brain)
 {
     const struct encoded *e = brain;
-    const struct heap *heaps[] = {
-        &e->room_timers, &e->dst_timers, &e->b.peers.timers};
-    uint64_t at = engines_deadline(&e->b.engines);
+    uint64_t at = min_u64(heap_due(&e->room_timers), heap_due(&e->dst_timers));
 
-    for (size_t i = 0; i < ARRAY_LEN(heaps); i++)
-        if (heap_first(heaps[i]))
-            at = min_u64(at, heap_first(heaps[i])->key);
     for (uint32_t i = 0; i < e->b.pools_count; i++)
         at = min_u64(at, e->pools[i].revoke_ns);
     return at;
@@ -303,7 +247,9 @@ const struct brain_ops encoded_ops = {
     .role = ROLE_ENCODED,
     .engines_write = true,
     .init = init,
-    .step = step,
+    .event = on_event,
+    .peer_lost = peer_lost,
+    .work = work,
     .pending = pending,
     .deadline = deadline,
     .next_event = encoded_next_event,

@@ -174,9 +174,6 @@ static void on_session_over(void *brain, uint32_t session)
  * so. */
 static void on_pool_lost(struct langd *l, uint32_t i)
 {
-    CHECK(i < l->b.pools_count, "note of pool %u", i);
-    if (!pool_meta_lost(l->pools[i].meta))
-        return;
     for (uint32_t k = 0; k < l->rooms_max; k++) {
         struct lroom *m = &l->rooms[k];
 
@@ -213,34 +210,10 @@ static void on_note(struct langd *l, const struct data_note *n)
     grant_classify(l, m);
 }
 
-static void on_link(struct langd *l, struct out *out, uint32_t link, bool up)
-{
-    struct peer *p =
-        link < l->b.peers.links ? peer_on(&l->b.peers, link) : NULL;
-
-    if (!p)
-        return;
-    if (up) {
-        peer_hello_until_up(&l->b.peers, out, p, l->b.now_ns);
-        return;
-    }
-    peer_down(&l->b.peers, p, l->b.now_ns);
-}
-
-static void expire(struct langd *l, struct out *out)
+static void expire(struct langd *l)
 {
     struct heap_node *n;
-    struct peer *p;
-    bool lost;
 
-    while (out_has_room(out) &&
-           (p = peers_expired(&l->b.peers, l->b.now_ns, &lost))) {
-        if (lost)
-            langd_peer_lost(l, out, p, false);
-        else
-            peer_hello_until_up(&l->b.peers, out, p, l->b.now_ns);
-    }
-    engines_expire(&l->b.engines, out, l->b.now_ns);
     tickets_expire(&l->tickets, l->b.now_ns);
     while ((n = heap_first(&l->timers)) && n->key <= l->b.now_ns) {
         heap_remove(&l->timers, n);
@@ -250,10 +223,11 @@ static void expire(struct langd *l, struct out *out)
         l->pools[i].dirty |= l->pools[i].revoke_ns <= l->b.now_ns;
 }
 
-/* Draws consequences until there are none, or the list is full. */
-static void work(struct langd *l, struct out *out)
+static void work(void *brain, struct out *out)
 {
+    struct langd *l = brain;
     bool more = true;
+    uint32_t conn;
 
     while (more && out_has_room(out)) {
         struct list *n;
@@ -272,38 +246,36 @@ static void work(struct langd *l, struct out *out)
             more = true;
         }
     }
+    while (out_has_room(out) && (conn = tickets_next_conn(&l->tickets)) != NONE)
+        engine_notify(&l->b.engines, out, conn);
 }
 
-static void dispatch(struct langd *l, struct out *out, const struct event *ev)
+static void begin(void *brain)
 {
+    struct langd *l = brain;
+
+    l->tickets.now_ns = l->b.now_ns;
+}
+
+static void peer_lost(void *brain, struct out *out, struct peer *p)
+{
+    langd_peer_lost(brain, out, p, false);
+}
+
+static void on_event(void *brain, struct out *out, const struct event *ev)
+{
+    struct langd *l = brain;
+
     switch (ev->type) {
-    case EV_CONN_OPEN:
-        engine_open(&l->b.engines, ev);
-        break;
     case EV_CONN_END:
-        engine_end(&l->b.engines, ev->conn, l->b.now_ns);
         if (engine_empty(&l->b.engines, ev->conn))
             out_action(out, ACT_CONN_CLOSE)->conn = ev->conn;
-        break;
-    case EV_CONN_DEAD:
-        engine_dead(&l->b.engines, ev->conn, l->b.now_ns);
         break;
     case EV_LOCAL:
         langd_on_local(l, out, ev->conn, ev->local);
         break;
-    case EV_LOCAL_BAD:
-        call_bad(&l->b, out, ev);
-        break;
-    case EV_LINK_UP:
-    case EV_LINK_DOWN:
-        on_link(l, out, ev->link, ev->type == EV_LINK_UP);
-        break;
     case EV_PEER:
-        if (ev->link < l->b.peers.links)
-            langd_on_peer(l, out, ev->link, ev->peer);
-        break;
-    case EV_PEER_BAD:
-        peer_bad(&l->b.peers, out, ev);
+        langd_on_peer(l, out, ev->link, ev->peer);
         break;
     case EV_NOTE:
         on_note(l, &ev->note);
@@ -312,29 +284,11 @@ static void dispatch(struct langd *l, struct out *out, const struct event *ev)
         langd_on_map(l, out, ev);
         break;
     case EV_TIME:
-        expire(l, out);
+        expire(l);
         break;
-    case EV_DRAIN:
-        l->b.draining = true;
-        break;
-    case EV_MORE:
-        calls_pools_ready(&l->b, out);
-        break;
+    default:
+        break; /* all is done already */
     }
-}
-
-static void step(void *brain, const struct event *ev, struct out *out)
-{
-    struct langd *l = brain;
-    uint32_t conn;
-
-    CHECK(ev->now_ns >= l->b.now_ns, "time went back");
-    CHECK(out_has_room(out), "a step with a full list");
-    l->b.now_ns = l->tickets.now_ns = ev->now_ns;
-    dispatch(l, out, ev);
-    work(l, out);
-    while (out_has_room(out) && (conn = tickets_next_conn(&l->tickets)) != NONE)
-        engine_notify(&l->b.engines, out, conn);
 }
 
 static bool pending(const void *brain)
@@ -345,19 +299,14 @@ static bool pending(const void *brain)
         if (l->pools[i].dirty)
             return true;
     return !list_empty(&l->todo) || l->aux_dirty ||
-           !list_empty(&l->tickets.dirty) || calls_pools_waiting(&l->b);
+           !list_empty(&l->tickets.dirty);
 }
 
 static uint64_t deadline(const void *brain)
 {
     const struct langd *l = brain;
-    const struct heap *heaps[] = {
-        &l->timers, &l->b.peers.timers, &l->tickets.timers};
-    uint64_t at = engines_deadline(&l->b.engines);
+    uint64_t at = min_u64(heap_due(&l->timers), heap_due(&l->tickets.timers));
 
-    for (size_t i = 0; i < ARRAY_LEN(heaps); i++)
-        if (heap_first(heaps[i]))
-            at = min_u64(at, heap_first(heaps[i])->key);
     for (uint32_t i = 0; i < l->b.pools_count; i++)
         at = min_u64(at, l->pools[i].revoke_ns);
     return at;
@@ -380,8 +329,12 @@ static uint32_t open_rooms(const void *brain)
 
 const struct brain_ops langd_ops = {
     .role = ROLE_LANGD,
+    .greets = true,
     .init = init,
-    .step = step,
+    .begin = begin,
+    .event = on_event,
+    .peer_lost = peer_lost,
+    .work = work,
     .pending = pending,
     .deadline = deadline,
     .next_event = langd_next_event,
