@@ -2,10 +2,10 @@
  * out. The loop's thread calls everything here; the shard's thread runs
  * sending.c and landing.c over the carrier.
  *
- * A `shared` one gives its work to the loop while little moves, so that nobody
- * is woken in between for a small room; its thread takes over when more moves,
- * and gives the work back when nothing has moved for a moment. Exactly one of
- * the two has it at any time. */
+ * A `shared` shard is run by the loop while traffic is light, so that a small
+ * room needs no wakeup in between; its thread takes over when more moves, and
+ * gives it back when little has moved for a moment. Exactly one of the two owns
+ * it at any time. */
 #ifndef MMX_NODE_SHARD_H
 #define MMX_NODE_SHARD_H
 
@@ -30,10 +30,10 @@ struct shard_conf {
     const struct data_ops *carrier;
     struct data_conf data;
     uint8_t role;
-    uint32_t index, count; /* this shard of so many */
+    uint32_t index, count; /* number of this shard, number of shards */
     uint32_t slots, peers, window_bytes, spin_us, ring_records;
     int cpu;                        /* -1: anywhere */
-    bool shared;                    /* the loop calls shard_work */
+    bool shared;                    /* the loop may own it */
     const struct shard_pool *pools; /* stays valid */
     uint32_t pools_count;
     struct wake *wake; /* of the loop: woken when notes wait */
@@ -41,13 +41,13 @@ struct shard_conf {
 
 struct shard;
 
-/* Starts the thread; returns when its carrier stands or failed. */
+/* Starts the thread; returns when its carrier is open or has failed. */
 MUST_CHECK enum err shard_start(struct shard **out, const struct shard_conf *c);
 /* Stops the thread, closes the carrier. Accepts NULL and half-built. */
 void shard_stop(struct shard **s);
 
-/* The data address of this shard's carrier; valid until shard_stop. It is
- * another one when workers_replaced has grown. */
+/* Returns the data address of this shard's carrier; valid until shard_stop. It
+ * changes when workers_replaced grows. */
 struct span shard_address(struct shard *s);
 
 /* What a shard is told. The shard carries orders out in the order of
@@ -88,24 +88,26 @@ uint32_t shard_waiting(const struct shard *s);
  * loop. */
 void shard_flush(struct shard *s);
 
-/* Has the loop the work? Then it polls shard_fd and calls shard_work when that
- * is readable and when shard_busy before it sleeps. It changes to false in
- * shard_work and shard_flush only, to true at any time; then the loop is woken
- * and has to call shard_work once. What waits for anything is the thread's. */
+/* True while the loop owns the shard. It then polls shard_fd, and calls
+ * shard_work when that is readable, and when shard_busy before it sleeps. It
+ * changes to false in shard_work and shard_flush only, to true at any time;
+ * then the loop is woken and has to call shard_work once. Work that has to wait
+ * is always the thread's. */
 bool shard_mine(const struct shard *s);
-/* Was it given away since the last call? It may be back already. */
+/* True if ownership went to the thread since the last call (it may have come
+ * back). */
 bool shard_lent(struct shard *s);
 int shard_fd(const struct shard *s);
-/* Does what there is to do, a bounded amount. Nothing when it is not ours. */
+/* Runs one bounded turn if the loop owns the shard. */
 void shard_work(struct shard *s);
 bool shard_busy(struct shard *s);
 
-/* True if the work is the thread's, and it has begun no turn for much longer
- * than it ever sleeps: it hangs. Asked by the loop from time to time; when it
- * has not been for long is counted from the first time. */
+/* True if the thread owns the shard and has begun no turn for much longer than
+ * it ever sleeps: it hangs. Call from time to time; the first call starts the
+ * clock. */
 bool shard_hangs(struct shard *s, uint64_t now_ns);
 
-/* The next note, or false. */
+/* Takes the next note; false: none. */
 bool shard_note(struct shard *s, struct data_note *n);
 
 /* Counters of the shard, one a row of stats.def; readable at any time. */
@@ -115,7 +117,7 @@ struct shard_stats {
     _Atomic uint64_t turns;
 };
 const struct shard_stats *shard_stats(const struct shard *s);
-/* Transport chosen for a peer, copied; empty: none yet. */
+/* Copies the transport chosen for a peer; empty: none yet. */
 void shard_transport(struct shard *s, uint32_t peer, char *out, size_t size);
 
 #endif

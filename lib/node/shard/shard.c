@@ -2,15 +2,15 @@
  *
  * Invariants:
  *  - the loop's thread touches the rings, the wake and the counters; all else
- *    belongs to whom `duty` names: the shard's thread, or the loop in
- *    shard_work. Who has it gives it away as the last thing it does;
- *  - commands are carried out in order; notes reach the loop in order, none
- *    is lost: what the ring has no room for waits in the backlog, and while
- *    that is half full the carrier rests;
- *  - a turn drains commands, carrier and messages to send; the loop is woken
- *    once per turn; who has the work sleeps only when nothing of `due` is
- *    left, looked at after it said that it sleeps. A turn may leave some: what
- *    the carrier completes lets go what came before it in the turn.
+ *    is owned by the holder of `duty`: the shard's thread, or the loop in
+ *    shard_work. The owner passes it on as its last access;
+ *  - orders are carried out in order; notes reach the loop in order and none
+ *    is lost: notes that find the ring full wait in the backlog, and while that
+ *    is half full the carrier rests;
+ *  - a turn drains orders, carrier and messages to send; the loop is woken once
+ *    per turn; the owner sleeps only if `due` is false after it has announced
+ *    its sleep. A turn may leave work: what the carrier completes makes room
+ *    for what came earlier in the turn.
  *
  * Rejected: a shared queue that any worker serves. Rows of one room would
  * meet in one lock, and a landing could overtake the close of its room. No
@@ -30,13 +30,12 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define TURNS_MAX    64 /* calls of progress before commands have their turn */
+#define TURNS_MAX    64 /* calls of progress between two looks at the orders */
 #define TICK_BUSY_MS 100
 #define TICK_IDLE_MS 1000
 #define HANGS_NS     (3 * TICK_IDLE_MS * NS_PER_MS)
-/* What the loop does itself: bytes sent or landed in a turn and in LINGER_MS
- * (LIGHT_COPIES more are copied). After LINGER_MS of no more than that the
- * thread gives the work back. */
+/* The most that the loop moves itself: bytes sent or landed in a turn, and in
+ * LINGER_MS. After LINGER_MS below that the thread gives the shard back. */
 #define LIGHT_BYTES (512u << 10)
 #define LIGHT_RATE  (4u << 20)
 #define LINGER_MS   5
@@ -57,6 +56,8 @@ bool field_iov(const struct shard_pool *p, uint32_t f,
     uint8_t *region = mem_start(p->mem) + p->offsets[f];
     uint32_t at = *used;
 
+    CHECK(f < p->layout.count && at <= max, "field %u of %u, place %u of %u", f,
+        p->layout.count, at, max);
     for (uint32_t i = 0; i < n; i++) {
         uint64_t row = (uint64_t)pieces[i].block * p->block_rows + pieces[i].at;
         uint8_t *start = region + row * row_bytes;
@@ -88,7 +89,8 @@ static void backlog_move(struct shard *s)
     }
 }
 
-/* Asks the loop to wake us when it has taken notes; looks again after that. */
+/* Asks the loop for a wakeup when it has taken notes, and looks again after
+ * that. */
 static void backlog_turn(struct shard *s)
 {
     backlog_move(s);
@@ -117,12 +119,13 @@ void shard_tell(struct shard *s, const struct data_note *n)
     }
     while (b->len == b->cap) {
         if (atomic_load_explicit(&s->stop, memory_order_relaxed))
-            return; /* nobody reads any more */
+            return; /* notes are no longer read */
         s->noted = true;
         backlog_turn(s);
         if (b->len == b->cap)
             poll(NULL, 0, 1);
     }
+    CHECK(b->len < b->cap, "%u notes wait", b->len);
     b->notes[(b->head + b->len++) % b->cap] = *n;
 }
 
@@ -197,8 +200,8 @@ static bool outstanding(const struct shard *s)
     return s->role->active(s) > 0;
 }
 
-/* The carrier's address may change when it starts anew; readers of an older
- * copy must not lose it. */
+/* Copies the carrier's address, which changes when its worker is replaced.
+ * Older copies stay for their readers. */
 static enum err address_copy(struct shard *s)
 {
     struct span a = s->conf.carrier->address(s->data);
@@ -257,18 +260,19 @@ static int sleep_ms(struct shard *s)
     return s->conf.shared ? LINGER_MS : TICK_IDLE_MS;
 }
 
-/* Is more under way than the loop has time for? */
+/* True if more is under way than the loop has time for. */
 static bool heavy(const struct shard *s)
 {
     return s->moved > LIGHT_BYTES || s->lately > LIGHT_RATE ||
            s->backlog.len > 0 || outstanding(s);
 }
 
-/* Nothing of the shard is touched after it. */
+/* Passes the shard to the loop. The caller must not touch it after that. */
 static void give_back(struct shard *s)
 {
     struct wake *loop = s->conf.wake;
 
+    CHECK(!shard_mine(s), "the loop owns shard %u already", s->conf.index);
     atomic_store_explicit(&s->duty, DUTY_LOOP, memory_order_release);
     wake_up(loop);
 }
@@ -301,11 +305,16 @@ static void sleep_turn(struct shard *s)
         wake_awake(&s->wake);
 }
 
-/* Everything but sleep. light: no more of it than the loop has time for. */
+/* Does one turn without its sleep; returns the number of things done. light: no
+ * more than the loop has time for. */
 static unsigned work(struct shard *s, bool light)
 {
     unsigned n;
 
+    CHECK(shard_mine(s) == light,
+        "shard %u is run by a thread that does not "
+        "own it",
+        s->conf.index);
     stat_set(&s->stats.turns, ++s->turn);
     s->now_ns = clock_ns();
     if (s->now_ns - s->lately_ns > LINGER_MS * NS_PER_MS) {
@@ -351,7 +360,7 @@ static void turn(struct shard *s)
         sleep_turn(s);
 }
 
-/* The loop has the work. */
+/* Sleeps while the loop owns the shard. */
 static void wait_for_duty(struct shard *s)
 {
     struct pollfd fd = {.fd = s->wake.fd, .events = POLLIN};
@@ -525,6 +534,7 @@ struct span shard_address(struct shard *s)
     const struct address *a =
         atomic_load_explicit(&s->address, memory_order_acquire);
 
+    CHECK(a, "shard %u has no address yet", s->conf.index);
     return span_of(a->bytes, a->len);
 }
 
@@ -536,14 +546,14 @@ void shard_flush(struct shard *s)
         wake_up(&s->wake);
     } else if (s->role->orders_move_rows) {
         shard_work(s);
-    } else { /* what came, comes or is copied is not of commands */
+    } else { /* orders alone: they do not move rows here */
         (void)commands(s);
         backlog_move(s);
         s->noted = false;
     }
 }
 
-/* the work, by the loop */
+/* the shard, run by the loop */
 
 bool shard_mine(const struct shard *s)
 {
@@ -552,6 +562,7 @@ bool shard_mine(const struct shard *s)
 
 int shard_fd(const struct shard *s)
 {
+    CHECK(s->data, "shard %u has no carrier", s->conf.index);
     return s->conf.carrier->fd(s->data);
 }
 
@@ -561,7 +572,7 @@ void shard_work(struct shard *s)
         return;
     (void)work(s, true);
     backlog_move(s);
-    s->noted = false; /* the loop looks for notes without being woken */
+    s->noted = false; /* the loop reads notes without a wakeup */
     s->lately += s->moved;
     if (!heavy(s))
         return;

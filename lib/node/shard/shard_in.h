@@ -1,9 +1,9 @@
 /* shard_in.h - inside of a shard: what shard.c (thread, rings, notes),
  * shard_land.c (rows that come), shard_copy.c (rows that are fetched from
  * another daemon's memory), shard_send.c (rows that go) and shard_gpu.c (rows
- * of GPU pools, both ways) share.
- * Nobody else includes it. All of it belongs to whom `duty` names, except where
- * a member says otherwise; "the shard's thread" means that one. */
+ * of GPU pools, both ways) share. Private to them. Everything here is owned by
+ * the holder of `duty`, which "the shard's thread" means, except where a member
+ * says otherwise. */
 #ifndef MMX_NODE_SHARD_IN_H
 #define MMX_NODE_SHARD_IN_H
 
@@ -16,13 +16,13 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
-/* Notes that the ring out had no room for, in order. */
+/* Notes that found the ring `out` full, in order. */
 struct backlog {
     struct data_note *notes;
     uint32_t head, len, cap;
 };
 
-/* Orders that the ring in had no room for, in order; the loop's. */
+/* Orders that found the ring `in` full, in order. Of the loop. */
 struct waiting {
     struct order *orders;
     uint32_t head, len, cap;
@@ -34,7 +34,7 @@ struct address {
     uint8_t bytes[];
 };
 
-/* Who runs the shard. Who has it may write it, and does so last. */
+/* Owner of the shard. Only the owner changes it, as its last access. */
 enum duty { DUTY_THREAD, DUTY_LOOP };
 
 /* What a role adds to a shard. All but limits, transport and fini is called by
@@ -90,8 +90,8 @@ struct shard {
     _Atomic(struct address *) address; /* newest first; kept until the end */
     uint32_t replaced;                 /* carrier's count, as last seen */
     struct ring in, out;
-    struct wake wake;     /* ours */
-    _Atomic bool stop;    /* loop asks */
+    struct wake wake;     /* of the thread */
+    _Atomic bool stop;    /* set by the loop */
     _Atomic bool starved; /* notes wait for room in out */
     struct shard_stats stats;
 
@@ -110,7 +110,7 @@ struct shard {
 
     struct stage *stage;   /* NULL: no GPU pool */
     uint32_t gpu_bytes;    /* of the largest unit of a GPU pool */
-    uint64_t pools_lost;   /* a bit for each that was told */
+    uint64_t pools_lost;   /* a bit for each that was reported */
     uint64_t pools_direct; /* for each GPU pool that the carrier reaches */
 
     struct iovec iov[DATA_IOV_MAX];
@@ -125,10 +125,10 @@ static inline void stat_set(_Atomic uint64_t *stat, uint64_t n)
 {
     atomic_store_explicit(stat, n, memory_order_relaxed);
 }
-/* Queues a note for the loop. Waits only when a whole backlog is full. */
+/* Queues a note for the loop. Waits only while the backlog is full. */
 void shard_tell(struct shard *s, const struct data_note *n);
-/* Appends where the pieces of field f lie to iov; neighbours become one.
- * false: more than max entries, *used is as before. */
+/* Appends the places of the pieces of field f to iov; adjacent ones are merged.
+ * false: more than `max` entries are needed; *used is as before. */
 bool field_iov(const struct shard_pool *p, uint32_t f,
     const struct piece *pieces, uint32_t n, struct iovec *iov, uint32_t *used,
     uint32_t max);
@@ -140,12 +140,13 @@ bool orders_flush(struct shard *s);
 void orders_free(struct shard *s);
 
 /* shard_gpu.c */
-/* The memory of pool i stands; nothing unless it is a GPU's. */
+/* Prepares for pool i, whose memory exists. Nothing unless it is on a GPU. */
 void gpu_pool(struct shard *s, uint32_t i);
 void gpu_free(struct shard *s);
-/* Tells what is over and submits what waits; how much happened. */
+/* Reports copies that have ended and submits what waits; returns their number.
+ */
 unsigned gpu_turn(struct shard *s);
-/* Has gpu_turn something to tell, or soon to submit? */
+/* True if gpu_turn has something to report, or soon to submit. */
 bool gpu_due(struct shard *s);
 
 #endif

@@ -13,11 +13,11 @@
 #define FETCHES_EACH (STRAIGHT_EACH + SEND_LARGE_EP)
 #define IN_ENTRIES   128 /* of a GPU slot; of all, below LANDINGS_MIN */
 
-/* NOTE_LANDED of a slot that is not told yet; rows 0: none. */
+/* The pending NOTE_LANDED of a slot; rows 0: none. */
 struct untold {
     struct data_note note;
     uint64_t bytes;
-    uint32_t next; /* in the list of slots that may have one */
+    uint32_t next; /* in the list of slots that may have a pending note */
     bool listed;
 };
 
@@ -56,7 +56,7 @@ struct lander {
     uint64_t told_ns;
     struct fetch *fetches;
     uint32_t fetch_free, fetch_fresh; /* NONE; never used from there on */
-    uint8_t *sink; /* where bytes of refused segments are fetched to */
+    uint8_t *sink;                    /* takes the bytes of refused segments */
     uint32_t sink_bytes;
 
     struct source **sources; /* by peer and pool; NULL: none */
@@ -66,7 +66,8 @@ struct lander {
 };
 
 /* shard_land.c */
-/* May the segment land? Then as landing_begin says, else it is counted. */
+/* True if the segment may land: outputs as of landing_begin. Else it is
+ * counted. */
 bool land_begin(struct shard *s, const struct segment *seg, uint32_t *pool,
     struct piece *pieces, uint32_t *n, uint32_t *token);
 void land_gone(struct shard *s, uint32_t token);
@@ -77,27 +78,28 @@ void copy_carve(struct shard *s, struct slab *slab);
 void copy_source(
     struct shard *s, uint32_t peer, uint32_t pool, struct source *source);
 bool copy_arrived(struct shard *s, const struct data_in *in);
-/* Copies for a short while; how many pieces of work it was. */
+/* Copies about `max` bytes; returns the number of copies served. */
 unsigned copy_turn(struct shard *s, uint64_t max);
 bool copy_waiting(const struct shard *s);
-/* The GPU is done with copy i. */
+/* Ends copy i, which the GPU has completed. */
 void copy_over(struct shard *s, uint32_t i, bool ok);
-/* Ends what does not count any more. */
+/* Ends copies whose landing is no longer wanted. */
 void copy_purge(struct shard *s);
 void copy_free(struct shard *s);
 
 /* shard_gpu.c */
-/* Takes over a landing whose pool is a GPU's; else false. */
+/* Takes over a landing in a GPU pool; false: the pool is in host memory. */
 bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
     uint32_t n, uint32_t token, const uint8_t *from, uint32_t bytes);
-/* Where to fetch f's bytes to, for a GPU's pool; gpu_fetched ends it. alone:
- * they are all of the message. false: there is no memory for them. */
+/* Says where to fetch f's bytes to, for a GPU pool; gpu_fetched ends it. alone:
+ * they are the whole message. false: there is no memory for them. */
 bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
     uint32_t n, bool alone, struct fetch_of *f, struct iovec *iov);
 void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok);
-/* Rows out of a source, with a GPU at one end or both (NULL: host memory).
- * Known, room for so many bytes of pinned memory, moves, moved: then copy_over
- * comes for copy i, unless it gives false. */
+/* Copies rows out of a source, with a GPU at one end or both (NULL: host
+ * memory). gpu_known prepares for a GPU; gpu_move_room waits for `bytes` of
+ * pinned memory; gpu_move submits; after gpu_moved copy_over ends copy i,
+ * unless it returned false. */
 bool gpu_known(struct shard *s, struct cuda *gpu);
 bool gpu_move_room(struct shard *s, uint32_t bytes);
 void gpu_move(struct shard *s, struct cuda *to_gpu, uint8_t *to,

@@ -18,8 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* With so many slots under way a new one waits until it has so much in it, or
- * for so many turns: the others may be held by somebody who stands still. */
+/* While BUSY_ENOUGH slots are under way a new one waits until a part of it
+ * (1 / ENOUGH_OF_SLOT) is used, but at most PATIENCE turns: the others may be
+ * held by a stalled peer. */
 #define BUSY_ENOUGH    2
 #define ENOUGH_OF_SLOT 4
 #define PATIENCE       16
@@ -29,16 +30,16 @@
 enum slot_state {
     FREE,
     FILLING,
-    AWAITING, /* pushed, some bytes are to come */
+    AWAITING, /* pushed, bytes are pending */
     COPYING,
-    HELD /* told; memory in use */
+    HELD /* reported; memory in use */
 };
 
 struct slot {
     enum slot_state state;
     uint32_t used, holds, fills, entries;
     uint64_t turn;   /* of submission, to tell in that order */
-    uint32_t failed; /* GPUs, a bit each */
+    uint32_t failed; /* GPUs that failed, a bit each */
     uint8_t *memory;
     struct entry {
         uint64_t cookie;
@@ -47,19 +48,19 @@ struct slot {
     } * entry;
 };
 
-/* One GPU, held: its lane, and per slot what is to be copied there. */
+/* One GPU, held: its lane, and per slot the copies to submit. */
 struct gpu {
     struct cuda *cuda;
     struct cuda_lane *lane;
     struct cuda_batch *batch; /* by slot */
-    uint64_t probe_ns;        /* when it was asked last */
-    bool probing;             /* it has not answered yet */
+    uint64_t probe_ns;        /* time of the last probe */
+    bool probing;             /* the probe has not ended yet */
 };
 
 struct stage {
     struct stage_conf c;
     struct slot *slots;   /* `most`, of which `count` are used */
-    uint32_t count, most; /* most: as configured, or as memory is to be had */
+    uint32_t count, most; /* most: as configured, or as memory allows */
     uint32_t filling;     /* NONE */
     uint64_t turn;
     struct gpu gpus[CUDA_GPUS_MAX];
@@ -78,6 +79,9 @@ enum err stage_new(struct stage **out, const struct stage_conf *c)
         return ERR_NO_BLOCKS;
     CHECK(c->slots > 0 && c->slots <= c->most, "%u slots of %u", c->slots,
         c->most);
+    CHECK(c->slot_bytes > 0 && c->entries > 0 && c->copies > 0,
+        "%u bytes, %u entries, %u copies", c->slot_bytes, c->entries,
+        c->copies);
     s->c = *c;
     s->filling = NONE;
     s->count = c->slots;
@@ -102,13 +106,13 @@ static bool batch_make(const struct stage *s, struct cuda_batch *b)
     return b->to && b->from && b->bytes;
 }
 
-/* All that slot i has not yet; what is made stays when the rest is not to be
- * had. */
+/* Makes what slot i lacks. What is made stays when the rest cannot be had. */
 static bool slot_make(struct stage *s, uint32_t i)
 {
     struct slot *t = &s->slots[i];
     bool good;
 
+    CHECK(i < s->c.most && s->gpus_count > 0, "slot %u of %u", i, s->c.most);
     if (!t->entry)
         t->entry = calloc(s->c.entries, sizeof(*t->entry));
     if (!t->memory)
@@ -119,7 +123,7 @@ static bool slot_make(struct stage *s, uint32_t i)
     return good;
 }
 
-/* The last GPU; the first one has pinned the memory. */
+/* Drops the last GPU. The first one has pinned the memory. */
 static void gpu_drop(struct stage *s)
 {
     struct gpu *g = &s->gpus[--s->gpus_count];
@@ -183,7 +187,7 @@ bool stage_grow(struct stage *s)
     if (s->count == s->most)
         return false;
     if (!slot_make(s, s->count)) {
-        s->most = s->count; /* said once; asked no more */
+        s->most = s->count; /* logged once; not tried again */
         return false;
     }
     s->count++;
@@ -206,7 +210,7 @@ void stage_free(struct stage **sp)
     *sp = NULL;
     if (!s)
         return;
-    /* Copies of all GPUs are over before memory goes. */
+    /* Copies of all GPUs end before memory is freed. */
     for (uint32_t i = 0; i < s->gpus_count; i++)
         cuda_lane_close(&s->gpus[i].lane);
     while (s->gpus_count > 0)
@@ -232,10 +236,12 @@ uint32_t stage_slot_bytes(const struct stage *s)
 static struct slot *filling(struct stage *s)
 {
     CHECK(s->filling != NONE, "no slot is being filled");
+    CHECK(s->slots[s->filling].state == FILLING, "slot %u is in state %d",
+        s->filling, s->slots[s->filling].state);
     return &s->slots[s->filling];
 }
 
-/* Has anything been put into it? Copies alone are the first part of an entry
+/* True if the slot is not empty. Copies alone are the first part of an entry
  * that comes with a later slot. */
 static bool begun(const struct stage *s, uint32_t slot)
 {
@@ -258,7 +264,7 @@ static bool fits(const struct stage *s, uint32_t bytes, uint32_t copies)
     return true;
 }
 
-/* May another slot wait for bytes? */
+/* True if another slot may wait for bytes. */
 static bool may_await(const struct stage *s)
 {
     uint32_t n = 0;
@@ -309,7 +315,10 @@ uint8_t *stage_take(struct stage *s, uint32_t bytes)
 
 void stage_pageable(struct stage *s, const struct cuda *cuda)
 {
-    gpu_of(s, cuda)->batch[s->filling].pageable = true;
+    struct gpu *g = gpu_of(s, cuda);
+
+    CHECK(g && s->filling != NONE, "pageable memory of an unknown GPU");
+    g->batch[s->filling].pageable = true;
 }
 
 void stage_copy(struct stage *s, struct cuda *cuda, const void *to,
@@ -320,7 +329,7 @@ void stage_copy(struct stage *s, struct cuda *cuda, const void *to,
     struct cuda_batch *batch;
     uint32_t last;
 
-    CHECK(g, "rows of an unknown GPU");
+    CHECK(g && s->filling != NONE, "rows of an unknown GPU");
     s->touched |= UINT32_C(1) << (g - s->gpus);
     batch = &g->batch[s->filling];
     last = batch->count - 1;
@@ -375,6 +384,9 @@ static void submit(struct stage *s, uint32_t slot)
 {
     struct slot *t = &s->slots[slot];
 
+    CHECK(t->state == FILLING || t->state == AWAITING,
+        "slot %u is submitted in state %d", slot, t->state);
+    CHECK(t->fills == 0, "slot %u waits for %u fetches", slot, t->fills);
     t->state = COPYING;
     t->turn = s->turn++;
     s->copying++;
@@ -429,6 +441,8 @@ static void slot_free(struct stage *s, uint32_t slot)
 {
     struct slot *t = &s->slots[slot];
 
+    CHECK(t->holds == 0 && t->fills == 0, "slot %u has %u holds, %u fills",
+        slot, t->holds, t->fills);
     t->state = FREE;
     t->used = t->entries = 0;
     t->failed = 0;
@@ -448,7 +462,8 @@ void stage_drop(struct stage *s, uint32_t slot)
         slot_free(s, slot);
 }
 
-/* OK: over; ERR_BUSY: not yet. Whether it went well is in `failed`. */
+/* Returns OK if the copies of the slot have ended, well or not (`failed` says),
+ * ERR_BUSY before. */
 static enum err look(struct stage *s, uint32_t slot, bool wait)
 {
     enum err all = OK;
@@ -474,6 +489,8 @@ static uint32_t tell(struct stage *s, uint32_t slot)
     struct slot *t = &s->slots[slot];
     uint32_t n = t->entries;
 
+    CHECK(t->state == COPYING && s->copying > 0, "slot %u is in state %d", slot,
+        t->state);
     t->state = HELD;
     t->holds++;
     s->copying--;
@@ -516,7 +533,8 @@ bool stage_due(struct stage *s)
     return slot != NONE && look(s, slot, false) == OK;
 }
 
-/* A mark behind nothing: a GPU that is gone does not reach it. */
+/* Submits an empty batch and looks at the last one: a lost GPU never completes
+ * it. */
 static enum err probe(struct stage *s, struct gpu *g, uint64_t now_ns)
 {
     static const struct cuda_batch nothing;

@@ -1,10 +1,10 @@
 /* stage.h - pinned host memory that rows of GPU pools pass through: a ring of
  * slots, one direction of one shard, on that shard's thread.
  *
- * A slot is filled with whatever goes the same way (room, take, copy, entry),
- * then pushed: its copies are submitted together, and the next slot can be
- * filled meanwhile. When the copies are over each entry is told through
- * over(), in order; the slot is free again when nobody holds it.
+ * A slot is filled with entries (room, take, copy, entry), then pushed: its
+ * copies are submitted together, and the next slot can be filled meanwhile.
+ * When the copies have ended each entry is reported through over(), in order;
+ * the slot is free again when nothing holds it.
  *
  *   out, GPU to network: take host memory for a message, copy the rows into
  *        it, hold; over() posts the message; drop when the carrier is done
@@ -25,74 +25,76 @@ struct stage;
 
 struct stage_conf {
     uint32_t slots, slot_bytes;
-    uint32_t most;            /* slots that it may grow to */
-    uint32_t entries, copies; /* that a slot has room for; copies per GPU */
-    struct wake *wake;        /* woken when copies are over */
+    uint32_t most;            /* slots that the stage may grow to */
+    uint32_t entries, copies; /* per slot; copies also per GPU */
+    struct wake *wake;        /* woken when copies have ended */
     void *ud;
-    /* Copies of an entry are over, well or badly. May call anything here but
-     * stage_progress, stage_wait and stage_free. */
+    /* Reports that the copies of an entry have ended. May call anything here
+     * but stage_progress, stage_wait and stage_free. */
     void (*over)(void *ud, uint32_t slot, uint64_t cookie, bool ok);
 };
 
-/* Without a GPU yet, and so without memory. */
+/* Makes a stage without a GPU, and so without memory. */
 MUST_CHECK enum err stage_new(struct stage **out, const struct stage_conf *c);
-/* Waits for what was submitted, tells nobody. Accepts NULL. */
+/* Waits for what was submitted, reports nothing. Accepts NULL. */
 void stage_free(struct stage **s);
 
-/* Rows of this GPU will pass; idempotent. The first one brings the memory. */
+/* Adds a GPU whose rows will pass; idempotent. The first one pins the memory.
+ */
 MUST_CHECK enum err stage_gpu(struct stage *s, struct cuda *gpu);
 
-/* Is there a slot to be filled with so many bytes and copies and one entry?
- * A slot that has no room for them is pushed. false: all slots are in use;
- * stage_wait brings one if it is being copied, stage_drop if it is held. */
+/* True if a slot has room for `bytes`, `copies` and one entry. A slot without
+ * that room is pushed. false: all slots are in use; stage_wait frees one that
+ * is being copied, stage_drop one that is held. */
 bool stage_room(struct stage *s, uint32_t bytes, uint32_t copies);
-/* The same for an entry whose bytes are still to come (stage_fill). Such
- * entries share no slot with others, and one slot never waits for bytes.
- * false: stage_wait may help, or nothing but the bytes. */
+/* The same for an entry whose bytes are pending (stage_fill). Such entries
+ * share no slot with others, and one slot never waits for bytes. false:
+ * stage_wait may help, or only the bytes. */
 bool stage_room_fill(struct stage *s, uint32_t bytes, uint32_t copies);
-/* One slot more, for when all are held by somebody who stands still. false:
- * there are as many as may be, or no memory. */
+/* Adds a slot, for when stalled peers hold all. false: the stage has `most`, or
+ * memory is short. */
 bool stage_grow(struct stage *s);
-/* Are nearly all slots, those that may still come included, held? */
+/* True if nearly all slots, those that may still be added included, are held.
+ */
 bool stage_scarce(const struct stage *s);
-/* Submits what is filled. */
+/* Submits the slot that is being filled. */
 void stage_push(struct stage *s);
-/* The same, unless enough is under way that it may as well wait for more: a
- * slot is given back as a whole. To be called every turn, soon again while
- * stage_due. */
+/* The same, unless so much is under way that waiting for more costs nothing: a
+ * slot is freed as a whole. Call every turn, and soon again while stage_due. */
 void stage_push_due(struct stage *s);
 
-/* The next eight belong to the slot that was found. */
+/* The calls up to stage_fill act on the slot that stage_room found. Returns its
+ * next `bytes`. */
 uint8_t *stage_take(struct stage *s, uint32_t bytes);
-/* Neighbours at both ends become one copy. Host memory is the slot's, or
- * stage_pageable is said of the GPU. */
+/* Adds a copy; adjacent ones are merged. Host memory is the slot's, or
+ * stage_pageable was called for the GPU. */
 void stage_pageable(struct stage *s, const struct cuda *gpu);
 void stage_copy(struct stage *s, struct cuda *gpu, const void *to,
     const void *from, uint64_t bytes);
-/* Number of the entry, for stage_bad. */
+/* Ends an entry; returns its number, for stage_bad. */
 uint32_t stage_entry(struct stage *s, uint64_t cookie);
-/* Number of the slot that is being filled. */
+/* Returns the number of the slot that is being filled. */
 uint32_t stage_filling(const struct stage *s);
-/* Number of the slot. It is kept after over() until stage_drop. */
+/* Keeps the slot after over() until stage_drop; returns its number. */
 uint32_t stage_hold(struct stage *s);
 void stage_drop(struct stage *s, uint32_t slot);
-/* The slot's bytes are still to come: it is not submitted before stage_filled,
- * called once. A copy of bytes that did not come is made all the same; its
- * entry is told as bad. */
+/* Delays the slot, whose bytes are pending, until stage_filled is called once;
+ * returns its number. Bytes that did not come are copied all the same; their
+ * entry is reported as bad. */
 uint32_t stage_fill(struct stage *s);
 void stage_bad(struct stage *s, uint32_t slot, uint32_t entry);
 void stage_filled(struct stage *s, uint32_t slot);
 
-/* Tells what is over. Returns how many entries that were. */
+/* Reports entries that have ended; returns their number. */
 uint32_t stage_progress(struct stage *s);
-/* Is there something to tell, or to be pushed soon? */
+/* True if entries are to be reported, or a slot is to be pushed soon. */
 bool stage_due(struct stage *s);
-/* Asks GPUs now and then whether they are still there, also when there is
- * nothing to copy. true: one is lost. To be called every second at least. */
+/* Probes the GPUs from time to time, also when there is nothing to copy; true:
+ * one is lost. Call at least every second. */
 bool stage_probe(struct stage *s, uint64_t now_ns);
-/* Waits for the oldest copies and tells. false: none are under way. */
+/* Waits for the oldest copies and reports them. false: none are under way. */
 bool stage_wait(struct stage *s);
-/* Slots that are being copied. */
+/* Returns the number of slots that are being copied. */
 uint32_t stage_copying(const struct stage *s);
 uint32_t stage_slot_bytes(const struct stage *s);
 
