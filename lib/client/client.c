@@ -182,6 +182,7 @@ static bool take_memory(mmx *m, uint32_t cells)
     long page = sysconf(_SC_PAGESIZE);
     size_t size = page > 0 ? (size_t)page : 4096;
 
+    assert(cells >= 1 && cells <= CELLS_MAX);
     m->cells = cells;
     m->page_bytes = (cells * sizeof(uint64_t) + size - 1) / size * size;
     m->alive = pages(size);
@@ -371,6 +372,7 @@ static int give_link(mmx *m, struct mmx_event *ev, int max)
 {
     int n = 0;
 
+    assert(m->notes_count <= NOTES_MAX);
     if (m->say_down && n < max) {
         ev[n++] = (struct mmx_event){.what = MMX_DOWN,
             .reason = MMX_E_DAEMON_LOST,
@@ -419,6 +421,7 @@ int mmx_step(mmx *m, struct mmx_event *ev, int max)
         n += client_tickets_give(m, ev + n, max - n);
     if (n < max && !client_tickets_pending(m) && !client_rooms_pending(m))
         n += give_link(m, ev + n, max - n);
+    assert(n >= 0 && n <= max);
     client_flush(m);
     client_unlock(m);
     return n;

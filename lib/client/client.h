@@ -1,6 +1,10 @@
 /* client.h - the inside of a handle, shared by the files of lib/client.
  * Everything here is guarded by mmx.lock unless stated otherwise; functions are
- * called with the lock held and return negative mmx_error codes. */
+ * called with the lock held and return negative mmx_error codes.
+ *
+ * assert() is for faults of this library only (owner, range, list) and stays on
+ * in every build. Arguments of engines and messages of the daemon are never
+ * asserted: they are refused. */
 #ifndef MMX_CLIENT_CLIENT_H
 #define MMX_CLIENT_CLIENT_H
 
@@ -10,6 +14,8 @@
 #include "client/window.h"
 #include "wire/wire.h"
 
+#undef NDEBUG
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 

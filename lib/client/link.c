@@ -34,6 +34,7 @@ static void poll_out(mmx *m, bool on)
 {
     struct epoll_event e = {.events = EPOLLIN | (on ? EPOLLOUT : 0u)};
 
+    assert(m->link != LINK_DOWN && m->sock >= 0);
     if (m->polls_out == on)
         return;
     m->polls_out = on;
@@ -45,6 +46,8 @@ void client_flush(mmx *m)
     while (m->link != LINK_DOWN && m->out_count) {
         struct client_packet *p = &m->out[m->out_head];
 
+        assert(m->out_count <= PACKETS && m->out_head < PACKETS);
+        assert(p->len >= LOCAL_HEADER && p->len <= sizeof p->bytes);
         if (send(m->sock, p->bytes, p->len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
             if (errno == EINTR)
                 continue;
@@ -81,6 +84,7 @@ static int put_frame(mmx *m, const struct local_msg *msg)
     uint32_t last = (m->out_head + m->out_count + PACKETS - 1) % PACKETS;
     struct client_packet *p;
 
+    assert(m->out_count <= PACKETS && m->out_head < PACKETS);
     if (m->out_count && put_into(&m->out[last], msg))
         return 0;
     if (m->out_count == PACKETS)
@@ -126,6 +130,7 @@ int client_put(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
         return err;
     m->seq++;
     q = &m->asked[m->seq % ASKED_MAX];
+    assert(q->type == 0 && m->seq - m->answered <= ASKED_MAX);
     *q = (struct client_asked){(uint8_t)msg->type, cell, tag, id, reply};
     return 0;
 }
@@ -179,6 +184,7 @@ int client_call(
     uint32_t corks = m->corks;
     int err;
 
+    assert(r && !r->over);
     m->corks = 0;
     err = client_ask(m, msg, 0, NONE, 0, r);
     m->corks = corks;
@@ -192,6 +198,7 @@ static void retry_later(mmx *m)
     struct itimerspec t = {.it_value = {m->backoff_ms / 1000,
                                (long)(m->backoff_ms % 1000) * 1000000}};
 
+    assert(m->link == LINK_DOWN && m->backoff_ms > 0);
     m->backoff_ms = min_u32(m->backoff_ms * 2, BACKOFF_MS_MAX);
     (void)timerfd_settime(m->timer, 0, &t, NULL);
 }
@@ -214,6 +221,7 @@ static void hang_up(mmx *m)
 {
     if (m->link == LINK_DOWN)
         return;
+    assert(m->sock >= 0);
     if (m->link == LINK_UP) {
         client_rooms_lost(m);
         client_tickets_lost(m);
@@ -257,6 +265,7 @@ void client_connect(mmx *m)
 {
     struct local_msg msg = {.type = LOCAL_HELLO};
 
+    assert(m->link == LINK_DOWN && m->answered == m->seq);
     m->sock = dial(m);
     if (m->sock < 0) {
         retry_later(m);
@@ -287,6 +296,7 @@ struct fds {
 
 static int take_fd(struct fds *f)
 {
+    assert(f->count <= FDS_MAX && f->taken <= f->count);
     return f->taken < f->count ? f->fd[f->taken++] : -1;
 }
 

@@ -41,15 +41,22 @@ static bool bound(const mmx *m, const struct client_room *r)
     return r->serial == m->serial && !r->unbound;
 }
 
+static uint32_t cell_of(const mmx *m, const struct client_room *r)
+{
+    assert(r >= m->rooms && r < m->rooms + m->cells);
+    return (uint32_t)(r - m->rooms);
+}
+
 static mmx_room handle_of(const mmx *m, const struct client_room *r)
 {
-    return (mmx_room){(uint32_t)(r - m->rooms), r->tag};
+    return (mmx_room){cell_of(m, r), r->tag};
 }
 
 static void push(mmx *m, uint32_t *head, struct client_room *r)
 {
+    assert(r->tag == 0 && (*head == NONE || *head < m->cells));
     r->next = *head;
-    *head = (uint32_t)(r - m->rooms);
+    *head = cell_of(m, r);
 }
 
 /* Adds bits to a room's next event and queues the room. The pending list has
@@ -57,8 +64,9 @@ static void push(mmx *m, uint32_t *head, struct client_room *r)
  * bits. */
 static void notify(mmx *m, struct client_room *r, uint32_t what)
 {
-    uint32_t i = (uint32_t)(r - m->rooms);
+    uint32_t i = cell_of(m, r);
 
+    assert(r->tag != 0);
     r->what |= what;
     r->seen |= what;
     if (r->queued)
@@ -76,6 +84,7 @@ static void pop_pending(mmx *m)
     struct client_room *r = &m->rooms[m->pending_head];
     uint32_t next = r->queued - 1;
 
+    assert(m->pending_head < m->cells && r->queued && next < m->cells);
     m->pending_head = next == m->pending_head ? NONE : next;
     r->queued = 0;
 }
@@ -92,6 +101,7 @@ void client_rooms_reap(mmx *m)
     while (m->retired_head != NONE) {
         struct client_room *r = &m->rooms[m->retired_head];
 
+        assert(r->tag == 0 && r->what == 0);
         m->retired_head = r->next;
         push(m, &m->free_head, r);
     }
@@ -109,6 +119,7 @@ static struct client_room *room_take(mmx *m)
     if (*at == NONE)
         return NULL;
     r = &m->rooms[*at];
+    assert(r->tag == 0 && m->granted <= m->cells);
     *at = r->next;
     queued = r->queued;
     *r = (struct client_room){.queued = queued,
@@ -117,19 +128,20 @@ static struct client_room *room_take(mmx *m)
         .state = MMX_BOOTSTRAPPING};
     m->tag = m->tag % TAG_MAX + 1;
     r->tag = m->tag;
-    m->stores[r - m->rooms].text[0] = 0;
+    m->stores[cell_of(m, r)].text[0] = 0;
     return r;
 }
 
 static void room_free(mmx *m, struct client_room *r)
 {
+    assert(r->tag != 0);
     r->tag = r->what = 0;
     push(m, &m->free_head, r);
 }
 
 static void own_word(mmx *m, struct client_room *r, uint64_t word)
 {
-    atomic_store_explicit(&m->own[r - m->rooms], word, memory_order_release);
+    atomic_store_explicit(&m->own[cell_of(m, r)], word, memory_order_release);
 }
 
 /* the daemon's events */
@@ -137,9 +149,10 @@ static void own_word(mmx *m, struct client_room *r, uint64_t word)
 /* Drops the blocks whose rows are all released. */
 static void trim_runs(mmx *m, struct client_room *r)
 {
-    struct client_run *runs = m->stores[r - m->rooms].runs;
+    struct client_run *runs = m->stores[cell_of(m, r)].runs;
     uint32_t block_rows = m->maps[r->map].pool.block_rows, gone = 0;
 
+    assert(r->map < MAPS_MAX && block_rows > 0);
     while (gone < r->runs && r->base > r->first) {
         uint32_t n =
             min_u32((r->base - r->first) / block_rows, runs[gone].blocks);
@@ -151,6 +164,7 @@ static void trim_runs(mmx *m, struct client_room *r)
         runs[gone].blocks -= n;
         gone += runs[gone].blocks == 0;
     }
+    assert(gone <= r->runs);
     r->runs -= gone;
     memmove(runs, runs + gone, r->runs * sizeof *runs);
 }
@@ -161,6 +175,7 @@ static void cut_runs(struct client_room *r, struct client_run *runs,
 {
     uint64_t at = r->first;
 
+    assert(first >= r->first && r->runs <= RUNS_MAX);
     for (uint32_t i = 0; i < r->runs; i++) {
         uint64_t end = at + (uint64_t)runs[i].blocks * block_rows;
 
@@ -182,6 +197,7 @@ static void add_run(
 {
     struct client_run *last = r->runs ? &runs[r->runs - 1] : NULL;
 
+    assert(add.blocks > 0 && r->runs <= RUNS_MAX);
     if (last && last->block + last->blocks == add.block)
         last->blocks += add.blocks;
     else if (r->runs < RUNS_MAX)
@@ -206,7 +222,7 @@ static bool runs_good(struct span s, uint32_t blocks)
 static void take_runs(
     mmx *m, struct client_room *r, uint32_t first, struct span s)
 {
-    struct client_run *runs = m->stores[r - m->rooms].runs;
+    struct client_run *runs = m->stores[cell_of(m, r)].runs;
     const struct mmx_pool *p = &m->maps[r->map].pool;
     struct reader in = reader_of(s.p, s.len);
 
@@ -243,8 +259,9 @@ static void take_pool(mmx *m, struct client_room *r, uint16_t number)
 
 static void take_aux(mmx *m, struct client_room *r, struct span aux)
 {
-    struct client_store *s = &m->stores[r - m->rooms];
+    struct client_store *s = &m->stores[cell_of(m, r)];
 
+    assert(aux.len <= sizeof s->aux); /* the wire's limit */
     /* The same aux is not written again: the engine may be reading it. */
     if (aux.len == 0 ||
         (aux.len == r->aux_len && memcmp(s->aux, aux.p, aux.len) == 0))
@@ -280,7 +297,7 @@ void client_room_event(mmx *m, const struct local_event *e)
         r->what &= ~(uint32_t)MMX_REFUSED; /* an event has one reason */
         r->reason = e->reason;
         span_copy_str(
-            e->text, m->stores[r - m->rooms].text, sizeof m->stores->text);
+            e->text, m->stores[cell_of(m, r)].text, sizeof m->stores->text);
     }
     notify(m, r, e->what & 0xffff);
 }
@@ -313,7 +330,7 @@ void client_room_refused(
     r->a = a->a;
     r->b = a->b;
     span_copy_str(
-        a->text, m->stores[r - m->rooms].text, sizeof m->stores->text);
+        a->text, m->stores[cell_of(m, r)].text, sizeof m->stores->text);
     if (client_is_open_op(q->type)) {
         r->unbound = true;
         r->state = MMX_FAILED_STATE;
@@ -350,7 +367,7 @@ void client_rooms_lost(mmx *m)
 
 static void fill(mmx *m, const struct client_room *r, struct mmx_event *e)
 {
-    const struct client_store *s = &m->stores[r - m->rooms];
+    const struct client_store *s = &m->stores[cell_of(m, r)];
     bool refused = (r->what & MMX_REFUSED) != 0;
     int reason = refused ? r->refused_reason : r->reason;
 
@@ -421,6 +438,7 @@ static int open_room(
     mmx_room h = handle_of(m, r);
     int err;
 
+    assert(client_is_open_op(msg->type) && r->tag != 0);
     err = client_ask(m, msg, r->id, h.cell, h.tag, NULL);
     if (err) {
         room_free(m, r);
@@ -478,7 +496,7 @@ static int announce(mmx *m, const struct mmx_announce *a, mmx_room *out)
     r->storage = (uint8_t)(a->storage ? a->storage : MMX_COMPACT);
     r->total = known ? a->rows : MMX_UNKNOWN;
     msg.announce = (struct local_announce){.room = a->id,
-        .cell = (uint32_t)(r - m->rooms),
+        .cell = cell_of(m, r),
         .tag = r->tag,
         .pool = m->maps[r->map].number,
         .storage = r->storage,
@@ -519,7 +537,7 @@ static int request(mmx *m, const struct mmx_request *q, mmx_room *out)
     if (err)
         return err;
     msg.request = (struct local_request){.room = q->id,
-        .cell = (uint32_t)(r - m->rooms),
+        .cell = cell_of(m, r),
         .tag = r->tag,
         .pool = m->maps[r->map].number,
         .mode = (uint8_t)q->mode,
@@ -564,7 +582,7 @@ static int attach(mmx *m, const struct mmx_attach *a, mmx_room *out)
         return err;
     r->pooled = pooled;
     msg.attach = (struct local_attach){.room = a->id,
-        .cell = (uint32_t)(r - m->rooms),
+        .cell = cell_of(m, r),
         .tag = r->tag,
         .rights = (uint8_t)a->rights,
         .deadline_ms = a->deadline_ms,

@@ -13,6 +13,9 @@
 #include "base/err.h"
 #include "client/mmx.h"
 
+#undef NDEBUG
+#include <assert.h>
+
 /* Packs n bytes, zero or not, into bits; writes (n + 63) / 64 words. */
 void window_pack(const uint8_t *bytes, uint32_t n, uint64_t *words);
 /* Counts the ones among the first n bits. */
