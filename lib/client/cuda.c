@@ -155,6 +155,7 @@ void client_gpu_unmap(const struct mmx_pool *p)
 {
     CUdeviceptr at = (uintptr_t)p->base;
 
+    assert(cu && p->gpu >= 0);
     if (enter(p->gpu) != CUDA_SUCCESS)
         return;
     /* Mapped by either VMM or IPC: the driver rejects the wrong call. */
@@ -190,6 +191,7 @@ int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
 
     if (rows == 0)
         return 0;
+    assert(cu && gpu >= 0);
     if (enter(gpu) != CUDA_SUCCESS)
         return -MMX_E_INTERNAL;
     r = cu->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);
@@ -263,6 +265,7 @@ static void alike(
 {
     uint32_t n = 0;
 
+    assert(count > 0 && p->how < WINDOW_HOWS);
     while (n < count && n < LAUNCH_PIECES && p[n].how == p->how &&
            p[n].row_bytes == p->row_bytes) {
         out->of[n] = (struct rows_piece){.from = (uintptr_t)p[n].from,
@@ -283,6 +286,7 @@ static CUresult launch(
     uint32_t most = 1, wide = BLOCKS / pieces->count;
     void *params[] = {pieces};
 
+    assert(f && pieces->count <= LAUNCH_PIECES);
     for (uint32_t i = 0; i < pieces->count; i++)
         most = max_u32(most, pieces->of[i].rows);
     return cu->cuLaunchKernel(f, min_u32(most, wide), pieces->count, 1, THREADS,
@@ -293,7 +297,10 @@ int client_gpu_launch(int gpu, const struct window_piece *pieces,
     uint32_t count, void *stream, const char **why)
 {
     struct rows_pieces some;
-    CUresult r = enter(gpu);
+    CUresult r;
+
+    assert(cu && gpu >= 0 && count > 0);
+    r = enter(gpu);
 
     if (r != CUDA_SUCCESS) {
         *why = gpu_result(cu, r);

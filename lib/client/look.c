@@ -111,7 +111,9 @@ static int find_room(mmx *m, mmx_room h, const char *field, struct place *out)
         return -MMX_E_NOT_OWNER;
     if (r->map == MAP_NONE)
         return -MMX_E_NOT_READY;
+    assert(r->map < MAPS_MAX);
     map = &m->maps[r->map];
+    assert(map->used);
     if (map->serial != r->serial)
         return -MMX_E_STALE;
     p = (struct place){r, m->stores[h.cell].runs, &map->pool, NULL, 0, 0};
@@ -186,9 +188,11 @@ static uint8_t *piece(const struct place *p, uint32_t row, uint32_t *rows)
     uint64_t at = p->room->first;
     const struct client_run *run = p->runs;
 
+    assert(row >= p->first && row < p->end);
     for (;; run++) {
         uint64_t end = at + (uint64_t)run->blocks * p->pool->block_rows;
 
+        assert(run < p->runs + p->room->runs);
         if (row < end) {
             *rows = (uint32_t)(min_u64(end, p->end) - row);
             return (uint8_t *)p->field->data +
@@ -300,6 +304,7 @@ static int next_piece(mmx *m, mmx_room h, const char *field, bool write,
     if (!err) {
         if (*rows)
             *at = piece(&p, first, &have);
+        assert(have > 0 || *rows == 0); /* the caller's loop ends */
         *out = (struct mmx_view){
             NULL, first, min_u32(have, *rows), p.field->row_bytes};
         *gpu = p.pool->gpu;

@@ -146,6 +146,7 @@ static int next_pieces(struct run *r, struct window_cursor *c,
         return err;
     err = -(int)window_pieces(r->plan, &r->from, &r->to, c, out, max, count);
     client_unlock(r->finder.m);
+    assert(err || *count <= max);
     return err;
 }
 

@@ -41,6 +41,7 @@ static bool fields_from(
         p->fields[f].row_bytes = row_bytes;
         p->fields[f].data = (void *)(uintptr_t)offset;
     }
+    assert(l->count <= MMX_FIELDS_MAX);
     p->fields_count = l->count;
     return true;
 }
@@ -135,6 +136,7 @@ struct change {
 
 static void carry_out(const struct change *c)
 {
+    assert(!c->has_old || c->old.base);
     if (c->has_old && c->tell)
         c->tell(c->ud, &c->old, 0);
     if (c->has_old && c->old.gpu >= 0)
@@ -153,6 +155,7 @@ static int install(mmx *m, struct client_reply *r, struct change *c)
 
     if (!map)
         return -MMX_E_QUOTA;
+    assert(!map->used || strcmp(map->pool.name, r->pool.name) == 0);
     c->tell = m->on_map;
     c->ud = m->on_map_ud;
     if (map->used && map->serial == m->serial) {

@@ -37,6 +37,7 @@ static struct list *bucket(mmx *m, uint32_t space, const char *request)
 
 static struct client_ticket *find(mmx *m, uint32_t space, const char *request)
 {
+    assert(space < SPACES_MAX);
     LIST_FOREACH (n, bucket(m, space, request)) {
         struct client_ticket *k =
             LIST_ENTRY(n, struct client_ticket, in_bucket);
@@ -60,6 +61,7 @@ static struct client_ticket *take(mmx *m, uint32_t space, const char *request)
         k = &m->tickets[m->tickets_used++];
     else
         return NULL;
+    assert(k->tag == 0 && strlen(request) < sizeof k->request);
     *k = (struct client_ticket){.space = (uint8_t)space};
     memcpy(k->request, request, strlen(request));
     if (++m->ticket_tag == 0)
@@ -73,6 +75,7 @@ static struct client_ticket *take(mmx *m, uint32_t space, const char *request)
 
 static void drop(mmx *m, struct client_ticket *k)
 {
+    assert(k->tag != 0);
     k->tag = 0;
     list_remove(&k->in_bucket);
     list_remove(&k->in_line);
@@ -82,6 +85,7 @@ static void drop(mmx *m, struct client_ticket *k)
 /* Makes the entry's state its pending event. */
 static void notify(mmx *m, struct client_ticket *k)
 {
+    assert(k->tag != 0 && list_linked(&k->in_bucket));
     if (!list_linked(&k->in_line))
         list_push_tail(&m->tickets_news, &k->in_line);
 }
@@ -183,6 +187,7 @@ int client_tickets_give(mmx *m, struct mmx_event *ev, int max)
         struct client_ticket *k = LIST_ENTRY(n, struct client_ticket, in_line);
         bool held = k->state == TICKET_HELD;
 
+        assert(held || k->state == TICKET_LOST);
         ev[count++] =
             (struct mmx_event){.what = held ? MMX_TICKET : MMX_TICKET_LOST,
                 .user = k->user,
@@ -221,6 +226,7 @@ static int put_space(mmx *m, const char *name, uint32_t number)
     }
     if (free < 0)
         return -MMX_E_QUOTA;
+    assert(strlen(name) < sizeof m->spaces->name);
     m->spaces[free] = (struct client_space){
         .used = true, .number = number, .serial = m->serial};
     memcpy(m->spaces[free].name, name, strlen(name));

@@ -68,6 +68,7 @@ static uint64_t bits(const uint64_t *words, uint32_t at, uint32_t n)
     uint32_t by = at % 64;
     uint64_t w = words[at / 64] >> by;
 
+    assert(n >= 1 && n <= 64);
     if (by + n > 64)
         w |= words[at / 64 + 1] << (64 - by);
     return n == 64 ? w : w & ((UINT64_C(1) << n) - 1);
@@ -244,6 +245,7 @@ static enum err lay_all(
         if (!claim(b->mask, at + i, UINT64_MAX >> (64 - n)))
             return ERR_MALFORMED;
     }
+    assert(b->count <= b->cap);
     if (b->count == b->cap)
         return ERR_NO_BLOCKS;
     b->segments[b->count++] =
@@ -263,6 +265,7 @@ static enum err lay_mask(
     /* True if the storage also has rows for positions without a one. */
     bool gaps = p->storage > STORAGE_COMPACT;
 
+    assert(b->count <= b->cap);
     for (uint32_t i = s; i < e; i += n, at += n) {
         uint64_t w;
 
@@ -305,6 +308,7 @@ static enum err lay(
     bool before = need->state == MMX_NOW;
     enum err err = p->embed ? lay_mask(b, p, s, e) : lay_all(b, p, s, e);
 
+    assert(s < e && e <= p->length && b->count <= b->cap);
     last = b->segments + b->count - 1;
     if (err != OK || last < first)
         return err;
@@ -325,6 +329,7 @@ static enum err add(struct build *b, const struct mmx_placeholder *p)
     struct mmx_need *need = &b->needs[p->room];
     uint32_t s, e;
 
+    assert(p->room < b->w->rooms);
     if (place_end(p) <= b->w->computed)
         return OK;
     if (need->state == MMX_SKIP)
@@ -360,6 +365,7 @@ static enum err place_arrays(struct build *b, void *mem, size_t mem_bytes)
     size_t words = (size_t)(b->end - b->first + 63) / 64;
     uint8_t *at = mem;
 
+    assert((uintptr_t)mem % 8 == 0 && b->end >= b->first);
     if (!mem || mem_bytes < fixed_bytes(b))
         return ERR_NO_BLOCKS;
     at += sizeof(struct mmx_plan);
@@ -395,6 +401,7 @@ enum err window_plan(const struct mmx_window *w,
     }
     if (e != OK)
         return e;
+    assert(window_ones(b.mask, (uint32_t)(b.end - b.first)) == b.rows);
     if (b.unsorted)
         sort(b.segments, b.count);
     *plan = (struct mmx_plan){fixed_bytes(&b) + b.count * sizeof *b.segments,

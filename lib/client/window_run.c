@@ -150,8 +150,11 @@ static const uint8_t *row_of(
     uint64_t at = s->first;
     uint32_t i = 0;
 
-    while (row >= at + (uint64_t)s->runs[i].blocks * s->block_rows)
+    assert(row >= s->first && s->runs_count > 0);
+    while (row >= at + (uint64_t)s->runs[i].blocks * s->block_rows) {
         at += (uint64_t)s->runs[i++].blocks * s->block_rows;
+        assert(i < s->runs_count);
+    }
     *rows = (uint32_t)(at + (uint64_t)s->runs[i].blocks * s->block_rows - row);
     return s->base + ((uint64_t)s->runs[i].block * s->block_rows + row - at) *
                          s->row_bytes;
@@ -185,6 +188,7 @@ enum err window_pieces(const struct mmx_plan *plan,
         p->stride = stride_of(to);
         p->to = (uint8_t *)to->data +
                 (to->packed ? at.done : (uint64_t)g->at + at.row) * p->stride;
+        assert(p->rows > 0 && at.row + p->rows <= g->rows);
         at.done += p->rows;
         at.row += p->rows;
         if (at.row == g->rows) {
@@ -245,6 +249,7 @@ static void copy_piece(const struct window_piece *p)
     const uint8_t *from = p->from;
     uint8_t *to = p->to;
 
+    assert(p->how < WINDOW_HOWS);
     if (p->how == WINDOW_SAME && p->stride == p->row_bytes) {
         memcpy(to, from, (size_t)p->rows * p->row_bytes);
         return;
