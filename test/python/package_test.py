@@ -83,7 +83,7 @@ class Tensors(unittest.TestCase):
         got.deleter(address)
         self.assertNotIn(address, tensor._live)
 
-    def test_a_capsule_that_nobody_takes_frees_itself(self):
+    def test_a_capsule_that_is_not_taken_frees_itself(self):
         before = len(tensor._live)
         for form in ((1, 0), None):
             capsule = tensor.Tensor(self.rows("f32", True), "f32").__dlpack__(
