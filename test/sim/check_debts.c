@@ -67,20 +67,21 @@ void debts_watch(struct daemon *d)
             look(d, "length",
                 o->room->announced &&
                     o->length_acked != o->room->item->length_version,
-                o->owe & OWE_LENGTH, o);
+                o->debt.owe & OWE_LENGTH, o);
             look(d, "want",
                 starved(e, o) &&
                     !(o->want_known && o->want_attempt == o->attempt &&
                         o->want_granted == o->granted),
-                o->owe & OWE_WANT, o);
+                o->debt.owe & OWE_WANT, o);
             look(d, "broken", o->opened && o->broken_attempt == o->attempt,
-                o->owe & OWE_BROKEN, o);
+                o->debt.owe & OWE_BROKEN, o);
         } else if (o->state == DST_FAILING) {
-            look(d, "failed", true, o->owe & OWE_FAILED, o);
+            look(d, "failed", true, o->debt.owe & OWE_FAILED, o);
         }
         look(d, "a time to say it again",
-            o->owe && p->up && o->state != DST_ENDED,
-            o->retry_ns != TIME_NEVER && o->retry_ns <= W.now_ns + 3 * NS_PER_S,
+            o->debt.owe && p->up && o->state != DST_ENDED,
+            o->debt.retry_ns != TIME_NEVER &&
+                o->debt.retry_ns <= W.now_ns + 3 * NS_PER_S,
             o);
     }
 }

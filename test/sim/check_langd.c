@@ -295,9 +295,9 @@ void langd_watch_end(struct daemon *d)
             "%s room %llu g%llx: state %u owes %u blocks %u closing %u/%u "
             "opened %d owner_done %d readers %u/%u views %d",
             d->conf->name, (unsigned long long)m->r.id,
-            (unsigned long long)m->generation & 0xffffff, m->r.state, m->owe,
-            m->held.blocks, m->closing.blocks, m->closing_left, m->opened,
-            m->owner_done, m->readers_done, m->readers,
+            (unsigned long long)m->generation & 0xffffff, m->r.state,
+            m->debt.owe, m->held.blocks, m->closing.blocks, m->closing_left,
+            m->opened, m->owner_done, m->readers_done, m->readers,
             !list_empty(&m->r.views));
     }
     HOLDS(l->b.engines.views_used == 0, "nothing is left", "%s: %u views",

@@ -94,7 +94,7 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     d->peer = peer;
     d->generation = generation;
     d->broken_attempt = d->map = NONE;
-    d->retry_ns = TIME_NEVER;
+    d->debt.retry_ns = TIME_NEVER;
     list_init(&d->todo);
     list_push_tail(&m->dsts, &d->in_room);
     list_push_tail(&e->b.peers.peers[peer].rooms, &d->in_peer);
@@ -118,8 +118,8 @@ void edst_touch(struct encoded *e, struct edst *d)
 
 static void owe(struct encoded *e, struct edst *d, enum eowe what)
 {
-    d->owe |= (uint8_t)what;
-    d->retry_ns = 0;
+    d->debt.owe |= (uint8_t)what;
+    d->debt.retry_ns = 0;
     edst_touch(e, d);
 }
 
@@ -131,7 +131,7 @@ void edst_fail(
     d->state = DST_FAILING;
     d->reason = (uint8_t)reason;
     snprintf(d->text, sizeof(d->text), "%s", text);
-    d->owe = 0;
+    d->debt.owe = 0;
     d->silent_ns = e->b.now_ns + e->b.c.conf->timeout_bootstrap;
     owe(e, d, OWE_FAILED);
 }
@@ -150,7 +150,7 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
     if (d->state == DST_ENDED)
         return;
     d->state = DST_ENDED;
-    d->owe = 0;
+    d->debt.owe = 0;
     if (d->map != NONE) { /* ended without L: it is asked until it answers */
         d->reason = (uint8_t)outcome;
         owe(e, d, OWE_FAILED);
@@ -194,7 +194,7 @@ void edst_answered(struct encoded *e, struct out *out, struct edst *d)
     if (d->map == NONE || e->b.peers.peers[d->peer].epoch != d->map_epoch)
         return;
     d->map = NONE;
-    d->owe &= (uint8_t)~OWE_FAILED;
+    d->debt.owe &= (uint8_t)~OWE_FAILED;
     e->fenced--;
     encoded_map_quiet(e, out, conn);
     edst_touch(e, d);
@@ -451,10 +451,10 @@ static void look_for_debts(struct encoded *e, struct edst *d)
         owe(e, d, OWE_LENGTH);
     }
     if (!wants(e, d))
-        d->owe &= (uint8_t)~OWE_WANT;
+        d->debt.owe &= (uint8_t)~OWE_WANT;
     else if (!d->want_known || d->want_attempt != d->attempt ||
              d->want_granted != d->granted || grown)
-        if (!(d->owe & OWE_WANT) || d->want_attempt != d->attempt ||
+        if (!(d->debt.owe & OWE_WANT) || d->want_attempt != d->attempt ||
             d->want_granted != d->granted || grown) {
             d->want_known = false;
             d->want_attempt = d->attempt;
@@ -463,7 +463,7 @@ static void look_for_debts(struct encoded *e, struct edst *d)
             owe(e, d, OWE_WANT);
         }
     if (d->broken_attempt != d->attempt)
-        d->owe &= (uint8_t)~OWE_BROKEN;
+        d->debt.owe &= (uint8_t)~OWE_BROKEN;
 }
 
 static struct peer_msg about(const struct edst *d, enum peer_type type)
@@ -522,28 +522,24 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
     struct peer *p = &e->b.peers.peers[d->peer];
     bool again;
 
-    if (!d->owe || !p->up ||
+    if (!d->debt.owe || !p->up ||
         (d->state == DST_ENDED && p->epoch != d->map_epoch)) {
-        d->retry_ns = TIME_NEVER; /* the next HELLO starts it again */
+        d->debt.retry_ns = TIME_NEVER; /* the next HELLO starts it again */
         return;
     }
-    if (d->retry_ns > e->b.now_ns)
+    if (!debt_due(&d->debt, e->b.now_ns, e->b.c.conf->timeout_retry, &again))
         return;
-    again = d->retry_ns != 0;
-    d->backoff_ns = again ? min_u64(2 * d->backoff_ns, RETRY_MAX_NS)
-                          : e->b.c.conf->timeout_retry;
-    d->retry_ns = e->b.now_ns + d->backoff_ns;
     e->b.stats[STAT_retries] += again && !d->aux_waits;
     d->aux_waits = false;
-    if (d->owe & OWE_LENGTH)
+    if (d->debt.owe & OWE_LENGTH)
         say_length(e, out, d, p);
-    if (d->owe & OWE_WANT) {
+    if (d->debt.owe & OWE_WANT) {
         say_want(e, out, d, p);
         e->b.stats[STAT_wants] += !again;
     }
-    if (d->owe & OWE_FAILED)
+    if (d->debt.owe & OWE_FAILED)
         say_failed(e, out, d, p);
-    if (d->owe & OWE_BROKEN) {
+    if (d->debt.owe & OWE_BROKEN) {
         struct peer_msg msg = about(d, PEER_BROKEN);
 
         msg.broken.attempt = d->attempt;
@@ -596,8 +592,8 @@ void edst_settle(struct encoded *e, struct out *out, struct edst *d)
         forget(e, d);
         return;
     }
-    if (!d->owe || d->retry_ns == TIME_NEVER)
+    if (debt_deadline(&d->debt) == TIME_NEVER)
         heap_remove(&e->dst_timers, &d->timer);
-    else if (!heap_linked(&d->timer) || d->timer.key != d->retry_ns)
-        heap_set(&e->dst_timers, &d->timer, d->retry_ns);
+    else if (!heap_linked(&d->timer) || d->timer.key != d->debt.retry_ns)
+        heap_set(&e->dst_timers, &d->timer, d->debt.retry_ns);
 }

@@ -17,12 +17,11 @@
 #include "base/list.h"
 #include "base/table.h"
 #include "core/calls.h"
+#include "core/debt.h"
 #include "core/encode/declines.h"
 #include "core/move/pool.h"
 #include "core/move/rowmap.h"
 #include "core/tombs.h"
-
-#define RETRY_MAX_NS (2 * NS_PER_S)
 
 enum source_state { SOURCE_NONE, SOURCE_QUEUED, SOURCE_HELD };
 
@@ -88,7 +87,7 @@ enum eowe { OWE_LENGTH = 1, OWE_WANT = 2, OWE_FAILED = 4, OWE_BROKEN = 8 };
 
 struct edst {
     bool used;
-    uint8_t state, owe;
+    uint8_t state;
     bool refused;      /* does not count as a destination of the room */
     bool drained_due;  /* L waits for DRAINED */
     bool granted_once; /* a grant was applied */
@@ -122,8 +121,8 @@ struct edst {
     uint32_t want_granted, want_attempt, want_committed;
     uint32_t broken_attempt; /* NONE: none broke */
     bool back;               /* it did not break: its blocks go back */
-    bool aux_waits; /* L has no space for the aux, LENGTH is said in case */
-    uint64_t retry_ns, backoff_ns;
+    bool aux_waits;     /* L has no space for the aux, LENGTH is said in case */
+    struct debt debt;   /* to L */
     uint64_t silent_ns; /* when an answer to FAILED is not waited for */
     struct heap_node timer;
     char text[128];

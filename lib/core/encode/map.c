@@ -118,7 +118,7 @@ void encoded_map_dead(struct encoded *e, uint32_t conn)
         if (!d->used || d->map != conn)
             continue;
         d->map = NONE;
-        d->owe &= (uint8_t) ~(d->state == DST_ENDED ? OWE_FAILED : 0);
+        d->debt.owe &= (uint8_t) ~(d->state == DST_ENDED ? OWE_FAILED : 0);
         e->fenced--;
         edst_touch(e, d);
         eroom_touch(e, d->room);

@@ -355,13 +355,13 @@ static void length_answered(
 {
     if (n->total == ROWS_UNKNOWN || (n->flags & FLAG_AUX)) {
         d->length_acked = d->room->item->length_version;
-        d->owe &= (uint8_t)~OWE_LENGTH;
+        d->debt.owe &= (uint8_t)~OWE_LENGTH;
     } else if (n->reason != ERR_NO_BLOCKS) {
         d->length_acked = d->length_told = 0;
-    } else if (d->owe == OWE_LENGTH) {
+    } else if (d->debt.owe == OWE_LENGTH) {
         d->aux_waits = true;
-        d->backoff_ns = RETRY_MAX_NS;
-        d->retry_ns = e->b.now_ns + RETRY_MAX_NS;
+        d->debt.backoff_ns = RETRY_MAX_NS;
+        d->debt.retry_ns = e->b.now_ns + RETRY_MAX_NS;
     }
 }
 
@@ -388,7 +388,7 @@ static void on_state(struct encoded *e, struct out *out,
     } else if (n->answers == PEER_WANT && n->attempt == d->want_attempt &&
                n->granted <= d->want_granted) {
         d->want_known = true;
-        d->owe &= (uint8_t)~OWE_WANT;
+        d->debt.owe &= (uint8_t)~OWE_WANT;
     }
     edst_touch(e, d);
 }
@@ -507,7 +507,7 @@ static void on_hello(
     LIST_FOREACH (n, &p->rooms) {
         struct edst *d = LIST_ENTRY(n, struct edst, in_peer);
 
-        d->retry_ns = d->owe ? 0 : TIME_NEVER;
+        debt_renew(&d->debt);
         edst_touch(e, d);
     }
 }

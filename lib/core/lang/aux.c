@@ -171,7 +171,7 @@ void laux_take(struct langd *l, struct lroom *m, struct span bytes)
     if (passes(l, m, aux_chunks(bytes.len)) &&
         aux_set(&l->b.aux, &m->aux, m->uid, bytes)) {
         m->aux_final = true;
-        m->owe &= (uint8_t)~OWE_AUX;
+        m->debt.owe &= (uint8_t)~OWE_AUX;
     } else if (!m->aux_known) {
         l->b.stats[STAT_aux_full]++;
     }
@@ -191,8 +191,8 @@ static void reserve(struct langd *l, struct lroom *m)
         !aux_reserve(&l->b.aux, &m->aux, m->uid, m->aux_len))
         return;
     if (asks_again(l, m)) {
-        m->owe |= OWE_AUX;
-        m->retry_ns = 0;
+        m->debt.owe |= OWE_AUX;
+        m->debt.retry_ns = 0;
     }
     grant_classify(l, m);
     lroom_touch(l, m);
@@ -212,7 +212,7 @@ static void lose(struct langd *l, struct lroom *m)
 {
     laux_drop(l, m);
     m->aux_final = false;
-    m->owe &= (uint8_t)~OWE_AUX;
+    m->debt.owe &= (uint8_t)~OWE_AUX;
     l->b.stats[STAT_aux_taken_back]++;
     grant_classify(l, m);
 }

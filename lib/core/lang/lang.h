@@ -12,6 +12,7 @@
 #include "base/list.h"
 #include "base/table.h"
 #include "core/calls.h"
+#include "core/debt.h"
 #include "core/move/pool.h"
 #include "core/move/rowmap.h"
 #include "core/share.h"
@@ -25,10 +26,9 @@
 #define FORGET_NS (120 * NS_PER_S)
 /* An encoder that was not up when a room was given up hears of it if it comes
  * within this time. */
-#define GIVE_UP_NS   (5 * NS_PER_S)
-#define RETRY_MAX_NS (2 * NS_PER_S)
-#define ABORTS_MAX   8 /* said to an encoder that does not answer: 7 s */
-#define STREAM_MIN   3 /* blocks that a stream room can always hold */
+#define GIVE_UP_NS (5 * NS_PER_S)
+#define ABORTS_MAX 8 /* said to an encoder that does not answer: 7 s */
+#define STREAM_MIN 3 /* blocks that a stream room can always hold */
 
 enum lowe {
     OWE_GRANT = 1, /* INIT, or RESUME once INIT was confirmed */
@@ -98,15 +98,14 @@ struct lroom {
     uint32_t highest; /* end of the highest rows that came */
 
     /* What has been told, and when again. */
-    uint8_t owe;
-    bool confirmed;  /* encoded knows the generation: RESUME from now on */
-    bool answer_due; /* encoded asked what became of it; not quiet then */
-    uint8_t aborts;  /* said since the last HELLO */
-    uint8_t stale;   /* NACKs in a row that say it does not, after all */
+    struct debt debt; /* to its encoder */
+    bool confirmed;   /* encoded knows the generation: RESUME from now on */
+    bool answer_due;  /* encoded asked what became of it; not quiet then */
+    uint8_t aborts;   /* said since the last HELLO */
+    uint8_t stale;    /* NACKs in a row that say it does not, after all */
     uint32_t told_attempt, told_granted;
     uint8_t told_firm;
     bool told; /* these were sent at least once */
-    uint64_t retry_ns, backoff_ns;
 
     /* What an outage of the data endpoint has cost so far. */
     uint64_t broken_ns, counted_ns; /* its last break; the last that counted */

@@ -113,36 +113,32 @@ void langd_say(struct langd *l, struct out *out, struct lroom *m)
 
     if (p && p->up && m->answer_due && lroom_still(m))
         say_outcome(l, out, m, p);
-    if (!m->owe || !p)
+    if (!m->debt.owe || !p)
         return;
     if (!p->up) {
-        m->retry_ns = TIME_NEVER; /* HELLO will touch the room */
+        m->debt.retry_ns = TIME_NEVER; /* HELLO will touch the room */
         if (p->link == NONE)
             langd_connect(l, out, p);
         return;
     }
-    if (m->owe & OWE_ABORT && !lroom_still(m)) {
-        m->retry_ns = TIME_NEVER; /* lroom_quiet will start it */
+    if (m->debt.owe & OWE_ABORT && !lroom_still(m)) {
+        m->debt.retry_ns = TIME_NEVER; /* lroom_quiet will start it */
         return;
     }
-    if (m->retry_ns > l->b.now_ns)
+    if (!debt_due(&m->debt, l->b.now_ns, l->b.c.conf->timeout_retry, &again))
         return;
-    again = m->retry_ns != 0;
-    m->backoff_ns = again ? min_u64(2 * m->backoff_ns, RETRY_MAX_NS)
-                          : l->b.c.conf->timeout_retry;
-    m->retry_ns = l->b.now_ns + m->backoff_ns;
     l->b.stats[STAT_retries] += again;
-    if (m->owe & OWE_GRANT && !lroom_reopening(m))
+    if (m->debt.owe & OWE_GRANT && !lroom_reopening(m))
         say_grant(l, out, m, p, again);
-    if (m->owe & OWE_AUX)
+    if (m->debt.owe & OWE_AUX)
         say_aux(l, out, m, p);
-    if (m->owe & OWE_ACK)
+    if (m->debt.owe & OWE_ACK)
         say_ack(l, out, m, p);
-    if (m->owe & OWE_ABORT) {
+    if (m->debt.owe & OWE_ABORT) {
         say_abort(l, out, m, p);
         if (++m->aborts == ABORTS_MAX) { /* it changes nothing here */
             l->b.stats[STAT_aborts_unanswered]++;
-            m->owe &= (uint8_t)~OWE_ABORT;
+            m->debt.owe &= (uint8_t)~OWE_ABORT;
         }
     }
 }
@@ -251,8 +247,8 @@ void langd_peer_lost(
             continue; /* it never knew of this room */
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0, "the encoder daemon is gone");
         if (restarted)
-            m->owe = 0;
-        else if (m->owe)
+            m->debt.owe = 0;
+        else if (m->debt.owe)
             m->forget_ns = l->b.now_ns + (m->told ? FORGET_NS : GIVE_UP_NS);
         lroom_touch(l, m);
     }
@@ -310,9 +306,9 @@ static void on_hello(
         /* It may have given us up while we were apart: what it is told
          * again it answers, with STATE or with FAILED. */
         if (!was_up && r->told && lroom_alive(r))
-            r->owe |= OWE_GRANT;
+            r->debt.owe |= OWE_GRANT;
         r->stale = r->aborts = 0;
-        r->retry_ns = r->owe ? 0 : TIME_NEVER;
+        debt_renew(&r->debt);
         r->forget_ns = TIME_NEVER;
         lroom_touch(l, r);
     }
@@ -459,7 +455,7 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
         return;
     }
     l->b.stats[STAT_broken]++;
-    m->owe &= (uint8_t)~OWE_GRANT;
+    m->debt.owe &= (uint8_t)~OWE_GRANT;
     /* A shard may have begun anew, at an address that is not known there. */
     if (p->hello_ns == TIME_NEVER)
         peer_hello_until_up(&l->b.peers, out, p, l->b.now_ns);
@@ -486,10 +482,10 @@ static void on_state(
         m->stale = 0;
         if (m->told_attempt == m->attempt && m->told_granted == m->granted &&
             (n->firm == FIRM_NOT_SAID || n->firm >= m->told_firm))
-            m->owe &= (uint8_t)~OWE_GRANT;
+            m->debt.owe &= (uint8_t)~OWE_GRANT;
         break;
     case PEER_ACK:
-        m->owe &= (uint8_t)~OWE_ACK;
+        m->debt.owe &= (uint8_t)~OWE_ACK;
         break;
     default:
         break;
@@ -550,7 +546,7 @@ static void on_alive(struct langd *l, struct out *out, struct lroom *m,
         break;
     case PEER_FAILED:
         text_copy(msg->failed.text, text, sizeof(text));
-        m->owe &= (uint8_t)~OWE_GRANT;
+        m->debt.owe &= (uint8_t)~OWE_GRANT;
         if (msg->failed.reason == ERR_NO_BLOCKS)
             g = m->group;
         lroom_fail(l, m,
@@ -558,7 +554,7 @@ static void on_alive(struct langd *l, struct out *out, struct lroom *m,
                 ? (enum err)msg->failed.reason
                 : ERR_INTERNAL,
             msg->failed.a, msg->failed.b, text);
-        m->owe &= (uint8_t)~OWE_ABORT;
+        m->debt.owe &= (uint8_t)~OWE_ABORT;
         if (g) /* the others hold what it waited for: all ask again */
             group_lost(l, g);
         break;
@@ -603,7 +599,7 @@ void langd_on_peer(
     else if (msg->type == PEER_NACK)
         on_nack(l, m, &msg->nack);
     else if (msg->type == PEER_DRAINED)
-        m->owe &= (uint8_t)~OWE_ABORT;
+        m->debt.owe &= (uint8_t)~OWE_ABORT;
     else if (!wants_state(msg->type))
         peer_nack(&l->b.peers, out, link, msg, ERR_MALFORMED,
             "not a message for mmx-langd");

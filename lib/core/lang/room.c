@@ -38,7 +38,7 @@ struct lroom *lroom_new(
     m->total = m->max_rows = ROWS_UNKNOWN;
     m->shown_state = UINT8_MAX;
     m->held = m->closing = extent_none();
-    m->retry_ns = m->stall_ns = m->consumer_ns = m->outage_ns = TIME_NEVER;
+    m->debt.retry_ns = m->stall_ns = m->consumer_ns = m->outage_ns = TIME_NEVER;
     m->bootstrap_ns = m->total_ns = m->forget_ns = TIME_NEVER;
     m->history.room = id;
     m->history.who = uid;
@@ -86,7 +86,7 @@ static void finish(struct langd *l, struct lroom *m, enum room_state state)
         &l->tombs, l->b.now_ns, m->generation, 0, m->r.state, m->r.reason);
     m->bootstrap_ns = m->total_ns = m->stall_ns = m->outage_ns = TIME_NEVER;
     m->want = false;
-    m->owe &= (uint8_t) ~(OWE_GRANT | OWE_AUX);
+    m->debt.owe &= (uint8_t) ~(OWE_GRANT | OWE_AUX);
     laux_leave(l, m);
     group_leave(l, m);
     l->open--;
@@ -103,7 +103,7 @@ static void owe_abort(struct langd *l, struct lroom *m)
 
     if (!p || (!m->told && !p->up && !p->configured))
         return;
-    m->owe |= OWE_ABORT;
+    m->debt.owe |= OWE_ABORT;
     if (!m->told && !p->up)
         m->forget_ns = l->b.now_ns + GIVE_UP_NS;
 }
@@ -118,7 +118,7 @@ void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     m->r.b = b;
     snprintf(m->r.text, sizeof(m->r.text), "%s", text);
     l->b.stats[STAT_rooms_failed]++;
-    m->retry_ns = 0;
+    m->debt.retry_ns = 0;
     owe_abort(l, m);
     tickets_room_failed(&l->tickets, &m->tickets, reason);
     finish(l, m, ROOM_FAILED);
@@ -135,8 +135,8 @@ static void succeed(struct langd *l, struct lroom *m)
     l->b.stats[STAT_rows_moved] += m->total;
     l->b.stats[STAT_bytes_moved] += bytes;
     if (m->peer != NONE) {
-        m->owe |= OWE_ACK;
-        m->retry_ns = 0;
+        m->debt.owe |= OWE_ACK;
+        m->debt.retry_ns = 0;
     }
     m->consumer_ns = l->b.now_ns + l->b.c.conf->timeout_consumer;
     finish(l, m, ROOM_SUCCESS);
@@ -184,8 +184,8 @@ void lroom_quiet(struct langd *l, struct lroom *m)
     p->closing_blocks -= m->closing.blocks;
     pool_give(&p->p, &m->closing);
     p->dirty = true;
-    if (m->owe & OWE_ABORT)
-        m->retry_ns = 0;
+    if (m->debt.owe & OWE_ABORT)
+        m->debt.retry_ns = 0;
     lroom_touch(l, m);
 }
 
@@ -297,8 +297,8 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
         (!m->told || m->told_attempt != m->attempt ||
             m->told_granted != m->granted ||
             m->told_firm != grant_firmness(l, m))) {
-        m->owe |= OWE_GRANT;
-        m->retry_ns = 0;
+        m->debt.owe |= OWE_GRANT;
+        m->debt.retry_ns = 0;
     }
 }
 
@@ -341,7 +341,7 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
 static bool over(const struct lroom *m)
 {
     return !lroom_alive(m) && m->held.blocks == 0 && !m->closing_left &&
-           !m->opened && !m->owe && list_empty(&m->r.views) &&
+           !m->opened && !m->debt.owe && list_empty(&m->r.views) &&
            (read_by_all(m) || m->r.state == ROOM_FAILED);
 }
 
@@ -393,7 +393,7 @@ static void forget(struct langd *l, struct lroom *m)
 
 static void arm(struct langd *l, struct lroom *m)
 {
-    uint64_t at = m->owe ? m->retry_ns : TIME_NEVER;
+    uint64_t at = debt_deadline(&m->debt);
 
     at = min_u64(at, min_u64(m->bootstrap_ns, m->total_ns));
     at = min_u64(at, min_u64(m->stall_ns, m->consumer_ns));
@@ -536,7 +536,7 @@ void lroom_expired(struct langd *l, struct lroom *m)
     }
     if (m->forget_ns <= now) {
         m->forget_ns = TIME_NEVER;
-        m->owe = 0;
+        m->debt.owe = 0;
     }
     if (m->consumer_ns <= now) {
         /* The rows stay with the readers that have them; people shall know. */

@@ -40,7 +40,7 @@ static void show_room(const struct langd *l, const struct lroom *m,
     s->number(s, "attempt", m->attempt);
     s->number(s, "resumes", m->history.resumes);
     s->number(s, "waiting", heap_linked(&m->want_node));
-    s->number(s, "owes", m->owe);
+    s->number(s, "owes", m->debt.owe);
 }
 
 static void show_rooms(const struct langd *l, uint64_t now_ns,

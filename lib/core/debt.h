@@ -1,0 +1,43 @@
+/* debt.h - what a peer is owed: said at once, and again with growing pauses
+ * until it is answered. Which messages the bits stand for is the role's. Pure;
+ * one thread. */
+#ifndef MMX_CORE_DEBT_H
+#define MMX_CORE_DEBT_H
+
+#include "base/base.h"
+
+#define RETRY_MAX_NS (2 * NS_PER_S)
+
+struct debt {
+    uint8_t owe;         /* OWE_ bits; 0: nothing */
+    uint64_t retry_ns;   /* when it is said; 0: at once, for the first time */
+    uint64_t backoff_ns; /* the last pause */
+};
+
+/* Says all that is owed as if for the first time, after a HELLO. */
+static inline void debt_renew(struct debt *d)
+{
+    d->retry_ns = d->owe ? 0 : TIME_NEVER;
+}
+
+/* Returns when the debt is due; TIME_NEVER: it waits for an event. */
+static inline uint64_t debt_deadline(const struct debt *d)
+{
+    return d->owe ? d->retry_ns : TIME_NEVER;
+}
+
+/* True if the debt is to be said now; sets when it is due next, first_ns after
+ * the first time. again: it was said before. */
+static inline bool debt_due(
+    struct debt *d, uint64_t now_ns, uint64_t first_ns, bool *again)
+{
+    if (d->retry_ns > now_ns)
+        return false;
+    *again = d->retry_ns != 0;
+    d->backoff_ns =
+        *again ? min_u64(2 * d->backoff_ns, RETRY_MAX_NS) : first_ns;
+    d->retry_ns = now_ns + d->backoff_ns;
+    return true;
+}
+
+#endif
