@@ -178,6 +178,26 @@ static struct local_msg last_release(uint32_t cell, uint32_t rows)
     return m;
 }
 
+/* It would be told READY, and shown no rows. */
+TEST(a_reader_that_was_not_declared_finds_no_rows_that_went)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct there t;
+
+    brain_conn(l, 1, "s");
+    t = ask(l, 0, request(1, 0, MODE_WHOLE));
+    T_OK(brain_say(l, 1, attach(1, 5, RIGHT_WATCH)));
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    brain_landed(l, &t.open, 0, 16);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    T_OK(brain_say(l, 1, attach(1, 6, RIGHT_READ))); /* they are there */
+    T_OK(brain_say(l, 1, release(6, ROWS_UNKNOWN)));
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), 16);
+    T_ERR(brain_say(l, 1, attach(1, 6, RIGHT_READ)), ERR_GONE);
+    T_OK(brain_say(l, 1, attach(1, 6, RIGHT_WATCH)));
+}
+
 TEST(readers_that_do_not_attach_in_time_are_not_waited_for)
 {
     struct rig *l = langd_up("timeouts.consumer=1s", NULL);

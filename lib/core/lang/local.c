@@ -200,6 +200,12 @@ static void on_request(struct langd *l, struct out *out, uint32_t conn,
     grant_classify(l, m);
 }
 
+/* True if its rows were there, and went with the last that was to read them. */
+static bool read_out(const struct lroom *m)
+{
+    return m->r.state == ROOM_SUCCESS && m->total > 0 && m->held.blocks == 0;
+}
+
 /* True if a reader comes for a room that waits for none any more. */
 static bool too_late(struct langd *l, uint32_t session, uint32_t slot,
     uint64_t room, uint32_t scope)
@@ -208,7 +214,7 @@ static bool too_late(struct langd *l, uint32_t session, uint32_t slot,
     uint8_t missing;
 
     if (slot != NONE)
-        return l->rooms[slot].no_readers;
+        return l->rooms[slot].no_readers || read_out(&l->rooms[slot]);
     if (!t || t->owner != session)
         return false;
     missing = t->state;
@@ -244,8 +250,9 @@ static void on_attach(struct langd *l, struct out *out, uint32_t conn,
         e = ERR_QUOTA;
     } else if (e == OK && (n->rights & RIGHT_READ) &&
                too_late(l, session, slot, n->room, scope)) {
-        text = "the room waits for no more readers: timeouts.consumer has "
-               "passed since READY, or its owner ended the wait";
+        text = "the room waits for no more readers: those of its request came, "
+               "timeouts.consumer has passed since READY, or its owner ended "
+               "the wait";
         e = ERR_GONE;
     }
     if (e == OK)
