@@ -12,6 +12,8 @@
 
 #include <stdio.h>
 
+#define TURN_NS NS_PER_MS /* to the next turn; a timer is this late at most */
+
 void engines_init(
     struct engines *g, struct slab *s, const struct conf *c, uint64_t seed)
 {
@@ -234,6 +236,17 @@ static void end_silent(struct engines *g, struct out *out, uint32_t conn)
     out_action(out, ACT_CONN_CLOSE)->conn = conn;
 }
 
+/* True if the loop itself is late, for the first time: the HELLO may be in the
+ * socket, which is read before this deadline counts. */
+static bool seen_late(struct conn *c, uint64_t now_ns)
+{
+    if (c->hello_seen_late || now_ns - c->hello_by_ns <= TURN_NS)
+        return false;
+    c->hello_seen_late = true;
+    c->hello_by_ns = now_ns + TURN_NS;
+    return true;
+}
+
 void engines_expire(struct engines *g, struct out *out, uint64_t now_ns)
 {
     struct heap_node *n;
@@ -246,6 +259,8 @@ void engines_expire(struct engines *g, struct out *out, uint64_t now_ns)
 
         if (c->hello_by_ns > now_ns || !out_has_room(out))
             return;
+        if (seen_late(c, now_ns))
+            continue;
         list_remove(at);
         end_silent(g, out, (uint32_t)(c - g->conns));
     }

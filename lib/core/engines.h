@@ -70,6 +70,7 @@ struct conn {
     struct list in_session;
     struct list in_silent; /* until it has said who it is */
     uint64_t hello_by_ns;
+    bool hello_seen_late; /* the loop slept through that: one turn more */
     char name[64];
 };
 

@@ -65,6 +65,25 @@ TEST(a_connection_without_hello_is_ended)
 }
 
 /* What a program does not name, and one that has no word for it, it has not. */
+/* What lies in the sockets is read before the deadline counts. */
+TEST(a_loop_that_stood_still_ends_no_connection_unread)
+{
+    struct rig *l = BRAIN(ROLE_LANGD, "timeouts.hello=2s");
+    struct event late = {.type = EV_TIME};
+
+    open_conn(l, 0);
+    open_conn(l, 1);
+    l->now_ns += 3 * NS_PER_S;
+    rig_step(l, &late);
+    T_EQ_U64(brain_acts(l, ACT_CONN_CLOSE), 0);
+    T_EQ_U64(brain_deadline(l->is), l->now_ns + NS_PER_MS);
+    T_OK(brain_say(l, 1, hello(LOCAL_MAGIC, WIRE_VERSION, 0)));
+    l->now_ns += 3 * NS_PER_S;
+    rig_step(l, &late); /* once is enough */
+    T_EQ_U64(brain_acts(l, ACT_CONN_CLOSE), 1);
+    T_EQ_U64(l->acts[0].conn, 0);
+}
+
 TEST(abilities_are_what_hello_names)
 {
     struct rig *b = BRAIN(ROLE_LANGD, "log=info");
