@@ -34,6 +34,12 @@ UCX = {"UCX_HANDLE_ERRORS": "none", "UCX_VFS_ENABLE": "n",
        "UCX_MEM_EVENTS": "n"}
 
 
+def sanitized(binary: str) -> bool:
+    """True if nothing can be preloaded into it."""
+    with open(binary, "rb") as f:
+        return b"__asan_init" in f.read()
+
+
 def eventually(condition, what: str, limit: float = LIMIT):
     """Asks again until it is true. The only place that waits by the clock:
     what it asks lies in another process and has no event for us."""

@@ -7,14 +7,9 @@ import os
 import struct
 import unittest
 
-from pair import BUILD, Case
+from pair import BUILD, Case, sanitized
 
 WATCH = os.path.join(BUILD, "test", "preload", "malloc_watch.so")
-
-
-def sanitized(binary: str) -> bool:
-    with open(binary, "rb") as f:
-        return b"__asan_init" in f.read()
 
 
 class Malloc(Case):

@@ -283,11 +283,11 @@ static void one(fault_runner start, void (*run)(void), const char *fmt, ...)
 
 static void one(fault_runner start, void (*run)(void), const char *fmt, ...)
 {
-    char *name = must_alloc(1, 48);
+    char name[48];
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(name, 48, fmt, ap);
+    vsnprintf(name, sizeof(name), fmt, ap);
     va_end(ap);
     start(name, run);
     W.fault = (struct fault){.world = W.fault.world};

@@ -16,7 +16,8 @@
 
 /* One world to run. */
 struct job {
-    const char *option, *name; /* --option name says which one it is */
+    const char *option; /* --option name says which one it is */
+    char name[48];
     void (*run)(void);
     uint64_t seed;
     bool muted, told;
@@ -65,7 +66,7 @@ static void run_one(const struct job *j)
 {
     W.seed = W.rng = j->seed;
     snprintf(W.replay, sizeof(W.replay), "%s%s%s%s%s%s", j->option ? " --" : "",
-        j->option ? j->option : "", j->name ? " " : "", j->name ? j->name : "",
+        j->option ? j->option : "", j->name[0] ? " " : "", j->name,
         W.canary ? " --canary " : "", W.canary ? W.canary : "");
     check_set_printer(on_check);
     alarm((unsigned)opt.limit_s);
@@ -86,14 +87,13 @@ static void tell_end(const struct job *j, int status)
         printf("%s %-32s %s\n", j->option, j->name, ok ? "passed" : "FAILED");
     if (WIFSIGNALED(status) && !j->muted)
         fprintf(stderr, "%s %s seed %llu: signal %d%s; replay: sim --seed %llu",
-            j->option ? j->option : "", j->name ? j->name : "",
-            (unsigned long long)j->seed, WTERMSIG(status),
+            j->option ? j->option : "", j->name, (unsigned long long)j->seed,
+            WTERMSIG(status),
             WTERMSIG(status) == SIGALRM ? " (took too long)" : "",
             (unsigned long long)j->seed);
     if (WIFSIGNALED(status) && !j->muted)
         fprintf(stderr, "%s%s%s%s\n", j->option ? " --" : "",
-            j->option ? j->option : "", j->name ? " " : "",
-            j->name ? j->name : "");
+            j->option ? j->option : "", j->name[0] ? " " : "", j->name);
 }
 
 /* Waits until one of the worlds is over. */
@@ -173,6 +173,15 @@ static void run_canaries(void)
     failed = missed;
 }
 
+static void start_named(
+    const char *option, const char *name, void (*run)(void), bool told)
+{
+    struct job j = {.option = option, .run = run, .seed = 1, .told = told};
+
+    snprintf(j.name, sizeof(j.name), "%s", name);
+    start(j);
+}
+
 static bool wanted(const char *only, const char *name)
 {
     return !only || strcmp(only, "all") == 0 || strcmp(only, name) == 0;
@@ -183,18 +192,13 @@ static void run_scenarios(const struct scenario *s, uint32_t count,
 {
     for (uint32_t i = 0; i < count; i++)
         if (wanted(only, s[i].name))
-            start((struct job){.option = option,
-                .name = s[i].name,
-                .run = s[i].run,
-                .seed = 1,
-                .told = true});
+            start_named(option, s[i].name, s[i].run, true);
 }
 
 static void start_fault(const char *name, void (*run)(void))
 {
     if (wanted(opt.fault, name))
-        start((struct job){
-            .option = "fault", .name = name, .run = run, .seed = 1});
+        start_named("fault", name, run, false);
 }
 
 static void run_seeds(const char *option, void (*run)(void))
