@@ -245,6 +245,7 @@ static void put_piece(struct writer *w, const struct query *q, size_t n)
     struct local_msg m = {.type = LOCAL_REPORT, .seq = q->seq};
     bool ok;
 
+    CHECK(q->sent + n <= q->report.text.len, "%zu bytes after %zu", n, q->sent);
     m.report.err = (uint8_t)q->err;
     m.report.more = q->sent + n < q->report.text.len;
     m.report.text = span_of(q->report.text.p + q->sent, n);
@@ -258,6 +259,8 @@ void admin_forget(struct node *n, uint32_t conn)
 
     if (!q)
         return;
+    CHECK(n->queries > 0 && q->conn == conn, "query of connection %u at %u",
+        q->conn, conn);
     n->conns[conn].query = NULL;
     n->queries--;
     list_remove(&q->making);

@@ -25,7 +25,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define NOTES_TURN    4096  /* before peers and engines have a go */
+#define NOTES_TURN    4096  /* served before peers and engines */
 #define BEHIND_MS     1     /* how soon a full ring is tried again */
 #define ADDRESSES_MAX 8192u /* as in peer.def */
 
@@ -45,6 +45,7 @@ static uint64_t clock_ns(struct node *n)
 
 static void step(struct node *n, struct event *ev)
 {
+    CHECK(n->out.count == 0, "a step inside another, event %u", ev->type);
     ev->now_ns = clock_ns(n);
     n->steps++;
     brain_step(n->brain, ev, &n->out);
@@ -66,7 +67,7 @@ void node_happen(struct node *n, struct event *ev)
     go_on(n);
 }
 
-/* Nothing more may come in: a shard is far behind. */
+/* True if no more input may be read: a shard is far behind. */
 static bool full(void *ud)
 {
     return node_clogged(ud);
@@ -178,7 +179,7 @@ static void link_bad(
 
 /* a turn */
 
-/* Returns how many notes were served. */
+/* Serves notes of all shards; returns their number. */
 static uint32_t serve_notes(struct node *n)
 {
     uint32_t served = 0;
@@ -205,7 +206,7 @@ static void pull_events(struct node *n, uint32_t conn)
             local_wrote(n->local, conn, w.len);
             continue;
         }
-        /* None is left, or it wants more space than there is. */
+        /* None is left, or it needs more space than there is. */
         if (!local_queued(n->local, conn)) {
             list_remove(&n->conns[conn].notified);
             return;
@@ -244,7 +245,7 @@ static void on_timer(uv_timer_t *t)
     turn(n);
 }
 
-/* One timer for everything that the brain waits for. */
+/* Sets the one timer to the earliest deadline. */
 static void arm_timer(struct node *n)
 {
     uint64_t at = brain_deadline(n->brain);
@@ -269,8 +270,8 @@ static void arm_timer(struct node *n)
         uv_timer_stop(&n->timer);
         return;
     }
-    /* Never 0: libuv runs timers until none is due, and looks at nothing else
-     * meanwhile, not even at uv_stop. */
+    /* Never 0: libuv runs timers until none is due, and serves nothing else
+     * meanwhile, not even uv_stop. */
     ms = at > now ? (at - now + NS_PER_MS - 1) / NS_PER_MS : 1;
     uv_update_time(&n->loop);
     uv_timer_start(&n->timer, on_timer, ms, 0);
@@ -309,7 +310,7 @@ static void turn(struct node *n)
 
         node_happen(n, &ev);
     }
-    /* Rows wait for nobody, engines for rows, peers for what both did. */
+    /* Rows first, then engines, then peers, who may ask for both. */
     flush_shards(n);
     pull_all(n);
     local_flush(n->local);
@@ -322,7 +323,7 @@ static void turn(struct node *n)
 
 static void on_idle(uv_idle_t *h)
 {
-    (void)h; /* its running is what matters: the poll does not sleep */
+    (void)h; /* while it runs, the poll does not sleep */
 }
 
 static void on_check(uv_check_t *h)
@@ -334,7 +335,7 @@ static void on_check(uv_check_t *h)
     turn(n);
 }
 
-/* Before the loop sleeps: is there anything that nobody would wake us for? */
+/* Before the loop sleeps: keeps it awake for work that no descriptor shows. */
 static void on_prepare(uv_prepare_t *h)
 {
     struct node *n = h->data;
@@ -344,8 +345,8 @@ static void on_prepare(uv_prepare_t *h)
         return;
     wake_sleep(&n->wake);
     if (!node_clogged(n)) {
-        /* Notes that came since the turn have a turn of their own; those who
-         * come from here on write to the wake. */
+        /* Notes since the turn get a turn of their own; later ones write to
+         * the wake. */
         more = serve_notes(n) > 0 || local_busy(n->local) ||
                links_busy(n->links) || n->maps_seen || n->pools_seen ||
                admin_busy(n) || node_inline_busy(n) || brain_pending(n->brain);
@@ -391,7 +392,7 @@ static void on_hup(uv_signal_t *h, int signal)
     log_info("SIGHUP: ignored, configuration is read at start only");
 }
 
-/* Beats unless a shard hangs: the loop alone would look well. */
+/* Notifies the service manager unless a shard hangs. */
 static void on_watchdog(uv_timer_t *t)
 {
     static struct log_rate hangs = LOG_RATE("shards that hang", LOG_ERROR, 1);
@@ -420,7 +421,7 @@ static enum err random_u64(uint64_t *out)
     return OK;
 }
 
-/* The machine's boot id as 16 bytes; zero when there is none. */
+/* Returns the machine's boot id as 16 bytes; zero: there is none. */
 static struct key boot_id(void)
 {
     struct key k = {{0}};
@@ -535,7 +536,7 @@ static enum err start_shard(struct node *n, uint32_t k)
     return shard_start(&n->shards[k], &s);
 }
 
-/* The shards' addresses as HELLO wants them, in a place that stays. */
+/* Gathers the shards' addresses for HELLO, in memory that stays. */
 static enum err gather_addresses(struct node *n)
 {
     uint8_t blob[ADDRESSES_MAX];
@@ -554,8 +555,8 @@ static enum err gather_addresses(struct node *n)
     return OK;
 }
 
-/* A shard that replaced its worker has another address: HELLOs from now on
- * carry it. */
+/* Gathers the addresses again if a shard has replaced its worker, for HELLOs
+ * from now on. */
 static void look_for_new_addresses(struct node *n)
 {
     uint64_t replaced = 0;
@@ -633,7 +634,8 @@ static enum err start_peers(struct node *n)
     return links_new(&n->links, &n->loop, &opt, &calls);
 }
 
-/* Twice: to count what it takes, and to have it. */
+/* Makes the shares of limits.connections: once to count memory, once to use it.
+ */
 static enum err share_connections_out(struct node *n)
 {
     const struct conf *c = n->conf;
@@ -695,7 +697,7 @@ enum err node_new(struct node **out, const struct node_opt *opt)
     for (int i = 0; i < 2 && e == OK; i++)
         e = random_u64(&n->brain_conf.secret[i]);
     /* Sockets before memory: a daemon that was started twice must not fill
-     * the machine before it notices. Whoever connects now waits. */
+     * the machine before it notices. Early connections wait. */
     if (e == OK)
         e = start_local(n, opt->listen_fd);
     if (e == OK)

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "core/share.h"
 
 #include <string.h>
 
@@ -34,7 +35,8 @@ bool node_behind(const struct node *n)
     return false;
 }
 
-/* Half of what may wait is kept for what one packet of a peer may cause. */
+/* The other half of what may wait is for what one packet of a peer may cause.
+ */
 bool node_clogged(const struct node *n)
 {
     for (uint32_t k = 0; k < n->shards_count; k++)
@@ -108,7 +110,7 @@ static void send_local(struct node *n, const struct action *a)
 /* to peers */
 
 struct said {
-    uint32_t link, len; /* NONE: forgotten */
+    uint32_t link, len; /* NONE: dropped */
     bool soon;
 };
 
@@ -118,7 +120,7 @@ static void send_peer(struct node *n, const struct action *a)
     struct outbox *o = &n->outbox;
 
     if (sizeof(head) + a->len > o->cap - o->len) {
-        o->dropped++; /* as on a link that is down: it will be repeated */
+        o->dropped++; /* the brain repeats it, as after a lost link */
         return;
     }
     memcpy(o->bytes + o->len, &head, sizeof(head));
@@ -135,6 +137,8 @@ static void outbox_empty(struct node *n)
         struct span frame;
 
         memcpy(&head, o->bytes + at, sizeof(head));
+        CHECK(at + sizeof(head) + head.len <= o->len,
+            "frame of %u bytes at %zu", head.len, at);
         frame = span_of(o->bytes + at + sizeof(head), head.len);
         if (head.link == NONE)
             continue;
@@ -151,6 +155,7 @@ void node_say(struct node *n)
     if (node_behind(n))
         return;
     outbox_empty(n);
+    CHECK(n->outbox.len == 0, "%zu bytes stay in the outbox", n->outbox.len);
     links_flush(n->links);
 }
 
@@ -172,6 +177,7 @@ static void notify(struct node *n, uint32_t conn)
 {
     struct list *node = &n->conns[conn].notified;
 
+    CHECK(conn < share_connections(n->conf), "connection %u", conn);
     if (!list_linked(node))
         list_push_tail(&n->notified, node);
 }
@@ -183,7 +189,7 @@ static uint64_t since_us(uint64_t from_ns, uint64_t to_ns)
     return from_ns && to_ns > from_ns ? (to_ns - from_ns) / 1000 : 0;
 }
 
-/* One line per room at ordinary rates; an engine can end thousands a second. */
+/* Limits of lines per second: an engine can end thousands of rooms in one. */
 static struct log_rate failed_rooms =
     LOG_RATE("rooms that failed", LOG_INFO, ENDED_PER_S);
 static struct log_rate done_rooms =
@@ -223,6 +229,7 @@ static void connect_link(struct node *n, const struct action *a)
 {
     struct span address = span_of(n->out.bytes.p + a->at, a->len);
 
+    CHECK(a->link < 2 * n->conf->limit_peers, "link %u", a->link);
     node_unsay(n, a->link);
     /* All else that fails is tried again. */
     if (links_connect(n->links, a->link, address) != OK)

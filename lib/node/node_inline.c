@@ -9,6 +9,7 @@
  * two wakeups. */
 #include "node/node_impl.h"
 
+#include "base/check.h"
 #include "base/log.h"
 
 static void on_poll(uv_poll_t *h, int status, int events)
@@ -59,6 +60,7 @@ void node_inline_serve(struct node *n)
 
         if (!p->watched || (!p->ready && !shard_busy(n->shards[k])))
             continue;
+        CHECK(p->poll.data == p, "shard %u is not shared", k);
         p->ready = false;
         shard_work(n->shards[k]);
     }

@@ -4,8 +4,8 @@
  * libuv's pool, which touches nothing else.
  *
  * One mapping per peer, from ACT_MAP to ACT_UNMAP or to its own end, whichever
- * comes first; the brain hears EV_MAP for every pool and, when it ends by
- * itself, once more with an error. What goes wrong is logged once, and rows
+ * comes first; the brain gets EV_MAP for every pool and, when the mapping ends
+ * by itself, once more with an error. What goes wrong is logged once, and rows
  * are sent as to any other peer. A mapping that has ended is freed when its
  * handles are closed and no thread works for it; sources outlive it as long
  * as shards hold them.
@@ -72,6 +72,8 @@ static void free_if_over(struct mapping *m)
 {
     if (!m->over || m->open > 0 || m->working > 0)
         return;
+    CHECK(m->fd < 0 && m->node->maps[m->peer] != m, "peer %u: still mapped",
+        m->peer);
     for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
         source_drop(m->jobs[i].source);
     free(m);
@@ -81,6 +83,7 @@ static void on_closed(uv_handle_t *h)
 {
     struct mapping *m = h->data;
 
+    CHECK(m->open > 0, "peer %u: a handle closed twice", m->peer);
     m->open--;
     free_if_over(m);
 }
@@ -93,6 +96,8 @@ static void tell_shards(struct mapping *m, uint32_t pool, struct source *source)
 
 static void end(struct mapping *m)
 {
+    CHECK(
+        !m->over && m->node->maps[m->peer] == m, "peer %u ends twice", m->peer);
     for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
         if (m->mapped >> i & 1)
             tell_shards(m, i, NULL);
@@ -107,7 +112,7 @@ static void end(struct mapping *m)
     m->fd = -1;
 }
 
-/* It cannot be, or is no longer. */
+/* Ends the mapping, which failed, and notifies the brain. */
 static void fail(struct mapping *m, const char *why, const char *more)
 {
     struct event ev = {
@@ -126,6 +131,7 @@ static void fail(struct mapping *m, const char *why, const char *more)
 
 void node_unmap(struct node *n, uint32_t peer)
 {
+    CHECK(peer < n->conf->limit_peers, "peer %u", peer);
     if (n->maps[peer])
         end(n->maps[peer]);
 }
@@ -154,7 +160,8 @@ static void on_timer(uv_timer_t *t)
     m->ticked = m->node->maps_seen = true;
 }
 
-/* The GPUs of our pools, which copy rows out of any GPU that they reach. */
+/* Returns the GPUs of our pools, a bit each: they copy rows out of any GPU that
+ * they reach. */
 static uint32_t our_gpus(const struct node *n)
 {
     uint32_t gpus = 0;
@@ -182,6 +189,7 @@ static void on_worked(uv_work_t *w, int status)
 
     if (status != 0)
         j->result = ERR_INTERNAL;
+    CHECK(j->busy && m->working > 0, "peer %u: a job ends twice", m->peer);
     j->busy = false;
     j->done = true;
     m->working--;
@@ -235,14 +243,15 @@ void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token)
 {
     struct mapping *m = calloc(1, sizeof(*m));
 
-    CHECK(!n->maps[peer], "peer %u is mapped already", peer);
+    CHECK(peer < n->conf->limit_peers && !n->maps[peer],
+        "peer %u is mapped already", peer);
     if (!m || path.len >= sizeof(m->address.sun_path)) {
         log_rated(&lines,
             "peer %u: rows are sent, not copied: no memory, or a path of "
             "%u bytes",
             peer, path.len);
         free(m);
-        return; /* the brain does not wait: it never hears of a pool */
+        return; /* the brain does not wait for pools */
     }
     m->node = n;
     m->peer = peer;
@@ -254,7 +263,7 @@ void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token)
     uv_timer_init(&n->loop, &m->timer);
     m->timer.data = m;
     n->maps[peer] = m;
-    /* The brain is in a step: it hears of the end of this later. */
+    /* The brain is in a step: it is notified of the result later. */
     uv_timer_start(&m->timer, on_timer, 0, TRY_MS);
 }
 
@@ -300,7 +309,7 @@ static void take_pool(
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-/* false: it has failed. */
+/* Reads the frames of one packet. false: the mapping has failed. */
 static bool take_frames(struct mapping *m, struct reader *r, int *fd)
 {
     struct local_msg msg;
@@ -328,7 +337,7 @@ static bool take_frames(struct mapping *m, struct reader *r, int *fd)
     return true;
 }
 
-/* One packet and its descriptor; -1: nothing came, errno says why. */
+/* Receives one packet and its descriptor; -1: none, errno says why. */
 static ssize_t receive(struct mapping *m, uint8_t *packet, int *fd)
 {
     union {
@@ -377,13 +386,14 @@ static void hear(struct mapping *m)
 
 /* serving */
 
-/* false: it has failed. */
+/* Gives a mapped source to the shards. false: the mapping has ended. */
 static bool finish_job(struct mapping *m, struct job *j)
 {
     struct event ev = {.type = EV_MAP, .peer_at = m->peer};
     uint32_t peer = m->peer;
     struct node *n = m->node;
 
+    CHECK(j->source && !j->busy, "peer %u: a job without source", peer);
     j->done = false;
     if (j->result != OK && j->source->share[0]) {
         log_info("peer %u: rows of its pool number %u are sent, not copied: "

@@ -29,7 +29,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#define PATIENCE_MS 1000 /* how often the service manager hears of a start */
+#define PATIENCE_MS 1000 /* interval of notifications about a long start */
 
 struct pool_job {
     uv_work_t work;
@@ -61,7 +61,7 @@ static struct mem_opt options(const struct node *n, const struct conf_pool *c)
     return o;
 }
 
-/* What is to be opened for pool i, whose layout is known. */
+/* Fills the job for pool i, whose layout is known. */
 static enum err prepare(struct node *n, uint32_t i, struct pool_job *j)
 {
     const struct conf_pool *c = &n->conf->pools[i];
@@ -93,7 +93,7 @@ static void open_memory(struct pool_job *j)
     j->result = j->kind->open(&j->mem, &j->opt);
 }
 
-/* The job's memory is the pool's, or is not to be had. */
+/* Gives the job's memory to the pool, or notifies the brain that it failed. */
 static void finish(struct node *n, uint32_t i)
 {
     struct pool_job *j = &n->pool_jobs[i];
@@ -131,13 +131,14 @@ static void on_worked(uv_work_t *w, int status)
 {
     struct pool_job *j = w->data;
 
+    CHECK(j->busy && !j->done, "pool %u is opened twice", j->pool);
     if (status != 0)
         j->result = ERR_INTERNAL;
     j->done = true;
     j->node->pools_seen = true;
 }
 
-/* Begins with a pool that waits, unless one is under way. */
+/* Starts the next waiting pool, unless one is in progress. */
 static void begin_next(struct node *n)
 {
     struct pool_job *next = NULL;
@@ -164,6 +165,7 @@ void node_fix_pool(struct node *n, uint32_t i)
 {
     struct pool_job *j = &n->pool_jobs[i];
 
+    CHECK(i < n->conf->pools_count && !j->wanted, "pool %u is fixed twice", i);
     j->result = prepare(n, i, j);
     if (j->result == OK && j->kind->any_thread) {
         j->wanted = true;
@@ -210,7 +212,7 @@ static void be_patient(const struct pool_job *j)
     notify_send(text);
 }
 
-/* Until it is over; a signal that ends us makes it stop. */
+/* Waits for the job; a signal that ends the daemon cancels it. */
 static void wait_for(struct pool_job *j, int signals)
 {
     struct pollfd fds[2] = {
@@ -227,7 +229,8 @@ static void wait_for(struct pool_job *j, int signals)
     }
 }
 
-/* The thread inherits that all signals are blocked. */
+/* Opens the memory in a thread of its own, which inherits a mask that blocks
+ * all signals. */
 static enum err open_beside(struct pool_job *j)
 {
     sigset_t ends, all, old;
@@ -287,7 +290,7 @@ void node_close_pools(struct node *n)
     for (uint32_t i = 0; n->mems && i < n->conf->pools_count; i++) {
         struct pool_job *j = n->pool_jobs ? &n->pool_jobs[i] : NULL;
 
-        if (j && j->done && j->result == OK) /* nobody heard of it */
+        if (j && j->done && j->result == OK) /* not finished */
             j->kind->close(&j->mem);
         if (n->mems[i].ops)
             n->mems[i].ops->close(&n->mems[i]);

@@ -4,6 +4,7 @@
  * between two slices, and rows are costly to make. */
 #include "node/report.h"
 
+#include "base/check.h"
 #include "base/text.h"
 
 #include <stdarg.h>
@@ -174,6 +175,7 @@ static void table_value(
     n = strlen(cell);
     if ((int)n > r->columns[k].width)
         r->columns[k].width = (int)n;
+    CHECK(k < r->count && n < sizeof(cell), "column %u of %u", k, r->count);
     bytes_add(&r->gathered, &(char){(char)k}, 1);
     bytes_add(&r->gathered, cell, n + 1);
     r->last = k + 1;
