@@ -59,6 +59,28 @@ TEST(init_then_announce)
     T_TRUE(brain_said_count(e, PEER_LENGTH) >= 3);
 }
 
+/* Also when its WANT is answered after its LENGTH. */
+TEST(a_length_whose_aux_waits_is_seldom_said)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct peer_msg m = state(1, 77, PEER_LENGTH, ROOM_BOOTSTRAPPING);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    brain_hear(e, 0, init(e, 1, 77, 0));
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
+    T_EQ_U64(brain_said_count(e, PEER_WANT), 1);
+    m.state.reason = ERR_NO_BLOCKS;
+    m.state.total = 16;
+    brain_hear(e, 0, m);
+    brain_hear(e, 0, state(1, 77, PEER_WANT, ROOM_WAITING));
+    brain_pass(e, 1900);
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 0);
+    brain_pass(e, 200);
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
+    T_EQ_U64(brain_stat(e, "retries"), 0);
+}
+
 TEST(aux_that_finds_no_space_is_sent_when_it_is_asked_for)
 {
     struct rig *e = encoded(NULL, NULL);

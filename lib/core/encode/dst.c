@@ -520,6 +520,7 @@ static void say_failed(
 static void say(struct encoded *e, struct out *out, struct edst *d)
 {
     struct peer *p = &e->b.peers.peers[d->peer];
+    bool aux_only = d->aux_waits && d->debt.owe == OWE_LENGTH;
     bool again;
 
     if (!d->debt.owe || !p->up ||
@@ -527,9 +528,13 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
         d->debt.retry_ns = TIME_NEVER; /* the next HELLO starts it again */
         return;
     }
+    if (aux_only && d->debt.retry_ns && d->debt.backoff_ns < RETRY_MAX_NS) {
+        d->debt.backoff_ns = RETRY_MAX_NS; /* said in case, at the last pace */
+        d->debt.retry_ns = e->b.now_ns + RETRY_MAX_NS;
+    }
     if (!debt_due(&d->debt, e->b.now_ns, e->b.c.conf->timeout_retry, &again))
         return;
-    e->b.stats[STAT_retries] += again && !d->aux_waits;
+    e->b.stats[STAT_retries] += again && !aux_only;
     d->aux_waits = false;
     if (d->debt.owe & OWE_LENGTH)
         say_length(e, out, d, p);

@@ -350,18 +350,15 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
 /* L's word on one generation. */
 /* L knows the total that is known here; of the aux it says that it has it, that
  * it will ask for it, or that it asks for it. */
-static void length_answered(
-    struct encoded *e, const struct peer_state *n, struct edst *d)
+static void length_answered(const struct peer_state *n, struct edst *d)
 {
     if (n->total == ROWS_UNKNOWN || (n->flags & FLAG_AUX)) {
         d->length_acked = d->room->item->length_version;
         d->debt.owe &= (uint8_t)~OWE_LENGTH;
     } else if (n->reason != ERR_NO_BLOCKS) {
         d->length_acked = d->length_told = 0;
-    } else if (d->debt.owe == OWE_LENGTH) {
+    } else {
         d->aux_waits = true;
-        d->debt.backoff_ns = RETRY_MAX_NS;
-        d->debt.retry_ns = e->b.now_ns + RETRY_MAX_NS;
     }
 }
 
@@ -381,7 +378,7 @@ static void on_state(struct encoded *e, struct out *out,
     if (d->state == DST_ENDED)
         return;
     if (n->answers == PEER_LENGTH && n->total == m->item->total) {
-        length_answered(e, n, d);
+        length_answered(n, d);
     } else if (n->answers == PEER_WANT && n->attempt == d->attempt &&
                n->firm > d->firm) {
         take_firm(e, d, n->firm); /* the grant itself is on its way */
