@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "core/calls.h"
+#include "core/move/pool.h"
 
 struct brain *brain_init(struct slab *s, const struct brain_conf *c)
 {
@@ -129,7 +130,35 @@ uint64_t brain_deadline(const struct brain *b)
 
 bool brain_next_event(struct brain *b, uint32_t conn, struct writer *w)
 {
-    return b->ops->next_event(b, conn, w);
+    struct view *v = engine_next_dirty(&b->engines, conn);
+    struct local_msg m = {.type = LOCAL_EVENT};
+    uint8_t bytes[POOL_RUNS_MAX * 8];
+    struct writer runs = writer_of(bytes, sizeof(bytes));
+    bool used;
+
+    if (!v)
+        return b->ops->next_event && b->ops->next_event(b, conn, w);
+    m.event.cell = v->cell;
+    m.event.tag = v->tag;
+    m.event.room = v->room_id;
+    m.event.what = v->pending;
+    m.event.total = ROWS_UNKNOWN;
+    m.event.reason = v->room ? v->room->reason : (uint8_t)v->released;
+    m.event.text =
+        span_str(v->room ? v->room->text : err_text((enum err)v->released));
+    if (v->room) {
+        m.event.state = v->room->state;
+        m.event.a = v->room->a;
+        m.event.b = v->room->b;
+    }
+    used = b->ops->fill_event(b, v, &m.event, &runs);
+    m.event.runs = span_of(bytes, runs.len);
+    if (!local_put(w, &m))
+        return false;
+    v->shown |= used && runs.len > 0;
+    v->pending = 0;
+    list_remove(&v->in_dirty);
+    return true;
 }
 
 uint32_t brain_open_rooms(const struct brain *b)

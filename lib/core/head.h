@@ -44,6 +44,11 @@ struct brain_ops {
     /* Beyond what the head waits for. */
     bool (*pending)(const void *brain);
     uint64_t (*deadline)(const void *brain);
+    /* Fills what an event says of its view's room beyond the head's part, and
+     * appends the runs that it shows to w. True if they may be in use then. */
+    bool (*fill_event)(void *brain, const struct view *v, struct local_event *n,
+        struct writer *w);
+    /* When no view has one; NULL: there are no others. */
     bool (*next_event)(void *brain, uint32_t conn, struct writer *w);
     uint32_t (*open_rooms)(const void *brain);
     bool (*show)(void *brain, const char *what, uint64_t now_ns,

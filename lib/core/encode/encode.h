@@ -369,7 +369,8 @@ void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
 void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p);
 void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *m);
-bool encoded_next_event(void *brain, uint32_t conn, struct writer *w);
+bool encoded_fill_event(
+    void *brain, const struct view *v, struct local_event *n, struct writer *w);
 bool encoded_show(void *brain, const char *what, uint64_t now_ns,
     struct show_at *at, struct shower *s);
 void encoded_check(const void *brain);

@@ -458,54 +458,24 @@ void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
 
 /* events */
 
-bool encoded_next_event(void *brain, uint32_t conn, struct writer *out)
+bool encoded_fill_event(
+    void *brain, const struct view *v, struct local_event *n, struct writer *w)
 {
     struct encoded *e = brain;
-    struct view *v = engine_next_dirty(&e->b.engines, conn);
-    struct eroom *m = v ? (struct eroom *)(void *)v->room : NULL;
-    uint8_t runs[POOL_RUNS_MAX * 8];
-    struct writer w = writer_of(runs, sizeof(runs));
-    struct local_msg ev = {.type = LOCAL_EVENT};
+    const struct eroom *m = (struct eroom *)(void *)v->room;
 
-    if (!v)
-        return false;
-    ev.event.cell = v->cell;
-    ev.event.tag = v->tag;
-    ev.event.room = v->room_id;
-    ev.event.what = v->pending;
-    ev.event.total = ROWS_UNKNOWN;
     if (!m) {
-        ev.event.state = v->pending & EVENT_DONE ? ROOM_SUCCESS : ROOM_FAILED;
-        ev.event.reason = (uint8_t)v->released;
-        ev.event.text = span_str(err_text((enum err)v->released));
-    } else {
-        const struct pool *p = &eroom_pool(e, m)->p;
-
-        if (m->item->source != SOURCE_HELD)
-            ev.event.what &= (uint16_t)~EVENT_GRANTED;
-        ev.event.state = m->r.state;
-        ev.event.reason = m->r.reason;
-        ev.event.storage = m->item->storage;
-        ev.event.total = m->item->total;
-        ev.event.rows = m->item->max_rows;
-        ev.event.pool = m->item->pool;
-        ev.event.a = m->ended ? m->r.a : m->asked;
-        ev.event.b = m->r.b;
-        ev.event.text = span_str(m->r.text);
-        if (ev.event.what & EVENT_GRANTED) {
-            for (uint32_t b = m->item->src.head; b != NONE;
-                 b = p->run_next[b]) {
-                put_u32(&w, b);
-                put_u32(&w, p->run_len[b]);
-            }
-            ev.event.runs = span_of(runs, w.len);
-        }
-    }
-    if (!local_put(out, &ev))
+        n->state = v->pending & EVENT_DONE ? ROOM_SUCCESS : ROOM_FAILED;
         return false;
-    if (m && ev.event.runs.len && (v->rights & RIGHT_WRITE) && !m->item->final)
-        v->shown = true;
-    v->pending = 0;
-    list_remove(&v->in_dirty);
-    return true;
+    }
+    if (m->item->source != SOURCE_HELD)
+        n->what &= (uint16_t)~EVENT_GRANTED;
+    n->storage = m->item->storage;
+    n->total = m->item->total;
+    n->rows = m->item->max_rows;
+    n->pool = m->item->pool;
+    n->a = m->ended ? m->r.a : m->asked;
+    if (n->what & EVENT_GRANTED)
+        pool_put_runs(&eroom_pool(e, m)->p, &m->item->src, w);
+    return (v->rights & RIGHT_WRITE) && !m->item->final;
 }

@@ -337,6 +337,7 @@ const struct brain_ops langd_ops = {
     .work = work,
     .pending = pending,
     .deadline = deadline,
+    .fill_event = langd_fill_event,
     .next_event = langd_next_event,
     .open_rooms = open_rooms,
     .show = langd_show,

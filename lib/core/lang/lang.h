@@ -333,6 +333,8 @@ void langd_on_local(
     struct langd *l, struct out *out, uint32_t conn, const struct local_msg *m);
 /* Rows released by all readers have changed. */
 void langd_readers(struct langd *l, struct out *out, struct lroom *m);
+bool langd_fill_event(
+    void *brain, const struct view *v, struct local_event *n, struct writer *w);
 bool langd_next_event(void *brain, uint32_t conn, struct writer *w);
 bool langd_show(void *brain, const char *what, uint64_t now_ns,
     struct show_at *at, struct shower *s);

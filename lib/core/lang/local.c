@@ -484,60 +484,28 @@ void langd_on_local(
 
 /* events */
 
-static void put_runs(
-    const struct langd *l, const struct lroom *m, struct writer *w)
+bool langd_fill_event(
+    void *brain, const struct view *v, struct local_event *n, struct writer *w)
 {
-    const struct pool *p = &l->pools[m->pool].p;
+    struct langd *l = brain;
+    const struct lroom *m = (struct lroom *)(void *)v->room;
 
-    for (uint32_t b = m->held.head; b != NONE; b = p->run_next[b]) {
-        put_u32(w, b);
-        put_u32(w, p->run_len[b]);
-    }
+    if (!m)
+        return false;
+    n->storage = m->item_storage;
+    n->generation = m->generation;
+    n->first = m->base;
+    n->rows = m->exposed;
+    n->total = m->total;
+    n->pool = m->pool;
+    if (v->pending & (EVENT_LENGTH | EVENT_READY))
+        n->aux = aux_get(&l->b.aux, &m->aux, l->scratch);
+    if (v->pending & (EVENT_LANDED | EVENT_READY))
+        pool_put_runs(&l->pools[m->pool].p, &m->held, w);
+    return v->rights & RIGHT_READ;
 }
 
 bool langd_next_event(void *brain, uint32_t conn, struct writer *out)
 {
-    struct langd *l = brain;
-    struct view *v = engine_next_dirty(&l->b.engines, conn);
-    struct lroom *m = v ? (struct lroom *)(void *)v->room : NULL;
-    uint8_t runs[POOL_RUNS_MAX * 8];
-    struct writer w = writer_of(runs, sizeof(runs));
-    struct local_msg e = {.type = LOCAL_EVENT};
-
-    if (!v)
-        return tickets_next_event(&l->tickets, conn, out);
-    e.event.cell = v->cell;
-    e.event.tag = v->tag;
-    e.event.room = v->room_id;
-    e.event.what = v->pending;
-    e.event.total = ROWS_UNKNOWN;
-    if (!m) {
-        e.event.reason = (uint8_t)v->released;
-        e.event.text = span_str(err_text((enum err)v->released));
-    } else {
-        e.event.state = m->r.state;
-        e.event.reason = m->r.reason;
-        e.event.storage = m->item_storage;
-        e.event.generation = m->generation;
-        e.event.first = m->base;
-        e.event.rows = m->exposed;
-        e.event.total = m->total;
-        e.event.a = m->r.a;
-        e.event.b = m->r.b;
-        e.event.text = span_str(m->r.text);
-        e.event.pool = m->pool;
-        if (v->pending & (EVENT_LENGTH | EVENT_READY))
-            e.event.aux = aux_get(&l->b.aux, &m->aux, l->scratch);
-        if (v->pending & (EVENT_LANDED | EVENT_READY)) {
-            put_runs(l, m, &w);
-            e.event.runs = span_of(runs, w.len);
-        }
-    }
-    if (!local_put(out, &e))
-        return false;
-    if (m && e.event.runs.len && (v->rights & RIGHT_READ))
-        v->shown = true;
-    v->pending = 0;
-    list_remove(&v->in_dirty);
-    return true;
+    return tickets_next_event(&((struct langd *)brain)->tickets, conn, out);
 }

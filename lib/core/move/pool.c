@@ -187,3 +187,12 @@ void pool_check(const struct pool *p)
         n += is_free(p, b);
     CHECK(n == p->free, "%u blocks in the map, %u counted", n, p->free);
 }
+
+void pool_put_runs(
+    const struct pool *p, const struct extent *e, struct writer *w)
+{
+    for (uint32_t b = e->head; b != NONE; b = p->run_next[b]) {
+        put_u32(w, b);
+        put_u32(w, p->run_len[b]);
+    }
+}

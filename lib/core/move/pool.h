@@ -9,6 +9,7 @@
 #define MMX_CORE_MOVE_POOL_H
 
 #include "base/base.h"
+#include "base/bytes.h"
 #include "base/slab.h"
 
 /* Runs of one extent, so that an event holds them. */
@@ -50,5 +51,9 @@ struct extent pool_split(struct pool *p, struct extent *e, uint32_t n);
 
 /* CHECKs that free blocks and the bitmap agree. For tests: O(blocks). */
 void pool_check(const struct pool *p);
+
+/* Appends the first block and the length of each run of the extent. */
+void pool_put_runs(
+    const struct pool *p, const struct extent *e, struct writer *w);
 
 #endif
