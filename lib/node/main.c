@@ -1,7 +1,7 @@
 /* main.c - from a command line to a running node: options, configuration,
  * exit status. The main thread; the only place with process-wide state (the
  * node that a failed CHECK prints). Rejected: subcommands. A daemon does one
- * thing; what is asked of a running one is mmxctl's. */
+ * thing; mmxctl asks a running one. */
 #include "node/main.h"
 
 #include "base/check.h"

@@ -4,8 +4,8 @@
  * Invariants: a slot is in exactly one state; slots are submitted in the order
  * in which they were filled, unless one waits for its bytes; every entry is
  * told exactly once; a slot's memory is filled again only when its copies are
- * over and nobody holds it; one slot at least does not wait for bytes, so that
- * whoever has them never waits for the network.
+ * over and nothing holds it; one slot at least does not wait for bytes, so that
+ * bytes that are here never wait for the network.
  *
  * A GPU that is lost fails every entry of its rows from then on, and quickly.
  * Rejected: a ring of bytes without slots, whose every piece would need its own
