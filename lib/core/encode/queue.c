@@ -114,6 +114,7 @@ static void place(struct epool *p, struct item *first)
 {
     bool victim = first->victim, ahead = first->ahead;
 
+    CHECK(first->queued, "an item of %u rows is in no queue", first->max_rows);
     LIST_FOREACH (n, &first->in_batch) {
         const struct item *it = LIST_ENTRY(n, struct item, in_batch);
 
@@ -260,6 +261,8 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
 {
     uint32_t first_run, n = div_up(it->max_rows, p->block_rows);
 
+    CHECK(it->source == SOURCE_QUEUED, "an item of state %u takes blocks",
+        it->source);
     if (!pool_take(&p->p, &it->src, n, &first_run))
         return false;
     rowmap_clear(&p->committed, &p->p, first_run);
