@@ -78,16 +78,23 @@ class Flood(Case):
         e, s, _ = self.crowd()
         good, asks = greeted(e, session="good"), greeted(e, session="asks")
         for json in (0, 1):
-            calls = []
-            asks.send(wire.QUERY.encode(9, what="rooms", json=json))
-            while not self.begins(asks):
-                call(good, wire.SPACE.encode(5))
-                calls.append(1)
-            while packet(asks)[-1].values["more"]:
-                pass
-            # Made in one turn it would let in one or two.
-            self.assertGreater(len(calls), 4)
+            # Made in one turn it would let in one or two. A busy machine may
+            # keep us from calling during one report, not during each.
+            most = max(self.calls_meanwhile(asks, good, json)
+                       for _ in range(6))
+            self.assertGreater(most, 4)
         self.end(s, good, asks)
+
+    def calls_meanwhile(self, asks, good, json):
+        """How many calls are answered while a report is made."""
+        calls = 0
+        asks.send(wire.QUERY.encode(9, what="rooms", json=json))
+        while not self.begins(asks):
+            call(good, wire.SPACE.encode(5))
+            calls += 1
+        while packet(asks)[-1].values["more"]:
+            pass
+        return calls
 
     def begins(self, s):
         return bool(select.select([s], [], [], 0)[0])

@@ -540,10 +540,25 @@ TEST(a_packet_that_is_too_large_ends_its_link)
 }
 
 /* More than there are places for: the oldest of the silent make room. */
+/* Repeats HELLO while its connection is up, as a brain does: the connection may
+ * be one that made room for the crowd. */
+static bool hello_heard(void *ud)
+{
+    uint64_t *said_ns = ud, now_ns = t_now_ns();
+
+    pump();
+    if (b.up > b.down && now_ns - *said_ns > 50 * NS_PER_MS) {
+        say(&b, 0, 0);
+        *said_ns = now_ns;
+    }
+    return a.messages > 0;
+}
+
 TEST(a_crowd_that_says_nothing_makes_nobody_deaf)
 {
     void *ctx = zmq_ctx_new(), *crowd[120];
     uint32_t crowd_len = sizeof(crowd) / sizeof(crowd[0]);
+    uint64_t said_ns = 0;
 
     start();
     for (uint32_t i = 0; i < crowd_len; i++) {
@@ -552,8 +567,7 @@ TEST(a_crowd_that_says_nothing_makes_nobody_deaf)
     }
     open_side(&b, NULL);
     join(0);
-    say(&b, 0, 0);
-    wait_for(&a.messages, 1);
+    T_WAIT(hello_heard, &said_ns, 10000);
     T_EQ_U64(a.up, 1);
     say(&a, 0, 0);
     wait_for(&b.messages, 1);
