@@ -101,6 +101,7 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         return true;
     }
     CHECK(false, "event %u", ev->type);
+    return false;
 }
 
 void brain_step(struct brain *b, const struct event *ev, struct out *out)
