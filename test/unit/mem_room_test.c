@@ -8,14 +8,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char root[64];
-
 static void put(const char *name, const char *text)
 {
-    char path[128];
+    char path[512];
     FILE *f;
 
-    snprintf(path, sizeof(path), "%s/%s", root, name);
+    snprintf(path, sizeof(path), "%s/%s", t_dir(), name);
     f = fopen(path, "w");
     T_TRUE(f != NULL);
     fputs(text, f);
@@ -24,35 +22,25 @@ static void put(const char *name, const char *text)
 
 static void group(const char *name)
 {
-    char path[128];
+    char path[512];
 
-    snprintf(path, sizeof(path), "%s/%s", root, name);
+    snprintf(path, sizeof(path), "%s/%s", t_dir(), name);
     T_EQ_I64(mkdir(path, 0700), 0);
 }
 
 static void begin(void)
 {
-    snprintf(root, sizeof(root), "/tmp/mem_room.XXXXXX");
-    T_TRUE(mkdtemp(root) != NULL);
     group("a.slice");
     group("a.slice/mmx.service");
     put("self", "1:name=systemd:/x\n0::/a.slice/mmx.service\n");
-}
-
-static void end(void)
-{
-    char command[128];
-
-    snprintf(command, sizeof(command), "rm -r %s", root);
-    T_EQ_I64(system(command), 0);
 }
 
 static uint64_t room(void)
 {
     char self[80];
 
-    snprintf(self, sizeof(self), "%s/self", root);
-    return mem_room_cgroup(self, root);
+    snprintf(self, sizeof(self), "%s/self", t_dir());
+    return mem_room_cgroup(self, t_dir());
 }
 
 TEST(no_limit_is_known)
@@ -64,8 +52,7 @@ TEST(no_limit_is_known)
     T_TRUE(room() == UINT64_MAX);
     put("self", "5:memory:/old\n");
     T_TRUE(room() == UINT64_MAX);
-    T_TRUE(mem_room_cgroup("/nowhere", root) == UINT64_MAX);
-    end();
+    T_TRUE(mem_room_cgroup("/nowhere", t_dir()) == UINT64_MAX);
 }
 
 TEST(the_narrowest_group_counts)
@@ -82,7 +69,6 @@ TEST(the_narrowest_group_counts)
     put("memory.max", "700\n");
     put("memory.current", "800\n");
     T_EQ_U64(room(), 0);
-    end();
 }
 
 TEST(meminfo)
