@@ -37,7 +37,7 @@ static void begin(void)
 
 static uint64_t room(void)
 {
-    char self[80];
+    char self[512];
 
     snprintf(self, sizeof(self), "%s/self", t_dir());
     return mem_room_cgroup(self, t_dir());
