@@ -1,12 +1,10 @@
 """Engines that ask for more than their turn: the others, the service manager
 and the log do not pay for it."""
 
-import os
 import select
-import socket
-import threading
 import time
 
+from manager import Manager
 from pair import Case, eventually
 from rawengine import (answer, call, connect, greeted, open_rooms, packet,
                        release_rooms)
@@ -17,34 +15,12 @@ from mmx import wire
 ROOMS = 4000
 
 
-class Beats(threading.Thread):
-    """A service manager: holds the time of every WATCHDOG=1."""
-
-    def __init__(self, folder):
-        super().__init__(daemon=True)
-        self.path, self.times = os.path.join(folder, "notify"), []
-        self.s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.s.bind(self.path)
-        self.env = {"NOTIFY_SOCKET": self.path, "WATCHDOG_USEC": "500000"}
-        self.start()
-
-    def run(self):
-        while True:
-            if self.s.recv(4096) == b"WATCHDOG=1":
-                self.times.append(time.monotonic())
-
-    def longest(self, since):
-        times = [since] + [t for t in self.times if t > since] \
-            + [time.monotonic()]
-        return max(b - a for a, b in zip(times, times[1:]))
-
-
 class Flood(Case):
     def crowd(self, **more):
         """encoded with many rooms open, and the connection that has them."""
-        beats = Beats(self.world.dir)
+        beats = Manager(self)
         e = self.world.encoded(blocks=ROOMS, block_rows=1, start=False, **more)
-        e.start(beats.env)
+        e.start(beats.env(500))
         s = greeted(e, cells=ROOMS, session="crowd")
         open_rooms(s, ROOMS)
         return e, s, beats

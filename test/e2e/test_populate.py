@@ -3,10 +3,10 @@ ended."""
 
 import contextlib
 import os
-import socket
 import threading
 import time
 
+from manager import Manager
 from pair import Case, eventually
 
 import mmx
@@ -23,37 +23,12 @@ def free_bytes():
                     if w.startswith("MemAvailable:"))
 
 
-class Manager:
-    """A service manager's socket, and when it heard what."""
-
-    def __init__(self, path):
-        self.path, self.heard = path, []
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind(path)
-        self.thread = threading.Thread(target=self._listen, daemon=True)
-        self.thread.start()
-
-    def _listen(self):
-        with contextlib.suppress(OSError):
-            while True:
-                text = self.socket.recv(4096).decode()
-                self.heard.append((time.monotonic(), text))
-
-    def times(self, word):
-        return [at for at, text in self.heard if word in text]
-
-    def env(self, watchdog_ms=400):
-        return {"NOTIFY_SOCKET": self.path,
-                "WATCHDOG_USEC": str(watchdog_ms * 1000)}
-
-
 class Populate(Case):
     def setUp(self):
         super().setUp()
         if free_bytes() < 6 * GIB:
             self.skipTest("less than 6 GiB of memory are free")
-        self.manager = Manager(os.path.join(self.world.dir, "notify"))
-        self.addCleanup(self.manager.socket.close)
+        self.manager = Manager(self)
 
     def big(self, gib, layout, **more):
         return self.world.encoded(
