@@ -305,10 +305,14 @@ class Names(Case):
 
     def test_a_name_that_comes_late_is_found(self):
         # The encoder's port answers only after langd has begun to try.
+        name = "localhost"
+        try:
+            socket.getaddrinfo(name, 1)
+        except OSError:
+            self.skipTest(f"this host does not know {name}")
         e = self.world.encoded(start=False)
         d = self.world.langd([e], start=False)
-        d.conf["peers"][0]["address"] = e.address.replace(
-            "127.0.0.1", "localhost")
+        d.conf["peers"][0]["address"] = e.address.replace("127.0.0.1", name)
         d.start()
         lm = self.world.engine(d)
         lm.request(1, "enc0")
