@@ -396,3 +396,21 @@ TEST(a_room_whose_key_is_taken_waits_for_no_readers)
     (void)ask_room(l, 1, 1);
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 1);
 }
+
+/* The encoder announced before it committed, and never had to say WANT. */
+TEST(a_break_says_what_is_due)
+{
+    struct rig *l = langd_up("timeouts.progress=3s", NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct peer_msg m = about(&t, PEER_BROKEN);
+
+    brain_hear(l, 0, length(&t, 16, 16, true));
+    m.broken.committed = 16;
+    for (m.broken.attempt = 0; m.broken.attempt < 2; m.broken.attempt++) {
+        brain_hear(l, 0, m);
+        brain_pass(l, 1400);
+        T_TRUE(brain_state(l, 0, 0) != ROOM_FAILED);
+    }
+    brain_pass(l, 400);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
+}

@@ -549,6 +549,7 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
 
         msg.broken.attempt = d->attempt;
         msg.broken.back = d->back;
+        msg.broken.committed = d->room->item->committed;
         peer_send(&e->b.peers, out, p, &msg);
     }
 }

@@ -455,6 +455,8 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
         return;
     }
     l->b.stats[STAT_broken]++;
+    /* Rows that the grant covered from the start were in no WANT. */
+    m->committed = max_u32(m->committed, min_u32(n->committed, m->max_rows));
     m->debt.owe &= (uint8_t)~OWE_GRANT;
     /* A shard may have begun anew, at an address that is not known there. */
     if (p->hello_ns == TIME_NEVER)
