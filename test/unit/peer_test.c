@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <spawn.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -735,8 +736,12 @@ TEST(without_descriptors_connections_do_not_keep_a_thread_busy)
 
 TEST(a_name_is_connected_to)
 {
+    struct addrinfo *known;
     char name[128];
 
+    if (getaddrinfo("localhost", NULL, NULL, &known) != 0)
+        t_skip("this host does not know localhost");
+    freeaddrinfo(known);
     start();
     open_side(&b, NULL);
     snprintf(name, sizeof(name), "tcp://localhost%s", strrchr(address, ':'));
