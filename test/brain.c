@@ -384,14 +384,14 @@ void brain_landed(
 /* what it shows */
 
 struct look {
-    struct shower s;
+    struct rows_out s;
     const char *name;
     bool by_name, hit;
     uint32_t row, at;
     uint64_t value;
 };
 
-static void look_row(struct shower *s)
+static void look_row(struct rows_out *s)
 {
     struct look *k = (struct look *)(void *)s;
 
@@ -399,7 +399,7 @@ static void look_row(struct shower *s)
     k->hit = !k->by_name && k->at == k->row + 1;
 }
 
-static void look_text(struct shower *s, const char *name, const char *value)
+static void look_text(struct rows_out *s, const char *name, const char *value)
 {
     struct look *k = (struct look *)(void *)s;
 
@@ -407,7 +407,7 @@ static void look_text(struct shower *s, const char *name, const char *value)
         k->hit = !strcmp(value, k->name);
 }
 
-static void look_number(struct shower *s, const char *name, uint64_t value)
+static void look_number(struct rows_out *s, const char *name, uint64_t value)
 {
     struct look *k = (struct look *)(void *)s;
 
@@ -417,7 +417,7 @@ static void look_number(struct shower *s, const char *name, uint64_t value)
 
 static uint64_t look(struct rig *b, const char *what, struct look k)
 {
-    k.s = (struct shower){look_row, look_text, look_number};
+    k.s = (struct rows_out){look_row, look_text, look_number};
     k.value = UINT64_MAX;
     T_TRUE(brain_show(b->is, what, b->now_ns, SHOW_ALL, &k.s));
     T_CHECK(k.value != UINT64_MAX, "%s shows no %s", what, k.name);

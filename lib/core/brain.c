@@ -131,34 +131,34 @@ uint64_t brain_deadline(const struct brain *b)
 
 bool brain_next_event(struct brain *b, uint32_t conn, struct writer *w)
 {
-    struct view *v = engine_next_dirty(&b->engines, conn);
+    struct attachment *att = engine_next_dirty(&b->engines, conn);
     struct local_msg m = {.type = LOCAL_EVENT};
     uint8_t bytes[POOL_RUNS_MAX * 8];
     struct writer runs = writer_of(bytes, sizeof(bytes));
     bool used;
 
-    if (!v)
+    if (!att)
         return b->ops->next_event && b->ops->next_event(b, conn, w);
-    m.event.cell = v->cell;
-    m.event.tag = v->tag;
-    m.event.room = v->room_id;
-    m.event.what = v->pending;
+    m.event.cell = att->cell;
+    m.event.tag = att->tag;
+    m.event.room = att->room_id;
+    m.event.what = att->pending;
     m.event.total = ROWS_UNKNOWN;
-    m.event.reason = v->room ? v->room->reason : (uint8_t)v->released;
-    m.event.text =
-        span_str(v->room ? v->room->text : err_text((enum err)v->released));
-    if (v->room) {
-        m.event.state = v->room->state;
-        m.event.a = v->room->a;
-        m.event.b = v->room->b;
+    m.event.reason = att->room ? att->room->reason : (uint8_t)att->released;
+    m.event.text = span_str(
+        att->room ? att->room->text : err_text((enum err)att->released));
+    if (att->room) {
+        m.event.state = att->room->state;
+        m.event.a = att->room->a;
+        m.event.b = att->room->b;
     }
-    used = b->ops->fill_event(b, v, &m.event, &runs);
+    used = b->ops->fill_event(b, att, &m.event, &runs);
     m.event.runs = span_of(bytes, runs.len);
     if (!local_put(w, &m))
         return false;
-    v->shown |= used && runs.len > 0;
-    v->pending = 0;
-    list_remove(&v->in_dirty);
+    att->shown |= used && runs.len > 0;
+    att->pending = 0;
+    list_remove(&att->in_dirty);
     return true;
 }
 
@@ -168,7 +168,7 @@ uint32_t brain_open_rooms(const struct brain *b)
 }
 
 bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
-    struct show_at *at, struct shower *s)
+    struct show_at *at, struct rows_out *s)
 {
     return b->ops->show(b, what, now_ns, at, s);
 }

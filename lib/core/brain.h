@@ -41,7 +41,7 @@ bool brain_next_event(struct brain *b, uint32_t conn, struct writer *w);
 uint32_t brain_open_rooms(const struct brain *b);
 /* Shows what (status rooms pools peers stats); false: no such thing. */
 bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
-    struct show_at *at, struct shower *s);
+    struct show_at *at, struct rows_out *s);
 
 /* Pools with a layout in the config are fixed by the body right after init,
  * before the first step; others after ACT_POOL_FIX. */

@@ -1,10 +1,11 @@
 /* engines.c - see engines.h. Owned by the loop's thread.
  *
- * Invariants: a view is in its connection's list and under its cell from
- * view_add to view_drop; it is on a room's list or on a session's waiting list
- * or on neither (its room has gone); a connection's number is not reused while
- * one of its views is left. Disconnecting an engine that does not read was
- * rejected: events fold into one word per view, so silence costs nothing. */
+ * Invariants: an attachment is in its connection's list and under its cell from
+ * attachment_add to attachment_drop; it is on a room's list or on a session's
+ * waiting list or on neither (its room has gone); a connection's number is not
+ * reused while one of its attachments is left. Disconnecting an engine that
+ * does not read was rejected: events fold into one word per attachment, so
+ * silence costs nothing. */
 #include "core/engines.h"
 
 #include "base/check.h"
@@ -21,16 +22,16 @@ void engines_init(
     g->cells_max = (uint32_t)c->limit_cells;
     share_init(
         &g->share, s, c, "limits.attachments", c->limit_attachments, 1, seed);
-    g->views_max = g->share.total;
+    g->attachments_max = g->share.total;
     g->conns = slab_take(s, g->conns_max, sizeof(*g->conns));
     g->sessions = slab_take(s, g->conns_max, sizeof(*g->sessions));
-    g->views = slab_take(s, g->views_max, sizeof(*g->views));
-    g->cell_view = slab_take(
-        s, (size_t)g->conns_max * g->cells_max, sizeof(*g->cell_view));
-    slots_init(&g->slots, s, g->views_max);
+    g->attachments = slab_take(s, g->attachments_max, sizeof(*g->attachments));
+    g->cell_attachment = slab_take(
+        s, (size_t)g->conns_max * g->cells_max, sizeof(*g->cell_attachment));
+    slots_init(&g->slots, s, g->attachments_max);
     g->hello_ns = c->timeout_hello;
     list_init(&g->silent);
-    heap_init(&g->timers, s, g->views_max);
+    heap_init(&g->timers, s, g->attachments_max);
 }
 
 void room_init(struct room *r, uint64_t id)
@@ -40,7 +41,7 @@ void room_init(struct room *r, uint64_t id)
     r->used = true;
     r->state = ROOM_BOOTSTRAPPING;
     r->session = NONE;
-    list_init(&r->views);
+    list_init(&r->attachments);
     list_init(&r->in_session);
     list_init(&r->todo);
 }
@@ -65,7 +66,7 @@ void engine_open(struct engines *g, const struct event *ev)
     c->gid = ev->gid;
     c->pid = ev->pid;
     c->session = NONE;
-    list_init(&c->views);
+    list_init(&c->attachments);
     list_init(&c->dirty);
     list_init(&c->in_session);
     c->hello_by_ns = ev->now_ns + g->hello_ns;
@@ -164,14 +165,14 @@ void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns)
     list_remove(&c->in_silent);
     if (g->ops->conn_over)
         g->ops->conn_over(g->brain, conn);
-    LIST_FOREACH_SAFE (n, &c->views) {
-        struct view *v = LIST_ENTRY(n, struct view, in_conn);
+    LIST_FOREACH_SAFE (n, &c->attachments) {
+        struct attachment *att = LIST_ENTRY(n, struct attachment, in_conn);
 
-        v->pending = 0;
-        list_remove(&v->in_dirty);
+        att->pending = 0;
+        list_remove(&att->in_dirty);
         /* What was never shown cannot be in use; BYE says nothing is. */
-        if (c->bye || !v->shown)
-            view_drop(g, v);
+        if (c->bye || !att->shown)
+            attachment_drop(g, att);
     }
     if (!c->bye && c->session != NONE)
         g->stats[STAT_engines_lost]++;
@@ -184,7 +185,7 @@ bool engine_empty(const struct engines *g, uint32_t conn)
 {
     const struct conn *c = &g->conns[conn];
 
-    return c->state == CONN_ENDED && list_empty(&c->views);
+    return c->state == CONN_ENDED && list_empty(&c->attachments);
 }
 
 void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns)
@@ -193,8 +194,8 @@ void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns)
 
     CHECK(c->state != CONN_FREE, "connection %u died while free", conn);
     engine_end(g, conn, now_ns);
-    LIST_FOREACH_SAFE (n, &c->views)
-        view_drop(g, LIST_ENTRY(n, struct view, in_conn));
+    LIST_FOREACH_SAFE (n, &c->attachments)
+        attachment_drop(g, LIST_ENTRY(n, struct attachment, in_conn));
     c->state = CONN_FREE;
 }
 
@@ -221,7 +222,7 @@ bool engine_may(const struct engines *g, uint32_t conn,
 bool engines_wait_for(const struct engines *g, uint32_t scope)
 {
     for (uint32_t i = 0; i < g->timers.len; i++)
-        if (CONTAINER_OF(g->timers.nodes[i], struct view, timer)->scope ==
+        if (CONTAINER_OF(g->timers.nodes[i], struct attachment, timer)->scope ==
             scope)
             return true;
     return false;
@@ -253,7 +254,8 @@ void engines_expire(struct engines *g, struct out *out, uint64_t now_ns)
 
     while (
         (n = heap_first(&g->timers)) && n->key <= now_ns && out_has_room(out))
-        view_fail(g, out, CONTAINER_OF(n, struct view, timer), ERR_TIMEOUT);
+        attachment_fail(
+            g, out, CONTAINER_OF(n, struct attachment, timer), ERR_TIMEOUT);
     LIST_FOREACH_SAFE (at, &g->silent) {
         struct conn *c = LIST_ENTRY(at, struct conn, in_silent);
 
@@ -275,19 +277,19 @@ uint64_t engines_deadline(const struct engines *g)
                                   : at;
 }
 
-/* views */
+/* attachments */
 
 static uint32_t *cell_slot(
     const struct engines *g, uint32_t conn, uint32_t cell)
 {
-    return &g->cell_view[(size_t)conn * g->cells_max + cell];
+    return &g->cell_attachment[(size_t)conn * g->cells_max + cell];
 }
 
-enum err view_add(struct engines *g, uint32_t conn, uint32_t cell, uint32_t tag,
-    uint8_t rights, struct view **out, const char **text)
+enum err attachment_add(struct engines *g, uint32_t conn, uint32_t cell,
+    uint32_t tag, uint8_t rights, struct attachment **out, const char **text)
 {
     struct conn *c = &g->conns[conn];
-    struct view *v;
+    struct attachment *att;
     uint32_t i;
 
     *text = "no cell of that number";
@@ -305,26 +307,26 @@ enum err view_add(struct engines *g, uint32_t conn, uint32_t cell, uint32_t tag,
         return ERR_QUOTA;
     }
     i = slots_take(&g->slots);
-    CHECK(i != NONE, "no place for one of %u views", g->views_used);
-    v = &g->views[i];
+    CHECK(i != NONE, "no place for one of %u attachments", g->attachments_used);
+    att = &g->attachments[i];
     *cell_slot(g, conn, cell) = i + 1;
-    g->views_used++;
-    memset(v, 0, sizeof(*v));
-    v->used = true;
-    v->conn = conn;
-    v->cell = cell;
-    v->tag = tag;
-    v->rights = rights;
-    list_init(&v->in_room);
-    list_init(&v->in_dirty);
-    list_init(&v->in_waiting);
-    list_push_tail(&c->views, &v->in_conn);
+    g->attachments_used++;
+    memset(att, 0, sizeof(*att));
+    att->used = true;
+    att->conn = conn;
+    att->cell = cell;
+    att->tag = tag;
+    att->rights = rights;
+    list_init(&att->in_room);
+    list_init(&att->in_dirty);
+    list_init(&att->in_waiting);
+    list_push_tail(&c->attachments, &att->in_conn);
     *text = "";
-    *out = v;
+    *out = att;
     return OK;
 }
 
-struct view *view_get(
+struct attachment *attachment_get(
     const struct engines *g, uint32_t conn, uint32_t cell, uint32_t tag)
 {
     const struct conn *c = &g->conns[conn];
@@ -333,81 +335,85 @@ struct view *view_get(
     if (c->state != CONN_READY || cell >= c->cells)
         return NULL;
     i = *cell_slot(g, conn, cell);
-    return i && g->views[i - 1].tag == tag ? &g->views[i - 1] : NULL;
+    return i && g->attachments[i - 1].tag == tag ? &g->attachments[i - 1]
+                                                 : NULL;
 }
 
-void view_join(struct engines *g, struct view *v, struct room *r)
+void attachment_join(struct engines *g, struct attachment *att, struct room *r)
 {
-    list_remove(&v->in_waiting);
-    heap_remove(&g->timers, &v->timer);
-    v->room = r;
-    v->room_id = r->id;
-    v->fresh = true;
-    list_push_tail(&r->views, &v->in_room);
-    r->views_count++;
+    list_remove(&att->in_waiting);
+    heap_remove(&g->timers, &att->timer);
+    att->room = r;
+    att->room_id = r->id;
+    att->fresh = true;
+    list_push_tail(&r->attachments, &att->in_room);
+    r->attachments_count++;
     g->ops->touched(g->brain, r);
 }
 
-void view_wait(struct engines *g, struct view *v, uint64_t room_id,
-    uint32_t scope, uint64_t deadline_ns)
+void attachment_wait(struct engines *g, struct attachment *att,
+    uint64_t room_id, uint32_t scope, uint64_t deadline_ns)
 {
-    struct session *s = &g->sessions[g->conns[v->conn].session];
+    struct session *s = &g->sessions[g->conns[att->conn].session];
 
-    v->room_id = room_id;
-    v->scope = scope;
-    v->deadline_ns = deadline_ns;
-    list_push_tail(&s->waiting, &v->in_waiting);
-    heap_set(&g->timers, &v->timer, deadline_ns);
+    att->room_id = room_id;
+    att->scope = scope;
+    att->deadline_ns = deadline_ns;
+    list_push_tail(&s->waiting, &att->in_waiting);
+    heap_set(&g->timers, &att->timer, deadline_ns);
 }
 
-static void cell_put(struct out *out, const struct view *v, uint64_t word)
+static void cell_put(
+    struct out *out, const struct attachment *att, uint64_t word)
 {
     struct action *a = out_action(out, ACT_CELL);
 
-    a->conn = v->conn;
-    a->index = v->cell;
+    a->conn = att->conn;
+    a->index = att->cell;
     a->word = word;
 }
 
-void view_over(struct engines *g, struct out *out, struct view *v,
+void attachment_over(struct engines *g, struct out *out, struct attachment *att,
     uint8_t state, enum err reason)
 {
-    list_remove(&v->in_waiting);
-    heap_remove(&g->timers, &v->timer);
-    v->released = (uint32_t)reason; /* kept for the event: it has no room */
-    cell_put(out, v, cell_word(state, reason, v->tag, 0));
-    view_tell(g, out, v, state == ROOM_SUCCESS ? EVENT_DONE : EVENT_FAILED);
+    list_remove(&att->in_waiting);
+    heap_remove(&g->timers, &att->timer);
+    att->released = (uint32_t)reason; /* kept for the event: it has no room */
+    cell_put(out, att, cell_word(state, reason, att->tag, 0));
+    attachment_notify(
+        g, out, att, state == ROOM_SUCCESS ? EVENT_DONE : EVENT_FAILED);
 }
 
-void view_fail(
-    struct engines *g, struct out *out, struct view *v, enum err reason)
+void attachment_fail(
+    struct engines *g, struct out *out, struct attachment *att, enum err reason)
 {
-    view_over(g, out, v, ROOM_FAILED, reason);
+    attachment_over(g, out, att, ROOM_FAILED, reason);
 }
 
-void view_drop(struct engines *g, struct view *v)
+void attachment_drop(struct engines *g, struct attachment *att)
 {
-    if (v->room) {
-        g->ops->leaving(g->brain, v);
-        v->room->views_count--;
+    if (att->room) {
+        g->ops->leaving(g->brain, att);
+        att->room->attachments_count--;
     }
-    *cell_slot(g, v->conn, v->cell) = 0;
-    list_remove(&v->in_room);
-    list_remove(&v->in_conn);
-    list_remove(&v->in_dirty);
-    list_remove(&v->in_waiting);
-    heap_remove(&g->timers, &v->timer);
-    v->used = false;
-    slots_give(&g->slots, (uint32_t)(v - g->views));
-    g->views_used--;
-    share_give(&g->share, g->conns[v->conn].uid, 1);
+    *cell_slot(g, att->conn, att->cell) = 0;
+    list_remove(&att->in_room);
+    list_remove(&att->in_conn);
+    list_remove(&att->in_dirty);
+    list_remove(&att->in_waiting);
+    heap_remove(&g->timers, &att->timer);
+    att->used = false;
+    slots_give(&g->slots, (uint32_t)(att - g->attachments));
+    g->attachments_used--;
+    share_give(&g->share, g->conns[att->conn].uid, 1);
 }
 
-void view_release(struct engines *g, struct out *out, struct view *v)
+void attachment_release(
+    struct engines *g, struct out *out, struct attachment *att)
 {
-    if (g->conns[v->conn].state == CONN_READY)
-        cell_put(out, v, 0);
-    view_drop(g, v);
+    if (g->conns[att->conn].state == CONN_READY)
+        cell_put(out, att, 0);
+    attachment_drop(g, att);
 }
 
 void engine_notify(struct engines *g, struct out *out, uint32_t conn)
@@ -420,46 +426,48 @@ void engine_notify(struct engines *g, struct out *out, uint32_t conn)
     out_action(out, ACT_NOTIFY)->conn = conn;
 }
 
-void view_tell(
-    struct engines *g, struct out *out, struct view *v, uint16_t what)
+void attachment_notify(
+    struct engines *g, struct out *out, struct attachment *att, uint16_t what)
 {
-    struct conn *c = &g->conns[v->conn];
+    struct conn *c = &g->conns[att->conn];
 
     if (c->state != CONN_READY)
         return;
-    v->pending |= what;
-    if (!list_linked(&v->in_dirty))
-        list_push_tail(&c->dirty, &v->in_dirty);
-    engine_notify(g, out, v->conn);
+    att->pending |= what;
+    if (!list_linked(&att->in_dirty))
+        list_push_tail(&c->dirty, &att->in_dirty);
+    engine_notify(g, out, att->conn);
 }
 
-struct view *engine_next_dirty(struct engines *g, uint32_t conn)
+struct attachment *engine_next_dirty(struct engines *g, uint32_t conn)
 {
     struct conn *c = &g->conns[conn];
-    struct view *v = c->state == CONN_READY
-                         ? LIST_FIRST(&c->dirty, struct view, in_dirty)
-                         : NULL;
+    struct attachment *att =
+        c->state == CONN_READY
+            ? LIST_FIRST(&c->dirty, struct attachment, in_dirty)
+            : NULL;
 
-    if (!v)
+    if (!att)
         c->notified = false;
-    return v;
+    return att;
 }
 
-void room_tell(
+void room_notify(
     struct engines *g, struct out *out, struct room *r, uint16_t what)
 {
-    LIST_FOREACH (n, &r->views)
-        view_tell(g, out, LIST_ENTRY(n, struct view, in_room), what);
+    LIST_FOREACH (n, &r->attachments)
+        attachment_notify(
+            g, out, LIST_ENTRY(n, struct attachment, in_room), what);
 }
 
 void room_cells(struct engines *g, struct out *out, struct room *r)
 {
-    LIST_FOREACH (n, &r->views) {
-        struct view *v = LIST_ENTRY(n, struct view, in_room);
+    LIST_FOREACH (n, &r->attachments) {
+        struct attachment *att = LIST_ENTRY(n, struct attachment, in_room);
 
-        if (g->conns[v->conn].state == CONN_READY)
-            cell_put(
-                out, v, cell_word(r->state, r->reason, v->tag, r->rows_shown));
+        if (g->conns[att->conn].state == CONN_READY)
+            cell_put(out, att,
+                cell_word(r->state, r->reason, att->tag, r->rows_shown));
     }
 }
 
@@ -471,19 +479,20 @@ void room_gather(
     r->session = session;
     list_push_tail(&s->rooms, &r->in_session);
     LIST_FOREACH_SAFE (n, &s->waiting) {
-        struct view *v = LIST_ENTRY(n, struct view, in_waiting);
+        struct attachment *att = LIST_ENTRY(n, struct attachment, in_waiting);
 
-        if (v->room_id == r->id && v->scope == scope && !room_crowded(r))
-            view_join(g, v, r);
+        if (att->room_id == r->id && att->scope == scope && !room_crowded(r))
+            attachment_join(g, att, r);
     }
 }
 
 bool room_in_use(const struct room *r)
 {
-    LIST_FOREACH (n, &r->views) {
-        const struct view *v = LIST_ENTRY(n, struct view, in_room);
+    LIST_FOREACH (n, &r->attachments) {
+        const struct attachment *att =
+            LIST_ENTRY(n, struct attachment, in_room);
 
-        if (v->shown)
+        if (att->shown)
             return true;
     }
     return false;

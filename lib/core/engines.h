@@ -1,14 +1,14 @@
 /* engines.h - the engines' side of both brains: connections, sessions, and
- * views: a room in a cell of a connection. Pure; one thread.
+ * attachments: a room in a cell of a connection. Pure; one thread.
  *
  * conn     one connection; free again only when its process is dead
  * session  the connections of one uid with one session name
- * view     what a connection has of a room: its cell, its rights, what it was
- *          shown and has not released, and which events it is to hear. A view
+ * attachment     what a connection has of a room: its cell, its rights, what it
+ * was shown and has not released, and which events it is to hear. An attachment
  *          may wait for its room (attach before announce or request)
  *
- * A room's blocks are fenced by its views: one that was shown rows holds them
- * until it releases or its process is dead. */
+ * A room's blocks are fenced by its attachments: one that was shown rows holds
+ * them until it releases or its process is dead. */
 #ifndef MMX_CORE_ENGINES_H
 #define MMX_CORE_ENGINES_H
 
@@ -20,7 +20,7 @@
 #include "core/share.h"
 
 /* So that a room's cells and events always fit into a list of actions. */
-#define ROOM_VIEWS_MAX 128
+#define ROOM_ATTACHMENTS_MAX 128
 
 /* What every room has, on either side; first member of the brains' rooms. */
 struct room {
@@ -30,14 +30,14 @@ struct room {
     uint32_t a, b;       /* numbers that belong to the reason */
     uint32_t session;    /* owner; NONE: none (yet, or any more) */
     uint32_t rows_shown; /* for cells: rows committed, or readable */
-    struct list views;
-    uint32_t views_count; /* at most ROOM_VIEWS_MAX */
+    struct list attachments;
+    uint32_t attachments_count; /* at most ROOM_ATTACHMENTS_MAX */
     struct list in_session;
     struct list todo; /* on the brain's list of rooms to settle */
     char text[128];
 };
 
-struct view {
+struct attachment {
     struct list in_room, in_conn, in_dirty;
     struct list in_waiting; /* of the session, while there is no room */
     struct room *room;
@@ -66,7 +66,7 @@ struct conn {
     uint32_t session, cells;
     uint64_t abilities;      /* as its HELLO said; engine_can() */
     uint32_t pool, pool_seq; /* its POOL call waits for pool - 1; 0: none */
-    struct list views, dirty;
+    struct list attachments, dirty;
     struct list in_session;
     struct list in_silent; /* until it has said who it is */
     uint64_t hello_by_ns;
@@ -83,10 +83,10 @@ struct session {
 
 /* What a role does with what it is told. */
 struct engines_ops {
-    /* A view joined the room: look at it. */
+    /* An attachment joined the room: look at it. */
     void (*touched)(void *brain, struct room *r);
-    /* A view of the room is about to go: it released all, or is dead. */
-    void (*leaving)(void *brain, struct view *v);
+    /* An attachment of the room is about to go: it released all, or is dead. */
+    void (*leaving)(void *brain, struct attachment *att);
     /* The owner session is over: fail the room as engine-lost. */
     void (*orphaned)(void *brain, struct room *r, uint64_t now_ns);
     /* The connection, or the session, is over; NULL: nothing to do. */
@@ -97,12 +97,13 @@ struct engines_ops {
 struct engines {
     struct conn *conns;
     struct session *sessions;
-    struct view *views;
-    uint32_t *cell_view; /* [conn * cells_max + cell] = view + 1; 0: none */
-    uint32_t conns_max, cells_max, views_max, views_used;
-    struct slots slots; /* of views */
-    struct share share; /* of views */
-    struct heap timers; /* of views that wait for their room */
+    struct attachment *attachments;
+    uint32_t *cell_attachment; /* [conn * cells_max + cell] = attachment + 1; 0:
+                                  none */
+    uint32_t conns_max, cells_max, attachments_max, attachments_used;
+    struct slots slots; /* of attachments */
+    struct share share; /* of attachments */
+    struct heap timers; /* of attachments that wait for their room */
     struct list silent; /* connections without hello, oldest first */
     uint64_t hello_ns;  /* how long they may be */
     const struct engines_ops *ops;
@@ -119,7 +120,7 @@ void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns);
 /* Has the ended connection nothing left that its process could hold? Then
  * its number need not wait for the process to die. */
 bool engine_empty(const struct engines *g, uint32_t conn);
-/* The process is dead: all its views are through and gone. */
+/* The process is dead: all its attachments are through and gone. */
 void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns);
 /* HELLO: joins a session. On error the text says why. */
 MUST_CHECK enum err engine_hello(struct engines *g, uint32_t conn,
@@ -136,9 +137,9 @@ static inline bool engine_can(
 /* The connection has said who it is, by HELLO or MAP. */
 void engine_known(struct engines *g, struct out *out, uint32_t conn);
 
-/* Does a view wait for a room in this scope? Walks all that wait. */
+/* Does an attachment wait for a room in this scope? Walks all that wait. */
 bool engines_wait_for(const struct engines *g, uint32_t scope);
-/* Fails the views that waited too long and ends the connections that were
+/* Fails the attachments that waited too long and ends the connections that were
  * silent too long, while out has room. */
 void engines_expire(struct engines *g, struct out *out, uint64_t now_ns);
 
@@ -149,53 +150,56 @@ uint64_t engines_deadline(const struct engines *g);
 bool engine_may(const struct engines *g, uint32_t conn,
     const struct conf_list *uids, const struct conf_list *gids);
 
-/* Binds cell and tag of conn to a new view. scope as in struct view. */
-MUST_CHECK enum err view_add(struct engines *g, uint32_t conn, uint32_t cell,
-    uint32_t tag, uint8_t rights, struct view **out, const char **text);
-/* The view under this cell and tag; NULL: none. */
-struct view *view_get(
+/* Binds cell and tag of conn to a new attachment. scope as in struct
+ * attachment. */
+MUST_CHECK enum err attachment_add(struct engines *g, uint32_t conn,
+    uint32_t cell, uint32_t tag, uint8_t rights, struct attachment **out,
+    const char **text);
+/* The attachment under this cell and tag; NULL: none. */
+struct attachment *attachment_get(
     const struct engines *g, uint32_t conn, uint32_t cell, uint32_t tag);
-/* Has the room as many views as it may have? */
+/* Has the room as many attachments as it may have? */
 static inline bool room_crowded(const struct room *r)
 {
-    return r->views_count >= ROOM_VIEWS_MAX;
+    return r->attachments_count >= ROOM_ATTACHMENTS_MAX;
 }
-/* Puts the view on the room (and off its session's waiting list). */
-void view_join(struct engines *g, struct view *v, struct room *r);
-/* Lets the view wait for a room of its session. */
-void view_wait(struct engines *g, struct view *v, uint64_t room_id,
-    uint32_t scope, uint64_t deadline_ns);
-/* A waiting view failed (its deadline, or it was aborted). */
-/* A view without a room hears how its room ended, before it came. */
-void view_over(struct engines *g, struct out *out, struct view *v,
+/* Puts the attachment on the room (and off its session's waiting list). */
+void attachment_join(struct engines *g, struct attachment *att, struct room *r);
+/* Lets the attachment wait for a room of its session. */
+void attachment_wait(struct engines *g, struct attachment *att,
+    uint64_t room_id, uint32_t scope, uint64_t deadline_ns);
+/* A waiting attachment failed (its deadline, or it was aborted). */
+/* An attachment without a room hears how its room ended, before it came. */
+void attachment_over(struct engines *g, struct out *out, struct attachment *att,
     uint8_t state, enum err reason);
-void view_fail(
-    struct engines *g, struct out *out, struct view *v, enum err reason);
+void attachment_fail(struct engines *g, struct out *out, struct attachment *att,
+    enum err reason);
 /* Unbinds and forgets; the room is touched. */
-void view_drop(struct engines *g, struct view *v);
-/* As view_drop, and clears the cell: the word of a room that ended must not
- * show under its tag when tags come again. */
-void view_release(struct engines *g, struct out *out, struct view *v);
+void attachment_drop(struct engines *g, struct attachment *att);
+/* As attachment_drop, and clears the cell: the word of a room that ended must
+ * not show under its tag when tags come again. */
+void attachment_release(
+    struct engines *g, struct out *out, struct attachment *att);
 
 /* The connection has something to pull with next_event(). */
 void engine_notify(struct engines *g, struct out *out, uint32_t conn);
-/* Tells one view, or all of a room, that something happened. */
-void view_tell(
-    struct engines *g, struct out *out, struct view *v, uint16_t what);
-void room_tell(
+/* Tells one attachment, or all of a room, that something happened. */
+void attachment_notify(
+    struct engines *g, struct out *out, struct attachment *att, uint16_t what);
+void room_notify(
     struct engines *g, struct out *out, struct room *r, uint16_t what);
-/* Writes the room's state, reason and rows into all its views' cells. */
+/* Writes the room's state, reason and rows into all its attachments' cells. */
 void room_cells(struct engines *g, struct out *out, struct room *r);
-/* The views of the owner's session that waited for this room join it, as many
- * as it may have. */
+/* The attachments of the owner's session that waited for this room join it, as
+ * many as it may have. */
 void room_gather(
     struct engines *g, struct room *r, uint32_t session, uint32_t scope);
-/* Is any view left that was shown rows? */
+/* Is any attachment left that was shown rows? */
 bool room_in_use(const struct room *r);
 
-/* Next view of conn with something pending, NULL: none (and the connection
- * will be notified again for the next). */
-struct view *engine_next_dirty(struct engines *g, uint32_t conn);
+/* Next attachment of conn with something pending, NULL: none (and the
+ * connection will be notified again for the next). */
+struct attachment *engine_next_dirty(struct engines *g, uint32_t conn);
 
 void room_init(struct room *r, uint64_t id);
 /* Takes the room off its session. */

@@ -166,10 +166,10 @@ struct out {
 /* a brain, seen from the body */
 
 /* Rows of `mmxctl`: a column is named once, a value is text or a number. */
-struct shower {
-    void (*row)(struct shower *);
-    void (*text)(struct shower *, const char *name, const char *value);
-    void (*number)(struct shower *, const char *name, uint64_t value);
+struct rows_out {
+    void (*row)(struct rows_out *);
+    void (*text)(struct rows_out *, const char *name, const char *value);
+    void (*number)(struct rows_out *, const char *name, uint64_t value);
 };
 
 /* How far a report has come. One call looks at `places` at most: rows, or

@@ -44,15 +44,16 @@ struct brain_ops {
     /* Beyond what the head waits for. */
     bool (*pending)(const void *brain);
     uint64_t (*deadline)(const void *brain);
-    /* Fills what an event says of its view's room beyond the head's part, and
-     * appends the runs that it shows to w. True if they may be in use then. */
-    bool (*fill_event)(void *brain, const struct view *v, struct local_event *n,
-        struct writer *w);
-    /* When no view has one; NULL: there are no others. */
+    /* Fills what an event says of its attachment's room beyond the head's part,
+     * and appends the runs that it shows to w. True if they may be in use then.
+     */
+    bool (*fill_event)(void *brain, const struct attachment *att,
+        struct local_event *n, struct writer *w);
+    /* When no attachment has one; NULL: there are no others. */
     bool (*next_event)(void *brain, uint32_t conn, struct writer *w);
     uint32_t (*open_rooms)(const void *brain);
     bool (*show)(void *brain, const char *what, uint64_t now_ns,
-        struct show_at *at, struct shower *s);
+        struct show_at *at, struct rows_out *s);
     /* The memory of pool i stands; NULL: nothing to do. */
     void (*pool_ready)(void *brain, uint32_t i);
     uint32_t (*blocks_free)(const void *brain, uint32_t i);

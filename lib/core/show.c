@@ -17,7 +17,7 @@ const char *state_name(unsigned state)
     return "unknown";
 }
 
-void show_rows(struct shower *s, const char *name, uint32_t rows)
+void show_rows(struct rows_out *s, const char *name, uint32_t rows)
 {
     if (rows != ROWS_UNKNOWN)
         s->number(s, name, rows);
@@ -25,14 +25,14 @@ void show_rows(struct shower *s, const char *name, uint32_t rows)
 
 /* Microseconds from the opening to another moment; left out if it never was. */
 static void show_since(
-    struct shower *s, const char *name, const struct ended *e, uint64_t at_ns)
+    struct rows_out *s, const char *name, const struct ended *e, uint64_t at_ns)
 {
     if (at_ns)
         s->number(s, name, (at_ns - e->opened_ns) / 1000);
 }
 
 void show_room_id(
-    struct shower *s, const struct show_at *at, uint64_t id, uint64_t who)
+    struct rows_out *s, const struct show_at *at, uint64_t id, uint64_t who)
 {
     char end[16];
 
@@ -45,7 +45,7 @@ void show_room_id(
 }
 
 static void show_ended(
-    struct shower *s, const struct show_at *at, const struct ended *e)
+    struct rows_out *s, const struct show_at *at, const struct ended *e)
 {
     s->row(s);
     show_room_id(s, at, e->room, e->who);
@@ -70,7 +70,7 @@ static void show_ended(
         s->text(s, "text", e->text);
 }
 
-void show_history(struct shower *s, struct show_at *at, uint64_t base,
+void show_history(struct rows_out *s, struct show_at *at, uint64_t base,
     const struct ended *history, uint64_t count, uint64_t limit)
 {
     /* Rows that were overwritten since the last call are gone. */
@@ -80,7 +80,7 @@ void show_history(struct shower *s, struct show_at *at, uint64_t base,
     at->over = at->at >= base + count;
 }
 
-void show_pool(struct shower *s, uint32_t number, const struct pool_meta *m,
+void show_pool(struct rows_out *s, uint32_t number, const struct pool_meta *m,
     const struct pool *p)
 {
     s->row(s);
@@ -101,7 +101,7 @@ void show_pool(struct shower *s, uint32_t number, const struct pool_meta *m,
     s->number(s, "free", p->free);
 }
 
-static void show_peer(struct shower *s, uint32_t number, const struct peer *p)
+static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p)
 {
     char epoch[32];
 
@@ -120,7 +120,8 @@ static void show_peer(struct shower *s, uint32_t number, const struct peer *p)
     s->number(s, "data_addresses", p->addresses);
 }
 
-void show_peers(struct shower *s, struct show_at *at, const struct peers *peers)
+void show_peers(
+    struct rows_out *s, struct show_at *at, const struct peers *peers)
 {
     for (; at->at < peers->max && show_place(at); at->at++)
         if (peers->peers[at->at].used)
@@ -128,7 +129,7 @@ void show_peers(struct shower *s, struct show_at *at, const struct peers *peers)
     at->over = at->at >= peers->max;
 }
 
-void show_stats(struct shower *s, const uint64_t *stats)
+void show_stats(struct rows_out *s, const uint64_t *stats)
 {
     for (unsigned i = 0; i < STAT_COUNT; i++) {
         s->row(s);

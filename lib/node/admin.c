@@ -48,8 +48,8 @@ static const char *const whats[] = {
 
 /* Passes the brain's rows on and appends the body's columns. */
 struct adding {
-    struct shower shower;
-    struct shower *to;
+    struct rows_out rows_out;
+    struct rows_out *to;
     struct node *n;
     enum what what;
     bool inside;   /* a row has begun */
@@ -84,7 +84,7 @@ static void end_row(struct adding *a)
     a->to->text(a->to, "transport", text[0] ? text : "-");
 }
 
-static void adding_row(struct shower *s)
+static void adding_row(struct rows_out *s)
 {
     struct adding *a = (struct adding *)s;
 
@@ -94,14 +94,14 @@ static void adding_row(struct shower *s)
     a->to->row(a->to);
 }
 
-static void adding_text(struct shower *s, const char *name, const char *value)
+static void adding_text(struct rows_out *s, const char *name, const char *value)
 {
     struct adding *a = (struct adding *)s;
 
     a->to->text(a->to, name, value);
 }
 
-static void adding_number(struct shower *s, const char *name, uint64_t value)
+static void adding_number(struct rows_out *s, const char *name, uint64_t value)
 {
     struct adding *a = (struct adding *)s;
 
@@ -112,7 +112,7 @@ static void adding_number(struct shower *s, const char *name, uint64_t value)
     a->to->number(a->to, name, value);
 }
 
-static void node_numbers(struct node *n, struct shower *s)
+static void node_numbers(struct node *n, struct rows_out *s)
 {
     char epoch[32];
 
@@ -144,7 +144,7 @@ static uint64_t shards_sum(const struct node *n, size_t at)
 }
 
 static void stat_row(
-    struct shower *s, const char *name, uint64_t value, const char *meaning)
+    struct rows_out *s, const char *name, uint64_t value, const char *meaning)
 {
     s->row(s);
     s->text(s, "name", name);
@@ -152,7 +152,7 @@ static void stat_row(
     s->text(s, "meaning", meaning);
 }
 
-static void node_stats(const struct node *n, struct shower *s)
+static void node_stats(const struct node *n, struct rows_out *s)
 {
     const struct links_stats *links = links_stats(n->links);
     const struct local_stats *local = local_stats(n->local);
@@ -208,12 +208,12 @@ static void make_conf(struct node *n, struct query *q)
 
 static void show_slice(struct node *n, struct query *q)
 {
-    struct shower *to = &q->report.shower;
+    struct rows_out *to = &q->report.rows_out;
     bool known;
 
     q->at.places = SLICE_PLACES;
     known = brain_show(
-        n->brain, whats[q->what], uv_hrtime(), &q->at, &q->adding.shower);
+        n->brain, whats[q->what], uv_hrtime(), &q->at, &q->adding.rows_out);
     end_row(&q->adding);
     if (!known)
         q->at.over = true;
@@ -385,7 +385,7 @@ void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
     q->what = what;
     report_init(&q->report, m->query.json == 1, what == WHAT_STATUS);
     q->adding = (struct adding){{adding_row, adding_text, adding_number},
-        &q->report.shower, n, what, false, NONE, NONE};
+        &q->report.rows_out, n, what, false, NONE, NONE};
     if (n->conns[conn].uid != n->brain_conf.uid)
         q->at.uid = n->conns[conn].uid;
     n->conns[conn].query = q;
@@ -396,19 +396,19 @@ void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
 
 /* for crashes */
 
-static void plain_row(struct shower *s)
+static void plain_row(struct rows_out *s)
 {
     (void)s;
     log_text("\n");
 }
 
-static void plain_text(struct shower *s, const char *name, const char *value)
+static void plain_text(struct rows_out *s, const char *name, const char *value)
 {
     (void)s;
     log_text("%s=%s ", name, value);
 }
 
-static void plain_number(struct shower *s, const char *name, uint64_t value)
+static void plain_number(struct rows_out *s, const char *name, uint64_t value)
 {
     (void)s;
     log_text("%s=%llu ", name, (unsigned long long)value);
@@ -416,7 +416,7 @@ static void plain_number(struct shower *s, const char *name, uint64_t value)
 
 void node_print(struct node *n)
 {
-    struct shower s = {plain_row, plain_text, plain_number};
+    struct rows_out s = {plain_row, plain_text, plain_number};
 
     log_text("turns %llu, steps %llu, connections %u",
         (unsigned long long)n->turns, (unsigned long long)n->steps,

@@ -91,7 +91,7 @@ void report_add_string(struct report *r, const char *s)
     report_add(r, "\"");
 }
 
-static void json_row(struct shower *s)
+static void json_row(struct rows_out *s)
 {
     struct report *r = (struct report *)s;
 
@@ -108,7 +108,7 @@ static void json_name(struct report *r, const char *name)
     report_add(r, ": ");
 }
 
-static void json_text(struct shower *s, const char *name, const char *value)
+static void json_text(struct rows_out *s, const char *name, const char *value)
 {
     struct report *r = (struct report *)s;
 
@@ -116,7 +116,7 @@ static void json_text(struct shower *s, const char *name, const char *value)
     report_add_string(r, value);
 }
 
-static void json_number(struct shower *s, const char *name, uint64_t value)
+static void json_number(struct rows_out *s, const char *name, uint64_t value)
 {
     struct report *r = (struct report *)s;
 
@@ -129,7 +129,7 @@ static void json_number(struct shower *s, const char *name, uint64_t value)
 
 #define ROW_MARK ((char)0xff)
 
-static void table_row(struct shower *s)
+static void table_row(struct rows_out *s)
 {
     struct report *r = (struct report *)s;
 
@@ -181,12 +181,12 @@ static void table_value(
     r->last = k + 1;
 }
 
-static void table_text(struct shower *s, const char *name, const char *value)
+static void table_text(struct rows_out *s, const char *name, const char *value)
 {
     table_value((struct report *)s, name, value, false);
 }
 
-static void table_number(struct shower *s, const char *name, uint64_t value)
+static void table_number(struct rows_out *s, const char *name, uint64_t value)
 {
     char text[24];
 
@@ -259,8 +259,8 @@ static bool print_table(struct report *r, uint32_t rows)
 void report_init(struct report *r, bool json, bool upright)
 {
     *r = (struct report){.json = json, .upright = upright};
-    r->shower = json ? (struct shower){json_row, json_text, json_number}
-                     : (struct shower){table_row, table_text, table_number};
+    r->rows_out = json ? (struct rows_out){json_row, json_text, json_number}
+                       : (struct rows_out){table_row, table_text, table_number};
 }
 
 void report_fini(struct report *r)

@@ -1,4 +1,4 @@
-/* report.h - the text of an answer to QUERY: rows given to a shower become an
+/* report.h - the text of an answer to QUERY: rows given to a rows_out become an
  * aligned table or JSON, in steps of a bounded size. Memory is bounded
  * (REPORT_MAX). The loop's thread. */
 #ifndef MMX_NODE_REPORT_H
@@ -31,8 +31,8 @@ struct column {
 };
 
 struct report {
-    struct shower shower; /* takes the rows */
-    struct bytes text;    /* whole when report_print returned true */
+    struct rows_out rows_out; /* takes the rows */
+    struct bytes text;        /* whole when report_print returned true */
     bool json;
     bool upright; /* a table with one column per line */
     uint32_t rows;

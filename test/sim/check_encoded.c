@@ -130,17 +130,17 @@ static void see_blocks(
 
 static void see_cells(struct daemon *d, const struct encoded *e)
 {
-    for (uint32_t i = 0; i < e->b.engines.views_max; i++) {
-        const struct view *v = &e->b.engines.views[i];
-        const struct room *r = v->room;
+    for (uint32_t i = 0; i < e->b.engines.attachments_max; i++) {
+        const struct attachment *att = &e->b.engines.attachments[i];
+        const struct room *r = att->room;
 
-        if (!v->used || !r || !d->conns[v->conn] ||
-            e->b.engines.conns[v->conn].state != CONN_READY)
+        if (!att->used || !r || !d->conns[att->conn] ||
+            e->b.engines.conns[att->conn].state != CONN_READY)
             continue;
-        HOLDS(d->conns[v->conn]->words[v->cell] ==
-                  cell_word(r->state, r->reason, v->tag, r->rows_shown),
+        HOLDS(d->conns[att->conn]->words[att->cell] ==
+                  cell_word(r->state, r->reason, att->tag, r->rows_shown),
             "cells tell the truth", "%s/%u cell %u room %llu", d->conf->name,
-            v->conn, v->cell, (unsigned long long)r->id);
+            att->conn, att->cell, (unsigned long long)r->id);
     }
 }
 
@@ -202,14 +202,14 @@ void encoded_watch_end(struct daemon *d)
 
         HOLDS(!m->r.used, "nothing is left",
             "%s room %llu: announced %d ended %d failing %d source %u active "
-            "%u linked %d final %d views %d dsts %d",
+            "%u linked %d final %d attachments %d dsts %d",
             d->conf->name, (unsigned long long)m->r.id, m->announced, m->ended,
             m->failing, m->item->source, m->active, m->linked, m->item->final,
-            !list_empty(&m->r.views), !list_empty(&m->dsts));
+            !list_empty(&m->r.attachments), !list_empty(&m->dsts));
     }
-    HOLDS(e->dsts_used == 0 && e->b.engines.views_used == 0, "nothing is left",
-        "%s: %u destinations, %u views", d->conf->name, e->dsts_used,
-        e->b.engines.views_used);
+    HOLDS(e->dsts_used == 0 && e->b.engines.attachments_used == 0,
+        "nothing is left", "%s: %u destinations, %u attachments", d->conf->name,
+        e->dsts_used, e->b.engines.attachments_used);
     for (uint32_t i = 0; i < e->b.pools_count; i++)
         HOLDS(e->pools[i].p.free == e->pools[i].p.blocks, "nothing is left",
             "%s: %u of %u blocks free", d->conf->name, e->pools[i].p.free,

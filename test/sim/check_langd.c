@@ -256,17 +256,17 @@ void langd_any_attempt(struct daemon *d, struct segment *s)
 
 static void see_cells(struct daemon *d, const struct langd *l)
 {
-    for (uint32_t i = 0; i < l->b.engines.views_max; i++) {
-        const struct view *v = &l->b.engines.views[i];
-        const struct room *r = v->room;
+    for (uint32_t i = 0; i < l->b.engines.attachments_max; i++) {
+        const struct attachment *att = &l->b.engines.attachments[i];
+        const struct room *r = att->room;
 
-        if (!v->used || !r || !d->conns[v->conn] ||
-            l->b.engines.conns[v->conn].state != CONN_READY)
+        if (!att->used || !r || !d->conns[att->conn] ||
+            l->b.engines.conns[att->conn].state != CONN_READY)
             continue;
-        HOLDS(d->conns[v->conn]->words[v->cell] ==
-                  cell_word(r->state, r->reason, v->tag, r->rows_shown),
+        HOLDS(d->conns[att->conn]->words[att->cell] ==
+                  cell_word(r->state, r->reason, att->tag, r->rows_shown),
             "cells tell the truth", "%s/%u cell %u room %llu", d->conf->name,
-            v->conn, v->cell, (unsigned long long)r->id);
+            att->conn, att->cell, (unsigned long long)r->id);
     }
 }
 
@@ -293,15 +293,15 @@ void langd_watch_end(struct daemon *d)
 
         HOLDS(!m->r.used, "nothing is left",
             "%s room %llu g%llx: state %u owes %u blocks %u closing %u/%u "
-            "opened %d owner_done %d readers %u/%u views %d",
+            "opened %d owner_done %d readers %u/%u attachments %d",
             d->conf->name, (unsigned long long)m->r.id,
             (unsigned long long)m->generation & 0xffffff, m->r.state,
             m->debt.owe, m->held.blocks, m->closing.blocks, m->closing_left,
             m->opened, m->owner_done, m->readers_done, m->readers,
-            !list_empty(&m->r.views));
+            !list_empty(&m->r.attachments));
     }
-    HOLDS(l->b.engines.views_used == 0, "nothing is left", "%s: %u views",
-        d->conf->name, l->b.engines.views_used);
+    HOLDS(l->b.engines.attachments_used == 0, "nothing is left",
+        "%s: %u attachments", d->conf->name, l->b.engines.attachments_used);
     for (uint32_t i = 0; i < l->b.pools_count; i++)
         HOLDS(l->pools[i].p.free == l->pools[i].p.blocks, "nothing is left",
             "%s: %u of %u blocks free", d->conf->name, l->pools[i].p.free,

@@ -586,19 +586,19 @@ uint32_t daemon_blocks_free(const struct daemon *d, uint32_t pool)
 /* what it says of itself */
 
 struct seek {
-    struct shower s;
+    struct rows_out s;
     const char *name;
     uint64_t found;
     bool here;
 };
 
-static void seek_row(struct shower *s)
+static void seek_row(struct rows_out *s)
 {
     (void)s;
 }
 
 /* Counters are rows of a name and a value. */
-static void seek_text(struct shower *s, const char *name, const char *value)
+static void seek_text(struct rows_out *s, const char *name, const char *value)
 {
     struct seek *k = CONTAINER_OF(s, struct seek, s);
 
@@ -606,7 +606,7 @@ static void seek_text(struct shower *s, const char *name, const char *value)
         k->here = strcmp(value, k->name) == 0;
 }
 
-static void seek_number(struct shower *s, const char *name, uint64_t value)
+static void seek_number(struct rows_out *s, const char *name, uint64_t value)
 {
     struct seek *k = CONTAINER_OF(s, struct seek, s);
 
@@ -614,19 +614,19 @@ static void seek_number(struct shower *s, const char *name, uint64_t value)
         k->found = value;
 }
 
-static void print_row(struct shower *s)
+static void print_row(struct rows_out *s)
 {
     (void)s;
     fputs("\n   ", stderr);
 }
 
-static void print_text(struct shower *s, const char *name, const char *value)
+static void print_text(struct rows_out *s, const char *name, const char *value)
 {
     (void)s;
     fprintf(stderr, " %s=%s", name, value);
 }
 
-static void print_number(struct shower *s, const char *name, uint64_t value)
+static void print_number(struct rows_out *s, const char *name, uint64_t value)
 {
     (void)s;
     fprintf(stderr, " %s=%llu", name, (unsigned long long)value);
@@ -634,7 +634,7 @@ static void print_number(struct shower *s, const char *name, uint64_t value)
 
 void daemons_print(void)
 {
-    struct shower s = {print_row, print_text, print_number};
+    struct rows_out s = {print_row, print_text, print_number};
 
     for (uint32_t i = 0; i < W.daemons_count; i++) {
         struct daemon *d = W.daemons[i];

@@ -509,5 +509,5 @@ TEST(a_room_is_in_so_many_cells_at_most)
     for (uint32_t conn = 1; conn <= conns; conn++)
         for (uint32_t cell = 0; cell < 60; cell++)
             shown += cell_tag(l->cells[conn][cell]) == cell + 100;
-    T_EQ_U64(shown, ROOM_VIEWS_MAX - 1);
+    T_EQ_U64(shown, ROOM_ATTACHMENTS_MAX - 1);
 }

@@ -137,16 +137,16 @@ TEST(sequence_requests_are_left_for_others)
 /* what users see of each other */
 
 struct seen {
-    struct shower s; /* first */
+    struct rows_out s; /* first */
     uint32_t whole, cut;
 };
 
-static void seen_row(struct shower *s)
+static void seen_row(struct rows_out *s)
 {
     (void)s;
 }
 
-static void seen_text(struct shower *s, const char *name, const char *value)
+static void seen_text(struct rows_out *s, const char *name, const char *value)
 {
     if (strcmp(name, "room") != 0)
         return;
@@ -154,7 +154,7 @@ static void seen_text(struct shower *s, const char *name, const char *value)
     ((struct seen *)(void *)s)->cut++;
 }
 
-static void seen_number(struct shower *s, const char *name, uint64_t value)
+static void seen_number(struct rows_out *s, const char *name, uint64_t value)
 {
     if (strcmp(name, "room") != 0)
         return;

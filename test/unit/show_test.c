@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 struct shown {
-    struct shower s;
+    struct rows_out s;
     uint32_t rows;
     struct writer text;
 };
@@ -15,7 +15,7 @@ static void put_text(struct shown *k, const char *text)
     put_bytes(&k->text, text, strlen(text));
 }
 
-static void one_row(struct shower *s)
+static void one_row(struct rows_out *s)
 {
     struct shown *k = (struct shown *)(void *)s;
 
@@ -23,7 +23,7 @@ static void one_row(struct shower *s)
     put_text(k, "\n");
 }
 
-static void one_text(struct shower *s, const char *name, const char *value)
+static void one_text(struct rows_out *s, const char *name, const char *value)
 {
     struct shown *k = (struct shown *)(void *)s;
 
@@ -33,7 +33,7 @@ static void one_text(struct shower *s, const char *name, const char *value)
     put_text(k, " ");
 }
 
-static void one_number(struct shower *s, const char *name, uint64_t value)
+static void one_number(struct rows_out *s, const char *name, uint64_t value)
 {
     char text[24];
 

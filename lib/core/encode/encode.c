@@ -49,12 +49,12 @@ static void on_touched(void *brain, struct room *r)
     eroom_touch(brain, (struct eroom *)(void *)r);
 }
 
-static void on_leaving(void *brain, struct view *v)
+static void on_leaving(void *brain, struct attachment *att)
 {
-    struct eroom *m = (struct eroom *)(void *)v->room;
+    struct eroom *m = (struct eroom *)(void *)att->room;
     struct encoded *e = brain;
 
-    if (v->owner && e->b.engines.conns[v->conn].bye && !item_done(m->item))
+    if (att->owner && e->b.engines.conns[att->conn].bye && !item_done(m->item))
         eroom_withdraw(e, m);
     eroom_touch(e, m);
 }

@@ -369,10 +369,10 @@ void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
 void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p);
 void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *m);
-bool encoded_fill_event(
-    void *brain, const struct view *v, struct local_event *n, struct writer *w);
+bool encoded_fill_event(void *brain, const struct attachment *att,
+    struct local_event *n, struct writer *w);
 bool encoded_show(void *brain, const char *what, uint64_t now_ns,
-    struct show_at *at, struct shower *s);
+    struct show_at *at, struct rows_out *s);
 void encoded_check(const void *brain);
 
 #endif

@@ -135,22 +135,22 @@ static void check_waiting(struct encoded *e, struct eroom *m)
     }
 }
 
-/* Binds the room under its id, its view and its item to each other. */
+/* Binds the room under its id, its attachment and its item to each other. */
 static enum err announce(struct encoded *e, uint32_t conn,
     const struct local_announce *n, const char **text)
 {
     struct eroom *m = eroom_find(e, n->room);
     struct item *it = NULL;
     bool have = false;
-    struct view *v;
+    struct attachment *att;
     enum err err;
 
     *text = "the room was opened with another number of destinations";
     if (m && !m->announced && n->required_dst && m->required &&
         n->required_dst != m->required)
         return ERR_DESTINATIONS_DISAGREE;
-    err = view_add(&e->b.engines, conn, n->cell, n->tag,
-        RIGHT_WRITE | RIGHT_WATCH, &v, text);
+    err = attachment_add(&e->b.engines, conn, n->cell, n->tag,
+        RIGHT_WRITE | RIGHT_WATCH, &att, text);
     if (err != OK)
         return err;
     err = find_item(e, conn, n, &it, &have, text);
@@ -166,16 +166,16 @@ static enum err announce(struct encoded *e, uint32_t conn,
             item_discard(e, it);
     }
     if (err != OK) {
-        view_drop(&e->b.engines, v);
+        attachment_drop(&e->b.engines, att);
         return err;
     }
     tombs_forget(&e->ended_rooms, n->room, 0);
     fill_announce(e, m, n);
     m->history.who = it->uid;
     m->have = have;
-    v->owner = true;
+    att->owner = true;
     item_join(e, it, m);
-    view_join(&e->b.engines, v, &m->r);
+    attachment_join(&e->b.engines, att, &m->r);
     room_gather(&e->b.engines, &m->r, e->b.engines.conns[conn].session, 0);
     check_waiting(e, m);
     queue_counts(e, m);
@@ -212,15 +212,16 @@ static void on_announce(struct encoded *e, struct out *out, uint32_t conn,
 
 /* commit */
 
-static enum err check_commit(const struct eroom *m, const struct view *v,
-    const struct local_commit *n, const char **text)
+static enum err check_commit(const struct eroom *m,
+    const struct attachment *att, const struct local_commit *n,
+    const char **text)
 {
     bool final = n->flags & FLAG_FINAL;
     uint32_t total = n->total != ROWS_UNKNOWN ? n->total : m->item->total;
     uint64_t end = (uint64_t)n->first + n->rows;
 
     *text = "this connection attached without the right to write";
-    if (!(v->rights & RIGHT_WRITE))
+    if (!(att->rights & RIGHT_WRITE))
         return ERR_NOT_OWNER;
     *text = "the rows exist already and are not written again";
     if (m->have)
@@ -258,14 +259,14 @@ static void writers_done(
     LIST_FOREACH (r, &it->rooms) {
         struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
 
-        LIST_FOREACH_SAFE (n, &m->r.views) {
-            struct view *v = LIST_ENTRY(n, struct view, in_room);
-            uint32_t conn = v->conn;
+        LIST_FOREACH_SAFE (n, &m->r.attachments) {
+            struct attachment *att = LIST_ENTRY(n, struct attachment, in_room);
+            uint32_t conn = att->conn;
 
-            v->shown = false;
+            att->shown = false;
             if (e->b.engines.conns[conn].state != CONN_ENDED)
                 continue;
-            view_drop(&e->b.engines, v);
+            attachment_drop(&e->b.engines, att);
             encoded_map_quiet(e, out, conn);
         }
     }
@@ -297,13 +298,14 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const struct local_commit *n = &msg->commit;
-    struct view *v = view_get(&e->b.engines, conn, n->cell, n->tag);
-    struct eroom *m = v ? (struct eroom *)(void *)v->room : NULL;
+    struct attachment *att =
+        attachment_get(&e->b.engines, conn, n->cell, n->tag);
+    struct eroom *m = att ? (struct eroom *)(void *)att->room : NULL;
     const char *text = "no room has that cell and tag";
     enum err err = ERR_UNKNOWN_ROOM;
 
     if (m)
-        err = check_commit(m, v, n, &text);
+        err = check_commit(m, att, n, &text);
     if (err == OK && n->aux.len > 0 &&
         !aux_set(&e->b.aux, &m->item->aux, m->item->uid, n->aux)) {
         e->b.stats[STAT_aux_full]++;
@@ -334,7 +336,7 @@ static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
         e->b.c.conf, n->deadline_ms, e->b.c.conf->timeout_bootstrap);
     const char *text = "rights are 2 write, 4 watch";
     enum err err = ERR_MALFORMED;
-    struct view *v = NULL;
+    struct attachment *att = NULL;
 
     if (m && !m->announced)
         m = NULL;
@@ -348,39 +350,40 @@ static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
         err = ERR_QUOTA;
     }
     if (err == OK)
-        err = view_add(
-            &e->b.engines, conn, n->cell, n->tag, n->rights, &v, &text);
+        err = attachment_add(
+            &e->b.engines, conn, n->cell, n->tag, n->rights, &att, &text);
     if (err != OK) {
         refuse(e, out, conn, msg, err, 0, 0, text);
         return;
     }
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
-    v->room_id = n->room;
+    att->room_id = n->room;
     if (m)
-        view_join(&e->b.engines, v, &m->r);
+        attachment_join(&e->b.engines, att, &m->r);
     else if (tomb && tomb->owner == e->b.engines.conns[conn].session)
-        view_over(
-            &e->b.engines, out, v, tomb->state, (enum err)tomb->end_reason);
+        attachment_over(
+            &e->b.engines, out, att, tomb->state, (enum err)tomb->end_reason);
     else
-        view_wait(&e->b.engines, v, n->room, 0, e->b.now_ns + wait);
+        attachment_wait(&e->b.engines, att, n->room, 0, e->b.now_ns + wait);
 }
 
 static void on_release(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const struct local_release *n = &msg->release;
-    struct view *v = view_get(&e->b.engines, conn, n->cell, n->tag);
-    struct eroom *m = v ? (struct eroom *)(void *)v->room : NULL;
+    struct attachment *att =
+        attachment_get(&e->b.engines, conn, n->cell, n->tag);
+    struct eroom *m = att ? (struct eroom *)(void *)att->room : NULL;
 
-    if (!v || n->rows != ROWS_UNKNOWN || n->flags & FLAG_NO_READERS) {
-        refuse(e, out, conn, msg, v ? ERR_MALFORMED : ERR_UNKNOWN_ROOM, 0, 0,
-            v ? "an encode engine must release all rows, and has no readers"
-              : "no room has that cell and tag");
+    if (!att || n->rows != ROWS_UNKNOWN || n->flags & FLAG_NO_READERS) {
+        refuse(e, out, conn, msg, att ? ERR_MALFORMED : ERR_UNKNOWN_ROOM, 0, 0,
+            att ? "an encode engine must release all rows, and has no readers"
+                : "no room has that cell and tag");
         return;
     }
-    if (m && v->owner)
+    if (m && att->owner)
         eroom_withdraw(e, m);
-    view_release(&e->b.engines, out, v);
+    attachment_release(&e->b.engines, out, att);
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
 }
 
@@ -388,22 +391,23 @@ static void on_abort(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const struct local_abort *n = &msg->abort;
-    struct view *v = view_get(&e->b.engines, conn, n->cell, n->tag);
+    struct attachment *att =
+        attachment_get(&e->b.engines, conn, n->cell, n->tag);
     char text[128];
 
-    if (!v) {
+    if (!att) {
         refuse(e, out, conn, msg, ERR_UNKNOWN_ROOM, 0, 0,
             "no room has that cell and tag");
         return;
     }
     text_copy(n->text, text, sizeof(text));
-    if (v->room)
-        eroom_fail(e, (struct eroom *)(void *)v->room,
+    if (att->room)
+        eroom_fail(e, (struct eroom *)(void *)att->room,
             n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
                                                : ERR_ABORTED,
             text);
     else
-        view_fail(&e->b.engines, out, v, ERR_ABORTED);
+        attachment_fail(&e->b.engines, out, att, ERR_ABORTED);
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
 }
 
@@ -458,14 +462,14 @@ void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
 
 /* events */
 
-bool encoded_fill_event(
-    void *brain, const struct view *v, struct local_event *n, struct writer *w)
+bool encoded_fill_event(void *brain, const struct attachment *att,
+    struct local_event *n, struct writer *w)
 {
     struct encoded *e = brain;
-    const struct eroom *m = (struct eroom *)(void *)v->room;
+    const struct eroom *m = (struct eroom *)(void *)att->room;
 
     if (!m) {
-        n->state = v->pending & EVENT_DONE ? ROOM_SUCCESS : ROOM_FAILED;
+        n->state = att->pending & EVENT_DONE ? ROOM_SUCCESS : ROOM_FAILED;
         return false;
     }
     if (m->item->source != SOURCE_HELD)
@@ -477,5 +481,5 @@ bool encoded_fill_event(
     n->a = m->ended ? m->r.a : m->asked;
     if (n->what & EVENT_GRANTED)
         pool_put_runs(&eroom_pool(e, m)->p, &m->item->src, w);
-    return (v->rights & RIGHT_WRITE) && !m->item->final;
+    return (att->rights & RIGHT_WRITE) && !m->item->final;
 }

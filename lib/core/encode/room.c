@@ -234,8 +234,8 @@ static void show(struct encoded *e, struct out *out, struct eroom *m)
     uint16_t end_bit = m->r.state == ROOM_SUCCESS ? EVENT_DONE : EVENT_FAILED;
     bool fresh = false;
 
-    LIST_FOREACH (n, &m->r.views) {
-        struct view *v = LIST_ENTRY(n, struct view, in_room);
+    LIST_FOREACH (n, &m->r.attachments) {
+        struct attachment *att = LIST_ENTRY(n, struct attachment, in_room);
         uint16_t what = m->ended ? end_bit : 0;
 
         if (m->have && !m->ended)
@@ -244,17 +244,17 @@ static void show(struct encoded *e, struct out *out, struct eroom *m)
             what |= EVENT_GRANTED;
         if (m->asked > 0)
             what |= EVENT_WANTED;
-        if (v->fresh && what)
-            view_tell(&e->b.engines, out, v, what);
-        fresh |= v->fresh;
-        v->fresh = false;
+        if (att->fresh && what)
+            attachment_notify(&e->b.engines, out, att, what);
+        fresh |= att->fresh;
+        att->fresh = false;
     }
     if (m->granted_due)
-        room_tell(&e->b.engines, out, &m->r, EVENT_GRANTED);
+        room_notify(&e->b.engines, out, &m->r, EVENT_GRANTED);
     if (m->wanted_due)
-        room_tell(&e->b.engines, out, &m->r, EVENT_WANTED);
+        room_notify(&e->b.engines, out, &m->r, EVENT_WANTED);
     if (m->ended && m->shown_state != m->r.state) {
-        room_tell(&e->b.engines, out, &m->r, end_bit);
+        room_notify(&e->b.engines, out, &m->r, end_bit);
         out_action(out, ACT_ENDED)->word = m->ended_row;
     }
     if (m->item != &e->nothing)
@@ -326,7 +326,7 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
     settle_source(e, m);
     show(e, out, m);
     list_remove(&m->r.todo);
-    if (list_empty(&m->dsts) && list_empty(&m->r.views) &&
+    if (list_empty(&m->dsts) && list_empty(&m->r.attachments) &&
         (!m->announced || (m->ended && m->item == &e->nothing)))
         forget(e, m);
     else

@@ -4,7 +4,7 @@
 
 #include "core/show.h"
 
-static void show_status(const struct encoded *e, struct shower *s)
+static void show_status(const struct encoded *e, struct rows_out *s)
 {
     uint32_t up = 0;
 
@@ -17,13 +17,13 @@ static void show_status(const struct encoded *e, struct shower *s)
     s->number(s, "declines_held", e->declines.used);
     s->number(s, "rooms_ended", e->b.ended_count);
     s->number(s, "peers_up", up);
-    s->number(s, "attachments", e->b.engines.views_used);
+    s->number(s, "attachments", e->b.engines.attachments_used);
     s->number(s, "aux_free_bytes", (uint64_t)e->b.aux.free * AUX_CHUNK);
     s->number(s, "draining", e->b.draining);
 }
 
 static void show_room(const struct eroom *m, uint64_t now_ns,
-    const struct show_at *at, struct shower *s)
+    const struct show_at *at, struct rows_out *s)
 {
     uint32_t granted = 0;
 
@@ -49,7 +49,7 @@ static void show_room(const struct eroom *m, uint64_t now_ns,
 }
 
 static void show_rooms(const struct encoded *e, uint64_t now_ns,
-    struct show_at *at, struct shower *s)
+    struct show_at *at, struct rows_out *s)
 {
     for (; at->at < e->rooms_max && show_place(at); at->at++)
         if (e->rooms[at->at].r.used)
@@ -79,7 +79,7 @@ static void count_place(const struct encoded *e, uint64_t i, uint32_t sums[][3])
 
 /* The places of the rooms are counted first, then come the pools' rows. */
 static void show_pools(
-    const struct encoded *e, struct show_at *at, struct shower *s)
+    const struct encoded *e, struct show_at *at, struct rows_out *s)
 {
     uint64_t end = (uint64_t)e->rooms_max + e->b.pools_count;
 
@@ -97,7 +97,7 @@ static void show_pools(
 }
 
 bool encoded_show(void *brain, const char *what, uint64_t now_ns,
-    struct show_at *at, struct shower *s)
+    struct show_at *at, struct rows_out *s)
 {
     struct encoded *e = brain;
 

@@ -32,7 +32,7 @@ static void make_pool(struct langd *l, struct slab *s, uint32_t i)
 }
 
 static void on_touched(void *brain, struct room *r);
-static void on_leaving(void *brain, struct view *v);
+static void on_leaving(void *brain, struct attachment *att);
 static void on_orphaned(void *brain, struct room *r, uint64_t now_ns);
 static void on_conn_over(void *brain, uint32_t conn);
 static void on_session_over(void *brain, uint32_t session);
@@ -131,16 +131,16 @@ static void on_touched(void *brain, struct room *r)
     lroom_touch(brain, (struct lroom *)(void *)r);
 }
 
-static void on_leaving(void *brain, struct view *v)
+static void on_leaving(void *brain, struct attachment *att)
 {
-    struct lroom *m = (struct lroom *)(void *)v->room;
+    struct lroom *m = (struct lroom *)(void *)att->room;
     struct langd *l = brain;
 
-    if (v->owner && l->b.engines.conns[v->conn].bye)
+    if (att->owner && l->b.engines.conns[att->conn].bye)
         lroom_fail(l, m, ERR_ABORTED, 0, 0, "released before it was ready");
-    if (v->owner)
+    if (att->owner)
         m->owner_done = true;
-    else if (v->rights & RIGHT_READ)
+    else if (att->rights & RIGHT_READ)
         m->readers_done++;
     lroom_touch(l, m);
 }

@@ -64,7 +64,7 @@ struct lroom {
     uint64_t generation, age;
     uint16_t pool, readers, required, readers_done;
     bool no_readers; /* beyond those that have attached: others get gone */
-    uint8_t missing; /* that were announced; below ROOM_VIEWS_MAX */
+    uint8_t missing; /* that were announced; below ROOM_ATTACHMENTS_MAX */
     uint8_t mode, storage, flags;
     bool owner_done;      /* the owner released, or its session is over */
     bool quarantined;     /* failed while its rows are read; counted */
@@ -333,11 +333,11 @@ void langd_on_local(
     struct langd *l, struct out *out, uint32_t conn, const struct local_msg *m);
 /* Rows released by all readers have changed. */
 void langd_readers(struct langd *l, struct out *out, struct lroom *m);
-bool langd_fill_event(
-    void *brain, const struct view *v, struct local_event *n, struct writer *w);
+bool langd_fill_event(void *brain, const struct attachment *att,
+    struct local_event *n, struct writer *w);
 bool langd_next_event(void *brain, uint32_t conn, struct writer *w);
 bool langd_show(void *brain, const char *what, uint64_t now_ns,
-    struct show_at *at, struct shower *s);
+    struct show_at *at, struct rows_out *s);
 void langd_check(const void *brain);
 
 #endif

@@ -98,7 +98,7 @@ static enum err check_request(struct langd *l, uint32_t conn,
     if (n->mode > MODE_STREAM || n->storage > STORAGE_PROMPT)
         return ERR_MALFORMED;
     *text = "a room is shown in 128 cells: its owner's and 127 of readers";
-    if (n->readers >= ROOM_VIEWS_MAX)
+    if (n->readers >= ROOM_ATTACHMENTS_MAX)
         return ERR_MALFORMED;
     *text = "a stream room needs a pool of at least 3 blocks";
     if (n->mode == MODE_STREAM && l->pools[n->pool].cap_stream < STREAM_MIN)
@@ -138,19 +138,20 @@ static enum err open_room(struct langd *l, uint32_t conn,
     const char **text)
 {
     uint32_t slot = table_get(&l->keys, n->room, peer);
-    struct view *v;
+    struct attachment *att;
     enum err e;
 
     *text = "the room is already open";
     if (slot != NONE && lroom_alive(&l->rooms[slot]))
         return ERR_DUPLICATE_ROOM;
-    e = view_add(&l->b.engines, conn, n->cell, n->tag, RIGHT_READ, &v, text);
+    e = attachment_add(
+        &l->b.engines, conn, n->cell, n->tag, RIGHT_READ, &att, text);
     if (e != OK)
         return e;
     *out = lroom_new(l, n->room, peer, l->b.engines.conns[conn].uid);
     *text = l->share.why;
     if (!*out) {
-        view_drop(&l->b.engines, v);
+        attachment_drop(&l->b.engines, att);
         return ERR_BUSY;
     }
     /* Readers that attach from now on are of the new room. */
@@ -160,9 +161,9 @@ static enum err open_room(struct langd *l, uint32_t conn,
     fill_request(l, *out, n);
     if (n->group)
         group_join(l, *out, n, l->b.engines.conns[conn].session);
-    v->owner = true;
-    v->scope = peer;
-    view_join(&l->b.engines, v, &(*out)->r);
+    att->owner = true;
+    att->scope = peer;
+    attachment_join(&l->b.engines, att, &(*out)->r);
     room_gather(
         &l->b.engines, &(*out)->r, l->b.engines.conns[conn].session, peer);
     group_joined(l, *out);
@@ -234,7 +235,7 @@ static void on_attach(struct langd *l, struct out *out, uint32_t conn,
     bool null = span_eq(n->encoder, span_str("null"));
     const char *text = "rights are 1 read, 4 watch";
     struct peer *p = null ? NULL : find_encoder(l, out, n->encoder, &text);
-    struct view *v = NULL;
+    struct attachment *att = NULL;
     enum err e = null || p ? OK : ERR_NOT_READY;
 
     if (e == OK && (n->rights & ~(RIGHT_READ | RIGHT_WATCH)))
@@ -256,8 +257,8 @@ static void on_attach(struct langd *l, struct out *out, uint32_t conn,
         e = ERR_GONE;
     }
     if (e == OK)
-        e = view_add(
-            &l->b.engines, conn, n->cell, n->tag, n->rights, &v, &text);
+        e = attachment_add(
+            &l->b.engines, conn, n->cell, n->tag, n->rights, &att, &text);
     if (e != OK) {
         l->b.stats[STAT_refused]++;
         out_answer(out, conn, msg->seq, e, 0, 0, "attach to room %llu: %s",
@@ -265,11 +266,11 @@ static void on_attach(struct langd *l, struct out *out, uint32_t conn,
         return;
     }
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
-    v->scope = scope;
+    att->scope = scope;
     if (slot != NONE)
-        view_join(&l->b.engines, v, &l->rooms[slot].r);
+        attachment_join(&l->b.engines, att, &l->rooms[slot].r);
     else
-        view_wait(&l->b.engines, v, n->room, scope,
+        attachment_wait(&l->b.engines, att, n->room, scope,
             deadline(l, n->deadline_ms, l->b.c.conf->timeout_bootstrap));
 }
 
@@ -279,13 +280,14 @@ void langd_readers(struct langd *l, struct out *out, struct lroom *m)
 {
     uint32_t readers = m->readers_done, least = NONE;
 
-    LIST_FOREACH (n, &m->r.views) {
-        const struct view *v = LIST_ENTRY(n, struct view, in_room);
+    LIST_FOREACH (n, &m->r.attachments) {
+        const struct attachment *att =
+            LIST_ENTRY(n, struct attachment, in_room);
 
-        if (!(v->rights & RIGHT_READ))
+        if (!(att->rights & RIGHT_READ))
             continue;
-        readers += !v->owner;
-        least = min_u32(least, v->released);
+        readers += !att->owner;
+        least = min_u32(least, att->released);
     }
     if (least == NONE || readers < m->readers || least <= m->released)
         return;
@@ -297,16 +299,17 @@ static void on_release(struct langd *l, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const struct local_release *n = &msg->release;
-    struct view *v = view_get(&l->b.engines, conn, n->cell, n->tag);
-    struct lroom *m = v ? (struct lroom *)(void *)v->room : NULL;
+    struct attachment *att =
+        attachment_get(&l->b.engines, conn, n->cell, n->tag);
+    struct lroom *m = att ? (struct lroom *)(void *)att->room : NULL;
 
-    if (!v) {
+    if (!att) {
         l->b.stats[STAT_refused]++;
         out_answer(out, conn, msg->seq, ERR_UNKNOWN_ROOM, 0, 0,
             "release: no room has cell %u and tag %u", n->cell, n->tag);
         return;
     }
-    if ((n->flags & FLAG_NO_READERS) && (!m || !v->owner)) {
+    if ((n->flags & FLAG_NO_READERS) && (!m || !att->owner)) {
         l->b.stats[STAT_refused]++;
         out_answer(out, conn, msg->seq, ERR_NOT_OWNER, 0, 0,
             "release: only the connection that requested the room ends the "
@@ -314,19 +317,19 @@ static void on_release(struct langd *l, struct out *out, uint32_t conn,
         return;
     }
     if (n->rows == ROWS_UNKNOWN) {
-        if (m && v->owner && lroom_alive(m))
+        if (m && att->owner && lroom_alive(m))
             lroom_fail(l, m, ERR_ABORTED, 0, 0, "released before it was ready");
-        view_release(&l->b.engines, out, v);
-    } else if (!m || !(v->rights & RIGHT_READ) || n->rows > m->exposed ||
-               n->rows < v->released || m->r.state == ROOM_FAILED) {
+        attachment_release(&l->b.engines, out, att);
+    } else if (!m || !(att->rights & RIGHT_READ) || n->rows > m->exposed ||
+               n->rows < att->released || m->r.state == ROOM_FAILED) {
         l->b.stats[STAT_refused]++;
         out_answer(out, conn, msg->seq, ERR_MALFORMED, n->rows,
             m ? m->exposed : 0,
             "release of rows up to %u: %u are shown, %u were released", n->rows,
-            m ? m->exposed : 0, v->released);
+            m ? m->exposed : 0, att->released);
         return;
     } else {
-        v->released = n->rows;
+        att->released = n->rows;
     }
     if (n->flags & FLAG_NO_READERS)
         lroom_no_readers(l, m);
@@ -339,23 +342,24 @@ static void on_abort(struct langd *l, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const struct local_abort *n = &msg->abort;
-    struct view *v = view_get(&l->b.engines, conn, n->cell, n->tag);
+    struct attachment *att =
+        attachment_get(&l->b.engines, conn, n->cell, n->tag);
     char text[128];
 
-    if (!v) {
+    if (!att) {
         l->b.stats[STAT_refused]++;
         out_answer(out, conn, msg->seq, ERR_UNKNOWN_ROOM, 0, 0,
             "abort: no room has cell %u and tag %u", n->cell, n->tag);
         return;
     }
     text_copy(n->text, text, sizeof(text));
-    if (v->room)
-        lroom_fail(l, (struct lroom *)(void *)v->room,
+    if (att->room)
+        lroom_fail(l, (struct lroom *)(void *)att->room,
             n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
                                                : ERR_ABORTED,
             0, 0, text);
     else
-        view_fail(&l->b.engines, out, v, ERR_ABORTED);
+        attachment_fail(&l->b.engines, out, att, ERR_ABORTED);
     out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
 }
 
@@ -387,19 +391,21 @@ static enum err call_ticket(struct langd *l, uint32_t conn,
     const struct local_msg *m, struct ticket_state *state, const char **text)
 {
     uint32_t session = l->b.engines.conns[conn].session;
-    struct view *v = NULL;
+    struct attachment *att = NULL;
 
     if (m->type == LOCAL_TICKET_QUERY)
         return ticket_query(
             &l->tickets, session, &m->ticket_query, state, text);
     if (m->ticket.cell != NONE) {
-        v = view_get(&l->b.engines, conn, m->ticket.cell, m->ticket.tag);
+        att =
+            attachment_get(&l->b.engines, conn, m->ticket.cell, m->ticket.tag);
         *text = "no room has that cell and tag";
-        if (!v || !v->room || v->room->state == ROOM_FAILED)
+        if (!att || !att->room || att->room->state == ROOM_FAILED)
             return ERR_UNKNOWN_ROOM;
     }
     return ticket_acquire(&l->tickets, session, conn, &m->ticket,
-        v ? &((struct lroom *)(void *)v->room)->tickets : NULL, state, text);
+        att ? &((struct lroom *)(void *)att->room)->tickets : NULL, state,
+        text);
 }
 
 static void on_ticket(
@@ -484,11 +490,11 @@ void langd_on_local(
 
 /* events */
 
-bool langd_fill_event(
-    void *brain, const struct view *v, struct local_event *n, struct writer *w)
+bool langd_fill_event(void *brain, const struct attachment *att,
+    struct local_event *n, struct writer *w)
 {
     struct langd *l = brain;
-    const struct lroom *m = (struct lroom *)(void *)v->room;
+    const struct lroom *m = (struct lroom *)(void *)att->room;
 
     if (!m)
         return false;
@@ -498,11 +504,11 @@ bool langd_fill_event(
     n->rows = m->exposed;
     n->total = m->total;
     n->pool = m->pool;
-    if (v->pending & (EVENT_LENGTH | EVENT_READY))
+    if (att->pending & (EVENT_LENGTH | EVENT_READY))
         n->aux = aux_get(&l->b.aux, &m->aux, l->scratch);
-    if (v->pending & (EVENT_LANDED | EVENT_READY))
+    if (att->pending & (EVENT_LANDED | EVENT_READY))
         pool_put_runs(&l->pools[m->pool].p, &m->held, w);
-    return v->rights & RIGHT_READ;
+    return att->rights & RIGHT_READ;
 }
 
 bool langd_next_event(void *brain, uint32_t conn, struct writer *out)

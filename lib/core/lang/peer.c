@@ -375,7 +375,7 @@ static void on_length(struct langd *l, struct out *out, struct lroom *m,
     else if (e != OK)
         lroom_fail(l, m, e, n->total, m->total, text);
     else if (first)
-        room_tell(&l->b.engines, out, &m->r, EVENT_LENGTH);
+        room_notify(&l->b.engines, out, &m->r, EVENT_LENGTH);
     if (m->group)
         group_check_size(l, m->group);
     if (m->group)

@@ -233,7 +233,7 @@ static void expose(struct langd *l, struct out *out, struct lroom *m)
     if (m->held.blocks < min_u32(rest, p->hold_stream))
         return;
     m->exposed = m->r.rows_shown = m->prefix;
-    room_tell(&l->b.engines, out, &m->r, EVENT_LANDED);
+    room_notify(&l->b.engines, out, &m->r, EVENT_LANDED);
 }
 
 /* settling */
@@ -263,8 +263,8 @@ static void end_unread(struct langd *l, struct lroom *m)
     if (m->mode != MODE_STREAM || !m->owner_done ||
         m->readers_done < m->readers)
         return;
-    LIST_FOREACH (n, &m->r.views)
-        if (LIST_ENTRY(n, struct view, in_room)->rights & RIGHT_READ)
+    LIST_FOREACH (n, &m->r.attachments)
+        if (LIST_ENTRY(n, struct attachment, in_room)->rights & RIGHT_READ)
             return;
     lroom_fail(l, m, ERR_ENGINE_LOST, 0, 0,
         "the requesting engine is gone, and no other reads");
@@ -341,7 +341,7 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
 static bool over(const struct lroom *m)
 {
     return !lroom_alive(m) && m->held.blocks == 0 && !m->closing_left &&
-           !m->opened && !m->debt.owe && list_empty(&m->r.views) &&
+           !m->opened && !m->debt.owe && list_empty(&m->r.attachments) &&
            (read_by_all(m) || m->r.state == ROOM_FAILED);
 }
 
@@ -349,10 +349,11 @@ void lroom_no_readers(struct langd *l, struct lroom *m)
 {
     uint32_t readers = m->readers_done;
 
-    LIST_FOREACH (n, &m->r.views) {
-        const struct view *v = LIST_ENTRY(n, struct view, in_room);
+    LIST_FOREACH (n, &m->r.attachments) {
+        const struct attachment *att =
+            LIST_ENTRY(n, struct attachment, in_room);
 
-        readers += !v->owner && (v->rights & RIGHT_READ);
+        readers += !att->owner && (att->rights & RIGHT_READ);
     }
     m->no_readers = true;
     if (m->readers > readers) {
@@ -419,16 +420,16 @@ static void show(struct langd *l, struct out *out, struct lroom *m)
         what |= EVENT_LENGTH;
     if (m->exposed > 0)
         what |= EVENT_LANDED;
-    LIST_FOREACH (n, &m->r.views) {
-        struct view *v = LIST_ENTRY(n, struct view, in_room);
+    LIST_FOREACH (n, &m->r.attachments) {
+        struct attachment *att = LIST_ENTRY(n, struct attachment, in_room);
 
-        if (v->fresh && what)
-            view_tell(&l->b.engines, out, v, what);
-        fresh |= v->fresh;
-        v->fresh = false;
+        if (att->fresh && what)
+            attachment_notify(&l->b.engines, out, att, what);
+        fresh |= att->fresh;
+        att->fresh = false;
     }
     if (m->shown_state != m->r.state && end) {
-        room_tell(&l->b.engines, out, &m->r, end);
+        room_notify(&l->b.engines, out, &m->r, end);
         out_action(out, ACT_ENDED)->word = m->ended_row;
     }
     if (fresh || m->shown_state != m->r.state ||

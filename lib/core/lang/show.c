@@ -4,7 +4,7 @@
 
 #include "core/show.h"
 
-static void show_status(const struct langd *l, struct shower *s)
+static void show_status(const struct langd *l, struct rows_out *s)
 {
     uint32_t up = 0;
 
@@ -16,13 +16,13 @@ static void show_status(const struct langd *l, struct shower *s)
     s->number(s, "rooms_ended", l->b.ended_count);
     s->number(s, "groups", l->group_ids.len);
     s->number(s, "peers_up", up);
-    s->number(s, "attachments", l->b.engines.views_used);
+    s->number(s, "attachments", l->b.engines.attachments_used);
     s->number(s, "aux_free_bytes", (uint64_t)l->b.aux.free * AUX_CHUNK);
     s->number(s, "draining", l->b.draining);
 }
 
 static void show_room(const struct langd *l, const struct lroom *m,
-    uint64_t now_ns, const struct show_at *at, struct shower *s)
+    uint64_t now_ns, const struct show_at *at, struct rows_out *s)
 {
     const struct peer *p = lroom_peer(l, m);
 
@@ -44,7 +44,7 @@ static void show_room(const struct langd *l, const struct lroom *m,
 }
 
 static void show_rooms(const struct langd *l, uint64_t now_ns,
-    struct show_at *at, struct shower *s)
+    struct show_at *at, struct rows_out *s)
 {
     for (; at->at < l->rooms_max && show_place(at); at->at++)
         if (l->rooms[at->at].r.used)
@@ -69,7 +69,7 @@ static void count_room(const struct lroom *m, uint32_t sums[][3])
 
 /* The rooms are counted first, then come the pools' rows. */
 static void show_pools(
-    const struct langd *l, struct show_at *at, struct shower *s)
+    const struct langd *l, struct show_at *at, struct rows_out *s)
 {
     uint64_t end = (uint64_t)l->rooms_max + l->b.pools_count;
 
@@ -90,7 +90,7 @@ static void show_pools(
 }
 
 bool langd_show(void *brain, const char *what, uint64_t now_ns,
-    struct show_at *at, struct shower *s)
+    struct show_at *at, struct rows_out *s)
 {
     struct langd *l = brain;
 

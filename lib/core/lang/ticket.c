@@ -414,7 +414,7 @@ bool tickets_next_event(struct tickets *t, uint32_t conn, struct writer *w)
 
 /* showing */
 
-static void show_space(struct shower *s, uint32_t i, const struct space *p)
+static void show_space(struct rows_out *s, uint32_t i, const struct space *p)
 {
     if (!p->used)
         return;
@@ -428,7 +428,7 @@ static void show_space(struct shower *s, uint32_t i, const struct space *p)
     s->number(s, "waiting", p->waiting_count);
 }
 
-static void show_ticket(struct shower *s, const struct ticket *k)
+static void show_ticket(struct rows_out *s, const struct ticket *k)
 {
     if (!k->used || k->reason)
         return;
@@ -442,7 +442,8 @@ static void show_ticket(struct shower *s, const struct ticket *k)
     }
 }
 
-void tickets_show(const struct tickets *t, struct show_at *at, struct shower *s)
+void tickets_show(
+    const struct tickets *t, struct show_at *at, struct rows_out *s)
 {
     uint64_t end = (uint64_t)t->spaces_max + t->slots.fresh;
 

@@ -101,7 +101,7 @@ bool tickets_next_event(struct tickets *t, uint32_t conn, struct writer *w);
 uint32_t tickets_next_conn(struct tickets *t);
 
 void tickets_show(
-    const struct tickets *t, struct show_at *at, struct shower *s);
+    const struct tickets *t, struct show_at *at, struct rows_out *s);
 /* CHECKs that ids are held once and counts agree. For tests. */
 void tickets_check(const struct tickets *t);
 
