@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 
+#include <endian.h>
 #include <string.h>
 
 /* Bytes that belong to somebody else, often inside a message buffer. */
@@ -74,11 +75,8 @@ static inline void put_bytes(struct writer *w, const void *p, size_t n)
 
 static inline void put_uint(struct writer *w, uint64_t v, unsigned n)
 {
-    uint8_t b[8];
-
-    for (unsigned i = 0; i < n; i++)
-        b[i] = (uint8_t)(v >> (8 * i));
-    put_bytes(w, b, n);
+    v = htole64(v);
+    put_bytes(w, &v, n);
 }
 
 /* Returns n bytes inside the reader's buffer, or NULL and fails. */
@@ -99,9 +97,9 @@ static inline uint64_t get_uint(struct reader *r, unsigned n)
     const uint8_t *p = get_bytes(r, n);
     uint64_t v = 0;
 
-    for (unsigned i = 0; p && i < n; i++)
-        v |= (uint64_t)p[i] << (8 * i);
-    return v;
+    if (p)
+        memcpy(&v, p, n);
+    return le64toh(v);
 }
 
 static inline void put_u8(struct writer *w, uint8_t v)
