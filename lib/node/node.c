@@ -527,8 +527,8 @@ static enum err start_shard(struct node *n, uint32_t k)
         .spin_us = (uint32_t)(c->transfer_spin / 1000),
         .ring_records = (uint32_t)c->transfer_commands,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
-        .shared = carriers[c->transfer_carrier]->any_thread && !pinned &&
-                  c->transfer_spin == 0 && !gpu_pools(c),
+        .may_inline = carriers[c->transfer_carrier]->any_thread && !pinned &&
+                      c->transfer_spin == 0 && !gpu_pools(c),
         .pools = n->pools,
         .pools_count = c->pools_count,
         .wake = &n->wake};

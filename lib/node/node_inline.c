@@ -26,8 +26,8 @@ enum err node_inline_open(struct node *n)
     for (uint32_t k = 0; k < n->shards_count; k++) {
         uv_poll_t *poll = &n->polls[k].poll;
 
-        if (!shard_mine(n->shards[k]))
-            continue; /* not shared: it stays with its thread */
+        if (!shard_inline(n->shards[k]))
+            continue; /* it stays with its thread */
         if (uv_poll_init(&n->loop, poll, shard_fd(n->shards[k]))) {
             log_error("the loop cannot poll shard %u", k);
             return ERR_INTERNAL;
@@ -42,11 +42,11 @@ void node_inline_watch(struct node *n)
     for (uint32_t k = 0; k < n->shards_count; k++) {
         struct inline_poll *p = &n->polls[k];
 
-        if (shard_lent(n->shards[k])) {
+        if (shard_handed(n->shards[k])) {
             p->watched = false;
             uv_poll_stop(&p->poll);
         }
-        if (p->watched || !shard_mine(n->shards[k]))
+        if (p->watched || !shard_inline(n->shards[k]))
             continue;
         p->watched = p->ready = true;
         uv_poll_start(&p->poll, UV_READABLE, on_poll);
@@ -60,7 +60,7 @@ void node_inline_serve(struct node *n)
 
         if (!p->watched || (!p->ready && !shard_busy(n->shards[k])))
             continue;
-        CHECK(p->poll.data == p, "shard %u is not shared", k);
+        CHECK(p->poll.data == p, "shard %u has no poll", k);
         p->ready = false;
         shard_work(n->shards[k]);
     }
@@ -72,7 +72,7 @@ bool node_inline_busy(struct node *n)
 
     for (uint32_t k = 0; k < n->shards_count; k++)
         busy |= shard_busy(n->shards[k]) ||
-                (shard_mine(n->shards[k]) &&
+                (shard_inline(n->shards[k]) &&
                     (n->polls[k].ready || !n->polls[k].watched));
     return busy;
 }

@@ -2,10 +2,10 @@
  * out. The loop's thread calls everything here; the shard's thread runs
  * sending.c and landing.c over the carrier.
  *
- * A `shared` shard is run by the loop while traffic is light, so that a small
- * room needs no wakeup in between; its thread takes over when more moves, and
- * gives it back when little has moved for a moment. Exactly one of the two owns
- * it at any time. */
+ * At any time one of the two threads owns the shard. With `may_inline` that is
+ * the loop's while traffic is light, so that a small room needs no wakeup in
+ * between; the shard's thread takes over when more moves, and passes it back
+ * when little has moved for LINGER_MS. */
 #ifndef MMX_NODE_SHARD_H
 #define MMX_NODE_SHARD_H
 
@@ -33,7 +33,7 @@ struct shard_conf {
     uint32_t index, count; /* number of this shard, number of shards */
     uint32_t slots, peers, window_bytes, spin_us, ring_records;
     int cpu;                        /* -1: anywhere */
-    bool shared;                    /* the loop may own it */
+    bool may_inline;                /* the loop may own it */
     const struct shard_pool *pools; /* stays valid */
     uint32_t pools_count;
     struct wake *wake; /* of the loop: woken when notes wait */
@@ -93,10 +93,10 @@ void shard_flush(struct shard *s);
  * changes to false in shard_work and shard_flush only, to true at any time;
  * then the loop is woken and has to call shard_work once. Work that has to wait
  * is always the thread's. */
-bool shard_mine(const struct shard *s);
+bool shard_inline(const struct shard *s);
 /* True if ownership went to the thread since the last call (it may have come
  * back). */
-bool shard_lent(struct shard *s);
+bool shard_handed(struct shard *s);
 int shard_fd(const struct shard *s);
 /* Runs one bounded turn if the loop owns the shard. */
 void shard_work(struct shard *s);

@@ -51,7 +51,7 @@ static void start(struct end *at, uint8_t role, const struct data_ops *carrier,
         .window_bytes = window,
         .ring_records = 256,
         .cpu = -1,
-        .shared = !alone,
+        .may_inline = !alone,
         .pools = &at->pool,
         .pools_count = 1,
         .wake = &w.wake};
@@ -143,9 +143,9 @@ static void serve(struct end *at, bool readable)
 {
     struct data_note n;
 
-    if (shard_lent(at->shard))
+    if (shard_handed(at->shard))
         at->watched = false;
-    if (!at->watched && shard_mine(at->shard))
+    if (!at->watched && shard_inline(at->shard))
         at->watched = readable = true; /* it came back: one call is due */
     if (readable || shard_busy(at->shard))
         shard_work(at->shard);
@@ -172,7 +172,7 @@ static void wait_for_rows(uint32_t rows)
             return;
         wake_sleep(&w.wake);
         for (int i = 0; i < 2; i++) {
-            bool mine = shard_mine(ends[i]->shard);
+            bool mine = shard_inline(ends[i]->shard);
 
             fds[1 + i] = (struct pollfd){
                 .fd = mine ? shard_fd(ends[i]->shard) : -1, .events = POLLIN};

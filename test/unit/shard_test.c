@@ -1,6 +1,6 @@
 /* shard_test.c - whole shards, threads and rings, over data_mem: every byte
  * of a room at its place, faults of the carrier, a loop that reads late. What
- * is called BOTH runs with shards alone and, as shared_<case>, shared ones. */
+ * is called BOTH runs in threads and, as inline_<case>, also in the loop. */
 #include "node/shard.h"
 #include "test/data_mem.h"
 #include "test/orders.h"
@@ -28,9 +28,9 @@
     {                                                                          \
         id();                                                                  \
     }                                                                          \
-    TEST(shared_##id)                                                          \
+    TEST(inline_##id)                                                          \
     {                                                                          \
-        w.shared = true;                                                       \
+        w.may_inline = true;                                                   \
         id();                                                                  \
     }                                                                          \
     static void id(void)
@@ -54,7 +54,7 @@ static struct world {
     struct seen seen[SLOTS];
     uint32_t broken, notes;
     uint64_t last_first[SLOTS];
-    bool shared;
+    bool may_inline;
 } w;
 
 static enum err remember(struct data **out, const struct data_conf *c,
@@ -99,7 +99,7 @@ static void world_conf(void)
         .window_bytes = 128 * KIB,
         .ring_records = 4096,
         .cpu = -1,
-        .shared = w.shared,
+        .may_inline = w.may_inline,
         .pools_count = 1,
         .wake = &w.wake};
 }
@@ -221,7 +221,7 @@ static void wait_for(
             w.broken);
         wake_sleep(&w.wake);
         if (drain() == 0)
-            poll(&fd, 1, w.shared ? 1 : 1000);
+            poll(&fd, 1, w.may_inline ? 1 : 1000);
         wake_clear(&w.wake);
     }
 }

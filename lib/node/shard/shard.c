@@ -2,8 +2,8 @@
  *
  * Invariants:
  *  - the loop's thread touches the rings, the wake and the counters; all else
- *    is owned by the holder of `duty`: the shard's thread, or the loop in
- *    shard_work. The owner passes it on as its last access;
+ *    belongs to the owner: the shard's thread, or the loop in shard_work. The
+ *    owner passes it on as its last access;
  *  - orders are carried out in order; notes reach the loop in order and none
  *    is lost: notes that find the ring full wait in the backlog, and while that
  *    is half full the carrier rests;
@@ -36,9 +36,9 @@
 #define HANGS_NS     (3 * TICK_IDLE_MS * NS_PER_MS)
 /* The most that the loop moves itself: bytes sent or landed in a turn, and in
  * LINGER_MS. After LINGER_MS below that the thread gives the shard back. */
-#define LIGHT_BYTES (512u << 10)
-#define LIGHT_RATE  (4u << 20)
-#define LINGER_MS   5
+#define INLINE_BYTES (512u << 10)
+#define INLINE_RATE  (4u << 20)
+#define LINGER_MS    5
 
 static uint64_t clock_ns(void)
 {
@@ -104,7 +104,7 @@ static void backlog_turn(struct shard *s)
     s->noted = false;
 }
 
-static bool backlog_heavy(const struct shard *s)
+static bool backlog_high(const struct shard *s)
 {
     return s->backlog.len > s->backlog.cap / 2;
 }
@@ -186,7 +186,7 @@ static unsigned carrier_progress(struct shard *s, uint32_t turns)
 {
     unsigned n = 0, k = 1;
 
-    for (uint32_t i = 0; i < turns && k > 0 && !backlog_heavy(s); i++) {
+    for (uint32_t i = 0; i < turns && k > 0 && !backlog_high(s); i++) {
         k = s->conf.carrier->progress(s->data);
         n += k;
     }
@@ -257,31 +257,31 @@ static int sleep_ms(struct shard *s)
 
     if (s->backlog.len > 0 || outstanding(s))
         return (int)max_u32(busy, 1);
-    return s->conf.shared ? LINGER_MS : TICK_IDLE_MS;
+    return s->conf.may_inline ? LINGER_MS : TICK_IDLE_MS;
 }
 
-/* True if more is under way than the loop has time for. */
-static bool heavy(const struct shard *s)
+/* True if more is under way than the loop may do itself. */
+static bool above_inline(const struct shard *s)
 {
-    return s->moved > LIGHT_BYTES || s->lately > LIGHT_RATE ||
+    return s->moved > INLINE_BYTES || s->recent > INLINE_RATE ||
            s->backlog.len > 0 || outstanding(s);
 }
 
-/* Passes the shard to the loop. The caller must not touch it after that. */
-static void give_back(struct shard *s)
+/* Makes the loop the owner. The caller must not touch the shard after that. */
+static void pass_to_loop(struct shard *s)
 {
     struct wake *loop = s->conf.wake;
 
-    CHECK(!shard_mine(s), "the loop owns shard %u already", s->conf.index);
-    atomic_store_explicit(&s->duty, DUTY_LOOP, memory_order_release);
+    CHECK(!shard_inline(s), "the loop owns shard %u already", s->conf.index);
+    atomic_store_explicit(&s->owner, OWNER_LOOP, memory_order_release);
     wake_up(loop);
 }
 
 /* True if a turn would do something that no descriptor shows. While the
- * backlog is heavy only the loop, which reads notes, can change anything. */
+ * backlog is high only the loop, which reads notes, can change anything. */
 static bool due(struct shard *s)
 {
-    if (backlog_heavy(s))
+    if (backlog_high(s))
         return false;
     return !ring_empty(&s->in) || s->role->due(s) ||
            s->conf.carrier->arm(s->data) != OK;
@@ -294,7 +294,7 @@ static void sleep_turn(struct shard *s)
 
     wake_sleep(&s->wake);
     if (!atomic_load(&s->stop) && !due(s)) {
-        if (!backlog_heavy(s))
+        if (!backlog_high(s))
             fds[1].fd = s->conf.carrier->fd(s->data);
         poll(fds, ARRAY_LEN(fds), sleep_ms(s));
         stat_add(&s->stats.shard_wakeups, 1);
@@ -305,32 +305,32 @@ static void sleep_turn(struct shard *s)
         wake_awake(&s->wake);
 }
 
-/* Does one turn without its sleep; returns the number of things done. light: no
- * more than the loop has time for. */
-static unsigned work(struct shard *s, bool light)
+/* Does one turn without its sleep; returns the number of things done.
+ * in_loop: the loop runs it, and no more than it has time for. */
+static unsigned work(struct shard *s, bool in_loop)
 {
     unsigned n;
 
-    CHECK(shard_mine(s) == light,
+    CHECK(shard_inline(s) == in_loop,
         "shard %u is run by a thread that does not "
         "own it",
         s->conf.index);
     stat_set(&s->stats.turns, ++s->turn);
     s->now_ns = clock_ns();
-    if (s->now_ns - s->lately_ns > LINGER_MS * NS_PER_MS) {
-        s->lately_ns = s->now_ns;
-        s->lately = 0;
+    if (s->now_ns - s->recent_ns > LINGER_MS * NS_PER_MS) {
+        s->recent_ns = s->now_ns;
+        s->recent = 0;
     }
     s->moved = 0;
     n = commands(s);
-    if (s->role->before && !backlog_heavy(s))
+    if (s->role->before && !backlog_high(s))
         n += s->role->before(s); /* before the carrier asks the kernel */
-    if (light && s->moved > LIGHT_BYTES)
+    if (in_loop && s->moved > INLINE_BYTES)
         return n;
-    n += carrier_progress(s, light ? 1 : TURNS_MAX);
+    n += carrier_progress(s, in_loop ? 1 : TURNS_MAX);
     counts_copy(s);
     tick(s);
-    n += s->role->after(s, light);
+    n += s->role->after(s, in_loop);
     n += gpu_turn(s);
     return n;
 }
@@ -340,11 +340,11 @@ static void turn(struct shard *s)
     unsigned n = work(s, false);
 
     backlog_turn(s);
-    s->lately += s->moved;
-    if (heavy(s))
-        s->heavy_ns = s->now_ns;
-    if (s->conf.shared && s->now_ns - s->heavy_ns > LINGER_MS * NS_PER_MS) {
-        give_back(s);
+    s->recent += s->moved;
+    if (above_inline(s))
+        s->busy_ns = s->now_ns;
+    if (s->conf.may_inline && s->now_ns - s->busy_ns > LINGER_MS * NS_PER_MS) {
+        pass_to_loop(s);
         return;
     }
     if (n > 0) {
@@ -360,13 +360,13 @@ static void turn(struct shard *s)
         sleep_turn(s);
 }
 
-/* Sleeps while the loop owns the shard. */
-static void wait_for_duty(struct shard *s)
+/* Sleeps until the thread owns the shard. */
+static void wait_to_own(struct shard *s)
 {
     struct pollfd fd = {.fd = s->wake.fd, .events = POLLIN};
 
     wake_sleep(&s->wake);
-    if (shard_mine(s) && !atomic_load(&s->stop))
+    if (shard_inline(s) && !atomic_load(&s->stop))
         poll(&fd, 1, -1);
     if (fd.revents)
         wake_clear(&s->wake);
@@ -398,12 +398,12 @@ static void *thread(void *ud)
         s->result = address_copy(s);
     for (uint32_t i = 0; s->result == OK && i < s->conf.pools_count; i++)
         gpu_pool(s, i);
-    if (s->conf.shared)
-        atomic_store_explicit(&s->duty, DUTY_LOOP, memory_order_release);
+    if (s->conf.may_inline)
+        atomic_store_explicit(&s->owner, OWNER_LOOP, memory_order_release);
     sem_post(&s->started);
     while (s->result == OK && !atomic_load(&s->stop))
-        if (shard_mine(s))
-            wait_for_duty(s);
+        if (shard_inline(s))
+            wait_to_own(s);
         else
             turn(s);
     if (s->data)
@@ -542,7 +542,7 @@ void shard_flush(struct shard *s)
 {
     if (!orders_flush(s))
         return;
-    if (!shard_mine(s)) {
+    if (!shard_inline(s)) {
         wake_up(&s->wake);
     } else if (s->role->orders_move_rows) {
         shard_work(s);
@@ -555,9 +555,9 @@ void shard_flush(struct shard *s)
 
 /* the shard, run by the loop */
 
-bool shard_mine(const struct shard *s)
+bool shard_inline(const struct shard *s)
 {
-    return atomic_load_explicit(&s->duty, memory_order_acquire) == DUTY_LOOP;
+    return atomic_load_explicit(&s->owner, memory_order_acquire) == OWNER_LOOP;
 }
 
 int shard_fd(const struct shard *s)
@@ -568,31 +568,31 @@ int shard_fd(const struct shard *s)
 
 void shard_work(struct shard *s)
 {
-    if (!shard_mine(s))
+    if (!shard_inline(s))
         return;
     (void)work(s, true);
     backlog_move(s);
     s->noted = false; /* the loop reads notes without a wakeup */
-    s->lately += s->moved;
-    if (!heavy(s))
+    s->recent += s->moved;
+    if (!above_inline(s))
         return;
-    s->heavy_ns = s->now_ns;
-    s->lent = true;
-    atomic_store_explicit(&s->duty, DUTY_THREAD, memory_order_release);
+    s->busy_ns = s->now_ns;
+    s->handed = true;
+    atomic_store_explicit(&s->owner, OWNER_THREAD, memory_order_release);
     wake_up(&s->wake);
 }
 
-bool shard_lent(struct shard *s)
+bool shard_handed(struct shard *s)
 {
-    bool lent = s->lent;
+    bool handed = s->handed;
 
-    s->lent = false;
-    return lent;
+    s->handed = false;
+    return handed;
 }
 
 bool shard_busy(struct shard *s)
 {
-    return shard_mine(s) && (s->backlog.len > 0 || due(s));
+    return shard_inline(s) && (s->backlog.len > 0 || due(s));
 }
 
 bool shard_hangs(struct shard *s, uint64_t now_ns)
@@ -600,7 +600,7 @@ bool shard_hangs(struct shard *s, uint64_t now_ns)
     uint64_t turns =
         atomic_load_explicit(&s->stats.turns, memory_order_relaxed);
 
-    if (shard_mine(s) || turns != s->turns_seen || s->turned_ns == 0) {
+    if (shard_inline(s) || turns != s->turns_seen || s->turned_ns == 0) {
         s->turns_seen = turns;
         s->turned_ns = now_ns;
     }

@@ -1,8 +1,8 @@
 /* shard_in.h - inside of a shard: what shard.c (thread, rings, notes),
  * shard_land.c (rows that come), shard_copy.c (rows that are fetched from
  * another daemon's memory), shard_send.c (rows that go) and shard_gpu.c (rows
- * of GPU pools, both ways) share. Private to them. Everything here is owned by
- * the holder of `duty`, which "the shard's thread" means, except where a member
+ * of GPU pools, both ways) share. Private to them. Everything here belongs to
+ * the shard's owner, which "the shard's thread" means, except where a member
  * says otherwise. */
 #ifndef MMX_NODE_SHARD_IN_H
 #define MMX_NODE_SHARD_IN_H
@@ -34,8 +34,9 @@ struct address {
     uint8_t bytes[];
 };
 
-/* Owner of the shard. Only the owner changes it, as its last access. */
-enum duty { DUTY_THREAD, DUTY_LOOP };
+/* Which thread owns the shard. Only the owner changes it, as its last access.
+ */
+enum owner { OWNER_THREAD, OWNER_LOOP };
 
 /* What a role adds to a shard. All but limits, transport and fini is called by
  * the owner of the shard. */
@@ -52,7 +53,7 @@ struct shard_role {
      * number of things done. */
     unsigned (*before)(struct shard *s);
     void (*progressed)(struct shard *s, bool idle);
-    unsigned (*after)(struct shard *s, bool light);
+    unsigned (*after)(struct shard *s, bool in_loop);
     /* True if a turn would do something that no descriptor shows. */
     bool (*due)(struct shard *s);
     /* Returns the number of messages or landings under way. */
@@ -79,11 +80,11 @@ struct shard {
     void *memory; /* fresh pages, for a slab */
     size_t memory_bytes;
     pthread_t thread;
-    _Atomic uint8_t duty;              /* enum duty */
+    _Atomic uint8_t owner;             /* enum owner */
     bool running;                      /* loop: there is a thread to join */
     bool pushed;                       /* loop: since the last shard_flush */
     struct waiting waiting;            /* loop */
-    bool lent;                         /* loop: see shard_lent */
+    bool handed;                       /* loop: see shard_handed */
     uint64_t turns_seen, turned_ns;    /* loop: see shard_hangs */
     sem_t started;                     /* result and address are there */
     enum err result;                   /* of opening the carrier */
@@ -97,9 +98,9 @@ struct shard {
 
     struct data *data;
     uint64_t turn, now_ns, ticked_ns, idle_ns;
-    uint64_t heavy_ns; /* last turn with more than the loop has time for */
-    uint64_t moved;    /* bytes from and to the carrier in this turn */
-    uint64_t lately_ns, lately; /* and since then */
+    uint64_t busy_ns; /* last turn with more than the loop has time for */
+    uint64_t moved;   /* bytes from and to the carrier in this turn */
+    uint64_t recent_ns, recent; /* and since then */
     struct backlog backlog;
     bool noted; /* something was put in out this turn */
 

@@ -25,7 +25,7 @@ static struct log_rate gone =
 #define NOTE_BYTES    (4u << 20) /* landed rows that one note piles up */
 #define TELL_EVERY_NS (2 * NS_PER_MS)
 #define TELL_AFTER_NS (10 * NS_PER_MS)
-#define LIGHT_COPIES  (1u << 20) /* bytes that the loop copies in a turn */
+#define INLINE_COPIES (1u << 20) /* bytes that the loop copies in a turn */
 #define GREETING_MS   5000       /* for a data connection to say what it is */
 
 static struct landing_pool pool_of(const struct shard_pool *p)
@@ -440,11 +440,11 @@ static void progressed(struct shard *s, bool idle)
     }
 }
 
-static unsigned after(struct shard *s, bool light)
+static unsigned after(struct shard *s, bool in_loop)
 {
-    unsigned n = copy_turn(s, light ? LIGHT_COPIES : UINT64_MAX);
+    unsigned n = copy_turn(s, in_loop ? INLINE_COPIES : UINT64_MAX);
 
-    if (light)
+    if (in_loop)
         tell_all(s);
     return n;
 }

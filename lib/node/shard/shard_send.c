@@ -416,11 +416,11 @@ static void order(struct shard *s, const struct order *o)
     CHECK(false, "order %u", o->type);
 }
 
-static unsigned after(struct shard *s, bool light)
+static unsigned after(struct shard *s, bool in_loop)
 {
     unsigned n = s->send.lost_count;
 
-    (void)light;
+    (void)in_loop;
     tell_lost(s);
     return n;
 }
