@@ -3,7 +3,7 @@
  * Invariants: one turn serves notes, then peers, then engines, and sends what
  * came of it once; the loop sleeps only when nothing is left that no
  * descriptor would show (wake_sleep, then one more look at the rings). Shards
- * start before the brain, which tells peers their addresses; everything else
+ * start before the brain, which sends their addresses to peers; everything else
  * ends before them. The loop's thread.
  *
  * Rejected: carrying things out in libuv's callbacks. Their order is the
@@ -54,14 +54,14 @@ static void step(struct node *n, struct event *ev)
 
 static void go_on(struct node *n)
 {
-    while (brain_pending(n->brain) && !node_clogged(n)) {
+    while (brain_pending(n->brain) && !node_congested(n)) {
         struct event more = {.type = EV_MORE};
 
         step(n, &more);
     }
 }
 
-void node_happen(struct node *n, struct event *ev)
+void node_event(struct node *n, struct event *ev)
 {
     step(n, ev);
     go_on(n);
@@ -70,7 +70,7 @@ void node_happen(struct node *n, struct event *ev)
 /* True if no more input may be read: a shard is far behind. */
 static bool full(void *ud)
 {
-    return node_clogged(ud);
+    return node_congested(ud);
 }
 
 /* what engines do */
@@ -83,7 +83,7 @@ static void conn_opened(
     struct node *n = ud;
 
     n->conns[conn].uid = uid;
-    node_happen(n, &ev);
+    node_event(n, &ev);
 }
 
 static void conn_ended(void *ud, uint32_t conn)
@@ -94,14 +94,14 @@ static void conn_ended(void *ud, uint32_t conn)
     list_remove(&n->conns[conn].notified);
     admin_forget(n, conn);
     n->conns[conn].greeted = false;
-    node_happen(n, &ev);
+    node_event(n, &ev);
 }
 
 static void conn_dead(void *ud, uint32_t conn)
 {
     struct event ev = {.type = EV_CONN_DEAD, .conn = conn};
 
-    node_happen(ud, &ev);
+    node_event(ud, &ev);
 }
 
 static void conn_message(void *ud, uint32_t conn, const struct local_msg *m)
@@ -112,7 +112,7 @@ static void conn_message(void *ud, uint32_t conn, const struct local_msg *m)
     if (m->type == LOCAL_QUERY && n->conns[conn].greeted)
         admin_query(n, conn, m);
     else
-        node_happen(n, &ev);
+        node_event(n, &ev);
 }
 
 static void conn_bad(
@@ -124,7 +124,7 @@ static void conn_bad(
         .seq = m->seq,
         .fault = m->fault};
 
-    node_happen(ud, &ev);
+    node_event(ud, &ev);
 }
 
 static void conn_writable(void *ud, uint32_t conn)
@@ -140,22 +140,22 @@ static void link_up(void *ud, uint32_t link)
 {
     struct event ev = {.type = EV_LINK_UP, .link = link};
 
-    node_unsay(ud, link); /* the number may have been another peer's */
-    node_happen(ud, &ev);
+    outbox_drop(ud, link); /* the number may have been another peer's */
+    node_event(ud, &ev);
 }
 
 static void link_down(void *ud, uint32_t link)
 {
     struct event ev = {.type = EV_LINK_DOWN, .link = link};
 
-    node_happen(ud, &ev);
+    node_event(ud, &ev);
 }
 
 static void link_message(void *ud, uint32_t link, const struct peer_msg *m)
 {
     struct event ev = {.type = EV_PEER, .link = link, .peer = m};
 
-    node_happen(ud, &ev);
+    node_event(ud, &ev);
 }
 
 static bool link_known(void *ud, uint32_t link)
@@ -174,7 +174,7 @@ static void link_bad(
         .fault = m->fault,
         .peer = m};
 
-    node_happen(ud, &ev);
+    node_event(ud, &ev);
 }
 
 /* a turn */
@@ -187,9 +187,9 @@ static uint32_t serve_notes(struct node *n)
     for (uint32_t k = 0; k < n->shards_count; k++) {
         struct event ev = {.type = EV_NOTE};
 
-        while (served < NOTES_TURN && !node_clogged(n) &&
+        while (served < NOTES_TURN && !node_congested(n) &&
                shard_note(n->shards[k], &ev.note)) {
-            node_happen(n, &ev);
+            node_event(n, &ev);
             served++;
         }
     }
@@ -253,7 +253,7 @@ static void arm_timer(struct node *n)
 
     if (n->draining)
         at = min_u64(at, n->drain_ns);
-    if (node_clogged(n))
+    if (node_congested(n))
         at = now + BEHIND_MS * NS_PER_MS;
     else if (node_behind(n))
         at = min_u64(at, now + BEHIND_MS * NS_PER_MS);
@@ -295,26 +295,26 @@ static void turn(struct node *n)
         node_pools_serve(n);
     go_on(n);
     node_inline_watch(n);
-    if (!node_clogged(n))
+    if (!node_congested(n))
         node_inline_serve(n);
     (void)serve_notes(n);
-    if (!node_clogged(n) && n->maps_seen)
+    if (!node_congested(n) && n->maps_seen)
         node_maps_serve(n);
-    if (!node_clogged(n))
+    if (!node_congested(n))
         links_serve(n->links);
-    if (!node_clogged(n))
+    if (!node_congested(n))
         local_serve(n->local);
     admin_serve(n);
-    if (!node_clogged(n) && brain_deadline(n->brain) <= clock_ns(n)) {
+    if (!node_congested(n) && brain_deadline(n->brain) <= clock_ns(n)) {
         struct event ev = {.type = EV_TIME};
 
-        node_happen(n, &ev);
+        node_event(n, &ev);
     }
     /* Rows first, then engines, then peers, who may ask for both. */
     flush_shards(n);
     pull_all(n);
     local_flush(n->local);
-    node_say(n);
+    outbox_flush(n);
     node_inline_watch(n);
     n->lines_lost = log_tell_lost();
     drain_check(n);
@@ -344,7 +344,7 @@ static void on_prepare(uv_prepare_t *h)
     if (n->stopping)
         return;
     wake_sleep(&n->wake);
-    if (!node_clogged(n)) {
+    if (!node_congested(n)) {
         /* Notes since the turn get a turn of their own; later ones write to
          * the wake. */
         more = serve_notes(n) > 0 || local_busy(n->local) ||
@@ -382,7 +382,7 @@ static void on_end(uv_signal_t *h, int signal)
     notify_send("STOPPING=1\nSTATUS=draining");
     n->draining = true;
     n->drain_ns = clock_ns(n) + n->conf->timeout_drain;
-    node_happen(n, &ev);
+    node_event(n, &ev);
 }
 
 static void on_hup(uv_signal_t *h, int signal)

@@ -37,7 +37,7 @@ bool node_behind(const struct node *n)
 
 /* The other half of what may wait is for what one packet of a peer may cause.
  */
-bool node_clogged(const struct node *n)
+bool node_congested(const struct node *n)
 {
     for (uint32_t k = 0; k < n->shards_count; k++)
         if (shard_waiting(n->shards[k]) > ORDERS_WAIT_MAX / 2)
@@ -45,7 +45,7 @@ bool node_clogged(const struct node *n)
     return n->outbox.len > n->outbox.cap / 2 && node_behind(n);
 }
 
-static void tell_addresses(struct node *n, const struct action *a)
+static void order_addresses(struct node *n, const struct action *a)
 {
     struct order o = {.type = ORDER_PEER,
         .peer = {n->out.bytes.p + a->at, a->index, a->len, (uint32_t)a->word}};
@@ -109,14 +109,14 @@ static void send_local(struct node *n, const struct action *a)
 
 /* to peers */
 
-struct said {
+struct outbox_frame {
     uint32_t link, len; /* NONE: dropped */
     bool soon;
 };
 
 static void send_peer(struct node *n, const struct action *a)
 {
-    struct said head = {a->link, a->len, a->soon};
+    struct outbox_frame head = {a->link, a->len, a->soon};
     struct outbox *o = &n->outbox;
 
     if (sizeof(head) + a->len > o->cap - o->len) {
@@ -128,10 +128,10 @@ static void send_peer(struct node *n, const struct action *a)
     o->len += sizeof(head) + a->len;
 }
 
-static void outbox_empty(struct node *n)
+static void outbox_send(struct node *n)
 {
     struct outbox *o = &n->outbox;
-    struct said head;
+    struct outbox_frame head;
 
     for (size_t at = 0; at < o->len; at += sizeof(head) + head.len) {
         struct span frame;
@@ -150,19 +150,19 @@ static void outbox_empty(struct node *n)
     o->len = 0;
 }
 
-void node_say(struct node *n)
+void outbox_flush(struct node *n)
 {
     if (node_behind(n))
         return;
-    outbox_empty(n);
+    outbox_send(n);
     CHECK(n->outbox.len == 0, "%zu bytes stay in the outbox", n->outbox.len);
     links_flush(n->links);
 }
 
-void node_unsay(struct node *n, uint32_t link)
+void outbox_drop(struct node *n, uint32_t link)
 {
     struct outbox *o = &n->outbox;
-    struct said head;
+    struct outbox_frame head;
 
     for (size_t at = 0; at < o->len; at += sizeof(head) + head.len) {
         memcpy(&head, o->bytes + at, sizeof(head));
@@ -230,7 +230,7 @@ static void connect_link(struct node *n, const struct action *a)
     struct span address = span_of(n->out.bytes.p + a->at, a->len);
 
     CHECK(a->link < 2 * n->conf->limit_peers, "link %u", a->link);
-    node_unsay(n, a->link);
+    outbox_drop(n, a->link);
     /* All else that fails is tried again. */
     if (links_connect(n->links, a->link, address) != OK)
         log_error("link %u: `%.*s` is not tcp://host:port", a->link,
@@ -262,11 +262,11 @@ static void act(struct node *n, const struct action *a)
         connect_link(n, a);
         return;
     case ACT_DISCONNECT:
-        node_unsay(n, a->link);
+        outbox_drop(n, a->link);
         links_disconnect(n->links, a->link);
         return;
     case ACT_PEER_DATA:
-        tell_addresses(n, a);
+        order_addresses(n, a);
         return;
     case ACT_DATA:
         node_order(n, &(struct order){.type = ORDER_CMD, .cmd = a->cmd});
@@ -296,7 +296,7 @@ void node_carry_out(struct node *n)
     CHECK(!n->out.bytes.failed, "the list of actions did not fit: %u",
         n->out.count);
     if (n->outbox.len > n->outbox.cap / 2)
-        node_say(n);
+        outbox_flush(n);
     for (uint32_t i = 0; i < n->out.count; i++)
         act(n, &n->out.actions[i]);
     n->out.count = 0;

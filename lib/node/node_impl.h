@@ -17,7 +17,7 @@
 /* Frames of the brain to peers that the links do not have yet. */
 #define OUTBOX_BYTES (16u * OUT_BYTES)
 struct outbox {
-    uint8_t *bytes; /* struct said, frame, and so on */
+    uint8_t *bytes; /* struct outbox_frame, its bytes, and so on */
     size_t len, cap;
     uint64_t dropped; /* frames that did not fit */
 };
@@ -88,7 +88,7 @@ struct node {
 
 /* node.c */
 /* Steps the brain with the event and carries out its actions. */
-void node_happen(struct node *n, struct event *ev);
+void node_event(struct node *n, struct event *ev);
 
 /* node_act.c */
 void node_carry_out(struct node *n);
@@ -96,13 +96,13 @@ void node_carry_out(struct node *n);
 void node_order(struct node *n, const struct order *o);
 /* True if orders wait for a place in a shard's ring. */
 bool node_behind(const struct node *n);
-/* Sends the outbox to the links if every shard has all orders given before in
- * its ring; else it stays. */
-void node_say(struct node *n);
-/* Drops frames in the outbox that are for `link`. */
-void node_unsay(struct node *n, uint32_t link);
+/* Sends the outbox to the links, unless orders given before wait for a place in
+ * a shard's ring. */
+void outbox_flush(struct node *n);
+/* Drops the frames for `link` from the outbox. */
+void outbox_drop(struct node *n, uint32_t link);
 /* True if no step may be taken: a shard is far behind. */
-bool node_clogged(const struct node *n);
+bool node_congested(const struct node *n);
 
 /* node_inline.c */
 MUST_CHECK enum err node_inline_open(struct node *n);

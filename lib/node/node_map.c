@@ -88,7 +88,8 @@ static void on_closed(uv_handle_t *h)
     free_if_over(m);
 }
 
-static void tell_shards(struct mapping *m, uint32_t pool, struct source *source)
+static void order_source(
+    struct mapping *m, uint32_t pool, struct source *source)
 {
     node_order(m->node, &(struct order){.type = ORDER_SOURCE,
                             .source = {source, m->peer, pool}});
@@ -100,7 +101,7 @@ static void end(struct mapping *m)
         !m->over && m->node->maps[m->peer] == m, "peer %u ends twice", m->peer);
     for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
         if (m->mapped >> i & 1)
-            tell_shards(m, i, NULL);
+            order_source(m, i, NULL);
     m->node->maps[m->peer] = NULL;
     m->over = true;
     m->open = m->polled ? 2 : 1;
@@ -126,7 +127,7 @@ static void fail(struct mapping *m, const char *why, const char *more)
                       : "rows are sent, not copied",
             m->address.sun_path, why, more[0] ? ": " : "", more);
     end(m);
-    node_happen(n, &ev);
+    node_event(n, &ev);
 }
 
 void node_unmap(struct node *n, uint32_t peer)
@@ -199,7 +200,7 @@ static void on_worked(uv_work_t *w, int status)
 
 /* connecting */
 
-static bool say_map(struct mapping *m)
+static bool send_map(struct mapping *m)
 {
     const struct node *n = m->node;
     uint8_t frame[256];
@@ -235,7 +236,7 @@ static void try_connect(struct mapping *m)
     m->poll.data = m;
     e = uv_poll_start(&m->poll, UV_READABLE, on_socket);
     CHECK(e == 0, "poll of a mapping: %s", uv_strerror(e));
-    if (!say_map(m))
+    if (!send_map(m))
         fail(m, "send", strerror(errno));
 }
 
@@ -409,9 +410,9 @@ static bool finish_job(struct mapping *m, struct job *j)
              "copied",
         peer, j->pool, (unsigned long long)j->source->bytes);
     m->mapped |= UINT32_C(1) << j->pool;
-    tell_shards(m, j->pool, j->source);
+    order_source(m, j->pool, j->source);
     ev.mapped = m->mapped;
-    node_happen(n, &ev);
+    node_event(n, &ev);
     return n->maps[peer] == m;
 }
 

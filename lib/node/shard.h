@@ -50,8 +50,7 @@ void shard_stop(struct shard **s);
  * changes when workers_replaced grows. */
 struct span shard_address(struct shard *s);
 
-/* What a shard is told. The shard carries orders out in the order of
- * shard_order. */
+/* What the loop asks of a shard, carried out in the order of shard_order. */
 enum order_type { ORDER_CMD, ORDER_PEER, ORDER_POOL, ORDER_SOURCE };
 struct order {
     uint8_t type;

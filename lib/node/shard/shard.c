@@ -15,7 +15,7 @@
  * Rejected: a shared queue that any worker serves. Rows of one room would
  * meet in one lock, and a landing could overtake the close of its room. No
  * thread at all where one shard is configured: a large room would hold up
- * everything that engines and peers say. */
+ * all messages of engines and peers. */
 #include "node/shard/shard_in.h"
 
 #include "base/check.h"
@@ -109,7 +109,7 @@ static bool backlog_high(const struct shard *s)
     return s->backlog.len > s->backlog.cap / 2;
 }
 
-void shard_tell(struct shard *s, const struct data_note *n)
+void shard_notify(struct shard *s, const struct data_note *n)
 {
     struct backlog *b = &s->backlog;
 

@@ -44,14 +44,14 @@ static bool on_gpu(const struct shard *s, uint32_t pool)
     return s->conf.pools[pool].mem->gpu != NULL;
 }
 
-static void tell_lost(struct shard *s, uint32_t pool)
+static void report_lost(struct shard *s, uint32_t pool)
 {
     CHECK(
         pool < s->conf.pools_count, "pool %u of %u", pool, s->conf.pools_count);
     if (s->pools_lost >> pool & 1)
         return;
     s->pools_lost |= UINT64_C(1) << pool;
-    shard_tell(s, &(struct data_note){.type = NOTE_POOL_LOST, .first = pool});
+    shard_notify(s, &(struct data_note){.type = NOTE_POOL_LOST, .first = pool});
 }
 
 /* Reports the pools whose GPU is lost. */
@@ -61,7 +61,7 @@ static void look_for_lost(struct shard *s)
         const struct mem *m = s->conf.pools[i].mem;
 
         if (m && m->gpu && cuda_lost(m->gpu))
-            tell_lost(s, i);
+            report_lost(s, i);
     }
 }
 
@@ -132,14 +132,14 @@ void gpu_pool(struct shard *s, uint32_t i)
         return;
     if (prepare(s, m->gpu) != OK) {
         log_error("shard %u: no pinned memory for %s", s->conf.index, m->text);
-        tell_lost(s, i);
+        report_lost(s, i);
         return;
     }
     if (unit > stage_slot_bytes(s->stage)) {
         log_error("shard %u: rows of %u bytes for %s: pinned memory takes "
                   "rows of %u",
             s->conf.index, unit, m->text, stage_slot_bytes(s->stage));
-        tell_lost(s, i);
+        report_lost(s, i);
         return;
     }
     s->gpu_bytes = max_u32(s->gpu_bytes, unit);

@@ -127,7 +127,7 @@ static inline void stat_set(_Atomic uint64_t *stat, uint64_t n)
     atomic_store_explicit(stat, n, memory_order_relaxed);
 }
 /* Queues a note for the loop. Waits only while the backlog is full. */
-void shard_tell(struct shard *s, const struct data_note *n);
+void shard_notify(struct shard *s, const struct data_note *n);
 /* Appends the places of the pieces of field f to iov; adjacent ones are merged.
  * false: more than `max` entries are needed; *used is as before. */
 bool field_iov(const struct shard_pool *p, uint32_t f,

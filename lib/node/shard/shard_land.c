@@ -6,8 +6,8 @@
  * of what they report. The shard's thread.
  *
  * Adjacent NOTE_LANDEDs are merged. A merged note is sent when the slot's grant
- * has landed, after NOTE_BYTES and TELL_EVERY_NS, when neither the carrier nor
- * a copy has more, or after TELL_AFTER_NS.
+ * has landed, after NOTE_BYTES and NOTIFY_EVERY_NS, when neither the carrier
+ * nor a copy has more, or after NOTIFY_AFTER_NS.
  *
  * Rejected: one note per segment. The loop would wake 4,000 times per GB for
  * nothing, on the core that copies. */
@@ -22,11 +22,11 @@
 static struct log_rate gone =
     LOG_RATE("rows whose memory is gone", LOG_WARN, 5);
 
-#define NOTE_BYTES    (4u << 20) /* landed rows that one note piles up */
-#define TELL_EVERY_NS (2 * NS_PER_MS)
-#define TELL_AFTER_NS (10 * NS_PER_MS)
-#define INLINE_COPIES (1u << 20) /* bytes that the loop copies in a turn */
-#define GREETING_MS   5000       /* for a data connection to say what it is */
+#define NOTE_BYTES      (4u << 20) /* landed rows that one note piles up */
+#define NOTIFY_EVERY_NS (2 * NS_PER_MS)
+#define NOTIFY_AFTER_NS (10 * NS_PER_MS)
+#define INLINE_COPIES   (1u << 20) /* bytes that the loop copies in a turn */
+#define GREETING_MS     5000       /* from a data connection to its greeting */
 
 static struct landing_pool pool_of(const struct shard_pool *p)
 {
@@ -64,8 +64,8 @@ static void carve(struct shard *s, struct slab *slab)
         pools[i] = pool_of(&c->pools[i]);
     s->land.landing = landing_init(slab, c->slots, LANDINGS_MIN + fetches,
         c->index, c->count, pools, c->pools_count);
-    s->land.untold = slab_take(slab, c->slots, sizeof(*s->land.untold));
-    s->land.untold_head = NONE;
+    s->land.pending = slab_take(slab, c->slots, sizeof(*s->land.pending));
+    s->land.pending_head = NONE;
     s->land.fetches = slab_take(slab, fetches, sizeof(*s->land.fetches));
     s->land.fetch_free = NONE;
     s->land.sink_bytes = c->data.segment_bytes;
@@ -83,32 +83,32 @@ static void set_pool(struct shard *s, uint32_t i)
 
 /* notes */
 
-static void tell_slot(struct shard *s, struct untold *u)
+static void notify_slot(struct shard *s, struct pending *u)
 {
     CHECK(u->note.rows == 0 || u->note.type == NOTE_LANDED, "note %u",
         u->note.type);
     if (u->note.rows == 0)
         return;
-    shard_tell(s, &u->note);
+    shard_notify(s, &u->note);
     u->note.rows = 0;
     u->bytes = 0;
 }
 
 /* Sends all pending notes. */
-static void tell_all(struct shard *s)
+static void notify_all(struct shard *s)
 {
-    while (s->land.untold_head != NONE) {
-        struct untold *u = &s->land.untold[s->land.untold_head];
+    while (s->land.pending_head != NONE) {
+        struct pending *u = &s->land.pending[s->land.pending_head];
 
-        s->land.untold_head = u->next;
+        s->land.pending_head = u->next;
         u->listed = false;
-        tell_slot(s, u);
+        notify_slot(s, u);
     }
 }
 
 static void landed(struct shard *s, const struct data_note *n, uint32_t bytes)
 {
-    struct untold *u = &s->land.untold[n->slot];
+    struct pending *u = &s->land.pending[n->slot];
     struct data_note *old = &u->note;
 
     CHECK(n->slot < s->conf.slots && n->rows > 0, "%u rows in slot %u", n->rows,
@@ -117,20 +117,20 @@ static void landed(struct shard *s, const struct data_note *n, uint32_t bytes)
         old->rows > 0 && old->first + old->rows == n->first) {
         old->rows += n->rows;
     } else {
-        tell_slot(s, u);
+        notify_slot(s, u);
         *old = *n;
     }
     u->bytes += bytes;
     if (landing_full(s->land.landing, n->slot)) {
-        tell_slot(s, u);
+        notify_slot(s, u);
     } else if (u->bytes >= NOTE_BYTES &&
-               s->now_ns - s->land.told_ns > TELL_EVERY_NS) {
-        tell_slot(s, u);
-        s->land.told_ns = s->now_ns;
+               s->now_ns - s->land.notified_ns > NOTIFY_EVERY_NS) {
+        notify_slot(s, u);
+        s->land.notified_ns = s->now_ns;
     } else if (!u->listed) {
         u->listed = true;
-        u->next = s->land.untold_head;
-        s->land.untold_head = n->slot;
+        u->next = s->land.pending_head;
+        s->land.pending_head = n->slot;
     }
 }
 
@@ -145,8 +145,8 @@ void land_end(struct shard *s, uint32_t token, bool ok, uint32_t bytes)
         landed(s, &note, bytes);
     }
     for (; quiets > 0; quiets--) {
-        tell_slot(s, &s->land.untold[quiet.slot]);
-        shard_tell(s, &quiet);
+        notify_slot(s, &s->land.pending[quiet.slot]);
+        shard_notify(s, &quiet);
     }
 }
 
@@ -164,11 +164,11 @@ static void command(struct shard *s, const struct data_cmd *cmd)
             copy_purge(s); /* the brain waits until unwanted copies end */
         return;
     }
-    tell_slot(s, &s->land.untold[cmd->slot]);
-    shard_tell(s, &(struct data_note){.type = NOTE_LAND_QUIET,
-                      .slot = cmd->slot,
-                      .attempt = cmd->attempt,
-                      .generation = cmd->generation});
+    notify_slot(s, &s->land.pending[cmd->slot]);
+    shard_notify(s, &(struct data_note){.type = NOTE_LAND_QUIET,
+                        .slot = cmd->slot,
+                        .attempt = cmd->attempt,
+                        .generation = cmd->generation});
 }
 
 /* segments */
@@ -186,10 +186,10 @@ bool land_begin(struct shard *s, const struct segment *seg, uint32_t *pool,
         return true;
     stat_add(&s->stats.segments_dropped, 1);
     if (bad != NONE)
-        shard_tell(s, &(struct data_note){.type = NOTE_LAND_BAD,
-                          .slot = bad,
-                          .attempt = seg->attempt,
-                          .generation = seg->generation});
+        shard_notify(s, &(struct data_note){.type = NOTE_LAND_BAD,
+                            .slot = bad,
+                            .attempt = seg->attempt,
+                            .generation = seg->generation});
     return false;
 }
 
@@ -204,7 +204,7 @@ void land_gone(struct shard *s, uint32_t token)
     log_rated(&gone,
         "rows of generation %llx: pages of their pool were taken away",
         (unsigned long long)n.generation);
-    shard_tell(s, &n);
+    shard_notify(s, &n);
 }
 
 /* Copies one segment's bytes into its blocks. false: their memory is gone. */
@@ -430,13 +430,13 @@ static void order(struct shard *s, const struct order *o)
 }
 
 /* Sends pending notes when nothing more is about to land, or after
- * TELL_AFTER_NS: while copies wait, notes can still grow. */
+ * NOTIFY_AFTER_NS: while copies wait, notes can still grow. */
 static void progressed(struct shard *s, bool idle)
 {
     if ((idle && !copy_waiting(s)) ||
-        s->now_ns - s->land.told_ns > TELL_AFTER_NS) {
-        tell_all(s);
-        s->land.told_ns = s->now_ns;
+        s->now_ns - s->land.notified_ns > NOTIFY_AFTER_NS) {
+        notify_all(s);
+        s->land.notified_ns = s->now_ns;
     }
 }
 
@@ -445,7 +445,7 @@ static unsigned after(struct shard *s, bool in_loop)
     unsigned n = copy_turn(s, in_loop ? INLINE_COPIES : UINT64_MAX);
 
     if (in_loop)
-        tell_all(s);
+        notify_all(s);
     return n;
 }
 

@@ -14,7 +14,7 @@
 #define IN_ENTRIES   128 /* of a GPU slot; of all, below LANDINGS_MIN */
 
 /* The pending NOTE_LANDED of a slot; rows 0: none. */
-struct untold {
+struct pending {
     struct data_note note;
     uint64_t bytes;
     uint32_t next; /* in the list of slots that may have a pending note */
@@ -51,9 +51,9 @@ struct copies {
 
 struct lander {
     struct landing *landing;
-    struct untold *untold; /* by slot */
-    uint32_t untold_head;
-    uint64_t told_ns;
+    struct pending *pending; /* by slot */
+    uint32_t pending_head;
+    uint64_t notified_ns;
     struct fetch *fetches;
     uint32_t fetch_free, fetch_fresh; /* NONE; never used from there on */
     uint8_t *sink;                    /* takes the bytes of refused segments */

@@ -57,7 +57,7 @@ static void carve(struct shard *s, struct slab *slab)
     s->send.eps = slab_take(slab, eps, sizeof(*s->send.eps));
     s->send.straight = slab_take(slab, eps, sizeof(*s->send.straight));
     s->send.lost = slab_take(slab, eps, sizeof(*s->send.lost));
-    s->send.said = slab_take(slab, SEND_MESSAGES_MAX, SOURCES_BYTES_MAX);
+    s->send.sources = slab_take(slab, SEND_MESSAGES_MAX, SOURCES_BYTES_MAX);
     s->send.staged =
         slab_take(slab, SEND_MESSAGES_MAX, sizeof(*s->send.staged));
 }
@@ -132,10 +132,10 @@ static void command(struct shard *s, const struct data_cmd *cmd)
     }
     sending_cmd(s->send.sending, cmd, &quiet);
     if (quiet)
-        shard_tell(s, &(struct data_note){.type = NOTE_SEND_QUIET,
-                          .slot = cmd->slot,
-                          .attempt = cmd->attempt,
-                          .generation = cmd->generation});
+        shard_notify(s, &(struct data_note){.type = NOTE_SEND_QUIET,
+                            .slot = cmd->slot,
+                            .attempt = cmd->attempt,
+                            .generation = cmd->generation});
 }
 
 static void add_lost(struct shard *s, uint32_t ep)
@@ -154,20 +154,20 @@ static void broken(struct shard *s, uint32_t ep)
     add_lost(s, ep);
 }
 
-static void tell_lost(struct shard *s)
+static void report_lost(struct shard *s)
 {
     for (uint32_t i = 0; i < s->send.lost_count; i++) {
         uint32_t ep = s->send.lost[i], peer = ep / ENDPOINTS(s->conf.count);
 
         ep_close(s, ep);
         stat_add(&s->stats.endpoints_lost, 1);
-        if (s->send.routes[peer].told == s->turn)
+        if (s->send.routes[peer].reported == s->turn)
             continue;
-        s->send.routes[peer].told = s->turn;
+        s->send.routes[peer].reported = s->turn;
         sending_broken(s->send.sending, peer);
-        shard_tell(s, &(struct data_note){.type = NOTE_PEER_BROKEN,
-                          .peer = peer,
-                          .first = s->conf.index});
+        shard_notify(s, &(struct data_note){.type = NOTE_PEER_BROKEN,
+                            .peer = peer,
+                            .first = s->conf.index});
     }
     s->send.lost_count = 0;
 }
@@ -190,7 +190,7 @@ static void set_peer(struct shard *s, uint32_t peer, uint8_t *blob,
     }
     for (uint32_t i = 0; i < per; i++)
         broken(s, peer * per + i);
-    tell_lost(s);
+    report_lost(s);
     l->serial++;
     free(l->blob);
     l->blob = blob;
@@ -224,12 +224,12 @@ static uint32_t batch_iov(struct shard *s)
 }
 
 /* Writes where the batch's rows are, for a peer that copies them itself. */
-static uint32_t said_iov(struct shard *s, uint32_t token)
+static uint32_t sources_iov(struct shard *s, uint32_t token)
 {
     const struct send_batch *b = &s->send.batch;
     const struct piece *at = b->pieces;
-    struct writer w =
-        writer_of(s->send.said + token * SOURCES_BYTES_MAX, SOURCES_BYTES_MAX);
+    struct writer w = writer_of(
+        s->send.sources + token * SOURCES_BYTES_MAX, SOURCES_BYTES_MAX);
 
     CHECK(token < SEND_MESSAGES_MAX && b->copy, "message %u", token);
     for (uint32_t i = 0; i < b->count; i++) {
@@ -269,24 +269,24 @@ static enum err post(struct shard *s, uint32_t ep, uint32_t token)
         return e;
     len = segments_put_kind(header, s->send.batch.segments, s->send.batch.count,
         s->send.batch.copy ? SEGMENTS_SOURCES : SEGMENTS_BYTES);
-    iovs = s->send.batch.copy ? said_iov(s, token) : batch_iov(s);
+    iovs = s->send.batch.copy ? sources_iov(s, token) : batch_iov(s);
     return s->conf.carrier->post(s->data, ep, span_of(header, len), s->iov,
         iovs, &s->send.posted[token]);
 }
 
-static void told_quiet(void *ud, const struct data_note *n)
+static void notify_quiet(void *ud, const struct data_note *n)
 {
-    shard_tell(ud, n);
+    shard_notify(ud, n);
 }
 
 static void not_posted(
     struct shard *s, uint32_t peer, uint32_t ep, uint32_t token, enum err e)
 {
     log_rated(&refusals, "peer %u took no message: %s", peer, err_text(e));
-    sending_done(s->send.sending, token, told_quiet, s);
+    sending_done(s->send.sending, token, notify_quiet, s);
     if (s->send.eps[ep] != EP_LOST)
         add_lost(s, ep);
-    tell_lost(s);
+    report_lost(s);
 }
 
 /* Posts a message whose rows have come to pinned memory; !ok: ends it. */
@@ -301,7 +301,7 @@ static void staged(struct shard *s, uint64_t cookie, bool ok)
         "message %u was staged", token);
     if (!ok || t->serial != s->send.routes[t->peer].serial) {
         gpu_done(s, token);
-        sending_done(s->send.sending, token, told_quiet, s);
+        sending_done(s->send.sending, token, notify_quiet, s);
         return;
     }
     gpu_handed(s, token);
@@ -384,7 +384,7 @@ static void done(struct shard *s, void *cookie)
     s->send.straight[p->ep] -= p->straight;
     gpu_done(s, (uint32_t)(p - s->send.posted));
     sending_done(
-        s->send.sending, (uint32_t)(p - s->send.posted), told_quiet, s);
+        s->send.sending, (uint32_t)(p - s->send.posted), notify_quiet, s);
     if (s->send.eps[p->ep] == EP_OPEN)
         ep_name(s, p->ep);
 }
@@ -421,7 +421,7 @@ static unsigned after(struct shard *s, bool in_loop)
     unsigned n = s->send.lost_count;
 
     (void)in_loop;
-    tell_lost(s);
+    report_lost(s);
     return n;
 }
 

@@ -14,8 +14,8 @@ struct route {     /* to a peer */
     uint8_t *blob; /* its data addresses; owned */
     struct span addresses[SEND_ADDRESSES_MAX];
     uint32_t len, count, segment_max;
-    uint64_t told;   /* turn of the last NOTE_PEER_BROKEN */
-    uint64_t serial; /* grows when the peer's addresses may mean another */
+    uint64_t reported; /* turn of the last NOTE_PEER_BROKEN */
+    uint64_t serial;   /* grows when the peer's addresses may mean another */
     _Atomic uint64_t transport[TRANSPORT_WORDS]; /* text; read by any thread */
 };
 
@@ -45,7 +45,7 @@ struct sender {
     uint32_t *lost;       /* endpoints to be reported */
     uint32_t lost_count;
     struct posted posted[SEND_MESSAGES_MAX];
-    uint8_t *said;         /* payloads of SOURCES_BYTES_MAX, by token */
+    uint8_t *sources;      /* payloads of SOURCES_BYTES_MAX, by token */
     struct staged *staged; /* by token; touched with a stage only */
     struct send_batch batch;
 };

@@ -3,9 +3,9 @@
  *
  * Invariants: a slot is in exactly one state; slots are submitted in the order
  * in which they were filled, unless one waits for its bytes; every entry is
- * told exactly once; a slot's memory is filled again only when its copies are
- * over and nothing holds it; one slot at least does not wait for bytes, so that
- * bytes that are here never wait for the network.
+ * reported exactly once; a slot's memory is filled again only when its copies
+ * are over and nothing holds it; one slot at least does not wait for bytes, so
+ * that bytes that are here never wait for the network.
  *
  * A GPU that is lost fails every entry of its rows from then on, and quickly.
  * Rejected: a ring of bytes without slots, whose every piece would need its own
@@ -38,7 +38,7 @@ enum slot_state {
 struct slot {
     enum slot_state state;
     uint32_t used, holds, fills, entries;
-    uint64_t turn;   /* of submission, to tell in that order */
+    uint64_t turn;   /* of submission, to report in that order */
     uint32_t failed; /* GPUs that failed, a bit each */
     uint8_t *memory;
     struct entry {
@@ -484,7 +484,7 @@ static enum err look(struct stage *s, uint32_t slot, bool wait)
     return all;
 }
 
-static uint32_t tell(struct stage *s, uint32_t slot)
+static uint32_t report(struct stage *s, uint32_t slot)
 {
     struct slot *t = &s->slots[slot];
     uint32_t n = t->entries;
@@ -520,7 +520,7 @@ uint32_t stage_progress(struct stage *s)
 
     while (
         s->copying && (slot = oldest(s)) != NONE && look(s, slot, false) == OK)
-        n += tell(s, slot);
+        n += report(s, slot);
     return n;
 }
 
@@ -574,6 +574,6 @@ bool stage_wait(struct stage *s)
     if (slot == NONE)
         return false;
     (void)look(s, slot, true);
-    tell(s, slot);
+    report(s, slot);
     return true;
 }
