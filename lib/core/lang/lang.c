@@ -128,12 +128,12 @@ static uint32_t blocks_free(const void *brain, uint32_t i)
 
 static void on_touched(void *brain, struct room *r)
 {
-    lroom_touch(brain, (struct lroom *)(void *)r);
+    lroom_touch(brain, to_lroom(r));
 }
 
 static void on_leaving(void *brain, struct attachment *att)
 {
-    struct lroom *m = (struct lroom *)(void *)att->room;
+    struct lroom *m = to_lroom(att->room);
     struct langd *l = brain;
 
     if (att->owner && l->b.engines.conns[att->conn].bye)
@@ -147,7 +147,7 @@ static void on_leaving(void *brain, struct attachment *att)
 
 static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
 {
-    struct lroom *m = (struct lroom *)(void *)r;
+    struct lroom *m = to_lroom(r);
 
     (void)now_ns;
     m->owner_done = true;

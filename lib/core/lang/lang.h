@@ -73,7 +73,7 @@ struct lroom {
     struct key key;
 
     /* What encoded has told. */
-    bool length_known, aux_final, item_known;
+    bool length_known, aux_final;
     uint8_t item_storage;
     uint32_t expected, total, max_rows, committed;
     bool aux_known; /* its bytes: aux_len */
@@ -179,6 +179,14 @@ struct langd {
     uint8_t scratch[AUX_MAX];
 };
 
+/* Returns the brain's half of a room that engines.c knows. All rooms of a langd
+ * lie in langd.rooms, so each struct room of it is the head of an lroom. */
+static inline struct lroom *to_lroom(struct room *r)
+{
+    CHECK(r->used, "room %llx lies in a free slot", (unsigned long long)r->id);
+    return CONTAINER_OF(r, struct lroom, r);
+}
+
 static inline uint32_t lroom_slot(const struct langd *l, const struct lroom *m)
 {
     return (uint32_t)(m - l->rooms);
@@ -234,8 +242,8 @@ void lroom_landed(
 void lroom_quiet(struct langd *l, struct lroom *m);
 /* Waits no longer for readers that have not attached. */
 void lroom_no_readers(struct langd *l, struct lroom *m);
-/* The prefix [0, rows) is released by all who read. */
-void lroom_released(struct langd *l, struct out *out, struct lroom *m);
+/* Gives back the blocks of the prefix that all readers have released. */
+void lroom_readers(struct langd *l, struct out *out, struct lroom *m);
 
 /* lang/group.c: rooms that are admitted together */
 
@@ -331,8 +339,6 @@ void langd_on_map(struct langd *l, struct out *out, const struct event *ev);
 void langd_say(struct langd *l, struct out *out, struct lroom *m);
 void langd_on_local(
     struct langd *l, struct out *out, uint32_t conn, const struct local_msg *m);
-/* Rows released by all readers have changed. */
-void langd_readers(struct langd *l, struct out *out, struct lroom *m);
 bool langd_fill_event(void *brain, const struct attachment *att,
     struct local_event *n, struct writer *w);
 bool langd_next_event(void *brain, uint32_t conn, struct writer *w);

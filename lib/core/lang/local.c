@@ -276,32 +276,13 @@ static void on_attach(struct langd *l, struct out *out, uint32_t conn,
 
 /* releases */
 
-void langd_readers(struct langd *l, struct out *out, struct lroom *m)
-{
-    uint32_t readers = m->readers_done, least = NONE;
-
-    LIST_FOREACH (n, &m->r.attachments) {
-        const struct attachment *att =
-            LIST_ENTRY(n, struct attachment, in_room);
-
-        if (!(att->rights & RIGHT_READ))
-            continue;
-        readers += !att->owner;
-        least = min_u32(least, att->released);
-    }
-    if (least == NONE || readers < m->readers || least <= m->released)
-        return;
-    m->released = least;
-    lroom_released(l, out, m);
-}
-
 static void on_release(struct langd *l, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const struct local_release *n = &msg->release;
     struct attachment *att =
         attachment_get(&l->b.engines, conn, n->cell, n->tag);
-    struct lroom *m = att ? (struct lroom *)(void *)att->room : NULL;
+    struct lroom *m = att && att->room ? to_lroom(att->room) : NULL;
 
     if (!att) {
         l->b.stats[STAT_refused]++;
@@ -334,7 +315,7 @@ static void on_release(struct langd *l, struct out *out, uint32_t conn,
     if (n->flags & FLAG_NO_READERS)
         lroom_no_readers(l, m);
     if (m)
-        langd_readers(l, out, m);
+        lroom_readers(l, out, m);
     out_ok(out, conn, msg->seq);
 }
 
@@ -354,7 +335,7 @@ static void on_abort(struct langd *l, struct out *out, uint32_t conn,
     }
     text_copy(n->text, text, sizeof(text));
     if (att->room)
-        lroom_fail(l, (struct lroom *)(void *)att->room,
+        lroom_fail(l, to_lroom(att->room),
             n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
                                                : ERR_ABORTED,
             0, 0, text);
@@ -404,8 +385,7 @@ static enum err call_ticket(struct langd *l, uint32_t conn,
             return ERR_UNKNOWN_ROOM;
     }
     return ticket_acquire(&l->tickets, session, conn, &m->ticket,
-        att ? &((struct lroom *)(void *)att->room)->tickets : NULL, state,
-        text);
+        att ? &to_lroom(att->room)->tickets : NULL, state, text);
 }
 
 static void on_ticket(
@@ -494,10 +474,11 @@ bool langd_fill_event(void *brain, const struct attachment *att,
     struct local_event *n, struct writer *w)
 {
     struct langd *l = brain;
-    const struct lroom *m = (struct lroom *)(void *)att->room;
+    const struct lroom *m;
 
-    if (!m)
+    if (!att->room)
         return false;
+    m = to_lroom(att->room);
     n->storage = m->item_storage;
     n->generation = m->generation;
     n->first = m->base;

@@ -189,7 +189,9 @@ void lroom_quiet(struct langd *l, struct lroom *m)
     lroom_touch(l, m);
 }
 
-void lroom_released(struct langd *l, struct out *out, struct lroom *m)
+/* Gives back the blocks below the released prefix, and takes what a stream was
+ * promised instead. */
+static void released(struct langd *l, struct out *out, struct lroom *m)
 {
     struct lpool *p = lroom_pool(l, m);
     uint32_t blocks = (m->released - m->base) / p->block_rows;
@@ -219,6 +221,25 @@ void lroom_released(struct langd *l, struct out *out, struct lroom *m)
         l->b.stats[STAT_table_full]++;
     grant_classify(l, m);
     lroom_touch(l, m);
+}
+
+void lroom_readers(struct langd *l, struct out *out, struct lroom *m)
+{
+    uint32_t readers = m->readers_done, least = NONE;
+
+    LIST_FOREACH (n, &m->r.attachments) {
+        const struct attachment *att =
+            LIST_ENTRY(n, struct attachment, in_room);
+
+        if (!(att->rights & RIGHT_READ))
+            continue;
+        readers += !att->owner;
+        least = min_u32(least, att->released);
+    }
+    if (least == NONE || readers < m->readers || least <= m->released)
+        return;
+    m->released = least;
+    released(l, out, m);
 }
 
 /* Shows landed rows of a stream room, once what it was promised is there. */
@@ -442,7 +463,7 @@ static void show(struct langd *l, struct out *out, struct lroom *m)
 void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
 {
     list_remove(&m->r.todo);
-    langd_readers(l, out, m); /* one of them may have gone */
+    lroom_readers(l, out, m); /* one of them may have gone */
     if (lroom_alive(m))
         end_unread(l, m);
     if (lroom_alive(m))
