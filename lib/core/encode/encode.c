@@ -46,12 +46,12 @@ static void carve(struct encoded *e, struct slab *s)
 
 static void on_touched(void *brain, struct room *r)
 {
-    eroom_touch(brain, (struct eroom *)(void *)r);
+    eroom_touch(brain, to_eroom(r));
 }
 
 static void on_leaving(void *brain, struct attachment *att)
 {
-    struct eroom *m = (struct eroom *)(void *)att->room;
+    struct eroom *m = to_eroom(att->room);
     struct encoded *e = brain;
 
     if (att->owner && e->b.engines.conns[att->conn].bye && !item_done(m->item))
@@ -61,7 +61,7 @@ static void on_leaving(void *brain, struct attachment *att)
 
 static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
 {
-    struct eroom *m = (struct eroom *)(void *)r;
+    struct eroom *m = to_eroom(r);
 
     (void)now_ns;
     if (!item_done(m->item)) /* else the rows are the daemon's */

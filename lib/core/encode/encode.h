@@ -185,6 +185,14 @@ static inline struct epool *eroom_pool(struct encoded *e, const struct eroom *m)
     return &e->pools[m->item->pool];
 }
 
+/* Returns the room around `r`; NULL for NULL. Safe for each room that the
+ * engines of this brain know: it came from eroom_new, and r is its first
+ * member. */
+static inline struct eroom *to_eroom(struct room *r)
+{
+    return r ? CONTAINER_OF(r, struct eroom, r) : NULL;
+}
+
 static inline uint32_t edst_slot(const struct encoded *e, const struct edst *d)
 {
     return (uint32_t)(d - e->dsts);

@@ -300,7 +300,7 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_commit *n = &msg->commit;
     struct attachment *att =
         attachment_get(&e->b.engines, conn, n->cell, n->tag);
-    struct eroom *m = att ? (struct eroom *)(void *)att->room : NULL;
+    struct eroom *m = att ? to_eroom(att->room) : NULL;
     const char *text = "no room has that cell and tag";
     enum err err = ERR_UNKNOWN_ROOM;
 
@@ -373,7 +373,7 @@ static void on_release(struct encoded *e, struct out *out, uint32_t conn,
     const struct local_release *n = &msg->release;
     struct attachment *att =
         attachment_get(&e->b.engines, conn, n->cell, n->tag);
-    struct eroom *m = att ? (struct eroom *)(void *)att->room : NULL;
+    struct eroom *m = att ? to_eroom(att->room) : NULL;
 
     if (!att || n->rows != ROWS_UNKNOWN || n->flags & FLAG_NO_READERS) {
         refuse(e, out, conn, msg, att ? ERR_MALFORMED : ERR_UNKNOWN_ROOM, 0, 0,
@@ -402,7 +402,7 @@ static void on_abort(struct encoded *e, struct out *out, uint32_t conn,
     }
     text_copy(n->text, text, sizeof(text));
     if (att->room)
-        eroom_fail(e, (struct eroom *)(void *)att->room,
+        eroom_fail(e, to_eroom(att->room),
             n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
                                                : ERR_ABORTED,
             text);
@@ -466,7 +466,7 @@ bool encoded_fill_event(void *brain, const struct attachment *att,
     struct local_event *n, struct writer *w)
 {
     struct encoded *e = brain;
-    const struct eroom *m = (struct eroom *)(void *)att->room;
+    const struct eroom *m = to_eroom(att->room);
 
     if (!m) {
         n->state = att->pending & EVENT_DONE ? ROOM_SUCCESS : ROOM_FAILED;
