@@ -41,6 +41,7 @@ void room_init(struct room *r, uint64_t id)
     r->used = true;
     r->state = ROOM_BOOTSTRAPPING;
     r->session = NONE;
+    r->told_state = UINT8_MAX;
     list_init(&r->attachments);
     list_init(&r->in_session);
     list_init(&r->todo);
@@ -381,7 +382,7 @@ void attachment_over(struct engines *g, struct out *out, struct attachment *att,
     att->released = (uint32_t)reason; /* kept for the event: it has no room */
     cell_put(out, att, cell_word(state, reason, att->tag, 0));
     attachment_notify(
-        g, out, att, state == ROOM_SUCCESS ? EVENT_DONE : EVENT_FAILED);
+        g, out, att, state == ROOM_SUCCESS ? g->ops->succeeded : EVENT_FAILED);
 }
 
 void attachment_fail(
@@ -460,7 +461,8 @@ void room_notify(
             g, out, LIST_ENTRY(n, struct attachment, in_room), what);
 }
 
-void room_cells(struct engines *g, struct out *out, struct room *r)
+/* Writes the room's state, reason and rows into its attachments' cells. */
+static void put_cells(struct engines *g, struct out *out, const struct room *r)
 {
     LIST_FOREACH (n, &r->attachments) {
         struct attachment *att = LIST_ENTRY(n, struct attachment, in_room);
@@ -469,6 +471,35 @@ void room_cells(struct engines *g, struct out *out, struct room *r)
             cell_put(out, att,
                 cell_word(r->state, r->reason, att->tag, r->rows_shown));
     }
+}
+
+void room_show(struct engines *g, struct out *out, struct room *r,
+    uint16_t known, uint16_t news)
+{
+    uint16_t end = r->state == ROOM_SUCCESS  ? g->ops->succeeded
+                   : r->state == ROOM_FAILED ? EVENT_FAILED
+                                             : 0;
+    bool ended = end && r->told_state != r->state, fresh = false;
+
+    known |= end;
+    LIST_FOREACH (n, &r->attachments) {
+        struct attachment *att = LIST_ENTRY(n, struct attachment, in_room);
+
+        if (att->fresh && known)
+            attachment_notify(g, out, att, known);
+        fresh |= att->fresh;
+        att->fresh = false;
+    }
+    if (ended)
+        news |= end;
+    if (news)
+        room_notify(g, out, r, news);
+    if (ended)
+        out_action(out, ACT_ENDED)->word = r->ended_row;
+    if (fresh || r->told_state != r->state || r->told_rows != r->rows_shown)
+        put_cells(g, out, r);
+    r->told_state = r->state;
+    r->told_rows = r->rows_shown;
 }
 
 void room_gather(

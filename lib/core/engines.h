@@ -30,6 +30,9 @@ struct room {
     uint32_t a, b;       /* numbers that belong to the reason */
     uint32_t session;    /* owner; NONE: none (yet, or any more) */
     uint32_t rows_shown; /* for cells: rows committed, or readable */
+    uint8_t told_state;  /* in the cells; UINT8_MAX: none yet */
+    uint32_t told_rows;
+    uint64_t ended_row; /* of the history, once it ended */
     struct list attachments;
     uint32_t attachments_count; /* at most ROOM_ATTACHMENTS_MAX */
     struct list in_session;
@@ -83,6 +86,7 @@ struct session {
 
 /* What a role does with what it is told. */
 struct engines_ops {
+    uint16_t succeeded; /* the event of a room that did */
     /* An attachment joined the room: look at it. */
     void (*touched)(void *brain, struct room *r);
     /* An attachment of the room is about to go: it released all, or is dead. */
@@ -188,8 +192,11 @@ void attachment_notify(
     struct engines *g, struct out *out, struct attachment *att, uint16_t what);
 void room_notify(
     struct engines *g, struct out *out, struct room *r, uint16_t what);
-/* Writes the room's state, reason and rows into all its attachments' cells. */
-void room_cells(struct engines *g, struct out *out, struct room *r);
+/* Brings the room's cells up to date and notifies its attachments: those that
+ * joined since the last call of all that is true (`known`), all of `news` and,
+ * once, of the room's end. */
+void room_show(struct engines *g, struct out *out, struct room *r,
+    uint16_t known, uint16_t news);
 /* The attachments of the owner's session that waited for this room join it, as
  * many as it may have. */
 void room_gather(

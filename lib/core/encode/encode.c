@@ -74,6 +74,7 @@ static void on_conn_over(void *brain, uint32_t conn)
 }
 
 static const struct engines_ops engines_ops = {
+    .succeeded = EVENT_DONE,
     .touched = on_touched,
     .leaving = on_leaving,
     .orphaned = on_orphaned,

@@ -75,11 +75,8 @@ struct eroom {
     struct list dsts;
     uint64_t bootstrap_ns, kept_ns;
     struct heap_node timer;
-    uint8_t shown_state;
-    uint32_t shown_rows;
     struct ended history;
-    uint64_t ended_row; /* of the history, once it ended */
-    uint64_t who;       /* whose share of the table it is of */
+    uint64_t who; /* whose share of the table it is of */
 };
 
 enum dst_state { DST_ACTIVE, DST_FAILING, DST_ENDED };

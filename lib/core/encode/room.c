@@ -42,7 +42,6 @@ struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who)
     m->linked = true;
     m->item = &e->nothing;
     m->bootstrap_ns = m->kept_ns = TIME_NEVER;
-    m->shown_state = UINT8_MAX;
     list_init(&m->dsts);
     list_init(&m->in_item);
     list_init(&m->in_kept);
@@ -167,7 +166,7 @@ static void record(struct encoded *e, struct eroom *m)
     m->history.done_ns = e->b.now_ns;
     memcpy(m->history.text, m->r.text, sizeof(m->history.text));
     *h = m->history;
-    m->ended_row = e->b.ended_count++;
+    m->r.ended_row = e->b.ended_count++;
 }
 
 /* How long the rows stay after the room's end: as asked for, or for a langd
@@ -231,41 +230,20 @@ static bool complete(const struct eroom *m)
 
 static void show(struct encoded *e, struct out *out, struct eroom *m)
 {
-    uint16_t end_bit = m->r.state == ROOM_SUCCESS ? EVENT_DONE : EVENT_FAILED;
-    bool fresh = false;
+    uint16_t known = m->asked > 0 ? EVENT_WANTED : 0, news = 0;
 
-    LIST_FOREACH (n, &m->r.attachments) {
-        struct attachment *att = LIST_ENTRY(n, struct attachment, in_room);
-        uint16_t what = m->ended ? end_bit : 0;
-
-        if (m->have && !m->ended)
-            what |= EVENT_HAVE;
-        else if (m->item->source == SOURCE_HELD && !m->ended)
-            what |= EVENT_GRANTED;
-        if (m->asked > 0)
-            what |= EVENT_WANTED;
-        if (att->fresh && what)
-            attachment_notify(&e->b.engines, out, att, what);
-        fresh |= att->fresh;
-        att->fresh = false;
-    }
+    if (!m->ended && m->have)
+        known |= EVENT_HAVE;
+    else if (!m->ended && m->item->source == SOURCE_HELD)
+        known |= EVENT_GRANTED;
     if (m->granted_due)
-        room_notify(&e->b.engines, out, &m->r, EVENT_GRANTED);
+        news |= EVENT_GRANTED;
     if (m->wanted_due)
-        room_notify(&e->b.engines, out, &m->r, EVENT_WANTED);
-    if (m->ended && m->shown_state != m->r.state) {
-        room_notify(&e->b.engines, out, &m->r, end_bit);
-        out_action(out, ACT_ENDED)->word = m->ended_row;
-    }
+        news |= EVENT_WANTED;
+    m->granted_due = m->wanted_due = false;
     if (m->item != &e->nothing)
         m->r.rows_shown = m->item->committed;
-    if (fresh || m->shown_state != m->r.state ||
-        m->shown_rows != m->r.rows_shown) {
-        room_cells(&e->b.engines, out, &m->r);
-    }
-    m->granted_due = m->wanted_due = false;
-    m->shown_state = m->r.state;
-    m->shown_rows = m->r.rows_shown;
+    room_show(&e->b.engines, out, &m->r, known, news);
 }
 
 static void forget(struct encoded *e, struct eroom *m)

@@ -37,6 +37,7 @@ static void on_orphaned(void *brain, struct room *r, uint64_t now_ns);
 static void on_conn_over(void *brain, uint32_t conn);
 static void on_session_over(void *brain, uint32_t session);
 static const struct engines_ops engines_ops = {
+    .succeeded = EVENT_READY,
     .touched = on_touched,
     .leaving = on_leaving,
     .orphaned = on_orphaned,

@@ -124,11 +124,7 @@ struct lroom {
 
     struct list tickets; /* sequence ids that its failure frees */
 
-    uint8_t shown_state; /* in the cells */
-    uint32_t shown_rows;
-
     struct ended history;
-    uint64_t ended_row; /* of the history, once it ended */
 };
 
 struct lpool {

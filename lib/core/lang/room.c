@@ -36,7 +36,6 @@ struct lroom *lroom_new(
         l->generation_base + l->generation_count++ * l->rooms_max + slot;
     m->age = l->age_next++;
     m->total = m->max_rows = ROWS_UNKNOWN;
-    m->shown_state = UINT8_MAX;
     m->held = m->closing = extent_none();
     m->debt.retry_ns = m->stall_ns = m->consumer_ns = m->outage_ns = TIME_NEVER;
     m->bootstrap_ns = m->total_ns = m->forget_ns = TIME_NEVER;
@@ -75,7 +74,7 @@ static void record(struct langd *l, struct lroom *m)
                l->pools[m->pool].meta->layout.row_bytes;
     h->done_ns = l->b.now_ns;
     memcpy(h->text, m->r.text, sizeof(h->text));
-    m->ended_row = l->b.ended_count++;
+    m->r.ended_row = l->b.ended_count++;
 }
 
 /* Final state: deadlines stop, and a new request may take the key over. */
@@ -428,36 +427,14 @@ static void arm(struct langd *l, struct lroom *m)
         heap_set(&l->timers, &m->timer, at);
 }
 
-/* Brings cells up to date, and tells who has not been told. */
-static void show(struct langd *l, struct out *out, struct lroom *m)
+/* Returns the events that are true of the room besides its end. */
+static uint16_t known(const struct lroom *m)
 {
-    uint16_t end = m->r.state == ROOM_SUCCESS  ? EVENT_READY
-                   : m->r.state == ROOM_FAILED ? EVENT_FAILED
-                                               : 0;
-    uint16_t what = end;
-    bool fresh = false;
+    uint16_t what = m->exposed > 0 ? EVENT_LANDED : 0;
 
     if (m->length_known && (m->aux_final || !m->aux_known))
         what |= EVENT_LENGTH;
-    if (m->exposed > 0)
-        what |= EVENT_LANDED;
-    LIST_FOREACH (n, &m->r.attachments) {
-        struct attachment *att = LIST_ENTRY(n, struct attachment, in_room);
-
-        if (att->fresh && what)
-            attachment_notify(&l->b.engines, out, att, what);
-        fresh |= att->fresh;
-        att->fresh = false;
-    }
-    if (m->shown_state != m->r.state && end) {
-        room_notify(&l->b.engines, out, &m->r, end);
-        out_action(out, ACT_ENDED)->word = m->ended_row;
-    }
-    if (fresh || m->shown_state != m->r.state ||
-        m->shown_rows != m->r.rows_shown)
-        room_cells(&l->b.engines, out, &m->r);
-    m->shown_state = m->r.state;
-    m->shown_rows = m->r.rows_shown;
+    return what;
 }
 
 void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
@@ -473,7 +450,7 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
         succeed(l, m);
     if (!lroom_alive(m))
         settle_ended(l, out, m);
-    show(l, out, m);
+    room_show(&l->b.engines, out, &m->r, known(m), 0);
     run_stall_clock(l, m);
     langd_say(l, out, m);
     grant_classify(l, m);
