@@ -145,7 +145,7 @@ enum { FD_NONE, FD_CELLS, FD_POOL };
 struct action {
     uint8_t type;
     uint8_t fd;
-    bool soon; /* ACT_LOCAL, ACT_PEER: may wait a moment for what follows it */
+    bool coalesce; /* ACT_LOCAL, ACT_PEER: may wait 1 ms for what follows it */
     uint32_t conn, link, index;
     uint32_t at, len;
     uint64_t word;

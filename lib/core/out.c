@@ -93,10 +93,10 @@ void out_ok(struct out *o, uint32_t conn, uint32_t seq)
     struct local_msg m = {.type = LOCAL_ANSWER, .seq = seq};
 
     out_local(o, conn, &m, FD_NONE, 0);
-    out_soon(o);
+    out_coalesce(o);
 }
 
-void out_soon(struct out *o)
+void out_coalesce(struct out *o)
 {
-    o->actions[o->count - 1].soon = true;
+    o->actions[o->count - 1].coalesce = true;
 }

@@ -19,8 +19,8 @@ static inline bool out_has_room(const struct out *o)
 /* A zeroed action of the type at the end of the list. */
 struct action *out_action(struct out *o, enum action_type type);
 void out_data(struct out *o, const struct data_cmd *cmd);
-/* The last action may wait a moment for what follows it. */
-void out_soon(struct out *o);
+/* Lets the last action wait for what follows it, 1 ms at most. */
+void out_coalesce(struct out *o);
 void out_peer(struct out *o, uint32_t link, const struct peer_msg *m);
 /* Returns the action, for the word that FD_CELLS and FD_POOL want (flow.h). */
 struct action *out_local(struct out *o, uint32_t conn,

@@ -82,11 +82,12 @@ void local_send(struct local *l, uint32_t conn, struct span frame, int fd);
 void local_send_opened(
     struct local *l, uint32_t conn, struct span frame, int fd, bool write);
 /* Queues a frame that may wait: it goes with the next one, or after
- * local_hurry, which is due within LOCAL_SOON_MS when local_waits. */
-#define LOCAL_SOON_MS 1
-void local_send_soon(struct local *l, uint32_t conn, struct span frame);
-void local_hurry(struct local *l);
-bool local_waits(const struct local *l);
+ * local_flush_coalesced, which is due within LOCAL_COALESCE_MS while
+ * local_coalescing. */
+#define LOCAL_COALESCE_MS 1
+void local_coalesce(struct local *l, uint32_t conn, struct span frame);
+void local_flush_coalesced(struct local *l);
+bool local_coalescing(const struct local *l);
 /* Returns a writer into the space behind what is queued, for events and
  * reports; local_wrote queues the `bytes` written. No capacity: the connection
  * cannot take any. */

@@ -80,11 +80,12 @@ void links_disconnect(struct links *p, uint32_t link);
 /* Appends one frame to the link's packet of this turn. */
 void links_send(struct links *p, uint32_t link, struct span frame);
 /* Appends a frame that may wait: it goes with the next one, or after
- * links_hurry, which is due within LINKS_SOON_MS when links_wait. */
-#define LINKS_SOON_MS 1
-void links_send_soon(struct links *p, uint32_t link, struct span frame);
-void links_hurry(struct links *p);
-bool links_wait(const struct links *p);
+ * links_flush_coalesced, which is due within LINKS_COALESCE_MS while
+ * links_coalescing. */
+#define LINKS_COALESCE_MS 1
+void links_coalesce(struct links *p, uint32_t link, struct span frame);
+void links_flush_coalesced(struct links *p);
+bool links_coalescing(const struct links *p);
 /* Sends the packets of this turn. */
 void links_flush(struct links *p);
 

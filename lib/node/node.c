@@ -257,12 +257,12 @@ static void arm_timer(struct node *n)
         at = now + BEHIND_MS * NS_PER_MS;
     else if (node_behind(n))
         at = min_u64(at, now + BEHIND_MS * NS_PER_MS);
-    if (local_waits(n->local))
-        at = min_u64(at, now + LOCAL_SOON_MS * NS_PER_MS);
+    if (local_coalescing(n->local))
+        at = min_u64(at, now + LOCAL_COALESCE_MS * NS_PER_MS);
     if (n->lines_lost)
         at = min_u64(at, now + NS_PER_S);
-    if (links_wait(n->links))
-        at = min_u64(at, now + LINKS_SOON_MS * NS_PER_MS);
+    if (links_coalescing(n->links))
+        at = min_u64(at, now + LINKS_COALESCE_MS * NS_PER_MS);
     if (at == n->timer_ns)
         return;
     n->timer_ns = at;
@@ -289,8 +289,8 @@ static void turn(struct node *n)
     look_for_new_addresses(n);
     if (node_behind(n))
         flush_shards(n);
-    local_hurry(n->local);
-    links_hurry(n->links);
+    local_flush_coalesced(n->local);
+    links_flush_coalesced(n->links);
     if (n->pools_seen)
         node_pools_serve(n);
     go_on(n);

@@ -101,8 +101,8 @@ static void send_local(struct node *n, const struct action *a)
         return;
     if (a->fd == FD_POOL)
         send_pool(n, a, frame);
-    else if (a->soon)
-        local_send_soon(n->local, a->conn, frame);
+    else if (a->coalesce)
+        local_coalesce(n->local, a->conn, frame);
     else
         local_send(n->local, a->conn, frame, fd);
 }
@@ -111,12 +111,12 @@ static void send_local(struct node *n, const struct action *a)
 
 struct outbox_frame {
     uint32_t link, len; /* NONE: dropped */
-    bool soon;
+    bool coalesce;
 };
 
 static void send_peer(struct node *n, const struct action *a)
 {
-    struct outbox_frame head = {a->link, a->len, a->soon};
+    struct outbox_frame head = {a->link, a->len, a->coalesce};
     struct outbox *o = &n->outbox;
 
     if (sizeof(head) + a->len > o->cap - o->len) {
@@ -142,8 +142,8 @@ static void outbox_send(struct node *n)
         frame = span_of(o->bytes + at + sizeof(head), head.len);
         if (head.link == NONE)
             continue;
-        if (head.soon)
-            links_send_soon(n->links, head.link, frame);
+        if (head.coalesce)
+            links_coalesce(n->links, head.link, frame);
         else
             links_send(n->links, head.link, frame);
     }

@@ -203,18 +203,18 @@ TEST(frames_that_may_wait_do)
     start();
     open_side(&b, NULL);
     join(0);
-    say_by(&b, 0, 0, links_send_soon);
-    T_TRUE(links_wait(b.links));
+    say_by(&b, 0, 0, links_coalesce);
+    T_TRUE(links_coalescing(b.links));
     for (int i = 0; i < 50; i++)
         pump();
     T_EQ_U64(links_stats(b.links)->packets_out, 0);
     say(&b, 0, 1);
-    T_FALSE(links_wait(b.links));
+    T_FALSE(links_coalescing(b.links));
     wait_for(&a.messages, 2);
     T_EQ_U64(links_stats(b.links)->packets_out, 1);
-    say_by(&b, 0, 2, links_send_soon);
-    links_hurry(b.links);
-    T_FALSE(links_wait(b.links));
+    say_by(&b, 0, 2, links_coalesce);
+    links_flush_coalesced(b.links);
+    T_FALSE(links_coalescing(b.links));
     wait_for(&a.messages, 3);
     stop();
 }

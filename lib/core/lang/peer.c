@@ -65,7 +65,7 @@ static void say_ack(
     peer_send(&l->b.peers, out, p, &msg);
     /* Behind the engine's READY: on a core that all share, what carries the
      * packet would run before the engine. */
-    out_soon(out);
+    out_coalesce(out);
 }
 
 static void say_abort(

@@ -213,7 +213,7 @@ static int open_pidfd(int fd, pid_t pid)
 
 /* places */
 
-static bool take_place(struct local *l, struct local_conn *c, uint32_t uid)
+static bool admit(struct local *l, struct local_conn *c, uint32_t uid)
 {
     bool own = uid == 0 || uid == (uint32_t)geteuid();
 
@@ -229,7 +229,7 @@ static bool take_place(struct local *l, struct local_conn *c, uint32_t uid)
 
 /* Evicts the oldest connection without a HELLO whose user is `uid` or has more
  * connections. Returns false if there is none. */
-static bool make_place(struct local *l, uint32_t uid)
+static bool evict_silent(struct local *l, uint32_t uid)
 {
     uint32_t used = share_used(l->share, uid);
     char text[128];
@@ -274,8 +274,8 @@ static void take_client(struct local *l, int fd)
         refuse(fd, ERR_BUSY, "no pidfd for this process");
         return;
     }
-    if (!take_place(l, c, cred.uid) &&
-        !(make_place(l, cred.uid) && take_place(l, c, cred.uid))) {
+    if (!admit(l, c, cred.uid) &&
+        !(evict_silent(l, cred.uid) && admit(l, c, cred.uid))) {
         l->stats.refused++;
         log_rated(&refusals, "pid %d uid %u: refused, %s", (int)cred.pid,
             cred.uid, l->share->why);
@@ -406,7 +406,7 @@ enum err local_new(struct local **out, uv_loop_t *loop,
     list_init(&l->free);
     list_init(&l->ready);
     list_init(&l->dirty);
-    list_init(&l->soon);
+    list_init(&l->coalesced);
     list_init(&l->silent);
     list_init(&l->resting);
     l->share = opt->share;
@@ -503,15 +503,15 @@ void local_flush(struct local *l)
         local_push(l, LIST_FIRST(&l->dirty, struct local_conn, dirty)->index);
 }
 
-void local_hurry(struct local *l)
+void local_flush_coalesced(struct local *l)
 {
-    while (!list_empty(&l->soon))
-        list_push_tail(&l->dirty, list_pop(&l->soon));
+    while (!list_empty(&l->coalesced))
+        list_push_tail(&l->dirty, list_pop(&l->coalesced));
 }
 
-bool local_waits(const struct local *l)
+bool local_coalescing(const struct local *l)
 {
-    return !list_empty(&l->soon);
+    return !list_empty(&l->coalesced);
 }
 
 void local_known(struct local *l, uint32_t conn)

@@ -352,12 +352,12 @@ void local_send_opened(
         make_dirty(conn_at(l, conn));
 }
 
-void local_send_soon(struct local *l, uint32_t conn, struct span frame)
+void local_coalesce(struct local *l, uint32_t conn, struct span frame)
 {
     struct local_conn *c = conn_at(l, conn);
 
     if (append(l, conn, frame, -1, -1) && !list_linked(&c->dirty))
-        list_push_tail(&l->soon, &c->dirty);
+        list_push_tail(&l->coalesced, &c->dirty);
 }
 
 struct writer local_writer(struct local *l, uint32_t conn)

@@ -29,7 +29,7 @@ struct local_conn {
     uint32_t index;
     struct list free;   /* on the owner's free list */
     struct list ready;  /* the loop has seen an event */
-    struct list dirty;  /* on one of the owner's: dirty, soon */
+    struct list dirty;  /* on one of the owner's: dirty, coalesced */
     struct list silent; /* until local_known */
     uint32_t uid;
     bool extra; /* beyond the share */
@@ -66,8 +66,8 @@ struct local {
     struct local_conn *conns;
     uint32_t conns_count, open;
     struct list free, ready;
-    struct list dirty;  /* written to in this turn */
-    struct list soon;   /* written to, and may wait: local_send_soon */
+    struct list dirty;     /* written to in this turn */
+    struct list coalesced; /* written to, and may wait: local_coalesce */
     struct list silent; /* connections that are not known yet, oldest first */
     struct list resting;
     uv_timer_t rest;

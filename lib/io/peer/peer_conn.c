@@ -59,14 +59,14 @@ static uint64_t on_the_wire(size_t bytes)
     return bytes + (bytes < 256 ? 2 : 9);
 }
 
-void meter_take(struct meter *m, size_t bytes)
+void meter_read(struct meter *m, size_t bytes)
 {
-    m->taken += on_the_wire(bytes);
+    m->read += on_the_wire(bytes);
 }
 
-void meter_say(struct meter *m, size_t bytes)
+void meter_written(struct meter *m, size_t bytes)
 {
-    m->said += on_the_wire(bytes);
+    m->written += on_the_wire(bytes);
 }
 
 bool meter_over(struct meter *m, uint64_t limit)
@@ -76,10 +76,10 @@ bool meter_over(struct meter *m, uint64_t limit)
 
     if (m->fd < 0 || !tcp_counts(m->fd, &now))
         return false;
-    in = now.received > m->taken ? now.received - m->taken : 0;
-    out = m->said > now.acked ? m->said - now.acked : 0;
+    in = now.received > m->read ? now.received - m->read : 0;
+    out = m->written > now.acked ? m->written - now.acked : 0;
     m->behind = max_u64(in, out);
-    m->taken += min_u64(in, TRICKLE_BYTES);
+    m->read += min_u64(in, TRICKLE_BYTES);
     return m->behind > limit;
 }
 
@@ -141,7 +141,7 @@ void conns_shut(struct links *p, uint32_t conn)
 }
 
 /* Returns a free entry, which it evicts the oldest silent connection for. */
-static struct conn *place(struct links *p)
+static struct conn *entry_take(struct links *p)
 {
     struct list *n = list_pop(&p->conns_free);
     struct conn *c;
@@ -162,7 +162,7 @@ void conns_accepted(struct links *p, uint32_t fd)
     struct conn *c;
 
     conns_ended(p, fd);
-    c = place(p);
+    c = entry_take(p);
     *c = (struct conn){
         .link = NONE, .since_ns = uv_hrtime(), .meter = {.fd = (int)fd}};
     list_init(&c->node);

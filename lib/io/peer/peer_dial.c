@@ -16,10 +16,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WAIT_FIRST_NS                                                          \
-    (200 * NS_PER_MS)                /* after no socket or thread was had      \
-                                      */
-#define WAIT_NAME_NS  (2 * NS_PER_S) /* longer than one attempt of ZMQ */
+/* Waits after an attempt for which no socket or thread could be had, after one
+ * of ZMQ's (longer than it takes), and at most. */
+#define WAIT_FIRST_NS (200 * NS_PER_MS)
+#define WAIT_NAME_NS  (2 * NS_PER_S)
 #define WAIT_MAX_NS   (30 * NS_PER_S)
 #define ASKED_LONG_NS (3 * NS_PER_S)
 
@@ -62,11 +62,11 @@ static bool numbers(const char *host)
 }
 
 /* Logs why the dial does not connect, once until that changes. */
-static void say(struct dial *d, const char *what)
+static void log_once(struct dial *d, const char *what)
 {
-    if (d->said && strcmp(d->said, what) == 0)
+    if (d->logged && strcmp(d->logged, what) == 0)
         return;
-    d->said = what;
+    d->logged = what;
     log_rated(&lines, "encoder at %s port %s: %s; trying again", d->host,
         d->port, what);
 }
@@ -90,7 +90,7 @@ static void open_socket(struct links *p, uint32_t link, uint64_t now_ns)
         d->at, d->found.count);
     k->sock = sock_open(p, ZMQ_DEALER, link, six);
     if (!k->sock) {
-        say(d, "no socket: no descriptor or memory is left");
+        log_once(d, "no socket: no descriptor or memory is left");
         p->stats.dials_failed++;
         wait_for(d, now_ns, WAIT_FIRST_NS);
         return;
@@ -98,7 +98,7 @@ static void open_socket(struct links *p, uint32_t link, uint64_t now_ns)
     snprintf(
         to, sizeof(to), six ? "tcp://[%s]:%s" : "tcp://%s:%s", host, d->port);
     if (zmq_connect(k->sock->zmq, to) != 0) {
-        say(d, zmq_strerror(zmq_errno()));
+        log_once(d, zmq_strerror(zmq_errno()));
         p->stats.dials_failed++;
         sock_close(k->sock);
         k->sock = NULL;
@@ -132,7 +132,7 @@ static void ask(struct links *p, struct dial *d, uint64_t now_ns)
         return;
     }
     p->stats.dials_failed++;
-    say(d, "too many names are being looked up");
+    log_once(d, "too many names are being looked up");
     wait_for(d, now_ns, WAIT_FIRST_NS);
 }
 
@@ -147,7 +147,7 @@ static void found(struct links *p, uint32_t link, uint64_t now_ns,
     uint32_t at = 0;
 
     if (r->count == 0) {
-        say(d, r->error);
+        log_once(d, r->error);
         p->stats.dials_failed++;
         wait_for(d, now_ns, WAIT_NAME_NS);
         return;
@@ -185,7 +185,7 @@ static void go_on(struct links *p, uint32_t link, uint64_t now_ns)
         return;
     }
     if (d->lookup && now_ns - d->asked_ns >= ASKED_LONG_NS)
-        say(d, "no answer from DNS for the name");
+        log_once(d, "no answer from DNS for the name");
     over = k->sock && k->up && meter_over(&k->sock->meter, p->opt.inbox);
     p->behind += k->sock ? k->sock->meter.behind : 0;
     if (over) {
@@ -231,7 +231,7 @@ void dial_changed(struct links *p, uint32_t link)
 {
     struct dial *d = &link_at(p, link)->dial;
 
-    d->said = NULL;
+    d->logged = NULL;
     d->wait_ns = 0;
     d->retry_ns = uv_hrtime() + WAIT_NAME_NS;
 }

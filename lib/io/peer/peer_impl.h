@@ -17,11 +17,11 @@
 #define TICK_NS (100 * NS_PER_MS)
 #define CALM_NS NS_PER_S
 
-/* Bytes of a connection that were received from ZMQ, and passed to it; behind:
+/* Bytes of a connection that were read from ZMQ, and written to it; behind:
  * what waits, in the direction where more does. */
 struct meter {
     int fd; /* -1: not known */
-    uint64_t taken, said, behind;
+    uint64_t read, written, behind;
 };
 
 /* A socket with its monitor. A DEALER has a link; the ROUTER has NONE. */
@@ -55,7 +55,7 @@ struct dial {
     struct lookup_result found;
     uint32_t at; /* the address of found that is used */
     uint64_t retry_ns, wait_ns;
-    const char *said; /* logged last */
+    const char *logged; /* last */
 };
 
 struct link {
@@ -64,7 +64,7 @@ struct link {
     uint64_t rid;      /* ROUTER: its routing id */
     uint32_t conn;     /* ROUTER: its connection */
     struct dial dial;  /* DEALER */
-    struct list dirty; /* on one of the owner's: dirty, soon */
+    struct list dirty; /* on one of the owner's: dirty, coalesced */
     uint8_t *out;
     uint32_t out_len, frames;
 };
@@ -79,7 +79,7 @@ struct links {
     uint32_t socks_count, conns_count;
     struct link *links;
     struct conn *conns;
-    struct list free, used, ready, dirty, soon;
+    struct list free, used, ready, dirty, coalesced;
     struct list conns_free, silent, heard; /* oldest first */
     struct table by_rid;                   /* routing id -> link */
     struct table by_fd;                    /* descriptor -> conn */
@@ -120,9 +120,9 @@ void links_watch(struct links *p);
  * connection and not by us, or sent by us and not acknowledged by the peer's
  * kernel. ZMTP's commands never reach us; a trickle of them is allowed for. */
 bool meter_over(struct meter *m, uint64_t limit);
-/* Counts one part of a message that was received, or sent. */
-void meter_take(struct meter *m, size_t bytes);
-void meter_say(struct meter *m, size_t bytes);
+/* Count one part of a message. */
+void meter_read(struct meter *m, size_t bytes);
+void meter_written(struct meter *m, size_t bytes);
 
 /* peer_conn.c: connections to the ROUTER, as its monitor reports them */
 /* Keeps the listener's descriptor, to refuse with. */

@@ -45,14 +45,13 @@
 #define FRAMES_TURN  2048u /* of all sockets */
 #define FRAMES_SOCK  256u
 #define LINGER_MS    100
-#define BEHIND_BYTES                                                           \
-    65536           /* more than these waiting: the next tick is soon          \
-                     */
-#define RID_BYTES 5 /* of routing ids that ZMQ itself chooses */
-#define ROUTER_TELLS                                                           \
+/* With more bytes than this waiting the next tick is soon. */
+#define BEHIND_BYTES 65536
+#define RID_BYTES    5 /* of routing ids that ZMQ itself chooses */
+#define ROUTER_EVENTS                                                          \
     (ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |      \
         ZMQ_EVENT_DISCONNECTED)
-#define DEALER_TELLS                                                           \
+#define DEALER_EVENTS                                                          \
     (ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED |                            \
         ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
 
@@ -181,7 +180,7 @@ struct sock *sock_open(struct links *p, int type, uint32_t link, bool six)
     s->meter.fd = -1;
     if (s->zmq && set_options(s->zmq, type, p->opt.heartbeat_ms, six))
         s->monitor = open_monitor(
-            p, s->zmq, type == ZMQ_ROUTER ? ROUTER_TELLS : DEALER_TELLS);
+            p, s->zmq, type == ZMQ_ROUTER ? ROUTER_EVENTS : DEALER_EVENTS);
     if (!s->monitor) {
         log_debug("zmq: socket: %s", zmq_strerror(zmq_errno()));
         if (s->zmq)
@@ -291,7 +290,7 @@ static bool skip_parts(
 
     while (more && zmq_msg_recv(&p->scrap, zmq, ZMQ_DONTWAIT) >= 0) {
         if (m)
-            meter_take(m, zmq_msg_size(&p->scrap));
+            meter_read(m, zmq_msg_size(&p->scrap));
         more = zmq_msg_more(&p->scrap);
     }
     return any;
@@ -383,7 +382,7 @@ static uint32_t router_receive(struct links *p)
     conn = router_conn(p);
     m = conn == NONE ? NULL : &p->conns[conn].meter;
     if (m)
-        meter_take(m, zmq_msg_size(&p->msg));
+        meter_read(m, zmq_msg_size(&p->msg));
     ours = !skip_parts(p, zmq, &p->msg, m) && ours;
     if (conn != NONE && ours)
         link = conns_link(p, rid, conn);
@@ -401,7 +400,7 @@ static uint32_t dealer_receive(struct links *p, struct sock *s)
 {
     if (!s->zmq || zmq_msg_recv(&p->msg, s->zmq, ZMQ_DONTWAIT) < 0)
         return 0;
-    meter_take(&s->meter, zmq_msg_size(&p->msg));
+    meter_read(&s->meter, zmq_msg_size(&p->msg));
     if (skip_parts(p, s->zmq, &p->msg, &s->meter)) {
         p->stats.dropped_packets++;
         return 1;
@@ -447,7 +446,7 @@ static bool anything(const struct links *p)
 }
 
 /* True if a tick is needed sooner than a calm one. */
-static bool hurried(struct links *p, uint64_t now_ns)
+static bool ticks_fast(struct links *p, uint64_t now_ns)
 {
     uint64_t packets = p->stats.packets_in + p->stats.dropped_packets;
     bool moved = packets != p->ticked_packets;
@@ -472,7 +471,7 @@ static void serve_tick(struct links *p)
     if (!anything(p))
         tick_every(p, 0);
     else
-        tick_every(p, hurried(p, now) ? TICK_NS : CALM_NS);
+        tick_every(p, ticks_fast(p, now) ? TICK_NS : CALM_NS);
 }
 
 void links_serve(struct links *p)
@@ -524,7 +523,7 @@ static bool send_to(struct links *p, const struct link *k)
         return false;
     if (zmq_send(zmq, k->out, k->out_len, ZMQ_DONTWAIT) < 0)
         return false;
-    meter_say(m, k->out_len);
+    meter_written(m, k->out_len);
     return true;
 }
 
@@ -567,23 +566,23 @@ void links_send(struct links *p, uint32_t link, struct span frame)
     list_push_tail(&p->dirty, &k->dirty);
 }
 
-void links_send_soon(struct links *p, uint32_t link, struct span frame)
+void links_coalesce(struct links *p, uint32_t link, struct span frame)
 {
     struct link *k = link_at(p, link);
 
     if (append(p, k, frame) && !list_linked(&k->dirty))
-        list_push_tail(&p->soon, &k->dirty);
+        list_push_tail(&p->coalesced, &k->dirty);
 }
 
-void links_hurry(struct links *p)
+void links_flush_coalesced(struct links *p)
 {
-    while (!list_empty(&p->soon))
-        list_push_tail(&p->dirty, list_pop(&p->soon));
+    while (!list_empty(&p->coalesced))
+        list_push_tail(&p->dirty, list_pop(&p->coalesced));
 }
 
-bool links_wait(const struct links *p)
+bool links_coalescing(const struct links *p)
 {
-    return !list_empty(&p->soon);
+    return !list_empty(&p->coalesced);
 }
 
 void links_flush(struct links *p)
@@ -623,7 +622,7 @@ void links_disconnect(struct links *p, uint32_t link)
 static enum err take_memory(struct links *p)
 {
     struct list *lists[] = {&p->conns_free, &p->silent, &p->heard, &p->free,
-        &p->used, &p->ready, &p->dirty, &p->soon};
+        &p->used, &p->ready, &p->dirty, &p->coalesced};
     struct slab s = {0};
     void *m;
 
