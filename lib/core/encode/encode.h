@@ -285,9 +285,14 @@ void queue_leave(struct encoded *e, struct item *it);
 void queue_place(struct encoded *e, struct item *it);
 /* Gives blocks to the items that wait. */
 void epool_serve(struct encoded *e, struct epool *p);
-/* Ends an item so that the one with all its grants gets blocks, when it has
- * waited for long and nothing comes back by itself. */
-void epool_revoke(struct encoded *e, struct epool *p);
+/* True if rows can be sent to one of the item's rooms until it has all of
+ * them: every destination of that room has granted all it needs, for good.
+ * unsaid: grants count that do not say whether they are firm. */
+bool item_firm(const struct item *it, bool unsaid);
+/* Returns the first of the full items that wait for blocks, or NULL. */
+struct item *queue_firm(const struct epool *p);
+/* Returns how many blocks `first` and the rest of its batch need. */
+uint32_t queue_blocks(const struct epool *p, const struct item *first);
 /* True if what is announced was ended so that another one got its blocks. */
 bool queue_remembers(
     const struct encoded *e, const struct local_announce *n, uint32_t uid);
@@ -295,6 +300,12 @@ bool queue_remembers(
 void queue_counts(const struct encoded *e, struct eroom *m);
 /* Its rows have arrived everywhere. */
 void queue_forgets(struct encoded *e, uint64_t room, const struct item *it);
+
+/* encode/revoke.c */
+
+/* Ends an item when the full head of the queue has waited for its blocks for
+ * timeouts.revoke_after and not enough of them come back without that. */
+void epool_revoke(struct encoded *e, struct epool *p);
 
 /* encode/dst.c */
 

@@ -1,23 +1,21 @@
-/* queue.c - who gets source blocks, and from whom they are taken back
- * (RULES 5.11 to 5.15). Owned by the loop's thread.
+/* queue.c - the order in which items get source blocks
+ * (RULES 5.11, 5.13, 5.14). Owned by the loop's thread.
  *
  * Items wait for blocks in one queue per pool, oldest announce first, all
- * blocks at once; a batch waits as one. Those come before the others that are
- * full: one of their rooms has firm grants from all its destinations, and
- * nothing else is between it and its end. Those that hold blocks and lack
- * grants may wait for blocks of a langd that such a room holds. So when a full
- * item does not fit for long, the youngest that has its rows and no room with
- * all its grants is ended (no-blocks): its engine announces it again. It is
- * remembered, and gets blocks only when it is full then, so that it is ended
- * at most once for each of its rooms that is served. For this it asks for its
- * grants ahead of its rows, and so does the oldest that was overtaken.
+ * blocks at once; a batch waits as one. Full items come before all others:
+ * one of their rooms has firm grants from all its destinations, and nothing
+ * but source blocks is between it and its end. Items that hold blocks and lack
+ * grants may wait for blocks of a langd that such a room holds; encode/revoke.c
+ * breaks that circle. An item that was ended there is remembered, and gets
+ * blocks only when it is full. For this it asks for its grants ahead of its
+ * rows, and so does the oldest item that was overtaken.
  *
- * To wait until all rooms of an item or a batch have their grants was
- * rejected: a langd may have blocks for one of them only when another has gone.
+ * Rejected: to wait until all rooms of an item or a batch have their grants. A
+ * langd may have blocks for one of them only when another has gone.
  *
- * To have all items ask for all their grants when they are announced was
- * rejected: the blocks of langd would lie idle while encoders work, and a fast
- * encoder wait behind a slow one. */
+ * Rejected: to have all items ask for all their grants when they are
+ * announced. The blocks of langd would be idle while encoders work, and a fast
+ * encoder would wait behind a slow one. */
 #include "core/encode/encode.h"
 
 /* What the rooms of an item, or of a batch, have been granted. */
@@ -46,9 +44,9 @@ static bool room_firm(const struct eroom *m, bool unsaid)
     return m->required > 0 && m->asked >= m->required;
 }
 
-/* True if rows can go out to one of its rooms until that has all of them. One
- * langd may grant its rooms only in turn: to wait for all is a circle. */
-static bool item_firm(const struct item *it, bool unsaid)
+/* One room is enough: a langd may grant its rooms only in turn, so to wait for
+ * all of them is a circle. */
+bool item_firm(const struct item *it, bool unsaid)
 {
     bool all = !list_empty(&it->rooms);
 
@@ -90,7 +88,7 @@ static bool batch_full(const struct item *first, bool unsaid)
 
 /* the queue */
 
-static struct item *queue_first(const struct heap *h)
+static struct item *first_of(const struct heap *h)
 {
     struct heap_node *n = heap_first(h);
 
@@ -216,17 +214,21 @@ void queue_place(struct encoded *e, struct item *it)
 
 static struct item *queue_head(const struct epool *p)
 {
-    struct item *plain = queue_first(&p->queues[QUEUE_PLAIN]);
-    struct item *ahead = queue_first(&p->queues[QUEUE_AHEAD]);
-    struct item *firm = queue_first(&p->queues[QUEUE_FIRM]);
+    struct item *plain = first_of(&p->queues[QUEUE_PLAIN]);
+    struct item *ahead = first_of(&p->queues[QUEUE_AHEAD]);
+    struct item *firm = queue_firm(p);
 
     if (firm || !plain || !ahead)
         return firm ? firm : plain ? plain : ahead;
     return plain->in_queue.key < ahead->in_queue.key ? plain : ahead;
 }
 
-/* Blocks that the head of the queue and its batch want. */
-static uint32_t head_blocks(const struct epool *p, const struct item *head)
+struct item *queue_firm(const struct epool *p)
+{
+    return first_of(&p->queues[QUEUE_FIRM]);
+}
+
+uint32_t queue_blocks(const struct epool *p, const struct item *head)
 {
     uint32_t n = div_up(head->max_rows, p->block_rows);
 
@@ -241,10 +243,9 @@ static uint32_t head_blocks(const struct epool *p, const struct item *head)
  * no more is asked for ahead than comes before its turn. */
 static void overtake(struct encoded *e, struct epool *p, const struct item *by)
 {
-    struct item *it = queue_first(&p->queues[QUEUE_PLAIN]);
+    struct item *it = first_of(&p->queues[QUEUE_PLAIN]);
 
-    if (queue_first(&p->queues[QUEUE_FIRM]) != by || !it ||
-        it->in_queue.key > by->in_queue.key)
+    if (queue_firm(p) != by || !it || it->in_queue.key > by->in_queue.key)
         return;
     it->ahead = true;
     item_touch(e, it);
@@ -303,7 +304,7 @@ static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
 static void be_patient(
     const struct encoded *e, struct epool *p, const struct item *head)
 {
-    if (queue_first(&p->queues[QUEUE_FIRM]) != head) {
+    if (queue_firm(p) != head) {
         p->head_since_ns = p->revoke_ns = TIME_NEVER;
         return;
     }
@@ -319,7 +320,7 @@ void epool_serve(struct encoded *e, struct epool *p)
     struct item *head;
 
     while ((head = queue_head(p))) {
-        uint32_t n = head_blocks(p, head);
+        uint32_t n = queue_blocks(p, head);
 
         if (n > p->p.free) {
             be_patient(e, p, head);
@@ -334,130 +335,6 @@ void epool_serve(struct encoded *e, struct epool *p)
         queue_leave(e, head);
     }
     p->head_since_ns = p->revoke_ns = TIME_NEVER;
-}
-
-/* taking back */
-
-/* True if all that is left of it is that its blocks come back. */
-static bool ending(const struct item *it)
-{
-    LIST_FOREACH (n, &it->rooms) {
-        const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
-
-        if (!m->failing && !(m->ended && !m->linked && m->active == 0))
-            return false;
-    }
-    return true;
-}
-
-/* True if the room waits for a destination, or one of its destinations is in a
- * langd's queue. */
-static bool room_waits(const struct eroom *m)
-{
-    LIST_FOREACH (n, &m->dsts) {
-        const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
-
-        if (d->state == DST_ACTIVE && d->firm != FIRM_YES && d->want_known &&
-            edst_rows_wait(d))
-            return true;
-    }
-    return !m->ended && !(m->flags & FLAG_OPEN) &&
-           m->asked < max_u32(m->required, 1);
-}
-
-static bool waits(const struct item *it)
-{
-    LIST_FOREACH (n, &it->rooms)
-        if (room_waits(LIST_ENTRY(n, struct eroom, in_item)))
-            return true;
-    return false;
-}
-
-static bool idle(const struct encoded *e, const struct item *it)
-{
-    return e->b.now_ns - it->moved_ns >= e->b.c.conf->timeout_progress;
-}
-
-/* True if rows of it go out: its blocks come back by themselves. */
-static bool drains(const struct encoded *e, const struct item *it)
-{
-    uint32_t active = 0;
-
-    LIST_FOREACH (n, &it->rooms)
-        active += LIST_ENTRY(n, struct eroom, in_item)->active;
-    return active > 0 && it->committed > 0 && !waits(it) &&
-           (item_complete(it) || (item_firm(it, false) && !idle(e, it)));
-}
-
-/* True if it may be ended: it lacks a grant, and its encoder is through with
- * it, or does nothing for long. Once in the life of an item, also where langds
- * do not say what they grant for good. */
-static bool prey(const struct encoded *e, const struct item *it)
-{
-    if (item_firm(it, false) || (it->victim && item_firm(it, true)))
-        return false;
-    return it->src.blocks > 0 && waits(it) &&
-           (item_complete(it) || idle(e, it));
-}
-
-static void end_room(struct encoded *e, struct eroom *m, const struct item *it)
-{
-    static const char text[] =
-        "a room with all its grants waits for these blocks: announce it again";
-
-    if (!m->ended) {
-        tombs_put(&e->victims, e->b.now_ns, m->r.id, it->uid, ROOM_FAILED,
-            ERR_NO_BLOCKS);
-        tombs_own(&e->victims, m->r.id, it->uid, m->served, ERR_NO_BLOCKS);
-        eroom_fail(e, m, ERR_NO_BLOCKS, text);
-        eroom_unlink(e, m, ERR_NO_BLOCKS); /* it may be asked for again */
-        return;
-    }
-    LIST_FOREACH (n, &m->dsts) /* it was kept, and asked for again */
-        edst_fail(e, LIST_ENTRY(n, struct edst, in_room), ERR_GONE, text);
-    eroom_unlink(e, m, ERR_GONE);
-}
-
-static void end_item(struct encoded *e, struct item *it)
-{
-    e->b.stats[STAT_sources_revoked]++;
-    item_hide(e, it);
-    it->moved_ns = e->b.now_ns;
-    if (item_has_key(it))
-        tombs_put(&e->victims, e->b.now_ns, item_key_hash(&it->key, it->uid),
-            it->uid, ROOM_FAILED, ERR_NO_BLOCKS);
-    for (int writers = 0; writers < 2; writers++) /* they spoil the others */
-        LIST_FOREACH_SAFE (n, &it->rooms) {
-            struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
-
-            if (m->have != writers)
-                end_room(e, m, it);
-        }
-}
-
-void epool_revoke(struct encoded *e, struct epool *p)
-{
-    struct item *head = queue_first(&p->queues[QUEUE_FIRM]), *victim = NULL;
-    uint64_t after = e->b.c.conf->timeout_revoke_after, coming = p->p.free;
-
-    p->revoke_ns = e->b.now_ns + (after > NS_PER_MS ? after : NS_PER_MS);
-    if (!head || head_blocks(p, head) <= p->p.free) {
-        p->head_since_ns = p->revoke_ns = TIME_NEVER;
-        epool_serve(e, p);
-        return;
-    }
-    LIST_FOREACH (n, &p->held) {
-        struct item *it = LIST_ENTRY(n, struct item, in_held);
-
-        if (ending(it))
-            coming += idle(e, it) ? 0 : it->src.blocks;
-        else if (drains(e, it))
-            return;
-        else if (prey(e, it) && (!victim || it->age > victim->age))
-            victim = it;
-    }
-    if (victim && coming < head_blocks(p, head))
-        end_item(e, victim);
 }
 
 /* memory */

@@ -1,0 +1,139 @@
+/* revoke.c - ends an item so that a full one gets its source blocks
+ * (RULES 5.12, 5.13, 5.15). Owned by the loop's thread.
+ *
+ * When the full item at the head of a pool's queue does not fit for
+ * timeouts.revoke_after, the youngest item that has its rows, or whose encoder
+ * is idle, and that has no room with all its grants is ended (no-blocks). Its
+ * engine announces it again. It is remembered (queue_remembers) and gets blocks
+ * only when it is full, so that it is ended at most once for each of its rooms
+ * that is served. */
+#include "core/encode/encode.h"
+
+/* True if nothing is left of the item but that its blocks come back. */
+static bool ending(const struct item *it)
+{
+    LIST_FOREACH (n, &it->rooms) {
+        const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
+
+        if (!m->failing && !(m->ended && !m->linked && m->active == 0))
+            return false;
+    }
+    return true;
+}
+
+/* True if the room waits for a destination, or one of its destinations is in a
+ * langd's queue. */
+static bool room_waits(const struct eroom *m)
+{
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
+
+        if (d->state == DST_ACTIVE && d->firm != FIRM_YES && d->want_known &&
+            edst_rows_wait(d))
+            return true;
+    }
+    return !m->ended && !(m->flags & FLAG_OPEN) &&
+           m->asked < max_u32(m->required, 1);
+}
+
+static bool waits(const struct item *it)
+{
+    LIST_FOREACH (n, &it->rooms)
+        if (room_waits(LIST_ENTRY(n, struct eroom, in_item)))
+            return true;
+    return false;
+}
+
+static bool idle(const struct encoded *e, const struct item *it)
+{
+    return e->b.now_ns - it->moved_ns >= e->b.c.conf->timeout_progress;
+}
+
+/* True if rows of the item are being sent, so that its blocks come back
+ * without its end. */
+static bool drains(const struct encoded *e, const struct item *it)
+{
+    uint32_t active = 0;
+
+    LIST_FOREACH (n, &it->rooms)
+        active += LIST_ENTRY(n, struct eroom, in_item)->active;
+    return active > 0 && it->committed > 0 && !waits(it) &&
+           (item_complete(it) || (item_firm(it, false) && !idle(e, it)));
+}
+
+/* True if the item may be ended: it lacks a grant, and its encoder has
+ * committed all rows or is idle. A victim lives on also where its langds do not
+ * say whether a grant is firm. */
+static bool prey(const struct encoded *e, const struct item *it)
+{
+    if (item_firm(it, false) || (it->victim && item_firm(it, true)))
+        return false;
+    return it->src.blocks > 0 && waits(it) &&
+           (item_complete(it) || idle(e, it));
+}
+
+static void end_room(struct encoded *e, struct eroom *m, const struct item *it)
+{
+    static const char text[] =
+        "a room with all its grants waits for these blocks: announce it again";
+
+    if (!m->ended) {
+        tombs_put(&e->victims, e->b.now_ns, m->r.id, it->uid, ROOM_FAILED,
+            ERR_NO_BLOCKS);
+        tombs_own(&e->victims, m->r.id, it->uid, m->served, ERR_NO_BLOCKS);
+        eroom_fail(e, m, ERR_NO_BLOCKS, text);
+        eroom_unlink(e, m, ERR_NO_BLOCKS); /* frees the id for an INIT */
+        return;
+    }
+    /* It was kept, and destinations asked for it again. */
+    LIST_FOREACH (n, &m->dsts)
+        edst_fail(e, LIST_ENTRY(n, struct edst, in_room), ERR_GONE, text);
+    eroom_unlink(e, m, ERR_GONE);
+}
+
+static void end_item(struct encoded *e, struct item *it)
+{
+    CHECK(it->source == SOURCE_HELD,
+        "an item of state %u is ended for its %u "
+        "blocks",
+        it->source, it->src.blocks);
+    e->b.stats[STAT_sources_revoked]++;
+    item_hide(e, it);
+    it->moved_ns = e->b.now_ns;
+    if (item_has_key(it))
+        tombs_put(&e->victims, e->b.now_ns, item_key_hash(&it->key, it->uid),
+            it->uid, ROOM_FAILED, ERR_NO_BLOCKS);
+    /* The writer's end would fail the other rooms for another reason. */
+    for (int writers = 0; writers < 2; writers++)
+        LIST_FOREACH_SAFE (n, &it->rooms) {
+            struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
+
+            if (m->have != writers)
+                end_room(e, m, it);
+        }
+}
+
+void epool_revoke(struct encoded *e, struct epool *p)
+{
+    struct item *head = queue_firm(p), *victim = NULL;
+    uint64_t after = e->b.c.conf->timeout_revoke_after, coming = p->p.free;
+
+    p->revoke_ns = e->b.now_ns + (after > NS_PER_MS ? after : NS_PER_MS);
+    if (!head || queue_blocks(p, head) <= p->p.free) {
+        p->head_since_ns = p->revoke_ns = TIME_NEVER;
+        epool_serve(e, p);
+        return;
+    }
+    LIST_FOREACH (n, &p->held) {
+        struct item *it = LIST_ENTRY(n, struct item, in_held);
+
+        if (ending(it))
+            coming += idle(e, it) ? 0 : it->src.blocks;
+        else if (drains(e, it))
+            return;
+        else if (prey(e, it) && (!victim || it->age > victim->age))
+            victim = it;
+    }
+    if (victim && coming < queue_blocks(p, head))
+        end_item(e, victim);
+}
