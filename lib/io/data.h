@@ -1,5 +1,5 @@
-/* data.h - a carrier of data messages: TCP or UCX. One object per shard; it is
- * called, and calls back, on the thread that runs the shard.
+/* data.h - a carrier of data messages: TCP or UCX, or both as one. One object
+ * per shard; it is called, and calls back, on the thread that runs the shard.
  *
  * Contract (test/contract/data_test.c holds every carrier to it):
  *  - post() of an accepted message completes exactly once, through done(),
@@ -19,10 +19,15 @@
 
 #include "base/bytes.h"
 #include "base/err.h"
+#include "wire/wire.h"
 
 #include <sys/uio.h>
 
-#define DATA_IOV_MAX 512
+#define DATA_IOV_MAX         512
+#define DATA_CARRIERS_MAX    4
+#define DATA_MUX_ADDRESS_MAX 16384
+
+struct data_ops;
 
 struct data_conf {
     const char *tls, *devices, *ports; /* as in transfer.* of the config */
@@ -35,6 +40,8 @@ struct data_conf {
     uint32_t inbound_max;   /* opened to us by others; 0: we only send */
     uint32_t messages_max;  /* posted and not done */
     uint32_t fetches_max;   /* begun and not fetched */
+    /* data_mux: what it opens, ended by NULL; stays valid. */
+    const struct data_ops *const *carriers;
 };
 
 /* A message that has arrived. Eager: data[0..len) is valid inside the callback.
@@ -68,6 +75,7 @@ struct data_calls {
 
 struct data_ops {
     const char *name;
+    uint8_t number;  /* enum carrier_number; data_mux: CARRIER_AUTO */
     bool any_thread; /* several threads may call, one after the other */
     /* ERR_INTERNAL with a log line that names what failed. */
     MUST_CHECK enum err (*open)(struct data **out, const struct data_conf *c,
@@ -75,6 +83,9 @@ struct data_ops {
     void (*close)(struct data **d);
     /* Returns the address that others connect to; valid while d is open. */
     struct span (*address)(struct data *d);
+    /* Names the carrier of endpoint ep, which is closed, before its connect().
+     * False: that one is not open here. NULL: there is no choice. */
+    bool (*choose)(struct data *d, uint32_t ep, uint8_t number);
     /* Opens endpoint number ep (< endpoints_max, free). ERR_MALFORMED: not an
      * address; ERR_PEER_LOST: no peer there, which broken() may report later,
      * too. */
@@ -90,8 +101,8 @@ struct data_ops {
     MUST_CHECK enum err (*fetch)(struct data *d, const struct data_in *in,
         const struct iovec *iov, uint32_t iovs, void *cookie);
     /* Inside arrived() only, instead of fetch(): has arrived() called again,
-     * with data, when all bytes are here. NULL: not supported. */
-    void (*whole)(struct data *d, const struct data_in *in);
+     * with data, when all bytes are here. NULL, false: not supported. */
+    bool (*whole)(struct data *d, const struct data_in *in);
     /* Returns the number of events handled; 0: there was nothing to do. */
     unsigned (*progress)(struct data *d);
     /* Returns a descriptor that is readable when progress may have work. */
@@ -115,5 +126,11 @@ struct data_ops {
 
 extern const struct data_ops data_tcp;
 extern const struct data_ops data_ucx;
+
+/* Opens conf.carriers; those that fail are left out, with a log line. */
+extern const struct data_ops data_mux;
+/* Returns the part of data_mux's address that is for carrier `number`; empty:
+ * there is none. */
+struct span data_mux_address(struct span address, uint8_t number);
 
 #endif

@@ -507,8 +507,7 @@ static bool gpu_pools(const struct conf *c)
 
 static enum err start_shard(struct node *n, uint32_t k)
 {
-    static const struct data_ops *const carriers[] = {
-        [CARRIER_TCP] = &data_tcp, [CARRIER_UCX] = &data_ucx};
+    static const struct data_ops *const carriers[] = {&data_tcp, &data_ucx};
     const struct conf *c = n->conf;
     bool pinned = k < c->transfer_cpus.count;
     struct shard_conf s = {.carrier = carriers[c->transfer_carrier],

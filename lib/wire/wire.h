@@ -178,6 +178,16 @@ static inline uint64_t peer_abilities(void)
 #undef LOCAL_ABILITY
 #undef PEER_ABILITY
 
+/* How rows travel between two daemons. In the configuration CARRIER_AUTO is
+ * the best for a pair of them; in a message, that nothing was said. */
+enum carrier_number {
+    CARRIER_AUTO,
+#define CARRIER(NAME, number, name, doc) CARRIER_##NAME = (number),
+#include "wire/carrier.def"
+#undef CARRIER
+    CARRIER_END
+};
+
 /* What INIT, RESUME and STATE say of a grant. */
 enum { FIRM_NOT_SAID, FIRM_NO, FIRM_YES };
 

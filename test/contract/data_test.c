@@ -1,6 +1,8 @@
 /* data_test.c - the contract of lib/io/data.h, over every carrier. A case that
- * is called EACH runs as mem_<case>, tcp_<case> and ucx_<case>. */
+ * is called EACH runs as mem_<case>, tcp_<case> and ucx_<case>, and over TCP
+ * and UCX as parts of data_mux. */
 #include "test/data_mem.h"
+#include "test/mux.h"
 #include "test/side.h"
 #include "test/t.h"
 
@@ -24,6 +26,14 @@
     {                                                                          \
         id(&data_ucx);                                                         \
     }                                                                          \
+    TEST(mux_tcp_##id)                                                         \
+    {                                                                          \
+        id(mux_by(CARRIER_TCP));                                               \
+    }                                                                          \
+    TEST(mux_ucx_##id)                                                         \
+    {                                                                          \
+        id(mux_by(CARRIER_UCX));                                               \
+    }                                                                          \
     static void id(const struct data_ops *ops)
 
 /* messages */
@@ -34,7 +44,9 @@ EACH(sizes_both_ways)
         SIDE_SEGMENT - 48, SIDE_SEGMENT, SIDE_SEGMENT + 1, MIB, 3 * MIB + 5};
     /* What does not fit a segment comes as a rendezvous, with its header for
      * UCX; over TCP what is larger than 16 KiB. */
-    uint32_t fetched = ops == &data_ucx ? 5 : ops == &data_tcp ? 7 : 3;
+    uint32_t fetched = ops->number == CARRIER_UCX   ? 5
+                       : ops->number == CARRIER_TCP ? 7
+                                                    : 3;
     struct side a, b;
     uint8_t *p = malloc(4 * MIB);
 
@@ -101,7 +113,7 @@ EACH(many_pieces)
     send_pieces(&a, &b, 2, DATA_IOV_MAX, 100, 2000);
     send_pieces(&a, &b, 3, DATA_IOV_MAX, 900, 2568);
     send_pieces(&a, &b, 4, DATA_IOV_MAX, 9000, 2568); /* a rendezvous */
-    side_until(&a, &b, &b.fetched_count, ops == &data_tcp ? 3 : 1);
+    side_until(&a, &b, &b.fetched_count, ops->number == CARRIER_TCP ? 3 : 1);
     T_EQ_U64(b.failed_count, 0);
     side_close(&a);
     side_close(&b);
@@ -569,9 +581,10 @@ EACH(transport_has_a_name)
     side_pair(&a, &b, ops);
     answer(&a, 0);
     side_until(&a, &b, &b.arrived_count, 1);
-    T_EQ_STR(ops->transport(a.d, 0), ops == &data_mem   ? "mem"
-                                     : ops == &data_tcp ? "tcp/lo"
-                                                        : "ucx:tcp/lo");
+    T_EQ_STR(ops->transport(a.d, 0), ops == &data_mem ? "mem"
+                                     : ops->number == CARRIER_TCP
+                                         ? "tcp/lo"
+                                         : "ucx:tcp/lo");
     side_close(&a);
     side_close(&b);
 }

@@ -296,7 +296,7 @@ static enum err check_transfer(const struct conf *c, struct conf_error *e)
 {
     enum err r = check_devices(c, e);
 
-    if (!r && c->transfer_carrier == CARRIER_TCP &&
+    if (!r && c->transfer_carrier + CARRIER_TCP == CARRIER_TCP &&
         strcmp(c->transfer_tls, "tcp") != 0)
         r = refuse(e, "transfer.tls: `%s` needs transfer.carrier: ucx",
             c->transfer_tls);

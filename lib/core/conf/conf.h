@@ -15,9 +15,6 @@
 #define CONF_PEERS_MAX 256
 #define CONF_TEXT_MAX  1024
 
-/* The words of transfer.carrier, in their order. */
-enum { CARRIER_TCP, CARRIER_UCX };
-
 struct conf_list {
     uint32_t count;
     char items[CONF_LIST_MAX][128];

@@ -285,10 +285,11 @@ static enum err data_tcp_fetch(struct data *d, const struct data_in *in,
     return tcp_in_fetch(in->handle, iov, iovs, in->len, cookie);
 }
 
-static void data_tcp_whole(struct data *d, const struct data_in *in)
+static bool data_tcp_whole(struct data *d, const struct data_in *in)
 {
     CHECK(d->c.inside && in->handle, "nothing to ask for");
     tcp_in_whole(in->handle);
+    return true;
 }
 
 /* what comes in */
@@ -447,6 +448,7 @@ static void data_tcp_close(struct data **dp)
 }
 
 const struct data_ops data_tcp = {.name = "tcp",
+    .number = CARRIER_TCP,
     .any_thread = true,
     .open = data_tcp_open,
     .close = data_tcp_close,

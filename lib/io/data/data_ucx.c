@@ -625,6 +625,7 @@ static void ucx_carrier_close(struct data **dp)
 }
 
 const struct data_ops data_ucx = {.name = "ucx",
+    .number = CARRIER_UCX,
     .open = ucx_carrier_open,
     .close = ucx_carrier_close,
     .address = ucx_address,

@@ -304,10 +304,7 @@ static bool fetch_iov(struct shard *s, const struct segment *seg, bool alone,
  * needs more iovecs than there are. false: the carrier cannot. */
 static bool land_whole(struct shard *s, const struct data_in *in)
 {
-    if (!s->conf.carrier->whole)
-        return false;
-    s->conf.carrier->whole(s->data, in);
-    return true;
+    return s->conf.carrier->whole && s->conf.carrier->whole(s->data, in);
 }
 
 /* Returns a free fetch, if possible one used before: fresh memory stays

@@ -1,0 +1,87 @@
+/* data_mux_test.c - what data_mux adds to the carriers that it opens: which of
+ * them an endpoint goes by. That each keeps the contract there as it does alone
+ * is held by data_test.c. */
+#include "test/side.h"
+#include "test/t.h"
+
+#include "test/mux.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+TEST(what_comes_by_both_carriers_arrives)
+{
+    struct side a, by_tcp, by_ucx;
+    uint8_t *p = malloc(MIB);
+    struct span all;
+
+    side_open(&a, mux_by(CARRIER_TCP));
+    side_open(&by_tcp, &data_tcp);
+    side_open(&by_ucx, &data_ucx);
+    a.fetch_pieces = 3;
+    all = a.ops->address(a.d);
+    T_OK(data_tcp.connect(by_tcp.d, 0, data_mux_address(all, CARRIER_TCP)));
+    T_OK(data_ucx.connect(by_ucx.d, 0, data_mux_address(all, CARRIER_UCX)));
+    for (uint32_t i = 0; i < 40; i += 2) {
+        side_fill(p, MIB, i);
+        T_OK(side_post(&by_tcp, 0, i, p, i % 4 ? 4 * KIB : MIB));
+        side_until(&by_tcp, &a, &by_tcp.done_count, i / 2 + 1);
+        side_fill(p, MIB, i + 1);
+        T_OK(side_post(&by_ucx, 0, i + 1, p, i % 4 ? MIB : 4 * KIB));
+        side_until(&by_ucx, &a, &by_ucx.done_count, i / 2 + 1);
+    }
+    side_until(&a, NULL, &a.arrived_count, 40);
+    side_until(&a, NULL, &a.fetched_count, 20);
+    side_close(&by_ucx);
+    side_close(&by_tcp);
+    side_close(&a);
+    free(p);
+}
+
+TEST(an_endpoint_goes_by_the_carrier_that_was_chosen)
+{
+    struct side a, b;
+
+    side_pair(&a, &b, mux_by(CARRIER_TCP));
+    T_OK(side_post(&a, 0, 0, NULL, 0));
+    side_until(&a, &b, &b.arrived_count, 1);
+    T_EQ_STR(a.ops->transport(a.d, 0), "tcp/lo");
+    a.ops->disconnect(a.d, 0);
+    T_TRUE(data_mux.choose(a.d, 0, CARRIER_UCX));
+    T_OK(data_mux.connect(
+        a.d, 0, data_mux_address(b.ops->address(b.d), CARRIER_UCX)));
+    T_OK(side_post(&a, 0, 1, NULL, 0));
+    side_until(&a, &b, &b.arrived_count, 2);
+    T_TRUE(strncmp(a.ops->transport(a.d, 0), "ucx", 3) == 0);
+    T_FALSE(data_mux.choose(a.d, 1, CARRIER_AUTO));
+    T_FALSE(data_mux.choose(a.d, 1, CARRIER_END));
+    side_close(&a);
+    side_close(&b);
+}
+
+TEST(a_carrier_that_does_not_open_is_left_out)
+{
+    struct data_conf c = side_conf();
+    struct side a, b;
+
+    c.tls = "no-such-transport";
+    side_open_with(&a, mux_by(CARRIER_TCP), &c);
+    side_open(&b, &data_tcp);
+    T_EQ_U64(data_mux_address(a.ops->address(a.d), CARRIER_UCX).len, 0);
+    T_FALSE(data_mux.choose(a.d, 0, CARRIER_UCX));
+    T_TRUE(data_mux.choose(a.d, 0, CARRIER_TCP));
+    T_OK(data_mux.connect(a.d, 0, data_tcp.address(b.d)));
+    T_OK(side_post(&a, 0, 0, NULL, 0));
+    side_until(&a, &b, &b.arrived_count, 1);
+    side_close(&a);
+    side_close(&b);
+}
+
+TEST(an_address_that_is_cut_is_none)
+{
+    static const uint8_t cut[] = {CARRIER_TCP, 4, 0, 1, 2, 3};
+
+    T_EQ_U64(data_mux_address(span_of(cut, sizeof cut), CARRIER_TCP).len, 0);
+    T_EQ_U64(data_mux_address(span_of(cut, 1), CARRIER_TCP).len, 0);
+    T_EQ_U64(data_mux_address(span_of(NULL, 0), CARRIER_TCP).len, 0);
+}
