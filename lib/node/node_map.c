@@ -30,8 +30,8 @@
 #define TRY_MS   50   /* how soon a socket with a full backlog is tried again */
 #define LIMIT_MS 5000 /* until the encoder has answered */
 
-/* A source that is being mapped. */
-struct job {
+/* A pool of the encoder's, and the thread's job of mapping it. */
+struct import {
     uv_work_t work;
     struct mapping *owner;
     struct source *source;
@@ -53,11 +53,11 @@ struct mapping {
     uv_timer_t timer;
     bool polled;     /* poll is a handle */
     uint8_t open;    /* handles whose close callback is to come, once over */
-    uint8_t working; /* jobs in other threads */
+    uint8_t working; /* imports in other threads */
     bool over, answered;
     bool seen, ticked; /* by the loop, since the last node_maps_serve */
     uint32_t mapped;   /* bits of pools */
-    struct job jobs[CONF_POOLS_MAX];
+    struct import imports[CONF_POOLS_MAX];
 };
 
 enum err node_maps_new(struct node *n)
@@ -75,7 +75,7 @@ static void free_if_over(struct mapping *m)
     CHECK(m->fd < 0 && m->node->maps[m->peer] != m, "peer %u: still mapped",
         m->peer);
     for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
-        source_drop(m->jobs[i].source);
+        source_drop(m->imports[i].source);
     free(m);
 }
 
@@ -178,21 +178,21 @@ static uint32_t our_gpus(const struct node *n)
 
 static void on_work(uv_work_t *w)
 {
-    struct job *j = w->data;
+    struct import *im = w->data;
 
-    j->result = source_map(j->source, our_gpus(j->owner->node));
+    im->result = source_map(im->source, our_gpus(im->owner->node));
 }
 
 static void on_worked(uv_work_t *w, int status)
 {
-    struct job *j = w->data;
-    struct mapping *m = j->owner;
+    struct import *im = w->data;
+    struct mapping *m = im->owner;
 
     if (status != 0)
-        j->result = ERR_INTERNAL;
-    CHECK(j->busy && m->working > 0, "peer %u: a job ends twice", m->peer);
-    j->busy = false;
-    j->done = true;
+        im->result = ERR_INTERNAL;
+    CHECK(im->busy && m->working > 0, "peer %u: an import ends twice", m->peer);
+    im->busy = false;
+    im->done = true;
     m->working--;
     m->node->maps_seen = true;
     free_if_over(m);
@@ -273,13 +273,13 @@ void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token)
 static void take_pool(
     struct mapping *m, const struct local_pool_info *info, int fd)
 {
-    struct job *j = &m->jobs[info->pool % CONF_POOLS_MAX];
+    struct import *im = &m->imports[info->pool % CONF_POOLS_MAX];
     sigset_t all, old;
     const char *why;
     char name[64];
 
     span_copy_str(info->name, name, sizeof(name));
-    if (info->pool >= CONF_POOLS_MAX || j->source) {
+    if (info->pool >= CONF_POOLS_MAX || im->source) {
         log_rated(&lines, "peer %u: pool %s comes twice, or with a bad number",
             m->peer, name);
         if (fd >= 0)
@@ -291,22 +291,22 @@ static void take_pool(
             close(fd);
         return; /* no pool of ours that a GPU would copy into */
     }
-    if (source_open(&j->source, fd, info, &why) != OK) {
+    if (source_open(&im->source, fd, info, &why) != OK) {
         log_rated(&lines,
             "peer %u: rows of its pool %s are sent, not copied: it %s", m->peer,
             name, why);
         return;
     }
-    j->owner = m;
-    j->pool = info->pool;
-    j->busy = true;
-    j->work.data = j;
+    im->owner = m;
+    im->pool = info->pool;
+    im->busy = true;
+    im->work.data = im;
     m->working++;
     /* libuv's threads are made here, and must take no signals but guard.h's. */
     sigfillset(&all);
     sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    uv_queue_work(&m->node->loop, &j->work, on_work, on_worked);
+    uv_queue_work(&m->node->loop, &im->work, on_work, on_worked);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
@@ -388,29 +388,29 @@ static void hear(struct mapping *m)
 /* serving */
 
 /* Gives a mapped source to the shards. false: the mapping has ended. */
-static bool finish_job(struct mapping *m, struct job *j)
+static bool finish_import(struct mapping *m, struct import *im)
 {
     struct event ev = {.type = EV_MAP, .peer_at = m->peer};
     uint32_t peer = m->peer;
     struct node *n = m->node;
 
-    CHECK(j->source && !j->busy, "peer %u: a job without source", peer);
-    j->done = false;
-    if (j->result != OK && j->source->share[0]) {
+    CHECK(im->source && !im->busy, "peer %u: an import without source", peer);
+    im->done = false;
+    if (im->result != OK && im->source->share[0]) {
         log_info("peer %u: rows of its pool number %u are sent, not copied: "
                  "our GPUs do not all reach the one that it lies on",
-            peer, j->pool);
+            peer, im->pool);
         return true;
     }
-    if (j->result != OK) {
+    if (im->result != OK) {
         fail(m, "a pool cannot be mapped", "");
         return false;
     }
     log_info("peer %u: its pool number %u is mapped, %llu bytes: rows are "
              "copied",
-        peer, j->pool, (unsigned long long)j->source->bytes);
-    m->mapped |= UINT32_C(1) << j->pool;
-    order_source(m, j->pool, j->source);
+        peer, im->pool, (unsigned long long)im->source->bytes);
+    m->mapped |= UINT32_C(1) << im->pool;
+    order_source(m, im->pool, im->source);
     ev.mapped = m->mapped;
     node_event(n, &ev);
     return n->maps[peer] == m;
@@ -422,7 +422,7 @@ static void serve(struct mapping *m)
 
     m->seen = m->ticked = false;
     for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
-        if (m->jobs[i].done && !finish_job(m, &m->jobs[i]))
+        if (m->imports[i].done && !finish_import(m, &m->imports[i]))
             return;
     if (ticked && !m->answered && uv_hrtime() > m->limit_ns)
         fail(m, "no answer in time", "");

@@ -31,7 +31,7 @@ struct send_pool {
     uint32_t *run_len, *run_next; /* by first block of a run */
 };
 
-struct job {
+struct send_job {
     struct list node; /* on its endpoint's jobs */
     uint64_t generation, room;
     uint64_t held; /* rows in the chain of runs */
@@ -47,7 +47,7 @@ struct job {
     bool copy; /* the peer copies the rows itself */
 };
 
-struct endpoint {
+struct send_ep {
     struct list node; /* on ready */
     struct list jobs;
     uint64_t in_flight; /* bytes */
@@ -59,12 +59,12 @@ struct send_peer {
     bool open;
 };
 
-struct message {
+struct send_message {
     uint64_t bytes;
     uint32_t endpoint, count;
     uint32_t next; /* free */
     bool busy, large;
-    struct ref {
+    struct send_ref {
         uint64_t generation;
         uint32_t slot, closes; /* slot NONE: done with */
     } refs[SEGMENTS_MAX];
@@ -73,10 +73,10 @@ struct message {
 struct sending {
     struct list ready;
     struct send_pool *pools;
-    struct job *jobs;
-    struct endpoint *endpoints;
+    struct send_job *jobs;
+    struct send_ep *eps;
     struct send_peer *peers;
-    struct message *messages;
+    struct send_message *messages;
     uint32_t pools_count, slots, peers_count, shard, shards;
     uint32_t window, segment_bytes;
     uint32_t per_peer; /* endpoints of one peer */
@@ -92,10 +92,10 @@ struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
     uint32_t per_peer = div_up(SEND_ADDRESSES_MAX, shards);
     struct sending *d = slab_take(s, 1, sizeof(*d));
     struct send_pool *own = slab_take(s, n, sizeof(*own));
-    struct job *jobs = slab_take(s, slots, sizeof(*jobs));
-    struct endpoint *eps = slab_take(s, (size_t)peers * per_peer, sizeof(*eps));
+    struct send_job *jobs = slab_take(s, slots, sizeof(*jobs));
+    struct send_ep *eps = slab_take(s, (size_t)peers * per_peer, sizeof(*eps));
     struct send_peer *all = slab_take(s, peers, sizeof(*all));
-    struct message *m = slab_take(s, SEND_MESSAGES_MAX, sizeof(*m));
+    struct send_message *m = slab_take(s, SEND_MESSAGES_MAX, sizeof(*m));
 
     for (uint32_t i = 0; i < n; i++) {
         void *len = slab_take(s, pools[i].blocks, sizeof(uint32_t));
@@ -107,7 +107,7 @@ struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
     }
     if (!s->p || s->failed)
         return NULL;
-    *d = (struct sending){.pools = own, .jobs = jobs, .endpoints = eps};
+    *d = (struct sending){.pools = own, .jobs = jobs, .eps = eps};
     d->peers = all;
     d->messages = m;
     d->pools_count = n;
@@ -165,9 +165,9 @@ static uint32_t message_room(const struct sending *s, uint32_t peer)
     return bytes > SEND_CARRIER_ROOM ? bytes - SEND_CARRIER_ROOM : 0;
 }
 
-static void endpoint_update(struct sending *s, uint32_t e)
+static void ep_update(struct sending *s, uint32_t e)
 {
-    struct endpoint *ep = &s->endpoints[e];
+    struct send_ep *ep = &s->eps[e];
     uint32_t room = message_room(s, e / s->per_peer);
     bool can = !list_empty(&ep->jobs) && ep->messages < SEND_MESSAGES_EP &&
                (ep->messages == 0 || ep->in_flight + room <= s->window);
@@ -179,7 +179,7 @@ static void endpoint_update(struct sending *s, uint32_t e)
 }
 
 /* Moves the cursor to the next row that is in a part of ours. */
-static void job_seek(struct sending *s, struct job *j)
+static void job_seek(struct sending *s, struct send_job *j)
 {
     const struct send_peer *p = &s->peers[j->peer];
     uint64_t row = j->cursor;
@@ -202,7 +202,7 @@ static void job_seek(struct sending *s, struct job *j)
 }
 
 /* Rows that may go now, from the cursor on, in one part. */
-static uint32_t job_rows(const struct sending *s, const struct job *j)
+static uint32_t job_rows(const struct sending *s, const struct send_job *j)
 {
     const struct send_peer *p = &s->peers[j->peer];
     uint64_t part_end, end;
@@ -217,27 +217,27 @@ static uint32_t job_rows(const struct sending *s, const struct job *j)
     return end > j->cursor ? (uint32_t)(end - j->cursor) : 0;
 }
 
-static void job_stop(struct sending *s, struct job *j)
+static void job_stop(struct sending *s, struct send_job *j)
 {
     /* One that was never open is zero: fresh memory stays untouched. */
     if (!j->node.next || !list_linked(&j->node))
         return;
     list_remove(&j->node);
-    endpoint_update(s, j->endpoint);
+    ep_update(s, j->endpoint);
 }
 
-static void job_update(struct sending *s, struct job *j)
+static void job_update(struct sending *s, struct send_job *j)
 {
     if (job_rows(s, j) == 0) {
         job_stop(s, j);
         return;
     }
     if (!list_linked(&j->node))
-        list_push_tail(&s->endpoints[j->endpoint].jobs, &j->node);
-    endpoint_update(s, j->endpoint);
+        list_push_tail(&s->eps[j->endpoint].jobs, &j->node);
+    ep_update(s, j->endpoint);
 }
 
-static void job_start(struct sending *s, struct job *j, uint32_t from)
+static void job_start(struct sending *s, struct send_job *j, uint32_t from)
 {
     job_stop(s, j);
     j->cursor = from;
@@ -257,10 +257,10 @@ static bool refs_find(
     bool found = false;
 
     for (uint32_t i = 0; i < SEND_MESSAGES_MAX; i++) {
-        struct message *m = &s->messages[i];
+        struct send_message *m = &s->messages[i];
 
         for (uint32_t k = 0; m->busy && k < m->count; k++) {
-            struct ref *r = &m->refs[k];
+            struct send_ref *r = &m->refs[k];
 
             if (r->slot != slot || r->generation != generation)
                 continue;
@@ -273,7 +273,7 @@ static bool refs_find(
 
 static void job_open(struct sending *s, const struct data_cmd *c)
 {
-    struct job *j = &s->jobs[c->slot];
+    struct send_job *j = &s->jobs[c->slot];
     uint32_t in_flight = j->in_flight, closes = j->closes;
     uint64_t unit_bytes, unit_most;
 
@@ -288,7 +288,7 @@ static void job_open(struct sending *s, const struct data_cmd *c)
         refs_find(s, c->slot, j->generation, closes);
         in_flight = closes = 0;
     }
-    *j = (struct job){.generation = c->generation,
+    *j = (struct send_job){.generation = c->generation,
         .room = c->room,
         .attempt = c->attempt,
         .peer = c->peer,
@@ -312,7 +312,7 @@ static void job_open(struct sending *s, const struct data_cmd *c)
 }
 
 static void job_run(
-    struct sending *s, struct job *j, uint32_t block, uint32_t blocks)
+    struct sending *s, struct send_job *j, uint32_t block, uint32_t blocks)
 {
     struct send_pool *p = &s->pools[j->pool];
 
@@ -331,7 +331,7 @@ static void job_run(
 }
 
 static void job_limit(
-    struct sending *s, struct job *j, const struct data_cmd *c)
+    struct sending *s, struct send_job *j, const struct data_cmd *c)
 {
     if (c->attempt != j->attempt)
         return;
@@ -343,7 +343,7 @@ static void job_limit(
 
 static bool job_close(struct sending *s, const struct data_cmd *c)
 {
-    struct job *j = &s->jobs[c->slot];
+    struct send_job *j = &s->jobs[c->slot];
 
     if (j->generation != c->generation)
         return !refs_find(s, c->slot, c->generation, 1);
@@ -357,7 +357,7 @@ static bool job_close(struct sending *s, const struct data_cmd *c)
 
 void sending_cmd(struct sending *s, const struct data_cmd *cmd, bool *quiet)
 {
-    struct job *j;
+    struct send_job *j;
 
     *quiet = false;
     if (cmd->type == PEER_CLOSE) {
@@ -415,7 +415,7 @@ void sending_broken(struct sending *s, uint32_t peer)
 {
     s->peers[peer].breaks++;
     for (uint32_t i = 0; i < s->per_peer; i++) {
-        struct endpoint *ep = &s->endpoints[peer * s->per_peer + i];
+        struct send_ep *ep = &s->eps[peer * s->per_peer + i];
 
         while (list_pop(&ep->jobs)) {
         }
@@ -436,8 +436,8 @@ struct fill {
 
 /* Where rows [first, first + rows) lie, in at most max pieces. Returns the
  * rows that were described. */
-static uint32_t gather(const struct send_pool *p, struct job *j, uint32_t rows,
-    struct piece *out, uint32_t max, uint32_t *n)
+static uint32_t gather(const struct send_pool *p, struct send_job *j,
+    uint32_t rows, struct piece *out, uint32_t max, uint32_t *n)
 {
     uint32_t run = j->at_run, left = rows;
     uint64_t row = j->at_row, at, len;
@@ -481,7 +481,8 @@ static uint32_t pieces_cut(struct piece *pieces, uint32_t n, uint32_t rows)
 }
 
 /* Of at most rows, as many as end at a unit, or all there are. */
-static uint32_t whole_units(const struct job *j, uint32_t all, uint64_t rows)
+static uint32_t whole_units(
+    const struct send_job *j, uint32_t all, uint64_t rows)
 {
     uint64_t end = j->cursor + rows;
 
@@ -492,7 +493,7 @@ static uint32_t whole_units(const struct job *j, uint32_t all, uint64_t rows)
 }
 
 /* Rows of j that fit into what is left of the message. */
-static uint32_t rows_fit(const struct fill *f, const struct job *j,
+static uint32_t rows_fit(const struct fill *f, const struct send_job *j,
     const struct sending_pool *p, uint32_t all)
 {
     const struct send_batch *b = f->b;
@@ -512,7 +513,7 @@ static uint32_t rows_fit(const struct fill *f, const struct job *j,
  * so that all fit. A segment's bytes are bounded, so that whoever copies them
  * has others' turn in between. */
 static uint32_t rows_fit_copy(
-    const struct job *j, const struct sending_pool *p, uint32_t all)
+    const struct send_job *j, const struct sending_pool *p, uint32_t all)
 {
     uint64_t rows = min_u64(COPY_BYTES_MAX / p->row_bytes,
         (uint64_t)SEGMENT_UNITS_MAX * j->unit_rows);
@@ -523,8 +524,8 @@ static uint32_t rows_fit_copy(
 }
 
 /* Pieces that one more segment of the job may have. */
-static uint32_t pieces_fit(
-    const struct fill *f, const struct job *j, const struct sending_pool *p)
+static uint32_t pieces_fit(const struct fill *f, const struct send_job *j,
+    const struct sending_pool *p)
 {
     const struct send_batch *b = f->b;
     uint32_t n = min_u32(
@@ -544,7 +545,7 @@ static uint32_t pieces_fit(
 enum cut { CUT_DONE, CUT_FULL, CUT_NEVER };
 
 /* Appends one segment of j to the message and moves the cursor. */
-static enum cut job_cut(struct sending *s, struct job *j, struct fill *f)
+static enum cut job_cut(struct sending *s, struct send_job *j, struct fill *f)
 {
     const struct send_pool *p = &s->pools[j->pool];
     struct send_batch *b = f->b;
@@ -586,11 +587,11 @@ static enum cut job_cut(struct sending *s, struct job *j, struct fill *f)
 /* Jobs of the endpoint take turns until the message is full. */
 static void fill(struct sending *s, uint32_t e, struct fill *f)
 {
-    struct endpoint *ep = &s->endpoints[e];
-    struct job *j;
+    struct send_ep *ep = &s->eps[e];
+    struct send_job *j;
 
     while (f->b->count < SEGMENTS_MAX &&
-           (j = LIST_FIRST(&ep->jobs, struct job, node))) {
+           (j = LIST_FIRST(&ep->jobs, struct send_job, node))) {
         enum cut cut;
 
         if (f->b->count == 0)
@@ -611,30 +612,31 @@ static uint32_t message_take(
     struct sending *s, const struct send_batch *b, uint32_t e)
 {
     uint32_t t = s->free;
-    struct message *m = &s->messages[t];
+    struct send_message *m = &s->messages[t];
 
     s->free = m->next;
     s->active++;
     m->busy = true;
     m->large = b->bytes > message_room(s, b->peer);
-    s->endpoints[e].large += m->large;
+    s->eps[e].large += m->large;
     m->endpoint = e;
     m->bytes = b->bytes;
     m->count = b->count;
     for (uint32_t i = 0; i < b->count; i++)
-        m->refs[i] = (struct ref){b->from[i].generation, b->from[i].slot, 0};
-    s->endpoints[e].in_flight += b->bytes;
-    s->endpoints[e].messages++;
+        m->refs[i] =
+            (struct send_ref){b->from[i].generation, b->from[i].slot, 0};
+    s->eps[e].in_flight += b->bytes;
+    s->eps[e].messages++;
     return t;
 }
 
 bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token)
 {
-    struct endpoint *ep;
+    struct send_ep *ep;
 
-    while (s->free != NONE &&
-           (ep = LIST_FIRST(&s->ready, struct endpoint, node))) {
-        uint32_t e = (uint32_t)(ep - s->endpoints), peer = e / s->per_peer;
+    while (
+        s->free != NONE && (ep = LIST_FIRST(&s->ready, struct send_ep, node))) {
+        uint32_t e = (uint32_t)(ep - s->eps), peer = e / s->per_peer;
         struct fill f = {.b = b, .room = message_room(s, peer)};
 
         f.large = ep->large < SEND_LARGE_EP;
@@ -649,7 +651,7 @@ bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token)
         if (b->count == 0)
             continue; /* stands until a message of it is done */
         *token = message_take(s, b, e);
-        endpoint_update(s, e);
+        ep_update(s, e);
         return true;
     }
     return false;
@@ -657,9 +659,9 @@ bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token)
 
 /* One segment of a message is over. Returns how many SEND_CLOSEs of its use
  * have nothing left to wait for. */
-static uint32_t ref_done(struct sending *s, struct ref *r)
+static uint32_t ref_done(struct sending *s, struct send_ref *r)
 {
-    struct job *j = &s->jobs[r->slot];
+    struct send_job *j = &s->jobs[r->slot];
     uint32_t slot = r->slot, due = 0;
 
     r->slot = NONE;
@@ -675,11 +677,11 @@ static uint32_t ref_done(struct sending *s, struct ref *r)
 void sending_done(struct sending *s, uint32_t token,
     void (*quiet)(void *ud, const struct data_note *note), void *ud)
 {
-    struct message *m = &s->messages[token];
+    struct send_message *m = &s->messages[token];
 
     CHECK(token < SEND_MESSAGES_MAX && m->busy, "message %u is not out", token);
     for (uint32_t i = 0; i < m->count; i++) {
-        struct ref *r = &m->refs[i];
+        struct send_ref *r = &m->refs[i];
         struct data_note note = {.type = NOTE_SEND_QUIET,
             .slot = r->slot,
             .generation = r->generation};
@@ -687,12 +689,12 @@ void sending_done(struct sending *s, uint32_t token,
         for (uint32_t due = ref_done(s, r); due > 0; due--)
             quiet(ud, &note);
     }
-    s->endpoints[m->endpoint].in_flight -= m->bytes;
-    s->endpoints[m->endpoint].messages--;
-    s->endpoints[m->endpoint].large -= m->large;
+    s->eps[m->endpoint].in_flight -= m->bytes;
+    s->eps[m->endpoint].messages--;
+    s->eps[m->endpoint].large -= m->large;
     m->busy = false;
     m->next = s->free;
     s->free = token;
     s->active--;
-    endpoint_update(s, m->endpoint);
+    ep_update(s, m->endpoint);
 }

@@ -205,7 +205,7 @@ static bool outstanding(const struct shard *s)
 static enum err address_copy(struct shard *s)
 {
     struct span a = s->conf.carrier->address(s->data);
-    struct address *copy = malloc(sizeof(*copy) + a.len);
+    struct published_address *copy = malloc(sizeof(*copy) + a.len);
 
     if (!copy)
         return ERR_NO_BLOCKS;
@@ -254,7 +254,6 @@ static int sleep_ms(struct shard *s)
 
     if (gpu_due(s))
         return 1;
-
     if (s->backlog.len > 0 || outstanding(s))
         return (int)max_u32(busy, 1);
     return s->conf.may_inline ? LINGER_MS : TICK_IDLE_MS;
@@ -500,7 +499,7 @@ enum err shard_start(struct shard **out, const struct shard_conf *c)
 void shard_stop(struct shard **sp)
 {
     struct shard *s = *sp;
-    struct address *next;
+    struct published_address *next;
 
     *sp = NULL;
     if (!s)
@@ -511,7 +510,7 @@ void shard_stop(struct shard **sp)
         pthread_join(s->thread, NULL);
     }
     orders_free(s);
-    for (struct address *a = s->address; a; a = next) {
+    for (struct published_address *a = s->address; a; a = next) {
         next = a->older;
         free(a);
     }
@@ -531,7 +530,7 @@ void shard_stop(struct shard **sp)
 
 struct span shard_address(struct shard *s)
 {
-    const struct address *a =
+    const struct published_address *a =
         atomic_load_explicit(&s->address, memory_order_acquire);
 
     CHECK(a, "shard %u has no address yet", s->conf.index);

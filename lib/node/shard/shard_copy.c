@@ -11,7 +11,7 @@
  *
  * Messages are small and come faster than rows can be copied, so copies wait
  * here: small ones first, and a slice of the large ones in between, so that one
- * huge room does not delay small ones. When no place is left, copies are made
+ * huge room does not delay small ones. When no entry is free, copies are made
  * before the next message is read.
  *
  * Rejected: copying at once in the carrier's callback. A few messages describe
@@ -21,7 +21,7 @@
 #include "base/check.h"
 #include "base/guard.h"
 
-#define COPIES_MAX  768 /* below LANDINGS_MIN: fetches need places too */
+#define COPIES_MAX  768 /* below LANDINGS_MIN: fetches are landings, too */
 #define SMALL_BYTES (256u << 10)
 #define SLICE_BYTES (2u << 20)
 #define STEP_BYTES  (256u << 10) /* by pinned memory */
@@ -125,7 +125,8 @@ void copy_purge(struct shard *s)
 
 /* copying */
 
-static void advance(struct place *p, const struct piece *pieces, uint32_t rows)
+static void advance(
+    struct piece_at *p, const struct piece *pieces, uint32_t rows)
 {
     p->at += rows;
     CHECK(p->at <= pieces[p->i].rows, "row %u of a piece of %u", p->at,
@@ -137,38 +138,38 @@ static void advance(struct place *p, const struct piece *pieces, uint32_t rows)
 }
 
 static uint64_t row_of(
-    const struct piece *pieces, struct place p, uint32_t block_rows)
+    const struct piece *pieces, struct piece_at p, uint32_t block_rows)
 {
     return (uint64_t)pieces[p.i].block * block_rows + pieces[p.i].at + p.at;
 }
 
-/* Copies the rows that the two places have in common, up to `max` bytes but at
+/* Copies the rows that both pieces have in common, up to `max` bytes but at
  * least one row, and advances to the next field at the end of one. Returns the
- * bytes; 0: the memory under one place is gone. */
+ * bytes; 0: the memory under one of them is gone. */
 static uint64_t step(
     struct shard *s, struct copy *c, const struct shard_pool *to, uint64_t max)
 {
     const struct source *from = c->source;
     uint64_t row_bytes = to->layout.fields[c->field].row_bytes;
-    uint32_t rows = min_u32(c->to[c->to_place.i].rows - c->to_place.at,
-        c->from[c->from_place.i].rows - c->from_place.at);
-    uint64_t at = row_of(c->to, c->to_place, to->block_rows);
-    uint64_t of = row_of(c->from, c->from_place, from->block_rows);
+    uint32_t rows = min_u32(c->to[c->to_at.i].rows - c->to_at.at,
+        c->from[c->from_at.i].rows - c->from_at.at);
+    uint64_t at = row_of(c->to, c->to_at, to->block_rows);
+    uint64_t of = row_of(c->from, c->from_at, from->block_rows);
     uint8_t *dst = mem_start(to->mem) + to->offsets[c->field] + at * row_bytes;
     const uint8_t *src = from->base + from->offsets[c->field] + of * row_bytes;
 
-    CHECK(c->to_place.i < c->to_count && c->from_place.i < c->from_count,
-        "pieces %u of %u, %u of %u", c->to_place.i, c->to_count,
-        c->from_place.i, c->from_count);
+    CHECK(c->to_at.i < c->to_count && c->from_at.i < c->from_count,
+        "pieces %u of %u, %u of %u", c->to_at.i, c->to_count, c->from_at.i,
+        c->from_count);
     rows = (uint32_t)min_u64(rows, max < row_bytes ? 1 : max / row_bytes);
     if (to->mem->gpu || from->gpu.gpu)
         gpu_move(s, to->mem->gpu, dst, from->gpu.gpu, src, rows * row_bytes);
     else if (!guard_copy_rows(dst, src, rows * row_bytes))
         return 0;
-    advance(&c->to_place, c->to, rows);
-    advance(&c->from_place, c->from, rows);
-    if (c->to_place.i == c->to_count) {
-        c->to_place = c->from_place = (struct place){0, 0};
+    advance(&c->to_at, c->to, rows);
+    advance(&c->from_at, c->from, rows);
+    if (c->to_at.i == c->to_count) {
+        c->to_at = c->from_at = (struct piece_at){0, 0};
         c->field++;
     }
     return rows * row_bytes;
@@ -315,7 +316,7 @@ static void take(struct shard *s, const struct segment *seg, uint32_t from,
     c->to_count = (uint16_t)count;
     c->from_count = (uint16_t)n;
     c->field = 0;
-    c->to_place = c->from_place = (struct place){0, 0};
+    c->to_at = c->from_at = (struct piece_at){0, 0};
     CHECK(n <= PIECES_MAX, "%u pieces", n);
     memcpy(c->from, pieces, n * sizeof(*pieces));
     push(s, seg->bytes <= SMALL_BYTES ? &s->land.small : &s->land.large, i);

@@ -320,7 +320,7 @@ void gpu_done(struct shard *s, uint32_t token)
 
 /* A fetch for which no slot may wait: its bytes come to a bounce buffer, and to
  * a slot when all are there. There are at most fetches_max of them. */
-struct late {
+struct bounce {
     uint32_t pool, n;
     struct piece pieces[PIECES_MAX];
     uint8_t bytes[];
@@ -383,16 +383,16 @@ bool gpu_land(struct shard *s, uint32_t pool, const struct piece *pieces,
     return true;
 }
 
-static uint8_t *late_new(
+static uint8_t *bounce_new(
     struct fetch_of *f, uint32_t pool, const struct piece *pieces, uint32_t n)
 {
-    f->late = malloc(sizeof(*f->late) + f->bytes);
-    if (!f->late)
+    f->bounce = malloc(sizeof(*f->bounce) + f->bytes);
+    if (!f->bounce)
         return NULL;
-    f->late->pool = pool;
-    f->late->n = n;
-    memcpy(f->late->pieces, pieces, n * sizeof(*pieces));
-    return f->late->bytes;
+    f->bounce->pool = pool;
+    f->bounce->n = n;
+    memcpy(f->bounce->pieces, pieces, n * sizeof(*pieces));
+    return f->bounce->bytes;
 }
 
 bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
@@ -416,32 +416,32 @@ bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
         f->entry = stage_entry(s->stage, cookie_of(f->token, f->bytes));
         f->slot = stage_fill(s->stage);
     } else {
-        f->way = BY_LATE;
+        f->way = BY_BOUNCE;
         stat_add(&s->stats.segments_late, 1);
-        at = late_new(f, pool, pieces, n);
+        at = bounce_new(f, pool, pieces, n);
     }
     *iov = (struct iovec){at, f->bytes};
     return at != NULL;
 }
 
-static void late_fetched(struct shard *s, struct fetch_of *f, bool ok)
+static void bounce_fetched(struct shard *s, struct fetch_of *f, bool ok)
 {
-    struct late *l = f->late;
+    struct bounce *b = f->bounce;
 
-    CHECK(l && l->n <= PIECES_MAX, "a fetch without memory");
+    CHECK(b && b->n <= PIECES_MAX, "a fetch without memory");
     if (ok)
         ok =
-            gpu_land(s, l->pool, l->pieces, l->n, f->token, l->bytes, f->bytes);
+            gpu_land(s, b->pool, b->pieces, b->n, f->token, b->bytes, f->bytes);
     if (!ok)
         land_end(s, f->token, false, f->bytes);
-    free(l);
+    free(b);
 }
 
 void gpu_fetched(struct shard *s, struct fetch_of *f, bool ok)
 {
     switch (f->way) {
-    case BY_LATE:
-        late_fetched(s, f, ok);
+    case BY_BOUNCE:
+        bounce_fetched(s, f, ok);
         break;
     case BY_SLOT:
         if (!ok)

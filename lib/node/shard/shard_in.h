@@ -28,8 +28,8 @@ struct waiting {
     uint32_t head, len, cap;
 };
 
-struct address {
-    struct address *older;
+struct published_address {
+    struct published_address *older;
     uint32_t len;
     uint8_t bytes[];
 };
@@ -80,16 +80,17 @@ struct shard {
     void *memory; /* fresh pages, for a slab */
     size_t memory_bytes;
     pthread_t thread;
-    _Atomic uint8_t owner;             /* enum owner */
-    bool running;                      /* loop: there is a thread to join */
-    bool pushed;                       /* loop: since the last shard_flush */
-    struct waiting waiting;            /* loop */
-    bool handed;                       /* loop: see shard_handed */
-    uint64_t turns_seen, turned_ns;    /* loop: see shard_hangs */
-    sem_t started;                     /* result and address are there */
-    enum err result;                   /* of opening the carrier */
-    _Atomic(struct address *) address; /* newest first; kept until the end */
-    uint32_t replaced;                 /* carrier's count, as last seen */
+    _Atomic uint8_t owner;          /* enum owner */
+    bool running;                   /* loop: there is a thread to join */
+    bool pushed;                    /* loop: since the last shard_flush */
+    struct waiting waiting;         /* loop */
+    bool handed;                    /* loop: see shard_handed */
+    uint64_t turns_seen, turned_ns; /* loop: see shard_hangs */
+    sem_t started;                  /* result and address are there */
+    enum err result;                /* of opening the carrier */
+    /* Newest first; all are kept until the end. */
+    _Atomic(struct published_address *) address;
+    uint32_t replaced; /* carrier's count, as last seen */
     struct ring in, out;
     struct wake wake;     /* of the thread */
     _Atomic bool stop;    /* set by the loop */

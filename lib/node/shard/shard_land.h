@@ -26,10 +26,10 @@ struct fetch {
     uint32_t count, next;
     struct fetch_of {
         uint32_t token, bytes;
-        enum fetch_way { BY_HOST, BY_GPU, BY_SLOT, BY_LATE } way;
-        uint32_t slot, entry; /* BY_SLOT: of the stage */
-        struct late *late;    /* BY_LATE */
-        struct cuda *gpu;     /* BY_GPU */
+        enum fetch_way { BY_HOST, BY_GPU, BY_SLOT, BY_BOUNCE } way;
+        uint32_t slot, entry;  /* BY_SLOT: of the stage */
+        struct bounce *bounce; /* BY_BOUNCE */
+        struct cuda *gpu;      /* BY_GPU */
     } of[SEGMENTS_MAX];
 };
 
@@ -39,9 +39,9 @@ struct copy {
     uint32_t token, bytes, next;
     uint16_t pool, to_count, from_count;
     uint32_t field; /* of the layout, that is copied now */
-    struct place {
-        uint32_t i, at; /* in its pieces: number, row */
-    } to_place, from_place;
+    struct piece_at {
+        uint32_t i, at; /* piece, row in it: copied next */
+    } to_at, from_at;
     struct piece to[PIECES_MAX], from[PIECES_MAX];
 };
 

@@ -35,7 +35,7 @@ enum slot_state {
     HELD /* reported; memory in use */
 };
 
-struct slot {
+struct stage_slot {
     enum slot_state state;
     uint32_t used, holds, fills, entries;
     uint64_t turn;   /* of submission, to report in that order */
@@ -59,9 +59,9 @@ struct gpu {
 
 struct stage {
     struct stage_conf c;
-    struct slot *slots;   /* `most`, of which `count` are used */
-    uint32_t count, most; /* most: as configured, or as memory allows */
-    uint32_t filling;     /* NONE */
+    struct stage_slot *slots; /* `most`, of which `count` are used */
+    uint32_t count, most;     /* most: as configured, or as memory allows */
+    uint32_t filling;         /* NONE */
     uint64_t turn;
     struct gpu gpus[CUDA_GPUS_MAX];
     uint32_t gpus_count, copying;
@@ -109,7 +109,7 @@ static bool batch_make(const struct stage *s, struct cuda_batch *b)
 /* Makes what slot i lacks. What is made stays when the rest cannot be had. */
 static bool slot_make(struct stage *s, uint32_t i)
 {
-    struct slot *t = &s->slots[i];
+    struct stage_slot *t = &s->slots[i];
     bool good;
 
     CHECK(i < s->c.most && s->gpus_count > 0, "slot %u of %u", i, s->c.most);
@@ -233,7 +233,7 @@ uint32_t stage_slot_bytes(const struct stage *s)
 
 /* filling */
 
-static struct slot *filling(struct stage *s)
+static struct stage_slot *filling(struct stage *s)
 {
     CHECK(s->filling != NONE, "no slot is being filled");
     CHECK(s->slots[s->filling].state == FILLING, "slot %u is in state %d",
@@ -254,7 +254,7 @@ static bool begun(const struct stage *s, uint32_t slot)
 
 static bool fits(const struct stage *s, uint32_t bytes, uint32_t copies)
 {
-    const struct slot *t = &s->slots[s->filling];
+    const struct stage_slot *t = &s->slots[s->filling];
 
     if (s->c.slot_bytes - t->used < bytes || t->entries == s->c.entries)
         return false;
@@ -305,7 +305,7 @@ bool stage_room_fill(struct stage *s, uint32_t bytes, uint32_t copies)
 
 uint8_t *stage_take(struct stage *s, uint32_t bytes)
 {
-    struct slot *t = filling(s);
+    struct stage_slot *t = filling(s);
     uint8_t *p = t->memory + t->used;
 
     CHECK(bytes <= s->c.slot_bytes - t->used, "%u bytes", bytes);
@@ -346,7 +346,7 @@ void stage_copy(struct stage *s, struct cuda *cuda, const void *to,
 
 uint32_t stage_entry(struct stage *s, uint64_t cookie)
 {
-    struct slot *t = filling(s);
+    struct stage_slot *t = filling(s);
 
     CHECK(t->entries < s->c.entries, "%u entries", t->entries);
     t->entry[t->entries] = (struct entry){cookie, s->touched, false};
@@ -382,7 +382,7 @@ void stage_bad(struct stage *s, uint32_t slot, uint32_t entry)
 
 static void submit(struct stage *s, uint32_t slot)
 {
-    struct slot *t = &s->slots[slot];
+    struct stage_slot *t = &s->slots[slot];
 
     CHECK(t->state == FILLING || t->state == AWAITING,
         "slot %u is submitted in state %d", slot, t->state);
@@ -429,7 +429,7 @@ void stage_push_due(struct stage *s)
 
 void stage_filled(struct stage *s, uint32_t slot)
 {
-    struct slot *t = &s->slots[slot];
+    struct stage_slot *t = &s->slots[slot];
 
     CHECK(slot < s->count && t->fills > 0, "slot %u", slot);
     t->fills--;
@@ -439,7 +439,7 @@ void stage_filled(struct stage *s, uint32_t slot)
 
 static void slot_free(struct stage *s, uint32_t slot)
 {
-    struct slot *t = &s->slots[slot];
+    struct stage_slot *t = &s->slots[slot];
 
     CHECK(t->holds == 0 && t->fills == 0, "slot %u has %u holds, %u fills",
         slot, t->holds, t->fills);
@@ -454,7 +454,7 @@ static void slot_free(struct stage *s, uint32_t slot)
 
 void stage_drop(struct stage *s, uint32_t slot)
 {
-    struct slot *t = &s->slots[slot];
+    struct stage_slot *t = &s->slots[slot];
 
     CHECK(slot < s->count && t->holds > 0, "slot %u", slot);
     t->holds--;
@@ -486,7 +486,7 @@ static enum err look(struct stage *s, uint32_t slot, bool wait)
 
 static uint32_t report(struct stage *s, uint32_t slot)
 {
-    struct slot *t = &s->slots[slot];
+    struct stage_slot *t = &s->slots[slot];
     uint32_t n = t->entries;
 
     CHECK(t->state == COPYING && s->copying > 0, "slot %u is in state %d", slot,
