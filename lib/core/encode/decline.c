@@ -46,8 +46,7 @@ static void lessen(struct encoded *e, struct eroom *m, enum err reason)
         m->fail_reason = (uint8_t)reason;
     if (m->required <= 1)
         eroom_fail(e, m, reason, "no language engine wants the rows");
-    LIST_FOREACH (n, &m->dsts) /* it may have been the last to say */
-        edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
+    edsts_touch(e, m); /* it may have been the last to say */
     eroom_touch(e, m);
 }
 
@@ -105,23 +104,6 @@ void encoded_on_decline(
             .langd = p->serial,
             .who = p->same_host ? msg->decline.who : 0,
             .reason = ERR_DECLINED});
-}
-
-void edst_gave_up(struct encoded *e, const struct edst *d, enum err reason)
-{
-    const struct eroom *m = d->room;
-    struct decline g = {.room = m->r.id,
-        .key = d->key,
-        .langd = e->b.peers.peers[d->peer].serial,
-        .required = d->required,
-        .reason = (uint8_t)reason,
-        .counted = m->announced,
-        .served = reason == OK};
-
-    if (reason == OK && !m->announced)
-        return;
-    if (m->announced ? m->required > 1 : reason != ERR_PEER_LOST)
-        remember(e, &g);
 }
 
 void encoded_never_asked(

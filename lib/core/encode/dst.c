@@ -110,12 +110,6 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     return d;
 }
 
-void edst_touch(struct encoded *e, struct edst *d)
-{
-    if (!list_linked(&d->todo))
-        list_push_tail(&e->dst_todo, &d->todo);
-}
-
 static void owe(struct encoded *e, struct edst *d, enum eowe what)
 {
     d->debt.owe |= (uint8_t)what;
@@ -143,6 +137,27 @@ void edst_refuse(struct edst *d)
     d->refused = true;
 }
 
+/* Remembers that the destination of a langd failed, or has all rows (OK), so
+ * that what the langd says of the room later is counted once. */
+static void remember_end(
+    struct encoded *e, const struct edst *d, enum err reason)
+{
+    const struct eroom *m = d->room;
+    struct decline g = {.room = m->r.id,
+        .key = d->key,
+        .langd = e->b.peers.peers[d->peer].serial,
+        .required = d->required,
+        .reason = (uint8_t)reason,
+        .counted = m->announced,
+        .served = reason == OK};
+
+    if (reason == OK && !m->announced)
+        return;
+    if (m->announced ? m->required > 1 : reason != ERR_PEER_LOST)
+        e->b.stats[STAT_declines_forgotten] +=
+            declines_put(&e->declines, e->b.now_ns, &g);
+}
+
 void edst_end(struct encoded *e, struct edst *d, enum err outcome)
 {
     struct eroom *m = d->room;
@@ -157,7 +172,7 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
     }
     m->active--;
     if (!d->refused)
-        edst_gave_up(e, d, outcome);
+        remember_end(e, d, outcome);
     if (!m->announced)
         edst_refuse(d);
     if (d->refused) {
@@ -173,8 +188,7 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
         outcome == OK ? ROOM_SUCCESS : ROOM_FAILED, outcome);
     edst_touch(e, d);
     eroom_touch(e, m);
-    LIST_FOREACH (n, &m->dsts) /* the next one may be asked now */
-        edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
+    edsts_touch(e, m); /* the next one may be asked now */
 }
 
 /* L does not say what became of a generation that has failed here, and is not
@@ -187,18 +201,44 @@ static void give_up_on(struct encoded *e, struct edst *d)
     edst_end(e, d, ERR_PEER_LOST);
 }
 
+/* fences: rows that a langd of this host may be copying */
+
+static bool fences(const struct encoded *e, uint32_t conn)
+{
+    for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++)
+        if (e->dsts[i].used && e->dsts[i].map == conn)
+            return true;
+    return false;
+}
+
+void edst_conn_quiet(struct encoded *e, struct out *out, uint32_t conn)
+{
+    if (engine_empty(&e->b.engines, conn) && !fences(e, conn))
+        out_action(out, ACT_CONN_CLOSE)->conn = conn;
+}
+
+void edst_unfence(struct encoded *e, struct edst *d)
+{
+    CHECK(d->map != NONE && e->fenced > 0,
+        "destination %u lifts a fence that it has not, of %u", edst_slot(e, d),
+        e->fenced);
+    d->map = NONE;
+    e->fenced--;
+    if (d->state == DST_ENDED) /* its end was repeated for this alone */
+        d->debt.owe = 0;
+    edst_touch(e, d);
+    eroom_touch(e, d->room);
+}
+
 void edst_answered(struct encoded *e, struct out *out, struct edst *d)
 {
     uint32_t conn = d->map;
 
     if (d->map == NONE || e->b.peers.peers[d->peer].epoch != d->map_epoch)
         return;
-    d->map = NONE;
+    edst_unfence(e, d);
     d->debt.owe &= (uint8_t)~OWE_FAILED;
-    e->fenced--;
-    encoded_map_quiet(e, out, conn);
-    edst_touch(e, d);
-    eroom_touch(e, d->room);
+    edst_conn_quiet(e, out, conn);
 }
 
 bool edst_goes_by(const struct encoded *e, const struct edst *d, uint32_t shard)

@@ -192,7 +192,7 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
     switch (ev->type) {
     case EV_CONN_END:
         encoded_map_end(e, ev->conn);
-        encoded_map_quiet(e, out, ev->conn);
+        edst_conn_quiet(e, out, ev->conn);
         break;
     case EV_CONN_DEAD:
         encoded_map_dead(e, ev->conn);

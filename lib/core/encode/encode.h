@@ -195,25 +195,42 @@ static inline uint32_t edst_slot(const struct encoded *e, const struct edst *d)
     return (uint32_t)(d - e->dsts);
 }
 
+/* encode/life.c */
+
+/* Returns the room that is found under the id, or NULL. */
+struct eroom *eroom_find(const struct encoded *e, uint64_t id);
+/* Puts the room, or the destination, on its list to settle. */
+void eroom_touch(struct encoded *e, struct eroom *m);
+void edst_touch(struct encoded *e, struct edst *d);
+/* Touches all destinations of the room. */
+void edsts_touch(struct encoded *e, struct eroom *m);
+/* Touches all rooms of the item and their destinations. */
+void item_touch(struct encoded *e, const struct item *it);
+/* Stops keeping an ended room: it is removed as soon as nothing uses it. */
+void eroom_stop_keeping(struct eroom *m);
+/* Frees the id of a room that failed or ended: an INIT is told `reason` from
+ * now on. */
+void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);
+/* Counts that limits.rooms is reached, and lets go of one kept room, so that a
+ * repeated request may find a place. */
+void eroom_table_full(struct encoded *e);
+/* True if a langd of this host may be copying rows of the room. */
+bool eroom_read_elsewhere(const struct eroom *m);
+uint64_t item_key_hash(const struct key *key, uint32_t uid);
+
 /* encode/room.c */
 
 /* A new room under its id, not announced, in the share of `who`; NULL:
  * e->share.why. */
 struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who);
-struct eroom *eroom_find(const struct encoded *e, uint64_t id);
-/* Counts it, and lets go of a room that is only kept: who asks again may find
- * a place. */
-void eroom_table_full(struct encoded *e);
-void eroom_touch(struct encoded *e, struct eroom *m);
 /* The engine's side is over: every destination is told, and answers. */
 void eroom_fail(
     struct encoded *e, struct eroom *m, enum err reason, const char *text);
-/* May a langd of this host still be copying rows of it? */
-bool eroom_read_elsewhere(const struct eroom *m);
 /* Its owner released it. */
 void eroom_withdraw(struct encoded *e, struct eroom *m);
-/* No longer found under its id: it is over, or was kept and is no more. */
-void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);
+/* Takes the total of an item that has become known: rooms that were announced
+ * with another one fail. */
+void eroom_measured(struct encoded *e, struct item *it);
 void eroom_settle(struct encoded *e, struct out *out, struct eroom *m);
 void eroom_expired(struct encoded *e, struct eroom *m);
 
@@ -255,21 +272,10 @@ void item_join(struct encoded *e, struct item *it, struct eroom *m);
 void item_discard(struct encoded *e, struct item *it);
 /* The room lets go; the last one gives the blocks back. */
 void item_leave(struct encoded *e, struct eroom *m);
-/* Its total is known from now on. Rooms that were announced with another one
- * than their item turned out to have fail. */
-void item_measured(struct encoded *e, struct item *it);
-/* Settle all rooms and destinations of it. */
-void item_touch(struct encoded *e, const struct item *it);
-/* Its writer failed before all rows were there: so do the other rooms. */
-void item_spoil(
-    struct encoded *e, struct item *it, struct eroom *writer, enum err reason);
 /* Rows [0, n) may be sent in units of so many rows. */
 uint32_t item_sendable(const struct item *it, uint32_t unit_rows);
-uint64_t item_key_hash(const struct key *key, uint32_t uid);
 /* No announce finds it by its key any more. */
 void item_hide(struct encoded *e, struct item *it);
-/* Counts blocks that come back without being asked for. */
-void item_count_coming(struct encoded *e, struct item *it);
 
 /* encode/queue.c */
 
@@ -279,6 +285,9 @@ MUST_CHECK enum err item_queue(
     struct encoded *e, struct item *it, uint32_t conn, bool more);
 /* Nothing more comes to the connection's open batch, if there is one. */
 void item_close_batch(struct encoded *e, uint32_t conn);
+/* Counts the item's blocks as coming back once every room on it is leaving, so
+ * that no more kept rooms are let go of than are needed. */
+void queue_count_coming(struct encoded *e, struct item *it);
 /* Takes it out of its batch and queue. */
 void queue_leave(struct encoded *e, struct item *it);
 /* Looks again at what its destinations have granted. */
@@ -316,7 +325,6 @@ void edst_reserve(struct encoded *e, struct eroom *m);
  * for all, or none: else rooms would wait for each other's. NULL: no places. */
 struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     uint64_t generation, uint32_t required);
-void edst_touch(struct encoded *e, struct edst *d);
 /* True if rows are there that its grant does not cover. */
 bool edst_rows_wait(const struct edst *d);
 /* This generation is dead here; L is told and decides. */
@@ -337,7 +345,13 @@ void edst_settle(struct encoded *e, struct out *out, struct edst *d);
 enum err edst_check(struct encoded *e, const struct eroom *m,
     const struct edst *d, char *text, size_t size);
 
-/* L said that it reads no row of this generation any more. */
+/* Lifts the fence: no process behind d->map reads rows of it any more. */
+void edst_unfence(struct encoded *e, struct edst *d);
+/* Closes conn if it has ended, holds nothing and fences nothing, so that its
+ * number does not wait for its process to die. */
+void edst_conn_quiet(struct encoded *e, struct out *out, uint32_t conn);
+/* Takes the word of L, which ends its copies of the generation: lifts the
+ * fence. */
 void edst_answered(struct encoded *e, struct out *out, struct edst *d);
 /* True if rows of this attempt go by that shard. */
 bool edst_goes_by(
@@ -354,11 +368,6 @@ void encoded_on_map(struct encoded *e, struct out *out, uint32_t conn,
 void encoded_map_offer(struct encoded *e, struct out *out);
 /* The connection has ended; it stays until its process is dead or quiet. */
 void encoded_map_end(struct encoded *e, uint32_t conn);
-/* May rows be read by the process behind it? */
-bool encoded_map_fences(const struct encoded *e, uint32_t conn);
-/* What the connection held is gone: if it has ended and nothing fences it any
- * more, its process is not waited for. */
-void encoded_map_quiet(struct encoded *e, struct out *out, uint32_t conn);
 /* Its process is dead. */
 void encoded_map_dead(struct encoded *e, uint32_t conn);
 
@@ -366,8 +375,6 @@ void encoded_map_dead(struct encoded *e, uint32_t conn);
 
 void encoded_on_decline(
     struct encoded *e, struct peer *p, const struct peer_msg *msg);
-/* A destination has failed, or has all (OK): its langd is remembered, once. */
-void edst_gave_up(struct encoded *e, const struct edst *d, enum err reason);
 /* An ABORT of a generation whose INIT did not get in. */
 void encoded_never_asked(
     struct encoded *e, struct peer *p, const struct peer_msg *msg);

@@ -19,15 +19,6 @@ void items_init(struct encoded *e)
 
 /* keys */
 
-uint64_t item_key_hash(const struct key *key, uint32_t uid)
-{
-    uint64_t h = UINT64_C(0xcbf29ce484222325) ^ uid;
-
-    for (size_t i = 0; i < sizeof(key->b); i++)
-        h = (h ^ key->b[i]) * UINT64_C(0x100000001b3);
-    return h;
-}
-
 struct item *item_find(
     const struct encoded *e, const struct key *key, uint32_t pool, uint32_t uid)
 {
@@ -80,23 +71,12 @@ void item_hide(struct encoded *e, struct item *it)
         table_remove(&e->keys, item_key_hash(&it->key, it->uid), it->pool);
     it->keyed = false;
 }
-
 /* rooms on it */
-
-void item_count_coming(struct encoded *e, struct item *it)
-{
-    bool coming = it->refs > 0 && it->leaving == it->refs;
-    struct epool *p = &e->pools[it->pool];
-
-    if (coming != it->coming)
-        p->coming += coming ? it->src.blocks : -it->src.blocks;
-    it->coming = coming;
-}
 
 void item_join(struct encoded *e, struct item *it, struct eroom *m)
 {
     it->refs++;
-    item_count_coming(e, it);
+    queue_count_coming(e, it);
     m->item = it;
     list_push_tail(&it->rooms, &m->in_item);
     eroom_touch(e, m);
@@ -123,54 +103,11 @@ void item_leave(struct encoded *e, struct eroom *m)
     m->item = &e->nothing;
     it->refs--;
     it->leaving -= m->leaving;
-    item_count_coming(e, it);
+    queue_count_coming(e, it);
     if (it->refs > 0)
         return;
     item_discard(e, it);
     epool_serve(e, &e->pools[it->pool]);
-}
-
-void item_measured(struct encoded *e, struct item *it)
-{
-    char text[128];
-
-    it->length_version++;
-    LIST_FOREACH (r, &it->rooms) {
-        struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
-
-        if (m->said_total == ROWS_UNKNOWN || m->said_total == it->total)
-            continue;
-        snprintf(text, sizeof(text),
-            "%u rows were announced under a key whose item has %u",
-            m->said_total, it->total);
-        eroom_fail(e, m, ERR_ITEM_MISMATCH, text);
-    }
-}
-
-void item_touch(struct encoded *e, const struct item *it)
-{
-    LIST_FOREACH (r, &it->rooms) {
-        struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
-
-        eroom_touch(e, m);
-        LIST_FOREACH (d, &m->dsts)
-            edst_touch(e, LIST_ENTRY(d, struct edst, in_room));
-    }
-}
-
-void item_spoil(
-    struct encoded *e, struct item *it, struct eroom *writer, enum err reason)
-{
-    /* What ended that room need not be true of these. */
-    if (reason != ERR_ENGINE_LOST && reason != ERR_INTERNAL)
-        reason = ERR_GONE;
-    item_hide(e, it);
-    LIST_FOREACH (r, &it->rooms) {
-        struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
-
-        if (m != writer)
-            eroom_fail(e, m, reason, "the room that wrote the rows has ended");
-    }
 }
 
 uint32_t item_sendable(const struct item *it, uint32_t unit_rows)

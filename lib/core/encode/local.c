@@ -267,7 +267,7 @@ static void writers_done(
             if (e->b.engines.conns[conn].state != CONN_ENDED)
                 continue;
             attachment_drop(&e->b.engines, att);
-            encoded_map_quiet(e, out, conn);
+            edst_conn_quiet(e, out, conn);
         }
     }
 }
@@ -290,7 +290,7 @@ static void take_commit(struct encoded *e, struct out *out, struct item *it,
         writers_done(e, out, it);
     }
     if (it->total != total)
-        item_measured(e, it);
+        eroom_measured(e, it);
     item_touch(e, it);
 }
 

@@ -96,31 +96,9 @@ void encoded_map_end(struct encoded *e, uint32_t conn)
         map_over(e, p);
 }
 
-bool encoded_map_fences(const struct encoded *e, uint32_t conn)
+void encoded_map_dead(struct encoded *e, uint32_t conn)
 {
     for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++)
         if (e->dsts[i].used && e->dsts[i].map == conn)
-            return true;
-    return false;
-}
-
-void encoded_map_quiet(struct encoded *e, struct out *out, uint32_t conn)
-{
-    if (engine_empty(&e->b.engines, conn) && !encoded_map_fences(e, conn))
-        out_action(out, ACT_CONN_CLOSE)->conn = conn;
-}
-
-void encoded_map_dead(struct encoded *e, uint32_t conn)
-{
-    for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++) {
-        struct edst *d = &e->dsts[i];
-
-        if (!d->used || d->map != conn)
-            continue;
-        d->map = NONE;
-        d->debt.owe &= (uint8_t) ~(d->state == DST_ENDED ? OWE_FAILED : 0);
-        e->fenced--;
-        edst_touch(e, d);
-        eroom_touch(e, d->room);
-    }
+            edst_unfence(e, &e->dsts[i]);
 }

@@ -85,9 +85,8 @@ static void take_firm(struct encoded *e, struct edst *d, uint8_t firm)
 {
     d->firm = firm;
     edst_touch(e, d);
-    eroom_touch(e, d->room);         /* it may get its source blocks now */
-    LIST_FOREACH (n, &d->room->dsts) /* the next one's turn may have come */
-        edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
+    eroom_touch(e, d->room); /* it may get its source blocks now */
+    edsts_touch(e, d->room); /* the next one's turn may have come */
 }
 
 /* false: the numbers cannot be a grant. */

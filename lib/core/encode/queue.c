@@ -280,6 +280,16 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
     return true;
 }
 
+void queue_count_coming(struct encoded *e, struct item *it)
+{
+    bool coming = it->refs > 0 && it->leaving == it->refs;
+    struct epool *p = &e->pools[it->pool];
+
+    if (coming != it->coming)
+        p->coming += coming ? it->src.blocks : -it->src.blocks;
+    it->coming = coming;
+}
+
 /* Lets go of kept rooms, longest not asked for first, until `blocks`
  * come back. Those that a writer may still hold or a langd of this host read
  * are not counted on. */
@@ -295,7 +305,7 @@ static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
         m->leaving =
             (m->item->final || !room_in_use(&m->r)) && !eroom_read_elsewhere(m);
         m->item->leaving += m->leaving;
-        item_count_coming(e, m->item);
+        queue_count_coming(e, m->item);
         eroom_unlink(e, m, ERR_GONE);
     }
 }

@@ -8,20 +8,6 @@
 
 #include <stdio.h>
 
-void eroom_table_full(struct encoded *e)
-{
-    e->b.stats[STAT_table_full]++;
-    for (uint32_t i = 0; i < e->b.pools_count; i++)
-        LIST_FOREACH (n, &e->pools[i].kept) {
-            struct eroom *m = LIST_ENTRY(n, struct eroom, in_kept);
-
-            if (m->active > 0)
-                continue;
-            eroom_unlink(e, m, ERR_GONE);
-            return;
-        }
-}
-
 struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who)
 {
     struct eroom *m;
@@ -51,40 +37,6 @@ struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who)
     return m;
 }
 
-struct eroom *eroom_find(const struct encoded *e, uint64_t id)
-{
-    uint32_t i = table_get(&e->ids, id, 0);
-
-    return i == NONE ? NULL : &e->rooms[i];
-}
-
-void eroom_touch(struct encoded *e, struct eroom *m)
-{
-    if (!list_linked(&m->r.todo))
-        list_push_tail(&e->room_todo, &m->r.todo);
-}
-
-/* From now on the room ends with what is asked of it. */
-static void stop_keeping(struct eroom *m)
-{
-    m->kept_ns = TIME_NEVER;
-    list_remove(&m->in_kept);
-}
-
-void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason)
-{
-    if (m->linked) {
-        table_remove(&e->ids, m->r.id, 0);
-        tombs_put(&e->ended_rooms, e->b.now_ns, m->r.id, 0, m->r.state,
-            (uint8_t)reason);
-        if (m->ended)
-            tombs_own(&e->ended_rooms, m->r.id, 0, m->r.session, m->r.reason);
-    }
-    m->linked = false;
-    stop_keeping(m);
-    eroom_touch(e, m);
-}
-
 /* source blocks */
 
 static bool sends_over(const struct eroom *m)
@@ -96,14 +48,6 @@ static bool sends_over(const struct eroom *m)
             return false;
     }
     return true;
-}
-
-bool eroom_read_elsewhere(const struct eroom *m)
-{
-    LIST_FOREACH (n, &m->dsts)
-        if (LIST_ENTRY(n, struct edst, in_room)->map != NONE)
-            return true;
-    return false;
 }
 
 /* The room lets go of its rows when nothing of it reads or writes them. */
@@ -123,6 +67,29 @@ static void settle_source(struct encoded *e, struct eroom *m)
 
 /* ends */
 
+/* Fails the other rooms of the item when the room that writes its rows ends
+ * before all of them are committed. */
+static void spoil(
+    struct encoded *e, const struct eroom *writer, enum err reason)
+{
+    struct item *it = writer->item;
+
+    CHECK(it != &e->nothing, "room %llu ends without an item",
+        (unsigned long long)writer->r.id);
+    if (writer->have || item_complete(it))
+        return;
+    /* What ended the writer's room need not hold for the others. */
+    if (reason != ERR_ENGINE_LOST && reason != ERR_INTERNAL)
+        reason = ERR_GONE;
+    item_hide(e, it);
+    LIST_FOREACH (n, &it->rooms) {
+        struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
+
+        if (m != writer)
+            eroom_fail(e, m, reason, "the room that wrote the rows has ended");
+    }
+}
+
 void eroom_fail(
     struct encoded *e, struct eroom *m, enum err reason, const char *text)
 {
@@ -137,9 +104,25 @@ void eroom_fail(
         if (d->state == DST_ACTIVE)
             edst_fail(e, d, reason, text);
     }
-    if (!m->have && m->item != &e->nothing && !item_complete(m->item))
-        item_spoil(e, m->item, m, reason);
+    spoil(e, m, reason);
     eroom_touch(e, m);
+}
+
+void eroom_measured(struct encoded *e, struct item *it)
+{
+    char text[128];
+
+    it->length_version++;
+    LIST_FOREACH (r, &it->rooms) {
+        struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
+
+        if (m->said_total == ROWS_UNKNOWN || m->said_total == it->total)
+            continue;
+        snprintf(text, sizeof(text),
+            "%u rows were announced under a key whose item has %u",
+            m->said_total, it->total);
+        eroom_fail(e, m, ERR_ITEM_MISMATCH, text);
+    }
 }
 
 void eroom_withdraw(struct encoded *e, struct eroom *m)
@@ -200,10 +183,9 @@ static void end(struct encoded *e, struct eroom *m)
     m->history.bytes = rows * eroom_pool(e, m)->meta->layout.row_bytes;
     e->b.stats[STAT_bytes_moved] += m->history.bytes;
     record(e, m);
-    if (ok && m->item != &e->nothing)
+    if (ok)
         queue_forgets(e, m->r.id, m->item);
-    if (!m->have && m->item != &e->nothing && !item_complete(m->item))
-        item_spoil(e, m->item, m, m->fail_reason ? m->fail_reason : ERR_GONE);
+    spoil(e, m, m->fail_reason ? m->fail_reason : ERR_GONE);
     keep = keep_ns(e, m);
     if (keep > 0) {
         m->kept_ns = e->b.now_ns + keep;
@@ -325,7 +307,7 @@ void eroom_expired(struct encoded *e, struct eroom *m)
                     : "no destination asked in time");
     }
     if (m->kept_ns <= e->b.now_ns) {
-        stop_keeping(m);
+        eroom_stop_keeping(m);
         if (m->active == 0)
             eroom_unlink(e, m, ERR_GONE);
     }

@@ -1,0 +1,98 @@
+/* life.c - what every other file of the encode side does to rooms,
+ * destinations and items: finds them, puts them on the lists to settle, and
+ * lets go of rooms that ended. Calls none of those files. Owned by the loop's
+ * thread. */
+#include "core/encode/encode.h"
+
+struct eroom *eroom_find(const struct encoded *e, uint64_t id)
+{
+    uint32_t i = table_get(&e->ids, id, 0);
+
+    return i == NONE ? NULL : &e->rooms[i];
+}
+
+void eroom_touch(struct encoded *e, struct eroom *m)
+{
+    CHECK(m->r.used, "room %llu is touched and not used",
+        (unsigned long long)m->r.id);
+    if (!list_linked(&m->r.todo))
+        list_push_tail(&e->room_todo, &m->r.todo);
+}
+
+void edst_touch(struct encoded *e, struct edst *d)
+{
+    CHECK(d->used, "destination %u is touched and not used", edst_slot(e, d));
+    if (!list_linked(&d->todo))
+        list_push_tail(&e->dst_todo, &d->todo);
+}
+
+void edsts_touch(struct encoded *e, struct eroom *m)
+{
+    LIST_FOREACH (n, &m->dsts)
+        edst_touch(e, LIST_ENTRY(n, struct edst, in_room));
+}
+
+void item_touch(struct encoded *e, const struct item *it)
+{
+    LIST_FOREACH (n, &it->rooms) {
+        struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
+
+        eroom_touch(e, m);
+        edsts_touch(e, m);
+    }
+}
+
+/* rooms that ended */
+
+void eroom_stop_keeping(struct eroom *m)
+{
+    m->kept_ns = TIME_NEVER;
+    list_remove(&m->in_kept);
+}
+
+void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason)
+{
+    if (m->linked) {
+        table_remove(&e->ids, m->r.id, 0);
+        tombs_put(&e->ended_rooms, e->b.now_ns, m->r.id, 0, m->r.state,
+            (uint8_t)reason);
+        if (m->ended)
+            tombs_own(&e->ended_rooms, m->r.id, 0, m->r.session, m->r.reason);
+    }
+    m->linked = false;
+    eroom_stop_keeping(m);
+    eroom_touch(e, m);
+}
+
+void eroom_table_full(struct encoded *e)
+{
+    e->b.stats[STAT_table_full]++;
+    for (uint32_t i = 0; i < e->b.pools_count; i++)
+        LIST_FOREACH (n, &e->pools[i].kept) {
+            struct eroom *m = LIST_ENTRY(n, struct eroom, in_kept);
+
+            if (m->active > 0)
+                continue;
+            eroom_unlink(e, m, ERR_GONE);
+            return;
+        }
+}
+
+bool eroom_read_elsewhere(const struct eroom *m)
+{
+    LIST_FOREACH (n, &m->dsts)
+        if (LIST_ENTRY(n, struct edst, in_room)->map != NONE)
+            return true;
+    return false;
+}
+
+/* keys of items */
+
+uint64_t item_key_hash(const struct key *key, uint32_t uid)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325) ^ uid;
+
+    for (size_t i = 0; i < sizeof(key->b); i++)
+        h = (h ^ key->b[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
