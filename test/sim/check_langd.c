@@ -10,6 +10,7 @@ struct watch {
     uint64_t *owner[CONF_POOLS_MAX]; /* by block: generation; 0: free */
     uint64_t *now[CONF_POOLS_MAX];
     uint64_t *generation; /* by slot */
+    uint64_t *open;       /* by slot: generation that shards have; 0: none */
     uint8_t *state;
     uint64_t ended;
 };
@@ -60,6 +61,7 @@ static struct watch *watch_of(struct daemon *d)
         w->now[i] = must_alloc(l->pools[i].p.blocks, sizeof(uint64_t));
     }
     w->generation = must_alloc(l->rooms_max, sizeof(uint64_t));
+    w->open = must_alloc(l->rooms_max, sizeof(uint64_t));
     w->state = must_alloc(l->rooms_max, 1);
     return w;
 }
@@ -132,6 +134,67 @@ static void see_states(struct daemon *d, const struct langd *l, struct watch *w)
             see_rows(d, l, m);
         w->generation[i] = m->generation;
         w->state[i] = m->r.state;
+    }
+}
+
+/* lives */
+
+void langd_watch_cmd(struct daemon *d, const struct data_cmd *c)
+{
+    struct watch *w = watch_of(d);
+
+    if (c->type == LAND_OPEN)
+        w->open[c->slot] = c->generation;
+    else if (c->type == LAND_CLOSE)
+        w->open[c->slot] = 0;
+}
+
+/* True if the room's life is what its fields say. */
+static bool life_fits(const struct lroom *m)
+{
+    bool asked = m->closing_left > 0;
+    bool holds = m->held.blocks > 0 || m->closing.blocks > 0;
+
+    switch ((enum life)m->life) {
+    case LIFE_REQUESTED:
+        return lroom_alive(m) && !asked && m->closing.blocks == 0;
+    case LIFE_GRANTED:
+        return !asked && m->closing.blocks == 0;
+    case LIFE_TRIMMING:
+        return asked && m->total != ROWS_UNKNOWN && m->closing.blocks > 0;
+    case LIFE_CLOSING:
+        return asked;
+    case LIFE_QUARANTINED: /* or a READY room without rows, for its readers */
+        return !lroom_alive(m) && !asked && m->closing.blocks == 0 &&
+               (room_in_use(&m->r) || m->r.state == ROOM_SUCCESS);
+    case LIFE_OWED:
+        return !lroom_alive(m) && !asked && !holds &&
+               (m->debt.owe || !list_empty(&m->r.attachments));
+    case LIFE_FORGOTTEN:
+    case LIFE_COUNT:
+        break;
+    }
+    return false;
+}
+
+static void see_lives(
+    const struct daemon *d, const struct langd *l, const struct watch *w)
+{
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        const struct lroom *m = &l->rooms[i];
+
+        HOLDS(m->r.used ? life_fits(m) : m->life == LIFE_FORGOTTEN,
+            "a room's life is what is there",
+            "%s room %llu g%llx: life %u, state %u, %u shards left, %u blocks, "
+            "%u closing, owes %u",
+            d->conf->name, (unsigned long long)m->r.id,
+            (unsigned long long)m->generation & 0xffffff, m->life, m->r.state,
+            m->closing_left, m->held.blocks, m->closing.blocks, m->debt.owe);
+        HOLDS((m->r.used && lroom_open(m)) == (w->open[i] != 0) &&
+                  (!w->open[i] || w->open[i] == m->generation),
+            "shards have what is open", "%s room %llu g%llx: life %u",
+            d->conf->name, (unsigned long long)m->r.id,
+            (unsigned long long)m->generation & 0xffffff, m->life);
     }
 }
 
@@ -219,7 +282,7 @@ void langd_watch_landing(
     bool known = m->r.used && m->generation == s->generation &&
                  m->r.id == s->room && m->pool == pool;
     bool held = known && holds(p, &m->held, block) &&
-                (m->attempt == s->attempt || m->closing_left > 0);
+                (m->attempt == s->attempt || lroom_closing(m));
 
     HOLDS(held || (known && holds(p, &m->closing, block)),
         "rows land in their room's blocks",
@@ -278,6 +341,7 @@ void langd_watch(struct daemon *d)
     brain_check(&l->b);
     see_ended(l, w);
     see_states(d, l, w);
+    see_lives(d, l, w);
     see_blocks(d, l, w);
     see_cells(d, l);
     order_watch(d);
@@ -293,11 +357,11 @@ void langd_watch_end(struct daemon *d)
 
         HOLDS(!m->r.used, "nothing is left",
             "%s room %llu g%llx: state %u owes %u blocks %u closing %u/%u "
-            "opened %d owner_done %d readers %u/%u attachments %d",
+            "life %u owner_done %d readers %u/%u attachments %d",
             d->conf->name, (unsigned long long)m->r.id,
             (unsigned long long)m->generation & 0xffffff, m->r.state,
             m->debt.owe, m->held.blocks, m->closing.blocks, m->closing_left,
-            m->opened, m->owner_done, m->readers_done, m->readers,
+            m->life, m->owner_done, m->readers_done, m->readers,
             !list_empty(&m->r.attachments));
     }
     HOLDS(l->b.engines.attachments_used == 0, "nothing is left",

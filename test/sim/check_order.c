@@ -36,7 +36,7 @@ static struct order_book *of[DAEMONS_MAX];
 
 static bool waits(struct langd *l, const struct lroom *m)
 {
-    return m->r.used && lroom_alive(m) && !m->closing_left && m->want &&
+    return m->r.used && lroom_alive(m) && !lroom_closing(m) && m->want &&
            !lroom_lacks_aux(m) && (m->length_known || m->required > 1) &&
            grant_wanted(l, m) > 0;
 }
@@ -44,7 +44,7 @@ static bool waits(struct langd *l, const struct lroom *m)
 /* A grant into which nothing has landed, and that nobody promised. */
 static bool speculative(const struct lroom *m)
 {
-    return m->r.used && lroom_alive(m) && !m->closing_left &&
+    return m->r.used && lroom_alive(m) && !lroom_closing(m) &&
            m->held.blocks > 0 && m->exposed == 0 && !m->firm && !m->kept &&
            m->landed == 0;
 }
@@ -224,7 +224,7 @@ static void see_head(
     for (uint32_t k = 0; k < l->rooms_max; k++) {
         const struct lroom *m = &l->rooms[k];
         bool idle = m->r.used && m->pool == i && lroom_alive(m) &&
-                    !m->closing_left && !m->want && !m->group &&
+                    !lroom_closing(m) && !m->want && !m->group &&
                     !lroom_lacks_aux(m) && m->required <= 1;
 
         HOLDS(m->group || !waits(l, m) || m->pool != i ||
@@ -264,7 +264,8 @@ static void see_progress(const struct daemon *d, const struct langd *l,
 
     if (ready < m->total)
         ready -= ready % unit;
-    due = !m->closing_left && m->held.blocks > 0 && m->from + m->landed < ready;
+    due =
+        !lroom_closing(m) && m->held.blocks > 0 && m->from + m->landed < ready;
     if (!due || !a->still[i].due || a->still[i].landed != m->landed ||
         a->rooms[i].generation != m->generation ||
         a->rooms[i].attempt != m->attempt)
@@ -285,7 +286,7 @@ static void see_shown(
     const struct lpool *p = &l->pools[m->pool];
     uint32_t end = m->exposed + (p->hold_stream - 1) * p->block_rows;
 
-    if (m->mode != MODE_STREAM || m->prefix <= m->exposed || m->closing_left)
+    if (m->mode != MODE_STREAM || m->prefix <= m->exposed || lroom_closing(m))
         return;
     HOLDS(
         m->granted < end && (m->total == ROWS_UNKNOWN || m->granted < m->total),

@@ -498,6 +498,8 @@ static void act(struct daemon *d, const struct action *a)
         give_address(d, a);
         return;
     case ACT_DATA:
+        if (d->role == ROLE_LANGD)
+            langd_watch_cmd(d, &a->cmd);
         give_all(d, &(struct order){.cmd = a->cmd});
         return;
     case ACT_POOL_FIX:

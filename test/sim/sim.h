@@ -432,6 +432,8 @@ void order_watch(struct daemon *d);
 void debts_watch(struct daemon *d);
 void encoded_unwatch(struct daemon *d);
 void langd_unwatch(struct daemon *d);
+/* A command that the brain gave to its shards. */
+void langd_watch_cmd(struct daemon *d, const struct data_cmd *c);
 /* A langd copies from this block. */
 void encoded_watch_copy(
     struct daemon *d, uint32_t pool, uint32_t block, const struct segment *s);

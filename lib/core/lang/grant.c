@@ -41,7 +41,7 @@ uint32_t grant_wanted(struct langd *l, const struct lroom *m)
     uint32_t cap = m->mode == MODE_STREAM ? p->cap_stream : p->cap_whole;
     uint64_t target = target_rows(p, m), blocks;
 
-    if (!lroom_alive(m) || m->closing_left || !p->meta->ready ||
+    if (!lroom_alive(m) || lroom_closing(m) || !p->meta->ready ||
         m->peer == NONE)
         return 0;
     blocks = target > m->base ? (target - m->base - 1) / p->block_rows + 1 : 0;
@@ -71,7 +71,7 @@ void grant_leave(struct langd *l, struct lroom *m)
 void grant_classify(struct langd *l, struct lroom *m)
 {
     struct lpool *p = lroom_pool(l, m);
-    bool alive = lroom_alive(m) && !m->closing_left;
+    bool alive = lroom_alive(m) && !lroom_closing(m);
     uint32_t wanted = grant_wanted(l, m);
     /* What has enough and may lose it waits for its turn to keep it. */
     bool waits = alive && m->want && (m->length_known || m->required > 1) &&
@@ -137,7 +137,7 @@ void grant_open(struct langd *l, struct out *out, struct lroom *m)
 
     out_data(out, &cmd);
     tell_runs(l, out, m, m->held.head);
-    m->opened = true;
+    lroom_move(m, LIFE_GRANTED);
 }
 
 static bool take(
@@ -151,7 +151,7 @@ static bool take(
     rowmap_clear(&p->landed, &p->p, first_run);
     m->granted += n * p->block_rows;
     m->firm |= firm;
-    if (m->opened)
+    if (lroom_open(m))
         tell_runs(l, out, m, first_run);
     else
         grant_open(l, out, m);
@@ -191,16 +191,9 @@ void grant_close(struct langd *l, struct out *out, struct lroom *m, bool reply)
         .generation = m->generation,
         .reply = reply};
 
-    if (!m->opened)
-        return;
-    CHECK(!m->closing_left, "room %llx closes twice",
-        (unsigned long long)m->r.id);
     out_data(out, &cmd);
-    m->opened = false;
-    if (reply) {
-        m->closing_left = l->b.c.shards;
-        m->closing_all = true;
-    }
+    lroom_move(m, reply ? LIFE_CLOSING : LIFE_QUARANTINED);
+    m->closing_left = reply ? l->b.c.shards : 0;
 }
 
 void grant_restart(
@@ -209,8 +202,8 @@ void grant_restart(
     struct lpool *p = lroom_pool(l, m);
     struct extent rest = pool_split(&p->p, &m->held, keep);
 
-    grant_close(l, out, m, true);
-    if (m->closing_left) {
+    if (lroom_open(m)) {
+        grant_close(l, out, m, true);
         m->closing = rest;
         p->closing_blocks += rest.blocks;
     } else { /* shards had not been told of them */
@@ -239,7 +232,7 @@ void grant_trim(struct langd *l, struct out *out, struct lroom *m)
         .generation = m->generation,
         .reply = true};
 
-    if (!m->opened || m->closing_left || keep >= m->held.blocks)
+    if (m->life != LIFE_GRANTED || keep >= m->held.blocks)
         return;
     m->closing = pool_split(&p->p, &m->held, keep);
     p->closing_blocks += m->closing.blocks;
@@ -248,7 +241,7 @@ void grant_trim(struct langd *l, struct out *out, struct lroom *m)
     cmd.a = m->granted;
     out_data(out, &cmd);
     m->closing_left = l->b.c.shards;
-    m->closing_all = false;
+    lroom_move(m, LIFE_TRIMMING);
     group_trimmed(l, m, m->closing.blocks);
 }
 
@@ -263,7 +256,7 @@ static void keep_head(struct lpool *p, struct lroom *m)
 
 static void revoke(struct langd *l, struct out *out, struct lroom *m)
 {
-    if (m->closing_left || m->held.blocks == 0 || m->exposed > 0)
+    if (lroom_closing(m) || m->held.blocks == 0 || m->exposed > 0)
         return;
     l->b.stats[STAT_revokes]++;
     grant_restart(l, out, m, 0);

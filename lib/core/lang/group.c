@@ -186,7 +186,7 @@ static bool ready(const struct lgroup *g)
     LIST_FOREACH (n, &g->members) {
         const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
 
-        if (m->closing_left || !m->length_known || lroom_lacks_aux(m))
+        if (lroom_closing(m) || !m->length_known || lroom_lacks_aux(m))
             return false;
     }
     return !list_empty(&g->members);

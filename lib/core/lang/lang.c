@@ -206,7 +206,7 @@ static void on_note(struct langd *l, const struct data_note *n)
         lroom_fail(l, m, ERR_CORRUPT, 0, 0,
             "an engine removed pages from the rows' pool");
     else if (n->type == NOTE_LANDED && lroom_alive(m) &&
-             n->attempt == m->attempt && m->opened)
+             n->attempt == m->attempt && lroom_open(m))
         lroom_landed(l, m, n->first, n->rows);
     grant_classify(l, m);
 }

@@ -37,6 +37,14 @@ enum lowe {
     OWE_AUX = 8 /* STATE that asks for the aux, for which there is space now */
 };
 
+/* The life of a room: see life.def. lroom_move is the one way on. */
+enum life {
+#define LIFE(name, next, text) LIFE_##name,
+#include "core/lang/life.def"
+#undef LIFE
+    LIFE_COUNT
+};
+
 struct lgroup {
     bool used;
     uint16_t pool, size, joined;
@@ -66,8 +74,8 @@ struct lroom {
     bool no_readers; /* beyond those that have attached: others get gone */
     uint8_t missing; /* that were announced; below ROOM_ATTACHMENTS_MAX */
     uint8_t mode, storage, flags;
+    uint8_t life;         /* enum life */
     bool owner_done;      /* the owner released, or its session is over */
-    bool quarantined;     /* failed while its rows are read; counted */
     struct lgroup *group; /* NULL: none */
     struct list in_group;
     struct key key;
@@ -87,10 +95,9 @@ struct lroom {
     uint32_t base, granted, from, attempt, broken;
     bool firm;             /* all that it needs, and never taken back */
     bool kept;             /* no speculative grant: it was the head */
-    bool opened;           /* shards have this attempt */
     struct extent closing; /* blocks that shards may still land into */
-    uint32_t closing_left; /* shards that have not answered */
-    bool closing_all;      /* the slot was closed, not trimmed */
+    uint32_t closing_left; /* shards that have not answered: LIFE_TRIMMING,
+                              LIFE_CLOSING */
 
     /* What has come. */
     uint32_t landed; /* rows beyond from that are there */
@@ -193,11 +200,17 @@ static inline bool lroom_alive(const struct lroom *m)
     return m->r.state != ROOM_FAILED && m->r.state != ROOM_SUCCESS;
 }
 
-/* The shards have not closed the last attempt: nothing of the new one could
- * land yet, so encoded is not told of it. */
-static inline bool lroom_reopening(const struct lroom *m)
+/* True if its attempt is open at the shards. */
+static inline bool lroom_open(const struct lroom *m)
 {
-    return m->closing_left && m->closing_all;
+    return m->life == LIFE_GRANTED || m->life == LIFE_TRIMMING;
+}
+
+/* True if shards have been asked to give up blocks and have not all answered:
+ * it gets no others and loses none meanwhile. */
+static inline bool lroom_closing(const struct lroom *m)
+{
+    return m->life == LIFE_TRIMMING || m->life == LIFE_CLOSING;
 }
 
 static inline struct peer *lroom_peer(
@@ -211,11 +224,11 @@ static inline struct lpool *lroom_pool(struct langd *l, const struct lroom *m)
     return &l->pools[m->pool];
 }
 
-/* Can no segment land any more? Not before that is a failed room told to its
- * encoder: a copy may be reading the rows there (RULES 6.2). */
+/* True if no segment of the room can land any more. Only then is its encoder
+ * notified that it failed: a copy may be reading the rows there (RULES 6.2). */
 static inline bool lroom_still(const struct lroom *m)
 {
-    return !m->opened && !m->closing_left;
+    return !lroom_open(m) && !lroom_closing(m);
 }
 
 /* lang/room.c: one room */
@@ -224,6 +237,8 @@ static inline bool lroom_still(const struct lroom *m)
 struct lroom *lroom_new(
     struct langd *l, uint64_t id, uint32_t peer, uint32_t uid);
 void lroom_touch(struct langd *l, struct lroom *m);
+/* Takes the room's life one step on; CHECKs that life.def has the step. */
+void lroom_move(struct lroom *m, enum life to);
 /* Ends the room as failed; later calls change nothing. */
 void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     uint32_t b, const char *text);

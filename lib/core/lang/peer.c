@@ -128,7 +128,7 @@ void langd_say(struct langd *l, struct out *out, struct lroom *m)
     if (!debt_due(&m->debt, l->b.now_ns, l->b.c.conf->timeout_retry, &again))
         return;
     l->b.stats[STAT_retries] += again;
-    if (m->debt.owe & OWE_GRANT && !lroom_reopening(m))
+    if (m->debt.owe & OWE_GRANT && m->life != LIFE_CLOSING)
         say_grant(l, out, m, p, again);
     if (m->debt.owe & OWE_AUX)
         say_aux(l, out, m, p);
@@ -445,7 +445,7 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
 {
     struct peer *p = lroom_peer(l, m);
 
-    if (n->attempt != m->attempt || m->closing_left) {
+    if (n->attempt != m->attempt || lroom_closing(m)) {
         l->b.stats[STAT_stale_attempt]++;
         return;
     }

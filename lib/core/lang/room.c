@@ -25,6 +25,7 @@ struct lroom *lroom_new(
     m = &l->rooms[slot];
     memset(m, 0, sizeof(*m));
     room_init(&m->r, id);
+    lroom_move(m, LIFE_REQUESTED);
     m->peer = peer;
     m->uid = uid;
     list_init(&m->in_peer);
@@ -47,6 +48,22 @@ struct lroom *lroom_new(
     l->open++;
     l->b.stats[STAT_rooms_opened]++;
     return m;
+}
+
+void lroom_move(struct lroom *m, enum life to)
+{
+    static const uint8_t next[LIFE_COUNT] = {
+#define TO(name)               (1 << LIFE_##name)
+#define LIFE(name, next, text) next,
+#include "core/lang/life.def"
+#undef LIFE
+#undef TO
+    };
+
+    CHECK(m->life < LIFE_COUNT && next[m->life] >> to & 1,
+        "room %llx goes from life %u to %u", (unsigned long long)m->r.id,
+        m->life, to);
+    m->life = (uint8_t)to;
 }
 
 void lroom_touch(struct langd *l, struct lroom *m)
@@ -81,6 +98,8 @@ static void record(struct langd *l, struct lroom *m)
 static void finish(struct langd *l, struct lroom *m, enum room_state state)
 {
     m->r.state = (uint8_t)state;
+    if (m->life == LIFE_REQUESTED)
+        lroom_move(m, LIFE_QUARANTINED);
     tombs_put(
         &l->tombs, l->b.now_ns, m->generation, 0, m->r.state, m->r.reason);
     m->bootstrap_ns = m->total_ns = m->stall_ns = m->outage_ns = TIME_NEVER;
@@ -176,10 +195,14 @@ void lroom_quiet(struct langd *l, struct lroom *m)
 {
     struct lpool *p = lroom_pool(l, m);
 
-    CHECK(m->closing_left > 0, "room %llx is not closing",
-        (unsigned long long)m->r.id);
+    CHECK(lroom_closing(m) && m->closing_left > 0,
+        "room %llx is not closing: life %u, %u shards left",
+        (unsigned long long)m->r.id, m->life, m->closing_left);
     if (--m->closing_left > 0)
         return;
+    lroom_move(m, m->life == LIFE_TRIMMING ? LIFE_GRANTED
+                  : lroom_alive(m)         ? LIFE_REQUESTED
+                                           : LIFE_QUARANTINED);
     p->closing_blocks -= m->closing.blocks;
     pool_give(&p->p, &m->closing);
     p->dirty = true;
@@ -205,7 +228,7 @@ static void released(struct langd *l, struct out *out, struct lroom *m)
     rest = pool_split(&p->p, &m->held, blocks);
     m->base += blocks * p->block_rows;
     cmd.a = m->base;
-    if (m->opened)
+    if (lroom_open(m))
         out_data(out, &cmd);
     pool_give(&p->p, &m->held);
     m->held = rest;
@@ -268,7 +291,7 @@ static void run_stall_clock(struct langd *l, struct lroom *m)
     due = lroom_alive(m) && m->held.blocks > 0 && m->from + m->landed < ready;
     if (!due)
         m->outage_ns = TIME_NEVER;
-    if (!due || m->closing_left)
+    if (!due || lroom_closing(m))
         m->stall_ns = TIME_NEVER;
     else if (m->stall_ns == TIME_NEVER)
         m->stall_ns =
@@ -295,7 +318,7 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
     uint8_t state = ROOM_BOOTSTRAPPING;
 
     if (m->total != ROWS_UNKNOWN) {
-        if (!m->total_told && m->opened) {
+        if (!m->total_told && lroom_open(m)) {
             struct data_cmd cmd = {.type = LAND_TOTAL,
                 .slot = lroom_slot(l, m),
                 .generation = m->generation,
@@ -306,14 +329,16 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
         }
         grant_trim(l, out, m);
     }
-    if (!m->opened && m->held.blocks > 0 && !m->closing_left)
+    if (m->life == LIFE_REQUESTED && m->held.blocks > 0)
         grant_open(l, out, m);
     expose(l, out, m);
     if (m->length_known)
         state = m->from + m->landed > 0 ? ROOM_TRANSFERRING : ROOM_WAITING;
     if (state > m->r.state)
         m->r.state = state;
-    if (!lroom_reopening(m) && m->pause_ns <= l->b.now_ns &&
+    /* Before the shards have closed the last attempt none of the next one could
+     * land. */
+    if (m->life != LIFE_CLOSING && m->pause_ns <= l->b.now_ns &&
         (!m->told || m->told_attempt != m->attempt ||
             m->told_granted != m->granted ||
             m->told_firm != grant_firmness(l, m))) {
@@ -334,20 +359,16 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
     struct lpool *p = lroom_pool(l, m);
     bool failed = m->r.state == ROOM_FAILED;
 
-    if (m->closing_left)
-        return;
-    if (failed && m->opened)
-        grant_close(l, out, m, true);
-    if (!m->quarantined && failed && room_in_use(&m->r)) {
+    if (failed && m->shown_state != ROOM_FAILED && room_in_use(&m->r))
         l->b.stats[STAT_blocks_quarantined] += m->held.blocks;
-        m->quarantined = true;
-    }
-    if (m->closing_left || room_in_use(&m->r) || (!failed && !read_by_all(m)))
+    if (failed && m->life == LIFE_GRANTED)
+        grant_close(l, out, m, true);
+    if (lroom_closing(m) || room_in_use(&m->r) || (!failed && !read_by_all(m)))
         return;
-    if (m->opened) {
+    if (m->life == LIFE_GRANTED) {
         /* All has landed; with one shard its order of commands suffices. */
         grant_close(l, out, m, l->b.c.shards > 1);
-        if (m->closing_left)
+        if (m->life == LIFE_CLOSING)
             return;
     }
     if (m->held.blocks > 0) {
@@ -356,13 +377,14 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
     }
     m->consumer_ns = TIME_NEVER;
     laux_drop(l, m);
+    if (m->life == LIFE_QUARANTINED)
+        lroom_move(m, LIFE_OWED);
 }
 
 static bool over(const struct lroom *m)
 {
-    return !lroom_alive(m) && m->held.blocks == 0 && !m->closing_left &&
-           !m->opened && !m->debt.owe && list_empty(&m->r.attachments) &&
-           (read_by_all(m) || m->r.state == ROOM_FAILED);
+    return m->life == LIFE_OWED && !m->debt.owe &&
+           list_empty(&m->r.attachments);
 }
 
 void lroom_no_readers(struct langd *l, struct lroom *m)
@@ -407,6 +429,7 @@ static void forget(struct langd *l, struct lroom *m)
     list_remove(&m->r.todo);
     room_orphan(&m->r);
     m->r.used = false;
+    lroom_move(m, LIFE_FORGOTTEN);
     slots_give(&l->slots, lroom_slot(l, m));
     l->rooms_used--;
     share_give(&l->share, m->uid, 1);

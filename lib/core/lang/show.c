@@ -133,7 +133,7 @@ void langd_check(const void *brain)
                   !lroom_alive(m),
             "room %llu: granted %u, base %u, %u blocks",
             (unsigned long long)m->r.id, m->granted, m->base, m->held.blocks);
-        CHECK(m->closing.blocks == 0 || m->closing_left > 0,
+        CHECK(m->closing.blocks == 0 || lroom_closing(m),
             "room %llu: %u blocks close, nobody is asked",
             (unsigned long long)m->r.id, m->closing.blocks);
     }
