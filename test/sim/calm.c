@@ -1,6 +1,6 @@
-/* calm.c - a world in which nothing goes wrong. Deadlines are the default
- * ones, so a room that fails by one was forgotten: every room has to succeed,
- * or to end with the one reason that its engines asked for.
+/* calm.c - a world in which nothing goes wrong. Deadlines are longer than the
+ * work of all rooms, so a room that fails by one was forgotten: every room has
+ * to succeed, or to end with the one reason that its engines asked for.
  *
  * A room also ends in time. While it waits, something that it waits for goes
  * on: its own encoder, its own messages, or those of rooms beside it. So it
@@ -13,7 +13,7 @@
 #define ROUNDS        40 /* messages one after the other, for one room */
 #define SEGMENT_USUAL (256u << 10)
 #define LAG_US        20000
-#define FULL_NS       (290 * NS_PER_S)
+#define FULL_NS       (CALM_TIMES * 290 * NS_PER_S)
 
 struct span_of_room {
     uint64_t room, from_ns, to_ns, work_ns;

@@ -232,7 +232,7 @@ static void see_shown(const struct daemon *d, const struct watch *w)
 
         if (c->d != d || c->life != d->life || c->dead || c->bye)
             continue;
-        for (uint32_t k = 0; k < CELLS; k++)
+        for (uint32_t k = 0; k < CELLS_MAX; k++)
             if (c->handles[k] && c->handles[k]->cons)
                 see_handle(c, c->handles[k], w, c->handles[k]->pool);
     }

@@ -329,7 +329,7 @@ void order_watch(struct daemon *d)
     struct langd *l = d->brain;
     struct order_book *a = book_of(d);
 
-    HOLDS(d->last != EV_TIME || brain_deadline(&l->b) > W.now_ns,
+    HOLDS(d->last != EV_TIME || d->full || brain_deadline(&l->b) > W.now_ns,
         "what is due is done", "%s has a deadline that has passed",
         d->conf->name);
     for (uint32_t i = 0; i < l->rooms_max; i++) {

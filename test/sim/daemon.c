@@ -8,6 +8,7 @@
 #include "test/sim/sim.h"
 
 #include "base/check.h"
+#include "core/out.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -524,8 +525,6 @@ static void one_step(struct daemon *d, struct event *ev)
     bool tight = chance(W.is.tight_out);
 
     ev->now_ns = W.now_ns;
-    if (ev->type != EV_MORE)
-        d->last = (uint8_t)ev->type;
     o->count = 0;
     o->bytes.len = 0;
     o->bytes.failed = false;
@@ -533,6 +532,10 @@ static void one_step(struct daemon *d, struct event *ev)
     o->bytes.cap = tight ? (160u << 10) + between(0, 400) : OUT_BYTES;
     brain_step(d->brain, ev, o);
     W.steps++;
+    if (ev->type != EV_MORE) {
+        d->last = (uint8_t)ev->type;
+        d->full = !out_has_room(o);
+    }
     CHECK(!o->bytes.failed, "the list of actions did not fit: %u", o->count);
     for (uint32_t i = 0; i < o->count; i++)
         act(d, &o->actions[i]);

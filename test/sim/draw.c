@@ -103,9 +103,12 @@ void draw_calm(void)
 
 static void draw_times(struct conf *c)
 {
-    if (W.is.calm) {
+    if (W.is.calm) { /* however much work there is, it comes to its end */
         c->limit_rooms = 256;
         c->limit_attachments = 400;
+        c->limit_cells = CELLS_MAX;
+        c->timeout_bootstrap *= CALM_TIMES;
+        c->timeout_total *= CALM_TIMES;
         return;
     }
     c->timeout_bootstrap = between(1000, 8000) * MS;
@@ -438,15 +441,15 @@ static void deliver_group(void)
     }
 }
 
-/* Engines of two places that need both; an encoder that goes on when its rows
- * are consumed. */
+/* Engines of two places that need both, and say so (an open room has no order
+ * of its destinations); an encoder that goes on when its rows are consumed. */
 static void couple(struct delivery *v)
 {
     struct cons *c = v->c[0], *d = v->dsts == 2 ? v->c[1] : NULL;
     struct prod *p = v->p;
 
     if (d && c->mode == MODE_WHOLE && d->mode == MODE_WHOLE && chance(500) &&
-        !c->declines && !d->declines) {
+        !c->declines && !d->declines && !(p->flags & FLAG_OPEN)) {
         c->twin = d;
         d->twin = c;
     }

@@ -304,9 +304,10 @@ static void give_up(struct prod *p)
     }
 }
 
+/* Its owner may hear of it last, and is the one to announce it again. */
 static bool saw_end(const struct prod *p)
 {
-    for (uint32_t i = 0; i < p->conns; i++)
+    for (uint32_t i = 0; i < (p->must_succeed ? 1 : p->conns); i++)
         if (p->h[i] && p->h[i]->ended)
             return true;
     return false;
@@ -324,13 +325,15 @@ bool prod_saw_done(const struct prod *p)
  * not be: a unit that is not full is not sent, a block is released whole. */
 static bool waits_for_consumer(const struct prod *p)
 {
-    const struct handle *h = p->paced->h[0];
+    const struct cons *c = p->paced;
     uint32_t first, rows, slack = 2 * 128;
 
     if (p->piece == 0 || p->piece >= p->pieces)
         return false;
     piece_of(p, p->piece, &first, &rows);
-    return first > (h ? h->given : 0) + slack;
+    while (c->again)
+        c = c->again;
+    return first > (c->h[0] ? c->h[0]->given : 0) + slack;
 }
 
 static void prod_acts(struct prod *p)
@@ -360,7 +363,7 @@ static void prod_acts(struct prod *p)
         return;
     if (p->final_sent) {
         if ((p->flags & FLAG_OPEN) &&
-            (W.is.calm ? cons_room_over(p->room) : W.healing || chance(20)))
+            (W.is.calm ? cons_room_served(p->room) : W.healing || chance(20)))
             handle_release(h, ROWS_UNKNOWN);
         return;
     }
@@ -447,7 +450,7 @@ void prod_event(struct handle *h, const struct local_event *e)
         HOLDS(h->prod->max_rows > 0,
             "what holds no blocks is not ended for them", "%s room %llu",
             h->prod->d->conf->name, (unsigned long long)h->prod->room);
-        if (!h->prod->again) /* its owner may hear of it later */
+        if (h->owner)
             announce_again(h->prod);
         return;
     }

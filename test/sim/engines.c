@@ -224,7 +224,7 @@ void econn_bye(struct econn *c)
 
 static struct handle *handle_of(struct econn *c, uint32_t cell, uint32_t tag)
 {
-    struct handle *h = cell < CELLS ? c->handles[cell] : NULL;
+    struct handle *h = cell < CELLS_MAX ? c->handles[cell] : NULL;
 
     return h && h->tag == tag ? h : NULL;
 }
@@ -488,7 +488,7 @@ void econn_cell(struct econn *c, uint32_t cell, uint64_t word)
 {
     uint64_t old;
 
-    HOLDS(cell < c->cells && cell < CELLS, "cells are in range",
+    HOLDS(cell < c->cells && cell < CELLS_MAX, "cells are in range",
         "cell %u of %u", cell, c->cells);
     old = c->words[cell];
     c->words[cell] = word;
@@ -536,7 +536,7 @@ struct econn *econn_open(struct daemon *d, const char *session, uint32_t uid)
     daemon_step(d, &ev);
     m.hello.magic = LOCAL_MAGIC;
     m.hello.version_min = m.hello.version_max = WIRE_VERSION;
-    m.hello.cells = CELLS;
+    m.hello.cells = (uint32_t)d->conf->limit_cells;
     m.hello.name = span_str("sim");
     m.hello.session = span_str(c->session);
     econn_send(c, &m, NULL);
@@ -560,7 +560,7 @@ void econn_daemon_gone(struct daemon *d)
 
 struct handle *handle_new(struct econn *c)
 {
-    for (uint32_t i = 0; i < CELLS && i < c->cells; i++) {
+    for (uint32_t i = 0; i < CELLS_MAX && i < c->cells; i++) {
         struct handle *h;
 
         if (c->handles[i])

@@ -196,15 +196,21 @@ static bool twin_ready(const struct cons *c)
     return !t || t->ready_ns;
 }
 
-/* True if every room of the group is ready, for an engine that needs all. */
+/* True if every room of the group is ready, for an engine that needs all: also
+ * those that were asked for again, in a group of their own. */
 static bool group_ready(const struct cons *c)
 {
-    uint32_t ready = 0;
+    uint32_t rooms = 0;
 
-    for (const struct cons *o = conss; o; o = o->next)
-        ready += o->d == c->d && o->session == c->session &&
-                 o->group == c->group && o->ready_ns != 0;
-    return ready >= c->group_size;
+    for (const struct cons *o = conss; o; o = o->next) {
+        if (o->d != c->d || (uint32_t)o->group != (uint32_t)c->group ||
+            o->again)
+            continue;
+        if (o->ready_ns == 0)
+            return false;
+        rooms++;
+    }
+    return rooms >= c->group_size;
 }
 
 static void handle_acts(struct cons *c, struct handle *h)
@@ -341,21 +347,46 @@ void cons_answer(struct handle *h, uint32_t type, const struct local_answer *a)
     }
 }
 
-/* What the reason advises: the whole request is made again. */
-static void ask_again(struct cons *c)
+static bool same_group(const struct cons *a, const struct cons *b)
+{
+    return a->d == b->d && a->session == b->session && a->group == b->group;
+}
+
+static struct cons *ask_again(struct cons *c)
 {
     struct cons *n = cons_new(c->d, c->encoder, c->room), *next = n->next;
 
     *n = *c;
     n->next = next;
     memset(n->h, 0, sizeof(n->h));
-    n->requested = n->over = false;
+    n->requested = n->over = n->lost = c->lost = false;
     n->ready_ns = 0;
-    n->group += c->group ? UINT64_C(1) << 32 : 0;
     c->again = n;
     trace("%s asks for %llu again", c->d->conf->name,
         (unsigned long long)c->room);
     cons_start(n, W.now_ns + between(1, 20) * MS);
+    return n;
+}
+
+/* What the reason advises: the whole request is made again, but for rooms of it
+ * that are there, once it is known of each. */
+static void group_again(const struct cons *c)
+{
+    uint32_t lost = 0, there = 0;
+
+    for (const struct cons *o = conss; o; o = o->next)
+        if (same_group(o, c)) {
+            lost += o->lost;
+            there += o->ready_ns != 0;
+        }
+    for (struct cons *o = conss; lost + there == c->group_size && o;
+         o = o->next)
+        if (same_group(o, c) && o->lost) {
+            struct cons *n = ask_again(o);
+
+            n->group += UINT64_C(1) << 32;
+            n->group_size = (uint16_t)lost;
+        }
 }
 
 void cons_event(struct handle *h, const struct local_event *e)
@@ -365,8 +396,13 @@ void cons_event(struct handle *h, const struct local_event *e)
 
     if ((e->what & EVENT_FAILED) && e->reason == ERR_NO_BLOCKS &&
         c->must_succeed) {
-        if (h->owner)
-            ask_again(c);
+        if (!h->owner)
+            return;
+        c->lost = true;
+        if (c->group)
+            group_again(c);
+        else
+            (void)ask_again(c);
         return;
     }
     if (e->what & EVENT_FAILED)
@@ -384,6 +420,8 @@ void cons_event(struct handle *h, const struct local_event *e)
     if (!(e->what & EVENT_READY))
         return;
     c->ready_ns = c->ready_ns ? c->ready_ns : W.now_ns;
+    if (c->group)
+        group_again(c);
     HOLDS(e->total != ROWS_UNKNOWN && e->rows == e->total, "ready shows all",
         "room %llu: %u of %u", (unsigned long long)c->room, e->rows, e->total);
     if (c->null || e->total == 0 || !h->instance)
@@ -425,10 +463,10 @@ bool cons_over(void)
     return true;
 }
 
-bool cons_room_over(uint64_t room)
+bool cons_room_served(uint64_t room)
 {
     for (struct cons *c = conss; c; c = c->next)
-        if (c->room == room && !c->over)
+        if (c->room == room && !c->ready_ns && (!c->over || c->lost))
             return false;
     return true;
 }

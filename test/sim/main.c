@@ -29,6 +29,24 @@ struct options {
     const char *scenario, *fault, *canary;
 };
 
+/* Worlds in which something was wrong once: with a brain, a check, or an
+ * engine here. They run with the scenarios. */
+static const struct {
+    void (*run)(void);
+    uint64_t seed;
+} pinned[] = {
+    {calm_run, 21745},  /* a batch whose engine had no cell for the next */
+    {calm_run, 25115},  /* two engines that need both, of an open room */
+    {calm_run, 28436},  /* a group again, without the one that was there */
+    {calm_run, 30720},  /* an open room, held until its group was consumed */
+    {calm_run, 33187},  /* an encoder paced by a reader that began anew */
+    {calm_run, 37351},  /* engines whose cells were all rooms that wait */
+    {calm_run, 37547},  /* a room announced again twice */
+    {calm_run, 37833},  /* more work than the deadlines of rooms */
+    {swarm_run, 18549}, /* two timers, and a list full with the first */
+    {swarm_run, 20800},
+};
+
 static struct options opt = {
     .first = 1, .count = 100, .jobs = 1, .limit_s = 120};
 static struct {
@@ -195,6 +213,14 @@ static void run_scenarios(const struct scenario *s, uint32_t count,
             start_named(option, s[i].name, s[i].run, true);
 }
 
+static void run_pinned(void)
+{
+    for (size_t i = 0; i < ARRAY_LEN(pinned); i++)
+        start((struct job){.option = pinned[i].run == calm_run ? "calm" : NULL,
+            .run = pinned[i].run,
+            .seed = pinned[i].seed});
+}
+
 static void start_fault(const char *name, void (*run)(void))
 {
     if (wanted(opt.fault, name))
@@ -215,6 +241,8 @@ static void run_all(void)
 
     if (opt.scenario || !named)
         run_scenarios(scenarios, scenarios_count, "scenario", opt.scenario);
+    if (!named)
+        run_pinned();
     if (opt.fault || !named)
         faults_list(start_fault);
     W.fault = (struct fault){.type = 0};

@@ -17,8 +17,10 @@
 #define SHARDS_MAX  3
 #define CONNS_MAX   16
 #define CELLS       16
+#define CELLS_MAX   256 /* in a calm world */
 #define LINKS_MAX   16
 #define READERS_MAX 2
+#define CALM_TIMES  10 /* deadlines of rooms there, against the default */
 
 struct daemon;
 struct mapping;
@@ -167,6 +169,7 @@ struct daemon {
     uint64_t timer_ns;
     uint32_t timer_no;
     uint8_t last; /* event of the last step */
+    bool full;    /* it left something undone: its list of actions is full */
     struct econn *conns[CONNS_MAX];
     struct mapping *mappers[CONNS_MAX]; /* encoded, by connection */
     struct mapping *maps[LINKS_MAX];    /* langd, by peer */
@@ -276,8 +279,8 @@ struct econn {
     uint32_t uid;
     char session[16];
     uint32_t seq, tags_used, cells;
-    uint64_t words[CELLS];
-    struct handle *handles[CELLS];
+    uint64_t words[CELLS_MAX];
+    struct handle *handles[CELLS_MAX];
     struct fifo up, down;
     struct pending_answer *waiting;
     uint32_t waiting_head, waiting_len, waiting_cap;
@@ -375,6 +378,7 @@ struct cons {
     bool ghost;         /* asks a ghost */
     bool together;      /* with all of its group */
     bool eager;         /* releases what it sees at once */
+    bool lost;          /* ended with no-blocks; not asked for again so far */
     struct cons *again; /* asked for again as this one */
     struct cons *next;
 };
@@ -397,7 +401,8 @@ bool prod_key(struct prod *p, uint64_t key, uint64_t most);
 bool prod_saw_done(const struct prod *p);
 bool prods_over(void);
 bool cons_over(void);
-bool cons_room_over(uint64_t room);
+/* True if all who asked for the room have its rows, or want none. */
+bool cons_room_served(uint64_t room);
 const char *prods_left(void);
 const char *cons_left(void);
 void prods_daemon_gone(struct daemon *d);
