@@ -359,7 +359,7 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
     struct lpool *p = lroom_pool(l, m);
     bool failed = m->r.state == ROOM_FAILED;
 
-    if (failed && m->shown_state != ROOM_FAILED && room_in_use(&m->r))
+    if (failed && m->r.told_state != ROOM_FAILED && room_in_use(&m->r))
         l->b.stats[STAT_blocks_quarantined] += m->held.blocks;
     if (failed && m->life == LIFE_GRANTED)
         grant_close(l, out, m, true);
