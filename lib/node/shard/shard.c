@@ -48,34 +48,6 @@ static uint64_t clock_ns(void)
     return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
-bool field_iov(const struct shard_pool *p, uint32_t f,
-    const struct piece *pieces, uint32_t n, struct iovec *iov, uint32_t *used,
-    uint32_t max)
-{
-    uint64_t row_bytes = p->layout.fields[f].row_bytes;
-    uint8_t *region = mem_start(p->mem) + p->offsets[f];
-    uint32_t at = *used;
-
-    CHECK(f < p->layout.count && at <= max, "field %u of %u, place %u of %u", f,
-        p->layout.count, at, max);
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t row = (uint64_t)pieces[i].block * p->block_rows + pieces[i].at;
-        uint8_t *start = region + row * row_bytes;
-        size_t len = pieces[i].rows * row_bytes;
-
-        if (at > 0 &&
-            (uint8_t *)iov[at - 1].iov_base + iov[at - 1].iov_len == start) {
-            iov[at - 1].iov_len += len;
-        } else if (at < max) {
-            iov[at++] = (struct iovec){start, len};
-        } else {
-            return false;
-        }
-    }
-    *used = at;
-    return true;
-}
-
 /* notes, shard to loop */
 
 static void backlog_move(struct shard *s)
@@ -129,9 +101,9 @@ void shard_notify(struct shard *s, const struct data_note *n)
     b->notes[(b->head + b->len++) % b->cap] = *n;
 }
 
-/* commands, loop to shard */
+/* orders, loop to shard */
 
-static unsigned commands(struct shard *s)
+unsigned shard_orders(struct shard *s)
 {
     struct order o;
     unsigned n = 0;
@@ -146,41 +118,6 @@ static unsigned commands(struct shard *s)
 }
 
 /* carrier */
-
-static bool on_arrived(void *ud, struct data *d, const struct data_in *in)
-{
-    struct shard *s = ud;
-
-    (void)d;
-    /* What arrives may be granted by a command that came after this turn's
-     * look at the ring. */
-    commands(s);
-    return s->role->arrived(s, in);
-}
-
-static void on_fetched(void *ud, void *cookie, bool ok)
-{
-    struct shard *s = ud;
-
-    CHECK(s->role->fetched, "shard %u fetches nothing", s->conf.index);
-    s->role->fetched(s, cookie, ok);
-}
-
-static void on_done(void *ud, void *cookie)
-{
-    struct shard *s = ud;
-
-    CHECK(s->role->done, "shard %u sends nothing", s->conf.index);
-    s->role->done(s, cookie);
-}
-
-static void on_broken(void *ud, uint32_t ep)
-{
-    struct shard *s = ud;
-
-    if (s->role->broken)
-        s->role->broken(s, ep);
-}
 
 static unsigned carrier_progress(struct shard *s, uint32_t turns)
 {
@@ -321,7 +258,7 @@ static unsigned work(struct shard *s, bool in_loop)
         s->recent = 0;
     }
     s->moved = 0;
-    n = commands(s);
+    n = shard_orders(s);
     if (s->role->before && !backlog_high(s))
         n += s->role->before(s); /* before the carrier asks the kernel */
     if (in_loop && s->moved > INLINE_BYTES)
@@ -389,8 +326,9 @@ static void pin(const struct shard *s)
 static void *thread(void *ud)
 {
     struct shard *s = ud;
-    struct data_calls calls = {s, on_arrived, on_fetched, on_done, on_broken};
+    struct data_calls calls = s->role->calls;
 
+    calls.ud = s;
     pin(s);
     s->result = s->conf.carrier->open(&s->data, &s->conf.data, &calls);
     if (s->result == OK)
@@ -546,7 +484,7 @@ void shard_flush(struct shard *s)
     } else if (s->role->orders_move_rows) {
         shard_work(s);
     } else { /* orders alone: they do not move rows here */
-        (void)commands(s);
+        (void)shard_orders(s);
         backlog_move(s);
         s->noted = false;
     }

@@ -195,33 +195,27 @@ bool gpu_send_room(struct shard *s)
 static bool one_place(struct shard *s, uint32_t pool,
     const struct piece *pieces, uint32_t n, struct iovec *iov)
 {
-    const struct shard_pool *p = &s->conf.pools[pool];
     uint32_t used = 0;
-    bool one = s->pools_direct >> pool & 1;
 
-    for (uint32_t f = 0; one && f < p->layout.count; f++)
-        one = field_iov(p, f, pieces, n, iov, &used, 1);
-    return one;
+    return s->pools_direct >> pool & 1 &&
+           rows_iov(&s->conf.pools[pool], pieces, n, iov, &used, 1);
 }
 
-bool gpu_straight(struct shard *s, uint32_t ep)
+enum send_way gpu_way(struct shard *s, uint32_t ep)
 {
     const struct send_batch *b = &s->send.batch;
     struct iovec iov;
 
-    return !b->copy && b->count == 1 && b->bytes >= STRAIGHT_BYTES &&
-           s->send.straight[ep] < STRAIGHT_EACH &&
-           one_place(s, b->from[0].pool, b->pieces, b->from[0].pieces, &iov);
-}
-
-bool gpu_batch(const struct shard *s)
-{
-    const struct send_batch *b = &s->send.batch;
-
-    for (uint32_t i = 0; s->stage && !b->copy && i < b->count; i++)
+    if (!s->stage || b->copy)
+        return SEND_PLAIN;
+    if (b->count == 1 && b->bytes >= STRAIGHT_BYTES &&
+        s->send.straight[ep] < STRAIGHT_EACH &&
+        one_place(s, b->from[0].pool, b->pieces, b->from[0].pieces, &iov))
+        return SEND_STRAIGHT;
+    for (uint32_t i = 0; i < b->count; i++)
         if (on_gpu(s, b->from[i].pool))
-            return true;
-    return false;
+            return SEND_STAGED;
+    return SEND_PLAIN;
 }
 
 /* Copies one segment's rows to pinned memory; returns where the next may
@@ -229,19 +223,16 @@ bool gpu_batch(const struct shard *s)
 static uint8_t *gather(struct shard *s, uint8_t *to, const struct shard_pool *p,
     const struct piece *pieces, uint32_t n)
 {
-    for (uint32_t f = 0; f < p->layout.count; f++) {
-        uint32_t used = 0;
-        bool fits = field_iov(p, f, pieces, n, s->iov, &used, DATA_IOV_MAX);
+    uint32_t places = rows_find(s, p, pieces, n);
 
-        CHECK(fits, "%u pieces", n);
-        for (uint32_t i = 0; i < used; i++) {
-            if (p->mem->gpu)
-                stage_copy(s->stage, p->mem->gpu, to, s->iov[i].iov_base,
-                    s->iov[i].iov_len);
-            else
-                guard_copy_zeros(to, s->iov[i].iov_base, s->iov[i].iov_len);
-            to += s->iov[i].iov_len;
-        }
+    for (uint32_t i = 0; i < places; i++) {
+        const struct iovec *row = &s->rows[i];
+
+        if (p->mem->gpu)
+            stage_copy(s->stage, p->mem->gpu, to, row->iov_base, row->iov_len);
+        else
+            guard_copy_zeros(to, row->iov_base, row->iov_len);
+        to += row->iov_len;
     }
     return to;
 }
@@ -342,18 +333,12 @@ static bool land_room(struct shard *s, uint32_t bytes, uint32_t copies)
 static void scatter(struct shard *s, const struct shard_pool *p,
     const struct piece *pieces, uint32_t n, const uint8_t *from)
 {
-    struct iovec iov[PIECES_MAX];
+    uint32_t places = rows_find(s, p, pieces, n);
 
-    for (uint32_t f = 0; f < p->layout.count; f++) {
-        uint32_t used = 0;
-        bool fits = field_iov(p, f, pieces, n, iov, &used, PIECES_MAX);
-
-        CHECK(fits, "%u pieces of field %u", n, f);
-        for (uint32_t i = 0; i < used; i++) {
-            stage_copy(
-                s->stage, p->mem->gpu, iov[i].iov_base, from, iov[i].iov_len);
-            from += iov[i].iov_len;
-        }
+    for (uint32_t i = 0; i < places; i++) {
+        stage_copy(s->stage, p->mem->gpu, s->rows[i].iov_base, from,
+            s->rows[i].iov_len);
+        from += s->rows[i].iov_len;
     }
 }
 

@@ -16,6 +16,8 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
+#define ROWS_IOV_MAX (PIECES_MAX * LAYOUT_FIELDS_MAX)
+
 /* Notes that found the ring `out` full, in order. */
 struct backlog {
     struct data_note *notes;
@@ -58,11 +60,9 @@ struct shard_role {
     bool (*due)(struct shard *s);
     /* Returns the number of messages or landings under way. */
     uint32_t (*active)(const struct shard *s);
-    /* The carrier's calls, see data.h. NULL: ignored. */
-    bool (*arrived)(struct shard *s, const struct data_in *in);
-    void (*fetched)(struct shard *s, void *cookie, bool ok);
-    void (*done)(struct shard *s, void *cookie);
-    void (*broken)(struct shard *s, uint32_t ep);
+    /* What the carrier calls, see data.h; ud: the shard. NULL: it does not call
+     * that in this role. */
+    struct data_calls calls;
     /* Copies from or to pinned memory have ended. */
     void (*staged)(struct shard *s, uint64_t cookie, bool ok);
     uint32_t slots_most, slot_entries; /* of the stage */
@@ -115,7 +115,8 @@ struct shard {
     uint64_t pools_lost;   /* a bit for each that was reported */
     uint64_t pools_direct; /* for each GPU pool that the carrier reaches */
 
-    struct iovec iov[DATA_IOV_MAX];
+    struct iovec iov[DATA_IOV_MAX];  /* of a message */
+    struct iovec rows[ROWS_IOV_MAX]; /* of one segment, see rows_find */
 };
 
 /* shard.c */
@@ -127,13 +128,19 @@ static inline void stat_set(_Atomic uint64_t *stat, uint64_t n)
 {
     atomic_store_explicit(stat, n, memory_order_relaxed);
 }
+/* Carries out the orders in the ring; returns their number. */
+unsigned shard_orders(struct shard *s);
 /* Queues a note for the loop. Waits only while the backlog is full. */
 void shard_notify(struct shard *s, const struct data_note *n);
-/* Appends the places of the pieces of field f to iov; adjacent ones are merged.
- * false: more than `max` entries are needed; *used is as before. */
-bool field_iov(const struct shard_pool *p, uint32_t f,
-    const struct piece *pieces, uint32_t n, struct iovec *iov, uint32_t *used,
-    uint32_t max);
+
+/* shard_rows.c */
+/* Appends the places of a segment's rows, in the order of its bytes, to iov;
+ * adjacent ones are merged. false: more than `max` entries are needed. */
+bool rows_iov(const struct shard_pool *p, const struct piece *pieces,
+    uint32_t n, struct iovec *iov, uint32_t *used, uint32_t max);
+/* The same into s->rows; returns the number of places. */
+uint32_t rows_find(struct shard *s, const struct shard_pool *p,
+    const struct piece *pieces, uint32_t n);
 
 /* shard_order.c: the loop's thread */
 /* Moves waiting orders into the ring; true if any was pushed since the last

@@ -208,21 +208,15 @@ void land_gone(struct shard *s, uint32_t token)
 }
 
 /* Copies one segment's bytes into its blocks. false: their memory is gone. */
-static bool place(const struct shard_pool *p, const struct piece *pieces,
+static bool scatter(struct shard *s, uint32_t pool, const struct piece *pieces,
     uint32_t n, const uint8_t *from)
 {
-    struct iovec iov[PIECES_MAX];
+    uint32_t places = rows_find(s, &s->conf.pools[pool], pieces, n);
 
-    for (uint32_t f = 0; f < p->layout.count; f++) {
-        uint32_t used = 0;
-        bool fits = field_iov(p, f, pieces, n, iov, &used, PIECES_MAX);
-
-        CHECK(fits, "%u pieces of field %u", n, f);
-        for (uint32_t i = 0; i < used; i++) {
-            if (!guard_copy(iov[i].iov_base, from, iov[i].iov_len))
-                return false;
-            from += iov[i].iov_len;
-        }
+    for (uint32_t i = 0; i < places; i++) {
+        if (!guard_copy(s->rows[i].iov_base, from, s->rows[i].iov_len))
+            return false;
+        from += s->rows[i].iov_len;
     }
     return true;
 }
@@ -242,7 +236,7 @@ static void land_eager(struct shard *s, const struct data_in *in,
                 from += segs[i].bytes;
                 continue;
             }
-            good = place(&s->conf.pools[pool], pieces, n, from);
+            good = scatter(s, pool, pieces, n, from);
             if (!good)
                 land_gone(s, token);
             land_end(s, token, good, segs[i].bytes);
@@ -276,7 +270,6 @@ static bool fetch_iov(struct shard *s, const struct segment *seg, bool alone,
     struct piece pieces[PIECES_MAX];
     uint32_t pool, n, token;
     struct fetch_of *of;
-    bool fits = true;
 
     if (!land_begin(s, seg, &pool, pieces, &n, &token))
         return alone || sink_iov(s, seg->bytes, used);
@@ -294,10 +287,8 @@ static bool fetch_iov(struct shard *s, const struct segment *seg, bool alone,
         land_end(s, token, false, seg->bytes);
         return alone || sink_iov(s, seg->bytes, used);
     }
-    for (uint32_t i = 0; fits && i < s->conf.pools[pool].layout.count; i++)
-        fits = field_iov(
-            &s->conf.pools[pool], i, pieces, n, s->iov, used, DATA_IOV_MAX);
-    return fits;
+    return rows_iov(
+        &s->conf.pools[pool], pieces, n, s->iov, used, DATA_IOV_MAX);
 }
 
 /* Receives a message whole, to be copied: one of many segments, or one that
@@ -324,8 +315,9 @@ static struct fetch *fetch_take(struct shard *s)
     return f;
 }
 
-static void fetched(struct shard *s, void *cookie, bool ok)
+static void fetched(void *ud, void *cookie, bool ok)
 {
+    struct shard *s = ud;
     struct fetch *f = cookie;
 
     CHECK(f >= s->land.fetches && f < s->land.fetches + s->land.fetch_fresh &&
@@ -365,11 +357,16 @@ static bool land_rendezvous(struct shard *s, const struct data_in *in,
     return !good && land_whole(s, in);
 }
 
-static bool arrived(struct shard *s, const struct data_in *in)
+static bool arrived(void *ud, struct data *d, const struct data_in *in)
 {
     struct segment segs[SEGMENTS_MAX];
+    struct shard *s = ud;
     uint32_t count;
 
+    (void)d;
+    /* The message may be granted by an order that came after this turn's look
+     * at the ring. */
+    (void)shard_orders(s);
     if (segments_kind(in->header) == SEGMENTS_SOURCES)
         return copy_arrived(s, in);
     if (segments_get(in->header, in->len, segs, &count) != OK) {
@@ -464,8 +461,7 @@ const struct shard_role shard_lands = {.limits = limits,
     .after = after,
     .due = due,
     .active = active,
-    .arrived = arrived,
-    .fetched = fetched,
+    .calls = {.arrived = arrived, .fetched = fetched},
     .staged = gpu_landed,
     .slots_most = STAGE_SLOTS,
     .slot_entries = IN_ENTRIES};

@@ -145,8 +145,10 @@ static void add_lost(struct shard *s, uint32_t ep)
     s->send.lost[s->send.lost_count++] = ep;
 }
 
-static void broken(struct shard *s, uint32_t ep)
+static void broken(void *ud, uint32_t ep)
 {
+    struct shard *s = ud;
+
     CHECK(ep < eps_max(&s->conf), "endpoint %u", ep);
     if (s->send.eps[ep] != EP_OPEN && s->send.eps[ep] != EP_NAMED)
         return;
@@ -210,14 +212,10 @@ static uint32_t batch_iov(struct shard *s)
     uint32_t used = 0;
 
     for (uint32_t i = 0; i < b->count; i++) {
-        const struct shard_pool *p = &s->conf.pools[b->from[i].pool];
+        bool fits = rows_iov(&s->conf.pools[b->from[i].pool], at,
+            b->from[i].pieces, s->iov, &used, DATA_IOV_MAX);
 
-        for (uint32_t f = 0; f < p->layout.count; f++) {
-            bool fits = field_iov(
-                p, f, at, b->from[i].pieces, s->iov, &used, DATA_IOV_MAX);
-
-            CHECK(fits, "message of %u segments in %u places", b->count, used);
-        }
+        CHECK(fits, "message of %u segments in %u places", b->count, used);
         at += b->from[i].pieces;
     }
     return used;
@@ -328,14 +326,14 @@ static unsigned post_all(struct shard *s)
            sending_next(s->send.sending, &s->send.batch, &token)) {
         uint32_t ep = s->send.batch.peer * ENDPOINTS(s->conf.count) +
                       s->send.batch.address / s->conf.count;
-        bool straight = gpu_straight(s, ep);
-        bool by_slot = !straight && gpu_batch(s);
+        enum send_way way = gpu_way(s, ep);
+        bool straight = way == SEND_STRAIGHT;
         enum err e = OK;
 
         CHECK(s->send.batch.peer < s->conf.peers && !s->send.posted[token].busy,
             "message %u for peer %u", token, s->send.batch.peer);
         n++;
-        if (by_slot)
+        if (way == SEND_STAGED)
             gpu_send(s, ep, token);
         else
             e = post(s, ep, token);
@@ -343,7 +341,7 @@ static unsigned post_all(struct shard *s)
             not_posted(s, s->send.batch.peer, ep, token, e);
             continue;
         }
-        if (!by_slot)
+        if (way != SEND_STAGED)
             s->send.posted[token] = (struct posted){ep, true, straight};
         s->send.straight[ep] += straight;
         stat_add(&s->stats.messages_sent, 1);
@@ -373,8 +371,9 @@ static void ep_name(struct shard *s, uint32_t ep)
     log_info("peer %u data goes by %s", peer, text);
 }
 
-static void done(struct shard *s, void *cookie)
+static void done(void *ud, void *cookie)
 {
+    struct shard *s = ud;
     struct posted *p = cookie;
 
     CHECK(p->busy, "message %td was not out", p - s->send.posted);
@@ -436,8 +435,11 @@ static uint32_t active(const struct shard *s)
 }
 
 /* Refuses a message: encoded receives none. */
-static bool arrived(struct shard *s, const struct data_in *in)
+static bool arrived(void *ud, struct data *d, const struct data_in *in)
 {
+    struct shard *s = ud;
+
+    (void)d;
     (void)in;
     stat_add(&s->stats.segments_dropped, 1);
     return false;
@@ -470,9 +472,7 @@ const struct shard_role shard_sends = {.limits = limits,
     .after = after,
     .due = due,
     .active = active,
-    .arrived = arrived,
-    .done = done,
-    .broken = broken,
+    .calls = {.arrived = arrived, .done = done, .broken = broken},
     .staged = staged,
     .slots_most = STAGE_SLOTS_MOST,
     .slot_entries = OUT_ENTRIES,

@@ -53,13 +53,13 @@ struct sender {
 /* shard_gpu.c */
 /* True if a message may be taken from sending.c, whatever its pools. */
 bool gpu_send_room(struct shard *s);
-/* True if the carrier reads the batch's rows from the GPU itself. The receiver
- * has to fetch them then, so an endpoint has at most STRAIGHT_EACH. */
-bool gpu_straight(struct shard *s, uint32_t ep);
-/* True if the batch has rows of a GPU. Unless they go straight, gpu_send copies
- * them to pinned memory, and the role's `staged` is called when they are there;
- * gpu_done ends the message when the carrier has completed or never had it. */
-bool gpu_batch(const struct shard *s);
+/* How the batch's rows go. SEND_STRAIGHT: the carrier reads them from the GPU
+ * itself; the receiver has to fetch them then, so an endpoint has at most
+ * STRAIGHT_EACH. SEND_STAGED: rows of a GPU, which gpu_send copies to pinned
+ * memory; the role's `staged` is called when they are there, and gpu_done ends
+ * the message when the carrier has completed or never had it. */
+enum send_way { SEND_PLAIN, SEND_STRAIGHT, SEND_STAGED };
+enum send_way gpu_way(struct shard *s, uint32_t ep);
 /* Called before a message goes to the carrier: copies it out of its slot when
  * slots are scarce. */
 void gpu_handed(struct shard *s, uint32_t token);
