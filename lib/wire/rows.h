@@ -1,0 +1,40 @@
+/* rows.h - rows of names and values, as REPORT carries them to a program that
+ * asks for rows, and as JSON. A row is a mark and its cells; each cell has its
+ * column's name. Pure; any thread. */
+#ifndef MMX_WIRE_ROWS_H
+#define MMX_WIRE_ROWS_H
+
+#include "base/bytes.h"
+
+/* QUERY.form */
+enum { FORM_TEXT, FORM_JSON, FORM_ROWS };
+
+/* A cell's name, and its text: bytes at most. */
+#define ROWS_NAME_MAX 255
+#define ROWS_TEXT_MAX (1u << 20)
+
+enum cell_kind { CELL_ROW = 1, CELL_TEXT, CELL_NUMBER };
+
+struct cell {
+    enum cell_kind kind;
+    struct span name, text; /* CELL_ROW: empty; text: of CELL_TEXT */
+    uint64_t number;
+};
+
+void cell_put(struct writer *w, const struct cell *c);
+/* Takes the next cell; its spans point into the reader's buffer. False: at the
+ * end, or the rest is malformed. */
+MUST_CHECK bool cell_get(struct reader *r, struct cell *c);
+/* Returns at least the bytes that the cell needs, in rows and as JSON. */
+size_t cell_bytes(const struct cell *c);
+
+/* How far an array of objects has come; zero at its start. */
+struct json {
+    bool rows, cells;
+};
+
+/* Appends the cell to an array of objects. */
+void json_cell(struct writer *w, struct json *j, const struct cell *c);
+void json_end(struct writer *w, const struct json *j);
+
+#endif
