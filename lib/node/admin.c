@@ -1,5 +1,5 @@
-/* admin.c - answers QUERY: the rows of the brain and of the body, as an aligned
- * table or as JSON, in as many REPORT messages as needed.
+/* admin.c - answers QUERY: the rows of the brain and of the body, in as many
+ * REPORT messages as needed.
  *
  * Invariants: one report per connection; the connection is held until the
  * report is sent, so that answers keep their order. Reports are made in
@@ -34,17 +34,21 @@
 
 /* rows of the body */
 
+#define SHOW(NAME, word, meaning) WHAT_##NAME,
 enum what {
-    WHAT_STATUS,
-    WHAT_ROOMS,
-    WHAT_POOLS,
-    WHAT_PEERS,
-    WHAT_STATS,
-    WHAT_SEQUENCES,
-    WHAT_CONF
+#include "wire/show.def"
 };
+#undef SHOW
+#define SHOW(NAME, word, meaning) word,
 static const char *const whats[] = {
-    "status", "rooms", "pools", "peers", "stats", "sequences", "conf"};
+#include "wire/show.def"
+};
+#undef SHOW
+#define SHOW(NAME, word, meaning) " " word
+static const char there_is[] = "there is"
+#include "wire/show.def"
+    ;
+#undef SHOW
 
 /* Passes the brain's rows on and appends the body's columns. */
 struct adding {
@@ -179,7 +183,7 @@ struct query {
 static void fail(struct query *q, enum err err, const char *text)
 {
     report_fini(&q->report);
-    report_init(&q->report, false, false);
+    report_init(&q->report, FORM_TEXT);
     report_add(&q->report, text);
     q->err = err;
     q->whole = true;
@@ -189,19 +193,19 @@ static void make_conf(struct node *n, struct query *q)
 {
     char *text = malloc(CONF_BYTES);
     struct writer w = writer_of(text, CONF_BYTES - 1);
+    struct rows_out *to = &q->report.rows_out;
 
     if (!text || !conf_print(n->conf, false, &w)) {
         fail(q, ERR_TOO_LARGE, "the report is too large");
+    } else if (q->report.form == FORM_TEXT) {
+        text[w.len] = 0;
+        report_add(&q->report, text);
+        q->whole = true;
     } else {
         text[w.len] = 0;
-        if (q->report.json) {
-            report_add(&q->report, "[\n{\"yaml\": ");
-            report_add_string(&q->report, text);
-            report_add(&q->report, "}\n]\n");
-        } else {
-            report_add(&q->report, text);
-        }
-        q->whole = true;
+        to->row(to);
+        to->text(to, "yaml", text);
+        q->shown = true;
     }
     free(text);
 }
@@ -228,12 +232,12 @@ static void show_slice(struct node *n, struct query *q)
 
 static void make_slice(struct node *n, struct query *q)
 {
-    if (q->what == WHAT_CONF)
+    if (q->shown)
+        q->whole = report_turn(&q->report, SLICE_PLACES);
+    else if (q->what == WHAT_CONF)
         make_conf(n, q);
-    else if (!q->shown)
-        show_slice(n, q);
     else
-        q->whole = report_print(&q->report, SLICE_PLACES);
+        show_slice(n, q);
     if (report_failed(&q->report))
         fail(q, ERR_TOO_LARGE, "the report is too large");
 }
@@ -371,8 +375,7 @@ void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
     if (local_gone(n->local, conn))
         return;
     if (!find_what(m->query.what, &what)) {
-        refuse(n, conn, m->seq, ERR_MALFORMED,
-            "there is status, rooms, pools, peers, sequences, conf and stats");
+        refuse(n, conn, m->seq, ERR_MALFORMED, there_is);
         return;
     }
     q = may_ask(n, conn) ? calloc(1, sizeof(*q)) : NULL;
@@ -383,7 +386,8 @@ void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
     q->conn = conn;
     q->seq = m->seq;
     q->what = what;
-    report_init(&q->report, m->query.json == 1, what == WHAT_STATUS);
+    report_init(
+        &q->report, m->query.json > FORM_ROWS ? FORM_TEXT : m->query.json);
     q->adding = (struct adding){{adding_row, adding_text, adding_number},
         &q->report.rows_out, n, what, false, NONE, NONE};
     if (n->conns[conn].uid != n->brain_conf.uid)

@@ -4,6 +4,7 @@
 #include "node/node.h"
 
 #include "base/log.h"
+#include "wire/rows.h"
 #include "wire/wire.h"
 #include "test/t.h"
 
@@ -186,14 +187,15 @@ static int engine(const char *path)
 }
 
 /* The whole of a report, as text that is ours until the next call. */
-static const char *query(int s, const char *what, bool json, unsigned *pieces)
+static const char *query(
+    int s, const char *what, uint8_t form, unsigned *pieces)
 {
     static char text[8u << 20];
     size_t len = 0;
     struct local_msg m = {.type = LOCAL_QUERY, .seq = 77};
 
     m.query.what = span_str(what);
-    m.query.json = json;
+    m.query.json = form;
     say(s, &m);
     *pieces = 0;
     do {
@@ -259,7 +261,7 @@ TEST(langd_opens)
     opens(ROLE_LANGD, langd_path);
 }
 
-TEST(every_report_is_there_as_text_and_as_json)
+TEST(every_report_is_there_in_every_form)
 {
     static const char *const whats[] = {
         "status", "rooms", "pools", "peers", "conf", "stats"};
@@ -271,7 +273,9 @@ TEST(every_report_is_there_as_text_and_as_json)
     for (size_t i = 0; i < ARRAY_LEN(whats); i++) {
         T_TRUE(query(s, whats[i], false, &n)[0] != 0);
         T_EQ_U64(query(s, whats[i], true, &n)[0], '[');
+        query(s, whats[i], FORM_ROWS, &n);
     }
+    T_EQ_U64(query(s, "status", FORM_ROWS, &n)[0], CELL_ROW);
     T_HAS(query(s, "status", false, &n), "l-test");
     T_HAS(query(s, "pools", false, &n), "embedding:bf16:64");
     T_HAS(query(s, "peers", true, &n), "\"transport\": \"-\"");

@@ -25,7 +25,7 @@ NO_READERS = 2  # flag of RELEASE
 READ, WRITE, WATCH = 1, 2, 4  # rights of ATTACH
 GRANTED, HAVE, WANTED, DONE, LENGTH = 1, 2, 4, 8, 16  # bits of EVENT.what
 LANDED, READY, FAILED, GONE = 32, 64, 128, 256
-ABILITIES: Dict[str, int] = {"NO_READERS": 0}  # this client's, with their bits
+ABILITIES: Dict[str, int] = {"NO_READERS": 0, "ROWS": 1}  # with their bits
 
 _HEADER = struct.Struct("<HHII")  # type, zero, length of the body, seq
 _FIXED = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "key": "32s"}
