@@ -1,7 +1,7 @@
 /* mmxctl - shows what a daemon knows: connects to its socket like an engine,
- * says HELLO and QUERY, prints the REPORTs; or, as doctor, checks what an
- * engine needs to use the daemons. Blocking, one thread. The rest is in
- * cmd/ctl. */
+ * says HELLO and QUERY, prints the REPORTs as a table or as JSON; or, as
+ * doctor, checks what an engine needs to use the daemons. Blocking, one thread.
+ * The rest is in cmd/ctl. */
 #include "ctl/ctl.h"
 
 #include <errno.h>
@@ -13,11 +13,13 @@
 
 static void usage(FILE *to)
 {
+#define SHOW(NAME, word, meaning) "  " word "\t" meaning "\n"
     fputs(
         "usage: mmxctl [--socket PATH | --encoded | --langd] [--json] WHAT\n"
-        "  WHAT is status, rooms, pools, peers, sequences, conf or stats;\n"
-        "  doctor checks what an engine of this user needs and prints one\n"
-        "  line per check: ok, warn or fail, and what to do\n"
+        "WHAT is one of\n"
+#include "wire/show.def"
+        "  doctor\tcheck what an engine of this user needs: one line per\n"
+        "\t\tcheck, ok, warn or fail, and what to do\n"
         "  --encoded       use /run/mmx/encoded.sock\n"
         "  --langd         use /run/mmx/langd.sock\n"
         "  --socket PATH   use the daemon's socket at PATH; default: that of\n"
@@ -26,18 +28,7 @@ static void usage(FILE *to)
         "exit status: 0 success, 1 refused by the daemon or a check failed,\n"
         "2 no daemon, 64 bad command line\n",
         to);
-}
-
-static bool ask(int s, const char *what, bool json)
-{
-    struct local_msg m[3];
-
-    ctl_hello(&m[0]);
-    m[1] = (struct local_msg){.type = LOCAL_QUERY};
-    m[1].query.json = json;
-    m[1].query.what = span_str(what);
-    m[2] = (struct local_msg){.type = LOCAL_BYE};
-    return ctl_send(s, m, 3);
+#undef SHOW
 }
 
 static int refused(enum err err, struct span text)
@@ -47,63 +38,55 @@ static int refused(enum err err, struct span text)
     return CTL_REFUSED;
 }
 
-/* Returns the exit status, or -1: more packets follow. */
-static int take(const struct local_msg *m)
+static void print(struct reader got, const char *what, uint8_t form, bool json)
 {
-    if (m->type == LOCAL_ANSWER)
-        return refused(m->answer.err, m->answer.text);
-    if (m->type != LOCAL_REPORT)
-        return -1;
-    if (m->report.err)
-        return refused(m->report.err, m->report.text);
-    fwrite(m->report.text.p, 1, m->report.text.len, stdout);
-    if (m->report.more)
-        return -1;
-    return fflush(stdout) == 0 ? 0 : CTL_REFUSED;
+    struct reader row;
+    struct cell c;
+
+    if (form != FORM_ROWS)
+        fwrite(got.p, 1, got.len, stdout); /* of an older daemon */
+    else if (json)
+        rows_json(got);
+    else if (strcmp(what, "conf"))
+        rows_table(got, !strcmp(what, "status"));
+    else if (rows_next(&got, &row) && cell_get(&row, &c))
+        fwrite(c.text.p, 1, c.text.len, stdout);
 }
 
-static int print_answer(int s)
+static int show(struct ctl *c, const char *what, bool json)
 {
-    static uint8_t packet[LOCAL_PACKET_MAX];
+    struct local_msg m = {0};
+    uint8_t form = json ? FORM_JSON : FORM_TEXT;
+    bool ok = ctl_hello(c, 1, &m);
 
-    for (;;) {
-        int fd; /* of WELCOME's cells, which are not asked for */
-        ssize_t n = ctl_recv(s, packet, &fd);
-        struct reader r = reader_of(packet, n > 0 ? (size_t)n : 0);
-        struct local_msg m;
-        enum err e;
-
-        if (fd >= 0)
-            close(fd);
-        if (n <= 0) {
-            fprintf(stderr, "mmxctl: %s\n",
-                n == 0 ? "the daemon closed the connection" : strerror(errno));
-            return CTL_REFUSED;
-        }
-        while ((e = local_get(&r, &m)) != ERR_NOT_READY) {
-            int status = e == OK ? take(&m) : -1;
-
-            if (status >= 0)
-                return status;
-        }
+    ok = ok && m.type == LOCAL_WELCOME;
+    if (ok && has_ability(m.welcome.abilities, LOCAL_CAN_ROWS))
+        form = FORM_ROWS;
+    if (ok && ctl_ask(c, what, form, &m)) {
+        print(c->got, what, form, json);
+        return fflush(stdout) == 0 ? CTL_SHOWN : CTL_REFUSED;
     }
+    if (m.type == LOCAL_ANSWER)
+        return refused(m.answer.err, m.answer.text);
+    if (m.type == LOCAL_REPORT && m.report.err)
+        return refused(m.report.err, m.report.text);
+    fprintf(stderr, "mmxctl: %s\n",
+        errno ? strerror(errno) : "the daemon closed the connection");
+    return CTL_REFUSED;
 }
 
-static int show(const char *path, const char *what, bool json)
+static int show_at(const char *path, const char *what, bool json)
 {
-    int status = CTL_REFUSED, s = ctl_connect(path);
+    struct ctl *c = ctl_open(path);
+    int status;
 
-    if (s < 0) {
+    if (!c) {
         fprintf(stderr, "mmxctl: %s: %s\n", path,
             errno == ECONNREFUSED ? "no daemon is listening" : strerror(errno));
         return CTL_NO_DAEMON;
     }
-    /* A daemon that has no place says so before it reads. */
-    if (ask(s, what, json) || errno == EPIPE)
-        status = print_answer(s);
-    else
-        fprintf(stderr, "mmxctl: %s: %s\n", path, strerror(errno));
-    close(s);
+    status = show(c, what, json);
+    ctl_close(c);
     return status;
 }
 
@@ -113,7 +96,7 @@ static const char *const sockets[] = {CTL_ENCODED, CTL_LANGD};
  * here. No socket at all is a finding, too. */
 static int doctor(const char *path, bool json)
 {
-    struct report r = {.json = json};
+    struct findings r = {.as_json = json};
     uint32_t visited = 0;
 
     for (int i = 0; i < 2 && !path; i++) {
@@ -125,7 +108,7 @@ static int doctor(const char *path, bool json)
     }
     if (!visited)
         doctor_daemon(&r, path ? path : CTL_LANGD);
-    report_end(&r);
+    findings_end(&r);
     return r.count[FAIL] ? CTL_REFUSED : CTL_SHOWN;
 }
 
@@ -179,5 +162,5 @@ int main(int argc, char **argv)
         return doctor(path, json);
     if (!path && !(path = find_socket()))
         return CTL_NO_DAEMON;
-    return show(path, argv[optind], json);
+    return show_at(path, argv[optind], json);
 }

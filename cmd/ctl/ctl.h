@@ -2,6 +2,7 @@
 #ifndef MMX_CMD_CTL_H
 #define MMX_CMD_CTL_H
 
+#include "wire/rows.h"
 #include "wire/wire.h"
 
 #include <sys/types.h>
@@ -18,47 +19,67 @@ enum {
 
 /* link.c: the wire, blocking, at most 10 s at a time */
 
-/* Returns a connected socket, or -1 and errno. */
-int ctl_connect(const char *path);
-/* Fills in the HELLO of an engine that opens no room. */
-void ctl_hello(struct local_msg *m);
-/* Sends the messages as one packet, numbered from 1. */
-bool ctl_send(int s, struct local_msg *msgs, uint32_t count);
-/* Receives the next packet, and in *fd the descriptor that came with it, which
- * the caller closes; -1: none. Returns what recv returns. */
-ssize_t ctl_recv(int s, uint8_t packet[LOCAL_PACKET_MAX], int *fd);
+/* One connection to one daemon. */
+struct ctl {
+    int s;             /* -1: not connected */
+    int fd;            /* came with the last message; -1: none */
+    struct reader in;  /* the rest of the packet */
+    struct reader got; /* answer of ctl_ask, in `answer` */
+    uint8_t packet[LOCAL_PACKET_MAX];
+    uint8_t answer[18u << 20];
+};
 
-/* rows.c: what QUERY gives as JSON, an array of flat objects */
+/* Returns a connection, or NULL and errno; ctl_close frees it. */
+struct ctl *ctl_open(const char *path);
+void ctl_close(struct ctl *c);
+/* Sends a HELLO of an engine that opens no room, and receives the answer. */
+bool ctl_hello(struct ctl *c, uint32_t cells, struct local_msg *m);
+bool ctl_send(struct ctl *c, const struct local_msg *m);
+/* Receives the next message, whose spans are good until the next call. False:
+ * errno, 0 for the end of the connection. */
+bool ctl_next(struct ctl *c, struct local_msg *m);
+/* Asks for a report and gathers it in c->got. False: no answer, errno; or
+ * refused, m->report.err is set. */
+bool ctl_ask(
+    struct ctl *c, const char *what, uint8_t form, struct local_msg *m);
 
-/* Returns the row after `row`, or the first one in `row`; NULL: no more. */
-const char *rows_next(const char *row);
-/* Copies a member's value as text, cut to size. False: none, out is empty. */
-bool rows_get(const char *row, const char *name, char *out, size_t size);
+/* rows.c: what a daemon answers in FORM_ROWS */
 
-/* report.c: findings, as lines or as JSON */
+/* Takes the cells of the next row. False: no more. */
+bool rows_next(struct reader *rows, struct reader *row);
+/* Copies the text of a row's cell, cut to size and fit for a terminal; empty
+ * when there is none. */
+void rows_get(struct reader row, const char *name, char *out, size_t size);
+/* Prints rows as a table, or one cell in a line. */
+void rows_table(struct reader rows, bool upright);
+/* Prints rows as JSON. */
+void rows_json(struct reader rows);
+
+/* findings.c: of the doctor, as lines or as JSON */
 
 enum finding { FINE, WARN, FAIL };
-struct report {
-    bool json;
+struct findings {
+    bool as_json;
+    struct json json;
     const char *about; /* the socket's path */
     uint32_t count[3];
 };
 /* Prints one finding. advice: what to do about it; "" for FINE. */
-void report_say(struct report *r, enum finding f, const char *check,
+void findings_say(struct findings *r, enum finding f, const char *check,
     const char *text, const char *advice);
-void report_end(const struct report *r);
+void findings_end(const struct findings *r);
 
 /* doctor.c, where.c, here.c, peer.c */
 
 /* Checks everything an engine needs to reach one daemon and use it. */
-void doctor_daemon(struct report *r, const char *path);
+void doctor_daemon(struct findings *r, const char *path);
 /* Checks the path, its folder and this user. reached: connect worked. */
-void doctor_path(struct report *r, const char *path, bool reached);
+void doctor_path(struct findings *r, const char *path, bool reached);
 /* Explains a connect that failed with this errno. */
-void doctor_reach(struct report *r, const char *path, int error);
+void doctor_reach(struct findings *r, const char *path, int error);
 /* Checks limits and environment of this process. pool_bytes: of all pools. */
-void doctor_here(struct report *r, uint64_t pool_bytes);
+void doctor_here(struct findings *r, uint64_t pool_bytes);
 /* Checks the peers of the daemon, given as the rows of QUERY peers. */
-void doctor_peers(struct report *r, const char *rows, bool langd);
+void doctor_peers(struct findings *r, struct reader rows, bool langd);
 
 #endif

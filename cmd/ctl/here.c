@@ -19,7 +19,7 @@ static void limit_text(rlim_t v, uint64_t unit, char out[32])
         snprintf(out, 32, "%llu", (unsigned long long)(v / unit));
 }
 
-static void say_memlock(struct report *r, uint64_t pool_bytes)
+static void say_memlock(struct findings *r, uint64_t pool_bytes)
 {
     struct rlimit l;
     char have[32], text[128];
@@ -30,14 +30,14 @@ static void say_memlock(struct report *r, uint64_t pool_bytes)
     snprintf(text, sizeof(text), "%s MiB may be locked, the pools have %llu",
         have, (unsigned long long)(pool_bytes / MIB));
     if (l.rlim_cur == RLIM_INFINITY || l.rlim_cur >= pool_bytes)
-        report_say(r, FINE, "memlock", text, "");
+        findings_say(r, FINE, "memlock", text, "");
     else
-        report_say(r, WARN, "memlock", text,
+        findings_say(r, WARN, "memlock", text,
             "an engine that locks the pools, or registers them for RDMA, "
             "needs ulimit -l unlimited (docker --ulimit memlock=-1)");
 }
 
-static void say_nofile(struct report *r)
+static void say_nofile(struct findings *r)
 {
     struct rlimit l;
     char have[32], text[128];
@@ -47,12 +47,12 @@ static void say_nofile(struct report *r)
     limit_text(l.rlim_cur, 1, have);
     snprintf(text, sizeof(text), "%s descriptors", have);
     if (l.rlim_cur >= 1024)
-        report_say(r, FINE, "nofile", text, "");
+        findings_say(r, FINE, "nofile", text, "");
     else
-        report_say(r, WARN, "nofile", text, "raise it: ulimit -n 4096");
+        findings_say(r, WARN, "nofile", text, "raise it: ulimit -n 4096");
 }
 
-static void say_environment(struct report *r)
+static void say_environment(struct findings *r)
 {
     char text[512] = "";
     size_t len = 0;
@@ -66,14 +66,14 @@ static void say_environment(struct report *r)
                 len ? ", " : "", (int)n, *e);
     }
     if (getenv("UCX_TLS") || getenv("UCX_NET_DEVICES"))
-        report_say(r, WARN, "env", text,
+        findings_say(r, WARN, "env", text,
             "UCX_ variables do not reach the daemons (their YAML says tls and "
             "devices), only a UCX that this engine has itself");
     else
-        report_say(r, FINE, "env", text[0] ? text : "no UCX_, no MMX_", "");
+        findings_say(r, FINE, "env", text[0] ? text : "no UCX_, no MMX_", "");
 }
 
-void doctor_here(struct report *r, uint64_t pool_bytes)
+void doctor_here(struct findings *r, uint64_t pool_bytes)
 {
     say_memlock(r, pool_bytes);
     say_nofile(r);

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -14,7 +15,7 @@
 
 enum { WAIT_S = 10 };
 
-int ctl_connect(const char *path)
+static int dial(const char *path)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     struct timeval limit = {.tv_sec = WAIT_S};
@@ -38,54 +39,120 @@ int ctl_connect(const char *path)
     return -1;
 }
 
-void ctl_hello(struct local_msg *m)
+struct ctl *ctl_open(const char *path)
 {
-    static char session[32];
+    struct ctl *c = calloc(1, sizeof(*c));
 
-    snprintf(session, sizeof(session), "mmxctl-%d", (int)getpid());
-    *m = (struct local_msg){.type = LOCAL_HELLO};
-    m->hello.magic = LOCAL_MAGIC;
-    m->hello.version_min = m->hello.version_max = WIRE_VERSION;
-    m->hello.cells = 1;
-    m->hello.name = span_str("mmxctl");
-    m->hello.session = span_str(session);
+    if (!c)
+        return NULL;
+    c->fd = -1;
+    c->s = dial(path);
+    if (c->s < 0) {
+        int error = errno;
+
+        free(c);
+        errno = error;
+        return NULL;
+    }
+    return c;
 }
 
-bool ctl_send(int s, struct local_msg *msgs, uint32_t count)
+void ctl_close(struct ctl *c)
+{
+    if (c->fd >= 0)
+        close(c->fd);
+    close(c->s);
+    free(c);
+}
+
+bool ctl_send(struct ctl *c, const struct local_msg *m)
 {
     uint8_t packet[2048];
     struct writer w = writer_of(packet, sizeof(packet));
 
-    for (uint32_t i = 0; i < count; i++) {
-        msgs[i].seq = i + 1;
-        if (!local_put(&w, &msgs[i])) {
-            errno = EMSGSIZE;
-            return false;
-        }
-    }
-    return send(s, packet, w.len, MSG_NOSIGNAL) == (ssize_t)w.len;
+    if (local_put(&w, m))
+        return send(c->s, packet, w.len, MSG_NOSIGNAL) == (ssize_t)w.len;
+    errno = EMSGSIZE;
+    return false;
 }
 
-ssize_t ctl_recv(int s, uint8_t packet[LOCAL_PACKET_MAX], int *fd)
+/* Receives a packet, and the descriptor that came with it. */
+static bool receive(struct ctl *c)
 {
     union {
         struct cmsghdr head;
         char bytes[CMSG_SPACE(sizeof(int))];
     } control;
-    struct iovec iov = {.iov_base = packet, .iov_len = LOCAL_PACKET_MAX};
+    struct iovec iov = {.iov_base = c->packet, .iov_len = sizeof(c->packet)};
     struct msghdr m = {.msg_iov = &iov,
         .msg_iovlen = 1,
         .msg_control = &control,
         .msg_controllen = sizeof(control)};
     ssize_t n;
 
+    if (c->fd >= 0)
+        close(c->fd);
+    c->fd = -1;
     do
-        n = recvmsg(s, &m, MSG_CMSG_CLOEXEC);
+        n = recvmsg(c->s, &m, MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
-    *fd = -1;
-    for (struct cmsghdr *c = n < 0 ? NULL : CMSG_FIRSTHDR(&m); c;
-         c = CMSG_NXTHDR(&m, c))
-        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-            memcpy(fd, CMSG_DATA(c), sizeof(*fd));
-    return n;
+    for (struct cmsghdr *h = n < 0 ? NULL : CMSG_FIRSTHDR(&m); h;
+         h = CMSG_NXTHDR(&m, h))
+        if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS)
+            memcpy(&c->fd, CMSG_DATA(h), sizeof(c->fd));
+    if (n == 0)
+        errno = 0;
+    c->in = reader_of(c->packet, n > 0 ? (size_t)n : 0);
+    return n > 0;
+}
+
+bool ctl_next(struct ctl *c, struct local_msg *m)
+{
+    enum err e = local_get(&c->in, m);
+
+    while (e != OK) {
+        if (e == ERR_NOT_READY && !receive(c))
+            return false;
+        e = local_get(&c->in, m);
+    }
+    return true;
+}
+
+bool ctl_hello(struct ctl *c, uint32_t cells, struct local_msg *m)
+{
+    char session[32];
+    bool sent;
+
+    snprintf(session, sizeof(session), "mmxctl-%d", (int)getpid());
+    *m = (struct local_msg){.type = LOCAL_HELLO};
+    m->hello.magic = LOCAL_MAGIC;
+    m->hello.version_min = m->hello.version_max = WIRE_VERSION;
+    m->hello.cells = cells;
+    m->hello.name = span_str("mmxctl");
+    m->hello.session = span_str(session);
+    /* A daemon that has no place says so before it reads. */
+    sent = ctl_send(c, m);
+    return (sent || errno == EPIPE) && ctl_next(c, m);
+}
+
+bool ctl_ask(struct ctl *c, const char *what, uint8_t form, struct local_msg *m)
+{
+    struct writer w = writer_of(c->answer, sizeof(c->answer));
+    bool more = true;
+
+    *m = (struct local_msg){.type = LOCAL_QUERY};
+    m->query.json = form;
+    m->query.what = span_str(what);
+    if (!ctl_send(c, m))
+        return false;
+    while (more) {
+        if (!ctl_next(c, m) || m->type == LOCAL_ANSWER)
+            return false;
+        if (m->type != LOCAL_REPORT)
+            continue;
+        more = m->report.more && !m->report.err;
+        put_bytes(&w, m->report.text.p, m->report.text.len);
+    }
+    c->got = reader_of(w.p, w.len);
+    return !m->report.err;
 }

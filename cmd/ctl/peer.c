@@ -61,7 +61,7 @@ static void try_port(const char *address, char why[128])
         snprintf(why, 128, "%s", strerror(error));
 }
 
-static void say_up(struct report *r, const char *who, const char *row)
+static void say_up(struct findings *r, const char *who, struct reader row)
 {
     char path[160], same[8], text[512];
 
@@ -71,10 +71,10 @@ static void say_up(struct report *r, const char *who, const char *row)
         snprintf(path, sizeof(path), "no rows have moved yet");
     snprintf(text, sizeof(text), "%s is up, %s, %s", who,
         same[0] == '1' ? "on this host" : "on another host", path);
-    report_say(r, FINE, "peer", text, "");
+    findings_say(r, FINE, "peer", text, "");
 }
 
-static void say_peer(struct report *r, const char *row, bool langd)
+static void say_peer(struct findings *r, struct reader row, bool langd)
 {
     char name[130], address[130], state[16], why[128], who[270], text[512];
 
@@ -89,14 +89,14 @@ static void say_peer(struct report *r, const char *row, bool langd)
     rows_get(row, "refused", why, sizeof(why));
     if (why[0] && strcmp(why, "-")) {
         snprintf(text, sizeof(text), "%s %s", who, why);
-        report_say(r, FAIL, "peer", text,
+        findings_say(r, FAIL, "peer", text,
             "fix the reason given: names of daemons are unique in a fleet, "
             "versions must match, limits.peers must hold all peers");
         return;
     }
     if (!langd) {
         snprintf(text, sizeof(text), "%s is %s", name, state);
-        report_say(r, WARN, "peer", text,
+        findings_say(r, WARN, "peer", text,
             "it was connected and is gone: its rooms failed with peer-lost");
         return;
     }
@@ -104,23 +104,23 @@ static void say_peer(struct report *r, const char *row, bool langd)
     snprintf(text, sizeof(text), "%s is %s, %s%s", who,
         strcmp(state, "unknown") ? state : "not connected yet",
         why[0] ? "its port: " : "its port answers", why);
-    report_say(r, why[0] ? WARN : FINE, "peer", text,
+    findings_say(r, why[0] ? WARN : FINE, "peer", text,
         why[0]
             ? "check that this mmx-encoded runs, and that its control.listen, "
               "firewalls and IPAddressAllow let this host in"
             : "");
 }
 
-void doctor_peers(struct report *r, const char *rows, bool langd)
+void doctor_peers(struct findings *r, struct reader rows, bool langd)
 {
-    const char *row = rows_next(rows);
+    struct reader row;
 
-    if (!row)
-        report_say(r, WARN, "peers", "none",
+    if (rows.len == 0)
+        findings_say(r, WARN, "peers", "none",
             langd ? "name encoders under peers, or allow their addresses with "
                     "control.allow"
                   : "no langd has connected yet: langd connects when an engine "
                     "requests a room of this daemon");
-    for (; row; row = rows_next(row))
+    while (rows_next(&rows, &row))
         say_peer(r, row, langd);
 }

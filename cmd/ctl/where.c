@@ -52,7 +52,7 @@ static bool folder_of(const char *path, char out[4096])
     return realpath(copy, out) != NULL;
 }
 
-static void say_folder(struct report *r, const char *path, bool reached)
+static void say_folder(struct findings *r, const char *path, bool reached)
 {
     char folder[4096], text[4352];
     bool inside = in_container(), mounted = false;
@@ -60,7 +60,7 @@ static void say_folder(struct report *r, const char *path, bool reached)
     if (!folder_of(path, folder))
         return;
     if (is_mount(path)) {
-        report_say(r, WARN, "folder", "the socket itself is mounted",
+        findings_say(r, WARN, "folder", "the socket itself is mounted",
             "mount its folder instead: a restarted daemon makes a new socket");
         return;
     }
@@ -73,10 +73,10 @@ static void say_folder(struct report *r, const char *path, bool reached)
         mounted ? " is mounted here"
                 : (inside ? " is this container's own" : " of this host"));
     if (inside && !mounted && !reached)
-        report_say(r, WARN, "folder", text,
+        findings_say(r, WARN, "folder", text,
             "mount the host's folder: docker run -v /run/mmx:/run/mmx");
     else
-        report_say(r, FINE, "folder", text, "");
+        findings_say(r, FINE, "folder", text, "");
 }
 
 static void owner_text(const struct stat *st, char *out, size_t size)
@@ -89,7 +89,7 @@ static void owner_text(const struct stat *st, char *out, size_t size)
         (unsigned)st->st_gid);
 }
 
-static void say_who(struct report *r)
+static void say_who(struct findings *r)
 {
     gid_t groups[64];
     int n = getgroups(64, groups);
@@ -100,10 +100,10 @@ static void say_who(struct report *r)
     for (int i = 0; i < n && len < (int)sizeof(text) - 16; i++)
         len += snprintf(
             text + len, sizeof(text) - (size_t)len, " %u", (unsigned)groups[i]);
-    report_say(r, FINE, "you", text, "");
+    findings_say(r, FINE, "you", text, "");
 }
 
-void doctor_path(struct report *r, const char *path, bool reached)
+void doctor_path(struct findings *r, const char *path, bool reached)
 {
     char text[512], owner[256];
     struct stat st;
@@ -111,7 +111,7 @@ void doctor_path(struct report *r, const char *path, bool reached)
     say_who(r);
     if (stat(path, &st) != 0) {
         snprintf(text, sizeof(text), "%s: %s", path, strerror(errno));
-        report_say(r, FAIL, "socket", text,
+        findings_say(r, FAIL, "socket", text,
             errno == EACCES
                 ? "the folder must be searchable (mode 0755)"
                 : "start the daemon (systemctl status mmx-langd, "
@@ -122,9 +122,9 @@ void doctor_path(struct report *r, const char *path, bool reached)
     owner_text(&st, owner, sizeof(owner));
     snprintf(text, sizeof(text), "%s, %s", path, owner);
     if (S_ISSOCK(st.st_mode))
-        report_say(r, FINE, "socket", text, "");
+        findings_say(r, FINE, "socket", text, "");
     else
-        report_say(r, FAIL, "socket", text, "this is not a socket");
+        findings_say(r, FAIL, "socket", text, "this is not a socket");
     say_folder(r, path, reached);
 }
 
@@ -154,13 +154,13 @@ static bool selinux_enforces(void)
     return on;
 }
 
-static void say_denied(struct report *r, const char *path)
+static void say_denied(struct findings *r, const char *path)
 {
     char advice[320];
     struct stat st;
 
     if (stat(path, &st) == 0 && !mode_allows(&st) && !(st.st_mode & S_IWGRP)) {
-        report_say(r, FAIL, "reach",
+        findings_say(r, FAIL, "reach",
             "permission denied: only its owner may connect",
             "set socket.mode: 0660 and socket.group in the daemon's YAML");
     } else if (stat(path, &st) == 0 && !mode_allows(&st)) {
@@ -168,31 +168,31 @@ static void say_denied(struct report *r, const char *path)
             "join group %u: usermod -aG, docker run --group-add %u, "
             "supplementalGroups: [%u] in a pod",
             (unsigned)st.st_gid, (unsigned)st.st_gid, (unsigned)st.st_gid);
-        report_say(
+        findings_say(
             r, FAIL, "reach", "permission denied by mode and group", advice);
     } else if (selinux_enforces()) {
-        report_say(r, FAIL, "reach", "permission denied, SELinux enforces",
+        findings_say(r, FAIL, "reach", "permission denied, SELinux enforces",
             "ausearch -m avc; --security-opt label=disable, or allow "
             "connectto and fd use; do not relabel the folder (no :z)");
     } else {
-        report_say(r, FAIL, "reach",
+        findings_say(r, FAIL, "reach",
             "permission denied, although mode and group allow it",
             "check user namespaces (rootless: keep your groups, podman "
             "--group-add keep-groups) and security modules");
     }
 }
 
-void doctor_reach(struct report *r, const char *path, int error)
+void doctor_reach(struct findings *r, const char *path, int error)
 {
     if (error == EACCES || error == EPERM)
         say_denied(r, path);
     else if (error == ECONNREFUSED)
-        report_say(r, FAIL, "reach", "no daemon listens on the socket",
+        findings_say(r, FAIL, "reach", "no daemon listens on the socket",
             "start the daemon; if it runs, this mount is a stale copy of its "
             "folder: restart the container that mounts it");
     else if (error == EPROTOTYPE)
-        report_say(r, FAIL, "reach", "a socket of another kind",
+        findings_say(r, FAIL, "reach", "a socket of another kind",
             "it is not the socket of an mmx daemon: check --socket");
     else
-        report_say(r, FAIL, "reach", strerror(error), "see the daemon's log");
+        findings_say(r, FAIL, "reach", strerror(error), "see the daemon's log");
 }

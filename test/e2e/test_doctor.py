@@ -3,10 +3,14 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
+import threading
 
 from engine import LIMIT
 from pair import BUILD, Case
+
+from mmx import wire
 
 UNUSED = 61234  # a uid and gid that nobody here has
 
@@ -135,3 +139,39 @@ class Doctor(Case):
         self.assertEqual(seen["pool"]["result"], "fail")
         self.assertIn("uids", seen["pool"]["advice"])
         self.assertIn(f"uid {UNUSED}", seen["seen"]["text"])
+
+
+class OlderDaemon(Case):
+    """One that has no ability for rows makes the text or JSON itself."""
+
+    def serve(self, listener):
+        for _ in range(3):
+            s, _ = listener.accept()
+            with s:
+                while packet := s.recv(65536):
+                    for frame in wire.frames(packet):
+                        s.send(self.answer(frame))
+
+    @staticmethod
+    def answer(frame):
+        if frame.message is wire.HELLO:
+            return wire.WELCOME.encode(
+                frame.seq, version=1, role=1, cells=1024, name="old")
+        return wire.REPORT.encode(
+            frame.seq, text=b"[]\n" if frame.values["json"] else b"a table\n")
+
+    def test_is_passed_on(self):
+        path = self.world.dir + "/old.sock"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+            s.bind(path)
+            s.listen()
+            server = threading.Thread(target=self.serve, args=[s])
+            server.start()
+            ctl = [os.path.join(BUILD, "mmxctl"), "--socket", path]
+            text, rows, doctor = (
+                subprocess.run([*ctl, *words], capture_output=True, text=True,
+                               timeout=LIMIT).stdout
+                for words in (["rooms"], ["rooms", "--json"], ["doctor"]))
+            server.join()
+        self.assertEqual((text, rows), ("a table\n", "[]\n"))
+        self.assertIn("older than this mmxctl", doctor)

@@ -1,0 +1,58 @@
+/* findings.c - the doctor's findings, one line or one object each, printed as
+ * they are made so that a check that hangs is seen. */
+#include "ctl.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+
+static const char *const names[] = {"ok", "warn", "fail"};
+
+static void put_cell(
+    struct writer *w, struct json *j, const char *name, const char *text)
+{
+    json_cell(
+        w, j, &(struct cell){CELL_TEXT, span_str(name), span_str(text), 0});
+}
+
+static void print_json(struct findings *r, enum finding f, const char *check,
+    const char *text, const char *advice)
+{
+    static char out[1u << 20]; /* a path of the command line fits */
+    struct writer w = writer_of(out, sizeof(out));
+
+    json_cell(&w, &r->json, &(struct cell){.kind = CELL_ROW});
+    put_cell(&w, &r->json, "daemon", r->about);
+    put_cell(&w, &r->json, "check", check);
+    put_cell(&w, &r->json, "result", names[f]);
+    put_cell(&w, &r->json, "text", text);
+    put_cell(&w, &r->json, "advice", advice);
+    CHECK(!w.failed, "a finding of %s does not fit", check);
+    fwrite(out, 1, w.len, stdout);
+}
+
+void findings_say(struct findings *r, enum finding f, const char *check,
+    const char *text, const char *advice)
+{
+    CHECK((f == FINE) == (advice[0] == 0), "%s: %s", check, advice);
+    if (r->as_json)
+        print_json(r, f, check, text, advice);
+    else
+        printf("%-4s  %-8s  %s%s%s\n", names[f], check, text,
+            advice[0] ? " -> " : "", advice);
+    r->count[f]++;
+    fflush(stdout);
+}
+
+void findings_end(const struct findings *r)
+{
+    char out[16];
+    struct writer w = writer_of(out, sizeof(out));
+
+    json_end(&w, &r->json);
+    if (r->as_json)
+        printf("%.*s", (int)w.len, out);
+    else
+        printf("%u ok, %u warn, %u fail\n", r->count[FINE], r->count[WARN],
+            r->count[FAIL]);
+}
