@@ -23,12 +23,13 @@
 #include "core/move/landing.h"
 
 #include "base/check.h"
+#include "core/move/runs.h"
 
 struct land_pool {
     struct landing_pool is;
     uint64_t *claimed; /* a bit per unit of the pool */
     uint64_t units_cap;
-    uint32_t *run_len, *run_next; /* by first block of a run */
+    struct runs runs;
 };
 
 /* One slot and the use that is in force in it. */
@@ -37,7 +38,7 @@ struct use {
     uint64_t granted; /* rows [.., granted) have blocks or are gone */
     uint32_t attempt, pool, peer, from, base, total;
     uint32_t head, tail, blocks; /* chain of runs; head NONE: empty */
-    uint32_t at_run, at_row;     /* a run of the chain and its first row */
+    struct run_at at;            /* in the chain; where the last segment was */
     uint32_t landed;             /* rows, in this attempt */
     uint32_t youngest;           /* landing of this slot, of any use */
     bool open;
@@ -73,7 +74,8 @@ static void pool_carve(
     void *next = slab_take(s, from->blocks, sizeof(uint32_t));
 
     if (p)
-        *p = (struct land_pool){*from, claimed, units, len, next};
+        *p = (struct land_pool){
+            *from, claimed, units, {len, next, from->block_rows}};
 }
 
 struct landing *landing_init(struct slab *s, uint32_t slots, uint32_t landings,
@@ -135,15 +137,9 @@ uint32_t landing_active(const struct landing *l)
 
 /* commands */
 
-static uint64_t run_rows(const struct land_pool *p, uint32_t run)
-{
-    return (uint64_t)p->run_len[run] * p->is.block_rows;
-}
-
 static void cursor_reset(struct use *u)
 {
-    u->at_run = u->head;
-    u->at_row = u->base;
+    u->at = (struct run_at){u->head, u->base};
 }
 
 static void use_open(struct landing *l, const struct data_cmd *c)
@@ -193,12 +189,12 @@ static void use_run(
     CHECK(blocks > 0 && block < p->is.blocks && blocks <= p->is.blocks - block,
         "run of %u blocks at %u in a pool of %u", blocks, block, p->is.blocks);
     bits_clear(p->claimed, (uint64_t)block * units, (uint64_t)blocks * units);
-    p->run_len[block] = blocks;
+    p->runs.len[block] = blocks;
     if (u->head == NONE) {
         u->head = block;
         cursor_reset(u);
     } else {
-        p->run_next[u->tail] = block;
+        p->runs.next[u->tail] = block;
     }
     u->tail = block;
     u->blocks += blocks;
@@ -218,11 +214,11 @@ static void chain_keep(struct landing *l, struct use *u, uint32_t n)
         u->head = u->tail = NONE;
     } else {
         u->tail = u->head;
-        while (p->run_len[u->tail] < left) {
-            left -= p->run_len[u->tail];
-            u->tail = p->run_next[u->tail];
+        while (p->runs.len[u->tail] < left) {
+            left -= p->runs.len[u->tail];
+            u->tail = p->runs.next[u->tail];
         }
-        p->run_len[u->tail] = left;
+        p->runs.len[u->tail] = left;
     }
     cursor_reset(u);
 }
@@ -256,19 +252,19 @@ static void use_base(struct landing *l, struct use *u, uint32_t row)
     u->base += drop * p->is.block_rows;
     u->blocks -= drop;
     while (drop > 0) {
-        uint32_t run = u->head, len = p->run_len[run];
+        uint32_t run = u->head, len = p->runs.len[run];
 
         if (len > drop) {
             u->head = run + drop;
-            p->run_len[u->head] = len - drop;
+            p->runs.len[u->head] = len - drop;
             if (u->tail == run)
                 u->tail = u->head;
             else
-                p->run_next[u->head] = p->run_next[run];
+                p->runs.next[u->head] = p->runs.next[run];
             break;
         }
         drop -= len;
-        u->head = run == u->tail ? NONE : p->run_next[run];
+        u->head = run == u->tail ? NONE : p->runs.next[run];
     }
     if (u->head == NONE)
         u->tail = NONE;
@@ -370,40 +366,6 @@ static bool total_ok(const struct use *u, const struct segment *s)
     return (uint64_t)s->first + s->rows <= u->total;
 }
 
-/* The rows are in the chain: finds them, from the cursor on where possible.
- * 0: more than PIECES_MAX pieces. */
-static uint32_t place(const struct land_pool *p, struct use *u,
-    const struct segment *s, struct piece *pieces)
-{
-    uint32_t run = u->at_run, n = 0, left = s->rows;
-    uint64_t row = u->at_row, at;
-
-    if (row > s->first) {
-        run = u->head;
-        row = u->base;
-    }
-    while (s->first - row >= run_rows(p, run)) {
-        row += run_rows(p, run);
-        run = p->run_next[run];
-    }
-    u->at_run = run;
-    u->at_row = (uint32_t)row;
-    at = s->first - row;
-    while (left > 0) {
-        uint32_t take = (uint32_t)min_u64(left, run_rows(p, run) - at);
-
-        if (n == PIECES_MAX)
-            return 0;
-        pieces[n++] = (struct piece){run + (uint32_t)(at / p->is.block_rows),
-            (uint32_t)(at % p->is.block_rows), take};
-        left -= take;
-        at = 0;
-        if (left > 0)
-            run = p->run_next[run];
-    }
-    return n;
-}
-
 /* Are any of the pieces' units claimed? With set: claims them all. */
 static bool claim(
     struct land_pool *p, const struct piece *pieces, uint32_t n, bool set)
@@ -462,8 +424,8 @@ enum err landing_begin(struct landing *l, const struct segment *s,
     if (s->first < u->from || s->first < u->base ||
         (uint64_t)s->first + s->rows > u->granted)
         return ERR_STALE;
-    count = place(p, u, s, at);
-    if (count == 0)
+    if (runs_pieces(&p->runs, &u->at, (struct run_at){u->head, u->base},
+            s->first, s->rows, at, PIECES_MAX, &count) < s->rows)
         return ERR_MALFORMED;
     if (claim(p, at, count, false))
         return ERR_STALE;

@@ -69,11 +69,9 @@ static uint32_t find_run(const struct pool *p, uint32_t from, uint32_t to,
     return NONE;
 }
 
-static void take_run(struct pool *p, struct extent *e, uint32_t b, uint32_t n)
+/* Appends a run to the extent. */
+static void add_run(struct pool *p, struct extent *e, uint32_t b, uint32_t n)
 {
-    for (uint32_t i = b; i < b + n; i++)
-        p->free_map[i / 64] &= ~(UINT64_C(1) << i % 64);
-    p->free -= n;
     p->run_len[b] = n;
     p->run_next[b] = NONE;
     if (e->tail == NONE)
@@ -83,6 +81,14 @@ static void take_run(struct pool *p, struct extent *e, uint32_t b, uint32_t n)
     e->tail = b;
     e->blocks += n;
     e->runs++;
+}
+
+static void take_run(struct pool *p, struct extent *e, uint32_t b, uint32_t n)
+{
+    for (uint32_t i = b; i < b + n; i++)
+        p->free_map[i / 64] &= ~(UINT64_C(1) << i % 64);
+    p->free -= n;
+    add_run(p, e, b, n);
     p->hint = b + n < p->blocks ? b + n : 0;
 }
 
@@ -146,35 +152,13 @@ struct extent pool_split(struct pool *p, struct extent *e, uint32_t n)
     while (b != NONE) {
         uint32_t next = p->run_next[b], len = p->run_len[b];
         uint32_t keep = min_u32(len, n - kept.blocks);
-        struct extent *to = keep == len ? &kept : &rest;
-        uint32_t at = b;
 
-        if (keep > 0 && keep < len) { /* the run that is cut in two */
-            p->run_len[b] = keep;
-            if (kept.tail == NONE)
-                kept.head = b;
-            else
-                p->run_next[kept.tail] = b;
-            kept.tail = b;
-            kept.blocks += keep;
-            kept.runs++;
-            at = b + keep;
-            len -= keep;
-            p->run_len[at] = len;
-        }
-        if (to->tail == NONE)
-            to->head = at;
-        else
-            p->run_next[to->tail] = at;
-        to->tail = at;
-        to->blocks += len;
-        to->runs++;
+        if (keep > 0)
+            add_run(p, &kept, b, keep);
+        if (keep < len)
+            add_run(p, &rest, b + keep, len - keep);
         b = next;
     }
-    if (kept.tail != NONE)
-        p->run_next[kept.tail] = NONE;
-    if (rest.tail != NONE)
-        p->run_next[rest.tail] = NONE;
     *e = kept;
     return rest;
 }

@@ -3,6 +3,7 @@
 #include "core/move/rowmap.h"
 
 #include "base/check.h"
+#include "core/move/runs.h"
 
 void rowmap_init(
     struct rowmap *m, struct slab *s, uint32_t blocks, uint32_t block_rows)
@@ -38,41 +39,31 @@ void rowmap_clear(struct rowmap *m, const struct pool *p, uint32_t first_run)
     }
 }
 
-/* Walks the units of an extent in row order. */
-struct walk {
-    uint32_t run;     /* first block of the run we are in */
-    uint32_t run_row; /* its first row */
-};
-
-/* Bit index of the unit that holds `row`; rows only go up during a walk.
- * UINT64_MAX beyond the extent. */
-static uint64_t walk_to(
-    const struct rowmap *m, const struct pool *p, struct walk *w, uint32_t row)
+/* Returns the bit index of the unit that holds `row`; *at is a run of the
+ * extent that is not beyond it. UINT64_MAX: the extent ends before it. */
+static uint64_t unit_of(const struct rowmap *m, const struct pool *p,
+    uint64_t end, struct run_at *at, uint32_t row)
 {
-    while (w->run != NONE) {
-        uint64_t end =
-            w->run_row + (uint64_t)p->run_len[w->run] * m->block_rows;
+    const struct runs r = {p->run_len, p->run_next, m->block_rows};
 
-        if (row < end)
-            return ((uint64_t)w->run * m->block_rows + (row - w->run_row)) /
-                   m->unit;
-        w->run_row = (uint32_t)end;
-        w->run = p->run_next[w->run];
-    }
-    return UINT64_MAX;
+    if (row >= end)
+        return UINT64_MAX;
+    runs_seek(&r, at, row);
+    return ((uint64_t)at->run * m->block_rows + (row - at->row)) / m->unit;
 }
 
 uint32_t rowmap_add(struct rowmap *m, const struct pool *p,
     const struct extent *e, uint32_t base, uint32_t prefix, uint32_t first,
     uint32_t rows)
 {
-    struct walk w = {e->head, base};
+    struct run_at at = {e->head, base};
+    uint64_t held = base + (uint64_t)e->blocks * m->block_rows;
     uint32_t end = first + rows;
     uint64_t i;
 
     if (first > prefix) {
         for (uint32_t r = first; r < end; r += m->unit) {
-            i = walk_to(m, p, &w, r);
+            i = unit_of(m, p, held, &at, r);
             CHECK(i != UINT64_MAX, "row %u is beyond the extent", r);
             m->bits[i / 64] |= UINT64_C(1) << i % 64;
         }
@@ -80,7 +71,7 @@ uint32_t rowmap_add(struct rowmap *m, const struct pool *p,
     }
     prefix = max_u32(prefix, end);
     while (prefix % m->unit == 0) {
-        i = walk_to(m, p, &w, prefix);
+        i = unit_of(m, p, held, &at, prefix);
         if (i == UINT64_MAX || !bit_get(m, i))
             break;
         prefix += m->unit;

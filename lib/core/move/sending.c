@@ -23,12 +23,13 @@
 
 #include "base/check.h"
 #include "base/list.h"
+#include "core/move/runs.h"
 
 #define UNIT_BYTES_MAX (1u << 30) /* a peer that asks for more gets nothing */
 
 struct send_pool {
     struct sending_pool is;
-    uint32_t *run_len, *run_next; /* by first block of a run */
+    struct runs runs;
 };
 
 struct send_job {
@@ -36,13 +37,13 @@ struct send_job {
     uint64_t generation, room;
     uint64_t held; /* rows in the chain of runs */
     uint32_t attempt, peer, pool, unit_rows, part_rows, total;
-    uint32_t cursor, limit;  /* rows [cursor, limit) may go: ours of them */
-    uint32_t endpoint;       /* of the cursor's part; NONE: no part is ours */
-    uint32_t head, tail;     /* chain of runs; head NONE: empty */
-    uint32_t at_run, at_row; /* a run of the chain and its first row */
-    uint32_t breaks;         /* of the peer, when this attempt began */
-    uint32_t in_flight;      /* segments in messages not done */
-    uint32_t closes;         /* SEND_CLOSEs not answered */
+    uint32_t cursor, limit; /* rows [cursor, limit) may go: ours of them */
+    uint32_t endpoint;      /* of the cursor's part; NONE: no part is ours */
+    uint32_t head, tail;    /* chain of runs; head NONE: empty */
+    struct run_at at;       /* in the chain; where the cursor was */
+    uint32_t breaks;        /* of the peer, when this attempt began */
+    uint32_t in_flight;     /* segments in messages not done */
+    uint32_t closes;        /* SEND_CLOSEs not answered */
     bool open, stuck;
     bool copy; /* the peer copies the rows itself */
 };
@@ -103,7 +104,8 @@ struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
 
         CHECK(!pools[i].row_bytes || pools[i].fields, "pool %u: no fields", i);
         if (own)
-            own[i] = (struct send_pool){pools[i], len, next};
+            own[i] =
+                (struct send_pool){pools[i], {len, next, pools[i].block_rows}};
     }
     if (!s->p || s->failed)
         return NULL;
@@ -138,6 +140,7 @@ void sending_pool_set(
         "pool %u of %u: %u blocks of %u rows", i, s->pools_count, p->blocks,
         p->block_rows);
     own->is = *p;
+    own->runs.block_rows = p->block_rows;
 }
 
 void sending_widen(struct sending *s, uint32_t window_bytes)
@@ -241,8 +244,7 @@ static void job_start(struct sending *s, struct send_job *j, uint32_t from)
 {
     job_stop(s, j);
     j->cursor = from;
-    j->at_run = j->head;
-    j->at_row = 0;
+    j->at = (struct run_at){j->head, 0};
     j->breaks = s->peers[j->peer].breaks;
     job_seek(s, j);
 }
@@ -318,12 +320,12 @@ static void job_run(
 
     CHECK(blocks > 0 && block < p->is.blocks && blocks <= p->is.blocks - block,
         "run of %u blocks at %u in a pool of %u", blocks, block, p->is.blocks);
-    p->run_len[block] = blocks;
+    p->runs.len[block] = blocks;
     if (j->head == NONE) {
-        j->head = j->at_run = block;
-        j->at_row = 0;
+        j->head = block;
+        j->at = (struct run_at){block, 0};
     } else {
-        p->run_next[j->tail] = block;
+        p->runs.next[j->tail] = block;
     }
     j->tail = block;
     j->held += (uint64_t)blocks * p->is.block_rows;
@@ -434,40 +436,6 @@ struct fill {
     uint32_t units, places; /* unit x field at the peer, piece x field here */
 };
 
-/* Where rows [first, first + rows) lie, in at most max pieces. Returns the
- * rows that were described. */
-static uint32_t gather(const struct send_pool *p, struct send_job *j,
-    uint32_t rows, struct piece *out, uint32_t max, uint32_t *n)
-{
-    uint32_t run = j->at_run, left = rows;
-    uint64_t row = j->at_row, at, len;
-
-    if (row > j->cursor) {
-        run = j->head;
-        row = 0;
-    }
-    while (len = (uint64_t)p->run_len[run] * p->is.block_rows,
-        j->cursor - row >= len) {
-        row += len;
-        run = p->run_next[run];
-    }
-    j->at_run = run;
-    j->at_row = (uint32_t)row;
-    at = j->cursor - row;
-    for (*n = 0; left > 0 && *n < max; at = 0) {
-        uint32_t take;
-
-        len = (uint64_t)p->run_len[run] * p->is.block_rows;
-        take = (uint32_t)min_u64(left, len - at);
-        out[(*n)++] = (struct piece){run + (uint32_t)(at / p->is.block_rows),
-            (uint32_t)(at % p->is.block_rows), take};
-        left -= take;
-        if (left > 0)
-            run = p->run_next[run];
-    }
-    return rows - left;
-}
-
 /* Cuts the last pieces so that they describe so many rows. */
 static uint32_t pieces_cut(struct piece *pieces, uint32_t n, uint32_t rows)
 {
@@ -557,7 +525,8 @@ static enum cut job_cut(struct sending *s, struct send_job *j, struct fill *f)
 
     if (take == 0 || max == 0)
         return CUT_FULL;
-    got = gather(p, j, take, at, max, &n);
+    got = runs_pieces(&p->runs, &j->at, (struct run_at){j->head, 0}, j->cursor,
+        take, at, max, &n);
     if (got < take) {
         take = whole_units(j, all, got);
         n = pieces_cut(at, n, take);
