@@ -45,15 +45,16 @@ static bool waits(struct langd *l, const struct lroom *m)
 static bool speculative(const struct lroom *m)
 {
     return m->r.used && lroom_alive(m) && !lroom_closing(m) &&
-           m->held.blocks > 0 && m->exposed == 0 && !m->firm && !m->kept &&
-           m->landed == 0;
+           m->held.blocks > 0 && m->exposed == 0 &&
+           m->grade == GRADE_SPECULATIVE && m->landed == 0;
 }
 
 /* Rows that landed, of a room that waits for more. */
 static bool victim(struct langd *l, const struct lroom *m)
 {
     return m->r.used && (waits(l, m) || lroom_lacks_aux(m)) &&
-           m->held.blocks > 0 && m->exposed == 0 && !m->firm && m->landed > 0;
+           m->held.blocks > 0 && m->exposed == 0 && !lroom_firm(m) &&
+           m->landed > 0;
 }
 
 static struct before see(struct langd *l, const struct lroom *m)
@@ -69,7 +70,7 @@ static struct before see(struct langd *l, const struct lroom *m)
         .landed = m->landed,
         .exposed = m->exposed,
         .alive = lroom_alive(m),
-        .firm = m->firm,
+        .firm = lroom_firm(m),
         .waits = waits(l, m),
         .spec = speculative(m),
         .victim = victim(l, m)};
@@ -103,14 +104,14 @@ static void see_given(const struct daemon *d, struct langd *l,
 
     if (m->held.blocks <= b->held || m->base != b->base || m->group)
         return; /* a group draws on what was kept for it */
-    HOLDS(!m->firm || !m->want, "what was served waits no more",
+    HOLDS(!lroom_firm(m) || !m->want, "what was served waits no more",
         "%s room %llu got %u blocks", d->conf->name,
         (unsigned long long)m->r.id, m->held.blocks - b->held);
-    o = passed_over(l, a, m, m->firm ? m->age : UINT64_MAX);
+    o = passed_over(l, a, m, lroom_firm(m) ? m->age : UINT64_MAX);
     HOLDS(!o, "the oldest is served first",
         "%s room %llu (age %llu, %s) got %u blocks; room %llu (age %llu) waits",
         d->conf->name, (unsigned long long)m->r.id, (unsigned long long)m->age,
-        m->firm ? "firm" : "speculative", m->held.blocks - b->held,
+        lroom_firm(m) ? "firm" : "speculative", m->held.blocks - b->held,
         (unsigned long long)(o ? o->r.id : 0),
         (unsigned long long)(o ? o->age : 0));
 }
@@ -160,7 +161,7 @@ static void see_taken(const struct daemon *d, struct langd *l,
 static void see_firm(
     const struct daemon *d, const struct lroom *m, const struct before *b)
 {
-    HOLDS(!b->firm || m->firm || m->held.blocks == 0 || !lroom_alive(m),
+    HOLDS(!b->firm || lroom_firm(m) || m->held.blocks == 0 || !lroom_alive(m),
         "a firm grant stays firm", "%s room %llu has %u blocks", d->conf->name,
         (unsigned long long)m->r.id, m->held.blocks);
 }

@@ -52,7 +52,7 @@ static bool has_rows(const struct lroom *m)
 
 static bool is_firm(const struct lroom *m)
 {
-    return m->firm || m->exposed > 0;
+    return lroom_firm(m) || m->exposed > 0;
 }
 
 static bool all_known(const struct lgroup *g)
@@ -170,12 +170,12 @@ void laux_take(struct langd *l, struct lroom *m, struct span bytes)
 {
     if (passes(l, m, aux_chunks(bytes.len)) &&
         aux_set(&l->b.aux, &m->aux, m->uid, bytes)) {
-        m->aux_final = true;
+        m->aux_state = LAUX_STORED;
         m->debt.owe &= (uint8_t)~OWE_AUX;
-    } else if (!m->aux_known) {
-        l->b.stats[STAT_aux_full]++;
+    } else {
+        l->b.stats[STAT_aux_full] += m->aux_state == LAUX_UNKNOWN;
+        m->aux_state = LAUX_LACKING;
     }
-    m->aux_known = true;
     m->aux_len = bytes.len;
 }
 
@@ -211,7 +211,7 @@ static void give(struct langd *l, struct lroom *head)
 static void lose(struct langd *l, struct lroom *m)
 {
     laux_drop(l, m);
-    m->aux_final = false;
+    m->aux_state = LAUX_LACKING;
     m->debt.owe &= (uint8_t)~OWE_AUX;
     l->b.stats[STAT_aux_taken_back]++;
     grant_classify(l, m);
@@ -274,7 +274,7 @@ void laux_check_group(struct langd *l, struct lgroup *g)
     LIST_FOREACH (n, &g->members) {
         const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
 
-        chunks += m->aux_known ? aux_chunks(m->aux_len) : 0;
+        chunks += m->aux_state != LAUX_UNKNOWN ? aux_chunks(m->aux_len) : 0;
     }
     if (chunks <= l->b.aux.share.limit)
         return;

@@ -75,14 +75,14 @@ void grant_classify(struct langd *l, struct lroom *m)
     uint32_t wanted = grant_wanted(l, m);
     /* What has enough and may lose it waits for its turn to keep it. */
     bool waits = alive && m->want && (m->length_known || m->required > 1) &&
-                 (wanted > 0 || !m->firm);
+                 (wanted > 0 || !lroom_firm(m));
     bool aux = alive && lroom_lacks_aux(m); /* it comes before blocks */
     bool queued = waits && !aux && !m->group;
     bool need = alive && !m->want && wanted > 0 && m->required <= 1 && !aux &&
                 !m->group;
     bool loose = alive && m->held.blocks > 0 && m->exposed == 0;
     bool ready = m->r.state == ROOM_SUCCESS && m->held.blocks > 0;
-    bool sure = m->firm || m->kept;
+    bool sure = m->grade > GRADE_SPECULATIVE;
     bool landing = alive && sure && m->from + m->landed < m->granted;
 
     if (!m->group)
@@ -91,7 +91,7 @@ void grant_classify(struct langd *l, struct lroom *m)
     set_node(
         &p->spec, &m->spec_node, loose && !sure && m->landed == 0, ~m->age);
     set_node(&p->victim, &m->victim_node,
-        (waits || aux) && loose && !m->firm && m->landed > 0, ~m->age);
+        (waits || aux) && loose && !lroom_firm(m) && m->landed > 0, ~m->age);
     if (ready != m->ready_counted)
         p->ready_rooms += ready ? 1 : UINT32_MAX;
     if (landing != m->landing_counted)
@@ -140,8 +140,8 @@ void grant_open(struct langd *l, struct out *out, struct lroom *m)
     lroom_move(m, LIFE_GRANTED);
 }
 
-static bool take(
-    struct langd *l, struct out *out, struct lroom *m, uint32_t n, bool firm)
+static bool take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
+    enum grade grade)
 {
     struct lpool *p = lroom_pool(l, m);
     uint32_t first_run;
@@ -150,7 +150,7 @@ static bool take(
         return false;
     rowmap_clear(&p->landed, &p->p, first_run);
     m->granted += n * p->block_rows;
-    m->firm |= firm;
+    m->grade = (uint8_t)max_u32(m->grade, grade);
     if (lroom_open(m))
         tell_runs(l, out, m, first_run);
     else
@@ -159,18 +159,18 @@ static bool take(
     return true;
 }
 
-bool grant_take(
-    struct langd *l, struct out *out, struct lroom *m, uint32_t n, bool firm)
+bool grant_take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
+    enum grade grade)
 {
     const struct lpool *p = lroom_pool(l, m);
 
-    return (uint64_t)n + p->spare <= p->p.free && take(l, out, m, n, firm);
+    return (uint64_t)n + p->spare <= p->p.free && take(l, out, m, n, grade);
 }
 
 bool grant_take_own(
     struct langd *l, struct out *out, struct lroom *m, uint32_t n)
 {
-    return take(l, out, m, n, true);
+    return take(l, out, m, n, GRADE_FIRM);
 }
 
 uint8_t grant_firmness(struct langd *l, const struct lroom *m)
@@ -178,8 +178,8 @@ uint8_t grant_firmness(struct langd *l, const struct lroom *m)
     bool all = m->group || grant_wanted(l, m) == 0;
 
     if (m->mode == MODE_STREAM) /* what it was promised is resident for good */
-        return m->firm || m->exposed > 0 ? FIRM_YES : FIRM_NO;
-    return m->total == 0 || (m->firm && all) ? FIRM_YES : FIRM_NO;
+        return lroom_firm(m) || m->exposed > 0 ? FIRM_YES : FIRM_NO;
+    return m->total == 0 || (lroom_firm(m) && all) ? FIRM_YES : FIRM_NO;
 }
 
 /* taking back */
@@ -213,8 +213,8 @@ void grant_restart(
     m->granted = m->base + m->held.blocks * p->block_rows;
     m->from = m->prefix = m->highest = m->exposed;
     m->landed = 0;
-    m->firm &= m->held.blocks > 0; /* what it keeps stays its own */
-    m->kept &= m->held.blocks > 0;
+    if (m->held.blocks == 0) /* what it keeps stays its own */
+        m->grade = GRADE_SPECULATIVE;
     m->want = false;
     m->stall_ns = TIME_NEVER;
     if (m->held.blocks > 0)
@@ -237,7 +237,7 @@ void grant_trim(struct langd *l, struct out *out, struct lroom *m)
     m->closing = pool_split(&p->p, &m->held, keep);
     p->closing_blocks += m->closing.blocks;
     m->granted = m->base + keep * p->block_rows;
-    m->told_granted = min_u32(m->told_granted, m->granted);
+    m->sent_granted = min_u32(m->sent_granted, m->granted);
     cmd.a = m->granted;
     out_data(out, &cmd);
     m->closing_left = l->b.c.shards;
@@ -250,7 +250,7 @@ void grant_trim(struct langd *l, struct out *out, struct lroom *m)
 /* The oldest that waits keeps what it has. */
 static void keep_head(struct lpool *p, struct lroom *m)
 {
-    m->kept = true;
+    m->grade = (uint8_t)max_u32(m->grade, GRADE_KEPT);
     heap_remove(&p->spec, &m->spec_node);
 }
 
@@ -305,14 +305,14 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
     m = CONTAINER_OF(n, struct lroom, want_node);
     wanted = m->group ? group_wanted(l, m->group) : grant_wanted(l, m);
     if (wanted == 0 && !m->group) {
-        m->firm = true;
+        m->grade = GRADE_FIRM;
         m->want &= m->mode == MODE_STREAM; /* it will want more */
         grant_classify(l, m);
         lroom_touch(l, m);
         return true;
     }
     if (m->group ? group_take(l, out, m->group)
-                 : grant_take(l, out, m, wanted, true)) {
+                 : grant_take(l, out, m, wanted, GRADE_FIRM)) {
         if (p->head_since_ns != TIME_NEVER && p->head_age == m->age &&
             l->b.now_ns - p->head_since_ns > p->head_wait_ns)
             p->head_wait_ns = l->b.now_ns - p->head_since_ns;
@@ -342,7 +342,7 @@ static bool serve_need(struct langd *l, struct out *out, struct lpool *p)
         return false;
     m = CONTAINER_OF(n, struct lroom, need_node);
     wanted = grant_wanted(l, m);
-    if (wanted > 0 && !grant_take(l, out, m, wanted, false))
+    if (wanted > 0 && !grant_take(l, out, m, wanted, GRADE_SPECULATIVE))
         return false;
     if (m->length_known && wanted > 0)
         l->b.stats[STAT_widened]++;

@@ -218,9 +218,9 @@ static bool take_each(struct langd *l, struct out *out, struct lgroup *g)
 
         if (!out_has_room(out))
             return false;
-        if (wanted > 0 && !grant_take(l, out, m, wanted, true))
+        if (wanted > 0 && !grant_take(l, out, m, wanted, GRADE_FIRM))
             return false;
-        m->firm = true;
+        m->grade = GRADE_FIRM;
         m->want = false;
         lroom_touch(l, m);
     }

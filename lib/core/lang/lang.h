@@ -45,6 +45,28 @@ enum life {
     LIFE_COUNT
 };
 
+/* What a grant is worth when an older room lacks blocks (RULES 5.2 to 5.4). It
+ * only rises, until the room has lost all its blocks. */
+enum grade {
+    GRADE_SPECULATIVE, /* taken back first, while nothing has landed */
+    GRADE_KEPT,        /* the head of the queue keeps what it has */
+    GRADE_FIRM         /* all that the room needs, and never taken back */
+};
+
+/* How far INIT has come. It only rises. */
+enum init {
+    INIT_DUE,
+    INIT_SENT,     /* at least once: the encoder may know the room */
+    INIT_CONFIRMED /* it knows the generation: RESUME from now on */
+};
+
+/* The room's aux, as LENGTH brings it. */
+enum laux {
+    LAUX_UNKNOWN,
+    LAUX_LACKING, /* aux_len bytes, which are not here, or were taken back */
+    LAUX_STORED   /* in full; also where there is none */
+};
+
 struct lgroup {
     bool used;
     uint16_t pool, size, joined;
@@ -81,10 +103,10 @@ struct lroom {
     struct key key;
 
     /* What encoded has told. */
-    bool length_known, aux_final;
+    bool length_known;
     uint8_t item_storage;
     uint32_t expected, total, max_rows, committed;
-    bool aux_known; /* its bytes: aux_len */
+    uint8_t aux_state; /* enum laux */
     uint32_t aux_len;
     struct aux aux;
     bool want;       /* WANT for the grant in force */
@@ -93,8 +115,7 @@ struct lroom {
     /* The grant. Rows [base, granted) have blocks. */
     struct extent held;
     uint32_t base, granted, from, attempt, broken;
-    bool firm;             /* all that it needs, and never taken back */
-    bool kept;             /* no speculative grant: it was the head */
+    uint8_t grade;         /* enum grade */
     struct extent closing; /* blocks that shards may still land into */
     uint32_t closing_left; /* shards that have not answered: LIFE_TRIMMING,
                               LIFE_CLOSING */
@@ -106,13 +127,12 @@ struct lroom {
 
     /* What has been told, and when again. */
     struct debt debt; /* to its encoder */
-    bool confirmed;   /* encoded knows the generation: RESUME from now on */
+    uint8_t init;     /* enum init */
     bool answer_due;  /* encoded asked what became of it; not quiet then */
     uint8_t aborts;   /* said since the last HELLO */
     uint8_t stale;    /* NACKs in a row that say it does not, after all */
-    uint32_t told_attempt, told_granted;
-    uint8_t told_firm;
-    bool told; /* these were sent at least once */
+    uint32_t sent_attempt, sent_granted; /* by the last INIT or RESUME */
+    uint8_t sent_firm;
 
     /* What an outage of the data endpoint has cost so far. */
     uint64_t broken_ns, counted_ns; /* its last break; the last that counted */
@@ -213,6 +233,11 @@ static inline bool lroom_closing(const struct lroom *m)
     return m->life == LIFE_TRIMMING || m->life == LIFE_CLOSING;
 }
 
+static inline bool lroom_firm(const struct lroom *m)
+{
+    return m->grade == GRADE_FIRM;
+}
+
 static inline struct peer *lroom_peer(
     const struct langd *l, const struct lroom *m)
 {
@@ -289,7 +314,7 @@ void group_lost(struct langd *l, struct lgroup *g);
 /* True if it is known that the room has aux, and there is no space for it. */
 static inline bool lroom_lacks_aux(const struct lroom *m)
 {
-    return m->aux_known && !m->aux_final && m->aux.reserved == 0;
+    return m->aux_state == LAUX_LACKING && m->aux.reserved == 0;
 }
 
 /* LENGTH brings the room's final aux: stores it, or lets it wait. */
@@ -318,8 +343,8 @@ void grant_serve(
 /* Blocks the room wants beyond those that it holds. */
 uint32_t grant_wanted(struct langd *l, const struct lroom *m);
 /* Takes n more blocks and tells the shards. false: they cannot be had. */
-bool grant_take(
-    struct langd *l, struct out *out, struct lroom *m, uint32_t n, bool firm);
+bool grant_take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
+    enum grade grade);
 /* Takes n firm blocks that were kept for the room. */
 bool grant_take_own(
     struct langd *l, struct out *out, struct lroom *m, uint32_t n);

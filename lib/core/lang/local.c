@@ -129,7 +129,8 @@ static void fill_request(
     m->bootstrap_ns = l->b.now_ns + l->b.c.conf->timeout_bootstrap;
     if (m->peer == NONE) { /* engines warm up with it */
         m->total = m->max_rows = 0;
-        m->length_known = m->aux_final = true;
+        m->length_known = true;
+        m->aux_state = LAUX_STORED;
     }
 }
 

@@ -20,10 +20,11 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
     struct peer *p, bool again)
 {
     const struct lpool *pool = lroom_pool(l, m);
-    struct peer_msg msg = about(m, m->confirmed ? PEER_RESUME : PEER_INIT);
+    struct peer_msg msg =
+        about(m, m->init == INIT_CONFIRMED ? PEER_RESUME : PEER_INIT);
     uint8_t firm = grant_firmness(l, m);
 
-    if (m->confirmed) {
+    if (m->init == INIT_CONFIRMED) {
         msg.resume.attempt = m->attempt;
         msg.resume.granted = m->granted;
         msg.resume.from = m->from;
@@ -50,10 +51,10 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
             m->history.init_ns = l->b.now_ns;
     }
     peer_send(&l->b.peers, out, p, &msg);
-    m->told = true;
-    m->told_attempt = m->attempt;
-    m->told_granted = m->granted;
-    m->told_firm = firm;
+    m->init = (uint8_t)max_u32(m->init, INIT_SENT);
+    m->sent_attempt = m->attempt;
+    m->sent_granted = m->granted;
+    m->sent_firm = firm;
 }
 
 static void say_ack(
@@ -158,7 +159,7 @@ static void say_state(struct langd *l, struct out *out, struct peer *p,
         msg.state.attempt = m->attempt;
         msg.state.granted = m->granted;
         msg.state.total = m->total;
-        msg.state.flags = m->aux_final ? FLAG_AUX : 0;
+        msg.state.flags = m->aux_state == LAUX_STORED ? FLAG_AUX : 0;
         if (in->type == PEER_LENGTH && lroom_alive(m) && lroom_lacks_aux(m))
             msg.state.reason = ERR_NO_BLOCKS;
         msg.state.firm = grant_firmness(l, m);
@@ -243,13 +244,14 @@ void langd_peer_lost(
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *m = LIST_ENTRY(n, struct lroom, in_peer);
 
-        if (!m->told && lroom_alive(m))
+        if (m->init == INIT_DUE && lroom_alive(m))
             continue; /* it never knew of this room */
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0, "the encoder daemon is gone");
         if (restarted)
             m->debt.owe = 0;
         else if (m->debt.owe)
-            m->forget_ns = l->b.now_ns + (m->told ? FORGET_NS : GIVE_UP_NS);
+            m->forget_ns =
+                l->b.now_ns + (m->init == INIT_DUE ? GIVE_UP_NS : FORGET_NS);
         lroom_touch(l, m);
     }
     p->up = false;
@@ -305,7 +307,7 @@ static void on_hello(
 
         /* It may have given us up while we were apart: what it is told
          * again it answers, with STATE or with FAILED. */
-        if (!was_up && r->told && lroom_alive(r))
+        if (!was_up && r->init != INIT_DUE && lroom_alive(r))
             r->debt.owe |= OWE_GRANT;
         r->stale = r->aborts = 0;
         debt_renew(&r->debt);
@@ -364,9 +366,9 @@ static void on_length(struct langd *l, struct out *out, struct lroom *m,
     const char *text;
     enum err e;
 
-    if (!m->aux_final && (n->flags & FLAG_AUX)) {
+    if (m->aux_state != LAUX_STORED && (n->flags & FLAG_AUX)) {
         laux_take(l, m, n->aux);
-        first = m->aux_final;
+        first = m->aux_state == LAUX_STORED;
     }
     e = take_length(l, m, n, &text);
     if (e == ERR_TOO_LARGE)
@@ -477,13 +479,13 @@ static void on_state(
     switch (n->answers) {
     case PEER_INIT:
     case PEER_RESUME:
-        if (n->state == ROOM_FAILED || n->attempt != m->told_attempt ||
-            n->granted < m->told_granted)
+        if (n->state == ROOM_FAILED || n->attempt != m->sent_attempt ||
+            n->granted < m->sent_granted)
             break;
-        m->confirmed = true;
+        m->init = INIT_CONFIRMED;
         m->stale = 0;
-        if (m->told_attempt == m->attempt && m->told_granted == m->granted &&
-            (n->firm == FIRM_NOT_SAID || n->firm >= m->told_firm))
+        if (m->sent_attempt == m->attempt && m->sent_granted == m->granted &&
+            (n->firm == FIRM_NOT_SAID || n->firm >= m->sent_firm))
             m->debt.owe &= (uint8_t)~OWE_GRANT;
         break;
     case PEER_ACK:

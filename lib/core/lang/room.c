@@ -119,10 +119,10 @@ static void owe_abort(struct langd *l, struct lroom *m)
 {
     const struct peer *p = lroom_peer(l, m);
 
-    if (!p || (!m->told && !p->up && !p->configured))
+    if (!p || (m->init == INIT_DUE && !p->up && !p->configured))
         return;
     m->debt.owe |= OWE_ABORT;
-    if (!m->told && !p->up)
+    if (m->init == INIT_DUE && !p->up)
         m->forget_ns = l->b.now_ns + GIVE_UP_NS;
 }
 
@@ -173,7 +173,7 @@ void lroom_landed(
             "rows beyond the total were sent");
         return;
     }
-    m->confirmed = true; /* it is known there: rows of it were sent */
+    m->init = INIT_CONFIRMED; /* it is known there: rows of it were sent */
     if (!m->history.first_ns)
         m->history.first_ns = l->b.now_ns;
     m->landed += rows;
@@ -339,9 +339,9 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
     /* Before the shards have closed the last attempt none of the next one could
      * land. */
     if (m->life != LIFE_CLOSING && m->pause_ns <= l->b.now_ns &&
-        (!m->told || m->told_attempt != m->attempt ||
-            m->told_granted != m->granted ||
-            m->told_firm != grant_firmness(l, m))) {
+        (m->init == INIT_DUE || m->sent_attempt != m->attempt ||
+            m->sent_granted != m->granted ||
+            m->sent_firm != grant_firmness(l, m))) {
         m->debt.owe |= OWE_GRANT;
         m->debt.retry_ns = 0;
     }
@@ -455,7 +455,7 @@ static uint16_t known(const struct lroom *m)
 {
     uint16_t what = m->exposed > 0 ? EVENT_LANDED : 0;
 
-    if (m->length_known && (m->aux_final || !m->aux_known))
+    if (m->length_known && m->aux_state != LAUX_LACKING)
         what |= EVENT_LENGTH;
     return what;
 }
@@ -468,8 +468,8 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
         end_unread(l, m);
     if (lroom_alive(m))
         settle_alive(l, out, m);
-    if (lroom_alive(m) && m->aux_final && m->total != ROWS_UNKNOWN &&
-        m->from + m->landed >= m->total)
+    if (lroom_alive(m) && m->aux_state == LAUX_STORED &&
+        m->total != ROWS_UNKNOWN && m->from + m->landed >= m->total)
         succeed(l, m);
     if (!lroom_alive(m))
         settle_ended(l, out, m);
