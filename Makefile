@@ -9,6 +9,7 @@
 #   make wheel         the Python package
 #   make lint          format, layers, docs, cppcheck, clang-tidy
 #   make kernels   what runs on a GPU (needs nvcc)
+#   make samples   conf/*.yaml from the table of keys
 #   make install DESTDIR=... PREFIX=/usr
 #
 # B=build/<flavour> keeps flavours apart: make B=build/asan SAN=address,undefined
@@ -208,6 +209,18 @@ mutants:
 
 models:
 	@nice test/models/run $(MODELS)
+
+# The sample files, from the rows of conf.def.
+POOL := --set pools[0].name=vit --set pools[0].blocks=64 \
+	--set pools[0].layout=embedding:bf16:2352
+PEER := --set peers[0].name=encoded-0 \
+	--set peers[0].address=tcp://127.0.0.1:7601
+.PHONY: samples
+samples: all
+	$(B)/mmx-encoded --config /dev/null $(POOL) --print-config --comments \
+		> conf/mmx-encoded.yaml
+	$(B)/mmx-langd --config /dev/null $(POOL) $(PEER) --print-config \
+		--comments > conf/mmx-langd.yaml
 
 # Install.
 .PHONY: install

@@ -250,7 +250,7 @@ static enum err load_key(
         return refuse(l, ev->start_mark,
             "`%.60s` is not a key: keys are lower-case words", key);
     snprintf(out, PATH_SIZE, "%.100s%s%s", path, *path ? "." : "", key);
-    if (!conf_known(l->c->role, out)) {
+    if (conf_shape(l->c->role, out) == CONF_NOTHING) {
         if (conf_set(l->c, out, span_of("", 0), l->e))
             return place_error(l, ev->start_mark.line, ev->start_mark.column);
         return ERR_INTERNAL;

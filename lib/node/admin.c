@@ -123,7 +123,7 @@ static void node_numbers(struct node *n, struct rows_out *s)
     snprintf(epoch, sizeof(epoch), "%016llx",
         (unsigned long long)n->brain_conf.epoch);
     s->text(s, "name", n->conf->name);
-    s->text(s, "role", n->conf->role == ROLE_ENCODED ? "encoded" : "langd");
+    s->text(s, "role", role_name(n->conf->role));
     s->text(s, "epoch", epoch);
     s->text(s, "software", MMX_VERSION);
     s->number(s, "pid", (uint64_t)getpid());

@@ -26,21 +26,17 @@ struct options {
     const char *file;
     const char *sets[SETS_MAX];
     uint32_t sets_count;
-    bool check, print;
+    bool check, print, comments;
 };
 
-static struct conf conf; /* large; lives as long as the process */
+/* Large; they live as long as the process. given: before conf_finish */
+static struct conf conf, given;
 static struct node *running;
 
 static void print_running(void)
 {
     if (running)
         node_print(running);
-}
-
-static const char *role_name(uint8_t role)
-{
-    return role == ROLE_ENCODED ? "encoded" : "langd";
 }
 
 static void usage(FILE *to, uint8_t role)
@@ -50,7 +46,9 @@ static void usage(FILE *to, uint8_t role)
         "  --config FILE      configuration (default /etc/mmx/mmx-%s.yaml)\n"
         "  --set KEY=VALUE    override one key of it; may be repeated\n"
         "  --check-config     check the configuration and exit\n"
-        "  --print-config     print the effective configuration and exit\n"
+        "  --print-config     print the effective configuration and exit;\n"
+        "                     with --comments as given, and every key's "
+        "meaning\n"
         "  --version          print the version and exit\n"
         "  --help             print this and exit\n"
         "exit status: 0 success, 1 cannot start, 64 bad command line,\n"
@@ -66,6 +64,7 @@ static int parse(uint8_t role, int argc, char **argv, struct options *o)
         {"set", required_argument, NULL, 's'},
         {"check-config", no_argument, NULL, 'k'},
         {"print-config", no_argument, NULL, 'p'},
+        {"comments", no_argument, NULL, 'm'},
         {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0}};
     int c;
@@ -87,6 +86,9 @@ static int parse(uint8_t role, int argc, char **argv, struct options *o)
             break;
         case 'p':
             o->print = true;
+            break;
+        case 'm':
+            o->comments = true;
             break;
         case 'v':
             printf("mmx-%s %s\n", role_name(role), MMX_VERSION);
@@ -111,29 +113,24 @@ static enum err apply(const struct options *o, struct conf_error *e)
     char host[256] = "localhost";
 
     for (uint32_t i = 0; i < o->sets_count; i++) {
-        const char *eq = strchr(o->sets[i], '=');
-        char path[256];
+        enum err r = conf_set_assign(&conf, o->sets[i], e);
 
-        if (!eq || (size_t)(eq - o->sets[i]) >= sizeof(path)) {
-            snprintf(e->text, sizeof(e->text), "--set %s: expected KEY=VALUE",
-                o->sets[i]);
-            return ERR_MALFORMED;
-        }
-        memcpy(path, o->sets[i], (size_t)(eq - o->sets[i]));
-        path[eq - o->sets[i]] = 0;
-        if (conf_set(&conf, path, span_str(eq + 1), e) != OK)
-            return ERR_MALFORMED;
+        if (r)
+            return r;
     }
+    given = conf;
     gethostname(host, sizeof(host) - 1);
     return conf_finish(&conf, host, e);
 }
 
-static int print_conf(void)
+/* Prints the values in force, or with comments those that were given, with
+ * what each key means: the files in conf/ are made by it. */
+static int print_conf(bool comments)
 {
     size_t cap = 1u << 20;
     uint8_t *text = malloc(cap);
     struct writer w = writer_of(text, cap);
-    bool ok = text && conf_print(&conf, false, &w);
+    bool ok = text && conf_print(comments ? &given : &conf, comments, &w);
 
     if (ok)
         ok = fwrite(text, 1, w.len, stdout) == w.len && fflush(stdout) == 0;
@@ -143,11 +140,9 @@ static int print_conf(void)
 
 static void start_log(uint8_t role)
 {
-    static const enum log_level levels[] = {
-        LOG_INFO, LOG_ERROR, LOG_WARN, LOG_DEBUG};
-
+    /* The words of the key `log` have the order of the levels. */
     log_init(role == ROLE_ENCODED ? "mmx-encoded" : "mmx-langd",
-        levels[conf.log_level]);
+        (enum log_level)conf.log_level);
 }
 
 /* Frees the node. node_free restores the default signal handling: signals are
@@ -240,7 +235,7 @@ int daemon_main(uint8_t role, int argc, char **argv)
         return EXIT_CONFIG;
     }
     if (o.print)
-        return print_conf();
+        return print_conf(o.comments);
     if (o.check) {
         printf("%s: good\n", o.file);
         return 0;

@@ -30,6 +30,12 @@ enum { RIGHT_READ = 1, RIGHT_WRITE = 2, RIGHT_WATCH = 4 };
 enum { MODE_WHOLE, MODE_STREAM };
 enum { STORAGE_ANY, STORAGE_COMPACT, STORAGE_PADDED, STORAGE_PROMPT };
 enum { ROLE_ANY, ROLE_ENCODED, ROLE_LANGD };
+
+static inline const char *role_name(unsigned role)
+{
+    return role == ROLE_LANGD ? "langd" : "encoded";
+}
+
 enum {
     EVENT_GRANTED = 1,
     EVENT_HAVE = 2,

@@ -103,9 +103,9 @@ TEST(commented_out_lists_are_empty)
          "\n");
     T_EQ_U64(conf.pools_count, 0);
     T_EQ_U64(conf.transfer_cpus.count, 0);
-    T_EQ_U64(conf.log_level, 2);
+    T_EQ_U64(conf.log_level, 1);
     good("transfer:\nlog: warn\n");
-    T_EQ_U64(conf.log_level, 2);
+    T_EQ_U64(conf.log_level, 1);
 }
 
 TEST(lists_replace)

@@ -8,48 +8,19 @@
  *
  * Rejected: warnings. What is suspicious is refused, or it is not worth a
  * line. */
-#include "core/conf/conf.h"
+#include "core/conf/table.h"
 
 #include "wire/wire.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 
-PRINTF_LIKE(2, 3)
-static enum err refuse(struct conf_error *e, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(e->text, sizeof(e->text), fmt, ap);
-    va_end(ap);
-    e->line = e->column = 0;
-    return ERR_MALFORMED;
-}
-
 /* small readers */
-
-/* All of s is a decimal number up to max, in its only spelling. */
-static bool number(struct span s, uint64_t max, uint64_t *out)
-{
-    uint64_t v = 0;
-
-    if (s.len < 1 || s.len > 10 || (s.len > 1 && s.p[0] == '0'))
-        return false;
-    for (uint32_t i = 0; i < s.len; i++) {
-        if (s.p[i] < '0' || s.p[i] > '9')
-            return false;
-        v = v * 10 + (uint64_t)(s.p[i] - '0');
-    }
-    *out = v;
-    return v <= max;
-}
 
 static bool numeric(const char *s, uint64_t max)
 {
     uint64_t v;
 
-    return number(span_str(s), max, &v);
+    return conf_number(span_str(s), max, &v);
 }
 
 /* Cuts what stands before the first c off *s. false: there is no c. */
@@ -118,7 +89,7 @@ static bool port_good(struct span s)
 {
     uint64_t port;
 
-    return number(s, 65535, &port) && port > 0;
+    return conf_number(s, 65535, &port) && port > 0;
 }
 
 /* Four numbers up to 255, the first of which is 127. */
@@ -128,10 +99,10 @@ static bool loopback_four(struct span host)
     uint64_t v;
 
     for (unsigned i = 0; i < 3; i++)
-        if (!cut(&host, '.', &part) || !number(part, 255, &v) ||
+        if (!cut(&host, '.', &part) || !conf_number(part, 255, &v) ||
             (i == 0 && v != 127))
             return false;
-    return number(host, 255, &v);
+    return conf_number(host, 255, &v);
 }
 
 static bool loopback(const struct address *a)
@@ -159,13 +130,13 @@ static enum err check_address(const struct conf *c, const char *path,
     struct address a;
 
     if (!split(span_str(text), &a) || !port_good(a.port))
-        return refuse(e, "%s: `%s` is not tcp://host:port", path, text);
+        return conf_refuse(e, "%s: `%s` is not tcp://host:port", path, text);
     if (wildcard(&a) && !listen)
-        return refuse(
+        return conf_refuse(
             e, "%s: `%s` is not an address to connect to", path, text);
     if (c->insecure || loopback(&a))
         return OK;
-    return refuse(e, "%s: `%s` %s: %s", path, text,
+    return conf_refuse(e, "%s: `%s` %s: %s", path, text,
         wildcard(&a) ? "listens on every interface" : "is not loopback",
         NEEDS_INSECURE);
 }
@@ -183,12 +154,13 @@ static enum err check_allow(
     if (text[len - 1] != '*')
         return check_address(c, path, text, false, e);
     if (strchr(text, '*') != text + len - 1)
-        return refuse(e, "%s: `%s` has a * that is not at its end", path, text);
+        return conf_refuse(
+            e, "%s: `%s` has a * that is not at its end", path, text);
     if (strncmp(text, "tcp://", min_u32((uint32_t)len - 1, 6)) != 0)
-        return refuse(e, "%s: `%s` matches no tcp:// address", path, text);
+        return conf_refuse(e, "%s: `%s` matches no tcp:// address", path, text);
     if (c->insecure || (split(span_of(text, len - 1), &a) && loopback(&a)))
         return OK;
-    return refuse(e, "%s: `%s` matches more than loopback: %s", path, text,
+    return conf_refuse(e, "%s: `%s` matches more than loopback: %s", path, text,
         NEEDS_INSECURE);
 }
 
@@ -202,12 +174,12 @@ static enum err check_devices(const struct conf *c, struct conf_error *e)
         if (!more)
             one = rest;
         if (one.len == 0)
-            return refuse(e, "transfer.devices: `%s` has an empty name",
+            return conf_refuse(e, "transfer.devices: `%s` has an empty name",
                 c->transfer_devices);
         if (!c->insecure && !span_eq(one, span_str("lo")) &&
             !span_eq(one, span_str("self")) &&
             !span_eq(one, span_str("memory")))
-            return refuse(e,
+            return conf_refuse(e,
                 "transfer.devices: `%.*s` is not the loopback device: %s",
                 (int)one.len, (const char *)one.p, NEEDS_INSECURE);
     }
@@ -219,7 +191,6 @@ static enum err check_devices(const struct conf *c, struct conf_error *e)
 /* The host's name up to the first dot, in letters that a name may have. */
 static void derive_name(struct conf *c, const char *host_name)
 {
-    const char *role = c->role == ROLE_LANGD ? "langd" : "encoded";
     char host[48];
     size_t n = 0;
 
@@ -231,7 +202,8 @@ static void derive_name(struct conf *c, const char *host_name)
             host[n] = '-';
     }
     host[n] = 0;
-    snprintf(c->name, sizeof(c->name), "%s-%s", n ? host : "host", role);
+    snprintf(c->name, sizeof(c->name), "%s-%s", n ? host : "host",
+        role_name(c->role));
 }
 
 static enum err check_socket(struct conf *c, struct conf_error *e)
@@ -239,11 +211,11 @@ static enum err check_socket(struct conf *c, struct conf_error *e)
     const char *mode = c->socket_mode;
 
     if (strspn(mode, "01234567") != 4 || mode[0] != '0')
-        return refuse(
+        return conf_refuse(
             e, "socket.mode: `%s` is not an octal mode such as 0660", mode);
     if (!c->socket_path[0])
         snprintf(c->socket_path, sizeof(c->socket_path), "/run/mmx/%s.sock",
-            c->role == ROLE_LANGD ? "langd" : "encoded");
+            role_name(c->role));
     return OK;
 }
 
@@ -263,10 +235,10 @@ static enum err check_control(struct conf *c, struct conf_error *e)
         memcpy(c->control_advertise, c->control_listen,
             sizeof(c->control_advertise));
     if (!split(span_str(c->control_advertise), &a) || !port_good(a.port))
-        return refuse(e, "control.advertise: `%s` is not tcp://host:port",
+        return conf_refuse(e, "control.advertise: `%s` is not tcp://host:port",
             c->control_advertise);
     if (wildcard(&a))
-        return refuse(e,
+        return conf_refuse(e,
             "control.advertise: must be set when control.listen is `%s`: "
             "`%s` is not an address to connect to",
             c->control_listen, c->control_advertise);
@@ -281,11 +253,13 @@ static enum err check_ports(const struct conf *c, struct conf_error *e)
     if (last.len == 0)
         return OK;
     if (!cut(&last, '-', &first) || !port_good(first) || !port_good(last) ||
-        !number(first, 65535, &from) || !number(last, 65535, &to) || from > to)
-        return refuse(e, "transfer.ports: `%s` is not first-last, 1 to 65535",
+        !conf_number(first, 65535, &from) || !conf_number(last, 65535, &to) ||
+        from > to)
+        return conf_refuse(e,
+            "transfer.ports: `%s` is not first-last, 1 to 65535",
             c->transfer_ports);
     if (to - from + 1 < c->transfer_shards)
-        return refuse(e,
+        return conf_refuse(e,
             "transfer.ports: `%s` are %u ports, transfer.shards needs %u",
             c->transfer_ports, (unsigned)(to - from + 1),
             (unsigned)c->transfer_shards);
@@ -298,7 +272,7 @@ static enum err check_transfer(const struct conf *c, struct conf_error *e)
 
     if (!r && c->transfer_carrier + CARRIER_TCP == CARRIER_TCP &&
         strcmp(c->transfer_tls, "tcp") != 0)
-        r = refuse(e, "transfer.tls: `%s` needs transfer.carrier: ucx",
+        r = conf_refuse(e, "transfer.tls: `%s` needs transfer.carrier: ucx",
             c->transfer_tls);
     if (!r)
         r = check_ports(c, e);
@@ -306,10 +280,11 @@ static enum err check_transfer(const struct conf *c, struct conf_error *e)
         return r;
     for (uint32_t i = 0; i < c->transfer_cpus.count; i++)
         if (!numeric(c->transfer_cpus.items[i], 4095))
-            return refuse(e, "transfer.cpus[%u]: `%s` is not a core's number",
-                i, c->transfer_cpus.items[i]);
+            return conf_refuse(e,
+                "transfer.cpus[%u]: `%s` is not a core's number", i,
+                c->transfer_cpus.items[i]);
     if (c->transfer_cpus.count > c->transfer_shards)
-        return refuse(e, "transfer.cpus: %u cores for %u shards",
+        return conf_refuse(e, "transfer.cpus: %u cores for %u shards",
             c->transfer_cpus.count, (unsigned)c->transfer_shards);
     return OK;
 }
@@ -320,9 +295,9 @@ static enum err check_name(
     const char *list, uint32_t i, const char *name, struct conf_error *e)
 {
     if (!name[0])
-        return refuse(e, "%s[%u].name: is missing", list, i);
+        return conf_refuse(e, "%s[%u].name: is missing", list, i);
     if (!name_good(name))
-        return refuse(e,
+        return conf_refuse(e,
             "%s[%u].name: `%s` may only have letters, digits "
             "and . _ -",
             list, i, name);
@@ -334,8 +309,8 @@ static enum err check_ids(const char *what, uint32_t pool,
 {
     for (uint32_t i = 0; i < l->count; i++)
         if (!numeric(l->items[i], UINT32_MAX - 1))
-            return refuse(e, "pools[%u].%s[%u]: `%s` is not a numeric id", pool,
-                what, i, l->items[i]);
+            return conf_refuse(e, "pools[%u].%s[%u]: `%s` is not a numeric id",
+                pool, what, i, l->items[i]);
     return OK;
 }
 
@@ -357,7 +332,7 @@ static enum err check_layout(
     uint32_t at;
 
     if (rows >= ROWS_UNKNOWN)
-        return refuse(e,
+        return conf_refuse(e,
             "pools[%u].blocks: %llu blocks of %llu rows are more "
             "than 4294967294 rows",
             i, (unsigned long long)p->blocks,
@@ -365,14 +340,14 @@ static enum err check_layout(
     if (strcmp(p->layout, "engine") == 0)
         return OK;
     if (layout_parse(span_str(p->layout), &l, &at))
-        return refuse(e,
+        return conf_refuse(e,
             "pools[%u].layout: cannot read `%.60s` at byte %u; expected "
             "name:dtype:elements with comma between, or engine",
             i, p->layout + at, at + 1);
     if (!layout_place(&l, rows, 1u << 30, offsets, &bytes))
-        return refuse(e, "pools[%u].blocks: the pool is too large", i);
+        return conf_refuse(e, "pools[%u].blocks: the pool is too large", i);
     if (conf_on_gpu(p) && l.row_bytes > most)
-        return refuse(e,
+        return conf_refuse(e,
             "pools[%u].layout: rows of %u bytes; in memory of a GPU at most "
             "%u, or transfer.segment",
             i, l.row_bytes, most);
@@ -388,20 +363,20 @@ static enum err check_pool(
     if (r)
         return r;
     if (p->blocks == 0)
-        return refuse(e, "pools[%u].blocks: is missing", i);
+        return conf_refuse(e, "pools[%u].blocks: is missing", i);
     if (!memory_good(p->memory))
-        return refuse(
+        return conf_refuse(
             e, "pools[%u].memory: `%s` is not host or cuda:N", i, p->memory);
     if (strcmp(p->numa, "any") != 0 && !numeric(p->numa, 1023))
-        return refuse(e, "pools[%u].numa: `%s` is not a node's number or any",
-            i, p->numa);
+        return conf_refuse(e,
+            "pools[%u].numa: `%s` is not a node's number or any", i, p->numa);
     if (c->role == ROLE_LANGD && p->default_blocks > p->blocks)
-        return refuse(e,
+        return conf_refuse(e,
             "pools[%u].default_blocks: %llu is more than blocks, %llu", i,
             (unsigned long long)p->default_blocks,
             (unsigned long long)p->blocks);
     if (c->role == ROLE_LANGD && p->max_room_blocks > p->blocks)
-        return refuse(e,
+        return conf_refuse(e,
             "pools[%u].max_room_blocks: %llu is more than blocks, %llu", i,
             (unsigned long long)p->max_room_blocks,
             (unsigned long long)p->blocks);
@@ -414,7 +389,7 @@ static enum err check_pool(
 static enum err check_pools(struct conf *c, struct conf_error *e)
 {
     if (c->pools_count == 0)
-        return refuse(e, "pools: at least one pool is needed");
+        return conf_refuse(e, "pools: at least one pool is needed");
     for (uint32_t i = 0; i < c->pools_count; i++) {
         enum err r = check_pool(c, &c->pools[i], i, e);
 
@@ -422,7 +397,8 @@ static enum err check_pools(struct conf *c, struct conf_error *e)
             return r;
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(c->pools[i].name, c->pools[j].name) == 0)
-                return refuse(e, "pools[%u].name: `%s` is pools[%u] already", i,
+                return conf_refuse(e,
+                    "pools[%u].name: `%s` is pools[%u] already", i,
                     c->pools[i].name, j);
     }
     return OK;
@@ -438,20 +414,21 @@ static enum err check_peer(
     if (r)
         return r;
     if (strcmp(p->name, "null") == 0)
-        return refuse(e, "peers[%u].name: `null` means no encoder", i);
+        return conf_refuse(e, "peers[%u].name: `null` means no encoder", i);
     snprintf(path, sizeof(path), "peers[%u].address", i);
     if (!p->address[0])
-        return refuse(e, "%s: is missing", path);
+        return conf_refuse(e, "%s: is missing", path);
     r = check_address(c, path, p->address, false, e);
     if (r)
         return r;
     for (q = c->peers; q < p; q++) {
         if (strcmp(p->name, q->name) == 0)
-            return refuse(e, "peers[%u].name: `%s` is peers[%u] already", i,
-                p->name, (unsigned)(q - c->peers));
+            return conf_refuse(e, "peers[%u].name: `%s` is peers[%u] already",
+                i, p->name, (unsigned)(q - c->peers));
         if (strcmp(p->address, q->address) == 0)
-            return refuse(e, "%s: `%s` is the address of peers[%u] already",
-                path, p->address, (unsigned)(q - c->peers));
+            return conf_refuse(e,
+                "%s: `%s` is the address of peers[%u] already", path,
+                p->address, (unsigned)(q - c->peers));
     }
     return OK;
 }
@@ -459,7 +436,7 @@ static enum err check_peer(
 static enum err check_peers(const struct conf *c, struct conf_error *e)
 {
     if (c->peers_count > c->limit_peers)
-        return refuse(e, "peers: %u are more than limits.peers, %u",
+        return conf_refuse(e, "peers: %u are more than limits.peers, %u",
             c->peers_count, (unsigned)c->limit_peers);
     for (uint32_t i = 0; i < c->peers_count; i++) {
         enum err r = check_peer(c, i, e);
@@ -478,7 +455,7 @@ enum err conf_finish(
     if (!c->name[0])
         derive_name(c, host_name);
     if (!name_good(c->name))
-        return refuse(
+        return conf_refuse(
             e, "name: `%s` may only have letters, digits and . _ -", c->name);
     r = check_socket(c, e);
     if (!r)

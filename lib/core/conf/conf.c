@@ -89,14 +89,14 @@ void conf_amount(enum conf_kind kind, uint64_t value, char *out, size_t size)
 
 /* errors */
 
-PRINTF_LIKE(2, 3)
-static enum err refuse(struct conf_error *e, const char *fmt, ...)
+enum err conf_refuse(struct conf_error *e, const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
     vsnprintf(e->text, sizeof(e->text), fmt, ap);
     va_end(ap);
+    e->line = e->column = 0;
     return ERR_MALFORMED;
 }
 
@@ -256,11 +256,6 @@ enum conf_shape conf_shape(uint8_t role, const char *path)
     return t.row->kind == KIND_LIST && t.item == NONE ? CONF_LIST : CONF_VALUE;
 }
 
-bool conf_known(uint8_t role, const char *path)
-{
-    return conf_shape(role, path) != CONF_NOTHING;
-}
-
 /* unknown keys */
 
 #define WORD_MAX 64
@@ -342,10 +337,9 @@ static enum err unknown_key(
     struct nearest n;
     uint8_t other = role == ROLE_LANGD ? ROLE_ENCODED : ROLE_LANGD;
 
-    if (conf_known(other, path))
-        return refuse(e, "`%s` is a key of mmx-%s, not of mmx-%s", shown.text,
-            other == ROLE_LANGD ? "langd" : "encoded",
-            role == ROLE_LANGD ? "langd" : "encoded");
+    if (find(other, path).place != PLACE_NONE)
+        return conf_refuse(e, "`%s` is a key of mmx-%s, not of mmx-%s",
+            shown.text, role_name(other), role_name(role));
     if (strncmp(path, "pools[", 6) == 0 && strchr(path, '.'))
         rows = &conf_pool_keys;
     else if (strncmp(path, "peers[", 6) == 0 && strchr(path, '.'))
@@ -354,8 +348,8 @@ static enum err unknown_key(
         read = strchr(path, '.') + 1;
     n = nearest_key(role, rows, read);
     if (!n.word)
-        return refuse(e, "unknown key `%s`", shown.text);
-    return refuse(e, "unknown key `%s`, did you mean `%.*s`?", shown.text,
+        return conf_refuse(e, "unknown key `%s`", shown.text);
+    return conf_refuse(e, "unknown key `%s`, did you mean `%.*s`?", shown.text,
         (int)n.len, n.word);
 }
 
@@ -369,8 +363,8 @@ static bool clean_text(struct span s)
     return true;
 }
 
-/* Leading digits of s into *out; *rest is what follows. false: none, a
- * leading zero, or too many. */
+/* Reads the leading digits of s; *rest is what follows. False: none, a leading
+ * zero, or too many. */
 static bool read_digits(struct span s, uint64_t *out, struct span *rest)
 {
     uint64_t v = 0;
@@ -387,7 +381,14 @@ static bool read_digits(struct span s, uint64_t *out, struct span *rest)
     return true;
 }
 
-/* A number with a unit; 0 needs none. */
+bool conf_number(struct span s, uint64_t max, uint64_t *out)
+{
+    struct span rest;
+
+    return read_digits(s, out, &rest) && rest.len == 0 && *out <= max;
+}
+
+/* Reads a number with a unit; 0 needs none. */
 static bool read_amount(
     struct span s, const struct conf_unit *units, uint64_t *out)
 {
@@ -409,13 +410,11 @@ static bool read_amount(
 static bool read_number(
     const struct conf_row *row, struct span value, uint64_t *out)
 {
-    struct span rest;
-
     if (row->kind == KIND_SIZE)
         return read_amount(value, conf_sizes, out);
     if (row->kind == KIND_TIME)
         return read_amount(value, conf_times, out);
-    return read_digits(value, out, &rest) && rest.len == 0;
+    return conf_number(value, UINT64_MAX, out);
 }
 
 static enum err set_number(const struct conf_row *row, const char *path,
@@ -437,7 +436,7 @@ static enum err set_number(const struct conf_row *row, const char *path,
     }
     conf_amount(row->kind, row->min * scale, min, sizeof(min));
     conf_amount(row->kind, row->max * scale, max, sizeof(max));
-    return refuse(e, "%s: `%s` is not a %s from %s to %s%s", path,
+    return conf_refuse(e, "%s: `%s` is not a %s from %s to %s%s", path,
         show(value).text, what[row->kind], min, max, units[row->kind]);
 }
 
@@ -447,7 +446,7 @@ static enum err set_bool(
     bool yes = span_eq(value, span_str("true"));
 
     if (!yes && !span_eq(value, span_str("false")))
-        return refuse(
+        return conf_refuse(
             e, "%s: `%s` is not true or false", path, show(value).text);
     *out = yes;
     return OK;
@@ -470,7 +469,7 @@ static enum err set_names(const struct conf_row *row, const char *path,
             words[n++] = ' ';
     }
     words[n] = 0;
-    return refuse(
+    return conf_refuse(
         e, "%s: `%s` is not one of %s", path, show(value).text, words);
 }
 
@@ -478,15 +477,15 @@ static enum err check_text(const struct conf_row *row, const char *path,
     struct span value, uint64_t min, struct conf_error *e)
 {
     if (!clean_text(value))
-        return refuse(
+        return conf_refuse(
             e, "%s: `%s` has control characters", path, show(value).text);
     if (value.len == 0 && min > 0)
-        return refuse(e, "%s: must not be empty", path);
+        return conf_refuse(e, "%s: must not be empty", path);
     if (value.len < min)
-        return refuse(e, "%s: `%s` is too short, %llu bytes at least", path,
-            show(value).text, (unsigned long long)min);
+        return conf_refuse(e, "%s: `%s` is too short, %llu bytes at least",
+            path, show(value).text, (unsigned long long)min);
     if (value.len > row->max)
-        return refuse(e, "%s: `%s` is %u bytes long, %llu at most", path,
+        return conf_refuse(e, "%s: `%s` is %u bytes long, %llu at most", path,
             show(value).text, value.len, (unsigned long long)row->max);
     return OK;
 }
@@ -498,9 +497,9 @@ static enum err set_item(const struct conf_row *row, const char *path,
     enum err r;
 
     if (i > out->count)
-        return refuse(e, "%s: comes before item %u", path, out->count);
+        return conf_refuse(e, "%s: comes before item %u", path, out->count);
     if (i >= CONF_LIST_MAX)
-        return refuse(e, "%s: %d items at most", path, CONF_LIST_MAX);
+        return conf_refuse(e, "%s: %d items at most", path, CONF_LIST_MAX);
     r = check_text(row, path, value, 1, e);
     if (r)
         return r;
@@ -526,7 +525,7 @@ static enum err set_list(const struct conf_row *row, const char *path,
         if (r)
             return r;
         if (n + 1 == value.len)
-            return refuse(e, "%s: a comma without an item after it", path);
+            return conf_refuse(e, "%s: a comma without an item after it", path);
         n = min_u32(n + 1, value.len);
         value = span_of(value.p + n, value.len - n);
     }
@@ -568,7 +567,7 @@ static void set_default(const struct conf_row *row, void *base)
 {
     struct conf_error e;
     struct span def =
-        row->kind == KIND_NAMES ? conf_word(row, 0) : span_str(row->def);
+        row->kind == KIND_NAMES ? conf_word(row, row->min) : span_str(row->def);
 
     if (def.len == 0)
         return; /* empty text, empty list, or a key without a default: 0 */
@@ -603,11 +602,12 @@ static void *target_base(struct conf *c, const struct target *t,
     if (!t->rows->list)
         return c;
     if (t->entry > count) {
-        (void)refuse(e, "%s: comes before %s[%u]", path, t->rows->list, count);
+        (void)conf_refuse(
+            e, "%s: comes before %s[%u]", path, t->rows->list, count);
         return NULL;
     }
     if (t->entry >= max) {
-        (void)refuse(e, "%s: %u %s at most", path, max, t->rows->list);
+        (void)conf_refuse(e, "%s: %u %s at most", path, max, t->rows->list);
         return NULL;
     }
     base = pools ? (void *)&c->pools[t->entry] : (void *)&c->peers[t->entry];
@@ -625,11 +625,10 @@ enum err conf_set(
     void *base;
     enum err r;
 
-    e->line = e->column = 0;
     if (t.place == PLACE_NONE)
         return unknown_key(c->role, path, e);
     if (t.place != PLACE_KEY)
-        return refuse(e, "%s: has keys of its own, not a value", path);
+        return conf_refuse(e, "%s: has keys of its own, not a value", path);
     base = target_base(c, &t, path, e);
     if (!base)
         return ERR_MALFORMED;
@@ -649,9 +648,8 @@ enum err conf_set_assign(
     const char *eq = strchr(assignment, '=');
     char path[128];
 
-    e->line = e->column = 0;
     if (!eq || eq == assignment || (size_t)(eq - assignment) >= sizeof(path))
-        return refuse(
+        return conf_refuse(
             e, "`%s` is not key=value", show(span_str(assignment)).text);
     span_copy_str(
         span_of(assignment, (size_t)(eq - assignment)), path, sizeof(path));

@@ -53,15 +53,14 @@ struct conf {
 #undef POOL_KEY
 #undef PEER_KEY
 
-/* Do its blocks lie in the memory of a GPU? */
-/* Returns how long an engine waits that asks for so many milliseconds; 0: as
- * configured. */
+/* Returns how long an engine waits that asks for `ms`; 0: `otherwise`. */
 static inline uint64_t conf_wait_ns(
     const struct conf *c, uint32_t ms, uint64_t otherwise)
 {
     return ms ? min_u64(ms * NS_PER_MS, c->limit_deadline) : otherwise;
 }
 
+/* True if the pool's blocks lie in the memory of a GPU. */
 static inline bool conf_on_gpu(const struct conf_pool *p)
 {
     return strcmp(p->memory, "host") != 0;
@@ -99,17 +98,14 @@ enum conf_shape {
 };
 enum conf_shape conf_shape(uint8_t role, const char *path);
 
-/* Is there a key (or a mapping or list of keys) of this path in this role? */
-bool conf_known(uint8_t role, const char *path);
-
 /* What only shows when all is read: empty required keys, duplicate names,
  * default_blocks beyond blocks, layouts, addresses that need `insecure`.
  * Fills in derived defaults (name, socket.path, advertise). */
 MUST_CHECK enum err conf_finish(
     struct conf *c, const char *host_name, struct conf_error *e);
 
-/* Writes the configuration as YAML. comments: each key with its sentence,
- * which is how the sample files are made. false: it does not fit. */
+/* Writes the configuration as YAML. comments: each key with its sentence, as
+ * in the sample files. False: it does not fit. */
 bool conf_print(const struct conf *c, bool comments, struct writer *w);
 
 #endif

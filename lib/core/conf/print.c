@@ -29,12 +29,6 @@ static void put(struct writer *w, const char *fmt, ...)
         put_bytes(w, text, (size_t)n);
 }
 
-static void put_indent(struct writer *w, unsigned n)
-{
-    while (n-- > 0)
-        put_u8(w, ' ');
-}
-
 /* values */
 
 /* Text that YAML takes for what it is without quotes. */
@@ -75,9 +69,7 @@ static void put_list(
         return;
     }
     for (uint32_t i = 0; i < l->count; i++) {
-        put_u8(w, '\n');
-        put_indent(w, indent + 2);
-        put(w, "- ");
+        put(w, "\n%*s- ", (int)indent + 2, "");
         put_text(w, l->items[i]);
     }
 }
@@ -161,8 +153,7 @@ static void put_comment(struct writer *w, const char *text, unsigned indent)
             if (cut == 0)
                 cut = room;
         }
-        put_indent(w, indent);
-        put(w, "# %.*s\n", (int)cut, text);
+        put(w, "%*s# %.*s\n", (int)indent, "", (int)cut, text);
         text += cut;
         text += strspn(text, " ");
     }
@@ -179,8 +170,7 @@ static void put_row(struct writer *w, const struct conf_row *row,
         comment_text(row, text, sizeof(text));
         put_comment(w, text, indent);
     }
-    put_indent(w, indent);
-    put(w, "%s:", key);
+    put(w, "%*s%s:", (int)indent, "", key);
     put_value(w, row, base, indent);
     put_u8(w, '\n');
 }
@@ -239,7 +229,7 @@ bool conf_print(const struct conf *c, bool comments, struct writer *w)
         put(w,
             "# mmx-%s: every key there is. A key that is left out has its "
             "default.\n\n",
-            langd ? "langd" : "encoded");
+            role_name(c->role));
     put_keys(w, c, comments);
     if (comments)
         put(w, "\n# memory that engines map; the first pool is the one they "

@@ -1,5 +1,5 @@
-/* table.h - the rows of conf.def as data, shared by conf.c (which reads)
- * and conf/print.c (which writes). Not for anybody else. */
+/* table.h - the rows of conf.def as data, and what conf.c (which reads),
+ * check.c and print.c (which writes) share. Private to this folder. */
 #ifndef MMX_CORE_CONF_TABLE_H
 #define MMX_CORE_CONF_TABLE_H
 
@@ -43,6 +43,13 @@ extern const struct conf_unit conf_sizes[], conf_times[];
 /* What one of a row's values is worth as text, "256KiB"; at most size - 1
  * bytes. */
 void conf_amount(enum conf_kind kind, uint64_t value, char *out, size_t size);
+
+/* Says what is wrong; returns ERR_MALFORMED. */
+enum err conf_refuse(struct conf_error *e, const char *fmt, ...)
+    PRINTF_LIKE(2, 3);
+
+/* True if all of s is a decimal number up to max, in its only spelling. */
+MUST_CHECK bool conf_number(struct span s, uint64_t max, uint64_t *out);
 
 /* Word number i of a NAMES row; empty when there are not so many. */
 struct span conf_word(const struct conf_row *row, uint64_t i);
