@@ -84,3 +84,17 @@ void text_copy(struct span s, char *out, size_t size)
     }
     out[at] = 0;
 }
+
+bool text_lists(const char *list, const char *word)
+{
+    size_t len = strlen(word);
+
+    while (*list) {
+        size_t n = strcspn(list, ",");
+
+        if (n == len && memcmp(list, word, n) == 0)
+            return true;
+        list += n + (list[n] == ',');
+    }
+    return false;
+}

@@ -17,4 +17,7 @@ void text_clean(char *p, size_t n);
  * cut off before a character. */
 void text_copy(struct span s, char *out, size_t size);
 
+/* True if `word` is one of the comma-separated words of list. */
+bool text_lists(const char *list, const char *word);
+
 #endif

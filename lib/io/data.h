@@ -127,6 +127,17 @@ struct data_ops {
 extern const struct data_ops data_tcp;
 extern const struct data_ops data_ucx;
 
+/* What UCX is worth on this host, for transfer.carrier: auto. */
+struct ucx_offer {
+    char version[16];
+    char transports[128], devices[128]; /* comma-separated; worth the choice */
+    char why_not[160];                  /* empty where it is */
+};
+/* True if UCX is sound, and has a transport between hosts that is better than a
+ * TCP socket, or one that tls, unless that is "tcp", names. Before any carrier
+ * is opened. */
+bool ucx_probe(struct ucx_offer *offer, const char *tls);
+
 /* Opens conf.carriers; those that fail are left out, with a log line. */
 extern const struct data_ops data_mux;
 /* Returns the part of data_mux's address that is for carrier `number`; empty:

@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "wire/segment.h"
 
 #include <inttypes.h>
@@ -56,21 +57,6 @@ static bool refused(const char *what, ucs_status_t s)
         return false;
     log_error("ucx: %s: %s", what, ucs_status_string(s));
     return true;
-}
-
-/* True if `name` is one of the comma-separated words of list. */
-static bool listed(const char *list, const char *name)
-{
-    size_t len = strlen(name);
-
-    while (*list) {
-        size_t n = strcspn(list, ",");
-
-        if (n == len && memcmp(list, name, n) == 0)
-            return true;
-        list += n + (list[n] == ',');
-    }
-    return false;
 }
 
 static bool only_host(const char *tls)
@@ -117,22 +103,22 @@ static bool set_transport(const char *key, const char *value)
 
 static bool configure_transports(const struct data_conf *c)
 {
-    bool mm = listed(c->tls, "sm") || listed(c->tls, "shm") ||
-              listed(c->tls, "mm") || listed(c->tls, "all");
+    bool mm = text_lists(c->tls, "sm") || text_lists(c->tls, "shm") ||
+              text_lists(c->tls, "mm") || text_lists(c->tls, "all");
     bool ok = true;
     char segment[24];
 
     snprintf(segment, sizeof(segment), "%" PRIu32, c->segment_bytes);
-    if (listed(c->tls, "tcp") || listed(c->tls, "all"))
+    if (text_lists(c->tls, "tcp") || text_lists(c->tls, "all"))
         ok = set_transport("UCX_TCP_TX_SEG_SIZE", segment) &&
              set_transport("UCX_TCP_RX_SEG_SIZE", segment) &&
              set_transport(
                  "UCX_TCP_PORT_RANGE", c->ports && *c->ports ? c->ports : "0");
     /* Without these UCX silently drops shared memory for endpoints with error
      * handling. */
-    if (mm || listed(c->tls, "posix"))
+    if (mm || text_lists(c->tls, "posix"))
         ok = ok && set_transport("UCX_POSIX_ERROR_HANDLING", "y");
-    if (mm || listed(c->tls, "sysv"))
+    if (mm || text_lists(c->tls, "sysv"))
         ok = ok && set_transport("UCX_SYSV_ERROR_HANDLING", "y");
     return ok;
 }
@@ -291,7 +277,7 @@ static void add_name(char *out, size_t size, const char *name, size_t len)
         return;
     memcpy(word, name, len);
     word[len] = 0;
-    if (!listed(out, word) && used + len + 2 <= size)
+    if (!text_lists(out, word) && used + len + 2 <= size)
         snprintf(out + used, size - used, "%s%s", used ? "," : "", word);
 }
 

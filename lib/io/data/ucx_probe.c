@@ -1,0 +1,134 @@
+/* ucx_probe.c - whether UCX here is worth more than plain TCP, and sound: what
+ * transfer.carrier: auto needs to know before a worker is opened.
+ *
+ * It asks UCX's own list of transports (uct), so that a card without its module
+ * or driver does not count. Rejected: /sys/class/infiniband, which knows cards
+ * but not what UCX can do with them. The thread that starts the shards. */
+#include "io/data.h"
+
+#include "base/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <uct/api/uct.h>
+#include <ucp/api/ucp.h>
+
+/* What is looked for, and what was found. */
+struct search {
+    const char *tls;
+    bool named; /* the transports were named: each of them counts */
+    struct ucx_offer *offer;
+};
+
+static void add_word(char *list, size_t size, const char *word)
+{
+    size_t used = strlen(list);
+
+    if (!text_lists(list, word) && used + strlen(word) + 2 <= size)
+        snprintf(list + used, size - used, "%s%s", used ? "," : "", word);
+}
+
+/* True if `name`, "rc_mlx5", is one of the words of UCX_TLS: itself, its
+ * family "rc", or "all". */
+static bool wanted(const char *tls, const char *name)
+{
+    char family[32];
+
+    snprintf(family, sizeof(family), "%.*s", (int)strcspn(name, "_"), name);
+    return text_lists(tls, "all") || text_lists(tls, name) ||
+           text_lists(tls, family) ||
+           (text_lists(tls, "sm") &&
+               (strcmp(family, "posix") == 0 || strcmp(family, "sysv") == 0));
+}
+
+/* Counts a transport that rows would rather go by than by a TCP socket: those
+ * of network cards that are not TCP, and all that the configuration names. */
+static void look_at(
+    const struct search *s, const uct_tl_resource_desc_t *resource)
+{
+    bool net = resource->dev_type == UCT_DEVICE_TYPE_NET;
+    bool shared = resource->dev_type == UCT_DEVICE_TYPE_SHM;
+
+    if (strcmp(resource->tl_name, "tcp") == 0 ||
+        !(net || (s->named && shared)) ||
+        (s->named && !wanted(s->tls, resource->tl_name)))
+        return;
+    if (net)
+        add_word(
+            s->offer->devices, sizeof(s->offer->devices), resource->dev_name);
+    add_word(
+        s->offer->transports, sizeof(s->offer->transports), resource->tl_name);
+}
+
+static void look_into_domain(
+    const struct search *s, uct_component_h component, const char *name)
+{
+    uct_tl_resource_desc_t *resources;
+    uct_md_config_t *config;
+    unsigned count;
+    uct_md_h md;
+
+    if (uct_md_config_read(component, NULL, NULL, &config) != UCS_OK)
+        return;
+    if (uct_md_open(component, name, config, &md) == UCS_OK) {
+        if (uct_md_query_tl_resources(md, &resources, &count) == UCS_OK) {
+            for (unsigned i = 0; i < count; i++)
+                look_at(s, &resources[i]);
+            uct_release_tl_resource_list(resources);
+        }
+        uct_md_close(md);
+    }
+    uct_config_release(config);
+}
+
+static void look_into(const struct search *s, uct_component_h component)
+{
+    uct_component_attr_t a = {
+        .field_mask = UCT_COMPONENT_ATTR_FIELD_MD_RESOURCE_COUNT};
+
+    if (uct_component_query(component, &a) != UCS_OK || !a.md_resource_count)
+        return;
+    a.field_mask = UCT_COMPONENT_ATTR_FIELD_MD_RESOURCES;
+    a.md_resources = calloc(a.md_resource_count, sizeof(*a.md_resources));
+    if (a.md_resources && uct_component_query(component, &a) == UCS_OK)
+        for (unsigned i = 0; i < a.md_resource_count; i++)
+            look_into_domain(s, component, a.md_resources[i].md_name);
+    free(a.md_resources);
+}
+
+static void look(const struct search *s)
+{
+    uct_component_h *components;
+    unsigned count;
+
+    if (uct_query_components(&components, &count) != UCS_OK)
+        return;
+    for (unsigned i = 0; i < count; i++)
+        look_into(s, components[i]);
+    uct_release_component_list(components);
+}
+
+bool ucx_probe(struct ucx_offer *offer, const char *tls)
+{
+    struct search s = {tls, strcmp(tls, "tcp") != 0, offer};
+    unsigned major, minor, release;
+
+    memset(offer, 0, sizeof(*offer));
+    ucp_get_version(&major, &minor, &release);
+    snprintf(offer->version, sizeof(offer->version), "%u.%u", major, minor);
+    if (major == 1 && minor < 14) {
+        snprintf(offer->why_not, sizeof(offer->why_not),
+            "UCX %s ends the process when a peer goes while the two connect",
+            offer->version);
+        return false;
+    }
+    look(&s);
+    if (offer->transports[0])
+        return true;
+    snprintf(offer->why_not, sizeof(offer->why_not),
+        s.named ? "UCX %s has none of the transports %.100s"
+                : "UCX %s has nothing but TCP between hosts",
+        offer->version, tls);
+    return false;
+}
