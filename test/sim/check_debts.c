@@ -34,7 +34,7 @@ static bool starved(const struct encoded *e, const struct edst *d)
     const struct eroom *m = d->room;
     uint32_t unit = d->unit_rows, usable = d->granted - d->granted % unit;
 
-    if (!m->announced || m->item->source != SOURCE_HELD)
+    if (!eroom_announced(m) || m->item->source != SOURCE_HELD)
         return false;
     if (m->required > 1 && d->granted == 0)
         return may_be_asked(e, d);
@@ -65,7 +65,7 @@ void debts_watch(struct daemon *d)
         p = &e->b.peers.peers[o->peer];
         if (o->state == DST_ACTIVE) {
             look(d, "length",
-                o->room->announced &&
+                eroom_announced(o->room) &&
                     o->length_acked != o->room->item->length_version,
                 o->debt.owe & OWE_LENGTH, o);
             look(d, "want",

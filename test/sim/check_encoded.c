@@ -62,6 +62,31 @@ static void see_outcomes(
     }
 }
 
+/* What the state of a room says agrees with what it has. */
+static void see_life(
+    const struct daemon *d, const struct encoded *e, uint32_t i)
+{
+    const struct eroom *m = &e->rooms[i];
+    bool item = m->item != &e->nothing;
+    bool known = m->life != EROOM_FREE && eroom_find(e, m->r.id) == m;
+    bool sends = m->life == EROOM_QUARANTINED || m->life == EROOM_GONE;
+    bool last = m->r.state == ROOM_SUCCESS || m->r.state == ROOM_FAILED;
+
+    LIST_FOREACH (n, &m->dsts)
+        sends &= LIST_ENTRY(n, struct edst, in_room)->state == DST_ENDED;
+    HOLDS(m->r.used && known == eroom_found(m) &&
+              item == (eroom_announced(m) && m->life != EROOM_GONE) &&
+              last == eroom_ended(m) &&
+              (m->life == EROOM_KEPT) == list_linked(&m->in_kept) &&
+              (m->life == EROOM_KEPT) == (m->kept_ns != TIME_NEVER) &&
+              (m->life < EROOM_QUARANTINED || sends) &&
+              (m->life != EROOM_CLOSED || m->flags & FLAG_OPEN),
+        "a room's state says what it has",
+        "%s room %llu: life %u, known %d item %d state %u kept %d active %u",
+        d->conf->name, (unsigned long long)m->r.id, m->life, known, item,
+        m->r.state, list_linked(&m->in_kept), m->active);
+}
+
 static void see_states(
     struct daemon *d, const struct encoded *e, struct watch *w)
 {
@@ -69,7 +94,12 @@ static void see_states(
         const struct eroom *m = &e->rooms[i];
         bool same = m->r.used && w->opened_ns[i] == m->history.opened_ns;
 
-        if (!m->r.used || !m->announced) {
+        if (m->life != EROOM_FREE)
+            see_life(d, e, i);
+        HOLDS(m->r.used == (m->life != EROOM_FREE), "a room is used or free",
+            "%s slot %u: used %d, life %u", d->conf->name, i, m->r.used,
+            m->life);
+        if (!eroom_announced(m)) {
             w->opened_ns[i] = 0;
             continue;
         }
@@ -201,10 +231,10 @@ void encoded_watch_end(struct daemon *d)
         const struct eroom *m = &e->rooms[i];
 
         HOLDS(!m->r.used, "nothing is left",
-            "%s room %llu: announced %d ended %d failing %d source %u active "
-            "%u linked %d final %d attachments %d dsts %d",
-            d->conf->name, (unsigned long long)m->r.id, m->announced, m->ended,
-            m->failing, m->item->source, m->active, m->linked, m->item->final,
+            "%s room %llu: life %u source %u active %u final %d attachments "
+            "%d dsts %d",
+            d->conf->name, (unsigned long long)m->r.id, m->life,
+            m->item->source, m->active, m->item->final,
             !list_empty(&m->r.attachments), !list_empty(&m->dsts));
     }
     HOLDS(e->dsts_used == 0 && e->b.engines.attachments_used == 0,

@@ -55,8 +55,8 @@ static bool lacks(const struct eroom *m, const struct decline *g)
 {
     uint32_t required = m->required ? m->required : 1;
 
-    return !m->ended && !m->failing && !(m->flags & FLAG_OPEN) &&
-           m->asked < required && (!g->required || g->required == required);
+    return eroom_serves(m) && !(m->flags & FLAG_OPEN) && m->asked < required &&
+           (!g->required || g->required == required);
 }
 
 /* True if the langd has a destination there: it asked for the room, and that
@@ -82,7 +82,7 @@ static void give_up(struct encoded *e, const struct peer *p, struct decline g)
 
     if (m && asked_for_it(e, m, p))
         return;
-    if (!m || !m->announced) {
+    if (!m || !eroom_announced(m)) {
         remember_early(e, &g);
         return;
     }

@@ -21,7 +21,7 @@ static uint32_t places_ahead(const struct eroom *m, uint32_t required)
 
 void edst_reserve(struct encoded *e, struct eroom *m)
 {
-    bool waits = m->r.used && m->active > 0 && !m->ended && !m->failing;
+    bool waits = m->active > 0 && m->life < EROOM_FAILING;
     uint32_t n = waits ? places_ahead(m, m->required) : 0;
 
     if (n < m->reserved)
@@ -100,8 +100,8 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     list_push_tail(&e->b.peers.peers[peer].rooms, &d->in_peer);
     m->active++;
     m->asked++;
-    m->wanted_due = true;
-    if (list_linked(&m->in_kept)) { /* used again: the others go before it */
+    m->due |= EVENT_WANTED;
+    if (m->life == EROOM_KEPT) { /* used again: the others go before it */
         list_remove(&m->in_kept);
         list_push_tail(&eroom_pool(e, m)->kept, &m->in_kept);
     }
@@ -148,12 +148,12 @@ static void remember_end(
         .langd = e->b.peers.peers[d->peer].serial,
         .required = d->required,
         .reason = (uint8_t)reason,
-        .counted = m->announced,
+        .counted = eroom_announced(m),
         .served = reason == OK};
 
-    if (reason == OK && !m->announced)
+    if (reason == OK && !eroom_announced(m))
         return;
-    if (m->announced ? m->required > 1 : reason != ERR_PEER_LOST)
+    if (eroom_announced(m) ? m->required > 1 : reason != ERR_PEER_LOST)
         e->b.stats[STAT_declines_forgotten] +=
             declines_put(&e->declines, e->b.now_ns, &g);
 }
@@ -173,7 +173,7 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
     m->active--;
     if (!d->refused)
         remember_end(e, d, outcome);
-    if (!m->announced)
+    if (!eroom_announced(m))
         edst_refuse(d);
     if (d->refused) {
         ;
@@ -472,7 +472,7 @@ static bool wants(struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
 
-    if (!m->announced || m->item->total == 0)
+    if (!eroom_announced(m) || m->item->total == 0)
         return false;
     if (m->required > 1 && (d->granted == 0 || asks_ahead(d)))
         return my_turn(e, d);
@@ -485,7 +485,7 @@ static void look_for_debts(struct encoded *e, struct edst *d)
     bool grown = m->item->total == ROWS_UNKNOWN &&
                  m->item->committed > d->want_committed;
 
-    if (m->announced && d->length_acked != m->item->length_version &&
+    if (eroom_announced(m) && d->length_acked != m->item->length_version &&
         d->length_told != m->item->length_version) {
         d->length_told = m->item->length_version;
         owe(e, d, OWE_LENGTH);

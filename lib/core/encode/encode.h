@@ -51,17 +51,23 @@ struct item {
     struct list in_batch; /* of those that want their blocks together */
 };
 
+/* The states of a room, in the order in which it goes through them. */
+enum eroom_life {
+#define EROOM(name, to, text) EROOM_##name,
+#include "core/encode/life.def"
+};
+
 struct eroom {
     struct room r; /* first */
-    bool announced;
-    bool ended;       /* the engine has its final state */
-    bool failing;     /* the engine's side is over; destinations are asked */
-    bool withdrawn;   /* open room: no more destinations */
-    bool linked;      /* found under its id */
-    bool quarantined; /* blocks wait for a writer; counted */
-    bool have;        /* the rows were there: this engine writes none */
-    bool leaving;     /* reclaimed: lets go of its item soon */
-    bool granted_due, wanted_due; /* to be told to the engine */
+    uint8_t life;  /* enum eroom_life; eroom_move changes it */
+    /* Beside its life: whether the item's rows were there when it was
+     * announced, so that its engine writes none. */
+    bool have;
+    /* True while the room counts in item->leaving: its blocks were found to
+     * come back without waiting. It stays so in a quarantine that begins after
+     * that, so it is no state. */
+    bool leaving;
+    uint16_t due; /* EVENT_ bits to notify its attachments of */
     uint8_t flags;
     uint8_t fail_reason;
     uint16_t required;
@@ -177,6 +183,41 @@ struct encoded {
     uint8_t scratch[AUX_MAX];
 };
 
+static inline bool eroom_announced(const struct eroom *m)
+{
+    return m->life > EROOM_AWAITED;
+}
+
+/* True if the room was announced and has neither failed nor ended. */
+static inline bool eroom_serves(const struct eroom *m)
+{
+    return m->life == EROOM_LIVE || m->life == EROOM_CLOSED;
+}
+
+static inline bool eroom_failing(const struct eroom *m)
+{
+    return m->life == EROOM_FAILING || m->life == EROOM_REVOKED;
+}
+
+/* True if the room's engine has its final state. */
+static inline bool eroom_ended(const struct eroom *m)
+{
+    return m->life >= EROOM_KEPT;
+}
+
+/* True if the room was announced and has not ended: it counts in e->open. */
+static inline bool eroom_running(const struct eroom *m)
+{
+    return eroom_serves(m) || eroom_failing(m);
+}
+
+/* True if eroom_find finds the room under its id. */
+static inline bool eroom_found(const struct eroom *m)
+{
+    return (m->life >= EROOM_AWAITED && m->life < EROOM_REVOKED) ||
+           m->life == EROOM_KEPT || m->life == EROOM_EXPIRED;
+}
+
 static inline struct epool *eroom_pool(struct encoded *e, const struct eroom *m)
 {
     return &e->pools[m->item->pool];
@@ -206,8 +247,9 @@ void edst_touch(struct encoded *e, struct edst *d);
 void edsts_touch(struct encoded *e, struct eroom *m);
 /* Touches all rooms of the item and their destinations. */
 void item_touch(struct encoded *e, const struct item *it);
-/* Stops keeping an ended room: it is removed as soon as nothing uses it. */
-void eroom_stop_keeping(struct eroom *m);
+/* Takes a step of the room's life, which life.def must allow, with the tables,
+ * lists and counts that depend on it. The caller sets kept_ns before KEPT. */
+void eroom_move(struct encoded *e, struct eroom *m, enum eroom_life to);
 /* Frees the id of a room that failed or ended: an INIT is told `reason` from
  * now on. */
 void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);

@@ -42,25 +42,60 @@ void item_touch(struct encoded *e, const struct item *it)
     }
 }
 
-/* rooms that ended */
+/* steps */
 
-void eroom_stop_keeping(struct eroom *m)
+struct step {
+    const char *name, *text;
+    uint32_t to; /* bit i: state i may follow */
+};
+
+static const struct step eroom_steps[] = {
+#define TO(name)              (UINT32_C(1) << EROOM_##name)
+#define EROOM(name, to, text) [EROOM_##name] = {#name, text, to},
+#include "core/encode/life.def"
+};
+
+static void check_step(const struct step *steps, uint32_t from, uint32_t to,
+    const char *what, uint64_t id)
 {
-    m->kept_ns = TIME_NEVER;
-    list_remove(&m->in_kept);
+    CHECK(steps[from].to >> to & 1, "%s %llu becomes %s, was %s (%s)", what,
+        (unsigned long long)id, steps[to].name, steps[from].name,
+        steps[from].text);
 }
+
+void eroom_move(struct encoded *e, struct eroom *m, enum eroom_life to)
+{
+    bool found = eroom_found(m), running = eroom_running(m);
+
+    check_step(eroom_steps, m->life, to, "room", m->r.id);
+    if (m->life == EROOM_KEPT) {
+        m->kept_ns = TIME_NEVER;
+        list_remove(&m->in_kept);
+    }
+    m->life = (uint8_t)to;
+    if (to == EROOM_KEPT)
+        list_push_tail(&eroom_pool(e, m)->kept, &m->in_kept);
+    if (found && !eroom_found(m))
+        table_remove(&e->ids, m->r.id, 0);
+    e->open += eroom_running(m) - (uint32_t)running;
+    e->rooms_used += (to == EROOM_AWAITED) - (uint32_t)(to == EROOM_FREE);
+}
+
+/* rooms that ended */
 
 void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason)
 {
-    if (m->linked) {
-        table_remove(&e->ids, m->r.id, 0);
+    bool over = m->r.state == ROOM_SUCCESS || m->r.state == ROOM_FAILED;
+    enum eroom_life to = over ? EROOM_RELEASING : EROOM_REVOKED;
+
+    if (eroom_found(m)) {
         tombs_put(&e->ended_rooms, e->b.now_ns, m->r.id, 0, m->r.state,
             (uint8_t)reason);
-        if (m->ended)
+        if (over)
             tombs_own(&e->ended_rooms, m->r.id, 0, m->r.session, m->r.reason);
     }
-    m->linked = false;
-    eroom_stop_keeping(m);
+    if (m->life < to) /* else its id was freed before */
+        eroom_move(e, m, to);
     eroom_touch(e, m);
 }
 

@@ -44,7 +44,7 @@ static enum err check_announce(struct encoded *e, uint32_t conn,
         e->pools[n->pool].p.blocks)
         return ERR_TOO_LARGE;
     *text = "the room is already announced";
-    if (m && m->announced && !m->ended)
+    if (m && eroom_running(m))
         return ERR_DUPLICATE_ROOM;
     *text = "";
     return OK;
@@ -99,7 +99,7 @@ static void fill_announce(
     uint64_t wait = conf_wait_ns(
         e->b.c.conf, n->deadline_ms, e->b.c.conf->timeout_bootstrap);
 
-    m->announced = true;
+    eroom_move(e, m, EROOM_LIVE);
     m->flags = n->flags & (FLAG_KEEP | FLAG_OPEN);
     m->bootstrap_ns = e->b.now_ns + wait;
     m->history.length_ns = e->b.now_ns;
@@ -108,7 +108,6 @@ static void fill_announce(
         m->required = n->required_dst;
     else if (m->flags & FLAG_OPEN)
         m->required = 0;
-    e->open++;
     e->b.stats[STAT_rooms_opened]++;
 }
 
@@ -146,7 +145,7 @@ static enum err announce(struct encoded *e, uint32_t conn,
     enum err err;
 
     *text = "the room was opened with another number of destinations";
-    if (m && !m->announced && n->required_dst && m->required &&
+    if (m && !eroom_announced(m) && n->required_dst && m->required &&
         n->required_dst != m->required)
         return ERR_DESTINATIONS_DISAGREE;
     err = attachment_add(&e->b.engines, conn, n->cell, n->tag,
@@ -154,7 +153,7 @@ static enum err announce(struct encoded *e, uint32_t conn,
     if (err != OK)
         return err;
     err = find_item(e, conn, n, &it, &have, text);
-    if (err == OK && m && m->announced) {
+    if (err == OK && m && eroom_announced(m)) {
         eroom_unlink(e, m, ERR_UNKNOWN_ROOM); /* the new instance has the id */
         m = NULL;
     }
@@ -227,7 +226,7 @@ static enum err check_commit(const struct eroom *m,
     if (m->have)
         return ERR_NOT_OWNER;
     *text = m->r.text[0] ? m->r.text : "the room has ended";
-    if (m->ended || m->failing)
+    if (eroom_failing(m) || eroom_ended(m))
         return m->fail_reason ? (enum err)m->fail_reason : ERR_GONE;
     *text = "rows may be committed once they are granted";
     if (m->item->source != SOURCE_HELD)
@@ -338,7 +337,7 @@ static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
     enum err err = ERR_MALFORMED;
     struct attachment *att = NULL;
 
-    if (m && !m->announced)
+    if (m && !eroom_announced(m))
         m = NULL;
     if (!(n->rights & ~(RIGHT_WRITE | RIGHT_WATCH)))
         err = OK;
@@ -478,7 +477,7 @@ bool encoded_fill_event(void *brain, const struct attachment *att,
     n->total = m->item->total;
     n->rows = m->item->max_rows;
     n->pool = m->item->pool;
-    n->a = m->ended ? m->r.a : m->asked;
+    n->a = eroom_ended(m) ? m->r.a : m->asked;
     if (n->what & EVENT_GRANTED)
         pool_put_runs(&eroom_pool(e, m)->p, &m->item->src, w);
     return (att->rights & RIGHT_WRITE) && !m->item->final;

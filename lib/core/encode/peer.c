@@ -128,14 +128,14 @@ static enum err check_init(const struct encoded *e, const struct eroom *m,
     if (n->required_dst > e->dst_share.limit)
         return ERR_QUOTA;
     *text = "the room was opened with another number of destinations";
-    if (m->required && n->required_dst != m->required && !m->ended)
+    if (m->required && n->required_dst != m->required && !eroom_ended(m))
         return ERR_DESTINATIONS_DISAGREE;
     *text = "the room has all its destinations";
-    if (m->required && m->asked >= m->required && !m->ended &&
-        (m->announced || m->required > 1))
+    if (m->required && m->asked >= m->required && !eroom_ended(m) &&
+        (eroom_announced(m) || m->required > 1))
         return ERR_DESTINATIONS_DISAGREE;
     *text = "the room takes no more destinations";
-    if (m->failing || (m->withdrawn && !m->ended))
+    if (m->life == EROOM_FAILING || m->life == EROOM_CLOSED)
         return ERR_UNKNOWN_ROOM;
     *text = "";
     return OK;
@@ -208,10 +208,10 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg, struct eroom *m)
 {
     struct decline *before = eroom_declined_by(e, m, p);
-    bool counted = before && before->counted && !before->served &&
-                   m->announced && !m->failing && !m->ended;
+    bool counted =
+        before && before->counted && !before->served && eroom_serves(m);
     struct edst *d = NULL;
-    bool open = m->announced && m->flags & FLAG_OPEN;
+    bool open = m->flags & FLAG_OPEN;
     uint32_t required = m->required ? m->required : msg->init.required_dst;
     const char *why;
     enum err err;
@@ -268,14 +268,15 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     d->flags = n->flags;
     d->required = n->required_dst;
     d->key = n->key;
-    if (m->announced && (err = edst_check(e, m, d, text, sizeof(text))) != OK) {
+    if (eroom_announced(m) &&
+        (err = edst_check(e, m, d, text, sizeof(text))) != OK) {
         edst_refuse(d);
         edst_fail(e, d, err, text);
         return;
     }
     if (!m->required && !(m->flags & FLAG_OPEN))
         m->required = n->required_dst;
-    if (m->announced)
+    if (eroom_announced(m))
         queue_counts(e, m);
     edst_reserve(e, m);
     (void)apply_grant(e, d, n->attempt, n->granted, n->from, n->firm);

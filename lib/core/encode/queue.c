@@ -26,7 +26,7 @@ static bool room_firm(const struct eroom *m, bool unsaid)
 {
     uint32_t firm = 0;
 
-    if (m->failing)
+    if (eroom_failing(m))
         return true;
     LIST_FOREACH (n, &m->dsts) {
         const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
@@ -37,7 +37,7 @@ static bool room_firm(const struct eroom *m, bool unsaid)
             return false;
         firm++;
     }
-    if (m->ended)
+    if (eroom_ended(m))
         return true;
     if (m->flags & FLAG_OPEN)
         return firm > 0;
@@ -55,7 +55,7 @@ bool item_firm(const struct item *it, bool unsaid)
 
         if (!room_firm(m, unsaid))
             all = false;
-        else if (!m->failing && m->active > 0)
+        else if (!eroom_failing(m) && m->active > 0)
             return true;
     }
     return all;
@@ -68,7 +68,7 @@ static bool holds_there(const struct item *it)
     LIST_FOREACH (n, &it->rooms) {
         const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
 
-        if (it->total != 0 && !m->failing && !m->ended)
+        if (it->total != 0 && eroom_serves(m))
             return true;
     }
     return false;
@@ -274,7 +274,8 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
         struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
 
         m->history.blocks = n;
-        m->granted_due = !m->have;
+        if (!m->have)
+            m->due |= EVENT_GRANTED;
     }
     item_touch(e, it);
     return true;

@@ -15,7 +15,8 @@ static bool ending(const struct item *it)
     LIST_FOREACH (n, &it->rooms) {
         const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
 
-        if (!m->failing && !(m->ended && !m->linked && m->active == 0))
+        if (!eroom_failing(m) &&
+            !(m->life >= EROOM_RELEASING && m->active == 0))
             return false;
     }
     return true;
@@ -32,7 +33,7 @@ static bool room_waits(const struct eroom *m)
             edst_rows_wait(d))
             return true;
     }
-    return !m->ended && !(m->flags & FLAG_OPEN) &&
+    return !eroom_ended(m) && !(m->flags & FLAG_OPEN) &&
            m->asked < max_u32(m->required, 1);
 }
 
@@ -77,7 +78,7 @@ static void end_room(struct encoded *e, struct eroom *m, const struct item *it)
     static const char text[] =
         "a room with all its grants waits for these blocks: announce it again";
 
-    if (!m->ended) {
+    if (!eroom_ended(m)) {
         tombs_put(&e->victims, e->b.now_ns, m->r.id, it->uid, ROOM_FAILED,
             ERR_NO_BLOCKS);
         tombs_own(&e->victims, m->r.id, it->uid, m->served, ERR_NO_BLOCKS);

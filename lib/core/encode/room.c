@@ -21,11 +21,10 @@ struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who)
     CHECK(i != NONE && table_put(&e->ids, id, 0, i),
         "no slot for one of %u rooms", e->rooms_used);
     m = &e->rooms[i];
-    e->rooms_used++;
     memset(m, 0, sizeof(*m));
     room_init(&m->r, id);
+    eroom_move(e, m, EROOM_AWAITED);
     m->who = who;
-    m->linked = true;
     m->item = &e->nothing;
     m->bootstrap_ns = m->kept_ns = TIME_NEVER;
     list_init(&m->dsts);
@@ -53,16 +52,17 @@ static bool sends_over(const struct eroom *m)
 /* The room lets go of its rows when nothing of it reads or writes them. */
 static void settle_source(struct encoded *e, struct eroom *m)
 {
-    if (!m->ended || m->linked || m->item == &e->nothing || !sends_over(m))
+    if (m->life < EROOM_RELEASING || m->life == EROOM_GONE || !sends_over(m))
         return;
     if ((!m->item->final && room_in_use(&m->r)) || eroom_read_elsewhere(m)) {
-        if (!m->quarantined)
-            e->b.stats[STAT_blocks_quarantined] += m->item->src.blocks;
-        m->quarantined = true;
+        if (m->life == EROOM_QUARANTINED)
+            return;
+        e->b.stats[STAT_blocks_quarantined] += m->item->src.blocks;
+        eroom_move(e, m, EROOM_QUARANTINED);
         return;
     }
-    m->quarantined = false;
     item_leave(e, m);
+    eroom_move(e, m, EROOM_GONE);
 }
 
 /* ends */
@@ -93,9 +93,9 @@ static void spoil(
 void eroom_fail(
     struct encoded *e, struct eroom *m, enum err reason, const char *text)
 {
-    if (m->ended || m->failing)
+    if (eroom_failing(m) || eroom_ended(m))
         return;
-    m->failing = true;
+    eroom_move(e, m, EROOM_FAILING);
     m->fail_reason = (uint8_t)reason;
     snprintf(m->r.text, sizeof(m->r.text), "%s", text);
     LIST_FOREACH (n, &m->dsts) {
@@ -125,12 +125,19 @@ void eroom_measured(struct encoded *e, struct item *it)
     }
 }
 
+/* Takes no more destinations into an open room. */
+static void close_room(struct encoded *e, struct eroom *m)
+{
+    if (m->life == EROOM_LIVE)
+        eroom_move(e, m, EROOM_CLOSED);
+}
+
 void eroom_withdraw(struct encoded *e, struct eroom *m)
 {
-    if (m->ended)
+    if (eroom_ended(m))
         return;
     if (m->flags & FLAG_OPEN)
-        m->withdrawn = true;
+        close_room(e, m);
     else
         eroom_fail(e, m, ERR_ABORTED, "released before it was done");
     eroom_touch(e, m);
@@ -156,7 +163,7 @@ static void record(struct encoded *e, struct eroom *m)
  * that restarts and asks again; not while others wait for the blocks. */
 static uint64_t keep_ns(const struct encoded *e, const struct eroom *m)
 {
-    if (m->failing || !item_complete(m->item) ||
+    if (eroom_failing(m) || !item_complete(m->item) ||
         m->item->source != SOURCE_HELD || e->pools[m->item->pool].waiting > 0)
         return 0;
     if (m->flags & FLAG_KEEP)
@@ -167,17 +174,15 @@ static uint64_t keep_ns(const struct encoded *e, const struct eroom *m)
 static void end(struct encoded *e, struct eroom *m)
 {
     bool ok = m->failed == 0 && (m->required ? m->served >= m->required
-                                             : m->withdrawn && !m->failing);
+                                             : m->life == EROOM_CLOSED);
     uint64_t rows = m->served ? (uint64_t)m->served * m->item->total : 0;
     uint64_t keep;
 
-    m->ended = true;
     m->bootstrap_ns = TIME_NEVER;
     m->r.state = ok ? ROOM_SUCCESS : ROOM_FAILED;
     m->r.reason = ok ? OK : m->fail_reason;
     m->r.a = m->served;
     m->r.b = m->failed;
-    e->open--;
     e->b.stats[ok ? STAT_rooms_succeeded : STAT_rooms_failed]++;
     e->b.stats[STAT_rows_moved] += rows;
     m->history.bytes = rows * eroom_pool(e, m)->meta->layout.row_bytes;
@@ -189,7 +194,7 @@ static void end(struct encoded *e, struct eroom *m)
     keep = keep_ns(e, m);
     if (keep > 0) {
         m->kept_ns = e->b.now_ns + keep;
-        list_push_tail(&eroom_pool(e, m)->kept, &m->in_kept);
+        eroom_move(e, m, EROOM_KEPT);
     } else { /* with no-blocks it comes again, and may be asked for before */
         eroom_unlink(e, m,
             m->r.reason == ERR_NO_BLOCKS ? ERR_NO_BLOCKS : ERR_UNKNOWN_ROOM);
@@ -199,12 +204,12 @@ static void end(struct encoded *e, struct eroom *m)
 /* Has every destination that the room waits for ended? */
 static bool complete(const struct eroom *m)
 {
-    if (!m->announced || m->ended || m->active > 0)
+    if (!eroom_running(m) || m->active > 0)
         return false;
-    if (m->failing)
+    if (eroom_failing(m))
         return true;
     if (m->flags & FLAG_OPEN)
-        return m->withdrawn;
+        return m->life == EROOM_CLOSED;
     return m->required > 0 && m->served + m->failed >= m->required;
 }
 
@@ -212,17 +217,14 @@ static bool complete(const struct eroom *m)
 
 static void show(struct encoded *e, struct out *out, struct eroom *m)
 {
-    uint16_t known = m->asked > 0 ? EVENT_WANTED : 0, news = 0;
+    uint16_t known = m->asked > 0 ? EVENT_WANTED : 0, news = m->due;
+    bool ended = eroom_ended(m);
 
-    if (!m->ended && m->have)
+    if (!ended && m->have)
         known |= EVENT_HAVE;
-    else if (!m->ended && m->item->source == SOURCE_HELD)
+    else if (!ended && m->item->source == SOURCE_HELD)
         known |= EVENT_GRANTED;
-    if (m->granted_due)
-        news |= EVENT_GRANTED;
-    if (m->wanted_due)
-        news |= EVENT_WANTED;
-    m->granted_due = m->wanted_due = false;
+    m->due = 0;
     if (m->item != &e->nothing)
         m->r.rows_shown = m->item->committed;
     room_show(&e->b.engines, out, &m->r, known, news);
@@ -230,16 +232,16 @@ static void show(struct encoded *e, struct out *out, struct eroom *m)
 
 static void forget(struct encoded *e, struct eroom *m)
 {
-    if (m->linked)
-        table_remove(&e->ids, m->r.id, 0);
+    CHECK(m->active == 0 && m->item == &e->nothing,
+        "room %llu is forgotten with %u destinations and %u blocks",
+        (unsigned long long)m->r.id, m->active, m->item->src.blocks);
+    eroom_move(e, m, EROOM_FREE);
     heap_remove(&e->room_timers, &m->timer);
     list_remove(&m->r.todo);
-    list_remove(&m->in_kept);
     room_orphan(&m->r);
     m->r.used = false;
     edst_reserve(e, m);
     slots_give(&e->room_slots, (uint32_t)(m - e->rooms));
-    e->rooms_used--;
     share_give(&e->share, m->who, 1);
 }
 
@@ -247,7 +249,7 @@ static void forget(struct encoded *e, struct eroom *m)
  * waits for more until its time is over. */
 static bool asked_by_all(const struct eroom *m)
 {
-    if (!m->announced || (m->flags & FLAG_OPEN))
+    if (!eroom_announced(m) || (m->flags & FLAG_OPEN))
         return false;
     return m->asked >= (m->required ? m->required : 1);
 }
@@ -273,11 +275,11 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
     edst_reserve(e, m);
     if (m->item != &e->nothing)
         queue_place(e, m->item);
-    if (list_linked(&m->in_kept) && m->active == 0)
+    if (m->life == EROOM_KEPT && m->active == 0)
         epool_serve(e, eroom_pool(e, m)); /* others may wait for its space */
-    if (m->ended && m->linked && m->kept_ns == TIME_NEVER && m->active == 0)
-        eroom_unlink(e, m, ERR_UNKNOWN_ROOM); /* nobody may come for it */
-    if (m->announced && !m->ended) {
+    if (m->life == EROOM_EXPIRED && m->active == 0)
+        eroom_unlink(e, m, ERR_UNKNOWN_ROOM);
+    if (eroom_running(m)) {
         if (m->item->source == SOURCE_HELD && m->asked > 0)
             state = m->history.first_ns ? ROOM_TRANSFERRING : ROOM_WAITING;
         if (state > m->r.state)
@@ -287,7 +289,7 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
     show(e, out, m);
     list_remove(&m->r.todo);
     if (list_empty(&m->dsts) && list_empty(&m->r.attachments) &&
-        (!m->announced || (m->ended && m->item == &e->nothing)))
+        (m->life == EROOM_AWAITED || m->life == EROOM_GONE))
         forget(e, m);
     else
         arm(e, m);
@@ -299,17 +301,18 @@ void eroom_expired(struct encoded *e, struct eroom *m)
         m->bootstrap_ns = TIME_NEVER;
         e->b.stats[STAT_deadlines]++;
         if (m->flags & FLAG_OPEN && m->asked > 0)
-            m->withdrawn = true;
-        else if (m->announced)
+            close_room(e, m);
+        else
             eroom_fail(e, m, ERR_TIMEOUT,
                 m->item->source == SOURCE_QUEUED
                     ? "no source blocks came in time, and no destination asked"
                     : "no destination asked in time");
     }
     if (m->kept_ns <= e->b.now_ns) {
-        eroom_stop_keeping(m);
         if (m->active == 0)
             eroom_unlink(e, m, ERR_GONE);
+        else
+            eroom_move(e, m, EROOM_EXPIRED);
     }
     eroom_touch(e, m);
 }

@@ -32,8 +32,8 @@ static void show_room(const struct eroom *m, uint64_t now_ns,
             max_u32(granted, LIST_ENTRY(n, struct edst, in_room)->granted);
     s->row(s);
     show_room_id(s, at, m->r.id, m->history.who);
-    s->text(
-        s, "state", m->announced ? state_name(m->r.state) : "not-announced");
+    s->text(s, "state",
+        eroom_announced(m) ? state_name(m->r.state) : "not-announced");
     s->text(s, "reason", err_name((enum err)m->r.reason));
     s->number(s, "age_ms", (now_ns - m->history.opened_ns) / NS_PER_MS);
     show_rows(s, "total", m->item->total);
@@ -44,7 +44,7 @@ static void show_room(const struct eroom *m, uint64_t now_ns,
     s->number(s, "served", m->served);
     s->number(s, "failed", m->failed);
     s->number(s, "blocks", m->item->src.blocks);
-    s->number(s, "kept", m->kept_ns != TIME_NEVER);
+    s->number(s, "kept", m->life == EROOM_KEPT);
     s->number(s, "shares", m->item->refs);
 }
 
@@ -69,9 +69,9 @@ static void count_place(const struct encoded *e, uint64_t i, uint32_t sums[][3])
 
     if (it->used)
         sums[it->pool][SUM_WAITING] += it->source == SOURCE_QUEUED;
-    if (!m->r.used || !m->ended)
+    if (!eroom_ended(m))
         return;
-    if (m->kept_ns != TIME_NEVER)
+    if (m->life == EROOM_KEPT)
         sums[m->item->pool][SUM_KEPT] += m->item->src.blocks;
     else if (m->item->refs == 1)
         sums[m->item->pool][SUM_QUARANTINED] += m->item->src.blocks;
@@ -125,8 +125,6 @@ static void check_room(const struct eroom *m)
         active += LIST_ENTRY(n, struct edst, in_room)->state != DST_ENDED;
     CHECK(active == m->active, "room %llu: %u destinations, counted %u",
         (unsigned long long)m->r.id, active, m->active);
-    CHECK(m->linked || m->kept_ns == TIME_NEVER,
-        "room %llu is kept and cannot be found", (unsigned long long)m->r.id);
 }
 
 static void check_item(const struct item *it)
@@ -160,7 +158,7 @@ void encoded_check(const void *brain)
         if (!m->r.used)
             continue;
         used++;
-        open += m->announced && !m->ended;
+        open += eroom_running(m);
         reserved += m->reserved;
         check_room(m);
     }
