@@ -43,28 +43,27 @@ static uint64_t clock_ns(struct node *n)
     return n->now_ns;
 }
 
-static void step(struct node *n, struct event *ev)
-{
-    CHECK(n->out.count == 0, "a step inside another, event %u", ev->type);
-    ev->now_ns = clock_ns(n);
-    n->steps++;
-    brain_step(n->brain, ev, &n->out);
-    node_carry_out(n);
-}
-
-static void go_on(struct node *n)
-{
-    while (brain_pending(n->brain) && !node_congested(n)) {
-        struct event more = {.type = EV_MORE};
-
-        step(n, &more);
-    }
-}
-
 void node_event(struct node *n, struct event *ev)
 {
-    step(n, ev);
-    go_on(n);
+    struct event more = {.type = EV_MORE};
+
+    CHECK(n->out.count == 0, "a step inside another, event %u", ev->type);
+    do {
+        ev->now_ns = clock_ns(n);
+        n->steps++;
+        brain_step(n->brain, ev, &n->out);
+        node_carry_out(n);
+        ev = &more;
+    } while (brain_pending(n->brain) && !node_congested(n));
+}
+
+/* Continues what a step left because a shard was far behind. */
+static void go_on(struct node *n)
+{
+    struct event more = {.type = EV_MORE};
+
+    if (brain_pending(n->brain) && !node_congested(n))
+        node_event(n, &more);
 }
 
 /* True if no more input may be read: a shard is far behind. */

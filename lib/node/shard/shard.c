@@ -132,11 +132,6 @@ static unsigned carrier_progress(struct shard *s, uint32_t turns)
     return n;
 }
 
-static bool outstanding(const struct shard *s)
-{
-    return s->role->active(s) > 0;
-}
-
 /* Copies the carrier's address, which changes when its worker is replaced.
  * Older copies stay for their readers. */
 static enum err address_copy(struct shard *s)
@@ -170,7 +165,7 @@ static void tick(struct shard *s)
     uint64_t every = s->conf.data.stall_ms * NS_PER_MS / 4;
     uint32_t replaced;
 
-    if (!outstanding(s) || s->now_ns - s->ticked_ns < every)
+    if (s->role->active(s) == 0 || s->now_ns - s->ticked_ns < every)
         return;
     s->ticked_ns = s->now_ns;
     s->conf.carrier->tick(s->data, s->now_ns);
@@ -191,7 +186,7 @@ static int sleep_ms(struct shard *s)
 
     if (gpu_due(s))
         return 1;
-    if (s->backlog.len > 0 || outstanding(s))
+    if (s->backlog.len > 0 || s->role->active(s) > 0)
         return (int)max_u32(busy, 1);
     return s->conf.may_inline ? LINGER_MS : TICK_IDLE_MS;
 }
@@ -200,7 +195,7 @@ static int sleep_ms(struct shard *s)
 static bool above_inline(const struct shard *s)
 {
     return s->moved > INLINE_BYTES || s->recent > INLINE_RATE ||
-           s->backlog.len > 0 || outstanding(s);
+           s->backlog.len > 0 || s->role->active(s) > 0;
 }
 
 /* Makes the loop the owner. The caller must not touch the shard after that. */

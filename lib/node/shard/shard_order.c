@@ -71,18 +71,6 @@ static void grow(struct waiting *q)
     *q = (struct waiting){more, 0, q->len, cap};
 }
 
-/* Moves what waits into the ring as far as it has room. */
-static void move(struct shard *s)
-{
-    struct waiting *q = &s->waiting;
-
-    while (q->len && ring_push(&s->in, &q->orders[q->head])) {
-        q->head = (q->head + 1) % q->cap;
-        q->len--;
-        s->pushed = true;
-    }
-}
-
 void shard_order(struct shard *s, const struct order *o)
 {
     struct waiting *q = &s->waiting;
@@ -107,10 +95,14 @@ uint32_t shard_waiting(const struct shard *s)
 
 bool orders_flush(struct shard *s)
 {
-    bool pushed;
+    struct waiting *q = &s->waiting;
+    bool pushed = s->pushed;
 
-    move(s);
-    pushed = s->pushed;
+    while (q->len && ring_push(&s->in, &q->orders[q->head])) {
+        q->head = (q->head + 1) % q->cap;
+        q->len--;
+        pushed = true;
+    }
     s->pushed = false;
     return pushed;
 }
