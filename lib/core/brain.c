@@ -5,7 +5,6 @@
 #include "core/head.h"
 
 #include "base/check.h"
-#include "core/calls.h"
 #include "core/move/pool.h"
 
 struct brain *brain_init(struct slab *s, const struct brain_conf *c)
@@ -13,6 +12,46 @@ struct brain *brain_init(struct slab *s, const struct brain_conf *c)
     bool langd = c->conf->role == ROLE_LANGD;
 
     return (langd ? &langd_ops : &encoded_ops)->init(s, c);
+}
+
+/* the head */
+
+void head_carve(struct brain *b, struct slab *s, const struct brain_ops *ops)
+{
+    const struct conf *c = b->c.conf;
+
+    b->ops = ops;
+    b->history = slab_take(s, c->limit_history, sizeof(*b->history));
+    aux_init(&b->aux, s, c, b->c.seed);
+    engines_init(&b->engines, s, c, b->c.seed);
+    peers_init(&b->peers, s, &b->c, ops->role);
+}
+
+void head_init(struct brain *b, const struct engines_ops *ops)
+{
+    const struct conf *c = b->c.conf;
+
+    b->engines.ops = ops;
+    b->engines.brain = b;
+    b->engines.stats = b->peers.stats = b->stats;
+    b->pools_count = b->peers.self.pools_count = c->pools_count;
+    for (uint32_t i = 0; i < c->pools_count; i++) {
+        pool_meta_init(&b->metas[i], &c->pools[i]);
+        b->peers.self.layouts[i] = &b->metas[i].layout;
+    }
+}
+
+void head_record(struct brain *b, struct room *r, const struct ended *row)
+{
+    struct ended *e = &b->history[b->ended_count % b->c.conf->limit_history];
+
+    *e = *row;
+    e->room = r->id;
+    e->state = r->state;
+    e->reason = r->reason;
+    e->done_ns = b->now_ns;
+    memcpy(e->text, r->text, sizeof(e->text));
+    r->ended_row = b->ended_count++;
 }
 
 /* events */
@@ -71,8 +110,11 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
     case EV_CONN_DEAD:
         engine_dead(&b->engines, ev->conn, b->now_ns);
         return true;
+    case EV_LOCAL:
+        head_local(b, out, ev->conn, ev->local);
+        return false;
     case EV_LOCAL_BAD:
-        call_bad(b, out, ev);
+        head_local_bad(b, out, ev);
         return false;
     case EV_LINK_UP:
     case EV_LINK_DOWN:
@@ -92,11 +134,10 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         b->draining = true;
         return false;
     case EV_MORE:
-        if (!calls_pools_waiting(b))
+        if (!pools_pending(b))
             return false;
-        calls_pools_ready(b, out);
+        pools_serve(b, out);
         return true;
-    case EV_LOCAL:
     case EV_MAP:
         return true;
     }
@@ -118,7 +159,7 @@ void brain_step(struct brain *b, const struct event *ev, struct out *out)
 
 bool brain_pending(const struct brain *b)
 {
-    return b->ops->pending(b) || calls_pools_waiting(b);
+    return b->ops->pending(b) || pools_pending(b);
 }
 
 uint64_t brain_deadline(const struct brain *b)

@@ -18,6 +18,7 @@
 #include "core/brain.h"
 #include "core/out.h"
 #include "core/share.h"
+#include "core/tombs.h"
 
 /* So that a room's cells and events always fit into a list of actions. */
 #define ROOM_ATTACHMENTS_MAX 128
@@ -84,9 +85,30 @@ struct session {
     char name[64];
 };
 
+/* Where an attachment goes. */
+struct attach_to {
+    struct room *room;        /* NULL: it waits for one, */
+    const struct tomb *ended; /* unless this one is of its session */
+    uint32_t scope;
+};
+
 /* What a role does with what it is told. */
 struct engines_ops {
     uint16_t succeeded; /* the event of a room that did */
+    uint8_t rights;     /* that ATTACH may ask for */
+    const char *rights_text;
+    /* Finds the room that an ATTACH is for. On error *text says why. */
+    enum err (*find)(void *brain, struct out *out, uint32_t conn,
+        const struct local_attach *n, struct attach_to *to, const char **text);
+    /* The owner released the room before it ended, or after. */
+    void (*withdraw)(void *brain, struct room *r);
+    /* An engine aborts the room. */
+    void (*fail)(
+        void *brain, struct room *r, enum err reason, const char *text);
+    /* The owner waits for no more readers; NULL: there are none. */
+    void (*no_readers)(void *brain, struct room *r);
+    /* Rows of the room were released; NULL: nothing to do. */
+    void (*released)(void *brain, struct out *out, struct room *r);
     /* An attachment joined the room: look at it. */
     void (*touched)(void *brain, struct room *r);
     /* An attachment of the room is about to go: it released all, or is dead. */

@@ -7,23 +7,7 @@
 #include "core/aux_arena.h"
 #include "core/engines.h"
 #include "core/peers.h"
-
-#define POOL_SHARE_MAX  16
-#define POOL_HANDLE_MAX 128
-
-/* What engines and peers are told of a pool. */
-struct pool_meta {
-    const struct conf_pool *conf;
-    struct layout layout; /* count 0: no engine has declared it yet */
-    bool ready, broken;   /* the memory stands; or could not be had */
-    bool lost;            /* it stood, and works no more */
-    bool fixing;          /* ACT_POOL_FIX is out: the memory is being made */
-    bool news;            /* it stands or not, and who waits is not told yet */
-    uint64_t offsets[LAYOUT_FIELDS_MAX], bytes;
-    char share[POOL_SHARE_MAX + 1]; /* how engines map it */
-    uint8_t handle[POOL_HANDLE_MAX];
-    uint32_t handle_len;
-};
+#include "core/pools.h"
 
 /* What a role is, and does; those without a comment as in brain.h. */
 struct brain_ops {
@@ -33,8 +17,15 @@ struct brain_ops {
     struct brain *(*init)(struct slab *s, const struct brain_conf *c);
     /* A step begins, now_ns is set; NULL: nothing to do. */
     void (*begin)(void *brain);
+    /* An engine's message that is the role's alone; false: it is not for this
+     * role. */
+    bool (*local)(
+        void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
+    /* MAP instead of a HELLO; NULL: not for this role. */
+    void (*map)(
+        void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
     /* What brain.c left of an event, or the role's own part of it: CONN_END,
-     * CONN_DEAD, LOCAL, PEER, NOTE, MAP, TIME and, when pools have become
+     * CONN_DEAD, PEER, NOTE, MAP, TIME and, when pools have become
      * ready, MORE. */
     void (*event)(void *brain, struct out *out, const struct event *ev);
     /* The peer's connection stays away. */
@@ -82,15 +73,25 @@ struct brain {
 void head_carve(struct brain *b, struct slab *s, const struct brain_ops *ops);
 /* Fills a head that has its memory. */
 void head_init(struct brain *b, const struct engines_ops *ops);
+/* Puts the end of a room, of which the role filled its part of the row, into
+ * the history. */
+void head_record(struct brain *b, struct room *r, const struct ended *row);
 
-/* Takes the body's word on the pool's memory. */
-void pool_meta_ready(
-    struct pool_meta *m, bool ok, const uint64_t *offsets, uint64_t bytes);
-/* Takes how engines map it; before pool_meta_ready. Never: a memfd. */
-void pool_meta_share(
-    struct pool_meta *m, const char *share, struct span handle);
-/* Takes it out of service, as its memory works no more. false: that was
- * known. */
-bool pool_meta_lost(struct pool_meta *m);
+/* local.c: messages of engines */
 
+/* Why a message is refused; text stays valid for the call. */
+struct refusal {
+    enum err err;
+    uint32_t a, b; /* numbers that belong to it */
+    const char *text;
+};
+
+/* Answers a message, or passes it to the role. */
+void head_local(
+    struct brain *b, struct out *out, uint32_t conn, const struct local_msg *m);
+/* Counts and answers a frame that could not be read. */
+void head_local_bad(struct brain *b, struct out *out, const struct event *ev);
+/* Counts and answers a message that is refused. */
+void head_refuse(struct brain *b, struct out *out, uint32_t conn,
+    const struct local_msg *m, const struct refusal *r);
 #endif

@@ -44,43 +44,6 @@ static void carve(struct encoded *e, struct slab *s)
     }
 }
 
-static void on_touched(void *brain, struct room *r)
-{
-    eroom_touch(brain, to_eroom(r));
-}
-
-static void on_leaving(void *brain, struct attachment *att)
-{
-    struct eroom *m = to_eroom(att->room);
-    struct encoded *e = brain;
-
-    if (att->owner && e->b.engines.conns[att->conn].bye && !item_done(m->item))
-        eroom_withdraw(e, m);
-    eroom_touch(e, m);
-}
-
-static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
-{
-    struct eroom *m = to_eroom(r);
-
-    (void)now_ns;
-    if (!item_done(m->item)) /* else the rows are the daemon's */
-        eroom_fail(brain, m, ERR_ENGINE_LOST, "the encode engine is gone");
-}
-
-static void on_conn_over(void *brain, uint32_t conn)
-{
-    item_close_batch(brain, conn);
-}
-
-static const struct engines_ops engines_ops = {
-    .succeeded = EVENT_DONE,
-    .touched = on_touched,
-    .leaving = on_leaving,
-    .orphaned = on_orphaned,
-    .conn_over = on_conn_over,
-};
-
 static struct brain *init(struct slab *s, const struct brain_conf *c)
 {
     struct encoded *e = slab_take(s, 1, sizeof(*e));
@@ -95,7 +58,7 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
     carve(e, s);
     if (s->failed)
         return NULL;
-    head_init(&e->b, &engines_ops);
+    head_init(&e->b, &encoded_engines);
     items_init(e);
     list_init(&e->room_todo);
     list_init(&e->dst_todo);
@@ -197,9 +160,6 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
     case EV_CONN_DEAD:
         encoded_map_dead(e, ev->conn);
         break;
-    case EV_LOCAL:
-        encoded_on_local(e, out, ev->conn, ev->local);
-        break;
     case EV_PEER:
         encoded_on_peer(e, out, ev->link, ev->peer);
         break;
@@ -248,6 +208,8 @@ const struct brain_ops encoded_ops = {
     .role = ROLE_ENCODED,
     .engines_write = true,
     .init = init,
+    .local = encoded_local,
+    .map = encoded_map,
     .event = on_event,
     .peer_lost = peer_lost,
     .work = work,

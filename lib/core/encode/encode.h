@@ -16,7 +16,7 @@
 #include "base/heap.h"
 #include "base/list.h"
 #include "base/table.h"
-#include "core/calls.h"
+#include "core/head.h"
 #include "core/debt.h"
 #include "core/encode/declines.h"
 #include "core/move/pool.h"
@@ -404,8 +404,8 @@ void edst_broken(struct encoded *e, struct edst *d);
 /* encode/map.c */
 
 /* A langd on the Unix socket. */
-void encoded_on_map(struct encoded *e, struct out *out, uint32_t conn,
-    const struct local_msg *m);
+void encoded_map(
+    void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
 /* Gives every langd that maps what it was not given yet. */
 void encoded_map_offer(struct encoded *e, struct out *out);
 /* The connection has ended; it stays until its process is dead or quiet. */
@@ -432,8 +432,9 @@ struct decline *eroom_declined_by(
 void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
     const struct peer_msg *m);
 void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p);
-void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
-    const struct local_msg *m);
+extern const struct engines_ops encoded_engines;
+bool encoded_local(
+    void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
 bool encoded_fill_event(void *brain, const struct attachment *att,
     struct local_event *n, struct writer *w);
 bool encoded_show(void *brain, const char *what, uint64_t now_ns,

@@ -2,18 +2,7 @@
  * loop's thread. */
 #include "core/encode/encode.h"
 
-#include "base/text.h"
-
 #include <stdio.h>
-
-static void refuse(struct encoded *e, struct out *out, uint32_t conn,
-    const struct local_msg *m, enum err err, uint32_t a, uint32_t b,
-    const char *text)
-{
-    e->b.stats[STAT_refused]++;
-    out_answer(
-        out, conn, m->seq, err, a, b, "%s: %s", local_name(m->type), text);
-}
 
 /* announce */
 
@@ -21,7 +10,7 @@ static enum err check_announce(struct encoded *e, uint32_t conn,
     const struct local_announce *n, const char **text)
 {
     const struct eroom *m = eroom_find(e, n->room);
-    enum err err = call_pool_check(&e->b, conn, n->pool, text);
+    enum err err = pools_usable(&e->b, conn, n->pool, text);
 
     if (err != OK)
         return err;
@@ -204,7 +193,7 @@ static void on_announce(struct encoded *e, struct out *out, uint32_t conn,
     if (m->announce.batch == 0) /* its last may be refused, or be there */
         item_close_batch(e, conn);
     if (err != OK)
-        refuse(e, out, conn, m, err, a, b, text);
+        head_refuse(&e->b, out, conn, m, &(struct refusal){err, a, b, text});
     else
         out_answer(out, conn, m->seq, OK, 0, 0, "%s", "");
 }
@@ -314,150 +303,96 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
     if (err != OK) {
         uint64_t end = (uint64_t)n->first + n->rows;
 
-        refuse(e, out, conn, msg, err, (uint32_t)min_u64(end, UINT32_MAX),
-            m ? m->item->max_rows : 0, text);
+        head_refuse(&e->b, out, conn, msg,
+            &(struct refusal){err, (uint32_t)min_u64(end, UINT32_MAX),
+                m ? m->item->max_rows : 0, text});
         return;
     }
     take_commit(e, out, m->item, n);
     out_ok(out, conn, msg->seq);
 }
 
-/* the rest */
-
-static void on_attach(struct encoded *e, struct out *out, uint32_t conn,
-    const struct local_msg *msg)
+bool encoded_local(
+    void *brain, struct out *out, uint32_t conn, const struct local_msg *m)
 {
-    const struct local_attach *n = &msg->attach;
+    if (m->type == LOCAL_ANNOUNCE)
+        on_announce(brain, out, conn, m);
+    else if (m->type == LOCAL_COMMIT)
+        on_commit(brain, out, conn, m);
+    else
+        return false;
+    return true;
+}
+
+/* attachments */
+
+static enum err find(void *brain, struct out *out, uint32_t conn,
+    const struct local_attach *n, struct attach_to *to, const char **text)
+{
+    struct encoded *e = brain;
     struct eroom *m = eroom_find(e, n->room);
-    const struct tomb *tomb =
-        tombs_get(&e->ended_rooms, e->b.now_ns, n->room, 0);
-    uint64_t wait = conf_wait_ns(
-        e->b.c.conf, n->deadline_ms, e->b.c.conf->timeout_bootstrap);
-    const char *text = "rights are 2 write, 4 watch";
-    enum err err = ERR_MALFORMED;
-    struct attachment *att = NULL;
 
-    if (m && !eroom_announced(m))
-        m = NULL;
-    if (!(n->rights & ~(RIGHT_WRITE | RIGHT_WATCH)))
-        err = OK;
-    if (err == OK && m && m->r.session != e->b.engines.conns[conn].session) {
-        text = "the room belongs to another engine";
-        err = ERR_NOT_OWNER;
-    } else if (err == OK && m && room_crowded(&m->r)) {
-        text = "the room is in the maximum number of cells";
-        err = ERR_QUOTA;
-    }
-    if (err == OK)
-        err = attachment_add(
-            &e->b.engines, conn, n->cell, n->tag, n->rights, &att, &text);
-    if (err != OK) {
-        refuse(e, out, conn, msg, err, 0, 0, text);
-        return;
-    }
-    out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
-    att->room_id = n->room;
-    if (m)
-        attachment_join(&e->b.engines, att, &m->r);
-    else if (tomb && tomb->owner == e->b.engines.conns[conn].session)
-        attachment_over(
-            &e->b.engines, out, att, tomb->state, (enum err)tomb->end_reason);
+    (void)out;
+    (void)conn;
+    *text = "";
+    if (m && eroom_announced(m))
+        to->room = &m->r;
     else
-        attachment_wait(&e->b.engines, att, n->room, 0, e->b.now_ns + wait);
+        to->ended = tombs_get(&e->ended_rooms, e->b.now_ns, n->room, 0);
+    return OK;
 }
 
-static void on_release(struct encoded *e, struct out *out, uint32_t conn,
-    const struct local_msg *msg)
+static void withdraw(void *brain, struct room *r)
 {
-    const struct local_release *n = &msg->release;
-    struct attachment *att =
-        attachment_get(&e->b.engines, conn, n->cell, n->tag);
-    struct eroom *m = att ? to_eroom(att->room) : NULL;
+    eroom_withdraw(brain, to_eroom(r));
+}
 
-    if (!att || n->rows != ROWS_UNKNOWN || n->flags & FLAG_NO_READERS) {
-        refuse(e, out, conn, msg, att ? ERR_MALFORMED : ERR_UNKNOWN_ROOM, 0, 0,
-            att ? "an encode engine must release all rows, and has no readers"
-                : "no room has that cell and tag");
-        return;
-    }
-    if (m && att->owner)
+static void fail(void *brain, struct room *r, enum err reason, const char *text)
+{
+    eroom_fail(brain, to_eroom(r), reason, text);
+}
+
+static void on_touched(void *brain, struct room *r)
+{
+    eroom_touch(brain, to_eroom(r));
+}
+
+static void on_leaving(void *brain, struct attachment *att)
+{
+    struct eroom *m = to_eroom(att->room);
+    struct encoded *e = brain;
+
+    if (att->owner && e->b.engines.conns[att->conn].bye && !item_done(m->item))
         eroom_withdraw(e, m);
-    attachment_release(&e->b.engines, out, att);
-    out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
+    eroom_touch(e, m);
 }
 
-static void on_abort(struct encoded *e, struct out *out, uint32_t conn,
-    const struct local_msg *msg)
+static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
 {
-    const struct local_abort *n = &msg->abort;
-    struct attachment *att =
-        attachment_get(&e->b.engines, conn, n->cell, n->tag);
-    char text[128];
+    struct eroom *m = to_eroom(r);
 
-    if (!att) {
-        refuse(e, out, conn, msg, ERR_UNKNOWN_ROOM, 0, 0,
-            "no room has that cell and tag");
-        return;
-    }
-    text_copy(n->text, text, sizeof(text));
-    if (att->room)
-        eroom_fail(e, to_eroom(att->room),
-            n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
-                                               : ERR_ABORTED,
-            text);
-    else
-        attachment_fail(&e->b.engines, out, att, ERR_ABORTED);
-    out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
+    (void)now_ns;
+    if (!item_done(m->item)) /* else the rows are the daemon's */
+        eroom_fail(brain, m, ERR_ENGINE_LOST, "the encode engine is gone");
 }
 
-void encoded_on_local(struct encoded *e, struct out *out, uint32_t conn,
-    const struct local_msg *m)
+static void on_conn_over(void *brain, uint32_t conn)
 {
-    struct conn *c = &e->b.engines.conns[conn];
-
-    if (m->type == LOCAL_HELLO) {
-        call_hello(&e->b, out, conn, m);
-        return;
-    }
-    if (m->type == LOCAL_MAP && c->state == CONN_OPEN) {
-        encoded_on_map(e, out, conn, m);
-        return;
-    }
-    if (c->state != CONN_READY) {
-        refuse(e, out, conn, m, ERR_NOT_READY, 0, 0, "HELLO must come first");
-        return;
-    }
-    switch (m->type) {
-    case LOCAL_POOL:
-        call_pool(&e->b, out, conn, m);
-        break;
-    case LOCAL_ANNOUNCE:
-        on_announce(e, out, conn, m);
-        break;
-    case LOCAL_COMMIT:
-        on_commit(e, out, conn, m);
-        break;
-    case LOCAL_ATTACH:
-        on_attach(e, out, conn, m);
-        break;
-    case LOCAL_RELEASE:
-        on_release(e, out, conn, m);
-        break;
-    case LOCAL_ABORT:
-        on_abort(e, out, conn, m);
-        break;
-    case LOCAL_BYE:
-        c->bye = true;
-        out_answer(out, conn, m->seq, OK, 0, 0, "%s", "");
-        out_action(out, ACT_CONN_CLOSE)->conn = conn;
-        engine_end(&e->b.engines, conn, e->b.now_ns);
-        break;
-    default:
-        e->b.stats[STAT_malformed_local]++;
-        refuse(e, out, conn, m, ERR_MALFORMED, 0, 0,
-            "not a message for mmx-encoded");
-    }
+    item_close_batch(brain, conn);
 }
+
+const struct engines_ops encoded_engines = {
+    .succeeded = EVENT_DONE,
+    .rights = RIGHT_WRITE | RIGHT_WATCH,
+    .rights_text = "rights are 2 write, 4 watch",
+    .find = find,
+    .withdraw = withdraw,
+    .fail = fail,
+    .touched = on_touched,
+    .leaving = on_leaving,
+    .orphaned = on_orphaned,
+    .conn_over = on_conn_over,
+};
 
 /* events */
 

@@ -39,7 +39,7 @@ static void offer(struct encoded *e, struct out *out, struct peer *p)
         if ((p->offered >> i & 1) || !may_map(e, p->map_conn, i))
             continue;
         p->offered |= UINT32_C(1) << i;
-        call_say_pool(&e->b, out, p->map_conn, 0, i);
+        pools_say(&e->b, out, p->map_conn, 0, i);
     }
 }
 
@@ -63,16 +63,17 @@ static void map_over(struct encoded *e, struct peer *p)
     }
 }
 
-void encoded_on_map(struct encoded *e, struct out *out, uint32_t conn,
-    const struct local_msg *m)
+void encoded_map(
+    void *brain, struct out *out, uint32_t conn, const struct local_msg *m)
 {
+    struct encoded *e = brain;
     struct peer *p = peer_named(&e->b.peers, m->map.name);
     uint64_t token = p ? peer_token(&e->b.peers, p) : 0;
 
     if (!token || token != m->map.token || p->epoch != m->map.epoch) {
-        e->b.stats[STAT_refused]++;
-        out_answer(out, conn, m->seq, ERR_NOT_OWNER, 0, 0,
-            "map: no langd of this host has this name and token");
+        head_refuse(&e->b, out, conn, m,
+            &(struct refusal){ERR_NOT_OWNER, 0, 0,
+                "no langd of this host has this name and token"});
         out_action(out, ACT_CONN_CLOSE)->conn = conn;
         return;
     }

@@ -30,7 +30,6 @@ struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who)
     list_init(&m->dsts);
     list_init(&m->in_item);
     list_init(&m->in_kept);
-    m->history.room = id;
     m->history.who = who;
     m->history.opened_ns = e->b.now_ns;
     return m;
@@ -143,22 +142,6 @@ void eroom_withdraw(struct encoded *e, struct eroom *m)
     eroom_touch(e, m);
 }
 
-static void record(struct encoded *e, struct eroom *m)
-{
-    struct ended *h =
-        &e->b.history[e->b.ended_count % e->b.c.conf->limit_history];
-
-    m->history.state = m->r.state;
-    m->history.reason = m->r.reason;
-    m->history.total = m->item->total;
-    m->history.served = m->served;
-    m->history.failed = m->failed;
-    m->history.done_ns = e->b.now_ns;
-    memcpy(m->history.text, m->r.text, sizeof(m->history.text));
-    *h = m->history;
-    m->r.ended_row = e->b.ended_count++;
-}
-
 /* How long the rows stay after the room's end: as asked for, or for a langd
  * that restarts and asks again; not while others wait for the blocks. */
 static uint64_t keep_ns(const struct encoded *e, const struct eroom *m)
@@ -187,7 +170,10 @@ static void end(struct encoded *e, struct eroom *m)
     e->b.stats[STAT_rows_moved] += rows;
     m->history.bytes = rows * eroom_pool(e, m)->meta->layout.row_bytes;
     e->b.stats[STAT_bytes_moved] += m->history.bytes;
-    record(e, m);
+    m->history.total = m->item->total;
+    m->history.served = m->served;
+    m->history.failed = m->failed;
+    head_record(&e->b, &m->r, &m->history);
     if (ok)
         queue_forgets(e, m->r.id, m->item);
     spoil(e, m, m->fail_reason ? m->fail_reason : ERR_GONE);

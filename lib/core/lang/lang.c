@@ -31,20 +31,6 @@ static void make_pool(struct langd *l, struct slab *s, uint32_t i)
     p->head_since_ns = p->revoke_ns = TIME_NEVER;
 }
 
-static void on_touched(void *brain, struct room *r);
-static void on_leaving(void *brain, struct attachment *att);
-static void on_orphaned(void *brain, struct room *r, uint64_t now_ns);
-static void on_conn_over(void *brain, uint32_t conn);
-static void on_session_over(void *brain, uint32_t session);
-static const struct engines_ops engines_ops = {
-    .succeeded = EVENT_READY,
-    .touched = on_touched,
-    .leaving = on_leaving,
-    .orphaned = on_orphaned,
-    .conn_over = on_conn_over,
-    .session_over = on_session_over,
-};
-
 static void carve(struct langd *l, struct slab *s)
 {
     const struct conf *c = l->b.c.conf;
@@ -100,7 +86,7 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
     carve(l, s);
     if (s->failed)
         return NULL;
-    head_init(&l->b, &engines_ops);
+    head_init(&l->b, &langd_engines);
     groups_init(l);
     list_init(&l->todo);
     for (uint32_t i = 0; i < l->b.pools_count; i++)
@@ -123,50 +109,6 @@ static void pool_ready(void *brain, uint32_t i)
 static uint32_t blocks_free(const void *brain, uint32_t i)
 {
     return ((const struct langd *)brain)->pools[i].p.free;
-}
-
-/* what engines.c tells */
-
-static void on_touched(void *brain, struct room *r)
-{
-    lroom_touch(brain, to_lroom(r));
-}
-
-static void on_leaving(void *brain, struct attachment *att)
-{
-    struct lroom *m = to_lroom(att->room);
-    struct langd *l = brain;
-
-    if (att->owner && l->b.engines.conns[att->conn].bye)
-        lroom_fail(l, m, ERR_ABORTED, 0, 0, "released before it was ready");
-    if (att->owner)
-        m->owner_done = true;
-    else if (att->rights & RIGHT_READ)
-        m->readers_done++;
-    lroom_touch(l, m);
-}
-
-static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
-{
-    struct lroom *m = to_lroom(r);
-
-    (void)now_ns;
-    m->owner_done = true;
-    m->readers = 0;
-    lroom_fail(
-        brain, m, ERR_ENGINE_LOST, 0, 0, "the requesting engine is gone");
-    lroom_touch(brain, m);
-}
-
-static void on_conn_over(void *brain, uint32_t conn)
-{
-    tickets_conn_end(&((struct langd *)brain)->tickets, conn);
-}
-
-static void on_session_over(void *brain, uint32_t session)
-{
-    groups_session_over(brain, session);
-    tickets_session_end(&((struct langd *)brain)->tickets, session);
 }
 
 /* events */
@@ -272,9 +214,6 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         if (engine_empty(&l->b.engines, ev->conn))
             out_action(out, ACT_CONN_CLOSE)->conn = ev->conn;
         break;
-    case EV_LOCAL:
-        langd_on_local(l, out, ev->conn, ev->local);
-        break;
     case EV_PEER:
         langd_on_peer(l, out, ev->link, ev->peer);
         break;
@@ -333,6 +272,7 @@ const struct brain_ops langd_ops = {
     .greets = true,
     .init = init,
     .begin = begin,
+    .local = langd_local,
     .event = on_event,
     .peer_lost = peer_lost,
     .work = work,

@@ -11,7 +11,7 @@
 #include "base/heap.h"
 #include "base/list.h"
 #include "base/table.h"
-#include "core/calls.h"
+#include "core/head.h"
 #include "core/debt.h"
 #include "core/move/pool.h"
 #include "core/move/rowmap.h"
@@ -373,8 +373,9 @@ void langd_connect(struct langd *l, struct out *out, struct peer *p);
 /* Pools of an encoder were mapped, or cannot be. */
 void langd_on_map(struct langd *l, struct out *out, const struct event *ev);
 void langd_say(struct langd *l, struct out *out, struct lroom *m);
-void langd_on_local(
-    struct langd *l, struct out *out, uint32_t conn, const struct local_msg *m);
+extern const struct engines_ops langd_engines;
+bool langd_local(
+    void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
 bool langd_fill_event(void *brain, const struct attachment *att,
     struct local_event *n, struct writer *w);
 bool langd_next_event(void *brain, uint32_t conn, struct writer *w);

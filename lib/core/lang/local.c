@@ -4,8 +4,6 @@
  * it. */
 #include "core/lang/lang.h"
 
-#include "base/text.h"
-
 #include <stdio.h>
 
 /* requests */
@@ -87,7 +85,7 @@ static struct peer *find_encoder(
 static enum err check_request(struct langd *l, uint32_t conn,
     const struct local_request *n, const char **text)
 {
-    enum err e = call_pool_check(&l->b, conn, n->pool, text);
+    enum err e = pools_usable(&l->b, conn, n->pool, text);
 
     if (e != OK)
         return e;
@@ -191,158 +189,13 @@ static void on_request(struct langd *l, struct out *out, uint32_t conn,
         e = open_room(
             l, conn, n, p ? peer_index(&l->b.peers, p) : NONE, &m, &text);
     if (e != OK) {
-        l->b.stats[STAT_refused]++;
-        out_answer(out, conn, msg->seq, e, 0, 0, "request of room %llu: %s",
-            (unsigned long long)n->room, text);
+        head_refuse(&l->b, out, conn, msg, &(struct refusal){e, 0, 0, text});
         return;
     }
     out_answer(out, conn, msg->seq, OK,
         (l->pools[n->pool].hold_stream - 1) * l->pools[n->pool].block_rows, 0,
         "%s", "");
     grant_classify(l, m);
-}
-
-/* True if its rows were there, and went with the last that was to read them. */
-static bool read_out(const struct lroom *m)
-{
-    return m->r.state == ROOM_SUCCESS && m->total > 0 && m->held.blocks == 0;
-}
-
-/* True if a reader comes for a room that waits for none any more. */
-static bool too_late(struct langd *l, uint32_t session, uint32_t slot,
-    uint64_t room, uint32_t scope)
-{
-    const struct tomb *t = tombs_get(&l->left, l->b.now_ns, room, scope);
-    uint8_t missing;
-
-    if (slot != NONE)
-        return l->rooms[slot].no_readers || read_out(&l->rooms[slot]);
-    if (!t || t->owner != session)
-        return false;
-    missing = t->state;
-    tombs_forget(&l->left, room, scope);
-    if (missing > 1) {
-        tombs_put(&l->left, l->b.now_ns, room, scope, missing - 1, ERR_GONE);
-        tombs_own(&l->left, room, scope, session, ERR_GONE);
-    }
-    return true;
-}
-
-static void on_attach(struct langd *l, struct out *out, uint32_t conn,
-    const struct local_msg *msg)
-{
-    const struct local_attach *n = &msg->attach;
-    uint32_t session = l->b.engines.conns[conn].session, scope = NONE, slot;
-    bool null = span_eq(n->encoder, span_str("null"));
-    const char *text = "rights are 1 read, 4 watch";
-    struct peer *p = null ? NULL : find_encoder(l, out, n->encoder, &text);
-    struct attachment *att = NULL;
-    enum err e = null || p ? OK : ERR_NOT_READY;
-
-    if (e == OK && (n->rights & ~(RIGHT_READ | RIGHT_WATCH)))
-        e = ERR_MALFORMED;
-    if (p)
-        scope = peer_index(&l->b.peers, p);
-    slot = table_get(&l->keys, n->room, scope);
-    if (e == OK && slot != NONE && l->rooms[slot].r.session != session) {
-        text = "the room belongs to another engine";
-        e = ERR_NOT_OWNER;
-    } else if (e == OK && slot != NONE && room_crowded(&l->rooms[slot].r)) {
-        text = "the room is in the maximum number of cells";
-        e = ERR_QUOTA;
-    } else if (e == OK && (n->rights & RIGHT_READ) &&
-               too_late(l, session, slot, n->room, scope)) {
-        text = "the room waits for no more readers: those of its request came, "
-               "timeouts.consumer has passed since READY, or its owner ended "
-               "the wait";
-        e = ERR_GONE;
-    }
-    if (e == OK)
-        e = attachment_add(
-            &l->b.engines, conn, n->cell, n->tag, n->rights, &att, &text);
-    if (e != OK) {
-        l->b.stats[STAT_refused]++;
-        out_answer(out, conn, msg->seq, e, 0, 0, "attach to room %llu: %s",
-            (unsigned long long)n->room, text);
-        return;
-    }
-    out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
-    att->scope = scope;
-    if (slot != NONE)
-        attachment_join(&l->b.engines, att, &l->rooms[slot].r);
-    else
-        attachment_wait(&l->b.engines, att, n->room, scope,
-            deadline(l, n->deadline_ms, l->b.c.conf->timeout_bootstrap));
-}
-
-/* releases */
-
-static void on_release(struct langd *l, struct out *out, uint32_t conn,
-    const struct local_msg *msg)
-{
-    const struct local_release *n = &msg->release;
-    struct attachment *att =
-        attachment_get(&l->b.engines, conn, n->cell, n->tag);
-    struct lroom *m = att && att->room ? to_lroom(att->room) : NULL;
-
-    if (!att) {
-        l->b.stats[STAT_refused]++;
-        out_answer(out, conn, msg->seq, ERR_UNKNOWN_ROOM, 0, 0,
-            "release: no room has cell %u and tag %u", n->cell, n->tag);
-        return;
-    }
-    if ((n->flags & FLAG_NO_READERS) && (!m || !att->owner)) {
-        l->b.stats[STAT_refused]++;
-        out_answer(out, conn, msg->seq, ERR_NOT_OWNER, 0, 0,
-            "release: only the connection that requested the room ends the "
-            "wait");
-        return;
-    }
-    if (n->rows == ROWS_UNKNOWN) {
-        if (m && att->owner && lroom_alive(m))
-            lroom_fail(l, m, ERR_ABORTED, 0, 0, "released before it was ready");
-        attachment_release(&l->b.engines, out, att);
-    } else if (!m || !(att->rights & RIGHT_READ) || n->rows > m->exposed ||
-               n->rows < att->released || m->r.state == ROOM_FAILED) {
-        l->b.stats[STAT_refused]++;
-        out_answer(out, conn, msg->seq, ERR_MALFORMED, n->rows,
-            m ? m->exposed : 0,
-            "release of rows up to %u: %u are shown, %u were released", n->rows,
-            m ? m->exposed : 0, att->released);
-        return;
-    } else {
-        att->released = n->rows;
-    }
-    if (n->flags & FLAG_NO_READERS)
-        lroom_no_readers(l, m);
-    if (m)
-        lroom_readers(l, out, m);
-    out_ok(out, conn, msg->seq);
-}
-
-static void on_abort(struct langd *l, struct out *out, uint32_t conn,
-    const struct local_msg *msg)
-{
-    const struct local_abort *n = &msg->abort;
-    struct attachment *att =
-        attachment_get(&l->b.engines, conn, n->cell, n->tag);
-    char text[128];
-
-    if (!att) {
-        l->b.stats[STAT_refused]++;
-        out_answer(out, conn, msg->seq, ERR_UNKNOWN_ROOM, 0, 0,
-            "abort: no room has cell %u and tag %u", n->cell, n->tag);
-        return;
-    }
-    text_copy(n->text, text, sizeof(text));
-    if (att->room)
-        lroom_fail(l, to_lroom(att->room),
-            n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
-                                               : ERR_ABORTED,
-            0, 0, text);
-    else
-        attachment_fail(&l->b.engines, out, att, ERR_ABORTED);
-    out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
 }
 
 static void on_decline(struct langd *l, struct out *out, uint32_t conn,
@@ -357,8 +210,8 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     if (p && !p->up && p->link == NONE)
         langd_connect(l, out, p);
     if (!p || !p->up) {
-        out_answer(
-            out, conn, msg->seq, ERR_NOT_READY, 0, 0, "decline: %s", text);
+        head_refuse(&l->b, out, conn, msg,
+            &(struct refusal){ERR_NOT_READY, 0, 0, text});
         return;
     }
     d.decline.key = msg->decline.key;
@@ -413,61 +266,164 @@ static void on_ticket(
         out_answer(out, conn, m->seq, OK, a, b, "%s", "");
         return;
     }
-    l->b.stats[STAT_refused]++;
-    out_answer(out, conn, m->seq, e, 0, 0, "%s: %s", local_name(m->type), text);
+    head_refuse(&l->b, out, conn, m, &(struct refusal){e, 0, 0, text});
 }
 
-void langd_on_local(
-    struct langd *l, struct out *out, uint32_t conn, const struct local_msg *m)
+bool langd_local(
+    void *brain, struct out *out, uint32_t conn, const struct local_msg *m)
 {
-    struct conn *c = &l->b.engines.conns[conn];
-
-    if (m->type == LOCAL_HELLO) {
-        call_hello(&l->b, out, conn, m);
-        return;
-    }
-    if (c->state != CONN_READY) {
-        out_answer(out, conn, m->seq, ERR_NOT_READY, 0, 0, "%s before hello",
-            local_name(m->type));
-        return;
-    }
     switch (m->type) {
-    case LOCAL_POOL:
-        call_pool(&l->b, out, conn, m);
-        break;
     case LOCAL_REQUEST:
-        on_request(l, out, conn, m);
-        break;
-    case LOCAL_ATTACH:
-        on_attach(l, out, conn, m);
-        break;
-    case LOCAL_RELEASE:
-        on_release(l, out, conn, m);
-        break;
-    case LOCAL_ABORT:
-        on_abort(l, out, conn, m);
-        break;
+        on_request(brain, out, conn, m);
+        return true;
     case LOCAL_DECLINE:
-        on_decline(l, out, conn, m);
-        break;
+        on_decline(brain, out, conn, m);
+        return true;
     case LOCAL_SPACE:
     case LOCAL_TICKET:
     case LOCAL_TICKET_QUERY:
     case LOCAL_TICKET_RELEASE:
-        on_ticket(l, out, conn, m);
-        break;
-    case LOCAL_BYE:
-        c->bye = true;
-        out_answer(out, conn, m->seq, OK, 0, 0, "%s", "");
-        out_action(out, ACT_CONN_CLOSE)->conn = conn;
-        engine_end(&l->b.engines, conn, l->b.now_ns);
-        break;
+        on_ticket(brain, out, conn, m);
+        return true;
     default:
-        l->b.stats[STAT_malformed_local]++;
-        out_answer(out, conn, m->seq, ERR_MALFORMED, 0, 0,
-            "%s is not for mmx-langd", local_name(m->type));
+        return false;
     }
 }
+
+/* attachments */
+
+/* True if its rows were there, and went with the last that was to read them. */
+static bool read_out(const struct lroom *m)
+{
+    return m->r.state == ROOM_SUCCESS && m->total > 0 && m->held.blocks == 0;
+}
+
+/* True if a reader comes for a room that waits for none any more. */
+static bool missed(struct langd *l, uint32_t session, uint64_t room,
+    const struct attach_to *to)
+{
+    const struct tomb *t = tombs_get(&l->left, l->b.now_ns, room, to->scope);
+    uint8_t missing;
+
+    if (to->room && to->room->session != session)
+        return false;
+    if (to->room)
+        return to_lroom(to->room)->no_readers || read_out(to_lroom(to->room));
+    if (!t || t->owner != session)
+        return false;
+    missing = t->state;
+    tombs_forget(&l->left, room, to->scope);
+    if (missing > 1) {
+        tombs_put(
+            &l->left, l->b.now_ns, room, to->scope, missing - 1, ERR_GONE);
+        tombs_own(&l->left, room, to->scope, session, ERR_GONE);
+    }
+    return true;
+}
+
+static enum err find(void *brain, struct out *out, uint32_t conn,
+    const struct local_attach *n, struct attach_to *to, const char **text)
+{
+    struct langd *l = brain;
+    uint32_t session = l->b.engines.conns[conn].session;
+    struct peer *p = NULL;
+    uint32_t slot;
+
+    if (!span_eq(n->encoder, span_str("null"))) {
+        p = find_encoder(l, out, n->encoder, text);
+        if (!p)
+            return ERR_NOT_READY;
+    }
+    to->scope = p ? peer_index(&l->b.peers, p) : NONE;
+    slot = table_get(&l->keys, n->room, to->scope);
+    to->room = slot == NONE ? NULL : &l->rooms[slot].r;
+    *text = "the room waits for no more readers: those of its request came, "
+            "timeouts.consumer has passed since READY, or its owner ended "
+            "the wait";
+    if ((n->rights & RIGHT_READ) && missed(l, session, n->room, to))
+        return ERR_GONE;
+    *text = "";
+    return OK;
+}
+
+static void withdraw(void *brain, struct room *r)
+{
+    lroom_fail(
+        brain, to_lroom(r), ERR_ABORTED, 0, 0, "released before it was ready");
+}
+
+static void fail(void *brain, struct room *r, enum err reason, const char *text)
+{
+    lroom_fail(brain, to_lroom(r), reason, 0, 0, text);
+}
+
+static void no_readers(void *brain, struct room *r)
+{
+    lroom_no_readers(brain, to_lroom(r));
+}
+
+static void released(void *brain, struct out *out, struct room *r)
+{
+    lroom_readers(brain, out, to_lroom(r));
+}
+
+static void on_touched(void *brain, struct room *r)
+{
+    lroom_touch(brain, to_lroom(r));
+}
+
+static void on_leaving(void *brain, struct attachment *att)
+{
+    struct lroom *m = to_lroom(att->room);
+    struct langd *l = brain;
+
+    if (att->owner && l->b.engines.conns[att->conn].bye)
+        lroom_fail(l, m, ERR_ABORTED, 0, 0, "released before it was ready");
+    if (att->owner)
+        m->owner_done = true;
+    else if (att->rights & RIGHT_READ)
+        m->readers_done++;
+    lroom_touch(l, m);
+}
+
+static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
+{
+    struct lroom *m = to_lroom(r);
+
+    (void)now_ns;
+    m->owner_done = true;
+    m->readers = 0;
+    lroom_fail(
+        brain, m, ERR_ENGINE_LOST, 0, 0, "the requesting engine is gone");
+    lroom_touch(brain, m);
+}
+
+static void on_conn_over(void *brain, uint32_t conn)
+{
+    tickets_conn_end(&((struct langd *)brain)->tickets, conn);
+}
+
+static void on_session_over(void *brain, uint32_t session)
+{
+    groups_session_over(brain, session);
+    tickets_session_end(&((struct langd *)brain)->tickets, session);
+}
+
+const struct engines_ops langd_engines = {
+    .succeeded = EVENT_READY,
+    .rights = RIGHT_READ | RIGHT_WATCH,
+    .rights_text = "rights are 1 read, 4 watch",
+    .find = find,
+    .withdraw = withdraw,
+    .fail = fail,
+    .no_readers = no_readers,
+    .released = released,
+    .touched = on_touched,
+    .leaving = on_leaving,
+    .orphaned = on_orphaned,
+    .conn_over = on_conn_over,
+    .session_over = on_session_over,
+};
 
 /* events */
 

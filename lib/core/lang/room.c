@@ -40,7 +40,6 @@ struct lroom *lroom_new(
     m->held = m->closing = extent_none();
     m->debt.retry_ns = m->stall_ns = m->consumer_ns = m->outage_ns = TIME_NEVER;
     m->bootstrap_ns = m->total_ns = m->forget_ns = TIME_NEVER;
-    m->history.room = id;
     m->history.who = uid;
     m->history.generation = m->generation;
     m->history.opened_ns = l->b.now_ns;
@@ -76,22 +75,16 @@ void lroom_touch(struct langd *l, struct lroom *m)
 
 static void record(struct langd *l, struct lroom *m)
 {
-    struct ended *h =
-        &l->b.history[l->b.ended_count % (uint32_t)l->b.c.conf->limit_history];
     const struct peer *p = lroom_peer(l, m);
+    struct ended *h = &m->history;
 
-    *h = m->history;
     snprintf(h->peer, sizeof(h->peer), "%.63s", p ? p->label : "null");
-    h->state = m->r.state;
-    h->reason = m->r.reason;
     h->total = m->total;
     h->attempts = m->attempt + 1;
     h->blocks = m->held.blocks;
     h->bytes = (uint64_t)(m->from + m->landed) *
                l->pools[m->pool].meta->layout.row_bytes;
-    h->done_ns = l->b.now_ns;
-    memcpy(h->text, m->r.text, sizeof(h->text));
-    m->r.ended_row = l->b.ended_count++;
+    head_record(&l->b, &m->r, h);
 }
 
 /* Final state: deadlines stop, and a new request may take the key over. */

@@ -1,41 +1,77 @@
-/* calls.c - see calls.h. Owned by the loop's thread. */
-#include "core/calls.h"
+/* pools.c - see pools.h. Owned by the loop's thread. */
+#include "core/head.h"
 
 #include "base/check.h"
 
-void call_hello(
-    struct brain *b, struct out *out, uint32_t conn, const struct local_msg *m)
+void pool_meta_init(struct pool_meta *m, const struct conf_pool *c)
 {
-    const struct self *self = &b->peers.self;
-    const struct conf *conf = self->c->conf;
-    struct local_msg w = {.type = LOCAL_WELCOME, .seq = m->seq};
-    const char *text;
-    enum err e = engine_hello(&b->engines, conn, &m->hello, self->role, &text);
+    uint32_t at;
 
-    if (e != OK) {
-        out_answer(out, conn, m->seq, e, 0, 0, "hello: %s", text);
-        out_action(out, ACT_CONN_CLOSE)->conn = conn;
-        return;
+    m->conf = c;
+    if (strcmp(c->layout, "engine") != 0) {
+        enum err e = layout_parse(span_str(c->layout), &m->layout, &at);
+
+        CHECK(e == OK, "layout of pool %s was not checked", c->name);
     }
-    w.welcome.version = WIRE_VERSION;
-    w.welcome.role = self->role;
-    w.welcome.epoch = self->c->epoch;
-    w.welcome.cells = b->engines.conns[conn].cells;
-    w.welcome.rooms_max = (uint32_t)conf->limit_rooms;
-    w.welcome.aux_max = AUX_MAX;
-    w.welcome.name = span_str(conf->name);
-    w.welcome.advertise = span_str(conf->control_advertise);
-    w.welcome.software = span_str(MMX_VERSION);
-    w.welcome.uid = b->engines.conns[conn].uid;
-    w.welcome.gid = b->engines.conns[conn].gid;
-    w.welcome.abilities = local_abilities();
-    out_local(out, conn, &w, FD_CELLS, w.welcome.cells)->word = m->seq;
-    engine_known(&b->engines, out, conn);
 }
 
-/* pools */
+void pool_meta_ready(
+    struct pool_meta *m, bool ok, const uint64_t *offsets, uint64_t bytes)
+{
+    m->ready = ok;
+    m->broken = !ok;
+    m->news = m->fixing;
+    m->fixing = false;
+    m->bytes = bytes;
+    if (ok)
+        memcpy(m->offsets, offsets, sizeof(m->offsets));
+    else
+        m->layout.count = 0;
+}
 
-void call_say_pool(
+void pool_meta_share(struct pool_meta *m, const char *share, struct span handle)
+{
+    CHECK(handle.len <= POOL_HANDLE_MAX, "handle of %u bytes", handle.len);
+    span_copy_str(span_str(share), m->share, sizeof(m->share));
+    if (handle.len)
+        memcpy(m->handle, handle.p, handle.len);
+    m->handle_len = handle.len;
+}
+
+bool pool_meta_lost(struct pool_meta *m)
+{
+    bool news = !m->lost;
+
+    m->lost = true;
+    m->ready = false;
+    return news;
+}
+
+/* to engines */
+
+enum err pools_usable(
+    const struct brain *b, uint32_t conn, uint32_t i, const char **text)
+{
+    const struct pool_meta *p;
+
+    *text = "no pool of that number";
+    if (i >= b->pools_count)
+        return ERR_MALFORMED;
+    p = &b->metas[i];
+    *text = "this user may not use the pool";
+    if (!engine_may(&b->engines, conn, &p->conf->uids, &p->conf->gids))
+        return ERR_NOT_OWNER;
+    *text = "the pool is out of service, its GPU is lost";
+    if (p->lost)
+        return ERR_INTERNAL;
+    *text = "the pool has no layout or memory yet";
+    if (!p->ready)
+        return ERR_NOT_READY;
+    *text = "";
+    return OK;
+}
+
+void pools_say(
     struct brain *b, struct out *out, uint32_t conn, uint32_t seq, uint32_t i)
 {
     const struct pool_meta *p = &b->metas[i];
@@ -70,28 +106,6 @@ void call_say_pool(
     out_local(out, conn, &m, FD_POOL, i)->word = m.pool_info.access;
 }
 
-enum err call_pool_check(
-    const struct brain *b, uint32_t conn, uint32_t i, const char **text)
-{
-    const struct pool_meta *p;
-
-    *text = "no pool of that number";
-    if (i >= b->pools_count)
-        return ERR_MALFORMED;
-    p = &b->metas[i];
-    *text = "this user may not use the pool";
-    if (!engine_may(&b->engines, conn, &p->conf->uids, &p->conf->gids))
-        return ERR_NOT_OWNER;
-    *text = "the pool is out of service, its GPU is lost";
-    if (p->lost)
-        return ERR_INTERNAL;
-    *text = "the pool has no layout or memory yet";
-    if (!p->ready)
-        return ERR_NOT_READY;
-    *text = "";
-    return OK;
-}
-
 static uint32_t pool_named(const struct brain *b, struct span name)
 {
     for (uint32_t i = 0; i < b->pools_count; i++)
@@ -118,7 +132,7 @@ static void wait_for_pool(
     k->pool_seq = seq;
 }
 
-void call_pool(
+void pools_call(
     struct brain *b, struct out *out, uint32_t conn, const struct local_msg *m)
 {
     uint32_t i = pool_named(b, m->pool.name), at = 0;
@@ -132,7 +146,7 @@ void call_pool(
             (const char *)m->pool.name.p);
         return;
     }
-    if (call_pool_check(b, conn, i, &text) == ERR_NOT_OWNER) {
+    if (pools_usable(b, conn, i, &text) == ERR_NOT_OWNER) {
         out_answer(out, conn, m->seq, ERR_NOT_OWNER, 0, 0, "pool %s: %s",
             p->conf->name, text);
         return;
@@ -157,11 +171,11 @@ void call_pool(
     } else if (p->fixing) {
         wait_for_pool(b, out, conn, m->seq, i);
     } else {
-        call_say_pool(b, out, conn, m->seq, i);
+        pools_say(b, out, conn, m->seq, i);
     }
 }
 
-bool calls_pools_waiting(const struct brain *b)
+bool pools_pending(const struct brain *b)
 {
     for (uint32_t i = 0; i < b->pools_count; i++)
         if (b->metas[i].news)
@@ -180,14 +194,14 @@ static bool answer_waiting(struct brain *b, struct out *out, uint32_t i)
         if (!out_has_room(out))
             return false;
         conn->pool = 0;
-        call_say_pool(b, out, k, conn->pool_seq, i);
+        pools_say(b, out, k, conn->pool_seq, i);
     }
     return true;
 }
 
-void calls_pools_ready(struct brain *b, struct out *out)
+void pools_serve(struct brain *b, struct out *out)
 {
-    if (!calls_pools_waiting(b))
+    if (!pools_pending(b))
         return;
     for (uint32_t i = 0; i < b->pools_count; i++) {
         struct pool_meta *p = &b->metas[i];
@@ -206,21 +220,4 @@ void calls_pools_ready(struct brain *b, struct out *out)
         peer->hello_ns = 0; /* at once, as many at a time as there is room */
         peer_arm(&b->peers, peer);
     }
-}
-
-void call_bad(struct brain *b, struct out *out, const struct event *ev)
-{
-    const struct wire_fault *f = &ev->fault;
-    bool unknown = ev->err == ERR_BUSY;
-    char text[WIRE_FAULT_TEXT];
-
-    b->engines.stats[STAT_malformed_local]++;
-    if (f->field && !unknown) {
-        b->engines.stats[STAT_unknown_bits] += !f->length;
-        out_answer(out, ev->conn, ev->seq, ERR_MALFORMED, 0, 0, "%s",
-            wire_fault_text(f, text));
-        return;
-    }
-    out_answer(out, ev->conn, ev->seq, ERR_MALFORMED, 0, 0, "%s",
-        unknown ? "no message of that type" : "the frame breaks its table");
 }
