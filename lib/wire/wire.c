@@ -315,11 +315,6 @@ const char *wire_fault_text(
     return text;
 }
 
-const char *role_name(uint8_t role)
-{
-    return role == ROLE_LANGD ? "langd" : "encoded";
-}
-
 const char *local_name(unsigned type)
 {
     switch (type) {

@@ -229,7 +229,6 @@ const char *wire_fault_text(
     const struct wire_fault *f, char text[WIRE_FAULT_TEXT]);
 
 /* "announce"; "unknown" for a number that no row has. */
-const char *role_name(uint8_t role); /* "encoded" or "langd" */
 const char *local_name(unsigned type);
 const char *peer_name(unsigned type);
 
