@@ -16,7 +16,7 @@ static inline bool shard_peer(
 {
     shard_order(s, &(struct order){.type = ORDER_PEER,
                        .peer = {(uint8_t *)(uintptr_t)blob.p, peer, blob.len,
-                           segment_max}});
+                           segment_max, CARRIER_AUTO}});
     return shard_waiting(s) == 0;
 }
 

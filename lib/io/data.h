@@ -83,8 +83,9 @@ struct data_ops {
     void (*close)(struct data **d);
     /* Returns the address that others connect to; valid while d is open. */
     struct span (*address)(struct data *d);
-    /* Names the carrier of endpoint ep, which is closed, before its connect().
-     * False: that one is not open here. NULL: there is no choice. */
+    /* Names the carrier of endpoint ep, which is closed, before its connect();
+     * CARRIER_AUTO: the one that can read the address. False: that one is not
+     * open here. NULL: there is no choice. */
     bool (*choose)(struct data *d, uint32_t ep, uint8_t number);
     /* Opens endpoint number ep (< endpoints_max, free). ERR_MALFORMED: not an
      * address; ERR_PEER_LOST: no peer there, which broken() may report later,

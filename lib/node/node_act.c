@@ -48,7 +48,8 @@ bool node_congested(const struct node *n)
 static void order_addresses(struct node *n, const struct action *a)
 {
     struct order o = {.type = ORDER_PEER,
-        .peer = {n->out.bytes.p + a->at, a->index, a->len, (uint32_t)a->word}};
+        .peer = {n->out.bytes.p + a->at, a->index, a->len, (uint32_t)a->word,
+            (uint8_t)(a->word >> 32)}};
 
     node_order(n, &o);
 }

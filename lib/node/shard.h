@@ -56,11 +56,12 @@ struct order {
     uint8_t type;
     union {
         struct data_cmd cmd;
-        /* A peer's data addresses (a HELLO's blob) and segment_max; before the
-         * PEER_OPEN command for it. */
-        struct {
+        /* A peer's data addresses (a HELLO's blob), which carrier they are for,
+         * and segment_max; before the PEER_OPEN command for it. */
+        struct order_peer {
             uint8_t *blob;
             uint32_t peer, len, segment_max;
+            uint8_t carrier; /* enum carrier_number */
         } peer;
         /* The layout and memory of this pool are there now; before any command
          * on it. */

@@ -218,14 +218,31 @@ static bool mux_choose(struct data *d, uint32_t ep, uint8_t number)
     for (uint32_t i = 0; i < d->parts_count; i++)
         if (d->parts[i].ops && d->parts[i].ops->number == number)
             d->of[ep] = &d->parts[i];
-    return d->of[ep] != NULL;
+    return d->of[ep] || number == CARRIER_AUTO;
 }
 
+static enum err connect_by(
+    struct data *d, uint32_t ep, const struct part *p, struct span address)
+{
+    d->of[ep] = p;
+    return p->ops->connect(p->d, ep, address);
+}
+
+/* Without a choice the endpoint goes by the carrier that can read the address:
+ * a peer that does not say which one it is for has only one. */
 static enum err mux_connect(struct data *d, uint32_t ep, struct span address)
 {
-    const struct part *p = part_of(d, ep);
+    enum err e = ERR_MALFORMED;
 
-    return p->ops->connect(p->d, ep, address);
+    CHECK(ep < d->conf.endpoints_max, "endpoint %u", ep);
+    if (d->of[ep])
+        return connect_by(d, ep, d->of[ep], address);
+    for (uint32_t i = 0; i < d->parts_count && e == ERR_MALFORMED; i++)
+        if (d->parts[i].ops)
+            e = connect_by(d, ep, &d->parts[i], address);
+    if (e != OK)
+        d->of[ep] = NULL;
+    return e;
 }
 
 static void mux_disconnect(struct data *d, uint32_t ep)

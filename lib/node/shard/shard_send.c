@@ -177,17 +177,17 @@ static void report_lost(struct shard *s)
 /* Replaces the addresses of a peer and takes over the blob. The same addresses
  * again (another HELLO of its epoch) change nothing; with others, endpoints
  * that are connected are lost and reported. */
-static void set_peer(struct shard *s, uint32_t peer, uint8_t *blob,
-    uint32_t len, uint32_t segment_max)
+static void set_peer(struct shard *s, const struct order_peer *o)
 {
-    struct route *l = &s->send.routes[peer];
-    uint32_t per = ENDPOINTS(s->conf.count);
+    struct route *l = &s->send.routes[o->peer];
+    uint32_t per = ENDPOINTS(s->conf.count), peer = o->peer;
 
-    CHECK(peer < s->conf.peers && blob, "addresses of peer %u of %u", peer,
+    CHECK(peer < s->conf.peers && o->blob, "addresses of peer %u of %u", peer,
         s->conf.peers);
-    if (l->blob && l->segment_max == segment_max &&
-        span_eq(span_of(l->blob, l->len), span_of(blob, len))) {
-        free(blob);
+    if (l->blob && l->segment_max == o->segment_max &&
+        l->carrier == o->carrier &&
+        span_eq(span_of(l->blob, l->len), span_of(o->blob, o->len))) {
+        free(o->blob);
         return;
     }
     for (uint32_t i = 0; i < per; i++)
@@ -195,9 +195,10 @@ static void set_peer(struct shard *s, uint32_t peer, uint8_t *blob,
     report_lost(s);
     l->serial++;
     free(l->blob);
-    l->blob = blob;
-    l->len = len;
-    l->segment_max = segment_max;
+    l->blob = o->blob;
+    l->len = o->len;
+    l->segment_max = o->segment_max;
+    l->carrier = o->carrier;
     l->count = addresses_of(l);
     if (l->count == 0)
         log_warn("peer %u has data addresses that cannot be read", peer);
@@ -250,6 +251,9 @@ static enum err connected(
         return ERR_PEER_LOST;
     if (s->send.eps[ep] != EP_NONE)
         return OK;
+    if (s->conf.carrier->choose &&
+        !s->conf.carrier->choose(s->data, ep, s->send.routes[peer].carrier))
+        return ERR_PEER_LOST;
     e = s->conf.carrier->connect(
         s->data, ep, s->send.routes[peer].addresses[address]);
     if (e == OK)
@@ -402,8 +406,7 @@ static void order(struct shard *s, const struct order *o)
         command(s, &o->cmd);
         return;
     case ORDER_PEER:
-        set_peer(
-            s, o->peer.peer, o->peer.blob, o->peer.len, o->peer.segment_max);
+        set_peer(s, &o->peer);
         return;
     case ORDER_POOL:
         set_pool(s, o->pool);
