@@ -60,7 +60,7 @@ void debts_watch(struct daemon *d)
         const struct edst *o = &e->dsts[i];
         const struct peer *p;
 
-        if (!o->used)
+        if (o->state == DST_FREE)
             continue;
         p = &e->b.peers.peers[o->peer];
         if (o->state == DST_ACTIVE) {
@@ -73,13 +73,14 @@ void debts_watch(struct daemon *d)
                     !(o->want_known && o->want_attempt == o->attempt &&
                         o->want_granted == o->granted),
                 o->debt.owe & OWE_WANT, o);
-            look(d, "broken", o->opened && o->broken_attempt == o->attempt,
+            look(d, "broken",
+                o->job == JOB_OPEN && o->broken_attempt == o->attempt,
                 o->debt.owe & OWE_BROKEN, o);
         } else if (o->state == DST_FAILING) {
             look(d, "failed", true, o->debt.owe & OWE_FAILED, o);
         }
         look(d, "a time to say it again",
-            o->debt.owe && p->up && o->state != DST_ENDED,
+            o->debt.owe && p->up && !edst_ended(o),
             o->debt.retry_ns != TIME_NEVER &&
                 o->debt.retry_ns <= W.now_ns + 3 * NS_PER_S,
             o);

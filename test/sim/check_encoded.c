@@ -73,7 +73,7 @@ static void see_life(
     bool last = m->r.state == ROOM_SUCCESS || m->r.state == ROOM_FAILED;
 
     LIST_FOREACH (n, &m->dsts)
-        sends &= LIST_ENTRY(n, struct edst, in_room)->state == DST_ENDED;
+        sends &= edst_ended(LIST_ENTRY(n, struct edst, in_room));
     HOLDS(m->r.used && known == eroom_found(m) &&
               item == (eroom_announced(m) && m->life != EROOM_GONE) &&
               last == eroom_ended(m) &&
@@ -87,6 +87,23 @@ static void see_life(
         m->r.state, list_linked(&m->in_kept), m->active);
 }
 
+static void see_dst(const struct daemon *d, const struct encoded *e, uint32_t i)
+{
+    const struct edst *o = &e->dsts[i];
+
+    if (o->state == DST_FREE)
+        return;
+    HOLDS(
+        o->state != DST_NEW && o->room->r.used &&
+            (!edst_ended(o) || (o->state == DST_FENCED) == (o->map != NONE)) &&
+            (o->job == JOB_CLOSING) == (o->closing_left > 0) &&
+            (o->job != JOB_CLOSING || o->state != DST_ACTIVE),
+        "a destination's state says what it has",
+        "%s slot %u g%llx: state %u job %u closing %u map %u", d->conf->name, i,
+        (unsigned long long)o->generation & 0xffffff, o->state, o->job,
+        o->closing_left, o->map);
+}
+
 static void see_states(
     struct daemon *d, const struct encoded *e, struct watch *w)
 {
@@ -94,6 +111,7 @@ static void see_states(
         const struct eroom *m = &e->rooms[i];
         bool same = m->r.used && w->opened_ns[i] == m->history.opened_ns;
 
+        see_dst(d, e, i);
         if (m->life != EROOM_FREE)
             see_life(d, e, i);
         HOLDS(m->r.used == (m->life != EROOM_FREE), "a room is used or free",
@@ -182,7 +200,8 @@ void encoded_watch_copy(
     const struct edst *of = NULL;
 
     for (uint32_t i = 0; !of && i < e->rooms_max; i++)
-        if (e->dsts[i].used && e->dsts[i].generation == s->generation)
+        if (e->dsts[i].state != DST_FREE &&
+            e->dsts[i].generation == s->generation)
             of = &e->dsts[i];
     HOLDS(
         of && of->map != NONE && of->room->item->pool == pool &&

@@ -87,18 +87,16 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     CHECK(i != NONE && table_put(&e->gens, generation, peer, i),
         "no slot for one of %u destinations", e->dsts_used);
     d = &e->dsts[i];
-    e->dsts_used++;
     memset(d, 0, sizeof(*d));
-    d->used = true;
     d->room = m;
     d->peer = peer;
     d->generation = generation;
     d->broken_attempt = d->map = NONE;
+    edst_move(e, d, DST_NEW);
     d->debt.retry_ns = TIME_NEVER;
     list_init(&d->todo);
     list_push_tail(&m->dsts, &d->in_room);
     list_push_tail(&e->b.peers.peers[peer].rooms, &d->in_peer);
-    m->active++;
     m->asked++;
     m->due |= EVENT_WANTED;
     if (m->life == EROOM_KEPT) { /* used again: the others go before it */
@@ -120,9 +118,9 @@ static void owe(struct encoded *e, struct edst *d, enum eowe what)
 void edst_fail(
     struct encoded *e, struct edst *d, enum err reason, const char *text)
 {
-    if (d->state != DST_ACTIVE)
+    if (d->state > DST_ACTIVE)
         return;
-    d->state = DST_FAILING;
+    edst_move(e, d, DST_FAILING);
     d->reason = (uint8_t)reason;
     snprintf(d->text, sizeof(d->text), "%s", text);
     d->debt.owe = 0;
@@ -162,15 +160,14 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
 {
     struct eroom *m = d->room;
 
-    if (d->state == DST_ENDED)
+    if (edst_ended(d))
         return;
-    d->state = DST_ENDED;
+    edst_move(e, d, d->map == NONE ? DST_ENDED : DST_FENCED);
     d->debt.owe = 0;
-    if (d->map != NONE) { /* ended without L: it is asked until it answers */
+    if (d->state == DST_FENCED) { /* L is asked until it answers */
         d->reason = (uint8_t)outcome;
         owe(e, d, OWE_FAILED);
     }
-    m->active--;
     if (!d->refused)
         remember_end(e, d, outcome);
     if (!eroom_announced(m))
@@ -206,7 +203,7 @@ static void give_up_on(struct encoded *e, struct edst *d)
 static bool fences(const struct encoded *e, uint32_t conn)
 {
     for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++)
-        if (e->dsts[i].used && e->dsts[i].map == conn)
+        if (e->dsts[i].state != DST_FREE && e->dsts[i].map == conn)
             return true;
     return false;
 }
@@ -224,8 +221,10 @@ void edst_unfence(struct encoded *e, struct edst *d)
         e->fenced);
     d->map = NONE;
     e->fenced--;
-    if (d->state == DST_ENDED) /* its end was repeated for this alone */
-        d->debt.owe = 0;
+    if (d->state == DST_FENCED) {
+        d->debt.owe = 0; /* its end was repeated for this alone */
+        edst_move(e, d, DST_ENDED);
+    }
     edst_touch(e, d);
     eroom_touch(e, d->room);
 }
@@ -260,7 +259,8 @@ bool edst_goes_by(const struct encoded *e, const struct edst *d, uint32_t shard)
 
 void edst_broken(struct encoded *e, struct edst *d)
 {
-    if (d->state != DST_ACTIVE || !d->opened || d->broken_attempt == d->attempt)
+    if (d->state != DST_ACTIVE || d->job != JOB_OPEN ||
+        d->broken_attempt == d->attempt)
         return;
     e->b.stats[STAT_broken]++;
     d->broken_attempt = d->attempt;
@@ -360,7 +360,7 @@ static void open_job(struct encoded *e, struct out *out, struct edst *d)
         cmd.b = p->run_len[b];
         out_data(out, &cmd);
     }
-    d->opened = true;
+    edst_move_job(e, d, JOB_OPEN);
     d->limit = d->from;
 }
 
@@ -374,16 +374,16 @@ static void send_more(struct encoded *e, struct out *out, struct edst *d)
 
     if (m->item->source != SOURCE_HELD || d->broken_attempt == d->attempt)
         return;
-    if (d->opened && d->job_attempt != d->attempt) {
+    if (d->job == JOB_OPEN && d->job_attempt != d->attempt) {
         choose_path(e, d);
         cmd = job(e, d, SEND_REWIND);
         cmd.a = d->limit = max_u32(limit, d->from);
         d->job_attempt = d->attempt;
         out_data(out, &cmd);
     }
-    if (limit <= (d->opened ? d->limit : d->from))
+    if (limit <= (d->job == JOB_OPEN ? d->limit : d->from))
         return;
-    if (!d->opened) {
+    if (d->job == JOB_NONE) {
         open_job(e, out, d);
         d->job_attempt = d->attempt;
     }
@@ -400,11 +400,10 @@ static void close_job(struct encoded *e, struct out *out, struct edst *d)
 {
     struct data_cmd cmd = job(e, d, SEND_CLOSE);
 
-    if (!d->opened)
+    if (d->job != JOB_OPEN)
         return;
     out_data(out, &cmd);
-    d->opened = false;
-    d->closing_left = e->b.c.shards;
+    edst_move_job(e, d, JOB_CLOSING);
 }
 
 /* what L is to be told */
@@ -564,7 +563,7 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
     bool again;
 
     if (!d->debt.owe || !p->up ||
-        (d->state == DST_ENDED && p->epoch != d->map_epoch)) {
+        (d->state == DST_FENCED && p->epoch != d->map_epoch)) {
         d->debt.retry_ns = TIME_NEVER; /* the next HELLO starts it again */
         return;
     }
@@ -604,9 +603,8 @@ static void forget(struct encoded *e, struct edst *d)
     list_remove(&d->in_room);
     list_remove(&d->in_peer);
     eroom_touch(e, d->room);
-    d->used = false;
+    edst_move(e, d, DST_FREE);
     slots_give(&e->dst_slots, edst_slot(e, d));
-    e->dsts_used--;
     share_give(&e->dst_share, SHARE_PEER(d->peer), 1);
 }
 
@@ -633,7 +631,7 @@ void edst_settle(struct encoded *e, struct out *out, struct edst *d)
     }
     say(e, out, d);
     list_remove(&d->todo);
-    if (d->state == DST_ENDED && !d->closing_left && d->map == NONE) {
+    if (d->state == DST_ENDED && d->job == JOB_NONE) {
         say_drained(e, out, d);
         forget(e, d);
         return;

@@ -103,10 +103,11 @@ static void on_note(struct encoded *e, const struct data_note *n)
     }
     CHECK(n->slot < e->rooms_max, "note of slot %u", n->slot);
     d = &e->dsts[n->slot];
-    if (n->type != NOTE_SEND_QUIET || !d->used ||
-        d->generation != n->generation || d->closing_left == 0)
+    if (n->type != NOTE_SEND_QUIET || d->job != JOB_CLOSING ||
+        d->generation != n->generation)
         return;
-    d->closing_left--;
+    if (--d->closing_left == 0)
+        edst_move_job(e, d, JOB_NONE);
     edst_touch(e, d);
     eroom_touch(e, d->room);
 }

@@ -51,9 +51,18 @@ struct item {
     struct list in_batch; /* of those that want their blocks together */
 };
 
-/* The states of a room, in the order in which it goes through them. */
+/* States, in the order in which a room, a destination and its job go through
+ * them. */
 enum eroom_life {
 #define EROOM(name, to, text) EROOM_##name,
+#include "core/encode/life.def"
+};
+enum dst_state {
+#define EDST(name, to, text) DST_##name,
+#include "core/encode/life.def"
+};
+enum dst_job {
+#define JOB(name, to, text) JOB_##name,
 #include "core/encode/life.def"
 };
 
@@ -85,17 +94,16 @@ struct eroom {
     uint64_t who; /* whose share of the table it is of */
 };
 
-enum dst_state { DST_ACTIVE, DST_FAILING, DST_ENDED };
 enum eowe { OWE_LENGTH = 1, OWE_WANT = 2, OWE_FAILED = 4, OWE_BROKEN = 8 };
 
 struct edst {
-    bool used;
-    uint8_t state;
-    bool refused;      /* does not count as a destination of the room */
-    bool drained_due;  /* L waits for DRAINED */
-    bool granted_once; /* a grant was applied */
-    uint8_t reason;    /* of FAILED */
-    uint32_t a, b;     /* numbers that belong to it */
+    uint8_t state; /* enum dst_state; edst_move changes it */
+    uint8_t job;   /* enum dst_job; edst_move_job changes it */
+    /* Beside these, at any time: it does not count in room->asked; L has
+     * aborted it, and DRAINED is sent when its record goes. */
+    bool refused, drained_due;
+    uint8_t reason; /* of FAILED */
+    uint32_t a, b;  /* numbers that belong to it */
     struct eroom *room;
     uint32_t peer;
     uint64_t generation;
@@ -110,21 +118,20 @@ struct edst {
     struct key key;
 
     /* The job of the shards. */
-    bool opened;
     bool copy;          /* L copies the rows itself, in this attempt */
     uint32_t map;       /* connection of the L that may be reading rows of this
                            generation; NONE: none, or it said it does not */
     uint64_t map_epoch; /* run of that L: whose word counts */
     uint32_t limit, job_attempt; /* told to the shards */
-    uint32_t closing_left;       /* shards that have not answered */
+    uint32_t closing_left; /* JOB_CLOSING: shards that have not answered */
 
     /* What L knows. */
     uint32_t length_told, length_acked; /* versions */
-    bool want_known;
+    bool want_known;                    /* L has answered WANT for these: */
     uint32_t want_granted, want_attempt, want_committed;
     uint32_t broken_attempt; /* NONE: none broke */
-    bool back;               /* it did not break: its blocks go back */
-    bool aux_waits;     /* L has no space for the aux, LENGTH is said in case */
+    bool back;      /* nothing broke: BROKEN asks for the grant's blocks back */
+    bool aux_waits; /* L answered LENGTH, but has no space for its aux */
     struct debt debt;   /* to L */
     uint64_t silent_ns; /* when an answer to FAILED is not waited for */
     struct heap_node timer;
@@ -231,6 +238,12 @@ static inline struct eroom *to_eroom(struct room *r)
     return r ? CONTAINER_OF(r, struct eroom, r) : NULL;
 }
 
+/* True if it no longer counts in room->active. */
+static inline bool edst_ended(const struct edst *d)
+{
+    return d->state >= DST_FENCED;
+}
+
 static inline uint32_t edst_slot(const struct encoded *e, const struct edst *d)
 {
     return (uint32_t)(d - e->dsts);
@@ -250,6 +263,9 @@ void item_touch(struct encoded *e, const struct item *it);
 /* Takes a step of the room's life, which life.def must allow, with the tables,
  * lists and counts that depend on it. The caller sets kept_ns before KEPT. */
 void eroom_move(struct encoded *e, struct eroom *m, enum eroom_life to);
+/* The same for a destination, and for what the shards have of it. */
+void edst_move(struct encoded *e, struct edst *d, enum dst_state to);
+void edst_move_job(const struct encoded *e, struct edst *d, enum dst_job to);
 /* Frees the id of a room that failed or ended: an INIT is told `reason` from
  * now on. */
 void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);

@@ -21,7 +21,8 @@ void eroom_touch(struct encoded *e, struct eroom *m)
 
 void edst_touch(struct encoded *e, struct edst *d)
 {
-    CHECK(d->used, "destination %u is touched and not used", edst_slot(e, d));
+    CHECK(d->state != DST_FREE, "destination %u is touched and free",
+        edst_slot(e, d));
     if (!list_linked(&d->todo))
         list_push_tail(&e->dst_todo, &d->todo);
 }
@@ -55,6 +56,18 @@ static const struct step eroom_steps[] = {
 #include "core/encode/life.def"
 };
 
+static const struct step edst_steps[] = {
+#define TO(name)             (UINT32_C(1) << DST_##name)
+#define EDST(name, to, text) [DST_##name] = {#name, text, to},
+#include "core/encode/life.def"
+};
+
+static const struct step job_steps[] = {
+#define TO(name)            (UINT32_C(1) << JOB_##name)
+#define JOB(name, to, text) [JOB_##name] = {#name, text, to},
+#include "core/encode/life.def"
+};
+
 static void check_step(const struct step *steps, uint32_t from, uint32_t to,
     const char *what, uint64_t id)
 {
@@ -79,6 +92,26 @@ void eroom_move(struct encoded *e, struct eroom *m, enum eroom_life to)
         table_remove(&e->ids, m->r.id, 0);
     e->open += eroom_running(m) - (uint32_t)running;
     e->rooms_used += (to == EROOM_AWAITED) - (uint32_t)(to == EROOM_FREE);
+}
+
+void edst_move(struct encoded *e, struct edst *d, enum dst_state to)
+{
+    bool active = d->state != DST_FREE && !edst_ended(d);
+
+    check_step(edst_steps, d->state, to, "destination", edst_slot(e, d));
+    CHECK((to == DST_FENCED) == (to >= DST_FENCED && d->map != NONE),
+        "destination %u becomes %s with a fence of connection %u",
+        edst_slot(e, d), edst_steps[to].name, d->map);
+    d->state = (uint8_t)to;
+    d->room->active += (to != DST_FREE && !edst_ended(d)) - (uint32_t)active;
+    e->dsts_used += (to == DST_NEW) - (uint32_t)(to == DST_FREE);
+}
+
+void edst_move_job(const struct encoded *e, struct edst *d, enum dst_job to)
+{
+    check_step(job_steps, d->job, to, "job of destination", edst_slot(e, d));
+    d->job = (uint8_t)to;
+    d->closing_left = to == JOB_CLOSING ? e->b.c.shards : 0;
 }
 
 /* rooms that ended */

@@ -100,6 +100,6 @@ void encoded_map_end(struct encoded *e, uint32_t conn)
 void encoded_map_dead(struct encoded *e, uint32_t conn)
 {
     for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++)
-        if (e->dsts[i].used && e->dsts[i].map == conn)
+        if (e->dsts[i].state != DST_FREE && e->dsts[i].map == conn)
             edst_unfence(e, &e->dsts[i]);
 }

@@ -95,8 +95,8 @@ static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
 {
     if (granted == ROWS_UNKNOWN || from > granted)
         return false;
-    if (attempt < d->attempt ||
-        (attempt == d->attempt && d->granted_once && granted <= d->granted)) {
+    if (attempt < d->attempt || (attempt == d->attempt && d->state != DST_NEW &&
+                                    granted <= d->granted)) {
         if (attempt < d->attempt)
             e->b.stats[STAT_stale_attempt]++;
         else if (firm <= d->firm)
@@ -105,15 +105,16 @@ static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
             take_firm(e, d, firm);
         return true;
     }
-    if (attempt > d->attempt || !d->granted_once)
+    if (attempt > d->attempt || d->state == DST_NEW)
         d->from = from;
-    if (d->granted_once) {
+    if (d->state != DST_NEW) {
         d->room->history.resumes++;
         d->room->history.resumed_ns = e->b.now_ns;
         e->b.stats[STAT_resumes]++;
     }
     d->room->history.attempts = max_u32(d->room->history.attempts, attempt + 1);
-    d->granted_once = true;
+    if (d->state == DST_NEW)
+        edst_move(e, d, DST_ACTIVE);
     d->attempt = attempt;
     d->granted = granted;
     take_firm(e, d, firm);
@@ -160,7 +161,7 @@ static void supersede(struct encoded *e, struct eroom *m, uint32_t peer)
     LIST_FOREACH (n, &m->dsts) {
         struct edst *d = LIST_ENTRY(n, struct edst, in_room);
 
-        if (d->peer == peer && d->state != DST_ENDED) {
+        if (d->peer == peer && !edst_ended(d)) {
             edst_refuse(d); /* its place is taken by the new one */
             edst_end(e, d, ERR_STALE);
         }
@@ -299,7 +300,7 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
             "units, parts, grant or destinations out of range");
     } else if (!d && init && !gens_over(e, p, msg->generation)) {
         open_dst(e, out, p, msg);
-    } else if (!d || d->state == DST_ENDED) {
+    } else if (!d || edst_ended(d)) {
         answer_unknown(e, out, p, msg);
     } else if (d->state == DST_FAILING) {
         say_failed(e, out, p, msg, (enum err)d->reason, d->a, d->b, d->text);
@@ -375,7 +376,7 @@ static void on_state(struct encoded *e, struct out *out,
         edst_end(e, d, n->state == ROOM_SUCCESS ? OK : why);
         return;
     }
-    if (d->state == DST_ENDED)
+    if (edst_ended(d))
         return;
     if (n->answers == PEER_LENGTH && n->total == m->item->total) {
         length_answered(n, d);

@@ -42,7 +42,7 @@ static bool sends_over(const struct eroom *m)
     LIST_FOREACH (n, &m->dsts) {
         const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
 
-        if (d->state != DST_ENDED || d->opened || d->closing_left)
+        if (!edst_ended(d) || d->job != JOB_NONE)
             return false;
     }
     return true;

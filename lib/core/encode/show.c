@@ -122,7 +122,7 @@ static void check_room(const struct eroom *m)
     uint32_t active = 0;
 
     LIST_FOREACH (n, &m->dsts)
-        active += LIST_ENTRY(n, struct edst, in_room)->state != DST_ENDED;
+        active += !edst_ended(LIST_ENTRY(n, struct edst, in_room));
     CHECK(active == m->active, "room %llu: %u destinations, counted %u",
         (unsigned long long)m->r.id, active, m->active);
 }
@@ -153,8 +153,8 @@ void encoded_check(const void *brain)
     for (uint32_t i = 0; i < e->rooms_max; i++) {
         const struct eroom *m = &e->rooms[i];
 
-        dsts += e->dsts[i].used;
-        fenced += e->dsts[i].used && e->dsts[i].map != NONE;
+        dsts += e->dsts[i].state != DST_FREE;
+        fenced += e->dsts[i].state != DST_FREE && e->dsts[i].map != NONE;
         if (!m->r.used)
             continue;
         used++;
