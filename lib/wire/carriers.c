@@ -1,0 +1,116 @@
+/* carriers.c - see carriers.h. Owned by the loop's thread. */
+#include "wire/carriers.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+
+#define BIT(number) ((uint8_t)(1u << (number)))
+
+static const struct {
+    uint8_t number;
+    const char *name;
+} rows[] = {
+#define CARRIER(NAME, number, name, doc) {(number), name},
+#include "wire/carrier.def"
+#undef CARRIER
+};
+_Static_assert(CARRIER_END <= 8, "carriers are bits of a byte");
+
+const char *carrier_name(uint8_t number)
+{
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        if (rows[i].number == number)
+            return rows[i].name;
+    return "auto";
+}
+
+void carriers_names(uint8_t bits, char *out, size_t size)
+{
+    size_t at = strlen(out);
+    const char *between = "";
+
+    for (size_t i = 0; i < ARRAY_LEN(rows) && at < size; i++)
+        if (bits & BIT(rows[i].number)) {
+            at += (size_t)snprintf(
+                out + at, size - at, "%s%s", between, rows[i].name);
+            between = ", ";
+        }
+}
+
+/* Returns the bit of the carrier that the entry begins with; 0: not known. */
+static uint8_t bit_of(const char *entry, size_t len)
+{
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        size_t n = strlen(rows[i].name);
+
+        if (len >= n && memcmp(entry, rows[i].name, n) == 0 &&
+            (len == n || entry[n] == ' '))
+            return BIT(rows[i].number);
+    }
+    return 0;
+}
+
+uint8_t carriers_read(struct span text)
+{
+    const char *p = (const char *)text.p;
+    uint8_t bits = 0;
+
+    for (size_t at = 0, end; at < text.len; at = end + 1) {
+        while (at < text.len && p[at] == ' ')
+            at++;
+        for (end = at; end < text.len && p[end] != ';';)
+            end++;
+        bits |= bit_of(p + at, end - at);
+    }
+    return bits;
+}
+
+/* Returns the best of the carriers: the one with the highest number. */
+static uint8_t best(uint8_t bits)
+{
+    uint8_t number = CARRIER_AUTO;
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        if (bits & BIT(rows[i].number))
+            number = (uint8_t)max_u32(number, rows[i].number);
+    return number;
+}
+
+bool carriers_choose(struct carrier_pair *p, uint8_t here, uint8_t there)
+{
+    uint8_t both = there ? here & there : here;
+    uint8_t whole = both & (uint8_t)~p->broken;
+    uint8_t chosen = best(whole ? whole : both);
+
+    if (!there && whole & BIT(CARRIER_TCP))
+        chosen = CARRIER_TCP;
+    if (chosen != p->chosen)
+        p->breaks = 0;
+    p->there = there;
+    p->chosen = chosen;
+    return chosen != CARRIER_AUTO;
+}
+
+bool carriers_broke(struct carrier_pair *p, uint8_t here, uint64_t now_ns)
+{
+    uint8_t before = p->chosen, both = here & (p->there ? p->there : here);
+
+    CHECK(here, "no carrier here, and one broke");
+    /* The same break of another room, or one that the last change has made. */
+    if (p->last_ns && now_ns - p->last_ns < CARRIER_BREAK_NS)
+        return false;
+    if (p->breaks == 0 || now_ns - p->first_ns >= CARRIER_BREAKS_NS) {
+        p->first_ns = now_ns;
+        p->breaks = 0;
+    }
+    p->last_ns = now_ns;
+    if (++p->breaks < CARRIER_BREAKS ||
+        (both & ~p->broken & ~BIT(p->chosen)) == 0)
+        return false;
+    p->broken |= BIT(p->chosen);
+    p->chosen = best(both & (uint8_t)~p->broken);
+    p->breaks = 0;
+    CHECK(p->chosen != before, "carrier %u in place of itself", before);
+    return true;
+}

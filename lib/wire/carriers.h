@@ -1,0 +1,44 @@
+/* carriers.h - which carrier rows take between langd and one encoder: what both
+ * can, less what broke twice. langd decides, and says so in HELLO; encoded
+ * follows. Pure; one thread.
+ *
+ * Rejected: a test transfer by each carrier before the first room. It costs the
+ * first room its time, and a carrier that breaks later is not seen by it. */
+#ifndef MMX_WIRE_CARRIERS_H
+#define MMX_WIRE_CARRIERS_H
+
+#include "wire/wire.h"
+
+/* A carrier that breaks so often within this time is given up. */
+#define CARRIER_BREAKS    2
+#define CARRIER_BREAKS_NS (60 * NS_PER_S)
+/* Rooms report one break each, all of them within this time, and those of
+ * other rooms after a change. */
+#define CARRIER_BREAK_NS (250 * NS_PER_MS)
+
+/* What is known of a pair of daemons, of langd's. Zero at the start, and with
+ * each new epoch of the encoder. */
+struct carrier_pair {
+    uint8_t chosen; /* enum carrier_number; CARRIER_AUTO: none yet */
+    uint8_t there;  /* bits of what the encoder can, by number */
+    uint8_t broken; /* bits of what was given up */
+    uint8_t breaks; /* of the chosen one, since first_ns */
+    uint64_t first_ns, last_ns;
+};
+
+/* Reads what a HELLO lists: entries that begin with a carrier's name, between
+ * semicolons. Others are not known here and left out. Returns bits by number;
+ * 0 for an empty list: nothing was said. */
+uint8_t carriers_read(struct span text);
+/* Appends the names of the carriers, "tcp, ucx", to out. */
+void carriers_names(uint8_t bits, char *out, size_t size);
+/* Returns the name of a carrier; "auto" for CARRIER_AUTO. */
+const char *carrier_name(uint8_t number);
+
+/* Chooses from what is here and what is there (0: not said, which is plain TCP
+ * where that is here). False: nothing in common; chosen is CARRIER_AUTO. */
+bool carriers_choose(struct carrier_pair *p, uint8_t here, uint8_t there);
+/* The chosen one broke. True: another one was chosen in its place. */
+bool carriers_broke(struct carrier_pair *p, uint8_t here, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,126 @@
+/* carriers_test.c - what two daemons make of what each can. */
+#include "wire/carriers.h"
+
+#include "base/base.h"
+
+#include "test/t.h"
+
+#define TCP  (1u << CARRIER_TCP)
+#define UCX  (1u << CARRIER_UCX)
+#define BOTH (TCP | UCX)
+
+static uint8_t listed(const char *text)
+{
+    return carriers_read(span_str(text));
+}
+
+TEST(lists)
+{
+    T_EQ_U64(listed(""), 0);
+    T_EQ_U64(listed("tcp"), TCP);
+    T_EQ_U64(listed("ucx 1.18 rc_mlx5,dc_mlx5; tcp"), BOTH);
+    T_EQ_U64(listed("tcp;ucx"), BOTH);
+    T_EQ_U64(listed(" ; tcp 2 ;"), TCP);
+    /* Of a release to come. */
+    T_EQ_U64(listed("quic 1; tcp"), TCP);
+    T_EQ_U64(listed("tcpx; ucxtcp; uc; ;;"), 0);
+    T_EQ_U64(carriers_read(span_of("tcpucx", 3)), TCP);
+}
+
+TEST(names)
+{
+    char text[64] = "";
+
+    carriers_names(BOTH, text, sizeof text);
+    T_EQ_STR(text, "tcp, ucx");
+    T_EQ_STR(carrier_name(CARRIER_UCX), "ucx");
+    T_EQ_STR(carrier_name(CARRIER_AUTO), "auto");
+    T_EQ_STR(carrier_name(200), "auto");
+}
+
+TEST(the_best_that_both_can)
+{
+    static const struct {
+        uint8_t here, there, chosen;
+    } cases[] = {{BOTH, BOTH, CARRIER_UCX}, {BOTH, TCP, CARRIER_TCP},
+        {TCP, BOTH, CARRIER_TCP}, {UCX, BOTH, CARRIER_UCX},
+        {TCP, UCX, CARRIER_AUTO}, {UCX, TCP, CARRIER_AUTO},
+        /* Nothing was said: plain TCP where that is here. */
+        {BOTH, 0, CARRIER_TCP}, {TCP, 0, CARRIER_TCP}, {UCX, 0, CARRIER_UCX}};
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct carrier_pair p = {0};
+
+        T_EQ_U64(carriers_choose(&p, cases[i].here, cases[i].there),
+            cases[i].chosen != CARRIER_AUTO);
+        T_EQ_U64(p.chosen, cases[i].chosen);
+    }
+}
+
+TEST(two_breaks_within_a_minute_cost_a_carrier)
+{
+    struct carrier_pair p = {0};
+    uint64_t t = 5 * NS_PER_S;
+
+    T_TRUE(carriers_choose(&p, BOTH, BOTH));
+    T_FALSE(carriers_broke(&p, BOTH, t));
+    T_TRUE(carriers_broke(&p, BOTH, t + 59 * NS_PER_S));
+    T_EQ_U64(p.chosen, CARRIER_TCP);
+    /* Another HELLO of the same epoch does not bring it back. */
+    T_TRUE(carriers_choose(&p, BOTH, BOTH));
+    T_EQ_U64(p.chosen, CARRIER_TCP);
+    /* A new epoch does. */
+    p = (struct carrier_pair){0};
+    T_TRUE(carriers_choose(&p, BOTH, BOTH));
+    T_EQ_U64(p.chosen, CARRIER_UCX);
+}
+
+TEST(breaks_that_are_one)
+{
+    struct carrier_pair p = {0};
+    uint64_t t = 5 * NS_PER_S;
+
+    T_TRUE(carriers_choose(&p, BOTH, BOTH));
+    for (unsigned i = 0; i < 100; i++) /* a hundred rooms */
+        T_FALSE(carriers_broke(&p, BOTH, t + i));
+    T_FALSE(carriers_broke(&p, BOTH, t + CARRIER_BREAKS_NS));
+    T_EQ_U64(p.chosen, CARRIER_UCX);
+    T_TRUE(carriers_broke(&p, BOTH, t + CARRIER_BREAKS_NS + NS_PER_S));
+    /* What the change itself breaks does not count against the next. */
+    t += CARRIER_BREAKS_NS + NS_PER_S;
+    T_FALSE(carriers_broke(&p, BOTH, t + 1));
+    T_EQ_U64(p.breaks, 0);
+}
+
+TEST(the_last_carrier_stays)
+{
+    struct carrier_pair p = {0};
+    uint64_t t = 5 * NS_PER_S;
+
+    T_TRUE(carriers_choose(&p, TCP, BOTH));
+    for (unsigned i = 0; i < 10; i++)
+        T_FALSE(carriers_broke(&p, TCP, t + i * NS_PER_S));
+    T_EQ_U64(p.chosen, CARRIER_TCP);
+    p = (struct carrier_pair){0};
+    T_TRUE(carriers_choose(&p, BOTH, BOTH));
+    T_FALSE(carriers_broke(&p, BOTH, t));
+    T_TRUE(carriers_broke(&p, BOTH, t + NS_PER_S));
+    for (unsigned i = 2; i < 10; i++)
+        T_FALSE(carriers_broke(&p, BOTH, t + i * NS_PER_S));
+    T_EQ_U64(p.chosen, CARRIER_TCP);
+}
+
+/* An older encoder that was told to use UCX: TCP breaks, and UCX is tried. */
+TEST(nothing_was_said_and_it_breaks)
+{
+    struct carrier_pair p = {0};
+    uint64_t t = 5 * NS_PER_S;
+
+    T_TRUE(carriers_choose(&p, BOTH, 0));
+    T_EQ_U64(p.chosen, CARRIER_TCP);
+    T_FALSE(carriers_broke(&p, BOTH, t));
+    T_TRUE(carriers_broke(&p, BOTH, t + NS_PER_S));
+    T_EQ_U64(p.chosen, CARRIER_UCX);
+    T_TRUE(carriers_choose(&p, BOTH, 0));
+    T_EQ_U64(p.chosen, CARRIER_UCX);
+}
