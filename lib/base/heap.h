@@ -47,4 +47,14 @@ void heap_set(struct heap *h, struct heap_node *n, uint64_t key);
 /* Takes n out of h; harmless when it is on no heap. */
 void heap_remove(struct heap *h, struct heap_node *n);
 
+/* Keeps n in h under key while in, out of it while not. */
+static inline void heap_place(
+    struct heap *h, struct heap_node *n, bool in, uint64_t key)
+{
+    if (!in)
+        heap_remove(h, n);
+    else if (!heap_linked(n) || n->key != key)
+        heap_set(h, n, key);
+}
+
 #endif

@@ -36,14 +36,6 @@ static unsigned class_of(const struct heap_node *n)
     return (unsigned)(n->key >> CLASS_SHIFT);
 }
 
-static void set_node(struct heap *h, struct heap_node *n, bool in, uint64_t key)
-{
-    if (!in)
-        heap_remove(h, n);
-    else if (!heap_linked(n) || n->key != key)
-        heap_set(h, n, key);
-}
-
 /* True if it has rows, or needs none. */
 static bool has_rows(const struct lroom *m)
 {
@@ -96,7 +88,7 @@ static void sort_held(struct langd *l, struct lroom *m, bool whole)
                  !is_firm(m) && asks_again(l, m) &&
                  !(m->group && m->group == l->aux_kept);
 
-    set_node(&l->aux_held, &m->hold_node, holds,
+    heap_place(&l->aux_held, &m->hold_node, holds,
         key_of(whole ? HOLDS_ROWS : HOLDS_BARE, ~m->age));
 }
 
@@ -123,7 +115,7 @@ void laux_place_group(struct langd *l, struct lgroup *g)
     if (!waits)
         return;
     g->aux_stands = first;
-    set_node(&l->aux_queue, &first->aux_node, true,
+    heap_place(&l->aux_queue, &first->aux_node, true,
         key_of(g->admitted ? WAITS_FIRM : WAITS_ROWS, g->age));
     l->aux_dirty = true;
 }
@@ -136,7 +128,7 @@ static unsigned waits_as(const struct lroom *m)
 void laux_classify(struct langd *l, struct lroom *m)
 {
     if (!m->group)
-        set_node(&l->aux_queue, &m->aux_node,
+        heap_place(&l->aux_queue, &m->aux_node,
             lroom_alive(m) && lroom_lacks_aux(m), key_of(waits_as(m), m->age));
     sort_held(l, m, m->group ? m->group->aux_whole : has_rows(m));
     l->aux_dirty |= l->aux_queue.len > 0;
@@ -194,7 +186,7 @@ static void reserve(struct langd *l, struct lroom *m)
         m->debt.owe |= OWE_AUX;
         m->debt.retry_ns = 0;
     }
-    grant_classify(l, m);
+    admit_sort(l, m);
     lroom_touch(l, m);
 }
 
@@ -214,7 +206,7 @@ static void lose(struct langd *l, struct lroom *m)
     m->aux_state = LAUX_LACKING;
     m->debt.owe &= (uint8_t)~OWE_AUX;
     l->b.stats[STAT_aux_taken_back]++;
-    grant_classify(l, m);
+    admit_sort(l, m);
 }
 
 /* A group that is the first to wait keeps what its members have. */
@@ -267,7 +259,7 @@ void laux_serve(struct langd *l)
     l->aux_dirty = false;
 }
 
-void laux_check_group(struct langd *l, struct lgroup *g)
+bool laux_fits(const struct langd *l, const struct lgroup *g, uint32_t *need)
 {
     uint64_t chunks = 0;
 
@@ -276,11 +268,6 @@ void laux_check_group(struct langd *l, struct lgroup *g)
 
         chunks += m->aux_state != LAUX_UNKNOWN ? aux_chunks(m->aux_len) : 0;
     }
-    if (chunks <= l->b.aux.share.limit)
-        return;
-    LIST_FOREACH_SAFE (n, &g->members)
-        lroom_fail(l, LIST_ENTRY(n, struct lroom, in_group), ERR_TOO_LARGE,
-            (uint32_t)min_u64(chunks * AUX_CHUNK, UINT32_MAX),
-            l->b.aux.share.limit * AUX_CHUNK,
-            "the group has more aux than limits.aux_total");
+    *need = (uint32_t)min_u64(chunks * AUX_CHUNK, UINT32_MAX);
+    return chunks <= l->b.aux.share.limit;
 }

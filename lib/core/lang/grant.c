@@ -1,18 +1,10 @@
-/* grant.c - who gets blocks of a pool, and from whom they are taken back
- * (RULES 5.1 to 5.6). Owned by the loop's thread.
- *
- * One queue per pool holds the rooms that have rows waiting at encoded and a
- * used-up grant: oldest request first, no overtaking, the whole remainder at
- * once. Rooms without rows get blocks only while that queue is empty; such
- * grants are speculative. When the head does not fit, speculative grants into
- * which nothing has landed are taken back, youngest first; then landed rows of
- * waiting rooms younger than the head. A grant out of the queue is firm.
+/* grant.c - the blocks of one room: what it needs, gets and gives back, and
+ * what the shards hear of it. Which room is next is admit.c's. Owned by the
+ * loop's thread.
  *
  * A block leaves a room only through `closing`: shards have answered that
  * nothing lands there any more. The exceptions are blocks that have landed
- * entirely: no unit of them can be claimed again.
- *
- * Overtaking by whoever fits was rejected: large rooms would starve. */
+ * entirely: no unit of them can be claimed again. */
 #include "core/lang/lang.h"
 
 /* Returns the rows that the room will ever need, as far as is known now. A
@@ -47,62 +39,6 @@ uint32_t grant_wanted(struct langd *l, const struct lroom *m)
     blocks = target > m->base ? (target - m->base - 1) / p->block_rows + 1 : 0;
     blocks = min_u64(blocks, cap);
     return blocks > m->held.blocks ? (uint32_t)blocks - m->held.blocks : 0;
-}
-
-static void set_node(struct heap *h, struct heap_node *n, bool in, uint64_t key)
-{
-    if (!in)
-        heap_remove(h, n);
-    else if (!heap_linked(n) || n->key != key)
-        heap_set(h, n, key);
-}
-
-void grant_leave(struct langd *l, struct lroom *m)
-{
-    struct lpool *p = lroom_pool(l, m);
-
-    heap_remove(&p->want, &m->want_node);
-    heap_remove(&p->need, &m->need_node);
-    heap_remove(&p->spec, &m->spec_node);
-    heap_remove(&p->victim, &m->victim_node);
-    laux_leave(l, m);
-}
-
-void grant_classify(struct langd *l, struct lroom *m)
-{
-    struct lpool *p = lroom_pool(l, m);
-    bool alive = lroom_alive(m) && !lroom_closing(m);
-    uint32_t wanted = grant_wanted(l, m);
-    /* What has enough and may lose it waits for its turn to keep it. */
-    bool waits = alive && m->want && (m->length_known || m->required > 1) &&
-                 (wanted > 0 || !lroom_firm(m));
-    bool aux = alive && lroom_lacks_aux(m); /* it comes before blocks */
-    bool queued = waits && !aux && !m->group;
-    bool need = alive && !m->want && wanted > 0 && m->required <= 1 && !aux &&
-                !m->group;
-    bool loose = alive && m->held.blocks > 0 && m->exposed == 0;
-    bool ready = m->r.state == ROOM_SUCCESS && m->held.blocks > 0;
-    bool sure = m->grade > GRADE_SPECULATIVE;
-    bool landing = alive && sure && m->from + m->landed < m->granted;
-
-    if (!m->group)
-        set_node(&p->want, &m->want_node, queued, m->age);
-    set_node(&p->need, &m->need_node, need, m->age);
-    set_node(
-        &p->spec, &m->spec_node, loose && !sure && m->landed == 0, ~m->age);
-    set_node(&p->victim, &m->victim_node,
-        (waits || aux) && loose && !lroom_firm(m) && m->landed > 0, ~m->age);
-    if (ready != m->ready_counted)
-        p->ready_rooms += ready ? 1 : UINT32_MAX;
-    if (landing != m->landing_counted)
-        p->landing_rooms += landing ? 1 : UINT32_MAX;
-    m->ready_counted = ready;
-    m->landing_counted = landing;
-    if (m->group)
-        group_place(l, m->group);
-    laux_classify(l, m);
-    p->dirty |=
-        queued || need || p->want.len || p->need.len || !list_empty(&p->capped);
 }
 
 /* giving */
@@ -222,7 +158,7 @@ void grant_restart(
     lroom_touch(l, m);
 }
 
-void grant_trim(struct langd *l, struct out *out, struct lroom *m)
+uint32_t grant_trim(struct langd *l, struct out *out, struct lroom *m)
 {
     struct lpool *p = lroom_pool(l, m);
     uint32_t keep =
@@ -233,7 +169,7 @@ void grant_trim(struct langd *l, struct out *out, struct lroom *m)
         .reply = true};
 
     if (m->life != LIFE_GRANTED || keep >= m->held.blocks)
-        return;
+        return 0;
     m->closing = pool_split(&p->p, &m->held, keep);
     p->closing_blocks += m->closing.blocks;
     m->granted = m->base + keep * p->block_rows;
@@ -242,124 +178,5 @@ void grant_trim(struct langd *l, struct out *out, struct lroom *m)
     out_data(out, &cmd);
     m->closing_left = l->b.c.shards;
     lroom_move(m, LIFE_TRIMMING);
-    group_trimmed(l, m, m->closing.blocks);
-}
-
-/* the queue */
-
-/* The oldest that waits keeps what it has. */
-static void keep_head(struct lpool *p, struct lroom *m)
-{
-    m->grade = (uint8_t)max_u32(m->grade, GRADE_KEPT);
-    heap_remove(&p->spec, &m->spec_node);
-}
-
-static void revoke(struct langd *l, struct out *out, struct lroom *m)
-{
-    if (lroom_closing(m) || m->held.blocks == 0 || m->exposed > 0)
-        return;
-    l->b.stats[STAT_revokes]++;
-    grant_restart(l, out, m, 0);
-    grant_classify(l, m);
-}
-
-/* Rows of `head` do not fit: takes one grant back. false: nobody gives way. */
-static bool take_back(
-    struct langd *l, struct out *out, struct lpool *p, struct lroom *head)
-{
-    struct heap_node *n;
-    struct lroom *v; /* nothing of it is exposed */
-
-    keep_head(p, head);
-    n = heap_first(&p->spec);
-    if (n) {
-        v = CONTAINER_OF(n, struct lroom, spec_node);
-    } else {
-        bool calm = p->ready_rooms == 0 && p->landing_rooms == 0;
-        uint64_t after = l->b.c.conf->timeout_revoke_after;
-
-        n = heap_first(&p->victim);
-        if (!n || ~n->key <= head->age)
-            return false;
-        if (!calm && l->b.now_ns - p->head_since_ns < after) {
-            p->revoke_ns = p->head_since_ns + after;
-            return false;
-        }
-        v = CONTAINER_OF(n, struct lroom, victim_node);
-    }
-    revoke(l, out, v);
-    return true;
-}
-
-/* Serves the head; false: it has to wait, or there is none. */
-static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
-{
-    struct heap_node *n = heap_first(&p->want);
-    struct lroom *m;
-    uint32_t wanted;
-
-    if (!n) {
-        p->head_since_ns = TIME_NEVER;
-        return false;
-    }
-    m = CONTAINER_OF(n, struct lroom, want_node);
-    wanted = m->group ? group_wanted(l, m->group) : grant_wanted(l, m);
-    if (wanted == 0 && !m->group) {
-        m->grade = GRADE_FIRM;
-        m->want &= m->mode == MODE_STREAM; /* it will want more */
-        grant_classify(l, m);
-        lroom_touch(l, m);
-        return true;
-    }
-    if (m->group ? group_take(l, out, m->group)
-                 : grant_take(l, out, m, wanted, GRADE_FIRM)) {
-        if (p->head_since_ns != TIME_NEVER && p->head_age == m->age &&
-            l->b.now_ns - p->head_since_ns > p->head_wait_ns)
-            p->head_wait_ns = l->b.now_ns - p->head_since_ns;
-        p->head_since_ns = TIME_NEVER;
-        m->want &= m->group != NULL;
-        grant_classify(l, m);
-        return true;
-    }
-    if (p->head_since_ns == TIME_NEVER || p->head_age != m->age) {
-        p->head_since_ns = l->b.now_ns;
-        p->head_age = m->age;
-    }
-    if (p->closing_blocks > 0 &&
-        p->p.free + p->closing_blocks >= (uint64_t)wanted + p->spare)
-        return false; /* what was taken back is on its way */
-    return take_back(l, out, p, m);
-}
-
-/* Serves the oldest room without rows; false: it has to wait. */
-static bool serve_need(struct langd *l, struct out *out, struct lpool *p)
-{
-    struct heap_node *n = heap_first(&p->need);
-    struct lroom *m;
-    uint32_t wanted;
-
-    if (!n || p->want.len > 0)
-        return false;
-    m = CONTAINER_OF(n, struct lroom, need_node);
-    wanted = grant_wanted(l, m);
-    if (wanted > 0 && !grant_take(l, out, m, wanted, GRADE_SPECULATIVE))
-        return false;
-    if (m->length_known && wanted > 0)
-        l->b.stats[STAT_widened]++;
-    grant_classify(l, m);
-    return true;
-}
-
-void grant_serve(struct langd *l, struct out *out, struct lpool *p, bool *again)
-{
-    *again = false;
-    p->revoke_ns = TIME_NEVER;
-    groups_draw(l, out, p);
-    while (serve_head(l, out, p) || serve_need(l, out, p)) {
-        if (!out_has_room(out)) {
-            *again = p->dirty = true;
-            return;
-        }
-    }
-    p->dirty = false;
+    return m->closing.blocks;
 }

@@ -14,8 +14,6 @@
  * rest is spare, for those that turn out to need it. */
 #include "core/lang/lang.h"
 
-#include <stdio.h>
-
 void groups_init(struct langd *l)
 {
     list_init(&l->groups_idle);
@@ -278,21 +276,7 @@ void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks)
     l->pools[g->pool].dirty = true;
 }
 
-void group_joined(struct langd *l, struct lroom *m)
-{
-    if (m->group && m->group->lost)
-        lroom_fail(l, m, ERR_NO_BLOCKS, 0, 0,
-            "a room of the group lost its place at its encoder");
-}
-
-void group_lost(struct langd *l, struct lgroup *g)
-{
-    g->lost = true;
-    LIST_FOREACH_SAFE (n, &g->members)
-        group_joined(l, LIST_ENTRY(n, struct lroom, in_group));
-}
-
-void group_check_size(struct langd *l, struct lgroup *g)
+bool group_fits(const struct langd *l, const struct lgroup *g, uint32_t *need)
 {
     const struct lpool *p = &l->pools[g->pool];
     uint64_t blocks = g->gone, rows = (uint64_t)g->gone * p->block_rows;
@@ -304,11 +288,6 @@ void group_check_size(struct langd *l, struct lgroup *g)
         blocks += div_up(least, p->block_rows);
         rows += least;
     }
-    if (blocks <= p->cap_whole)
-        return;
-    LIST_FOREACH_SAFE (n, &g->members)
-        lroom_fail(l, LIST_ENTRY(n, struct lroom, in_group), ERR_TOO_LARGE,
-            (uint32_t)min_u64(rows, UINT32_MAX - 1),
-            p->cap_whole * p->block_rows,
-            "the group is larger than the pool lets its rooms hold");
+    *need = (uint32_t)min_u64(rows, UINT32_MAX - 1);
+    return blocks <= p->cap_whole;
 }

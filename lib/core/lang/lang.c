@@ -150,7 +150,7 @@ static void on_note(struct langd *l, const struct data_note *n)
     else if (n->type == NOTE_LANDED && lroom_alive(m) &&
              n->attempt == m->attempt && lroom_open(m))
         lroom_landed(l, m, n->first, n->rows);
-    grant_classify(l, m);
+    admit_sort(l, m);
 }
 
 static void expire(struct langd *l)
@@ -181,7 +181,7 @@ static void work(void *brain, struct out *out)
             if (l->pools[i].dirty && out_has_room(out)) {
                 bool again;
 
-                grant_serve(l, out, &l->pools[i], &again);
+                admit_serve(l, out, &l->pools[i], &again);
                 more |= again;
             }
         while (out_has_room(out) && (n = list_pop(&l->todo))) {

@@ -256,58 +256,15 @@ static inline bool lroom_still(const struct lroom *m)
     return !lroom_open(m) && !lroom_closing(m);
 }
 
-/* lang/room.c: one room */
+/* The files below stand on floors: each calls only those above it here, and
+ * lang.c calls them all. */
 
-/* A new room in a free slot, on no list; NULL: l->share.why. */
-struct lroom *lroom_new(
-    struct langd *l, uint64_t id, uint32_t peer, uint32_t uid);
-void lroom_touch(struct langd *l, struct lroom *m);
+/* lang/life.c: the steps of a room's life */
+
 /* Takes the room's life one step on; CHECKs that life.def has the step. */
 void lroom_move(struct lroom *m, enum life to);
-/* Ends the room as failed; later calls change nothing. */
-void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
-    uint32_t b, const char *text);
-/* Says the difference between what is and what was told. */
-void lroom_settle(struct langd *l, struct out *out, struct lroom *m);
-/* What of the room's deadlines has passed. */
-void lroom_expired(struct langd *l, struct lroom *m);
-/* Rows landed, as a shard says. */
-void lroom_landed(
-    struct langd *l, struct lroom *m, uint32_t first, uint32_t rows);
-/* A shard has no landing left that began before a trim or close. */
-void lroom_quiet(struct langd *l, struct lroom *m);
-/* Waits no longer for readers that have not attached. */
-void lroom_no_readers(struct langd *l, struct lroom *m);
-/* Gives back the blocks of the prefix that all readers have released. */
-void lroom_readers(struct langd *l, struct out *out, struct lroom *m);
-
-/* lang/group.c: rooms that are admitted together */
-
-void groups_init(struct langd *l);
-void groups_session_over(struct langd *l, uint32_t session);
-/* May this request be a member of the group that it names? */
-MUST_CHECK enum err group_check(const struct langd *l,
-    const struct local_request *n, uint32_t session, const char **text);
-void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
-    uint32_t session);
-/* The room can be told what became of its group. */
-void group_joined(struct langd *l, struct lroom *m);
-/* The room has ended. */
-void group_leave(struct langd *l, struct lroom *m);
-/* Puts the group into its pool's queue, or takes it out. */
-void group_place(struct langd *l, struct lgroup *g);
-/* Returns the blocks that it wants when it is admitted. */
-uint32_t group_wanted(const struct langd *l, const struct lgroup *g);
-/* Takes them all. false: they cannot be had. */
-bool group_take(struct langd *l, struct out *out, struct lgroup *g);
-/* Gives spare blocks to members that have more rows than blocks. */
-void groups_draw(struct langd *l, struct out *out, struct lpool *p);
-/* Keeps blocks of a member for the others, as it does not need them. */
-void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks);
-/* Fails all members when they can never be held together. */
-void group_check_size(struct langd *l, struct lgroup *g);
-/* A member lost its place at its encoder: fails all, now and later. */
-void group_lost(struct langd *l, struct lgroup *g);
+/* Puts the room on the list of those to settle. */
+void lroom_touch(struct langd *l, struct lroom *m);
 
 /* lang/aux.c: space for aux */
 
@@ -317,32 +274,27 @@ static inline bool lroom_lacks_aux(const struct lroom *m)
     return m->aux_state == LAUX_LACKING && m->aux.reserved == 0;
 }
 
-/* LENGTH brings the room's final aux: stores it, or lets it wait. */
+/* Takes the room's final aux, as LENGTH brings it, or lets it wait for space.
+ */
 void laux_take(struct langd *l, struct lroom *m, struct span bytes);
-/* The room needs its aux no more. */
+/* Frees the space of the room's aux. */
 void laux_drop(struct langd *l, struct lroom *m);
 /* Sorts the room into the queues by what it is now. */
 void laux_classify(struct langd *l, struct lroom *m);
+/* Puts the group into the queue, as one, or takes it out. */
 void laux_place_group(struct langd *l, struct lgroup *g);
 /* Takes the room off every queue, before it leaves its group. */
 void laux_leave(struct langd *l, struct lroom *m);
-/* Gives space to those that wait, as far as there is any. */
+/* Gives space to the rooms that wait, as far as there is any. */
 void laux_serve(struct langd *l);
-/* Fails all members when their aux never fits together. */
-void laux_check_group(struct langd *l, struct lgroup *g);
+/* True if the aux of all members can be held together; *need: its bytes. */
+bool laux_fits(const struct langd *l, const struct lgroup *g, uint32_t *need);
 
-/* lang/grant.c: blocks of a pool */
+/* lang/grant.c: the blocks of one room */
 
-/* Sorts the room into its pool's queues by what it is now. */
-void grant_classify(struct langd *l, struct lroom *m);
-/* Takes the room off every queue. */
-void grant_leave(struct langd *l, struct lroom *m);
-/* Serves the queues; *again: the list is full, call again. */
-void grant_serve(
-    struct langd *l, struct out *out, struct lpool *p, bool *again);
-/* Blocks the room wants beyond those that it holds. */
+/* Returns the blocks that the room wants beyond those that it holds. */
 uint32_t grant_wanted(struct langd *l, const struct lroom *m);
-/* Takes n more blocks and tells the shards. false: they cannot be had. */
+/* Takes n more blocks and tells the shards. False: they cannot be had. */
 bool grant_take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
     enum grade grade);
 /* Takes n firm blocks that were kept for the room. */
@@ -350,35 +302,115 @@ bool grant_take_own(
     struct langd *l, struct out *out, struct lroom *m, uint32_t n);
 /* Returns FIRM_YES when the room keeps its blocks and needs no other room's. */
 uint8_t grant_firmness(struct langd *l, const struct lroom *m);
-/* Tells the shards of the attempt in force and the blocks that it has. */
+/* Opens the attempt in force at the shards, with the blocks that it has. */
 void grant_open(struct langd *l, struct out *out, struct lroom *m);
-/* Takes back all blocks but the first `keep` and raises the attempt; what was
- * not exposed comes again. */
+/* Takes back all blocks but the first `keep` and raises the attempt; rows that
+ * were not exposed come again. */
 void grant_restart(
     struct langd *l, struct out *out, struct lroom *m, uint32_t keep);
-/* Gives back blocks beyond the total. */
-void grant_trim(struct langd *l, struct out *out, struct lroom *m);
-/* Closes the slot in the shards, if it is open. reply: wait until quiet. */
+/* Gives up the blocks beyond the total; returns their number. */
+uint32_t grant_trim(struct langd *l, struct out *out, struct lroom *m);
+/* Closes the open attempt at the shards. reply: they answer when nothing of it
+ * lands any more, and until then the room is closing. */
 void grant_close(struct langd *l, struct out *out, struct lroom *m, bool reply);
 
-/* lang/peer.c, lang/local.c */
+/* lang/group.c: rooms that are admitted together */
+
+void groups_init(struct langd *l);
+/* Frees the groups of a session that has ended. */
+void groups_session_over(struct langd *l, uint32_t session);
+/* Checks whether a request may be a member of the group that it names. */
+MUST_CHECK enum err group_check(const struct langd *l,
+    const struct local_request *n, uint32_t session, const char **text);
+void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
+    uint32_t session);
+/* Takes an ended room out of its group, if it has one. */
+void group_leave(struct langd *l, struct lroom *m);
+/* Puts the group into its pool's queue, or takes it out. */
+void group_place(struct langd *l, struct lgroup *g);
+/* Returns the blocks that it wants when it is admitted. */
+uint32_t group_wanted(const struct langd *l, const struct lgroup *g);
+/* Takes them all. False: they cannot be had. */
+bool group_take(struct langd *l, struct out *out, struct lgroup *g);
+/* Gives spare blocks to members that have more rows than blocks. */
+void groups_draw(struct langd *l, struct out *out, struct lpool *p);
+/* Keeps blocks that a member gave up for the others of its group. */
+void group_trimmed(struct langd *l, struct lroom *m, uint32_t blocks);
+/* True if the rows that are known can be held together; *need: their number. */
+bool group_fits(const struct langd *l, const struct lgroup *g, uint32_t *need);
+
+/* lang/admit.c: who gets blocks of a pool */
+
+/* Sorts the room into its pool's queues by what it is now. */
+void admit_sort(struct langd *l, struct lroom *m);
+/* Takes the room off every queue. */
+void admit_leave(struct langd *l, struct lroom *m);
+/* Serves the queues; *again: the list is full, call again. */
+void admit_serve(
+    struct langd *l, struct out *out, struct lpool *p, bool *again);
+
+/* lang/say.c: what encoders hear */
+
+/* Says what the room owes its encoder, as far as it is due. */
+void say_room(struct langd *l, struct out *out, struct lroom *m);
+/* Answers a message with what is true of its generation: of the room m, or what
+ * the tombstone says; neither: it is stale. */
+void say_state(struct langd *l, struct out *out, struct peer *p,
+    const struct peer_msg *in, const struct lroom *m, const struct tomb *tomb);
+/* Connects to a peer without a link. */
+void say_connect(struct langd *l, struct out *out, struct peer *p);
+
+/* lang/room.c: one room */
+
+/* Returns a new room in a free slot, on no list; NULL: l->share.why. */
+struct lroom *lroom_new(
+    struct langd *l, uint64_t id, uint32_t peer, uint32_t uid);
+/* Ends the room as failed; later calls change nothing. */
+void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
+    uint32_t b, const char *text);
+/* Fails all members of a group of which one lost its place at its encoder; also
+ * those that join later (lroom_joined). */
+void lroom_place_lost(struct langd *l, struct lgroup *g);
+void lroom_joined(struct langd *l, struct lroom *m);
+/* Fails the room's group when its members can never be held together. */
+void lroom_check_group(struct langd *l, struct lroom *m);
+/* Sends the difference between what is and what was sent. */
+void lroom_settle(struct langd *l, struct out *out, struct lroom *m);
+/* Does what is due of the room's deadlines. */
+void lroom_expired(struct langd *l, struct lroom *m);
+/* Counts rows that landed, as a shard says. */
+void lroom_landed(
+    struct langd *l, struct lroom *m, uint32_t first, uint32_t rows);
+/* Counts a shard in which no landing is left that began before a trim or
+ * close. */
+void lroom_quiet(struct langd *l, struct lroom *m);
+/* Waits no longer for readers that have not attached. */
+void lroom_no_readers(struct langd *l, struct lroom *m);
+/* Gives back the blocks of the prefix that all readers have released. */
+void lroom_readers(struct langd *l, struct out *out, struct lroom *m);
+
+/* lang/peer.c: what encoders say */
 
 void langd_on_peer(
     struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m);
-/* The peer's connection stays away, or (restarted) its epoch is over. */
+/* Ends the rooms of a peer whose connection stays away, or (restarted) whose
+ * epoch is over. */
 void langd_peer_lost(
     struct langd *l, struct out *out, struct peer *p, bool restarted);
-/* Connects when there is no link yet. */
-void langd_connect(struct langd *l, struct out *out, struct peer *p);
-/* Pools of an encoder were mapped, or cannot be. */
+/* Takes the answer to ACT_MAP: an encoder's pools were mapped, or cannot be. */
 void langd_on_map(struct langd *l, struct out *out, const struct event *ev);
-void langd_say(struct langd *l, struct out *out, struct lroom *m);
+
+/* lang/local.c: what engines say, and what they hear */
+
 extern const struct engines_ops langd_engines;
 bool langd_local(
     void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
 bool langd_fill_event(void *brain, const struct attachment *att,
     struct local_event *n, struct writer *w);
 bool langd_next_event(void *brain, uint32_t conn, struct writer *w);
+
+/* lang/show.c */
+
 bool langd_show(void *brain, const char *what, uint64_t now_ns,
     struct show_at *at, struct rows_out *s);
 void langd_check(const void *brain);

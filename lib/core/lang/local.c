@@ -165,7 +165,7 @@ static enum err open_room(struct langd *l, uint32_t conn,
     attachment_join(&l->b.engines, att, &(*out)->r);
     room_gather(
         &l->b.engines, &(*out)->r, l->b.engines.conns[conn].session, peer);
-    group_joined(l, *out);
+    lroom_joined(l, *out);
     *text = "";
     return OK;
 }
@@ -195,7 +195,7 @@ static void on_request(struct langd *l, struct out *out, uint32_t conn,
     out_answer(out, conn, msg->seq, OK,
         (l->pools[n->pool].hold_stream - 1) * l->pools[n->pool].block_rows, 0,
         "%s", "");
-    grant_classify(l, m);
+    admit_sort(l, m);
 }
 
 static void on_decline(struct langd *l, struct out *out, uint32_t conn,
@@ -208,7 +208,7 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     if (p)
         text = "the encoder is not connected";
     if (p && !p->up && p->link == NONE)
-        langd_connect(l, out, p);
+        say_connect(l, out, p);
     if (!p || !p->up) {
         head_refuse(&l->b, out, conn, msg,
             &(struct refusal){ERR_NOT_READY, 0, 0, text});

@@ -49,28 +49,6 @@ struct lroom *lroom_new(
     return m;
 }
 
-void lroom_move(struct lroom *m, enum life to)
-{
-    static const uint8_t next[LIFE_COUNT] = {
-#define TO(name)               (1 << LIFE_##name)
-#define LIFE(name, next, text) next,
-#include "core/lang/life.def"
-#undef LIFE
-#undef TO
-    };
-
-    CHECK(m->life < LIFE_COUNT && next[m->life] >> to & 1,
-        "room %llx goes from life %u to %u", (unsigned long long)m->r.id,
-        m->life, to);
-    m->life = (uint8_t)to;
-}
-
-void lroom_touch(struct langd *l, struct lroom *m)
-{
-    if (!list_linked(&m->r.todo))
-        list_push_tail(&l->todo, &m->r.todo);
-}
-
 /* ends */
 
 static void record(struct langd *l, struct lroom *m)
@@ -134,6 +112,45 @@ void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     tickets_room_failed(&l->tickets, &m->tickets, reason);
     finish(l, m, ROOM_FAILED);
     laux_drop(l, m);
+}
+
+/* Fails all members. The last one's end may free the group. */
+static void fail_group(struct langd *l, struct lgroup *g, enum err reason,
+    uint32_t a, uint32_t b, const char *text)
+{
+    LIST_FOREACH_SAFE (n, &g->members)
+        lroom_fail(
+            l, LIST_ENTRY(n, struct lroom, in_group), reason, a, b, text);
+}
+
+static const char place_lost[] =
+    "a room of the group lost its place at its encoder";
+
+void lroom_place_lost(struct langd *l, struct lgroup *g)
+{
+    g->lost = true;
+    fail_group(l, g, ERR_NO_BLOCKS, 0, 0, place_lost);
+}
+
+void lroom_joined(struct langd *l, struct lroom *m)
+{
+    if (m->group && m->group->lost)
+        lroom_fail(l, m, ERR_NO_BLOCKS, 0, 0, place_lost);
+}
+
+void lroom_check_group(struct langd *l, struct lroom *m)
+{
+    const struct lpool *p = lroom_pool(l, m);
+    uint32_t need;
+
+    if (m->group && !group_fits(l, m->group, &need))
+        fail_group(l, m->group, ERR_TOO_LARGE, need,
+            p->cap_whole * p->block_rows,
+            "the group is larger than the pool lets its rooms hold");
+    if (m->group && !laux_fits(l, m->group, &need))
+        fail_group(l, m->group, ERR_TOO_LARGE, need,
+            l->b.aux.share.limit * AUX_CHUNK,
+            "the group has more aux than limits.aux_total");
 }
 
 static void succeed(struct langd *l, struct lroom *m)
@@ -234,7 +251,7 @@ static void released(struct langd *l, struct out *out, struct lroom *m)
         short_of = 0;
     if (short_of > 0 && !grant_take_own(l, out, m, short_of))
         l->b.stats[STAT_table_full]++;
-    grant_classify(l, m);
+    admit_sort(l, m);
     lroom_touch(l, m);
 }
 
@@ -320,7 +337,7 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
             out_data(out, &cmd);
             m->total_told = true;
         }
-        grant_trim(l, out, m);
+        group_trimmed(l, m, grant_trim(l, out, m));
     }
     if (m->life == LIFE_REQUESTED && m->held.blocks > 0)
         grant_open(l, out, m);
@@ -414,7 +431,7 @@ static void unlink_room(struct langd *l, struct lroom *m)
 static void forget(struct langd *l, struct lroom *m)
 {
     unlink_room(l, m);
-    grant_leave(l, m);
+    admit_leave(l, m);
     laux_drop(l, m);
     heap_remove(&l->timers, &m->timer);
     tickets_room_over(&m->tickets);
@@ -468,8 +485,8 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
         settle_ended(l, out, m);
     room_show(&l->b.engines, out, &m->r, known(m), 0);
     run_stall_clock(l, m);
-    langd_say(l, out, m);
-    grant_classify(l, m);
+    say_room(l, out, m);
+    admit_sort(l, m);
     list_remove(&m->r.todo);
     if (over(m))
         forget(l, m);

@@ -1,0 +1,26 @@
+/* life.c - a room's way from one state of life.def to the next, and the list of
+ * rooms that are to be settled. The one file that all others of the folder may
+ * call. Owned by the loop's thread. */
+#include "core/lang/lang.h"
+
+void lroom_move(struct lroom *m, enum life to)
+{
+    static const uint8_t next[LIFE_COUNT] = {
+#define TO(name)               (1 << LIFE_##name)
+#define LIFE(name, next, text) next,
+#include "core/lang/life.def"
+#undef LIFE
+#undef TO
+    };
+
+    CHECK(m->life < LIFE_COUNT && next[m->life] >> to & 1,
+        "room %llx goes from life %u to %u", (unsigned long long)m->r.id,
+        m->life, to);
+    m->life = (uint8_t)to;
+}
+
+void lroom_touch(struct langd *l, struct lroom *m)
+{
+    if (!list_linked(&m->r.todo))
+        list_push_tail(&l->todo, &m->r.todo);
+}

@@ -1,0 +1,183 @@
+/* say.c - what langd says to its encoders about rooms (RULES 1, 2). Owned by
+ * the loop's thread. Every request says the present state and is repeated until
+ * it is answered. */
+#include "core/lang/lang.h"
+
+void say_connect(struct langd *l, struct out *out, struct peer *p)
+{
+    size_t at = out->bytes.len, len = strlen(p->address);
+    struct action *a;
+
+    put_bytes(&out->bytes, p->address, len);
+    p->link = peer_index(&l->b.peers, p);
+    l->b.peers.link_peer[p->link] = p->link;
+    a = out_action(out, ACT_CONNECT);
+    a->link = p->link;
+    a->at = (uint32_t)at;
+    a->len = (uint32_t)len;
+}
+
+static struct peer_msg about(const struct lroom *m, enum peer_type type)
+{
+    return (struct peer_msg){
+        .type = type, .room = m->r.id, .generation = m->generation};
+}
+
+static void say_grant(struct langd *l, struct out *out, struct lroom *m,
+    struct peer *p, bool again)
+{
+    const struct lpool *pool = lroom_pool(l, m);
+    struct peer_msg msg =
+        about(m, m->init == INIT_CONFIRMED ? PEER_RESUME : PEER_INIT);
+    uint8_t firm = grant_firmness(l, m);
+
+    if (m->init == INIT_CONFIRMED) {
+        msg.resume.attempt = m->attempt;
+        msg.resume.granted = m->granted;
+        msg.resume.from = m->from;
+        msg.resume.firm = firm;
+        if (!again) {
+            l->b.stats[STAT_resumes]++;
+            m->history.resumes++;
+            m->history.resumed_ns = l->b.now_ns;
+        }
+    } else {
+        msg.init.layout = pool->meta->layout.hash;
+        msg.init.attempt = m->attempt;
+        msg.init.granted = m->granted;
+        msg.init.from = m->from;
+        msg.init.unit_rows = pool->unit_rows;
+        msg.init.part_rows = pool->part_rows;
+        msg.init.required_dst = m->required;
+        msg.init.storage = m->storage;
+        msg.init.flags =
+            (uint8_t)(m->flags | (m->mode == MODE_STREAM ? FLAG_STREAM : 0));
+        msg.init.key = m->key;
+        msg.init.firm = firm;
+        if (!m->history.init_ns)
+            m->history.init_ns = l->b.now_ns;
+    }
+    peer_send(&l->b.peers, out, p, &msg);
+    m->init = (uint8_t)max_u32(m->init, INIT_SENT);
+    m->sent_attempt = m->attempt;
+    m->sent_granted = m->granted;
+    m->sent_firm = firm;
+}
+
+static void say_ack(
+    struct langd *l, struct out *out, struct lroom *m, struct peer *p)
+{
+    struct peer_msg msg = about(m, PEER_ACK);
+
+    msg.ack.rows = m->total;
+    peer_send(&l->b.peers, out, p, &msg);
+    /* Behind the engine's READY: on a core that all share, what carries the
+     * packet would run before the engine. */
+    out_coalesce(out);
+}
+
+static void say_abort(
+    struct langd *l, struct out *out, struct lroom *m, struct peer *p)
+{
+    struct peer_msg msg = about(m, PEER_ABORT);
+
+    msg.abort.reason = m->r.reason;
+    msg.abort.text = span_str(m->r.text);
+    peer_send(&l->b.peers, out, p, &msg);
+}
+
+/* There is space now for aux that found none, or had to give way. */
+static void say_aux(
+    struct langd *l, struct out *out, struct lroom *m, struct peer *p)
+{
+    struct peer_msg msg = about(m, PEER_STATE);
+
+    msg.state.answers = PEER_LENGTH;
+    msg.state.state = m->r.state;
+    msg.state.attempt = m->attempt;
+    msg.state.granted = m->granted;
+    msg.state.total = m->total;
+    peer_send(&l->b.peers, out, p, &msg);
+}
+
+/* The answer that had to wait until nothing of the room could land. */
+static void say_outcome(
+    struct langd *l, struct out *out, struct lroom *m, struct peer *p)
+{
+    struct peer_msg msg = about(m, PEER_STATE);
+
+    m->answer_due = false;
+    msg.state.answers = PEER_FAILED;
+    msg.state.state = m->r.state;
+    msg.state.reason = m->r.reason;
+    msg.state.total = ROWS_UNKNOWN;
+    peer_send(&l->b.peers, out, p, &msg);
+}
+
+void say_room(struct langd *l, struct out *out, struct lroom *m)
+{
+    struct peer *p = lroom_peer(l, m);
+    bool again;
+
+    if (p && p->up && m->answer_due && lroom_still(m))
+        say_outcome(l, out, m, p);
+    if (!m->debt.owe || !p)
+        return;
+    if (!p->up) {
+        m->debt.retry_ns = TIME_NEVER; /* HELLO will touch the room */
+        if (p->link == NONE)
+            say_connect(l, out, p);
+        return;
+    }
+    if (m->debt.owe & OWE_ABORT && !lroom_still(m)) {
+        m->debt.retry_ns = TIME_NEVER; /* lroom_quiet will start it */
+        return;
+    }
+    if (!debt_due(&m->debt, l->b.now_ns, l->b.c.conf->timeout_retry, &again))
+        return;
+    l->b.stats[STAT_retries] += again;
+    if (m->debt.owe & OWE_GRANT && m->life != LIFE_CLOSING)
+        say_grant(l, out, m, p, again);
+    if (m->debt.owe & OWE_AUX)
+        say_aux(l, out, m, p);
+    if (m->debt.owe & OWE_ACK)
+        say_ack(l, out, m, p);
+    if (m->debt.owe & OWE_ABORT) {
+        say_abort(l, out, m, p);
+        if (++m->aborts == ABORTS_MAX) { /* it changes nothing here */
+            l->b.stats[STAT_aborts_unanswered]++;
+            m->debt.owe &= (uint8_t)~OWE_ABORT;
+        }
+    }
+}
+
+/* Answers a message with what is true of its generation. */
+void say_state(struct langd *l, struct out *out, struct peer *p,
+    const struct peer_msg *in, const struct lroom *m, const struct tomb *tomb)
+{
+    struct peer_msg msg = {
+        .type = PEER_STATE, .room = in->room, .generation = in->generation};
+
+    msg.state.answers = (uint8_t)in->type;
+    msg.state.total = ROWS_UNKNOWN;
+    if (m) {
+        msg.state.state = m->r.state;
+        msg.state.reason = m->r.reason;
+        msg.state.attempt = m->attempt;
+        msg.state.granted = m->granted;
+        msg.state.total = m->total;
+        msg.state.flags = m->aux_state == LAUX_STORED ? FLAG_AUX : 0;
+        if (in->type == PEER_LENGTH && lroom_alive(m) && lroom_lacks_aux(m))
+            msg.state.reason = ERR_NO_BLOCKS;
+        msg.state.firm = grant_firmness(l, m);
+    } else if (tomb) {
+        msg.state.state = tomb->state;
+        msg.state.reason = tomb->reason;
+    } else {
+        /* What this epoch does not remember was never READY here: a room is
+         * kept until its ACK is answered. */
+        msg.state.state = ROOM_FAILED;
+        msg.state.reason = ERR_STALE;
+    }
+    peer_send(&l->b.peers, out, p, &msg);
+}
