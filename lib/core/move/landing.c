@@ -1,7 +1,7 @@
-/* landing.c - what has been granted to whom, and whether a segment may land.
+/* landing.c - which rows are granted, and whether a segment may land.
  *
  * Invariants:
- *  - a segment is let in only for the room, generation and attempt in force,
+ *  - a segment is admitted only for the room, generation and attempt in force,
  *    inside [from, granted) and [base, granted), in a part of this shard, in
  *    whole units of which none is claimed;
  *  - a claimed unit stays claimed until its block is granted again;
@@ -9,14 +9,13 @@
  *    when the last landing of that slot and generation that began before the
  *    command has ended, even if the slot serves another use by then.
  *
- * Landings of a slot stand in a chain, youngest first. A command that waits
- * is a count on the youngest landing of its use at that time; when that one
- * ends, the count goes to the next older one of the same use, and is due when
- * there is none. So any number of commands may wait, in no memory.
+ * The landings of a slot are a chain, youngest first. A command that waits is
+ * counted on the youngest landing of its use at that time; when that one ends,
+ * the count moves to the next older one of the same use, and is due when there
+ * is none. So any number of commands may wait without memory of their own.
  *
- * Runs are kept by block, in copies of our own: the brain's arrays belong to
- * another thread. A chain ends at the use's tail; run_next of a tail is never
- * read. Owned by the shard's thread, or by the simulator.
+ * Runs (runs.h) are copies: the brain's arrays belong to another thread.
+ * Owned by the shard's thread, or by the simulator.
  *
  * Rejected: a byte count per room instead of claimed units; duplicates and
  * late segments of an older attempt would then look like progress. */
@@ -35,12 +34,12 @@ struct land_pool {
 /* One slot and the use that is in force in it. */
 struct use {
     uint64_t generation, room;
-    uint64_t granted; /* rows [.., granted) have blocks or are gone */
+    uint64_t granted; /* rows [base, granted) have blocks */
     uint32_t attempt, pool, peer, from, base, total;
     uint32_t head, tail, blocks; /* chain of runs; head NONE: empty */
     struct run_at at;            /* in the chain; where the last segment was */
     uint32_t landed;             /* rows, in this attempt */
-    uint32_t youngest;           /* landing of this slot, of any use */
+    uint32_t youngest;           /* landing in this slot, of any use */
     bool open;
 };
 
@@ -48,7 +47,7 @@ struct landing_token {
     uint64_t generation;
     uint32_t slot, attempt, first, rows; /* rows 0: trimmed away */
     uint32_t older, younger;             /* in the slot's chain */
-    uint32_t waiting;                    /* commands, see above */
+    uint32_t waiting;                    /* commands, see the top */
     bool busy;
 };
 
@@ -201,7 +200,7 @@ static void use_run(
     u->granted = u->base + (uint64_t)u->blocks * p->is.block_rows;
 }
 
-/* Keeps the first n blocks of the chain. */
+/* Drops all but the first n blocks of the chain. */
 static void chain_keep(struct landing *l, struct use *u, uint32_t n)
 {
     struct land_pool *p = &l->pools[u->pool];
@@ -223,8 +222,8 @@ static void chain_keep(struct landing *l, struct use *u, uint32_t n)
     cursor_reset(u);
 }
 
-/* Rows from `rows` on are taken back. Landings that go on in them will not
- * count, even if the rows are granted again in other blocks meanwhile. */
+/* Takes the rows from `rows` on back. Landings under way in them will not
+ * count, even if the rows are granted again, in other blocks, meanwhile. */
 static void use_trim(struct landing *l, struct use *u, uint32_t rows)
 {
     uint32_t held = rows > u->base ? rows - u->base : 0;
@@ -241,8 +240,8 @@ static void use_trim(struct landing *l, struct use *u, uint32_t rows)
     }
 }
 
-/* Blocks wholly below `row` are gone. A run is cut where it has to be: its
- * first blocks may be in another chain from now on. */
+/* Drops the blocks wholly below `row`. A run is cut if need be: its first
+ * blocks may be in another chain from now on. */
 static void use_base(struct landing *l, struct use *u, uint32_t row)
 {
     struct land_pool *p = &l->pools[u->pool];
@@ -271,7 +270,7 @@ static void use_base(struct landing *l, struct use *u, uint32_t row)
     cursor_reset(u);
 }
 
-/* Youngest landing of the generation from t on. */
+/* Returns the youngest landing of the generation, from t on; NONE: none. */
 static uint32_t chain_find(
     const struct landing *l, uint32_t t, uint64_t generation)
 {
@@ -280,6 +279,7 @@ static uint32_t chain_find(
     return t;
 }
 
+/* True if no landing of the command's use goes on; else it waits for them. */
 static bool fence(struct landing *l, const struct data_cmd *c)
 {
     uint32_t t = chain_find(l, l->uses[c->slot].youngest, c->generation);
@@ -336,6 +336,8 @@ bool landing_cmd(struct landing *l, const struct data_cmd *cmd, bool *quiet)
 
 /* segments */
 
+/* True if the segment is whole units, in one part of this shard, with the bytes
+ * of its rows. */
 static bool shape_ok(const struct landing *l, const struct landing_pool *p,
     const struct segment *s)
 {
@@ -356,7 +358,7 @@ static bool shape_ok(const struct landing *l, const struct landing_pool *p,
     return s->bytes == (uint64_t)s->rows * p->row_bytes;
 }
 
-/* Neither total has to be known; rows beyond one that is are a lie too. */
+/* True if the segment does not contradict the total; either may be unknown. */
 static bool total_ok(const struct use *u, const struct segment *s)
 {
     if (u->total == ROWS_UNKNOWN)
@@ -366,7 +368,7 @@ static bool total_ok(const struct use *u, const struct segment *s)
     return (uint64_t)s->first + s->rows <= u->total;
 }
 
-/* Are any of the pieces' units claimed? With set: claims them all. */
+/* True if a unit of the pieces is claimed. set: claims them all instead. */
 static bool claim(
     struct land_pool *p, const struct piece *pieces, uint32_t n, bool set)
 {
@@ -375,6 +377,8 @@ static bool claim(
         uint64_t row = (uint64_t)c->block * p->is.block_rows + c->at;
         uint64_t end = (row + c->rows - 1) / p->is.unit_rows;
 
+        CHECK(end < p->units_cap, "unit %llu of %llu", (unsigned long long)end,
+            (unsigned long long)p->units_cap);
         for (uint64_t u = row / p->is.unit_rows; u <= end; u++) {
             if (set)
                 p->claimed[u / 64] |= UINT64_C(1) << (u % 64);
@@ -391,6 +395,8 @@ static uint32_t token_take(
     struct use *u = &l->uses[slot];
     uint32_t t = l->free != NONE ? l->free : l->fresh++;
 
+    CHECK(t < l->landings && !l->tokens[t].busy, "landing %u of %u", t,
+        l->landings);
     if (l->free != NONE)
         l->free = l->tokens[t].older;
     l->tokens[t] = (struct landing_token){s->generation, slot, s->attempt,
@@ -439,15 +445,18 @@ enum err landing_begin(struct landing *l, const struct segment *s,
     return OK;
 }
 
-/* Takes the landing out of its slot's chain; commands that waited for it wait
- * for the next older one of the use. Returns how many have nothing left to
- * wait for. */
+/* Takes the landing out of its slot's chain; commands that wait for it wait for
+ * the next older one of the use. Returns the number of commands that have
+ * nothing left to wait for. */
 static uint32_t token_give(struct landing *l, uint32_t t)
 {
     struct landing_token *k = &l->tokens[t];
     uint32_t next = chain_find(l, k->older, k->generation);
     uint32_t due = next == NONE ? k->waiting : 0;
 
+    CHECK(l->active > 0, "landing %u ends, and none is active", t);
+    CHECK((k->younger == NONE) == (l->uses[k->slot].youngest == t),
+        "landing %u is not in the chain of slot %u", t, k->slot);
     if (next != NONE)
         l->tokens[next].waiting += k->waiting;
     if (k->older != NONE)
@@ -522,14 +531,14 @@ bool landing_end(struct landing *l, uint32_t token, bool ok,
     return counts;
 }
 
-/* Rows below `row` in parts that are ours. */
+/* Returns the number of rows below `row` in parts of this shard. */
 static uint64_t rows_ours(
     const struct landing *l, const struct use *u, uint64_t row)
 {
     uint32_t part_rows = l->pools[u->pool].is.part_rows;
     uint64_t part = row / part_rows;
     uint64_t ours = (l->shard + l->shards - u->generation % l->shards) %
-                    l->shards; /* our first part */
+                    l->shards; /* the first part of this shard */
     uint64_t whole = part > ours ? (part - 1 - ours) / l->shards + 1 : 0;
 
     return whole * part_rows + (part % l->shards == ours ? row % part_rows : 0);
@@ -540,6 +549,7 @@ bool landing_full(const struct landing *l, uint32_t slot)
     const struct use *u = &l->uses[slot];
     uint64_t end = min_u64(u->granted, u->total);
 
+    CHECK(slot < l->slots, "slot %u of %u", slot, l->slots);
     return end <= u->from ||
            u->landed >= rows_ours(l, u, end) - rows_ours(l, u, u->from);
 }

@@ -8,8 +8,8 @@
  * to fit the slot that is free.
  *
  * A unit (unit_rows rows) lands at most once per attempt: it is claimed before
- * its bytes move. Only rows that the grant covers, of the room, generation
- * and attempt in force, in a part that belongs to this shard, are let in. */
+ * its bytes move. A segment is admitted only for rows that the grant covers, of
+ * the room, generation and attempt in force, in a part of this shard. */
 #ifndef MMX_CORE_MOVE_LANDING_H
 #define MMX_CORE_MOVE_LANDING_H
 
@@ -17,38 +17,38 @@
 #include "wire/segment.h"
 #include "base/slab.h"
 
-/* What a shard knows of a pool. */
-struct landing_pool { /* unit_rows divides block_rows and part_rows */
+/* A pool's layout; unit_rows divides block_rows and part_rows. */
+struct landing_pool {
     uint32_t blocks, block_rows, unit_rows, part_rows, row_bytes;
 };
 
-/* Enough for a shard's copies and GPU slots; each message that may be fetched
- * needs one beside these. */
+/* Landings for a shard's copies and GPU slots; add one per message that may be
+ * fetched. */
 #define LANDINGS_MIN 1024
 
 struct landing; /* opaque */
 
-/* slots: size of the brain's room table. landings: how many may have begun and
- * not ended, all slots together. shard of shards: which parts are
- * ours. pools[0..n) give the numbers; block_rows etc. must be set; a pool with
- * an unknown layout has row_bytes 0 until landing_pool_set. Counting works as
- * in slab.h: NULL while counting. */
+/* Makes the receiving half of shard number `shard`. slots: size of the brain's
+ * room table. landings: the most that may have begun and not ended, of all
+ * slots together. pools: blocks and block_rows are final; a pool with an
+ * unknown layout has row_bytes 0 until landing_pool_set. Counting works as in
+ * slab.h: NULL while counting. */
 struct landing *landing_init(struct slab *s, uint32_t slots, uint32_t landings,
     uint32_t shard, uint32_t shards, const struct landing_pool *pools,
     uint32_t n);
-/* Layout of pool i becomes known; nothing of it is open yet. */
+/* Sets the layout of pool i, of which nothing is open yet. */
 void landing_pool_set(
     struct landing *l, uint32_t i, const struct landing_pool *p);
 
-/* Carries out one LAND_* command. false: the slot has moved on, ignored.
- * *quiet: a NOTE_LAND_QUIET for cmd's slot and generation is due now; else,
- * when one was asked for (LAND_TRIM, LAND_CLOSE with reply), it becomes due
- * with a landing_end. Exactly one for each such command, ignored or not. */
+/* Carries out one LAND_* command; false: ignored, the slot has another use.
+ * LAND_TRIM, and LAND_CLOSE with reply, are each answered by exactly one
+ * NOTE_LAND_QUIET, ignored or not: *quiet says that it is due now, else it
+ * becomes due with a landing_end. */
 bool landing_cmd(struct landing *l, const struct data_cmd *cmd, bool *quiet);
 
-/* May this segment land? OK: its units are claimed, *pool and pieces[0..*n)
- * say where, and landing_end must be called once for *token when the bytes
- * are there (or failed to come). Otherwise nothing changed:
+/* Admits a segment. OK: its units are claimed, *pool and pieces[0..*n) say
+ * where it lands, and landing_end has to be called once for *token when its
+ * bytes are there or cannot come. Otherwise nothing has changed:
  *   ERR_STALE      no such slot, generation or attempt; closed; not granted;
  *                  landed before
  *   ERR_MALFORMED  not whole units, crosses a part, part of another shard,
@@ -61,28 +61,28 @@ MUST_CHECK enum err landing_begin(struct landing *l, const struct segment *s,
     uint32_t *pool, struct piece *pieces, uint32_t *n, uint32_t *token,
     uint32_t *bad_slot);
 
-/* Who sends to this generation, as LAND_OPEN said, and into which pool; false:
- * it is not open. */
+/* Looks up the peer that sends to an open generation, and its pool; false: it
+ * is not open. */
 bool landing_peer(const struct landing *l, uint64_t generation, uint32_t *peer,
     uint32_t *pool);
-/* Says what an active landing is of. */
+/* Looks up what an active landing is of. */
 void landing_whose(const struct landing *l, uint32_t token, uint32_t *slot,
     uint32_t *attempt, uint64_t *generation);
-/* Would the landing `token` count if it ended now? */
+/* True if the landing `token` would count if it ended now. */
 bool landing_counts(const struct landing *l, uint32_t token);
 
-/* The landing `token` is over, with its bytes in place iff ok. Returns true
- * and fills *note (NOTE_LANDED) when it counts: same attempt still in force,
- * rows not trimmed away. *quiets: so many equal NOTE_LAND_QUIETs, one per
- * command that waited, are due: *quiet_note. */
+/* Ends the landing `token`, with its bytes in place iff ok. Returns true and
+ * fills *note (NOTE_LANDED) if it counts: its attempt is in force and its rows
+ * are not trimmed away. *quiets: the number of NOTE_LAND_QUIETs, all of them
+ * *quiet_note, that are due for commands that waited. */
 bool landing_end(struct landing *l, uint32_t token, bool ok,
     struct data_note *note, uint32_t *quiets, struct data_note *quiet_note);
 
-/* Has everything landed that this shard was granted in the slot? A hint for
- * when to tell the brain, not for what is true. */
+/* True if all rows that this shard was granted in the slot have landed. A hint
+ * for when to notify the brain. */
 bool landing_full(const struct landing *l, uint32_t slot);
 
-/* Landings begun and not ended. */
+/* Returns the number of landings begun and not ended. */
 uint32_t landing_active(const struct landing *l);
 
 #endif

@@ -1,7 +1,9 @@
-/* pool.c - see pool.h. First fit from where the last search ended for one
- * whole run; only when no run is long enough, the longest ones piece by piece.
- * A buddy allocator was rejected: rooms are any number of blocks, and what
- * counts is that a room is one run, not that freeing is O(1). */
+/* pool.c - see pool.h. Takes the first run, from where the last search ended,
+ * that is long enough; if none is, the longest ones one after the other.
+ * Invariant: a block is free in the bitmap or in exactly one run of one extent.
+ *
+ * Rejected: a buddy allocator. Rooms are any number of blocks, and it matters
+ * that a room is one run, not that freeing is O(1). */
 #include "core/move/pool.h"
 
 #include "base/check.h"
@@ -24,7 +26,7 @@ static bool is_free(const struct pool *p, uint32_t b)
     return p->free_map[b / 64] >> b % 64 & 1;
 }
 
-/* First free block at or after b, or blocks. */
+/* Returns the first free block at or after b; p->blocks: none. */
 static uint32_t next_free(const struct pool *p, uint32_t b)
 {
     while (b < p->blocks) {
@@ -37,7 +39,7 @@ static uint32_t next_free(const struct pool *p, uint32_t b)
     return p->blocks;
 }
 
-/* First block at or after b that is not free, at most end. */
+/* Returns the first block at or after b that is not free; `end`: none. */
 static uint32_t next_taken(const struct pool *p, uint32_t b, uint32_t end)
 {
     while (b < end) {
@@ -50,8 +52,9 @@ static uint32_t next_taken(const struct pool *p, uint32_t b, uint32_t end)
     return end;
 }
 
-/* Finds n neighbouring free blocks in [from, to): the first of them, else
- * NONE with the longest shorter run in *best, *best_len. */
+/* Returns the first of n neighbouring free blocks that begin in [from, to);
+ * NONE: there are not that many, and *best, *best_len become the longest run
+ * that is longer than *best_len. */
 static uint32_t find_run(const struct pool *p, uint32_t from, uint32_t to,
     uint32_t n, uint32_t *best, uint32_t *best_len)
 {
@@ -85,6 +88,8 @@ static void add_run(struct pool *p, struct extent *e, uint32_t b, uint32_t n)
 
 static void take_run(struct pool *p, struct extent *e, uint32_t b, uint32_t n)
 {
+    CHECK(n > 0 && b < p->blocks && n <= p->blocks - b && n <= p->free,
+        "%u blocks at %u of %u", n, b, p->blocks);
     for (uint32_t i = b; i < b + n; i++)
         p->free_map[i / 64] &= ~(UINT64_C(1) << i % 64);
     p->free -= n;
@@ -134,6 +139,8 @@ bool pool_take(
 void pool_give(struct pool *p, struct extent *e)
 {
     for (uint32_t b = e->head; b != NONE; b = p->run_next[b]) {
+        CHECK(p->run_len[b] <= p->blocks - b, "a run of %u blocks at %u of %u",
+            p->run_len[b], b, p->blocks);
         for (uint32_t i = b; i < b + p->run_len[b]; i++) {
             CHECK(!is_free(p, i), "block %u given back twice", i);
             p->free_map[i / 64] |= UINT64_C(1) << i % 64;
@@ -159,6 +166,7 @@ struct extent pool_split(struct pool *p, struct extent *e, uint32_t n)
             add_run(p, &rest, b + keep, len - keep);
         b = next;
     }
+    CHECK(kept.blocks == n, "%u blocks kept of %u", kept.blocks, n);
     *e = kept;
     return rest;
 }

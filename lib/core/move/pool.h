@@ -1,6 +1,6 @@
-/* pool.h - block numbers of one pool: who has them, in which runs. Owns no
- * memory of blocks; mem_* turns a number into an address. One thread: the
- * daemon's loop.
+/* pool.h - block numbers of one pool: which are free, and which runs an extent
+ * has. Owns no memory of blocks; mem_* turns a number into an address. One
+ * thread: the daemon's loop.
  *
  * An extent is an ordered chain of runs; a run is neighbouring blocks, named
  * by its first. Taking prefers one run. State is location: a block is free or
@@ -12,7 +12,7 @@
 #include "base/bytes.h"
 #include "base/slab.h"
 
-/* Runs of one extent, so that an event holds them. */
+/* The most runs of an extent, so that an event holds them. */
 #define POOL_RUNS_MAX 2000
 
 struct extent {
@@ -33,6 +33,7 @@ static inline struct extent extent_none(void)
     return (struct extent){NONE, NONE, 0, 0};
 }
 
+/* Makes a pool of which all blocks are free. */
 void pool_init(struct pool *p, struct slab *s, uint32_t blocks);
 
 /* Appends n blocks to e as few runs as can be had. false: fewer are free, or
@@ -41,15 +42,16 @@ void pool_init(struct pool *p, struct slab *s, uint32_t blocks);
 bool pool_take(
     struct pool *p, struct extent *e, uint32_t n, uint32_t *first_run);
 
-/* Gives back all blocks of e, which is empty then. */
+/* Frees all blocks of e, which is empty then. */
 void pool_give(struct pool *p, struct extent *e);
 
 /* Splits e after its first n blocks: *e keeps them, the rest is returned. */
 struct extent pool_split(struct pool *p, struct extent *e, uint32_t n);
 
-/* Walks: for (b = e->head; b != NONE; b = p->run_next[b]) p->run_len[b]. */
+/* To walk: for (b = e->head; b != NONE; b = p->run_next[b]) p->run_len[b]. */
 
-/* CHECKs that free blocks and the bitmap agree. For tests: O(blocks). */
+/* Checks that the bitmap and the count of free blocks agree. For tests:
+ * O(blocks). */
 void pool_check(const struct pool *p);
 
 /* Appends the first block and the length of each run of the extent. */

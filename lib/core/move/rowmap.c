@@ -24,6 +24,8 @@ void rowmap_clear(struct rowmap *m, const struct pool *p, uint32_t first_run)
 {
     uint64_t per_block = m->block_rows / m->unit;
 
+    CHECK(m->unit > 0 && m->block_rows % m->unit == 0,
+        "units of %u rows in blocks of %u", m->unit, m->block_rows);
     for (uint32_t b = first_run; b != NONE; b = p->run_next[b]) {
         uint64_t end = (b + (uint64_t)p->run_len[b]) * per_block;
 
@@ -61,6 +63,8 @@ uint32_t rowmap_add(struct rowmap *m, const struct pool *p,
     uint32_t end = first + rows;
     uint64_t i;
 
+    CHECK(end >= first && base <= prefix, "%u rows from %u on, base %u of %u",
+        rows, first, base, prefix);
     if (first > prefix) {
         for (uint32_t r = first; r < end; r += m->unit) {
             i = unit_of(m, p, held, &at, r);

@@ -1,6 +1,6 @@
-/* rowmap.h - which rows of a room are there when they come out of order:
- * committed at encoded, landed at langd. The bits live with the blocks, so
- * that no room needs memory of its own. Pure. */
+/* rowmap.h - which rows of a room are there although they come out of order:
+ * committed at encoded, landed at langd. There is a bit per unit of every
+ * block, so that no room needs memory of its own. Pure. */
 #ifndef MMX_CORE_MOVE_ROWMAP_H
 #define MMX_CORE_MOVE_ROWMAP_H
 
@@ -11,15 +11,16 @@ struct rowmap {
     uint32_t block_rows, unit;
 };
 
-/* unit divides block_rows; the map is made for any unit >= unit_min. */
+/* Makes an empty map for units of one row. The owner may set a larger `unit`,
+ * which divides block_rows, while the map is empty. */
 void rowmap_init(
     struct rowmap *m, struct slab *s, uint32_t blocks, uint32_t block_rows);
-/* Forgets what was there in the runs of e from first_run on. */
+/* Clears the bits of the chain of runs from first_run on. */
 void rowmap_clear(struct rowmap *m, const struct pool *p, uint32_t first_run);
 
-/* Rows [first, first + rows) are there; e's first block holds row `base`.
- * prefix: rows [0, prefix) were there. Returns the new prefix, a multiple of
- * the unit unless the addition itself ended elsewhere. */
+/* Adds rows [first, first + rows) to an extent whose first block holds row
+ * `base`, where rows [0, prefix) were there before. Returns the new prefix, a
+ * multiple of the unit unless the added rows end elsewhere. */
 uint32_t rowmap_add(struct rowmap *m, const struct pool *p,
     const struct extent *e, uint32_t base, uint32_t prefix, uint32_t first,
     uint32_t rows);

@@ -6,7 +6,7 @@
 #define MMX_CORE_MOVE_RUNS_H
 
 #include "wire/segment.h"
-#include "base/base.h"
+#include "base/check.h"
 
 struct runs {
     uint32_t *len, *next; /* by first block of a run */
@@ -44,6 +44,8 @@ static inline uint32_t runs_pieces(const struct runs *r, struct run_at *at,
     uint32_t run, left = rows;
     uint64_t row;
 
+    CHECK(head.run != NONE && head.row <= first, "row %u of runs from %u on",
+        first, head.row);
     if (at->row > first)
         *at = head;
     runs_seek(r, at, first);

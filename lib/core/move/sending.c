@@ -27,6 +27,10 @@
 
 #define UNIT_BYTES_MAX (1u << 30) /* a peer that asks for more gets nothing */
 
+_Static_assert(
+    SEND_LARGE_EP < SEND_MESSAGES_EP && SEND_MESSAGES_EP < SEND_MESSAGES_MAX,
+    "one endpoint cannot take the messages of all");
+
 struct send_pool {
     struct sending_pool is;
     struct runs runs;
@@ -38,14 +42,15 @@ struct send_job {
     uint64_t held; /* rows in the chain of runs */
     uint32_t attempt, peer, pool, unit_rows, part_rows, total;
     uint32_t cursor, limit; /* rows [cursor, limit) may go: ours of them */
-    uint32_t endpoint;      /* of the cursor's part; NONE: no part is ours */
+    uint32_t endpoint;      /* of the cursor's part; NONE: no part is left */
     uint32_t head, tail;    /* chain of runs; head NONE: empty */
     struct run_at at;       /* in the chain; where the cursor was */
     uint32_t breaks;        /* of the peer, when this attempt began */
     uint32_t in_flight;     /* segments in messages not done */
     uint32_t closes;        /* SEND_CLOSEs not answered */
-    bool open, stuck;
-    bool copy; /* the peer copies the rows itself */
+    bool open;
+    bool stuck; /* never sent: sending_unit_ok, or a unit in too many pieces */
+    bool copy;  /* the peer copies the rows itself */
 };
 
 struct send_ep {
@@ -67,7 +72,8 @@ struct send_message {
     bool busy, large;
     struct send_ref {
         uint64_t generation;
-        uint32_t slot, closes; /* slot NONE: done with */
+        uint32_t slot;   /* NONE: done */
+        uint32_t closes; /* SEND_CLOSEs that wait for it, of an older use */
     } refs[SEGMENTS_MAX];
 };
 
@@ -98,6 +104,8 @@ struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
     struct send_peer *all = slab_take(s, peers, sizeof(*all));
     struct send_message *m = slab_take(s, SEND_MESSAGES_MAX, sizeof(*m));
 
+    CHECK(slots > 0 && peers > 0 && shard < shards,
+        "%u slots, %u peers, shard %u of %u", slots, peers, shard, shards);
     for (uint32_t i = 0; i < n; i++) {
         void *len = slab_take(s, pools[i].blocks, sizeof(uint32_t));
         void *next = slab_take(s, pools[i].blocks, sizeof(uint32_t));
@@ -158,9 +166,9 @@ bool sending_ready(const struct sending *s)
     return s->free != NONE && !list_empty(&s->ready);
 }
 
-/* who is ready */
+/* readiness */
 
-/* Bytes a message to the peer may have, headers included. */
+/* Returns the most bytes of a message to the peer, headers included. */
 static uint32_t message_room(const struct sending *s, uint32_t peer)
 {
     uint32_t bytes = min_u32(s->segment_bytes, s->peers[peer].segment_bytes);
@@ -168,6 +176,7 @@ static uint32_t message_room(const struct sending *s, uint32_t peer)
     return bytes > SEND_CARRIER_ROOM ? bytes - SEND_CARRIER_ROOM : 0;
 }
 
+/* Puts the endpoint on the list of ready ones, or takes it off. */
 static void ep_update(struct sending *s, uint32_t e)
 {
     struct send_ep *ep = &s->eps[e];
@@ -181,7 +190,7 @@ static void ep_update(struct sending *s, uint32_t e)
         list_push_tail(&s->ready, &ep->node);
 }
 
-/* Moves the cursor to the next row that is in a part of ours. */
+/* Moves the cursor to the next row that is in a part of this shard. */
 static void job_seek(struct sending *s, struct send_job *j)
 {
     const struct send_peer *p = &s->peers[j->peer];
@@ -204,7 +213,7 @@ static void job_seek(struct sending *s, struct send_job *j)
     }
 }
 
-/* Rows that may go now, from the cursor on, in one part. */
+/* Returns the rows that may go now, from the cursor on, in one part. */
 static uint32_t job_rows(const struct sending *s, const struct send_job *j)
 {
     const struct send_peer *p = &s->peers[j->peer];
@@ -215,6 +224,7 @@ static uint32_t job_rows(const struct sending *s, const struct send_job *j)
         return 0;
     part_end = ((uint64_t)j->cursor / j->part_rows + 1) * j->part_rows;
     end = min_u64(min_u64(j->limit, j->total), min_u64(j->held, part_end));
+    /* Only the end of all rows lies inside a unit. */
     if (end != j->total)
         end -= end % j->unit_rows;
     return end > j->cursor ? (uint32_t)(end - j->cursor) : 0;
@@ -229,17 +239,21 @@ static void job_stop(struct sending *s, struct send_job *j)
     ep_update(s, j->endpoint);
 }
 
+/* Queues the job at its endpoint iff rows of it may go. */
 static void job_update(struct sending *s, struct send_job *j)
 {
     if (job_rows(s, j) == 0) {
         job_stop(s, j);
         return;
     }
+    CHECK(
+        j->endpoint < s->peers_count * s->per_peer, "endpoint %u", j->endpoint);
     if (!list_linked(&j->node))
         list_push_tail(&s->eps[j->endpoint].jobs, &j->node);
     ep_update(s, j->endpoint);
 }
 
+/* Begins an attempt at row `from`. */
 static void job_start(struct sending *s, struct send_job *j, uint32_t from)
 {
     job_stop(s, j);
@@ -251,8 +265,9 @@ static void job_start(struct sending *s, struct send_job *j, uint32_t from)
 
 /* commands */
 
-/* References to a use in messages that are out. add: one more SEND_CLOSE
- * waits for them. Only for slots that have moved on: walks all messages. */
+/* Adds `add` SEND_CLOSEs to every reference to a use in messages that are out;
+ * false: there is none. Only for a slot that serves another use by now: walks
+ * all messages. */
 static bool refs_find(
     struct sending *s, uint32_t slot, uint64_t generation, uint32_t add)
 {
@@ -286,6 +301,8 @@ static void job_open(struct sending *s, const struct data_cmd *c)
     if (unit_most == 0)
         unit_most = UNIT_BYTES_MAX;
     job_stop(s, j);
+    /* What the last use has in flight is found by its references from now on.
+     */
     if (in_flight && j->generation != c->generation) {
         refs_find(s, c->slot, j->generation, closes);
         in_flight = closes = 0;
@@ -343,6 +360,7 @@ static void job_limit(
     job_update(s, j);
 }
 
+/* Returns true if nothing of the use is in flight. */
 static bool job_close(struct sending *s, const struct data_cmd *c)
 {
     struct send_job *j = &s->jobs[c->slot];
@@ -415,6 +433,7 @@ void sending_peer(struct sending *s, uint32_t peer, uint32_t addresses,
 
 void sending_broken(struct sending *s, uint32_t peer)
 {
+    CHECK(peer < s->peers_count, "peer %u of %u", peer, s->peers_count);
     s->peers[peer].breaks++;
     for (uint32_t i = 0; i < s->per_peer; i++) {
         struct send_ep *ep = &s->eps[peer * s->per_peer + i];
@@ -432,11 +451,11 @@ struct fill {
     uint64_t room;          /* bytes of the message, headers included */
     uint64_t window;        /* bytes that may be in flight besides; never less
                                than room */
-    bool large;             /* one unit may be more than room */
+    bool large;             /* the message may be one unit beyond `room` */
     uint32_t units, places; /* unit x field at the peer, piece x field here */
 };
 
-/* Cuts the last pieces so that they describe so many rows. */
+/* Cuts the pieces down to `rows` rows; returns how many pieces are left. */
 static uint32_t pieces_cut(struct piece *pieces, uint32_t n, uint32_t rows)
 {
     uint32_t i = 0;
@@ -448,7 +467,7 @@ static uint32_t pieces_cut(struct piece *pieces, uint32_t n, uint32_t rows)
     return i;
 }
 
-/* Of at most rows, as many as end at a unit, or all there are. */
+/* Returns the most rows, up to `rows`, that end at a unit's end or are all. */
 static uint32_t whole_units(
     const struct send_job *j, uint32_t all, uint64_t rows)
 {
@@ -460,7 +479,7 @@ static uint32_t whole_units(
     return end > j->cursor ? (uint32_t)(end - j->cursor) : 0;
 }
 
-/* Rows of j that fit into what is left of the message. */
+/* Returns the rows of j that fit into what is left of the message. */
 static uint32_t rows_fit(const struct fill *f, const struct send_job *j,
     const struct sending_pool *p, uint32_t all)
 {
@@ -473,13 +492,14 @@ static uint32_t rows_fit(const struct fill *f, const struct send_job *j,
 
     if (take > 0 || b->count > 0)
         return take;
+    /* Not even one unit fits an empty message: it goes alone, as a large one.
+     */
     take = min_u32(all, j->unit_rows - j->cursor % j->unit_rows);
     return f->large && (uint64_t)take * p->row_bytes <= f->window ? take : 0;
 }
 
-/* The same when only their place goes into the message: of few pieces each,
- * so that all fit. A segment's bytes are bounded, so that whoever copies them
- * has others' turn in between. */
+/* The same where only the rows' place goes into the message. The bytes of a
+ * segment are bounded, so that the peer can serve other rooms in between. */
 static uint32_t rows_fit_copy(
     const struct send_job *j, const struct sending_pool *p, uint32_t all)
 {
@@ -491,7 +511,7 @@ static uint32_t rows_fit_copy(
                     : min_u32(all, j->unit_rows - j->cursor % j->unit_rows);
 }
 
-/* Pieces that one more segment of the job may have. */
+/* Returns the most pieces that one more segment of the job may have. */
 static uint32_t pieces_fit(const struct fill *f, const struct send_job *j,
     const struct sending_pool *p)
 {
@@ -504,7 +524,7 @@ static uint32_t pieces_fit(const struct fill *f, const struct send_job *j,
         return min_u32(n, (SEND_IOV_MAX - f->places) / p->fields);
     used = SEGMENT_HEADER + (b->count + 1) * SEGMENT_BYTES + b->bytes +
            SEGMENT_SOURCE;
-    if (b->count == 0) /* the least room that there is takes them all */
+    if (b->count == 0) /* the smallest message has room for all of them */
         return n;
     return (uint32_t)min_u64(
         n, f->room > used ? (f->room - used) / PIECE_BYTES : 0);
@@ -512,7 +532,9 @@ static uint32_t pieces_fit(const struct fill *f, const struct send_job *j,
 
 enum cut { CUT_DONE, CUT_FULL, CUT_NEVER };
 
-/* Appends one segment of j to the message and moves the cursor. */
+/* Appends one segment of j to the message and moves the cursor. CUT_FULL: the
+ * message has no room for it. CUT_NEVER: no unit of it is in few enough pieces.
+ */
 static enum cut job_cut(struct sending *s, struct send_job *j, struct fill *f)
 {
     const struct send_pool *p = &s->pools[j->pool];
@@ -527,12 +549,14 @@ static enum cut job_cut(struct sending *s, struct send_job *j, struct fill *f)
         return CUT_FULL;
     got = runs_pieces(&p->runs, &j->at, (struct run_at){j->head, 0}, j->cursor,
         take, at, max, &n);
-    if (got < take) {
+    if (got < take) { /* too many pieces: fewer rows, in whole units */
         take = whole_units(j, all, got);
         n = pieces_cut(at, n, take);
     }
     if (take == 0)
         return b->count > 0 ? CUT_FULL : CUT_NEVER;
+    CHECK(take <= all && n <= max, "%u of %u rows in %u of %u pieces", take,
+        all, n, max);
     *seg = (struct segment){j->room, j->generation, j->attempt, j->cursor, take,
         j->total, take * p->is.row_bytes, SEGMENT_ALL};
     b->from[b->count].pool = (uint16_t)j->pool;
@@ -553,7 +577,7 @@ static enum cut job_cut(struct sending *s, struct send_job *j, struct fill *f)
     return CUT_DONE;
 }
 
-/* Jobs of the endpoint take turns until the message is full. */
+/* Fills the message with segments of the endpoint's jobs, in turns. */
 static void fill(struct sending *s, uint32_t e, struct fill *f)
 {
     struct send_ep *ep = &s->eps[e];
@@ -583,6 +607,7 @@ static uint32_t message_take(
     uint32_t t = s->free;
     struct send_message *m = &s->messages[t];
 
+    CHECK(!m->busy && b->count > 0, "message %u of %u segments", t, b->count);
     s->free = m->next;
     s->active++;
     m->busy = true;
@@ -618,7 +643,7 @@ bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token)
         fill(s, e, &f);
         list_remove(&ep->node);
         if (b->count == 0)
-            continue; /* stands until a message of it is done */
+            continue; /* ready again when a message of it is done */
         *token = message_take(s, b, e);
         ep_update(s, e);
         return true;
@@ -626,8 +651,8 @@ bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token)
     return false;
 }
 
-/* One segment of a message is over. Returns how many SEND_CLOSEs of its use
- * have nothing left to wait for. */
+/* Ends one segment of a message. Returns the number of SEND_CLOSEs of its use
+ * that have nothing left to wait for. */
 static uint32_t ref_done(struct sending *s, struct send_ref *r)
 {
     struct send_job *j = &s->jobs[r->slot];
@@ -636,6 +661,7 @@ static uint32_t ref_done(struct sending *s, struct send_ref *r)
     r->slot = NONE;
     if (j->generation != r->generation)
         return refs_find(s, slot, r->generation, 0) ? 0 : r->closes;
+    CHECK(j->in_flight > 0, "slot %u has nothing in flight", slot);
     if (--j->in_flight == 0) {
         due = j->closes;
         j->closes = 0;
@@ -647,8 +673,10 @@ void sending_done(struct sending *s, uint32_t token,
     void (*quiet)(void *ud, const struct data_note *note), void *ud)
 {
     struct send_message *m = &s->messages[token];
+    struct send_ep *ep;
 
     CHECK(token < SEND_MESSAGES_MAX && m->busy, "message %u is not out", token);
+    ep = &s->eps[m->endpoint];
     for (uint32_t i = 0; i < m->count; i++) {
         struct send_ref *r = &m->refs[i];
         struct data_note note = {.type = NOTE_SEND_QUIET,
@@ -658,9 +686,12 @@ void sending_done(struct sending *s, uint32_t token,
         for (uint32_t due = ref_done(s, r); due > 0; due--)
             quiet(ud, &note);
     }
-    s->eps[m->endpoint].in_flight -= m->bytes;
-    s->eps[m->endpoint].messages--;
-    s->eps[m->endpoint].large -= m->large;
+    CHECK(
+        ep->in_flight >= m->bytes && ep->messages > 0 && ep->large >= m->large,
+        "endpoint %u has %u messages", m->endpoint, ep->messages);
+    ep->in_flight -= m->bytes;
+    ep->messages--;
+    ep->large -= m->large;
     m->busy = false;
     m->next = s->free;
     s->free = token;

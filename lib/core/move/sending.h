@@ -2,14 +2,14 @@
  * next. Pure; owned by the shard's thread (or the simulator). Fed by SEND_*
  * and PEER_* commands.
  *
- * A job is one destination slot. Jobs of one peer and data address take turns,
- * one segment each, inside a byte window per endpoint, so that a huge room
- * does not delay small ones; what is small travels together in one message.
- * To a peer that maps our pool a message only says where the rows lie.
- * A job walks those of its parts that belong to this shard in ascending order.
+ * A job is one destination slot. An endpoint is one data address of one peer.
+ * The jobs of an endpoint take turns, one segment each, inside its byte window,
+ * so that a huge room does not delay small ones; small segments travel together
+ * in one message. To a peer that maps our pool a message only says where the
+ * rows lie. A job walks the parts that belong to this shard in ascending order.
  *
- * A job can only go if a unit lies in few source blocks: unit_rows <= 15 x
- * block_rows of the source pool, or it stands still (sending_unit_ok). */
+ * A unit has to lie in few source blocks: unit_rows <= 15 x block_rows of the
+ * source pool; otherwise the job is never sent (sending_unit_ok). */
 #ifndef MMX_CORE_MOVE_SENDING_H
 #define MMX_CORE_MOVE_SENDING_H
 
@@ -20,13 +20,13 @@
 
 struct sending_pool { /* row_bytes 0: layout not known yet */
     uint32_t blocks, row_bytes, block_rows, fields;
-    uint32_t unit_most; /* bytes that a unit may be asked for in; 0: any */
+    uint32_t unit_most; /* bytes of the largest unit to send; 0: any */
 };
 
 #define SEND_ADDRESSES_MAX 64  /* of one peer */
 #define SEND_MESSAGES_MAX  256 /* handed out and not done */
-#define SEND_MESSAGES_EP   64  /* of those, of one endpoint */
-#define SEND_LARGE_EP      4   /* of those: of one unit that is larger */
+#define SEND_MESSAGES_EP   64  /* the same of one endpoint */
+#define SEND_LARGE_EP      4   /* of those, larger than a segment: one unit */
 #define SEND_IOV_MAX       512 /* places of a message, at either end */
 #define SEND_CARRIER_ROOM  512 /* bytes of a message that the carrier needs */
 
@@ -51,8 +51,8 @@ struct send_batch {
 #define SOURCES_BYTES_MAX                                                      \
     (SEGMENTS_MAX * SEGMENT_SOURCE + (SEGMENTS_MAX + PIECES_MAX) * PIECE_BYTES)
 
-/* Rows of one segment that a peer copies itself: so many bytes at most, unless
- * one unit is more. */
+/* The most bytes of a segment that a peer copies itself, unless one unit is
+ * more. */
 #define COPY_BYTES_MAX (4u << 20)
 
 struct sending; /* opaque */
@@ -62,19 +62,22 @@ static inline bool sending_unit_ok(uint32_t unit_rows, uint32_t block_rows)
     return unit_rows > 0 && unit_rows <= 15 * (uint64_t)block_rows;
 }
 
-/* slots: size of the brain's destination table; peers: of its peer table.
- * This shard serves the data addresses a with a mod shards == shard. Counting
- * works as in slab.h: NULL while counting. */
+/* Makes the sending half of shard number `shard`, which serves the data
+ * addresses a with a mod shards == shard. slots: size of the brain's
+ * destination table; peers: of its peer table. Counting works as in slab.h:
+ * NULL while counting. */
 struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
     uint32_t shard, uint32_t shards, uint32_t window_bytes,
     uint32_t segment_bytes, const struct sending_pool *pools, uint32_t n);
+/* Sets the layout of pool i. */
 void sending_pool_set(
     struct sending *s, uint32_t i, const struct sending_pool *p);
-/* The window of every endpoint is so many bytes at least from now on. */
+/* Raises the window of every endpoint to at least `window_bytes`. */
 void sending_widen(struct sending *s, uint32_t window_bytes);
 
-/* PEER_OPEN: the peer has so many data addresses (1..SEND_ADDRESSES_MAX) and
- * takes messages of at most so many bytes, headers included. */
+/* Carries out PEER_OPEN: the peer has `addresses` data addresses (1 to
+ * SEND_ADDRESSES_MAX) and takes messages of at most `segment_bytes`, headers
+ * included. */
 void sending_peer(struct sending *s, uint32_t peer, uint32_t addresses,
     uint32_t segment_bytes);
 
@@ -82,22 +85,22 @@ void sending_peer(struct sending *s, uint32_t peer, uint32_t addresses,
  * for cmd's slot and generation now. */
 void sending_cmd(struct sending *s, const struct data_cmd *cmd, bool *quiet);
 
-/* The next message to hand to the carrier; false: nothing may be sent now.
- * *token is to be given back to sending_done exactly once. */
+/* Makes the next message for the carrier; false: nothing may be sent now.
+ * *token is given back to sending_done exactly once. */
 bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token);
 
-/* The carrier is done with the batch's memory, well or badly. Calls quiet(ud,
- * note) for each slot that became quiet by it. */
+/* Ends a message: the carrier needs its memory no longer. Calls quiet(ud, note)
+ * for each SEND_CLOSE that waited for it alone. */
 void sending_done(struct sending *s, uint32_t token,
     void (*quiet)(void *ud, const struct data_note *note), void *ud);
 
-/* The endpoint broke: drops what is queued for the peer (jobs stand still
- * until a SEND_REWIND or SEND_CLOSE). */
+/* Drops what is queued for a peer whose endpoint broke: its jobs are not sent
+ * until a SEND_REWIND. */
 void sending_broken(struct sending *s, uint32_t peer);
 
-/* Would sending_next give a message now? */
+/* True if sending_next may have a message. */
 bool sending_ready(const struct sending *s);
-/* Messages handed out and not done. */
+/* Returns the number of messages handed out and not done. */
 uint32_t sending_active(const struct sending *s);
 
 #endif
