@@ -1,17 +1,18 @@
-/* node_map.c - pools of encoders on this host: found by their Unix socket,
- * proved by a token, mapped beside the loop, shown to shards and brain
- * (RULES 3.4). langd only. The loop's thread; a source is mapped by a thread of
- * libuv's pool, which touches nothing else.
+/* node_map.c - pools of encoders on this host: asked for over their Unix
+ * socket, with a token that proves the right to them, mapped beside the loop,
+ * given to shards and reported to the brain (RULES 3.4). langd only. The loop's
+ * thread; a source is mapped by a thread of libuv's, which touches nothing
+ * else.
  *
- * One mapping per peer, from ACT_MAP to ACT_UNMAP or to its own end, whichever
- * comes first; the brain gets EV_MAP for every pool and, when the mapping ends
- * by itself, once more with an error. What goes wrong is logged once, and rows
- * are sent as to any other peer. A mapping that has ended is freed when its
- * handles are closed and no thread works for it; sources outlive it as long
- * as shards hold them.
+ * Invariants: a peer has one mapping, from ACT_MAP to ACT_UNMAP or to its own
+ * end, whichever comes first. The brain gets EV_MAP for every pool and, when
+ * the mapping ends by itself, once more with an error. A failure is logged
+ * once, and rows are sent as to any other peer. A mapping that has ended is
+ * freed when its handles are closed and no thread works for it; its sources
+ * stay as long as shards hold them.
  *
- * Rejected: a thread that does all of it, blocking. Its end would have to be
- * waited for when the peer goes. */
+ * Rejected: a blocking thread for all of it. The loop would have to wait for
+ * its end when the peer goes. */
 #include "node/node_impl.h"
 
 #include "base/check.h"
@@ -27,8 +28,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define TRY_MS   50   /* how soon a socket with a full backlog is tried again */
-#define LIMIT_MS 5000 /* until the encoder has answered */
+#define TRY_MS   50   /* between attempts while the socket's backlog is full */
+#define LIMIT_MS 5000 /* from the first attempt to the encoder's answer */
 
 /* A pool of the encoder's, and the thread's job of mapping it. */
 struct import {
@@ -52,10 +53,10 @@ struct mapping {
     uv_poll_t poll;
     uv_timer_t timer;
     bool polled;     /* poll is a handle */
-    uint8_t open;    /* handles whose close callback is to come, once over */
+    uint8_t closing; /* handles whose close callback is to come */
     uint8_t working; /* imports in other threads */
-    bool over, answered;
-    bool seen, ticked; /* by the loop, since the last node_maps_serve */
+    bool ended, answered;
+    bool seen, ticked; /* socket and timer, since the last node_maps_serve */
     uint32_t mapped;   /* bits of pools */
     struct import imports[CONF_POOLS_MAX];
 };
@@ -68,9 +69,10 @@ enum err node_maps_new(struct node *n)
 
 /* ends */
 
-static void free_if_over(struct mapping *m)
+/* Frees a mapping that has ended and that nothing uses any more. */
+static void free_if_unused(struct mapping *m)
 {
-    if (!m->over || m->open > 0 || m->working > 0)
+    if (!m->ended || m->closing > 0 || m->working > 0)
         return;
     CHECK(m->fd < 0 && m->node->maps[m->peer] != m, "peer %u: still mapped",
         m->peer);
@@ -83,11 +85,12 @@ static void on_closed(uv_handle_t *h)
 {
     struct mapping *m = h->data;
 
-    CHECK(m->open > 0, "peer %u: a handle closed twice", m->peer);
-    m->open--;
-    free_if_over(m);
+    CHECK(m->closing > 0, "peer %u: a handle closed twice", m->peer);
+    m->closing--;
+    free_if_unused(m);
 }
 
+/* Gives the shards a source; NULL: takes it from them. */
 static void order_source(
     struct mapping *m, uint32_t pool, struct source *source)
 {
@@ -95,16 +98,17 @@ static void order_source(
                             .source = {source, m->peer, pool}});
 }
 
+/* Ends the mapping: shards lose its sources, its handles close. */
 static void end(struct mapping *m)
 {
-    CHECK(
-        !m->over && m->node->maps[m->peer] == m, "peer %u ends twice", m->peer);
+    CHECK(!m->ended && m->node->maps[m->peer] == m, "peer %u ends twice",
+        m->peer);
     for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
         if (m->mapped >> i & 1)
             order_source(m, i, NULL);
     m->node->maps[m->peer] = NULL;
-    m->over = true;
-    m->open = m->polled ? 2 : 1;
+    m->ended = true;
+    m->closing = m->polled ? 2 : 1;
     if (m->polled)
         uv_close((uv_handle_t *)&m->poll, on_closed);
     uv_close((uv_handle_t *)&m->timer, on_closed);
@@ -143,7 +147,7 @@ void node_maps_stop(struct node *n)
         node_unmap(n, (uint32_t)i);
 }
 
-/* what the loop sees */
+/* callbacks of the loop: they only mark what node_maps_serve does */
 
 static void on_socket(uv_poll_t *h, int status, int events)
 {
@@ -161,8 +165,8 @@ static void on_timer(uv_timer_t *t)
     m->ticked = m->node->maps_seen = true;
 }
 
-/* Returns the GPUs of our pools, a bit each: they copy rows out of any GPU that
- * they reach. */
+/* Returns the GPUs of our pools, a bit each. Only they copy rows out of another
+ * GPU. */
 static uint32_t our_gpus(const struct node *n)
 {
     uint32_t gpus = 0;
@@ -176,6 +180,7 @@ static uint32_t our_gpus(const struct node *n)
     return gpus;
 }
 
+/* In libuv's thread. */
 static void on_work(uv_work_t *w)
 {
     struct import *im = w->data;
@@ -195,11 +200,12 @@ static void on_worked(uv_work_t *w, int status)
     im->done = true;
     m->working--;
     m->node->maps_seen = true;
-    free_if_over(m);
+    free_if_unused(m);
 }
 
 /* connecting */
 
+/* Asks for the encoder's pools. */
 static bool send_map(struct mapping *m)
 {
     const struct node *n = m->node;
@@ -220,12 +226,13 @@ static void try_connect(struct mapping *m)
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int e;
 
+    CHECK(m->fd < 0 && !m->ended, "peer %u is connected already", m->peer);
     if (fd < 0 || connect(fd, (const struct sockaddr *)&m->address,
                       sizeof(m->address)) != 0) {
         e = errno;
         if (fd >= 0)
             close(fd);
-        if (e != EAGAIN) /* else many connect at once: a little later */
+        if (e != EAGAIN) /* a full backlog: the timer tries again */
             fail(m, "connect", strerror(e));
         return;
     }
@@ -268,8 +275,9 @@ void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token)
     uv_timer_start(&m->timer, on_timer, 0, TRY_MS);
 }
 
-/* hearing */
+/* what the encoder answers */
 
+/* Begins to map one pool; closes fd unless the source keeps it. */
 static void take_pool(
     struct mapping *m, const struct local_pool_info *info, int fd)
 {
@@ -289,7 +297,7 @@ static void take_pool(
     if (info->handle.len > 0 && our_gpus(m->node) == 0) {
         if (fd >= 0)
             close(fd);
-        return; /* no pool of ours that a GPU would copy into */
+        return; /* no GPU of ours would copy from it */
     }
     if (source_open(&im->source, fd, info, &why) != OK) {
         log_rated(&lines,
@@ -310,7 +318,8 @@ static void take_pool(
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-/* Reads the frames of one packet. false: the mapping has failed. */
+/* Handles the frames of one packet and takes *fd. false: the mapping has
+ * failed. */
 static bool take_frames(struct mapping *m, struct reader *r, int *fd)
 {
     struct local_msg msg;
@@ -358,13 +367,14 @@ static ssize_t receive(struct mapping *m, uint8_t *packet, int *fd)
     return n;
 }
 
-static void hear(struct mapping *m)
+static void receive_all(struct mapping *m)
 {
     static const char gone[] = "the encoder has closed the connection";
-    uint8_t *packet = m->node->out.bytes.p; /* free between two steps */
+    uint8_t *packet = m->node->out.bytes.p; /* unused between two steps */
     bool good = true;
 
-    CHECK(m->node->out.bytes.cap >= LOCAL_PACKET_MAX, "small list");
+    CHECK(m->node->out.count == 0 && m->node->out.bytes.cap >= LOCAL_PACKET_MAX,
+        "%u actions, %zu bytes", m->node->out.count, m->node->out.bytes.cap);
     while (good) {
         struct reader r;
         int fd;
@@ -394,7 +404,8 @@ static bool finish_import(struct mapping *m, struct import *im)
     uint32_t peer = m->peer;
     struct node *n = m->node;
 
-    CHECK(im->source && !im->busy, "peer %u: an import without source", peer);
+    CHECK(im->source && !im->busy && !(m->mapped >> im->pool & 1),
+        "peer %u: an import without source", peer);
     im->done = false;
     if (im->result != OK && im->source->share[0]) {
         log_info("peer %u: rows of its pool number %u are sent, not copied: "
@@ -429,7 +440,7 @@ static void serve(struct mapping *m)
     else if (ticked && m->fd < 0)
         try_connect(m);
     else if (seen)
-        hear(m);
+        receive_all(m);
 }
 
 void node_maps_serve(struct node *n)

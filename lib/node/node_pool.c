@@ -1,16 +1,19 @@
-/* node_pool.c - memory of pools: placed by layout, opened by kind, told to
- * brain and shards. Done at start where the config gives a layout, later when
- * an engine gives it. A pool's memory stays until the daemon ends.
+/* node_pool.c - memory of pools: placed by layout, opened by kind, given to
+ * brain and shards. A pool whose layout the config has is opened at the start,
+ * any other when an engine has given its layout. Its memory stays until the
+ * daemon ends.
  *
- * Clearing the pages of a large pool takes a second per GiB or two, so another
- * thread does it where the kind of memory allows that: one of libuv's while
- * the loop runs, one pool at a time, since other work waits for those threads;
- * at start one of ours, while we wait for it and for signals, and keep the
- * service manager patient. That thread touches its job's memory and result
- * only. All else is the loop's thread.
+ * Clearing the pages of a large pool takes a second per one or two GiB, so
+ * another thread does it where the kind of memory allows that. While the loop
+ * runs it is one of libuv's, for one pool at a time, since other work waits for
+ * those threads. At the start it is one of ours; the loop's thread waits for it
+ * and for signals, and extends the service manager's timeout. The other thread
+ * touches its job's memory and result only; all else belongs to the loop's.
  *
- * Rejected: serving engines while a pool of the config is not there yet. They
- * would be refused what they get a moment later. */
+ * Invariant: a job is idle, wanted, busy or done, in this order.
+ *
+ * Rejected: serving engines before all pools of the config are there. They
+ * would be refused what they could have a moment later. */
 #include "node/node_impl.h"
 
 #include "base/check.h"
@@ -39,9 +42,9 @@ struct pool_job {
     struct mem_opt opt;
     struct mem mem;
     uint64_t offsets[LAYOUT_FIELDS_MAX];
-    bool wanted, busy, done; /* queued; in the other thread; over */
+    bool wanted, busy, done; /* waits; in the other thread; ended there */
     enum err result;
-    int over; /* at start: eventfd that is written when it is over */
+    int ended; /* at the start: eventfd, written when the thread has ended */
 };
 
 enum err node_pools_new(struct node *n)
@@ -50,6 +53,7 @@ enum err node_pools_new(struct node *n)
     return n->pool_jobs ? OK : ERR_NO_BLOCKS;
 }
 
+/* Returns how to open a pool's memory, without its size. */
 static struct mem_opt options(const struct node *n, const struct conf_pool *c)
 {
     struct mem_opt o = {.name = c->name,
@@ -101,9 +105,10 @@ static void finish(struct node *n, uint32_t i)
     const struct conf_pool *c = &n->conf->pools[i];
     struct shard_pool *p = &n->pools[i];
 
+    CHECK(!p->mem && l->count > 0, "pool %u has its memory already", i);
     j->wanted = j->busy = j->done = false;
     if (j->result != OK) {
-        log_error("pool %s: its memory could not be had", c->name);
+        log_error("pool %s: no memory", c->name);
         brain_pool_ready(n->brain, i, false, NULL, 0);
         return;
     }
@@ -122,6 +127,7 @@ static void finish(struct node *n, uint32_t i)
 
 /* while the loop runs */
 
+/* In libuv's thread. */
 static void on_work(uv_work_t *w)
 {
     open_memory(w->data);
@@ -152,6 +158,7 @@ static void begin_next(struct node *n)
     }
     if (!next)
         return;
+    CHECK(!next->done, "pool %u is open already", next->pool);
     next->busy = true;
     /* libuv's threads are made here, and must take no signals but guard.h's. */
     sigfillset(&all);
@@ -195,12 +202,13 @@ static void *start_thread(void *ud)
     ssize_t n;
 
     open_memory(j);
-    n = write(j->over, &one, sizeof(one));
+    n = write(j->ended, &one, sizeof(one));
     CHECK(n == sizeof(one), "eventfd: %d", errno);
     return NULL;
 }
 
-static void be_patient(const struct pool_job *j)
+/* Extends the service manager's timeout. */
+static void extend_timeout(const struct pool_job *j)
 {
     char text[160];
 
@@ -212,20 +220,20 @@ static void be_patient(const struct pool_job *j)
     notify_send(text);
 }
 
-/* Waits for the job; a signal that ends the daemon cancels it. */
+/* Waits for the job's thread; a signal that ends the daemon cancels it. */
 static void wait_for(struct pool_job *j, int signals)
 {
     struct pollfd fds[2] = {
-        {.fd = j->over, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
+        {.fd = j->ended, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
 
     while (poll(fds, 2, PATIENCE_MS) <= 0 || !fds[0].revents) {
         if (fds[1].revents) {
             log_info("pool %s: stopping, before it is ready", j->opt.name);
             atomic_store(&j->opt.watch->stop, true);
-            fds[1].fd = -1; /* heard; it stays pending and blocked */
+            fds[1].fd = -1; /* the signal stays pending, for the loop */
             fds[1].revents = 0;
         }
-        be_patient(j);
+        extend_timeout(j);
     }
 }
 
@@ -242,9 +250,9 @@ static enum err open_beside(struct pool_job *j)
     sigaddset(&ends, SIGINT);
     sigfillset(&all);
     signals = signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK);
-    j->over = eventfd(0, EFD_CLOEXEC);
+    j->ended = eventfd(0, EFD_CLOEXEC);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    if (signals >= 0 && j->over >= 0 &&
+    if (signals >= 0 && j->ended >= 0 &&
         pthread_create(&thread, NULL, start_thread, j) == 0) {
         wait_for(j, signals);
         pthread_join(thread, NULL);
@@ -254,8 +262,8 @@ static enum err open_beside(struct pool_job *j)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (signals >= 0)
         close(signals);
-    if (j->over >= 0)
-        close(j->over);
+    if (j->ended >= 0)
+        close(j->ended);
     return j->result;
 }
 
@@ -290,7 +298,7 @@ void node_close_pools(struct node *n)
     for (uint32_t i = 0; n->mems && i < n->conf->pools_count; i++) {
         struct pool_job *j = n->pool_jobs ? &n->pool_jobs[i] : NULL;
 
-        if (j && j->done && j->result == OK) /* not finished */
+        if (j && j->done && j->result == OK) /* open, and not the pool's yet */
             j->kind->close(&j->mem);
         if (n->mems[i].ops)
             n->mems[i].ops->close(&n->mems[i]);
