@@ -1,10 +1,15 @@
-/* driver.c - see driver.h. Made under one lock, constant afterwards, never
- * unloaded: the driver has threads of its own. Rejected: linking libcuda,
- * which hosts without a GPU do not have; the runtime library libcudart, one
- * more version to match for calls that it only passes on. */
+/* driver.c - see driver.h.
+ *
+ * Invariants: the table of functions is filled under the lock, by one call, and
+ * constant afterwards; the driver is never unloaded, since it has threads of
+ * its own. Any thread.
+ *
+ * Rejected: linking libcuda, which hosts without a GPU do not have; the runtime
+ * library libcudart, one more version to match for calls that it only passes
+ * on. */
 #include "gpu/driver.h"
 
-#include "base/base.h"
+#include "base/check.h"
 #include "gpu/kernels.h"
 
 #include <dlfcn.h>
@@ -15,10 +20,13 @@
 
 #define KERNELS_MAX 4
 
+_Static_assert(sizeof(void *) == sizeof(CUresult(*)(void)),
+    "dlsym's pointer is a function's");
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gpu_driver driver;
 static bool made;
-static char trouble[192]; /* under the lock; the first one stays */
+static char trouble[192]; /* of the last attempt; under the lock */
 
 const char *gpu_result(const struct gpu_driver *d, CUresult r)
 {
@@ -29,12 +37,14 @@ const char *gpu_result(const struct gpu_driver *d, CUresult r)
     return name;
 }
 
+/* Keeps the reason why there is no driver; returns false. */
 static bool failed(const char *what, const char *which)
 {
     snprintf(trouble, sizeof(trouble), "%s%s", what, which);
     return false;
 }
 
+/* Stores the function `name` at out. */
 static bool find(void *lib, const char *name, void *out)
 {
     void *p = dlsym(lib, name);
@@ -62,6 +72,7 @@ static bool load(void)
 #undef CALL
     driver.batch = dlsym(lib, "cuMemcpyBatchAsync_v2");
     driver.batch_old = dlsym(lib, "cuMemcpyBatchAsync");
+    CHECK(!made && driver.cuInit, "the driver is loaded twice");
     r = driver.cuInit(0);
     if (r == CUDA_SUCCESS)
         r = driver.cuDriverGetVersion(&driver.version);
@@ -93,10 +104,11 @@ const char *gpu_kernels_load(const struct gpu_driver *d,
     CUmodule module = NULL;
     CUresult r;
 
+    CHECK(count > 0 && count <= KERNELS_MAX, "%u kernels", count);
     if (!image)
         return KERNELS_MISSING;
     r = d->cuModuleLoadData(&module, image);
-    for (unsigned i = 0; r == CUDA_SUCCESS && i < count && i < KERNELS_MAX; i++)
+    for (unsigned i = 0; r == CUDA_SUCCESS && i < count; i++)
         r = d->cuModuleGetFunction(&got[i], module, names[i]);
     free(image);
     if (r == CUDA_SUCCESS) {

@@ -1,5 +1,5 @@
-/* kernels.c - see kernels.h. Stateless. Rejected: code for GPUs inside of our
- * libraries, which would make nvcc part of every build. */
+/* kernels.c - see kernels.h. Stateless; any thread. Rejected: code for GPUs
+ * inside of our libraries, which would make nvcc part of every build. */
 #include "gpu/kernels.h"
 
 #include "base/base.h"
@@ -9,6 +9,7 @@
 
 const char *gpu_driver_file = "libcuda.so.1";
 
+/* Returns a file's bytes, a zero behind them; NULL: it cannot be read. */
 static void *file_read(const char *path)
 {
     FILE *f = fopen(path, "rbe");
