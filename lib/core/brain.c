@@ -27,12 +27,14 @@ void head_carve(struct brain *b, struct slab *s, const struct brain_ops *ops)
     peers_init(&b->peers, s, &b->c, ops->role);
 }
 
-void head_init(struct brain *b, const struct engines_ops *ops)
+void head_init(struct brain *b, const struct engines_ops *engines,
+    const struct peers_ops *peers)
 {
     const struct conf *c = b->c.conf;
 
-    b->engines.ops = ops;
-    b->engines.brain = b;
+    b->engines.ops = engines;
+    b->peers.ops = peers;
+    b->engines.brain = b->peers.brain = b;
     b->engines.stats = b->peers.stats = b->stats;
     b->pools_count = b->peers.self.pools_count = c->pools_count;
     for (uint32_t i = 0; i < c->pools_count; i++) {
@@ -56,38 +58,19 @@ void head_record(struct brain *b, struct room *r, const struct ended *row)
 
 /* events */
 
-static void on_link(struct brain *b, struct out *out, const struct event *ev)
+static void on_peer(struct brain *b, struct out *out, const struct event *ev)
 {
-    struct peers *peers = &b->peers;
-    struct peer *p = ev->link < peers->links ? peer_on(peers, ev->link) : NULL;
-
-    if (!p)
-        return;
-    if (ev->type == EV_LINK_UP) {
-        if (b->ops->greets)
-            peer_hello_until_up(peers, out, p, b->now_ns);
-        return;
-    }
-    if (!b->ops->greets) {
-        peers->link_peer[ev->link] = NONE;
-        p->link = NONE;
-    }
-    peer_down(peers, p, b->now_ns);
-}
-
-static void expire(struct brain *b, struct out *out)
-{
+    const struct peer_msg *m = ev->peer;
     struct peer *p;
-    bool lost;
 
-    while (
-        out_has_room(out) && (p = peers_expired(&b->peers, b->now_ns, &lost))) {
-        if (lost)
-            b->ops->peer_lost(b, out, p);
-        else if (p->up || b->ops->greets)
-            peer_hello_until_up(&b->peers, out, p, b->now_ns);
-    }
-    engines_expire(&b->engines, out, b->now_ns);
+    if (ev->link >= b->peers.links)
+        return;
+    p = peers_hear(&b->peers, out, ev->link, m, b->now_ns);
+    if (!p || b->ops->peer(b, out, p, m))
+        return;
+    b->stats[STAT_malformed_peer]++;
+    peer_nack(&b->peers, out, ev->link, m, ERR_MALFORMED,
+        "not a message for a daemon of this role");
 }
 
 /* True if it is news. */
@@ -118,17 +101,19 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         return false;
     case EV_LINK_UP:
     case EV_LINK_DOWN:
-        on_link(b, out, ev);
+        peers_link(&b->peers, out, ev);
         return false;
     case EV_PEER:
-        return ev->link < b->peers.links;
+        on_peer(b, out, ev);
+        return false;
     case EV_PEER_BAD:
         peer_bad(&b->peers, out, ev);
         return false;
     case EV_NOTE:
         return ev->note.type != NOTE_POOL_LOST || pool_lost(b, ev->note.first);
     case EV_TIME:
-        expire(b, out);
+        peers_expire(&b->peers, out, b->now_ns);
+        engines_expire(&b->engines, out, b->now_ns);
         return true;
     case EV_DRAIN:
         b->draining = true;

@@ -13,7 +13,6 @@
 struct brain_ops {
     uint8_t role;
     bool engines_write; /* pools are writable for all their engines */
-    bool greets;        /* connects to its peers, and says HELLO first */
     struct brain *(*init)(struct slab *s, const struct brain_conf *c);
     /* A step begins, now_ns is set; NULL: nothing to do. */
     void (*begin)(void *brain);
@@ -21,15 +20,16 @@ struct brain_ops {
      * role. */
     bool (*local)(
         void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
+    /* A peer's message; false: it is not for this role. */
+    bool (*peer)(
+        void *brain, struct out *out, struct peer *p, const struct peer_msg *m);
     /* MAP instead of a HELLO; NULL: not for this role. */
     void (*map)(
         void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
     /* What brain.c left of an event, or the role's own part of it: CONN_END,
-     * CONN_DEAD, PEER, NOTE, MAP, TIME and, when pools have become
+     * CONN_DEAD, NOTE, MAP, TIME and, when pools have become
      * ready, MORE. */
     void (*event)(void *brain, struct out *out, const struct event *ev);
-    /* The peer's connection stays away. */
-    void (*peer_lost)(void *brain, struct out *out, struct peer *p);
     /* Draws consequences until there are none, or the list is full. */
     void (*work)(void *brain, struct out *out);
     /* Beyond what the head waits for. */
@@ -72,7 +72,8 @@ struct brain {
 /* Carves the head, whose c is set, from the slab. */
 void head_carve(struct brain *b, struct slab *s, const struct brain_ops *ops);
 /* Fills a head that has its memory. */
-void head_init(struct brain *b, const struct engines_ops *ops);
+void head_init(struct brain *b, const struct engines_ops *engines,
+    const struct peers_ops *peers);
 /* Puts the end of a room, of which the role filled its part of the row, into
  * the history. */
 void head_record(struct brain *b, struct room *r, const struct ended *row);

@@ -7,6 +7,8 @@
 #include "base/sip.h"
 #include "base/text.h"
 
+#include <stdio.h>
+
 /* A run's number says its place, below this, and which it was there. */
 enum { RUN_PLACES = 4096 };
 
@@ -40,9 +42,8 @@ uint32_t peer_index(const struct peers *p, const struct peer *peer)
  * one is free (lang/local.c). */
 static bool is_vacant(const struct peers *all, const struct peer *p)
 {
-    return !p->used ||
-           (!p->configured && !p->epoch && p->link == NONE &&
-               list_empty(&p->rooms) && all->self.role == ROLE_ENCODED);
+    return !p->used || (!p->configured && !p->epoch && p->link == NONE &&
+                           list_empty(&p->rooms) && !all->ops->greets);
 }
 
 struct peer *peer_new(struct peers *p)
@@ -142,7 +143,7 @@ static void say_maps(const struct peers *p, uint32_t link, struct peer_hello *m)
 
     if (!peer)
         return;
-    if (p->self.role == ROLE_LANGD) {
+    if (p->ops->greets) {
         m->mapped = peer->mapped;
         return;
     }
@@ -217,7 +218,9 @@ void peer_nack(struct peers *p, struct out *out, uint32_t link,
 
 /* hearing */
 
-bool peer_gate(struct peers *p, struct out *out, uint32_t link,
+/* Compares a message's epochs with ours: false, NACK and HELLO when either is
+ * another. */
+static bool peer_gate(struct peers *p, struct out *out, uint32_t link,
     const struct peer_msg *m, struct peer **from)
 {
     struct peer *peer = peer_on(p, link);
@@ -323,7 +326,7 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
     peer->addresses = count_addresses(m->addresses);
     peer->abilities = m->abilities;
     peer->same_host = key_eq(&m->boot, boot);
-    peer->refused[0] = 0;
+    peer->refused.text[0] = 0;
     peer->up = true;
     peer->hello_ns = peer->lost_ns = TIME_NEVER;
     return OK;
@@ -348,6 +351,163 @@ void peer_tell_shards(
     out_data(out, &cmd);
 }
 
+/* Logs why one of the two does not take the other's HELLO, which comes again
+ * and again: a peer's once per reason, a stranger's while it lasts. */
+static void warn_refused(struct refused *r, struct out *out, const char *who,
+    const char *text, bool lasts, uint64_t now_ns)
+{
+    r->untold |= lasts || strcmp(r->text, text) != 0;
+    if (r->untold && now_ns >= r->from_ns) {
+        r->untold = false;
+        r->from_ns = now_ns + REFUSED_EVERY_NS;
+        out_warn(out, "%s %s", who, text);
+    }
+    snprintf(r->text, sizeof(r->text), "%s", text);
+}
+
+static void peer_refused(struct peer *peer, struct out *out, const char *how,
+    const char *why, uint64_t now_ns)
+{
+    char who[280], text[sizeof(peer->refused.text)];
+
+    snprintf(who, sizeof(who), "peer %s at %s",
+        peer->label[0] ? peer->label : "without a name", peer->address);
+    snprintf(text, sizeof(text), "%s: %s", how, why);
+    warn_refused(&peer->refused, out, who, text, false, now_ns);
+}
+
+static void stranger_refused(struct peers *p, struct out *out, struct span says,
+    const char *why, uint64_t now_ns)
+{
+    char who[100], name[64], text[sizeof(p->strangers.text)];
+
+    text_copy(says, name, sizeof(name));
+    snprintf(who, sizeof(who), "a daemon that calls itself %s", name);
+    snprintf(text, sizeof(text), "is refused: %s", why);
+    warn_refused(&p->strangers, out, who, text, true, now_ns);
+}
+
+/* Finds the peer that says HELLO; on error *text says why it is none. */
+static enum err find_sender(struct peers *p, struct out *out, uint32_t link,
+    const struct peer_msg *m, struct peer **peer, const char **text)
+{
+    *text = "a daemon of the wrong role, or without an epoch";
+    if (m->hello.role != p->ops->of || m->from_epoch == 0)
+        return ERR_MALFORMED;
+    if (p->ops->find)
+        *peer = p->ops->find(p->brain, out, link, m, text);
+    if (!*peer)
+        return ERR_BUSY;
+    if ((*peer)->epoch && (*peer)->epoch != m->from_epoch)
+        peer_lost(p, out, *peer, true);
+    return OK;
+}
+
+static void on_hello(struct peers *p, struct out *out, uint32_t link,
+    const struct peer_msg *m, uint64_t now_ns)
+{
+    struct peer *peer = peer_on(p, link);
+    const char *text;
+    bool was_up;
+    enum err e;
+
+    if (p->ops->greets && !peer)
+        return; /* the link is being closed */
+    e = find_sender(p, out, link, m, &peer, &text);
+    was_up = e == OK && peer->up;
+    if (e == OK && !was_up)
+        peer->asked_ns = now_ns;
+    if (e == OK)
+        e = peer_take_hello(peer, &m->hello, &p->self.c->boot, &text);
+    if (e != OK) {
+        p->stats[STAT_malformed_peer] += e == ERR_MALFORMED;
+        peer_nack(p, out, link, m, e, text);
+        if (p->ops->greets)
+            peer_refused(peer, out, "is refused", text, now_ns);
+        else
+            stranger_refused(p, out, m->hello.name, text, now_ns);
+        if (peer && !peer->epoch && peer->link == NONE &&
+            list_empty(&peer->rooms))
+            peer->used = false;
+        return;
+    }
+    peer->epoch = m->from_epoch;
+    p->ops->greeted(p->brain, out, link, peer, m, was_up);
+    peer_arm(p, peer);
+    if (!m->hello.answer)
+        peer_hello(p, out, link, peer->epoch, true);
+}
+
+/* Our HELLO is refused: until something has changed there, which the HELLOs
+ * that are repeated will find out. */
+static void on_refused(struct peers *p, struct out *out, uint32_t link,
+    const struct peer_msg *m, uint64_t now_ns)
+{
+    struct peer *peer = peer_on(p, link);
+    char text[sizeof(peer->refused.text)];
+
+    if (!peer || peer->up || m->to_epoch != p->self.c->epoch)
+        return;
+    text_copy(m->nack.text, text, sizeof(text));
+    peer_refused(peer, out, "refuses this daemon",
+        text[0] ? text : "no reason given", now_ns);
+}
+
+struct peer *peers_hear(struct peers *p, struct out *out, uint32_t link,
+    const struct peer_msg *m, uint64_t now_ns)
+{
+    struct peer *from = NULL;
+
+    if (m->type == PEER_HELLO)
+        on_hello(p, out, link, m, now_ns);
+    else if (m->type == PEER_NACK && m->nack.answers == PEER_HELLO &&
+             p->ops->greets)
+        on_refused(p, out, link, m, now_ns);
+    else if (peer_gate(p, out, link, m, &from))
+        return from;
+    return NULL;
+}
+
+/* ends */
+
+void peer_disconnect(struct peers *p, struct out *out, struct peer *peer)
+{
+    if (peer->link == NONE)
+        return;
+    out_action(out, ACT_DISCONNECT)->link = peer->link;
+    p->link_peer[peer->link] = NONE;
+    peer->link = NONE;
+}
+
+void peer_lost(
+    struct peers *p, struct out *out, struct peer *peer, bool restarted)
+{
+    struct data_cmd cmd = {.type = PEER_CLOSE, .peer = peer_index(p, peer)};
+
+    p->stats[STAT_peers_lost]++;
+    p->ops->lost(p->brain, out, peer, restarted);
+    peer->up = false;
+    out_data(out, &cmd);
+}
+
+void peers_link(struct peers *p, struct out *out, const struct event *ev)
+{
+    struct peer *peer = ev->link < p->links ? peer_on(p, ev->link) : NULL;
+
+    if (!peer)
+        return;
+    if (ev->type == EV_LINK_UP) {
+        if (p->ops->greets)
+            peer_hello_until_up(p, out, peer, ev->now_ns);
+        return;
+    }
+    if (!p->ops->greets) {
+        p->link_peer[ev->link] = NONE;
+        peer->link = NONE;
+    }
+    peer_down(p, peer, ev->now_ns);
+}
+
 /* time */
 
 void peer_arm(struct peers *p, struct peer *peer)
@@ -362,7 +522,7 @@ void peer_arm(struct peers *p, struct peer *peer)
 
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns)
 {
-    peer->refused[0] = 0;
+    peer->refused.text[0] = 0;
     peer->up = false;
     peer->hello_ns = TIME_NEVER;
     if (peer->epoch && peer->lost_ns == TIME_NEVER)
@@ -370,21 +530,25 @@ void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns)
     peer_arm(p, peer);
 }
 
-struct peer *peers_expired(struct peers *p, uint64_t now_ns, bool *lost)
+void peers_expire(struct peers *p, struct out *out, uint64_t now_ns)
 {
-    struct heap_node *n = heap_first(&p->timers);
-    struct peer *peer;
+    struct heap_node *n;
 
-    if (!n || n->key > now_ns)
-        return NULL;
-    peer = CONTAINER_OF(n, struct peer, timer);
-    *lost = peer->lost_ns <= now_ns;
-    if (*lost)
-        peer->lost_ns = TIME_NEVER;
-    else
-        peer->hello_ns = TIME_NEVER;
-    peer_arm(p, peer);
-    return peer;
+    while (
+        out_has_room(out) && (n = heap_first(&p->timers)) && n->key <= now_ns) {
+        struct peer *peer = CONTAINER_OF(n, struct peer, timer);
+        bool lost = peer->lost_ns <= now_ns;
+
+        if (lost)
+            peer->lost_ns = TIME_NEVER;
+        else
+            peer->hello_ns = TIME_NEVER;
+        peer_arm(p, peer);
+        if (lost)
+            peer_lost(p, out, peer, false);
+        else if (peer->up || p->ops->greets)
+            peer_hello_until_up(p, out, peer, now_ns);
+    }
 }
 
 const char *peer_layout(const struct peer *peer, uint64_t hash)

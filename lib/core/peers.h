@@ -19,8 +19,13 @@ struct peer_pool {
     char text[LAYOUT_TEXT_MAX + 1];
 };
 
-/* How often it is logged that one refuses the other. */
+/* A HELLO that was refused, as it is logged: at most once in this time. */
 #define REFUSED_EVERY_NS (10 * NS_PER_S)
+struct refused {
+    bool untold;      /* the log does not have it yet */
+    uint64_t from_ns; /* no line before */
+    char text[128];   /* empty: none */
+};
 
 struct peer {
     bool used, up;
@@ -46,12 +51,10 @@ struct peer {
     uint32_t map_conn, offered, mapped;
     uint64_t map_epoch, map_token;
     bool map_asked;
-    bool refused_untold; /* it is not in the log yet */
-    uint64_t refused_ns; /* from when on that is logged again */
     char label[128]; /* what requests call it: a name of the config, or address
                       */
     char name[64], address[128], advertise[128], software[32];
-    char refused[128]; /* why one does not take the other's HELLO, or empty */
+    struct refused refused; /* one does not take the other's HELLO */
     struct peer_pool pools[CONF_POOLS_MAX];
 };
 
@@ -63,13 +66,32 @@ struct self {
     const struct layout *layouts[CONF_POOLS_MAX]; /* count 0: not known */
 };
 
+/* What a role does with what it hears of its peers. */
+struct peers_ops {
+    uint8_t of;  /* the role of its peers */
+    bool greets; /* connects to them, and says HELLO first */
+    /* Returns the peer that says HELLO, or why there is none; NULL: the one on
+     * the link. */
+    struct peer *(*find)(void *brain, struct out *out, uint32_t link,
+        const struct peer_msg *m, const char **text);
+    /* Its HELLO is taken, and not answered yet. */
+    void (*greeted)(void *brain, struct out *out, uint32_t link,
+        struct peer *peer, const struct peer_msg *m, bool was_up);
+    /* Its connection stays away, or (restarted) its epoch has ended. */
+    void (*lost)(
+        void *brain, struct out *out, struct peer *peer, bool restarted);
+};
+
 struct peers {
     struct peer *peers;
     uint32_t *link_peer; /* by link; NONE: nobody yet */
     uint32_t max, links;
     struct heap timers;
     struct self self;
+    struct refused strangers; /* daemons that are no peers */
     uint32_t seq, serials, runs;
+    const struct peers_ops *ops;
+    void *brain;
     uint64_t *stats;
 };
 
@@ -112,17 +134,16 @@ void peer_hello_until_up(
 void peer_nack(struct peers *p, struct out *out, uint32_t link,
     const struct peer_msg *m, enum err reason, const char *text);
 
-/* A message's epochs against ours: false and NACK + HELLO when either is
- * another. */
-bool peer_gate(struct peers *p, struct out *out, uint32_t link,
-    const struct peer_msg *m, struct peer **from);
+/* Takes a message: HELLO and the answers to ours are done with here. Returns
+ * the peer that any other is of; NULL: there is nothing more to do. */
+struct peer *peers_hear(struct peers *p, struct out *out, uint32_t link,
+    const struct peer_msg *m, uint64_t now_ns);
 
 /* Counts a frame that could not be read, and refuses it where its header
  * could. */
 void peer_bad(struct peers *p, struct out *out, const struct event *ev);
 
-/* Reads a HELLO into *peer (which is found or made by the caller). On error
- * the peer is untouched. */
+/* Reads a HELLO into *peer, which stays as it was on error. */
 MUST_CHECK enum err peer_take_hello(struct peer *peer,
     const struct peer_hello *m, const struct key *boot, const char **text);
 /* HELLO is taken: shards learn the data addresses, when there are any. To say
@@ -137,8 +158,15 @@ bool peer_copies(const struct peer *peer, uint32_t pool);
 
 /* The link went; lost_after from now the peer is. */
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns);
-/* The next peer whose time has come: *lost says what for (else: HELLO). */
-struct peer *peers_expired(struct peers *p, uint64_t now_ns, bool *lost);
+/* Closes the peer's link, if it has one. */
+void peer_disconnect(struct peers *p, struct out *out, struct peer *peer);
+/* Ends all that is with the peer, whose epoch has ended if it restarted. */
+void peer_lost(
+    struct peers *p, struct out *out, struct peer *peer, bool restarted);
+/* A link is up or down. */
+void peers_link(struct peers *p, struct out *out, const struct event *ev);
+/* Does what is due: HELLOs, and peers that are lost. */
+void peers_expire(struct peers *p, struct out *out, uint64_t now_ns);
 /* Sets the peer's timer by its times. */
 void peer_arm(struct peers *p, struct peer *peer);
 

@@ -112,7 +112,7 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p)
     s->text(s, "says", p->name);
     s->text(s, "address", p->address[0] ? p->address : p->advertise);
     s->text(s, "state", p->up ? "up" : p->name[0] ? "down" : "unknown");
-    s->text(s, "refused", p->refused);
+    s->text(s, "refused", p->refused.text);
     s->text(s, "epoch", epoch);
     s->text(s, "software", p->software);
     s->number(s, "same_host", p->same_host);

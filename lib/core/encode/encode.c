@@ -58,7 +58,7 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
     carve(e, s);
     if (s->failed)
         return NULL;
-    head_init(&e->b, &encoded_engines);
+    head_init(&e->b, &encoded_engines, &encoded_peers);
     items_init(e);
     list_init(&e->room_todo);
     list_init(&e->dst_todo);
@@ -144,11 +144,6 @@ static void work(void *brain, struct out *out)
     }
 }
 
-static void peer_lost(void *brain, struct out *out, struct peer *p)
-{
-    encoded_peer_lost(brain, out, p);
-}
-
 static void on_event(void *brain, struct out *out, const struct event *ev)
 {
     struct encoded *e = brain;
@@ -160,9 +155,6 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         break;
     case EV_CONN_DEAD:
         encoded_map_dead(e, ev->conn);
-        break;
-    case EV_PEER:
-        encoded_on_peer(e, out, ev->link, ev->peer);
         break;
     case EV_NOTE:
         on_note(e, &ev->note);
@@ -212,7 +204,7 @@ const struct brain_ops encoded_ops = {
     .local = encoded_local,
     .map = encoded_map,
     .event = on_event,
-    .peer_lost = peer_lost,
+    .peer = encoded_peer,
     .work = work,
     .pending = pending,
     .deadline = deadline,

@@ -186,7 +186,6 @@ struct encoded {
     struct list room_todo, dst_todo;
     uint64_t age_next;   /* of items */
     uint64_t give_up_ns; /* from when on a peer that is up gives way */
-    uint64_t refused_ns; /* from when on a HELLO that is refused is logged */
     uint8_t scratch[AUX_MAX];
 };
 
@@ -445,9 +444,9 @@ struct decline *eroom_declined_by(
 
 /* encode/peer.c, encode/local.c, encode/show.c */
 
-void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
-    const struct peer_msg *m);
-void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p);
+extern const struct peers_ops encoded_peers;
+bool encoded_peer(
+    void *brain, struct out *out, struct peer *p, const struct peer_msg *m);
 extern const struct engines_ops encoded_engines;
 bool encoded_local(
     void *brain, struct out *out, uint32_t conn, const struct local_msg *m);

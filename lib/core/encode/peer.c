@@ -393,17 +393,13 @@ static void on_state(struct encoded *e, struct out *out,
 
 /* peers */
 
-void encoded_peer_lost(struct encoded *e, struct out *out, struct peer *p)
+static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
 {
-    struct data_cmd cmd = {
-        .type = PEER_CLOSE, .peer = peer_index(&e->b.peers, p)};
-
-    e->b.stats[STAT_peers_lost]++;
+    (void)out;
+    (void)restarted; /* either way its rooms end, here */
     LIST_FOREACH (n, &p->rooms)
-        edst_end(e, LIST_ENTRY(n, struct edst, in_peer), ERR_PEER_LOST);
-    p->up = false;
+        edst_end(brain, LIST_ENTRY(n, struct edst, in_peer), ERR_PEER_LOST);
     p->epoch = 0;
-    out_data(out, &cmd);
 }
 
 /* Returns a place for a new name, or NULL. A stranger may fill all with names
@@ -421,87 +417,47 @@ static struct peer *place_for(struct encoded *e, struct out *out, uint32_t link)
         return NULL;
     if (p->up)
         e->give_up_ns = e->b.now_ns + NS_PER_S;
-    if (p->link != NONE) {
-        e->b.peers.link_peer[p->link] = NONE;
-        out_action(out, ACT_DISCONNECT)->link = p->link;
-        p->link = NONE;
-    }
+    peer_disconnect(&e->b.peers, out, p);
     e->b.stats[STAT_peers_given_up]++;
-    encoded_peer_lost(e, out, p);
+    peer_lost(&e->b.peers, out, p, true);
     return peer_new(&e->b.peers);
 }
 
-/* The peer that says HELLO on a link; NULL and why not. */
-static struct peer *who_is(struct encoded *e, struct out *out, uint32_t link,
+static struct peer *find(void *brain, struct out *out, uint32_t link,
     const struct peer_msg *m, const char **text)
 {
+    struct encoded *e = brain;
     struct peer *p = peer_named(&e->b.peers, m->hello.name);
 
-    *text = "not an mmx-langd";
-    if (m->hello.role != ROLE_LANGD || m->from_epoch == 0)
-        return NULL;
     *text = "another daemon of this name is connected";
     if (p && p->link != NONE && p->link != link && p->up &&
         p->epoch != m->from_epoch)
         return NULL;
     *text = "limits.peers is reached";
-    if (!p)
-        p = place_for(e, out, link);
-    if (p && p->epoch && p->epoch != m->from_epoch)
-        encoded_peer_lost(e, out, p);
-    return p;
+    return p ? p : place_for(e, out, link);
 }
 
-/* It says HELLO again and again. */
-static void warn_refused(struct encoded *e, struct out *out,
-    const struct peer_hello *m, const char *text)
+static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
+    const struct peer_msg *m, bool was_up)
 {
-    char name[64];
+    struct encoded *e = brain;
+    struct peers *peers = &e->b.peers;
+    struct peer *before = peer_on(peers, link);
 
-    if (e->b.now_ns < e->refused_ns)
-        return;
-    e->refused_ns = e->b.now_ns + REFUSED_EVERY_NS;
-    text_copy(m->name, name, sizeof(name));
-    out_warn(out, "a daemon that calls itself %s is refused: %s", name, text);
-}
-
-static void on_hello(
-    struct encoded *e, struct out *out, uint32_t link, const struct peer_msg *m)
-{
-    struct peer *before = peer_on(&e->b.peers, link);
-    const char *text;
-    struct peer *p = who_is(e, out, link, m, &text);
-    enum err err = ERR_BUSY;
-
-    if (p && !p->up)
-        p->asked_ns = e->b.now_ns;
-    if (p)
-        err = peer_take_hello(p, &m->hello, &e->b.c.boot, &text);
-    if (err != OK) {
-        e->b.stats[STAT_malformed_peer] += err == ERR_MALFORMED;
-        peer_nack(&e->b.peers, out, link, m, err, text);
-        warn_refused(e, out, &m->hello, text);
-        if (p && p->epoch == 0 && p->link == NONE && list_empty(&p->rooms))
-            p->used = false;
-        return;
-    }
+    (void)was_up;
     if (before && before != p) { /* it goes by another name now */
         before->link = NONE;
-        peer_down(&e->b.peers, before, e->b.now_ns);
+        peer_down(peers, before, e->b.now_ns);
     }
     if (p->link != NONE && p->link != link)
-        e->b.peers.link_peer[p->link] = NONE;
+        peers->link_peer[p->link] = NONE;
     p->link = link;
-    e->b.peers.link_peer[link] = peer_index(&e->b.peers, p);
-    peer_begin_run(&e->b.peers, p, m->from_epoch);
-    p->epoch = m->from_epoch;
+    peers->link_peer[link] = peer_index(peers, p);
+    peer_begin_run(peers, p, m->from_epoch);
     p->mapped = p->map_conn != NONE && p->map_epoch == p->epoch
                     ? m->hello.mapped & p->offered
                     : 0;
-    peer_arm(&e->b.peers, p);
-    peer_tell_shards(&e->b.peers, out, p, m->hello.addresses);
-    if (!m->hello.answer)
-        peer_hello(&e->b.peers, out, link, p->epoch, true);
+    peer_tell_shards(peers, out, p, m->hello.addresses);
     LIST_FOREACH (n, &p->rooms) {
         struct edst *d = LIST_ENTRY(n, struct edst, in_peer);
 
@@ -510,19 +466,16 @@ static void on_hello(
     }
 }
 
-void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
-    const struct peer_msg *msg)
+const struct peers_ops encoded_peers = {
+    .of = ROLE_LANGD, .find = find, .greeted = greeted, .lost = lost};
+
+bool encoded_peer(
+    void *brain, struct out *out, struct peer *p, const struct peer_msg *msg)
 {
+    struct encoded *e = brain;
     struct edst *d;
-    struct peer *p;
     uint32_t i;
 
-    if (msg->type == PEER_HELLO) {
-        on_hello(e, out, link, msg);
-        return;
-    }
-    if (!peer_gate(&e->b.peers, out, link, msg, &p))
-        return;
     i = table_get(&e->gens, msg->generation, peer_index(&e->b.peers, p));
     d = i == NONE ? NULL : &e->dsts[i];
     switch (msg->type) {
@@ -546,8 +499,7 @@ void encoded_on_peer(struct encoded *e, struct out *out, uint32_t link,
     case PEER_NACK:
         break; /* what was refused is said again, or its room ends */
     default:
-        e->b.stats[STAT_malformed_peer]++;
-        peer_nack(&e->b.peers, out, link, msg, ERR_MALFORMED,
-            "not a message for mmx-encoded");
+        return false;
     }
+    return true;
 }

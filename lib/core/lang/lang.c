@@ -86,7 +86,7 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
     carve(l, s);
     if (s->failed)
         return NULL;
-    head_init(&l->b, &langd_engines);
+    head_init(&l->b, &langd_engines, &langd_peers);
     groups_init(l);
     list_init(&l->todo);
     for (uint32_t i = 0; i < l->b.pools_count; i++)
@@ -200,11 +200,6 @@ static void begin(void *brain)
     l->tickets.now_ns = l->b.now_ns;
 }
 
-static void peer_lost(void *brain, struct out *out, struct peer *p)
-{
-    langd_peer_lost(brain, out, p, false);
-}
-
 static void on_event(void *brain, struct out *out, const struct event *ev)
 {
     struct langd *l = brain;
@@ -213,9 +208,6 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
     case EV_CONN_END:
         if (engine_empty(&l->b.engines, ev->conn))
             out_action(out, ACT_CONN_CLOSE)->conn = ev->conn;
-        break;
-    case EV_PEER:
-        langd_on_peer(l, out, ev->link, ev->peer);
         break;
     case EV_NOTE:
         on_note(l, &ev->note);
@@ -269,12 +261,11 @@ static uint32_t open_rooms(const void *brain)
 
 const struct brain_ops langd_ops = {
     .role = ROLE_LANGD,
-    .greets = true,
     .init = init,
     .begin = begin,
     .local = langd_local,
     .event = on_event,
-    .peer_lost = peer_lost,
+    .peer = langd_peer,
     .work = work,
     .pending = pending,
     .deadline = deadline,

@@ -391,12 +391,9 @@ void lroom_readers(struct langd *l, struct out *out, struct lroom *m);
 
 /* lang/peer.c: what encoders say */
 
-void langd_on_peer(
-    struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m);
-/* Ends the rooms of a peer whose connection stays away, or (restarted) whose
- * epoch is over. */
-void langd_peer_lost(
-    struct langd *l, struct out *out, struct peer *p, bool restarted);
+extern const struct peers_ops langd_peers;
+bool langd_peer(
+    void *brain, struct out *out, struct peer *p, const struct peer_msg *m);
 /* Takes the answer to ACT_MAP: an encoder's pools were mapped, or cannot be. */
 void langd_on_map(struct langd *l, struct out *out, const struct event *ev);
 

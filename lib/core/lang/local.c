@@ -35,12 +35,8 @@ static struct peer *place_for(struct langd *l, struct out *out)
             engines_wait_for(&l->b.engines, i))
             continue;
         if (old->epoch)
-            langd_peer_lost(l, out, old, true);
-        if (old->link != NONE) {
-            out_action(out, ACT_DISCONNECT)->link = old->link;
-            l->b.peers.link_peer[old->link] = NONE;
-            old->link = NONE;
-        }
+            peer_lost(&l->b.peers, out, old, true);
+        peer_disconnect(&l->b.peers, out, old);
         old->used = false;
         p = peer_new(&l->b.peers);
     }

@@ -52,13 +52,10 @@ void langd_on_map(struct langd *l, struct out *out, const struct event *ev)
         peer_hello(&l->b.peers, out, p->link, p->epoch, true);
 }
 
-void langd_peer_lost(
-    struct langd *l, struct out *out, struct peer *p, bool restarted)
+static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
 {
-    struct data_cmd cmd = {
-        .type = PEER_CLOSE, .peer = peer_index(&l->b.peers, p)};
+    struct langd *l = brain;
 
-    l->b.stats[STAT_peers_lost]++;
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *m = LIST_ENTRY(n, struct lroom, in_peer);
 
@@ -72,54 +69,17 @@ void langd_peer_lost(
                 l->b.now_ns + (m->init == INIT_DUE ? GIVE_UP_NS : FORGET_NS);
         lroom_touch(l, m);
     }
-    p->up = false;
     unmap_pools(l, out, p);
-    out_data(out, &cmd);
 }
 
-/* One of the two does not take the other's HELLO: people shall know. */
-static void refused(struct langd *l, struct out *out, struct peer *p,
-    const char *how, const char *text)
+static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
+    const struct peer_msg *m, bool was_up)
 {
-    char now[sizeof p->refused];
+    struct langd *l = brain;
 
-    snprintf(now, sizeof(now), "%s: %s", how, text);
-    p->refused_untold |= strcmp(p->refused, now) != 0;
-    if (p->refused_untold && l->b.now_ns >= p->refused_ns) {
-        p->refused_untold = false;
-        p->refused_ns = l->b.now_ns + REFUSED_EVERY_NS;
-        out_warn(out, "peer %s at %s %s",
-            p->label[0] ? p->label : "without a name", p->address, now);
-    }
-    memcpy(p->refused, now, sizeof(now));
-}
-
-static void on_hello(
-    struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m)
-{
-    struct peer *p = peer_on(&l->b.peers, link);
-    const char *text = "not an mmx-encoded";
-    enum err e = ERR_MALFORMED;
-    bool was_up = p && p->up;
-
-    if (!p)
-        return;
-    if (m->hello.role == ROLE_ENCODED && m->from_epoch != 0) {
-        if (p->epoch && p->epoch != m->from_epoch)
-            langd_peer_lost(l, out, p, true);
-        e = peer_take_hello(p, &m->hello, &l->b.c.boot, &text);
-    }
-    if (e != OK) {
-        l->b.stats[STAT_malformed_peer]++;
-        peer_nack(&l->b.peers, out, link, m, e, text);
-        refused(l, out, p, "is refused", text);
-        return;
-    }
-    p->epoch = m->from_epoch;
+    CHECK(
+        p->link == link, "HELLO on link %u, the peer is on %u", link, p->link);
     map_pools(l, out, p, &m->hello);
-    peer_arm(&l->b.peers, p);
-    if (!m->hello.answer)
-        peer_hello(&l->b.peers, out, link, p->epoch, true);
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *r = LIST_ENTRY(n, struct lroom, in_peer);
 
@@ -133,6 +93,9 @@ static void on_hello(
         lroom_touch(l, r);
     }
 }
+
+const struct peers_ops langd_peers = {
+    .of = ROLE_ENCODED, .greets = true, .greeted = greeted, .lost = lost};
 
 /* hearing */
 
@@ -311,21 +274,6 @@ static void on_state(
     lroom_touch(l, m);
 }
 
-/* Our HELLO: nothing goes before that has changed, which the HELLOs that are
- * repeated will find out. */
-static void on_refused(
-    struct langd *l, struct out *out, uint32_t link, const struct peer_msg *m)
-{
-    struct peer *p = peer_on(&l->b.peers, link);
-    char text[sizeof p->refused];
-
-    if (!p || p->up || m->to_epoch != l->b.c.epoch)
-        return;
-    text_copy(m->nack.text, text, sizeof(text));
-    refused(
-        l, out, p, "refuses this daemon", text[0] ? text : "no reason given");
-}
-
 static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)
 {
     if (n->answers != PEER_INIT && n->answers != PEER_RESUME)
@@ -387,22 +335,15 @@ static bool wants_state(enum peer_type type)
            type == PEER_FAILED;
 }
 
-void langd_on_peer(
-    struct langd *l, struct out *out, uint32_t link, const struct peer_msg *msg)
+bool langd_peer(
+    void *brain, struct out *out, struct peer *p, const struct peer_msg *msg)
 {
+    struct langd *l = brain;
     struct lroom *m = &l->rooms[msg->generation % l->rooms_max];
-    struct peer *p;
 
-    if (msg->type == PEER_HELLO) {
-        on_hello(l, out, link, msg);
-        return;
-    }
-    if (msg->type == PEER_NACK && msg->nack.answers == PEER_HELLO) {
-        on_refused(l, out, link, msg);
-        return;
-    }
-    if (!peer_gate(&l->b.peers, out, link, msg, &p))
-        return;
+    if (!wants_state(msg->type) && msg->type != PEER_STATE &&
+        msg->type != PEER_NACK && msg->type != PEER_DRAINED)
+        return false;
     if (!m->r.used || m->generation != msg->generation ||
         lroom_peer(l, m) != p) {
         if (wants_state(msg->type)) {
@@ -410,7 +351,7 @@ void langd_on_peer(
             say_state(l, out, p, msg, NULL,
                 tombs_get(&l->tombs, l->b.now_ns, msg->generation, 0));
         }
-        return;
+        return true;
     }
     if (msg->type == PEER_STATE)
         on_state(l, m, &msg->state);
@@ -418,9 +359,6 @@ void langd_on_peer(
         on_nack(l, m, &msg->nack);
     else if (msg->type == PEER_DRAINED)
         m->debt.owe &= (uint8_t)~OWE_ABORT;
-    else if (!wants_state(msg->type))
-        peer_nack(&l->b.peers, out, link, msg, ERR_MALFORMED,
-            "not a message for mmx-langd");
     else if (lroom_alive(m))
         on_alive(l, out, m, msg);
     /* That a room has failed is said once no copy reads the encoder's rows. */
@@ -429,4 +367,5 @@ void langd_on_peer(
     else if (wants_state(msg->type))
         say_state(l, out, p, msg, m, NULL);
     lroom_touch(l, m);
+    return true;
 }

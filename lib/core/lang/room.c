@@ -503,9 +503,9 @@ static const char *late(const struct langd *l, const struct lroom *m,
     if (!p || p->up)
         return text;
     snprintf(out, 200, "%s; the encoder %s", text,
-        p->refused[0] ? p->refused
-        : p->epoch    ? "is away"
-                      : "was never reached");
+        p->refused.text[0] ? p->refused.text
+        : p->epoch         ? "is away"
+                           : "was never reached");
     return out;
 }
 
