@@ -134,6 +134,15 @@ void laux_classify(struct langd *l, struct lroom *m)
     l->aux_dirty |= l->aux_queue.len > 0;
 }
 
+/* Sorts the room after its aux has changed; settling it does the rest. */
+static void changed(struct langd *l, struct lroom *m)
+{
+    if (m->group)
+        laux_place_group(l, m->group);
+    laux_classify(l, m);
+    lroom_touch(l, m);
+}
+
 void laux_leave(struct langd *l, struct lroom *m)
 {
     heap_remove(&l->aux_queue, &m->aux_node);
@@ -186,8 +195,7 @@ static void reserve(struct langd *l, struct lroom *m)
         m->debt.owe |= OWE_AUX;
         m->debt.retry_ns = 0;
     }
-    admit_sort(l, m);
-    lroom_touch(l, m);
+    changed(l, m);
 }
 
 static void give(struct langd *l, struct lroom *head)
@@ -206,7 +214,7 @@ static void lose(struct langd *l, struct lroom *m)
     m->aux_state = LAUX_LACKING;
     m->debt.owe &= (uint8_t)~OWE_AUX;
     l->b.stats[STAT_aux_taken_back]++;
-    admit_sort(l, m);
+    changed(l, m);
 }
 
 /* A group that is the first to wait keeps what its members have. */

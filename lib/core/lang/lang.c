@@ -89,6 +89,7 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
     head_init(&l->b, &langd_engines, &langd_peers);
     groups_init(l);
     list_init(&l->todo);
+    list_init(&l->settled);
     for (uint32_t i = 0; i < l->b.pools_count; i++)
         l->pools[i].meta = &l->b.metas[i];
     l->generation_base = (c->seed >> 24) * l->rooms_max;
@@ -150,7 +151,6 @@ static void on_note(struct langd *l, const struct data_note *n)
     else if (n->type == NOTE_LANDED && lroom_alive(m) &&
              n->attempt == m->attempt && lroom_open(m))
         lroom_landed(l, m, n->first, n->rows);
-    admit_sort(l, m);
 }
 
 static void expire(struct langd *l)
@@ -166,28 +166,41 @@ static void expire(struct langd *l)
         l->pools[i].dirty |= l->pools[i].revoke_ns <= l->b.now_ns;
 }
 
+/* Serves the queues, in which all rooms are sorted. True if rooms have to be
+ * settled again, or more is to be served. */
+static bool serve(struct langd *l, struct out *out)
+{
+    bool more = false;
+
+    CHECK(list_empty(&l->todo), "queues are served before rooms are settled");
+    laux_serve(l);
+    if (!list_empty(&l->todo))
+        return true; /* what got or lost space for aux is sorted first */
+    for (uint32_t i = 0; i < l->b.pools_count; i++)
+        if (l->pools[i].dirty && out_has_room(out)) {
+            bool again;
+
+            admit_serve(l, out, &l->pools[i], &again);
+            more |= again;
+        }
+    return more || !list_empty(&l->todo);
+}
+
+/* Settles what has changed, serves the queues, and says what came of both. */
 static void work(void *brain, struct out *out)
 {
     struct langd *l = brain;
+    struct list *n;
     bool more = true;
     uint32_t conn;
 
     while (more && out_has_room(out)) {
-        struct list *n;
-
-        more = false;
-        laux_serve(l);
-        for (uint32_t i = 0; i < l->b.pools_count; i++)
-            if (l->pools[i].dirty && out_has_room(out)) {
-                bool again;
-
-                admit_serve(l, out, &l->pools[i], &again);
-                more |= again;
-            }
-        while (out_has_room(out) && (n = list_pop(&l->todo))) {
+        while (out_has_room(out) && (n = list_pop(&l->todo)))
             lroom_settle(l, out, LIST_ENTRY(n, struct lroom, r.todo));
-            more = true;
-        }
+        more = out_has_room(out) && serve(l, out);
+        while (!more && out_has_room(out) && (n = list_pop(&l->settled)))
+            lroom_tell(l, out, LIST_ENTRY(n, struct lroom, in_settled));
+        more |= l->aux_dirty;
     }
     while (out_has_room(out) && (conn = tickets_next_conn(&l->tickets)) != NONE)
         engine_notify(&l->b.engines, out, conn);
@@ -230,7 +243,7 @@ static bool pending(const void *brain)
     for (uint32_t i = 0; i < l->b.pools_count; i++)
         if (l->pools[i].dirty)
             return true;
-    return !list_empty(&l->todo) || l->aux_dirty ||
+    return !list_empty(&l->todo) || !list_empty(&l->settled) || l->aux_dirty ||
            !list_empty(&l->tickets.dirty);
 }
 

@@ -1,9 +1,23 @@
-/* lang.h - the inside of the language side's brain; for langd*.c only. The
- * outside is brain.h.
+/* lang.h - the inside of the language side's brain, for lang/ only. The outside
+ * is brain.h.
  *
- * A room lives in one slot from REQUEST until everything about it is over.
- * Handlers change its fields and put it on the todo list; langd_settle then
- * compares what is with what has been told, and says the difference. */
+ * A room lives in one slot from REQUEST until nothing of it is left (life.def).
+ * Handlers change its fields and put it on the todo list. Then rooms are
+ * settled: what follows from the change is drawn, and the room is sorted into
+ * the queues. When all are settled the queues are served, which may change
+ * rooms again; at last engines and encoders are told the difference between
+ * what is and what was said.
+ *
+ * The files stand on floors, in this order; calls go up the list only:
+ *   life.c             the steps of a room's life
+ *   ticket.c           sequence ids
+ *   grant.c aux.c      blocks, and space for aux, of one room
+ *   group.c            rooms that are admitted together
+ *   admit.c            the queues of a pool
+ *   say.c              what encoders hear
+ *   room.c             one room: its start, settling, telling, its end
+ *   peer.c local.c     what encoders and engines say
+ *   show.c lang.c      reports; events and their order */
 #ifndef MMX_CORE_LANG_LANG_H
 #define MMX_CORE_LANG_LANG_H
 
@@ -87,9 +101,10 @@ struct lgroup {
 };
 
 struct lroom {
-    struct room r; /* first */
-    uint32_t peer; /* NONE: the null encoder */
-    uint32_t uid;  /* of the engine that asked */
+    struct room r;          /* first */
+    struct list in_settled; /* of langd */
+    uint32_t peer;          /* NONE: the null encoder */
+    uint32_t uid;           /* of the engine that asked */
     struct list in_peer;
     uint64_t generation, age;
     uint16_t pool, readers, required, readers_done;
@@ -196,8 +211,9 @@ struct langd {
     struct share share;    /* of rooms */
     uint32_t rooms_max, rooms_used, open;
     struct lpool pools[CONF_POOLS_MAX];
-    struct heap timers; /* of rooms */
-    struct list todo;
+    struct heap timers;  /* of rooms */
+    struct list todo;    /* rooms to settle */
+    struct list settled; /* rooms to tell of, once the queues are served */
     uint64_t generation_base, generation_count, age_next;
     uint8_t scratch[AUX_MAX];
 };
@@ -255,9 +271,6 @@ static inline bool lroom_still(const struct lroom *m)
 {
     return !lroom_open(m) && !lroom_closing(m);
 }
-
-/* The files below stand on floors: each calls only those above it here, and
- * lang.c calls them all. */
 
 /* lang/life.c: the steps of a room's life */
 
@@ -374,8 +387,12 @@ void lroom_place_lost(struct langd *l, struct lgroup *g);
 void lroom_joined(struct langd *l, struct lroom *m);
 /* Fails the room's group when its members can never be held together. */
 void lroom_check_group(struct langd *l, struct lroom *m);
-/* Sends the difference between what is and what was sent. */
+/* Draws the consequences of all that has changed, and sorts the room into the
+ * queues. */
 void lroom_settle(struct langd *l, struct out *out, struct lroom *m);
+/* Sends the difference between what is and what was sent, and forgets the room
+ * when nothing of it is left. */
+void lroom_tell(struct langd *l, struct out *out, struct lroom *m);
 /* Does what is due of the room's deadlines. */
 void lroom_expired(struct langd *l, struct lroom *m);
 /* Counts rows that landed, as a shard says. */

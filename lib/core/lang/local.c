@@ -191,7 +191,6 @@ static void on_request(struct langd *l, struct out *out, uint32_t conn,
     out_answer(out, conn, msg->seq, OK,
         (l->pools[n->pool].hold_stream - 1) * l->pools[n->pool].block_rows, 0,
         "%s", "");
-    admit_sort(l, m);
 }
 
 static void on_decline(struct langd *l, struct out *out, uint32_t conn,

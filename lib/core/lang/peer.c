@@ -160,7 +160,6 @@ static void on_length(struct langd *l, struct out *out, struct lroom *m,
     else if (first)
         room_notify(&l->b.engines, out, &m->r, EVENT_LENGTH);
     lroom_check_group(l, m);
-    admit_sort(l, m);
     lroom_touch(l, m);
 }
 
@@ -192,7 +191,6 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
         m->want = true;
         l->b.stats[STAT_wants]++;
     }
-    admit_sort(l, m);
     lroom_touch(l, m);
 }
 
@@ -230,7 +228,6 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
     }
     if (n->back && m->required > 1 && m->exposed == 0) {
         grant_restart(l, out, m, 0);
-        admit_sort(l, m);
         return;
     }
     l->b.stats[STAT_broken]++;
@@ -247,7 +244,6 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
     }
     /* The rows are lost, the blocks are not: nobody waits for them twice. */
     grant_restart(l, out, m, m->held.blocks);
-    admit_sort(l, m);
 }
 
 static void on_state(

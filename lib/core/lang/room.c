@@ -1,10 +1,13 @@
-/* room.c - one room of the language side, from REQUEST until everything
- * about it is over (RULES 4, 6, 8). Owned by the loop's thread.
+/* room.c - one room of the language side, from REQUEST until nothing of it is
+ * left (RULES 4, 6, 8). Owned by the loop's thread.
  *
- * lroom_settle is the one place that draws consequences: it may be called at
- * any time and does nothing when nothing has changed. An event table with a
- * row per (state, event) was rejected: most events only change a number, and
- * what follows from it depends on all the others. */
+ * lroom_settle is the one place that draws consequences, lroom_tell the one
+ * that says them: both may be called at any time and do nothing when nothing
+ * has changed. The queues are served between the two, so that a grant goes out
+ * with the first word about the room.
+ *
+ * Rejected: an event table with a row per (state, event). Most events only
+ * change a number, and what follows from it depends on all the others. */
 #include "core/lang/lang.h"
 
 #include <stdio.h>
@@ -31,6 +34,7 @@ struct lroom *lroom_new(
     list_init(&m->in_peer);
     list_init(&m->tickets);
     list_init(&m->in_group);
+    list_init(&m->in_settled);
     if (peer != NONE)
         list_push_tail(&l->b.peers.peers[peer].rooms, &m->in_peer);
     m->generation =
@@ -251,7 +255,6 @@ static void released(struct langd *l, struct out *out, struct lroom *m)
         short_of = 0;
     if (short_of > 0 && !grant_take_own(l, out, m, short_of))
         l->b.stats[STAT_table_full]++;
-    admit_sort(l, m);
     lroom_touch(l, m);
 }
 
@@ -483,11 +486,17 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
         succeed(l, m);
     if (!lroom_alive(m))
         settle_ended(l, out, m);
+    admit_sort(l, m);
+    list_remove(&m->r.todo); /* what it did to itself is settled */
+    if (!list_linked(&m->in_settled))
+        list_push_tail(&l->settled, &m->in_settled);
+}
+
+void lroom_tell(struct langd *l, struct out *out, struct lroom *m)
+{
     room_show(&l->b.engines, out, &m->r, known(m), 0);
     run_stall_clock(l, m);
     say_room(l, out, m);
-    admit_sort(l, m);
-    list_remove(&m->r.todo);
     if (over(m))
         forget(l, m);
     else
