@@ -19,9 +19,9 @@ struct cuda_lane; /* copies in order on one GPU; owned by one thread */
 
 /* Opens GPU number `device`, as the driver counts them; one counted object per
  * GPU and process. Any thread. ERR_INTERNAL with a log line that begins with
- * `who`. */
+ * `user`. */
 MUST_CHECK enum err cuda_open(
-    struct cuda **out, const char *who, uint32_t device);
+    struct cuda **out, const char *user, uint32_t device);
 /* Adds a user, which needs a cuda_close of its own; returns c. */
 struct cuda *cuda_hold(struct cuda *c);
 /* Removes a user; the last one closes the GPU, after all its memory and lanes.

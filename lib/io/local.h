@@ -57,7 +57,8 @@ struct local_calls {
 
 struct local;
 
-/* Listens. Errors are logged. ERR_BUSY: another daemon serves the path. */
+/* Listens on the path, or on a socket that is passed. Errors are logged.
+ * ERR_BUSY: another daemon serves the path. */
 MUST_CHECK enum err local_new(struct local **out, uv_loop_t *loop,
     const struct local_opt *opt, const struct local_calls *calls);
 /* Closes everything and removes the path if local_new made it; reports nothing
@@ -106,7 +107,7 @@ bool local_blocked(const struct local *l, uint32_t conn);
 void local_flush(struct local *l);
 /* Takes no messages while `held`: an answer in pieces is under way. */
 void local_hold(struct local *l, uint32_t conn, bool held);
-/* Notes that the connection has sent its HELLO. When the table is full, those
+/* Marks a connection that has sent its HELLO. When the table is full, those
  * without one are evicted, the oldest first, by newer ones of the same user or
  * of a user with fewer. */
 void local_known(struct local *l, uint32_t conn);

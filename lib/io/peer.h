@@ -58,7 +58,8 @@ struct links_stats {
 
 struct links;
 
-/* ERR_INTERNAL with a log line when the address cannot be bound. */
+/* Binds opt->listen, if there is one. ERR_INTERNAL with a log line: it cannot
+ * be bound. */
 MUST_CHECK enum err links_new(struct links **out, uv_loop_t *loop,
     const struct links_opt *opt, const struct links_calls *calls);
 /* Closes everything; the loop has to run until its handles are closed, then

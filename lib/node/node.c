@@ -309,7 +309,8 @@ static void turn(struct node *n)
 
         node_event(n, &ev);
     }
-    /* Rows first, then engines, then peers, who may ask for both. */
+    /* Orders for rows first, then events, then frames to peers, whose next
+     * messages may need both. */
     flush_shards(n);
     pull_all(n);
     local_flush(n->local);
@@ -334,7 +335,7 @@ static void on_check(uv_check_t *h)
     turn(n);
 }
 
-/* Before the loop sleeps: keeps it awake for work that no descriptor shows. */
+/* Keeps the loop awake, before it sleeps, for work that no descriptor shows. */
 static void on_prepare(uv_prepare_t *h)
 {
     struct node *n = h->data;

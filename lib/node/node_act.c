@@ -35,8 +35,7 @@ bool node_behind(const struct node *n)
     return false;
 }
 
-/* The other half of what may wait is for what one packet of a peer may cause.
- */
+/* Keeps half of the space for what one packet of a peer may cause. */
 bool node_congested(const struct node *n)
 {
     for (uint32_t k = 0; k < n->shards_count; k++)
@@ -80,7 +79,7 @@ static bool make_cells(struct node *n, const struct action *a, int *fd)
     return false;
 }
 
-/* A GPU driver's descriptor cannot be opened anew. */
+/* Sends a POOL with its descriptor: opened anew, which only a memfd can be. */
 static void send_pool(struct node *n, const struct action *a, struct span frame)
 {
     const struct mem *mem = &n->mems[a->index];

@@ -180,7 +180,7 @@ static uint32_t our_gpus(const struct node *n)
     return gpus;
 }
 
-/* In libuv's thread. */
+/* Maps a source, in libuv's thread. */
 static void on_work(uv_work_t *w)
 {
     struct import *im = w->data;

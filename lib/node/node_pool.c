@@ -127,7 +127,7 @@ static void finish(struct node *n, uint32_t i)
 
 /* while the loop runs */
 
-/* In libuv's thread. */
+/* Opens a pool's memory, in libuv's thread. */
 static void on_work(uv_work_t *w)
 {
     open_memory(w->data);

@@ -1,5 +1,5 @@
-/* landing.h - the receiving half of a shard: what has been granted to whom,
- * and whether a segment may land. Pure; owned by the shard's thread (or the
+/* landing.h - the receiving half of a shard: which rows are granted, and
+ * whether a segment may land. Pure; owned by the shard's thread (or the
  * simulator). Fed by LAND_* commands in the order in which the brain gave
  * them, so that a block's old room is closed before its new one is opened.
  *

@@ -498,8 +498,8 @@ static uint32_t rows_fit(const struct fill *f, const struct send_job *j,
     return f->large && (uint64_t)take * p->row_bytes <= f->window ? take : 0;
 }
 
-/* The same where only the rows' place goes into the message. The bytes of a
- * segment are bounded, so that the peer can serve other rooms in between. */
+/* Returns the same where only the rows' place goes into the message. A segment
+ * has few bytes, so that the peer can serve other rooms in between. */
 static uint32_t rows_fit_copy(
     const struct send_job *j, const struct sending_pool *p, uint32_t all)
 {

@@ -5,7 +5,7 @@
  * exited and libuv has closed both handles; libuv's callbacks do no work, they
  * only mark the connections that have some. Owned by the loop's thread.
  *
- * Rejected: uv_pipe_t. It is a byte stream, cannot tell packets apart, and
+ * Rejected: uv_pipe_t. It is a byte stream, does not keep packets apart, and
  * drops descriptors silently. */
 #include "io/local/local_impl.h"
 
@@ -176,9 +176,9 @@ static void refuse(int fd, enum err err, const char *text)
     conn_close(fd);
 }
 
-/* Out of descriptors: the one in reserve lets us take one client off the
- * queue and tell it; then the listener rests, so that the loop does not spin
- * on what it cannot take. */
+/* Refuses one client with the descriptor in reserve, when none is left, and
+ * stops the listener for BACKOFF_MS, so that the loop does not spin on clients
+ * that it cannot take. */
 static void out_of_descriptors(struct local *l, int error)
 {
     int fd;

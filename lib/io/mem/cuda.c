@@ -65,7 +65,7 @@ static void look_at_order(struct cuda *c)
     c->can_settle = (flush & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) != 0;
 }
 
-static enum err gpu_make(struct cuda **out, const char *who, uint32_t device)
+static enum err gpu_make(struct cuda **out, const char *user, uint32_t device)
 {
     const char *why;
     const struct gpu_driver *d = gpu_driver(&why);
@@ -74,13 +74,13 @@ static enum err gpu_make(struct cuda **out, const char *who, uint32_t device)
     CUresult r;
 
     if (!d) {
-        log_error("%s: %s", who, why);
+        log_error("%s: %s", user, why);
         return ERR_INTERNAL;
     }
     if (d->cuDeviceGetCount(&count) != CUDA_SUCCESS ||
         device >= (uint32_t)count) {
         log_error(
-            "%s: no cuda:%u, the driver sees %d GPUs", who, device, count);
+            "%s: no cuda:%u, the driver sees %d GPUs", user, device, count);
         return ERR_INTERNAL;
     }
     c = calloc(1, sizeof(*c));
@@ -91,7 +91,7 @@ static enum err gpu_make(struct cuda **out, const char *who, uint32_t device)
     r = gpu_find(c);
     if (r != CUDA_SUCCESS) {
         log_error(
-            "%s: cuda:%u cannot be used: %s", who, device, gpu_result(d, r));
+            "%s: cuda:%u cannot be used: %s", user, device, gpu_result(d, r));
         free(c);
         return ERR_INTERNAL;
     }
@@ -102,17 +102,17 @@ static enum err gpu_make(struct cuda **out, const char *who, uint32_t device)
     return OK;
 }
 
-enum err cuda_open(struct cuda **out, const char *who, uint32_t device)
+enum err cuda_open(struct cuda **out, const char *user, uint32_t device)
 {
     enum err e = OK;
 
     if (device >= CUDA_GPUS_MAX) {
-        log_error("%s: cuda:%u: at most %u GPUs", who, device, CUDA_GPUS_MAX);
+        log_error("%s: cuda:%u: at most %u GPUs", user, device, CUDA_GPUS_MAX);
         return ERR_INTERNAL;
     }
     pthread_mutex_lock(&lock);
     if (!gpus[device])
-        e = gpu_make(&gpus[device], who, device);
+        e = gpu_make(&gpus[device], user, device);
     if (e == OK) {
         gpus[device]->users++;
         *out = gpus[device];

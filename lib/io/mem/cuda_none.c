@@ -10,10 +10,10 @@
 
 #define UNREACHED() check_failed(__FILE__, __LINE__, "cuda", "no GPU here")
 
-enum err cuda_open(struct cuda **out, const char *who, uint32_t device)
+enum err cuda_open(struct cuda **out, const char *user, uint32_t device)
 {
     (void)out;
-    log_error("%s: cuda:%u: this mmx was built without CUDA", who, device);
+    log_error("%s: cuda:%u: this mmx was built without CUDA", user, device);
     return ERR_INTERNAL;
 }
 

@@ -255,17 +255,17 @@ static enum err cuda_mem_open(struct mem *out, const struct mem_opt *opt)
 {
     struct mem m = {
         .ops = &mem_cuda, .page = PAGE, .fd = -1, .share = "cuda-vmm"};
-    char who[80];
+    char user[80];
     enum err e;
 
     CHECK(opt->bytes > 0 && opt->bytes <= INT64_MAX / 2, "%lu bytes",
         (unsigned long)opt->bytes);
-    snprintf(who, sizeof(who), "pool %s", opt->name);
+    snprintf(user, sizeof(user), "pool %s", opt->name);
     if (opt->huge_pages || opt->numa_node >= 0) {
-        log_error("%s: huge_pages and numa are for host memory", who);
+        log_error("%s: huge_pages and numa are for host memory", user);
         return ERR_INTERNAL;
     }
-    e = cuda_open(&m.gpu, who, mem_gpu(opt->kind));
+    e = cuda_open(&m.gpu, user, mem_gpu(opt->kind));
     if (e != OK)
         return e;
     memcpy(m.handle, m.gpu->uuid, UUID_BYTES);
@@ -288,13 +288,13 @@ static enum err cuda_mem_open(struct mem *out, const struct mem_opt *opt)
 
 /* Opens the GPU with this UUID: numbers differ between processes that see
  * different sets of GPUs. */
-static enum err gpu_of(struct cuda **out, const char *who, const uint8_t *uuid)
+static enum err gpu_of(struct cuda **out, const char *user, const uint8_t *uuid)
 {
     int count = 1;
 
     for (uint32_t i = 0; i < (uint32_t)count && i < CUDA_GPUS_MAX; i++) {
         struct cuda *c;
-        enum err e = cuda_open(&c, who, i);
+        enum err e = cuda_open(&c, user, i);
 
         if (e != OK)
             return e;
@@ -305,7 +305,7 @@ static enum err gpu_of(struct cuda **out, const char *who, const uint8_t *uuid)
         }
         cuda_close(&c);
     }
-    log_error("%s: the GPU that it lies in is not visible here", who);
+    log_error("%s: the GPU that it lies in is not visible here", user);
     return ERR_INTERNAL;
 }
 
@@ -360,7 +360,7 @@ static CUresult reach(struct mem *m, struct cuda *reader, bool vmm)
 }
 
 static enum err reach_all(
-    struct mem *m, const char *who, uint32_t readers, bool vmm)
+    struct mem *m, const char *user, uint32_t readers, bool vmm)
 {
     enum err e = OK;
 
@@ -370,13 +370,13 @@ static enum err reach_all(
         if (!(readers >> i & 1) || i == m->gpu->device)
             continue;
         /* Held: access of a context ends with it. */
-        e = cuda_open(&m->readers[i], who, i);
+        e = cuda_open(&m->readers[i], user, i);
         if (e != OK)
             return e;
         r = reach(m, m->readers[i], vmm);
         if (r == CUDA_SUCCESS)
             continue;
-        log_info("%s: cuda:%u does not reach memory of cuda:%u: %s", who, i,
+        log_info("%s: cuda:%u does not reach memory of cuda:%u: %s", user, i,
             m->gpu->device, gpu_result(m->gpu->d, r));
         e = ERR_INTERNAL;
     }
@@ -399,17 +399,17 @@ enum err mem_cuda_import(struct mem *out, const struct mem_import *from)
         .fd = -1,
         .bytes = from->bytes,
         .share = "cuda-vmm"};
-    char who[80];
+    char user[80];
     bool vmm;
     CUresult r;
     enum err e;
 
-    snprintf(who, sizeof(who), "pool %s", from->name);
+    snprintf(user, sizeof(user), "pool %s", from->name);
     if (!import_known(from, &vmm)) {
-        log_error("%s: not a handle of GPU memory", who);
+        log_error("%s: not a handle of GPU memory", user);
         return ERR_MALFORMED;
     }
-    e = gpu_of(&m.gpu, who, from->handle.p);
+    e = gpu_of(&m.gpu, user, from->handle.p);
     if (e == OK)
         e = cuda_enter(m.gpu);
     if (e != OK) {
@@ -420,7 +420,7 @@ enum err mem_cuda_import(struct mem *out, const struct mem_import *from)
     if (r != CUDA_SUCCESS)
         e = failed(m.gpu, from->name, "map the peer's memory", m.bytes, r);
     else
-        e = reach_all(&m, who, from->readers, vmm);
+        e = reach_all(&m, user, from->readers, vmm);
     cuda_leave(m.gpu);
     if (e != OK) {
         cuda_mem_close(&m);

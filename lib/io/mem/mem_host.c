@@ -43,26 +43,26 @@ static uint64_t host_page(const struct mem_opt *opt)
     return mem_room_info("Hugepagesize", &kib) && kib ? kib * 1024 : 2 * MIB;
 }
 
-/* Returns the bytes that such a pool may have; *whose names the limit. Where
+/* Returns the bytes that such a pool may have; *where names the limit. Where
  * the kernel does not report one, populate() decides. */
 static uint64_t room_for(
-    const struct mem_opt *opt, uint64_t page, const char **whose)
+    const struct mem_opt *opt, uint64_t page, const char **where)
 {
     uint64_t have = UINT64_MAX, n;
 
-    *whose = "in huge pages (vm.nr_hugepages)";
+    *where = "in huge pages (vm.nr_hugepages)";
     if (opt->huge_pages) {
         have = mem_room_info("HugePages_Free", &n) ? n * page : 0;
         if (mem_room_info("HugePages_Rsvd", &n))
             have -= min_u64(have, n * page);
         return have;
     }
-    *whose = "on this machine";
+    *where = "on this machine";
     if (mem_room_info("MemAvailable", &n))
         have = n * 1024;
     n = mem_room_cgroup("/proc/self/cgroup", "/sys/fs/cgroup");
     if (n < have)
-        *whose = "in this control group (memory.max)";
+        *where = "in this control group (memory.max)";
     return min_u64(have, n);
 }
 
@@ -71,15 +71,15 @@ static uint64_t room_for(
 static enum err check_room(
     const struct mem_opt *opt, uint64_t bytes, uint64_t page)
 {
-    const char *whose;
-    uint64_t have = room_for(opt, page, &whose);
+    const char *where;
+    uint64_t have = room_for(opt, page, &where);
 
     if (bytes <= have)
         return OK;
     log_error("pool %s: %lu MiB asked for (blocks x block_rows x row), %lu MiB "
               "are available %s",
         opt->name, (unsigned long)((bytes + MIB - 1) / MIB),
-        (unsigned long)(have / MIB), whose);
+        (unsigned long)(have / MIB), where);
     return ERR_INTERNAL;
 }
 

@@ -3,7 +3,7 @@
  *
  * Invariants: every connection that ZMQ accepted has an entry here until ZMQ
  * reports its end; when no entry is free, the connection that was silent for
- * longest is evicted, so that a new one is always served. The heard are fewer
+ * longest is evicted, so that a new one is always served. The greeted are fewer
  * than the entries: each has a link. ZMQ reports the end of a connection before
  * its descriptor's number can be reused.
  *
@@ -149,7 +149,7 @@ static struct conn *entry_take(struct links *p)
     if (n)
         return LIST_ENTRY(n, struct conn, node);
     c = LIST_FIRST(&p->silent, struct conn, node);
-    CHECK(c, "%u connections, all of them heard", p->conns_count);
+    CHECK(c, "%u connections, all of them greeted", p->conns_count);
     if (!c->ended)
         p->stats.crowded_out++;
     conns_shut(p, (uint32_t)(c - p->conns));
@@ -198,7 +198,7 @@ static uint32_t link_number(struct links *p)
     for (uint32_t i = 0; i < p->opt.links; i++)
         if (!p->links[i].sock)
             return i;
-    LIST_FOREACH (n, &p->heard) {
+    LIST_FOREACH (n, &p->greeted) {
         struct conn *c = LIST_ENTRY(n, struct conn, node);
         uint32_t link = c->link;
 
@@ -229,7 +229,7 @@ static uint32_t link_new(struct links *p, uint64_t rid, uint32_t conn)
     k->conn = conn;
     c->link = i;
     list_remove(&c->node);
-    list_push_tail(&p->heard, &c->node);
+    list_push_tail(&p->greeted, &c->node);
     p->calls.up(p->calls.ud, i);
     return k->sock ? i : NONE;
 }
@@ -330,12 +330,12 @@ static void end_flood(struct links *p, struct conn *c)
     end_for(p, c, &p->stats.flooded, why);
 }
 
-static void tick_heard(struct links *p)
+static void tick_greeted(struct links *p)
 {
     struct conn *most = NULL;
     uint64_t all = 0;
 
-    LIST_FOREACH_SAFE (n, &p->heard) {
+    LIST_FOREACH_SAFE (n, &p->greeted) {
         struct conn *c = LIST_ENTRY(n, struct conn, node);
 
         if (meter_over(&c->meter, p->opt.inbox)) {
@@ -354,7 +354,7 @@ static void tick_heard(struct links *p)
 void conns_tick(struct links *p, uint64_t now_ns)
 {
     tick_silent(p, now_ns);
-    tick_heard(p);
+    tick_greeted(p);
     if (p->spare < 0 && p->listen_fd >= 0)
         p->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }

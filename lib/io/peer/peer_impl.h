@@ -39,8 +39,8 @@ struct sock {
 
 /* A connection of the ROUTER. */
 struct conn {
-    struct list node; /* on the owner's free, silent or heard list */
-    uint32_t link;    /* NONE: it has not said a HELLO */
+    struct list node; /* on the owner's free, silent or greeted list */
+    uint32_t link;    /* NONE: it has sent no HELLO */
     bool ended;       /* shut down by us; the monitor has not reported it yet */
     uint64_t since_ns;
     struct meter meter;
@@ -80,9 +80,9 @@ struct links {
     struct link *links;
     struct conn *conns;
     struct list free, used, ready, dirty, coalesced;
-    struct list conns_free, silent, heard; /* oldest first */
-    struct table by_rid;                   /* routing id -> link */
-    struct table by_fd;                    /* descriptor -> conn */
+    struct list conns_free, silent, greeted; /* oldest first */
+    struct table by_rid;                     /* routing id -> link */
+    struct table by_fd;                      /* descriptor -> conn */
     uint8_t *memory, *buffers;
     size_t buffers_bytes;
     uint64_t monitors;           /* created so far; numbers their names */
@@ -120,7 +120,7 @@ void links_watch(struct links *p);
  * connection and not by us, or sent by us and not acknowledged by the peer's
  * kernel. ZMTP's commands never reach us; a trickle of them is allowed for. */
 bool meter_over(struct meter *m, uint64_t limit);
-/* Count one part of a message. */
+/* Counts one part of a message that was read, or written. */
 void meter_read(struct meter *m, size_t bytes);
 void meter_written(struct meter *m, size_t bytes);
 

@@ -438,7 +438,7 @@ void links_watch(struct links *p)
 
 static bool anything(const struct links *p)
 {
-    bool any = !list_empty(&p->silent) || !list_empty(&p->heard);
+    bool any = !list_empty(&p->silent) || !list_empty(&p->greeted);
 
     for (uint32_t i = 0; i < p->opt.links && !any; i++)
         any = p->links[i].dial.used;
@@ -621,7 +621,7 @@ void links_disconnect(struct links *p, uint32_t link)
 
 static enum err take_memory(struct links *p)
 {
-    struct list *lists[] = {&p->conns_free, &p->silent, &p->heard, &p->free,
+    struct list *lists[] = {&p->conns_free, &p->silent, &p->greeted, &p->free,
         &p->used, &p->ready, &p->dirty, &p->coalesced};
     struct slab s = {0};
     void *m;

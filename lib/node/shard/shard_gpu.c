@@ -177,9 +177,9 @@ bool gpu_due(struct shard *s)
 
 /* out */
 
-/* Pinned memory is held until the carrier has completed the message. A stalled
- * peer must not starve others: the stage may grow, and when slots are scarce a
- * message is copied out instead of holding its slot (gpu_handed). */
+/* Pinned memory is held until the carrier has completed the message. So that a
+ * stalled peer does not starve others, the stage may grow, and when slots are
+ * scarce a message is copied out instead of holding its slot (gpu_handed). */
 bool gpu_send_room(struct shard *s)
 {
     /* A message is a segment, or one unit that is more. */

@@ -138,7 +138,7 @@ void shard_notify(struct shard *s, const struct data_note *n);
  * adjacent ones are merged. false: more than `max` entries are needed. */
 bool rows_iov(const struct shard_pool *p, const struct piece *pieces,
     uint32_t n, struct iovec *iov, uint32_t *used, uint32_t max);
-/* The same into s->rows; returns the number of places. */
+/* Puts the same into s->rows; returns the number of places. */
 uint32_t rows_find(struct shard *s, const struct shard_pool *p,
     const struct piece *pieces, uint32_t n);
 

@@ -61,8 +61,8 @@ bool gpu_send_room(struct shard *s);
  * the message when the carrier has completed or never had it. */
 enum send_way { SEND_PLAIN, SEND_STRAIGHT, SEND_STAGED };
 enum send_way gpu_way(struct shard *s, uint32_t ep);
-/* Called before a message goes to the carrier: copies it out of its slot when
- * slots are scarce. */
+/* Copies a message that goes to the carrier out of its slot when slots are
+ * scarce. */
 void gpu_handed(struct shard *s, uint32_t token);
 void gpu_send(struct shard *s, uint32_t ep, uint32_t token);
 void gpu_done(struct shard *s, uint32_t token);

@@ -47,7 +47,7 @@ MUST_CHECK enum err stage_gpu(struct stage *s, struct cuda *gpu);
  * that room is pushed. false: all slots are in use; stage_wait frees one that
  * is being copied, stage_drop one that is held. */
 bool stage_room(struct stage *s, uint32_t bytes, uint32_t copies);
-/* The same for an entry whose bytes are pending (stage_fill). Such entries
+/* Does the same for an entry whose bytes are pending (stage_fill). Such entries
  * share no slot with others, and one slot never waits for bytes. false:
  * stage_wait may help, or only the bytes. */
 bool stage_room_fill(struct stage *s, uint32_t bytes, uint32_t copies);
@@ -59,12 +59,13 @@ bool stage_grow(struct stage *s);
 bool stage_scarce(const struct stage *s);
 /* Submits the slot that is being filled. */
 void stage_push(struct stage *s);
-/* The same, unless so much is under way that waiting for more costs nothing: a
- * slot is freed as a whole. Call every turn, and soon again while stage_due. */
+/* Does the same, unless enough is under way that waiting for more costs
+ * nothing: a slot is freed as a whole. Call every turn, and soon again while
+ * stage_due. */
 void stage_push_due(struct stage *s);
 
-/* The calls up to stage_fill act on the slot that stage_room found. Returns its
- * next `bytes`. */
+/* Returns the next `bytes` of the slot that stage_room found, on which all
+ * calls up to stage_fill act. */
 uint8_t *stage_take(struct stage *s, uint32_t bytes);
 /* Adds a copy; adjacent ones are merged. Host memory is the slot's, or
  * stage_pageable was called for the GPU. */
