@@ -336,6 +336,13 @@ static void mux_tick(struct data *d, uint64_t now_ns)
         CHECK(gather_addresses(d) == OK, "a carrier's address has grown");
 }
 
+static void mux_host_memory(struct data *d, const void *base, uint64_t bytes)
+{
+    for (uint32_t i = 0; i < d->parts_count; i++)
+        if (d->parts[i].ops && d->parts[i].ops->host_memory)
+            d->parts[i].ops->host_memory(d->parts[i].d, base, bytes);
+}
+
 static const struct data_counts *mux_counts(struct data *d)
 {
     d->counts = (struct data_counts){0};
@@ -368,5 +375,6 @@ const struct data_ops data_mux = {.name = "mux",
     .arm = mux_arm,
     .tick = mux_tick,
     .transport = mux_transport,
+    .host_memory = mux_host_memory,
     .replaced = mux_replaced,
     .counts = mux_counts};

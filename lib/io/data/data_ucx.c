@@ -14,9 +14,9 @@
  * to publish its new address, a sender need not. fd() stays the same number:
  * poll it with poll(), an epoll set loses it.
  *
- * On transports that copy through the host a message that fits one segment is
- * eager, a larger one a rendezvous; elsewhere UCX chooses, except for rows on a
- * GPU: only a rendezvous can land directly on the other GPU.
+ * Rows that lie in one place go by a rendezvous, from where they lie to where
+ * they land, on endpoints with a transport that can (RDMA, CMA), and always
+ * from a GPU. A message is eager where it fits a segment and all is copied.
  *
  * From arrived() only post() and fetch() may be called. One thread owns
  * everything; several progressing threads were rejected (UCX would lock). */
@@ -38,6 +38,10 @@
 #define FRAME_BYTES    128
 #define FETCH_STALLS   4
 #define CLOSE_LIMIT_NS (200 * NS_PER_MS)
+/* A rendezvous costs a round trip, and the receiver a place to fetch it to. */
+#define ZERO_COPY_BYTES (32u << 10)
+#define ZERO_COPY_EACH  8    /* of an endpoint, not done */
+#define ADDRESS_SLACK   1024 /* zeros behind a peer's address */
 
 static struct log_rate gone =
     LOG_RATE("rows whose pages were removed", LOG_WARN, 5);
@@ -47,12 +51,16 @@ struct op {
     struct data *d;
     uint64_t since_ns; /* when tick() first saw it wait; 0: not yet */
     ucp_ep_h from;     /* of a fetch: UCX's own endpoint to the sender */
+    bool zero_copy;    /* counted by its endpoint */
     struct ucx_pack pack;
 };
 
 struct endpoint {
     ucp_ep_h h;
     char transport[48];
+    uint32_t zero_copies; /* messages that are not done */
+    bool carried;         /* a message was */
+    bool reaches;         /* the peer reads our memory where it lies */
 };
 
 struct data {
@@ -76,8 +84,24 @@ static struct op *op_of(struct list *n)
     return LIST_ENTRY(n, struct op, op.link);
 }
 
+/* Called before op leaves its endpoint. */
+static void op_leaves(struct op *op)
+{
+    struct endpoint *ep;
+
+    if (op->op.ep == NONE)
+        return;
+    ep = &op->d->eps[op->op.ep];
+    CHECK(ep->zero_copies >= op->zero_copy, "endpoint %u", op->op.ep);
+    ep->zero_copies -= op->zero_copy;
+    op->zero_copy = false;
+}
+
 static void op_complete(struct op *op, bool ok)
 {
+    if (op->op.ep != NONE)
+        op->d->eps[op->op.ep].carried |= ok;
+    op_leaves(op);
     carrier_complete(&op->d->c, &op->op, ok);
 }
 
@@ -110,8 +134,8 @@ _Static_assert(
         offsetof(ucp_dt_iov_t, length) == offsetof(struct iovec, iov_len),
     "a piece is not a struct iovec");
 
-/* Describes op's pieces to UCX: one is a plain buffer, its fast path. Pieces in
- * GPU memory come alone. */
+/* Describes op's pieces to UCX: one is a plain buffer, its fast path, and named
+ * as registered. Pieces in GPU memory come alone. */
 static void op_param(struct op *op, ucp_request_param_t *param,
     const void **buffer, size_t *count)
 {
@@ -125,7 +149,8 @@ static void op_param(struct op *op, ucp_request_param_t *param,
     param->datatype = n > 1 ? ucp_dt_make_iov() : ucp_dt_make_contig(1);
     *buffer = n > 1 ? iov : n ? iov->iov_base : NULL;
     *count = n > 1 ? n : n ? iov->iov_len : 0;
-    ucx_memory_param(&op->d->ucx, n ? iov->iov_base : NULL, param);
+    if (n == 1)
+        ucx_memory_param(&op->d->ucx, *buffer, *count, param);
 }
 
 static uint64_t clock_ns(void)
@@ -183,6 +208,7 @@ static void endpoint_close(struct data *d, uint32_t i)
     ep->h = NULL;
     while ((op = LIST_FIRST(ops, struct op, op.link)) != NULL) {
         op->since_ns = 0;
+        op_leaves(op);
         carrier_move(&d->c, &op->op, &d->orphans);
     }
     if (h)
@@ -204,7 +230,7 @@ static void break_failed(struct data *d)
  * that it comes from an admitted peer. */
 static enum err endpoint_create(struct data *d, uint32_t i, struct span address)
 {
-    uint8_t copy[2 * UCX_ADDRESS_MAX] = {0};
+    uint8_t *copy = calloc(1, address.len + ADDRESS_SLACK);
     ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
                       UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
@@ -214,8 +240,11 @@ static enum err endpoint_create(struct data *d, uint32_t i, struct span address)
         .err_handler = {.cb = on_failed, .arg = d}};
     ucs_status_t s;
 
+    if (!copy)
+        return ERR_PEER_LOST;
     memcpy(copy, address.p, address.len);
     s = ucp_ep_create(d->ucx.worker, &params, &d->eps[i].h);
+    free(copy);
     if (s == UCS_OK)
         return OK;
     log_warn("ucx: no endpoint with transports %s on %s: %s", d->c.conf.tls,
@@ -241,7 +270,7 @@ static enum err worker_open(struct data *d)
     if (d->fd >= 0 && e == OK)
         return OK;
     log_error("ucx: no file descriptor left");
-    ucx_close(&d->ucx);
+    ucx_worker_close(&d->ucx);
     return ERR_INTERNAL;
 }
 
@@ -278,7 +307,7 @@ static void worker_close(struct data *d)
         d->ucx.worker && clock_ns() < limit_ns &&
         (d->closing || !list_empty(&d->orphans) || !list_empty(&d->fetching)))
         ucp_worker_progress(d->ucx.worker);
-    ucx_close(&d->ucx);
+    ucx_worker_close(&d->ucx);
     d->c.inside = false;
     carrier_complete_all(&d->c, &d->orphans);
     carrier_complete_all(&d->c, &d->fetching);
@@ -317,17 +346,25 @@ static enum err ucx_connect(struct data *d, uint32_t i, struct span address)
     return e;
 }
 
+/* Asks UCX which transports it has chosen, until it has. */
+static void look_at_lanes(struct data *d, struct endpoint *ep)
+{
+    char lanes[256];
+
+    ucx_transport(ep->h, lanes, sizeof(lanes));
+    if (!lanes[0])
+        return;
+    snprintf(ep->transport, sizeof(ep->transport), "ucx:%.43s", lanes);
+    ep->reaches = d->ucx.context->cached && ucx_reaches(lanes);
+}
+
 static const char *ucx_name(struct data *d, uint32_t i)
 {
     struct endpoint *ep = &d->eps[i];
-    char lanes[40];
 
     CHECK(i < d->c.conf.endpoints_max, "endpoint %u", i);
-    if (ep->h && !ep->transport[0]) {
-        ucx_transport(ep->h, lanes, sizeof(lanes));
-        if (lanes[0])
-            snprintf(ep->transport, sizeof(ep->transport), "ucx:%s", lanes);
-    }
+    if (ep->h && !ep->transport[0])
+        look_at_lanes(d, ep);
     return ep->transport;
 }
 
@@ -344,36 +381,55 @@ static const void *zeros_for(const void *rows, size_t n)
     return zeros ? zeros : rows;
 }
 
-/* Chooses how a message is sent. One piece that fits a segment is sent from
- * where it lies. All else is packed by us into UCX's buffers: UCX 1.13 over TCP
- * aborts the process (comp->count) when the peer goes during a zero-copy
- * message of several pieces or fragments. The copy costs some 5 % of the CPU
- * time per byte. A reply endpoint is requested where there may be a rendezvous:
- * close_fetches() needs it. */
+/* True if the one piece of op is to be fetched by the peer from where it lies.
+ */
+static bool zero_copy(struct data *d, const struct op *op)
+{
+    struct endpoint *ep = &d->eps[op->op.ep];
+
+    if (op->op.iovs != 2 || op->op.bytes < ZERO_COPY_BYTES)
+        return false;
+    if (ep->carried && !ep->transport[0] && !d->ucx.context->copies)
+        look_at_lanes(d, ep);
+    return ep->reaches && ep->zero_copies < ZERO_COPY_EACH;
+}
+
+/* Chooses how a message is sent. One piece is sent from where it lies: as a
+ * rendezvous (from a GPU, or without a copy), or eager if it fits a segment.
+ * All else is packed by us into UCX's buffers: UCX 1.13 over TCP aborts the
+ * process (comp->count) when the peer goes during an eager zero-copy message of
+ * several pieces or fragments, and no UCX has a rendezvous of several pieces
+ * without a copy. The copy costs some 5 % of the CPU time per byte. A reply
+ * endpoint is requested where there is a rendezvous: close_fetches() needs it.
+ */
 static void send_param(struct data *d, struct op *op, size_t header_len,
     ucp_request_param_t *param, const void **buffer, size_t *count)
 {
     bool fits =
         header_len + op->op.bytes + FRAME_BYTES <= d->c.conf.segment_bytes;
+    bool gpu;
 
     param->op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param->cb.send = on_sent;
     op_param(op, param, buffer, count);
-    if (!d->ucx.host_only) {
-        param->flags = UCP_AM_SEND_FLAG_REPLY;
-        if (ucx_memory_gpu(param))
-            param->flags |= UCP_AM_SEND_FLAG_RNDV;
+    gpu = ucx_memory_gpu(param);
+    op->zero_copy = !gpu && zero_copy(d, op);
+    d->eps[op->op.ep].zero_copies += op->zero_copy;
+    param->flags = fits && !gpu && !op->zero_copy
+                       ? UCP_AM_SEND_FLAG_EAGER
+                       : UCP_AM_SEND_FLAG_RNDV | UCP_AM_SEND_FLAG_REPLY;
+    if (gpu)
         return;
-    }
-    param->flags = fits ? UCP_AM_SEND_FLAG_EAGER
-                        : UCP_AM_SEND_FLAG_RNDV | UCP_AM_SEND_FLAG_REPLY;
-    if (fits && op->op.iovs <= 2) {
-        if (*count && !guard_readable(*buffer, *count))
+    if (op->op.iovs <= 2 && (fits || op->zero_copy)) {
+        if (*count && !guard_readable(*buffer, *count)) {
             *buffer = zeros_for(*buffer, *count);
+            param->op_attr_mask &= ~(uint32_t)UCP_OP_ATTR_FIELD_MEMH;
+        }
         return;
     }
     op->pack.iov = op->op.iov + 1;
     op->pack.iovs = op->op.iovs - 1;
+    param->op_attr_mask &= ~(uint32_t)UCP_OP_ATTR_FIELD_MEMH;
     param->datatype = d->packed;
     *buffer = &op->pack;
     *count = 1;
@@ -383,6 +439,7 @@ static enum err send_refused(struct data *d, struct op *op, ucs_status_t s)
 {
     uint32_t i = op->op.ep;
 
+    op_leaves(op);
     carrier_move(&d->c, &op->op, &d->c.unused);
     if (s == UCS_ERR_NO_MEMORY || s == UCS_ERR_NO_RESOURCE)
         return ERR_BUSY;
@@ -541,7 +598,12 @@ static void ucx_tick(struct data *d, uint64_t now_ns)
 
 static bool ucx_gpu_memory(struct data *d, const void *base, uint64_t bytes)
 {
-    return ucx_memory_add(&d->ucx, base, bytes);
+    return ucx_memory_add(&d->ucx, base, bytes, true);
+}
+
+static void ucx_host_memory(struct data *d, const void *base, uint64_t bytes)
+{
+    (void)ucx_memory_add(&d->ucx, base, bytes, false);
 }
 
 static uint32_t ucx_replaced(struct data *d)
@@ -558,6 +620,7 @@ static struct span ucx_address(struct data *d)
 
 static void ucx_free(struct data *d)
 {
+    ucx_close(&d->ucx);
     if (d->fd >= 0)
         close(d->fd);
     if (d->packed)
@@ -639,4 +702,5 @@ const struct data_ops data_ucx = {.name = "ucx",
     .tick = ucx_tick,
     .transport = ucx_name,
     .gpu_memory = ucx_gpu_memory,
+    .host_memory = ucx_host_memory,
     .replaced = ucx_replaced};

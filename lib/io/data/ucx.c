@@ -1,17 +1,5 @@
-/* ucx.c - see ucx.h. Everything that decides how UCX behaves is here.
- *
- * The environment must not decide what data_conf decides. Keys of UCX itself
- * are set by ucp_config_modify, which wins over the environment. Keys of its
- * transports cannot be set so: 1.13 has other names for them than newer
- * releases, and ignores a private prefix (both tried); so UCX_* of the
- * environment is overwritten, under a mutex, until the process exits.
- * Carriers are therefore opened while no other thread reads the environment;
- * shards start one after the other.
- *
- * Other UCX_* variables stay in force, for sites whose network cards need
- * them, and are named in the log. Three keys are read when the library loads,
- * before main: HANDLE_ERRORS, VFS_ENABLE and MEM_EVENTS belong in the unit
- * file; restarting the process to set them was rejected. */
+/* ucx.c - see ucx.h: one worker, its address, and what it reports of
+ * endpoints. */
 #include "io/data/ucx.h"
 
 #include "base/check.h"
@@ -19,37 +7,9 @@
 #include "base/text.h"
 #include "wire/segment.h"
 
-#include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-extern char **environ;
-
-static pthread_mutex_t environment = PTHREAD_MUTEX_INITIALIZER;
-
-static void look_at_environment(void)
-{
-    static const char *const loaded[] = {
-        "UCX_HANDLE_ERRORS", "UCX_VFS_ENABLE", "UCX_MEM_EVENTS"};
-
-    for (size_t i = 0; i < ARRAY_LEN(loaded); i++)
-        if (!getenv(loaded[i]))
-            log_debug("%s is not set, so UCX has its default; see the unit "
-                      "file",
-                loaded[i]);
-    for (char **v = environ; v && *v; v++) {
-        bool known = strncmp(*v, "UCX_", 4) != 0;
-
-        for (size_t i = 0; i < ARRAY_LEN(loaded); i++)
-            known |= strncmp(*v, loaded[i], strlen(loaded[i])) == 0;
-        if (!known)
-            log_info(
-                "the environment sets %.*s for UCX", (int)strcspn(*v, "="), *v);
-    }
-}
 
 static bool refused(const char *what, ucs_status_t s)
 {
@@ -57,116 +17,6 @@ static bool refused(const char *what, ucs_status_t s)
         return false;
     log_error("ucx: %s: %s", what, ucs_status_string(s));
     return true;
-}
-
-static bool only_host(const char *tls)
-{
-    static const char *const names[] = {
-        "tcp", "posix", "sysv", "self", "sm", "shm", "mm"};
-
-    while (*tls) {
-        size_t n = strcspn(tls, ",");
-        bool known = n == 0;
-
-        for (size_t i = 0; i < ARRAY_LEN(names); i++)
-            known |= strlen(names[i]) == n && memcmp(tls, names[i], n) == 0;
-        if (!known)
-            return false;
-        tls += n + (tls[n] == ',');
-    }
-    return true;
-}
-
-static bool set(ucp_config_t *config, const char *key, const char *value)
-{
-    ucs_status_t s = ucp_config_modify(config, key, value);
-
-    if (s == UCS_OK)
-        return true;
-    log_error("ucx: cannot set %s to %s: %s", key, value, ucs_status_string(s));
-    return false;
-}
-
-/* Sets a variable unless it has the value: a worker may be replaced while other
- * threads read the environment. */
-static bool set_transport(const char *key, const char *value)
-{
-    const char *is = getenv(key);
-
-    if (is && strcmp(is, value) == 0)
-        return true;
-    if (setenv(key, value, 1) == 0)
-        return true;
-    log_error("ucx: cannot set %s to %s", key, value);
-    return false;
-}
-
-static bool configure_transports(const struct data_conf *c)
-{
-    bool mm = text_lists(c->tls, "sm") || text_lists(c->tls, "shm") ||
-              text_lists(c->tls, "mm") || text_lists(c->tls, "all");
-    bool ok = true;
-    char segment[24];
-
-    snprintf(segment, sizeof(segment), "%" PRIu32, c->segment_bytes);
-    if (text_lists(c->tls, "tcp") || text_lists(c->tls, "all"))
-        ok = set_transport("UCX_TCP_TX_SEG_SIZE", segment) &&
-             set_transport("UCX_TCP_RX_SEG_SIZE", segment) &&
-             set_transport(
-                 "UCX_TCP_PORT_RANGE", c->ports && *c->ports ? c->ports : "0");
-    /* Without these UCX silently drops shared memory for endpoints with error
-     * handling. */
-    if (mm || text_lists(c->tls, "posix"))
-        ok = ok && set_transport("UCX_POSIX_ERROR_HANDLING", "y");
-    if (mm || text_lists(c->tls, "sysv"))
-        ok = ok && set_transport("UCX_SYSV_ERROR_HANDLING", "y");
-    return ok;
-}
-
-/* True if this UCX ends the process by its newer protocols when a peer goes
- * during a zero-copy message or a rendezvous (assertion comp->count > 0, or a
- * segmentation fault, in 1.18; 1.22 does not). Its older ones survive that. */
-static bool newer_protocols_end_us(void)
-{
-    unsigned major, minor, release;
-
-    ucp_get_version(&major, &minor, &release);
-    return major == 1 && minor < 22;
-}
-
-static bool configure(ucp_config_t *config, const struct data_conf *c)
-{
-    char keepalive[24], segment[24];
-
-    snprintf(keepalive, sizeof(keepalive), "%" PRIu32 "ms", c->keepalive_ms);
-    snprintf(segment, sizeof(segment), "%" PRIu32, c->segment_bytes);
-    /* RNDV_THRESH: what fits a segment goes eager because post() says so; this
-     * is for the transports whose choice is left to UCX. Left to UCX as a whole
-     * it makes more rendezvous than a receiver has places to fetch. */
-    return set(config, "TLS", c->tls) &&
-           set(config, "NET_DEVICES", c->devices) &&
-           set(config, "RNDV_SCHEME", "get_zcopy") &&
-           set(config, "RNDV_THRESH", segment) &&
-           (!newer_protocols_end_us() || set(config, "PROTO_ENABLE", "n")) &&
-           set(config, "KEEPALIVE_INTERVAL", keepalive);
-}
-
-static enum err open_context(struct ucx *u, const struct data_conf *c)
-{
-    ucp_params_t params = {
-        .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
-        .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
-        .name = "mmx"};
-    ucp_config_t *config;
-    bool failed;
-
-    if (refused(
-            "reading its configuration", ucp_config_read(NULL, NULL, &config)))
-        return ERR_INTERNAL;
-    failed = !configure(config, c) ||
-             refused("ucp_init", ucp_init(&params, config, &u->context));
-    ucp_config_release(config);
-    return failed ? ERR_INTERNAL : OK;
 }
 
 static enum err open_worker(
@@ -189,7 +39,7 @@ static enum err open_worker(
         .arg = arg};
 
     if (refused("ucp_worker_create",
-            ucp_worker_create(u->context, &params, &u->worker)) ||
+            ucp_worker_create(u->context->h, &params, &u->worker)) ||
         refused("setting the message handler",
             ucp_worker_set_am_recv_handler(u->worker, &handler)) ||
         refused(
@@ -207,7 +57,9 @@ static enum err read_address(struct ucx *u)
 
     if (refused("ucp_worker_query", ucp_worker_query(u->worker, &attr)))
         return ERR_INTERNAL;
-    if (attr.address_length < UCX_ADDRESS_MIN ||
+    free(u->address);
+    u->address = malloc(attr.address_length);
+    if (!u->address || attr.address_length < UCX_ADDRESS_MIN ||
         attr.address_length > UCX_ADDRESS_MAX ||
         attr.max_am_header < DATA_HEADER_MAX) {
         log_error("ucx: address of %zu bytes (%d to %d can be used), headers "
@@ -226,44 +78,67 @@ static enum err read_address(struct ucx *u)
 enum err ucx_open(struct ucx *out, const struct data_conf *c,
     ucp_am_recv_callback_t arrived, void *arg)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct ucx u = *out;
     enum err e;
 
-    CHECK(!u.worker && !u.context, "opened twice");
+    CHECK(!u.worker, "opened twice");
     u.fd = -1;
-    u.host_only = only_host(c->tls);
-
-    pthread_once(&once, look_at_environment);
-    pthread_mutex_lock(&environment);
-    e = configure_transports(c) ? open_context(&u, c) : ERR_INTERNAL;
-    if (e == OK)
-        e = open_worker(&u, arrived, arg);
-    pthread_mutex_unlock(&environment);
+    if (!u.context)
+        u.context = ucx_context_take(c);
+    if (!u.context)
+        return ERR_INTERNAL;
+    ucx_lock(); /* reads the environment */
+    e = open_worker(&u, arrived, arg);
+    ucx_unlock();
     if (e == OK)
         e = read_address(&u);
-    if (e == OK) {
-        ucx_memory_open(&u);
-        *out = u;
+    *out = u;
+    if (e == OK)
         return OK;
-    }
     log_error("ucx: no worker with transports %s on devices %s, ports %s",
         c->tls, c->devices, c->ports && *c->ports ? c->ports : "any");
-    ucx_close(&u);
+    ucx_worker_close(out);
     return e;
+}
+
+void ucx_worker_close(struct ucx *u)
+{
+    if (u->worker)
+        ucp_worker_destroy(u->worker);
+    u->worker = NULL;
+    u->fd = -1;
 }
 
 void ucx_close(struct ucx *u)
 {
-    if (u->worker)
-        ucp_worker_destroy(u->worker);
-    if (u->context) {
-        ucx_memory_close(u);
-        ucp_cleanup(u->context);
+    ucx_worker_close(u);
+    ucx_memory_drop(u);
+    ucx_context_give(&u->context);
+    free(u->address);
+    u->address = NULL;
+    u->address_len = 0;
+}
+
+/* True if the n bytes at p are a transport that copies through host memory. */
+static bool copying(const char *p, size_t n)
+{
+    static const char *const names[] = {"tcp", "posix", "sysv", "self", "mm"};
+
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (strlen(names[i]) == n && memcmp(p, names[i], n) == 0)
+            return true;
+    return n == 0;
+}
+
+bool ucx_reaches(const char *list)
+{
+    while (*list) {
+        if (!copying(list, strcspn(list, "/,")))
+            return true;
+        list += strcspn(list, ",");
+        list += *list == ',';
     }
-    u->worker = NULL;
-    u->context = NULL;
-    u->fd = -1;
+    return false;
 }
 
 /* Appends name to the comma-separated out, unless it is there or does not

@@ -1,5 +1,6 @@
-/* ucx.h - one UCX context with one worker, configured from data_conf. Private
- * to data_ucx.c; owned by the thread that opened it. */
+/* ucx.h - UCX as the carrier uses it: contexts, configured from data_conf and
+ * shared by the workers of a process, and workers, each owned by the thread
+ * that opened it. Private to data_ucx.c and the files named ucx_*.c. */
 #ifndef MMX_IO_UCX_H
 #define MMX_IO_UCX_H
 
@@ -9,51 +10,77 @@
 
 #define UCX_AM_ID       1
 #define UCX_ADDRESS_MIN 8
-#define UCX_ADDRESS_MAX 1024
+#define UCX_ADDRESS_MAX 16000 /* a HELLO has no room for more */
+#define UCX_MEMORY_MAX  64
 
-#define UCX_MEMORY_MAX 64
-
-struct ucx {
-    ucp_context_h context;
-    ucp_worker_h worker; /* NULL: not open */
-    int fd;              /* UCX's own; closed with the worker */
-    bool host_only;      /* every transport copies through host memory */
-    uint32_t address_len;
-    uint8_t address[UCX_ADDRESS_MAX];
-    struct ucx_memory {
-        const uint8_t *base;
-        uint64_t bytes;
-        ucp_mem_h handle;     /* NULL: not registered by us */
-    } memory[UCX_MEMORY_MAX]; /* of GPUs; kept when the worker goes */
-    uint32_t memory_count;
+/* Memory that UCX has registered, for all workers of a context. */
+struct ucx_memory {
+    const uint8_t *base;
+    uint64_t bytes;
+    ucp_mem_h handle; /* NULL: not registered by us */
+    uint32_t users;   /* workers; 0: a free place */
+    bool gpu;
 };
 
-/* Opens a context and a worker; *out is zeroed, or was closed. Messages go to
- * arrived(arg, ...), which is set before the address is read: a worker that
- * receives a message without a handler crashes. */
+/* Changes under a mutex of ucx_context.c, but for what is constant; a worker
+ * reads its own places of memory[] without. */
+struct ucx_context {
+    struct ucx_context *next; /* of those that are shared */
+    ucp_context_h h;
+    char *text; /* what it was configured from */
+    uint32_t users;
+    bool copies; /* every transport copies through host memory */
+    bool cached; /* it has a registration cache */
+    struct ucx_memory memory[UCX_MEMORY_MAX];
+};
+
+struct ucx {
+    struct ucx_context *context;
+    ucp_worker_h worker; /* NULL: not open */
+    int fd;              /* UCX's own; closed with the worker */
+    uint64_t memory;     /* the context's places that this worker uses */
+    uint8_t *address;    /* owned; stays when the worker goes */
+    uint32_t address_len;
+};
+
+/* Opens a worker, and a context if there is none that is configured so; *out
+ * is zeroed, or its worker was closed. Messages go to arrived(arg, ...), which
+ * is set before the address is read: a worker that receives a message without a
+ * handler crashes. */
 MUST_CHECK enum err ucx_open(struct ucx *out, const struct data_conf *c,
     ucp_am_recv_callback_t arrived, void *arg);
-/* Destroys them; outstanding operations may call back meanwhile. Harmless
- * twice. */
+/* Destroys the worker; outstanding operations may call back meanwhile. Memory
+ * stays registered for the next one. Harmless twice. */
+void ucx_worker_close(struct ucx *u);
+/* The same, and gives everything back. */
 void ucx_close(struct ucx *u);
 
 /* Writes the endpoint's transports, "tcp/lo", joined by commas; empty while it
  * is not connected. */
 void ucx_transport(ucp_ep_h ep, char *out, size_t size);
+/* True if one of the transports, with or without their devices, reads a peer's
+ * memory where it lies. */
+bool ucx_reaches(const char *list);
 
-/* ucx_gpu.c. Registers memory of a GPU, for messages to be sent from and
- * fetched into, with this worker and later ones. False: this UCX does not
- * support GPUs, or refuses this memory. */
-bool ucx_memory_add(struct ucx *u, const void *base, uint64_t bytes);
-/* Sets the kind of memory that the buffer lies in; nothing if none was added.
- */
-void ucx_memory_param(
-    const struct ucx *u, const void *buffer, ucp_request_param_t *param);
+/* ucx_context.c. Returns a context for c, to be given back; NULL with a log
+ * line. */
+struct ucx_context *ucx_context_take(const struct data_conf *c);
+void ucx_context_give(struct ucx_context **x);
+/* The mutex that environment and contexts are changed under. */
+void ucx_lock(void);
+void ucx_unlock(void);
+
+/* ucx_memory.c. Registers memory for messages to be sent from and fetched into,
+ * by this worker and later ones. False: not registered; of a GPU it must not be
+ * used then. */
+bool ucx_memory_add(struct ucx *u, const void *base, uint64_t bytes, bool gpu);
+void ucx_memory_drop(struct ucx *u);
+/* Sets the kind of memory that a buffer lies in, and how it is registered;
+ * nothing if that is not known. */
+void ucx_memory_param(const struct ucx *u, const void *buffer, uint64_t bytes,
+    ucp_request_param_t *param);
 /* True if that kind is a GPU's. */
 bool ucx_memory_gpu(const ucp_request_param_t *param);
-/* Called by ucx.c after a context was opened, and before it is closed. */
-void ucx_memory_open(struct ucx *u);
-void ucx_memory_close(struct ucx *u);
 
 /* A message whose bytes UCX copies out of pieces, none of them empty. Sent as
  * one element of the type that ucx_pack_type creates (and ucp_dt_destroy

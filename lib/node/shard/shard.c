@@ -76,6 +76,16 @@ static void backlog_turn(struct shard *s)
     s->noted = false;
 }
 
+/* Tells carrier and stage of pool i, once it has memory. */
+static void ready_pool(struct shard *s, uint32_t i)
+{
+    struct mem *m = s->conf.pools[i].mem;
+
+    if (m && !m->gpu && s->conf.carrier->host_memory)
+        s->conf.carrier->host_memory(s->data, mem_start(m), m->bytes);
+    gpu_pool(s, i);
+}
+
 static bool backlog_high(const struct shard *s)
 {
     return s->backlog.len > s->backlog.cap / 2;
@@ -110,7 +120,7 @@ unsigned shard_orders(struct shard *s)
 
     while (s->backlog.len + 2 < s->backlog.cap && ring_pop(&s->in, &o)) {
         if (o.type == ORDER_POOL)
-            gpu_pool(s, o.pool);
+            ready_pool(s, o.pool);
         s->role->order(s, &o);
         n++;
     }
@@ -329,7 +339,7 @@ static void *thread(void *ud)
     if (s->result == OK)
         s->result = address_copy(s);
     for (uint32_t i = 0; s->result == OK && i < s->conf.pools_count; i++)
-        gpu_pool(s, i);
+        ready_pool(s, i);
     if (s->conf.may_inline)
         atomic_store_explicit(&s->owner, OWNER_LOOP, memory_order_release);
     sem_post(&s->started);
