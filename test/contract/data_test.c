@@ -249,7 +249,7 @@ EACH(many_endpoints)
 
 EACH(addresses_of_no_sense_are_refused)
 {
-    static uint8_t p[2000];
+    static uint8_t p[70000];
     struct side a;
 
     side_open(&a, ops);
