@@ -26,6 +26,7 @@
 #define DATA_IOV_MAX         512
 #define DATA_CARRIERS_MAX    4
 #define DATA_MUX_ADDRESS_MAX 16384
+#define STREAMS_CHOSEN       8 /* the most that a carrier chooses */
 
 struct data_ops;
 
@@ -42,6 +43,11 @@ struct data_conf {
     uint32_t fetches_max;   /* begun and not fetched */
     /* data_mux: what it opens, ended by NULL; stays valid. */
     const struct data_ops *const *carriers;
+    /* Of TCP. A peer with several addresses has a share of them at each. */
+    uint32_t streams;      /* connections to a peer; 0: the carrier chooses */
+    uint32_t addresses;    /* that we have; 0 is 1 */
+    uint32_t buffer_bytes; /* of a socket, each way; 0: the kernel's choice */
+    uint64_t pace_bytes;   /* a second and connection, sent; 0: no limit */
 };
 
 /* A message that has arrived. Eager: data[0..len) is valid inside the callback.
@@ -87,6 +93,9 @@ struct data_ops {
      * CARRIER_AUTO: the one that can read the address. False: that one is not
      * open here. NULL: there is no choice. */
     bool (*choose)(struct data *d, uint32_t ep, uint8_t number);
+    /* Returns the same address in the form that says more, for peers that read
+     * it; connect() takes both. NULL: there is none. */
+    struct span (*place)(struct data *d);
     /* Opens endpoint number ep (< endpoints_max, free). ERR_MALFORMED: not an
      * address; ERR_PEER_LOST: no peer there, which broken() may report later,
      * too. */

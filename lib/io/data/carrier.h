@@ -19,6 +19,7 @@ struct carrier_op {
     void *cookie;
     uint32_t ep;       /* whose list it is on, or NONE */
     uint32_t at, iovs; /* pieces are iov[1..iovs); `at` is the carrier's */
+    uint32_t by;       /* the carrier's */
     uint64_t bytes;    /* of the pieces */
     bool fetch, ok;
     uint8_t *frame;    /* CARRIER_FRAME bytes, then the header; messages only */

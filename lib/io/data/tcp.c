@@ -14,7 +14,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define BACKLOG 256
+#define BACKLOG   256
+#define MAGIC_ALL "tcp2"
 
 static socklen_t at_len(const struct sockaddr_storage *at)
 {
@@ -79,21 +80,60 @@ static bool device_address(const struct ifaddrs *list, const char *name,
     return true;
 }
 
-static bool find_address(const char *devices, struct sockaddr_storage *out)
+static bool on_loopback(const struct sockaddr_storage *at)
+{
+    const struct sockaddr_in *four = (const void *)at;
+    const struct sockaddr_in6 *six = (const void *)at;
+
+    return at->ss_family == AF_INET ? ntohl(four->sin_addr.s_addr) >> 24 == 127
+                                    : IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
+}
+
+/* Finds the addresses of the devices. A peer reaches all of them or none: on
+ * loopback like the first one, or like it not. */
+static void find_addresses(const char *devices, struct tcp_place *out)
 {
     struct ifaddrs *list;
-    bool found = false;
 
     if (getifaddrs(&list) != 0)
-        return false;
-    while (!found && *devices) {
+        return;
+    while (*devices && out->rails < TCP_RAILS) {
+        struct sockaddr_storage *at = &out->at[out->rails];
         size_t n = strcspn(devices, ",");
 
-        found = device_address(list, devices, n, out);
+        if (!device_address(list, devices, n, at))
+            log_warn("tcp: device %.*s has no address", (int)n, devices);
+        else if (on_loopback(at) == on_loopback(&out->at[0]))
+            out->rails++;
         devices += n + (devices[n] == ',');
     }
     freeifaddrs(list);
-    return found;
+}
+
+static uint32_t cores(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+
+    return n > 0 ? (uint32_t)n : 1;
+}
+
+uint32_t tcp_streams_of(const char *name)
+{
+    const char *device = strchr(name, '/');
+    char path[96], text[16] = "";
+    uint32_t n = STREAMS_CHOSEN / 2; /* the speed is not told */
+    unsigned mbits;
+    FILE *f;
+
+    if (!device || strcmp(device, "/lo") == 0)
+        return 1;
+    snprintf(path, sizeof(path), "/sys/class/net%s/speed", device);
+    f = fopen(path, "re");
+    if (f && fgets(text, sizeof(text), f) && sscanf(text, "%9u", &mbits) == 1)
+        n = max_u32(div_up(mbits, 10000), 1);
+    if (f)
+        fclose(f);
+    return min_u32(min_u32(n, STREAMS_CHOSEN), cores());
 }
 
 void tcp_name(int fd, char *out, size_t size)
@@ -126,8 +166,35 @@ void tcp_name(int fd, char *out, size_t size)
 
 /* listening */
 
+static void option(int fd, int level, int name, unsigned value)
+{
+    if (setsockopt(fd, level, name, &value, sizeof(value)) != 0)
+        log_debug("tcp: option %d of a socket: %s", name, strerror(errno));
+}
+
+/* Fixes the size of a socket's buffers, before it listens or connects: the
+ * window's scale is agreed on then. The kernel grows those that have none. */
+static void buffers(int fd, uint32_t bytes)
+{
+    static struct log_rate small = LOG_RATE("buffers cut", LOG_WARN, 1);
+    int got[2] = {0};
+
+    for (int i = 0; bytes > 0 && i < 2; i++) {
+        int which = i == 0 ? SO_SNDBUF : SO_RCVBUF;
+        socklen_t len = sizeof(got[i]);
+
+        option(fd, SOL_SOCKET, which, bytes);
+        getsockopt(fd, SOL_SOCKET, which, &got[i], &len);
+        if ((unsigned)got[i] / 2 < bytes) /* the kernel counts twice */
+            log_rated(&small,
+                "tcp: transfer.buffer is %u bytes, the kernel allows %u: see "
+                "net.core.%cmem_max",
+                bytes, (unsigned)got[i] / 2, i == 0 ? 'w' : 'r');
+    }
+}
+
 /* Returns a socket that listens there; -1 with errno. */
-static int listening(struct sockaddr_storage *at)
+static int listening(struct sockaddr_storage *at, uint32_t buffer_bytes)
 {
     int on = 1, e;
     int fd =
@@ -137,6 +204,7 @@ static int listening(struct sockaddr_storage *at)
         return -1;
     /* Ports of a range can be bound again right after a restart. */
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    buffers(fd, buffer_bytes);
     if (bind(fd, (struct sockaddr *)at, at_len(at)) == 0 &&
         listen(fd, BACKLOG) == 0)
         return fd;
@@ -149,7 +217,8 @@ static int listening(struct sockaddr_storage *at)
 /* Listens on the first free port of the range. Two daemons that start together
  * may both bind one; listen() then fails for one of them, so each attempt has a
  * socket of its own. */
-static int listen_within(struct sockaddr_storage *at, const char *ports)
+static int listen_within(
+    struct sockaddr_storage *at, const char *ports, uint32_t buffer_bytes)
 {
     unsigned first = 0, last = 0;
     int fd = -1;
@@ -161,13 +230,14 @@ static int listen_within(struct sockaddr_storage *at, const char *ports)
          fd < 0 && errno == EADDRINUSE && port <= last && port <= UINT16_MAX;
          port++) {
         *at_port(at) = htons((uint16_t)port);
-        fd = listening(at);
+        fd = listening(at, buffer_bytes);
     }
     return fd;
 }
 
-static enum err listen_at(struct sockaddr_storage *at, bool all,
-    const char *ports, int *out, in_port_t *port)
+/* Listens at an address, which gets its port; all: at every one of the host. */
+static int listen_at(struct sockaddr_storage *at, bool all, const char *ports,
+    uint32_t buffer_bytes)
 {
     struct sockaddr_storage here = *at;
     socklen_t len = sizeof(here);
@@ -179,46 +249,50 @@ static enum err listen_at(struct sockaddr_storage *at, bool all,
 
         memset(bytes, 0, n);
     }
-    fd = listen_within(&here, ports);
+    fd = listen_within(&here, ports, buffer_bytes);
     if (fd < 0 || getsockname(fd, (struct sockaddr *)&here, &len) != 0) {
         log_error("tcp: cannot listen for data: %s", strerror(errno));
         if (fd >= 0)
             close(fd);
-        return ERR_INTERNAL;
+        return -1;
     }
-    *port = *at_port(&here);
-    *out = fd;
-    return OK;
+    *at_port(at) = *at_port(&here);
+    return fd;
 }
 
-enum err tcp_listen(
-    const char *devices, const char *ports, int *fd, struct tcp_place *out)
+enum err tcp_listen(const char *devices, const char *ports,
+    uint32_t buffer_bytes, int fds[TCP_RAILS], struct tcp_place *out)
 {
-    in_port_t port;
-    enum err e = ERR_INTERNAL;
+    bool all = strcmp(devices, "all") == 0;
+    uint32_t n = 0;
 
     memset(out, 0, sizeof(*out));
-    if (!find_address(devices, &out->at))
+    find_addresses(devices, out);
+    if (out->rails == 0)
         log_error(
             "tcp: no device of transfer.devices `%s` has an address", devices);
     else if (getrandom(out->token, TCP_TOKEN, 0) != TCP_TOKEN)
         log_error("getrandom: no random bytes");
     else
-        e = listen_at(&out->at, strcmp(devices, "all") == 0, ports, fd, &port);
-    if (e != OK) {
-        log_error("tcp: devices %s, ports %s", devices,
-            ports && *ports ? ports : "any");
-        return e;
+        for (; n < out->rails; n++)
+            if ((fds[n] = listen_at(&out->at[n], all, ports, buffer_bytes)) < 0)
+                break;
+    if (n > 0 && n == out->rails)
+        return OK;
+    while (n > 0) {
+        close(fds[--n]);
+        fds[n] = -1;
     }
-    *at_port(&out->at) = port;
-    return OK;
+    log_error(
+        "tcp: devices %s, ports %s", devices, ports && *ports ? ports : "any");
+    return ERR_INTERNAL;
 }
 
 /* places as bytes */
 
 void tcp_place_put(struct writer *w, const struct tcp_place *p)
 {
-    struct sockaddr_storage at = p->at;
+    struct sockaddr_storage at = p->at[0];
     uint32_t n;
     const void *bytes = at_bytes(&at, &n);
 
@@ -228,35 +302,89 @@ void tcp_place_put(struct writer *w, const struct tcp_place *p)
     put_bytes(w, bytes, n);
 }
 
+void tcp_place_put_all(struct writer *w, const struct tcp_place *p)
+{
+    put_bytes(w, MAGIC_ALL, 4);
+    put_bytes(w, p->token, TCP_TOKEN);
+    put_u8(w, (uint8_t)p->streams);
+    put_u8(w, (uint8_t)p->of);
+    put_u8(w, (uint8_t)p->rails);
+    for (uint32_t i = 0; i < p->rails; i++) {
+        struct sockaddr_storage at = p->at[i];
+        uint32_t n;
+        const void *bytes = at_bytes(&at, &n);
+
+        put_u16(w, ntohs(*at_port(&at)));
+        put_u8(w, (uint8_t)n);
+        put_bytes(w, bytes, n);
+    }
+}
+
 bool tcp_place_looks_so(struct span s)
 {
-    return (s.len == TCP_HELLO + 2 + 4 || s.len == TCP_HELLO + 2 + 16) &&
-           memcmp(s.p, TCP_MAGIC, 4) == 0;
+    return s.len >= TCP_HELLO &&
+           (memcmp(s.p, TCP_MAGIC, 4) == 0 || memcmp(s.p, MAGIC_ALL, 4) == 0);
+}
+
+/* Reads one address of n bytes. Returns false if it cannot be one. */
+static bool get_at(
+    struct reader *r, uint32_t n, uint16_t port, struct sockaddr_storage *out)
+{
+    const uint8_t *from = n == 4 || n == 16 ? get_bytes(r, n) : NULL;
+    void *bytes;
+
+    if (!from || r->failed)
+        return false;
+    out->ss_family = n == 4 ? AF_INET : AF_INET6;
+    bytes = at_bytes(out, &n);
+    memcpy(bytes, from, n);
+    *at_port(out) = htons(port);
+    return port > 0;
+}
+
+static bool get_one(struct reader *r, struct tcp_place *out)
+{
+    uint16_t port = get_u16(r);
+
+    out->rails = out->streams = out->of = 1;
+    return get_at(r, (uint32_t)(r->len - r->at), port, &out->at[0]);
+}
+
+/* Reads what tcp_place_put_all() wrote, and ignores what follows. */
+static bool get_all(struct reader *r, struct tcp_place *out)
+{
+    out->streams = get_u8(r);
+    out->of = get_u8(r);
+    out->rails = get_u8(r);
+    if (r->failed || out->streams == 0 || out->streams > TCP_STREAMS ||
+        out->of == 0 || out->rails == 0 || out->rails > TCP_RAILS)
+        return false;
+    for (uint32_t i = 0; i < out->rails; i++) {
+        uint16_t port = get_u16(r);
+
+        if (!get_at(r, get_u8(r), port, &out->at[i]))
+            return false;
+    }
+    return !r->failed;
 }
 
 enum err tcp_place_get(struct span s, struct tcp_place *out)
 {
     struct reader r = reader_of(s.p, s.len);
+    bool all = s.len >= 4 && memcmp(s.p, MAGIC_ALL, 4) == 0;
     const uint8_t *token;
-    uint16_t port;
-    uint32_t n;
-    void *bytes;
 
     memset(out, 0, sizeof(*out));
     (void)get_bytes(&r, 4);
     token = get_bytes(&r, TCP_TOKEN);
-    port = get_u16(&r);
-    if (!tcp_place_looks_so(s) || port == 0) {
+    if (!tcp_place_looks_so(s) || !token ||
+        !(all ? get_all(&r, out) : get_one(&r, out))) {
         log_warn("tcp: a data address of %u bytes is not one of carrier tcp: "
                  "is transfer.carrier the same on both sides?",
             s.len);
         return ERR_MALFORMED;
     }
-    out->at.ss_family = r.len - r.at == 4 ? AF_INET : AF_INET6;
-    bytes = at_bytes(&out->at, &n);
-    memcpy(bytes, get_bytes(&r, n), n);
     memcpy(out->token, token, TCP_TOKEN);
-    *at_port(&out->at) = htons(port);
     return OK;
 }
 
@@ -265,14 +393,17 @@ enum err tcp_place_get(struct span s, struct tcp_place *out)
 static struct log_rate connects =
     LOG_RATE("data connections that fail", LOG_WARN, 5);
 
-enum err tcp_connect(const struct tcp_place *p, int *out)
+enum err tcp_connect(
+    const struct tcp_place *p, uint32_t rail, uint32_t buffer_bytes, int *out)
 {
+    const struct sockaddr_storage *at = &p->at[rail];
     int fd =
-        socket(p->at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        socket(at->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
-    if (fd >= 0 &&
-        (connect(fd, (const struct sockaddr *)&p->at, at_len(&p->at)) == 0 ||
-            errno == EINPROGRESS)) {
+    if (fd >= 0)
+        buffers(fd, buffer_bytes);
+    if (fd >= 0 && (connect(fd, (const struct sockaddr *)at, at_len(at)) == 0 ||
+                       errno == EINPROGRESS)) {
         *out = fd;
         return OK;
     }
@@ -282,10 +413,11 @@ enum err tcp_connect(const struct tcp_place *p, int *out)
     return ERR_PEER_LOST;
 }
 
-static void option(int fd, int level, int name, unsigned value)
+void tcp_pace(int fd, uint64_t bytes)
 {
-    if (setsockopt(fd, level, name, &value, sizeof(value)) != 0)
-        log_debug("tcp: option %d of a socket: %s", name, strerror(errno));
+    if (bytes > 0 && setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes,
+                         sizeof(bytes)) != 0)
+        log_debug("tcp: pacing of a socket: %s", strerror(errno));
 }
 
 void tcp_options(int fd, uint32_t keepalive_ms, uint32_t stall_ms)

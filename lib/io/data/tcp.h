@@ -5,43 +5,62 @@
 
 #include "base/bytes.h"
 #include "base/err.h"
+#include "io/data.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #define TCP_TOKEN       16
-#define TCP_ADDRESS_MAX 48
 #define TCP_MAGIC       "tcp1"
 #define TCP_HELLO       (4 + TCP_TOKEN)
+#define TCP_RAILS       4  /* addresses of one place */
+#define TCP_STREAMS     64 /* connections to a peer */
+#define TCP_ADDRESS_MAX (TCP_HELLO + 3 + TCP_RAILS * 19)
 
 /* A place to connect to. A connection begins with the token, which only peers
  * know; a process that has taken over the port does not know it. */
 struct tcp_place {
-    struct sockaddr_storage at; /* with its port */
+    struct sockaddr_storage at[TCP_RAILS]; /* of its devices, with ports */
+    uint32_t rails;
+    uint32_t streams; /* connections that it takes of a peer, at all its */
+    uint32_t of;      /* data addresses, of which there are so many */
     uint8_t token[TCP_TOKEN];
 };
 
-/* Listens on the first of the comma-separated devices that has an address
- * ("all": on every one), on the first free port of "first-last" (empty: any).
- * ERR_INTERNAL with a log line that names what failed. */
-MUST_CHECK enum err tcp_listen(
-    const char *devices, const char *ports, int *fd, struct tcp_place *out);
+/* Listens on each of the comma-separated devices that has an address, on the
+ * first TCP_RAILS of them ("all": on every one); on the first free port of
+ * "first-last" (empty: any). Writes a socket per rail. ERR_INTERNAL with a log
+ * line that names what failed. */
+MUST_CHECK enum err tcp_listen(const char *devices, const char *ports,
+    uint32_t buffer_bytes, int fds[TCP_RAILS], struct tcp_place *out);
 
 /* Writes a place, for a HELLO: "tcp1", token, u16 port, 4 or 16 bytes of
- * address. */
+ * address, of the first rail. */
 void tcp_place_put(struct writer *w, const struct tcp_place *p);
-/* True if the bytes begin as a place and have its length. */
+/* Writes all of it: "tcp2", token, u8 streams, of and rails, and for each of
+ * those u16 port, u8 length of the address, the address. */
+void tcp_place_put_all(struct writer *w, const struct tcp_place *p);
+/* True if the bytes begin as a place of either form. */
 bool tcp_place_looks_so(struct span s);
-/* Reads a place. ERR_MALFORMED with a log line. */
+/* Reads a place of either form. ERR_MALFORMED with a log line. */
 MUST_CHECK enum err tcp_place_get(struct span s, struct tcp_place *out);
 
-/* Begins to connect; writable means: connected or failed. ERR_PEER_LOST. */
-MUST_CHECK enum err tcp_connect(const struct tcp_place *p, int *fd);
+/* Begins to connect to a rail; writable means: connected or failed.
+ * ERR_PEER_LOST. */
+MUST_CHECK enum err tcp_connect(
+    const struct tcp_place *p, uint32_t rail, uint32_t buffer_bytes, int *fd);
 /* Sets the options of either end: no delay, and an end within some seconds when
  * the other host vanishes. */
 void tcp_options(int fd, uint32_t keepalive_ms, uint32_t stall_ms);
 
+/* Limits what fd sends to so many bytes a second; 0: no limit. */
+void tcp_pace(int fd, uint64_t bytes);
+
 /* Writes the name of the device that fd uses: "tcp/lo". */
 void tcp_name(int fd, char *out, size_t size);
+/* Returns the number of connections that suit the device of that name: one per
+ * 10 Gb/s of its link, at most one per core; a few where the kernel does not
+ * tell the speed; 1 on loopback. At most STREAMS_CHOSEN. */
+uint32_t tcp_streams_of(const char *name);
 
 #endif

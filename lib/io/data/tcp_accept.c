@@ -32,7 +32,7 @@ struct tcp_door {
     struct tcp_place place;
     struct inbound *ins; /* inbound_max */
     struct data_counts counts;
-    int epoll, listener;
+    int epoll, listeners[TCP_RAILS];
     int spare;  /* a reserve to refuse with when no descriptor is left; or -1 */
     int timer;  /* timerfd */
     bool timed; /* it runs */
@@ -62,14 +62,16 @@ bool tcp_watch(
     return false;
 }
 
-/* Polls the listener for `events`; 0: connections wait in the kernel. */
+/* Polls the listeners for `events`; 0: connections wait in the kernel. */
 static void listen_for(struct tcp_door *d, uint32_t events)
 {
-    struct epoll_event ev = {
-        .events = events, .data.u64 = (uint64_t)TCP_LISTENER << 32};
+    for (uint32_t i = 0; i < d->place.rails; i++) {
+        struct epoll_event ev = {
+            .events = events, .data.u64 = (uint64_t)TCP_LISTENER << 32 | i};
 
-    if (epoll_ctl(d->epoll, EPOLL_CTL_MOD, d->listener, &ev) != 0)
-        log_error("tcp: epoll: %s", strerror(errno));
+        if (epoll_ctl(d->epoll, EPOLL_CTL_MOD, d->listeners[i], &ev) != 0)
+            log_error("tcp: epoll: %s", strerror(errno));
+    }
 }
 
 static void in_close(struct tcp_door *d, uint32_t i)
@@ -115,13 +117,13 @@ static uint32_t in_place(struct tcp_door *d)
 
 /* Handles a failing accept(), after which the listener stays readable: accepts
  * and closes a connection with the spare descriptor, else lets all wait. */
-static void refuse_one(struct tcp_door *d)
+static void refuse_one(struct tcp_door *d, int listener)
 {
     int fd = -1;
 
     if (d->spare >= 0) {
         close(d->spare);
-        fd = accept(d->listener, NULL, NULL);
+        fd = accept(listener, NULL, NULL);
     }
     if (fd >= 0) {
         close(fd);
@@ -159,12 +161,12 @@ static void take_in(struct tcp_door *d, int fd)
     timer_run(d);
 }
 
-static unsigned accept_some(struct tcp_door *d)
+static unsigned accept_some(struct tcp_door *d, int listener)
 {
     unsigned n = 0;
 
     for (; n < ACCEPTS_MAX; n++) {
-        int fd = accept4(d->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
         if (fd >= 0) {
             take_in(d, fd);
@@ -173,7 +175,7 @@ static unsigned accept_some(struct tcp_door *d)
         if (errno == EINTR || errno == ECONNABORTED)
             continue;
         if (errno != EAGAIN)
-            refuse_one(d);
+            refuse_one(d, listener);
         break;
     }
     return n;
@@ -239,7 +241,7 @@ unsigned tcp_door_event(struct tcp_door *d, enum tcp_tag tag, uint32_t index)
     case TCP_IN:
         return in_event(d, index);
     case TCP_LISTENER:
-        return accept_some(d);
+        return accept_some(d, d->listeners[index]);
     case TCP_TIMER:
         return sweep(d);
     case TCP_OUT:
@@ -269,11 +271,13 @@ const struct data_counts *tcp_door_counts(const struct tcp_door *d)
 
 static enum err begin(struct tcp_door *d)
 {
-    enum err e =
-        tcp_listen(d->data->devices, d->data->ports, &d->listener, &d->place);
+    enum err e = tcp_listen(d->data->devices, d->data->ports,
+        d->data->buffer_bytes, d->listeners, &d->place);
 
     if (e != OK)
         return e;
+    d->place.of = max_u32(d->data->addresses, 1);
+    d->place.streams = d->data->streams ? d->data->streams : STREAMS_CHOSEN;
     d->ins = calloc(d->data->inbound_max, sizeof(*d->ins));
     d->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     d->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
@@ -282,9 +286,11 @@ static enum err begin(struct tcp_door *d)
             "tcp: no memory or timer for %u connections", d->data->inbound_max);
         return ERR_INTERNAL;
     }
-    if (!tcp_watch(d->epoll, d->timer, EPOLLIN, TCP_TIMER, 0) ||
-        !tcp_watch(d->epoll, d->listener, EPOLLIN, TCP_LISTENER, 0))
+    if (!tcp_watch(d->epoll, d->timer, EPOLLIN, TCP_TIMER, 0))
         return ERR_INTERNAL;
+    for (uint32_t i = 0; i < d->place.rails; i++)
+        if (!tcp_watch(d->epoll, d->listeners[i], EPOLLIN, TCP_LISTENER, i))
+            return ERR_INTERNAL;
     return OK;
 }
 
@@ -307,7 +313,9 @@ enum err tcp_door_open(struct tcp_door **out, const struct tcp_door_conf *c,
         .body_max = c->data->message_max,
         .counts = &d->counts};
     d->epoll = c->epoll;
-    d->listener = d->spare = d->timer = -1;
+    for (uint32_t i = 0; i < TCP_RAILS; i++)
+        d->listeners[i] = -1;
+    d->spare = d->timer = -1;
     e = begin(d);
     if (e != OK) {
         tcp_door_close(&d);
@@ -334,7 +342,8 @@ void tcp_door_close(struct tcp_door **door)
     for (uint32_t i = 0; d->ins && i < d->data->inbound_max; i++)
         if (d->ins[i].in)
             in_close(d, i);
-    fd_close(d->listener);
+    for (uint32_t i = 0; i < TCP_RAILS; i++)
+        fd_close(d->listeners[i]);
     fd_close(d->spare);
     fd_close(d->timer);
     free(d->ins);
