@@ -156,6 +156,27 @@ void side_open_with(
     T_OK(ops->open(&s->d, c, &calls));
 }
 
+static enum err streams_open(struct data **out, const struct data_conf *c,
+    const struct data_calls *calls)
+{
+    struct data_conf wide = *c;
+
+    wide.streams = SIDE_STREAMS;
+    wide.devices = "lo,lo";
+    wide.inbound_max *= SIDE_STREAMS;
+    return data_tcp.open(out, &wide, calls);
+}
+
+const struct data_ops *side_streams(void)
+{
+    static struct data_ops ops;
+
+    ops = data_tcp;
+    ops.open = streams_open;
+    ops.address = data_tcp.place;
+    return &ops;
+}
+
 void side_open(struct side *s, const struct data_ops *ops)
 {
     struct data_conf c = side_conf();

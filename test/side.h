@@ -14,6 +14,7 @@
 #define SIDE_MESSAGE     (8 * MIB) /* the longest that comes */
 #define SIDE_MESSAGES    64
 #define SIDE_GREETING_MS 400
+#define SIDE_STREAMS     4
 
 /* A carrier, and what it has heard, by message id. */
 struct side {
@@ -32,6 +33,9 @@ struct side {
     uint8_t *into[SIDE_IDS]; /* where rendezvous go */
     size_t into_len[SIDE_IDS];
 };
+
+/* Returns data_tcp with SIDE_STREAMS connections to a peer, over two rails. */
+const struct data_ops *side_streams(void);
 
 /* TCP on loopback, messages_max SIDE_MESSAGES, stall 1 s. */
 struct data_conf side_conf(void);

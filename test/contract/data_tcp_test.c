@@ -21,7 +21,7 @@ static int stranger(struct side *s)
     struct tcp_place place;
 
     T_OK(tcp_place_get(s->ops->address(s->d), &place));
-    T_OK(tcp_connect(&place, &p.fd));
+    T_OK(tcp_connect(&place, 0, 0, &p.fd));
     T_EQ_I64(poll(&p, 1, 1000), 1);
     return p.fd;
 }
@@ -407,7 +407,7 @@ TEST(says_what_cannot_be_had)
     side_close(&b);
     /* A range of one port that is taken. */
     T_OK(tcp_place_get(data_tcp.address(a.d), &place));
-    port = ntohs(((struct sockaddr_in *)&place.at)->sin_port);
+    port = ntohs(((struct sockaddr_in *)&place.at[0])->sin_port);
     snprintf(ports, sizeof(ports), "%u-%u", port, port);
     c = side_conf();
     c.ports = ports;
@@ -434,4 +434,224 @@ TEST(a_message_is_brought_whole_when_asked)
     side_close(&a);
     side_close(&b);
     free(p);
+}
+
+/* several connections */
+
+/* A side that sends to rails of the test's own making. */
+struct wide {
+    struct side a, b; /* b sends to a */
+    struct tcp_place place;
+    uint8_t *p;
+};
+
+#define WIDE_STALL_MS 10000 /* the kernel's own limit, too */
+
+static void wide_open(struct wide *w)
+{
+    struct data_conf c = side_conf();
+
+    c.stall_ms = WIDE_STALL_MS;
+    side_open_with(&w->a, side_streams(), &c);
+    side_open_with(&w->b, side_streams(), &c);
+    T_OK(tcp_place_get(data_tcp.place(w->a.d), &w->place));
+    w->a.any_bytes = true;
+    w->p = calloc(1, MIB);
+}
+
+static void wide_connect(struct wide *w)
+{
+    uint8_t bytes[TCP_ADDRESS_MAX];
+    struct writer to = writer_of(bytes, sizeof(bytes));
+
+    tcp_place_put_all(&to, &w->place);
+    T_OK(data_tcp.connect(w->b.d, 0, span_of(to.p, to.len)));
+}
+
+static void wide_close(struct wide *w)
+{
+    side_close(&w->b);
+    side_close(&w->a);
+    free(w->p);
+}
+
+/* Posts messages of 1 MiB while the carrier takes them, `n` of them at most. */
+static uint32_t wide_post(struct wide *w, uint32_t from, uint32_t n)
+{
+    uint32_t id = from;
+
+    while (id < from + n && side_post(&w->b, 0, id, w->p, MIB) == OK)
+        id++;
+    return id - from;
+}
+
+/* Returns the number of connections of this process, each end counted. */
+static uint32_t descriptors(void)
+{
+    uint32_t n = 0;
+
+    for (int fd = 3; fd < 256; fd++) {
+        struct sockaddr_storage at;
+        socklen_t len = sizeof(at);
+
+        n += getpeername(fd, (struct sockaddr *)&at, &len) == 0;
+    }
+    return n;
+}
+
+TEST(rows_go_by_several_connections)
+{
+    struct wide w;
+
+    wide_open(&w);
+    T_EQ_U64(w.place.rails, 2);
+    T_EQ_U64(w.place.streams, SIDE_STREAMS);
+    wide_connect(&w);
+    T_EQ_U64(wide_post(&w, 0, 40), 40);
+    side_until(&w.b, &w.a, &w.a.fetched_count, 40);
+    T_EQ_U64(w.a.failed_count, 0);
+    T_EQ_U64(descriptors(), 2 * SIDE_STREAMS);
+    T_EQ_I64(strcmp(data_tcp.transport(w.b.d, 0), "tcp/lo x4"), 0);
+    wide_close(&w);
+}
+
+TEST(a_peer_of_before_gets_one_connection)
+{
+    struct wide w;
+
+    wide_open(&w);
+    T_OK(data_tcp.connect(w.b.d, 0, data_tcp.address(w.a.d)));
+    T_EQ_U64(wide_post(&w, 0, 40), 40);
+    side_until(&w.b, &w.a, &w.a.fetched_count, 40);
+    T_EQ_U64(descriptors(), 2);
+    wide_close(&w);
+}
+
+TEST(little_goes_by_one_connection)
+{
+    struct wide w;
+
+    wide_open(&w);
+    wide_connect(&w);
+    for (uint32_t id = 0; id < 8; id++)
+        T_OK(side_post(&w.b, 0, id, w.p, 4 * KIB));
+    side_until(&w.b, &w.a, &w.a.arrived_count, 8);
+    T_EQ_U64(descriptors(), 2);
+    wide_close(&w);
+}
+
+/* A listener of the test, in place of the second rail. */
+static int other_rail(struct wide *w, bool listens)
+{
+    struct sockaddr_in at = *(struct sockaddr_in *)&w->place.at[1];
+    socklen_t len = sizeof(at);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    at.sin_port = 0;
+    T_EQ_I64(bind(fd, (struct sockaddr *)&at, len), 0);
+    T_TRUE(!listens || listen(fd, 8) == 0);
+    T_EQ_I64(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    memcpy(&w->place.at[1], &at, sizeof(at));
+    return fd;
+}
+
+/* A connection of several that never comes about costs the others nothing. */
+TEST(a_rail_that_is_refused_is_done_without)
+{
+    struct wide w;
+    int fd;
+
+    wide_open(&w);
+    fd = other_rail(&w, false);
+    wide_connect(&w);
+    T_EQ_U64(wide_post(&w, 0, 40), 40);
+    side_until(&w.b, &w.a, &w.a.fetched_count, 40);
+    T_EQ_U64(w.b.broken_count, 0);
+    T_EQ_U64(descriptors(), 4); /* two of four streams, both ends */
+    close(fd);
+    wide_close(&w);
+}
+
+/* Messages on a connection where nothing is read: the others go on, and the
+ * endpoint breaks, once, when stall_ms are over. */
+TEST(one_connection_that_stalls_breaks_the_endpoint)
+{
+    struct wide w;
+    uint64_t now = 1000 * NS_PER_S;
+    uint32_t posted = 0;
+    int fd;
+
+    wide_open(&w);
+    w.a.drop = true;
+    fd = other_rail(&w, true);
+    wide_connect(&w);
+    while (w.b.done_count < 398) { /* the two there have begun one each */
+        posted += wide_post(&w, posted, 400 - posted);
+        (void)side_turn(&w.b, &w.a);
+    }
+    side_settle(&w.b, &w.a);
+    T_EQ_U64(w.b.done_count, 398);
+    data_tcp.tick(w.b.d, now);
+    T_OK(side_post(&w.b, 0, 400, w.p, 4 * KIB)); /* the others go on */
+    side_settle(&w.b, &w.a);
+    data_tcp.tick(w.b.d, now + (WIDE_STALL_MS - 100) * NS_PER_MS);
+    side_settle(&w.b, &w.a);
+    T_EQ_U64(w.b.broken_count, 0);
+    data_tcp.tick(w.b.d, now + (WIDE_STALL_MS + 100) * NS_PER_MS);
+    side_until(&w.b, &w.a, &w.b.done_count, 401);
+    side_settle(&w.b, &w.a);
+    T_EQ_U64(w.b.broken[0], 1);
+    close(fd);
+    wide_close(&w);
+}
+
+TEST(one_connection_that_breaks_breaks_the_endpoint)
+{
+    struct wide w;
+    int fd, one;
+
+    wide_open(&w);
+    fd = other_rail(&w, true);
+    wide_connect(&w);
+    T_EQ_U64(wide_post(&w, 0, 40), 40);
+    while (w.b.done_count < 20)
+        (void)side_turn(&w.b, &w.a);
+    one = accept(fd, NULL, NULL);
+    T_TRUE(one >= 0);
+    close(one);
+    side_until(&w.b, &w.a, &w.b.broken_count, 1);
+    side_until(&w.b, &w.a, &w.b.done_count, 40);
+    side_settle(&w.b, &w.a);
+    T_EQ_U64(w.b.broken_count, 1);
+    T_ERR(side_post(&w.b, 0, 41, w.p, 8), ERR_PEER_LOST);
+    data_tcp.disconnect(w.b.d, 0);
+    close(fd);
+    wide_close(&w);
+}
+
+/* Places of a HELLO that are cut, or mean too much. */
+TEST(places_that_cannot_be_meant_are_refused)
+{
+    struct tcp_place back;
+    uint8_t bytes[TCP_ADDRESS_MAX];
+    struct writer to = writer_of(bytes, sizeof(bytes));
+    struct wide w;
+
+    wide_open(&w);
+    w.place.streams = TCP_STREAMS;
+    tcp_place_put_all(&to, &w.place);
+    for (size_t n = 0; n < to.len; n++)
+        T_ERR(tcp_place_get(span_of(bytes, n), &back), ERR_MALFORMED);
+    T_OK(tcp_place_get(span_of(bytes, to.len), &back));
+    T_EQ_I64(memcmp(&back, &w.place, sizeof(back)), 0);
+    for (size_t i = 0; i < 3; i++) { /* streams, of, rails */
+        uint8_t was = bytes[TCP_HELLO + i];
+
+        bytes[TCP_HELLO + i] = 0;
+        T_ERR(tcp_place_get(span_of(bytes, to.len), &back), ERR_MALFORMED);
+        bytes[TCP_HELLO + i] = i == 1 ? 0 : TCP_STREAMS + 1;
+        T_ERR(tcp_place_get(span_of(bytes, to.len), &back), ERR_MALFORMED);
+        bytes[TCP_HELLO + i] = was;
+    }
+    wide_close(&w);
 }

@@ -1,6 +1,7 @@
 /* data_test.c - the contract of lib/io/data.h, over every carrier. A case that
- * is called EACH runs as mem_<case>, tcp_<case> and ucx_<case>, and over TCP
- * and UCX as parts of data_mux. */
+ * is called EACH runs as mem_<case>, tcp_<case>, streams_<case> (TCP with
+ * several connections) and ucx_<case>, and over TCP and UCX as parts of
+ * data_mux. */
 #include "test/data_mem.h"
 #include "test/mux.h"
 #include "test/side.h"
@@ -21,6 +22,10 @@
     TEST(tcp_##id)                                                             \
     {                                                                          \
         id(&data_tcp);                                                         \
+    }                                                                          \
+    TEST(streams_##id)                                                         \
+    {                                                                          \
+        id(side_streams());                                                    \
     }                                                                          \
     TEST(ucx_##id)                                                             \
     {                                                                          \
@@ -581,7 +586,8 @@ EACH(transport_has_a_name)
     side_pair(&a, &b, ops);
     answer(&a, 0);
     side_until(&a, &b, &b.arrived_count, 1);
-    T_EQ_STR(ops->transport(a.d, 0), ops == &data_mem ? "mem"
+    T_EQ_STR(ops->transport(a.d, 0), ops == &data_mem        ? "mem"
+                                     : ops == side_streams() ? "tcp/lo x4"
                                      : ops->number == CARRIER_TCP
                                          ? "tcp/lo"
                                          : "ucx:tcp/lo");
