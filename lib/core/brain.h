@@ -19,6 +19,7 @@ struct brain_conf {
                                 may map its pools; 0: none may */
     uint32_t uid;            /* of this process: its own may map all */
     struct span addresses;   /* langd: HELLO's addresses blob; stays valid */
+    struct span places;      /* and its places blob */
     uint32_t segment_max;    /* largest data payload taken or sent */
 };
 

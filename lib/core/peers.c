@@ -188,6 +188,7 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     m.hello.addresses = c->addresses;
     m.hello.pools = span_of(pools, w.len);
     m.hello.abilities = peer_abilities();
+    m.hello.places = c->places;
     say_maps(p, link, &m.hello);
     out_peer(out, link, &m);
 }
@@ -301,6 +302,10 @@ static enum err check_hello(const struct peer_hello *m, const char **text)
     *text = "hello with bad data addresses";
     if (count_addresses(m->addresses) == NONE)
         return ERR_MALFORMED;
+    *text = "hello with other places than data addresses";
+    if (m->places.len > 0 &&
+        count_addresses(m->places) != count_addresses(m->addresses))
+        return ERR_MALFORMED;
     *text = "segment_max is at least 1024";
     if (m->segment_max < 1024)
         return ERR_MALFORMED;
@@ -332,9 +337,10 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
     return OK;
 }
 
-void peer_tell_shards(
-    struct peers *p, struct out *out, struct peer *peer, struct span addresses)
+void peer_tell_shards(struct peers *p, struct out *out, struct peer *peer,
+    const struct peer_hello *m)
 {
+    struct span addresses = m->places.len > 0 ? m->places : m->addresses;
     struct data_cmd cmd = {.type = PEER_OPEN, .peer = peer_index(p, peer)};
     struct action *a;
     size_t at = out->bytes.len;

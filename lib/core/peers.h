@@ -148,8 +148,8 @@ MUST_CHECK enum err peer_take_hello(struct peer *peer,
     const struct peer_hello *m, const struct key *boot, const char **text);
 /* HELLO is taken: shards learn the data addresses, when there are any. To say
  * the same again changes nothing; a worker that was replaced has another. */
-void peer_tell_shards(
-    struct peers *p, struct out *out, struct peer *peer, struct span addresses);
+void peer_tell_shards(struct peers *p, struct out *out, struct peer *peer,
+    const struct peer_hello *m);
 
 /* What a langd has to say on the Unix socket of this encoded; 0: it may not. */
 uint64_t peer_token(const struct peers *p, const struct peer *peer);

@@ -10,6 +10,7 @@
 #include "wire/wire.h"
 #include "io/notify.h"
 #include "io/yaml.h"
+#include "io/data.h"
 #include "node/node.h"
 
 #include <getopt.h>
@@ -161,8 +162,12 @@ static void end(void)
  * and as many again for connections that have not greeted yet. */
 static uint64_t descriptors_needed(void)
 {
+    uint64_t streams =
+        conf.transfer_streams ? conf.transfer_streams : STREAMS_CHOSEN;
+
     return 64 + 3 * (uint64_t)share_connections(&conf) + 8 * conf.limit_peers +
-           2 * conf.limit_peers * conf.transfer_shards + 2 * conf.pools_count;
+           conf.limit_peers * (2 * conf.transfer_shards + streams) +
+           2 * conf.pools_count;
 }
 
 /* Enough for any configuration. With a hard limit a thousand times larger some

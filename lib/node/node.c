@@ -25,12 +25,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define NOTES_TURN    4096  /* served before peers and engines */
-#define BEHIND_MS     1     /* how soon a full ring is tried again */
-#define ADDRESSES_MAX 8192u /* as in peer.def */
+#define NOTES_TURN 4096 /* served before peers and engines */
+#define BEHIND_MS  1    /* how soon a full ring is tried again */
 
 static void turn(struct node *n);
-static void look_for_new_addresses(struct node *n);
 
 /* stepping */
 
@@ -285,7 +283,7 @@ static void flush_shards(struct node *n)
 static void turn(struct node *n)
 {
     n->turns++;
-    look_for_new_addresses(n);
+    node_addresses_watch(n);
     if (node_behind(n))
         flush_shards(n);
     local_flush_coalesced(n->local);
@@ -516,7 +514,11 @@ static enum err start_shard(struct node *n, uint32_t k)
             .ports = c->transfer_ports,
             .segment_bytes = (uint32_t)c->transfer_segment,
             .keepalive_ms = (uint32_t)(c->transfer_keepalive / NS_PER_MS),
-            .stall_ms = (uint32_t)(c->transfer_stall / NS_PER_MS)},
+            .stall_ms = (uint32_t)(c->transfer_stall / NS_PER_MS),
+            .streams = (uint32_t)c->transfer_streams,
+            .addresses = (uint32_t)c->transfer_shards,
+            .buffer_bytes = (uint32_t)c->transfer_buffer,
+            .pace_bytes = c->transfer_pace},
         .role = c->role,
         .index = k,
         .count = (uint32_t)c->transfer_shards,
@@ -535,43 +537,6 @@ static enum err start_shard(struct node *n, uint32_t k)
     return shard_start(&n->shards[k], &s);
 }
 
-/* Gathers the shards' addresses for HELLO, in memory that stays. */
-static enum err gather_addresses(struct node *n)
-{
-    uint8_t blob[ADDRESSES_MAX];
-    struct writer w = writer_of(blob, sizeof(blob));
-    uint32_t had = n->brain_conf.addresses.len;
-
-    for (uint32_t k = 0; k < n->shards_count; k++)
-        put_span(&w, shard_address(n->shards[k]), 2, 4096);
-    if (w.failed || (had && had != w.len)) {
-        log_error("%zu bytes of data addresses, a HELLO holds %u", w.len,
-            had ? had : ADDRESSES_MAX);
-        return ERR_TOO_LARGE;
-    }
-    memcpy(n->addresses, blob, w.len);
-    n->brain_conf.addresses = span_of(n->addresses, w.len);
-    return OK;
-}
-
-/* Gathers the addresses again if a shard has replaced its worker, for HELLOs
- * from now on. */
-static void look_for_new_addresses(struct node *n)
-{
-    uint64_t replaced = 0;
-
-    if (!n->addresses)
-        return;
-    for (uint32_t k = 0; k < n->shards_count; k++)
-        replaced += atomic_load_explicit(
-            &shard_stats(n->shards[k])->workers_replaced, memory_order_acquire);
-    if (replaced == n->replaced)
-        return;
-    n->replaced = replaced;
-    if (gather_addresses(n) == OK)
-        log_warn("a shard has a new worker and a new data address");
-}
-
 static enum err start_shards(struct node *n)
 {
     sigset_t all, old;
@@ -587,8 +552,7 @@ static enum err start_shards(struct node *n)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (e != OK || n->conf->role != ROLE_LANGD)
         return e;
-    n->addresses = calloc(1, ADDRESSES_MAX);
-    return n->addresses ? gather_addresses(n) : ERR_NO_BLOCKS;
+    return node_addresses_open(n);
 }
 
 static enum err start_brain(struct node *n)

@@ -49,6 +49,8 @@ void shard_stop(struct shard **s);
 /* Returns the data address of this shard's carrier; valid until shard_stop. It
  * changes when workers_replaced grows. */
 struct span shard_address(struct shard *s);
+/* Returns it in the form that says more; empty: the carrier has none. */
+struct span shard_place(struct shard *s);
 
 /* What the loop asks of a shard, carried out in the order of shard_order. */
 enum order_type { ORDER_CMD, ORDER_PEER, ORDER_POOL, ORDER_SOURCE };

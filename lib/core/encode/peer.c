@@ -457,7 +457,7 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     p->mapped = p->map_conn != NONE && p->map_epoch == p->epoch
                     ? m->hello.mapped & p->offered
                     : 0;
-    peer_tell_shards(peers, out, p, m->hello.addresses);
+    peer_tell_shards(peers, out, p, &m->hello);
     LIST_FOREACH (n, &p->rooms) {
         struct edst *d = LIST_ENTRY(n, struct edst, in_peer);
 

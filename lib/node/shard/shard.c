@@ -146,14 +146,19 @@ static unsigned carrier_progress(struct shard *s, uint32_t turns)
  * Older copies stay for their readers. */
 static enum err address_copy(struct shard *s)
 {
-    struct span a = s->conf.carrier->address(s->data);
-    struct published_address *copy = malloc(sizeof(*copy) + a.len);
+    const struct data_ops *ops = s->conf.carrier;
+    struct span a = ops->address(s->data);
+    struct span p = ops->place ? ops->place(s->data) : span_of(NULL, 0);
+    struct published_address *copy = malloc(sizeof(*copy) + a.len + p.len);
 
     if (!copy)
         return ERR_NO_BLOCKS;
     copy->older = atomic_load_explicit(&s->address, memory_order_relaxed);
     copy->len = a.len;
+    copy->place_len = p.len;
     memcpy(copy->bytes, a.p, a.len);
+    if (p.len > 0)
+        memcpy(copy->bytes + a.len, p.p, p.len);
     atomic_store_explicit(&s->address, copy, memory_order_release);
     return OK;
 }
@@ -471,13 +476,27 @@ void shard_stop(struct shard **sp)
 
 /* the loop's calls */
 
-struct span shard_address(struct shard *s)
+static const struct published_address *newest(struct shard *s)
 {
     const struct published_address *a =
         atomic_load_explicit(&s->address, memory_order_acquire);
 
     CHECK(a, "shard %u has no address yet", s->conf.index);
+    return a;
+}
+
+struct span shard_address(struct shard *s)
+{
+    const struct published_address *a = newest(s);
+
     return span_of(a->bytes, a->len);
+}
+
+struct span shard_place(struct shard *s)
+{
+    const struct published_address *a = newest(s);
+
+    return span_of(a->bytes + a->len, a->place_len);
 }
 
 void shard_flush(struct shard *s)

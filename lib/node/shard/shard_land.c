@@ -41,17 +41,27 @@ static struct landing_pool pool_of(const struct shard_pool *p)
     return out;
 }
 
-/* Returns the number of data connections that peers may have here. */
+/* Returns the number of data connections that a peer may have here. */
+static uint32_t inbound_each(const struct shard_conf *c)
+{
+    uint32_t streams = c->data.streams ? c->data.streams : STREAMS_CHOSEN;
+
+    return div_up(streams, c->count);
+}
+
 static uint32_t inbound_max(const struct shard_conf *c)
 {
-    return c->peers + INBOUND_SPARE;
+    return c->peers * inbound_each(c) + INBOUND_SPARE;
 }
 
 /* Returns the number of messages that may be fetched at once: as many as
- * senders that keep to STRAIGHT_EACH and SEND_LARGE_EP can cause. */
+ * senders that keep to STRAIGHT_EACH and SEND_LARGE_EP can cause, or one per
+ * connection. */
 static uint32_t fetches_max(const struct shard_conf *c)
 {
-    return inbound_max(c) * FETCHES_EACH;
+    uint32_t each = max_u32(FETCHES_EACH, inbound_each(c));
+
+    return (c->peers + INBOUND_SPARE) * each;
 }
 
 static void carve(struct shard *s, struct slab *slab)
