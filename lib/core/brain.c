@@ -193,12 +193,6 @@ uint32_t brain_open_rooms(const struct brain *b)
     return b->ops->open_rooms(b);
 }
 
-bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
-    struct show_at *at, struct rows_out *s)
-{
-    return b->ops->show(b, what, now_ns, at, s);
-}
-
 /* pools */
 
 const struct layout *brain_layout(const struct brain *b, uint32_t i)

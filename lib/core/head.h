@@ -9,6 +9,23 @@
 #include "core/peers.h"
 #include "core/pools.h"
 
+/* A role's part of the reports. */
+struct show_ops {
+    /* Appends columns of the status. */
+    void (*status)(const void *brain, struct rows_out *s);
+    /* Appends the row of the room in a place, if there is one. */
+    void (*room)(const void *brain, uint32_t place, uint64_t now_ns,
+        const struct show_at *at, struct rows_out *s);
+    /* Adds what a place has of its pool. */
+    void (*count)(const void *brain, uint32_t place, uint32_t sums[][3]);
+    /* Appends columns of pool i, of which `sums` was counted. */
+    void (*pool)(const void *brain, uint32_t i, const uint32_t sums[3],
+        struct rows_out *s);
+    /* Another report; false: there is none of that name. NULL: never. */
+    bool (*more)(const void *brain, const char *what, struct show_at *at,
+        struct rows_out *s);
+};
+
 /* What a role is, and does; those without a comment as in brain.h. */
 struct brain_ops {
     uint8_t role;
@@ -43,8 +60,7 @@ struct brain_ops {
     /* When no attachment has one; NULL: there are no others. */
     bool (*next_event)(void *brain, uint32_t conn, struct writer *w);
     uint32_t (*open_rooms)(const void *brain);
-    bool (*show)(void *brain, const char *what, uint64_t now_ns,
-        struct show_at *at, struct rows_out *s);
+    const struct show_ops *show;
     /* The memory of pool i stands; NULL: nothing to do. */
     void (*pool_ready)(void *brain, uint32_t i);
     uint32_t (*blocks_free)(const void *brain, uint32_t i);

@@ -1,4 +1,5 @@
-/* show.c - see show.h. Owned by the loop's thread. */
+/* show.c - see show.h: the reports of a brain, the same for both roles but for
+ * the role's own columns. Owned by the loop's thread; changes nothing. */
 #include "core/show.h"
 
 #include <stdio.h>
@@ -31,7 +32,7 @@ static void show_since(
         s->number(s, name, (at_ns - e->opened_ns) / 1000);
 }
 
-void show_room_id(
+static void show_room_id(
     struct rows_out *s, const struct show_at *at, uint64_t id, uint64_t who)
 {
     char end[16];
@@ -42,6 +43,40 @@ void show_room_id(
     }
     snprintf(end, sizeof(end), "..%04x", (unsigned)(id & 0xffff));
     s->text(s, "room", end);
+}
+
+void show_room(struct rows_out *s, const struct show_at *at, uint64_t now_ns,
+    const struct room *r, const struct ended *h, const char *peer,
+    const char *state)
+{
+    s->row(s);
+    show_room_id(s, at, r->id, h->who);
+    if (peer)
+        s->text(s, "peer", peer);
+    s->text(s, "state", state ? state : state_name(r->state));
+    s->text(s, "reason", err_name((enum err)r->reason));
+    s->number(s, "age_ms", (now_ns - h->opened_ns) / NS_PER_MS);
+}
+
+/* Returns the places of the role's table of rooms. */
+static uint32_t rooms_max(const struct brain *b)
+{
+    return share_total(b->c.conf, b->c.conf->limit_rooms);
+}
+
+static void show_status(const struct brain *b, struct rows_out *s)
+{
+    uint32_t up = 0;
+
+    for (uint32_t i = 0; i < b->peers.max; i++)
+        up += b->peers.peers[i].used && b->peers.peers[i].up;
+    s->row(s);
+    b->ops->show->status(b, s);
+    s->number(s, "rooms_ended", b->ended_count);
+    s->number(s, "peers_up", up);
+    s->number(s, "attachments", b->engines.attachments_used);
+    s->number(s, "aux_free_bytes", (uint64_t)b->aux.free * AUX_CHUNK);
+    s->number(s, "draining", b->draining);
 }
 
 static void show_ended(
@@ -70,21 +105,29 @@ static void show_ended(
         s->text(s, "text", e->text);
 }
 
-void show_history(struct rows_out *s, struct show_at *at, uint64_t base,
-    const struct ended *history, uint64_t count, uint64_t limit)
+/* The open rooms, then the ended ones that are remembered, oldest first. */
+static void show_rooms(const struct brain *b, uint64_t now_ns,
+    struct show_at *at, struct rows_out *s)
 {
+    uint64_t limit = b->c.conf->limit_history, places = rooms_max(b);
+    uint64_t end = places + b->ended_count;
+
+    for (; at->at < places && show_place(at); at->at++)
+        b->ops->show->room(b, (uint32_t)at->at, now_ns, at, s);
     /* Rows that were overwritten since the last call are gone. */
-    at->at = max_u64(at->at, base + (count > limit ? count - limit : 0));
-    for (; at->at < base + count && show_place(at); at->at++)
-        show_ended(s, at, &history[(at->at - base) % limit]);
-    at->over = at->at >= base + count;
+    if (at->at >= places && b->ended_count > limit)
+        at->at = max_u64(at->at, end - limit);
+    for (; at->at >= places && at->at < end && show_place(at); at->at++)
+        show_ended(s, at, &b->history[(at->at - places) % limit]);
+    at->over = at->at >= end;
 }
 
-void show_pool(struct rows_out *s, uint32_t number, const struct pool_meta *m,
-    const struct pool *p)
+static void show_pool(const struct brain *b, uint32_t i, struct rows_out *s)
 {
+    const struct pool_meta *m = &b->metas[i];
+
     s->row(s);
-    s->number(s, "number", number);
+    s->number(s, "number", i);
     s->text(s, "pool", m->conf->name);
     s->text(s, "memory", m->conf->memory);
     s->text(s, "state",
@@ -97,8 +140,25 @@ void show_pool(struct rows_out *s, uint32_t number, const struct pool_meta *m,
     s->number(s, "block_rows", m->conf->block_rows);
     s->number(s, "row_bytes", m->layout.row_bytes);
     s->number(s, "bytes", m->bytes);
-    s->number(s, "blocks", p->blocks);
-    s->number(s, "free", p->free);
+    s->number(s, "blocks", m->conf->blocks);
+    s->number(s, "free", b->ops->blocks_free(b, i));
+}
+
+/* The places of the rooms are counted first, then come the pools' rows. */
+static void show_pools(
+    const struct brain *b, struct show_at *at, struct rows_out *s)
+{
+    uint64_t places = rooms_max(b), end = places + b->pools_count;
+
+    for (; at->at < places && show_place(at); at->at++)
+        b->ops->show->count(b, (uint32_t)at->at, at->sums);
+    for (; at->at >= places && at->at < end && show_place(at); at->at++) {
+        uint32_t i = (uint32_t)(at->at - places);
+
+        show_pool(b, i, s);
+        b->ops->show->pool(b, i, at->sums[i], s);
+    }
+    at->over = at->at >= end;
 }
 
 static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p)
@@ -120,7 +180,7 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p)
     s->number(s, "data_addresses", p->addresses);
 }
 
-void show_peers(
+static void show_peers(
     struct rows_out *s, struct show_at *at, const struct peers *peers)
 {
     for (; at->at < peers->max && show_place(at); at->at++)
@@ -129,7 +189,7 @@ void show_peers(
     at->over = at->at >= peers->max;
 }
 
-void show_stats(struct rows_out *s, const uint64_t *stats)
+static void show_stats(struct rows_out *s, const uint64_t *stats)
 {
     for (unsigned i = 0; i < STAT_COUNT; i++) {
         s->row(s);
@@ -137,4 +197,23 @@ void show_stats(struct rows_out *s, const uint64_t *stats)
         s->number(s, "value", stats[i]);
         s->text(s, "meaning", stat_text((enum counter)i));
     }
+}
+
+bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
+    struct show_at *at, struct rows_out *s)
+{
+    at->over = true;
+    if (!strcmp(what, "status"))
+        show_status(b, s);
+    else if (!strcmp(what, "rooms"))
+        show_rooms(b, now_ns, at, s);
+    else if (!strcmp(what, "pools"))
+        show_pools(b, at, s);
+    else if (!strcmp(what, "peers"))
+        show_peers(s, at, &b->peers);
+    else if (!strcmp(what, "stats"))
+        show_stats(s, b->stats);
+    else
+        return b->ops->show->more && b->ops->show->more(b, what, at, s);
+    return true;
 }

@@ -210,7 +210,7 @@ const struct brain_ops encoded_ops = {
     .deadline = deadline,
     .fill_event = encoded_fill_event,
     .open_rooms = open_rooms,
-    .show = encoded_show,
+    .show = &encoded_shows,
     .blocks_free = blocks_free,
     .check = encoded_check,
 };

@@ -452,8 +452,7 @@ bool encoded_local(
     void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
 bool encoded_fill_event(void *brain, const struct attachment *att,
     struct local_event *n, struct writer *w);
-bool encoded_show(void *brain, const char *what, uint64_t now_ns,
-    struct show_at *at, struct rows_out *s);
+extern const struct show_ops encoded_shows;
 void encoded_check(const void *brain);
 
 #endif

@@ -4,38 +4,30 @@
 
 #include "core/show.h"
 
-static void show_status(const struct encoded *e, struct rows_out *s)
+static void status(const void *brain, struct rows_out *s)
 {
-    uint32_t up = 0;
+    const struct encoded *e = brain;
 
-    for (uint32_t i = 0; i < e->b.peers.max; i++)
-        up += e->b.peers.peers[i].used && e->b.peers.peers[i].up;
-    s->row(s);
     s->number(s, "rooms_open", e->open);
     s->number(s, "rooms_held", e->rooms_used);
     s->number(s, "destinations_held", e->dsts_used);
     s->number(s, "declines_held", e->declines.used);
-    s->number(s, "rooms_ended", e->b.ended_count);
-    s->number(s, "peers_up", up);
-    s->number(s, "attachments", e->b.engines.attachments_used);
-    s->number(s, "aux_free_bytes", (uint64_t)e->b.aux.free * AUX_CHUNK);
-    s->number(s, "draining", e->b.draining);
 }
 
-static void show_room(const struct eroom *m, uint64_t now_ns,
+static void room(const void *brain, uint32_t place, uint64_t now_ns,
     const struct show_at *at, struct rows_out *s)
 {
+    const struct encoded *e = brain;
+    const struct eroom *m = &e->rooms[place];
     uint32_t granted = 0;
 
+    if (!m->r.used)
+        return;
     LIST_FOREACH (n, &m->dsts)
         granted =
             max_u32(granted, LIST_ENTRY(n, struct edst, in_room)->granted);
-    s->row(s);
-    show_room_id(s, at, m->r.id, m->history.who);
-    s->text(s, "state",
-        eroom_announced(m) ? state_name(m->r.state) : "not-announced");
-    s->text(s, "reason", err_name((enum err)m->r.reason));
-    s->number(s, "age_ms", (now_ns - m->history.opened_ns) / NS_PER_MS);
+    show_room(s, at, now_ns, &m->r, &m->history, NULL,
+        eroom_announced(m) ? NULL : "not-announced");
     show_rows(s, "total", m->item->total);
     s->number(s, "committed", m->item->committed);
     s->number(s, "granted", granted);
@@ -48,24 +40,13 @@ static void show_room(const struct eroom *m, uint64_t now_ns,
     s->number(s, "shares", m->item->refs);
 }
 
-static void show_rooms(const struct encoded *e, uint64_t now_ns,
-    struct show_at *at, struct rows_out *s)
-{
-    for (; at->at < e->rooms_max && show_place(at); at->at++)
-        if (e->rooms[at->at].r.used)
-            show_room(&e->rooms[at->at], now_ns, at, s);
-    at->over = at->at >= e->rooms_max;
-    if (at->over)
-        show_history(s, at, e->rooms_max, e->b.history, e->b.ended_count,
-            e->b.c.conf->limit_history);
-}
-
 enum { SUM_KEPT, SUM_QUARANTINED, SUM_WAITING };
 
-static void count_place(const struct encoded *e, uint64_t i, uint32_t sums[][3])
+static void count(const void *brain, uint32_t place, uint32_t sums[][3])
 {
-    const struct item *it = &e->items[i];
-    const struct eroom *m = &e->rooms[i];
+    const struct encoded *e = brain;
+    const struct item *it = &e->items[place];
+    const struct eroom *m = &e->rooms[place];
 
     if (it->used)
         sums[it->pool][SUM_WAITING] += it->source == SOURCE_QUEUED;
@@ -77,45 +58,22 @@ static void count_place(const struct encoded *e, uint64_t i, uint32_t sums[][3])
         sums[m->item->pool][SUM_QUARANTINED] += m->item->src.blocks;
 }
 
-/* The places of the rooms are counted first, then come the pools' rows. */
-static void show_pools(
-    const struct encoded *e, struct show_at *at, struct rows_out *s)
+static void pool(
+    const void *brain, uint32_t i, const uint32_t sums[3], struct rows_out *s)
 {
-    uint64_t end = (uint64_t)e->rooms_max + e->b.pools_count;
-
-    for (; at->at < e->rooms_max && show_place(at); at->at++)
-        count_place(e, at->at, at->sums);
-    for (; at->at >= e->rooms_max && at->at < end && show_place(at); at->at++) {
-        const uint32_t i = (uint32_t)at->at - e->rooms_max;
-
-        show_pool(s, i, e->pools[i].meta, &e->pools[i].p);
-        s->number(s, "kept", at->sums[i][SUM_KEPT]);
-        s->number(s, "quarantined", at->sums[i][SUM_QUARANTINED]);
-        s->number(s, "waiting_items", at->sums[i][SUM_WAITING]);
-    }
-    at->over = at->at >= end;
+    (void)brain;
+    (void)i;
+    s->number(s, "kept", sums[SUM_KEPT]);
+    s->number(s, "quarantined", sums[SUM_QUARANTINED]);
+    s->number(s, "waiting_items", sums[SUM_WAITING]);
 }
 
-bool encoded_show(void *brain, const char *what, uint64_t now_ns,
-    struct show_at *at, struct rows_out *s)
-{
-    struct encoded *e = brain;
-
-    at->over = true;
-    if (!strcmp(what, "status"))
-        show_status(e, s);
-    else if (!strcmp(what, "rooms"))
-        show_rooms(e, now_ns, at, s);
-    else if (!strcmp(what, "pools"))
-        show_pools(e, at, s);
-    else if (!strcmp(what, "peers"))
-        show_peers(s, at, &e->b.peers);
-    else if (!strcmp(what, "stats"))
-        show_stats(s, e->b.stats);
-    else
-        return false;
-    return true;
-}
+const struct show_ops encoded_shows = {
+    .status = status,
+    .room = room,
+    .count = count,
+    .pool = pool,
+};
 
 static void check_room(const struct eroom *m)
 {

@@ -425,8 +425,7 @@ bool langd_next_event(void *brain, uint32_t conn, struct writer *w);
 
 /* lang/show.c */
 
-bool langd_show(void *brain, const char *what, uint64_t now_ns,
-    struct show_at *at, struct rows_out *s);
+extern const struct show_ops langd_shows;
 void langd_check(const void *brain);
 
 #endif

@@ -4,34 +4,26 @@
 
 #include "core/show.h"
 
-static void show_status(const struct langd *l, struct rows_out *s)
+static void status(const void *brain, struct rows_out *s)
 {
-    uint32_t up = 0;
+    const struct langd *l = brain;
 
-    for (uint32_t i = 0; i < l->b.peers.max; i++)
-        up += l->b.peers.peers[i].used && l->b.peers.peers[i].up;
-    s->row(s);
     s->number(s, "rooms_open", l->open);
     s->number(s, "rooms_held", l->rooms_used);
-    s->number(s, "rooms_ended", l->b.ended_count);
     s->number(s, "groups", l->group_ids.len);
-    s->number(s, "peers_up", up);
-    s->number(s, "attachments", l->b.engines.attachments_used);
-    s->number(s, "aux_free_bytes", (uint64_t)l->b.aux.free * AUX_CHUNK);
-    s->number(s, "draining", l->b.draining);
 }
 
-static void show_room(const struct langd *l, const struct lroom *m,
-    uint64_t now_ns, const struct show_at *at, struct rows_out *s)
+static void room(const void *brain, uint32_t place, uint64_t now_ns,
+    const struct show_at *at, struct rows_out *s)
 {
-    const struct peer *p = lroom_peer(l, m);
+    const struct langd *l = brain;
+    const struct lroom *m = &l->rooms[place];
+    const struct peer *p;
 
-    s->row(s);
-    show_room_id(s, at, m->r.id, m->history.who);
-    s->text(s, "peer", p ? p->label : "null");
-    s->text(s, "state", state_name(m->r.state));
-    s->text(s, "reason", err_name((enum err)m->r.reason));
-    s->number(s, "age_ms", (now_ns - m->history.opened_ns) / NS_PER_MS);
+    if (!m->r.used)
+        return;
+    p = lroom_peer(l, m);
+    show_room(s, at, now_ns, &m->r, &m->history, p ? p->label : "null", NULL);
     show_rows(s, "total", m->total);
     s->number(s, "landed", m->from + m->landed);
     s->number(s, "granted", m->granted);
@@ -43,22 +35,12 @@ static void show_room(const struct langd *l, const struct lroom *m,
     s->number(s, "owes", m->debt.owe);
 }
 
-static void show_rooms(const struct langd *l, uint64_t now_ns,
-    struct show_at *at, struct rows_out *s)
-{
-    for (; at->at < l->rooms_max && show_place(at); at->at++)
-        if (l->rooms[at->at].r.used)
-            show_room(l, &l->rooms[at->at], now_ns, at, s);
-    at->over = at->at >= l->rooms_max;
-    if (at->over)
-        show_history(s, at, l->rooms_max, l->b.history, l->b.ended_count,
-            l->b.c.conf->limit_history);
-}
-
 enum { SUM_READY, SUM_QUARANTINED };
 
-static void count_room(const struct lroom *m, uint32_t sums[][3])
+static void count(const void *brain, uint32_t place, uint32_t sums[][3])
 {
+    const struct lroom *m = &((const struct langd *)brain)->rooms[place];
+
     if (!m->r.used)
         return;
     if (m->r.state == ROOM_FAILED || m->owner_done)
@@ -67,50 +49,33 @@ static void count_room(const struct lroom *m, uint32_t sums[][3])
         sums[m->pool][SUM_READY] += m->held.blocks;
 }
 
-/* The rooms are counted first, then come the pools' rows. */
-static void show_pools(
-    const struct langd *l, struct show_at *at, struct rows_out *s)
+static void pool(
+    const void *brain, uint32_t i, const uint32_t sums[3], struct rows_out *s)
 {
-    uint64_t end = (uint64_t)l->rooms_max + l->b.pools_count;
+    const struct lpool *p = &((const struct langd *)brain)->pools[i];
 
-    for (; at->at < l->rooms_max && show_place(at); at->at++)
-        count_room(&l->rooms[at->at], at->sums);
-    for (; at->at >= l->rooms_max && at->at < end && show_place(at); at->at++) {
-        const uint32_t i = (uint32_t)at->at - l->rooms_max;
-        const struct lpool *p = &l->pools[i];
-
-        show_pool(s, i, p->meta, &p->p);
-        s->number(s, "ready", at->sums[i][SUM_READY]);
-        s->number(
-            s, "quarantined", p->closing_blocks + at->sums[i][SUM_QUARANTINED]);
-        s->number(s, "waiting_rooms", p->want.len);
-        s->number(s, "head_wait_max_us", p->head_wait_ns / 1000);
-    }
-    at->over = at->at >= end;
+    s->number(s, "ready", sums[SUM_READY]);
+    s->number(s, "quarantined", p->closing_blocks + sums[SUM_QUARANTINED]);
+    s->number(s, "waiting_rooms", p->want.len);
+    s->number(s, "head_wait_max_us", p->head_wait_ns / 1000);
 }
 
-bool langd_show(void *brain, const char *what, uint64_t now_ns,
-    struct show_at *at, struct rows_out *s)
+static bool more(
+    const void *brain, const char *what, struct show_at *at, struct rows_out *s)
 {
-    struct langd *l = brain;
-
-    at->over = true;
-    if (!strcmp(what, "status"))
-        show_status(l, s);
-    else if (!strcmp(what, "rooms"))
-        show_rooms(l, now_ns, at, s);
-    else if (!strcmp(what, "pools"))
-        show_pools(l, at, s);
-    else if (!strcmp(what, "peers"))
-        show_peers(s, at, &l->b.peers);
-    else if (!strcmp(what, "sequences"))
-        tickets_show(&l->tickets, at, s);
-    else if (!strcmp(what, "stats"))
-        show_stats(s, l->b.stats);
-    else
+    if (strcmp(what, "sequences") != 0)
         return false;
+    tickets_show(&((const struct langd *)brain)->tickets, at, s);
     return true;
 }
+
+const struct show_ops langd_shows = {
+    .status = status,
+    .room = room,
+    .count = count,
+    .pool = pool,
+    .more = more,
+};
 
 void langd_check(const void *brain)
 {
