@@ -77,7 +77,6 @@ struct data {
     struct list ready;
     struct endpoint *eps;  /* endpoints_max */
     struct tcp_door *door; /* NULL: no connections from others */
-    struct data_calls in_calls;
 };
 
 static uint32_t number(const struct data *d, const struct stream *st)
@@ -457,14 +456,6 @@ static bool data_tcp_whole(struct data *d, const struct data_in *in)
     return true;
 }
 
-/* what comes in */
-
-static bool on_arrived(void *ud, struct data *d, const struct data_in *in)
-{
-    (void)ud;
-    return carrier_arrived(d, in);
-}
-
 /* turns */
 
 static unsigned handle_events(struct data *d)
@@ -576,8 +567,7 @@ static enum err begin(struct data *d, const struct data_conf *conf,
 {
     struct writer w = writer_of(d->address, sizeof(d->address));
     struct writer all = writer_of(d->place, sizeof(d->place));
-    struct tcp_door_conf c = {
-        .data = &d->c.conf, .d = d, .calls = &d->in_calls};
+    struct tcp_door_conf c = {.data = &d->c.conf, .d = d, .calls = &d->c.calls};
     struct tcp_place place;
     struct data_conf own = *conf;
     enum err e;
@@ -618,8 +608,6 @@ static enum err data_tcp_open(struct data **out, const struct data_conf *c,
     }
     guard_install();
     list_init(&d->ready);
-    d->in_calls = *calls;
-    d->in_calls.arrived = on_arrived;
     d->epoll = -1;
     e = begin(d, c, calls);
     if (e == OK)

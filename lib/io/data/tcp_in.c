@@ -18,6 +18,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "io/data/carrier.h"
 #include "wire/segment.h"
 
 #include <errno.h>
@@ -208,7 +209,7 @@ static bool arrived(
     struct data_in m = {
         .header = header, .data = data, .len = len, .handle = data ? NULL : in};
 
-    return in->conf.calls->arrived(in->conf.calls->ud, in->conf.d, &m);
+    return carrier_arrived(in->conf.d, &m);
 }
 
 bool tcp_in_grown(const struct tcp_in *in)

@@ -14,7 +14,7 @@
 
 struct tcp_in;
 
-/* Of the calls a connection uses only arrived and fetched. */
+/* Messages go to carrier_arrived(); of the calls only fetched is used. */
 struct tcp_in_conf {
     struct data *d;
     const struct data_calls *calls;

@@ -483,16 +483,13 @@ static bool take_frames(struct local_conn *c, struct reader *r)
     return true;
 }
 
-static void take_packet(struct local_conn *c, const uint8_t *p, size_t len)
+/* Keeps the rest of a packet until it can be taken. */
+static void park(struct local_conn *c, const struct reader *r)
 {
-    struct reader r = reader_of(p, len);
-
-    if (take_frames(c, &r))
-        return;
     CHECK(c->parked_len == 0, "connection %u has a parked packet", c->index);
     c->parked_at = 0;
-    c->parked_len = (uint32_t)(r.len - r.at);
-    memcpy(c->parked, r.p + r.at, c->parked_len);
+    c->parked_len = (uint32_t)(r->len - r->at);
+    memcpy(c->parked, r->p + r->at, c->parked_len);
 }
 
 static bool take_parked(struct local_conn *c)
@@ -523,6 +520,8 @@ static bool receive(struct local_conn *c)
         .msg_control = control.bytes,
         .msg_controllen = sizeof(control.bytes)};
     ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    struct reader r;
+    uint32_t seq;
     int fd;
 
     if (n < 0) {
@@ -540,14 +539,12 @@ static bool receive(struct local_conn *c)
         c->eof = true;
         return false;
     }
+    r = reader_of(iov.iov_base, (size_t)n);
     if (fd >= 0 || (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
-        struct reader r = reader_of(iov.iov_base, (size_t)n);
-        uint32_t seq;
-
         (void)frame_whole(&r, &seq);
         bad_packet(c, seq);
-    } else {
-        take_packet(c, iov.iov_base, (size_t)n);
+    } else if (!take_frames(c, &r)) {
+        park(c, &r);
     }
     return true;
 }

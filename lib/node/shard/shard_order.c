@@ -18,7 +18,7 @@
 
 #define WAITING_FIRST 512
 
-/* Gives the order its own copy of what it points to. */
+/* Gives an order its own copy of what it points to. */
 static void own(struct shard *s, struct order *o)
 {
     uint8_t *blob;
@@ -76,7 +76,8 @@ void shard_order(struct shard *s, const struct order *o)
     struct waiting *q = &s->waiting;
     struct order mine = *o;
 
-    own(s, &mine);
+    if (o->type != ORDER_CMD) /* a command points to nothing */
+        own(s, &mine);
     if (q->len == 0 && ring_push(&s->in, &mine)) {
         s->pushed = true;
         return;

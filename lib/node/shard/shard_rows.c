@@ -4,47 +4,40 @@
 
 #include "base/check.h"
 
-/* Appends the places of field f. */
-static bool field_iov(const struct shard_pool *p, uint32_t f,
-    const struct piece *pieces, uint32_t n, struct iovec *iov, uint32_t *used,
-    uint32_t max)
+/* Appends one place, or lengthens the last one; false: it is one too many. */
+static bool append(
+    struct iovec *iov, uint32_t *used, uint32_t max, uint8_t *start, size_t len)
 {
-    uint64_t row_bytes = p->layout.fields[f].row_bytes;
-    uint8_t *region = mem_start(p->mem) + p->offsets[f];
-    uint32_t at = *used;
+    struct iovec *last = *used > 0 ? &iov[*used - 1] : NULL;
 
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t row = (uint64_t)pieces[i].block * p->block_rows + pieces[i].at;
-        uint8_t *start = region + row * row_bytes;
-        size_t len = pieces[i].rows * row_bytes;
-
-        CHECK(row + pieces[i].rows <= (uint64_t)p->blocks * p->block_rows,
-            "%u rows from row %llu on", pieces[i].rows,
-            (unsigned long long)row);
-        if (at > 0 &&
-            (uint8_t *)iov[at - 1].iov_base + iov[at - 1].iov_len == start) {
-            iov[at - 1].iov_len += len;
-        } else if (at < max) {
-            iov[at++] = (struct iovec){start, len};
-        } else {
-            return false;
-        }
-    }
-    *used = at;
+    if (last && (uint8_t *)last->iov_base + last->iov_len == start)
+        last->iov_len += len;
+    else if (*used < max)
+        iov[(*used)++] = (struct iovec){start, len};
+    else
+        return false;
     return true;
 }
 
 bool rows_iov(const struct shard_pool *p, const struct piece *pieces,
     uint32_t n, struct iovec *iov, uint32_t *used, uint32_t max)
 {
-    bool fits = true;
-
     CHECK(p->layout.count > 0 && n <= PIECES_MAX && *used <= max,
         "%u pieces of %u fields, place %u of %u", n, p->layout.count, *used,
         max);
-    for (uint32_t f = 0; fits && f < p->layout.count; f++)
-        fits = field_iov(p, f, pieces, n, iov, used, max);
-    return fits;
+    for (uint32_t k = 0; k < n * p->layout.count; k++) {
+        const struct piece *c = &pieces[k % n];
+        uint64_t row = (uint64_t)c->block * p->block_rows + c->at;
+        uint64_t row_bytes = p->layout.fields[k / n].row_bytes;
+
+        CHECK(row + c->rows <= (uint64_t)p->blocks * p->block_rows,
+            "%u rows from row %llu on", c->rows, (unsigned long long)row);
+        if (!append(iov, used, max,
+                mem_start(p->mem) + p->offsets[k / n] + row * row_bytes,
+                c->rows * row_bytes))
+            return false;
+    }
+    return true;
 }
 
 uint32_t rows_find(struct shard *s, const struct shard_pool *p,
