@@ -398,6 +398,7 @@ const struct scenario scenarios[] = {
     {"coupled-breaks", coupled_breaks},
     {"broken-order", broken_order},
     {"group-source", group_source},
+    {"late-aux", late_aux},
     {"group-larger", group_larger},
     {"group-two-encoders", group_two_encoders},
     {"victim", victim},

@@ -147,6 +147,125 @@ TEST(two_groups_do_not_hold_aux_against_each_other)
     T_EQ_U64(brain_free(l), 16);
 }
 
+static void says_late(struct rig *l, struct there *t)
+{
+    brain_hear(l, 0, length(t, ROWS_UNKNOWN, 8, false));
+    told(l, t);
+}
+
+/* A group whose lengths come late has no blocks before it has space for all
+ * that its rooms may bring. */
+TEST(late_aux_of_a_group_has_its_space_before_its_blocks)
+{
+    static const uint32_t order[] = {0, 2, 1, 3};
+    struct rig *l = small_arena(NULL);
+    struct there t[4];
+
+    for (uint32_t i = 0; i < 4; i++)
+        t[i] = member(l, i + 1, i, 1 + i / 2, 2);
+    for (uint32_t i = 0; i < 4; i++)
+        says_late(l, &t[i]);
+    T_EQ_U64(brain_free(l), 14); /* blocks of the first */
+    for (uint32_t k = 0; k < 4; k++)
+        says(l, &t[order[k]]);
+    T_EQ_U64(brain_free(l), 14);
+    for (uint32_t i = 0; i < 2; i++)
+        done(l, &t[i], i);
+    for (uint32_t i = 0; i < 2; i++)
+        T_OK(brain_say(l, 0, release(i, ROWS_UNKNOWN)));
+    for (uint32_t i = 2; i < 4; i++) {
+        says(l, &t[i]);
+        done(l, &t[i], i);
+    }
+}
+
+/* One that may bring more than there is has all of it, until less is left to
+ * come. */
+TEST(late_aux_of_a_large_group_has_all_the_space)
+{
+    struct rig *l = small_arena(NULL);
+    struct there t[3], other;
+
+    for (uint32_t i = 0; i < 3; i++)
+        t[i] = member(l, i + 1, i, 1, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        says_late(l, &t[i]);
+    T_EQ_U64(brain_free(l), 13);
+    other = ask_room(l, 9, 9);
+    says(l, &other);
+    T_EQ_U64(brain_said(l, PEER_STATE, -1)->state.reason, ERR_NO_BLOCKS);
+    brain_hear(l, 0, length(&t[0], 8, 8, true)); /* 4 bytes */
+    T_TRUE(!asks(l, &other));
+    brain_hear(l, 0, length(&t[1], 8, 8, true));
+    T_TRUE(!asks(l, &other)); /* two chunks too few */
+    brain_hear(l, 0, length(&t[2], 8, 8, true));
+    T_TRUE(asks(l, &other));
+    says(l, &other);
+    done(l, &other, 9);
+}
+
+/* What one of them leaves is for those that are to come, not for an older
+ * room. */
+TEST(late_aux_of_a_large_group_keeps_what_one_leaves)
+{
+    struct rig *l = small_arena("pools[0].default_blocks=0");
+    struct there old = ask_room(l, 9, 9), t[3];
+    struct peer_msg half;
+
+    says_late(l, &old);
+    brain_hear(l, 0, want(&old, 0, 0, 8));
+    for (uint32_t i = 0; i < 3; i++)
+        t[i] = member(l, i + 1, i, 1, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        says_late(l, &t[i]);
+    half = big_length(&old);
+    half.length.aux.len = 16384;
+    brain_hear(l, 0, half);
+    T_EQ_U64(brain_said(l, PEER_STATE, -1)->state.reason, ERR_NO_BLOCKS);
+    brain_hear(l, 0, length(&t[0], 8, 8, true)); /* 4 bytes */
+    T_TRUE(!asks(l, &old));
+    brain_hear(l, 0, length(&t[1], 8, 8, true));
+    T_TRUE(asks(l, &old));
+}
+
+TEST(late_aux_that_is_more_than_there_is_is_too_large)
+{
+    struct rig *l = small_arena(NULL);
+    struct there t[3];
+
+    for (uint32_t i = 0; i < 3; i++)
+        t[i] = member(l, i + 1, i, 1, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        says_late(l, &t[i]);
+    says(l, &t[0]);
+    done(l, &t[0], 0); /* READY, and read with the others */
+    says(l, &t[1]);
+    says(l, &t[2]);
+    T_EQ_U64(brain_reason(l, 0, 1), ERR_TOO_LARGE);
+    T_EQ_U64(brain_reason(l, 0, 2), ERR_TOO_LARGE);
+}
+
+/* A firm grant takes what a group reserved that has no blocks so far. */
+TEST(space_of_a_group_without_blocks_goes_to_a_firm_grant)
+{
+    struct rig *l = langd_up("limits.aux_total=64KiB", "pools[0].blocks=2");
+    struct there old = ask_room(l, 1, 0), t[2];
+
+    brain_hear(l, 0, length(&old, ROWS_UNKNOWN, 16, false));
+    brain_hear(l, 0, want(&old, 0, 16, 16));
+    for (uint32_t i = 0; i < 2; i++)
+        t[i] = member(l, i + 2, i + 1, 1, 2);
+    for (uint32_t i = 0; i < 2; i++)
+        says_late(l, &t[i]);
+    T_EQ_U64(brain_free(l), 0);
+    says(l, &old);
+    if (!(brain_said(l, PEER_STATE, -1)->state.flags & FLAG_AUX))
+        T_TRUE(asks(l, &old));
+    says(l, &old);
+    T_EQ_U64(brain_said(l, PEER_STATE, -1)->state.flags, FLAG_AUX);
+    T_TRUE(brain_stat(l, "aux_taken_back") > 0);
+}
+
 TEST(a_group_with_more_aux_than_there_is_is_too_large)
 {
     struct rig *l = small_arena(NULL);

@@ -131,10 +131,12 @@ void group_leave(struct langd *l, struct lroom *m)
         return;
     if (g->stands == m)
         unstand(l, g);
-    if (m->r.state == ROOM_SUCCESS)
+    if (m->r.state == ROOM_SUCCESS) {
         g->gone += m->held.blocks;
-    else
+        g->aux_gone += aux_chunks(m->aux.len);
+    } else {
         group_trimmed(l, m, m->held.blocks);
+    }
     list_remove(&m->in_group);
     m->group = NULL;
     look_at_spare(l, g);
@@ -176,7 +178,8 @@ uint32_t group_wanted(const struct langd *l, const struct lgroup *g)
     return (uint32_t)blocks;
 }
 
-/* True if it can be admitted: the lengths of all members are known. */
+/* True if it can be admitted: the lengths of all members are known, and there
+ * is space for their aux. */
 static bool ready(const struct lgroup *g)
 {
     if (!g->used || g->admitted || g->joined < g->size)
@@ -184,10 +187,10 @@ static bool ready(const struct lgroup *g)
     LIST_FOREACH (n, &g->members) {
         const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
 
-        if (lroom_closing(m) || !m->length_known || lroom_lacks_aux(m))
+        if (lroom_closing(m) || !m->length_known)
             return false;
     }
-    return !list_empty(&g->members);
+    return g->aux_whole && !list_empty(&g->members);
 }
 
 void group_place(struct langd *l, struct lgroup *g)
