@@ -4,6 +4,8 @@
  * a doctor has to see. */
 #include "ctl.h"
 
+#include "base/fds.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,10 +98,8 @@ static bool receive(struct ctl *c)
     do
         n = recvmsg(c->s, &m, MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
-    for (struct cmsghdr *h = n < 0 ? NULL : CMSG_FIRSTHDR(&m); h;
-         h = CMSG_NXTHDR(&m, h))
-        if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS)
-            memcpy(&c->fd, CMSG_DATA(h), sizeof(c->fd));
+    if (n >= 0)
+        (void)fds_take(&m, &c->fd, 1);
     if (n == 0)
         errno = 0;
     c->in = reader_of(c->packet, n > 0 ? (size_t)n : 0);

@@ -95,6 +95,35 @@ bool client_nap(int sock, int64_t ms)
            errno != EINTR;
 }
 
+int client_wait(
+    mmx *m, int timeout_ms, int (*ended)(mmx *m, void *arg), void *arg)
+{
+    uint64_t end = client_end(timeout_ms);
+    /* The first round checks without receiving: a poll costs no more than a
+     * receive that finds nothing. */
+    bool receive = timeout_ms == 0;
+
+    for (;; receive = true) {
+        int64_t left = client_left(end);
+        int sock, did, err = client_lock(m);
+
+        if (err)
+            return err;
+        client_flush(m);
+        if (receive)
+            client_receive(m);
+        did = ended(m, arg);
+        sock = m->sock;
+        client_unlock(m);
+        if (did)
+            return did < 0 ? did : 0;
+        if (left == 0)
+            return -MMX_E_TIMEOUT;
+        if (!client_nap(sock, left))
+            return -MMX_E_SYSTEM;
+    }
+}
+
 void client_error(mmx *m, const char *fmt, ...)
 {
     va_list ap;

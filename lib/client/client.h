@@ -60,14 +60,10 @@ struct client_packet {
     uint8_t bytes[LOCAL_PACKET_MAX];
 };
 
-struct client_run {
-    uint32_t block, blocks;
-};
-
 /* Variable-sized data of a room. Lies in memory whose pages are allocated when
  * they are touched: most rooms touch one or two. */
 struct client_store {
-    struct client_run runs[RUNS_MAX];
+    struct window_blocks runs[RUNS_MAX];
     uint8_t aux[AUX_MAX];
     char text[4096];
 };
@@ -190,6 +186,11 @@ bool client_nap(int sock, int64_t ms);
 uint64_t client_end(int timeout_ms);
 /* Returns the milliseconds left until `end`; -1: no limit. */
 int64_t client_left(uint64_t end);
+/* Receives until ended(m, arg), called with the lock held, is not 0. The lock
+ * is not held before and after. Returns 0 if it is 1, else the negative reason
+ * or -MMX_E_TIMEOUT. */
+int client_wait(
+    mmx *m, int timeout_ms, int (*ended)(mmx *m, void *arg), void *arg);
 /* Sets the text that mmx_error_text returns. */
 void client_error(mmx *m, const char *fmt, ...) PRINTF_LIKE(2, 3);
 

@@ -13,6 +13,8 @@
  * engine's scheduler must not wait). */
 #include "client/client.h"
 
+#include "base/fds.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -290,14 +292,14 @@ void client_connect(mmx *m)
 
 /* Descriptors of one packet, in order; those not taken are closed. */
 struct fds {
-    int fd[FDS_MAX];
-    uint32_t count, taken;
+    int fd[FDS_MAX]; /* -1: there are no more */
+    uint32_t taken;
 };
 
 static int take_fd(struct fds *f)
 {
-    assert(f->count <= FDS_MAX && f->taken <= f->count);
-    return f->taken < f->count ? f->fd[f->taken++] : -1;
+    assert(f->taken <= FDS_MAX);
+    return f->taken < FDS_MAX ? f->fd[f->taken++] : -1;
 }
 
 static bool map_cells(mmx *m, int fd, uint32_t cells)
@@ -456,21 +458,6 @@ static void packet(mmx *m, size_t len, struct fds *fds)
             frame(m, &msg, fds);
 }
 
-static void get_fds(struct msghdr *h, struct fds *out)
-{
-    out->count = out->taken = 0;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
-        uint32_t n;
-
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        n = (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        n = min_u32(n, FDS_MAX - out->count);
-        memcpy(out->fd + out->count, CMSG_DATA(c), n * sizeof(int));
-        out->count += n;
-    }
-}
-
 static bool receive_one(mmx *m)
 {
     union {
@@ -482,7 +469,8 @@ static bool receive_one(mmx *m)
         .msg_iovlen = 1,
         .msg_control = control.bytes,
         .msg_controllen = sizeof control.bytes};
-    struct fds fds;
+    struct fds fds = {.taken = 0};
+    int fd;
     ssize_t n = recvmsg(m->sock, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -497,10 +485,10 @@ static bool receive_one(mmx *m)
         hang_up(m);
         return false;
     }
-    get_fds(&h, &fds);
+    (void)fds_take(&h, fds.fd, FDS_MAX);
     packet(m, (size_t)n, &fds);
-    while (fds.taken < fds.count)
-        close(fds.fd[fds.taken++]);
+    while ((fd = take_fd(&fds)) >= 0)
+        close(fd);
     return true;
 }
 

@@ -80,12 +80,11 @@ int mmx_look(mmx *m, mmx_room h, struct mmx_look *out)
     return CLIENT_GIVE(out, l) ? 0 : -MMX_E_MALFORMED;
 }
 
-/* The visible rows [first, end) of one field. */
-struct place {
+/* One field of a room, and its visible rows [first, end). */
+struct visible {
+    struct window_source source;
     const struct client_room *room;
-    const struct client_run *runs;
     const struct mmx_pool *pool;
-    const struct mmx_field *field;
     uint32_t first, end;
 };
 
@@ -98,12 +97,13 @@ static const struct mmx_field *find_field(
     return NULL;
 }
 
-/* Finds a room, its pool and a field of it. */
-static int find_room(mmx *m, mmx_room h, const char *field, struct place *out)
+/* Finds a room, its pool and a field of it. The number of readable rows is that
+ * of the last event or of the cell, whichever is more. */
+static int find_room(mmx *m, mmx_room h, const char *field, struct visible *out)
 {
     struct client_room *r = client_room(m, h);
     const struct client_map *map;
-    struct place p;
+    const struct mmx_field *f;
 
     if (!r)
         return -MMX_E_STALE;
@@ -116,108 +116,83 @@ static int find_room(mmx *m, mmx_room h, const char *field, struct place *out)
     assert(map->used);
     if (map->serial != r->serial)
         return -MMX_E_STALE;
-    p = (struct place){r, m->stores[h.cell].runs, &map->pool, NULL, 0, 0};
-    p.field = find_field(p.pool, field);
-    if (!p.field)
+    f = find_field(&map->pool, field);
+    if (!f)
         return -MMX_E_MALFORMED;
-    *out = p;
+    *out = (struct visible){.room = r,
+        .pool = &map->pool,
+        .source = {.base = f->data,
+            .block_rows = map->pool.block_rows,
+            .row_bytes = f->row_bytes,
+            .elements = f->elements,
+            .first = r->first,
+            .runs = m->stores[h.cell].runs,
+            .runs_count = r->runs,
+            .released = r->base,
+            .readable = max_u32(r->rows, cell_rows(word_of(m, h))),
+            .total = r->total}};
+    memcpy(out->source.dtype, f->dtype, sizeof out->source.dtype);
     return 0;
-}
-
-/* Returns the number of rows reported by the last event or the cell, whichever
- * is more. */
-static uint32_t rows_seen(const mmx *m, mmx_room h, const struct client_room *r)
-{
-    return max_u32(r->rows, cell_rows(word_of(m, h)));
 }
 
 /* Finds the visible rows of a field. */
-static int find_place(mmx *m, mmx_room h, const char *field, struct place *out)
+static int find_rows(mmx *m, mmx_room h, const char *field, struct visible *out)
 {
-    struct place p;
     const struct client_room *r;
-    uint64_t end;
-    int err = find_room(m, h, field, &p);
+    int err = find_room(m, h, field, out);
 
     if (err)
         return err;
-    r = p.room;
+    r = out->room;
     /* A room without rows has no runs either. */
     if (r->runs == 0 && (r->rows || !(r->seen & (MMX_READY | MMX_GRANTED))))
         return -MMX_E_NOT_READY;
-    end = r->first;
-    for (uint32_t i = 0; i < r->runs; i++)
-        end += (uint64_t)p.runs[i].blocks * p.pool->block_rows;
-    p.first = max_u32(r->first, r->base);
-    p.end = (uint32_t)min_u64(end, rows_seen(m, h, r));
-    *out = p;
+    out->first = max_u32(r->first, r->base);
+    out->end =
+        (uint32_t)min_u64(window_end(&out->source), out->source.readable);
     return 0;
 }
-
-_Static_assert(sizeof(struct client_run) == sizeof(struct window_blocks) &&
-                   offsetof(struct client_run, blocks) ==
-                       offsetof(struct window_blocks, blocks),
-    "window.h and client.h differ");
 
 int client_source(
     mmx *m, mmx_room h, const char *field, struct window_source *out, int *gpu)
 {
-    struct place p;
-    int err = find_room(m, h, field, &p);
+    struct visible v;
+    int err = find_room(m, h, field, &v);
 
     if (err)
         return err;
-    *out = (struct window_source){.base = p.field->data,
-        .block_rows = p.pool->block_rows,
-        .row_bytes = p.field->row_bytes,
-        .elements = p.field->elements,
-        .first = p.room->first,
-        .runs = (const struct window_blocks *)p.runs,
-        .runs_count = p.room->runs,
-        .released = p.room->base,
-        .readable = rows_seen(m, h, p.room),
-        .total = p.room->total};
-    memcpy(out->dtype, p.field->dtype, sizeof out->dtype);
-    *gpu = p.pool->gpu;
+    *out = v.source;
+    *gpu = v.pool->gpu;
     return 0;
 }
 
-/* Returns the address of a row; *rows: visible rows from it on in its run. */
-static uint8_t *piece(const struct place *p, uint32_t row, uint32_t *rows)
+/* Returns the address of a visible row, which an engine with the right may
+ * write; *rows: visible rows from it on in its run. */
+static uint8_t *piece(const struct visible *v, uint32_t row, uint32_t *rows)
 {
-    uint64_t at = p->room->first;
-    const struct client_run *run = p->runs;
+    assert(row >= v->first && row < v->end);
+    uint8_t *at = (uint8_t *)window_row(&v->source, row, rows);
 
-    assert(row >= p->first && row < p->end);
-    for (;; run++) {
-        uint64_t end = at + (uint64_t)run->blocks * p->pool->block_rows;
-
-        assert(run < p->runs + p->room->runs);
-        if (row < end) {
-            *rows = (uint32_t)(min_u64(end, p->end) - row);
-            return (uint8_t *)p->field->data +
-                   ((uint64_t)run->block * p->pool->block_rows + row - at) *
-                       p->field->row_bytes;
-        }
-        at = end;
-    }
+    *rows = min_u32(*rows, v->end - row);
+    return at;
 }
 
 static int runs_of(mmx *m, mmx_room h, struct mmx_run *out, int max)
 {
-    struct place p;
+    struct visible v;
     uint64_t at;
-    int err = find_place(m, h, NULL, &p), n = 0;
+    int err = find_rows(m, h, NULL, &v), n = 0;
 
     if (err)
         return err;
-    at = p.room->first;
-    for (uint32_t i = 0; i < p.room->runs && at < p.end; i++, n++) {
-        uint64_t end = at + (uint64_t)p.runs[i].blocks * p.pool->block_rows;
+    at = v.source.first;
+    for (uint32_t i = 0; i < v.source.runs_count && at < v.end; i++, n++) {
+        const struct window_blocks *b = &v.source.runs[i];
+        uint64_t end = at + (uint64_t)b->blocks * v.source.block_rows;
 
         if (n < max)
-            out[n] = (struct mmx_run){(uint32_t)at,
-                (uint32_t)(min_u64(end, p.end) - at), p.runs[i].block};
+            out[n] = (struct mmx_run){
+                (uint32_t)at, (uint32_t)(min_u64(end, v.end) - at), b->block};
         at = end;
     }
     return n;
@@ -239,34 +214,34 @@ int mmx_runs(mmx *m, mmx_room h, struct mmx_run *out, int max)
 
 /* Checks that rows [first, first + *rows) are visible; replaces MMX_ALL by the
  * number of visible rows. */
-static int check_rows(const struct place *p, uint32_t first, uint32_t *rows)
+static int check_rows(const struct visible *v, uint32_t first, uint32_t *rows)
 {
-    if (first < p->first)
-        return first < p->room->base ? -MMX_E_GONE : -MMX_E_NOT_READY;
-    if (first > p->end)
+    if (first < v->first)
+        return first < v->room->base ? -MMX_E_GONE : -MMX_E_NOT_READY;
+    if (first > v->end)
         return -MMX_E_NOT_READY;
     if (*rows == MMX_ALL)
-        *rows = p->end - first;
-    return *rows <= p->end - first ? 0 : -MMX_E_NOT_READY;
+        *rows = v->end - first;
+    return *rows <= v->end - first ? 0 : -MMX_E_NOT_READY;
 }
 
 static int view_of(mmx *m, mmx_room h, const char *field, uint32_t first,
     uint32_t rows, struct mmx_view *out)
 {
-    struct place p;
+    struct visible v;
     uint32_t have = 0;
     uint8_t *at = NULL;
-    int err = find_place(m, h, field, &p);
+    int err = find_rows(m, h, field, &v);
 
     if (!err)
-        err = check_rows(&p, first, &rows);
+        err = check_rows(&v, first, &rows);
     if (err)
         return err;
     if (rows)
-        at = piece(&p, first, &have);
+        at = piece(&v, first, &have);
     if (have < rows)
         return -MMX_E_SPLIT;
-    *out = (struct mmx_view){at, first, rows, p.field->row_bytes};
+    *out = (struct mmx_view){at, first, rows, v.source.row_bytes};
     return 0;
 }
 
@@ -290,24 +265,24 @@ static int next_piece(mmx *m, mmx_room h, const char *field, bool write,
     uint32_t first, uint32_t *rows, uint8_t **at, struct mmx_view *out,
     int *gpu)
 {
-    struct place p;
+    struct visible v;
     uint32_t have = 0;
     int err = client_lock(m);
 
     if (err)
         return err;
-    err = find_place(m, h, field, &p);
-    if (!err && write && !p.pool->writable)
+    err = find_rows(m, h, field, &v);
+    if (!err && write && !v.pool->writable)
         err = -MMX_E_NOT_OWNER;
     if (!err)
-        err = check_rows(&p, first, rows);
+        err = check_rows(&v, first, rows);
     if (!err) {
         if (*rows)
-            *at = piece(&p, first, &have);
+            *at = piece(&v, first, &have);
         assert(have > 0 || *rows == 0); /* the caller's loop ends */
         *out = (struct mmx_view){
-            NULL, first, min_u32(have, *rows), p.field->row_bytes};
-        *gpu = p.pool->gpu;
+            NULL, first, min_u32(have, *rows), v.source.row_bytes};
+        *gpu = v.pool->gpu;
     }
     client_unlock(m);
     return err;
@@ -379,15 +354,21 @@ int mmx_scatter(mmx *m, mmx_room h, const char *field, uint32_t first,
     return 0;
 }
 
+struct awaited {
+    mmx_room room;
+    uint32_t what;
+};
+
 /* Returns 1 if the room has reported a bit of `what`, 0 if not yet, the
  * negative reason if it never will. */
-static int has_happened(mmx *m, mmx_room h, uint32_t what)
+static int has_happened(mmx *m, void *arg)
 {
-    struct client_room *r = client_room(m, h);
+    const struct awaited *a = arg;
+    const struct client_room *r = client_room(m, a->room);
 
     if (!r)
         return -MMX_E_STALE;
-    if (r->seen & what)
+    if (r->seen & a->what)
         return 1;
     if (r->state == MMX_FAILED_STATE)
         return r->reason ? -(int)r->reason : -MMX_E_ABORTED;
@@ -398,29 +379,7 @@ static int has_happened(mmx *m, mmx_room h, uint32_t what)
 
 int mmx_wait_room(mmx *m, mmx_room h, uint32_t what, int timeout_ms)
 {
-    uint64_t end = client_end(timeout_ms);
-    /* The first round checks without receiving: a poll costs no more than a
-     * receive that finds nothing. */
-    bool receive = timeout_ms == 0;
+    struct awaited a = {h, what};
 
-    for (;;) {
-        int64_t left = client_left(end);
-        int sock, did, err = client_lock(m);
-
-        if (err)
-            return err;
-        client_flush(m);
-        if (receive)
-            client_receive(m);
-        receive = true;
-        did = has_happened(m, h, what);
-        sock = m->sock;
-        client_unlock(m);
-        if (did)
-            return did < 0 ? did : 0;
-        if (left == 0)
-            return -MMX_E_TIMEOUT;
-        if (!client_nap(sock, left))
-            return -MMX_E_SYSTEM;
-    }
+    return client_wait(m, timeout_ms, has_happened, &a);
 }

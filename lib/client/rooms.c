@@ -149,7 +149,7 @@ static void own_word(mmx *m, struct client_room *r, uint64_t word)
 /* Drops the blocks whose rows are all released. */
 static void trim_runs(mmx *m, struct client_room *r)
 {
-    struct client_run *runs = m->stores[cell_of(m, r)].runs;
+    struct window_blocks *runs = m->stores[cell_of(m, r)].runs;
     uint32_t block_rows = m->maps[r->map].pool.block_rows, gone = 0;
 
     assert(r->map < MAPS_MAX && block_rows > 0);
@@ -170,7 +170,7 @@ static void trim_runs(mmx *m, struct client_room *r)
 }
 
 /* Drops the runs of rows from `first` on. */
-static void cut_runs(struct client_room *r, struct client_run *runs,
+static void cut_runs(struct client_room *r, struct window_blocks *runs,
     uint32_t first, uint32_t block_rows)
 {
     uint64_t at = r->first;
@@ -193,9 +193,9 @@ static void cut_runs(struct client_room *r, struct client_run *runs,
 }
 
 static void add_run(
-    struct client_room *r, struct client_run *runs, struct client_run add)
+    struct client_room *r, struct window_blocks *runs, struct window_blocks add)
 {
-    struct client_run *last = r->runs ? &runs[r->runs - 1] : NULL;
+    struct window_blocks *last = r->runs ? &runs[r->runs - 1] : NULL;
 
     assert(add.blocks > 0 && r->runs <= RUNS_MAX);
     if (last && last->block + last->blocks == add.block)
@@ -222,7 +222,7 @@ static bool runs_good(struct span s, uint32_t blocks)
 static void take_runs(
     mmx *m, struct client_room *r, uint32_t first, struct span s)
 {
-    struct client_run *runs = m->stores[cell_of(m, r)].runs;
+    struct window_blocks *runs = m->stores[cell_of(m, r)].runs;
     const struct mmx_pool *p = &m->maps[r->map].pool;
     struct reader in = reader_of(s.p, s.len);
 
@@ -237,7 +237,7 @@ static void take_runs(
     while (in.at < in.len) {
         uint32_t b = get_u32(&in), n = get_u32(&in);
 
-        add_run(r, runs, (struct client_run){b, n});
+        add_run(r, runs, (struct window_blocks){b, n});
     }
     trim_runs(m, r);
 }

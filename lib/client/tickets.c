@@ -336,19 +336,25 @@ int mmx_ticket(mmx *m, const struct mmx_ticket *opt)
     return err;
 }
 
+struct awaited {
+    uint32_t space;
+    const char *request;
+    struct mmx_seq *out;
+};
+
 /* Returns 1 if the request holds an id, 0 if it waits, the negative reason if
  * it is lost. */
-static int outcome(
-    mmx *m, uint32_t space, const char *request, struct mmx_seq *out)
+static int outcome(mmx *m, void *arg)
 {
-    struct client_ticket *k = find(m, space, request);
+    const struct awaited *a = arg;
+    struct client_ticket *k = find(m, a->space, a->request);
     int reason;
 
     if (!k)
         return -MMX_E_STALE;
     if (k->state == TICKET_HELD) {
         list_remove(&k->in_line);
-        *out = (struct mmx_seq){1, k->seq, k->generation};
+        *a->out = (struct mmx_seq){1, k->seq, k->generation};
         return 1;
     }
     if (k->state != TICKET_LOST)
@@ -361,28 +367,11 @@ static int outcome(
 int mmx_ticket_wait(
     mmx *m, int space, const char *request, int timeout_ms, struct mmx_seq *out)
 {
-    uint64_t end = client_end(timeout_ms);
+    struct awaited a = {(uint32_t)space, request, out};
 
     if (!out || space < 0 || space >= SPACES_MAX || !good_request(request))
         return -MMX_E_MALFORMED;
-    for (;;) {
-        int64_t left = client_left(end);
-        int sock, did, err = client_lock(m);
-
-        if (err)
-            return err;
-        client_flush(m);
-        client_receive(m);
-        did = outcome(m, (uint32_t)space, request, out);
-        sock = m->sock;
-        client_unlock(m);
-        if (did)
-            return did < 0 ? did : 0;
-        if (left == 0)
-            return -MMX_E_TIMEOUT;
-        if (!client_nap(sock, left))
-            return -MMX_E_SYSTEM;
-    }
+    return client_wait(m, timeout_ms, outcome, &a);
 }
 
 int mmx_ticket_release(

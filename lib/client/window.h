@@ -42,6 +42,7 @@ MUST_CHECK enum err window_plan(const struct mmx_window *w,
 
 /* running a plan */
 
+/* Blocks side by side. */
 struct window_blocks {
     uint32_t block, blocks;
 };
@@ -58,6 +59,13 @@ struct window_source {
     uint32_t readable; /* rows below may be read */
     uint32_t total;    /* or ROWS_UNKNOWN */
 };
+
+/* Returns the row behind the last one that has a block. */
+uint64_t window_end(const struct window_source *s);
+/* Returns the address of a row with a block; *rows: rows from it on in its run
+ * of blocks. */
+const uint8_t *window_row(
+    const struct window_source *s, uint32_t row, uint32_t *rows);
 
 /* `find` describes a room's field; *out stays valid until the next call. */
 struct window_sources {

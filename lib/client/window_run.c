@@ -68,15 +68,21 @@ static bool tensor_holds(const struct mmx_plan *p, const struct mmx_tensor *t)
            (t->data || p->rows == 0);
 }
 
+uint64_t window_end(const struct window_source *s)
+{
+    uint64_t end = s->first;
+
+    for (uint32_t i = 0; i < s->runs_count; i++)
+        end += (uint64_t)s->runs[i].blocks * s->block_rows;
+    return end;
+}
+
 static enum err check_segment(const struct mmx_segment *g,
     const struct window_source *s, struct mmx_trouble *trouble)
 {
-    uint64_t end = (uint64_t)g->row + g->rows, placed = s->first;
-    uint32_t from, to;
+    uint64_t end = (uint64_t)g->row + g->rows;
+    uint32_t from, to = (uint32_t)min_u64(window_end(s), s->readable);
 
-    for (uint32_t i = 0; i < s->runs_count; i++)
-        placed += (uint64_t)s->runs[i].blocks * s->block_rows;
-    to = (uint32_t)min_u64(placed, s->readable);
     if (s->total != ROWS_UNKNOWN && end > s->total) {
         from = max_u32(g->row, s->total);
         *trouble = (struct mmx_trouble){g->room, from, (uint32_t)(end - from)};
@@ -142,9 +148,7 @@ enum err window_check(const struct mmx_plan *plan,
     return OK;
 }
 
-/* Returns the address of a row that has landed; *rows: rows from it on in its
- * run. */
-static const uint8_t *row_of(
+const uint8_t *window_row(
     const struct window_source *s, uint32_t row, uint32_t *rows)
 {
     uint64_t at = s->first;
@@ -181,7 +185,7 @@ enum err window_pieces(const struct mmx_plan *plan,
             e = check_segment(g, &l.source, &t);
         if (e != OK)
             return e;
-        p->from = row_of(&l.source, g->row + at.row, &p->rows);
+        p->from = window_row(&l.source, g->row + at.row, &p->rows);
         p->rows = min_u32(p->rows, g->rows - at.row);
         p->row_bytes = l.source.row_bytes;
         p->elements = l.source.elements;

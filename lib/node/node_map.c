@@ -18,7 +18,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "io/cuda.h"
-#include "io/fds.h"
+#include "base/fds.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -363,7 +363,7 @@ static ssize_t receive(struct mapping *m, uint8_t *packet, int *fd)
 
     *fd = -1;
     if (n >= 0)
-        (void)fds_take(&h, fd);
+        (void)fds_take(&h, fd, 1);
     return n;
 }
 

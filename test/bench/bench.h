@@ -98,7 +98,6 @@ struct shared {
     uint64_t stamp, cpu, id; /* id: next room id */
     uint64_t ready[RANKS];
     bool go_on;
-    uint32_t sides;
     pid_t pids[DAEMONS_MAX]; /* encoders first */
     uint64_t idle_cpu[SIDES], idle_wakes[SIDES], idle_busiest[SIDES];
     uint64_t rss_open[SIDES], rss_peers; /* bytes outside pools */

@@ -2,7 +2,7 @@
  * engines that do not read. */
 #include "test/unit/local_side.h"
 
-#include "io/fds.h"
+#include "base/fds.h"
 
 TEST(frames_of_one_packet_are_answered_in_order)
 {
@@ -352,7 +352,7 @@ TEST(one_descriptor_of_a_packet_is_taken_and_no_other_kept)
     m.msg_controllen = CMSG_SPACE(sizeof(int));
     T_EQ_I64(recvmsg(s[1], &m, 0), 1);
     T_EQ_U64(open_fds(), before + 2);
-    T_EQ_U64(fds_take(&m, &fd), 2);
+    T_EQ_U64(fds_take(&m, &fd, 1), 2);
     T_TRUE(fd >= 0);
     close(fd);
     T_EQ_U64(open_fds(), before);
@@ -361,6 +361,6 @@ TEST(one_descriptor_of_a_packet_is_taken_and_no_other_kept)
         1);
     m.msg_controllen = CMSG_SPACE(sizeof(int));
     T_EQ_I64(recvmsg(s[1], &m, 0), 1);
-    T_EQ_U64(fds_take(&m, &fd), 0);
+    T_EQ_U64(fds_take(&m, &fd, 1), 0);
     T_EQ_I64(fd, -1);
 }

@@ -54,10 +54,15 @@ const struct conf_rows conf_pool_keys = {
 const struct conf_rows conf_peer_keys = {
     "peers", peer_keys, ARRAY_LEN(peer_keys)};
 
-const struct conf_unit conf_sizes[] = {{"TiB", UINT64_C(1) << 40},
+/* Largest first, ended by a row without a name. */
+struct unit {
+    const char *name;
+    uint64_t factor;
+};
+static const struct unit sizes[] = {{"TiB", UINT64_C(1) << 40},
     {"GiB", 1u << 30}, {"MiB", 1u << 20}, {"KiB", 1u << 10}, {"B", 1},
     {NULL, 0}};
-const struct conf_unit conf_times[] = {{"h", 3600 * NS_PER_S},
+static const struct unit times[] = {{"h", 3600 * NS_PER_S},
     {"m", 60 * NS_PER_S}, {"s", NS_PER_S}, {"ms", NS_PER_MS}, {NULL, 0}};
 
 struct span conf_word(const struct conf_row *row, uint64_t i)
@@ -75,7 +80,7 @@ struct span conf_word(const struct conf_row *row, uint64_t i)
 
 void conf_amount(enum conf_kind kind, uint64_t value, char *out, size_t size)
 {
-    const struct conf_unit *u = kind == KIND_SIZE ? conf_sizes : conf_times;
+    const struct unit *u = kind == KIND_SIZE ? sizes : times;
 
     if (kind == KIND_COUNT) {
         snprintf(out, size, "%llu", (unsigned long long)value);
@@ -389,8 +394,7 @@ bool conf_number(struct span s, uint64_t max, uint64_t *out)
 }
 
 /* Reads a number with a unit; 0 needs none. */
-static bool read_amount(
-    struct span s, const struct conf_unit *units, uint64_t *out)
+static bool read_amount(struct span s, const struct unit *units, uint64_t *out)
 {
     struct span unit;
     uint64_t v;
@@ -411,9 +415,9 @@ static bool read_number(
     const struct conf_row *row, struct span value, uint64_t *out)
 {
     if (row->kind == KIND_SIZE)
-        return read_amount(value, conf_sizes, out);
+        return read_amount(value, sizes, out);
     if (row->kind == KIND_TIME)
-        return read_amount(value, conf_times, out);
+        return read_amount(value, times, out);
     return conf_number(value, UINT64_MAX, out);
 }
 

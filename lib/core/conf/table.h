@@ -32,14 +32,6 @@ struct conf_rows {
 
 extern const struct conf_rows conf_keys, conf_pool_keys, conf_peer_keys;
 
-struct conf_unit {
-    const char *name;
-    uint64_t factor;
-};
-
-/* Largest first, ended by a row without a name. */
-extern const struct conf_unit conf_sizes[], conf_times[];
-
 /* What one of a row's values is worth as text, "256KiB"; at most size - 1
  * bytes. */
 void conf_amount(enum conf_kind kind, uint64_t value, char *out, size_t size);

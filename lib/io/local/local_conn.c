@@ -12,7 +12,7 @@
 #include "io/local/local_impl.h"
 
 #include "base/log.h"
-#include "io/fds.h"
+#include "base/fds.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -532,7 +532,7 @@ static bool receive(struct local_conn *c)
         c->eof = errno != EAGAIN && errno != EWOULDBLOCK;
         return false;
     }
-    (void)fds_take(&m, &fd);
+    (void)fds_take(&m, &fd, 1);
     if (fd >= 0)
         close(fd);
     if (n == 0) {
