@@ -9,7 +9,7 @@
 #include <endian.h>
 #include <string.h>
 
-/* Bytes that belong to somebody else, often inside a message buffer. */
+/* Bytes of another owner, often inside a message buffer. */
 struct span {
     const uint8_t *p;
     uint32_t len;

@@ -10,8 +10,8 @@
 NORETURN void check_failed(const char *file, int line, const char *expr,
     const char *fmt, ...) PRINTF_LIKE(4, 5);
 
-/* A printer of the process's state for crash reports; NULL for none. It must
- * not allocate. Called at most once, on the failing thread. */
+/* Sets a printer of the process's state for crash reports; NULL for none. It
+ * must not allocate. Called at most once, on the failing thread. */
 void check_set_printer(void (*printer)(void));
 
 #define CHECK(expr, ...)                                                       \

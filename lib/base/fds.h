@@ -2,7 +2,7 @@
 #ifndef MMX_BASE_FDS_H
 #define MMX_BASE_FDS_H
 
-#include "base/base.h"
+#include "base/check.h"
 
 #include <string.h>
 #include <sys/socket.h>
@@ -15,6 +15,7 @@ static inline uint32_t fds_take(struct msghdr *m, int *fds, uint32_t max)
 {
     uint32_t count = 0;
 
+    CHECK(max > 0, "no place for a descriptor");
     memset(fds, 0xff, max * sizeof(int));
     for (struct cmsghdr *h = CMSG_FIRSTHDR(m); h; h = CMSG_NXTHDR(m, h)) {
         size_t n = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);

@@ -9,6 +9,7 @@
  * copy, since the page can go in between. */
 #include "base/guard.h"
 
+#include "base/check.h"
 #include "base/copy.h"
 
 #include <pthread.h>
@@ -26,6 +27,7 @@ static __thread volatile sig_atomic_t inside;
 /* The compiler keeps the accesses of the copy between the two. */
 static inline void enter(void)
 {
+    CHECK(!inside, "a guarded copy inside of one");
     inside = 1;
     atomic_signal_fence(memory_order_seq_cst);
 }

@@ -11,15 +11,15 @@
  * other ends the process as before. Any number of calls, any thread. */
 void guard_install(void);
 
-/* Copies as memcpy. false: a page of one of them is not there; what was
- * written of `to` is not said. */
+/* Copies as memcpy. False: a page of either is missing; part of `to` may be
+ * written. */
 MUST_CHECK bool guard_copy(void *to, const void *from, size_t n);
-/* The same as copy_rows. */
+/* Copies as copy_rows, with the same result. */
 MUST_CHECK bool guard_copy_rows(void *to, const void *from, size_t n);
-/* As guard_copy; what is not there of `from` reads as zeros, as a hole in small
- * pages does. `to` is ours. Returns false if there was any. */
+/* Copies; missing pages of `from` read as zeros, as a hole in small pages does.
+ * `to` is our own memory. False: there were some. */
 bool guard_copy_zeros(void *to, const void *from, size_t n);
-/* True if every page of it can be read. */
+/* True if every page of `from` can be read. */
 bool guard_readable(const void *from, size_t n);
 
 /* Returns n zero bytes to read instead, for as long as the process lives; NULL:

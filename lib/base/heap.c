@@ -1,4 +1,4 @@
-/* heap.c - see heap.h. Owned by whoever owns the heap; no locks. A sorted
+/* heap.c - see heap.h. Belongs to the heap's owner; no locks. A sorted
  * list was rejected: rooms join a queue late and at any age. */
 #include "base/heap.h"
 

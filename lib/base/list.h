@@ -19,7 +19,7 @@ static inline bool list_empty(const struct list *l)
     return l->next == l;
 }
 
-/* Is this node on a list? (The same test, read from the node's side.) */
+/* True if the node is on a list: list_empty seen from the node. */
 static inline bool list_linked(const struct list *n)
 {
     return n->next != n;

@@ -5,6 +5,7 @@
  * is shared with processes that do not expect it. */
 #include "base/log.h"
 
+#include "base/check.h"
 #include "base/text.h"
 
 #include <errno.h>
@@ -29,13 +30,13 @@ static const char *log_name = "mmx";
 static enum log_level log_max = LOG_INFO;
 static int log_fd = STDERR_FILENO;
 static enum way log_way = WAY_WRITE;
-static _Atomic uint64_t unwritten, untold; /* lines; not said yet */
+static _Atomic uint64_t unwritten, unreported; /* lines; of them not said */
 
 /* Kinds of rated lines that were asked for at least once. */
 static pthread_mutex_t rates_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct log_rate *rates;
 static _Atomic uint64_t lost_lines;
-static _Atomic uint32_t lost_kinds; /* with lines that were not told of */
+static _Atomic uint32_t lost_kinds; /* with lines not reported yet */
 
 static void target_open(void)
 {
@@ -90,7 +91,7 @@ static bool put(const char *text, size_t n)
 static void put_counted(const char *text, size_t n)
 {
     char said[96];
-    uint64_t before = atomic_exchange(&untold, 0);
+    uint64_t before = atomic_exchange(&unreported, 0);
     int m;
 
     if (before > 0) {
@@ -98,14 +99,14 @@ static void put_counted(const char *text, size_t n)
             "<4>%s: %llu lines were lost: standard error was full\n", log_name,
             (unsigned long long)before);
         if (m >= (int)sizeof(said) || !put(said, (size_t)m)) {
-            atomic_fetch_add(&untold, before + 1);
+            atomic_fetch_add(&unreported, before + 1);
             atomic_fetch_add(&unwritten, 1);
             return;
         }
     }
     if (put(text, n))
         return;
-    atomic_fetch_add(&untold, 1);
+    atomic_fetch_add(&unreported, 1);
     atomic_fetch_add(&unwritten, 1);
 }
 
@@ -118,6 +119,7 @@ void log_line(enum log_level level, const char *fmt, ...)
 
     if (!log_enabled(level))
         return;
+    CHECK(level < ARRAY_LEN(prefix), "level %u", level);
     n = snprintf(line, sizeof(line), "<%c>%s: ", prefix[level], log_name);
     va_start(ap, fmt);
     m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
@@ -171,7 +173,7 @@ static uint32_t next_second(struct log_rate *r, uint64_t now)
     return lost;
 }
 
-static void tell(const struct log_rate *r, uint32_t lost)
+static void report(const struct log_rate *r, uint32_t lost)
 {
     if (lost)
         log_line(r->level, "%s: %u more lines were left out", r->what, lost);
@@ -184,6 +186,7 @@ bool log_may(struct log_rate *r)
 
     if (!log_enabled(r->level))
         return false;
+    CHECK(r->what && r->per_second > 0, "a kind of lines without a rate");
     pthread_mutex_lock(&rates_lock);
     if (!r->known) {
         r->known = true;
@@ -199,12 +202,12 @@ bool log_may(struct log_rate *r)
     pthread_mutex_unlock(&rates_lock);
     if (!may)
         atomic_fetch_add(&lost_lines, 1);
-    tell(r, lost);
+    report(r, lost);
     return may;
 }
 
-/* Returns a kind that left lines out in a second that is over, and how many;
- * NULL: none has. */
+/* Returns a kind that left lines out in a past second, and how many; NULL: none
+ * has. */
 static const struct log_rate *one_lost(uint64_t now, uint32_t *lost)
 {
     const struct log_rate *found = NULL;
@@ -217,7 +220,7 @@ static const struct log_rate *one_lost(uint64_t now, uint32_t *lost)
     return found;
 }
 
-bool log_tell_lost(void)
+bool log_report_lost(void)
 {
     uint64_t now = this_second();
     const struct log_rate *r;
@@ -226,7 +229,7 @@ bool log_tell_lost(void)
     if (atomic_load(&lost_kinds) == 0)
         return false;
     while ((r = one_lost(now, &lost)))
-        tell(r, lost);
+        report(r, lost);
     return atomic_load(&lost_kinds) != 0;
 }
 

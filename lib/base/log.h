@@ -8,9 +8,9 @@
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
-/* Lines above the level are dropped. The name stands before every line. Looks
- * at what stderr is; before, and where it is a file, a write may take as long
- * as the file does. */
+/* Sets the least severe level that is written and the name before every line,
+ * and looks at what stderr is. Before this call, and when stderr is a file, a
+ * write may block as long as the file does. */
 void log_init(const char *name, enum log_level level);
 bool log_enabled(enum log_level level);
 void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
@@ -21,14 +21,14 @@ void log_text(const char *fmt, ...) PRINTF_LIKE(1, 2);
  * gone. The next line that is written says so. */
 uint64_t log_unwritten(void);
 
-/* Lines that engines or strangers can cause, by kind: at most per_second in a
- * second, the others are counted and told in one line of the kind when the
- * second is over. Static, made with LOG_RATE. Any thread. */
+/* Lines that engines or strangers can cause, by kind: at most per_second are
+ * written per second; the others are counted, and one line reports their number
+ * once the second has passed. Static, made with LOG_RATE. Any thread. */
 struct log_rate {
     const char *what; /* names the kind: "refused engines" */
     enum log_level level;
     uint32_t per_second;
-    uint32_t said, lost; /* in this second; not told yet */
+    uint32_t said, lost; /* lines of `second`: written, left out */
     uint64_t second;
     bool known;
     struct log_rate *next;
@@ -36,9 +36,9 @@ struct log_rate {
 
 /* True if a line of this kind may be written now; counts it if not. */
 bool log_may(struct log_rate *r);
-/* Tells what was left out in seconds that are over. Returns true while there
- * is more to tell: call again within a second. */
-bool log_tell_lost(void);
+/* Reports what was left out in past seconds. Returns true while more is
+ * pending: call again within a second. */
+bool log_report_lost(void);
 /* Returns how many lines were left out since the start. */
 uint64_t log_lost(void);
 

@@ -5,6 +5,8 @@
  * and condition variable were rejected: they cannot be polled with sockets. */
 #include "base/ring.h"
 
+#include "base/check.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +17,7 @@ enum err ring_init(struct ring *r, uint32_t cap, uint32_t size)
 {
     uint32_t n = 2;
 
+    CHECK(cap <= 1u << 30 && size > 0, "%u records of %u bytes", cap, size);
     while (n < cap)
         n *= 2;
     memset(r, 0, sizeof(*r));
@@ -38,6 +41,8 @@ uint32_t ring_space(struct ring *r)
 
     if (tail - r->head_seen > r->mask / 2)
         r->head_seen = atomic_load_explicit(&r->head, memory_order_acquire);
+    CHECK(tail - r->head_seen <= r->mask + 1, "%u records in a ring of %u",
+        tail - r->head_seen, r->mask + 1);
     return r->mask + 1 - (tail - r->head_seen);
 }
 
@@ -116,5 +121,5 @@ void wake_clear(struct wake *w)
 
     wake_awake(w);
     r = read(w->fd, &n, sizeof(n));
-    (void)r; /* EAGAIN: nobody had to write */
+    (void)r; /* EAGAIN: no thread had to write */
 }

@@ -15,22 +15,22 @@ struct ring {
     uint32_t head_seen;                 /* producer's copy of head */
 };
 
-/* At least cap records of size bytes. NO_BLOCKS when out of memory. */
+/* Makes a ring of at least cap records of size bytes. NO_BLOCKS: no memory. */
 MUST_CHECK enum err ring_init(struct ring *r, uint32_t cap, uint32_t size);
 void ring_fini(struct ring *r);
 
-/* Producer: copies one record in. false: full, nothing changed. */
+/* Producer: copies one record in. False: full, nothing changed. */
 bool ring_push(struct ring *r, const void *record);
-/* Producer: records that can be pushed now. */
+/* Producer: returns how many records can be pushed now. */
 uint32_t ring_space(struct ring *r);
-/* Consumer: copies one record out. false: empty. */
+/* Consumer: copies one record out. False: empty. */
 bool ring_pop(struct ring *r, void *record);
-/* Consumer: is there nothing to read? */
+/* Consumer: true if there is nothing to read. */
 bool ring_empty(struct ring *r);
 
-/* A thread that sleeps in poll on fd, and those who wake it. The sleeper says
- * wake_sleep before it polls and looks at its rings once more; wake_up costs
- * a system call only while somebody sleeps. */
+/* A thread that sleeps in poll on fd, and the threads that wake it. The sleeper
+ * calls wake_sleep, looks at its rings once more, and polls; wake_up costs a
+ * system call only while it sleeps. */
 struct wake {
     int fd; /* eventfd, non-blocking */
     _Atomic bool asleep;
@@ -38,13 +38,13 @@ struct wake {
 
 MUST_CHECK enum err wake_init(struct wake *w);
 void wake_fini(struct wake *w);
-/* Any thread: after pushing. */
+/* Any thread, after a push: wakes the sleeper. */
 void wake_up(struct wake *w);
-/* Sleeper: from now on wake_up writes; look at the rings again after it. */
+/* Sleeper: makes wake_up write from now on. */
 void wake_sleep(struct wake *w);
-/* Sleeper: awake again, by something else than fd. */
+/* Sleeper: has been woken by something other than fd. */
 void wake_awake(struct wake *w);
-/* Sleeper: awake again; empties fd. */
+/* Sleeper: has been woken; empties fd. */
 void wake_clear(struct wake *w);
 
 #endif

@@ -1,5 +1,5 @@
-/* sip.h - SipHash-2-4 of two words: a number that only who has the key can
- * tell. For tokens, not for tables. */
+/* sip.h - SipHash-2-4 of two words: a number that cannot be computed
+ * without the key. For tokens, not for tables. */
 #ifndef MMX_BASE_SIP_H
 #define MMX_BASE_SIP_H
 

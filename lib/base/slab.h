@@ -5,7 +5,7 @@
 #ifndef MMX_BASE_SLAB_H
 #define MMX_BASE_SLAB_H
 
-#include "base/base.h"
+#include "base/check.h"
 
 struct slab {
     uint8_t *p; /* NULL: counting */
@@ -16,13 +16,14 @@ struct slab {
 
 #define SLAB_ALIGN 64
 
-/* n objects of size bytes, aligned to SLAB_ALIGN; NULL while counting or when
- * the slab is too small. */
+/* Takes n objects of size bytes, aligned to SLAB_ALIGN. NULL while counting, or
+ * when the slab is too small. */
 static inline void *slab_take(struct slab *s, size_t n, size_t size)
 {
     size_t bytes = (n * size + SLAB_ALIGN - 1) / SLAB_ALIGN * SLAB_ALIGN;
     void *out = NULL;
 
+    CHECK(!s->p || s->used <= s->cap, "%zu bytes of %zu", s->used, s->cap);
     if (s->p && bytes > s->cap - s->used)
         s->failed = true;
     if (s->failed)
@@ -64,6 +65,7 @@ static inline uint32_t slots_take(struct slots *s)
 /* Gives back place i, which is in use. */
 static inline void slots_give(struct slots *s, uint32_t i)
 {
+    CHECK(i < s->fresh, "place %u was never taken", i);
     s->next[i] = s->free;
     s->free = i;
 }

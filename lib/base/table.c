@@ -2,6 +2,8 @@
  * that there are no graves to sweep. Owned by the table's owner; no locks. */
 #include "base/table.h"
 
+#include "base/check.h"
+
 static uint64_t mix(uint64_t x)
 {
     x ^= x >> 32;
@@ -20,6 +22,7 @@ void table_init(struct table *t, struct slab *s, uint32_t cap, uint64_t seed)
 {
     uint32_t n = 4;
 
+    CHECK(cap < 1u << 30, "a table of %u", cap);
     while (n < 2 * cap)
         n *= 2;
     t->mask = n - 1;
@@ -51,6 +54,7 @@ bool table_put(struct table *t, uint64_t id, uint32_t scope, uint32_t value)
 {
     struct table_entry *e = find(t, id, scope);
 
+    CHECK(value != NONE && t->len <= t->cap, "%u of %u", t->len, t->cap);
     if (e->value == NONE) {
         if (t->len == t->cap)
             return false;
@@ -67,6 +71,7 @@ void table_remove(struct table *t, uint64_t id, uint32_t scope)
 
     if (hole->value == NONE)
         return;
+    CHECK(t->len > 0, "an entry of an empty table");
     t->len--;
     for (uint32_t j = (i + 1) & t->mask; t->entries[j].value != NONE;
          j = (j + 1) & t->mask) {

@@ -17,16 +17,16 @@ struct table {
     uint64_t seed;
 };
 
-/* Room for cap entries; seed should be random per process. */
+/* Makes a table of at most cap entries; the seed is random per process. */
 void table_init(struct table *t, struct slab *s, uint32_t cap, uint64_t seed);
 
-/* The value, or NONE. */
+/* Returns the value, or NONE. */
 uint32_t table_get(const struct table *t, uint64_t id, uint32_t scope);
 
-/* Adds or replaces. false: cap entries are there already, nothing changed. */
+/* Adds or replaces. False: there are cap entries already, nothing changed. */
 bool table_put(struct table *t, uint64_t id, uint32_t scope, uint32_t value);
 
-/* Removes; harmless when there is none. */
+/* Removes the entry, if there is one. */
 void table_remove(struct table *t, uint64_t id, uint32_t scope);
 
 #endif

@@ -1,6 +1,9 @@
 /* text.c - see text.h. Refusing such texts was rejected: they are for people,
- * and a room's failure must be told whatever its text is. Pure; any thread. */
+ * and a room's failure must be reported whatever its text is. Pure; any thread.
+ */
 #include "base/text.h"
+
+#include "base/check.h"
 
 /* Returns how many bytes a character has that begins with this one, and the
  * bits of the character in it; 0: none begins so. */
@@ -29,8 +32,10 @@ size_t text_char(const char *p, size_t n)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     uint32_t c = 0;
-    size_t len = head_of((uint8_t)p[0], &c);
+    size_t len;
 
+    CHECK(n > 0, "a character of no bytes");
+    len = head_of((uint8_t)p[0], &c);
     if (len == 0 || len > n)
         return 0;
     for (size_t i = 1; i < len; i++) {

@@ -314,7 +314,7 @@ static void turn(struct node *n)
     local_flush(n->local);
     outbox_flush(n);
     node_inline_watch(n);
-    n->lines_lost = log_tell_lost();
+    n->lines_lost = log_report_lost();
     drain_check(n);
     arm_timer(n);
 }

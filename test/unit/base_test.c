@@ -579,7 +579,7 @@ TEST(a_log_line_is_one_line)
 static bool all_told(void *ud)
 {
     (void)ud;
-    return !log_tell_lost();
+    return !log_report_lost();
 }
 
 /* What others cause is written so often and no more; the rest is counted. */
