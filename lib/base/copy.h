@@ -1,5 +1,5 @@
-/* copy.h - copies that go past the caches: for rows that nobody here will
- * read, from one pool of this host into another. Any thread. */
+/* copy.h - copies that go past the caches: for rows that this process does
+ * not read, from one pool of this host into another. Any thread. */
 #ifndef MMX_BASE_COPY_H
 #define MMX_BASE_COPY_H
 
@@ -11,9 +11,9 @@
 enum copy_kind { COPY_PLAIN, COPY_SSE2, COPY_AVX2, COPY_AVX512, COPY_KINDS };
 
 const char *copy_name(enum copy_kind k);
-/* Can this processor do it? */
+/* True if this processor can do it. */
 bool copy_can(enum copy_kind k);
-/* The widest that it can. */
+/* Returns the widest that it can. */
 enum copy_kind copy_best(void);
 
 /* Copies n bytes between places that do not overlap, at any alignment. When it
