@@ -594,6 +594,54 @@ TEST(unit_in_too_many_blocks)
     free(d);
 }
 
+/* A job of that peer whose rows spread over all its addresses. */
+static void wide_job(
+    struct sending *d, uint32_t slot, uint32_t peer, uint32_t rows)
+{
+    struct data_cmd c = cmd_of(SEND_OPEN, slot, 9 + slot);
+
+    c.peer = peer;
+    T_FALSE(give(d, c));
+    for (int i = 0; i < 40; i++)
+        run(d, slot, 9 + slot, 0, 256);
+    limit(d, slot, 9 + slot, rows, ROWS_UNKNOWN);
+}
+
+/* A peer that takes nothing, by as many addresses as it likes, and one that
+ * comes later. */
+TEST(a_stuck_peer_leaves_messages_for_others)
+{
+    struct sending *d = make_with(0, 1, 512 << 20, 52 * KIB, &POOL);
+    uint32_t t, out[SEND_MESSAGES_MAX], n = 0;
+
+    for (uint32_t peer = 0; peer < PEERS; peer++)
+        sending_peer(d, peer, peer == 0 ? 64 : 1, 52 * KIB);
+    for (uint32_t slot = 0; slot < 64; slot++)
+        wide_job(d, slot, 0, 4096);
+    while (sending_next(d, &batch, &t))
+        out[n++] = t;
+    T_EQ_U64(
+        n, SEND_MESSAGES_MAX - (PEERS - 1) * SEND_MESSAGES_MAX / 2 / PEERS);
+    T_FALSE(sending_ready(d));
+    wide_job(d, 100, 2, 16);
+    T_TRUE(sending_ready(d));
+    done(d, expect(d, 100, 0, 16));
+    T_FALSE(sending_ready(d));
+    done(d, out[--n]); /* its own again */
+    T_TRUE(sending_next(d, &batch, &out[n++]));
+    T_EQ_U64(batch.peer, 0);
+    for (uint32_t peer = 1; peer < PEERS; peer++) {
+        struct data_cmd c = cmd_of(PEER_CLOSE, 0, 0);
+
+        c.peer = peer;
+        T_FALSE(give(d, c));
+    }
+    while (sending_next(d, &batch, &t)) /* it is alone */
+        n++;
+    T_EQ_U64(n, SEND_MESSAGES_MAX);
+    free(d);
+}
+
 TEST(messages_are_bounded)
 {
     struct sending *d = make_with(0, 1, 512 << 20, 52 * KIB, &POOL);

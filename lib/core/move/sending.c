@@ -9,6 +9,9 @@
  *  - every SEND_CLOSE is answered exactly once, when no message with rows of
  *    that slot and generation is handed out any more, even if the slot serves
  *    another generation by then;
+ *  - half of the messages are shared among the open peers: of those that are
+ *    free, no peer beyond its share takes what another lacks of its own, so
+ *    that peers which take nothing stop no other;
  *  - after a break nothing of the peer goes before its job was rewound: a
  *    job remembers the peer's count of breaks.
  *
@@ -62,6 +65,7 @@ struct send_ep {
 
 struct send_peer {
     uint32_t addresses, segment_bytes, breaks;
+    uint32_t messages; /* handed out and not done */
     bool open;
 };
 
@@ -88,6 +92,8 @@ struct sending {
     uint32_t window, segment_bytes;
     uint32_t per_peer; /* endpoints of one peer */
     uint32_t free, active;
+    uint32_t share;    /* messages that each open peer may always have out */
+    uint32_t reserved; /* of the free ones: what open peers lack of theirs */
 };
 
 /* start */
@@ -161,9 +167,60 @@ uint32_t sending_active(const struct sending *s)
     return s->active;
 }
 
+/* shares */
+
+/* Computes the shares again, after a peer was opened or closed. */
+static void shares_update(struct sending *s)
+{
+    uint32_t open = 0;
+
+    for (uint32_t i = 0; i < s->peers_count; i++)
+        open += s->peers[i].open;
+    s->share = max_u32(SEND_MESSAGES_MAX / 2 / max_u32(open, 1), 1);
+    s->reserved = 0;
+    for (uint32_t i = 0; i < s->peers_count; i++)
+        if (s->peers[i].open && s->peers[i].messages < s->share)
+            s->reserved += s->share - s->peers[i].messages;
+}
+
+/* Accounts for a message of the peer that is handed out. */
+static void share_take(struct sending *s, struct send_peer *p)
+{
+    if (p->open && p->messages < s->share)
+        s->reserved--;
+    p->messages++;
+}
+
+/* Accounts for one that is done. */
+static void share_give(struct sending *s, struct send_peer *p)
+{
+    CHECK(p->messages > 0, "peer %td has no message", p - s->peers);
+    p->messages--;
+    if (p->open && p->messages < s->share)
+        s->reserved++;
+}
+
+/* Returns the endpoint that sends next; NULL: none may. */
+static struct send_ep *next_ready(const struct sending *s)
+{
+    uint32_t spare = SEND_MESSAGES_MAX - s->active;
+
+    if (spare == 0)
+        return NULL;
+    LIST_FOREACH (at, &s->ready) {
+        struct send_ep *ep = LIST_ENTRY(at, struct send_ep, node);
+        uint32_t peer = (uint32_t)(ep - s->eps) / s->per_peer;
+
+        if (spare > min_u32(s->reserved, SEND_MESSAGES_MAX / 2) ||
+            s->peers[peer].messages < s->share)
+            return ep;
+    }
+    return NULL;
+}
+
 bool sending_ready(const struct sending *s)
 {
-    return s->free != NONE && !list_empty(&s->ready);
+    return next_ready(s) != NULL;
 }
 
 /* readiness */
@@ -384,6 +441,7 @@ void sending_cmd(struct sending *s, const struct data_cmd *cmd, bool *quiet)
         CHECK(cmd->peer < s->peers_count, "peer %u", cmd->peer);
         sending_broken(s, cmd->peer);
         s->peers[cmd->peer].open = false;
+        shares_update(s);
         return;
     }
     CHECK(cmd->slot < s->slots, "slot %u of %u", cmd->slot, s->slots);
@@ -429,6 +487,7 @@ void sending_peer(struct sending *s, uint32_t peer, uint32_t addresses,
     p->addresses = addresses;
     p->segment_bytes = segment_bytes;
     p->open = true;
+    shares_update(s);
 }
 
 void sending_broken(struct sending *s, uint32_t peer)
@@ -619,6 +678,7 @@ static uint32_t message_take(
     for (uint32_t i = 0; i < b->count; i++)
         m->refs[i] =
             (struct send_ref){b->from[i].generation, b->from[i].slot, 0};
+    share_take(s, &s->peers[b->peer]);
     s->eps[e].in_flight += b->bytes;
     s->eps[e].messages++;
     return t;
@@ -628,8 +688,7 @@ bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token)
 {
     struct send_ep *ep;
 
-    while (
-        s->free != NONE && (ep = LIST_FIRST(&s->ready, struct send_ep, node))) {
+    while ((ep = next_ready(s)) != NULL) {
         uint32_t e = (uint32_t)(ep - s->eps), peer = e / s->per_peer;
         struct fill f = {.b = b, .room = message_room(s, peer)};
 
@@ -691,6 +750,7 @@ void sending_done(struct sending *s, uint32_t token,
         "endpoint %u has %u messages", m->endpoint, ep->messages);
     ep->in_flight -= m->bytes;
     ep->messages--;
+    share_give(s, &s->peers[m->endpoint / s->per_peer]);
     ep->large -= m->large;
     m->busy = false;
     m->next = s->free;
