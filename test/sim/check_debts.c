@@ -34,7 +34,7 @@ static bool starved(const struct encoded *e, const struct edst *d)
     const struct eroom *m = d->room;
     uint32_t unit = d->unit_rows, usable = d->granted - d->granted % unit;
 
-    if (!eroom_announced(m) || m->item->source != SOURCE_HELD)
+    if (!eroom_announced(m) || !item_held(m->item))
         return false;
     if (m->required > 1 && d->granted == 0)
         return may_be_asked(e, d);

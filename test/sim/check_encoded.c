@@ -104,6 +104,29 @@ static void see_dst(const struct daemon *d, const struct encoded *e, uint32_t i)
         o->closing_left, o->map);
 }
 
+static void see_item(
+    const struct daemon *d, const struct encoded *e, uint32_t i)
+{
+    const struct item *it = &e->items[i];
+    const struct item *first = NULL;
+
+    if (it->life == ITEM_FREE)
+        return;
+    LIST_FOREACH (n, &it->in_batch)
+        if (LIST_ENTRY(n, struct item, in_batch)->life == ITEM_QUEUED)
+            first = LIST_ENTRY(n, struct item, in_batch);
+    for (uint32_t c = 0; !first && c < e->b.engines.conns_max; c++)
+        if (e->open_batch[c] && e->open_batch[c]->life == ITEM_BATCHED)
+            first = e->open_batch[c];
+    HOLDS((it->life != ITEM_BATCHED || first) &&
+              (!item_held(it) || (!list_linked(&it->in_batch) &&
+                                     (it->src.blocks > 0 || !it->max_rows))) &&
+              (it->life != ITEM_FINAL || it->total != ROWS_UNKNOWN),
+        "an item's state says what it has",
+        "%s item %u: life %u blocks %u total %u in a batch %d", d->conf->name,
+        i, it->life, it->src.blocks, it->total, list_linked(&it->in_batch));
+}
+
 static void see_states(
     struct daemon *d, const struct encoded *e, struct watch *w)
 {
@@ -112,6 +135,7 @@ static void see_states(
         bool same = m->r.used && w->opened_ns[i] == m->history.opened_ns;
 
         see_dst(d, e, i);
+        see_item(d, e, i);
         if (m->life != EROOM_FREE)
             see_life(d, e, i);
         HOLDS(m->r.used == (m->life != EROOM_FREE), "a room is used or free",
@@ -167,7 +191,7 @@ static void see_blocks(
     for (uint32_t i = 0; i < e->b.pools_count; i++)
         memset(w->now[i], 0, e->pools[i].p.blocks * sizeof(uint32_t));
     for (uint32_t i = 0; i < e->rooms_max; i++)
-        if (e->items[i].used)
+        if (e->items[i].life != ITEM_FREE)
             own(w, e, i);
     for (uint32_t i = 0; i < e->b.pools_count; i++)
         for (uint32_t b = 0; b < e->pools[i].p.blocks; b++) {
@@ -250,11 +274,9 @@ void encoded_watch_end(struct daemon *d)
         const struct eroom *m = &e->rooms[i];
 
         HOLDS(!m->r.used, "nothing is left",
-            "%s room %llu: life %u source %u active %u final %d attachments "
-            "%d dsts %d",
-            d->conf->name, (unsigned long long)m->r.id, m->life,
-            m->item->source, m->active, m->item->final,
-            !list_empty(&m->r.attachments), !list_empty(&m->dsts));
+            "%s room %llu: life %u item %u active %u attachments %d dsts %d",
+            d->conf->name, (unsigned long long)m->r.id, m->life, m->item->life,
+            m->active, !list_empty(&m->r.attachments), !list_empty(&m->dsts));
     }
     HOLDS(e->dsts_used == 0 && e->b.engines.attachments_used == 0,
         "nothing is left", "%s: %u destinations, %u attachments", d->conf->name,

@@ -372,7 +372,7 @@ static void send_more(struct encoded *e, struct out *out, struct edst *d)
         min_u32(item_sendable(m->item, d->unit_rows), grantable(d));
     struct data_cmd cmd;
 
-    if (m->item->source != SOURCE_HELD || d->broken_attempt == d->attempt)
+    if (!item_held(m->item) || d->broken_attempt == d->attempt)
         return;
     if (d->job == JOB_OPEN && d->job_attempt != d->attempt) {
         choose_path(e, d);
@@ -437,8 +437,7 @@ bool edst_rows_wait(const struct edst *d)
 {
     const struct item *it = d->room->item;
 
-    return it->source == SOURCE_HELD &&
-           item_sendable(it, d->unit_rows) > grantable(d);
+    return item_held(it) && item_sendable(it, d->unit_rows) > grantable(d);
 }
 
 /* True if the destination may be asked: with several they are asked in
@@ -447,8 +446,7 @@ static bool my_turn(const struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
 
-    bool source =
-        m->item->source == SOURCE_HELD && m->item->total != ROWS_UNKNOWN;
+    bool source = item_held(m->item) && m->item->total != ROWS_UNKNOWN;
 
     return (source || asks_ahead(d)) && m->asked >= m->required &&
            earlier_have(e, d);

@@ -23,36 +23,7 @@
 #include "core/move/rowmap.h"
 #include "core/tombs.h"
 
-enum source_state { SOURCE_NONE, SOURCE_QUEUED, SOURCE_HELD };
-
-struct item {
-    bool used, keyed; /* keyed: announces find it by its key */
-    bool final;       /* nobody writes a row any more */
-    uint8_t source, storage;
-    uint16_t pool;
-    bool coming; /* its blocks are counted in the pool's `coming` */
-    uint32_t uid, refs, leaving; /* rooms that refer to it; that let go soon */
-    uint32_t conn;               /* whose open batch it may be in */
-    struct key key;
-    struct extent src;
-    uint32_t max_rows, total, committed, highest;
-    uint32_t length_version;
-    struct aux aux;
-    struct list rooms;
-    uint64_t age;      /* order of the announces */
-    uint64_t moved_ns; /* when it got its blocks, or rows, or was ended */
-    bool queued;       /* stands in the pool's queue, for its batch */
-    bool ahead;        /* asks for grants by its length: it was overtaken */
-    bool victim;       /* was ended once: gets blocks only with all grants */
-    uint8_t queue;     /* the one that in_queue is in */
-    uint64_t turn;     /* age of its batch */
-    struct heap_node in_queue;
-    struct list in_held;  /* of the pool, while it has blocks */
-    struct list in_batch; /* of those that want their blocks together */
-};
-
-/* States, in the order in which a room, a destination and its job go through
- * them. */
+/* States, in the order in which a record goes through them. */
 enum eroom_life {
 #define EROOM(name, to, text) EROOM_##name,
 #include "core/encode/life.def"
@@ -64,6 +35,35 @@ enum dst_state {
 enum dst_job {
 #define JOB(name, to, text) JOB_##name,
 #include "core/encode/life.def"
+};
+enum item_life {
+#define ITEM(name, to, text) ITEM_##name,
+#include "core/encode/life.def"
+};
+
+struct item {
+    uint8_t life; /* enum item_life; item_move changes it */
+    uint8_t storage;
+    uint16_t pool;
+    /* Beside its life: whether announces find it by its key; how it asks for
+     * its grants (item_asks): it was overtaken in the queue; it was ended once,
+     * and gets blocks only with all grants. */
+    bool keyed, ahead, victim;
+    uint32_t uid, refs, leaving; /* rooms that refer to it; that let go soon */
+    uint32_t conn;               /* whose open batch it may be in */
+    struct key key;
+    struct extent src;
+    uint32_t max_rows, total, committed, highest;
+    uint32_t length_version;
+    struct aux aux;
+    struct list rooms;
+    uint64_t age;      /* order of the announces */
+    uint64_t moved_ns; /* when it got its blocks, or rows, or was ended */
+    uint8_t queue;     /* the one that in_queue is in */
+    uint64_t turn;     /* age of its batch */
+    struct heap_node in_queue;
+    struct list in_held;  /* of the pool, while it has blocks */
+    struct list in_batch; /* of those that want their blocks together */
 };
 
 struct eroom {
@@ -262,9 +262,10 @@ void item_touch(struct encoded *e, const struct item *it);
 /* Takes a step of the room's life, which life.def must allow, with the tables,
  * lists and counts that depend on it. The caller sets kept_ns before KEPT. */
 void eroom_move(struct encoded *e, struct eroom *m, enum eroom_life to);
-/* The same for a destination, and for what the shards have of it. */
+/* The same for a destination, for what the shards have of it, and an item. */
 void edst_move(struct encoded *e, struct edst *d, enum dst_state to);
 void edst_move_job(const struct encoded *e, struct edst *d, enum dst_job to);
+void item_move(struct encoded *e, struct item *it, enum item_life to);
 /* Frees the id of a room that failed or ended: an INIT is told `reason` from
  * now on. */
 void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);
@@ -306,6 +307,11 @@ static inline bool item_asks(const struct item *it)
     return it->ahead || it->victim;
 }
 
+static inline bool item_held(const struct item *it)
+{
+    return it->life >= ITEM_HELD;
+}
+
 static inline bool item_complete(const struct item *it)
 {
     return it->total != ROWS_UNKNOWN && it->committed >= it->total;
@@ -314,7 +320,7 @@ static inline bool item_complete(const struct item *it)
 /* Do its rows need an engine no more? All are there, none is written again. */
 static inline bool item_done(const struct item *it)
 {
-    return it->final && item_complete(it);
+    return it->life == ITEM_FINAL && item_complete(it);
 }
 
 void items_init(struct encoded *e);
@@ -342,11 +348,13 @@ MUST_CHECK enum err item_queue(
     struct encoded *e, struct item *it, uint32_t conn, bool more);
 /* Nothing more comes to the connection's open batch, if there is one. */
 void item_close_batch(struct encoded *e, uint32_t conn);
-/* Counts the item's blocks as coming back once every room on it is leaving, so
- * that no more kept rooms are let go of than are needed. */
-void queue_count_coming(struct encoded *e, struct item *it);
-/* Takes it out of its batch and queue. */
-void queue_leave(struct encoded *e, struct item *it);
+/* Adds to the item's rooms, and to those of them that are leaving. Once all are
+ * leaving its blocks count as coming back, so that no more kept rooms are let
+ * go of than are needed. */
+void queue_refer(
+    struct encoded *e, struct item *it, int32_t rooms, int32_t leaving);
+/* Takes the item out of its batch and queue; it becomes `to`. */
+void queue_leave(struct encoded *e, struct item *it, enum item_life to);
 /* Looks again at what its destinations have granted. */
 void queue_place(struct encoded *e, struct item *it);
 /* Gives blocks to the items that wait. */

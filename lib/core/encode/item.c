@@ -43,9 +43,8 @@ struct item *item_new(
     }
     it = &e->items[i];
     memset(it, 0, sizeof(*it));
-    it->used = true;
-    it->source = SOURCE_QUEUED;
     it->pool = n->pool;
+    item_move(e, it, ITEM_BATCHED);
     it->storage = n->storage;
     it->uid = uid;
     it->key = n->key;
@@ -75,8 +74,7 @@ void item_hide(struct encoded *e, struct item *it)
 
 void item_join(struct encoded *e, struct item *it, struct eroom *m)
 {
-    it->refs++;
-    queue_count_coming(e, it);
+    queue_refer(e, it, 1, 0);
     m->item = it;
     list_push_tail(&it->rooms, &m->in_item);
     eroom_touch(e, m);
@@ -85,11 +83,10 @@ void item_join(struct encoded *e, struct item *it, struct eroom *m)
 void item_discard(struct encoded *e, struct item *it)
 {
     item_hide(e, it);
-    queue_leave(e, it);
+    queue_leave(e, it, ITEM_FREE);
     aux_drop(&e->b.aux, &it->aux);
     list_remove(&it->in_held);
     pool_give(&e->pools[it->pool].p, &it->src);
-    it->used = false;
     slots_give(&e->item_slots, (uint32_t)(it - e->items));
 }
 
@@ -101,9 +98,7 @@ void item_leave(struct encoded *e, struct eroom *m)
         return;
     list_remove(&m->in_item);
     m->item = &e->nothing;
-    it->refs--;
-    it->leaving -= m->leaving;
-    queue_count_coming(e, it);
+    queue_refer(e, it, -1, -m->leaving);
     if (it->refs > 0)
         return;
     item_discard(e, it);

@@ -68,6 +68,12 @@ static const struct step job_steps[] = {
 #include "core/encode/life.def"
 };
 
+static const struct step item_steps[] = {
+#define TO(name)             (UINT32_C(1) << ITEM_##name)
+#define ITEM(name, to, text) [ITEM_##name] = {#name, text, to},
+#include "core/encode/life.def"
+};
+
 static void check_step(const struct step *steps, uint32_t from, uint32_t to,
     const char *what, uint64_t id)
 {
@@ -112,6 +118,15 @@ void edst_move_job(const struct encoded *e, struct edst *d, enum dst_job to)
     check_step(job_steps, d->job, to, "job of destination", edst_slot(e, d));
     d->job = (uint8_t)to;
     d->closing_left = to == JOB_CLOSING ? e->b.c.shards : 0;
+}
+
+void item_move(struct encoded *e, struct item *it, enum item_life to)
+{
+    struct epool *p = &e->pools[it->pool];
+
+    check_step(item_steps, it->life, to, "item", (uint64_t)(it - e->items));
+    p->waiting += (to == ITEM_QUEUED) - (uint32_t)(it->life == ITEM_QUEUED);
+    it->life = (uint8_t)to;
 }
 
 /* rooms that ended */

@@ -218,7 +218,7 @@ static enum err check_commit(const struct eroom *m,
     if (eroom_failing(m) || eroom_ended(m))
         return m->fail_reason ? (enum err)m->fail_reason : ERR_GONE;
     *text = "rows may be committed once they are granted";
-    if (m->item->source != SOURCE_HELD)
+    if (!item_held(m->item))
         return ERR_NOT_READY;
     *text = "rows beyond max_rows or the total";
     if (n->first > m->item->max_rows || end > m->item->max_rows ||
@@ -274,7 +274,8 @@ static void take_commit(struct encoded *e, struct out *out, struct item *it,
     if (n->total != ROWS_UNKNOWN)
         it->total = n->total;
     if (n->flags & FLAG_FINAL) {
-        it->final = true;
+        if (it->life == ITEM_HELD)
+            item_move(e, it, ITEM_FINAL);
         writers_done(e, out, it);
     }
     if (it->total != total)
@@ -406,7 +407,7 @@ bool encoded_fill_event(void *brain, const struct attachment *att,
         n->state = att->pending & EVENT_DONE ? ROOM_SUCCESS : ROOM_FAILED;
         return false;
     }
-    if (m->item->source != SOURCE_HELD)
+    if (!item_held(m->item))
         n->what &= (uint16_t)~EVENT_GRANTED;
     n->storage = m->item->storage;
     n->total = m->item->total;
@@ -415,5 +416,5 @@ bool encoded_fill_event(void *brain, const struct attachment *att,
     n->a = eroom_ended(m) ? m->r.a : m->asked;
     if (n->what & EVENT_GRANTED)
         pool_put_runs(&eroom_pool(e, m)->p, &m->item->src, w);
-    return (att->rights & RIGHT_WRITE) && !m->item->final;
+    return (att->rights & RIGHT_WRITE) && m->item->life != ITEM_FINAL;
 }

@@ -112,7 +112,8 @@ static void place(struct epool *p, struct item *first)
 {
     bool victim = first->victim, ahead = first->ahead;
 
-    CHECK(first->queued, "an item of %u rows is in no queue", first->max_rows);
+    CHECK(first->life == ITEM_QUEUED, "an item of state %u is placed",
+        first->life);
     LIST_FOREACH (n, &first->in_batch) {
         const struct item *it = LIST_ENTRY(n, struct item, in_batch);
 
@@ -126,12 +127,11 @@ static void place(struct epool *p, struct item *first)
         put(p, first, ahead ? QUEUE_AHEAD : QUEUE_PLAIN);
 }
 
-static void enqueue(struct epool *p, struct item *first, uint64_t turn)
+static void enqueue(struct encoded *e, struct item *first, uint64_t turn)
 {
-    first->queued = true;
+    item_move(e, first, ITEM_QUEUED);
     first->turn = turn;
-    p->waiting++;
-    place(p, first);
+    place(&e->pools[first->pool], first);
 }
 
 enum err item_queue(
@@ -158,7 +158,7 @@ enum err item_queue(
         first = it;
     e->open_batch[conn] = more ? first : NULL;
     if (!more)
-        enqueue(p, first, first->age);
+        enqueue(e, first, first->age);
     return OK;
 }
 
@@ -169,14 +169,14 @@ void item_close_batch(struct encoded *e, uint32_t conn)
     e->open_batch[conn] = NULL;
     if (!first)
         return;
-    enqueue(&e->pools[first->pool], first, first->age);
+    enqueue(e, first, first->age);
     epool_serve(e, &e->pools[first->pool]);
 }
 
 /* The next of its batch takes its place. */
-void queue_leave(struct encoded *e, struct item *it)
+void queue_leave(struct encoded *e, struct item *it, enum item_life to)
 {
-    struct epool *p = &e->pools[it->pool];
+    bool queued = it->life == ITEM_QUEUED;
     struct item *next =
         list_linked(&it->in_batch)
             ? LIST_ENTRY(it->in_batch.next, struct item, in_batch)
@@ -185,24 +185,22 @@ void queue_leave(struct encoded *e, struct item *it)
     if (e->open_batch[it->conn] == it)
         e->open_batch[it->conn] = next;
     list_remove(&it->in_batch);
-    if (!it->queued)
-        return;
-    unput(p, it);
-    it->queued = false;
-    p->waiting--;
-    if (next)
-        enqueue(p, next, it->turn);
+    if (queued)
+        unput(&e->pools[it->pool], it);
+    item_move(e, it, to);
+    if (queued && next)
+        enqueue(e, next, it->turn);
 }
 
 void queue_place(struct encoded *e, struct item *it)
 {
     struct epool *p = &e->pools[it->pool];
-    struct item *first = it->queued ? it : NULL;
+    struct item *first = it->life == ITEM_QUEUED ? it : NULL;
 
-    if (it->source != SOURCE_QUEUED)
+    if (item_held(it))
         return;
     LIST_FOREACH (n, &it->in_batch)
-        if (LIST_ENTRY(n, struct item, in_batch)->queued)
+        if (LIST_ENTRY(n, struct item, in_batch)->life == ITEM_QUEUED)
             first = LIST_ENTRY(n, struct item, in_batch);
     if (!first)
         return; /* its batch goes on */
@@ -262,12 +260,11 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
 {
     uint32_t first_run, n = div_up(it->max_rows, p->block_rows);
 
-    CHECK(it->source == SOURCE_QUEUED, "an item of state %u takes blocks",
-        it->source);
+    CHECK(
+        it->life == ITEM_QUEUED, "an item of state %u takes blocks", it->life);
     if (!pool_take(&p->p, &it->src, n, &first_run))
         return false;
     rowmap_clear(&p->committed, &p->p, first_run);
-    it->source = SOURCE_HELD;
     it->moved_ns = e->b.now_ns;
     list_push_tail(&p->held, &it->in_held);
     LIST_FOREACH (r, &it->rooms) {
@@ -281,14 +278,22 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
     return true;
 }
 
-void queue_count_coming(struct encoded *e, struct item *it)
+static bool comes_back(const struct item *it)
 {
-    bool coming = it->refs > 0 && it->leaving == it->refs;
+    return it->refs > 0 && it->leaving == it->refs;
+}
+
+void queue_refer(
+    struct encoded *e, struct item *it, int32_t rooms, int32_t leaving)
+{
     struct epool *p = &e->pools[it->pool];
 
-    if (coming != it->coming)
-        p->coming += coming ? it->src.blocks : -it->src.blocks;
-    it->coming = coming;
+    p->coming -= comes_back(it) ? it->src.blocks : 0;
+    it->refs += (uint32_t)rooms;
+    it->leaving += (uint32_t)leaving;
+    CHECK(it->leaving <= it->refs, "%u of an item's %u rooms are leaving",
+        it->leaving, it->refs);
+    p->coming += comes_back(it) ? it->src.blocks : 0;
 }
 
 /* Lets go of kept rooms, longest not asked for first, until `blocks`
@@ -303,10 +308,9 @@ static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
             return;
         if (m->active > 0)
             continue;
-        m->leaving =
-            (m->item->final || !room_in_use(&m->r)) && !eroom_read_elsewhere(m);
-        m->item->leaving += m->leaving;
-        queue_count_coming(e, m->item);
+        m->leaving = (m->item->life == ITEM_FINAL || !room_in_use(&m->r)) &&
+                     !eroom_read_elsewhere(m);
+        queue_refer(e, m->item, 0, m->leaving);
         eroom_unlink(e, m, ERR_GONE);
     }
 }
@@ -343,7 +347,7 @@ void epool_serve(struct encoded *e, struct epool *p)
             return;
         }
         overtake(e, p, head);
-        queue_leave(e, head);
+        queue_leave(e, head, ITEM_HELD);
     }
     p->head_since_ns = p->revoke_ns = TIME_NEVER;
 }

@@ -94,10 +94,10 @@ static void end_room(struct encoded *e, struct eroom *m, const struct item *it)
 
 static void end_item(struct encoded *e, struct item *it)
 {
-    CHECK(it->source == SOURCE_HELD,
+    CHECK(item_held(it),
         "an item of state %u is ended for its %u "
         "blocks",
-        it->source, it->src.blocks);
+        it->life, it->src.blocks);
     e->b.stats[STAT_sources_revoked]++;
     item_hide(e, it);
     it->moved_ns = e->b.now_ns;

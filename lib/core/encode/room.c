@@ -53,7 +53,8 @@ static void settle_source(struct encoded *e, struct eroom *m)
 {
     if (m->life < EROOM_RELEASING || m->life == EROOM_GONE || !sends_over(m))
         return;
-    if ((!m->item->final && room_in_use(&m->r)) || eroom_read_elsewhere(m)) {
+    if ((m->item->life != ITEM_FINAL && room_in_use(&m->r)) ||
+        eroom_read_elsewhere(m)) {
         if (m->life == EROOM_QUARANTINED)
             return;
         e->b.stats[STAT_blocks_quarantined] += m->item->src.blocks;
@@ -146,8 +147,8 @@ void eroom_withdraw(struct encoded *e, struct eroom *m)
  * that restarts and asks again; not while others wait for the blocks. */
 static uint64_t keep_ns(const struct encoded *e, const struct eroom *m)
 {
-    if (eroom_failing(m) || !item_complete(m->item) ||
-        m->item->source != SOURCE_HELD || e->pools[m->item->pool].waiting > 0)
+    if (eroom_failing(m) || !item_complete(m->item) || !item_held(m->item) ||
+        e->pools[m->item->pool].waiting > 0)
         return 0;
     if (m->flags & FLAG_KEEP)
         return e->b.c.conf->timeout_keep;
@@ -208,7 +209,7 @@ static void show(struct encoded *e, struct out *out, struct eroom *m)
 
     if (!ended && m->have)
         known |= EVENT_HAVE;
-    else if (!ended && m->item->source == SOURCE_HELD)
+    else if (!ended && item_held(m->item))
         known |= EVENT_GRANTED;
     m->due = 0;
     if (m->item != &e->nothing)
@@ -266,7 +267,7 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
     if (m->life == EROOM_EXPIRED && m->active == 0)
         eroom_unlink(e, m, ERR_UNKNOWN_ROOM);
     if (eroom_running(m)) {
-        if (m->item->source == SOURCE_HELD && m->asked > 0)
+        if (item_held(m->item) && m->asked > 0)
             state = m->history.first_ns ? ROOM_TRANSFERRING : ROOM_WAITING;
         if (state > m->r.state)
             m->r.state = state;
@@ -290,7 +291,7 @@ void eroom_expired(struct encoded *e, struct eroom *m)
             close_room(e, m);
         else
             eroom_fail(e, m, ERR_TIMEOUT,
-                m->item->source == SOURCE_QUEUED
+                !item_held(m->item)
                     ? "no source blocks came in time, and no destination asked"
                     : "no destination asked in time");
     }

@@ -48,8 +48,8 @@ static void count(const void *brain, uint32_t place, uint32_t sums[][3])
     const struct item *it = &e->items[place];
     const struct eroom *m = &e->rooms[place];
 
-    if (it->used)
-        sums[it->pool][SUM_WAITING] += it->source == SOURCE_QUEUED;
+    if (it->life != ITEM_FREE)
+        sums[it->pool][SUM_WAITING] += !item_held(it);
     if (!eroom_ended(m))
         return;
     if (m->life == EROOM_KEPT)
@@ -93,11 +93,12 @@ static void check_item(const struct item *it)
         refs += LIST_ENTRY(n, struct eroom, in_item)->item == it;
     CHECK(refs == it->refs && refs > 0, "an item has %u rooms, counted %u",
         refs, it->refs);
-    CHECK(list_linked(&it->in_held) == (it->source == SOURCE_HELD),
-        "an item in source state %u is on the wrong list", it->source);
-    CHECK(it->queued || !heap_linked(&it->in_queue), "an item is in a queue");
-    CHECK(it->src.blocks == 0 || it->source == SOURCE_HELD,
-        "%u blocks in source state %u", it->src.blocks, it->source);
+    CHECK(list_linked(&it->in_held) == item_held(it),
+        "an item of state %u is on the wrong list", it->life);
+    CHECK(it->life == ITEM_QUEUED || !heap_linked(&it->in_queue),
+        "an item of state %u is in a queue", it->life);
+    CHECK(it->src.blocks == 0 || item_held(it), "%u blocks in state %u",
+        it->src.blocks, it->life);
     CHECK(it->committed <= it->highest, "prefix %u, highest %u", it->committed,
         it->highest);
 }
@@ -123,10 +124,10 @@ void encoded_check(const void *brain)
     for (uint32_t i = 0; i < e->rooms_max; i++) {
         const struct item *it = &e->items[i];
 
-        if (!it->used)
+        if (it->life == ITEM_FREE)
             continue;
         blocks[it->pool] += it->src.blocks;
-        waiting[it->pool] += it->queued;
+        waiting[it->pool] += it->life == ITEM_QUEUED;
         check_item(it);
     }
     CHECK(fenced == e->fenced, "%u destinations may be read, counted %u",
