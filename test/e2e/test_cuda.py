@@ -13,7 +13,7 @@ import numpy as np
 
 import mmx
 from engine import LIMIT, pattern
-from mmx import cuda
+from mmx import cuda, tensor
 from mmx.dtypes import DTYPES
 from mmx.kernels import Mover, Tensor
 from mmx.plan import Placeholder, Rows, plan
@@ -372,23 +372,23 @@ class Arrays(Cuda):
         enc, lm, room = self.ready()
         rows = room.view("embedding")
         self.assertEqual(rows.__dlpack_device__(), (2, 0))
-        before = len(cuda._alive)
+        before = len(tensor._live)
         capsule = rows.__dlpack__(stream=None, max_version=(1, 0))
         api = ctypes.PyDLL(None)
         api.PyCapsule_GetPointer.restype = ctypes.c_void_p
         api.PyCapsule_GetPointer.argtypes = [ctypes.py_object,
                                              ctypes.c_char_p]
         at = api.PyCapsule_GetPointer(capsule, b"dltensor")
-        t = cuda._DLManaged.from_address(at).tensor
+        t = tensor._Old.from_address(at).tensor
         self.assertEqual(t.data, rows.address)
         self.assertEqual((t.device_type, t.ndim, t.code, t.bits, t.lanes),
                          (2, 2, 4, 16, 1))
         self.assertEqual([t.shape[i] for i in range(2)], [300, 256])
         self.assertEqual([t.strides[i] for i in range(2)], [256, 1])
-        self.assertEqual(len(cuda._alive), before + 1)
+        self.assertEqual(len(tensor._live), before + 1)
         del capsule, t  # nobody took it
         gc.collect()
-        self.assertEqual(len(cuda._alive), before)
+        self.assertEqual(len(tensor._live), before)
         # As a consumer does: take, rename, delete later.
         capsule = rows.__dlpack__()
         at = api.PyCapsule_GetPointer(capsule, b"dltensor")
@@ -397,15 +397,15 @@ class Arrays(Cuda):
         api.PyCapsule_SetName(capsule, name)
         del capsule
         gc.collect()
-        self.assertEqual(len(cuda._alive), before + 1)
+        self.assertEqual(len(tensor._live), before + 1)
         with self.assertRaises(mmx.ViewInUse):
             del rows
             room.release()
-        managed = cuda._DLManaged.from_address(at)
+        managed = tensor._Old.from_address(at)
         managed.deleter(ctypes.pointer(managed))
         del managed
         gc.collect()
-        self.assertEqual(len(cuda._alive), before)
+        self.assertEqual(len(tensor._live), before)
         self.finish(enc, lm, 7)
 
     def test_torch(self):

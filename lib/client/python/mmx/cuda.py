@@ -18,6 +18,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from .dtypes import DTYPES
+from .tensor import capsule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -268,50 +269,7 @@ class _Shown:
         self.memory = memory
 
 
-# --- DLPack -----------------------------------------------------------------
-class _DLTensor(ctypes.Structure):
-    _fields_ = [("data", _ptr), ("device_type", ctypes.c_int32),
-                ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
-                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
-                ("lanes", ctypes.c_uint16),
-                ("shape", ctypes.POINTER(ctypes.c_int64)),
-                ("strides", ctypes.POINTER(ctypes.c_int64)),
-                ("byte_offset", _u64)]
-
-
-class _DLManaged(ctypes.Structure):
-    pass
-
-
-_DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(_DLManaged))
-_DLManaged._fields_ = [("tensor", _DLTensor), ("context", _ptr),
-                       ("deleter", _DELETER)]
-_CAPSULE_END = ctypes.CFUNCTYPE(None, _ptr)
-_KDL_CUDA = 2
-_alive: Dict[int, Tuple[Any, ...]] = {}  # by address of the _DLManaged
-
-
-@_DELETER
-def _delete(managed: Any) -> None:
-    _alive.pop(ctypes.addressof(managed.contents), None)
-
-
-# Not ctypes.pythonapi: its functions, and the types that are set on them, are
-# shared by the whole process.
-_python = ctypes.PyDLL(None)
-_valid = _python.PyCapsule_IsValid
-_valid.argtypes, _valid.restype = [_ptr, ctypes.c_char_p], _int
-_pointer = _python.PyCapsule_GetPointer
-_pointer.argtypes, _pointer.restype = [_ptr, ctypes.c_char_p], _ptr
-_new = _python.PyCapsule_New
-_new.argtypes, _new.restype = [_ptr, ctypes.c_char_p, _ptr], ctypes.py_object
-
-
-@_CAPSULE_END
-def _capsule_end(capsule: Any) -> None:
-    # A consumer has renamed the capsule and deletes the tensor itself.
-    if _valid(capsule, b"dltensor"):
-        _alive.pop(_pointer(capsule, b"dltensor"), None)
+_KDL_CUDA = 2  # DLPack's device
 
 
 class Rows:
@@ -392,15 +350,9 @@ class Rows:
         """Exports the rows; stream is ignored, because readable rows have
         landed. This version of DLPack has no read-only tensors: a write to
         rows of a read-only pool is an error of the GPU."""
-        shape = (ctypes.c_int64 * 2)(*self.shape)
-        strides = (ctypes.c_int64 * 2)(self.shape[1], 1)
         kind = DTYPES[self.dtype]
-        managed = _DLManaged(
-            _DLTensor(self.address, _KDL_CUDA, self.gpu, 2, kind.plain[1],
-                      8 * kind.bytes, 1, shape, strides, 0), None, _delete)
-        at = ctypes.addressof(managed)
-        _alive[at] = (managed, shape, strides, self)
-        return _new(at, b"dltensor", ctypes.cast(_capsule_end, _ptr))
+        return capsule(self.address, (_KDL_CUDA, self.gpu), self.shape,
+                       kind.plain[1], kind.bytes, self, None)
 
     def torch(self) -> Any:
         """Returns a torch tensor of the same memory."""

@@ -31,8 +31,12 @@ def native(array: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
     return array.view(getattr(ml_dtypes, DTYPES[kind].torch))
 
 
+# --- capsules, of rows in any memory ------------------------------------------
+_ptr = ctypes.c_void_p
+
+
 class _Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32),
+    _fields_ = [("data", _ptr), ("device_type", ctypes.c_int32),
                 ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
                 ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
                 ("lanes", ctypes.c_uint16),
@@ -41,49 +45,62 @@ class _Tensor(ctypes.Structure):
                 ("byte_offset", ctypes.c_uint64)]
 
 
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_Deleter = ctypes.CFUNCTYPE(None, _ptr)
 
 
 class _Old(ctypes.Structure):
-    _fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p),
+    _fields_ = [("tensor", _Tensor), ("context", _ptr),
                 ("deleter", _Deleter)]
 
 
 class _Versioned(ctypes.Structure):
     _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32),
-                ("context", ctypes.c_void_p), ("deleter", _Deleter),
+                ("context", _ptr), ("deleter", _Deleter),
                 ("flags", ctypes.c_uint64), ("tensor", _Tensor)]
 
 
 _NAMES = {_Old: b"dltensor", _Versioned: b"dltensor_versioned"}
 _live: Dict[int, Any] = {}  # by address: objects that a capsule refers to
 
+# Not ctypes.pythonapi: its functions, and the types that are set on them, are
+# shared by the whole process.
+_python = ctypes.PyDLL(None)
+_valid, _pointer = _python.PyCapsule_IsValid, _python.PyCapsule_GetPointer
+_valid.argtypes = _pointer.argtypes = [_ptr, ctypes.c_char_p]
+_pointer.restype = _ptr
+_new = _python.PyCapsule_New
+_new.argtypes, _new.restype = [_ptr, ctypes.c_char_p, _ptr], ctypes.py_object
 
-def _deleted(address: int) -> None:
+
+@_Deleter
+def _delete(address: int) -> None:
     _live.pop(address, None)
 
 
-_delete = _Deleter(_deleted)
-
-_api = ctypes.pythonapi
-_api.PyCapsule_IsValid.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-_api.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-_api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-_api.PyCapsule_New.restype = ctypes.py_object
-
-
-def _dropped(capsule: int) -> None:
+@ctypes.PYFUNCTYPE(None, _ptr)
+def _unused(capsule: int) -> None:
     """Frees a capsule that was not consumed: a consumer renames it."""
     for name in _NAMES.values():
-        if _api.PyCapsule_IsValid(capsule, name):
-            _live.pop(_api.PyCapsule_GetPointer(capsule, name), None)
+        if _valid(capsule, name):
+            _live.pop(_pointer(capsule, name), None)
 
 
-_unused = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_dropped)
-_api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p,
-                               type(_unused)]
+def capsule(address: int, device: Tuple[int, int], shape: Tuple[int, ...],
+            code: int, size: int, keep: Any, flags: Optional[int]) -> Any:
+    """Returns a capsule of contiguous rows, which keeps `keep` alive. flags:
+    of the versioned form; None: the old form."""
+    made: Any = _Old() if flags is None else _Versioned(major=1, flags=flags)
+    made.deleter = _delete
+    sizes = (ctypes.c_int64 * 2)(*shape)
+    strides = (ctypes.c_int64 * 2)(shape[1], 1)
+    made.tensor = _Tensor(address, *device, 2, code, 8 * size, 1, sizes,
+                          strides, 0)
+    at = ctypes.addressof(made)
+    _live[at] = (made, sizes, strides, keep)
+    return _new(at, _NAMES[type(made)], ctypes.cast(_unused, _ptr))
 
 
+# --- rows in host memory ------------------------------------------------------
 class Tensor:
     """Rows of one field, [rows, elements]; made by Room.tensor()."""
 
@@ -102,26 +119,15 @@ class Tensor:
                    dl_device: Any = None, copy: Optional[bool] = None) -> Any:
         if copy or dl_device not in (None, (_CPU, 0)):
             raise BufferError("rows are exported in place, in host memory")
-        made: Any
-        if max_version and max_version[0] >= 1:
-            made = _Versioned(1, 0, None, _delete,
-                              _READ_ONLY if self.read_only else 0)
-        elif self.read_only:
+        versioned = max_version and max_version[0] >= 1
+        if self.read_only and not versioned:
             raise BufferError("the rows are read only, and this consumer's "
                               "DLPack version has no flag for that")
-        else:
-            made = _Old()
-            made.deleter = _delete
-        shape = (ctypes.c_int64 * 2)(*self.array.shape)
-        strides = (ctypes.c_int64 * 2)(self.array.shape[1], 1)
         kind = DTYPES[self.kind]
-        made.tensor = _Tensor(
-            self.array.ctypes.data, _CPU, 0, 2, kind.code, 8 * kind.bytes, 1,
-            ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
-            ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)), 0)
-        address = ctypes.addressof(made)
-        _live[address] = (made, shape, strides, self.array)
-        return _api.PyCapsule_New(address, _NAMES[type(made)], _unused)
+        return capsule(
+            self.array.ctypes.data, (_CPU, 0), self.array.shape, kind.code,
+            kind.bytes, self.array,
+            (_READ_ONLY if self.read_only else 0) if versioned else None)
 
     def torch(self) -> Any:
         """Returns a torch tensor over the same rows. torch has no read-only
