@@ -1,12 +1,12 @@
 /* client.c - a handle: opening, closing, stepping, waiting.
  *
  * Invariants. The descriptor of mmx_fd is an epoll instance of three: the
- * socket, a timer that is armed while the link is down, and the bell, which is
- * readable while events are pending that were received (by a thread that waited
- * for something else) but not handed out. So the descriptor is readable
- * whenever mmx_step has something to do, across reconnects. Everything is
- * guarded by one lock that is never held during a wait. All memory is allocated
- * in mmx_open.
+ * socket, a timer that is armed while the link is down, and the wakeup fd,
+ * which is readable while events are pending that were received (by a thread
+ * that waited for something else) but not handed out. So the descriptor is
+ * readable whenever mmx_step has something to do, across reconnects. Everything
+ * is guarded by one lock that is never held during a wait. All memory is
+ * allocated in mmx_open.
  *
  * A fork is detected by a page that the kernel zeroes in the child: no system
  * call per call, no atfork handlers.
@@ -54,13 +54,13 @@ static bool events_pending(mmx *m)
 
 void client_unlock(mmx *m)
 {
-    bool ring = events_pending(m);
+    bool wake = events_pending(m);
     uint64_t n = 1;
 
-    if (ring && !m->rung)
-        m->rung = write(m->bell, &n, sizeof n) == sizeof n;
-    else if (!ring && m->rung)
-        m->rung = read(m->bell, &n, sizeof n) != sizeof n;
+    if (wake && !m->woken)
+        m->woken = write(m->wakeup, &n, sizeof n) == sizeof n;
+    else if (!wake && m->woken)
+        m->woken = read(m->wakeup, &n, sizeof n) != sizeof n;
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -87,11 +87,11 @@ int64_t client_left(uint64_t end)
     return now < end ? (int64_t)(end - now) : 0;
 }
 
-bool client_nap(int sock, int64_t ms)
+bool client_poll(int sock, int64_t ms)
 {
     struct pollfd p = {.fd = sock, .events = POLLIN};
 
-    return poll(&p, 1, ms < 0 || ms > NAP_MS ? NAP_MS : (int)ms) >= 0 ||
+    return poll(&p, 1, ms < 0 || ms > WAIT_MS ? WAIT_MS : (int)ms) >= 0 ||
            errno != EINTR;
 }
 
@@ -119,7 +119,7 @@ int client_wait(
             return did < 0 ? did : 0;
         if (left == 0)
             return -MMX_E_TIMEOUT;
-        if (!client_nap(sock, left))
+        if (!client_poll(sock, left))
             return -MMX_E_SYSTEM;
     }
 }
@@ -239,11 +239,11 @@ static bool take_fds(mmx *m)
 
     m->ep = epoll_create1(EPOLL_CLOEXEC);
     m->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    m->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (m->ep < 0 || m->timer < 0 || m->bell < 0)
+    m->wakeup = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (m->ep < 0 || m->timer < 0 || m->wakeup < 0)
         return false;
     return epoll_ctl(m->ep, EPOLL_CTL_ADD, m->timer, &e) == 0 &&
-           epoll_ctl(m->ep, EPOLL_CTL_ADD, m->bell, &e) == 0;
+           epoll_ctl(m->ep, EPOLL_CTL_ADD, m->wakeup, &e) == 0;
 }
 
 static void close_fd(int *fd)
@@ -266,7 +266,7 @@ static void drop(mmx *m)
 
     close_fd(&m->sock);
     close_fd(&m->timer);
-    close_fd(&m->bell);
+    close_fd(&m->wakeup);
     close_fd(&m->ep);
     unpage(m->alive, page > 0 ? (size_t)page : 4096);
     unpage(m->page, m->page_bytes);
@@ -312,7 +312,7 @@ static int open_handle(mmx *m, const struct mmx_opt *o)
 {
     uint32_t cells = o->cells ? o->cells : CELLS_USUAL;
 
-    m->ep = m->sock = m->timer = m->bell = -1;
+    m->ep = m->sock = m->timer = m->wakeup = -1;
     m->info.role = o->role;
     m->backoff_ms = 1;
     if (cells > CELLS_MAX || !take_names(m, o)) {
@@ -366,7 +366,7 @@ static void say_bye(mmx *m)
     if (m->link != LINK_UP || client_ask(m, &msg, 0, NONE, 0, NULL) != 0)
         return;
     while (m->link == LINK_UP && client_left(end) != 0) {
-        (void)client_nap(m->sock, client_left(end));
+        (void)client_poll(m->sock, client_left(end));
         client_flush(m);
         client_receive(m);
     }

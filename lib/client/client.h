@@ -28,7 +28,7 @@
 #define SPACES_MAX   64
 #define TICKETS_MAX  4096
 #define BUCKETS      1024 /* hash buckets of requests; a power of two */
-#define NAP_MS       20
+#define WAIT_MS      20
 #define CELLS_USUAL  1024
 #define CELLS_MAX    65536
 #define CLIENT_ALIVE UINT64_C(0x6d6d782d616c6976)
@@ -129,9 +129,9 @@ struct mmx {
     pthread_mutex_t lock;
     uint64_t *alive; /* a page that reads as 0 in a forked child */
 
-    int ep, sock, timer, bell; /* bell: readable while events are pending */
+    int ep, sock, timer, wakeup; /* wakeup: readable while events are pending */
     enum client_link link;
-    bool rung, polls_out, told_up, say_up, say_down;
+    bool woken, polls_out, told_up, say_up, say_down;
     int hello_err;
     uint32_t serial, backoff_ms, corks;
 
@@ -176,12 +176,12 @@ struct mmx {
 
 /* Takes the lock and returns 0; -MMX_E_FORKED: in a forked child, not taken. */
 int client_lock(mmx *m);
-/* Makes the bell readable while events are pending, then unlocks. */
+/* Makes the wakeup fd readable while events are pending, then unlocks. */
 void client_unlock(mmx *m);
 /* Waits, the lock not held, until the socket is readable: at most `ms` (-1: no
- * limit) and at most NAP_MS, because another thread may have received the
+ * limit) and at most WAIT_MS, because another thread may have received the
  * answer. False after a signal. */
-bool client_nap(int sock, int64_t ms);
+bool client_poll(int sock, int64_t ms);
 /* Returns the time at which a timeout (-1: none) ends. */
 uint64_t client_end(int timeout_ms);
 /* Returns the milliseconds left until `end`; -1: no limit. */

@@ -170,7 +170,7 @@ static int await(mmx *m, struct client_reply *r, uint32_t seq, int timeout_ms)
         if (err)
             break;
         client_unlock(m);
-        if (!client_nap(sock, left))
+        if (!client_poll(sock, left))
             err = -MMX_E_SYSTEM;
         pthread_mutex_lock(&m->lock);
         if (r->over)

@@ -207,9 +207,9 @@ void attachment_drop(struct engines *g, struct attachment *att);
 void attachment_release(
     struct engines *g, struct out *out, struct attachment *att);
 
-/* The connection has something to pull with next_event(). */
+/* Notifies a connection of events to pull with next_event(). */
 void engine_notify(struct engines *g, struct out *out, uint32_t conn);
-/* Tells one attachment, or all of a room, that something happened. */
+/* Adds `what` to the pending event of one attachment, or of all of a room. */
 void attachment_notify(
     struct engines *g, struct out *out, struct attachment *att, uint16_t what);
 void room_notify(

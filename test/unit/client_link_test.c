@@ -193,8 +193,8 @@ TEST(pool_refused)
     rig_close(&g);
 }
 
-/* The bell: what one call took off the socket makes the descriptor readable
- * for the loop that steps. */
+/* What one call took off the socket makes the handle readable, by its wakeup
+ * fd, for the loop that steps. */
 TEST(events_survive_a_blocking_call)
 {
     struct rig g;
