@@ -61,7 +61,7 @@ without := %/cuda.c %/cuda_gather.c %/mem_cuda.c %/driver.c
 endif
 
 CPPFLAGS += -Ilib -I. -D_GNU_SOURCE -DMMX_VERSION='"$(VERSION)"' \
-	-DMMX_LIBDIR='"$(LIBDIR)"' \
+	-DMMX_LIBDIR='"$(LIBDIR)"' -DMMX_SHARE='"$(PREFIX)/share/mmx"' \
 	$(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 ALL_CFLAGS = -std=gnu11 $(CPPFLAGS) $(CFLAGS) $(WARN) $(HARDEN) -MMD -MP
 LIBS = $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lpthread -lm -ldl
@@ -242,6 +242,7 @@ install: all
 	install -m644 -t $(DESTDIR)/etc/mmx conf/mmx-encoded.yaml conf/mmx-langd.yaml
 	install -m644 systemd/*.service systemd/*.socket \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -D -m644 -t $(DESTDIR)$(PREFIX)/share/mmx systemd/*.conf
 	install -m644 systemd/mmx.sysusers \
 		$(DESTDIR)$(PREFIX)/lib/sysusers.d/mmx.conf
 

@@ -24,6 +24,8 @@ static void usage(FILE *to)
         "  --langd         use /run/mmx/langd.sock\n"
         "  --socket PATH   use the daemon's socket at PATH; default: that of\n"
         "                  the two above which exists (doctor: both)\n"
+        "  --config FILE   doctor: the daemon's configuration, to be held\n"
+        "                  against its unit; default: those in /etc/mmx\n"
         "  --json          print an array of objects\n"
         "exit status: 0 success, 1 refused by the daemon or a check failed,\n"
         "2 no daemon, 64 bad command line\n",
@@ -91,10 +93,13 @@ static int show_at(const char *path, const char *what, bool json)
 }
 
 static const char *const sockets[] = {CTL_ENCODED, CTL_LANGD};
+static const char *const files[] = {
+    "/etc/mmx/mmx-encoded.yaml", "/etc/mmx/mmx-langd.yaml"};
 
 /* Checks the daemon at the path, or without one every daemon that has a socket
- * here. No socket at all is a finding, too. */
-static int doctor(const char *path, bool json)
+ * here. No socket at all is a finding, too. Then what the units let them do,
+ * for the file or, without one, those of /etc/mmx. */
+static int doctor(const char *path, const char *file, bool json)
 {
     struct findings r = {.as_json = json};
     uint32_t visited = 0;
@@ -108,6 +113,11 @@ static int doctor(const char *path, bool json)
     }
     if (!visited)
         doctor_daemon(&r, path ? path : CTL_LANGD);
+    if (file)
+        doctor_unit(&r, file);
+    for (int i = 0; i < 2 && !file && !path; i++)
+        if (access(files[i], R_OK) == 0)
+            doctor_unit(&r, files[i]);
     findings_end(&r);
     return r.count[FAIL] ? CTL_REFUSED : CTL_SHOWN;
 }
@@ -135,16 +145,19 @@ int main(int argc, char **argv)
 {
     static const struct option longs[] = {
         {"socket", required_argument, NULL, 's'},
+        {"config", required_argument, NULL, 'c'},
         {"encoded", no_argument, NULL, 'e'}, {"langd", no_argument, NULL, 'l'},
         {"json", no_argument, NULL, 'j'}, {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    const char *path = NULL;
+    const char *path = NULL, *file = NULL;
     bool json = false;
     int c;
 
     while ((c = getopt_long(argc, argv, "s:jh", longs, NULL)) != -1) {
         if (c == 's')
             path = optarg;
+        else if (c == 'c')
+            file = optarg;
         else if (c == 'e')
             path = CTL_ENCODED;
         else if (c == 'l')
@@ -159,7 +172,7 @@ int main(int argc, char **argv)
     if (optind + 1 != argc)
         return usage(stderr), CTL_USAGE;
     if (!strcmp(argv[optind], "doctor"))
-        return doctor(path, json);
+        return doctor(path, file, json);
     if (!path && !(path = find_socket()))
         return CTL_NO_DAEMON;
     return show_at(path, argv[optind], json);

@@ -69,7 +69,7 @@ void findings_say(struct findings *r, enum finding f, const char *check,
     const char *text, const char *advice);
 void findings_end(const struct findings *r);
 
-/* doctor.c, where.c, here.c, peer.c */
+/* doctor.c, where.c, unit.c, here.c, peer.c */
 
 /* Checks everything an engine needs to reach one daemon and use it. */
 void doctor_daemon(struct findings *r, const char *path);
@@ -77,6 +77,9 @@ void doctor_daemon(struct findings *r, const char *path);
 void doctor_path(struct findings *r, const char *path, bool reached);
 /* Explains a connect that failed with this errno. */
 void doctor_reach(struct findings *r, const char *path, int error);
+/* Checks that the daemon's unit lets it use what the configuration file asks
+ * for. */
+void doctor_unit(struct findings *r, const char *file);
 /* Checks limits and environment of this process. pool_bytes: of all pools. */
 void doctor_here(struct findings *r, uint64_t pool_bytes);
 /* Checks the peers of the daemon, given as the rows of QUERY peers. */

@@ -108,6 +108,7 @@ class Daemon:
         self.process = None
         self.killed = False
         self.nofile = None  # (soft, hard) RLIMIT_NOFILE
+        self.before = None  # called in the child
 
     def limit(self) -> None:
         """In the child, before it becomes the daemon."""
@@ -122,7 +123,8 @@ class Daemon:
                 [self.binary, "--config", self.config],
                 stderr=log if stderr is None else stderr,
                 stdout=log, stdin=subprocess.DEVNULL,
-                preexec_fn=self.limit if self.nofile else None,
+                preexec_fn=self.before or
+                (self.limit if self.nofile else None),
                 env={**os.environ, **UCX, **(env or {})})
         self.wait_ready()
         return self

@@ -8,7 +8,7 @@ import subprocess
 import threading
 
 from engine import LIMIT
-from pair import BUILD, Case
+from pair import BUILD, ROOT, Case
 
 from mmx import wire
 
@@ -112,6 +112,47 @@ class Doctor(Case):
         enc.release(3)
         lm2.release(3)
         self.assertEqual(self.findings(d2.socket)["peer"]["result"], "ok")
+
+    def unit(self, text, name="mmx-langd.yaml"):
+        """What the doctor finds of a unit whose configuration has the text.
+        """
+        path = os.path.join(self.world.dir, name)
+        with open(path, "w") as f:
+            f.write(text)
+        got = subprocess.run(
+            [self.program, "--socket", "/nowhere/a.sock", "--config", path,
+             "--json", "doctor"], capture_output=True, text=True,
+            timeout=LIMIT, env={**os.environ, "MMX_UNITS": self.world.dir})
+        return [r for r in json.loads(got.stdout)
+                if r["check"] in ("unit", "config")]
+
+    def test_a_unit_that_hides_devices(self):
+        gpu = "pools:\n  - name: a\n    memory: cuda:0\n"
+        rdma = "transfer:\n  carrier: ucx\n  tls: tcp,rc_mlx5\n"
+        drop_ins = os.path.join(ROOT, "systemd")
+        # Not run by systemd here.
+        self.assertEqual(self.unit(gpu + rdma), [])
+        shutil.copy(os.path.join(drop_ins, "mmx-langd.service"),
+                    self.world.dir)
+        for text in ("", "transfer:\n  carrier: ucx\n  tls: tcp,sm\n",
+                     "transfer:\n  carrier: tcp\n  tls: tcp\n"):
+            self.assertEqual(self.unit(text), [])
+        self.assertEqual(self.unit(gpu + rdma, "mmx-encoded.yaml"), [])
+        for text, name, place in (
+                (gpu, "mmx-gpu.conf", "mmx-.service.d"),
+                (rdma, "mmx-rdma.conf", "mmx-langd.service.d")):
+            with self.subTest(name=name):
+                row, = self.unit(text)
+                self.assertEqual(row["result"], "fail")
+                self.assertIn(f"/{name} && ", row["advice"])
+                place = os.path.join(self.world.dir, place)
+                os.mkdir(place)
+                shutil.copy(os.path.join(drop_ins, name), place)
+                row, = self.unit(text)
+                self.assertEqual((row["result"], row["advice"]), ("ok", ""))
+        self.assertEqual([r["result"] for r in self.unit(gpu + rdma)],
+                         ["ok", "ok"])
+        self.assertIn("unknown key", self.unit("poools: 1\n")[0]["text"])
 
     def test_a_pool_without_a_layout(self):
         d = self.world.langd([], fields="engine")
