@@ -98,9 +98,9 @@ static void peer_close(struct shard *s, uint32_t peer)
 
 /* Reads a HELLO's blob: per address a u16 length, then its bytes. Returns the
  * number of addresses; 0: malformed. */
-static uint32_t addresses_of(struct route *l)
+static uint32_t addresses_of(struct route *to)
 {
-    struct reader r = reader_of(l->blob, l->len);
+    struct reader r = reader_of(to->blob, to->len);
     uint32_t n = 0;
 
     while (r.at < r.len && n < SEND_ADDRESSES_MAX) {
@@ -108,7 +108,7 @@ static uint32_t addresses_of(struct route *l)
 
         if (r.failed || a.len == 0)
             return 0;
-        l->addresses[n++] = a;
+        to->addresses[n++] = a;
     }
     return r.at == r.len ? n : 0;
 }
@@ -120,10 +120,11 @@ static void command(struct shard *s, const struct data_cmd *cmd)
     CHECK(cmd->peer < s->conf.peers, "command %u for peer %u of %u", cmd->type,
         cmd->peer, s->conf.peers);
     if (cmd->type == PEER_OPEN) {
-        struct route *l = &s->send.routes[cmd->peer];
+        struct route *to = &s->send.routes[cmd->peer];
 
-        if (l->count > 0)
-            sending_peer(s->send.sending, cmd->peer, l->count, l->segment_max);
+        if (to->count > 0)
+            sending_peer(
+                s->send.sending, cmd->peer, to->count, to->segment_max);
         return;
     }
     if (cmd->type == PEER_CLOSE) {
@@ -179,28 +180,28 @@ static void report_lost(struct shard *s)
  * that are connected are lost and reported. */
 static void set_peer(struct shard *s, const struct order_peer *o)
 {
-    struct route *l = &s->send.routes[o->peer];
+    struct route *to = &s->send.routes[o->peer];
     uint32_t per = ENDPOINTS(s->conf.count), peer = o->peer;
 
     CHECK(peer < s->conf.peers && o->blob, "addresses of peer %u of %u", peer,
         s->conf.peers);
-    if (l->blob && l->segment_max == o->segment_max &&
-        l->carrier == o->carrier &&
-        span_eq(span_of(l->blob, l->len), span_of(o->blob, o->len))) {
+    if (to->blob && to->segment_max == o->segment_max &&
+        to->carrier == o->carrier &&
+        span_eq(span_of(to->blob, to->len), span_of(o->blob, o->len))) {
         free(o->blob);
         return;
     }
     for (uint32_t i = 0; i < per; i++)
         broken(s, peer * per + i);
     report_lost(s);
-    l->serial++;
-    free(l->blob);
-    l->blob = o->blob;
-    l->len = o->len;
-    l->segment_max = o->segment_max;
-    l->carrier = o->carrier;
-    l->count = addresses_of(l);
-    if (l->count == 0)
+    to->serial++;
+    free(to->blob);
+    to->blob = o->blob;
+    to->len = o->len;
+    to->segment_max = o->segment_max;
+    to->carrier = o->carrier;
+    to->count = addresses_of(to);
+    if (to->count == 0)
         log_warn("peer %u has data addresses that cannot be read", peer);
 }
 
