@@ -64,14 +64,20 @@ void admit_sort(struct langd *l, struct lroom *m)
 /* The oldest that waits keeps what it has. */
 static void keep_head(struct lpool *p, struct lroom *m)
 {
+    CHECK(m->group || heap_linked(&m->want_node), "room %llx is no head",
+        (unsigned long long)m->r.id);
     m->grade = (uint8_t)max_u32(m->grade, GRADE_KEPT);
     heap_remove(&p->spec, &m->spec_node);
 }
 
 static void revoke(struct langd *l, struct out *out, struct lroom *m)
 {
-    if (lroom_closing(m) || m->held.blocks == 0 || m->exposed > 0)
-        return;
+    CHECK(lroom_alive(m) && !lroom_closing(m) && m->held.blocks > 0,
+        "room %llx of life %u and %u blocks gives way",
+        (unsigned long long)m->r.id, m->life, m->held.blocks);
+    CHECK(m->exposed == 0 && !lroom_firm(m),
+        "room %llx gives way, %u rows are shown, grade %u",
+        (unsigned long long)m->r.id, m->exposed, m->grade);
     l->b.stats[STAT_revokes]++;
     grant_restart(l, out, m, 0);
     admit_sort(l, m);
@@ -101,6 +107,8 @@ static bool take_back(
         }
         v = CONTAINER_OF(n, struct lroom, victim_node);
     }
+    CHECK(v != head, "room %llx gives way to itself",
+        (unsigned long long)v->r.id);
     revoke(l, out, v);
     return true;
 }
@@ -117,6 +125,9 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
         return false;
     }
     m = CONTAINER_OF(n, struct lroom, want_node);
+    CHECK(lroom_pool(l, m) == p && m->want_node.key == m->age,
+        "room %llx is in the queue of another pool or age",
+        (unsigned long long)m->r.id);
     wanted = m->group ? group_wanted(l, m->group) : grant_wanted(l, m);
     if (wanted == 0 && !m->group) {
         m->grade = GRADE_FIRM;
@@ -155,6 +166,8 @@ static bool serve_need(struct langd *l, struct out *out, struct lpool *p)
     if (!n || p->want.len > 0)
         return false;
     m = CONTAINER_OF(n, struct lroom, need_node);
+    CHECK(lroom_pool(l, m) == p && !m->group && m->required <= 1,
+        "room %llx gets no default grant", (unsigned long long)m->r.id);
     wanted = grant_wanted(l, m);
     if (wanted > 0 && !grant_take(l, out, m, wanted, GRADE_SPECULATIVE))
         return false;

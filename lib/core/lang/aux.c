@@ -215,6 +215,9 @@ static void share_out(struct lroom *m, uint32_t n)
 
 void laux_take(struct langd *l, struct lroom *m, struct span bytes)
 {
+    CHECK(lroom_alive(m) && m->aux_state != LAUX_STORED,
+        "room %llx of state %u takes aux again", (unsigned long long)m->r.id,
+        m->r.state);
     if (m->group && m->aux_state == LAUX_UNKNOWN)
         share_out(m, aux_chunks(bytes.len));
     if (passes(l, m, aux_chunks(bytes.len)) &&
@@ -268,6 +271,9 @@ static void give(struct langd *l, struct lroom *head, uint32_t chunks)
 /* Takes back the room's space: its aux is to be sent again, if it came. */
 static void lose(struct langd *l, struct lroom *m)
 {
+    CHECK(!is_firm(m) && (m->aux.len > 0 || m->aux.reserved > 0),
+        "room %llx of grade %u loses %u bytes of aux",
+        (unsigned long long)m->r.id, m->grade, m->aux.len);
     laux_drop(l, m);
     if (m->aux_state == LAUX_STORED)
         m->aux_state = LAUX_LACKING;
@@ -300,6 +306,9 @@ static bool serve_head(struct langd *l)
     if (!n)
         return false;
     m = CONTAINER_OF(n, struct lroom, aux_node);
+    CHECK(lroom_alive(m) && (!m->group || m->group->aux_stands == m),
+        "room %llx of state %u waits for aux", (unsigned long long)m->r.id,
+        m->r.state);
     keep_head(l, m->group);
     lacks = m->group ? group_lacks(l, m->group) : aux_chunks(m->aux_len);
     if (share_may(&l->b.aux.share, m->uid, lacks)) {

@@ -27,6 +27,8 @@ static void uncap(struct langd *l, struct lgroup *g)
 {
     struct lpool *p = &l->pools[g->pool];
 
+    CHECK(g->spare <= p->spare, "a group keeps %u of %u spare blocks", g->spare,
+        p->spare);
     p->spare -= g->spare;
     p->dirty |= g->spare > 0;
     g->spare = 0;
@@ -35,6 +37,9 @@ static void uncap(struct langd *l, struct lgroup *g)
 
 static void drop(struct langd *l, struct lgroup *g)
 {
+    CHECK(g->used && list_empty(&g->members),
+        "group %llx has members, or was dropped before",
+        (unsigned long long)g->id);
     uncap(l, g);
     table_remove(&l->group_ids, g->id, g->session);
     list_remove(&g->in_session);
@@ -97,6 +102,9 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
         (void)table_put(
             &l->group_ids, g->id, session, (uint32_t)(g - l->groups));
     }
+    CHECK(g->joined < g->size && g->pool == m->pool && !m->group,
+        "group %llx has %u of %u members, pool %u", (unsigned long long)g->id,
+        g->joined, g->size, g->pool);
     list_remove(&g->in_place);
     g->joined++;
     m->group = g;
@@ -129,6 +137,8 @@ void group_leave(struct langd *l, struct lroom *m)
 
     if (!g)
         return;
+    CHECK(!lroom_alive(m), "room %llx leaves its group",
+        (unsigned long long)m->r.id);
     if (g->stands == m)
         unstand(l, g);
     if (m->r.state == ROOM_SUCCESS) {
@@ -173,8 +183,13 @@ uint32_t group_wanted(const struct langd *l, const struct lgroup *g)
 {
     uint64_t blocks = min_u64(most(l, g), l->pools[g->pool].cap_whole);
 
-    LIST_FOREACH (n, &g->members)
-        blocks -= LIST_ENTRY(n, struct lroom, in_group)->held.blocks;
+    LIST_FOREACH (n, &g->members) {
+        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+
+        CHECK(m->held.blocks <= blocks, "room %llx holds %u blocks too many",
+            (unsigned long long)m->r.id, m->held.blocks - (uint32_t)blocks);
+        blocks -= m->held.blocks;
+    }
     return (uint32_t)blocks;
 }
 
@@ -242,6 +257,9 @@ bool group_take(struct langd *l, struct out *out, struct lgroup *g)
     unstand(l, g);
     if (g->capped) {
         list_push_tail(&p->capped, &g->in_capped);
+        CHECK(g->spare == 0 && before - p->p.free <= wanted,
+            "group %llx took %u of %u blocks", (unsigned long long)g->id,
+            before - p->p.free, wanted);
         g->spare = wanted - (before - p->p.free);
         p->spare += g->spare;
     }
@@ -260,6 +278,8 @@ void groups_draw(struct langd *l, struct out *out, struct lpool *p)
             if (wanted == 0 || wanted > g->spare || !out_has_room(out) ||
                 !grant_take_own(l, out, m, wanted))
                 continue;
+            CHECK(wanted <= p->spare, "%u of %u spare blocks are taken", wanted,
+                p->spare);
             g->spare -= wanted;
             p->spare -= wanted;
             m->want = false;

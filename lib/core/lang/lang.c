@@ -15,6 +15,8 @@ static void make_pool(struct langd *l, struct slab *s, uint32_t i)
     uint32_t blocks = (uint32_t)c->blocks;
     uint32_t max = (uint32_t)c->max_room_blocks;
 
+    CHECK(c->block_rows > 0 && max <= blocks, "pool %u: %u of %u blocks a room",
+        i, max, blocks);
     pool_init(&p->p, s, blocks);
     rowmap_init(&p->landed, s, blocks, (uint32_t)c->block_rows);
     heap_init(&p->want, s, l->rooms_max);
@@ -82,6 +84,7 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
         carve(&counting, s);
         return NULL;
     }
+    CHECK(c->shards > 0, "no shard answers that a room is closed");
     l->b.c = *c;
     carve(l, s);
     if (s->failed)
@@ -103,6 +106,9 @@ static void pool_ready(void *brain, uint32_t i)
     struct lpool *p = &l->pools[i];
 
     p->unit_rows = layout_unit_rows(&p->meta->layout, p->block_rows);
+    CHECK(p->unit_rows > 0 && p->block_rows % p->unit_rows == 0,
+        "pool %u: blocks of %u rows, units of %u", i, p->block_rows,
+        p->unit_rows);
     p->part_rows = layout_part_rows(&p->meta->layout, p->unit_rows);
     p->landed.unit = p->unit_rows;
 }

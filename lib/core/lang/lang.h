@@ -232,6 +232,17 @@ static inline uint32_t lroom_slot(const struct langd *l, const struct lroom *m)
     return (uint32_t)(m - l->rooms);
 }
 
+/* Stops at a room that has gone: whose slot is free, or another room's soon. */
+#define CHECK_ROOM(m)                                                          \
+    CHECK((m)->life > LIFE_FORGOTTEN && (m)->life < LIFE_COUNT,                \
+        "room %llx g%llx has life %u", (unsigned long long)(m)->r.id,          \
+        (unsigned long long)(m)->generation, (m)->life)
+
+_Static_assert(offsetof(struct langd, b) == 0 && offsetof(struct lroom, r) == 0,
+    "brain.c and engines.c know the heads only");
+_Static_assert(LIFE_COUNT <= 8, "room.c has the next states in a byte");
+_Static_assert(ROOM_ATTACHMENTS_MAX <= UINT8_MAX, "lroom.missing is a byte");
+
 static inline bool lroom_alive(const struct lroom *m)
 {
     return m->r.state != ROOM_FAILED && m->r.state != ROOM_SUCCESS;

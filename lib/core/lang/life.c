@@ -21,6 +21,7 @@ void lroom_move(struct lroom *m, enum life to)
 
 void lroom_touch(struct langd *l, struct lroom *m)
 {
+    CHECK_ROOM(m);
     if (!list_linked(&m->r.todo))
         list_push_tail(&l->todo, &m->r.todo);
 }

@@ -59,6 +59,8 @@ static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *m = LIST_ENTRY(n, struct lroom, in_peer);
 
+        CHECK(lroom_peer(l, m) == p, "room %llx is of peer %u",
+            (unsigned long long)m->r.id, m->peer);
         if (m->init == INIT_DUE && lroom_alive(m))
             continue; /* it never knew of this room */
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0, "the encoder daemon is gone");
@@ -83,6 +85,7 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *r = LIST_ENTRY(n, struct lroom, in_peer);
 
+        CHECK_ROOM(r);
         /* It may have given us up while we were apart: what it is told
          * again it answers, with STATE or with FAILED. */
         if (!was_up && r->init != INIT_DUE && lroom_alive(r))

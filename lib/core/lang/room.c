@@ -26,6 +26,8 @@ struct lroom *lroom_new(
     CHECK(slot != NONE && table_put(&l->keys, id, peer, slot),
         "no slot for one of %u rooms", l->rooms_used);
     m = &l->rooms[slot];
+    CHECK(m->life == LIFE_FORGOTTEN, "slot %u has room %llx, life %u", slot,
+        (unsigned long long)m->r.id, m->life);
     memset(m, 0, sizeof(*m));
     room_init(&m->r, id);
     lroom_move(m, LIFE_REQUESTED);
@@ -72,6 +74,8 @@ static void record(struct langd *l, struct lroom *m)
 /* Final state: deadlines stop, and a new request may take the key over. */
 static void finish(struct langd *l, struct lroom *m, enum room_state state)
 {
+    CHECK(lroom_alive(m) && l->open > 0, "room %llx ends twice, state %u of %u",
+        (unsigned long long)m->r.id, m->r.state, l->open);
     m->r.state = (uint8_t)state;
     if (m->life == LIFE_REQUESTED)
         lroom_move(m, LIFE_QUARANTINED);
@@ -104,6 +108,7 @@ static void owe_abort(struct langd *l, struct lroom *m)
 void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     uint32_t b, const char *text)
 {
+    CHECK_ROOM(m);
     if (!lroom_alive(m))
         return;
     m->r.reason = (uint8_t)reason;
@@ -162,6 +167,8 @@ static void succeed(struct langd *l, struct lroom *m)
     uint64_t bytes =
         (uint64_t)m->total * l->pools[m->pool].meta->layout.row_bytes;
 
+    CHECK(m->total <= m->granted, "room %llx has blocks for %u of %u rows",
+        (unsigned long long)m->r.id, m->granted, m->total);
     m->r.rows_shown = m->exposed = m->prefix = m->total;
     l->b.stats[STAT_rooms_succeeded]++;
     l->b.stats[STAT_rows_moved] += m->total;
@@ -187,6 +194,8 @@ void lroom_landed(
             "rows beyond the total were sent");
         return;
     }
+    CHECK(lroom_open(m) && lroom_alive(m), "rows land in room %llx, life %u",
+        (unsigned long long)m->r.id, m->life);
     m->init = INIT_CONFIRMED; /* it is known there: rows of it were sent */
     if (!m->history.first_ns)
         m->history.first_ns = l->b.now_ns;
@@ -217,6 +226,8 @@ void lroom_quiet(struct langd *l, struct lroom *m)
     lroom_move(m, m->life == LIFE_TRIMMING ? LIFE_GRANTED
                   : lroom_alive(m)         ? LIFE_REQUESTED
                                            : LIFE_QUARANTINED);
+    CHECK(p->closing_blocks >= m->closing.blocks, "%u of %u blocks are closed",
+        m->closing.blocks, p->closing_blocks);
     p->closing_blocks -= m->closing.blocks;
     pool_give(&p->p, &m->closing);
     p->dirty = true;
@@ -237,6 +248,8 @@ static void released(struct langd *l, struct out *out, struct lroom *m)
     struct extent rest;
     uint32_t short_of;
 
+    CHECK(m->released <= m->exposed, "room %llx: %u rows released, %u shown",
+        (unsigned long long)m->r.id, m->released, m->exposed);
     if (m->released < m->base || blocks == 0 || blocks > m->held.blocks)
         return;
     rest = pool_split(&p->p, &m->held, blocks);
@@ -288,6 +301,8 @@ static void expose(struct langd *l, struct out *out, struct lroom *m)
     rest = div_up(min_u32(m->total, m->max_rows) - m->base, p->block_rows);
     if (m->held.blocks < min_u32(rest, p->hold_stream))
         return;
+    CHECK(m->prefix <= m->granted, "room %llx shows %u rows of %u",
+        (unsigned long long)m->r.id, m->prefix, m->granted);
     m->exposed = m->r.rows_shown = m->prefix;
     room_notify(&l->b.engines, out, &m->r, EVENT_LANDED);
 }
@@ -412,6 +427,9 @@ void lroom_no_readers(struct langd *l, struct lroom *m)
     }
     m->no_readers = true;
     if (m->readers > readers) {
+        CHECK(m->readers - readers < ROOM_ATTACHMENTS_MAX,
+            "room %llx waits for %u of %u readers", (unsigned long long)m->r.id,
+            m->readers - readers, m->readers);
         m->missing = (uint8_t)(m->readers - readers);
         m->readers = (uint16_t)readers;
     }
@@ -433,6 +451,9 @@ static void unlink_room(struct langd *l, struct lroom *m)
 
 static void forget(struct langd *l, struct lroom *m)
 {
+    CHECK(list_empty(&m->r.attachments) && !list_linked(&m->in_settled),
+        "room %llx is forgotten with %u attachments",
+        (unsigned long long)m->r.id, m->r.attachments_count);
     unlink_room(l, m);
     admit_leave(l, m);
     laux_drop(l, m);
@@ -475,6 +496,7 @@ static uint16_t known(const struct lroom *m)
 
 void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
 {
+    CHECK_ROOM(m);
     list_remove(&m->r.todo);
     lroom_readers(l, out, m); /* one of them may have gone */
     if (lroom_alive(m))
@@ -494,6 +516,9 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
 
 void lroom_tell(struct langd *l, struct out *out, struct lroom *m)
 {
+    CHECK_ROOM(m);
+    CHECK(!list_linked(&m->r.todo), "room %llx is told of before it is settled",
+        (unsigned long long)m->r.id);
     room_show(&l->b.engines, out, &m->r, known(m), 0);
     run_stall_clock(l, m);
     say_room(l, out, m);
@@ -557,6 +582,7 @@ void lroom_expired(struct langd *l, struct lroom *m)
     char text[200];
     uint64_t now = l->b.now_ns;
 
+    CHECK_ROOM(m);
     if (lroom_alive(m)) {
         enum err e = ERR_TIMEOUT;
 

@@ -8,6 +8,8 @@ void say_connect(struct langd *l, struct out *out, struct peer *p)
     size_t at = out->bytes.len, len = strlen(p->address);
     struct action *a;
 
+    CHECK(p->link == NONE && len > 0, "peer %s is connected, or has no address",
+        p->label);
     put_bytes(&out->bytes, p->address, len);
     p->link = peer_index(&l->b.peers, p);
     l->b.peers.link_peer[p->link] = p->link;
@@ -31,6 +33,9 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
         about(m, m->init == INIT_CONFIRMED ? PEER_RESUME : PEER_INIT);
     uint8_t firm = grant_firmness(l, m);
 
+    CHECK(lroom_alive(m) && m->life != LIFE_CLOSING,
+        "a grant of room %llx, life %u, is said", (unsigned long long)m->r.id,
+        m->life);
     if (m->init == INIT_CONFIRMED) {
         msg.resume.attempt = m->attempt;
         msg.resume.granted = m->granted;
@@ -69,6 +74,8 @@ static void say_ack(
 {
     struct peer_msg msg = about(m, PEER_ACK);
 
+    CHECK(m->r.state == ROOM_SUCCESS, "room %llx of state %u has all rows",
+        (unsigned long long)m->r.id, m->r.state);
     msg.ack.rows = m->total;
     peer_send(&l->b.peers, out, p, &msg);
     /* Behind the engine's READY: on a core that all share, what carries the
@@ -81,6 +88,9 @@ static void say_abort(
 {
     struct peer_msg msg = about(m, PEER_ABORT);
 
+    CHECK(m->r.state == ROOM_FAILED && lroom_still(m),
+        "room %llx of state %u, life %u, is aborted",
+        (unsigned long long)m->r.id, m->r.state, m->life);
     msg.abort.reason = m->r.reason;
     msg.abort.text = span_str(m->r.text);
     peer_send(&l->b.peers, out, p, &msg);
@@ -92,6 +102,9 @@ static void say_aux(
 {
     struct peer_msg msg = about(m, PEER_STATE);
 
+    CHECK(lroom_alive(m) && m->aux_state == LAUX_LACKING,
+        "room %llx of state %u asks for aux", (unsigned long long)m->r.id,
+        m->r.state);
     msg.state.answers = PEER_LENGTH;
     msg.state.state = m->r.state;
     msg.state.attempt = m->attempt;
@@ -106,6 +119,9 @@ static void say_outcome(
 {
     struct peer_msg msg = about(m, PEER_STATE);
 
+    CHECK(m->r.state == ROOM_FAILED && lroom_still(m),
+        "the end of room %llx, state %u, life %u, is said",
+        (unsigned long long)m->r.id, m->r.state, m->life);
     m->answer_due = false;
     msg.state.answers = PEER_FAILED;
     msg.state.state = m->r.state;

@@ -128,6 +128,8 @@ static void tell(struct tickets *t, struct ticket *k)
 
     if (k->conn == NONE)
         return;
+    CHECK(k->used && k->conn < share_connections(t->conf),
+        "request %s is of connection %u", k->request, k->conn);
     c = &t->conns[k->conn];
     if (!list_linked(&k->in_conn))
         list_push_tail(&c->tell, &k->in_conn);
@@ -137,6 +139,8 @@ static void tell(struct tickets *t, struct ticket *k)
 
 static void hold(struct tickets *t, struct space *p, struct ticket *k)
 {
+    CHECK(p->idle_count > 0 && !k->held && !list_linked(&k->in_space),
+        "request %s gets one of %u ids", k->request, p->idle_count);
     k->seq = p->idle[p->idle_first];
     p->idle_first = (p->idle_first + 1) % p->size;
     p->idle_count--;
@@ -153,6 +157,8 @@ static void hold(struct tickets *t, struct space *p, struct ticket *k)
 
 static void forget(struct tickets *t, struct ticket *k)
 {
+    CHECK(k->used && !k->held && !heap_linked(&k->timer),
+        "request %s is forgotten, and has id %u", k->request, k->seq);
     list_remove(&k->in_conn);
     k->used = false;
     slots_give(&t->slots, index_of(t, k));
@@ -169,6 +175,9 @@ static void end(struct tickets *t, struct ticket *k)
     heap_remove(&t->timers, &k->timer);
     list_remove(&k->in_room);
     if (k->held) {
+        CHECK(p->held > 0 && p->held + p->idle_count == p->size,
+            "space %s: %u ids held, %u idle, of %u", p->name, p->held,
+            p->idle_count, p->size);
         p->idle[(p->idle_first + p->idle_count++) % p->size] = k->seq;
         p->held--;
         k->held = false;
