@@ -1,14 +1,18 @@
-/* encode.h - the inside of the encode side's brain; for encoded*.c only. The
+/* encode.h - the inside of the encode side's brain, for core/encode only. The
  * outside is brain.h.
  *
  * item  rows in source blocks; shared by the rooms of one key
- * room  one announced delivery of an item, or the place where destinations
+ * room  one announced delivery of an item, or a record under which destinations
  *       wait for its announce
- * dst   one destination of a room: one generation of one langd. Its slot is
- *       the slot of the shards' send jobs
+ * dst   one destination of a room: one generation of one langd (L below). Its
+ *       slot is the slot of the shards' send jobs
  *
- * As at langd: handlers change fields and put things on a todo list, settling
- * compares what is with what was told and says the difference. */
+ * Handlers change fields and put records on a todo list (touch); settling then
+ * compares what is with what was sent, and sends the difference.
+ *
+ * Calls go down only, in this order: encode.c; local.c, peer.c; map.c,
+ * decline.c, revoke.c; room.c; dst.c; item.c; queue.c; life.c, declines.c,
+ * show.c. */
 #ifndef MMX_CORE_ENCODE_ENCODE_H
 #define MMX_CORE_ENCODE_ENCODE_H
 
@@ -52,18 +56,19 @@ struct item {
     uint32_t uid, refs, leaving; /* rooms that refer to it; that let go soon */
     uint32_t conn;               /* whose open batch it may be in */
     struct key key;
-    struct extent src;
-    uint32_t max_rows, total, committed, highest;
-    uint32_t length_version;
+    struct extent src;           /* its blocks, while it is held */
+    uint32_t max_rows, total;    /* ROWS_UNKNOWN: the total is not known yet */
+    uint32_t committed, highest; /* rows [0, committed); end of the highest */
+    uint32_t length_version;     /* rises when the total becomes known */
     struct aux aux;
     struct list rooms;
     uint64_t age;      /* order of the announces */
-    uint64_t moved_ns; /* when it got its blocks, or rows, or was ended */
+    uint64_t moved_ns; /* when it last got blocks or rows, or was ended */
     uint8_t queue;     /* the one that in_queue is in */
     uint64_t turn;     /* age of its batch */
     struct heap_node in_queue;
     struct list in_held;  /* of the pool, while it has blocks */
-    struct list in_batch; /* of those that want their blocks together */
+    struct list in_batch; /* a ring of the items that get blocks together */
 };
 
 struct eroom {
@@ -78,22 +83,23 @@ struct eroom {
     bool leaving;
     uint16_t due; /* EVENT_ bits to notify its attachments of */
     uint8_t flags;
-    uint8_t fail_reason;
-    uint16_t required;
+    uint8_t fail_reason; /* OK: nothing of it has failed */
+    uint16_t required;   /* destinations; 0: not known, or an open room */
     uint32_t asked, active, served, failed; /* destinations */
-    uint32_t before;     /* of `served`: before it was ended and came again */
-    uint32_t reserved;   /* places for those that have not asked */
-    uint32_t said_total; /* by its own announce; ROWS_UNKNOWN */
-    struct item *item;   /* &encoded.nothing: none (yet, or any more) */
+    uint32_t before;     /* of `served`: served before the room was revoked */
+    uint32_t reserved;   /* places for destinations that have not asked */
+    uint32_t said_total; /* of its own announce; ROWS_UNKNOWN: none */
+    struct item *item;   /* &encoded.nothing: none, before LIVE and in GONE */
     struct list in_item; /* of the item's rooms */
-    struct list in_kept; /* of the pool, while it is kept after its end */
+    struct list in_kept; /* of the pool; linked: KEPT */
     struct list dsts;
-    uint64_t bootstrap_ns, kept_ns;
+    uint64_t bootstrap_ns, kept_ns; /* deadlines; TIME_NEVER: not running */
     struct heap_node timer;
     struct ended history;
-    uint64_t who; /* whose share of the table it is of */
+    uint64_t who; /* the user of e->share that pays for it */
 };
 
+/* Messages that are pending at L until it answers. */
 enum eowe { OWE_LENGTH = 1, OWE_WANT = 2, OWE_FAILED = 4, OWE_BROKEN = 8 };
 
 struct edst {
@@ -109,7 +115,7 @@ struct edst {
     uint64_t generation;
     struct list in_room, in_peer, todo;
 
-    /* The grant in force, as L told it. */
+    /* The grant in force: rows [from, granted). */
     uint32_t attempt, granted, from, unit_rows, part_rows;
     uint8_t firm; /* FIRM_* */
     uint64_t layout;
@@ -119,30 +125,30 @@ struct edst {
 
     /* The job of the shards. */
     bool copy;          /* L copies the rows itself, in this attempt */
-    uint32_t map;       /* connection of the L that may be reading rows of this
-                           generation; NONE: none, or it said it does not */
-    uint64_t map_epoch; /* run of that L: whose word counts */
-    uint32_t limit, job_attempt; /* told to the shards */
+    uint32_t map;       /* the fence: connection of the L that may be copying
+                           rows of this generation; NONE: no fence */
+    uint64_t map_epoch; /* of the run of L that may lift the fence */
+    uint32_t limit, job_attempt; /* sent to the shards */
     uint32_t closing_left; /* JOB_CLOSING: shards that have not answered */
 
     /* What L knows. */
-    uint32_t length_told, length_acked; /* versions */
+    uint32_t length_told, length_acked; /* item->length_version then */
     bool want_known;                    /* L has answered WANT for these: */
     uint32_t want_granted, want_attempt, want_committed;
-    uint32_t broken_attempt; /* NONE: none broke */
+    uint32_t broken_attempt; /* the last that BROKEN is about; NONE */
     bool back;      /* nothing broke: BROKEN asks for the grant's blocks back */
     bool aux_waits; /* L answered LENGTH, but has no space for its aux */
-    struct debt debt;   /* to L */
-    uint64_t silent_ns; /* when an answer to FAILED is not waited for */
+    struct debt debt;   /* to L, of eowe */
+    uint64_t silent_ns; /* when FAILING ends without an answer of L */
     struct heap_node timer;
     char text[128];
 };
 
-/* Where an item waits for source blocks. */
+/* The queues in which items wait for source blocks. */
 enum queue {
     QUEUE_PLAIN,
-    QUEUE_AHEAD, /* it asks its destinations for their grants meanwhile */
-    QUEUE_FIRM,  /* it has firm grants from all its destinations */
+    QUEUE_AHEAD, /* asks its destinations for their grants meanwhile */
+    QUEUE_FIRM,  /* is full: one of its rooms has all grants, for good */
     QUEUES
 };
 
@@ -151,14 +157,14 @@ struct epool {
     struct pool p;
     struct rowmap committed;
     struct heap queues[QUEUES]; /* items that may get blocks, by age */
-    uint32_t waiting;           /* that may, and that may not yet */
-    uint64_t head_age;          /* of the first with all its grants */
-    uint64_t head_since_ns;     /* since when it does not fit, or TIME_NEVER */
-    uint64_t revoke_ns;         /* when blocks may be taken back for it */
-    struct list held;           /* items that have blocks */
-    struct list kept; /* ended rooms whose items may be asked for again */
+    uint32_t waiting;       /* items that are QUEUED, in a heap or in none */
+    uint64_t head_age;      /* of the full head that does not fit */
+    uint64_t head_since_ns; /* since when it does not; TIME_NEVER */
+    uint64_t revoke_ns;     /* when an item may be ended for it */
+    struct list held;       /* items that have blocks, oldest first */
+    struct list kept;       /* KEPT rooms, longest not asked for first */
     uint32_t block_rows;
-    uint32_t coming; /* blocks of kept rows that were let go of */
+    uint32_t coming; /* blocks of items all of whose rooms are leaving */
 };
 
 struct encoded {
@@ -174,7 +180,7 @@ struct encoded {
     struct edst *dsts;
     struct item *items;
     struct item nothing;      /* what a room without an item refers to */
-    struct item **open_batch; /* by connection: first of its open batch */
+    struct item **open_batch; /* by connection: first of its batch; NULL */
     struct slots room_slots, dst_slots, item_slots;
     struct share share;     /* of rooms: engines' announces, peers' requests */
     struct share dst_share; /* of destinations, by peer */
@@ -185,7 +191,7 @@ struct encoded {
     struct heap room_timers, dst_timers;
     struct list room_todo, dst_todo;
     uint64_t age_next;   /* of items */
-    uint64_t give_up_ns; /* from when on a peer that is up gives way */
+    uint64_t give_up_ns; /* when a peer that is up may be evicted again */
     uint8_t scratch[AUX_MAX];
 };
 
@@ -278,18 +284,22 @@ uint64_t item_key_hash(const struct key *key, uint32_t uid);
 
 /* encode/room.c */
 
-/* A new room under its id, not announced, in the share of `who`; NULL:
- * e->share.why. */
+/* Returns a new AWAITED room in the share of `who`; NULL: e->share.why. */
 struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who);
-/* The engine's side is over: every destination is told, and answers. */
+/* Fails an announced room and tells its destinations; it ends when all of them
+ * have answered. Does nothing once it is failing or ended. */
 void eroom_fail(
     struct encoded *e, struct eroom *m, enum err reason, const char *text);
-/* Its owner released it. */
+/* Takes the release by the room's owner: an open room takes no more
+ * destinations, any other fails unless it has ended. */
 void eroom_withdraw(struct encoded *e, struct eroom *m);
 /* Takes the total of an item that has become known: rooms that were announced
  * with another one fail. */
 void eroom_measured(struct encoded *e, struct item *it);
+/* Draws the consequences of what changed; to be called with m off the todo
+ * list. The room may be forgotten by it. */
 void eroom_settle(struct encoded *e, struct out *out, struct eroom *m);
+/* Handles the deadlines of the room that have passed. */
 void eroom_expired(struct encoded *e, struct eroom *m);
 
 /* encode/item.c */
@@ -301,7 +311,7 @@ static inline bool item_has_key(const struct item *it)
     return !key_eq(&it->key, &none);
 }
 
-/* True if it asks for its grants before its rows are there. */
+/* True if the item asks for its grants by its length, ahead of its rows. */
 static inline bool item_asks(const struct item *it)
 {
     return it->ahead || it->victim;
@@ -317,36 +327,37 @@ static inline bool item_complete(const struct item *it)
     return it->total != ROWS_UNKNOWN && it->committed >= it->total;
 }
 
-/* Do its rows need an engine no more? All are there, none is written again. */
+/* True if the rows need no engine any more: all are committed, for good. */
 static inline bool item_done(const struct item *it)
 {
     return it->life == ITEM_FINAL && item_complete(it);
 }
 
 void items_init(struct encoded *e);
-/* The item of this key, pool and user, or NULL. */
+/* Returns the item of this key, pool and user, or NULL. */
 struct item *item_find(const struct encoded *e, const struct key *key,
     uint32_t pool, uint32_t uid);
-/* A new one, in no queue, without rooms; NULL: limits.rooms are there. */
+/* Returns a new item in no queue, without rooms; NULL: limits.rooms. */
 struct item *item_new(
     struct encoded *e, const struct local_announce *n, uint32_t uid);
+/* Binds a room without an item to this one. */
 void item_join(struct encoded *e, struct item *it, struct eroom *m);
-/* It goes, with its blocks; no room refers to it. */
+/* Frees the item and its blocks. No room may refer to it. */
 void item_discard(struct encoded *e, struct item *it);
-/* The room lets go; the last one gives the blocks back. */
+/* Takes the room off its item. The last room frees it and serves its pool. */
 void item_leave(struct encoded *e, struct eroom *m);
-/* Rows [0, n) may be sent in units of so many rows. */
+/* Returns n: rows [0, n) can be sent in units of unit_rows. */
 uint32_t item_sendable(const struct item *it, uint32_t unit_rows);
-/* No announce finds it by its key any more. */
+/* Takes the item out of the table of keys: no announce finds it. */
 void item_hide(struct encoded *e, struct item *it);
 
 /* encode/queue.c */
 
-/* Queues it for blocks, together with the connection's open batch. more: the
- * batch goes on. On error (too large, other pool) it is in no queue. */
+/* Queues the item for blocks, together with the open batch of conn. more: the
+ * batch goes on. On error (too large, another pool) it is in no queue. */
 MUST_CHECK enum err item_queue(
     struct encoded *e, struct item *it, uint32_t conn, bool more);
-/* Nothing more comes to the connection's open batch, if there is one. */
+/* Ends the open batch of conn, if there is one: it gets blocks in its turn. */
 void item_close_batch(struct encoded *e, uint32_t conn);
 /* Adds to the item's rooms, and to those of them that are leaving. Once all are
  * leaving its blocks count as coming back, so that no more kept rooms are let
@@ -355,9 +366,10 @@ void queue_refer(
     struct encoded *e, struct item *it, int32_t rooms, int32_t leaving);
 /* Takes the item out of its batch and queue; it becomes `to`. */
 void queue_leave(struct encoded *e, struct item *it, enum item_life to);
-/* Looks again at what its destinations have granted. */
+/* Moves the item's batch to the queue that its grants call for, and serves. */
 void queue_place(struct encoded *e, struct item *it);
-/* Gives blocks to the items that wait. */
+/* Gives blocks to the items at the head of the queue while they fit, and lets
+ * go of kept rooms for one that does not. */
 void epool_serve(struct encoded *e, struct epool *p);
 /* True if rows can be sent to one of the item's rooms until it has all of
  * them: every destination of that room has granted all it needs, for good.
@@ -367,12 +379,13 @@ bool item_firm(const struct item *it, bool unsaid);
 struct item *queue_firm(const struct epool *p);
 /* Returns how many blocks `first` and the rest of its batch need. */
 uint32_t queue_blocks(const struct epool *p, const struct item *first);
-/* True if what is announced was ended so that another one got its blocks. */
+/* True if the room or the key of the announce was ended by epool_revoke. */
 bool queue_remembers(
     const struct encoded *e, const struct local_announce *n, uint32_t uid);
-/* Counts the destinations that had the rows before the room was ended so. */
+/* Counts as served the destinations that had the rows when the room was ended
+ * by epool_revoke. */
 void queue_counts(const struct encoded *e, struct eroom *m);
-/* Its rows have arrived everywhere. */
+/* Forgets the victim: its rows have arrived everywhere. */
 void queue_forgets(struct encoded *e, uint64_t room, const struct item *it);
 
 /* encode/revoke.c */
@@ -383,30 +396,37 @@ void epool_revoke(struct encoded *e, struct epool *p);
 
 /* encode/dst.c */
 
-/* Keeps places for the destinations that have not asked yet, while others of
- * the room have theirs. */
+/* Keeps as many places as destinations are missing while others of the room
+ * are active, else none. */
 void edst_reserve(struct encoded *e, struct eroom *m);
-/* A new destination of the room; with the first of `required` there are places
- * for all, or none: else rooms would wait for each other's. NULL: no places. */
+/* Returns a NEW destination of a room that is found under its id. With the
+ * first of `required` there are places for all, or none: else rooms would wait
+ * for each other's places. NULL: none (e->dst_share.why). */
 struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     uint64_t generation, uint32_t required);
-/* True if rows are there that its grant does not cover. */
+/* True if rows can be sent that its grant does not cover. */
 bool edst_rows_wait(const struct edst *d);
-/* This generation is dead here; L is told and decides. */
+/* Fails the destination here; L is told and decides. Does nothing when it is
+ * failing or ended. */
 void edst_fail(
     struct encoded *e, struct edst *d, enum err reason, const char *text);
-/* This generation is over here: remembered for a while, dead for ever. */
+/* Ends the generation for ever; its outcome is remembered for
+ * timeouts.tombstone. */
 void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
     uint8_t state, enum err reason);
-/* May it not be begun any more? */
+/* True if the generation has ended, so that an INIT of it is late. */
 bool gens_over(
     const struct encoded *e, const struct peer *p, uint64_t generation);
-/* It does not count as a destination of its room. */
+/* Stops counting it as a destination of its room. */
 void edst_refuse(struct edst *d);
-/* L has decided, or is gone. OK: it has everything. */
+/* Ends the destination: L has decided (OK: it has all rows), or is lost. Does
+ * nothing when it has ended. */
 void edst_end(struct encoded *e, struct edst *d, enum err outcome);
+/* Sends what L and the shards lack; to be called with d off the todo list. The
+ * destination may be forgotten by it. */
 void edst_settle(struct encoded *e, struct out *out, struct edst *d);
-/* Does the destination fit the announced item? OK, or why not. */
+/* Returns OK if the destination fits the announced item, else the reason and
+ * its text. */
 enum err edst_check(struct encoded *e, const struct eroom *m,
     const struct edst *d, char *text, size_t size);
 
@@ -415,38 +435,40 @@ void edst_unfence(struct encoded *e, struct edst *d);
 /* Closes conn if it has ended, holds nothing and fences nothing, so that its
  * number does not wait for its process to die. */
 void edst_conn_quiet(struct encoded *e, struct out *out, uint32_t conn);
-/* Takes the word of L, which ends its copies of the generation: lifts the
- * fence. */
+/* Lifts the fence by an answer of L, if it is of the run that is fenced. */
 void edst_answered(struct encoded *e, struct out *out, struct edst *d);
-/* True if rows of this attempt go by that shard. */
+/* True if rows of this attempt are sent by `shard`. */
 bool edst_goes_by(
     const struct encoded *e, const struct edst *d, uint32_t shard);
-/* The way to L is lost: it shall begin a new attempt. */
+/* Makes BROKEN pending, once an attempt: the way to L is lost, and L is to
+ * begin a new attempt. */
 void edst_broken(struct encoded *e, struct edst *d);
 
 /* encode/map.c */
 
-/* A langd on the Unix socket. */
+/* Takes MAP: conn is a langd of this host that copies rows itself. */
 void encoded_map(
     void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
-/* Gives every langd that maps what it was not given yet. */
+/* Offers the pools that are ready to every langd that maps and lacks them. */
 void encoded_map_offer(struct encoded *e, struct out *out);
-/* The connection has ended; it stays until its process is dead or quiet. */
+/* Ends the mapping by conn: no new rows are copied. Fences stay. */
 void encoded_map_end(struct encoded *e, uint32_t conn);
-/* Its process is dead. */
+/* Lifts the fences of conn, whose process is dead. */
 void encoded_map_dead(struct encoded *e, uint32_t conn);
 
 /* encode/decline.c */
 
+/* Takes DECLINE: no engine of p will ask for the room. */
 void encoded_on_decline(
     struct encoded *e, struct peer *p, const struct peer_msg *msg);
-/* An ABORT of a generation whose INIT did not get in. */
+/* Takes an ABORT of a generation whose INIT has not come. */
 void encoded_never_asked(
     struct encoded *e, struct peer *p, const struct peer_msg *msg);
-/* The room is announced: langds that gave it up before are destinations that
- * failed. */
+/* Counts langds that gave the room up before it was announced as destinations
+ * that failed. */
 void eroom_count_declines(struct encoded *e, struct eroom *m);
-/* What is remembered of this langd; NULL: it did not give the room up. */
+/* Returns what is remembered of this langd; NULL: it did not give the room
+ * up. */
 struct decline *eroom_declined_by(
     const struct encoded *e, const struct eroom *m, const struct peer *p);
 

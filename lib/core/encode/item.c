@@ -1,14 +1,12 @@
-/* item.c - the rows behind rooms, and when their blocks go back
+/* item.c - the rows behind rooms, and when their blocks are freed
  * (RULES 1, 4, 6). Owned by the loop's thread.
  *
- * An item is there as long as a room refers to it. Rooms of one user that are
- * announced with one key share it: the rows are written once. Who gets blocks
- * is encode/queue.c. A room that ended may be kept (asked for, or for a langd
- * that restarts): it holds its item until the space is wanted or its time is
- * over; the one that was asked for longest ago goes first. */
+ * An item exists as long as a room refers to it. Rooms of one user that are
+ * announced with one key share it: the rows are written once. The order in
+ * which items get blocks is encode/queue.c. A KEPT room (kept on demand, or for
+ * a langd that restarts) holds its item until the space is wanted or kept_ns;
+ * the room that was asked for longest ago goes first. */
 #include "core/encode/encode.h"
-
-#include <stdio.h>
 
 void items_init(struct encoded *e)
 {
@@ -37,11 +35,15 @@ struct item *item_new(
     uint32_t i = slots_take(&e->item_slots);
     struct item *it;
 
+    CHECK(n->pool < e->b.pools_count, "an item of pool %u of %u", n->pool,
+        e->b.pools_count);
     if (i == NONE) {
         eroom_table_full(e);
         return NULL;
     }
     it = &e->items[i];
+    CHECK(
+        it->life == ITEM_FREE, "slot %u has an item of state %u", i, it->life);
     memset(it, 0, sizeof(*it));
     it->pool = n->pool;
     item_move(e, it, ITEM_BATCHED);
@@ -70,10 +72,14 @@ void item_hide(struct encoded *e, struct item *it)
         table_remove(&e->keys, item_key_hash(&it->key, it->uid), it->pool);
     it->keyed = false;
 }
+
 /* rooms on it */
 
 void item_join(struct encoded *e, struct item *it, struct eroom *m)
 {
+    CHECK(m->item == &e->nothing && it->life != ITEM_FREE,
+        "room %llu joins an item of state %u, has one of %u rooms",
+        (unsigned long long)m->r.id, it->life, m->item->refs);
     queue_refer(e, it, 1, 0);
     m->item = it;
     list_push_tail(&it->rooms, &m->in_item);
@@ -82,6 +88,8 @@ void item_join(struct encoded *e, struct item *it, struct eroom *m)
 
 void item_discard(struct encoded *e, struct item *it)
 {
+    CHECK(it->refs == 0 && list_empty(&it->rooms),
+        "an item of state %u goes with %u rooms", it->life, it->refs);
     item_hide(e, it);
     queue_leave(e, it, ITEM_FREE);
     aux_drop(&e->b.aux, &it->aux);
@@ -94,8 +102,8 @@ void item_leave(struct encoded *e, struct eroom *m)
 {
     struct item *it = m->item;
 
-    if (it == &e->nothing)
-        return;
+    CHECK(it != &e->nothing, "room %llu leaves an item and has none",
+        (unsigned long long)m->r.id);
     list_remove(&m->in_item);
     m->item = &e->nothing;
     queue_refer(e, it, -1, -m->leaving);
@@ -107,6 +115,9 @@ void item_leave(struct encoded *e, struct eroom *m)
 
 uint32_t item_sendable(const struct item *it, uint32_t unit_rows)
 {
+    CHECK(unit_rows > 0 && it->committed <= it->max_rows,
+        "%u of %u rows are committed, in units of %u", it->committed,
+        it->max_rows, unit_rows);
     if (item_complete(it))
         return it->total;
     return it->committed - it->committed % unit_rows;

@@ -8,6 +8,10 @@ struct eroom *eroom_find(const struct encoded *e, uint64_t id)
 {
     uint32_t i = table_get(&e->ids, id, 0);
 
+    CHECK(i == NONE || (e->rooms[i].r.id == id && eroom_found(&e->rooms[i])),
+        "slot %u is found under %llu, has room %llu of state %u", i,
+        (unsigned long long)id, (unsigned long long)e->rooms[i].r.id,
+        e->rooms[i].life);
     return i == NONE ? NULL : &e->rooms[i];
 }
 
@@ -92,6 +96,9 @@ void eroom_move(struct encoded *e, struct eroom *m, enum eroom_life to)
         list_remove(&m->in_kept);
     }
     m->life = (uint8_t)to;
+    CHECK((to == EROOM_KEPT) == (m->kept_ns != TIME_NEVER),
+        "room %llu becomes %s, kept until %llu", (unsigned long long)m->r.id,
+        eroom_steps[to].name, (unsigned long long)m->kept_ns);
     if (to == EROOM_KEPT)
         list_push_tail(&eroom_pool(e, m)->kept, &m->in_kept);
     if (found && !eroom_found(m))
@@ -124,6 +131,8 @@ void item_move(struct encoded *e, struct item *it, enum item_life to)
 {
     struct epool *p = &e->pools[it->pool];
 
+    CHECK(it >= e->items && it < e->items + e->rooms_max,
+        "an item outside the table becomes %s", item_steps[to].name);
     check_step(item_steps, it->life, to, "item", (uint64_t)(it - e->items));
     p->waiting += (to == ITEM_QUEUED) - (uint32_t)(it->life == ITEM_QUEUED);
     it->life = (uint8_t)to;
@@ -136,6 +145,8 @@ void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason)
     bool over = m->r.state == ROOM_SUCCESS || m->r.state == ROOM_FAILED;
     enum eroom_life to = over ? EROOM_RELEASING : EROOM_REVOKED;
 
+    CHECK(eroom_announced(m), "room %llu loses its id in state %u",
+        (unsigned long long)m->r.id, m->life);
     if (eroom_found(m)) {
         tombs_put(&e->ended_rooms, e->b.now_ns, m->r.id, 0, m->r.state,
             (uint8_t)reason);

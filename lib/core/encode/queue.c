@@ -18,10 +18,10 @@
  * encoder would wait behind a slow one. */
 #include "core/encode/encode.h"
 
-/* What the rooms of an item, or of a batch, have been granted. */
+/* grants of an item, and of a batch */
 
-/* True if every destination of the room has granted all it needs for good.
- * unsaid: also if it does not say whether it is for good. */
+/* True if every destination of the room has granted all it needs, for good.
+ * unsaid: grants count that do not say whether they are firm. */
 static bool room_firm(const struct eroom *m, bool unsaid)
 {
     uint32_t firm = 0;
@@ -61,8 +61,8 @@ bool item_firm(const struct item *it, bool unsaid)
     return all;
 }
 
-/* True if it has blocks at a langd once all is granted: it has rows, and they
- * are still wanted. */
+/* True if a room of the item holds blocks at a langd once all is granted: there
+ * are rows, and they are still wanted. */
 static bool holds_there(const struct item *it)
 {
     LIST_FOREACH (n, &it->rooms) {
@@ -74,7 +74,8 @@ static bool holds_there(const struct item *it)
     return false;
 }
 
-/* True if blocks at a langd wait for the batch to get source blocks. */
+/* True if the batch is full: blocks at a langd are idle until it gets source
+ * blocks. */
 static bool batch_full(const struct item *first, bool unsaid)
 {
     LIST_FOREACH (n, &first->in_batch) {
@@ -97,6 +98,8 @@ static struct item *first_of(const struct heap *h)
 
 static void put(struct epool *p, struct item *first, enum queue q)
 {
+    CHECK(!heap_linked(&first->in_queue), "an item is in queue %u already",
+        first->queue);
     first->queue = (uint8_t)q;
     heap_set(&p->queues[q], &first->in_queue, first->turn);
 }
@@ -106,8 +109,8 @@ static void unput(struct epool *p, struct item *first)
     heap_remove(&p->queues[first->queue], &first->in_queue);
 }
 
-/* Puts the first of a batch where it belongs; one with a victim that is not
- * full belongs nowhere yet. */
+/* Puts the first of a batch into the queue that the batch belongs to: none yet
+ * when it has a victim and is not full. */
 static void place(struct epool *p, struct item *first)
 {
     bool victim = first->victim, ahead = first->ahead;
@@ -139,17 +142,13 @@ enum err item_queue(
 {
     struct epool *p = &e->pools[it->pool];
     struct item *first = e->open_batch[conn];
-    uint64_t blocks = div_up(it->max_rows, p->block_rows);
 
+    CHECK(it->life == ITEM_BATCHED && conn < e->b.engines.conns_max,
+        "an item of state %u is queued for connection %u", it->life, conn);
     if (first && first->pool != it->pool)
         return ERR_MALFORMED;
-    if (first) {
-        LIST_FOREACH (n, &first->in_batch)
-            blocks += div_up(
-                LIST_ENTRY(n, struct item, in_batch)->max_rows, p->block_rows);
-        blocks += div_up(first->max_rows, p->block_rows);
-    }
-    if (blocks > p->p.blocks)
+    if (queue_blocks(p, it) + (first ? queue_blocks(p, first) : 0) >
+        p->p.blocks)
         return ERR_TOO_LARGE;
     it->conn = conn;
     if (first)
@@ -173,7 +172,7 @@ void item_close_batch(struct encoded *e, uint32_t conn)
     epool_serve(e, &e->pools[first->pool]);
 }
 
-/* The next of its batch takes its place. */
+/* The next item of the batch takes its place in the queue. */
 void queue_leave(struct encoded *e, struct item *it, enum item_life to)
 {
     bool queued = it->life == ITEM_QUEUED;
@@ -182,6 +181,8 @@ void queue_leave(struct encoded *e, struct item *it, enum item_life to)
             ? LIST_ENTRY(it->in_batch.next, struct item, in_batch)
             : NULL;
 
+    CHECK(it->conn < e->b.engines.conns_max, "an item of connection %u",
+        it->conn);
     if (e->open_batch[it->conn] == it)
         e->open_batch[it->conn] = next;
     list_remove(&it->in_batch);
@@ -203,7 +204,7 @@ void queue_place(struct encoded *e, struct item *it)
         if (LIST_ENTRY(n, struct item, in_batch)->life == ITEM_QUEUED)
             first = LIST_ENTRY(n, struct item, in_batch);
     if (!first)
-        return; /* its batch goes on */
+        return; /* its batch is open: nothing of it is queued */
     place(p, first);
     epool_serve(e, p);
 }
@@ -236,9 +237,10 @@ uint32_t queue_blocks(const struct epool *p, const struct item *head)
     return n;
 }
 
-/* The oldest that waits without having asked asks now: the queue of its langd
- * knows ages, and will not pass it over. One for each that overtakes, so that
- * no more is asked for ahead than comes before its turn. */
+/* Makes the oldest plain item, which `by` overtakes, ask for its grants ahead
+ * of its rows: the queue of its langd goes by age, and does not pass it over.
+ * Only one for each that overtakes, so that no more is asked for ahead than is
+ * served before its turn. */
 static void overtake(struct encoded *e, struct epool *p, const struct item *by)
 {
     struct item *it = first_of(&p->queues[QUEUE_PLAIN]);
@@ -256,6 +258,7 @@ static void overtake(struct encoded *e, struct epool *p, const struct item *by)
     place(p, it);
 }
 
+/* Gives the first of a batch its blocks; false: they are too scattered. */
 static bool take(struct encoded *e, struct epool *p, struct item *it)
 {
     uint32_t first_run, n = div_up(it->max_rows, p->block_rows);
@@ -296,9 +299,9 @@ void queue_refer(
     p->coming += comes_back(it) ? it->src.blocks : 0;
 }
 
-/* Lets go of kept rooms, longest not asked for first, until `blocks`
- * come back. Those that a writer may still hold or a langd of this host read
- * are not counted on. */
+/* Lets go of kept rooms, longest not asked for first, until `blocks` blocks
+ * come back. Blocks that a writer may hold, or a langd of this host may be
+ * copying, do not count: when they come back is not known. */
 static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
 {
     LIST_FOREACH_SAFE (n, &p->kept) {
@@ -306,6 +309,9 @@ static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
 
         if (p->coming >= blocks)
             return;
+        CHECK(m->life == EROOM_KEPT && !m->leaving,
+            "room %llu of state %u is on the list of kept rooms",
+            (unsigned long long)m->r.id, m->life);
         if (m->active > 0)
             continue;
         m->leaving = (m->item->life == ITEM_FINAL || !room_in_use(&m->r)) &&
@@ -315,8 +321,8 @@ static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
     }
 }
 
-/* Starts the patience of a head with all its grants. */
-static void be_patient(
+/* Starts the clock of a full head that does not fit, once for each head. */
+static void start_clock(
     const struct encoded *e, struct epool *p, const struct item *head)
 {
     if (queue_firm(p) != head) {
@@ -338,11 +344,11 @@ void epool_serve(struct encoded *e, struct epool *p)
         uint32_t n = queue_blocks(p, head);
 
         if (n > p->p.free) {
-            be_patient(e, p, head);
+            start_clock(e, p, head);
             reclaim(e, p, n - p->p.free);
             return;
         }
-        if (!take(e, p, head)) { /* too scattered for now */
+        if (!take(e, p, head)) { /* larger runs come with the next blocks */
             reclaim(e, p, p->coming + 1);
             return;
         }
@@ -352,7 +358,7 @@ void epool_serve(struct encoded *e, struct epool *p)
     p->head_since_ns = p->revoke_ns = TIME_NEVER;
 }
 
-/* memory */
+/* victims */
 
 bool queue_remembers(
     const struct encoded *e, const struct local_announce *n, uint32_t uid)
@@ -364,8 +370,8 @@ bool queue_remembers(
                                            item_key_hash(&n->key, uid), uid));
 }
 
-/* An engine that has the rows may ask again all the same: then its place is
- * its own again. */
+/* A destination that has the rows and asks again gets its place back in
+ * peer.c. */
 void queue_counts(const struct encoded *e, struct eroom *m)
 {
     const struct tomb *t =

@@ -23,10 +23,10 @@ struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who)
     m = &e->rooms[i];
     memset(m, 0, sizeof(*m));
     room_init(&m->r, id);
-    eroom_move(e, m, EROOM_AWAITED);
     m->who = who;
     m->item = &e->nothing;
     m->bootstrap_ns = m->kept_ns = TIME_NEVER;
+    eroom_move(e, m, EROOM_AWAITED);
     list_init(&m->dsts);
     list_init(&m->in_item);
     list_init(&m->in_kept);
