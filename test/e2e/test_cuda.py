@@ -381,7 +381,7 @@ class Arrays(Cuda):
         at = api.PyCapsule_GetPointer(capsule, b"dltensor")
         t = tensor._Old.from_address(at).tensor
         self.assertEqual(t.data, rows.address)
-        self.assertEqual((t.device_type, t.ndim, t.code, t.bits, t.lanes),
+        self.assertEqual((t.device, t.ndim, t.code, t.bits, t.lanes),
                          (2, 2, 4, 16, 1))
         self.assertEqual([t.shape[i] for i in range(2)], [300, 256])
         self.assertEqual([t.strides[i] for i in range(2)], [256, 1])

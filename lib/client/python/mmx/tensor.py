@@ -36,7 +36,7 @@ _ptr = ctypes.c_void_p
 
 
 class _Tensor(ctypes.Structure):
-    _fields_ = [("data", _ptr), ("device_type", ctypes.c_int32),
+    _fields_ = [("data", _ptr), ("device", ctypes.c_int32),
                 ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
                 ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
                 ("lanes", ctypes.c_uint16),
