@@ -1,11 +1,13 @@
 /* layout.c - see layout.h. Reads a layout's text into fields, and says where
  * the fields' regions lie. Text is the identity, so it has one spelling:
  * numbers without leading zeros, no spaces kept, the order of fields counts.
- * Pure; any thread; links into the client library, hence no CHECK here.
+ * Pure; any thread.
  *
  * Rejected: a struct layout on the wire and a hash of it (padding and order
  * of members would become protocol; a person could not read a mismatch). */
 #include "wire/layout.h"
+
+#include "base/check.h"
 
 static const struct {
     const char *name;
@@ -16,7 +18,13 @@ static const struct {
 #undef DTYPE
 };
 
+#define DTYPE(name, bytes, doc)                                                \
+    _Static_assert(sizeof(#name) <= sizeof((struct field){0}.dtype), #name);
+#include "wire/dtype.def"
+#undef DTYPE
+
 #define ELEMENTS_MAX (1u << 24)
+_Static_assert(ROW_BYTES_MAX <= UINT32_MAX / 2, "rows add up in 32 bits");
 
 uint32_t dtype_bytes(struct span dtype)
 {
@@ -63,7 +71,8 @@ static bool name_good(struct span name)
     return true;
 }
 
-/* 0: not a number from 1 to ELEMENTS_MAX in its only spelling. */
+/* Returns 0 for what is not a number from 1 to ELEMENTS_MAX in its only
+ * spelling. */
 static uint32_t elements_of(struct span s)
 {
     uint32_t v = 0;
@@ -166,6 +175,7 @@ enum err layout_parse(struct span text, struct layout *out, uint32_t *at)
             return ERR_MALFORMED;
         }
     } while (take(text, &i, ','));
+    CHECK(l.count > 0 && l.count <= LAYOUT_FIELDS_MAX, "%u fields", l.count);
     l.hash = fnv1a(span_of(l.text, w.len));
     *out = l;
     return OK;
@@ -180,6 +190,7 @@ bool layout_place(const struct layout *l, uint64_t rows, uint64_t align,
 {
     uint64_t at[LAYOUT_FIELDS_MAX], end = 0, n;
 
+    CHECK(l->count <= LAYOUT_FIELDS_MAX, "%u fields", l->count);
     if (align == 0 || align > POOL_BYTES_MAX)
         return false;
     for (uint32_t i = 0; i < l->count; i++) {
@@ -217,5 +228,6 @@ uint32_t layout_part_rows(const struct layout *l, uint32_t unit_rows)
     uint64_t unit_bytes = (uint64_t)unit_rows * l->row_bytes;
     uint64_t units = unit_bytes ? PART_BYTES / unit_bytes : 1;
 
+    CHECK(unit_rows > 0, "a unit of no rows");
     return unit_rows * (uint32_t)(units ? units : 1);
 }

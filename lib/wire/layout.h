@@ -32,23 +32,24 @@ struct layout {
 MUST_CHECK enum err layout_parse(
     struct span text, struct layout *out, uint32_t *at);
 
-/* Offset of each field's region and bytes of the whole pool, for so many rows
- * and regions aligned to align. false: more than 2^62 bytes. */
+/* Computes the offset of each field's region and the bytes of the whole pool,
+ * for `rows` rows and regions aligned to `align`. False: more than 2^62 bytes.
+ */
 bool layout_place(const struct layout *l, uint64_t rows, uint64_t align,
     uint64_t offsets[LAYOUT_FIELDS_MAX], uint64_t *bytes);
 
-/* Bytes of one element, 0 for an unknown dtype. */
+/* Returns the bytes of one element, 0 for an unknown dtype. */
 uint32_t dtype_bytes(struct span dtype);
 
-/* Landing unit for a pool: the largest power-of-two divisor of block_rows
- * whose rows fit in UNIT_BYTES; at least 1. */
+/* Returns the landing unit of a pool in rows: the largest power-of-two divisor
+ * of block_rows whose rows fit in UNIT_BYTES; at least 1. */
 #define UNIT_BYTES 32768
 uint32_t layout_unit_rows(const struct layout *l, uint32_t block_rows);
-/* Bytes of a unit are at most so many, whatever the blocks are. */
+/* Returns the most bytes that a unit has, whatever the blocks are. */
 uint32_t layout_unit_most(const struct layout *l);
 
-/* Part for spreading a room over shards: a multiple of the unit, of about
- * PART_BYTES. */
+/* Returns the rows of a part, by which a room is spread over shards: a multiple
+ * of the unit, of about PART_BYTES. */
 #define PART_BYTES (4u << 20)
 uint32_t layout_part_rows(const struct layout *l, uint32_t unit_rows);
 

@@ -11,6 +11,12 @@
 
 #include "base/check.h"
 
+/* What the functions below put and get, field by field. */
+_Static_assert(SEGMENT_HEADER == 4 + 1 + 1 + 2, "header of a data message");
+_Static_assert(SEGMENT_BYTES == 2 * 8 + 6 * 4, "one segment of it");
+_Static_assert(SEGMENT_SOURCE == 2 + 2 && PIECE_BYTES == 3 * 4, "its pieces");
+_Static_assert(SEGMENTS_MAX <= UINT8_MAX && PIECES_MAX <= UINT16_MAX, "counts");
+
 uint32_t segments_put(uint8_t *out, const struct segment *s, uint32_t count)
 {
     return segments_put_kind(out, s, count, SEGMENTS_BYTES);
@@ -120,6 +126,7 @@ enum err segments_get_sources(
 void source_put(
     struct writer *w, uint16_t pool, const struct piece *pieces, uint32_t n)
 {
+    CHECK(n > 0 && n <= PIECES_MAX, "%u pieces", n);
     put_u16(w, pool);
     put_u16(w, (uint16_t)n);
     for (uint32_t i = 0; i < n; i++) {

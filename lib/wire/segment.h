@@ -14,6 +14,7 @@
 #define MMX_WIRE_SEGMENT_H
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "base/err.h"
 
 #define SEGMENT_MAGIC     UINT32_C(0x44584d4d)
@@ -42,20 +43,21 @@ struct segment {
     uint32_t attempt, first, rows, total, bytes, fields;
 };
 
-/* Data address, of so many, that part `part` of a generation goes to. The sum
- * wraps at 2^64, on both sides alike. */
+/* Returns the data address, of `addresses`, that a part of a generation goes
+ * to. The sum wraps at 2^64, on both sides alike. */
 static inline uint32_t part_address(
     uint64_t generation, uint32_t part, uint32_t addresses)
 {
+    CHECK(addresses > 0, "part %u goes nowhere", part);
     return (uint32_t)((generation + part) % addresses);
 }
 
-/* Bytes written to out, which holds DATA_HEADER_MAX. */
+/* Writes a header to out, which holds DATA_HEADER_MAX; returns its bytes. */
 uint32_t segments_put(uint8_t *out, const struct segment *s, uint32_t count);
-/* The same for a message of either kind. */
+/* As segments_put, for a message of either kind. */
 uint32_t segments_put_kind(uint8_t *out, const struct segment *s,
     uint32_t count, enum segment_kind kind);
-/* What a header says of its kind; SEGMENTS_BYTES when it cannot be read. */
+/* Returns a header's kind; SEGMENTS_BYTES when it cannot be read. */
 enum segment_kind segments_kind(struct span header);
 
 /* Fills s (SEGMENTS_MAX of them) and *count, at least 1. The kind is
@@ -63,20 +65,21 @@ enum segment_kind segments_kind(struct span header);
  * ERR_VERSION otherwise. */
 MUST_CHECK enum err segments_get(
     struct span header, uint64_t payload, struct segment *s, uint32_t *count);
-/* The same for the kind SEGMENTS_SOURCES, whose payload is read by
- * source_get. */
+/* As segments_get, for the kind SEGMENTS_SOURCES, whose payload source_get
+ * reads. */
 MUST_CHECK enum err segments_get_sources(
     struct span header, struct segment *s, uint32_t *count);
 
-/* Where one segment lies; w has SEGMENT_SOURCE + n x PIECE_BYTES left. */
+/* Appends where one segment lies, n pieces of a pool: SEGMENT_SOURCE + n x
+ * PIECE_BYTES. */
 void source_put(
     struct writer *w, uint16_t pool, const struct piece *pieces, uint32_t n);
-/* Where the segment lies in a pool of the sender, from the payload's present
- * place on: *n pieces, up to PIECES_MAX, none empty, together the segment's
- * rows. Whether the pool has such rows is pieces_inside's business. */
+/* Reads where the next segment lies in a pool of the sender: *n pieces, up to
+ * PIECES_MAX, none empty, together the segment's rows. pieces_inside says
+ * whether the pool has these rows. */
 MUST_CHECK enum err source_get(struct reader *r, const struct segment *s,
     uint16_t *pool, struct piece *pieces, uint32_t *n);
-/* Do all pieces lie in a pool of so many blocks? */
+/* True if all pieces lie in a pool of `blocks` blocks. */
 bool pieces_inside(const struct piece *pieces, uint32_t n, uint32_t blocks,
     uint32_t block_rows);
 

@@ -5,7 +5,18 @@
  * second trust a compiler's padding. Pure; any thread. */
 #include "wire/wire.h"
 
+#include "base/check.h"
+
 #include <stdio.h>
+
+_Static_assert(LOCAL_HEADER == 2 + 2 + 4 + 4, "header of a local frame");
+_Static_assert(PEER_HEADER == 4 + 1 + 1 + 2 + 4 + 4 + 4 * 8, "of a peer frame");
+_Static_assert(sizeof(struct key) == KEY_BYTES, "a key is its bytes");
+#define LOCAL_ABILITY(NAME, bit, doc) _Static_assert((bit) < 64, #NAME);
+#define PEER_ABILITY(NAME, bit, doc)  _Static_assert((bit) < 64, #NAME);
+#include "wire/ability.def"
+#undef LOCAL_ABILITY
+#undef PEER_ABILITY
 
 static void put_key(struct writer *w, struct key k)
 {
@@ -22,7 +33,7 @@ static struct key get_key(struct reader *r)
     return k;
 }
 
-/* What a LATER field reads as when the frame ends before it. */
+/* The value of a LATER field when the frame ends before it. */
 #define none_u8(v)  ((uint8_t)(v))
 #define none_u16(v) ((uint16_t)(v))
 #define none_u32(v) ((uint32_t)(v))
@@ -43,7 +54,7 @@ static void check_bits(
         *f = (struct wire_fault){field, value, known, false};
 }
 
-/* As get_span, and notes a length over the limit. */
+/* Takes a span as get_span does, and notes a length over the limit. */
 static struct span get_text(struct reader *r, struct wire_fault *f,
     const char *field, unsigned width, uint32_t max)
 {
@@ -154,7 +165,7 @@ static void peer_put_body(struct writer *w, const struct peer_msg *m)
     w->failed = true;
 }
 
-/* false: no such type. */
+/* Reads the body; false: no such type. */
 static bool local_get_body(struct reader *r, struct local_msg *m)
 {
     switch (m->type) {
@@ -187,10 +198,11 @@ static void patch_u32(struct writer *w, size_t at, size_t v)
 {
     struct writer patch = writer_of(w->p + at, 4);
 
+    CHECK(at + 4 <= w->len, "%zu of %zu bytes", at, w->len);
     put_u32(&patch, (uint32_t)v);
 }
 
-/* A frame that did not fit is taken back, so that w can still be sent. */
+/* Ends a frame; takes back one that did not fit, so that w can be sent. */
 static bool finish(
     struct writer *w, size_t start, size_t length_at, size_t header)
 {
@@ -203,8 +215,8 @@ static bool finish(
     return true;
 }
 
-/* What became of a frame whose body was read. What a cut one says of its bits
- * is nothing. */
+/* Returns the result of a frame whose body was read. The bits of a cut one say
+ * nothing. */
 static enum err finished(const struct reader *body, struct wire_fault *f)
 {
     if (body->failed && !f->length)
@@ -308,6 +320,7 @@ enum err peer_get(struct reader *r, struct peer_msg *m)
 const char *wire_fault_text(
     const struct wire_fault *f, char text[WIRE_FAULT_TEXT])
 {
+    CHECK(f->field, "no fault to show");
     snprintf(text, WIRE_FAULT_TEXT,
         f->length ? "%s has %llu bytes, at most %llu fit"
                   : "%s is 0x%llx, and only 0x%llx is known",
