@@ -10,6 +10,7 @@
  * line. */
 #include "core/conf/table.h"
 
+#include "base/check.h"
 #include "wire/wire.h"
 
 #include <stdio.h>
@@ -150,6 +151,7 @@ static enum err check_allow(
     size_t len = strlen(text);
     struct address a;
 
+    CHECK(i < c->control_allow.count && len > 0, "item %u is empty", i);
     snprintf(path, sizeof(path), "control.allow[%u]", i);
     if (text[len - 1] != '*')
         return check_address(c, path, text, false, e);
@@ -351,6 +353,7 @@ static enum err check_layout(
             "pools[%u].layout: rows of %u bytes; in memory of a GPU at most "
             "%u, or transfer.segment",
             i, l.row_bytes, most);
+    CHECK(strlen(l.text) < sizeof(p->layout), "a layout of pool %u", i);
     memcpy(p->layout, l.text, strlen(l.text) + 1);
     return OK;
 }
@@ -452,6 +455,8 @@ enum err conf_finish(
 {
     enum err r;
 
+    CHECK(c->pools_count <= CONF_POOLS_MAX && c->peers_count <= CONF_PEERS_MAX,
+        "%u pools, %u peers", c->pools_count, c->peers_count);
     if (!c->name[0])
         derive_name(c, host_name);
     if (!name_good(c->name))

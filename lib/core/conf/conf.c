@@ -48,6 +48,26 @@ static const struct conf_row peer_keys[] = {
 #include "core/conf/conf.def"
 };
 
+#undef KEY
+#undef POOL_KEY
+#undef PEER_KEY
+
+/* The rows against the structs that they fill in. */
+#define LIMIT_TEXT  CONF_TEXT_MAX
+#define LIMIT_LIST  (sizeof((struct conf_list){0}.items[0]) - 1)
+#define LIMIT_COUNT UINT64_MAX
+#define LIMIT_SIZE  UINT64_MAX
+#define LIMIT_TIME  (UINT64_MAX / NS_PER_MS)
+#define LIMIT_BOOL  0
+#define LIMIT_NAMES 15
+#define GOOD(KIND, key, min, max)                                              \
+    _Static_assert((min) <= (max) && (max) <= LIMIT_##KIND, key);
+#define KEY(field, key, KIND, def, min, max, ROLES, doc)                       \
+    GOOD(KIND, key, min, max)
+#define POOL_KEY KEY
+#define PEER_KEY KEY
+#include "core/conf/conf.def"
+
 const struct conf_rows conf_keys = {NULL, keys, ARRAY_LEN(keys)};
 const struct conf_rows conf_pool_keys = {
     "pools", pool_keys, ARRAY_LEN(pool_keys)};
@@ -69,6 +89,7 @@ struct span conf_word(const struct conf_row *row, uint64_t i)
 {
     const char *p = row->def;
 
+    CHECK(row->kind == KIND_NAMES, "words of %s", row->key);
     for (; i > 0; i--) {
         p = strchr(p, '|');
         if (!p)
@@ -82,6 +103,8 @@ void conf_amount(enum conf_kind kind, uint64_t value, char *out, size_t size)
 {
     const struct unit *u = kind == KIND_SIZE ? sizes : times;
 
+    CHECK(kind == KIND_COUNT || kind == KIND_SIZE || kind == KIND_TIME,
+        "an amount of kind %d", kind);
     if (kind == KIND_COUNT) {
         snprintf(out, size, "%llu", (unsigned long long)value);
         return;
@@ -161,6 +184,7 @@ static bool read_index(const char **p, uint32_t *out)
 
 static bool in_role(const struct conf_row *row, uint8_t role)
 {
+    CHECK(role == ROLE_ENCODED || role == ROLE_LANGD, "role %u", role);
     return (row->roles & role) != 0;
 }
 
@@ -213,8 +237,10 @@ static bool find_key(struct target *t, uint8_t role, const char *path)
 static bool find_entry(struct target *t, uint8_t role,
     const struct conf_rows *rows, const char *path)
 {
-    size_t len = strlen(rows->list);
+    size_t len;
 
+    CHECK(rows->list && rows->count > 0, "rows of no list");
+    len = strlen(rows->list);
     if (strncmp(path, rows->list, len) != 0 || !has_keys(rows, role))
         return false;
     path += len;
@@ -274,6 +300,7 @@ static unsigned distance(const char *a, const char *b, size_t b_len)
         return UINT32_MAX;
     for (unsigned j = 0; j <= b_len; j++)
         row[j] = j;
+    CHECK(strnlen(b, b_len) == b_len, "%zu bytes of %s", b_len, b);
     for (unsigned i = 0; a[i]; i++) {
         unsigned corner = row[0];
 
@@ -472,6 +499,7 @@ static enum err set_names(const struct conf_row *row, const char *path,
         if (*p == '|')
             words[n++] = ' ';
     }
+    CHECK(n < sizeof(words), "the words of %s", path);
     words[n] = 0;
     return conf_refuse(
         e, "%s: `%s` is not one of %s", path, show(value).text, words);
@@ -480,6 +508,8 @@ static enum err set_names(const struct conf_row *row, const char *path,
 static enum err check_text(const struct conf_row *row, const char *path,
     struct span value, uint64_t min, struct conf_error *e)
 {
+    CHECK(min <= row->max, "%s: at least %llu bytes", row->key,
+        (unsigned long long)min);
     if (!clean_text(value))
         return conf_refuse(
             e, "%s: `%s` has control characters", path, show(value).text);
@@ -500,6 +530,8 @@ static enum err set_item(const struct conf_row *row, const char *path,
 {
     enum err r;
 
+    CHECK(row->kind == KIND_LIST && out->count <= CONF_LIST_MAX,
+        "%u items of %s", out->count, row->key);
     if (i > out->count)
         return conf_refuse(e, "%s: comes before item %u", path, out->count);
     if (i >= CONF_LIST_MAX)
@@ -507,6 +539,7 @@ static enum err set_item(const struct conf_row *row, const char *path,
     r = check_text(row, path, value, 1, e);
     if (r)
         return r;
+    CHECK(value.len < sizeof(out->items[i]), "%s: %u bytes", path, value.len);
     span_copy_str(value, out->items[i], sizeof(out->items[i]));
     if (i == out->count)
         out->count++;
@@ -587,6 +620,7 @@ static void set_defaults(const struct conf_rows *rows, void *base)
 
 void conf_init(struct conf *c, uint8_t role)
 {
+    CHECK(role == ROLE_ENCODED || role == ROLE_LANGD, "role %u", role);
     memset(c, 0, sizeof(*c));
     c->role = role;
     set_defaults(&conf_keys, c);
@@ -605,6 +639,7 @@ static void *target_base(struct conf *c, const struct target *t,
 
     if (!t->rows->list)
         return c;
+    CHECK(count <= max, "%u %s of %u", count, t->rows->list, max);
     if (t->entry > count) {
         (void)conf_refuse(
             e, "%s: comes before %s[%u]", path, t->rows->list, count);
@@ -633,6 +668,7 @@ enum err conf_set(
         return unknown_key(c->role, path, e);
     if (t.place != PLACE_KEY)
         return conf_refuse(e, "%s: has keys of its own, not a value", path);
+    CHECK(t.row && in_role(t.row, c->role), "%s leads to no key", path);
     base = target_base(c, &t, path, e);
     if (!base)
         return ERR_MALFORMED;

@@ -6,6 +6,7 @@
  * Rejected: a YAML emitter (this file is shorter than the calls would be). */
 #include "core/conf/table.h"
 
+#include "base/check.h"
 #include "wire/wire.h"
 
 #include <stdarg.h>
@@ -105,6 +106,7 @@ static void put_value(struct writer *w, const struct conf_row *row,
         break;
     case KIND_NAMES:
         word = conf_word(row, *(const uint64_t *)v);
+        CHECK(word.len > 0, "%s has no such word", row->key);
         put(w, " %.*s", (int)word.len, (const char *)word.p);
         break;
     case KIND_LIST:
@@ -144,6 +146,7 @@ static void put_comment(struct writer *w, const char *text, unsigned indent)
 {
     size_t room = COLUMNS - indent - 2;
 
+    CHECK(indent + 2 < COLUMNS, "a comment at column %u", indent);
     while (*text) {
         size_t n = strlen(text), cut = n;
 
@@ -205,6 +208,7 @@ static void put_entry(struct writer *w, const struct conf_rows *rows,
 {
     bool first = true;
 
+    CHECK(rows->list, "an entry of the file itself");
     for (size_t i = 0; i < rows->count; i++) {
         const struct conf_row *row = &rows->rows[i];
         char key[64];
@@ -215,6 +219,7 @@ static void put_entry(struct writer *w, const struct conf_rows *rows,
             put_row(w, row, row->key, base, 4, comments);
             continue;
         }
+        CHECK(strlen(row->key) + 2 < sizeof(key), "key %s", row->key);
         snprintf(key, sizeof(key), "- %s", row->key);
         put_row(w, row, key, base, 2, comments);
         first = false;
