@@ -4,6 +4,8 @@
  * The rest is in cmd/ctl. */
 #include "ctl/ctl.h"
 
+#include "base/check.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -45,6 +47,8 @@ static void print(struct reader got, const char *what, uint8_t form, bool json)
     struct reader row;
     struct cell c;
 
+    CHECK(form == FORM_ROWS || form == (json ? FORM_JSON : FORM_TEXT),
+        "an answer of form %u", form);
     if (form != FORM_ROWS)
         fwrite(got.p, 1, got.len, stdout); /* of an older daemon */
     else if (json)
@@ -93,6 +97,7 @@ static int show_at(const char *path, const char *what, bool json)
 }
 
 static const char *const sockets[] = {CTL_ENCODED, CTL_LANGD};
+_Static_assert(ARRAY_LEN(sockets) == ROLE_LANGD, "a socket for each role");
 static const char *const files[] = {
     "/etc/mmx/mmx-encoded.yaml", "/etc/mmx/mmx-langd.yaml"};
 

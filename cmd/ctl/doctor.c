@@ -6,6 +6,8 @@
  * between them and it: folders, groups, namespaces, limits. */
 #include "ctl.h"
 
+#include "base/check.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,6 +135,7 @@ static bool ask(struct visit *v, const char *what)
 {
     struct local_msg m;
 
+    CHECK(v->c, "%s without a connection", what);
     if (ctl_ask(v->c, what, FORM_ROWS, &m))
         return true;
     findings_say(v->r, FAIL, what, "no answer", "see the daemon's log");

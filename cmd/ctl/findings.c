@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 static const char *const names[] = {"ok", "warn", "fail"};
+_Static_assert(ARRAY_LEN(names) == FAIL + 1, "a finding without a name");
 
 static void put_cell(
     struct writer *w, struct json *j, const char *name, const char *text)

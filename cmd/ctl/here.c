@@ -2,6 +2,8 @@
  * engine that is started in the same way would have them. */
 #include "ctl.h"
 
+#include "base/check.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +15,7 @@ extern char **environ;
 
 static void limit_text(rlim_t v, uint64_t unit, char out[32])
 {
+    CHECK(unit > 0, "a limit in no unit");
     if (v == RLIM_INFINITY)
         snprintf(out, 32, "unlimited");
     else

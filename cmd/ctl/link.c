@@ -4,6 +4,7 @@
  * a doctor has to see. */
 #include "ctl.h"
 
+#include "base/check.h"
 #include "base/fds.h"
 
 #include <errno.h>
@@ -72,6 +73,7 @@ bool ctl_send(struct ctl *c, const struct local_msg *m)
     uint8_t packet[2048];
     struct writer w = writer_of(packet, sizeof(packet));
 
+    CHECK(c->s >= 0, "a message without a connection");
     if (local_put(&w, m))
         return send(c->s, packet, w.len, MSG_NOSIGNAL) == (ssize_t)w.len;
     errno = EMSGSIZE;
@@ -140,6 +142,7 @@ bool ctl_ask(struct ctl *c, const char *what, uint8_t form, struct local_msg *m)
     struct writer w = writer_of(c->answer, sizeof(c->answer));
     bool more = true;
 
+    CHECK(form <= FORM_ROWS, "form %u", form);
     *m = (struct local_msg){.type = LOCAL_QUERY};
     m->query.json = form;
     m->query.what = span_str(what);

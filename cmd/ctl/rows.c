@@ -47,6 +47,7 @@ bool rows_next(struct reader *rows, struct reader *row)
     do
         end = rows->at;
     while (cell_get(rows, &c) && c.kind != CELL_ROW);
+    CHECK(end >= row->at, "a row that ends at %zu", end);
     rows->at = row->len = end;
     return true;
 }
@@ -83,6 +84,7 @@ static struct column *column_of(struct table *t, const struct cell *c)
         t->columns[k].width = (int)c->name.len;
     }
     k %= t->count;
+    CHECK(span_eq(t->columns[k].name, c->name), "column %u of %u", k, t->count);
     t->last = k + 1;
     return &t->columns[k];
 }
@@ -111,6 +113,7 @@ static void print_row(struct table *t)
         struct column *c = &t->columns[i];
         int len = (int)strlen(c->cell), pad = c->width - len;
 
+        CHECK(pad >= 0, "%d columns for %s", c->width, c->cell);
         if (t->upright) {
             printf("%-20.*s  %s\n", (int)c->name.len, (const char *)c->name.p,
                 c->cell);
@@ -163,7 +166,9 @@ void rows_json(struct reader rows)
     struct cell c;
 
     for (; cell_get(&rows, &c); w.len = 0) {
-        json_cell(&w, &json, &c);
+        if (json.rows || c.kind == CELL_ROW)
+            json_cell(&w, &json, &c);
+        CHECK(!w.failed, "a cell of %u bytes", c.text.len);
         fwrite(w.p, 1, w.len, stdout);
     }
     json_end(&w, &json);

@@ -126,7 +126,7 @@ enum err segments_get_sources(
 void source_put(
     struct writer *w, uint16_t pool, const struct piece *pieces, uint32_t n)
 {
-    CHECK(n > 0 && n <= PIECES_MAX, "%u pieces", n);
+    CHECK(n <= UINT16_MAX, "%u pieces", n);
     put_u16(w, pool);
     put_u16(w, (uint16_t)n);
     for (uint32_t i = 0; i < n; i++) {
