@@ -7,65 +7,11 @@
 
 static uint64_t epochs[64]; /* of the peers, by link */
 
-static void ready(struct rig *b, bool ok)
-{
-    uint64_t offsets[LAYOUT_FIELDS_MAX] = {0};
-
-    brain_pool_ready(b->is, 0, ok, offsets, 1 << 20);
-}
-
 static void set(struct rig *b, const char *assignment)
 {
     struct conf_error e;
 
     T_CHECK(conf_set_assign(&b->conf, assignment, &e) == OK, "%s", e.text);
-}
-
-struct rig *brain_make(uint8_t role, const char *const *settings)
-{
-    static const uint8_t address[] = {3, 0, 'a', 'b', 'c'};
-    struct rig *b = calloc(1, sizeof(*b));
-    struct slab s = {0};
-    struct conf_error e;
-
-    conf_init(&b->conf, role);
-    set(b, "limits.rooms=32");
-    set(b, "limits.connections=8");
-    set(b, "limits.cells=512");
-    set(b, "limits.peers=4");
-    set(b, "pools[0].name=main");
-    set(b, "pools[0].blocks=16");
-    set(b, "pools[0].block_rows=8");
-    set(b, "pools[0].layout=x:u8:4096");
-    if (role == ROLE_LANGD) {
-        set(b, "pools[0].default_blocks=2");
-        set(b, "peers[0].name=enc");
-        set(b, "peers[0].address=tcp://127.0.0.1:7601");
-    }
-    for (; *settings; settings++)
-        set(b, *settings);
-    T_CHECK(conf_finish(&b->conf, "host", &e) == OK, "%s", e.text);
-    b->bc = (struct brain_conf){.conf = &b->conf,
-        .epoch = BRAIN_EPOCH,
-        .seed = 0x1234567890abcdef,
-        .shards = 1,
-        .secret = {0x5ec, 0x2e7},
-        .uid = BRAIN_UID,
-        .segment_max = 1 << 18};
-    if (role == ROLE_LANGD)
-        b->bc.addresses = span_of(address, sizeof(address));
-    (void)brain_init(&s, &b->bc);
-    s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
-    memset(s.p, 0, s.cap);
-    b->is = brain_init(&s, &b->bc);
-    T_TRUE(b->is != NULL);
-    b->out.actions = calloc(OUT_ACTIONS, sizeof(struct action));
-    b->out.cap = OUT_ACTIONS;
-    b->out.bytes = writer_of(malloc(OUT_BYTES), OUT_BYTES);
-    b->now_ns = NS_PER_S;
-    if (brain_layout(b->is, 0)->count)
-        ready(b, true);
-    return b;
 }
 
 /* stepping */
@@ -96,14 +42,26 @@ static void collect(struct rig *b)
             b->cells[a.conn][a.index] = a.word;
         if (a.type == ACT_DATA)
             note_of(b, &a.cmd);
-        if (a.type == ACT_POOL_FIX && !b->slow_pools)
-            ready(b, true);
+        b->fixing |= a.type == ACT_POOL_FIX && !b->slow_pools;
         T_TRUE(b->acts_count < MAX_ACTS);
         b->acts[b->acts_count++] = a;
     }
     b->bytes_len += b->out.bytes.len;
     b->out.count = 0;
     b->out.bytes.len = 0;
+}
+
+static void one(struct rig *b, struct event *ev);
+
+/* The pool has its memory, or it cannot be had. */
+static void ready(struct rig *b, bool ok)
+{
+    uint64_t offsets[LAYOUT_FIELDS_MAX] = {0};
+    struct pool_memory m = {.offsets = offsets, .bytes = 1 << 20, .share = ""};
+    struct event ev = {.type = EV_POOL, .memory = ok ? &m : NULL};
+
+    b->fixing = false;
+    one(b, &ev);
 }
 
 static void one(struct rig *b, struct event *ev)
@@ -118,6 +76,8 @@ static void one(struct rig *b, struct event *ev)
         brain_step(b->is, &more, &b->out);
         collect(b);
     }
+    if (b->fixing)
+        ready(b, true);
     brain_check(b->is);
 }
 
@@ -155,10 +115,10 @@ void rig_step(struct rig *b, struct event *ev)
 
 void brain_pool(struct rig *b, bool ok)
 {
-    struct event ev = {.type = EV_MORE};
-
+    begin(b);
     ready(b, ok);
-    rig_step(b, &ev);
+    while (!b->noisy && brain_quiet(b))
+        ;
 }
 
 void brain_pass(struct rig *b, uint64_t ms)
@@ -178,6 +138,57 @@ void brain_pass(struct rig *b, uint64_t ms)
         go_on(b, &ev);
     }
     b->now_ns = end;
+}
+
+/* making */
+
+struct rig *brain_make(uint8_t role, const char *const *settings)
+{
+    struct rig *b = calloc(1, sizeof(*b));
+    struct slab s = {0};
+    struct conf_error e;
+    static const uint8_t address[] = {3, 0, 'a', 'b', 'c'};
+    struct own_addresses a = {.data = span_of(address, sizeof(address))};
+    struct event addresses = {.type = EV_ADDRESSES, .addresses = &a};
+
+    conf_init(&b->conf, role);
+    set(b, "limits.rooms=32");
+    set(b, "limits.connections=8");
+    set(b, "limits.cells=512");
+    set(b, "limits.peers=4");
+    set(b, "pools[0].name=main");
+    set(b, "pools[0].blocks=16");
+    set(b, "pools[0].block_rows=8");
+    set(b, "pools[0].layout=x:u8:4096");
+    if (role == ROLE_LANGD) {
+        set(b, "pools[0].default_blocks=2");
+        set(b, "peers[0].name=enc");
+        set(b, "peers[0].address=tcp://127.0.0.1:7601");
+    }
+    for (; *settings; settings++)
+        set(b, *settings);
+    T_CHECK(conf_finish(&b->conf, "host", &e) == OK, "%s", e.text);
+    b->bc = (struct brain_conf){.conf = &b->conf,
+        .epoch = BRAIN_EPOCH,
+        .seed = 0x1234567890abcdef,
+        .shards = 1,
+        .secret = {0x5ec, 0x2e7},
+        .uid = BRAIN_UID,
+        .segment_max = 1 << 18};
+    (void)brain_init(&s, &b->bc);
+    s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
+    memset(s.p, 0, s.cap);
+    b->is = brain_init(&s, &b->bc);
+    T_TRUE(b->is != NULL);
+    b->out.actions = calloc(OUT_ACTIONS, sizeof(struct action));
+    b->out.cap = OUT_ACTIONS;
+    b->out.bytes = writer_of(malloc(OUT_BYTES), OUT_BYTES);
+    b->now_ns = NS_PER_S;
+    if (brain_layout(b->is, 0)->count)
+        ready(b, true);
+    if (conf_lands(&b->conf))
+        one(b, &addresses);
+    return b;
 }
 
 /* engines */

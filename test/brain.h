@@ -20,6 +20,7 @@ struct rig {
     struct out out;
     uint64_t now_ns;
     bool noisy;      /* shards do not answer by themselves */
+    bool fixing;     /* the pool's memory is asked for */
     bool slow_pools; /* nor does memory come; brain_pool says how it went */
     uint32_t waiting_count;
     struct data_note waiting[256]; /* what noisy shards owe */

@@ -118,6 +118,13 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
     case EV_DRAIN:
         b->draining = true;
         return false;
+    case EV_POOL:
+        pools_take(b, ev->pool, ev->memory);
+        pools_serve(b, out);
+        return true;
+    case EV_ADDRESSES:
+        peers_addresses(&b->peers, ev->addresses);
+        return false;
     case EV_MORE:
         if (!pools_pending(b))
             return false;
@@ -200,18 +207,9 @@ const struct layout *brain_layout(const struct brain *b, uint32_t i)
     return &b->metas[i].layout;
 }
 
-void brain_pool_ready(struct brain *b, uint32_t i, bool ok,
-    const uint64_t *offsets, uint64_t bytes)
+bool brain_engines_write(const struct brain *b, uint32_t i)
 {
-    pool_meta_ready(&b->metas[i], ok, offsets, bytes);
-    if (ok && b->ops->pool_ready)
-        b->ops->pool_ready(b, i);
-}
-
-void brain_pool_share(
-    struct brain *b, uint32_t i, const char *share, struct span handle)
-{
-    pool_meta_share(&b->metas[i], share, handle);
+    return b->ops->engines_write || b->metas[i].conf->engine_access;
 }
 
 uint32_t brain_blocks_free(const struct brain *b, uint32_t i)

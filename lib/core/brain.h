@@ -18,8 +18,6 @@ struct brain_conf {
     uint64_t secret[2];      /* encoded: random, for the tokens of langds that
                                 may map its pools; 0: none may */
     uint32_t uid;            /* of this process: its own may map all */
-    struct span addresses;   /* langd: HELLO's addresses blob; stays valid */
-    struct span places;      /* and its places blob */
     uint32_t segment_max;    /* largest data payload taken or sent */
 };
 
@@ -44,19 +42,10 @@ uint32_t brain_open_rooms(const struct brain *b);
 bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
     struct show_at *at, struct rows_out *s);
 
-/* Pools with a layout in the config are fixed by the body right after init,
- * before the first step; others after ACT_POOL_FIX. */
-
 /* Returns the layout of pool i; count 0: not known yet. */
 const struct layout *brain_layout(const struct brain *b, uint32_t i);
-/* Takes the answer to ACT_POOL_FIX, at any later time between two steps, before
- * one of EV_MORE: the pool's memory stands (region offsets, size), or could not
- * be had. */
-void brain_pool_ready(struct brain *b, uint32_t i, bool ok,
-    const uint64_t *offsets, uint64_t bytes);
-/* Takes, before that, how engines map memory that is not a memfd. */
-void brain_pool_share(
-    struct brain *b, uint32_t i, const char *share, struct span handle);
+/* True if the engines that map pool i may write to it. */
+bool brain_engines_write(const struct brain *b, uint32_t i);
 /* Returns the blocks of pool i that no room, reader or quarantine has. */
 uint32_t brain_blocks_free(const struct brain *b, uint32_t i);
 

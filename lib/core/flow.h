@@ -89,7 +89,24 @@ enum event_type {
     EV_NOTE,      /* a note of one shard: note */
     EV_MAP,       /* langd: of peer number `peer_at`, these pools are mapped:
                      mapped; err: ACT_MAP is over, none are */
+    EV_POOL,      /* pool has its memory, or it cannot be had: at start for each
+                     with a layout in the config, else after ACT_POOL_FIX */
+    EV_ADDRESSES, /* langd: what its HELLOs say from now on; first at start */
     EV_DRAIN      /* SIGTERM: no new rooms */
+};
+
+/* A pool's memory: where each field begins, and how engines map it. */
+struct pool_memory {
+    const uint64_t *offsets; /* LAYOUT_FIELDS_MAX */
+    uint64_t bytes;
+    const char *share; /* empty: a memfd */
+    struct span handle;
+};
+
+/* The addresses and places blobs of a HELLO. */
+#define ADDRESSES_MAX 8192u /* as in peer.def */
+struct own_addresses {
+    struct span data, places;
 };
 
 struct event {
@@ -103,9 +120,14 @@ struct event {
     enum err err;
     uint32_t seq;
     struct wire_fault fault;
+    uint32_t pool;
     uint32_t peer_at, mapped;
-    const struct local_msg *local; /* valid during the step only */
-    const struct peer_msg *peer;   /* likewise */
+    union { /* valid during the step only */
+        const struct local_msg *local;
+        const struct peer_msg *peer;
+        const struct pool_memory *memory; /* NULL: it cannot be had */
+        const struct own_addresses *addresses;
+    };
     struct data_note note;
 };
 

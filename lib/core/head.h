@@ -44,8 +44,8 @@ struct brain_ops {
     void (*map)(
         void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
     /* What brain.c left of an event, or the role's own part of it: CONN_END,
-     * CONN_DEAD, NOTE, MAP, TIME and, when pools have become
-     * ready, MORE. */
+     * CONN_DEAD, NOTE, MAP, TIME and, POOL, and MORE
+     * when POOL had not enough room. */
     void (*event)(void *brain, struct out *out, const struct event *ev);
     /* Draws consequences until there are none, or the list is full. */
     void (*work)(void *brain, struct out *out);

@@ -20,11 +20,26 @@ void peers_init(
     p->links = 2 * p->max; /* a peer that comes back may overlap itself */
     p->peers = slab_take(s, p->max, sizeof(*p->peers));
     p->link_peer = slab_take(s, p->links, sizeof(*p->link_peer));
+    p->self.blobs = slab_take(s, 2, ADDRESSES_MAX);
     heap_init(&p->timers, s, p->max);
     p->self.c = c;
     p->self.role = role;
     for (uint32_t i = 0; p->link_peer && i < p->links; i++)
         p->link_peer[i] = NONE;
+}
+
+static struct span keep(struct span from, uint8_t *to)
+{
+    CHECK(from.len <= ADDRESSES_MAX, "%u bytes of addresses", from.len);
+    if (from.len)
+        memcpy(to, from.p, from.len);
+    return span_of(to, from.len);
+}
+
+void peers_addresses(struct peers *p, const struct own_addresses *a)
+{
+    p->self.addresses = keep(a->data, p->self.blobs);
+    p->self.places = keep(a->places, p->self.blobs + ADDRESSES_MAX);
 }
 
 struct peer *peer_on(const struct peers *p, uint32_t link)
@@ -185,10 +200,10 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     m.hello.name = span_str(c->conf->name);
     m.hello.advertise = span_str(c->conf->control_advertise);
     m.hello.software = span_str(MMX_VERSION);
-    m.hello.addresses = c->addresses;
+    m.hello.addresses = p->self.addresses;
     m.hello.pools = span_of(pools, w.len);
     m.hello.abilities = peer_abilities();
-    m.hello.places = c->places;
+    m.hello.places = p->self.places;
     say_maps(p, link, &m.hello);
     out_peer(out, link, &m);
 }

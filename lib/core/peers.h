@@ -64,6 +64,8 @@ struct self {
     uint8_t role;
     uint32_t pools_count;
     const struct layout *layouts[CONF_POOLS_MAX]; /* count 0: not known */
+    uint8_t *blobs;                /* of the next two: 2 x ADDRESSES_MAX */
+    struct span addresses, places; /* langd: for its HELLOs */
 };
 
 /* What a role does with what it hears of its peers. */
@@ -97,6 +99,9 @@ struct peers {
 
 void peers_init(
     struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role);
+
+/* Takes the addresses that HELLOs say from now on. */
+void peers_addresses(struct peers *p, const struct own_addresses *a);
 
 /* The peer on this link, or NULL. */
 struct peer *peer_on(const struct peers *p, uint32_t link);

@@ -15,27 +15,30 @@ void pool_meta_init(struct pool_meta *m, const struct conf_pool *c)
     }
 }
 
-void pool_meta_ready(
-    struct pool_meta *m, bool ok, const uint64_t *offsets, uint64_t bytes)
+void pools_take(struct brain *b, uint32_t i, const struct pool_memory *m)
 {
-    m->ready = ok;
-    m->broken = !ok;
-    m->news = m->fixing;
-    m->fixing = false;
-    m->bytes = bytes;
-    if (ok)
-        memcpy(m->offsets, offsets, sizeof(m->offsets));
-    else
-        m->layout.count = 0;
-}
+    struct pool_meta *p = &b->metas[i];
 
-void pool_meta_share(struct pool_meta *m, const char *share, struct span handle)
-{
-    CHECK(handle.len <= POOL_HANDLE_MAX, "handle of %u bytes", handle.len);
-    span_copy_str(span_str(share), m->share, sizeof(m->share));
-    if (handle.len)
-        memcpy(m->handle, handle.p, handle.len);
-    m->handle_len = handle.len;
+    CHECK(i < b->pools_count && p->layout.count > 0 && !p->ready,
+        "memory of pool %u, which has %u fields", i, p->layout.count);
+    p->ready = m != NULL;
+    p->broken = !m;
+    p->news = p->fixing;
+    p->fixing = false;
+    if (!m) {
+        p->layout.count = 0;
+        return;
+    }
+    CHECK(
+        m->handle.len <= POOL_HANDLE_MAX, "handle of %u bytes", m->handle.len);
+    p->bytes = m->bytes;
+    memcpy(p->offsets, m->offsets, sizeof(p->offsets));
+    span_copy_str(span_str(m->share), p->share, sizeof(p->share));
+    if (m->handle.len)
+        memcpy(p->handle, m->handle.p, m->handle.len);
+    p->handle_len = m->handle.len;
+    if (b->ops->pool_ready)
+        b->ops->pool_ready(b, i);
 }
 
 bool pool_meta_lost(struct pool_meta *m)
@@ -92,8 +95,8 @@ void pools_say(
     }
     m.pool_info.pool = (uint16_t)i;
     /* A langd that maps it only reads. */
-    m.pool_info.access = (b->ops->engines_write || p->conf->engine_access) &&
-                         b->engines.conns[conn].state == CONN_READY;
+    m.pool_info.access =
+        brain_engines_write(b, i) && b->engines.conns[conn].state == CONN_READY;
     m.pool_info.block_rows = (uint32_t)p->conf->block_rows;
     m.pool_info.blocks = (uint32_t)p->conf->blocks;
     m.pool_info.bytes = p->bytes;

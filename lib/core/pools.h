@@ -23,12 +23,8 @@ struct pool_meta {
 };
 
 void pool_meta_init(struct pool_meta *m, const struct conf_pool *c);
-/* Takes the body's word on the pool's memory. */
-void pool_meta_ready(
-    struct pool_meta *m, bool ok, const uint64_t *offsets, uint64_t bytes);
-/* Takes how engines map it; before pool_meta_ready. Never: a memfd. */
-void pool_meta_share(
-    struct pool_meta *m, const char *share, struct span handle);
+/* Takes the memory of pool i; NULL: it cannot be had. */
+void pools_take(struct brain *b, uint32_t i, const struct pool_memory *m);
 /* Takes it out of service, as its memory works no more. false: that was
  * known. */
 bool pool_meta_lost(struct pool_meta *m);

@@ -288,7 +288,7 @@ static void turn(struct node *n)
         flush_shards(n);
     local_flush_coalesced(n->local);
     links_flush_coalesced(n->links);
-    if (n->pools_seen)
+    if (n->pools_seen && !node_congested(n))
         node_pools_serve(n);
     go_on(n);
     node_inline_watch(n);
@@ -550,9 +550,7 @@ static enum err start_shards(struct node *n)
         n->shards_count += e == OK;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (e != OK || n->conf->role != ROLE_LANGD)
-        return e;
-    return node_addresses_open(n);
+    return e;
 }
 
 static enum err start_brain(struct node *n)
@@ -584,8 +582,7 @@ static enum err start_brain(struct node *n)
 static enum err start_peers(struct node *n)
 {
     const struct conf *c = n->conf;
-    struct links_opt opt = {
-        .listen = c->role == ROLE_ENCODED ? c->control_listen : NULL,
+    struct links_opt opt = {.listen = conf_lands(c) ? NULL : c->control_listen,
         .links = 2 * (uint32_t)c->limit_peers,
         .heartbeat_ms = (uint32_t)(c->control_heartbeat / NS_PER_MS),
         .seed = n->brain_conf.seed,
@@ -672,6 +669,8 @@ enum err node_new(struct node **out, const struct node_opt *opt)
     if (e == OK)
         e = start_brain(n);
     if (e == OK)
+        e = node_addresses_open(n);
+    if (e == OK)
         e = node_fix_pools(n);
     if (e != OK) {
         node_free(&n);
@@ -741,7 +740,6 @@ void node_free(struct node **out)
     if (n->brain_memory)
         munmap(n->brain_memory, n->brain_bytes);
     free(n->maps);
-    free(n->addresses);
     free(n->share_memory);
     free(n->conns);
     free(n->pools);

@@ -5,35 +5,30 @@
 #include "base/log.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
 
-#define ADDRESSES_MAX 8192u /* as in peer.def */
-
-/* Gathers the shards' addresses, and places, for HELLO, in memory that stays.
- * Without a place of each there are none. */
+/* Gathers the shards' addresses, and places, for HELLO. Without a place of each
+ * there are none. */
 static enum err gather(struct node *n)
 {
     uint8_t blob[ADDRESSES_MAX], more[ADDRESSES_MAX];
     struct writer w = writer_of(blob, sizeof(blob));
     struct writer p = writer_of(more, sizeof(more));
-    uint32_t had = n->brain_conf.addresses.len;
+    struct own_addresses a;
+    struct event ev = {.type = EV_ADDRESSES, .addresses = &a};
 
     for (uint32_t k = 0; k < n->shards_count; k++) {
         put_span(&w, shard_address(n->shards[k]), 2, 4096);
         put_span(&p, shard_place(n->shards[k]), 2, 4096);
         p.failed |= shard_place(n->shards[k]).len == 0;
     }
-    if (w.failed || (had && had != w.len)) {
+    if (w.failed) {
         log_error("%zu bytes of data addresses, a HELLO holds %u", w.len,
-            had ? had : ADDRESSES_MAX);
+            ADDRESSES_MAX);
         return ERR_TOO_LARGE;
     }
-    memcpy(n->addresses, blob, w.len);
-    n->brain_conf.addresses = span_of(n->addresses, w.len);
-    if (p.failed)
-        return OK;
-    memcpy(n->addresses + ADDRESSES_MAX, more, p.len);
-    n->brain_conf.places = span_of(n->addresses + ADDRESSES_MAX, p.len);
+    a.data = span_of(blob, w.len);
+    a.places = span_of(more, p.failed ? 0 : p.len);
+    node_event(n, &ev);
     return OK;
 }
 
@@ -41,7 +36,7 @@ void node_addresses_watch(struct node *n)
 {
     uint64_t replaced = 0;
 
-    if (!n->addresses)
+    if (!conf_lands(n->conf) || node_congested(n))
         return;
     for (uint32_t k = 0; k < n->shards_count; k++)
         replaced += atomic_load_explicit(
@@ -55,6 +50,5 @@ void node_addresses_watch(struct node *n)
 
 enum err node_addresses_open(struct node *n)
 {
-    n->addresses = calloc(2, ADDRESSES_MAX);
-    return n->addresses ? gather(n) : ERR_NO_BLOCKS;
+    return conf_lands(n->conf) ? gather(n) : OK;
 }

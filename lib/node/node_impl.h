@@ -68,8 +68,7 @@ struct node {
     struct shard *shards[SHARDS_MAX];
     struct inline_poll polls[SHARDS_MAX];
     uint32_t shards_count;
-    uint8_t *addresses; /* langd: ADDRESSES_MAX, and as many of places */
-    uint64_t replaced;  /* workers replaced when addresses were gathered */
+    uint64_t replaced; /* workers replaced when addresses were gathered */
     struct shard_pool *pools;
     struct mem *mems;
     struct pool_job *pool_jobs; /* by pool */
@@ -114,7 +113,7 @@ void node_inline_serve(struct node *n);
 bool node_inline_busy(struct node *n);
 
 /* node_addresses.c: langd */
-/* Gathers the shards' data addresses for HELLO, in memory that stays. */
+/* Gathers the shards' data addresses, for HELLOs from now on. */
 MUST_CHECK enum err node_addresses_open(struct node *n);
 /* Gathers them again if a shard has replaced its worker. Call once per turn. */
 void node_addresses_watch(struct node *n);

@@ -54,11 +54,12 @@ enum err node_pools_new(struct node *n)
 }
 
 /* Returns how to open a pool's memory, without its size. */
-static struct mem_opt options(const struct node *n, const struct conf_pool *c)
+static struct mem_opt options(const struct node *n, uint32_t i)
 {
+    const struct conf_pool *c = &n->conf->pools[i];
     struct mem_opt o = {.name = c->name,
         .kind = c->memory,
-        .engines_write = n->conf->role == ROLE_ENCODED || c->engine_access == 1,
+        .engines_write = brain_engines_write(n->brain, i),
         .huge_pages = c->huge_pages,
         .numa_node = strcmp(c->numa, "any") == 0 ? -1 : atoi(c->numa)};
 
@@ -76,7 +77,7 @@ static enum err prepare(struct node *n, uint32_t i, struct pool_job *j)
     j->node = n;
     j->pool = i;
     j->work.data = j;
-    j->opt = options(n, c);
+    j->opt = options(n, i);
     j->opt.watch = &n->pool_watch;
     j->kind = mem_kind(c->memory);
     if (!j->kind) {
@@ -104,12 +105,14 @@ static void finish(struct node *n, uint32_t i)
     const struct layout *l = brain_layout(n->brain, i);
     const struct conf_pool *c = &n->conf->pools[i];
     struct shard_pool *p = &n->pools[i];
+    struct event ev = {.type = EV_POOL, .pool = i};
+    struct pool_memory memory;
 
     CHECK(!p->mem && l->count > 0, "pool %u has its memory already", i);
     j->wanted = j->busy = j->done = false;
     if (j->result != OK) {
         log_error("pool %s: no memory", c->name);
-        brain_pool_ready(n->brain, i, false, NULL, 0);
+        node_event(n, &ev);
         return;
     }
     n->mems[i] = j->mem;
@@ -117,9 +120,10 @@ static void finish(struct node *n, uint32_t i)
     p->mem = &n->mems[i];
     memcpy(p->offsets, j->offsets, sizeof(p->offsets));
     node_order(n, &(struct order){.type = ORDER_POOL, .pool = i});
-    brain_pool_share(n->brain, i, p->mem->share,
-        span_of(p->mem->handle, p->mem->handle_bytes));
-    brain_pool_ready(n->brain, i, true, j->offsets, n->mems[i].bytes);
+    memory = (struct pool_memory){p->offsets, p->mem->bytes, p->mem->share,
+        span_of(p->mem->handle, p->mem->handle_bytes)};
+    ev.memory = &memory;
+    node_event(n, &ev);
     log_info("pool %s: %llu blocks of %llu rows, %llu bytes, %s, %s", c->name,
         (unsigned long long)c->blocks, (unsigned long long)c->block_rows,
         (unsigned long long)n->mems[i].bytes, n->mems[i].text, l->text);
@@ -181,7 +185,7 @@ void node_fix_pool(struct node *n, uint32_t i)
     }
     if (j->result == OK)
         open_memory(j);
-    finish(n, i);
+    j->done = n->pools_seen = true;
 }
 
 void node_pools_serve(struct node *n)

@@ -62,9 +62,14 @@ struct daemon *daemon_new(uint8_t role, struct conf *conf, uint32_t shards)
 
 /* start */
 
-static void blob_make(struct daemon *d)
+static void quiet_step(struct daemon *d, struct event *ev);
+
+static void addresses_make(struct daemon *d)
 {
-    struct writer w = writer_of(d->address_blob, sizeof(d->address_blob));
+    uint8_t blob[64];
+    struct writer w = writer_of(blob, sizeof(blob));
+    struct own_addresses a;
+    struct event ev = {.type = EV_ADDRESSES, .addresses = &a};
 
     for (uint32_t k = 0; k < d->shards_count; k++) {
         put_u16(&w, 9);
@@ -73,8 +78,9 @@ static void blob_make(struct daemon *d)
         put_u8(&w, (uint8_t)k);
     }
     CHECK(!w.failed, "addresses of %u shards", d->shards_count);
-    if (d->role == ROLE_LANGD)
-        d->bc.addresses = span_of(d->address_blob, w.len);
+    a = (struct own_addresses){.data = span_of(blob, w.len)};
+    if (conf_lands(d->conf))
+        quiet_step(d, &ev);
 }
 
 static const struct layout *layout_of(const struct daemon *d, uint32_t i)
@@ -149,10 +155,12 @@ static void shard_make(struct daemon *d, uint32_t k)
 
 static void pool_fix(struct daemon *d, uint32_t i, bool start)
 {
-    uint64_t offsets[LAYOUT_FIELDS_MAX] = {0}, bytes = 0;
+    uint64_t offsets[LAYOUT_FIELDS_MAX] = {0};
+    struct pool_memory m = {.offsets = offsets, .share = ""};
+    struct event ev = {.type = EV_POOL, .pool = i, .memory = &m};
     bool ok = layout_place(layout_of(d, i),
         d->conf->pools[i].blocks * d->conf->pools[i].block_rows, 4096, offsets,
-        &bytes);
+        &m.bytes);
 
     CHECK(ok, "pool %u is too large", i);
     d->lpools[i] = lpool_of(d, i);
@@ -164,7 +172,7 @@ static void pool_fix(struct daemon *d, uint32_t i, bool start)
         else
             sending_pool_set(d->shards[k].sending, i, &sp);
     }
-    brain_pool_ready(d->brain, i, true, offsets, bytes);
+    quiet_step(d, &ev);
 }
 
 void daemon_start(struct daemon *d)
@@ -181,7 +189,6 @@ void daemon_start(struct daemon *d)
         d->bc.secret[0] = draw() | 1;
     d->bc.shards = d->shards_count;
     d->bc.segment_max = (uint32_t)d->conf->transfer_segment;
-    blob_make(d);
     brain_make(d);
     d->timer_ns = TIME_NEVER;
     if (!d->out.actions) {
@@ -201,7 +208,9 @@ void daemon_start(struct daemon *d)
     for (uint32_t i = 0; i < d->conf->pools_count; i++)
         if (layout_of(d, i)->count)
             pool_fix(d, i, true);
+    addresses_make(d);
     d->draining = false;
+    d->fixing = 0;
     for (uint32_t k = 0; k < d->shards_count; k++)
         d->backlog[k].at = d->backlog[k].len = 0;
     memset(d->conns, 0, sizeof(d->conns));
@@ -504,7 +513,7 @@ static void act(struct daemon *d, const struct action *a)
         give_all(d, &(struct order){.cmd = a->cmd});
         return;
     case ACT_POOL_FIX:
-        pool_fix(d, a->index, false);
+        d->fixing |= UINT32_C(1) << a->index;
         return;
     case ACT_MAP:
         map_start(d, a->index, bytes, a->word);
@@ -517,6 +526,21 @@ static void act(struct daemon *d, const struct action *a)
         return;
     }
     CHECK(false, "action %u", a->type);
+}
+
+/* Takes a step of the body's own, at its full size. */
+static void quiet_step(struct daemon *d, struct event *ev)
+{
+    struct out *o = &d->out;
+
+    ev->now_ns = W.now_ns;
+    o->count = 0;
+    o->bytes.len = 0;
+    o->cap = OUT_ACTIONS;
+    o->bytes.cap = OUT_BYTES;
+    brain_step(d->brain, ev, o);
+    for (uint32_t i = 0; i < o->count; i++)
+        act(d, &o->actions[i]);
 }
 
 static void one_step(struct daemon *d, struct event *ev)
@@ -576,6 +600,11 @@ void daemon_step(struct daemon *d, struct event *ev)
             d->conf->name);
         one_step(d, &more);
     }
+    for (uint32_t i = 0; d->fixing; i++)
+        if (d->fixing >> i & 1) {
+            d->fixing &= ~(UINT32_C(1) << i);
+            pool_fix(d, i, false);
+        }
     arm(d);
     if (d->role == ROLE_ENCODED)
         encoded_watch(d);

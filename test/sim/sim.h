@@ -176,7 +176,7 @@ struct daemon {
     struct ctl *links[LINKS_MAX]; /* encoded: accepted; langd: connected */
     uint32_t wants[LINKS_MAX];    /* langd: encoded of a link; NONE */
     void *watch;                  /* of the checks */
-    uint8_t address_blob[64];
+    uint32_t fixing;              /* bit i: the memory of pool i is asked for */
     struct out out;
 };
 

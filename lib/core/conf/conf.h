@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/err.h"
+#include "wire/wire.h"
 #include "wire/layout.h"
 
 #define CONF_LIST_MAX  64
@@ -72,6 +73,13 @@ struct conf_error {
     uint32_t line, column;
     char text[512];
 };
+
+/* True at the daemon where rows land, langd: it connects to its peers, and says
+ * at which addresses its shards are. */
+static inline bool conf_lands(const struct conf *c)
+{
+    return c->role == ROLE_LANGD;
+}
 
 /* All defaults of a role. */
 void conf_init(struct conf *c, uint8_t role);

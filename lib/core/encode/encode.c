@@ -162,6 +162,7 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
     case EV_TIME:
         expire(e);
         break;
+    case EV_POOL:
     case EV_MORE:
         encoded_map_offer(e, out);
         break;
