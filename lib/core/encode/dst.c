@@ -1,11 +1,12 @@
-/* dst.c - one destination of a room: what it may be sent, what it is
- * owed (RULES 1, 4, 5). Owned by the loop's thread.
+/* dst.c - one destination of a room: what the shards may send to it, and which
+ * messages to its langd are pending (RULES 1, 4, 5). Owned by the loop's
+ * thread.
  *
  * ACTIVE until the room fails here (FAILING: L is told and decides) or L has
  * decided (ENDED). The record stays until the shards have nothing of it in
- * flight and no L of this host can be copying rows of it: L has answered, or
- * its process is dead (RULES 6.2). From its end on its generation is known by
- * its tombstone. */
+ * flight and its fence is lifted: no L of this host can be copying rows of it,
+ * because L has answered or its process is dead (RULES 6.2). From its end on
+ * its generation is known by its tombstone. */
 #include "core/encode/encode.h"
 
 #include "wire/segment.h"
@@ -13,7 +14,10 @@
 
 #include <stdio.h>
 
-/* Places that the room lacks for its destinations. */
+/* places in limits.rooms */
+
+/* Returns how many of `required` destinations have not asked; 0 for a room of
+ * one, which keeps no places. */
 static uint32_t places_ahead(const struct eroom *m, uint32_t required)
 {
     return required > 1 && m->asked < required ? required - m->asked : 0;
@@ -27,11 +31,12 @@ void edst_reserve(struct encoded *e, struct eroom *m)
     if (n < m->reserved)
         share_give(&e->dst_share, SHARE_RESERVED, m->reserved - n);
     else if (!share_take(&e->dst_share, SHARE_RESERVED, n - m->reserved))
-        return; /* the next one asks for its place again */
+        return; /* none are kept: each destination takes its own */
     m->reserved = n;
 }
 
-/* Takes a place for one more destination, and with the first all of them. */
+/* Takes a place for one more destination, and with the first the places of all
+ * others; false: none was taken. */
 static bool take_place(
     struct encoded *e, struct eroom *m, uint32_t peer, uint32_t required)
 {
@@ -60,7 +65,9 @@ void gens_end(struct encoded *e, const struct peer *p, uint64_t generation,
     const struct tomb *old = tombs_oldest(&e->ended_gens);
     struct peer *of = old ? peer_of_run(&e->b.peers, old->scope) : NULL;
 
-    if (of) /* those of one run only grow */
+    CHECK(p->used, "generation %llu of a peer that is gone ends",
+        (unsigned long long)generation);
+    if (of) /* the generations of one run only grow */
         of->dead_to = max_u64(of->dead_to, old->id);
     tombs_put(&e->ended_gens, e->b.now_ns, generation, p->run, state,
         (uint8_t)reason);
@@ -79,6 +86,9 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     struct edst *d;
     uint32_t i;
 
+    CHECK(eroom_found(m) && peer < e->b.peers.max,
+        "room %llu of state %u gets a destination at peer %u",
+        (unsigned long long)m->r.id, m->life, peer);
     if (!take_place(e, m, peer, required)) {
         e->b.stats[STAT_table_full]++;
         return NULL;
@@ -99,7 +109,7 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     list_push_tail(&e->b.peers.peers[peer].rooms, &d->in_peer);
     m->asked++;
     m->due |= EVENT_WANTED;
-    if (m->life == EROOM_KEPT) { /* used again: the others go before it */
+    if (m->life == EROOM_KEPT) { /* the room that is reclaimed last */
         list_remove(&m->in_kept);
         list_push_tail(&eroom_pool(e, m)->kept, &m->in_kept);
     }
@@ -108,6 +118,7 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     return d;
 }
 
+/* Makes a message to L pending, to be sent at once. */
 static void owe(struct encoded *e, struct edst *d, enum eowe what)
 {
     d->debt.owe |= (uint8_t)what;
@@ -118,6 +129,8 @@ static void owe(struct encoded *e, struct edst *d, enum eowe what)
 void edst_fail(
     struct encoded *e, struct edst *d, enum err reason, const char *text)
 {
+    CHECK(reason != OK && reason < ERR_COUNT, "destination %u fails as %u",
+        edst_slot(e, d), reason);
     if (d->state > DST_ACTIVE)
         return;
     edst_move(e, d, DST_FAILING);
@@ -130,8 +143,10 @@ void edst_fail(
 
 void edst_refuse(struct edst *d)
 {
-    if (!d->refused)
-        d->room->asked--;
+    CHECK(d->refused || d->room->asked > 0,
+        "none of the destinations of room %llu has asked",
+        (unsigned long long)d->room->r.id);
+    d->room->asked -= !d->refused;
     d->refused = true;
 }
 
@@ -188,8 +203,8 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
     edsts_touch(e, m); /* the next one may be asked now */
 }
 
-/* L does not say what became of a generation that has failed here, and is not
- * lost either: the outcome stays unknown. */
+/* Ends a destination whose L does not answer FAILED and is not lost either: its
+ * outcome stays unknown. */
 static void give_up_on(struct encoded *e, struct edst *d)
 {
     if (d->state != DST_FAILING || d->silent_ns > e->b.now_ns)
@@ -200,6 +215,7 @@ static void give_up_on(struct encoded *e, struct edst *d)
 
 /* fences: rows that a langd of this host may be copying */
 
+/* True if a fence of conn is up. */
 static bool fences(const struct encoded *e, uint32_t conn)
 {
     for (uint32_t i = 0; e->fenced > 0 && i < e->rooms_max; i++)
@@ -222,7 +238,7 @@ void edst_unfence(struct encoded *e, struct edst *d)
     d->map = NONE;
     e->fenced--;
     if (d->state == DST_FENCED) {
-        d->debt.owe = 0; /* its end was repeated for this alone */
+        d->debt.owe = 0; /* FAILED was pending for the fence alone */
         edst_move(e, d, DST_ENDED);
     }
     edst_touch(e, d);
@@ -247,6 +263,8 @@ bool edst_goes_by(const struct encoded *e, const struct edst *d, uint32_t shard)
     uint32_t n = e->b.peers.peers[d->peer].addresses;
     uint32_t part = d->from / d->part_rows;
 
+    CHECK(d->part_rows > 0, "destination %u has parts of no rows",
+        edst_slot(e, d));
     /* The sum of part_address may wrap once: two rounds find every address. */
     for (uint32_t i = 0; i < 2 * n; i++, part++) {
         if ((uint64_t)part * d->part_rows >= end)
@@ -273,6 +291,8 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
 {
     const struct epool *p = eroom_pool(e, m);
 
+    CHECK(m->item != &e->nothing, "room %llu of state %u has no item",
+        (unsigned long long)m->r.id, m->life);
     text[0] = 0;
     if (d->layout != p->meta->layout.hash) {
         snprintf(text, size, "encoded's pool %s has %.180s, langd's has %.180s",
@@ -323,7 +343,8 @@ static struct data_cmd job(
         .copy = d->copy};
 }
 
-/* Rows of the grant that can be used: whole units, or all there is. */
+/* Returns the end of the granted rows that can be sent: whole units, or the
+ * total. */
 static uint32_t grantable(const struct edst *d)
 {
     const struct eroom *m = d->room;
@@ -333,7 +354,8 @@ static uint32_t grantable(const struct edst *d)
     return d->granted - d->granted % d->unit_rows;
 }
 
-/* How the rows of this attempt go. From here on L may read our pool. */
+/* Chooses how the rows of this attempt go. If L copies them itself, the fence
+ * is up from here on: L may read our pool. */
 static void choose_path(struct encoded *e, struct edst *d)
 {
     const struct peer *p = &e->b.peers.peers[d->peer];
@@ -341,6 +363,7 @@ static void choose_path(struct encoded *e, struct edst *d)
     d->copy = peer_copies(p, d->room->item->pool);
     if (!d->copy || d->map != NONE)
         return;
+    CHECK(p->map_conn != NONE, "%s copies rows and maps nothing", p->name);
     d->map = p->map_conn;
     d->map_epoch = p->epoch;
     e->fenced++;
@@ -372,6 +395,9 @@ static void send_more(struct encoded *e, struct out *out, struct edst *d)
         min_u32(item_sendable(m->item, d->unit_rows), grantable(d));
     struct data_cmd cmd;
 
+    CHECK(d->job != JOB_CLOSING && d->unit_rows > 0,
+        "destination %u sends units of %u rows in job state %u",
+        edst_slot(e, d), d->unit_rows, d->job);
     if (!item_held(m->item) || d->broken_attempt == d->attempt)
         return;
     if (d->job == JOB_OPEN && d->job_attempt != d->attempt) {
@@ -406,7 +432,7 @@ static void close_job(struct encoded *e, struct out *out, struct edst *d)
     edst_move_job(e, d, JOB_CLOSING);
 }
 
-/* what L is to be told */
+/* which messages to L are pending */
 
 /* True if every destination that is asked before this one has its grant. */
 static bool earlier_have(const struct encoded *e, const struct edst *d)
@@ -426,8 +452,8 @@ static bool earlier_have(const struct encoded *e, const struct edst *d)
     return true;
 }
 
-/* True if it shall grant all by the length. One that does not say what it
- * grants for good is asked when rows are there. */
+/* True if L is asked to grant all rows by the length. An L that does not say
+ * whether grants are firm is asked when rows are there. */
 static bool asks_ahead(const struct edst *d)
 {
     return item_asks(d->room->item) && d->firm == FIRM_NO;
@@ -440,20 +466,19 @@ bool edst_rows_wait(const struct edst *d)
     return item_held(it) && item_sendable(it, d->unit_rows) > grantable(d);
 }
 
-/* True if the destination may be asked: with several they are asked in
- * ascending name, each when the ones before have granted all. */
+/* True if the destination may be asked: several are asked in ascending name,
+ * each when those before it have granted all. */
 static bool my_turn(const struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
-
     bool source = item_held(m->item) && m->item->total != ROWS_UNKNOWN;
 
     return (source || asks_ahead(d)) && m->asked >= m->required &&
            earlier_have(e, d);
 }
 
-/* Makes a grant go back that is held while an earlier destination, which
- * began anew, is asked again: blocks are taken in one order everywhere. */
+/* Asks L to take its grant back while an earlier destination, which has begun
+ * anew, is asked again: all rooms take blocks in one order. */
 static void keep_order(struct encoded *e, struct edst *d)
 {
     if (d->room->required < 2 || d->granted == 0 || (d->flags & FLAG_STREAM) ||
@@ -464,7 +489,7 @@ static void keep_order(struct encoded *e, struct edst *d)
     owe(e, d, OWE_BROKEN);
 }
 
-/* Is there something that only a larger grant can move? */
+/* True if something can go on only with a larger grant. */
 static bool wants(struct encoded *e, const struct edst *d)
 {
     const struct eroom *m = d->room;
@@ -481,24 +506,23 @@ static void look_for_debts(struct encoded *e, struct edst *d)
     const struct eroom *m = d->room;
     bool grown = m->item->total == ROWS_UNKNOWN &&
                  m->item->committed > d->want_committed;
+    bool changed =
+        d->want_attempt != d->attempt || d->want_granted != d->granted || grown;
 
     if (eroom_announced(m) && d->length_acked != m->item->length_version &&
         d->length_told != m->item->length_version) {
         d->length_told = m->item->length_version;
         owe(e, d, OWE_LENGTH);
     }
-    if (!wants(e, d))
+    if (!wants(e, d)) {
         d->debt.owe &= (uint8_t)~OWE_WANT;
-    else if (!d->want_known || d->want_attempt != d->attempt ||
-             d->want_granted != d->granted || grown)
-        if (!(d->debt.owe & OWE_WANT) || d->want_attempt != d->attempt ||
-            d->want_granted != d->granted || grown) {
-            d->want_known = false;
-            d->want_attempt = d->attempt;
-            d->want_granted = d->granted;
-            d->want_committed = m->item->committed;
-            owe(e, d, OWE_WANT);
-        }
+    } else if (changed || !(d->want_known || d->debt.owe & OWE_WANT)) {
+        d->want_known = false;
+        d->want_attempt = d->attempt;
+        d->want_granted = d->granted;
+        d->want_committed = m->item->committed;
+        owe(e, d, OWE_WANT);
+    }
     if (d->broken_attempt != d->attempt)
         d->debt.owe &= (uint8_t)~OWE_BROKEN;
 }
@@ -554,6 +578,7 @@ static void say_failed(
     peer_send(&e->b.peers, out, p, &msg);
 }
 
+/* Sends what is pending at L, if it is due. */
 static void say(struct encoded *e, struct out *out, struct edst *d)
 {
     struct peer *p = &e->b.peers.peers[d->peer];
@@ -562,11 +587,13 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
 
     if (!d->debt.owe || !p->up ||
         (d->state == DST_FENCED && p->epoch != d->map_epoch)) {
-        d->debt.retry_ns = TIME_NEVER; /* the next HELLO starts it again */
+        d->debt.retry_ns = TIME_NEVER; /* the next HELLO renews it */
         return;
     }
     if (aux_only && d->debt.retry_ns && d->debt.backoff_ns < RETRY_MAX_NS) {
-        d->debt.backoff_ns = RETRY_MAX_NS; /* said in case, at the last pace */
+        /* L asks for the aux when it has space: LENGTH is repeated only in case
+         * that is lost. */
+        d->debt.backoff_ns = RETRY_MAX_NS;
         d->debt.retry_ns = e->b.now_ns + RETRY_MAX_NS;
     }
     if (!debt_due(&d->debt, e->b.now_ns, e->b.c.conf->timeout_retry, &again))
@@ -595,6 +622,9 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
 
 static void forget(struct encoded *e, struct edst *d)
 {
+    CHECK(d->map == NONE && d->debt.owe == 0,
+        "destination %u is forgotten, fence %u, pending %u", edst_slot(e, d),
+        d->map, d->debt.owe);
     table_remove(&e->gens, d->generation, d->peer);
     heap_remove(&e->dst_timers, &d->timer);
     list_remove(&d->todo);
@@ -606,6 +636,7 @@ static void forget(struct encoded *e, struct edst *d)
     share_give(&e->dst_share, SHARE_PEER(d->peer), 1);
 }
 
+/* Answers the ABORT of L: nothing of the generation is sent any more. */
 static void say_drained(struct encoded *e, struct out *out, struct edst *d)
 {
     const struct peer *p = &e->b.peers.peers[d->peer];
@@ -618,7 +649,8 @@ static void say_drained(struct encoded *e, struct out *out, struct edst *d)
 
 void edst_settle(struct encoded *e, struct out *out, struct edst *d)
 {
-    list_remove(&d->todo);
+    CHECK(d->state > DST_NEW && !list_linked(&d->todo),
+        "destination %u of state %u is settled", edst_slot(e, d), d->state);
     give_up_on(e, d);
     if (d->state == DST_ACTIVE) {
         keep_order(e, d);
@@ -628,7 +660,7 @@ void edst_settle(struct encoded *e, struct out *out, struct edst *d)
         close_job(e, out, d);
     }
     say(e, out, d);
-    list_remove(&d->todo);
+    list_remove(&d->todo); /* its own steps have touched it */
     if (d->state == DST_ENDED && d->job == JOB_NONE) {
         say_drained(e, out, d);
         forget(e, d);

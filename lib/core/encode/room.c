@@ -1,9 +1,9 @@
-/* room.c - one item of the encode side: its source blocks, and when it
- * is over (RULES 4, 6, 8, 9). Owned by the loop's thread.
+/* room.c - one room of the encode side, from its announce or first INIT until
+ * nothing of it is left (RULES 4, 6, 8, 9). Owned by the loop's thread.
  *
- * A room lets go of its source blocks when every destination has ended, no
- * send of ours reads them, and nobody may write them any more. Until then they
- * are quarantined: no timer frees them. */
+ * A room releases its item when every destination has ended, no send of ours
+ * reads its rows, no langd of this host may be copying them, and no engine may
+ * write them any more. Until then they are quarantined: no timer frees them. */
 #include "core/encode/encode.h"
 
 #include <stdio.h>
@@ -37,6 +37,7 @@ struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who)
 
 /* source blocks */
 
+/* True if the shards read nothing of the room. */
 static bool sends_over(const struct eroom *m)
 {
     LIST_FOREACH (n, &m->dsts) {
@@ -48,11 +49,14 @@ static bool sends_over(const struct eroom *m)
     return true;
 }
 
-/* The room lets go of its rows when nothing of it reads or writes them. */
+/* Releases the item of an ended room once nothing of it reads or writes the
+ * rows. */
 static void settle_source(struct encoded *e, struct eroom *m)
 {
     if (m->life < EROOM_RELEASING || m->life == EROOM_GONE || !sends_over(m))
         return;
+    CHECK(m->item != &e->nothing, "room %llu of state %u has no item",
+        (unsigned long long)m->r.id, m->life);
     if ((m->item->life != ITEM_FINAL && room_in_use(&m->r)) ||
         eroom_read_elsewhere(m)) {
         if (m->life == EROOM_QUARANTINED)
@@ -93,6 +97,8 @@ static void spoil(
 void eroom_fail(
     struct encoded *e, struct eroom *m, enum err reason, const char *text)
 {
+    CHECK(reason != OK && reason < ERR_COUNT, "room %llu fails as %u",
+        (unsigned long long)m->r.id, reason);
     if (eroom_failing(m) || eroom_ended(m))
         return;
     eroom_move(e, m, EROOM_FAILING);
@@ -112,6 +118,8 @@ void eroom_measured(struct encoded *e, struct item *it)
 {
     char text[128];
 
+    CHECK(it->total <= it->max_rows, "an item of %u rows has a total of %u",
+        it->max_rows, it->total);
     it->length_version++;
     LIST_FOREACH (r, &it->rooms) {
         struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
@@ -143,8 +151,9 @@ void eroom_withdraw(struct encoded *e, struct eroom *m)
     eroom_touch(e, m);
 }
 
-/* How long the rows stay after the room's end: as asked for, or for a langd
- * that restarts and asks again; not while others wait for the blocks. */
+/* Returns for how long the rows stay after the room's end: as the announce
+ * asked for, or for a langd that restarts and asks again; 0 while items wait
+ * for blocks. */
 static uint64_t keep_ns(const struct encoded *e, const struct eroom *m)
 {
     if (eroom_failing(m) || !item_complete(m->item) || !item_held(m->item) ||
@@ -162,6 +171,8 @@ static void end(struct encoded *e, struct eroom *m)
     uint64_t rows = m->served ? (uint64_t)m->served * m->item->total : 0;
     uint64_t keep;
 
+    CHECK(m->active == 0, "room %llu ends with %u active destinations",
+        (unsigned long long)m->r.id, m->active);
     m->bootstrap_ns = TIME_NEVER;
     m->r.state = ok ? ROOM_SUCCESS : ROOM_FAILED;
     m->r.reason = ok ? OK : m->fail_reason;
@@ -182,13 +193,14 @@ static void end(struct encoded *e, struct eroom *m)
     if (keep > 0) {
         m->kept_ns = e->b.now_ns + keep;
         eroom_move(e, m, EROOM_KEPT);
-    } else { /* with no-blocks it comes again, and may be asked for before */
+    } else {
+        /* After no-blocks it is announced again, and an INIT may come first. */
         eroom_unlink(e, m,
             m->r.reason == ERR_NO_BLOCKS ? ERR_NO_BLOCKS : ERR_UNKNOWN_ROOM);
     }
 }
 
-/* Has every destination that the room waits for ended? */
+/* True if every destination that the room waits for has ended. */
 static bool complete(const struct eroom *m)
 {
     if (!eroom_running(m) || m->active > 0)
@@ -219,7 +231,7 @@ static void show(struct encoded *e, struct out *out, struct eroom *m)
 
 static void forget(struct encoded *e, struct eroom *m)
 {
-    CHECK(m->active == 0 && m->item == &e->nothing,
+    CHECK(list_empty(&m->dsts) && m->item == &e->nothing,
         "room %llu is forgotten with %u destinations and %u blocks",
         (unsigned long long)m->r.id, m->active, m->item->src.blocks);
     eroom_move(e, m, EROOM_FREE);
@@ -232,8 +244,8 @@ static void forget(struct encoded *e, struct eroom *m)
     share_give(&e->share, m->who, 1);
 }
 
-/* A destination that was refused leaves its place to another. An open room
- * waits for more until its time is over. */
+/* True once all required destinations have asked. Refused ones do not count; an
+ * open room waits for more until its deadline. */
 static bool asked_by_all(const struct eroom *m)
 {
     if (!eroom_announced(m) || (m->flags & FLAG_OPEN))
@@ -256,14 +268,16 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
 {
     uint8_t state = ROOM_BOOTSTRAPPING;
 
-    list_remove(&m->r.todo);
+    CHECK(m->life != EROOM_FREE && !list_linked(&m->r.todo),
+        "room %llu of state %u is settled", (unsigned long long)m->r.id,
+        m->life);
     if (complete(m))
         end(e, m);
     edst_reserve(e, m);
     if (m->item != &e->nothing)
         queue_place(e, m->item);
     if (m->life == EROOM_KEPT && m->active == 0)
-        epool_serve(e, eroom_pool(e, m)); /* others may wait for its space */
+        epool_serve(e, eroom_pool(e, m)); /* its blocks may be reclaimed now */
     if (m->life == EROOM_EXPIRED && m->active == 0)
         eroom_unlink(e, m, ERR_UNKNOWN_ROOM);
     if (eroom_running(m)) {
@@ -274,7 +288,7 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
     }
     settle_source(e, m);
     show(e, out, m);
-    list_remove(&m->r.todo);
+    list_remove(&m->r.todo); /* its own steps have touched it */
     if (list_empty(&m->dsts) && list_empty(&m->r.attachments) &&
         (m->life == EROOM_AWAITED || m->life == EROOM_GONE))
         forget(e, m);
@@ -284,6 +298,8 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
 
 void eroom_expired(struct encoded *e, struct eroom *m)
 {
+    CHECK(!heap_linked(&m->timer), "room %llu has expired and waits for %llu",
+        (unsigned long long)m->r.id, (unsigned long long)m->timer.key);
     if (m->bootstrap_ns <= e->b.now_ns && !asked_by_all(m)) {
         m->bootstrap_ns = TIME_NEVER;
         e->b.stats[STAT_deadlines]++;
