@@ -451,6 +451,23 @@ TEST(group_fails_whole_when_a_member_lost_its_place)
     T_EQ_U64(brain_free(l), 16);
 }
 
+TEST(a_member_that_comes_after_one_lost_its_place_fails_too)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct there a = member(l, 1, 2);
+    struct peer_msg m = about(&a, PEER_FAILED);
+    struct local_msg late = request(2, 1, MODE_WHOLE);
+
+    m.failed.reason = ERR_NO_BLOCKS;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_NO_BLOCKS);
+    late.request.group = 9;
+    late.request.group_size = 2;
+    T_OK(brain_say(l, 0, late));
+    T_EQ_U64(brain_state(l, 0, 1), ROOM_FAILED);
+    T_EQ_U64(brain_reason(l, 0, 1), ERR_NO_BLOCKS);
+}
+
 /* firmness */
 
 /* What is asked for ahead of its rows waits for its turn, also with enough
