@@ -109,6 +109,7 @@ class Daemon:
         self.killed = False
         self.nofile = None  # (soft, hard) RLIMIT_NOFILE
         self.before = None  # called in the child
+        self.inside = []  # words before the command: of a namespace
 
     def limit(self) -> None:
         """In the child, before it becomes the daemon."""
@@ -120,7 +121,7 @@ class Daemon:
         self.killed = False
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(
-                [self.binary, "--config", self.config],
+                [*self.inside, self.binary, "--config", self.config],
                 stderr=log if stderr is None else stderr,
                 stdout=log, stdin=subprocess.DEVNULL,
                 preexec_fn=self.before or
