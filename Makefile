@@ -186,6 +186,7 @@ bench: all $(BENCH)
 	@scripts/setup --bench
 	$(BENCH) --out $(B) $(if $(shell command -v valgrind),--instructions) \
 		$(BENCH_ARGS)
+	test/bench/streams --build $(B)
 	gnuplot -e "dir='$(B)'" test/bench/curves.gp
 
 # What CI adds.

@@ -63,6 +63,7 @@ enum series_name {
     S_BLOCK_COPIED,
     S_AM_COPIED, /* pings beside the copied block */
     S_RATE,      /* per room */
+    S_CHAIN,
     S_PACKET,
     S_MIDDLE, /* per room */
     S_MIDDLE_TCP,
@@ -81,7 +82,8 @@ enum series_name {
     S_SIZE_TCP = S_SIZE + SIZES, /* by size */
     S_START = S_SIZE_TCP + SIZES,
     S_POPULATE,
-    S_POLL, /* of POLLS */
+    S_POLL,  /* of POLLS */
+    S_CLOCK, /* as often read */
     S_COUNTED,
     SERIES
 };
@@ -103,6 +105,7 @@ struct shared {
     uint64_t rss_open[SIDES], rss_peers; /* bytes outside pools */
     uint64_t instructions[SIDES];        /* per small room */
     uint8_t am_address[4096];
+    char chain_at[64];
 };
 
 /* A handle with its pools. */
@@ -230,6 +233,9 @@ void tcp_ping(struct side *x);
 /* So many packets of 64 bytes through a socket pair; nanoseconds each. */
 uint64_t bare_packets(unsigned n);
 void *faulted(size_t bytes);
+
+/* chain.c: whole lives of `rooms` rooms, as messages without any logic. */
+void chain(struct side *x, unsigned rooms);
 
 /* copy.c: from one memfd into another, by the language side. */
 void copy_bulk(struct side *x);

@@ -45,6 +45,7 @@ void rate_round(struct side *x, unsigned round)
 {
     (void)round;
     rate(x, POOL_SMALL, RATE_ROOMS, S_RATE);
+    chain(x, RATE_ROOMS);
     if (x->which == LANG)
         note(x, S_PACKET, bare_packets(RATE_ROOMS));
     meet(x);

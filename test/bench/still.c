@@ -73,6 +73,11 @@ void poll_round(struct side *x, unsigned round)
             if (mmx_poll(x->e->m, &r, 1, &st) == MMX_SUCCESS)
                 die("a room without rows is ready");
         note(x, S_POLL, now_ns() - t);
+        t = now_ns();
+        for (unsigned i = 0; i < POLLS; i++)
+            if (now_ns() < t)
+                die("the clock goes back");
+        note(x, S_CLOCK, now_ns() - t);
         must(mmx_release(x->e->m, r, MMX_ALL, 0), "release");
         sweep(x->e);
     }
