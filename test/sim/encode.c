@@ -446,7 +446,7 @@ static void announce_again(struct prod *p)
 void prod_event(struct handle *h, const struct local_event *e)
 {
     if ((e->what & EVENT_FAILED) && e->reason == ERR_NO_BLOCKS &&
-        h->prod->must_succeed && !h->prod->expected) {
+        h->prod->must_succeed) {
         HOLDS(h->prod->max_rows > 0,
             "what holds no blocks is not ended for them", "%s room %llu",
             h->prod->d->conf->name, (unsigned long long)h->prod->room);

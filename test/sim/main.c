@@ -35,14 +35,16 @@ static const struct {
     void (*run)(void);
     uint64_t seed;
 } pinned[] = {
-    {calm_run, 21745},  /* a batch whose engine had no cell for the next */
-    {calm_run, 25115},  /* two engines that need both, of an open room */
-    {calm_run, 28436},  /* a group again, without the one that was there */
-    {calm_run, 30720},  /* an open room, held until its group was consumed */
-    {calm_run, 33187},  /* an encoder paced by a reader that began anew */
-    {calm_run, 37351},  /* engines whose cells were all rooms that wait */
-    {calm_run, 37547},  /* a room announced again twice */
-    {calm_run, 37833},  /* more work than the deadlines of rooms */
+    {calm_run, 21745}, /* a batch whose engine had no cell for the next */
+    {calm_run, 25115}, /* two engines that need both, of an open room */
+    {calm_run, 28436}, /* a group again, without the one that was there */
+    {calm_run, 30720}, /* an open room, held until its group was consumed */
+    {calm_run, 33187}, /* an encoder paced by a reader that began anew */
+    {calm_run, 37351}, /* engines whose cells were all rooms that wait */
+    {calm_run, 37547}, /* a room announced again twice */
+    {calm_run, 37833}, /* more work than the deadlines of rooms */
+    {calm_run, 61875}, /* a room that was declined, and came again */
+    {calm_run, 62462},
     {swarm_run, 18549}, /* two timers, and a list full with the first */
     {swarm_run, 20800},
 };

@@ -490,6 +490,62 @@ TEST(a_room_that_comes_again_needs_those_only_that_failed)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
+/* One of two langds declined it: that holds when it is announced again. */
+TEST(a_room_that_comes_again_does_not_wait_for_those_that_declined)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 128, 128);
+    struct peer_msg m = asks(e, 1, 71);
+    struct peer_msg no = {.type = PEER_DECLINE, .room = 1};
+
+    a.announce.required_dst = m.init.required_dst = 2;
+    T_OK(brain_say(e, 0, a));
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    T_OK(brain_say(e, 0, final(0, 128)));
+    brain_hear(e, 0, m);
+    brain_hear(e, 1, no);
+    brain_hear(e, 0, state(1, 71, PEER_WANT, ROOM_WAITING));
+    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
+    brain_hear(e, 0, asks(e, 2, 72));
+    brain_hear(e, 0, grants(2, 72, 8, FIRM_YES));
+    brain_pass(e, 110);
+    brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
+    T_OK(brain_say(e, 0, release(0)));
+    T_OK(brain_say(e, 0, commit(1, 0, 8)));
+    T_OK(brain_say(e, 0, final(1, 8)));
+    ack(e, 0, 2, 72);
+    T_OK(brain_say(e, 0, a));
+    m.generation = 81;
+    brain_hear(e, 0, m);
+    brain_hear(e, 0, grants(1, 81, 128, FIRM_YES));
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    T_OK(brain_say(e, 0, final(0, 128)));
+    ack(e, 0, 1, 81);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
+}
+
+/* Nor for one that declines before it is announced again. */
+TEST(a_room_that_comes_again_may_be_declined_before)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 128, 128);
+    struct peer_msg no = {.type = PEER_DECLINE, .room = 1};
+
+    T_OK(brain_say(e, 0, a));
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    T_OK(brain_say(e, 0, final(0, 128)));
+    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
+    brain_hear(e, 0, asks(e, 2, 72));
+    brain_hear(e, 0, grants(2, 72, 8, FIRM_YES));
+    brain_pass(e, 110);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
+    T_OK(brain_say(e, 0, release(0)));
+    brain_hear(e, 0, no);
+    T_OK(brain_say(e, 0, a));
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
+}
+
 /* Rooms 2 and 3 of one key, the pool is full. */
 static struct rig *shared(void)
 {

@@ -266,6 +266,28 @@ TEST(space_of_a_group_without_blocks_goes_to_a_firm_grant)
     T_TRUE(brain_stat(l, "aux_taken_back") > 0);
 }
 
+/* What frees the blocks that it waits for takes its space. */
+TEST(a_group_that_lost_its_space_gets_no_blocks)
+{
+    struct rig *l = langd_up("limits.aux_total=64KiB", "pools[0].blocks=3");
+    struct there old = ask_room(l, 1, 0), t[2];
+
+    brain_hear(l, 0, length(&old, ROWS_UNKNOWN, 24, false));
+    brain_hear(l, 0, want(&old, 0, 16, 24));
+    for (uint32_t i = 0; i < 2; i++)
+        t[i] = member(l, i + 2, i + 1, 1, 2);
+    for (uint32_t i = 0; i < 2; i++)
+        says_late(l, &t[i]);
+    T_EQ_U64(brain_free(l), 0);
+    says(l, &old); /* 8 rows, and aux */
+    T_EQ_U64(brain_stat(l, "aux_taken_back"), 1);
+    T_EQ_U64(brain_free(l), 2);
+    says(l, &old);
+    done(l, &old, 0);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), 1);
+}
+
 TEST(a_group_with_more_aux_than_there_is_is_too_large)
 {
     struct rig *l = small_arena(NULL);

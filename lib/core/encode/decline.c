@@ -26,14 +26,17 @@ static void remember(struct encoded *e, const struct decline *g)
 }
 
 /* The room is not announced: it may come. What is late about one that ended
- * is not held against the next, nor is more said than by an INIT. */
+ * is not held against the next, unless that is the same once more; nor is more
+ * said than by an INIT. */
 static void remember_early(struct encoded *e, const struct decline *g)
 {
     const struct decline *before =
         declines_find(&e->declines, e->b.now_ns, g->room, g->langd);
+    const struct tomb *ended =
+        tombs_get(&e->ended_rooms, e->b.now_ns, g->room, 0);
 
     if ((!before || before->counted) &&
-        !tombs_get(&e->ended_rooms, e->b.now_ns, g->room, 0))
+        (!ended || ended->reason == ERR_NO_BLOCKS))
         remember(e, g);
 }
 
@@ -139,6 +142,14 @@ void eroom_count_declines(struct encoded *e, struct eroom *m)
         }
         g = next;
     }
+}
+
+void eroom_keep_declines(struct encoded *e, const struct eroom *m)
+{
+    struct decline *g = declines_first(&e->declines, e->b.now_ns, m->r.id);
+
+    for (; g; g = declines_next(&e->declines, e->b.now_ns, g))
+        g->counted &= g->served;
 }
 
 struct decline *eroom_declined_by(

@@ -467,6 +467,9 @@ void encoded_never_asked(
 /* Counts langds that gave the room up before it was announced as destinations
  * that failed. */
 void eroom_count_declines(struct encoded *e, struct eroom *m);
+/* Lets what langds gave up of a room that will be announced again hold for
+ * that, too. */
+void eroom_keep_declines(struct encoded *e, const struct eroom *m);
 /* Returns what is remembered of this langd; NULL: it did not give the room
  * up. */
 struct decline *eroom_declined_by(

@@ -82,6 +82,7 @@ static void end_room(struct encoded *e, struct eroom *m, const struct item *it)
         tombs_put(&e->victims, e->b.now_ns, m->r.id, it->uid, ROOM_FAILED,
             ERR_NO_BLOCKS);
         tombs_own(&e->victims, m->r.id, it->uid, m->served, ERR_NO_BLOCKS);
+        eroom_keep_declines(e, m);
         eroom_fail(e, m, ERR_NO_BLOCKS, text);
         eroom_unlink(e, m, ERR_NO_BLOCKS); /* frees the id for an INIT */
         return;

@@ -128,6 +128,10 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
     CHECK(lroom_pool(l, m) == p && m->want_node.key == m->age,
         "room %llx is in the queue of another pool or age",
         (unsigned long long)m->r.id);
+    if (m->group ? !m->group->aux_whole : lroom_lacks_aux(m)) {
+        admit_sort(l, m); /* its space has been taken back just now */
+        return true;
+    }
     wanted = m->group ? group_wanted(l, m->group) : grant_wanted(l, m);
     if (wanted == 0 && !m->group) {
         m->grade = GRADE_FIRM;
