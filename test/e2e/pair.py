@@ -31,7 +31,7 @@ SENT = os.environ.get("MMX_SENT")
 TRANSFER = {"transfer": {"same_host": "off", "carrier": SENT}} if SENT else {}
 # As the units set them: read once when UCX is loaded.
 UCX = {"UCX_HANDLE_ERRORS": "none", "UCX_VFS_ENABLE": "n",
-       "UCX_MEM_EVENTS": "n"}
+       "UCX_MEM_EVENTS": os.environ.get("UCX_MEM_EVENTS", "n")}
 
 
 def sanitized(binary: str) -> bool:

@@ -1,0 +1,86 @@
+"""Kills of either daemon at any moment of a transfer: no wrong byte, no block
+lost, and the other daemon lives. MMX_KILLS says how many, MMX_TLS over which
+transports of UCX (with run --sent ucx)."""
+
+import contextlib
+import os
+import random
+
+from pair import SENT, Case, eventually
+
+import mmx
+
+KILLS = int(os.environ.get("MMX_KILLS", "6"))
+TLS = os.environ.get("MMX_TLS", "tcp")
+ROOMS, ROWS = 4, 1000
+FIELDS = "embedding:u8:2048"
+
+
+class Storm(Case):
+    def setUp(self):
+        super().setUp()
+        more = {"transfer": {"tls": TLS}} if SENT == "ucx" else {}
+        self.e, self.d = self.pair(fields=FIELDS, **more)
+        self.enc, self.lm = self.engines(self.e, self.d)
+        self.room = 0
+        self.draw = random.Random(int(os.environ.get("MMX_SEED", "1")))
+
+    def fill(self):
+        """Opens rooms whose rows are all committed; their numbers."""
+        rooms = [self.room + i + 1 for i in range(ROOMS)]
+        self.room += ROOMS
+        for room in rooms:
+            self.lm.request(room, "enc0", mode="stream")
+            self.enc.announce(room, ROWS, ROWS)
+        for room in rooms:
+            self.enc.granted(room)
+            self.enc.finish(room, 0, ROWS, 250)
+        return rooms
+
+    def ends(self, rooms):
+        """Reads what arrived whole; how many rooms did."""
+        whole = 0
+        for room in rooms:
+            got = self.lm.rooms[room]
+            eventually(lambda r=room, got=got: self.lm.step() is not None and
+                       (got.reason or self.lm.state(r)[1] == ROWS),
+                       f"room {room} ends")
+            if not got.reason:
+                self.good(self.lm, room)
+                whole += 1
+            self.lm.release(room)
+        return whole
+
+    def back(self, daemon, engine):
+        daemon.start()
+        engine.conn.wait(lambda: engine.conn.connected, 10)
+        engine.map_pool()
+        engine.rooms.clear()
+
+    def kill(self, victim):
+        rooms = self.fill()
+        # Some rows of some room have come; others are on their way.
+        self.lm.rows(self.draw.choice(rooms), self.draw.randrange(ROWS))
+        victim.kill()
+        whole = 0
+        if victim is self.e:
+            whole = self.ends(rooms)
+            self.back(self.e, self.enc)
+        else:
+            for room in rooms:
+                with contextlib.suppress(mmx.MmxError):
+                    self.enc.done(room)
+                self.enc.release(room)
+            self.back(self.d, self.lm)
+        self.assertTrue(self.e.alive() and self.d.alive())
+        self.room += 1
+        self.deliver(self.enc, self.lm, self.room, ROWS)
+        self.world.all_free()
+        return whole
+
+    def test_kills(self):
+        whole = 0
+        for i in range(KILLS):
+            whole += self.kill(self.draw.choice((self.e, self.d)))
+        print(f"{KILLS} kills over {SENT or 'memory'} {TLS}: {whole} of the "
+              f"rooms under way came whole", flush=True)
