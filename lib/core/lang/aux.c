@@ -126,13 +126,13 @@ void laux_place_group(struct langd *l, struct lgroup *g)
         g->aux_whole = whole;
         sort_group(l, g);
     }
-    if (g->aux_stands && (!waits || g->aux_stands != first)) {
-        heap_remove(&l->aux_queue, &g->aux_stands->aux_node);
-        g->aux_stands = NULL;
+    if (g->aux_queued && (!waits || g->aux_queued != first)) {
+        heap_remove(&l->aux_queue, &g->aux_queued->aux_node);
+        g->aux_queued = NULL;
     }
     if (!waits)
         return;
-    g->aux_stands = first;
+    g->aux_queued = first;
     heap_place(&l->aux_queue, &first->aux_node, true,
         key_of(g->admitted ? WAITS_FIRM : WAITS_ROWS, g->age));
     l->aux_dirty = true;
@@ -165,8 +165,8 @@ void laux_leave(struct langd *l, struct lroom *m)
 {
     heap_remove(&l->aux_queue, &m->aux_node);
     heap_remove(&l->aux_held, &m->hold_node);
-    if (m->group && m->group->aux_stands == m)
-        m->group->aux_stands = NULL;
+    if (m->group && m->group->aux_queued == m)
+        m->group->aux_queued = NULL;
 }
 
 /* giving and taking back */
@@ -306,7 +306,7 @@ static bool serve_head(struct langd *l)
     if (!n)
         return false;
     m = CONTAINER_OF(n, struct lroom, aux_node);
-    CHECK(lroom_alive(m) && (!m->group || m->group->aux_stands == m),
+    CHECK(lroom_alive(m) && (!m->group || m->group->aux_queued == m),
         "room %llx of state %u waits for aux", (unsigned long long)m->r.id,
         m->r.state);
     keep_head(l, m->group);

@@ -113,7 +113,7 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
 }
 
 /* Spare blocks are kept until all lengths are known and all have theirs. */
-static void look_at_spare(struct langd *l, struct lgroup *g)
+static void settle_spare(struct langd *l, struct lgroup *g)
 {
     LIST_FOREACH (n, &g->members) {
         const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
@@ -124,11 +124,11 @@ static void look_at_spare(struct langd *l, struct lgroup *g)
     uncap(l, g);
 }
 
-static void unstand(struct langd *l, struct lgroup *g)
+static void unqueue(struct langd *l, struct lgroup *g)
 {
-    if (g->stands)
-        heap_remove(&l->pools[g->pool].want, &g->stands->want_node);
-    g->stands = NULL;
+    if (g->queued)
+        heap_remove(&l->pools[g->pool].want, &g->queued->want_node);
+    g->queued = NULL;
 }
 
 void group_leave(struct langd *l, struct lroom *m)
@@ -139,8 +139,8 @@ void group_leave(struct langd *l, struct lroom *m)
         return;
     CHECK(!lroom_alive(m), "room %llx leaves its group",
         (unsigned long long)m->r.id);
-    if (g->stands == m)
-        unstand(l, g);
+    if (g->queued == m)
+        unqueue(l, g);
     if (m->r.state == ROOM_SUCCESS) {
         g->gone += m->held.blocks;
         g->aux_gone += aux_chunks(m->aux.len);
@@ -149,7 +149,7 @@ void group_leave(struct langd *l, struct lroom *m)
     }
     list_remove(&m->in_group);
     m->group = NULL;
-    look_at_spare(l, g);
+    settle_spare(l, g);
     if (!list_empty(&g->members))
         group_place(l, g);
     else if (g->joined == g->size)
@@ -214,12 +214,12 @@ void group_place(struct langd *l, struct lgroup *g)
 
     laux_place_group(l, g);
     if (!ready(g)) {
-        unstand(l, g);
+        unqueue(l, g);
         return;
     }
-    if (!g->stands) {
-        g->stands = LIST_FIRST(&g->members, struct lroom, in_group);
-        heap_set(&p->want, &g->stands->want_node, g->age);
+    if (!g->queued) {
+        g->queued = LIST_FIRST(&g->members, struct lroom, in_group);
+        heap_set(&p->want, &g->queued->want_node, g->age);
     }
     p->dirty = true;
 }
@@ -254,7 +254,7 @@ bool group_take(struct langd *l, struct out *out, struct lgroup *g)
     if (!take_each(l, out, g)) /* it stays the head; what is left stays free */
         return p->p.free < before;
     g->admitted = true;
-    unstand(l, g);
+    unqueue(l, g);
     if (g->capped) {
         list_push_tail(&p->capped, &g->in_capped);
         CHECK(g->spare == 0 && before - p->p.free <= wanted,
@@ -284,7 +284,7 @@ void groups_draw(struct langd *l, struct out *out, struct lpool *p)
             p->spare -= wanted;
             m->want = false;
         }
-        look_at_spare(l, g);
+        settle_spare(l, g);
     }
 }
 

@@ -33,18 +33,19 @@
 #include "core/lang/ticket.h"
 #include "core/tombs.h"
 
-#define ATTEMPTS_MAX 3 /* that broken endpoints may cost */
-#define STALE_MAX    3 /* the first may be about an epoch that was not told */
-/* A peer that is lost here may not have noticed: what it is owed is kept for
- * longer than any control.lost_after. */
+#define ATTEMPTS_MAX 3 /* outages that a room may have */
+#define STALE_MAX    3 /* the first may be of an epoch before the last HELLO */
+/* How long a debt to a lost peer is kept: longer than any control.lost_after,
+ * because the peer may not have noticed. */
 #define FORGET_NS (120 * NS_PER_S)
-/* An encoder that was not up when a room was given up hears of it if it comes
- * within this time. */
+/* The same for a room that its encoder has never heard of. */
 #define GIVE_UP_NS (5 * NS_PER_S)
-#define ABORTS_MAX 8 /* said to an encoder that does not answer: 7 s */
+#define ABORTS_MAX 8 /* sent to an encoder that does not answer: 7 s */
 #define STREAM_MIN 3 /* blocks that a stream room can always hold */
 
-enum lowe {
+/* Bits of lroom.debt.owe: messages that are repeated until they are answered.
+ */
+enum ldebt {
     OWE_GRANT = 1, /* INIT, or RESUME once INIT was confirmed */
     OWE_ACK = 2,
     OWE_ABORT = 4,
@@ -91,16 +92,19 @@ struct lgroup {
     bool capped;       /* its max_rows are more than it may hold together */
     uint32_t spare;    /* blocks that are kept free for its members */
     uint32_t gone;     /* blocks of members that are READY */
-    uint32_t aux_gone; /* and chunks of their aux */
-    struct lroom *stands; /* in the queue, for all; NULL: it is in none */
+    uint32_t aux_gone; /* chunks of their aux */
+    struct lroom *queued; /* the member in the pool's queue, for all; or NULL */
     struct list members;
     struct list in_capped; /* of the pool, while it has a right to `spare` */
-    struct list in_place;  /* of groups without members, or of free places */
+    struct list in_place;  /* of langd.groups_idle or groups_free */
     struct list in_session;
-    struct lroom *aux_stands; /* the member that waits for all members' aux */
-    bool aux_whole; /* all lengths are known, none lacks space for its aux */
+    struct lroom *aux_queued; /* the member in langd.aux_queue, for all */
+    bool aux_whole; /* all lengths are known, no member lacks space for aux */
 };
 
+/* Three enums describe its life: r.state (wire/room.def) what engines see, life
+ * what it has of its pool, and init what its encoder has heard. A bool here is
+ * a fact that may hold in several of their states. */
 struct lroom {
     struct room r;          /* first */
     struct list in_settled; /* of langd */
@@ -108,62 +112,67 @@ struct lroom {
     uint32_t uid;           /* of the engine that asked */
     struct list in_peer;
     uint64_t generation, age;
-    uint16_t pool, readers, required, readers_done;
-    bool no_readers; /* beyond those that have attached: others get gone */
-    uint8_t missing; /* that were announced; below ROOM_ATTACHMENTS_MAX */
+    uint16_t pool;
     uint8_t mode, storage, flags;
     uint8_t life;         /* enum life */
-    bool owner_done;      /* the owner released, or its session is over */
+    uint16_t required;    /* destinations of the item */
     struct lgroup *group; /* NULL: none */
     struct list in_group;
     struct key key;
 
-    /* What encoded has told. */
-    bool length_known;
+    /* Readers: as REQUEST announced, and those that are through. */
+    uint16_t readers, readers_done;
+    uint8_t missing; /* announced, and waited for no more */
+    bool no_readers; /* ATTACH of others gets gone; also before the end */
+    bool owner_done; /* the owner released, or its session ended; any state */
+
+    /* As its encoder said. */
+    bool length_known; /* a LENGTH was taken; r.state lags until it settles */
+    bool want;         /* rows wait for a larger grant than the one in force */
     uint8_t item_storage;
     uint32_t expected, total, max_rows, committed;
     uint8_t aux_state; /* enum laux */
     uint32_t aux_len;
     struct aux aux;
-    bool want;       /* WANT for the grant in force */
-    bool total_told; /* to the shards */
 
     /* The grant. Rows [base, granted) have blocks. */
     struct extent held;
     uint32_t base, granted, from, attempt, broken;
     uint8_t grade;         /* enum grade */
+    bool total_told;       /* shards have the total; it outlives attempts */
     struct extent closing; /* blocks that shards may still land into */
     uint32_t closing_left; /* shards that have not answered: LIFE_TRIMMING,
                               LIFE_CLOSING */
 
-    /* What has come. */
-    uint32_t landed; /* rows beyond from that are there */
+    /* What has landed. */
+    uint32_t landed; /* rows beyond `from` */
     uint32_t prefix, exposed, released;
     uint32_t highest; /* end of the highest rows that came */
 
-    /* What has been told, and when again. */
-    struct debt debt; /* to its encoder */
-    uint8_t init;     /* enum init */
-    bool answer_due;  /* encoded asked what became of it; not quiet then */
-    uint8_t aborts;   /* said since the last HELLO */
-    uint8_t stale;    /* NACKs in a row that say it does not, after all */
+    /* What its encoder has heard, and is to hear. */
+    struct debt debt;
+    uint8_t init;    /* enum init */
+    bool answer_due; /* its end was asked for, and is said when lroom_still */
+    uint8_t aborts;  /* sent since the last HELLO */
+    uint8_t stale;   /* NACKs in a row that call it stale */
     uint32_t sent_attempt, sent_granted; /* by the last INIT or RESUME */
     uint8_t sent_firm;
 
-    /* What an outage of the data endpoint has cost so far. */
-    uint64_t broken_ns, counted_ns; /* its last break; the last that counted */
+    /* Outages of the data endpoint. */
+    uint64_t broken_ns, counted_ns; /* the last break; the last that counted */
     uint64_t pause_ns, pause_for;   /* no grant before; length of the next */
     uint64_t outage_ns;             /* rows are due and cannot come: the end */
 
     /* Deadlines; TIME_NEVER: not running. */
     uint64_t bootstrap_ns, total_ns, stall_ns, consumer_ns;
-    uint64_t forget_ns; /* what is owed to a peer that is lost */
+    uint64_t forget_ns; /* of debts to a lost peer */
     struct heap_node timer;
 
-    /* Places in the pool's queues. */
+    /* Places in the pool's queues, and in langd's for aux. */
     struct heap_node want_node, need_node, spec_node, victim_node;
-    bool ready_counted, landing_counted;
-    struct heap_node aux_node, hold_node; /* of langd's aux_queue, aux_held */
+    bool ready_counted,
+        landing_counted; /* in the pool's numbers, until sorted */
+    struct heap_node aux_node, hold_node; /* of aux_queue, aux_held */
 
     struct list tickets; /* sequence ids that its failure frees */
 
@@ -181,26 +190,26 @@ struct lpool {
     struct heap spec;   /* speculative grants, nothing landed; youngest first */
     struct heap victim; /* waiting with landed rows; youngest first */
     struct list capped; /* groups with spare blocks */
-    uint32_t spare;     /* blocks that none but members of those may take */
+    uint32_t spare;     /* free blocks that only their members may take */
     uint32_t ready_rooms, landing_rooms, closing_blocks;
     uint64_t head_age;      /* of the head that does not fit */
     uint64_t head_since_ns; /* since when it does not; TIME_NEVER */
     uint64_t revoke_ns;     /* when landed rows may be taken back for it */
-    uint64_t head_wait_ns;  /* longest wait of a head, for people */
-    bool dirty;
+    uint64_t head_wait_ns;  /* longest wait of a head, for reports */
+    bool dirty;             /* the queues are to be served */
 };
 
 struct langd {
     struct brain b; /* first */
     struct tickets tickets;
-    struct heap aux_queue; /* rooms that wait for space, first come first */
-    struct heap aux_held;  /* rooms that may lose theirs, first of all first */
-    struct lgroup *aux_kept; /* the group that waits first keeps what it has */
-    bool aux_dirty;
-    struct tombs tombs; /* generations that ended: (generation, 0) */
-    struct tombs left;  /* rooms that ended without readers who were announced:
-                           (room, peer), state: their number */
-    struct table keys;  /* (room, peer) -> slot */
+    struct heap aux_queue;   /* rooms that wait for space, first come first */
+    struct heap aux_held;    /* rooms that may lose theirs, in that order */
+    struct lgroup *aux_kept; /* the first to wait: it keeps what it has */
+    bool aux_dirty;          /* aux_queue is to be served */
+    struct tombs tombs;      /* generations that ended: (generation, 0) */
+    struct tombs left;       /* rooms that ended before all announced readers
+                                came: (room, peer), state: their number */
+    struct table keys;       /* (room, peer) -> slot */
     struct lroom *rooms;
     struct lgroup *groups;
     struct table group_ids;  /* (id, session) -> group */
