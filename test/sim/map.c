@@ -22,6 +22,7 @@ struct mapping {
     bool false_token, connected, ended, dead_told;
     bool over; /* at the langd */
     struct foreign *pools[CONF_POOLS_MAX];
+    uint32_t mapped; /* bits of those that the shards know */
     struct mapping *next;
 };
 
@@ -127,8 +128,7 @@ static void mapped(void *p, uint64_t pool, uint64_t b)
         return;
     }
     shards_source(m->l, m->peer, (uint32_t)pool, m->pools[pool]);
-    for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
-        ev.mapped |= m->pools[i] ? UINT32_C(1) << i : 0;
+    ev.mapped = m->mapped |= UINT32_C(1) << pool;
     trace("%s: pools %x of %s are mapped", m->l->conf->name, ev.mapped,
         m->e->conf->name);
     daemon_step(m->l, &ev);

@@ -490,6 +490,44 @@ TEST(a_room_that_comes_again_needs_those_only_that_failed)
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
 
+/* One of two langds has the rows, which is heard when the room has been ended
+ * for others: its engine will not ask again. */
+TEST(a_room_that_comes_again_does_not_wait_for_those_that_had_the_rows)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct local_msg a = announce(1, 0, 128, 128);
+    struct peer_msg m = asks(e, 1, 71);
+
+    a.announce.required_dst = m.init.required_dst = 2;
+    T_OK(brain_say(e, 0, a));
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    T_OK(brain_say(e, 0, final(0, 128)));
+    brain_hear(e, 0, m);
+    m.generation = 82;
+    brain_hear(e, 1, m);
+    brain_hear(e, 0, grants(1, 71, 128, FIRM_YES));
+    brain_hear(e, 1, state(1, 82, PEER_WANT, ROOM_WAITING));
+    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
+    brain_hear(e, 0, asks(e, 2, 72));
+    brain_hear(e, 0, grants(2, 72, 8, FIRM_YES));
+    brain_pass(e, 110);
+    brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_SUCCESS));
+    brain_hear(e, 1, state(1, 82, PEER_FAILED, ROOM_FAILED));
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
+    T_OK(brain_say(e, 0, release(0)));
+    T_OK(brain_say(e, 0, commit(1, 0, 8)));
+    T_OK(brain_say(e, 0, final(1, 8)));
+    ack(e, 0, 2, 72);
+    T_OK(brain_say(e, 0, a));
+    m.generation = 83;
+    brain_hear(e, 1, m);
+    brain_hear(e, 1, grants(1, 83, 128, FIRM_YES));
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    T_OK(brain_say(e, 0, final(0, 128)));
+    ack(e, 1, 1, 83);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
 /* One of two langds declined it: that holds when it is announced again. */
 TEST(a_room_that_comes_again_does_not_wait_for_those_that_declined)
 {
