@@ -119,10 +119,14 @@ unsigned shard_orders(struct shard *s)
     unsigned n = 0;
 
     while (s->backlog.len + 2 < s->backlog.cap && ring_pop(&s->in, &o)) {
+        n++;
+        if (o.type == ORDER_CMD) {
+            s->role->command(s, &o.cmd);
+            continue;
+        }
         if (o.type == ORDER_POOL)
             ready_pool(s, o.pool);
         s->role->order(s, &o);
-        n++;
     }
     return n;
 }

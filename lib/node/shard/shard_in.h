@@ -47,7 +47,8 @@ struct shard_role {
     void (*limits)(struct shard_conf *c);
     void (*carve)(struct shard *s, struct slab *slab);
     void (*fini)(struct shard *s);
-    /* Carries out one order, and owns what it points to from then on. */
+    void (*command)(struct shard *s, const struct data_cmd *cmd);
+    /* Carries out any other order, and owns what it points to from then on. */
     void (*order)(struct shard *s, const struct order *o);
     bool orders_move_rows; /* an order may have rows sent at once */
     /* Parts of a turn: before the carrier's, after each look at the carrier

@@ -417,9 +417,8 @@ static void limits(struct shard_conf *c)
 static void order(struct shard *s, const struct order *o)
 {
     switch ((enum order_type)o->type) {
-    case ORDER_CMD:
-        command(s, &o->cmd);
-        return;
+    case ORDER_CMD: /* for command() */
+        break;
     case ORDER_PEER: /* of encoded only */
         free(o->peer.blob);
         return;
@@ -466,6 +465,7 @@ static uint32_t active(const struct shard *s)
 const struct shard_role shard_lands = {.limits = limits,
     .carve = carve,
     .fini = copy_free,
+    .command = command,
     .order = order,
     .progressed = progressed,
     .after = after,

@@ -403,9 +403,8 @@ static void limits(struct shard_conf *c)
 static void order(struct shard *s, const struct order *o)
 {
     switch ((enum order_type)o->type) {
-    case ORDER_CMD:
-        command(s, &o->cmd);
-        return;
+    case ORDER_CMD: /* for command() */
+        break;
     case ORDER_PEER:
         set_peer(s, &o->peer);
         return;
@@ -470,6 +469,7 @@ static void transport(
 const struct shard_role shard_sends = {.limits = limits,
     .carve = carve,
     .fini = fini,
+    .command = command,
     .order = order,
     .orders_move_rows = true,
     .before = post_all,
