@@ -1,14 +1,14 @@
-/* decline.c - langds that give a room up (RULES 5.19, 7.4): before it is
- * announced they are remembered, afterwards they are destinations that failed,
- * each langd once. Owned by the loop's thread.
+/* decline.c - langds that give a room up (RULES 5.19, 7.4). Before the announce
+ * they are remembered; afterwards each counts once, as a destination that
+ * failed. Owned by the loop's thread.
  *
- * The last word of a langd counts: when it asks for the room, what it declined
- * before is forgotten. A langd that is lost has given nothing up; its engines
- * ask again. */
+ * The last message of a langd counts: when it asks for the room, its decline is
+ * forgotten. A langd that is lost has given nothing up; its engines ask
+ * again. */
 #include "core/encode/encode.h"
 
-/* May it speak of the announced room? On one host a daemon names the user
- * whose engine declines; a key that is named is the item's. */
+/* True if the decline is about this announced room. On one host a daemon names
+ * the user whose engine declines; a key that is named has to be the item's. */
 static bool speaks_of(const struct eroom *m, const struct decline *g)
 {
     static const struct key none;
@@ -25,9 +25,9 @@ static void remember(struct encoded *e, const struct decline *g)
         e->b.stats[STAT_declines_forgotten]++;
 }
 
-/* The room is not announced: it may come. What is late about one that ended
- * is not held against the next, unless that is the same once more; nor is more
- * said than by an INIT. */
+/* Remembers a decline of a room that may still be announced. One that is late,
+ * about a room that ended, does not count against the next of that id unless
+ * that is the same room once more. The numbers of an earlier INIT stay. */
 static void remember_early(struct encoded *e, const struct decline *g)
 {
     const struct decline *before =
@@ -40,20 +40,23 @@ static void remember_early(struct encoded *e, const struct decline *g)
         remember(e, g);
 }
 
-/* One destination less for the announced room. */
+/* Counts one destination of the room as asked and failed. */
 static void lessen(struct encoded *e, struct eroom *m, enum err reason)
 {
+    CHECK(eroom_serves(m) && m->asked >= m->served + m->failed,
+        "room %llu of state %u loses a destination, %u of %u have ended",
+        (unsigned long long)m->r.id, m->life, m->served + m->failed, m->asked);
     m->asked++;
     m->failed++;
     if (m->fail_reason == OK)
         m->fail_reason = (uint8_t)reason;
     if (m->required <= 1)
         eroom_fail(e, m, reason, "no language engine wants the rows");
-    edsts_touch(e, m); /* it may have been the last to say */
+    edsts_touch(e, m); /* the others may be asked now */
     eroom_touch(e, m);
 }
 
-/* Does the announced room lack a destination that may be this one? */
+/* True if the room lacks a destination that may be the langd of the decline. */
 static bool lacks(const struct eroom *m, const struct decline *g)
 {
     uint32_t required = m->required ? m->required : 1;
@@ -62,8 +65,7 @@ static bool lacks(const struct eroom *m, const struct decline *g)
            (!g->required || g->required == required);
 }
 
-/* True if the langd has a destination there: it asked for the room, and that
- * counts. */
+/* True if the langd has asked for the room, and counts as a destination. */
 static bool asked_for_it(
     const struct encoded *e, const struct eroom *m, const struct peer *p)
 {
@@ -89,9 +91,11 @@ static void give_up(struct encoded *e, const struct peer *p, struct decline g)
         remember_early(e, &g);
         return;
     }
-    if (!speaks_of(m, &g))
+    if (!speaks_of(m, &g)) {
         e->b.stats[STAT_declines_ignored]++;
-    if (!speaks_of(m, &g) || (before && before->counted) || !lacks(m, &g))
+        return;
+    }
+    if ((before && before->counted) || !lacks(m, &g))
         return;
     g.counted = true;
     remember(e, &g);
@@ -124,7 +128,9 @@ void eroom_count_declines(struct encoded *e, struct eroom *m)
 {
     struct decline *g = declines_first(&e->declines, e->b.now_ns, m->r.id);
 
-    /* The number of destinations may have been said by one that is gone. */
+    CHECK(m->life == EROOM_LIVE, "declines of room %llu of state %u count",
+        (unsigned long long)m->r.id, m->life);
+    /* The INIT of a langd that gave up may have named the destinations. */
     for (struct decline *n = g; n && !m->required && !(m->flags & FLAG_OPEN);
          n = declines_next(&e->declines, e->b.now_ns, n))
         if (!n->counted && speaks_of(m, n))
@@ -132,9 +138,10 @@ void eroom_count_declines(struct encoded *e, struct eroom *m)
     while (g) {
         struct decline *next = declines_next(&e->declines, e->b.now_ns, g);
 
-        if (!g->counted && !speaks_of(m, g))
-            e->b.stats[STAT_declines_ignored]++;
-        if (g->counted || !speaks_of(m, g) || !lacks(m, g)) {
+        bool about = speaks_of(m, g);
+
+        e->b.stats[STAT_declines_ignored] += !g->counted && !about;
+        if (g->counted || !about || !lacks(m, g)) {
             declines_drop(&e->declines, g);
         } else {
             g->counted = true;

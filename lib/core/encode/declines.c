@@ -1,5 +1,5 @@
-/* declines.c - see declines.h. No timer is needed: what is too old is not
- * believed, and its place is taken in its turn. Owned by the loop's thread.
+/* declines.c - see declines.h. No timer is needed: what has expired is passed
+ * over, and its place is taken in its turn. Owned by the loop's thread.
  *
  * Invariant: the index has a room iff a place of the ring has; the places of a
  * room are chained from the latest to the earliest. */
@@ -10,6 +10,7 @@
 void declines_init(struct declines *d, struct slab *s, uint32_t cap,
     uint64_t seed, uint64_t keep_ns)
 {
+    CHECK(cap > 0, "room for %u declines", cap);
     d->cap = cap;
     d->next = d->used = 0;
     d->keep_ns = keep_ns;
@@ -22,23 +23,26 @@ void declines_drop(struct declines *d, struct decline *g)
     uint32_t at = (uint32_t)(g - d->ring);
     uint32_t i = table_get(&d->index, g->room, 0);
 
-    CHECK(g->used && i != NONE, "decline %u of room %llu", at,
+    CHECK(at < d->cap && g->used && i != NONE && d->used > 0,
+        "decline %u of %u, of room %llu", at, d->cap,
         (unsigned long long)g->room);
     if (i == at && g->next == NONE)
         table_remove(&d->index, g->room, 0);
     else if (i == at)
         (void)table_put(&d->index, g->room, 0, g->next);
     else {
-        while (d->ring[i].next != at)
+        while (i != NONE && d->ring[i].next != at)
             i = d->ring[i].next;
+        CHECK(i != NONE, "decline %u is not chained to room %llu", at,
+            (unsigned long long)g->room);
         d->ring[i].next = g->next;
     }
     g->used = false;
     d->used--;
 }
 
-/* The place itself or the next older one that is still believed. */
-static struct decline *believed(
+/* Returns place i, or the next older one that has not expired; NULL: none. */
+static struct decline *unexpired(
     const struct declines *d, uint64_t now_ns, uint32_t i)
 {
     while (i != NONE && d->ring[i].until_ns <= now_ns)
@@ -49,13 +53,13 @@ static struct decline *believed(
 struct decline *declines_first(
     const struct declines *d, uint64_t now_ns, uint64_t room)
 {
-    return d->used ? believed(d, now_ns, table_get(&d->index, room, 0)) : NULL;
+    return d->used ? unexpired(d, now_ns, table_get(&d->index, room, 0)) : NULL;
 }
 
 struct decline *declines_next(
     const struct declines *d, uint64_t now_ns, const struct decline *g)
 {
-    return believed(d, now_ns, g->next);
+    return unexpired(d, now_ns, g->next);
 }
 
 struct decline *declines_find(

@@ -1,8 +1,8 @@
-/* declines.h - which langds gave a room up: before it was announced, or as one
- * of several destinations that a room waits for. A ring in order of arrival
- * under an index by room; the oldest is forgotten first, and none is believed
- * after its time. A room record for each was rejected: what a stranger says of
- * rooms that never come would fill limits.rooms. Pure; one thread. */
+/* declines.h - which langds gave a room up, before it was announced or as one
+ * of its destinations. A ring in order of arrival under an index by room; the
+ * oldest is evicted first, and each expires. Rejected: a room record for each.
+ * Declines of rooms that never come would fill limits.rooms. Pure; one
+ * thread. */
 #ifndef MMX_CORE_ENCODE_DECLINES_H
 #define MMX_CORE_ENCODE_DECLINES_H
 
@@ -11,13 +11,13 @@
 
 struct decline {
     uint64_t room, until_ns;
-    struct key key;    /* of the item; zero: none was said */
+    struct key key;    /* of the item; zero: not named */
     uint32_t langd;    /* serial number of the peer */
     uint32_t who;      /* uid + 1 of the engine behind it; 0: not known */
-    uint16_t required; /* as its INIT said; 0: it never asked */
+    uint16_t required; /* of its INIT; 0: none has come */
     uint8_t reason;
     bool counted; /* the announced room counts it as failed, or served */
-    bool served;  /* it has the rows: what it says late is not heard */
+    bool served;  /* it has the rows: a late decline of it is ignored */
     bool used;
     uint32_t next; /* an earlier one of the room; NONE */
 };
@@ -31,13 +31,14 @@ struct declines {
 
 void declines_init(struct declines *d, struct slab *s, uint32_t cap,
     uint64_t seed, uint64_t keep_ns);
-/* Remembers one, in place of an earlier one of the same room and langd; true:
- * another that was still believed had to go for it. */
+/* Puts a decline in place of an earlier one of the same room and langd; true:
+ * another one that had not expired was evicted for it. */
 bool declines_put(struct declines *d, uint64_t now_ns, const struct decline *g);
-/* The one of this room and langd; NULL: none. Valid until the next put. */
+/* Returns the decline of this room and langd; NULL: none. Valid until the next
+ * put. */
 struct decline *declines_find(
     const struct declines *d, uint64_t now_ns, uint64_t room, uint32_t langd);
-/* The latest of the room, and the one before it; NULL: none. */
+/* Returns the latest of the room, or the one before g; NULL: none. */
 struct decline *declines_first(
     const struct declines *d, uint64_t now_ns, uint64_t room);
 struct decline *declines_next(

@@ -1,7 +1,6 @@
-/* encode.c - the brain of the encode side: what happens, in which order it is
- * looked at, and when time matters. Items are encode/room.c, destinations
- * encode/dst.c, messages encode/peer.c and encode/local.c. Owned by the
- * loop's thread; everything is carved from one slab at start. */
+/* encode.c - the brain of the encode side: its memory, its events, the order in
+ * which records are settled, and its deadlines. Owned by the loop's thread; all
+ * memory is carved from one slab at start. */
 #include "core/encode/encode.h"
 
 /* making */
@@ -73,9 +72,11 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
 
 /* events */
 
-/* Nobody can read its rows any more, not even to send them. */
+/* Fails the rooms of pool i, whose GPU is lost: its rows can be read no more,
+ * not even to be sent. */
 static void on_pool_lost(struct encoded *e, uint32_t i)
 {
+    CHECK(i < e->b.pools_count, "pool %u of %u is lost", i, e->b.pools_count);
     for (uint32_t k = 0; k < e->rooms_max; k++) {
         struct eroom *m = &e->rooms[k];
 
@@ -106,6 +107,7 @@ static void on_note(struct encoded *e, const struct data_note *n)
     if (n->type != NOTE_SEND_QUIET || d->job != JOB_CLOSING ||
         d->generation != n->generation)
         return;
+    CHECK(d->closing_left > 0, "destination %u waits for no shard", n->slot);
     if (--d->closing_left == 0)
         edst_move_job(e, d, JOB_NONE);
     edst_touch(e, d);
@@ -129,6 +131,7 @@ static void expire(struct encoded *e)
             epool_revoke(e, &e->pools[i]);
 }
 
+/* Settles what was touched, destinations first: rooms end by them. */
 static void work(void *brain, struct out *out)
 {
     struct encoded *e = brain;
@@ -167,7 +170,7 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         encoded_map_offer(e, out);
         break;
     default:
-        break; /* it maps nothing */
+        break;
     }
 }
 

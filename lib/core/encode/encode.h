@@ -11,7 +11,7 @@
  * compares what is with what was sent, and sends the difference.
  *
  * Calls go down only, in this order: encode.c; local.c, peer.c; map.c,
- * decline.c, revoke.c; room.c; dst.c; item.c; queue.c; life.c, declines.c,
+ * revoke.c; decline.c; room.c; dst.c; item.c; queue.c; life.c, declines.c,
  * show.c. */
 #ifndef MMX_CORE_ENCODE_ENCODE_H
 #define MMX_CORE_ENCODE_ENCODE_H
@@ -467,8 +467,7 @@ void encoded_never_asked(
 /* Counts langds that gave the room up before it was announced as destinations
  * that failed. */
 void eroom_count_declines(struct encoded *e, struct eroom *m);
-/* Lets what langds gave up of a room that will be announced again hold for
- * that, too. */
+/* Makes the declines of a room that will be announced again count then, too. */
 void eroom_keep_declines(struct encoded *e, const struct eroom *m);
 /* Returns what is remembered of this langd; NULL: it did not give the room
  * up. */

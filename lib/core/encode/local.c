@@ -1,5 +1,5 @@
-/* local.c - what encode engines say, and what they hear. Owned by the
- * loop's thread. */
+/* local.c - messages of encode engines, their attachments, and the events that
+ * they are sent. Owned by the loop's thread. */
 #include "core/encode/encode.h"
 
 #include <stdio.h>
@@ -39,7 +39,7 @@ static enum err check_announce(struct encoded *e, uint32_t conn,
     return OK;
 }
 
-/* Does what is there under the key agree with what is announced? */
+/* True if the item that has the key agrees with the announce. */
 static bool same_item(const struct item *it, const struct local_announce *n)
 {
     return it->storage == n->storage &&
@@ -47,8 +47,8 @@ static bool same_item(const struct item *it, const struct local_announce *n)
                n->total == it->total);
 }
 
-/* The item of the announce: the one with its key, or a new one in the queue
- * for blocks. */
+/* Finds the item of the announce by its key (have), or makes one that waits for
+ * blocks. */
 static enum err find_item(struct encoded *e, uint32_t conn,
     const struct local_announce *n, struct item **out, bool *have,
     const char **text)
@@ -82,6 +82,7 @@ static enum err find_item(struct encoded *e, uint32_t conn,
     return OK;
 }
 
+/* Makes the room LIVE, as its announce says. */
 static void fill_announce(
     struct encoded *e, struct eroom *m, const struct local_announce *n)
 {
@@ -100,8 +101,8 @@ static void fill_announce(
     e->b.stats[STAT_rooms_opened]++;
 }
 
-/* Destinations that came before the announce: do they fit it? Of those that
- * do, a room with one destination has the first, an open one all. */
+/* Refuses the destinations that came before the announce and do not fit it, or
+ * are more than required; an open room has all that fit. */
 static void check_waiting(struct encoded *e, struct eroom *m)
 {
     char text[512];
@@ -157,6 +158,8 @@ static enum err announce(struct encoded *e, uint32_t conn,
         attachment_drop(&e->b.engines, att);
         return err;
     }
+    CHECK(m->life == EROOM_AWAITED && it, "room %llu of state %u is announced",
+        (unsigned long long)m->r.id, m->life);
     tombs_forget(&e->ended_rooms, n->room, 0);
     fill_announce(e, m, n);
     m->history.who = it->uid;
@@ -190,7 +193,7 @@ static void on_announce(struct encoded *e, struct out *out, uint32_t conn,
     }
     if (err == OK)
         err = announce(e, conn, &m->announce, &text);
-    if (m->announce.batch == 0) /* its last may be refused, or be there */
+    if (m->announce.batch == 0) /* also when the last of a batch is refused */
         item_close_batch(e, conn);
     if (err != OK)
         head_refuse(&e->b, out, conn, m, &(struct refusal){err, a, b, text});
@@ -239,8 +242,8 @@ static enum err check_commit(const struct eroom *m,
     return OK;
 }
 
-/* No process writes a row of the item any more: those whose connection was
- * closed are not waited for. */
+/* Ends the writers' hold on the item's blocks, which are final: a writer whose
+ * connection was closed is not waited for. */
 static void writers_done(
     struct encoded *e, struct out *out, const struct item *it)
 {
@@ -266,6 +269,9 @@ static void take_commit(struct encoded *e, struct out *out, struct item *it,
     struct epool *p = &e->pools[it->pool];
     uint32_t total = it->total;
 
+    CHECK(item_held(it) && n->first + n->rows <= it->max_rows,
+        "rows %u + %u are committed to an item of state %u with %u", n->first,
+        n->rows, it->life, it->max_rows);
     if (n->rows > 0)
         it->committed = rowmap_add(&p->committed, &p->p, &it->src, 0,
             it->committed, n->first, n->rows);
@@ -373,7 +379,7 @@ static void on_orphaned(void *brain, struct room *r, uint64_t now_ns)
     struct eroom *m = to_eroom(r);
 
     (void)now_ns;
-    if (!item_done(m->item)) /* else the rows are the daemon's */
+    if (!item_done(m->item)) /* rows that are done need no engine */
         eroom_fail(brain, m, ERR_ENGINE_LOST, "the encode engine is gone");
 }
 

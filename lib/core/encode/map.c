@@ -1,12 +1,13 @@
-/* map.c - langd daemons of this host that map our pools and copy rows
- * out of them (RULES 3.4, 6.2, 6.4). Owned by the loop's thread.
+/* map.c - langd daemons of this host that map our pools and copy rows out of
+ * them (RULES 3.4, 6.2, 6.4). Owned by the loop's thread.
  *
- * Who says MAP with the token that only its HELLO told, on our Unix socket, is
- * that daemon, and on this host: nobody's address proves it. The connection
- * stands as long as the pools are mapped. Its end says that no new rows are to
- * be copied; that none are being copied is said by langd, room by room, or by
- * the death of its process. Rejected: the connection's end as that word. A
- * process that closes its socket may still be reading. */
+ * A connection to our Unix socket that sends MAP with the token that HELLO gave
+ * to one langd is that daemon, and on this host; an address would prove
+ * neither. The connection is open as long as the pools are mapped. Its end
+ * means that no new rows are copied. That none are being copied any more is
+ * known by langd's answer, room by room, or by the death of its process.
+ * Rejected: the connection's end as that proof. A process that closes its
+ * socket may still be reading. */
 #include "core/encode/encode.h"
 
 static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
@@ -17,11 +18,11 @@ static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
     return NULL;
 }
 
-/* giving */
+/* offers */
 
-/* A langd that maps a pool holds the rows of any room until it answers or its
- * process ends: that takes a user who is named, our own or root. To any other
- * rows are sent. */
+/* True if the langd on conn may map pool i. It can then hold the rows of any
+ * room until it answers or its process ends, so its user must be root, our own,
+ * or named for the pool. All others are sent rows. */
 static bool may_map(const struct encoded *e, uint32_t conn, uint32_t i)
 {
     const struct pool_meta *p = e->pools[i].meta;
@@ -35,6 +36,7 @@ static bool may_map(const struct encoded *e, uint32_t conn, uint32_t i)
 
 static void offer(struct encoded *e, struct out *out, struct peer *p)
 {
+    CHECK(p->map_conn != NONE, "%s is offered pools and maps none", p->name);
     for (uint32_t i = 0; i < e->b.pools_count; i++) {
         if ((p->offered >> i & 1) || !may_map(e, p->map_conn, i))
             continue;
@@ -50,9 +52,10 @@ void encoded_map_offer(struct encoded *e, struct out *out)
             offer(e, out, &e->b.peers.peers[i]);
 }
 
-/* Rows of open rooms go another way from now on. */
+/* Ends the mapping by p: rows of open rooms are sent from now on. */
 static void map_over(struct encoded *e, struct peer *p)
 {
+    CHECK(p->map_conn != NONE, "%s has no mapping that ends", p->name);
     p->map_conn = NONE;
     p->offered = p->mapped = 0;
     LIST_FOREACH (n, &p->rooms) {

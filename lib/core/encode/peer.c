@@ -1,6 +1,6 @@
-/* peer.c - what langd daemons say about rooms (RULES 1, 2). Owned by
- * the loop's thread. Nothing that a peer says creates more than one record in
- * a bounded table; what is not known is answered, not remembered. */
+/* peer.c - messages of langd daemons about rooms (RULES 1, 2). Owned by the
+ * loop's thread. No message creates more than one record in a bounded table;
+ * one about a generation that is not known is answered, not remembered. */
 #include "core/encode/encode.h"
 
 #include "base/text.h"
@@ -46,7 +46,7 @@ static void say_failed(struct encoded *e, struct out *out, struct peer *p,
     peer_send(&e->b.peers, out, p, &msg);
 }
 
-/* Refuses a generation for ever: whatever comes of it is answered so. */
+/* Refuses a generation for ever: each later message of it gets this answer. */
 static void refuse(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *in, enum err reason, uint32_t a, uint32_t b,
     const char *text)
@@ -55,7 +55,7 @@ static void refuse(struct encoded *e, struct out *out, struct peer *p,
     say_failed(e, out, p, in, reason, a, b, text);
 }
 
-/* A message about a generation that has no record here. */
+/* Answers a message about a generation that has no record here. */
 static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *in)
 {
@@ -65,10 +65,10 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
 
     e->b.stats[STAT_stale_generation]++;
     if (in->type == PEER_ABORT) {
-        if (!t) /* its INIT may be late */
+        if (!t) /* its INIT may still come */
             gens_end(e, p, in->generation, ROOM_FAILED, ERR_ABORTED);
         peer_send(&e->b.peers, out, p, &drained);
-    } else if (in->type == PEER_ACK || /* langd's word stands */
+    } else if (in->type == PEER_ACK || /* L decides */
                (t && t->state == ROOM_SUCCESS))
         say_state(e, out, p, in, NULL, ROOM_SUCCESS);
     else if (t)
@@ -89,10 +89,12 @@ static void take_firm(struct encoded *e, struct edst *d, uint8_t firm)
     edsts_touch(e, d->room); /* the next one's turn may have come */
 }
 
-/* false: the numbers cannot be a grant. */
+/* Takes the grant of an INIT or RESUME; false: the numbers are none. */
 static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
     uint32_t granted, uint32_t from, uint8_t firm)
 {
+    CHECK(d->state == DST_NEW || d->state == DST_ACTIVE,
+        "a grant for destination %u of state %u", edst_slot(e, d), d->state);
     if (granted == ROWS_UNKNOWN || from > granted)
         return false;
     if (attempt < d->attempt || (attempt == d->attempt && d->state != DST_NEW &&
@@ -121,7 +123,7 @@ static bool apply_grant(struct encoded *e, struct edst *d, uint32_t attempt,
     return true;
 }
 
-/* Why this INIT cannot be a destination of the room; OK if it can. */
+/* Returns OK if the INIT can be a destination of the room, else the reason. */
 static enum err check_init(const struct encoded *e, const struct eroom *m,
     const struct peer_init *n, const char **text)
 {
@@ -142,7 +144,7 @@ static enum err check_init(const struct encoded *e, const struct eroom *m,
     return OK;
 }
 
-/* Has this langd a newer generation of the room here? */
+/* True if this langd has a newer generation of the room here. */
 static bool newer_there(
     const struct eroom *m, uint32_t peer, uint64_t generation)
 {
@@ -155,7 +157,7 @@ static bool newer_there(
     return false;
 }
 
-/* An older generation of the same langd gives way. */
+/* Ends older generations of the same langd. */
 static void supersede(struct encoded *e, struct eroom *m, uint32_t peer)
 {
     LIST_FOREACH (n, &m->dsts) {
@@ -176,7 +178,8 @@ static bool init_is_sound(const struct peer_init *n)
            n->from <= n->granted;
 }
 
-/* The room that an INIT is for, made when nobody has announced it yet. */
+/* Returns the room that an INIT is for, a new one when it has not been
+ * announced; NULL: the INIT was refused. */
 static struct eroom *room_for(struct encoded *e, struct out *out,
     struct peer *p, const struct peer_msg *msg)
 {
@@ -186,7 +189,7 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
     if (m)
         return m;
     tomb = tombs_get(&e->ended_rooms, e->b.now_ns, msg->room, 0);
-    /* One that ended with no-blocks will be announced again. */
+    /* A room that ended with no-blocks will be announced again. */
     if (tomb && tomb->reason != ERR_NO_BLOCKS) {
         e->b.stats[STAT_unknown_rooms]++;
         refuse(e, out, p, msg, (enum err)tomb->reason, 0, 0,
@@ -203,8 +206,8 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
     return m;
 }
 
-/* A destination of the room; NULL: it was refused. One whose langd gave the
- * room up before has its own place again. */
+/* Returns a new destination of the room; NULL: it was refused. One whose langd
+ * gave the room up before gets its place back. */
 static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg, struct eroom *m)
 {
@@ -217,9 +220,12 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     const char *why;
     enum err err;
 
+    CHECK(m->asked >= m->served + m->failed,
+        "room %llu: %u served and %u failed of %u that asked",
+        (unsigned long long)m->r.id, m->served, m->failed, m->asked);
     m->asked -= counted;
     if (m->before > 0 && m->asked >= m->required) {
-        m->before--; /* it has the rows, and wants them again */
+        m->before--; /* it has the rows, and asks for them again */
         m->served--;
         m->asked--;
     }
@@ -242,6 +248,7 @@ static struct edst *dst_for(struct encoded *e, struct out *out, struct peer *p,
     return d;
 }
 
+/* Takes the first INIT of a generation. */
 static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg)
 {
@@ -333,7 +340,7 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
     uint8_t reason = msg->abort.reason;
 
     if (!d) {
-        /* Its INIT may be under way still. */
+        /* Its INIT may still come. */
         if (!gens_over(e, p, msg->generation))
             encoded_never_asked(e, p, msg);
         answer_unknown(e, out, p, msg);
@@ -348,9 +355,8 @@ static void on_abort(struct encoded *e, struct out *out, struct peer *p,
     edst_touch(e, d);
 }
 
-/* L's word on one generation. */
-/* L knows the total that is known here; of the aux it says that it has it, that
- * it will ask for it, or that it asks for it. */
+/* Takes the answer to LENGTH of an L that knows the total. It has the aux
+ * (FLAG_AUX), will ask for it (ERR_NO_BLOCKS), or asks for it now. */
 static void length_answered(const struct peer_state *n, struct edst *d)
 {
     if (n->total == ROWS_UNKNOWN || (n->flags & FLAG_AUX)) {
@@ -363,6 +369,7 @@ static void length_answered(const struct peer_state *n, struct edst *d)
     }
 }
 
+/* Takes STATE, what L says about one generation. */
 static void on_state(struct encoded *e, struct out *out,
     const struct peer_state *n, struct edst *d)
 {
@@ -396,16 +403,15 @@ static void on_state(struct encoded *e, struct out *out,
 static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
 {
     (void)out;
-    (void)restarted; /* either way its rooms end, here */
+    (void)restarted; /* its rooms end either way */
     LIST_FOREACH (n, &p->rooms)
         edst_end(brain, LIST_ENTRY(n, struct edst, in_peer), ERR_PEER_LOST);
     p->epoch = 0;
 }
 
-/* Returns a place for a new name, or NULL. A stranger may fill all with names
- * of his own: those that ask for nothing give way, one that is up at most once
- * in a second; its daemon connects again when it has something to ask for, or
- * at once. */
+/* Returns a peer entry for a new name, or NULL. A stranger may fill all entries
+ * with names of its own, so entries without rooms are evicted, one that is up
+ * at most once in a second; its daemon connects again. */
 static struct peer *place_for(struct encoded *e, struct out *out, uint32_t link)
 {
     struct peer *p = peer_new(&e->b.peers);
@@ -445,7 +451,7 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     struct peer *before = peer_on(peers, link);
 
     (void)was_up;
-    if (before && before != p) { /* it goes by another name now */
+    if (before && before != p) { /* the daemon on this link has a new name */
         before->link = NONE;
         peer_down(peers, before, e->b.now_ns);
     }
@@ -478,6 +484,9 @@ bool encoded_peer(
 
     i = table_get(&e->gens, msg->generation, peer_index(&e->b.peers, p));
     d = i == NONE ? NULL : &e->dsts[i];
+    CHECK(!d || (d->state != DST_FREE && d->generation == msg->generation),
+        "destination %u of state %u has generation %llu, not %llu", i, d->state,
+        (unsigned long long)d->generation, (unsigned long long)msg->generation);
     switch (msg->type) {
     case PEER_INIT:
     case PEER_RESUME:
@@ -497,7 +506,7 @@ bool encoded_peer(
         encoded_on_decline(e, p, msg);
         break;
     case PEER_NACK:
-        break; /* what was refused is said again, or its room ends */
+        break; /* the refused message is repeated, or its room ends */
     default:
         return false;
     }

@@ -1,5 +1,5 @@
-/* show.c - what the encode side shows of itself, and what must always
- * hold of it. Owned by the loop's thread; changes nothing. */
+/* show.c - rows that the encode side shows of itself, and the facts that must
+ * always hold of it. Owned by the loop's thread; changes nothing. */
 #include "core/encode/encode.h"
 
 #include "core/show.h"
@@ -77,22 +77,34 @@ const struct show_ops encoded_shows = {
 
 static void check_room(const struct eroom *m)
 {
-    uint32_t active = 0;
+    uint32_t active = 0, open = 0;
 
-    LIST_FOREACH (n, &m->dsts)
-        active += !edst_ended(LIST_ENTRY(n, struct edst, in_room));
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
+
+        active += !edst_ended(d);
+        open += !edst_ended(d) && !d->refused;
+    }
+    CHECK(m->asked == m->served + m->failed + open,
+        "room %llu: %u asked, %u served, %u failed, %u have not ended",
+        (unsigned long long)m->r.id, m->asked, m->served, m->failed, open);
     CHECK(active == m->active, "room %llu: %u destinations, counted %u",
         (unsigned long long)m->r.id, active, m->active);
 }
 
 static void check_item(const struct item *it)
 {
-    uint32_t refs = 0;
+    uint32_t refs = 0, leaving = 0;
 
-    LIST_FOREACH (n, &it->rooms)
-        refs += LIST_ENTRY(n, struct eroom, in_item)->item == it;
-    CHECK(refs == it->refs && refs > 0, "an item has %u rooms, counted %u",
-        refs, it->refs);
+    LIST_FOREACH (n, &it->rooms) {
+        const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
+
+        refs += m->item == it;
+        leaving += m->leaving;
+    }
+    CHECK(refs == it->refs && refs > 0 && leaving == it->leaving,
+        "an item has %u rooms, counted %u; %u leave, counted %u", refs,
+        it->refs, leaving, it->leaving);
     CHECK(list_linked(&it->in_held) == item_held(it),
         "an item of state %u is on the wrong list", it->life);
     CHECK(it->life == ITEM_QUEUED || !heap_linked(&it->in_queue),
