@@ -355,7 +355,9 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
 void peer_tell_shards(struct peers *p, struct out *out, struct peer *peer,
     const struct peer_hello *m)
 {
-    struct span addresses = m->places.len > 0 ? m->places : m->addresses;
+    bool tcp = m->carrier == 0 || m->carrier == CARRIER_TCP;
+    struct span addresses =
+        tcp && m->places.len > 0 ? m->places : m->addresses;
     struct data_cmd cmd = {.type = PEER_OPEN, .peer = peer_index(p, peer)};
     struct action *a;
     size_t at = out->bytes.len;

@@ -211,6 +211,15 @@ struct span data_mux_address(struct span address, uint8_t number)
     return span_of(NULL, 0);
 }
 
+/* Returns the place of the part that has one: TCP. */
+static struct span mux_place(struct data *d)
+{
+    for (uint32_t i = 0; i < d->parts_count; i++)
+        if (d->parts[i].ops && d->parts[i].ops->place)
+            return d->parts[i].ops->place(d->parts[i].d);
+    return span_of(NULL, 0);
+}
+
 static bool mux_choose(struct data *d, uint32_t ep, uint8_t number)
 {
     CHECK(ep < d->conf.endpoints_max, "endpoint %u", ep);
@@ -364,6 +373,7 @@ const struct data_ops data_mux = {.name = "mux",
     .open = mux_open,
     .close = mux_close,
     .address = mux_address,
+    .place = mux_place,
     .choose = mux_choose,
     .connect = mux_connect,
     .disconnect = mux_disconnect,
