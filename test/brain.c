@@ -142,14 +142,19 @@ void brain_pass(struct rig *b, uint64_t ms)
 
 /* making */
 
+static void addresses(struct rig *b, uint8_t carrier, struct span blob)
+{
+    struct own_addresses a = {.carrier = carrier, .data = blob};
+    struct event ev = {.type = EV_ADDRESSES, .addresses = &a};
+
+    one(b, &ev);
+}
+
 struct rig *brain_make(uint8_t role, const char *const *settings)
 {
     struct rig *b = calloc(1, sizeof(*b));
     struct slab s = {0};
     struct conf_error e;
-    static const uint8_t address[] = {3, 0, 'a', 'b', 'c'};
-    struct own_addresses a = {.data = span_of(address, sizeof(address))};
-    struct event addresses = {.type = EV_ADDRESSES, .addresses = &a};
 
     conf_init(&b->conf, role);
     set(b, "limits.rooms=32");
@@ -174,7 +179,13 @@ struct rig *brain_make(uint8_t role, const char *const *settings)
         .shards = 1,
         .secret = {0x5ec, 0x2e7},
         .uid = BRAIN_UID,
+        .carriers = 1u << CARRIER_TCP,
+        .carriers_text = "tcp",
         .segment_max = 1 << 18};
+    if (strcmp(b->conf.transfer_tls, "tcp") != 0) {
+        b->bc.carriers |= 1u << CARRIER_UCX;
+        b->bc.carriers_text = "ucx 1.18 rc; tcp";
+    }
     (void)brain_init(&s, &b->bc);
     s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
     memset(s.p, 0, s.cap);
@@ -186,8 +197,10 @@ struct rig *brain_make(uint8_t role, const char *const *settings)
     b->now_ns = NS_PER_S;
     if (brain_layout(b->is, 0)->count)
         ready(b, true);
-    if (conf_lands(&b->conf))
-        one(b, &addresses);
+    if (conf_lands(&b->conf)) {
+        addresses(b, CARRIER_TCP, span_of("\3\0abc", 5));
+        addresses(b, CARRIER_UCX, span_of("\4\0ucx1", 6));
+    }
     return b;
 }
 
@@ -394,12 +407,15 @@ void brain_landed(
 
 /* what it shows */
 
+#define SHOWN_TEXT 256
+
 struct look {
     struct rows_out s;
     const char *name;
     bool by_name, hit;
     uint32_t row, at;
     uint64_t value;
+    char *text; /* SHOWN_TEXT bytes, for a text; or NULL */
 };
 
 static void look_row(struct rows_out *s)
@@ -416,6 +432,8 @@ static void look_text(struct rows_out *s, const char *name, const char *value)
 
     if (k->by_name && !strcmp(name, "name"))
         k->hit = !strcmp(value, k->name);
+    if (k->text && k->hit && !strcmp(name, k->name))
+        snprintf(k->text, SHOWN_TEXT, "%s", value);
 }
 
 static void look_number(struct rows_out *s, const char *name, uint64_t value)
@@ -444,6 +462,19 @@ uint64_t brain_shown(
     struct rig *b, const char *what, const char *name, uint32_t row)
 {
     return look(b, what, (struct look){.name = name, .row = row});
+}
+
+const char *brain_text(
+    struct rig *b, const char *what, const char *name, uint32_t row)
+{
+    static char text[4][SHOWN_TEXT];
+    static unsigned turn;
+    struct look k = {.name = name, .row = row, .text = text[turn++ % 4]};
+
+    k.text[0] = 0;
+    k.s = (struct rows_out){look_row, look_text, look_number};
+    T_TRUE(brain_show(b->is, what, b->now_ns, SHOW_ALL, &k.s));
+    return k.text;
 }
 
 uint32_t brain_free(const struct rig *b)

@@ -36,7 +36,8 @@ struct rig {
 };
 
 /* settings: "key=value", ended by NULL; over one pool `main` of 16 blocks of 8
- * rows, "x:u8:4096", so that a unit is a block. One shard. */
+ * rows, "x:u8:4096", so that a unit is a block. One shard, which has TCP, and
+ * UCX where transfer.tls names other transports. */
 struct rig *brain_make(uint8_t role, const char *const *settings);
 #define BRAIN(role, ...)                                                       \
     brain_make(role, (const char *const[]){__VA_ARGS__, NULL})
@@ -86,6 +87,9 @@ void brain_landed(
     struct rig *b, const struct data_cmd *open, uint32_t first, uint32_t rows);
 uint64_t brain_stat(struct rig *b, const char *name);
 uint64_t brain_shown(
+    struct rig *b, const char *what, const char *name, uint32_t row);
+/* Empty where no such text is shown. */
+const char *brain_text(
     struct rig *b, const char *what, const char *name, uint32_t row);
 uint32_t brain_free(const struct rig *b);
 uint32_t brain_acts(const struct rig *b, uint8_t type);

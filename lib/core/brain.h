@@ -10,15 +10,17 @@
 #include "wire/layout.h"
 
 struct brain_conf {
-    const struct conf *conf; /* stays valid and unchanged */
-    uint64_t epoch;          /* random, not 0 */
-    uint64_t seed;           /* random: hash seed, first generation */
-    uint32_t shards;         /* that carry out ACT_DATA and send notes */
-    struct key boot;         /* host proof of this machine */
-    uint64_t secret[2];      /* encoded: random, for the tokens of langds that
-                                may map its pools; 0: none may */
-    uint32_t uid;            /* of this process: its own may map all */
-    uint32_t segment_max;    /* largest data payload taken or sent */
+    const struct conf *conf;   /* stays valid and unchanged */
+    uint64_t epoch;            /* random, not 0 */
+    uint64_t seed;             /* random: hash seed, first generation */
+    uint32_t shards;           /* that carry out ACT_DATA and send notes */
+    struct key boot;           /* host proof of this machine */
+    uint64_t secret[2];        /* encoded: random, for the tokens of langds that
+                                  may map its pools; 0: none may */
+    uint32_t uid;              /* of this process: its own may map all */
+    uint8_t carriers;          /* that rows can go by here: bits by number */
+    const char *carriers_text; /* the same for HELLO; stays valid */
+    uint32_t segment_max;      /* largest data payload taken or sent */
 };
 
 struct brain;

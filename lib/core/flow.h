@@ -91,7 +91,8 @@ enum event_type {
                      mapped; err: ACT_MAP is over, none are */
     EV_POOL,      /* pool has its memory, or it cannot be had: at start for each
                      with a layout in the config, else after ACT_POOL_FIX */
-    EV_ADDRESSES, /* langd: what its HELLOs say from now on; first at start */
+    EV_ADDRESSES, /* langd: what its HELLOs say from now on, per carrier; first
+                     at start */
     EV_DRAIN      /* SIGTERM: no new rooms */
 };
 
@@ -103,9 +104,10 @@ struct pool_memory {
     struct span handle;
 };
 
-/* The addresses and places blobs of a HELLO. */
+/* The addresses and places blobs of a HELLO for one carrier. */
 #define ADDRESSES_MAX 8192u /* as in peer.def */
 struct own_addresses {
+    uint8_t carrier; /* enum carrier_number */
     struct span data, places;
 };
 
@@ -147,8 +149,9 @@ enum action_type {
     ACT_CONNECT,    /* link: connect to the address at bytes[at..at+len) */
     ACT_DISCONNECT, /* link: close and forget */
     ACT_PEER_DATA,  /* peer = index: these are its data addresses, a HELLO's
-                       addresses blob at bytes[at..at+len). Comes before the
-                       PEER_OPEN command */
+                       addresses blob at bytes[at..at+len); word: its
+                       segment_max and, << 32, the carrier that they are for.
+                       Comes before the PEER_OPEN command */
     ACT_DATA,       /* cmd, for every shard */
     ACT_MAP,        /* langd: peer = index is a daemon of this host: map its
                        pools, by its Unix socket at bytes[at..at+len) with the

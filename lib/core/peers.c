@@ -20,7 +20,7 @@ void peers_init(
     p->links = 2 * p->max; /* a peer that comes back may overlap itself */
     p->peers = slab_take(s, p->max, sizeof(*p->peers));
     p->link_peer = slab_take(s, p->links, sizeof(*p->link_peer));
-    p->self.blobs = slab_take(s, 2, ADDRESSES_MAX);
+    p->self.blobs = slab_take(s, 2 * CARRIER_END, ADDRESSES_MAX);
     heap_init(&p->timers, s, p->max);
     p->self.c = c;
     p->self.role = role;
@@ -38,8 +38,11 @@ static struct span keep(struct span from, uint8_t *to)
 
 void peers_addresses(struct peers *p, const struct own_addresses *a)
 {
-    p->self.addresses = keep(a->data, p->self.blobs);
-    p->self.places = keep(a->places, p->self.blobs + ADDRESSES_MAX);
+    uint8_t *to = p->self.blobs + (size_t)2 * a->carrier * ADDRESSES_MAX;
+
+    CHECK(a->carrier < CARRIER_END, "addresses of carrier %u", a->carrier);
+    p->self.own[a->carrier].data = keep(a->data, to);
+    p->self.own[a->carrier].places = keep(a->places, to + ADDRESSES_MAX);
 }
 
 struct peer *peer_on(const struct peers *p, uint32_t link)
@@ -167,6 +170,26 @@ static void say_maps(const struct peers *p, uint32_t link, struct peer_hello *m)
         m->socket = span_str(p->self.c->conf->socket_path);
 }
 
+/* Says what rows can go by here and, as langd, what they go by from this peer:
+ * before it has said what it can, plain TCP where that is here. */
+static void say_carriers(
+    const struct peers *p, uint32_t link, struct peer_hello *m)
+{
+    const struct brain_conf *c = p->self.c;
+    struct peer *peer = peer_on(p, link);
+    struct carrier_pair none = {0};
+
+    m->carriers = span_str(c->carriers_text);
+    if (!p->ops->greets)
+        return;
+    (void)carriers_choose(&none, c->carriers, 0);
+    m->carrier = peer && peer->pair.chosen ? peer->pair.chosen : none.chosen;
+    m->addresses = p->self.own[m->carrier].data;
+    m->places = p->self.own[m->carrier].places;
+    if (peer)
+        peer->carrier = m->carrier;
+}
+
 void peer_hello(struct peers *p, struct out *out, uint32_t link,
     uint64_t to_epoch, bool answer)
 {
@@ -200,12 +223,25 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     m.hello.name = span_str(c->conf->name);
     m.hello.advertise = span_str(c->conf->control_advertise);
     m.hello.software = span_str(MMX_VERSION);
-    m.hello.addresses = p->self.addresses;
     m.hello.pools = span_of(pools, w.len);
     m.hello.abilities = peer_abilities();
-    m.hello.places = p->self.places;
     say_maps(p, link, &m.hello);
+    say_carriers(p, link, &m.hello);
     out_peer(out, link, &m);
+}
+
+bool peer_carrier_broke(
+    struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns)
+{
+    const char *was = carrier_name(peer->pair.chosen);
+
+    if (!carriers_broke(&peer->pair, p->self.c->carriers, now_ns))
+        return false;
+    p->stats[STAT_carriers_given_up]++;
+    out_warn(out, "peer %s: %s broke twice in a minute, rows go by %s now",
+        peer->label[0] ? peer->label : peer->name, was,
+        carrier_name(peer->pair.chosen));
+    return true;
 }
 
 void peer_hello_until_up(
@@ -370,7 +406,7 @@ void peer_tell_shards(struct peers *p, struct out *out, struct peer *peer,
     a->index = cmd.peer;
     a->at = (uint32_t)at;
     a->len = addresses.len;
-    a->word = peer->segment_max;
+    a->word = peer->segment_max | (uint64_t)peer->carrier << 32;
     out_data(out, &cmd);
 }
 
@@ -426,6 +462,19 @@ static enum err find_sender(struct peers *p, struct out *out, uint32_t link,
     return OK;
 }
 
+/* Takes in what rows can go by there. langd chooses; encoded hears what its
+ * addresses are for. */
+static void take_carriers(
+    struct peers *p, struct peer *peer, const struct peer_hello *m)
+{
+    text_copy(m->carriers, peer->carriers, sizeof(peer->carriers));
+    if (p->ops->greets)
+        (void)carriers_choose(
+            &peer->pair, p->self.c->carriers, carriers_read(m->carriers));
+    else
+        peer->carrier = m->carrier;
+}
+
 static void on_hello(struct peers *p, struct out *out, uint32_t link,
     const struct peer_msg *m, uint64_t now_ns)
 {
@@ -454,10 +503,16 @@ static void on_hello(struct peers *p, struct out *out, uint32_t link,
             peer->used = false;
         return;
     }
+    if (peer->epoch != m->from_epoch)
+        peer->pair = (struct carrier_pair){0};
     peer->epoch = m->from_epoch;
+    take_carriers(p, peer, &m->hello);
     p->ops->greeted(p->brain, out, link, peer, m, was_up);
     peer_arm(p, peer);
-    if (!m->hello.answer)
+    /* An answer that changes the choice is followed by the addresses of that
+     * carrier, before any request. */
+    if (!m->hello.answer || (p->ops->greets && peer->pair.chosen &&
+                                peer->carrier != peer->pair.chosen))
         peer_hello(p, out, link, peer->epoch, true);
 }
 

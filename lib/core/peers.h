@@ -12,6 +12,7 @@
 #include "base/list.h"
 #include "core/brain.h"
 #include "core/out.h"
+#include "wire/carriers.h"
 
 struct peer_pool {
     uint64_t hash;
@@ -45,6 +46,11 @@ struct peer {
     uint32_t segment_max, addresses, pools_count;
     uint64_t abilities; /* as its last HELLO said; peer_can() */
     bool same_host;
+    /* How rows travel. langd: what was chosen; encoded: what the addresses that
+     * it was given are for. */
+    struct carrier_pair pair;
+    uint8_t carrier;    /* enum carrier_number: as in the last HELLO */
+    char carriers[256]; /* what the peer can, as it says; empty: not said */
     /* Copies on one host. encoded: the connection on which this langd maps our
      * pools, for which run of it, and which it was given; langd: ACT_MAP is
      * under way. Both: bit i: pool i of the encoder is mapped. */
@@ -64,8 +70,8 @@ struct self {
     uint8_t role;
     uint32_t pools_count;
     const struct layout *layouts[CONF_POOLS_MAX]; /* count 0: not known */
-    uint8_t *blobs;                /* of the next two: 2 x ADDRESSES_MAX */
-    struct span addresses, places; /* langd: for its HELLOs */
+    uint8_t *blobs; /* of the next: 2 x ADDRESSES_MAX for each carrier */
+    struct own_addresses own[CARRIER_END]; /* langd: for its HELLOs */
 };
 
 /* What a role does with what it hears of its peers. */
@@ -133,6 +139,10 @@ void peer_send(struct peers *p, struct out *out, const struct peer *peer,
     struct peer_msg *m);
 void peer_hello(struct peers *p, struct out *out, uint32_t link,
     uint64_t to_epoch, bool answer);
+/* langd: rows that were to come from the peer are lost. True: its carrier is
+ * given up, and another one was chosen, which HELLO has to say. */
+bool peer_carrier_broke(
+    struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns);
 /* Repeats HELLO until it is answered. */
 void peer_hello_until_up(
     struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns);

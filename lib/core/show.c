@@ -177,6 +177,8 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p)
     s->text(s, "software", p->software);
     s->number(s, "same_host", p->same_host);
     s->text(s, "path", p->mapped ? "copy" : "sent");
+    s->text(s, "carrier", carrier_name(p->carrier));
+    s->text(s, "carriers", p->carriers);
     s->number(s, "data_addresses", p->addresses);
 }
 

@@ -283,7 +283,7 @@ static void flush_shards(struct node *n)
 static void turn(struct node *n)
 {
     n->turns++;
-    node_addresses_watch(n);
+    node_carriers_watch(n);
     if (node_behind(n))
         flush_shards(n);
     local_flush_coalesced(n->local);
@@ -505,12 +505,12 @@ static bool gpu_pools(const struct conf *c)
 
 static enum err start_shard(struct node *n, uint32_t k)
 {
-    static const struct data_ops *const carriers[] = {&data_tcp, &data_ucx};
     const struct conf *c = n->conf;
     bool pinned = k < c->transfer_cpus.count;
-    struct shard_conf s = {.carrier = carriers[c->transfer_carrier],
-        .data = {.tls = c->transfer_tls,
-            .devices = c->transfer_devices,
+    struct shard_conf s = {.carrier = n->carriers.ops,
+        .data = {.tls = n->carriers.tls,
+            .devices = n->carriers.devices,
+            .carriers = n->carriers.parts,
             .ports = c->transfer_ports,
             .segment_bytes = (uint32_t)c->transfer_segment,
             .keepalive_ms = (uint32_t)(c->transfer_keepalive / NS_PER_MS),
@@ -528,7 +528,7 @@ static enum err start_shard(struct node *n, uint32_t k)
         .spin_us = (uint32_t)(c->transfer_spin / 1000),
         .ring_records = (uint32_t)c->transfer_commands,
         .cpu = pinned ? atoi(c->transfer_cpus.items[k]) : -1,
-        .may_inline = carriers[c->transfer_carrier]->any_thread && !pinned &&
+        .may_inline = n->carriers.ops->any_thread && !pinned &&
                       c->transfer_spin == 0 && !gpu_pools(c),
         .pools = n->pools,
         .pools_count = c->pools_count,
@@ -542,6 +542,7 @@ static enum err start_shards(struct node *n)
     sigset_t all, old;
     enum err e = OK;
 
+    node_carriers_choose(n);
     /* The shards' threads inherit it: signals come to this thread only. */
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &old);
@@ -550,7 +551,7 @@ static enum err start_shards(struct node *n)
         n->shards_count += e == OK;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return e;
+    return e == OK ? node_carriers_opened(n) : e;
 }
 
 static enum err start_brain(struct node *n)
@@ -669,7 +670,7 @@ enum err node_new(struct node **out, const struct node_opt *opt)
     if (e == OK)
         e = start_brain(n);
     if (e == OK)
-        e = node_addresses_open(n);
+        e = node_carriers_say(n);
     if (e == OK)
         e = node_fix_pools(n);
     if (e != OK) {

@@ -36,6 +36,17 @@ struct inline_poll {
     bool ready;   /* the shard may have work */
 };
 
+/* How rows can go from and to this host. */
+struct node_carriers {
+    const struct data_ops *parts[DATA_CARRIERS_MAX]; /* best first; then NULL */
+    const struct data_ops *ops; /* what a shard opens: the only one, or mux */
+    uint32_t count;
+    char tls[128], devices[260]; /* for UCX */
+    char text[256];              /* as HELLO says it */
+    char why_not[192];           /* the one that is not there; empty: all are */
+    uint64_t replaced; /* workers replaced when addresses were gathered */
+};
+
 struct node {
     const struct conf *conf;
     struct brain *brain;
@@ -68,7 +79,7 @@ struct node {
     struct shard *shards[SHARDS_MAX];
     struct inline_poll polls[SHARDS_MAX];
     uint32_t shards_count;
-    uint64_t replaced; /* workers replaced when addresses were gathered */
+    struct node_carriers carriers;
     struct shard_pool *pools;
     struct mem *mems;
     struct pool_job *pool_jobs; /* by pool */
@@ -112,11 +123,15 @@ void node_inline_serve(struct node *n);
 /* True if a shard of the loop has work that no descriptor shows. */
 bool node_inline_busy(struct node *n);
 
-/* node_addresses.c: langd */
-/* Gathers the shards' data addresses, for HELLOs from now on. */
-MUST_CHECK enum err node_addresses_open(struct node *n);
+/* node_carriers.c */
+/* Chooses the carriers, before the shards start. */
+void node_carriers_choose(struct node *n);
+/* Takes in what the shards have opened, before the brain starts. */
+MUST_CHECK enum err node_carriers_opened(struct node *n);
+/* langd: gathers the shards' data addresses for HELLO. */
+MUST_CHECK enum err node_carriers_say(struct node *n);
 /* Gathers them again if a shard has replaced its worker. Call once per turn. */
-void node_addresses_watch(struct node *n);
+void node_carriers_watch(struct node *n);
 
 /* node_pool.c */
 MUST_CHECK enum err node_pools_new(struct node *n);

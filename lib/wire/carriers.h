@@ -35,6 +35,10 @@ void carriers_names(uint8_t bits, char *out, size_t size);
 /* Returns the name of a carrier; "auto" for CARRIER_AUTO. */
 const char *carrier_name(uint8_t number);
 
+/* True if what is here has one with the list of a HELLO in common, or that
+ * says nothing. */
+bool carriers_common(uint8_t here, const char *there);
+
 /* Chooses from what is here and what is there (0: not said, which is plain TCP
  * where that is here). False: nothing in common; chosen is CARRIER_AUTO. */
 bool carriers_choose(struct carrier_pair *p, uint8_t here, uint8_t there);

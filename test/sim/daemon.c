@@ -78,7 +78,7 @@ static void addresses_make(struct daemon *d)
         put_u8(&w, (uint8_t)k);
     }
     CHECK(!w.failed, "addresses of %u shards", d->shards_count);
-    a = (struct own_addresses){.data = span_of(blob, w.len)};
+    a = (struct own_addresses){CARRIER_TCP, span_of(blob, w.len), {NULL, 0}};
     if (conf_lands(d->conf))
         quiet_step(d, &ev);
 }
@@ -185,6 +185,8 @@ void daemon_start(struct daemon *d)
     d->bc.seed = draw();
     d->bc.boot.b[0] = (uint8_t)(d->host + 1);
     d->bc.uid = 500;
+    d->bc.carriers = 1u << CARRIER_TCP;
+    d->bc.carriers_text = "tcp";
     if (d->role == ROLE_ENCODED && W.is.hosts)
         d->bc.secret[0] = draw() | 1;
     d->bc.shards = d->shards_count;

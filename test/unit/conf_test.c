@@ -559,9 +559,12 @@ TEST(devices)
 TEST(transports_are_of_ucx)
 {
     begin(ROLE_LANGD);
+    set("transfer.carrier", "tcp");
     set("transfer.tls", "rc,sm");
-    unfinished("transfer.tls: `rc,sm` needs transfer.carrier: ucx");
+    unfinished("transfer.tls: `rc,sm` needs transfer.carrier: auto or ucx");
     set("transfer.carrier", "ucx");
+    finish();
+    set("transfer.carrier", "auto");
     finish();
 }
 

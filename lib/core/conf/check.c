@@ -272,9 +272,10 @@ static enum err check_transfer(const struct conf *c, struct conf_error *e)
 {
     enum err r = check_devices(c, e);
 
-    if (!r && c->transfer_carrier + CARRIER_TCP == CARRIER_TCP &&
+    if (!r && c->transfer_carrier == CARRIER_TCP &&
         strcmp(c->transfer_tls, "tcp") != 0)
-        r = conf_refuse(e, "transfer.tls: `%s` needs transfer.carrier: ucx",
+        r = conf_refuse(e,
+            "transfer.tls: `%s` needs transfer.carrier: auto or ucx",
             c->transfer_tls);
     if (!r)
         r = check_ports(c, e);

@@ -290,6 +290,7 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
     const struct edst *d, char *text, size_t size)
 {
     const struct epool *p = eroom_pool(e, m);
+    const struct peer *l = &e->b.peers.peers[d->peer];
 
     CHECK(m->item != &e->nothing, "room %llu of state %u has no item",
         (unsigned long long)m->r.id, m->life);
@@ -297,7 +298,12 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
     if (d->layout != p->meta->layout.hash) {
         snprintf(text, size, "encoded's pool %s has %.180s, langd's has %.180s",
             p->meta->conf->name, p->meta->layout.text,
-            peer_layout(&e->b.peers.peers[d->peer], d->layout));
+            peer_layout(l, d->layout));
+        return ERR_INCOMPATIBLE_LAYOUT;
+    }
+    if (!carriers_common(e->b.c.carriers, l->carriers)) {
+        snprintf(text, size, "encoded moves rows by %.180s, langd by %.180s",
+            e->b.c.carriers_text, l->carriers);
         return ERR_INCOMPATIBLE_LAYOUT;
     }
     if (!sending_unit_ok(d->unit_rows, p->block_rows)) {

@@ -238,7 +238,8 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
     m->committed = max_u32(m->committed, min_u32(n->committed, m->max_rows));
     m->debt.owe &= (uint8_t)~OWE_GRANT;
     /* A shard may have begun anew, at an address that is not known there. */
-    if (p->hello_ns == TIME_NEVER)
+    if (peer_carrier_broke(&l->b.peers, out, p, l->b.now_ns) ||
+        p->hello_ns == TIME_NEVER)
         peer_hello_until_up(&l->b.peers, out, p, l->b.now_ns);
     if (outage(l, m) > ATTEMPTS_MAX) {
         lroom_fail(l, m, ERR_PEER_LOST, m->broken, 0,

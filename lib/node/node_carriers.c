@@ -1,0 +1,171 @@
+/* node_carriers.c - the carriers that this host has for rows: which the shards
+ * open, what HELLO says of them, and the data addresses of each.
+ *
+ * With transfer.carrier: auto that is TCP, and UCX where it is worth more; the
+ * brains choose one of them for each peer (wire/carriers.h). The loop's
+ * thread. */
+#include "node/node_impl.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ADDRESS_MAX 4096
+
+static void add_part(
+    struct node_carriers *c, const struct data_ops *ops, const char *what)
+{
+    size_t used = strlen(c->text);
+
+    CHECK(c->count + 1 < ARRAY_LEN(c->parts), "%u carriers", c->count);
+    c->parts[c->count++] = ops;
+    snprintf(c->text + used, sizeof(c->text) - used, "%s%s%s%s",
+        used ? "; " : "", ops->name, what[0] ? " " : "", what);
+}
+
+/* UCX goes over networks that nothing protects, and a host without such a card
+ * gains nothing by it. */
+static void choose_auto(struct node_carriers *c, const struct conf *conf)
+{
+    bool named = strcmp(conf->transfer_tls, "tcp") != 0;
+    struct ucx_offer ucx = {0};
+    char what[160];
+
+    if (!conf->insecure && !named)
+        snprintf(c->why_not, sizeof(c->why_not), "ucx: %s",
+            "only loopback devices are allowed (insecure)");
+    else if (!ucx_probe(&ucx, conf->transfer_tls))
+        snprintf(c->why_not, sizeof(c->why_not), "ucx: %s", ucx.why_not);
+    if (c->why_not[0]) {
+        add_part(c, &data_tcp, "");
+        return;
+    }
+    if (!named)
+        snprintf(c->tls, sizeof(c->tls), "all");
+    if (ucx.devices[0])
+        snprintf(c->devices, sizeof(c->devices), "%.127s,%s",
+            conf->transfer_devices, ucx.devices);
+    snprintf(what, sizeof(what), "%s %s", ucx.version, ucx.transports);
+    add_part(c, &data_ucx, what);
+    add_part(c, &data_tcp, "");
+}
+
+void node_carriers_choose(struct node *n)
+{
+    const struct conf *conf = n->conf;
+    struct node_carriers *c = &n->carriers;
+    struct ucx_offer ucx;
+
+    snprintf(c->tls, sizeof(c->tls), "%.127s", conf->transfer_tls);
+    snprintf(c->devices, sizeof(c->devices), "%.127s", conf->transfer_devices);
+    switch ((enum carrier_number)conf->transfer_carrier) {
+    case CARRIER_TCP:
+        add_part(c, &data_tcp, "");
+        break;
+    case CARRIER_UCX:
+        (void)ucx_probe(&ucx, conf->transfer_tls);
+        add_part(c, &data_ucx, ucx.version);
+        break;
+    default:
+        choose_auto(c, conf);
+    }
+    c->ops = c->count > 1 ? &data_mux : c->parts[0];
+    log_info("rows go by: %s%s%s", c->text, c->why_not[0] ? "; not by " : "",
+        c->why_not);
+}
+
+/* Returns the carrier's part of what a shard published; p NULL: none. */
+static struct span part_of(
+    const struct node_carriers *c, struct span published, uint8_t number)
+{
+    if (c->ops == &data_mux)
+        return data_mux_address(published, number);
+    return number == c->ops->number ? published : span_of(NULL, 0);
+}
+
+/* Writes the shards' addresses of one carrier, and their places: none without a
+ * place of each. false: a shard does not have the carrier. */
+static bool gather(
+    struct node *n, uint8_t number, struct writer *w, struct writer *places)
+{
+    for (uint32_t k = 0; k < n->shards_count; k++) {
+        struct span a =
+            part_of(&n->carriers, shard_address(n->shards[k]), number);
+        struct span p =
+            part_of(&n->carriers, shard_place(n->shards[k]), number);
+
+        if (!a.p)
+            return false;
+        put_span(w, a, 2, ADDRESS_MAX);
+        put_span(places, p, 2, ADDRESS_MAX);
+        places->failed |= p.len == 0;
+    }
+    return true;
+}
+
+enum err node_carriers_opened(struct node *n)
+{
+    const struct node_carriers *c = &n->carriers;
+    uint8_t blob[ADDRESSES_MAX], more[ADDRESSES_MAX];
+
+    for (uint32_t i = 0; i < c->count; i++) {
+        struct writer w = writer_of(blob, sizeof(blob));
+        struct writer places = writer_of(more, sizeof(more));
+
+        if (gather(n, c->parts[i]->number, &w, &places))
+            n->brain_conf.carriers |= (uint8_t)(1u << c->parts[i]->number);
+    }
+    n->brain_conf.carriers_text = c->text;
+    return n->brain_conf.carriers ? OK : ERR_INTERNAL;
+}
+
+static enum err say(struct node *n, uint8_t number)
+{
+    uint8_t blob[ADDRESSES_MAX], more[ADDRESSES_MAX];
+    struct writer w = writer_of(blob, sizeof(blob));
+    struct writer p = writer_of(more, sizeof(more));
+    struct own_addresses a = {.carrier = number};
+    struct event ev = {.type = EV_ADDRESSES, .addresses = &a};
+
+    if (!gather(n, number, &w, &p))
+        return OK;
+    if (w.failed) {
+        log_error("%zu bytes of data addresses, a HELLO holds %u", w.len,
+            ADDRESSES_MAX);
+        return ERR_TOO_LARGE;
+    }
+    a.data = span_of(blob, w.len);
+    a.places = span_of(more, p.failed ? 0 : p.len);
+    node_event(n, &ev);
+    return OK;
+}
+
+enum err node_carriers_say(struct node *n)
+{
+    enum err e = OK;
+
+    for (uint32_t i = 0;
+         conf_lands(n->conf) && e == OK && i < n->carriers.count; i++)
+        e = say(n, n->carriers.parts[i]->number);
+    return e;
+}
+
+void node_carriers_watch(struct node *n)
+{
+    uint64_t replaced = 0;
+
+    if (!conf_lands(n->conf) || node_congested(n))
+        return;
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        replaced += atomic_load_explicit(
+            &shard_stats(n->shards[k])->workers_replaced, memory_order_acquire);
+    if (replaced == n->carriers.replaced)
+        return;
+    n->carriers.replaced = replaced;
+    if (node_carriers_say(n) == OK)
+        log_warn("a shard has a new worker and a new data address");
+}
