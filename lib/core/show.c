@@ -161,9 +161,10 @@ static void show_pools(
     at->over = at->at >= end;
 }
 
-static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p)
+static void show_peer(
+    struct rows_out *s, uint32_t number, const struct peer *p, uint8_t here)
 {
-    char epoch[32];
+    char epoch[32], not [96];
 
     snprintf(epoch, sizeof(epoch), "%016llx", (unsigned long long)p->epoch);
     s->row(s);
@@ -179,6 +180,8 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p)
     s->text(s, "path", p->mapped ? "copy" : "sent");
     s->text(s, "carrier", carrier_name(p->carrier));
     s->text(s, "carriers", p->carriers);
+    carriers_why(&p->pair, here, not, sizeof(not ));
+    s->text(s, "not_by", p->pair.chosen ? not : "");
     s->number(s, "data_addresses", p->addresses);
 }
 
@@ -187,7 +190,8 @@ static void show_peers(
 {
     for (; at->at < peers->max && show_place(at); at->at++)
         if (peers->peers[at->at].used)
-            show_peer(s, (uint32_t)at->at, &peers->peers[at->at]);
+            show_peer(s, (uint32_t)at->at, &peers->peers[at->at],
+                peers->self.c->carriers);
     at->over = at->at >= peers->max;
 }
 

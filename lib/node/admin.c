@@ -124,6 +124,8 @@ static void node_numbers(struct node *n, struct rows_out *s)
         (unsigned long long)n->brain_conf.epoch);
     s->text(s, "name", n->conf->name);
     s->text(s, "role", role_name(n->conf->role));
+    s->text(s, "carriers", n->carriers.text);
+    s->text(s, "not_by", n->carriers.why_not);
     s->text(s, "epoch", epoch);
     s->text(s, "software", MMX_VERSION);
     s->number(s, "pid", (uint64_t)getpid());

@@ -119,3 +119,22 @@ bool carriers_broke(struct carrier_pair *p, uint8_t here, uint64_t now_ns)
     CHECK(p->chosen != before, "carrier %u in place of itself", before);
     return true;
 }
+
+void carriers_why(
+    const struct carrier_pair *p, uint8_t here, char *out, size_t size)
+{
+    size_t at = 0;
+
+    out[0] = 0;
+    for (size_t i = 0; i < ARRAY_LEN(rows) && at < size; i++) {
+        uint8_t bit = BIT(rows[i].number);
+        const char *why = p->broken & bit     ? "broke twice"
+                          : !(here & bit)     ? "not here"
+                          : !(p->there & bit) ? "not there"
+                                              : NULL;
+
+        if (rows[i].number > p->chosen && why)
+            at += (size_t)snprintf(out + at, size - at, "%s%s: %s",
+                at ? ", " : "", rows[i].name, why);
+    }
+}

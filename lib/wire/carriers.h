@@ -35,6 +35,11 @@ void carriers_names(uint8_t bits, char *out, size_t size);
 /* Returns the name of a carrier; "auto" for CARRIER_AUTO. */
 const char *carrier_name(uint8_t number);
 
+/* Writes why no better carrier than the chosen one is used: "ucx: not there";
+ * empty: there is no better one. */
+void carriers_why(
+    const struct carrier_pair *p, uint8_t here, char *out, size_t size);
+
 /* True if what is here has one with the list of a HELLO in common, or that
  * says nothing. */
 bool carriers_common(uint8_t here, const char *there);

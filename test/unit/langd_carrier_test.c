@@ -91,6 +91,7 @@ TEST(two_breaks_make_it_the_next_one)
     is_for(brain_said(l, PEER_HELLO, -1), CARRIER_TCP);
     T_EQ_U64(brain_stat(l, "carriers_given_up"), 1);
     T_EQ_STR(brain_text(l, "peers", "carrier", 0), "tcp");
+    T_EQ_STR(brain_text(l, "peers", "not_by", 0), "ucx: broke twice");
     /* Its next HELLO, of the same epoch, does not bring UCX back. */
     says(l, "ucx 1.18 rc; tcp", PEER_EPOCH, true);
     is_for(brain_said(l, PEER_HELLO, -1), CARRIER_TCP);

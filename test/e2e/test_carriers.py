@@ -1,0 +1,99 @@
+"""Each pair of daemons has the carrier that suits it, in one fleet: copies on
+one host, UCX where both have more than TCP by it, plain TCP else, and daemons
+of an earlier commit beside today's."""
+
+import os
+import subprocess
+import unittest
+
+from pair import ROOT, Case, eventually
+
+OFF = {"transfer": {"same_host": "off"}}
+# Shared memory stands for a network card: it is named, so it counts.
+SHM = {"transfer": {"tls": "posix,tcp"}}
+
+
+def compat():
+    """The folder with the daemons of test/compat/base; skips without it."""
+    got = subprocess.run([os.path.join(ROOT, "scripts", "compat")],
+                         stdout=subprocess.PIPE, text=True)
+    if got.returncode == 2:
+        raise unittest.SkipTest("a clone without history")
+    got.check_returncode()
+    return got.stdout.strip()
+
+
+class Carriers(Case):
+    def served(self, encoded, langd, room):
+        """A room passes; then what both sides say of the pair."""
+        enc, lm = self.engines(encoded, langd)
+        self.deliver(enc, lm, room, 1500)
+        names = {langd.name: encoded.show("peers"), "": langd.show("peers")}
+        there = next(r for r in names[langd.name] if r["name"] == langd.name)
+        return there, names[""][0]
+
+    def needs_ucx(self, daemon):
+        status = {k: v for r in daemon.show("status") for k, v in r.items()}
+        if status["not_by"]:
+            self.skipTest(status["not_by"])
+
+    def test_tcp_copy_and_the_commit_before(self):
+        folder = compat()
+        e = self.world.encoded()
+        copied = self.world.langd([e], "copied")
+        tcp = self.world.langd([e], "tcp", transfer={
+            "carrier": "tcp", "same_host": "off"})
+        auto = self.world.langd([e], "auto", **OFF)
+        old = self.world.langd([e], "old", start=False, **OFF)
+        old.binary = os.path.join(folder, "mmx-langd")
+        old.start()
+        there, here = self.served(e, copied, 1)
+        eventually(lambda: copied.show("peers")[0]["path"] == "copy",
+                   "pools are mapped")
+        for room, d in ((2, tcp), (3, auto)):
+            there, here = self.served(e, d, room)
+            self.assertEqual((there["carrier"], here["carrier"]),
+                             ("tcp", "tcp"))
+            self.assertEqual(here["path"], "sent")
+            self.assertTrue(here["carriers"].endswith("tcp"), here)
+        there, _ = self.served(e, old, 4)
+        self.assertEqual((there["carrier"], there["carriers"]), ("auto", ""))
+
+    def test_an_encoder_of_the_commit_before(self):
+        e = self.world.encoded(start=False, **OFF)
+        e.binary = os.path.join(compat(), "mmx-encoded")
+        e.start()
+        d = self.world.langd([e])
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 1500)
+        here = d.show("peers")[0]
+        self.assertEqual((here["carrier"], here["carriers"]), ("tcp", ""))
+
+    def test_ucx_where_both_have_more_by_it(self):
+        e = self.world.encoded(**SHM)
+        self.needs_ucx(e)
+        both = self.world.langd([e], "both", transfer={
+            **SHM["transfer"], "same_host": "off"})
+        plain = self.world.langd([e], "plain", transfer={
+            "carrier": "tcp", "same_host": "off"})
+        ucx = self.world.langd([e], "ucx", transfer={
+            "carrier": "ucx", "tls": "posix,tcp", "same_host": "off"})
+        for room, (d, carrier, why) in enumerate((
+                (both, "ucx", ""), (plain, "tcp", "ucx: not here"),
+                (ucx, "ucx", ""))):
+            there, here = self.served(e, d, room + 1)
+            with self.subTest(d.name):
+                self.assertEqual((there["carrier"], here["carrier"]),
+                                 (carrier, carrier))
+                self.assertEqual(here["not_by"], why)
+                self.assertTrue(here["transport"].startswith(
+                    carrier) or there["transport"].startswith(carrier),
+                    (here, there))
+
+    def test_doctor_says_which(self):
+        e = self.world.encoded()
+        d = self.world.langd([e], **OFF)
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 100)
+        said = d.ctl("doctor", check=False).stdout
+        self.assertIn("carrier tcp", said)
