@@ -318,7 +318,7 @@ void brain_hello(struct rig *b, uint32_t link, const char *name, uint64_t epoch)
 
     epochs[link] = epoch;
     m.hello.version_min = m.hello.version_max = WIRE_VERSION;
-    m.hello.role = b->conf.role == ROLE_LANGD ? ROLE_ENCODED : ROLE_LANGD;
+    m.hello.role = role_other(b->conf.role);
     m.hello.segment_max = 1 << 18;
     m.hello.name = span_str(name);
     m.hello.abilities = peer_abilities();

@@ -9,9 +9,10 @@
 
 struct brain *brain_init(struct slab *s, const struct brain_conf *c)
 {
-    bool langd = c->conf->role == ROLE_LANGD;
+    static const struct brain_ops *const roles[] = {
+        [ROLE_ENCODED] = &encoded_ops, [ROLE_LANGD] = &langd_ops};
 
-    return (langd ? &langd_ops : &encoded_ops)->init(s, c);
+    return roles[c->conf->role]->init(s, c);
 }
 
 /* the head */

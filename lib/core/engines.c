@@ -140,8 +140,7 @@ enum err engine_hello(struct engines *g, uint32_t conn,
     *text = "the daemon speaks protocol version 1";
     if (m->version_min > WIRE_VERSION || m->version_max < WIRE_VERSION)
         return ERR_VERSION;
-    *text = role == ROLE_ENCODED ? "this is mmx-encoded, not mmx-langd"
-                                 : "this is mmx-langd, not mmx-encoded";
+    *text = g->ops->wrong_role;
     if (m->role != ROLE_ANY && m->role != role)
         return ERR_MALFORMED;
     *text = "names have at most 63 bytes";

@@ -94,8 +94,9 @@ struct attach_to {
 
 /* What a role does with what it is told. */
 struct engines_ops {
-    uint16_t succeeded; /* the event of a room that did */
-    uint8_t rights;     /* that ATTACH may ask for */
+    uint16_t succeeded;     /* the event of a room that did */
+    const char *wrong_role; /* text for engines of the other */
+    uint8_t rights;         /* that ATTACH may ask for */
     const char *rights_text;
     /* Finds the room that an ATTACH is for. On error *text says why. */
     enum err (*find)(void *brain, struct out *out, uint32_t conn,

@@ -451,7 +451,7 @@ static enum err find_sender(struct peers *p, struct out *out, uint32_t link,
     const struct peer_msg *m, struct peer **peer, const char **text)
 {
     *text = "a daemon of the wrong role, or without an epoch";
-    if (m->hello.role != p->ops->of || m->from_epoch == 0)
+    if (m->hello.role != role_other(p->self.role) || m->from_epoch == 0)
         return ERR_MALFORMED;
     if (p->ops->find)
         *peer = p->ops->find(p->brain, out, link, m, text);

@@ -76,7 +76,6 @@ struct self {
 
 /* What a role does with what it hears of its peers. */
 struct peers_ops {
-    uint8_t of;  /* the role of its peers */
     bool greets; /* connects to them, and says HELLO first */
     /* Returns the peer that says HELLO, or why there is none; NULL: the one on
      * the link. */

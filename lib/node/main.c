@@ -141,9 +141,11 @@ static int print_conf(bool comments)
 
 static void start_log(uint8_t role)
 {
+    static char name[16]; /* stays valid for the log */
+
+    snprintf(name, sizeof(name), "mmx-%s", role_name(role));
     /* The words of the key `log` have the order of the levels. */
-    log_init(role == ROLE_ENCODED ? "mmx-encoded" : "mmx-langd",
-        (enum log_level)conf.log_level);
+    log_init(name, (enum log_level)conf.log_level);
 }
 
 /* Frees the node. node_free restores the default signal handling: signals are

@@ -33,7 +33,15 @@ enum { ROLE_ANY, ROLE_ENCODED, ROLE_LANGD };
 
 static inline const char *role_name(unsigned role)
 {
-    return role == ROLE_LANGD ? "langd" : "encoded";
+    static const char *const names[] = {"any", "encoded", "langd"};
+
+    return names[role];
+}
+
+/* Returns the role of a daemon's peers. */
+static inline uint8_t role_other(uint8_t role)
+{
+    return (uint8_t)(ROLE_ENCODED + ROLE_LANGD - role);
 }
 
 enum {

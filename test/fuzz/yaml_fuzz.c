@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (size == 0)
         return 0;
-    role = data[0] & 1 ? ROLE_ENCODED : ROLE_LANGD;
+    role = ROLE_LANGD - (data[0] & 1);
     write_file(data + 1, size - 1);
     if (load(&first, role) != OK)
         return 0;

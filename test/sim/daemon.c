@@ -30,6 +30,8 @@ void conf_give(struct conf *c, const char *assignment)
 
 struct conf *conf_make(uint8_t role, const char *name)
 {
+    static const uint32_t aux_total[] = {
+        [ROLE_ENCODED] = 4 << 20, [ROLE_LANGD] = 65536};
     struct conf *c = must_alloc(1, sizeof(*c));
 
     conf_init(c, role);
@@ -41,7 +43,7 @@ struct conf *conf_make(uint8_t role, const char *name)
     c->limit_peers = 6;
     c->limit_tombstones = 256;
     c->limit_history = 512;
-    c->limit_aux_total = role == ROLE_ENCODED ? 4 << 20 : 65536;
+    c->limit_aux_total = aux_total[role];
     snprintf(c->socket_path, sizeof(c->socket_path), "/run/%s", name);
     return c;
 }

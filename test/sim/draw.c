@@ -178,12 +178,13 @@ void draw_daemons(void)
     for (uint32_t i = 0; i < W.is.encodeds + W.is.langds; i++) {
         bool langd = i >= W.is.encodeds;
         const char *own = chance(W.is.wrong) ? layouts[0] : layout;
+        static const uint8_t roles[] = {ROLE_ENCODED, ROLE_LANGD};
         struct conf *c;
         struct daemon *d;
 
         snprintf(name, sizeof(name), langd ? "l%u" : "e%u",
             langd ? i - W.is.encodeds : i);
-        c = conf_make(langd ? ROLE_LANGD : ROLE_ENCODED, name);
+        c = conf_make(roles[langd], name);
         draw_times(c);
         for (uint32_t k = 0; k < W.is.pools; k++)
             draw_pool(c, k, k ? layout : own, langd);
@@ -200,8 +201,7 @@ void draw_daemons(void)
         }
         if (langd && W.is.ghost_ms)
             give_ghost(c);
-        d = daemon_new(
-            langd ? ROLE_LANGD : ROLE_ENCODED, c, (uint32_t)between(1, 3));
+        d = daemon_new(roles[langd], c, (uint32_t)between(1, 3));
         d->host = W.is.hosts ? (uint32_t)between(0, W.is.hosts - 1) : i;
         daemon_start(d);
     }

@@ -132,7 +132,7 @@ static void hello(const struct daemon *to, struct peer_msg *m)
     bool langd = to->role == ROLE_ENCODED;
 
     m->hello.version_min = m->hello.version_max = WIRE_VERSION;
-    m->hello.role = langd ? ROLE_LANGD : ROLE_ENCODED;
+    m->hello.role = role_other(to->role);
     m->hello.name = span_str(langd ? "ghost" : "g0");
     m->hello.segment_max = 1 << 20;
     m->hello.socket = m->hello.pools = span_of(NULL, 0);

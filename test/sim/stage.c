@@ -43,7 +43,7 @@ struct daemon *make(uint8_t role, const char *name, const char *layout,
             text, sizeof(text), "peers[%u].address=tcp://10.0.0.%u:7601", k, k);
         conf_give(c, text);
     }
-    return daemon_new(role, c, role == ROLE_LANGD ? 2 : 1);
+    return daemon_new(role, c, 1 + conf_lands(c));
 }
 
 void start_all(void)

@@ -47,6 +47,10 @@ static void pick_port(void)
 
 static void configure(uint8_t role)
 {
+    static const char *const names[] = {
+        [ROLE_ENCODED] = "e-test", [ROLE_LANGD] = "l-test"};
+    const char *const paths[] = {
+        [ROLE_ENCODED] = encoded_path, [ROLE_LANGD] = langd_path};
     struct conf_error e;
 
     if (control[0] == 0)
@@ -54,9 +58,9 @@ static void configure(uint8_t role)
     snprintf(encoded_path, sizeof(encoded_path), "%.90s/e", t_dir());
     snprintf(langd_path, sizeof(langd_path), "%.90s/l", t_dir());
     conf_init(&conf, role);
-    set("name", role == ROLE_ENCODED ? "e-test" : "l-test");
+    set("name", names[role]);
     set("log", "error");
-    set("socket.path", role == ROLE_ENCODED ? encoded_path : langd_path);
+    set("socket.path", paths[role]);
     set("timeouts.drain", "200ms");
     set("pools[0].name", "vit");
     set("pools[0].blocks", "16");

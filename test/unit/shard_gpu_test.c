@@ -63,9 +63,10 @@ static void pool_make(
 static void side_start(struct side *s, uint8_t role, uint32_t sender_segment,
     uint32_t receiver_segment)
 {
+    const uint32_t segments[] = {
+        [ROLE_ENCODED] = sender_segment, [ROLE_LANGD] = receiver_segment};
     struct shard_conf c = {.carrier = w.carrier ? w.carrier : &data_mem,
-        .data = {.segment_bytes =
-                     role == ROLE_ENCODED ? sender_segment : receiver_segment,
+        .data = {.segment_bytes = segments[role],
             .stall_ms = w.stall_ms ? w.stall_ms : 4000},
         .role = role,
         .count = 1,

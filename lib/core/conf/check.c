@@ -228,7 +228,7 @@ static enum err check_control(struct conf *c, struct conf_error *e)
 
     for (uint32_t i = 0; !r && i < c->control_allow.count; i++)
         r = check_allow(c, i, e);
-    if (r || c->role != ROLE_ENCODED)
+    if (r || conf_lands(c))
         return r;
     r = check_address(c, "control.listen", c->control_listen, true, e);
     if (r)
@@ -374,12 +374,12 @@ static enum err check_pool(
     if (strcmp(p->numa, "any") != 0 && !numeric(p->numa, 1023))
         return conf_refuse(e,
             "pools[%u].numa: `%s` is not a node's number or any", i, p->numa);
-    if (c->role == ROLE_LANGD && p->default_blocks > p->blocks)
+    if (conf_lands(c) && p->default_blocks > p->blocks)
         return conf_refuse(e,
             "pools[%u].default_blocks: %llu is more than blocks, %llu", i,
             (unsigned long long)p->default_blocks,
             (unsigned long long)p->blocks);
-    if (c->role == ROLE_LANGD && p->max_room_blocks > p->blocks)
+    if (conf_lands(c) && p->max_room_blocks > p->blocks)
         return conf_refuse(e,
             "pools[%u].max_room_blocks: %llu is more than blocks, %llu", i,
             (unsigned long long)p->max_room_blocks,

@@ -367,7 +367,7 @@ static enum err unknown_key(
     struct shown shown = show(span_str(path));
     const char *read = path;
     struct nearest n;
-    uint8_t other = role == ROLE_LANGD ? ROLE_ENCODED : ROLE_LANGD;
+    uint8_t other = role_other(role);
 
     if (find(other, path).place != PLACE_NONE)
         return conf_refuse(e, "`%s` is a key of mmx-%s, not of mmx-%s",

@@ -228,8 +228,6 @@ static void put_entry(struct writer *w, const struct conf_rows *rows,
 
 bool conf_print(const struct conf *c, bool comments, struct writer *w)
 {
-    bool langd = c->role == ROLE_LANGD;
-
     if (comments)
         put(w,
             "# mmx-%s: every key there is. A key that is left out has its "
@@ -243,7 +241,7 @@ bool conf_print(const struct conf *c, bool comments, struct writer *w)
     for (uint32_t i = 0; i < c->pools_count; i++)
         put_entry(
             w, &conf_pool_keys, c->role, &c->pools[i], comments && i == 0);
-    if (!langd)
+    if (!conf_lands(c))
         return !w->failed;
     if (comments)
         put(w, "\n# encoders by name\n");

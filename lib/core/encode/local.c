@@ -390,6 +390,7 @@ static void on_conn_over(void *brain, uint32_t conn)
 
 const struct engines_ops encoded_engines = {
     .succeeded = EVENT_DONE,
+    .wrong_role = "this is mmx-encoded, not mmx-langd",
     .rights = RIGHT_WRITE | RIGHT_WATCH,
     .rights_text = "rights are 2 write, 4 watch",
     .find = find,

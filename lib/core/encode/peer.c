@@ -473,7 +473,7 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
 }
 
 const struct peers_ops encoded_peers = {
-    .of = ROLE_LANGD, .find = find, .greeted = greeted, .lost = lost};
+    .find = find, .greeted = greeted, .lost = lost};
 
 bool encoded_peer(
     void *brain, struct out *out, struct peer *p, const struct peer_msg *msg)

@@ -408,6 +408,7 @@ static void on_session_over(void *brain, uint32_t session)
 
 const struct engines_ops langd_engines = {
     .succeeded = EVENT_READY,
+    .wrong_role = "this is mmx-langd, not mmx-encoded",
     .rights = RIGHT_READ | RIGHT_WATCH,
     .rights_text = "rights are 1 read, 4 watch",
     .find = find,

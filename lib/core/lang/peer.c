@@ -98,7 +98,7 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
 }
 
 const struct peers_ops langd_peers = {
-    .of = ROLE_ENCODED, .greets = true, .greeted = greeted, .lost = lost};
+    .greets = true, .greeted = greeted, .lost = lost};
 
 /* hearing */
 

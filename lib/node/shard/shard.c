@@ -423,6 +423,8 @@ static enum err start(struct shard *s)
 
 enum err shard_start(struct shard **out, const struct shard_conf *c)
 {
+    static const struct shard_role *const roles[] = {
+        [ROLE_ENCODED] = &shard_sends, [ROLE_LANGD] = &shard_lands};
     struct shard *s = aligned_alloc(_Alignof(struct shard), sizeof(*s));
     enum err e;
 
@@ -435,7 +437,7 @@ enum err shard_start(struct shard **out, const struct shard_conf *c)
     memset(s, 0, sizeof(*s));
     s->conf = *c;
     s->conf.data.messages_max = SEND_MESSAGES_MAX;
-    s->role = c->role == ROLE_ENCODED ? &shard_sends : &shard_lands;
+    s->role = roles[c->role];
     s->role->limits(&s->conf);
     s->wake.fd = -1;
     sem_init(&s->started, 0, 0);
