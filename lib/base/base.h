@@ -42,7 +42,7 @@ static inline uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Ceiling of a / b, for b > 0, without overflow. */
+/* Returns a / b rounded up, for b > 0, without overflow. */
 static inline uint32_t div_up(uint32_t a, uint32_t b)
 {
     return a / b + (a % b != 0);

@@ -135,7 +135,7 @@ static inline uint64_t get_u64(struct reader *r)
     return get_uint(r, 8);
 }
 
-/* A length of `width` bytes, then that many bytes, at most max of them. */
+/* Appends a length of `width` bytes, then the bytes, at most `max`. */
 static inline void put_span(
     struct writer *w, struct span s, unsigned width, uint32_t max)
 {

@@ -42,7 +42,7 @@ bool copy_can(enum copy_kind k)
     }
 }
 
-/* Whole lines; `to` is aligned to one, `from` is as it is. */
+/* Copies whole lines; `to` is aligned to one, `from` is as it is. */
 static void lines_sse2(uint8_t *to, const uint8_t *from, size_t lines)
 {
     for (; lines > 0; lines--, to += LINE, from += LINE) {

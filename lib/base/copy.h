@@ -19,7 +19,7 @@ enum copy_kind copy_best(void);
 /* Copies n bytes between places that do not overlap, at any alignment. When it
  * returns the bytes are ordered before every later store, as after memcpy. */
 void copy_rows(void *to, const void *from, size_t n);
-/* The same by one kind, whatever n is. */
+/* Copies as copy_rows, by one kind whatever n is. */
 void copy_by(enum copy_kind k, void *to, const void *from, size_t n);
 
 #endif

@@ -19,7 +19,7 @@ enum advice {
     ADVICE_GIVE_UP
 };
 
-/* Static strings, valid for ever; a number out of range gives "unknown". */
+/* Returns a static string; "unknown" for a number out of range. */
 const char *err_name(enum err e);
 const char *err_text(enum err e);
 enum advice err_advice(enum err e);

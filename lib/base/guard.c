@@ -97,7 +97,7 @@ static bool touch(const volatile uint8_t *p)
     return true;
 }
 
-/* Bytes up to the end of p's page, at most n. */
+/* Returns the bytes up to the end of p's page, at most n. */
 static size_t page_left(const uint8_t *p, size_t n)
 {
     size_t left = PAGE - (uintptr_t)p % PAGE;

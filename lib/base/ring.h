@@ -42,9 +42,9 @@ void wake_fini(struct wake *w);
 void wake_up(struct wake *w);
 /* Sleeper: makes wake_up write from now on. */
 void wake_sleep(struct wake *w);
-/* Sleeper: has been woken by something other than fd. */
+/* Sleeper: ends wake_sleep when something other than fd woke it. */
 void wake_awake(struct wake *w);
-/* Sleeper: has been woken; empties fd. */
+/* Sleeper: ends wake_sleep and empties fd. */
 void wake_clear(struct wake *w);
 
 #endif

@@ -42,7 +42,7 @@ static bool name_char(uint8_t c, bool first)
            (!first && c >= '0' && c <= '9');
 }
 
-/* The bytes from *at up to any of `stops` or the end; *at stands behind. */
+/* Takes the bytes from *at up to any of `stops` or the end. */
 static struct span word(struct span text, uint32_t *at, const char *stops)
 {
     uint32_t start = *at;
@@ -145,7 +145,7 @@ static uint64_t fnv1a(struct span s)
     return h;
 }
 
-/* The one spelling: the field's bytes as read, fields joined by a comma. */
+/* Appends a field's bytes as read; a comma joins fields. */
 static void append(struct writer *w, bool first, struct span field)
 {
     if (!first)

@@ -114,8 +114,8 @@ enum peer_type {
 #undef MESSAGE
 #undef END
 
-/* What is wrong with a received frame whose fields can be told apart. field
- * NULL: nothing, or it is cut. */
+/* What is wrong with a received frame that is whole. field NULL: nothing, or
+ * the frame is cut. */
 struct wire_fault {
     const char *field;
     uint64_t value, known; /* its bits, and those that have a meaning here */
@@ -236,11 +236,11 @@ enum { WIRE_FAULT_TEXT = 96 };
 const char *wire_fault_text(
     const struct wire_fault *f, char text[WIRE_FAULT_TEXT]);
 
-/* "announce"; "unknown" for a number that no row has. */
+/* Returns "announce"; "unknown" for a number that no row has. */
 const char *local_name(unsigned type);
 const char *peer_name(unsigned type);
 
-/* The word of a status cell. */
+/* Returns the word of a status cell. */
 static inline uint64_t cell_word(
     unsigned state, unsigned reason, uint32_t tag, uint32_t rows)
 {

@@ -1,9 +1,9 @@
 /* check.c - what only shows when the whole configuration is read: keys
- * that nobody gave, values that contradict each other, addresses that would
+ * that are missing, values that contradict each other, addresses that would
  * open a daemon to others. Also fills in what derives from other values.
  *
- * Invariant: after conf_finish every value can be used as it is; nobody
- * checks it again. Addresses are judged by their text, names are not looked
+ * Invariant: after conf_finish every value can be used as it is, without
+ * another check. Addresses are judged by their text, names are not looked
  * up: a name other than localhost counts as not loopback. Pure; any thread.
  *
  * Rejected: warnings. What is suspicious is refused, or it is not worth a
@@ -60,7 +60,7 @@ static bool host_char(uint8_t c, bool six)
            (six ? c == ':' || c == '%' : c == '-' || c == '_');
 }
 
-/* tcp://host:port, split and looked at; the port is not judged. */
+/* Splits tcp://host:port and checks the host; the port is not checked. */
 static bool split(struct span text, struct address *a)
 {
     struct span scheme = span_str("tcp://");
@@ -93,7 +93,7 @@ static bool port_good(struct span s)
     return conf_number(s, 65535, &port) && port > 0;
 }
 
-/* Four numbers up to 255, the first of which is 127. */
+/* True for four numbers up to 255, the first of which is 127. */
 static bool loopback_four(struct span host)
 {
     struct span part;
@@ -124,7 +124,7 @@ static bool wildcard(const struct address *a)
     "there is no authentication yet, so this needs `insecure: true` and a "    \
     "network that you trust"
 
-/* An address that this daemon binds (listen) or connects to. */
+/* Checks an address that this daemon binds (listen) or connects to. */
 static enum err check_address(const struct conf *c, const char *path,
     const char *text, bool listen, struct conf_error *e)
 {
@@ -142,7 +142,8 @@ static enum err check_address(const struct conf *c, const char *path,
         NEEDS_INSECURE);
 }
 
-/* A pattern that may only match loopback addresses has the whole host. */
+/* Checks an address or pattern. One that may only match loopback addresses has
+ * the whole host. */
 static enum err check_allow(
     const struct conf *c, uint32_t i, struct conf_error *e)
 {
@@ -190,7 +191,8 @@ static enum err check_devices(const struct conf *c, struct conf_error *e)
 
 /* the sections */
 
-/* The host's name up to the first dot, in letters that a name may have. */
+/* Makes a name of the host's up to its first dot, in letters that a name may
+ * have, and the role. */
 static void derive_name(struct conf *c, const char *host_name)
 {
     char host[48];

@@ -1,6 +1,6 @@
 /* conf.c - turns text into configuration values, row by row of conf.def, and
- * says in words what it does not like. What only shows when everything is
- * read is conf/check.c's part, writing is conf/print.c's.
+ * says in words what is wrong. What only shows when everything is read is
+ * conf/check.c's part, writing is conf/print.c's.
  *
  * Invariants: a value in a struct conf is always within its row's limits
  * (COUNTs without a default excepted, 0 until they are set); nothing of
@@ -146,11 +146,11 @@ static struct shown show(struct span s)
 
 /* paths */
 
-enum place { PLACE_NONE, PLACE_MAP, PLACE_ITEMS, PLACE_ENTRY, PLACE_KEY };
+enum found { FOUND_NONE, FOUND_MAP, FOUND_ITEMS, FOUND_ENTRY, FOUND_KEY };
 
 /* Where a path leads. */
 struct target {
-    enum place place;
+    enum found found;
     const struct conf_rows *rows;
     const struct conf_row *row;
     uint32_t entry; /* number in pools or peers, else NONE */
@@ -206,7 +206,7 @@ static bool has_keys(const struct conf_rows *rows, uint8_t role)
     return false;
 }
 
-/* Is there a key that begins with path and a dot? */
+/* True if a key begins with path and a dot. */
 static bool is_map(uint8_t role, const char *path)
 {
     size_t len = strlen(path);
@@ -218,7 +218,7 @@ static bool is_map(uint8_t role, const char *path)
     return false;
 }
 
-/* A key of rows, and what follows it: nothing, or an index into a LIST. */
+/* Finds a key of t->rows; nothing follows it, or an index into a LIST. */
 static bool find_key(struct target *t, uint8_t role, const char *path)
 {
     const char *end = path + strcspn(path, "[");
@@ -229,7 +229,7 @@ static bool find_key(struct target *t, uint8_t role, const char *path)
     if (*end &&
         (t->row->kind != KIND_LIST || !read_index(&end, &t->item) || *end))
         return false;
-    t->place = PLACE_KEY;
+    t->found = FOUND_KEY;
     return true;
 }
 
@@ -245,7 +245,7 @@ static bool find_entry(struct target *t, uint8_t role,
         return false;
     path += len;
     t->rows = rows;
-    t->place = *path ? PLACE_ENTRY : PLACE_ITEMS;
+    t->found = *path ? FOUND_ENTRY : FOUND_ITEMS;
     if (!*path)
         return true;
     if (!read_index(&path, &t->entry))
@@ -255,17 +255,17 @@ static bool find_entry(struct target *t, uint8_t role,
 
 static struct target find(uint8_t role, const char *path)
 {
-    struct target t = {PLACE_NONE, &conf_pool_keys, NULL, NONE, NONE};
+    struct target t = {FOUND_NONE, &conf_pool_keys, NULL, NONE, NONE};
 
     if (find_entry(&t, role, &conf_pool_keys, path))
         return t;
-    t = (struct target){PLACE_NONE, &conf_peer_keys, NULL, NONE, NONE};
+    t = (struct target){FOUND_NONE, &conf_peer_keys, NULL, NONE, NONE};
     if (find_entry(&t, role, &conf_peer_keys, path))
         return t;
-    t = (struct target){PLACE_NONE, &conf_keys, NULL, NONE, NONE};
+    t = (struct target){FOUND_NONE, &conf_keys, NULL, NONE, NONE};
     if (find_key(&t, role, path))
         return t;
-    t.place = is_map(role, path) ? PLACE_MAP : PLACE_NONE;
+    t.found = is_map(role, path) ? FOUND_MAP : FOUND_NONE;
     return t;
 }
 
@@ -273,15 +273,15 @@ enum conf_shape conf_shape(uint8_t role, const char *path)
 {
     struct target t = find(role, path);
 
-    switch (t.place) {
-    case PLACE_NONE:
+    switch (t.found) {
+    case FOUND_NONE:
         return CONF_NOTHING;
-    case PLACE_MAP:
-    case PLACE_ENTRY:
+    case FOUND_MAP:
+    case FOUND_ENTRY:
         return CONF_MAP;
-    case PLACE_ITEMS:
+    case FOUND_ITEMS:
         return CONF_MAPS;
-    case PLACE_KEY:
+    case FOUND_KEY:
         break;
     }
     return t.row->kind == KIND_LIST && t.item == NONE ? CONF_LIST : CONF_VALUE;
@@ -291,7 +291,7 @@ enum conf_shape conf_shape(uint8_t role, const char *path)
 
 #define WORD_MAX 64
 
-/* Levenshtein, one row at a time. Words beyond WORD_MAX are far from all. */
+/* Returns Levenshtein's distance; words beyond WORD_MAX are far from all. */
 static unsigned distance(const char *a, const char *b, size_t b_len)
 {
     unsigned row[WORD_MAX + 1];
@@ -331,8 +331,8 @@ static void consider(
         *n = (struct nearest){word, len, d};
 }
 
-/* Candidates: each key whole, the map it lies in, and each key for somebody
- * who forgot the map, which is a little farther. */
+/* Returns the candidate nearest to what was read: each key whole, the map it
+ * lies in, and each key without its map, which is a little farther. */
 static struct nearest nearest_key(
     uint8_t role, const struct conf_rows *rows, const char *read)
 {
@@ -369,7 +369,7 @@ static enum err unknown_key(
     struct nearest n;
     uint8_t other = role_other(role);
 
-    if (find(other, path).place != PLACE_NONE)
+    if (find(other, path).found != FOUND_NONE)
         return conf_refuse(e, "`%s` is a key of mmx-%s, not of mmx-%s",
             shown.text, role_name(other), role_name(role));
     if (strncmp(path, "pools[", 6) == 0 && strchr(path, '.'))
@@ -524,7 +524,7 @@ static enum err check_text(const struct conf_row *row, const char *path,
     return OK;
 }
 
-/* Item number i of a list; i == count appends. */
+/* Sets item i of a list; i == count appends. */
 static enum err set_item(const struct conf_row *row, const char *path,
     struct span value, uint32_t i, struct conf_list *out, struct conf_error *e)
 {
@@ -546,7 +546,7 @@ static enum err set_item(const struct conf_row *row, const char *path,
     return OK;
 }
 
-/* A whole list at once, comma separated; empty text empties it. */
+/* Sets a whole list, comma separated; empty text empties it. */
 static enum err set_list(const struct conf_row *row, const char *path,
     struct span value, struct conf_list *out, struct conf_error *e)
 {
@@ -626,8 +626,8 @@ void conf_init(struct conf *c, uint8_t role)
     set_defaults(&conf_keys, c);
 }
 
-/* The struct that t's key lies in; NULL: refused. A new entry is made ready
- * beyond the count, where nobody sees it before the first value is good. */
+/* Returns the struct that t's key lies in; NULL: refused. A new entry is made
+ * ready beyond the count, and counts once its first value is good. */
 static void *target_base(struct conf *c, const struct target *t,
     const char *path, struct conf_error *e)
 {
@@ -664,9 +664,9 @@ enum err conf_set(
     void *base;
     enum err r;
 
-    if (t.place == PLACE_NONE)
+    if (t.found == FOUND_NONE)
         return unknown_key(c->role, path, e);
-    if (t.place != PLACE_KEY)
+    if (t.found != FOUND_KEY)
         return conf_refuse(e, "%s: has keys of its own, not a value", path);
     CHECK(t.row && in_role(t.row, c->role), "%s leads to no key", path);
     base = target_base(c, &t, path, e);

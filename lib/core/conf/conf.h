@@ -81,7 +81,7 @@ static inline bool conf_lands(const struct conf *c)
     return c->role == ROLE_LANGD;
 }
 
-/* All defaults of a role. */
+/* Sets all defaults of a role. */
 void conf_init(struct conf *c, uint8_t role);
 
 /* Sets one value. path is "transfer.shards", "pools[0].blocks",
@@ -91,8 +91,8 @@ void conf_init(struct conf *c, uint8_t role);
 MUST_CHECK enum err conf_set(
     struct conf *c, const char *path, struct span value, struct conf_error *e);
 
-/* The same from "key=value", as on a command line. A whole list may be given
- * with commas: "transfer.cpus=2,3". */
+/* Sets one value from "key=value", as on a command line. A whole list may be
+ * given with commas: "transfer.cpus=2,3". */
 MUST_CHECK enum err conf_set_assign(
     struct conf *c, const char *assignment, struct conf_error *e);
 
@@ -106,8 +106,8 @@ enum conf_shape {
 };
 enum conf_shape conf_shape(uint8_t role, const char *path);
 
-/* What only shows when all is read: empty required keys, duplicate names,
- * default_blocks beyond blocks, layouts, addresses that need `insecure`.
+/* Checks what only shows when all is read: empty required keys, duplicate
+ * names, default_blocks beyond blocks, layouts, addresses that need `insecure`.
  * Fills in derived defaults (name, socket.path, advertise). */
 MUST_CHECK enum err conf_finish(
     struct conf *c, const char *host_name, struct conf_error *e);

@@ -32,7 +32,7 @@ static void put(struct writer *w, const char *fmt, ...)
 
 /* values */
 
-/* Text that YAML takes for what it is without quotes. */
+/* True for text that YAML reads as it is without quotes. */
 static bool plain(const char *s)
 {
     size_t len = strlen(s);
@@ -84,7 +84,7 @@ static void put_amount(
     put(w, " %s", text);
 }
 
-/* What stands behind "key:". */
+/* Writes what follows "key:". */
 static void put_value(struct writer *w, const struct conf_row *row,
     const void *base, unsigned indent)
 {
@@ -117,7 +117,7 @@ static void put_value(struct writer *w, const struct conf_row *row,
 
 /* comments */
 
-/* The row's sentence and what may be written, as one line of text. */
+/* Makes one line of the row's sentence and of what may be written. */
 static void comment_text(const struct conf_row *row, char *out, size_t size)
 {
     uint64_t scale = row->kind == KIND_TIME ? NS_PER_MS : 1;
@@ -178,8 +178,8 @@ static void put_row(struct writer *w, const struct conf_row *row,
     put_u8(w, '\n');
 }
 
-/* The keys of the file. Rows of one map stand together in conf.def, so a map
- * begins where the word before the dot changes. */
+/* Writes the keys of the file. Rows of one map are neighbours in conf.def, so a
+ * map begins where the word before the dot changes. */
 static void put_keys(struct writer *w, const struct conf *c, bool comments)
 {
     const char *map = "";
@@ -201,8 +201,8 @@ static void put_keys(struct writer *w, const struct conf *c, bool comments)
     }
 }
 
-/* One item of pools or peers: the first key carries the dash, comments about
- * keys stand at the first item only. */
+/* Writes one item of pools or peers. The first key carries the dash; only the
+ * first item has comments. */
 static void put_entry(struct writer *w, const struct conf_rows *rows,
     uint8_t role, const void *base, bool comments)
 {

@@ -32,8 +32,7 @@ struct conf_rows {
 
 extern const struct conf_rows conf_keys, conf_pool_keys, conf_peer_keys;
 
-/* What one of a row's values is worth as text, "256KiB"; at most size - 1
- * bytes. */
+/* Writes an amount as text, "256KiB"; at most size - 1 bytes. */
 void conf_amount(enum conf_kind kind, uint64_t value, char *out, size_t size);
 
 /* Says what is wrong; returns ERR_MALFORMED. */
@@ -43,7 +42,7 @@ enum err conf_refuse(struct conf_error *e, const char *fmt, ...)
 /* True if all of s is a decimal number up to max, in its only spelling. */
 MUST_CHECK bool conf_number(struct span s, uint64_t max, uint64_t *out);
 
-/* Word number i of a NAMES row; empty when there are not so many. */
+/* Returns word i of a NAMES row; empty behind the last. */
 struct span conf_word(const struct conf_row *row, uint64_t i);
 
 #endif
