@@ -153,7 +153,7 @@ bool ucx_probe(struct ucx_offer *offer, const char *tls);
 
 /* Opens conf.carriers; those that fail are left out, with a log line. */
 extern const struct data_ops data_mux;
-/* Returns the part of data_mux's address, or place, that is for carrier
+/* Returns the part of data_mux's address that is for carrier
  * `number`; its p is NULL where there is none. */
 struct span data_mux_address(struct span address, uint8_t number);
 

@@ -87,16 +87,17 @@ static struct span part_of(
     return number == c->ops->number ? published : span_of(NULL, 0);
 }
 
-/* Writes the shards' addresses of one carrier, and their places: none without a
- * place of each. false: a shard does not have the carrier. */
+/* Writes the shards' addresses of one carrier, and their places, which are
+ * TCP's: none without a place of each. false: a shard does not have the
+ * carrier. */
 static bool gather(
     struct node *n, uint8_t number, struct writer *w, struct writer *places)
 {
     for (uint32_t k = 0; k < n->shards_count; k++) {
         struct span a =
             part_of(&n->carriers, shard_address(n->shards[k]), number);
-        struct span p =
-            part_of(&n->carriers, shard_place(n->shards[k]), number);
+        struct span p = number == CARRIER_TCP ? shard_place(n->shards[k])
+                                              : span_of(NULL, 0);
 
         if (!a.p)
             return false;

@@ -35,8 +35,8 @@ struct data {
     const struct part *inside; /* whose arrived() is on the stack */
     const struct part **of;    /* by endpoint; NULL: not chosen */
     int epoll;
-    uint8_t *address, *place;
-    uint32_t address_len, place_len;
+    uint8_t *address;
+    uint32_t address_len;
     struct data_counts counts;
 };
 
@@ -99,7 +99,6 @@ static void mux_close(struct data **dp)
         (void)close(d->epoll);
     free(d->of);
     free(d->address);
-    free(d->place);
     free(d);
     *dp = NULL;
 }
@@ -143,28 +142,21 @@ static enum err open_part(struct data *d, struct part *p)
     return e;
 }
 
-/* Writes "number, u16 length, address" of each part, and the same of those that
- * have a place. */
+/* Writes "number, u16 length, address" of each part. */
 static enum err gather_addresses(struct data *d)
 {
-    struct writer a = writer_of(d->address, DATA_MUX_ADDRESS_MAX);
-    struct writer b = writer_of(d->place, DATA_MUX_ADDRESS_MAX);
+    struct writer w = writer_of(d->address, DATA_MUX_ADDRESS_MAX);
 
     for (uint32_t i = 0; i < d->parts_count; i++) {
         const struct part *p = &d->parts[i];
 
         if (!p->ops)
             continue;
-        put_u8(&a, p->ops->number);
-        put_span(&a, p->ops->address(p->d), 2, UINT16_MAX);
-        if (!p->ops->place)
-            continue;
-        put_u8(&b, p->ops->number);
-        put_span(&b, p->ops->place(p->d), 2, UINT16_MAX);
+        put_u8(&w, p->ops->number);
+        put_span(&w, p->ops->address(p->d), 2, UINT16_MAX);
     }
-    d->address_len = (uint32_t)a.len;
-    d->place_len = (uint32_t)b.len;
-    return a.failed || b.failed ? ERR_TOO_LARGE : OK;
+    d->address_len = (uint32_t)w.len;
+    return w.failed ? ERR_TOO_LARGE : OK;
 }
 
 static enum err mux_open(struct data **out, const struct data_conf *c,
@@ -179,10 +171,8 @@ static enum err mux_open(struct data **out, const struct data_conf *c,
     d->calls = *calls;
     d->of = calloc(max_u32(c->endpoints_max, 1), sizeof(struct part *));
     d->address = malloc(DATA_MUX_ADDRESS_MAX);
-    d->place = malloc(DATA_MUX_ADDRESS_MAX);
     d->epoll = epoll_create1(EPOLL_CLOEXEC);
-    for (uint32_t i = 0;
-         d->of && d->address && d->place && d->epoll >= 0 && c->carriers[i];
+    for (uint32_t i = 0; d->of && d->address && d->epoll >= 0 && c->carriers[i];
          i++) {
         struct part *p = &d->parts[i];
 
@@ -205,11 +195,6 @@ static enum err mux_open(struct data **out, const struct data_conf *c,
 static struct span mux_address(struct data *d)
 {
     return span_of(d->address, d->address_len);
-}
-
-static struct span mux_place(struct data *d)
-{
-    return span_of(d->place, d->place_len);
 }
 
 struct span data_mux_address(struct span address, uint8_t number)
