@@ -35,6 +35,21 @@ static void fill_pool(struct rig *e, uint64_t room, uint32_t cell)
     T_EQ_U64(brain_free(e), 0);
 }
 
+/* A room whose langd has granted all of it for good: it lacks source blocks. */
+static void full_room(struct rig *e, uint32_t link, uint64_t room,
+    uint32_t cell, uint64_t generation, uint32_t rows)
+{
+    T_OK(brain_say(e, 0, announce(room, cell, rows, rows)));
+    brain_hear(e, link, asks(e, room, generation));
+    brain_hear(e, link, grants(room, generation, rows, FIRM_YES));
+}
+
+static void all_rows(struct rig *e, uint32_t cell, uint32_t rows)
+{
+    T_OK(brain_say(e, 0, commit(cell, 0, rows)));
+    T_OK(brain_say(e, 0, final(cell, rows)));
+}
+
 static void leaves(struct rig *e, uint32_t cell)
 {
     T_OK(brain_say(e, 0, release(cell)));
@@ -81,9 +96,7 @@ TEST(a_room_that_was_overtaken_asks_ahead)
     T_EQ_U64(m->generation, 72);
     T_EQ_U64(m->want.ahead, 1);
     T_EQ_U64(m->want.committed, 60);
-    T_OK(brain_say(e, 0, announce(4, 3, 64, 64)));
-    brain_hear(e, 0, asks(e, 4, 74));
-    brain_hear(e, 0, grants(4, 74, 64, FIRM_YES));
+    full_room(e, 0, 4, 3, 74, 64);
     brain_hear(e, 0, grants(2, 72, 64, FIRM_YES));
     leaves(e, 2);
     brain_hear(e, 0, state(3, 73, PEER_FAILED, ROOM_FAILED));
@@ -121,9 +134,7 @@ static struct rig *stuck(const char *setting)
     T_OK(brain_say(e, 0, commit(0, 0, 128)));
     queues(e, 0, 1, 71);
     T_OK(brain_say(e, 0, final(0, 128)));
-    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
-    brain_hear(e, 1, asks(e, 2, 82));
-    brain_hear(e, 1, grants(2, 82, 64, FIRM_YES));
+    full_room(e, 1, 2, 1, 82, 64);
     return e;
 }
 
@@ -182,9 +193,7 @@ TEST(a_room_is_ended_so_at_most_once)
     T_TRUE(!is_granted(e, 2));
     brain_hear(e, 0, grants(1, 72, 64, FIRM_YES));
     T_TRUE(is_granted(e, 2));
-    T_OK(brain_say(e, 0, announce(3, 3, 64, 64)));
-    brain_hear(e, 1, asks(e, 3, 83));
-    brain_hear(e, 1, grants(3, 83, 64, FIRM_YES));
+    full_room(e, 1, 3, 3, 83, 64);
     T_OK(brain_say(e, 0, commit(2, 0, 64)));
     brain_pass(e, 60000);
     T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
@@ -208,9 +217,7 @@ TEST(the_same_content_is_remembered_by_its_key)
     T_OK(brain_say(e, 0, commit(0, 0, 128)));
     queues(e, 0, 1, 71);
     T_OK(brain_say(e, 0, final(0, 128)));
-    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
-    brain_hear(e, 1, asks(e, 2, 82));
-    brain_hear(e, 1, grants(2, 82, 8, FIRM_YES));
+    full_room(e, 1, 2, 1, 82, 8);
     brain_pass(e, 110);
     brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
     a.announce.room = 5;
@@ -242,9 +249,7 @@ TEST(rows_that_go_out_are_waited_for)
     brain_hear(e, 0, asks(e, 2, 72));
     T_OK(brain_say(e, 0, commit(1, 0, 64)));
     queues(e, 0, 2, 72);
-    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
-    brain_hear(e, 1, asks(e, 3, 83));
-    brain_hear(e, 1, grants(3, 83, 64, FIRM_YES));
+    full_room(e, 1, 3, 2, 83, 64);
     brain_pass(e, 20000);
     T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
     T_OK(brain_say(e, 0, final(0, 64)));
@@ -258,9 +263,7 @@ TEST(an_encoder_at_work_is_waited_for_an_idle_one_is_not)
 
     fill_pool(e, 1, 0);
     brain_hear(e, 0, asks(e, 1, 71));
-    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
-    brain_hear(e, 1, asks(e, 2, 82));
-    brain_hear(e, 1, grants(2, 82, 64, FIRM_YES));
+    full_room(e, 1, 2, 1, 82, 64);
     for (uint32_t i = 0; i < 5; i++) {
         brain_pass(e, 8000);
         T_OK(brain_say(e, 0, commit(0, 8 * i, 8)));
@@ -283,9 +286,7 @@ static struct rig *two_stand(uint32_t rows)
         T_OK(brain_say(e, 0, commit(i, 0, 64)));
         queues(e, 0, 1 + i, 71 + i);
     }
-    T_OK(brain_say(e, 0, announce(3, 2, rows, rows)));
-    brain_hear(e, 1, asks(e, 3, 83));
-    brain_hear(e, 1, grants(3, 83, rows, FIRM_YES));
+    full_room(e, 1, 3, 2, 83, rows);
     return e;
 }
 
@@ -321,9 +322,7 @@ TEST(a_langd_that_has_not_heard_of_the_rows_is_waited_for)
     fill_pool(e, 1, 0);
     brain_hear(e, 0, asks(e, 1, 71));
     T_OK(brain_say(e, 0, commit(0, 0, 128)));
-    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
-    brain_hear(e, 1, asks(e, 2, 82));
-    brain_hear(e, 1, grants(2, 82, 8, FIRM_YES));
+    full_room(e, 1, 2, 1, 82, 8);
     brain_pass(e, 5000);
     m.state.firm = FIRM_YES; /* the grant was lost, not the answer */
     brain_hear(e, 0, m);
@@ -358,9 +357,7 @@ TEST(an_ended_room_of_an_older_langd_comes_back_without_its_word)
     brain_hear(e, 0, init(e, 1, 71, 0));
     T_OK(brain_say(e, 0, commit(0, 0, 128)));
     queues(e, 0, 1, 71);
-    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
-    brain_hear(e, 1, asks(e, 2, 82));
-    brain_hear(e, 1, grants(2, 82, 8, FIRM_YES));
+    full_room(e, 1, 2, 1, 82, 8);
     brain_pass(e, 110);
     T_EQ_U64(brain_stat(e, "sources_revoked"), 1);
     brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
@@ -385,9 +382,7 @@ TEST(a_batch_is_ended_and_comes_back_item_by_item)
         queues(e, 0, 1 + i, 71 + i);
         T_OK(brain_say(e, 0, final(i, 64)));
     }
-    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
-    brain_hear(e, 1, asks(e, 3, 83));
-    brain_hear(e, 1, grants(3, 83, 64, FIRM_YES));
+    full_room(e, 1, 3, 2, 83, 64);
     brain_pass(e, 110);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 72);
     brain_hear(e, 0, state(2, 72, PEER_FAILED, ROOM_FAILED));
@@ -416,9 +411,7 @@ TEST(all_rooms_of_an_item_are_ended_with_it)
     T_TRUE(brain_events(e, 0, 1) & EVENT_HAVE);
     T_OK(brain_say(e, 0, commit(0, 0, 128)));
     brain_hear(e, 0, state(1, 71, PEER_WANT, ROOM_WAITING));
-    T_OK(brain_say(e, 0, announce(3, 2, 8, 8)));
-    brain_hear(e, 1, asks(e, 3, 83));
-    brain_hear(e, 1, grants(3, 83, 8, FIRM_YES));
+    full_room(e, 1, 3, 2, 83, 8);
     brain_hear(e, 1, grants(2, 82, 128, FIRM_YES)); /* this one gets its rows */
     ack(e, 1, 2, 82);
     brain_pass(e, 210);
@@ -436,16 +429,13 @@ TEST(a_kept_room_that_waits_for_its_langd_gives_way)
     a.announce.flags = FLAG_KEEP;
     T_OK(brain_say(e, 0, a));
     brain_hear(e, 0, init(e, 1, 71, 128));
-    T_OK(brain_say(e, 0, commit(0, 0, 128)));
-    T_OK(brain_say(e, 0, final(0, 128)));
+    all_rows(e, 0, 128);
     ack(e, 0, 1, 71);
     T_OK(brain_say(e, 0, release(0)));
     T_EQ_U64(brain_free(e), 0);
     brain_hear(e, 0, asks(e, 1, 72));
     queues(e, 0, 1, 72);
-    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
-    brain_hear(e, 1, asks(e, 2, 82));
-    brain_hear(e, 1, grants(2, 82, 8, FIRM_YES));
+    full_room(e, 1, 2, 1, 82, 8);
     brain_pass(e, 110);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 72);
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_GONE);
@@ -462,17 +452,14 @@ TEST(a_room_that_comes_again_needs_those_only_that_failed)
 
     a.announce.required_dst = m.init.required_dst = 2;
     T_OK(brain_say(e, 0, a));
-    T_OK(brain_say(e, 0, commit(0, 0, 128)));
-    T_OK(brain_say(e, 0, final(0, 128)));
+    all_rows(e, 0, 128);
     brain_hear(e, 0, m);
     m.generation = 82;
     brain_hear(e, 1, m);
     brain_hear(e, 0, grants(1, 71, 128, FIRM_YES));
     ack(e, 0, 1, 71);
     brain_hear(e, 1, state(1, 82, PEER_WANT, ROOM_WAITING));
-    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
-    brain_hear(e, 0, asks(e, 2, 72));
-    brain_hear(e, 0, grants(2, 72, 8, FIRM_YES));
+    full_room(e, 0, 2, 1, 72, 8);
     brain_pass(e, 110);
     brain_hear(e, 1, state(1, 82, PEER_FAILED, ROOM_FAILED));
     T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
@@ -481,11 +468,9 @@ TEST(a_room_that_comes_again_needs_those_only_that_failed)
     m.generation = 83;
     brain_hear(e, 1, m);
     brain_hear(e, 1, grants(1, 83, 128, FIRM_YES));
-    T_OK(brain_say(e, 0, commit(1, 0, 8)));
-    T_OK(brain_say(e, 0, final(1, 8)));
+    all_rows(e, 1, 8);
     ack(e, 0, 2, 72);
-    T_OK(brain_say(e, 0, commit(0, 0, 128)));
-    T_OK(brain_say(e, 0, final(0, 128)));
+    all_rows(e, 0, 128);
     ack(e, 1, 1, 83);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
@@ -500,30 +485,25 @@ TEST(a_room_that_comes_again_does_not_wait_for_those_that_had_the_rows)
 
     a.announce.required_dst = m.init.required_dst = 2;
     T_OK(brain_say(e, 0, a));
-    T_OK(brain_say(e, 0, commit(0, 0, 128)));
-    T_OK(brain_say(e, 0, final(0, 128)));
+    all_rows(e, 0, 128);
     brain_hear(e, 0, m);
     m.generation = 82;
     brain_hear(e, 1, m);
     brain_hear(e, 0, grants(1, 71, 128, FIRM_YES));
     brain_hear(e, 1, state(1, 82, PEER_WANT, ROOM_WAITING));
-    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
-    brain_hear(e, 0, asks(e, 2, 72));
-    brain_hear(e, 0, grants(2, 72, 8, FIRM_YES));
+    full_room(e, 0, 2, 1, 72, 8);
     brain_pass(e, 110);
     brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_SUCCESS));
     brain_hear(e, 1, state(1, 82, PEER_FAILED, ROOM_FAILED));
     T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
     T_OK(brain_say(e, 0, release(0)));
-    T_OK(brain_say(e, 0, commit(1, 0, 8)));
-    T_OK(brain_say(e, 0, final(1, 8)));
+    all_rows(e, 1, 8);
     ack(e, 0, 2, 72);
     T_OK(brain_say(e, 0, a));
     m.generation = 83;
     brain_hear(e, 1, m);
     brain_hear(e, 1, grants(1, 83, 128, FIRM_YES));
-    T_OK(brain_say(e, 0, commit(0, 0, 128)));
-    T_OK(brain_say(e, 0, final(0, 128)));
+    all_rows(e, 0, 128);
     ack(e, 1, 1, 83);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
 }
@@ -538,27 +518,22 @@ TEST(a_room_that_comes_again_does_not_wait_for_those_that_declined)
 
     a.announce.required_dst = m.init.required_dst = 2;
     T_OK(brain_say(e, 0, a));
-    T_OK(brain_say(e, 0, commit(0, 0, 128)));
-    T_OK(brain_say(e, 0, final(0, 128)));
+    all_rows(e, 0, 128);
     brain_hear(e, 0, m);
     brain_hear(e, 1, no);
     brain_hear(e, 0, state(1, 71, PEER_WANT, ROOM_WAITING));
-    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
-    brain_hear(e, 0, asks(e, 2, 72));
-    brain_hear(e, 0, grants(2, 72, 8, FIRM_YES));
+    full_room(e, 0, 2, 1, 72, 8);
     brain_pass(e, 110);
     brain_hear(e, 0, state(1, 71, PEER_FAILED, ROOM_FAILED));
     T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
     T_OK(brain_say(e, 0, release(0)));
-    T_OK(brain_say(e, 0, commit(1, 0, 8)));
-    T_OK(brain_say(e, 0, final(1, 8)));
+    all_rows(e, 1, 8);
     ack(e, 0, 2, 72);
     T_OK(brain_say(e, 0, a));
     m.generation = 81;
     brain_hear(e, 0, m);
     brain_hear(e, 0, grants(1, 81, 128, FIRM_YES));
-    T_OK(brain_say(e, 0, commit(0, 0, 128)));
-    T_OK(brain_say(e, 0, final(0, 128)));
+    all_rows(e, 0, 128);
     ack(e, 0, 1, 81);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
 }
@@ -571,11 +546,8 @@ TEST(a_room_that_comes_again_may_be_declined_before)
     struct peer_msg no = {.type = PEER_DECLINE, .room = 1};
 
     T_OK(brain_say(e, 0, a));
-    T_OK(brain_say(e, 0, commit(0, 0, 128)));
-    T_OK(brain_say(e, 0, final(0, 128)));
-    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
-    brain_hear(e, 0, asks(e, 2, 72));
-    brain_hear(e, 0, grants(2, 72, 8, FIRM_YES));
+    all_rows(e, 0, 128);
+    full_room(e, 0, 2, 1, 72, 8);
     brain_pass(e, 110);
     T_EQ_U64(brain_reason(e, 0, 0), ERR_NO_BLOCKS);
     T_OK(brain_say(e, 0, release(0)));
@@ -606,9 +578,7 @@ TEST(one_room_with_its_grants_makes_the_item_full)
 {
     struct rig *e = shared();
 
-    T_OK(brain_say(e, 0, announce(4, 3, 128, 128)));
-    brain_hear(e, 1, asks(e, 4, 84));
-    brain_hear(e, 1, grants(4, 84, 128, FIRM_YES));
+    full_room(e, 1, 4, 3, 84, 128);
     brain_hear(e, 0, grants(3, 73, 64, FIRM_YES));
     leaves(e, 0);
     T_TRUE(is_granted(e, 1)); /* it is older */
@@ -625,9 +595,7 @@ TEST(an_item_is_not_ended_while_one_room_has_its_grants)
     brain_hear(e, 0, grants(3, 73, 64, FIRM_YES));
     T_OK(brain_say(e, 0, commit(1, 0, 64)));
     queues(e, 0, 2, 72);
-    T_OK(brain_say(e, 0, announce(4, 3, 128, 128)));
-    brain_hear(e, 1, asks(e, 4, 84));
-    brain_hear(e, 1, grants(4, 84, 128, FIRM_YES));
+    full_room(e, 1, 4, 3, 84, 128);
     brain_pass(e, 20000);
     T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
     ack(e, 0, 3, 73);
