@@ -189,8 +189,7 @@ static void end(struct encoded *e, struct eroom *m)
     if (ok)
         queue_forgets(e, m->r.id, m->item);
     else /* a victim: more may have been served than when it was ended */
-        tombs_own(
-            &e->victims, m->r.id, m->item->uid, m->served, ERR_NO_BLOCKS);
+        tombs_own(&e->victims, m->r.id, m->item->uid, m->served, ERR_NO_BLOCKS);
     spoil(e, m, m->fail_reason ? m->fail_reason : ERR_GONE);
     keep = keep_ns(e, m);
     if (keep > 0) {
