@@ -266,6 +266,35 @@ TEST(space_of_a_group_without_blocks_goes_to_a_firm_grant)
     T_TRUE(brain_stat(l, "aux_taken_back") > 0);
 }
 
+/* A room without rows is not READY before its group has space: until all are
+ * read it would hold its aux against another group. */
+TEST(a_room_without_rows_gives_its_aux_back_until_its_group_has_all)
+{
+    struct rig *l = small_arena(NULL);
+    struct there none, t[3];
+    struct peer_msg m;
+
+    for (uint32_t i = 0; i < 2; i++)
+        t[i] = member(l, i + 1, i, 1, 2);
+    none = member(l, 3, 2, 2, 2);
+    t[2] = member(l, 4, 3, 2, 2);
+    m = length(&none, 0, 0, true);
+    brain_hear(l, 0, m);
+    T_TRUE(brain_state(l, 0, 2) != ROOM_SUCCESS);
+    for (uint32_t i = 0; i < 2; i++)
+        says(l, &t[i]);
+    T_EQ_U64(brain_stat(l, "aux_taken_back"), 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        says(l, &t[i]);
+        done(l, &t[i], i);
+        T_OK(brain_say(l, 0, release(i, ROWS_UNKNOWN)));
+    }
+    says(l, &t[2]);
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_state(l, 0, 2), ROOM_SUCCESS);
+    done(l, &t[2], 3);
+}
+
 /* What frees the blocks that it waits for takes its space. */
 TEST(a_group_that_lost_its_space_gets_no_blocks)
 {

@@ -494,6 +494,13 @@ static uint16_t known(const struct lroom *m)
     return what;
 }
 
+/* True if the room holds aux, of a group that has not its space and blocks so
+ * far: what is READY holds it until all are read. */
+static bool early_aux(const struct lroom *m)
+{
+    return m->group && !m->group->admitted && m->aux.len > 0;
+}
+
 void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
 {
     CHECK_ROOM(m);
@@ -504,7 +511,8 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
     if (lroom_alive(m))
         settle_alive(l, out, m);
     if (lroom_alive(m) && m->aux_state == LAUX_STORED &&
-        m->total != ROWS_UNKNOWN && m->from + m->landed >= m->total)
+        m->total != ROWS_UNKNOWN && m->from + m->landed >= m->total &&
+        !early_aux(m))
         succeed(l, m);
     if (!lroom_alive(m))
         settle_ended(l, out, m);
