@@ -130,6 +130,7 @@ struct bench_opt {
     unsigned rounds;
     bool json, pin, instructions;
     const char *only, *out;
+    const char *ucx; /* NULL, or its transports: rows are sent by it */
     char dir[64], build[512];
 };
 extern struct bench_opt opt;

@@ -24,6 +24,8 @@ static void bulk(struct side *x, unsigned round, int series, int cpu)
 void bulk_round(struct side *x, unsigned round)
 {
     bulk(x, round, S_BULK, S_BULK_CPU);
+    if (opt.ucx)
+        copy_bulk(x);
     tcp_bulk(x);
     zmq_bulk(x);
 }

@@ -97,6 +97,8 @@ static void usage(FILE *f)
         for (size_t i = 0; i < worlds[w].cases_count; i++)
             fprintf(f, " %s", worlds[w].cases[i].name);
     fputs(" start\n"
+          "  --ucx TLS       rows that are sent go by UCX, over these "
+          "transports\n"
           "  --free          not each side's processes on one core\n"
           "  --instructions  also count them per room, with valgrind\n"
           "  --json          as JSON\n"
@@ -118,6 +120,7 @@ static void parse(int argc, char **argv)
     static const struct option longs[] = {
         {"rounds", required_argument, NULL, 'r'},
         {"case", required_argument, NULL, 'c'},
+        {"ucx", required_argument, NULL, 'u'},
         {"out", required_argument, NULL, 'o'}, {"free", no_argument, NULL, 'f'},
         {"instructions", no_argument, NULL, 'i'},
         {"json", no_argument, NULL, 'j'}, {"version", no_argument, NULL, 'v'},
@@ -131,6 +134,8 @@ static void parse(int argc, char **argv)
             opt.only = optarg;
         else if (c == 'o')
             opt.out = optarg;
+        else if (c == 'u')
+            opt.ucx = optarg;
         else if (c == 'f')
             opt.pin = false;
         else if (c == 'i')

@@ -117,6 +117,20 @@ static void print_sent(struct shared *s)
     double bytes = (double)BULK_BYTES, y;
     int i = 0;
 
+    if (opt.ucx) {
+        row("535 MB by UCX, best (memcpy, best)", "GB/s",
+            gbs(bytes, best(s, S_BULK)), gbs(bytes, best(s, S_MEMCPY)), LOOK,
+            0);
+        row("535 MB by UCX, median (memcpy)", "GB/s",
+            gbs(bytes, median(s, S_BULK)), gbs(bytes, median(s, S_MEMCPY)),
+            LOOK, 0);
+        row("535 MB by UCX, median (raw TCP)", "GB/s",
+            gbs(bytes, median(s, S_BULK)), raw_tcp(s, 0.5, &i), LOOK, 0);
+        row("535 MB by UCX, processor time (raw TCP)", "s/GB",
+            median(s, S_BULK_CPU) / bytes, median(s, S_TCP_CPU + i) / bytes,
+            LOOK, 0);
+        return;
+    }
     y = raw_tcp(s, 0, &i);
     row("535 MB by TCP, best (raw TCP, best)", "GB/s",
         gbs(bytes, best(s, S_BULK)), y, LEAST, 0.95);

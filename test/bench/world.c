@@ -185,6 +185,8 @@ static void write_conf(
             enc, ports[enc]);
     fprintf(f, "transfer:\n  shards: %u\n  same_host: %s\n", world_shards(w, i),
         w->copy ? "copy" : "off");
+    if (opt.ucx)
+        fprintf(f, "  carrier: ucx\n  tls: \"%s\"\n", opt.ucx);
     conf_pools(f, w, role, i);
     if (fclose(f) != 0)
         die("%s: %s", path, strerror(errno));
