@@ -27,10 +27,10 @@ void admit_sort(struct langd *l, struct lroom *m)
     struct lpool *p = lroom_pool(l, m);
     bool alive = lroom_alive(m) && !lroom_closing(m);
     uint32_t wanted = grant_wanted(l, m);
-    /* What has enough and may lose it waits for its turn to keep it. */
+    /* A room with enough blocks waits, too, until its turn makes them firm. */
     bool waits = alive && m->want && (m->length_known || m->required > 1) &&
                  (wanted > 0 || !lroom_firm(m));
-    bool aux = alive && lroom_lacks_aux(m); /* it comes before blocks */
+    bool aux = alive && lroom_lacks_aux(m); /* aux comes before blocks */
     bool queued = waits && !aux && !m->group;
     bool need = alive && !m->want && wanted > 0 && m->required <= 1 && !aux &&
                 !m->group;
@@ -61,7 +61,7 @@ void admit_sort(struct langd *l, struct lroom *m)
 
 /* the queue */
 
-/* The oldest that waits keeps what it has. */
+/* Lets the oldest room that waits keep what it has. */
 static void keep_head(struct lpool *p, struct lroom *m)
 {
     CHECK(m->group || heap_linked(&m->want_node), "room %llx is no head",
@@ -70,6 +70,7 @@ static void keep_head(struct lpool *p, struct lroom *m)
     heap_remove(&p->spec, &m->spec_node);
 }
 
+/* Takes all blocks of the room back; its rows come again. */
 static void revoke(struct langd *l, struct out *out, struct lroom *m)
 {
     CHECK(lroom_alive(m) && !lroom_closing(m) && m->held.blocks > 0,
@@ -83,12 +84,13 @@ static void revoke(struct langd *l, struct out *out, struct lroom *m)
     admit_sort(l, m);
 }
 
-/* Rows of `head` do not fit: takes one grant back. false: nobody gives way. */
+/* Takes one grant back for `head`, which does not fit. False: no grant may be
+ * taken, or not yet (revoke_ns). */
 static bool take_back(
     struct langd *l, struct out *out, struct lpool *p, struct lroom *head)
 {
     struct heap_node *n;
-    struct lroom *v; /* nothing of it is exposed */
+    struct lroom *v;
 
     keep_head(p, head);
     n = heap_first(&p->spec);
@@ -113,7 +115,7 @@ static bool take_back(
     return true;
 }
 
-/* Serves the head; false: it has to wait, or there is none. */
+/* Serves the head of the queue. False: it has to wait, or there is none. */
 static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
 {
     struct heap_node *n = heap_first(&p->want);
@@ -128,14 +130,13 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
     CHECK(lroom_pool(l, m) == p && m->want_node.key == m->age,
         "room %llx is in the queue of another pool or age",
         (unsigned long long)m->r.id);
-    if (m->group ? !m->group->aux_whole : lroom_lacks_aux(m)) {
-        admit_sort(l, m); /* its space has been taken back just now */
-        return true;
-    }
+    CHECK(m->group ? m->group->aux_whole : !lroom_lacks_aux(m),
+        "room %llx is in the queue without space for its aux",
+        (unsigned long long)m->r.id);
     wanted = m->group ? group_wanted(l, m->group) : grant_wanted(l, m);
     if (wanted == 0 && !m->group) {
         m->grade = GRADE_FIRM;
-        m->want &= m->mode == MODE_STREAM; /* it will want more */
+        m->want &= m->mode == MODE_STREAM; /* a stream will want more */
         admit_sort(l, m);
         lroom_touch(l, m);
         return true;
@@ -156,11 +157,12 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
     }
     if (p->closing_blocks > 0 &&
         p->p.free + p->closing_blocks >= (uint64_t)wanted + p->spare)
-        return false; /* what was taken back is on its way */
+        return false; /* enough blocks are closing */
     return take_back(l, out, p, m);
 }
 
-/* Serves the oldest room without rows; false: it has to wait. */
+/* Serves the oldest room without rows. False: it has to wait, or there is
+ * none. */
 static bool serve_need(struct langd *l, struct out *out, struct lpool *p)
 {
     struct heap_node *n = heap_first(&p->need);

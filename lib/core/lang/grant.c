@@ -7,9 +7,9 @@
  * entirely: no unit of them can be claimed again. */
 #include "core/lang/lang.h"
 
-/* Returns the rows that the room will ever need, as far as is known now. A
- * stream needs what it was promised from its base on, whatever else it was told
- * to expect. */
+/* Returns the end of the rows that the room needs, as far as is known now. A
+ * stream needs what it was promised from its base on, however few rows its
+ * request expects. */
 static uint64_t target_rows(const struct lpool *p, const struct lroom *m)
 {
     uint64_t rows = p->block_rows, first = p->meta->conf->default_blocks * rows;
@@ -43,6 +43,7 @@ uint32_t grant_wanted(struct langd *l, const struct lroom *m)
 
 /* giving */
 
+/* Gives the shards the runs of the room's extent from first_run on. */
 static void tell_runs(
     struct langd *l, struct out *out, const struct lroom *m, uint32_t first_run)
 {
@@ -119,7 +120,7 @@ uint8_t grant_firmness(struct langd *l, const struct lroom *m)
 {
     bool all = m->group || grant_wanted(l, m) == 0;
 
-    if (m->mode == MODE_STREAM) /* what it was promised is resident for good */
+    if (m->mode == MODE_STREAM) /* the promised blocks are never taken back */
         return lroom_firm(m) || m->exposed > 0 ? FIRM_YES : FIRM_NO;
     return m->total == 0 || (lroom_firm(m) && all) ? FIRM_YES : FIRM_NO;
 }
@@ -160,14 +161,14 @@ void grant_restart(
         grant_close(l, out, m, true);
         m->closing = rest;
         p->closing_blocks += rest.blocks;
-    } else { /* shards had not been told of them */
+    } else { /* shards have not heard of them */
         pool_give(&p->p, &rest);
     }
     m->attempt++;
     m->granted = m->base + m->held.blocks * p->block_rows;
     m->from = m->prefix = m->highest = m->exposed;
     m->landed = 0;
-    if (m->held.blocks == 0) /* what it keeps stays its own */
+    if (m->held.blocks == 0) /* blocks that it keeps stay as firm */
         m->grade = GRADE_SPECULATIVE;
     m->want = false;
     m->stall_ns = TIME_NEVER;

@@ -1,5 +1,5 @@
-/* group.c - rooms of one request that are admitted together or wait
- * together (RULES 5.5 to 5.7). Owned by the loop's thread.
+/* group.c - rooms of one request that are admitted together or wait together
+ * (RULES 5.5 to 5.7). Owned by the loop's thread.
  *
  * A group gets no blocks before the length of every member that lives is known;
  * then it is one item of its pool's queue, with the age of its first member.
@@ -22,7 +22,7 @@ void groups_init(struct langd *l)
         list_init(&l->session_groups[i]);
 }
 
-/* Lets others have the spare blocks. */
+/* Frees the spare blocks for other rooms. */
 static void uncap(struct langd *l, struct lgroup *g)
 {
     struct lpool *p = &l->pools[g->pool];
@@ -49,8 +49,8 @@ static void drop(struct langd *l, struct lgroup *g)
 }
 
 /* Returns a place for a group: one that was never used, a free one, or that of
- * the group without members that has been without the longest. Groups with
- * members are fewer than rooms, so there is one. */
+ * the group that has had no members for the longest time. Groups with members
+ * are not more than rooms, so there is one. */
 static struct lgroup *vacant(struct langd *l)
 {
     if (l->groups_fresh < l->rooms_max)
@@ -112,7 +112,8 @@ void group_join(struct langd *l, struct lroom *m, const struct local_request *n,
     list_push_tail(&g->members, &m->in_group);
 }
 
-/* Spare blocks are kept until all lengths are known and all have theirs. */
+/* Frees the spare blocks once all totals are known and every member has its
+ * blocks. */
 static void settle_spare(struct langd *l, struct lgroup *g)
 {
     LIST_FOREACH (n, &g->members) {
@@ -153,7 +154,7 @@ void group_leave(struct langd *l, struct lroom *m)
     if (!list_empty(&g->members))
         group_place(l, g);
     else if (g->joined == g->size)
-        drop(l, g); /* all have come and gone */
+        drop(l, g); /* no member comes any more */
     else
         list_push_tail(&l->groups_idle, &g->in_place);
 }
@@ -164,7 +165,7 @@ void groups_session_over(struct langd *l, uint32_t session)
         drop(l, LIST_ENTRY(n, struct lgroup, in_session));
 }
 
-/* Blocks that its members have when all their rows are there. */
+/* Returns the blocks that the members hold when all their rows are there. */
 static uint64_t most(const struct langd *l, const struct lgroup *g)
 {
     uint32_t rows = l->pools[g->pool].block_rows;
@@ -224,8 +225,8 @@ void group_place(struct langd *l, struct lgroup *g)
     p->dirty = true;
 }
 
-/* Gives each member what it wants. false: the list of actions is full, or the
- * pool too scattered. */
+/* Gives each member the blocks that it wants. False: the list of actions is
+ * full, or the pool too scattered. */
 static bool take_each(struct langd *l, struct out *out, struct lgroup *g)
 {
     LIST_FOREACH (n, &g->members) {
@@ -251,7 +252,7 @@ bool group_take(struct langd *l, struct out *out, struct lgroup *g)
     g->capped = most(l, g) > p->cap_whole;
     if ((uint64_t)wanted + p->spare > p->p.free)
         return false;
-    if (!take_each(l, out, g)) /* it stays the head; what is left stays free */
+    if (!take_each(l, out, g)) /* it stays the head, and is served again */
         return p->p.free < before;
     g->admitted = true;
     unqueue(l, g);

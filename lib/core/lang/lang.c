@@ -1,7 +1,6 @@
-/* lang.c - the brain of the language side: what happens, in which order it is
- * looked at, and when time matters. Rooms are lang/room.c, blocks
- * lang/grant.c, messages lang/peer.c and lang/local.c. Owned by the loop's
- * thread; everything is carved from one slab at start. */
+/* lang.c - the brain of the language side: its memory, carved from one slab at
+ * start, its events, and the order of a step. What stands where: lang.h. Owned
+ * by the loop's thread. */
 #include "core/lang/lang.h"
 
 #include <stdio.h>
@@ -59,7 +58,7 @@ static void carve(struct langd *l, struct slab *s)
         make_pool(l, s, i);
 }
 
-/* Peers of the config; they are connected when a room wants them. */
+/* Makes the peers of the config. They are connected when a room names them. */
 static void make_peers(struct langd *l)
 {
     for (uint32_t i = 0; i < l->b.c.conf->peers_count; i++) {
@@ -120,8 +119,8 @@ static uint32_t blocks_free(const void *brain, uint32_t i)
 
 /* events */
 
-/* Rows that were shown cannot be read either: their readers' own calls say
- * so. */
+/* Fails the rooms of a pool whose memory is lost. READY rooms stay: their
+ * readers' own calls fail. */
 static void on_pool_lost(struct langd *l, uint32_t i)
 {
     for (uint32_t k = 0; k < l->rooms_max; k++) {
@@ -181,7 +180,7 @@ static bool serve(struct langd *l, struct out *out)
     CHECK(list_empty(&l->todo), "queues are served before rooms are settled");
     laux_serve(l);
     if (!list_empty(&l->todo))
-        return true; /* what got or lost space for aux is sorted first */
+        return true; /* rooms that got or lost space are sorted first */
     for (uint32_t i = 0; i < l->b.pools_count; i++)
         if (l->pools[i].dirty && out_has_room(out)) {
             bool again;
@@ -192,7 +191,7 @@ static bool serve(struct langd *l, struct out *out)
     return more || !list_empty(&l->todo);
 }
 
-/* Settles what has changed, serves the queues, and says what came of both. */
+/* Settles the rooms that have changed, serves the queues, tells the outcome. */
 static void work(void *brain, struct out *out)
 {
     struct langd *l = brain;
@@ -238,7 +237,7 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         expire(l);
         break;
     default:
-        break; /* all is done already */
+        break; /* brain.c has done all of it */
     }
 }
 
@@ -263,7 +262,8 @@ static uint64_t deadline(const void *brain)
     return at;
 }
 
-/* For a drain a room is not over before its encoder knows. */
+/* Returns the rooms that have not ended; for a drain also those whose end their
+ * encoder has not answered. */
 static uint32_t open_rooms(const void *brain)
 {
     const struct langd *l = brain;

@@ -1,14 +1,14 @@
-/* local.c - what language engines say, and what they hear. Owned by the
- * loop's thread. Every message gets exactly one answer; what an engine hears
- * besides is folded into one event per room and pulled when its socket takes
- * it. */
+/* local.c - what language engines say, and what they hear. Owned by the loop's
+ * thread. Every message gets exactly one answer. All other news of a room is
+ * folded into one event, which the engine's connection pulls when its socket
+ * takes it. */
 #include "core/lang/lang.h"
 
 #include <stdio.h>
 
 /* requests */
 
-/* Is it tcp://, and nothing that ZMQ reads as more than one address? */
+/* True if a is tcp:// and one address only, as ZMQ reads it. */
 static bool is_address(struct span a)
 {
     static const char chars[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -22,8 +22,9 @@ static bool is_address(struct span a)
     return true;
 }
 
-/* A place for one more encoder. When all are taken, one that was made for an
- * address, is not up, and has neither rooms nor engines that wait for one. */
+/* Returns a free peer entry; else evicts one that was made for an address, is
+ * not connected, and has neither rooms nor engines that wait for one. NULL:
+ * there is none. */
 static struct peer *place_for(struct langd *l, struct out *out)
 {
     struct peer *p = peer_new(&l->b.peers);
@@ -43,7 +44,8 @@ static struct peer *place_for(struct langd *l, struct out *out)
     return p;
 }
 
-/* The peer that an engine means, made for an allowed address. NULL and why. */
+/* Returns the peer of that name or address, which is made if the address is
+ * allowed. NULL: *text says why. */
 static struct peer *find_encoder(
     struct langd *l, struct out *out, struct span name, const char **text)
 {
@@ -54,7 +56,7 @@ static struct peer *find_encoder(
         p = &l->b.peers.peers[i];
         if (p->used && (span_eq(span_str(p->label), name) ||
                            span_eq(span_str(p->address), name)))
-            return p; /* by either name it is one daemon, and one link */
+            return p; /* one daemon and one link, by name or by address */
     }
     *text = "no peer of that name, and control.allow has no such address";
     for (uint32_t i = 0; i < allow->count; i++) {
@@ -151,7 +153,7 @@ static enum err open_room(struct langd *l, uint32_t conn,
         attachment_drop(&l->b.engines, att);
         return ERR_BUSY;
     }
-    /* Readers that attach from now on are of the new room. */
+    /* Readers that attach from now on belong to the new room. */
     tombs_forget(&l->left, n->room, peer);
     if (slot != NONE)
         lroom_no_readers(l, &l->rooms[slot]);
@@ -289,13 +291,14 @@ bool langd_local(
 
 /* attachments */
 
-/* True if its rows were there, and went with the last that was to read them. */
+/* True if the room had rows, and all announced readers have released them. */
 static bool read_out(const struct lroom *m)
 {
     return m->r.state == ROOM_SUCCESS && m->total > 0 && m->held.blocks == 0;
 }
 
-/* True if a reader comes for a room that waits for none any more. */
+/* True if a reader attaches to a room that waits for no more readers. Counts it
+ * as come. */
 static bool missed(struct langd *l, uint32_t session, uint64_t room,
     const struct attach_to *to)
 {

@@ -17,8 +17,9 @@ static void unmap_pools(struct langd *l, struct out *out, struct peer *p)
     p->mapped = 0;
 }
 
-/* A daemon of this host that offers it: its pools are mapped, so that rows
- * are copied instead of sent. Until then, and if that fails, they are sent. */
+/* Maps the pools of a daemon of this host that offers it, so that rows are
+ * copied instead of sent. Until they are mapped, or if that fails, rows are
+ * sent. */
 static void map_pools(struct langd *l, struct out *out, struct peer *p,
     const struct peer_hello *n)
 {
@@ -62,7 +63,7 @@ static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
         CHECK(lroom_peer(l, m) == p, "room %llx is of peer %u",
             (unsigned long long)m->r.id, m->peer);
         if (m->init == INIT_DUE && lroom_alive(m))
-            continue; /* it never knew of this room */
+            continue; /* the peer has not heard of the room */
         lroom_fail(l, m, ERR_PEER_LOST, 0, 0, "the encoder daemon is gone");
         if (restarted)
             m->debt.owe = 0;
@@ -86,8 +87,8 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
         struct lroom *r = LIST_ENTRY(n, struct lroom, in_peer);
 
         CHECK_ROOM(r);
-        /* It may have given us up while we were apart: what it is told
-         * again it answers, with STATE or with FAILED. */
+        /* The peer may have ended the room meanwhile. It answers a grant that
+         * is repeated, with STATE or with FAILED. */
         if (!was_up && r->init != INIT_DUE && lroom_alive(r))
             r->debt.owe |= OWE_GRANT;
         r->stale = r->aborts = 0;
@@ -102,7 +103,7 @@ const struct peers_ops langd_peers = {
 
 /* hearing */
 
-/* Takes what LENGTH tells; OK, or why the room cannot go on. */
+/* Takes the numbers of a LENGTH. Returns OK, or why the room has to fail. */
 static enum err take_length(struct langd *l, struct lroom *m,
     const struct peer_length *n, const char **text)
 {
@@ -117,10 +118,10 @@ static enum err take_length(struct langd *l, struct lroom *m,
     if (m->total != ROWS_UNKNOWN && n->total != ROWS_UNKNOWN &&
         n->total != m->total)
         return ERR_MALFORMED;
-    *text = "a total above max_rows";
+    *text = "the total is above max_rows";
     if (n->total != ROWS_UNKNOWN && n->total > n->max_rows)
         return ERR_MALFORMED;
-    *text = "a total below rows that were sent, or beyond what can be counted";
+    *text = "the total is below rows that were sent, or too large to count";
     if ((n->total != ROWS_UNKNOWN && n->total < m->highest) ||
         n->max_rows > ROWS_UNKNOWN - p->block_rows)
         return ERR_MALFORMED;
@@ -174,8 +175,8 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
         l->b.stats[STAT_stale_attempt]++;
         return;
     }
-    /* With several destinations, or ahead, it says what is asked for, not
-     * committed; LENGTH may still be on its way. */
+    /* With several destinations, or ahead of the rows, `committed` is what is
+     * asked for. LENGTH may come later. */
     if (m->required <= 1 && !n->ahead)
         m->committed = max_u32(m->committed, n->committed);
     else
@@ -197,10 +198,10 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
     lroom_touch(l, m);
 }
 
-/* One more break. The shards of the encoder notice one outage each at its own
- * time, and an endpoint that is refused breaks at every try: what comes within
- * the patience of the last that counted is the same outage, and every try but
- * the first waits. Returns the outages so far. */
+/* Counts a break; returns the number of outages so far. The shards of an
+ * encoder notice one outage each at its own time, and an endpoint that is
+ * refused breaks at every try. So a break within the patience of the last one
+ * that counted is the same outage, and every try but the first waits. */
 static uint32_t outage(struct langd *l, struct lroom *m)
 {
     const struct conf *c = l->b.c.conf;
@@ -234,10 +235,10 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
         return;
     }
     l->b.stats[STAT_broken]++;
-    /* Rows that the grant covered from the start were in no WANT. */
+    /* Rows that the first grant covered were in no WANT. */
     m->committed = max_u32(m->committed, min_u32(n->committed, m->max_rows));
     m->debt.owe &= (uint8_t)~OWE_GRANT;
-    /* A shard may have begun anew, at an address that is not known there. */
+    /* Sends our data addresses again: a shard may have a new one. */
     if (peer_carrier_broke(&l->b.peers, out, p, l->b.now_ns) ||
         p->hello_ns == TIME_NEVER)
         peer_hello_until_up(&l->b.peers, out, p, l->b.now_ns);
@@ -246,7 +247,8 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
             "the data endpoint broke too often");
         return;
     }
-    /* The rows are lost, the blocks are not: nobody waits for them twice. */
+    /* Rows in flight are lost. The room keeps its blocks, so that it need not
+     * wait in the queue again. */
     grant_restart(l, out, m, m->held.blocks);
 }
 
@@ -278,9 +280,9 @@ static void on_nack(struct langd *l, struct lroom *m, const struct peer_nack *n)
 {
     if (n->answers != PEER_INIT && n->answers != PEER_RESUME)
         return;
-    /* A generation that it once knew, or holds for one of those, is never
-     * begun anew there: a later announce of the room would mix with rows that
-     * are here. */
+    /* The encoder never begins a generation anew that it may have known: rows
+     * of a later announce would mix with those that are here. So the room ends.
+     */
     if (n->reason == ERR_STALE && ++m->stale < STALE_MAX)
         return;
     if (n->reason == ERR_STALE)
@@ -321,7 +323,7 @@ static void on_alive(struct langd *l, struct out *out, struct lroom *m,
                 : ERR_INTERNAL,
             msg->failed.a, msg->failed.b, text);
         m->debt.owe &= (uint8_t)~OWE_ABORT;
-        if (g) /* the others hold what it waited for: all ask again */
+        if (g) /* the others hold the blocks that it waited for */
             lroom_place_lost(l, g);
         break;
     default:
@@ -361,7 +363,7 @@ bool langd_peer(
         m->debt.owe &= (uint8_t)~OWE_ABORT;
     else if (lroom_alive(m))
         on_alive(l, out, m, msg);
-    /* That a room has failed is said once no copy reads the encoder's rows. */
+    /* A failure is answered when no copy reads the encoder's rows any more. */
     if (wants_state(msg->type) && m->r.state == ROOM_FAILED && !lroom_still(m))
         m->answer_due = true;
     else if (wants_state(msg->type))

@@ -57,6 +57,7 @@ struct lroom *lroom_new(
 
 /* ends */
 
+/* Adds the room to the history of ended ones. */
 static void record(struct langd *l, struct lroom *m)
 {
     const struct peer *p = lroom_peer(l, m);
@@ -71,7 +72,8 @@ static void record(struct langd *l, struct lroom *m)
     head_record(&l->b, &m->r, h);
 }
 
-/* Final state: deadlines stop, and a new request may take the key over. */
+/* Puts the room into a final state: its deadlines stop, and a new request may
+ * take its key over. */
 static void finish(struct langd *l, struct lroom *m, enum room_state state)
 {
     CHECK(lroom_alive(m) && l->open > 0, "room %llx ends twice, state %u of %u",
@@ -91,9 +93,9 @@ static void finish(struct langd *l, struct lroom *m, enum room_state state)
     lroom_touch(l, m);
 }
 
-/* Owes encoded the end of a room, also of one that it was not told of: that is
- * one destination less for who announces it. An encoder that was only given by
- * address and is not there gives its place to another at once instead. */
+/* Owes the encoder the end of the room, also of one that it has not heard of:
+ * the item has one destination less. An encoder that is not in the config and
+ * not up has no such debt: its entry is free for another at once. */
 static void owe_abort(struct langd *l, struct lroom *m)
 {
     const struct peer *p = lroom_peer(l, m);
@@ -162,6 +164,7 @@ void lroom_check_group(struct langd *l, struct lroom *m)
             "the group has more aux than limits.aux_total");
 }
 
+/* Makes the room READY: every row and the aux are there. */
 static void succeed(struct langd *l, struct lroom *m)
 {
     uint64_t bytes =
@@ -196,16 +199,16 @@ void lroom_landed(
     }
     CHECK(lroom_open(m) && lroom_alive(m), "rows land in room %llx, life %u",
         (unsigned long long)m->r.id, m->life);
-    m->init = INIT_CONFIRMED; /* it is known there: rows of it were sent */
+    m->init = INIT_CONFIRMED; /* its encoder has sent rows of it */
     if (!m->history.first_ns)
         m->history.first_ns = l->b.now_ns;
     m->landed += rows;
-    /* Only the end of an item lies inside a unit, and LENGTH may be late. */
+    /* A segment that ends inside a unit ends the item: LENGTH may be late. */
     if (m->total == ROWS_UNKNOWN && (first + rows) % p->unit_rows != 0)
         m->total = first + rows;
     m->prefix = rowmap_add(
         &p->landed, &p->p, &m->held, m->base, m->prefix, first, rows);
-    /* A short last unit counts as whole in the map. */
+    /* The map counts a short last unit as whole. */
     m->highest = max_u32(m->highest, first + rows);
     m->prefix = min_u32(m->prefix, m->highest);
     if (m->stall_ns != TIME_NEVER)
@@ -236,8 +239,8 @@ void lroom_quiet(struct langd *l, struct lroom *m)
     lroom_touch(l, m);
 }
 
-/* Gives back the blocks below the released prefix, and takes what a stream was
- * promised instead. */
+/* Frees the blocks wholly below the released prefix, and takes as many for a
+ * stream as it was promised. */
 static void released(struct langd *l, struct out *out, struct lroom *m)
 {
     struct lpool *p = lroom_pool(l, m);
@@ -260,7 +263,7 @@ static void released(struct langd *l, struct out *out, struct lroom *m)
     pool_give(&p->p, &m->held);
     m->held = rest;
     p->dirty = true;
-    /* What a stream room was promised stays with it: its own blocks first. */
+    /* Before the queues are served, so that the blocks come from its own. */
     short_of = grant_wanted(l, m);
     if (m->mode == MODE_STREAM && m->held.blocks < p->hold_stream)
         short_of = min_u32(short_of, p->hold_stream - m->held.blocks);
@@ -290,7 +293,8 @@ void lroom_readers(struct langd *l, struct out *out, struct lroom *m)
     released(l, out, m);
 }
 
-/* Shows landed rows of a stream room, once what it was promised is there. */
+/* Shows the landed prefix of a stream, once it holds the blocks that it was
+ * promised. */
 static void expose(struct langd *l, struct out *out, struct lroom *m)
 {
     const struct lpool *p = lroom_pool(l, m);
@@ -309,6 +313,8 @@ static void expose(struct langd *l, struct out *out, struct lroom *m)
 
 /* settling */
 
+/* Starts the first-byte or progress clock while rows are due, stops it while
+ * none are, or while shards are closing. */
 static void run_stall_clock(struct langd *l, struct lroom *m)
 {
     uint32_t ready = min_u32(m->granted, m->committed);
@@ -364,8 +370,7 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
         state = m->from + m->landed > 0 ? ROOM_TRANSFERRING : ROOM_WAITING;
     if (state > m->r.state)
         m->r.state = state;
-    /* Before the shards have closed the last attempt none of the next one could
-     * land. */
+    /* Rows of the next attempt could not land before the last one is closed. */
     if (m->life != LIFE_CLOSING && m->pause_ns <= l->b.now_ns &&
         (m->init == INIT_DUE || m->sent_attempt != m->attempt ||
             m->sent_granted != m->granted ||
@@ -375,13 +380,14 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
     }
 }
 
-/* True if the owner and all readers that were announced are through with it. */
+/* True if the owner and all announced readers have released the room. */
 static bool read_by_all(const struct lroom *m)
 {
     return m->owner_done && m->readers_done >= m->readers;
 }
 
-/* Blocks of an ended room go back when nobody reads or lands any more. */
+/* Closes an ended room at the shards and frees its blocks, when no row of it
+ * lands and no engine reads it any more. */
 static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
 {
     struct lpool *p = lroom_pool(l, m);
@@ -394,7 +400,8 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
     if (lroom_closing(m) || room_in_use(&m->r) || (!failed && !read_by_all(m)))
         return;
     if (m->life == LIFE_GRANTED) {
-        /* All has landed; with one shard its order of commands suffices. */
+        /* All rows have landed. One shard alone carries out commands in order,
+         * so it need not answer before the blocks are given to another room. */
         grant_close(l, out, m, l->b.c.shards > 1);
         if (m->life == LIFE_CLOSING)
             return;
@@ -409,6 +416,7 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
         lroom_move(m, LIFE_OWED);
 }
 
+/* True if nothing of the room is left. */
 static bool over(const struct lroom *m)
 {
     return m->life == LIFE_OWED && !m->debt.owe &&
@@ -436,8 +444,7 @@ void lroom_no_readers(struct langd *l, struct lroom *m)
     lroom_touch(l, m);
 }
 
-/* The room is no longer found under its id; readers that were announced and
- * come now hear so. */
+/* Takes the room's key back. Announced readers that attach later hear gone. */
 static void unlink_room(struct langd *l, struct lroom *m)
 {
     if (table_get(&l->keys, m->r.id, m->peer) != lroom_slot(l, m))
@@ -449,6 +456,7 @@ static void unlink_room(struct langd *l, struct lroom *m)
     tombs_own(&l->left, m->r.id, m->peer, m->r.session, ERR_GONE);
 }
 
+/* Frees the slot of a room of which nothing is left. */
 static void forget(struct langd *l, struct lroom *m)
 {
     CHECK(list_empty(&m->r.attachments) && !list_linked(&m->in_settled),
@@ -469,6 +477,7 @@ static void forget(struct langd *l, struct lroom *m)
     share_give(&l->share, m->uid, 1);
 }
 
+/* Sets the room's timer to the earliest of its deadlines. */
 static void arm(struct langd *l, struct lroom *m)
 {
     uint64_t at = debt_deadline(&m->debt);
@@ -505,7 +514,7 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
 {
     CHECK_ROOM(m);
     list_remove(&m->r.todo);
-    lroom_readers(l, out, m); /* one of them may have gone */
+    lroom_readers(l, out, m); /* the slowest reader may have detached */
     if (lroom_alive(m))
         end_unread(l, m);
     if (lroom_alive(m))
@@ -517,7 +526,7 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
     if (!lroom_alive(m))
         settle_ended(l, out, m);
     admit_sort(l, m);
-    list_remove(&m->r.todo); /* what it did to itself is settled */
+    list_remove(&m->r.todo); /* the steps above put it there again */
     if (!list_linked(&m->in_settled))
         list_push_tail(&l->settled, &m->in_settled);
 }
@@ -536,7 +545,8 @@ void lroom_tell(struct langd *l, struct out *out, struct lroom *m)
         arm(l, m);
 }
 
-/* Why nothing came, where the two daemons do not talk. */
+/* Appends to text why the encoder was silent, if its daemon is not connected.
+ */
 static const char *late(const struct langd *l, const struct lroom *m,
     const char *text, char out[200])
 {
@@ -551,6 +561,7 @@ static const char *late(const struct langd *l, const struct lroom *m,
     return out;
 }
 
+/* True if every member has come and has a length. */
 static bool group_complete(const struct lgroup *g)
 {
     LIST_FOREACH (n, &g->members)
@@ -559,7 +570,7 @@ static bool group_complete(const struct lgroup *g)
     return g->joined == g->size;
 }
 
-/* Fails the room, whose total time is over, by what it lacked. */
+/* Fails a room whose total time has expired, by what it lacked (RULES 8.2). */
 static void fail_late(struct langd *l, struct lroom *m)
 {
     uint32_t wanted = grant_wanted(l, m), rows = m->from + m->landed;
@@ -614,7 +625,8 @@ void lroom_expired(struct langd *l, struct lroom *m)
         m->debt.owe = 0;
     }
     if (m->consumer_ns <= now) {
-        /* The rows stay with the readers that have them; people shall know. */
+        /* Attached readers keep the rows: the deadline is only counted, and
+         * ends the wait for readers that have not attached (RULES 7.2). */
         l->b.stats[STAT_consumer_overdue]++;
         m->consumer_ns = TIME_NEVER;
         lroom_no_readers(l, m);

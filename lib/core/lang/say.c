@@ -78,8 +78,8 @@ static void say_ack(
         (unsigned long long)m->r.id, m->r.state);
     msg.ack.rows = m->total;
     peer_send(&l->b.peers, out, p, &msg);
-    /* Behind the engine's READY: on a core that all share, what carries the
-     * packet would run before the engine. */
+    /* May wait for the engine's READY: where all share one core, the receiver
+     * of the packet would run before the engine. */
     out_coalesce(out);
 }
 
@@ -96,7 +96,7 @@ static void say_abort(
     peer_send(&l->b.peers, out, p, &msg);
 }
 
-/* There is space now for aux that found none, or had to give way. */
+/* Asks for the aux again: there is space now. */
 static void say_aux(
     struct langd *l, struct out *out, struct lroom *m, struct peer *p)
 {
@@ -113,7 +113,8 @@ static void say_aux(
     peer_send(&l->b.peers, out, p, &msg);
 }
 
-/* The answer that had to wait until nothing of the room could land. */
+/* Answers the FAILED (or its like) that had to wait until no row of the room
+ * could land. */
 static void say_outcome(
     struct langd *l, struct out *out, struct lroom *m, struct peer *p)
 {
@@ -140,13 +141,13 @@ void say_room(struct langd *l, struct out *out, struct lroom *m)
     if (!m->debt.owe || !p)
         return;
     if (!p->up) {
-        m->debt.retry_ns = TIME_NEVER; /* HELLO will touch the room */
+        m->debt.retry_ns = TIME_NEVER; /* until HELLO */
         if (p->link == NONE)
             say_connect(l, out, p);
         return;
     }
     if (m->debt.owe & OWE_ABORT && !lroom_still(m)) {
-        m->debt.retry_ns = TIME_NEVER; /* lroom_quiet will start it */
+        m->debt.retry_ns = TIME_NEVER; /* until lroom_quiet */
         return;
     }
     if (!debt_due(&m->debt, l->b.now_ns, l->b.c.conf->timeout_retry, &again))
@@ -160,14 +161,13 @@ void say_room(struct langd *l, struct out *out, struct lroom *m)
         say_ack(l, out, m, p);
     if (m->debt.owe & OWE_ABORT) {
         say_abort(l, out, m, p);
-        if (++m->aborts == ABORTS_MAX) { /* it changes nothing here */
+        if (++m->aborts == ABORTS_MAX) { /* DRAINED would change nothing */
             l->b.stats[STAT_aborts_unanswered]++;
             m->debt.owe &= (uint8_t)~OWE_ABORT;
         }
     }
 }
 
-/* Answers a message with what is true of its generation. */
 void say_state(struct langd *l, struct out *out, struct peer *p,
     const struct peer_msg *in, const struct lroom *m, const struct tomb *tomb)
 {
@@ -190,8 +190,8 @@ void say_state(struct langd *l, struct out *out, struct peer *p,
         msg.state.state = tomb->state;
         msg.state.reason = tomb->reason;
     } else {
-        /* What this epoch does not remember was never READY here: a room is
-         * kept until its ACK is answered. */
+        /* A generation that this epoch does not remember was never READY: such
+         * a room is kept until its ACK is answered. */
         msg.state.state = ROOM_FAILED;
         msg.state.reason = ERR_STALE;
     }

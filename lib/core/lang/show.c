@@ -1,5 +1,5 @@
-/* show.c - what the language side shows of itself, and what must always
- * hold of it. Owned by the loop's thread; changes nothing. */
+/* show.c - reports of the language side, and what must always hold of it. Owned
+ * by the loop's thread; changes nothing. */
 #include "core/lang/lang.h"
 
 #include "core/show.h"
