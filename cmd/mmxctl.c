@@ -15,13 +15,15 @@
 
 static void usage(FILE *to)
 {
-#define SHOW(NAME, word, meaning) "  " word "\t" meaning "\n"
-    fputs(
-        "usage: mmxctl [--socket PATH | --encoded | --langd] [--json] WHAT\n"
-        "WHAT is one of\n"
+    fputs("usage: mmxctl [--socket PATH | --encoded | --langd] [--json] WHAT\n"
+          "WHAT is one of\n",
+        to);
+#define SHOW(NAME, word, meaning) fprintf(to, "  %-15s %s\n", word, meaning);
 #include "wire/show.def"
-        "  doctor\tcheck what an engine of this user needs: one line per\n"
-        "\t\tcheck, ok, warn or fail, and what to do\n"
+#undef SHOW
+    fputs(
+        "  doctor          check what an engine of this user needs: one line\n"
+        "                  per check, ok, warn or fail, and what to do\n"
         "  --encoded       use /run/mmx/encoded.sock\n"
         "  --langd         use /run/mmx/langd.sock\n"
         "  --socket PATH   use the daemon's socket at PATH; default: that of\n"
@@ -32,7 +34,6 @@ static void usage(FILE *to)
         "exit status: 0 success, 1 refused by the daemon or a check failed,\n"
         "2 no daemon, 64 bad command line\n",
         to);
-#undef SHOW
 }
 
 static int refused(enum err err, struct span text)
