@@ -137,6 +137,10 @@ struct data_ops {
     const struct data_counts *(*counts)(struct data *d);
 };
 
+/* Returns the first of comma-separated devices that this host does not have;
+ * empty: it has all. Names with a colon are UCX's, and are passed over. */
+struct span data_tcp_missing(const char *devices);
+
 extern const struct data_ops data_tcp;
 extern const struct data_ops data_ucx;
 

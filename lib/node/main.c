@@ -225,6 +225,22 @@ static int serve(uint8_t role)
     return 0;
 }
 
+/* Checks what only this host can tell of a configuration that is good. */
+static int check_host(const char *file)
+{
+    struct span missing = conf.transfer_carrier == CARRIER_UCX
+                              ? span_of(NULL, 0)
+                              : data_tcp_missing(conf.transfer_devices);
+
+    if (missing.len == 0) {
+        printf("%s: good\n", file);
+        return 0;
+    }
+    fprintf(stderr, "%s: transfer.devices: this host has no device `%.*s`\n",
+        file, (int)missing.len, (const char *)missing.p);
+    return EXIT_CONFIG;
+}
+
 int daemon_main(uint8_t role, int argc, char **argv)
 {
     char file[64];
@@ -243,9 +259,7 @@ int daemon_main(uint8_t role, int argc, char **argv)
     }
     if (o.print)
         return print_conf(o.comments);
-    if (o.check) {
-        printf("%s: good\n", o.file);
-        return 0;
-    }
+    if (o.check)
+        return check_host(o.file);
     return serve(role);
 }

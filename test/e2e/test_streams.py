@@ -3,9 +3,11 @@ over four of them, by one device and by two, also when daemons are killed in
 the middle."""
 
 import os
+import subprocess
 import unittest
 
-from pair import Case, SENT
+from engine import LIMIT
+from pair import Case, SENT, yaml
 
 FIELDS = "embedding:u8:8192"
 ROOM = 2048  # rows: 16 MiB
@@ -63,6 +65,18 @@ class Streams(Case):
         self.assertIn("transfer.streams", str(caught.exception))
         self.assertIn("65", str(caught.exception))
         e.process = None
+
+    def test_a_device_that_is_not_there(self):
+        e, _ = self.pair(langd={"start": False}, encoded={"start": False})
+        with open(e.config, "w", encoding="utf-8") as f:
+            f.write(yaml({**e.conf, "insecure": True,
+                          "transfer": {"devices": "lo,nosuch0"}}))
+        got = subprocess.run([e.binary, "--config", e.config,
+                              "--check-config"], capture_output=True,
+                             text=True, timeout=LIMIT)
+        self.assertEqual(got.returncode, 78)
+        self.assertIn("transfer.devices: this host has no device `nosuch0`",
+                      got.stderr)
 
 
 @unittest.skipIf(SENT == "ucx", "streams are of TCP")

@@ -280,7 +280,7 @@ TEST(a_bad_hello_changes_nothing)
     T_EQ_U64(peer.pools_count, 1);
     T_EQ_STR(peer_layout(&peer, peer.pools[0].hash), "x:u8:");
     before = peer;
-    for (unsigned i = 0; i < 6; i++) {
+    for (unsigned i = 0; i < 7; i++) {
         struct peer_hello m = good;
 
         m.software = span_str("9");
@@ -294,10 +294,12 @@ TEST(a_bad_hello_changes_nothing)
             m.segment_max = 1023;
         else if (i == 4)
             m.addresses = span_of(pools, 3);
+        else if (i == 5)
+            m.places = span_of("\1\0x", 3); /* and no address */
         else
             m.version_min = 2;
         T_ERR(peer_take_hello(&peer, &m, &boot, &text),
-            i == 5 ? ERR_VERSION : ERR_MALFORMED);
+            i == 6 ? ERR_VERSION : ERR_MALFORMED);
         T_TRUE(text[0] != 0);
         T_EQ_MEM(&peer, &before, sizeof(peer));
     }

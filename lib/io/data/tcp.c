@@ -110,6 +110,23 @@ static void find_addresses(const char *devices, struct tcp_place *out)
     freeifaddrs(list);
 }
 
+struct span data_tcp_missing(const char *devices)
+{
+    char name[IF_NAMESIZE];
+
+    while (*devices) {
+        size_t n = strcspn(devices, ",");
+        struct span one = span_of(devices, n);
+
+        span_copy_str(one, name, sizeof(name));
+        if (!memchr(devices, ':', n) && strcmp(name, "all") != 0 &&
+            (n >= sizeof(name) || if_nametoindex(name) == 0))
+            return one;
+        devices += n + (devices[n] == ',');
+    }
+    return span_of(NULL, 0);
+}
+
 static uint32_t cores(void)
 {
     long n = sysconf(_SC_NPROCESSORS_ONLN);
