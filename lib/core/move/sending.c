@@ -653,7 +653,7 @@ static void fill(struct sending *s, uint32_t e, struct fill *f)
         cut = job_cut(s, j, f);
         if (cut == CUT_FULL)
             return;
-        list_remove(&j->node);
+        list_remove(&j->node); /* its next turn is after all others' */
         j->stuck = cut == CUT_NEVER;
         job_seek(s, j);
         job_update(s, j);

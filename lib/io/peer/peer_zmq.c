@@ -374,7 +374,7 @@ static uint32_t router_receive(struct links *p)
 
     if (zmq_msg_recv(&p->msg, zmq, ZMQ_DONTWAIT) < 0)
         return 0;
-    ours = zmq_msg_size(&p->msg) == RID_BYTES;
+    ours = zmq_msg_size(&p->msg) == RID_BYTES; /* then one part: frames */
     if (ours)
         memcpy(&rid, zmq_msg_data(&p->msg), RID_BYTES);
     if (!zmq_msg_more(&p->msg) || zmq_msg_recv(&p->msg, zmq, ZMQ_DONTWAIT) < 0)

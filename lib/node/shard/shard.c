@@ -276,7 +276,7 @@ static unsigned work(struct shard *s, bool in_loop)
     if (s->role->before && !backlog_high(s))
         n += s->role->before(s); /* before the carrier asks the kernel */
     if (in_loop && s->moved > INLINE_BYTES)
-        return n;
+        return n; /* the thread goes on: above_inline() */
     n += carrier_progress(s, in_loop ? 1 : TURNS_MAX);
     counts_copy(s);
     tick(s);

@@ -283,7 +283,7 @@ static bool find_room(
         (fill != (s->slots[s->filling].fills > 0) || !fits(s, bytes, copies)))
         stage_push(s);
     if (fill && (s->filling == NONE || !begun(s, s->filling)) && !may_await(s))
-        return false;
+        return false; /* the last slot is for bytes that are here */
     for (uint32_t i = 0; s->filling == NONE && i < s->count; i++)
         if (s->slots[i].state == FREE)
             s->filling = i;
