@@ -23,6 +23,8 @@ static void drop_chunks(struct aux_arena *a, struct aux *x)
 
     if (n == 0)
         return;
+    CHECK(x->head < a->chunks && a->free + n <= a->chunks,
+        "aux of %u chunks from %u, %u are free", n, x->head, a->free);
     for (uint32_t i = 1; i < n; i++)
         tail = a->next[tail];
     a->next[tail] = a->first_free;
@@ -83,6 +85,7 @@ struct span aux_get(
 {
     uint32_t c = x->head;
 
+    CHECK(x->len <= AUX_MAX, "aux of %u bytes", x->len);
     for (uint32_t at = 0; at < x->len; at += AUX_CHUNK) {
         memcpy(out + at, a->bytes + (size_t)c * AUX_CHUNK,
             min_u32(AUX_CHUNK, x->len - at));

@@ -32,7 +32,7 @@ void aux_init(
  * a->share.why says why not, *x is as before. */
 bool aux_set(
     struct aux_arena *a, struct aux *x, uint64_t who, struct span bytes);
-/* Takes chunks for so many bytes, which aux_set will bring, while nothing is
+/* Takes chunks for `len` bytes, which aux_set will bring, while nothing is
  * stored or reserved. As aux_set on failure. */
 MUST_CHECK bool aux_reserve(
     struct aux_arena *a, struct aux *x, uint64_t who, uint32_t len);

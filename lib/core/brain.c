@@ -1,7 +1,6 @@
-/* brain.c - see brain.h. The one place that tells the two roles apart. Owned by
- * the loop's thread.
- * Rejected: a switch on the role in every function; a table per role is
- * complete or does not link. */
+/* brain.c - see brain.h: what both roles do about an event, and the table of
+ * the roles. Owned by the loop's thread. Rejected: a switch on the role in
+ * every function; a table per role is complete or does not link. */
 #include "core/head.h"
 
 #include "base/check.h"
@@ -12,6 +11,8 @@ struct brain *brain_init(struct slab *s, const struct brain_conf *c)
     static const struct brain_ops *const roles[] = {
         [ROLE_ENCODED] = &encoded_ops, [ROLE_LANGD] = &langd_ops};
 
+    CHECK(c->conf->role < ARRAY_LEN(roles) && roles[c->conf->role],
+        "a brain of role %u", c->conf->role);
     return roles[c->conf->role]->init(s, c);
 }
 
@@ -21,6 +22,7 @@ void head_carve(struct brain *b, struct slab *s, const struct brain_ops *ops)
 {
     const struct conf *c = b->c.conf;
 
+    CHECK(ops->role == c->role, "role %u, configured %u", ops->role, c->role);
     b->ops = ops;
     b->history = slab_take(s, c->limit_history, sizeof(*b->history));
     aux_init(&b->aux, s, c, b->c.seed);
@@ -33,6 +35,7 @@ void head_init(struct brain *b, const struct engines_ops *engines,
 {
     const struct conf *c = b->c.conf;
 
+    CHECK(c->pools_count <= CONF_POOLS_MAX, "%u pools", c->pools_count);
     b->engines.ops = engines;
     b->peers.ops = peers;
     b->engines.brain = b->peers.brain = b;
@@ -48,6 +51,8 @@ void head_record(struct brain *b, struct room *r, const struct ended *row)
 {
     struct ended *e = &b->history[b->ended_count % b->c.conf->limit_history];
 
+    CHECK(r->state == ROOM_SUCCESS || r->state == ROOM_FAILED,
+        "room %llx ends in state %u", (unsigned long long)r->id, r->state);
     *e = *row;
     e->room = r->id;
     e->state = r->state;
@@ -74,7 +79,7 @@ static void on_peer(struct brain *b, struct out *out, const struct event *ev)
         "not a message for a daemon of this role");
 }
 
-/* True if it is news. */
+/* True if this was not known before. */
 static bool pool_lost(struct brain *b, uint32_t i)
 {
     CHECK(i < b->pools_count, "note of pool %u", i);
@@ -205,16 +210,19 @@ uint32_t brain_open_rooms(const struct brain *b)
 
 const struct layout *brain_layout(const struct brain *b, uint32_t i)
 {
+    CHECK(i < b->pools_count, "layout of pool %u", i);
     return &b->metas[i].layout;
 }
 
 bool brain_engines_write(const struct brain *b, uint32_t i)
 {
+    CHECK(i < b->pools_count, "access to pool %u", i);
     return b->ops->engines_write || b->metas[i].conf->engine_access;
 }
 
 uint32_t brain_blocks_free(const struct brain *b, uint32_t i)
 {
+    CHECK(i < b->pools_count, "blocks of pool %u", i);
     return b->ops->blocks_free(b, i);
 }
 

@@ -38,7 +38,7 @@ uint64_t brain_deadline(const struct brain *b);
 /* Appends the next EVENT frame for conn; false: none is left, or it does not
  * fit (then it comes again). */
 bool brain_next_event(struct brain *b, uint32_t conn, struct writer *w);
-/* Returns the rooms that have not ended; a drain is over at 0. */
+/* Returns the number of rooms that have not ended: a drain ends at 0. */
 uint32_t brain_open_rooms(const struct brain *b);
 /* Shows what (status rooms pools peers stats); false: no such thing. */
 bool brain_show(struct brain *b, const char *what, uint64_t now_ns,

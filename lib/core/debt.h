@@ -1,5 +1,5 @@
-/* debt.h - what a peer is owed: said at once, and again with growing pauses
- * until it is answered. Which messages the bits stand for is the role's. Pure;
+/* debt.h - messages that a peer is owed: said at once, and again with growing
+ * pauses until answered. What a bit means is the role's. Pure;
  * one thread. */
 #ifndef MMX_CORE_DEBT_H
 #define MMX_CORE_DEBT_H
@@ -13,6 +13,18 @@ struct debt {
     uint64_t retry_ns;   /* when it is said; 0: at once, for the first time */
     uint64_t backoff_ns; /* the last pause */
 };
+
+/* Owes a message, which is said at once. */
+static inline void debt_owe(struct debt *d, unsigned what)
+{
+    d->owe |= (uint8_t)what;
+    d->retry_ns = 0;
+}
+
+static inline void debt_paid(struct debt *d, unsigned what)
+{
+    d->owe &= (uint8_t)~what;
+}
 
 /* Says all that is owed as if for the first time, after a HELLO. */
 static inline void debt_renew(struct debt *d)

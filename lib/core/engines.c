@@ -13,6 +13,9 @@
 
 #include <stdio.h>
 
+_Static_assert(3 * ROOM_ATTACHMENTS_MAX < OUT_SLACK_ACTIONS,
+    "a notification and a cell for each attachment, and the room's own");
+
 #define TURN_NS NS_PER_MS /* to the next turn; a timer is this late at most */
 
 void engines_init(
@@ -77,6 +80,8 @@ void engine_open(struct engines *g, const struct event *ev)
 
 void engine_known(struct engines *g, struct out *out, uint32_t conn)
 {
+    CHECK(conn < g->conns_max && g->conns[conn].state != CONN_FREE,
+        "connection %u is known and not open", conn);
     list_remove(&g->conns[conn].in_silent);
     out_action(out, ACT_CONN_KNOWN)->conn = conn;
 }
@@ -111,6 +116,7 @@ static void session_leave(struct engines *g, uint32_t session, uint64_t now_ns)
 {
     struct session *s = &g->sessions[session];
 
+    CHECK(s->used && s->conns > 0, "session %u has no connection", session);
     if (--s->conns > 0)
         return;
     LIST_FOREACH_SAFE (n, &s->rooms) {
@@ -159,6 +165,7 @@ void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns)
 {
     struct conn *c = &g->conns[conn];
 
+    CHECK(conn < g->conns_max, "end of connection %u", conn);
     if (c->state == CONN_FREE || c->state == CONN_ENDED)
         return;
     c->state = CONN_ENDED;
@@ -196,6 +203,8 @@ void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns)
     engine_end(g, conn, now_ns);
     LIST_FOREACH_SAFE (n, &c->attachments)
         attachment_drop(g, LIST_ENTRY(n, struct attachment, in_conn));
+    CHECK(list_empty(&c->attachments) && c->session == NONE,
+        "connection %u is free and has attachments", conn);
     c->state = CONN_FREE;
 }
 
@@ -341,6 +350,8 @@ struct attachment *attachment_get(
 
 void attachment_join(struct engines *g, struct attachment *att, struct room *r)
 {
+    CHECK(!att->room && !room_crowded(r), "room %llx with %u attachments",
+        (unsigned long long)r->id, r->attachments_count);
     list_remove(&att->in_waiting);
     heap_remove(&g->timers, &att->timer);
     att->room = r;
@@ -356,6 +367,8 @@ void attachment_wait(struct engines *g, struct attachment *att,
 {
     struct session *s = &g->sessions[g->conns[att->conn].session];
 
+    CHECK(!att->room && !list_linked(&att->in_waiting),
+        "cell %u of connection %u waits twice", att->cell, att->conn);
     att->room_id = room_id;
     att->scope = scope;
     att->deadline_ns = deadline_ns;
@@ -376,6 +389,8 @@ static void cell_put(
 void attachment_over(struct engines *g, struct out *out, struct attachment *att,
     uint8_t state, enum err reason)
 {
+    CHECK(!att->room, "cell %u of connection %u has a room", att->cell,
+        att->conn);
     list_remove(&att->in_waiting);
     heap_remove(&g->timers, &att->timer);
     att->released = (uint32_t)reason; /* kept for the event: it has no room */
@@ -392,6 +407,10 @@ void attachment_fail(
 
 void attachment_drop(struct engines *g, struct attachment *att)
 {
+    CHECK(att->used && *cell_slot(g, att->conn, att->cell) ==
+                           (uint32_t)(att - g->attachments) + 1,
+        "cell %u of connection %u has another attachment", att->cell,
+        att->conn);
     if (att->room) {
         g->ops->leaving(g->brain, att);
         att->room->attachments_count--;
@@ -480,6 +499,9 @@ void room_show(struct engines *g, struct out *out, struct room *r,
                                              : 0;
     bool ended = end && r->told_state != r->state, fresh = false;
 
+    CHECK(
+        end || (r->told_state != ROOM_SUCCESS && r->told_state != ROOM_FAILED),
+        "room %llx goes on after its end", (unsigned long long)r->id);
     known |= end;
     LIST_FOREACH (n, &r->attachments) {
         struct attachment *att = LIST_ENTRY(n, struct attachment, in_room);
@@ -506,6 +528,7 @@ void room_gather(
 {
     struct session *s = &g->sessions[session];
 
+    CHECK(s->used, "room %llx of no session", (unsigned long long)r->id);
     r->session = session;
     list_push_tail(&s->rooms, &r->in_session);
     LIST_FOREACH_SAFE (n, &s->waiting) {

@@ -49,10 +49,10 @@ struct attachment {
     uint32_t scope;   /* langd: peer of the room; encoded: 0 */
     uint32_t conn, cell, tag;
     uint32_t released; /* rows [0, released) given back */
-    uint16_t pending;  /* EVENT_ bits to tell */
+    uint16_t pending;  /* EVENT_ bits of the next event */
     uint8_t rights;
     bool used, owner;
-    bool fresh;           /* joined; not told yet what is true */
+    bool fresh;           /* joined since the last room_show */
     bool shown;           /* rows were shown and may be in use */
     uint64_t deadline_ns; /* of waiting */
     struct heap_node timer;
@@ -72,7 +72,7 @@ struct conn {
     uint32_t pool, pool_seq; /* its POOL call waits for pool - 1; 0: none */
     struct list attachments, dirty;
     struct list in_session;
-    struct list in_silent; /* until it has said who it is */
+    struct list in_silent; /* until HELLO or MAP */
     uint64_t hello_by_ns;
     bool hello_seen_late; /* the loop slept through that: one turn more */
     char name[64];
@@ -92,7 +92,7 @@ struct attach_to {
     uint32_t scope;
 };
 
-/* What a role does with what it is told. */
+/* A role's part of what engines ask for. */
 struct engines_ops {
     uint16_t succeeded;     /* the event of a room that did */
     const char *wrong_role; /* text for engines of the other */
@@ -114,9 +114,9 @@ struct engines_ops {
     void (*touched)(void *brain, struct room *r);
     /* An attachment of the room is about to go: it released all, or is dead. */
     void (*leaving)(void *brain, struct attachment *att);
-    /* The owner session is over: fail the room as engine-lost. */
+    /* The owner's session ended: fail the room as engine-lost. */
     void (*orphaned)(void *brain, struct room *r, uint64_t now_ns);
-    /* The connection, or the session, is over; NULL: nothing to do. */
+    /* The connection, or the session, ended; NULL: nothing to do. */
     void (*conn_over)(void *brain, uint32_t conn);
     void (*session_over)(void *brain, uint32_t session);
 };
@@ -144,8 +144,8 @@ void engines_init(
 void engine_open(struct engines *g, const struct event *ev);
 /* The connection ended (end of file, or BYE). */
 void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns);
-/* Has the ended connection nothing left that its process could hold? Then
- * its number need not wait for the process to die. */
+/* True if an ended connection has no attachments left, so that its number can
+ * be used again before its process ends. */
 bool engine_empty(const struct engines *g, uint32_t conn);
 /* The process is dead: all its attachments are through and gone. */
 void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns);
@@ -161,19 +161,19 @@ static inline bool engine_can(
     return has_ability(g->conns[conn].abilities, a);
 }
 
-/* The connection has said who it is, by HELLO or MAP. */
+/* Notes that HELLO or MAP came: the connection gives way to no other. */
 void engine_known(struct engines *g, struct out *out, uint32_t conn);
 
-/* Does an attachment wait for a room in this scope? Walks all that wait. */
+/* True if an attachment waits for a room in this scope. O(all that wait). */
 bool engines_wait_for(const struct engines *g, uint32_t scope);
 /* Fails the attachments that waited too long and ends the connections that were
  * silent too long, while out has room. */
 void engines_expire(struct engines *g, struct out *out, uint64_t now_ns);
 
-/* When engines_expire is due; TIME_NEVER: nothing waits. */
+/* Returns when engines_expire is due; TIME_NEVER: nothing waits. */
 uint64_t engines_deadline(const struct engines *g);
 
-/* May this connection map pools of that access list? */
+/* True if this connection may map pools of that access list. */
 bool engine_may(const struct engines *g, uint32_t conn,
     const struct conf_list *uids, const struct conf_list *gids);
 
@@ -185,7 +185,7 @@ MUST_CHECK enum err attachment_add(struct engines *g, uint32_t conn,
 /* The attachment under this cell and tag; NULL: none. */
 struct attachment *attachment_get(
     const struct engines *g, uint32_t conn, uint32_t cell, uint32_t tag);
-/* Has the room as many attachments as it may have? */
+/* True if the room has as many attachments as it may have. */
 static inline bool room_crowded(const struct room *r)
 {
     return r->attachments_count >= ROOM_ATTACHMENTS_MAX;
@@ -195,10 +195,10 @@ void attachment_join(struct engines *g, struct attachment *att, struct room *r);
 /* Lets the attachment wait for a room of its session. */
 void attachment_wait(struct engines *g, struct attachment *att,
     uint64_t room_id, uint32_t scope, uint64_t deadline_ns);
-/* A waiting attachment failed (its deadline, or it was aborted). */
-/* An attachment without a room hears how its room ended, before it came. */
+/* Notifies an attachment without a room how the room ended that it is for. */
 void attachment_over(struct engines *g, struct out *out, struct attachment *att,
     uint8_t state, enum err reason);
+/* Fails a waiting attachment: its deadline came, or it was aborted. */
 void attachment_fail(struct engines *g, struct out *out, struct attachment *att,
     enum err reason);
 /* Unbinds and forgets; the room is touched. */
@@ -224,7 +224,7 @@ void room_show(struct engines *g, struct out *out, struct room *r,
  * many as it may have. */
 void room_gather(
     struct engines *g, struct room *r, uint32_t session, uint32_t scope);
-/* Is any attachment left that was shown rows? */
+/* True if an attachment is left that was shown rows. */
 bool room_in_use(const struct room *r);
 
 /* Next attachment of conn with something pending, NULL: none (and the

@@ -22,7 +22,7 @@ enum room_state {
  *
  * Commands go to every shard, in order; notes come back from each. A slot is
  * a place in the brain's table of rooms (langd) or destinations (encoded);
- * the generation tells its uses apart. */
+ * the generation tells one use from another. */
 enum data_cmd_type {
     LAND_OPEN,   /* slot generation attempt room pool peer; from, base, total */
     LAND_RUN,    /* slot generation; a = block, b = blocks: rows go on there */
@@ -33,7 +33,7 @@ enum data_cmd_type {
                     below it are gone. All of it has landed: no answer */
     LAND_CLOSE,  /* slot generation; answered by NOTE_LAND_QUIET iff reply */
     SEND_OPEN,   /* slot generation attempt room pool peer; from, unit_rows,
-                    part_rows, total; copy: the peer maps the pool and is told
+                    part_rows, total; copy: the peer maps the pool and learns
                     where the rows lie, instead of being sent them */
     SEND_RUN,    /* slot generation; a = block, b = blocks */
     SEND_LIMIT,  /* slot generation; a = rows [from, a) may be sent, total */
@@ -41,7 +41,7 @@ enum data_cmd_type {
                     total, copy */
     SEND_CLOSE,  /* slot generation; answered by NOTE_SEND_QUIET */
     PEER_OPEN,   /* peer: the body has its data addresses */
-    PEER_CLOSE   /* peer: its epoch is over; drop endpoints and queued sends */
+    PEER_CLOSE   /* peer: its epoch ended; drop endpoints and queued sends */
 };
 
 struct data_cmd {
@@ -81,14 +81,14 @@ enum event_type {
     EV_CONN_DEAD, /* its process is gone; the number may be used again */
     EV_LOCAL,     /* a message of an engine: conn, local */
     EV_LOCAL_BAD, /* a frame that could not be read: conn, err, seq, fault */
-    EV_LINK_UP,   /* a control connection to a peer stands: link */
+    EV_LINK_UP,   /* a control connection to a peer is up: link */
     EV_LINK_DOWN, /* it is lost; the number may be used again: link */
     EV_PEER,      /* a message of a peer daemon: link, peer */
     EV_PEER_BAD,  /* a frame that could not be read: link, err; with a fault
                      peer, whose header is good */
     EV_NOTE,      /* a note of one shard: note */
     EV_MAP,       /* langd: of peer number `peer_at`, these pools are mapped:
-                     mapped; err: ACT_MAP is over, none are */
+                     mapped; err: ACT_MAP has failed, none are */
     EV_POOL,      /* pool has its memory, or it cannot be had: at start for each
                      with a layout in the config, else after ACT_POOL_FIX */
     EV_ADDRESSES, /* langd: what its HELLOs say from now on, per carrier; first
@@ -141,7 +141,7 @@ enum action_type {
     ACT_NOTIFY,     /* conn has events: pull them with next_event() while its
                        socket takes them */
     ACT_CELL,       /* conn: status cell `index` becomes word */
-    ACT_CONN_KNOWN, /* conn has said who it is: it gives way to no other */
+    ACT_CONN_KNOWN, /* HELLO or MAP came of conn: it gives way to no other */
     ACT_CONN_CLOSE, /* conn: after what is queued, close the socket. After
                        EV_CONN_END: nothing is held for its process, forget
                        it; EV_CONN_DEAD follows */
@@ -204,7 +204,7 @@ struct rows_out {
 struct show_at {
     uint64_t at; /* place to go on at */
     uint32_t places;
-    uint32_t uid; /* who asks: others' room ids are cut; 0: for all */
+    uint32_t uid; /* of the reader: others' room ids are cut; 0: none are */
     bool over;    /* all was shown */
     uint32_t sums[SHOW_POOLS_MAX][3]; /* pools: what was counted so far */
 };

@@ -26,7 +26,7 @@ struct show_ops {
         struct rows_out *s);
 };
 
-/* What a role is, and does; those without a comment as in brain.h. */
+/* A role; members without a comment are as in brain.h. */
 struct brain_ops {
     uint8_t role;
     bool engines_write; /* pools are writable for all their engines */
@@ -44,12 +44,11 @@ struct brain_ops {
     void (*map)(
         void *brain, struct out *out, uint32_t conn, const struct local_msg *m);
     /* What brain.c left of an event, or the role's own part of it: CONN_END,
-     * CONN_DEAD, NOTE, MAP, TIME and, POOL, and MORE
-     * when POOL had not enough room. */
+     * CONN_DEAD, NOTE, MAP, TIME, POOL, and MORE when POOL lacked room. */
     void (*event)(void *brain, struct out *out, const struct event *ev);
     /* Draws consequences until there are none, or the list is full. */
     void (*work)(void *brain, struct out *out);
-    /* Beyond what the head waits for. */
+    /* True if the role has more to do. */
     bool (*pending)(const void *brain);
     uint64_t (*deadline)(const void *brain);
     /* Fills what an event says of its attachment's room beyond the head's part,
@@ -57,11 +56,11 @@ struct brain_ops {
      */
     bool (*fill_event)(void *brain, const struct attachment *att,
         struct local_event *n, struct writer *w);
-    /* When no attachment has one; NULL: there are no others. */
+    /* Called when no attachment has one; NULL: there are no others. */
     bool (*next_event)(void *brain, uint32_t conn, struct writer *w);
     uint32_t (*open_rooms)(const void *brain);
     const struct show_ops *show;
-    /* The memory of pool i stands; NULL: nothing to do. */
+    /* Pool i has its memory; NULL: nothing to do. */
     void (*pool_ready)(void *brain, uint32_t i);
     uint32_t (*blocks_free)(const void *brain, uint32_t i);
     void (*check)(const void *brain);

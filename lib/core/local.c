@@ -3,6 +3,7 @@
  * brain_ops. Owned by the loop's thread. */
 #include "core/head.h"
 
+#include "base/check.h"
 #include "base/text.h"
 
 #include <stdio.h>
@@ -10,6 +11,7 @@
 void head_refuse(struct brain *b, struct out *out, uint32_t conn,
     const struct local_msg *m, const struct refusal *r)
 {
+    CHECK(r->err != OK, "%s is refused without a reason", local_name(m->type));
     b->stats[STAT_refused]++;
     out_answer(out, conn, m->seq, r->err, r->a, r->b, "%s: %s",
         local_name(m->type), r->text);
@@ -46,6 +48,7 @@ static void on_hello(
     w.welcome.uid = b->engines.conns[conn].uid;
     w.welcome.gid = b->engines.conns[conn].gid;
     w.welcome.abilities = local_abilities();
+    CHECK(w.welcome.cells > 0, "connection %u has no cells", conn);
     out_local(out, conn, &w, FD_CELLS, w.welcome.cells)->word = m->seq;
     engine_known(&b->engines, out, conn);
 }
@@ -98,6 +101,8 @@ static void on_attach(
         head_refuse(b, out, conn, m, &r);
         return;
     }
+    CHECK(!to.room || !to.ended, "room %llx is there and has ended",
+        (unsigned long long)n->room);
     accept(out, conn, m);
     att->scope = to.scope;
     att->room_id = n->room;
@@ -213,6 +218,8 @@ void head_local(
 {
     uint8_t state = b->engines.conns[conn].state;
 
+    CHECK(conn < b->engines.conns_max && state != CONN_FREE,
+        "a message of connection %u, in state %u", conn, state);
     if (m->type == LOCAL_HELLO) {
         on_hello(b, out, conn, m);
         return;
@@ -258,6 +265,8 @@ void head_local_bad(struct brain *b, struct out *out, const struct event *ev)
     bool unknown = ev->err == ERR_BUSY;
     char text[WIRE_FAULT_TEXT];
 
+    CHECK(ev->err != OK && ev->conn < b->engines.conns_max,
+        "a bad frame of connection %u without a reason", ev->conn);
     b->engines.stats[STAT_malformed_local]++;
     if (f->field && !unknown) {
         b->engines.stats[STAT_unknown_bits] += !f->length;

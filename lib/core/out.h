@@ -5,10 +5,13 @@
 
 #include "core/flow.h"
 
-/* What the doings of one room may need at most; a step goes on only while so
- * much is left. */
+/* What the doings of one room may need at most; a step goes on only while
+ * this much is left. */
 #define OUT_SLACK_ACTIONS 2300
 #define OUT_SLACK_BYTES   (160u << 10)
+
+_Static_assert(OUT_SLACK_ACTIONS < OUT_ACTIONS && OUT_SLACK_BYTES < OUT_BYTES,
+    "an empty list has room");
 
 static inline bool out_has_room(const struct out *o)
 {

@@ -53,6 +53,8 @@ struct peer *peer_on(const struct peers *p, uint32_t link)
 
 uint32_t peer_index(const struct peers *p, const struct peer *peer)
 {
+    CHECK(peer >= p->peers && peer < p->peers + p->max, "peer %td",
+        peer - p->peers);
     return (uint32_t)(peer - p->peers);
 }
 
@@ -115,6 +117,7 @@ void peer_begin_run(struct peers *p, struct peer *peer, uint64_t epoch)
 {
     if (peer->run && peer->run_epoch == epoch)
         return;
+    CHECK(epoch != 0, "a run of peer %u without an epoch", peer_index(p, peer));
     peer->run_epoch = epoch;
     peer->run = ++p->runs * RUN_PLACES + peer_index(p, peer);
     peer->dead_to = 0;
@@ -132,6 +135,8 @@ struct peer *peer_of_run(const struct peers *p, uint32_t run)
 void peer_send(struct peers *p, struct out *out, const struct peer *peer,
     struct peer_msg *m)
 {
+    CHECK(peer->link < p->links, "%s to a peer without a link",
+        peer_name(m->type));
     m->from_epoch = p->self.c->epoch;
     m->to_epoch = peer->epoch;
     m->seq = ++p->seq;
@@ -154,7 +159,7 @@ bool peer_copies(const struct peer *peer, uint32_t pool)
            (peer->mapped >> pool & 1);
 }
 
-/* To whom it is: what it needs to map our pools, and what we have of its. */
+/* Adds what the peer needs to map our pools, and which of its are mapped. */
 static void say_maps(const struct peers *p, uint32_t link, struct peer_hello *m)
 {
     const struct peer *peer = peer_on(p, link);
@@ -208,7 +213,7 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
         put_u64(&w, l->hash);
         put_span(&w, span_str(c->conf->pools[i].name), 2, 63);
         put_span(&w, span_str(l->text), 2, LAYOUT_TEXT_MAX);
-        if (w.failed) { /* too many long ones: the others are not told */
+        if (w.failed) { /* too many long ones: the others are left out */
             w.len = whole;
             break;
         }
@@ -392,8 +397,7 @@ void peer_tell_shards(struct peers *p, struct out *out, struct peer *peer,
     const struct peer_hello *m)
 {
     bool tcp = m->carrier == 0 || m->carrier == CARRIER_TCP;
-    struct span addresses =
-        tcp && m->places.len > 0 ? m->places : m->addresses;
+    struct span addresses = tcp && m->places.len > 0 ? m->places : m->addresses;
     struct data_cmd cmd = {.type = PEER_OPEN, .peer = peer_index(p, peer)};
     struct action *a;
     size_t at = out->bytes.len;
@@ -508,6 +512,8 @@ static void on_hello(struct peers *p, struct out *out, uint32_t link,
     peer->epoch = m->from_epoch;
     take_carriers(p, peer, &m->hello);
     p->ops->greeted(p->brain, out, link, peer, m, was_up);
+    CHECK(peer->link == link && peer_on(p, link) == peer,
+        "a peer that said HELLO on link %u is not there", link);
     peer_arm(p, peer);
     /* An answer that changes the choice is followed by the addresses of that
      * carrier, before any request. */
@@ -552,6 +558,8 @@ void peer_disconnect(struct peers *p, struct out *out, struct peer *peer)
 {
     if (peer->link == NONE)
         return;
+    CHECK(peer_on(p, peer->link) == peer, "link %u is another peer's",
+        peer->link);
     out_action(out, ACT_DISCONNECT)->link = peer->link;
     p->link_peer[peer->link] = NONE;
     peer->link = NONE;
@@ -562,6 +570,7 @@ void peer_lost(
 {
     struct data_cmd cmd = {.type = PEER_CLOSE, .peer = peer_index(p, peer)};
 
+    CHECK(peer->used, "peer %u is lost and no peer", cmd.peer);
     p->stats[STAT_peers_lost]++;
     p->ops->lost(p->brain, out, peer, restarted);
     peer->up = false;

@@ -2,7 +2,7 @@
  * link they are on, what their pools hold. Pure; one thread.
  *
  * A link is a control connection that the body made; a peer is a daemon with
- * a name. A peer is up while its link stands and HELLOs were exchanged on it.
+ * a name. A peer is up while its link is, and HELLOs were exchanged on it.
  * It is lost when a HELLO shows a new epoch, or when its link has been down
  * for control.lost_after: silence alone is not death. */
 #ifndef MMX_CORE_PEERS_H
@@ -30,7 +30,7 @@ struct refused {
 
 struct peer {
     bool used, up;
-    bool configured;   /* stands in the config: never given up */
+    bool configured;   /* named in the config: never evicted */
     uint32_t link;     /* NONE: no connection */
     uint64_t epoch;    /* of its last HELLO; 0: none yet */
     uint64_t lost_ns;  /* when a link that is down means lost; TIME_NEVER */
@@ -64,7 +64,7 @@ struct peer {
     struct peer_pool pools[CONF_POOLS_MAX];
 };
 
-/* What this daemon says of itself. */
+/* This daemon, as its HELLOs describe it. */
 struct self {
     const struct brain_conf *c;
     uint8_t role;
@@ -74,7 +74,7 @@ struct self {
     struct own_addresses own[CARRIER_END]; /* langd: for its HELLOs */
 };
 
-/* What a role does with what it hears of its peers. */
+/* A role's part of what peers say. */
 struct peers_ops {
     bool greets; /* connects to them, and says HELLO first */
     /* Returns the peer that says HELLO, or why there is none; NULL: the one on
@@ -91,7 +91,7 @@ struct peers_ops {
 
 struct peers {
     struct peer *peers;
-    uint32_t *link_peer; /* by link; NONE: nobody yet */
+    uint32_t *link_peer; /* by link; NONE: no peer yet */
     uint32_t max, links;
     struct heap timers;
     struct self self;
@@ -111,7 +111,7 @@ void peers_addresses(struct peers *p, const struct own_addresses *a);
 /* The peer on this link, or NULL. */
 struct peer *peer_on(const struct peers *p, uint32_t link);
 uint32_t peer_index(const struct peers *p, const struct peer *peer);
-/* A place nobody has, or whose daemon is gone with all its rooms; NULL:
+/* Returns a free place, or one whose daemon is gone with all its rooms; NULL:
  * limits.peers is reached. */
 struct peer *peer_new(struct peers *p);
 /* encoded: returns the peer without rooms that is to give its place to a new
@@ -130,7 +130,7 @@ static inline bool peer_can(const struct peer *p, enum peer_ability a)
 
 /* The peer says HELLO: with another epoch its generations begin anew. */
 void peer_begin_run(struct peers *p, struct peer *peer, uint64_t epoch);
-/* The peer whose run has this number; NULL: that run is over. */
+/* Returns the peer whose run has this number; NULL: that run has ended. */
 struct peer *peer_of_run(const struct peers *p, uint32_t run);
 
 /* Puts the header's fields in: epochs, sequence. */
@@ -165,9 +165,10 @@ MUST_CHECK enum err peer_take_hello(struct peer *peer,
 void peer_tell_shards(struct peers *p, struct out *out, struct peer *peer,
     const struct peer_hello *m);
 
-/* What a langd has to say on the Unix socket of this encoded; 0: it may not. */
+/* Returns what a langd has to say on the Unix socket of this encoded; 0: it may
+ * not. */
 uint64_t peer_token(const struct peers *p, const struct peer *peer);
-/* Are rows of the encoder's pool copied by langd itself? */
+/* True if langd itself copies rows of the encoder's pool. */
 bool peer_copies(const struct peer *peer, uint32_t pool);
 
 /* The link went; lost_after from now the peer is. */

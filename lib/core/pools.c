@@ -82,6 +82,7 @@ void pools_say(
     struct writer w = writer_of(fields, sizeof(fields));
     struct local_msg m = {.type = LOCAL_POOL_INFO, .seq = seq};
 
+    CHECK(i < b->pools_count, "pool %u of %u", i, b->pools_count);
     if (!p->ready) {
         out_answer(out, conn, seq, ERR_INTERNAL, 0, 0,
             "pool %s: %s; the daemon's log says more", p->conf->name,
@@ -117,13 +118,14 @@ static uint32_t pool_named(const struct brain *b, struct span name)
     return NONE;
 }
 
-/* The answer comes when the pool's memory stands; one such call of a
- * connection can wait. */
+/* Answers when the pool's memory is ready; one such call of a connection can
+ * wait. */
 static void wait_for_pool(
     struct brain *b, struct out *out, uint32_t conn, uint32_t seq, uint32_t i)
 {
     struct conn *k = &b->engines.conns[conn];
 
+    CHECK(b->metas[i].fixing, "pool %u is waited for, and not being made", i);
     if (k->pool != 0) {
         out_answer(out, conn, seq, ERR_NOT_READY, 0, 0,
             "pool %s: its memory is being made, and another call waits for "
@@ -186,7 +188,8 @@ bool pools_pending(const struct brain *b)
     return false;
 }
 
-/* Answers who waits for pool i. false: there is no room for all of it. */
+/* Answers the calls that wait for pool i. false: there is no room for all of
+ * it. */
 static bool answer_waiting(struct brain *b, struct out *out, uint32_t i)
 {
     for (uint32_t k = 0; k < b->engines.conns_max; k++) {

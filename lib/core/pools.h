@@ -8,14 +8,14 @@
 #define POOL_SHARE_MAX  16
 #define POOL_HANDLE_MAX 128
 
-/* What engines and peers are told of a pool. */
+/* A pool, as engines and peers see it. */
 struct pool_meta {
     const struct conf_pool *conf;
     struct layout layout; /* count 0: no engine has declared it yet */
-    bool ready, broken;   /* the memory stands; or could not be had */
+    bool ready, broken;   /* it has its memory; or that could not be had */
     bool lost;            /* it stood, and works no more */
     bool fixing;          /* ACT_POOL_FIX is out: the memory is being made */
-    bool news;            /* it stands or not, and who waits is not told yet */
+    bool news; /* calls that wait for the memory have no answer yet */
     uint64_t offsets[LAYOUT_FIELDS_MAX], bytes;
     char share[POOL_SHARE_MAX + 1]; /* how engines map it */
     uint8_t handle[POOL_HANDLE_MAX];

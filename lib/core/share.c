@@ -27,6 +27,8 @@ void share_init(struct share *s, struct slab *slab, const struct conf *c,
     s->unit = unit;
     s->percent = (uint32_t)c->limit_reserve;
     s->used = 0;
+    CHECK(unit > 0 && s->total >= s->limit, "%s: %u entries of %u", key,
+        s->total, s->limit);
     slots_init(&s->slots, slab, s->total);
     table_init(&s->of, slab, s->total, seed);
     s->uses = slab_take(slab, s->total, sizeof(*s->uses));
@@ -43,6 +45,8 @@ bool share_may(const struct share *s, uint64_t who, uint32_t n)
 {
     uint32_t left = s->total - s->used;
 
+    CHECK(s->used <= s->total, "%s: %u of %u are used", s->key, s->used,
+        s->total);
     if (n > left)
         return false;
     return s->used + n <= s->limit || share_used(s, who) + n <= left - n;

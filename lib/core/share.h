@@ -1,7 +1,7 @@
 /* share.h - how much of a table one user has, and when that is too much. Pure.
  *
  * A table has its limit, and a reserve on top of it (limits.reserve). Up to
- * the limit entries go to the first who asks. Beyond it a user gets one more
+ * the limit entries go to the first that asks. Beyond it a user gets one more
  * only while it holds fewer than are left after that: one user alone can take
  * the limit and nothing of the reserve, the next one half of the reserve, the
  * next one half of what is left then. A part of the limit for each user was

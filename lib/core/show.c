@@ -2,6 +2,8 @@
  * the role's own columns. Owned by the loop's thread; changes nothing. */
 #include "core/show.h"
 
+#include "base/check.h"
+
 #include <stdio.h>
 
 _Static_assert(SHOW_POOLS_MAX >= CONF_POOLS_MAX, "a report of all pools");
@@ -49,6 +51,8 @@ void show_room(struct rows_out *s, const struct show_at *at, uint64_t now_ns,
     const struct room *r, const struct ended *h, const char *peer,
     const char *state)
 {
+    CHECK(r->used && h->opened_ns <= now_ns, "room %llx is opened later",
+        (unsigned long long)r->id);
     s->row(s);
     show_room_id(s, at, r->id, h->who);
     if (peer)
@@ -82,6 +86,8 @@ static void show_status(const struct brain *b, struct rows_out *s)
 static void show_ended(
     struct rows_out *s, const struct show_at *at, const struct ended *e)
 {
+    CHECK(e->done_ns >= e->opened_ns, "room %llx ended before it was opened",
+        (unsigned long long)e->room);
     s->row(s);
     show_room_id(s, at, e->room, e->who);
     s->text(s, "peer", e->peer);

@@ -9,6 +9,8 @@ static const struct {
 #undef STAT
 };
 
+_Static_assert(ARRAY_LEN(rows) == STAT_COUNT, "a name for each counter");
+
 const char *stat_name(enum counter c)
 {
     return rows[c].name;

@@ -2,9 +2,12 @@
  * needed, what is too old is not believed. */
 #include "core/tombs.h"
 
+#include "base/check.h"
+
 void tombs_init(struct tombs *t, struct slab *s, uint32_t cap, uint64_t seed,
     uint64_t keep_ns)
 {
+    CHECK(cap > 0 && keep_ns > 0, "%u tombstones", cap);
     t->cap = cap;
     t->next = 0;
     t->keep_ns = keep_ns;
@@ -28,7 +31,8 @@ void tombs_put(struct tombs *t, uint64_t now_ns, uint64_t id, uint32_t scope,
         .used = true,
         .owner = NONE,
         .until_ns = now_ns + t->keep_ns};
-    (void)table_put(&t->index, id, scope, t->next);
+    CHECK(table_put(&t->index, id, scope, t->next),
+        "no place in the index for one of %u tombstones", t->cap);
     t->next = (t->next + 1) % t->cap;
 }
 
@@ -67,6 +71,8 @@ void tombs_forget(struct tombs *t, uint64_t id, uint32_t scope)
 
     if (i == NONE)
         return;
+    CHECK(
+        t->ring[i].used && t->ring[i].id == id, "tombstone %u is another's", i);
     t->ring[i].used = false;
     table_remove(&t->index, id, scope);
 }

@@ -121,8 +121,7 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
 /* Makes a message to L pending, to be sent at once. */
 static void owe(struct encoded *e, struct edst *d, enum eowe what)
 {
-    d->debt.owe |= (uint8_t)what;
-    d->debt.retry_ns = 0;
+    debt_owe(&d->debt, what);
     edst_touch(e, d);
 }
 
@@ -252,7 +251,7 @@ void edst_answered(struct encoded *e, struct out *out, struct edst *d)
     if (d->map == NONE || e->b.peers.peers[d->peer].epoch != d->map_epoch)
         return;
     edst_unfence(e, d);
-    d->debt.owe &= (uint8_t)~OWE_FAILED;
+    debt_paid(&d->debt, OWE_FAILED);
     edst_conn_quiet(e, out, conn);
 }
 
@@ -521,7 +520,7 @@ static void look_for_debts(struct encoded *e, struct edst *d)
         owe(e, d, OWE_LENGTH);
     }
     if (!wants(e, d)) {
-        d->debt.owe &= (uint8_t)~OWE_WANT;
+        debt_paid(&d->debt, OWE_WANT);
     } else if (changed || !(d->want_known || d->debt.owe & OWE_WANT)) {
         d->want_known = false;
         d->want_attempt = d->attempt;
@@ -530,7 +529,7 @@ static void look_for_debts(struct encoded *e, struct edst *d)
         owe(e, d, OWE_WANT);
     }
     if (d->broken_attempt != d->attempt)
-        d->debt.owe &= (uint8_t)~OWE_BROKEN;
+        debt_paid(&d->debt, OWE_BROKEN);
 }
 
 static struct peer_msg about(const struct edst *d, enum peer_type type)

@@ -361,7 +361,7 @@ static void length_answered(const struct peer_state *n, struct edst *d)
 {
     if (n->total == ROWS_UNKNOWN || (n->flags & FLAG_AUX)) {
         d->length_acked = d->room->item->length_version;
-        d->debt.owe &= (uint8_t)~OWE_LENGTH;
+        debt_paid(&d->debt, OWE_LENGTH);
     } else if (n->reason != ERR_NO_BLOCKS) {
         d->length_acked = d->length_told = 0;
     } else {
@@ -393,7 +393,7 @@ static void on_state(struct encoded *e, struct out *out,
     } else if (n->answers == PEER_WANT && n->attempt == d->want_attempt &&
                n->granted <= d->want_granted) {
         d->want_known = true;
-        d->debt.owe &= (uint8_t)~OWE_WANT;
+        debt_paid(&d->debt, OWE_WANT);
     }
     edst_touch(e, d);
 }

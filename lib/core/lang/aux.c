@@ -223,7 +223,7 @@ void laux_take(struct langd *l, struct lroom *m, struct span bytes)
     if (passes(l, m, aux_chunks(bytes.len)) &&
         aux_set(&l->b.aux, &m->aux, m->uid, bytes)) {
         m->aux_state = LAUX_STORED;
-        m->debt.owe &= (uint8_t)~OWE_AUX;
+        debt_paid(&m->debt, OWE_AUX);
     } else {
         l->b.stats[STAT_aux_full] += m->aux_state == LAUX_UNKNOWN;
         m->aux_state = LAUX_LACKING;
@@ -249,8 +249,7 @@ static uint32_t reserve(struct langd *l, struct lroom *m, uint32_t most)
     if (!aux_reserve(&l->b.aux, &m->aux, m->uid, (has + n) * AUX_CHUNK))
         return 0;
     if (m->aux_state == LAUX_LACKING && asks_again(l, m)) {
-        m->debt.owe |= OWE_AUX;
-        m->debt.retry_ns = 0;
+        debt_owe(&m->debt, OWE_AUX);
     }
     changed(l, m);
     return n;
@@ -277,7 +276,7 @@ static void lose(struct langd *l, struct lroom *m)
     laux_drop(l, m);
     if (m->aux_state == LAUX_STORED)
         m->aux_state = LAUX_LACKING;
-    m->debt.owe &= (uint8_t)~OWE_AUX;
+    debt_paid(&m->debt, OWE_AUX);
     l->b.stats[STAT_aux_taken_back]++;
     changed(l, m);
 }

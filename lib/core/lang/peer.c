@@ -237,7 +237,7 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
     l->b.stats[STAT_broken]++;
     /* Rows that the first grant covered were in no WANT. */
     m->committed = max_u32(m->committed, min_u32(n->committed, m->max_rows));
-    m->debt.owe &= (uint8_t)~OWE_GRANT;
+    debt_paid(&m->debt, OWE_GRANT);
     /* Sends our data addresses again: a shard may have a new one. */
     if (peer_carrier_broke(&l->b.peers, out, p, l->b.now_ns) ||
         p->hello_ns == TIME_NEVER)
@@ -265,10 +265,10 @@ static void on_state(
         m->stale = 0;
         if (m->sent_attempt == m->attempt && m->sent_granted == m->granted &&
             (n->firm == FIRM_NOT_SAID || n->firm >= m->sent_firm))
-            m->debt.owe &= (uint8_t)~OWE_GRANT;
+            debt_paid(&m->debt, OWE_GRANT);
         break;
     case PEER_ACK:
-        m->debt.owe &= (uint8_t)~OWE_ACK;
+        debt_paid(&m->debt, OWE_ACK);
         break;
     default:
         break;
@@ -314,7 +314,7 @@ static void on_alive(struct langd *l, struct out *out, struct lroom *m,
         break;
     case PEER_FAILED:
         text_copy(msg->failed.text, text, sizeof(text));
-        m->debt.owe &= (uint8_t)~OWE_GRANT;
+        debt_paid(&m->debt, OWE_GRANT);
         if (msg->failed.reason == ERR_NO_BLOCKS)
             g = m->group;
         lroom_fail(l, m,
@@ -322,7 +322,7 @@ static void on_alive(struct langd *l, struct out *out, struct lroom *m,
                 ? (enum err)msg->failed.reason
                 : ERR_INTERNAL,
             msg->failed.a, msg->failed.b, text);
-        m->debt.owe &= (uint8_t)~OWE_ABORT;
+        debt_paid(&m->debt, OWE_ABORT);
         if (g) /* the others hold the blocks that it waited for */
             lroom_place_lost(l, g);
         break;
@@ -360,7 +360,7 @@ bool langd_peer(
     else if (msg->type == PEER_NACK)
         on_nack(l, m, &msg->nack);
     else if (msg->type == PEER_DRAINED)
-        m->debt.owe &= (uint8_t)~OWE_ABORT;
+        debt_paid(&m->debt, OWE_ABORT);
     else if (lroom_alive(m))
         on_alive(l, out, m, msg);
     /* A failure is answered when no copy reads the encoder's rows any more. */

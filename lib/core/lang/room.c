@@ -85,7 +85,7 @@ static void finish(struct langd *l, struct lroom *m, enum room_state state)
         &l->tombs, l->b.now_ns, m->generation, 0, m->r.state, m->r.reason);
     m->bootstrap_ns = m->total_ns = m->stall_ns = m->outage_ns = TIME_NEVER;
     m->want = false;
-    m->debt.owe &= (uint8_t) ~(OWE_GRANT | OWE_AUX);
+    debt_paid(&m->debt, OWE_GRANT | OWE_AUX);
     laux_leave(l, m);
     group_leave(l, m);
     l->open--;
@@ -177,8 +177,7 @@ static void succeed(struct langd *l, struct lroom *m)
     l->b.stats[STAT_rows_moved] += m->total;
     l->b.stats[STAT_bytes_moved] += bytes;
     if (m->peer != NONE) {
-        m->debt.owe |= OWE_ACK;
-        m->debt.retry_ns = 0;
+        debt_owe(&m->debt, OWE_ACK);
     }
     m->consumer_ns = l->b.now_ns + l->b.c.conf->timeout_consumer;
     finish(l, m, ROOM_SUCCESS);
@@ -375,8 +374,7 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
         (m->init == INIT_DUE || m->sent_attempt != m->attempt ||
             m->sent_granted != m->granted ||
             m->sent_firm != grant_firmness(l, m))) {
-        m->debt.owe |= OWE_GRANT;
-        m->debt.retry_ns = 0;
+        debt_owe(&m->debt, OWE_GRANT);
     }
 }
 

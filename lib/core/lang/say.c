@@ -163,7 +163,7 @@ void say_room(struct langd *l, struct out *out, struct lroom *m)
         say_abort(l, out, m, p);
         if (++m->aborts == ABORTS_MAX) { /* DRAINED would change nothing */
             l->b.stats[STAT_aborts_unanswered]++;
-            m->debt.owe &= (uint8_t)~OWE_ABORT;
+            debt_paid(&m->debt, OWE_ABORT);
         }
     }
 }
