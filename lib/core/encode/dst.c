@@ -2,8 +2,8 @@
  * messages to its langd are pending (RULES 1, 4, 5). Owned by the loop's
  * thread.
  *
- * ACTIVE until the room fails here (FAILING: L is told and decides) or L has
- * decided (ENDED). The record stays until the shards have nothing of it in
+ * ACTIVE until the room fails here (FAILING: L gets FAILED and decides) or L
+ * has decided (ENDED). The record stays until the shards have nothing of it in
  * flight and its fence is lifted: no L of this host can be copying rows of it,
  * because L has answered or its process is dead (RULES 6.2). From its end on
  * its generation is known by its tombstone. */
@@ -515,8 +515,8 @@ static void look_for_debts(struct encoded *e, struct edst *d)
         d->want_attempt != d->attempt || d->want_granted != d->granted || grown;
 
     if (eroom_announced(m) && d->length_acked != m->item->length_version &&
-        d->length_told != m->item->length_version) {
-        d->length_told = m->item->length_version;
+        d->length_sent != m->item->length_version) {
+        d->length_sent = m->item->length_version;
         owe(e, d, OWE_LENGTH);
     }
     if (!wants(e, d)) {
@@ -632,7 +632,6 @@ static void forget(struct encoded *e, struct edst *d)
         d->map, d->debt.owe);
     table_remove(&e->gens, d->generation, d->peer);
     heap_remove(&e->dst_timers, &d->timer);
-    list_remove(&d->todo);
     list_remove(&d->in_room);
     list_remove(&d->in_peer);
     eroom_touch(e, d->room);

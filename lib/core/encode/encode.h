@@ -132,7 +132,7 @@ struct edst {
     uint32_t closing_left; /* JOB_CLOSING: shards that have not answered */
 
     /* What L knows. */
-    uint32_t length_told, length_acked; /* item->length_version then */
+    uint32_t length_sent, length_acked; /* item->length_version then */
     bool want_known;                    /* L has answered WANT for these: */
     uint32_t want_granted, want_attempt, want_committed;
     uint32_t broken_attempt; /* the last that BROKEN is about; NONE */
@@ -272,8 +272,8 @@ void eroom_move(struct encoded *e, struct eroom *m, enum eroom_life to);
 void edst_move(struct encoded *e, struct edst *d, enum dst_state to);
 void edst_move_job(const struct encoded *e, struct edst *d, enum dst_job to);
 void item_move(struct encoded *e, struct item *it, enum item_life to);
-/* Frees the id of a room that failed or ended: an INIT is told `reason` from
- * now on. */
+/* Frees the id of a room that failed or ended: a later INIT fails as `reason`.
+ */
 void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason);
 /* Counts that limits.rooms is reached, and lets go of one kept room, so that a
  * repeated request may find a place. */
@@ -286,8 +286,8 @@ uint64_t item_key_hash(const struct key *key, uint32_t uid);
 
 /* Returns a new AWAITED room in the share of `who`; NULL: e->share.why. */
 struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who);
-/* Fails an announced room and tells its destinations; it ends when all of them
- * have answered. Does nothing once it is failing or ended. */
+/* Fails an announced room and its destinations; it ends when all of them have
+ * answered. Does nothing once it is failing or ended. */
 void eroom_fail(
     struct encoded *e, struct eroom *m, enum err reason, const char *text);
 /* Takes the release by the room's owner: an open room takes no more
@@ -406,8 +406,8 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     uint64_t generation, uint32_t required);
 /* True if rows can be sent that its grant does not cover. */
 bool edst_rows_wait(const struct edst *d);
-/* Fails the destination here; L is told and decides. Does nothing when it is
- * failing or ended. */
+/* Fails the destination here: FAILED is pending until L decides. Does nothing
+ * when it is failing or ended. */
 void edst_fail(
     struct encoded *e, struct edst *d, enum err reason, const char *text);
 /* Ends the generation for ever; its outcome is remembered for

@@ -1,7 +1,7 @@
-/* life.c - what every other file of the encode side does to rooms,
- * destinations and items: finds them, puts them on the lists to settle, and
- * lets go of rooms that ended. Calls none of those files. Owned by the loop's
- * thread. */
+/* life.c - the steps of life.def, and what every other file of the encode side
+ * does to rooms, destinations and items: finds them, puts them on the lists to
+ * settle, and releases rooms that ended. Calls none of those files. Owned by
+ * the loop's thread. */
 #include "core/encode/encode.h"
 
 struct eroom *eroom_find(const struct encoded *e, uint64_t id)

@@ -314,7 +314,7 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
     } else if (!apply_grant(e, d, attempt, granted, from, firm)) {
         e->b.stats[STAT_malformed_peer]++;
         peer_nack(&e->b.peers, out, p->link, msg, ERR_MALFORMED,
-            "from lies beyond granted");
+            "from is beyond granted");
     } else {
         say_state(e, out, p, msg, d, d->room->r.state);
     }
@@ -363,7 +363,7 @@ static void length_answered(const struct peer_state *n, struct edst *d)
         d->length_acked = d->room->item->length_version;
         debt_paid(&d->debt, OWE_LENGTH);
     } else if (n->reason != ERR_NO_BLOCKS) {
-        d->length_acked = d->length_told = 0;
+        d->length_acked = d->length_sent = 0;
     } else {
         d->aux_waits = true;
     }

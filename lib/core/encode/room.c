@@ -233,15 +233,14 @@ static void show(struct encoded *e, struct out *out, struct eroom *m)
 
 static void forget(struct encoded *e, struct eroom *m)
 {
-    CHECK(list_empty(&m->dsts) && m->item == &e->nothing,
-        "room %llu is forgotten with %u destinations and %u blocks",
-        (unsigned long long)m->r.id, m->active, m->item->src.blocks);
+    CHECK(list_empty(&m->dsts) && m->reserved == 0 && m->item == &e->nothing,
+        "room %llu is forgotten with %u destinations, %u places and %u blocks",
+        (unsigned long long)m->r.id, m->active, m->reserved,
+        m->item->src.blocks);
     eroom_move(e, m, EROOM_FREE);
     heap_remove(&e->room_timers, &m->timer);
-    list_remove(&m->r.todo);
     room_orphan(&m->r);
     m->r.used = false;
-    edst_reserve(e, m);
     slots_give(&e->room_slots, (uint32_t)(m - e->rooms));
     share_give(&e->share, m->who, 1);
 }
