@@ -103,3 +103,20 @@ bool text_lists(const char *list, const char *word)
     }
     return false;
 }
+
+bool text_number(struct span s, uint64_t max, uint64_t *out)
+{
+    uint64_t v = 0;
+
+    if (s.len == 0 || (s.len > 1 && s.p[0] == '0'))
+        return false;
+    for (uint32_t i = 0; i < s.len; i++)
+        if (s.p[i] < '0' || s.p[i] > '9' ||
+            __builtin_mul_overflow(v, UINT64_C(10), &v) ||
+            __builtin_add_overflow(v, (uint64_t)(s.p[i] - '0'), &v))
+            return false;
+    if (v > max)
+        return false;
+    *out = v;
+    return true;
+}

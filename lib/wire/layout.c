@@ -8,6 +8,7 @@
 #include "wire/layout.h"
 
 #include "base/check.h"
+#include "base/text.h"
 
 static const struct {
     const char *name;
@@ -75,16 +76,9 @@ static bool name_good(struct span name)
  * spelling. */
 static uint32_t elements_of(struct span s)
 {
-    uint32_t v = 0;
+    uint64_t v;
 
-    if (s.len < 1 || s.len > 8 || s.p[0] == '0')
-        return 0;
-    for (uint32_t i = 0; i < s.len; i++) {
-        if (s.p[i] < '0' || s.p[i] > '9')
-            return 0;
-        v = v * 10 + (uint32_t)(s.p[i] - '0');
-    }
-    return v <= ELEMENTS_MAX ? v : 0;
+    return text_number(s, ELEMENTS_MAX, &v) ? (uint32_t)v : 0;
 }
 
 static bool name_taken(const struct layout *l, struct span name)

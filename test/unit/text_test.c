@@ -101,3 +101,19 @@ TEST(noise_becomes_clean_in_place)
         T_EQ_MEM(p, q, n);
     }
 }
+
+TEST(a_number_has_one_spelling)
+{
+    static const char *const bad[] = {"", "01", "00", " 1", "1 ", "+1", "-1",
+        "0x1", "1a", "18446744073709551616", "99999999999999999999"};
+    uint64_t v = 7;
+
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+        T_CHECK(!text_number(span_str(bad[i]), UINT64_MAX, &v), "%s", bad[i]);
+    T_FALSE(text_number(span_str("256"), 255, &v));
+    T_EQ_U64(v, 7);
+    T_TRUE(text_number(span_str("0"), 0, &v));
+    T_EQ_U64(v, 0);
+    T_TRUE(text_number(span_str("18446744073709551615"), UINT64_MAX, &v));
+    T_EQ_U64(v, UINT64_MAX);
+}

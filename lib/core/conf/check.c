@@ -11,6 +11,7 @@
 #include "core/conf/table.h"
 
 #include "base/check.h"
+#include "base/text.h"
 #include "wire/wire.h"
 
 #include <stdio.h>
@@ -21,7 +22,7 @@ static bool numeric(const char *s, uint64_t max)
 {
     uint64_t v;
 
-    return conf_number(span_str(s), max, &v);
+    return text_number(span_str(s), max, &v);
 }
 
 /* Cuts what stands before the first c off *s. false: there is no c. */
@@ -90,7 +91,7 @@ static bool port_good(struct span s)
 {
     uint64_t port;
 
-    return conf_number(s, 65535, &port) && port > 0;
+    return text_number(s, 65535, &port) && port > 0;
 }
 
 /* True for four numbers up to 255, the first of which is 127. */
@@ -100,10 +101,10 @@ static bool loopback_four(struct span host)
     uint64_t v;
 
     for (unsigned i = 0; i < 3; i++)
-        if (!cut(&host, '.', &part) || !conf_number(part, 255, &v) ||
+        if (!cut(&host, '.', &part) || !text_number(part, 255, &v) ||
             (i == 0 && v != 127))
             return false;
-    return conf_number(host, 255, &v);
+    return text_number(host, 255, &v);
 }
 
 static bool loopback(const struct address *a)
@@ -257,7 +258,7 @@ static enum err check_ports(const struct conf *c, struct conf_error *e)
     if (last.len == 0)
         return OK;
     if (!cut(&last, '-', &first) || !port_good(first) || !port_good(last) ||
-        !conf_number(first, 65535, &from) || !conf_number(last, 65535, &to) ||
+        !text_number(first, 65535, &from) || !text_number(last, 65535, &to) ||
         from > to)
         return conf_refuse(e,
             "transfer.ports: `%s` is not first-last, 1 to 65535",

@@ -10,6 +10,7 @@
 #include "core/conf/table.h"
 
 #include "base/check.h"
+#include "base/text.h"
 #include "wire/wire.h"
 
 #include <stdarg.h>
@@ -395,39 +396,18 @@ static bool clean_text(struct span s)
     return true;
 }
 
-/* Reads the leading digits of s; *rest is what follows. False: none, a leading
- * zero, or too many. */
-static bool read_digits(struct span s, uint64_t *out, struct span *rest)
-{
-    uint64_t v = 0;
-    uint32_t i = 0;
-
-    for (; i < s.len && digit((char)s.p[i]); i++)
-        if (__builtin_mul_overflow(v, 10u, &v) ||
-            __builtin_add_overflow(v, (uint64_t)(s.p[i] - '0'), &v))
-            return false;
-    if (i == 0 || (i > 1 && s.p[0] == '0'))
-        return false;
-    *out = v;
-    *rest = span_of(s.p + i, s.len - i);
-    return true;
-}
-
-bool conf_number(struct span s, uint64_t max, uint64_t *out)
-{
-    struct span rest;
-
-    return read_digits(s, out, &rest) && rest.len == 0 && *out <= max;
-}
-
 /* Reads a number with a unit; 0 needs none. */
 static bool read_amount(struct span s, const struct unit *units, uint64_t *out)
 {
     struct span unit;
+    uint32_t n = 0;
     uint64_t v;
 
-    if (!read_digits(s, &v, &unit))
+    while (n < s.len && digit((char)s.p[n]))
+        n++;
+    if (!text_number(span_of(s.p, n), UINT64_MAX, &v))
         return false;
+    unit = span_of(s.p + n, s.len - n);
     if (unit.len == 0 && v == 0) {
         *out = 0;
         return true;
@@ -445,7 +425,7 @@ static bool read_number(
         return read_amount(value, sizes, out);
     if (row->kind == KIND_TIME)
         return read_amount(value, times, out);
-    return conf_number(value, UINT64_MAX, out);
+    return text_number(value, UINT64_MAX, out);
 }
 
 static enum err set_number(const struct conf_row *row, const char *path,

@@ -39,9 +39,6 @@ void conf_amount(enum conf_kind kind, uint64_t value, char *out, size_t size);
 enum err conf_refuse(struct conf_error *e, const char *fmt, ...)
     PRINTF_LIKE(2, 3);
 
-/* True if all of s is a decimal number up to max, in its only spelling. */
-MUST_CHECK bool conf_number(struct span s, uint64_t max, uint64_t *out);
-
 /* Returns word i of a NAMES row; empty behind the last. */
 struct span conf_word(const struct conf_row *row, uint64_t i);
 
