@@ -161,8 +161,7 @@ static bool serve_head(struct langd *l, struct out *out, struct lpool *p)
     return take_back(l, out, p, m);
 }
 
-/* Serves the oldest room without rows. False: it has to wait, or there is
- * none. */
+/* Serves the oldest room without rows. False: it waits, or there is none. */
 static bool serve_need(struct langd *l, struct out *out, struct lpool *p)
 {
     struct heap_node *n = heap_first(&p->need);

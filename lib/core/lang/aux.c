@@ -49,16 +49,6 @@ static bool is_firm(const struct lroom *m)
     return lroom_firm(m) || m->exposed > 0;
 }
 
-static bool all_known(const struct lgroup *g)
-{
-    if (g->joined < g->size)
-        return false;
-    LIST_FOREACH (n, &g->members)
-        if (!LIST_ENTRY(n, struct lroom, in_group)->length_known)
-            return false;
-    return true;
-}
-
 static uint32_t chunks_of(const struct lroom *m)
 {
     return aux_chunks(m->aux.len) + m->aux.reserved;
@@ -119,7 +109,7 @@ static void sort_group(struct langd *l, struct lgroup *g)
 void laux_place_group(struct langd *l, struct lgroup *g)
 {
     struct lroom *first = LIST_FIRST(&g->members, struct lroom, in_group);
-    bool known = g->used && first && all_known(g);
+    bool known = g->used && first && lgroup_known(g);
     bool whole = known && group_lacks(l, g) == 0, waits = known && !whole;
 
     if (whole != g->aux_whole) {

@@ -299,6 +299,8 @@ static inline bool lroom_still(const struct lroom *m)
 void lroom_move(struct lroom *m, enum life to);
 /* Puts the room on the list of those to settle. */
 void lroom_touch(struct langd *l, struct lroom *m);
+/* True if every member has come, and each that lives has a length. */
+bool lgroup_known(const struct lgroup *g);
 
 /* lang/aux.c: space for aux */
 

@@ -1,6 +1,6 @@
 /* life.c - a room's way from one state of life.def to the next, and the list of
- * rooms that are to be settled. The one file that all others of the folder may
- * call. Owned by the loop's thread. */
+ * rooms that are to be settled. All other files of the folder may call this
+ * one. Owned by the loop's thread. */
 #include "core/lang/lang.h"
 
 void lroom_move(struct lroom *m, enum life to)
@@ -24,4 +24,12 @@ void lroom_touch(struct langd *l, struct lroom *m)
     CHECK_ROOM(m);
     if (!list_linked(&m->r.todo))
         list_push_tail(&l->todo, &m->r.todo);
+}
+
+bool lgroup_known(const struct lgroup *g)
+{
+    LIST_FOREACH (n, &g->members)
+        if (!LIST_ENTRY(n, struct lroom, in_group)->length_known)
+            return false;
+    return g->joined == g->size;
 }

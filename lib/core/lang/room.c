@@ -501,8 +501,8 @@ static uint16_t known(const struct lroom *m)
     return what;
 }
 
-/* True if the room holds aux, of a group that has not its space and blocks so
- * far: what is READY holds it until all are read. */
+/* True if the room holds aux before its group has all its space and blocks:
+ * READY, it would hold it until the whole group is read. */
 static bool early_aux(const struct lroom *m)
 {
     return m->group && !m->group->admitted && m->aux.len > 0;
@@ -559,15 +559,6 @@ static const char *late(const struct langd *l, const struct lroom *m,
     return out;
 }
 
-/* True if every member has come and has a length. */
-static bool group_complete(const struct lgroup *g)
-{
-    LIST_FOREACH (n, &g->members)
-        if (!LIST_ENTRY(n, struct lroom, in_group)->length_known)
-            return false;
-    return g->joined == g->size;
-}
-
 /* Fails a room whose total time has expired, by what it lacked (RULES 8.2). */
 static void fail_late(struct langd *l, struct lroom *m)
 {
@@ -584,7 +575,7 @@ static void fail_late(struct langd *l, struct lroom *m)
         return;
     }
     snprintf(text, sizeof(text), "the room's total time expired");
-    if (m->length_known && m->group && !group_complete(m->group))
+    if (m->length_known && m->group && !lgroup_known(m->group))
         snprintf(text, sizeof(text),
             "another room of its group was not announced in time");
     else if (wanted > 0 && (m->group || m->want))

@@ -1,5 +1,5 @@
-/* ticket.c - see ticket.h. Owned by the loop's thread. Batch indices as ids
- * were the bug this was made for: two requests met in one id. */
+/* ticket.c - see ticket.h. Owned by the loop's thread.
+ * Rejected: batch indices as sequence ids. Two requests met in one id. */
 #include "core/lang/ticket.h"
 
 #include "base/check.h"
@@ -93,8 +93,8 @@ enum err space_open(struct tickets *t, uint32_t session, uint32_t uid,
     p->held = p->idle_first = p->waiting_count = 0;
     list_init(&p->waiting);
     span_copy_str(name, p->name, sizeof(p->name));
-    /* Generations go on from the slot's earlier space: who comes late from
-     * there has none of ours. */
+    /* Generations go on from the slot's earlier space: a late release of its
+     * requests has none of these. */
     for (uint32_t i = 0; i < n_seq_max; i++)
         p->idle[i] = i;
     *number = free;
@@ -122,6 +122,7 @@ static struct ticket *find(
 
 /* tickets */
 
+/* Puts the ticket on the list of those of which its connection is to hear. */
 static void tell(struct tickets *t, struct ticket *k)
 {
     struct ticket_conn *c;
@@ -137,6 +138,7 @@ static void tell(struct tickets *t, struct ticket *k)
         list_push_tail(&t->dirty, &c->dirty);
 }
 
+/* Gives the ticket the id that has been idle for the longest time. */
 static void hold(struct tickets *t, struct space *p, struct ticket *k)
 {
     CHECK(p->idle_count > 0 && !k->held && !list_linked(&k->in_space),
@@ -165,7 +167,7 @@ static void forget(struct tickets *t, struct ticket *k)
     share_give(&t->share, k->uid, 1);
 }
 
-/* Frees id or place, and gives the id to the one who waits longest. */
+/* Frees id or place, and gives an idle id to the ticket that waits longest. */
 static void end(struct tickets *t, struct ticket *k)
 {
     struct space *p = &t->spaces[k->space];
@@ -192,18 +194,18 @@ static void end(struct tickets *t, struct ticket *k)
     tell(t, LIST_ENTRY(next, struct ticket, in_space));
 }
 
-/* Ends a ticket against its holder's will, who is told. */
+/* Ends a ticket that its holder has not released; the holder is notified. */
 static void lose(struct tickets *t, struct ticket *k, enum err reason)
 {
     k->reason = (uint8_t)reason;
-    tell(t, k); /* before the next holder of the id hears that it has it */
+    tell(t, k); /* before the id's next holder is notified */
     end(t, k);
     if (k->conn == NONE)
         forget(t, k);
 }
 
-/* An old loss of the request that conn has not heard of yet says nothing any
- * more, and would be taken for one of the ticket that is made now. */
+/* Drops an earlier loss of the request of which conn has not heard: it would be
+ * taken for a loss of the ticket that is made now. */
 static void supersede(
     struct tickets *t, uint32_t conn, const struct local_ticket *m)
 {
@@ -280,8 +282,8 @@ enum err ticket_acquire(struct tickets *t, uint32_t session, uint32_t conn,
                 t->now_ns + conf_wait_ns(t->conf, m->wait_ms, t->wait_ns));
         }
     }
-    list_remove(&k->in_conn); /* this answer tells it */
-    k->conn = conn;           /* who asked last hears what comes */
+    list_remove(&k->in_conn); /* the answer says it */
+    k->conn = conn;           /* the last to ask is notified */
     *out = (struct ticket_state){k->held, k->seq, k->generation};
     *text = "";
     return OK;
@@ -300,7 +302,7 @@ enum err ticket_release(struct tickets *t, uint32_t session, uint32_t conn,
     if (!k)
         return ERR_UNKNOWN_ROOM;
     *text = "another holder has the id now";
-    /* Who gives up may not have heard yet that its turn has come. */
+    /* A request that gives up may not have heard yet that it holds an id. */
     if (m->generation == NONE ? k->conn != conn
                               : !k->held || k->generation != m->generation)
         return ERR_STALE;
@@ -328,7 +330,7 @@ enum err ticket_query(const struct tickets *t, uint32_t session,
     return OK;
 }
 
-/* ends that nobody asked for */
+/* ends by others */
 
 void tickets_room_failed(struct tickets *t, struct list *room, enum err reason)
 {
@@ -353,8 +355,8 @@ void tickets_conn_end(struct tickets *t, uint32_t conn)
             k->conn = NONE; /* the session has it, and may release it */
             continue;
         }
-        /* Nobody is left to hear of it: the next in line shall not wait for
-         * one who does not know that it is its turn. */
+        /* No connection can hear of it: the next ticket must not wait for one
+         * whose holder does not know of its turn. */
         if (!k->reason)
             end(t, k);
         forget(t, k);
