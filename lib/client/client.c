@@ -407,13 +407,13 @@ static int give_link(mmx *m, struct mmx_event *ev, int max)
             .reason = MMX_E_DAEMON_LOST,
             .advice = MMX_ADVICE_RETRY,
             .text = ""};
-        m->say_down = m->told_up = false;
+        m->say_down = m->up_reported = false;
     }
     if (m->say_up && n < max) {
         ev[n++] = (struct mmx_event){
             .what = MMX_UP, .epoch = m->info.epoch, .text = ""};
         m->say_up = false;
-        m->told_up = true;
+        m->up_reported = true;
     }
     for (; m->notes_count && n < max; m->notes_count--) {
         const struct client_note *k = &m->notes[m->notes_head++ % NOTES_MAX];

@@ -131,7 +131,7 @@ struct mmx {
 
     int ep, sock, timer, wakeup; /* wakeup: readable while events are pending */
     enum client_link link;
-    bool woken, polls_out, told_up, say_up, say_down;
+    bool woken, polls_out, up_reported, say_up, say_down;
     int hello_err;
     uint32_t serial, backoff_ms, corks;
 
@@ -159,7 +159,7 @@ struct mmx {
     struct client_space spaces[SPACES_MAX];
     struct client_ticket *tickets;
     struct list buckets[BUCKETS];
-    struct list tickets_news, tickets_told, tickets_free; /* by in_line */
+    struct list tickets_news, tickets_given, tickets_free; /* by in_line */
     uint32_t tickets_used, ticket_tag;
 
     struct client_map maps[MAPS_MAX];

@@ -230,7 +230,7 @@ static void hang_up(mmx *m)
         /* The rooms' last words are in m->own: the page becomes zero. */
         (void)mmap(m->page, m->page_bytes, PROT_READ,
             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-        m->say_down = m->told_up;
+        m->say_down = m->up_reported;
         m->say_up = false;
         m->backoff_ms = 1;
     }

@@ -130,21 +130,21 @@ static struct client_map *map_of(mmx *m, const char *name)
 struct change {
     struct mmx_pool old, now;
     bool has_old, has_now;
-    mmx_map_fn tell;
+    mmx_map_fn notify;
     void *ud;
 };
 
 static void carry_out(const struct change *c)
 {
     assert(!c->has_old || c->old.base);
-    if (c->has_old && c->tell)
-        c->tell(c->ud, &c->old, 0);
+    if (c->has_old && c->notify)
+        c->notify(c->ud, &c->old, 0);
     if (c->has_old && c->old.gpu >= 0)
         client_gpu_unmap(&c->old);
     else if (c->has_old)
         munmap(c->old.base, c->old.bytes);
-    if (c->has_now && c->tell)
-        c->tell(c->ud, &c->now, 1);
+    if (c->has_now && c->notify)
+        c->notify(c->ud, &c->now, 1);
 }
 
 /* Maps the pool of the daemon's answer, unless it is mapped already. */
@@ -156,7 +156,7 @@ static int install(mmx *m, struct client_reply *r, struct change *c)
     if (!map)
         return -MMX_E_QUOTA;
     assert(!map->used || strcmp(map->pool.name, r->pool.name) == 0);
-    c->tell = m->on_map;
+    c->notify = m->on_map;
     c->ud = m->on_map_ud;
     if (map->used && map->serial == m->serial) {
         c->now = map->pool;
@@ -234,7 +234,7 @@ void client_unmap_all(mmx *m)
         struct client_map *map = &m->maps[i];
         struct change c = {.old = map->pool,
             .has_old = map->used,
-            .tell = m->on_map,
+            .notify = m->on_map,
             .ud = m->on_map_ud};
 
         carry_out(&c);

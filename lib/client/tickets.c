@@ -20,7 +20,7 @@
 void client_tickets_init(mmx *m)
 {
     list_init(&m->tickets_news);
-    list_init(&m->tickets_told);
+    list_init(&m->tickets_given);
     list_init(&m->tickets_free);
     for (uint32_t i = 0; i < BUCKETS; i++)
         list_init(&m->buckets[i]);
@@ -174,7 +174,7 @@ void client_tickets_reap(mmx *m)
 {
     struct list *n;
 
-    while ((n = list_pop(&m->tickets_told)))
+    while ((n = list_pop(&m->tickets_given)))
         drop(m, LIST_ENTRY(n, struct client_ticket, in_line));
 }
 
@@ -201,7 +201,7 @@ int client_tickets_give(mmx *m, struct mmx_event *ev, int max)
                 .space = k->space};
         if (!held) {
             list_remove(&k->in_bucket);
-            list_push_tail(&m->tickets_told, &k->in_line);
+            list_push_tail(&m->tickets_given, &k->in_line);
         }
     }
     return count;

@@ -56,8 +56,8 @@ class Shown:
         self._cells = conn.cells
         self.shows_rows = True  # False: attached with WATCH only
         self._where = -1 if pool is None else pool.number
-        self._told: List[Tuple[int, int, int]] = []  # row, block, blocks
-        self._laid: Optional[List[Run]] = None  # _told as runs; on demand
+        self._reported: List[Tuple[int, int, int]] = []  # row, block, blocks
+        self._laid: Optional[List[Run]] = None  # _reported as runs; on demand
         self._views: "List[Tuple[int, weakref.ref[Any]]]" = []
 
     def __repr__(self) -> str:
@@ -110,9 +110,10 @@ class Shown:
 
     def _lay(self, first: int, blob: bytes) -> None:
         """Replaces the runs of rows from `first` on by an event's."""
-        told = [t for t in self._told if t[0] < first]
-        told += [(first, block, blocks) for block, blocks in wire.runs(blob)]
-        self._told, self._laid = told, None
+        reported = [t for t in self._reported if t[0] < first]
+        reported += [(first, block, blocks)
+                     for block, blocks in wire.runs(blob)]
+        self._reported, self._laid = reported, None
 
     @property
     def pool(self) -> Pool:
@@ -127,10 +128,10 @@ class Shown:
 
     @property
     def _runs(self) -> List[Run]:
-        if self._laid is None and self._told:
+        if self._laid is None and self._reported:
             runs: List[Run] = []
             size, at, before = self.pool.block_rows, 0, -1
-            for first, block, blocks in self._told:
+            for first, block, blocks in self._reported:
                 if first != before:  # a later event replaces earlier runs
                     runs, at = [r for r in runs if r.first < first], first
                 runs.append(Run(at, blocks * size, block * size))
