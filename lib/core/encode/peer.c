@@ -423,6 +423,7 @@ static struct peer *place_for(struct encoded *e, struct out *out, uint32_t link)
         return NULL;
     if (p->up)
         e->give_up_ns = e->b.now_ns + NS_PER_S;
+    CHECK(list_empty(&p->rooms), "%s is evicted and has rooms", p->name);
     peer_disconnect(&e->b.peers, out, p);
     e->b.stats[STAT_peers_given_up]++;
     peer_lost(&e->b.peers, out, p, true);
