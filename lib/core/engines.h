@@ -142,12 +142,12 @@ void engines_init(
     struct engines *g, struct slab *s, const struct conf *c, uint64_t seed);
 
 void engine_open(struct engines *g, const struct event *ev);
-/* The connection ended (end of file, or BYE). */
+/* Ends the connection: end of file, or BYE. */
 void engine_end(struct engines *g, uint32_t conn, uint64_t now_ns);
 /* True if an ended connection has no attachments left, so that its number can
  * be used again before its process ends. */
 bool engine_empty(const struct engines *g, uint32_t conn);
-/* The process is dead: all its attachments are through and gone. */
+/* Frees a connection whose process is dead, with its attachments. */
 void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns);
 /* HELLO: joins a session. On error the text says why. */
 MUST_CHECK enum err engine_hello(struct engines *g, uint32_t conn,
@@ -182,7 +182,7 @@ bool engine_may(const struct engines *g, uint32_t conn,
 MUST_CHECK enum err attachment_add(struct engines *g, uint32_t conn,
     uint32_t cell, uint32_t tag, uint8_t rights, struct attachment **out,
     const char **text);
-/* The attachment under this cell and tag; NULL: none. */
+/* Returns the attachment under this cell and tag; NULL: none. */
 struct attachment *attachment_get(
     const struct engines *g, uint32_t conn, uint32_t cell, uint32_t tag);
 /* True if the room has as many attachments as it may have. */
@@ -203,8 +203,8 @@ void attachment_fail(struct engines *g, struct out *out, struct attachment *att,
     enum err reason);
 /* Unbinds and forgets; the room is touched. */
 void attachment_drop(struct engines *g, struct attachment *att);
-/* As attachment_drop, and clears the cell: the word of a room that ended must
- * not show under its tag when tags come again. */
+/* Does as attachment_drop, and clears the cell: the word of a room that ended
+ * must not show under its tag when tags come again. */
 void attachment_release(
     struct engines *g, struct out *out, struct attachment *att);
 
@@ -220,15 +220,15 @@ void room_notify(
  * once, of the room's end. */
 void room_show(struct engines *g, struct out *out, struct room *r,
     uint16_t known, uint16_t news);
-/* The attachments of the owner's session that waited for this room join it, as
+/* Joins the attachments of the owner's session that waited for this room, as
  * many as it may have. */
 void room_gather(
     struct engines *g, struct room *r, uint32_t session, uint32_t scope);
 /* True if an attachment is left that was shown rows. */
 bool room_in_use(const struct room *r);
 
-/* Next attachment of conn with something pending, NULL: none (and the
- * connection will be notified again for the next). */
+/* Returns the next attachment of conn with an event pending; NULL: none (and
+ * the connection will be notified again for the next). */
 struct attachment *engine_next_dirty(struct engines *g, uint32_t conn);
 
 void room_init(struct room *r, uint64_t id);

@@ -19,7 +19,7 @@ static inline bool out_has_room(const struct out *o)
            o->bytes.cap - o->bytes.len >= OUT_SLACK_BYTES;
 }
 
-/* A zeroed action of the type at the end of the list. */
+/* Appends a zeroed action of the type. */
 struct action *out_action(struct out *o, enum action_type type);
 void out_data(struct out *o, const struct data_cmd *cmd);
 /* Lets the last action wait for what follows it, 1 ms at most. */

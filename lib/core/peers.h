@@ -108,7 +108,7 @@ void peers_init(
 /* Takes the addresses that HELLOs say from now on. */
 void peers_addresses(struct peers *p, const struct own_addresses *a);
 
-/* The peer on this link, or NULL. */
+/* Returns the peer on this link, or NULL. */
 struct peer *peer_on(const struct peers *p, uint32_t link);
 uint32_t peer_index(const struct peers *p, const struct peer *peer);
 /* Returns a free place, or one whose daemon is gone with all its rooms; NULL:
@@ -128,7 +128,7 @@ static inline bool peer_can(const struct peer *p, enum peer_ability a)
     return has_ability(p->abilities, a);
 }
 
-/* The peer says HELLO: with another epoch its generations begin anew. */
+/* Begins a run, if the epoch is another: the peer's generations begin anew. */
 void peer_begin_run(struct peers *p, struct peer *peer, uint64_t epoch);
 /* Returns the peer whose run has this number; NULL: that run has ended. */
 struct peer *peer_of_run(const struct peers *p, uint32_t run);
@@ -171,21 +171,21 @@ uint64_t peer_token(const struct peers *p, const struct peer *peer);
 /* True if langd itself copies rows of the encoder's pool. */
 bool peer_copies(const struct peer *peer, uint32_t pool);
 
-/* The link went; lost_after from now the peer is. */
+/* Notes that the link is lost: control.lost_after from now the peer is. */
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns);
 /* Closes the peer's link, if it has one. */
 void peer_disconnect(struct peers *p, struct out *out, struct peer *peer);
 /* Ends all that is with the peer, whose epoch has ended if it restarted. */
 void peer_lost(
     struct peers *p, struct out *out, struct peer *peer, bool restarted);
-/* A link is up or down. */
+/* Takes the news that a link is up or down. */
 void peers_link(struct peers *p, struct out *out, const struct event *ev);
 /* Does what is due: HELLOs, and peers that are lost. */
 void peers_expire(struct peers *p, struct out *out, uint64_t now_ns);
 /* Sets the peer's timer by its times. */
 void peer_arm(struct peers *p, struct peer *peer);
 
-/* The text of a layout hash in the peer's HELLO, or "unknown". */
+/* Returns the text of a layout hash in the peer's HELLO, or "unknown". */
 const char *peer_layout(const struct peer *peer, uint64_t hash);
 
 #endif

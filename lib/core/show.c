@@ -111,7 +111,8 @@ static void show_ended(
         s->text(s, "text", e->text);
 }
 
-/* The open rooms, then the ended ones that are remembered, oldest first. */
+/* Shows the open rooms, then the ended ones that are remembered, oldest first.
+ */
 static void show_rooms(const struct brain *b, uint64_t now_ns,
     struct show_at *at, struct rows_out *s)
 {
@@ -150,7 +151,7 @@ static void show_pool(const struct brain *b, uint32_t i, struct rows_out *s)
     s->number(s, "free", b->ops->blocks_free(b, i));
 }
 
-/* The places of the rooms are counted first, then come the pools' rows. */
+/* Counts the places of the rooms, then shows the pools' rows. */
 static void show_pools(
     const struct brain *b, struct show_at *at, struct rows_out *s)
 {

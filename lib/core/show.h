@@ -6,7 +6,7 @@
 #include "core/head.h"
 
 const char *state_name(unsigned state);
-/* A row count that may be unknown: left out then. */
+/* Appends a number of rows, unless it is unknown. */
 void show_rows(struct rows_out *s, const char *name, uint32_t rows);
 /* True if one more place may be looked at in this call; takes it. */
 static inline bool show_place(struct show_at *at)

@@ -35,7 +35,7 @@ const struct tomb *tombs_get(
     const struct tombs *t, uint64_t now_ns, uint64_t id, uint32_t scope);
 /* True if it is still here, however old. */
 bool tombs_has(const struct tombs *t, uint64_t id, uint32_t scope);
-/* The one that the next put pushes out; NULL: none. */
+/* Returns the one that the next put pushes out; NULL: none. */
 const struct tomb *tombs_oldest(const struct tombs *t);
 void tombs_forget(struct tombs *t, uint64_t id, uint32_t scope);
 

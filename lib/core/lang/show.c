@@ -99,7 +99,7 @@ void langd_check(const void *brain)
             "room %llu: granted %u, base %u, %u blocks",
             (unsigned long long)m->r.id, m->granted, m->base, m->held.blocks);
         CHECK(m->closing.blocks == 0 || lroom_closing(m),
-            "room %llu: %u blocks close, nobody is asked",
+            "room %llu: %u blocks close, no shard is asked",
             (unsigned long long)m->r.id, m->closing.blocks);
     }
     CHECK(aux == l->b.aux.share.used, "%u chunks of aux, counted %u", aux,
