@@ -238,6 +238,26 @@ static void see_shown(const struct daemon *d, const struct watch *w)
     }
 }
 
+/* What people are shown of a pool adds up: what is not free is of living rooms,
+ * READY, or quarantined. */
+static void see_shown_numbers(struct daemon *d, const struct langd *l)
+{
+    uint64_t ready, kept, alive = 0;
+
+    if (l->b.pools_count != 1) /* the numbers are those of the last */
+        return;
+    for (uint32_t i = 0; i < l->rooms_max; i++)
+        if (l->rooms[i].r.used && lroom_alive(&l->rooms[i]))
+            alive += l->rooms[i].held.blocks;
+    ready = daemon_number(d, "pools", "ready");
+    kept = daemon_number(d, "pools", "quarantined");
+    HOLDS(l->pools[0].p.free + alive + ready + kept == l->pools[0].p.blocks,
+        "quarantined blocks are those that are held",
+        "%s: %u free, %llu of living rooms, %llu ready, %llu quarantined",
+        d->conf->name, l->pools[0].p.free, (unsigned long long)alive,
+        (unsigned long long)ready, (unsigned long long)kept);
+}
+
 static void see_blocks(struct daemon *d, const struct langd *l, struct watch *w)
 {
     bool changed = false;
@@ -260,6 +280,7 @@ static void see_blocks(struct daemon *d, const struct langd *l, struct watch *w)
     }
     if (!changed)
         return;
+    see_shown_numbers(d, l);
     see_shown(d, w);
     for (uint32_t i = 0; i < l->b.pools_count; i++)
         memcpy(w->owner[i], w->now[i], l->pools[i].p.blocks * sizeof(uint64_t));

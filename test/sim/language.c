@@ -389,6 +389,19 @@ static void group_again(const struct cons *c)
         }
 }
 
+/* True if the room was announced there with this length and aux. Rooms without
+ * rows, and those whose rows have not been looked at, show no more of which
+ * announce they are. */
+static bool announced_so(const struct cons *c, const struct local_event *e)
+{
+    for (const struct prod *p = prods_all(); p; p = p->next)
+        if (p->room == c->room && p->d->index == c->encoder && p->announced &&
+            p->total == e->total && p->aux == e->aux.len &&
+            (p->aux == 0 || e->aux.p[0] == (p->instance & 0xff)))
+            return true;
+    return false;
+}
+
 void cons_event(struct handle *h, const struct local_event *e)
 {
     struct cons *c = h->cons;
@@ -424,6 +437,10 @@ void cons_event(struct handle *h, const struct local_event *e)
         group_again(c);
     HOLDS(e->total != ROWS_UNKNOWN && e->rows == e->total, "ready shows all",
         "room %llu: %u of %u", (unsigned long long)c->room, e->rows, e->total);
+    HOLDS(c->null || c->ghost || announced_so(c, e),
+        "total and aux are those of an announce",
+        "room %llu: %u rows, %u bytes", (unsigned long long)c->room, e->total,
+        e->aux.len);
     if (c->null || e->total == 0 || !h->instance)
         return;
     p = prod_of(h->instance, c->room);

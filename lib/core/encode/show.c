@@ -118,7 +118,7 @@ static void check_item(const struct item *it)
 void encoded_check(const void *brain)
 {
     const struct encoded *e = brain;
-    uint32_t used = 0, open = 0, dsts = 0, fenced = 0, reserved = 0;
+    uint32_t used = 0, open = 0, dsts = 0, fenced = 0, reserved = 0, aux = 0;
     uint32_t blocks[CONF_POOLS_MAX] = {0}, waiting[CONF_POOLS_MAX] = {0};
 
     for (uint32_t i = 0; i < e->rooms_max; i++) {
@@ -138,10 +138,13 @@ void encoded_check(const void *brain)
 
         if (it->life == ITEM_FREE)
             continue;
+        aux += aux_chunks(it->aux.len) + it->aux.reserved;
         blocks[it->pool] += it->src.blocks;
         waiting[it->pool] += it->life == ITEM_QUEUED;
         check_item(it);
     }
+    CHECK(aux == e->b.aux.share.used, "%u chunks of aux, counted %u", aux,
+        e->b.aux.share.used);
     CHECK(fenced == e->fenced, "%u destinations may be read, counted %u",
         fenced, e->fenced);
     CHECK(reserved + dsts == e->dst_share.used,
