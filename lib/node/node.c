@@ -79,6 +79,9 @@ static void conn_opened(
         .type = EV_CONN_OPEN, .conn = conn, .uid = uid, .gid = gid, .pid = pid};
     struct node *n = ud;
 
+    CHECK(conn < share_connections(n->conf) && !n->conns[conn].greeted &&
+              !n->conns[conn].query && !list_linked(&n->conns[conn].notified),
+        "connection %u is in use", conn);
     n->conns[conn].uid = uid;
     node_event(n, &ev);
 }
@@ -136,9 +139,11 @@ static void conn_writable(void *ud, uint32_t conn)
 static void link_up(void *ud, uint32_t link)
 {
     struct event ev = {.type = EV_LINK_UP, .link = link};
+    struct node *n = ud;
 
-    outbox_drop(ud, link); /* the number may have been another peer's */
-    node_event(ud, &ev);
+    CHECK(link < 2 * n->conf->limit_peers, "link %u", link);
+    outbox_drop(n, link); /* the number may have been another peer's */
+    node_event(n, &ev);
 }
 
 static void link_down(void *ud, uint32_t link)
@@ -196,6 +201,8 @@ static uint32_t serve_notes(struct node *n)
 /* Writes events of one connection while its socket takes them. */
 static void pull_events(struct node *n, uint32_t conn)
 {
+    CHECK(list_linked(&n->conns[conn].notified), "connection %u has no events",
+        conn);
     for (;;) {
         struct writer w = local_writer(n->local, conn);
 
@@ -282,6 +289,8 @@ static void flush_shards(struct node *n)
 
 static void turn(struct node *n)
 {
+    CHECK(
+        n->out.count == 0, "a turn inside a step of %u actions", n->out.count);
     n->turns++;
     node_carriers_watch(n);
     if (node_behind(n))
@@ -685,6 +694,8 @@ void node_run(struct node *n)
 {
     uint64_t beat_ms = n->watchdog_ns / 2 / NS_PER_MS;
 
+    CHECK(!n->stopping && n->brain && n->shards_count > 0,
+        "a node of %u shards cannot run", n->shards_count);
     uv_prepare_start(&n->prepare, on_prepare);
     uv_check_start(&n->check, on_check);
     uv_poll_start(&n->wake_poll, UV_READABLE, on_wake);
