@@ -170,6 +170,39 @@ void late_aux(void)
     all_succeed(4);
 }
 
+static void end_of_twins(void *p, uint64_t a, uint64_t b)
+{
+    struct cons *c = p;
+
+    (void)a;
+    (void)b;
+    HOLDS(W.succeeded == 1 && W.failed == 0 && !c->over && !c->twin->over,
+        "the rooms of one engine wait for each other", "%u succeeded, %u not",
+        W.succeeded, W.failed);
+    c->twin->twin = NULL; /* now it consumes what is READY */
+    c->twin = NULL;
+}
+
+/* An engine that consumes two rooms together, and said nothing of it: the pool
+ * holds one. It waits for itself, and goes on in READY order. */
+void consumed_together(void)
+{
+    struct cons *c, *d;
+
+    quiet_world(1, 1);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 16, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 4, 16, 1);
+    start_all();
+    for (uint64_t r = 1; r <= 2; r++)
+        announce(e0, r, 64, 10);
+    c = request(l0, e0, 1, 1);
+    d = request(l0, e0, 2, 2);
+    c->twin = d;
+    d->twin = c;
+    at(20 * NS_PER_S, end_of_twins, c, 0, 0);
+    all_succeed(2);
+}
+
 /* victims */
 
 static uint64_t ended_for_others(void)

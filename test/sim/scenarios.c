@@ -399,6 +399,7 @@ const struct scenario scenarios[] = {
     {"broken-order", broken_order},
     {"group-source", group_source},
     {"late-aux", late_aux},
+    {"consumed-together", consumed_together},
     {"group-larger", group_larger},
     {"group-two-encoders", group_two_encoders},
     {"victim", victim},

@@ -36,6 +36,35 @@ TEST(head_only_no_overtaking)
     T_EQ_U64(brain_free(l), 7);
 }
 
+/* A whole room may hold max_room_blocks, or the pool where nothing is said. */
+TEST(max_room_blocks_bounds_a_room)
+{
+    struct rig *l = langd_up("pools[0].max_room_blocks=4", NULL);
+    struct there t[2];
+
+    for (uint32_t i = 0; i < 2; i++)
+        t[i] = ask_room(l, i + 1, i);
+    brain_hear(l, 0, length(&t[0], 32, 32, true));
+    T_EQ_U64(brain_shown(l, "rooms", "granted", 0), 32);
+    brain_hear(l, 0, length(&t[1], 33, 33, true));
+    T_EQ_U64(brain_reason(l, 0, 1), ERR_TOO_LARGE);
+}
+
+TEST(the_wait_of_the_head_is_shown)
+{
+    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
+
+    wants(l, &a, 0, 128);
+    brain_landed(l, &a.open, 0, 128);
+    wants(l, &b, 0, 8);
+    brain_pass(l, 500);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_TRUE(brain_shown(l, "rooms", "granted", 0) > 0 ||
+           brain_shown(l, "rooms", "granted", 1) > 0);
+    T_TRUE(brain_shown(l, "pools", "head_wait_max_us", 0) >= 500000);
+}
+
 TEST(age_is_that_of_the_request)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
