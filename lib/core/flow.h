@@ -6,7 +6,16 @@
  * keeps nothing of the event's pointers. When the list was too short for all
  * there was to do, pending() is true: carry out, empty the list, step again
  * with EV_MORE. The same code runs in the daemons (lib/node) and, many at a
- * time, in the simulator (test/sim). */
+ * time, in the simulator (test/sim).
+ *
+ * Read in this order. flow.h, brain.h: a brain as the body sees it. head.h,
+ * brain.c: what both roles begin with, and which part takes an event. engines.h,
+ * local.c: connections, attachments, and the messages that both roles answer
+ * alike. peers.h, debt.h: the other daemons, HELLO, what they are owed.
+ * pools.h, show.h: pools and reports. Then one role: encode/encode.h or
+ * lang/lang.h, and of its folder room.c first. Under both lie move/ (the
+ * arithmetic of rows), conf/ (the configuration), and the tables share.h,
+ * tombs.h, aux_arena.h; out.h appends to the list of actions. */
 #ifndef MMX_CORE_FLOW_H
 #define MMX_CORE_FLOW_H
 
