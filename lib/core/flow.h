@@ -9,10 +9,10 @@
  * time, in the simulator (test/sim).
  *
  * Read in this order. flow.h, brain.h: a brain as the body sees it. head.h,
- * brain.c: what both roles begin with, and which part takes an event. engines.h,
- * local.c: connections, attachments, and the messages that both roles answer
- * alike. peers.h, debt.h: the other daemons, HELLO, what they are owed.
- * pools.h, show.h: pools and reports. Then one role: encode/encode.h or
+ * brain.c: what both roles begin with, and which part takes an event.
+ * engines.h, local.c: connections, attachments, and the messages that both
+ * roles answer alike. peers.h, debt.h: the other daemons, HELLO, what they are
+ * owed. pools.h, show.h: pools and reports. Then one role: encode/encode.h or
  * lang/lang.h, and of its folder room.c first. Under both lie move/ (the
  * arithmetic of rows), conf/ (the configuration), and the tables share.h,
  * tombs.h, aux_arena.h; out.h appends to the list of actions. */
