@@ -5,7 +5,7 @@
  * gets no blocks beyond those that it has. Space is given by age, head only;
  * before rooms without rows come those with rows and groups whose lengths are
  * all known, before these rooms with firm grants. A group's space is reserved
- * whole. The encoder keeps the bytes until the room is over and sends them
+ * whole. The encoder keeps the bytes until the room has ended and sends them
  * again, so a room that has no firm grant may lose its space again: first one
  * without rows, youngest first; then one younger than the head.
  *
@@ -285,7 +285,7 @@ static void keep_head(struct langd *l, struct lgroup *g)
         sort_group(l, g);
 }
 
-/* Serves the head; false: it has to wait, or there is none. */
+/* Serves the head of the queue. False: it has to wait, or there is none. */
 static bool serve_head(struct langd *l)
 {
     struct heap_node *n = heap_first(&l->aux_queue), *h;

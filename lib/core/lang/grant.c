@@ -44,7 +44,7 @@ uint32_t grant_wanted(struct langd *l, const struct lroom *m)
 /* giving */
 
 /* Gives the shards the runs of the room's extent from first_run on. */
-static void tell_runs(
+static void send_runs(
     struct langd *l, struct out *out, const struct lroom *m, uint32_t first_run)
 {
     const struct pool *p = &l->pools[m->pool].p;
@@ -76,7 +76,7 @@ void grant_open(struct langd *l, struct out *out, struct lroom *m)
         "room %llx opens with %u blocks, %u close", (unsigned long long)m->r.id,
         m->held.blocks, m->closing.blocks);
     out_data(out, &cmd);
-    tell_runs(l, out, m, m->held.head);
+    send_runs(l, out, m, m->held.head);
     lroom_move(m, LIFE_GRANTED);
 }
 
@@ -95,7 +95,7 @@ static bool take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
     m->granted += n * p->block_rows;
     m->grade = (uint8_t)max_u32(m->grade, grade);
     if (lroom_open(m))
-        tell_runs(l, out, m, first_run);
+        send_runs(l, out, m, first_run);
     else
         grant_open(l, out, m);
     lroom_touch(l, m);

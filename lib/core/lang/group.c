@@ -1,13 +1,13 @@
 /* group.c - rooms of one request that are admitted together or wait together
  * (RULES 5.5 to 5.7). Owned by the loop's thread.
  *
- * A group gets no blocks before the length of every member that lives is known;
- * then it is one item of its pool's queue, with the age of its first member.
- * One member stands in the queue for all. A member that failed or is READY
- * leaves; the group stays known until all have come and gone or its session is
- * over, so that a late member does not wait for one that was here.
+ * A group gets no blocks before every live member has a length. Then it is one
+ * entry of its pool's queue, with the age of its first member; one member is in
+ * the queue for all. A member that failed or is READY leaves. The group stays
+ * known until all members have come and gone or its session has ended, so that
+ * a late member does not wait for one that has left.
  *
- * To wait until the rows of every member are there was rejected: one holds its
+ * Rejected: to wait until the rows of every member are there. One holds its
  * encoder's blocks meanwhile, another one waits for them. A length that is not
  * known yet counts as max_rows. Where that is more than the group may hold, the
  * group gets all that it may hold: members get blocks as they have rows, the

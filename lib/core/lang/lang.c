@@ -1,6 +1,6 @@
 /* lang.c - the brain of the language side: its memory, carved from one slab at
- * start, its events, and the order of a step. What stands where: lang.h. Owned
- * by the loop's thread. */
+ * start, its events, and the order of a step. Which file does what: lang.h.
+ * Owned by the loop's thread. */
 #include "core/lang/lang.h"
 
 #include <stdio.h>
@@ -191,7 +191,7 @@ static bool serve(struct langd *l, struct out *out)
     return more || !list_empty(&l->todo);
 }
 
-/* Settles the rooms that have changed, serves the queues, tells the outcome. */
+/* Settles the rooms that have changed, serves the queues, sends the outcome. */
 static void work(void *brain, struct out *out)
 {
     struct langd *l = brain;
@@ -204,7 +204,7 @@ static void work(void *brain, struct out *out)
             lroom_settle(l, out, LIST_ENTRY(n, struct lroom, r.todo));
         more = out_has_room(out) && serve(l, out);
         while (!more && out_has_room(out) && (n = list_pop(&l->settled)))
-            lroom_tell(l, out, LIST_ENTRY(n, struct lroom, in_settled));
+            lroom_notify(l, out, LIST_ENTRY(n, struct lroom, in_settled));
         more |= l->aux_dirty;
     }
     while (out_has_room(out) && (conn = tickets_next_conn(&l->tickets)) != NONE)

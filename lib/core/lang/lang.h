@@ -5,8 +5,8 @@
  * Handlers change its fields and put it on the todo list. Then rooms are
  * settled: what follows from the change is drawn, and the room is sorted into
  * the queues. When all are settled the queues are served, which may change
- * rooms again; at last engines and encoders are told the difference between
- * what is and what was said.
+ * rooms again; at last engines and encoders are notified of the difference
+ * between what is and what was said.
  *
  * The files stand on floors, in this order; calls go up the list only:
  *   life.c             the steps of a room's life
@@ -139,7 +139,7 @@ struct lroom {
     struct extent held;
     uint32_t base, granted, from, attempt, broken;
     uint8_t grade;         /* enum grade */
-    bool total_told;       /* shards have the total; it outlives attempts */
+    bool total_sent;       /* shards have the total; it outlives attempts */
     struct extent closing; /* blocks that shards may still land into */
     uint32_t closing_left; /* shards that have not answered: LIFE_TRIMMING,
                               LIFE_CLOSING */
@@ -223,7 +223,7 @@ struct langd {
     struct lpool pools[CONF_POOLS_MAX];
     struct heap timers;  /* of rooms */
     struct list todo;    /* rooms to settle */
-    struct list settled; /* rooms to tell of, once the queues are served */
+    struct list settled; /* rooms to notify of, once the queues are served */
     uint64_t generation_base, generation_count, age_next;
     uint8_t scratch[AUX_MAX];
 };
@@ -330,7 +330,7 @@ bool laux_fits(const struct langd *l, const struct lgroup *g, uint32_t *need);
 
 /* Returns the blocks that the room wants beyond those that it holds. */
 uint32_t grant_wanted(struct langd *l, const struct lroom *m);
-/* Takes n more blocks and tells the shards. False: they cannot be had. */
+/* Takes n more blocks, at the shards too. False: they cannot be had. */
 bool grant_take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
     enum grade grade);
 /* Takes n firm blocks that were kept for the room. */
@@ -415,7 +415,7 @@ void lroom_check_group(struct langd *l, struct lroom *m);
 void lroom_settle(struct langd *l, struct out *out, struct lroom *m);
 /* Sends the difference between what is and what was sent, and forgets the room
  * when nothing of it is left. */
-void lroom_tell(struct langd *l, struct out *out, struct lroom *m);
+void lroom_notify(struct langd *l, struct out *out, struct lroom *m);
 /* Does what is due of the room's deadlines. */
 void lroom_expired(struct langd *l, struct lroom *m);
 /* Counts rows that landed, as a shard says. */

@@ -1,7 +1,7 @@
 /* room.c - one room of the language side, from REQUEST until nothing of it is
  * left (RULES 4, 6, 8). Owned by the loop's thread.
  *
- * lroom_settle is the one place that draws consequences, lroom_tell the one
+ * lroom_settle is the one place that draws consequences, lroom_notify the one
  * that says them: both may be called at any time and do nothing when nothing
  * has changed. The queues are served between the two, so that a grant goes out
  * with the first word about the room.
@@ -351,14 +351,14 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
     uint8_t state = ROOM_BOOTSTRAPPING;
 
     if (m->total != ROWS_UNKNOWN) {
-        if (!m->total_told && lroom_open(m)) {
+        if (!m->total_sent && lroom_open(m)) {
             struct data_cmd cmd = {.type = LAND_TOTAL,
                 .slot = lroom_slot(l, m),
                 .generation = m->generation,
                 .total = m->total};
 
             out_data(out, &cmd);
-            m->total_told = true;
+            m->total_sent = true;
         }
         group_trimmed(l, m, grant_trim(l, out, m));
     }
@@ -529,10 +529,11 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
         list_push_tail(&l->settled, &m->in_settled);
 }
 
-void lroom_tell(struct langd *l, struct out *out, struct lroom *m)
+void lroom_notify(struct langd *l, struct out *out, struct lroom *m)
 {
     CHECK_ROOM(m);
-    CHECK(!list_linked(&m->r.todo), "room %llx is told of before it is settled",
+    CHECK(!list_linked(&m->r.todo),
+        "room %llx is notified of before it settles",
         (unsigned long long)m->r.id);
     room_show(&l->b.engines, out, &m->r, known(m), 0);
     run_stall_clock(l, m);

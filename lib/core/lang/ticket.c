@@ -37,7 +37,7 @@ void tickets_init(
     list_init(&t->dirty);
     for (uint32_t i = 0; t->conns && i < share_connections(c); i++) {
         t->conns[i].conn = i;
-        list_init(&t->conns[i].tell);
+        list_init(&t->conns[i].pending);
         list_init(&t->conns[i].dirty);
     }
 }
@@ -123,7 +123,7 @@ static struct ticket *find(
 /* tickets */
 
 /* Puts the ticket on the list of those of which its connection is to hear. */
-static void tell(struct tickets *t, struct ticket *k)
+static void notify(struct tickets *t, struct ticket *k)
 {
     struct ticket_conn *c;
 
@@ -133,7 +133,7 @@ static void tell(struct tickets *t, struct ticket *k)
         "request %s is of connection %u", k->request, k->conn);
     c = &t->conns[k->conn];
     if (!list_linked(&k->in_conn))
-        list_push_tail(&c->tell, &k->in_conn);
+        list_push_tail(&c->pending, &k->in_conn);
     if (!list_linked(&c->dirty))
         list_push_tail(&t->dirty, &c->dirty);
 }
@@ -191,14 +191,14 @@ static void end(struct tickets *t, struct ticket *k)
         return;
     p->waiting_count--;
     hold(t, p, LIST_ENTRY(next, struct ticket, in_space));
-    tell(t, LIST_ENTRY(next, struct ticket, in_space));
+    notify(t, LIST_ENTRY(next, struct ticket, in_space));
 }
 
 /* Ends a ticket that its holder has not released; the holder is notified. */
 static void lose(struct tickets *t, struct ticket *k, enum err reason)
 {
     k->reason = (uint8_t)reason;
-    tell(t, k); /* before the id's next holder is notified */
+    notify(t, k); /* before the id's next holder is notified */
     end(t, k);
     if (k->conn == NONE)
         forget(t, k);
@@ -209,7 +209,7 @@ static void lose(struct tickets *t, struct ticket *k, enum err reason)
 static void supersede(
     struct tickets *t, uint32_t conn, const struct local_ticket *m)
 {
-    LIST_FOREACH_SAFE (n, &t->conns[conn].tell) {
+    LIST_FOREACH_SAFE (n, &t->conns[conn].pending) {
         struct ticket *k = LIST_ENTRY(n, struct ticket, in_conn);
 
         if (k->reason && k->space == m->space &&
@@ -393,7 +393,7 @@ void tickets_expire(struct tickets *t, uint64_t now_ns)
     }
 }
 
-/* telling */
+/* notifying */
 
 uint32_t tickets_next_conn(struct tickets *t)
 {
@@ -404,7 +404,8 @@ uint32_t tickets_next_conn(struct tickets *t)
 
 bool tickets_next_event(struct tickets *t, uint32_t conn, struct writer *w)
 {
-    struct ticket *k = LIST_FIRST(&t->conns[conn].tell, struct ticket, in_conn);
+    struct ticket *k =
+        LIST_FIRST(&t->conns[conn].pending, struct ticket, in_conn);
     struct local_msg m = {.type = LOCAL_TICKET_EVENT};
 
     if (!k)

@@ -22,7 +22,7 @@ struct ticket {
     uint32_t space, conn, seq, generation;
     uint32_t uid;         /* of its space */
     struct list in_space; /* of waiting ones, while it waits */
-    struct list in_conn;  /* ticket_conn.tell */
+    struct list in_conn;  /* ticket_conn.pending */
     struct list in_room;  /* of the room whose failure frees it */
     uint64_t hold_ns;     /* lease; 0: none */
     struct heap_node timer;
@@ -32,7 +32,7 @@ struct ticket {
 /* The tickets of which a connection is to hear. */
 struct ticket_conn {
     uint32_t conn;
-    struct list tell, dirty;
+    struct list pending, dirty;
 };
 
 struct space {
