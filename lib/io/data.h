@@ -128,8 +128,9 @@ struct data_ops {
      * fetched; such a message, or fetch, has one piece. NULL: not supported. */
     bool (*gpu_memory)(struct data *d, const void *base, uint64_t bytes);
     /* Tells of host memory that rows go from and come to until close, so that
-     * it can be registered. NULL: the carrier has no use for it. */
-    void (*host_memory)(struct data *d, const void *base, uint64_t bytes);
+     * it can be registered. True: a message of one piece of it is better than
+     * one of many. NULL: the carrier has no use for it. */
+    bool (*host_memory)(struct data *d, const void *base, uint64_t bytes);
     /* Returns how often tick() had to restart the carrier: each time address()
      * changed and all endpoints broke. */
     uint32_t (*replaced)(struct data *d);

@@ -124,7 +124,7 @@ static struct sending_pool spool_of(const struct daemon *d, uint32_t i)
     struct landing_pool p = lpool_of(d, i);
 
     return (struct sending_pool){
-        p.blocks, p.row_bytes, p.block_rows, layout_of(d, i)->count, 0};
+        p.blocks, p.row_bytes, p.block_rows, layout_of(d, i)->count, 0, 0};
 }
 
 static void shard_make(struct daemon *d, uint32_t k)

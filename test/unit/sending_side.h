@@ -14,7 +14,7 @@
 #define KIB   1024u
 
 /* Blocks of 16 rows; destinations ask for units of 4 and parts of 64. */
-static const struct sending_pool POOL = {256, ROW, 16, 2, 0};
+static const struct sending_pool POOL = {256, ROW, 16, 2, 0, 0};
 
 static struct send_batch batch;
 static uint32_t quiets;

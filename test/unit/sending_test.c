@@ -110,6 +110,35 @@ TEST(source_runs)
 }
 
 /* Two destinations of one extent: the same runs come twice. */
+/* Rows in one place are a message of their own; what is less than that, or of
+ * several fields, travels together. */
+TEST(rows_in_one_place_go_alone)
+{
+    struct sending_pool pool = POOL;
+    struct sending *d;
+    uint32_t t, rows = 0;
+
+    pool.fields = 1;
+    pool.alone = 16 * ROW;
+    d = make_with(0, 1, 256 * KIB, 52 * KIB, &pool);
+    sending_peer(d, 1, 1, 52 * KIB);
+    T_FALSE(give(d, cmd_of(SEND_OPEN, 0, 9)));
+    run(d, 0, 9, 7, 1);
+    run(d, 0, 9, 3, 2);
+    run(d, 0, 9, 100, 1);
+    job(d, 2, 8, 1, 12, 12); /* fewer rows than a message of their own */
+    limit(d, 0, 9, 64, 64);
+    T_TRUE(sending_next(d, &batch, &t));
+    for (uint32_t i = 0; i < 4; i++) {
+        T_EQ_U64(batch.count, 1);
+        T_EQ_U64(batch.from[0].pieces, 1);
+        rows += batch.segments[0].rows;
+        T_EQ_U64(sending_next(d, &batch, &t), i < 3);
+    }
+    T_EQ_U64(rows, 64 + 12);
+    free(d);
+}
+
 TEST(two_jobs_share_an_extent)
 {
     struct sending *d = make();
@@ -178,7 +207,7 @@ TEST(windows_are_per_endpoint)
 /* One message may always go: a unit beyond every limit, a window too small. */
 TEST(a_unit_beyond_the_limits)
 {
-    struct sending_pool pool = {16, 100000, 16, 1, 0};
+    struct sending_pool pool = {16, 100000, 16, 1, 0, 0};
     struct sending *d = make_with(0, 1, 64 * KIB, 52 * KIB, &pool);
     uint32_t t;
 
@@ -201,7 +230,7 @@ TEST(a_unit_beyond_the_limits)
 /* The receiver has to fetch each of them, and has places for a few. */
 TEST(units_larger_than_a_message_are_few_at_once)
 {
-    struct sending_pool pool = {16, 100000, 16, 1, 0};
+    struct sending_pool pool = {16, 100000, 16, 1, 0, 0};
     struct sending *d = make_with(0, 1, 64 << 20, 52 * KIB, &pool);
     uint32_t t[SEND_LARGE_EP], next;
 
@@ -278,7 +307,7 @@ TEST(two_large_jobs_share_evenly)
 
 TEST(small_jobs_travel_together)
 {
-    struct sending_pool pool = {256, 16, 16, 1, 0};
+    struct sending_pool pool = {256, 16, 16, 1, 0, 0};
     struct sending *d = make_with(0, 1, 256 * KIB, 52 * KIB, &pool);
     uint32_t t;
 
@@ -301,7 +330,7 @@ TEST(small_jobs_travel_together)
  * places never the room at either end. */
 TEST(messages_fit)
 {
-    struct sending_pool pool = {256, 300, 1, 20, 0};
+    struct sending_pool pool = {256, 300, 1, 20, 0, 0};
     struct sending *d = make_with(0, 1, 256 * KIB, 20 * KIB, &pool);
     uint32_t t, n = 0;
 
@@ -341,7 +370,7 @@ TEST(messages_fit)
 /* A segment has few units, so that it lands in few blocks of the peer. */
 TEST(segments_have_few_units)
 {
-    struct sending_pool pool = {256, 4, 128, 1, 0};
+    struct sending_pool pool = {256, 4, 128, 1, 0, 0};
     struct sending *d = make_with(0, 1, 256 * KIB, 256 * KIB, &pool);
     struct data_cmd c = cmd_of(SEND_OPEN, 0, 9);
     uint32_t t;
@@ -544,7 +573,7 @@ TEST(hostile_geometry)
 /* More source pieces in a unit than a message may have: it stands still. */
 TEST(units_of_a_pool_that_bounds_them)
 {
-    struct sending_pool pool = {256, ROW, 16, 2, 4 * ROW};
+    struct sending_pool pool = {256, ROW, 16, 2, 4 * ROW, 0};
     struct sending *d = make_with(0, 1, 256 * KIB, 52 * KIB, &pool);
     struct data_cmd c = cmd_of(SEND_OPEN, 0, 9);
 
@@ -561,7 +590,7 @@ TEST(units_of_a_pool_that_bounds_them)
 
 TEST(unit_in_too_many_blocks)
 {
-    struct sending_pool pool = {256, 10, 1, 32, 0};
+    struct sending_pool pool = {256, 10, 1, 32, 0, 0};
     struct sending *d = make_with(0, 1, 256 * KIB, 52 * KIB, &pool);
     struct data_cmd c = cmd_of(SEND_OPEN, 0, 9);
 

@@ -11,7 +11,7 @@
 #define ROW 1000 /* bytes */
 
 /* Blocks of 16 rows here, of 8 there; units of 4 and parts of 32. */
-static const struct sending_pool POOL = {256, ROW, 16, 2, 0};
+static const struct sending_pool POOL = {256, ROW, 16, 2, 0, 0};
 
 static void on_quiet(void *ud, const struct data_note *n)
 {

@@ -512,6 +512,7 @@ struct fill {
                                than room */
     bool large;             /* the message may be one unit beyond `room` */
     uint32_t units, places; /* unit x field at the peer, piece x field here */
+    bool alone; /* the last segment is to be the message's only one */
 };
 
 /* Cuts the pieces down to `rows` rows; returns how many pieces are left. */
@@ -591,6 +592,22 @@ static uint32_t pieces_fit(const struct fill *f, const struct send_job *j,
 
 enum cut { CUT_DONE, CUT_FULL, CUT_NEVER };
 
+/* True if the rows at the first of the pieces are to be a message of their own;
+ * the others are cut off then. */
+static bool cut_alone(const struct sending_pool *p, const struct send_job *j,
+    uint32_t all, uint32_t *take, struct piece *pieces, uint32_t *n)
+{
+    uint32_t rows =
+        *n > 0 ? whole_units(j, all, min_u32(*take, pieces[0].rows)) : 0;
+
+    if (p->alone == 0 || p->fields != 1 ||
+        (uint64_t)rows * p->row_bytes < p->alone)
+        return false;
+    *take = min_u32(rows, pieces[0].rows);
+    *n = pieces_cut(pieces, *n, *take);
+    return true;
+}
+
 /* Appends one segment of j to the message and moves the cursor. CUT_FULL: the
  * message has no room for it. CUT_NEVER: no unit of it is in few enough pieces.
  */
@@ -612,7 +629,8 @@ static enum cut job_cut(struct sending *s, struct send_job *j, struct fill *f)
         take = whole_units(j, all, got);
         n = pieces_cut(at, n, take);
     }
-    if (take == 0)
+    f->alone = !j->copy && cut_alone(&p->is, j, all, &take, at, &n);
+    if (take == 0 || (f->alone && b->count > 0))
         return b->count > 0 ? CUT_FULL : CUT_NEVER;
     CHECK(take <= all && n <= max, "%u of %u rows in %u of %u pieces", take,
         all, n, max);
@@ -657,6 +675,8 @@ static void fill(struct sending *s, uint32_t e, struct fill *f)
         j->stuck = cut == CUT_NEVER;
         job_seek(s, j);
         job_update(s, j);
+        if (f->alone)
+            return;
     }
 }
 

@@ -345,11 +345,14 @@ static void mux_tick(struct data *d, uint64_t now_ns)
         CHECK(gather_addresses(d) == OK, "a carrier's address has grown");
 }
 
-static void mux_host_memory(struct data *d, const void *base, uint64_t bytes)
+static bool mux_host_memory(struct data *d, const void *base, uint64_t bytes)
 {
+    bool alone = false;
+
     for (uint32_t i = 0; i < d->parts_count; i++)
         if (d->parts[i].ops && d->parts[i].ops->host_memory)
-            d->parts[i].ops->host_memory(d->parts[i].d, base, bytes);
+            alone |= d->parts[i].ops->host_memory(d->parts[i].d, base, bytes);
+    return alone;
 }
 
 static const struct data_counts *mux_counts(struct data *d)

@@ -601,9 +601,10 @@ static bool ucx_gpu_memory(struct data *d, const void *base, uint64_t bytes)
     return ucx_memory_add(&d->ucx, base, bytes, true);
 }
 
-static void ucx_host_memory(struct data *d, const void *base, uint64_t bytes)
+static bool ucx_host_memory(struct data *d, const void *base, uint64_t bytes)
 {
-    (void)ucx_memory_add(&d->ucx, base, bytes, false);
+    return ucx_memory_add(&d->ucx, base, bytes, false) &&
+           d->ucx.context->cached;
 }
 
 static uint32_t ucx_replaced(struct data *d)

@@ -81,8 +81,12 @@ static void ready_pool(struct shard *s, uint32_t i)
 {
     struct mem *m = s->conf.pools[i].mem;
 
-    if (m && !m->gpu && s->conf.carrier->host_memory)
-        s->conf.carrier->host_memory(s->data, mem_start(m), m->bytes);
+    if (m && !m->gpu && s->conf.carrier->host_memory &&
+        s->conf.carrier->host_memory(s->data, mem_start(m), m->bytes)) {
+        s->pools_alone |= UINT64_C(1) << i;
+        if (s->role->alone)
+            s->role->alone(s, i);
+    }
     gpu_pool(s, i);
 }
 

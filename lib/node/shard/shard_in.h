@@ -67,6 +67,8 @@ struct shard_role {
     /* Copies from or to pinned memory have ended. */
     void (*staged)(struct shard *s, uint64_t cookie, bool ok);
     uint32_t slots_most, slot_entries; /* of the stage */
+    /* A bit of pools_alone was set. NULL: nothing to do. */
+    void (*alone)(struct shard *s, uint32_t pool);
     /* Rows of a GPU pool go through pinned memory. NULL: nothing to do. */
     void (*by_slots)(struct shard *s);
     /* The loop's thread: copies the transport chosen for a peer, if any. */
@@ -115,6 +117,7 @@ struct shard {
     uint32_t gpu_bytes;    /* of the largest unit of a GPU pool */
     uint64_t pools_lost;   /* a bit for each that was reported */
     uint64_t pools_direct; /* for each GPU pool that the carrier reaches */
+    uint64_t pools_alone;  /* for each whose rows had better lie in one place */
 
     struct iovec iov[DATA_IOV_MAX];  /* of a message */
     struct iovec rows[ROWS_IOV_MAX]; /* of one segment, see rows_find */

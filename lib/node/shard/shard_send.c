@@ -21,6 +21,10 @@
 static struct log_rate refusals =
     LOG_RATE("peers that took no message", LOG_WARN, 5);
 
+/* A rendezvous costs a round trip; below this, a copy costs less. A guess,
+ * until it is measured on RDMA. */
+#define ALONE_BYTES (32u << 10)
+
 _Static_assert(SEND_IOV_MAX <= DATA_IOV_MAX, "a batch fits into one message");
 
 static struct sending_pool pool_of(const struct shard_pool *p)
@@ -66,6 +70,8 @@ static void set_pool(struct shard *s, uint32_t i)
 {
     struct sending_pool p = pool_of(&s->conf.pools[i]);
 
+    if (s->pools_alone >> i & 1)
+        p.alone = ALONE_BYTES;
     sending_pool_set(s->send.sending, i, &p);
 }
 
@@ -481,4 +487,5 @@ const struct shard_role shard_sends = {.limits = limits,
     .slots_most = STAGE_SLOTS_MOST,
     .slot_entries = OUT_ENTRIES,
     .by_slots = by_slots,
+    .alone = set_pool,
     .transport = transport};
