@@ -296,6 +296,24 @@ TEST(stream_keeps_what_it_was_promised)
     }
 }
 
+TEST(shown_rows_of_a_stream_that_waits_are_not_taken_back)
+{
+    struct rig *l = langd_up("pools[0].default_blocks=4", NULL);
+    struct there a = ask_room(l, 1, 0);
+    struct there s = ask(l, 0, request(2, 1, MODE_STREAM));
+
+    brain_hear(l, 0, length(&s, 320, 320, true));
+    told(l, &s);
+    brain_landed(l, &s.open, 0, 32);
+    T_EQ_U64(cell_rows(l->cells[0][1]), 32);
+    wants(l, &a, 32, 128); /* older, and more than is left */
+    brain_landed(l, &a.open, 0, 32);
+    brain_hear(l, 0, want(&s, 0, 64, 320));
+    T_EQ_U64(brain_shown(l, "pools", "waiting_rooms", 0), 2);
+    T_EQ_U64(brain_stat(l, "revokes"), 0);
+    T_EQ_U64(brain_shown(l, "rooms", "blocks", 1), 8);
+}
+
 /* groups */
 
 static struct there member(struct rig *l, uint64_t room, uint16_t size)
