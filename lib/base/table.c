@@ -13,9 +13,13 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 32;
 }
 
+/* A scope moves the key by an odd number of all bits; without the seed its
+ * collisions with other scopes are as unknown as those of ids. */
 static uint32_t home(const struct table *t, uint64_t id, uint32_t scope)
 {
-    return (uint32_t)mix(mix(id ^ t->seed) + scope) & t->mask;
+    uint64_t key = (id ^ t->seed) + scope * UINT64_C(0x9e3779b97f4a7c15);
+
+    return (uint32_t)mix(key) & t->mask;
 }
 
 void table_init(struct table *t, struct slab *s, uint32_t cap, uint64_t seed)

@@ -14,8 +14,7 @@ struct action *out_action(struct out *o, enum action_type type)
     CHECK(o->count < o->cap, "%u actions and no room for type %d", o->count,
         (int)type);
     a = &o->actions[o->count++];
-    memset(a, 0, sizeof(*a));
-    a->type = (uint8_t)type;
+    *a = (struct action){.type = (uint8_t)type};
     return a;
 }
 
@@ -61,10 +60,13 @@ void out_answer(struct out *o, uint32_t conn, uint32_t seq, enum err err,
     struct local_msg m = {.type = LOCAL_ANSWER, .seq = seq};
     va_list ap;
 
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    text_clean(text, strlen(text)); /* it may quote a name */
+    text[0] = 0;
+    if (fmt[0]) {
+        va_start(ap, fmt);
+        vsnprintf(text, sizeof(text), fmt, ap);
+        va_end(ap);
+        text_clean(text, strlen(text)); /* it may quote a name */
+    }
     m.answer.err = (uint8_t)err;
     m.answer.a = a;
     m.answer.b = b;

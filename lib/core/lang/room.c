@@ -63,7 +63,7 @@ static void record(struct langd *l, struct lroom *m)
     const struct peer *p = lroom_peer(l, m);
     struct ended *h = &m->history;
 
-    snprintf(h->peer, sizeof(h->peer), "%.63s", p ? p->label : "null");
+    span_copy_str(span_str(p ? p->label : "null"), h->peer, sizeof(h->peer));
     h->total = m->total;
     h->attempts = m->attempt + 1;
     h->blocks = m->held.blocks;
