@@ -204,30 +204,6 @@ TEST(late_aux_of_a_large_group_has_all_the_space)
     done(l, &other, 9);
 }
 
-/* What one of them leaves is for those that are to come, not for an older
- * room. */
-TEST(late_aux_of_a_large_group_keeps_what_one_leaves)
-{
-    struct rig *l = small_arena("pools[0].default_blocks=0");
-    struct there old = ask_room(l, 9, 9), t[3];
-    struct peer_msg half;
-
-    says_late(l, &old);
-    brain_hear(l, 0, want(&old, 0, 0, 8));
-    for (uint32_t i = 0; i < 3; i++)
-        t[i] = member(l, i + 1, i, 1, 3);
-    for (uint32_t i = 0; i < 3; i++)
-        says_late(l, &t[i]);
-    half = big_length(&old);
-    half.length.aux.len = 16384;
-    brain_hear(l, 0, half);
-    T_EQ_U64(brain_said(l, PEER_STATE, -1)->state.reason, ERR_NO_BLOCKS);
-    brain_hear(l, 0, length(&t[0], 8, 8, true)); /* 4 bytes */
-    T_TRUE(!asks(l, &old));
-    brain_hear(l, 0, length(&t[1], 8, 8, true));
-    T_TRUE(asks(l, &old));
-}
-
 TEST(late_aux_that_is_more_than_there_is_is_too_large)
 {
     struct rig *l = small_arena(NULL);
@@ -243,6 +219,34 @@ TEST(late_aux_that_is_more_than_there_is_is_too_large)
     says(l, &t[2]);
     T_EQ_U64(brain_reason(l, 0, 1), ERR_TOO_LARGE);
     T_EQ_U64(brain_reason(l, 0, 2), ERR_TOO_LARGE);
+}
+
+/* A room alone may hold what such a group waits for: it borrows, and the group
+ * has its space again when it has gone. */
+TEST(late_aux_of_a_room_alone_is_lent_by_a_group)
+{
+    struct rig *l = small_arena("pools[0].default_blocks=0");
+    struct there alone = ask_room(l, 9, 9), t[2];
+
+    says_late(l, &alone);
+    brain_hear(l, 0, want(&alone, 0, 0, 8));
+    told(l, &alone);
+    for (uint32_t i = 0; i < 2; i++)
+        t[i] = member(l, i + 1, i, 1, 2);
+    for (uint32_t i = 0; i < 2; i++)
+        says_late(l, &t[i]);
+    T_EQ_U64(brain_free(l), 13);
+    says(l, &alone);
+    T_TRUE(asks(l, &alone));
+    says(l, &alone);
+    for (uint32_t i = 0; i < 2; i++)
+        says(l, &t[i]); /* one has its space */
+    done(l, &alone, 9);
+    T_OK(brain_say(l, 0, release(9, ROWS_UNKNOWN)));
+    for (uint32_t i = 0; i < 2; i++) {
+        says(l, &t[i]);
+        done(l, &t[i], i);
+    }
 }
 
 /* A firm grant takes what a group reserved that has no blocks so far. */

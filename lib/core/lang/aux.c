@@ -15,6 +15,9 @@
  * groups that hold their blocks held it against each other, in rooms that were
  * READY and read with the rest (test/models/late_aux.pml).
  *
+ * A room alone that has its blocks borrows of that, if nothing else is left: it
+ * may hold source blocks that the group waits for, and ends by itself.
+ *
  * So nothing waits in a circle: firm grants wait for no space that is not held
  * by firm grants, and among the others the oldest gets both. Space that is kept
  * from the first LENGTH on was rejected: two groups held it against each
@@ -24,7 +27,7 @@
 /* Classes, in the upper bits of keys; the lower ones are an age, or its
  * complement. */
 enum { WAITS_FIRM, WAITS_ROWS, WAITS_BARE };
-enum { HOLDS_BARE, HOLDS_ROWS };
+enum { HOLDS_BARE, HOLDS_ROWS, HOLDS_LENT };
 #define CLASS_SHIFT 60
 
 static uint64_t key_of(unsigned class, uint64_t order)
@@ -92,12 +95,16 @@ static bool asks_again(const struct langd *l, const struct lroom *m)
  * has all that its turn needs, and only an older one may take it. */
 static void sort_held(struct langd *l, struct lroom *m, bool whole)
 {
-    bool holds = lroom_alive(m) && chunks_of(m) > 0 && !is_firm(m) &&
+    bool lent = m->group && is_firm(m) && m->aux_state == LAUX_UNKNOWN;
+    bool holds = lroom_alive(m) && chunks_of(m) > 0 && (!is_firm(m) || lent) &&
                  (m->aux.len == 0 || asks_again(l, m)) &&
                  !(m->group && m->group == l->aux_kept);
 
     heap_place(&l->aux_held, &m->hold_node, holds,
-        key_of(whole ? HOLDS_ROWS : HOLDS_BARE, ~m->age));
+        key_of(lent    ? HOLDS_LENT
+               : whole ? HOLDS_ROWS
+                       : HOLDS_BARE,
+            ~m->age));
 }
 
 static void sort_group(struct langd *l, struct lgroup *g)
@@ -217,6 +224,7 @@ void laux_take(struct langd *l, struct lroom *m, struct span bytes)
     } else {
         l->b.stats[STAT_aux_full] += m->aux_state == LAUX_UNKNOWN;
         m->aux_state = LAUX_LACKING;
+        laux_drop(l, m); /* a part, where the rest is lent */
     }
     m->aux_len = bytes.len;
 }
@@ -260,7 +268,8 @@ static void give(struct langd *l, struct lroom *head, uint32_t chunks)
 /* Takes back the room's space: its aux is to be sent again, if it came. */
 static void lose(struct langd *l, struct lroom *m)
 {
-    CHECK(!is_firm(m) && (m->aux.len > 0 || m->aux.reserved > 0),
+    CHECK((!is_firm(m) || m->aux_state == LAUX_UNKNOWN) &&
+              (m->aux.len > 0 || m->aux.reserved > 0),
         "room %llx of grade %u loses %u bytes of aux",
         (unsigned long long)m->r.id, m->grade, m->aux.len);
     laux_drop(l, m);
@@ -306,6 +315,8 @@ static bool serve_head(struct langd *l)
     }
     h = heap_first(&l->aux_held);
     if (!h || class_of(n) == WAITS_BARE)
+        return false;
+    if (class_of(h) == HOLDS_LENT && (m->group || class_of(n) != WAITS_FIRM))
         return false;
     v = CONTAINER_OF(h, struct lroom, hold_node);
     if (class_of(n) != WAITS_FIRM && class_of(h) != HOLDS_BARE &&
