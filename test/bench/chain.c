@@ -139,7 +139,7 @@ static void take_rows(struct daemon *d)
 
 static void send_rows(struct daemon *d)
 {
-    struct iovec iov[2 * PACKET];
+    struct iovec iov[2 * PACKET] = {{0}};
     uint32_t n = 0;
     size_t left;
 
@@ -151,16 +151,17 @@ static void send_rows(struct daemon *d)
 
             iov[n] = (struct iovec){r, sizeof *r};
             iov[n + 1] = (struct iovec){
-                d->rows + r->room % IN_FLIGHT * SMALL_BYTES, SMALL_BYTES};
+                d->rows + (size_t)(r->room % IN_FLIGHT) * SMALL_BYTES,
+                SMALL_BYTES};
         }
         for (left = n / 2 * ROW_FRAME; left > 0;) {
             ssize_t took = writev(d->tcp, at, (int)(iov + n - at));
 
             check(took > 0, "rows");
             left -= (size_t)took;
-            for (; took > 0 && (size_t)took >= at->iov_len; at++)
+            for (; left > 0 && (size_t)took >= at->iov_len; at++)
                 took -= (ssize_t)at->iov_len;
-            if (took > 0) {
+            if (left > 0) {
                 at->iov_base = (uint8_t *)at->iov_base + took;
                 at->iov_len -= (size_t)took;
             }
@@ -213,7 +214,8 @@ static NORETURN void serve(struct side *x, int engine)
     check(d.zmq != NULL, "zmq_socket");
     zmq_setsockopt(d.zmq, ZMQ_LINGER, &zero, sizeof zero);
     if (x->which == ENC) {
-        d.rows = faulted(IN_FLIGHT * SMALL_BYTES); /* a pool is not forked */
+        d.rows =
+            faulted((size_t)IN_FLIGHT * SMALL_BYTES); /* a pool is not forked */
         check(zmq_bind(d.zmq, "tcp://127.0.0.1:*") == 0, "zmq_bind");
         zmq_getsockopt(d.zmq, ZMQ_LAST_ENDPOINT, x->s->chain_at, &n);
         check(write(engine, "up", 2) == 2, "up"); /* it can be connected to */
@@ -247,8 +249,8 @@ static void encode(int fd, uint8_t *rows, uint32_t rooms)
             for (int i = 0; i < n; i++) {
                 done += r[i].step == DONE;
                 put(&out, r[i].step == DONE ? RELEASE : COMMIT, r[i].room);
-                memcpy(rows + r[i].room % IN_FLIGHT * SMALL_BYTES, &r[i].room,
-                    sizeof r[i].room);
+                memcpy(rows + (size_t)(r[i].room % IN_FLIGHT) * SMALL_BYTES,
+                    &r[i].room, sizeof r[i].room);
             }
         } while (out.count < 4 * IN_FLIGHT &&
                  (n = receive(fd, r, MSG_DONTWAIT)) > 0);

@@ -139,15 +139,16 @@ uint32_t tcp_streams_of(const char *name)
     const char *device = strchr(name, '/');
     char path[96], text[16] = "";
     uint32_t n = STREAMS_CHOSEN / 2; /* the speed is not told */
-    unsigned mbits;
+    long mbits;
     FILE *f;
 
     if (!device || strcmp(device, "/lo") == 0)
         return 1;
     snprintf(path, sizeof(path), "/sys/class/net%s/speed", device);
     f = fopen(path, "re");
-    if (f && fgets(text, sizeof(text), f) && sscanf(text, "%9u", &mbits) == 1)
-        n = max_u32(div_up(mbits, 10000), 1);
+    mbits = f && fgets(text, sizeof(text), f) ? strtol(text, NULL, 10) : 0;
+    if (mbits > 0 && mbits < INT32_MAX)
+        n = div_up((uint32_t)mbits, 10000);
     if (f)
         fclose(f);
     return min_u32(min_u32(n, STREAMS_CHOSEN), cores());
@@ -155,7 +156,7 @@ uint32_t tcp_streams_of(const char *name)
 
 void tcp_name(int fd, char *out, size_t size)
 {
-    struct sockaddr_storage at;
+    struct sockaddr_storage at = {0};
     socklen_t len = sizeof(at);
     struct ifaddrs *list;
 
@@ -237,13 +238,13 @@ static int listening(struct sockaddr_storage *at, uint32_t buffer_bytes)
 static int listen_within(
     struct sockaddr_storage *at, const char *ports, uint32_t buffer_bytes)
 {
-    unsigned first = 0, last = 0;
+    const char *dash = ports ? strchr(ports, '-') : NULL;
+    unsigned long first = dash ? strtoul(ports, NULL, 10) : 0;
+    unsigned long last = dash ? strtoul(dash + 1, NULL, 10) : 0;
     int fd = -1;
 
-    if (ports && sscanf(ports, "%u-%u", &first, &last) != 2)
-        first = last = 0;
     errno = EADDRINUSE;
-    for (unsigned port = first;
+    for (unsigned long port = first;
          fd < 0 && errno == EADDRINUSE && port <= last && port <= UINT16_MAX;
          port++) {
         *at_port(at) = htons((uint16_t)port);
