@@ -48,3 +48,19 @@ TEST(a_length_is_compared_when_it_is_known)
     T_ERR(brain_say(e, 0, keyed(5, 4, 16, 12)), ERR_ITEM_MISMATCH);
     T_OK(brain_say(e, 0, keyed(5, 4, 16, 8)));
 }
+
+/* The room that writes the rows ends before all of them are there: the others
+ * of its key fail with it, and the key is free for a new item. */
+TEST(rooms_fail_with_the_room_that_writes_their_rows)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, keyed(1, 0, 16, 16)));
+    T_OK(brain_say(e, 0, keyed(2, 1, 16, 16)));
+    T_OK(brain_say(e, 0, commit(0, 0, 8)));
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_FAILED);
+    T_EQ_U64(brain_reason(e, 0, 1), ERR_GONE);
+    T_OK(brain_say(e, 0, keyed(3, 2, 16, 16)));
+    T_TRUE(!(brain_events(e, 0, 2) & EVENT_HAVE));
+}
