@@ -47,9 +47,14 @@ static bool has_rows(const struct lroom *m)
     return m->want || m->landed > 0 || m->total == 0;
 }
 
+/* True if it waits for nothing but its aux, or will not: a firm grant, rows
+ * that are shown, or all its rows. */
 static bool is_firm(const struct lroom *m)
 {
-    return lroom_firm(m) || m->exposed > 0;
+    bool all = m->landed > 0 && m->total != ROWS_UNKNOWN &&
+               m->from + m->landed >= m->total;
+
+    return lroom_firm(m) || m->exposed > 0 || all;
 }
 
 static uint32_t chunks_of(const struct lroom *m)
