@@ -321,9 +321,11 @@ static bool serve_head(struct langd *l)
     h = heap_first(&l->aux_held);
     if (!h || class_of(n) == WAITS_BARE)
         return false;
-    if (class_of(h) == HOLDS_LENT && (m->group || class_of(n) != WAITS_FIRM))
-        return false;
     v = CONTAINER_OF(h, struct lroom, hold_node);
+    /* an older group would have it back at once */
+    if (class_of(h) == HOLDS_LENT &&
+        (m->group || class_of(n) != WAITS_FIRM || v->age < m->age))
+        return false;
     if (class_of(n) != WAITS_FIRM && class_of(h) != HOLDS_BARE &&
         v->age <= m->age)
         return false;
