@@ -149,27 +149,6 @@ void group_two_encoders(void)
     all_succeed(4);
 }
 
-/* Two groups that are consumed whole, whose lengths and aux come late, each
- * with one room sooner: aux of two rooms fits. */
-void late_aux(void)
-{
-    quiet_world(1, 1);
-    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 16, 16, 0);
-    l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 16, 2);
-    start_all();
-    for (uint64_t r = 1; r <= 4; r++) {
-        struct prod *p = announce(e0, r, 16, 10);
-        struct cons *c = request(l0, e0, r, 1);
-
-        p->aux = AUX_MAX;
-        p->known = false;
-        p->pieces = r % 2 ? 1 : 8;
-        in_group(c, 1 + (r - 1) / 2, 2, 2);
-        c->together = true;
-    }
-    all_succeed(4);
-}
-
 static void end_of_twins(void *p, uint64_t a, uint64_t b)
 {
     struct cons *c = p;

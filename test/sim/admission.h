@@ -8,7 +8,6 @@ void coupled_calm(void);
 void coupled_breaks(void);
 void broken_order(void);
 void group_source(void);
-void late_aux(void);
 void consumed_together(void);
 void group_larger(void);
 void group_two_encoders(void);

@@ -45,10 +45,7 @@ static const struct {
     {calm_run, 37833}, /* more work than the deadlines of rooms */
     {calm_run, 61875}, /* a room that was declined, and came again */
     {calm_run, 62462},
-    {calm_run, 65748}, /* a victim that had been served at one of two */
-    {calm_run, 120886},
-    {calm_run, 109128}, /* late aux of a room that a group waits for */
-    {calm_run, 102091}, /* aux of READY rooms without rows, of two groups */
+    {calm_run, 65748},  /* a victim that had been served at one of two */
     {calm_run, 78242},  /* a pool that was mapped before shards knew it */
     {swarm_run, 18549}, /* two timers, and a list full with the first */
     {swarm_run, 20800},

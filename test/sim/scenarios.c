@@ -398,7 +398,6 @@ const struct scenario scenarios[] = {
     {"coupled-breaks", coupled_breaks},
     {"broken-order", broken_order},
     {"group-source", group_source},
-    {"late-aux", late_aux},
     {"consumed-together", consumed_together},
     {"group-larger", group_larger},
     {"group-two-encoders", group_two_encoders},

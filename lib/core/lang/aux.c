@@ -9,25 +9,20 @@
  * again, so a room that has no firm grant may lose its space again: first one
  * without rows, youngest first; then one younger than the head.
  *
- * What may come with a late length is reserved with the rest of the group: as
- * much as aux can be, and where that is more than there is, all that there is,
- * until every length is known. To give it space when it comes was rejected: two
- * groups that hold their blocks held it against each other, in rooms that were
- * READY and read with the rest (test/models/late_aux.pml).
+ * What comes with a late length, of a group that has its blocks, is the first
+ * to get space; where two such groups have it in parts, both wait until one of
+ * them ends by its deadline (no-blocks).
  *
- * A room alone that has its blocks borrows of that, if nothing else is left: it
- * may hold source blocks that the group waits for, and ends by itself.
- *
- * So nothing waits in a circle: firm grants wait for no space that is not held
- * by firm grants, and among the others the oldest gets both. Space that is kept
- * from the first LENGTH on was rejected: two groups held it against each
- * other. */
+ * But for that nothing waits in a circle: firm grants wait for no space that is
+ * not held by firm grants, and among the others the oldest gets both. Space
+ * that is kept from the first LENGTH on was rejected: two groups held it
+ * against each other. */
 #include "core/lang/lang.h"
 
 /* Classes, in the upper bits of keys; the lower ones are an age, or its
  * complement. */
 enum { WAITS_FIRM, WAITS_ROWS, WAITS_BARE };
-enum { HOLDS_BARE, HOLDS_ROWS, HOLDS_LENT };
+enum { HOLDS_BARE, HOLDS_ROWS };
 #define CLASS_SHIFT 60
 
 static uint64_t key_of(unsigned class, uint64_t order)
@@ -47,44 +42,23 @@ static bool has_rows(const struct lroom *m)
     return m->want || m->landed > 0 || m->total == 0;
 }
 
-/* True if it waits for nothing but its aux, or will not: a firm grant, rows
- * that are shown, or all its rows. */
 static bool is_firm(const struct lroom *m)
 {
-    bool all = m->landed > 0 && m->total != ROWS_UNKNOWN &&
-               m->from + m->landed >= m->total;
-
-    return lroom_firm(m) || m->exposed > 0 || all;
+    return lroom_firm(m) || m->exposed > 0;
 }
 
-static uint32_t chunks_of(const struct lroom *m)
+/* Chunks that the members lack. */
+static uint32_t group_lacks(const struct lgroup *g)
 {
-    return aux_chunks(m->aux.len) + m->aux.reserved;
-}
-
-/* Chunks that the room may still need: of the aux that waits, or of any that
- * may come. */
-static uint32_t room_lacks(const struct lroom *m)
-{
-    if (m->aux_state != LAUX_UNKNOWN)
-        return lroom_lacks_aux(m) ? aux_chunks(m->aux_len) : 0;
-    return aux_chunks(AUX_MAX) - m->aux.reserved;
-}
-
-/* Chunks that the members lack, of those that the group may have at all. */
-static uint32_t group_lacks(const struct langd *l, const struct lgroup *g)
-{
-    uint64_t lacks = 0, has = g->aux_gone;
+    uint32_t chunks = 0;
 
     LIST_FOREACH (n, &g->members) {
         const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
 
-        lacks += room_lacks(m);
-        has += chunks_of(m);
+        if (lroom_lacks_aux(m))
+            chunks += aux_chunks(m->aux_len);
     }
-    if (has + lacks > l->b.aux.share.limit)
-        lacks = has < l->b.aux.share.limit ? l->b.aux.share.limit - has : 0;
-    return (uint32_t)lacks;
+    return chunks;
 }
 
 static bool asks_again(const struct langd *l, const struct lroom *m)
@@ -100,16 +74,12 @@ static bool asks_again(const struct langd *l, const struct lroom *m)
  * has all that its turn needs, and only an older one may take it. */
 static void sort_held(struct langd *l, struct lroom *m, bool whole)
 {
-    bool lent = m->group && is_firm(m) && m->aux_state == LAUX_UNKNOWN;
-    bool holds = lroom_alive(m) && chunks_of(m) > 0 && (!is_firm(m) || lent) &&
-                 (m->aux.len == 0 || asks_again(l, m)) &&
+    bool holds = lroom_alive(m) && (m->aux.len > 0 || m->aux.reserved > 0) &&
+                 !is_firm(m) && asks_again(l, m) &&
                  !(m->group && m->group == l->aux_kept);
 
     heap_place(&l->aux_held, &m->hold_node, holds,
-        key_of(lent    ? HOLDS_LENT
-               : whole ? HOLDS_ROWS
-                       : HOLDS_BARE,
-            ~m->age));
+        key_of(whole ? HOLDS_ROWS : HOLDS_BARE, ~m->age));
 }
 
 static void sort_group(struct langd *l, struct lgroup *g)
@@ -122,7 +92,7 @@ void laux_place_group(struct langd *l, struct lgroup *g)
 {
     struct lroom *first = LIST_FIRST(&g->members, struct lroom, in_group);
     bool known = g->used && first && lgroup_known(g);
-    bool whole = known && group_lacks(l, g) == 0, waits = known && !whole;
+    bool whole = known && group_lacks(g) == 0, waits = known && !whole;
 
     if (whole != g->aux_whole) {
         g->aux_whole = whole;
@@ -187,41 +157,11 @@ static bool passes(const struct langd *l, const struct lroom *m, uint32_t n)
            share_used(s, m->uid) + n <= (s->total - s->limit) / 2;
 }
 
-static void move_reserved(struct lroom *from, struct lroom *to, uint32_t n)
-{
-    CHECK(n <= from->aux.reserved, "%u chunks of %u", n, from->aux.reserved);
-    if (n == 0)
-        return;
-    CHECK(from->uid == to->uid, "a group of the users %u and %u", from->uid,
-        to->uid);
-    from->aux.reserved -= n;
-    to->aux.reserved += n;
-    to->aux.who = from->aux.who;
-}
-
-/* What a late length needs comes from what the group reserved; what it leaves
- * is for those of the group that are still to come. */
-static void share_out(struct lroom *m, uint32_t n)
-{
-    LIST_FOREACH (i, &m->group->members) {
-        struct lroom *o = LIST_ENTRY(i, struct lroom, in_group);
-
-        if (o == m || o->aux_state != LAUX_UNKNOWN)
-            continue;
-        if (m->aux.reserved < n)
-            move_reserved(o, m, min_u32(o->aux.reserved, n - m->aux.reserved));
-        else
-            move_reserved(m, o, min_u32(m->aux.reserved - n, room_lacks(o)));
-    }
-}
-
 void laux_take(struct langd *l, struct lroom *m, struct span bytes)
 {
     CHECK(lroom_alive(m) && m->aux_state != LAUX_STORED,
         "room %llx of state %u takes aux again", (unsigned long long)m->r.id,
         m->r.state);
-    if (m->group && m->aux_state == LAUX_UNKNOWN)
-        share_out(m, aux_chunks(bytes.len));
     if (passes(l, m, aux_chunks(bytes.len)) &&
         aux_set(&l->b.aux, &m->aux, m->uid, bytes)) {
         m->aux_state = LAUX_STORED;
@@ -229,7 +169,6 @@ void laux_take(struct langd *l, struct lroom *m, struct span bytes)
     } else {
         l->b.stats[STAT_aux_full] += m->aux_state == LAUX_UNKNOWN;
         m->aux_state = LAUX_LACKING;
-        laux_drop(l, m); /* a part, where the rest is lent */
     }
     m->aux_len = bytes.len;
 }
@@ -240,46 +179,34 @@ void laux_drop(struct langd *l, struct lroom *m)
     l->aux_dirty |= l->aux_queue.len > 0;
 }
 
-/* Reserves what the room lacks, `most` chunks of it. Returns their number. */
-static uint32_t reserve(struct langd *l, struct lroom *m, uint32_t most)
+static void reserve(struct langd *l, struct lroom *m)
 {
-    uint32_t has = m->aux.reserved, n = min_u32(room_lacks(m), most);
-
-    if (n == 0)
-        return 0;
-    if (has > 0)
-        aux_drop(&l->b.aux, &m->aux);
-    if (!aux_reserve(&l->b.aux, &m->aux, m->uid, (has + n) * AUX_CHUNK))
-        return 0;
-    if (m->aux_state == LAUX_LACKING && asks_again(l, m)) {
+    if (!lroom_lacks_aux(m) ||
+        !aux_reserve(&l->b.aux, &m->aux, m->uid, m->aux_len))
+        return;
+    if (asks_again(l, m)) {
         debt_owe(&m->debt, OWE_AUX);
     }
     changed(l, m);
-    return n;
 }
 
-/* Gives the head `chunks` chunks, all that it lacks. */
-static void give(struct langd *l, struct lroom *head, uint32_t chunks)
+static void give(struct langd *l, struct lroom *head)
 {
-    struct lgroup *g = head->group;
-
-    if (!g)
-        (void)reserve(l, head, chunks);
+    if (head->group)
+        LIST_FOREACH (n, &head->group->members)
+            reserve(l, LIST_ENTRY(n, struct lroom, in_group));
     else
-        LIST_FOREACH_SAFE (n, &g->members)
-            chunks -= reserve(l, LIST_ENTRY(n, struct lroom, in_group), chunks);
+        reserve(l, head);
 }
 
-/* Takes back the room's space: its aux is to be sent again, if it came. */
+/* The room's aux is to be sent again. */
 static void lose(struct langd *l, struct lroom *m)
 {
-    CHECK((!is_firm(m) || m->aux_state == LAUX_UNKNOWN) &&
-              (m->aux.len > 0 || m->aux.reserved > 0),
+    CHECK(!is_firm(m) && (m->aux.len > 0 || m->aux.reserved > 0),
         "room %llx of grade %u loses %u bytes of aux",
         (unsigned long long)m->r.id, m->grade, m->aux.len);
     laux_drop(l, m);
-    if (m->aux_state == LAUX_STORED)
-        m->aux_state = LAUX_LACKING;
+    m->aux_state = LAUX_LACKING;
     debt_paid(&m->debt, OWE_AUX);
     l->b.stats[STAT_aux_taken_back]++;
     changed(l, m);
@@ -299,7 +226,7 @@ static void keep_head(struct langd *l, struct lgroup *g)
         sort_group(l, g);
 }
 
-/* Serves the head of the queue. False: it has to wait, or there is none. */
+/* Serves the head; false: it has to wait, or there is none. */
 static bool serve_head(struct langd *l)
 {
     struct heap_node *n = heap_first(&l->aux_queue), *h;
@@ -313,19 +240,15 @@ static bool serve_head(struct langd *l)
         "room %llx of state %u waits for aux", (unsigned long long)m->r.id,
         m->r.state);
     keep_head(l, m->group);
-    lacks = m->group ? group_lacks(l, m->group) : aux_chunks(m->aux_len);
+    lacks = m->group ? group_lacks(m->group) : aux_chunks(m->aux_len);
     if (share_may(&l->b.aux.share, m->uid, lacks)) {
-        give(l, m, lacks);
+        give(l, m);
         return true;
     }
     h = heap_first(&l->aux_held);
     if (!h || class_of(n) == WAITS_BARE)
         return false;
     v = CONTAINER_OF(h, struct lroom, hold_node);
-    /* an older group would have it back at once */
-    if (class_of(h) == HOLDS_LENT &&
-        (m->group || class_of(n) != WAITS_FIRM || v->age < m->age))
-        return false;
     if (class_of(n) != WAITS_FIRM && class_of(h) != HOLDS_BARE &&
         v->age <= m->age)
         return false;
@@ -344,7 +267,7 @@ void laux_serve(struct langd *l)
 
 bool laux_fits(const struct langd *l, const struct lgroup *g, uint32_t *need)
 {
-    uint64_t chunks = g->aux_gone;
+    uint64_t chunks = 0;
 
     LIST_FOREACH (n, &g->members) {
         const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);

@@ -142,12 +142,10 @@ void group_leave(struct langd *l, struct lroom *m)
         (unsigned long long)m->r.id);
     if (g->queued == m)
         unqueue(l, g);
-    if (m->r.state == ROOM_SUCCESS) {
+    if (m->r.state == ROOM_SUCCESS)
         g->gone += m->held.blocks;
-        g->aux_gone += aux_chunks(m->aux.len);
-    } else {
+    else
         group_trimmed(l, m, m->held.blocks);
-    }
     list_remove(&m->in_group);
     m->group = NULL;
     settle_spare(l, g);
@@ -194,8 +192,7 @@ uint32_t group_wanted(const struct langd *l, const struct lgroup *g)
     return (uint32_t)blocks;
 }
 
-/* True if it can be admitted: the lengths of all members are known, and there
- * is space for their aux. */
+/* True if it can be admitted: the lengths of all members are known. */
 static bool ready(const struct lgroup *g)
 {
     if (!g->used || g->admitted || g->joined < g->size)
@@ -203,10 +200,10 @@ static bool ready(const struct lgroup *g)
     LIST_FOREACH (n, &g->members) {
         const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
 
-        if (lroom_closing(m) || !m->length_known)
+        if (lroom_closing(m) || !m->length_known || lroom_lacks_aux(m))
             return false;
     }
-    return g->aux_whole && !list_empty(&g->members);
+    return !list_empty(&g->members);
 }
 
 void group_place(struct langd *l, struct lgroup *g)

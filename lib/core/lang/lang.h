@@ -86,13 +86,12 @@ struct lgroup {
     bool used;
     uint16_t pool, size, joined;
     uint32_t session;
-    uint64_t id, age;  /* age of its first member */
-    bool lost;         /* a member lost its place: all fail, also late ones */
-    bool admitted;     /* every member has its blocks, or a share in `spare` */
-    bool capped;       /* its max_rows are more than it may hold together */
-    uint32_t spare;    /* blocks that are kept free for its members */
-    uint32_t gone;     /* blocks of members that are READY */
-    uint32_t aux_gone; /* chunks of their aux */
+    uint64_t id, age; /* age of its first member */
+    bool lost;        /* a member lost its place: all fail, also late ones */
+    bool admitted;    /* every member has its blocks, or a share in `spare` */
+    bool capped;      /* its max_rows are more than it may hold together */
+    uint32_t spare;   /* blocks that are kept free for its members */
+    uint32_t gone;    /* blocks of members that are READY */
     struct lroom *queued; /* the member in the pool's queue, for all; or NULL */
     struct list members;
     struct list in_capped; /* of the pool, while it has a right to `spare` */

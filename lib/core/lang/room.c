@@ -501,13 +501,6 @@ static uint16_t known(const struct lroom *m)
     return what;
 }
 
-/* True if the room holds aux before its group has all its space and blocks:
- * READY, it would hold it until the whole group is read. */
-static bool early_aux(const struct lroom *m)
-{
-    return m->group && !m->group->admitted && m->aux.len > 0;
-}
-
 void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
 {
     CHECK_ROOM(m);
@@ -518,8 +511,7 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
     if (lroom_alive(m))
         settle_alive(l, out, m);
     if (lroom_alive(m) && m->aux_state == LAUX_STORED &&
-        m->total != ROWS_UNKNOWN && m->from + m->landed >= m->total &&
-        !early_aux(m))
+        m->total != ROWS_UNKNOWN && m->from + m->landed >= m->total)
         succeed(l, m);
     if (!lroom_alive(m))
         settle_ended(l, out, m);
