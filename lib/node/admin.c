@@ -376,8 +376,9 @@ void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
 
     if (local_gone(n->local, conn))
         return;
-    if (!find_what(m->query.what, &what)) {
-        refuse(n, conn, m->seq, ERR_MALFORMED, there_is);
+    if (m->query.json > FORM_ROWS || !find_what(m->query.what, &what)) {
+        refuse(n, conn, m->seq, ERR_MALFORMED,
+            m->query.json > FORM_ROWS ? "query: json is 0, 1 or 2" : there_is);
         return;
     }
     q = may_ask(n, conn) ? calloc(1, sizeof(*q)) : NULL;
@@ -388,8 +389,7 @@ void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
     q->conn = conn;
     q->seq = m->seq;
     q->what = what;
-    report_init(
-        &q->report, m->query.json > FORM_ROWS ? FORM_TEXT : m->query.json);
+    report_init(&q->report, m->query.json);
     q->adding = (struct adding){{adding_row, adding_text, adding_number},
         &q->report.rows_out, n, what, false, NONE, NONE};
     if (n->conns[conn].uid != n->brain_conf.uid)

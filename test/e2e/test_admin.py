@@ -10,6 +10,8 @@ import time
 
 from pair import BUILD, Case, eventually
 
+from mmx import errors, wire
+
 WHATS = ("status", "rooms", "pools", "peers", "conf", "stats")
 
 
@@ -54,6 +56,9 @@ class Ctl(Case):
         self.assertTrue(got.stderr)
         with self.assertRaises(Exception):
             self.world.engine(e).conn.query("nonsense")
+        conn = self.world.engine(e).conn
+        with self.assertRaisesRegex(errors.Malformed, "json is 0, 1 or 2"):
+            conn.wait(conn.send(wire.QUERY, json=3, what="status"))
         got = subprocess.run(
             [os.path.join(BUILD, "mmxctl"), "--socket",
              self.world.dir + "/nobody.sock", "status"],
