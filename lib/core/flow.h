@@ -158,9 +158,10 @@ enum action_type {
     ACT_CONNECT,    /* link: connect to the address at bytes[at..at+len) */
     ACT_DISCONNECT, /* link: close and forget */
     ACT_PEER_DATA,  /* peer = index: these are its data addresses, a HELLO's
-                       addresses blob at bytes[at..at+len); word: its
-                       segment_max and, << 32, the carrier that they are for.
-                       Comes before the PEER_OPEN command */
+                       places blob, or addresses where it has none, at
+                       bytes[at..at+len); word: its segment_max and, << 32, the
+                       carrier that they are for. Comes before the PEER_OPEN
+                       command */
     ACT_DATA,       /* cmd, for every shard */
     ACT_MAP,        /* langd: peer = index is a daemon of this host: map its
                        pools, by its Unix socket at bytes[at..at+len) with the

@@ -1,7 +1,8 @@
 /* node_impl.h - inside of a node: what node.c (life and turns), node_act.c
- * (actions), node_inline.c (shards that the loop runs), node_pool.c (memory),
- * node_map.c (pools of other daemons) and admin.c (QUERY) share. Private to
- * them. All of it belongs to the loop's thread. */
+ * (actions), node_inline.c (shards that the loop runs), node_carriers.c (what
+ * rows go by), node_pool.c (memory), node_map.c (pools of other daemons) and
+ * admin.c (QUERY) share. Private to them. All of it belongs to the loop's
+ * thread. */
 #ifndef MMX_NODE_NODE_IMPL_H
 #define MMX_NODE_NODE_IMPL_H
 

@@ -58,8 +58,9 @@ struct order {
     uint8_t type;
     union {
         struct data_cmd cmd;
-        /* A peer's data addresses (a HELLO's blob), which carrier they are for,
-         * and segment_max; before the PEER_OPEN command for it. */
+        /* A peer's data addresses (a HELLO's places blob, or addresses where
+         * it has none), which carrier they are for, and segment_max; before
+         * the PEER_OPEN command for it. */
         struct order_peer {
             uint8_t *blob;
             uint32_t peer, len, segment_max;
