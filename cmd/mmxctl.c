@@ -108,6 +108,7 @@ static const char *const files[] = {
 static int doctor(const char *path, const char *file, bool json)
 {
     struct findings r = {.as_json = json};
+    struct seen seen[3] = {0}; /* as `sockets`, then the one at the path */
     uint32_t visited = 0;
 
     for (int i = 0; i < 2 && !path; i++) {
@@ -115,15 +116,15 @@ static int doctor(const char *path, const char *file, bool json)
             continue;
         if (visited++ && !json)
             putchar('\n');
-        doctor_daemon(&r, sockets[i]);
+        doctor_daemon(&r, sockets[i], &seen[i]);
     }
     if (!visited)
-        doctor_daemon(&r, path ? path : CTL_LANGD);
+        doctor_daemon(&r, path ? path : CTL_LANGD, &seen[2]);
     if (file)
-        doctor_unit(&r, file);
+        doctor_unit(&r, file, &seen[2]);
     for (int i = 0; i < 2 && !file && !path; i++)
         if (access(files[i], R_OK) == 0)
-            doctor_unit(&r, files[i]);
+            doctor_unit(&r, files[i], &seen[i]);
     findings_end(&r);
     return r.count[FAIL] ? CTL_REFUSED : CTL_SHOWN;
 }

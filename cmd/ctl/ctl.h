@@ -71,15 +71,23 @@ void findings_end(const struct findings *r);
 
 /* doctor.c, where.c, unit.c, here.c, peer.c */
 
-/* Checks everything an engine needs to reach one daemon and use it. */
-void doctor_daemon(struct findings *r, const char *path);
+/* What a daemon has said of itself. */
+struct seen {
+    uint8_t role;       /* ROLE_ANY: no daemon answered */
+    char carriers[256]; /* what its rows can go by */
+};
+
+/* Checks everything an engine needs to reach one daemon and use it; fills
+ * *seen, which is zero before. */
+void doctor_daemon(struct findings *r, const char *path, struct seen *seen);
 /* Checks the path, its folder and this user. reached: connect worked. */
 void doctor_path(struct findings *r, const char *path, bool reached);
 /* Explains a connect that failed with this errno. */
 void doctor_reach(struct findings *r, const char *path, int error);
 /* Checks that the daemon's unit lets it use what the configuration file asks
- * for. */
-void doctor_unit(struct findings *r, const char *file);
+ * for. seen: the daemon whose file it is; of role ROLE_ANY, the file's name
+ * says whose it is, or else its keys. */
+void doctor_unit(struct findings *r, const char *file, const struct seen *seen);
 /* Checks limits and environment of this process. pool_bytes: of all pools. */
 void doctor_here(struct findings *r, uint64_t pool_bytes);
 /* Checks the peers of the daemon, given as the rows of QUERY peers. */

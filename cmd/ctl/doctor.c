@@ -22,6 +22,7 @@
 struct visit {
     struct findings *r;
     struct ctl *c;
+    struct seen *seen;
     uint64_t pool_bytes;
     uint32_t cells;
 };
@@ -120,6 +121,7 @@ static uint8_t hello(struct visit *v)
             "install the same version of mmx on both sides");
     } else {
         v->cells = m.welcome.cells;
+        v->seen->role = m.welcome.role;
         say_welcome(v->r, &m.welcome);
         if (has_ability(m.welcome.abilities, LOCAL_CAN_ROWS))
             return m.welcome.role;
@@ -244,6 +246,7 @@ static void check_tables(struct visit *v)
     rows_get(row, "rooms_open", open_, sizeof(open_));
     rows_get(row, "draining", draining, sizeof(draining));
     rows_get(row, "attachments", used, sizeof(used));
+    rows_get(row, "carriers", v->seen->carriers, sizeof(v->seen->carriers));
     snprintf(text, sizeof(text),
         "%s rooms open, %s cells in use, %u free for a new engine", open_, used,
         v->cells);
@@ -269,9 +272,9 @@ static void visit(struct visit *v)
         doctor_peers(v->r, v->c->got, is_langd(role));
 }
 
-void doctor_daemon(struct findings *r, const char *path)
+void doctor_daemon(struct findings *r, const char *path, struct seen *seen)
 {
-    struct visit v = {.r = r, .c = ctl_open(path)};
+    struct visit v = {.r = r, .c = ctl_open(path), .seen = seen};
     int error = errno;
 
     r->about = path;

@@ -75,22 +75,46 @@ static bool dropped_in(const char *role, const char *part)
     return found;
 }
 
-/* True if rows may go by a network card's RDMA. A configuration that names such
- * transports with carrier tcp is refused. */
-static bool uses_rdma(const struct conf *c)
+/* True if one of the list's words, of UCX_TLS or of a status, is a transport of
+ * network cards with RDMA. */
+static bool lists_rdma(const char *list)
 {
     static const char *const families[] = {"all", "ib", "rc", "dc", "ud"};
-    const char *at = c->transfer_tls;
+    const char *at = list;
 
     while (*at) { /* "rc_mlx5" is of the family "rc" */
         for (size_t i = 0; i < ARRAY_LEN(families); i++)
-            if (strcspn(at, "_,") == strlen(families[i]) &&
+            if (strcspn(at, "_,; ") == strlen(families[i]) &&
                 strncmp(at, families[i], strlen(families[i])) == 0)
                 return true;
-        at += strcspn(at, ",");
-        at += *at == ',';
+        at += strcspn(at, ",; ");
+        at += strspn(at, ",; ");
     }
     return false;
+}
+
+/* True if this host has a card with RDMA; MMX_CARDS names another folder. */
+static bool has_card(void)
+{
+    const char *other = getenv("MMX_CARDS");
+    char pattern[512];
+    glob_t g;
+    bool found;
+
+    snprintf(pattern, sizeof(pattern), "%s/*",
+        other ? other : "/sys/class/infiniband");
+    found = glob(pattern, 0, NULL, &g) == 0;
+    if (found)
+        globfree(&g);
+    return found;
+}
+
+/* True if the daemon may take RDMA by itself, or has done so. */
+static bool may_use_rdma(const struct conf *c, const struct seen *seen)
+{
+    return c->transfer_carrier == CARRIER_AUTO &&
+           (lists_rdma(seen->carriers) ||
+               (c->insecure && !strcmp(c->transfer_tls, "tcp") && has_card()));
 }
 
 static bool uses_gpu(const struct conf *c)
@@ -102,39 +126,75 @@ static bool uses_gpu(const struct conf *c)
     return gpu;
 }
 
+/* bad: what it is when the drop-in is not there. */
 static void say(struct findings *r, const char *role, const char *what,
-    const char *name, bool there)
+    const char *name, bool there, enum finding bad)
 {
     char text[256], advice[512];
 
-    snprintf(text, sizeof(text), "mmx-%s is configured for %s, its unit %s",
-        role, what, there ? "lets it" : "hides the devices");
+    snprintf(text, sizeof(text), "mmx-%s %s %s, its unit %s", role,
+        bad == FAIL ? "is configured for" : "with transfer.carrier: auto uses",
+        what, there ? "lets it" : "hides the devices");
     snprintf(advice, sizeof(advice),
         "install -Dm644 -t /etc/systemd/system/mmx-.service.d " MMX_SHARE
-        "/%s && systemctl daemon-reload, then restart the daemon",
-        name);
-    findings_say(r, there ? FINE : FAIL, "unit", text, there ? "" : advice);
+        "/%s && systemctl daemon-reload, then restart the daemon%s",
+        name, bad == FAIL ? "" : "; or set transfer.carrier: tcp");
+    findings_say(r, there ? FINE : bad, "unit", text, there ? "" : advice);
 }
 
-/* The role is that of the file's name. */
-void doctor_unit(struct findings *r, const char *file)
+/* Returns the role that the file's name says; ROLE_ANY: none or both. */
+static uint8_t role_named(const char *file)
+{
+    const char *slash = strrchr(file, '/'), *base = slash ? slash + 1 : file;
+    bool langd = strstr(base, "langd"), encoded = strstr(base, "encoded");
+
+    if (langd == encoded)
+        return ROLE_ANY;
+    return langd ? ROLE_LANGD : ROLE_ENCODED;
+}
+
+/* Reads the file as the role's. */
+static enum err load(
+    struct conf *c, uint8_t role, const char *file, struct conf_error *e)
+{
+    conf_init(c, role);
+    return yaml_load(file, c, e);
+}
+
+/* Reads the file by the first role whose keys fit; the role whose unit is here
+ * goes first. */
+static enum err load_any(struct conf *c, const char *file, struct conf_error *e)
+{
+    bool langd = installed("langd") && !installed("encoded");
+    uint8_t first = langd ? ROLE_LANGD : ROLE_ENCODED;
+    uint8_t other = langd ? ROLE_ENCODED : ROLE_LANGD;
+    struct conf_error unused;
+
+    if (load(c, first, file, e) == OK || load(c, other, file, &unused) == OK)
+        return OK;
+    return load(c, first, file, e);
+}
+
+void doctor_unit(struct findings *r, const char *file, const struct seen *seen)
 {
     static struct conf c; /* large */
     struct conf_error e;
-    bool langd = strstr(file, "langd") != NULL;
-    const char *role = langd ? "langd" : "encoded";
+    uint8_t known = seen->role ? seen->role : role_named(file);
+    enum err err = known ? load(&c, known, file, &e) : load_any(&c, file, &e);
+    const char *role = c.role == ROLE_LANGD ? "langd" : "encoded";
 
-    conf_init(&c, langd ? ROLE_LANGD : ROLE_ENCODED);
-    if (yaml_load(file, &c, &e) != OK) {
+    if (err != OK) {
         findings_say(r, WARN, "config", e.text,
-            langd ? "mmx-langd --check-config says the same"
-                  : "mmx-encoded --check-config says the same");
+            c.role == ROLE_LANGD ? "mmx-langd --check-config says the same"
+                                 : "mmx-encoded --check-config says the same");
         return;
     }
     if (!installed(role))
         return;
     if (uses_gpu(&c))
-        say(r, role, "GPUs", "mmx-gpu.conf", dropped_in(role, "nvidia"));
-    if (uses_rdma(&c))
-        say(r, role, "RDMA", "mmx-rdma.conf", dropped_in(role, "infiniband"));
+        say(r, role, "GPUs", "mmx-gpu.conf", dropped_in(role, "nvidia"), FAIL);
+    /* Such transports with carrier tcp are refused. */
+    if (lists_rdma(c.transfer_tls) || may_use_rdma(&c, seen))
+        say(r, role, "RDMA", "mmx-rdma.conf", dropped_in(role, "infiniband"),
+            lists_rdma(c.transfer_tls) ? FAIL : WARN);
 }

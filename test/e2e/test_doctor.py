@@ -113,16 +113,18 @@ class Doctor(Case):
         lm2.release(3)
         self.assertEqual(self.findings(d2.socket)["peer"]["result"], "ok")
 
-    def unit(self, text, name="mmx-langd.yaml"):
+    def unit(self, text, name="mmx-langd.yaml", daemon="/nowhere/a.sock"):
         """What the doctor finds of a unit whose configuration has the text.
         """
         path = os.path.join(self.world.dir, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w") as f:
             f.write(text)
         got = subprocess.run(
-            [self.program, "--socket", "/nowhere/a.sock", "--config", path,
+            [self.program, "--socket", daemon, "--config", path,
              "--json", "doctor"], capture_output=True, text=True,
-            timeout=LIMIT, env={**os.environ, "MMX_UNITS": self.world.dir})
+            timeout=LIMIT, env={**os.environ, "MMX_UNITS": self.world.dir,
+                                "MMX_CARDS": self.world.dir + "/cards"})
         return [r for r in json.loads(got.stdout)
                 if r["check"] in ("unit", "config")]
 
@@ -153,6 +155,52 @@ class Doctor(Case):
         self.assertEqual([r["result"] for r in self.unit(gpu + rdma)],
                          ["ok", "ok"])
         self.assertIn("unknown key", self.unit("poools: 1\n")[0]["text"])
+
+    def test_whose_configuration_it_is(self):
+        drop_ins = os.path.join(ROOT, "systemd")
+        for role in ("langd", "encoded"):
+            shutil.copy(os.path.join(drop_ins, f"mmx-{role}.service"),
+                        self.world.dir)
+        e, d = self.pair()
+        gpu = "pools:\n  - name: a\n    memory: cuda:0\n"
+        langd = gpu + "peers:\n  - name: a\n    address: tcp://127.0.0.1:7\n"
+        encoded = gpu + "transfer:\n  pace: 1MiB\n"
+        for text, name, daemon, role in (
+                (gpu, "langd-hosts/mmx-encoded.yaml", None, "encoded"),
+                (gpu, "encoded-hosts/mmx-langd.yaml", None, "langd"),
+                (langd, "prod.yaml", None, "langd"),
+                (encoded, "langd/prod.yaml", None, "encoded"),
+                (gpu, "prod.yaml", d, "langd"),
+                (gpu, "mmx-langd.yaml", e, "encoded")):
+            with self.subTest(name=name, role=role):
+                row, = self.unit(text, name, *[daemon.socket] if daemon else [])
+                self.assertEqual(row["check"], "unit", row)
+                self.assertIn(f"mmx-{role} ", row["text"])
+        # A name says whose it is, whatever its keys.
+        row, = self.unit(langd, "mmx-encoded.yaml")
+        self.assertEqual(row["check"], "config", row)
+        row, = self.unit("poools: 1\n", "prod.yaml")
+        self.assertIn("unknown key", row["text"])
+
+    def test_a_unit_that_hides_a_card(self):
+        drop_ins = os.path.join(ROOT, "systemd")
+        shutil.copy(os.path.join(drop_ins, "mmx-langd.service"),
+                    self.world.dir)
+        auto = "insecure: true\n"
+        self.assertEqual(self.unit(auto), [])
+        os.makedirs(self.world.dir + "/cards/mlx5_0")
+        for text in ("", "insecure: true\ntransfer:\n  carrier: tcp\n",
+                     "insecure: true\ntransfer:\n  tls: posix,tcp\n"):
+            self.assertEqual(self.unit(text), [])
+        row, = self.unit(auto)
+        self.assertEqual(row["result"], "warn")
+        self.assertIn("/mmx-rdma.conf && ", row["advice"])
+        self.assertIn("transfer.carrier: tcp", row["advice"])
+        place = os.path.join(self.world.dir, "mmx-.service.d")
+        os.mkdir(place)
+        shutil.copy(os.path.join(drop_ins, "mmx-rdma.conf"), place)
+        row, = self.unit(auto)
+        self.assertEqual((row["result"], row["advice"]), ("ok", ""))
 
     def test_a_pool_without_a_layout(self):
         d = self.world.langd([], fields="engine")
