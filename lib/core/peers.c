@@ -20,7 +20,7 @@ void peers_init(
     p->links = 2 * p->max; /* a peer that comes back may overlap itself */
     p->peers = slab_take(s, p->max, sizeof(*p->peers));
     p->link_peer = slab_take(s, p->links, sizeof(*p->link_peer));
-    p->self.blobs = slab_take(s, 2 * CARRIER_END, ADDRESSES_MAX);
+    p->self.blobs = slab_take(s, (size_t)2 * CARRIER_END, ADDRESSES_MAX);
     heap_init(&p->timers, s, p->max);
     p->self.c = c;
     p->self.role = role;
@@ -235,12 +235,14 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     out_peer(out, link, &m);
 }
 
-bool peer_carrier_broke(
-    struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns)
+bool peer_carrier_broke(struct peers *p, struct out *out, struct peer *peer,
+    uint64_t now_ns, uint64_t outage_ns)
 {
     const char *was = carrier_name(peer->pair.chosen);
 
-    if (!carriers_broke(&peer->pair, p->self.c->carriers, now_ns))
+    /* What is copied on one host breaks with the mapping. */
+    if (peer->mapped ||
+        !carriers_broke(&peer->pair, p->self.c->carriers, now_ns, outage_ns))
         return false;
     p->stats[STAT_carriers_given_up]++;
     out_warn(out, "peer %s: %s broke twice in a minute, rows go by %s now",

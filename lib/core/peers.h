@@ -140,8 +140,8 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     uint64_t to_epoch, bool answer);
 /* langd: rows that were to come from the peer are lost. True: its carrier is
  * given up, and another one was chosen, which HELLO has to say. */
-bool peer_carrier_broke(
-    struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns);
+bool peer_carrier_broke(struct peers *p, struct out *out, struct peer *peer,
+    uint64_t now_ns, uint64_t outage_ns);
 /* Repeats HELLO until it is answered. */
 void peer_hello_until_up(
     struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns);

@@ -19,12 +19,10 @@
 static void add_part(
     struct node_carriers *c, const struct data_ops *ops, const char *what)
 {
-    size_t used = strlen(c->text);
-
     CHECK(c->count + 1 < ARRAY_LEN(c->parts), "%u carriers", c->count);
+    snprintf(c->what[c->count], sizeof(c->what[0]), "%s%s%s", ops->name,
+        what[0] ? " " : "", what);
     c->parts[c->count++] = ops;
-    snprintf(c->text + used, sizeof(c->text) - used, "%s%s%s%s",
-        used ? "; " : "", ops->name, what[0] ? " " : "", what);
 }
 
 /* UCX goes over networks that nothing protects, and a host without such a card
@@ -74,8 +72,6 @@ void node_carriers_choose(struct node *n)
         choose_auto(c, conf);
     }
     c->ops = c->count > 1 ? &data_mux : c->parts[0];
-    log_info("rows go by: %s%s%s", c->text, c->why_not[0] ? "; not by " : "",
-        c->why_not);
 }
 
 /* Returns the carrier's part of what a shard published; p NULL: none. */
@@ -108,19 +104,38 @@ static bool gather(
     return true;
 }
 
+/* True if all shards have opened the part, and its addresses fit a HELLO. */
+static bool opened(struct node *n, uint32_t i)
+{
+    uint8_t blob[ADDRESSES_MAX], more[ADDRESSES_MAX];
+    struct writer w = writer_of(blob, sizeof(blob));
+    struct writer places = writer_of(more, sizeof(more));
+
+    if (!gather(n, n->carriers.parts[i]->number, &w, &places))
+        return false;
+    if (w.failed)
+        log_warn("rows do not go by %s: its data addresses are more than %u "
+                 "bytes",
+            n->carriers.parts[i]->name, ADDRESSES_MAX);
+    return !w.failed;
+}
+
 enum err node_carriers_opened(struct node *n)
 {
-    const struct node_carriers *c = &n->carriers;
-    uint8_t blob[ADDRESSES_MAX], more[ADDRESSES_MAX];
+    struct node_carriers *c = &n->carriers;
 
     for (uint32_t i = 0; i < c->count; i++) {
-        struct writer w = writer_of(blob, sizeof(blob));
-        struct writer places = writer_of(more, sizeof(more));
+        size_t used = strlen(c->text);
 
-        if (gather(n, c->parts[i]->number, &w, &places))
-            n->brain_conf.carriers |= (uint8_t)(1u << c->parts[i]->number);
+        if (!opened(n, i))
+            continue;
+        n->brain_conf.carriers |= (uint8_t)(1u << c->parts[i]->number);
+        snprintf(c->text + used, sizeof(c->text) - used, "%s%s",
+            used ? "; " : "", c->what[i]);
     }
     n->brain_conf.carriers_text = c->text;
+    log_info("rows go by: %s%s%s", c->text, c->why_not[0] ? "; not by " : "",
+        c->why_not);
     return n->brain_conf.carriers ? OK : ERR_INTERNAL;
 }
 
@@ -132,7 +147,7 @@ static enum err say(struct node *n, uint8_t number)
     struct own_addresses a = {.carrier = number};
     struct event ev = {.type = EV_ADDRESSES, .addresses = &a};
 
-    if (!gather(n, number, &w, &p))
+    if (!(n->brain_conf.carriers >> number & 1) || !gather(n, number, &w, &p))
         return OK;
     if (w.failed) {
         log_error("%zu bytes of data addresses, a HELLO holds %u", w.len,

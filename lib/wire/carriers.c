@@ -90,33 +90,41 @@ bool carriers_choose(struct carrier_pair *p, uint8_t here, uint8_t there)
 
     if (!there && whole & BIT(CARRIER_TCP))
         chosen = CARRIER_TCP;
-    if (chosen != p->chosen)
+    if (chosen != p->chosen) {
         p->breaks = 0;
+        p->worked = false;
+    }
     p->there = there;
     p->chosen = chosen;
     return chosen != CARRIER_AUTO;
 }
 
-bool carriers_broke(struct carrier_pair *p, uint8_t here, uint64_t now_ns)
+bool carriers_broke(
+    struct carrier_pair *p, uint8_t here, uint64_t now_ns, uint64_t outage_ns)
 {
-    uint8_t before = p->chosen, both = here & (p->there ? p->there : here);
+    uint64_t one_ns = p->worked ? outage_ns : CARRIER_BREAK_NS;
+    uint8_t both = p->there ? here & p->there : here;
+    uint8_t others = both & (uint8_t)~BIT(p->chosen);
+    uint8_t left = others & (uint8_t)~p->broken;
 
     CHECK(here, "no carrier here, and one broke");
-    /* The same break of another room, or one that the last change has made. */
-    if (p->last_ns && now_ns - p->last_ns < CARRIER_BREAK_NS)
+    if (p->last_ns && now_ns - p->last_ns < one_ns)
         return false;
     if (p->breaks == 0 || now_ns - p->first_ns >= CARRIER_BREAKS_NS) {
         p->first_ns = now_ns;
         p->breaks = 0;
     }
     p->last_ns = now_ns;
-    if (++p->breaks < CARRIER_BREAKS ||
-        (both & ~p->broken & ~BIT(p->chosen)) == 0)
+    if (!left && !p->there) {
+        p->broken = 0;
+        left = others;
+    }
+    if (++p->breaks < CARRIER_BREAKS || !left)
         return false;
     p->broken |= BIT(p->chosen);
-    p->chosen = best(both & (uint8_t)~p->broken);
+    p->chosen = best(left);
     p->breaks = 0;
-    CHECK(p->chosen != before, "carrier %u in place of itself", before);
+    p->worked = false;
     return true;
 }
 

@@ -12,8 +12,9 @@
 /* A carrier that breaks so often within this time is given up. */
 #define CARRIER_BREAKS    2
 #define CARRIER_BREAKS_NS (60 * NS_PER_S)
-/* Rooms report one break each, all of them within this time, and those of
- * other rooms after a change. */
+/* Rooms report one break each, and those of other rooms follow a change: what
+ * comes within this time is one break. Of a carrier that rows have come by,
+ * what comes within an outage is, which the caller says. */
 #define CARRIER_BREAK_NS (250 * NS_PER_MS)
 
 /* What is known of a pair of daemons, of langd's. Zero at the start, and with
@@ -23,6 +24,7 @@ struct carrier_pair {
     uint8_t there;  /* bits of what the encoder can, by number */
     uint8_t broken; /* bits of what was given up */
     uint8_t breaks; /* of the chosen one, since first_ns */
+    bool worked;    /* rows have come by the chosen one */
     uint64_t first_ns, last_ns;
 };
 
@@ -47,7 +49,10 @@ bool carriers_common(uint8_t here, const char *there);
 /* Chooses from what is here and what is there (0: not said, which is plain TCP
  * where that is here). False: nothing in common; chosen is CARRIER_AUTO. */
 bool carriers_choose(struct carrier_pair *p, uint8_t here, uint8_t there);
-/* The chosen one broke. True: another one was chosen in its place. */
-bool carriers_broke(struct carrier_pair *p, uint8_t here, uint64_t now_ns);
+/* The chosen one broke; an outage may last for outage_ns. True: another one was
+ * chosen in its place. The last one stays; where the encoder says nothing, they
+ * take turns. */
+bool carriers_broke(
+    struct carrier_pair *p, uint8_t here, uint64_t now_ns, uint64_t outage_ns);
 
 #endif

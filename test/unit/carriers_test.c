@@ -9,6 +9,8 @@
 #define UCX  (1u << CARRIER_UCX)
 #define BOTH (TCP | UCX)
 
+#define OUTAGE (10 * NS_PER_S)
+
 static uint8_t listed(const char *text)
 {
     return carriers_read(span_str(text));
@@ -63,8 +65,8 @@ TEST(two_breaks_within_a_minute_cost_a_carrier)
     uint64_t t = 5 * NS_PER_S;
 
     T_TRUE(carriers_choose(&p, BOTH, BOTH));
-    T_FALSE(carriers_broke(&p, BOTH, t));
-    T_TRUE(carriers_broke(&p, BOTH, t + 59 * NS_PER_S));
+    T_FALSE(carriers_broke(&p, BOTH, t, OUTAGE));
+    T_TRUE(carriers_broke(&p, BOTH, t + 59 * NS_PER_S, OUTAGE));
     T_EQ_U64(p.chosen, CARRIER_TCP);
     /* Another HELLO of the same epoch does not bring it back. */
     T_TRUE(carriers_choose(&p, BOTH, BOTH));
@@ -82,13 +84,13 @@ TEST(breaks_that_are_one)
 
     T_TRUE(carriers_choose(&p, BOTH, BOTH));
     for (unsigned i = 0; i < 100; i++) /* a hundred rooms */
-        T_FALSE(carriers_broke(&p, BOTH, t + i));
-    T_FALSE(carriers_broke(&p, BOTH, t + CARRIER_BREAKS_NS));
+        T_FALSE(carriers_broke(&p, BOTH, t + i, OUTAGE));
+    T_FALSE(carriers_broke(&p, BOTH, t + CARRIER_BREAKS_NS, OUTAGE));
     T_EQ_U64(p.chosen, CARRIER_UCX);
-    T_TRUE(carriers_broke(&p, BOTH, t + CARRIER_BREAKS_NS + NS_PER_S));
+    T_TRUE(carriers_broke(&p, BOTH, t + CARRIER_BREAKS_NS + NS_PER_S, OUTAGE));
     /* What the change itself breaks does not count against the next. */
     t += CARRIER_BREAKS_NS + NS_PER_S;
-    T_FALSE(carriers_broke(&p, BOTH, t + 1));
+    T_FALSE(carriers_broke(&p, BOTH, t + 1, OUTAGE));
     T_EQ_U64(p.breaks, 0);
 }
 
@@ -99,18 +101,34 @@ TEST(the_last_carrier_stays)
 
     T_TRUE(carriers_choose(&p, TCP, BOTH));
     for (unsigned i = 0; i < 10; i++)
-        T_FALSE(carriers_broke(&p, TCP, t + i * NS_PER_S));
+        T_FALSE(carriers_broke(&p, TCP, t + i * NS_PER_S, OUTAGE));
     T_EQ_U64(p.chosen, CARRIER_TCP);
     p = (struct carrier_pair){0};
     T_TRUE(carriers_choose(&p, BOTH, BOTH));
-    T_FALSE(carriers_broke(&p, BOTH, t));
-    T_TRUE(carriers_broke(&p, BOTH, t + NS_PER_S));
+    T_FALSE(carriers_broke(&p, BOTH, t, OUTAGE));
+    T_TRUE(carriers_broke(&p, BOTH, t + NS_PER_S, OUTAGE));
     for (unsigned i = 2; i < 10; i++)
-        T_FALSE(carriers_broke(&p, BOTH, t + i * NS_PER_S));
+        T_FALSE(carriers_broke(&p, BOTH, t + i * NS_PER_S, OUTAGE));
     T_EQ_U64(p.chosen, CARRIER_TCP);
 }
 
-/* An older encoder that was told to use UCX: TCP breaks, and UCX is tried. */
+/* Of one that rows have come by, what breaks within an outage is one break. */
+TEST(a_carrier_that_worked_has_patience)
+{
+    struct carrier_pair p = {0};
+    uint64_t t = 5 * NS_PER_S;
+
+    T_TRUE(carriers_choose(&p, BOTH, BOTH));
+    p.worked = true;
+    for (unsigned i = 0; i < 10; i++)
+        T_FALSE(carriers_broke(&p, BOTH, t + i * NS_PER_S, OUTAGE));
+    T_TRUE(carriers_broke(&p, BOTH, t + OUTAGE, OUTAGE));
+    T_EQ_U64(p.chosen, CARRIER_TCP);
+    T_FALSE(p.worked);
+}
+
+/* An older encoder that was told to use UCX: TCP breaks, and UCX is tried; then
+ * they take turns. */
 TEST(nothing_was_said_and_it_breaks)
 {
     struct carrier_pair p = {0};
@@ -118,9 +136,14 @@ TEST(nothing_was_said_and_it_breaks)
 
     T_TRUE(carriers_choose(&p, BOTH, 0));
     T_EQ_U64(p.chosen, CARRIER_TCP);
-    T_FALSE(carriers_broke(&p, BOTH, t));
-    T_TRUE(carriers_broke(&p, BOTH, t + NS_PER_S));
+    T_FALSE(carriers_broke(&p, BOTH, t, OUTAGE));
+    T_TRUE(carriers_broke(&p, BOTH, t + NS_PER_S, OUTAGE));
     T_EQ_U64(p.chosen, CARRIER_UCX);
     T_TRUE(carriers_choose(&p, BOTH, 0));
     T_EQ_U64(p.chosen, CARRIER_UCX);
+    T_FALSE(carriers_broke(&p, BOTH, t + 2 * NS_PER_S, OUTAGE));
+    T_TRUE(carriers_broke(&p, BOTH, t + 3 * NS_PER_S, OUTAGE));
+    T_EQ_U64(p.chosen, CARRIER_TCP);
+    T_TRUE(carriers_choose(&p, BOTH, 0));
+    T_EQ_U64(p.chosen, CARRIER_TCP);
 }

@@ -198,6 +198,12 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
     lroom_touch(l, m);
 }
 
+/* Returns how long what breaks at a peer is one outage. */
+static uint64_t outage_of(const struct conf *c)
+{
+    return max_u64(c->transfer_stall, RETRY_MAX_NS);
+}
+
 /* Counts a break; returns the number of outages so far. The shards of an
  * encoder notice one outage each at its own time, and an endpoint that is
  * refused breaks at every try. So a break within the patience of the last one
@@ -205,7 +211,7 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
 static uint32_t outage(struct langd *l, struct lroom *m)
 {
     const struct conf *c = l->b.c.conf;
-    uint64_t patience = max_u64(c->transfer_stall, RETRY_MAX_NS);
+    uint64_t patience = outage_of(c);
 
     if (m->broken == 0 || l->b.now_ns - m->broken_ns >= patience)
         m->pause_for = 0;
@@ -239,7 +245,8 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
     m->committed = max_u32(m->committed, min_u32(n->committed, m->max_rows));
     debt_paid(&m->debt, OWE_GRANT);
     /* Sends our data addresses again: a shard may have a new one. */
-    if (peer_carrier_broke(&l->b.peers, out, p, l->b.now_ns) ||
+    if (peer_carrier_broke(
+            &l->b.peers, out, p, l->b.now_ns, outage_of(l->b.c.conf)) ||
         p->hello_ns == TIME_NEVER)
         peer_hello_until_up(&l->b.peers, out, p, l->b.now_ns);
     if (outage(l, m) > ATTEMPTS_MAX) {

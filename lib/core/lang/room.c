@@ -209,6 +209,8 @@ void lroom_landed(
         &p->landed, &p->p, &m->held, m->base, m->prefix, first, rows);
     /* The map counts a short last unit as whole. */
     m->highest = max_u32(m->highest, first + rows);
+    if (m->peer != NONE)
+        l->b.peers.peers[m->peer].pair.worked = true;
     m->prefix = min_u32(m->prefix, m->highest);
     if (m->stall_ns != TIME_NEVER)
         m->stall_ns = l->b.now_ns + l->b.c.conf->timeout_progress;

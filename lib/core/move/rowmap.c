@@ -22,10 +22,11 @@ static bool bit_get(const struct rowmap *m, uint64_t i)
 
 void rowmap_clear(struct rowmap *m, const struct pool *p, uint32_t first_run)
 {
-    uint64_t per_block = m->block_rows / m->unit;
+    uint64_t per_block;
 
     CHECK(m->unit > 0 && m->block_rows % m->unit == 0,
         "units of %u rows in blocks of %u", m->unit, m->block_rows);
+    per_block = m->block_rows / m->unit;
     for (uint32_t b = first_run; b != NONE; b = p->run_next[b]) {
         uint64_t end = (b + (uint64_t)p->run_len[b]) * per_block;
 
