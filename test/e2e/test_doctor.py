@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import threading
 
@@ -230,37 +231,75 @@ class Doctor(Case):
         self.assertIn(f"uid {UNUSED}", seen["seen"]["text"])
 
 
-class OlderDaemon(Case):
-    """One that has no ability for rows makes the text or JSON itself."""
+class Played(Case):
+    """Daemons that the test plays: others than those that this host can run.
+    """
 
-    def serve(self, listener):
-        for _ in range(3):
-            s, _ = listener.accept()
-            with s:
-                while packet := s.recv(65536):
-                    for frame in wire.frames(packet):
-                        s.send(self.answer(frame))
+    def ask(self, answer, *calls, env=None):
+        """What mmxctl prints for each of the calls."""
+        path = self.world.dir + "/played.sock"
 
-    @staticmethod
-    def answer(frame):
-        if frame.message is wire.HELLO:
-            return wire.WELCOME.encode(
-                frame.seq, version=1, role=1, cells=1024, name="old")
-        return wire.REPORT.encode(
-            frame.seq, text=b"[]\n" if frame.values["json"] else b"a table\n")
+        def serve(listener):
+            for _ in calls:
+                s, _ = listener.accept()
+                with s:
+                    while packet := s.recv(65536):
+                        for frame in wire.frames(packet):
+                            s.send(answer(frame))
 
-    def test_is_passed_on(self):
-        path = self.world.dir + "/old.sock"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
             s.bind(path)
             s.listen()
-            server = threading.Thread(target=self.serve, args=[s])
+            server = threading.Thread(target=serve, args=[s])
             server.start()
             ctl = [os.path.join(BUILD, "mmxctl"), "--socket", path]
-            text, rows, doctor = (
-                subprocess.run([*ctl, *words], capture_output=True, text=True,
-                               timeout=LIMIT).stdout
-                for words in (["rooms"], ["rooms", "--json"], ["doctor"]))
+            said = [subprocess.run(
+                [*ctl, *words], capture_output=True, text=True, timeout=LIMIT,
+                env={**os.environ, **(env or {})}).stdout for words in calls]
             server.join()
+        return said
+
+    def test_one_without_rows_makes_the_text_or_json_itself(self):
+        def answer(frame):
+            if frame.message is wire.HELLO:
+                return wire.WELCOME.encode(
+                    frame.seq, version=1, role=1, cells=1024, name="old")
+            return wire.REPORT.encode(
+                frame.seq,
+                text=b"[]\n" if frame.values["json"] else b"a table\n")
+
+        text, rows, doctor = self.ask(
+            answer, ["rooms"], ["rooms", "--json"], ["doctor"])
         self.assertEqual((text, rows), ("a table\n", "[]\n"))
         self.assertIn("older than this mmxctl", doctor)
+
+    def test_one_that_took_rdma_by_itself(self):
+        carriers = b"ucx 1.18 rc_mlx5,ud_mlx5; tcp"
+        status = b"\1\2\x08carriers" + struct.pack(
+            "<I", len(carriers)) + carriers
+
+        def answer(frame):
+            if frame.message is wire.HELLO:
+                return wire.WELCOME.encode(
+                    frame.seq, version=1, role=2, cells=1024, name="a",
+                    abilities=1 << 1)
+            what = frame.values["what"]
+            return wire.REPORT.encode(
+                frame.seq, text=status if what == "status" else b"")
+
+        shutil.copy(os.path.join(ROOT, "systemd", "mmx-langd.service"),
+                    self.world.dir)
+        path = os.path.join(self.world.dir, "prod.yaml")
+        for text, results in (("", ["warn"]),
+                              ("transfer:\n  carrier: tcp\n", [])):
+            with open(path, "w") as f:
+                f.write(text)
+            said, = self.ask(
+                answer, ["--config", path, "--json", "doctor"],
+                env={"MMX_UNITS": self.world.dir})
+            os.unlink(self.world.dir + "/played.sock")
+            rows = [r for r in json.loads(said) if r["check"] == "unit"]
+            self.assertEqual([r["result"] for r in rows], results, rows)
+            for row in rows:
+                self.assertIn("mmx-langd", row["text"])
+                self.assertIn("/mmx-rdma.conf", row["advice"])
