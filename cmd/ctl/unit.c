@@ -146,7 +146,8 @@ static void say(struct findings *r, const char *role, const char *what,
 static uint8_t role_named(const char *file)
 {
     const char *slash = strrchr(file, '/'), *base = slash ? slash + 1 : file;
-    bool langd = strstr(base, "langd"), encoded = strstr(base, "encoded");
+    bool langd = strstr(base, "langd") != NULL;
+    bool encoded = strstr(base, "encoded") != NULL;
 
     if (langd == encoded)
         return ROLE_ANY;
