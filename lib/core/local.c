@@ -216,10 +216,11 @@ static void on_abort(
 void head_local(
     struct brain *b, struct out *out, uint32_t conn, const struct local_msg *m)
 {
-    uint8_t state = b->engines.conns[conn].state;
+    uint8_t state;
 
-    CHECK(conn < b->engines.conns_max && state != CONN_FREE,
-        "a message of connection %u, in state %u", conn, state);
+    CHECK(conn < b->engines.conns_max, "a message of connection %u", conn);
+    state = b->engines.conns[conn].state;
+    CHECK(state != CONN_FREE, "a message of free connection %u", conn);
     if (m->type == LOCAL_HELLO) {
         on_hello(b, out, conn, m);
         return;

@@ -260,10 +260,11 @@ bool edst_goes_by(const struct encoded *e, const struct edst *d, uint32_t shard)
     const struct item *it = d->room->item;
     uint32_t end = it->total != ROWS_UNKNOWN ? it->total : it->max_rows;
     uint32_t n = e->b.peers.peers[d->peer].addresses;
-    uint32_t part = d->from / d->part_rows;
+    uint32_t part;
 
     CHECK(d->part_rows > 0, "destination %u has parts of no rows",
         edst_slot(e, d));
+    part = d->from / d->part_rows;
     /* The sum of part_address may wrap once: two rounds find every address. */
     for (uint32_t i = 0; i < 2 * n; i++, part++) {
         if ((uint64_t)part * d->part_rows >= end)
