@@ -185,9 +185,7 @@ uint32_t group_wanted(const struct langd *l, const struct lgroup *g)
     LIST_FOREACH (n, &g->members) {
         const struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
 
-        CHECK(m->held.blocks <= blocks, "room %llx holds %u blocks too many",
-            (unsigned long long)m->r.id, m->held.blocks - (uint32_t)blocks);
-        blocks -= m->held.blocks;
+        blocks -= min_u64(blocks, m->held.blocks);
     }
     return (uint32_t)blocks;
 }
@@ -222,18 +220,23 @@ void group_place(struct langd *l, struct lgroup *g)
     p->dirty = true;
 }
 
-/* Gives each member the blocks that it wants. False: the list of actions is
- * full, or the pool too scattered. */
-static bool take_each(struct langd *l, struct out *out, struct lgroup *g)
+/* Gives each member the blocks that it wants, `left` at most. False: the list
+ * of actions is full, or the pool too scattered. A member that has all is not
+ * settled again: the queues would be served again for ever. */
+static bool take_each(
+    struct langd *l, struct out *out, struct lgroup *g, uint32_t left)
 {
     LIST_FOREACH (n, &g->members) {
         struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
-        uint32_t wanted = grant_wanted(l, m);
+        uint32_t wanted = min_u32(grant_wanted(l, m), left);
 
+        if (wanted == 0 && lroom_firm(m))
+            continue;
         if (!out_has_room(out))
             return false;
         if (wanted > 0 && !grant_take(l, out, m, wanted, GRADE_FIRM))
             return false;
+        left -= wanted;
         m->grade = GRADE_FIRM;
         m->want = false;
         lroom_touch(l, m);
@@ -249,8 +252,11 @@ bool group_take(struct langd *l, struct out *out, struct lgroup *g)
     g->capped = most(l, g) > p->cap_whole;
     if ((uint64_t)wanted + p->spare > p->p.free)
         return false;
-    if (!take_each(l, out, g)) /* it stays the head, and is served again */
-        return p->p.free < before;
+    if (!take_each(l, out, g, wanted)) {
+        /* It stays the head. It is served again at once, unless the pool is too
+         * scattered for the next member. */
+        return p->p.free < before || !out_has_room(out);
+    }
     g->admitted = true;
     unqueue(l, g);
     if (g->capped) {

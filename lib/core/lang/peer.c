@@ -125,6 +125,11 @@ static enum err take_length(struct langd *l, struct lroom *m,
     if ((n->total != ROWS_UNKNOWN && n->total < m->highest) ||
         n->max_rows > ROWS_UNKNOWN - p->block_rows)
         return ERR_MALFORMED;
+    *text = "max_rows shrank below the rows that have blocks";
+    if (m->length_known && m->total == ROWS_UNKNOWN &&
+        n->total == ROWS_UNKNOWN && n->max_rows < m->max_rows &&
+        n->max_rows < m->granted)
+        return ERR_MALFORMED;
     if (!m->length_known)
         m->history.length_ns = l->b.now_ns;
     m->length_known = true;
@@ -167,10 +172,23 @@ static void on_length(struct langd *l, struct out *out, struct lroom *m,
     lroom_touch(l, m);
 }
 
-static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
+/* Fails the room, or its group, if it has more rows than the pool lets it hold.
+ * True if it is alive. */
+static bool fits(struct langd *l, struct lroom *m)
 {
     const struct lpool *p = lroom_pool(l, m);
 
+    if (m->mode == MODE_WHOLE &&
+        div_up(m->committed, p->block_rows) > p->cap_whole)
+        lroom_fail(l, m, ERR_TOO_LARGE, m->committed,
+            p->cap_whole * p->block_rows,
+            "the item is larger than the pool lets one room hold");
+    lroom_check_group(l, m);
+    return lroom_alive(m);
+}
+
+static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
+{
     if (n->attempt != m->attempt) {
         l->b.stats[STAT_stale_attempt]++;
         return;
@@ -183,14 +201,8 @@ static void on_want(struct langd *l, struct lroom *m, const struct peer_want *n)
         m->expected = max_u32(m->expected, n->committed);
     if (m->max_rows != ROWS_UNKNOWN)
         m->committed = min_u32(m->committed, m->max_rows);
-    if (m->mode == MODE_WHOLE &&
-        div_up(m->committed, p->block_rows) > p->cap_whole) {
-        lroom_fail(l, m, ERR_TOO_LARGE, m->committed,
-            p->cap_whole * p->block_rows,
-            "the item is larger than the pool lets one room hold");
+    if (!fits(l, m))
         return;
-    }
-    lroom_check_group(l, m);
     if (n->granted >= m->granted && !m->want) {
         m->want = true;
         l->b.stats[STAT_wants]++;
@@ -243,6 +255,8 @@ static void on_broken(struct langd *l, struct out *out, struct lroom *m,
     l->b.stats[STAT_broken]++;
     /* Rows that the first grant covered were in no WANT. */
     m->committed = max_u32(m->committed, min_u32(n->committed, m->max_rows));
+    if (!fits(l, m))
+        return;
     debt_paid(&m->debt, OWE_GRANT);
     /* Sends our data addresses again: a shard may have a new one. */
     if (peer_carrier_broke(

@@ -352,6 +352,8 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
 {
     uint8_t state = ROOM_BOOTSTRAPPING;
 
+    if (m->life == LIFE_REQUESTED && m->held.blocks > 0)
+        grant_open(l, out, m);
     if (m->total != ROWS_UNKNOWN) {
         if (!m->total_sent && lroom_open(m)) {
             struct data_cmd cmd = {.type = LAND_TOTAL,
@@ -364,8 +366,6 @@ static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
         }
         group_trimmed(l, m, grant_trim(l, out, m));
     }
-    if (m->life == LIFE_REQUESTED && m->held.blocks > 0)
-        grant_open(l, out, m);
     expose(l, out, m);
     if (m->length_known)
         state = m->from + m->landed > 0 ? ROOM_TRANSFERRING : ROOM_WAITING;

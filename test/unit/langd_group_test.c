@@ -1,0 +1,129 @@
+/* langd_group_test.c - groups and rooms whose encoders say what does not add
+ * up, and pools too scattered for them (RULES 5.5, 5.6). As in
+ * langd_queue_test.c.
+ */
+#include "test/there.h"
+
+/* A room whose committed rows wait: LENGTH, then WANT. */
+static void wants(
+    struct rig *l, struct there *t, uint32_t granted, uint32_t total)
+{
+    brain_hear(l, 0, length(t, total, total, true));
+    told(l, t);
+    brain_hear(l, 0, want(t, 0, granted, total));
+    told(l, t);
+}
+
+static struct there member(struct rig *l, uint64_t room, uint16_t size)
+{
+    struct local_msg r = request(room, (uint32_t)room - 1, MODE_WHOLE);
+
+    r.request.group = 9;
+    r.request.group_size = size;
+    return ask(l, 0, r);
+}
+
+TEST(group_that_grows_as_its_endpoints_break_is_too_large)
+{
+    struct rig *l =
+        langd_up("pools[0].default_blocks=0", "pools[0].max_room_blocks=6");
+    struct there x[2], t[2];
+    struct peer_msg m;
+
+    for (uint32_t i = 0; i < 2; i++) {
+        x[i] = ask_room(l, 10 + i, 4 + i);
+        wants(l, &x[i], 0, 48);
+        brain_landed(l, &x[i].open, 0, 48);
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        t[i] = member(l, i + 1, 2);
+    for (uint32_t i = 0; i < 2; i++)
+        brain_hear(l, 0, length(&t[i], ROWS_UNKNOWN, 64, false));
+    for (uint32_t i = 0; i < 2; i++) {
+        m = about(&t[i], PEER_BROKEN);
+        m.broken.committed = 40;
+        brain_hear(l, 0, m); /* 10 blocks of 6 */
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        T_EQ_U64(brain_reason(l, 0, i), ERR_TOO_LARGE);
+    for (uint32_t i = 0; i < 2; i++)
+        T_OK(brain_say(l, 0, release(4 + i, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), 16);
+}
+
+TEST(a_room_that_grows_as_its_endpoint_breaks_is_too_large)
+{
+    struct rig *l = langd_up(NULL, "pools[0].max_room_blocks=6");
+    struct there a = ask_room(l, 1, 0);
+    struct peer_msg m = about(&a, PEER_BROKEN);
+
+    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 64, false));
+    m.broken.committed = 56;
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_TOO_LARGE);
+}
+
+/* Every second block is free: a room of 8 rows gives one of two blocks back,
+ * and the later rooms get these. */
+static struct rig *scattered(void)
+{
+    struct rig *l = langd_up("limits.rooms=8192", "pools[0].blocks=4096");
+    struct there t;
+
+    for (uint32_t i = 0; i < 4096; i++) {
+        if (i % 500 == 0)
+            brain_conn(l, 1 + i / 500, "s");
+        t = ask(l, 1 + i / 500, request(100 + i, i % 500, MODE_WHOLE));
+        wants(l, &t, 8, 8); /* firm */
+    }
+    for (uint32_t i = 2048; i < 4096; i++)
+        T_OK(brain_say(l, 1 + i / 500, release(i % 500, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_free(l), 2048);
+    return l;
+}
+
+TEST(group_waits_in_a_pool_too_scattered_for_one_of_it)
+{
+    struct rig *l = scattered();
+    struct there a = member(l, 1, 2), b = member(l, 2, 2);
+
+    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 320, true));
+    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 2008 * 8, true));
+    T_EQ_U64(brain_free(l), 2008); /* one has its blocks */
+    brain_hear(l, 0, length(&b, 800, 2008 * 8, true));
+    T_EQ_U64(brain_free(l), 1908);
+}
+
+TEST(max_rows_do_not_shrink_below_what_is_held)
+{
+    struct rig *l = scattered();
+    struct there a = member(l, 1, 2), b = member(l, 2, 2);
+
+    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 320, true));
+    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 2008 * 8, true));
+    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 2007 * 8, true)); /* holds none */
+    T_EQ_U64(brain_state(l, 0, 1), ROOM_WAITING);
+    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 8, true));
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_MALFORMED);
+    brain_hear(l, 0, length(&b, ROWS_UNKNOWN, 8, true));
+    T_EQ_U64(brain_free(l), 2047);
+}
+
+/* A total that becomes known while shards close. */
+TEST(what_a_total_does_not_need_goes_back_after_a_break)
+{
+    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct there a = ask_room(l, 1, 0);
+
+    brain_hear(l, 0, length(&a, ROWS_UNKNOWN, 96, false));
+    brain_hear(l, 0, want(&a, 0, 0, 96));
+    T_EQ_U64(brain_free(l), 4);
+    l->noisy = true;
+    brain_hear(l, 0, about(&a, PEER_BROKEN));
+    brain_hear(l, 0, length(&a, 8, 96, true));
+    T_EQ_U64(brain_free(l), 4);
+    while (brain_quiet(l))
+        ;
+    T_EQ_U64(brain_free(l), 15);
+    T_EQ_U64(brain_said(l, PEER_RESUME, -1)->resume.granted, 8);
+}
