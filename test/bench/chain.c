@@ -41,7 +41,7 @@ enum step {
 
 struct record {
     uint32_t step, room;
-    uint8_t rest[56]; /* a frame has about so much */
+    uint8_t rest[56]; /* about the size of a frame */
 };
 
 #define PACKET    64 /* records */

@@ -117,7 +117,7 @@ TEST(what_gains_nothing_is_copied)
     end(&a, &b, p);
 }
 
-/* A receiver that stands still is owed few fetches; the rest is copied. */
+/* A receiver without progress gets few rendezvous; the rest is copied. */
 TEST(fetches_of_one_sender_are_bounded)
 {
     struct side a, b;

@@ -64,7 +64,7 @@ TEST(plain_tcp_where_no_more_is_in_common)
     }
 }
 
-/* A break of the room's attempt, so many ms after the last. */
+/* Breaks the room's attempt, after_ms after what was before. */
 static void breaks(
     struct rig *l, struct there *t, uint32_t attempt, uint32_t after_ms)
 {

@@ -21,8 +21,8 @@
 struct sending_pool { /* row_bytes 0: layout not known yet */
     uint32_t blocks, row_bytes, block_rows, fields;
     uint32_t unit_most; /* bytes of the largest unit to send; 0: any */
-    /* Rows of so many bytes that lie in one place are a message of their own,
-     * which the carrier moves without a copy. 0: it has no use for that. */
+    /* Bytes from which on adjacent rows are a message of their own, which the
+     * carrier moves without a copy. 0: it has no use for that. */
     uint32_t alone;
 };
 

@@ -23,7 +23,7 @@ struct tcp_place {
     struct sockaddr_storage at[TCP_RAILS]; /* of its devices, with ports */
     uint32_t rails;
     uint32_t streams; /* connections that it takes of a peer, at all its */
-    uint32_t of;      /* data addresses, of which there are so many */
+    uint32_t of;      /* number of data addresses of the daemon */
     uint8_t token[TCP_TOKEN];
 };
 
@@ -53,7 +53,7 @@ MUST_CHECK enum err tcp_connect(
  * the other host vanishes. */
 void tcp_options(int fd, uint32_t keepalive_ms, uint32_t stall_ms);
 
-/* Limits what fd sends to so many bytes a second; 0: no limit. */
+/* Limits what fd sends to `bytes` a second; 0: no limit. */
 void tcp_pace(int fd, uint64_t bytes);
 
 /* Writes the name of the device that fd uses: "tcp/lo". */
