@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "wire/layout.h"
 #include "wire/segment.h"
+#include "io/data/carrier.h"
 #include "io/data/tcp_in.h"
 
 #include <stdlib.h>
@@ -107,7 +108,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct data_calls calls = {
         .ud = &s, .arrived = on_arrived, .fetched = on_fetched};
     struct data_counts counts = {0};
-    struct tcp_in_conf conf = {.counts = &counts,
+    struct carrier carrier = {.name = "fuzz", .calls = calls};
+    struct tcp_in_conf conf = {.d = (struct data *)(void *)&carrier,
+        .counts = &counts,
         .calls = &calls,
         .token = token,
         .body_max = BODY_MAX};
