@@ -171,7 +171,7 @@ static void show_pools(
 static void show_peer(
     struct rows_out *s, uint32_t number, const struct peer *p, uint8_t here)
 {
-    char epoch[32], not [96];
+    char epoch[32], why[96];
 
     snprintf(epoch, sizeof(epoch), "%016llx", (unsigned long long)p->epoch);
     s->row(s);
@@ -187,8 +187,8 @@ static void show_peer(
     s->text(s, "path", p->mapped ? "copy" : "sent");
     s->text(s, "carrier", carrier_name(p->carrier));
     s->text(s, "carriers", p->carriers);
-    carriers_why(&p->pair, here, not, sizeof(not ));
-    s->text(s, "not_by", p->pair.chosen ? not : "");
+    carriers_why(&p->pair, here, why, sizeof(why));
+    s->text(s, "not_by", p->pair.chosen ? why : "");
     s->number(s, "data_addresses", p->addresses);
 }
 

@@ -11,7 +11,6 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define ADDRESS_MAX 4096

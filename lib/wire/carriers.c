@@ -25,19 +25,6 @@ const char *carrier_name(uint8_t number)
     return "auto";
 }
 
-void carriers_names(uint8_t bits, char *out, size_t size)
-{
-    size_t at = strlen(out);
-    const char *between = "";
-
-    for (size_t i = 0; i < ARRAY_LEN(rows) && at < size; i++)
-        if (bits & BIT(rows[i].number)) {
-            at += (size_t)snprintf(
-                out + at, size - at, "%s%s", between, rows[i].name);
-            between = ", ";
-        }
-}
-
 /* Returns the bit of the carrier that the entry begins with; 0: not known. */
 static uint8_t bit_of(const char *entry, size_t len)
 {

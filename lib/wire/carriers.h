@@ -32,8 +32,6 @@ struct carrier_pair {
  * semicolons. Others are not known here and left out. Returns bits by number;
  * 0 for an empty list: nothing was said. */
 uint8_t carriers_read(struct span text);
-/* Appends the names of the carriers, "tcp, ucx", to out. */
-void carriers_names(uint8_t bits, char *out, size_t size);
 /* Returns the name of a carrier; "auto" for CARRIER_AUTO. */
 const char *carrier_name(uint8_t number);
 

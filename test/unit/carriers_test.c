@@ -31,10 +31,6 @@ TEST(lists)
 
 TEST(names)
 {
-    char text[64] = "";
-
-    carriers_names(BOTH, text, sizeof text);
-    T_EQ_STR(text, "tcp, ucx");
     T_EQ_STR(carrier_name(CARRIER_UCX), "ucx");
     T_EQ_STR(carrier_name(CARRIER_AUTO), "auto");
     T_EQ_STR(carrier_name(200), "auto");
