@@ -10,6 +10,7 @@
 #   make lint          format, layers, docs, cppcheck, clang-tidy
 #   make kernels   what runs on a GPU (needs nvcc)
 #   make samples   conf/*.yaml from the table of keys
+#   make manuals   manual pages and completions, from the tables and --help
 #   make install DESTDIR=... PREFIX=/usr
 #
 # B=build/<flavour> keeps flavours apart: make B=build/asan SAN=address,undefined
@@ -223,9 +224,14 @@ samples: all
 	$(B)/mmx-langd --config /dev/null $(POOL) $(PEER) --print-config \
 		--comments > conf/mmx-langd.yaml
 
+.PHONY: manuals
+manuals: all
+	@$(PYTHON) scripts/manuals --build $(B) --out $(B)/man
+
 # Install.
+SHARE = $(DESTDIR)$(PREFIX)/share
 .PHONY: install
-install: all
+install: all manuals
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include \
 		$(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)/etc/mmx \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system \
@@ -244,6 +250,12 @@ install: all
 	install -m644 systemd/*.service systemd/*.socket \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -D -m644 -t $(DESTDIR)$(PREFIX)/share/mmx systemd/*.conf
+	for s in 1 3 5 8; do \
+		install -D -m644 -t $(SHARE)/man/man$$s $(B)/man/*.$$s; done
+	install -D -m644 $(B)/man/_mmx $(SHARE)/zsh/vendor-completions/_mmx
+	for p in mmxctl mmx-encoded mmx-langd; do \
+		install -D -m644 $(B)/man/mmx.bash \
+			$(SHARE)/bash-completion/completions/$$p; done
 	install -m644 systemd/mmx.sysusers \
 		$(DESTDIR)$(PREFIX)/lib/sysusers.d/mmx.conf
 

@@ -1,0 +1,84 @@
+"""The manual pages and completions: complete, and clean by mandoc and bash."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from pair import BUILD, ROOT
+
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+
+import tables  # noqa: E402
+
+PAGES = ("mmx-encoded.8", "mmx-langd.8", "mmx.yaml.5", "mmxctl.1", "libmmx.3")
+
+
+class Manuals(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self.dir.cleanup)
+        subprocess.run(
+            [os.path.join(ROOT, "scripts", "manuals"), "--build", BUILD,
+             "--out", self.dir.name], check=True, stdout=subprocess.DEVNULL)
+
+    def read(self, name):
+        with open(os.path.join(self.dir.name, name), encoding="utf-8") as f:
+            return f.read()
+
+    def test_every_key_and_counter(self):
+        yaml, ctl = self.read("mmx.yaml.5"), self.read("mmxctl.1")
+        for _, a in tables.rows(os.path.join(ROOT, "lib/core/conf/conf.def")):
+            self.assertTrue(f".It Cm {a[1]} :" in yaml, a[1])
+        for f in ("lib/core/stats.def", "lib/node/stats.def"):
+            for _, a in tables.rows(os.path.join(ROOT, f)):
+                self.assertTrue(f".It Cm {a[0]}\n" in ctl, a[0])
+
+    def test_every_option(self):
+        for name in ("mmx-encoded.8", "mmx-langd.8", "mmxctl.1"):
+            told = subprocess.run(
+                [os.path.join(BUILD, name[:-2]), "--help"], check=True,
+                text=True, stdout=subprocess.PIPE).stdout
+            page = self.read(name)
+            for word in told.split():
+                word = word.strip("[];,.")
+                if word.startswith("--"):
+                    self.assertTrue(f".It Fl -{word[2:]}" in page
+                                    or word in page, f"{name}: {word}")
+
+    def test_every_call(self):
+        page = self.read("libmmx.3")
+        told = subprocess.run(
+            ["nm", "-D", "--defined-only", f"{BUILD}/libmmx.so.0"],
+            check=True, text=True, stdout=subprocess.PIPE).stdout
+        calls = [line.split()[-1].split("@")[0] for line in told.splitlines()
+                 if " T mmx_" in line]
+        self.assertGreater(len(calls), 30)
+        for call in calls:
+            self.assertTrue(call + "(" in page, call)
+
+    def test_mandoc(self):
+        if not shutil.which("mandoc"):
+            self.skipTest("no mandoc")
+        for name in PAGES:
+            # Pages that are not installed yet are what it asks for.
+            said = subprocess.run(
+                ["mandoc", "-Tlint", os.path.join(self.dir.name, name)],
+                text=True, stdout=subprocess.PIPE).stdout.splitlines()
+            self.assertEqual([], [
+                s for s in said if "referenced manual not found" not in s])
+
+    def test_bash(self):
+        ask = (f". {self.dir.name}/mmx.bash; COMP_WORDS=(mmxctl st); "
+               "COMP_CWORD=1; _mmxctl; echo ${COMPREPLY[@]}")
+        said = subprocess.run(["bash", "-c", ask], check=True, text=True,
+                              stdout=subprocess.PIPE).stdout
+        self.assertEqual(said.split(), ["status", "stats"])
+
+    def test_zsh(self):
+        if not shutil.which("zsh"):
+            self.skipTest("no zsh")
+        subprocess.run(["zsh", "-n", os.path.join(self.dir.name, "_mmx")],
+                       check=True)
