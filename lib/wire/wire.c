@@ -12,6 +12,7 @@
 _Static_assert(LOCAL_HEADER == 2 + 2 + 4 + 4, "header of a local frame");
 _Static_assert(PEER_HEADER == 4 + 1 + 1 + 2 + 4 + 4 + 4 * 8, "of a peer frame");
 _Static_assert(sizeof(struct key) == KEY_BYTES, "a key is its bytes");
+_Static_assert(sizeof(struct secret) == SECRET_BYTES, "so is a secret");
 #define LOCAL_ABILITY(NAME, bit, doc) _Static_assert((bit) < 64, #NAME);
 #define PEER_ABILITY(NAME, bit, doc)  _Static_assert((bit) < 64, #NAME);
 #include "wire/ability.def"
@@ -33,12 +34,28 @@ static struct key get_key(struct reader *r)
     return k;
 }
 
+static void put_secret(struct writer *w, struct secret s)
+{
+    put_bytes(w, s.b, sizeof(s.b));
+}
+
+static struct secret get_secret(struct reader *r)
+{
+    struct secret s = {{0}};
+    const uint8_t *p = get_bytes(r, sizeof(s.b));
+
+    if (p)
+        memcpy(s.b, p, sizeof(s.b));
+    return s;
+}
+
 /* The value of a LATER field when the frame ends before it. */
-#define none_u8(v)  ((uint8_t)(v))
-#define none_u16(v) ((uint16_t)(v))
-#define none_u32(v) ((uint32_t)(v))
-#define none_u64(v) ((uint64_t)(v))
-#define none_key(v) ((struct key){{v}})
+#define none_u8(v)     ((uint8_t)(v))
+#define none_u16(v)    ((uint16_t)(v))
+#define none_u32(v)    ((uint32_t)(v))
+#define none_u64(v)    ((uint64_t)(v))
+#define none_key(v)    ((struct key){{v}})
+#define none_secret(v) ((struct secret){{v}})
 
 /* True if the frame goes on; a cut inside of a field fails in that field. */
 static bool goes_on(const struct reader *r)

@@ -19,9 +19,10 @@
 #define PEER_HEADER     48
 #define PEER_PACKET_MAX 262144 /* one ZMQ message, several frames */
 
-#define KEY_BYTES 32
-#define AUX_MAX   32768
-#define TAG_MAX   UINT32_C(0x3fffff)
+#define KEY_BYTES    32
+#define SECRET_BYTES 16
+#define AUX_MAX      32768
+#define TAG_MAX      UINT32_C(0x3fffff)
 
 enum { FLAG_KEEP = 1, FLAG_OPEN = 2, FLAG_AUX = 4, FLAG_STREAM = 8 };
 enum { FLAG_FINAL = 1 };      /* of a commit */
@@ -65,11 +66,34 @@ static inline bool key_eq(const struct key *a, const struct key *b)
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
+/* Words that open a room, beside its id; zero: none. */
+struct secret {
+    uint8_t b[SECRET_BYTES];
+};
+
+/* True if both are the same, in the same time wherever they differ. */
+static inline bool secret_eq(const struct secret *a, const struct secret *b)
+{
+    uint64_t x[2], y[2];
+
+    memcpy(x, a, sizeof(x));
+    memcpy(y, b, sizeof(y));
+    return ((x[0] ^ y[0]) | (x[1] ^ y[1])) == 0;
+}
+
+static inline bool secret_given(const struct secret *s)
+{
+    static const struct secret none;
+
+    return !secret_eq(s, &none);
+}
+
 typedef uint8_t wire_u8;
 typedef uint16_t wire_u16;
 typedef uint32_t wire_u32;
 typedef uint64_t wire_u64;
 typedef struct key wire_key;
+typedef struct secret wire_secret;
 
 /* A table's reader that has no word of its own for them takes flags, and the
  * fields that a frame may lack, as it takes the others. */

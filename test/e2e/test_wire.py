@@ -64,8 +64,9 @@ class Tables(unittest.TestCase):
                 if f.none == "empty":
                     later[f.name] = "" if f.kind == "text" else b""
                 elif f.none is not None:
-                    later[f.name] = bytes(32) if f.kind == "key" \
-                        else int(f.none)
+                    later[f.name] = {
+                        "key": bytes(32), "secret": bytes(16)}.get(
+                            f.kind, int(f.none))
             want[m["name"].lower(), "number"] = m["number"]
             for at, f in enumerate(m["fields"]):
                 want[m["name"].lower(), f.name] = (
@@ -127,6 +128,7 @@ class Tables(unittest.TestCase):
                            ("LOCAL_MAGIC", wire.MAGIC),
                            ("LOCAL_PACKET_MAX", wire.PACKET_MAX),
                            ("KEY_BYTES", len(wire.NO_KEY)),
+                           ("SECRET_BYTES", len(wire.NO_SECRET)),
                            ("TAG_MAX", wire.TAG_MAX)):
             want[name], have[name] = int(defines[name], 0), ours
         self.same("wire.h", want, have)
@@ -135,6 +137,7 @@ class Tables(unittest.TestCase):
         for m in wire.MESSAGES.values():
             fixed = {"u8": 200, "u16": 60000, "u32": 4000000000,
                      "u64": 2**63 + 1, "key": bytes(range(32)),
+                     "secret": bytes(range(16)),
                      "text": "gr\u00fc\u00df", "blob": b"\0\1\2"}
             values = {name: fixed[kind] for name, kind, _ in m.fields}
             # Bytes at the end that nobody knows are ignored.

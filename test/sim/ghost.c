@@ -67,6 +67,12 @@ static void fill_key(struct key *x)
     x->b[0] = chance(300) ? (uint8_t)between(0, 4) : 0;
 }
 
+static void fill_secret(struct secret *x)
+{
+    memset(x, 0, sizeof(*x));
+    x->b[0] = chance(300) ? (uint8_t)between(0, 4) : 0;
+}
+
 /* every message of a table, with any numbers in it */
 
 #undef FIELD

@@ -35,11 +35,20 @@ static struct key key_at(unsigned at)
     return k;
 }
 
-#define value_u8(m, f, at)  (uint8_t) value_of(m, f, at)
-#define value_u16(m, f, at) (uint16_t) value_of(m, f, at)
-#define value_u32(m, f, at) (uint32_t) value_of(m, f, at)
-#define value_u64(m, f, at) value_of(m, f, at)
-#define value_key(m, f, at) key_at(at)
+static struct secret secret_at(unsigned at)
+{
+    struct secret s;
+
+    memset(s.b, (int)at, sizeof(s.b));
+    return s;
+}
+
+#define value_u8(m, f, at)     (uint8_t) value_of(m, f, at)
+#define value_u16(m, f, at)    (uint16_t) value_of(m, f, at)
+#define value_u32(m, f, at)    (uint32_t) value_of(m, f, at)
+#define value_u64(m, f, at)    value_of(m, f, at)
+#define value_key(m, f, at)    key_at(at)
+#define value_secret(m, f, at) secret_at(at)
 
 #define same_u8(a, b)  T_EQ_U64(a, b)
 #define same_u16(a, b) T_EQ_U64(a, b)
@@ -51,11 +60,17 @@ static void same_key(struct key x, struct key y)
     T_EQ_MEM(x.b, y.b, KEY_BYTES);
 }
 
-#define none_u8(v)  v
-#define none_u16(v) v
-#define none_u32(v) v
-#define none_u64(v) v
-#define none_key(v) ((struct key){{v}})
+static void same_secret(struct secret x, struct secret y)
+{
+    T_EQ_MEM(x.b, y.b, SECRET_BYTES);
+}
+
+#define none_u8(v)     v
+#define none_u16(v)    v
+#define none_u32(v)    v
+#define none_u64(v)    v
+#define none_key(v)    ((struct key){{v}})
+#define none_secret(v) ((struct secret){{v}})
 
 /* Per message: one function fills every field; one returns true if the
  * message may end after `len` bytes of its body, and holds m, unless it is

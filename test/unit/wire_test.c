@@ -41,6 +41,11 @@ static void fill_key(struct fill *f, struct key *v)
     t_rand_bytes(&f->seed, v->b, sizeof(v->b));
 }
 
+static void fill_secret(struct fill *f, struct secret *v)
+{
+    t_rand_bytes(&f->seed, v->b, sizeof(v->b));
+}
+
 static void fill_span(struct fill *f, struct span *s, uint32_t max)
 {
     uint32_t limit = min_u32(max, f->cap), len = 0;
@@ -67,6 +72,16 @@ static void fill_span(struct fill *f, struct span *s, uint32_t max)
 static void same_key(struct key x, struct key y)
 {
     T_EQ_MEM(x.b, y.b, KEY_BYTES);
+}
+
+static void same_secret(struct secret x, struct secret y)
+{
+    T_EQ_MEM(x.b, y.b, SECRET_BYTES);
+}
+
+static void put_secret(struct writer *w, struct secret s)
+{
+    put_bytes(w, s.b, SECRET_BYTES);
 }
 
 static void put_key(struct writer *w, struct key k)

@@ -16,6 +16,7 @@ UNKNOWN = 0xFFFFFFFF  # a row count that is not known yet
 ALL = 0xFFFFFFFF  # RELEASE: every row, and the cell is free again
 TAG_MAX = 0x3FFFFF
 NO_KEY = bytes(32)
+NO_SECRET = bytes(16)
 
 ROLES = {"any": 0, "encoded": 1, "langd": 2}
 STORAGE = {"any": 0, "compact": 1, "padded": 2, "prompt": 3}
@@ -25,10 +26,11 @@ NO_READERS = 2  # flag of RELEASE
 READ, WRITE, WATCH = 1, 2, 4  # rights of ATTACH
 GRANTED, HAVE, WANTED, DONE, LENGTH = 1, 2, 4, 8, 16  # bits of EVENT.what
 LANDED, READY, FAILED, GONE = 32, 64, 128, 256
-ABILITIES: Dict[str, int] = {"NO_READERS": 0, "ROWS": 1}  # with their bits
+ABILITIES: Dict[str, int] = {"NO_READERS": 0, "ROWS": 1, "SECRETS": 2}  # with their bits
 
 _HEADER = struct.Struct("<HHII")  # type, zero, length of the body, seq
-_FIXED = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "key": "32s"}
+_FIXED = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "key": "32s",
+          "secret": "16s"}
 _LENGTH = {"text": struct.Struct("<H"), "blob": struct.Struct("<I")}
 
 
@@ -50,8 +52,8 @@ class Message:
             parts = word.split(":")
             if later:
                 self.none[parts[0]] = {
-                    "text": "", "blob": b"", "key": NO_KEY}.get(
-                        parts[1], int(none or "0"))
+                    "text": "", "blob": b"", "key": NO_KEY,
+                    "secret": NO_SECRET}.get(parts[1], int(none or "0"))
             limit = int(parts[2]) if len(parts) > 2 else 0
             self.fields.append((parts[0], parts[1], limit))
         # Adjacent fields of fixed size are packed and unpacked together.
@@ -138,18 +140,20 @@ POOL = Message("pool", 2, "name:text:63 layout:text:1024")
 ANNOUNCE = Message("announce", 3, """
     room:u64 cell:u32 tag:u32 pool:u16 storage:u8 flags:u8 max_rows:u32
     total:u32 required_dst:u16 batch:u16 deadline_ms:u32 key:key
-    aux:blob:32768""")
+    aux:blob:32768 secret:secret=0""")
 COMMIT = Message("commit", 4, """
     cell:u32 tag:u32 first:u32 rows:u32 flags:u8 total:u32 aux:blob:32768""")
 REQUEST = Message("request", 5, """
     room:u64 cell:u32 tag:u32 pool:u16 mode:u8 storage:u8 flags:u8 rows:u32
     readers:u16 required_dst:u16 group:u64 group_size:u16 deadline_ms:u32
-    key:key encoder:text:128""")
+    key:key encoder:text:128 secret:secret=0""")
 ATTACH = Message("attach", 6, """
-    room:u64 cell:u32 tag:u32 rights:u8 deadline_ms:u32 encoder:text:128""")
+    room:u64 cell:u32 tag:u32 rights:u8 deadline_ms:u32 encoder:text:128
+    secret:secret=0""")
 RELEASE = Message("release", 7, "cell:u32 tag:u32 rows:u32 flags:u8")
 ABORT = Message("abort", 8, "cell:u32 tag:u32 reason:u8 text:text:256")
-DECLINE = Message("decline", 9, "room:u64 key:key encoder:text:128")
+DECLINE = Message("decline", 9, """
+    room:u64 key:key encoder:text:128 secret:secret=0""")
 BYE = Message("bye", 10, "")
 QUERY = Message("query", 11, "json:u8 what:text:32")
 SPACE = Message("space", 12, "n_seq_max:u32 name:text:63")
