@@ -7,6 +7,7 @@
 #   make mutants       break the core's rules, see which tests notice
 #   make models        search the models of the rules (needs spin)
 #   make wheel         the Python package
+#   make deb           the Debian packages, in build/deb
 #   make lint          format, layers, docs, cppcheck, clang-tidy
 #   make kernels   what runs on a GPU (needs nvcc)
 #   make samples   conf/*.yaml from the table of keys
@@ -181,6 +182,12 @@ sim: $(SIM)
 .PHONY: wheel
 wheel:
 	@$(PYTHON) scripts/wheel $(B)
+
+# The Debian packages; scripts/setup --deb has what builds them.
+.PHONY: deb
+deb:
+	@scripts/setup --deb
+	@scripts/deb/build $(B)/deb
 
 # The table, and beside the programs bench.json and the curves.
 bench: all $(BENCH)
