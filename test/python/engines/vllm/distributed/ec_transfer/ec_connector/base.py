@@ -85,6 +85,15 @@ class ECConnectorBase(ABC):
             -> Optional[ECConnectorWorkerMetadata]:
         return None
 
+    def get_ec_connector_stats(self) -> Any:
+        return None
+
+    def start_save_caches(self, **kwargs: Any) -> None:
+        return
+
+    def start_worker_services(self) -> None:
+        return
+
     # --- scheduler --------------------------------------------------------
     @abstractmethod
     def has_cache_item(self, identifier: str) -> bool:
@@ -93,6 +102,12 @@ class ECConnectorBase(ABC):
     def ensure_cache_available(self, request: Any,
                                num_computed_tokens: int) -> bool:
         return True
+
+    def take_unavailable_requests(self) -> Set[str]:
+        return set()
+
+    def update_state_after_free(self, request: Any, index: int) -> None:
+        return
 
     @abstractmethod
     def update_state_after_alloc(self, request: Any, index: int) -> None:
@@ -110,9 +125,17 @@ class ECConnectorBase(ABC):
             -> Tuple[bool, Optional[Dict[str, Any]]]:
         return False, None
 
-    @classmethod
-    def receive_addresses(cls, vllm_config: Any) -> List[str]:
-        return []
-
     def has_pending_push_work(self) -> bool:
         return False
+
+    @classmethod
+    def build_ec_connector_stats(
+            cls, data: Optional[Dict[str, Any]] = None) -> Any:
+        return None
+
+    @classmethod
+    def build_prom_metrics(
+            cls, vllm_config: Any, metric_types: Dict[Any, Any],
+            labelnames: List[str],
+            per_engine_labelvalues: Dict[int, List[object]]) -> Any:
+        return None
