@@ -1,0 +1,182 @@
+"""What the connector takes of vLLM: base class, logger, its way to describe
+items, its counters."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Dict, Iterable, List, Optional
+
+try:
+    from vllm.distributed.ec_transfer.ec_connector.base import (
+        ECConnectorBase, ECConnectorMetadata, ECConnectorRole)
+except ImportError as e:
+    raise ImportError("mmx.adapters.vllm_ec needs a vLLM with encoder-cache "
+                      f"connectors: {e}") from e
+
+try:
+    from vllm.distributed.ec_transfer.ec_connector.metrics import \
+        ECConnectorStats
+except ImportError:  # vLLM before 0.32
+    ECConnectorStats = object  # type: ignore[assignment,misc]
+
+try:  # vLLM prints only what its own loggers say
+    from vllm.logger import init_logger
+    log: Any = init_logger("vllm.mmx")
+except ImportError:
+    log = logging.getLogger("mmx.vllm")
+
+__all__ = ["COUNTS", "Counts", "Described", "ECConnectorBase",
+           "ECConnectorMetadata", "ECConnectorRole", "features", "log",
+           "on_device", "prom_metrics", "rows_of", "warn"]
+
+# What is counted, and what vLLM's /metrics says about it.
+COUNTS = {
+    "rooms_requested": "rooms that this engine requested from mmx-langd",
+    "rooms_failed": "rooms that ended without rows",
+    "items_fetched": "items whose rows were fetched",
+    "rows_fetched": "rows of these items",
+    "fetch_ms": "milliseconds from request to admission, of all fetched items",
+    "items_given_up": "items encoded here, or failed, for want of their rows",
+    "requests_failed": "requests that failed: no rows, and nothing to encode",
+    "offers_malformed": "entries of ec_transfer_params that are not an offer",
+    "items_declined": "offers that were not needed",
+    "rooms_announced": "rooms that this engine announced to mmx-encoded",
+    "items_not_announced": "items that no router hears of: not to be had",
+}
+
+
+class Counts(ECConnectorStats):  # type: ignore[misc]
+    """Counters of one interval, as vLLM's loggers take them."""
+
+    def __init__(self, data: Optional[Dict[str, Any]] = None) -> None:
+        self.data: Dict[str, Any] = dict(data or {})
+
+    def add(self, name: str, amount: int = 1) -> None:
+        assert name in COUNTS
+        self.data[name] = self.data.get(name, 0) + amount
+
+    def reset(self) -> None:
+        self.data = {}
+
+    def aggregate(self, other: Any) -> "Counts":
+        for name, amount in other.data.items():
+            self.data[name] = self.data.get(name, 0) + amount
+        return self
+
+    def reduce(self) -> Dict[str, Any]:
+        return {name: self.data[name] for name in COUNTS
+                if name in self.data}
+
+    def is_empty(self) -> bool:
+        return not self.data
+
+    def take(self) -> "Optional[Counts]":
+        """Returns what was counted since the last call; None: nothing."""
+        if not self.data:
+            return None
+        taken = Counts(self.data)
+        self.data = {}
+        return taken
+
+
+def prom_metrics(config: Any, types: Any, labels: List[str],
+                 values: Dict[int, List[object]]) -> Any:
+    """Returns what registers and feeds one Prometheus counter per count."""
+    from vllm.distributed.ec_transfer.ec_connector import metrics
+
+    class Prom(metrics.ECConnectorPromMetrics):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(config, types, labels, values)
+            self.made: Dict[str, Dict[int, Any]] = {}
+            for name, says in COUNTS.items():
+                counter = self._counter_cls(
+                    name=f"vllm:mmx_{name}", documentation=says,
+                    labelnames=labels)
+                self.made[name] = {i: counter.labels(*v)
+                                   for i, v in values.items()}
+
+        def observe(self, transfer_stats_data: Dict[str, Any],
+                    engine_idx: int = 0) -> None:
+            for name, amount in transfer_stats_data.items():
+                if name in self.made:
+                    self.made[name][engine_idx].inc(amount)
+
+    return Prom()
+
+
+class Described:
+    """Describes items as vLLM's own connectors do, beside where their rows
+    are: their places in the request, and the fields that size a placeholder.
+    A router matches items by the first and sends the second, a reference, in
+    place of a picture."""
+
+    def __init__(self, config: Any) -> None:
+        self._collect: Any = None
+        try:
+            from vllm.distributed.ec_transfer.ec_connector import utils
+            self._resolver = utils.PlaceholderMetadataResolver(
+                config.model_config)
+            self._collect = utils.collect_ec_item_metadata
+        except (ImportError, AttributeError):
+            pass  # vLLM before 0.32
+
+    def __call__(self, request: Any) -> Dict[str, Dict[str, Any]]:
+        if self._collect:
+            return dict(self._collect(list(features(request)),
+                                      self._resolver))
+        items: Dict[str, Dict[str, Any]] = {}
+        for i, f in enumerate(features(request)):
+            items.setdefault(f.identifier, {"item_indices": []})[
+                "item_indices"].append(i)
+        return items
+
+    def encodable(self, feature: Any) -> bool:
+        """True if vLLM can encode the item; False: it is a reference."""
+        if not self._collect:
+            return True
+        data = getattr(feature, "data", None)
+        if not data:
+            return False
+        known = self._resolver.fields_for(feature.modality)
+        return any(v.data is not None for k, v in data.items()
+                   if k not in known)
+
+
+_warned: Dict[str, float] = {}
+
+
+def warn(kind: str, text: str, *words: Any) -> None:
+    """Logs a warning, of each kind at most one a second: what a client sends
+    must not fill the log."""
+    now = time.monotonic()
+    if now - _warned.get(kind, -1e9) >= 1:
+        _warned[kind] = now
+        log.warning(text, *words)
+
+
+def features(request: Any) -> Iterable[Any]:
+    return getattr(request, "mm_features", None) or ()
+
+
+def rows_of(feature: Any) -> int:
+    """Returns an item's rows: positions that take one, not the span."""
+    position = feature.mm_position
+    count = getattr(position, "get_num_embeds", None)
+    count = count() if callable(count) else count
+    return int(position.length if count is None else count)
+
+
+def on_device(tensor: Any) -> Any:
+    """Returns the tensor where vLLM's model is: it puts rows into the
+    prompt's embeddings by index, on one device."""
+    try:
+        from vllm.platforms import current_platform as platform
+    except ImportError:
+        return tensor
+    if platform.device_type == "cpu":
+        return tensor
+    import torch
+
+    return tensor.to(torch.device(platform.device_type,
+                                  platform.current_device()))
