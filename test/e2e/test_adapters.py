@@ -27,23 +27,39 @@ def tensor(name, rows):
 
 
 class Feature:
-    def __init__(self, identifier, offset, length):
+    """An item as vLLM's scheduler has it. A reference has no pixels, only
+    what sizes its placeholder."""
+
+    modality = "image"
+
+    def __init__(self, identifier, offset, length, reference=False):
         self.identifier = identifier
+        self.data = {"image_grid_thw": types.SimpleNamespace(
+            data=[[1, 2, 2 * length]])}
+        if not reference:
+            self.data["pixel_values"] = types.SimpleNamespace(data=b"pixels")
         self.mm_position = types.SimpleNamespace(
             offset=offset, length=length + 2,  # two separators
             get_num_embeds=lambda: length)
         self.rows = length
 
 
+def room_of(request, name):
+    """The room's number: a text on the way, JSON readers round 64 bits."""
+    text = request.ec_transfer_params[name]["room"]
+    assert isinstance(text, str)
+    return int(text)
+
+
 class Request:
     """Pictures by name and rows, one after the other in a prompt."""
 
-    def __init__(self, request_id, *pictures):
+    def __init__(self, request_id, *pictures, reference=False):
         self.request_id, self.mm_features = request_id, []
         self.ec_transfer_params, self.status = None, "RUNNING"
         at = 5
         for name, rows in pictures:
-            self.mm_features.append(Feature(name, at, rows))
+            self.mm_features.append(Feature(name, at, rows, reference))
             at += rows + 10
 
 
@@ -51,7 +67,8 @@ class Engine:
     """The order of vLLM's calls, without vLLM: a scheduler and its ranks,
     whose only link is the metadata."""
 
-    def __init__(self, daemon, role, ranks=1, **extra):
+    def __init__(self, daemon, role, ranks=1, dtype="torch.bfloat16",
+                 width=WIDTH, **extra):
         self.ranks = []
         for rank in range(-1, ranks):
             config = types.SimpleNamespace(
@@ -59,12 +76,15 @@ class Engine:
                     engine_id=f"{daemon.name}-{role}",
                     is_ec_producer=role == "producer",
                     is_ec_consumer=role == "consumer",
+                    mm_encoder_output_widths={"image": width}
+                    if role == "producer" else {},
                     ec_connector_extra_config={
                         "mmx_socket": daemon.socket, **extra}),
                 parallel_config=types.SimpleNamespace(
                     tensor_parallel_size=ranks, rank=max(rank, 0)),
                 model_config=types.SimpleNamespace(
-                    model="m", revision="1", dtype="bf16"))
+                    model="m", revision="1", dtype=dtype,
+                    get_inputs_embeds_size=lambda: width))
             made = vllm_ec.MmxECConnector(
                 config, base.ECConnectorRole.SCHEDULER if rank < 0
                 else base.ECConnectorRole.WORKER)
@@ -107,6 +127,7 @@ class Engine:
             types.SimpleNamespace(free_encoder_mm_hashes=list(evict)))
         for rank, cache in zip(self.ranks, self.caches):
             rank.bind_connector_metadata(pickle.loads(pickle.dumps(meta)))
+            rank.start_save_caches(encoder_cache=cache)
             rank.start_load_caches(cache)
             for f in encode:
                 cache[f.identifier] = tensor(f.identifier, f.rows)
@@ -168,10 +189,10 @@ class Vllm(Case):
     def opened(self):
         return self.d.stats()["rooms_opened"]
 
-    def hand_over(self, name, *pictures):
+    def hand_over(self, name, *pictures, reference=False):
         """Encoded there; the request as the language side gets it."""
         request = Request(name, *pictures)
-        there = Request(name, *pictures)
+        there = Request(name, *pictures, reference=reference)
         there.ec_transfer_params = self.producer.serve(request)
         return there
 
@@ -208,7 +229,7 @@ class Vllm(Case):
         self.consumer.step(b)
         self.check(self.consumer, b)
         self.assertEqual(self.opened(), 1)
-        row = self.e.ended(b.ec_transfer_params["cat"]["room"])
+        row = self.e.ended(room_of(b, "cat"))
         self.assertEqual(row["reason"], "declined")
         for r in (a, b):
             self.consumer.finish(r)
@@ -246,7 +267,7 @@ class Vllm(Case):
         r = self.hand_over("r1", ("cat", 300), ("dog", 200))
         past_the_cat = r.mm_features[1].mm_position.offset
         self.consumer.admit(r, past_the_cat)
-        row = self.e.ended(r.ec_transfer_params["cat"]["room"])
+        row = self.e.ended(room_of(r, "cat"))
         self.assertEqual((row["reason"], row["served"]), ("declined", 0))
         self.consumer.step(r, computed=past_the_cat)
         self.assertNotIn("cat", self.consumer.caches[0])
@@ -333,15 +354,15 @@ class Vllm(Case):
         """One of a group never comes: the other is had all the same."""
         self.start(mmx_deadline_s=0.3)
         r = self.hand_over("r1", ("cat", 300), ("dog", 200))
-        r.ec_transfer_params["cat"]["room"] += 1
+        room = room_of(r, "cat")
+        r.ec_transfer_params["cat"]["room"] = str(room ^ 1)
         self.consumer.admit(r)
         self.consumer.step(r)
         self.check(self.consumer, r)
         self.assertEqual(self.consumer.encoded, ["cat"])
         self.consumer.finish(r)
         lm = self.world.engine(self.d).conn
-        lm.wait(lm.decline(r.ec_transfer_params["cat"]["room"] - 1,
-                           self.e.address), 10)
+        lm.wait(lm.decline(room, self.e.address), 10)
 
     def test_a_stranger_has_nothing(self):
         """A request that says nothing of mmx is the engine's own."""

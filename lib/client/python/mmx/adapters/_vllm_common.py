@@ -4,24 +4,18 @@ scheduler to workers, a connection with its pool."""
 from __future__ import annotations
 
 import hashlib
-import logging
 from dataclasses import dataclass, field
-from typing import Any, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import mmx
+from mmx import errors
 
-try:
-    from vllm.distributed.ec_transfer.ec_connector.base import (
-        ECConnectorBase, ECConnectorMetadata, ECConnectorRole)
-except ImportError as e:
-    raise ImportError("mmx.adapters.vllm_ec needs a vLLM with encoder-cache "
-                      f"connectors: {e}") from e
+from ._vllm_engine import ECConnectorMetadata, log
 
-log = logging.getLogger("mmx.vllm")
+__all__ = ["Link", "Load", "MmxECMetadata", "Offer", "Save", "Settings"]
 
-__all__ = ["ECConnectorBase", "ECConnectorRole", "Link", "Load",
-           "MmxECMetadata", "Offer", "Save", "Settings", "features", "log",
-           "rows_of"]
+# torch's names and ours
+DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 
 class Settings:
@@ -41,14 +35,39 @@ class Settings:
         self.worker_wait = float(extra.get("mmx_worker_wait_s", 10))
         # True if this engine has the encoder's weights.
         self.local_encode = bool(extra.get("mmx_local_encode", True))
-        self.ranks = int(getattr(parallel, "tensor_parallel_size", 1))
+        # Seconds before a picture at hand is encoded here if no row came.
+        self.patience = float(extra.get("mmx_patience_s", 5))
+        # All ranks of the first pipeline stage run the connector.
+        self.ranks = int(getattr(parallel, "tensor_parallel_size", 1)) * \
+            int(getattr(parallel, "prefill_context_parallel_size", 1))
         self.rank = int(getattr(parallel, "rank", 0))
+        self._config = config
         self._model = "|".join(str(getattr(model, a, ""))
                                for a in ("model", "revision", "dtype"))
 
     def key(self, identifier: str) -> bytes:
         """Returns the key of an item's rows; vLLM's hash names the item."""
         return hashlib.sha256(f"{self._model}|{identifier}".encode()).digest()
+
+    def misfit(self, field: Any) -> Optional[str]:
+        """Returns in what the pool's field differs from the model's rows;
+        None: in nothing that is known here."""
+        model = getattr(self._config, "model_config", None)
+        kind = DTYPES.get(str(getattr(model, "dtype", "")).split(".")[-1])
+        if kind and field.dtype != kind:
+            return f"is {field.dtype}, the model's rows are {kind}"
+        ec = self._config.ec_transfer_config
+        measured = getattr(ec, "mm_encoder_output_widths", None) or {}
+        for modality, width in measured.items():
+            if field.elements != width:
+                return f"is {field.elements} wide, rows of {modality} " \
+                    f"are {width}"
+        # Rows may be several layers wide.
+        size = getattr(model, "get_inputs_embeds_size", int)()
+        if size and field.elements % size:
+            return f"is {field.elements} wide, the model's embeddings " \
+                f"are {size}"
+        return None
 
 
 class Offer(NamedTuple):
@@ -57,6 +76,26 @@ class Offer(NamedTuple):
     encoder: str
     room: int
     rows: int
+
+    @classmethod
+    def read(cls, said: Any) -> "Optional[Offer]":
+        """Returns the offer; None: it is malformed. It comes with the request
+        from any client, so it may be anything. The room is a text: routers
+        that read JSON's numbers as doubles round 64 bits."""
+        if not isinstance(said, dict):
+            return None
+        encoder, room, rows = (said.get(k) for k in ("encoder", "room",
+                                                     "rows"))
+        if isinstance(room, str) and room.isascii() and room.isdigit() and \
+                len(room) <= 20:
+            room = int(room)
+        if not isinstance(encoder, str) or type(room) is not int or \
+                type(rows) is not int:
+            return None
+        if not (0 <= room < 1 << 64 and 0 < rows < 1 << 32 and
+                encoder.isprintable() and 0 < len(encoder.encode()) <= 128):
+            return None
+        return cls(encoder, room, rows)
 
 
 class Load(NamedTuple):
@@ -88,6 +127,8 @@ class Link:
                                 name=f"vllm-{part}-{s.rank}", timeout=0)
         self.mapped: Optional[mmx.Pool] = None  # the last; stays readable
         self._asked: Optional[mmx.Reply] = None
+        self.misfit: Optional[str] = None  # why the daemon's pool is not used
+        self._refused = 0  # the run of the daemon that has this pool
 
     @property
     def pool(self) -> Optional[mmx.Pool]:
@@ -103,15 +144,40 @@ class Link:
         self.conn.step()
         if self.pool or not self.conn.connected:
             return self.pool
+        if self.misfit and self._refused == self.conn.epoch:
+            return None
         if not self._asked or self._asked.error:
             self._asked = self.conn.send(
                 mmx.wire.POOL, name=self.settings.pool,
                 layout=self.settings.layout)
         if self._asked.done and not self._asked.error:
-            self.mapped = mmx.Pool(self._asked.result(), self._asked.fd,
-                                   self.conn.epoch)
+            self._take(mmx.Pool(self._asked.result(), self._asked.fd,
+                                self.conn.epoch))
             self._asked = None
         return self.pool
+
+    def _take(self, pool: mmx.Pool) -> None:
+        """Takes the pool if the model's rows fit it."""
+        name = self.settings.field or next(iter(pool.fields))
+        shape = pool.fields.get(name)
+        why = self.settings.misfit(shape) if shape else \
+            f"has no field {name}"
+        if why:
+            self.misfit = f"pool {pool.name} {why}"
+            self._refused = self.conn.epoch
+            log.error("mmx is not used: %s; set the pool's layout (it is %s) "
+                      "in the daemon's configuration", self.misfit,
+                      pool.layout)
+            return
+        self.misfit, self.mapped = None, pool
+
+    def usable(self) -> mmx.Pool:
+        """Returns the pool, or raises why there is none."""
+        if self.pool:
+            return self.pool
+        if self.misfit and self._refused == self.conn.epoch:
+            raise errors.IncompatibleLayout(self.misfit)
+        raise errors.NotReady("no daemon is connected")
 
     def wait_pool(self) -> mmx.Pool:
         """Waits for the pool, in a worker."""
@@ -122,15 +188,3 @@ class Link:
     def field(self) -> str:
         assert self.mapped
         return self.settings.field or next(iter(self.mapped.fields))
-
-
-def features(request: Any) -> Iterable[Any]:
-    return getattr(request, "mm_features", None) or ()
-
-
-def rows_of(feature: Any) -> int:
-    """Returns an item's rows: positions that take one, not the span."""
-    position = feature.mm_position
-    count = getattr(position, "get_num_embeds", None)
-    count = count() if callable(count) else count
-    return int(position.length if count is None else count)

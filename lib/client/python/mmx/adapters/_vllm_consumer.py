@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+import uuid
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import mmx
 from mmx import errors
 
-from ._vllm_common import (Link, Load, MmxECMetadata, Offer, Settings,
-                           features, log)
+from ._vllm_common import Link, Load, MmxECMetadata, Offer, Settings
+from ._vllm_engine import (Counts, Described, features, log, on_device,
+                           rows_of, warn)
 
 ATTEMPTS = 3  # requests for an item before it is encoded here
 PAUSE = 0.1  # seconds before the second attempt, then twice as long
@@ -27,9 +29,11 @@ class _Item:
 
     offers: List[Offer] = field(default_factory=list)  # not used yet
     users: Set[str] = field(default_factory=set)
+    holders: Set[str] = field(default_factory=set)  # vLLM keeps it for them
     room: Optional[mmx.Room] = None
     used: Optional[Offer] = None  # the room's, or the last that succeeded
-    since: float = 0.0
+    since: float = 0.0  # it is waited for; 0: it is not
+    asked: float = 0.0  # the room
     attempts: int = 0
     not_before: float = 0.0
     grouped: bool = False  # the room is of a group
@@ -39,40 +43,113 @@ class _Item:
 
 
 class ConsumerScheduler:
-    def __init__(self, s: Settings) -> None:
+    def __init__(self, s: Settings, described: Described) -> None:
         self.settings = s
+        self.described = described
+        self.counts = Counts()
         self.link = Link("langd", s, "scheduler")
         self.items: Dict[str, _Item] = {}
         self.unavailable: Set[str] = set()  # requests that must fail
+        # request -> its number of items and the end of the last, once all of
+        # them are computed
+        self._past: Dict[str, Tuple[int, int]] = {}
+        self._offers: Dict[str, Dict[str, Offer]] = {}  # of each request
         self._declined: Set[Tuple[str, int]] = set()
         self._said: List[Tuple[str, Offer, mmx.Reply, float]] = []
         self._loads: List[str] = []
 
     def offers(self, request: Any) -> Dict[str, Offer]:
+        """Returns the request's offers, read once. What is none is left out:
+        vLLM encodes such an item, or the request fails. An entry without a
+        room is a producer's that had no rows."""
+        if request.request_id in self._offers:
+            return self._offers[request.request_id]
         params = getattr(request, "ec_transfer_params", None) or {}
-        return {h: Offer(str(p["encoder"]), int(p["room"]), int(p["rows"]))
-                for h, p in params.items() if p and "room" in p}
+        if not isinstance(params, dict):
+            params = {"": params}
+        rows = {f.identifier: rows_of(f) for f in features(request)}
+        found, bad = {}, []
+        for identifier, said in params.items():
+            offer = Offer.read(said)
+            if offer and rows.get(identifier, offer.rows) == offer.rows:
+                found[identifier] = offer
+            elif not isinstance(said, dict) or "room" in said:
+                bad.append(said)
+        if bad:
+            self.counts.add("offers_malformed", len(bad))
+            warn("malformed", "request %s: ec_transfer_params has what no mmx "
+                 "producer returned for it: %.200s", request.request_id,
+                 repr(bad[0]))
+        self._offers[request.request_id] = found
+        return found
 
     def ensure(self, request: Any, computed: int,
                local: Iterable[str] = ()) -> bool:
+        past = self._past.get(request.request_id)
+        # Called for running requests too, in every step.
+        if past and computed >= past[1] and \
+                len(features(request)) == past[0]:
+            return True
         self._step()
-        offers = self.offers(request)
-        wanted = {f.identifier for f in features(request)
+        wanted = {f.identifier: f for f in features(request)
                   if _end(f) > computed}
+        offers = self.offers(request)
+        if "PREEMPTED" in str(getattr(request, "status", "")):
+            for identifier in wanted:
+                if identifier in self.items:
+                    self.items[identifier].holders.discard(request.request_id)
         for identifier, offer in offers.items():
             if identifier not in wanted or identifier in local:
                 self._decline(identifier, offer)
+        ready = self._ensure(request, {h: f for h, f in wanted.items()
+                                       if h not in set(local)}, offers)
+        if not wanted:
+            self._past[request.request_id] = (
+                len(features(request)),
+                max((_end(f) for f in features(request)), default=0))
+        return ready
+
+    def _ensure(self, request: Any, wanted: Dict[str, Any],
+                offers: Dict[str, Offer]) -> bool:
         ask, ready = [], True
-        for identifier in sorted(wanted - set(local)):
+        for identifier in sorted(wanted):
+            feature = wanted[identifier]
             item = self._item(identifier, request, offers.get(identifier))
-            if item and not item.resident and not item.given_up:
+            if item and item.since and not item.given_up:
+                self._lose_patience(identifier, item, feature)
+            if item is None or item.given_up:
+                ready &= self._without(request, feature, item is not None)
+            elif not self._sure(item, request, feature):
                 if item.room is None and time.monotonic() >= item.not_before:
                     ask.append((identifier, item))
                 ready &= self._landed(identifier, item)
-            elif item and item.given_up:
-                ready &= self._without(request)
-        self._ask(request.request_id, ask)
+        self._ask(ask)
         return ready
+
+    def _lose_patience(self, identifier: str, item: _Item,
+                       feature: Any) -> None:
+        """Leaves a room of which no row has come, if the item's picture is at
+        hand: encoding takes less time than a dead encoder's deadline."""
+        if time.monotonic() - item.since < self.settings.patience or \
+                item.room and item.room.state >= mmx.State.TRANSFERRING or \
+                not self.settings.local_encode or \
+                not self.described.encodable(feature):
+            return
+        error = errors.TimedOut(f"no row within {self.settings.patience:g} s")
+        if item.offers:
+            log.info("%s: %s", identifier, error)
+            self._leave(item)
+            item.since = 0.0
+        else:
+            self._give_up(identifier, item, error)
+
+    def _sure(self, item: _Item, request: Any, feature: Any) -> bool:
+        """True if vLLM has the item and will have it in this pass. Without a
+        holder it may evict it before it comes to this request, of which we
+        hear at the pass's end; then it encodes, which takes the picture."""
+        return item.resident and (request.request_id in item.holders or
+                                  self.settings.local_encode and
+                                  self.described.encodable(feature))
 
     def _item(self, identifier: str, request: Any,
               offer: Optional[Offer]) -> Optional[_Item]:
@@ -81,7 +158,7 @@ class ConsumerScheduler:
         if item is None:
             if offer is None:
                 return None
-            item = self.items[identifier] = _Item(since=time.monotonic())
+            item = self.items[identifier] = _Item()
         item.users.add(request.request_id)
         if offer and offer != item.used and offer not in item.offers and \
                 (offer.encoder, offer.room) not in self._declined:
@@ -89,27 +166,29 @@ class ConsumerScheduler:
             item.given_up = False
         return item
 
-    def _ask(self, request: str, ask: List[Tuple[str, _Item]]) -> None:
+    def _ask(self, ask: List[Tuple[str, _Item]]) -> None:
         """Requests rooms. Those of one request are a group: vLLM admits it
         with all of them, and half of two requests must not fill the pool."""
+        group_id = mmx.room_id(uuid.uuid4().hex)
         several = sum(not item.alone for _, item in ask)
         for identifier, item in ask:
+            item.since = item.since or time.monotonic()
             item.grouped = several > 1 and not item.alone
-            group = (mmx.room_id(request), several) if item.grouped else None
+            group = (group_id, several) if item.grouped else None
             try:
-                if not self.link.pool:
-                    raise errors.NotReady("no daemon is connected")
+                pool = self.link.usable()
                 if item.offers:
                     item.used = item.offers.pop(0)
                 if not item.used:
                     raise errors.UnknownRoom("no encoder has it")
                 item.room = self.link.conn.request(
-                    item.used.room, self.link.pool, item.used.encoder,
+                    item.used.room, pool, item.used.encoder,
                     rows=item.used.rows, storage="compact",
                     key=self.settings.key(identifier),
                     readers=self.settings.ranks, group=group,
                     deadline=self.settings.deadline)
-                item.since = time.monotonic()
+                item.asked = time.monotonic()
+                self.counts.add("rooms_requested")
             except errors.MmxError as e:
                 self._failed(identifier, item, e)
 
@@ -132,8 +211,8 @@ class ConsumerScheduler:
                 error: errors.MmxError) -> None:
         log.info("%s: %s", identifier, error)
         if item.room:
-            item.room.release(force=True, no_readers=True)
-            item.room = None
+            self.counts.add("rooms_failed")
+            self._leave(item)
             if not item.offers:
                 item.not_before = time.monotonic() + PAUSE * 2**item.attempts
             item.attempts += 1
@@ -142,14 +221,33 @@ class ConsumerScheduler:
             late, item.alone = False, True  # another room may have failed it
         if error.advice != "retry" and not item.offers or \
                 item.attempts >= ATTEMPTS or late:
-            item.given_up = True
+            self._give_up(identifier, item, error)
 
-    def _without(self, request: Any) -> bool:
-        """The item is unavailable: True if vLLM encodes it, else the request
-        fails."""
-        if not self.settings.local_encode:
+    def _give_up(self, identifier: str, item: _Item,
+                 error: errors.MmxError) -> None:
+        item.given_up, item.since = True, 0.0
+        self._leave(item)
+        self.counts.add("items_given_up")
+        warn("given up", "the rows of %s cannot be had: %s", identifier, error)
+
+    def _leave(self, item: _Item) -> None:
+        """Releases a room that no worker will read: before READY that aborts
+        it, after it its blocks are freed without waiting for readers."""
+        if item.room:
+            item.room.release(force=True, no_readers=True)
+            item.room = None
+
+    def _without(self, request: Any, feature: Any, known: bool) -> bool:
+        """The item's rows are unavailable: True if vLLM encodes it, else the
+        request fails."""
+        here = self.described.encodable(feature) and \
+            (self.settings.local_encode or not known)
+        if not here and request.request_id not in self.unavailable:
             self.unavailable.add(request.request_id)
-        return self.settings.local_encode
+            self.counts.add("requests_failed")
+            warn("failed", "request %s fails: %s has no rows, and there is "
+                 "nothing to encode", request.request_id, feature.identifier)
+        return here
 
     def has(self, identifier: str) -> bool:
         """True if the item's rows have landed. Called for every item in every
@@ -165,6 +263,7 @@ class ConsumerScheduler:
         if place in self._declined or item and item.used == offer:
             return
         self._declined.add(place)
+        self.counts.add("items_declined")
         if item and offer in item.offers:
             item.offers.remove(offer)
         self._say_declined(identifier, offer, time.monotonic())
@@ -189,8 +288,15 @@ class ConsumerScheduler:
 
     def allocated(self, request: Any, index: int) -> None:
         identifier = features(request)[index].identifier
+        if identifier in self.items:
+            self.items[identifier].holders.add(request.request_id)
         if self.has(identifier) and identifier not in self._loads:
             self._loads.append(identifier)
+
+    def freed(self, request: Any, index: int) -> None:
+        item = self.items.get(features(request)[index].identifier)
+        if item:
+            item.holders.discard(request.request_id)
 
     def meta(self, out: MmxECMetadata, evicted: Iterable[str]) -> None:
         for identifier in evicted:
@@ -205,7 +311,12 @@ class ConsumerScheduler:
             out.loads.append(Load(identifier, used, self.link.conn.epoch,
                                   tuple(room.runs)))
             room.release()  # the workers were counted as its readers
+            self.counts.add("items_fetched")
+            self.counts.add("rows_fetched", used.rows)
+            self.counts.add("fetch_ms", int(
+                (time.monotonic() - item.asked) * 1000))
             item.room, item.resident, item.attempts = None, True, 0
+            item.since = 0.0
             for offer in list(item.offers):
                 self._decline(identifier, offer)
         self._loads = []
@@ -218,18 +329,18 @@ class ConsumerScheduler:
             item = self.items.get(f.identifier)
             if item:
                 item.users.discard(request.request_id)
+                item.holders.discard(request.request_id)
                 self._drop_unused(f.identifier, item)
         self.unavailable.discard(request.request_id)
+        self._past.pop(request.request_id, None)
+        self._offers.pop(request.request_id, None)
 
     def _drop_unused(self, identifier: str, item: _Item) -> None:
         if item.users:
             return
         for offer in list(item.offers):
             self._decline(identifier, offer)
-        if item.room:
-            # Before READY this aborts; after it no worker has a load.
-            item.room.release(no_readers=True)
-            item.room = None
+        self._leave(item)
         if not item.resident:
             self.items.pop(identifier, None)
 
@@ -291,5 +402,6 @@ class ConsumerWorker:
             return rows
         kind = (rows.dtype.metadata or {}).get("mmx")
         if kind == "bf16":
-            return torch.from_numpy(rows.view("i2")).view(torch.bfloat16)
-        return torch.from_numpy(rows)
+            return on_device(torch.from_numpy(rows.view("i2"))
+                             .view(torch.bfloat16))
+        return on_device(torch.from_numpy(rows))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import mmx
 from mmx import errors
 
-from ._vllm_common import (Link, MmxECMetadata, Save, Settings, features,
-                           log, rows_of)
+from ._vllm_common import DTYPES, Link, MmxECMetadata, Save, Settings
+from ._vllm_engine import Counts, Described, features, rows_of, warn
 
 
 class ProducerScheduler:
-    def __init__(self, s: Settings) -> None:
+    def __init__(self, s: Settings, described: Described) -> None:
         self.settings = s
+        self.described = described
+        self.counts = Counts()
         self.link = Link("encoded", s, "scheduler")
         # request -> identifier -> room; rooms whose request has ended
         self.rooms: Dict[str, Dict[str, mmx.Source]] = {}
@@ -57,7 +60,9 @@ class ProducerScheduler:
 
     def _patience(self, request: str) -> bool:
         """True once a request without a daemon has waited for the deadline:
-        it runs unsaved."""
+        it runs unsaved. At once if the daemon's pool does not fit."""
+        if self.link.misfit:
+            return True
         now = time.monotonic()
         since = self._since.setdefault(request, now)
         return now - since > self.settings.deadline
@@ -70,19 +75,17 @@ class ProducerScheduler:
                    if f.identifier not in skip
                    and only in (None, f.identifier)}
         assert self.link.pool
-        items = [mmx.Item(self._room(request, h), rows, rows, keep=True,
+        # At random: a client may choose the request's name.
+        items = [mmx.Item(secrets.randbits(64) or 1, rows, rows, keep=True,
                           key=self.settings.key(h), aux=self.aux(request, h))
                  for h, rows in lengths.items()]
         try:
             made = self.link.conn.announce_batch(self.link.pool, items)
         except (errors.MmxError, ValueError) as e:
-            log.warning("%s: not announced: %s", request.request_id, e)
+            warn("announce", "%s: not announced: %s", request.request_id, e)
             return {}
+        self.counts.add("rooms_announced", len(made))
         return dict(zip(lengths, made))
-
-    def _room(self, request: Any, identifier: str) -> int:
-        return mmx.room_id(f"{self.link.conn.epoch:x}/{self.settings.session}/"
-                           f"{request.request_id}/{identifier}")
 
     def aux(self, request: Any, identifier: str) -> bytes:
         """Returns data for the language side beside the rows; vLLM's own
@@ -106,22 +109,31 @@ class ProducerScheduler:
                       if self._unwritten(s)]
 
     def finished(self, request: Any) -> Optional[Dict[str, Any]]:
+        """Returns what the router gets for the request: by identifier what
+        vLLM's own connectors say, and the room."""
         self._since.pop(request.request_id, None)
         rooms = self.rooms.pop(request.request_id, {})
         status = str(getattr(request, "status", ""))
+        unserved = "ABORTED" in status or "ERROR" in status
         shared = {h for h, _ in self._all()}
-        params = {}
+        params = {} if unserved else self.described(request)
         for identifier, source in rooms.items():
             self.left.append((identifier, source))
-            if "ABORTED" in status and identifier in shared:
+            if unserved and identifier in shared:
                 self._orphans.add(source.room)  # other rooms share its rows
-            elif "ABORTED" in status:
+            elif unserved:
                 source.abort(text="the request was aborted")
             elif source.state is not mmx.State.FAILED:
-                params[identifier] = {
-                    "encoder": self.link.conn.info["advertise"],
-                    "room": source.room, "rows": source.total,
-                    "key": self.settings.key(identifier).hex()}
+                params.setdefault(identifier, {}).update(
+                    encoder=self.link.conn.info["advertise"],
+                    room=str(source.room), rows=source.total,
+                    key=self.settings.key(identifier).hex())
+        for said in params.values():
+            said.setdefault("metadata", {})
+            if "room" not in said:
+                # A router must not send a reference in the picture's place.
+                said["metadata"] = {}
+                self.counts.add("items_not_announced")
         return params or None
 
     def pending(self) -> bool:
@@ -154,7 +166,11 @@ class ProducerWorker:
                 assert isinstance(source, mmx.Source)
                 rooms[save.room] = source
             except (errors.MmxError, TimeoutError) as e:
-                log.warning("%s: %s", save.identifier, e)
+                warn("attach", "%s: %s", save.identifier, e)
+
+    def seen(self, cache: Dict[str, Any]) -> None:
+        """Takes note of vLLM's cache: items of earlier steps are in it."""
+        self._cache = cache
 
     def save(self, cache: Dict[str, Any], identifier: str) -> None:
         self._cache = cache
@@ -163,8 +179,9 @@ class ProducerWorker:
             try:
                 source.wait_granted(self.settings.worker_wait)
                 self._write(source, cache[identifier])
-            except (errors.MmxError, TimeoutError, ValueError) as e:
-                log.warning("%s: not saved: %s", identifier, e)
+            except (errors.MmxError, TimeoutError, ValueError,
+                    TypeError) as e:
+                warn("save", "%s: not saved: %s", identifier, e)
                 source.abort("internal", str(e)[:200])
             source.release(force=True)
 
@@ -179,9 +196,18 @@ class ProducerWorker:
         count = len(rows)
         if count != source.total:
             raise ValueError(f"{count} rows, {source.total} were announced")
+        assert self.link.mapped
+        field = self.link.mapped.fields[self.link.field()]
+        if rows.ndim != 2 or rows.shape[1] != field.elements:
+            raise ValueError(f"rows are {tuple(rows.shape[1:])} wide, the "
+                             f"pool's {field.elements}")
         if hasattr(rows, "detach"):  # torch
             import torch
 
+            kind = DTYPES.get(str(rows.dtype).split(".")[-1])
+            if kind != field.dtype:
+                raise ValueError(f"rows are {rows.dtype}, the pool's "
+                                 f"{field.dtype}")
             rows = rows.detach().cpu().contiguous()
             if rows.dtype == torch.bfloat16:
                 rows = rows.view(torch.int16).numpy().view("u2")

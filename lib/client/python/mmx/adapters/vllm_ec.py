@@ -29,22 +29,23 @@ langd, which vLLM's does not: one host per engine here.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
-from ._vllm_common import (ECConnectorBase, ECConnectorRole, MmxECMetadata,
-                           Settings)
+from . import _vllm_engine as engine
+from ._vllm_common import MmxECMetadata, Settings
 from ._vllm_consumer import ConsumerScheduler, ConsumerWorker
 from ._vllm_producer import ProducerScheduler, ProducerWorker
 
 
-class MmxECConnector(ECConnectorBase):  # type: ignore[misc]
-    def __init__(self, vllm_config: Any, role: ECConnectorRole) -> None:
+class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
+    def __init__(self, vllm_config: Any, role: Any) -> None:
         super().__init__(vllm_config, role)
         s = self.settings = Settings(vllm_config)
-        here = role is ECConnectorRole.SCHEDULER
-        self._consumer = ConsumerScheduler(s) \
+        here = role is engine.ECConnectorRole.SCHEDULER
+        described = engine.Described(vllm_config) if here else None
+        self._consumer = ConsumerScheduler(s, described) \
             if here and self.is_consumer else None
-        self._producer = ProducerScheduler(s) \
+        self._producer = ProducerScheduler(s, described) \
             if here and self.is_producer else None
         self._loader = ConsumerWorker(s) \
             if not here and self.is_consumer else None
@@ -76,6 +77,10 @@ class MmxECConnector(ECConnectorBase):  # type: ignore[misc]
         if self._consumer:
             self._consumer.allocated(request, index)
 
+    def update_state_after_free(self, request: Any, index: int) -> None:
+        if self._consumer:
+            self._consumer.freed(request, index)
+
     def build_connector_meta(self, scheduler_output: Any) -> MmxECMetadata:
         out = MmxECMetadata()
         if self._consumer:
@@ -97,17 +102,40 @@ class MmxECConnector(ECConnectorBase):  # type: ignore[misc]
 
     def take_unavailable_requests(self) -> Set[str]:
         """Returns requests that cannot be served: an item is unavailable and
-        this engine has no encoder. Not in the base class yet; an engine that
-        does not call it leaves them waiting."""
+        this engine cannot encode it. vLLM before 0.32 does not ask, and
+        leaves them waiting."""
         if not self._consumer:
             return set()
         taken, self._consumer.unavailable = self._consumer.unavailable, set()
         return taken
 
+    def get_ec_connector_stats(self) -> Optional[engine.Counts]:
+        """Returns what the scheduler's side counted since the last call."""
+        sides = [x.counts.take() for x in (self._consumer, self._producer)
+                 if x]
+        counts = [c for c in sides if c]
+        if len(counts) == 2:
+            return counts[0].aggregate(counts[1])
+        return counts[0] if counts else None
+
+    @classmethod
+    def build_ec_connector_stats(cls, data: Optional[Dict[str, Any]] = None) \
+            -> engine.Counts:
+        return engine.Counts(data)
+
+    @classmethod
+    def build_prom_metrics(
+            cls, vllm_config: Any, metric_types: Any, labelnames: List[str],
+            per_engine_labelvalues: Dict[int, List[object]]) -> Any:
+        return engine.prom_metrics(vllm_config, metric_types, labelnames,
+                                   per_engine_labelvalues)
+
     # --- workers ----------------------------------------------------------
     def bind_connector_metadata(
-            self, connector_metadata: ECConnectorMetadata) -> None:
+            self, connector_metadata: engine.ECConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
+        if self._loader:
+            self._loader.link.step()  # maps the pool before it is needed
         if self._saver:
             self._saver.bind(connector_metadata.saves)
 
@@ -116,6 +144,11 @@ class MmxECConnector(ECConnectorBase):  # type: ignore[misc]
         if self._loader:
             self._loader.load(encoder_cache,
                               self._get_connector_metadata().loads)
+
+    def start_save_caches(self, **kwargs: Any) -> None:
+        """Before the encoder runs, in every step; since vLLM 0.32."""
+        if self._saver and "encoder_cache" in kwargs:
+            self._saver.seen(kwargs["encoder_cache"])
 
     def save_caches(self, encoder_cache: Dict[str, Any], mm_hash: str,
                     **kwargs: Any) -> None:
