@@ -1,0 +1,92 @@
+/* mmx_aux.h - what engines say beside the rows of a room, so that an encoder of
+ * one engine can feed a language host of another. Records of a tag and values,
+ * in ascending order of tags, at most 32 KiB; README.md has the bytes.
+ *
+ *     uint32_t grid[3] = {1, 16, 48}, merge = 2;
+ *     uint64_t mem[64];
+ *     struct mmx_aux a;
+ *     int bytes;
+ *
+ *     mmx_aux_begin(&a, mem, sizeof mem);
+ *     mmx_aux_put(&a, MMX_AUX_GRID, grid, 3);
+ *     mmx_aux_put(&a, MMX_AUX_MERGE, &merge, 1);
+ *     bytes = mmx_aux_end(&a);            // announce.aux = mem, .aux_len
+ *
+ * and the reader, with what mmx_look returned:
+ *
+ *     n = mmx_aux_get(look.aux, look.aux_len, MMX_AUX_GRID, grid, 3);
+ *
+ * Nothing here allocates, and any thread may call it. Buffers need no
+ * alignment. */
+#ifndef MMX_AUX_H
+#define MMX_AUX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Type of the values behind the tag. */
+enum mmx_aux_tag {
+    MMX_AUX_MODALITY = 1,    /* u32 enum mmx_modality */
+    MMX_AUX_FLAGS = 2,       /* u32 enum mmx_aux_flags */
+    MMX_AUX_PART = 3,        /* u32 index, number of the request's rooms */
+    MMX_AUX_ROWS = 4,        /* u32 of each item of the room */
+    MMX_AUX_GRID = 5,        /* u32 t, h, w of each item, in patches */
+    MMX_AUX_MERGE = 6,       /* u32 patches along h and w that make a row */
+    MMX_AUX_SIZES = 7,       /* u32 height, width of each item, in pixels */
+    MMX_AUX_SPAN = 8,        /* u32 positions of each item */
+    MMX_AUX_MROPE_DELTA = 9, /* i32 next position less tokens of the prompt */
+    MMX_AUX_TIMES = 10,      /* f64 seconds of each temporal patch */
+    MMX_AUX_SECONDS = 11,    /* f64 seconds per temporal patch, of each item */
+    MMX_AUX_CHUNK = 12,      /* bytes of mtmd_input_chunk_save */
+    MMX_AUX_EXTRA = 13       /* bytes, a JSON object */
+};
+
+enum mmx_modality { MMX_IMAGE = 1, MMX_VIDEO = 2, MMX_AUDIO = 3 };
+enum mmx_aux_flags { MMX_AUX_BOTH_WAYS = 1, MMX_AUX_MROPE = 2 };
+
+#define MMX_AUX_MAX 32768 /* bytes */
+
+struct mmx_aux {
+    uint8_t *mem;
+    size_t size, used;
+    uint32_t last; /* tag */
+    int failed;    /* the first error: a negative reason */
+};
+
+/* Begins an aux in mem. */
+void mmx_aux_begin(struct mmx_aux *a, void *mem, size_t size);
+
+/* Appends n values (GRID: 3 for each item; bytes: their number).
+ * -MMX_E_MALFORMED: the tag is unknown or not above the last one, or n is no
+ * whole number of entries; -MMX_E_TOO_LARGE: it does not fit. Fails for good,
+ * so that only mmx_aux_end needs a look. */
+int mmx_aux_put(
+    struct mmx_aux *a, enum mmx_aux_tag tag, const void *values, size_t n);
+
+/* Returns the bytes of the whole, or the first error. */
+int mmx_aux_end(struct mmx_aux *a);
+
+/* Checks the whole. -MMX_E_MALFORMED: it is no aux of this kind, or broken;
+ * -MMX_E_VERSION: of another version, or with a record that must be understood
+ * and is not. */
+int mmx_aux_check(const void *aux, size_t len);
+
+/* Copies the values of a tag, returns their number; 0: there are none.
+ * -MMX_E_TOO_LARGE: more than max, and nothing is copied; else as
+ * mmx_aux_check, which it calls. */
+int mmx_aux_get(
+    const void *aux, size_t len, enum mmx_aux_tag tag, void *out, size_t max);
+
+/* As mmx_aux_get, without a copy: *out is inside the aux, for bytes. */
+int mmx_aux_at(
+    const void *aux, size_t len, enum mmx_aux_tag tag, const void **out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
