@@ -1,0 +1,161 @@
+/* client_aux_test.c - what engines say beside rows: the vector of the guide,
+ * limits, and what a reader refuses. */
+#include "client/mmx.h"
+#include "client/mmx_aux.h"
+
+#include "test/t.h"
+
+#include <stdio.h>
+
+/* As in lib/client/README.md; test/python/aux_test.py compares the two. */
+static const char *vector =
+    "4d584101b0000000010000000400000001000000000000000200000004000000"
+    "020000000000000003000000080000000000000002000000050000000c000000"
+    "0100000010000000300000000000000006000000040000000200000000000000"
+    "0700000008000000e0000000a002000008000000040000001800000000000000"
+    "090000000400000058ffffff000000000b00000008000000000000000000e03f"
+    "0c000000030000000102030000000000";
+
+static const uint32_t grid[] = {1, 16, 48};
+
+static size_t bytes_of(const char *hex, uint8_t *out)
+{
+    size_t n = 0;
+
+    for (; hex[2 * n]; n++) {
+        unsigned v;
+
+        T_EQ_I64(sscanf(hex + 2 * n, "%2x", &v), 1);
+        out[n] = (uint8_t)v;
+    }
+    return n;
+}
+
+static size_t the_vector(uint8_t *out)
+{
+    return bytes_of(vector, out);
+}
+
+TEST(the_vector_is_written)
+{
+    static const uint32_t one = 1, two = 2, part[] = {0, 2},
+                          sizes[] = {224, 672}, span = 24;
+    static const int32_t delta = -168;
+    static const double seconds = 0.5;
+    uint8_t mem[512], wanted[512];
+    struct mmx_aux a;
+
+    mmx_aux_begin(&a, mem, sizeof mem);
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_MODALITY, &one, 1), 0);
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_FLAGS, &two, 1), 0);
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_PART, part, 2), 0);
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_GRID, grid, 3), 0);
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_MERGE, &two, 1), 0);
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_SIZES, sizes, 2), 0);
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_SPAN, &span, 1), 0);
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_MROPE_DELTA, &delta, 1), 0);
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_SECONDS, &seconds, 1), 0);
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_CHUNK, "\1\2\3", 3), 0);
+    T_EQ_U64(mmx_aux_end(&a), the_vector(wanted));
+    T_EQ_MEM(mem, wanted, a.used);
+}
+
+TEST(the_vector_is_read)
+{
+    uint8_t mem[513], *aux = mem + 1; /* at any alignment */
+    size_t n = the_vector(aux);
+    uint32_t v[8];
+    int32_t delta;
+    double seconds;
+    const void *chunk;
+
+    T_EQ_I64(mmx_aux_check(aux, n), 0);
+    T_EQ_I64(mmx_aux_get(aux, n, MMX_AUX_GRID, v, 3), 3);
+    T_EQ_MEM(v, grid, sizeof grid);
+    T_EQ_I64(mmx_aux_get(aux, n, MMX_AUX_GRID, v, 2), -MMX_E_TOO_LARGE);
+    T_EQ_I64(mmx_aux_get(aux, n, MMX_AUX_MROPE_DELTA, &delta, 1), 1);
+    T_EQ_I64(delta, -168);
+    T_EQ_I64(mmx_aux_get(aux, n, MMX_AUX_SECONDS, &seconds, 1), 1);
+    T_TRUE(seconds == 0.5);
+    T_EQ_I64(mmx_aux_at(aux, n, MMX_AUX_CHUNK, &chunk), 3);
+    T_EQ_MEM(chunk, "\1\2\3", 3);
+    T_EQ_I64(mmx_aux_get(aux, n, MMX_AUX_TIMES, v, 1), 0);
+    T_EQ_I64(mmx_aux_get(aux, n, 99, v, 1), -MMX_E_MALFORMED);
+}
+
+TEST(every_cut_and_every_longer_one_is_refused)
+{
+    uint8_t aux[512] = {0};
+    size_t n = the_vector(aux);
+
+    for (size_t i = 0; i < n + 16; i++)
+        T_CHECK(i == n || mmx_aux_check(aux, i) == -MMX_E_MALFORMED,
+            "%zu bytes of %zu", i, n);
+}
+
+static int refused(const char *body)
+{
+    uint8_t aux[512];
+    size_t n = bytes_of("4d58410100000000", aux);
+
+    n += bytes_of(body, aux + n);
+    aux[4] = (uint8_t)n;
+    return mmx_aux_check(aux, n);
+}
+
+TEST(what_a_reader_refuses)
+{
+    uint8_t aux[512];
+    size_t n = the_vector(aux);
+
+    T_EQ_I64(refused(""), 0);
+    /* Of a release to come: skipped, or to be understood. */
+    T_EQ_I64(refused("ff0f0000010000000900000000000000"), 0);
+    T_EQ_I64(refused("ff8f0000010000000900000000000000"), -MMX_E_VERSION);
+    aux[3] = 2;
+    T_EQ_I64(mmx_aux_check(aux, n), -MMX_E_VERSION);
+    /* Values: none, not whole, two where one is said, of tag 0. */
+    T_EQ_I64(refused("0500000000000000"), -MMX_E_MALFORMED);
+    T_EQ_I64(
+        refused("0500000008000000010000000200000000000000"), -MMX_E_MALFORMED);
+    T_EQ_I64(refused("02000000080000000100000002000000"), -MMX_E_MALFORMED);
+    T_EQ_I64(refused("00000000040000000100000000000000"), -MMX_E_MALFORMED);
+    /* What is reserved, and what is filled up, is zero. */
+    T_EQ_I64(refused("02000100040000000100000000000000"), -MMX_E_MALFORMED);
+    T_EQ_I64(refused("02000000040000000100000000000001"), -MMX_E_MALFORMED);
+    /* Twice, and out of order. */
+    T_EQ_I64(refused("02000000040000000100000000000000"
+                     "02000000040000000100000000000000"),
+        -MMX_E_MALFORMED);
+    T_EQ_I64(refused("06000000040000000100000000000000"
+                     "02000000040000000100000000000000"),
+        -MMX_E_MALFORMED);
+    T_EQ_I64(refused("0c000000ffffffff0100000000000000"), -MMX_E_MALFORMED);
+}
+
+TEST(what_a_writer_refuses)
+{
+    static uint8_t mem[MMX_AUX_MAX + 64], chunk[MMX_AUX_MAX];
+    struct mmx_aux a;
+
+    mmx_aux_begin(&a, mem, sizeof mem);
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_GRID, grid, 2), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_GRID, grid, 3), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_aux_end(&a), -MMX_E_MALFORMED);
+    mmx_aux_begin(&a, mem, sizeof mem);
+    (void)mmx_aux_put(&a, MMX_AUX_GRID, grid, 3);
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_ROWS, grid, 1), -MMX_E_MALFORMED);
+    /* All of it, whatever the buffer has. */
+    mmx_aux_begin(&a, mem, sizeof mem);
+    (void)mmx_aux_put(&a, MMX_AUX_CHUNK, chunk, MMX_AUX_MAX - 16);
+    T_EQ_I64(mmx_aux_end(&a), MMX_AUX_MAX);
+    T_EQ_I64(mmx_aux_check(mem, a.used), 0);
+    mmx_aux_begin(&a, mem, sizeof mem);
+    T_EQ_I64(mmx_aux_put(&a, MMX_AUX_CHUNK, chunk, MMX_AUX_MAX - 15),
+        -MMX_E_TOO_LARGE);
+    mmx_aux_begin(&a, mem, 20);
+    (void)mmx_aux_put(&a, MMX_AUX_GRID, grid, 3);
+    T_EQ_I64(mmx_aux_end(&a), -MMX_E_TOO_LARGE);
+    mmx_aux_begin(&a, mem, 7);
+    T_EQ_I64(mmx_aux_end(&a), -MMX_E_TOO_LARGE);
+}
