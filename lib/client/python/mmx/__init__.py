@@ -27,6 +27,7 @@ import os
 import select
 from typing import Optional, Sequence
 
+from . import aux_data as aux
 from . import errors, wire
 from .client import Connection, Event, Item, Link, Reply
 from .errors import ForkedError, MmxError, SplitRows, ViewInUse
@@ -40,7 +41,8 @@ from .wire import (DONE, FAILED, GONE, GRANTED, HAVE, LANDED, LENGTH, NO_KEY,
 __all__ = [
     "Connection", "Event", "Field", "ForkedError", "Holding", "Item",
     "Link", "MmxError", "Pool", "Reply", "Room", "Run", "Source", "Space",
-    "SplitRows", "State", "Tensor", "Ticket", "ViewInUse", "aconnect", "bf16",
+    "SplitRows", "State", "Tensor", "Ticket", "ViewInUse", "aconnect", "aux",
+    "bf16",
     "connect", "errors", "from_bf16", "native", "room_id", "wait_any",
     "wire", "DONE", "FAILED", "GONE", "GRANTED", "HAVE", "LANDED", "LENGTH",
     "NO_KEY", "NULL", "READ", "READY", "WANTED", "WATCH", "WRITE",
