@@ -14,7 +14,8 @@ struct action *out_action(struct out *o, enum action_type type)
     CHECK(o->count < o->cap, "%u actions and no room for type %d", o->count,
         (int)type);
     a = &o->actions[o->count++];
-    *a = (struct action){.type = (uint8_t)type};
+    memset(a, 0, offsetof(struct action, cmd));
+    a->type = (uint8_t)type;
     return a;
 }
 
@@ -60,13 +61,10 @@ void out_answer(struct out *o, uint32_t conn, uint32_t seq, enum err err,
     struct local_msg m = {.type = LOCAL_ANSWER, .seq = seq};
     va_list ap;
 
-    text[0] = 0;
-    if (fmt[0]) {
-        va_start(ap, fmt);
-        vsnprintf(text, sizeof(text), fmt, ap);
-        va_end(ap);
-        text_clean(text, strlen(text)); /* it may quote a name */
-    }
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    text_clean(text, strlen(text)); /* it may quote a name */
     m.answer.err = (uint8_t)err;
     m.answer.a = a;
     m.answer.b = b;
@@ -90,11 +88,20 @@ void out_warn(struct out *o, const char *fmt, ...)
     a->len = (uint32_t)(o->bytes.len - at);
 }
 
+void out_done(
+    struct out *o, uint32_t conn, uint32_t seq, uint32_t a, uint32_t b)
+{
+    struct local_msg m;
+
+    m.type = LOCAL_ANSWER;
+    m.seq = seq;
+    m.answer = (struct local_answer){.err = OK, .a = a, .b = b};
+    out_local(o, conn, &m, FD_NONE, 0);
+}
+
 void out_ok(struct out *o, uint32_t conn, uint32_t seq)
 {
-    struct local_msg m = {.type = LOCAL_ANSWER, .seq = seq};
-
-    out_local(o, conn, &m, FD_NONE, 0);
+    out_done(o, conn, seq, 0, 0);
     out_coalesce(o);
 }
 

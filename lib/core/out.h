@@ -19,7 +19,7 @@ static inline bool out_has_room(const struct out *o)
            o->bytes.cap - o->bytes.len >= OUT_SLACK_BYTES;
 }
 
-/* Appends a zeroed action of the type. */
+/* Appends an action of the type, zeroed but for cmd. */
 struct action *out_action(struct out *o, enum action_type type);
 void out_data(struct out *o, const struct data_cmd *cmd);
 /* Lets the last action wait for what follows it, 1 ms at most. */
@@ -30,6 +30,9 @@ struct action *out_local(struct out *o, uint32_t conn,
     const struct local_msg *m, int fd, uint32_t index);
 void out_answer(struct out *o, uint32_t conn, uint32_t seq, enum err err,
     uint32_t a, uint32_t b, const char *fmt, ...) PRINTF_LIKE(7, 8);
+/* Answers with OK and the numbers a and b. */
+void out_done(
+    struct out *o, uint32_t conn, uint32_t seq, uint32_t a, uint32_t b);
 void out_warn(struct out *o, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* OK to what an engine does once per room and does not wait for. */
 void out_ok(struct out *o, uint32_t conn, uint32_t seq);

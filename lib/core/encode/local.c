@@ -198,7 +198,7 @@ static void on_announce(struct encoded *e, struct out *out, uint32_t conn,
     if (err != OK)
         head_refuse(&e->b, out, conn, m, &(struct refusal){err, a, b, text});
     else
-        out_answer(out, conn, m->seq, OK, 0, 0, "%s", "");
+        out_done(out, conn, m->seq, 0, 0);
 }
 
 /* commit */

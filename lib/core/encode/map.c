@@ -86,7 +86,7 @@ void encoded_map(
     engine_known(&e->b.engines, out, conn);
     p->map_conn = conn;
     p->map_epoch = p->epoch;
-    out_answer(out, conn, m->seq, OK, 0, 0, "%s", "");
+    out_done(out, conn, m->seq, 0, 0);
     offer(e, out, p);
 }
 

@@ -192,9 +192,8 @@ static void on_request(struct langd *l, struct out *out, uint32_t conn,
         head_refuse(&l->b, out, conn, msg, &(struct refusal){e, 0, 0, text});
         return;
     }
-    out_answer(out, conn, msg->seq, OK,
-        (l->pools[n->pool].hold_stream - 1) * l->pools[n->pool].block_rows, 0,
-        "%s", "");
+    out_done(out, conn, msg->seq,
+        (l->pools[n->pool].hold_stream - 1) * l->pools[n->pool].block_rows, 0);
 }
 
 static void on_decline(struct langd *l, struct out *out, uint32_t conn,
@@ -216,7 +215,7 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     d.decline.key = msg->decline.key;
     d.decline.who = l->b.engines.conns[conn].uid + 1;
     peer_send(&l->b.peers, out, p, &d);
-    out_answer(out, conn, msg->seq, OK, 0, 0, "%s", "");
+    out_done(out, conn, msg->seq, 0, 0);
 }
 
 /* sequence ids */
@@ -262,7 +261,7 @@ static void on_ticket(
         b = state.held ? state.generation : 0;
     }
     if (e == OK) {
-        out_answer(out, conn, m->seq, OK, a, b, "%s", "");
+        out_done(out, conn, m->seq, a, b);
         return;
     }
     head_refuse(&l->b, out, conn, m, &(struct refusal){e, 0, 0, text});
