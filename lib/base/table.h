@@ -8,11 +8,12 @@
 
 struct table_entry {
     uint64_t id;
-    uint32_t scope, value; /* value NONE: empty */
+    uint32_t scope, value;
 };
 
 struct table {
     struct table_entry *entries;
+    uint8_t *bytes; /* by entry; 0: it is empty */
     uint32_t mask, len, cap;
     uint64_t seed;
 };
@@ -28,5 +29,8 @@ bool table_put(struct table *t, uint64_t id, uint32_t scope, uint32_t value);
 
 /* Removes the entry, if there is one. */
 void table_remove(struct table *t, uint64_t id, uint32_t scope);
+
+/* Has the memory of an entry that is about to be removed brought nearer. */
+void table_soon(const struct table *t, uint64_t id, uint32_t scope);
 
 #endif

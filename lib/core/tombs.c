@@ -33,7 +33,10 @@ void tombs_put(struct tombs *t, uint64_t now_ns, uint64_t id, uint32_t scope,
         .until_ns = now_ns + t->keep_ns};
     CHECK(table_put(&t->index, id, scope, t->next),
         "no place in the index for one of %u tombstones", t->cap);
-    t->next = (t->next + 1) % t->cap;
+    t->next = t->next + 1 < t->cap ? t->next + 1 : 0;
+    tomb = &t->ring[t->next]; /* the next put removes it */
+    if (tomb->used)
+        table_soon(&t->index, tomb->id, tomb->scope);
 }
 
 void tombs_own(struct tombs *t, uint64_t id, uint32_t scope, uint32_t owner,
