@@ -15,7 +15,8 @@ struct brain_conf {
     uint64_t seed;             /* random: hash seed, first generation */
     uint32_t shards;           /* that carry out ACT_DATA and send notes */
     struct key boot;           /* host proof of this machine */
-    uint64_t secret[2];        /* encoded: random, for the tokens of langds that
+    uint64_t secret[2];        /* random: for the names of rooms' secrets;
+                                  encoded: and for the tokens of langds that
                                   may map its pools; 0: none may */
     uint32_t uid;              /* of this process: its own may map all */
     uint8_t carriers;          /* that rows can go by here: bits by number */

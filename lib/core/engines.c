@@ -362,15 +362,13 @@ void attachment_join(struct engines *g, struct attachment *att, struct room *r)
     g->ops->touched(g->brain, r);
 }
 
-void attachment_wait(struct engines *g, struct attachment *att,
-    uint64_t room_id, uint32_t scope, uint64_t deadline_ns)
+void attachment_wait(
+    struct engines *g, struct attachment *att, uint64_t deadline_ns)
 {
     struct session *s = &g->sessions[g->conns[att->conn].session];
 
     CHECK(!att->room && !list_linked(&att->in_waiting),
         "cell %u of connection %u waits twice", att->cell, att->conn);
-    att->room_id = room_id;
-    att->scope = scope;
     att->deadline_ns = deadline_ns;
     list_push_tail(&s->waiting, &att->in_waiting);
     heap_set(&g->timers, &att->timer, deadline_ns);
@@ -523,8 +521,8 @@ void room_show(struct engines *g, struct out *out, struct room *r,
     r->told_rows = r->rows_shown;
 }
 
-void room_gather(
-    struct engines *g, struct room *r, uint32_t session, uint32_t scope)
+void room_gather(struct engines *g, struct room *r, uint32_t session,
+    uint32_t scope, uint32_t name)
 {
     struct session *s = &g->sessions[session];
 
@@ -534,7 +532,8 @@ void room_gather(
     LIST_FOREACH_SAFE (n, &s->waiting) {
         struct attachment *att = LIST_ENTRY(n, struct attachment, in_waiting);
 
-        if (att->room_id == r->id && att->scope == scope && !room_crowded(r))
+        if (att->room_id == r->id && att->scope == scope && att->name == name &&
+            !room_crowded(r))
             attachment_join(g, att, r);
     }
 }

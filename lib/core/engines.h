@@ -47,6 +47,7 @@ struct attachment {
     struct room *room;
     uint64_t room_id; /* what it waits for, or belongs to */
     uint32_t scope;   /* langd: peer of the room; encoded: 0 */
+    uint32_t name;    /* of the room's secret: brain_name() */
     uint32_t conn, cell, tag;
     uint32_t released; /* rows [0, released) given back */
     uint16_t pending;  /* EVENT_ bits of the next event */
@@ -89,7 +90,7 @@ struct session {
 struct attach_to {
     struct room *room;        /* NULL: it waits for one, */
     const struct tomb *ended; /* unless this one is of its session */
-    uint32_t scope;
+    uint32_t scope, name;
 };
 
 /* A role's part of what engines ask for. */
@@ -192,9 +193,9 @@ static inline bool room_crowded(const struct room *r)
 }
 /* Puts the attachment on the room (and off its session's waiting list). */
 void attachment_join(struct engines *g, struct attachment *att, struct room *r);
-/* Lets the attachment wait for a room of its session. */
-void attachment_wait(struct engines *g, struct attachment *att,
-    uint64_t room_id, uint32_t scope, uint64_t deadline_ns);
+/* Lets the attachment wait for the room of its session that it names. */
+void attachment_wait(
+    struct engines *g, struct attachment *att, uint64_t deadline_ns);
 /* Notifies an attachment without a room how the room ended that it is for. */
 void attachment_over(struct engines *g, struct out *out, struct attachment *att,
     uint8_t state, enum err reason);
@@ -222,8 +223,8 @@ void room_show(struct engines *g, struct out *out, struct room *r,
     uint16_t known, uint16_t news);
 /* Joins the attachments of the owner's session that waited for this room, as
  * many as it may have. */
-void room_gather(
-    struct engines *g, struct room *r, uint32_t session, uint32_t scope);
+void room_gather(struct engines *g, struct room *r, uint32_t session,
+    uint32_t scope, uint32_t name);
 /* True if an attachment is left that was shown rows. */
 bool room_in_use(const struct room *r);
 

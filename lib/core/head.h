@@ -4,6 +4,7 @@
 #ifndef MMX_CORE_HEAD_H
 #define MMX_CORE_HEAD_H
 
+#include "base/sip.h"
 #include "core/aux_arena.h"
 #include "core/engines.h"
 #include "core/peers.h"
@@ -83,6 +84,20 @@ struct brain {
     bool draining;
     uint64_t stats[STAT_COUNT];
 };
+
+/* Returns the scope of the secret in tables whose entries are rooms: 0 for
+ * none, else a number that nothing outside can aim at. Two secrets may have
+ * one, so what is found by it is compared. */
+static inline uint32_t brain_name(
+    const struct brain *b, const struct secret *secret)
+{
+    uint64_t words[2];
+
+    if (!secret_given(secret))
+        return 0;
+    memcpy(words, secret, sizeof(words));
+    return (uint32_t)sip_words(b->c.secret, words[0], words[1]) | 1;
+}
 
 /* Carves the head, whose c is set, from the slab. */
 void head_carve(struct brain *b, struct slab *s, const struct brain_ops *ops);

@@ -105,6 +105,7 @@ static void on_attach(
         (unsigned long long)n->room);
     accept(out, conn, m);
     att->scope = to.scope;
+    att->name = to.name;
     att->room_id = n->room;
     if (to.room)
         attachment_join(&b->engines, att, to.room);
@@ -112,7 +113,7 @@ static void on_attach(
         attachment_over(&b->engines, out, att, to.ended->state,
             (enum err)to.ended->end_reason);
     else
-        attachment_wait(&b->engines, att, n->room, to.scope,
+        attachment_wait(&b->engines, att,
             b->now_ns + conf_wait_ns(b->c.conf, n->deadline_ms,
                             b->c.conf->timeout_bootstrap));
 }

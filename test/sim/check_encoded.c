@@ -68,7 +68,8 @@ static void see_life(
 {
     const struct eroom *m = &e->rooms[i];
     bool item = m->item != &e->nothing;
-    bool known = m->life != EROOM_FREE && eroom_find(e, m->r.id) == m;
+    bool known =
+        m->life != EROOM_FREE && eroom_find(e, m->r.id, &m->secret) == m;
     bool sends = m->life == EROOM_QUARANTINED || m->life == EROOM_GONE;
     bool last = m->r.state == ROOM_SUCCESS || m->r.state == ROOM_FAILED;
 

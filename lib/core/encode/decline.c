@@ -31,9 +31,9 @@ static void remember(struct encoded *e, const struct decline *g)
 static void remember_early(struct encoded *e, const struct decline *g)
 {
     const struct decline *before =
-        declines_find(&e->declines, e->b.now_ns, g->room, g->langd);
+        declines_find(&e->declines, e->b.now_ns, g->room, g->name, g->langd);
     const struct tomb *ended =
-        tombs_get(&e->ended_rooms, e->b.now_ns, g->room, 0);
+        tombs_get(&e->ended_rooms, e->b.now_ns, g->room, g->name);
 
     if ((!before || before->counted) &&
         (!ended || ended->reason == ERR_NO_BLOCKS))
@@ -79,11 +79,12 @@ static bool asked_for_it(
 }
 
 /* Counts, once, that the langd gives up a room that it has not asked for. */
-static void give_up(struct encoded *e, const struct peer *p, struct decline g)
+static void give_up(struct encoded *e, const struct peer *p,
+    const struct secret *secret, struct decline g)
 {
-    struct eroom *m = eroom_find(e, g.room);
+    struct eroom *m = eroom_find(e, g.room, secret);
     const struct decline *before =
-        declines_find(&e->declines, e->b.now_ns, g.room, g.langd);
+        declines_find(&e->declines, e->b.now_ns, g.room, g.name, g.langd);
 
     if (m && asked_for_it(e, m, p))
         return;
@@ -105,8 +106,9 @@ static void give_up(struct encoded *e, const struct peer *p, struct decline g)
 void encoded_on_decline(
     struct encoded *e, struct peer *p, const struct peer_msg *msg)
 {
-    give_up(e, p,
+    give_up(e, p, &msg->decline.secret,
         (struct decline){.room = msg->room,
+            .name = brain_name(&e->b, &msg->decline.secret),
             .key = msg->decline.key,
             .langd = p->serial,
             .who = p->same_host ? msg->decline.who : 0,
@@ -118,15 +120,17 @@ void encoded_never_asked(
 {
     uint8_t reason = msg->abort.reason;
 
-    give_up(e, p,
+    give_up(e, p, &msg->abort.secret,
         (struct decline){.room = msg->room,
+            .name = brain_name(&e->b, &msg->abort.secret),
             .langd = p->serial,
             .reason = reason && reason < ERR_COUNT ? reason : ERR_ABORTED});
 }
 
 void eroom_count_declines(struct encoded *e, struct eroom *m)
 {
-    struct decline *g = declines_first(&e->declines, e->b.now_ns, m->r.id);
+    struct decline *g =
+        declines_first(&e->declines, e->b.now_ns, m->r.id, m->name);
 
     CHECK(m->life == EROOM_LIVE, "declines of room %llu of state %u count",
         (unsigned long long)m->r.id, m->life);
@@ -153,7 +157,8 @@ void eroom_count_declines(struct encoded *e, struct eroom *m)
 
 void eroom_keep_declines(struct encoded *e, const struct eroom *m)
 {
-    struct decline *g = declines_first(&e->declines, e->b.now_ns, m->r.id);
+    struct decline *g =
+        declines_first(&e->declines, e->b.now_ns, m->r.id, m->name);
 
     for (; g; g = declines_next(&e->declines, e->b.now_ns, g))
         g->counted &= g->served;
@@ -162,5 +167,6 @@ void eroom_keep_declines(struct encoded *e, const struct eroom *m)
 struct decline *eroom_declined_by(
     const struct encoded *e, const struct eroom *m, const struct peer *p)
 {
-    return declines_find(&e->declines, e->b.now_ns, m->r.id, p->serial);
+    return declines_find(
+        &e->declines, e->b.now_ns, m->r.id, m->name, p->serial);
 }

@@ -21,15 +21,15 @@ void declines_init(struct declines *d, struct slab *s, uint32_t cap,
 void declines_drop(struct declines *d, struct decline *g)
 {
     uint32_t at = (uint32_t)(g - d->ring);
-    uint32_t i = table_get(&d->index, g->room, 0);
+    uint32_t i = table_get(&d->index, g->room, g->name);
 
     CHECK(at < d->cap && g->used && i != NONE && d->used > 0,
         "decline %u of %u, of room %llu", at, d->cap,
         (unsigned long long)g->room);
     if (i == at && g->next == NONE)
-        table_remove(&d->index, g->room, 0);
+        table_remove(&d->index, g->room, g->name);
     else if (i == at)
-        (void)table_put(&d->index, g->room, 0, g->next);
+        (void)table_put(&d->index, g->room, g->name, g->next);
     else {
         while (i != NONE && d->ring[i].next != at)
             i = d->ring[i].next;
@@ -51,9 +51,10 @@ static struct decline *unexpired(
 }
 
 struct decline *declines_first(
-    const struct declines *d, uint64_t now_ns, uint64_t room)
+    const struct declines *d, uint64_t now_ns, uint64_t room, uint32_t name)
 {
-    return d->used ? unexpired(d, now_ns, table_get(&d->index, room, 0)) : NULL;
+    return d->used ? unexpired(d, now_ns, table_get(&d->index, room, name))
+                   : NULL;
 }
 
 struct decline *declines_next(
@@ -62,10 +63,10 @@ struct decline *declines_next(
     return unexpired(d, now_ns, g->next);
 }
 
-struct decline *declines_find(
-    const struct declines *d, uint64_t now_ns, uint64_t room, uint32_t langd)
+struct decline *declines_find(const struct declines *d, uint64_t now_ns,
+    uint64_t room, uint32_t name, uint32_t langd)
 {
-    struct decline *g = declines_first(d, now_ns, room);
+    struct decline *g = declines_first(d, now_ns, room, name);
 
     while (g && g->langd != langd)
         g = declines_next(d, now_ns, g);
@@ -74,7 +75,7 @@ struct decline *declines_find(
 
 bool declines_put(struct declines *d, uint64_t now_ns, const struct decline *g)
 {
-    struct decline *old = declines_find(d, now_ns, g->room, g->langd);
+    struct decline *old = declines_find(d, now_ns, g->room, g->name, g->langd);
     struct decline *to;
     bool lost;
 
@@ -87,8 +88,8 @@ bool declines_put(struct declines *d, uint64_t now_ns, const struct decline *g)
     *to = *g;
     to->until_ns = now_ns + d->keep_ns;
     to->used = true;
-    to->next = table_get(&d->index, g->room, 0);
-    (void)table_put(&d->index, g->room, 0, d->next);
+    to->next = table_get(&d->index, g->room, g->name);
+    (void)table_put(&d->index, g->room, g->name, d->next);
     d->next = (d->next + 1) % d->cap;
     d->used++;
     return lost;

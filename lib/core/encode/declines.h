@@ -11,6 +11,7 @@
 
 struct decline {
     uint64_t room, until_ns;
+    uint32_t name;     /* of the room's secret */
     struct key key;    /* of the item; zero: not named */
     uint32_t langd;    /* serial number of the peer */
     uint32_t who;      /* uid + 1 of the engine behind it; 0: not known */
@@ -24,7 +25,7 @@ struct decline {
 
 struct declines {
     struct decline *ring;
-    struct table index; /* (room, 0) -> its latest */
+    struct table index; /* (room, name) -> its latest */
     uint32_t cap, next, used;
     uint64_t keep_ns;
 };
@@ -36,11 +37,11 @@ void declines_init(struct declines *d, struct slab *s, uint32_t cap,
 bool declines_put(struct declines *d, uint64_t now_ns, const struct decline *g);
 /* Returns the decline of this room and langd; NULL: none. Valid until the next
  * put. */
-struct decline *declines_find(
-    const struct declines *d, uint64_t now_ns, uint64_t room, uint32_t langd);
+struct decline *declines_find(const struct declines *d, uint64_t now_ns,
+    uint64_t room, uint32_t name, uint32_t langd);
 /* Returns the latest of the room, or the one before g; NULL: none. */
 struct decline *declines_first(
-    const struct declines *d, uint64_t now_ns, uint64_t room);
+    const struct declines *d, uint64_t now_ns, uint64_t room, uint32_t name);
 struct decline *declines_next(
     const struct declines *d, uint64_t now_ns, const struct decline *g);
 void declines_drop(struct declines *d, struct decline *g);

@@ -156,6 +156,7 @@ static void remember_end(
 {
     const struct eroom *m = d->room;
     struct decline g = {.room = m->r.id,
+        .name = m->name,
         .key = d->key,
         .langd = e->b.peers.peers[d->peer].serial,
         .required = d->required,

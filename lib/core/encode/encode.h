@@ -84,7 +84,9 @@ struct eroom {
     uint16_t due; /* EVENT_ bits to notify its attachments of */
     uint8_t flags;
     uint8_t fail_reason; /* OK: nothing of it has failed */
-    uint16_t required;   /* destinations; 0: not known, or an open room */
+    uint32_t name;       /* of its secret: brain_name() */
+    struct secret secret;
+    uint16_t required; /* destinations; 0: not known, or an open room */
     uint32_t asked, active, served, failed; /* destinations */
     uint32_t before;     /* of `served`: served before the room was revoked */
     uint32_t reserved;   /* places for destinations that have not asked */
@@ -169,11 +171,11 @@ struct epool {
 
 struct encoded {
     struct brain b;           /* first */
-    struct tombs ended_rooms; /* (room, 0) */
+    struct tombs ended_rooms; /* (room, name) */
     struct tombs ended_gens;  /* (generation, run of the peer) */
     struct tombs victims;     /* (room or hash of key, uid) */
     struct declines declines;
-    struct table ids;  /* (room, 0) -> room */
+    struct table ids;  /* (room, name) -> room */
     struct table gens; /* (generation, peer) -> dst */
     struct table keys; /* (hash of key and uid, pool) -> item */
     struct eroom *rooms;
@@ -256,8 +258,10 @@ static inline uint32_t edst_slot(const struct encoded *e, const struct edst *d)
 
 /* encode/life.c */
 
-/* Returns the room that is found under the id, or NULL. */
-struct eroom *eroom_find(const struct encoded *e, uint64_t id);
+/* Returns the room that is found under the id and secret, or NULL. A message
+ * with another secret is about another room (RULES 10.1). */
+struct eroom *eroom_find(
+    const struct encoded *e, uint64_t id, const struct secret *secret);
 /* Puts the room, or the destination, on its list to settle. */
 void eroom_touch(struct encoded *e, struct eroom *m);
 void edst_touch(struct encoded *e, struct edst *d);
@@ -285,7 +289,8 @@ uint64_t item_key_hash(const struct key *key, uint32_t uid);
 /* encode/room.c */
 
 /* Returns a new AWAITED room in the share of `who`; NULL: e->share.why. */
-struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who);
+struct eroom *eroom_new(
+    struct encoded *e, uint64_t id, const struct secret *secret, uint64_t who);
 /* Fails an announced room and its destinations; it ends when all of them have
  * answered. Does nothing once it is failing or ended. */
 void eroom_fail(

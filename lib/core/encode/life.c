@@ -4,15 +4,17 @@
  * the loop's thread. */
 #include "core/encode/encode.h"
 
-struct eroom *eroom_find(const struct encoded *e, uint64_t id)
+struct eroom *eroom_find(
+    const struct encoded *e, uint64_t id, const struct secret *secret)
 {
-    uint32_t i = table_get(&e->ids, id, 0);
+    uint32_t i = table_get(&e->ids, id, brain_name(&e->b, secret));
 
     CHECK(i == NONE || (e->rooms[i].r.id == id && eroom_found(&e->rooms[i])),
         "slot %u is found under %llu, has room %llu of state %u", i,
         (unsigned long long)id, (unsigned long long)e->rooms[i].r.id,
         e->rooms[i].life);
-    return i == NONE ? NULL : &e->rooms[i];
+    return i == NONE || !secret_eq(&e->rooms[i].secret, secret) ? NULL
+                                                                : &e->rooms[i];
 }
 
 void eroom_touch(struct encoded *e, struct eroom *m)
@@ -102,7 +104,7 @@ void eroom_move(struct encoded *e, struct eroom *m, enum eroom_life to)
     if (to == EROOM_KEPT)
         list_push_tail(&eroom_pool(e, m)->kept, &m->in_kept);
     if (found && !eroom_found(m))
-        table_remove(&e->ids, m->r.id, 0);
+        table_remove(&e->ids, m->r.id, m->name);
     e->open += eroom_running(m) - (uint32_t)running;
     e->rooms_used += (to == EROOM_AWAITED) - (uint32_t)(to == EROOM_FREE);
 }
@@ -148,10 +150,11 @@ void eroom_unlink(struct encoded *e, struct eroom *m, enum err reason)
     CHECK(eroom_announced(m), "room %llu loses its id in state %u",
         (unsigned long long)m->r.id, m->life);
     if (eroom_found(m)) {
-        tombs_put(&e->ended_rooms, e->b.now_ns, m->r.id, 0, m->r.state,
+        tombs_put(&e->ended_rooms, e->b.now_ns, m->r.id, m->name, m->r.state,
             (uint8_t)reason);
         if (over)
-            tombs_own(&e->ended_rooms, m->r.id, 0, m->r.session, m->r.reason);
+            tombs_own(
+                &e->ended_rooms, m->r.id, m->name, m->r.session, m->r.reason);
     }
     if (m->life < to) /* else its id was freed before */
         eroom_move(e, m, to);

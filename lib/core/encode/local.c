@@ -9,7 +9,7 @@
 static enum err check_announce(struct encoded *e, uint32_t conn,
     const struct local_announce *n, const char **text)
 {
-    const struct eroom *m = eroom_find(e, n->room);
+    const struct eroom *m = eroom_find(e, n->room, &n->secret);
     enum err err = pools_usable(&e->b, conn, n->pool, text);
 
     if (err != OK)
@@ -128,7 +128,7 @@ static void check_waiting(struct encoded *e, struct eroom *m)
 static enum err announce(struct encoded *e, uint32_t conn,
     const struct local_announce *n, const char **text)
 {
-    struct eroom *m = eroom_find(e, n->room);
+    struct eroom *m = eroom_find(e, n->room, &n->secret);
     struct item *it = NULL;
     bool have = false;
     struct attachment *att;
@@ -148,7 +148,8 @@ static enum err announce(struct encoded *e, uint32_t conn,
         m = NULL;
     }
     if (err == OK && !m &&
-        !(m = eroom_new(e, n->room, e->b.engines.conns[conn].uid))) {
+        !(m = eroom_new(
+              e, n->room, &n->secret, e->b.engines.conns[conn].uid))) {
         *text = e->share.why;
         err = ERR_BUSY;
         if (!have)
@@ -160,14 +161,15 @@ static enum err announce(struct encoded *e, uint32_t conn,
     }
     CHECK(m->life == EROOM_AWAITED && it, "room %llu of state %u is announced",
         (unsigned long long)m->r.id, m->life);
-    tombs_forget(&e->ended_rooms, n->room, 0);
+    tombs_forget(&e->ended_rooms, n->room, m->name);
     fill_announce(e, m, n);
     m->history.who = it->uid;
     m->have = have;
     att->owner = true;
     item_join(e, it, m);
     attachment_join(&e->b.engines, att, &m->r);
-    room_gather(&e->b.engines, &m->r, e->b.engines.conns[conn].session, 0);
+    room_gather(
+        &e->b.engines, &m->r, e->b.engines.conns[conn].session, 0, m->name);
     check_waiting(e, m);
     queue_counts(e, m);
     eroom_count_declines(e, m);
@@ -337,15 +339,16 @@ static enum err find(void *brain, struct out *out, uint32_t conn,
     const struct local_attach *n, struct attach_to *to, const char **text)
 {
     struct encoded *e = brain;
-    struct eroom *m = eroom_find(e, n->room);
+    struct eroom *m = eroom_find(e, n->room, &n->secret);
 
     (void)out;
     (void)conn;
     *text = "";
+    to->name = brain_name(&e->b, &n->secret);
     if (m && eroom_announced(m))
         to->room = &m->r;
     else
-        to->ended = tombs_get(&e->ended_rooms, e->b.now_ns, n->room, 0);
+        to->ended = tombs_get(&e->ended_rooms, e->b.now_ns, n->room, to->name);
     return OK;
 }
 

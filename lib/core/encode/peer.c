@@ -183,12 +183,14 @@ static bool init_is_sound(const struct peer_init *n)
 static struct eroom *room_for(struct encoded *e, struct out *out,
     struct peer *p, const struct peer_msg *msg)
 {
-    struct eroom *m = eroom_find(e, msg->room);
+    const struct secret *secret = &msg->init.secret;
+    struct eroom *m = eroom_find(e, msg->room, secret);
     const struct tomb *tomb;
 
     if (m)
         return m;
-    tomb = tombs_get(&e->ended_rooms, e->b.now_ns, msg->room, 0);
+    tomb = tombs_get(
+        &e->ended_rooms, e->b.now_ns, msg->room, brain_name(&e->b, secret));
     /* A room that ended with no-blocks will be announced again. */
     if (tomb && tomb->reason != ERR_NO_BLOCKS) {
         e->b.stats[STAT_unknown_rooms]++;
@@ -196,7 +198,7 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
             "the source is gone: encode again");
         return NULL;
     }
-    if (e->b.draining || !(m = eroom_new(e, msg->room,
+    if (e->b.draining || !(m = eroom_new(e, msg->room, secret,
                                SHARE_PEER(peer_index(&e->b.peers, p))))) {
         peer_nack(&e->b.peers, out, p->link, msg,
             e->b.draining ? ERR_DRAINING : ERR_BUSY,

@@ -8,21 +8,27 @@
 
 #include <stdio.h>
 
-struct eroom *eroom_new(struct encoded *e, uint64_t id, uint64_t who)
+struct eroom *eroom_new(
+    struct encoded *e, uint64_t id, const struct secret *secret, uint64_t who)
 {
+    uint32_t name = brain_name(&e->b, secret), i;
     struct eroom *m;
-    uint32_t i;
 
-    if (!share_take(&e->share, who, 1)) {
+    /* One of another secret has the name by chance: as if there was no place.
+     */
+    if (table_get(&e->ids, id, name) != NONE ||
+        !share_take(&e->share, who, 1)) {
         eroom_table_full(e);
         return NULL;
     }
     i = slots_take(&e->room_slots);
-    CHECK(i != NONE && table_put(&e->ids, id, 0, i),
+    CHECK(i != NONE && table_put(&e->ids, id, name, i),
         "no slot for one of %u rooms", e->rooms_used);
     m = &e->rooms[i];
     memset(m, 0, sizeof(*m));
     room_init(&m->r, id);
+    m->name = name;
+    m->secret = *secret;
     m->who = who;
     m->item = &e->nothing;
     m->bootstrap_ns = m->kept_ns = TIME_NEVER;

@@ -38,6 +38,7 @@ static void room(const void *brain, uint32_t place, uint64_t now_ns,
     s->number(s, "blocks", m->item->src.blocks);
     s->number(s, "kept", m->life == EROOM_KEPT);
     s->number(s, "shares", m->item->refs);
+    s->number(s, "secret", secret_given(&m->secret));
 }
 
 enum { SUM_KEPT, SUM_QUARANTINED, SUM_WAITING };

@@ -108,6 +108,7 @@ struct lroom {
     struct room r;          /* first */
     struct list in_settled; /* of langd */
     uint32_t peer;          /* NONE: the null encoder */
+    uint32_t scope;         /* in langd.keys: lroom_scope() */
     uint32_t uid;           /* of the engine that asked */
     struct list in_peer;
     uint64_t generation, age;
@@ -118,6 +119,7 @@ struct lroom {
     struct lgroup *group; /* NULL: none */
     struct list in_group;
     struct key key;
+    struct secret secret;
 
     /* Readers: as REQUEST announced, and those that are through. */
     uint16_t readers, readers_done;
@@ -207,8 +209,8 @@ struct langd {
     bool aux_dirty;          /* aux_queue is to be served */
     struct tombs tombs;      /* generations that ended: (generation, 0) */
     struct tombs left;       /* rooms that ended before all announced readers
-                                came: (room, peer), state: their number */
-    struct table keys;       /* (room, peer) -> slot */
+                                came: (room, scope), state: their number */
+    struct table keys;       /* (room, scope) -> slot */
     struct lroom *rooms;
     struct lgroup *groups;
     struct table group_ids;  /* (id, session) -> group */
@@ -226,6 +228,16 @@ struct langd {
     uint64_t generation_base, generation_count, age_next;
     uint8_t scratch[AUX_MAX];
 };
+
+/* Returns the scope of a room in langd.keys and langd.left. With the secret in
+ * it nothing that has another one finds the room, or takes its place. */
+static inline uint32_t lroom_scope(
+    const struct langd *l, uint32_t peer, const struct secret *secret)
+{
+    uint32_t name = brain_name(&l->b, secret);
+
+    return name ? name ^ peer * UINT32_C(0x9e3779b1) : peer;
+}
 
 /* Returns the brain's half of a room that engines.c knows. All rooms of a langd
  * lie in langd.rooms, so each struct room of it is the head of an lroom. */
@@ -398,8 +410,8 @@ void say_connect(struct langd *l, struct out *out, struct peer *p);
 /* lang/room.c: one room */
 
 /* Returns a new room in a free slot, on no list; NULL: l->share.why. */
-struct lroom *lroom_new(
-    struct langd *l, uint64_t id, uint32_t peer, uint32_t uid);
+struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer,
+    const struct secret *secret, uint32_t uid);
 /* Ends the room as failed; later calls change nothing. */
 void lroom_fail(struct langd *l, struct lroom *m, enum err reason, uint32_t a,
     uint32_t b, const char *text);

@@ -132,14 +132,25 @@ static void fill_request(
     }
 }
 
+/* True if the room, found by its id and scope, has this peer and secret. */
+static bool is_named(
+    const struct lroom *m, uint32_t peer, const struct secret *secret)
+{
+    return m->peer == peer && secret_eq(&m->secret, secret);
+}
+
 static enum err open_room(struct langd *l, uint32_t conn,
     const struct local_request *n, uint32_t peer, struct lroom **out,
     const char **text)
 {
-    uint32_t slot = table_get(&l->keys, n->room, peer);
+    uint32_t scope = lroom_scope(l, peer, &n->secret);
+    uint32_t slot = table_get(&l->keys, n->room, scope);
     struct attachment *att;
     enum err e;
 
+    *text = "a room of another secret has its name by chance";
+    if (slot != NONE && !is_named(&l->rooms[slot], peer, &n->secret))
+        return ERR_BUSY;
     *text = "the room is already open";
     if (slot != NONE && lroom_alive(&l->rooms[slot]))
         return ERR_DUPLICATE_ROOM;
@@ -147,14 +158,15 @@ static enum err open_room(struct langd *l, uint32_t conn,
         &l->b.engines, conn, n->cell, n->tag, RIGHT_READ, &att, text);
     if (e != OK)
         return e;
-    *out = lroom_new(l, n->room, peer, l->b.engines.conns[conn].uid);
+    *out =
+        lroom_new(l, n->room, peer, &n->secret, l->b.engines.conns[conn].uid);
     *text = l->share.why;
     if (!*out) {
         attachment_drop(&l->b.engines, att);
         return ERR_BUSY;
     }
     /* Readers that attach from now on belong to the new room. */
-    tombs_forget(&l->left, n->room, peer);
+    tombs_forget(&l->left, n->room, scope);
     if (slot != NONE)
         lroom_no_readers(l, &l->rooms[slot]);
     fill_request(l, *out, n);
@@ -162,9 +174,10 @@ static enum err open_room(struct langd *l, uint32_t conn,
         group_join(l, *out, n, l->b.engines.conns[conn].session);
     att->owner = true;
     att->scope = peer;
+    att->name = brain_name(&l->b, &n->secret);
     attachment_join(&l->b.engines, att, &(*out)->r);
-    room_gather(
-        &l->b.engines, &(*out)->r, l->b.engines.conns[conn].session, peer);
+    room_gather(&l->b.engines, &(*out)->r, l->b.engines.conns[conn].session,
+        peer, att->name);
     lroom_joined(l, *out);
     *text = "";
     return OK;
@@ -299,9 +312,9 @@ static bool read_out(const struct lroom *m)
 /* True if a reader attaches to a room that waits for no more readers. Counts it
  * as come. */
 static bool missed(struct langd *l, uint32_t session, uint64_t room,
-    const struct attach_to *to)
+    uint32_t scope, const struct attach_to *to)
 {
-    const struct tomb *t = tombs_get(&l->left, l->b.now_ns, room, to->scope);
+    const struct tomb *t = tombs_get(&l->left, l->b.now_ns, room, scope);
     uint8_t missing;
 
     if (to->room && to->room->session != session)
@@ -311,11 +324,10 @@ static bool missed(struct langd *l, uint32_t session, uint64_t room,
     if (!t || t->owner != session)
         return false;
     missing = t->state;
-    tombs_forget(&l->left, room, to->scope);
+    tombs_forget(&l->left, room, scope);
     if (missing > 1) {
-        tombs_put(
-            &l->left, l->b.now_ns, room, to->scope, missing - 1, ERR_GONE);
-        tombs_own(&l->left, room, to->scope, session, ERR_GONE);
+        tombs_put(&l->left, l->b.now_ns, room, scope, missing - 1, ERR_GONE);
+        tombs_own(&l->left, room, scope, session, ERR_GONE);
     }
     return true;
 }
@@ -326,7 +338,7 @@ static enum err find(void *brain, struct out *out, uint32_t conn,
     struct langd *l = brain;
     uint32_t session = l->b.engines.conns[conn].session;
     struct peer *p = NULL;
-    uint32_t slot;
+    uint32_t scope, slot;
 
     if (!span_eq(n->encoder, span_str("null"))) {
         p = find_encoder(l, out, n->encoder, text);
@@ -334,12 +346,15 @@ static enum err find(void *brain, struct out *out, uint32_t conn,
             return ERR_NOT_READY;
     }
     to->scope = p ? peer_index(&l->b.peers, p) : NONE;
-    slot = table_get(&l->keys, n->room, to->scope);
-    to->room = slot == NONE ? NULL : &l->rooms[slot].r;
+    to->name = brain_name(&l->b, &n->secret);
+    scope = lroom_scope(l, to->scope, &n->secret);
+    slot = table_get(&l->keys, n->room, scope);
+    if (slot != NONE && is_named(&l->rooms[slot], to->scope, &n->secret))
+        to->room = &l->rooms[slot].r;
     *text = "the room waits for no more readers: those of its request came, "
             "timeouts.consumer has passed since READY, or its owner ended "
             "the wait";
-    if ((n->rights & RIGHT_READ) && missed(l, session, n->room, to))
+    if ((n->rights & RIGHT_READ) && missed(l, session, n->room, scope, to))
         return ERR_GONE;
     *text = "";
     return OK;

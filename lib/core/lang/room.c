@@ -12,18 +12,18 @@
 
 #include <stdio.h>
 
-struct lroom *lroom_new(
-    struct langd *l, uint64_t id, uint32_t peer, uint32_t uid)
+struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer,
+    const struct secret *secret, uint32_t uid)
 {
+    uint32_t scope = lroom_scope(l, peer, secret), slot;
     struct lroom *m;
-    uint32_t slot;
 
     if (!share_take(&l->share, uid, 1)) {
         l->b.stats[STAT_table_full]++;
         return NULL;
     }
     slot = slots_take(&l->slots);
-    CHECK(slot != NONE && table_put(&l->keys, id, peer, slot),
+    CHECK(slot != NONE && table_put(&l->keys, id, scope, slot),
         "no slot for one of %u rooms", l->rooms_used);
     m = &l->rooms[slot];
     CHECK(m->life == LIFE_FORGOTTEN, "slot %u has room %llx, life %u", slot,
@@ -32,6 +32,8 @@ struct lroom *lroom_new(
     room_init(&m->r, id);
     lroom_move(m, LIFE_REQUESTED);
     m->peer = peer;
+    m->scope = scope;
+    m->secret = *secret;
     m->uid = uid;
     list_init(&m->in_peer);
     list_init(&m->tickets);
@@ -447,13 +449,13 @@ void lroom_no_readers(struct langd *l, struct lroom *m)
 /* Takes the room's key back. Announced readers that attach later hear gone. */
 static void unlink_room(struct langd *l, struct lroom *m)
 {
-    if (table_get(&l->keys, m->r.id, m->peer) != lroom_slot(l, m))
+    if (table_get(&l->keys, m->r.id, m->scope) != lroom_slot(l, m))
         return;
-    table_remove(&l->keys, m->r.id, m->peer);
+    table_remove(&l->keys, m->r.id, m->scope);
     if (m->missing == 0 || m->r.state != ROOM_SUCCESS)
         return;
-    tombs_put(&l->left, l->b.now_ns, m->r.id, m->peer, m->missing, ERR_GONE);
-    tombs_own(&l->left, m->r.id, m->peer, m->r.session, ERR_GONE);
+    tombs_put(&l->left, l->b.now_ns, m->r.id, m->scope, m->missing, ERR_GONE);
+    tombs_own(&l->left, m->r.id, m->scope, m->r.session, ERR_GONE);
 }
 
 /* Frees the slot of a room of which nothing is left. */

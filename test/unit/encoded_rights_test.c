@@ -1,0 +1,200 @@
+/* encoded_rights_test.c - whom a room's rows go to: those that know its secret
+ * (RULES 10.1). */
+#include "test/here.h"
+
+static const struct secret key = {"sixteen letters"};
+static const struct secret other = {"sixteen lettert"};
+
+static struct local_msg secret_announce(uint64_t room, uint32_t cell)
+{
+    struct local_msg m = announce(room, cell, 16, 16);
+
+    m.announce.secret = key;
+    m.announce.aux = span_str("aux");
+    return m;
+}
+
+static struct peer_msg secret_init(struct rig *e, uint64_t room,
+    uint64_t generation, const struct secret *secret)
+{
+    struct peer_msg m = init(e, room, generation, 16);
+
+    if (secret)
+        m.init.secret = *secret;
+    return m;
+}
+
+/* Hears an INIT that must learn nothing: it waits as for any room that is not
+ * announced. */
+static void learns_nothing(
+    struct rig *e, uint32_t link, uint64_t generation, const struct secret *s)
+{
+    brain_hear(e, link, secret_init(e, 1, generation, s));
+    T_EQ_U64(brain_said_count(e, PEER_STATE), 1);
+    T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.state, ROOM_BOOTSTRAPPING);
+    T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.total, ROWS_UNKNOWN);
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 0);
+    T_EQ_U64(brain_said_count(e, PEER_FAILED), 0);
+    T_TRUE(brain_cmd(e, SEND_OPEN) == NULL);
+}
+
+static void served(struct rig *e, uint64_t generation)
+{
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->generation, generation);
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.aux.len, 3);
+    ack(e, 0, 1, generation);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(who_has_not_the_secret_learns_nothing)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, secret_announce(1, 0)));
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    learns_nothing(e, 1, 70, NULL);
+    learns_nothing(e, 1, 71, &other);
+    T_EQ_U64(brain_shown(e, "rooms", "asked", 0), 0);
+    brain_hear(e, 0, secret_init(e, 1, 72, &key));
+    served(e, 72);
+}
+
+TEST(nor_when_it_asks_before_the_announce)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct peer_msg m = secret_init(e, 1, 70, &other);
+
+    m.init.required_dst = 3; /* binds nothing */
+    brain_hear(e, 1, m);
+    brain_hear(e, 1, secret_init(e, 1, 71, NULL));
+    brain_hear(e, 0, secret_init(e, 1, 72, &key));
+    T_OK(brain_say(e, 0, secret_announce(1, 0)));
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
+    T_EQ_U64(brain_said_count(e, PEER_FAILED), 0);
+    served(e, 72);
+}
+
+TEST(a_secret_opens_no_room_that_has_none)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    learns_nothing(e, 1, 70, &key);
+}
+
+TEST(the_end_of_a_room_is_told_to_none_without_it)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, secret_announce(1, 0)));
+    T_OK(brain_say(e, 0, release(0)));
+    learns_nothing(e, 1, 70, NULL);
+    learns_nothing(e, 1, 71, &other);
+    brain_hear(e, 0, secret_init(e, 1, 72, &key));
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_UNKNOWN_ROOM);
+}
+
+TEST(an_open_room_has_its_secret_for_all)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct local_msg a = secret_announce(1, 0);
+
+    a.announce.flags = FLAG_OPEN;
+    T_OK(brain_say(e, 0, a));
+    learns_nothing(e, 1, 70, NULL);
+    brain_hear(e, 0, secret_init(e, 1, 71, &key));
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->generation, 71);
+    brain_hear(e, 1, secret_init(e, 1, 72, &key));
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->generation, 72);
+    T_EQ_U64(brain_shown(e, "rooms", "asked", 0), 2);
+}
+
+TEST(a_key_is_no_secret)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct local_msg a = secret_announce(1, 0);
+    struct peer_msg m = secret_init(e, 1, 70, NULL);
+
+    memset(a.announce.key.b, 5, KEY_BYTES);
+    T_OK(brain_say(e, 0, a));
+    a = announce(2, 1, 16, 16); /* of the same user, and for all to have */
+    memset(a.announce.key.b, 5, KEY_BYTES);
+    T_OK(brain_say(e, 0, a));
+    T_TRUE(brain_events(e, 0, 1) & EVENT_HAVE);
+    m.init.key = a.announce.key;
+    brain_hear(e, 1, m);
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 0);
+    m.room = 2;
+    m.generation = 71;
+    brain_hear(e, 1, m);
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
+}
+
+/* giving up */
+
+TEST(a_decline_says_the_secret)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct peer_msg m = about(1, 0, PEER_DECLINE);
+
+    brain_hear(e, 1, m); /* before the announce, and after it */
+    m.decline.secret = other;
+    brain_hear(e, 1, m);
+    T_OK(brain_say(e, 0, secret_announce(1, 0)));
+    brain_hear(e, 1, m);
+    m = about(1, 80, PEER_ABORT);
+    brain_hear(e, 1, m);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
+    m = about(1, 0, PEER_DECLINE);
+    m.decline.secret = key;
+    brain_hear(e, 1, m);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
+}
+
+TEST(so_does_an_abort_whose_init_did_not_come)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct peer_msg m = about(1, 80, PEER_ABORT);
+
+    m.abort.secret = key;
+    brain_hear(e, 1, m);
+    T_OK(brain_say(e, 0, secret_announce(1, 0)));
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_ABORTED);
+}
+
+/* engines of its own host */
+
+TEST(a_room_of_another_secret_is_another_room)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct local_msg m = secret_announce(1, 1);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    T_OK(brain_say(e, 0, m));
+    m.announce.cell = 2;
+    m.announce.tag = 102;
+    T_ERR(brain_say(e, 0, m), ERR_DUPLICATE_ROOM);
+}
+
+TEST(to_attach_names_the_secret)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct local_msg m = attach(1, 1, RIGHT_WATCH);
+
+    T_OK(brain_say(e, 0, m)); /* waits for one without */
+    m = attach(1, 2, RIGHT_WATCH);
+    m.attach.secret = key;
+    T_OK(brain_say(e, 0, m)); /* waits */
+    T_OK(brain_say(e, 0, secret_announce(1, 0)));
+    T_TRUE(brain_events(e, 0, 2) & EVENT_GRANTED);
+    T_EQ_U64(brain_state(e, 0, 1), 0);
+    m = attach(1, 3, RIGHT_WATCH);
+    m.attach.secret = key;
+    T_OK(brain_say(e, 0, m)); /* is there */
+    T_TRUE(brain_events(e, 0, 3) & EVENT_GRANTED);
+    T_OK(brain_say(e, 0, release(0)));
+    m = attach(1, 4, RIGHT_WATCH);
+    m.attach.secret = key;
+    T_OK(brain_say(e, 0, m)); /* has ended */
+    T_EQ_U64(brain_state(e, 0, 4), ROOM_FAILED);
+}
