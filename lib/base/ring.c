@@ -66,6 +66,15 @@ bool ring_empty(struct ring *r)
     return head == r->tail_seen;
 }
 
+const void *ring_peek(struct ring *r)
+{
+    uint32_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
+
+    if (ring_empty(r))
+        return NULL;
+    return r->records + (size_t)(head & r->mask) * r->size;
+}
+
 bool ring_pop(struct ring *r, void *record)
 {
     uint32_t head = atomic_load_explicit(&r->head, memory_order_relaxed);

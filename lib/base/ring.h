@@ -25,6 +25,9 @@ bool ring_push(struct ring *r, const void *record);
 uint32_t ring_space(struct ring *r);
 /* Consumer: copies one record out. False: empty. */
 bool ring_pop(struct ring *r, void *record);
+/* Consumer: returns the record that is next, in place until it is popped. NULL:
+ * empty. */
+const void *ring_peek(struct ring *r);
 /* Consumer: true if there is nothing to read. */
 bool ring_empty(struct ring *r);
 

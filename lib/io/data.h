@@ -131,6 +131,16 @@ struct data_ops {
      * it can be registered. True: a message of one piece of it is better than
      * one of many. NULL: the carrier has no use for it. */
     bool (*host_memory)(struct data *d, const void *base, uint64_t bytes);
+    /* Lends d to a thread that did not open it, or takes it back. While it is
+     * lent, carriers that are not any_thread rest: arm() first. NULL: there are
+     * none. */
+    void (*lend)(struct data *d, bool lent);
+    /* True if what goes by carrier `number` (CARRIER_AUTO: by any of them) may
+     * not be called for while d is lent: endpoints, memory. With lend. */
+    bool (*by_thread)(struct data *d, uint8_t number);
+    /* True if such a carrier has had something to do since the last call, or
+     * has it now. With lend. */
+    bool (*wants_thread)(struct data *d);
     /* Returns how often tick() had to restart the carrier: each time address()
      * changed and all endpoints broke. */
     uint32_t (*replaced)(struct data *d);

@@ -65,6 +65,52 @@ TEST(an_endpoint_goes_by_the_carrier_that_was_chosen)
     side_close(&b);
 }
 
+static bool wants_thread(void *ud)
+{
+    struct side *b = ud;
+
+    side_turn(b, NULL);
+    return data_mux.wants_thread(b->d);
+}
+
+/* Lent to another thread: what comes by TCP arrives, what comes by UCX waits
+ * and is seen to wait. */
+TEST(ucx_rests_while_it_is_lent)
+{
+    struct side a, b;
+    struct span all;
+
+    side_open(&a, mux_by(CARRIER_TCP));
+    side_open(&b, mux_by(CARRIER_TCP));
+    all = b.ops->address(b.d);
+    for (uint32_t ep = 0; ep < 2; ep++) {
+        uint8_t number = ep ? CARRIER_UCX : CARRIER_TCP;
+
+        T_TRUE(data_mux.choose(a.d, ep, number));
+        T_OK(data_mux.connect(a.d, ep, data_mux_address(all, number)));
+        T_OK(side_post(&a, ep, ep, NULL, 0));
+    }
+    side_until(&a, &b, &b.arrived_count, 2);
+    T_FALSE(b.ops->by_thread(b.d, CARRIER_TCP));
+    T_TRUE(b.ops->by_thread(b.d, CARRIER_UCX));
+    T_TRUE(b.ops->by_thread(b.d, CARRIER_AUTO));
+    while (b.ops->arm(b.d) == ERR_BUSY)
+        side_turn(&a, &b);
+    (void)data_mux.wants_thread(b.d);
+    b.ops->lend(b.d, true);
+    T_OK(side_post(&a, 0, 2, NULL, 0));
+    side_until(&a, &b, &b.arrived_count, 3);
+    T_FALSE(data_mux.wants_thread(b.d));
+    T_OK(side_post(&a, 1, 3, NULL, 0));
+    side_until(&a, NULL, &a.done_count, 4);
+    T_WAIT(wants_thread, &b, 5000);
+    T_EQ_U64(b.arrived_count, 3);
+    b.ops->lend(b.d, false);
+    side_until(&a, &b, &b.arrived_count, 4);
+    side_close(&a);
+    side_close(&b);
+}
+
 TEST(a_carrier_that_does_not_open_is_left_out)
 {
     struct data_conf c = side_conf();

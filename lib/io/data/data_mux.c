@@ -4,7 +4,12 @@
  * The others do all of the work; this file only knows which of them an
  * endpoint, or the callback that is running, belongs to. Rejected: a list of
  * carriers in the shard, which would then hold several descriptors, addresses
- * and counts wherever it holds one today. Owned as data.h says. */
+ * and counts wherever it holds one today. Owned as data.h says.
+ *
+ * While it is lent to another thread, parts that not any thread may call rest.
+ * The other thread sees by the descriptor when one of them has news, and gives
+ * the work back then: so small rooms by TCP wake no thread while UCX is open
+ * and quiet. */
 #include "io/data.h"
 
 #include "base/check.h"
@@ -35,15 +40,27 @@ struct data {
     const struct part *inside; /* whose arrived() is on the stack */
     const struct part **of;    /* by endpoint; NULL: not chosen */
     int epoll;
+    bool lent;   /* see lend() */
+    bool wanted; /* see wants_thread() */
     uint8_t *address;
     uint32_t address_len;
     struct data_counts counts;
 };
 
-static struct part *part_of(const struct data *d, uint32_t ep)
+/* True if the caller may call the part, which is open. */
+static bool callable(const struct data *d, const struct part *p)
+{
+    return p->ops->any_thread || !d->lent;
+}
+
+/* Returns an endpoint's part, to be called. */
+static struct part *part_of(struct data *d, uint32_t ep)
 {
     CHECK(ep < d->conf.endpoints_max && d->of[ep],
         "endpoint %u has no carrier yet", ep);
+    CHECK(callable(d, d->of[ep]), "%s is called by another thread",
+        d->of[ep]->ops->name);
+    d->wanted |= !d->of[ep]->ops->any_thread;
     return (struct part *)d->of[ep];
 }
 
@@ -234,7 +251,7 @@ static enum err connect_by(
     struct data *d, uint32_t ep, const struct part *p, struct span address)
 {
     d->of[ep] = p;
-    return p->ops->connect(p->d, ep, address);
+    return part_of(d, ep)->ops->connect(p->d, ep, address);
 }
 
 /* Without a choice the endpoint goes by the carrier that can read the address:
@@ -295,14 +312,58 @@ static bool mux_whole(struct data *d, const struct data_in *in)
 
 /* turns */
 
+/* Looks for news of parts that the caller may not call. */
+static void look_for_news(struct data *d)
+{
+    struct epoll_event ev[PARTS_MAX];
+    int n = epoll_wait(d->epoll, ev, PARTS_MAX, 0);
+
+    for (int i = 0; i < n; i++)
+        d->wanted |= !callable(d, ev[i].data.ptr);
+}
+
 static unsigned mux_progress(struct data *d)
 {
-    unsigned n = 0;
+    unsigned n = 0, k;
 
-    for (uint32_t i = 0; i < d->parts_count; i++)
-        if (d->parts[i].ops)
-            n += d->parts[i].ops->progress(d->parts[i].d);
+    for (uint32_t i = 0; i < d->parts_count; i++) {
+        const struct part *p = &d->parts[i];
+
+        if (!p->ops || !callable(d, p))
+            continue;
+        k = p->ops->progress(p->d);
+        n += k;
+        d->wanted |= k > 0 && !p->ops->any_thread;
+    }
+    if (n == 0 && d->lent)
+        look_for_news(d);
     return n;
+}
+
+static void mux_lend(struct data *d, bool lent)
+{
+    CHECK(!d->inside, "lent inside arrived()");
+    d->lent = lent;
+}
+
+static bool mux_by_thread(struct data *d, uint8_t number)
+{
+    for (uint32_t i = 0; i < d->parts_count; i++) {
+        const struct data_ops *ops = d->parts[i].ops;
+
+        if (ops && !ops->any_thread &&
+            (number == CARRIER_AUTO || number == ops->number))
+            return true;
+    }
+    return false;
+}
+
+static bool mux_wants_thread(struct data *d)
+{
+    bool wanted = d->wanted;
+
+    d->wanted = false;
+    return wanted;
 }
 
 static int mux_fd(struct data *d)
@@ -314,9 +375,12 @@ static enum err mux_arm(struct data *d)
 {
     for (uint32_t i = 0; i < d->parts_count; i++) {
         struct part *p = &d->parts[i];
-        enum err e = p->ops ? watch(d, p) : OK;
+        enum err e;
 
-        if (p->ops && e == OK)
+        if (!p->ops || !callable(d, p))
+            continue;
+        e = watch(d, p);
+        if (e == OK)
             e = p->ops->arm(p->d);
         if (e != OK)
             return e;
@@ -339,7 +403,7 @@ static void mux_tick(struct data *d, uint64_t now_ns)
     uint32_t before = mux_replaced(d);
 
     for (uint32_t i = 0; i < d->parts_count; i++)
-        if (d->parts[i].ops)
+        if (d->parts[i].ops && callable(d, &d->parts[i]))
             d->parts[i].ops->tick(d->parts[i].d, now_ns);
     if (mux_replaced(d) != before)
         CHECK(gather_addresses(d) == OK, "a carrier's address has grown");
@@ -373,6 +437,7 @@ static const struct data_counts *mux_counts(struct data *d)
 }
 
 const struct data_ops data_mux = {.name = "mux",
+    .any_thread = true,
     .open = mux_open,
     .close = mux_close,
     .address = mux_address,
@@ -389,5 +454,8 @@ const struct data_ops data_mux = {.name = "mux",
     .tick = mux_tick,
     .transport = mux_transport,
     .host_memory = mux_host_memory,
+    .lend = mux_lend,
+    .by_thread = mux_by_thread,
+    .wants_thread = mux_wants_thread,
     .replaced = mux_replaced,
     .counts = mux_counts};
