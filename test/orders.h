@@ -11,13 +11,19 @@ static inline bool shard_push(struct shard *s, const struct data_cmd *cmd)
     return shard_waiting(s) == 0;
 }
 
-static inline bool shard_peer(
-    struct shard *s, uint32_t peer, struct span blob, uint32_t segment_max)
+static inline bool shard_peer_by(struct shard *s, uint32_t peer,
+    struct span blob, uint32_t segment_max, uint8_t carrier)
 {
     shard_order(s, &(struct order){.type = ORDER_PEER,
                        .peer = {(uint8_t *)(uintptr_t)blob.p, peer, blob.len,
-                           segment_max, CARRIER_AUTO}});
+                           segment_max, carrier}});
     return shard_waiting(s) == 0;
+}
+
+static inline bool shard_peer(
+    struct shard *s, uint32_t peer, struct span blob, uint32_t segment_max)
+{
+    return shard_peer_by(s, peer, blob, segment_max, CARRIER_AUTO);
 }
 
 static inline bool shard_pool_ready(struct shard *s, uint32_t pool)

@@ -41,9 +41,10 @@ enum data_cmd_type {
     LAND_BASE,   /* slot generation; a = first row still held: the runs wholly
                     below it are gone. All of it has landed: no answer */
     LAND_CLOSE,  /* slot generation; answered by NOTE_LAND_QUIET iff reply */
-    SEND_OPEN,   /* slot generation attempt room pool peer; from, unit_rows,
-                    part_rows, total; copy: the peer maps the pool and learns
-                    where the rows lie, instead of being sent them */
+    SEND_OPEN,   /* slot generation attempt room pool peer (as all SEND_*);
+                    from, unit_rows, part_rows, total; copy: the peer maps the
+                    pool and learns where the rows lie, instead of being sent
+                    them */
     SEND_RUN,    /* slot generation; a = block, b = blocks */
     SEND_LIMIT,  /* slot generation; a = rows [from, a) may be sent, total */
     SEND_REWIND, /* slot generation attempt; from: start again there, a = limit,

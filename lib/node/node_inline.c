@@ -26,7 +26,7 @@ enum err node_inline_open(struct node *n)
     for (uint32_t k = 0; k < n->shards_count; k++) {
         uv_poll_t *poll = &n->polls[k].poll;
 
-        if (!shard_inline(n->shards[k]))
+        if (!shard_may_inline(n->shards[k]))
             continue; /* it stays with its thread */
         if (uv_poll_init(&n->loop, poll, shard_fd(n->shards[k]))) {
             log_error("the loop cannot poll shard %u", k);

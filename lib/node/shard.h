@@ -97,6 +97,8 @@ void shard_flush(struct shard *s);
  * then the loop is woken and has to call shard_work once. Work that has to wait
  * is always the thread's. */
 bool shard_inline(const struct shard *s);
+/* True if the loop owns it at times. */
+bool shard_may_inline(const struct shard *s);
 /* True if ownership went to the thread since the last call (it may have come
  * back). */
 bool shard_handed(struct shard *s);

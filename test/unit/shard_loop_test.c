@@ -23,7 +23,8 @@ struct end {
     struct shard *shard;
     struct shard_pool pool;
     struct mem mem;
-    bool watched; /* as a poll of the node */
+    bool watched;    /* as a poll of the node */
+    uint32_t handed; /* times that its thread took the work over */
 };
 
 static struct world {
@@ -37,8 +38,10 @@ static bool alone; /* the thread has the work, always */
 static void start(struct end *at, uint8_t role, const struct data_ops *carrier,
     uint32_t window, uint32_t segment)
 {
+    static const struct data_ops *const both[] = {&data_ucx, &data_tcp, NULL};
     struct shard_conf c = {.carrier = carrier,
-        .data = {.tls = "",
+        .data = {.carriers = both,
+            .tls = "tcp",
             .devices = "lo",
             .ports = "",
             .segment_bytes = segment,
@@ -93,13 +96,16 @@ static void push(struct end *to, struct data_cmd c)
     T_TRUE(shard_push(to->shard, &c));
 }
 
-static void peer_open(uint32_t segment)
+/* Of data_mux, number says which of its carriers the peer has chosen. */
+static void peer_open(uint32_t segment, uint8_t number)
 {
-    uint8_t blob[128];
+    uint8_t blob[1024];
     struct writer b = writer_of(blob, sizeof(blob));
+    struct span a = shard_address(w.l.shard);
 
-    put_span(&b, shard_address(w.l.shard), 2, 100);
-    T_TRUE(shard_peer(w.e.shard, PEER, span_of(b.p, b.len), segment));
+    put_span(&b, number ? data_mux_address(a, number) : a, 2, 1000);
+    T_TRUE(
+        shard_peer_by(w.e.shard, PEER, span_of(b.p, b.len), segment, number));
     push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = PEER});
 }
 
@@ -143,14 +149,18 @@ static void serve(struct end *at, bool readable)
 {
     struct data_note n;
 
-    if (shard_handed(at->shard))
+    if (shard_handed(at->shard)) {
         at->watched = false;
+        at->handed++;
+    }
     if (!at->watched && shard_inline(at->shard))
         at->watched = readable = true; /* it came back: one call is due */
     if (readable || shard_busy(at->shard))
         shard_work(at->shard);
     shard_flush(at->shard);
     while (shard_note(at->shard, &n)) {
+        if (n.type == NOTE_PEER_BROKEN)
+            continue; /* its addresses changed */
         T_EQ_U64(n.type, NOTE_LANDED);
         w.landed += n.rows;
     }
@@ -196,7 +206,7 @@ static void moves(
     start(&w.e, ROLE_ENCODED, carrier, window, segment);
     start(&w.l, ROLE_LANGD, carrier, window, segment);
     fill(&w.e);
-    peer_open(segment);
+    peer_open(segment, CARRIER_AUTO);
     room(rows);
     wait_for_rows(rows);
     T_EQ_U64(w.landed, rows);
@@ -218,6 +228,86 @@ MOVES(data_tcp, 1024, 16)
 MOVES(data_tcp, 1024, 3) /* one unit is more than a segment */
 MOVES(data_mem, 64, 64)
 MOVES(data_mem, 1024, 16)
+
+/* several carriers */
+
+static void start_mux(void)
+{
+    T_OK(wake_init(&w.wake));
+    start(&w.e, ROLE_ENCODED, &data_mux, 64 * KIB, 64 * KIB);
+    start(&w.l, ROLE_LANGD, &data_mux, 64 * KIB, 64 * KIB);
+    fill(&w.e);
+}
+
+static void stop_mux(void)
+{
+    stop(&w.e);
+    stop(&w.l);
+    wake_fini(&w.wake);
+}
+
+/* Moves one row, in a slot of its own generation. */
+static void small_room(void)
+{
+    static uint64_t generation = 101; /* of slot 1 of 4 */
+    const uint32_t before = w.landed;
+    uint8_t types[] = {LAND_OPEN, LAND_RUN, SEND_OPEN, SEND_RUN, SEND_LIMIT};
+
+    memset(w.l.mem.base, 0, ROW_BYTES);
+    generation += 4;
+    for (uint32_t i = 0; i < ARRAY_LEN(types); i++) {
+        struct data_cmd c = cmd_of(types[i], 1);
+
+        c.generation = generation;
+        c.a = types[i] == SEND_LIMIT;
+        c.b = types[i] != SEND_LIMIT;
+        push(types[i] <= LAND_RUN ? &w.l : &w.e, c);
+    }
+    wait_for_rows(before + 1);
+    T_EQ_MEM(w.l.mem.base, w.e.mem.base, ROW_BYTES);
+}
+
+static bool both_are_back(void *ud)
+{
+    (void)ud;
+    serve(&w.e, false);
+    serve(&w.l, false);
+    return shard_inline(w.e.shard) && shard_inline(w.l.shard);
+}
+
+/* A peer that has chosen TCP: the loop does all of it, though UCX is open. */
+TEST(small_rooms_by_tcp_need_no_thread_while_ucx_is_open)
+{
+    start_mux();
+    T_TRUE(data_mux_address(shard_address(w.l.shard), CARRIER_UCX).len > 0);
+    T_WAIT(both_are_back, NULL, LIMIT_MS);
+    peer_open(64 * KIB, CARRIER_TCP);
+    for (uint32_t i = 0; i < 50; i++)
+        small_room();
+    T_EQ_U64(w.e.handed, 0);
+    T_EQ_U64(w.l.handed, 0);
+    stop_mux();
+}
+
+/* What UCX has to do is its thread's, which then gives the work back; a peer
+ * may change its carrier while rooms come and go. */
+TEST(rooms_by_ucx_are_the_threads_and_the_loop_has_the_work_again)
+{
+    start_mux();
+    for (uint32_t round = 0; round < 3; round++) {
+        peer_open(64 * KIB, CARRIER_UCX);
+        small_room();
+        small_room();
+        T_TRUE(w.e.handed > 0 && w.l.handed > 0);
+        T_WAIT(both_are_back, NULL, LIMIT_MS);
+        small_room();
+        T_WAIT(both_are_back, NULL, LIMIT_MS);
+        peer_open(64 * KIB, CARRIER_TCP);
+        small_room();
+        small_room();
+    }
+    stop_mux();
+}
 
 /* A carrier whose thread stands still while it is told to. */
 static struct data_ops stuck;

@@ -117,12 +117,36 @@ void shard_notify(struct shard *s, const struct data_note *n)
 
 /* orders, loop to shard */
 
+/* True if the order is not for the loop to carry out: it leads to calls of a
+ * carrier that only the thread may make. */
+static bool order_by_thread(struct shard *s, const struct order *o)
+{
+    uint8_t number = o->type == ORDER_POOL ? CARRIER_AUTO
+                     : s->role->goes_by    ? s->role->goes_by(s, o)
+                                           : CARRIER_END;
+
+    return number != CARRIER_END && s->conf.carrier->by_thread(s->data, number);
+}
+
+/* True if the next order has to wait for the thread, for which it asks. */
+static bool orders_wait(struct shard *s)
+{
+    const struct order *o;
+
+    if (!s->conf.carrier->lend || !shard_inline(s))
+        return false;
+    o = ring_peek(&s->in);
+    s->by_thread = s->by_thread || (o && order_by_thread(s, o));
+    return s->by_thread;
+}
+
 unsigned shard_orders(struct shard *s)
 {
     struct order o;
     unsigned n = 0;
 
-    while (s->backlog.len + 2 < s->backlog.cap && ring_pop(&s->in, &o)) {
+    while (s->backlog.len + 2 < s->backlog.cap && !orders_wait(s) &&
+           ring_pop(&s->in, &o)) {
         n++;
         if (o.type == ORDER_CMD) {
             s->role->command(s, &o.cmd);
@@ -218,7 +242,23 @@ static int sleep_ms(struct shard *s)
 static bool above_inline(const struct shard *s)
 {
     return s->moved > INLINE_BYTES || s->recent > INLINE_RATE ||
-           s->backlog.len > 0 || s->role->active(s) > 0;
+           s->backlog.len > 0 || s->role->active(s) > 0 || s->by_thread;
+}
+
+/* Notes whether a carrier is at work that is for the thread alone. */
+static void look_at_carrier(struct shard *s)
+{
+    const struct data_ops *ops = s->conf.carrier;
+
+    s->by_thread |= ops->lend && ops->wants_thread(s->data);
+}
+
+/* Gives the shard to the other thread, as the last access to it. */
+static void pass_to(struct shard *s, enum owner to)
+{
+    if (s->conf.carrier->lend)
+        s->conf.carrier->lend(s->data, to == OWNER_LOOP);
+    atomic_store_explicit(&s->owner, (uint8_t)to, memory_order_release);
 }
 
 /* Makes the loop the owner. The caller must not touch the shard after that. */
@@ -227,8 +267,19 @@ static void pass_to_loop(struct shard *s)
     struct wake *loop = s->conf.wake;
 
     CHECK(!shard_inline(s), "the loop owns shard %u already", s->conf.index);
-    atomic_store_explicit(&s->owner, OWNER_LOOP, memory_order_release);
+    pass_to(s, OWNER_LOOP);
     wake_up(loop);
+}
+
+/* Makes the thread the owner, which is to be woken then. */
+static void pass_to_thread(struct shard *s)
+{
+    CHECK(shard_inline(s), "shard %u has its thread already", s->conf.index);
+    s->busy_ns = s->now_ns;
+    s->by_thread = false;
+    s->handed = true;
+    pass_to(s, OWNER_THREAD);
+    wake_up(&s->wake);
 }
 
 /* True if a turn would do something that no descriptor shows. While the
@@ -279,7 +330,7 @@ static unsigned work(struct shard *s, bool in_loop)
     n = shard_orders(s);
     if (s->role->before && !backlog_high(s))
         n += s->role->before(s); /* before the carrier asks the kernel */
-    if (in_loop && s->moved > INLINE_BYTES)
+    if (in_loop && (s->moved > INLINE_BYTES || s->by_thread))
         return n; /* the thread goes on: above_inline() */
     n += carrier_progress(s, in_loop ? 1 : TURNS_MAX);
     counts_copy(s);
@@ -295,9 +346,12 @@ static void turn(struct shard *s)
 
     backlog_turn(s);
     s->recent += s->moved;
+    look_at_carrier(s);
     if (above_inline(s))
         s->busy_ns = s->now_ns;
-    if (s->conf.may_inline && s->now_ns - s->busy_ns > LINGER_MS * NS_PER_MS) {
+    s->by_thread = false;
+    if (s->conf.may_inline && s->now_ns - s->busy_ns > LINGER_MS * NS_PER_MS &&
+        !due(s)) {
         pass_to_loop(s);
         return;
     }
@@ -353,8 +407,9 @@ static void *thread(void *ud)
         s->result = address_copy(s);
     for (uint32_t i = 0; s->result == OK && i < s->conf.pools_count; i++)
         ready_pool(s, i);
-    if (s->conf.may_inline)
-        atomic_store_explicit(&s->owner, OWNER_LOOP, memory_order_release);
+    if (s->result == OK && s->conf.may_inline &&
+        s->conf.carrier->arm(s->data) == OK)
+        pass_to(s, OWNER_LOOP);
     sem_post(&s->started);
     while (s->result == OK && !atomic_load(&s->stop))
         if (shard_inline(s))
@@ -521,6 +576,8 @@ void shard_flush(struct shard *s)
         (void)shard_orders(s);
         backlog_move(s);
         s->noted = false;
+        if (s->by_thread)
+            pass_to_thread(s);
     }
 }
 
@@ -529,6 +586,11 @@ void shard_flush(struct shard *s)
 bool shard_inline(const struct shard *s)
 {
     return atomic_load_explicit(&s->owner, memory_order_acquire) == OWNER_LOOP;
+}
+
+bool shard_may_inline(const struct shard *s)
+{
+    return s->conf.may_inline;
 }
 
 int shard_fd(const struct shard *s)
@@ -545,12 +607,9 @@ void shard_work(struct shard *s)
     backlog_move(s);
     s->noted = false; /* the loop reads notes without a wakeup */
     s->recent += s->moved;
-    if (!above_inline(s))
-        return;
-    s->busy_ns = s->now_ns;
-    s->handed = true;
-    atomic_store_explicit(&s->owner, OWNER_THREAD, memory_order_release);
-    wake_up(&s->wake);
+    look_at_carrier(s);
+    if (above_inline(s))
+        pass_to_thread(s);
 }
 
 bool shard_handed(struct shard *s)

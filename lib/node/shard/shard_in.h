@@ -59,6 +59,9 @@ struct shard_role {
     unsigned (*after)(struct shard *s, bool in_loop);
     /* True if a turn would do something that no descriptor shows. */
     bool (*due)(struct shard *s);
+    /* Returns the carrier that the order has to do with; CARRIER_END: none.
+     * NULL: no order has, but those about pools. */
+    uint8_t (*goes_by)(const struct shard *s, const struct order *o);
     /* Returns the number of messages or landings under way. */
     uint32_t (*active)(const struct shard *s);
     /* What the carrier calls, see data.h; ud: the shard. NULL: it does not call
@@ -106,7 +109,8 @@ struct shard {
     uint64_t moved;   /* bytes from and to the carrier in this turn */
     uint64_t recent_ns, recent; /* and since then */
     struct backlog backlog;
-    bool noted; /* something was put in out this turn */
+    bool noted;     /* something was put in out this turn */
+    bool by_thread; /* what is next is not for the loop to do */
 
     union { /* by role */
         struct sender send;

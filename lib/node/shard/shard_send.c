@@ -438,6 +438,19 @@ static bool due(struct shard *s)
     return sending_ready(s->send.sending) && gpu_send_room(s);
 }
 
+static uint8_t goes_by(const struct shard *s, const struct order *o)
+{
+    const struct route *to;
+
+    if (o->type == ORDER_CMD)
+        return s->send.routes[o->cmd.peer].carrier;
+    if (o->type != ORDER_PEER)
+        return CARRIER_END;
+    to = &s->send.routes[o->peer.peer]; /* its endpoints may be closed */
+    return to->count == 0 || to->carrier == o->peer.carrier ? o->peer.carrier
+                                                            : CARRIER_AUTO;
+}
+
 static uint32_t active(const struct shard *s)
 {
     return sending_active(s->send.sending);
@@ -481,6 +494,7 @@ const struct shard_role shard_sends = {.limits = limits,
     .before = post_all,
     .after = after,
     .due = due,
+    .goes_by = goes_by,
     .active = active,
     .calls = {.arrived = arrived, .done = done, .broken = broken},
     .staged = staged,
