@@ -38,6 +38,7 @@ struct load {
     unsigned depth;
     struct conf *c;
     struct conf_error *e;
+    const char *wanted; /* the error is about this key; NULL: there is none */
 };
 
 /* errors */
@@ -152,7 +153,8 @@ static enum err load_scalar(struct load *l, const char *path)
     if (plain_value(ev, "null") || plain_value(ev, "~"))
         return refuse(l, ev->start_mark,
             "%s: null is not a value; leave the key out for its default", path);
-    if (conf_set(l->c, path,
+    if ((l->wanted && strcmp(path, l->wanted) == 0) ||
+        conf_set(l->c, path,
             span_of(ev->data.scalar.value, ev->data.scalar.length), l->e))
         return place_error(l, ev->start_mark.line, ev->start_mark.column);
     return OK;
@@ -359,9 +361,10 @@ failed:
     return ERR_INTERNAL;
 }
 
-enum err yaml_load(const char *path, struct conf *c, struct conf_error *e)
+static enum err load(
+    const char *path, const char *wanted, struct conf *c, struct conf_error *e)
 {
-    struct load l = {.path = path, .e = e};
+    struct load l = {.path = path, .e = e, .wanted = wanted};
     uint8_t *text = NULL;
     enum err r;
 
@@ -388,4 +391,23 @@ enum err yaml_load(const char *path, struct conf *c, struct conf_error *e)
     free(l.c);
     free(text);
     return r;
+}
+
+enum err yaml_load(const char *path, struct conf *c, struct conf_error *e)
+{
+    return load(path, NULL, c, e);
+}
+
+void yaml_place(const char *file, const struct conf *c, const char *path,
+    struct conf_error *e)
+{
+    struct conf_error placed = *e;
+    struct conf *again = malloc(sizeof(*again));
+
+    if (again) {
+        conf_init(again, c->role);
+        if (load(file, path, again, &placed) == ERR_MALFORMED)
+            *e = placed;
+    }
+    free(again);
 }

@@ -57,8 +57,8 @@ static void unfinished(const char *text)
 }
 
 #define INSECURE                                                               \
-    "there is no authentication yet, so this needs `insecure: true` and a "    \
-    "network that you trust"
+    "this needs `control.keys`, or `insecure: true` and a network that you "   \
+    "trust"
 
 /* values */
 
@@ -430,6 +430,23 @@ TEST(layouts)
     set("pools[0].block_rows", "1048576");
     unfinished("pools[0].blocks: 16777216 blocks of 1048576 rows are more "
                "than 4294967294 rows");
+}
+
+TEST(fleet_keys)
+{
+    begin(ROLE_LANGD);
+    T_FALSE(conf_secure(&conf));
+    set("control.keys", "a.key,/etc/b.key");
+    T_TRUE(conf_secure(&conf));
+    set("transfer.devices", "eth0");
+    set("peers[0].address", "tcp://10.1.1.1:7601");
+    finish();
+    set("insecure", "true");
+    unfinished("insecure: true: control.keys are given, too; leave one of the "
+               "two out");
+    begin(ROLE_ENCODED);
+    set("control.keys", "a,b,c,d,e");
+    unfinished("control.keys: 5 files, at most 4");
 }
 
 TEST(addresses_of_encoded)

@@ -97,6 +97,21 @@ TEST(json_is_yaml)
     T_TRUE(conf.insecure);
 }
 
+TEST(place_of_a_key)
+{
+    char wanted[640];
+
+    good("control:\n  keys:\n  - a\n  - b\n");
+    snprintf(error.text, sizeof(error.text), "control.keys[1]: is none");
+    yaml_place(path, &conf, "control.keys[1]", &error);
+    snprintf(wanted, sizeof(wanted), "%s:4:5: control.keys[1]: is none", path);
+    T_EQ_STR(error.text, wanted);
+    T_EQ_U64(error.line, 4);
+    snprintf(error.text, sizeof(error.text), "control.keys[2]: is none");
+    yaml_place(path, &conf, "control.keys[2]", &error); /* by --set */
+    T_EQ_STR(error.text, "control.keys[2]: is none");
+}
+
 TEST(commented_out_lists_are_empty)
 {
     good("name:\npools:\n#  - name: a\npeers: []\ntransfer:\n  cpus:\nlog: warn"

@@ -122,8 +122,14 @@ static bool wildcard(const struct address *a)
 }
 
 #define NEEDS_INSECURE                                                         \
-    "there is no authentication yet, so this needs `insecure: true` and a "    \
-    "network that you trust"
+    "this needs `control.keys`, or `insecure: true` and a network that you "   \
+    "trust"
+
+/* True if addresses that are not loopback may be used. */
+static bool opened(const struct conf *c)
+{
+    return c->insecure || conf_secure(c);
+}
 
 /* Checks an address that this daemon binds (listen) or connects to. */
 static enum err check_address(const struct conf *c, const char *path,
@@ -136,7 +142,7 @@ static enum err check_address(const struct conf *c, const char *path,
     if (wildcard(&a) && !listen)
         return conf_refuse(
             e, "%s: `%s` is not an address to connect to", path, text);
-    if (c->insecure || loopback(&a))
+    if (opened(c) || loopback(&a))
         return OK;
     return conf_refuse(e, "%s: `%s` %s: %s", path, text,
         wildcard(&a) ? "listens on every interface" : "is not loopback",
@@ -162,7 +168,7 @@ static enum err check_allow(
             e, "%s: `%s` has a * that is not at its end", path, text);
     if (strncmp(text, "tcp://", min_u32((uint32_t)len - 1, 6)) != 0)
         return conf_refuse(e, "%s: `%s` matches no tcp:// address", path, text);
-    if (c->insecure || (split(span_of(text, len - 1), &a) && loopback(&a)))
+    if (opened(c) || (split(span_of(text, len - 1), &a) && loopback(&a)))
         return OK;
     return conf_refuse(e, "%s: `%s` matches more than loopback: %s", path, text,
         NEEDS_INSECURE);
@@ -180,7 +186,7 @@ static enum err check_devices(const struct conf *c, struct conf_error *e)
         if (one.len == 0)
             return conf_refuse(e, "transfer.devices: `%s` has an empty name",
                 c->transfer_devices);
-        if (!c->insecure && !span_eq(one, span_str("lo")) &&
+        if (!opened(c) && !span_eq(one, span_str("lo")) &&
             !span_eq(one, span_str("self")) &&
             !span_eq(one, span_str("memory")))
             return conf_refuse(e,
@@ -221,6 +227,20 @@ static enum err check_socket(struct conf *c, struct conf_error *e)
     if (!c->socket_path[0])
         snprintf(c->socket_path, sizeof(c->socket_path), "/run/mmx/%s.sock",
             role_name(c->role));
+    return OK;
+}
+
+static enum err check_keys(const struct conf *c, struct conf_error *e)
+{
+    const struct conf_list *l = &c->control_keys;
+
+    if (l->count > CONF_KEYS_MAX)
+        return conf_refuse(
+            e, "control.keys: %u files, at most %u", l->count, CONF_KEYS_MAX);
+    if (conf_secure(c) && c->insecure)
+        return conf_refuse(e,
+            "insecure: true: control.keys are given, too; leave one of the two "
+            "out");
     return OK;
 }
 
@@ -467,6 +487,8 @@ enum err conf_finish(
         return conf_refuse(
             e, "name: `%s` may only have letters, digits and . _ -", c->name);
     r = check_socket(c, e);
+    if (!r)
+        r = check_keys(c, e);
     if (!r)
         r = check_control(c, e);
     if (!r)

@@ -14,6 +14,7 @@
  * memory is sure to take. */
 #define CONF_GPU_ROW   (2u << 20)
 #define CONF_PEERS_MAX 256
+#define CONF_KEYS_MAX  4
 #define CONF_TEXT_MAX  1024
 
 struct conf_list {
@@ -79,6 +80,13 @@ struct conf_error {
 static inline bool conf_lands(const struct conf *c)
 {
     return c->role == ROLE_LANGD;
+}
+
+/* True if every control connection is under CURVE: what HELLO says reaches
+ * daemons that hold a key of the fleet, and no one on the way. */
+static inline bool conf_secure(const struct conf *c)
+{
+    return c->control_keys.count > 0;
 }
 
 /* Sets all defaults of a role. */

@@ -1,0 +1,186 @@
+/* keys.c - reads key files and judges them: a secret that others can read or
+ * exchange is none. A file that systemd gives as a credential passes as it is.
+ * Stateless but for what it returns; any thread.
+ *
+ * Invariants: what was read of a file is wiped before return, good or not; no
+ * text of a file is ever in a message. The file that is judged is the one that
+ * is read: it is opened once.
+ *
+ * Rejected: certificate files as CZMQ writes them (a public key that can differ
+ * from its secret, and a format of its own), and a folder of keys (the order
+ * says which one serves). */
+#include "io/keys.h"
+
+#include "base/check.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zmq.h>
+
+/* Where a name without a slash lies, unless systemd has a folder for it. */
+#define KEYS_FOLDER "/etc/mmx"
+
+static void path_of(const char *file, char *out, size_t size)
+{
+    const char *folder = getenv("CREDENTIALS_DIRECTORY");
+
+    if (strchr(file, '/'))
+        snprintf(out, size, "%s", file);
+    else
+        snprintf(
+            out, size, "%s/%s", folder && *folder ? folder : KEYS_FOLDER, file);
+}
+
+/* Says why the open file is not to be trusted; NULL: it is. */
+static const char *judge(const struct stat *s)
+{
+    if (!S_ISREG(s->st_mode))
+        return "is not a regular file";
+    if (s->st_uid != 0 && s->st_uid != geteuid())
+        return "belongs to another user; expected root or this daemon's own";
+    if (s->st_mode & S_IRWXO)
+        return "is open to all users; expected mode 0640 or 0600";
+    if (s->st_mode & (S_IWGRP | S_IXGRP))
+        return "may be written by its group; expected mode 0640 or 0600";
+    if (s->st_size == 0)
+        return "is empty; `mmxctl keygen FILE` writes a key";
+    return NULL;
+}
+
+static bool derive(struct key_pair *k)
+{
+    return zmq_curve_public(k->public, k->secret) == 0 &&
+           zmq_z85_decode(k->public_bytes, k->public);
+}
+
+#define NO_KEY                                                                 \
+    "is not a key; expected one line of 40 characters, as `mmxctl keygen "     \
+    "FILE` writes it"
+
+/* Reads the pair. Returns what is wrong with the file; NULL: nothing. */
+static const char *read_pair(int fd, struct key_pair *k)
+{
+    char text[KEY_TEXT + 2] = "";
+    const char *why = NO_KEY;
+    uint8_t bytes[32];
+    ssize_t n = read(fd, text, sizeof(text));
+
+    if (n < 0)
+        why = strerror(errno);
+    if (n == KEY_TEXT || (n == KEY_TEXT + 1 && text[KEY_TEXT] == '\n')) {
+        text[KEY_TEXT] = 0;
+        memcpy(k->secret, text, sizeof(k->secret));
+        if (strlen(text) == KEY_TEXT && zmq_z85_decode(bytes, text) &&
+            derive(k))
+            why = NULL;
+    }
+    explicit_bzero(text, sizeof(text));
+    explicit_bzero(bytes, sizeof(bytes));
+    return why;
+}
+
+static const char *load_one(const char *path, struct key_pair *k)
+{
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const char *why;
+    struct stat s;
+
+    if (fd < 0 && errno == ELOOP)
+        return "is a link; expected the file itself";
+    if (fd < 0 && errno == ENOENT)
+        return "does not exist; `mmxctl keygen FILE` writes a key";
+    if (fd < 0)
+        return strerror(errno);
+    why = fstat(fd, &s) == 0 ? judge(&s) : strerror(errno);
+    if (!why)
+        why = read_pair(fd, k);
+    close(fd);
+    return why;
+}
+
+bool keys_have(const struct keys *k, const uint8_t *public_bytes)
+{
+    bool have = false;
+
+    CHECK(k->count > 0 && k->count <= CONF_KEYS_MAX, "%u keys", k->count);
+    for (uint32_t i = 0; i < k->count; i++)
+        have |= memcmp(k->pairs[i].public_bytes, public_bytes, 32) == 0;
+    return have;
+}
+
+static struct keys *take_memory(void)
+{
+    struct keys *k = mmap(NULL, sizeof(*k), PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (k == MAP_FAILED)
+        return NULL;
+    (void)madvise(k, sizeof(*k), MADV_DONTDUMP);
+    (void)mlock(k, sizeof(*k)); /* as far as RLIMIT_MEMLOCK lets us */
+    return k;
+}
+
+static const char *load_next(struct keys *k, const char *path)
+{
+    struct key_pair *pair = &k->pairs[k->count];
+    const char *why = load_one(path, pair);
+
+    if (why)
+        return why;
+    if (k->count > 0 && keys_have(k, pair->public_bytes))
+        return "holds a key that is listed before";
+    k->count++;
+    return NULL;
+}
+
+enum err keys_load(struct keys **out, const struct conf_list *files,
+    uint32_t *bad, struct conf_error *e)
+{
+    struct keys *k = take_memory();
+    char path[4096 + 128];
+    enum err r;
+
+    CHECK(files->count > 0 && files->count <= CONF_KEYS_MAX, "%u key files",
+        files->count);
+    *bad = NONE;
+    if (!k || !zmq_has("curve")) {
+        snprintf(e->text, sizeof(e->text), "control.keys: %s",
+            k ? "this libzmq was built without CURVE" : "no memory");
+        r = k ? ERR_VERSION : ERR_NO_BLOCKS;
+        keys_free(&k);
+        return r;
+    }
+    for (uint32_t i = 0; i < files->count; i++) {
+        const char *why;
+
+        path_of(files->items[i], path, sizeof(path));
+        why = load_next(k, path);
+        if (!why)
+            continue;
+        *bad = i;
+        snprintf(e->text, sizeof(e->text), "control.keys[%u]: %.200s: %.200s",
+            i, path, why);
+        keys_free(&k);
+        return ERR_MALFORMED;
+    }
+    *out = k;
+    return OK;
+}
+
+void keys_free(struct keys **out)
+{
+    struct keys *k = *out;
+
+    *out = NULL;
+    if (!k)
+        return;
+    explicit_bzero(k, sizeof(*k));
+    munmap(k, sizeof(*k));
+}

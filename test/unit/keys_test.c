@@ -1,0 +1,147 @@
+/* keys_test.c - key files: what is taken, and what is refused with which words.
+ */
+#include "io/keys.h"
+#include "test/t.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A pair of libzmq's documentation. */
+#define SECRET "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
+#define PUBLIC "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+#define OTHER  "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs"
+
+static struct keys *keys;
+static struct conf_error error;
+static uint32_t bad;
+
+static const char *path(const char *name)
+{
+    static char out[4][512];
+    static unsigned next;
+    char *p = out[next++ % 4];
+
+    snprintf(p, sizeof(out[0]), "%s/%s", t_dir(), name);
+    return p;
+}
+
+static const char *file(const char *name, const char *text, mode_t mode)
+{
+    const char *at = path(name);
+    FILE *f = fopen(at, "w");
+
+    T_TRUE(f);
+    fputs(text, f);
+    fclose(f);
+    T_EQ_U64((uint64_t)chmod(at, mode), 0);
+    return at;
+}
+
+static enum err load(const char *a, const char *b)
+{
+    struct conf_list l = {.count = b ? 2 : 1};
+
+    snprintf(l.items[0], sizeof(l.items[0]), "%s", a);
+    snprintf(l.items[1], sizeof(l.items[1]), "%s", b ? b : "");
+    bad = 77;
+    return keys_load(&keys, &l, &bad, &error);
+}
+
+static void refused(const char *at, const char *why)
+{
+    char text[640];
+
+    T_ERR(load(at, NULL), ERR_MALFORMED);
+    snprintf(text, sizeof(text), "control.keys[0]: %s: %s", at, why);
+    T_EQ_STR(error.text, text);
+    T_EQ_U64(bad, 0);
+    T_CHECK(!strstr(error.text, "JTKVSB"), "the key is in: %s", error.text);
+}
+
+TEST(pair)
+{
+    T_OK(load(file("a", SECRET "\n", 0640), file("b", OTHER, 0600)));
+    T_EQ_U64(keys->count, 2);
+    T_EQ_STR(keys->pairs[0].public, PUBLIC);
+    T_EQ_STR(keys->pairs[0].secret, SECRET);
+    T_TRUE(keys_have(keys, keys->pairs[1].public_bytes));
+    T_FALSE(keys_have(keys, (const uint8_t *)SECRET));
+    keys_free(&keys);
+    T_TRUE(!keys);
+}
+
+TEST(files_that_are_none)
+{
+    refused(path("none"), "does not exist; `mmxctl keygen FILE` writes a key");
+    refused(
+        file("empty", "", 0600), "is empty; `mmxctl keygen FILE` writes a key");
+    T_EQ_U64((uint64_t)symlink(file("a", SECRET, 0600), path("link")), 0);
+    refused(path("link"), "is a link; expected the file itself");
+    refused(path("."), "is not a regular file");
+    T_EQ_U64((uint64_t)mkfifo(path("fifo"), 0600), 0);
+    refused(path("fifo"), "is not a regular file");
+}
+
+TEST(modes)
+{
+    static const mode_t open_[] = {0644, 0641, 0642, 0777};
+
+    for (size_t i = 0; i < ARRAY_LEN(open_); i++)
+        refused(file("a", SECRET, open_[i]),
+            "is open to all users; expected mode 0640 or 0600");
+    refused(file("a", SECRET, 0660),
+        "may be written by its group; expected mode 0640 or 0600");
+    T_OK(load(file("a", SECRET, 0440), NULL)); /* as systemd gives it */
+    keys_free(&keys);
+}
+
+TEST(owners)
+{
+    const char *at = file("a", SECRET, 0640);
+
+    if (geteuid() != 0)
+        t_skip("giving a file away needs root");
+    T_EQ_U64((uint64_t)chown(at, 4001, 0), 0);
+    refused(at, "belongs to another user; expected root or this daemon's own");
+}
+
+#define NO_KEY                                                                 \
+    "is not a key; expected one line of 40 characters, as `mmxctl keygen "     \
+    "FILE` writes it"
+
+TEST(texts)
+{
+    refused(file("a", "JTKVSB", 0600), NO_KEY);
+    refused(file("a", SECRET "\n\n", 0600), NO_KEY);
+    refused(file("a", SECRET "x", 0600), NO_KEY);
+    refused(
+        file("a", "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh\xc3", 0600), NO_KEY);
+    refused(file("a", "metadata\ncurve\n    secret-key = \"JTKVSB\"\n", 0600),
+        NO_KEY);
+}
+
+TEST(twice)
+{
+    char text[640];
+    const char *b = file("b", SECRET "\n", 0600);
+
+    T_ERR(load(file("a", SECRET, 0600), b), ERR_MALFORMED);
+    snprintf(text, sizeof(text),
+        "control.keys[1]: %s: holds a key that is listed before", b);
+    T_EQ_STR(error.text, text);
+    T_EQ_U64(bad, 1);
+}
+
+TEST(credentials)
+{
+    (void)file("fleet.key", SECRET, 0440);
+    setenv("CREDENTIALS_DIRECTORY", t_dir(), 1);
+    T_OK(load("fleet.key", NULL));
+    keys_free(&keys);
+    setenv("CREDENTIALS_DIRECTORY", "", 1);
+    T_ERR(load("no-such.key", NULL), ERR_MALFORMED);
+    T_EQ_STR(error.text, "control.keys[0]: /etc/mmx/no-such.key: does not "
+                         "exist; `mmxctl keygen FILE` writes a key");
+}
