@@ -24,6 +24,8 @@ static void usage(FILE *to)
     fputs(
         "  doctor          check what an engine of this user needs: one line\n"
         "                  per check, ok, warn or fail, and what to do\n"
+        "  keygen FILE     write a new key of the fleet, for control.keys;\n"
+        "                  a file that exists stays as it is\n"
         "  --encoded       use /run/mmx/encoded.sock\n"
         "  --langd         use /run/mmx/langd.sock\n"
         "  --socket PATH   use the daemon's socket at PATH; default: that of\n"
@@ -176,6 +178,8 @@ int main(int argc, char **argv)
         else
             return usage(c == 'h' ? stdout : stderr), c == 'h' ? 0 : CTL_USAGE;
     }
+    if (optind + 2 == argc && !strcmp(argv[optind], "keygen"))
+        return keygen(argv[optind + 1]);
     if (optind + 1 != argc)
         return usage(stderr), CTL_USAGE;
     if (!strcmp(argv[optind], "doctor"))

@@ -43,6 +43,9 @@ bool ctl_next(struct ctl *c, struct local_msg *m);
 bool ctl_ask(
     struct ctl *c, const char *what, uint8_t form, struct local_msg *m);
 
+/* keygen.c: writes a new key; returns the exit status. */
+int keygen(const char *path);
+
 /* rows.c: what a daemon answers in FORM_ROWS */
 
 /* Takes the cells of the next row. False: no more. */

@@ -1,0 +1,79 @@
+/* keygen.c - mmxctl keygen: writes a new key of the fleet. Any 32 random bytes
+ * are one; its public half is derived by the daemons.
+ *
+ * Rejected: writing over a file that exists, with an option for it: the key
+ * that it held may be the only copy of one in use. */
+#include "ctl.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define DAEMONS_GROUP "mmx" /* as systemd/mmx.sysusers makes it */
+
+enum { SECRET_BYTES = 32, LINE_BYTES = SECRET_BYTES / 4 * 5 + 1 };
+
+/* Writes Z85: five characters for four bytes. */
+static void encode(const uint8_t bytes[SECRET_BYTES], char out[LINE_BYTES])
+{
+    static const char digits[] =
+        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+        ".-:+=^!/*?&<>()[]{}@%$#";
+
+    _Static_assert(sizeof(digits) == 85 + 1, "Z85 has 85 digits");
+    for (int i = 0; i < SECRET_BYTES / 4; i++) {
+        const uint8_t *b = bytes + 4 * i;
+        uint32_t v = (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 |
+                     (uint32_t)b[2] << 8 | b[3];
+
+        for (int k = 4; k >= 0; k--, v /= 85)
+            out[5 * i + k] = digits[v % 85];
+    }
+    out[LINE_BYTES - 1] = '\n';
+}
+
+static bool write_key(int fd)
+{
+    uint8_t bytes[SECRET_BYTES];
+    char line[LINE_BYTES];
+    bool ok = getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes);
+
+    if (ok) {
+        encode(bytes, line);
+        ok = write(fd, line, sizeof(line)) == sizeof(line) && fsync(fd) == 0;
+    }
+    explicit_bzero(bytes, sizeof(bytes));
+    explicit_bzero(line, sizeof(line));
+    return ok;
+}
+
+int keygen(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const struct group *g;
+
+    if (fd < 0) {
+        fprintf(stderr, "mmxctl: %s: %s\n", path, strerror(errno));
+        return CTL_REFUSED;
+    }
+    g = getgrnam(DAEMONS_GROUP);
+    /* Only root, and members, may give the group; others keep their own. */
+    if (g && fchown(fd, (uid_t)-1, g->gr_gid) != 0)
+        g = NULL;
+    if (fchmod(fd, g ? 0640 : 0600) != 0 || !write_key(fd) || close(fd) != 0) {
+        fprintf(stderr, "mmxctl: %s: %s\n", path, strerror(errno));
+        unlink(path);
+        return CTL_REFUSED;
+    }
+    printf("%s: a new key, readable by %s; every daemon of the fleet "
+           "needs it, named in control.keys\n",
+        path, g ? "group " DAEMONS_GROUP : "its owner alone");
+    return CTL_SHOWN;
+}
