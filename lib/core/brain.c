@@ -107,6 +107,7 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         return false;
     case EV_LINK_UP:
     case EV_LINK_DOWN:
+    case EV_LINK_REFUSED:
         peers_link(&b->peers, out, ev);
         return false;
     case EV_PEER:

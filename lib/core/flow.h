@@ -84,21 +84,23 @@ struct data_note {
 /* events */
 
 enum event_type {
-    EV_MORE,      /* nothing new: go on with what is pending */
-    EV_TIME,      /* deadline() has come */
-    EV_CONN_OPEN, /* an engine connected: conn, uid, gid, pid */
-    EV_CONN_END,  /* its connection ended; the process may still live */
-    EV_CONN_DEAD, /* its process is gone; the number may be used again */
-    EV_LOCAL,     /* a message of an engine: conn, local */
-    EV_LOCAL_BAD, /* a frame that could not be read: conn, err, seq, fault */
-    EV_LINK_UP,   /* a control connection to a peer is up: link */
-    EV_LINK_DOWN, /* it is lost; the number may be used again: link */
-    EV_PEER,      /* a message of a peer daemon: link, peer */
-    EV_PEER_BAD,  /* a frame that could not be read: link, err; with a fault
-                     peer, whose header is good */
-    EV_NOTE,      /* a note of one shard: note */
-    EV_MAP,       /* langd: of peer number `peer_at`, these pools are mapped:
-                     mapped; err: ACT_MAP has failed, none are */
+    EV_MORE,         /* nothing new: go on with what is pending */
+    EV_TIME,         /* deadline() has come */
+    EV_CONN_OPEN,    /* an engine connected: conn, uid, gid, pid */
+    EV_CONN_END,     /* its connection ended; the process may still live */
+    EV_CONN_DEAD,    /* its process is gone; the number may be used again */
+    EV_LOCAL,        /* a message of an engine: conn, local */
+    EV_LOCAL_BAD,    /* a frame that could not be read: conn, err, seq, fault */
+    EV_LINK_UP,      /* a control connection to a peer is up: link */
+    EV_LINK_DOWN,    /* it is lost; the number may be used again: link */
+    EV_LINK_REFUSED, /* langd: a connection that it makes is refused for its
+                        key: link, text */
+    EV_PEER,         /* a message of a peer daemon: link, peer */
+    EV_PEER_BAD,     /* a frame that could not be read: link, err; with a fault
+                        peer, whose header is good */
+    EV_NOTE,         /* a note of one shard: note */
+    EV_MAP,          /* langd: of peer number `peer_at`, these pools are mapped:
+                        mapped; err: ACT_MAP has failed, none are */
     EV_POOL,      /* pool has its memory, or it cannot be had: at start for each
                      with a layout in the config, else after ACT_POOL_FIX */
     EV_ADDRESSES, /* langd: what its HELLOs say from now on, per carrier; first
@@ -132,6 +134,7 @@ struct event {
     enum err err;
     uint32_t seq;
     struct wire_fault fault;
+    const char *text;
     uint32_t pool;
     uint32_t peer_at, mapped;
     union { /* valid during the step only */

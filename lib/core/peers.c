@@ -585,6 +585,10 @@ void peers_link(struct peers *p, struct out *out, const struct event *ev)
 
     if (!peer)
         return;
+    if (ev->type == EV_LINK_REFUSED) {
+        peer_refused(peer, out, "refused", ev->text, ev->now_ns);
+        return;
+    }
     if (ev->type == EV_LINK_UP) {
         if (p->ops->greets)
             peer_hello_until_up(p, out, peer, ev->now_ns);

@@ -9,6 +9,7 @@
 #ifndef MMX_IO_PEER_H
 #define MMX_IO_PEER_H
 
+#include "io/keys.h"
 #include "wire/wire.h"
 
 #include <uv.h>
@@ -20,6 +21,8 @@ struct links_opt {
     uint64_t seed;     /* random: hash seed */
     uint64_t hello_ns; /* from an accepted connection to its HELLO, at most */
     uint64_t inbox;    /* bytes of a connection that may wait to be read */
+    const struct keys
+        *keys; /* stay valid; NULL: connections are in the clear */
 };
 
 /* Called from links_serve only. */
@@ -39,6 +42,9 @@ struct links_calls {
     /* True if the peer on an accepted link is known: the others are evicted
      * when numbers are short. NULL: all are known. */
     bool (*known)(void *ud, uint32_t link);
+    /* The other side refuses a link of ours for its key, again and again; why
+     * is static text. NULL: not of interest. */
+    void (*refused)(void *ud, uint32_t link, const char *why);
 };
 
 /* Counted since the start. */
@@ -52,6 +58,8 @@ struct links_stats {
     uint64_t crowded_out;  /* evicted by newer ones, no peer being known */
     uint64_t flooded;      /* more bytes waited than may */
     uint64_t refused;      /* no descriptor was left */
+    uint64_t
+        keys_refused; /* handshakes, accepted and ours: a wrong key, none */
     /* Connections of ours: no socket, or a name without address. */
     uint64_t dials_failed;
 };
@@ -96,5 +104,14 @@ void links_serve(struct links *p);
 bool links_busy(const struct links *p);
 
 const struct links_stats *links_stats(const struct links *p);
+
+/* The last accepted connection whose key was refused. */
+struct links_refusal {
+    const char *why; /* static text */
+    uint64_t at_ns;  /* uv_hrtime() */
+    char from[64];   /* its address */
+};
+/* NULL: there was none. */
+const struct links_refusal *links_refusal(const struct links *p);
 
 #endif

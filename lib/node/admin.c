@@ -29,6 +29,8 @@
 #define SLICE_PLACES 128 /* rows or empty places per slice */
 #define CONF_BYTES   (256u << 10)
 #define PIECE_MAX    60000
+/* QUERY peers shows refused daemons for this long. */
+#define REFUSAL_SHOWN_NS (60 * NS_PER_S)
 /* Header and fixed fields of a REPORT. */
 #define PIECE_HEAD (LOCAL_HEADER + 6)
 
@@ -116,9 +118,39 @@ static void adding_number(struct rows_out *s, const char *name, uint64_t value)
     a->to->number(a->to, name, value);
 }
 
+/* Says what protects control connections. */
+static const char *secured(const struct node *n, char *out, size_t size)
+{
+    if (!n->keys)
+        return "insecure: no key, in the clear";
+    snprintf(out, size, "CURVE, %u key%s", n->keys->count,
+        n->keys->count > 1 ? "s" : "");
+    return out;
+}
+
+/* Appends a row for daemons that were refused lately and so are no peers. */
+static void show_refusal(const struct node *n, struct rows_out *s)
+{
+    const struct links_refusal *r = links_refusal(n->links);
+    uint64_t now = uv_hrtime();
+    char why[160];
+
+    CHECK(!r || now >= r->at_ns, "a refusal at %llu, later than now",
+        (unsigned long long)r->at_ns);
+    if (!r || now - r->at_ns > REFUSAL_SHOWN_NS)
+        return;
+    snprintf(why, sizeof(why), "refused: %s, %llu s ago", r->why,
+        (unsigned long long)((now - r->at_ns) / NS_PER_S));
+    s->row(s);
+    s->text(s, "name", "-");
+    s->text(s, "address", r->from);
+    s->text(s, "state", "refused");
+    s->text(s, "refused", why);
+}
+
 static void node_numbers(struct node *n, struct rows_out *s)
 {
-    char epoch[32];
+    char epoch[32], keys[48];
 
     snprintf(epoch, sizeof(epoch), "%016llx",
         (unsigned long long)n->brain_conf.epoch);
@@ -126,6 +158,7 @@ static void node_numbers(struct node *n, struct rows_out *s)
     s->text(s, "role", role_name(n->conf->role));
     s->text(s, "carriers", n->carriers.text);
     s->text(s, "not_by", n->carriers.why_not);
+    s->text(s, "control", secured(n, keys, sizeof(keys)));
     s->text(s, "epoch", epoch);
     s->text(s, "software", MMX_VERSION);
     s->number(s, "pid", (uint64_t)getpid());
@@ -229,6 +262,8 @@ static void show_slice(struct node *n, struct query *q)
         node_numbers(n, to);
     if (q->what == WHAT_STATS)
         node_stats(n, to);
+    if (q->what == WHAT_PEERS)
+        show_refusal(n, to);
     q->shown = true;
 }
 

@@ -33,6 +33,7 @@ struct options {
 /* Large; they live as long as the process. given: before conf_finish */
 static struct conf conf, given;
 static struct node *running;
+static struct keys *keys;
 
 static void print_running(void)
 {
@@ -157,6 +158,7 @@ static void end(void)
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, NULL);
     node_free(&running);
+    keys_free(&keys);
 }
 
 /* Returns the descriptors that the configured limits may need: per engine its
@@ -201,7 +203,7 @@ static void raise_descriptors(void)
 
 static int serve(uint8_t role)
 {
-    struct node_opt opt = {.conf = &conf};
+    struct node_opt opt = {.conf = &conf, .keys = keys};
     enum err e;
 
     start_log(role);
@@ -225,6 +227,23 @@ static int serve(uint8_t role)
     return 0;
 }
 
+/* Loads the files of control.keys. */
+static enum err load_keys(const char *file, struct conf_error *e)
+{
+    char path[32];
+    uint32_t bad;
+    enum err r =
+        conf_secure(&conf) ? keys_load(&keys, &conf.control_keys, &bad, e) : OK;
+
+    CHECK(!keys || keys->count == conf.control_keys.count, "%u keys",
+        keys ? keys->count : 0);
+    if (r == ERR_MALFORMED) {
+        snprintf(path, sizeof(path), "control.keys[%u]", bad);
+        yaml_place(file, &conf, path, e);
+    }
+    return r;
+}
+
 /* Checks what only this host can tell of a configuration that is good. */
 static int check_host(const char *file)
 {
@@ -233,7 +252,10 @@ static int check_host(const char *file)
                               : data_tcp_missing(conf.transfer_devices);
 
     if (missing.len == 0) {
-        printf("%s: good\n", file);
+        printf("%s: good%s\n", file,
+            conf.insecure ? ", but insecure: true lets any program that "
+                            "reaches a port act as a daemon"
+                          : "");
         return 0;
     }
     fprintf(stderr, "%s: transfer.devices: this host has no device `%.*s`\n",
@@ -259,6 +281,10 @@ int daemon_main(uint8_t role, int argc, char **argv)
     }
     if (o.print)
         return print_conf(o.comments);
+    if (load_keys(o.file, &e) != OK) {
+        fprintf(stderr, "%s\n", e.text);
+        return EXIT_CONFIG;
+    }
     if (o.check)
         return check_host(o.file);
     return serve(role);

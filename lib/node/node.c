@@ -153,6 +153,13 @@ static void link_down(void *ud, uint32_t link)
     node_event(ud, &ev);
 }
 
+static void link_refused(void *ud, uint32_t link, const char *why)
+{
+    struct event ev = {.type = EV_LINK_REFUSED, .link = link, .text = why};
+
+    node_event(ud, &ev);
+}
+
 static void link_message(void *ud, uint32_t link, const struct peer_msg *m)
 {
     struct event ev = {.type = EV_PEER, .link = link, .peer = m};
@@ -597,9 +604,10 @@ static enum err start_peers(struct node *n)
         .heartbeat_ms = (uint32_t)(c->control_heartbeat / NS_PER_MS),
         .seed = n->brain_conf.seed,
         .hello_ns = c->timeout_hello,
-        .inbox = c->limit_inbox};
-    struct links_calls calls = {
-        n, link_up, link_down, link_message, link_bad, full, link_known};
+        .inbox = c->limit_inbox,
+        .keys = n->keys};
+    struct links_calls calls = {n, link_up, link_down, link_message, link_bad,
+        full, link_known, link_refused};
 
     return links_new(&n->links, &n->loop, &opt, &calls);
 }
@@ -647,6 +655,7 @@ enum err node_new(struct node **out, const struct node_opt *opt)
     if (!n)
         return ERR_NO_BLOCKS;
     n->conf = opt->conf;
+    n->keys = opt->keys;
     n->watchdog_ns = opt->watchdog_ns;
     n->wake.fd = -1;
     n->timer_ns = TIME_NEVER;
@@ -699,6 +708,9 @@ void node_run(struct node *n)
     uv_prepare_start(&n->prepare, on_prepare);
     uv_check_start(&n->check, on_check);
     uv_poll_start(&n->wake_poll, UV_READABLE, on_wake);
+    if (n->conf->insecure)
+        log_warn("insecure: true: any program that reaches a port can act as a "
+                 "daemon, and read along");
     if (beat_ms)
         uv_timer_start(&n->watchdog, on_watchdog, beat_ms, beat_ms);
     log_info("%s: ready, engines at %s, epoch %016llx", n->conf->name,

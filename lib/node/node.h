@@ -6,11 +6,13 @@
 #define MMX_NODE_NODE_H
 
 #include "core/conf/conf.h"
+#include "io/keys.h"
 
 struct node;
 
 struct node_opt {
     const struct conf *conf; /* finished; stays valid and unchanged */
+    const struct keys *keys; /* of control.keys, stay valid; NULL: none */
     int listen_fd;           /* socket of the engines; -1: socket.path */
     uint64_t watchdog_ns;    /* of the service manager; 0: none */
 };

@@ -51,6 +51,7 @@ struct node_carriers {
 
 struct node {
     const struct conf *conf;
+    const struct keys *keys; /* NULL: control connections are in the clear */
     struct brain *brain;
     void *brain_memory;
     size_t brain_bytes;

@@ -31,7 +31,7 @@ struct side {
 };
 
 static struct links_opt options = {
-    NULL, LINKS, 1000, 5, 60 * NS_PER_S, 1 << 20};
+    NULL, LINKS, 1000, 5, 60 * NS_PER_S, 1 << 20, NULL};
 static uv_loop_t loop;
 static struct side a, b; /* a binds, b connects */
 static char address[128];
@@ -82,7 +82,7 @@ static void open_side(struct side *s, const char *listen)
 {
     struct links_opt opt = options;
     struct links_calls calls = {
-        s, on_up, on_down, on_message, on_bad, on_full, s->known};
+        s, on_up, on_down, on_message, on_bad, on_full, s->known, NULL};
 
     opt.listen = listen;
 

@@ -29,6 +29,10 @@
 
 /* A connection without a HELLO may send this much: more than any HELLO. */
 #define SILENT_BYTES 131072u
+/* And this much without our key: more than a handshake. */
+#define SHAKE_BYTES 4096
+/* ZMTP's greeting; what follows it comes from the mechanism. */
+#define GREETING_BYTES 64
 /* All connections together may have limits.inbox times this waiting. */
 #define INBOXES 4
 /* A tick that is later than this means that the daemon was stopped. */
@@ -53,20 +57,21 @@ static void conn_free(struct links *p, struct conn *c)
 /* ZMTP's commands in a tick, most of them heartbeats. */
 #define TRICKLE_BYTES 256
 
-/* Returns the bytes of a part with ZMTP's header. */
-static uint64_t on_the_wire(size_t bytes)
+/* Returns the bytes of a part with ZMTP's header, and what CURVE adds. */
+static uint64_t on_the_wire(const struct meter *m, size_t bytes)
 {
+    bytes += m->around;
     return bytes + (bytes < 256 ? 2 : 9);
 }
 
 void meter_read(struct meter *m, size_t bytes)
 {
-    m->read += on_the_wire(bytes);
+    m->read += on_the_wire(m, bytes);
 }
 
 void meter_written(struct meter *m, size_t bytes)
 {
-    m->written += on_the_wire(bytes);
+    m->written += on_the_wire(m, bytes);
 }
 
 bool meter_over(struct meter *m, uint64_t limit)
@@ -83,16 +88,11 @@ bool meter_over(struct meter *m, uint64_t limit)
     return m->behind > limit;
 }
 
-static const char *remote(int fd, char *text, size_t size)
+void conn_from(const struct conn *c, char *out, size_t size)
 {
-    struct sockaddr_storage a;
-    socklen_t len = sizeof(a);
-
-    if (getpeername(fd, (struct sockaddr *)&a, &len) != 0 ||
-        getnameinfo((struct sockaddr *)&a, len, text, (socklen_t)size, NULL, 0,
-            NI_NUMERICHOST) != 0)
-        snprintf(text, size, "an unknown address");
-    return text;
+    if (getnameinfo((const struct sockaddr *)&c->from, sizeof(c->from), out,
+            (socklen_t)size, NULL, 0, NI_NUMERICHOST) != 0)
+        snprintf(out, size, "an unknown address");
 }
 
 static uint16_t local_port(int fd)
@@ -140,7 +140,32 @@ void conns_shut(struct links *p, uint32_t conn)
         link_lost(p, link);
 }
 
-/* Returns a free entry, which it evicts the oldest silent connection for. */
+/* True if the connection has sent more than every stranger can: libzmq answers
+ * a handshake's first message only to those that know our key, and before it
+ * sends a greeting. */
+static bool heard(const struct links *p, const struct conn *c)
+{
+    struct tcp_counts now;
+
+    return p->opt.keys && tcp_counts(c->meter.fd, &now) &&
+           now.acked > GREETING_BYTES;
+}
+
+/* Returns the connection that gives way to a new one. */
+static struct conn *weakest(struct links *p)
+{
+    struct conn *c;
+
+    while ((c = LIST_FIRST(&p->silent, struct conn, node))) {
+        if (c->ended || !heard(p, c))
+            return c;
+        list_remove(&c->node);
+        list_push_tail(&p->heard, &c->node);
+    }
+    return LIST_FIRST(&p->heard, struct conn, node);
+}
+
+/* Returns a free entry, which it evicts the weakest connection for. */
 static struct conn *entry_take(struct links *p)
 {
     struct list *n = list_pop(&p->conns_free);
@@ -148,7 +173,7 @@ static struct conn *entry_take(struct links *p)
 
     if (n)
         return LIST_ENTRY(n, struct conn, node);
-    c = LIST_FIRST(&p->silent, struct conn, node);
+    c = weakest(p);
     CHECK(c, "%u connections, all of them greeted", p->conns_count);
     if (!c->ended)
         p->stats.crowded_out++;
@@ -159,12 +184,15 @@ static struct conn *entry_take(struct links *p)
 
 void conns_accepted(struct links *p, uint32_t fd)
 {
+    socklen_t len = sizeof(struct sockaddr_in6);
     struct conn *c;
 
     conns_ended(p, fd);
     c = entry_take(p);
-    *c = (struct conn){
-        .link = NONE, .since_ns = uv_hrtime(), .meter = {.fd = (int)fd}};
+    *c = (struct conn){.link = NONE,
+        .since_ns = uv_hrtime(),
+        .meter = {.fd = (int)fd, .around = p->opt.keys ? CURVE_AROUND : 0}};
+    (void)getpeername((int)fd, (struct sockaddr *)&c->from, &len);
     list_init(&c->node);
     list_push_tail(&p->silent, &c->node);
     CHECK(table_put(&p->by_fd, fd, 0, (uint32_t)(c - p->conns)),
@@ -177,6 +205,7 @@ void conns_ended(struct links *p, uint32_t fd)
     uint32_t conn = table_get(&p->by_fd, fd, 0);
     struct conn *c = &p->conns[conn == NONE ? 0 : conn];
 
+    keys_ended(p, conn == NONE ? NULL : c);
     if (conn == NONE)
         return;
     if (c->link != NONE)
@@ -286,31 +315,40 @@ uint32_t conns_link(struct links *p, uint64_t rid, uint32_t conn)
 static void end_for(
     struct links *p, struct conn *c, uint64_t *count, const char *why)
 {
-    char text[INET6_ADDRSTRLEN + 16];
+    char from[INET6_ADDRSTRLEN + 16];
 
     *count += 1;
-    log_rated(&ends, "a control connection from %s is ended: %s",
-        remote(c->meter.fd, text, sizeof(text)), why);
+    conn_from(c, from, sizeof(from));
+    log_rated(&ends, "a control connection from %s is ended: %s", from, why);
     conns_shut(p, (uint32_t)(c - p->conns));
 }
 
-static void tick_silent(struct links *p, uint64_t now_ns)
+/* True if more came than may without a HELLO, or without our key. */
+static bool too_loud(const struct links *p, struct conn *c)
 {
-    uint64_t late_ns = now_ns - p->ticked_ns;
+    if (meter_over(&c->meter, SILENT_BYTES))
+        return true;
+    return p->opt.keys && c->meter.behind > SHAKE_BYTES && !heard(p, c);
+}
+
+/* Looks at the connections without a HELLO on one of the two lists. late: the
+ * daemon was stopped, and what they sent is not read yet. */
+static void tick_silent(
+    struct links *p, struct list *list, uint64_t now_ns, bool late)
+{
     char why[96];
 
-    /* What they sent while the daemon was stopped is not read yet. */
-    LIST_FOREACH (n, &p->silent)
-        if (p->ticked_ns && late_ns > LATE_TICKS * TICK_NS)
-            LIST_ENTRY(n, struct conn, node)->since_ns = now_ns;
-    p->ticked_ns = now_ns;
-    LIST_FOREACH_SAFE (n, &p->silent) {
+    LIST_FOREACH_SAFE (n, list) {
         struct conn *c = LIST_ENTRY(n, struct conn, node);
 
+        if (late)
+            c->since_ns = now_ns;
         if (c->ended)
             continue;
-        if (meter_over(&c->meter, SILENT_BYTES)) {
-            end_for(p, c, &p->stats.flooded, "131072 bytes and no hello");
+        if (too_loud(p, c)) {
+            snprintf(why, sizeof(why), "%llu bytes and no hello",
+                (unsigned long long)c->meter.behind);
+            end_for(p, c, &p->stats.flooded, why);
         } else if (now_ns - c->since_ns >= p->opt.hello_ns) {
             snprintf(why, sizeof(why),
                 "no hello came, timeouts.hello is %llu ms",
@@ -353,7 +391,11 @@ static void tick_greeted(struct links *p)
 
 void conns_tick(struct links *p, uint64_t now_ns)
 {
-    tick_silent(p, now_ns);
+    bool late = p->ticked_ns && now_ns - p->ticked_ns > LATE_TICKS * TICK_NS;
+
+    p->ticked_ns = now_ns;
+    tick_silent(p, &p->silent, now_ns, late);
+    tick_silent(p, &p->heard, now_ns, late);
     tick_greeted(p);
     if (p->spare < 0 && p->listen_fd >= 0)
         p->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -21,6 +21,8 @@
 #define WAIT_FIRST_NS (200 * NS_PER_MS)
 #define WAIT_NAME_NS  (2 * NS_PER_S)
 #define WAIT_MAX_NS   (30 * NS_PER_S)
+/* At most after all keys were refused. */
+#define WAIT_KEYS_NS  (2 * NS_PER_S)
 #define ASKED_LONG_NS (3 * NS_PER_S)
 
 static struct log_rate lines =
@@ -120,6 +122,31 @@ static void close_socket(struct links *p, uint32_t link)
         return;
     k->sock = NULL;
     sock_close(s);
+}
+
+void dial_refused(struct links *p, uint32_t link, const char *why)
+{
+    struct dial *d = &link_at(p, link)->dial;
+    uint32_t keys = p->opt.keys ? p->opt.keys->count : 1;
+    uint64_t now = uv_hrtime();
+
+    CHECK(
+        d->used && d->key < keys, "link %u: key %u of %u", link, d->key, keys);
+    d->key = (d->key + 1) % keys;
+    d->refused++;
+    close_socket(p, link);
+    d->retry_ns = now;
+    if (d->refused % keys == 0) {
+        wait_for(d, now, WAIT_FIRST_NS);
+        d->wait_ns = min_u64(d->wait_ns, WAIT_KEYS_NS);
+        d->retry_ns = now + d->wait_ns;
+    }
+    /* Once may be chance: a listener that ends, or is full. */
+    if (d->refused < 2 * keys)
+        return;
+    log_once(d, why);
+    if (p->calls.refused)
+        p->calls.refused(p->calls.ud, link, why);
 }
 
 static void ask(struct links *p, struct dial *d, uint64_t now_ns)
@@ -233,6 +260,7 @@ void dial_changed(struct links *p, uint32_t link)
 
     d->logged = NULL;
     d->wait_ns = 0;
+    d->refused = 0;
     d->retry_ns = uv_hrtime() + WAIT_NAME_NS;
 }
 

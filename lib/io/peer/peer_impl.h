@@ -10,6 +10,7 @@
 #include "io/peer/lookup.h"
 #include "io/peer.h"
 
+#include <netinet/in.h>
 #include <zmq.h>
 
 /* How often connections are looked at: while data moves, and while they are
@@ -20,7 +21,8 @@
 /* Bytes of a connection that were read from ZMQ, and written to it; behind:
  * what waits, in the direction where more does. */
 struct meter {
-    int fd; /* -1: not known */
+    int fd;          /* -1: not known */
+    uint32_t around; /* bytes that CURVE puts around a message */
     uint64_t read, written, behind;
 };
 
@@ -39,11 +41,12 @@ struct sock {
 
 /* A connection of the ROUTER. */
 struct conn {
-    struct list node; /* on the owner's free, silent or greeted list */
+    struct list node; /* on the owner's free, silent, heard or greeted list */
     uint32_t link;    /* NONE: it has sent no HELLO */
     bool ended;       /* shut down by us; the monitor has not reported it yet */
     uint64_t since_ns;
     struct meter meter;
+    struct sockaddr_in6 from; /* or another address that is no larger */
 };
 
 /* A connection that we make: its address, and the state of connecting. */
@@ -55,6 +58,8 @@ struct dial {
     struct lookup_result found;
     uint32_t at; /* the address of found that is used */
     uint64_t retry_ns, wait_ns;
+    uint32_t key;       /* which one of control.keys it uses */
+    uint32_t refused;   /* handshakes that failed since it was up */
     const char *logged; /* last */
 };
 
@@ -80,9 +85,10 @@ struct links {
     struct link *links;
     struct conn *conns;
     struct list free, used, ready, dirty, coalesced;
-    struct list conns_free, silent, greeted; /* oldest first */
-    struct table by_rid;                     /* routing id -> link */
-    struct table by_fd;                      /* descriptor -> conn */
+    /* Oldest first; heard: no HELLO yet, and our key is known there. */
+    struct list conns_free, silent, heard, greeted;
+    struct table by_rid; /* routing id -> link */
+    struct table by_fd;  /* descriptor -> conn */
     uint8_t *memory, *buffers;
     size_t buffers_bytes;
     uint64_t monitors;           /* created so far; numbers their names */
@@ -94,6 +100,11 @@ struct links {
      * of packets, and the bytes that waited on all connections. */
     uint64_t every_ns, ticked_ns, ticked_packets, behind;
     int listen_fd, spare; /* ROUTER: its listener; a reserve to refuse with */
+    void *zap;            /* says which keys are taken; NULL: there are none */
+    uv_poll_t zap_poll;
+    bool zap_news;
+    const char *failed; /* why the handshake failed whose end comes next */
+    struct links_refusal refusal;
 };
 
 /* Returns link number `link`. */
@@ -108,11 +119,20 @@ static inline struct link *link_at(const struct links *p, uint32_t link)
 struct sock *sock_open(struct links *p, int type, uint32_t link, bool six);
 void sock_close(struct sock *s);
 bool sock_set(void *zmq, int option, int value);
+/* Polls a ZMQ socket's descriptor. */
+void sock_watch(
+    uv_loop_t *loop, uv_poll_t *h, void *zmq, uv_poll_cb f, void *data);
 /* Drops a link's output and reports it down; nothing if it is not up. */
 void link_down(struct links *p, uint32_t link);
 /* Releases the number of an accepted link whose connection has ended, and
  * reports it down. */
 void link_lost(struct links *p, uint32_t link);
+/* Handles all events of the socket's monitor. Callbacks may close it. */
+void sock_news(struct sock *s);
+
+/* peer_tick.c */
+/* Looks at all connections. */
+void links_tick(struct links *p);
 /* Starts the ticks; they stop when there is nothing to look at. */
 void links_watch(struct links *p);
 
@@ -143,7 +163,32 @@ void conns_tick(struct links *p, uint64_t now_ns);
  * thread does not try to accept them without end. */
 void conns_refuse(struct links *p);
 
+/* Writes the address that the connection came from. */
+void conn_from(const struct conn *c, char *out, size_t size);
+
+/* peer_keys.c: who is let in */
+/* Bytes of a message under CURVE besides its own: a command's name, its nonce,
+ * its code of authentication, its flags. */
+#define CURVE_AROUND 33
+/* Sets key number `which` on a socket that is neither bound nor connected. True
+ * without keys. */
+bool keys_set(const struct links *p, void *zmq, int type, uint32_t which);
+/* Opens what libzmq asks for each key; before any socket is bound. */
+MUST_CHECK enum err zap_open(struct links *p);
+void zap_close(struct links *p);
+void zap_serve(struct links *p);
+/* Takes the news of a handshake that has failed. */
+void keys_router_event(struct links *p, uint16_t event, uint32_t value);
+void keys_dealer_event(
+    struct links *p, uint32_t link, uint16_t event, uint32_t value);
+/* Notes that an accepted connection has ended, whose handshake may have failed
+ * just before. c: NULL if it is not known. */
+void keys_ended(struct links *p, const struct conn *c);
+
 /* peer_dial.c: connections that we make */
+/* Closes the socket, whose handshake has failed, and goes on with the next key.
+ */
+void dial_refused(struct links *p, uint32_t link, const char *why);
 MUST_CHECK enum err dial_start(
     struct links *p, uint32_t link, struct span address);
 void dial_stop(struct links *p, uint32_t link);

@@ -45,15 +45,16 @@
 #define FRAMES_TURN  2048u /* of all sockets */
 #define FRAMES_SOCK  256u
 #define LINGER_MS    100
-/* With more bytes than this waiting the next tick is soon. */
-#define BEHIND_BYTES 65536
 #define RID_BYTES    5 /* of routing ids that ZMQ itself chooses */
 #define ROUTER_EVENTS                                                          \
     (ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |      \
-        ZMQ_EVENT_DISCONNECTED)
+        ZMQ_EVENT_DISCONNECTED | REFUSED_EVENTS)
 #define DEALER_EVENTS                                                          \
     (ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED |                            \
-        ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
+        ZMQ_EVENT_HANDSHAKE_SUCCEEDED | REFUSED_EVENTS)
+#define REFUSED_EVENTS                                                         \
+    (ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |                                    \
+        ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
 
 /* sockets */
 
@@ -157,12 +158,13 @@ static bool readable(void *zmq)
            (events & ZMQ_POLLIN) != 0;
 }
 
-static void watch(struct sock *s, uv_poll_t *h, void *zmq, uv_poll_cb f)
+void sock_watch(
+    uv_loop_t *loop, uv_poll_t *h, void *zmq, uv_poll_cb f, void *data)
 {
-    int e = uv_poll_init(s->owner->loop, h, zmq_fd(zmq));
+    int e = uv_poll_init(loop, h, zmq_fd(zmq));
 
     if (e == 0) {
-        h->data = s;
+        h->data = data;
         e = uv_poll_start(h, UV_READABLE, f);
     }
     CHECK(e == 0, "poll of a ZMQ descriptor: %s", uv_strerror(e));
@@ -178,7 +180,8 @@ struct sock *sock_open(struct links *p, int type, uint32_t link, bool six)
     s->zmq = zmq_socket(p->ctx, type);
     s->monitor = NULL;
     s->meter.fd = -1;
-    if (s->zmq && set_options(s->zmq, type, p->opt.heartbeat_ms, six))
+    if (s->zmq && set_options(s->zmq, type, p->opt.heartbeat_ms, six) &&
+        keys_set(p, s->zmq, type, link == NONE ? 0 : p->links[link].dial.key))
         s->monitor = open_monitor(
             p, s->zmq, type == ZMQ_ROUTER ? ROUTER_EVENTS : DEALER_EVENTS);
     if (!s->monitor) {
@@ -191,8 +194,8 @@ struct sock *sock_open(struct links *p, int type, uint32_t link, bool six)
     CHECK(s->closing == 0, "a socket is used before its handles are closed");
     s->link = link;
     list_push_tail(&p->used, &s->node);
-    watch(s, &s->poll, s->zmq, on_readable);
-    watch(s, &s->monitor_poll, s->monitor, on_news);
+    sock_watch(p->loop, &s->poll, s->zmq, on_readable, s);
+    sock_watch(p->loop, &s->monitor_poll, s->monitor, on_news, s);
     s->news = true;
     make_ready(s);
     return s;
@@ -252,6 +255,8 @@ static void router_event(struct links *p, uint16_t event, uint32_t value)
         conns_accepted(p, value);
     else if (event == ZMQ_EVENT_DISCONNECTED)
         conns_ended(p, value);
+    else if (event & REFUSED_EVENTS)
+        keys_router_event(p, event, value);
     else if (event == ZMQ_EVENT_LISTENING)
         conns_listen(p, (int)value);
     else if (event == ZMQ_EVENT_ACCEPT_FAILED)
@@ -264,8 +269,14 @@ static void dealer_event(
     struct link *k = link_at(p, s->link);
     bool up = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
 
+    if (event & REFUSED_EVENTS) {
+        if (k->sock == s)
+            keys_dealer_event(p, s->link, event, value);
+        return;
+    }
     if (event == ZMQ_EVENT_CONNECTED)
-        s->meter = (struct meter){.fd = (int)value};
+        s->meter = (struct meter){
+            .fd = (int)value, .around = p->opt.keys ? CURVE_AROUND : 0};
     if (event == ZMQ_EVENT_DISCONNECTED)
         s->meter.fd = -1;
     if (k->sock != s || (!up && event != ZMQ_EVENT_DISCONNECTED) || k->up == up)
@@ -296,8 +307,7 @@ static bool skip_parts(
     return any;
 }
 
-/* Handles all events of the monitor. Callbacks may close s. */
-static void serve_monitor(struct sock *s)
+void sock_news(struct sock *s)
 {
     struct links *p = s->owner;
 
@@ -356,7 +366,7 @@ static uint32_t router_conn(struct links *p)
 
     if (conn == NONE && fd >= 0) {
         /* It may be new: the monitor has its event before. */
-        serve_monitor(p->router);
+        sock_news(p->router);
         conn = conns_find(p, (uint32_t)fd);
     }
     return conn;
@@ -407,71 +417,8 @@ static uint32_t dealer_receive(struct links *p, struct sock *s)
     }
     /* The first message may overtake the event of being connected. */
     if (!p->links[s->link].up)
-        serve_monitor(s);
+        sock_news(s);
     return s->zmq ? max_u32(1, take_frames(p, s->link, s)) : 1;
-}
-
-static void on_tick(uv_timer_t *t)
-{
-    struct links *p = t->data;
-
-    p->tick = true;
-}
-
-static void tick_every(struct links *p, uint64_t ns)
-{
-    if (p->every_ns == ns)
-        return;
-    p->every_ns = ns;
-    p->ticked_ns = 0;
-    if (ns)
-        uv_timer_start(&p->timer, on_tick, ns / NS_PER_MS, ns / NS_PER_MS);
-    else
-        uv_timer_stop(&p->timer);
-}
-
-void links_watch(struct links *p)
-{
-    if (!p->stopped)
-        tick_every(p, TICK_NS);
-}
-
-static bool anything(const struct links *p)
-{
-    bool any = !list_empty(&p->silent) || !list_empty(&p->greeted);
-
-    for (uint32_t i = 0; i < p->opt.links && !any; i++)
-        any = p->links[i].dial.used;
-    return any;
-}
-
-/* True if a tick is needed sooner than a calm one. */
-static bool ticks_fast(struct links *p, uint64_t now_ns)
-{
-    uint64_t packets = p->stats.packets_in + p->stats.dropped_packets;
-    bool moved = packets != p->ticked_packets;
-
-    p->ticked_packets = packets;
-    return moved || p->behind > BEHIND_BYTES || !list_empty(&p->silent) ||
-           dial_due(p, now_ns + CALM_NS);
-}
-
-static void serve_tick(struct links *p)
-{
-    uint64_t now;
-
-    p->tick = false;
-    p->behind = 0;
-    /* First the connections that have ended, so that none is looked at. */
-    if (p->router)
-        serve_monitor(p->router);
-    now = uv_hrtime(); /* not earlier than the last accept's */
-    conns_tick(p, now);
-    dial_tick(p, now);
-    if (!anything(p))
-        tick_every(p, 0);
-    else
-        tick_every(p, ticks_fast(p, now) ? TICK_NS : CALM_NS);
 }
 
 void links_serve(struct links *p)
@@ -480,7 +427,9 @@ void links_serve(struct links *p)
     uint32_t left = FRAMES_TURN;
 
     if (p->tick)
-        serve_tick(p);
+        links_tick(p);
+    if (p->zap_news)
+        zap_serve(p);
     list_init(&now);
     while (!list_empty(&p->ready))
         list_push_tail(&now, list_pop(&p->ready));
@@ -490,7 +439,7 @@ void links_serve(struct links *p)
         uint32_t turns = min_u32(left, FRAMES_SOCK), i = 0, one = 1;
 
         if (s->news)
-            serve_monitor(s);
+            sock_news(s);
         while (one && i < turns && s->zmq && !p->calls.full(p->calls.ud)) {
             one = s->link == NONE ? router_receive(p) : dealer_receive(p, s);
             i += one;
@@ -505,7 +454,7 @@ void links_serve(struct links *p)
 
 bool links_busy(const struct links *p)
 {
-    return p->tick || !list_empty(&p->ready);
+    return p->tick || p->zap_news || !list_empty(&p->ready);
 }
 
 /* out */
@@ -621,8 +570,8 @@ void links_disconnect(struct links *p, uint32_t link)
 
 static enum err take_memory(struct links *p)
 {
-    struct list *lists[] = {&p->conns_free, &p->silent, &p->greeted, &p->free,
-        &p->used, &p->ready, &p->dirty, &p->coalesced};
+    struct list *lists[] = {&p->conns_free, &p->silent, &p->heard, &p->greeted,
+        &p->free, &p->used, &p->ready, &p->dirty, &p->coalesced};
     struct slab s = {0};
     void *m;
 
@@ -687,6 +636,8 @@ static enum err bind_router(struct links *p)
 
     if (!p->opt.listen)
         return OK;
+    if (p->opt.keys && zap_open(p) != OK)
+        return ERR_INTERNAL;
     /* libzmq numbers connections from rand(), does not seed it, and aborts when
      * a connection claims the routing id that a later one is given. */
     srand((unsigned)(p->opt.seed ^ p->opt.seed >> 32));
@@ -757,6 +708,7 @@ void links_stop(struct links *p)
         if (s->zmq)
             sock_close(s);
     }
+    zap_close(p);
 }
 
 void links_free(struct links **out)
