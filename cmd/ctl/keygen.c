@@ -18,17 +18,17 @@
 
 #define DAEMONS_GROUP "mmx" /* as systemd/mmx.sysusers makes it */
 
-enum { SECRET_BYTES = 32, LINE_BYTES = SECRET_BYTES / 4 * 5 + 1 };
+enum { CURVE_BYTES = 32, LINE_BYTES = CURVE_BYTES / 4 * 5 + 1 };
 
 /* Writes Z85: five characters for four bytes. */
-static void encode(const uint8_t bytes[SECRET_BYTES], char out[LINE_BYTES])
+static void encode(const uint8_t bytes[CURVE_BYTES], char out[LINE_BYTES])
 {
     static const char digits[] =
         "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
         ".-:+=^!/*?&<>()[]{}@%$#";
 
     _Static_assert(sizeof(digits) == 85 + 1, "Z85 has 85 digits");
-    for (int i = 0; i < SECRET_BYTES / 4; i++) {
+    for (int i = 0; i < CURVE_BYTES / 4; i++) {
         const uint8_t *b = bytes + 4 * i;
         uint32_t v = (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 |
                      (uint32_t)b[2] << 8 | b[3];
@@ -41,7 +41,7 @@ static void encode(const uint8_t bytes[SECRET_BYTES], char out[LINE_BYTES])
 
 static bool write_key(int fd)
 {
-    uint8_t bytes[SECRET_BYTES];
+    uint8_t bytes[CURVE_BYTES];
     char line[LINE_BYTES];
     bool ok = getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes);
 
