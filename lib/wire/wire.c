@@ -1,7 +1,8 @@
 /* wire.c - see wire.h. One function per message and direction comes out of
- * the tables: linear code, no reflection at run time. A frame may end before
- * any of its LATER fields: programs are around that do not know them. Text
- * wires and struct overlays were rejected: the first guess at meaning, the
+ * the tables: linear code, no reflection at run time, and one look at the
+ * space for all fields that every frame of a message has. A frame may end
+ * before any of its LATER fields: programs are around that do not know them.
+ * Text wires and struct overlays were rejected: the first guess at meaning, the
  * second trust a compiler's padding. Pure; any thread. */
 #include "wire/wire.h"
 
@@ -19,34 +20,77 @@ _Static_assert(sizeof(struct secret) == SECRET_BYTES, "so is a secret");
 #undef LOCAL_ABILITY
 #undef PEER_ABILITY
 
-static void put_key(struct writer *w, struct key k)
+/* How a field's kind is written at p and read at c. Whether there is space is
+ * known by then: what a frame has at least is a sum of constants. */
+
+struct cursor {
+    const uint8_t *p; /* all fields that must come are behind it, */
+    size_t spare;     /* and these bytes for texts and later fields */
+    bool failed;      /* which were too few */
+};
+
+#define SET_AND_TAKE(kind, set, take)                                          \
+    static inline uint8_t *set_##kind(uint8_t *p, wire_##kind v)               \
+    {                                                                          \
+        v = set(v);                                                            \
+        memcpy(p, &v, sizeof(v));                                              \
+        return p + sizeof(v);                                                  \
+    }                                                                          \
+    static inline wire_##kind take_##kind(struct cursor *c)                    \
+    {                                                                          \
+        wire_##kind v;                                                         \
+                                                                               \
+        memcpy(&v, c->p, sizeof(v));                                           \
+        c->p += sizeof(v);                                                     \
+        return take(v);                                                        \
+    }
+#define AS_IT_IS(v) (v)
+SET_AND_TAKE(u8, AS_IT_IS, AS_IT_IS)
+SET_AND_TAKE(u16, htole16, le16toh)
+SET_AND_TAKE(u32, htole32, le32toh)
+SET_AND_TAKE(u64, htole64, le64toh)
+SET_AND_TAKE(key, AS_IT_IS, AS_IT_IS)
+SET_AND_TAKE(secret, AS_IT_IS, AS_IT_IS)
+
+static inline uint8_t *set_bytes(uint8_t *p, struct span s)
 {
-    put_bytes(w, k.b, sizeof(k.b));
+    if (s.len > 0)
+        memcpy(p, s.p, s.len);
+    return p + s.len;
 }
 
-static struct key get_key(struct reader *r)
+/* Returns the space that a text needs; too much for any frame if it is longer
+ * than its limit. */
+static inline size_t text_bytes(struct span s, uint32_t max)
 {
-    struct key k = {{0}};
-    const uint8_t *p = get_bytes(r, sizeof(k.b));
-
-    if (p)
-        memcpy(k.b, p, sizeof(k.b));
-    return k;
+    return s.len <= max ? s.len : UINT32_MAX;
 }
 
-static void put_secret(struct writer *w, struct secret s)
+/* Takes the bytes of a text, and notes a length over the limit. */
+static struct span take_text(struct cursor *c, uint32_t len, uint32_t max,
+    struct wire_fault *f, const char *field)
 {
-    put_bytes(w, s.b, sizeof(s.b));
-}
+    struct span s = {c->p, len};
 
-static struct secret get_secret(struct reader *r)
-{
-    struct secret s = {{0}};
-    const uint8_t *p = get_bytes(r, sizeof(s.b));
-
-    if (p)
-        memcpy(s.b, p, sizeof(s.b));
+    if (len > max && !c->failed)
+        *f = (struct wire_fault){field, len, max, true};
+    if (len > max || len > c->spare || c->failed) {
+        c->failed = true;
+        return span_of(NULL, 0);
+    }
+    c->p += len;
+    c->spare -= len;
     return s;
+}
+
+/* True if a later field of n bytes comes; a cut inside of one fails there. */
+static inline bool goes_on(struct cursor *c, size_t n)
+{
+    if (c->spare == 0 || c->failed)
+        return false;
+    c->failed = c->spare < n;
+    c->spare -= c->failed ? 0 : n;
+    return !c->failed;
 }
 
 /* The value of a LATER field when the frame ends before it. */
@@ -57,83 +101,184 @@ static struct secret get_secret(struct reader *r)
 #define none_key(v)    ((struct key){{v}})
 #define none_secret(v) ((struct secret){{v}})
 
-/* True if the frame goes on; a cut inside of a field fails in that field. */
-static bool goes_on(const struct reader *r)
-{
-    return r->failed || r->at < r->len;
-}
-
 /* Notes the first field of a frame with bits that are not known. */
-static void check_bits(
+static inline void check_bits(
     struct wire_fault *f, const char *field, uint64_t value, uint64_t known)
 {
     if ((value & ~known) && !f->field)
         *f = (struct wire_fault){field, value, known, false};
 }
 
-/* Takes a span as get_span does, and notes a length over the limit. */
-static struct span get_text(struct reader *r, struct wire_fault *f,
-    const char *field, unsigned width, uint32_t max)
+/* Takes space for a frame; NULL: it does not fit, nothing is taken. */
+static inline uint8_t *frame_take(struct writer *w, size_t bytes)
 {
-    struct reader peek = *r;
-    uint64_t n = get_uint(&peek, width);
+    bool fits = !w->failed && bytes <= w->cap - w->len;
+    uint8_t *p = w->p + w->len;
 
-    if (!peek.failed && n > max)
-        *f = (struct wire_fault){field, n, max, true};
-    return get_span(r, width, max);
+    w->failed = false;
+    w->len += fits ? bytes : 0;
+    return fits ? p : NULL;
 }
 
-/* one put_ and one get_ function per message */
+_Static_assert(UINT32_MAX > PEER_PACKET_MAX && PEER_PACKET_MAX > AUX_MAX,
+    "a text that is too long fits into nothing");
+_Static_assert(sizeof(wire_u16) == 2 && sizeof(wire_u32) == 4, "lengths");
 
-#define END(NAME, name)        }
-#define FIELD(name, kind, doc) put_##kind(w, m->name);
-#define TEXT(name, max, doc)   put_span(w, m->name, 2, max);
-#define BLOB(name, max, doc)   put_span(w, m->name, 4, max);
-#define MESSAGE(NAME, name, number, doc)                                       \
-    static void local_put_##name(                                              \
-        struct writer *w, const struct local_##name *m)                        \
-    {                                                                          \
-        (void)w, (void)m;
+/* Begins with a frame's body, of which at least `least` bytes have to be there.
+ */
+static inline struct cursor cursor_of(struct span body, size_t least)
+{
+    bool cut = body.len < least;
+
+    return (struct cursor){body.p, cut ? 0 : body.len - least, cut};
+}
+
+/* Returns the result of a frame whose body was read. The bits of a cut one say
+ * nothing. */
+static inline enum err finished(const struct cursor *c, struct wire_fault *f)
+{
+    if (c->failed && !f->length)
+        f->field = NULL;
+    return c->failed || f->field ? ERR_MALFORMED : OK;
+}
+
+/* per message: the bytes that have to come, the bytes of all, one put_ and one
+ * get_ function */
+
+#undef LATER
+#undef LATER_TEXT
+#undef LATER_BLOB
+#define LATER(name, kind, none, doc)
+#define LATER_TEXT(name, max, doc)
+#define LATER_BLOB(name, max, doc)
+#define FIELD(name, kind, doc) +sizeof(wire_##kind)
+#define TEXT(name, max, doc)   +2
+#define BLOB(name, max, doc)   +4
+#define END(NAME, name)                                                        \
+    }                                                                          \
+    ;
+#define MESSAGE(NAME, name, number, doc) enum { LOCAL_LEAST_##NAME = 0
 #include "wire/local.def"
 #undef MESSAGE
-#define MESSAGE(NAME, name, number, doc)                                       \
-    static void peer_put_##name(struct writer *w, const struct peer_##name *m) \
-    {                                                                          \
-        (void)w, (void)m;
+#define MESSAGE(NAME, name, number, doc) enum { PEER_LEAST_##NAME = 0
 #include "wire/peer.def"
 #undef MESSAGE
 #undef FIELD
 #undef TEXT
 #undef BLOB
+#undef END
+#undef LATER
+#undef LATER_TEXT
+#undef LATER_BLOB
+
+#define LATER(name, kind, none, doc) FIELD(name, kind, doc)
+#define LATER_TEXT(name, max, doc)   TEXT(name, max, doc)
+#define LATER_BLOB(name, max, doc)   BLOB(name, max, doc)
+#define FIELD(name, kind, doc)       +sizeof(wire_##kind)
+#define TEXT(name, max, doc)         +2 + text_bytes(m->name, max)
+#define BLOB(name, max, doc)         +4 + text_bytes(m->name, max)
+#define END(NAME, name)                                                        \
+    ;                                                                          \
+    }
+#define MESSAGE(NAME, name, number, doc)                                       \
+    static inline size_t local_bytes_##name(const struct local_##name *m)      \
+    {                                                                          \
+        (void)m;                                                               \
+        return 0
+#include "wire/local.def"
+#undef MESSAGE
+#define MESSAGE(NAME, name, number, doc)                                       \
+    static inline size_t peer_bytes_##name(const struct peer_##name *m)        \
+    {                                                                          \
+        (void)m;                                                               \
+        return 0
+#include "wire/peer.def"
+#undef MESSAGE
+#undef FIELD
+#undef TEXT
+#undef BLOB
+#undef END
+
+#define FIELD(name, kind, doc) p = set_##kind(p, m->name);
+#define TEXT(name, max, doc)                                                   \
+    p = set_bytes(set_u16(p, (uint16_t)m->name.len), m->name);
+#define BLOB(name, max, doc) p = set_bytes(set_u32(p, m->name.len), m->name);
+#define END(NAME, name)                                                        \
+    CHECK(p == w->p + w->len, "%s ends elsewhere", #NAME);                     \
+    return true;                                                               \
+    }
+#define MESSAGE(NAME, name, number, doc)                                       \
+    static bool local_put_##name(                                              \
+        struct writer *w, const struct local_##name *m)                        \
+    {                                                                          \
+        uint8_t *p = frame_take(w, LOCAL_HEADER + local_bytes_##name(m));      \
+                                                                               \
+        if (!p)                                                                \
+            return false;                                                      \
+        p += LOCAL_HEADER;
+#include "wire/local.def"
+#undef MESSAGE
+#define MESSAGE(NAME, name, number, doc)                                       \
+    static bool peer_put_##name(struct writer *w, const struct peer_##name *m) \
+    {                                                                          \
+        uint8_t *p = frame_take(w, PEER_HEADER + peer_bytes_##name(m));        \
+                                                                               \
+        if (!p)                                                                \
+            return false;                                                      \
+        p += PEER_HEADER;
+#include "wire/peer.def"
+#undef MESSAGE
+#undef FIELD
+#undef TEXT
+#undef BLOB
+#undef END
 
 #undef FLAGS
 #define FLAGS(name, kind, known, doc)                                          \
-    m->name = get_##kind(r);                                                   \
+    m->name = take_##kind(&c);                                                 \
     check_bits(f, #name, m->name, known);
-#define FIELD(name, kind, doc) m->name = get_##kind(r);
-#define TEXT(name, max, doc)   m->name = get_text(r, f, #name, 2, max);
-#define BLOB(name, max, doc)   m->name = get_text(r, f, #name, 4, max);
+#define FIELD(name, kind, doc) m->name = take_##kind(&c);
+#define TEXT(name, max, doc)                                                   \
+    m->name = take_text(&c, take_u16(&c), max, f, #name);
+#define BLOB(name, max, doc)                                                   \
+    m->name = take_text(&c, take_u32(&c), max, f, #name);
 #undef LATER
 #undef LATER_TEXT
 #undef LATER_BLOB
 #define LATER(name, kind, none, doc)                                           \
-    m->name = goes_on(r) ? get_##kind(r) : none_##kind(none);
+    m->name = goes_on(&c, sizeof(wire_##kind)) ? take_##kind(&c)               \
+                                               : none_##kind(none);
 #define LATER_TEXT(name, max, doc)                                             \
-    m->name = goes_on(r) ? get_text(r, f, #name, 2, max) : span_of(NULL, 0);
+    m->name = goes_on(&c, 2) ? take_text(&c, take_u16(&c), max, f, #name)      \
+                             : span_of(NULL, 0);
 #define LATER_BLOB(name, max, doc)                                             \
-    m->name = goes_on(r) ? get_text(r, f, #name, 4, max) : span_of(NULL, 0);
+    m->name = goes_on(&c, 4) ? take_text(&c, take_u32(&c), max, f, #name)      \
+                             : span_of(NULL, 0);
+#define END(NAME, name)                                                        \
+    return finished(&c, f);                                                    \
+    }
 #define MESSAGE(NAME, name, number, doc)                                       \
-    static void local_get_##name(                                              \
-        struct reader *r, struct local_##name *m, struct wire_fault *f)        \
+    static enum err local_get_##name(                                          \
+        struct span body, struct local_##name *m, struct wire_fault *f)        \
     {                                                                          \
-        (void)r, (void)m, (void)f;
+        struct cursor c = cursor_of(body, LOCAL_LEAST_##NAME);                 \
+                                                                               \
+        if (c.failed) {                                                        \
+            memset(m, 0, sizeof(*m));                                          \
+            return finished(&c, f);                                            \
+        }
 #include "wire/local.def"
 #undef MESSAGE
 #define MESSAGE(NAME, name, number, doc)                                       \
-    static void peer_get_##name(                                               \
-        struct reader *r, struct peer_##name *m, struct wire_fault *f)         \
+    static enum err peer_get_##name(                                           \
+        struct span body, struct peer_##name *m, struct wire_fault *f)         \
     {                                                                          \
-        (void)r, (void)m, (void)f;
+        struct cursor c = cursor_of(body, PEER_LEAST_##NAME);                  \
+                                                                               \
+        if (c.failed) {                                                        \
+            memset(m, 0, sizeof(*m));                                          \
+            return finished(&c, f);                                            \
+        }
 #include "wire/peer.def"
 #undef MESSAGE
 #undef FIELD
@@ -154,184 +299,157 @@ static struct span get_text(struct reader *r, struct wire_fault *f,
 #define LATER_BLOB(name, max, doc)
 #define END(NAME, name)
 
-/* bodies by type */
+/* by type */
 
-static void local_put_body(struct writer *w, const struct local_msg *m)
+static bool local_put_body(struct writer *w, const struct local_msg *m)
 {
     switch (m->type) {
 #define MESSAGE(NAME, name, number, doc)                                       \
     case LOCAL_##NAME:                                                         \
-        local_put_##name(w, &m->name);                                         \
-        return;
+        return local_put_##name(w, &m->name);
 #include "wire/local.def"
 #undef MESSAGE
     }
-    w->failed = true;
+    w->failed = false;
+    return false;
 }
 
-static void peer_put_body(struct writer *w, const struct peer_msg *m)
+static bool peer_put_body(struct writer *w, const struct peer_msg *m)
 {
     switch (m->type) {
 #define MESSAGE(NAME, name, number, doc)                                       \
     case PEER_##NAME:                                                          \
-        peer_put_##name(w, &m->name);                                          \
-        return;
+        return peer_put_##name(w, &m->name);
 #include "wire/peer.def"
 #undef MESSAGE
     }
-    w->failed = true;
+    w->failed = false;
+    return false;
 }
 
-/* Reads the body; false: no such type. */
-static bool local_get_body(struct reader *r, struct local_msg *m)
+/* Reads the body; BUSY: no such type. */
+static enum err local_get_body(struct span body, struct local_msg *m)
 {
     switch (m->type) {
 #define MESSAGE(NAME, name, number, doc)                                       \
     case LOCAL_##NAME:                                                         \
-        local_get_##name(r, &m->name, &m->fault);                              \
-        return true;
+        return local_get_##name(body, &m->name, &m->fault);
 #include "wire/local.def"
 #undef MESSAGE
     }
-    return false;
+    return ERR_BUSY;
 }
 
-static bool peer_get_body(struct reader *r, struct peer_msg *m)
+static enum err peer_get_body(struct span body, struct peer_msg *m)
 {
     switch (m->type) {
 #define MESSAGE(NAME, name, number, doc)                                       \
     case PEER_##NAME:                                                          \
-        peer_get_##name(r, &m->name, &m->fault);                               \
-        return true;
+        return peer_get_##name(body, &m->name, &m->fault);
 #include "wire/peer.def"
 #undef MESSAGE
     }
-    return false;
+    return ERR_BUSY;
 }
 
 /* frames */
 
-static void patch_u32(struct writer *w, size_t at, size_t v)
-{
-    struct writer patch = writer_of(w->p + at, 4);
-
-    CHECK(at + 4 <= w->len, "%zu of %zu bytes", at, w->len);
-    put_u32(&patch, (uint32_t)v);
-}
-
-/* Ends a frame; takes back one that did not fit, so that w can be sent. */
-static bool finish(
-    struct writer *w, size_t start, size_t length_at, size_t header)
-{
-    if (w->failed) {
-        w->len = start;
-        w->failed = false;
-        return false;
-    }
-    patch_u32(w, length_at, w->len - start - header);
-    return true;
-}
-
-/* Returns the result of a frame whose body was read. The bits of a cut one say
- * nothing. */
-static enum err finished(const struct reader *body, struct wire_fault *f)
-{
-    if (body->failed && !f->length)
-        f->field = NULL;
-    return body->failed || f->field ? ERR_MALFORMED : OK;
-}
-
 bool local_put(struct writer *w, const struct local_msg *m)
 {
     size_t start = w->len;
+    uint8_t *p;
 
-    put_u16(w, (uint16_t)m->type);
-    put_u16(w, 0);
-    put_u32(w, 0);
-    put_u32(w, m->seq);
-    local_put_body(w, m);
-    return finish(w, start, start + 4, LOCAL_HEADER);
+    if (!local_put_body(w, m))
+        return false;
+    p = set_u16(w->p + start, (uint16_t)m->type);
+    p = set_u16(p, 0);
+    p = set_u32(p, (uint32_t)(w->len - start - LOCAL_HEADER));
+    (void)set_u32(p, m->seq);
+    return true;
+}
+
+/* Skips all that is left, which cannot be split into frames. */
+static enum err no_frame(struct reader *r)
+{
+    r->at = r->len;
+    r->failed = false;
+    return ERR_MALFORMED;
 }
 
 enum err local_get(struct reader *r, struct local_msg *m)
 {
-    struct reader body;
+    struct cursor c = {.p = r->p + r->at};
     uint16_t zero;
     uint32_t len;
-    const uint8_t *p;
 
     m->fault = (struct wire_fault){0};
     if (!r->failed && r->at == r->len)
         return ERR_NOT_READY;
-    m->type = get_u16(r);
-    zero = get_u16(r);
-    len = get_u32(r);
-    m->seq = get_u32(r);
-    p = get_bytes(r, len);
-    if (r->failed) {
-        r->at = r->len;
-        r->failed = false;
-        return ERR_MALFORMED;
-    }
-    body = reader_of(p, len);
+    m->type = 0;
+    m->seq = 0;
+    if (r->failed || r->len - r->at < LOCAL_HEADER)
+        return no_frame(r);
+    m->type = take_u16(&c);
+    zero = take_u16(&c);
+    len = take_u32(&c);
+    m->seq = take_u32(&c);
+    if (len > r->len - r->at - LOCAL_HEADER)
+        return no_frame(r);
+    r->at += LOCAL_HEADER + len;
     check_bits(&m->fault, "zero", zero, 0);
-    if (!local_get_body(&body, m))
-        return ERR_BUSY;
-    return finished(&body, &m->fault);
+    return local_get_body(span_of(c.p, len), m);
 }
 
 bool peer_put(struct writer *w, const struct peer_msg *m)
 {
     size_t start = w->len;
+    uint8_t *p;
 
-    put_u32(w, PEER_MAGIC);
-    put_u8(w, WIRE_VERSION);
-    put_u8(w, (uint8_t)m->type);
-    put_u16(w, 0);
-    put_u32(w, m->seq);
-    put_u32(w, 0);
-    put_u64(w, m->from_epoch);
-    put_u64(w, m->to_epoch);
-    put_u64(w, m->room);
-    put_u64(w, m->generation);
-    peer_put_body(w, m);
-    return finish(w, start, start + 12, PEER_HEADER);
+    if (!peer_put_body(w, m))
+        return false;
+    p = set_u32(w->p + start, PEER_MAGIC);
+    p = set_u8(p, WIRE_VERSION);
+    p = set_u8(p, (uint8_t)m->type);
+    p = set_u16(p, 0);
+    p = set_u32(p, m->seq);
+    p = set_u32(p, (uint32_t)(w->len - start - PEER_HEADER));
+    p = set_u64(p, m->from_epoch);
+    p = set_u64(p, m->to_epoch);
+    p = set_u64(p, m->room);
+    (void)set_u64(p, m->generation);
+    return true;
 }
 
 enum err peer_get(struct reader *r, struct peer_msg *m)
 {
-    struct reader body;
+    struct cursor c = {.p = r->p + r->at};
     uint32_t magic, len;
     uint8_t version;
     uint16_t zero;
-    const uint8_t *p;
 
     m->fault = (struct wire_fault){0};
     if (!r->failed && r->at == r->len)
         return ERR_NOT_READY;
-    magic = get_u32(r);
-    version = get_u8(r);
-    m->type = get_u8(r);
-    zero = get_u16(r);
-    m->seq = get_u32(r);
-    len = get_u32(r);
-    m->from_epoch = get_u64(r);
-    m->to_epoch = get_u64(r);
-    m->room = get_u64(r);
-    m->generation = get_u64(r);
-    p = get_bytes(r, len);
-    if (r->failed || magic != PEER_MAGIC) {
-        r->at = r->len;
-        r->failed = false;
-        return ERR_MALFORMED;
-    }
+    m->type = 0;
+    if (r->failed || r->len - r->at < PEER_HEADER)
+        return no_frame(r);
+    magic = take_u32(&c);
+    version = take_u8(&c);
+    m->type = take_u8(&c);
+    zero = take_u16(&c);
+    m->seq = take_u32(&c);
+    len = take_u32(&c);
+    m->from_epoch = take_u64(&c);
+    m->to_epoch = take_u64(&c);
+    m->room = take_u64(&c);
+    m->generation = take_u64(&c);
+    if (magic != PEER_MAGIC || len > r->len - r->at - PEER_HEADER)
+        return no_frame(r);
+    r->at += PEER_HEADER + len;
     if (version != WIRE_VERSION)
         return ERR_VERSION;
-    body = reader_of(p, len);
     check_bits(&m->fault, "zero", zero, 0);
-    if (!peer_get_body(&body, m))
-        return ERR_BUSY;
-    return finished(&body, &m->fault);
+    return peer_get_body(span_of(c.p, len), m);
 }
 
 const char *wire_fault_text(
