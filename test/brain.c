@@ -382,6 +382,17 @@ const struct data_cmd *brain_cmd(const struct rig *b, uint8_t type)
     return NULL;
 }
 
+uint32_t brain_limit(const struct rig *b)
+{
+    for (uint32_t k = b->acts_count; k-- > 0;)
+        if (b->acts[k].type == ACT_DATA &&
+            (b->acts[k].cmd.type == SEND_LIMIT ||
+                b->acts[k].cmd.type == SEND_OPEN))
+            return b->acts[k].cmd.type == SEND_LIMIT ? b->acts[k].cmd.a
+                                                     : b->acts[k].cmd.limit;
+    return 0;
+}
+
 uint32_t brain_acts(const struct rig *b, uint8_t type)
 {
     uint32_t n = 0;

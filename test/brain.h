@@ -82,6 +82,8 @@ const struct peer_msg *brain_said(struct rig *b, enum peer_type type, int i);
 uint32_t brain_said_count(struct rig *b, enum peer_type type);
 /* The last command of the type, NULL: none. */
 const struct data_cmd *brain_cmd(const struct rig *b, uint8_t type);
+/* Returns n: the last command let rows [from, n) be sent; 0: none did. */
+uint32_t brain_limit(const struct rig *b);
 
 void brain_landed(
     struct rig *b, const struct data_cmd *open, uint32_t first, uint32_t rows);

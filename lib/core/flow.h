@@ -33,7 +33,8 @@ enum room_state {
  * a place in the brain's table of rooms (langd) or destinations (encoded);
  * the generation tells one use from another. */
 enum data_cmd_type {
-    LAND_OPEN,   /* slot generation attempt room pool peer; from, base, total */
+    LAND_OPEN,   /* slot generation attempt room pool peer; from, base, total;
+                    the first run as in LAND_RUN; b 0: none yet */
     LAND_RUN,    /* slot generation; a = block, b = blocks: rows go on there */
     LAND_TOTAL,  /* slot generation; total */
     LAND_TRIM,   /* slot generation; a = rows granted now, fewer than before;
@@ -42,7 +43,9 @@ enum data_cmd_type {
                     below it are gone. All of it has landed: no answer */
     LAND_CLOSE,  /* slot generation; answered by NOTE_LAND_QUIET iff reply */
     SEND_OPEN,   /* slot generation attempt room pool peer (as all SEND_*);
-                    from, unit_rows, part_rows, total; copy: the peer maps the
+                    from, unit_rows, part_rows, total; rows [from, limit) may be
+                    sent; the first run as in SEND_RUN; b 0: none yet; copy: the
+                    peer maps the
                     pool and learns where the rows lie, instead of being sent
                     them */
     SEND_RUN,    /* slot generation; a = block, b = blocks */
@@ -60,7 +63,7 @@ struct data_cmd {
     uint16_t pool;
     uint32_t slot, attempt, peer;
     uint64_t generation, room;
-    uint32_t from, base, total, unit_rows, part_rows, a, b;
+    uint32_t from, base, total, limit, unit_rows, part_rows, a, b;
 };
 
 enum data_note_type {

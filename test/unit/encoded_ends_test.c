@@ -17,7 +17,7 @@ static void under_way(struct rig *e, uint64_t room, uint32_t cell, uint64_t g)
     (void)brain_events(e, 0, cell);
     brain_hear(e, 0, init(e, room, g, 16));
     T_OK(brain_say(e, 0, commit(cell, 0, 16)));
-    T_TRUE(brain_cmd(e, SEND_LIMIT) != NULL);
+    T_TRUE(brain_limit(e) > 0);
 }
 
 /* who decides */
@@ -221,7 +221,7 @@ TEST(a_newer_generation_of_one_langd_takes_its_place)
     brain_hear(e, 0, init(e, 1, 71, 16));
     T_TRUE(brain_cmd(e, SEND_CLOSE) != NULL);
     T_EQ_U64(brain_cmd(e, SEND_OPEN)->generation, 71);
-    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 16); /* from 0 */
+    T_EQ_U64(brain_limit(e), 16); /* from 0 */
     brain_hear(e, 0, init(e, 1, 70, 16));
     T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_STALE);
     ack(e, 0, 1, 71);
@@ -393,7 +393,7 @@ static void written(struct rig *e, uint64_t room, uint32_t cell)
 static void serves(struct rig *e, uint64_t room, uint64_t generation)
 {
     brain_hear(e, 0, init(e, room, generation, 16));
-    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 16);
+    T_EQ_U64(brain_limit(e), 16);
     ack(e, 0, room, generation);
     T_EQ_U64(brain_shown(e, "rooms", "served", 0), 1);
 }
@@ -498,7 +498,7 @@ TEST(source_is_kept_for_a_langd_that_restarts)
     T_EQ_U64(brain_free(e), 14);
     brain_hear(e, 0, init(e, 1, 71, 16));
     T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.aux.len, 4);
-    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 16);
+    T_EQ_U64(brain_limit(e), 16);
     brain_pass(e, 6000); /* not under a transfer */
     T_EQ_U64(brain_free(e), 14);
     ack(e, 0, 1, 71);

@@ -329,7 +329,7 @@ TEST(a_langd_that_has_not_heard_of_the_rows_is_waited_for)
     brain_pass(e, 5000);
     T_EQ_U64(brain_stat(e, "sources_revoked"), 0);
     brain_hear(e, 0, grants(1, 71, 128, FIRM_YES));
-    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 128);
+    T_EQ_U64(brain_limit(e), 128);
 }
 
 /* An older langd grants as it always did, and is heard as it always was. */

@@ -25,15 +25,15 @@ TEST(announce_then_init)
     T_EQ_MEM(m->length.aux.p, "aux!", 4);
     T_EQ_U64(brain_events(e, 0, 0), EVENT_WANTED);
     T_OK(brain_say(e, 0, commit(0, 8, 8)));
-    T_TRUE(brain_cmd(e, SEND_LIMIT) == NULL); /* no prefix yet */
+    T_EQ_U64(brain_limit(e), 0); /* no prefix yet */
     T_OK(brain_say(e, 0, commit(0, 0, 8)));
-    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 16);
+    T_EQ_U64(brain_limit(e), 16);
     T_OK(brain_say(e, 0, commit(0, 16, 4)));
     m = brain_said(e, PEER_WANT, 0); /* its grant is used up */
     T_EQ_U64(m->want.granted, 16);
     T_EQ_U64(m->want.committed, 20);
     brain_hear(e, 0, resume(1, 77, 0, 24, 0));
-    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 20);
+    T_EQ_U64(brain_limit(e), 20);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
     ack(e, 0, 1, 77);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
@@ -248,13 +248,13 @@ TEST(a_new_attempt_starts_again)
     T_OK(brain_say(e, 0, announce(1, 0, 32, 32)));
     brain_hear(e, 0, init(e, 1, 77, 32));
     T_OK(brain_say(e, 0, commit(0, 0, 32)));
-    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 32);
+    T_EQ_U64(brain_limit(e), 32);
     brain_hear(e, 0, resume(1, 77, 1, 0, 0)); /* taken back */
     T_EQ_U64(brain_cmd(e, SEND_REWIND)->attempt, 1);
     T_EQ_U64(brain_cmd(e, SEND_REWIND)->a, 0);
     T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.attempt, 1);
     brain_hear(e, 0, resume(1, 77, 1, 32, 0));
-    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 32);
+    T_EQ_U64(brain_limit(e), 32);
 }
 
 TEST(numbers_of_a_hostile_langd)
@@ -314,7 +314,7 @@ TEST(broken_is_said_until_the_attempt_is_raised)
     rig_step(e, &ev);
     T_EQ_U64(brain_said(e, PEER_BROKEN, 0)->broken.attempt, 0);
     T_OK(brain_say(e, 0, commit(0, 8, 8)));
-    T_TRUE(brain_cmd(e, SEND_LIMIT) == NULL);
+    T_EQ_U64(brain_limit(e), 0);
     brain_pass(e, 500);
     T_TRUE(brain_said_count(e, PEER_BROKEN) >= 2);
     brain_hear(e, 0, resume(1, 77, 1, 32, 0));
@@ -479,7 +479,7 @@ TEST(later_grants_go_back_when_an_earlier_one_is_lost)
     T_EQ_U64(brain_said(e, PEER_BROKEN, 0)->broken.back, 1);
     T_EQ_U64(brain_said(e, PEER_WANT, 0)->generation, 72);
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
-    T_TRUE(brain_cmd(e, SEND_LIMIT) == NULL);
+    T_EQ_U64(brain_limit(e), 0);
     brain_hear(e, 1, resume(1, 71, 1, 0, 0));
     brain_pass(e, 5000);
     T_EQ_U64(brain_said_count(e, PEER_BROKEN), 0);

@@ -376,22 +376,27 @@ static void choose_path(struct encoded *e, struct edst *d)
     e->fenced++;
 }
 
-static void open_job(struct encoded *e, struct out *out, struct edst *d)
+/* Opens the attempt in force at the shards, which may send rows [from, limit).
+ */
+static void open_job(
+    struct encoded *e, struct out *out, struct edst *d, uint32_t limit)
 {
     const struct pool *p = &eroom_pool(e, d->room)->p;
     struct data_cmd cmd;
 
+    CHECK(d->room->item->src.head != NONE, "destination %u sends no blocks",
+        edst_slot(e, d));
     choose_path(e, d);
     cmd = job(e, d, SEND_OPEN);
-    out_data(out, &cmd);
-    cmd = job(e, d, SEND_RUN);
+    cmd.limit = d->limit = limit;
     for (uint32_t b = d->room->item->src.head; b != NONE; b = p->run_next[b]) {
         cmd.a = b;
         cmd.b = p->run_len[b];
         out_data(out, &cmd);
+        cmd.type = SEND_RUN;
     }
+    d->job_attempt = d->attempt;
     edst_move_job(e, d, JOB_OPEN);
-    d->limit = d->from;
 }
 
 /* Lets the shards send what is committed and granted. */
@@ -417,12 +422,12 @@ static void send_more(struct encoded *e, struct out *out, struct edst *d)
     if (limit <= (d->job == JOB_OPEN ? d->limit : d->from))
         return;
     if (d->job == JOB_NONE) {
-        open_job(e, out, d);
-        d->job_attempt = d->attempt;
+        open_job(e, out, d, limit);
+    } else {
+        cmd = job(e, d, SEND_LIMIT);
+        cmd.a = d->limit = limit;
+        out_data(out, &cmd);
     }
-    cmd = job(e, d, SEND_LIMIT);
-    cmd.a = d->limit = limit;
-    out_data(out, &cmd);
     if (!m->history.first_ns) {
         m->history.first_ns = e->b.now_ns;
         eroom_touch(e, m);

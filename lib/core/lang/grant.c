@@ -61,6 +61,7 @@ static void send_runs(
 
 void grant_open(struct langd *l, struct out *out, struct lroom *m)
 {
+    const struct pool *p = &l->pools[m->pool].p;
     struct data_cmd cmd = {.type = LAND_OPEN,
         .slot = lroom_slot(l, m),
         .generation = m->generation,
@@ -75,8 +76,10 @@ void grant_open(struct langd *l, struct out *out, struct lroom *m)
     CHECK(m->held.blocks > 0 && m->closing.blocks == 0,
         "room %llx opens with %u blocks, %u close", (unsigned long long)m->r.id,
         m->held.blocks, m->closing.blocks);
+    cmd.a = m->held.head;
+    cmd.b = p->run_len[cmd.a];
     out_data(out, &cmd);
-    send_runs(l, out, m, m->held.head);
+    send_runs(l, out, m, p->run_next[cmd.a]);
     lroom_move(m, LIFE_GRANTED);
 }
 

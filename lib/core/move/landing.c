@@ -141,31 +141,6 @@ static void cursor_reset(struct use *u)
     u->at = (struct run_at){u->head, u->base};
 }
 
-static void use_open(struct landing *l, const struct data_cmd *c)
-{
-    struct use *u = &l->uses[c->slot];
-
-    CHECK(c->pool < l->pools_count && l->pools[c->pool].is.row_bytes,
-        "slot %u: pool %u of %u has no layout", c->slot, c->pool,
-        l->pools_count);
-    CHECK(c->base % l->pools[c->pool].is.block_rows == 0,
-        "slot %u: base %u is not a block's first row", c->slot, c->base);
-    *u = (struct use){.generation = c->generation,
-        .room = c->room,
-        .granted = c->base,
-        .attempt = c->attempt,
-        .pool = c->pool,
-        .peer = c->peer,
-        .from = c->from,
-        .base = c->base,
-        .total = c->total,
-        .head = NONE,
-        .tail = NONE,
-        .youngest = u->youngest,
-        .open = true};
-    cursor_reset(u);
-}
-
 static void bits_clear(uint64_t *bits, uint64_t first, uint64_t n)
 {
     for (uint64_t i = first; i < first + n;) {
@@ -198,6 +173,34 @@ static void use_run(
     u->tail = block;
     u->blocks += blocks;
     u->granted = u->base + (uint64_t)u->blocks * p->is.block_rows;
+}
+
+static void use_open(struct landing *l, const struct data_cmd *c)
+{
+    struct use *u = &l->uses[c->slot];
+
+    CHECK(c->pool < l->pools_count && l->pools[c->pool].is.row_bytes,
+        "slot %u: pool %u of %u has no layout", c->slot, c->pool,
+        l->pools_count);
+    CHECK(c->base % l->pools[c->pool].is.block_rows == 0,
+        "slot %u: base %u is not a block's first row", c->slot, c->base);
+    *u = (struct use){.generation = c->generation,
+        .room = c->room,
+        .granted = c->base,
+        .attempt = c->attempt,
+        .pool = c->pool,
+        .peer = c->peer,
+        .from = c->from,
+        .base = c->base,
+        .total = c->total,
+        .head = NONE,
+        .tail = NONE,
+        .youngest = u->youngest,
+        .open = true};
+    if (c->b > 0)
+        use_run(l, u, c->a, c->b);
+    else
+        cursor_reset(u);
 }
 
 /* Drops all but the first n blocks of the chain. */

@@ -345,6 +345,25 @@ static bool refs_find(
     return found;
 }
 
+static void job_run(
+    struct sending *s, struct send_job *j, uint32_t block, uint32_t blocks)
+{
+    struct send_pool *p = &s->pools[j->pool];
+
+    CHECK(blocks > 0 && block < p->is.blocks && blocks <= p->is.blocks - block,
+        "run of %u blocks at %u in a pool of %u", blocks, block, p->is.blocks);
+    p->runs.len[block] = blocks;
+    if (j->head == NONE) {
+        j->head = block;
+        j->at = (struct run_at){block, 0};
+    } else {
+        p->runs.next[j->tail] = block;
+    }
+    j->tail = block;
+    j->held += (uint64_t)blocks * p->is.block_rows;
+    job_update(s, j);
+}
+
 static void job_open(struct sending *s, const struct data_cmd *c)
 {
     struct send_job *j = &s->jobs[c->slot];
@@ -372,7 +391,7 @@ static void job_open(struct sending *s, const struct data_cmd *c)
         .unit_rows = c->unit_rows,
         .part_rows = c->part_rows,
         .total = c->total,
-        .limit = c->from,
+        .limit = max_u32(c->from, c->limit),
         .head = NONE,
         .tail = NONE,
         .in_flight = in_flight,
@@ -385,25 +404,8 @@ static void job_open(struct sending *s, const struct data_cmd *c)
         c->part_rows == 0 || c->part_rows % c->unit_rows != 0 ||
         unit_bytes == 0 || unit_bytes > unit_most;
     job_start(s, j, c->from);
-}
-
-static void job_run(
-    struct sending *s, struct send_job *j, uint32_t block, uint32_t blocks)
-{
-    struct send_pool *p = &s->pools[j->pool];
-
-    CHECK(blocks > 0 && block < p->is.blocks && blocks <= p->is.blocks - block,
-        "run of %u blocks at %u in a pool of %u", blocks, block, p->is.blocks);
-    p->runs.len[block] = blocks;
-    if (j->head == NONE) {
-        j->head = block;
-        j->at = (struct run_at){block, 0};
-    } else {
-        p->runs.next[j->tail] = block;
-    }
-    j->tail = block;
-    j->held += (uint64_t)blocks * p->is.block_rows;
-    job_update(s, j);
+    if (c->b > 0)
+        job_run(s, j, c->a, c->b);
 }
 
 static void job_limit(
