@@ -69,6 +69,8 @@ void engine_open(struct engines *g, const struct event *ev)
     c->uid = ev->uid;
     c->gid = ev->gid;
     c->pid = ev->pid;
+    if (ev->groups)
+        c->groups = *ev->groups;
     c->session = NONE;
     list_init(&c->attachments);
     list_init(&c->dirty);
@@ -208,24 +210,36 @@ void engine_dead(struct engines *g, uint32_t conn, uint64_t now_ns)
     c->state = CONN_FREE;
 }
 
-static bool list_has(const struct conf_list *l, uint32_t id)
+/* Returns the number that the configuration was checked to have there. */
+static uint32_t number_of(const char *digits)
 {
-    char text[16];
+    uint32_t n = 0;
 
-    snprintf(text, sizeof(text), "%u", id);
-    for (uint32_t i = 0; i < l->count; i++)
-        if (strcmp(l->items[i], text) == 0)
-            return true;
+    for (; *digits; digits++)
+        n = n * 10 + (uint32_t)(*digits - '0');
+    return n;
+}
+
+/* True if the list has one of n ids. */
+static bool list_has(const struct conf_list *l, const uint32_t *ids, uint32_t n)
+{
+    for (uint32_t i = 0; i < l->count; i++) {
+        uint32_t named = number_of(l->items[i]);
+
+        for (uint32_t k = 0; k < n; k++)
+            if (ids[k] == named)
+                return true;
+    }
     return false;
 }
 
-bool engine_may(const struct engines *g, uint32_t conn,
-    const struct conf_list *uids, const struct conf_list *gids)
+bool user_may(const struct conf_pool *pool, uint32_t uid, uint32_t gid,
+    const struct groups *groups)
 {
-    const struct conn *c = &g->conns[conn];
-
-    return (uids->count == 0 && gids->count == 0) || list_has(uids, c->uid) ||
-           list_has(gids, c->gid);
+    CHECK(groups->count <= GROUPS_MAX, "%u groups", groups->count);
+    return !conf_for_users(pool) || list_has(&pool->uids, &uid, 1) ||
+           list_has(&pool->gids, &gid, 1) ||
+           list_has(&pool->gids, groups->ids, groups->count);
 }
 
 bool engines_wait_for(const struct engines *g, uint32_t scope)

@@ -89,7 +89,8 @@ struct data_note {
 enum event_type {
     EV_MORE,         /* nothing new: go on with what is pending */
     EV_TIME,         /* deadline() has come */
-    EV_CONN_OPEN,    /* an engine connected: conn, uid, gid, pid */
+    EV_CONN_OPEN,    /* an engine connected: conn, uid, gid, pid,
+                        groups */
     EV_CONN_END,     /* its connection ended; the process may still live */
     EV_CONN_DEAD,    /* its process is gone; the number may be used again */
     EV_LOCAL,        /* a message of an engine: conn, local */
@@ -126,6 +127,12 @@ struct own_addresses {
     struct span data, places;
 };
 
+/* Groups of a process beside its first one, the lowest if it has more. */
+#define GROUPS_MAX 64
+struct groups {
+    uint32_t count, ids[GROUPS_MAX];
+};
+
 struct event {
     enum event_type type;
     uint64_t now_ns; /* monotonic, never less than the last event's */
@@ -140,7 +147,8 @@ struct event {
     const char *text;
     uint32_t pool;
     uint32_t peer_at, mapped;
-    union { /* valid during the step only */
+    union {                          /* valid during the step only */
+        const struct groups *groups; /* NULL: none */
         const struct local_msg *local;
         const struct peer_msg *peer;
         const struct pool_memory *memory; /* NULL: it cannot be had */

@@ -62,7 +62,7 @@ enum err pools_usable(
         return ERR_MALFORMED;
     p = &b->metas[i];
     *text = "this user may not use the pool";
-    if (!engine_may(&b->engines, conn, &p->conf->uids, &p->conf->gids))
+    if (!engine_may(&b->engines, conn, p->conf))
         return ERR_NOT_OWNER;
     *text = "the pool is out of service, its GPU is lost";
     if (p->lost)

@@ -9,6 +9,7 @@
 #ifndef MMX_IO_LOCAL_H
 #define MMX_IO_LOCAL_H
 
+#include "core/flow.h"
 #include "core/share.h"
 #include "wire/wire.h"
 
@@ -39,8 +40,8 @@ struct local_stats {
  * called inside. */
 struct local_calls {
     void *ud;
-    void (*opened)(
-        void *ud, uint32_t conn, uint32_t uid, uint32_t gid, int32_t pid);
+    void (*opened)(void *ud, uint32_t conn, uint32_t uid, uint32_t gid,
+        int32_t pid, const struct groups *groups);
     void (*ended)(void *ud, uint32_t conn);
     void (*dead)(void *ud, uint32_t conn);
     void (*message)(void *ud, uint32_t conn, const struct local_msg *m);

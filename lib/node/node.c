@@ -72,11 +72,15 @@ static bool full(void *ud)
 
 /* what engines do */
 
-static void conn_opened(
-    void *ud, uint32_t conn, uint32_t uid, uint32_t gid, int32_t pid)
+static void conn_opened(void *ud, uint32_t conn, uint32_t uid, uint32_t gid,
+    int32_t pid, const struct groups *groups)
 {
-    struct event ev = {
-        .type = EV_CONN_OPEN, .conn = conn, .uid = uid, .gid = gid, .pid = pid};
+    struct event ev = {.type = EV_CONN_OPEN,
+        .conn = conn,
+        .uid = uid,
+        .gid = gid,
+        .pid = pid,
+        .groups = groups};
     struct node *n = ud;
 
     CHECK(conn < share_connections(n->conf) && !n->conns[conn].greeted &&

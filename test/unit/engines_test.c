@@ -495,6 +495,27 @@ TEST(pools_are_for_their_users)
     T_ERR(brain_say(l, 0, request(1, 0, MODE_WHOLE)), ERR_NOT_OWNER);
 }
 
+TEST(any_group_of_a_process_counts)
+{
+    static const struct groups groups = {3, {20, 21, 22}};
+    struct rig *l =
+        BRAIN(ROLE_LANGD, "pools[0].gids[0]=5", "pools[0].gids[1]=22");
+    struct event ev = {.type = EV_CONN_OPEN, .conn = 1, .gid = 4, .pid = 17};
+    struct local_msg hello = {.type = LOCAL_HELLO}, m = {.type = LOCAL_POOL};
+
+    hello.hello.magic = LOCAL_MAGIC;
+    hello.hello.version_min = hello.hello.version_max = WIRE_VERSION;
+    hello.hello.cells = 8;
+    for (uint32_t i = 1; i < 4; i++) {
+        ev.conn = i;
+        ev.gid = i == 2 ? 5 : 4;
+        ev.groups = i == 3 ? &groups : NULL;
+        rig_step(l, &ev);
+        T_OK(brain_say(l, i, hello));
+        T_ERR(brain_say(l, i, m), i == 1 ? ERR_NOT_OWNER : OK);
+    }
+}
+
 TEST(a_room_is_in_so_many_cells_at_most)
 {
     struct rig *l = langd_up(NULL, NULL);

@@ -27,6 +27,7 @@ static struct {
     uint32_t opened, ended, dead, messages, bad, writable;
     uint32_t last_conn, last_seq, uid;
     int32_t pid;
+    struct groups groups;
     enum err err;
     char order[64]; /* o, m, b, e, d */
     bool silent;    /* messages get no answer */
@@ -54,11 +55,12 @@ static inline void answer(uint32_t conn, uint32_t seq, enum err err)
     local_send(server, conn, span_of(w.p, w.len), -1);
 }
 
-static inline void on_opened(
-    void *ud, uint32_t conn, uint32_t uid, uint32_t gid, int32_t pid)
+static inline void on_opened(void *ud, uint32_t conn, uint32_t uid,
+    uint32_t gid, int32_t pid, const struct groups *groups)
 {
     (void)ud;
     (void)gid;
+    seen.groups = *groups;
     seen.opened++;
     seen.last_conn = conn;
     seen.uid = uid;

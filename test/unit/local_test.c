@@ -15,6 +15,8 @@ TEST(frames_of_one_packet_are_answered_in_order)
     r = (struct reading){s, 1, 101};
     T_WAIT(all_read, &r, 2000);
     T_EQ_U64(seen.opened, 1);
+    T_EQ_U64(
+        seen.groups.count, min_u32((uint32_t)getgroups(0, NULL), GROUPS_MAX));
     T_EQ_U64(seen.messages, 100);
     T_EQ_U64(seen.uid, getuid());
     T_EQ_I64(seen.pid, getpid());

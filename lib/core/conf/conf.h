@@ -68,6 +68,12 @@ static inline bool conf_on_gpu(const struct conf_pool *p)
     return strcmp(p->memory, "host") != 0;
 }
 
+/* True if the pool is for the users and groups that it names. */
+static inline bool conf_for_users(const struct conf_pool *p)
+{
+    return p->uids.count + p->gids.count > 0;
+}
+
 /* What is wrong, and where: "mmx-langd.yaml:12:3: unknown key `pool`, did you
  * mean `pools`?". line and column count from 1, 0: not from a file. */
 struct conf_error {

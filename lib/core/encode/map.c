@@ -26,12 +26,11 @@ static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
 static bool may_map(const struct encoded *e, uint32_t conn, uint32_t i)
 {
     const struct pool_meta *p = e->pools[i].meta;
-    const struct conf_list *uids = &p->conf->uids, *gids = &p->conf->gids;
     uint32_t uid = e->b.engines.conns[conn].uid;
 
     return p->ready && (uid == 0 || uid == e->b.c.uid ||
-                           (uids->count + gids->count > 0 &&
-                               engine_may(&e->b.engines, conn, uids, gids)));
+                           (conf_for_users(p->conf) &&
+                               engine_may(&e->b.engines, conn, p->conf)));
 }
 
 static void offer(struct encoded *e, struct out *out, struct peer *p)

@@ -250,10 +250,26 @@ static bool evict_silent(struct local *l, uint32_t uid)
     return false;
 }
 
+/* Reads the groups that the client had when it connected. The kernel has them
+ * in ascending order. */
+static void take_groups(int fd, struct groups *g)
+{
+    static gid_t all[NGROUPS_MAX]; /* of the loop's thread */
+    socklen_t len = sizeof(all);
+
+    g->count = 0;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, all, &len) != 0)
+        return; /* an older kernel */
+    g->count = min_u32(len / sizeof(all[0]), GROUPS_MAX);
+    for (uint32_t i = 0; i < g->count; i++)
+        g->ids[i] = all[i];
+}
+
 static void take_client(struct local *l, int fd)
 {
     struct local_conn *c = LIST_FIRST(&l->free, struct local_conn, free);
     struct ucred cred;
+    struct groups groups;
     socklen_t len = sizeof(cred);
     int pidfd;
 
@@ -286,7 +302,9 @@ static void take_client(struct local *l, int fd)
     fcntl(pidfd, F_SETFD, FD_CLOEXEC);
     list_remove(&c->free);
     conn_start(c, fd, pidfd, cred.uid);
-    l->calls.opened(l->calls.ud, c->index, cred.uid, cred.gid, cred.pid);
+    take_groups(fd, &groups);
+    l->calls.opened(
+        l->calls.ud, c->index, cred.uid, cred.gid, cred.pid, &groups);
 }
 
 static void accept_all(struct local *l)
