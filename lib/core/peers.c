@@ -24,6 +24,10 @@ void peers_init(
     heap_init(&p->timers, s, p->max);
     p->self.c = c;
     p->self.role = role;
+    p->self.abilities = peer_abilities() & ~(UINT64_C(1) << PEER_CAN_USERS);
+    for (uint32_t i = 0; i < c->conf->pools_count; i++)
+        if (conf_for_users(&c->conf->pools[i]))
+            p->self.abilities |= UINT64_C(1) << PEER_CAN_USERS;
     for (uint32_t i = 0; p->link_peer && i < p->links; i++)
         p->link_peer[i] = NONE;
 }
@@ -229,7 +233,7 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     m.hello.advertise = span_str(c->conf->control_advertise);
     m.hello.software = span_str(MMX_VERSION);
     m.hello.pools = span_of(pools, w.len);
-    m.hello.abilities = peer_abilities();
+    m.hello.abilities = p->self.abilities;
     say_maps(p, link, &m.hello);
     say_carriers(p, link, &m.hello);
     out_peer(out, link, &m);

@@ -297,6 +297,12 @@ static inline struct lpool *lroom_pool(struct langd *l, const struct lroom *m)
     return &l->pools[m->pool];
 }
 
+/* True if a message with the secret means to the peer what it means here. */
+static inline bool peer_knows(const struct peer *p, const struct secret *secret)
+{
+    return peer_can(p, PEER_CAN_SECRETS) || !secret_given(secret);
+}
+
 /* True if no segment of the room can land any more. Only then is its encoder
  * notified that it failed: a copy may be reading the rows there (RULES 6.2). */
 static inline bool lroom_still(const struct lroom *m)
@@ -404,6 +410,15 @@ void say_room(struct langd *l, struct out *out, struct lroom *m);
  * the tombstone says; neither: it is stale. */
 void say_state(struct langd *l, struct out *out, struct peer *p,
     const struct peer_msg *in, const struct lroom *m, const struct tomb *tomb);
+/* Whose engine a message is for, as far as the peer asks for that. */
+struct asker {
+    uint32_t who;
+    struct span gids; /* in the caller's bytes */
+    struct secret secret;
+};
+/* c: the engine's connection, NULL: it is gone. */
+struct asker say_asker(const struct peer *p, const struct conn *c,
+    const struct secret *secret, uint8_t bytes[4 * GROUPS_MAX]);
 /* Connects to a peer without a link. */
 void say_connect(struct langd *l, struct out *out, struct peer *p);
 

@@ -215,6 +215,8 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     const char *text = "the encoder is not connected";
     struct peer *p = find_encoder(l, out, msg->decline.encoder, &text);
     struct peer_msg d = {.type = PEER_DECLINE, .room = msg->decline.room};
+    uint8_t gids[4 * GROUPS_MAX];
+    struct asker a;
 
     if (p)
         text = "the encoder is not connected";
@@ -225,8 +227,17 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
             &(struct refusal){ERR_NOT_READY, 0, 0, text});
         return;
     }
+    if (!peer_knows(p, &msg->decline.secret)) {
+        head_refuse(&l->b, out, conn, msg,
+            &(struct refusal){
+                ERR_VERSION, 0, 0, "the encoder is too old for secrets"});
+        return;
+    }
+    a = say_asker(p, &l->b.engines.conns[conn], &msg->decline.secret, gids);
     d.decline.key = msg->decline.key;
     d.decline.who = l->b.engines.conns[conn].uid + 1;
+    d.decline.gids = a.gids;
+    d.decline.secret = a.secret;
     peer_send(&l->b.peers, out, p, &d);
     out_done(out, conn, msg->seq, 0, 0);
 }

@@ -350,6 +350,16 @@ static void end_unread(struct langd *l, struct lroom *m)
         "the requesting engine is gone, and no other reads");
 }
 
+/* Fails a room whose encoder would take no notice of its secret. */
+static void end_unsaid(struct langd *l, struct lroom *m)
+{
+    const struct peer *p = lroom_peer(l, m);
+
+    if (p && p->up && !peer_knows(p, &m->secret))
+        lroom_fail(
+            l, m, ERR_VERSION, 0, 0, "the encoder is too old for secrets");
+}
+
 static void settle_alive(struct langd *l, struct out *out, struct lroom *m)
 {
     uint8_t state = ROOM_BOOTSTRAPPING;
@@ -512,6 +522,8 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
     lroom_readers(l, out, m); /* the slowest reader may have detached */
     if (lroom_alive(m))
         end_unread(l, m);
+    if (lroom_alive(m))
+        end_unsaid(l, m);
     if (lroom_alive(m))
         settle_alive(l, out, m);
     if (lroom_alive(m) && m->aux_state == LAUX_STORED &&

@@ -25,13 +25,44 @@ static struct peer_msg about(const struct lroom *m, enum peer_type type)
         .type = type, .room = m->r.id, .generation = m->generation};
 }
 
+struct asker say_asker(const struct peer *p, const struct conn *c,
+    const struct secret *secret, uint8_t bytes[4 * GROUPS_MAX])
+{
+    struct writer w = writer_of(bytes, 4 * GROUPS_MAX);
+    struct asker a = {.secret = *secret};
+
+    CHECK(peer_knows(p, secret), "%s hears a secret", p->label);
+    if (!c || !p->same_host || !peer_can(p, PEER_CAN_USERS))
+        return a;
+    put_u32(&w, c->gid);
+    for (uint32_t i = 0; i < c->groups.count && w.len < w.cap; i++)
+        put_u32(&w, c->groups.ids[i]);
+    a.who = c->uid + 1;
+    a.gids = span_of(bytes, (uint32_t)w.len);
+    return a;
+}
+
+/* Returns the connection that requested the room, NULL if it has gone. */
+static const struct conn *owner(const struct langd *l, const struct lroom *m)
+{
+    LIST_FOREACH (n, &m->r.attachments) {
+        const struct attachment *att =
+            LIST_ENTRY(n, struct attachment, in_room);
+
+        if (att->owner)
+            return &l->b.engines.conns[att->conn];
+    }
+    return NULL;
+}
+
 static void say_grant(struct langd *l, struct out *out, struct lroom *m,
     struct peer *p, bool again)
 {
     const struct lpool *pool = lroom_pool(l, m);
     struct peer_msg msg =
         about(m, m->init == INIT_CONFIRMED ? PEER_RESUME : PEER_INIT);
-    uint8_t firm = grant_firmness(l, m);
+    uint8_t firm = grant_firmness(l, m), gids[4 * GROUPS_MAX];
+    struct asker a;
 
     CHECK(lroom_alive(m) && m->life != LIFE_CLOSING,
         "a grant of room %llx, life %u, is said", (unsigned long long)m->r.id,
@@ -59,6 +90,10 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
             (uint8_t)(m->flags | (m->mode == MODE_STREAM ? FLAG_STREAM : 0));
         msg.init.key = m->key;
         msg.init.firm = firm;
+        a = say_asker(p, owner(l, m), &m->secret, gids);
+        msg.init.who = a.who;
+        msg.init.gids = a.gids;
+        msg.init.secret = a.secret;
         if (!m->history.init_ns)
             m->history.init_ns = l->b.now_ns;
     }
@@ -86,6 +121,8 @@ static void say_ack(
 static void say_abort(
     struct langd *l, struct out *out, struct lroom *m, struct peer *p)
 {
+    uint8_t gids[4 * GROUPS_MAX];
+    struct asker a = say_asker(p, owner(l, m), &m->secret, gids);
     struct peer_msg msg = about(m, PEER_ABORT);
 
     CHECK(m->r.state == ROOM_FAILED && lroom_still(m),
@@ -93,6 +130,9 @@ static void say_abort(
         (unsigned long long)m->r.id, m->r.state, m->life);
     msg.abort.reason = m->r.reason;
     msg.abort.text = span_str(m->r.text);
+    msg.abort.who = a.who;
+    msg.abort.gids = a.gids;
+    msg.abort.secret = a.secret;
     peer_send(&l->b.peers, out, p, &msg);
 }
 
@@ -144,6 +184,10 @@ void say_room(struct langd *l, struct out *out, struct lroom *m)
         m->debt.retry_ns = TIME_NEVER; /* until HELLO */
         if (p->link == NONE)
             say_connect(l, out, p);
+        return;
+    }
+    if (!peer_knows(p, &m->secret)) { /* its end comes, or has come */
+        m->debt.owe = 0;
         return;
     }
     if (m->debt.owe & OWE_ABORT && !lroom_still(m)) {

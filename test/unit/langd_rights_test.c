@@ -1,0 +1,152 @@
+/* langd_rights_test.c - what an encoder hears of who asks for a room, and whom
+ * a secret keeps out of its place here (RULES 10.1). */
+#include "test/there.h"
+
+static const struct secret key = {"sixteen letters"};
+static const struct secret other = {"sixteen lettert"};
+
+static struct local_msg secret_request(
+    uint64_t room, uint32_t cell, const struct secret *secret)
+{
+    struct local_msg m = request(room, cell, MODE_WHOLE);
+
+    m.request.secret = *secret;
+    return m;
+}
+
+/* The encoder names these abilities, and no others. */
+static void greet(struct rig *l, uint64_t abilities, bool same_host)
+{
+    struct peer_msg m = {.type = PEER_HELLO, .from_epoch = PEER_EPOCH};
+
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    m.hello.role = ROLE_ENCODED;
+    m.hello.answer = 1;
+    m.hello.segment_max = 65536;
+    m.hello.name = span_str("enc");
+    m.hello.abilities = abilities;
+    m.hello.boot = l->bc.boot;
+    m.hello.boot.b[0] ^= !same_host;
+    brain_hear(l, 0, m);
+}
+
+TEST(an_init_says_the_secret)
+{
+    struct rig *l = langd_up(NULL, NULL);
+
+    greet(l, peer_abilities(), false);
+    T_OK(brain_say(l, 0, secret_request(7, 0, &key)));
+    T_TRUE(secret_eq(&brain_said(l, PEER_INIT, 0)->init.secret, &key));
+    T_EQ_U64(brain_said(l, PEER_INIT, 0)->init.who, 0); /* another host */
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_TRUE(secret_eq(&brain_said(l, PEER_ABORT, 0)->abort.secret, &key));
+}
+
+TEST(a_decline_says_it_too)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct local_msg m = {.type = LOCAL_DECLINE};
+
+    m.decline.room = 7;
+    m.decline.encoder = span_str("enc");
+    m.decline.secret = key;
+    T_OK(brain_say(l, 0, m));
+    T_TRUE(secret_eq(&brain_said(l, PEER_DECLINE, 0)->decline.secret, &key));
+}
+
+TEST(an_older_encoder_hears_none)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct local_msg m = {.type = LOCAL_DECLINE};
+
+    greet(l, 0, false);
+    T_OK(brain_say(l, 0, secret_request(7, 0, &key)));
+    T_EQ_U64(brain_said_count(l, PEER_INIT), 0);
+    T_EQ_U64(brain_said_count(l, PEER_ABORT), 0);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_VERSION);
+    m.decline.room = 7;
+    m.decline.encoder = span_str("enc");
+    m.decline.secret = key;
+    T_ERR(brain_say(l, 0, m), ERR_VERSION);
+    T_OK(brain_say(l, 0, request(8, 1, MODE_WHOLE)));
+    T_EQ_U64(brain_said_count(l, PEER_INIT), 1);
+}
+
+TEST(an_older_encoder_that_comes_later_hears_none)
+{
+    struct rig *l = langd(NULL, NULL);
+
+    T_OK(brain_say(l, 0, secret_request(7, 0, &key)));
+    T_OK(brain_say(l, 0, secret_request(8, 1, &key)));
+    T_OK(brain_say(l, 0, release(1, ROWS_UNKNOWN)));
+    greet(l, 0, false);
+    T_EQ_U64(brain_said_count(l, PEER_INIT), 0);
+    T_EQ_U64(brain_said_count(l, PEER_ABORT), 0);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_VERSION);
+}
+
+TEST(users_are_named_on_one_host_where_pools_are_for_some)
+{
+    static const struct groups groups = {2, {1001, 1002}};
+    struct event ev = {.type = EV_CONN_OPEN,
+        .conn = 3,
+        .uid = 900,
+        .gid = 90,
+        .pid = 17,
+        .groups = &groups};
+    struct rig *l = langd_up(NULL, NULL);
+    struct local_msg m = {.type = LOCAL_HELLO};
+    const struct peer_init *n;
+
+    rig_step(l, &ev);
+    m.hello.magic = LOCAL_MAGIC;
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    m.hello.cells = 8;
+    T_OK(brain_say(l, 3, m));
+    greet(l, peer_abilities(), true);
+    T_OK(brain_say(l, 3, request(7, 0, MODE_WHOLE)));
+    n = &brain_said(l, PEER_INIT, 0)->init;
+    T_EQ_U64(n->who, 901);
+    T_EQ_U64(n->gids.len, 12);
+    T_EQ_MEM(n->gids.p, "\x5a\0\0\0\xe9\3\0\0\xea\3\0\0", 12);
+    greet(l, UINT64_C(1) << PEER_CAN_SECRETS, true); /* it has no such pool */
+    T_OK(brain_say(l, 3, request(8, 1, MODE_WHOLE)));
+    n = &brain_said(l, PEER_INIT, 0)->init;
+    T_EQ_U64(n->who, 0);
+    T_EQ_U64(n->gids.len, 0);
+}
+
+/* Asking first under a known id takes nothing from an engine with the secret.
+ */
+TEST(a_place_is_not_taken_without_the_secret)
+{
+    struct rig *l = langd_up(NULL, NULL);
+
+    brain_user(l, 1, 4002, "thief");
+    T_OK(brain_say(l, 1, request(7, 0, MODE_WHOLE)));
+    T_OK(brain_say(l, 1, secret_request(7, 1, &other)));
+    T_OK(brain_say(l, 0, secret_request(7, 0, &key)));
+    T_TRUE(secret_eq(&brain_said(l, PEER_INIT, 0)->init.secret, &key));
+    T_ERR(brain_say(l, 0, secret_request(7, 2, &key)), ERR_DUPLICATE_ROOM);
+}
+
+TEST(readers_attach_with_the_secret)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct local_msg m = attach(7, 1, RIGHT_READ), q;
+
+    brain_conn(l, 1, "s");
+    T_OK(brain_say(l, 1, m)); /* waits for another room */
+    m = attach(7, 2, RIGHT_READ);
+    m.attach.secret = key;
+    T_OK(brain_say(l, 1, m));
+    q = secret_request(7, 0, &key);
+    q.request.readers = 2;
+    T_OK(brain_say(l, 0, q));
+    m = attach(7, 3, RIGHT_READ);
+    m.attach.secret = key;
+    T_OK(brain_say(l, 1, m));
+    T_EQ_U64(brain_state(l, 1, 1), 0);
+    T_EQ_U64(brain_state(l, 1, 2), ROOM_BOOTSTRAPPING);
+    T_EQ_U64(brain_state(l, 1, 3), ROOM_BOOTSTRAPPING);
+}
