@@ -1,0 +1,217 @@
+"""Stands in for the part of vLLM that calls the adapter, hook by hook and in
+vLLM's order, against real daemons. Several ranks are several connections
+here."""
+
+import pickle
+import types
+import zlib
+
+import numpy as np
+from vllm.distributed.ec_transfer.ec_connector import base
+from pair import Case, eventually
+
+from mmx.adapters import _vllm_engine, vllm_ec
+
+WIDTH = 32
+FIELDS = f"embedding:bf16:{WIDTH}"
+
+
+def tensor(name, rows):
+    """What the encoder makes of a picture: the same each time."""
+    seed = np.random.default_rng(zlib.crc32(name.encode()))
+    return seed.integers(0, 2**16, (rows, WIDTH), dtype="u2")
+
+
+class Feature:
+    """An item as vLLM's scheduler has it. A reference has no pixels, only
+    what sizes its placeholder."""
+
+    modality = "image"
+
+    def __init__(self, identifier, offset, length, reference=False):
+        self.identifier = identifier
+        self.data = {"image_grid_thw": types.SimpleNamespace(
+            data=[[1, 2, 2 * length]])}
+        if not reference:
+            self.data["pixel_values"] = types.SimpleNamespace(data=b"pixels")
+        self.mm_position = types.SimpleNamespace(
+            offset=offset, length=length + 2,  # two separators
+            get_num_embeds=lambda: length)
+        self.rows = length
+
+
+def room_of(request, name):
+    """The room's number: a text on the way, JSON readers round 64 bits."""
+    text = request.ec_transfer_params[name]["room"]
+    assert isinstance(text, str)
+    return int(text)
+
+
+class Request:
+    """Pictures by name and rows, one after the other in a prompt."""
+
+    def __init__(self, request_id, *pictures, reference=False):
+        self.request_id, self.mm_features = request_id, []
+        self.ec_transfer_params, self.status = None, "RUNNING"
+        at = 5
+        for name, rows in pictures:
+            self.mm_features.append(Feature(name, at, rows, reference))
+            at += rows + 10
+
+
+class Engine:
+    """The order of vLLM's calls, without vLLM: a scheduler and its ranks,
+    whose only link is the metadata."""
+
+    def __init__(self, daemon, role, ranks=1, dtype="torch.bfloat16",
+                 width=WIDTH, wide=WIDTH, **extra):
+        self.ranks = []
+        for rank in range(-1, ranks):
+            config = types.SimpleNamespace(
+                ec_transfer_config=types.SimpleNamespace(
+                    engine_id=f"{daemon.name}-{role}",
+                    is_ec_producer=role == "producer",
+                    is_ec_consumer=role == "consumer",
+                    mm_encoder_output_widths={"image": width}
+                    if role == "producer" else {},
+                    ec_connector_extra_config={
+                        "mmx_socket": daemon.socket, **extra}),
+                parallel_config=types.SimpleNamespace(
+                    tensor_parallel_size=ranks, rank=max(rank, 0)),
+                model_config=types.SimpleNamespace(
+                    model="m", revision="1", dtype=dtype,
+                    get_inputs_embeds_size=lambda: width))
+            made = vllm_ec.MmxECConnector(
+                config, base.ECConnectorRole.SCHEDULER if rank < 0
+                else base.ECConnectorRole.WORKER)
+            if rank < 0:
+                self.scheduler = made
+            else:
+                self.ranks.append(made)
+        self.wide = wide  # the rows, whatever the configuration says
+        self.caches = [{} for _ in self.ranks]
+        self.encoded = []  # what the encoder ran for
+
+    def close(self):
+        for c in [self.scheduler, *self.ranks]:
+            c.shutdown()
+
+    # --- scheduler --------------------------------------------------------
+    def ready(self, request, computed=0):
+        return self.scheduler.ensure_cache_available(request, computed)
+
+    def failed(self, request):
+        """True if the scheduler would end the request with an error."""
+        if self.ready(request):
+            raise AssertionError(f"{request.request_id} is admitted")
+        named = self.scheduler.take_unavailable_requests()
+        assert named <= {request.request_id}, named
+        return bool(named)
+
+    def admit(self, request, computed=0):
+        eventually(lambda: self.ready(request, computed),
+                   f"{request.request_id} is admitted")
+
+    def step(self, request, evict=(), computed=0):
+        """Schedules what is beyond `computed`; what neither the connector
+        nor the engine has is encoded here."""
+        cached = self.caches[0]
+        encode, seen = [], set()
+        for name in evict:
+            for cache in self.caches:
+                del cache[name]
+        for i, f in enumerate(request.mm_features):
+            if f.mm_position.offset + f.mm_position.length <= computed or \
+                    f.identifier in {*cached, *seen}:
+                continue
+            seen.add(f.identifier)
+            if not self.scheduler.has_cache_item(f.identifier):
+                assert "pixel_values" in f.data, "vLLM ends: no pixels"
+                encode.append(f)
+            self.scheduler.update_state_after_alloc(request, i)
+        meta = self.scheduler.build_connector_meta(
+            types.SimpleNamespace(free_encoder_mm_hashes=list(evict)))
+        for rank, cache in zip(self.ranks, self.caches):
+            rank.bind_connector_metadata(pickle.loads(pickle.dumps(meta)))
+            rank.start_save_caches(encoder_cache=cache)
+            rank.start_load_caches(cache)
+            for f in encode:
+                rows = tensor(f.identifier, f.rows)
+                cache[f.identifier] = rows[:, :self.wide]
+                rank.save_caches(cache, f.identifier)
+            rank.get_finished(set())
+            rank.clear_connector_metadata()
+        self.encoded += [f.identifier for f in encode]
+
+    def serve(self, request):
+        """A whole request; what the router gets to know."""
+        self.admit(request)
+        self.step(request)
+        return self.finish(request)
+
+    def finish(self, request):
+        later, params = self.scheduler.request_finished(request)
+        assert not later
+        return params
+
+
+class VllmCase(Case):
+    RANKS, FIELDS = 2, FIELDS
+
+    def setUp(self):
+        super().setUp()
+        _vllm_engine._warned.clear()
+
+    def start(self, blocks=32, ranks=RANKS, encoded=None, langd=None,
+              **extra):
+        self.e = self.world.encoded(fields=FIELDS, blocks=blocks,
+                                    **(encoded or {}))
+        self.d = self.world.langd(
+            [], fields=FIELDS, blocks=32,
+            control={"allow": ["tcp://127.0.0.1:*"]}, **(langd or {}))
+        self.producer = self.engine_of(self.e, "producer", ranks)
+        self.consumer = self.engine_of(self.d, "consumer", ranks, **extra)
+
+    def engine_of(self, *how, **extra):
+        engine = Engine(*how, **extra)
+        self.world.engines.append(engine)
+        return engine
+
+    def tearDown(self):
+        if not self.broken and hasattr(self, "e") and self.e.alive():
+            self.reclaim()
+        super().tearDown()
+
+    def reclaim(self, daemon=None, producer=None):
+        """Another engine wants all blocks: kept rows go."""
+        daemon = daemon or self.e
+        other = self.world.engine(daemon)
+        (producer or self.producer).scheduler.has_pending_push_work()
+        blocks = daemon.free()[1]
+        other.announce(99, blocks * 128)
+        other.granted(99)
+        other.release(99)
+
+    def connect(self):
+        """Has langd meet encoded: what is declined is said to those that it
+        knows."""
+        r = self.hand_over("before", ("first", 3))
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.consumer.finish(r)
+
+    def check(self, engine, request):
+        for cache in engine.caches:
+            for f in request.mm_features:
+                np.testing.assert_array_equal(
+                    cache[f.identifier], tensor(f.identifier, f.rows))
+
+    def opened(self):
+        return self.d.stats()["rooms_opened"]
+
+    def hand_over(self, name, *pictures, reference=False):
+        """Encoded there; the request as the language side gets it."""
+        request = Request(name, *pictures)
+        there = Request(name, *pictures, reference=reference)
+        there.ec_transfer_params = self.producer.serve(request)
+        return there
