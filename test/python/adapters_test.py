@@ -9,6 +9,7 @@ import subprocess
 import sys
 import types
 import unittest
+import unittest.mock
 
 import numpy as np
 
@@ -20,7 +21,8 @@ from sglang.srt.disaggregation.base import conn as sglang_base  # noqa: E402
 from vllm.distributed.ec_transfer.ec_connector import (  # noqa: E402
     base as vllm_base)
 
-from mmx.adapters import _vllm_common, sglang_fork, vllm_ec  # noqa: E402
+from mmx.adapters import (_vllm_common, _vllm_engine,  # noqa: E402
+                          sglang_fork, vllm_ec)
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(vllm_ec.__file__))))
@@ -76,6 +78,43 @@ class Vllm(unittest.TestCase):
                 "x", _vllm_common.Offer("enc0", 7, 300), 5, ())],
             saves=[_vllm_common.Save("y", 8)])
         self.assertEqual(pickle.loads(pickle.dumps(meta)), meta)
+
+    def test_rows_go_where_the_model_is(self):
+        """vLLM puts them into the prompt by index, on one device."""
+        platform = types.SimpleNamespace(device_type="cuda",
+                                         current_device=lambda: 3)
+        moved = types.SimpleNamespace(to=lambda device: ("moved", device))
+        there = {"vllm.platforms": types.SimpleNamespace(
+                     current_platform=platform),
+                 "torch": types.SimpleNamespace(
+                     device=lambda kind, number: f"{kind}:{number}")}
+        with unittest.mock.patch.dict(sys.modules, there):
+            self.assertEqual(_vllm_engine.on_device(moved),
+                             ("moved", "cuda:3"))
+            platform.device_type = "cpu"
+            self.assertIs(_vllm_engine.on_device(moved), moved)
+
+    def test_what_is_counted_goes_to_prometheus(self):
+        made = {}
+
+        class Counter:
+            def __init__(self, name, documentation, labelnames):
+                made[name], self.total = self, 0
+
+            def labels(self, *_values):
+                return self
+
+            def inc(self, amount):
+                self.total += amount
+
+        prom = vllm_ec.MmxECConnector.build_prom_metrics(
+            config(), {"counter": Counter}, ["engine"], {0: ["0"]})
+        prom.observe({"rows_fetched": 5, "of a newer version": 1}, 0)
+        self.assertEqual(made["vllm:mmx_rows_fetched"].total, 5)
+        self.assertEqual(len(made), len(_vllm_engine.COUNTS))
+
+    def test_the_log_is_one_that_vllm_prints(self):
+        self.assertTrue(_vllm_engine.log.name.startswith("vllm."))
 
     def test_the_engines_classes_are_taken(self):
         self.assertTrue(issubclass(vllm_ec.MmxECConnector,

@@ -189,6 +189,8 @@ class ConsumerScheduler:
                     deadline=self.settings.deadline)
                 item.asked = time.monotonic()
                 self.counts.add("rooms_requested")
+            except errors.IncompatibleLayout as e:
+                self._give_up(identifier, item, e)
             except errors.MmxError as e:
                 self._failed(identifier, item, e)
 

@@ -1,0 +1,317 @@
+"""What must not end a vLLM engine, nor cost it more than the request
+concerned: what clients send, rooms without rows, pools that do not fit,
+encoders that are gone."""
+
+import json
+import os
+import signal
+import time
+
+from fake_vllm import Request, VllmCase, room_of
+from pair import eventually
+
+ODD = ["room", 7, None, [1], {}, {"room": "x"}, {"room": 7, "rows": 3},
+       {"encoder": "e", "room": -1, "rows": 300},
+       {"encoder": "e", "room": 1 << 64, "rows": 300},
+       {"encoder": "e", "room": "9" * 30, "rows": 300},
+       {"encoder": "e", "room": True, "rows": 300},
+       {"encoder": "e", "room": 1.5, "rows": 300},
+       {"encoder": "e", "room": "1", "rows": "300"},
+       {"encoder": "e", "room": "1", "rows": 0},
+       {"encoder": "e", "room": "1", "rows": 1 << 40},
+       {"encoder": 5, "room": "1", "rows": 300},
+       {"encoder": "", "room": "1", "rows": 300},
+       {"encoder": "e" * 129, "room": "1", "rows": 300},
+       {"encoder": "\ud800", "room": "1", "rows": 300},
+       {"encoder": "a\nb", "room": "1", "rows": 300}]
+LOGGER = "vllm.mmx"
+
+
+def counts(engine):
+    """What the scheduler's side has counted since the last call."""
+    got = engine.scheduler.get_ec_connector_stats()
+    return got.reduce() if got else {}
+
+
+class Clients(VllmCase):
+    def test_what_is_no_offer_is_encoded_here(self):
+        self.start(ranks=1)
+        for i, said in enumerate([*({"cat": odd} for odd in ODD),
+                                  "text", 5, ["list"], {"dog": "x"}]):
+            r = Request(f"r{i}", ("cat", 300))
+            r.ec_transfer_params = said
+            with self.subTest(said=said):
+                self.assertTrue(self.consumer.ready(r))
+                self.consumer.step(r)
+                self.consumer.finish(r)
+                self.consumer.caches[0].clear()
+        self.assertEqual(len(self.consumer.encoded), len(ODD) + 4)
+        # None, {}: a producer that had no rows says this.
+        self.assertEqual(counts(self.consumer)["offers_malformed"],
+                         len(ODD) + 4 - 1)
+
+    def test_rows_of_another_count_are_not_taken(self):
+        """The placeholder takes the picture's rows; other rows end vLLM."""
+        self.start()
+        r = self.hand_over("r1", ("cat", 300))
+        liar = Request("r2", ("dog", 200))
+        liar.ec_transfer_params = {"dog": r.ec_transfer_params["cat"]}
+        self.assertTrue(self.consumer.ready(liar))
+        self.consumer.step(liar)
+        self.assertEqual(self.consumer.encoded, ["dog"])
+        self.consumer.finish(liar)
+        self.consumer.admit(r)
+        self.consumer.finish(r)
+
+    def test_a_room_survives_a_router_that_reads_doubles(self):
+        self.start()
+        r = self.hand_over("r1", ("cat", 300))
+        r.ec_transfer_params = json.loads(
+            json.dumps(r.ec_transfer_params), parse_int=float)
+        for said in r.ec_transfer_params.values():
+            said["rows"] = int(said["rows"])
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.check(self.consumer, r)
+        self.assertEqual(self.consumer.encoded, [])
+        self.consumer.finish(r)
+
+    def test_one_name_for_two_requests(self):
+        """A client names its requests; the rooms are the producer's."""
+        self.start()
+        for _ in range(3):
+            r = self.hand_over("the same", ("cat", 300), ("dog", 20))
+            self.consumer.admit(r)
+            self.consumer.step(r)
+            self.check(self.consumer, r)
+            self.consumer.finish(r)
+            self.consumer.step(Request("other"), evict=["cat", "dog"])
+        self.assertEqual(self.consumer.encoded, [])
+
+    def test_a_reference_is_served(self):
+        self.start()
+        r = self.hand_over("r1", ("cat", 300), reference=True)
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.check(self.consumer, r)
+        self.consumer.finish(r)
+
+    def test_a_reference_without_rows_fails_alone(self):
+        self.start(mmx_deadline_s=0.3)
+        r = self.hand_over("r1", ("cat", 300), reference=True)
+        room = room_of(r, "cat")
+        r.ec_transfer_params["cat"]["room"] = str(room ^ 1)
+        with self.assertLogs(LOGGER, "WARNING") as said:
+            eventually(lambda: self.consumer.failed(r), "it is named")
+        self.assertRegex(said.output[-1], "r1 .*cat")
+        # None of ours at all, and one that is malformed.
+        bare = Request("r2", ("dog", 9), reference=True)
+        self.assertTrue(self.consumer.failed(bare))
+        bare = Request("r3", ("cow", 9), reference=True)
+        bare.ec_transfer_params = {"cow": "moo"}
+        self.assertTrue(self.consumer.failed(bare))
+        # The engine goes on.
+        ok = self.hand_over("r4", ("fox", 30))
+        self.consumer.admit(ok)
+        self.consumer.step(ok)
+        self.check(self.consumer, ok)
+        for x in (r, ok):
+            self.consumer.finish(x)
+        self.assertEqual(counts(self.consumer)["requests_failed"], 3)
+        lm = self.world.engine(self.d).conn
+        lm.wait(lm.decline(room, self.e.address), 10)
+
+    def test_a_reference_to_rows_that_vllm_may_evict_is_fetched(self):
+        """Rows that no running request holds go in any step; a reference
+        cannot be encoded in their place."""
+        self.start()
+        first = self.hand_over("r1", ("cat", 300))
+        self.consumer.admit(first)
+        self.consumer.step(first)
+        self.consumer.scheduler.update_state_after_free(first, 0)
+        r = self.hand_over("r2", ("cat", 300), reference=True)
+        self.consumer.admit(r)
+        # Evicted in the step that admits it: the connector has them ready.
+        self.consumer.caches = [{} for _ in self.consumer.ranks]
+        self.consumer.step(r)
+        self.check(self.consumer, r)
+        for x in (first, r):
+            self.consumer.finish(x)
+
+    def test_a_client_leaves_before_its_rows_are_read(self):
+        """Announced readers never attach; the blocks come back at once."""
+        self.start()
+        r = self.hand_over("r1", ("cat", 300), ("dog", 300))
+        self.consumer.admit(r)
+        self.assertLess(self.d.free()[0], self.d.free()[1])
+        self.consumer.finish(r)
+        self.d.all_free()
+
+
+class Router(VllmCase):
+    def test_the_producer_says_what_vllms_own_does(self):
+        self.start()
+        a, b, c = ("cat", 300), ("dog", 20), ("cat", 300)
+        said = self.producer.serve(Request("r1", a, b, c))
+        self.assertEqual({h: p["item_indices"] for h, p in said.items()},
+                         {"cat": [0, 2], "dog": [1]})
+        self.assertEqual(said["dog"]["metadata"],
+                         {"image_grid_thw": [[1, 2, 40]]})
+        json.dumps(said)
+        r = Request("r1", a, b, c)
+        r.ec_transfer_params = said
+        self.consumer.admit(r)
+        self.consumer.finish(r)
+
+    def test_without_a_room_no_reference_is_sent(self):
+        self.start(mmx_deadline_s=0.1)
+        self.e.kill()
+        said = self.engine_of(self.e, "producer", mmx_deadline_s=0.1).serve(
+            Request("r1", ("cat", 300)))
+        self.assertEqual(said, {"cat": {"item_indices": [0], "metadata": {}}})
+        r = Request("r1", ("cat", 300))
+        r.ec_transfer_params = said
+        self.assertTrue(self.consumer.ready(r))
+        self.consumer.step(r)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+        self.assertNotIn("offers_malformed", counts(self.consumer))
+        self.consumer.finish(r)
+
+    def test_what_is_counted(self):
+        self.start()
+        self.assertIsNone(self.consumer.scheduler.get_ec_connector_stats())
+        r = self.hand_over("r1", ("cat", 300), ("dog", 200))
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.consumer.finish(r)
+        self.assertEqual(counts(self.producer), {"rooms_announced": 2})
+        got = counts(self.consumer)
+        self.assertGreaterEqual(got.pop("fetch_ms"), 0)
+        self.assertEqual(got, {"rooms_requested": 2, "items_fetched": 2,
+                               "rows_fetched": 500})
+        self.assertEqual(counts(self.consumer), {})
+        kind = type(self.consumer.scheduler)
+        both = kind.build_ec_connector_stats({"rows_fetched": 1}).aggregate(
+            kind.build_ec_connector_stats({"rows_fetched": 2}))
+        self.assertEqual(both.reduce(), {"rows_fetched": 3})
+
+    def test_a_computed_request_costs_no_step(self):
+        """vLLM asks for running requests, too, in every step."""
+        self.start()
+        r = self.hand_over("r1", ("cat", 300))
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        link = self.consumer.scheduler._consumer.link
+        self.assertTrue(self.consumer.ready(r, 10**6))
+        steps, link.step = [], lambda: steps.append(1)
+        self.assertTrue(self.consumer.ready(r, 10**6))
+        del link.step
+        self.assertEqual(steps, [])
+        self.consumer.finish(r)
+
+
+class Pools(VllmCase):
+    def refused(self, **how):
+        """Engines whose rows do not fit: both run, and say why."""
+        self.start(ranks=1)
+        self.connect()
+        with self.assertLogs(LOGGER, "ERROR") as said:
+            producer = self.engine_of(self.e, "producer", 1, **how)
+            consumer = self.engine_of(self.d, "consumer", 1, **how)
+            r = Request("r1", ("cat", 300))
+            r.ec_transfer_params = producer.serve(Request("r1", ("cat", 300)))
+            self.assertNotIn("room", r.ec_transfer_params["cat"])
+            # An offer of a producer that it fits does not help either.
+            r.ec_transfer_params = self.producer.serve(
+                Request("r2", ("cat", 300)))
+            consumer.admit(r)
+            consumer.step(r)
+        self.assertEqual(consumer.encoded, ["cat"])
+        consumer.finish(r)
+        # Another dtype is another key, which declines nothing.
+        lm = self.world.engine(self.d).conn
+        lm.wait(lm.decline(room_of(r, "cat"), self.e.address), 10)
+        self.assertEqual({x.split(":")[2] for x in said.output},
+                         {"mmx is not used"}, said.output)
+        return said.output[0]
+
+    def test_a_pool_of_another_dtype(self):
+        self.assertIn("pool vit is bf16, the model's rows are f32; set ",
+                      self.refused(dtype="torch.float32"))
+
+    def test_a_pool_of_another_width(self):
+        self.assertIn("32 wide", self.refused(width=48))
+
+    def test_rows_that_do_not_fit_are_not_written(self):
+        """Of an engine that did not know it before."""
+        self.start(ranks=1)
+        odd = self.engine_of(self.e, "producer", 1, wide=16)
+        with self.assertLogs(LOGGER, "WARNING") as said:
+            params = odd.serve(Request("r1", ("cat", 300)))
+        self.assertIn("16", said.output[-1])
+        r = Request("r1", ("cat", 300))
+        r.ec_transfer_params = params
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+        self.consumer.finish(r)
+        eventually(lambda: not odd.scheduler.has_pending_push_work(),
+                   "it has left its rooms")
+
+
+class Gone(VllmCase):
+    def held_up(self):
+        """Encoded stands still: it answers nothing, and nothing says so."""
+        self.connect()
+        os.kill(self.e.pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, self.e.pid, signal.SIGCONT)
+
+    def test_a_picture_at_hand_does_not_wait_for_its_encoder(self):
+        self.start(mmx_patience_s=0.2)
+        r = self.hand_over("r1", ("cat", 300))
+        self.held_up()
+        with self.assertLogs(LOGGER, "WARNING"):
+            self.consumer.admit(r)
+        self.consumer.step(r)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+        self.consumer.finish(r)
+        self.d.all_free()
+        os.kill(self.e.pid, signal.SIGCONT)
+        # Its next pictures are asked for again.
+        r = self.hand_over("r2", ("dog", 300))
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+        self.consumer.finish(r)
+
+    def test_a_second_encoder_is_tried_first(self):
+        self.start(mmx_patience_s=0.2)
+        other = self.world.encoded("enc1", fields=self.FIELDS)
+        second = self.engine_of(other, "producer", self.RANKS)
+        r = self.hand_over("r1", ("cat", 300))
+        again = Request("r2", ("cat", 300))
+        again.ec_transfer_params = second.serve(Request("r2", ("cat", 300)))
+        self.held_up()
+        self.assertFalse(self.consumer.ready(r))
+        self.assertFalse(self.consumer.ready(again))
+        self.consumer.admit(again)
+        self.consumer.step(again)
+        self.check(self.consumer, again)
+        self.assertEqual(self.consumer.encoded, [])
+        os.kill(self.e.pid, signal.SIGCONT)
+        for x in (r, again):
+            self.consumer.finish(x)
+        self.reclaim(other, second)
+
+    def test_a_reference_waits_for_its_encoder(self):
+        self.start(mmx_patience_s=0)
+        r = self.hand_over("r1", ("cat", 300), reference=True)
+        self.held_up()
+        for _ in range(20):
+            self.assertFalse(self.consumer.ready(r))
+            time.sleep(0.01)
+        os.kill(self.e.pid, signal.SIGCONT)
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.check(self.consumer, r)
+        self.consumer.finish(r)
