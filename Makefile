@@ -80,7 +80,10 @@ GPU := $(call src,lib/gpu/*.c)
 LIBMMX := $(CLIENT) $(GPU) $(WIRE) $(BASE)
 ALL_OBJ := $(BASE) $(WIRE) $(CORE) $(GPU) $(IO) $(NODE) $(CLIENT)
 
-CMDS := $(patsubst cmd/%.c,$(B)/%,$(wildcard cmd/*.c))
+# The exporter is built where libmicrohttpd is; nothing else needs it.
+HTTP := $(if $(shell pkg-config --exists libmicrohttpd && echo 1),libmicrohttpd)
+CMDS := $(patsubst cmd/%.c,$(B)/%,$(filter-out \
+	$(if $(HTTP),,cmd/mmx-exporter.c),$(wildcard cmd/*.c)))
 UNIT := $(patsubst %.c,$(B)/%,$(wildcard test/unit/*_test.c))
 CONTRACT := $(patsubst %.c,$(B)/%,$(wildcard test/contract/*_test.c))
 WATCH := $(B)/test/preload/malloc_watch.so $(B)/test/preload/slow_names.so
@@ -120,6 +123,9 @@ $(CMDS): $(B)/%: $(B)/cmd/%.o $(B)/mmx.a $(B)/libmmx.a
 	$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBS)
 
 $(B)/mmxctl: $(call src,cmd/ctl/*.c)
+$(B)/mmx-exporter: $(call src,cmd/exporter/*.c) $(B)/cmd/ctl/link.o \
+	$(B)/cmd/ctl/rows.o
+$(B)/mmx-exporter: LIBS = $(shell pkg-config --libs $(HTTP))
 
 # Measures; not installed.
 $(BENCH): $(call src,test/bench/*.c) $(B)/mmx.a $(B)/libmmx.a

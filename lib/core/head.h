@@ -78,9 +78,10 @@ struct brain {
     struct aux_arena aux;
     struct pool_meta metas[CONF_POOLS_MAX];
     uint32_t pools_count;
-    struct ended *history; /* a ring of limits.history rows */
-    uint64_t ended_count;  /* rows that were ever put there */
-    uint64_t now_ns;       /* of the last event */
+    struct ended *history;    /* a ring of limits.history rows */
+    uint64_t ended_count;     /* rows that were ever put there */
+    uint64_t ends[ERR_COUNT]; /* the same, by reason */
+    uint64_t now_ns;          /* of the last event */
     bool draining;
     uint64_t stats[STAT_COUNT];
 };

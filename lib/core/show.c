@@ -212,6 +212,19 @@ static void show_stats(struct rows_out *s, const uint64_t *stats)
     }
 }
 
+/* Shows the reasons that have occurred, and that of success. */
+static void show_ends(struct rows_out *s, const uint64_t *ends)
+{
+    for (unsigned i = 0; i < ERR_COUNT; i++) {
+        if (i != OK && !ends[i])
+            continue;
+        s->row(s);
+        s->text(s, "reason", err_name((enum err)i));
+        s->number(s, "rooms", ends[i]);
+        s->text(s, "meaning", err_text((enum err)i));
+    }
+}
+
 bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
     struct show_at *at, struct rows_out *s)
 {
@@ -226,6 +239,8 @@ bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
         show_peers(s, at, &b->peers);
     else if (!strcmp(what, "stats"))
         show_stats(s, b->stats);
+    else if (!strcmp(what, "ends"))
+        show_ends(s, b->ends);
     else
         return b->ops->show->more && b->ops->show->more(b, what, at, s);
     return true;

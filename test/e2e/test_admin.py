@@ -12,7 +12,7 @@ from pair import BUILD, Case, eventually
 
 from mmx import errors, wire
 
-WHATS = ("status", "rooms", "pools", "peers", "conf", "stats")
+WHATS = ("status", "rooms", "pools", "peers", "conf", "stats", "ends")
 
 
 class Ctl(Case):

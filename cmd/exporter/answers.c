@@ -1,0 +1,76 @@
+/* answers.c - asks a daemon for its reports, as mmxctl does. */
+#include "exporter.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+enum { WAIT_S = 2 };
+
+static const char *const words[SAID_COUNT] = {
+    [SAID_STATUS] = "status",
+    [SAID_STATS] = "stats",
+    [SAID_ENDS] = "ends",
+    [SAID_POOLS] = "pools",
+    [SAID_PEERS] = "peers",
+    [SAID_ROOMS] = "rooms",
+};
+
+/* Asks for one report and keeps its rows. False: the daemon is gone; a report
+ * that it refuses is empty. */
+static bool ask(struct ctl *c, struct daemon *d, unsigned what)
+{
+    struct local_msg m = {0};
+
+    if (!ctl_ask(c, words[what], FORM_ROWS, &m))
+        return m.type == LOCAL_ANSWER || m.type == LOCAL_REPORT;
+    d->memory[what] = malloc(c->got.len + 1);
+    if (!d->memory[what])
+        return false;
+    memcpy(d->memory[what], c->got.p, c->got.len);
+    d->said[what] = reader_of(d->memory[what], c->got.len);
+    return true;
+}
+
+static bool greet(struct ctl *c)
+{
+    struct timeval limit = {.tv_sec = WAIT_S};
+    struct local_msg m = {0};
+
+    setsockopt(c->s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    return ctl_hello(c, 1, &m) && m.type == LOCAL_WELCOME &&
+           has_ability(m.welcome.abilities, LOCAL_CAN_ROWS);
+}
+
+void daemon_ask(struct daemon *d)
+{
+    struct ctl *c = ctl_open(d->path);
+
+    CHECK(!d->up, "%s is asked twice", d->label);
+    if (!c)
+        return;
+    d->up = greet(c);
+    for (unsigned i = 0; i < SAID_COUNT && d->up; i++)
+        d->up = ask(c, d, i);
+    ctl_close(c);
+}
+
+void daemon_forget(struct daemon *d)
+{
+    for (unsigned i = 0; i < SAID_COUNT; i++)
+        free(d->memory[i]);
+    *d = (struct daemon){.label = d->label, .path = d->path};
+}
+
+double row_number(struct reader row, const char *column)
+{
+    char text[32];
+
+    CHECK(row.at <= row.len, "a row of %zu bytes at %zu", row.len, row.at);
+    rows_get(row, column, text, sizeof(text));
+    return strtod(text, NULL);
+}

@@ -1,0 +1,45 @@
+/* exporter.h - what the files of mmx-exporter share: answers.c asks the
+ * daemons, metrics.c and page.c print what they said. The daemons are asked
+ * anew for each request; nothing is kept. One thread. */
+#ifndef MMX_CMD_EXPORTER_H
+#define MMX_CMD_EXPORTER_H
+
+#include "cmd/ctl/ctl.h"
+
+#include <stdio.h>
+
+/* The reports that are asked for. */
+enum {
+    SAID_STATUS,
+    SAID_STATS,
+    SAID_ENDS,
+    SAID_POOLS,
+    SAID_PEERS,
+    SAID_ROOMS,
+    SAID_COUNT
+};
+
+/* One daemon and what it said. */
+struct daemon {
+    const char *label; /* value of the label `daemon` */
+    const char *path;  /* of its socket */
+    bool up;
+    /* Rows, in memory of their own; empty: it did not answer, or is older. */
+    struct reader said[SAID_COUNT];
+    uint8_t *memory[SAID_COUNT];
+};
+
+/* Asks the daemon, at most 2 s for each report. */
+void daemon_ask(struct daemon *d);
+void daemon_forget(struct daemon *d);
+
+/* Returns the number in a row's column; 0: there is none. */
+double row_number(struct reader row, const char *column);
+
+/* Prints all metrics in Prometheus' text format. */
+void metrics_print(FILE *out, const struct daemon *daemons, uint32_t count);
+
+/* Prints a page for people. */
+void page_print(FILE *out, const struct daemon *daemons, uint32_t count);
+
+#endif

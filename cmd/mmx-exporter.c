@@ -1,0 +1,211 @@
+/* mmx-exporter - serves what the daemons of this host say about themselves:
+ * /metrics for Prometheus, / for people. A program of its own, so that the
+ * daemons speak no HTTP: it asks them over their sockets as mmxctl does. The
+ * library's one thread serves; this one waits for a signal. */
+#include "exporter/exporter.h"
+
+#include "base/check.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <getopt.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PORT = 9464, CONNECTIONS = 16, TIMEOUT_S = 10 };
+enum { CANNOT_START = 1 };
+
+static const char *const defaults[] = {CTL_ENCODED, CTL_LANGD};
+static const char *const labels[] = {"encoded", "langd"};
+
+struct sockets {
+    const char *paths[ARRAY_LEN(defaults)]; /* NULL: it is not asked */
+};
+
+static void usage(FILE *to)
+{
+    fputs("usage: mmx-exporter [options]\n"
+          "  --listen ADDRESS   serve there (default 127.0.0.1:9464)\n"
+          "  --encoded PATH     ask only the daemons that are named, at their\n"
+          "                     sockets; default: both, in /run/mmx\n"
+          "  --langd PATH       the same\n"
+          "  --version          print the version and exit\n"
+          "  --help             print this and exit\n"
+          "It serves /metrics for Prometheus and / for people. A daemon that\n"
+          "is away is mmx_up 0, and the rest is served.\n"
+          "exit status: 0 success, 1 cannot start, 64 bad command line\n",
+        to);
+}
+
+typedef void print_fn(FILE *out, const struct daemon *daemons, uint32_t count);
+
+/* Returns what `print` makes of the daemons' answers, for free(); NULL: no
+ * memory. */
+static char *made(const struct sockets *s, print_fn *print, size_t *size)
+{
+    struct daemon daemons[ARRAY_LEN(defaults)] = {0};
+    uint32_t count = 0;
+    char *text = NULL;
+    FILE *out = open_memstream(&text, size);
+
+    if (!out)
+        return NULL;
+    for (uint32_t i = 0; i < ARRAY_LEN(defaults); i++) {
+        if (!s->paths[i])
+            continue;
+        daemons[count].label = labels[i];
+        daemons[count].path = s->paths[i];
+        daemon_ask(&daemons[count++]);
+    }
+    print(out, daemons, count);
+    for (uint32_t i = 0; i < count; i++)
+        daemon_forget(&daemons[i]);
+    if (fclose(out) == 0)
+        return text;
+    free(text);
+    return NULL;
+}
+
+static enum MHD_Result answer(struct MHD_Connection *c, unsigned status,
+    char *text, size_t size, const char *type)
+{
+    struct MHD_Response *r = MHD_create_response_from_buffer(
+        size, text, text ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
+    enum MHD_Result queued;
+
+    if (!r) {
+        free(text);
+        return MHD_NO;
+    }
+    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    /* Nothing of the page comes from elsewhere, and no script runs in it. */
+    MHD_add_response_header(r, "Content-Security-Policy",
+        "default-src 'none'; style-src 'unsafe-inline'");
+    queued = MHD_queue_response(c, status, r);
+    MHD_destroy_response(r);
+    return queued;
+}
+
+/* Called by the library for each request, twice: with its head, then whole. */
+static enum MHD_Result on_request(void *arg, struct MHD_Connection *c,
+    const char *url, const char *method, const char *version,
+    const char *upload, size_t *upload_size, void **context)
+{
+    static int begun;
+    bool metrics = !strcmp(url, "/metrics");
+    size_t size = 0;
+    char *text;
+
+    (void)version;
+    (void)upload;
+    if (strcmp(method, MHD_HTTP_METHOD_GET) != 0)
+        return answer(c, MHD_HTTP_METHOD_NOT_ALLOWED, NULL, 0, "text/plain");
+    if (!*context || *upload_size) {
+        *context = &begun;
+        *upload_size = 0;
+        return MHD_YES;
+    }
+    if (!metrics && strcmp(url, "/") != 0)
+        return answer(c, MHD_HTTP_NOT_FOUND, NULL, 0, "text/plain");
+    text = made(arg, metrics ? metrics_print : page_print, &size);
+    if (!text)
+        return MHD_NO;
+    return answer(c, MHD_HTTP_OK, text, size,
+        metrics ? "text/plain; version=0.0.4; charset=utf-8"
+                : "text/html; charset=utf-8");
+}
+
+/* Reads host:port, an address in brackets if it has colons. */
+static bool listen_at(const char *text, struct sockaddr_storage *at)
+{
+    struct sockaddr_in *four = (struct sockaddr_in *)at;
+    struct sockaddr_in6 *six = (struct sockaddr_in6 *)at;
+    const char *colon = strrchr(text, ':');
+    char host[64] = "", *end;
+    size_t len = colon ? (size_t)(colon - text) : 0;
+    unsigned long port = colon ? strtoul(colon + 1, &end, 10) : 0;
+
+    if (port == 0 || port > UINT16_MAX || *end || len >= sizeof(host))
+        return false;
+    memcpy(host, text, len);
+    if (inet_pton(AF_INET, host, &four->sin_addr) == 1) {
+        four->sin_family = AF_INET;
+        four->sin_port = htons((uint16_t)port);
+        return true;
+    }
+    if (host[0] != '[' || host[len - 1] != ']')
+        return false;
+    host[len - 1] = 0;
+    six->sin6_family = AF_INET6;
+    six->sin6_port = htons((uint16_t)port);
+    return inet_pton(AF_INET6, host + 1, &six->sin6_addr) == 1;
+}
+
+/* Serves until SIGTERM or SIGINT. */
+static int serve(const char *listen, struct sockets *s)
+{
+    struct sockaddr_storage at = {0};
+    unsigned flags = MHD_USE_AUTO_INTERNAL_THREAD;
+    struct MHD_Daemon *d;
+    sigset_t ends;
+    int signal;
+
+    if (!listen_at(listen, &at)) {
+        fprintf(stderr,
+            "mmx-exporter: --listen %s: expected an address and a port, "
+            "127.0.0.1:%d or [::1]:%d\n",
+            listen, PORT, PORT);
+        return CTL_USAGE;
+    }
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGINT);
+    sigprocmask(SIG_BLOCK, &ends, NULL);
+    if (at.ss_family == AF_INET6)
+        flags |= MHD_USE_IPv6;
+    d = MHD_start_daemon(flags, 0, NULL, NULL, on_request, s,
+        MHD_OPTION_SOCK_ADDR, &at, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)TIMEOUT_S, MHD_OPTION_END);
+    if (!d) {
+        fprintf(
+            stderr, "mmx-exporter: --listen %s: %s\n", listen, strerror(errno));
+        return CANNOT_START;
+    }
+    fprintf(stderr, "mmx-exporter: http://%s/metrics\n", listen);
+    sigwait(&ends, &signal);
+    MHD_stop_daemon(d);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option longs[] = {
+        {"listen", required_argument, NULL, 'l'},
+        {"encoded", required_argument, NULL, 0},
+        {"langd", required_argument, NULL, 1},
+        {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0}};
+    const char *listen = "127.0.0.1:9464";
+    struct sockets s = {{NULL}};
+    int c;
+
+    while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+        if (c == 0 || c == 1)
+            s.paths[c] = optarg;
+        else if (c == 'l')
+            listen = optarg;
+        else if (c == 'v')
+            return printf("mmx-exporter %s\n", MMX_VERSION) < 0;
+        else
+            return usage(c == 'h' ? stdout : stderr), c == 'h' ? 0 : CTL_USAGE;
+    }
+    if (optind != argc)
+        return usage(stderr), CTL_USAGE;
+    if (!s.paths[0] && !s.paths[1])
+        memcpy(s.paths, defaults, sizeof(defaults));
+    return serve(listen, &s);
+}

@@ -1,0 +1,152 @@
+"""mmx-exporter: what it serves for Prometheus and for people."""
+
+import html.parser
+import os
+import re
+import shutil
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+
+from engine import LIMIT
+from pair import BUILD, Case, eventually
+
+PROGRAM = os.path.join(BUILD, "mmx-exporter")
+
+
+class Tags(html.parser.HTMLParser):
+    """Every tag that is opened is closed, in order."""
+    VOID = ("meta",)
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.links = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self.links += [v for k, v in attrs if k in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+
+class Exporter(Case):
+    def setUp(self):
+        super().setUp()
+        if not os.path.exists(PROGRAM):
+            self.skipTest("no mmx-exporter: libmicrohttpd was not found")
+
+    def start(self, *sockets, port=None):
+        if port is None:
+            with socket.create_server(("127.0.0.1", 0)) as s:
+                port = s.getsockname()[1]
+        at = f"127.0.0.1:{port}"
+        p = subprocess.Popen([PROGRAM, "--listen", at, *sockets],
+                             stderr=subprocess.PIPE, text=True)
+        self.addCleanup(p.stderr.close)
+        self.addCleanup(p.wait, LIMIT)
+        self.addCleanup(p.terminate)
+        self.said = p.stderr.readline()
+        self.process = p
+        return f"http://{at}"
+
+    def get(self, url):
+        with urllib.request.urlopen(url, timeout=LIMIT) as r:
+            return r.read().decode()
+
+    def values(self, text):
+        """{metric with its labels: value} and a check of the format."""
+        out, typed = {}, set()
+        for line in text.splitlines():
+            if line.startswith("# TYPE"):
+                name = line.split()[2]
+                self.assertNotIn(name, typed)
+                typed.add(name)
+                continue
+            if line.startswith("#"):
+                continue
+            name, value = line.rsplit(" ", 1)
+            self.assertRegex(name, r'^mmx_[a-z_]+\{([a-z]+="[^"]*",?)*\}$')
+            self.assertIn(name.split("{")[0], typed)
+            self.assertNotIn(name, out)
+            out[name] = float(value)
+        return out
+
+    def test_metrics_of_a_pair(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        for room in range(1, 4):
+            self.deliver(enc, lm, room, 300)
+        enc.announce(9, 10)
+        enc.abort(9)
+        enc.release(9)
+        url = self.start("--encoded", e.socket, "--langd", d.socket)
+        text = self.get(url + "/metrics")
+        seen = self.values(text)
+        self.assertEqual(seen['mmx_up{daemon="encoded"}'], 1)
+        self.assertEqual(seen['mmx_up{daemon="langd"}'], 1)
+        ended = 'mmx_rooms_ended_by_reason_total{daemon="%s",reason="%s"}'
+        self.assertEqual(seen[ended % ("langd", "ok")], 3)
+        self.assertEqual(seen[ended % ("encoded", "aborted")], 1)
+        for daemon in (e, d):
+            label = f'{{daemon="{"encoded" if daemon is e else "langd"}"'
+            for name, value in daemon.stats().items():
+                name = name.replace("unknown_bits", "unknown_flags")
+                self.assertIn(f"mmx_{name}_total{label}}}", seen)
+            pool = seen[f'mmx_pool_blocks{label},pool="vit"}}']
+            self.assertEqual(pool, daemon.free()[1])
+        up = [k for k, v in seen.items()
+              if k.startswith("mmx_peer_up{") and v == 1]
+        self.assertEqual(len(up), 2)
+        self.assertTrue(all(re.search(r'carrier="\w+",path="\w+"', k)
+                            for k in up))
+        if shutil.which("promtool"):
+            got = subprocess.run(["promtool", "check", "metrics"], input=text,
+                                 text=True, capture_output=True)
+            self.assertEqual((got.returncode, got.stdout + got.stderr),
+                             (0, ""))
+
+    def test_the_page(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        url = self.start("--encoded", e.socket, "--langd", d.socket)
+        page = self.get(url + "/")
+        tags = Tags()
+        tags.feed(page)
+        self.assertEqual((tags.open, tags.links), ([], []))
+        self.assertIn("<rect", page)
+        self.assertIn("lang0", page)
+        with self.assertRaises(urllib.error.HTTPError) as e:
+            self.get(url + "/other")
+        self.assertEqual(e.exception.code, 404)
+        e.exception.close()
+
+    def test_a_daemon_away(self):
+        e, d = self.pair()
+        url = self.start("--encoded", e.socket, "--langd", "/nowhere.sock")
+        seen = self.values(self.get(url + "/metrics"))
+        self.assertEqual(seen['mmx_up{daemon="encoded"}'], 1)
+        self.assertEqual(seen['mmx_up{daemon="langd"}'], 0)
+        self.assertIn("does not answer at /nowhere.sock",
+                      self.get(url + "/"))
+        e.kill()
+        eventually(lambda: self.values(self.get(url + "/metrics"))[
+            'mmx_up{daemon="encoded"}'] == 0, "it is seen to be away")
+
+    def test_a_port_that_is_taken(self):
+        with socket.create_server(("127.0.0.1", 0)) as s:
+            port = s.getsockname()[1]
+            self.start(port=port)
+            self.assertEqual(self.said, f"mmx-exporter: --listen 127.0.0.1:"
+                             f"{port}: Address already in use\n")
+            self.assertEqual(self.process.wait(LIMIT), 1)
+
+    def test_an_address_that_is_none(self):
+        for at in ("9464", "localhost:9464", "127.0.0.1:0", "::1:9464"):
+            got = subprocess.run([PROGRAM, "--listen", at], text=True,
+                                 capture_output=True, timeout=LIMIT)
+            self.assertEqual(got.returncode, 64)
+            self.assertIn(f"--listen {at}: expected", got.stderr)
