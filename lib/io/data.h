@@ -127,6 +127,10 @@ struct data_ops {
     /* Registers a GPU's memory until close. True: its rows can be sent and
      * fetched; such a message, or fetch, has one piece. NULL: not supported. */
     bool (*gpu_memory)(struct data *d, const void *base, uint64_t bytes);
+    /* True if carrier `number` (CARRIER_AUTO: the one whose arrived() runs)
+     * reaches the memory that gpu_memory() took, and has use for that of
+     * host_memory(). NULL: there is but one. */
+    bool (*reaches)(struct data *d, uint8_t number);
     /* Tells of host memory that rows go from and come to until close, so that
      * it can be registered. True: a message of one piece of it is better than
      * one of many. NULL: the carrier has no use for it. */

@@ -109,7 +109,6 @@ TEST(source_runs)
     free(d);
 }
 
-/* Two destinations of one extent: the same runs come twice. */
 /* Rows in one place are a message of their own; what is less than that, or of
  * several fields, travels together. */
 TEST(rows_in_one_place_go_alone)
@@ -139,6 +138,39 @@ TEST(rows_in_one_place_go_alone)
     free(d);
 }
 
+/* Of two peers one is read where the rows lie: messages of their own, in the
+ * first window. The other's are copied: together, in the widened window. */
+TEST(peers_are_served_as_their_carriers_read)
+{
+    struct sending_pool pool = POOL;
+    uint32_t counts[3] = {0}, t;
+    struct sending *d;
+
+    pool.fields = 1;
+    pool.alone = 16 * ROW;
+    d = make_with(0, 1, 64 * KIB, 52 * KIB, &pool);
+    sending_widen(d, 128 * KIB);
+    for (uint32_t peer = 1; peer <= 2; peer++) {
+        struct data_cmd c = cmd_of(SEND_OPEN, peer, 9);
+
+        c.peer = peer;
+        sending_peer(d, peer, 1, 52 * KIB);
+        sending_reads(d, peer, peer == 1 ? SEND_READS : SEND_READS_NOT);
+        T_FALSE(give(d, c));
+        for (uint32_t b = 0; b < 12; b++)
+            run(d, peer, 9, 2 * b, 1);
+        limit(d, peer, 9, 192, 192);
+    }
+    while (sending_next(d, &batch, &t)) {
+        counts[batch.peer]++;
+        T_EQ_I64(batch.bytes > 16 * ROW, batch.peer == 2);
+    }
+    T_EQ_U64(counts[1], 1);
+    T_EQ_U64(counts[2], 2);
+    free(d);
+}
+
+/* Two destinations of one extent: the same runs come twice. */
 TEST(two_jobs_share_an_extent)
 {
     struct sending *d = make();

@@ -33,7 +33,10 @@ static struct world {
     const char *layout;             /* NULL: LAYOUT */
     uint32_t stall_ms;              /* 0: 4 s */
     uint32_t window;                /* 0: 16 MiB */
-    struct data *sender;            /* of `remembered` */
+    /* data_mux: what it opens, and which of them the peer has chosen. */
+    const struct data_ops *const *parts;
+    uint8_t by;
+    struct data *sender; /* of `remembered` */
     bool to_other;
     bool copy;               /* langd is told where rows lie, and copies them */
     struct side e, l, other; /* other: a second langd, peer 2 */
@@ -66,7 +69,8 @@ static void side_start(struct side *s, uint8_t role, uint32_t sender_segment,
     const uint32_t segments[] = {
         [ROLE_ENCODED] = sender_segment, [ROLE_LANGD] = receiver_segment};
     struct shard_conf c = {.carrier = w.carrier ? w.carrier : &data_mem,
-        .data = {.segment_bytes = segments[role],
+        .data = {.carriers = w.parts,
+            .segment_bytes = segments[role],
             .stall_ms = w.stall_ms ? w.stall_ms : 4000},
         .role = role,
         .count = 1,
@@ -82,22 +86,29 @@ static void side_start(struct side *s, uint8_t role, uint32_t sender_segment,
     T_OK(shard_start(&s->shard, &c));
 }
 
-static void start(const char *from, const char *to, uint32_t segment)
+/* Tells encoded's shard of langd's, which is peer 1. */
+static void meet(uint32_t segment)
 {
     uint8_t blob[8192];
     struct writer b = writer_of(blob, sizeof(blob));
+    struct span a = shard_address(w.l.shard);
 
+    put_span(&b, w.by ? data_mux_address(a, w.by) : a, 2, 4096);
+    T_TRUE(shard_peer_by(w.e.shard, 1, span_of(b.p, b.len), segment, w.by));
+    T_TRUE(shard_push(
+        w.e.shard, &(struct data_cmd){.type = PEER_OPEN, .peer = 1}));
+    shard_flush(w.e.shard);
+}
+
+static void start(const char *from, const char *to, uint32_t segment)
+{
     gpu_use();
     T_OK(wake_init(&w.wake));
     pool_make(&w.e, from, 512, 16);
     pool_make(&w.l, to, 2048, 8);
     side_start(&w.e, ROLE_ENCODED, segment, segment);
     side_start(&w.l, ROLE_LANGD, segment, segment);
-    put_span(&b, shard_address(w.l.shard), 2, 4096);
-    T_TRUE(shard_peer(w.e.shard, 1, span_of(b.p, b.len), segment));
-    T_TRUE(shard_push(
-        w.e.shard, &(struct data_cmd){.type = PEER_OPEN, .peer = 1}));
-    shard_flush(w.e.shard);
+    meet(segment);
 }
 
 static void side_stop(struct side *s)
@@ -478,19 +489,13 @@ TEST(a_gpu_that_is_lost_between_copies)
 static void start_fetching(
     const char *from, uint32_t segment, uint32_t receiver_segment)
 {
-    uint8_t blob[8192];
-    struct writer b = writer_of(blob, sizeof(blob));
-
     gpu_use();
     T_OK(wake_init(&w.wake));
     pool_make(&w.e, from, 2051, 16);
     pool_make(&w.l, "cuda:0", 4110, 8);
     side_start(&w.e, ROLE_ENCODED, segment, receiver_segment);
     side_start(&w.l, ROLE_LANGD, segment, receiver_segment);
-    put_span(&b, shard_address(w.l.shard), 2, 4096);
-    T_TRUE(shard_peer(w.e.shard, 1, span_of(b.p, b.len), segment));
-    T_TRUE(shard_push(
-        w.e.shard, &(struct data_cmd){.type = PEER_OPEN, .peer = 1}));
+    meet(segment);
 }
 
 static void fetches(uint32_t rows)
@@ -562,17 +567,18 @@ static bool reaches(struct data *d, const void *base, uint64_t bytes)
     return base && bytes > 0;
 }
 
+static struct data_ops reaching, staging;
+
 static void start_reaching(const char *layout, uint32_t receiver_segment)
 {
-    static struct data_ops reaching;
-
     gpu_use();
     gpu_double_only();
     reaching = data_mem;
+    reaching.number = CARRIER_UCX;
     reaching.post = reaching_post;
     reaching.fetch = reaching_fetch;
     reaching.gpu_memory = reaches;
-    w.carrier = &reaching;
+    w.carrier = w.by ? &data_mux : &reaching;
     w.window = 512 * KIB; /* no more than may be fetched at once */
     w.layout = layout;
     start_fetching("cuda:0", 128 * KIB, receiver_segment);
@@ -594,6 +600,34 @@ TEST_LIMIT(rows_in_one_place_go_straight, 40)
     T_EQ_U64((uint64_t)gpu_get("flushes"), fetched_straight);
     close_room(1, 1);
     stop();
+}
+
+/* Several carriers are open, of which one reaches GPUs: how rows go is decided
+ * by what the peer has chosen. */
+static void of_several_carriers(uint8_t by)
+{
+    static const struct data_ops *const both[] = {&reaching, &staging, NULL};
+
+    w.parts = both;
+    w.by = by;
+    staging = data_mem;
+    staging.number = CARRIER_TCP;
+    start_reaching("embedding:bf16:256", 16 * KIB);
+    fetches(8192);
+}
+
+TEST_LIMIT(rows_go_straight_where_the_peer_chose_what_reaches_gpus, 40)
+{
+    of_several_carriers(CARRIER_UCX);
+    T_CHECK(posted_straight >= 31 && fetched_straight == posted_straight,
+        "%u messages went straight, %u came so", posted_straight,
+        fetched_straight);
+}
+
+TEST_LIMIT(rows_are_staged_where_the_peer_chose_what_does_not, 40)
+{
+    of_several_carriers(CARRIER_TCP);
+    T_EQ_U64(posted_straight + fetched_straight, 0);
 }
 
 TEST_LIMIT(rows_in_several_places_are_staged, 40)

@@ -66,6 +66,7 @@ struct send_ep {
 struct send_peer {
     uint32_t addresses, segment_bytes, breaks;
     uint32_t messages; /* handed out and not done */
+    uint8_t reads;     /* enum send_reads */
     bool open;
 };
 
@@ -89,7 +90,7 @@ struct sending {
     struct send_peer *peers;
     struct send_message *messages;
     uint32_t pools_count, slots, peers_count, shard, shards;
-    uint32_t window, segment_bytes;
+    uint32_t window, widened, segment_bytes;
     uint32_t per_peer; /* endpoints of one peer */
     uint32_t free, active;
     uint32_t share;    /* messages that each open peer may always have out */
@@ -131,7 +132,7 @@ struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
     d->peers_count = peers;
     d->shard = shard;
     d->shards = shards;
-    d->window = window_bytes;
+    d->window = d->widened = window_bytes;
     d->segment_bytes = segment_bytes;
     d->per_peer = per_peer;
     list_init(&d->ready);
@@ -159,7 +160,19 @@ void sending_pool_set(
 
 void sending_widen(struct sending *s, uint32_t window_bytes)
 {
-    s->window = max_u32(s->window, window_bytes);
+    s->widened = max_u32(s->widened, window_bytes);
+}
+
+void sending_reads(struct sending *s, uint32_t peer, enum send_reads reads)
+{
+    CHECK(peer < s->peers_count, "peer %u of %u", peer, s->peers_count);
+    s->peers[peer].reads = (uint8_t)reads;
+}
+
+/* Returns the bytes that may be in flight to each address of the peer. */
+static uint32_t window_of(const struct sending *s, uint32_t peer)
+{
+    return s->peers[peer].reads == SEND_READS ? s->window : s->widened;
 }
 
 uint32_t sending_active(const struct sending *s)
@@ -239,7 +252,8 @@ static void ep_update(struct sending *s, uint32_t e)
     struct send_ep *ep = &s->eps[e];
     uint32_t room = message_room(s, e / s->per_peer);
     bool can = !list_empty(&ep->jobs) && ep->messages < SEND_MESSAGES_EP &&
-               (ep->messages == 0 || ep->in_flight + room <= s->window);
+               (ep->messages == 0 ||
+                   ep->in_flight + room <= window_of(s, e / s->per_peer));
 
     if (!can)
         list_remove(&ep->node);
@@ -631,7 +645,8 @@ static enum cut job_cut(struct sending *s, struct send_job *j, struct fill *f)
         take = whole_units(j, all, got);
         n = pieces_cut(at, n, take);
     }
-    f->alone = !j->copy && cut_alone(&p->is, j, all, &take, at, &n);
+    f->alone = !j->copy && s->peers[j->peer].reads != SEND_READS_NOT &&
+               cut_alone(&p->is, j, all, &take, at, &n);
     if (take == 0 || (f->alone && b->count > 0))
         return b->count > 0 ? CUT_FULL : CUT_NEVER;
     CHECK(take <= all && n <= max, "%u of %u rows in %u of %u pieces", take,
@@ -715,7 +730,10 @@ bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token)
         struct fill f = {.b = b, .room = message_room(s, peer)};
 
         f.large = ep->large < SEND_LARGE_EP;
-        f.window = ep->messages == 0 ? UINT64_MAX : s->window - ep->in_flight;
+        f.window = window_of(s, peer);
+        f.window -= min_u64(f.window, ep->in_flight);
+        if (ep->messages == 0)
+            f.window = UINT64_MAX;
         b->peer = peer;
         b->address = e % s->per_peer * s->shards + s->shard;
         b->count = 0;

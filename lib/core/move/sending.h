@@ -75,8 +75,14 @@ struct sending *sending_init(struct slab *s, uint32_t slots, uint32_t peers,
 /* Sets the layout of pool i. */
 void sending_pool_set(
     struct sending *s, uint32_t i, const struct sending_pool *p);
-/* Raises the window of every endpoint to at least `window_bytes`. */
+/* Raises the window of every endpoint to at least `window_bytes`, but for peers
+ * whose carrier reads rows where they lie. */
 void sending_widen(struct sending *s, uint32_t window_bytes);
+/* Says of a peer whether its carrier reads rows where they lie, which pools'
+ * `alone` is for; at first one peer is as the other: `alone` and a window that
+ * is widened. */
+enum send_reads { SEND_READS_AS_POOLS, SEND_READS, SEND_READS_NOT };
+void sending_reads(struct sending *s, uint32_t peer, enum send_reads reads);
 
 /* Carries out PEER_OPEN: the peer has `addresses` data addresses (1 to
  * SEND_ADDRESSES_MAX) and takes messages of at most `segment_bytes`, headers

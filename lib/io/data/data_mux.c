@@ -409,6 +409,35 @@ static void mux_tick(struct data *d, uint64_t now_ns)
         CHECK(gather_addresses(d) == OK, "a carrier's address has grown");
 }
 
+/* At most one part knows of GPUs, so true is of that one. */
+static bool mux_gpu_memory(struct data *d, const void *base, uint64_t bytes)
+{
+    const struct part *with = NULL;
+
+    for (uint32_t i = 0; i < d->parts_count; i++) {
+        const struct part *p = &d->parts[i];
+
+        if (!p->ops || !p->ops->gpu_memory)
+            continue;
+        CHECK(!with, "%s and %s reach GPUs", with->ops->name, p->ops->name);
+        with = p;
+    }
+    return with && with->ops->gpu_memory(with->d, base, bytes);
+}
+
+static bool mux_reaches(struct data *d, uint8_t number)
+{
+    if (number == CARRIER_AUTO)
+        return d->inside && d->inside->ops->gpu_memory;
+    for (uint32_t i = 0; i < d->parts_count; i++) {
+        const struct data_ops *ops = d->parts[i].ops;
+
+        if (ops && ops->number == number)
+            return ops->gpu_memory != NULL;
+    }
+    return false;
+}
+
 static bool mux_host_memory(struct data *d, const void *base, uint64_t bytes)
 {
     bool alone = false;
@@ -453,6 +482,8 @@ const struct data_ops data_mux = {.name = "mux",
     .arm = mux_arm,
     .tick = mux_tick,
     .transport = mux_transport,
+    .gpu_memory = mux_gpu_memory,
+    .reaches = mux_reaches,
     .host_memory = mux_host_memory,
     .lend = mux_lend,
     .by_thread = mux_by_thread,

@@ -147,9 +147,11 @@ void gpu_pool(struct shard *s, uint32_t i)
         s->pools_direct |= UINT64_C(1) << i;
         log_info("shard %u: the carrier itself reads and writes %s",
             s->conf.index, m->text);
-    } else if (s->role->by_slots) {
-        s->role->by_slots(s);
+        if (!s->conf.carrier->reaches)
+            return; /* no other carrier needs slots */
     }
+    if (s->role->by_slots)
+        s->role->by_slots(s);
 }
 
 void gpu_free(struct shard *s)
@@ -191,13 +193,16 @@ bool gpu_send_room(struct shard *s)
                stage_room(s->stage, bytes, SEND_IOV_MAX));
 }
 
-/* True if the rows are adjacent in a pool that the carrier reaches. */
-static bool one_place(struct shard *s, uint32_t pool,
+/* True if the rows are adjacent in a pool that the carrier `number` (that of
+ * arrived(): CARRIER_AUTO) reaches. */
+static bool one_place(struct shard *s, uint8_t number, uint32_t pool,
     const struct piece *pieces, uint32_t n, struct iovec *iov)
 {
+    const struct data_ops *ops = s->conf.carrier;
     uint32_t used = 0;
 
     return s->pools_direct >> pool & 1 &&
+           (!ops->reaches || ops->reaches(s->data, number)) &&
            rows_iov(&s->conf.pools[pool], pieces, n, iov, &used, 1);
 }
 
@@ -210,7 +215,8 @@ enum send_way gpu_way(struct shard *s, uint32_t ep)
         return SEND_PLAIN;
     if (b->count == 1 && b->bytes >= STRAIGHT_BYTES &&
         s->send.straight[ep] < STRAIGHT_EACH &&
-        one_place(s, b->from[0].pool, b->pieces, b->from[0].pieces, &iov))
+        one_place(s, s->send.routes[b->peer].carrier, b->from[0].pool,
+            b->pieces, b->from[0].pieces, &iov))
         return SEND_STRAIGHT;
     for (uint32_t i = 0; i < b->count; i++)
         if (on_gpu(s, b->from[i].pool))
@@ -386,7 +392,7 @@ bool gpu_fetch(struct shard *s, uint32_t pool, const struct piece *pieces,
     const struct shard_pool *p = &s->conf.pools[pool];
     uint8_t *at;
 
-    if (alone && one_place(s, pool, pieces, n, iov)) {
+    if (alone && one_place(s, CARRIER_AUTO, pool, pieces, n, iov)) {
         f->way = BY_GPU;
         f->gpu = p->mem->gpu;
         return true;

@@ -119,6 +119,19 @@ static uint32_t addresses_of(struct route *to)
     return r.at == r.len ? n : 0;
 }
 
+static void peer_open(struct shard *s, uint32_t peer)
+{
+    const struct data_ops *ops = s->conf.carrier;
+    const struct route *to = &s->send.routes[peer];
+
+    if (to->count == 0)
+        return;
+    sending_peer(s->send.sending, peer, to->count, to->segment_max);
+    if (ops->reaches)
+        sending_reads(s->send.sending, peer,
+            ops->reaches(s->data, to->carrier) ? SEND_READS : SEND_READS_NOT);
+}
+
 static void command(struct shard *s, const struct data_cmd *cmd)
 {
     bool quiet;
@@ -126,11 +139,7 @@ static void command(struct shard *s, const struct data_cmd *cmd)
     CHECK(cmd->peer < s->conf.peers, "command %u for peer %u of %u", cmd->type,
         cmd->peer, s->conf.peers);
     if (cmd->type == PEER_OPEN) {
-        struct route *to = &s->send.routes[cmd->peer];
-
-        if (to->count > 0)
-            sending_peer(
-                s->send.sending, cmd->peer, to->count, to->segment_max);
+        peer_open(s, cmd->peer);
         return;
     }
     if (cmd->type == PEER_CLOSE) {
