@@ -1,0 +1,56 @@
+/* digest.h - how a picture names its room, where programs that know nothing of
+ * each other have only the picture: libmtmd's id of it, the SHA-256 of the file
+ * in hex, and a tag for the model, since another model makes other rows. */
+#ifndef MMX_LLAMA_DIGEST_H
+#define MMX_LLAMA_DIGEST_H
+
+#include <mmx.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Returns the room of the picture, or 0 if it has no id. */
+static inline uint64_t digest_room(const char *tag, const char *id)
+{
+    char name[512];
+    int n;
+
+    if (!id || !*id)
+        return 0;
+    n = snprintf(name, sizeof name, "mtmd/%s/%s", tag, id);
+    return n < (int)sizeof name ? mmx_room_id(name, (size_t)n) : 0;
+}
+
+static inline int digest_nibble(char c)
+{
+    const char *all = "0123456789abcdef", *at = c ? strchr(all, c) : NULL;
+
+    return at ? (int)(at - all) : -1;
+}
+
+/* Makes the key of the picture's rows, which must be equal only for equal rows:
+ * the SHA-256, turned by the tag. False: the id is no SHA-256. */
+static inline bool digest_key(const char *tag, const char *id, uint8_t key[32])
+{
+    if (!id || strlen(id) != 64)
+        return false;
+    for (int i = 0; i < 32; i++) {
+        int high = digest_nibble(id[2 * i]), low = digest_nibble(id[2 * i + 1]);
+
+        if (high < 0 || low < 0)
+            return false;
+        key[i] = (uint8_t)(high << 4 | low);
+    }
+    for (int i = 0; i < 4; i++) {
+        char part[300];
+        int n = snprintf(part, sizeof part, "%d/%.256s", i, tag);
+        uint64_t turn = mmx_room_id(part, (size_t)n);
+
+        for (int k = 0; k < 8; k++)
+            key[8 * i + k] ^= (uint8_t)(turn >> 8 * k);
+    }
+    return true;
+}
+
+#endif
