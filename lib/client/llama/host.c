@@ -1,0 +1,130 @@
+/* host.c - connecting, mapping the pool, and telling a person what is wrong,
+ * for both hosts. They die early, before a model is loaded, and with what to
+ * do about it; once they serve, a request fails and the host goes on. One
+ * thread. */
+#include "host.h"
+
+#include <mtmd-helper.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *host_name = "mmx-llama";
+
+static void say(const char *fmt, va_list ap)
+{
+    fprintf(stderr, "%s: ", host_name);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+}
+
+void host_say(const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    say(fmt, ap);
+    va_end(ap);
+}
+
+void host_die(const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    say(fmt, ap);
+    va_end(ap);
+    exit(1);
+}
+
+static void of_llama(enum ggml_log_level level, const char *text, void *all)
+{
+    if (all || level == GGML_LOG_LEVEL_ERROR)
+        fputs(text, stderr);
+}
+
+void host_quiet(void)
+{
+    llama_log_set(of_llama, getenv("MMX_LLAMA_LOG"));
+    mtmd_helper_log_set(of_llama, getenv("MMX_LLAMA_LOG"));
+}
+
+const char *host_reason(struct host *h, int e)
+{
+    static char out[1024];
+    char text[512] = "";
+    int advice;
+    const char *name = mmx_reason(e, NULL, &advice);
+
+    (void)mmx_error_text(h->m, text, sizeof text);
+    snprintf(out, sizeof out, "%s, advice %s%s%s", name,
+        mmx_advice_name(advice), *text ? ": " : "", text);
+    return out;
+}
+
+void host_open(struct host *h, int role, const char *socket, const char *pool)
+{
+    char why[512] = "";
+    struct mmx_opt o = {.size = sizeof o,
+        .role = role,
+        .socket = socket,
+        .engine = host_name,
+        .session = host_name,
+        .timeout_ms = 5000,
+        .why = why,
+        .why_size = sizeof why};
+    int e = mmx_open(&o, &h->m);
+
+    if (e)
+        host_die("no daemon: %s%s%s; try mmxctl doctor",
+            mmx_reason(e, NULL, NULL), *why ? ": " : "", why);
+    h->pool.size = sizeof h->pool;
+    e = mmx_pool(h->m, pool, NULL, 5000, &h->pool);
+    if (e)
+        host_die("no pool: %s", host_reason(h, e));
+    h->field = &h->pool.fields[0];
+    if (h->pool.gpu != -1)
+        host_die("pool %s is in GPU memory; llama.cpp takes rows from host "
+                 "memory",
+            h->pool.name);
+    if (strcmp(h->field->dtype, "f32") && strcmp(h->field->dtype, "bf16"))
+        host_die("pool %s has rows of %s; llama.cpp takes f32 or bf16",
+            h->pool.name, h->field->dtype);
+}
+
+bool host_up(struct host *h)
+{
+    struct mmx_event ev[16];
+    struct mmx_pool again = {.size = sizeof again};
+
+    for (int n = mmx_step(h->m, ev, 16); n > 0; n = mmx_step(h->m, ev, 16))
+        for (int i = 0; i < n; i++)
+            if (ev[i].what & MMX_UP &&
+                mmx_pool(h->m, h->pool.name, h->pool.layout, 5000, &again) == 0)
+                h->pool = again;
+    h->field = &h->pool.fields[0];
+    struct mmx_info info = {.size = sizeof info};
+
+    return mmx_info(h->m, &info) == 0 && info.up;
+}
+
+void host_fits(const struct host *h, int width)
+{
+    if (width > 0 && (uint32_t)width == h->field->elements)
+        return;
+    host_die("rows of this model are %d wide, those of pool %s %u: set its "
+             "layout to %s:%s:%d on both sides",
+        width, h->pool.name, h->field->elements, h->field->name,
+        h->field->dtype, width);
+}
+
+long host_number(const char *option, const char *text, long min, long max)
+{
+    char *end;
+    long v = strtol(text, &end, 10);
+
+    if (!*text || *end || v < min || v > max)
+        host_die("--%s %s: a number from %ld to %ld", option, text, min, max);
+    return v;
+}

@@ -1,0 +1,43 @@
+/* host.h - what the encode host and the language host do alike. */
+#ifndef MMX_LLAMA_HOST_H
+#define MMX_LLAMA_HOST_H
+
+#include <llama.h>
+#include <mmx.h>
+
+#include <stdbool.h>
+
+struct host {
+    mmx *m;
+    struct mmx_pool pool;
+    const struct mmx_field *field; /* that has the rows: the first */
+};
+
+/* Prints "NAME: ..." on stderr; die also ends the program with status 1. */
+void host_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void host_die(const char *fmt, ...)
+    __attribute__((format(printf, 1, 2), noreturn));
+
+/* The program's name, for what it prints. */
+extern const char *host_name;
+
+/* Lets only errors of llama.cpp through; all of it with MMX_LLAMA_LOG set. */
+void host_quiet(void);
+
+/* Connects and maps the pool (NULL: the daemon's first), or dies. */
+void host_open(struct host *h, int role, const char *socket, const char *pool);
+
+/* Connects again if need be and maps the pool of a daemon that was started
+ * again. False: it is away. */
+bool host_up(struct host *h);
+
+/* Dies unless the pool's rows can hold the model's. */
+void host_fits(const struct host *h, int width);
+
+/* Returns "reason, advice A: the daemon's text", static. */
+const char *host_reason(struct host *h, int e);
+
+/* Reads a number between the limits, or dies with the option's name. */
+long host_number(const char *option, const char *text, long min, long max);
+
+#endif
