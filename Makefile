@@ -10,6 +10,7 @@
 #   make deb           the Debian packages, in build/deb
 #   make lint          format, layers, docs, cppcheck, clang-tidy
 #   make kernels   what runs on a GPU (needs nvcc)
+#   make llama LLAMA=prefix   hosts for an installed llama.cpp
 #   make samples   conf/*.yaml from the table of keys
 #   make manuals   manual pages and completions, from the tables and --help
 #   make install DESTDIR=... PREFIX=/usr
@@ -164,6 +165,27 @@ $(KERNELS): lib/gpu/rows.cu
 	$(NVCC) -std=c++17 -O3 -fatbin \
 		-gencode arch=compute_80,code=[sm_80,compute_80] \
 		-gencode arch=compute_90,code=sm_90 $< -o $@
+
+# llama.cpp: LLAMA=prefix has its include and lib; else pkg-config finds it.
+LLAMA_OUT := $(addprefix $(B)/llama/,libmmx-mtmd.so mmx-llama-encode \
+	mmx-llama-language)
+LLAMA_CFLAGS = $(ALL_CFLAGS) -Ilib/client $(if $(LLAMA),-isystem \
+	$(LLAMA)/include,$(shell pkg-config --cflags llama 2>/dev/null))
+LLAMA_LIBS = $(if $(LLAMA),-L$(LLAMA)/lib -Wl$(comma)-rpath$(comma)$(LLAMA)/lib,\
+	$(shell pkg-config --libs-only-L llama 2>/dev/null)) -lmtmd -lllama \
+	$(if $(wildcard $(LLAMA)/lib/libisoc23.so),-Wl$(comma)--no-as-needed \
+	-lisoc23) 	-Wl,--allow-shlib-undefined
+comma := ,
+.PHONY: llama
+llama: $(LLAMA_OUT)
+$(B)/llama/libmmx-mtmd.so: lib/client/llama/mtmd_preload.c $(B)/libmmx.a
+	@mkdir -p $(@D)
+	$(CC) $(LLAMA_CFLAGS) -fvisibility=hidden -shared -Wl,-z,lazy \
+		-Wl,--exclude-libs,ALL $^ -o $@ -lpthread -ldl
+$(B)/llama/mmx-llama-%: lib/client/llama/%.c lib/client/llama/host.c \
+		$(B)/libmmx.a
+	@mkdir -p $(@D)
+	$(CC) $(LLAMA_CFLAGS) $(LDFLAGS) $^ -o $@ $(LLAMA_LIBS) -lpthread -ldl
 
 .PHONY: clean
 clean:

@@ -1,0 +1,557 @@
+/* language.c - mmx-llama-language, a language host: the language model without
+ * a projector. Each line of stdin is a prompt as mmx-llama-encode prints it,
+ *
+ *     REQUEST text:TOKEN,TOKEN... room:ID:ROWS text:...
+ *
+ * whose rooms it requests from langd. The answer is two lines, "REQUEST tokens
+ * N N ..." and "REQUEST text ...", or one, "REQUEST error REASON ...".
+ *
+ * Where the rows lie as llama.cpp wants them (f32 in one run) they are read in
+ * place; otherwise windows of a batch are copied by a plan, which also makes
+ * f32 of bf16. Positions come from the saved chunk in aux, or from its grid
+ * when another engine has encoded. One request at a time, one thread. */
+#include "host.h"
+
+#include <getopt.h>
+#include <mmx_aux.h>
+#include <mtmd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PARTS_MAX 256
+
+struct part {
+    llama_token *text; /* NULL: a room */
+    uint32_t n;        /* tokens, or rows */
+    uint64_t id;
+    mmx_room room;
+};
+
+/* What aux says of an item. */
+struct item {
+    uint32_t flags, rows, span;
+    uint32_t grid[3]; /* merged; {0}: not said */
+    mtmd_input_chunk *chunk;
+};
+
+static struct host host;
+static struct llama_model *model;
+static struct llama_context *context;
+static struct llama_batch_ext *batch;
+static const char *encoder = "encoded-0";
+static const char *mode = "view";
+static FILE *logits;
+static uint32_t batch_max = 512, width;
+static int predict = 64;
+static bool no_stop, mrope;
+static int space;
+static float *window;     /* rows of a batch, as f32 */
+static const char *wrong; /* of the present request */
+
+static bool wrong_is(const char *what)
+{
+    wrong = what;
+    return false;
+}
+
+static bool good(int e)
+{
+    return e >= 0 || wrong_is(host_reason(&host, e));
+}
+
+/* text */
+
+static bool decode(void)
+{
+    return llama_process(context, LLAMA_PROCESS_TYPE_DECODE, batch) == 0 ||
+           wrong_is("llama.cpp could not decode: the context is full?");
+}
+
+/* Puts tokens behind *past; with `last` the logits of the last one count. */
+static bool put_text(
+    uint32_t seq, const llama_token *t, uint32_t n, llama_pos *past, bool last)
+{
+    for (uint32_t i = 0; i < n;) {
+        int32_t at = -1;
+
+        llama_batch_ext_clear(batch);
+        for (uint32_t k = 0; i < n && k < batch_max; i++, k++) {
+            llama_pos pos[4] = {*past, *past, *past, 0};
+
+            at = llama_batch_ext_add_token(batch, (llama_seq_id)seq, t[i]);
+            if (at < 0 || !llama_batch_ext_set_pos(batch, at, pos))
+                return wrong_is("llama.cpp refused a token");
+            ++*past;
+        }
+        if (last && i == n)
+            llama_batch_ext_set_output_logits(batch, at, true);
+        if (!decode())
+            return false;
+    }
+    return true;
+}
+
+/* rows */
+
+static bool read_aux(const struct mmx_look *look, struct item *it)
+{
+    uint32_t merge = 1;
+    const void *chunk = NULL;
+    int n = mmx_aux_at(look->aux, look->aux_len, MMX_AUX_CHUNK, &chunk);
+
+    it->rows = it->span = look->total;
+    if (n < 0 ||
+        mmx_aux_get(look->aux, look->aux_len, MMX_AUX_FLAGS, &it->flags, 1) < 0)
+        return wrong_is("the aux is not one of mmx_aux.h");
+    if (it->flags & ~(uint32_t)(MMX_AUX_BOTH_WAYS | MMX_AUX_MROPE))
+        return wrong_is("the aux has flags of a newer release");
+    if (!!(it->flags & MMX_AUX_MROPE) != mrope)
+        return wrong_is(mrope ? "this model has M-RoPE, the encoder's not"
+                              : "the encoder's model has M-RoPE, this not");
+    (void)mmx_aux_get(look->aux, look->aux_len, MMX_AUX_MERGE, &merge, 1);
+    if (mmx_aux_get(look->aux, look->aux_len, MMX_AUX_GRID, it->grid, 3) < 0 ||
+        !merge)
+        return wrong_is("this host takes one picture of a room");
+    it->grid[1] /= merge;
+    it->grid[2] /= merge;
+    if (n > 0) {
+        it->chunk = mtmd_input_chunk_load(chunk, (size_t)n);
+        if (!it->chunk || mtmd_input_chunk_get_n_tokens(it->chunk) != it->rows)
+            return wrong_is("the saved chunk does not fit the rows");
+        it->span = (uint32_t)mtmd_input_chunk_get_n_pos(it->chunk);
+        return true;
+    }
+    if (!mrope)
+        return true;
+    if ((uint64_t)it->grid[0] * it->grid[1] * it->grid[2] != it->rows)
+        return wrong_is("M-RoPE needs a grid that makes the rows");
+    it->span = 0;
+    for (int i = 0; i < 3; i++)
+        if (it->grid[i] > it->span)
+            it->span = it->grid[i];
+    return true;
+}
+
+/* The position of row i, as llama.cpp takes it: t, y, x, z. */
+static void position(
+    const struct item *it, llama_pos past, uint32_t i, llama_pos pos[4])
+{
+    const mtmd_image_tokens *image =
+        it->chunk ? mtmd_input_chunk_get_tokens_image(it->chunk) : NULL;
+
+    pos[0] = pos[1] = pos[2] = pos[3] = past + (llama_pos)i;
+    if (!mrope)
+        return;
+    if (image) {
+        struct mtmd_decoder_pos d =
+            mtmd_image_tokens_get_decoder_pos(image, past, i);
+
+        pos[0] = (llama_pos)d.t;
+        pos[1] = (llama_pos)d.y;
+        pos[2] = (llama_pos)d.x;
+        pos[3] = (llama_pos)d.z;
+    } else if (it->grid[0]) {
+        uint32_t plane = it->grid[1] * it->grid[2];
+
+        pos[0] = past + (llama_pos)(i / plane);
+        pos[1] = past + (llama_pos)(i % plane / it->grid[2]);
+        pos[2] = past + (llama_pos)(i % it->grid[2]);
+        pos[3] = 0;
+    }
+}
+
+/* Returns rows [at, at + n) of the room as f32, or NULL. */
+static const float *rows_of(mmx_room r, uint32_t total, uint32_t at, uint32_t n)
+{
+    static uint64_t mem[4096];
+    struct mmx_placeholder place = {.length = total, .elements = width};
+    struct mmx_window w = {.size = sizeof w,
+        .computed = at,
+        .length = n,
+        .rooms = 1,
+        .elements = width};
+    struct mmx_tensor to = {.size = sizeof to,
+        .data = window,
+        .rows = n,
+        .elements = width,
+        .dtype = "f32"};
+    const struct mmx_plan *plan;
+    struct mmx_view v;
+    int e = -MMX_E_SPLIT;
+
+    if (!strcmp(mode, "view") && !strcmp(host.field->dtype, "f32"))
+        e = mmx_view(host.m, r, NULL, at, n, &v);
+    if (e == 0)
+        return v.data;
+    e = mmx_plan(&w, &place, 1, mem, sizeof mem, &plan, NULL);
+    if (e == 0)
+        e = mmx_plan_run(host.m, plan, &r, host.field->name, &to, NULL);
+    return good(e) ? window : NULL;
+}
+
+/* Waits until rows [0, end) may be read; stream mode only. */
+static bool landed(mmx_room r, uint32_t end)
+{
+    struct mmx_event ev[16];
+    struct mmx_state s;
+
+    for (;;) {
+        if (mmx_poll(host.m, &r, 1, &s) == MMX_FAILED_STATE)
+            return good(-s.reason);
+        (void)mmx_step(host.m, ev, 16); /* the runs come with events */
+        if (s.rows >= end)
+            return true;
+        (void)mmx_wait(host.m, ev, 16, 1000);
+    }
+}
+
+static bool put_batch(const struct item *it, const float *rows, uint32_t seq,
+    uint32_t at, uint32_t n, llama_pos past)
+{
+    llama_batch_ext_clear(batch);
+    for (uint32_t i = 0; i < n; i++) {
+        struct llama_embd e = {rows + (size_t)i * width, 1, width};
+        int32_t k = llama_batch_ext_add_embd(batch, (llama_seq_id)seq, e);
+        llama_pos pos[4];
+
+        position(it, past, at + i, pos);
+        if (k < 0 || !llama_batch_ext_set_pos(batch, k, pos))
+            return wrong_is("llama.cpp refused a row");
+    }
+    return decode();
+}
+
+static bool put_item(
+    const struct item *it, mmx_room r, uint32_t seq, llama_pos past, bool last)
+{
+    bool stream = !strcmp(mode, "stream"), ok = true;
+    bool both_ways = it->flags & MMX_AUX_BOTH_WAYS;
+
+    if (last)
+        return wrong_is("the prompt ends with a picture");
+    if (both_ways && it->rows > batch_max)
+        return wrong_is("rows that attend both ways must fit into a batch: "
+                        "raise --batch");
+    llama_set_causal_attn(context, !both_ways);
+    for (uint32_t at = 0; ok && at < it->rows;) {
+        uint32_t n = it->rows - at < batch_max ? it->rows - at : batch_max;
+        const float *rows = NULL;
+
+        ok = !stream || landed(r, at + n);
+        if (ok)
+            rows = rows_of(r, it->rows, at, n);
+        ok = rows && put_batch(it, rows, seq, at, n, past);
+        at += n;
+        if (ok && stream && at < it->rows)
+            ok = good(mmx_release(host.m, r, at, 0));
+    }
+    llama_set_causal_attn(context, true);
+    return ok;
+}
+
+static bool put_room(struct part *p, uint32_t seq, llama_pos *past, bool last)
+{
+    bool stream = !strcmp(mode, "stream"), ok;
+    struct mmx_look look = {.size = sizeof look};
+    struct item it = {0};
+
+    ok = good(mmx_wait_room(host.m, p->room,
+             stream ? MMX_LENGTH | MMX_READY : MMX_READY, 60000)) &&
+         good(mmx_look(host.m, p->room, &look)) && read_aux(&look, &it);
+    if (ok && look.total != p->n)
+        ok = wrong_is("the room has another number of rows than the prompt");
+    if (ok)
+        ok = put_item(&it, p->room, seq, *past, last);
+    if (it.chunk)
+        mtmd_input_chunk_free(it.chunk);
+    *past += (llama_pos)it.span;
+    if (ok)
+        ok = good(mmx_release(host.m, p->room, MMX_ALL, 0));
+    if (ok)
+        p->room = (mmx_room){0};
+    return ok;
+}
+
+/* a request */
+
+/* Cuts "text:1,2,3" or "room:ID:ROWS". */
+static bool read_part(struct part *p, char *word)
+{
+    char *end = word + 5;
+
+    if (!strncmp(word, "room:", 5)) {
+        p->id = strtoull(end, &end, 10);
+        if (*end++ != ':')
+            return false;
+        p->n = (uint32_t)strtoul(end, &end, 10);
+        return !*end && p->n;
+    }
+    if (strncmp(word, "text:", 5))
+        return false;
+    p->text = calloc(strlen(word), sizeof *p->text);
+    while (p->text) {
+        p->text[p->n++] = (llama_token)strtol(end, &end, 10);
+        if (*end++ != ',')
+            return !end[-1];
+    }
+    return false;
+}
+
+static bool ask(struct part *p, int n, const char *request)
+{
+    bool stream = !strcmp(mode, "stream");
+    struct mmx_request q = {.size = sizeof q,
+        .pool = host.pool.id,
+        .mode = stream ? MMX_STREAM : MMX_WHOLE,
+        .encoder = encoder};
+    int rooms = 0, e = 0;
+
+    for (int i = 0; i < n; i++)
+        rooms += !p[i].text;
+    if (!stream && rooms > 1) { /* they get their blocks together */
+        q.group = mmx_room_id(request, strlen(request));
+        q.group_size = (uint16_t)rooms;
+    }
+    (void)mmx_cork(host.m);
+    for (int i = 0; i < n && e == 0; i++)
+        if (!p[i].text) {
+            q.id = p[i].id;
+            q.rows = p[i].n;
+            e = mmx_request(host.m, &q, &p[i].room);
+        }
+    (void)mmx_uncork(host.m);
+    return good(e);
+}
+
+static void print_piece(llama_token t)
+{
+    char piece[256];
+    int n = llama_token_to_piece(
+        llama_model_get_vocab(model), t, piece, sizeof piece, 0, false);
+
+    for (int i = 0; i < n; i++)
+        if (piece[i] == '\n')
+            fputs("\\n", stdout);
+        else
+            putchar(piece[i]);
+}
+
+/* Greedy tokens until the end of the answer. */
+static bool answer(uint32_t seq, llama_pos past, const char *request)
+{
+    const struct llama_vocab *v = llama_model_get_vocab(model);
+    int n_vocab = llama_vocab_n_tokens(v), n = 0;
+    llama_token *out = calloc((size_t)predict, sizeof *out);
+    bool ok = out != NULL;
+
+    while (ok && n < predict) {
+        const float *l = llama_get_logits_ith(context, -1);
+        llama_token best = 0;
+
+        for (int k = 1; k < n_vocab; k++)
+            if (l[k] > l[best])
+                best = k;
+        if (logits)
+            fwrite(l, sizeof *l, (size_t)n_vocab, logits);
+        if (!no_stop && llama_vocab_is_eog(v, best))
+            break;
+        out[n++] = best;
+        ok = n == predict || put_text(seq, &best, 1, &past, true);
+    }
+    if (ok) {
+        printf("%s tokens", request);
+        for (int i = 0; i < n; i++)
+            printf(" %d", out[i]);
+        printf("\n%s text ", request);
+        for (int i = 0; i < n; i++)
+            print_piece(out[i]);
+        putchar('\n');
+    }
+    free(out);
+    return ok;
+}
+
+/* Prefills and answers, with a sequence id that langd leases. */
+static bool run(struct part *p, int n, const char *request)
+{
+    struct mmx_ticket ticket = {
+        .size = sizeof ticket, .space = space, .request = request};
+    struct mmx_seq seq;
+    llama_pos past = 0;
+    bool ok;
+
+    if (!good(mmx_ticket(host.m, &ticket)) ||
+        !good(mmx_ticket_wait(host.m, space, request, 60000, &seq)))
+        return false;
+    ok = ask(p, n, request);
+    for (int i = 0; ok && i < n; i++)
+        ok = p[i].text ? put_text(seq.id, p[i].text, p[i].n, &past, i == n - 1)
+                       : put_room(&p[i], seq.id, &past, i == n - 1);
+    ok = ok && answer(seq.id, past, request);
+    for (int i = 0; i < n; i++)
+        if (p[i].room.tag)
+            (void)mmx_release(host.m, p[i].room, MMX_ALL, 0);
+    llama_memory_seq_rm(
+        llama_get_memory(context), (llama_seq_id)seq.id, -1, -1);
+    (void)mmx_ticket_release(host.m, space, request, seq.generation);
+    return ok;
+}
+
+static bool serve(char *line)
+{
+    struct part part[PARTS_MAX];
+    char *state = NULL, *request = strtok_r(line, " ", &state), *word;
+    bool ok = true;
+    int n = 0;
+
+    wrong = "the line is not one of mmx-llama-encode";
+    memset(part, 0, sizeof part);
+    if (!request)
+        return true;
+    while (ok && (word = strtok_r(NULL, " ", &state))) {
+        if (n == 0 && !strcmp(word, "error")) {
+            ok = wrong_is(state);
+            break;
+        }
+        ok = n < PARTS_MAX && read_part(&part[n++], word);
+    }
+    ok = ok && n > 0;
+    if (ok && !host_up(&host))
+        ok = wrong_is("the daemon is away");
+    if (ok) {
+        space = mmx_space(host.m, host_name, llama_n_seq_max(context), 5000);
+        ok = good(space) && run(part, n, request);
+    }
+    if (!ok)
+        printf("%s error %s\n", request, wrong);
+    fflush(stdout);
+    for (int i = 0; i < n; i++)
+        free(part[i].text);
+    return ok;
+}
+
+/* start */
+
+static void usage(void)
+{
+    fputs("usage: mmx-llama-language --model GGUF [OPTION...]\n"
+          "Reads lines that mmx-llama-encode prints; answers each.\n"
+          "  --socket PATH   of mmx-langd; else $MMX_LANGD_SOCKET\n"
+          "  --pool NAME     else the daemon's first\n"
+          "  --encoder NAME  of langd's peers, or an address (encoded-0)\n"
+          "  --mode MODE     view: rows in place where they can be (default),\n"
+          "                  plan: copied batch by batch, stream: read as\n"
+          "                  they land, also rooms larger than the pool\n"
+          "  --batch N       rows or tokens at once (512)\n"
+          "  --context N     positions (4096)    --threads N (4)\n"
+          "  --predict N     tokens at most (64)\n"
+          "  --no-stop       not even at the end of the answer\n"
+          "  --logits FILE   appends those of every token, f32\n",
+        stderr);
+    exit(2);
+}
+
+static void load(const char *path, uint32_t positions, int threads)
+{
+    struct llama_context_params p = llama_context_default_params();
+    enum llama_rope_type rope;
+
+    llama_backend_init();
+    model = llama_model_load_from_file(path, llama_model_default_params());
+    if (!model)
+        host_die("cannot load %s", path);
+    host_fits(&host, llama_model_n_embd_inp(model));
+    width = (uint32_t)llama_model_n_embd_inp(model);
+    rope = llama_model_rope_type(model);
+    mrope = rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_IMROPE;
+    p.n_ctx = positions;
+    p.n_batch = p.n_ubatch = batch_max;
+    p.n_threads = p.n_threads_batch = threads;
+    context = llama_init_from_model(model, p);
+    window = calloc(batch_max, width * sizeof *window);
+    if (!context || !window)
+        host_die("no context of %u positions", positions);
+    batch = llama_batch_ext_init(context);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {{"model", 1, NULL, 'm'},
+        {"socket", 1, NULL, 's'}, {"pool", 1, NULL, 'o'},
+        {"encoder", 1, NULL, 'e'}, {"mode", 1, NULL, 'd'},
+        {"batch", 1, NULL, 'b'}, {"context", 1, NULL, 'c'},
+        {"threads", 1, NULL, 't'}, {"predict", 1, NULL, 'n'},
+        {"no-stop", 0, NULL, 'x'}, {"logits", 1, NULL, 'l'},
+        {"help", 0, NULL, 'h'}, {0}};
+    const char *path = NULL, *socket = NULL, *pool = NULL;
+    char *line = NULL;
+    size_t size = 0;
+    uint32_t positions = 4096;
+    int threads = 4, c;
+    bool failed = false;
+    ssize_t n;
+
+    host_name = "mmx-llama-language";
+    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1)
+        switch (c) {
+        case 'm':
+            path = optarg;
+            break;
+        case 's':
+            socket = optarg;
+            break;
+        case 'o':
+            pool = optarg;
+            break;
+        case 'e':
+            encoder = optarg;
+            break;
+        case 'd':
+            mode = optarg;
+            break;
+        case 'b':
+            batch_max = (uint32_t)host_number("batch", optarg, 1, 1 << 20);
+            break;
+        case 'c':
+            positions = (uint32_t)host_number("context", optarg, 1, 1 << 24);
+            break;
+        case 't':
+            threads = (int)host_number("threads", optarg, 1, 1024);
+            break;
+        case 'n':
+            predict = (int)host_number("predict", optarg, 1, 1 << 20);
+            break;
+        case 'x':
+            no_stop = true;
+            break;
+        case 'l':
+            logits = fopen(optarg, "ab");
+            if (!logits)
+                host_die("cannot write %s", optarg);
+            break;
+        default:
+            usage();
+        }
+    if (!path || optind != argc ||
+        (strcmp(mode, "view") && strcmp(mode, "plan") &&
+            strcmp(mode, "stream")))
+        usage();
+    host_quiet();
+    host_open(&host, MMX_LANGD, socket, pool);
+    load(path, positions, threads);
+    host_say("ready");
+    while ((n = getline(&line, &size, stdin)) > 0) {
+        if (line[n - 1] == '\n')
+            line[n - 1] = 0;
+        if (*line && !serve(line))
+            failed = true;
+    }
+    if (logits)
+        fclose(logits);
+    llama_batch_ext_free(batch);
+    mmx_close(&host.m);
+    free(line);
+    free(window);
+    return failed;
+}
