@@ -1,0 +1,351 @@
+"""llama.cpp unsplit against llama.cpp split by mmx: the answers of one and the
+same prompt, case by case.
+
+    run.py [--out FOLDER] [--build FOLDER] [--hf CHECKPOINT] [--server]
+
+Prints for each case whether the tokens are equal, the largest difference of
+log-probabilities over all tokens and steps, and what else it shows. --server:
+llama-server as well, which is built first. The exit status is 0 if every case
+is as it should be."""
+
+import argparse
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import prepare
+from prepare import HERE, ROOT, Missing
+
+STEPS = 12
+PROMPT = "hello <__media__> what is this?"
+TWO = "first <__media__> second <__media__> compare"
+
+
+def log_probabilities(path):
+    import numpy as np
+    logits = np.fromfile(path, "f4").reshape(STEPS, -1).astype("f8")
+    top = logits.max(axis=1, keepdims=True)
+    return logits - top - np.log(np.exp(logits - top).sum(1, keepdims=True))
+
+
+class Cases:
+    def __init__(self, out, build):
+        self.out, self.build, self.bad = out, build, 0
+        self.refs = {}
+
+    def path(self, name):
+        return os.path.join(self.out, name)
+
+    def model(self, kind, part=""):
+        return self.path(f"models/{kind}{part}.gguf")
+
+    # --- programs -----------------------------------------------------------
+    def reference(self, kind, line, name="ref", preload=None, batched=False,
+                  batch=256):
+        """The answer of an unsplit program; (tokens, logits, stderr, s)."""
+        env = dict(os.environ, **(preload or {}))
+        if batched:
+            env["BATCHED"] = "1"
+        since = time.monotonic()
+        p = subprocess.run(
+            [self.path("reference"), self.model(kind),
+             self.model(kind, "-mmproj"), str(batch), str(STEPS),
+             self.path(f"{name}.bin")], input=line + "\n", env=env,
+            text=True, capture_output=True, check=False)
+        if p.returncode:
+            raise Missing(f"reference: {p.stderr.strip()[-300:]}")
+        return (p.stdout.split("tokens")[1].split(),
+                log_probabilities(self.path(f"{name}.bin")), p.stderr,
+                time.monotonic() - since)
+
+    def truth(self, kind, line):
+        if (kind, line) not in self.refs:
+            self.refs[kind, line] = self.reference(kind, line)[:2]
+        return self.refs[kind, line]
+
+    def encode_host(self, kind, daemon, *more, stdout=subprocess.PIPE):
+        return subprocess.Popen(
+            [f"{self.build}/llama/mmx-llama-encode", "--model",
+             self.model(kind), "--mmproj", self.model(kind, "-mmproj"),
+             "--socket", daemon.socket, "--threads", "1", *more],
+            stdin=subprocess.PIPE, stdout=stdout, text=True,
+            stderr=subprocess.PIPE)
+
+    @staticmethod
+    def end(encode):
+        """Lets an encode host go; what it said."""
+        if not encode.stdin.closed:
+            encode.stdin.close()
+        if encode.stdout:
+            encode.stdout.close()
+        said = encode.stderr.read()
+        encode.wait()
+        return said
+
+    def language_host(self, kind, daemon, line, *more, name="got"):
+        """Its answer to a line of the encode host; (stdout, logits or None)."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path(f"{name}.bin"))
+        p = subprocess.run(
+            [f"{self.build}/llama/mmx-llama-language", "--model",
+             self.model(kind), "--socket", daemon.socket, "--encoder", "enc0",
+             "--batch", "256", "--predict", str(STEPS), "--no-stop",
+             "--threads", "1", "--logits", self.path(f"{name}.bin"), *more],
+            input=line, text=True, errors="replace",
+            capture_output=True, check=False)
+        if p.returncode:
+            return p.stdout or p.stderr, None
+        return p.stdout, log_probabilities(self.path(f"{name}.bin"))
+
+    # --- verdicts -----------------------------------------------------------
+    def row(self, case, ok, same, difference, note=""):
+        self.bad += not ok
+        print(f"| {case} | {'equal' if same else 'DIFFER'} | "
+              f"{difference:.3g} | {note} |{'' if ok else ' WRONG'}",
+              flush=True)
+
+    def compare(self, case, truth, tokens, got, note="", limit=0.0, ok=True):
+        difference = abs(truth[1] - got).max() if got is not None else 9
+        same = tokens == truth[0]
+        self.row(case, ok and same and difference <= limit, same, difference,
+                 note)
+
+    def split(self, case, pair, kind, line, *more, limit=0.0):
+        """Encode host, then language host."""
+        encode = self.encode_host(kind, pair[0])
+        encode.stdin.write(line + "\n")
+        encode.stdin.close()
+        manifest = encode.stdout.readline()
+        said, got = self.language_host(kind, pair[1], manifest, *more)
+        note = self.end(encode)
+        if encode.returncode:
+            self.row(case, False, False, 9, note.strip()[-200:])
+            return
+        tokens = re.search(r"tokens (.*)", said)
+        self.compare(case, self.truth(kind, line),
+                     tokens[1].split() if tokens else said, got, limit=limit)
+
+
+def worlds():
+    from pair import World
+    return World()
+
+
+def pools(kind, rows=64, blocks=64):
+    return {"fields": f"embedding:{kind}:256", "blocks": blocks,
+            "block_rows": rows}
+
+
+def split_cases(c):
+    a, b = c.path("a.png"), c.path("b.png")
+    one, two = f"r {a} {PROMPT}", f"r {a},{b} {TWO}"
+    turn = iter(range(1000))
+
+    def fresh(line):  # room names are for use once
+        return f"r{next(turn)}-{time.time_ns()}{line[1:]}"
+
+    for kind, what in (("qwen", "M-RoPE"), ("gemma", "both ways")):
+        truths = {line: c.truth(kind, line) for line in (one, two)}
+        for dtype, limit in (("f32", 0.0), ("bf16", 0.2)):
+            w = worlds()
+            try:
+                e = w.encoded(**pools(dtype))
+                pair = e, w.langd([e], **pools(dtype))
+                for mode in ("view", "plan", "stream"):
+                    if kind == "gemma" and mode == "stream":
+                        continue
+                    for name, line in (("one", one), ("two", two)):
+                        asked = fresh(line)
+                        c.refs[kind, asked] = truths[line]
+                        c.split(f"split, {what}, {dtype}, {mode}, {name}",
+                                pair, kind, asked, "--mode", mode,
+                                limit=limit)
+                w.all_free()
+            finally:
+                w.close()
+    w = worlds()
+    try:
+        e = w.encoded(**pools("f32", 16))
+        pair = e, w.langd([e], default_blocks=2, **pools("f32", 16, 8))
+        asked = fresh(one)
+        c.refs["qwen", asked] = c.reference("qwen", one, batch=48)[:2]
+        c.split("split, a pool smaller than the picture", pair, "qwen", asked,
+                "--mode", "stream", "--batch", "48")
+        grid_case(c, fresh(one), c.truth("qwen", one))
+        w.all_free()
+    finally:
+        w.close()
+
+
+def grid_case(c, line, truth):
+    """Rows as of another engine: aux has the grid, and no saved chunk."""
+    import mmx
+    from mmx import aux
+    w = worlds()
+    try:
+        e = w.encoded(**pools("f32"))
+        pair = e, w.langd([e], **pools("f32"))
+        encode = c.encode_host("qwen", e)
+        encode.stdin.write(line + "\n")
+        encode.stdin.close()
+        manifest = encode.stdout.readline()
+        number, rows = map(int, re.search(r"room:(\d+):(\d+)",
+                                          manifest).groups())
+        with mmx.connect("langd", pair[1].socket, name="relay") as lm:
+            room = lm.request(number, lm.pool("vit"), "enc0")
+            with room.wait_ready(timeout=30):
+                values, says = room.gather("embedding"), aux.unpack(room.aux)
+        c.end(encode)
+        t, h, wide = says["grid"][0]
+        with mmx.connect("encoded", e.socket, name="other") as enc:
+            src = enc.announce(
+                number + 1, enc.pool("vit"), rows, rows, aux=aux.pack(
+                    modality="image", flags=aux.MROPE, merge=2,
+                    grid=[(t, 2 * h, 2 * wide)]))
+            src.wait_granted(timeout=30)
+            src["embedding"][0:rows] = values
+            src.commit(0, rows, final=True)
+            said, got = c.language_host(
+                "qwen", pair[1], manifest.replace(str(number),
+                                                  str(number + 1)))
+            src.wait_done(timeout=30)
+            src.release()
+        tokens = re.search(r"tokens (.*)", said)
+        c.compare("positions from the grid, no chunk", truth,
+                  tokens[1].split() if tokens else said, got)
+    finally:
+        w.close()
+
+
+def preload_cases(c):
+    a, b = c.path("a.png"), c.path("b.png")
+    two = f"r {a},{b} {TWO}"
+    truth = c.truth("qwen", two)
+    base = {"LD_PRELOAD": os.path.abspath(
+        f"{c.build}/llama/libmmx-mtmd.so"), "MMX_ENCODER": "enc0",
+        "MMX_MODEL": "tiny", "MMX_WAIT_MS": "2000"}
+
+    def case(name, env, batched, want, local, limit=0.0):
+        tokens, got, said, took = c.reference(
+            "qwen", two, "pre", {**base, **env}, batched)
+        lines = [s for s in said.splitlines() if s.startswith("mmx: ")]
+        own = not any(re.match(r"mmx: \d+ rows of", s) for s in lines)
+        shown = lines[0] if lines else "said nothing"
+        c.compare(f"preload, {name}", truth, tokens, got,
+                  f"{took:.1f} s; {shown[:60]}", limit,
+                  any(want in s for s in lines) and own == local)
+
+    case("daemon away", {"MMX_LANGD_SOCKET": "/nonexistent/langd.sock"},
+         False, "langd is away", True)
+    w = worlds()
+    try:
+        e = w.encoded(**pools("f32"))
+        lang = w.langd([e], **pools("f32"))
+        case("room unknown", {"MMX_LANGD_SOCKET": lang.socket}, False,
+             "timeout", True)
+        w.all_free()
+    finally:
+        w.close()
+    for dtype, batched, limit in (("f32", False, 0.0), ("f32", True, 1e-3),
+                                  ("bf16", True, 0.2)):
+        w = worlds()
+        try:
+            e = w.encoded(**pools(dtype))
+            lang = w.langd([e], **pools(dtype))
+            env = {"MMX_LANGD_SOCKET": lang.socket}
+            encode = c.encode_host("qwen", e, "--digest", "tiny")
+            encode.stdin.write(two + "\n")
+            encode.stdin.flush()
+            encode.stdout.readline()
+            case(f"{dtype}{', batch calls' if batched else ''}", env, batched,
+                 " rows of ", False, limit)
+            c.end(encode)
+            lang.all_free()  # the encoder keeps what has a key
+        finally:
+            w.close()
+    w = worlds()
+    try:
+        wrong = {"fields": "embedding:f32:128"}
+        e = w.encoded(**wrong)
+        lang = w.langd([e], **wrong)
+        case("wrong width", {"MMX_LANGD_SOCKET": lang.socket}, False,
+             "this model's f32, bf16 or f16 of 256", True)
+    finally:
+        w.close()
+    killed_case(c, two, case)
+
+
+def full_pipe():
+    """A pipe into which not one byte fits: who writes waits."""
+    there, here = os.pipe()
+    os.set_blocking(here, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(here, bytes(4096))
+    os.set_blocking(here, True)
+    return there, here
+
+
+def killed_case(c, two, case):
+    """The encode host stands between announce and encode, and is killed while
+    the language side waits."""
+    from pair import eventually
+    w = worlds()
+    try:
+        e = w.encoded(**pools("f32"))
+        lang = w.langd([e], **pools("f32"))
+        there, here = full_pipe()
+        encode = c.encode_host("qwen", e, "--digest", "tiny", stdout=here)
+        encode.stdin.write(two + "\n")
+        encode.stdin.flush()
+
+        def announced():
+            return [r for r in e.show("rooms") if not r.get("ended")]
+        eventually(lambda: len(announced()) == 2, "two rooms are announced")
+        encode.send_signal(signal.SIGKILL)
+        c.end(encode)
+        case("encode host killed", {"MMX_LANGD_SOCKET": lang.socket}, False,
+             "", True)
+        os.close(there)
+        os.close(here)
+        lang.all_free()
+    finally:
+        w.close()
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    p.add_argument("--out", default=os.environ.get(
+        "ENGINES", os.path.join(ROOT, "build/engines/llama")))
+    p.add_argument("--build", default=os.path.join(
+        ROOT, os.environ.get("B", "build")))
+    p.add_argument("--hf", help="a checkpoint of transformers, Qwen2-VL")
+    p.add_argument("--server", action="store_true")
+    args = p.parse_args()
+    args.out = os.path.abspath(args.out)
+    os.environ["MMX_BUILD"] = args.build = os.path.abspath(args.build)
+    sys.path[:0] = [os.path.join(ROOT, "test/e2e"),
+                    os.path.join(ROOT, "lib/client/python")]
+    try:
+        prepare.environment(args.out)
+        prepare.everything(args.out, args.build, args.hf)
+        c = Cases(args.out, args.build)
+        print("| llama.cpp b11739 | tokens | log-prob difference | |\n"
+              "|---|---|---|---|")
+        split_cases(c)
+        preload_cases(c)
+        if args.server:
+            import server
+            server.cases(c, prepare.server(args.out))
+    except Missing as e:
+        sys.exit(f"{os.path.relpath(__file__)}: {e}")
+    print(f"{c.bad} cases are wrong")
+    return 1 if c.bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
