@@ -7,7 +7,7 @@
 
 static inline bool shard_push(struct shard *s, const struct data_cmd *cmd)
 {
-    shard_order(s, &(struct order){.type = ORDER_CMD, .cmd = *cmd});
+    shard_command(s, cmd);
     return shard_waiting(s) == 0;
 }
 

@@ -86,6 +86,10 @@ MUST_CHECK enum err links_connect(
 /* Ends the link's connection and releases its number, without down(). */
 void links_disconnect(struct links *p, uint32_t link);
 
+/* True if the link's packet takes a frame of `len` bytes, so that it does not
+ * leave for that. */
+bool links_fits(const struct links *p, uint32_t link, uint32_t len);
+
 /* Appends one frame to the link's packet of this turn. */
 void links_send(struct links *p, uint32_t link, struct span frame);
 /* Appends a frame that may wait: it goes with the next one, or after

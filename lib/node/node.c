@@ -27,6 +27,8 @@
 
 #define NOTES_TURN 4096 /* served before peers and engines */
 #define BEHIND_MS  1    /* how soon a full ring is tried again */
+/* Steps of a turn for one look at the clock. */
+#define STEPS_A_LOOK 16
 
 static void turn(struct node *n);
 
@@ -47,8 +49,7 @@ void node_event(struct node *n, struct event *ev)
 
     CHECK(n->out.count == 0, "a step inside another, event %u", ev->type);
     do {
-        ev->now_ns = clock_ns(n);
-        n->steps++;
+        ev->now_ns = n->steps++ % STEPS_A_LOOK ? n->now_ns : clock_ns(n);
         brain_step(n->brain, ev, &n->out);
         node_carry_out(n);
         ev = &more;
@@ -303,6 +304,7 @@ static void turn(struct node *n)
     CHECK(
         n->out.count == 0, "a turn inside a step of %u actions", n->out.count);
     n->turns++;
+    (void)clock_ns(n);
     node_carriers_watch(n);
     if (node_behind(n))
         flush_shards(n);

@@ -114,17 +114,33 @@ struct outbox_frame {
     bool coalesce;
 };
 
+static void to_link(
+    struct node *n, uint32_t link, struct span frame, bool coalesce)
+{
+    if (coalesce)
+        links_coalesce(n->links, link, frame);
+    else
+        links_send(n->links, link, frame);
+}
+
+/* A frame that its link takes without sending needs no place in the outbox, if
+ * none is before it there. */
 static void send_peer(struct node *n, const struct action *a)
 {
     struct outbox_frame head = {a->link, a->len, a->coalesce};
+    struct span frame = span_of(n->out.bytes.p + a->at, a->len);
     struct outbox *o = &n->outbox;
 
+    if (o->len == 0 && links_fits(n->links, a->link, a->len)) {
+        to_link(n, a->link, frame, a->coalesce);
+        return;
+    }
     if (sizeof(head) + a->len > o->cap - o->len) {
         o->dropped++; /* the brain repeats it, as after a lost link */
         return;
     }
     memcpy(o->bytes + o->len, &head, sizeof(head));
-    memcpy(o->bytes + o->len + sizeof(head), n->out.bytes.p + a->at, a->len);
+    memcpy(o->bytes + o->len + sizeof(head), frame.p, frame.len);
     o->len += sizeof(head) + a->len;
 }
 
@@ -142,10 +158,7 @@ static void outbox_send(struct node *n)
         frame = span_of(o->bytes + at + sizeof(head), head.len);
         if (head.link == NONE)
             continue;
-        if (head.coalesce)
-            links_coalesce(n->links, head.link, frame);
-        else
-            links_send(n->links, head.link, frame);
+        to_link(n, head.link, frame, head.coalesce);
     }
     o->len = 0;
 }
@@ -269,7 +282,8 @@ static void act(struct node *n, const struct action *a)
         order_addresses(n, a);
         return;
     case ACT_DATA:
-        node_order(n, &(struct order){.type = ORDER_CMD, .cmd = a->cmd});
+        for (uint32_t k = 0; k < n->shards_count; k++)
+            shard_command(n->shards[k], &a->cmd);
         return;
     case ACT_MAP:
         node_map(n, a->index, span_of(n->out.bytes.p + a->at, a->len), a->word);

@@ -84,6 +84,9 @@ struct order {
 /* Passes an order on; it waits while the ring is full. Copies the blob, holds
  * the source. */
 void shard_order(struct shard *s, const struct order *o);
+/* The same for a command; carries it out if the loop owns the shard and no
+ * order waits. Rows move with shard_flush. */
+void shard_command(struct shard *s, const struct data_cmd *cmd);
 /* Returns the number of orders that wait for a place in the ring. */
 uint32_t shard_waiting(const struct shard *s);
 /* Moves waiting orders into the ring, then runs or wakes the shard if any

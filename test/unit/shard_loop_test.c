@@ -354,8 +354,9 @@ TEST(a_thread_that_stands_still_hangs)
     wake_fini(&w.wake);
 }
 
-/* More orders than the ring holds: the rest waits, and the shard has all of
- * them in their order as soon as it has places again. */
+/* More commands than the rings hold: the loop carries the first out itself,
+ * till their notes wait, then they pass through the ring, and the rest waits.
+ * All are carried out in their order. */
 TEST(orders_that_the_ring_has_no_place_for_come_in_order)
 {
     const uint32_t orders = 3000;
@@ -369,7 +370,7 @@ TEST(orders_that_the_ring_has_no_place_for_come_in_order)
     c.a = ROWS_UNKNOWN;
     for (; c.attempt < orders; c.attempt++)
         (void)shard_push(w.l.shard, &c);
-    T_EQ_U64(shard_waiting(w.l.shard), orders - 256);
+    T_TRUE(shard_waiting(w.l.shard) > orders / 2);
     for (uint64_t end = t_now_ns() + LIMIT_MS * NS_PER_MS; seen < orders;) {
         T_CHECK(t_now_ns() < end, "%u of %u orders", seen, orders);
         shard_work(w.l.shard);

@@ -505,6 +505,13 @@ static bool append(struct links *p, struct link *k, struct span frame)
     return true;
 }
 
+bool links_fits(const struct links *p, uint32_t link, uint32_t len)
+{
+    const struct link *k = link_at(p, link);
+
+    return !k->up || len <= PACKET_BYTES - k->out_len;
+}
+
 void links_send(struct links *p, uint32_t link, struct span frame)
 {
     struct link *k = link_at(p, link);

@@ -3,8 +3,9 @@
  *
  * Invariants: orders keep their order and none is lost; one owns what it
  * points to from shard_order on, until the shard has carried it out. The
- * queue's memory grows with what waits, up to ORDERS_WAIT_MAX, and stays. The
- * loop's thread.
+ * queue's memory grows with what waits, up to ORDERS_WAIT_MAX, and stays. A
+ * command to a shard that the loop owns, behind which nothing waits, goes
+ * neither way. The loop's thread.
  *
  * Rejected: waiting for a shard that is behind. It may be waiting for us to
  * read its notes; the queue lets both go on. A ring as large as the queue may
@@ -87,6 +88,24 @@ void shard_order(struct shard *s, const struct order *o)
     if (q->len == q->cap)
         grow(q);
     q->orders[(q->head + q->len++) % q->cap] = mine;
+}
+
+/* True if the loop may carry a command out itself, with no order before it. */
+static bool at_once(struct shard *s)
+{
+    return shard_inline(s) && !s->conf.carrier->lend && s->waiting.len == 0 &&
+           s->backlog.len == 0 && ring_empty(&s->in);
+}
+
+void shard_command(struct shard *s, const struct data_cmd *cmd)
+{
+    if (!at_once(s)) {
+        shard_order(s, &(struct order){.type = ORDER_CMD, .cmd = *cmd});
+        return;
+    }
+    CHECK(s->data, "shard %u has no carrier", s->conf.index);
+    s->role->command(s, cmd);
+    s->pushed = true; /* it may have rows sent */
 }
 
 uint32_t shard_waiting(const struct shard *s)
