@@ -30,7 +30,7 @@ LIBDIR ?= $(PREFIX)/lib
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 
-PACKAGES := libzmq ucx libuv yaml-0.1
+PACKAGES := libzmq ucx libuv yaml-0.1 libssl libcrypto
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
 	-Wconversion -Wformat=2 -Wimplicit-fallthrough $(if $(CI),-Werror)
 HARDEN := -fstack-protector-strong -fstack-clash-protection -fPIC \
