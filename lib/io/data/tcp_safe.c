@@ -1,0 +1,154 @@
+/* tcp_safe.c - see tcp_safe.h. Which of the two ways a connection takes is
+ * decided before it begins, by the key at the client and by the listener at the
+ * server; neither end ever takes the other way instead. One thread. */
+#include "io/data/tcp_safe_in.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <openssl/crypto.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FLAG_ENCRYPT 1u
+
+bool tcp_key_get(struct span s, struct tcp_key *out)
+{
+    struct reader r = reader_of(s.p, s.len);
+    uint8_t flags = get_u8(&r);
+    const uint8_t *id = get_bytes(&r, TCP_KEY_ID);
+    const uint8_t *secret = get_bytes(&r, TCP_KEY_SECRET);
+
+    *out = (struct tcp_key){0};
+    if (r.failed || !id || !secret)
+        return false;
+    out->there = true;
+    out->encrypt = flags & FLAG_ENCRYPT;
+    memcpy(out->id, id, TCP_KEY_ID);
+    memcpy(out->secret, secret, TCP_KEY_SECRET);
+    return true;
+}
+
+void tcp_key_wipe(struct tcp_key *k)
+{
+    OPENSSL_cleanse(k, sizeof(*k));
+    k->there = false;
+}
+
+const struct tcp_key *tcp_keys_find(
+    const struct tcp_keys *keys, const uint8_t *id)
+{
+    for (uint32_t i = 0; i < keys->count; i++)
+        if (keys->of[i].there && memcmp(keys->of[i].id, id, TCP_KEY_ID) == 0)
+            return &keys->of[i];
+    return NULL;
+}
+
+static struct tcp_safe *safe_new(int fd, const uint8_t *token, bool encrypt)
+{
+    struct tcp_safe *s = calloc(1, sizeof(*s));
+
+    if (!s) {
+        log_error("tcp: out of memory for a connection");
+        return NULL;
+    }
+    s->fd = fd;
+    s->token = token;
+    s->encrypt = encrypt;
+    s->why = "";
+    return s;
+}
+
+/* Completes s; frees it and returns NULL where there is no memory. */
+static struct tcp_safe *complete(struct tcp_safe *s)
+{
+    if (s->encrypt && !tls_open(s))
+        tcp_safe_free(&s);
+    return s;
+}
+
+struct tcp_safe *tcp_safe_client(
+    int fd, const struct tcp_key *key, const uint8_t *token, uint32_t stream)
+{
+    struct tcp_safe *s = safe_new(fd, token, key->encrypt);
+
+    CHECK(key->there, "a proof without a key");
+    if (!s)
+        return NULL;
+    s->key = *key;
+    s->stream = stream;
+    s->rekey = REKEY_BYTES;
+    return complete(s);
+}
+
+void tcp_safe_rekey(struct tcp_safe *s, uint64_t bytes)
+{
+    s->rekey = bytes ? bytes : REKEY_BYTES;
+}
+
+struct tcp_safe *tcp_safe_server(
+    int fd, const struct tcp_keys *keys, const uint8_t *token, bool encrypt)
+{
+    struct tcp_safe *s = safe_new(fd, token, encrypt);
+
+    if (!s)
+        return NULL;
+    s->server = true;
+    s->keys = keys;
+    return complete(s);
+}
+
+void tcp_safe_free(struct tcp_safe **sp)
+{
+    struct tcp_safe *s = *sp;
+
+    *sp = NULL;
+    if (!s)
+        return;
+    tls_close(s);
+    OPENSSL_cleanse(s, sizeof(*s));
+    free(s);
+}
+
+enum tcp_proof safe_failed(struct tcp_safe *s, const char *why)
+{
+    s->why = why;
+    return PROOF_FAILED;
+}
+
+enum tcp_proof tcp_safe_prove(struct tcp_safe *s)
+{
+    return s->encrypt ? tls_step(s) : proof_step(s);
+}
+
+const char *tcp_safe_why(const struct tcp_safe *s)
+{
+    return s->why;
+}
+
+bool tcp_safe_encrypts(const struct tcp_safe *s)
+{
+    return s->encrypt;
+}
+
+const uint8_t *tcp_safe_id(const struct tcp_safe *s)
+{
+    return s->key.there ? s->key.id : NULL;
+}
+
+ssize_t tcp_safe_send(struct tcp_safe *s, const void *p, size_t n)
+{
+    CHECK(s->encrypt && !s->server, "what is sent needs no encryption");
+    return tls_send(s, p, n);
+}
+
+ssize_t tcp_safe_recv(struct tcp_safe *s, void *p, size_t n)
+{
+    CHECK(s->encrypt && s->server, "what comes is not encrypted");
+    return tls_recv(s, p, n);
+}
+
+void tcp_safe_turn(struct tcp_safe *s, unsigned reads)
+{
+    s->reads = reads;
+}
