@@ -1,0 +1,360 @@
+/* tcp_tls.c - TLS 1.3 by OpenSSL with the pair's key as an external PSK. See
+ * tcp_safe.h. No certificates, tickets, early data or earlier versions; an
+ * ephemeral X25519 key besides (psk_dhe_ke), so that who learns the pair's key
+ * later cannot read what was recorded.
+ *
+ * The client names the key by "mmx1", its id, the listener's token and the
+ * stream, which the handshake covers. OpenSSL reads and writes by a BIO of
+ * ours: calls that never block and raise no signal, as many in a turn as the
+ * carrier allows, so that one connection does not take it from the others.
+ *
+ * AES-128-GCM, where either processor lacks instructions for it ChaCha20. The
+ * sender changes its keys long before the bound that RFC 8446 (5.5) sets for
+ * one key of AES-GCM, which OpenSSL leaves to its user.
+ *
+ * Rejected: kernel TLS, which needs a module that hosts do not load; a record
+ * protocol of our own. One thread per connection. */
+#include "io/data/tcp_safe_in.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <openssl/err.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+#define MAGIC       "mmx1"
+#define READ_BUFFER ((size_t)64 * 1024)
+#define PROOF_READS 16 /* looks at the socket in one step of the proof */
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static SSL_CTX *context; /* NULL: it could not be made */
+static BIO_METHOD *method;
+
+static struct tcp_safe *safe_of(SSL *ssl)
+{
+    return SSL_get_app_data(ssl);
+}
+
+/* the socket */
+
+static int bio_write(BIO *b, const char *p, size_t n, size_t *done)
+{
+    struct tcp_safe *s = BIO_get_data(b);
+    ssize_t w = send(s->fd, p, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+    BIO_clear_retry_flags(b);
+    *done = w > 0 ? (size_t)w : 0;
+    if (w < 0 && (errno == EAGAIN || errno == EINTR))
+        BIO_set_retry_write(b);
+    return w > 0;
+}
+
+static int bio_read(BIO *b, char *p, size_t n, size_t *done)
+{
+    struct tcp_safe *s = BIO_get_data(b);
+    ssize_t r = -1;
+
+    BIO_clear_retry_flags(b);
+    *done = 0;
+    errno = EAGAIN;
+    if (s->reads > 0) {
+        s->reads--;
+        r = recv(s->fd, p, n, MSG_DONTWAIT);
+    }
+    if (r < 0 && (errno == EAGAIN || errno == EINTR))
+        BIO_set_retry_read(b);
+    else if (r <= 0)
+        s->ended = true;
+    else
+        *done = (size_t)r;
+    return r > 0;
+}
+
+static long bio_ctrl(BIO *b, int what, long number, void *p)
+{
+    (void)number;
+    (void)p;
+    switch (what) {
+    case BIO_CTRL_FLUSH:
+        return 1;
+    case BIO_CTRL_EOF:
+        return ((struct tcp_safe *)BIO_get_data(b))->ended;
+    default:
+        return 0;
+    }
+}
+
+static int bio_create(BIO *b)
+{
+    BIO_set_init(b, 1);
+    return 1;
+}
+
+static bool make_method(void)
+{
+    int index = BIO_get_new_index();
+
+    method = index < 0 ? NULL
+                       : BIO_meth_new(index | BIO_TYPE_SOURCE_SINK, "mmx data");
+    return method && BIO_meth_set_write_ex(method, bio_write) &&
+           BIO_meth_set_read_ex(method, bio_read) &&
+           BIO_meth_set_ctrl(method, bio_ctrl) &&
+           BIO_meth_set_create(method, bio_create);
+}
+
+/* the key */
+
+static void put_identity(struct tcp_safe *s)
+{
+    struct writer w = writer_of(s->identity, sizeof(s->identity));
+
+    put_bytes(&w, MAGIC, 4);
+    put_bytes(&w, s->key.id, TCP_KEY_ID);
+    put_bytes(&w, s->token, TCP_TOKEN);
+    put_u32(&w, s->stream);
+    CHECK(!w.failed && w.len == IDENTITY_BYTES, "%zu bytes", w.len);
+}
+
+/* Returns the key in the form that OpenSSL wants; NULL: no memory. */
+static SSL_SESSION *session_of(SSL *ssl, const struct tcp_key *k)
+{
+    static const unsigned char aes[] = {0x13, 0x01};
+    SSL_SESSION *out = SSL_SESSION_new();
+
+    if (out && SSL_SESSION_set1_master_key(out, k->secret, TCP_KEY_SECRET) &&
+        SSL_SESSION_set_cipher(out, SSL_CIPHER_find(ssl, aes)) &&
+        SSL_SESSION_set_protocol_version(out, TLS1_3_VERSION))
+        return out;
+    SSL_SESSION_free(out);
+    return NULL;
+}
+
+/* The client's key; all of ours are for SHA-256. */
+static int use_key(SSL *ssl, const EVP_MD *md, const unsigned char **id,
+    size_t *len, SSL_SESSION **out)
+{
+    struct tcp_safe *s = safe_of(ssl);
+
+    *out = NULL;
+    if (s->server || (md && !EVP_MD_is_a(md, "SHA256")))
+        return 0;
+    *id = s->identity;
+    *len = sizeof(s->identity);
+    *out = session_of(ssl, &s->key);
+    return *out != NULL;
+}
+
+/* The server's key, once on_hello() has found it. */
+static int find_key(
+    SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION **out)
+{
+    struct tcp_safe *s = safe_of(ssl);
+
+    *out = NULL;
+    if (s->key.there && len == sizeof(s->identity) &&
+        memcmp(id, s->identity, len) == 0)
+        *out = session_of(ssl, &s->key);
+    return 1;
+}
+
+/* Reads the client's first key name before anything is computed for it. */
+static int on_hello(SSL *ssl, int *alert, void *ud)
+{
+    struct tcp_safe *s = safe_of(ssl);
+    const struct tcp_key *key;
+    const uint8_t *p;
+    struct reader r;
+    size_t n;
+
+    (void)ud;
+    *alert = SSL_AD_UNKNOWN_PSK_IDENTITY;
+    /* u16 length of all names, u16 length of the first one. */
+    if (!SSL_client_hello_get0_ext(ssl, TLSEXT_TYPE_psk, &p, &n) ||
+        n < 4 + IDENTITY_BYTES || p[2] != 0 || p[3] != IDENTITY_BYTES ||
+        memcmp(p + 4, MAGIC, 4) != 0 ||
+        memcmp(p + 8 + TCP_KEY_ID, s->token, TCP_TOKEN) != 0) {
+        s->why = "it names no key of this listener";
+        return SSL_CLIENT_HELLO_ERROR;
+    }
+    key = tcp_keys_find(s->keys, p + 8);
+    if (!key)
+        return SSL_CLIENT_HELLO_RETRY;
+    s->key = *key;
+    r = reader_of(p + 4 + IDENTITY_BYTES - 4, 4);
+    s->stream = get_u32(&r);
+    put_identity(s);
+    return SSL_CLIENT_HELLO_SUCCESS;
+}
+
+/* the context, one for all */
+
+/* True if this processor has instructions for AES. */
+static bool has_aes(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("aes");
+#elif defined(__aarch64__)
+    return (getauxval(AT_HWCAP) & HWCAP_AES) != 0;
+#else
+    return true;
+#endif
+}
+
+static bool set_up(SSL_CTX *c)
+{
+    const char *suites = has_aes() ? "TLS_AES_128_GCM_SHA256:"
+                                     "TLS_CHACHA20_POLY1305_SHA256"
+                                   : "TLS_CHACHA20_POLY1305_SHA256:"
+                                     "TLS_AES_128_GCM_SHA256";
+
+    SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION |
+                               SSL_OP_CIPHER_SERVER_PREFERENCE |
+                               SSL_OP_PRIORITIZE_CHACHA);
+    SSL_CTX_clear_options(
+        c, SSL_OP_ENABLE_MIDDLEBOX_COMPAT | SSL_OP_ALLOW_NO_DHE_KEX);
+    SSL_CTX_set_mode(
+        c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_read_ahead(c, 1);
+    SSL_CTX_set_default_read_buffer_len(c, READ_BUFFER);
+    SSL_CTX_set_psk_use_session_callback(c, use_key);
+    SSL_CTX_set_psk_find_session_callback(c, find_key);
+    SSL_CTX_set_client_hello_cb(c, on_hello, NULL);
+    return SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) &&
+           SSL_CTX_set_max_proto_version(c, TLS1_3_VERSION) &&
+           SSL_CTX_set_ciphersuites(c, suites) &&
+           SSL_CTX_set1_groups_list(c, "X25519") &&
+           SSL_CTX_set_num_tickets(c, 0);
+}
+
+static void make_context(void)
+{
+    SSL_CTX *c = SSL_CTX_new(TLS_method());
+
+    if (c && make_method() && set_up(c)) {
+        context = c;
+        return;
+    }
+    log_error("tls: OpenSSL cannot be set up: %s",
+        ERR_reason_error_string(ERR_peek_error()));
+    SSL_CTX_free(c);
+}
+
+/* connections */
+
+bool tls_open(struct tcp_safe *s)
+{
+    BIO *b;
+
+    pthread_once(&once, make_context);
+    s->ssl = context ? SSL_new(context) : NULL;
+    b = s->ssl ? BIO_new(method) : NULL;
+    if (!b) {
+        log_error("tls: no memory for a connection");
+        return false;
+    }
+    BIO_set_data(b, s);
+    SSL_set_bio(s->ssl, b, b);
+    SSL_set_app_data(s->ssl, s);
+    if (s->server) {
+        SSL_set_accept_state(s->ssl);
+    } else {
+        put_identity(s);
+        SSL_set_connect_state(s->ssl);
+        /* A listener that answers by a certificate is none of ours. */
+        SSL_set_verify(s->ssl, SSL_VERIFY_PEER, NULL);
+    }
+    return true;
+}
+
+void tls_close(struct tcp_safe *s)
+{
+    SSL_free(s->ssl);
+    s->ssl = NULL;
+}
+
+static enum tcp_proof why_failed(struct tcp_safe *s)
+{
+    const char *text = ERR_reason_error_string(ERR_peek_error());
+
+    if (s->why[0])
+        return PROOF_FAILED;
+    return safe_failed(s, text ? text : "the other end closed it");
+}
+
+enum tcp_proof tls_step(struct tcp_safe *s)
+{
+    enum tcp_proof step;
+    int n;
+
+    ERR_clear_error();
+    s->reads = PROOF_READS;
+    n = SSL_do_handshake(s->ssl);
+    if (n == 1) /* by the key, and not by a certificate */
+        return SSL_session_reused(s->ssl) && s->key.there
+                   ? PROOF_DONE
+                   : safe_failed(s, "not by the key");
+    switch (SSL_get_error(s->ssl, n)) {
+    case SSL_ERROR_WANT_READ:
+        return PROOF_WAITS;
+    case SSL_ERROR_WANT_CLIENT_HELLO_CB:
+        return PROOF_UNKNOWN;
+    default:
+        step = why_failed(s);
+        ERR_clear_error();
+        return step;
+    }
+}
+
+/* Turns the end of a call into an errno; returns what recv() would. */
+static ssize_t over(struct tcp_safe *s, int result)
+{
+    int why = SSL_get_error(s->ssl, result);
+
+    if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE) {
+        errno = EAGAIN;
+        return -1;
+    }
+    ERR_clear_error();
+    if (why == SSL_ERROR_ZERO_RETURN || s->ended)
+        return 0;
+    errno = EPROTO;
+    return -1;
+}
+
+ssize_t tls_send(struct tcp_safe *s, const void *p, size_t n)
+{
+    size_t done = 0;
+    int result;
+
+    ERR_clear_error();
+    result = SSL_write_ex(s->ssl, p, n, &done);
+    if (result != 1)
+        return over(s, result);
+    s->since_keys += done;
+    if (s->since_keys >= s->rekey) {
+        s->since_keys = 0;
+        if (!SSL_key_update(s->ssl, SSL_KEY_UPDATE_NOT_REQUESTED)) {
+            errno = EPROTO;
+            return -1;
+        }
+    }
+    return (ssize_t)done;
+}
+
+ssize_t tls_recv(struct tcp_safe *s, void *p, size_t n)
+{
+    size_t done = 0;
+    int result;
+
+    ERR_clear_error();
+    result = SSL_read_ex(s->ssl, p, n, &done);
+    return result == 1 ? (ssize_t)done : over(s, result);
+}
