@@ -177,6 +177,77 @@ const struct data_ops *side_streams(void)
     return &ops;
 }
 
+struct span side_key(bool encrypt)
+{
+    static uint8_t key[2][SIDE_KEY];
+
+    side_fill(key[encrypt] + 1, SIDE_KEY - 1, 5);
+    key[encrypt][0] = encrypt;
+    return span_of(key[encrypt], SIDE_KEY);
+}
+
+static enum err safe_open(struct data **out, const struct data_conf *c,
+    const struct data_calls *calls, enum data_safe safe)
+{
+    struct data_conf own = *c;
+    enum err e;
+
+    own.safe = safe;
+    own.keys_max = 1;
+    own.rekey_bytes = MIB;
+    e = safe == SAFE_ENCRYPTED ? streams_open(out, &own, calls)
+                               : data_tcp.open(out, &own, calls);
+    if (e == OK && own.inbound_max > 0)
+        data_tcp.admit(*out, 0, side_key(safe == SAFE_ENCRYPTED));
+    return e;
+}
+
+static enum err proved_open(struct data **out, const struct data_conf *c,
+    const struct data_calls *calls)
+{
+    return safe_open(out, c, calls, SAFE_PROVED);
+}
+
+static enum err encrypted_open(struct data **out, const struct data_conf *c,
+    const struct data_calls *calls)
+{
+    return safe_open(out, c, calls, SAFE_ENCRYPTED);
+}
+
+static enum err proved_connect(struct data *d, uint32_t ep, struct span address)
+{
+    data_tcp.prove(d, ep, side_key(false));
+    return data_tcp.connect(d, ep, address);
+}
+
+static enum err encrypted_connect(
+    struct data *d, uint32_t ep, struct span address)
+{
+    data_tcp.prove(d, ep, side_key(true));
+    return data_tcp.connect(d, ep, address);
+}
+
+const struct data_ops *side_proved(void)
+{
+    static struct data_ops ops;
+
+    ops = data_tcp;
+    ops.open = proved_open;
+    ops.connect = proved_connect;
+    return &ops;
+}
+
+const struct data_ops *side_encrypted(void)
+{
+    static struct data_ops ops;
+
+    ops = data_tcp;
+    ops.open = encrypted_open;
+    ops.connect = encrypted_connect;
+    ops.address = data_tcp.place;
+    return &ops;
+}
+
 void side_open(struct side *s, const struct data_ops *ops)
 {
     struct data_conf c = side_conf();

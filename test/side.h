@@ -37,6 +37,14 @@ struct side {
 /* Returns data_tcp with SIDE_STREAMS connections to a peer, over two rails. */
 const struct data_ops *side_streams(void);
 
+/* Returns data_tcp where both ends have the pair's key SIDE_KEY: proved, or
+ * encrypted over several connections with new keys for each MiB. */
+const struct data_ops *side_proved(void);
+const struct data_ops *side_encrypted(void);
+/* A data_key of HELLO. */
+#define SIDE_KEY 49
+struct span side_key(bool encrypt);
+
 /* TCP on loopback, messages_max SIDE_MESSAGES, stall 1 s. */
 struct data_conf side_conf(void);
 void side_open(struct side *s, const struct data_ops *ops);

@@ -30,6 +30,11 @@
 
 struct data_ops;
 
+/* What data connections of TCP ask of the other end. Off: langd's token alone.
+ * Else proof of the pair's key; encrypted too, or where the listener's address
+ * is not of loopback. */
+enum data_safe { SAFE_OFF, SAFE_PROVED, SAFE_ENCRYPTED, SAFE_AUTO };
+
 struct data_conf {
     const char *tls, *devices, *ports; /* as in transfer.* of the config */
     uint32_t segment_bytes;
@@ -48,6 +53,11 @@ struct data_conf {
     uint32_t addresses;    /* that we have; 0 is 1 */
     uint32_t buffer_bytes; /* of a socket, each way; 0: the kernel's choice */
     uint64_t pace_bytes;   /* a second and connection, sent; 0: no limit */
+    /* What others must do to connect, and the least that we do: an address
+     * without a key, or with one that asks for less, is not connected to. */
+    enum data_safe safe;
+    uint32_t keys_max;    /* that admit() may name; 0: none */
+    uint64_t rekey_bytes; /* sent under one key of TLS; 0: the default */
 };
 
 /* A message that has arrived. Eager: data[0..len) is valid inside the callback.
@@ -62,6 +72,7 @@ struct data_in {
 /* Connections that a carrier closed since it was opened, by reason. */
 struct data_counts {
     uint64_t strangers; /* no valid greeting */
+    uint64_t unproven;  /* a proof that failed, either way */
     uint64_t malformed; /* an invalid frame */
     uint64_t refused;   /* more than inbound_max, or no descriptor */
 };
@@ -96,6 +107,14 @@ struct data_ops {
     /* Returns the same address in the form that says more, for peers that read
      * it; connect() takes both. NULL: there is none. */
     struct span (*place)(struct data *d);
+    /* Names the pair's key for endpoint ep, which is closed, before its
+     * connect(): data_key of HELLO; empty: there is none. NULL: the carrier
+     * proves nothing. */
+    void (*prove)(struct data *d, uint32_t ep, struct span key);
+    /* Accepts connections by the key of peer `who` (< keys_max) from now on, in
+     * place of its last one, whose connections end; empty: by none. NULL: as
+     * above. */
+    void (*admit)(struct data *d, uint32_t who, struct span key);
     /* Opens endpoint number ep (< endpoints_max, free). ERR_MALFORMED: not an
      * address; ERR_PEER_LOST: no peer there, which broken() may report later,
      * too. */
@@ -152,6 +171,8 @@ struct data_ops {
     const struct data_counts *(*counts)(struct data *d);
 };
 
+/* True if a TCP listener at this address, or place, encrypts what it takes. */
+bool data_tcp_encrypts(struct span address, enum data_safe safe);
 /* Returns the first of comma-separated devices that this host does not have;
  * empty: it has all. Names with a colon are UCX's, and are passed over. */
 struct span data_tcp_missing(const char *devices);

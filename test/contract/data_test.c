@@ -1,7 +1,7 @@
 /* data_test.c - the contract of lib/io/data.h, over every carrier. A case that
  * is called EACH runs as mem_<case>, tcp_<case>, streams_<case> (TCP with
- * several connections) and ucx_<case>, and over TCP and UCX as parts of
- * data_mux. */
+ * several connections), proved_<case> and encrypted_<case> (with a key), and
+ * ucx_<case>, and over TCP and UCX as parts of data_mux. */
 #include "test/data_mem.h"
 #include "test/mux.h"
 #include "test/side.h"
@@ -26,6 +26,14 @@
     TEST(streams_##id)                                                         \
     {                                                                          \
         id(side_streams());                                                    \
+    }                                                                          \
+    TEST(proved_##id)                                                          \
+    {                                                                          \
+        id(side_proved());                                                     \
+    }                                                                          \
+    TEST(encrypted_##id)                                                       \
+    {                                                                          \
+        id(side_encrypted());                                                  \
     }                                                                          \
     TEST(ucx_##id)                                                             \
     {                                                                          \
@@ -579,6 +587,19 @@ EACH(close_ends_fetches)
     free(p);
 }
 
+static const char *name_of(const struct data_ops *ops)
+{
+    if (ops == &data_mem)
+        return "mem";
+    if (ops == side_streams())
+        return "tcp/lo x4";
+    if (ops == side_proved())
+        return "tcp/lo proved";
+    if (ops == side_encrypted())
+        return "tcp/lo x4 encrypted";
+    return ops->number == CARRIER_TCP ? "tcp/lo" : "ucx:tcp/lo";
+}
+
 EACH(transport_has_a_name)
 {
     struct side a, b;
@@ -586,11 +607,7 @@ EACH(transport_has_a_name)
     side_pair(&a, &b, ops);
     answer(&a, 0);
     side_until(&a, &b, &b.arrived_count, 1);
-    T_EQ_STR(ops->transport(a.d, 0), ops == &data_mem        ? "mem"
-                                     : ops == side_streams() ? "tcp/lo x4"
-                                     : ops->number == CARRIER_TCP
-                                         ? "tcp/lo"
-                                         : "ucx:tcp/lo");
+    T_EQ_STR(ops->transport(a.d, 0), name_of(ops));
     side_close(&a);
     side_close(&b);
 }

@@ -247,6 +247,20 @@ static bool mux_choose(struct data *d, uint32_t ep, uint8_t number)
     return d->of[ep] || number == CARRIER_AUTO;
 }
 
+static void mux_prove(struct data *d, uint32_t ep, struct span key)
+{
+    for (uint32_t i = 0; i < d->parts_count; i++)
+        if (d->parts[i].ops && d->parts[i].ops->prove)
+            d->parts[i].ops->prove(d->parts[i].d, ep, key);
+}
+
+static void mux_admit(struct data *d, uint32_t who, struct span key)
+{
+    for (uint32_t i = 0; i < d->parts_count; i++)
+        if (d->parts[i].ops && d->parts[i].ops->admit)
+            d->parts[i].ops->admit(d->parts[i].d, who, key);
+}
+
 static enum err connect_by(
     struct data *d, uint32_t ep, const struct part *p, struct span address)
 {
@@ -459,6 +473,7 @@ static const struct data_counts *mux_counts(struct data *d)
         if (!c)
             continue;
         d->counts.strangers += c->strangers;
+        d->counts.unproven += c->unproven;
         d->counts.malformed += c->malformed;
         d->counts.refused += c->refused;
     }
@@ -472,6 +487,8 @@ const struct data_ops data_mux = {.name = "mux",
     .address = mux_address,
     .place = mux_place,
     .choose = mux_choose,
+    .prove = mux_prove,
+    .admit = mux_admit,
     .connect = mux_connect,
     .disconnect = mux_disconnect,
     .post = mux_post,

@@ -6,15 +6,8 @@
  * all of it. post() only queues; progress() sends, so that what is posted in
  * one turn shares system calls.
  *
- * An endpoint has one connection, or several (streams), where one is limited by
- * a network that shapes each, or by its window. Messages wait in the endpoint's
- * list, and one stream at a time has the turn to take them: it keeps what it
- * has begun, and passes the turn on after TURN_BYTES or when its socket is
- * full. So each stream carries what it can, and little traffic stays on one.
- * Invariant: of an endpoint's messages those that a stream has begun (`by`)
- * come before all others, at most one per stream. The first stream connects
- * with the endpoint, the others when it first passes the turn on. A stream that
- * breaks breaks the endpoint, except one that never connected.
+ * Connections that send are tcp_out.c, those that bring are tcp_accept.c and
+ * tcp_in.c, what makes either safe is tcp_safe.h.
  *
  * One epoll set holds the listener, accepted connections (level-triggered), our
  * own (edge-triggered: `blocked` remembers a full socket) and a timer, for work
@@ -29,385 +22,66 @@
 #include "base/check.h"
 #include "base/guard.h"
 #include "base/log.h"
-#include "io/data/carrier.h"
 #include "io/data/tcp_accept.h"
+#include "io/data/tcp_out.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define EVENTS         32
-#define SENDS_MAX      4    /* system calls of an endpoint's turn */
-#define SEND_PLACES    1024 /* pieces that the kernel takes at once: IOV_MAX */
-#define SEND_BYTES_MAX ((size_t)1024 * 1024)
-#define TURN_BYTES     ((size_t)256 * 1024) /* of a stream's turn */
+#define EVENTS 32
 
-static struct log_rate gone =
-    LOG_RATE("rows whose pages were removed", LOG_WARN, 5);
+static struct log_rate unproven =
+    LOG_RATE("data ports that cannot be used", LOG_WARN, 5);
 
-struct stream {
-    struct list ready; /* in data.ready: has bytes, and the socket takes some */
-    struct endpoint *ep;
-    struct carrier_op *op;   /* begun here and not complete; or NULL */
-    uint64_t quiet_since_ns; /* as of carrier_end, of op */
-    int fd;                  /* -1: closed, or not opened */
-    bool connected, blocked;
-    uint32_t hello_left;
-};
-
-struct endpoint {
-    struct carrier_end *end;
-    struct stream *streams; /* `most`; NULL: the endpoint is closed */
-    uint32_t most, opened;
-    uint32_t turn;  /* of streams: takes messages that none has begun */
-    uint64_t taken; /* by that one in its turn */
-    struct tcp_place place;
-    uint8_t hello[TCP_HELLO];
-    char name[48];
-};
-
-struct data {
-    struct carrier c; /* first: carrier.h finds it there */
-    int epoll;
-    uint8_t address[TCP_ADDRESS_MAX], place[TCP_ADDRESS_MAX];
-    uint32_t address_len, place_len;
-    struct list ready;
-    struct endpoint *eps;  /* endpoints_max */
-    struct tcp_door *door; /* NULL: no connections from others */
-};
-
-static uint32_t number(const struct data *d, const struct stream *st)
+static void data_tcp_prove(struct data *d, uint32_t i, struct span key)
 {
-    return (uint32_t)(st->ep - d->eps);
+    CHECK(i < d->c.conf.endpoints_max && !d->eps[i].streams,
+        "a key for endpoint %u", i);
+    if (!tcp_key_get(key, &d->eps[i].key) && key.len > 0)
+        log_rated(&unproven, "tcp: a key of %u bytes is none", key.len);
 }
 
-static bool has_turn(const struct stream *st)
+/* True if the key allows as much as this daemon asks for. */
+static bool key_suffices(const struct data *d, const struct tcp_key *k)
 {
-    return st == &st->ep->streams[st->ep->turn];
-}
+    enum data_safe least = d->c.conf.safe;
+    bool suffices = (least == SAFE_OFF || k->there) &&
+                    (least != SAFE_ENCRYPTED || k->encrypt);
 
-/* operations */
-
-/* True if the endpoint has a message that no stream has begun. */
-static bool unbegun(const struct endpoint *ep)
-{
-    return !list_empty(&ep->end->ops) &&
-           LIST_ENTRY(ep->end->ops.prev, struct carrier_op, link)->by == NONE;
-}
-
-static int pieces(
-    const struct carrier_op *op, struct iovec *out, int n, size_t *bytes)
-{
-    for (uint32_t i = op->at; i < op->iovs && n < SEND_PLACES; i++) {
-        out[n++] = op->iov[i];
-        *bytes += op->iov[i].iov_len;
-    }
-    return n;
-}
-
-/* Fills `out` with what the stream sends next: what it has begun, then, if it
- * has the turn, messages in their order. Returns the number of pieces. */
-static int gather(struct stream *st, struct iovec *out, size_t *bytes)
-{
-    size_t most = st->ep->most > 1 ? TURN_BYTES : SEND_BYTES_MAX;
-    int n = 0;
-
-    *bytes = st->hello_left;
-    if (st->hello_left > 0)
-        out[n++] = (struct iovec){
-            st->ep->hello + TCP_HELLO - st->hello_left, st->hello_left};
-    if (st->op)
-        n = pieces(st->op, out, n, bytes);
-    if (!has_turn(st))
-        return n;
-    LIST_FOREACH (at, &st->ep->end->ops) {
-        struct carrier_op *op = LIST_ENTRY(at, struct carrier_op, link);
-
-        if (n == SEND_PLACES || *bytes >= most)
-            break;
-        if (op->by == NONE)
-            n = pieces(op, out, n, bytes);
-    }
-    return n;
-}
-
-/* Returns the message that the stream sends next, which it has begun then. */
-static struct carrier_op *begin_next(struct stream *st)
-{
-    LIST_FOREACH (at, &st->ep->end->ops) {
-        struct carrier_op *op = LIST_ENTRY(at, struct carrier_op, link);
-
-        if (op->by != NONE)
-            continue;
-        op->by = (uint32_t)(st - st->ep->streams);
-        st->op = op;
-        return op;
-    }
-    CHECK(false, "more was sent than there is");
-    return NULL;
-}
-
-/* Advances the stream by n bytes that the kernel has taken. */
-static void taken(struct data *d, struct stream *st, size_t n)
-{
-    uint32_t hello = min_u32(st->hello_left, (uint32_t)n);
-
-    st->hello_left -= hello;
-    n -= hello;
-    st->ep->end->quiet_since_ns = st->quiet_since_ns = 0;
-    while (n > 0) {
-        struct carrier_op *op = st->op ? st->op : begin_next(st);
-        struct iovec *v = &op->iov[op->at];
-        size_t part = n < v->iov_len ? n : v->iov_len;
-
-        CHECK(op->at < op->iovs, "piece %u of %u", op->at, op->iovs);
-        v->iov_base = (uint8_t *)v->iov_base + part;
-        v->iov_len -= part;
-        n -= part;
-        if (v->iov_len == 0 && ++op->at == op->iovs) {
-            st->op = NULL;
-            carrier_complete(&d->c, op, true);
-        }
-    }
-}
-
-/* endpoints */
-
-static void stream_close(struct stream *st)
-{
-    if (st->fd >= 0)
-        close(st->fd);
-    st->fd = -1;
-    st->connected = false;
-    list_remove(&st->ready);
-}
-
-static void endpoint_close(struct data *d, uint32_t i)
-{
-    struct endpoint *ep = &d->eps[i];
-
-    for (uint32_t k = 0; ep->streams && k < ep->opened; k++)
-        stream_close(&ep->streams[k]);
-    free(ep->streams);
-    ep->streams = NULL;
-    carrier_complete_all(&d->c, &ep->end->ops);
-}
-
-static void stream_ready(struct data *d, struct stream *st)
-{
-    if (st->connected && !st->blocked && !list_linked(&st->ready) &&
-        (st->hello_left > 0 || st->op || (has_turn(st) && unbegun(st->ep))))
-        list_push_tail(&d->ready, &st->ready);
-}
-
-/* Begins to connect one more stream, by the rails in turn. */
-static enum err stream_open(struct data *d, struct endpoint *ep)
-{
-    uint32_t k = ep->opened++, index = (uint32_t)(ep - d->eps);
-    struct stream *st = &ep->streams[k];
-    enum err e;
-
-    *st = (struct stream){
-        .ep = ep, .fd = -1, .blocked = true, .hello_left = TCP_HELLO};
-    list_init(&st->ready);
-    e = tcp_connect(
-        &ep->place, k % ep->place.rails, d->c.conf.buffer_bytes, &st->fd);
-    if (e != OK)
-        return e;
-    tcp_options(st->fd, d->c.conf.keepalive_ms, d->c.conf.stall_ms);
-    tcp_pace(st->fd, d->c.conf.pace_bytes);
-    if (tcp_watch(d->epoll, st->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
-            TCP_OUT, index * TCP_STREAMS + k))
-        return OK;
-    stream_close(st);
-    return ERR_INTERNAL;
-}
-
-/* Passes the turn on to the next stream whose socket takes bytes, if there is
- * one, and opens one more if there may be. */
-static void pass_turn(struct data *d, struct endpoint *ep)
-{
-    ep->taken = 0;
-    if (ep->opened < ep->most)
-        (void)stream_open(d, ep); /* without it the others go on */
-    for (uint32_t k = 1; k < ep->opened; k++) {
-        struct stream *st = &ep->streams[(ep->turn + k) % ep->opened];
-
-        if (!st->connected || st->blocked)
-            continue;
-        ep->turn = (uint32_t)(st - ep->streams);
-        stream_ready(d, st);
-        return;
-    }
-}
-
-/* Replaces rows whose pages engines have removed from their pool by zeros, as
- * from a hole in small pages; to break the endpoint would cost rooms of others.
- * Returns false if no page was missing. */
-static bool mend(struct endpoint *ep)
-{
-    bool mended = false;
-
-    LIST_FOREACH (at, &ep->end->ops) {
-        struct carrier_op *op = LIST_ENTRY(at, struct carrier_op, link);
-
-        for (uint32_t i = op->at; i < op->iovs; i++) {
-            struct iovec *v = &op->iov[i];
-
-            if (guard_readable(v->iov_base, v->iov_len))
-                continue;
-            v->iov_base = guard_zeros(v->iov_len);
-            if (!v->iov_base)
-                return false;
-            mended = true;
-        }
-    }
-    if (mended)
-        log_rated(&gone, "tcp: pages of a pool were removed: zeros are sent");
-    return mended;
-}
-
-/* Accounts for a send of n of `bytes` bytes. Returns true if the stream may go
- * on. */
-static bool stream_sent(
-    struct data *d, struct stream *st, size_t n, size_t bytes)
-{
-    struct endpoint *ep = st->ep;
-
-    taken(d, st, n);
-    st->blocked = n < bytes; /* an event comes when the kernel takes more */
-    if (ep->most == 1 || !has_turn(st))
-        return !st->blocked;
-    ep->taken += n;
-    if (st->blocked || ep->taken >= TURN_BYTES)
-        pass_turn(d, ep);
-    return !st->blocked && has_turn(st);
-}
-
-static void stream_send(struct data *d, struct stream *st)
-{
-    struct iovec iov[SEND_PLACES];
-    struct msghdr m = {.msg_iov = iov};
-
-    CHECK(st->fd >= 0 && st->connected, "endpoint %u is not connected",
-        number(d, st));
-    for (unsigned i = 0; i < SENDS_MAX; i++) {
-        size_t bytes;
-        ssize_t n;
-
-        m.msg_iovlen = (size_t)gather(st, iov, &bytes);
-        if (m.msg_iovlen == 0)
-            return;
-        n = sendmsg(st->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && (errno == EINTR || (errno == EFAULT && mend(st->ep))))
-            continue;
-        if (n < 0 && errno != EAGAIN) {
-            log_debug("tcp: endpoint %u: %s", number(d, st), strerror(errno));
-            carrier_break(d, number(d, st));
-            return;
-        }
-        if (!stream_sent(d, st, n > 0 ? (size_t)n : 0, bytes))
-            return;
-    }
-    stream_ready(d, st);
-}
-
-static unsigned send_ready(struct data *d)
-{
-    struct list now;
-    struct list *n;
-    unsigned count = 0;
-
-    list_init(&now);
-    while ((n = list_pop(&d->ready)) != NULL)
-        list_push_tail(&now, n);
-    for (; (n = list_pop(&now)) != NULL; count++)
-        stream_send(d, LIST_ENTRY(n, struct stream, ready));
-    return count;
-}
-
-/* Handles the end of a connection. */
-static void stream_over(struct data *d, struct stream *st)
-{
-    int error = 0;
-    socklen_t len = sizeof(error);
-
-    if (!st->connected)
-        getsockopt(st->fd, SOL_SOCKET, SO_ERROR, &error, &len);
-    if (error)
-        log_debug(
-            "tcp: endpoint %u: connecting: %s", number(d, st), strerror(error));
-    if (!st->connected && st != st->ep->streams)
-        stream_close(st); /* nothing went by it: the others go on */
-    else
-        carrier_break(d, number(d, st));
-}
-
-/* Names the endpoint after the device of its first stream, which may suit fewer
- * streams than both sides allow. */
-static void first_connected(struct data *d, struct endpoint *ep)
-{
-    size_t n;
-
-    tcp_name(ep->streams->fd, ep->name, sizeof(ep->name));
-    if (d->c.conf.streams == 0)
-        ep->most = min_u32(
-            ep->most, max_u32(div_up(tcp_streams_of(ep->name), ep->place.of),
-                          ep->place.rails));
-    n = strlen(ep->name);
-    if (ep->most > 1)
-        snprintf(ep->name + n, sizeof(ep->name) - n, " x%u", ep->most);
-}
-
-static void stream_event(struct data *d, uint32_t index, uint32_t events)
-{
-    struct endpoint *ep = &d->eps[index / TCP_STREAMS];
-    struct stream *st;
-
-    if (!ep->streams || index % TCP_STREAMS >= ep->opened)
-        return; /* of a connection closed in this turn */
-    st = &ep->streams[index % TCP_STREAMS];
-    if (st->fd < 0)
-        return;
-    /* The peer sends nothing here: readable is the end, too. */
-    if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {
-        stream_over(d, st);
-        return;
-    }
-    if (!st->connected && st == ep->streams)
-        first_connected(d, ep);
-    st->connected = true;
-    st->blocked = false;
-    if (!has_turn(st) &&
-        (!ep->streams[ep->turn].connected || ep->streams[ep->turn].blocked)) {
-        ep->turn = (uint32_t)(st - ep->streams);
-        ep->taken = 0;
-    }
-    stream_ready(d, st);
+    if (!suffices)
+        log_rated(&unproven,
+            k->there ? "tcp: the peer does not encrypt, and transfer.encrypt "
+                       "is `on` here"
+                     : "tcp: the peer gave no key for its data port");
+    return suffices;
 }
 
 static enum err data_tcp_connect(
     struct data *d, uint32_t i, struct span address)
 {
     struct endpoint *ep = &d->eps[i];
+    struct tcp_key key = ep->key;
     struct tcp_place place;
     enum err e = tcp_place_get(address, &place);
 
     if (e != OK)
         return e;
+    if (!key_suffices(d, &key))
+        return ERR_PEER_LOST;
     carrier_connect(&d->c, i);
-    *ep = (struct endpoint){.end = carrier_end(&d->c, i), .place = place};
+    *ep = (struct endpoint){
+        .end = carrier_end(&d->c, i), .place = place, .key = key};
     ep->most = d->c.conf.streams ? d->c.conf.streams : STREAMS_CHOSEN;
     ep->most = div_up(min_u32(ep->most, place.streams), place.of);
     ep->streams = calloc(ep->most, sizeof(*ep->streams));
     memcpy(ep->hello, TCP_MAGIC, 4);
     memcpy(ep->hello + 4, place.token, TCP_TOKEN);
-    e = ep->streams ? stream_open(d, ep) : ERR_INTERNAL;
+    e = ep->streams ? tcp_out_open(d, ep) : ERR_INTERNAL;
     if (e != OK) {
-        endpoint_close(d, i);
+        tcp_out_close(d, i);
         d->c.ends[i].open = false;
     }
     return e;
@@ -438,7 +112,7 @@ static enum err data_tcp_post(struct data *d, uint32_t i, struct span header,
     op->iov[0] = (struct iovec){op->frame, TCP_FRAME + header.len};
     op->at = 0;
     op->by = NONE;
-    stream_ready(d, &ep->streams[ep->turn]);
+    tcp_out_posted(d, ep);
     return OK;
 }
 
@@ -469,7 +143,7 @@ static unsigned handle_events(struct data *d)
         enum tcp_tag tag = (enum tcp_tag)(ev[k].data.u64 >> 32);
 
         if (tag == TCP_OUT) {
-            stream_event(d, index, ev[k].events);
+            tcp_out_event(d, index, ev[k].events);
             count++;
         } else {
             count += tcp_door_event(d->door, tag, index);
@@ -483,9 +157,9 @@ static unsigned data_tcp_progress(struct data *d)
     unsigned count;
 
     CHECK(!d->c.inside, "progress inside arrived()");
-    count = send_ready(d); /* before the kernel is asked for events */
+    count = tcp_out_send(d); /* before the kernel is asked for events */
     count += handle_events(d);
-    count += send_ready(d);
+    count += tcp_out_send(d);
     return count + carrier_report(&d->c);
 }
 
@@ -499,31 +173,12 @@ static enum err data_tcp_arm(struct data *d)
     return list_empty(&d->ready) && !carrier_pending(&d->c) ? OK : ERR_BUSY;
 }
 
-/* Breaks endpoints of which one stream stalls while others go on. */
-static void streams_tick(struct data *d, struct endpoint *ep, uint64_t now_ns)
-{
-    for (uint32_t k = 0; ep->streams && k < ep->opened; k++) {
-        struct stream *st = &ep->streams[k];
-
-        if (!st->op)
-            continue;
-        if (st->quiet_since_ns == 0)
-            st->quiet_since_ns = now_ns;
-        if (now_ns - st->quiet_since_ns < d->c.conf.stall_ms * NS_PER_MS)
-            continue;
-        log_warn("tcp: endpoint %u: connection %u of %u without progress for "
-                 "%u ms",
-            number(d, st), k + 1, ep->opened, d->c.conf.stall_ms);
-        carrier_break(d, number(d, st));
-    }
-}
-
 static void data_tcp_tick(struct data *d, uint64_t now_ns)
 {
     carrier_tick(d, now_ns);
     for (uint32_t i = 0; i < d->c.conf.endpoints_max; i++)
         if (d->c.ends[i].open && d->eps[i].opened > 1)
-            streams_tick(d, &d->eps[i], now_ns);
+            tcp_out_tick(d, &d->eps[i], now_ns);
     if (d->door)
         tcp_door_tick(d->door, now_ns);
 }
@@ -536,9 +191,20 @@ static uint32_t data_tcp_replaced(struct data *d)
 
 static const struct data_counts *data_tcp_counts(struct data *d)
 {
-    static const struct data_counts none;
+    d->counts = d->door ? *tcp_door_counts(d->door) : (struct data_counts){0};
+    d->counts.unproven += d->unproven;
+    return &d->counts;
+}
 
-    return d->door ? tcp_door_counts(d->door) : &none;
+static void data_tcp_admit(struct data *d, uint32_t who, struct span key)
+{
+    struct tcp_key k;
+
+    CHECK(d->door && !d->c.inside, "a key where there is no listener");
+    if (!tcp_key_get(key, &k) && key.len > 0)
+        log_rated(&unproven, "tcp: a key of %u bytes is none", key.len);
+    tcp_door_admit(d->door, who, &k);
+    tcp_key_wipe(&k);
 }
 
 /* open and close */
@@ -557,6 +223,8 @@ static void data_tcp_free(struct data *d)
 {
     if (d->epoll >= 0)
         close(d->epoll);
+    for (uint32_t i = 0; d->eps && i < d->c.conf.endpoints_max; i++)
+        tcp_key_wipe(&d->eps[i].key);
     carrier_fini(&d->c);
     free(d->eps);
     free(d);
@@ -574,7 +242,7 @@ static enum err begin(struct data *d, const struct data_conf *conf,
 
     own.fetches_max = 0; /* tcp_in.c fetches, without an operation */
     e = carrier_init(
-        &d->c, "tcp", &own, calls, sizeof(struct carrier_op), endpoint_close);
+        &d->c, "tcp", &own, calls, sizeof(struct carrier_op), tcp_out_close);
     if (e != OK)
         return e;
     d->eps = calloc(conf->endpoints_max, sizeof(*d->eps));
@@ -638,6 +306,8 @@ const struct data_ops data_tcp = {.name = "tcp",
     .close = data_tcp_close,
     .address = data_tcp_address,
     .place = data_tcp_place,
+    .prove = data_tcp_prove,
+    .admit = data_tcp_admit,
     .connect = data_tcp_connect,
     .disconnect = carrier_disconnect,
     .post = data_tcp_post,

@@ -406,6 +406,19 @@ enum err tcp_place_get(struct span s, struct tcp_place *out)
     return OK;
 }
 
+bool tcp_encrypts(const struct tcp_place *p, enum data_safe safe)
+{
+    return safe == SAFE_ENCRYPTED ||
+           (safe == SAFE_AUTO && !on_loopback(&p->at[0]));
+}
+
+bool data_tcp_encrypts(struct span address, enum data_safe safe)
+{
+    struct tcp_place place;
+
+    return tcp_place_get(address, &place) == OK && tcp_encrypts(&place, safe);
+}
+
 /* connections */
 
 static struct log_rate connects =

@@ -45,6 +45,9 @@ bool tcp_place_looks_so(struct span s);
 /* Reads a place of either form. ERR_MALFORMED with a log line. */
 MUST_CHECK enum err tcp_place_get(struct span s, struct tcp_place *out);
 
+/* True if its listener encrypts what it takes. */
+bool tcp_encrypts(const struct tcp_place *p, enum data_safe safe);
+
 /* Begins to connect to a rail; writable means: connected or failed.
  * ERR_PEER_LOST. */
 MUST_CHECK enum err tcp_connect(

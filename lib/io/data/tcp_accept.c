@@ -1,7 +1,8 @@
-/* tcp_accept.c - see tcp_accept.h. A connection without a greeting keeps its
- * entry only while no other needs it: the oldest of them is evicted, and each
- * ends after greeting_ms. Their timer is in the epoll set, so that it runs
- * while the carrier has nothing else to do.
+/* tcp_accept.c - see tcp_accept.h. A connection without a greeting, or that has
+ * not proven its key, keeps its entry only while no other needs it: the oldest
+ * of them is evicted, and each ends after greeting_ms. With keys there are
+ * PROOFS_MAX of them at most, all together. Their timer is in the epoll set, so
+ * that it runs while the carrier has nothing else to do.
  *
  * Rejected: TCP_DEFER_ACCEPT. One byte is enough to pass it. Evicting the
  * newest: peers that connect at the same time would close each other. */
@@ -13,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <time.h>
@@ -20,6 +22,7 @@
 
 #define ACCEPTS_MAX 16
 #define SWEEPS      4 /* within greeting_ms */
+#define PROOFS_MAX  128
 
 struct inbound {
     struct tcp_in *in; /* NULL: free */
@@ -30,7 +33,8 @@ struct tcp_door {
     const struct data_conf *data;
     struct tcp_in_conf in;
     struct tcp_place place;
-    struct inbound *ins; /* inbound_max */
+    struct inbound *ins;  /* inbound_max */
+    struct tcp_keys keys; /* keys_max; where they are needed */
     struct data_counts counts;
     int epoll, listeners[TCP_RAILS];
     int spare;  /* a reserve to refuse with when no descriptor is left; or -1 */
@@ -93,21 +97,27 @@ static void timer_run(struct tcp_door *d)
     d->timed = true;
 }
 
-/* Returns a free entry; else evicts the oldest connection without a greeting.
- * NONE: all are of peers. */
+/* Returns a free entry; else, or with too many proofs under way, evicts the
+ * oldest connection without a greeting. NONE: all are of peers. */
 static uint32_t in_place(struct tcp_door *d)
 {
-    uint32_t oldest = NONE;
+    uint32_t oldest = NONE, vacant = NONE, greeting = 0;
 
-    for (uint32_t i = 0; i < d->data->inbound_max; i++) {
+    for (uint32_t i = d->data->inbound_max; i-- > 0;) {
         struct inbound *at = &d->ins[i];
 
-        if (!at->in)
-            return i;
-        if (!tcp_in_greeted(at->in) &&
-            (oldest == NONE || at->since_ns < d->ins[oldest].since_ns))
+        if (!at->in) {
+            vacant = i;
+            continue;
+        }
+        if (tcp_in_greeted(at->in))
+            continue;
+        greeting++;
+        if (oldest == NONE || at->since_ns <= d->ins[oldest].since_ns)
             oldest = i;
     }
+    if (vacant != NONE && (!d->in.keys || greeting < PROOFS_MAX))
+        return vacant;
     if (oldest != NONE) {
         d->counts.strangers++;
         in_close(d, oldest);
@@ -181,6 +191,21 @@ static unsigned accept_some(struct tcp_door *d, int listener)
     return n;
 }
 
+/* Closes connection i, which has not greeted in time, or whose key is not in
+ * force. */
+static void close_stranger(struct tcp_door *d, uint32_t i)
+{
+    bool waits = tcp_in_waits(d->ins[i].in);
+
+    log_rated(&closed,
+        waits ? "tcp: a connection by a key that is not in force (%u ms)"
+              : "tcp: a connection without a greeting for %u ms",
+        d->data->greeting_ms);
+    d->counts.unproven += waits;
+    d->counts.strangers += !waits;
+    in_close(d, i);
+}
+
 /* Closes connections without a greeting, frees memory that is not needed, and
  * ends the listener's rest. */
 static unsigned sweep(struct tcp_door *d)
@@ -205,10 +230,7 @@ static unsigned sweep(struct tcp_door *d)
         } else if (now_ns - at->since_ns < d->data->greeting_ms * NS_PER_MS) {
             more = true;
         } else {
-            log_rated(&closed, "tcp: a connection without a greeting for %u ms",
-                d->data->greeting_ms);
-            d->counts.strangers++;
-            in_close(d, i);
+            close_stranger(d, i);
         }
     }
     if (more)
@@ -234,6 +256,35 @@ static unsigned in_event(struct tcp_door *d, uint32_t i)
 }
 
 /* for the carrier */
+
+/* Ends the connections of a key. */
+static void end_key(struct tcp_door *d, const uint8_t *id)
+{
+    for (uint32_t i = 0; i < d->data->inbound_max; i++)
+        if (d->ins[i].in && tcp_in_of(d->ins[i].in, id))
+            in_close(d, i);
+}
+
+void tcp_door_admit(struct tcp_door *d, uint32_t who, const struct tcp_key *key)
+{
+    struct tcp_key *at = &d->keys.of[who];
+
+    CHECK(who < d->keys.count, "a key of peer %u of %u", who, d->keys.count);
+    if (at->there && key->there && memcmp(at, key, sizeof(*at)) == 0)
+        return;
+    if (at->there)
+        end_key(d, at->id);
+    tcp_key_wipe(at);
+    *at = *key;
+    for (uint32_t i = 0; i < d->data->inbound_max; i++) {
+        bool over = false;
+
+        if (d->ins[i].in && tcp_in_waits(d->ins[i].in))
+            tcp_in_again(d->ins[i].in, &over);
+        if (over)
+            in_close(d, i);
+    }
+}
 
 unsigned tcp_door_event(struct tcp_door *d, enum tcp_tag tag, uint32_t index)
 {
@@ -279,9 +330,13 @@ static enum err begin(struct tcp_door *d)
     d->place.of = max_u32(d->data->addresses, 1);
     d->place.streams = d->data->streams ? d->data->streams : STREAMS_CHOSEN;
     d->ins = calloc(d->data->inbound_max, sizeof(*d->ins));
+    d->keys.of = calloc(max_u32(d->data->keys_max, 1), sizeof(*d->keys.of));
+    d->keys.count = d->data->keys_max;
+    d->in.keys = d->data->safe == SAFE_OFF ? NULL : &d->keys;
+    d->in.encrypt = tcp_encrypts(&d->place, d->data->safe);
     d->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     d->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    if (!d->ins || d->timer < 0) {
+    if (!d->ins || !d->keys.of || d->timer < 0) {
         log_error(
             "tcp: no memory or timer for %u connections", d->data->inbound_max);
         return ERR_INTERNAL;
@@ -346,6 +401,9 @@ void tcp_door_close(struct tcp_door **door)
         fd_close(d->listeners[i]);
     fd_close(d->spare);
     fd_close(d->timer);
+    for (uint32_t i = 0; d->keys.of && i < d->keys.count; i++)
+        tcp_key_wipe(&d->keys.of[i]);
+    free(d->keys.of);
     free(d->ins);
     free(d);
 }

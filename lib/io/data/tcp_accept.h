@@ -25,6 +25,11 @@ MUST_CHECK enum err tcp_door_open(struct tcp_door **out,
 /* Closes all; fetches end as not ok. Accepts NULL. */
 void tcp_door_close(struct tcp_door **door);
 
+/* Accepts connections by this key of peer `who`, in place of its last one,
+ * whose connections end. */
+void tcp_door_admit(
+    struct tcp_door *door, uint32_t who, const struct tcp_key *key);
+
 /* Handles an event; returns the number of things done. */
 unsigned tcp_door_event(
     struct tcp_door *door, enum tcp_tag tag, uint32_t index);

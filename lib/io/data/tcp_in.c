@@ -8,6 +8,10 @@
  * whole: it was asked for in one piece); fetching (`left` bytes of a body go to
  * iov); dropping (`left` bytes of a body are discarded).
  *
+ * Where there are keys (tcp_safe.h) the greeting is a proof, and the buffer is
+ * taken after it. An encrypted body is decrypted inside OpenSSL and copied from
+ * there to its place, a piece at a time.
+ *
  * Lengths are size_t from where they are read, and a frame's are validated
  * before they are used: body_max bounds the memory of a body that is asked for
  * whole.
@@ -27,7 +31,8 @@
 
 #define BUFFER     ((size_t)64 * 1024) /* at first; grows for whole messages */
 #define READ_AHEAD ((size_t)1024)
-#define READS_MAX  8 /* system calls of a turn, so that others have theirs */
+#define READS_MAX  8  /* system calls of a turn, so that others have theirs */
+#define READS_SAFE 16 /* the same, of up to 64 KiB each */
 
 _Static_assert(BUFFER >= TCP_FRAME + DATA_HEADER_MAX + TCP_EAGER,
     "an eager message fits the buffer");
@@ -38,7 +43,11 @@ static struct log_rate strangers =
 struct tcp_in {
     struct tcp_in_conf conf;
     int fd;
+    struct tcp_safe *safe; /* until it has proven; then if it encrypts */
+    bool waits;            /* see tcp_in_waits() */
     bool greeted, fetching, dropping;
+    bool keyed; /* key_id is that of its key */
+    uint8_t key_id[TCP_KEY_ID];
     bool large; /* this or the last body is fetched: another may follow */
     bool whole;
     bool moved; /* bytes came since the last tcp_in_stalled() */
@@ -52,24 +61,41 @@ struct tcp_in {
     struct iovec iov[DATA_IOV_MAX + 1]; /* one more for the buffer */
 };
 
+/* Takes the buffer; false with a log line. */
+static bool buffer_take(struct tcp_in *in)
+{
+    in->buffer = malloc(BUFFER);
+    in->cap = BUFFER;
+    if (!in->buffer)
+        log_error("tcp: out of memory for a connection");
+    return in->buffer != NULL;
+}
+
+/* Prepares for a greeting, or for a proof. */
+static bool prepare(struct tcp_in *in)
+{
+    const struct tcp_in_conf *c = &in->conf;
+
+    if (!c->keys)
+        return buffer_take(in);
+    in->safe = tcp_safe_server(in->fd, c->keys, c->token, c->encrypt);
+    return in->safe != NULL;
+}
+
 struct tcp_in *tcp_in_open(int fd, const struct tcp_in_conf *c)
 {
     struct tcp_in *in = malloc(sizeof(*in)); /* most of it stays untouched */
-    uint8_t *buffer = malloc(BUFFER);
 
-    if (!in || !buffer) {
-        log_error("tcp: out of memory for a connection");
-        free(in);
-        free(buffer);
-        close(fd);
-        return NULL;
+    if (in) {
+        memset(in, 0, offsetof(struct tcp_in, iov));
+        in->conf = *c;
+        in->fd = fd;
     }
-    memset(in, 0, offsetof(struct tcp_in, iov));
-    in->conf = *c;
-    in->fd = fd;
-    in->buffer = buffer;
-    in->cap = BUFFER;
-    return in;
+    if (in && prepare(in))
+        return in;
+    free(in);
+    close(fd);
+    return NULL;
 }
 
 static void fetch_end(struct tcp_in *in, bool ok)
@@ -87,6 +113,7 @@ void tcp_in_close(struct tcp_in **inp)
     close(in->fd);
     if (in->fetching)
         fetch_end(in, false);
+    tcp_safe_free(&in->safe);
     free(in->buffer);
     free(in);
 }
@@ -94,6 +121,16 @@ void tcp_in_close(struct tcp_in **inp)
 bool tcp_in_greeted(const struct tcp_in *in)
 {
     return in->greeted;
+}
+
+bool tcp_in_waits(const struct tcp_in *in)
+{
+    return in->waits;
+}
+
+bool tcp_in_of(const struct tcp_in *in, const uint8_t *id)
+{
+    return in->keyed && memcmp(in->key_id, id, TCP_KEY_ID) == 0;
 }
 
 bool tcp_in_stalled(struct tcp_in *in, uint64_t now_ns, uint64_t limit_ns)
@@ -355,6 +392,19 @@ static void make_room(struct tcp_in *in)
     in->head = have;
 }
 
+/* Receives from OpenSSL: at most what it has decrypted of one record. */
+static ssize_t receive_safe(struct tcp_in *in)
+{
+    const struct iovec *v = &in->iov[in->at];
+
+    if (in->dropping)
+        return tcp_safe_recv(in->safe, in->buffer,
+            in->left < BUFFER ? (size_t)in->left : BUFFER);
+    if (in->fetching)
+        return tcp_safe_recv(in->safe, v->iov_base, v->iov_len);
+    return tcp_safe_recv(in->safe, in->buffer + in->head, in->cap - in->head);
+}
+
 static ssize_t receive(struct tcp_in *in, size_t *asked)
 {
     size_t room = in->large ? READ_AHEAD : in->cap - in->head;
@@ -390,10 +440,101 @@ static void take(struct tcp_in *in, uint64_t n)
     in->head += (size_t)n;
 }
 
+/* Ends a connection that proves nothing. */
+static void unproven(struct tcp_in *in, const char *why, bool *over)
+{
+    log_rated(&strangers, "tcp: a connection for data is closed: %s", why);
+    in->conf.counts->unproven++;
+    *over = true;
+}
+
+/* Begins to take messages, encrypted or not. */
+static void proven(struct tcp_in *in, bool *over)
+{
+    if (!tcp_safe_encrypts(in->safe))
+        tcp_safe_free(&in->safe);
+    in->greeted = true;
+    *over = !buffer_take(in);
+}
+
+/* Goes on with the proof. A client says nothing more until it is answered, so
+ * that one whose key is not known and who does so is none. */
+static void prove(struct tcp_in *in, bool *over)
+{
+    const uint8_t *id;
+    enum tcp_proof p;
+
+    if (in->waits) {
+        unproven(in, "its key is not in force", over);
+        return;
+    }
+    p = tcp_safe_prove(in->safe);
+    id = tcp_safe_id(in->safe);
+    in->keyed = id != NULL;
+    if (id)
+        memcpy(in->key_id, id, TCP_KEY_ID);
+    switch (p) {
+    case PROOF_WAITS:
+        break;
+    case PROOF_DONE:
+        proven(in, over);
+        break;
+    case PROOF_UNKNOWN:
+        in->waits = true;
+        break;
+    case PROOF_FAILED:
+        unproven(in, tcp_safe_why(in->safe), over);
+        break;
+    }
+}
+
+void tcp_in_again(struct tcp_in *in, bool *over)
+{
+    CHECK(in->waits && !in->greeted, "a connection that waits for no key");
+    in->waits = false;
+    prove(in, over);
+}
+
+/* As tcp_in_turn(), encrypted: until OpenSSL has no whole record left, since
+ * no event tells of those. */
+static unsigned turn_safe(struct tcp_in *in, bool *over)
+{
+    unsigned count = 0;
+
+    tcp_safe_turn(in->safe, READS_SAFE);
+    while (!*over) {
+        ssize_t n;
+
+        make_room(in);
+        n = receive_safe(in);
+        if (n < 0 && errno == EAGAIN)
+            break;
+        if (n < 0) {
+            log_rated(
+                &strangers, "tcp: a connection with a record of others ends");
+            in->conf.counts->malformed++;
+        }
+        if (n <= 0) {
+            *over = true;
+            break;
+        }
+        in->moved = true;
+        take(in, (uint64_t)n);
+        count += 1 + parse(in, over);
+    }
+    return count + *over;
+}
+
 unsigned tcp_in_turn(struct tcp_in *in, bool *over)
 {
     unsigned count = 0;
 
+    if (in->safe && !in->greeted)
+        prove(in, over);
+    if (in->safe && in->greeted && !*over) /* messages may be in OpenSSL */
+        return 1 + turn_safe(in, over);
+    if (in->safe || *over)
+        return 1;
     for (unsigned i = 0; i < READS_MAX && !*over; i++) {
         size_t asked;
         ssize_t n;

@@ -5,7 +5,7 @@
 #define MMX_IO_TCP_IN_H
 
 #include "io/data.h"
-#include "io/data/tcp.h"
+#include "io/data/tcp_safe.h"
 
 /* A frame: u32 header length, u32 body length, header, body. */
 #define TCP_FRAME 8
@@ -19,7 +19,9 @@ struct tcp_in_conf {
     struct data *d;
     const struct data_calls *calls;
     const uint8_t *token; /* TCP_TOKEN bytes that a greeting has to have */
-    uint32_t body_max;    /* a longer body ends the connection */
+    const struct tcp_keys *keys; /* NULL: the token is enough */
+    bool encrypt;                /* with keys: they encrypt */
+    uint32_t body_max;           /* a longer body ends the connection */
     struct data_counts *counts;
 };
 
@@ -27,8 +29,15 @@ struct tcp_in_conf {
 struct tcp_in *tcp_in_open(int fd, const struct tcp_in_conf *c);
 /* Closes it; a fetch ends as not ok. */
 void tcp_in_close(struct tcp_in **in);
-/* True if the greeting was received. */
+/* True if the greeting was received, and its proof where there are keys. */
 bool tcp_in_greeted(const struct tcp_in *in);
+/* True if it names a key that is not in force, which may be on its way here:
+ * close it when none has come after some time. */
+bool tcp_in_waits(const struct tcp_in *in);
+/* Looks at the keys again, where tcp_in_waits(). */
+void tcp_in_again(struct tcp_in *in, bool *over);
+/* True if it has proven, or begun to prove, the key with this id. */
+bool tcp_in_of(const struct tcp_in *in, const uint8_t *id);
 
 /* Reads and delivers; returns the number of events handled. Sets *over when the
  * other side has ended or broken the protocol: then close the connection. */

@@ -1,0 +1,486 @@
+/* tcp_out.c - see tcp_out.h.
+ *
+ * An endpoint has one connection, or several (streams), where one is limited by
+ * a network that shapes each, or by its window. Messages wait in the endpoint's
+ * list, and one stream at a time has the turn to take them: it keeps what it
+ * has begun, and passes the turn on after TURN_BYTES or when its socket is
+ * full. So each stream carries what it can, and little traffic stays on one.
+ * Invariant: of an endpoint's messages those that a stream has begun (`by`)
+ * come before all others, at most one per stream. The first stream connects
+ * with the endpoint, the others when it first passes the turn on. A stream that
+ * breaks breaks the endpoint, except one that never connected.
+ *
+ * Where the pair has a key (tcp_safe.h) a stream is connected once both ends
+ * have proven it. An encrypted one copies what it sends into records of SEAL
+ * bytes first: many small pieces share one, and pages that engines take away
+ * meanwhile cannot end the process inside OpenSSL. The copy is a tenth of what
+ * encryption costs. */
+#include "io/data/tcp_out.h"
+
+#include "base/check.h"
+#include "base/guard.h"
+#include "base/log.h"
+#include "io/data/tcp_accept.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define SENDS_MAX      4    /* system calls of an endpoint's turn */
+#define SEND_PLACES    1024 /* pieces that the kernel takes at once: IOV_MAX */
+#define SEND_BYTES_MAX ((size_t)1024 * 1024)
+#define TURN_BYTES     ((size_t)256 * 1024) /* of a stream's turn */
+
+static struct log_rate gone =
+    LOG_RATE("rows whose pages were removed", LOG_WARN, 5);
+static struct log_rate unproven =
+    LOG_RATE("data connections without a proof", LOG_WARN, 5);
+
+static uint32_t number(const struct data *d, const struct stream *st)
+{
+    return (uint32_t)(st->ep - d->eps);
+}
+
+static bool has_turn(const struct stream *st)
+{
+    return st == &st->ep->streams[st->ep->turn];
+}
+
+/* operations */
+
+/* True if the endpoint has a message that no stream has begun. */
+static bool unbegun(const struct endpoint *ep)
+{
+    return !list_empty(&ep->end->ops) &&
+           LIST_ENTRY(ep->end->ops.prev, struct carrier_op, link)->by == NONE;
+}
+
+static int pieces(
+    const struct carrier_op *op, struct iovec *out, int n, size_t *bytes)
+{
+    for (uint32_t i = op->at; i < op->iovs && n < SEND_PLACES; i++) {
+        out[n++] = op->iov[i];
+        *bytes += op->iov[i].iov_len;
+    }
+    return n;
+}
+
+/* Fills `out` with what the stream sends next: what it has begun, then, if it
+ * has the turn, messages in their order. Returns the number of pieces. */
+static int gather(struct stream *st, struct iovec *out, size_t *bytes)
+{
+    size_t most = st->ep->most > 1 ? TURN_BYTES : SEND_BYTES_MAX;
+    int n = 0;
+
+    *bytes = st->hello_left;
+    if (st->hello_left > 0)
+        out[n++] = (struct iovec){
+            st->ep->hello + TCP_HELLO - st->hello_left, st->hello_left};
+    if (st->op)
+        n = pieces(st->op, out, n, bytes);
+    if (!has_turn(st))
+        return n;
+    LIST_FOREACH (at, &st->ep->end->ops) {
+        struct carrier_op *op = LIST_ENTRY(at, struct carrier_op, link);
+
+        if (n == SEND_PLACES || *bytes >= most)
+            break;
+        if (op->by == NONE)
+            n = pieces(op, out, n, bytes);
+    }
+    return n;
+}
+
+/* Returns the message that the stream sends next, which it has begun then. */
+static struct carrier_op *begin_next(struct stream *st)
+{
+    LIST_FOREACH (at, &st->ep->end->ops) {
+        struct carrier_op *op = LIST_ENTRY(at, struct carrier_op, link);
+
+        if (op->by != NONE)
+            continue;
+        op->by = (uint32_t)(st - st->ep->streams);
+        st->op = op;
+        return op;
+    }
+    CHECK(false, "more was sent than there is");
+    return NULL;
+}
+
+/* Advances the stream by n bytes that the kernel has taken. */
+static void taken(struct data *d, struct stream *st, size_t n)
+{
+    uint32_t hello = min_u32(st->hello_left, (uint32_t)n);
+
+    st->hello_left -= hello;
+    n -= hello;
+    st->ep->end->quiet_since_ns = st->quiet_since_ns = 0;
+    while (n > 0) {
+        struct carrier_op *op = st->op ? st->op : begin_next(st);
+        struct iovec *v = &op->iov[op->at];
+        size_t part = n < v->iov_len ? n : v->iov_len;
+
+        CHECK(op->at < op->iovs, "piece %u of %u", op->at, op->iovs);
+        v->iov_base = (uint8_t *)v->iov_base + part;
+        v->iov_len -= part;
+        n -= part;
+        if (v->iov_len == 0 && ++op->at == op->iovs) {
+            st->op = NULL;
+            carrier_complete(&d->c, op, true);
+        }
+    }
+}
+
+/* endpoints */
+
+static void stream_close(struct stream *st)
+{
+    if (st->fd >= 0)
+        close(st->fd);
+    st->fd = -1;
+    st->connected = false;
+    tcp_safe_free(&st->safe);
+    free(st->seal);
+    st->seal = NULL;
+    list_remove(&st->ready);
+}
+
+void tcp_out_close(struct data *d, uint32_t i)
+{
+    struct endpoint *ep = &d->eps[i];
+
+    for (uint32_t k = 0; ep->streams && k < ep->opened; k++)
+        stream_close(&ep->streams[k]);
+    free(ep->streams);
+    ep->streams = NULL;
+    carrier_complete_all(&d->c, &ep->end->ops);
+}
+
+static void stream_ready(struct data *d, struct stream *st)
+{
+    if (st->connected && !st->blocked && !list_linked(&st->ready) &&
+        (st->hello_left > 0 || st->op ||
+            (st->seal && st->seal->at < st->seal->len) ||
+            (has_turn(st) && unbegun(st->ep))))
+        list_push_tail(&d->ready, &st->ready);
+}
+
+/* Prepares a stream that is to prove the pair's key. */
+static enum err stream_prepare(struct data *d, struct stream *st)
+{
+    struct endpoint *ep = st->ep;
+
+    st->safe = tcp_safe_client(
+        st->fd, &ep->key, ep->place.token, (uint32_t)(st - ep->streams));
+    if (!st->safe)
+        return ERR_INTERNAL;
+    tcp_safe_rekey(st->safe, d->c.conf.rekey_bytes);
+    st->hello_left = 0;
+    if (!ep->key.encrypt)
+        return OK;
+    st->seal = malloc(sizeof(*st->seal));
+    if (!st->seal)
+        return ERR_INTERNAL;
+    st->seal->at = st->seal->len = 0;
+    return OK;
+}
+
+enum err tcp_out_open(struct data *d, struct endpoint *ep)
+{
+    uint32_t k = ep->opened++, index = (uint32_t)(ep - d->eps);
+    struct stream *st = &ep->streams[k];
+    enum err e;
+
+    *st = (struct stream){
+        .ep = ep, .fd = -1, .blocked = true, .hello_left = TCP_HELLO};
+    list_init(&st->ready);
+    e = tcp_connect(
+        &ep->place, k % ep->place.rails, d->c.conf.buffer_bytes, &st->fd);
+    if (e != OK)
+        return e;
+    tcp_options(st->fd, d->c.conf.keepalive_ms, d->c.conf.stall_ms);
+    tcp_pace(st->fd, d->c.conf.pace_bytes);
+    if (ep->key.there)
+        e = stream_prepare(d, st);
+    if (e == OK &&
+        tcp_watch(d->epoll, st->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+            TCP_OUT, index * TCP_STREAMS + k))
+        return OK;
+    stream_close(st);
+    return ERR_INTERNAL;
+}
+
+/* Passes the turn on to the next stream whose socket takes bytes, if there is
+ * one, and opens one more if there may be. */
+static void pass_turn(struct data *d, struct endpoint *ep)
+{
+    ep->taken = 0;
+    if (ep->opened < ep->most && tcp_out_open(d, ep) != OK)
+        log_debug("tcp: one stream less"); /* the others go on */
+    for (uint32_t k = 1; k < ep->opened; k++) {
+        struct stream *st = &ep->streams[(ep->turn + k) % ep->opened];
+
+        if (!st->connected || st->blocked)
+            continue;
+        ep->turn = (uint32_t)(st - ep->streams);
+        stream_ready(d, st);
+        return;
+    }
+}
+
+/* Replaces rows whose pages engines have removed from their pool by zeros, as
+ * from a hole in small pages; to break the endpoint would cost rooms of others.
+ * Returns false if no page was missing. */
+static bool mend(struct endpoint *ep)
+{
+    bool mended = false;
+
+    LIST_FOREACH (at, &ep->end->ops) {
+        struct carrier_op *op = LIST_ENTRY(at, struct carrier_op, link);
+
+        for (uint32_t i = op->at; i < op->iovs; i++) {
+            struct iovec *v = &op->iov[i];
+
+            if (guard_readable(v->iov_base, v->iov_len))
+                continue;
+            v->iov_base = guard_zeros(v->iov_len);
+            if (!v->iov_base)
+                return false;
+            mended = true;
+        }
+    }
+    if (mended)
+        log_rated(&gone, "tcp: pages of a pool were removed: zeros are sent");
+    return mended;
+}
+
+/* Passes the turn on when it is over, after a send of n of `bytes` bytes.
+ * Returns true if the stream may go on. */
+static bool stream_may_go_on(
+    struct data *d, struct stream *st, size_t n, size_t bytes)
+{
+    struct endpoint *ep = st->ep;
+
+    st->blocked = n < bytes; /* an event comes when the kernel takes more */
+    if (ep->most == 1 || !has_turn(st))
+        return !st->blocked;
+    ep->taken += n;
+    if (st->blocked || ep->taken >= TURN_BYTES)
+        pass_turn(d, ep);
+    return !st->blocked && has_turn(st);
+}
+
+/* Fills an empty record with what the stream sends next. Whatever is in it
+ * counts as sent. */
+static void fill(struct data *d, struct stream *st)
+{
+    struct seal *seal = st->seal;
+
+    CHECK(seal->at == seal->len, "%zu bytes of a record are not sent",
+        seal->len - seal->at);
+    seal->at = seal->len = 0;
+    while (seal->len < SEAL && (st->op || (has_turn(st) && unbegun(st->ep)))) {
+        struct carrier_op *op = st->op ? st->op : begin_next(st);
+        struct iovec *v = &op->iov[op->at];
+        size_t room = SEAL - seal->len;
+        size_t part = v->iov_len < room ? v->iov_len : room;
+
+        if (!guard_copy_zeros(seal->bytes + seal->len, v->iov_base, part))
+            log_rated(
+                &gone, "tcp: pages of a pool were removed: zeros are sent");
+        seal->len += part;
+        taken(d, st, part);
+    }
+}
+
+/* As stream_send(), encrypted. */
+static void stream_seal(struct data *d, struct stream *st)
+{
+    struct seal *seal = st->seal;
+
+    for (size_t sent = 0; sent < SEND_BYTES_MAX;) {
+        size_t left;
+        ssize_t n;
+
+        if (seal->at == seal->len)
+            fill(d, st);
+        left = seal->len - seal->at;
+        if (left == 0)
+            return;
+        n = tcp_safe_send(st->safe, seal->bytes + seal->at, left);
+        if (n <= 0 && (n == 0 || errno != EAGAIN)) {
+            carrier_break(d, number(d, st));
+            return;
+        }
+        n = n > 0 ? n : 0;
+        seal->at += (size_t)n;
+        sent += (size_t)n;
+        if (!stream_may_go_on(d, st, (size_t)n, left))
+            break;
+    }
+    stream_ready(d, st); /* with the rest of what it has begun */
+}
+
+static void stream_send(struct data *d, struct stream *st)
+{
+    struct iovec iov[SEND_PLACES];
+    struct msghdr m = {.msg_iov = iov};
+
+    CHECK(st->fd >= 0 && st->connected, "endpoint %u is not connected",
+        number(d, st));
+    if (st->safe) {
+        stream_seal(d, st);
+        return;
+    }
+    for (unsigned i = 0; i < SENDS_MAX; i++) {
+        size_t bytes;
+        ssize_t n;
+
+        m.msg_iovlen = (size_t)gather(st, iov, &bytes);
+        if (m.msg_iovlen == 0)
+            return;
+        n = sendmsg(st->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && (errno == EINTR || (errno == EFAULT && mend(st->ep))))
+            continue;
+        if (n < 0 && errno != EAGAIN) {
+            log_debug("tcp: endpoint %u: %s", number(d, st), strerror(errno));
+            carrier_break(d, number(d, st));
+            return;
+        }
+        n = n > 0 ? n : 0;
+        taken(d, st, (size_t)n);
+        if (!stream_may_go_on(d, st, (size_t)n, bytes))
+            return;
+    }
+    stream_ready(d, st);
+}
+
+void tcp_out_posted(struct data *d, struct endpoint *ep)
+{
+    stream_ready(d, &ep->streams[ep->turn]);
+}
+
+unsigned tcp_out_send(struct data *d)
+{
+    struct list now;
+    struct list *n;
+    unsigned count = 0;
+
+    list_init(&now);
+    while ((n = list_pop(&d->ready)) != NULL)
+        list_push_tail(&now, n);
+    for (; (n = list_pop(&now)) != NULL; count++)
+        stream_send(d, LIST_ENTRY(n, struct stream, ready));
+    return count;
+}
+
+/* Handles the end of a connection. */
+static void stream_over(struct data *d, struct stream *st)
+{
+    int error = 0;
+    socklen_t len = sizeof(error);
+
+    if (!st->connected)
+        getsockopt(st->fd, SOL_SOCKET, SO_ERROR, &error, &len);
+    if (error)
+        log_debug(
+            "tcp: endpoint %u: connecting: %s", number(d, st), strerror(error));
+    if (!st->connected && st != st->ep->streams)
+        stream_close(st); /* nothing went by it: the others go on */
+    else
+        carrier_break(d, number(d, st));
+}
+
+/* Names the endpoint after the device of its first stream, which may suit fewer
+ * streams than both sides allow. */
+static void first_connected(struct data *d, struct endpoint *ep)
+{
+    size_t n;
+
+    tcp_name(ep->streams->fd, ep->name, sizeof(ep->name));
+    if (d->c.conf.streams == 0)
+        ep->most = min_u32(
+            ep->most, max_u32(div_up(tcp_streams_of(ep->name), ep->place.of),
+                          ep->place.rails));
+    n = strlen(ep->name);
+    if (ep->most > 1)
+        n += (size_t)snprintf(
+            ep->name + n, sizeof(ep->name) - n, " x%u", ep->most);
+    if (ep->key.there)
+        snprintf(ep->name + n, sizeof(ep->name) - n, "%s",
+            ep->key.encrypt ? " encrypted" : " proved");
+}
+
+/* Goes on with the proof of a stream. Returns true when it is there. */
+static bool stream_prove(struct data *d, struct stream *st, uint32_t events)
+{
+    enum tcp_proof p = events & (EPOLLHUP | EPOLLERR)
+                           ? PROOF_FAILED
+                           : tcp_safe_prove(st->safe);
+
+    if (p == PROOF_WAITS)
+        return false;
+    if (p == PROOF_DONE) {
+        if (!tcp_safe_encrypts(st->safe))
+            tcp_safe_free(&st->safe);
+        return true;
+    }
+    d->unproven += tcp_safe_why(st->safe)[0] != 0;
+    if (tcp_safe_why(st->safe)[0])
+        log_rated(&unproven, "tcp: endpoint %u: no proof: %s", number(d, st),
+            tcp_safe_why(st->safe));
+    stream_over(d, st);
+    return false;
+}
+
+void tcp_out_event(struct data *d, uint32_t index, uint32_t events)
+{
+    struct endpoint *ep = &d->eps[index / TCP_STREAMS];
+    struct stream *st;
+
+    if (!ep->streams || index % TCP_STREAMS >= ep->opened)
+        return; /* of a connection closed in this turn */
+    st = &ep->streams[index % TCP_STREAMS];
+    if (st->fd < 0)
+        return;
+    if (!st->connected && st->safe) {
+        if (!stream_prove(d, st, events))
+            return;
+        events &= ~(uint32_t)EPOLLIN; /* was the proof */
+    }
+    /* The peer sends nothing here: readable is the end, too. */
+    if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {
+        stream_over(d, st);
+        return;
+    }
+    if (!st->connected && st == ep->streams)
+        first_connected(d, ep);
+    st->connected = true;
+    st->blocked = false;
+    if (!has_turn(st) &&
+        (!ep->streams[ep->turn].connected || ep->streams[ep->turn].blocked)) {
+        ep->turn = (uint32_t)(st - ep->streams);
+        ep->taken = 0;
+    }
+    stream_ready(d, st);
+}
+
+void tcp_out_tick(struct data *d, struct endpoint *ep, uint64_t now_ns)
+{
+    for (uint32_t k = 0; ep->streams && k < ep->opened; k++) {
+        struct stream *st = &ep->streams[k];
+
+        if (!st->op)
+            continue;
+        if (st->quiet_since_ns == 0)
+            st->quiet_since_ns = now_ns;
+        if (now_ns - st->quiet_since_ns < d->c.conf.stall_ms * NS_PER_MS)
+            continue;
+        log_warn("tcp: endpoint %u: connection %u of %u without progress for "
+                 "%u ms",
+            number(d, st), k + 1, ep->opened, d->c.conf.stall_ms);
+        carrier_break(d, number(d, st));
+    }
+}
