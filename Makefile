@@ -285,7 +285,8 @@ install: all manuals
 	install -m644 -t $(DESTDIR)/etc/mmx conf/mmx-encoded.yaml conf/mmx-langd.yaml
 	install -m644 systemd/*.service systemd/*.socket \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system
-	install -D -m644 -t $(DESTDIR)$(PREFIX)/share/mmx systemd/*.conf
+	install -D -m644 -t $(DESTDIR)$(PREFIX)/share/mmx systemd/*.conf \
+		conf/prometheus-rules.yaml conf/grafana-dashboard.json
 	for s in 1 3 5 8; do \
 		install -D -m644 -t $(SHARE)/man/man$$s $(B)/man/*.$$s; done
 	install -D -m644 $(B)/man/_mmx $(SHARE)/zsh/vendor-completions/_mmx

@@ -1,16 +1,19 @@
 """mmx-exporter: what it serves for Prometheus and for people."""
 
 import html.parser
+import json
 import os
 import re
 import shutil
 import socket
 import subprocess
+import tempfile
 import urllib.error
+import urllib.parse
 import urllib.request
 
 from engine import LIMIT
-from pair import BUILD, Case, eventually
+from pair import BUILD, ROOT, Case, eventually
 
 PROGRAM = os.path.join(BUILD, "mmx-exporter")
 
@@ -32,7 +35,7 @@ class Tags(html.parser.HTMLParser):
         assert self.open.pop() == tag, tag
 
 
-class Exporter(Case):
+class Scraped(Case):
     def setUp(self):
         super().setUp()
         if not os.path.exists(PROGRAM):
@@ -74,6 +77,8 @@ class Exporter(Case):
             out[name] = float(value)
         return out
 
+
+class Exporter(Scraped):
     def test_metrics_of_a_pair(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -150,3 +155,66 @@ class Exporter(Case):
                                  capture_output=True, timeout=LIMIT)
             self.assertEqual(got.returncode, 64)
             self.assertIn(f"--listen {at}: expected", got.stderr)
+
+
+class Dashboard(Scraped):
+    """A real Prometheus scrapes a pair at work."""
+    RULES = os.path.join(ROOT, "conf/prometheus-rules.yaml")
+
+    def prometheus(self, target):
+        with socket.create_server(("127.0.0.1", 0)) as s:
+            at = f"127.0.0.1:{s.getsockname()[1]}"
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        with open(os.path.join(folder.name, "p.yml"), "w") as f:
+            json.dump({"global": {"scrape_interval": "200ms"},
+                       "rule_files": [self.RULES],
+                       "scrape_configs": [{
+                           "job_name": "mmx", "static_configs": [
+                               {"targets": [target]}]}]}, f)
+        p = subprocess.Popen(
+            ["prometheus", f"--config.file={folder.name}/p.yml",
+             f"--storage.tsdb.path={folder.name}/data",
+             f"--web.listen-address={at}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(p.wait, LIMIT)
+        self.addCleanup(p.terminate)
+        return f"http://{at}/api/v1/"
+
+    def ask(self, api, what, **words):
+        try:
+            return json.loads(self.get(
+                api + what + "?" + urllib.parse.urlencode(words)))["data"]
+        except (urllib.error.URLError, ConnectionError):
+            return {"result": [], "groups": []}
+
+    def test_every_panel_shows_something(self):
+        if not shutil.which("prometheus"):
+            self.skipTest("no prometheus")
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        url = self.start("--encoded", e.socket, "--langd", d.socket)
+        api = self.prometheus(url.removeprefix("http://"))
+        with open(os.path.join(ROOT, "conf/grafana-dashboard.json")) as f:
+            panels = json.load(f)["panels"]
+        exprs = [t["expr"].replace("$host", ".*") for p in panels
+                 for t in p["targets"]]
+        self.assertGreater(len(exprs), 8)
+        room = 0
+        for expr in exprs:
+            def shown():
+                nonlocal room
+                room += 1
+                self.deliver(enc, lm, room, 100)
+                return self.ask(api, "query", query=expr)["result"]
+            eventually(shown, f"{expr} is not empty", 60)
+        eventually(lambda: self.ask(api, "rules")["groups"], "rules are read")
+        rules = self.ask(api, "rules")["groups"][0]["rules"]
+        self.assertEqual([r["lastError"] for r in rules if r.get("lastError")],
+                         [])
+
+    def test_rules(self):
+        if not shutil.which("promtool"):
+            self.skipTest("no promtool")
+        subprocess.run(["promtool", "check", "rules", self.RULES], check=True,
+                       stdout=subprocess.DEVNULL)
