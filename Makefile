@@ -7,6 +7,8 @@
 #   make mutants       break the core's rules, see which tests notice
 #   make models        search the models of the rules (needs spin)
 #   make wheel         the Python package
+#   make engines       mmx inside engines as their packages have them, or
+#                      ENGINE=vllm: up to 12 GB, an hour
 #   make deb           the Debian packages, in build/deb
 #   make lint          format, layers, docs, cppcheck, clang-tidy
 #   make kernels   what runs on a GPU (needs nvcc)
@@ -216,6 +218,12 @@ wheel:
 deb:
 	@scripts/setup --deb
 	@scripts/deb/build $(B)/deb
+
+# Engines in virtual environments under $(B)/engines; ENGINE names one of
+# them, ENGINE_PARTS parts of its table.
+.PHONY: engines
+engines: all
+	@test/engines/run $(ENGINE) --at $(B)/engines $(ENGINE_PARTS)
 
 # The table, and beside the programs bench.json and the curves.
 bench: all $(BENCH)
