@@ -1,0 +1,188 @@
+"""The adapters and what stands in for their engines, held against the
+committed tables of the engines' real names, signatures and defaults; and what
+refuses to install an engine."""
+
+import ast
+import os
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+import unittest.mock
+import zipfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(ROOT, "test/engines"))
+
+import install  # noqa: E402
+import signatures  # noqa: E402
+
+ADAPTER = os.path.join(ROOT, "lib/client/python/mmx/adapters/vllm_ec.py")
+STAND_INS = os.path.join(HERE, "engines")
+
+
+def words(signature):
+    """Returns the names of the parameters in a signature, kind first."""
+    return [p.split("=")[0] for p in
+            signature[signature.index("(") + 1:-1].split(", ")]
+
+
+def module(path, wanted):
+    with open(path, encoding="utf-8") as f:
+        return signatures.names(f.read(), wanted)
+
+
+class Vllm(unittest.TestCase):
+    def setUp(self):
+        self.table = signatures.committed("vllm")
+
+    def test_tested_releases_have_all_that_is_needed(self):
+        spec = signatures.spec_of("vllm")
+        self.assertEqual([w.replace("==", " ") for w in spec.TESTED],
+                         list(self.table))
+        for release, files in self.table.items():
+            self.assertEqual(set(files), set(spec.NAMES))
+            for path, names in files.items():
+                for name, what in names.items():
+                    self.assertIsNotNone(what, f"{release}: {path}: {name}")
+
+    def hooks(self, path, name):
+        return {k.split(".")[1]: v for k, v in
+                module(path, [f"{name}.*", f"{name}.__init__"]).items()}
+
+    def test_the_adapter_fits_each_release(self):
+        ours = self.hooks(ADAPTER, "MmxECConnector")
+        for release, files in self.table.items():
+            base = next(v for k, v in files.items() if k.endswith("base.py"))
+            theirs = {k.split(".")[1]: v for k, v in base.items()
+                      if k.startswith("ECConnectorBase.")}
+            for name, what in theirs.items():
+                with self.subTest(release=release, hook=name):
+                    if what.startswith("abstractmethod"):
+                        self.assertIn(name, ours)
+                    if name not in ours:
+                        continue
+                    have, want = ours[name], words(what)
+                    self.assertEqual(words(have)[:len(want)], want)
+                    for more in have[have.index("(") + 1:-1].split(
+                            ", ")[len(want):]:
+                        self.assertRegex(more, "=|^\\*")
+                    self.assertEqual("classmethod" in have,
+                                     "classmethod" in what)
+            # A hook that no release calls would never run.
+            self.assertEqual(set(ours) - set(theirs), set(), release)
+
+    def test_what_stands_in_says_what_the_real_ones_say(self):
+        for path, names in list(self.table.values())[0].items():
+            there = os.path.join(STAND_INS, path)
+            if not os.path.exists(there):
+                continue
+            ours = module(there, list(names))
+            for name, what in names.items():
+                if ours[name] is not None and \
+                        what.endswith(")") and what[0] != "=":
+                    with self.subTest(name):
+                        self.assertEqual(words(ours[name]), words(what))
+        base = next(p for p in names_of(self.table) if p.endswith("base.py"))
+        ours = module(os.path.join(STAND_INS, base),
+                      list(names_of(self.table)[base]))
+        self.assertNotIn(None, ours.values())
+
+    def test_a_release_that_changes_a_name_is_told(self):
+        source = "class A:\n    x: int = 5\n" \
+                 "    def f(self, a, b=2, *, c): self.n = 1\n" \
+                 "    @classmethod\n    def g(cls, **k): pass\n" \
+                 "def h(a, *b): pass\n"
+        wanted = ["A.*", "h", "gone"]
+        old = {"m.py": signatures.names(source, wanted)}
+        self.assertEqual(old["m.py"], {
+            "A.x": "= 5", "A.f": "(self, a, b=2, *, c)",
+            "A.g": "classmethod (cls, **k)", "h": "(a, *b)", "gone": None})
+        self.assertEqual(list(signatures.differences(old, old)), [])
+        changed = {"m.py": signatures.names(
+            source.replace("b=2", "b=3"), ["A.*"])}
+        self.assertEqual(list(signatures.differences(old, changed)), [
+            "m.py: A.f(self, a, b=2, *, c) is now A.f(self, a, b=3, *, c)",
+            "m.py: h(a, *b) is now gone"])
+        self.assertEqual(list(signatures.differences(old, {"m.py": None})),
+                         ["m.py is gone"])
+
+
+def names_of(table):
+    return list(table.values())[0]
+
+
+class Install(unittest.TestCase):
+    def run_(self, *words_):
+        return subprocess.run(
+            [sys.executable, "-B", os.path.join(ROOT, "test/engines/run"),
+             *words_], capture_output=True, text=True)
+
+    def engine(self, **more):
+        return types.SimpleNamespace(**{
+            "PACKAGE": "mmx-has-no-such-engine", "VERSION": "1",
+            "NEED_BYTES": 1, "requirements": lambda meta: [], **more})
+
+    def test_an_unknown_engine(self):
+        got = self.run_("abacus")
+        self.assertEqual(got.returncode, 2)
+        self.assertRegex(got.stderr, r"^engines: there is no engine "
+                         r"'abacus'; ENGINE is one of .*vllm\n$")
+
+    def test_too_little_disk_is_seen_before_anything_is_fetched(self):
+        with tempfile.TemporaryDirectory() as at:
+            with self.assertRaisesRegex(install.Refused, "GB are needed"):
+                install.install(self.engine(NEED_BYTES=1 << 60),
+                                os.path.join(at, "e"))
+            self.assertEqual(os.listdir(os.path.join(at, "e")), [])
+
+    def test_a_package_that_cannot_be_had_leaves_nothing(self):
+        def fail(venv, *words_):
+            raise install.Refused("pip download: no")
+        with tempfile.TemporaryDirectory() as at, \
+                unittest.mock.patch.multiple(
+                    install, pip=fail,
+                    make_venv=lambda path: os.makedirs(path) or path):
+            with self.assertRaisesRegex(install.Refused,
+                                        "engine==1 cannot be had"):
+                install.install(self.engine(), os.path.join(at, "e"))
+            self.assertEqual(os.listdir(at), [])
+
+    def test_what_was_left_unfinished_is_made_again(self):
+        def pip(venv, *words_):
+            if words_[0] == "download":
+                path = os.path.join(words_[words_.index("--dest") + 1],
+                                    "x.whl")
+                with zipfile.ZipFile(path, "w") as z:
+                    z.writestr("x-1.dist-info/METADATA", "Name: x\n")
+        seen = []
+        with tempfile.TemporaryDirectory() as at, \
+                unittest.mock.patch.multiple(
+                    install, pip=pip,
+                    make_venv=lambda path: os.makedirs(path) or path):
+            folder = os.path.join(at, "e")
+            os.makedirs(os.path.join(folder, "half"))
+            engine = self.engine(after=seen.append)
+            for _ in range(2):
+                install.install(engine, folder)
+            self.assertEqual(sorted(os.listdir(folder)),
+                             ["installed", "needs.txt", "venv", "wheels"])
+        self.assertEqual(seen, [folder])
+
+    def test_versions_without_their_local_part(self):
+        self.assertEqual(install.plain('torch==2.13.0+cpu; x == "y"'),
+                         'torch==2.13.0; x == "y"')
+        self.assertEqual(install.plain("a>=1"), "a>=1")
+
+
+class Parsed(unittest.TestCase):
+    def test_every_file_of_an_engine_is_python(self):
+        """They run with the engine only; they are at least read here."""
+        for folder, _, names in os.walk(os.path.join(ROOT, "test/engines")):
+            for name in names:
+                if name.endswith(".py"):
+                    with open(os.path.join(folder, name),
+                              encoding="utf-8") as f:
+                        ast.parse(f.read())
