@@ -1,0 +1,123 @@
+"""A router between encode-only and language instances of vLLM, as vLLM's
+example of disaggregated encoders does it, in both of its modes.
+
+A request's pictures go to the encoder, in one request without text; what it
+returns as ec_transfer_params, by the hash of each picture, goes on the request
+to the language instance. `references`: the encoder is given a name for each
+picture, and the language instance gets, in the picture's place, that name with
+the fields that size its placeholder. Without it pictures go to both."""
+
+import asyncio
+import hashlib
+import json
+import uuid
+
+import aiohttp
+
+KINDS = {"image_url": "image_embeds"}
+
+
+class HTTPError(Exception):
+    def __init__(self, status, text):
+        super().__init__(f"HTTP {status}: {text[:300]}")
+        self.status = status
+
+
+def pictures(body):
+    return [c for m in body["messages"] if isinstance(m["content"], list)
+            for c in m["content"] if c["type"] in KINDS]
+
+
+def flat(value):
+    """Returns a field of placeholders as one row of numbers."""
+    return [x for row in value for x in
+            (row if isinstance(row, list) else [row])]
+
+
+class Router:
+    def __init__(self, encoder, decoder, references=False, apart=False,
+                 again=0):
+        """encoder, decoder: URLs. apart: one request for each picture.
+        again: encode so many times more if the rows were lost (HTTP 500)."""
+        self.encoder, self.decoder = encoder, decoder
+        self.references, self.apart, self.again = references, apart, again
+        self.params, self.sent = {}, 0  # the last request's; references
+
+    async def post(self, session, url, body, name):
+        async with session.post(url + "/v1/chat/completions", json=body,
+                                headers={"x-request-id": name}) as r:
+            text = await r.text()
+            if r.status != 200:
+                raise HTTPError(r.status, text)
+            return json.loads(text)
+
+    async def encode(self, session, body, name):
+        """Returns ({place of a picture: what sizes it}, params)."""
+        items = pictures(body)
+        groups = [[i] for i in range(len(items))] if self.apart \
+            else [list(range(len(items)))] if items else []
+        names = {i: hashlib.sha256(x["image_url"]["url"].encode()).hexdigest()
+                 for i, x in enumerate(items)} if self.references else {}
+        asked = []
+        for g in groups:
+            content = [{**items[i], "uuid": names[i]} if names else items[i]
+                       for i in g]
+            asked.append(self.post(
+                session, self.encoder,
+                {"model": body["model"], "stream": False,
+                 "messages": [{"role": "user", "content": content}]},
+                f"{name}:{g[0]}:{uuid.uuid4().hex[:6]}"))
+        sizes, params = {}, {}
+        for g, answer in zip(groups, await asyncio.gather(*asked)):
+            said = answer.get("ec_transfer_params") or {}
+            params.update(said)
+            for here, i in enumerate(g):
+                hashed = next((h for h, p in said.items()
+                               if here in p.get("item_indices", [])), None)
+                if said and hashed is None:
+                    raise HTTPError(502, "what the encoder said of picture "
+                                    f"{i} cannot be told from the others'")
+                if hashed and said[hashed].get("metadata"):
+                    sizes[i] = {**said[hashed]["metadata"],
+                                "mm_hash": names.get(i, hashed)}
+        return sizes, params
+
+    def onward(self, body, sizes, params):
+        """Returns the request for the language instance."""
+        body = json.loads(json.dumps(body))
+        at = 0
+        for m in body["messages"]:
+            if not self.references or not isinstance(m["content"], list):
+                continue
+            for n, c in enumerate(m["content"]):
+                if c["type"] not in KINDS:
+                    continue
+                fields = dict(sizes.get(at) or {})
+                name, kind = fields.pop("mm_hash", None), KINDS[c["type"]]
+                at += 1
+                if fields and name:
+                    m["content"][n] = {
+                        "type": kind, "uuid": name,
+                        kind: {k: flat(v) for k, v in fields.items()}}
+                    self.sent += 1
+        if params:
+            body["ec_transfer_params"] = params
+        return body
+
+    async def chat(self, session, body, name=None):
+        name = name or uuid.uuid4().hex
+        for left in range(self.again, -1, -1):
+            sizes, self.params = await self.encode(session, body, name)
+            try:
+                return await self.post(
+                    session, self.decoder,
+                    self.onward(body, sizes, self.params), name)
+            except HTTPError as e:
+                if e.status != 500 or not left:
+                    raise
+
+
+def session(limit=180):
+    return aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=limit),
+        connector=aiohttp.TCPConnector(limit=0, force_close=True))
