@@ -1,0 +1,246 @@
+"""vLLM's truth table; started by ../run inside the engine's environment.
+
+    table.py FOLDER [PART ...]
+
+Parts: truth (unsplit, vLLM's example connector, mmx), cases (what may happen
+to a request), tp (two ranks), time (encoder done to rows usable)."""
+
+import asyncio
+import os
+import shutil
+import statistics
+import sys
+import time
+
+import serve
+from pair import World
+from router import Router, session
+from serve import (PROCESSES, TP2, Engine, answer, compare, picture,
+                   prompt)
+
+ROWS = "embedding:bf16:128"
+
+
+class Table:
+    """What was found; printed line by line."""
+
+    def __init__(self, folder):
+        self.folder, self.passed, self.bad = folder, 0, 0
+        self.times = os.path.join(folder, "times")
+        os.environ["MMX_TIMES"] = self.times
+        self.world = World()
+
+    def line(self, good, case, *words):
+        self.passed += bool(good)
+        self.bad += not good
+        print(f"{'ok  ' if good else 'FAIL'} {case:46}", *words, flush=True)
+
+    def pair(self, fields=ROWS, blocks=64, encoded=None, langd=None, n=""):
+        e = self.world.encoded(f"enc{n}", fields=fields, blocks=blocks,
+                               **(encoded or {}))
+        return e, self.world.langd([e], f"lang{n}", fields=fields,
+                                   blocks=blocks, **{
+            "control": {"allow": ["tcp://127.0.0.1:*"]}, **(langd or {})})
+
+    def engine(self, name, model, *args, **how):
+        return Engine(self.folder, name, model, *args, **how)
+
+    def marks(self):
+        """Returns {identifier: {what: first time in ns}}, and how often rows
+        became usable."""
+        found, loads = {}, 0
+        if os.path.exists(self.times):
+            with open(self.times, encoding="utf-8") as f:
+                for what, identifier, at, _ in map(str.split, f):
+                    found.setdefault(identifier, {}).setdefault(
+                        what, int(at))
+                    loads += what == "usable"
+        return found, loads
+
+    def transfer(self):
+        """Returns (ms in transfer, ms from encoder done to rows usable) of
+        the last request, and forgets it. In transfer: writing, and from the
+        consumer's first question to its rows."""
+        found, _ = self.marks()
+        if os.path.exists(self.times):
+            os.unlink(self.times)
+        found = [m for m in found.values()
+                 if {"encoded", "saved", "asked", "usable"} <= set(m)]
+        if not found:
+            return None
+        return (max(m["saved"] - m["encoded"] + m["usable"] - m["asked"]
+                    for m in found) / 1e6,
+                max(m["usable"] - m["encoded"] for m in found) / 1e6)
+
+    async def same(self, s, base, router, case, body, exact=True):
+        """Compares a request's answer with the unsplit engine's."""
+        want = answer(await router.post(s, base.url, body, "unsplit"))
+        self.transfer()
+        got = answer(await router.chat(s, body))
+        equal, worst = compare(want, got)
+        took = self.transfer()
+        self.line(equal and (worst == 0 or not exact), case,
+                  "tokens equal" if equal else "tokens differ",
+                  f"log-probability {worst:.3g}",
+                  f"transfer {took[0]:.2f} ms" if took else "no transfer")
+
+
+async def truth(t):
+    e, d = t.pair()
+    shared = os.path.join(t.folder, "example")
+    shutil.rmtree(shared, ignore_errors=True)
+    base = t.engine("unsplit", "right/m")
+    producer = t.engine("mmx-producer", "right/m",
+                        ec=serve.mmx("ec_producer", e, timed=True))
+    consumer = t.engine("mmx-consumer", "wrong/m",
+                        ec=serve.mmx("ec_consumer", d, timed=True))
+    theirs = [t.engine(f"example-{role}", model, ec=serve.example(
+        f"ec_{role}", shared)) for role, model in (("producer", "right/m"),
+                                                   ("consumer", "wrong/m"))]
+    for x in (base, producer, consumer, *theirs):
+        x.wait()
+    ours = {"mmx, pictures sent on": Router(producer.url, consumer.url),
+            "mmx, references sent on": Router(producer.url, consumer.url,
+                                              references=True)}
+    routers = {"example, pictures sent on": Router(*(x.url for x in theirs)),
+               **ours}
+    async with session() as s:
+        plain = Router("", "")
+        body = prompt("what is ", picture(999), tokens=8)
+        a, b = [answer(await plain.post(s, x.url, body, "which"))
+                for x in (base, consumer)]
+        t.line(a != b, "the consumer's own encoder answers otherwise")
+        for n, (how, router) in enumerate(routers.items()):
+            p = [picture(10 * n + i) for i in range(4)]
+            for case, parts in (
+                    ("text only", ["hello there"]),
+                    ("one picture", ["what is ", p[0], " ?"]),
+                    ("one of 320 rows", ["look: ",
+                                         picture(100 + n, 560, 448)]),
+                    ("three, one of them twice",
+                     ["a ", p[1], " b ", p[2], "c ", p[1]]),
+                    ("the first once more", ["again ", p[0]])):
+                await t.same(s, base, router, f"{how}: {case}",
+                             prompt(*parts))
+        before = d.stats()["rooms_succeeded"]
+        one = ours["mmx, pictures sent on"]
+        twin = picture(555)
+        await asyncio.gather(*(one.chat(s, prompt(f"{i} ", twin))
+                               for i in range(4)))
+        t.line(True, "one picture in four requests at once",
+               f"moved {d.stats()['rooms_succeeded'] - before} times")
+        for x in (base, producer, consumer):
+            t.line(x.alive(), f"{x.name} lives")
+        async with s.get(consumer.url + "/metrics") as r:
+            said = [x for x in (await r.text()).splitlines()
+                    if x.startswith("vllm:mmx_")]
+        t.line(any("items_fetched_total" in x for x in said),
+               "counters at /metrics", len(said))
+    d.all_free()
+    for x in (producer, consumer, *theirs):
+        x.end()
+    return base
+
+
+async def ranks(t, base=None):
+    """Two ranks a side: bytes moved once, against once for each rank."""
+    fields = ROWS
+    e, d = t.pair(fields, n="tp")
+    shared = os.path.join(t.folder, "example-tp")
+    shutil.rmtree(shared, ignore_errors=True)
+    made = [t.engine("tp-unsplit", "right/m", *TP2, env=PROCESSES)]
+    for kind, p, c in (
+            ("mmx", serve.mmx("ec_producer", e, "tp-p", timed=True),
+             serve.mmx("ec_consumer", d, "tp-c", timed=True)),
+            ("example", serve.example("ec_producer", shared),
+             serve.example("ec_consumer", shared))):
+        made.append(t.engine(f"tp-{kind}-producer", "right/m", *TP2, ec=p,
+                             env=PROCESSES))
+        made.append(t.engine(f"tp-{kind}-consumer", "wrong/m", *TP2, ec=c,
+                             env=PROCESSES))
+        for x in made[-3:]:
+            x.wait()
+    async with session() as s:
+        for n, kind in enumerate(("mmx", "example")):
+            router = Router(made[1 + 2 * n].url, made[2 + 2 * n].url,
+                            references=kind == "mmx")
+            p = [picture(700 + 10 * n + i, 448, 448) for i in range(3)]
+            before = d.stats()
+            for case, parts in (("one", [p[0]]),
+                                ("two, one twice", [p[1], "b", p[2], p[1]])):
+                await t.same(s, made[0], router, f"TP 2, {kind}: {case}",
+                             prompt("tp ", *parts))
+            rooms = d.stats()["rooms_succeeded"] - \
+                before["rooms_succeeded"]
+            if kind == "mmx":
+                t.line(rooms == 3, "TP 2, mmx: rows moved to the host",
+                       f"{rooms} rooms for 3 pictures and 2 ranks")
+    d.all_free()
+    for x in made:
+        x.end()
+
+
+async def times(t, rounds=9):
+    """Interleaved rounds of both, one request at a time."""
+    e, d = t.pair("embedding:bf16:2048", blocks=64, n="big")
+    shared = os.path.join(t.folder, "example-times")
+    shutil.rmtree(shared, ignore_errors=True)
+    made = []
+    for p, c in ((serve.mmx("ec_producer", e, "big-p", timed=True),
+                  serve.mmx("ec_consumer", d, "big-c", timed=True)),
+                 (serve.example("ec_producer", shared),
+                  serve.example("ec_consumer", shared))):
+        pair = [t.engine(f"time-{x['ec_connector']}-{x['ec_role']}",
+                         "large/m", ec=x) for x in (p, c)]
+        for x in pair:
+            x.wait()
+        made.append(Router(*(x.url for x in pair)))
+    async with session() as s:
+        for rows, w, h in ((256, 448, 448), (2070, 1288, 1260)):
+            found = {"mmx": [], "vLLM's example": []}
+            for n in range(rounds + 1):
+                for router, kind in zip(made, found):
+                    body = prompt("x ", picture(rows + n, w, h), tokens=1)
+                    t.transfer()
+                    began = time.monotonic()
+                    await router.chat(s, body)
+                    ttft = (time.monotonic() - began) * 1e3
+                    if n:  # the first one warms up
+                        found[kind].append((*t.transfer(), ttft))
+            size = rows * 4096 / 1e6
+            medians = {k: [statistics.median(x) for x in zip(*v)]
+                       for k, v in found.items()}
+            for kind, (moved, usable, ttft) in medians.items():
+                t.line(True, f"{size:.1f} MB, {kind}",
+                       f"in transfer {moved:.2f} ms, encoder done to usable "
+                       f"{usable:.1f} ms, first token {ttft:.0f} ms")
+            a, b = medians.values()
+            t.line(True, f"{size:.1f} MB: the example's transfer takes",
+                   f"{b[0] / a[0]:.1f} times mmx's")
+
+
+async def main(folder, parts):
+    t = Table(folder)
+    parts = parts or ["truth", "cases", "tp", "time"]
+    base = None
+    if "truth" in parts:
+        base = await truth(t)
+    if "cases" in parts:
+        import cases
+        await cases.run(t, base)
+    for x in serve.started:
+        x.end()
+    if "tp" in parts:
+        await ranks(t)
+    if "time" in parts:
+        await times(t)
+    for x in serve.started:
+        x.end()
+    wrong = t.world.close()
+    t.line(not wrong, "the daemons end well", wrong or "")
+    print(f"{t.passed} passed, {t.bad} failed")
+    return 1 if t.bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(sys.argv[1], sys.argv[2:])))
