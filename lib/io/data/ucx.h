@@ -66,6 +66,10 @@ bool ucx_reaches(const char *list);
  * line. */
 struct ucx_context *ucx_context_take(const struct data_conf *c);
 void ucx_context_give(struct ucx_context **x);
+/* True if UCX can keep a registration cache in this process: it sees when
+ * memory is unmapped, which it tries. Without, a zero-copy message may read
+ * memory that has gone. */
+bool ucx_cache_works(void);
 /* The mutex that environment and contexts are changed under. */
 void ucx_lock(void);
 void ucx_unlock(void);

@@ -160,6 +160,23 @@ static bool init(ucp_context_h *out, const struct data_conf *c, bool cached)
     return s == UCS_OK;
 }
 
+bool ucx_cache_works(void)
+{
+    const struct data_conf c = {.tls = "self",
+        .devices = "all",
+        .segment_bytes = 8192,
+        .keepalive_ms = 1000};
+    ucp_context_h h;
+    bool works;
+
+    ucx_lock();
+    works = init(&h, &c, true);
+    if (works)
+        ucp_cleanup(h);
+    ucx_unlock();
+    return works;
+}
+
 /* Opens the context, with a registration cache where rows are not copied. */
 static bool open_context(struct ucx_context *x, const struct data_conf *c)
 {

@@ -4,7 +4,7 @@
  * It asks UCX's own list of transports (uct), so that a card without its module
  * or driver does not count. Rejected: /sys/class/infiniband, which knows cards
  * but not what UCX can do with them. The thread that starts the shards. */
-#include "io/data.h"
+#include "io/data/ucx.h"
 
 #include "base/text.h"
 
@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <uct/api/uct.h>
-#include <ucp/api/ucp.h>
 
 /* What is looked for, and what was found. */
 struct search {
@@ -124,11 +123,15 @@ bool ucx_probe(struct ucx_offer *offer, const char *tls)
         return false;
     }
     look(&s);
-    if (offer->transports[0])
-        return true;
-    snprintf(offer->why_not, sizeof(offer->why_not),
-        s.named ? "UCX %s has none of the transports %.100s"
-                : "UCX %s has nothing but TCP between hosts",
-        offer->version, tls);
-    return false;
+    if (!offer->transports[0])
+        snprintf(offer->why_not, sizeof(offer->why_not),
+            s.named ? "UCX %s has none of the transports %.100s"
+                    : "UCX %s has nothing but TCP between hosts",
+            offer->version, tls);
+    else if ((!s.named || ucx_reaches(tls)) && !ucx_cache_works())
+        snprintf(offer->why_not, sizeof(offer->why_not),
+            "the registration cache of UCX %s does not work: UCX_MEM_EVENTS, "
+            "or MemoryDenyWriteExecute of the unit (mmx-rdma.conf)",
+            offer->version);
+    return !offer->why_not[0];
 }

@@ -1,0 +1,104 @@
+/* ucx_probe_test.c - what is asked of UCX before it is chosen: that it sees
+ * memory go.
+ *
+ * UCX reads UCX_MEM_EVENTS when it is loaded, so each case is a process of its
+ * own: this program again, which prints what it was told. */
+#include "io/data/ucx.h"
+#include "test/t.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+/* UCX's hooks and those of the thread sanitizer end the process together. */
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+#define HOOKS false
+#else
+#define HOOKS true
+#endif
+
+#define ASK "MMX_TEST_PROBE" /* in the environment: which transports */
+
+#ifndef PR_SET_MDWE
+#define PR_SET_MDWE              65
+#define PR_MDWE_REFUSE_EXEC_GAIN 1
+#endif
+
+static __attribute__((constructor)) void answer(void)
+{
+    const char *tls = getenv(ASK);
+    struct ucx_offer offer;
+    bool cache, offered;
+
+    if (!tls)
+        return;
+    cache = ucx_cache_works();
+    offered = ucx_probe(&offer, tls);
+    printf("cache %d, offer %d: %s\n", cache, offered, offer.why_not);
+    fflush(stdout);
+    _exit(0);
+}
+
+/* Returns what the program says with UCX_MEM_EVENTS set so. */
+static const char *ask(const char *events, const char *tls)
+{
+    static char text[512];
+    char command[256];
+    FILE *f;
+
+    snprintf(command, sizeof(command),
+        "UCX_MEM_EVENTS=%s " ASK "=%s exec /proc/%d/exe", events, tls,
+        (int)getpid());
+    f = popen(command, "r");
+    T_TRUE(f != NULL);
+    do /* UCX's own lines come first */
+        T_TRUE(fgets(text, sizeof(text), f) != NULL);
+    while (strncmp(text, "cache", 5) != 0);
+    T_EQ_I64(pclose(f), 0);
+    return text;
+}
+
+static bool too_old(void)
+{
+    unsigned major, minor, release;
+
+    ucp_get_version(&major, &minor, &release);
+    return major == 1 && minor < 14;
+}
+
+TEST(a_cache_that_works)
+{
+    const char *said;
+
+    if (!HOOKS)
+        t_skip("UCX has no registration cache under this sanitizer");
+    said = ask("y", "posix,cma");
+    T_HAS(said, "cache 1");
+    T_HAS(said, too_old() ? "ends the process" : "offer 1");
+}
+
+/* As the units of hosts have it. What is copied anyway needs no cache. */
+TEST(without_a_cache_ucx_is_not_offered)
+{
+    const char *said = ask("n", "posix,cma");
+
+    T_HAS(said, "cache 0, offer 0");
+    T_HAS(said, too_old() ? "ends the process" : "registration cache");
+    said = ask("n", "posix,tcp");
+    T_HAS(said, too_old() ? "offer 0" : "offer 1");
+}
+
+/* As MemoryDenyWriteExecute has it: UCX's hooks cannot patch code. */
+TEST(where_code_cannot_be_changed_there_is_no_cache)
+{
+    if (!HOOKS)
+        t_skip("UCX has no registration cache under this sanitizer");
+    if (prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) != 0)
+        t_skip("a kernel without PR_SET_MDWE");
+    T_HAS(ask("y", "posix,cma"), "cache 0, offer 0");
+}
