@@ -179,7 +179,7 @@ async def another_dtype(t, daemons):
         x.end()
 
 
-async def run(t, _base):
+async def run(t):
     daemons = t.pair(n="case")
     e, d = daemons
     engines = [

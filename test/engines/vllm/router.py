@@ -5,14 +5,21 @@ A request's pictures go to the encoder, in one request without text; what it
 returns as ec_transfer_params, by the hash of each picture, goes on the request
 to the language instance. `references`: the encoder is given a name for each
 picture, and the language instance gets, in the picture's place, that name with
-the fields that size its placeholder. Without it pictures go to both."""
+the fields that size its placeholder. Without it pictures go to both.
 
+    router.py ENCODER DECODER [--port N] [--references]
+
+ENCODER and DECODER are URLs; answers /v1/chat/completions. For trials: one
+encoder, one decoder, no streams."""
+
+import argparse
 import asyncio
 import hashlib
 import json
 import uuid
 
 import aiohttp
+import aiohttp.web
 
 KINDS = {"image_url": "image_embeds"}
 
@@ -121,3 +128,31 @@ def session(limit=180):
     return aiohttp.ClientSession(
         timeout=aiohttp.ClientTimeout(total=limit),
         connector=aiohttp.TCPConnector(limit=0, force_close=True))
+
+
+async def answer(router, request):
+    """Serves one request of a client."""
+    async with session(600) as s:
+        try:
+            got = await router.chat(s, await request.json())
+            return aiohttp.web.json_response(got)
+        except HTTPError as e:
+            return aiohttp.web.Response(status=e.status, text=str(e))
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("encoder")
+    p.add_argument("decoder")
+    p.add_argument("--port", type=int, default=8000)
+    p.add_argument("--references", action="store_true")
+    a = p.parse_args()
+    router = Router(a.encoder, a.decoder, references=a.references, again=1)
+    app = aiohttp.web.Application(client_max_size=1 << 30)
+    app.router.add_post("/v1/chat/completions",
+                        lambda request: answer(router, request))
+    aiohttp.web.run_app(app, host="127.0.0.1", port=a.port)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,7 +3,8 @@
     table.py FOLDER [PART ...]
 
 Parts: truth (unsplit, vLLM's example connector, mmx), cases (what may happen
-to a request), tp (two ranks), time (encoder done to rows usable)."""
+to a request), tp (two ranks), time (encoder done to rows usable), readme (its
+lines as written)."""
 
 import asyncio
 import os
@@ -12,6 +13,8 @@ import statistics
 import sys
 import time
 
+import cases
+import readme
 import serve
 from pair import World
 from router import Router, session
@@ -137,12 +140,9 @@ async def truth(t):
         t.line(any("items_fetched_total" in x for x in said),
                "counters at /metrics", len(said))
     d.all_free()
-    for x in (producer, consumer, *theirs):
-        x.end()
-    return base
 
 
-async def ranks(t, base=None):
+async def ranks(t):
     """Two ranks a side: bytes moved once, against once for each rank."""
     fields = ROWS
     e, d = t.pair(fields, n="tp")
@@ -176,8 +176,6 @@ async def ranks(t, base=None):
                 t.line(rooms == 3, "TP 2, mmx: rows moved to the host",
                        f"{rooms} rooms for 3 pictures and 2 ranks")
     d.all_free()
-    for x in made:
-        x.end()
 
 
 async def times(t, rounds=9):
@@ -221,21 +219,17 @@ async def times(t, rounds=9):
 
 async def main(folder, parts):
     t = Table(folder)
-    parts = parts or ["truth", "cases", "tp", "time"]
-    base = None
-    if "truth" in parts:
-        base = await truth(t)
-    if "cases" in parts:
-        import cases
-        await cases.run(t, base)
-    for x in serve.started:
-        x.end()
-    if "tp" in parts:
-        await ranks(t)
-    if "time" in parts:
-        await times(t)
-    for x in serve.started:
-        x.end()
+    known = {"truth": truth, "cases": cases.run, "tp": ranks, "time": times,
+             "readme": readme.run}
+    for part in parts or known:
+        if part not in known:
+            raise SystemExit(f"engines: vllm has no part {part!r}; its parts "
+                             f"are {', '.join(known)}")
+    for part in parts or known:
+        print(f"--- {part}", flush=True)
+        await known[part](t)
+        for x in serve.started:
+            x.end()
     wrong = t.world.close()
     t.line(not wrong, "the daemons end well", wrong or "")
     print(f"{t.passed} passed, {t.bad} failed")
