@@ -256,7 +256,7 @@ models:
 	@nice test/models/run $(MODELS)
 
 # The sample files, from the rows of conf.def.
-POOL := --set pools[0].name=vit --set pools[0].blocks=64 \
+POOL := --set control.keys=fleet.key --set pools[0].name=vit --set pools[0].blocks=64 \
 	--set pools[0].layout=embedding:bf16:2352
 PEER := --set peers[0].name=encoded-0 \
 	--set peers[0].address=tcp://127.0.0.1:7601

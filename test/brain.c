@@ -157,6 +157,7 @@ struct rig *brain_make(uint8_t role, const char *const *settings)
     struct conf_error e;
 
     conf_init(&b->conf, role);
+    set(b, "insecure=true");
     set(b, "limits.rooms=32");
     set(b, "limits.connections=8");
     set(b, "limits.cells=512");

@@ -254,6 +254,7 @@ void am_close(void);
 /* world.c: daemons and engines; false: something went wrong. */
 bool world_run(const struct world *w, struct shared *s);
 /* A daemon alone, of a configuration that is there. */
+const char *bench_key(void);
 pid_t daemon_start(const char *conf, const char *log, int role, bool valgrind,
     const char *notify);
 void stop(pid_t pid, int sig);

@@ -173,11 +173,12 @@ static void start_conf(const char *path, const char *sock)
     if (!f)
         die("%s: %s", path, strerror(errno));
     fprintf(f,
-        "name: bench-start\nlog: warn\nsocket:\n  path: %s\npools:\n"
+        "name: bench-start\nlog: warn\nsocket:\n  path: %s\n"
+        "control:\n  keys: [%s]\npools:\n"
         "  - name: rows\n    block_rows: %d\n    blocks: %d\n"
         "    layout: embedding:bf16:%d\n",
-        sock, BLOCK_ROWS, (int)(START_BYTES / ROW_BYTES / BLOCK_ROWS),
-        ROW_BYTES / 2);
+        sock, bench_key(), BLOCK_ROWS,
+        (int)(START_BYTES / ROW_BYTES / BLOCK_ROWS), ROW_BYTES / 2);
     if (fclose(f) != 0)
         die("%s: %s", path, strerror(errno));
 }

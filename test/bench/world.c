@@ -162,6 +162,20 @@ static void conf_pools(FILE *f, const struct world *w, int role, unsigned i)
     }
 }
 
+/* Returns the file with the daemons' key, which it makes at first. */
+const char *bench_key(void)
+{
+    static char path[600];
+    char words[1400];
+
+    snprintf(path, sizeof path, "%s/fleet.key", opt.dir);
+    snprintf(
+        words, sizeof words, "%s/mmxctl keygen %s >/dev/null", opt.build, path);
+    if (access(path, R_OK) != 0 && system(words) != 0)
+        die("%s: no key", path);
+    return path;
+}
+
 static void write_conf(
     const struct world *w, int role, unsigned i, const uint16_t *ports)
 {
@@ -176,8 +190,9 @@ static void write_conf(
         die("%s: %s", path, strerror(errno));
     fprintf(f, "name: bench-%s-%u\nlog: warn\nsocket:\n  path: %s\n",
         role == ENC ? "enc" : "lang", i, sock);
+    fprintf(f, "control:\n  keys: [%s]\n", bench_key());
     if (role == ENC)
-        fprintf(f, "control:\n  listen: tcp://127.0.0.1:%u\n", ports[enc]);
+        fprintf(f, "  listen: tcp://127.0.0.1:%u\n", ports[enc]);
     else
         fprintf(f,
             "peers:\n  - name: bench-enc-%u\n"

@@ -269,11 +269,30 @@ class Remote:
         self.process.stdout.close()
 
 
+def keygen(path: str) -> str:
+    """A new key of the fleet at this path."""
+    subprocess.run([os.path.join(BUILD, "mmxctl"), "keygen", path],
+                   check=True, capture_output=True, timeout=LIMIT)
+    return path
+
+
 class World:
-    def __init__(self):
+    def __init__(self, insecure=False):
         self.dir = tempfile.mkdtemp(prefix="mmx-e2e-")
         self.daemons, self.engines = [], []
         self.logs = ""
+        self.insecure = insecure  # daemons that are started now have no key
+        self.key = os.path.join(self.dir, "fleet.key")
+
+    def trusting(self, conf: dict) -> dict:
+        """The configuration with the key of this world, or without one."""
+        if self.insecure:
+            return merged({"insecure": True}, conf)
+        if conf.get("insecure") or "keys" in conf.get("control", {}):
+            return conf
+        if not os.path.exists(self.key):
+            keygen(self.key)
+        return merged({"control": {"keys": [self.key]}}, conf)
 
     def encoded(self, name="enc0", fields=SMALL, blocks=64, block_rows=128,
                 start=True, **conf) -> Daemon:
@@ -284,7 +303,7 @@ class World:
                 "pools": [{"name": "vit", "blocks": blocks,
                            "block_rows": block_rows, "layout": fields}],
                 **TRANSFER}
-        d = Daemon(self, "encoded", name, merged(base, conf))
+        d = Daemon(self, "encoded", name, self.trusting(merged(base, conf)))
         d.address = f"tcp://127.0.0.1:{port}"
         self.daemons.append(d)
         return d.start() if start else d
@@ -299,7 +318,7 @@ class World:
                 "peers": [{"name": e.name, "address": e.address}
                           for e in encoders],
                 **TRANSFER}
-        d = Daemon(self, "langd", name, merged(base, conf))
+        d = Daemon(self, "langd", name, self.trusting(merged(base, conf)))
         self.daemons.append(d)
         return d.start() if start else d
 
@@ -354,10 +373,11 @@ class Case(unittest.TestCase):
     (released = True), and always after they are gone."""
 
     released = True
+    insecure = False  # daemons without a key, for peers that are made by hand
     broken = False  # it has failed: its end proves nothing any more
 
     def setUp(self):
-        self.world = World()
+        self.world = World(self.insecure)
         self.addCleanup(self._close)
 
     def tearDown(self):

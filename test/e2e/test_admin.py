@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 
-from pair import BUILD, Case, eventually
+from pair import BUILD, Case, eventually, keygen
 
 from mmx import errors, wire
 
@@ -68,13 +68,19 @@ class Ctl(Case):
 
 
 class Config(Case):
+    def keys(self):
+        """The words that give a daemon its key."""
+        if not os.path.exists(self.world.key):
+            keygen(self.world.key)
+        return ("--set", f"control.keys={self.world.key}")
+
     def check(self, text, role="langd", *more):
         path = os.path.join(self.world.dir, "some.yaml")
         with open(path, "w") as f:
             f.write(text)
         return subprocess.run(
             [os.path.join(BUILD, f"mmx-{role}"), "--config", path,
-             "--check-config", *more], capture_output=True, text=True)
+             "--check-config", *self.keys(), *more], capture_output=True, text=True)
 
     def test_good_and_bad(self):
         pools = "pools:\n  - name: vit\n    blocks: 8\n"
@@ -117,7 +123,7 @@ class Config(Case):
             got = subprocess.run(
                 [os.path.join(BUILD, f"mmx-{role}"), "--config",
                  os.path.join(ROOT, "conf", f"mmx-{role}.yaml"),
-                 "--check-config"], capture_output=True, text=True)
+                 "--check-config", *self.keys()], capture_output=True, text=True)
             self.assertEqual(got.returncode, 0, got.stderr)
 
 

@@ -39,6 +39,7 @@ class Carriers(Case):
 
     def test_tcp_copy_and_the_commit_before(self):
         folder = compat()
+        self.world.insecure = True
         e = self.world.encoded()
         copied = self.world.langd([e], "copied")
         tcp = self.world.langd([e], "tcp", transfer={
@@ -60,6 +61,7 @@ class Carriers(Case):
         self.assertEqual((there["carrier"], there["carriers"]), ("auto", ""))
 
     def test_an_encoder_of_the_commit_before(self):
+        self.world.insecure = True
         e = self.world.encoded(start=False, **OFF)
         e.binary = os.path.join(compat(), "mmx-encoded")
         e.start()

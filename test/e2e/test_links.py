@@ -34,6 +34,7 @@ def together(count, do):
 class Floods(Case):
     """Inboxes that are full when their connections break: libzmq aborts when
     it has stopped to read one, by a heartbeat of its own or one it had read."""
+    insecure = True
 
     def go_on(self, enc, lm):
         """Work for longer than a heartbeat, which is what killed."""
@@ -100,6 +101,8 @@ class Floods(Case):
 
 
 class Strangers(Case):
+    insecure = True
+
     def endless(self, e, first):
         """A message that never ends, in parts; how much of it was taken."""
         raw = Dealer(e.address)
@@ -231,7 +234,7 @@ class Ipv6(Case):
     def listen(self, host):
         port = free_port()
         address = f"tcp://[::1]:{port}"
-        e = self.world.encoded(insecure=True, control={
+        e = self.world.encoded(control={
             "listen": f"tcp://{host}:{port}", "advertise": address})
         e.address = address
         d = self.world.langd([e])
@@ -259,7 +262,7 @@ class Names(Case):
         e = self.world.encoded()
         slow = self.world.encoded(name="enc1", start=False)
         slow.address = "tcp://slow.invalid:7601"
-        d = self.world.langd([e, slow], start=False, insecure=True)
+        d = self.world.langd([e, slow], start=False)
         d.start(env={"LD_PRELOAD": NAMES})
         enc, lm = self.engines(e, d)
         lm.request(10**6, "enc1")
@@ -281,7 +284,7 @@ class Names(Case):
 
     def test_a_name_whose_address_changes_is_followed(self):
         e = self.world.encoded()
-        d = self.world.langd([e], start=False, insecure=True)
+        d = self.world.langd([e], start=False)
         port = e.address.rsplit(":", 1)[1]
         d.conf["peers"][0]["address"] = f"tcp://moved.invalid:{port}"
         path = os.path.join(self.world.dir, "moved")

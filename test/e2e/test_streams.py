@@ -69,7 +69,7 @@ class Streams(Case):
     def test_a_device_that_is_not_there(self):
         e, _ = self.pair(langd={"start": False}, encoded={"start": False})
         with open(e.config, "w", encoding="utf-8") as f:
-            f.write(yaml({**e.conf, "insecure": True,
+            f.write(yaml({**e.conf,
                           "transfer": {"devices": "lo,nosuch0"}}))
         got = subprocess.run([e.binary, "--config", e.config,
                               "--check-config"], capture_output=True,

@@ -61,6 +61,7 @@ static void configure(uint8_t role)
     set("name", names[role]);
     set("log", "error");
     set("socket.path", paths[role]);
+    set("insecure", "true");
     set("timeouts.drain", "200ms");
     set("pools[0].name", "vit");
     set("pools[0].blocks", "16");

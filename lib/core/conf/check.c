@@ -1,13 +1,14 @@
 /* check.c - what only shows when the whole configuration is read: keys
- * that are missing, values that contradict each other, addresses that would
- * open a daemon to others. Also fills in what derives from other values.
+ * that are missing, values that contradict each other, a daemon that would be
+ * open to others. Also fills in what derives from other values.
  *
  * Invariant: after conf_finish every value can be used as it is, without
- * another check. Addresses are judged by their text, names are not looked
- * up: a name other than localhost counts as not loopback. Pure; any thread.
+ * another check, but for files and devices, which only the host can tell.
+ * Pure; any thread.
  *
- * Rejected: warnings. What is suspicious is refused, or it is not worth a
- * line. */
+ * Rejected: loopback without a key. A port of it is open to every user of the
+ * host, those that the engines' socket keeps out, too. Warnings. What is
+ * suspicious is refused, or it is not worth a line. */
 #include "core/conf/table.h"
 
 #include "base/check.h"
@@ -94,26 +95,6 @@ static bool port_good(struct span s)
     return text_number(s, 65535, &port) && port > 0;
 }
 
-/* True for four numbers up to 255, the first of which is 127. */
-static bool loopback_four(struct span host)
-{
-    struct span part;
-    uint64_t v;
-
-    for (unsigned i = 0; i < 3; i++)
-        if (!cut(&host, '.', &part) || !text_number(part, 255, &v) ||
-            (i == 0 && v != 127))
-            return false;
-    return text_number(host, 255, &v);
-}
-
-static bool loopback(const struct address *a)
-{
-    if (a->six)
-        return span_eq(a->host, span_str("::1"));
-    return span_eq(a->host, span_str("localhost")) || loopback_four(a->host);
-}
-
 static bool wildcard(const struct address *a)
 {
     return span_eq(a->host, span_str("*")) ||
@@ -121,19 +102,9 @@ static bool wildcard(const struct address *a)
            (a->six && span_eq(a->host, span_str("::")));
 }
 
-#define NEEDS_INSECURE                                                         \
-    "this needs `control.keys`, or `insecure: true` and a network that you "   \
-    "trust"
-
-/* True if addresses that are not loopback may be used. */
-static bool opened(const struct conf *c)
-{
-    return c->insecure || conf_secure(c);
-}
-
 /* Checks an address that this daemon binds (listen) or connects to. */
-static enum err check_address(const struct conf *c, const char *path,
-    const char *text, bool listen, struct conf_error *e)
+static enum err check_address(
+    const char *path, const char *text, bool listen, struct conf_error *e)
 {
     struct address a;
 
@@ -142,36 +113,27 @@ static enum err check_address(const struct conf *c, const char *path,
     if (wildcard(&a) && !listen)
         return conf_refuse(
             e, "%s: `%s` is not an address to connect to", path, text);
-    if (opened(c) || loopback(&a))
-        return OK;
-    return conf_refuse(e, "%s: `%s` %s: %s", path, text,
-        wildcard(&a) ? "listens on every interface" : "is not loopback",
-        NEEDS_INSECURE);
+    return OK;
 }
 
-/* Checks an address or pattern. One that may only match loopback addresses has
- * the whole host. */
+/* Checks an address or pattern. */
 static enum err check_allow(
     const struct conf *c, uint32_t i, struct conf_error *e)
 {
     const char *text = c->control_allow.items[i];
     char path[32];
     size_t len = strlen(text);
-    struct address a;
 
     CHECK(i < c->control_allow.count && len > 0, "item %u is empty", i);
     snprintf(path, sizeof(path), "control.allow[%u]", i);
     if (text[len - 1] != '*')
-        return check_address(c, path, text, false, e);
+        return check_address(path, text, false, e);
     if (strchr(text, '*') != text + len - 1)
         return conf_refuse(
             e, "%s: `%s` has a * that is not at its end", path, text);
     if (strncmp(text, "tcp://", min_u32((uint32_t)len - 1, 6)) != 0)
         return conf_refuse(e, "%s: `%s` matches no tcp:// address", path, text);
-    if (opened(c) || (split(span_of(text, len - 1), &a) && loopback(&a)))
-        return OK;
-    return conf_refuse(e, "%s: `%s` matches more than loopback: %s", path, text,
-        NEEDS_INSECURE);
+    return OK;
 }
 
 static enum err check_devices(const struct conf *c, struct conf_error *e)
@@ -186,12 +148,6 @@ static enum err check_devices(const struct conf *c, struct conf_error *e)
         if (one.len == 0)
             return conf_refuse(e, "transfer.devices: `%s` has an empty name",
                 c->transfer_devices);
-        if (!opened(c) && !span_eq(one, span_str("lo")) &&
-            !span_eq(one, span_str("self")) &&
-            !span_eq(one, span_str("memory")))
-            return conf_refuse(e,
-                "transfer.devices: `%.*s` is not the loopback device: %s",
-                (int)one.len, (const char *)one.p, NEEDS_INSECURE);
     }
     return OK;
 }
@@ -234,6 +190,11 @@ static enum err check_keys(const struct conf *c, struct conf_error *e)
 {
     const struct conf_list *l = &c->control_keys;
 
+    if (!conf_secure(c) && !c->insecure)
+        return conf_refuse(e,
+            "control.keys: is missing; `mmxctl keygen /etc/mmx/fleet.key` "
+            "writes a key, which every daemon of the fleet names there; only "
+            "with `insecure: true` a daemon runs without one");
     if (l->count > CONF_KEYS_MAX)
         return conf_refuse(
             e, "control.keys: %u files, at most %u", l->count, CONF_KEYS_MAX);
@@ -253,7 +214,7 @@ static enum err check_control(struct conf *c, struct conf_error *e)
         r = check_allow(c, i, e);
     if (r || conf_lands(c))
         return r;
-    r = check_address(c, "control.listen", c->control_listen, true, e);
+    r = check_address("control.listen", c->control_listen, true, e);
     if (r)
         return r;
     if (!c->control_advertise[0])
@@ -445,7 +406,7 @@ static enum err check_peer(
     snprintf(path, sizeof(path), "peers[%u].address", i);
     if (!p->address[0])
         return conf_refuse(e, "%s: is missing", path);
-    r = check_address(c, path, p->address, false, e);
+    r = check_address(path, p->address, false, e);
     if (r)
         return r;
     for (q = c->peers; q < p; q++) {
