@@ -233,13 +233,21 @@ static bool list_has(const struct conf_list *l, const uint32_t *ids, uint32_t n)
     return false;
 }
 
-bool user_may(const struct conf_pool *pool, uint32_t uid, uint32_t gid,
-    const struct groups *groups)
+bool user_may(
+    const struct conf_pool *pool, uint32_t uid, const struct groups *groups)
 {
     CHECK(groups->count <= GROUPS_MAX, "%u groups", groups->count);
     return !conf_for_users(pool) || list_has(&pool->uids, &uid, 1) ||
-           list_has(&pool->gids, &gid, 1) ||
            list_has(&pool->gids, groups->ids, groups->count);
+}
+
+bool engine_may(
+    const struct engines *g, uint32_t conn, const struct conf_pool *pool)
+{
+    const struct conn *c = &g->conns[conn];
+
+    return user_may(pool, c->uid, &c->groups) ||
+           list_has(&pool->gids, &c->gid, 1);
 }
 
 bool engines_wait_for(const struct engines *g, uint32_t scope)

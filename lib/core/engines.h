@@ -175,17 +175,12 @@ void engines_expire(struct engines *g, struct out *out, uint64_t now_ns);
 /* Returns when engines_expire is due; TIME_NEVER: nothing waits. */
 uint64_t engines_deadline(const struct engines *g);
 
-/* True if a process of this user, with these groups, may map the pool. */
-bool user_may(const struct conf_pool *pool, uint32_t uid, uint32_t gid,
-    const struct groups *groups);
+/* True if a process of this user and these groups may map the pool. */
+bool user_may(
+    const struct conf_pool *pool, uint32_t uid, const struct groups *groups);
 /* True if the process behind this connection may. */
-static inline bool engine_may(
-    const struct engines *g, uint32_t conn, const struct conf_pool *pool)
-{
-    const struct conn *c = &g->conns[conn];
-
-    return user_may(pool, c->uid, c->gid, &c->groups);
-}
+bool engine_may(
+    const struct engines *g, uint32_t conn, const struct conf_pool *pool);
 
 /* Binds cell and tag of conn to a new attachment. scope as in struct
  * attachment. */

@@ -2,68 +2,11 @@
  * what is copied, and how long rows stay that they may be reading (RULES 3,
  * 6). Blocks are 8 rows, the pool has 16; langd `a` is link 0, its connection
  * is number 1. */
-#include "test/here.h"
+#include "test/unit/map_side.h"
 
 #define DAY_MS (24 * 3600 * UINT64_C(1000))
 
 /* words */
-
-static struct peer_msg hello(const char *name, uint64_t epoch, uint32_t mapped)
-{
-    static const uint8_t address[] = {3, 0, 'x', 'y', 'z'};
-    struct peer_msg m = {.type = PEER_HELLO, .from_epoch = epoch};
-
-    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
-    m.hello.role = ROLE_LANGD;
-    m.hello.segment_max = 1 << 18;
-    m.hello.name = span_str(name);
-    m.hello.addresses = span_of(address, sizeof(address));
-    m.hello.mapped = mapped;
-    return m;
-}
-
-static uint64_t token_of(struct rig *e, uint32_t link, struct peer_msg m)
-{
-    const struct peer_msg *said;
-
-    brain_hear(e, link, m);
-    said = brain_said(e, PEER_HELLO, -1);
-    T_TRUE(said != NULL);
-    T_EQ_U64(said->hello.socket.len > 0, said->hello.token != 0);
-    return said->hello.token;
-}
-
-static void connect_as(struct rig *e, uint32_t conn, uint32_t uid)
-{
-    struct event ev = {.type = EV_CONN_OPEN, .conn = conn, .uid = uid};
-
-    rig_step(e, &ev);
-}
-
-static enum err say_map(struct rig *e, uint32_t conn, const char *name,
-    uint64_t epoch, uint64_t token)
-{
-    struct local_msg m = {.type = LOCAL_MAP, .seq = 9};
-    struct event ev = {.type = EV_LOCAL, .conn = conn, .local = &m};
-
-    m.map.token = token;
-    m.map.epoch = epoch;
-    m.map.name = span_str(name);
-    rig_step(e, &ev);
-    T_TRUE(brain_answer(e) != NULL);
-    return (enum err)brain_answer(e)->err;
-}
-
-/* POOL_INFOs to the connection, each with the pool's descriptor. */
-static uint32_t pools_given(struct rig *e, uint32_t conn)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < e->acts_count; i++)
-        n += e->acts[i].type == ACT_LOCAL && e->acts[i].conn == conn &&
-             e->acts[i].fd == FD_POOL;
-    return n;
-}
 
 /* Langd `a` maps over connection 1, and has said so. */
 static void maps(struct rig *e, uint32_t conn)
@@ -76,14 +19,20 @@ static void maps(struct rig *e, uint32_t conn)
     brain_hear(e, 0, hello("a", L_EPOCH, 1));
 }
 
+static const struct secret secret = {"for any user"};
+
 /* Sixteen rows, all committed and granted: are they copied? */
 static bool goes(struct rig *e, uint64_t room, uint32_t cell, uint64_t g)
 {
-    T_OK(brain_say(e, 0, announce(room, cell, 16, 16)));
+    struct local_msg a = announce(room, cell, 16, 16);
+    struct peer_msg m = init(e, room, g, 16);
+
+    a.announce.secret = m.init.secret = secret;
+    T_OK(brain_say(e, 0, a));
     (void)brain_events(e, 0, cell);
     T_OK(brain_say(e, 0, commit(cell, 0, 16)));
     T_OK(brain_say(e, 0, final(cell, 16)));
-    brain_hear(e, 0, init(e, room, g, 16));
+    brain_hear(e, 0, m);
     T_TRUE(brain_cmd(e, SEND_OPEN) != NULL);
     return brain_cmd(e, SEND_OPEN)->copy;
 }
@@ -377,8 +326,10 @@ TEST(another_run_s_word_does_not_count)
 TEST(a_newer_generation_frees_nothing_of_the_older)
 {
     struct rig *e = mapped(NULL);
+    struct peer_msg m = init(e, 1, 71, 16);
 
-    brain_hear(e, 0, init(e, 1, 71, 16));
+    m.init.secret = secret;
+    brain_hear(e, 0, m);
     T_TRUE(brain_cmd(e, SEND_OPEN)->copy);
     ack(e, 0, 1, 71);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);

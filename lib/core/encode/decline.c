@@ -7,14 +7,19 @@
  * again. */
 #include "core/encode/encode.h"
 
-/* True if the decline is about this announced room. On one host a daemon names
- * the user whose engine declines; a key that is named has to be the item's. */
-static bool speaks_of(const struct eroom *m, const struct decline *g)
+/* True if the decline is about this announced room, and of an engine that could
+ * ask for it. On one host a daemon names the user: where the pool names none,
+ * and the room has no secret, that has to be the item's. A key that is named
+ * has to be the item's, too. */
+static bool speaks_of(
+    const struct encoded *e, const struct eroom *m, const struct decline *g)
 {
     static const struct key none;
     const struct item *it = m->item;
+    bool any_user =
+        e->for_users >> it->pool & 1 || secret_given(&m->secret) || !g->who;
 
-    return (g->who == 0 || g->who == it->uid + 1) &&
+    return (g->pools >> it->pool & 1) && (any_user || g->who == it->uid + 1) &&
            (key_eq(&g->key, &none) || key_eq(&it->key, &none) ||
                key_eq(&it->key, &g->key));
 }
@@ -92,7 +97,7 @@ static void give_up(struct encoded *e, const struct peer *p,
         remember_early(e, &g);
         return;
     }
-    if (!speaks_of(m, &g)) {
+    if (!speaks_of(e, m, &g)) {
         e->b.stats[STAT_declines_ignored]++;
         return;
     }
@@ -112,7 +117,37 @@ void encoded_on_decline(
             .key = msg->decline.key,
             .langd = p->serial,
             .who = p->same_host ? msg->decline.who : 0,
+            .pools = rights_of(e, p,
+                &(struct claim){
+                    msg->decline.who, msg->decline.gids, &msg->decline.secret}),
             .reason = ERR_DECLINED});
+}
+
+/* Ends a room that was withdrawn; an open one takes no more destinations. */
+static void end_withdrawn(struct encoded *e, struct eroom *m)
+{
+    if (m->flags & FLAG_OPEN)
+        eroom_withdraw(e, m);
+    else
+        eroom_fail(e, m, ERR_DECLINED, "withdrawn by its secret");
+}
+
+void encoded_withdraw(struct encoded *e, const struct local_decline *n)
+{
+    struct eroom *m = eroom_find(e, n->room, &n->secret);
+    struct decline g = {.room = n->room,
+        .name = brain_name(&e->b, &n->secret),
+        .key = n->key,
+        .langd = WITHDRAWN,
+        .pools = UINT32_MAX,
+        .reason = ERR_DECLINED};
+
+    CHECK(secret_given(&n->secret), "room %llx is withdrawn without a secret",
+        (unsigned long long)n->room);
+    if (!m || !eroom_announced(m))
+        remember_early(e, &g);
+    else if (eroom_serves(m) && speaks_of(e, m, &g))
+        end_withdrawn(e, m);
 }
 
 void encoded_never_asked(
@@ -124,6 +159,9 @@ void encoded_never_asked(
         (struct decline){.room = msg->room,
             .name = brain_name(&e->b, &msg->abort.secret),
             .langd = p->serial,
+            .pools = rights_of(e, p,
+                &(struct claim){
+                    msg->abort.who, msg->abort.gids, &msg->abort.secret}),
             .reason = reason && reason < ERR_COUNT ? reason : ERR_ABORTED});
 }
 
@@ -137,14 +175,16 @@ void eroom_count_declines(struct encoded *e, struct eroom *m)
     /* The INIT of a langd that gave up may have named the destinations. */
     for (struct decline *n = g; n && !m->required && !(m->flags & FLAG_OPEN);
          n = declines_next(&e->declines, e->b.now_ns, n))
-        if (!n->counted && speaks_of(m, n))
+        if (!n->counted && speaks_of(e, m, n))
             m->required = n->required;
     while (g) {
         struct decline *next = declines_next(&e->declines, e->b.now_ns, g);
 
-        bool about = speaks_of(m, g);
+        bool about = speaks_of(e, m, g);
 
         e->b.stats[STAT_declines_ignored] += !g->counted && !about;
+        if (g->langd == WITHDRAWN && about)
+            end_withdrawn(e, m);
         if (g->counted || !about || !lacks(m, g)) {
             declines_drop(&e->declines, g);
         } else {

@@ -9,12 +9,16 @@
 #include "base/table.h"
 #include "wire/wire.h"
 
+/* In place of a langd: a program of this host has withdrawn the room. */
+#define WITHDRAWN 0u
+
 struct decline {
     uint64_t room, until_ns;
     uint32_t name;     /* of the room's secret */
     struct key key;    /* of the item; zero: not named */
     uint32_t langd;    /* serial number of the peer */
     uint32_t who;      /* uid + 1 of the engine behind it; 0: not known */
+    uint32_t pools;    /* bit i: it counts for a room of pool i */
     uint16_t required; /* of its INIT; 0: none has come */
     uint8_t reason;
     bool counted; /* the announced room counts it as failed, or served */

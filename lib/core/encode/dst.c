@@ -160,6 +160,7 @@ static void remember_end(
         .key = d->key,
         .langd = e->b.peers.peers[d->peer].serial,
         .required = d->required,
+        .pools = d->pools,
         .reason = (uint8_t)reason,
         .counted = eroom_announced(m),
         .served = reason == OK};
@@ -287,6 +288,10 @@ void edst_broken(struct encoded *e, struct edst *d)
     owe(e, d, OWE_BROKEN);
 }
 
+const char eroom_not_for[] =
+    "the pool is for some users: the engine is none of them, or on another "
+    "host, from where the room needs a secret";
+
 enum err edst_check(struct encoded *e, const struct eroom *m,
     const struct edst *d, char *text, size_t size)
 {
@@ -296,6 +301,11 @@ enum err edst_check(struct encoded *e, const struct eroom *m,
     CHECK(m->item != &e->nothing, "room %llu of state %u has no item",
         (unsigned long long)m->r.id, m->life);
     text[0] = 0;
+    if (!(d->pools >> m->item->pool & 1)) {
+        e->b.stats[STAT_rights_refused]++;
+        snprintf(text, size, "%s", eroom_not_for);
+        return ERR_NOT_OWNER;
+    }
     if (d->layout != p->meta->layout.hash) {
         snprintf(text, size, "encoded's pool %s has %.180s, langd's has %.180s",
             p->meta->conf->name, p->meta->layout.text,

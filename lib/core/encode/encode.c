@@ -63,6 +63,8 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
     list_init(&e->dst_todo);
     for (uint32_t i = 0; i < e->b.pools_count; i++) {
         e->pools[i].meta = &e->b.metas[i];
+        if (conf_for_users(e->b.metas[i].conf))
+            e->for_users |= UINT32_C(1) << i;
         list_init(&e->pools[i].held);
         list_init(&e->pools[i].kept);
         e->pools[i].head_since_ns = e->pools[i].revoke_ns = TIME_NEVER;

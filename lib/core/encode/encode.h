@@ -11,8 +11,8 @@
  * compares what is with what was sent, and sends the difference.
  *
  * Calls go down only, in this order: encode.c; local.c, peer.c; map.c,
- * revoke.c; decline.c; room.c; dst.c; item.c; queue.c; life.c, declines.c,
- * show.c. */
+ * revoke.c; decline.c; room.c; dst.c; item.c; queue.c; life.c, rights.c,
+ * declines.c, show.c. */
 #ifndef MMX_CORE_ENCODE_ENCODE_H
 #define MMX_CORE_ENCODE_ENCODE_H
 
@@ -124,6 +124,7 @@ struct edst {
     uint8_t storage, flags;
     uint16_t required; /* as its INIT said */
     struct key key;
+    uint32_t pools; /* bit i: it may have rows of pool i: rights_of() */
 
     /* The job of the shards. */
     bool copy;          /* L copies the rows itself, in this attempt */
@@ -188,7 +189,8 @@ struct encoded {
     struct share dst_share; /* of destinations, by peer */
     uint32_t rooms_max, rooms_used, open;
     uint32_t dsts_used;
-    uint32_t fenced; /* destinations whose map is not NONE */
+    uint32_t fenced;    /* destinations whose map is not NONE */
+    uint32_t for_users; /* bit i: pool i names users or groups */
     struct epool pools[CONF_POOLS_MAX];
     struct heap room_timers, dst_timers;
     struct list room_todo, dst_todo;
@@ -285,6 +287,22 @@ void eroom_table_full(struct encoded *e);
 /* True if a langd of this host may be copying rows of the room. */
 bool eroom_read_elsewhere(const struct eroom *m);
 uint64_t item_key_hash(const struct key *key, uint32_t uid);
+
+/* encode/rights.c */
+
+/* Whose engine sends a message through a langd, as the langd says. */
+struct claim {
+    uint32_t who;
+    struct span gids;
+    const struct secret *secret;
+};
+/* True if the user of the langd on conn may take rows of pool i itself. */
+bool langd_trusted(const struct encoded *e, uint32_t conn, uint32_t i);
+/* True if the langd, which has just come, may still show its user. */
+bool rights_wait(const struct encoded *e, const struct peer *p);
+/* Returns the pools, as bits, of whose rooms the engine may have rows. */
+uint32_t rights_of(
+    const struct encoded *e, const struct peer *p, const struct claim *a);
 
 /* encode/room.c */
 
@@ -432,6 +450,7 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome);
 void edst_settle(struct encoded *e, struct out *out, struct edst *d);
 /* Returns OK if the destination fits the announced item, else the reason and
  * its text. */
+extern const char eroom_not_for[]; /* the text of ERR_NOT_OWNER */
 enum err edst_check(struct encoded *e, const struct eroom *m,
     const struct edst *d, char *text, size_t size);
 
@@ -466,6 +485,9 @@ void encoded_map_dead(struct encoded *e, uint32_t conn);
 /* Takes DECLINE: no engine of p will ask for the room. */
 void encoded_on_decline(
     struct encoded *e, struct peer *p, const struct peer_msg *msg);
+/* Takes DECLINE of an engine of this host, which has the room's secret: it is
+ * for no destination any more. */
+void encoded_withdraw(struct encoded *e, const struct local_decline *n);
 /* Takes an ABORT of a generation whose INIT has not come. */
 void encoded_never_asked(
     struct encoded *e, struct peer *p, const struct peer_msg *msg);

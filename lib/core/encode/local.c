@@ -124,19 +124,35 @@ static void check_waiting(struct encoded *e, struct eroom *m)
     }
 }
 
+/* Returns how many destinations those named that asked before the announce and
+ * may have rows of the pool; 0: none has. */
+static uint16_t required_of(const struct eroom *m, uint32_t pool)
+{
+    bool asked = false;
+
+    LIST_FOREACH (n, &m->dsts) {
+        const struct edst *d = LIST_ENTRY(n, struct edst, in_room);
+
+        if (d->pools >> pool & 1)
+            return m->required;
+        asked = true;
+    }
+    return asked ? 0 : m->required;
+}
+
 /* Binds the room under its id, its attachment and its item to each other. */
 static enum err announce(struct encoded *e, uint32_t conn,
     const struct local_announce *n, const char **text)
 {
     struct eroom *m = eroom_find(e, n->room, &n->secret);
+    uint16_t required = m && !eroom_announced(m) ? required_of(m, n->pool) : 0;
     struct item *it = NULL;
     bool have = false;
     struct attachment *att;
     enum err err;
 
     *text = "the room was opened with another number of destinations";
-    if (m && !eroom_announced(m) && n->required_dst && m->required &&
-        n->required_dst != m->required)
+    if (n->required_dst && required && n->required_dst != required)
         return ERR_DESTINATIONS_DISAGREE;
     err = attachment_add(&e->b.engines, conn, n->cell, n->tag,
         RIGHT_WRITE | RIGHT_WATCH, &att, text);
@@ -162,6 +178,7 @@ static enum err announce(struct encoded *e, uint32_t conn,
     CHECK(m->life == EROOM_AWAITED && it, "room %llu of state %u is announced",
         (unsigned long long)m->r.id, m->life);
     tombs_forget(&e->ended_rooms, n->room, m->name);
+    m->required = required;
     fill_announce(e, m, n);
     m->history.who = it->uid;
     m->have = have;
@@ -321,6 +338,19 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
     out_ok(out, conn, msg->seq);
 }
 
+static void on_decline(struct encoded *e, struct out *out, uint32_t conn,
+    const struct local_msg *msg)
+{
+    if (!secret_given(&msg->decline.secret)) {
+        head_refuse(&e->b, out, conn, msg,
+            &(struct refusal){
+                ERR_NOT_OWNER, 0, 0, "a room is withdrawn here by its secret"});
+        return;
+    }
+    encoded_withdraw(e, &msg->decline);
+    out_ok(out, conn, msg->seq);
+}
+
 bool encoded_local(
     void *brain, struct out *out, uint32_t conn, const struct local_msg *m)
 {
@@ -328,6 +358,8 @@ bool encoded_local(
         on_announce(brain, out, conn, m);
     else if (m->type == LOCAL_COMMIT)
         on_commit(brain, out, conn, m);
+    else if (m->type == LOCAL_DECLINE)
+        on_decline(brain, out, conn, m);
     else
         return false;
     return true;

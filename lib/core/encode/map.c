@@ -21,16 +21,10 @@ static struct peer *peer_mapping(const struct encoded *e, uint32_t conn)
 /* offers */
 
 /* True if the langd on conn may map pool i. It can then hold the rows of any
- * room until it answers or its process ends, so its user must be root, our own,
- * or named for the pool. All others are sent rows. */
+ * room until it answers or its process ends: all others are sent rows. */
 static bool may_map(const struct encoded *e, uint32_t conn, uint32_t i)
 {
-    const struct pool_meta *p = e->pools[i].meta;
-    uint32_t uid = e->b.engines.conns[conn].uid;
-
-    return p->ready && (uid == 0 || uid == e->b.c.uid ||
-                           (conf_for_users(p->conf) &&
-                               engine_may(&e->b.engines, conn, p->conf)));
+    return e->pools[i].meta->ready && langd_trusted(e, conn, i);
 }
 
 static void offer(struct encoded *e, struct out *out, struct peer *p)

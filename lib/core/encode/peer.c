@@ -255,6 +255,8 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg)
 {
     const struct peer_init *n = &msg->init;
+    uint32_t pools =
+        rights_of(e, p, &(struct claim){n->who, n->gids, &n->secret});
     struct eroom *m = room_for(e, out, p, msg);
     char text[512];
     struct edst *d;
@@ -262,6 +264,11 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
 
     if (!m)
         return;
+    if (eroom_announced(m) && !(pools >> m->item->pool & 1)) {
+        e->b.stats[STAT_rights_refused]++;
+        refuse(e, out, p, msg, ERR_NOT_OWNER, 0, 0, eroom_not_for);
+        return;
+    }
     if (newer_there(m, peer_index(&e->b.peers, p), msg->generation)) {
         answer_unknown(e, out, p, msg);
         return;
@@ -271,6 +278,7 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     if (!d)
         return;
     p->asked_ns = e->b.now_ns;
+    d->pools = pools;
     d->layout = n->layout;
     d->unit_rows = n->unit_rows;
     d->part_rows = n->part_rows;
@@ -308,7 +316,11 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
         peer_nack(&e->b.peers, out, p->link, msg, ERR_MALFORMED,
             "units, parts, grant or destinations out of range");
     } else if (!d && init && !gens_over(e, p, msg->generation)) {
-        open_dst(e, out, p, msg);
+        if (rights_wait(e, p))
+            peer_nack(&e->b.peers, out, p->link, msg, ERR_BUSY,
+                "the langd has not shown its user at the socket yet");
+        else
+            open_dst(e, out, p, msg);
     } else if (!d || edst_ended(d)) {
         answer_unknown(e, out, p, msg);
     } else if (d->state == DST_FAILING) {
@@ -462,6 +474,8 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
         peers->link_peer[p->link] = NONE;
     p->link = link;
     peers->link_peer[link] = peer_index(peers, p);
+    if (p->run_epoch != m->from_epoch)
+        p->map_by_ns = e->b.now_ns + e->b.c.conf->timeout_hello;
     peer_begin_run(peers, p, m->from_epoch);
     p->mapped = p->map_conn != NONE && p->map_epoch == p->epoch
                     ? m->hello.mapped & p->offered

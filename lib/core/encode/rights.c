@@ -1,0 +1,51 @@
+/* rights.c - of which pools an engine may have rows, as far as its user decides
+ * that (RULES 10.2). Owned by the loop's thread.
+ *
+ * A user means something on one host only, and a langd is believed what it says
+ * of its engines if its own user could take the rows anyway: it has shown that
+ * user at our socket, and is root, our own, or named for the pool. Of any other
+ * a room of such a pool needs its secret. Rejected: the boot id of its HELLO as
+ * proof of the host, which is for everybody there to read. */
+#include "core/encode/encode.h"
+
+bool langd_trusted(const struct encoded *e, uint32_t conn, uint32_t i)
+{
+    const struct conf_pool *p = e->pools[i].meta->conf;
+    uint32_t uid = e->b.engines.conns[conn].uid;
+
+    return uid == 0 || uid == e->b.c.uid ||
+           (conf_for_users(p) && engine_may(&e->b.engines, conn, p));
+}
+
+static bool is_here(const struct peer *p)
+{
+    return p->map_conn != NONE && p->map_epoch == p->epoch;
+}
+
+bool rights_wait(const struct encoded *e, const struct peer *p)
+{
+    return e->for_users && !is_here(p) && e->b.now_ns < p->map_by_ns &&
+           peer_token(&e->b.peers, p) != 0;
+}
+
+uint32_t rights_of(
+    const struct encoded *e, const struct peer *p, const struct claim *a)
+{
+    struct reader r = reader_of(a->gids.p, a->gids.len);
+    uint32_t pools = ~e->for_users;
+    struct groups groups = {0};
+
+    if (!e->for_users)
+        return pools;
+    while (r.len - r.at >= 4 && groups.count < GROUPS_MAX)
+        groups.ids[groups.count++] = get_u32(&r);
+    for (uint32_t i = 0; i < e->b.pools_count; i++) {
+        const struct conf_pool *c = e->pools[i].meta->conf;
+        bool may = secret_given(a->secret);
+
+        if (is_here(p) && langd_trusted(e, p->map_conn, i))
+            may = a->who && user_may(c, a->who - 1, &groups);
+        pools |= (uint32_t)may << i;
+    }
+    return pools;
+}

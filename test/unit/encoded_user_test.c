@@ -1,0 +1,268 @@
+/* encoded_user_test.c - rooms of pools that are for some users: who has their
+ * rows, from this host and others, and who may say that none wants them (RULES
+ * 10.2, 10.3). The pool is for user 1000 and group 50; langd `a` is link 0 and
+ * of this host, `b` is link 1 and of another. */
+#include "test/unit/map_side.h"
+
+static const struct secret key = {"sixteen letters"};
+static const struct secret other = {"sixteen lettert"};
+
+/* Langd `a` maps as this user. */
+static void shows_user(struct rig *e, uint32_t uid)
+{
+    uint64_t token = token_of(e, 0, hello("a", L_EPOCH, 0));
+
+    connect_as(e, 1, uid);
+    T_OK(say_map(e, 1, "a", L_EPOCH, token));
+}
+
+/* Both are there, and `a` has not shown its user. */
+static struct rig *fenced(void)
+{
+    struct rig *e =
+        BRAIN(ROLE_ENCODED, "pools[0].uids[0]=1000", "pools[0].gids[0]=50");
+    struct peer_msg b = hello("b", L_EPOCH + 1, 0);
+
+    brain_user(e, 0, 1000, "s");
+    brain_hello(e, 0, "a", L_EPOCH);
+    brain_hello(e, 1, "b", L_EPOCH + 1);
+    (void)token_of(e, 0, hello("a", L_EPOCH, 0));
+    b.hello.boot.b[0] = 77;
+    brain_hear(e, 1, b);
+    return e;
+}
+
+static struct rig *here(void)
+{
+    struct rig *e = fenced();
+
+    shows_user(e, BRAIN_UID);
+    return e;
+}
+
+static struct peer_msg init_of(struct rig *e, uint64_t generation, uint32_t uid)
+{
+    struct peer_msg m = init(e, 1, generation, 16);
+
+    m.init.who = uid + 1;
+    return m;
+}
+
+static struct local_msg secret_announce(void)
+{
+    struct local_msg m = announce(1, 0, 16, 16);
+
+    m.announce.secret = key;
+    return m;
+}
+
+static void is_refused(struct rig *e, uint32_t link, struct peer_msg m)
+{
+    brain_hear(e, link, m);
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 0);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_NOT_OWNER);
+    T_TRUE(brain_cmd(e, SEND_OPEN) == NULL);
+    T_EQ_U64(brain_shown(e, "rooms", "asked", 0), 0);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
+}
+
+static void is_served(struct rig *e, uint32_t link, struct peer_msg m)
+{
+    brain_hear(e, link, m);
+    T_EQ_U64(brain_said_count(e, PEER_FAILED), 0);
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_WAITING);
+}
+
+TEST(rows_are_for_the_users_that_the_pool_names)
+{
+    struct rig *e = here();
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    is_refused(e, 0, init_of(e, 70, 1001));
+    is_refused(e, 0, init_of(e, 71, 0));  /* root maps no pool of others */
+    is_refused(e, 0, init(e, 1, 72, 16)); /* it does not say whose */
+    T_EQ_U64(brain_stat(e, "rights_refused"), 3);
+    is_served(e, 0, init_of(e, 73, 1000));
+    brain_hear(e, 0, init_of(e, 74, 1001)); /* the room is taken */
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_NOT_OWNER);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->generation, 74);
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    ack(e, 0, 1, 73);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(and_for_its_groups)
+{
+    static const uint8_t groups[] = {49, 0, 0, 0, 50, 0, 0, 0};
+    struct rig *e = here();
+    struct peer_msg m = init_of(e, 70, 1001);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    m.init.gids = span_of(groups, 4);
+    is_refused(e, 0, m);
+    m = init_of(e, 71, 1001);
+    m.init.gids = span_of(groups, 8);
+    is_served(e, 0, m);
+}
+
+TEST(a_user_needs_the_secret_as_well)
+{
+    struct rig *e = here();
+    struct peer_msg m = init_of(e, 71, 1001);
+
+    T_OK(brain_say(e, 0, secret_announce()));
+    m.init.secret = key;
+    is_refused(e, 0, m);
+    brain_hear(e, 0, init_of(e, 72, 1000));
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 0);
+    m = init_of(e, 73, 1000);
+    m.init.secret = key;
+    is_served(e, 0, m);
+}
+
+TEST(from_another_host_the_secret_decides)
+{
+    struct rig *e = here();
+    struct peer_msg m = init_of(e, 70, 1000);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    is_refused(e, 1, m);
+    T_OK(brain_say(e, 0, release(0)));
+    T_OK(brain_say(e, 0, secret_announce()));
+    m.init.secret = key;
+    m.generation = 71;
+    is_served(e, 1, m);
+}
+
+TEST(a_langd_is_believed_that_could_take_the_rows_itself)
+{
+    struct rig *e = fenced();
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    shows_user(e, 4002);
+    is_refused(e, 0, init_of(e, 70, 1000));
+    brain_end(e, 1);
+    brain_dead(e, 1);
+    shows_user(e, 1000);
+    is_served(e, 0, init_of(e, 71, 1000));
+}
+
+TEST(one_that_has_just_come_is_waited_for)
+{
+    struct rig *e = fenced();
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    brain_hear(e, 0, init_of(e, 70, 1000));
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
+    shows_user(e, BRAIN_UID);
+    is_served(e, 0, init_of(e, 70, 1000));
+}
+
+TEST(but_not_for_long)
+{
+    struct rig *e = fenced();
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    brain_pass(e, 5100);
+    is_refused(e, 0, init_of(e, 70, 1000));
+}
+
+/* A stranger that asks before the announce, for other numbers. */
+TEST(a_stranger_that_asks_first_binds_nothing)
+{
+    struct rig *e = here();
+    struct peer_msg m = init_of(e, 70, 1001);
+    struct local_msg a = announce(1, 0, 16, 16);
+
+    m.init.required_dst = 3;
+    brain_hear(e, 0, m);
+    a.announce.required_dst = 1;
+    T_OK(brain_say(e, 0, a));
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_NOT_OWNER);
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 0);
+    is_served(e, 0, init_of(e, 71, 1000));
+}
+
+/* declines */
+
+static struct peer_msg decline_of(uint32_t uid)
+{
+    struct peer_msg m = about(1, 0, PEER_DECLINE);
+
+    m.decline.who = uid + 1;
+    return m;
+}
+
+TEST(to_decline_takes_the_right_to_ask)
+{
+    static const uint8_t group[] = {50, 0, 0, 0};
+    struct rig *e = here();
+    struct peer_msg m = decline_of(1001);
+
+    brain_hear(e, 0, m); /* before the announce, and after it */
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    brain_hear(e, 0, m);
+    brain_hear(e, 1, decline_of(1000)); /* no number of that host */
+    brain_hear(e, 1, about(1, 90, PEER_ABORT));
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
+    m.decline.gids = span_of(group, sizeof(group));
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
+}
+
+static struct local_msg withdraw(const struct secret *secret)
+{
+    struct local_msg m = {.type = LOCAL_DECLINE};
+
+    m.decline.room = 1;
+    if (secret)
+        m.decline.secret = *secret;
+    return m;
+}
+
+TEST(who_has_the_secret_withdraws_the_room)
+{
+    struct rig *e = here();
+
+    brain_user(e, 2, 4002, "router");
+    T_OK(brain_say(e, 0, secret_announce()));
+    T_ERR(brain_say(e, 2, withdraw(NULL)), ERR_NOT_OWNER);
+    T_OK(brain_say(e, 2, withdraw(&other))); /* of a room that may come */
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
+    T_OK(brain_say(e, 2, withdraw(&key)));
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
+    T_OK(brain_say(e, 0, release(0)));
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(also_before_its_announce)
+{
+    struct rig *e = here();
+    struct local_msg a = secret_announce();
+
+    brain_user(e, 2, 4002, "router");
+    T_OK(brain_say(e, 2, withdraw(&key)));
+    a.announce.required_dst = 2;
+    T_OK(brain_say(e, 0, a));
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
+}
+
+TEST(an_open_room_that_is_withdrawn_serves_those_that_asked)
+{
+    struct rig *e = here();
+    struct local_msg a = secret_announce();
+    struct peer_msg m = init_of(e, 70, 1000);
+
+    a.announce.flags = FLAG_OPEN;
+    T_OK(brain_say(e, 0, a));
+    m.init.secret = key;
+    is_served(e, 0, m);
+    T_OK(brain_say(e, 0, withdraw(&key)));
+    m.generation = 71;
+    brain_hear(e, 1, m);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_UNKNOWN_ROOM);
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    ack(e, 0, 1, 70);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
