@@ -82,6 +82,8 @@ void draw_nature(void)
     n->forged = rate(100);
     n->ghost_ms = chance(150) ? (uint32_t)between(1, 40) : 0;
     n->ring = chance(300) ? (uint32_t)between(1, 12) : 0;
+    n->secrets = rate(1000);
+    n->thieves = rate(500);
 }
 
 /* Faults: none. Engines do what they said that they would. */
@@ -140,7 +142,8 @@ static void draw_pool(
     snprintf(text, sizeof(text), "pools[%u].layout=%s", i, layout);
     conf_give(c, text);
     p = &c->pools[i];
-    for (uint32_t u = 0; W.is.hosts && !langd && u < 2 && i == 1; u++) {
+    for (uint32_t u = 0, users = W.is.calm ? 2 : (uint32_t)between(1, 2);
+         W.is.hosts && !langd && u < users && i == 1; u++) {
         snprintf(text, sizeof(text), "pools[%u].uids[%u]=%u", i, u, 1000 + u);
         conf_give(c, text);
     }
@@ -375,6 +378,38 @@ static struct prod *draw_source(
     return v->p;
 }
 
+/* An engine that knows the room's id, and not its secret: it asks, or says that
+ * it does not want it. */
+static void draw_thief(const struct delivery *v)
+{
+    const struct cons *c = v->c[0];
+    struct daemon *l = W.daemons[W.is.encodeds + between(0, W.is.langds - 1)];
+    struct cons *t = draw_cons(l, c->encoder, c->room, (uint32_t)between(1, 3));
+
+    t->thief = true;
+    t->must_succeed = t->null = false;
+    t->readers = 0;
+    t->conns = 1;
+    t->key = c->key;
+    t->secret = chance(500) ? 0 : draw() | 1;
+    t->deadline_ms = (uint32_t)between(50, 2000);
+    cons_start(t, W.now_ns + between(0, 50) * MS);
+}
+
+/* Gives the room a secret, by chance, and to its engines; from another host it
+ * is needed where the pool is for some users. */
+static void draw_secret(const struct delivery *v)
+{
+    const struct conf_pool *p = &v->p->d->conf->pools[v->p->pool];
+
+    if (chance(W.is.secrets) || (W.is.calm && p->uids.count > 0))
+        v->p->secret = draw() | 1;
+    for (uint32_t i = 0; i < v->dsts; i++)
+        v->c[i]->secret = chance(W.is.wrong) ? draw() : v->p->secret;
+    if (v->p->secret && chance(W.is.thieves))
+        draw_thief(v);
+}
+
 static void start_all(struct delivery *v, uint64_t spread_ms)
 {
     if (v->p && !(W.is.calm && v->c[0]->null))
@@ -432,6 +467,7 @@ static void deliver_group(void)
         v.p = p;
         if (W.is.calm)
             make_sense(&v);
+        draw_secret(&v);
         if (before && batch) {
             before->mate = p;
             p->led = before;
@@ -489,6 +525,7 @@ void deliver(void *ptr, uint64_t again, uint64_t same)
         v.c[i] = draw_cons(W.daemons[W.is.encodeds + (first + i) % W.is.langds],
             e->index, room, v.dsts);
     (void)draw_source(e, room, &v, most_rows(&v));
+    draw_secret(&v);
     if (W.is.calm)
         couple(&v);
     if (lonely && chance(500)) { /* nobody asks for it */

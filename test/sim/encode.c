@@ -201,6 +201,7 @@ static void bind_view(struct prod *p, struct handle *h)
     m.attach.cell = h->cell;
     m.attach.tag = h->tag;
     m.attach.rights = h->rights;
+    m.attach.secret = secret_of(p->secret);
     econn_send(h->c, &m, h);
 }
 
@@ -225,6 +226,7 @@ static void announce(struct prod *p, struct handle *h)
     for (const struct prod *q = p->mate; q && !q->h[0]; q = q->mate)
         m.announce.batch++;
     memcpy(m.announce.key.b, &p->key, sizeof(p->key));
+    m.announce.secret = secret_of(p->secret);
     if (p->known)
         m.announce.aux = aux_of(p);
     trace("%s announces %llu as instance %u: max %u total %u%s required %u",

@@ -388,6 +388,14 @@ static void ask_pool(struct econn *c)
     econn_send(c, &m, NULL);
 }
 
+static void next_pool(struct econn *c)
+{
+    if (++c->pools < c->d->conf->pools_count)
+        ask_pool(c);
+    else
+        c->state = EC_READY;
+}
+
 static void answered(struct econn *c, const struct local_msg *m)
 {
     struct engine_conn *ec = (struct engine_conn *)c;
@@ -403,11 +411,11 @@ static void answered(struct econn *c, const struct local_msg *m)
     } else if (m->type == LOCAL_POOL_INFO) {
         HOLDS(m->pool_info.pool == c->pools, "pools have one number",
             "pool %u instead of %u", m->pool_info.pool, c->pools);
-        c->block_rows[c->pools++] = m->pool_info.block_rows;
-        if (c->pools < c->d->conf->pools_count)
-            ask_pool(c);
-        else
-            c->state = EC_READY;
+        c->block_rows[c->pools] = m->pool_info.block_rows;
+        next_pool(c);
+    } else if (m->type == LOCAL_ANSWER && s->type == LOCAL_POOL &&
+               m->answer.err == ERR_NOT_OWNER) {
+        next_pool(c); /* it is for other users */
     } else if (m->type == LOCAL_ANSWER && s->h) {
         if (m->answer.err)
             trace("%s/%u: %s refused, %s: %.*s", c->d->conf->name, c->number,

@@ -42,6 +42,36 @@ void cons_read(
     }
 }
 
+struct secret secret_of(uint64_t number)
+{
+    struct secret s = {{0}};
+
+    memcpy(s.b, &number, sizeof(number));
+    return s;
+}
+
+/* True if the pool's list has the user of the session. */
+static bool names(const struct conf_pool *p, uint32_t session)
+{
+    char uid[16];
+
+    snprintf(uid, sizeof(uid), "%u", 1000 + session % 2);
+    for (uint32_t i = 0; i < p->uids.count; i++)
+        if (strcmp(p->uids.items[i], uid) == 0)
+            return true;
+    return p->uids.count == 0;
+}
+
+bool cons_may(const struct cons *c, const struct prod *p)
+{
+    const struct daemon *e = W.daemons[c->encoder];
+    const struct conf_pool *pool = &e->conf->pools[p->pool];
+
+    return c->secret == p->secret &&
+           (c->secret || (pool->uids.count == 0) ||
+               (c->d->host == e->host && names(pool, c->session)));
+}
+
 static struct span encoder_name(const struct cons *c)
 {
     if (c->ghost)
@@ -79,6 +109,7 @@ static void decline(struct cons *c)
         return;
     m.decline.room = c->room;
     m.decline.encoder = encoder_name(c);
+    m.decline.secret = secret_of(c->secret);
     if (!c->must_succeed) { /* no matter what becomes of it */
         econn_send(e, &m, NULL);
         c->over = true;
@@ -113,6 +144,7 @@ static void request(struct cons *c, struct handle *h)
     m.request.group_size = c->group_size;
     m.request.deadline_ms = c->deadline_ms;
     memcpy(m.request.key.b, &c->key, sizeof(c->key));
+    m.request.secret = secret_of(c->secret);
     m.request.encoder = encoder_name(c);
     trace("%s requests %llu of %s, mode %u rows %u readers %u required %u",
         c->d->conf->name, (unsigned long long)c->room,
@@ -133,6 +165,7 @@ static void attach(struct cons *c, struct handle *h)
     m.attach.tag = h->tag;
     m.attach.rights = h->rights;
     m.attach.encoder = encoder_name(c);
+    m.attach.secret = secret_of(c->secret);
     econn_send(h->c, &m, h);
 }
 
@@ -396,8 +429,18 @@ static bool announced_so(const struct cons *c, const struct local_event *e)
 {
     for (const struct prod *p = prods_all(); p; p = p->next)
         if (p->room == c->room && p->d->index == c->encoder && p->announced &&
-            p->total == e->total && p->aux == e->aux.len &&
+            cons_may(c, p) && p->total == e->total && p->aux == e->aux.len &&
             (p->aux == 0 || e->aux.p[0] == (p->instance & 0xff)))
+            return true;
+    return false;
+}
+
+/* True if some announce of the room is for this engine. */
+static bool has_right(const struct cons *c)
+{
+    for (const struct prod *p = prods_all(); p; p = p->next)
+        if (p->room == c->room && p->d->index == c->encoder && p->announced &&
+            cons_may(c, p))
             return true;
     return false;
 }
@@ -418,6 +461,11 @@ void cons_event(struct handle *h, const struct local_event *e)
             (void)ask_again(c);
         return;
     }
+    HOLDS(!(e->what & (EVENT_LENGTH | EVENT_LANDED | EVENT_READY)) || c->null ||
+              c->ghost || has_right(c),
+        "rows and aux are for those that may have them",
+        "%s room %llu: session %u, secret %llx", c->d->conf->name,
+        (unsigned long long)c->room, c->session, (unsigned long long)c->secret);
     if (e->what & EVENT_FAILED)
         HOLDS(!c->must_succeed, "a healed world serves",
             "%s room %llu failed: %s %.*s", c->d->conf->name,
@@ -483,7 +531,8 @@ bool cons_over(void)
 bool cons_room_served(uint64_t room)
 {
     for (struct cons *c = conss; c; c = c->next)
-        if (c->room == room && !c->ready_ns && (!c->over || c->lost))
+        if (c->room == room && !c->thief && !c->ready_ns &&
+            (!c->over || c->lost))
             return false;
     return true;
 }

@@ -51,6 +51,8 @@ struct nature {
     uint32_t ghost_ms;      /* so often does a ghost say something; 0: none */
     uint32_t ring;          /* commands that a shard's ring holds; 0: all */
     uint32_t drain_ms, pools, copy_us, tickets;
+    uint32_t secrets; /* rooms that have one */
+    uint32_t thieves; /* of these, that engines without it ask for */
     bool calm;
     uint64_t faults_ns; /* how long the first phase lasts */
 };
@@ -350,7 +352,7 @@ struct prod {
     bool known, shuffled, separate_final, final_sent, aborts, silent, early;
     bool commit_wrong, over, announced, patient, must_succeed;
     uint8_t expected; /* the reason with which it has to fail; OK: none */
-    uint64_t key, abort_ns, start_ns, end_ns;
+    uint64_t key, secret, abort_ns, start_ns, end_ns;
     uint32_t order[16];
     uint32_t deadline_ms;
     uint64_t pace_ns;
@@ -370,12 +372,13 @@ struct cons {
     uint8_t mode, storage, tries;
     bool null, aborts, silent, over, requested, must_succeed, declines, asked;
     bool lost_with_daemon; /* a daemon of its room has crashed */
-    uint64_t key, hold_ns, abort_ns, ready_ns, start_ns, end_ns;
+    uint64_t key, secret, hold_ns, abort_ns, ready_ns, start_ns, end_ns;
     uint32_t rows, required, window, deadline_ms;
     uint64_t group;
     uint16_t group_size;
     struct cons *twin;  /* consumed together with this one */
     bool ghost;         /* asks a ghost */
+    bool thief;         /* does not have the room's secret */
     bool together;      /* with all of its group */
     bool eager;         /* releases what it sees at once */
     bool lost;          /* ended with no-blocks; not asked for again so far */
@@ -401,6 +404,10 @@ bool prod_key(struct prod *p, uint64_t key, uint64_t most);
 bool prod_saw_done(const struct prod *p);
 bool prods_over(void);
 bool cons_over(void);
+/* The bytes of a secret; 0: none. */
+struct secret secret_of(uint64_t number);
+/* True if the engine's user and secret open the room of this announce. */
+bool cons_may(const struct cons *c, const struct prod *p);
 /* True if all who asked for the room have its rows, or want none. */
 bool cons_room_served(uint64_t room);
 const char *prods_left(void);
