@@ -169,25 +169,52 @@ $(KERNELS): lib/gpu/rows.cu
 		-gencode arch=compute_90,code=sm_90 $< -o $@
 
 # llama.cpp: LLAMA=prefix has its include and lib; else pkg-config finds it.
-LLAMA_OUT := $(addprefix $(B)/llama/,libmmx-mtmd.so mmx-llama-encode \
-	mmx-llama-language)
-LLAMA_CFLAGS = $(ALL_CFLAGS) -Ilib/client $(if $(LLAMA),-isystem \
-	$(LLAMA)/include,$(shell pkg-config --cflags llama 2>/dev/null))
-LLAMA_LIBS = $(if $(LLAMA),-L$(LLAMA)/lib -Wl$(comma)-rpath$(comma)$(LLAMA)/lib,\
-	$(shell pkg-config --libs-only-L llama 2>/dev/null)) -lmtmd -lllama \
-	$(if $(wildcard $(LLAMA)/lib/libisoc23.so),-Wl$(comma)--no-as-needed \
-	-lisoc23) 	-Wl,--allow-shlib-undefined
+# What tests run is the same over doubles of libllama and libmtmd.
 comma := ,
+LLAMA_PARTS := libmmx-mtmd.so mmx-llama-encode mmx-llama-language
+LLAMA_TEST := $(addprefix $(B)/test/llama/,$(LLAMA_PARTS) unsplit linked)
+LLAMA_FAKE := $(B)/test/llama/libfake.so
+LLAMA_CFLAGS = $(ALL_CFLAGS) -Ilib/client -isystem $(LLAMA_INC)
+LLAMA_PROGRAM = $(CC) $(LLAMA_CFLAGS) $(LDFLAGS) $(filter %.c %.a,$^) -o $@ \
+	$(LLAMA_LIBS) -lpthread -ldl
+
 .PHONY: llama
-llama: $(LLAMA_OUT)
-$(B)/llama/libmmx-mtmd.so: lib/client/llama/mtmd_preload.c $(B)/libmmx.a
+llama: $(addprefix $(B)/llama/,$(LLAMA_PARTS))
+$(B)/llama/%: LLAMA_INC = $(or $(LLAMA:%=%/include),\
+	$(shell pkg-config --variable=includedir llama 2>/dev/null),/usr/include)
+$(B)/llama/%: LLAMA_LIBS = $(if $(LLAMA),-L$(LLAMA)/lib \
+	-Wl$(comma)-rpath$(comma)$(LLAMA)/lib,\
+	$(shell pkg-config --libs-only-L llama 2>/dev/null)) -lmtmd -lllama \
+	$(if $(wildcard $(LLAMA)/lib/libisoc23.so),\
+	-Wl$(comma)--no-as-needed -lisoc23) -Wl,--allow-shlib-undefined
+$(B)/test/llama/%: LLAMA_INC = test/double/llama
+$(B)/test/llama/%: LLAMA_LIBS = $(LLAMA_FAKE) -Wl,-rpath,'$$ORIGIN'
+
+$(LLAMA_FAKE): $(wildcard test/double/llama/*.c) \
+		$(wildcard test/double/llama/*.h)
 	@mkdir -p $(@D)
-	$(CC) $(LLAMA_CFLAGS) -fvisibility=hidden -shared -Wl,-z,lazy \
-		-Wl,--exclude-libs,ALL $^ -o $@ -lpthread -ldl
-$(B)/llama/mmx-llama-%: lib/client/llama/%.c lib/client/llama/host.c \
+	$(CC) -std=gnu11 -O1 -g $(WARN) -fPIC -shared -Itest/double/llama \
+		$(filter %.c,$^) -Wl,-soname,$(@F) -o $@
+$(addprefix $(B)/,llama/libmmx-mtmd.so test/llama/libmmx-mtmd.so): \
+		lib/client/llama/mtmd_preload.c lib/client/llama/digest.h \
 		$(B)/libmmx.a
 	@mkdir -p $(@D)
-	$(CC) $(LLAMA_CFLAGS) $(LDFLAGS) $^ -o $@ $(LLAMA_LIBS) -lpthread -ldl
+	$(CC) $(LLAMA_CFLAGS) -fvisibility=hidden -shared -Wl,-z,lazy \
+		-Wl,--exclude-libs,ALL -Wl,-soname,$(@F) $(filter %.c %.a,$^) \
+		-o $@ -lpthread -ldl
+$(B)/llama/mmx-llama-% $(B)/test/llama/mmx-llama-%: lib/client/llama/%.c \
+		lib/client/llama/host.c lib/client/llama/host.h \
+		lib/client/llama/digest.h $(B)/libmmx.a
+	@mkdir -p $(@D)
+	$(LLAMA_PROGRAM)
+# The program that knows nothing of us, and the same linked, not preloaded.
+$(B)/test/llama/unsplit $(B)/test/llama/linked: test/engines/llama/reference.c
+	@mkdir -p $(@D)
+	$(LLAMA_PROGRAM)
+$(B)/test/llama/linked: LLAMA_LIBS = -Wl,--no-as-needed \
+	$(B)/test/llama/libmmx-mtmd.so $(LLAMA_FAKE) -Wl,-rpath,'$$ORIGIN'
+$(B)/test/llama/linked: $(B)/test/llama/libmmx-mtmd.so
+$(filter-out %.so,$(LLAMA_TEST)): $(LLAMA_FAKE)
 
 .PHONY: clean
 clean:
@@ -235,7 +262,8 @@ bench: all $(BENCH)
 
 # What CI adds.
 .PHONY: lint format fuzz fuzzers tests mutants models
-tests: all $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(DOUBLE) $(SAMPLE)
+tests: all $(BENCH) $(WATCH) $(UNIT) $(CONTRACT) $(SIM) $(DOUBLE) $(SAMPLE) \
+	$(LLAMA_TEST)
 
 fuzzers: $(FUZZERS)
 

@@ -88,8 +88,9 @@ static void settle(bool wait)
         struct mmx_look look = {.size = sizeof look};
         int e = wait ? mmx_wait_room(host.m, r, MMX_DONE, 60000) : 0;
 
-        if (mmx_look(host.m, r, &look) == 0 && !wait &&
-            !(look.seen & (MMX_DONE | MMX_FAILED))) {
+        if (mmx_look(host.m, r, &look) != 0 || e == -MMX_E_STALE)
+            continue; /* DONE has released it */
+        if (!wait && !(look.seen & (MMX_DONE | MMX_FAILED))) {
             undelivered[left++] = r;
             continue;
         }
@@ -251,6 +252,9 @@ static const char *prepare(struct job *j, char *images, const char *prompt)
             continue;
         if (j->n_media == MEDIA_MAX)
             return "too many pictures";
+        if (mtmd_input_chunk_get_n_tokens(c) >
+            (size_t)host.pool.blocks * host.pool.block_rows)
+            return "a picture has more rows than the pool: more blocks";
         if (tag && !digest_room(tag, id))
             return "a picture has no digest";
         for (int k = 0; tag && k < j->n_media; k++)

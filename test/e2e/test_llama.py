@@ -1,0 +1,384 @@
+"""llama.cpp's hosts and libmmx-mtmd.so between real daemons, over doubles of
+libllama and libmtmd whose answer depends on every token, row, position and on
+the attention: an answer is right if it is that of the unsplit program."""
+
+import os
+import re
+import subprocess
+
+from engine import LIMIT
+from pair import BUILD, Case, eventually, sanitized
+
+from mmx import aux
+
+HERE = os.path.join(BUILD, "test/llama")
+STEPS = 6
+
+
+def fields(dtype="f32", width=8):
+    return f"embedding:{dtype}:{width}"
+
+
+class Llama(Case):
+    def setUp(self):
+        super().setUp()
+        self.dir = self.world.dir
+        self.file("a", "4 3 5")
+        self.file("b", "7 2 9")
+        self.model("8 1 0")
+        self.turn = 0
+
+    def file(self, name, text):
+        path = os.path.join(self.dir, name)
+        with open(path, "w", encoding="ascii") as f:
+            f.write(text + "\n")
+        return path
+
+    def model(self, text):
+        """Width, M-RoPE, attention both ways."""
+        self.model_path = self.file("model", text)
+
+    def pair_of(self, dtype="f32", width=8, **more):
+        return self.pair(fields=fields(dtype, width), block_rows=4, **more)
+
+    def gone(self, *daemons):
+        """Ends them, for others under their names."""
+        for d in daemons:
+            self.assertEqual(d.stop(), 0)
+            self.world.daemons.remove(d)
+
+    def line(self, pictures="a", prompt="hello <__media__> what"):
+        """Room names are for use once."""
+        self.turn += 1
+        paths = ",".join(os.path.join(self.dir, p) for p in pictures)
+        return f"r{self.turn} {paths} {prompt}\n"
+
+    def program(self, name, *words, **env):
+        return subprocess.Popen(
+            [os.path.join(HERE, name), *words], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env={
+                **os.environ, "FAKE_ENCODES": self.dir + f"/{name}.count",
+                **env})
+
+    def encodes(self, name):
+        try:
+            return os.path.getsize(self.dir + f"/{name}.count")
+        except FileNotFoundError:
+            return 0
+
+    def unsplit(self, *lines, batch=5, name="unsplit", **env):
+        """(answers, stderr) of a program that knows nothing of mmx."""
+        p = self.program(name, self.model_path, self.model_path, str(batch),
+                         str(STEPS), self.dir + "/logits", **env)
+        out, said = p.communicate("".join(lines), timeout=LIMIT)
+        self.assertEqual(p.returncode, 0, said)
+        return re.findall(r" tokens (.*)", out), said
+
+    def encode_host(self, encoded, *words, **env):
+        return self.program("mmx-llama-encode", "--model", self.model_path,
+                            "--mmproj", self.model_path, "--socket",
+                            encoded.socket, *words, **env)
+
+    def encoded_line(self, host, line):
+        host.stdin.write(line)
+        host.stdin.flush()
+        return host.stdout.readline()
+
+    def end(self, host, code=0):
+        out, said = host.communicate(timeout=LIMIT)
+        self.assertEqual(host.returncode, code, out + said)
+        return out + said
+
+    def language(self, langd, manifest, *words, batch=5):
+        """All that the language host says to the lines."""
+        p = self.program("mmx-llama-language", "--model", self.model_path,
+                         "--socket", langd.socket, "--encoder", "enc0",
+                         "--batch", str(batch), "--predict", str(STEPS),
+                         "--no-stop", *words)
+        out, said = p.communicate(manifest, timeout=LIMIT)
+        self.said = out + said
+        return re.findall(r" tokens (.*)", out)
+
+
+class Split(Llama):
+    def split(self, pair, line, *words, batch=5):
+        host = self.encode_host(pair[0])
+        got = self.language(pair[1], self.encoded_line(host, line), *words,
+                            batch=batch)
+        self.end(host)
+        self.assertEqual(got, self.unsplit(line, batch=batch)[0], self.said)
+
+    def test_the_answer_is_that_of_one_process(self):
+        two = "ab", "one <__media__> two <__media__> end"
+        for model, batch in (("8 1 0", 5), ("8 0 0", 5), ("8 0 1", 64)):
+            self.model(model)
+            for dtype in ("f32", "bf16"):
+                world = self.pair_of(dtype)
+                for mode in ("view", "plan", "stream"):
+                    for line in (self.line(), self.line(*two)):
+                        self.split(world, line, "--mode", mode, batch=batch)
+                self.gone(*world)
+
+    def test_a_picture_larger_than_the_pool_passes_through(self):
+        self.file("a", "40 30 5")
+        pair = self.pair_of(encoded={"blocks": 400}, langd={"blocks": 8, "default_blocks": 2})
+        self.split(pair, self.line(), "--mode", "stream", batch=16)
+
+    def test_both_ways_needs_the_whole_picture_in_a_batch(self):
+        self.model("8 0 1")
+        e, d = self.pair_of()
+        host = self.encode_host(e)
+        manifest = self.encoded_line(host, self.line())
+        self.assertEqual(self.language(d, manifest, batch=11), [])
+        self.assertIn("raise --batch", self.said)
+        host.communicate(timeout=LIMIT)
+
+    def test_a_request_fails_and_the_next_is_served(self):
+        e, d = self.pair_of()
+        host = self.encode_host(e)
+        bad = self.encoded_line(host, "r0 /nowhere hello <__media__> what\n")
+        self.assertEqual(bad, "r0 error cannot read /nowhere\n")
+        line = self.line()
+        manifest = self.encoded_line(host, line)
+        got = self.language(d, bad + "nonsense x\n" + manifest)
+        self.assertEqual(got, self.unsplit(line)[0], self.said)
+        self.assertIn("r0 error cannot read /nowhere", self.said)
+        self.assertIn("nonsense error the line is not one of", self.said)
+        self.end(host, code=1)
+
+    def test_rows_of_another_engine_need_no_saved_chunk(self):
+        e, d = self.pair_of()
+        enc = self.world.engine(e)
+        line = self.line()
+        manifest = re.sub(r"room:\d+", "room:77", self.manifest_of(e, d, line))
+        self.announce(enc, 77, aux.pack(
+            modality="image", flags=aux.MROPE, grid=[(1, 6, 8)], merge=2))
+        self.assertEqual(self.language(d, manifest), self.unsplit(line)[0],
+                         self.said)
+        enc.conn.wait(lambda: enc.rooms[77].ended, LIMIT)
+        enc.release(77)
+
+    def manifest_of(self, e, d, line):
+        host = self.encode_host(e)
+        manifest = self.encoded_line(host, line)
+        self.language(d, manifest)
+        self.end(host)
+        return manifest
+
+    def announce(self, enc, room, words, rows=12):
+        """The rows of picture a, as the double has them."""
+        import numpy as np
+        values = (np.arange(12 * 8) * 31 + 5 * 7) % 251
+        source = enc.conn.announce(room, enc.pool, rows, rows, aux=words)
+        enc.rooms[room] = source
+        enc.granted(room)
+        source["embedding"][0:12] = values.reshape(12, 8)
+        source.commit(0, rows, final=True)
+
+    def test_an_aux_that_does_not_fit_is_refused(self):
+        e, d = self.pair_of()
+        enc = self.world.engine(e)
+        manifest = self.manifest_of(e, d, self.line())
+        good = {"flags": aux.MROPE, "grid": [(1, 3, 4)]}
+        cases = ((b"pickle", "the aux is not one of"),
+                 (aux.pack(grid=[(1, 3, 4)]), "this model has M-RoPE"),
+                 (aux.pack(**{**good, "flags": 6}), "of a newer release"),
+                 (aux.pack(**{**good, "grid": [(1, 3, 3)]}), "needs a grid"),
+                 (aux.pack(**good, merge=0), "one picture of a room"),
+                 (aux.pack(**{**good, "grid": [(1, 3, 4)] * 2}),
+                  "one picture of a room"),
+                 (aux.pack(**good, chunk=b"123"), "the saved chunk"))
+        for room, (words, why) in enumerate(cases, 100):
+            self.announce(enc, room, words)
+            got = self.language(
+                d, re.sub(r"room:\d+", f"room:{room}", manifest))
+            self.assertEqual(got, [], why)
+            self.assertIn(why, self.said)
+            enc.conn.wait(lambda: enc.rooms[room].ended, LIMIT)
+            enc.release(room)
+
+    def test_a_pool_that_does_not_fit_ends_a_host_at_its_start(self):
+        e, d = self.pair_of(width=9)
+        self.assertIn("rows of this model are 8 wide, those of pool vit 9: "
+                      "set its layout to embedding:f32:8 on both sides",
+                      self.end(self.encode_host(e), code=1))
+        self.assertEqual(self.language(d, ""), [])
+        self.assertIn("set its layout", self.said)
+
+    def test_a_picture_larger_than_the_encoders_pool_is_refused(self):
+        self.file("a", "40 30 5")
+        e, d = self.pair_of()
+        host = self.encode_host(e)
+        self.assertRegex(self.encoded_line(host, self.line()),
+                         "r1 error a picture has more rows than the pool")
+        self.end(host, code=1)
+
+    def test_no_daemon_is_one_line(self):
+        e, d = self.pair_of()
+        e.stop()
+        self.assertRegex(self.end(self.encode_host(e), code=1),
+                         r"^mmx-llama-encode: no daemon: .*mmxctl doctor\n$")
+
+
+class Preload(Llama):
+    """Programs that know nothing of mmx. What has a key stays at the encoder
+    until its space is needed: a test ends that daemon itself."""
+
+    def ask(self, langd, *lines, batched=False, **env):
+        socket = langd if isinstance(langd, str) else langd.socket
+        env = {"MMX_LANGD_SOCKET": socket, "MMX_ENCODER": "enc0",
+               "MMX_MODEL": "tiny", **env}
+        if batched:
+            env["BATCHED"] = "1"
+        name = "linked"
+        if not sanitized(os.path.join(HERE, "unsplit")):
+            name = "unsplit"
+            env["LD_PRELOAD"] = os.path.join(HERE, "libmmx-mtmd.so")
+        if os.path.exists(self.dir + f"/{name}.count"):
+            os.unlink(self.dir + f"/{name}.count")
+        got = self.unsplit(*lines, name=name, **env)
+        self.own = self.encodes(name)
+        return got
+
+    def digest_host(self, encoded, line, **env):
+        host = self.encode_host(encoded, "--digest", "tiny", **env)
+        self.encoded_line(host, line)
+        return host
+
+    def test_rows_come_from_a_room(self):
+        line = self.line("ab", "one <__media__> two <__media__> end")
+        want = self.unsplit(line)[0]
+        for dtype in ("f32", "bf16", "f16"):
+            e, d = self.pair_of(dtype)
+            for batched in (False, True):
+                if dtype == "f16":  # of another encoder than ours
+                    break
+                host = self.digest_host(e, line)
+                got, said = self.ask(d, line, batched=batched)
+                self.assertEqual(got, want, said)
+                self.assertEqual(self.own, 0, said)
+                self.assertEqual(said.count(" rows of "), 2, said)
+                self.assertEqual(
+                    "in place" in said, batched and dtype == "f32", said)
+                self.end(host)
+                d.all_free()
+            self.gone(e, d)
+
+    def test_the_library_may_be_linked(self):
+        e, d = self.pair_of()
+        line = self.line()
+        host = self.digest_host(e, line)
+        got, said = self.unsplit(
+            line, name="linked", MMX_LANGD_SOCKET=d.socket,
+            MMX_ENCODER="enc0", MMX_MODEL="tiny")
+        self.assertEqual(got, self.unsplit(line)[0])
+        self.assertEqual(self.encodes("linked"), 0, said)
+        self.end(host)
+        e.stop()
+
+    def falls_back(self, langd, why, batched=False, **env):
+        line = self.line("ab", "one <__media__> two <__media__> end")
+        got, said = self.ask(langd, line, batched=batched, **env)
+        self.assertEqual(got, self.unsplit(line)[0], said)
+        self.assertEqual(self.own, 2, said)
+        self.assertIn(why, said)
+        return said
+
+    def test_no_daemon(self):
+        for batched in (False, True):
+            said = self.falls_back("/nowhere/langd.sock", "langd is away",
+                                   batched)
+            self.assertEqual(said.count("mmx:"), 1, said)
+
+    def test_no_room(self):
+        e, d = self.pair_of()
+        for batched in (False, True):
+            self.falls_back(d, "timeout", batched, MMX_WAIT_MS="300")
+
+    def test_no_encoder_of_that_name(self):
+        e, d = self.pair_of()
+        self.falls_back(d, "encoding here", MMX_ENCODER="nowhere")
+
+    def test_a_pool_that_does_not_fit(self):
+        for field in (fields(width=9), fields("u8")):
+            e, d = self.pair(fields=field)
+            self.falls_back(d, "pictures are encoded here")
+            self.gone(e, d)
+
+    def test_another_model_has_other_rooms(self):
+        e, d = self.pair_of()
+        host = self.digest_host(e, self.line())
+        self.falls_back(d, "timeout", MMX_MODEL="large", MMX_WAIT_MS="300")
+        host.kill()
+        host.communicate()
+        e.stop()
+
+    def test_the_encoder_dies_while_its_rows_are_awaited(self):
+        for batched in (False, True):
+            e, d = self.pair_of()
+            hold = os.path.join(self.dir, f"pipe{batched}")
+            os.mkfifo(hold)
+            line = self.line()
+            host = self.digest_host(e, line, FAKE_HOLD=hold)
+            env = {"MMX_LANGD_SOCKET": d.socket, "MMX_ENCODER": "enc0",
+                   "MMX_MODEL": "tiny", "MMX_ROWS_MS": "600000"}
+            if batched:
+                env["BATCHED"] = "1"
+            p = self.program("linked", self.model_path, self.model_path, "5",
+                             str(STEPS), self.dir + "/logits", **env)
+            p.stdin.write(line)
+            p.stdin.flush()
+            eventually(lambda: [r for r in d.show("rooms")
+                                if not r.get("ended")], "the room is asked for")
+            host.kill()
+            host.communicate()
+            out, said = p.communicate(timeout=LIMIT)
+            self.assertEqual(re.findall(r" tokens (.*)", out),
+                             self.unsplit(line)[0], said)
+            self.assertIn("engine-lost", said)
+            d.all_free()
+            self.gone(e, d)
+
+    def test_a_daemon_that_comes_later_is_used(self):
+        e, d = self.pair_of()
+        d.stop()
+        p = self.program("linked", self.model_path, self.model_path, "5",
+                         str(STEPS), self.dir + "/logits",
+                         MMX_LANGD_SOCKET=d.socket, MMX_ENCODER="enc0",
+                         MMX_MODEL="tiny")
+        p.stdin.write(self.line("a"))
+        p.stdin.flush()
+        p.stdout.readline()
+        self.assertEqual(self.encodes("linked"), 1)
+        d.start()
+        line = self.line("b")
+        host = self.digest_host(e, line)
+
+        def fetched():
+            before = self.encodes("linked")
+            p.stdin.write(line)
+            p.stdin.flush()
+            self.assertEqual(re.findall(r" tokens (.*)", p.stdout.readline()),
+                             want)
+            return self.encodes("linked") == before
+        want = self.unsplit(line)[0]
+        eventually(fetched, "the daemon is used again")
+        said = p.communicate(timeout=LIMIT)[1]
+        self.assertIn("langd is away", said)
+        self.assertIn("mmx: 14 rows of ", said)
+        self.end(host)
+        e.stop()
+
+    def test_the_same_picture_is_encoded_once(self):
+        e, d = self.pair_of()
+        host = self.encode_host(e, "--digest", "tiny")
+        for _ in range(3):
+            line = self.line()
+            self.encoded_line(host, line)
+            got, said = self.ask(d, line)
+            self.assertEqual(got, self.unsplit(line)[0], said)
+            self.assertEqual(self.own, 0, said)
+        self.end(host)
+        self.assertEqual(self.encodes("mmx-llama-encode"), 1)
+        e.stop()
