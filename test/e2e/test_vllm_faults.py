@@ -315,3 +315,89 @@ class Gone(VllmCase):
         self.consumer.step(r)
         self.check(self.consumer, r)
         self.consumer.finish(r)
+
+
+class Steps(VllmCase):
+    """Something dies before each step of a request in turn. The request ends
+    with its rows or is encoded here, another one is served, no block is
+    lost."""
+
+    STEPS = ("announced", "written", "said", "asked", "ready", "loaded")
+
+    def life(self, name, dies, k):
+        """Takes a request through its steps; dies() before step k."""
+        here, there = Request(name, ("cat", 300)), Request(name, ("cat", 300))
+        for i, step in enumerate(self.STEPS):
+            if i == k:
+                dies()
+            producer, consumer = self.producer, self.consumer
+            if step == "announced":
+                producer.admit(here)
+            elif step == "written":
+                producer.step(here)
+            elif step == "said":
+                there.ec_transfer_params = producer.finish(here)
+            elif step == "asked":
+                consumer.ready(there)
+            elif step == "ready":
+                consumer.admit(there)
+            else:
+                consumer.step(there)
+        self.check(self.consumer, there)
+        self.consumer.finish(there)
+        for engine in (self.producer, self.consumer):
+            engine.step(Request("next"), evict=[
+                h for h in ("cat",) if h in engine.caches[0]])
+        self.d.all_free()
+
+    def enumerate(self, dies, back):
+        # Rows that no router has heard of live until then.
+        self.start(ranks=1, encoded={"timeouts": {"bootstrap": "2s"}})
+        settings = self.consumer.scheduler.settings
+        self.producer.close()
+        self.world.engines.remove(self.producer)
+        self.producer = self.engine_of(self.e, "producer", 1,
+                                       mmx_deadline_s=0.3)
+        for k in range(len(self.STEPS)):
+            with self.subTest(before=self.STEPS[k]):
+                settings.patience = 0.3
+                self.life(f"r{k}", dies, k)
+                settings.patience = 60
+                back()
+                encoded = len(self.consumer.encoded)
+                self.life(f"s{k}", dies, -1)
+                self.assertEqual(len(self.consumer.encoded), encoded)
+    def test_the_encoders_daemon_dies(self):
+        def back():
+            self.e.start()
+            eventually(lambda: self.producer.scheduler._producer.link.step(),
+                       "the producer has its pool again")
+            eventually(self.reaches, "langd has met it again")
+        self.enumerate(lambda: self.e.kill(), back)
+
+    def test_langd_dies(self):
+        def dies():
+            self.d.kill()
+            self.d.start()
+        self.enumerate(dies, self.connected)
+
+    def test_the_producer_dies(self):
+        def dies():
+            self.producer.close()
+            self.world.engines.remove(self.producer)
+            self.producer = self.engine_of(self.e, "producer", 1,
+                                           mmx_deadline_s=0.3)
+        self.enumerate(dies, lambda: None)
+
+    def connected(self):
+        eventually(lambda: self.consumer.scheduler._consumer.link.step(),
+                   "the consumer has its pool again")
+
+    def reaches(self):
+        """True if a picture comes through; its rows go again."""
+        n = self.tries = getattr(self, "tries", 0) + 1
+        r = self.hand_over(f"t{n}", (f"try{n}", 3))
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.consumer.finish(r)
+        return f"try{n}" not in self.consumer.encoded
