@@ -655,3 +655,54 @@ TEST(places_that_cannot_be_meant_are_refused)
     }
     wide_close(&w);
 }
+
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+
+/* Returns how many connections' ends have both buffers of `bytes`, which the
+ * kernel counts twice; 0: that the kernel may size both. */
+static uint32_t buffers_of(unsigned bytes)
+{
+    uint32_t n = 0;
+
+    for (int fd = 3; fd < 256; fd++) {
+        unsigned sent = 0, got = 0, fixed = 3;
+        struct sockaddr_storage at;
+        socklen_t len = sizeof(at);
+
+        if (getpeername(fd, (struct sockaddr *)&at, &len) != 0)
+            continue;
+        len = sizeof(int);
+        T_EQ_I64(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sent, &len), 0);
+        T_EQ_I64(getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &got, &len), 0);
+        if (getsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &fixed, &len) != 0)
+            fixed = bytes ? 3 : 0; /* older than 5.14 */
+        n += bytes ? sent == 2 * bytes && got == 2 * bytes && fixed == 3
+                   : fixed == 0;
+    }
+    return n;
+}
+
+/* Both ends of a connection have the buffers of the configuration, or those
+ * that the kernel likes. */
+TEST(buffers_are_as_configured)
+{
+    const unsigned sizes[] = {100000, 0};
+
+    for (uint32_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        struct data_conf c = side_conf();
+        struct side a, b;
+
+        c.buffer_bytes = sizes[i];
+        side_open_with(&a, &data_tcp, &c);
+        side_open_with(&b, &data_tcp, &c);
+        T_OK(data_tcp.connect(a.d, 0, data_tcp.address(b.d)));
+        T_OK(side_post(&a, 0, 0, NULL, 0));
+        side_until(&a, &b, &b.arrived_count, 1);
+        T_EQ_U64(descriptors(), 2);
+        T_EQ_U64(buffers_of(sizes[i]), 2);
+        side_close(&a);
+        side_close(&b);
+    }
+}
