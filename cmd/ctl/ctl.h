@@ -78,6 +78,7 @@ void findings_end(const struct findings *r);
 struct seen {
     uint8_t role;       /* ROLE_ANY: no daemon answered */
     char carriers[256]; /* what its rows can go by */
+    char not_by[192];   /* why not by the other carriers */
 };
 
 /* Checks everything an engine needs to reach one daemon and use it; fills

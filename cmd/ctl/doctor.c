@@ -247,6 +247,7 @@ static void check_tables(struct visit *v)
     rows_get(row, "draining", draining, sizeof(draining));
     rows_get(row, "attachments", used, sizeof(used));
     rows_get(row, "carriers", v->seen->carriers, sizeof(v->seen->carriers));
+    rows_get(row, "not_by", v->seen->not_by, sizeof(v->seen->not_by));
     snprintf(text, sizeof(text),
         "%s rooms open, %s cells in use, %u free for a new engine", open_, used,
         v->cells);

@@ -7,6 +7,7 @@
 #include "ctl.h"
 
 #include "core/conf/conf.h"
+#include "io/data.h"
 #include "io/yaml.h"
 
 #include <glob.h>
@@ -109,12 +110,25 @@ static bool has_card(void)
     return found;
 }
 
+/* True if the daemon would take RDMA by itself, had it a UCX that is sound. */
+static bool wants_rdma(const struct conf *c)
+{
+    return c->transfer_carrier == CARRIER_AUTO && c->insecure &&
+           strcmp(c->transfer_tls, "tcp") == 0 && has_card();
+}
+
+/* True if its UCX is not, which no drop-in changes. */
+static bool unsound(const struct seen *seen)
+{
+    return strstr(seen->not_by, UCX_ENDS_PROCESS) != NULL;
+}
+
 /* True if the daemon may take RDMA by itself, or has done so. */
 static bool may_use_rdma(const struct conf *c, const struct seen *seen)
 {
-    return c->transfer_carrier == CARRIER_AUTO &&
-           (lists_rdma(seen->carriers) ||
-               (c->insecure && !strcmp(c->transfer_tls, "tcp") && has_card()));
+    return (c->transfer_carrier == CARRIER_AUTO &&
+               lists_rdma(seen->carriers)) ||
+           (wants_rdma(c) && !unsound(seen));
 }
 
 static bool uses_gpu(const struct conf *c)
@@ -190,6 +204,10 @@ void doctor_unit(struct findings *r, const char *file, const struct seen *seen)
                                  : "mmx-encoded --check-config says the same");
         return;
     }
+    if (wants_rdma(&c) && unsound(seen))
+        findings_say(r, WARN, "card", seen->not_by,
+            "this host has a card for RDMA: a newer UCX (1.18 is known to "
+            "work); or set transfer.carrier: tcp");
     if (!installed(role))
         return;
     if (uses_gpu(&c))

@@ -186,6 +186,8 @@ struct ucx_offer {
     char transports[128], devices[128]; /* comma-separated; worth the choice */
     char why_not[160];                  /* empty where it is */
 };
+/* In why_not where UCX itself is what is not sound, whatever the host has. */
+#define UCX_ENDS_PROCESS "ends the process when a peer goes"
 /* True if UCX is sound, and has a transport between hosts that is better than a
  * TCP socket, or one that tls, unless that is "tcp", names. Before any carrier
  * is opened. */

@@ -273,10 +273,13 @@ class Played(Case):
         self.assertEqual((text, rows), ("a table\n", "[]\n"))
         self.assertIn("older than this mmxctl", doctor)
 
-    def test_one_that_took_rdma_by_itself(self):
-        carriers = b"ucx 1.18 rc_mlx5,ud_mlx5; tcp"
-        status = b"\1\2\x08carriers" + struct.pack(
-            "<I", len(carriers)) + carriers
+    def found(self, config, checks, **status):
+        """What the doctor finds of a langd with this configuration, whose
+        status has these columns, on a host with a card for RDMA."""
+        row = b"\1"
+        for name, value in status.items():
+            row += b"\2" + bytes([len(name)]) + name.encode() + struct.pack(
+                "<I", len(value)) + value.encode()
 
         def answer(frame):
             if frame.message is wire.HELLO:
@@ -285,21 +288,41 @@ class Played(Case):
                     abilities=1 << 1)
             what = frame.values["what"]
             return wire.REPORT.encode(
-                frame.seq, text=status if what == "status" else b"")
+                frame.seq, text=row if what == "status" else b"")
 
         shutil.copy(os.path.join(ROOT, "systemd", "mmx-langd.service"),
                     self.world.dir)
+        os.makedirs(self.world.dir + "/cards/mlx5_0", exist_ok=True)
         path = os.path.join(self.world.dir, "prod.yaml")
-        for text, results in (("", ["warn"]),
-                              ("transfer:\n  carrier: tcp\n", [])):
-            with open(path, "w") as f:
-                f.write(text)
-            said, = self.ask(
-                answer, ["--config", path, "--json", "doctor"],
-                env={"MMX_UNITS": self.world.dir})
-            os.unlink(self.world.dir + "/played.sock")
-            rows = [r for r in json.loads(said) if r["check"] == "unit"]
-            self.assertEqual([r["result"] for r in rows], results, rows)
-            for row in rows:
-                self.assertIn("mmx-langd", row["text"])
-                self.assertIn("/mmx-rdma.conf", row["advice"])
+        with open(path, "w") as f:
+            f.write(config)
+        said, = self.ask(
+            answer, ["--config", path, "--json", "doctor"],
+            env={"MMX_UNITS": self.world.dir,
+                 "MMX_CARDS": self.world.dir + "/cards"})
+        os.unlink(self.world.dir + "/played.sock")
+        return [r for r in json.loads(said) if r["check"] in checks]
+
+    def test_one_that_took_rdma_by_itself(self):
+        took = {"carriers": "ucx 1.18 rc_mlx5,ud_mlx5; tcp"}
+        row, = self.found("", ["unit"], **took)
+        self.assertEqual(row["result"], "warn")
+        self.assertIn("mmx-langd", row["text"])
+        self.assertIn("/mmx-rdma.conf", row["advice"])
+        self.assertEqual(
+            self.found("transfer:\n  carrier: tcp\n", ["unit"], **took), [])
+
+    def test_a_card_and_a_ucx_that_is_not_sound(self):
+        auto = "insecure: true\n"
+        why = ("ucx: UCX 1.13 ends the process when a peer goes while the two "
+               "connect")
+        row, = self.found(auto, ["unit", "card"], carriers="tcp", not_by=why)
+        self.assertEqual((row["check"], row["result"], row["text"]),
+                         ("card", "warn", why))
+        self.assertIn("a newer UCX", row["advice"])
+        row, = self.found(auto, ["unit", "card"], carriers="tcp",
+                          not_by="ucx: UCX 1.18 has nothing but TCP between "
+                          "hosts")
+        self.assertEqual(row["check"], "unit")
+        self.assertEqual(self.found(auto + "transfer:\n  carrier: tcp\n",
+                                    ["unit", "card"], carriers="tcp"), [])

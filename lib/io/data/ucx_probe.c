@@ -118,7 +118,7 @@ bool ucx_probe(struct ucx_offer *offer, const char *tls)
     snprintf(offer->version, sizeof(offer->version), "%u.%u", major, minor);
     if (major == 1 && minor < 14) {
         snprintf(offer->why_not, sizeof(offer->why_not),
-            "UCX %s ends the process when a peer goes while the two connect",
+            "UCX %s " UCX_ENDS_PROCESS " while the two connect",
             offer->version);
         return false;
     }
