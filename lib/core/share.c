@@ -32,11 +32,23 @@ void share_init(struct share *s, struct slab *slab, const struct conf *c,
     slots_init(&s->slots, slab, s->total);
     table_init(&s->of, slab, s->total, seed);
     s->uses = slab_take(slab, s->total, sizeof(*s->uses));
+    s->last = NONE;
+}
+
+/* Returns the record of `who`, mostly the same as last time; NONE: it has none.
+ */
+static uint32_t record_of(const struct share *s, uint64_t who)
+{
+    uint32_t i = s->last;
+
+    if (i != NONE && s->uses[i].who == who && s->uses[i].used > 0)
+        return i;
+    return table_get(&s->of, who, 0);
 }
 
 uint32_t share_used(const struct share *s, uint64_t who)
 {
-    uint32_t i = table_get(&s->of, who, 0);
+    uint32_t i = record_of(s, who);
 
     return i == NONE ? 0 : s->uses[i].used;
 }
@@ -70,7 +82,7 @@ static void refused(struct share *s, uint64_t who, uint32_t n)
 
 static void add(struct share *s, uint64_t who, uint32_t n)
 {
-    uint32_t i = table_get(&s->of, who, 0);
+    uint32_t i = record_of(s, who);
 
     if (i == NONE) {
         i = slots_take(&s->slots);
@@ -80,6 +92,7 @@ static void add(struct share *s, uint64_t who, uint32_t n)
     }
     s->uses[i].used += n;
     s->used += n;
+    s->last = i;
 }
 
 bool share_take(struct share *s, uint64_t who, uint32_t n)
@@ -95,7 +108,7 @@ bool share_take(struct share *s, uint64_t who, uint32_t n)
 
 void share_give(struct share *s, uint64_t who, uint32_t n)
 {
-    uint32_t i = table_get(&s->of, who, 0);
+    uint32_t i = n == 0 ? NONE : record_of(s, who);
 
     if (n == 0)
         return;

@@ -31,6 +31,7 @@ struct share {
     struct table of; /* (who, 0) -> uses */
     struct share_use *uses;
     struct slots slots;
+    uint32_t last; /* the record that was looked for last */
     char why[256]; /* of the last refusal */
 };
 

@@ -43,17 +43,22 @@ static uint64_t clock_ns(struct node *n)
     return n->now_ns;
 }
 
+static void step(struct node *n, struct event *ev)
+{
+    ev->now_ns = n->steps++ % STEPS_A_LOOK ? n->now_ns : clock_ns(n);
+    brain_step(n->brain, ev, &n->out);
+    node_carry_out(n);
+}
+
 void node_event(struct node *n, struct event *ev)
 {
-    struct event more = {.type = EV_MORE};
-
     CHECK(n->out.count == 0, "a step inside another, event %u", ev->type);
-    do {
-        ev->now_ns = n->steps++ % STEPS_A_LOOK ? n->now_ns : clock_ns(n);
-        brain_step(n->brain, ev, &n->out);
-        node_carry_out(n);
-        ev = &more;
-    } while (brain_pending(n->brain) && !node_congested(n));
+    step(n, ev);
+    if (!brain_pending(n->brain))
+        return;
+    for (struct event more = {.type = EV_MORE};
+         brain_pending(n->brain) && !node_congested(n);)
+        step(n, &more);
 }
 
 /* Continues what a step left because a shard was far behind. */
@@ -218,10 +223,9 @@ static void pull_events(struct node *n, uint32_t conn)
     for (;;) {
         struct writer w = local_writer(n->local, conn);
 
-        if (brain_next_event(n->brain, conn, &w)) {
-            local_wrote(n->local, conn, w.len);
-            continue;
-        }
+        while (brain_next_event(n->brain, conn, &w))
+            ;
+        local_wrote(n->local, conn, w.len);
         /* None is left, or it needs more space than there is. */
         if (!local_queued(n->local, conn)) {
             list_remove(&n->conns[conn].notified);

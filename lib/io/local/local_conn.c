@@ -435,17 +435,24 @@ static bool may_take(struct local_conn *c)
     return conn_push(c) || c->deaf;
 }
 
-/* True if the next frame is complete in the packet. *seq is what could be
- * read. */
-static bool frame_whole(const struct reader *r, uint32_t *seq)
+/* True if the next frame is complete in the packet. */
+static bool frame_whole(const struct reader *r)
 {
-    struct reader peek = *r;
+    size_t left = r->len - r->at;
     uint32_t len;
 
-    (void)get_u32(&peek);
-    len = get_u32(&peek);
-    *seq = get_u32(&peek);
-    return !peek.failed && len <= peek.len - peek.at;
+    if (left < LOCAL_HEADER)
+        return false;
+    memcpy(&len, r->p + r->at + 4, sizeof(len));
+    return le32toh(len) <= left - LOCAL_HEADER;
+}
+
+/* Returns the number that an answer to a frame which is cut goes to, as far as
+ * it can be read. */
+static uint32_t seq_of(struct reader r)
+{
+    (void)get_u64(&r);
+    return get_u32(&r);
 }
 
 static void bad_packet(struct local_conn *c, uint32_t seq)
@@ -464,14 +471,13 @@ static bool take_frames(struct local_conn *c, struct reader *r)
 
     while (r->at < r->len && !c->eof && !c->over) {
         struct local_msg m;
-        uint32_t seq;
         enum err e;
 
         if (!may_take(c))
             return false;
         c->frames--;
-        if (!frame_whole(r, &seq)) {
-            bad_packet(c, seq);
+        if (!frame_whole(r)) {
+            bad_packet(c, seq_of(*r));
             return true;
         }
         e = local_get(r, &m);
@@ -521,7 +527,6 @@ static bool receive(struct local_conn *c)
         .msg_controllen = sizeof(control.bytes)};
     ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     struct reader r;
-    uint32_t seq;
     int fd;
 
     if (n < 0) {
@@ -541,8 +546,7 @@ static bool receive(struct local_conn *c)
     }
     r = reader_of(iov.iov_base, (size_t)n);
     if (fd >= 0 || (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
-        (void)frame_whole(&r, &seq);
-        bad_packet(c, seq);
+        bad_packet(c, seq_of(r));
     } else if (!take_frames(c, &r)) {
         park(c, &r);
     }
