@@ -349,7 +349,10 @@ struct mmx_announce {
     const uint8_t *key;    /* 32 bytes that name the content, or NULL */
     const void *aux;       /* opaque bytes for the language engine */
     uint32_t aux_len;
-    void *user; /* returned in events */
+    void *user;            /* returned in events */
+    const uint8_t *secret; /* 16 random bytes (mmx_secret) that each request,
+                              attach and decline has to give; NULL: none.
+                              -MMX_E_VERSION: the daemon knows no secrets */
 };
 
 /* Encode side: opens a room for an item. Call it as soon as the length is
@@ -383,6 +386,8 @@ struct mmx_request {
     const char *encoder;  /* name or address of the encoder's daemon; "null":
                              zero rows and immediate success, for warm-up */
     void *user;
+    const uint8_t *secret; /* 16 bytes, as announced; NULL: none. With another
+                              one this is another room, which never comes */
 };
 
 /* Language side: asks for a room. */
@@ -393,6 +398,14 @@ int mmx_request(mmx *m, const struct mmx_request *r, mmx_room *out);
 int mmx_decline(
     mmx *m, const char *encoder, uint64_t id, const uint8_t key[32]);
 
+/* Withdraws a room by its secret, for a program that gave its id away and knows
+ * that no engine will fetch it any more. On a handle of mmx-encoded (encoder
+ * NULL) the room ends for all, also one that is announced later; on one of
+ * mmx-langd this is mmx_decline for a room with a secret. key: 32 bytes, or
+ * NULL. Succeeds whether there is such a room. */
+int mmx_withdraw(mmx *m, const char *encoder, uint64_t id,
+    const uint8_t key[32], const uint8_t secret[16]);
+
 struct mmx_attach {
     size_t size;
     uint64_t id;
@@ -402,6 +415,7 @@ struct mmx_attach {
     uint32_t deadline_ms; /* until the room is opened; 0: as configured */
     const char *encoder;  /* language side: as in the request */
     void *user;
+    const uint8_t *secret; /* 16 bytes, as announced or requested; NULL: none */
 };
 
 /* Attaches to a room that another process of the session has opened or will
@@ -718,6 +732,9 @@ const char *mmx_state_name(int state);   /* "Bootstrapping", ... */
  *   "room-1"      0x656bb5e56c350c3f
  * The id of a name that users can choose is guessable: use a key as well. */
 uint64_t mmx_room_id(const void *name, size_t len);
+
+/* Fills 16 random bytes, the secret of a room. -MMX_E_SYSTEM: see errno. */
+int mmx_secret(uint8_t out[16]);
 
 /* Returns the version of the library, "0.1.0". */
 const char *mmx_version(void);

@@ -431,15 +431,29 @@ int client_rooms_give(mmx *m, struct mmx_event *ev, int max)
 
 /* calls */
 
-/* Sends the message that opens a room; frees the room if that fails. */
-static int open_room(
-    mmx *m, struct client_room *r, struct local_msg *msg, mmx_room *out)
+/* Puts a room's secret, if it has one, into the message. A daemon that knows
+ * none would open the room to all. */
+static int copy_secret(const mmx *m, struct secret *to, const uint8_t *from)
+{
+    if (!from)
+        return 0;
+    memcpy(to->b, from, sizeof to->b);
+    if (!secret_given(to))
+        return -MMX_E_MALFORMED;
+    return has_ability(m->abilities, LOCAL_CAN_SECRETS) ? 0 : -MMX_E_VERSION;
+}
+
+/* Sends the message that opens a room; frees the room if that fails. to: the
+ * message's secret. */
+static int open_room(mmx *m, struct client_room *r, struct local_msg *msg,
+    struct secret *to, const uint8_t *secret, mmx_room *out)
 {
     mmx_room h = handle_of(m, r);
-    int err;
+    int err = copy_secret(m, to, secret);
 
     assert(client_is_open_op(msg->type) && r->tag != 0);
-    err = client_ask(m, msg, r->id, h.cell, h.tag, NULL);
+    if (!err)
+        err = client_ask(m, msg, r->id, h.cell, h.tag, NULL);
     if (err) {
         room_free(m, r);
         return err;
@@ -508,7 +522,7 @@ static int announce(mmx *m, const struct mmx_announce *a, mmx_room *out)
         .deadline_ms = a->deadline_ms,
         .aux = span_of(a->aux, a->aux_len)};
     copy_key(&msg.announce.key, a->key);
-    return open_room(m, r, &msg, out);
+    return open_room(m, r, &msg, &msg.announce.secret, a->secret, out);
 }
 
 int mmx_announce(mmx *m, const struct mmx_announce *opt, mmx_room *out)
@@ -551,7 +565,7 @@ static int request(mmx *m, const struct mmx_request *q, mmx_room *out)
         .deadline_ms = q->deadline_ms,
         .encoder = text_of(q->encoder)};
     copy_key(&msg.request.key, q->key);
-    return open_room(m, r, &msg, out);
+    return open_room(m, r, &msg, &msg.request.secret, q->secret, out);
 }
 
 int mmx_request(mmx *m, const struct mmx_request *opt, mmx_room *out)
@@ -587,7 +601,7 @@ static int attach(mmx *m, const struct mmx_attach *a, mmx_room *out)
         .rights = (uint8_t)a->rights,
         .deadline_ms = a->deadline_ms,
         .encoder = text_of(a->encoder)};
-    return open_room(m, r, &msg, out);
+    return open_room(m, r, &msg, &msg.attach.secret, a->secret, out);
 }
 
 int mmx_attach(mmx *m, const struct mmx_attach *opt, mmx_room *out)
@@ -668,21 +682,34 @@ int mmx_commit_final(mmx *m, mmx_room h, uint32_t first, uint32_t rows,
     return commit(m, h, &c);
 }
 
-int mmx_decline(mmx *m, const char *encoder, uint64_t id, const uint8_t key[32])
+static int decline(mmx *m, const char *encoder, uint64_t id, const uint8_t *key,
+    const uint8_t *secret)
 {
     struct local_msg msg = {.type = LOCAL_DECLINE,
         .decline = {.room = id, .encoder = text_of(encoder)}};
     int err;
 
-    if (!encoder)
-        return -MMX_E_MALFORMED;
     copy_key(&msg.decline.key, key);
     err = client_lock(m);
     if (err)
         return err;
-    err = client_ask(m, &msg, id, NONE, 0, NULL);
+    err = m->link == LINK_UP ? copy_secret(m, &msg.decline.secret, secret)
+                             : -MMX_E_NOT_READY;
+    if (!err)
+        err = client_ask(m, &msg, id, NONE, 0, NULL);
     client_unlock(m);
     return err;
+}
+
+int mmx_decline(mmx *m, const char *encoder, uint64_t id, const uint8_t key[32])
+{
+    return encoder ? decline(m, encoder, id, key, NULL) : -MMX_E_MALFORMED;
+}
+
+int mmx_withdraw(mmx *m, const char *encoder, uint64_t id,
+    const uint8_t key[32], const uint8_t secret[16])
+{
+    return secret ? decline(m, encoder, id, key, secret) : -MMX_E_MALFORMED;
 }
 
 int mmx_abort(mmx *m, mmx_room h, int reason, const char *text)

@@ -4,6 +4,8 @@
 #include "base/err.h"
 #include "wire/wire.h"
 
+#include <sys/random.h>
+
 #define ERR(name, number, wire, advice, text)                                  \
     _Static_assert((int)MMX_E_##name == (number), "mmx.h and err.def differ");
 #define MMX_E_OK MMX_OK
@@ -102,4 +104,16 @@ uint64_t mmx_room_id(const void *name, size_t len)
 const char *mmx_version(void)
 {
     return MMX_VERSION;
+}
+
+int mmx_secret(uint8_t out[16])
+{
+    uint8_t bytes[SECRET_BYTES]; /* so few come all at once */
+
+    if (!out)
+        return -MMX_E_MALFORMED;
+    if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
+        return -MMX_E_SYSTEM;
+    memcpy(out, bytes, sizeof bytes);
+    return 0;
 }

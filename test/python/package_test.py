@@ -40,6 +40,10 @@ class Ids(unittest.TestCase):
         self.assertEqual(mmx.room_id("grün"), mmx.room_id("grün".encode()))
         self.assertLess(mmx.room_id("x" * 1000), 2**64)
 
+    def test_secrets_are_random(self):
+        self.assertEqual(len(mmx.secret()), len(mmx.NO_SECRET))
+        self.assertNotEqual(mmx.secret(), mmx.secret())
+
 
 def taken(capsule, name):
     """The struct of a capsule, taken as a consumer does."""

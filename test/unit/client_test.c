@@ -340,6 +340,62 @@ TEST(refused)
     rig_close(&g);
 }
 
+TEST(secrets)
+{
+    static const uint8_t none[SECRET_BYTES];
+    uint8_t a[SECRET_BYTES], b[SECRET_BYTES];
+    struct mmx_announce n = {.size = sizeof n, .id = 7, .rows = 5, .secret = a};
+    struct mmx_request q = {.size = sizeof q, .encoder = "e", .secret = a};
+    struct mmx_attach t = {.size = sizeof t, .rights = MMX_WRITE, .secret = a};
+    struct local_msg m;
+    struct rig g;
+    mmx_room r;
+
+    T_EQ_I64(mmx_secret(a), 0);
+    T_EQ_I64(mmx_secret(b), 0);
+    T_TRUE(memcmp(a, b, sizeof a) != 0 && memcmp(a, none, sizeof a) != 0);
+    rig_open(&g, ROLE_ENCODED);
+    n.pool = q.pool = g.pool.id;
+    T_EQ_I64(mmx_announce(g.m, &n, &r), 0);
+    m = fake_want(&g.f, LOCAL_ANNOUNCE);
+    T_EQ_MEM(m.announce.secret.b, a, sizeof a);
+    T_EQ_I64(mmx_request(g.m, &q, &r), 0);
+    m = fake_want(&g.f, LOCAL_REQUEST);
+    T_EQ_MEM(m.request.secret.b, a, sizeof a);
+    T_EQ_I64(mmx_attach(g.m, &t, &r), 0);
+    m = fake_want(&g.f, LOCAL_ATTACH);
+    T_EQ_MEM(m.attach.secret.b, a, sizeof a);
+    T_EQ_I64(mmx_withdraw(g.m, NULL, 7, NULL, a), 0);
+    m = fake_want(&g.f, LOCAL_DECLINE);
+    T_EQ_U64(m.decline.room, 7);
+    T_EQ_MEM(m.decline.secret.b, a, sizeof a);
+    T_EQ_I64(mmx_withdraw(g.m, "e", 7, NULL, NULL), -MMX_E_MALFORMED);
+    n.secret = none;
+    T_EQ_I64(mmx_announce(g.m, &n, &r), -MMX_E_MALFORMED);
+    n.size = offsetof(struct mmx_announce, secret); /* an older program's */
+    n.secret = a;
+    T_EQ_I64(mmx_announce(g.m, &n, &r), 0);
+    m = fake_want(&g.f, LOCAL_ANNOUNCE);
+    T_EQ_MEM(m.announce.secret.b, none, sizeof none);
+    rig_close(&g);
+}
+
+TEST(an_older_daemon_keeps_no_secret)
+{
+    static const uint8_t secret[SECRET_BYTES] = {1};
+    struct mmx_announce n = {.size = sizeof n, .rows = 5, .secret = secret};
+    struct rig g;
+    mmx_room r;
+
+    rig_open_as(&g, ROLE_ENCODED, 0);
+    n.pool = g.pool.id;
+    T_EQ_I64(mmx_announce(g.m, &n, &r), -MMX_E_VERSION);
+    T_EQ_I64(mmx_withdraw(g.m, NULL, 7, NULL, secret), -MMX_E_VERSION);
+    n.secret = NULL;
+    T_EQ_I64(mmx_announce(g.m, &n, &r), 0);
+    rig_close(&g);
+}
+
 TEST(failed)
 {
     struct rig g;

@@ -103,6 +103,7 @@ class Item:
     open: bool = False
     deadline: float = 0
     keep: bool = False
+    secret: bytes = wire.NO_SECRET
 
 
 class _Timer:
@@ -483,15 +484,18 @@ class Connection:
                  total: Optional[int] = None, *, storage: str = "compact",
                  key: bytes = wire.NO_KEY, aux: bytes = b"",
                  destinations: int = 0, open: bool = False,
-                 deadline: float = 0, keep: bool = False) -> Source:
+                 deadline: float = 0, keep: bool = False,
+                 secret: bytes = wire.NO_SECRET) -> Source:
         """Opens a room for an item of up to max_rows rows; total: its length,
         if known. destinations 0: as in the first request. key: 32 bytes that
         name the content; if its rows exist already, source.have becomes true
         instead of a grant, and nothing is written. keep: the rows stay after
-        the room's end, until their space is needed."""
+        the room's end, until their space is needed. secret: mmx.secret(),
+        which each request, attach and decline of the room has to give;
+        Version: the daemon knows none."""
         return self.announce_batch(pool, [Item(
             room, max_rows, total, storage, key, aux, destinations, open,
-            deadline, keep)])[0]
+            deadline, keep, secret)])[0]
 
     def announce_batch(self, pool: Pool,
                        items: Sequence[Item]) -> List[Source]:
@@ -508,7 +512,7 @@ class Connection:
                 storage=wire.STORAGE[i.storage], max_rows=i.max_rows,
                 total=_rows(i.total), required_dst=i.destinations,
                 batch=len(items) - 1 - at, deadline_ms=_ms(i.deadline),
-                key=_key(i.key), aux=i.aux))
+                key=_key(i.key), aux=i.aux, secret=self._secret(i.secret)))
             wire.ANNOUNCE.encode(0, **values[-1])  # raises before any is sent
         for i, v in zip(items, values):
             source = Source(self, i.room, self._ours(pool), wire.WRITE)
@@ -521,33 +525,35 @@ class Connection:
                 key: bytes = wire.NO_KEY, readers: int = 0,
                 destinations: int = 0,
                 group: Optional[Tuple[int, int]] = None,
-                deadline: float = 0, keep: bool = False) -> Room:
+                deadline: float = 0, keep: bool = False,
+                secret: bytes = wire.NO_SECRET) -> Room:
         """Asks an encoder's daemon for a room. rows 0: not known, the pool's
         default grant is taken. key: as announced, or refused with
         item-mismatch. readers: further connections of the session that will
         attach to read. group: (id, number of rooms): they get their blocks
-        all together."""
+        all together. secret: as announced; with another one this is another
+        room, which never comes."""
         group_id, group_size = group or (0, 0)
         values = dict(
             room=room, pool=pool.number, mode=wire.MODES[mode],
             storage=wire.STORAGE[storage], flags=wire.KEEP if keep else 0,
             rows=rows, readers=readers, required_dst=destinations,
             group=group_id, group_size=group_size, deadline_ms=_ms(deadline),
-            key=_key(key), encoder=encoder)
+            key=_key(key), encoder=encoder, secret=self._secret(secret))
         wire.REQUEST.encode(0, **values)
         got = Room(self, room, self._ours(pool), encoder)
         self._open(got, wire.REQUEST, values)
         return got
 
     def attach(self, room: int, encoder: str = "", rights: int = wire.READ,
-               *, deadline: float = 0, pool: Optional[Pool] = None) \
-            -> Union[Room, Source]:
+               *, deadline: float = 0, pool: Optional[Pool] = None,
+               secret: bytes = wire.NO_SECRET) -> Union[Room, Source]:
         """Attaches to a room that another connection of the session has
         opened or will open: returns a Room at langd (encoder is required), a
         Source at encoded. Events name the room's pool; pass it to have it
         mapped before."""
         values = dict(room=room, rights=rights, deadline_ms=_ms(deadline),
-                      encoder=encoder)
+                      encoder=encoder, secret=self._secret(secret))
         wire.ATTACH.encode(0, **values)
         got: Union[Room, Source]
         ours = self._ours(pool) if pool else None
@@ -559,12 +565,23 @@ class Connection:
         self._open(got, wire.ATTACH, values)
         return got
 
-    def decline(self, room: int, encoder: str,
-                key: bytes = wire.NO_KEY) -> Reply:
+    def decline(self, room: int, encoder: str, key: bytes = wire.NO_KEY, *,
+                secret: bytes = wire.NO_SECRET) -> Reply:
         """Declares that this engine will not fetch the room, so that its
-        encoder can free the rows."""
+        encoder can free the rows. At encoded, with encoder "" and the room's
+        secret: no engine will, the room ends for all, also one that is
+        announced later."""
         return self.send(wire.DECLINE, room=room, key=_key(key),
-                         encoder=encoder)
+                         encoder=encoder, secret=self._secret(secret))
+
+    def _secret(self, secret: bytes) -> bytes:
+        if len(secret) != len(wire.NO_SECRET):
+            raise ValueError(f"a secret has 16 bytes, not {len(secret)}")
+        if secret != wire.NO_SECRET and self._up and not self.can("SECRETS"):
+            raise errors.Version(
+                "the daemon is too old for secrets: it would open the room "
+                "to all")
+        return bytes(secret)
 
     def _ours(self, pool: Pool) -> Pool:
         if pool.epoch != self.epoch:

@@ -6,6 +6,7 @@ local.def and wire.h. Pure: bytes in, values out.
 
 from __future__ import annotations
 
+import os
 import struct
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple, Union
 
@@ -215,6 +216,11 @@ def room_id(name: Union[str, bytes]) -> int:
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         h = (h ^ h >> 33) * factor & mask
     return h ^ h >> 33
+
+
+def secret() -> bytes:
+    """Returns the secret of a new room: 16 random bytes."""
+    return os.urandom(16)
 
 
 def runs(blob: bytes) -> List[Tuple[int, int]]:
