@@ -1,0 +1,181 @@
+"""Who may have a room: those that know its secret, and on one host the users
+that the encoder's pool is for (RULES 10)."""
+
+import contextlib
+import os
+import unittest
+
+from pair import Case, eventually
+
+import mmx
+
+NAMED, OTHER, GROUP = 45001, 45002, 45100
+
+
+@contextlib.contextmanager
+def user(uid, groups=()):
+    """Connections made inside are of this user, with these groups."""
+    before = os.getgroups()
+    os.setgroups(groups)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setgroups(before)
+
+
+class Secrets(Case):
+    def test_it_goes_with_the_id(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        thief = self.world.engine(d)
+        key = mmx.secret()
+        thief.request(7, "enc0", deadline=1)
+        thief.request(8, "enc0", deadline=1, secret=mmx.secret())
+        lm.request(7, "enc0", secret=key)
+        lm.request(8, "enc0", secret=key)
+        for room in (7, 8):
+            enc.encode(room, 500, aux="grid", secret=key)
+            self.assertEqual(lm.ready(room), 500)
+            self.good(lm, room)
+            self.assertEqual(enc.done(room), [1, 0])
+            self.assertEqual(thief.failed(room), "timeout")
+            self.assertEqual(thief.aux(room), "")
+            thief.release(room)
+            lm.release(room)
+            enc.release(room)
+
+    def test_a_reader_attaches_with_it(self):
+        e, d = self.pair()
+        enc = self.world.engine(e)
+        lm, rank = (self.world.engine(d, session="tp") for _ in range(2))
+        key = mmx.secret()
+        rank.attach(7, "enc0", secret=key)
+        lm.request(7, "enc0", readers=1, secret=key)
+        enc.encode(7, 500, secret=key)
+        for reader in (lm, rank):
+            reader.ready(7)
+            self.good(reader, 7)
+            reader.release(7)
+        enc.done(7)
+        enc.release(7)
+
+    def test_a_program_of_either_host_withdraws(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        key = mmx.secret()
+        for conn, encoder in ((self.world.engine(e).conn, ""),
+                              (lm.conn, "enc0")):
+            enc.announce(7, 500, 500, secret=key)
+            enc.granted(7)
+
+            def withdrawn(secret):
+                # not-ready until langd has connected, which it does when asked
+                reply = conn.decline(7, encoder, secret=secret)
+                conn.wait(lambda: reply.done, 10)
+                return not reply.error
+            eventually(lambda: withdrawn(mmx.secret()), "it is answered")
+            self.assertEqual(enc.state(7)[2], "")
+            self.assertTrue(withdrawn(key))
+            self.assertEqual(enc.failed(7), "declined")
+            enc.release(7)
+            e.all_free()
+        reply = enc.conn.decline(7, "")
+        self.refusal("not-owner", enc.conn.wait, reply, 10)
+
+
+@unittest.skipIf(os.geteuid(), "to be another user takes root")
+class Users(Case):
+    def fenced(self, **conf):
+        """A pair whose encoder's pool is for one user and one group, and
+        engines of the named user."""
+        os.chmod(self.world.dir, 0o755)
+        mode = {"socket": {"mode": "0666"}}
+        pool = {"name": "vit", "blocks": 64, "block_rows": 128,
+                "layout": "embedding:u8:64", "uids": [NAMED], "gids": [GROUP]}
+        e, d = self.pair(encoded={"pools": [pool], **mode},
+                         langd={**mode, **conf})
+        with user(NAMED):
+            return (e, d, *self.engines(e, d))
+
+    def other(self, daemon, groups=()):
+        with user(OTHER, groups):
+            return self.world.engine(daemon)
+
+    def test_rows_are_for_those_that_the_pool_names(self):
+        e, d, enc, lm = self.fenced()
+        other = self.other(d)
+        enc.announce(7, 500, 500, aux="grid")
+        other.request(7, "enc0")
+        self.assertEqual(other.failed(7), "not-owner")
+        self.assertEqual(other.aux(7), "")
+        other.release(7)
+        lm.request(7, "enc0")
+        enc.granted(7)
+        enc.finish(7, 0, 500)
+        lm.ready(7)
+        self.good(lm, 7)
+        self.assertEqual(enc.done(7), [1, 0])
+        lm.release(7)
+        enc.release(7)
+        self.assertEqual(e.stats()["rights_refused"], 1)
+
+    def test_a_group_is_enough(self):
+        _, d, enc, _ = self.fenced()
+        self.deliver(enc, self.other(d, [1, GROUP]), 7, 500)
+
+    def test_before_the_announce_too(self):
+        _, d, enc, lm = self.fenced()
+        other = self.other(d)
+        self.deliver(enc, lm, 1, 10)  # langd has shown its user
+        other.request(7, "enc0")
+        eventually(lambda: other.state(7)[0] == "BOOTSTRAPPING", "it waits")
+        enc.announce(7, 500, 500)
+        self.assertEqual(other.failed(7), "not-owner")
+        other.release(7)
+        enc.granted(7)
+        lm.request(7, "enc0")
+        enc.finish(7, 0, 500)
+        lm.ready(7)
+        enc.done(7)
+        enc.release(7)
+        lm.release(7)
+
+    def test_another_host_needs_the_secret(self):
+        # A langd that does not map shows no user, as one elsewhere.
+        e, d, enc, lm = self.fenced(
+            transfer={"same_host": "off"}, timeouts={"drain": "1s"})
+        enc.announce(7, 500, 500)
+        lm.request(7, "enc0")
+        self.assertEqual(lm.failed(7), "not-owner")
+        lm.release(7)
+        enc.release(7)
+        key = mmx.secret()
+        lm.request(8, "enc0", secret=key)
+        enc.encode(8, 500, secret=key)
+        lm.ready(8)
+        self.good(lm, 8)
+        enc.done(8)
+        enc.release(8)
+        lm.release(8)
+        self.assertEqual([r["path"] for r in e.show("peers")], ["sent"])
+
+    def test_another_user_declines_nothing(self):
+        e, d, enc, lm = self.fenced()
+        other = self.other(d)
+        self.deliver(enc, lm, 1, 10)
+        enc.announce(7, 500, 500)
+        enc.granted(7)
+        for who in (other, lm):
+            self.assertEqual(enc.state(7)[2], "")
+            reply = who.conn.decline(7, "enc0")
+            who.conn.wait(lambda r=reply: r.done, 10)
+            self.assertEqual(reply.error, None)
+            eventually(lambda: e.stats()["declines_ignored"] == 1, "one is")
+        self.assertEqual(enc.failed(7), "declined")
+        enc.release(7)
+
+
+if __name__ == "__main__":
+    unittest.main()
