@@ -55,6 +55,11 @@ uint32_t brain_blocks_free(const struct brain *b, uint32_t i);
 /* True if a peer is known on this link: its hello was taken. */
 bool brain_link_known(const struct brain *b, uint32_t link);
 
+/* Returns the number that stands for a run wherever engines can see it: their
+ * WELCOME, reports, the log. The same for all daemons, and no way back from it.
+ */
+uint64_t epoch_shown(uint64_t epoch);
+
 /* Counters by name order of stats.def. */
 enum counter {
 #define STAT(name, doc) STAT_##name,

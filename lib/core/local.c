@@ -38,7 +38,7 @@ static void on_hello(
     }
     w.welcome.version = WIRE_VERSION;
     w.welcome.role = self->role;
-    w.welcome.epoch = self->c->epoch;
+    w.welcome.epoch = epoch_shown(self->c->epoch);
     w.welcome.cells = b->engines.conns[conn].cells;
     w.welcome.rooms_max = (uint32_t)conf->limit_rooms;
     w.welcome.aux_max = AUX_MAX;

@@ -173,7 +173,8 @@ static void show_peer(
 {
     char epoch[32], why[96];
 
-    snprintf(epoch, sizeof(epoch), "%016llx", (unsigned long long)p->epoch);
+    snprintf(epoch, sizeof(epoch), "%016llx",
+        (unsigned long long)epoch_shown(p->epoch));
     s->row(s);
     s->number(s, "peer", number);
     s->text(s, "name", p->label[0] ? p->label : p->name);

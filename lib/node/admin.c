@@ -153,7 +153,7 @@ static void node_numbers(struct node *n, struct rows_out *s)
     char epoch[32], keys[48];
 
     snprintf(epoch, sizeof(epoch), "%016llx",
-        (unsigned long long)n->brain_conf.epoch);
+        (unsigned long long)epoch_shown(n->brain_conf.epoch));
     s->text(s, "name", n->conf->name);
     s->text(s, "role", role_name(n->conf->role));
     s->text(s, "carriers", n->carriers.text);

@@ -724,7 +724,8 @@ void node_run(struct node *n)
     if (beat_ms)
         uv_timer_start(&n->watchdog, on_watchdog, beat_ms, beat_ms);
     log_info("%s: ready, engines at %s, epoch %016llx", n->conf->name,
-        n->conf->socket_path, (unsigned long long)n->brain_conf.epoch);
+        n->conf->socket_path,
+        (unsigned long long)epoch_shown(n->brain_conf.epoch));
     notify_send("READY=1\nSTATUS=serving");
     turn(n);
     uv_run(&n->loop, UV_RUN_DEFAULT);

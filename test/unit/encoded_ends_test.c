@@ -144,6 +144,36 @@ TEST(a_name_is_one_daemons)
     T_EQ_U64(brain_acts(e, ACT_WARN), 1);
 }
 
+TEST(a_run_has_one_link_while_it_lives)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct event ev = down(0);
+
+    under_way(e, 1, 0, 70);
+    brain_hello(e, 2, "a", L_EPOCH); /* name and epoch open nothing */
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
+    /* The first link is spoken to: if it is dead it shows. */
+    T_EQ_U64(brain_said(e, PEER_HELLO, 0)->hello.answer, 1);
+    T_EQ_U64(brain_said_count(e, PEER_HELLO), 1);
+    brain_hear(e, 2, about(1, 70, PEER_ABORT)); /* and so is this refused */
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_STALE);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
+    rig_step(e, &ev);
+    brain_hello(e, 2, "a", L_EPOCH);
+    T_EQ_U64(brain_said_count(e, PEER_NACK), 0);
+    brain_pass(e, 1000);
+    brain_hear(e, 2, about(1, 70, PEER_ACK));
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(a_run_is_shown_by_another_number)
+{
+    T_EQ_U64(epoch_shown(0), 0);
+    T_TRUE(epoch_shown(L_EPOCH) != L_EPOCH);
+    T_EQ_U64(epoch_shown(L_EPOCH), epoch_shown(L_EPOCH));
+    T_TRUE(epoch_shown(L_EPOCH) != epoch_shown(L_EPOCH + 1));
+}
+
 TEST(a_link_has_one_name_at_a_time)
 {
     struct rig *e = encoded("timeouts.linger=0ms", NULL);

@@ -450,10 +450,16 @@ static struct peer *find(void *brain, struct out *out, uint32_t link,
     struct encoded *e = brain;
     struct peer *p = peer_named(&e->b.peers, m->hello.name);
 
-    *text = "another daemon of this name is connected";
-    if (p && p->link != NONE && p->link != link && p->up &&
-        p->epoch != m->from_epoch)
+    /* What a HELLO says opens nothing: the first link stays until it is dead.
+     * A word on it lets the kernel find out, where the other end is gone. */
+    if (p && p->link != NONE && p->link != link && p->up) {
+        *text = "another daemon of this name is connected";
+        if (p->epoch == m->from_epoch) {
+            *text = "a link of this run is up already";
+            peer_hello(&e->b.peers, out, p->link, p->epoch, true);
+        }
         return NULL;
+    }
     *text = "limits.peers is reached";
     return p ? p : place_for(e, out, link);
 }
