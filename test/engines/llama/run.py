@@ -1,12 +1,13 @@
 """llama.cpp unsplit against llama.cpp split by mmx: the answers of one and the
 same prompt, case by case.
 
-    run.py [--out FOLDER] [--build FOLDER] [--hf CHECKPOINT] [--server]
+    run.py FOLDER [--build BUILD] [--hf CHECKPOINT] [PART ...]
 
 Prints for each case whether the tokens are equal, the largest difference of
-log-probabilities over all tokens and steps, and what else it shows. --server:
-llama-server as well, which is built first. The exit status is 0 if every case
-is as it should be."""
+log-probabilities over all tokens and steps, and what else it shows. A part is
+split, preload or server; without one all, and llama-server only if it is
+there: the part builds it. --hf: a checkpoint of transformers, of a Qwen2-VL. The exit
+status is 0 if every case is as it should be."""
 
 import argparse
 import contextlib
@@ -18,7 +19,8 @@ import sys
 import time
 
 import prepare
-from prepare import HERE, ROOT, Missing
+from install import Refused
+from prepare import ROOT
 
 STEPS = 12
 PROMPT = "hello <__media__> what is this?"
@@ -57,7 +59,7 @@ class Cases:
              self.path(f"{name}.bin")], input=line + "\n", env=env,
             text=True, capture_output=True, check=False)
         if p.returncode:
-            raise Missing(f"reference: {p.stderr.strip()[-300:]}")
+            raise Refused(f"reference: {p.stderr.strip()[-300:]}")
         return (p.stdout.split("tokens")[1].split(),
                 log_probabilities(self.path(f"{name}.bin")), p.stderr,
                 time.monotonic() - since)
@@ -87,7 +89,7 @@ class Cases:
         return said
 
     def language_host(self, kind, daemon, line, *more, name="got"):
-        """Its answer to a line of the encode host; (stdout, logits or None)."""
+        """Its answer to a line; (stdout, logits or None)."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path(f"{name}.bin"))
         p = subprocess.run(
@@ -148,6 +150,8 @@ def split_cases(c):
     def fresh(line):  # room names are for use once
         return f"r{next(turn)}-{time.time_ns()}{line[1:]}"
 
+    other = c.truth("qwen", f"r {b} {PROMPT}")
+    c.bad += (other[1] == c.truth("qwen", one)[1]).all()  # it sees pictures
     for kind, what in (("qwen", "M-RoPE"), ("gemma", "both ways")):
         truths = {line: c.truth(kind, line) for line in (one, two)}
         for dtype, limit in (("f32", 0.0), ("bf16", 0.2)):
@@ -319,33 +323,37 @@ def killed_case(c, two, case):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    p.add_argument("--out", default=os.environ.get(
-        "ENGINES", os.path.join(ROOT, "build/engines/llama")))
+    p.add_argument("folder")
+    p.add_argument("parts", nargs="*")
     p.add_argument("--build", default=os.path.join(
         ROOT, os.environ.get("B", "build")))
-    p.add_argument("--hf", help="a checkpoint of transformers, Qwen2-VL")
-    p.add_argument("--server", action="store_true")
-    args = p.parse_args()
-    args.out = os.path.abspath(args.out)
-    os.environ["MMX_BUILD"] = args.build = os.path.abspath(args.build)
+    p.add_argument("--hf")
+    args = p.parse_intermixed_args()
+    out, build = map(os.path.abspath, (args.folder, args.build))
+    os.environ["MMX_BUILD"] = build
     sys.path[:0] = [os.path.join(ROOT, "test/e2e"),
                     os.path.join(ROOT, "lib/client/python")]
-    try:
-        prepare.environment(args.out)
-        prepare.everything(args.out, args.build, args.hf)
-        c = Cases(args.out, args.build)
-        print("| llama.cpp b11739 | tokens | log-prob difference | |\n"
-              "|---|---|---|---|")
+    unknown = set(args.parts) - {"split", "preload", "server"}
+    if unknown:
+        raise Refused(f"no part {min(unknown)}: split, preload or server")
+    prepare.everything(out, build, args.hf)
+    c = Cases(out, build)
+    print("| llama.cpp b11739 | tokens | log-prob difference | |\n"
+          "|---|---|---|---|")
+    if not args.parts or "split" in args.parts:
         split_cases(c)
+    if not args.parts or "preload" in args.parts:
         preload_cases(c)
-        if args.server:
-            import server
-            server.cases(c, prepare.server(args.out))
-    except Missing as e:
-        sys.exit(f"{os.path.relpath(__file__)}: {e}")
+    if "server" in args.parts or (
+            not args.parts and os.path.exists(prepare.server_path(out))):
+        import server
+        server.cases(c, prepare.server(out))
     print(f"{c.bad} cases are wrong")
     return 1 if c.bad else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Refused as e:
+        sys.exit(f"engines: {e}")
