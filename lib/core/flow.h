@@ -229,7 +229,7 @@ struct rows_out {
 struct show_at {
     uint64_t at; /* place to go on at */
     uint32_t places;
-    uint32_t uid; /* of the reader: others' room ids are cut; 0: none are */
+    uint32_t uid; /* of the reader: others' ids are left out; 0: none are */
     bool over;    /* all was shown */
     uint32_t sums[SHOW_POOLS_MAX][3]; /* pools: what was counted so far */
 };

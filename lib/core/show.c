@@ -37,14 +37,10 @@ static void show_since(
 static void show_room_id(
     struct rows_out *s, const struct show_at *at, uint64_t id, uint64_t who)
 {
-    char end[16];
-
-    if (at->uid == 0 || at->uid == who) {
+    if (shown_to(at, who))
         s->number(s, "room", id);
-        return;
-    }
-    snprintf(end, sizeof(end), "..%04x", (unsigned)(id & 0xffff));
-    s->text(s, "room", end);
+    else
+        s->text(s, "room", OTHERS);
 }
 
 void show_room(struct rows_out *s, const struct show_at *at, uint64_t now_ns,

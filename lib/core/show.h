@@ -16,8 +16,15 @@ static inline bool show_place(struct show_at *at)
     at->places--;
     return true;
 }
+/* True if the reader of the report may know the ids of what is `who`'s. */
+static inline bool shown_to(const struct show_at *at, uint64_t who)
+{
+    return at->uid == 0 || at->uid == who;
+}
+/* What stands in place of another user's id. */
+#define OTHERS "-"
 /* Begins the row of an open room. peer: NULL at encoded; state: NULL as it
- * is. The id is what opens a room, so other users are shown the end of it. */
+ * is. The id may be all that opens a room, so other users are not shown it. */
 void show_room(struct rows_out *s, const struct show_at *at, uint64_t now_ns,
     const struct room *r, const struct ended *h, const char *peer,
     const char *state);

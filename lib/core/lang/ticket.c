@@ -426,13 +426,14 @@ bool tickets_next_event(struct tickets *t, uint32_t conn, struct writer *w)
 
 /* showing */
 
-static void show_space(struct rows_out *s, uint32_t i, const struct space *p)
+static void show_space(struct rows_out *s, const struct show_at *at, uint32_t i,
+    const struct space *p)
 {
     if (!p->used)
         return;
     s->row(s);
     s->number(s, "space", i);
-    s->text(s, "name", p->name);
+    s->text(s, "name", shown_to(at, p->uid) ? p->name : OTHERS);
     s->number(s, "session", p->session);
     s->number(s, "n_seq_max", p->size);
     s->number(s, "held", p->held);
@@ -440,13 +441,14 @@ static void show_space(struct rows_out *s, uint32_t i, const struct space *p)
     s->number(s, "waiting", p->waiting_count);
 }
 
-static void show_ticket(struct rows_out *s, const struct ticket *k)
+static void show_ticket(struct rows_out *s, const struct show_at *at,
+    const struct ticket *k, uint32_t uid)
 {
     if (!k->used || k->reason)
         return;
     s->row(s);
     s->number(s, "space", k->space);
-    s->text(s, "request", k->request);
+    s->text(s, "request", shown_to(at, uid) ? k->request : OTHERS);
     s->text(s, "state", k->held ? "held" : "waiting");
     if (k->held) {
         s->number(s, "seq", k->seq);
@@ -461,9 +463,12 @@ void tickets_show(
 
     for (; at->at < end && show_place(at); at->at++)
         if (at->at < t->spaces_max)
-            show_space(s, (uint32_t)at->at, &t->spaces[at->at]);
-        else
-            show_ticket(s, &t->tickets[at->at - t->spaces_max]);
+            show_space(s, at, (uint32_t)at->at, &t->spaces[at->at]);
+        else {
+            const struct ticket *k = &t->tickets[at->at - t->spaces_max];
+
+            show_ticket(s, at, k, t->spaces[k->space].uid);
+        }
     at->over = at->at >= end;
 }
 
