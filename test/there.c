@@ -58,6 +58,7 @@ struct peer_msg length(
     m.length.total = total;
     m.length.max_rows = max_rows;
     m.length.storage = STORAGE_COMPACT;
+    m.length.attempt = NONE;
     m.length.flags = aux ? FLAG_AUX : 0;
     if (aux)
         m.length.aux = span_str("aux!");

@@ -45,6 +45,27 @@ TEST(announce_then_init)
     T_EQ_U64(brain_stat(e, "rows_moved"), 20);
 }
 
+TEST(length_answers_init)
+{
+    struct rig *e = encoded(NULL, NULL);
+    const struct peer_msg *m;
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    brain_hear(e, 0, init(e, 1, 77, 16));
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.attempt, NONE);
+    e->lacks = 0;
+    brain_hello(e, 0, "a", L_EPOCH);
+    T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
+    brain_hear(e, 0, init(e, 2, 78, 8));
+    T_TRUE(brain_said(e, PEER_STATE, 0) == NULL);
+    m = brain_said(e, PEER_LENGTH, 0);
+    T_EQ_U64(m->generation, 78);
+    T_EQ_U64(m->length.attempt, 0);
+    T_EQ_U64(m->length.granted, 8);
+    brain_hear(e, 0, init(e, 2, 78, 8)); /* that LENGTH was lost */
+    T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.granted, 8);
+}
+
 TEST(init_then_announce)
 {
     struct rig *e = encoded(NULL, NULL);

@@ -570,6 +570,12 @@ static void say_length(
                   (m->item->total != ROWS_UNKNOWN ? FLAG_AUX : 0));
     msg.length.key = m->item->key;
     msg.length.aux = aux_get(&e->b.aux, &m->item->aux, e->scratch);
+    msg.length.attempt = NONE;
+    if (peer_can(p, PEER_CAN_CONFIRMED)) {
+        msg.length.attempt = d->attempt;
+        msg.length.granted = d->granted;
+        msg.length.firm = d->firm;
+    }
     peer_send(&e->b.peers, out, p, &msg);
 }
 

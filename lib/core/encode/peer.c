@@ -298,7 +298,9 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
         queue_counts(e, m);
     edst_reserve(e, m);
     (void)apply_grant(e, d, n->attempt, n->granted, n->from, n->firm);
-    say_state(e, out, p, msg, d, m->r.state);
+    /* Settling says LENGTH, which answers as well. */
+    if (!eroom_announced(m) || !peer_can(p, PEER_CAN_CONFIRMED))
+        say_state(e, out, p, msg, d, m->r.state);
     eroom_touch(e, m);
 }
 

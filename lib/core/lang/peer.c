@@ -103,6 +103,20 @@ const struct peers_ops langd_peers = {
 
 /* hearing */
 
+/* Takes the grant that its encoder shows in an answer. */
+static void confirmed(
+    struct lroom *m, uint32_t attempt, uint32_t granted, uint8_t firm)
+{
+    if (attempt != m->sent_attempt || granted < m->sent_granted ||
+        m->init == INIT_DUE)
+        return;
+    m->init = INIT_CONFIRMED;
+    m->stale = 0;
+    if (m->sent_attempt == m->attempt && m->sent_granted == m->granted &&
+        (firm == FIRM_NOT_SAID || firm >= m->sent_firm))
+        debt_paid(&m->debt, OWE_GRANT);
+}
+
 /* Takes the numbers of a LENGTH. Returns OK, or why the room has to fail. */
 static enum err take_length(struct langd *l, struct lroom *m,
     const struct peer_length *n, const char **text)
@@ -156,6 +170,7 @@ static void on_length(struct langd *l, struct out *out, struct lroom *m,
     const char *text;
     enum err e;
 
+    confirmed(m, n->attempt, n->granted, n->firm);
     if (m->aux_state != LAUX_STORED && (n->flags & FLAG_AUX)) {
         laux_take(l, m, n->aux);
         first = m->aux_state == LAUX_STORED;
@@ -279,14 +294,8 @@ static void on_state(
     switch (n->answers) {
     case PEER_INIT:
     case PEER_RESUME:
-        if (n->state == ROOM_FAILED || n->attempt != m->sent_attempt ||
-            n->granted < m->sent_granted)
-            break;
-        m->init = INIT_CONFIRMED;
-        m->stale = 0;
-        if (m->sent_attempt == m->attempt && m->sent_granted == m->granted &&
-            (n->firm == FIRM_NOT_SAID || n->firm >= m->sent_firm))
-            debt_paid(&m->debt, OWE_GRANT);
+        if (n->state != ROOM_FAILED)
+            confirmed(m, n->attempt, n->granted, n->firm);
         break;
     case PEER_ACK:
         debt_paid(&m->debt, OWE_ACK);
