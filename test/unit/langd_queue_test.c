@@ -605,6 +605,7 @@ TEST(full_aux_delays_and_is_counted)
     T_EQ_U64(brain_said(l, PEER_STATE, -1)->state.reason, ERR_NO_BLOCKS);
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
     brain_hear(l, 0, m);
+    brain_pass(l, 50);
     T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.flags, FLAG_AUX);
 }
 

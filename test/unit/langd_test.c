@@ -14,13 +14,14 @@ TEST(request_then_announce_widened_ready)
     T_EQ_U64(brain_free(l), 14);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
     brain_hear(l, 0, length(&t, 40, 40, true));
+    m = brain_said(l, PEER_RESUME, 0);
+    T_EQ_U64(m->resume.attempt, 0);
+    T_EQ_U64(m->resume.granted, 40);
+    brain_pass(l, 50);
     m = brain_said(l, PEER_STATE, 0);
     T_EQ_U64(m->state.answers, PEER_LENGTH);
     T_EQ_U64(m->state.total, 40);
     T_EQ_U64(m->state.flags, FLAG_AUX);
-    m = brain_said(l, PEER_RESUME, 0);
-    T_EQ_U64(m->resume.attempt, 0);
-    T_EQ_U64(m->resume.granted, 40);
     T_EQ_U64(brain_stat(l, "widened"), 1);
     T_EQ_U64(brain_free(l), 11);
     T_EQ_U64(brain_state(l, 0, 0), ROOM_WAITING);
@@ -69,6 +70,26 @@ TEST(a_length_confirms_its_grant)
     brain_pass(l, 10000);
     T_TRUE(brain_said(l, PEER_INIT, 0) == NULL);
     T_TRUE(brain_said(l, PEER_RESUME, 0) == NULL);
+}
+
+TEST(a_length_is_answered_late_or_by_ack)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
+
+    brain_hear(l, 0, length(&a, 16, 16, true));
+    T_TRUE(brain_said(l, PEER_STATE, 0) == NULL);
+    brain_pass(l, 200);
+    T_EQ_U64(brain_said_count(l, PEER_STATE), 1);
+    T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.total, 16);
+    brain_hear(l, 0, length(&b, 16, 16, true));
+    brain_hear(l, 0, length(&b, 16, 16, true)); /* a repetition, at once */
+    T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.answers, PEER_LENGTH);
+    brain_hear(l, 0, length(&b, 16, 16, true));
+    brain_landed(l, &b.open, 0, 16);
+    T_TRUE(brain_said(l, PEER_ACK, 0) != NULL);
+    brain_pass(l, 200);
+    T_EQ_U64(brain_said_count(l, PEER_STATE), 0);
 }
 
 TEST(trim_at_length_is_local)

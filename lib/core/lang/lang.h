@@ -156,6 +156,7 @@ struct lroom {
     bool answer_due; /* its end was asked for, and is said when lroom_still */
     uint8_t aborts;  /* sent since the last HELLO */
     uint8_t stale;   /* NACKs in a row that call it stale */
+    uint64_t answer_ns; /* a LENGTH is answered then: no ACK came first */
     uint32_t sent_attempt, sent_granted; /* by the last INIT or RESUME */
     uint8_t sent_firm;
 

@@ -367,6 +367,22 @@ static bool wants_state(enum peer_type type)
            type == PEER_FAILED;
 }
 
+/* True if the answer may wait: ACK will say more, if it goes soon. Only of a
+ * LENGTH that leaves nothing open, and comes for the first time. */
+static bool answers_late(
+    const struct langd *l, struct lroom *m, const struct peer_msg *msg)
+{
+    bool late = msg->type == PEER_LENGTH && m->answer_ns == TIME_NEVER &&
+                lroom_alive(m) && m->total != ROWS_UNKNOWN &&
+                m->aux_state == LAUX_STORED;
+
+    if (late)
+        m->answer_ns = l->b.now_ns + l->b.c.conf->timeout_retry / 2;
+    else if (msg->type == PEER_LENGTH)
+        m->answer_ns = TIME_NEVER;
+    return late;
+}
+
 bool langd_peer(
     void *brain, struct out *out, struct peer *p, const struct peer_msg *msg)
 {
@@ -396,7 +412,7 @@ bool langd_peer(
     /* A failure is answered when no copy reads the encoder's rows any more. */
     if (wants_state(msg->type) && m->r.state == ROOM_FAILED && !lroom_still(m))
         m->answer_due = true;
-    else if (wants_state(msg->type))
+    else if (wants_state(msg->type) && !answers_late(l, m, msg))
         say_state(l, out, p, msg, m, NULL);
     lroom_touch(l, m);
     return true;

@@ -47,7 +47,7 @@ struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer,
     m->total = m->max_rows = ROWS_UNKNOWN;
     m->held = m->closing = extent_none();
     m->debt.retry_ns = m->stall_ns = m->consumer_ns = m->outage_ns = TIME_NEVER;
-    m->bootstrap_ns = m->total_ns = m->forget_ns = TIME_NEVER;
+    m->bootstrap_ns = m->total_ns = m->forget_ns = m->answer_ns = TIME_NEVER;
     m->history.who = uid;
     m->history.generation = m->generation;
     m->history.opened_ns = l->b.now_ns;
@@ -86,6 +86,7 @@ static void finish(struct langd *l, struct lroom *m, enum room_state state)
     tombs_put(
         &l->tombs, l->b.now_ns, m->generation, 0, m->r.state, m->r.reason);
     m->bootstrap_ns = m->total_ns = m->stall_ns = m->outage_ns = TIME_NEVER;
+    m->answer_ns = TIME_NEVER; /* ACK or ABORT says more */
     m->want = false;
     debt_paid(&m->debt, OWE_GRANT | OWE_AUX);
     laux_leave(l, m);
@@ -497,6 +498,7 @@ static void arm(struct langd *l, struct lroom *m)
     at = min_u64(at, min_u64(m->bootstrap_ns, m->total_ns));
     at = min_u64(at, min_u64(m->stall_ns, m->consumer_ns));
     at = min_u64(at, min_u64(m->forget_ns, m->outage_ns));
+    at = min_u64(at, m->answer_ns);
     if (lroom_alive(m) && m->pause_ns > l->b.now_ns)
         at = min_u64(at, m->pause_ns);
     if (at == TIME_NEVER)

@@ -171,6 +171,20 @@ static void say_outcome(
     peer_send(&l->b.peers, out, p, &msg);
 }
 
+/* Answers the LENGTH that no ACK has answered meanwhile. */
+static void say_known(
+    struct langd *l, struct out *out, struct lroom *m, struct peer *p)
+{
+    struct peer_msg in = {
+        .type = PEER_LENGTH, .room = m->r.id, .generation = m->generation};
+
+    CHECK(p && lroom_alive(m), "room %llx of state %u answers a LENGTH",
+        (unsigned long long)m->r.id, m->r.state);
+    m->answer_ns = TIME_NEVER;
+    if (p->up) /* else LENGTH comes again */
+        say_state(l, out, p, &in, m, NULL);
+}
+
 void say_room(struct langd *l, struct out *out, struct lroom *m)
 {
     struct peer *p = lroom_peer(l, m);
@@ -178,6 +192,8 @@ void say_room(struct langd *l, struct out *out, struct lroom *m)
 
     if (p && p->up && m->answer_due && lroom_still(m))
         say_outcome(l, out, m, p);
+    if (m->answer_ns <= l->b.now_ns)
+        say_known(l, out, m, p);
     if (!m->debt.owe || !p)
         return;
     if (!p->up) {
