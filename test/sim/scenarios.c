@@ -232,7 +232,7 @@ static void start(void *p, uint64_t a, uint64_t b)
 static void restarted(void)
 {
     quiet_world(1, 1);
-    W.is.data_us = 20000;
+    W.is.data_us = 80000;
     e0 = make(ROLE_ENCODED, "e0", ROW_4K, 8, 16, 0);
     l0 = make(ROLE_LANGD, "l0", ROW_4K, 8, 16, 2);
     start_all();

@@ -64,6 +64,16 @@ TEST(length_answers_init)
     T_EQ_U64(m->length.granted, 8);
     brain_hear(e, 0, init(e, 2, 78, 8)); /* that LENGTH was lost */
     T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.granted, 8);
+    brain_hear(e, 0, init(e, 3, 79, 8));
+    T_TRUE(brain_said(e, PEER_STATE, 0) == NULL);
+    brain_pass(e, 200); /* nothing is announced meanwhile */
+    T_EQ_U64(brain_said_count(e, PEER_STATE), 1);
+    brain_hear(e, 0, init(e, 4, 80, 8));
+    T_OK(brain_say(e, 0, announce(4, 2, 16, 16)));
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.granted, 8);
+    brain_hear(e, 0, state(4, 80, PEER_LENGTH, ROOM_WAITING));
+    brain_pass(e, 200);
+    T_EQ_U64(brain_said_count(e, PEER_STATE), 0);
 }
 
 TEST(init_then_announce)

@@ -46,52 +46,6 @@ TEST(request_then_announce_widened_ready)
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
 }
 
-TEST(a_length_confirms_its_grant)
-{
-    struct rig *l = langd_up(NULL, NULL);
-    struct there t = {.room = 1};
-    struct peer_msg m;
-
-    T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
-    t.generation = brain_said(l, PEER_INIT, 0)->generation;
-    m = length(&t, 16, 16, true);
-    m.length.attempt = 0;
-    m.length.granted = 8;
-    brain_hear(l, 0, m); /* another grant than the one in force */
-    brain_pass(l, 1000);
-    T_TRUE(brain_said(l, PEER_INIT, 0) != NULL);
-    m.length.granted = 16;
-    m.length.attempt = NONE; /* says none */
-    brain_hear(l, 0, m);
-    brain_pass(l, 3000);
-    T_TRUE(brain_said(l, PEER_INIT, 0) != NULL);
-    m.length.attempt = 0;
-    brain_hear(l, 0, m);
-    brain_pass(l, 10000);
-    T_TRUE(brain_said(l, PEER_INIT, 0) == NULL);
-    T_TRUE(brain_said(l, PEER_RESUME, 0) == NULL);
-}
-
-TEST(a_length_is_answered_late_or_by_ack)
-{
-    struct rig *l = langd_up(NULL, NULL);
-    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
-
-    brain_hear(l, 0, length(&a, 16, 16, true));
-    T_TRUE(brain_said(l, PEER_STATE, 0) == NULL);
-    brain_pass(l, 200);
-    T_EQ_U64(brain_said_count(l, PEER_STATE), 1);
-    T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.total, 16);
-    brain_hear(l, 0, length(&b, 16, 16, true));
-    brain_hear(l, 0, length(&b, 16, 16, true)); /* a repetition, at once */
-    T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.answers, PEER_LENGTH);
-    brain_hear(l, 0, length(&b, 16, 16, true));
-    brain_landed(l, &b.open, 0, 16);
-    T_TRUE(brain_said(l, PEER_ACK, 0) != NULL);
-    brain_pass(l, 200);
-    T_EQ_U64(brain_said_count(l, PEER_STATE), 0);
-}
-
 TEST(trim_at_length_is_local)
 {
     struct rig *l = langd_up(NULL, NULL);

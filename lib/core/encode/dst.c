@@ -103,7 +103,7 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     d->generation = generation;
     d->broken_attempt = d->map = NONE;
     edst_move(e, d, DST_NEW);
-    d->debt.retry_ns = TIME_NEVER;
+    d->debt.retry_ns = d->answer_ns = TIME_NEVER;
     list_init(&d->todo);
     list_push_tail(&m->dsts, &d->in_room);
     list_push_tail(&e->b.peers.peers[peer].rooms, &d->in_peer);
@@ -133,6 +133,7 @@ void edst_fail(
     if (d->state > DST_ACTIVE)
         return;
     edst_move(e, d, DST_FAILING);
+    d->answer_ns = TIME_NEVER; /* by FAILED */
     d->reason = (uint8_t)reason;
     snprintf(d->text, sizeof(d->text), "%s", text);
     d->debt.owe = 0;
@@ -179,6 +180,7 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
     if (edst_ended(d))
         return;
     edst_move(e, d, d->map == NONE ? DST_ENDED : DST_FENCED);
+    d->answer_ns = TIME_NEVER;
     d->debt.owe = 0;
     if (d->state == DST_FENCED) { /* L is asked until it answers */
         d->reason = (uint8_t)outcome;
@@ -555,6 +557,26 @@ static struct peer_msg about(const struct edst *d, enum peer_type type)
         .type = type, .room = d->room->r.id, .generation = d->generation};
 }
 
+void edst_say_state(
+    struct encoded *e, struct out *out, struct edst *d, enum peer_type answers)
+{
+    const struct eroom *m = d->room;
+    struct peer_msg msg = about(d, PEER_STATE);
+
+    CHECK(d->state == DST_ACTIVE, "destination %u of state %u says how it is",
+        edst_slot(e, d), d->state);
+    msg.state.answers = (uint8_t)answers;
+    msg.state.state = m->r.state;
+    msg.state.attempt = d->attempt;
+    msg.state.granted = d->granted;
+    msg.state.firm = d->firm;
+    msg.state.total = m->item->total;
+    msg.state.flags = m->item->total != ROWS_UNKNOWN ? FLAG_AUX : 0;
+    d->answer_ns = TIME_NEVER;
+    if (e->b.peers.peers[d->peer].up) /* else it asks again */
+        peer_send(&e->b.peers, out, &e->b.peers.peers[d->peer], &msg);
+}
+
 static void say_length(
     struct encoded *e, struct out *out, struct edst *d, struct peer *p)
 {
@@ -575,6 +597,7 @@ static void say_length(
         msg.length.attempt = d->attempt;
         msg.length.granted = d->granted;
         msg.length.firm = d->firm;
+        d->answer_ns = TIME_NEVER;
     }
     peer_send(&e->b.peers, out, p, &msg);
 }
@@ -676,6 +699,8 @@ static void say_drained(struct encoded *e, struct out *out, struct edst *d)
 
 void edst_settle(struct encoded *e, struct out *out, struct edst *d)
 {
+    uint64_t at;
+
     CHECK(d->state > DST_NEW && !list_linked(&d->todo),
         "destination %u of state %u is settled", edst_slot(e, d), d->state);
     give_up_on(e, d);
@@ -687,14 +712,17 @@ void edst_settle(struct encoded *e, struct out *out, struct edst *d)
         close_job(e, out, d);
     }
     say(e, out, d);
+    if (d->answer_ns <= e->b.now_ns)
+        edst_say_state(e, out, d, PEER_INIT);
     list_remove(&d->todo); /* its own steps have touched it */
     if (d->state == DST_ENDED && d->job == JOB_NONE) {
         say_drained(e, out, d);
         forget(e, d);
         return;
     }
-    if (debt_deadline(&d->debt) == TIME_NEVER)
+    at = min_u64(debt_deadline(&d->debt), d->answer_ns);
+    if (at == TIME_NEVER)
         heap_remove(&e->dst_timers, &d->timer);
-    else if (!heap_linked(&d->timer) || d->timer.key != d->debt.retry_ns)
-        heap_set(&e->dst_timers, &d->timer, d->debt.retry_ns);
+    else if (!heap_linked(&d->timer) || d->timer.key != at)
+        heap_set(&e->dst_timers, &d->timer, at);
 }

@@ -141,6 +141,7 @@ struct edst {
     uint32_t broken_attempt; /* the last that BROKEN is about; NONE */
     bool back;      /* nothing broke: BROKEN asks for the grant's blocks back */
     bool aux_waits; /* L answered LENGTH, but has no space for its aux */
+    uint64_t answer_ns; /* its INIT is answered then: no LENGTH went first */
     struct debt debt;   /* to L, of eowe */
     uint64_t silent_ns; /* when FAILING ends without an answer of L */
     struct heap_node timer;
@@ -445,6 +446,9 @@ void edst_refuse(struct edst *d);
 /* Ends the destination: L has decided (OK: it has all rows), or is lost. Does
  * nothing when it has ended. */
 void edst_end(struct encoded *e, struct edst *d, enum err outcome);
+/* Answers a message of L with the present state. */
+void edst_say_state(
+    struct encoded *e, struct out *out, struct edst *d, enum peer_type answers);
 /* Sends what L and the shards lack; to be called with d off the todo list. The
  * destination may be forgotten by it. */
 void edst_settle(struct encoded *e, struct out *out, struct edst *d);

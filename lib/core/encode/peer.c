@@ -15,21 +15,15 @@ static struct peer_msg reply(const struct peer_msg *in, enum peer_type type)
         .type = type, .room = in->room, .generation = in->generation};
 }
 
-static void say_state(struct encoded *e, struct out *out, struct peer *p,
-    const struct peer_msg *in, const struct edst *d, uint8_t state)
+/* Says that L was found to have all rows, or decides. */
+static void say_success(struct encoded *e, struct out *out, struct peer *p,
+    const struct peer_msg *in)
 {
     struct peer_msg msg = reply(in, PEER_STATE);
 
     msg.state.answers = (uint8_t)in->type;
-    msg.state.state = state;
+    msg.state.state = ROOM_SUCCESS;
     msg.state.total = ROWS_UNKNOWN;
-    if (d) {
-        msg.state.attempt = d->attempt;
-        msg.state.granted = d->granted;
-        msg.state.firm = d->firm;
-        msg.state.total = d->room->item->total;
-        msg.state.flags = d->room->item->total != ROWS_UNKNOWN ? FLAG_AUX : 0;
-    }
     peer_send(&e->b.peers, out, p, &msg);
 }
 
@@ -70,7 +64,7 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
         peer_send(&e->b.peers, out, p, &drained);
     } else if (in->type == PEER_ACK || /* L decides */
                (t && t->state == ROOM_SUCCESS))
-        say_state(e, out, p, in, NULL, ROOM_SUCCESS);
+        say_success(e, out, p, in);
     else if (t)
         say_failed(e, out, p, in, (enum err)t->reason, 0, 0,
             err_text((enum err)t->reason));
@@ -298,9 +292,10 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
         queue_counts(e, m);
     edst_reserve(e, m);
     (void)apply_grant(e, d, n->attempt, n->granted, n->from, n->firm);
-    /* Settling says LENGTH, which answers as well. */
-    if (!eroom_announced(m) || !peer_can(p, PEER_CAN_CONFIRMED))
-        say_state(e, out, p, msg, d, m->r.state);
+    if (!peer_can(p, PEER_CAN_CONFIRMED))
+        edst_say_state(e, out, d, PEER_INIT);
+    else /* LENGTH answers as well, and goes at once if there is one */
+        d->answer_ns = e->b.now_ns + e->b.c.conf->timeout_retry / 2;
     eroom_touch(e, m);
 }
 
@@ -332,7 +327,7 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
         peer_nack(&e->b.peers, out, p->link, msg, ERR_MALFORMED,
             "from is beyond granted");
     } else {
-        say_state(e, out, p, msg, d, d->room->r.state);
+        edst_say_state(e, out, d, msg->type);
     }
 }
 
@@ -347,7 +342,7 @@ static void on_ack(struct encoded *e, struct out *out, struct peer *p,
     }
     edst_answered(e, out, d);
     edst_end(e, d, OK);
-    say_state(e, out, p, msg, NULL, ROOM_SUCCESS);
+    say_success(e, out, p, msg);
 }
 
 static void on_abort(struct encoded *e, struct out *out, struct peer *p,
