@@ -192,7 +192,8 @@ struct rig *brain_make(uint8_t role, const char *const *settings)
     memset(s.p, 0, s.cap);
     b->is = brain_init(&s, &b->bc);
     T_TRUE(b->is != NULL);
-    b->lacks = UINT64_C(1) << PEER_CAN_CONFIRMED;
+    b->lacks = UINT64_C(1) << PEER_CAN_CONFIRMED | UINT64_C(1)
+                                                       << PEER_CAN_ACKED;
     b->out.actions = calloc(OUT_ACTIONS, sizeof(struct action));
     b->out.cap = OUT_ACTIONS;
     b->out.bytes = writer_of(malloc(OUT_BYTES), OUT_BYTES);

@@ -198,6 +198,8 @@ static void write_conf(
             "peers:\n  - name: bench-enc-%u\n"
             "    address: tcp://127.0.0.1:%u\n",
             enc, ports[enc]);
+    if (w->valgrind) /* in which everything takes that much longer */
+        fprintf(f, "timeouts:\n  retry: 3s\n");
     fprintf(f, "transfer:\n  shards: %u\n  same_host: %s\n", world_shards(w, i),
         w->copy ? "copy" : "off");
     if (opt.ucx)

@@ -296,6 +296,39 @@ static void comes_late(struct rig *e, uint64_t generation)
     T_TRUE(brain_cmd(e, SEND_OPEN) == NULL);
 }
 
+/* Serves a room of 8 rows, up to its ACK. */
+static void serve(struct rig *e, uint64_t room, uint32_t cell)
+{
+    T_OK(brain_say(e, 0, announce(room, cell, 8, 8)));
+    brain_hear(e, 0, init(e, room, 100 + room, 8));
+    T_OK(brain_say(e, 0, commit(cell, 0, 8)));
+    brain_hear(e, 0, about(room, 100 + room, PEER_ACK));
+    T_EQ_U64(brain_state(e, 0, cell), ROOM_SUCCESS);
+}
+
+TEST(acks_are_answered_together)
+{
+    struct rig *e = encoded(NULL, NULL);
+    const struct peer_msg *m;
+
+    e->lacks = 0;
+    brain_hello(e, 0, "a", L_EPOCH);
+    serve(e, 1, 0);
+    T_TRUE(brain_said(e, PEER_STATE, 0) == NULL);
+    serve(e, 2, 1);
+    T_TRUE(brain_said(e, PEER_ACKED, 0) == NULL);
+    brain_pass(e, 50);
+    T_EQ_U64(brain_said_count(e, PEER_ACKED), 1);
+    m = brain_said(e, PEER_ACKED, 0);
+    T_EQ_U64(m->acked.generations.len, 16);
+    T_EQ_U64(m->acked.generations.p[0], 101);
+    T_EQ_U64(m->acked.generations.p[8], 102);
+    serve(e, 3, 2);
+    brain_hello(e, 0, "a", L_EPOCH + 7); /* another run has no such room */
+    brain_pass(e, 50);
+    T_EQ_U64(brain_said_count(e, PEER_ACKED), 0);
+}
+
 TEST(a_dead_generation_stays_dead_when_it_is_forgotten)
 {
     struct rig *e = encoded("limits.tombstones=16", NULL);

@@ -49,6 +49,35 @@ TEST(a_length_is_answered_late_or_by_ack)
     T_EQ_U64(brain_said_count(l, PEER_STATE), 0);
 }
 
+TEST(acked_answers_acks)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct there t[3];
+    struct peer_msg m = {.type = PEER_ACKED};
+    uint8_t bytes[32];
+    struct writer w = writer_of(bytes, sizeof(bytes));
+
+    for (uint32_t i = 0; i < 3; i++) {
+        t[i] = ask_room(l, i + 1, i);
+        fill(l, &t[i], 8);
+        put_u64(&w, t[i].generation + (i == 2)); /* that one is no room's */
+        if (i > 0)
+            T_OK(brain_say(l, 0, release(i, ROWS_UNKNOWN)));
+    }
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 3);
+    m.acked.generations = span_of(bytes, w.len - 1);
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_said(l, PEER_NACK, 0)->nack.reason, ERR_MALFORMED);
+    m.acked.generations = span_of(bytes, w.len);
+    brain_hear(l, 0, m);
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 2);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 1);
+    brain_pass(l, 500);
+    T_TRUE(brain_said_count(l, PEER_ACK) > 0);
+    T_EQ_U64(brain_said(l, PEER_ACK, -1)->generation, t[2].generation);
+}
+
 /* A stream of unknown length: four blocks granted, one shown and released. */
 TEST(a_stream_of_unknown_length_goes_on_after_a_release)
 {

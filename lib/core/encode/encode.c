@@ -22,6 +22,7 @@ static void carve(struct encoded *e, struct slab *s)
     slots_init(&e->item_slots, s, e->rooms_max);
     e->items = slab_take(s, e->rooms_max, sizeof(*e->items));
     e->open_batch = slab_take(s, share_connections(c), sizeof(struct item *));
+    e->acked = slab_take(s, e->b.peers.max, sizeof(*e->acked));
     table_init(&e->keys, s, e->rooms_max, e->b.c.seed + 2);
     table_init(&e->ids, s, e->rooms_max, e->b.c.seed);
     table_init(&e->gens, s, e->rooms_max, e->b.c.seed + 1);
@@ -61,6 +62,10 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
     items_init(e);
     list_init(&e->room_todo);
     list_init(&e->dst_todo);
+    list_init(&e->acked_pending);
+    for (uint32_t i = 0; i < e->b.peers.max; i++)
+        list_init(&e->acked[i].pending);
+    e->acked_ns = TIME_NEVER;
     for (uint32_t i = 0; i < e->b.pools_count; i++) {
         e->pools[i].meta = &e->b.metas[i];
         if (conf_for_users(e->b.metas[i].conf))
@@ -166,6 +171,8 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         break;
     case EV_TIME:
         expire(e);
+        if (e->acked_ns <= e->b.now_ns)
+            encoded_say_acked(e, out);
         break;
     case EV_POOL:
     case EV_MORE:
@@ -188,6 +195,7 @@ static uint64_t deadline(const void *brain)
     const struct encoded *e = brain;
     uint64_t at = min_u64(heap_due(&e->room_timers), heap_due(&e->dst_timers));
 
+    at = min_u64(at, e->acked_ns);
     for (uint32_t i = 0; i < e->b.pools_count; i++)
         at = min_u64(at, e->pools[i].revoke_ns);
     return at;

@@ -148,6 +148,16 @@ struct edst {
     char text[128];
 };
 
+/* ACKs of one L that ACKED will answer. */
+#define ACKED_MAX 16
+#define ACKED_NS  (5 * NS_PER_MS) /* how long the first of them waits */
+struct acked {
+    struct list pending; /* of encoded */
+    uint64_t epoch;      /* of the run of L that said them */
+    uint32_t count;
+    uint64_t generations[ACKED_MAX];
+};
+
 /* The queues in which items wait for source blocks. */
 enum queue {
     QUEUE_PLAIN,
@@ -185,6 +195,9 @@ struct encoded {
     struct item *items;
     struct item nothing;      /* what a room without an item refers to */
     struct item **open_batch; /* by connection: first of its batch; NULL */
+    struct acked *acked;      /* by peer */
+    struct list acked_pending;
+    uint64_t acked_ns; /* when those that are pending are said; TIME_NEVER */
     struct slots room_slots, dst_slots, item_slots;
     struct share share;     /* of rooms: engines' announces, peers' requests */
     struct share dst_share; /* of destinations, by peer */
@@ -508,6 +521,8 @@ struct decline *eroom_declined_by(
 /* encode/peer.c, encode/local.c, encode/show.c */
 
 extern const struct peers_ops encoded_peers;
+/* Says each ACKED that is pending, while out has room. */
+void encoded_say_acked(struct encoded *e, struct out *out);
 bool encoded_peer(
     void *brain, struct out *out, struct peer *p, const struct peer_msg *m);
 extern const struct engines_ops encoded_engines;

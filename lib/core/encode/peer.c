@@ -333,6 +333,52 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
 
 /* ends */
 
+static void say_acked(struct encoded *e, struct out *out, struct acked *a)
+{
+    const struct peer *p = &e->b.peers.peers[a - e->acked];
+    struct peer_msg msg = {.type = PEER_ACKED};
+    uint8_t bytes[ACKED_MAX * sizeof(uint64_t)];
+    struct writer w = writer_of(bytes, sizeof(bytes));
+
+    CHECK(a->count <= ACKED_MAX, "%u ACKs of peer %td", a->count, a - e->acked);
+    for (uint32_t i = 0; i < a->count; i++)
+        put_u64(&w, a->generations[i]);
+    msg.acked.generations = span_of(bytes, w.len);
+    if (p->up && p->epoch == a->epoch) /* else they are said again */
+        peer_send(&e->b.peers, out, p, &msg);
+    a->count = 0;
+    list_remove(&a->pending);
+}
+
+void encoded_say_acked(struct encoded *e, struct out *out)
+{
+    while (!list_empty(&e->acked_pending) && out_has_room(out))
+        say_acked(e, out, LIST_FIRST(&e->acked_pending, struct acked, pending));
+    if (list_empty(&e->acked_pending))
+        e->acked_ns = TIME_NEVER;
+}
+
+/* Answers an ACK, together with others that come soon if L can read that. */
+static void answer_ack(struct encoded *e, struct out *out, struct peer *p,
+    const struct peer_msg *msg)
+{
+    struct acked *a = &e->acked[peer_index(&e->b.peers, p)];
+
+    if (!peer_can(p, PEER_CAN_ACKED)) {
+        say_success(e, out, p, msg);
+        return;
+    }
+    if (a->epoch != p->epoch)
+        a->count = 0;
+    a->epoch = p->epoch;
+    a->generations[a->count++] = msg->generation;
+    if (!list_linked(&a->pending))
+        list_push_tail(&e->acked_pending, &a->pending);
+    e->acked_ns = min_u64(e->acked_ns, e->b.now_ns + ACKED_NS);
+    if (a->count == ACKED_MAX)
+        say_acked(e, out, a);
+}
+
 static void on_ack(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg, struct edst *d)
 {
@@ -342,7 +388,7 @@ static void on_ack(struct encoded *e, struct out *out, struct peer *p,
     }
     edst_answered(e, out, d);
     edst_end(e, d, OK);
-    say_success(e, out, p, msg);
+    answer_ack(e, out, p, msg);
 }
 
 static void on_abort(struct encoded *e, struct out *out, struct peer *p,

@@ -440,6 +440,8 @@ void lroom_check_group(struct langd *l, struct lroom *m);
 /* Draws the consequences of all that has changed, and sorts the room into the
  * queues. */
 void lroom_settle(struct langd *l, struct out *out, struct lroom *m);
+/* Forgets a room whose last debt was paid, if nothing else of it is left. */
+void lroom_paid(struct langd *l, struct lroom *m);
 /* Sends the difference between what is and what was sent, and forgets the room
  * when nothing of it is left. */
 void lroom_notify(struct langd *l, struct out *out, struct lroom *m);

@@ -383,12 +383,33 @@ static bool answers_late(
     return late;
 }
 
+/* Takes ACKED. A room that is not through yet hears of it when it settles. */
+static void on_acked(struct langd *l, const struct peer *p, struct span of)
+{
+    struct reader r = reader_of(of.p, of.len);
+
+    while (r.at < r.len) {
+        uint64_t generation = get_u64(&r);
+        struct lroom *m = &l->rooms[generation % l->rooms_max];
+
+        if (!m->r.used || m->generation != generation || lroom_peer(l, m) != p)
+            continue;
+        debt_paid(&m->debt, OWE_ACK);
+        if (m->life == LIFE_OWED)
+            lroom_paid(l, m);
+    }
+}
+
 bool langd_peer(
     void *brain, struct out *out, struct peer *p, const struct peer_msg *msg)
 {
     struct langd *l = brain;
     struct lroom *m = &l->rooms[msg->generation % l->rooms_max];
 
+    if (msg->type == PEER_ACKED && msg->acked.generations.len % 8 == 0) {
+        on_acked(l, p, msg->acked.generations);
+        return true;
+    }
     if (!wants_state(msg->type) && msg->type != PEER_STATE &&
         msg->type != PEER_NACK && msg->type != PEER_DRAINED)
         return false;

@@ -490,6 +490,14 @@ static void forget(struct langd *l, struct lroom *m)
     share_give(&l->share, m->uid, 1);
 }
 
+void lroom_paid(struct langd *l, struct lroom *m)
+{
+    if (list_linked(&m->r.todo) || list_linked(&m->in_settled) || !over(m))
+        lroom_touch(l, m);
+    else
+        forget(l, m);
+}
+
 /* Sets the room's timer to the earliest of its deadlines. */
 static void arm(struct langd *l, struct lroom *m)
 {
