@@ -142,7 +142,7 @@ void brain_pass(struct rig *b, uint64_t ms)
 
 /* making */
 
-static void addresses(struct rig *b, uint8_t carrier, struct span blob)
+void brain_addresses(struct rig *b, uint8_t carrier, struct span blob)
 {
     struct own_addresses a = {.carrier = carrier, .data = blob};
     struct event ev = {.type = EV_ADDRESSES, .addresses = &a};
@@ -201,8 +201,8 @@ struct rig *brain_make(uint8_t role, const char *const *settings)
     if (brain_layout(b->is, 0)->count)
         ready(b, true);
     if (conf_lands(&b->conf)) {
-        addresses(b, CARRIER_TCP, span_of("\3\0abc", 5));
-        addresses(b, CARRIER_UCX, span_of("\4\0ucx1", 6));
+        brain_addresses(b, CARRIER_TCP, span_of("\3\0abc", 5));
+        brain_addresses(b, CARRIER_UCX, span_of("\4\0ucx1", 6));
     }
     return b;
 }

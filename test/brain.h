@@ -98,4 +98,7 @@ const char *brain_text(
 uint32_t brain_free(const struct rig *b);
 uint32_t brain_acts(const struct rig *b, uint8_t type);
 
+/* Tells langd the data addresses that its shards have for a carrier. */
+void brain_addresses(struct rig *b, uint8_t carrier, struct span blob);
+
 #endif

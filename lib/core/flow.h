@@ -120,8 +120,13 @@ struct pool_memory {
     struct span handle;
 };
 
-/* The addresses and places blobs of a HELLO for one carrier. */
-#define ADDRESSES_MAX 8192u /* as in peer.def */
+/* The addresses and places blobs of a HELLO for one carrier, at most as in
+ * peer.def: u16 length and bytes of each. What is longer than the short limits
+ * is `long_addresses`. */
+#define ADDRESSES_MAX   65536u
+#define ADDRESS_MAX     16000u
+#define ADDRESSES_SHORT 8192u
+#define ADDRESS_SHORT   4096u
 struct own_addresses {
     uint8_t carrier; /* enum carrier_number */
     struct span data, places;

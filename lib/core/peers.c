@@ -40,13 +40,42 @@ static struct span keep(struct span from, uint8_t *to)
     return span_of(to, from.len);
 }
 
+/* Counts the addresses of a blob; NONE: it is not well-formed, or one has more
+ * than `most` bytes. */
+static uint32_t count_addresses(struct span blob, uint32_t most)
+{
+    struct reader r = reader_of(blob.p, blob.len);
+    uint32_t n = 0;
+
+    while (!r.failed && r.at < r.len) {
+        struct span a = get_span(&r, 2, most);
+
+        if (a.len == 0)
+            return NONE;
+        n++;
+    }
+    return r.failed || n > 64 ? NONE : n;
+}
+
 void peers_addresses(struct peers *p, const struct own_addresses *a)
 {
+    bool is_long = a->data.len > ADDRESSES_SHORT ||
+                   count_addresses(a->data, ADDRESS_SHORT) == NONE;
+    uint8_t bit = (uint8_t)(1u << a->carrier);
     uint8_t *to = p->self.blobs + (size_t)2 * a->carrier * ADDRESSES_MAX;
 
     CHECK(a->carrier < CARRIER_END, "addresses of carrier %u", a->carrier);
     p->self.own[a->carrier].data = keep(a->data, to);
     p->self.own[a->carrier].places = keep(a->places, to + ADDRESSES_MAX);
+    p->self.long_ones &= (uint8_t)~bit;
+    p->self.long_ones |= is_long ? bit : 0;
+}
+
+uint8_t peer_carriers(const struct peers *p, const struct peer *peer)
+{
+    if (peer && peer_can(peer, PEER_CAN_LONG_ADDRESSES))
+        return p->self.c->carriers;
+    return p->self.c->carriers & (uint8_t)~p->self.long_ones;
 }
 
 uint64_t epoch_shown(uint64_t epoch)
@@ -191,16 +220,18 @@ static void say_maps(const struct peers *p, uint32_t link, struct peer_hello *m)
 static void say_carriers(
     const struct peers *p, uint32_t link, struct peer_hello *m)
 {
-    const struct brain_conf *c = p->self.c;
     struct peer *peer = peer_on(p, link);
     struct carrier_pair none = {0};
 
-    m->carriers = span_str(c->carriers_text);
+    m->carriers = span_str(p->self.c->carriers_text);
     if (!p->ops->greets)
         return;
-    (void)carriers_choose(&none, c->carriers, 0);
+    (void)carriers_choose(&none, peer_carriers(p, NULL), 0);
     m->carrier = peer && peer->pair.chosen ? peer->pair.chosen : none.chosen;
-    m->addresses = p->self.own[m->carrier].data;
+    if (p->self.long_ones >> m->carrier & 1)
+        m->long_addresses = p->self.own[m->carrier].data;
+    else
+        m->addresses = p->self.own[m->carrier].data;
     m->places = p->self.own[m->carrier].places;
     if (peer)
         peer->carrier = m->carrier;
@@ -253,7 +284,7 @@ bool peer_carrier_broke(struct peers *p, struct out *out, struct peer *peer,
 
     /* What is copied on one host breaks with the mapping. */
     if (peer->mapped ||
-        !carriers_broke(&peer->pair, p->self.c->carriers, now_ns, outage_ns))
+        !carriers_broke(&peer->pair, peer_carriers(p, peer), now_ns, outage_ns))
         return false;
     p->stats[STAT_carriers_given_up]++;
     out_warn(out, "peer %s: %s broke twice in a minute, rows go by %s now",
@@ -323,20 +354,9 @@ void peer_bad(struct peers *p, struct out *out, const struct event *ev)
             wire_fault_text(&ev->fault, text));
 }
 
-/* Counts the addresses of a HELLO; NONE: the blob is not well-formed. */
-static uint32_t count_addresses(struct span blob)
+static struct span addresses_of(const struct peer_hello *m)
 {
-    struct reader r = reader_of(blob.p, blob.len);
-    uint32_t n = 0;
-
-    while (!r.failed && r.at < r.len) {
-        struct span a = get_span(&r, 2, 4096);
-
-        if (a.len == 0)
-            return NONE;
-        n++;
-    }
-    return r.failed || n > 64 ? NONE : n;
+    return m->long_addresses.len > 0 ? m->long_addresses : m->addresses;
 }
 
 /* Reads the pools of a HELLO, as many as are kept, into pools unless that is
@@ -362,6 +382,8 @@ static uint32_t read_pools(struct span blob, struct peer_pool *pools)
 
 static enum err check_hello(const struct peer_hello *m, const char **text)
 {
+    uint32_t addresses;
+
     *text = "this daemon speaks protocol version 1";
     if (m->version_min > WIRE_VERSION || m->version_max < WIRE_VERSION)
         return ERR_VERSION;
@@ -369,11 +391,12 @@ static enum err check_hello(const struct peer_hello *m, const char **text)
     if (m->name.len == 0 || m->name.len > 63 || !text_is_clean(m->name))
         return ERR_MALFORMED;
     *text = "hello with bad data addresses";
-    if (count_addresses(m->addresses) == NONE)
+    addresses = count_addresses(addresses_of(m), ADDRESS_MAX);
+    if (addresses == NONE)
         return ERR_MALFORMED;
     *text = "hello with other places than data addresses";
     if (m->places.len > 0 &&
-        count_addresses(m->places) != count_addresses(m->addresses))
+        count_addresses(m->places, ADDRESS_SHORT) != addresses)
         return ERR_MALFORMED;
     *text = "segment_max is at least 1024";
     if (m->segment_max < 1024)
@@ -397,7 +420,7 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
     text_copy(m->advertise, peer->advertise, sizeof(peer->advertise));
     text_copy(m->software, peer->software, sizeof(peer->software));
     peer->segment_max = m->segment_max;
-    peer->addresses = count_addresses(m->addresses);
+    peer->addresses = count_addresses(addresses_of(m), ADDRESS_MAX);
     peer->abilities = m->abilities;
     peer->same_host = key_eq(&m->boot, boot);
     peer->refused.text[0] = 0;
@@ -410,7 +433,8 @@ void peer_tell_shards(struct peers *p, struct out *out, struct peer *peer,
     const struct peer_hello *m)
 {
     bool tcp = m->carrier == 0 || m->carrier == CARRIER_TCP;
-    struct span addresses = tcp && m->places.len > 0 ? m->places : m->addresses;
+    struct span addresses =
+        tcp && m->places.len > 0 ? m->places : addresses_of(m);
     struct data_cmd cmd = {.type = PEER_OPEN, .peer = peer_index(p, peer)};
     struct action *a;
     size_t at = out->bytes.len;
@@ -481,15 +505,25 @@ static enum err find_sender(struct peers *p, struct out *out, uint32_t link,
 
 /* Takes in what rows can go by there. langd chooses; encoded hears what its
  * addresses are for. */
-static void take_carriers(
-    struct peers *p, struct peer *peer, const struct peer_hello *m)
+static void take_carriers(struct peers *p, struct out *out, struct peer *peer,
+    const struct peer_hello *m, bool was_up)
 {
+    uint8_t there = carriers_read(m->carriers), here = peer_carriers(p, peer);
+    uint8_t too_long = p->self.c->carriers & (uint8_t)~here & there;
+
     text_copy(m->carriers, peer->carriers, sizeof(peer->carriers));
-    if (p->ops->greets)
-        (void)carriers_choose(
-            &peer->pair, p->self.c->carriers, carriers_read(m->carriers));
-    else
+    if (!p->ops->greets) {
         peer->carrier = m->carrier;
+        return;
+    }
+    (void)carriers_choose(&peer->pair, here, there);
+    if (too_long && !was_up)
+        out_warn(out,
+            "peer %s: its release of mmx reads at most %u bytes of data "
+            "addresses, too few for rows to go by %s: a newer release there, "
+            "or fewer transfer.shards here",
+            peer->name, ADDRESSES_SHORT,
+            too_long >> CARRIER_UCX & 1 ? "ucx" : "tcp");
 }
 
 static void on_hello(struct peers *p, struct out *out, uint32_t link,
@@ -523,7 +557,7 @@ static void on_hello(struct peers *p, struct out *out, uint32_t link,
     if (peer->epoch != m->from_epoch)
         peer->pair = (struct carrier_pair){0};
     peer->epoch = m->from_epoch;
-    take_carriers(p, peer, &m->hello);
+    take_carriers(p, out, peer, &m->hello, was_up);
     p->ops->greeted(p->brain, out, link, peer, m, was_up);
     CHECK(peer->link == link && peer_on(p, link) == peer,
         "a peer that said HELLO on link %u is not there", link);

@@ -74,6 +74,7 @@ struct self {
     uint64_t abilities;
     uint8_t *blobs; /* of the next: 2 x ADDRESSES_MAX for each carrier */
     struct own_addresses own[CARRIER_END]; /* langd: for its HELLOs */
+    uint8_t long_ones; /* bits of carriers whose own addresses are long */
 };
 
 /* A role's part of what peers say. */
@@ -107,6 +108,9 @@ struct peers {
 void peers_init(
     struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role);
 
+/* Returns the bits of the carriers that rows to or from the peer (NULL: one
+ * that is not known) can take here. */
+uint8_t peer_carriers(const struct peers *p, const struct peer *peer);
 /* Takes the addresses that HELLOs say from now on. */
 void peers_addresses(struct peers *p, const struct own_addresses *a);
 

@@ -195,7 +195,7 @@ static void show_peers(
     for (; at->at < peers->max && show_place(at); at->at++)
         if (peers->peers[at->at].used)
             show_peer(s, (uint32_t)at->at, &peers->peers[at->at],
-                peers->self.c->carriers);
+                peer_carriers(peers, &peers->peers[at->at]));
     at->over = at->at >= peers->max;
 }
 

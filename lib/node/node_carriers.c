@@ -8,12 +8,11 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "wire/carriers.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-
-#define ADDRESS_MAX 4096
 
 static void add_part(
     struct node_carriers *c, const struct data_ops *ops, const char *what)
@@ -97,7 +96,7 @@ static bool gather(
         if (!a.p)
             return false;
         put_span(w, a, 2, ADDRESS_MAX);
-        put_span(places, p, 2, ADDRESS_MAX);
+        put_span(places, p, 2, ADDRESS_SHORT);
         places->failed |= p.len == 0;
     }
     return true;
@@ -106,16 +105,17 @@ static bool gather(
 /* True if all shards have opened the part, and its addresses fit a HELLO. */
 static bool opened(struct node *n, uint32_t i)
 {
-    uint8_t blob[ADDRESSES_MAX], more[ADDRESSES_MAX];
+    uint8_t blob[ADDRESSES_MAX], more[ADDRESSES_SHORT];
     struct writer w = writer_of(blob, sizeof(blob));
-    struct writer places = writer_of(more, sizeof(more));
+    struct writer places = writer_of(more, ADDRESSES_SHORT);
 
     if (!gather(n, n->carriers.parts[i]->number, &w, &places))
         return false;
     if (w.failed)
-        log_warn("rows do not go by %s: its data addresses are more than %u "
-                 "bytes",
-            n->carriers.parts[i]->name, ADDRESSES_MAX);
+        log_warn("rows do not go by %s: the data addresses of its %u shards "
+                 "are more than %u bytes: fewer transfer.shards, or fewer "
+                 "transports or devices in transfer.tls and transfer.devices",
+            n->carriers.parts[i]->name, n->shards_count, ADDRESSES_MAX);
     return !w.failed;
 }
 
@@ -140,17 +140,18 @@ enum err node_carriers_opened(struct node *n)
 
 static enum err say(struct node *n, uint8_t number)
 {
-    uint8_t blob[ADDRESSES_MAX], more[ADDRESSES_MAX];
+    uint8_t blob[ADDRESSES_MAX], more[ADDRESSES_SHORT];
     struct writer w = writer_of(blob, sizeof(blob));
-    struct writer p = writer_of(more, sizeof(more));
+    struct writer p = writer_of(more, ADDRESSES_SHORT);
     struct own_addresses a = {.carrier = number};
     struct event ev = {.type = EV_ADDRESSES, .addresses = &a};
 
     if (!(n->brain_conf.carriers >> number & 1) || !gather(n, number, &w, &p))
         return OK;
     if (w.failed) {
-        log_error("%zu bytes of data addresses, a HELLO holds %u", w.len,
-            ADDRESSES_MAX);
+        log_error("the data addresses of %s have grown beyond the %u bytes of "
+                  "a HELLO: fewer transfer.shards",
+            carrier_name(number), ADDRESSES_MAX);
         return ERR_TOO_LARGE;
     }
     a.data = span_of(blob, w.len);

@@ -11,6 +11,7 @@ from pair import ROOT, Case, eventually
 OFF = {"transfer": {"same_host": "off"}}
 # Shared memory stands for a network card: it is named, so it counts.
 SHM = {"transfer": {"tls": "posix,tcp"}}
+SHARDS = 64
 
 
 def compat():
@@ -91,6 +92,20 @@ class Carriers(Case):
                 self.assertTrue(here["transport"].startswith(
                     carrier) or there["transport"].startswith(carrier),
                     (here, there))
+
+    def test_more_addresses_than_a_hello_held_at_first(self):
+        """Shards enough for more than 8,192 bytes of UCX's addresses."""
+        forced = {"transfer": {"carrier": "ucx",
+                               "tls": "posix,sysv,cma,tcp",
+                               "same_host": "off"}}
+        e = self.world.encoded(**forced)
+        forced["transfer"]["shards"] = SHARDS
+        d = self.world.langd([e], **forced)
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 1500)
+        there = next(r for r in e.show("peers") if r["name"] == d.name)
+        self.assertEqual((there["carrier"], int(there["data_addresses"])),
+                         ("ucx", SHARDS))
 
     def test_doctor_says_which(self):
         e = self.world.encoded()

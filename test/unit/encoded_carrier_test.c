@@ -36,6 +36,26 @@ TEST(shards_learn_what_the_addresses_are_for)
         brain_said(e, PEER_HELLO, 0)->hello.carriers.p, "ucx 1.18 rc; tcp", 16);
 }
 
+TEST(long_addresses_are_passed_on)
+{
+    struct rig *e = encoded(BOTH, NULL);
+    struct peer_msg m = hello_of("ucx 1.18 rc; tcp", CARRIER_UCX);
+    static uint8_t blob[2 * 16002];
+    const struct action *a = NULL;
+
+    blob[0] = blob[16002] = 16000 & 0xff;
+    blob[1] = blob[16003] = 16000 >> 8;
+    m.hello.addresses = span_of(NULL, 0);
+    m.hello.long_addresses = span_of(blob, sizeof(blob));
+    brain_hear(e, 0, m);
+    for (uint32_t i = 0; i < e->acts_count; i++)
+        if (e->acts[i].type == ACT_PEER_DATA)
+            a = &e->acts[i];
+    T_TRUE(a != NULL);
+    T_EQ_U64(a->len, sizeof(blob));
+    T_EQ_U64(brain_shown(e, "peers", "data_addresses", 0), 2);
+}
+
 TEST(nothing_in_common_fails_the_room)
 {
     struct rig *e = encoded(NULL, NULL);

@@ -10,7 +10,7 @@
 
 #define UCX_AM_ID       1
 #define UCX_ADDRESS_MIN 8
-#define UCX_ADDRESS_MAX 16000 /* a HELLO has no room for more */
+#define UCX_ADDRESS_MAX 16000 /* of those in a HELLO */
 #define UCX_MEMORY_MAX  64
 
 /* Memory that UCX has registered, for all workers of a context. */
