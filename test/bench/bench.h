@@ -39,6 +39,9 @@
 enum { ENC, LANG, SIDES }; /* of an engine; a further rank: SIDES + i */
 enum { EXACT, ANNOUNCED, AT_COMMIT, RESUMES };
 enum { SHARDS_2 = 1, SHARDS_4, SPREADS_SHARDS, DST_4 = 3, DST_16, SPREADS };
+/* Pairs of the world in which the carrier is chosen: by auto, by us, and TCP
+ * beside a UCX that is open. */
+enum { BY_AUTO, BY_TCP, BY_UCX, BESIDE_UCX, CHOICES };
 enum { POOL_ROWS, POOL_SMALL, POOL_MIDDLE, POOL_BLOCK, POOL_OPEN, POOLS };
 
 /* What is measured, each a list of samples: nanoseconds unless it says
@@ -82,9 +85,12 @@ enum series_name {
     S_SIZE_TCP = S_SIZE + SIZES, /* by size */
     S_START = S_SIZE_TCP + SIZES,
     S_POPULATE,
-    S_POLL,  /* of POLLS */
-    S_CLOCK, /* as often read */
-    S_COUNTED,
+    S_POLL,                             /* of POLLS */
+    S_CLOCK,                            /* as often read */
+    S_CHOSEN,                           /* large rooms, by choice */
+    S_CHOSEN_ROOM = S_CHOSEN + CHOICES, /* small ones */
+    S_CHOSEN_RATE = S_CHOSEN_ROOM + CHOICES,
+    S_COUNTED = S_CHOSEN_RATE + CHOICES,
     SERIES
 };
 
@@ -173,6 +179,8 @@ extern const struct world counted; /* for instructions */
 bool world_wanted(const struct world *w);
 unsigned world_shards(const struct world *w, unsigned pair);
 unsigned world_encoder(const struct world *w, unsigned lang);
+/* Writes what a daemon's transfer section says beyond shards and same_host. */
+void world_carrier(const struct world *w, int role, unsigned i, FILE *f);
 uint32_t world_blocks(const struct world *w, int role, unsigned i, int pool);
 extern const char *const pool_names[POOLS];
 extern const uint32_t pool_row_bytes[POOLS], pool_block_rows[POOLS];
@@ -200,6 +208,7 @@ void bulk_round(struct side *x, unsigned round);
 void copied_round(struct side *x, unsigned round);
 void resume_round(struct side *x, unsigned round);
 void overlap_round(struct side *x, unsigned round);
+void chosen_round(struct side *x, unsigned round);
 void spread_round(struct side *x, unsigned round);
 void sizes_round(struct side *x, unsigned round);
 extern const uint32_t size_rows[SIZES];

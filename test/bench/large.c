@@ -7,7 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define OVER_NS (50 * NS_PER_MS) /* what the encoder takes for its pieces */
+#define CHOSEN_ROOMS 5000
+#define OVER_NS      (50 * NS_PER_MS) /* what an encoder takes for its pieces */
 
 static void bulk(struct side *x, unsigned round, int series, int cpu)
 {
@@ -183,6 +184,22 @@ void spread_round(struct side *x, unsigned round)
     x->e = &x->ends[0];
     spread(x, SPREADS_SHARDS, 4, S_SPREAD + DST_4);
     spread(x, SPREADS_SHARDS, 16, S_SPREAD + DST_16);
+}
+
+/* by carrier: in turns, each first as often as the others */
+
+void chosen_round(struct side *x, unsigned round)
+{
+    for (unsigned k = 0; k < CHOICES; k++) {
+        int by = (int)((k + round) % CHOICES);
+
+        x->e = &x->ends[by];
+        one_room(x, POOL_ROWS, SPREAD_ROWS, round == 0, S_CHOSEN + by);
+        for (unsigned i = 0; i < PINGS / 3; i++)
+            one_room(x, POOL_SMALL, 1, false, S_CHOSEN_ROOM + by);
+        rate(x, POOL_SMALL, CHOSEN_ROOMS, S_CHOSEN_RATE + by);
+    }
+    x->e = &x->ends[0];
 }
 
 /* by size */

@@ -91,6 +91,11 @@ static void row(const char *name, const char *unit, double ours, double yard,
     lines++;
 }
 
+static double least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
 static double gbs(double bytes, double ns)
 {
     return ns > 0 ? bytes / ns : 0;
@@ -264,6 +269,30 @@ static void print_spread(struct shared *s)
             0.95);
 }
 
+/* What auto chose, against the best of what can be chosen by hand. */
+static void print_chosen(struct shared *s)
+{
+    double bytes = (double)SPREAD_ROWS * ROW_BYTES;
+    double large = median(s, S_CHOSEN + BY_TCP);
+    double p50 = median(s, S_CHOSEN_ROOM + BY_TCP);
+    double rate_ns = median(s, S_CHOSEN_RATE + BY_TCP);
+
+    row("134 MB, auto (the best choice by hand)", "GB/s",
+        gbs(bytes, median(s, S_CHOSEN)),
+        gbs(bytes, least(large, median(s, S_CHOSEN + BY_UCX))), LEAST, 0.95);
+    row("4 KiB room, auto, p50 (the same)", "us",
+        median(s, S_CHOSEN_ROOM) / 1e3,
+        least(p50, median(s, S_CHOSEN_ROOM + BY_UCX)) / 1e3, MOST, 1.05);
+    row("4 KiB rooms, auto, a second (the same)", "1/s",
+        per_second(s, S_CHOSEN_RATE),
+        1e9 / least(rate_ns, median(s, S_CHOSEN_RATE + BY_UCX)), LEAST, 0.95);
+    row("4 KiB room by TCP beside an open UCX, p50 (alone)", "us",
+        median(s, S_CHOSEN_ROOM + BESIDE_UCX) / 1e3, p50 / 1e3, MOST, 1.05);
+    row("4 KiB rooms by TCP beside UCX, a second (alone)", "1/s",
+        per_second(s, S_CHOSEN_RATE + BESIDE_UCX),
+        per_second(s, S_CHOSEN_RATE + BY_TCP), LEAST, 0.95);
+}
+
 /* Returns what `n` sleeping TCP pings take, and what else there is; 0: they
  * were not measured. */
 static double with_pings(struct shared *s, double n, double else_ns)
@@ -343,6 +372,7 @@ void print_all(struct shared *s)
     print_growth(s);
     print_beside(s);
     print_spread(s);
+    print_chosen(s);
     print_overlap(s);
     print_ranks(s);
     print_still(s);

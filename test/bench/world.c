@@ -202,8 +202,7 @@ static void write_conf(
         fprintf(f, "timeouts:\n  retry: 3s\n");
     fprintf(f, "transfer:\n  shards: %u\n  same_host: %s\n", world_shards(w, i),
         w->copy ? "copy" : "off");
-    if (opt.ucx)
-        fprintf(f, "  carrier: ucx\n  tls: \"%s\"\n", opt.ucx);
+    world_carrier(w, role, i, f);
     conf_pools(f, w, role, i);
     if (fclose(f) != 0)
         die("%s: %s", path, strerror(errno));

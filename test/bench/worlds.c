@@ -33,12 +33,15 @@ static const struct bench_case copied[] = {
 static const struct bench_case spread[] = {{"spread", spread_round, 0}};
 static const struct bench_case peers[] = {{"peers", peers_round, 0}};
 static const struct bench_case ranks[] = {{"ranks", tp_round, 0}};
+static const struct bench_case chosen[] = {{"carrier", chosen_round, 0}};
 static const struct bench_case counts[] = {{"count", count_round, 1}};
 
 const struct world worlds[] = {
     {"sent", 1, 1, 0, false, false, false, sent, ARRAY_LEN(sent)},
     {"copied", 1, 1, 0, true, false, false, copied, ARRAY_LEN(copied)},
     {"spread", 3, 19, 0, false, false, false, spread, ARRAY_LEN(spread)},
+    {"chosen", CHOICES, CHOICES, 0, false, false, false, chosen,
+        ARRAY_LEN(chosen)},
     {"peers", 2, 65, 0, false, true, false, peers, ARRAY_LEN(peers)},
     {"ranks", 1, 1, RANKS - 1, false, false, false, ranks, ARRAY_LEN(ranks)},
 };
@@ -64,7 +67,23 @@ unsigned world_encoder(const struct world *w, unsigned lang)
 {
     if (w->cases == spread)
         return lang < SPREADS_SHARDS ? lang : 0;
+    if (w->cases == chosen)
+        return lang;
     return w->cases == peers && lang + 1 == w->langs ? 1 : 0;
+}
+
+void world_carrier(const struct world *w, int role, unsigned i, FILE *f)
+{
+    const char *tls = opt.ucx ? opt.ucx : "tcp";
+
+    if (w->cases != chosen && !opt.ucx)
+        return;
+    if (w->cases != chosen || i == BY_UCX)
+        fprintf(f, "  carrier: ucx\n  tls: \"%s\"\n", tls);
+    else if (i == BY_TCP || (i == BESIDE_UCX && role == LANG))
+        fprintf(f, "  carrier: tcp\n");
+    else if (opt.ucx || i == BESIDE_UCX) /* auto opens it if it is sound */
+        fprintf(f, "  tls: \"%s\"\n", opt.ucx ? tls : "posix,tcp");
 }
 
 static uint32_t bulk_blocks(const struct world *w, int role, unsigned i)
@@ -75,6 +94,8 @@ static uint32_t bulk_blocks(const struct world *w, int role, unsigned i)
         return 0;
     if (w->cases == ranks)
         return TP_ROWS / BLOCK_ROWS;
+    if (w->cases == chosen)
+        return SPREAD_ROWS / BLOCK_ROWS;
     if (w->cases != spread)
         return (BULK_ROWS + BLOCK_ROWS - 1) / BLOCK_ROWS;
     if (role == ENC || i < SPREADS_SHARDS)
