@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHOSEN_ROOMS 5000
+#define CHOSEN_ROOMS 2000
 #define OVER_NS      (50 * NS_PER_MS) /* what an encoder takes for its pieces */
 
 static void bulk(struct side *x, unsigned round, int series, int cpu)
@@ -186,17 +186,26 @@ void spread_round(struct side *x, unsigned round)
     spread(x, SPREADS_SHARDS, 16, S_SPREAD + DST_16);
 }
 
-/* by carrier: in turns, each first as often as the others */
+/* by carrier: in turns as short as can be, and each is first as often */
 
 void chosen_round(struct side *x, unsigned round)
 {
-    for (unsigned k = 0; k < CHOICES; k++) {
+    for (unsigned k = 0; k < 3 * CHOICES; k++) {
         int by = (int)((k + round) % CHOICES);
 
         x->e = &x->ends[by];
         one_room(x, POOL_ROWS, SPREAD_ROWS, round == 0, S_CHOSEN + by);
-        for (unsigned i = 0; i < PINGS / 3; i++)
-            one_room(x, POOL_SMALL, 1, false, S_CHOSEN_ROOM + by);
+    }
+    for (unsigned k = 0; k < PINGS / 2 * CHOICES; k++) {
+        int by = (int)((k + round) % CHOICES);
+
+        x->e = &x->ends[by];
+        one_room(x, POOL_SMALL, 1, false, S_CHOSEN_ROOM + by);
+    }
+    for (unsigned k = 0; k < 4 * CHOICES; k++) {
+        int by = (int)((k + round) % CHOICES);
+
+        x->e = &x->ends[by];
         rate(x, POOL_SMALL, CHOSEN_ROOMS, S_CHOSEN_RATE + by);
     }
     x->e = &x->ends[0];
