@@ -6,7 +6,8 @@ import os
 import subprocess
 import unittest
 
-from pair import ROOT, Case, eventually
+from engine import LIMIT
+from pair import ROOT, Case, eventually, yaml
 
 OFF = {"transfer": {"same_host": "off"}}
 # Shared memory stands for a network card: it is named, so it counts.
@@ -106,6 +107,50 @@ class Carriers(Case):
         there = next(r for r in e.show("peers") if r["name"] == d.name)
         self.assertEqual((there["carrier"], int(there["data_addresses"])),
                          ("ucx", SHARDS))
+
+    def test_nothing_in_common(self):
+        """The room fails at once, with what each side has in the text."""
+        e = self.world.encoded(transfer={"carrier": "tcp",
+                                         "same_host": "off"})
+        d = self.world.langd([e], transfer={
+            "carrier": "ucx", "tls": "tcp", "same_host": "off"})
+        enc, lm = self.engines(e, d)
+        enc.announce(1, 10, 10)
+        lm.request(1, "enc0")
+        self.assertEqual(lm.failed(1), "incompatible-layout")
+        lm.conn.wait(lambda: lm.rooms[1].reason.text, LIMIT)
+        self.assertIn("encoded moves rows by tcp, langd by ucx",
+                      lm.rooms[1].reason.text)
+        lm.release(1)
+        enc.release(1)
+
+    def refused(self, transfer):
+        """What --check-config says of such a section."""
+        d = self.world.langd([], start=False)
+        with open(d.config, "w", encoding="utf-8") as f:
+            f.write(yaml({**d.conf, "insecure": True, "transfer": transfer}))
+        got = subprocess.run([d.binary, "--config", d.config,
+                              "--check-config"], capture_output=True,
+                             text=True, timeout=LIMIT)
+        self.assertEqual(got.returncode, 78, got)
+        return got.stderr
+
+    def test_what_is_no_carrier_is_refused_with_its_place(self):
+        said = self.refused({"carrier": "quic"})
+        self.assertRegex(said, r"yaml:[0-9]+:")
+        for word in ("transfer.carrier", "quic", "auto", "tcp", "ucx"):
+            self.assertIn(word, said)
+        said = self.refused({"streams": 65})
+        self.assertRegex(said, r"yaml:[0-9]+:")
+        self.assertIn("transfer.streams", said)
+
+    def test_a_release_of_ucx_that_cannot_be_had_is_counted(self):
+        got = subprocess.run(
+            [os.path.join(ROOT, "scripts", "ucx-matrix"), "--contract",
+             "1.22", "1.99"], stdout=subprocess.PIPE, text=True,
+            timeout=LIMIT, env={**os.environ, "PIP_NO_INDEX": "1"})
+        self.assertIn("skip UCX 1.22: pip: ", got.stdout)
+        self.assertIn("0 passed, 0 failed, 2 skipped", got.stdout)
 
     def test_doctor_says_which(self):
         e = self.world.encoded()
