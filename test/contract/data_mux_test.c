@@ -105,8 +105,14 @@ TEST(ucx_rests_while_it_is_lent)
     side_until(&a, NULL, &a.done_count, 4);
     T_WAIT(wants_thread, &b, 5000);
     T_EQ_U64(b.arrived_count, 3);
+    /* Also where TCP has something each time. */
+    for (uint32_t id = 4; id < 4 + 2 * 16; id++) {
+        T_OK(side_post(&a, 0, id, NULL, 0));
+        side_until(&a, &b, &b.arrived_count, id);
+    }
+    T_TRUE(data_mux.wants_thread(b.d));
     b.ops->lend(b.d, false);
-    side_until(&a, &b, &b.arrived_count, 4);
+    side_until(&a, &b, &b.arrived_count, 4 + 2 * 16);
     side_close(&a);
     side_close(&b);
 }

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #define PARTS_MAX 4
+#define LOOK_EACH 16
 
 /* One of the carriers. `ops` NULL: it could not be opened. */
 struct part {
@@ -40,8 +41,9 @@ struct data {
     const struct part *inside; /* whose arrived() is on the stack */
     const struct part **of;    /* by endpoint; NULL: not chosen */
     int epoll;
-    bool lent;   /* see lend() */
-    bool wanted; /* see wants_thread() */
+    bool lent;     /* see lend() */
+    bool wanted;   /* see wants_thread() */
+    uint32_t busy; /* calls of progress that had something, while lent */
     uint8_t *address;
     uint32_t address_len;
     struct data_counts counts;
@@ -349,7 +351,8 @@ static unsigned mux_progress(struct data *d)
         n += k;
         d->wanted |= k > 0 && !p->ops->any_thread;
     }
-    if (n == 0 && d->lent)
+    /* Beside a part that always has something, others wait a little. */
+    if (d->lent && (n == 0 || ++d->busy % LOOK_EACH == 0))
         look_for_news(d);
     return n;
 }
