@@ -314,6 +314,10 @@ install: all manuals
 	install -m755 $(B)/libmmx.so.0 $(DESTDIR)$(LIBDIR)
 	if [ -e $(KERNELS) ]; then \
 		install -D -m644 -t $(DESTDIR)$(LIBDIR)/mmx $(KERNELS); fi
+	if [ -e $(B)/llama/libmmx-mtmd.so ]; then \
+		install -m755 $(B)/llama/libmmx-mtmd.so $(DESTDIR)$(LIBDIR) && \
+		install -m755 $(B)/llama/mmx-llama-encode \
+			$(B)/llama/mmx-llama-language $(DESTDIR)$(PREFIX)/bin; fi
 	ln -sf libmmx.so.0 $(DESTDIR)$(LIBDIR)/libmmx.so
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
 		-e 's|@VERSION@|$(VERSION)|' lib/client/mmx.pc.in \
