@@ -1,12 +1,13 @@
 """llama.cpp unsplit against llama.cpp split by mmx: the answers of one and the
 same prompt, case by case.
 
-    run.py FOLDER [--build BUILD] [--hf CHECKPOINT] [PART ...]
+    run.py FOLDER [--build BUILD] [--hf CHECKPOINT --python PYTHON] [PART ...]
 
 Prints for each case whether the tokens are equal, the largest difference of
 log-probabilities over all tokens and steps, and what else it shows. A part is
 split, preload or server; without one all, and llama-server only if it is
-there: the part builds it. --hf: a checkpoint of transformers, of a Qwen2-VL. The exit
+there: the part builds it. --hf: a checkpoint of transformers, of a Qwen2-VL,
+and a Python that has them: their encoder feeds our language host. The exit
 status is 0 if every case is as it should be."""
 
 import argparse
@@ -225,6 +226,44 @@ def grid_case(c, line, truth):
         w.close()
 
 
+def other_case(c, checkpoint, python):
+    """The encoder of transformers, the language model of llama.cpp, and both
+    of them alone, on one checkpoint."""
+    a = c.path("a.png")
+    line = f"r {a} {PROMPT}"
+    truth = c.truth("qwen", line)
+    w = worlds()
+    try:
+        e = w.encoded(**pools("f32"))
+        lang = w.langd([e], **pools("f32"))
+        encode = c.encode_host("qwen", e)
+        encode.stdin.write(f"unused{line[1:]}\n")
+        encode.stdin.flush()
+        manifest = encode.stdout.readline()
+        encode.kill()
+        c.end(encode)
+        before, behind = re.search(r"text:(\S+) room:\S+ text:(\S+)",
+                                   manifest).groups()
+        other = subprocess.Popen(
+            [python, "-B", os.path.join(prepare.HERE, "other.py"), checkpoint,
+             a, e.socket, "4711", str(STEPS), before, behind], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        # Its libraries take a minute to load: the room is asked for later.
+        theirs = other.stdout.readline().split()[1:]
+        said, got = c.language_host(
+            "qwen", lang, re.sub(r"room:\d+", "room:4711", manifest))
+        if other.wait():
+            raise Refused(f"other.py: {other.stderr.read()[-300:]}")
+        tokens = re.search(r"tokens (.*)", said)
+        c.compare("transformers encodes, llama.cpp answers", truth,
+                  tokens[1].split() if tokens else said, got,
+                  "transformers alone: " + (
+                      "the same tokens" if theirs == truth[0]
+                      else " ".join(theirs)), 0.05)
+    finally:
+        w.close()
+
+
 def preload_cases(c):
     a, b = c.path("a.png"), c.path("b.png")
     two = f"r {a},{b} {TWO}"
@@ -328,6 +367,7 @@ def main():
     p.add_argument("--build", default=os.path.join(
         ROOT, os.environ.get("B", "build")))
     p.add_argument("--hf")
+    p.add_argument("--python")
     args = p.parse_intermixed_args()
     out, build = map(os.path.abspath, (args.folder, args.build))
     os.environ["MMX_BUILD"] = build
@@ -340,6 +380,8 @@ def main():
     c = Cases(out, build)
     print("| llama.cpp b11739 | tokens | log-prob difference | |\n"
           "|---|---|---|---|")
+    if args.hf and args.python:
+        other_case(c, args.hf, args.python)
     if not args.parts or "split" in args.parts:
         split_cases(c)
     if not args.parts or "preload" in args.parts:
