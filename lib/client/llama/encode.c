@@ -38,6 +38,7 @@ struct job {
 };
 
 static struct host host;
+static struct llama_model *model;
 static mtmd_context *mtmd;
 static const char *tag; /* --digest */
 static uint16_t *rounded;
@@ -323,32 +324,31 @@ static void usage(void)
     exit(2);
 }
 
-static int load(const char *model, const char *mmproj, int threads, bool gpu)
+static int load(const char *path, const char *mmproj, int threads, bool gpu)
 {
     struct llama_model_params mp = llama_model_default_params();
     struct mtmd_context_params cp = mtmd_context_params_default();
-    struct llama_model *m;
     char arch[64], key[96], value[32];
 
     mp.no_alloc = true;
     mp.load_mode = LLAMA_LOAD_MODE_NONE;
-    m = llama_model_load_from_file(model, mp);
-    if (!m)
-        host_die("cannot load %s", model);
+    model = llama_model_load_from_file(path, mp);
+    if (!model)
+        host_die("cannot load %s", path);
     cp.use_gpu = gpu;
     cp.n_threads = threads;
     cp.print_timings = false;
     cp.warmup = false;
-    mtmd = mtmd_init_from_file(mmproj, m, cp);
+    mtmd = mtmd_init_from_file(mmproj, model, cp);
     if (!mtmd)
         host_die("cannot load %s", mmproj);
     if (llama_model_meta_val_str(
-            m, "general.architecture", arch, sizeof arch) <= 0)
+            model, "general.architecture", arch, sizeof arch) <= 0)
         return 0;
-    if (llama_model_n_embd_inp(m) > 0)
-        return llama_model_n_embd_inp(m);
+    if (llama_model_n_embd_inp(model) > 0)
+        return llama_model_n_embd_inp(model);
     snprintf(key, sizeof key, "%s.embedding_length", arch);
-    return llama_model_meta_val_str(m, key, value, sizeof value) > 0
+    return llama_model_meta_val_str(model, key, value, sizeof value) > 0
                ? atoi(value)
                : 0;
 }
@@ -360,7 +360,7 @@ int main(int argc, char **argv)
         {"pool", 1, NULL, 'o'}, {"digest", 1, NULL, 'd'},
         {"threads", 1, NULL, 't'}, {"gpu", 0, NULL, 'g'},
         {"help", 0, NULL, 'h'}, {0}};
-    const char *model = NULL, *mmproj = NULL, *socket = NULL, *pool = NULL;
+    const char *path = NULL, *mmproj = NULL, *socket = NULL, *pool = NULL;
     char *line = NULL;
     size_t size = 0;
     int threads = 4, c;
@@ -371,7 +371,7 @@ int main(int argc, char **argv)
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1)
         switch (c) {
         case 'm':
-            model = optarg;
+            path = optarg;
             break;
         case 'p':
             mmproj = optarg;
@@ -394,12 +394,12 @@ int main(int argc, char **argv)
         default:
             usage();
         }
-    if (!model || !mmproj || optind != argc)
+    if (!path || !mmproj || optind != argc)
         usage();
     host_quiet();
     host_open(&host, MMX_ENCODED, socket, pool);
     llama_backend_init();
-    host_fits(&host, load(model, mmproj, threads, gpu));
+    host_fits(&host, load(path, mmproj, threads, gpu));
     host_say("ready");
     while ((n = getline(&line, &size, stdin)) > 0) {
         if (line[n - 1] == '\n')
@@ -409,6 +409,7 @@ int main(int argc, char **argv)
     }
     settle(true);
     mtmd_free(mtmd);
+    llama_model_free(model);
     mmx_close(&host.m);
     free(line);
     free(rounded);

@@ -12,7 +12,8 @@
 
 const char *host_name = "mmx-llama";
 
-static void say(const char *fmt, va_list ap)
+__attribute__((format(printf, 1, 0))) static void say(
+    const char *fmt, va_list ap)
 {
     fprintf(stderr, "%s: ", host_name);
     vfprintf(stderr, fmt, ap);

@@ -550,6 +550,8 @@ int main(int argc, char **argv)
     if (logits)
         fclose(logits);
     llama_batch_ext_free(batch);
+    llama_free(context);
+    llama_model_free(model);
     mmx_close(&host.m);
     free(line);
     free(window);

@@ -68,6 +68,11 @@ struct llama_model *llama_model_load_from_file(
     return ok ? m : NULL;
 }
 
+void llama_model_free(struct llama_model *m)
+{
+    free(m);
+}
+
 int32_t llama_model_n_embd_inp(const struct llama_model *m)
 {
     return m->width;
@@ -129,6 +134,11 @@ struct llama_context *llama_init_from_model(
     c->batch_max = p.n_batch;
     c->causal = true;
     return c;
+}
+
+void llama_free(struct llama_context *c)
+{
+    free(c);
 }
 
 const struct llama_model *llama_get_model(const struct llama_context *c)

@@ -46,6 +46,7 @@ void llama_backend_init(void);
 struct llama_model_params llama_model_default_params(void);
 struct llama_model *llama_model_load_from_file(
     const char *path, struct llama_model_params p);
+void llama_model_free(struct llama_model *m);
 int32_t llama_model_n_embd_inp(const struct llama_model *m);
 int32_t llama_model_meta_val_str(
     const struct llama_model *m, const char *key, char *out, size_t size);
@@ -58,6 +59,7 @@ int32_t llama_token_to_piece(const struct llama_vocab *v, llama_token t,
 struct llama_context_params llama_context_default_params(void);
 struct llama_context *llama_init_from_model(
     struct llama_model *m, struct llama_context_params p);
+void llama_free(struct llama_context *c);
 const struct llama_model *llama_get_model(const struct llama_context *c);
 uint32_t llama_n_seq_max(const struct llama_context *c);
 struct llama_batch_ext *llama_batch_ext_init(struct llama_context *c);

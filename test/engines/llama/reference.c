@@ -127,6 +127,8 @@ static void serve(char *line, FILE *logits)
     fflush(stdout);
     llama_memory_seq_rm(llama_get_memory(context), 0, -1, -1);
     mtmd_input_chunks_free(chunks);
+    while (n)
+        mtmd_bitmap_free((mtmd_bitmap *)pictures[--n]);
 }
 
 int main(int argc, char **argv)
@@ -166,6 +168,8 @@ int main(int argc, char **argv)
         serve(line, logits);
     }
     mtmd_free(mtmd);
+    llama_free(context);
+    llama_model_free(model);
     fclose(logits);
     free(line);
     return 0;
