@@ -122,7 +122,8 @@ class Split(Llama):
 
     def test_a_picture_larger_than_the_pool_passes_through(self):
         self.file("a", "40 30 5")
-        pair = self.pair_of(encoded={"blocks": 400}, langd={"blocks": 8, "default_blocks": 2})
+        pair = self.pair_of(encoded={"blocks": 400},
+                            langd={"blocks": 8, "default_blocks": 2})
         self.split(pair, self.line(), "--mode", "stream", batch=16)
 
     def test_both_ways_needs_the_whole_picture_in_a_batch(self):
@@ -151,13 +152,18 @@ class Split(Llama):
         e, d = self.pair_of()
         enc = self.world.engine(e)
         line = self.line()
-        manifest = re.sub(r"room:\d+", "room:77", self.manifest_of(e, d, line))
+        manifest = self.room(77, self.manifest_of(e, d, line))
         self.announce(enc, 77, aux.pack(
             modality="image", flags=aux.MROPE, grid=[(1, 6, 8)], merge=2))
         self.assertEqual(self.language(d, manifest), self.unsplit(line)[0],
                          self.said)
         enc.conn.wait(lambda: enc.rooms[77].ended, LIMIT)
         enc.release(77)
+
+    @staticmethod
+    def room(number, manifest):
+        """The line with another room, which has no secret."""
+        return re.sub(r"room:\d+:(\d+)\S*", rf"room:{number}:\1", manifest)
 
     def manifest_of(self, e, d, line):
         host = self.encode_host(e)
@@ -191,8 +197,7 @@ class Split(Llama):
                  (aux.pack(**good, chunk=b"123"), "the saved chunk"))
         for room, (words, why) in enumerate(cases, 100):
             self.announce(enc, room, words)
-            got = self.language(
-                d, re.sub(r"room:\d+", f"room:{room}", manifest))
+            got = self.language(d, self.room(room, manifest))
             self.assertEqual(got, [], why)
             self.assertIn(why, self.said)
             enc.conn.wait(lambda: enc.rooms[room].ended, LIMIT)
@@ -306,6 +311,20 @@ class Preload(Llama):
             self.falls_back(d, "pictures are encoded here")
             self.gone(e, d)
 
+    def test_rooms_may_have_a_secret(self):
+        e, d = self.pair_of()
+        line, secret = self.line(), {"MMX_SECRET": "5a" * 16}
+        host = self.digest_host(e, line, **secret)
+        got, said = self.ask(d, line, **secret)
+        self.assertEqual(got, self.unsplit(line)[0], said)
+        self.assertEqual(self.own, 0, said)
+        self.end(host)
+        self.falls_back(d, "encoding here", MMX_SECRET="00" * 16,
+                        MMX_WAIT_MS="300")
+        self.assertIn("MMX_SECRET is not", self.end(self.encode_host(
+            e, "--digest", "tiny", MMX_SECRET="5a"), code=1))
+        e.stop()
+
     def test_another_model_has_other_rooms(self):
         e, d = self.pair_of()
         host = self.digest_host(e, self.line())
@@ -329,8 +348,9 @@ class Preload(Llama):
                              str(STEPS), self.dir + "/logits", **env)
             p.stdin.write(line)
             p.stdin.flush()
-            eventually(lambda: [r for r in d.show("rooms")
-                                if not r.get("ended")], "the room is asked for")
+            eventually(lambda: any(r.get("asked") for r in e.show("rooms")
+                                   if not r.get("ended")),
+                       "the room is asked for at its encoder")
             host.kill()
             host.communicate()
             out, said = p.communicate(timeout=LIMIT)

@@ -29,19 +29,28 @@ static inline int digest_nibble(char c)
     return at ? (int)(at - all) : -1;
 }
 
+/* Reads n bytes of hex up to the end of the text. */
+static inline bool digest_hex(const char *text, uint8_t *out, int n)
+{
+    if (strlen(text) != 2 * (size_t)n)
+        return false;
+    for (int i = 0; i < n; i++) {
+        int high = digest_nibble(text[2 * i]),
+            low = digest_nibble(text[2 * i + 1]);
+
+        if (high < 0 || low < 0)
+            return false;
+        out[i] = (uint8_t)(high << 4 | low);
+    }
+    return true;
+}
+
 /* Makes the key of the picture's rows, which must be equal only for equal rows:
  * the SHA-256, turned by the tag. False: the id is no SHA-256. */
 static inline bool digest_key(const char *tag, const char *id, uint8_t key[32])
 {
-    if (!id || strlen(id) != 64)
+    if (!id || !digest_hex(id, key, 32))
         return false;
-    for (int i = 0; i < 32; i++) {
-        int high = digest_nibble(id[2 * i]), low = digest_nibble(id[2 * i + 1]);
-
-        if (high < 0 || low < 0)
-            return false;
-        key[i] = (uint8_t)(high << 4 | low);
-    }
     for (int i = 0; i < 4; i++) {
         char part[300];
         int n = snprintf(part, sizeof part, "%d/%.256s", i, tag);

@@ -5,7 +5,8 @@
  *
  * it announces a room for each picture of the prompt, prints the line that a
  * language host needs (language.c), encodes, and commits. REQUEST names the
- * rooms, so it is a word for use once. With --digest rooms are named by the
+ * rooms, so it is a word for use once; they have a secret, which the line
+ * carries. With --digest rooms are named by the
  * picture alone, for programs with libmmx-mtmd.so.
  *
  * The model is loaded without its tensors (no_alloc), never with vocab_only:
@@ -35,6 +36,8 @@ struct job {
         bool keyed;
     } media[MEDIA_MAX];
     int n_media;
+    uint8_t secret[16]; /* of its rooms */
+    bool has_secret;
 };
 
 static struct host host;
@@ -121,6 +124,8 @@ static int announce(struct job *j, int i, const char *request)
         .batch = (uint16_t)(j->n_media - 1 - i),
         .aux = aux};
 
+    if (j->has_secret)
+        a.secret = j->secret;
     if (n >= (int)sizeof name || len < 0)
         return len < 0 ? len : -MMX_E_MALFORMED;
     a.aux_len = (uint32_t)len;
@@ -156,6 +161,8 @@ static void print_line(const struct job *j, const char *request)
             (void)mmx_look(host.m, j->media[media++].room, &look);
             printf(" room:%llu:%zu", (unsigned long long)look.id,
                 mtmd_input_chunk_get_n_tokens(c));
+            for (int k = 0; j->has_secret && k < 16; k++)
+                printf("%s%02x", k ? "" : ":", j->secret[k]);
         }
     }
     putchar('\n');
@@ -267,6 +274,18 @@ static const char *prepare(struct job *j, char *images, const char *prompt)
     return NULL;
 }
 
+/* Draws a secret for rooms of a request; those of a digest have the one that
+ * both sides were given. */
+static bool take_secret(struct job *j)
+{
+    const char *given = getenv("MMX_SECRET");
+
+    j->has_secret = !tag || (given && *given);
+    if (!tag)
+        return mmx_secret(j->secret) == 0;
+    return !j->has_secret || digest_hex(given, j->secret, 16);
+}
+
 /* Serves one line; false if it is wrong or a room failed. */
 static bool serve(char *line)
 {
@@ -282,6 +301,8 @@ static bool serve(char *line)
     settle(n_undelivered + j.n_media > OPEN_MAX);
     if (!wrong && !host_up(&host))
         wrong = "the daemon is away";
+    if (!wrong && !take_secret(&j))
+        wrong = "no secret can be drawn";
     if (!wrong) {
         (void)mmx_cork(host.m); /* they get their blocks together */
         while (opened < j.n_media && (e = announce(&j, opened, request)) == 0)
@@ -396,6 +417,8 @@ int main(int argc, char **argv)
         }
     if (!path || !mmproj || optind != argc)
         usage();
+    if (tag && !take_secret(&(struct job){0}))
+        host_die("MMX_SECRET is not 32 digits of hex");
     host_quiet();
     host_open(&host, MMX_ENCODED, socket, pool);
     llama_backend_init();

@@ -1,7 +1,7 @@
 /* language.c - mmx-llama-language, a language host: the language model without
  * a projector. Each line of stdin is a prompt as mmx-llama-encode prints it,
  *
- *     REQUEST text:TOKEN,TOKEN... room:ID:ROWS text:...
+ *     REQUEST text:TOKEN,TOKEN... room:ID:ROWS[:SECRET] text:...
  *
  * whose rooms it requests from langd. The answer is two lines, "REQUEST tokens
  * N N ..." and "REQUEST text ...", or one, "REQUEST error REASON ...".
@@ -10,6 +10,7 @@
  * place; otherwise windows of a batch are copied by a plan, which also makes
  * f32 of bf16. Positions come from the saved chunk in aux, or from its grid
  * when another engine has encoded. One request at a time, one thread. */
+#include "digest.h"
 #include "host.h"
 
 #include <getopt.h>
@@ -25,6 +26,8 @@ struct part {
     llama_token *text; /* NULL: a room */
     uint32_t n;        /* tokens, or rows */
     uint64_t id;
+    uint8_t secret[16];
+    bool has_secret;
     mmx_room room;
 };
 
@@ -275,7 +278,7 @@ static bool put_room(struct part *p, uint32_t seq, llama_pos *past, bool last)
 
 /* a request */
 
-/* Cuts "text:1,2,3" or "room:ID:ROWS". */
+/* Cuts "text:1,2,3" or "room:ID:ROWS:SECRET". */
 static bool read_part(struct part *p, char *word)
 {
     char *end = word + 5;
@@ -285,7 +288,10 @@ static bool read_part(struct part *p, char *word)
         if (*end++ != ':')
             return false;
         p->n = (uint32_t)strtoul(end, &end, 10);
-        return !*end && p->n;
+        p->has_secret = *end == ':';
+        if (p->has_secret && !digest_hex(end + 1, p->secret, 16))
+            return false;
+        return (p->has_secret || !*end) && p->n;
     }
     if (strncmp(word, "text:", 5))
         return false;
@@ -318,6 +324,7 @@ static bool ask(struct part *p, int n, const char *request)
         if (!p[i].text) {
             q.id = p[i].id;
             q.rows = p[i].n;
+            q.secret = p[i].has_secret ? p[i].secret : NULL;
             e = mmx_request(host.m, &q, &p[i].room);
         }
     (void)mmx_uncork(host.m);

@@ -11,6 +11,7 @@
  *   MMX_ENCODER       name or address of the encoder (encoded-0)
  *   MMX_LANGD_SOCKET  of langd; MMX_POOL: its pool, else the first
  *   MMX_MODEL         tag of the model, as --digest of mmx-llama-encode
+ *   MMX_SECRET        of the rooms, as the encode host's: 32 digits of hex
  *   MMX_WAIT_MS       limit of the wait until a picture is announced (5000);
  *                     after one that was not the next ones wait a tenth, until
  *                     a picture comes or 30 s have passed
@@ -165,7 +166,7 @@ static bool up(void)
 static bool ask(const mtmd_input_chunk *c, mmx_room *out)
 {
     const char *tag = setting("MMX_MODEL", ""), *id;
-    uint8_t key[32];
+    uint8_t key[32], secret[16];
     struct mmx_request q = {.size = sizeof q,
         .encoder = setting("MMX_ENCODER", "encoded-0"),
         .rows = (uint32_t)mtmd_input_chunk_get_n_tokens(c)};
@@ -180,6 +181,8 @@ static bool ask(const mtmd_input_chunk *c, mmx_room *out)
     q.pool = link.pool.id;
     if (digest_key(tag, id, key))
         q.key = key;
+    if (digest_hex(setting("MMX_SECRET", ""), secret, 16))
+        q.secret = secret;
     e = mmx_request(link.m, &q, out);
     if (e)
         fprintf(stderr, "mmx: %s; encoding here\n", mmx_reason(e, NULL, NULL));

@@ -186,6 +186,11 @@ def split_cases(c):
         w.close()
 
 
+def renamed(manifest, number):
+    """The line with another room, which has no secret."""
+    return re.sub(r"room:\d+:(\d+)\S*", rf"room:{number}:\1", manifest)
+
+
 def grid_case(c, line, truth):
     """Rows as of another engine: aux has the grid, and no saved chunk."""
     import mmx
@@ -198,10 +203,12 @@ def grid_case(c, line, truth):
         encode.stdin.write(line + "\n")
         encode.stdin.close()
         manifest = encode.stdout.readline()
-        number, rows = map(int, re.search(r"room:(\d+):(\d+)",
-                                          manifest).groups())
+        number, rows, secret = re.search(
+            r"room:(\d+):(\d+):(\w+)", manifest).groups()
+        number, rows = int(number), int(rows)
         with mmx.connect("langd", pair[1].socket, name="relay") as lm:
-            room = lm.request(number, lm.pool("vit"), "enc0")
+            room = lm.request(number, lm.pool("vit"), "enc0",
+                              secret=bytes.fromhex(secret))
             with room.wait_ready(timeout=30):
                 values, says = room.gather("embedding"), aux.unpack(room.aux)
         c.end(encode)
@@ -215,8 +222,7 @@ def grid_case(c, line, truth):
             src["embedding"][0:rows] = values
             src.commit(0, rows, final=True)
             said, got = c.language_host(
-                "qwen", pair[1], manifest.replace(str(number),
-                                                  str(number + 1)))
+                "qwen", pair[1], renamed(manifest, number + 1))
             src.wait_done(timeout=30)
             src.release()
         tokens = re.search(r"tokens (.*)", said)
@@ -251,7 +257,7 @@ def other_case(c, checkpoint, python):
         # Its libraries take a minute to load: the room is asked for later.
         theirs = other.stdout.readline().split()[1:]
         said, got = c.language_host(
-            "qwen", lang, re.sub(r"room:\d+", "room:4711", manifest))
+            "qwen", lang, renamed(manifest, 4711))
         if other.wait():
             raise Refused(f"other.py: {other.stderr.read()[-300:]}")
         tokens = re.search(r"tokens (.*)", said)
