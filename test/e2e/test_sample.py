@@ -4,7 +4,6 @@ position and sequence id that it is given."""
 
 import json
 import os
-import struct
 import subprocess
 
 from engine import LIMIT
@@ -46,7 +45,8 @@ class Sample(Case):
         """A picture, its size in aux, row by row as an encoder has them."""
         rows = nx * ny * nt
         source = enc.conn.announce(room, enc.pool, rows, rows,
-                                   aux=struct.pack("<III", nx, ny, nt))
+                                   aux=mmx.aux.pack(
+                                       grid=[(nt, 2 * ny, 2 * nx)], merge=2))
         enc.rooms[room] = source
         enc.granted(room)
         bits = mmx.bf16(values(room, rows, 48))
@@ -112,7 +112,7 @@ class Sample(Case):
         host = self.host(d, "image:1")
         rows = mmx.bf16(values(1, 64, 48))
         source = enc.conn.announce(1, enc.pool, 64, 64,
-                                   aux=struct.pack("<III", 8, 8, 1))
+                                   aux=mmx.aux.pack(grid=[(1, 8, 8)]))
         enc.rooms[1] = source
         enc.granted(1)
         rows[63, 47] ^= 1

@@ -9,9 +9,9 @@
  * What such a host has to do by itself, since it has neither the pixels nor
  * the projector: cut the prompt into windows of n_batch, turn rows into
  * float32, make four planes of positions from the picture's size, which comes
- * in aux (nx, ny, nt as three little-endian 32-bit numbers), and go on by
- * n_pos positions where n_rows rows were read. The context's sequence ids are
- * leased by langd: the request takes one and gives it back. llama_batch and
+ * in aux (mmx_aux.h: the grid, whose patches are merged by `merge`), and go on
+ * by n_pos positions where n_rows rows were read. The context's sequence ids
+ * are leased by langd: the request takes one and gives it back. llama_batch and
  * llama_decode are stood in for by a struct with the same members and by
  * model.c's check of every value, position and sequence id.
  *
@@ -21,6 +21,7 @@
 #include "test/sample/model.h"
 
 #include "client/mmx.h"
+#include "client/mmx_aux.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,19 +121,22 @@ static uint32_t picture(struct host *h, uint32_t i)
 {
     struct chunk *c = &h->prompt.chunks[i];
     struct mmx_look look = {.size = sizeof look};
-    const uint8_t *aux;
+    uint32_t grid[3], merge = 1;
 
     for (;;) {
         ok("look", mmx_look(h->m, h->rooms[i], &look));
-        if (look.total != MMX_UNKNOWN && look.aux_len >= 12 &&
+        if (look.total != MMX_UNKNOWN && look.aux_len &&
             (!c->causal || look.stream_rows))
             break;
         wait_event(h, "the picture's size");
     }
-    aux = look.aux;
-    c->nx = le32(aux);
-    c->ny = le32(aux + 4);
-    c->nt = le32(aux + 8);
+    if (mmx_aux_get(look.aux, look.aux_len, MMX_AUX_GRID, grid, 3) != 3 ||
+        mmx_aux_get(look.aux, look.aux_len, MMX_AUX_MERGE, &merge, 1) < 0 ||
+        !merge)
+        die("the aux has no grid of one picture", MMX_E_ITEM_MISMATCH);
+    c->nt = grid[0];
+    c->ny = grid[1] / merge;
+    c->nx = grid[2] / merge;
     c->length = look.total;
     if ((uint64_t)c->nx * c->ny * c->nt != c->length)
         die("rows are not nx * ny * nt", MMX_E_ITEM_MISMATCH);

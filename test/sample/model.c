@@ -74,12 +74,6 @@ float value_of(uint64_t room, uint32_t row, uint32_t column)
     return (float)(h & 255);
 }
 
-uint32_t le32(const uint8_t *p)
-{
-    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
-           (uint32_t)p[3] << 24;
-}
-
 int32_t chunk_n_pos(const struct chunk *c)
 {
     uint32_t side = c->nx > c->ny ? c->nx : c->ny;

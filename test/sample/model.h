@@ -52,6 +52,5 @@ int32_t chunk_n_pos(const struct chunk *c);
 int32_t token_of(uint32_t position);
 /* The value that the encode engine of the test wrote there; exact in bf16. */
 float value_of(uint64_t room, uint32_t row, uint32_t column);
-uint32_t le32(const uint8_t *p);
 
 #endif
