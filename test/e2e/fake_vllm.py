@@ -200,6 +200,12 @@ class VllmCase(Case):
         self.consumer.step(r)
         self.consumer.finish(r)
 
+    def declined(self, said):
+        """Declines an offer that its engine has no use for any more."""
+        lm = self.world.engine(self.d).conn
+        lm.wait(lm.decline(int(said["room"]), said["encoder"],
+                           secret=bytes.fromhex(said["secret"])), 10)
+
     def check(self, engine, request):
         for cache in engine.caches:
             for f in request.mm_features:

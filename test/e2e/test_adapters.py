@@ -168,15 +168,15 @@ class Vllm(VllmCase):
         """One of a group never comes: the other is had all the same."""
         self.start(mmx_deadline_s=0.3)
         r = self.hand_over("r1", ("cat", 300), ("dog", 200))
-        room = room_of(r, "cat")
-        r.ec_transfer_params["cat"]["room"] = str(room ^ 1)
+        said = r.ec_transfer_params["cat"]
+        r.ec_transfer_params["cat"] = {**said, "room": str(
+            room_of(r, "cat") ^ 1)}
         self.consumer.admit(r)
         self.consumer.step(r)
         self.check(self.consumer, r)
         self.assertEqual(self.consumer.encoded, ["cat"])
         self.consumer.finish(r)
-        lm = self.world.engine(self.d).conn
-        lm.wait(lm.decline(room, self.e.address), 10)
+        self.declined(said)
 
     def test_a_stranger_has_nothing(self):
         """A request that says nothing of mmx is the engine's own."""

@@ -23,7 +23,10 @@ ODD = ["room", 7, None, [1], {}, {"room": "x"}, {"room": 7, "rows": 3},
        {"encoder": "", "room": "1", "rows": 300},
        {"encoder": "e" * 129, "room": "1", "rows": 300},
        {"encoder": "\ud800", "room": "1", "rows": 300},
-       {"encoder": "a\nb", "room": "1", "rows": 300}]
+       {"encoder": "a\nb", "room": "1", "rows": 300},
+       {"encoder": "e", "room": "1", "rows": 300, "secret": "ab"},
+       {"encoder": "e", "room": "1", "rows": 300, "secret": "g" * 32},
+       {"encoder": "e", "room": "1", "rows": 300, "secret": 5}]
 LOGGER = "vllm.mmx"
 
 
@@ -63,6 +66,38 @@ class Clients(VllmCase):
         self.consumer.admit(r)
         self.consumer.finish(r)
 
+    def test_a_room_whose_secret_is_another(self):
+        """A client that counted, or overheard, the number of a room."""
+        self.start(mmx_patience_s=0.3)
+        r = self.hand_over("r1", ("cat", 300))
+        liar = Request("r2", ("cat", 300))
+        for odd in ("00" * 16, "ab" * 16):
+            liar.ec_transfer_params = {"cat": {
+                **r.ec_transfer_params["cat"], "secret": odd}}
+            self.consumer.admit(liar)
+            self.consumer.step(liar)
+            self.consumer.finish(liar)
+            self.consumer.caches = [{} for _ in self.consumer.ranks]
+        self.assertEqual(self.consumer.encoded, ["cat", "cat"])
+        self.consumer.scheduler.settings.patience = 60
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.check(self.consumer, r)
+        self.assertEqual(len(self.consumer.encoded), 2)
+        self.consumer.finish(r)
+
+    def test_what_is_logged_has_no_secret(self):
+        self.start()
+        r = self.hand_over("r1", ("cat", 300))
+        said = r.ec_transfer_params["cat"]
+        r.ec_transfer_params["cat"] = {**said, "rows": 301}
+        with self.assertLogs(LOGGER) as log:
+            self.consumer.admit(r)
+        self.assertNotIn(said["secret"], "".join(log.output))
+        self.consumer.finish(r)
+        self.connect()
+        self.declined(said)
+
     def test_a_room_survives_a_router_that_reads_doubles(self):
         self.start()
         r = self.hand_over("r1", ("cat", 300))
@@ -99,11 +134,12 @@ class Clients(VllmCase):
     def test_a_reference_without_rows_fails_alone(self):
         self.start(mmx_deadline_s=0.3)
         r = self.hand_over("r1", ("cat", 300), reference=True)
-        room = room_of(r, "cat")
-        r.ec_transfer_params["cat"]["room"] = str(room ^ 1)
-        with self.assertLogs(LOGGER, "WARNING") as said:
+        said = r.ec_transfer_params["cat"]
+        r.ec_transfer_params["cat"] = {**said, "room": str(
+            room_of(r, "cat") ^ 1)}
+        with self.assertLogs(LOGGER, "WARNING") as log:
             eventually(lambda: self.consumer.failed(r), "it is named")
-        self.assertRegex(said.output[-1], "r1 .*cat")
+        self.assertRegex(log.output[-1], "r1 .*cat")
         # None of ours at all, and one that is malformed.
         bare = Request("r2", ("dog", 9), reference=True)
         self.assertTrue(self.consumer.failed(bare))
@@ -118,8 +154,7 @@ class Clients(VllmCase):
         for x in (r, ok):
             self.consumer.finish(x)
         self.assertEqual(counts(self.consumer)["requests_failed"], 3)
-        lm = self.world.engine(self.d).conn
-        lm.wait(lm.decline(room, self.e.address), 10)
+        self.declined(said)
 
     def test_a_reference_to_rows_that_vllm_may_evict_is_fetched(self):
         """Rows that no running request holds go in any step; a reference
@@ -229,8 +264,7 @@ class Pools(VllmCase):
         self.assertEqual(consumer.encoded, ["cat"])
         consumer.finish(r)
         # Another dtype is another key, which declines nothing.
-        lm = self.world.engine(self.d).conn
-        lm.wait(lm.decline(room_of(r, "cat"), self.e.address), 10)
+        self.declined(r.ec_transfer_params["cat"])
         self.assertEqual({x.split(":")[2] for x in said.output},
                          {"mmx is not used"}, said.output)
         return said.output[0]
@@ -260,23 +294,29 @@ class Pools(VllmCase):
 
 
 class Gone(VllmCase):
-    def held_up(self):
+    def held_up(self, patience):
         """Encoded stands still: it answers nothing, and nothing says so."""
         self.connect()
+        self.settings = self.consumer.scheduler.settings
+        self.settings.patience = patience
         os.kill(self.e.pid, signal.SIGSTOP)
         self.addCleanup(os.kill, self.e.pid, signal.SIGCONT)
 
+    def goes_on(self):
+        self.settings.patience = 60
+        os.kill(self.e.pid, signal.SIGCONT)
+
     def test_a_picture_at_hand_does_not_wait_for_its_encoder(self):
-        self.start(mmx_patience_s=0.2)
+        self.start()
         r = self.hand_over("r1", ("cat", 300))
-        self.held_up()
+        self.held_up(0.2)
         with self.assertLogs(LOGGER, "WARNING"):
             self.consumer.admit(r)
         self.consumer.step(r)
         self.assertEqual(self.consumer.encoded, ["cat"])
         self.consumer.finish(r)
         self.d.all_free()
-        os.kill(self.e.pid, signal.SIGCONT)
+        self.goes_on()
         # Its next pictures are asked for again.
         r = self.hand_over("r2", ("dog", 300))
         self.consumer.admit(r)
@@ -285,32 +325,36 @@ class Gone(VllmCase):
         self.consumer.finish(r)
 
     def test_a_second_encoder_is_tried_first(self):
-        self.start(mmx_patience_s=0.2)
+        self.start()
         other = self.world.encoded("enc1", fields=self.FIELDS)
         second = self.engine_of(other, "producer", self.RANKS)
         r = self.hand_over("r1", ("cat", 300))
         again = Request("r2", ("cat", 300))
         again.ec_transfer_params = second.serve(Request("r2", ("cat", 300)))
-        self.held_up()
+        self.held_up(0.2)
         self.assertFalse(self.consumer.ready(r))
         self.assertFalse(self.consumer.ready(again))
+        item = self.consumer.scheduler._consumer.items["cat"]
+        eventually(lambda: self.consumer.ready(again) or not item.offers,
+                   "the second is asked")
+        self.settings.patience = 60
         self.consumer.admit(again)
         self.consumer.step(again)
         self.check(self.consumer, again)
         self.assertEqual(self.consumer.encoded, [])
-        os.kill(self.e.pid, signal.SIGCONT)
+        self.goes_on()
         for x in (r, again):
             self.consumer.finish(x)
         self.reclaim(other, second)
 
     def test_a_reference_waits_for_its_encoder(self):
-        self.start(mmx_patience_s=0)
+        self.start()
         r = self.hand_over("r1", ("cat", 300), reference=True)
-        self.held_up()
+        self.held_up(0)
         for _ in range(20):
             self.assertFalse(self.consumer.ready(r))
             time.sleep(0.01)
-        os.kill(self.e.pid, signal.SIGCONT)
+        self.goes_on()
         self.consumer.admit(r)
         self.consumer.step(r)
         self.check(self.consumer, r)

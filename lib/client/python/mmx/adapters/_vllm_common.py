@@ -4,6 +4,7 @@ scheduler to workers, a connection with its pool."""
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -76,12 +77,14 @@ class Offer(NamedTuple):
     encoder: str
     room: int
     rows: int
+    secret: bytes = mmx.wire.NO_SECRET
 
     @classmethod
     def read(cls, said: Any) -> "Optional[Offer]":
         """Returns the offer; None: it is malformed. It comes with the request
         from any client, so it may be anything. The room is a text: routers
-        that read JSON's numbers as doubles round 64 bits."""
+        that read JSON's numbers as doubles round 64 bits. The secret is 32
+        hexadecimal digits."""
         if not isinstance(said, dict):
             return None
         encoder, room, rows = (said.get(k) for k in ("encoder", "room",
@@ -95,7 +98,11 @@ class Offer(NamedTuple):
         if not (0 <= room < 1 << 64 and 0 < rows < 1 << 32 and
                 encoder.isprintable() and 0 < len(encoder.encode()) <= 128):
             return None
-        return cls(encoder, room, rows)
+        secret = said.get("secret", "0" * 32)
+        if not isinstance(secret, str) or \
+                not re.fullmatch("[0-9a-f]{32}", secret):
+            return None
+        return cls(encoder, room, rows, bytes.fromhex(secret))
 
 
 class Load(NamedTuple):
@@ -108,6 +115,7 @@ class Load(NamedTuple):
 class Save(NamedTuple):
     identifier: str
     room: int
+    secret: bytes = mmx.wire.NO_SECRET
 
 
 @dataclass

@@ -78,8 +78,10 @@ class ConsumerScheduler:
         if bad:
             self.counts.add("offers_malformed", len(bad))
             warn("malformed", "request %s: ec_transfer_params has what no mmx "
-                 "producer returned for it: %.200s", request.request_id,
-                 repr(bad[0]))
+                 "producer returned for it: %.100s", request.request_id,
+                 # Not the values: a secret may be among them.
+                 sorted(map(str, bad[0])) if isinstance(bad[0], dict)
+                 else type(bad[0]).__name__)
         self._offers[request.request_id] = found
         return found
 
@@ -186,7 +188,8 @@ class ConsumerScheduler:
                     rows=item.used.rows, storage="compact",
                     key=self.settings.key(identifier),
                     readers=self.settings.ranks, group=group,
-                    deadline=self.settings.deadline)
+                    deadline=self.settings.deadline,
+                    secret=item.used.secret)
                 item.asked = time.monotonic()
                 self.counts.add("rooms_requested")
             except errors.IncompatibleLayout as e:
@@ -272,8 +275,13 @@ class ConsumerScheduler:
 
     def _say_declined(self, identifier: str, offer: Offer,
                       since: float) -> None:
-        reply = self.link.conn.decline(offer.room, offer.encoder,
-                                       self.settings.key(identifier))
+        try:
+            reply = self.link.conn.decline(
+                offer.room, offer.encoder, self.settings.key(identifier),
+                secret=offer.secret)
+        except errors.MmxError as e:
+            log.info("%s: not declined: %s", identifier, e)
+            return
         self._said.append((identifier, offer, reply, since))
 
     def _step(self) -> None:
@@ -363,7 +371,7 @@ class ConsumerWorker:
                     raise errors.DaemonLost("the rows are read from its map")
                 rooms.append(self.link.conn.attach(
                     one.offer.room, one.offer.encoder,
-                    pool=self.link.wait_pool()))
+                    pool=self.link.wait_pool(), secret=one.offer.secret))
             except (errors.MmxError, TimeoutError) as e:
                 log.warning("%s: %s", one.identifier, e)
                 rooms.append(None)

@@ -22,6 +22,7 @@ class ProducerScheduler:
         # request -> identifier -> room; rooms whose request has ended
         self.rooms: Dict[str, Dict[str, mmx.Source]] = {}
         self.left: List[Tuple[str, mmx.Source]] = []
+        self._secrets: Dict[int, bytes] = {}  # of rooms
         self._orphans: Set[int] = set()  # of left: will not be fetched
         self._since: Dict[str, float] = {}
 
@@ -35,6 +36,7 @@ class ProducerScheduler:
                 source.abort(text="the request was aborted")
             if source.ended or source.state is mmx.State.FAILED:
                 source.release(force=True)
+                self._secrets.pop(source.room, None)
             else:
                 still.append((identifier, source))
         self.left = still
@@ -52,6 +54,7 @@ class ProducerScheduler:
             if reason and source.have and reason.advice != "give-up":
                 # The request that wrote these rows has failed.
                 source.release()
+                self._secrets.pop(source.room, None)
                 again = self._announce(request, set(skip), identifier)
                 rooms.pop(identifier)
                 rooms.update(again)
@@ -76,8 +79,11 @@ class ProducerScheduler:
                    and only in (None, f.identifier)}
         assert self.link.pool
         # At random: a client may choose the request's name.
+        knows = self.link.conn.can("SECRETS")
         items = [mmx.Item(secrets.randbits(64) or 1, rows, rows, keep=True,
-                          key=self.settings.key(h), aux=self.aux(request, h))
+                          key=self.settings.key(h), aux=self.aux(request, h),
+                          secret=mmx.secret() if knows else
+                          mmx.wire.NO_SECRET)
                  for h, rows in lengths.items()]
         try:
             made = self.link.conn.announce_batch(self.link.pool, items)
@@ -85,6 +91,7 @@ class ProducerScheduler:
             warn("announce", "%s: not announced: %s", request.request_id, e)
             return {}
         self.counts.add("rooms_announced", len(made))
+        self._secrets.update((i.room, i.secret) for i in items)
         return dict(zip(lengths, made))
 
     def aux(self, request: Any, identifier: str) -> bytes:
@@ -105,8 +112,8 @@ class ProducerScheduler:
     def meta(self, out: MmxECMetadata) -> None:
         """Adds every room that may be written, whether the encoder runs for
         it in this step or vLLM has its output already."""
-        out.saves += [Save(h, s.room) for h, s in self._all()
-                      if self._unwritten(s)]
+        out.saves += [Save(h, s.room, self._secrets[s.room])
+                      for h, s in self._all() if self._unwritten(s)]
 
     def finished(self, request: Any) -> Optional[Dict[str, Any]]:
         """Returns what the router gets for the request: by identifier what
@@ -127,7 +134,8 @@ class ProducerScheduler:
                 params.setdefault(identifier, {}).update(
                     encoder=self.link.conn.info["advertise"],
                     room=str(source.room), rows=source.total,
-                    key=self.settings.key(identifier).hex())
+                    key=self.settings.key(identifier).hex(),
+                    secret=self._secrets[source.room].hex())
         for said in params.values():
             said.setdefault("metadata", {})
             if "room" not in said:
@@ -162,7 +170,8 @@ class ProducerWorker:
                 continue
             try:
                 source = self.link.conn.attach(
-                    save.room, rights=mmx.WRITE, pool=self.link.wait_pool())
+                    save.room, rights=mmx.WRITE, pool=self.link.wait_pool(),
+                    secret=save.secret)
                 assert isinstance(source, mmx.Source)
                 rooms[save.room] = source
             except (errors.MmxError, TimeoutError) as e:
