@@ -7,7 +7,9 @@ import contextlib
 import time
 
 import aiohttp
-import serve
+import serve  # finds what is imported below
+
+import mmx
 from router import HTTPError, Router, session
 from serve import answer, compare, picture, prompt
 
@@ -109,6 +111,24 @@ class Cases:
         self.d.all_free()
         self.t.line(True, "blocks of clients that left are free")
 
+    async def withdrawn(self, s):
+        """A client leaves after encode, before the decoder hears of it."""
+        with mmx.connect("langd", self.d.socket, name="router") as langd:
+            router = self.router(langd=langd)
+            body = prompt("w", picture(1250, 224, 224))
+
+            async def post(session_, url, body_, name):
+                if url == self.consumer.url:
+                    raise asyncio.CancelledError
+                return await Router.post(router, session_, url, body_, name)
+            router.post = post
+            with contextlib.suppress(asyncio.CancelledError):
+                await router.chat(s, body)
+            rooms = [int(p["room"]) for p in router.params.values()]
+            row = self.e.ended(rooms[0])
+        self.t.line(row["reason"] == "declined", "a router withdraws what "
+                    "no decoder will ask for", row["reason"])
+
     async def lies(self, s):
         for references in (False, True):
             for n, (name, change) in enumerate(LIES):
@@ -194,7 +214,7 @@ async def run(t):
         x.wait()
     c = Cases(t, daemons, engines)
     async with session() as s:
-        for part in (c.budget, c.leave, c.lies, c.deaths):
+        for part in (c.budget, c.leave, c.withdrawn, c.lies, c.deaths):
             await part(s)
         for x in engines:
             t.line(x.alive(), f"{x.name} lives")

@@ -43,11 +43,14 @@ def flat(value):
 
 class Router:
     def __init__(self, encoder, decoder, references=False, apart=False,
-                 again=0):
+                 again=0, langd=None):
         """encoder, decoder: URLs. apart: one request for each picture.
-        again: encode so many times more if the rows were lost (HTTP 500)."""
+        again: encode so many times more if the rows were lost (HTTP 500).
+        langd: an mmx connection, to withdraw the rows of clients that left
+        between encode and decode."""
         self.encoder, self.decoder = encoder, decoder
         self.references, self.apart, self.again = references, apart, again
+        self.langd = langd
         self.params, self.sent = {}, 0  # the last request's; references
 
     async def post(self, session, url, body, name):
@@ -115,13 +118,25 @@ class Router:
         name = name or uuid.uuid4().hex
         for left in range(self.again, -1, -1):
             sizes, self.params = await self.encode(session, body, name)
+            onward = self.onward(body, sizes, self.params)
             try:
-                return await self.post(
-                    session, self.decoder,
-                    self.onward(body, sizes, self.params), name)
+                return await self.post(session, self.decoder, onward, name)
             except HTTPError as e:
                 if e.status != 500 or not left:
                     raise
+            except BaseException:  # the client has left, or the decoder
+                self.withdraw()
+                raise
+
+    def withdraw(self):
+        """Frees rows at the encoder that will not be fetched any more; the
+        room's secret is the right to."""
+        for said in self.params.values():
+            if self.langd and "room" in said:
+                self.langd.decline(
+                    int(said["room"]), said["encoder"],
+                    bytes.fromhex(said["key"]),
+                    secret=bytes.fromhex(said["secret"]))
 
 
 def session(limit=180):
