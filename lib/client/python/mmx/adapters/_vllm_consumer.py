@@ -379,24 +379,40 @@ class ConsumerWorker:
             cache[one.identifier] = self.tensor(self._take(one, room))
 
     def _take(self, one: Load, room: Any) -> Any:
+        """Copies the rows while the daemon answers the attach: they are the
+        room's if it says so afterwards, or if it has ended; its memory is
+        still mapped then, and will not be written again."""
+        rows = self._mapped(one)
         try:
             if room is None:
                 raise errors.DaemonLost("not attached")
             room.wait_ready(self.settings.worker_wait)
-            rows = room.gather(self.link.field(), 0, one.offer.rows)
+            if rows is None:
+                rows = room.gather(self.link.field(), 0, one.offer.rows)
             room.release()
-            return rows
         except (errors.MmxError, TimeoutError):
-            if not self._left_behind(one):
+            if rows is None or not self._left_behind(one):
                 raise
-        # The daemon ended after the scheduler saw the rows: its memory is
-        # still mapped here, and will not be written again.
+        return rows
+
+    def _mapped(self, one: Load) -> Any:
+        """Returns a copy of the rows where the scheduler saw them; None: this
+        worker has not mapped that memory, or it is on a GPU."""
+        pool = self.link.mapped
+        if not pool or pool.epoch != one.epoch or pool.memory != "host" or \
+                sum(r.rows for r in one.runs) < one.offer.rows:
+            return None
         import numpy as np
 
-        assert self.link.mapped
-        return np.concatenate([
-            self.link.mapped.rows(self.link.field(), r.place, r.rows)
-            for r in one.runs])[:one.offer.rows]
+        rows = np.empty((one.offer.rows,
+                         pool.fields[self.link.field()].elements),
+                        mmx.pool.dtype(pool.fields[self.link.field()].dtype))
+        for r in one.runs:
+            n = min(r.rows, one.offer.rows - r.first)
+            if n > 0:
+                rows[r.first:r.first + n] = pool.rows(
+                    self.link.field(), r.place, n)
+        return rows
 
     def _left_behind(self, one: Load) -> bool:
         """True if the rows' daemon is lost and its memory still mapped."""
