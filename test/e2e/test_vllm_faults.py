@@ -199,9 +199,9 @@ class Router(VllmCase):
         self.consumer.finish(r)
 
     def test_without_a_room_no_reference_is_sent(self):
-        self.start(mmx_deadline_s=0.1)
+        self.start()
         self.e.kill()
-        said = self.engine_of(self.e, "producer", mmx_deadline_s=0.1).serve(
+        said = self.engine_of(self.e, "producer", mmx_patience_s=0.1).serve(
             Request("r1", ("cat", 300)))
         self.assertEqual(said, {"cat": {"item_indices": [0], "metadata": {}}})
         r = Request("r1", ("cat", 300))

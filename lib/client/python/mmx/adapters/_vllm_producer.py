@@ -62,13 +62,14 @@ class ProducerScheduler:
                    for s in rooms.values())
 
     def _patience(self, request: str) -> bool:
-        """True once a request without a daemon has waited for the deadline:
-        it runs unsaved. At once if the daemon's pool does not fit."""
+        """True once a request without a daemon has waited long enough: it
+        runs unsaved. At once if the daemon's pool does not fit."""
         if self.link.misfit:
             return True
         now = time.monotonic()
         since = self._since.setdefault(request, now)
-        return now - since > self.settings.deadline
+        return now - since > min(self.settings.deadline,
+                                 self.settings.patience)
 
     def _announce(self, request: Any, skip: Set[str],
                   only: Optional[str] = None) -> Dict[str, mmx.Source]:
