@@ -45,7 +45,7 @@ class Router:
     def __init__(self, encoder, decoder, references=False, apart=False,
                  again=0, langd=None):
         """encoder, decoder: URLs. apart: one request for each picture.
-        again: encode so many times more if the rows were lost (HTTP 500).
+        again: how often it encodes anew if the rows were lost (HTTP 500).
         langd: an mmx connection, to withdraw the rows of clients that left
         between encode and decode."""
         self.encoder, self.decoder = encoder, decoder
