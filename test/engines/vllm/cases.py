@@ -174,6 +174,27 @@ class Cases:
                     kind(got, right), f"{took:.2f} s")
         await self.well(s, "langd is back", 841)
 
+    async def producer_dies(self, s):
+        """After its answer: the daemon has the rows."""
+        encoded = []
+        for references in (False, True):
+            router = self.router(references=references)
+            body = prompt("p", picture(850 + references, 224, 224), tokens=4)
+            said = await router.encode(s, body, "p")
+            encoded.append((router, body, said, await self.unsplit(s, body)))
+        self.producer.end()
+        for router, body, said, right in encoded:
+            router.encode = lambda *_, said=said: asyncio.sleep(0, said)
+            got, took = await ends(s, router, body)
+            self.t.line(got == right and self.consumer.alive(),
+                        "producer killed after its answer, " +
+                        ("reference" if router.references else "picture"),
+                        kind(got, right), f"{took:.2f} s")
+        self.producer = self.t.engine(
+            "case-producer-2", "right/m", ec=serve.mmx(
+                "ec_producer", self.e, "case-p2", timed=True)).wait()
+        await self.well(s, "another producer", 860)
+
 
 async def another_dtype(t, daemons):
     """Engines of float32 over a pool of bf16."""
@@ -214,11 +235,11 @@ async def run(t):
         x.wait()
     c = Cases(t, daemons, engines)
     async with session() as s:
-        for part in (c.budget, c.leave, c.withdrawn, c.lies, c.deaths):
+        for part in (c.budget, c.leave, c.withdrawn, c.lies, c.deaths,
+                     c.producer_dies):
             await part(s)
-        for x in engines:
+        for x in (c.base, c.producer, c.consumer):
             t.line(x.alive(), f"{x.name} lives")
+            x.end()
     d.all_free()
-    for x in engines:
-        x.end()
     await another_dtype(t, daemons)
