@@ -51,6 +51,8 @@ void heap_remove(struct heap *h, struct heap_node *n);
 static inline void heap_place(
     struct heap *h, struct heap_node *n, bool in, uint64_t key)
 {
+    if (!in && !heap_linked(n))
+        return;
     if (!in)
         heap_remove(h, n);
     else if (!heap_linked(n) || n->key != key)

@@ -378,7 +378,7 @@ void attachment_join(struct engines *g, struct attachment *att, struct room *r)
     heap_remove(&g->timers, &att->timer);
     att->room = r;
     att->room_id = r->id;
-    att->fresh = true;
+    att->fresh = r->joined = true;
     list_push_tail(&r->attachments, &att->in_room);
     r->attachments_count++;
     g->ops->touched(g->brain, r);
@@ -517,8 +517,11 @@ void room_show(struct engines *g, struct out *out, struct room *r,
     uint16_t end = r->state == ROOM_SUCCESS  ? g->ops->succeeded
                    : r->state == ROOM_FAILED ? EVENT_FAILED
                                              : 0;
-    bool ended = end && r->told_state != r->state, fresh = false;
+    bool ended = end && r->told_state != r->state;
 
+    if (!r->joined && !news && r->told_state == r->state &&
+        r->told_rows == r->rows_shown)
+        return;
     CHECK(
         end || (r->told_state != ROOM_SUCCESS && r->told_state != ROOM_FAILED),
         "room %llx goes on after its end", (unsigned long long)r->id);
@@ -528,7 +531,6 @@ void room_show(struct engines *g, struct out *out, struct room *r,
 
         if (att->fresh && known)
             attachment_notify(g, out, att, known);
-        fresh |= att->fresh;
         att->fresh = false;
     }
     if (ended)
@@ -537,10 +539,11 @@ void room_show(struct engines *g, struct out *out, struct room *r,
         room_notify(g, out, r, news);
     if (ended)
         out_action(out, ACT_ENDED)->word = r->ended_row;
-    if (fresh || r->told_state != r->state || r->told_rows != r->rows_shown)
+    if (r->joined || r->told_state != r->state || r->told_rows != r->rows_shown)
         put_cells(g, out, r);
     r->told_state = r->state;
     r->told_rows = r->rows_shown;
+    r->joined = false;
 }
 
 void room_gather(struct engines *g, struct room *r, uint32_t session,

@@ -33,6 +33,7 @@ struct room {
     uint32_t rows_shown; /* for cells: rows committed, or readable */
     uint8_t told_state;  /* in the cells; UINT8_MAX: none yet */
     uint32_t told_rows;
+    bool joined;        /* an attachment has, since the last room_show */
     uint64_t ended_row; /* of the history, once it ended */
     struct list attachments;
     uint32_t attachments_count; /* at most ROOM_ATTACHMENTS_MAX */

@@ -28,6 +28,8 @@ void edst_reserve(struct encoded *e, struct eroom *m)
     bool waits = m->active > 0 && m->life < EROOM_FAILING;
     uint32_t n = waits ? places_ahead(m, m->required) : 0;
 
+    if (n == m->reserved)
+        return;
     if (n < m->reserved)
         share_give(&e->dst_share, SHARE_RESERVED, m->reserved - n);
     else if (!share_take(&e->dst_share, SHARE_RESERVED, n - m->reserved))
@@ -711,7 +713,8 @@ void edst_settle(struct encoded *e, struct out *out, struct edst *d)
     } else {
         close_job(e, out, d);
     }
-    say(e, out, d);
+    if (d->debt.owe)
+        say(e, out, d);
     if (d->answer_ns <= e->b.now_ns)
         edst_say_state(e, out, d, PEER_INIT);
     list_remove(&d->todo); /* its own steps have touched it */

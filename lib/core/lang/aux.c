@@ -117,6 +117,10 @@ static unsigned waits_as(const struct lroom *m)
 
 void laux_classify(struct langd *l, struct lroom *m)
 {
+    l->aux_dirty |= l->aux_queue.len > 0;
+    if (m->aux_len == 0 && !m->group && !heap_linked(&m->aux_node) &&
+        !heap_linked(&m->hold_node))
+        return; /* it has no aux, and had none */
     if (!m->group)
         heap_place(&l->aux_queue, &m->aux_node,
             lroom_alive(m) && lroom_lacks_aux(m), key_of(waits_as(m), m->age));

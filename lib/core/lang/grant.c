@@ -31,11 +31,12 @@ uint32_t grant_wanted(struct langd *l, const struct lroom *m)
 {
     const struct lpool *p = lroom_pool(l, m);
     uint32_t cap = m->mode == MODE_STREAM ? p->cap_stream : p->cap_whole;
-    uint64_t target = target_rows(p, m), blocks;
+    uint64_t target, blocks;
 
     if (!lroom_alive(m) || lroom_closing(m) || !p->meta->ready ||
         m->peer == NONE)
         return 0;
+    target = target_rows(p, m);
     blocks = target > m->base ? (target - m->base - 1) / p->block_rows + 1 : 0;
     blocks = min_u64(blocks, cap);
     return blocks > m->held.blocks ? (uint32_t)blocks - m->held.blocks : 0;

@@ -282,6 +282,8 @@ void lroom_readers(struct langd *l, struct out *out, struct lroom *m)
 {
     uint32_t readers = m->readers_done, least = NONE;
 
+    if (m->released == m->exposed)
+        return; /* nothing is left to release */
     LIST_FOREACH (n, &m->r.attachments) {
         const struct attachment *att =
             LIST_ENTRY(n, struct attachment, in_room);
