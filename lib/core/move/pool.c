@@ -1,6 +1,9 @@
 /* pool.c - see pool.h. Takes the first run, from where the last search ended,
- * that is long enough; if none is, the longest ones one after the other.
+ * that is long enough; if none is, the longest ones one after the other, which
+ * one pass collects by their length. What a search finds that there is not is
+ * known until blocks are given back.
  * Invariant: a block is free in the bitmap or in exactly one run of one extent.
+ * by_len is empty between calls; its chains use run_next of free blocks.
  *
  * Rejected: a buddy allocator. Rooms are any number of blocks, and it matters
  * that a room is one run, not that freeing is O(1). */
@@ -17,6 +20,9 @@ void pool_init(struct pool *p, struct slab *s, uint32_t blocks)
     p->free_map = slab_take(s, words, sizeof(*p->free_map));
     p->run_len = slab_take(s, blocks, sizeof(*p->run_len));
     p->run_next = slab_take(s, blocks, sizeof(*p->run_next));
+    p->by_len = slab_take(s, (size_t)blocks + 1, sizeof(*p->by_len));
+    p->longest = blocks;
+    p->scattered = NONE;
     for (uint32_t b = 0; p->run_next && b < blocks; b++)
         p->free_map[b / 64] |= UINT64_C(1) << b % 64;
 }
@@ -53,20 +59,15 @@ static uint32_t next_taken(const struct pool *p, uint32_t b, uint32_t end)
 }
 
 /* Returns the first of n neighbouring free blocks that begin in [from, to);
- * NONE: there are not that many, and *best, *best_len become the longest run
- * that is longer than *best_len. */
-static uint32_t find_run(const struct pool *p, uint32_t from, uint32_t to,
-    uint32_t n, uint32_t *best, uint32_t *best_len)
+ * NONE: there are not that many. */
+static uint32_t find_run(struct pool *p, uint32_t from, uint32_t to, uint32_t n)
 {
     for (uint32_t b = next_free(p, from); b < to;) {
         uint32_t end = next_taken(p, b, min_u32(p->blocks, b + n));
 
+        p->steps++;
         if (end - b == n)
             return b;
-        if (end - b > *best_len) {
-            *best = b;
-            *best_len = end - b;
-        }
         b = next_free(p, end);
     }
     return NONE;
@@ -97,35 +98,83 @@ static void take_run(struct pool *p, struct extent *e, uint32_t b, uint32_t n)
     p->hint = b + n < p->blocks ? b + n : 0;
 }
 
+/* Chains all free runs by their length. */
+static void collect(struct pool *p)
+{
+    p->longest = 0;
+    for (uint32_t b = next_free(p, 0), end; b < p->blocks;
+         b = next_free(p, end)) {
+        uint32_t len;
+
+        end = next_taken(p, b, p->blocks);
+        len = end - b;
+        p->steps++;
+        p->run_next[b] = p->by_len[len] - 1; /* NONE: the last of its chain */
+        p->by_len[len] = b + 1;
+        p->longest = max_u32(p->longest, len);
+    }
+}
+
+/* Takes the shortest run of `want` blocks or more off its chain, or the longest
+ * that there is. *longest: none is longer. Returns it and its length. */
+static uint32_t pick(
+    struct pool *p, uint32_t want, uint32_t *longest, uint32_t *len)
+{
+    uint32_t b;
+
+    while (*longest > 0 && !p->by_len[*longest])
+        --*longest;
+    *len = min_u32(want, *longest);
+    CHECK(*len > 0, "%u of %u blocks free, none found", p->free, p->blocks);
+    while (!p->by_len[*len])
+        ++*len;
+    b = p->by_len[*len] - 1;
+    p->by_len[*len] = p->run_next[b] + 1;
+    return b;
+}
+
+/* Takes n blocks as the longest runs; false: they are more than runs_max. */
+static bool take_pieces(
+    struct pool *p, struct extent *e, uint32_t n, uint32_t runs_max)
+{
+    uint32_t longest;
+
+    collect(p);
+    longest = p->longest;
+    while (e->blocks < n && e->runs < runs_max) {
+        uint32_t want = n - e->blocks, len;
+        uint32_t b = pick(p, want, &longest, &len);
+
+        take_run(p, e, b, min_u32(len, want));
+    }
+    memset(p->by_len, 0, ((size_t)p->longest + 1) * sizeof(*p->by_len));
+    return e->blocks == n;
+}
+
 bool pool_take(
     struct pool *p, struct extent *e, uint32_t n, uint32_t *first_run)
 {
     struct extent added = extent_none();
+    uint32_t b = NONE;
 
     *first_run = NONE;
-    if (n > p->free)
+    if (n > p->free || (n >= p->scattered && e->runs >= p->scattered_runs))
         return false;
-    while (added.blocks < n) {
-        uint32_t want = n - added.blocks, best = NONE, best_len = 0;
-        uint32_t b = find_run(p, p->hint, p->blocks, want, &best, &best_len);
-
-        if (b == NONE)
-            b = find_run(p, 0, p->hint, want, &best, &best_len);
-        if (b != NONE)
-            best_len = want;
-        else
-            b = best;
-        CHECK(
-            b != NONE, "%u of %u blocks free, none found", p->free, p->blocks);
-        if (e->runs + added.runs == POOL_RUNS_MAX) {
-            pool_give(p, &added);
-            return false;
-        }
-        take_run(p, &added, b, best_len);
-    }
-    *first_run = added.head;
     if (n == 0)
         return true;
+    if (n <= p->longest)
+        b = find_run(p, p->hint, p->blocks, n);
+    if (n <= p->longest && b == NONE)
+        b = find_run(p, 0, p->hint, n);
+    if (b != NONE && e->runs < POOL_RUNS_MAX) {
+        take_run(p, &added, b, n);
+    } else if (!take_pieces(p, &added, n, POOL_RUNS_MAX - e->runs)) {
+        pool_give(p, &added);
+        p->scattered = n;
+        p->scattered_runs = e->runs;
+        return false;
+    }
+    *first_run = added.head;
     if (e->tail == NONE)
         e->head = added.head;
     else
@@ -147,6 +196,8 @@ void pool_give(struct pool *p, struct extent *e)
         }
         p->free += p->run_len[b];
     }
+    p->longest = p->blocks;
+    p->scattered = NONE;
     *e = extent_none();
 }
 

@@ -26,6 +26,13 @@ struct pool {
     uint32_t hint;      /* where the last search ended */
     uint32_t *run_len;  /* by first block of a run */
     uint32_t *run_next; /* first block of the next run, NONE at the end */
+    uint32_t *by_len;   /* during a search: the first free run of a length,
+                           plus 1; 0: none */
+    uint32_t longest;   /* no free run is longer */
+    uint32_t scattered; /* this many blocks, or more, are in too many runs for
+                           an extent that has this number; NONE: not known */
+    uint32_t scattered_runs;
+    uint64_t steps; /* free runs that searches looked at, for tests */
 };
 
 static inline struct extent extent_none(void)
@@ -36,9 +43,10 @@ static inline struct extent extent_none(void)
 /* Makes a pool of which all blocks are free. */
 void pool_init(struct pool *p, struct slab *s, uint32_t blocks);
 
-/* Appends n blocks to e as few runs as can be had. false: fewer are free, or
- * too scattered for POOL_RUNS_MAX; nothing changed. *first_run is the first
- * run that was added (NONE for n = 0). */
+/* Appends n blocks to e as few runs as can be had, by looking at each free run
+ * twice at most. false: fewer are free, or too scattered for POOL_RUNS_MAX;
+ * nothing changed. *first_run is the first run that was added (NONE for n = 0).
+ */
 bool pool_take(
     struct pool *p, struct extent *e, uint32_t n, uint32_t *first_run);
 
