@@ -271,13 +271,19 @@ static void arm(struct encoded *e, struct eroom *m)
         heap_set(&e->room_timers, &m->timer, at);
 }
 
-void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
+/* True if the room has ended and its engine knows all of it: only its blocks
+ * and its record are left to go. */
+static bool told_all(const struct encoded *e, const struct eroom *m)
+{
+    return m->life >= EROOM_RELEASING && m->r.told_state == m->r.state &&
+           !m->r.joined && !m->due && m->reserved == 0 &&
+           (m->item == &e->nothing || m->r.rows_shown == m->item->committed);
+}
+
+static void settle_life(struct encoded *e, struct eroom *m)
 {
     uint8_t state = ROOM_BOOTSTRAPPING;
 
-    CHECK(m->life != EROOM_FREE && !list_linked(&m->r.todo),
-        "room %llu of state %u is settled", (unsigned long long)m->r.id,
-        m->life);
     if (complete(m))
         end(e, m);
     edst_reserve(e, m);
@@ -293,13 +299,25 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
         if (state > m->r.state)
             m->r.state = state;
     }
+}
+
+void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
+{
+    bool told = told_all(e, m);
+
+    CHECK(m->life != EROOM_FREE && !list_linked(&m->r.todo),
+        "room %llu of state %u is settled", (unsigned long long)m->r.id,
+        m->life);
+    if (!told)
+        settle_life(e, m);
     settle_source(e, m);
-    show(e, out, m);
+    if (!told)
+        show(e, out, m);
     list_remove(&m->r.todo); /* its own steps have touched it */
     if (list_empty(&m->dsts) && list_empty(&m->r.attachments) &&
         (m->life == EROOM_AWAITED || m->life == EROOM_GONE))
         forget(e, m);
-    else
+    else if (!told)
         arm(e, m);
 }
 

@@ -102,7 +102,10 @@ static bool take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
         send_runs(l, out, m, first_run);
     else
         grant_open(l, out, m);
-    lroom_touch(l, m);
+    /* One that its encoder has not heard of says what it has in its INIT. */
+    if (m->init != INIT_DUE || m->total != ROWS_UNKNOWN ||
+        !list_linked(&m->in_settled))
+        lroom_touch(l, m);
     return true;
 }
 
