@@ -124,7 +124,7 @@ static void close_socket(struct links *p, uint32_t link)
     sock_close(s);
 }
 
-void dial_refused(struct links *p, uint32_t link, const char *why)
+void dial_refused(struct links *p, uint32_t link, const char *why, bool sure)
 {
     struct dial *d = &link_at(p, link)->dial;
     uint32_t keys = p->opt.keys ? p->opt.keys->count : 1;
@@ -134,6 +134,9 @@ void dial_refused(struct links *p, uint32_t link, const char *why)
         d->used && d->key < keys, "link %u: key %u of %u", link, d->key, keys);
     d->key = (d->key + 1) % keys;
     d->refused++;
+    if (sure || !d->sure)
+        d->why = why;
+    d->sure |= sure;
     close_socket(p, link);
     d->retry_ns = now;
     if (d->refused % keys == 0) {
@@ -144,9 +147,8 @@ void dial_refused(struct links *p, uint32_t link, const char *why)
     /* Once may be chance: a listener that ends, or is full. */
     if (d->refused < 2 * keys)
         return;
-    log_once(d, why);
     if (p->calls.refused)
-        p->calls.refused(p->calls.ud, link, why);
+        p->calls.refused(p->calls.ud, link, d->why);
 }
 
 static void ask(struct links *p, struct dial *d, uint64_t now_ns)
@@ -261,6 +263,7 @@ void dial_changed(struct links *p, uint32_t link)
     d->logged = NULL;
     d->wait_ns = 0;
     d->refused = 0;
+    d->sure = false;
     d->retry_ns = uv_hrtime() + WAIT_NAME_NS;
 }
 

@@ -60,6 +60,8 @@ struct dial {
     uint64_t retry_ns, wait_ns;
     uint32_t key;       /* which one of control.keys it uses */
     uint32_t refused;   /* handshakes that failed since it was up */
+    const char *why;    /* of the last of them that said more than its end */
+    bool sure;          /* there was such a one */
     const char *logged; /* last */
 };
 
@@ -104,6 +106,7 @@ struct links {
     uv_poll_t zap_poll;
     bool zap_news;
     const char *failed; /* why the handshake failed whose end comes next */
+    bool failed_sure;   /* and not a guess */
     struct links_refusal refusal;
 };
 
@@ -187,8 +190,8 @@ void keys_ended(struct links *p, const struct conn *c);
 
 /* peer_dial.c: connections that we make */
 /* Closes the socket, whose handshake has failed, and goes on with the next key.
- */
-void dial_refused(struct links *p, uint32_t link, const char *why);
+ * sure: why is what the other side said, not a guess from its silence. */
+void dial_refused(struct links *p, uint32_t link, const char *why, bool sure);
 MUST_CHECK enum err dial_start(
     struct links *p, uint32_t link, struct span address);
 void dial_stop(struct links *p, uint32_t link);

@@ -179,21 +179,24 @@ static const char *why_of(const struct links *p, uint16_t event, uint32_t value)
 void keys_router_event(struct links *p, uint16_t event, uint32_t value)
 {
     p->failed = why_of(p, event, value);
-    if (p->failed)
-        p->stats.keys_refused++;
-    else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
+    p->failed_sure = p->failed != NULL;
+    if (!p->failed && event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
         p->stats.strangers++;
+    else if (!p->failed && p->opt.keys)
+        p->failed = "key (the other side ends the handshake: it may use none)";
 }
 
 void keys_ended(struct links *p, const struct conn *c)
 {
     struct links_refusal *r = &p->refusal;
+    const char *why = p->failed;
 
-    if (!p->failed)
-        return;
-    r->why = p->failed;
-    r->at_ns = uv_hrtime();
     p->failed = NULL;
+    if (!why || (!p->failed_sure && c && c->ended)) /* we have ended it */
+        return;
+    p->stats.keys_refused++;
+    r->why = why;
+    r->at_ns = uv_hrtime();
     snprintf(r->from, sizeof(r->from), "an unknown address");
     if (c)
         conn_from(c, r->from, sizeof(r->from));
@@ -205,13 +208,13 @@ void keys_dealer_event(
     struct links *p, uint32_t link, uint16_t event, uint32_t value)
 {
     const char *why = why_of(p, event, value);
+    const char *guess = p->opt.keys ? "key (the other side ends the handshake: "
+                                      "none of control.keys is its own)"
+                                    : "key (the other side ends the handshake: "
+                                      "it may want one)";
 
-    if (!why)
-        why = p->opt.keys ? "key (the other side ends the handshake: none of "
-                            "control.keys is its own)"
-                          : "the other side ends the handshake";
     p->stats.keys_refused++;
-    dial_refused(p, link, why);
+    dial_refused(p, link, why ? why : guess, why != NULL);
 }
 
 const struct links_refusal *links_refusal(const struct links *p)

@@ -1,0 +1,243 @@
+"""Keys of the fleet: who is let in, who is refused and how that is shown, and
+a new key that comes while rooms move."""
+
+import os
+import subprocess
+import threading
+import time
+
+from curve import Client
+from pair import BUILD, Case, eventually, keygen
+from rawpeer import Dealer, hello
+from test_carriers import compat
+
+import mmx
+
+
+class Fleet(Case):
+    def key(self, name):
+        return keygen(os.path.join(self.world.dir, name))
+
+    def peers(self, daemon):
+        return [(r["state"], r["refused"]) for r in daemon.show("peers")
+                if r["refused"]]
+
+    def doctor(self, daemon):
+        got = subprocess.run(
+            [os.path.join(BUILD, "mmxctl"), "--socket", daemon.socket,
+             "doctor"], capture_output=True, text=True)
+        return got.stdout
+
+    def shown(self, e, d, here, there):
+        """Both sides show the refusal, each with its reason."""
+        lm = self.world.engine(d)
+        lm.request(1, "enc0")
+        for daemon, why in ((e, here), (d, there)):
+            eventually(lambda: any(why in text for _, text in
+                                   self.peers(daemon)),
+                       f"{daemon.name} shows {why}: {self.peers(daemon)}")
+            self.assertGreater(daemon.stats()["peer_keys_refused"], 0)
+            told = self.doctor(daemon)
+            self.assertIn("refused: key", told)
+            self.assertIn("fail  peer", told)
+            eventually(lambda: "refused: key" in daemon.tail(), "logged")
+        lm.release(1)
+
+    def test_another_key(self):
+        e = self.world.encoded()
+        d = self.world.langd([e], control={"keys": [self.key("other.key")]})
+        self.shown(e, d, "refused: key (the other side has another one)",
+                   "refused: key (the other side ends the handshake")
+        d.stop()
+        d.conf["control"]["keys"].append(self.world.key)
+        d.start()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 2, 300)
+        self.assertEqual(self.peers(d), [])
+
+    def test_no_key_there_or_here(self):
+        e = self.world.encoded()
+        d = self.world.langd([e], insecure=True)
+        self.shown(e, d, "refused: key (the other side",
+                   "refused: key (the other side")
+        self.assertEqual(d.show("status")[0]["control"],
+                         "insecure: no key, in the clear")
+        self.assertIn("insecure: true: any program", d.tail())
+        self.assertEqual(e.show("status")[0]["control"], "CURVE, 1 key")
+        open_ = self.world.encoded(name="enc1", insecure=True)
+        keyed = self.world.langd([open_], name="lang1")
+        lm = self.world.engine(keyed)
+        lm.request(2, "enc1")
+        eventually(lambda: "refused: key (the other side" in
+                   str(self.peers(keyed)), "shown")
+        eventually(lambda: "wants one" in str(self.peers(open_)), "shown")
+        lm.release(2)
+
+    def test_a_daemon_of_the_commit_before(self):
+        folder = compat()
+        for role in ("langd", "encoded"):
+            with self.subTest(role):
+                e = self.world.encoded(name=f"e-{role}", start=False,
+                                       insecure=role == "encoded")
+                d = self.world.langd([e], name=f"l-{role}", start=False,
+                                     insecure=role == "langd")
+                old, new = (d, e) if role == "langd" else (e, d)
+                old.binary = os.path.join(folder, f"mmx-{role}")
+                e.start()
+                d.start()
+                lm = self.world.engine(d)
+                lm.request(1, e.name)
+                eventually(lambda: "refused: key (the other side" in
+                           str(self.peers(new)), "refused, and shown")
+                lm.release(1)
+
+    def test_files_that_are_none_stop_a_daemon(self):
+        e = self.world.encoded(start=False)
+        with open(self.world.key, "rb") as f:
+            secret = f.read()
+        os.chmod(self.world.key, 0o644)
+        with self.assertRaises(AssertionError) as caught:
+            e.start()
+        e.process = None
+        self.assertIn("enc0.yaml:", str(caught.exception))
+        self.assertIn("control.keys[0]: " + self.world.key +
+                      ": is open to all users; expected mode 0640 or 0600",
+                      str(caught.exception))
+        del e.conf["control"]["keys"]
+        with self.assertRaises(AssertionError) as caught:
+            e.start()
+        e.process = None
+        self.assertIn("mmxctl keygen", str(caught.exception))
+        got = subprocess.run([os.path.join(BUILD, "mmxctl"), "keygen",
+                              self.world.key], capture_output=True, text=True)
+        self.assertEqual(got.returncode, 1)
+        self.assertIn("File exists", got.stderr)
+        with open(self.world.key, "rb") as f:
+            self.assertEqual(f.read(), secret)
+
+    def test_clients_by_hand(self):
+        e = self.world.encoded()
+        d = self.world.langd([e])
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        with open(self.world.key) as f:
+            ours = f.read().strip()
+        with open(self.key("strange.key")) as f:
+            strange = f.read().strip()
+        # One that has the listener's public key and a pair of its own is
+        # refused by the handler; one that has neither is not even asked.
+        for server, pair, let_in in ((strange, strange, False),
+                                     (ours, strange, False),
+                                     (ours, ours, True)):
+            before = e.stats()["peer_keys_refused"]
+            with Client(e.address, server, pair) as c:
+                c.send(hello("by-hand"))
+                if let_in:
+                    self.assertEqual(c.receive()[5], 1)  # its HELLO
+                    continue
+                eventually(lambda: e.stats()["peer_keys_refused"] > before,
+                           "refused")
+                self.assertIsNone(c.receive(0.2))
+        with self.assertRaises(ConnectionError):
+            Dealer(e.address).answer(1)
+        self.deliver(enc, lm, 2, 300)
+
+
+class Rotation(Case):
+    """Rooms go on while every daemon gets a new key, one after the other."""
+    released = False
+
+    def load(self, e, d):
+        """Rooms, one after the other, until it is told to stop. A daemon that
+        drains or starts again takes no new one: it is asked again."""
+        room = 1000
+        while not self.over:
+            room += 1
+            try:
+                if not self.one(e, d, room):
+                    self.failed.append(room)
+            except (mmx.errors.DaemonLost, mmx.errors.Draining,
+                    mmx.errors.NotReady) as why:
+                self.again.append(str(why))
+                self.calm.wait(0.05)
+
+    def one(self, e, d, room):
+        """Announced before it is asked for, so that a drain waits for it. A
+        daemon that ends in between is a reason to begin again."""
+        with mmx.connect("encoded", e.socket, timeout=20) as enc, \
+                mmx.connect("langd", d.socket, timeout=20) as lm:
+            src = enc.announce(room, enc.pool("vit"), 300, 300)
+            src.wait_granted(timeout=20)
+            got = lm.request(room, lm.pool("vit"), "enc0")
+            lm.wait(got.opened, 20)  # a daemon that drains has said so
+            src["embedding"][0:300] = room % 251
+            src.commit(0, 300, final=True)
+            got.wait_ready(timeout=20)
+            rows = got.gather("embedding")
+            good = rows.shape[0] == 300 and (rows == room % 251).all()
+            del rows
+            got.release()
+            src.wait_done(timeout=20)
+            src.release()
+        self.done.append(room)
+        return good
+
+    def restarted(self, daemon, keys):
+        daemon.conf["control"]["keys"] = keys
+        self.assertEqual(daemon.stop(), 0)
+        daemon.start()
+
+    def test_a_new_key_under_load(self):
+        e, d = self.pair(timeouts={"drain": "20s"})
+        other = self.world.langd([e], name="lang1",
+                                 timeouts={"drain": "20s"})
+        old = self.world.key
+        new = keygen(os.path.join(self.world.dir, "new.key"))
+        self.over, self.failed, self.again, self.done = False, [], [], []
+        self.calm = threading.Event()
+        errors = []
+
+        def run():
+            try:
+                self.load(e, d)
+            except Exception as why:  # pylint: disable=broad-except
+                errors.append(why)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            for keys in ([old, new], [new, old], [new]):
+                for daemon in (d, e, other):
+                    before = len(self.done)
+                    self.restarted(daemon, keys)
+                    eventually(lambda: errors or len(self.done) > before + 1,
+                               f"rooms go on with {daemon.name} restarted")
+                # The other langd, of which nothing else was asked.
+                enc, lm = self.engines(e, other)
+                self.deliver(enc, lm, 1, 300)
+                self.world.end_engines()
+        finally:
+            self.over = True
+            thread.join(60)
+        self.assertEqual(errors, [])
+        self.assertEqual(self.failed, [])
+        print(f"{len(self.done)} rooms while 9 daemons got new keys, "
+              f"{len(self.again)} asked for again")
+        # The old key opens nothing any more.
+        stale = self.world.langd([e], name="lang2", control={"keys": [old]})
+        lm = self.world.engine(stale)
+        lm.request(5, "enc0")
+        eventually(lambda: "refused: key" in str(stale.show("peers")),
+                   "the old key is refused")
+        lm.release(5)
+
+    def test_sessions_live_on(self):
+        """A link that stands is not asked again: its connector's key may go
+        from the disk."""
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        os.rename(self.world.key, self.world.key + ".gone")
+        began = time.monotonic()
+        while time.monotonic() < began + 1.2:  # longer than a heartbeat
+            self.deliver(enc, lm, int(time.monotonic() * 1e6), 300)
