@@ -2,9 +2,10 @@
  * HELLO yet, which flood, and how one is ended.
  *
  * Invariants: every connection that ZMQ accepted has an entry here until ZMQ
- * reports its end; when no entry is free, the connection that was silent for
- * longest is evicted, so that a new one is always served. The greeted are fewer
- * than the entries: each has a link. ZMQ reports the end of a connection before
+ * reports its end; when no entry is free, the weakest is evicted, so that a new
+ * one is always served: the oldest that has shown nothing, then the oldest that
+ * knows our key and has sent no HELLO. The greeted are fewer than the entries:
+ * each has a link. ZMQ reports the end of a connection before
  * its descriptor's number can be reused.
  *
  * ZMQ has no call that ends one connection of a ROUTER, and no limit for what
@@ -12,6 +13,16 @@
  * kernel has both: shutdown() of the descriptor, which ZMQ sees as an end, and
  * the count of bytes received. Memory is therefore bounded from outside, once a
  * tick: between two ticks a stranger may bring as much as the network carries.
+ *
+ * So handshakes are bounded, all together, although libzmq has no bound for any
+ * of it. In number: it reports each connection that it accepts before it reads
+ * from it, and an entry is taken then. In time: HANDSHAKE_IVL, and the time to
+ * the HELLO. In bytes: a first command that is none of CURVE's ends the
+ * connection inside libzmq, a frame of it is at most ZMQ_MAXMSGSIZE, and the
+ * tick ends what is longer than a handshake. A flood evicts its own: libzmq
+ * answers the first command of those alone that know our key, which the kernel
+ * shows, as bytes that were sent and acknowledged beyond the greeting; and a
+ * peer needs one round trip for that.
  *
  * Rejected: entries for all connections that there may be (a flood has no
  * bound), and zmq_unbind to pause (it ends the connections that are open). */

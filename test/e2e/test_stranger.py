@@ -1,0 +1,174 @@
+"""Programs that reach the control port and hold no key: what they cost in
+memory, processor time and in the time of others' rooms, and that a daemon with
+a key comes in meanwhile. Figures go to the output; limits are generous."""
+
+import contextlib
+import socket
+import threading
+import time
+
+from pair import Case, eventually
+from rawpeer import PING, cut, hello, part, pour
+from test_links import FEW, MANY, floods, together
+
+MIB = 1 << 20
+CURVE = (b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00"
+         + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31))
+# The first command of CURVE, for a key that is nobody's.
+HELLO = b"\x04\xc8\x05HELLO\x01\x00" + bytes(72) + b"\x07" * 120
+NULL = CURVE.replace(b"CURVE", b"NULL\0")
+
+
+class Strangers(Case):
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.port), 5)
+
+    def setUp(self):
+        super().setUp()
+        self.e, self.d = self.pair()
+        self.port = int(self.e.address.rsplit(":", 1)[1])
+        self.enc, self.lm = self.engines(self.e, self.d)
+        self.room = 0
+        self.took = []
+        for _ in range(20):
+            self.one()
+        self.took.clear()
+
+    def one(self):
+        self.room += 1
+        began = time.monotonic()
+        self.deliver(self.enc, self.lm, self.room, 300)
+        self.took.append(time.monotonic() - began)
+
+    @contextlib.contextmanager
+    def measured(self, what):
+        """Rooms go on while the body attacks in other threads."""
+        rss, cpu = self.e.rss_kib(), self.e.cpu_ticks()
+        lost = self.d.stats()["peers_lost"]
+        self.most = rss
+        yield
+        ms = sorted(1000 * t for t in self.took)
+        stats = self.e.stats()
+        counted = {k: v for k, v in stats.items()
+                   if v and k.startswith("peer_") and
+                   k.rsplit("_", 1)[1] in ("strange", "silent", "crowded",
+                                           "flooded", "refused")}
+        print(f"{what}: {len(ms)} rooms, p50 {ms[len(ms) // 2]:.1f} ms, p99 "
+              f"{ms[len(ms) * 99 // 100]:.1f} ms; encoded: "
+              f"{(self.most - rss) / 1024:.1f} MiB more, "
+              f"{10 * (self.e.cpu_ticks() - cpu)} ms of CPU; {counted}")
+        self.assertTrue(self.e.alive(), self.e.tail())
+        self.assertEqual(self.d.stats()["peers_lost"], lost)
+        self.assertLess(self.most - rss, 128 * 1024)
+        self.newcomer()
+
+    def until(self, attack):
+        """Rooms, one after the other, while the attack lasts."""
+        thread = threading.Thread(target=attack)
+        thread.start()
+        while thread.is_alive() or len(self.took) < 20:
+            self.one()
+            self.most = max(self.most, self.e.rss_kib())
+        thread.join()
+
+    def newcomer(self):
+        """A daemon with a key comes in."""
+        late = self.world.langd([self.e], name=f"late{self.room}")
+        lm = self.world.engine(late)
+        self.deliver(self.enc, lm, 10**6, 300)
+
+    def endless(self, first):
+        """Greeting, something, and parts of a message that never ends."""
+        s = self.connect()
+        with contextlib.suppress(ConnectionError):
+            s.sendall(first)
+        sent = pour(s, part(bytes(255), more=True) * 512, 64 * MIB)
+        s.close()
+        return sent
+
+    def test_messages_without_an_end(self):
+        sent = []
+        with self.measured("messages without an end"):
+            self.until(lambda: sent.extend(
+                self.endless(first) for first in
+                (NULL, CURVE, CURVE + HELLO, NULL + part(hello()), b"",
+                 CURVE + b"\x06" + (200000).to_bytes(8, "big"))))
+        print("bytes taken of each:", sent)
+        self.assertLess(max(sent), 64 * MIB)
+
+    def test_floods_that_break(self):
+        """What aborted libzmq, without a key."""
+        def flood(n):
+            s = self.connect()
+            with contextlib.suppress(ConnectionError):
+                s.sendall((CURVE + HELLO, NULL)[n % 2])
+            pour(s, floods(hello(f"f{n}"), (MANY, FEW)[n % 2]) + PING,
+                 160 * MIB)
+            cut(s)
+
+        with self.measured("floods that break"):
+            self.until(lambda: together(8, flood))
+
+    def hold(self, count, first, seconds):
+        """Connections that begin a handshake and do not end it."""
+        crowd = []
+        for _ in range(count):
+            s = self.connect()
+            with contextlib.suppress(ConnectionError):
+                s.sendall(first)
+            crowd.append(s)
+            if len(crowd) > 900:  # of our own descriptors
+                crowd.pop(0).close()
+        threading.Event().wait(seconds)
+        for s in crowd:
+            s.close()
+
+    def test_five_thousand_that_say_nothing(self):
+        with self.measured("5,000 connections, half of a greeting"):
+            self.until(lambda: self.hold(5000, CURVE[:32], 0))
+
+    def test_five_thousand_that_greet(self):
+        with self.measured("5,000 connections, a greeting"):
+            self.until(lambda: self.hold(5000, CURVE, 0))
+
+    def test_a_newcomer_among_five_thousand(self):
+        """It is let in while they come, not after."""
+        over = threading.Event()
+
+        def attack():
+            while not over.is_set():
+                self.hold(1000, CURVE, 0)
+
+        thread = threading.Thread(target=attack)
+        with self.measured("a newcomer meanwhile"):
+            thread.start()
+            try:
+                began = time.monotonic()
+                self.newcomer()
+                print(f"came in after {time.monotonic() - began:.2f} s")
+            finally:
+                over.set()
+                thread.join()
+            self.one()
+
+    def test_a_slow_handshake(self):
+        """A byte at a time, on more connections than have places."""
+        def slow():
+            crowd = [self.connect() for _ in range(300)]
+            for at in range(len(CURVE + HELLO)):
+                for s in list(crowd):
+                    try:
+                        s.send((CURVE + HELLO)[at:at + 1])
+                    except OSError:
+                        s.close()
+                        crowd.remove(s)
+                if not crowd:
+                    return
+                threading.Event().wait(0.1)
+            self.assertEqual(len(crowd), 0)
+
+        with self.measured("slow handshakes"):
+            self.until(slow)
+            stats = self.e.stats()
+            self.assertGreater(stats["peer_ended_crowded"], 0)
+        eventually(lambda: self.e.stats()["peer_keys_refused"] > 0, "counted")
