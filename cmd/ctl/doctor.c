@@ -238,7 +238,7 @@ static void check_pools(struct visit *v)
 
 static void check_tables(struct visit *v)
 {
-    char open_[24], used[24], draining[8], text[160];
+    char open_[24], used[24], draining[8], control[64], text[160];
     struct reader row;
 
     if (!ask(v, "status") || !rows_next(&v->c->got, &row))
@@ -246,6 +246,11 @@ static void check_tables(struct visit *v)
     rows_get(row, "rooms_open", open_, sizeof(open_));
     rows_get(row, "draining", draining, sizeof(draining));
     rows_get(row, "attachments", used, sizeof(used));
+    rows_get(row, "control", control, sizeof(control));
+    if (!strncmp(control, "insecure", strlen("insecure")))
+        findings_say(v->r, WARN, "keys", control,
+            "any program that reaches a port can act as a daemon: mmxctl "
+            "keygen /etc/mmx/fleet.key, and control.keys instead of insecure");
     rows_get(row, "carriers", v->seen->carriers, sizeof(v->seen->carriers));
     rows_get(row, "not_by", v->seen->not_by, sizeof(v->seen->not_by));
     snprintf(text, sizeof(text),

@@ -93,8 +93,9 @@ static void say_peer(struct findings *r, struct reader row, bool langd)
     if (why[0] && strcmp(why, "-")) {
         snprintf(text, sizeof(text), "%s %s", who, why);
         findings_say(r, FAIL, "peer", text,
-            "fix the reason given: names of daemons are unique in a fleet, "
-            "versions must match, limits.peers must hold all peers");
+            "fix the reason given: all daemons of a fleet have its key, and "
+            "names of their own; versions must match, limits.peers must hold "
+            "all peers");
         return;
     }
     if (!langd) {

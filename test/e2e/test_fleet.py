@@ -63,6 +63,8 @@ class Fleet(Case):
         self.assertEqual(d.show("status")[0]["control"],
                          "insecure: no key, in the clear")
         self.assertIn("insecure: true: any program", d.tail())
+        self.assertIn("warn  keys", self.doctor(d))
+        self.assertNotIn(" keys  ", self.doctor(e))
         self.assertEqual(e.show("status")[0]["control"], "CURVE, 1 key")
         open_ = self.world.encoded(name="enc1", insecure=True)
         keyed = self.world.langd([open_], name="lang1")

@@ -1,6 +1,6 @@
 /* links_keys_test.c - links under CURVE over loopback, both ends in one
- * process: which key of several is found, who is refused and what is said of
- * it, and that a message's bytes are not on the wire. */
+ * process: which key of several is found, what is refused, and what is said of
+ * it. */
 #include "io/peer.h"
 #include "test/t.h"
 

@@ -22,7 +22,7 @@
  * tick ends what is longer than a handshake. A flood evicts its own: libzmq
  * answers the first command of those alone that know our key, which the kernel
  * shows, as bytes that were sent and acknowledged beyond the greeting; and a
- * peer needs one round trip for that.
+ * peer needs a few round trips for that.
  *
  * Rejected: entries for all connections that there may be (a flood has no
  * bound), and zmq_unbind to pause (it ends the connections that are open). */
