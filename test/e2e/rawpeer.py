@@ -22,12 +22,12 @@ def text(value):
     return struct.pack("<H", len(raw)) + raw
 
 
-def hello(name="raw", role=2, answer=0):
+def hello(name="raw", role=2, answer=0, from_epoch=5):
     """A frame that a daemon takes; role 1: encoded, 2: langd."""
     body = struct.pack("<BBBBI", 1, 1, role, answer, 65536) + bytes(32) \
         + text(name) + text("") + text("raw") \
         + struct.pack("<II", 0, 0) + text("") + struct.pack("<QI", 0, 0)
-    return frame(1, body, room=0, generation=0)
+    return frame(1, body, room=0, generation=0, from_epoch=from_epoch)
 
 
 def part(data, more=False):

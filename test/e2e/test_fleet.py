@@ -142,6 +142,14 @@ class Fleet(Case):
                 self.assertIsNone(c.receive(0.2))
         with self.assertRaises(ConnectionError):
             Dealer(e.address).answer(1)
+        # A key does not make it another daemon: the name is taken, and what
+        # engines see of its run is not what it says.
+        seen = int(next(r["epoch"] for r in e.show("peers")
+                        if r["name"] == "lang0"), 16)
+        for epoch in (seen, 77):
+            with Client(e.address, ours, ours) as c:
+                c.send(hello("lang0", from_epoch=epoch))
+                self.assertEqual(c.receive()[5], 13)  # NACK
         self.deliver(enc, lm, 2, 300)
 
 
