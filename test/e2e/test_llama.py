@@ -59,7 +59,7 @@ class Llama(Case):
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, env={
                 **os.environ, "FAKE_ENCODES": self.dir + f"/{name}.count",
-                **env})
+                "MMX_WAIT_MS": "60000", **env})
 
     def encodes(self, name):
         try:
@@ -293,7 +293,7 @@ class Preload(Llama):
     def test_no_daemon(self):
         for batched in (False, True):
             said = self.falls_back("/nowhere/langd.sock", "langd is away",
-                                   batched)
+                                   batched, MMX_WAIT_MS="300")
             self.assertEqual(said.count("mmx:"), 1, said)
 
     def test_no_room(self):
@@ -366,7 +366,7 @@ class Preload(Llama):
         p = self.program("linked", self.model_path, self.model_path, "5",
                          str(STEPS), self.dir + "/logits",
                          MMX_LANGD_SOCKET=d.socket, MMX_ENCODER="enc0",
-                         MMX_MODEL="tiny")
+                         MMX_MODEL="tiny", MMX_WAIT_MS="3000")
         p.stdin.write(self.line("a"))
         p.stdin.flush()
         p.stdout.readline()

@@ -14,7 +14,8 @@
  *   MMX_SECRET        of the rooms, as the encode host's: 32 digits of hex
  *   MMX_WAIT_MS       limit of the wait until a picture is announced (5000);
  *                     after one that was not the next ones wait a tenth, until
- *                     a picture comes or 30 s have passed
+ *                     a picture comes or 30 s have passed. Once as well for
+ *                     langd, by the first picture
  *   MMX_ROWS_MS       limit of the wait for announced rows (60000)
  *
  * Rows of single pictures are copied, so that an idle program holds no blocks;
