@@ -10,6 +10,8 @@ import time
 from fake_vllm import Request, VllmCase, room_of
 from pair import eventually
 
+import mmx
+
 ODD = ["room", 7, None, [1], {}, {"room": "x"}, {"room": 7, "rows": 3},
        {"encoder": "e", "room": -1, "rows": 300},
        {"encoder": "e", "room": 1 << 64, "rows": 300},
@@ -211,6 +213,19 @@ class Router(VllmCase):
         self.assertEqual(self.consumer.encoded, ["cat"])
         self.assertNotIn("offers_malformed", counts(self.consumer))
         self.consumer.finish(r)
+
+    def test_a_host_of_another_engine_hears_of_the_grid(self):
+        self.start(ranks=1)
+        r = self.hand_over("r1", ("cat", 300))
+        said = r.ec_transfer_params["cat"]
+        lm = self.world.engine(self.d).conn
+        with lm.request(int(said["room"]), lm.pool("vit"), said["encoder"],
+                        key=bytes.fromhex(said["key"]),
+                        secret=bytes.fromhex(said["secret"])) as room:
+            room.wait_ready(20)
+            self.assertEqual(mmx.aux.unpack(room.aux), {
+                "modality": "image", "rows": [300], "grid": [(1, 2, 600)],
+                "merge": 2})
 
     def test_what_is_counted(self):
         self.start()

@@ -7,6 +7,8 @@ import logging
 import time
 from typing import Any, Dict, Iterable, List, Optional
 
+import mmx
+
 try:
     from vllm.distributed.ec_transfer.ec_connector.base import (
         ECConnectorBase, ECConnectorMetadata, ECConnectorRole)
@@ -131,6 +133,25 @@ class Described:
                 "item_indices"].append(i)
         return items
 
+    def aux(self, feature: Any) -> bytes:
+        """Returns what a language host of another engine needs beside the
+        rows: modality, rows and grid; vLLM computes them itself. Empty: the
+        item has what an aux has no name for."""
+        said = self._collect([feature], self._resolver) \
+            if self._collect else {}
+        known = next(iter(said.values()), {}).get("metadata") or {}
+        grid = _flat(next((v for k, v in known.items()
+                           if k.endswith("_grid_thw")), []))
+        rows = rows_of(feature)
+        merge = round((grid[0] * grid[1] * grid[2] / rows) ** 0.5) \
+            if len(grid) == 3 else 0
+        try:
+            return mmx.aux.pack(
+                modality=feature.modality, rows=[rows],
+                grid=[tuple(grid)] if merge else None, merge=merge or None)
+        except (ValueError, mmx.MmxError):
+            return b""
+
     def encodable(self, feature: Any) -> bool:
         """True if vLLM can encode the item; False: it is a reference."""
         if not self._collect:
@@ -141,6 +162,12 @@ class Described:
         known = self._resolver.fields_for(feature.modality)
         return any(v.data is not None for k, v in data.items()
                    if k not in known)
+
+
+def _flat(value: Any) -> List[int]:
+    if isinstance(value, (list, tuple)):
+        return [n for part in value for n in _flat(part)]
+    return [value] if isinstance(value, int) else []
 
 
 _warned: Dict[str, float] = {}

@@ -96,9 +96,10 @@ class ProducerScheduler:
         return dict(zip(lengths, made))
 
     def aux(self, request: Any, identifier: str) -> bytes:
-        """Returns data for the language side beside the rows; vLLM's own
-        preprocessing has all of it. For subclasses."""
-        return b""
+        """Returns data for the language side beside the rows. vLLM's own
+        preprocessing has all of it; a host of another engine reads it."""
+        return self.described.aux(next(
+            f for f in features(request) if f.identifier == identifier))
 
     def _unwritten(self, source: mmx.Source) -> bool:
         return source.may_write >= 0 and not source.have and \
