@@ -134,13 +134,13 @@ static bool up(void)
         .timeout_ms = 0};
     struct mmx_info info = {.size = sizeof info};
     struct mmx_event ev[64];
-    bool ok = false, new = false;
+    bool ok = false, fresh = false;
 
     pthread_mutex_lock(&lock);
     if (!link.off && !link.m) {
         int e = mmx_open(&o, &link.m);
 
-        new = e == 0;
+        fresh = e == 0;
         link.off = e != 0;
         if (e)
             fprintf(stderr, "mmx: %s; pictures are encoded here\n",
@@ -149,8 +149,9 @@ static bool up(void)
     if (!link.off) {
         while (mmx_step(link.m, ev, 64) > 0)
             ;
-        if (new &&mmx_info(link.m, &info) == 0 && !info.up)
-            (void)mmx_wait(link.m, ev, 64, 500);
+        if (mmx_info(link.m, &info) == 0 && !info.up)
+            (void)mmx_wait(
+                link.m, ev, 64, fresh ? limit("MMX_WAIT_MS", 5000) : 50);
         ok = mmx_info(link.m, &info) == 0 && info.up;
     }
     if (!ok && !link.off && !link.away)
