@@ -5,7 +5,6 @@
 #include "test/t.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
 
@@ -13,6 +12,7 @@ struct side {
     struct links *links;
     uint32_t up, messages, refused;
     const char *why;
+    struct keys keys;
 };
 
 static uv_loop_t loop;
@@ -58,12 +58,9 @@ static void on_refused(void *ud, uint32_t link, const char *why)
     s->why = why;
 }
 
-/* Returns the keys with these numbers: "20" has two. Empty: NULL. */
-static const struct keys *some(const char *numbers)
+/* Fills k with the keys of these numbers, two with "20". Empty: NULL. */
+static const struct keys *some(struct keys *k, const char *numbers)
 {
-    struct keys *k = calloc(1, sizeof(*k));
-
-    T_TRUE(k);
     for (uint32_t i = pool.count; i < CONF_KEYS_MAX; i++) {
         struct key_pair *p = &pool.pairs[pool.count++];
 
@@ -81,7 +78,7 @@ static void open_side(struct side *s, const char *listen, const char *keys)
     struct links_calls calls = {
         s, on_up, on_down, on_message, on_bad, on_full, NULL, on_refused};
 
-    opt.keys = some(keys);
+    opt.keys = some(&s->keys, keys);
     T_OK(links_new(&s->links, &loop, &opt, &calls));
 }
 
