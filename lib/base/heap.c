@@ -4,29 +4,29 @@
 
 #include "base/check.h"
 
-static void place(struct heap *h, struct heap_node *n, uint32_t i)
+static void place(struct heap_node **nodes, struct heap_node *n, uint32_t i)
 {
-    h->nodes[i] = n;
+    nodes[i] = n;
     n->at = i + 1;
 }
 
 static void sift(struct heap *h, struct heap_node *n, uint32_t i)
 {
-    while (i > 0 && h->nodes[(i - 1) / 2]->key > n->key) {
-        place(h, h->nodes[(i - 1) / 2], i);
-        i = (i - 1) / 2;
-    }
-    for (;;) {
-        uint32_t c = 2 * i + 1;
+    struct heap_node **nodes = h->nodes;
+    uint32_t len = h->len;
+    uint64_t key = n->key;
 
-        if (c + 1 < h->len && h->nodes[c + 1]->key < h->nodes[c]->key)
+    for (struct heap_node *up; i > 0 && (up = nodes[(i - 1) / 2])->key > key;
+         i = (i - 1) / 2)
+        place(nodes, up, i);
+    for (uint32_t c; (c = 2 * i + 1) < len; i = c) {
+        if (c + 1 < len && nodes[c + 1]->key < nodes[c]->key)
             c++;
-        if (c >= h->len || h->nodes[c]->key >= n->key)
+        if (nodes[c]->key >= key)
             break;
-        place(h, h->nodes[c], i);
-        i = c;
+        place(nodes, nodes[c], i);
     }
-    place(h, n, i);
+    place(nodes, n, i);
 }
 
 void heap_set(struct heap *h, struct heap_node *n, uint64_t key)
@@ -41,14 +41,12 @@ void heap_set(struct heap *h, struct heap_node *n, uint64_t key)
     sift(h, n, n->at - 1);
 }
 
-void heap_remove(struct heap *h, struct heap_node *n)
+void heap_take(struct heap *h, struct heap_node *n)
 {
     uint32_t i = n->at - 1;
     struct heap_node *last;
 
-    if (!n->at)
-        return;
-    CHECK(i < h->len && h->nodes[i] == n, "node %u of %u", i, h->len);
+    CHECK(n->at && i < h->len && h->nodes[i] == n, "node %u of %u", i, h->len);
     n->at = 0;
     last = h->nodes[--h->len];
     if (last != n)

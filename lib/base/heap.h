@@ -44,8 +44,15 @@ static inline void heap_init(struct heap *h, struct slab *s, uint32_t cap)
  * the owner's bug (CHECK) to have more nodes than cap. */
 void heap_set(struct heap *h, struct heap_node *n, uint64_t key);
 
+/* Takes n out of h, which it is in. */
+void heap_take(struct heap *h, struct heap_node *n);
+
 /* Takes n out of h; harmless when it is on no heap. */
-void heap_remove(struct heap *h, struct heap_node *n);
+static inline void heap_remove(struct heap *h, struct heap_node *n)
+{
+    if (heap_linked(n))
+        heap_take(h, n);
+}
 
 /* Keeps n in h under key while in, out of it while not. */
 static inline void heap_place(

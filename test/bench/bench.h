@@ -134,7 +134,7 @@ struct side {
 
 struct bench_opt {
     unsigned rounds;
-    bool json, pin, instructions;
+    bool json, pin, instructions, keys;
     const char *only, *out;
     const char *ucx; /* NULL, or its transports: rows are sent by it */
     char dir[64], build[512];

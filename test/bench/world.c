@@ -190,7 +190,10 @@ static void write_conf(
         die("%s: %s", path, strerror(errno));
     fprintf(f, "name: bench-%s-%u\nlog: warn\nsocket:\n  path: %s\n",
         role == ENC ? "enc" : "lang", i, sock);
-    fprintf(f, "control:\n  keys: [%s]\n", bench_key());
+    if (opt.keys)
+        fprintf(f, "control:\n  keys: [%s]\n", bench_key());
+    else
+        fprintf(f, "insecure: true\n%s", role == ENC ? "control:\n" : "");
     if (role == ENC)
         fprintf(f, "  listen: tcp://127.0.0.1:%u\n", ports[enc]);
     else
