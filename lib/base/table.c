@@ -1,12 +1,21 @@
 /* table.c - linear probing at most half full, backward shift on removal, so
  * that there are no graves to sweep. A byte per entry, 0 for an empty one, else
- * part of its hash, says whether it is worth a look: most of a large table is
- * in no cache, its bytes are. Owned by the table's owner; no locks. */
+ * part of its hash, says whether it is worth a look.
+ *
+ * A table uses no more of its memory than it has ever needed, since what is
+ * spread over a large one is in no cache: it begins with FIRST entries, and
+ * when half of them are used all go to an area of twice as many behind it. A
+ * table of `size` entries lies at [size, 2 x size) of the memory. The last move
+ * of 16,384 entries takes a third of a millisecond, once in a process's life.
+ *
+ * Owned by the table's owner; no locks. */
 #include "base/table.h"
 
 #include "base/check.h"
 
 #include <string.h>
+
+#define FIRST 256u
 
 static uint64_t mix(uint64_t x)
 {
@@ -37,46 +46,84 @@ void table_init(struct table *t, struct slab *s, uint32_t cap, uint64_t seed)
     CHECK(cap < 1u << 30, "a table of %u", cap);
     while (n < 2 * cap)
         n *= 2;
-    t->mask = n - 1;
+    t->size = min_u32(n, FIRST);
     t->len = 0;
     t->cap = cap;
     t->seed = seed;
-    t->entries = slab_take(s, n, sizeof(*t->entries));
-    t->bytes = slab_take(s, n, 1);
+    t->entries = slab_take(s, 2 * (size_t)n, sizeof(*t->entries));
+    t->bytes = slab_take(s, 2 * (size_t)n, 1);
     if (t->bytes && !s->clean)
-        memset(t->bytes, 0, n);
+        memset(t->bytes, 0, 2 * (size_t)n);
+}
+
+/* Returns the place behind place i. */
+static uint32_t next(const struct table *t, uint32_t i)
+{
+    return t->size | ((i + 1) & (t->size - 1));
+}
+
+static uint32_t home(const struct table *t, uint64_t h)
+{
+    return t->size | ((uint32_t)h & (t->size - 1));
 }
 
 /* Returns the place of the entry, or the empty one where it would be. */
-static uint32_t find(const struct table *t, uint64_t id, uint32_t scope)
+static uint32_t find(
+    const struct table *t, uint64_t h, uint64_t id, uint32_t scope)
 {
-    uint64_t h = hash(t, id, scope);
-    uint32_t i = (uint32_t)h & t->mask;
+    uint32_t i = home(t, h);
     uint8_t byte = byte_of(h);
 
     while (t->bytes[i] != 0 && (t->bytes[i] != byte || t->entries[i].id != id ||
                                    t->entries[i].scope != scope))
-        i = (i + 1) & t->mask;
+        i = next(t, i);
     return i;
 }
 
 uint32_t table_get(const struct table *t, uint64_t id, uint32_t scope)
 {
-    uint32_t i = t->len > 0 ? find(t, id, scope) : 0;
+    uint32_t i;
 
-    return t->len > 0 && t->bytes[i] != 0 ? t->entries[i].value : NONE;
+    if (t->len == 0)
+        return NONE;
+    i = find(t, hash(t, id, scope), id, scope);
+    return t->bytes[i] != 0 ? t->entries[i].value : NONE;
+}
+
+/* Moves all entries to an area of twice as many places. */
+static void grow(struct table *t)
+{
+    uint32_t from = t->size;
+
+    t->size *= 2;
+    for (uint32_t i = from; i < 2 * from; i++) {
+        const struct table_entry *e = &t->entries[i];
+        uint32_t to;
+
+        if (t->bytes[i] == 0)
+            continue;
+        to = home(t, hash(t, e->id, e->scope));
+        while (t->bytes[to] != 0)
+            to = next(t, to);
+        t->bytes[to] = t->bytes[i];
+        t->entries[to] = *e;
+    }
 }
 
 bool table_put(struct table *t, uint64_t id, uint32_t scope, uint32_t value)
 {
-    uint32_t i = find(t, id, scope);
+    uint64_t h = hash(t, id, scope);
+    uint32_t i = find(t, h, id, scope);
 
     CHECK(value != NONE && t->len <= t->cap, "%u of %u", t->len, t->cap);
     if (t->bytes[i] == 0) {
         if (t->len == t->cap)
             return false;
-        t->len++;
-        t->bytes[i] = byte_of(hash(t, id, scope));
+        if (2 * ++t->len > t->size) {
+            grow(t);
+            i = find(t, h, id, scope);
+        }
+        t->bytes[i] = byte_of(h);
     }
     t->entries[i] = (struct table_entry){id, scope, value};
     return true;
@@ -84,19 +131,19 @@ bool table_put(struct table *t, uint64_t id, uint32_t scope, uint32_t value)
 
 void table_remove(struct table *t, uint64_t id, uint32_t scope)
 {
-    uint32_t i = find(t, id, scope);
+    uint32_t i = find(t, hash(t, id, scope), id, scope);
+    uint32_t mask = t->size - 1;
 
     if (t->bytes[i] == 0)
         return;
     CHECK(t->len > 0, "an entry of an empty table");
     t->len--;
-    for (uint32_t j = (i + 1) & t->mask; t->bytes[j] != 0;
-         j = (j + 1) & t->mask) {
+    for (uint32_t j = next(t, i); t->bytes[j] != 0; j = next(t, j)) {
         const struct table_entry *e = &t->entries[j];
-        uint32_t h = (uint32_t)hash(t, e->id, e->scope) & t->mask;
+        uint32_t at = home(t, hash(t, e->id, e->scope));
 
         /* Entry j may fill the hole unless its home lies in (i, j]. */
-        if (((j - h) & t->mask) >= ((j - i) & t->mask)) {
+        if (((j - at) & mask) >= ((j - i) & mask)) {
             t->entries[i] = *e;
             t->bytes[i] = t->bytes[j];
             i = j;
@@ -107,7 +154,7 @@ void table_remove(struct table *t, uint64_t id, uint32_t scope)
 
 void table_soon(const struct table *t, uint64_t id, uint32_t scope)
 {
-    uint32_t i = (uint32_t)hash(t, id, scope) & t->mask;
+    uint32_t i = home(t, hash(t, id, scope));
 
     __builtin_prefetch(&t->bytes[i]);
     __builtin_prefetch(&t->entries[i]);

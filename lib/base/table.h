@@ -1,5 +1,6 @@
-/* table.h - fixed table from (id, scope) to an index: open addressing, no
- * allocation, no growth, keyed hash so that outsiders cannot flood a slot. */
+/* table.h - table from (id, scope) to an index, of memory taken at start: open
+ * addressing, no allocation, keyed hash so that outsiders cannot flood a slot.
+ */
 #ifndef MMX_BASE_TABLE_H
 #define MMX_BASE_TABLE_H
 
@@ -14,7 +15,8 @@ struct table_entry {
 struct table {
     struct table_entry *entries;
     uint8_t *bytes; /* by entry; 0: it is empty */
-    uint32_t mask, len, cap;
+    uint32_t size;  /* places in use now: a power of two */
+    uint32_t len, cap;
     uint64_t seed;
 };
 

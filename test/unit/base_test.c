@@ -177,6 +177,31 @@ TEST(table_replaces_and_fills)
     T_TRUE(table_put(&t, 2, 1, 8));
 }
 
+/* Past the sizes at which a table moves, all that was put is found, and what
+ * was removed before is not. */
+TEST(table_grows)
+{
+    const uint32_t cap = 500;
+    struct table t = new_table(cap + 1, 11);
+
+    for (uint32_t i = 0; i < cap + cap / 5; i++) {
+        T_TRUE(table_put(&t, i, i % 3, i));
+        if (i % 6 == 5)
+            table_remove(&t, i - 5, (i - 5) % 3);
+        for (uint32_t k = 0; i % 50 == 0 && k <= i; k++)
+            T_EQ_U64(table_get(&t, k, k % 3), k % 6 || k + 5 > i ? k : NONE);
+    }
+    T_EQ_U64(t.len, cap);
+    T_TRUE(table_put(&t, cap * 2, 0, 1));
+    T_FALSE(table_put(&t, cap * 3, 0, 1));
+    table_remove(&t, cap * 2, 0);
+    for (uint32_t k = 0; k < cap + cap / 5; k++)
+        table_remove(&t, k, k % 3);
+    T_EQ_U64(t.len, 0);
+    for (uint32_t i = t.size; i < 2 * t.size; i++)
+        T_EQ_U64(t.bytes[i], 0);
+}
+
 /* slab */
 
 TEST(slab_counts_and_carves_alike)
