@@ -56,6 +56,7 @@ struct peer {
      * under way. Both: bit i: pool i of the encoder is mapped. */
     uint32_t map_conn, offered, mapped;
     uint64_t map_epoch, map_token;
+    uint32_t copied[CONF_POOLS_MAX]; /* encoded: blocks it may be copying */
     uint64_t map_by_ns; /* encoded: until when its requests wait for that */
     bool map_asked;
     char label[128]; /* what requests call it: a name of the config, or address

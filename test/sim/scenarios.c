@@ -314,6 +314,7 @@ static void one_host(uint32_t source_blocks)
     W.is.hosts = 1;
     W.is.copy_us = 100000;
     e0 = make(ROLE_ENCODED, "e0", ROW_4K, source_blocks, 16, 0);
+    e0->conf->limit_copy_share = 100;
     l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 16, 4);
     start_all();
 }

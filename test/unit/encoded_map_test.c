@@ -385,3 +385,94 @@ TEST(kept_rows_that_are_read_are_not_counted_on)
     T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
     T_TRUE(brain_events(e, 0, 2) & EVENT_GRANTED);
 }
+
+/* how much one may hold: twelve blocks of sixteen, all together fourteen */
+
+static struct rig *silent_one(void)
+{
+    struct rig *e = mapped(NULL); /* two blocks */
+
+    for (uint32_t i = 1; i < 6; i++)
+        T_TRUE(goes(e, 1 + i, i, 70 + i));
+    T_EQ_U64(brain_free(e), 4);
+    return e;
+}
+
+TEST(a_langd_that_says_nothing_holds_its_share)
+{
+    struct rig *e = silent_one();
+
+    T_FALSE(goes(e, 7, 6, 76));
+    T_EQ_U64(brain_stat(e, "copies_refused"), 1);
+    ack(e, 0, 7, 76); /* what is sent it does not hold */
+    T_EQ_U64(brain_free(e), 4);
+    for (uint32_t i = 0; i < 6; i++)
+        T_OK(brain_say(e, 0, release(i)));
+    link_down(e, 0);
+    brain_pass(e, DAY_MS);
+    T_EQ_U64(brain_free(e), 4); /* no timer frees them */
+    brain_hear(e, 0, hello("a", L_EPOCH, 1));
+    T_FALSE(goes(e, 8, 7, 77)); /* and others go on */
+    ack(e, 0, 8, 77);
+    brain_hear(e, 0, state(1, 70, PEER_FAILED, ROOM_FAILED));
+    T_EQ_U64(brain_free(e), 6);
+    T_TRUE(goes(e, 9, 8, 78));
+    brain_end(e, 1);
+    brain_dead(e, 1);
+    brain_hear(e, 0, about(9, 78, PEER_ACK));
+    T_EQ_U64(brain_free(e), 16);
+}
+
+TEST(several_leave_a_part_to_others)
+{
+    struct rig *e = silent_one();
+    uint64_t b = token_of(e, 1, hello("b", L_EPOCH + 1, 0));
+    struct local_msg a = announce(7, 6, 16, 16);
+
+    connect_as(e, 2, BRAIN_UID);
+    T_OK(say_map(e, 2, "b", L_EPOCH + 1, b));
+    brain_hear(e, 1, hello("b", L_EPOCH + 1, 1));
+    for (uint32_t i = 0; i < 2; i++) {
+        a = announce(7 + i, 6 + i, 16, 16);
+        T_OK(brain_say(e, 0, a));
+        (void)brain_events(e, 0, 6 + i);
+        T_OK(brain_say(e, 0, commit(6 + i, 0, 16)));
+        brain_hear(e, 1, init(e, 7 + i, 76 + i, 16));
+        T_EQ_U64(brain_cmd(e, SEND_OPEN)->copy, i == 0);
+    }
+}
+
+TEST(a_room_alone_may_be_as_large_as_the_pool)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    maps(e, 1);
+    T_OK(brain_say(e, 0, announce(1, 0, 128, 128)));
+    (void)brain_events(e, 0, 0);
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    brain_hear(e, 0, init(e, 1, 70, 128));
+    T_TRUE(brain_cmd(e, SEND_OPEN)->copy);
+}
+
+TEST(rows_that_several_copy_are_counted_once)
+{
+    struct rig *e = encoded("limits.copy_share=100", NULL);
+    uint64_t b = token_of(e, 1, hello("b", L_EPOCH + 1, 0));
+    struct local_msg a = announce(1, 0, 128, 128);
+
+    maps(e, 1);
+    connect_as(e, 2, BRAIN_UID);
+    T_OK(say_map(e, 2, "b", L_EPOCH + 1, b));
+    brain_hear(e, 1, hello("b", L_EPOCH + 1, 1));
+    a.announce.flags = FLAG_OPEN;
+    T_OK(brain_say(e, 0, a));
+    (void)brain_events(e, 0, 0);
+    T_OK(brain_say(e, 0, commit(0, 0, 128)));
+    for (uint32_t i = 0; i < 2; i++) {
+        brain_hear(e, i, init(e, 1, 70 + i, 128));
+        T_TRUE(brain_cmd(e, SEND_OPEN)->copy);
+    }
+    ack(e, 0, 1, 70);
+    ack(e, 1, 1, 71);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_WAITING + 1);
+}

@@ -220,6 +220,40 @@ static void give_up_on(struct encoded *e, struct edst *d)
 
 /* fences: rows that a langd of this host may be copying */
 
+/* Counts the blocks of a destination whose fence has come up, or is lifted. The
+ * item keeps them in between. */
+static void count_copy(struct encoded *e, const struct edst *d, int32_t one)
+{
+    struct item *it = d->room->item;
+    struct epool *p = &e->pools[it->pool];
+    uint32_t *mine = &e->b.peers.peers[d->peer].copied[it->pool];
+    uint32_t blocks = it->src.blocks;
+
+    CHECK(item_held(it) && (one > 0 || (*mine >= blocks && it->fences > 0)),
+        "destination %u has %u blocks copied of %u", edst_slot(e, d), blocks,
+        *mine);
+    *mine += (uint32_t)one * blocks;
+    it->fences += (uint32_t)one;
+    if (it->fences == (one > 0))
+        p->copied += (uint32_t)one * blocks;
+}
+
+/* True if the langd may copy the item besides what it has not answered for: it
+ * can hold what it copies for as long as its process lives. */
+static bool may_copy(
+    const struct encoded *e, const struct peer *p, const struct item *it)
+{
+    const struct epool *pool = &e->pools[it->pool];
+    uint64_t mine = p->copied[it->pool], n = it->src.blocks;
+    uint64_t share = e->b.c.conf->limit_copy_share, all = pool->p.blocks;
+    uint64_t more = it->fences ? 0 : n;
+
+    if (mine == 0 && pool->copied + more == n)
+        return true; /* alone */
+    return (mine + n) * 100 <= share * all &&
+           (pool->copied + more) * 200 <= (100 + share) * all;
+}
+
 /* True if a fence of conn is up. */
 static bool fences(const struct encoded *e, uint32_t conn)
 {
@@ -242,6 +276,7 @@ void edst_unfence(struct encoded *e, struct edst *d)
         e->fenced);
     d->map = NONE;
     e->fenced--;
+    count_copy(e, d, -1);
     if (d->state == DST_FENCED) {
         d->debt.owe = 0; /* FAILED was pending for the fence alone */
         edst_move(e, d, DST_ENDED);
@@ -384,10 +419,16 @@ static void choose_path(struct encoded *e, struct edst *d)
     d->copy = peer_copies(p, d->room->item->pool);
     if (!d->copy || d->map != NONE)
         return;
+    d->copy = may_copy(e, p, d->room->item);
+    if (!d->copy) {
+        e->b.stats[STAT_copies_refused]++;
+        return;
+    }
     CHECK(p->map_conn != NONE, "%s copies rows and maps nothing", p->name);
     d->map = p->map_conn;
     d->map_epoch = p->epoch;
     e->fenced++;
+    count_copy(e, d, 1);
 }
 
 /* Opens the attempt in force at the shards, which may send rows [from, limit).

@@ -55,6 +55,7 @@ struct item {
     bool keyed, ahead, victim;
     uint32_t uid, refs, leaving; /* rooms that refer to it; that let go soon */
     uint32_t conn;               /* whose open batch it may be in */
+    uint32_t fences; /* destinations whose langd may be copying its rows */
     struct key key;
     struct extent src;           /* its blocks, while it is held */
     uint32_t max_rows, total;    /* ROWS_UNKNOWN: the total is not known yet */
@@ -179,6 +180,7 @@ struct epool {
     struct list kept;       /* KEPT rooms, longest not asked for first */
     uint32_t block_rows;
     uint32_t coming; /* blocks of items all of whose rooms are leaving */
+    uint32_t copied; /* blocks of items with fences */
 };
 
 struct encoded {

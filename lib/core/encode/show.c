@@ -120,6 +120,7 @@ void encoded_check(const void *brain)
 {
     const struct encoded *e = brain;
     uint32_t used = 0, open = 0, dsts = 0, fenced = 0, reserved = 0, aux = 0;
+    uint32_t fences = 0;
     uint32_t blocks[CONF_POOLS_MAX] = {0}, waiting[CONF_POOLS_MAX] = {0};
 
     for (uint32_t i = 0; i < e->rooms_max; i++) {
@@ -127,6 +128,7 @@ void encoded_check(const void *brain)
 
         dsts += e->dsts[i].state != DST_FREE;
         fenced += e->dsts[i].state != DST_FREE && e->dsts[i].map != NONE;
+        fences += e->items[i].life != ITEM_FREE ? e->items[i].fences : 0;
         if (!m->r.used)
             continue;
         used++;
@@ -146,8 +148,9 @@ void encoded_check(const void *brain)
     }
     CHECK(aux == e->b.aux.share.used, "%u chunks of aux, counted %u", aux,
         e->b.aux.share.used);
-    CHECK(fenced == e->fenced, "%u destinations may be read, counted %u",
-        fenced, e->fenced);
+    CHECK(fenced == e->fenced && fences == fenced,
+        "%u destinations may be read, counted %u; their items count %u", fenced,
+        e->fenced, fences);
     CHECK(reserved + dsts == e->dst_share.used,
         "%u places reserved, %u taken, counted %u", reserved, dsts,
         e->dst_share.used);
