@@ -3,13 +3,16 @@ that the encoder's pool is for (RULES 10)."""
 
 import contextlib
 import os
+import subprocess
+import sys
 import unittest
 
-from pair import Case, eventually
+from pair import HERE, ROOT, SMALL, Case, eventually
 
 import mmx
 
 NAMED, OTHER, GROUP = 45001, 45002, 45100
+COPY = {"transfer": {"same_host": "copy"}}
 
 
 @contextlib.contextmanager
@@ -94,8 +97,8 @@ class Users(Case):
         mode = {"socket": {"mode": "0666"}}
         pool = {"name": "vit", "blocks": 64, "block_rows": 128,
                 "layout": "embedding:u8:64", "uids": [NAMED], "gids": [GROUP]}
-        e, d = self.pair(encoded={"pools": [pool], **mode},
-                         langd={**mode, **conf})
+        e, d = self.pair(encoded={"pools": [pool], **mode, **COPY},
+                         langd={**mode, **COPY, **conf})
         with user(NAMED):
             return (e, d, *self.engines(e, d))
 
@@ -175,6 +178,40 @@ class Users(Case):
             eventually(lambda: e.stats()["declines_ignored"] == 1, "one is")
         self.assertEqual(enc.failed(7), "declined")
         enc.release(7)
+
+
+class Copies(Case):
+    def test_a_langd_that_only_says_pong_holds_its_share(self):
+        self.world.insecure = True
+        e, d = self.pair(encoded={
+            "timeouts": {"drain": "1s", "bootstrap": "3s"}, **COPY})
+        enc, lm = self.engines(e, d)
+        rooms = range(1, 9)
+        for room in rooms:  # eight of 64 blocks each
+            enc.announce(room, 1024, 1024)
+            enc.granted(room)
+            enc.finish(room, 0, 1024)
+        self.assertEqual(e.free()[0], 0)
+        with subprocess.Popen(
+                [sys.executable, os.path.join(HERE, "liar.py"), e.address,
+                 e.socket, SMALL, *map(str, rooms)], text=True,
+                stdout=subprocess.PIPE, env={
+                    **os.environ, "PYTHONPATH": os.path.join(
+                        ROOT, "lib/client/python")}) as liar:
+            try:
+                self.assertEqual(liar.stdout.readline(), "asked\n")
+                eventually(lambda: e.stats()["copies_refused"] == 2,
+                           "two of eight are sent")
+                for room in rooms:
+                    enc.release(room)
+                # Rows that were sent go back in time, the others do not.
+                eventually(lambda: e.free()[0] == 16, "a quarter comes back")
+                for room in range(20, 30):
+                    self.deliver(enc, lm, room, 1500)
+                self.assertEqual(e.free()[0], 16)
+            finally:
+                liar.kill()
+        e.all_free()
 
 
 if __name__ == "__main__":
