@@ -198,3 +198,61 @@ TEST(to_attach_names_the_secret)
     T_OK(brain_say(e, 0, m)); /* has ended */
     T_EQ_U64(brain_state(e, 0, 4), ROOM_FAILED);
 }
+
+/* a langd that lies */
+
+TEST(a_langd_speaks_of_its_own_generations_alone)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct peer_msg m = resume(1, 70, 1, 16, 0);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    brain_hear(e, 0, init(e, 1, 70, 8));
+    T_OK(brain_say(e, 0, commit(0, 0, 16)));
+    brain_hear(e, 1, m);
+    T_TRUE(
+        brain_cmd(e, SEND_LIMIT) == NULL && brain_cmd(e, SEND_REWIND) == NULL);
+    brain_hear(e, 1, about(1, 70, PEER_ACK));
+    brain_hear(e, 1, state(1, 70, PEER_FAILED, ROOM_SUCCESS));
+    brain_hear(e, 1, state(1, 70, PEER_WANT, ROOM_FAILED));
+    brain_hear(e, 1, about(1, 70, PEER_ABORT));
+    brain_hear(e, 1, about(1, 70, PEER_DECLINE));
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_TRANSFERRING);
+    brain_hear(e, 0, resume(1, 70, 0, 16, 0));
+    T_EQ_U64(brain_cmd(e, SEND_LIMIT)->a, 16);
+    ack(e, 0, 1, 70);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(lengths_and_grants_that_are_none_cost_their_room)
+{
+    static const struct {
+        uint32_t granted, from, unit, part;
+        uint16_t dsts;
+    } bad[] = {{ROWS_UNKNOWN, 0, 8, 64, 1}, {8, 16, 8, 64, 1},
+        {16, 0, 0, 64, 1}, {16, 0, 8, 0, 1}, {16, 0, 8, 12, 1},
+        {16, 0, 8, 64, 0}, {16, 0, UINT32_MAX, UINT32_MAX, 1},
+        {ROWS_UNKNOWN - 1, ROWS_UNKNOWN - 1, 8, 64, 65535}};
+    struct rig *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
+    brain_hear(e, 0, init(e, 2, 90, 16));
+    T_OK(brain_say(e, 0, commit(1, 0, 16)));
+    for (uint32_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct peer_msg m = init(e, 1, 70 + i, bad[i].granted);
+
+        m.init.from = bad[i].from;
+        m.init.unit_rows = bad[i].unit;
+        m.init.part_rows = bad[i].part;
+        m.init.required_dst = bad[i].dsts;
+        brain_hear(e, 1, m);
+        T_EQ_U64(brain_said_count(e, PEER_LENGTH), 0);
+        T_TRUE(brain_cmd(e, SEND_OPEN) == NULL);
+    }
+    T_EQ_U64(brain_shown(e, "rooms", "asked", 0), 0);
+    ack(e, 0, 2, 90);
+    T_EQ_U64(brain_state(e, 0, 1), ROOM_SUCCESS);
+    brain_hear(e, 0, init(e, 1, 91, 16)); /* nor is the room its */
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
+}

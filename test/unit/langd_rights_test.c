@@ -150,3 +150,29 @@ TEST(readers_attach_with_the_secret)
     T_EQ_U64(brain_state(l, 1, 2), ROOM_BOOTSTRAPPING);
     T_EQ_U64(brain_state(l, 1, 3), ROOM_BOOTSTRAPPING);
 }
+
+/* an encoder that lies */
+
+TEST(an_encoder_speaks_of_its_own_rooms_alone)
+{
+    struct rig *l =
+        langd_up("peers[1].name=liar", "peers[1].address=tcp://127.0.0.1:7602");
+    struct local_msg m = request(8, 1, MODE_WHOLE);
+    struct there t, bad, own = {.room = 8};
+
+    m.request.encoder = span_str("liar");
+    T_OK(brain_say(l, 0, m));
+    brain_hello(l, 1, "liar", PEER_EPOCH + 1);
+    own.generation = brain_said(l, PEER_INIT, 0)->generation;
+    t = bad = ask_room(l, 7, 0);
+    brain_hear(l, 1, length(&bad, 4000, 4000, true));
+    brain_hear(l, 1, want(&bad, 0, 0, 4000));
+    brain_hear(l, 1, about(&bad, PEER_FAILED));
+    brain_hear(l, 1, about(&bad, PEER_BROKEN));
+    brain_hear(l, 1, state(&bad, PEER_INIT, 0, 0));
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
+    brain_hear(l, 1, length(&own, 4000, 16, true)); /* its own room's end */
+    T_EQ_U64(brain_reason(l, 0, 1), ERR_MALFORMED);
+    fill(l, &t, 16);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+}
