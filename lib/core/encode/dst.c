@@ -248,6 +248,8 @@ static bool may_copy(
     uint64_t share = e->b.c.conf->limit_copy_share, all = pool->p.blocks;
     uint64_t more = it->fences ? 0 : n;
 
+    CHECK(pool->copied <= all && mine <= UINT32_MAX - n,
+        "%u of %u blocks are copied", pool->copied, pool->p.blocks);
     if (mine == 0 && pool->copied + more == n)
         return true; /* alone */
     return (mine + n) * 100 <= share * all &&
