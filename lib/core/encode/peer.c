@@ -371,6 +371,7 @@ static void answer_ack(struct encoded *e, struct out *out, struct peer *p,
     if (a->epoch != p->epoch)
         a->count = 0;
     a->epoch = p->epoch;
+    CHECK(a->count < ACKED_MAX, "%u ACKs of %s wait", a->count, p->name);
     a->generations[a->count++] = msg->generation;
     if (!list_linked(&a->pending))
         list_push_tail(&e->acked_pending, &a->pending);

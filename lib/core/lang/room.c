@@ -494,6 +494,7 @@ static void forget(struct langd *l, struct lroom *m)
 
 void lroom_paid(struct langd *l, struct lroom *m)
 {
+    CHECK_ROOM(m);
     if (list_linked(&m->r.todo) || list_linked(&m->in_settled) || !over(m))
         lroom_touch(l, m);
     else

@@ -108,6 +108,8 @@ static void collect(struct pool *p)
 
         end = next_taken(p, b, p->blocks);
         len = end - b;
+        CHECK(end > b && end <= p->blocks, "a free run from %u to %u of %u", b,
+            end, p->blocks);
         p->steps++;
         p->run_next[b] = p->by_len[len] - 1; /* NONE: the last of its chain */
         p->by_len[len] = b + 1;
@@ -129,6 +131,8 @@ static uint32_t pick(
     while (!p->by_len[*len])
         ++*len;
     b = p->by_len[*len] - 1;
+    CHECK(is_free(p, b) && p->run_next[b] != b,
+        "block %u, of a run of %u, is not free", b, *len);
     p->by_len[*len] = p->run_next[b] + 1;
     return b;
 }
