@@ -173,6 +173,8 @@ struct rig *brain_make(uint8_t role, const char *const *settings)
     }
     for (; *settings; settings++)
         set(b, *settings);
+    if (conf_secure(&b->conf))
+        set(b, "insecure=false");
     T_CHECK(conf_finish(&b->conf, "host", &e) == OK, "%s", e.text);
     b->bc = (struct brain_conf){.conf = &b->conf,
         .epoch = BRAIN_EPOCH,
@@ -187,6 +189,8 @@ struct rig *brain_make(uint8_t role, const char *const *settings)
         b->bc.carriers |= 1u << CARRIER_UCX;
         b->bc.carriers_text = "ucx 1.18 rc; tcp";
     }
+    b->bc.data_keys = role == ROLE_LANGD && conf_secure(&b->conf);
+    b->bc.data_encrypt = b->conf.transfer_encrypt == ENCRYPT_ON;
     (void)brain_init(&s, &b->bc);
     s = (struct slab){.p = aligned_alloc(SLAB_ALIGN, s.used), .cap = s.used};
     memset(s.p, 0, s.cap);

@@ -253,6 +253,10 @@ static void check_tables(struct visit *v)
             "keygen /etc/mmx/fleet.key, and control.keys instead of insecure");
     rows_get(row, "carriers", v->seen->carriers, sizeof(v->seen->carriers));
     rows_get(row, "not_by", v->seen->not_by, sizeof(v->seen->not_by));
+    if (strstr(v->seen->not_by, "cannot encrypt"))
+        findings_say(v->r, WARN, "carrier", v->seen->not_by,
+            "if the network of transfer.devices is fenced, set "
+            "transfer.trusted_network: true; else set transfer.carrier: tcp");
     snprintf(text, sizeof(text),
         "%s rooms open, %s cells in use, %u free for a new engine", open_, used,
         v->cells);

@@ -113,7 +113,8 @@ static bool has_card(void)
 /* True if the daemon would take RDMA by itself, had it a UCX that is sound. */
 static bool wants_rdma(const struct conf *c)
 {
-    return c->transfer_carrier == CARRIER_AUTO && c->insecure &&
+    return c->transfer_carrier == CARRIER_AUTO &&
+           (c->insecure || c->transfer_trusted_network) &&
            strcmp(c->transfer_tls, "tcp") == 0 && has_card();
 }
 

@@ -73,7 +73,7 @@ static void on_peer(struct brain *b, struct out *out, const struct event *ev)
 
     if (ev->link >= b->peers.links)
         return;
-    p = peers_hear(&b->peers, out, ev->link, m, b->now_ns);
+    p = peers_hear(&b->peers, out, ev->link, m, ev->fresh, b->now_ns);
     if (!p || b->ops->peer(b, out, p, m))
         return;
     b->stats[STAT_malformed_peer]++;

@@ -19,7 +19,10 @@ struct brain_conf {
                                   encoded: and for the tokens of langds that
                                   may map its pools; 0: none may */
     uint32_t uid;              /* of this process: its own may map all */
+    bool data_keys;            /* langd: data connections have to prove one */
+    bool data_encrypt;         /* and are encrypted */
     uint8_t carriers;          /* that rows can go by here: bits by number */
+    uint8_t carriers_barred;   /* that are not, since they cannot encrypt */
     const char *carriers_text; /* the same for HELLO; stays valid */
     uint32_t segment_max;      /* largest data payload taken or sent */
 };

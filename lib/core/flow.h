@@ -120,6 +120,12 @@ struct pool_memory {
     struct span handle;
 };
 
+/* The data_key of a HELLO: bits, then what langd draws for a pair's run. */
+#define DATA_KEY_BITS    1u
+#define DATA_KEY_FRESH   48u
+#define DATA_KEY_BYTES   (DATA_KEY_BITS + DATA_KEY_FRESH)
+#define DATA_KEY_ENCRYPT 1u
+
 /* The addresses and places blobs of a HELLO for one carrier, at most as in
  * peer.def: u16 length and bytes of each. What is longer than the short limits
  * is `long_addresses`. */
@@ -150,6 +156,9 @@ struct event {
     uint32_t seq;
     struct wire_fault fault;
     const char *text;
+    /* EV_LINK_UP, EV_PEER with a HELLO: DATA_KEY_FRESH random bytes, of which
+     * no other event has any; NULL: data connections have no keys. */
+    const uint8_t *fresh;
     uint32_t pool;
     uint32_t peer_at, mapped;
     union {                          /* valid during the step only */
@@ -178,10 +187,13 @@ enum action_type {
     ACT_CONNECT,    /* link: connect to the address at bytes[at..at+len) */
     ACT_DISCONNECT, /* link: close and forget */
     ACT_PEER_DATA,  /* peer = index: these are its data addresses, a HELLO's
-                       places blob, or addresses where it has none, at
-                       bytes[at..at+len); word: its segment_max and, << 32, the
-                       carrier that they are for. Comes before the PEER_OPEN
-                       command */
+                       places blob, or addresses where it has none, then its
+                       data_key, at bytes[at..at+len); word: its segment_max
+                       and, << 32, the carrier that they are for, << 40 the
+                       length of the key. Comes before the PEER_OPEN command */
+    ACT_PEER_KEY,   /* langd: peer = index proves itself on data connections by
+                       the data_key at bytes[at..at+len); len 0: by none. Comes
+                       before the HELLO that says so */
     ACT_DATA,       /* cmd, for every shard */
     ACT_MAP,        /* langd: peer = index is a daemon of this host: map its
                        pools, by its Unix socket at bytes[at..at+len) with the

@@ -235,6 +235,46 @@ static void say_carriers(
     m->places = p->self.own[m->carrier].places;
     if (peer)
         peer->carrier = m->carrier;
+    if (peer && peer->keyed)
+        m->data_key = span_of(peer->data_key, DATA_KEY_BYTES);
+}
+
+/* Tells the shards what the peer's data connections have to prove. */
+static void tell_key(struct peers *p, struct out *out, struct peer *peer)
+{
+    struct action *a;
+    size_t at = out->bytes.len;
+
+    if (peer->keyed)
+        put_bytes(&out->bytes, peer->data_key, DATA_KEY_BYTES);
+    CHECK(!out->bytes.failed, "no room for the key of peer %u",
+        peer_index(p, peer));
+    a = out_action(out, ACT_PEER_KEY);
+    a->index = peer_index(p, peer);
+    a->at = (uint32_t)at;
+    a->len = (uint32_t)(out->bytes.len - at);
+}
+
+/* langd: draws a key for the pair's run, where data connections have keys. */
+static void draw_key(
+    struct peers *p, struct out *out, struct peer *peer, const uint8_t *fresh)
+{
+    if (!fresh || !p->self.c->data_keys || !p->ops->greets)
+        return;
+    peer->data_key[0] = p->self.c->data_encrypt ? DATA_KEY_ENCRYPT : 0;
+    memcpy(peer->data_key + DATA_KEY_BITS, fresh, DATA_KEY_FRESH);
+    peer->keyed = true;
+    tell_key(p, out, peer);
+}
+
+/* The run has ended: its key opens nothing any more. */
+static void end_key(struct peers *p, struct out *out, struct peer *peer)
+{
+    if (!peer->keyed)
+        return;
+    memset(peer->data_key, 0, sizeof(peer->data_key));
+    peer->keyed = false;
+    tell_key(p, out, peer);
 }
 
 void peer_hello(struct peers *p, struct out *out, uint32_t link,
@@ -398,6 +438,9 @@ static enum err check_hello(const struct peer_hello *m, const char **text)
     if (m->places.len > 0 &&
         count_addresses(m->places, ADDRESS_SHORT) != addresses)
         return ERR_MALFORMED;
+    *text = "hello with a bad key for data";
+    if (m->data_key.len > 0 && m->data_key.len != DATA_KEY_BYTES)
+        return ERR_MALFORMED;
     *text = "segment_max is at least 1024";
     if (m->segment_max < 1024)
         return ERR_MALFORMED;
@@ -436,18 +479,23 @@ void peer_tell_shards(struct peers *p, struct out *out, struct peer *peer,
     struct span addresses =
         tcp && m->places.len > 0 ? m->places : addresses_of(m);
     struct data_cmd cmd = {.type = PEER_OPEN, .peer = peer_index(p, peer)};
+    struct span key =
+        conf_secure(p->self.c->conf) ? m->data_key : span_of(NULL, 0);
     struct action *a;
     size_t at = out->bytes.len;
 
     if (addresses.len == 0)
         return;
     put_bytes(&out->bytes, addresses.p, addresses.len);
+    if (key.len > 0)
+        put_bytes(&out->bytes, key.p, key.len);
     CHECK(!out->bytes.failed, "no room for %u address bytes", addresses.len);
     a = out_action(out, ACT_PEER_DATA);
     a->index = cmd.peer;
     a->at = (uint32_t)at;
-    a->len = addresses.len;
-    a->word = peer->segment_max | (uint64_t)peer->carrier << 32;
+    a->len = addresses.len + key.len;
+    a->word = peer->segment_max | (uint64_t)peer->carrier << 32 |
+              (uint64_t)key.len << 40;
     out_data(out, &cmd);
 }
 
@@ -527,11 +575,11 @@ static void take_carriers(struct peers *p, struct out *out, struct peer *peer,
 }
 
 static void on_hello(struct peers *p, struct out *out, uint32_t link,
-    const struct peer_msg *m, uint64_t now_ns)
+    const struct peer_msg *m, const uint8_t *fresh, uint64_t now_ns)
 {
     struct peer *peer = peer_on(p, link);
     const char *text;
-    bool was_up;
+    bool was_up, drawn;
     enum err e;
 
     if (p->ops->greets && !peer)
@@ -558,14 +606,19 @@ static void on_hello(struct peers *p, struct out *out, uint32_t link,
         peer->pair = (struct carrier_pair){0};
     peer->epoch = m->from_epoch;
     take_carriers(p, out, peer, &m->hello, was_up);
+    drawn = !peer->keyed;
+    if (drawn)
+        draw_key(p, out, peer, fresh);
+    drawn &= peer->keyed;
     p->ops->greeted(p->brain, out, link, peer, m, was_up);
     CHECK(peer->link == link && peer_on(p, link) == peer,
         "a peer that said HELLO on link %u is not there", link);
     peer_arm(p, peer);
     /* An answer that changes the choice is followed by the addresses of that
-     * carrier, before any request. */
-    if (!m->hello.answer || (p->ops->greets && peer->pair.chosen &&
-                                peer->carrier != peer->pair.chosen))
+     * carrier, one of a new run by its key, before any request. */
+    if (!m->hello.answer || drawn ||
+        (p->ops->greets && peer->pair.chosen &&
+            peer->carrier != peer->pair.chosen))
         peer_hello(p, out, link, peer->epoch, true);
 }
 
@@ -585,12 +638,12 @@ static void on_refused(struct peers *p, struct out *out, uint32_t link,
 }
 
 struct peer *peers_hear(struct peers *p, struct out *out, uint32_t link,
-    const struct peer_msg *m, uint64_t now_ns)
+    const struct peer_msg *m, const uint8_t *fresh, uint64_t now_ns)
 {
     struct peer *from = NULL;
 
     if (m->type == PEER_HELLO)
-        on_hello(p, out, link, m, now_ns);
+        on_hello(p, out, link, m, fresh, now_ns);
     else if (m->type == PEER_NACK && m->nack.answers == PEER_HELLO &&
              p->ops->greets)
         on_refused(p, out, link, m, now_ns);
@@ -620,6 +673,7 @@ void peer_lost(
     CHECK(peer->used, "peer %u is lost and no peer", cmd.peer);
     p->stats[STAT_peers_lost]++;
     p->ops->lost(p->brain, out, peer, restarted);
+    end_key(p, out, peer);
     peer->up = false;
     out_data(out, &cmd);
 }
@@ -635,6 +689,8 @@ void peers_link(struct peers *p, struct out *out, const struct event *ev)
         return;
     }
     if (ev->type == EV_LINK_UP) {
+        if (!peer->keyed || !peer->epoch)
+            draw_key(p, out, peer, ev->fresh);
         if (p->ops->greets)
             peer_hello_until_up(p, out, peer, ev->now_ns);
         return;

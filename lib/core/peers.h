@@ -59,6 +59,9 @@ struct peer {
     uint32_t copied[CONF_POOLS_MAX]; /* encoded: blocks it may be copying */
     uint64_t map_by_ns; /* encoded: until when its requests wait for that */
     bool map_asked;
+    /* langd: what the peer's data connections have to prove, as HELLO says. */
+    bool keyed;
+    uint8_t data_key[DATA_KEY_BYTES];
     char label[128]; /* what requests call it: a name of the config, or address
                       */
     char name[64], address[128], advertise[128], software[32];
@@ -156,9 +159,10 @@ void peer_nack(struct peers *p, struct out *out, uint32_t link,
     const struct peer_msg *m, enum err reason, const char *text);
 
 /* Takes a message: HELLO and the answers to ours are done with here. Returns
- * the peer that any other is of; NULL: there is nothing more to do. */
+ * the peer that any other is of; NULL: there is nothing more to do. fresh: as
+ * in struct event. */
 struct peer *peers_hear(struct peers *p, struct out *out, uint32_t link,
-    const struct peer_msg *m, uint64_t now_ns);
+    const struct peer_msg *m, const uint8_t *fresh, uint64_t now_ns);
 
 /* Counts a frame that could not be read, and refuses it where its header
  * could. */

@@ -164,8 +164,8 @@ static void show_pools(
     at->over = at->at >= end;
 }
 
-static void show_peer(
-    struct rows_out *s, uint32_t number, const struct peer *p, uint8_t here)
+static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
+    const struct peers *all)
 {
     char epoch[32], why[96];
 
@@ -184,7 +184,8 @@ static void show_peer(
     s->text(s, "path", p->mapped ? "copy" : "sent");
     s->text(s, "carrier", carrier_name(p->carrier));
     s->text(s, "carriers", p->carriers);
-    carriers_why(&p->pair, here, why, sizeof(why));
+    carriers_why(&p->pair, peer_carriers(all, p), all->self.c->carriers_barred,
+        why, sizeof(why));
     s->text(s, "not_by", p->pair.chosen ? why : "");
     s->number(s, "data_addresses", p->addresses);
 }
@@ -194,8 +195,7 @@ static void show_peers(
 {
     for (; at->at < peers->max && show_place(at); at->at++)
         if (peers->peers[at->at].used)
-            show_peer(s, (uint32_t)at->at, &peers->peers[at->at],
-                peer_carriers(peers, &peers->peers[at->at]));
+            show_peer(s, (uint32_t)at->at, &peers->peers[at->at], peers);
     at->over = at->at >= peers->max;
 }
 

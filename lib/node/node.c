@@ -146,10 +146,22 @@ static void conn_writable(void *ud, uint32_t conn)
 
 /* what peers do */
 
+/* Draws what a key for data connections is made of; NULL: there are none. */
+static const uint8_t *draw(const struct node *n, uint8_t *fresh)
+{
+    if (!n->brain_conf.data_keys)
+        return NULL;
+    CHECK(getrandom(fresh, DATA_KEY_FRESH, 0) == DATA_KEY_FRESH,
+        "getrandom: no random bytes: %d", errno);
+    return fresh;
+}
+
 static void link_up(void *ud, uint32_t link)
 {
-    struct event ev = {.type = EV_LINK_UP, .link = link};
+    uint8_t fresh[DATA_KEY_FRESH];
     struct node *n = ud;
+    struct event ev = {
+        .type = EV_LINK_UP, .link = link, .fresh = draw(n, fresh)};
 
     CHECK(link < 2 * n->conf->limit_peers, "link %u", link);
     outbox_drop(n, link); /* the number may have been another peer's */
@@ -173,6 +185,10 @@ static void link_refused(void *ud, uint32_t link, const char *why)
 static void link_message(void *ud, uint32_t link, const struct peer_msg *m)
 {
     struct event ev = {.type = EV_PEER, .link = link, .peer = m};
+    uint8_t fresh[DATA_KEY_FRESH];
+
+    if (m->type == PEER_HELLO)
+        ev.fresh = draw(ud, fresh);
 
     node_event(ud, &ev);
 }
@@ -544,7 +560,8 @@ static enum err start_shard(struct node *n, uint32_t k)
             .streams = (uint32_t)c->transfer_streams,
             .addresses = (uint32_t)c->transfer_shards,
             .buffer_bytes = (uint32_t)c->transfer_buffer,
-            .pace_bytes = c->transfer_pace},
+            .pace_bytes = c->transfer_pace,
+            .safe = node_carriers_safe(c)},
         .role = c->role,
         .index = k,
         .count = (uint32_t)c->transfer_shards,

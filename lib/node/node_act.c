@@ -48,8 +48,18 @@ static void order_addresses(struct node *n, const struct action *a)
 {
     struct order o = {.type = ORDER_PEER,
         .peer = {n->out.bytes.p + a->at, a->index, a->len, (uint32_t)a->word,
-            (uint8_t)(a->word >> 32)}};
+            (uint8_t)(a->word >> 32), (uint8_t)(a->word >> 40)}};
 
+    node_order(n, &o);
+}
+
+static void order_key(struct node *n, const struct action *a)
+{
+    struct order o = {
+        .type = ORDER_KEY, .key = {.peer = a->index, .len = a->len}};
+
+    CHECK(a->len <= sizeof(o.key.bytes), "a key of %u bytes", a->len);
+    memcpy(o.key.bytes, n->out.bytes.p + a->at, a->len);
     node_order(n, &o);
 }
 
@@ -280,6 +290,9 @@ static void act(struct node *n, const struct action *a)
         return;
     case ACT_PEER_DATA:
         order_addresses(n, a);
+        return;
+    case ACT_PEER_KEY:
+        order_key(n, a);
         return;
     case ACT_DATA:
         for (uint32_t k = 0; k < n->shards_count; k++)

@@ -23,6 +23,48 @@ static void add_part(
     c->parts[c->count++] = ops;
 }
 
+enum data_safe node_carriers_safe(const struct conf *conf)
+{
+    static const enum data_safe by_encrypt[] = {
+        SAFE_AUTO, SAFE_ENCRYPTED, SAFE_PROVED}; /* auto, on, off */
+
+    CHECK(conf->transfer_encrypt < ARRAY_LEN(by_encrypt), "encrypt %llu",
+        (unsigned long long)conf->transfer_encrypt);
+    return conf_secure(conf) ? by_encrypt[conf->transfer_encrypt] : SAFE_OFF;
+}
+
+/* True if these transports of UCX stay within the host. */
+static bool local_only(const char *tls)
+{
+    static const char *const within[] = {
+        "sm", "shm", "posix", "sysv", "cma", "xpmem", "knem", "self", "mm"};
+    bool all = true;
+
+    while (all && *tls) {
+        size_t n = strcspn(tls, ",");
+        bool one = false;
+
+        for (size_t i = 0; i < ARRAY_LEN(within); i++)
+            one |= strlen(within[i]) == n && memcmp(tls, within[i], n) == 0;
+        all = one;
+        tls += n + (tls[n] == ',');
+    }
+    return all;
+}
+
+/* Returns why UCX may not open a port here; NULL: it may. What goes by it is
+ * neither proven nor encrypted. */
+static const char *untrusted(const struct conf *conf)
+{
+    if (!conf_secure(conf) || local_only(conf->transfer_tls))
+        return NULL;
+    if (conf->transfer_encrypt == ENCRYPT_ON)
+        return "cannot encrypt, and transfer.encrypt is on";
+    return conf->transfer_trusted_network
+               ? NULL
+               : "cannot encrypt, and transfer.trusted_network is not set";
+}
+
 /* UCX goes over networks that nothing protects, and a host without such a card
  * gains nothing by it. */
 static void choose_auto(struct node_carriers *c, const struct conf *conf)
@@ -31,11 +73,15 @@ static void choose_auto(struct node_carriers *c, const struct conf *conf)
     struct ucx_offer ucx = {0};
     char what[160];
 
-    if (!conf->insecure && !named)
+    if (!conf->insecure && !conf_secure(conf) && !named)
         snprintf(c->why_not, sizeof(c->why_not), "ucx: %s",
             "only loopback devices are allowed (insecure)");
     else if (!ucx_probe(&ucx, conf->transfer_tls))
         snprintf(c->why_not, sizeof(c->why_not), "ucx: %s", ucx.why_not);
+    else if (untrusted(conf)) {
+        snprintf(c->why_not, sizeof(c->why_not), "ucx: %s", untrusted(conf));
+        c->barred = 1u << CARRIER_UCX;
+    }
     if (c->why_not[0]) {
         add_part(c, &data_tcp, "");
         return;
@@ -119,6 +165,21 @@ static bool opened(struct node *n, uint32_t i)
     return !w.failed;
 }
 
+/* Notes what data connections to this daemon have to prove. */
+static void say_safe(struct node *n)
+{
+    enum data_safe safe = node_carriers_safe(n->conf);
+    bool tcp = n->brain_conf.carriers >> CARRIER_TCP & 1;
+
+    if (!tcp || safe == SAFE_OFF || !conf_lands(n->conf))
+        return;
+    n->brain_conf.data_keys = true;
+    n->brain_conf.data_encrypt =
+        data_tcp_encrypts(shard_place(n->shards[0]), safe);
+    log_info("connections for rows prove a key%s",
+        n->brain_conf.data_encrypt ? " and are encrypted" : "");
+}
+
 enum err node_carriers_opened(struct node *n)
 {
     struct node_carriers *c = &n->carriers;
@@ -133,6 +194,8 @@ enum err node_carriers_opened(struct node *n)
             used ? "; " : "", c->what[i]);
     }
     n->brain_conf.carriers_text = c->text;
+    n->brain_conf.carriers_barred = c->barred;
+    say_safe(n);
     log_info("rows go by: %s%s%s", c->text, c->why_not[0] ? "; not by " : "",
         c->why_not);
     return n->brain_conf.carriers ? OK : ERR_INTERNAL;

@@ -46,6 +46,7 @@ struct node_carriers {
     char what[DATA_CARRIERS_MAX][128]; /* of each part: name and what it uses */
     char text[256];    /* of those that are open, as HELLO says it */
     char why_not[192]; /* the one that is not there; empty: all are */
+    uint8_t barred;    /* bits of those that the config keeps from hosts */
     uint64_t replaced; /* workers replaced when addresses were gathered */
 };
 
@@ -127,6 +128,8 @@ void node_inline_serve(struct node *n);
 bool node_inline_busy(struct node *n);
 
 /* node_carriers.c */
+/* Returns what data connections of TCP ask of the other end. */
+enum data_safe node_carriers_safe(const struct conf *conf);
 /* Chooses the carriers, before the shards start. */
 void node_carriers_choose(struct node *n);
 /* Takes in what the shards have opened, before the brain starts. */

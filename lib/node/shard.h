@@ -53,19 +53,26 @@ struct span shard_address(struct shard *s);
 struct span shard_place(struct shard *s);
 
 /* What the loop asks of a shard, carried out in the order of shard_order. */
-enum order_type { ORDER_CMD, ORDER_PEER, ORDER_POOL, ORDER_SOURCE };
+enum order_type { ORDER_CMD, ORDER_PEER, ORDER_KEY, ORDER_POOL, ORDER_SOURCE };
 struct order {
     uint8_t type;
     union {
         struct data_cmd cmd;
         /* A peer's data addresses (a HELLO's places blob, or addresses where
-         * it has none), which carrier they are for, and segment_max; before
-         * the PEER_OPEN command for it. */
+         * it has none) and behind them its data_key, which carrier they are
+         * for, and segment_max; before the PEER_OPEN command for it. */
         struct order_peer {
             uint8_t *blob;
-            uint32_t peer, len, segment_max;
-            uint8_t carrier; /* enum carrier_number */
+            uint32_t peer, len, segment_max; /* len: of both */
+            uint8_t carrier;                 /* enum carrier_number */
+            uint8_t key_len;
         } peer;
+        /* langd: the data_key that the peer's connections prove; len 0: none
+         * do. */
+        struct order_key {
+            uint32_t peer, len;
+            uint8_t bytes[DATA_KEY_BYTES];
+        } key;
         /* The layout and memory of this pool are there now; before any command
          * on it. */
         uint32_t pool;

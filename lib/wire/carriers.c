@@ -115,8 +115,8 @@ bool carriers_broke(
     return true;
 }
 
-void carriers_why(
-    const struct carrier_pair *p, uint8_t here, char *out, size_t size)
+void carriers_why(const struct carrier_pair *p, uint8_t here, uint8_t barred,
+    char *out, size_t size)
 {
     size_t at = 0;
 
@@ -124,6 +124,7 @@ void carriers_why(
     for (size_t i = 0; i < ARRAY_LEN(rows) && at < size; i++) {
         uint8_t bit = BIT(rows[i].number);
         const char *why = p->broken & bit     ? "broke twice"
+                          : barred & bit      ? "cannot encrypt"
                           : !(here & bit)     ? "not here"
                           : !(p->there & bit) ? "not there"
                                               : NULL;

@@ -36,9 +36,10 @@ uint8_t carriers_read(struct span text);
 const char *carrier_name(uint8_t number);
 
 /* Writes why no better carrier than the chosen one is used: "ucx: not there";
- * empty: there is no better one. */
-void carriers_why(
-    const struct carrier_pair *p, uint8_t here, char *out, size_t size);
+ * empty: there is no better one. barred: bits of those that the config keeps
+ * from being here. */
+void carriers_why(const struct carrier_pair *p, uint8_t here, uint8_t barred,
+    char *out, size_t size);
 
 /* True if what is here has one with the list of a HELLO in common, or that
  * says nothing. */

@@ -11,7 +11,7 @@ from pair import ROOT, Case, eventually, yaml
 
 OFF = {"transfer": {"same_host": "off"}}
 # Shared memory stands for a network card: it is named, so it counts.
-SHM = {"transfer": {"tls": "posix,tcp"}}
+SHM = {"transfer": {"tls": "posix,tcp", "trusted_network": True}}
 SHARDS = 64
 
 
@@ -81,7 +81,7 @@ class Carriers(Case):
         plain = self.world.langd([e], "plain", transfer={
             "carrier": "tcp", "same_host": "off"})
         ucx = self.world.langd([e], "ucx", transfer={
-            "carrier": "ucx", "tls": "posix,tcp", "same_host": "off"})
+            **SHM["transfer"], "carrier": "ucx", "same_host": "off"})
         for room, (d, carrier, why) in enumerate((
                 (both, "ucx", ""), (plain, "tcp", "ucx: not here"),
                 (ucx, "ucx", ""))):
@@ -151,6 +151,21 @@ class Carriers(Case):
             timeout=LIMIT, env={**os.environ, "PIP_NO_INDEX": "1"})
         self.assertIn("skip UCX 1.22: pip: ", got.stdout)
         self.assertIn("0 passed, 0 failed, 2 skipped", got.stdout)
+
+    def test_with_keys_ucx_needs_a_trusted_network(self):
+        conf = {"transfer": {"tls": "posix,tcp", "same_host": "off"}}
+        e = self.world.encoded(**conf)
+        said = {k: v for r in e.show("status") for k, v in r.items()}["not_by"]
+        if "trusted_network" not in said:
+            self.skipTest(said)
+        d = self.world.langd([e], **conf)
+        there, here = self.served(e, d, 1)
+        self.assertEqual((there["carrier"], here["carrier"]), ("tcp", "tcp"))
+        self.assertEqual(here["not_by"], "ucx: cannot encrypt")
+        self.assertEqual(there["transport"], "tcp/lo proved")
+        said = d.ctl("doctor", check=False).stdout
+        self.assertIn("ucx: cannot encrypt, and transfer.trusted_network is "
+                      "not set", said)
 
     def test_doctor_says_which(self):
         e = self.world.encoded()

@@ -42,22 +42,22 @@ class Streams(Case):
     def test_one(self):
         e, d = self.wide(1, 1)
         self.several_rooms(e, d)
-        self.assertEqual(self.connections(e), "tcp/lo")
+        self.assertEqual(self.connections(e), "tcp/lo proved")
 
     def test_four(self):
         e, d = self.wide(4, 4)
         self.several_rooms(e, d)
-        self.assertEqual(self.connections(e), "tcp/lo x4")
+        self.assertEqual(self.connections(e), "tcp/lo x4 proved")
 
     def test_the_lower_number_of_both(self):
         e, d = self.wide(4, 2)
         self.several_rooms(e, d)
-        self.assertEqual(self.connections(e), "tcp/lo x2")
+        self.assertEqual(self.connections(e), "tcp/lo x2 proved")
 
     def test_several_devices(self):
         e, d = self.wide(4, 4, "lo,lo")
         self.several_rooms(e, d)
-        self.assertEqual(self.connections(e), "tcp/lo x4")
+        self.assertEqual(self.connections(e), "tcp/lo x4 proved")
 
     def test_buffers(self):
         """Data connections have the buffers that are configured."""

@@ -511,6 +511,8 @@ static void act(struct daemon *d, const struct action *a)
     case ACT_PEER_DATA:
         give_address(d, a);
         return;
+    case ACT_PEER_KEY: /* of connections, which are none here */
+        return;
     case ACT_DATA:
         if (d->role == ROLE_LANGD)
             langd_watch_cmd(d, &a->cmd);

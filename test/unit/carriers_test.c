@@ -143,3 +143,16 @@ TEST(nothing_was_said_and_it_breaks)
     T_TRUE(carriers_choose(&p, BOTH, 0));
     T_EQ_U64(p.chosen, CARRIER_TCP);
 }
+
+TEST(why_names_what_the_config_bars)
+{
+    struct carrier_pair p = {0};
+    uint8_t ucx = 1u << CARRIER_UCX, tcp = 1u << CARRIER_TCP;
+    char why[64];
+
+    T_TRUE(carriers_choose(&p, tcp, BOTH));
+    carriers_why(&p, tcp, ucx, why, sizeof(why));
+    T_EQ_STR(why, "ucx: cannot encrypt");
+    carriers_why(&p, tcp, 0, why, sizeof(why));
+    T_EQ_STR(why, "ucx: not here");
+}

@@ -202,6 +202,12 @@ static enum err check_keys(const struct conf *c, struct conf_error *e)
         return conf_refuse(e,
             "insecure: true: control.keys are given, too; leave one of the two "
             "out");
+    if (c->transfer_encrypt == ENCRYPT_ON && !conf_secure(c))
+        return conf_refuse(
+            e, "transfer.encrypt: `on` needs control.keys, there are none");
+    if (c->transfer_encrypt == ENCRYPT_ON && c->transfer_carrier == CARRIER_UCX)
+        return conf_refuse(e,
+            "transfer.encrypt: `on` cannot be had with transfer.carrier ucx");
     return OK;
 }
 

@@ -88,6 +88,9 @@ static inline bool conf_lands(const struct conf *c)
     return c->role == ROLE_LANGD;
 }
 
+/* Words of transfer.encrypt. */
+enum { ENCRYPT_AUTO, ENCRYPT_ON, ENCRYPT_OFF };
+
 /* True if every control connection is under CURVE: what HELLO says reaches
  * daemons that hold a key of the fleet, and no one on the way. */
 static inline bool conf_secure(const struct conf *c)

@@ -440,11 +440,14 @@ static void take(struct tcp_in *in, uint64_t n)
     in->head += (size_t)n;
 }
 
-/* Ends a connection that proves nothing. */
+/* Ends a connection that proves nothing, or names no key. */
 static void unproven(struct tcp_in *in, const char *why, bool *over)
 {
+    bool named = in->waits || tcp_safe_id(in->safe);
+
     log_rated(&strangers, "tcp: a connection for data is closed: %s", why);
-    in->conf.counts->unproven++;
+    in->conf.counts->unproven += named;
+    in->conf.counts->strangers += !named;
     *over = true;
 }
 

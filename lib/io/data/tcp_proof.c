@@ -170,7 +170,9 @@ static enum tcp_proof server_step(struct tcp_safe *s)
         enum tcp_proof step;
 
         if (!receive(s, HELLO_BYTES))
-            return wait_or_fail(s);
+            return s->have >= 4 && memcmp(s->box, MAGIC, 4) != 0
+                       ? safe_failed(s, "it names no key")
+                       : wait_or_fail(s);
         step = answer(s);
         if (step != PROOF_WAITS)
             return step;

@@ -205,6 +205,7 @@ static void counts_copy(struct shard *s)
     stat_set(&s->stats.data_strangers, c->strangers);
     stat_set(&s->stats.data_malformed, c->malformed);
     stat_set(&s->stats.data_refused, c->refused);
+    stat_set(&s->stats.data_unproven, c->unproven);
 }
 
 static void tick(struct shard *s)

@@ -408,6 +408,7 @@ static uint32_t message_max(const struct shard_conf *c)
 static void limits(struct shard_conf *c)
 {
     c->data.endpoints_max = 1;
+    c->data.keys_max = c->peers;
     c->data.inbound_max = inbound_max(c);
     c->data.fetches_max = fetches_max(c);
     c->data.message_max = message_max(c);
@@ -419,6 +420,11 @@ static void order(struct shard *s, const struct order *o)
     switch ((enum order_type)o->type) {
     case ORDER_CMD: /* for command() */
         break;
+    case ORDER_KEY:
+        if (s->conf.carrier->admit)
+            s->conf.carrier->admit(
+                s->data, o->key.peer, span_of(o->key.bytes, o->key.len));
+        return;
     case ORDER_PEER: /* of encoded only */
         free(o->peer.blob);
         return;

@@ -42,6 +42,10 @@ static void own(struct shard *s, struct order *o)
         if (o->source.source)
             source_hold(o->source.source);
         return;
+    case ORDER_KEY:
+        CHECK(o->key.peer < s->conf.peers && o->key.len <= DATA_KEY_BYTES,
+            "a key of peer %u of %u", o->key.peer, s->conf.peers);
+        return;
     case ORDER_POOL:
         CHECK(o->pool < s->conf.pools_count, "pool %u of %u", o->pool,
             s->conf.pools_count);

@@ -198,11 +198,12 @@ static void set_peer(struct shard *s, const struct order_peer *o)
     struct route *to = &s->send.routes[o->peer];
     uint32_t per = ENDPOINTS(s->conf.count), peer = o->peer;
 
-    CHECK(peer < s->conf.peers && o->blob, "addresses of peer %u of %u", peer,
-        s->conf.peers);
+    CHECK(peer < s->conf.peers && o->blob && o->key_len <= o->len,
+        "addresses of peer %u of %u", peer, s->conf.peers);
     if (to->blob && to->segment_max == o->segment_max &&
-        to->carrier == o->carrier &&
-        span_eq(span_of(to->blob, to->len), span_of(o->blob, o->len))) {
+        to->carrier == o->carrier && to->key_len == o->key_len &&
+        span_eq(span_of(to->blob, to->len + to->key_len),
+            span_of(o->blob, o->len))) {
         free(o->blob);
         return;
     }
@@ -212,7 +213,8 @@ static void set_peer(struct shard *s, const struct order_peer *o)
     to->serial++;
     free(to->blob);
     to->blob = o->blob;
-    to->len = o->len;
+    to->len = o->len - o->key_len;
+    to->key_len = o->key_len;
     to->segment_max = o->segment_max;
     to->carrier = o->carrier;
     to->count = addresses_of(to);
@@ -257,6 +259,11 @@ static uint32_t sources_iov(struct shard *s, uint32_t token)
     return 1;
 }
 
+static struct span key_of(const struct route *to)
+{
+    return span_of(to->blob + to->len, to->key_len);
+}
+
 static enum err connected(
     struct shard *s, uint32_t ep, uint32_t peer, uint32_t address)
 {
@@ -270,6 +277,8 @@ static enum err connected(
     if (s->conf.carrier->choose &&
         !s->conf.carrier->choose(s->data, ep, s->send.routes[peer].carrier))
         return ERR_PEER_LOST;
+    if (s->conf.carrier->prove)
+        s->conf.carrier->prove(s->data, ep, key_of(&s->send.routes[peer]));
     e = s->conf.carrier->connect(
         s->data, ep, s->send.routes[peer].addresses[address]);
     if (e == OK)
@@ -422,6 +431,8 @@ static void order(struct shard *s, const struct order *o)
         break;
     case ORDER_PEER:
         set_peer(s, &o->peer);
+        return;
+    case ORDER_KEY: /* of langd only */
         return;
     case ORDER_POOL:
         set_pool(s, o->pool);

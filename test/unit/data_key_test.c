@@ -1,0 +1,170 @@
+/* data_key_test.c - the key of a pair's data connections, as the brains draw
+ * it, say it and pass it on (HELLO's data_key). Bodies give random bytes. */
+#include "test/there.h"
+
+static uint8_t fresh[DATA_KEY_FRESH];
+
+/* Bytes that no call before gave. */
+static const uint8_t *draw(void)
+{
+    static uint8_t at;
+
+    memset(fresh, ++at, sizeof(fresh));
+    return fresh;
+}
+
+/* A langd whose data connections have keys, with a link that comes up. */
+static struct rig *keyed(bool encrypt)
+{
+    struct rig *l = langd(
+        "control.keys=/etc/mmx/key", encrypt ? "transfer.encrypt=on" : NULL);
+
+    T_OK(brain_say(l, 0, request(1000, 63, MODE_WHOLE)));
+    rig_step(l, &(struct event){.type = EV_LINK_UP, .fresh = draw()});
+    return l;
+}
+
+static void hello_of(struct rig *l, uint64_t epoch)
+{
+    struct peer_msg m = {.type = PEER_HELLO, .from_epoch = epoch};
+
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    m.hello.role = ROLE_ENCODED;
+    m.hello.answer = true;
+    m.hello.segment_max = 1 << 18;
+    m.hello.name = span_str("enc");
+    m.hello.abilities = peer_abilities();
+    rig_step(l, &(struct event){.type = EV_PEER, .peer = &m, .fresh = draw()});
+}
+
+/* The i-th key that shards were told since the last step. */
+static const struct action *told_key(const struct rig *l, uint32_t i)
+{
+    for (uint32_t k = 0; k < l->acts_count; k++)
+        if (l->acts[k].type == ACT_PEER_KEY && i-- == 0)
+            return &l->acts[k];
+    return NULL;
+}
+
+/* Shards and the peer were told the same key, of these bytes, in this order. */
+static void is_said(struct rig *l, const struct action *a, uint8_t bits)
+{
+    struct span key = brain_said(l, PEER_HELLO, -1)->hello.data_key;
+
+    T_EQ_U64(key.len, DATA_KEY_BYTES);
+    T_EQ_U64(key.p[0], bits);
+    T_EQ_MEM(key.p + DATA_KEY_BITS, fresh, DATA_KEY_FRESH);
+    T_TRUE(a != NULL && a->len == DATA_KEY_BYTES);
+    T_EQ_MEM(l->bytes + a->at, key.p, key.len);
+    for (const struct action *p = l->acts; p < a; p++)
+        T_TRUE(p->type != ACT_PEER);
+}
+
+TEST(a_key_is_drawn_for_the_pair_and_told_first)
+{
+    struct rig *l = keyed(true);
+
+    is_said(l, told_key(l, 0), DATA_KEY_ENCRYPT);
+    hello_of(l, PEER_EPOCH);
+    T_TRUE(told_key(l, 0) == NULL);
+    T_EQ_U64(brain_said_count(l, PEER_HELLO), 0);
+    l = keyed(false);
+    is_said(l, told_key(l, 0), 0);
+}
+
+TEST(a_new_run_has_a_new_key)
+{
+    struct rig *l = keyed(false);
+
+    hello_of(l, PEER_EPOCH);
+    hello_of(l, PEER_EPOCH + 1);
+    T_EQ_U64(told_key(l, 0)->len, 0);
+    is_said(l, told_key(l, 1), 0);
+    hello_of(l, PEER_EPOCH + 1);
+    T_TRUE(told_key(l, 0) == NULL);
+}
+
+TEST(a_link_that_comes_back_keeps_it)
+{
+    struct rig *l = keyed(false);
+    uint8_t first[DATA_KEY_FRESH];
+
+    memcpy(first, fresh, sizeof(first));
+    hello_of(l, PEER_EPOCH);
+    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    rig_step(l, &(struct event){.type = EV_LINK_UP, .fresh = draw()});
+    T_TRUE(told_key(l, 0) == NULL);
+    T_EQ_MEM(brain_said(l, PEER_HELLO, -1)->hello.data_key.p + DATA_KEY_BITS,
+        first, DATA_KEY_FRESH);
+}
+
+TEST(a_peer_that_is_lost_has_none)
+{
+    struct rig *l = keyed(false);
+
+    hello_of(l, PEER_EPOCH);
+    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    brain_pass(l, (uint32_t)(l->conf.control_lost_after / NS_PER_MS) + 1);
+    T_EQ_U64(told_key(l, 0)->len, 0);
+    rig_step(l, &(struct event){.type = EV_LINK_UP, .fresh = draw()});
+    is_said(l, told_key(l, 0), 0);
+}
+
+TEST(without_keys_none_is_said)
+{
+    struct rig *l = langd_up(NULL, NULL);
+
+    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    rig_step(l, &(struct event){.type = EV_LINK_UP, .fresh = draw()});
+    T_TRUE(told_key(l, 0) == NULL);
+    T_EQ_U64(brain_said(l, PEER_HELLO, -1)->hello.data_key.len, 0);
+}
+
+/* encoded */
+
+/* A langd says HELLO with a key of so many bytes. Returns what the shards were
+ * told; NULL: nothing. */
+static const struct action *hears(struct rig *e, uint32_t len)
+{
+    static const uint8_t key[64] = {DATA_KEY_ENCRYPT, 7, 7, 7};
+    struct peer_msg m = {.type = PEER_HELLO, .from_epoch = PEER_EPOCH};
+
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    m.hello.role = ROLE_LANGD;
+    m.hello.segment_max = 1 << 18;
+    m.hello.name = span_str("a");
+    m.hello.addresses = span_of("\3\0abc", 5);
+    m.hello.data_key = span_of(key, len);
+    brain_hear(e, 0, m);
+    for (uint32_t i = 0; i < e->acts_count; i++)
+        if (e->acts[i].type == ACT_PEER_DATA)
+            return &e->acts[i];
+    return NULL;
+}
+
+TEST(shards_get_the_key_behind_the_addresses)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, "control.keys=/etc/mmx/key");
+    const struct action *a = hears(e, DATA_KEY_BYTES);
+
+    T_EQ_U64(a->len, 5 + DATA_KEY_BYTES);
+    T_EQ_U64(a->word >> 40, DATA_KEY_BYTES);
+    T_EQ_MEM(e->bytes + a->at + 5, "\1\7\7\7", 4);
+}
+
+TEST(what_came_in_the_clear_is_no_key)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, NULL);
+    const struct action *a = hears(e, DATA_KEY_BYTES);
+
+    T_EQ_U64(a->len, 5);
+    T_EQ_U64(a->word >> 40, 0);
+}
+
+TEST(a_key_of_another_length_is_refused)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, "control.keys=/etc/mmx/key");
+
+    T_TRUE(hears(e, DATA_KEY_BYTES - 1) == NULL);
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_MALFORMED);
+}
