@@ -1,0 +1,567 @@
+/* data_safe_test.c - connections that have to prove a key, under attack: no
+ * key, a wrong or an old one, bytes that were heard before, and a relay between
+ * the two ends that changes what passes. Both ways, proved and encrypted.
+ *
+ * The relay is sockets of this test; one thread turns everything. */
+#include "io/data/tcp.h"
+#include "test/side.h"
+#include "test/t.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define HEARD_MAX ((size_t)512 * 1024)
+
+/* Bytes on their way from one end of the relay to the other. */
+struct pipe {
+    int from, to;
+    uint8_t *heard; /* all of them so far */
+    size_t len, sent;
+};
+
+/* A man in the middle of one connection. */
+struct relay {
+    int listener;
+    struct tcp_place to;
+    struct pipe up, down; /* up: to the listener of rows */
+    size_t flip_at;       /* of `up`: this byte is changed; SIZE_MAX: none */
+    size_t cut_at;        /* and nothing goes on from here */
+    uint8_t address[TCP_ADDRESS_MAX];
+    uint32_t address_len;
+};
+
+static int nonblocking(int fd)
+{
+    T_TRUE(fd >= 0);
+    T_EQ_I64(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+    return fd;
+}
+
+/* Opens a relay in front of `to`; its address differs in the port alone. */
+static void relay_open(struct relay *r, struct side *to)
+{
+    struct tcp_place place;
+    struct writer w = writer_of(r->address, sizeof(r->address));
+    int fds[TCP_RAILS];
+
+    *r = (struct relay){.flip_at = SIZE_MAX, .cut_at = SIZE_MAX};
+    T_OK(tcp_place_get(to->ops->address(to->d), &r->to));
+    T_OK(tcp_listen("lo", "", 0, fds, &place));
+    memcpy(place.token, r->to.token, TCP_TOKEN);
+    tcp_place_put(&w, &place);
+    r->address_len = (uint32_t)w.len;
+    r->listener = nonblocking(fds[0]);
+    r->up = r->down = (struct pipe){-1, -1, NULL, 0, 0};
+    r->up.heard = malloc(HEARD_MAX);
+    r->down.heard = malloc(HEARD_MAX);
+}
+
+static void relay_end(struct relay *r)
+{
+    if (r->up.from >= 0)
+        close(r->up.from);
+    if (r->up.to >= 0)
+        close(r->up.to);
+    r->up.from = r->up.to = r->down.from = r->down.to = -1;
+}
+
+static void relay_close(struct relay *r)
+{
+    relay_end(r);
+    close(r->listener);
+    free(r->up.heard);
+    free(r->down.heard);
+}
+
+/* Returns a connection to where the rows go. */
+static int onward(const struct relay *r)
+{
+    struct pollfd p = {.events = POLLOUT};
+
+    T_OK(tcp_connect(&r->to, 0, 0, &p.fd));
+    T_EQ_I64(poll(&p, 1, 1000), 1);
+    return p.fd;
+}
+
+static bool pass(struct pipe *p, size_t flip_at, size_t cut_at)
+{
+    ssize_t n = 1;
+
+    if (p->from < 0)
+        return true;
+    if (p->len < HEARD_MAX)
+        n = recv(p->from, p->heard + p->len, HEARD_MAX - p->len, MSG_DONTWAIT);
+    if (n > 0 && p->len < HEARD_MAX) {
+        if (flip_at >= p->len && flip_at < p->len + (size_t)n)
+            p->heard[flip_at] ^= 0x40;
+        p->len += (size_t)n;
+    }
+    if (p->sent < p->len && p->sent < cut_at) {
+        size_t most = (p->len < cut_at ? p->len : cut_at) - p->sent;
+        ssize_t s =
+            send(p->to, p->heard + p->sent, most, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+        p->sent += s > 0 ? (size_t)s : 0;
+    }
+    return n > 0 || (n < 0 && errno == EAGAIN);
+}
+
+static void relay_turn(struct relay *r)
+{
+    if (r->up.from < 0) {
+        int fd = accept(r->listener, NULL, NULL);
+
+        if (fd < 0)
+            return;
+        r->up.from = r->down.to = nonblocking(fd);
+        r->up.to = r->down.from = onward(r);
+        r->up.len = r->up.sent = r->down.len = r->down.sent = 0;
+    }
+    if (!pass(&r->up, r->flip_at, r->cut_at) ||
+        !pass(&r->down, SIZE_MAX, SIZE_MAX) || r->up.sent == r->cut_at)
+        relay_end(r);
+}
+
+/* Turns all until *count is `wanted`, or a's endpoint broke. */
+static void relay_until(struct relay *r, struct side *a, struct side *b,
+    const uint32_t *count, uint32_t wanted)
+{
+    uint64_t limit = t_now_ns() + 10 * NS_PER_S;
+
+    while (*count < wanted && a->broken_count == 0 && t_now_ns() < limit) {
+        relay_turn(r);
+        side_turn(a, b);
+    }
+}
+
+static const struct data_ops *by(bool encrypt)
+{
+    return encrypt ? side_encrypted() : side_proved();
+}
+
+/* Connects endpoint 0 through the relay, and sends message 1 of n bytes. */
+static void through(
+    struct relay *r, struct side *a, struct side *b, uint8_t *p, size_t n)
+{
+    const uint32_t *count =
+        n > 16 * KIB ? &b->fetched_count : &b->arrived_count;
+
+    side_fill(p, n, 1);
+    T_OK(a->ops->connect(a->d, 0, span_of(r->address, r->address_len)));
+    T_OK(side_post(a, 0, 1, p, n));
+    relay_until(r, a, b, count, *count + 1);
+}
+
+static bool closed(struct side *s, int fd)
+{
+    uint64_t limit = t_now_ns() + 5 * NS_PER_S;
+    char c[256];
+    ssize_t n;
+
+    do {
+        side_turn(s, NULL);
+        n = recv(fd, c, sizeof(c), MSG_DONTWAIT);
+    } while ((n > 0 || (n < 0 && errno == EAGAIN)) && t_now_ns() < limit);
+    return n == 0 || errno == ECONNRESET;
+}
+
+/* who is refused */
+
+/* One end has this key, the other that of side.c. */
+static void refused_with(bool encrypt, const uint8_t *key, size_t len)
+{
+    struct side a, b;
+    uint8_t p[8];
+    uint64_t unproven;
+
+    side_open(&a, by(encrypt));
+    side_open(&b, by(encrypt));
+    side_fill(p, sizeof(p), 1);
+    data_tcp.prove(a.d, 0, span_of(key, len));
+    T_OK(data_tcp.connect(a.d, 0, b.ops->address(b.d)));
+    T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+    side_until(&a, &b, &a.broken_count, 1);
+    unproven = data_tcp.counts(b.d)->unproven;
+    T_EQ_U64(unproven, 1);
+    T_EQ_U64(b.arrived_count, 0);
+    T_EQ_U64(data_tcp.counts(a.d)->unproven, 1);
+    side_close(&a);
+    side_close(&b);
+}
+
+TEST(a_wrong_key_is_refused)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        uint8_t key[SIDE_KEY];
+
+        memcpy(key, side_key(encrypt).p, SIDE_KEY);
+        key[SIDE_KEY - 1] ^= 1; /* the id is right */
+        refused_with(encrypt, key, SIDE_KEY);
+    }
+}
+
+TEST(a_key_of_another_pair_or_run_is_refused)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        uint8_t key[SIDE_KEY];
+
+        memcpy(key, side_key(encrypt).p, SIDE_KEY);
+        key[1] ^= 1; /* another id */
+        refused_with(encrypt, key, SIDE_KEY);
+    }
+}
+
+TEST(without_a_key_nobody_is_connected_to)
+{
+    struct side a, b;
+
+    side_open(&a, side_encrypted());
+    side_open(&b, &data_tcp);
+    T_ERR(data_tcp.connect(a.d, 0, data_tcp.address(b.d)), ERR_PEER_LOST);
+    data_tcp.prove(a.d, 0, side_key(false)); /* proof alone is less */
+    T_ERR(data_tcp.connect(a.d, 0, data_tcp.address(b.d)), ERR_PEER_LOST);
+    side_close(&a);
+    side_close(&b);
+}
+
+TEST(the_token_is_not_enough)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct side b;
+        struct span at;
+        struct tcp_place place;
+        int fd;
+
+        side_open(&b, by(encrypt));
+        at = data_tcp.address(b.d);
+        T_OK(tcp_place_get(at, &place));
+        T_OK(tcp_connect(&place, 0, 0, &fd));
+        side_turn(&b, NULL);
+        T_EQ_I64(write(fd, at.p, TCP_HELLO), TCP_HELLO);
+        T_TRUE(closed(&b, fd));
+        T_EQ_U64(data_tcp.counts(b.d)->strangers, 1);
+        close(fd);
+        side_close(&b);
+    }
+}
+
+/* One end proves, the other wants encryption, or the other way round. */
+TEST(neither_way_is_taken_for_the_other)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct side a, b;
+        uint8_t p[8];
+
+        side_open(&a, side_proved());
+        side_open(&b, by(!encrypt));
+        side_fill(p, sizeof(p), 1);
+        data_tcp.prove(a.d, 0, side_key(encrypt));
+        T_OK(data_tcp.connect(a.d, 0, data_tcp.address(b.d)));
+        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        side_until(&a, &b, &a.broken_count, 1);
+        T_EQ_U64(b.arrived_count, 0);
+        side_close(&a);
+        side_close(&b);
+    }
+}
+
+/* keys that come and go */
+
+TEST(a_key_may_come_after_its_connection)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct side a, b;
+        uint8_t p[8];
+
+        side_open(&a, by(encrypt));
+        side_open(&b, by(encrypt));
+        data_tcp.admit(b.d, 0, span_of(NULL, 0));
+        side_fill(p, sizeof(p), 1);
+        T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d)));
+        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        side_settle(&a, &b);
+        T_EQ_U64(b.arrived_count, 0);
+        data_tcp.admit(b.d, 0, side_key(encrypt));
+        side_until(&a, &b, &b.arrived_count, 1);
+        T_EQ_U64(a.broken_count, 0);
+        side_close(&a);
+        side_close(&b);
+    }
+}
+
+TEST(a_key_that_is_replaced_ends_its_connections)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct side a, b;
+        uint8_t p[8], key[SIDE_KEY];
+
+        side_pair(&a, &b, by(encrypt));
+        side_fill(p, sizeof(p), 1);
+        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        side_until(&a, &b, &b.arrived_count, 1);
+        memcpy(key, side_key(encrypt).p, SIDE_KEY);
+        key[1] ^= 1;
+        data_tcp.admit(b.d, 0, span_of(key, SIDE_KEY));
+        side_until(&a, &b, &a.broken_count, 1);
+        a.ops->disconnect(a.d, 0);
+        T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d))); /* the old one */
+        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        side_until(&a, &b, &a.broken_count, 2);
+        T_EQ_U64(b.arrived_count, 1);
+        side_close(&a);
+        side_close(&b);
+    }
+}
+
+/* the man in the middle */
+
+TEST(what_was_heard_cannot_be_said_again)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct side a, b;
+        struct relay r;
+        uint8_t *p = malloc(64 * KIB);
+        int fd;
+
+        side_open(&a, by(encrypt));
+        side_open(&b, by(encrypt));
+        relay_open(&r, &b);
+        through(&r, &a, &b, p, 64 * KIB);
+        T_EQ_U64(b.fetched_count, 1);
+        T_EQ_U64(b.failed_count, 0);
+        fd = onward(&r);
+        for (size_t at = 0; at < r.up.len;) {
+            ssize_t n = send(fd, r.up.heard + at, r.up.len - at,
+                MSG_DONTWAIT | MSG_NOSIGNAL);
+
+            if (n < 0 && errno != EAGAIN)
+                break;
+            at += n > 0 ? (size_t)n : 0;
+            side_turn(&b, NULL);
+        }
+        T_TRUE(closed(&b, fd));
+        T_EQ_U64(b.arrived_count, 1);
+        T_EQ_U64(data_tcp.counts(b.d)->unproven, 1);
+        close(fd);
+        side_close(&a);
+        side_close(&b);
+        relay_close(&r);
+        free(p);
+    }
+}
+
+/* A byte of each part is flipped: of the proof either way fails it; of the
+ * encrypted rows it ends the connection, and no message with it comes. */
+TEST(a_byte_that_is_flipped_comes_nowhere)
+{
+    static const size_t places[] = {
+        5, 30, 60, 100, 200, 260, 400, 5 * KIB, 20 * KIB, 60 * KIB};
+
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        struct side a, b;
+        struct relay r;
+        uint8_t *p = malloc(64 * KIB);
+
+        side_open(&a, side_encrypted());
+        side_open(&b, side_encrypted());
+        relay_open(&r, &b);
+        r.flip_at = places[i];
+        through(&r, &a, &b, p, 64 * KIB);
+        T_CHECK(a.broken_count == 1 || b.failed_count == 1,
+            "a flip at %zu did nothing", places[i]);
+        relay_until(&r, &a, &b, &a.broken_count, 1);
+        T_EQ_U64(a.broken_count, 1);
+        T_EQ_U64(b.fetched_count, b.failed_count);
+        side_close(&a);
+        side_close(&b);
+        relay_close(&r);
+        free(p);
+    }
+}
+
+TEST(a_proof_that_is_changed_is_none)
+{
+    static const size_t places[] = {0, 5, 21, 30, 57, 80};
+
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        struct side a, b;
+        struct relay r;
+        uint8_t p[8];
+
+        side_open(&a, side_proved());
+        side_open(&b, side_proved());
+        relay_open(&r, &b);
+        r.flip_at = places[i];
+        through(&r, &a, &b, p, sizeof(p));
+        T_EQ_U64(a.broken_count, 1);
+        T_EQ_U64(b.arrived_count, 0);
+        side_close(&a);
+        side_close(&b);
+        relay_close(&r);
+    }
+}
+
+/* Cut inside a message: it is not believed; by the next connection it comes. */
+TEST(what_is_cut_comes_again_whole)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct side a, b;
+        struct relay r;
+        uint8_t *p = malloc(64 * KIB);
+
+        side_open(&a, by(encrypt));
+        side_open(&b, by(encrypt));
+        relay_open(&r, &b);
+        r.cut_at = 40 * KIB;
+        through(&r, &a, &b, p, 64 * KIB);
+        relay_until(&r, &a, &b, &a.broken_count, 1);
+        side_until(&a, &b, &b.failed_count, 1);
+        T_EQ_U64(b.fetched_count, 1);
+        a.ops->disconnect(a.d, 0);
+        a.broken_count = 0;
+        r.cut_at = SIZE_MAX;
+        through(&r, &a, &b, p, 64 * KIB);
+        T_EQ_U64(b.fetched_count, 2);
+        T_EQ_U64(b.failed_count, 1);
+        side_close(&a);
+        side_close(&b);
+        relay_close(&r);
+        free(p);
+    }
+}
+
+/* A relay leads the sender to the listener of another shard. */
+TEST(connections_cannot_be_swapped)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct side a, b, c;
+        struct relay r;
+        struct tcp_place other;
+        uint8_t p[8];
+
+        side_open(&a, by(encrypt));
+        side_open(&b, by(encrypt));
+        side_open(&c, by(encrypt)); /* the same key, another token */
+        relay_open(&r, &b);
+        T_OK(tcp_place_get(data_tcp.address(c.d), &other));
+        r.to.at[0] = other.at[0];
+        through(&r, &a, &c, p, sizeof(p));
+        T_EQ_U64(a.broken_count, 1);
+        T_EQ_U64(c.arrived_count, 0);
+        side_close(&a);
+        side_close(&b);
+        side_close(&c);
+        relay_close(&r);
+    }
+}
+
+/* Rows in the clear are seen by the relay, encrypted ones are not. */
+TEST(only_encrypted_rows_are_hidden)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct side a, b;
+        struct relay r;
+        uint8_t *p = malloc(64 * KIB);
+        bool seen;
+
+        side_open(&a, by(encrypt));
+        side_open(&b, by(encrypt));
+        relay_open(&r, &b);
+        through(&r, &a, &b, p, 64 * KIB);
+        T_EQ_U64(b.fetched_count, 1);
+        seen = memmem(r.up.heard, r.up.len, p + 1000, 16) != NULL;
+        T_TRUE(seen == !encrypt);
+        side_close(&a);
+        side_close(&b);
+        relay_close(&r);
+        free(p);
+    }
+}
+
+/* before the proof nothing costs */
+
+/* Returns bytes that the heap has given out. */
+static size_t resident(void)
+{
+    size_t total = 0, pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+
+    T_TRUE(f && fscanf(f, "%zu %zu", &total, &pages) == 2);
+    fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+TEST_LIMIT(half_open_proofs_are_bounded, 60)
+{
+    enum { FLOOD = 5000 };
+
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct data_conf c = side_conf();
+        struct side a, b;
+        struct tcp_place place;
+        size_t before;
+        uint8_t p[8];
+        int fds[FLOOD];
+
+        if (getdtablesize() < FLOOD + 600)
+            t_skip("%d descriptors are too few", getdtablesize());
+        c.inbound_max = 512;
+        c.greeting_ms = 10000;
+        side_open(&a, by(encrypt));
+        side_open_with(&b, by(encrypt), &c);
+        T_OK(tcp_place_get(data_tcp.address(b.d), &place));
+        before = resident();
+        for (int i = 0; i < FLOOD; i++) {
+            T_OK(tcp_connect(&place, 0, 0, &fds[i]));
+            (void)!write(fds[i], encrypt ? "\26\3\1" : "tcp3", 3);
+            side_turn(&b, NULL);
+        }
+        side_settle(&b, NULL);
+        T_CHECK(resident() < before + 32 * MIB, "%zu KiB for %d half-open",
+            (resident() - before) / KIB, FLOOD);
+        side_fill(p, sizeof(p), 1);
+        T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d)));
+        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        side_until(&a, &b, &b.arrived_count, 1);
+        T_TRUE(data_tcp.counts(b.d)->strangers >= FLOOD - 512);
+        for (int i = 0; i < FLOOD; i++)
+            close(fds[i]);
+        side_close(&a);
+        side_close(&b);
+    }
+}
+
+/* A byte now and then does not keep a proof alive beyond its time. */
+TEST(a_slow_proof_ends)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct side b;
+        struct tcp_place place;
+        uint64_t begun = t_now_ns();
+        bool over = false;
+        int fd;
+
+        side_open(&b, by(encrypt));
+        T_OK(tcp_place_get(data_tcp.address(b.d), &place));
+        T_OK(tcp_connect(&place, 0, 0, &fd));
+        for (int i = 0; !over && i < 400; i++) {
+            struct pollfd p = {.fd = fd, .events = POLLIN};
+            const char *slow = encrypt ? "\26\3\1\2\0\1\0\1\374\3\3" : "tcp3";
+            size_t n = strlen(slow);
+
+            (void)!send(fd, i < (int)n ? slow + i : "", 1, MSG_NOSIGNAL);
+            side_turn(&b, NULL);
+            over = poll(&p, 1, 25) == 1;
+        }
+        T_TRUE(over && t_now_ns() - begun >= 100 * NS_PER_MS);
+        T_EQ_U64(data_tcp.counts(b.d)->strangers, 1);
+        close(fd);
+        side_close(&b);
+    }
+}
