@@ -146,22 +146,13 @@ static void conn_writable(void *ud, uint32_t conn)
 
 /* what peers do */
 
-/* Draws what a key for data connections is made of; NULL: there are none. */
-static const uint8_t *draw(const struct node *n, uint8_t *fresh)
-{
-    if (!n->brain_conf.data_keys)
-        return NULL;
-    CHECK(getrandom(fresh, DATA_KEY_FRESH, 0) == DATA_KEY_FRESH,
-        "getrandom: no random bytes: %d", errno);
-    return fresh;
-}
-
 static void link_up(void *ud, uint32_t link)
 {
     uint8_t fresh[DATA_KEY_FRESH];
     struct node *n = ud;
-    struct event ev = {
-        .type = EV_LINK_UP, .link = link, .fresh = draw(n, fresh)};
+    struct event ev = {.type = EV_LINK_UP,
+        .link = link,
+        .fresh = node_carriers_draw(n, fresh)};
 
     CHECK(link < 2 * n->conf->limit_peers, "link %u", link);
     outbox_drop(n, link); /* the number may have been another peer's */
@@ -188,8 +179,7 @@ static void link_message(void *ud, uint32_t link, const struct peer_msg *m)
     uint8_t fresh[DATA_KEY_FRESH];
 
     if (m->type == PEER_HELLO)
-        ev.fresh = draw(ud, fresh);
-
+        ev.fresh = node_carriers_draw(ud, fresh);
     node_event(ud, &ev);
 }
 

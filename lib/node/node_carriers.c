@@ -10,9 +10,11 @@
 #include "base/log.h"
 #include "wire/carriers.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 static void add_part(
     struct node_carriers *c, const struct data_ops *ops, const char *what)
@@ -199,6 +201,15 @@ enum err node_carriers_opened(struct node *n)
     log_info("rows go by: %s%s%s", c->text, c->why_not[0] ? "; not by " : "",
         c->why_not);
     return n->brain_conf.carriers ? OK : ERR_INTERNAL;
+}
+
+const uint8_t *node_carriers_draw(const struct node *n, uint8_t *fresh)
+{
+    if (!n->brain_conf.data_keys)
+        return NULL;
+    CHECK(getrandom(fresh, DATA_KEY_FRESH, 0) == DATA_KEY_FRESH,
+        "getrandom: no random bytes: %d", errno);
+    return fresh;
 }
 
 static enum err say(struct node *n, uint8_t number)

@@ -134,6 +134,9 @@ enum data_safe node_carriers_safe(const struct conf *conf);
 void node_carriers_choose(struct node *n);
 /* Takes in what the shards have opened, before the brain starts. */
 MUST_CHECK enum err node_carriers_opened(struct node *n);
+/* Draws the DATA_KEY_FRESH bytes of a key for data connections; NULL: they have
+ * none. */
+const uint8_t *node_carriers_draw(const struct node *n, uint8_t *fresh);
 /* langd: gathers the shards' data addresses for HELLO. */
 MUST_CHECK enum err node_carriers_say(struct node *n);
 /* Gathers them again if a shard has replaced its worker. Call once per turn. */
