@@ -261,6 +261,7 @@ static void draw_key(
 {
     if (!fresh || !p->self.c->data_keys || !p->ops->greets)
         return;
+    CHECK(peer->used, "a key for place %u, which is free", peer_index(p, peer));
     peer->data_key[0] = p->self.c->data_encrypt ? DATA_KEY_ENCRYPT : 0;
     memcpy(peer->data_key + DATA_KEY_BITS, fresh, DATA_KEY_FRESH);
     peer->keyed = true;
@@ -272,6 +273,7 @@ static void end_key(struct peers *p, struct out *out, struct peer *peer)
 {
     if (!peer->keyed)
         return;
+    CHECK(p->ops->greets, "peer %u was given a key", peer_index(p, peer));
     memset(peer->data_key, 0, sizeof(peer->data_key));
     peer->keyed = false;
     tell_key(p, out, peer);
