@@ -687,6 +687,10 @@ void peers_link(struct peers *p, struct out *out, const struct event *ev)
     if (!peer)
         return;
     if (ev->type == EV_LINK_REFUSED) {
+        CHECK(ev->text && p->ops->greets,
+            "link %u is refused to one that "
+            "accepts, or without a word",
+            ev->link);
         peer_refused(peer, out, "refused", ev->text, ev->now_ns);
         return;
     }
