@@ -159,6 +159,20 @@ TEST(one_that_has_just_come_is_waited_for)
     is_served(e, 0, init_of(e, 70, 1000));
 }
 
+TEST(where_that_decides)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, "pools[1].name=some",
+        "pools[1].blocks=4", "pools[1].block_rows=8",
+        "pools[1].layout=x:u8:4096", "pools[1].uids[0]=1000");
+
+    brain_user(e, 0, 1000, "s");
+    brain_hello(e, 0, "a", L_EPOCH);
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    is_served(e, 0, init(e, 1, 70, 16));
+    brain_hear(e, 0, init(e, 2, 71, 16)); /* its pool is not known yet */
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
+}
+
 TEST(but_not_for_long)
 {
     struct rig *e = fenced();

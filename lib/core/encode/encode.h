@@ -314,8 +314,10 @@ struct claim {
 };
 /* True if the user of the langd on conn may take rows of pool i itself. */
 bool langd_trusted(const struct encoded *e, uint32_t conn, uint32_t i);
-/* True if the langd, which has just come, may still show its user. */
-bool rights_wait(const struct encoded *e, const struct peer *p);
+/* True if the langd, which has just come, may still show its user, and that
+ * decides about room m, or may: NULL is one that nothing is known of. */
+bool rights_wait(
+    const struct encoded *e, const struct peer *p, const struct eroom *m);
 /* Returns the pools, as bits, of whose rooms the engine may have rows. */
 uint32_t rights_of(
     const struct encoded *e, const struct peer *p, const struct claim *a);

@@ -313,7 +313,8 @@ static void on_grant(struct encoded *e, struct out *out, struct peer *p,
         peer_nack(&e->b.peers, out, p->link, msg, ERR_MALFORMED,
             "units, parts, grant or destinations out of range");
     } else if (!d && init && !gens_over(e, p, msg->generation)) {
-        if (rights_wait(e, p))
+        if (e->for_users &&
+            rights_wait(e, p, eroom_find(e, msg->room, &msg->init.secret)))
             peer_nack(&e->b.peers, out, p->link, msg, ERR_BUSY,
                 "the langd has not shown its user at the socket yet");
         else

@@ -22,9 +22,13 @@ static bool is_here(const struct peer *p)
     return p->map_conn != NONE && p->map_epoch == p->epoch;
 }
 
-bool rights_wait(const struct encoded *e, const struct peer *p)
+bool rights_wait(
+    const struct encoded *e, const struct peer *p, const struct eroom *m)
 {
-    return e->for_users && !is_here(p) && e->b.now_ns < p->map_by_ns &&
+    uint32_t of =
+        m && eroom_announced(m) ? UINT32_C(1) << m->item->pool : UINT32_MAX;
+
+    return (e->for_users & of) && !is_here(p) && e->b.now_ns < p->map_by_ns &&
            peer_token(&e->b.peers, p) != 0;
 }
 
