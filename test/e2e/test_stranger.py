@@ -14,7 +14,7 @@ from test_links import FEW, MANY, floods, together
 MIB = 1 << 20
 CURVE = (b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00"
          + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31))
-# The first command of CURVE, for a key that is nobody's.
+# The first command of CURVE, for a key that no daemon has.
 HELLO = b"\x04\xc8\x05HELLO\x01\x00" + bytes(72) + b"\x07" * 120
 NULL = CURVE.replace(b"CURVE", b"NULL\0")
 

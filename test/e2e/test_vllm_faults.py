@@ -310,7 +310,7 @@ class Pools(VllmCase):
 
 class Gone(VllmCase):
     def held_up(self, patience):
-        """Encoded stands still: it answers nothing, and nothing says so."""
+        """Encoded is stopped: it answers nothing, and nothing says so."""
         self.connect()
         self.settings = self.consumer.scheduler.settings
         self.settings.patience = patience

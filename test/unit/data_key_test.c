@@ -132,9 +132,9 @@ TEST(without_keys_none_is_said)
 
 /* encoded */
 
-/* A langd says HELLO with a key of so many bytes. Returns what the shards were
+/* A langd says HELLO with a key of `bytes` bytes. Returns what the shards were
  * told; NULL: nothing. */
-static const struct action *hears(struct rig *e, uint32_t len)
+static const struct action *hears(struct rig *e, uint32_t bytes)
 {
     static const uint8_t key[64] = {DATA_KEY_ENCRYPT, 7, 7, 7};
     struct peer_msg m = {.type = PEER_HELLO, .from_epoch = PEER_EPOCH};
@@ -144,7 +144,7 @@ static const struct action *hears(struct rig *e, uint32_t len)
     m.hello.segment_max = 1 << 18;
     m.hello.name = span_str("a");
     m.hello.addresses = span_of("\3\0abc", 5);
-    m.hello.data_key = span_of(key, len);
+    m.hello.data_key = span_of(key, bytes);
     brain_hear(e, 0, m);
     for (uint32_t i = 0; i < e->acts_count; i++)
         if (e->acts[i].type == ACT_PEER_DATA)

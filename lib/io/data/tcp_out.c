@@ -256,7 +256,7 @@ static bool mend(struct endpoint *ep)
     return mended;
 }
 
-/* Passes the turn on when it is over, after a send of n of `bytes` bytes.
+/* Passes the turn on when it is used up, after a send of n of `bytes` bytes.
  * Returns true if the stream may go on. */
 static bool stream_may_go_on(
     struct data *d, struct stream *st, size_t n, size_t bytes)

@@ -42,7 +42,7 @@ struct tcp_safe;
  * line. The key is copied, token and keys stay valid. */
 struct tcp_safe *tcp_safe_client(
     int fd, const struct tcp_key *key, const uint8_t *token, uint32_t stream);
-/* Has the client encrypt by new keys after so many bytes; 0: the default. */
+/* Makes the client change keys after this number of bytes; 0: the default. */
 void tcp_safe_rekey(struct tcp_safe *s, uint64_t bytes);
 struct tcp_safe *tcp_safe_server(
     int fd, const struct tcp_keys *keys, const uint8_t *token, bool encrypt);

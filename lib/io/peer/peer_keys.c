@@ -15,8 +15,8 @@
  *
  * Rejected: a ZAP handler in a thread of its own (the sets are read by one
  * thread, and a handshake may wait for a turn), accepting any client's key
- * (whoever learns the public half of a key would be in), and a key per daemon
- * (lists of names to keep; what a stolen one opens is the same). */
+ * (a program that learns the public half of a key would be in), and a key per
+ * daemon (lists of names to keep; what a stolen one opens is the same). */
 #include "io/peer/peer_impl.h"
 
 #include "base/log.h"
