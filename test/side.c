@@ -179,7 +179,7 @@ const struct data_ops *side_streams(void)
 
 struct span side_key(bool encrypt)
 {
-    static uint8_t key[2][SIDE_KEY];
+    static __thread uint8_t key[2][SIDE_KEY];
 
     side_fill(key[encrypt] + 1, SIDE_KEY - 1, 5);
     key[encrypt][0] = encrypt;
