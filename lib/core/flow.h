@@ -139,7 +139,8 @@ struct own_addresses {
 };
 
 /* Groups of a process beside its first one, the lowest if it has more. */
-#define GROUPS_MAX 64
+#define GROUPS_MAX   64
+#define GROUPS_BYTES (sizeof(uint32_t) * GROUPS_MAX) /* as INIT says them */
 struct groups {
     uint32_t count, ids[GROUPS_MAX];
 };

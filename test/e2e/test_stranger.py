@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from pair import Case, eventually
+from pair import Case, eventually, free_port
 from rawpeer import PING, cut, hello, part, pour
 from test_links import FEW, MANY, floods, together
 
@@ -16,17 +16,22 @@ CURVE = (b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00"
          + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31))
 # The first command of CURVE, for a key that no daemon has.
 HELLO = b"\x04\xc8\x05HELLO\x01\x00" + bytes(72) + b"\x07" * 120
+# The first record of TLS, as far as its session id.
+CLIENT_HELLO = (b"\x16\x03\x01\x00\xe0\x01\x00\x00\xdc\x03\x03"
+                + b"\x07" * 32 + b"\x20" + b"\x07" * 32 + bytes(64))
 NULL = CURVE.replace(b"CURVE", b"NULL\0")
 
 
-class Strangers(Case):
+class Attacked(Case):
+    """A pair at work, one of whose ports strangers reach."""
+    counted = ()
+    more = {}  # of the configuration of a langd
+
     def connect(self):
         return socket.create_connection(("127.0.0.1", self.port), 5)
 
-    def setUp(self):
-        super().setUp()
-        self.e, self.d = self.pair()
-        self.port = int(self.e.address.rsplit(":", 1)[1])
+    def begin(self, attacked, port):
+        self.attacked, self.port = attacked, port
         self.enc, self.lm = self.engines(self.e, self.d)
         self.room = 0
         self.took = []
@@ -43,21 +48,18 @@ class Strangers(Case):
     @contextlib.contextmanager
     def measured(self, what):
         """Rooms go on while the body attacks in other threads."""
-        rss, cpu = self.e.rss_kib(), self.e.cpu_ticks()
+        rss, cpu = self.attacked.rss_kib(), self.attacked.cpu_ticks()
         lost = self.d.stats()["peers_lost"]
         self.most = rss
         yield
         ms = sorted(1000 * t for t in self.took)
-        stats = self.e.stats()
-        counted = {k: v for k, v in stats.items()
-                   if v and k.startswith("peer_") and
-                   k.rsplit("_", 1)[1] in ("strange", "silent", "crowded",
-                                           "flooded", "refused")}
+        counted = {k: v for k, v in self.attacked.stats().items()
+                   if v and k in self.counted}
         print(f"{what}: {len(ms)} rooms, p50 {ms[len(ms) // 2]:.1f} ms, p99 "
-              f"{ms[len(ms) * 99 // 100]:.1f} ms; encoded: "
+              f"{ms[len(ms) * 99 // 100]:.1f} ms; {self.attacked.name}: "
               f"{(self.most - rss) / 1024:.1f} MiB more, "
-              f"{10 * (self.e.cpu_ticks() - cpu)} ms of CPU; {counted}")
-        self.assertTrue(self.e.alive(), self.e.tail())
+              f"{10 * (self.attacked.cpu_ticks() - cpu)} ms of CPU; {counted}")
+        self.assertTrue(self.attacked.alive(), self.attacked.tail())
         self.assertEqual(self.d.stats()["peers_lost"], lost)
         self.assertLess(self.most - rss, 128 * 1024)
         self.newcomer()
@@ -68,14 +70,54 @@ class Strangers(Case):
         thread.start()
         while thread.is_alive() or len(self.took) < 20:
             self.one()
-            self.most = max(self.most, self.e.rss_kib())
+            self.most = max(self.most, self.attacked.rss_kib())
         thread.join()
 
     def newcomer(self):
         """A daemon with a key comes in."""
-        late = self.world.langd([self.e], name=f"late{self.room}")
+        late = self.world.langd([self.e], name=f"late{self.room}",
+                                **self.more)
         lm = self.world.engine(late)
         self.deliver(self.enc, lm, 10**6, 300)
+
+    def hold(self, count, first, seconds):
+        """Connections that begin a handshake and do not end it."""
+        crowd = []
+        for _ in range(count):
+            s = self.connect()
+            with contextlib.suppress(ConnectionError):
+                s.sendall(first)
+            crowd.append(s)
+            if len(crowd) > 900:  # of our own descriptors
+                crowd.pop(0).close()
+        threading.Event().wait(seconds)
+        for s in crowd:
+            s.close()
+
+    def slow(self, said):
+        """A byte at a time, on more connections than have places."""
+        crowd = [self.connect() for _ in range(300)]
+        for at in range(len(said)):
+            for s in list(crowd):
+                try:
+                    s.send(said[at:at + 1])
+                except OSError:
+                    s.close()
+                    crowd.remove(s)
+            if not crowd:
+                return
+            threading.Event().wait(0.1)
+        self.assertEqual(len(crowd), 0)
+
+
+class Strangers(Attacked):
+    counted = ("peer_ended_strange", "peer_ended_silent", "peer_ended_crowded",
+               "peer_ended_flooded", "peer_refused", "peer_keys_refused")
+
+    def setUp(self):
+        super().setUp()
+        self.e, self.d = self.pair()
+        self.begin(self.e, int(self.e.address.rsplit(":", 1)[1]))
 
     def endless(self, first):
         """Greeting, something, and parts of a message that never ends."""
@@ -109,20 +151,6 @@ class Strangers(Case):
         with self.measured("floods that break"):
             self.until(lambda: together(8, flood))
 
-    def hold(self, count, first, seconds):
-        """Connections that begin a handshake and do not end it."""
-        crowd = []
-        for _ in range(count):
-            s = self.connect()
-            with contextlib.suppress(ConnectionError):
-                s.sendall(first)
-            crowd.append(s)
-            if len(crowd) > 900:  # of our own descriptors
-                crowd.pop(0).close()
-        threading.Event().wait(seconds)
-        for s in crowd:
-            s.close()
-
     def test_five_thousand_that_say_nothing(self):
         with self.measured("5,000 connections, half of a greeting"):
             self.until(lambda: self.hold(5000, CURVE[:32], 0))
@@ -152,23 +180,41 @@ class Strangers(Case):
             self.one()
 
     def test_a_slow_handshake(self):
-        """A byte at a time, on more connections than have places."""
-        def slow():
-            crowd = [self.connect() for _ in range(300)]
-            for at in range(len(CURVE + HELLO)):
-                for s in list(crowd):
-                    try:
-                        s.send((CURVE + HELLO)[at:at + 1])
-                    except OSError:
-                        s.close()
-                        crowd.remove(s)
-                if not crowd:
-                    return
-                threading.Event().wait(0.1)
-            self.assertEqual(len(crowd), 0)
-
         with self.measured("slow handshakes"):
-            self.until(slow)
+            self.until(lambda: self.slow(CURVE + HELLO))
             stats = self.e.stats()
             self.assertGreater(stats["peer_ended_crowded"], 0)
         eventually(lambda: self.e.stats()["peer_keys_refused"] > 0, "counted")
+
+
+class Data(Attacked):
+    """The same at langd's data port, where rows go by."""
+    counted = ("data_strangers", "data_unproven", "data_malformed",
+               "data_refused")
+    encrypt = "off"
+
+    def setUp(self):
+        super().setUp()
+        port = free_port()
+        sent = {"same_host": "off", "carrier": "tcp", "encrypt": self.encrypt}
+        self.more = {"transfer": sent}
+        self.e = self.world.encoded(transfer=sent)
+        self.d = self.world.langd(
+            [self.e], transfer={**sent, "ports": f"{port}-{port}"})
+        self.begin(self.d, port)
+
+    def test_five_thousand_that_say_nothing(self):
+        with self.measured(f"5,000 data connections, encrypt {self.encrypt}"):
+            self.until(lambda: self.hold(5000, b"", 0))
+
+    def test_five_thousand_that_begin(self):
+        with self.measured(f"5,000 data hellos, encrypt {self.encrypt}"):
+            self.until(lambda: self.hold(5000, CLIENT_HELLO[:60], 0))
+
+    def test_a_slow_proof(self):
+        with self.measured(f"slow proofs, encrypt {self.encrypt}"):
+            self.until(lambda: self.slow(CLIENT_HELLO))
+
+
+class EncryptedData(Data):
+    encrypt = "on"

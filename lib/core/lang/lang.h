@@ -419,7 +419,7 @@ struct asker {
 };
 /* c: the engine's connection, NULL: it is gone. */
 struct asker say_asker(const struct peer *p, const struct conn *c,
-    const struct secret *secret, uint8_t bytes[4 * GROUPS_MAX]);
+    const struct secret *secret, uint8_t bytes[GROUPS_BYTES]);
 /* Connects to a peer without a link. */
 void say_connect(struct langd *l, struct out *out, struct peer *p);
 

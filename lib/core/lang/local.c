@@ -215,7 +215,7 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     const char *text = "the encoder is not connected";
     struct peer *p = find_encoder(l, out, msg->decline.encoder, &text);
     struct peer_msg d = {.type = PEER_DECLINE, .room = msg->decline.room};
-    uint8_t gids[4 * GROUPS_MAX];
+    uint8_t gids[GROUPS_BYTES];
     struct asker a;
 
     if (p)

@@ -26,9 +26,9 @@ static struct peer_msg about(const struct lroom *m, enum peer_type type)
 }
 
 struct asker say_asker(const struct peer *p, const struct conn *c,
-    const struct secret *secret, uint8_t bytes[4 * GROUPS_MAX])
+    const struct secret *secret, uint8_t bytes[GROUPS_BYTES])
 {
-    struct writer w = writer_of(bytes, 4 * GROUPS_MAX);
+    struct writer w = writer_of(bytes, GROUPS_BYTES);
     struct asker a = {.secret = *secret};
 
     CHECK(peer_knows(p, secret), "%s hears a secret", p->label);
@@ -61,7 +61,7 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
     const struct lpool *pool = lroom_pool(l, m);
     struct peer_msg msg =
         about(m, m->init == INIT_CONFIRMED ? PEER_RESUME : PEER_INIT);
-    uint8_t firm = grant_firmness(l, m), gids[4 * GROUPS_MAX];
+    uint8_t firm = grant_firmness(l, m), gids[GROUPS_BYTES];
     struct asker a;
 
     CHECK(lroom_alive(m) && m->life != LIFE_CLOSING,
@@ -121,7 +121,7 @@ static void say_ack(
 static void say_abort(
     struct langd *l, struct out *out, struct lroom *m, struct peer *p)
 {
-    uint8_t gids[4 * GROUPS_MAX];
+    uint8_t gids[GROUPS_BYTES];
     struct asker a = say_asker(p, owner(l, m), &m->secret, gids);
     struct peer_msg msg = about(m, PEER_ABORT);
 
