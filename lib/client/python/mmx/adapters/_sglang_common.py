@@ -1,0 +1,166 @@
+"""Shared by both sides of the SGLang plugin: names of rooms, the aux, HTTP
+statuses, conversions between tensors and rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any, Dict, Tuple
+from urllib.parse import urlsplit
+
+import mmx
+from mmx import aux, errors
+
+MARK = "~"  # between a client's request id and the secret
+PORT = 7601  # of mmx-encoded, if MMX_ENCODERS does not say
+# An SGLang value beside the rows: its name in an aux.
+EXTRAS = {"second_per_grid_ts": "seconds", "original_image_sizes": "sizes"}
+JSON = ("video_timestamps",)  # one list per video: in an aux's extra
+
+STATUS = {"timeout": 504, "peer-lost": 502, "engine-lost": 502,
+          "daemon-lost": 503, "not-ready": 503, "no-blocks": 503,
+          "busy": 503, "quota": 503, "draining": 503, "too-large": 413,
+          "aborted": 400}
+
+
+def status(error: BaseException) -> int:
+    """Returns the HTTP status for a room's reason."""
+    return STATUS.get(reason(error), 500)
+
+
+def reason(error: BaseException) -> str:
+    return getattr(error, "reason", "timeout")
+
+
+def secret_of(req_id: str) -> bytes:
+    """Returns the secret of a part's room: the tokenizer has put it behind
+    the client's request id."""
+    got = re.fullmatch(".*~([0-9a-f]{32})(_local_part_[0-9]+)?", req_id,
+                       re.DOTALL)
+    if not got:
+        raise errors.Malformed("the request names no secret: does the "
+                               "language server run with mmx as well?")
+    return bytes.fromhex(got[1])
+
+
+def encoder_of(url: str) -> str:
+    """Returns the name or address of mmx-encoded beside an encoder server:
+    from MMX_ENCODERS, a JSON object, or port 7601 of the same host."""
+    known = json.loads(os.environ.get("MMX_ENCODERS") or "{}")
+    return known.get(url) or f"tcp://{urlsplit(url).hostname}:{PORT}"
+
+
+# --- rows -----------------------------------------------------------------
+DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+
+
+def misfit(field: Any, shape: Any, dtype: Any) -> str:
+    """Returns in what a pool's field differs from the rows; "": nothing."""
+    kind = DTYPES.get(str(dtype).split(".")[-1])
+    if kind and field.dtype != kind:
+        return f"is {field.dtype}, the rows are {kind}"
+    if field.elements != shape[1]:
+        return f"is {field.elements} wide, the rows are {shape[1]}"
+    return ""
+
+
+def from_tensor(rows: Any) -> Any:
+    """Returns rows for a pool: of numpy, bf16 as its bits."""
+    if not hasattr(rows, "detach"):
+        return rows
+    import torch
+
+    rows = rows.detach().cpu().contiguous()
+    if rows.dtype == torch.bfloat16:
+        return rows.view(torch.int16).numpy().view("u2")
+    return rows.numpy()
+
+
+def to_tensor(rows: Any, kind: str = "") -> Any:
+    """Returns a tensor over an array, without a copy. Where there is no torch
+    the array itself."""
+    try:
+        import torch
+    except ImportError:
+        return rows
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # read-only: it is never written
+        if kind == "bf16":
+            return torch.from_numpy(rows).view(torch.bfloat16)
+        return torch.from_numpy(rows)
+
+
+# --- aux ------------------------------------------------------------------
+def plain(value: Any) -> Any:
+    """Returns a tensor, an array or a nest of them as lists."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    return value
+
+
+def pack(data: Any, beside: Dict[str, Any]) -> bytes:
+    """Returns the aux of an EmbeddingData. beside: SGLang's further values,
+    by name; ValueError: one that an aux has no place for."""
+    grid = plain(data.grid_dim)
+    values: Dict[str, Any] = {
+        "modality": data.modality.name.lower(),
+        "part": (data.part_idx, data.num_parts), "rows": [data.shape[0]]}
+    if values["modality"] not in aux.MODALITIES:
+        raise ValueError(f"no modality for an aux: {values['modality']}")
+    extra: Dict[str, Any] = {}
+    if grid and all(isinstance(g, list) and len(g) == 3 for g in grid):
+        values["grid"] = grid
+    else:
+        extra["grid"] = grid
+    for name, value in beside.items():
+        if value is None:
+            continue
+        if name in EXTRAS:
+            values[EXTRAS[name]] = plain(value)
+        elif name in JSON:
+            extra[name] = plain(value)
+        else:
+            raise ValueError(f"{name} cannot go beside the rows")
+    return aux.pack(extra=extra or None, **values)
+
+
+def unpack(data: bytes) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
+    """Returns (modality, part and grid; SGLang's further values)."""
+    got = aux.unpack(data)
+    extra = got.get("extra", {})
+    unknown = set(extra) - {"grid", *JSON}
+    if unknown or "part" not in got or "modality" not in got or \
+            not isinstance(got["modality"], str):
+        raise errors.Malformed("not an aux of an SGLang encoder" +
+                               (f": {min(unknown)}" if unknown else ""))
+    beside = {name: got[ours] for name, ours in EXTRAS.items() if ours in got}
+    beside.update({n: extra[n] for n in JSON if n in extra})
+    grid = [list(g) for g in got["grid"]] if "grid" in got \
+        else extra.get("grid")
+    return {"modality": got["modality"], "part": got["part"],
+            "grid": grid}, beside
+
+
+def numbers(values: Any) -> Any:
+    """Returns a grid as a tensor of whole numbers."""
+    import numpy as np
+
+    return to_tensor(np.asarray(values, dtype="i8"))
+
+
+def pool_name() -> str:
+    return os.environ.get("MMX_POOL", "")
+
+
+def field_of(pool: mmx.Pool) -> str:
+    """Returns the field with the embeddings: MMX_FIELD, or the first."""
+    name = os.environ.get("MMX_FIELD") or next(iter(pool.fields))
+    if name not in pool.fields:
+        raise errors.IncompatibleLayout(f"pool {pool.name} has no field "
+                                        f"{name}")
+    return name

@@ -1,0 +1,168 @@
+"""The encode side of the SGLang plugin: a room per (request, part), announced
+by rank 0 when the preprocessor has counted its rows and the ViT has not run."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from typing import Any, Dict, Optional
+
+import mmx
+from mmx import errors
+
+from ._sglang_common import (field_of, from_tensor, misfit, pack, pool_name,
+                             reason, secret_of, status)
+
+SERVER = "sglang.srt.disaggregation.encoder.server"
+CONNECT_S = 1  # for a daemon that is away: each request waits this long
+LOOK_S = 0.25  # between two looks whether SGLang has given a request up
+
+
+class Rooms:
+    """The rooms of one encoder; its connection belongs to its loop."""
+
+    def __init__(self) -> None:
+        self.conn: Optional[mmx.Connection] = None
+        self.sources: Dict[str, mmx.Source] = {}
+        self.refused: Dict[str, BaseException] = {}  # not announced: why
+        self._lock = asyncio.Lock()
+
+    async def pool(self) -> mmx.Pool:
+        """Returns the pool, which is another one after a restart."""
+        async with self._lock:
+            if self.conn is None:
+                self.conn = await mmx.aconnect("encoded", name="sglang",
+                                               timeout=CONNECT_S)
+        return await self.conn.apool(pool_name(), timeout=CONNECT_S)
+
+    async def announce(self, data: Any, beside: Dict[str, Any]) -> None:
+        """Announces a part. Why it cannot be is kept for its send(): other
+        requests of the batch go on."""
+        req_id = data.req_id
+        try:
+            pool = await self.pool()
+            why = misfit(pool.fields[field_of(pool)], data.shape, data.dtype)
+            if why:
+                raise errors.IncompatibleLayout(f"pool {pool.name} {why}")
+            self.sources[req_id] = self._announced(
+                req_id, pool, data.shape[0], pack(data, beside))
+        except (errors.MmxError, OSError, TimeoutError, ValueError) as e:
+            self.refused[req_id] = e
+
+    def _announced(self, req_id: str, pool: mmx.Pool, rows: int,
+                   aux: bytes) -> mmx.Source:
+        assert self.conn
+        return self.conn.announce(mmx.room_id(req_id), pool, rows, rows,
+                                  aux=aux, secret=secret_of(req_id))
+
+    async def fail(self, req_id: str, text: str) -> None:
+        """Every rank that waits hears the text of SGLang's error at once."""
+        source = self.sources.get(req_id)
+        if source is None:
+            source = self.sources[req_id] = self._announced(
+                req_id, await self.pool(), 1, b"")
+        source.abort("internal", text[:200])
+
+    def release(self, req_id: str) -> None:
+        self.refused.pop(req_id, None)
+        source = self.sources.pop(req_id, None)
+        if source is None:
+            return
+        if not source.ended:
+            source.abort(text="the encoder gave the request up")
+        source.release(force=True)
+
+
+def make_delivery(server: Any) -> type:
+    class Delivery(server.ZmqDelivery):  # type: ignore[misc]
+        """What SGLang calls to send a part and to let go of it."""
+
+        def __init__(self, encoder: Any, **more: Any) -> None:
+            super().__init__(encoder, **more)
+            self.rooms = Rooms()
+
+        async def send(self, state: Any, destination: Any) -> None:
+            data = await self.encoder._wait_for_embedding(state)
+            rooms, req_id = self.rooms, state.req_id
+            if data.error_msg is not None or data.embedding is None:
+                await rooms.fail(req_id, str(data.error_msg or "no rows"))
+                return
+            if req_id in rooms.refused:
+                raise rooms.refused[req_id]
+            source = rooms.sources.get(req_id)
+            if source is None:
+                raise errors.UnknownRoom("it was never announced")
+            await self._until(source.granted, state)
+            rows = from_tensor(data.embedding)
+            if len(rows) != source.total:
+                raise errors.Malformed(f"{len(rows)} rows, {source.total} "
+                                       "were announced")
+
+            def write() -> None:
+                source[field_of(source.pool)][0:len(rows)] = rows
+            await asyncio.to_thread(write)
+            source.commit(0, len(rows), final=True)
+            await self._until(source.done, state)
+
+        async def _until(self, what: Any, state: Any) -> None:
+            """Waits; ends as well when SGLang has given the request up."""
+            loop = asyncio.get_running_loop()
+            end = loop.time() + self.encoder.send_timeout
+            while not state.release_requested and loop.time() < end:
+                try:
+                    await what(timeout=LOOK_S)
+                    return
+                except TimeoutError:
+                    continue
+            if state.release_requested:
+                raise errors.Aborted("the encoder gave the request up")
+            raise errors.TimedOut(f"not within {self.encoder.send_timeout} s")
+
+        async def release(self, state: Any) -> None:
+            self.rooms.release(state.req_id)
+            await super().release(state)
+
+    return Delivery
+
+
+async def published(original: Any, self: Any, ctx: Any,
+                    requests: Any) -> None:
+    """MMEncoder._publish_preprocess_metadata: sizes and grids are known."""
+    await original(self, ctx, requests)
+    if self.rank != 0 or ctx.is_health_check:
+        return
+    first = 0
+    for request, items in zip(requests, ctx.items_per_req):
+        beside = dict(ctx.aux_data)
+        sizes = beside.get("original_image_sizes")
+        if sizes is not None:  # of all requests of the batch
+            beside["original_image_sizes"] = sizes[first:first + items]
+        first += items
+        state = self.req_states.get(request["req_id"])
+        if state is not None and state.embedding_data is not None:
+            await self.delivery.rooms.announce(state.embedding_data, beside)
+
+
+async def delivered(original: Any, self: Any, req_id: str) -> None:
+    """MMEncoder.send_with_url: no URL is registered."""
+    server = importlib.import_module(SERVER)
+    state = self.req_states.get(req_id)
+    if state is None:
+        return
+    try:
+        await self.send_to_destination(state, None)
+    except (errors.MmxError, OSError, TimeoutError, ValueError,
+            TypeError) as e:
+        if not state.release_requested:
+            raise server.MMError(
+                f"[{req_id.split('~')[0]}] embedding delivery failed: "
+                f"{reason(e)}: {e}", code=status(e)) from None
+    finally:
+        await self.release_request(req_id)
+
+
+def hooks() -> Dict[str, Any]:
+    server = importlib.import_module(SERVER)
+    return {"server.ZmqDelivery": make_delivery(server),
+            "server.MMEncoder._publish_preprocess_metadata": published,
+            "server.MMEncoder.send_with_url": delivered}
