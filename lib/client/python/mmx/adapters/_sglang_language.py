@@ -1,0 +1,257 @@
+"""The language side of the SGLang plugin: a secret for each request in the
+tokenizer process, rooms for it in each scheduler rank. The scheduler never
+waits: a rank looks at its cells once in each of SGLang's turns."""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import os
+import threading
+import time
+import weakref
+from array import array
+from typing import Any, Deque, Dict, List, Optional, Tuple
+
+import mmx
+from mmx import errors
+
+from ._sglang_common import (MARK, encoder_of, field_of, numbers, pool_name,
+                             reason, status, to_tensor, unpack)
+
+RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
+PATIENCE_S = 5  # for a daemon that is away
+
+
+# --- tokenizer manager ------------------------------------------------------
+def marked(original: Any, self: Any, obj: Any, *args: Any,
+           **more: Any) -> Any:
+    """MMReceiverBase._send_encode_request: clients choose request ids, and
+    may choose one twice; a room id is for use once. The encoder gets the id
+    with a secret, the scheduler the secret behind the encoder's URLs."""
+    secret = mmx.secret().hex()
+    if obj.rid is None:
+        import uuid
+
+        obj.rid = uuid.uuid4().hex
+    rid = obj.rid
+    obj.rid = f"{rid}{MARK}{secret}"
+    try:
+        ready = original(self, obj, *args, **more)
+    finally:
+        obj.rid = rid
+    if ready is not None:
+        obj.encoder_urls = [*obj.encoder_urls, f"mmx:{secret}"]
+    return ready
+
+
+def dispatched(original: Any, self: Any, req_id: str, *args: Any,
+               on_dispatch_error: Any = None, **more: Any) -> Any:
+    """MMReceiverBase._run_encode_in_thread: an error is the client's
+    request's."""
+    args_ = list(args)
+    if len(args_) > 6:
+        on_dispatch_error = args_.pop(6)
+
+    def failed(error: Any) -> None:
+        error.rid = error.rid.rpartition(MARK)[0] or error.rid
+        on_dispatch_error(error)
+
+    return original(self, req_id, *args_, **more,
+                    on_dispatch_error=failed if on_dispatch_error else None)
+
+
+# --- scheduler ranks ----------------------------------------------------------
+class Lang:
+    """The connection of one scheduler process, and its place on the host."""
+
+    one: "Optional[Lang]" = None
+
+    def __init__(self) -> None:
+        from sglang.srt.runtime_context import get_parallel  # type: ignore
+
+        here = get_parallel()
+        self.hosts = max(1, here.nnodes)
+        self.ranks = max(1, here.tp_size // self.hosts)
+        self.rank = here.tp_rank % self.ranks
+        self.conn = mmx.connect(
+            "langd", name=f"sglang-{here.tp_rank}", timeout=0,
+            session=os.environ.get("MMX_SESSION", "sglang"))
+        self.mapped: Optional[mmx.Pool] = None
+        self._asked: Optional[mmx.Reply] = None
+        self._thread = threading.get_ident()
+        self._left: Deque[mmx.Room] = collections.deque()
+
+    @classmethod
+    def get(cls) -> "Lang":
+        if cls.one is None:
+            cls.one = cls()
+        return cls.one
+
+    def step(self) -> Optional[mmx.Pool]:
+        """Steps the connection; returns the pool once it is mapped."""
+        self.conn.step()
+        while self._left:
+            self._left.popleft().release(force=True)
+        if not self.conn.connected:
+            return None
+        if self.mapped and self.mapped.epoch == self.conn.epoch:
+            return self.mapped
+        if not self._asked or self._asked.error:
+            self._asked = self.conn.send(mmx.wire.POOL, name=pool_name(),
+                                         layout="")
+        if self._asked.done and not self._asked.error:
+            self.mapped = mmx.Pool(self._asked.result(), self._asked.fd,
+                                   self.conn.epoch)
+            self._asked = None
+            return self.mapped
+        return None
+
+    def give_back(self, room: mmx.Room) -> None:
+        """Releases a room whose last tensor went, in whatever thread."""
+        if threading.get_ident() == self._thread and not self.conn.closed:
+            room.release(force=True)
+        else:
+            self._left.append(room)
+
+
+def make_waiting(receiver: Any) -> type:
+    class Waiting(receiver.WaitingZmqRequest):  # type: ignore[misc]
+        """A request in one scheduler rank: its rooms are a group."""
+
+        def send_encode_request(self) -> None:
+            self.rooms: Dict[int, mmx.Room] = {}
+            self._taken: List[int] = []
+            self._since = time.monotonic()
+            self._secret = next((u[4:] for u in self.encoder_urls
+                                 if u.startswith("mmx:")), "")
+            if not self._secret:
+                raise errors.Malformed("the request has no secret")
+            self._places: List[Tuple[int, str]] = []
+            for counts in self.num_items_assigned.values():
+                for at, count in enumerate(counts):
+                    if count:
+                        self._places.append((len(self._places),
+                                             encoder_of(self.encoder_urls[at])))
+            self._open()
+
+        def _open(self) -> bool:
+            """Asks for the rooms as soon as there is a pool."""
+            lang = Lang.get()
+            pool = lang.step()
+            if self.rooms or not self._places:
+                return True
+            if pool is None:
+                return False
+            rid = f"{self.recv_req.rid}{MARK}{self._secret}"
+            secret = bytes.fromhex(self._secret)
+            group = (mmx.room_id(rid), len(self._places)) \
+                if len(self._places) > 1 else None
+            for part, encoder in self._places:
+                room = mmx.room_id(receiver.create_part_req_id(rid, part))
+                if lang.rank == 0:
+                    self.rooms[part] = lang.conn.request(
+                        room, pool, encoder, storage="compact",
+                        readers=lang.ranks - 1, destinations=lang.hosts,
+                        group=group, secret=secret)
+                else:
+                    self.rooms[part] = lang.conn.attach(  # type: ignore
+                        room, encoder, pool=pool, secret=secret)
+            return True
+
+        def _try_recv_mm_data(self) -> None:
+            if self.status != receiver.WaitingMMRequestStatus.PENDING:
+                return
+            try:
+                if not self._open():
+                    if time.monotonic() - self._since > PATIENCE_S:
+                        raise errors.NotReady("no mmx-langd is connected")
+                    return
+                for room in self.rooms.values():
+                    if room.state is mmx.State.FAILED:
+                        raise room.reason or errors.Internal()
+            except errors.MmxError as e:
+                self._fail_and_release(f"mmx: {reason(e)}: {e}", status(e))
+                return
+            if all(r.complete for r in self.rooms.values()):
+                self._assemble()
+
+        def _assemble(self) -> None:
+            try:
+                by_modality: Dict[Any, List[Any]] = {}
+                for part, room in sorted(self.rooms.items()):
+                    data = self._part(part, room)
+                    self.recv_embedding_data = \
+                        receiver._aggregate_embedding_part(
+                            self.recv_embedding_data, data, self.model_type)
+                    by_modality.setdefault(data.modality, []).append(
+                        data.embedding)
+                self._finish_assemble({m: joined(t)
+                                       for m, t in by_modality.items()})
+                self.recv_embedding_data = None
+            except Exception as e:  # this request's, not the scheduler's
+                self._fail_assemble(e)
+
+        def _part(self, part: int, room: mmx.Room) -> Any:
+            said, beside = unpack(room.aux)
+            if said["part"] != (part, len(self.rooms)):
+                raise errors.Malformed(f"part {said['part']} in the room of "
+                                       f"{part} of {len(self.rooms)}")
+            modality = receiver.Modality[said["modality"].upper()]
+            return receiver.EmbeddingData(
+                self.recv_req.rid, len(self.rooms), part,
+                numbers(said["grid"]), modality, self._rows(part, room),
+                **beside)
+
+        def _rows(self, part: int, room: mmx.Room) -> Any:
+            """Returns the rows in place, which go back with the last tensor
+            over them, or copied, if MMX_SGLANG_COPY is 1."""
+            name = field_of(room.pool)
+            kind = room.pool.fields[name].dtype
+            try:
+                rows = room.view(name)
+            except mmx.SplitRows:
+                rows = room.gather(name)
+            if os.environ.get("MMX_SGLANG_COPY") == "1":
+                rows = rows.copy()
+            rows = rows.view("i2") if kind == "bf16" else rows[:]
+            weakref.finalize(rows, Lang.get().give_back, room).atexit = False
+            self._taken.append(part)
+            return to_tensor(rows, kind)
+
+        def _fail_and_release(self, error_msg: Any,
+                              error_code: Any = None) -> None:
+            # 0.5.23 takes len() of the prompt of a request that failed before
+            # its embeddings were there, and the scheduler ends.
+            if self.recv_req.input_ids is None:
+                self.recv_req.input_ids = array("q", [0])
+            super()._fail_and_release(error_msg, error_code)
+
+        def release_resources(self) -> None:
+            """Releases what no tensor shows; before READY that is an abort."""
+            rooms = getattr(self, "rooms", {})
+            for part in [p for p in rooms if p not in self._taken]:
+                rooms.pop(part).release(force=True, no_readers=True)
+            self.recv_embedding_data = None
+            super().release_resources()
+
+    return Waiting
+
+
+def joined(parts: List[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    try:
+        import torch
+    except ImportError:
+        import numpy as np
+
+        return np.concatenate(parts)
+    return torch.cat(parts)
+
+
+def hooks() -> Dict[str, Any]:
+    receiver = importlib.import_module(RECEIVER)
+    return {"receiver.WaitingZmqRequest": make_waiting(receiver),
+            "receiver.MMReceiverBase._send_encode_request": marked,
+            "receiver.MMReceiverBase._run_encode_in_thread": dispatched}
