@@ -1,0 +1,48 @@
+"""What mmx.adapters.sglang needs of SGLang, by file of its wheel: what it
+looks up itself before it hooks anything, and what it reads beside."""
+
+TESTED = ("sglang==0.5.23",)
+NEWEST = "sglang"
+WHEEL_BYTES = 100 * 10**6
+
+_ENCODER = "sglang/srt/disaggregation/encoder/"
+NAMES = {
+    "sglang/srt/plugins/__init__.py": ["load_plugins"],
+    "sglang/srt/plugins/hook_registry.py": [
+        "HookRegistry.register", "HookRegistry.apply_hooks", "HookType.*"],
+    "sglang/srt/arg_groups/pd_disaggregation_hook.py": [
+        "handle_encoder_disaggregation"],
+    "sglang/srt/arg_groups/overrides.py": ["declare_resolution"],
+    "sglang/srt/arg_groups/model_override_base.py": ["resolving_view"],
+    "sglang/srt/runtime_context.py": ["get_parallel"],
+    _ENCODER + "receiver.py": [
+        "EmbeddingData.__init__", "create_part_req_id",
+        "_aggregate_embedding_part", "MMReceiverBase._send_encode_request",
+        "MMReceiverBase._run_encode_in_thread",
+        "WaitingMMRequestBase.__init__",
+        "WaitingMMRequestBase.self.recv_req",
+        "WaitingMMRequestBase.self.encoder_urls",
+        "WaitingMMRequestBase.self.model_type",
+        "WaitingMMRequestBase.self.num_items_assigned",
+        "WaitingMMRequestBase.self.recv_embedding_data",
+        "WaitingMMRequestBase.self.status",
+        "WaitingMMRequestBase._try_recv_mm_data",
+        "WaitingMMRequestBase._fail_and_release",
+        "WaitingMMRequestBase._finish_assemble",
+        "WaitingMMRequestBase._fail_assemble",
+        "WaitingMMRequestBase.release_resources",
+        "WaitingMMRequestStatus.*",
+        "WaitingZmqRequest.send_encode_request"],
+    _ENCODER + "server.py": [
+        "EncodeContext.modality", "EncodeContext.items_per_req",
+        "EncodeContext.aux_data", "EncodeContext.is_health_check",
+        "MMEncoder._publish_preprocess_metadata", "MMEncoder.send_with_url",
+        "MMEncoder.send_to_destination", "MMEncoder.release_request",
+        "MMEncoder._wait_for_embedding", "MMEncoder.self.delivery",
+        "MMEncoder.self.rank", "MMEncoder.self.req_states",
+        "MMEncoder.self.send_timeout", "MMError.__init__",
+        "ReqState.release_requested", "ReqState.embedding_data",
+        "ReqState.req_id",
+        "ZmqDelivery.__init__", "ZmqDelivery.send", "ZmqDelivery.release"],
+    _ENCODER + "runtime.py": ["launch_dp_worker"],
+}
