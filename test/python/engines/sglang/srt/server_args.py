@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+
+class Arg:
+    def __init__(self, choices):
+        self.choices = choices
+
+
+class ServerArgs:
+    __annotations__ = {"encoder_transfer_backend": Annotated[
+        str, Arg(["auto", "zmq_to_scheduler", "zmq_to_tokenizer",
+                  "mooncake"])]}
+
+    def __init__(self, **values):
+        self.encoder_transfer_backend = "auto"
+        self.encoder_only = self.language_only = False
+        self.enable_dp_attention = False
+        self.encoder_urls = []
+        self.__dict__.update(values)
