@@ -1,0 +1,339 @@
+"""The SGLang plugin without a daemon: what it hooks is held against the
+committed table of SGLang's names; what does not fit is refused whole; aux,
+secrets, the command line."""
+
+import asyncio
+import inspect
+import os
+import subprocess
+import sys
+import types
+import unittest
+import unittest.mock
+
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.append(os.path.join(HERE, "engines"))  # last: a real one comes first
+sys.path.insert(0, os.path.join(ROOT, "test/engines"))
+
+import signatures  # noqa: E402
+from sglang.srt import plugins, server_args  # noqa: E402
+from sglang.srt.arg_groups import pd_disaggregation_hook  # noqa: E402
+from sglang.srt.disaggregation.encoder import (  # noqa: E402
+    receiver, runtime, server)
+from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: E402
+
+import mmx  # noqa: E402
+from mmx import errors  # noqa: E402
+from mmx.adapters import (_sglang_common as common,  # noqa: E402
+                          _sglang_language as language, sglang)
+
+PACKAGE = os.path.join(ROOT, "lib/client/python")
+ENGINES = os.path.join(HERE, "engines")
+TABLES = {**sglang.START, **sglang.LANGUAGE, **sglang.ENCODE}
+
+
+def names_of(signature):
+    """Returns the parameters of a table's signature, as parameters() does."""
+    words = signature[signature.index("(") + 1:-1].split(", ")
+    words = [w.split("=")[0] for w in words if w]
+    return " ".join(words[1:] if signature.startswith("classmethod")
+                    else words)
+
+
+class Fit(unittest.TestCase):
+    def tearDown(self):
+        HookRegistry.reset()
+        runtime.launch_dp_worker = getattr(
+            runtime, "_mmx_launch_dp_worker", runtime.launch_dp_worker)
+        os.environ.pop(sglang.ON, None)
+
+    def test_the_tested_release_has_all_that_is_needed(self):
+        spec, table = signatures.spec_of("sglang"), \
+            signatures.committed("sglang")
+        self.assertEqual([w.replace("==", " ") for w in spec.TESTED],
+                         list(table))
+        self.assertEqual(list(table)[-1], f"sglang {sglang.TESTED}")
+        for files in table.values():
+            self.assertEqual(set(files), set(spec.NAMES))
+            for path, found in files.items():
+                for name, what in found.items():
+                    self.assertIsNotNone(what, f"{path}: {name}")
+
+    def test_what_is_looked_up_is_what_the_release_has(self):
+        files = list(signatures.committed("sglang").values())[-1]
+        for names in (sglang.START, sglang.LANGUAGE, sglang.ENCODE):
+            for module, wanted in names.items():
+                path = module.replace(".", "/") + ".py"
+                for name, params in wanted.items():
+                    with self.subTest(f"{module}.{name}"):
+                        self.assertEqual(names_of(files[path][name]), params)
+
+    def test_what_stands_in_has_the_same(self):
+        for names in (sglang.START, sglang.LANGUAGE, sglang.ENCODE):
+            sglang.check(names)
+
+    def test_ours_take_what_theirs_take(self):
+        """A class that replaces one keeps the parameters of its calls."""
+        for ours, theirs in (
+                (language.make_waiting(receiver), receiver.WaitingZmqRequest),
+                (sglang_encoder().make_delivery(server), server.ZmqDelivery)):
+            for name, call in vars(ours).items():
+                if inspect.isfunction(call) and hasattr(theirs, name) and \
+                        name != "__init__":
+                    self.assertEqual(
+                        sglang.parameters(call),
+                        sglang.parameters(getattr(theirs, name)), name)
+
+    def test_one_that_does_not_fit_is_left_as_it_was(self):
+        def fewer(self):
+            pass
+        for at, name, said in (
+                (receiver.WaitingMMRequestBase, "_fail_assemble",
+                 r"_fail_assemble takes \(self\)"),
+                (receiver, "create_part_req_id", "create_part_req_id takes")):
+            before = receiver.WaitingZmqRequest
+            with self.subTest(name), \
+                    unittest.mock.patch.object(at, name, fewer):
+                with self.assertRaisesRegex(sglang.Unfit, said) as caught:
+                    sglang.install("language")
+                self.assertNotIn("\n", str(caught.exception))
+                self.assertIn("nothing was hooked", str(caught.exception))
+                self.assertIs(receiver.WaitingZmqRequest, before)
+                self.assertEqual(HookRegistry.hooks, {})
+
+    def test_a_name_that_is_gone_and_more(self):
+        with unittest.mock.patch.object(server, "MMEncoder", None):
+            with self.assertRaisesRegex(
+                    sglang.Unfit, "has no MMEncoder._pub.*, and 4 more$"):
+                sglang.install("encode")
+        self.assertEqual(HookRegistry.hooks, {})
+
+    def test_choices_that_are_no_list(self):
+        with unittest.mock.patch.object(
+                server_args.ServerArgs, "__annotations__", {}):
+            with self.assertRaisesRegex(sglang.Unfit, "list of choices"):
+                sglang.register()
+        self.assertEqual(HookRegistry.hooks, {})
+
+    def test_a_missing_engine_is_named(self):
+        got = subprocess.run(
+            [sys.executable, "-c",
+             "from mmx.adapters import sglang; sglang.register()"],
+            capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": PACKAGE})
+        self.assertEqual(got.returncode, 1)
+        self.assertRegex(got.stderr.splitlines()[-1],
+                         "Unfit: mmx does not fit this SGLang .*: "
+                         "sglang.* cannot be imported")
+
+    # --- the command line -------------------------------------------------
+    def start(self, **said):
+        args = server_args.ServerArgs(**said)
+        plugins.load_plugins()
+        return pd_disaggregation_hook.handle_encoder_disaggregation(args)
+
+    def test_another_backend_costs_nothing(self):
+        before = receiver.WaitingZmqRequest, server.ZmqDelivery
+        self.assertEqual(self.start(encoder_transfer_backend="mooncake"),
+                         "mooncake")
+        self.assertEqual((receiver.WaitingZmqRequest, server.ZmqDelivery),
+                         before)
+        self.assertNotIn(sglang.ON, os.environ)
+        self.assertEqual(len(HookRegistry.patched), 1)
+        self.assertIn("mmx", sglang._choices())
+
+    def test_each_side_gets_its_hooks(self):
+        for side, at, name in (("encode", server, "ZmqDelivery"),
+                               ("language", receiver, "WaitingZmqRequest")):
+            before = getattr(at, name)
+            with self.subTest(side):
+                self.assertEqual(
+                    self.start(encoder_transfer_backend="mmx",
+                               encoder_only=side == "encode"),
+                    sglang.RIDES_ON)
+                self.assertEqual(os.environ[sglang.ON], side)
+                self.assertTrue(issubclass(getattr(at, name), before))
+                self.assertIsNot(getattr(at, name), before)
+            self.tearDown()
+            self.assertIs(getattr(at, name), before)
+
+    def test_a_worker_of_the_encoder_loads_it(self):
+        os.environ[sglang.ON] = "encode"
+        before = server.ZmqDelivery
+        sglang.install("encode")
+        args = (None, 3, 0, "", "", "")
+        HookRegistry.reset()  # the worker is a new process
+        self.assertIs(runtime.launch_dp_worker, sglang.launch_dp_worker)
+        runtime.launch_dp_worker = runtime._mmx_launch_dp_worker
+        self.assertIs(server.ZmqDelivery, before)
+        sglang.launch_dp_worker(*args)
+        self.assertIsNot(server.ZmqDelivery, before)
+
+    def test_what_does_not_go_together_is_refused(self):
+        for more, said in (
+                ({"enable_dp_attention": True}, "enable-dp-attention"),
+                ({"encoder_urls": ["grpc://e:1"]}, "not by gRPC")):
+            with self.assertRaisesRegex(ValueError, said):
+                self.start(encoder_transfer_backend="mmx", **more)
+            self.tearDown()
+
+
+def sglang_encoder():
+    from mmx.adapters import _sglang_encoder
+
+    return _sglang_encoder
+
+
+class Common(unittest.TestCase):
+    def data(self, **more):
+        return types.SimpleNamespace(**{
+            "modality": receiver.Modality.IMAGE, "part_idx": 1,
+            "num_parts": 2, "shape": [96, 8],
+            "grid_dim": np.array([[1, 16, 24]]), **more})
+
+    def test_aux_travels(self):
+        video = {"video_timestamps": [[0.0, 0.5]],
+                 "second_per_grid_ts": np.array([0.5]),
+                 "original_image_sizes": None}
+        said, beside = common.unpack(common.pack(
+            self.data(modality=receiver.Modality.VIDEO), video))
+        self.assertEqual(said, {"modality": "video", "part": (1, 2),
+                                "grid": [[1, 16, 24]]})
+        self.assertEqual(beside, {"video_timestamps": [[0.0, 0.5]],
+                                  "second_per_grid_ts": [0.5]})
+
+    def test_aux_is_one_that_other_engines_read(self):
+        got = mmx.aux.unpack(common.pack(self.data(), {}))
+        self.assertEqual(got["grid"], [(1, 16, 24)])
+        self.assertEqual(got["rows"], [96])
+
+    def test_lengths_of_audio(self):
+        audio = self.data(modality=receiver.Modality.AUDIO,
+                          grid_dim=np.array([7, 9]))
+        self.assertEqual(common.unpack(common.pack(audio, {}))[0]["grid"],
+                         [7, 9])
+
+    def test_what_an_aux_has_no_place_for(self):
+        with self.assertRaisesRegex(ValueError, "video_audio_embedding"):
+            common.pack(self.data(), {"video_audio_embedding": [1]})
+        with self.assertRaises(errors.TooLarge):
+            common.pack(self.data(), {"video_timestamps": [[0.5] * 20000]})
+
+    def test_an_aux_that_is_not_ours(self):
+        for data in (b"", b"\x80\x04]", mmx.aux.pack(modality="image"),
+                     mmx.aux.pack(part=(0, 1)),
+                     mmx.aux.pack(modality=9, part=(0, 1)),
+                     mmx.aux.pack(modality="image", part=(0, 1),
+                                  extra={"run": "this"})):
+            with self.assertRaises(errors.Malformed):
+                common.unpack(data)
+
+    def test_a_pool_that_does_not_fit(self):
+        field = types.SimpleNamespace(dtype="bf16", elements=8)
+        self.assertEqual(common.misfit(field, [1, 8], "torch.bfloat16"), "")
+        self.assertIn("rows are f32",
+                      common.misfit(field, [1, 8], "torch.float32"))
+        self.assertIn("8 wide, the rows are 9",
+                      common.misfit(field, [1, 9], "torch.bfloat16"))
+
+    def test_secrets(self):
+        secret = mmx.secret()
+        for req_id in (f"r~{secret.hex()}", f"a~b\n~{secret.hex()}"):
+            for part in ("", "_local_part_3"):
+                self.assertEqual(common.secret_of(req_id + part), secret)
+        for req_id in ("r", "r~12", f"{secret.hex()}", "r_local_part_0"):
+            with self.assertRaises(errors.Malformed):
+                common.secret_of(req_id)
+
+    def test_the_daemon_beside_an_encoder(self):
+        self.assertEqual(common.encoder_of("http://h:30000"), "tcp://h:7601")
+        with unittest.mock.patch.dict(os.environ, {
+                "MMX_ENCODERS": '{"http://h:1": "enc0"}'}):
+            self.assertEqual(common.encoder_of("http://h:1"), "enc0")
+            self.assertEqual(common.encoder_of("http://g:1"), "tcp://g:7601")
+
+    def test_statuses(self):
+        self.assertEqual(common.status(TimeoutError()), 504)
+        self.assertEqual(common.status(errors.TooLarge()), 413)
+        self.assertEqual(common.status(errors.Corrupt()), 500)
+        for reason in common.STATUS:
+            self.assertIn(reason, [e.reason for e in
+                                   errors.BY_NUMBER.values()])
+
+
+class Tokenizer(unittest.TestCase):
+    def setUp(self):
+        sglang.install("language")
+        self.addCleanup(HookRegistry.reset)
+        self.posted, self.errors = [], []
+
+    def ask(self, rid, error=None, urls=("http://a", "http://b")):
+        def post(url, request):
+            self.posted.append(request["req_id"])
+            return error
+        obj = types.SimpleNamespace(rid=rid, items=[1, 1])
+        tokenizer = receiver.MMReceiverBase(urls, post)
+        ready = tokenizer._send_encode_request(
+            obj, on_dispatch_error=self.errors.append)
+        if ready:
+            ready.set()
+            tokenizer.thread.join()
+        return obj
+
+    def test_an_id_used_twice_is_two_rooms(self):
+        first, second = self.ask("r"), self.ask("r")
+        self.assertEqual((first.rid, second.rid), ("r", "r"))
+        self.assertEqual(len(set(self.posted)), 4)
+        for obj, posted in ((first, self.posted[:2]),
+                            (second, self.posted[2:])):
+            secret = obj.encoder_urls[-1][len("mmx:"):]
+            self.assertEqual(obj.encoder_urls[:-1], ["http://a", "http://b"])
+            self.assertEqual(posted, [f"r~{secret}_local_part_{i}"
+                                      for i in range(2)])
+
+    def test_a_request_without_an_id_gets_one(self):
+        self.assertTrue(self.ask(None).rid)
+
+    def test_no_encoder_no_secret(self):
+        obj = self.ask("r", urls=())
+        self.assertEqual(obj.rid, "r")
+        self.assertFalse(hasattr(obj, "encoder_urls"))
+
+    def test_an_encoders_error_is_the_clients_requests(self):
+        self.ask("r", types.SimpleNamespace(rid=None))
+        self.assertEqual([e.rid for e in self.errors], ["r", "r"])
+
+
+class Encoder(unittest.TestCase):
+    def test_a_batch_is_told_its_own_sizes(self):
+        told = []
+
+        async def announce(data, beside):
+            told.append((data, beside["original_image_sizes"]))
+
+        async def original(self, ctx, requests):
+            pass
+        rooms = types.SimpleNamespace(announce=announce)
+        encoder = types.SimpleNamespace(
+            rank=0, delivery=types.SimpleNamespace(rooms=rooms),
+            req_states={n: types.SimpleNamespace(embedding_data=n)
+                        for n in "ab"})
+        ctx = types.SimpleNamespace(
+            is_health_check=False, items_per_req=[1, 2],
+            aux_data={"original_image_sizes": [(1, 1), (2, 2), (3, 3)]})
+        ours = sglang_encoder()
+        requests = [{"req_id": n} for n in "abc"]
+        asyncio.run(ours.published(original, encoder, ctx, requests[:2]))
+        self.assertEqual(told, [("a", [(1, 1)]), ("b", [(2, 2), (3, 3)])])
+        for change in ({"rank": 1}, {"req_states": {}}):
+            told.clear()
+            other = types.SimpleNamespace(**{**vars(encoder), **change})
+            asyncio.run(ours.published(original, other, ctx, requests[:2]))
+            self.assertEqual(told, [])
+
+
+if __name__ == "__main__":
+    unittest.main()
