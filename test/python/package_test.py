@@ -4,6 +4,7 @@ models, the wheel."""
 import ctypes
 import gc
 import io
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -268,6 +269,11 @@ class Wheel(unittest.TestCase):
                 env={**os.environ, "PYTHONPATH": target}, check=True,
                 capture_output=True, text=True).stdout
             self.assertEqual(got.strip(), mmx.__version__)
+            for info in importlib.metadata.distributions(path=[target]):
+                found = [(e.group, e.name, e.value)
+                         for e in info.entry_points]
+            self.assertEqual(found, [("sglang.srt.plugins", "mmx",
+                                      "mmx.adapters.sglang:register")])
 
 
 if __name__ == "__main__":
