@@ -13,7 +13,7 @@
  *  - Progress until it returns 0, then arm(); ERR_BUSY means progress again.
  *  - close() completes everything that is outstanding before it returns.
  *  - Inside arrived() only post() and fetch() may be called; inside the other
- *    callbacks anything but progress(), tick() and close(). */
+ *    callbacks anything but progress(), tick(), admit() and close(). */
 #ifndef MMX_IO_DATA_H
 #define MMX_IO_DATA_H
 
@@ -112,8 +112,8 @@ struct data_ops {
      * proves nothing. */
     void (*prove)(struct data *d, uint32_t ep, struct span key);
     /* Accepts connections by the key of peer `who` (< keys_max) from now on, in
-     * place of its last one, whose connections end; empty: by none. NULL: as
-     * above. */
+     * place of its last one, whose connections end; empty: by none. Never
+     * inside a callback. NULL: as above. */
     void (*admit)(struct data *d, uint32_t who, struct span key);
     /* Opens endpoint number ep (< endpoints_max, free). ERR_MALFORMED: not an
      * address; ERR_PEER_LOST: no peer there, which broken() may report later,

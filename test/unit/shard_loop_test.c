@@ -9,6 +9,7 @@
 #include "core/move/landing.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -350,6 +351,69 @@ TEST(a_thread_that_stands_still_hangs)
     T_TRUE(shard_hangs(w.l.shard, T0 + 14 * NS_PER_S));
     stands = false;
     T_WAIT(it_goes_on, w.l.shard, 5000);
+    stop(&w.l);
+    wake_fini(&w.wake);
+}
+
+/* A carrier in whose turns a new key comes, before what has arrived. */
+static struct data_ops keyed;
+static pthread_t loop;
+static bool inside;
+static uint32_t keys, admitted;
+
+static void order_key(uint32_t key)
+{
+    struct order o = {
+        .type = ORDER_KEY, .key = {.peer = PEER, .len = sizeof(key)}};
+
+    memcpy(o.key.bytes, &key, sizeof(key));
+    shard_order(w.l.shard, &o);
+}
+
+static unsigned progress_with_key(struct data *d)
+{
+    unsigned n;
+
+    if (!pthread_equal(loop, pthread_self()))
+        return data_mem.progress(d);
+    order_key(++keys);
+    inside = true;
+    n = data_mem.progress(d);
+    inside = false;
+    return n;
+}
+
+static void take_key(struct data *d, uint32_t who, struct span key)
+{
+    (void)d;
+    T_FALSE(inside);
+    T_EQ_U64(who, PEER);
+    T_EQ_U64(key.len, sizeof(admitted));
+    memcpy(&admitted, key.p, sizeof(admitted));
+}
+
+/* An order that is found while a message arrives is one, too: its connections
+ * would end under the message. */
+TEST(a_key_never_reaches_a_carrier_that_delivers)
+{
+    keyed = data_mem;
+    keyed.progress = progress_with_key;
+    keyed.admit = take_key;
+    loop = pthread_self();
+    T_OK(wake_init(&w.wake));
+    start(&w.e, ROLE_ENCODED, &data_mem, 65536, 4096);
+    start(&w.l, ROLE_LANGD, &keyed, 65536, 4096);
+    T_WAIT(both_are_back, NULL, LIMIT_MS);
+    fill(&w.e);
+    peer_open(4096, CARRIER_AUTO);
+    room(100);
+    wait_for_rows(100);
+    T_TRUE(keys > 0);
+    T_WAIT(both_are_back, NULL, LIMIT_MS);
+    order_key(1000000);
+    shard_flush(w.l.shard);
+    T_EQ_U64(admitted, 1000000);
+    stop(&w.e);
     stop(&w.l);
     wake_fini(&w.wake);
 }

@@ -159,6 +159,16 @@ unsigned shard_orders(struct shard *s)
     return n;
 }
 
+/* As shard_orders, outside of the carrier's callbacks. */
+static unsigned orders_and_all(struct shard *s)
+{
+    unsigned n = shard_orders(s);
+
+    if (s->role->settle)
+        s->role->settle(s);
+    return n;
+}
+
 /* carrier */
 
 static unsigned carrier_progress(struct shard *s, uint32_t turns)
@@ -328,7 +338,7 @@ static unsigned work(struct shard *s, bool in_loop)
         s->recent = 0;
     }
     s->moved = 0;
-    n = shard_orders(s);
+    n = orders_and_all(s);
     if (s->role->before && !backlog_high(s))
         n += s->role->before(s); /* before the carrier asks the kernel */
     if (in_loop && (s->moved > INLINE_BYTES || s->by_thread))
@@ -336,6 +346,8 @@ static unsigned work(struct shard *s, bool in_loop)
     n += carrier_progress(s, in_loop ? 1 : TURNS_MAX);
     counts_copy(s);
     tick(s);
+    if (s->role->settle) /* arrived() looks at the orders, too */
+        s->role->settle(s);
     n += s->role->after(s, in_loop);
     n += gpu_turn(s);
     return n;
@@ -574,7 +586,7 @@ void shard_flush(struct shard *s)
     } else if (s->role->orders_move_rows) {
         shard_work(s);
     } else { /* orders alone: they do not move rows here */
-        (void)shard_orders(s);
+        (void)orders_and_all(s);
         backlog_move(s);
         s->noted = false;
         if (s->by_thread)

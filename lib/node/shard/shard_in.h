@@ -50,6 +50,9 @@ struct shard_role {
     void (*command)(struct shard *s, const struct data_cmd *cmd);
     /* Carries out any other order, and owns what it points to from then on. */
     void (*order)(struct shard *s, const struct order *o);
+    /* Does what orders ask for that may not be done inside the carrier's
+     * callbacks, where shard_orders() may run, too. NULL: nothing. */
+    void (*settle)(struct shard *s);
     bool orders_move_rows; /* an order may have rows sent at once */
     /* Parts of a turn: before the carrier's, after each look at the carrier
      * (idle: it had nothing more), and last. The first and the last return the

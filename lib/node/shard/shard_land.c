@@ -80,6 +80,8 @@ static void carve(struct shard *s, struct slab *slab)
     s->land.fetch_free = NONE;
     s->land.sink_bytes = c->data.segment_bytes;
     s->land.sink = slab_take(slab, 1, s->land.sink_bytes);
+    s->land.keys = slab_take(slab, c->peers, sizeof(*s->land.keys));
+    s->land.keyed = slab_take(slab, c->peers, sizeof(*s->land.keyed));
     copy_carve(s, slab);
 }
 
@@ -421,9 +423,8 @@ static void order(struct shard *s, const struct order *o)
     case ORDER_CMD: /* for command() */
         break;
     case ORDER_KEY:
-        if (s->conf.carrier->admit)
-            s->conf.carrier->admit(
-                s->data, o->key.peer, span_of(o->key.bytes, o->key.len));
+        s->land.keys[o->key.peer] = o->key;
+        s->land.keyed[o->key.peer] = s->land.keys_due = true;
         return;
     case ORDER_PEER: /* of encoded only */
         free(o->peer.blob);
@@ -436,6 +437,23 @@ static void order(struct shard *s, const struct order *o)
         return;
     }
     CHECK(false, "order %u", o->type);
+}
+
+/* Gives the carrier new keys, which may end connections: not the one whose
+ * message is just being delivered. No command depends on a key. */
+static void settle(struct shard *s)
+{
+    if (!s->land.keys_due)
+        return;
+    s->land.keys_due = false;
+    for (uint32_t i = 0; i < s->conf.peers; i++) {
+        struct order_key *k = &s->land.keys[i];
+
+        if (s->land.keyed[i] && s->conf.carrier->admit)
+            s->conf.carrier->admit(s->data, i, span_of(k->bytes, k->len));
+        s->land.keyed[i] = false;
+        *k = (struct order_key){0};
+    }
 }
 
 /* Sends pending notes when nothing more is about to land, or after
@@ -473,6 +491,7 @@ const struct shard_role shard_lands = {.limits = limits,
     .fini = copy_free,
     .command = command,
     .order = order,
+    .settle = settle,
     .progressed = progressed,
     .after = after,
     .due = due,

@@ -59,6 +59,10 @@ struct lander {
     uint8_t *sink;                    /* takes the bytes of refused segments */
     uint32_t sink_bytes;
 
+    struct order_key *keys; /* by peer: the newest that was ordered */
+    bool *keyed;            /* it is not the carrier's yet */
+    bool keys_due;          /* of any peer */
+
     struct source **sources; /* by peer and pool; NULL: none */
     struct copy *copies;
     uint32_t copy_free;
