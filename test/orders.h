@@ -15,8 +15,11 @@ static inline bool shard_peer_by(struct shard *s, uint32_t peer,
     struct span blob, uint32_t segment_max, uint8_t carrier)
 {
     shard_order(s, &(struct order){.type = ORDER_PEER,
-                       .peer = {(uint8_t *)(uintptr_t)blob.p, peer, blob.len,
-                           segment_max, carrier}});
+                       .peer = {.blob = (uint8_t *)(uintptr_t)blob.p,
+                           .peer = peer,
+                           .len = blob.len,
+                           .segment_max = segment_max,
+                           .carrier = carrier}});
     return shard_waiting(s) == 0;
 }
 
