@@ -337,9 +337,8 @@ install: all manuals
 	for s in 1 3 5 8; do \
 		install -D -m644 -t $(SHARE)/man/man$$s $(B)/man/*.$$s; done
 	install -D -m644 $(B)/man/_mmx $(SHARE)/zsh/vendor-completions/_mmx
-	for p in mmxctl mmx-encoded mmx-langd; do \
-		install -D -m644 $(B)/man/mmx.bash \
-			$(SHARE)/bash-completion/completions/$$p; done
+	for p in $(notdir $(CMDS)); do install -D -m644 $(B)/man/mmx.bash \
+		$(SHARE)/bash-completion/completions/$$p; done
 	install -m644 systemd/mmx.sysusers \
 		$(DESTDIR)$(PREFIX)/lib/sysusers.d/mmx.conf
 

@@ -86,7 +86,7 @@ static int show(struct ctl *c, const char *what, bool json)
 
 static int show_at(const char *path, const char *what, bool json)
 {
-    struct ctl *c = ctl_open(path);
+    struct ctl *c = ctl_open(path, CTL_WAIT_S);
     int status;
 
     if (!c) {

@@ -17,7 +17,9 @@ enum {
 #define CTL_ENCODED "/run/mmx/encoded.sock"
 #define CTL_LANGD   "/run/mmx/langd.sock"
 
-/* link.c: the wire, blocking, at most 10 s at a time */
+/* link.c: the wire, blocking, at most CTL_WAIT_S at a time */
+
+enum { CTL_WAIT_S = 10 };
 
 /* One connection to one daemon. */
 struct ctl {
@@ -29,8 +31,9 @@ struct ctl {
     uint8_t answer[18u << 20];
 };
 
-/* Returns a connection, or NULL and errno; ctl_close frees it. */
-struct ctl *ctl_open(const char *path);
+/* Returns a connection whose calls wait for at most wait_s seconds each, or
+ * NULL and errno; ctl_close frees it. */
+struct ctl *ctl_open(const char *path, int wait_s);
 void ctl_close(struct ctl *c);
 /* Sends a HELLO of an engine that opens no room, and receives the answer. */
 bool ctl_hello(struct ctl *c, uint32_t cells, struct local_msg *m);

@@ -284,7 +284,7 @@ static void visit(struct visit *v)
 
 void doctor_daemon(struct findings *r, const char *path, struct seen *seen)
 {
-    struct visit v = {.r = r, .c = ctl_open(path), .seen = seen};
+    struct visit v = {.r = r, .c = ctl_open(path, CTL_WAIT_S), .seen = seen};
     int error = errno;
 
     r->about = path;

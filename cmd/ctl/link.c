@@ -16,12 +16,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { WAIT_S = 10 };
-
-static int dial(const char *path)
+static int dial(const char *path, int wait_s)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
-    struct timeval limit = {.tv_sec = WAIT_S};
+    struct timeval limit = {.tv_sec = wait_s};
     int s, error;
 
     if (strlen(path) >= sizeof(a.sun_path)) {
@@ -42,14 +40,14 @@ static int dial(const char *path)
     return -1;
 }
 
-struct ctl *ctl_open(const char *path)
+struct ctl *ctl_open(const char *path, int wait_s)
 {
     struct ctl *c = calloc(1, sizeof(*c));
 
     if (!c)
         return NULL;
     c->fd = -1;
-    c->s = dial(path);
+    c->s = dial(path, wait_s);
     if (c->s < 0) {
         int error = errno;
 

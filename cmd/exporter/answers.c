@@ -3,11 +3,8 @@
 
 #include "base/check.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 
 enum { WAIT_S = 2 };
 
@@ -38,17 +35,15 @@ static bool ask(struct ctl *c, struct daemon *d, unsigned what)
 
 static bool greet(struct ctl *c)
 {
-    struct timeval limit = {.tv_sec = WAIT_S};
     struct local_msg m = {0};
 
-    setsockopt(c->s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     return ctl_hello(c, 1, &m) && m.type == LOCAL_WELCOME &&
            has_ability(m.welcome.abilities, LOCAL_CAN_ROWS);
 }
 
 void daemon_ask(struct daemon *d)
 {
-    struct ctl *c = ctl_open(d->path);
+    struct ctl *c = ctl_open(d->path, WAIT_S);
 
     CHECK(!d->up, "%s is asked twice", d->label);
     if (!c)

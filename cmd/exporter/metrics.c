@@ -184,7 +184,7 @@ static void print_counters(
             for (uint32_t k = 0; k < i && !earlier; k++)
                 earlier =
                     find(daemons[k].said[SAID_STATS], "name", counter, &other);
-            if (!earlier)
+            if (!earlier && counter[0])
                 print_counter(out, counter, row, daemons, count, i);
         }
     }
@@ -255,13 +255,18 @@ static void print_state(FILE *out, const struct daemon *daemons, uint32_t count,
         struct reader rows = daemons[i].said[what];
 
         while (rows_next(&rows, &row)) {
+            bool is_good;
+
+            rows_get(row, "state", text, sizeof(text));
+            if (!strcmp(text, "refused")) /* a stranger, no peer */
+                continue;
+            is_good = !strcmp(text, good);
             sample(out, name, &daemons[i]);
             for (uint32_t k = 0; labels[k]; k += 2) {
                 rows_get(row, labels[k + 1], text, sizeof(text));
                 with(out, labels[k], text);
             }
-            rows_get(row, "state", text, sizeof(text));
-            is(out, !strcmp(text, good));
+            is(out, is_good);
         }
     }
 }

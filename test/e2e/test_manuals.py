@@ -59,6 +59,19 @@ class Manuals(unittest.TestCase):
         for call in calls:
             self.assertTrue(call + "(" in page, call)
 
+    def test_the_smallest_file_is_one(self):
+        page = self.read("mmx.yaml.5")
+        at = page.index(".Bd -literal -offset indent\n") + 28
+        key = os.path.join(self.dir.name, "fleet.key")
+        file = os.path.join(self.dir.name, "langd.yaml")
+        subprocess.run([os.path.join(BUILD, "mmxctl"), "keygen", key],
+                       check=True, stdout=subprocess.DEVNULL)
+        with open(file, "w", encoding="utf-8") as f:
+            f.write(page[at:page.index(".Ed", at)].replace("fleet.key", key))
+        subprocess.run([os.path.join(BUILD, "mmx-langd"), "--config", file,
+                        "--check-config"], check=True,
+                       stdout=subprocess.DEVNULL)
+
     def test_mandoc(self):
         if not shutil.which("mandoc"):
             self.skipTest("no mandoc")

@@ -119,6 +119,8 @@ static bool read_aux(const struct mmx_look *look, struct item *it)
     it->grid[1] /= merge;
     it->grid[2] /= merge;
     if (n > 0) {
+        /* The chunk says positions, or there are none but the rows' order. */
+        memset(it->grid, 0, sizeof(it->grid));
         it->chunk = mtmd_input_chunk_load(chunk, (size_t)n);
         if (!it->chunk || mtmd_input_chunk_get_n_tokens(it->chunk) != it->rows)
             return wrong_is("the saved chunk does not fit the rows");

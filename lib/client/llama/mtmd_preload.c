@@ -168,6 +168,7 @@ static bool up(void)
 static bool ask(const mtmd_input_chunk *c, mmx_room *out)
 {
     const char *tag = setting("MMX_MODEL", ""), *id;
+    const char *said = setting("MMX_SECRET", "");
     uint8_t key[32], secret[16];
     struct mmx_request q = {.size = sizeof q,
         .encoder = setting("MMX_ENCODER", "encoded-0"),
@@ -183,7 +184,12 @@ static bool ask(const mtmd_input_chunk *c, mmx_room *out)
     q.pool = link.pool.id;
     if (digest_key(tag, id, key))
         q.key = key;
-    if (digest_hex(setting("MMX_SECRET", ""), secret, 16))
+    if (said[0] && !digest_hex(said, secret, 16)) {
+        fputs(
+            "mmx: MMX_SECRET is not 32 digits of hex; encoding here\n", stderr);
+        return false;
+    }
+    if (said[0])
         q.secret = secret;
     e = mmx_request(link.m, &q, out);
     if (e)
