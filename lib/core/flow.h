@@ -5,8 +5,8 @@
  * the time, read some events ago at most, and appends to a bounded list of
  * actions. It keeps nothing of the event's pointers. When the list was too
  * short for all there was to do, pending() is true: carry out, empty the list,
- * step again with EV_MORE. The same code runs in the daemons (lib/node) and, many at a
- * time, in the simulator (test/sim).
+ * step again with EV_MORE. The same code runs in the daemons (lib/node) and,
+ * many at a time, in the simulator (test/sim).
  *
  * Read in this order. flow.h, brain.h: a brain as the body sees it. head.h,
  * brain.c: what both roles begin with, and which part takes an event.
