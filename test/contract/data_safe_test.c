@@ -492,6 +492,35 @@ TEST(only_encrypted_rows_are_hidden)
     }
 }
 
+/* OpenSSL of this host cannot encrypt: found at the start, by either end that
+ * may have to, and by no other. */
+TEST(without_encryption_here_nothing_is_opened_that_needs_it)
+{
+    static const char conf[] = "openssl_conf = a\n[a]\nproviders = b\n"
+                               "[b]\nnull = c\n[c]\nactivate = 1\n";
+    char path[] = "/tmp/openssl-cnf-XXXXXX";
+    struct data_conf c = side_conf();
+    struct data_calls calls = {0};
+    struct data *d = NULL;
+    int fd = mkstemp(path);
+
+    T_EQ_I64(write(fd, conf, strlen(conf)), (ssize_t)strlen(conf));
+    close(fd);
+    T_EQ_I64(setenv("OPENSSL_CONF", path, 1), 0);
+    c.keys_max = 1;
+    c.safe = SAFE_ENCRYPTED;
+    T_ERR(data_tcp.open(&d, &c, &calls), ERR_INTERNAL);
+    unlink(path);
+    c.safe = SAFE_AUTO; /* loopback: its listener does not encrypt */
+    T_OK(data_tcp.open(&d, &c, &calls));
+    data_tcp.close(&d);
+    c.inbound_max = 0; /* the listeners it connects to might */
+    T_ERR(data_tcp.open(&d, &c, &calls), ERR_INTERNAL);
+    c.safe = SAFE_PROVED;
+    T_OK(data_tcp.open(&d, &c, &calls));
+    data_tcp.close(&d);
+}
+
 /* before the proof nothing costs */
 
 /* Returns bytes of this process that are in memory. */

@@ -251,8 +251,11 @@ static enum err begin(struct data *d, const struct data_conf *conf,
         log_error("tcp: no memory or no epoll set: %s", strerror(errno));
         return ERR_INTERNAL;
     }
-    if (conf->inbound_max == 0)
-        return OK; /* without an address: no connection comes in */
+    if (conf->inbound_max == 0) { /* without an address: none comes in */
+        bool may = conf->safe == SAFE_AUTO || conf->safe == SAFE_ENCRYPTED;
+
+        return may && !tcp_safe_ready() ? ERR_INTERNAL : OK;
+    }
     e = tcp_door_open(&d->door, &c, &place);
     if (e != OK)
         return e;

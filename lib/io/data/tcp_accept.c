@@ -334,6 +334,8 @@ static enum err begin(struct tcp_door *d)
     d->keys.count = d->data->keys_max;
     d->in.keys = d->data->safe == SAFE_OFF ? NULL : &d->keys;
     d->in.encrypt = tcp_encrypts(&d->place, d->data->safe);
+    if (d->in.encrypt && !tcp_safe_ready())
+        return ERR_INTERNAL;
     d->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     d->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     if (!d->ins || !d->keys.of || d->timer < 0) {

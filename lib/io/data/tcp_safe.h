@@ -36,6 +36,9 @@ struct tcp_keys {
 const struct tcp_key *tcp_keys_find(
     const struct tcp_keys *keys, const uint8_t *id);
 
+/* True if OpenSSL can encrypt here; else a log line has its reason. */
+bool tcp_safe_ready(void);
+
 struct tcp_safe;
 
 /* Prepares an end on fd, which stays the caller's. NULL: no memory, with a log

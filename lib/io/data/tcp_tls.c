@@ -237,14 +237,24 @@ static bool set_up(SSL_CTX *c)
 static void make_context(void)
 {
     SSL_CTX *c = SSL_CTX_new(TLS_method());
+    const char *why;
 
     if (c && make_method() && set_up(c)) {
         context = c;
         return;
     }
-    log_error("tls: OpenSSL cannot be set up: %s",
-        ERR_reason_error_string(ERR_peek_error()));
+    why = ERR_reason_error_string(ERR_peek_last_error());
+    log_error("tls: OpenSSL of this host cannot encrypt by TLS 1.3 with X25519 "
+              "and AES-128-GCM: %s: see openssl.cnf, or transfer.encrypt: off",
+        why ? why : "no reason given");
+    ERR_clear_error();
     SSL_CTX_free(c);
+}
+
+bool tcp_safe_ready(void)
+{
+    pthread_once(&once, make_context);
+    return context != NULL;
 }
 
 /* connections */
@@ -253,8 +263,7 @@ bool tls_open(struct tcp_safe *s)
 {
     BIO *b;
 
-    pthread_once(&once, make_context);
-    s->ssl = context ? SSL_new(context) : NULL;
+    s->ssl = tcp_safe_ready() ? SSL_new(context) : NULL;
     b = s->ssl ? BIO_new(method) : NULL;
     if (!b) {
         log_error("tls: no memory for a connection");
