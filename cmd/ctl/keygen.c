@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -54,26 +55,59 @@ static bool write_key(int fd)
     return ok;
 }
 
-int keygen(const char *path)
+/* Syncs the folder of the file, so that its name outlives a loss of power. */
+static bool sync_folder(const char *path)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    const struct group *g;
+    const char *slash = strrchr(path, '/');
+    char folder[PATH_MAX] = ".";
+    bool ok;
+    int fd;
 
-    if (fd < 0) {
-        fprintf(stderr, "mmxctl: %s: %s\n", path, strerror(errno));
-        return CTL_REFUSED;
-    }
+    if (slash)
+        snprintf(folder, sizeof(folder), "%.*s", (int)(slash - path + 1), path);
+    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    ok = fd >= 0 && fsync(fd) == 0;
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
+/* Writes the key to a file of this name. False: errno; the file may be there.
+ * *group: the daemons' group may read it. */
+static bool write_file(const char *name, bool *group)
+{
+    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const struct group *g;
+    bool ok;
+
+    if (fd < 0)
+        return false;
     g = getgrnam(DAEMONS_GROUP);
     /* Only root, and members, may give the group; others keep their own. */
-    if (g && fchown(fd, (uid_t)-1, g->gr_gid) != 0)
-        g = NULL;
-    if (fchmod(fd, g ? 0640 : 0600) != 0 || !write_key(fd) || close(fd) != 0) {
+    *group = g && fchown(fd, (uid_t)-1, g->gr_gid) == 0;
+    ok = fchmod(fd, *group ? 0640 : 0600) == 0 && write_key(fd);
+    return close(fd) == 0 && ok;
+}
+
+int keygen(const char *path)
+{
+    char name[PATH_MAX];
+    bool group = false, ok;
+    int n = snprintf(name, sizeof(name), "%s.%d", path, (int)getpid());
+
+    CHECK(n > 0, "a name of %d bytes", n);
+    errno = ENAMETOOLONG;
+    /* It gets its name when it is whole: a file of this name is a key. */
+    ok = (size_t)n < sizeof(name) && write_file(name, &group) &&
+         link(name, path) == 0 && sync_folder(path);
+    if (!ok)
         fprintf(stderr, "mmxctl: %s: %s\n", path, strerror(errno));
-        unlink(path);
+    if ((size_t)n < sizeof(name))
+        unlink(name);
+    if (!ok)
         return CTL_REFUSED;
-    }
     printf("%s: a new key, readable by %s; every daemon of the fleet "
            "needs it, named in control.keys\n",
-        path, g ? "group " DAEMONS_GROUP : "its owner alone");
+        path, group ? "group " DAEMONS_GROUP : "its owner alone");
     return CTL_SHOWN;
 }

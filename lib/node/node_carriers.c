@@ -113,6 +113,8 @@ void node_carriers_choose(struct node *n)
     case CARRIER_UCX:
         (void)ucx_probe(&ucx, conf->transfer_tls);
         add_part(c, &data_ucx, ucx.version);
+        if (untrusted(conf))
+            log_warn("rows go by UCX, which %s", untrusted(conf));
         break;
     default:
         choose_auto(c, conf);
