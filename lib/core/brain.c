@@ -126,7 +126,7 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         return true;
     case EV_DRAIN:
         b->draining = true;
-        return false;
+        return true;
     case EV_POOL:
         pools_take(b, ev->pool, ev->memory);
         pools_serve(b, out);

@@ -329,6 +329,29 @@ TEST(acks_are_answered_together)
     T_EQ_U64(brain_said_count(e, PEER_ACKED), 0);
 }
 
+/* The loop ends with the last room: what waits is said before. */
+TEST(a_drain_leaves_no_ack_without_answer)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct event drain = {.type = EV_DRAIN};
+
+    e->lacks = 0;
+    brain_hello(e, 0, "a", L_EPOCH);
+    serve(e, 1, 0);
+    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
+    brain_hear(e, 0, init(e, 2, 102, 8));
+    T_OK(brain_say(e, 0, commit(1, 0, 8)));
+    T_EQ_U64(brain_said_count(e, PEER_ACKED), 0);
+    rig_step(e, &drain);
+    T_EQ_U64(brain_said_count(e, PEER_ACKED), 1);
+    T_EQ_U64(brain_said(e, PEER_ACKED, 0)->acked.generations.p[0], 101);
+    brain_hear(e, 0, about(2, 102, PEER_ACK));
+    T_EQ_U64(brain_said(e, PEER_STATE, 0)->state.answers, PEER_ACK);
+    T_EQ_U64(brain_said(e, PEER_STATE, 0)->generation, 102);
+    brain_pass(e, 50);
+    T_EQ_U64(brain_said_count(e, PEER_ACKED), 0);
+}
+
 TEST(a_dead_generation_stays_dead_when_it_is_forgotten)
 {
     struct rig *e = encoded("limits.tombstones=16", NULL);

@@ -174,6 +174,9 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         if (e->acked_ns <= e->b.now_ns)
             encoded_say_acked(e, out);
         break;
+    case EV_DRAIN:
+        encoded_say_acked(e, out);
+        break;
     case EV_POOL:
     case EV_MORE:
         encoded_map_offer(e, out);

@@ -359,13 +359,14 @@ void encoded_say_acked(struct encoded *e, struct out *out)
         e->acked_ns = TIME_NEVER;
 }
 
-/* Answers an ACK, together with others that come soon if L can read that. */
+/* Answers an ACK, together with others that come soon if L can read that. A
+ * daemon that drains may end with this room, so it waits for no others. */
 static void answer_ack(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg)
 {
     struct acked *a = &e->acked[peer_index(&e->b.peers, p)];
 
-    if (!peer_can(p, PEER_CAN_ACKED)) {
+    if (!peer_can(p, PEER_CAN_ACKED) || e->b.draining) {
         say_success(e, out, p, msg);
         return;
     }
