@@ -578,6 +578,56 @@ TEST_LIMIT(half_open_proofs_are_bounded, 60)
     }
 }
 
+/* Strangers connect, more than there are places, and say a little. */
+static void flood(struct side *b, const struct tcp_place *to, bool encrypt)
+{
+    enum { PLACES = 128 };
+    static int fds[2 * PLACES];
+    static uint32_t at;
+
+    for (int i = 0; i < 3 * PLACES / 2; i++, at++) {
+        int *fd = &fds[at % ARRAY_LEN(fds)];
+
+        if (*fd > 0)
+            close(*fd);
+        T_OK(tcp_connect(to, 0, 0, fd));
+        (void)!write(*fd, encrypt ? "\26\3\1" : "tcp3", 3);
+        side_turn(b, NULL);
+    }
+}
+
+/* All places are taken anew while it waits for each answer. */
+TEST(a_peer_whose_answers_take_long_proves_its_key_in_a_flood)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct data_conf c = side_conf();
+        uint64_t limit = t_now_ns() + 20 * NS_PER_S;
+        struct side a, b;
+        struct relay r;
+        uint8_t p[8];
+
+        c.inbound_max = 512;
+        c.greeting_ms = 10000;
+        side_open(&a, by(encrypt));
+        side_open_with(&b, by(encrypt), &c);
+        relay_open(&r, &b);
+        side_fill(p, sizeof(p), 1);
+        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len)));
+        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        while (b.arrived_count == 0) {
+            T_CHECK(a.broken_count == 0 && t_now_ns() < limit,
+                "it was closed after %zu bytes", r.up.sent);
+            relay_turn(&r);
+            side_turn(&a, &b);
+            if (r.up.sent > 0)
+                flood(&b, &r.to, encrypt);
+        }
+        side_close(&a);
+        side_close(&b);
+        relay_close(&r);
+    }
+}
+
 /* A byte now and then does not keep a proof alive beyond its time. */
 TEST(a_slow_proof_ends)
 {

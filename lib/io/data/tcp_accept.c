@@ -1,6 +1,7 @@
 /* tcp_accept.c - see tcp_accept.h. A connection without a greeting, or that has
  * not proven its key, keeps its entry only while no other needs it: the oldest
- * of them is evicted, and each ends after greeting_ms. With keys there are
+ * of them is evicted, first of those that have named no key in force, and each
+ * ends after greeting_ms. With keys there are
  * PROOFS_MAX of them at most, all together. Their timer is in the epoll set, so
  * that it runs while the carrier has nothing else to do.
  *
@@ -97,11 +98,22 @@ static void timer_run(struct tcp_door *d)
     d->timed = true;
 }
 
-/* Returns a free entry; else, or with too many proofs under way, evicts the
- * oldest connection without a greeting. NONE: all are of peers. */
+/* True if of two connections without a greeting this one is evicted first: a
+ * peer names its key at once, and what it waits for then is a round trip. */
+static bool goes_before(const struct inbound *a, const struct inbound *b)
+{
+    bool named = tcp_in_named(a->in);
+
+    if (named != tcp_in_named(b->in))
+        return !named;
+    return a->since_ns <= b->since_ns;
+}
+
+/* Returns a free entry; else, or with too many proofs under way, evicts a
+ * connection without a greeting. NONE: all are of peers. */
 static uint32_t in_place(struct tcp_door *d)
 {
-    uint32_t oldest = NONE, vacant = NONE, greeting = 0;
+    uint32_t first = NONE, vacant = NONE, greeting = 0;
 
     for (uint32_t i = d->data->inbound_max; i-- > 0;) {
         struct inbound *at = &d->ins[i];
@@ -113,16 +125,16 @@ static uint32_t in_place(struct tcp_door *d)
         if (tcp_in_greeted(at->in))
             continue;
         greeting++;
-        if (oldest == NONE || at->since_ns <= d->ins[oldest].since_ns)
-            oldest = i;
+        if (first == NONE || goes_before(at, &d->ins[first]))
+            first = i;
     }
     if (vacant != NONE && (!d->in.keys || greeting < PROOFS_MAX))
         return vacant;
-    if (oldest != NONE) {
+    if (first != NONE) {
         d->counts.strangers++;
-        in_close(d, oldest);
+        in_close(d, first);
     }
-    return oldest;
+    return first;
 }
 
 /* Handles a failing accept(), after which the listener stays readable: accepts

@@ -128,6 +128,11 @@ bool tcp_in_waits(const struct tcp_in *in)
     return in->waits;
 }
 
+bool tcp_in_named(const struct tcp_in *in)
+{
+    return in->keyed;
+}
+
 bool tcp_in_of(const struct tcp_in *in, const uint8_t *id)
 {
     return in->keyed && memcmp(in->key_id, id, TCP_KEY_ID) == 0;

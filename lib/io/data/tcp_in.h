@@ -36,6 +36,8 @@ bool tcp_in_greeted(const struct tcp_in *in);
 bool tcp_in_waits(const struct tcp_in *in);
 /* Looks at the keys again, where tcp_in_waits(). */
 void tcp_in_again(struct tcp_in *in, bool *over);
+/* True if it has named a key that is in force. */
+bool tcp_in_named(const struct tcp_in *in);
 /* True if it has proven, or begun to prove, the key with this id. */
 bool tcp_in_of(const struct tcp_in *in, const uint8_t *id);
 
