@@ -21,7 +21,7 @@ JSON = ("video_timestamps",)  # one list per video: in an aux's extra
 STATUS = {"timeout": 504, "peer-lost": 502, "engine-lost": 502,
           "daemon-lost": 503, "not-ready": 503, "no-blocks": 503,
           "busy": 503, "quota": 503, "draining": 503, "too-large": 413,
-          "aborted": 400}
+          "aborted": 400, "declined": 400}
 
 
 def status(error: BaseException) -> int:

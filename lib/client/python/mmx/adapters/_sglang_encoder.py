@@ -15,6 +15,7 @@ from ._sglang_common import (field_of, from_tensor, misfit, pack, pool_name,
 
 SERVER = "sglang.srt.disaggregation.encoder.server"
 CONNECT_S = 1  # for a daemon that is away: each request waits this long
+LATER_S = 2  # for ranks that ask after the encoder has failed
 LOOK_S = 0.25  # between two looks whether SGLang has given a request up
 
 
@@ -56,11 +57,18 @@ class Rooms:
                                   aux=aux, secret=secret_of(req_id))
 
     async def fail(self, req_id: str, text: str) -> None:
-        """Every rank that waits hears the text of SGLang's error at once."""
+        """Every rank that waits hears the text of SGLang's error. It goes
+        only to those that have asked: a rank may come a little later."""
         source = self.sources.get(req_id)
         if source is None:
             source = self.sources[req_id] = self._announced(
                 req_id, await self.pool(), 1, b"")
+        assert self.conn
+        try:
+            await self.conn.until(lambda: source.wanted or source.ended,
+                                  LATER_S)
+        except TimeoutError:
+            pass  # SGLang's own answer says it
         source.abort("internal", text[:200])
 
     def release(self, req_id: str) -> None:

@@ -1,6 +1,6 @@
 """The language side of the SGLang plugin: a secret for each request in the
 tokenizer process, rooms for it in each scheduler rank. The scheduler never
-waits: a rank looks at its cells once in each of SGLang's turns."""
+waits for rows: a rank looks at its cells once in each of SGLang's turns."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ._sglang_common import (MARK, encoder_of, field_of, numbers, pool_name,
                              reason, status, to_tensor, unpack)
 
 RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
+FIRST_S = 0.1
 PATIENCE_S = 5  # for a daemon that is away
 
 
@@ -81,6 +82,11 @@ class Lang:
         self._asked: Optional[mmx.Reply] = None
         self._thread = threading.get_ident()
         self._left: Deque[mmx.Room] = collections.deque()
+        self._unwanted: Deque[Tuple[int, str, bytes]] = collections.deque()
+        try:  # once in a process: the first request finds the daemon
+            self.conn.wait(self.step, FIRST_S)
+        except TimeoutError:
+            pass
 
     @classmethod
     def get(cls) -> "Lang":
@@ -95,6 +101,9 @@ class Lang:
             self._left.popleft().release(force=True)
         if not self.conn.connected:
             return None
+        while self._unwanted:
+            room, encoder, secret = self._unwanted.popleft()
+            self.conn.decline(room, encoder, secret=secret)
         if self.mapped and self.mapped.epoch == self.conn.epoch:
             return self.mapped
         if not self._asked or self._asked.error:
@@ -106,6 +115,13 @@ class Lang:
             self._asked = None
             return self.mapped
         return None
+
+    def decline(self, room: int, encoder: str, secret: bytes) -> None:
+        """Tells the encoder, which may not have heard of the request yet,
+        that this host will not fetch the room."""
+        if self.rank == 0:
+            self._unwanted.append((room, encoder, secret))
+            self.step()
 
     def give_back(self, room: mmx.Room) -> None:
         """Releases a room whose last tensor went, in whatever thread."""
@@ -135,6 +151,13 @@ def make_waiting(receiver: Any) -> type:
                                              encoder_of(self.encoder_urls[at])))
             self._open()
 
+        def _rid(self) -> str:
+            return f"{self.recv_req.rid}{MARK}{self._secret}"
+
+        def _room(self, part: int) -> int:
+            return mmx.room_id(
+                receiver.create_part_req_id(self._rid(), part))
+
         def _open(self) -> bool:
             """Asks for the rooms as soon as there is a pool."""
             lang = Lang.get()
@@ -143,12 +166,11 @@ def make_waiting(receiver: Any) -> type:
                 return True
             if pool is None:
                 return False
-            rid = f"{self.recv_req.rid}{MARK}{self._secret}"
             secret = bytes.fromhex(self._secret)
-            group = (mmx.room_id(rid), len(self._places)) \
+            group = (mmx.room_id(self._rid()), len(self._places)) \
                 if len(self._places) > 1 else None
             for part, encoder in self._places:
-                room = mmx.room_id(receiver.create_part_req_id(rid, part))
+                room = self._room(part)
                 if lang.rank == 0:
                     self.rooms[part] = lang.conn.request(
                         room, pool, encoder, storage="compact",
@@ -229,9 +251,18 @@ def make_waiting(receiver: Any) -> type:
 
         def release_resources(self) -> None:
             """Releases what no tensor shows; before READY that is an abort."""
-            rooms = getattr(self, "rooms", {})
-            for part in [p for p in rooms if p not in self._taken]:
-                rooms.pop(part).release(force=True, no_readers=True)
+            rooms, lang = getattr(self, "rooms", {}), Lang.get()
+            for part, encoder in getattr(self, "_places", ()):
+                if part in self._taken:
+                    continue
+                room = rooms.get(part)
+                if room:
+                    room.release(force=True, no_readers=True)
+                if not (room and room.complete):
+                    lang.decline(self._room(part), encoder,
+                                 bytes.fromhex(self._secret))
+            self._places = []  # this is called more than once
+            rooms.clear()
             self.recv_embedding_data = None
             super().release_resources()
 

@@ -8,6 +8,7 @@ import enum
 import threading
 import time
 import uuid
+from concurrent import futures
 
 
 class Modality(enum.Enum):
@@ -120,10 +121,14 @@ class MMReceiverBase:
                               on_dispatch_error=None):
         parts = [i for i, n in enumerate(
             num_items_assigned[Modality.IMAGE]) if n]
-        for part, at in enumerate(parts):
-            error = self.post(encode_urls[at], {
+
+        def one(part, at):
+            return self.post(encode_urls[at], {
                 "req_id": create_part_req_id(req_id, part),
                 "num_parts": len(parts), "part_idx": part})
+        with futures.ThreadPoolExecutor() as pool:
+            errors = list(pool.map(one, range(len(parts)), parts))
+        for error in errors:
             if error is not None and on_dispatch_error is not None:
                 scheduler_dispatch_ready.wait()
                 error.rid = req_id
