@@ -1,0 +1,394 @@
+"""The SGLang plugin between real daemons, driven as SGLang 0.5.23 does: a
+tokenizer that posts to encoders, encoders on an asyncio loop, 1 to 4 scheduler
+ranks, each a forked process with a connection of its own, and the MIN of their
+states in every turn of the loop."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import threading
+import time
+import traceback
+import types
+import zlib
+
+import numpy as np
+from pair import LIMIT, Case, eventually
+from sglang.srt import runtime_context
+from sglang.srt.disaggregation.encoder import receiver, server
+from sglang.srt.plugins.hook_registry import HookRegistry
+
+import mmx
+from mmx.adapters import _sglang_language
+from mmx.adapters import sglang as plugin
+
+WIDTH = 32
+FIELDS = f"embedding:bf16:{WIDTH}"
+URLS = ["http://enc0:30000", "http://enc1:30000"]
+GOOD = [1, None, None]  # status, text, HTTP code
+FAILED = int(receiver.WaitingMMRequestStatus.FAIL)
+
+
+def picture(rid, part, rows):
+    """What the encoder makes of a part of a request."""
+    some = np.random.default_rng(zlib.crc32(f"{rid}/{part}".encode()))
+    return some.integers(0, 2**16, (rows, WIDTH), dtype="u2")
+
+
+class Encoder(server.MMEncoder):
+    """An encoder server: its HTTP part is post()."""
+
+    def __init__(self, loop):
+        super().__init__()
+        self.loop = loop
+        # As the plugin has it once it is installed.
+        self.delivery = server.ZmqDelivery(self, cleanup_receive_state=True)
+        self.hold = threading.Event()  # the ViT runs until it is set
+        self.hold.set()
+        self.wrong = None  # what the ViT says instead of rows
+        self.width = WIDTH
+
+    async def execute(self, request, rows):
+        req_id = request["req_id"]
+        state = self.req_states[req_id] = server.ReqState(req_id)
+        ctx = types.SimpleNamespace(
+            is_health_check=False, items_per_req=[1], token_counts=[rows],
+            grid_thw=np.array([[1, 2, rows * 2]]), dtype=None,
+            modality=receiver.Modality.IMAGE, width=self.width, aux_data={})
+        await self._publish_preprocess_metadata(ctx, [request])
+        await asyncio.to_thread(self.hold.wait, LIMIT)
+        made = None if self.wrong else \
+            picture(req_id.split("~")[0], request["part_idx"], rows)
+        state.embedding_data = receiver.EmbeddingData(
+            req_id, request["num_parts"], request["part_idx"], ctx.grid_thw,
+            ctx.modality, made, error_msg=self.wrong)
+        state.embedding_ready.set()
+        await self.send_with_url(req_id)
+
+    def post(self, request, rows):
+        """Returns the error of the HTTP answer, or None."""
+        future = asyncio.run_coroutine_threadsafe(
+            self.execute(request, rows), self.loop)
+        try:
+            future.result(LIMIT)
+        except server.MMError as e:
+            return types.SimpleNamespace(rid=None, text=str(e),
+                                         code=int(e.code))
+        return None
+
+
+class Rank:
+    """One scheduler rank's loop; `least` is its all-reduce."""
+
+    def __init__(self, rank, size, least):
+        runtime_context.PLACE.tp_rank = rank
+        runtime_context.PLACE.tp_size = size
+        plugin.install("language")
+        _sglang_language.PATIENCE_S = 0.3
+        self.least = least
+
+    def processor(self, rid, rows):
+        """Where SGLang puts the rows into the prompt."""
+        def put(embeddings, parts):
+            want = np.concatenate([picture(rid, part, rows)
+                                   for part in range(len(parts))])
+            have = embeddings[receiver.Modality.IMAGE]
+            np.testing.assert_array_equal(have.view("u2"), want)
+            for at, data in enumerate(parts):
+                assert (data.part_idx, data.num_parts) == (at, len(parts))
+                assert data.grid_dim.tolist() == [[1, 2, rows * 2]]
+            return have
+        return put
+
+    def serve(self, requests, abort=""):
+        """Returns (status, text, HTTP code) of each request. abort: the
+        client leaves, "now" or when the "length" is known."""
+        waiting, ends = [], {}
+        for r in requests:
+            req = types.SimpleNamespace(
+                rid=r["rid"], input_ids=None, mm_inputs=None,
+                num_items_assigned=r["items"])
+            waiting.append(receiver.WaitingZmqRequest(
+                r["rid"], req, self.processor(r["rid"], r["rows"]), r["urls"],
+                "qwen2_vl", "host", 1))
+            waiting[-1].send_encode_request()
+        order = list(waiting)
+        while waiting:
+            for w, status in receiver._process_waiting_requests(
+                    waiting, self.least):
+                # What failed has a prompt for the scheduler to count.
+                assert w.recv_req.input_ids is not None or \
+                    w.status != receiver.WaitingMMRequestStatus.FAIL
+                ends[id(w)] = [int(status), w.error_msg, w.error_code]
+                w.recv_req.mm_inputs = None  # the prompt is computed
+            for w in waiting if abort else ():
+                if abort == "now" or any(r.total is not None
+                                         for r in w.rooms.values()):
+                    w._fail_and_release("Aborted by user", error_code=400)
+        return [ends[id(w)] for w in order]
+
+
+class Ranks:
+    """The ranks, forked before they connect, as SGLang's scheduler processes
+    are. This process is their all-reduce."""
+
+    def __init__(self, size, env):
+        self.pipes, self.pids = [], []
+        for rank in range(size):
+            ours, theirs = socket.socketpair()
+            pid = os.fork()
+            if pid == 0:
+                ours.close()
+                os.environ.update(env)
+                self._child(rank, size, theirs.makefile("rw"))
+            theirs.close()
+            self.pipes.append(ours.makefile("rw"))
+            self.pids.append(pid)
+
+    @staticmethod
+    def _child(rank, size, pipe):
+        def say(what, value):
+            pipe.write(json.dumps([what, value]) + "\n")
+            pipe.flush()
+
+        def least(mine):
+            say("polls", mine)
+            return json.loads(pipe.readline())
+        try:
+            one = Rank(rank, size, least)
+            for line in iter(pipe.readline, "null\n"):
+                if not line:
+                    break
+                say("done", one.serve(**json.loads(line)))
+        except BaseException:
+            say("error", traceback.format_exc())
+        finally:
+            os._exit(0)
+
+    def start(self, **args):
+        for pipe in self.pipes:
+            pipe.write(json.dumps(args) + "\n")
+            pipe.flush()
+
+    def turn(self):
+        """One all-reduce; the ranks' results if all of them are done."""
+        said = [json.loads(p.readline()) for p in self.pipes]
+        for what, value in said:
+            if what == "error":
+                raise AssertionError(value)
+        values = [value for _, value in said]
+        if all(what == "done" for what, _ in said):
+            return values
+        time.sleep(0.002)  # the model runs
+        for pipe in self.pipes:
+            pipe.write(json.dumps([min(p) for p in zip(*values)]) + "\n")
+            pipe.flush()
+        return None
+
+    def results(self):
+        got = self.turn()
+        while got is None:
+            got = self.turn()
+        return got
+
+    def close(self):
+        for pipe, pid in zip(self.pipes, self.pids):
+            try:
+                pipe.write("null\n")
+                pipe.close()
+            except BrokenPipeError:
+                pass  # it was killed
+            os.waitpid(pid, 0)
+
+
+class Sglang(Case):
+    def start(self, ranks=1, encoders=1, fields=FIELDS, **langd):
+        self.e = [self.world.encoded(name=f"enc{i}", fields=fields)
+                  for i in range(encoders)]
+        self.d = self.world.langd(
+            [], fields=fields, control={"allow": ["tcp://127.0.0.1:*"]},
+            **langd)
+        env = {"MMX_LANGD_SOCKET": self.d.socket,
+               "MMX_ENCODERS": json.dumps(
+                   {u: e.address for u, e in zip(URLS, self.e)})}
+        self.ranks = Ranks(ranks, env)  # before there are threads
+        self.world.engines.append(self.ranks)
+        for side in ("encode", "language"):
+            plugin.install(side)
+        self.addCleanup(HookRegistry.reset)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.addCleanup(self.end_loop)
+        self.encoders = [self.encoder(e) for e in self.e]
+        self.tokenizer = receiver.MMReceiverBase(URLS[:encoders], self.post)
+        self.rows, self.answers = {}, []
+
+    def encoder(self, daemon):
+        async def make():
+            os.environ["MMX_ENCODED_SOCKET"] = daemon.socket
+            made = Encoder(self.loop)
+            made.delivery.rooms.conn = await mmx.aconnect("encoded")
+            return made
+        try:
+            return asyncio.run_coroutine_threadsafe(
+                make(), self.loop).result(LIMIT)
+        finally:
+            os.environ.pop("MMX_ENCODED_SOCKET", None)
+
+    def end_loop(self):
+        async def close():
+            for e in self.encoders:
+                await e.delivery.rooms.conn.aclose()
+        asyncio.run_coroutine_threadsafe(close(), self.loop).result(LIMIT)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    def post(self, url, request):
+        rid = request["req_id"].split("~")[0]
+        return self.encoders[URLS.index(url)].post(request, self.rows[rid])
+
+    def ask(self, rid, rows):
+        """The tokenizer's part; the request as the scheduler gets it."""
+        self.rows[rid] = rows
+        obj = types.SimpleNamespace(rid=rid, items=[1] * len(self.encoders))
+        self.tokenizer._send_encode_request(
+            obj, on_dispatch_error=self.answers.append).set()
+        self.posted = self.tokenizer.thread
+        return {"rid": rid, "rows": rows, "urls": obj.encoder_urls,
+                "items": {"IMAGE": [1] * len(self.encoders)}}
+
+    def serve(self, *requests, **how):
+        """Each rank's ends of the requests."""
+        self.ranks.start(requests=[self.ask(*r) for r in requests], **how)
+        got = self.ranks.results()
+        return got
+
+    def good(self, *requests):
+        for ends in self.serve(*requests):
+            self.assertEqual(ends, [GOOD] * len(requests))
+
+    def failed(self, got, code, text):
+        """Every rank has failed; SGLang tells all of them what the ranks say
+        that saw it: one that had not looked yet has no text."""
+        for ends in zip(*got):  # of one request
+            self.assertEqual({status for status, _, _ in ends}, {FAILED})
+            told = [end for end in ends if end[1] is not None]
+            self.assertTrue(told)
+            for _, said, http in told:
+                self.assertRegex(said, text)
+                self.assertEqual(http, code, said)
+
+    def answered(self, code, text):
+        """What the encoder's HTTP call said."""
+        got = eventually(lambda: self.answers and self.answers.pop(),
+                         "the encoder answers")
+        self.assertRegex(got.text, text)
+        self.assertEqual(got.code, code)
+
+    # --- rows -------------------------------------------------------------
+    def test_one_rank_and_all_lengths(self):
+        self.start()
+        for rid, rows in (("a", 1), ("b", 500), ("c", 2000)):
+            self.good((rid, rows))  # the last: more than the default grant
+        self.good(("b", 500))  # the same id again
+        self.assertEqual(self.d.stats()["rooms_succeeded"], 4)
+
+    def test_four_ranks_and_two_encoders(self):
+        self.start(ranks=4, encoders=2)
+        sent = 0
+        for i in range(1, 4):
+            self.good((f"r{i}", 300 * i))
+            sent += 2 * 300 * i
+        stats = self.d.stats()
+        self.assertEqual(stats["rooms_succeeded"], 6)
+        # Once per host, not once per rank.
+        self.assertEqual(stats["bytes_moved"], sent * 2 * WIDTH)
+
+    def test_many_requests_on_a_small_pool(self):
+        self.start(ranks=2, blocks=8, default_blocks=1)
+        self.good(*[(f"r{i}", 100) for i in range(32)])
+
+    # --- failures ---------------------------------------------------------
+    def test_an_encoders_error_reaches_every_rank(self):
+        self.start(ranks=3)
+        self.encoders[0].wrong = "cannot read the picture"
+        self.failed(self.serve(("r", 300)), 500,
+                    "internal.*cannot read the picture")
+        self.encoders[0].wrong = None
+        self.good(("r", 300))
+
+    def test_an_abort_while_the_encoder_runs(self):
+        self.start(ranks=3)
+        self.encoders[0].hold.clear()
+        self.failed(self.serve(("r", 300), abort="length"),
+                    400, "Aborted by user")
+        self.d.all_free()
+        self.encoders[0].hold.set()
+        self.answered(400, "embedding delivery failed: (aborted|declined)")
+        self.good(("r", 300))
+
+    def test_ranks_that_die_leave_nothing(self):
+        self.start(ranks=2)
+        self.encoders[0].hold.clear()
+        self.ranks.start(requests=[self.ask("r", 300)])
+        eventually(lambda: self.ranks.turn() or
+                   self.d.stats()["rooms_opened"], "it is asked for")
+        for pid in self.ranks.pids:
+            os.kill(pid, signal.SIGKILL)
+        self.d.all_free()
+        self.encoders[0].hold.set()
+        self.answered(502, "engine-lost")
+
+    def test_a_pool_of_another_width(self):
+        self.start()
+        self.encoders[0].width = WIDTH * 2
+        request = self.ask("r", 300)
+        self.answered(500, f"incompatible-layout.*{WIDTH} wide, the rows are "
+                      f"{WIDTH * 2}")
+        self.encoders[0].width = WIDTH
+        self.assertTrue(request["urls"][-1].startswith("mmx:"))
+        self.good(("r", 300))
+
+    def test_the_encoders_daemon_starts_again(self):
+        self.start()
+        self.e[0].kill()
+        self.ask("r", 300)
+        self.answered(503, "daemon-lost|not-ready")
+        self.e[0].start()
+        conn = self.encoders[0].delivery.rooms.conn
+        eventually(lambda: conn.connected, "the encoder is back")
+        self.good(("r", 300))
+
+    def test_langd_is_away_and_comes_back(self):
+        self.start(ranks=2)
+        self.d.kill()
+        self.encoders[0].hold.clear()
+        self.failed(self.serve(("r", 300)), 503, "not-ready")
+        self.d.start()
+        for state in list(self.encoders[0].req_states.values()):
+            state.release_requested = True  # as SGLang's own abort does
+        self.encoders[0].hold.set()
+        self.posted.join()
+        eventually(lambda: self.serve(("s", 300))[0] == [GOOD],
+                   "the ranks are back")
+
+    def test_who_does_not_know_the_secret_gets_nothing(self):
+        self.start()
+        self.encoders[0].hold.clear()
+        request = self.ask("r", 300)
+        other = {**request, "urls": [*URLS[:1], "mmx:" + "ab" * 16]}
+        self.ranks.start(requests=[other], abort="now")
+        self.failed(self.ranks.results(), 400, "Aborted by user")
+        self.encoders[0].hold.set()
+        self.ranks.start(requests=[request])
+        self.assertEqual(self.ranks.results(), [[GOOD]])
+
+    def test_a_request_that_no_tokenizer_has_marked(self):
+        self.start()
+        error = self.encoders[0].post(
+            {"req_id": "r_local_part_0", "num_parts": 1, "part_idx": 0}, 5)
+        self.assertRegex(error.text, "malformed: .*names no secret")
