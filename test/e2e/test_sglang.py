@@ -1,120 +1,140 @@
-"""The adapter for the SGLang fork, driven as its queues do: 1 to 4 ranks of
-each side, each a forked process with a connection of its own, and the MIN of
-their states in every turn of the loop."""
+"""The SGLang plugin between real daemons, driven as SGLang 0.5.23 does: a
+tokenizer that posts to encoders, encoders on an asyncio loop, 1 to 4 scheduler
+ranks, each a forked process with a connection of its own, and the MIN of their
+states in every turn of the loop."""
 
+import asyncio
 import json
 import os
 import signal
 import socket
-import sys
+import threading
+import time
 import traceback
 import types
+import zlib
 
 import numpy as np
-from sglang.srt.disaggregation.base.conn import KVPoll
-from pair import Case, eventually
+from pair import LIMIT, Case, eventually
+from sglang.srt import runtime_context
+from sglang.srt.disaggregation.encoder import receiver, server
+from sglang.srt.plugins.hook_registry import HookRegistry
 
 import mmx
-from mmx.adapters import sglang_fork as fork
+from mmx.adapters import _sglang_language
+from mmx.adapters import sglang as plugin
 
-HIDDEN, DEEP = 32, 3
-FIELDS = fork.layout(HIDDEN, DEEP)
+WIDTH = 32
+FIELDS = f"embedding:bf16:{WIDTH}"
+URLS = ["http://enc0:30000", "http://enc1:30000"]
+GOOD = [1, None, None]  # status, text, HTTP code
+FAILED = int(receiver.WaitingMMRequestStatus.FAIL)
 
 
-def request(rows, room):
-    """What the fork's encode side has when its encoder has run."""
-    some = np.random.default_rng(room)
-    return types.SimpleNamespace(
-        embedding=some.integers(0, 2**16, (rows, HIDDEN), dtype="u2"),
-        deepstack_embedding=some.integers(0, 2**16, (rows, HIDDEN * DEEP),
-                                          dtype="u2"),
-        fill_ids=list(range(room, room + rows)), embedding_indices=None,
-        multimodal_inputs=types.SimpleNamespace(
-            mrope_positions=some.integers(0, 999, (3, rows)),
-            mrope_position_delta=np.array([[-room]])))
+def picture(rid, part, rows):
+    """What the encoder makes of a part of a request."""
+    some = np.random.default_rng(zlib.crc32(f"{rid}/{part}".encode()))
+    return some.integers(0, 2**16, (rows, WIDTH), dtype="u2")
+
+
+class Encoder(server.MMEncoder):
+    """An encoder server: its HTTP part is post()."""
+
+    def __init__(self, loop):
+        super().__init__()
+        self.loop = loop
+        # As the plugin has it once it is installed.
+        self.delivery = server.ZmqDelivery(self, cleanup_receive_state=True)
+        self.hold = threading.Event()  # the ViT runs until it is set
+        self.hold.set()
+        self.wrong = None  # what the ViT says instead of rows
+        self.width = WIDTH
+
+    async def execute(self, request, rows):
+        req_id = request["req_id"]
+        state = self.req_states[req_id] = server.ReqState(req_id)
+        ctx = types.SimpleNamespace(
+            is_health_check=False, items_per_req=[1], token_counts=[rows],
+            grid_thw=np.array([[1, 2, rows * 2]]), dtype=None,
+            modality=receiver.Modality.IMAGE, width=self.width, aux_data={})
+        await self._publish_preprocess_metadata(ctx, [request])
+        await asyncio.to_thread(self.hold.wait, LIMIT)
+        made = None if self.wrong else \
+            picture(req_id.split("~")[0], request["part_idx"], rows)
+        state.embedding_data = receiver.EmbeddingData(
+            req_id, request["num_parts"], request["part_idx"], ctx.grid_thw,
+            ctx.modality, made, error_msg=self.wrong)
+        state.embedding_ready.set()
+        await self.send_with_url(req_id)
+
+    def post(self, request, rows):
+        """Returns the error of the HTTP answer, or None."""
+        future = asyncio.run_coroutine_threadsafe(
+            self.execute(request, rows), self.loop)
+        try:
+            future.result(LIMIT)
+        except server.MMError as e:
+            return types.SimpleNamespace(rid=None, text=str(e),
+                                         code=int(e.code))
+        return None
 
 
 class Rank:
-    """One rank's loop; `least` is its all-reduce."""
+    """One scheduler rank's loop; `least` is its all-reduce."""
 
-    def __init__(self, side, rank, size, least):
-        self.mgr = fork.MmxEmbeddingManager(
-            types.SimpleNamespace(engine_rank=rank), side,
-            types.SimpleNamespace(tp_size=size, dist_init_addr="tests"))
-        self.allocator = fork.MmxAllocator(self.mgr, 8)
-        self.buffers = fork.MmxDataBuffers(self.mgr)
+    def __init__(self, rank, size, least):
+        runtime_context.PLACE.tp_rank = rank
+        runtime_context.PLACE.tp_size = size
+        plugin.install("language")
+        _sglang_language.PATIENCE_S = 0.3
         self.least = least
 
-    def polls(self, pollers):
-        return fork.poll_and_all_reduce(pollers, None, self.least)
+    def processor(self, rid, rows):
+        """Where SGLang puts the rows into the prompt."""
+        def put(embeddings, parts):
+            want = np.concatenate([picture(rid, part, rows)
+                                   for part in range(len(parts))])
+            have = embeddings[receiver.Modality.IMAGE]
+            np.testing.assert_array_equal(have.view("u2"), want)
+            for at, data in enumerate(parts):
+                assert (data.part_idx, data.num_parts) == (at, len(parts))
+                assert data.grid_dim.tolist() == [[1, 2, rows * 2]]
+            return have
+        return put
 
-    def until(self, poller, state):
-        """Turns of the loop until the least of all ranks says so."""
-        seen = []
-
-        def there():
-            seen.append(self.polls([poller])[0])
-            return seen[-1] in (state, KVPoll.Failed)
-        eventually(there, f"all ranks say {state}")
-        assert KVPoll.Transferring not in seen, seen
-        return seen[-1]
-
-    def encode(self, room, rows, ahead=True, abort=False):
-        sender = fork.MmxEmbeddingSender(self.mgr, "", room, [0], 0)
-        self.until(sender, KVPoll.WaitingForInput)
-        req = request(rows, room)
-        req.embedding_indices = self.allocator.alloc(rows, f"r{room}")
-        sender.init(block_indices=req.embedding_indices,
-                    mrope_position_delta=-room if ahead else None)
-        if abort:
-            sender.abort()
-        self.buffers.set_buf(req)
-        sender.send_embedding(req.embedding_indices, True, rows)
-        end = self.until(sender, KVPoll.Success)
-        text = self.end(sender, req.embedding_indices, end)
-        return [int(end), text]
-
-    def language(self, address, room, rows):
-        receiver = fork.MmxEmbeddingReceiver(self.mgr, address, room)
-        self.until(receiver, KVPoll.WaitingForInput)
-        indices = self.allocator.alloc(1024, f"r{room}")
-        receiver.init(embedding_indices=indices, allocated_tokens=1024)
-        end = self.until(receiver, KVPoll.Success)
-        if end == KVPoll.Success:
-            self.check(indices, room, rows)
-        text = self.end(receiver, indices, end)
-        return [int(end), text]
-
-    def check(self, indices, room, rows):
-        want = request(rows, room)
-        embeds, ids, mrope, aux, deep = self.buffers.get_buf(
-            block_indices=indices)
-        assert ids.tolist() == want.fill_ids
-        for have, meant in (
-                (embeds, want.embedding), (deep, want.deepstack_embedding),
-                (mrope, want.multimodal_inputs.mrope_positions)):
-            np.testing.assert_array_equal(have, meant)
-        if rows:  # warm-up has none, and no aux
-            assert (aux[0], aux[1]) == (rows, -room), aux
-
-    def end(self, transfer, indices, state):
-        text = ""
-        if state == KVPoll.Failed:
-            try:
-                transfer.failure_exception()
-            except fork.EmbeddingTransferError as e:
-                text = e.failure_reason
-        for _ in range(2):  # the fork frees in several places
-            self.allocator.free(block_indices=indices)
-        assert self.allocator.available_size() == 8
-        return text
+    def serve(self, requests, abort=""):
+        """Returns (status, text, HTTP code) of each request. abort: the
+        client leaves, "now" or when the "length" is known."""
+        waiting, ends = [], {}
+        for r in requests:
+            req = types.SimpleNamespace(
+                rid=r["rid"], input_ids=None, mm_inputs=None,
+                num_items_assigned=r["items"])
+            waiting.append(receiver.WaitingZmqRequest(
+                r["rid"], req, self.processor(r["rid"], r["rows"]), r["urls"],
+                "qwen2_vl", "host", 1))
+            waiting[-1].send_encode_request()
+        order = list(waiting)
+        while waiting:
+            for w, status in receiver._process_waiting_requests(
+                    waiting, self.least):
+                # What failed has a prompt for the scheduler to count.
+                assert w.recv_req.input_ids is not None or \
+                    w.status != receiver.WaitingMMRequestStatus.FAIL
+                ends[id(w)] = [int(status), w.error_msg, w.error_code]
+                w.recv_req.mm_inputs = None  # the prompt is computed
+            for w in waiting if abort else ():
+                if abort == "now" or any(r.total is not None
+                                         for r in w.rooms.values()):
+                    w._fail_and_release("Aborted by user", error_code=400)
+        return [ends[id(w)] for w in order]
 
 
 class Ranks:
-    """The ranks of one side, forked before they connect, as the fork's
-    scheduler processes are. This process is their all-reduce."""
+    """The ranks, forked before they connect, as SGLang's scheduler processes
+    are. This process is their all-reduce."""
 
-    def __init__(self, side, size, env):
+    def __init__(self, size, env):
         self.pipes, self.pids = [], []
         for rank in range(size):
             ours, theirs = socket.socketpair()
@@ -122,37 +142,34 @@ class Ranks:
             if pid == 0:
                 ours.close()
                 os.environ.update(env)
-                self._child(side, rank, size, theirs.makefile("rw"))
+                self._child(rank, size, theirs.makefile("rw"))
             theirs.close()
             self.pipes.append(ours.makefile("rw"))
             self.pids.append(pid)
 
     @staticmethod
-    def _child(side, rank, size, pipe):
-        """Commands in, results out; in between its polls go to the parent
-        and come back as the least of all ranks'."""
+    def _child(rank, size, pipe):
         def say(what, value):
             pipe.write(json.dumps([what, value]) + "\n")
             pipe.flush()
 
-        def least(polls, _group):
-            say("polls", polls)
+        def least(mine):
+            say("polls", mine)
             return json.loads(pipe.readline())
         try:
-            one = Rank(side, rank, size, least)
-            say("done", None)
+            one = Rank(rank, size, least)
             for line in iter(pipe.readline, "null\n"):
-                do, args = json.loads(line)
-                say("done", getattr(one, do)(*args))
-            one.mgr.close()
+                if not line:
+                    break
+                say("done", one.serve(**json.loads(line)))
         except BaseException:
             say("error", traceback.format_exc())
         finally:
             os._exit(0)
 
-    def start(self, do, *args):
+    def start(self, **args):
         for pipe in self.pipes:
-            pipe.write(json.dumps([do, args]) + "\n")
+            pipe.write(json.dumps(args) + "\n")
             pipe.flush()
 
     def turn(self):
@@ -164,6 +181,7 @@ class Ranks:
         values = [value for _, value in said]
         if all(what == "done" for what, _ in said):
             return values
+        time.sleep(0.002)  # the model runs
         for pipe in self.pipes:
             pipe.write(json.dumps([min(p) for p in zip(*values)]) + "\n")
             pipe.flush()
@@ -185,92 +203,192 @@ class Ranks:
             os.waitpid(pid, 0)
 
 
-class Fork(Case):
-    def start(self, encode=1, language=1, **langd):
-        self.e = self.world.encoded(fields=FIELDS)
+class Sglang(Case):
+    def start(self, ranks=1, encoders=1, fields=FIELDS, **langd):
+        self.e = [self.world.encoded(name=f"enc{i}", fields=fields)
+                  for i in range(encoders)]
         self.d = self.world.langd(
-            [], fields=FIELDS, control={"allow": ["tcp://127.0.0.1:*"]},
+            [], fields=fields, control={"allow": ["tcp://127.0.0.1:*"]},
             **langd)
-        env = {"MMX_ENCODED_SOCKET": self.e.socket,
-               "MMX_LANGD_SOCKET": self.d.socket}
-        self.encode = self.side("encode", encode, env)
-        self.language = self.side("language", language, env)
-        self.address = self.e.address[len("tcp://"):]
+        env = {"MMX_LANGD_SOCKET": self.d.socket,
+               "MMX_ENCODERS": json.dumps(
+                   {u: e.address for u, e in zip(URLS, self.e)})}
+        self.ranks = Ranks(ranks, env)  # before there are threads
+        self.world.engines.append(self.ranks)
+        for side in ("encode", "language"):
+            plugin.install(side)
+        self.addCleanup(HookRegistry.reset)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.addCleanup(self.end_loop)
+        self.encoders = [self.encoder(e) for e in self.e]
+        self.tokenizer = receiver.MMReceiverBase(URLS[:encoders], self.post)
+        self.rows, self.answers = {}, []
 
-    def side(self, name, size, env):
-        ranks = Ranks(name, size, env)
-        self.world.engines.append(ranks)
-        ranks.results()
-        return ranks
+    def encoder(self, daemon):
+        async def make():
+            os.environ["MMX_ENCODED_SOCKET"] = daemon.socket
+            made = Encoder(self.loop)
+            made.delivery.rooms.conn = await mmx.aconnect("encoded")
+            return made
+        try:
+            return asyncio.run_coroutine_threadsafe(
+                make(), self.loop).result(LIMIT)
+        finally:
+            os.environ.pop("MMX_ENCODED_SOCKET", None)
 
-    def both(self, room, rows, address=None, **encode):
-        """Both sides' loops turn at the same time: one in a child of its
-        own, since each waits for its ranks in step."""
-        self.language.start("language", address or self.address, room, rows)
-        self.encode.start("encode", room, rows, *encode.values())
-        other = os.fork()
-        if other == 0:
-            try:
-                self.encode.results()
-            except BaseException:
-                traceback.print_exc(file=sys.stdout)
-                os._exit(1)
-            os._exit(0)
-        got = self.language.results()
-        self.assertEqual(os.waitpid(other, 0)[1], 0)
+    def end_loop(self):
+        async def close():
+            for e in self.encoders:
+                await e.delivery.rooms.conn.aclose()
+        asyncio.run_coroutine_threadsafe(close(), self.loop).result(LIMIT)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    def post(self, url, request):
+        rid = request["req_id"].split("~")[0]
+        return self.encoders[URLS.index(url)].post(request, self.rows[rid])
+
+    def ask(self, rid, rows):
+        """The tokenizer's part; the request as the scheduler gets it."""
+        self.rows[rid] = rows
+        obj = types.SimpleNamespace(rid=rid, items=[1] * len(self.encoders))
+        self.tokenizer._send_encode_request(
+            obj, on_dispatch_error=self.answers.append).set()
+        self.posted = self.tokenizer.thread
+        return {"rid": rid, "rows": rows, "urls": obj.encoder_urls,
+                "items": {"IMAGE": [1] * len(self.encoders)}}
+
+    def serve(self, *requests, **how):
+        """Each rank's ends of the requests."""
+        self.ranks.start(requests=[self.ask(*r) for r in requests], **how)
+        got = self.ranks.results()
         return got
 
-    def good(self, got, size):
-        self.assertEqual(got, [[KVPoll.Success, ""]] * size)
+    def good(self, *requests):
+        for ends in self.serve(*requests):
+            self.assertEqual(ends, [GOOD] * len(requests))
 
-    def test_one_rank_each(self):
+    def failed(self, got, code, text):
+        """Every rank has failed; SGLang tells all of them what the ranks say
+        that saw it: one that had not looked yet has no text."""
+        for ends in zip(*got):  # of one request
+            self.assertEqual({status for status, _, _ in ends}, {FAILED})
+            told = [end for end in ends if end[1] is not None]
+            self.assertTrue(told)
+            for _, said, http in told:
+                self.assertRegex(said, text)
+                self.assertEqual(http, code, said)
+
+    def answered(self, code, text):
+        """What the encoder's HTTP call said."""
+        got = eventually(lambda: self.answers and self.answers.pop(),
+                         "the encoder answers")
+        self.assertRegex(got.text, text)
+        self.assertEqual(got.code, code)
+
+    # --- rows -------------------------------------------------------------
+    def test_one_rank_and_all_lengths(self):
         self.start()
-        self.good(self.both(7, 500), 1)
-        self.good(self.both(8, 2000), 1)  # more than the default grant
-        self.good(self.both(9, 2000, ahead=False), 1)
-        self.assertEqual(self.d.stats()["rooms_succeeded"], 3)
+        for rid, rows in (("a", 1), ("b", 500), ("c", 2000)):
+            self.good((rid, rows))  # the last: more than the default grant
+        self.good(("b", 500))  # the same id again
+        self.assertEqual(self.d.stats()["rooms_succeeded"], 4)
 
-    def test_two_ranks_feed_four(self):
-        self.start(2, 4)
-        for room in range(1, 5):
-            self.good(self.both(room, 300 * room), 4)
+    def test_four_ranks_and_two_encoders(self):
+        self.start(ranks=4, encoders=2)
+        sent = 0
+        for i in range(1, 4):
+            self.good((f"r{i}", 300 * i))
+            sent += 2 * 300 * i
         stats = self.d.stats()
-        self.assertEqual(stats["rooms_succeeded"], 4)
+        self.assertEqual(stats["rooms_succeeded"], 6)
         # Once per host, not once per rank.
-        row = 4 * (1 + 3) + 2 * HIDDEN * (1 + DEEP)
-        self.assertEqual(stats["bytes_moved"], 3000 * row)
+        self.assertEqual(stats["bytes_moved"], sent * 2 * WIDTH)
 
-    def test_an_abort_fails_every_rank(self):
-        self.start(1, 3)
-        got = self.both(5, 700, ahead=True, abort=True)
-        self.assertEqual([state for state, _ in got], [KVPoll.Failed] * 3)
-        # Asked for before or after it had ended: it hears another reason.
-        # A rank that had not looked yet fails with the others.
-        self.assertRegex(" ".join(text for _, text in got),
-                         "aborted|unknown-room")
-        self.good(self.both(6, 700), 3)  # life goes on
+    def test_many_requests_on_a_small_pool(self):
+        self.start(ranks=2, blocks=8, default_blocks=1)
+        self.good(*[(f"r{i}", 100) for i in range(32)])
 
-    def test_warm_up_needs_no_encoder(self):
-        self.start(1, 2)
-        self.language.start("language", fork.FAKE_HOST + ":1", 3, 0)
-        polls = self.language.results
-        self.assertEqual([s for s, _ in polls()], [KVPoll.Success] * 2)
+    # --- failures ---------------------------------------------------------
+    def test_an_encoders_error_reaches_every_rank(self):
+        self.start(ranks=3)
+        self.encoders[0].wrong = "cannot read the picture"
+        self.failed(self.serve(("r", 300)), 500,
+                    "internal.*cannot read the picture")
+        self.encoders[0].wrong = None
+        self.good(("r", 300))
+
+    def test_an_abort_while_the_encoder_runs(self):
+        self.start(ranks=3)
+        self.encoders[0].hold.clear()
+        self.failed(self.serve(("r", 300), abort="length"),
+                    400, "Aborted by user")
+        self.d.all_free()
+        self.encoders[0].hold.set()
+        self.answered(400, "embedding delivery failed: (aborted|declined)")
+        self.good(("r", 300))
 
     def test_ranks_that_die_leave_nothing(self):
-        self.start(1, 2)
-        self.language.start("language", self.address, 4, 300)
-        eventually(lambda: self.language.turn() or
+        self.start(ranks=2)
+        self.encoders[0].hold.clear()
+        self.ranks.start(requests=[self.ask("r", 300)])
+        eventually(lambda: self.ranks.turn() or
                    self.d.stats()["rooms_opened"], "it is asked for")
-        self.assertNotEqual(*self.d.free())
-        for pid in self.language.pids:
+        for pid in self.ranks.pids:
             os.kill(pid, signal.SIGKILL)
         self.d.all_free()
+        self.encoders[0].hold.set()
+        self.answered(502, "engine-lost")
 
+    def test_a_pool_of_another_width(self):
+        self.start()
+        self.encoders[0].width = WIDTH * 2
+        request = self.ask("r", 300)
+        self.answered(500, f"incompatible-layout.*{WIDTH} wide, the rows are "
+                      f"{WIDTH * 2}")
+        self.encoders[0].width = WIDTH
+        self.assertTrue(request["urls"][-1].startswith("mmx:"))
+        self.good(("r", 300))
 
-class Numbers(Case):
-    def test_states_are_the_forks(self):
-        for ours, theirs in zip(
-                mmx.State, (KVPoll.Failed, KVPoll.Bootstrapping,
-                            KVPoll.WaitingForInput, KVPoll.Transferring,
-                            KVPoll.Success)):
-            self.assertEqual(int(ours), int(theirs))
+    def test_the_encoders_daemon_starts_again(self):
+        self.start()
+        self.e[0].kill()
+        self.ask("r", 300)
+        self.answered(503, "daemon-lost|not-ready")
+        self.e[0].start()
+        conn = self.encoders[0].delivery.rooms.conn
+        eventually(lambda: conn.connected, "the encoder is back")
+        self.good(("r", 300))
+
+    def test_langd_is_away_and_comes_back(self):
+        self.start(ranks=2)
+        self.d.kill()
+        self.encoders[0].hold.clear()
+        self.failed(self.serve(("r", 300)), 503, "not-ready")
+        self.d.start()
+        for state in list(self.encoders[0].req_states.values()):
+            state.release_requested = True  # as SGLang's own abort does
+        self.encoders[0].hold.set()
+        self.posted.join()
+        eventually(lambda: self.serve(("s", 300))[0] == [GOOD],
+                   "the ranks are back")
+
+    def test_who_does_not_know_the_secret_gets_nothing(self):
+        self.start()
+        self.encoders[0].hold.clear()
+        request = self.ask("r", 300)
+        other = {**request, "urls": [*URLS[:1], "mmx:" + "ab" * 16]}
+        self.ranks.start(requests=[other], abort="now")
+        self.failed(self.ranks.results(), 400, "Aborted by user")
+        self.encoders[0].hold.set()
+        self.ranks.start(requests=[request])
+        self.assertEqual(self.ranks.results(), [[GOOD]])
+
+    def test_a_request_that_no_tokenizer_has_marked(self):
+        self.start()
+        error = self.encoders[0].post(
+            {"req_id": "r_local_part_0", "num_parts": 1, "part_idx": 0}, 5)
+        self.assertRegex(error.text, "malformed: .*names no secret")

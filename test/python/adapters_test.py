@@ -11,18 +11,15 @@ import types
 import unittest
 import unittest.mock
 
-import numpy as np
-
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENGINES = os.path.join(HERE, "engines")
 sys.path.append(ENGINES)  # last: an engine that is installed comes first
 
-from sglang.srt.disaggregation.base import conn as sglang_base  # noqa: E402
 from vllm.distributed.ec_transfer.ec_connector import (  # noqa: E402
     base as vllm_base)
 
 from mmx.adapters import (_vllm_common, _vllm_engine,  # noqa: E402
-                          sglang_fork, vllm_ec)
+                          vllm_ec)
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(vllm_ec.__file__))))
@@ -119,55 +116,16 @@ class Vllm(unittest.TestCase):
     def test_the_engines_classes_are_taken(self):
         self.assertTrue(issubclass(vllm_ec.MmxECConnector,
                                    vllm_base.ECConnectorBase))
-        self.assertTrue(issubclass(sglang_fork.MmxEmbeddingManager,
-                                   sglang_base.BaseKVManager))
 
     def test_a_missing_engine_is_named(self):
-        for module, engine in (("vllm_ec", "vLLM"),
-                               ("sglang_fork", "SGLang")):
-            code = f"import sys; sys.modules[{engine.lower()!r}] = None\n" \
-                   f"import mmx.adapters.{module}"
-            got = subprocess.run(
-                [sys.executable, "-c", code], capture_output=True, text=True,
-                env={**os.environ, "PYTHONPATH": f"{PACKAGE}:{ENGINES}"})
-            with self.subTest(engine):
-                self.assertEqual(got.returncode, 1)
-                self.assertRegex(got.stderr.splitlines()[-1],
-                                 f"^ImportError: mmx.*{module} needs .*"
-                                 f"{engine}.*: .*{engine.lower()}")
-
-
-class Sglang(unittest.TestCase):
-    def test_layout(self):
-        self.assertEqual(
-            sglang_fork.layout(8192, 3),
-            "embedding:bf16:8192,fill_ids:i32:1,mrope_t:i32:1,"
-            "mrope_h:i32:1,mrope_w:i32:1,deepstack:bf16:24576")
-        self.assertNotIn("deepstack", sglang_fork.layout(8192))
-
-    def test_bits(self):
-        self.assertEqual(sglang_fork.bits(np.float32([[1, -2]])).tolist(),
-                         [[0x3F80, 0xC000]])
-        raw = np.array([[1, 2]], dtype="u2")
-        self.assertIs(sglang_fork.bits(raw), raw)
-
-    def test_least_of_all_ranks(self):
-        polls = sglang_base.KVPoll
-        poller = types.SimpleNamespace(poll=lambda: polls.Success)
-        got = sglang_fork.poll_and_all_reduce(
-            [poller, poller], "group",
-            lambda mine, group: [min(mine[0], polls.WaitingForInput), mine[1]])
-        self.assertEqual(got, [polls.WaitingForInput, polls.Success])
-
-    def test_names_for_memory(self):
-        mgr = types.SimpleNamespace(slots={}, tokens={})
-        names = sglang_fork.MmxAllocator(mgr, 2)
-        a, b = names.alloc(5, "r1"), names.alloc(6, "r2")
-        self.assertIsNone(names.alloc(7, "r3"))
-        self.assertEqual([mgr.tokens[a[0]], mgr.tokens[b[0]]], [5, 6])
-        for _ in range(2):
-            names.free(block_indices=a)
-        self.assertEqual(names.available_size(), 1)
+        code = "import sys; sys.modules['vllm'] = None\n" \
+               "import mmx.adapters.vllm_ec"
+        got = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": f"{PACKAGE}:{ENGINES}"})
+        self.assertEqual(got.returncode, 1)
+        self.assertRegex(got.stderr.splitlines()[-1],
+                         "^ImportError: mmx.*vllm_ec needs .*vLLM.*: .*vllm")
 
 
 if __name__ == "__main__":

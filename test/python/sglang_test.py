@@ -32,7 +32,6 @@ from mmx.adapters import (_sglang_common as common,  # noqa: E402
 
 PACKAGE = os.path.join(ROOT, "lib/client/python")
 ENGINES = os.path.join(HERE, "engines")
-TABLES = {**sglang.START, **sglang.LANGUAGE, **sglang.ENCODE}
 
 
 def names_of(signature):
@@ -262,6 +261,31 @@ class Common(unittest.TestCase):
         for reason in common.STATUS:
             self.assertIn(reason, [e.reason for e in
                                    errors.BY_NUMBER.values()])
+
+
+class Ranks(unittest.TestCase):
+    def test_the_least_state_is_what_all_have_reached(self):
+        order = ["FAILED", "BOOTSTRAPPING", "WAITING", "TRANSFERRING",
+                 "SUCCESS"]
+        self.assertEqual([s.name for s in sorted(mmx.State)], order)
+        self.assertEqual([int(s) for s in mmx.State], list(range(5)))
+
+    def test_least_of_all_ranks(self):
+        class Waiting:
+            def __init__(self, status):
+                self.status = receiver.WaitingMMRequestStatus(status)
+
+            def _try_recv_mm_data(self):
+                pass
+
+            def release_resources(self):
+                pass
+        mine = [Waiting(1), Waiting(1), Waiting(0)]
+        theirs = [1, 0, -1]
+        ended = receiver._process_waiting_requests(
+            mine, lambda held: [min(p) for p in zip(held, theirs)])
+        self.assertEqual([status for _, status in ended], [1, -1])
+        self.assertEqual(len(mine), 1)
 
 
 class Tokenizer(unittest.TestCase):
