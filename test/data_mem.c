@@ -301,7 +301,8 @@ static void deliver(struct data *d, struct parcel *p)
     struct data_in in = {.header = span_of(p->header, p->header_len),
         .data = p->rendezvous ? NULL : p->bytes,
         .len = p->len,
-        .handle = p->rendezvous ? p : NULL};
+        .handle = p->rendezvous ? p : NULL,
+        .who = NONE};
     bool kept = d->calls.arrived(d->calls.ud, d, &in);
     struct message *m;
 

@@ -78,6 +78,7 @@ static bool on_arrived(void *ud, struct data *d, const struct data_in *in)
     }
     for (uint32_t i = 8; i < in->header.len; i++)
         T_EQ_U64(in->header.p[i], (uint8_t)i);
+    s->who[id] = in->who;
     s->arrived[id]++;
     s->arrived_count++;
     if (s->drop)

@@ -23,6 +23,7 @@ struct side {
     uint8_t arrived[SIDE_IDS], done[SIDE_IDS], fetched[SIDE_IDS],
         failed[SIDE_IDS];
     uint32_t arrived_count, done_count, fetched_count, failed_count;
+    uint32_t who[SIDE_IDS]; /* as it came with the message */
     uint32_t broken[32], broken_count;
     uint32_t fetch_pieces; /* into how many pieces rendezvous go; 0: drop */
     bool drop, posting;

@@ -67,6 +67,9 @@ struct data_in {
     const uint8_t *data;
     uint64_t len;
     void *handle; /* rendezvous only */
+    /* As in admit(), of the key that its connection has proven. NONE: not
+     * known, where there are no keys, or the carrier proves nothing. */
+    uint32_t who;
 };
 
 /* Connections that a carrier closed since it was opened, by reason. */

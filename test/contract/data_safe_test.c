@@ -327,6 +327,43 @@ TEST(a_key_that_is_replaced_ends_its_connections)
     }
 }
 
+/* Three ends with keys of their own send to one, large messages and small: each
+ * comes with the number that its key was admitted under. */
+TEST(a_message_says_whose_key_its_connection_has)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct data_conf c = side_conf();
+        uint8_t *p = malloc(64 * KIB), key[SIDE_KEY];
+        struct side b, a[3];
+
+        c.safe = encrypt ? SAFE_ENCRYPTED : SAFE_PROVED;
+        c.keys_max = 5;
+        side_open_with(&b, &data_tcp, &c);
+        memcpy(key, side_key(encrypt).p, SIDE_KEY);
+        for (uint32_t i = 0; i < 3; i++) {
+            side_open_with(&a[i], &data_tcp, &c);
+            key[1] = key[SIDE_KEY - 1] = (uint8_t)(100 + i);
+            data_tcp.admit(b.d, 4 - i, span_of(key, SIDE_KEY));
+            data_tcp.prove(a[i].d, 0, span_of(key, SIDE_KEY));
+            T_OK(data_tcp.connect(a[i].d, 0, data_tcp.address(b.d)));
+        }
+        for (uint32_t id = 0; id < 12; id++) {
+            size_t n = id & 4 ? 64 * KIB : 64;
+
+            b.whole = id >= 8;
+            side_fill(p, n, id);
+            T_OK(side_post(&a[id % 3], 0, id, p, n));
+            side_until(&a[id % 3], &b, &b.arrived_count, id + 1);
+            side_until(&a[id % 3], &b, &a[id % 3].done_count, id / 3 + 1);
+            T_EQ_U64(b.who[id], 4 - id % 3);
+        }
+        for (uint32_t i = 0; i < 3; i++)
+            side_close(&a[i]);
+        side_close(&b);
+        free(p);
+    }
+}
+
 /* the man in the middle */
 
 TEST(what_was_heard_cannot_be_said_again)

@@ -481,7 +481,8 @@ static ucs_status_t on_arrived(void *arg, const void *header, size_t header_len,
     struct data_in in = {.header = span_of(header, header_len),
         .data = rendezvous ? NULL : data,
         .len = len,
-        .handle = rendezvous ? data : NULL};
+        .handle = rendezvous ? data : NULL,
+        .who = NONE};
     bool kept;
 
     if (d->c.inside) /* destroying a worker: it has no receiver */

@@ -48,7 +48,8 @@ struct tcp_in {
     bool greeted, fetching, dropping;
     bool keyed; /* key_id is that of its key */
     uint8_t key_id[TCP_KEY_ID];
-    bool large; /* this or the last body is fetched: another may follow */
+    uint32_t who; /* whose key it has proven; NONE: none */
+    bool large;   /* this or the last body is fetched: another may follow */
     bool whole;
     bool moved; /* bytes came since the last tcp_in_stalled() */
     bool used;  /* a grown buffer was needed since the last tcp_in_shrink() */
@@ -90,6 +91,7 @@ struct tcp_in *tcp_in_open(int fd, const struct tcp_in_conf *c)
         memset(in, 0, offsetof(struct tcp_in, iov));
         in->conf = *c;
         in->fd = fd;
+        in->who = NONE;
     }
     if (in && prepare(in))
         return in;
@@ -248,8 +250,11 @@ static bool greeting(struct tcp_in *in, bool *over)
 static bool arrived(
     struct tcp_in *in, struct span header, const uint8_t *data, size_t len)
 {
-    struct data_in m = {
-        .header = header, .data = data, .len = len, .handle = data ? NULL : in};
+    struct data_in m = {.header = header,
+        .data = data,
+        .len = len,
+        .handle = data ? NULL : in,
+        .who = in->who};
 
     return carrier_arrived(in->conf.d, &m);
 }
@@ -456,9 +461,15 @@ static void unproven(struct tcp_in *in, const char *why, bool *over)
     *over = true;
 }
 
-/* Begins to take messages, encrypted or not. */
+/* Begins to take messages, encrypted or not. The key is in force: with another
+ * in its place the connection would have ended. */
 static void proven(struct tcp_in *in, bool *over)
 {
+    const struct tcp_keys *keys = in->conf.keys;
+    const struct tcp_key *key = tcp_keys_find(keys, in->key_id);
+
+    CHECK(in->keyed && key, "a proof by a key that is not in force");
+    in->who = (uint32_t)(key - keys->of);
     if (!tcp_safe_encrypts(in->safe))
         tcp_safe_free(&in->safe);
     in->greeted = true;
