@@ -35,6 +35,16 @@ static inline bool shard_pool_ready(struct shard *s, uint32_t pool)
     return shard_waiting(s) == 0;
 }
 
+/* The data_key that a peer's connections prove. */
+static inline bool shard_key(struct shard *s, uint32_t peer, struct span key)
+{
+    struct order o = {.type = ORDER_KEY, .key = {.peer = peer, .len = key.len}};
+
+    memcpy(o.key.bytes, key.p, key.len);
+    shard_order(s, &o);
+    return shard_waiting(s) == 0;
+}
+
 static inline bool shard_source(
     struct shard *s, uint32_t peer, uint32_t pool, struct source *source)
 {

@@ -343,7 +343,7 @@ static struct place *segment_comes(
     struct place *pl = &m->places[m->places_count];
     uint32_t bad;
     enum err e = landing_begin(
-        s->landing, seg, &pl->pool, pl->pieces, &pl->n, &pl->token, &bad);
+        s->landing, NONE, seg, &pl->pool, pl->pieces, &pl->n, &pl->token, &bad);
 
     if (bad != NONE) {
         struct data_note n = {.type = NOTE_LAND_BAD,

@@ -107,10 +107,17 @@ struct begun {
     uint32_t pool, n, token, bad;
 };
 
-static enum err begin(struct landing *l, struct segment s, struct begun *b)
+static enum err begin_by(
+    struct landing *l, uint32_t who, struct segment s, struct begun *b)
 {
     *b = (struct begun){.pool = 77, .n = 77, .token = 77, .bad = 77};
-    return landing_begin(l, &s, &b->pool, b->pieces, &b->n, &b->token, &b->bad);
+    return landing_begin(
+        l, who, &s, &b->pool, b->pieces, &b->n, &b->token, &b->bad);
+}
+
+static enum err begin(struct landing *l, struct segment s, struct begun *b)
+{
+    return begin_by(l, NONE, s, b);
 }
 
 /* Begins and ends at once. */
@@ -742,5 +749,29 @@ TEST(peers_and_what_counts)
     T_FALSE(close_use(l, 5));
     T_FALSE(landing_counts(l, b[0].token));
     T_FALSE(landing_peer(l, 5, &peer, &pool));
+    drop(l);
+}
+
+/* A sender that is known lands rows of its own rooms alone, and takes nothing
+ * from those of others. */
+TEST(rows_come_from_the_peer_of_the_room)
+{
+    struct landing *l = make_one();
+    struct data_cmd c = cmd_of(LAND_OPEN, 5);
+    struct begun b;
+
+    c.peer = 3;
+    T_TRUE(give(l, c, NULL));
+    T_TRUE(run(l, 5, 0, 2));
+    for (uint32_t who = 0; who < 6; who++)
+        if (who != 3) {
+            T_ERR(begin_by(l, who, seg(5, 0, 0, 16), &b), ERR_STALE);
+            T_EQ_U64(b.bad, NONE);
+            T_EQ_U64(b.token, 77);
+        }
+    T_EQ_U64(landing_active(l), 0);
+    T_OK(begin_by(l, 3, seg(5, 0, 0, 16), &b));
+    T_OK(begin_by(l, NONE, seg(5, 0, 16, 16), &b));
+    T_ERR(begin_by(l, 3, seg(5, 0, 16, 16), &b), ERR_STALE);
     drop(l);
 }

@@ -35,7 +35,9 @@ static struct world {
     struct mem mems[2];
     struct source *source;
     struct seen seen[SLOTS];
-    uint32_t slot; /* that is waited for */
+    uint32_t slot;           /* that is waited for */
+    struct data_calls calls; /* of langd's shard, for said_by() */
+    _Atomic uint32_t who;
 } w;
 
 static void pool_make(uint32_t i, uint32_t blocks, uint32_t block_rows)
@@ -87,9 +89,10 @@ static struct source *source_make(uint32_t blocks)
     return s;
 }
 
-static void world_start(uint32_t es, uint32_t ls)
+static void world_start_by(
+    const struct data_ops *carrier, uint32_t es, uint32_t ls)
 {
-    struct shard_conf c = {.carrier = &data_mem,
+    struct shard_conf c = {.carrier = carrier,
         .data = {.segment_bytes = 32768, .stall_ms = 400},
         .slots = SLOTS,
         .peers = 4,
@@ -115,6 +118,11 @@ static void world_start(uint32_t es, uint32_t ls)
     c.pools = &w.pools[1];
     for (c.index = 0; c.index < ls; c.index++)
         T_OK(shard_start(&w.l[c.index], &c));
+}
+
+static void world_start(uint32_t es, uint32_t ls)
+{
+    world_start_by(&data_mem, es, ls);
 }
 
 static void world_stop(void)
@@ -407,6 +415,57 @@ TEST(no_source)
     land_open(1, 100, 40);
     send_open(1, 3, 40);
     wait_for(dropped, 1, "dropped");
+    T_EQ_U64(w.seen[1].landed, 0);
+    world_stop();
+}
+
+/* What comes to langd's shard is from w.who. */
+static bool said_by(void *ud, struct data *d, const struct data_in *in)
+{
+    struct data_in m = *in;
+
+    m.who = atomic_load(&w.who);
+    return w.calls.arrived(ud, d, &m);
+}
+
+static enum err keyed_open(struct data **out, const struct data_conf *c,
+    const struct data_calls *calls)
+{
+    struct data_calls own = *calls;
+
+    if (c->keys_max > 0) {
+        w.calls = *calls;
+        own.arrived = said_by;
+    }
+    return data_mem.open(out, c, &own);
+}
+
+/* The source is the room's peer's whichever peer names it: another peer has
+ * nothing copied into that room. */
+TEST(copies_are_ordered_by_the_peer_of_the_room)
+{
+    struct data_ops keyed = data_mem;
+
+    keyed.open = keyed_open;
+    world_start_by(&keyed, 1, 1);
+    w.source = source_make(256);
+    sources(w.source);
+    T_TRUE(shard_source(w.l[0], 3, 0, w.source));
+    peer_open();
+    atomic_store(&w.who, 3);
+    land_open(1, 100, 40);
+    send_open(1, 3, 40);
+    wait_for(dropped, 1, "dropped");
+    push(w.l, 1, cmd_of(LAND_CLOSE, 1));
+    wait_for(land_quiet, 1, "land quiet");
+    T_EQ_U64(w.seen[1].landed, 0);
+    T_EQ_U64(COUNT_L(segments_copied), 0);
+    atomic_store(&w.who, 2);
+    land_open(2, 200, 40);
+    send_open(2, 3, 40);
+    w.slot = 2;
+    wait_for(landed, 40, "landed");
+    place_check(2, 200, 40);
     T_EQ_U64(w.seen[1].landed, 0);
     world_stop();
 }

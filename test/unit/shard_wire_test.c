@@ -55,7 +55,7 @@ static void dial(void)
     T_EQ_I64(write(w.fd, a.p, TCP_HELLO), TCP_HELLO);
 }
 
-static void start(void)
+static void start_safe(enum data_safe safe)
 {
     struct shard_conf c = {.carrier = &data_tcp,
         .data = {.tls = "",
@@ -63,7 +63,8 @@ static void start(void)
             .ports = "",
             .segment_bytes = SEGMENT,
             .keepalive_ms = 1000,
-            .stall_ms = LIMIT_MS},
+            .stall_ms = LIMIT_MS,
+            .safe = safe},
         .role = ROLE_LANGD,
         .count = 1,
         .slots = 4,
@@ -79,25 +80,33 @@ static void start(void)
     pool_make(0, "embedding:u8:64", 16);
     pool_make(1, "embedding:u8:12582912", 1);
     T_OK(shard_start(&w.shard, &c));
+    w.fd = -1;
+}
+
+static void start(void)
+{
+    start_safe(SAFE_OFF);
     dial();
 }
 
 static void stop(void)
 {
-    close(w.fd);
+    if (w.fd >= 0)
+        close(w.fd);
     shard_stop(&w.shard);
     free(w.mems[0].base);
     free(w.mems[1].base);
     wake_fini(&w.wake);
 }
 
-/* The room's first rows are granted. */
+/* The room's first rows are granted; it is of peer 1. */
 static void grant(void)
 {
     struct data_cmd c = {.type = LAND_OPEN,
         .slot = 1,
         .generation = 5,
         .room = 6,
+        .peer = 1,
         .total = SMALL_ROWS};
 
     T_TRUE(shard_push(w.shard, &c));
@@ -228,5 +237,98 @@ TEST(a_refused_segment_alone_is_only_dropped)
     send_bytes(s.bytes);
     expect_landed();
     T_EQ_U64(atomic_load(&shard_stats(w.shard)->segments_dropped), 1);
+    stop();
+}
+
+/* senders with keys */
+
+struct sender {
+    struct data *d;
+    uint8_t bytes[SMALL_ROWS * 64];
+};
+
+static void on_done(void *ud, void *cookie)
+{
+    (void)ud;
+    (void)cookie;
+}
+
+static void on_broken(void *ud, uint32_t ep)
+{
+    (void)ud;
+    T_FAIL("endpoint %u broke", ep);
+}
+
+/* Opens a sender that has the key which peer `who` was given. */
+static void sender_open(struct sender *s, uint32_t who)
+{
+    struct data_conf c = {.tls = "",
+        .devices = "lo",
+        .ports = "",
+        .segment_bytes = SEGMENT,
+        .keepalive_ms = 1000,
+        .stall_ms = LIMIT_MS,
+        .endpoints_max = 1,
+        .messages_max = 4,
+        .safe = SAFE_PROVED};
+    struct data_calls calls = {.ud = s, .done = on_done, .broken = on_broken};
+    uint8_t key[DATA_KEY_BYTES];
+
+    memset(key, 20 + (int)who, sizeof(key));
+    key[0] = 0; /* proved */
+    T_TRUE(shard_key(w.shard, who, span_of(key, sizeof(key))));
+    shard_flush(w.shard);
+    T_OK(data_tcp.open(&s->d, &c, &calls));
+    data_tcp.prove(s->d, 0, span_of(key, sizeof(key)));
+    T_OK(data_tcp.connect(s->d, 0, shard_address(w.shard)));
+}
+
+/* Sends all rows of the room, each byte of them `byte`. */
+static void sender_send(struct sender *s, int byte)
+{
+    struct segment seg = good();
+    struct iovec iov = {s->bytes, sizeof(s->bytes)};
+    uint8_t header[DATA_HEADER_MAX];
+    uint32_t len = segments_put(header, &seg, 1);
+
+    memset(s->bytes, byte, sizeof(s->bytes));
+    T_OK(data_tcp.post(s->d, 0, span_of(header, len), &iov, 1, NULL));
+}
+
+static bool is_dropped(void *ud)
+{
+    struct sender *s = ud;
+
+    (void)data_tcp.progress(s->d);
+    return atomic_load(&shard_stats(w.shard)->segments_dropped) == 1;
+}
+
+static bool is_landed(void *ud)
+{
+    struct sender *s = ud;
+
+    (void)data_tcp.progress(s->d);
+    return atomic_load(&shard_stats(w.shard)->segments_landed) == 1;
+}
+
+/* A peer that has a key, and knows all of another's room, writes nothing into
+ * it, and keeps no place from the rows that belong there. */
+TEST(a_key_opens_rooms_of_its_own_peer_alone)
+{
+    static struct sender liar, owner;
+
+    start_safe(SAFE_PROVED);
+    grant();
+    sender_open(&liar, 0);
+    sender_open(&owner, 1);
+    sender_send(&liar, 8);
+    T_WAIT(is_dropped, &liar, LIMIT_MS);
+    T_EQ_U64(atomic_load(&shard_stats(w.shard)->segments_landed), 0);
+    T_EQ_U64(w.mems[0].base[0], 0);
+    sender_send(&owner, 7);
+    T_WAIT(is_landed, &owner, LIMIT_MS);
+    expect_landed();
+    data_tcp.close(&liar.d);
+    data_tcp.close(&owner.d);
     stop();
 }

@@ -160,8 +160,8 @@ static void deliver_segment(
     struct piece to[PIECES_MAX];
     struct data_note note, quiet;
     uint32_t pool, n, token, bad_slot, q, row = b->segments[i].first, s = 0;
-    enum err e =
-        landing_begin(l, &b->segments[i], &pool, to, &n, &token, &bad_slot);
+    enum err e = landing_begin(
+        l, NONE, &b->segments[i], &pool, to, &n, &token, &bad_slot);
 
     if (e == ERR_STALE)
         return; /* a duplicate */

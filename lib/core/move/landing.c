@@ -3,7 +3,7 @@
  * Invariants:
  *  - a segment is admitted only for the room, generation and attempt in force,
  *    inside [from, granted) and [base, granted), in a part of this shard, in
- *    whole units of which none is claimed;
+ *    whole units of which none is claimed, and from no other than its peer;
  *  - a claimed unit stays claimed until its block is granted again;
  *  - a NOTE_LAND_QUIET is given exactly once for every command that asked,
  *    when the last landing of that slot and generation that began before the
@@ -411,7 +411,7 @@ static uint32_t token_take(
     return t;
 }
 
-enum err landing_begin(struct landing *l, const struct segment *s,
+enum err landing_begin(struct landing *l, uint32_t who, const struct segment *s,
     uint32_t *pool, struct piece *pieces, uint32_t *n, uint32_t *token,
     uint32_t *bad_slot)
 {
@@ -423,6 +423,8 @@ enum err landing_begin(struct landing *l, const struct segment *s,
     *bad_slot = NONE;
     if (!u->open || u->generation != s->generation ||
         u->attempt != s->attempt || u->room != s->room)
+        return ERR_STALE;
+    if (who != NONE && who != u->peer)
         return ERR_STALE;
     if (!shape_ok(l, &p->is, s))
         return ERR_MALFORMED;

@@ -9,7 +9,8 @@
  *
  * A unit (unit_rows rows) lands at most once per attempt: it is claimed before
  * its bytes move. A segment is admitted only for rows that the grant covers, of
- * the room, generation and attempt in force, in a part of this shard. */
+ * the room, generation and attempt in force, in a part of this shard, and only
+ * from the room's peer, where the sender is known. */
 #ifndef MMX_CORE_MOVE_LANDING_H
 #define MMX_CORE_MOVE_LANDING_H
 
@@ -46,20 +47,21 @@ void landing_pool_set(
  * becomes due with a landing_end. */
 bool landing_cmd(struct landing *l, const struct data_cmd *cmd, bool *quiet);
 
-/* Admits a segment. OK: its units are claimed, *pool and pieces[0..*n) say
- * where it lands, and landing_end has to be called once for *token when its
- * bytes are there or cannot come. Otherwise nothing has changed:
- *   ERR_STALE      no such slot, generation or attempt; closed; not granted;
- *                  landed before
+/* Admits a segment of peer `who`; NONE: not known whose. OK: its units are
+ * claimed, *pool and pieces[0..*n) say where it lands, and landing_end has to
+ * be called once for *token when its bytes are there or cannot come. Otherwise
+ * nothing has changed:
+ *   ERR_STALE      no such slot, generation or attempt; of another peer;
+ *                  closed; not granted; landed before
  *   ERR_MALFORMED  not whole units, crosses a part, part of another shard,
  *                  wrong bytes, more than PIECES_MAX pieces, or contradicts
  *                  the total known here: then *bad_slot is the slot, and a
  *                  NOTE_LAND_BAD for it and s->generation is due
  *   ERR_BUSY       `landings` are active
  * *bad_slot is NONE in every other case. */
-MUST_CHECK enum err landing_begin(struct landing *l, const struct segment *s,
-    uint32_t *pool, struct piece *pieces, uint32_t *n, uint32_t *token,
-    uint32_t *bad_slot);
+MUST_CHECK enum err landing_begin(struct landing *l, uint32_t who,
+    const struct segment *s, uint32_t *pool, struct piece *pieces, uint32_t *n,
+    uint32_t *token, uint32_t *bad_slot);
 
 /* Looks up the peer that sends to an open generation, and its pool; false: it
  * is not open. */

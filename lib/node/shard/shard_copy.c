@@ -288,8 +288,8 @@ static struct source *source_of(struct shard *s, const struct segment *seg,
     return source_hold(found);
 }
 
-static void take(struct shard *s, const struct segment *seg, uint32_t from,
-    const struct piece *pieces, uint32_t n)
+static void take(struct shard *s, uint32_t who, const struct segment *seg,
+    uint32_t from, const struct piece *pieces, uint32_t n)
 {
     struct source *source = source_of(s, seg, from, pieces, n);
     uint32_t pool, count, i;
@@ -304,7 +304,7 @@ static void take(struct shard *s, const struct segment *seg, uint32_t from,
     i = s->land.copy_free;
     c = &s->land.copies[i];
     s->land.copy_free = c->next;
-    if (!land_begin(s, seg, &pool, c->to, &count, &c->token)) {
+    if (!land_begin(s, who, seg, &pool, c->to, &count, &c->token)) {
         source_drop(source);
         c->next = s->land.copy_free;
         s->land.copy_free = i;
@@ -332,7 +332,7 @@ bool copy_arrived(struct shard *s, const struct data_in *in)
 
     if (in->data && segments_get_sources(in->header, segs, &count) == OK)
         while (i < count && source_get(&r, &segs[i], &pool, pieces, &n) == OK)
-            take(s, &segs[i++], pool, pieces, n);
+            take(s, in->who, &segs[i++], pool, pieces, n);
     stat_add(&s->stats.segments_dropped, count - i);
     return in->data != NULL;
 }

@@ -185,12 +185,12 @@ static void command(struct shard *s, const struct data_cmd *cmd)
 
 /* segments */
 
-bool land_begin(struct shard *s, const struct segment *seg, uint32_t *pool,
-    struct piece *pieces, uint32_t *n, uint32_t *token)
+bool land_begin(struct shard *s, uint32_t who, const struct segment *seg,
+    uint32_t *pool, struct piece *pieces, uint32_t *n, uint32_t *token)
 {
     uint32_t bad;
     enum err e =
-        landing_begin(s->land.landing, seg, pool, pieces, n, token, &bad);
+        landing_begin(s->land.landing, who, seg, pool, pieces, n, token, &bad);
 
     CHECK(e != OK || (*pool < s->conf.pools_count && *n <= PIECES_MAX),
         "%u pieces of pool %u", *n, *pool);
@@ -243,7 +243,7 @@ static void land_eager(struct shard *s, const struct data_in *in,
 
     s->moved += in->len;
     for (uint32_t i = 0; i < count; i++) {
-        if (land_begin(s, &segs[i], &pool, pieces, &n, &token)) {
+        if (land_begin(s, in->who, &segs[i], &pool, pieces, &n, &token)) {
             if (gpu_land(s, pool, pieces, n, token, from, segs[i].bytes)) {
                 from += segs[i].bytes;
                 continue;
@@ -276,14 +276,14 @@ static bool sink_iov(struct shard *s, uint32_t bytes, uint32_t *used)
 /* Appends where to fetch one segment's bytes to; false: there are not enough
  * places. alone: the segment is the whole message, which is not fetched at all
  * if it is refused. */
-static bool fetch_iov(struct shard *s, const struct segment *seg, bool alone,
-    struct fetch *f, uint32_t *used)
+static bool fetch_iov(struct shard *s, uint32_t who, const struct segment *seg,
+    bool alone, struct fetch *f, uint32_t *used)
 {
     struct piece pieces[PIECES_MAX];
     uint32_t pool, n, token;
     struct fetch_of *of;
 
-    if (!land_begin(s, seg, &pool, pieces, &n, &token))
+    if (!land_begin(s, who, seg, &pool, pieces, &n, &token))
         return alone || sink_iov(s, seg->bytes, used);
     CHECK(f->count < SEGMENTS_MAX, "a message of %u segments", f->count);
     of = &f->of[f->count++];
@@ -361,7 +361,7 @@ static bool land_rendezvous(struct shard *s, const struct data_in *in,
         return false;
     }
     for (uint32_t i = 0; good && i < count; i++)
-        good = fetch_iov(s, &segs[i], count == 1, f, &used);
+        good = fetch_iov(s, in->who, &segs[i], count == 1, f, &used);
     if (good && f->count > 0 &&
         s->conf.carrier->fetch(s->data, in, s->iov, used, f) == OK)
         return true;

@@ -70,10 +70,10 @@ struct lander {
 };
 
 /* shard_land.c */
-/* True if the segment may land: outputs as of landing_begin. Else it is
- * counted. */
-bool land_begin(struct shard *s, const struct segment *seg, uint32_t *pool,
-    struct piece *pieces, uint32_t *n, uint32_t *token);
+/* True if the segment that `who` has sent may land: in and out as of
+ * landing_begin. Else it is counted. */
+bool land_begin(struct shard *s, uint32_t who, const struct segment *seg,
+    uint32_t *pool, struct piece *pieces, uint32_t *n, uint32_t *token);
 void land_gone(struct shard *s, uint32_t token);
 void land_end(struct shard *s, uint32_t token, bool ok, uint32_t bytes);
 
