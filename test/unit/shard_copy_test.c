@@ -38,6 +38,7 @@ static struct world {
     uint32_t slot;           /* that is waited for */
     struct data_calls calls; /* of langd's shard, for said_by() */
     _Atomic uint32_t who;
+    _Atomic bool holds, held; /* said_by() waits; it has begun to */
 } w;
 
 static void pool_make(uint32_t i, uint32_t blocks, uint32_t block_rows)
@@ -425,6 +426,9 @@ static bool said_by(void *ud, struct data *d, const struct data_in *in)
     struct data_in m = *in;
 
     m.who = atomic_load(&w.who);
+    atomic_store(&w.held, true);
+    while (atomic_load(&w.holds))
+        poll(NULL, 0, 1);
     return w.calls.arrived(ud, d, &m);
 }
 
@@ -467,6 +471,41 @@ TEST(copies_are_ordered_by_the_peer_of_the_room)
     wait_for(landed, 40, "landed");
     place_check(2, 200, 40);
     T_EQ_U64(w.seen[1].landed, 0);
+    world_stop();
+}
+
+static bool held(uint32_t n)
+{
+    (void)n;
+    return atomic_load(&w.held);
+}
+
+/* The peer's place is another's by the time at which a message is looked at
+ * that came by the old key. */
+TEST(a_key_that_was_replaced_lands_nothing)
+{
+    struct data_ops keyed = data_mem;
+
+    keyed.open = keyed_open;
+    world_start_by(&keyed, 1, 1);
+    w.source = source_make(256);
+    sources(w.source);
+    peer_open();
+    atomic_store(&w.who, 2);
+    atomic_store(&w.holds, true);
+    send_open(1, 3, 4);
+    wait_for(held, 1, "held");
+    T_TRUE(shard_key(w.l[0], 2, span_of("new", 3)));
+    land_open(1, 100, 4);
+    atomic_store(&w.holds, false);
+    wait_for(dropped, 1, "dropped");
+    push(w.l, 1, cmd_of(LAND_CLOSE, 1));
+    wait_for(land_quiet, 1, "land quiet");
+    T_EQ_U64(w.seen[1].landed, 0);
+    land_open(2, 200, 4);
+    send_open(2, 3, 4);
+    w.slot = 2;
+    wait_for(landed, 4, "landed");
     world_stop();
 }
 

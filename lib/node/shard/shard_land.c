@@ -188,9 +188,11 @@ static void command(struct shard *s, const struct data_cmd *cmd)
 bool land_begin(struct shard *s, uint32_t who, const struct segment *seg,
     uint32_t *pool, struct piece *pieces, uint32_t *n, uint32_t *token)
 {
-    uint32_t bad;
-    enum err e =
-        landing_begin(s->land.landing, who, seg, pool, pieces, n, token, &bad);
+    bool old = who != NONE && s->land.keyed[who]; /* its key, see settle() */
+    uint32_t bad = NONE;
+    enum err e = old ? ERR_STALE
+                     : landing_begin(s->land.landing, who, seg, pool, pieces, n,
+                           token, &bad);
 
     CHECK(e != OK || (*pool < s->conf.pools_count && *n <= PIECES_MAX),
         "%u pieces of pool %u", *n, *pool);
@@ -440,7 +442,7 @@ static void order(struct shard *s, const struct order *o)
 }
 
 /* Gives the carrier new keys, which may end connections: not the one whose
- * message is just being delivered. No command depends on a key. */
+ * message is just being delivered. Until then nothing lands by an old one. */
 static void settle(struct shard *s)
 {
     if (!s->land.keys_due)
