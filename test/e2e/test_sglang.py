@@ -13,6 +13,7 @@ import time
 import traceback
 import types
 import zlib
+from unittest import mock
 
 import numpy as np
 from pair import LIMIT, Case, eventually
@@ -21,7 +22,7 @@ from sglang.srt.disaggregation.encoder import receiver, server
 from sglang.srt.plugins.hook_registry import HookRegistry
 
 import mmx
-from mmx.adapters import _sglang_language
+from mmx.adapters import _sglang_encoder, _sglang_language
 from mmx.adapters import sglang as plugin
 
 WIDTH = 32
@@ -86,7 +87,7 @@ class Rank:
         runtime_context.PLACE.tp_rank = rank
         runtime_context.PLACE.tp_size = size
         plugin.install("language")
-        _sglang_language.PATIENCE_S = 0.3
+        _sglang_language.PATIENCE_S = float(os.environ["PATIENCE"])
         self.least = least
 
     def processor(self, rid, rows):
@@ -204,19 +205,24 @@ class Ranks:
 
 
 class Sglang(Case):
-    def start(self, ranks=1, encoders=1, fields=FIELDS, **langd):
+    def start(self, ranks=1, encoders=1, fields=FIELDS, patience=LIMIT,
+              **langd):
         self.e = [self.world.encoded(name=f"enc{i}", fields=fields)
                   for i in range(encoders)]
         self.d = self.world.langd(
             [], fields=fields, control={"allow": ["tcp://127.0.0.1:*"]},
             **langd)
-        env = {"MMX_LANGD_SOCKET": self.d.socket,
+        env = {"MMX_LANGD_SOCKET": self.d.socket, "PATIENCE": str(patience),
                "MMX_ENCODERS": json.dumps(
                    {u: e.address for u, e in zip(URLS, self.e)})}
         self.ranks = Ranks(ranks, env)  # before there are threads
         self.world.engines.append(self.ranks)
         for side in ("encode", "language"):
             plugin.install(side)
+        for name in ("CONNECT_S", "LATER_S"):  # however slow the machine is
+            limit = mock.patch.object(_sglang_encoder, name, LIMIT)
+            limit.start()
+            self.addCleanup(limit.stop)
         self.addCleanup(HookRegistry.reset)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
@@ -335,8 +341,10 @@ class Sglang(Case):
         self.start(ranks=2)
         self.encoders[0].hold.clear()
         self.ranks.start(requests=[self.ask("r", 300)])
+        sources = self.encoders[0].delivery.rooms.sources
         eventually(lambda: self.ranks.turn() or
-                   self.d.stats()["rooms_opened"], "it is asked for")
+                   any(s.wanted for s in list(sources.values())),
+                   "the encoder knows that it is asked for")
         for pid in self.ranks.pids:
             os.kill(pid, signal.SIGKILL)
         self.d.all_free()
@@ -364,7 +372,7 @@ class Sglang(Case):
         self.good(("r", 300))
 
     def test_langd_is_away_and_comes_back(self):
-        self.start(ranks=2)
+        self.start(ranks=2, patience=0.3)
         self.d.kill()
         self.encoders[0].hold.clear()
         self.failed(self.serve(("r", 300)), 503, "not-ready")
