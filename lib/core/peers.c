@@ -113,6 +113,7 @@ struct peer *peer_new(struct peers *p)
 
         if (!is_vacant(p, peer))
             continue;
+        CHECK(!peer->keyed, "place %u is free and has a key", i);
         heap_remove(&p->timers, &peer->timer);
         memset(peer, 0, sizeof(*peer));
         peer->used = true;
@@ -678,6 +679,17 @@ void peer_lost(
     end_key(p, out, peer);
     peer->up = false;
     out_data(out, &cmd);
+}
+
+void peer_forget(struct peers *p, struct out *out, struct peer *peer)
+{
+    CHECK(!peer->configured && !peer->up && list_empty(&peer->rooms),
+        "peer %u is forgotten and in use", peer_index(p, peer));
+    if (peer->epoch)
+        peer_lost(p, out, peer, true);
+    end_key(p, out, peer); /* one that has never said HELLO has one, too */
+    peer_disconnect(p, out, peer);
+    peer->used = false;
 }
 
 void peers_link(struct peers *p, struct out *out, const struct event *ev)

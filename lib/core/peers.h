@@ -189,6 +189,8 @@ void peer_disconnect(struct peers *p, struct out *out, struct peer *peer);
 /* Ends all that is with the peer, whose epoch has ended if it restarted. */
 void peer_lost(
     struct peers *p, struct out *out, struct peer *peer, bool restarted);
+/* Frees the place of a peer that is not up and has no rooms. */
+void peer_forget(struct peers *p, struct out *out, struct peer *peer);
 /* Takes the news that a link is up or down. */
 void peers_link(struct peers *p, struct out *out, const struct event *ev);
 /* Does what is due: HELLOs, and peers that are lost. */

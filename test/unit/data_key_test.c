@@ -120,6 +120,31 @@ TEST(a_peer_that_is_lost_has_none)
     is_said(l, told_key(l, 0), 0);
 }
 
+/* It had a link, and has never said HELLO. */
+TEST(a_place_that_is_given_away_has_none)
+{
+    struct rig *l = kept(BRAIN(ROLE_LANGD, "control.keys=/etc/mmx/key",
+        "control.allow[0]=tcp://127.0.0.1:*", "limits.peers=2"));
+    struct local_msg m = request(1000, 63, MODE_WHOLE);
+    uint32_t link = 1; /* `enc` has the first */
+
+    brain_conn(l, 0, "s");
+    m.request.encoder = span_str("tcp://127.0.0.1:8001");
+    T_OK(brain_say(l, 0, m));
+    rig_step(
+        l, &(struct event){.type = EV_LINK_UP, .link = link, .fresh = draw()});
+    is_said(l, told_key(l, 0), 0);
+    T_EQ_U64(told_key(l, 0)->index, link);
+    rig_step(l, &(struct event){.type = EV_LINK_DOWN, .link = link});
+    T_OK(brain_say(l, 0, release(63, ROWS_UNKNOWN)));
+    m = request(1001, 62, MODE_WHOLE);
+    m.request.encoder = span_str("tcp://127.0.0.1:8002");
+    T_OK(brain_say(l, 0, m));
+    T_TRUE(told_key(l, 0) != NULL);
+    T_EQ_U64(told_key(l, 0)->len, 0);
+    T_EQ_U64(told_key(l, 0)->index, link);
+}
+
 TEST(without_keys_none_is_said)
 {
     struct rig *l = kept(langd_up(NULL, NULL));

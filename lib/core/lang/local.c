@@ -35,10 +35,7 @@ static struct peer *place_for(struct langd *l, struct out *out)
         if (old->configured || old->up || !list_empty(&old->rooms) ||
             engines_wait_for(&l->b.engines, i))
             continue;
-        if (old->epoch)
-            peer_lost(&l->b.peers, out, old, true);
-        peer_disconnect(&l->b.peers, out, old);
-        old->used = false;
+        peer_forget(&l->b.peers, out, old);
         p = peer_new(&l->b.peers);
     }
     return p;
