@@ -24,6 +24,10 @@
 /* At most after all keys were refused. */
 #define WAIT_KEYS_NS  (2 * NS_PER_S)
 #define ASKED_LONG_NS (3 * NS_PER_S)
+/* A guess at keys is said after so long, and in the third round of them: an
+ * encoder that ends or starts may break a few handshakes, too. */
+#define GUESS_NS     (5 * NS_PER_S)
+#define GUESS_ROUNDS 3
 
 static struct log_rate lines =
     LOG_RATE("connections to encoders that fail", LOG_WARN, 5);
@@ -124,6 +128,15 @@ static void close_socket(struct links *p, uint32_t link)
     sock_close(s);
 }
 
+/* True if the failures are no chance: a listener that ends, or is full. */
+static bool tells(const struct dial *d, uint32_t keys, uint64_t now_ns)
+{
+    if (d->sure)
+        return d->refused >= 2 * keys;
+    return d->refused >= GUESS_ROUNDS * keys &&
+           now_ns - d->refused_ns >= GUESS_NS;
+}
+
 void dial_refused(struct links *p, uint32_t link, const char *why, bool sure)
 {
     struct dial *d = &link_at(p, link)->dial;
@@ -133,7 +146,8 @@ void dial_refused(struct links *p, uint32_t link, const char *why, bool sure)
     CHECK(
         d->used && d->key < keys, "link %u: key %u of %u", link, d->key, keys);
     d->key = (d->key + 1) % keys;
-    d->refused++;
+    if (d->refused++ == 0)
+        d->refused_ns = now;
     if (sure || !d->sure)
         d->why = why;
     d->sure |= sure;
@@ -144,10 +158,7 @@ void dial_refused(struct links *p, uint32_t link, const char *why, bool sure)
         d->wait_ns = min_u64(d->wait_ns, WAIT_KEYS_NS);
         d->retry_ns = now + d->wait_ns;
     }
-    /* Once may be chance: a listener that ends, or is full. */
-    if (d->refused < 2 * keys)
-        return;
-    if (p->calls.refused)
+    if (tells(d, keys, now) && p->calls.refused)
         p->calls.refused(p->calls.ud, link, d->why);
 }
 

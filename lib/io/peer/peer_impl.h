@@ -44,6 +44,7 @@ struct conn {
     struct list node; /* on the owner's free, silent, heard or greeted list */
     uint32_t link;    /* NONE: it has sent no HELLO */
     bool ended;       /* shut down by us; the monitor has not reported it yet */
+    bool heard;       /* on that list */
     uint64_t since_ns;
     struct meter meter;
     struct sockaddr_in6 from; /* or another address that is no larger */
@@ -58,11 +59,12 @@ struct dial {
     struct lookup_result found;
     uint32_t at; /* the address of found that is used */
     uint64_t retry_ns, wait_ns;
-    uint32_t key;       /* which one of control.keys it uses */
-    uint32_t refused;   /* handshakes that failed since it was up */
-    const char *why;    /* of the last of them that said more than its end */
-    bool sure;          /* there was such a one */
-    const char *logged; /* last */
+    uint32_t key;        /* which one of control.keys it uses */
+    uint32_t refused;    /* handshakes that failed since it was up */
+    uint64_t refused_ns; /* the first of them */
+    const char *why;     /* of the last of them that said more than its end */
+    bool sure;           /* there was such a one */
+    const char *logged;  /* last */
 };
 
 struct link {
@@ -89,6 +91,7 @@ struct links {
     struct list free, used, ready, dirty, coalesced;
     /* Oldest first; heard: no HELLO yet, and our key is known there. */
     struct list conns_free, silent, heard, greeted;
+    uint32_t heard_count;
     struct table by_rid; /* routing id -> link */
     struct table by_fd;  /* descriptor -> conn */
     uint8_t *memory, *buffers;
