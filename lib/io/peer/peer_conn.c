@@ -22,7 +22,10 @@
  * tick ends what is longer than a handshake. A flood evicts its own: libzmq
  * answers the first command of those alone that know our key, which the kernel
  * shows, as bytes that were sent and acknowledged beyond the greeting; and a
- * peer needs a few round trips for that.
+ * peer needs a few round trips for that. A first command can be recorded, and
+ * is answered again: those that were answered have at most half of the entries
+ * that links leave over, and the oldest of them gives way beyond that. So the
+ * newest half has time to show something, whatever the others have shown.
  *
  * Rejected: entries for all connections that there may be (a flood has no
  * bound), and zmq_unbind to pause (it ends the connections that are open). */
@@ -56,10 +59,19 @@ static struct log_rate ends =
 static struct log_rate unheard =
     LOG_RATE("daemons without a link", LOG_WARN, 1);
 
+/* Takes the connection off its list. */
+static void leave(struct links *p, struct conn *c)
+{
+    CHECK(p->heard_count >= c->heard, "a connection is heard and not counted");
+    list_remove(&c->node);
+    p->heard_count -= c->heard;
+    c->heard = false;
+}
+
 static void conn_free(struct links *p, struct conn *c)
 {
     CHECK(c->meter.fd >= 0, "a connection is freed twice");
-    list_remove(&c->node);
+    leave(p, c);
     table_remove(&p->by_fd, (uint64_t)c->meter.fd, 0);
     c->meter.fd = -1;
     list_push_tail(&p->conns_free, &c->node);
@@ -144,7 +156,7 @@ void conns_shut(struct links *p, uint32_t conn)
     c->ended = true;
     c->link = NONE;
     /* Kept until its end is reported, and the first to be evicted. */
-    list_remove(&c->node);
+    leave(p, c);
     list_push_head(&p->silent, &c->node);
     end_fd(p, c->meter.fd);
     if (link != NONE)
@@ -162,16 +174,26 @@ static bool heard(const struct links *p, const struct conn *c)
            now.acked > GREETING_BYTES;
 }
 
+/* Half of the entries that links leave over: the others are for those that
+ * have just come. */
+static uint32_t heard_max(const struct links *p)
+{
+    return (p->conns_count - p->opt.links) / 2;
+}
+
 /* Returns the connection that gives way to a new one. */
 static struct conn *weakest(struct links *p)
 {
     struct conn *c;
 
-    while ((c = LIST_FIRST(&p->silent, struct conn, node))) {
+    while (p->heard_count <= heard_max(p) &&
+           (c = LIST_FIRST(&p->silent, struct conn, node))) {
         if (c->ended || !heard(p, c))
             return c;
-        list_remove(&c->node);
+        leave(p, c);
         list_push_tail(&p->heard, &c->node);
+        c->heard = true;
+        p->heard_count++;
     }
     return LIST_FIRST(&p->heard, struct conn, node);
 }
@@ -268,7 +290,7 @@ static uint32_t link_new(struct links *p, uint64_t rid, uint32_t conn)
     k->rid = rid;
     k->conn = conn;
     c->link = i;
-    list_remove(&c->node);
+    leave(p, c);
     list_push_tail(&p->greeted, &c->node);
     p->calls.up(p->calls.ud, i);
     return k->sock ? i : NONE;
@@ -313,7 +335,7 @@ uint32_t conns_link(struct links *p, uint64_t rid, uint32_t conn)
     if (c->link != NONE) {
         link = c->link;
         c->link = NONE;
-        list_remove(&c->node);
+        leave(p, c);
         list_push_tail(&p->silent, &c->node);
         link_lost(p, link);
     }
