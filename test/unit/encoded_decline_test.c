@@ -241,6 +241,36 @@ TEST(declines_take_no_places_of_rooms)
     T_EQ_U64(brain_state(e, 0, 2), ROOM_BOOTSTRAPPING);
 }
 
+static struct local_msg withdraw(uint64_t room)
+{
+    struct local_msg m = {.type = LOCAL_DECLINE};
+
+    m.decline.room = room;
+    memset(&m.decline.secret, 5, sizeof(m.decline.secret));
+    return m;
+}
+
+/* A user that withdraws rooms that never come forgets its own. */
+TEST(a_user_that_withdraws_much_evicts_its_own)
+{
+    struct rig *e = encoded("limits.declines=32", NULL);
+    struct local_msg a = announce(2, 1, 8, 8);
+
+    brain_user(e, 1, 4001, "router");
+    brain_user(e, 2, 4002, "flood");
+    brain_hear(e, 0, about(1, 0, PEER_DECLINE));
+    T_OK(brain_say(e, 1, withdraw(2)));
+    for (uint64_t room = 100; room < 200; room++)
+        T_OK(brain_say(e, 2, withdraw(room)));
+    T_EQ_U64(brain_shown(e, "status", "declines_held", 0), 4);
+    T_EQ_U64(brain_stat(e, "declines_forgotten"), 98);
+    T_OK(brain_say(e, 0, announce_for(1)));
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
+    a.announce.secret = withdraw(2).decline.secret;
+    T_OK(brain_say(e, 0, a));
+    T_EQ_U64(brain_reason(e, 0, 1), ERR_DECLINED);
+}
+
 TEST(another_user_of_this_host_declines_nothing)
 {
     struct rig *e = encoded(NULL, NULL);

@@ -132,13 +132,15 @@ static void end_withdrawn(struct encoded *e, struct eroom *m)
         eroom_fail(e, m, ERR_DECLINED, "withdrawn by its secret");
 }
 
-void encoded_withdraw(struct encoded *e, const struct local_decline *n)
+void encoded_withdraw(
+    struct encoded *e, const struct local_decline *n, uint32_t uid)
 {
     struct eroom *m = eroom_find(e, n->room, &n->secret);
     struct decline g = {.room = n->room,
         .name = brain_name(&e->b, &n->secret),
         .key = n->key,
         .langd = WITHDRAWN,
+        .uid = uid,
         .pools = UINT32_MAX,
         .reason = ERR_DECLINED};
 

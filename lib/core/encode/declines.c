@@ -1,8 +1,9 @@
 /* declines.c - see declines.h. No timer is needed: what has expired is passed
  * over, and its place is taken in its turn. Owned by the loop's thread.
  *
- * Invariant: the index has a room iff a place of the ring has; the places of a
- * room are chained from the latest to the earliest. */
+ * Invariants: the index has a room iff a used place has; the places of a room
+ * are chained from the latest to the earliest; a place is free or in order of
+ * age, which is that of expiry. */
 #include "core/encode/declines.h"
 
 #include "base/check.h"
@@ -12,15 +13,29 @@ void declines_init(struct declines *d, struct slab *s, uint32_t cap,
 {
     CHECK(cap > 0, "room for %u declines", cap);
     d->cap = cap;
-    d->next = d->used = 0;
+    d->used = 0;
     d->keep_ns = keep_ns;
-    d->ring = slab_take(s, cap, sizeof(*d->ring));
+    d->all = slab_take(s, cap, sizeof(*d->all));
+    list_init(&d->free);
+    list_init(&d->by_age);
+    for (uint32_t i = 0; i < DECLINE_USERS; i++)
+        list_init(&d->of_user[i]);
+    for (uint32_t i = 0; d->all && i < cap; i++) {
+        list_init(&d->all[i].of_user);
+        list_push_tail(&d->free, &d->all[i].by_age);
+    }
     table_init(&d->index, s, cap, seed);
+}
+
+/* Returns whose share a withdrawal is of. */
+static uint32_t user_of(const struct decline *g)
+{
+    return g->uid * UINT32_C(2654435769) >> 28;
 }
 
 void declines_drop(struct declines *d, struct decline *g)
 {
-    uint32_t at = (uint32_t)(g - d->ring);
+    uint32_t at = (uint32_t)(g - d->all);
     uint32_t i = table_get(&d->index, g->room, g->name);
 
     CHECK(at < d->cap && g->used && i != NONE && d->used > 0,
@@ -31,23 +46,28 @@ void declines_drop(struct declines *d, struct decline *g)
     else if (i == at)
         (void)table_put(&d->index, g->room, g->name, g->next);
     else {
-        while (i != NONE && d->ring[i].next != at)
-            i = d->ring[i].next;
+        while (i != NONE && d->all[i].next != at)
+            i = d->all[i].next;
         CHECK(i != NONE, "decline %u is not chained to room %llu", at,
             (unsigned long long)g->room);
-        d->ring[i].next = g->next;
+        d->all[i].next = g->next;
     }
     g->used = false;
     d->used--;
+    if (g->langd == WITHDRAWN)
+        d->held[user_of(g)]--;
+    list_remove(&g->of_user);
+    list_remove(&g->by_age);
+    list_push_tail(&d->free, &g->by_age);
 }
 
 /* Returns place i, or the next older one that has not expired; NULL: none. */
 static struct decline *unexpired(
     const struct declines *d, uint64_t now_ns, uint32_t i)
 {
-    while (i != NONE && d->ring[i].until_ns <= now_ns)
-        i = d->ring[i].next;
-    return i == NONE ? NULL : &d->ring[i];
+    while (i != NONE && d->all[i].until_ns <= now_ns)
+        i = d->all[i].next;
+    return i == NONE ? NULL : &d->all[i];
 }
 
 struct decline *declines_first(
@@ -73,6 +93,19 @@ struct decline *declines_find(const struct declines *d, uint64_t now_ns,
     return g;
 }
 
+/* Returns what gives way to a new one; NULL: there is a place. */
+static struct decline *in_the_way(
+    const struct declines *d, const struct decline *g)
+{
+    uint32_t share = max_u32(d->cap / DECLINE_USERS, 1);
+
+    if (g->langd == WITHDRAWN && d->held[user_of(g)] >= share)
+        return LIST_FIRST(&d->of_user[user_of(g)], struct decline, of_user);
+    if (!list_empty(&d->free))
+        return NULL;
+    return LIST_FIRST(&d->by_age, struct decline, by_age);
+}
+
 bool declines_put(struct declines *d, uint64_t now_ns, const struct decline *g)
 {
     struct decline *old = declines_find(d, now_ns, g->room, g->name, g->langd);
@@ -81,16 +114,23 @@ bool declines_put(struct declines *d, uint64_t now_ns, const struct decline *g)
 
     if (old)
         declines_drop(d, old);
-    to = &d->ring[d->next];
-    lost = to->used && to->until_ns > now_ns;
-    if (to->used)
-        declines_drop(d, to);
+    old = in_the_way(d, g);
+    lost = old && old->until_ns > now_ns;
+    if (old)
+        declines_drop(d, old);
+    to = LIST_ENTRY(list_pop(&d->free), struct decline, by_age);
     *to = *g;
     to->until_ns = now_ns + d->keep_ns;
     to->used = true;
     to->next = table_get(&d->index, g->room, g->name);
-    (void)table_put(&d->index, g->room, g->name, d->next);
-    d->next = (d->next + 1) % d->cap;
+    (void)table_put(&d->index, g->room, g->name, (uint32_t)(to - d->all));
+    list_init(&to->by_age);
+    list_init(&to->of_user);
+    list_push_tail(&d->by_age, &to->by_age);
+    if (g->langd == WITHDRAWN) {
+        list_push_tail(&d->of_user[user_of(g)], &to->of_user);
+        d->held[user_of(g)]++;
+    }
     d->used++;
     return lost;
 }

@@ -1,16 +1,20 @@
 /* declines.h - which langds gave a room up, before it was announced or as one
- * of its destinations. A ring in order of arrival under an index by room; the
- * oldest is evicted first, and each expires. Rejected: a room record for each.
- * Declines of rooms that never come would fill limits.rooms. Pure; one
- * thread. */
+ * of its destinations. In order of arrival under an index by room; the oldest
+ * is evicted first, and each expires. What programs of this host withdraw has a
+ * share of the places for each user: beyond it the user's own oldest is
+ * evicted. Rejected: a room record for each. Declines of rooms that never come
+ * would fill limits.rooms. Pure; one thread. */
 #ifndef MMX_CORE_ENCODE_DECLINES_H
 #define MMX_CORE_ENCODE_DECLINES_H
 
+#include "base/list.h"
 #include "base/table.h"
 #include "wire/wire.h"
 
 /* In place of a langd: a program of this host has withdrawn the room. */
 #define WITHDRAWN 0u
+/* Users, by a hash of their uid, that a withdrawal counts to. */
+#define DECLINE_USERS 16u
 
 struct decline {
     uint64_t room, until_ns;
@@ -24,14 +28,19 @@ struct decline {
     bool counted; /* the announced room counts it as failed, or served */
     bool served;  /* it has the rows: a late decline of it is ignored */
     bool used;
-    uint32_t next; /* an earlier one of the room; NONE */
+    uint32_t next;               /* an earlier one of the room; NONE */
+    uint32_t uid;                /* of the program that withdrew it */
+    struct list by_age, of_user; /* the latter: withdrawn ones */
 };
 
 struct declines {
-    struct decline *ring;
+    struct decline *all;
     struct table index; /* (room, name) -> its latest */
-    uint32_t cap, next, used;
+    uint32_t cap, used;
     uint64_t keep_ns;
+    struct list free, by_age; /* oldest first */
+    struct list of_user[DECLINE_USERS];
+    uint32_t held[DECLINE_USERS];
 };
 
 void declines_init(struct declines *d, struct slab *s, uint32_t cap,

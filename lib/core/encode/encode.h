@@ -508,7 +508,8 @@ void encoded_on_decline(
     struct encoded *e, struct peer *p, const struct peer_msg *msg);
 /* Takes DECLINE of an engine of this host, which has the room's secret: it is
  * for no destination any more. */
-void encoded_withdraw(struct encoded *e, const struct local_decline *n);
+void encoded_withdraw(
+    struct encoded *e, const struct local_decline *n, uint32_t uid);
 /* Takes an ABORT of a generation whose INIT has not come. */
 void encoded_never_asked(
     struct encoded *e, struct peer *p, const struct peer_msg *msg);

@@ -347,7 +347,7 @@ static void on_decline(struct encoded *e, struct out *out, uint32_t conn,
                 ERR_NOT_OWNER, 0, 0, "a room is withdrawn here by its secret"});
         return;
     }
-    encoded_withdraw(e, &msg->decline);
+    encoded_withdraw(e, &msg->decline, e->b.engines.conns[conn].uid);
     out_ok(out, conn, msg->seq);
 }
 
