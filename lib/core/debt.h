@@ -38,6 +38,13 @@ static inline uint64_t debt_deadline(const struct debt *d)
     return d->owe ? d->retry_ns : TIME_NEVER;
 }
 
+/* Returns how long an answer may wait for a message that says more: the debt it
+ * pays, which is said again after first_ns, is open meanwhile. */
+static inline uint64_t debt_answer_ns(uint64_t first_ns)
+{
+    return min_u64(first_ns / 2, 50 * NS_PER_MS);
+}
+
 /* True if the debt is to be said now; sets when it is due next, first_ns after
  * the first time. again: it was said before. */
 static inline bool debt_due(

@@ -76,6 +76,31 @@ TEST(length_answers_init)
     T_EQ_U64(brain_said_count(e, PEER_STATE), 0);
 }
 
+TEST(a_new_length_goes_at_once)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 24, ROWS_UNKNOWN)));
+    brain_hear(e, 0, init(e, 1, 77, 16));
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
+    T_OK(brain_say(e, 0, final(0, 20)));
+    T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
+    T_EQ_U64(brain_said(e, PEER_LENGTH, 0)->length.total, 20);
+}
+
+TEST(an_init_is_answered_soon)
+{
+    struct rig *e = encoded("timeouts.retry=10s", NULL);
+
+    e->lacks = 0;
+    brain_hello(e, 0, "a", L_EPOCH);
+    brain_hear(e, 0, init(e, 1, 77, 16));
+    brain_pass(e, 40);
+    T_EQ_U64(brain_said_count(e, PEER_STATE), 0);
+    brain_pass(e, 20);
+    T_EQ_U64(brain_said_count(e, PEER_STATE), 1);
+}
+
 TEST(init_then_announce)
 {
     struct rig *e = encoded(NULL, NULL);

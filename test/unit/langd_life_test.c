@@ -49,6 +49,18 @@ TEST(a_length_is_answered_late_or_by_ack)
     T_EQ_U64(brain_said_count(l, PEER_STATE), 0);
 }
 
+TEST(a_length_is_answered_soon)
+{
+    struct rig *l = langd_up("timeouts.retry=10s", NULL);
+    struct there a = ask_room(l, 1, 0);
+
+    brain_hear(l, 0, length(&a, 16, 16, true));
+    brain_pass(l, 40);
+    T_EQ_U64(brain_said_count(l, PEER_STATE), 0);
+    brain_pass(l, 20);
+    T_EQ_U64(brain_said_count(l, PEER_STATE), 1);
+}
+
 TEST(acked_answers_acks)
 {
     struct rig *l = langd_up(NULL, NULL);

@@ -295,7 +295,7 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     if (!peer_can(p, PEER_CAN_CONFIRMED))
         edst_say_state(e, out, d, PEER_INIT);
     else /* LENGTH answers as well, and goes at once if there is one */
-        d->answer_ns = e->b.now_ns + e->b.c.conf->timeout_retry / 2;
+        d->answer_ns = e->b.now_ns + debt_answer_ns(e->b.c.conf->timeout_retry);
     eroom_touch(e, m);
 }
 

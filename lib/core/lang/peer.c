@@ -377,7 +377,7 @@ static bool answers_late(
                 m->aux_state == LAUX_STORED;
 
     if (late)
-        m->answer_ns = l->b.now_ns + l->b.c.conf->timeout_retry / 2;
+        m->answer_ns = l->b.now_ns + debt_answer_ns(l->b.c.conf->timeout_retry);
     else if (msg->type == PEER_LENGTH)
         m->answer_ns = TIME_NEVER;
     return late;
