@@ -558,6 +558,62 @@ TEST(without_encryption_here_nothing_is_opened_that_needs_it)
     data_tcp.close(&d);
 }
 
+/* A pair's key is good for as many connections as the pair may have. */
+TEST(a_newer_connection_ends_the_older_of_its_number)
+{
+    enum { TIMES = 8 };
+
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct data_conf c = side_conf();
+        struct side a[TIMES], b;
+        uint8_t p[8];
+
+        c.inbound_max = 2;
+        side_open_with(&b, by(encrypt), &c);
+        side_fill(p, sizeof(p), 1);
+        for (uint32_t i = 0; i < TIMES; i++) {
+            side_open(&a[i], by(encrypt));
+            T_OK(a[i].ops->connect(a[i].d, 0, b.ops->address(b.d)));
+            T_OK(side_post(&a[i], 0, 1, p, sizeof(p)));
+            side_until(&a[i], &b, &b.arrived_count, i + 1);
+            if (i > 0)
+                side_until(&a[i - 1], &b, &a[i - 1].broken_count, 1);
+        }
+        T_EQ_U64(a[TIMES - 1].broken_count, 0);
+        T_EQ_U64(data_tcp.counts(b.d)->refused, 0);
+        for (uint32_t i = 0; i < TIMES; i++)
+            side_close(&a[i]);
+        side_close(&b);
+    }
+}
+
+TEST(a_number_beyond_those_of_a_peer_is_refused)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct data_conf c = side_conf();
+        struct side a, b;
+        struct tcp_place place;
+        uint8_t more[TCP_ADDRESS_MAX], *p = calloc(1, SIDE_SEGMENT);
+        struct writer w = writer_of(more, sizeof(more));
+
+        c.streams = c.addresses = SIDE_STREAMS; /* one at each */
+        side_open_with(&b, by(encrypt), &c);
+        c.addresses = 1;
+        side_open_with(&a, by(encrypt), &c);
+        T_OK(tcp_place_get(data_tcp.place(b.d), &place));
+        place.of = 1; /* takes it that all are at this one */
+        tcp_place_put_all(&w, &place);
+        b.any_bytes = true;
+        T_OK(a.ops->connect(a.d, 0, span_of(w.p, (uint32_t)w.len)));
+        T_EQ_U64(side_post_many(&a, 0, p, SIDE_SEGMENT), SIDE_MESSAGES);
+        side_until(&a, &b, &a.broken_count, 1);
+        T_TRUE(data_tcp.counts(b.d)->refused > 0);
+        side_close(&a);
+        side_close(&b);
+        free(p);
+    }
+}
+
 /* before the proof nothing costs */
 
 /* Returns bytes of this process that are in memory. */

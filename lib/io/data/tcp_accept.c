@@ -2,7 +2,8 @@
  * not proven its key, keeps its entry only while no other needs it: the oldest
  * of them is evicted, first of those that have named no key in force, and each
  * ends after greeting_ms. With keys there are
- * PROOFS_MAX of them at most, all together. Their timer is in the epoll set, so
+ * PROOFS_MAX of them at most, all together, and of those that have proven a key
+ * one for each of its streams: the newest. Their timer is in the epoll set, so
  * that it runs while the carrier has nothing else to do.
  *
  * Rejected: TCP_DEFER_ACCEPT. One byte is enough to pass it. Evicting the
@@ -250,16 +251,30 @@ static unsigned sweep(struct tcp_door *d)
     return 1;
 }
 
+/* Ends what connection i, which has just proven its key, is in place of. */
+static void end_older(struct tcp_door *d, uint32_t i)
+{
+    for (uint32_t k = 0; k < d->data->inbound_max; k++) {
+        if (k == i || !d->ins[k].in || !tcp_in_same(d->ins[k].in, d->ins[i].in))
+            continue;
+        log_rated(&closed, "tcp: a peer's connection ends for its newer one");
+        in_close(d, k);
+    }
+}
+
 static unsigned in_event(struct tcp_door *d, uint32_t i)
 {
-    bool over = false;
+    bool over = false, greeted;
     unsigned count;
 
     CHECK(i < d->data->inbound_max, "connection %u of %u", i,
         d->data->inbound_max);
     if (!d->ins[i].in)
         return 0; /* closed in this turn */
+    greeted = tcp_in_greeted(d->ins[i].in);
     count = tcp_in_turn(d->ins[i].in, &over);
+    if (!greeted && tcp_in_greeted(d->ins[i].in))
+        end_older(d, i);
     if (over)
         in_close(d, i);
     else if (tcp_in_grown(d->ins[i].in))
@@ -346,6 +361,7 @@ static enum err begin(struct tcp_door *d)
     d->keys.count = d->data->keys_max;
     d->in.keys = d->data->safe == SAFE_OFF ? NULL : &d->keys;
     d->in.encrypt = tcp_encrypts(&d->place, d->data->safe);
+    d->in.streams = div_up(d->place.streams, d->place.of);
     if (d->in.encrypt && !tcp_safe_ready())
         return ERR_INTERNAL;
     d->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -48,8 +48,9 @@ struct tcp_in {
     bool greeted, fetching, dropping;
     bool keyed; /* key_id is that of its key */
     uint8_t key_id[TCP_KEY_ID];
-    uint32_t who; /* whose key it has proven; NONE: none */
-    bool large;   /* this or the last body is fetched: another may follow */
+    uint32_t who;    /* whose key it has proven; NONE: none */
+    uint32_t stream; /* proven, of that key */
+    bool large;      /* this or the last body is fetched: another may follow */
     bool whole;
     bool moved; /* bytes came since the last tcp_in_stalled() */
     bool used;  /* a grown buffer was needed since the last tcp_in_shrink() */
@@ -138,6 +139,12 @@ bool tcp_in_named(const struct tcp_in *in)
 bool tcp_in_of(const struct tcp_in *in, const uint8_t *id)
 {
     return in->keyed && memcmp(in->key_id, id, TCP_KEY_ID) == 0;
+}
+
+bool tcp_in_same(const struct tcp_in *a, const struct tcp_in *b)
+{
+    return a->greeted && b->greeted && a->stream == b->stream && a->keyed &&
+           tcp_in_of(b, a->key_id);
 }
 
 bool tcp_in_stalled(struct tcp_in *in, uint64_t now_ns, uint64_t limit_ns)
@@ -470,6 +477,16 @@ static void proven(struct tcp_in *in, bool *over)
 
     CHECK(in->keyed && key, "a proof by a key that is not in force");
     in->who = (uint32_t)(key - keys->of);
+    in->stream = tcp_safe_stream(in->safe);
+    if (in->stream >= in->conf.streams) {
+        log_rated(&strangers,
+            "tcp: connection %u of a peer that may have %u (from "
+            "transfer.streams) is refused",
+            in->stream, in->conf.streams);
+        in->conf.counts->refused++;
+        *over = true;
+        return;
+    }
     if (!tcp_safe_encrypts(in->safe))
         tcp_safe_free(&in->safe);
     in->greeted = true;

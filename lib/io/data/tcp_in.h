@@ -21,6 +21,7 @@ struct tcp_in_conf {
     const uint8_t *token; /* TCP_TOKEN bytes that a greeting has to have */
     const struct tcp_keys *keys; /* NULL: the token is enough */
     bool encrypt;                /* with keys: they encrypt */
+    uint32_t streams;            /* with keys: of each */
     uint32_t body_max;           /* a longer body ends the connection */
     struct data_counts *counts;
 };
@@ -40,6 +41,9 @@ void tcp_in_again(struct tcp_in *in, bool *over);
 bool tcp_in_named(const struct tcp_in *in);
 /* True if it has proven, or begun to prove, the key with this id. */
 bool tcp_in_of(const struct tcp_in *in, const uint8_t *id);
+
+/* True if both have proven the same key, and the same stream of it. */
+bool tcp_in_same(const struct tcp_in *a, const struct tcp_in *b);
 
 /* Reads and delivers; returns the number of events handled. Sets *over when the
  * other side has ended or broken the protocol: then close the connection. */

@@ -136,6 +136,11 @@ const uint8_t *tcp_safe_id(const struct tcp_safe *s)
     return s->key.there ? s->key.id : NULL;
 }
 
+uint32_t tcp_safe_stream(const struct tcp_safe *s)
+{
+    return s->stream;
+}
+
 ssize_t tcp_safe_send(struct tcp_safe *s, const void *p, size_t n)
 {
     CHECK(s->encrypt && !s->server, "what is sent needs no encryption");

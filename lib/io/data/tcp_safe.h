@@ -64,6 +64,8 @@ const char *tcp_safe_why(const struct tcp_safe *s);
 bool tcp_safe_encrypts(const struct tcp_safe *s);
 /* Returns the id of the key; NULL: not known yet. */
 const uint8_t *tcp_safe_id(const struct tcp_safe *s);
+/* Returns the number of the stream, where the id is known. */
+uint32_t tcp_safe_stream(const struct tcp_safe *s);
 
 /* As send() and recv(), EAGAIN included. What was refused with EAGAIN has to be
  * sent again as it was. EPROTO: a record that the other end did not write. */
