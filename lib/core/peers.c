@@ -217,9 +217,11 @@ static void say_maps(const struct peers *p, uint32_t link, struct peer_hello *m)
 }
 
 /* Says what rows can go by here and, as langd, what they go by from this peer:
- * before it has said what it can, plain TCP where that is here. */
-static void say_carriers(
-    const struct peers *p, uint32_t link, struct peer_hello *m)
+ * before it has said what it can, plain TCP where that is here. A key is for
+ * the run that has answered, as are the addresses that it opens: until then a
+ * peer keeps what it knows. */
+static void say_carriers(const struct peers *p, uint32_t link,
+    uint64_t to_epoch, struct peer_hello *m)
 {
     struct peer *peer = peer_on(p, link);
     struct carrier_pair none = {0};
@@ -229,6 +231,10 @@ static void say_carriers(
         return;
     (void)carriers_choose(&none, peer_carriers(p, NULL), 0);
     m->carrier = peer && peer->pair.chosen ? peer->pair.chosen : none.chosen;
+    if (peer)
+        peer->key_due = peer->keyed && (to_epoch == 0 || !peer->up);
+    if (peer && peer->key_due)
+        return;
     if (p->self.long_ones >> m->carrier & 1)
         m->long_addresses = p->self.own[m->carrier].data;
     else
@@ -316,7 +322,7 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     m.hello.pools = span_of(pools, w.len);
     m.hello.abilities = p->self.abilities;
     say_maps(p, link, &m.hello);
-    say_carriers(p, link, &m.hello);
+    say_carriers(p, link, to_epoch, &m.hello);
     out_peer(out, link, &m);
 }
 
@@ -339,7 +345,9 @@ bool peer_carrier_broke(struct peers *p, struct out *out, struct peer *peer,
 void peer_hello_until_up(
     struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns)
 {
-    peer_hello(p, out, peer->link, 0, false);
+    /* One that is up has answered here: it may hear the key. */
+    peer_hello(
+        p, out, peer->link, peer->keyed && peer->up ? peer->epoch : 0, false);
     peer->hello_ns = now_ns + p->self.c->conf->timeout_retry * 5;
     peer_arm(p, peer);
 }
@@ -458,6 +466,7 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
     const struct key *boot, const char **text)
 {
     enum err e = check_hello(m, text);
+    uint32_t addresses;
 
     if (e != OK)
         return e;
@@ -466,7 +475,9 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
     text_copy(m->advertise, peer->advertise, sizeof(peer->advertise));
     text_copy(m->software, peer->software, sizeof(peer->software));
     peer->segment_max = m->segment_max;
-    peer->addresses = count_addresses(addresses_of(m), ADDRESS_MAX);
+    addresses = count_addresses(addresses_of(m), ADDRESS_MAX);
+    if (addresses > 0) /* else they follow, or stay what they were */
+        peer->addresses = addresses;
     peer->abilities = m->abilities;
     peer->same_host = key_eq(&m->boot, boot);
     peer->refused.text[0] = 0;
@@ -618,8 +629,8 @@ static void on_hello(struct peers *p, struct out *out, uint32_t link,
         "a peer that said HELLO on link %u is not there", link);
     peer_arm(p, peer);
     /* An answer that changes the choice is followed by the addresses of that
-     * carrier, one of a new run by its key, before any request. */
-    if (!m->hello.answer || drawn ||
+     * carrier, the first on a link by the key, before any request. */
+    if (!m->hello.answer || drawn || peer->key_due ||
         (p->ops->greets && peer->pair.chosen &&
             peer->carrier != peer->pair.chosen))
         peer_hello(p, out, link, peer->epoch, true);

@@ -60,7 +60,7 @@ struct peer {
     uint64_t map_by_ns; /* encoded: until when its requests wait for that */
     bool map_asked;
     /* langd: what the peer's data connections have to prove, as HELLO says. */
-    bool keyed;
+    bool keyed, key_due; /* due: this link has not heard it */
     uint8_t data_key[DATA_KEY_BYTES];
     char label[128]; /* what requests call it: a name of the config, or address
                       */

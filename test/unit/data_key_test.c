@@ -2,7 +2,7 @@
  * it, say it and pass it on (HELLO's data_key). Bodies give random bytes. */
 #include "test/there.h"
 
-static uint8_t fresh[DATA_KEY_FRESH];
+static uint8_t fresh[DATA_KEY_FRESH], drawn[DATA_KEY_FRESH];
 
 /* Keeps what a case has made in sight of the leak checker. */
 static struct rig *kept(struct rig *r)
@@ -56,30 +56,53 @@ static const struct action *told_key(const struct rig *l, uint32_t i)
     return NULL;
 }
 
-/* Shards and the peer were told the same key, of these bytes, in this order. */
-static void is_said(struct rig *l, const struct action *a, uint8_t bits)
+/* Shards were told the key that was drawn last, before the peer was told
+ * anything. */
+static void is_told(struct rig *l, const struct action *a, uint8_t bits)
 {
-    struct span key = brain_said(l, PEER_HELLO, -1)->hello.data_key;
-
-    T_EQ_U64(key.len, DATA_KEY_BYTES);
-    T_EQ_U64(key.p[0], bits);
-    T_EQ_MEM(key.p + DATA_KEY_BITS, fresh, DATA_KEY_FRESH);
     T_TRUE(a != NULL && a->len == DATA_KEY_BYTES);
-    T_EQ_MEM(l->bytes + a->at, key.p, key.len);
+    T_EQ_U64(l->bytes[a->at], bits);
+    T_EQ_MEM(l->bytes + a->at + DATA_KEY_BITS, fresh, DATA_KEY_FRESH);
     for (const struct action *p = l->acts; p < a; p++)
         T_TRUE(p->type != ACT_PEER);
+    memcpy(drawn, fresh, sizeof(drawn));
+}
+
+/* A HELLO is said to whatever answers on the link: without it. */
+static void is_unsaid(struct rig *l)
+{
+    const struct peer_msg *m = brain_said(l, PEER_HELLO, -1);
+
+    T_EQ_U64(m->to_epoch, 0);
+    T_EQ_U64(m->hello.data_key.len + m->hello.addresses.len, 0);
+    T_EQ_U64(m->hello.places.len, 0);
+}
+
+/* The run that has answered is told. */
+static void is_said(struct rig *l, uint64_t epoch, uint8_t bits)
+{
+    const struct peer_msg *m = brain_said(l, PEER_HELLO, -1);
+
+    T_EQ_U64(brain_said_count(l, PEER_HELLO), 1);
+    T_EQ_U64(m->to_epoch, epoch);
+    T_EQ_U64(m->hello.data_key.len, DATA_KEY_BYTES);
+    T_EQ_U64(m->hello.data_key.p[0], bits);
+    T_EQ_MEM(m->hello.data_key.p + DATA_KEY_BITS, drawn, DATA_KEY_FRESH);
 }
 
 TEST(a_key_is_drawn_for_the_pair_and_told_first)
 {
     struct rig *l = keyed(true);
 
-    is_said(l, told_key(l, 0), DATA_KEY_ENCRYPT);
+    is_told(l, told_key(l, 0), DATA_KEY_ENCRYPT);
+    is_unsaid(l);
     hello_of(l, PEER_EPOCH);
     T_TRUE(told_key(l, 0) == NULL);
+    is_said(l, PEER_EPOCH, DATA_KEY_ENCRYPT);
+    hello_of(l, PEER_EPOCH);
     T_EQ_U64(brain_said_count(l, PEER_HELLO), 0);
     l = keyed(false);
-    is_said(l, told_key(l, 0), 0);
+    is_told(l, told_key(l, 0), 0);
 }
 
 TEST(a_new_run_has_a_new_key)
@@ -89,7 +112,8 @@ TEST(a_new_run_has_a_new_key)
     hello_of(l, PEER_EPOCH);
     hello_of(l, PEER_EPOCH + 1);
     T_EQ_U64(told_key(l, 0)->len, 0);
-    is_said(l, told_key(l, 1), 0);
+    is_told(l, told_key(l, 1), 0);
+    is_said(l, PEER_EPOCH + 1, 0);
     hello_of(l, PEER_EPOCH + 1);
     T_TRUE(told_key(l, 0) == NULL);
 }
@@ -97,15 +121,31 @@ TEST(a_new_run_has_a_new_key)
 TEST(a_link_that_comes_back_keeps_it)
 {
     struct rig *l = keyed(false);
-    uint8_t first[DATA_KEY_FRESH];
 
-    memcpy(first, fresh, sizeof(first));
+    is_told(l, told_key(l, 0), 0);
     hello_of(l, PEER_EPOCH);
     rig_step(l, &(struct event){.type = EV_LINK_DOWN});
     rig_step(l, &(struct event){.type = EV_LINK_UP, .fresh = draw()});
     T_TRUE(told_key(l, 0) == NULL);
-    T_EQ_MEM(brain_said(l, PEER_HELLO, -1)->hello.data_key.p + DATA_KEY_BITS,
-        first, DATA_KEY_FRESH);
+    is_unsaid(l);
+    hello_of(l, PEER_EPOCH);
+    T_TRUE(told_key(l, 0) == NULL);
+    is_said(l, PEER_EPOCH, 0);
+}
+
+/* What answers on the link may be another daemon, or a later run. */
+TEST(another_run_hears_no_key_of_the_one_before)
+{
+    struct rig *l = keyed(false);
+
+    hello_of(l, PEER_EPOCH);
+    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    rig_step(l, &(struct event){.type = EV_LINK_UP, .fresh = draw()});
+    is_unsaid(l);
+    hello_of(l, PEER_EPOCH + 1);
+    T_EQ_U64(told_key(l, 0)->len, 0);
+    is_told(l, told_key(l, 1), 0);
+    is_said(l, PEER_EPOCH + 1, 0);
 }
 
 TEST(a_peer_that_is_lost_has_none)
@@ -117,7 +157,8 @@ TEST(a_peer_that_is_lost_has_none)
     brain_pass(l, (uint32_t)(l->conf.control_lost_after / NS_PER_MS) + 1);
     T_EQ_U64(told_key(l, 0)->len, 0);
     rig_step(l, &(struct event){.type = EV_LINK_UP, .fresh = draw()});
-    is_said(l, told_key(l, 0), 0);
+    is_told(l, told_key(l, 0), 0);
+    is_unsaid(l);
 }
 
 /* It had a link, and has never said HELLO. */
@@ -133,7 +174,7 @@ TEST(a_place_that_is_given_away_has_none)
     T_OK(brain_say(l, 0, m));
     rig_step(
         l, &(struct event){.type = EV_LINK_UP, .link = link, .fresh = draw()});
-    is_said(l, told_key(l, 0), 0);
+    is_told(l, told_key(l, 0), 0);
     T_EQ_U64(told_key(l, 0)->index, link);
     rig_step(l, &(struct event){.type = EV_LINK_DOWN, .link = link});
     T_OK(brain_say(l, 0, release(63, ROWS_UNKNOWN)));
