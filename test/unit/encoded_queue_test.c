@@ -624,3 +624,26 @@ TEST(one_room_with_its_grants_makes_the_batch_full)
     T_TRUE(is_granted(e, 1) && is_granted(e, 2));
     T_TRUE(!is_granted(e, 4));
 }
+
+/* WANT 2 says more than WANT 1; what answers WANT 1 answers not it. */
+TEST(an_answer_to_an_older_want_is_none_to_the_newer)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct peer_msg m = state(2, 72, PEER_WANT, ROOM_WAITING);
+
+    fill_pool(e, 1, 0);
+    T_OK(brain_say(e, 0, announce(2, 1, 64, 60)));
+    T_OK(brain_say(e, 0, announce(3, 2, 128, 128)));
+    brain_hear(e, 0, asks(e, 2, 72));
+    brain_hear(e, 0, asks(e, 3, 73));
+    brain_hear(e, 0, grants(3, 73, 128, FIRM_YES));
+    leaves(e, 0);
+    T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.granted, 0);
+    brain_hear(e, 0, grants(2, 72, 64, FIRM_NO));
+    T_EQ_U64(brain_said(e, PEER_WANT, 0)->want.granted, 64); /* is lost */
+    m.state.granted = 64;
+    m.state.firm = FIRM_NO;
+    brain_hear(e, 0, m); /* answers the first */
+    brain_pass(e, 5000);
+    T_TRUE(brain_said_count(e, PEER_WANT) > 0);
+}

@@ -586,6 +586,8 @@ static void look_for_debts(struct encoded *e, struct edst *d)
     if (!wants(e, d)) {
         debt_paid(&d->debt, OWE_WANT);
     } else if (changed || !(d->want_known || d->debt.owe & OWE_WANT)) {
+        d->want_older = d->want_open;
+        d->want_open = true;
         d->want_known = false;
         d->want_attempt = d->attempt;
         d->want_granted = d->granted;

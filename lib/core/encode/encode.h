@@ -137,7 +137,9 @@ struct edst {
 
     /* What L knows. */
     uint32_t length_sent, length_acked; /* item->length_version then */
-    bool want_known;                    /* L has answered WANT for these: */
+    bool want_open;  /* a WANT was said, no STATE has answered it */
+    bool want_older; /* so was one before it: the next STATE is of that one */
+    bool want_known; /* L has answered WANT for these: */
     uint32_t want_granted, want_attempt, want_committed;
     uint32_t broken_attempt; /* the last that BROKEN is about; NONE */
     bool back;      /* nothing broke: BROKEN asks for the grant's blocks back */

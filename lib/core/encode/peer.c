@@ -430,10 +430,22 @@ static void length_answered(const struct peer_state *n, struct edst *d)
 }
 
 /* Takes STATE, what L says about one generation. */
+/* True if a STATE answers the newest WANT, and not one before it. */
+static bool want_answered(struct edst *d)
+{
+    bool newest = !d->want_older;
+
+    d->want_older = false;
+    if (newest)
+        d->want_open = false;
+    return newest;
+}
+
 static void on_state(struct encoded *e, struct out *out,
     const struct peer_state *n, struct edst *d)
 {
     const struct eroom *m = d->room;
+    bool newest;
 
     if (n->state == ROOM_SUCCESS || n->state == ROOM_FAILED) {
         enum err why = n->reason && n->reason < ERR_COUNT ? (enum err)n->reason
@@ -445,12 +457,13 @@ static void on_state(struct encoded *e, struct out *out,
     }
     if (edst_ended(d))
         return;
+    newest = n->answers == PEER_WANT && want_answered(d);
     if (n->answers == PEER_LENGTH && n->total == m->item->total) {
         length_answered(n, d);
     } else if (n->answers == PEER_WANT && n->attempt == d->attempt &&
                n->firm > d->firm) {
         take_firm(e, d, n->firm); /* the grant itself is on its way */
-    } else if (n->answers == PEER_WANT && n->attempt == d->want_attempt &&
+    } else if (newest && n->attempt == d->want_attempt &&
                n->granted <= d->want_granted) {
         d->want_known = true;
         debt_paid(&d->debt, OWE_WANT);
