@@ -26,6 +26,14 @@ static void usage(FILE *to)
         "                  per check, ok, warn or fail, and what to do\n"
         "  keygen FILE     write a new key of the fleet, for control.keys;\n"
         "                  a file that exists stays as it is\n"
+        "or, for root and the daemon's own user,\n",
+        to);
+#define COMMAND(name, word, usage, meaning)                                    \
+    fprintf(to, "  %-15s %s\n", word usage, meaning);
+#include "wire/command.def"
+#undef COMMAND
+    fputs(
+        "options:\n"
         "  --encoded       use /run/mmx/encoded.sock\n"
         "  --langd         use /run/mmx/langd.sock\n"
         "  --socket PATH   use the daemon's socket at PATH; default: that of\n"
@@ -150,6 +158,35 @@ static const char *find_socket(void)
     return found;
 }
 
+static bool is_command(const char *word)
+{
+#define COMMAND(name, is, usage, meaning)                                      \
+    if (!strcmp(word, is))                                                     \
+        return true;
+#include "wire/command.def"
+#undef COMMAND
+    return false;
+}
+
+/* Joins the words with spaces: a report by its name, or a command with its
+ * arguments. False: they are neither. */
+static bool join(char **words, char *out, size_t size)
+{
+    size_t n = 0;
+
+    if (!words[0] || (words[1] && !is_command(words[0])))
+        return false;
+    for (uint32_t i = 0; words[i]; i++) {
+        int more =
+            snprintf(out + n, size - n, "%s%s", i > 0 ? " " : "", words[i]);
+
+        if (more < 0 || (size_t)more >= size - n)
+            return false;
+        n += (size_t)more;
+    }
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
@@ -160,6 +197,7 @@ int main(int argc, char **argv)
         {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     const char *path = NULL, *file = NULL;
     bool json = false;
+    char what[256];
     int c;
 
     while ((c = getopt_long(argc, argv, "s:jh", longs, NULL)) != -1) {
@@ -180,11 +218,11 @@ int main(int argc, char **argv)
     }
     if (optind + 2 == argc && !strcmp(argv[optind], "keygen"))
         return keygen(argv[optind + 1]);
-    if (optind + 1 != argc)
+    if (optind == argc || !join(argv + optind, what, sizeof(what)))
         return usage(stderr), CTL_USAGE;
-    if (!strcmp(argv[optind], "doctor"))
+    if (!strcmp(what, "doctor"))
         return doctor(path, file, json);
     if (!path && !(path = find_socket()))
         return CTL_NO_DAEMON;
-    return show_at(path, argv[optind], json);
+    return show_at(path, what, json);
 }

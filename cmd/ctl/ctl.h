@@ -41,8 +41,9 @@ bool ctl_send(struct ctl *c, const struct local_msg *m);
 /* Receives the next message, whose spans are good until the next call. False:
  * errno, 0 for the end of the connection. */
 bool ctl_next(struct ctl *c, struct local_msg *m);
-/* Asks for a report and gathers it in c->got. False: no answer, errno; or
- * refused, m->report.err is set. */
+/* Asks for a report and gathers it in c->got. what: its name, or that of a
+ * command and its arguments. False: no answer, errno; or refused,
+ * m->report.err is set. */
 bool ctl_ask(
     struct ctl *c, const char *what, uint8_t form, struct local_msg *m);
 

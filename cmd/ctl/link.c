@@ -138,12 +138,14 @@ bool ctl_hello(struct ctl *c, uint32_t cells, struct local_msg *m)
 bool ctl_ask(struct ctl *c, const char *what, uint8_t form, struct local_msg *m)
 {
     struct writer w = writer_of(c->answer, sizeof(c->answer));
+    size_t word = strcspn(what, " ");
     bool more = true;
 
     CHECK(form <= FORM_ROWS, "form %u", form);
     *m = (struct local_msg){.type = LOCAL_QUERY};
     m->query.json = form;
-    m->query.what = span_str(what);
+    m->query.what = span_of(what, word);
+    m->query.args = span_str(what + word + (what[word] == ' '));
     if (!ctl_send(c, m))
         return false;
     while (more) {

@@ -1,5 +1,5 @@
 /* admin.c - answers QUERY: the rows of the brain and of the body, in as many
- * REPORT messages as needed.
+ * REPORT messages as needed; or those of a command, once it is done.
  *
  * Invariants: one report per connection; the connection is held until the
  * report is sent, so that answers keep their order. Reports are made in
@@ -7,7 +7,8 @@
  * at most SLICES_NS and one slice more; a connection that has gone gets none.
  * Memory is taken per query, outside the path of rooms, and bounded
  * (QUERIES_MAX of REPORT_MAX, QUERIES_USER for one user).
- * The loop's thread.
+ * Commands are for root and the daemon's own user alone, who are looked at in
+ * one place; each is logged. The loop's thread.
  *
  * Rejected: a second socket for administration. A process that may map the
  * pools may read reports, and one wire is enough to learn. */
@@ -15,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "io/cuda.h"
 #include "node/report.h"
 
@@ -49,8 +51,21 @@ static const char *const whats[] = {
 #define SHOW(NAME, word, meaning) " " word
 static const char there_is[] = "there is"
 #include "wire/show.def"
-    ;
 #undef SHOW
+#define COMMAND(name, word, usage, meaning) " " word
+#include "wire/command.def"
+    ;
+#undef COMMAND
+
+struct command {
+    const char *word;
+    void (*run)(struct node *n, struct query *q, const char *args);
+};
+#define COMMAND(name, word, usage, meaning) {word, command_##name},
+static const struct command commands[] = {
+#include "wire/command.def"
+};
+#undef COMMAND
 
 /* Passes the brain's rows on and appends the body's columns. */
 struct adding {
@@ -356,7 +371,8 @@ void admin_serve(struct node *n)
             admin_forget(n, q->conn);
             continue;
         }
-        make_slice(n, q);
+        if (!q->whole)
+            make_slice(n, q);
         if (q->whole)
             admin_write(n, q->conn);
         else
@@ -382,12 +398,17 @@ static void refuse(
         local_send(n->local, conn, span_of(w.p, w.len), -1);
 }
 
+/* True for those who may have things done: root and the daemon's own user. */
+static bool is_own(const struct node *n, uint32_t conn)
+{
+    return n->conns[conn].uid == 0 || n->conns[conn].uid == n->brain_conf.uid;
+}
+
 static bool may_ask(const struct node *n, uint32_t conn)
 {
     uint32_t uid = n->conns[conn].uid, same = 0;
-    bool own = uid == 0 || uid == n->brain_conf.uid;
 
-    if (n->queries >= QUERIES_MAX + (own ? QUERIES_OWN : 0))
+    if (n->queries >= QUERIES_MAX + (is_own(n, conn) ? QUERIES_OWN : 0))
         return false;
     for (uint32_t i = 0; i < share_connections(n->conf); i++)
         same += n->conns[i].query && n->conns[i].uid == uid;
@@ -404,35 +425,125 @@ static bool find_what(struct span what, enum what *out)
     return false;
 }
 
-void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
+/* Begins to answer; NULL: refused. */
+static struct query *begin(
+    struct node *n, uint32_t conn, const struct local_msg *m)
 {
-    struct query *q;
-    enum what what;
+    struct query *q = may_ask(n, conn) ? calloc(1, sizeof(*q)) : NULL;
 
-    if (local_gone(n->local, conn))
-        return;
-    if (m->query.json > FORM_ROWS || !find_what(m->query.what, &what)) {
-        refuse(n, conn, m->seq, ERR_MALFORMED,
-            m->query.json > FORM_ROWS ? "query: json is 0, 1 or 2" : there_is);
-        return;
-    }
-    q = may_ask(n, conn) ? calloc(1, sizeof(*q)) : NULL;
     if (!q) {
         refuse(n, conn, m->seq, ERR_BUSY, "too many reports are under way");
-        return;
+        return NULL;
     }
     q->conn = conn;
     q->seq = m->seq;
-    q->what = what;
+    list_init(&q->making);
     report_init(&q->report, m->query.json);
+    n->conns[conn].query = q;
+    n->queries++;
+    local_hold(n->local, conn, true);
+    return q;
+}
+
+static void show(
+    struct node *n, uint32_t conn, const struct local_msg *m, enum what what)
+{
+    struct query *q = begin(n, conn, m);
+
+    if (!q)
+        return;
+    q->what = what;
     q->adding = (struct adding){{adding_row, adding_text, adding_number},
         &q->report.rows_out, n, what, false, NONE, NONE};
     if (n->conns[conn].uid != n->brain_conf.uid)
         q->at.uid = n->conns[conn].uid;
-    n->conns[conn].query = q;
-    n->queries++;
     list_push_tail(&n->making, &q->making);
-    local_hold(n->local, conn, true);
+}
+
+static const struct command *find_command(struct span what)
+{
+    for (uint32_t i = 0; i < ARRAY_LEN(commands); i++)
+        if (span_eq(what, span_str(commands[i].word)))
+            return &commands[i];
+    return NULL;
+}
+
+static void run_command(struct node *n, uint32_t conn,
+    const struct local_msg *m, const struct command *c)
+{
+    char args[260];
+    struct query *q;
+
+    text_copy(m->query.args, args, sizeof(args));
+    if (!is_own(n, conn)) {
+        refuse(n, conn, m->seq, ERR_NOT_OWNER,
+            "only root and the daemon's own user may do that");
+        return;
+    }
+    q = begin(n, conn, m);
+    if (!q)
+        return;
+    log_info("command `%s%s%s` of user %u", c->word, args[0] ? " " : "", args,
+        n->conns[conn].uid);
+    c->run(n, q, args);
+}
+
+void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
+{
+    const struct command *c = find_command(m->query.what);
+    enum what what;
+
+    if (local_gone(n->local, conn))
+        return;
+    if (m->query.json > FORM_ROWS)
+        refuse(n, conn, m->seq, ERR_MALFORMED, "query: json is 0, 1 or 2");
+    else if (c)
+        run_command(n, conn, m, c);
+    else if (find_what(m->query.what, &what))
+        show(n, conn, m, what);
+    else
+        refuse(n, conn, m->seq, ERR_MALFORMED, there_is);
+}
+
+/* commands */
+
+struct rows_out *admin_rows(struct query *q)
+{
+    return &q->report.rows_out;
+}
+
+void admin_answer(struct node *n, struct query *q)
+{
+    CHECK(!q->shown && !q->whole, "the command of connection %u is answered",
+        q->conn);
+    q->shown = true;
+    admin_wait(q, &n->making);
+}
+
+void admin_refuse(
+    struct node *n, struct query *q, enum err err, const char *text)
+{
+    admin_answer(n, q);
+    fail(q, err, text);
+}
+
+void admin_wait(struct query *q, struct list *list)
+{
+    list_remove(&q->making);
+    list_push_tail(list, &q->making);
+}
+
+struct query *admin_next(struct list *list)
+{
+    struct list *first = list_pop(list);
+
+    return first ? LIST_ENTRY(first, struct query, making) : NULL;
+}
+
+void command_reload(struct node *n, struct query *q, const char *args)
+{
+    (void)args;
+    admin_refuse(n, q, ERR_NOT_READY, "configuration is read at start only");
 }
 
 /* for crashes */

@@ -175,4 +175,23 @@ bool admin_busy(const struct node *n);
 void admin_write(struct node *n, uint32_t conn);
 void admin_forget(struct node *n, uint32_t conn);
 
+/* commands: each has a function command_<name>, called once its user is known
+ * to have the right to it. It is answered once, now or later, by
+ * admin_answer or admin_refuse; until then the query may be on a list of the
+ * command's, which it leaves by itself when its connection ends. */
+struct query;
+#define COMMAND(name, word, usage, meaning)                                    \
+    void command_##name(struct node *n, struct query *q, const char *args);
+#include "wire/command.def"
+#undef COMMAND
+/* Returns where the answer's rows go. */
+struct rows_out *admin_rows(struct query *q);
+void admin_answer(struct node *n, struct query *q);
+void admin_refuse(
+    struct node *n, struct query *q, enum err err, const char *text);
+/* Puts the query on the list, at its end. */
+void admin_wait(struct query *q, struct list *list);
+/* Returns the first query of the list, which it leaves; NULL: none. */
+struct query *admin_next(struct list *list);
+
 #endif

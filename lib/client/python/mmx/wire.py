@@ -156,7 +156,7 @@ ABORT = Message("abort", 8, "cell:u32 tag:u32 reason:u8 text:text:256")
 DECLINE = Message("decline", 9, """
     room:u64 key:key encoder:text:128 secret:secret=0""")
 BYE = Message("bye", 10, "")
-QUERY = Message("query", 11, "json:u8 what:text:32")
+QUERY = Message("query", 11, "json:u8 what:text:32 args:text:256=")
 SPACE = Message("space", 12, "n_seq_max:u32 name:text:63")
 TICKET = Message("ticket", 13, """
     space:u32 wait_ms:u32 hold_ms:u32 cell:u32 tag:u32 request:text:63""")
