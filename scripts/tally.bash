@@ -1,13 +1,14 @@
 # tally.bash - run steps and programs, and keep count. Sourced by scripts/check,
 # scripts/lint, scripts/fuzz and .ci/run, which end with tally_end.
 #
-# A program that prints "N passed, N failed" as its last such line counts as
-# that many tests; one without counts as one. An exit status other than 0 is at
+# A program that prints "N passed, N failed" or "N passed, N failed, N skipped"
+# as its last such line counts as that many tests; one without counts as one. An exit status other than 0 is at
 # least one failure. The output of a failed program is shown, of others not.
 # shellcheck shell=bash
 
 tally_passed=0
 tally_failed=0
+tally_skipped=0
 tally_names=()
 tally_log=$(mktemp)
 trap 'rm -f "$tally_log"' EXIT
@@ -15,15 +16,17 @@ trap 'rm -f "$tally_log"' EXIT
 # tally NAME COMMAND...: runs it, counts, prints one line.
 tally()
 {
-    local name=$1 rc=0 passed=0 failed=0 line start=$EPOCHREALTIME took
+    local name=$1 rc=0 passed=0 failed=0 skipped=0 line start=$EPOCHREALTIME took
     shift
     "$@" >"$tally_log" 2>&1 </dev/null || rc=$?
     took=$(((${EPOCHREALTIME/[.,]/} - ${start/[.,]/}) / 1000))
     line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed' "$tally_log" | tail -n 1) ||
         true
-    if [[ $line =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed ]]; then
+    if [[ $line =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed(,\ ([0-9]+)\ skipped)? ]]
+    then
         passed=${BASH_REMATCH[1]}
         failed=${BASH_REMATCH[2]}
+        skipped=${BASH_REMATCH[4]:-0}
     elif ((rc == 0)); then
         passed=1
     fi
@@ -32,9 +35,11 @@ tally()
     fi
     tally_passed=$((tally_passed + passed))
     tally_failed=$((tally_failed + failed))
-    printf '%-4s %-36s %5d passed %5d failed %7d.%01d s\n' \
+    tally_skipped=$((tally_skipped + skipped))
+    printf '%-4s %-36s %5d passed %5d failed %7d.%01d s%s\n' \
         "$( ((failed)) && echo FAIL || echo ok)" "$name" "$passed" "$failed" \
-        $((took / 1000)) $((took % 1000 / 100))
+        $((took / 1000)) $((took % 1000 / 100)) \
+        "$( ((!skipped)) || echo "  $skipped skipped")"
     if ((failed)); then
         tally_names+=("$name")
         tally_show "$rc"
@@ -64,6 +69,6 @@ tally_end()
     if ((tally_failed)); then
         echo "failed: ${tally_names[*]}"
     fi
-    echo "$tally_passed passed, $tally_failed failed"
+    echo "$tally_passed passed, $tally_failed failed, $tally_skipped skipped"
     ((tally_failed == 0))
 }

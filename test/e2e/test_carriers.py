@@ -1,6 +1,5 @@
 """Each pair of daemons has the carrier that suits it, in one fleet: copies on
-one host, UCX where both have more than TCP by it, plain TCP else, and daemons
-of an earlier commit beside today's."""
+one host, UCX where both have more than TCP by it, plain TCP else."""
 
 import os
 import subprocess
@@ -13,16 +12,6 @@ OFF = {"transfer": {"same_host": "off"}}
 # Shared memory stands for a network card: it is named, so it counts.
 SHM = {"transfer": {"tls": "posix,tcp", "trusted_network": True}}
 SHARDS = 64
-
-
-def compat():
-    """The folder with the daemons of test/compat/base; skips without it."""
-    got = subprocess.run([os.path.join(ROOT, "scripts", "compat")],
-                         stdout=subprocess.PIPE, text=True)
-    if got.returncode == 2:
-        raise unittest.SkipTest("a clone without history")
-    got.check_returncode()
-    return got.stdout.strip()
 
 
 class Carriers(Case):
@@ -39,18 +28,13 @@ class Carriers(Case):
         if status["not_by"]:
             self.skipTest(status["not_by"])
 
-    def test_tcp_copy_and_the_commit_before(self):
-        folder = compat()
-        self.world.insecure = True
+    def test_tcp_and_copy(self):
         e = self.world.encoded()
         copied = self.world.langd([e], "copied")
         tcp = self.world.langd([e], "tcp", transfer={
             "carrier": "tcp", "same_host": "off"})
         auto = self.world.langd([e], "auto", **OFF)
-        old = self.world.langd([e], "old", start=False, **OFF)
-        old.binary = os.path.join(folder, "mmx-langd")
-        old.start()
-        there, here = self.served(e, copied, 1)
+        self.served(e, copied, 1)
         eventually(lambda: copied.show("peers")[0]["path"] == "copy",
                    "pools are mapped")
         for room, d in ((2, tcp), (3, auto)):
@@ -59,19 +43,6 @@ class Carriers(Case):
                              ("tcp", "tcp"))
             self.assertEqual(here["path"], "sent")
             self.assertTrue(here["carriers"].endswith("tcp"), here)
-        there, _ = self.served(e, old, 4)
-        self.assertEqual((there["carrier"], there["carriers"]), ("auto", ""))
-
-    def test_an_encoder_of_the_commit_before(self):
-        self.world.insecure = True
-        e = self.world.encoded(start=False, **OFF)
-        e.binary = os.path.join(compat(), "mmx-encoded")
-        e.start()
-        d = self.world.langd([e])
-        enc, lm = self.engines(e, d)
-        self.deliver(enc, lm, 1, 1500)
-        here = d.show("peers")[0]
-        self.assertEqual((here["carrier"], here["carriers"]), ("tcp", ""))
 
     def test_ucx_where_both_have_more_by_it(self):
         e = self.world.encoded(**SHM)

@@ -1,0 +1,116 @@
+"""Today's daemons beside those of an earlier commit (test/compat/base), and its
+engines with today's daemons: the tests of that commit, as they are, run over a
+folder in which each daemon is of either day. It had no keys, so that today's
+side says `insecure`."""
+
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+import unittest
+
+from pair import BUILD, ROOT, Case, eventually
+
+OFF = {"transfer": {"same_host": "off"}}
+# Seconds for the tests that one test here runs.
+LIMIT = 220 if os.environ.get("SAN") else 55
+# What differs on purpose, and why.
+CHANGED = {
+    "test_a_user_that_takes_all_leaves_enough":
+        "a report's line for rooms of others has no number",
+}
+
+
+def base():
+    """The tree of test/compat/base, built; skips without it."""
+    got = subprocess.run([os.path.join(ROOT, "scripts", "compat")],
+                         stdout=subprocess.PIPE, text=True)
+    if got.returncode == 2:
+        raise unittest.SkipTest("a clone without history")
+    got.check_returncode()
+    return got.stdout.strip()
+
+
+class Beside(Case):
+    """Today's tests; one daemon is of the base."""
+
+    def setUp(self):
+        super().setUp()
+        self.base = base()
+        self.world.insecure = True
+
+    def old(self, daemon):
+        daemon.binary = os.path.join(self.base, "build",
+                                     f"mmx-{daemon.role}")
+        return daemon.start()
+
+    def served(self, encoded, langd, room):
+        """A room passes; what langd says of the pair."""
+        enc, lm = self.engines(encoded, langd)
+        self.deliver(enc, lm, room, 1500)
+        return langd.show("peers")[0]
+
+    def test_an_encoder_of_the_base(self):
+        e = self.old(self.world.encoded(start=False, **OFF))
+        here = self.served(e, self.world.langd([e]), 1)
+        self.assertEqual((here["carrier"], here["carriers"]), ("tcp", ""))
+
+    def test_a_langd_of_the_base(self):
+        e = self.world.encoded()
+        d = self.old(self.world.langd([e], "old", start=False, **OFF))
+        today = self.world.langd([e], "today")
+        self.served(e, d, 1)
+        self.served(e, today, 2)
+        there = {r["name"]: r for r in e.show("peers")}
+        self.assertEqual((there["old"]["carrier"], there["old"]["carriers"]),
+                         ("auto", ""))
+        eventually(lambda: today.show("peers")[0]["path"] == "copy",
+                   "pools are mapped")
+
+
+class Tests(unittest.TestCase):
+    """The base's tests, its engines and its C library."""
+
+    def run_base(self, old, *names):
+        """Runs them with this daemon of the base, the others of today."""
+        tree = base()
+        theirs = os.path.join(tree, "build")
+        with tempfile.TemporaryDirectory(prefix="mmx-compat-") as folder:
+            for name in ("mmx-encoded", "mmx-langd"):
+                path = os.path.join(folder, name)
+                if name == old:
+                    os.symlink(os.path.join(theirs, name), path)
+                    continue
+                with open(path, "w") as f:
+                    f.write("#!/bin/sh\nexec "
+                            f"{shlex.quote(os.path.join(BUILD, name))} "
+                            '"$@" --set insecure=true\n')
+                os.chmod(path, 0o755)
+            os.symlink(os.path.join(BUILD, "mmxctl"),
+                       os.path.join(folder, "mmxctl"))
+            for name in ("libmmx.so.0", "test"):
+                os.symlink(os.path.join(theirs, name),
+                           os.path.join(folder, name))
+            got = subprocess.run(
+                ["/usr/bin/python3", "test/e2e/run", "--build", folder,
+                 *names], cwd=tree, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, timeout=LIMIT)
+        failed = set(re.findall(r"^FAIL (\S+)", got.stdout, re.M))
+        new = {f for f in failed if f.split(".")[-1] not in CHANGED}
+        self.assertEqual(new, set(), got.stdout)
+        passed, = re.findall(r"^(\d+) passed, \d+ failed", got.stdout, re.M)
+        self.assertGreater(int(passed), 0, got.stdout)
+
+    def test_its_engines_in_c(self):
+        self.run_base("", "test_sample", "test_tickets", "test_plan")
+
+    def test_its_engines_in_python(self):
+        self.run_base("", "test_rooms", "test_python", "test_groups",
+                      "test_shares")
+
+    def test_its_encoded(self):
+        self.run_base("mmx-encoded", "test_rooms", "test_groups")
+
+    def test_its_langd(self):
+        self.run_base("mmx-langd", "test_rooms", "test_groups")
