@@ -140,6 +140,7 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         pools_serve(b, out);
         return true;
     case EV_MAP:
+    case EV_SEEK:
         return true;
     }
     CHECK(false, "event %u", ev->type);

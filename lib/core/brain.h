@@ -42,6 +42,17 @@ uint64_t brain_deadline(const struct brain *b);
 /* Appends the next EVENT frame for conn; false: none is left, or it does not
  * fit (then it comes again). */
 bool brain_next_event(struct brain *b, uint32_t conn, struct writer *w);
+/* Whether a room could complete now, and what is in its way. */
+struct health {
+    bool ready;
+    const char *state; /* ready, not-ready, draining */
+    char text[192];    /* one line that begins with the state */
+};
+void brain_health(const struct brain *b, struct health *h);
+/* Says why no room can complete; with ready, what is wrong besides. What is
+ * said first stays, unless it only was besides. */
+void health_say(struct health *h, bool ready, const char *format, ...)
+    PRINTF_LIKE(3, 4);
 /* Returns the number of rooms that have not ended: a drain ends at 0. */
 uint32_t brain_open_rooms(const struct brain *b);
 /* Shows what (status rooms pools peers stats); false: no such thing. */

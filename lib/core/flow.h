@@ -109,7 +109,9 @@ enum event_type {
                      with a layout in the config, else after ACT_POOL_FIX */
     EV_ADDRESSES, /* langd: what its HELLOs say from now on, per carrier; first
                      at start */
-    EV_DRAIN      /* SIGTERM: no new rooms */
+    EV_DRAIN,     /* SIGTERM: no new rooms */
+    EV_SEEK       /* langd: once a second; without a peer that is up, the next
+                     one of the config is connected */
 };
 
 /* A pool's memory: where each field begins, and how engines map it. */

@@ -22,6 +22,9 @@ struct show_ops {
     /* Appends columns of pool i, of which `sums` was counted. */
     void (*pool)(const void *brain, uint32_t i, const uint32_t sums[3],
         struct rows_out *s);
+    /* Says of the peers whether they let a room complete. usable: bit i: pool i
+     * has its memory, or waits for the engine that brings its layout. */
+    void (*health)(const void *brain, uint32_t usable, struct health *h);
     /* Another report; false: there is none of that name. NULL: never. */
     bool (*more)(const void *brain, const char *what, struct show_at *at,
         struct rows_out *s);

@@ -260,6 +260,21 @@ static void make_conf(struct node *n, struct query *q)
     free(text);
 }
 
+static void make_health(struct node *n, struct query *q)
+{
+    struct rows_out *to = &q->report.rows_out;
+    struct health h;
+
+    node_health(n, &h);
+    to->row(to);
+    to->text(to, "name", n->conf->name);
+    to->text(to, "role", role_name(n->conf->role));
+    to->number(to, "ready", h.ready);
+    to->text(to, "state", h.state);
+    to->text(to, "text", h.text);
+    q->shown = true;
+}
+
 static void show_slice(struct node *n, struct query *q)
 {
     struct rows_out *to = &q->report.rows_out;
@@ -288,6 +303,8 @@ static void make_slice(struct node *n, struct query *q)
         q->whole = report_turn(&q->report, SLICE_PLACES);
     else if (q->what == WHAT_CONF)
         make_conf(n, q);
+    else if (q->what == WHAT_HEALTH)
+        make_health(n, q);
     else
         show_slice(n, q);
     if (report_failed(&q->report))

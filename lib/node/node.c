@@ -409,7 +409,7 @@ static void on_end(uv_signal_t *h, int signal)
     }
     log_info("signal %d: draining, %u rooms are open", signal,
         brain_open_rooms(n->brain));
-    notify_send("STOPPING=1\nSTATUS=draining");
+    notify_send("STOPPING=1");
     n->draining = true;
     n->drain_ns = clock_ns(n) + n->conf->timeout_drain;
     node_event(n, &ev);
@@ -430,7 +430,7 @@ static void on_watchdog(uv_timer_t *t)
     bool well = true;
 
     for (uint32_t k = 0; k < n->shards_count; k++)
-        if (shard_hangs(n->shards[k], uv_hrtime())) {
+        if (shard_silent_ns(n->shards[k], uv_hrtime()) > SHARD_HANGS_NS) {
             log_rated(&hangs, "shard %u hangs: no WATCHDOG=1", k);
             well = false;
         }
@@ -509,13 +509,14 @@ static enum err start_loop(struct node *n)
     }
     if (uv_prepare_init(l, &n->prepare) || uv_check_init(l, &n->check) ||
         uv_idle_init(l, &n->idle) || uv_timer_init(l, &n->timer) ||
-        uv_timer_init(l, &n->watchdog) || uv_signal_init(l, &n->term) ||
-        uv_signal_init(l, &n->intr) || uv_signal_init(l, &n->hup) ||
+        uv_timer_init(l, &n->watchdog) || uv_timer_init(l, &n->look) ||
+        uv_signal_init(l, &n->term) || uv_signal_init(l, &n->intr) ||
+        uv_signal_init(l, &n->hup) ||
         uv_poll_init(l, &n->wake_poll, n->wake.fd)) {
         log_error("the loop's handles cannot be made");
         return ERR_INTERNAL;
     }
-    n->prepare.data = n->check.data = n->timer.data = n;
+    n->prepare.data = n->check.data = n->timer.data = n->look.data = n;
     n->term.data = n->intr.data = n->wake_poll.data = n->watchdog.data = n;
     /* From here on a signal is kept until the loop runs. */
     if (uv_signal_start(&n->term, on_end, SIGTERM) ||
@@ -733,7 +734,8 @@ void node_run(struct node *n)
     log_info("%s: ready, engines at %s, epoch %016llx", n->conf->name,
         n->conf->socket_path,
         (unsigned long long)epoch_shown(n->brain_conf.epoch));
-    notify_send("READY=1\nSTATUS=serving");
+    notify_send("READY=1");
+    node_health_start(n);
     turn(n);
     uv_run(&n->loop, UV_RUN_DEFAULT);
     log_info("%s: stopping, %u rooms are open", n->conf->name,

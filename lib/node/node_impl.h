@@ -1,8 +1,8 @@
 /* node_impl.h - inside of a node: what node.c (life and turns), node_act.c
  * (actions), node_inline.c (shards that the loop runs), node_carriers.c (what
- * rows go by), node_pool.c (memory), node_map.c (pools of other daemons) and
- * admin.c (QUERY) share. Private to them. All of it belongs to the loop's
- * thread. */
+ * rows go by), node_pool.c (memory), node_map.c (pools of other daemons),
+ * node_health.c and admin.c (QUERY) share. Private to them. All of it belongs
+ * to the loop's thread. */
 #ifndef MMX_NODE_NODE_IMPL_H
 #define MMX_NODE_NODE_IMPL_H
 
@@ -65,7 +65,7 @@ struct node {
     uv_prepare_t prepare;
     uv_check_t check;
     uv_idle_t idle; /* runs while work exists that no descriptor shows */
-    uv_timer_t timer, watchdog;
+    uv_timer_t timer, watchdog, look;
     uv_signal_t term, intr, hup;
     uv_poll_t wake_poll;
     struct wake wake;
@@ -96,8 +96,9 @@ struct node {
     struct out out;
     struct outbox outbox;
     bool draining, stopping;
-    bool lines_lost;   /* omitted log lines are not reported yet */
-    uint64_t drain_ns; /* deadline of the drain */
+    bool lines_lost;      /* omitted log lines are not reported yet */
+    uint64_t drain_ns;    /* deadline of the drain */
+    struct health health; /* as the service manager heard it last */
 };
 
 /* node.c */
@@ -164,6 +165,13 @@ void node_unmap(struct node *n, uint32_t peer);
 void node_maps_serve(struct node *n);
 /* Ends all mappings; the loop has to run until their handles are closed. */
 void node_maps_stop(struct node *n);
+
+/* node_health.c */
+/* Looks at once, then each second: the service manager and the log hear what
+ * has changed. */
+void node_health_start(struct node *n);
+/* What the brain says, and the shards. */
+void node_health(struct node *n, struct health *h);
 
 /* admin.c */
 void admin_query(struct node *n, uint32_t conn, const struct local_msg *m);

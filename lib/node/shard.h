@@ -117,10 +117,12 @@ int shard_fd(const struct shard *s);
 void shard_work(struct shard *s);
 bool shard_busy(struct shard *s);
 
-/* True if the thread owns the shard and has begun no turn for much longer than
- * it ever sleeps: it hangs. Call from time to time; the first call starts the
- * clock. */
-bool shard_hangs(struct shard *s, uint64_t now_ns);
+/* Returns for how long the thread, if it owns the shard, has begun no turn.
+ * Call from time to time; the first call starts the clock. It sleeps for
+ * SHARD_SLEEP_NS at most; beyond SHARD_HANGS_NS it hangs. */
+#define SHARD_SLEEP_NS NS_PER_S
+#define SHARD_HANGS_NS (3 * SHARD_SLEEP_NS)
+uint64_t shard_silent_ns(struct shard *s, uint64_t now_ns);
 
 /* Takes the next note; false: none. */
 bool shard_note(struct shard *s, struct data_note *n);

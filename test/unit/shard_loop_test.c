@@ -332,7 +332,7 @@ static bool it_stands(void *ud)
 
 static bool it_goes_on(void *ud)
 {
-    return !shard_hangs(ud, T0 + 20 * NS_PER_S);
+    return shard_silent_ns(ud, T0 + 20 * NS_PER_S) == 0;
 }
 
 /* As the watchdog asks: of a thread that sleeps, works, or does neither. */
@@ -345,9 +345,10 @@ TEST(a_thread_that_stands_still_hangs)
     start(&w.l, ROLE_LANGD, &stuck, 65536, 65536);
     stands = true;
     T_WAIT(it_stands, NULL, 5000);
-    T_FALSE(shard_hangs(w.l.shard, T0)); /* its turn was counted already */
-    T_FALSE(shard_hangs(w.l.shard, T0 + 2 * NS_PER_S));
-    T_TRUE(shard_hangs(w.l.shard, T0 + 4 * NS_PER_S));
+    T_EQ_U64(
+        shard_silent_ns(w.l.shard, T0), 0); /* its turn was counted already */
+    T_EQ_U64(shard_silent_ns(w.l.shard, T0 + NS_PER_S), NS_PER_S);
+    T_TRUE(shard_silent_ns(w.l.shard, T0 + 4 * NS_PER_S) > SHARD_HANGS_NS);
     stands = false;
     T_WAIT(it_goes_on, w.l.shard, 5000);
     stop(&w.l);

@@ -14,6 +14,19 @@ static void status(const void *brain, struct rows_out *s)
     s->number(s, "declines_held", e->declines.used);
 }
 
+/* A langd comes by itself when one of its engines asks for a room. */
+static void health(const void *brain, uint32_t usable, struct health *h)
+{
+    const struct peers *p = &((const struct encoded *)brain)->b.peers;
+    uint32_t up = 0;
+
+    (void)usable;
+    for (uint32_t i = 0; i < p->max; i++)
+        up += p->peers[i].used && p->peers[i].up;
+    if (!up)
+        health_say(h, true, "no langd is connected");
+}
+
 static void room(const void *brain, uint32_t place, uint64_t now_ns,
     const struct show_at *at, struct rows_out *s)
 {
@@ -71,6 +84,7 @@ static void pool(
 
 const struct show_ops encoded_shows = {
     .status = status,
+    .health = health,
     .room = room,
     .count = count,
     .pool = pool,

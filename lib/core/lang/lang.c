@@ -218,6 +218,24 @@ static void begin(void *brain)
     l->tickets.now_ns = l->b.now_ns;
 }
 
+/* Without any encoder that is up, connects the next one of the config, so that
+ * health says what rooms would find. */
+static void seek(struct langd *l, struct out *out)
+{
+    struct peer *next = NULL;
+
+    for (uint32_t i = 0; i < l->b.peers.max; i++) {
+        struct peer *p = &l->b.peers.peers[i];
+
+        if (p->used && p->up)
+            return;
+        if (!next && p->used && p->configured && p->link == NONE)
+            next = p;
+    }
+    if (next)
+        say_connect(l, out, next);
+}
+
 static void on_event(void *brain, struct out *out, const struct event *ev)
 {
     struct langd *l = brain;
@@ -235,6 +253,9 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         break;
     case EV_TIME:
         expire(l);
+        break;
+    case EV_SEEK:
+        seek(l, out);
         break;
     default:
         break; /* brain.c has done all of it */

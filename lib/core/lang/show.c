@@ -13,6 +13,60 @@ static void status(const void *brain, struct rows_out *s)
     s->number(s, "groups", l->group_ids.len);
 }
 
+/* True if the encoder has a pool of the layout of one that is usable here, as
+ * far as both have said their layouts. */
+static bool serves(const struct langd *l, const struct peer *p, uint32_t usable)
+{
+    bool may = p->pools_count == 0;
+
+    for (uint32_t i = 0; i < l->b.pools_count && !may; i++) {
+        const struct layout *layout = &l->b.metas[i].layout;
+
+        may = usable >> i & 1 && layout->count == 0;
+        for (uint32_t k = 0; k < p->pools_count && usable >> i & 1; k++)
+            may |= p->pools[k].hash == layout->hash;
+    }
+    return may;
+}
+
+/* Says why the encoder that is not connected, or has no rows for this daemon,
+ * is none. */
+static void blame(const struct peer *p, struct health *h)
+{
+    if (p && p->up)
+        health_say(h, false, "encoder %s has no pool of a layout that is here",
+            p->label);
+    else if (p && p->refused.text[0])
+        health_say(h, false, "no encoder is connected; %s: %s", p->label,
+            p->refused.text);
+    else if (p)
+        health_say(
+            h, false, "no encoder is connected; %s has not answered", p->label);
+    else
+        health_say(h, false, "no encoder: peers and control.allow are empty");
+}
+
+/* An encoder that is connected will do. Where requests may name addresses,
+ * those that are not connected prove nothing. */
+static void health(const void *brain, uint32_t usable, struct health *h)
+{
+    const struct langd *l = brain;
+    const struct peer *worst = NULL;
+
+    for (uint32_t i = 0; i < l->b.peers.max; i++) {
+        const struct peer *p = &l->b.peers.peers[i];
+
+        if (p->used && p->up && serves(l, p, usable))
+            return;
+        if (p->used && (!worst || p->up > worst->up))
+            worst = p;
+    }
+    if (l->b.c.conf->control_allow.count > 0)
+        health_say(h, true, "no encoder is connected; requests may name some");
+    else
+        blame(worst, h);
+}
+
 static void room(const void *brain, uint32_t place, uint64_t now_ns,
     const struct show_at *at, struct rows_out *s)
 {
@@ -71,6 +125,7 @@ static bool more(
 
 const struct show_ops langd_shows = {
     .status = status,
+    .health = health,
     .room = room,
     .count = count,
     .pool = pool,

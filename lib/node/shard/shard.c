@@ -32,8 +32,7 @@
 
 #define TURNS_MAX    64 /* calls of progress between two looks at the orders */
 #define TICK_BUSY_MS 100
-#define TICK_IDLE_MS 1000
-#define HANGS_NS     (3 * TICK_IDLE_MS * NS_PER_MS)
+#define TICK_IDLE_MS (SHARD_SLEEP_NS / NS_PER_MS)
 /* The most that the loop moves itself: bytes sent or landed in a turn, and in
  * LINGER_MS. After LINGER_MS below that the thread gives the shard back. */
 #define INLINE_BYTES (512u << 10)
@@ -638,7 +637,7 @@ bool shard_busy(struct shard *s)
     return shard_inline(s) && (s->backlog.len > 0 || due(s));
 }
 
-bool shard_hangs(struct shard *s, uint64_t now_ns)
+uint64_t shard_silent_ns(struct shard *s, uint64_t now_ns)
 {
     uint64_t turns =
         atomic_load_explicit(&s->stats.turns, memory_order_relaxed);
@@ -647,7 +646,7 @@ bool shard_hangs(struct shard *s, uint64_t now_ns)
         s->turns_seen = turns;
         s->turned_ns = now_ns;
     }
-    return now_ns - s->turned_ns > HANGS_NS;
+    return now_ns - s->turned_ns;
 }
 
 bool shard_note(struct shard *s, struct data_note *n)

@@ -94,7 +94,7 @@ struct shard {
     bool pushed;                    /* loop: since the last shard_flush */
     struct waiting waiting;         /* loop */
     bool handed;                    /* loop: see shard_handed */
-    uint64_t turns_seen, turned_ns; /* loop: see shard_hangs */
+    uint64_t turns_seen, turned_ns; /* loop: see shard_silent_ns */
     sem_t started;                  /* result and address are there */
     enum err result;                /* of opening the carrier */
     /* Newest first; all are kept until the end. */

@@ -1,0 +1,164 @@
+/* health_test.c - whether a room could complete (RULES 9.6), as both brains say
+ * it: what must be there, what may be missing, and the reason that is given. */
+#include "test/brain.h"
+
+/* langd has the encoder `enc` in its config; this is another one. */
+#define OTHER "peers[1].name=other", "peers[1].address=tcp://127.0.0.1:7602"
+
+static struct health of(const struct rig *b)
+{
+    struct health h;
+
+    brain_health(b->is, &h);
+    T_EQ_U64(h.ready, strcmp(h.state, "ready") == 0);
+    return h;
+}
+
+static void is_ready(const struct rig *b, const char *text)
+{
+    struct health h = of(b);
+
+    T_CHECK(h.ready && strcmp(h.text, text) == 0, "%s", h.text);
+}
+
+static void is_not(const struct rig *b, const char *text)
+{
+    struct health h = of(b);
+
+    T_CHECK(!h.ready && strstr(h.text, text), "%s", h.text);
+}
+
+static void have_pool(struct rig *b, uint32_t pool)
+{
+    static const uint64_t offsets[LAYOUT_FIELDS_MAX];
+    struct pool_memory memory = {
+        .offsets = offsets, .bytes = 4096, .share = ""};
+    struct event ev = {.type = EV_POOL, .pool = pool, .memory = &memory};
+
+    rig_step(b, &ev);
+}
+
+static void lose_pool(struct rig *b, uint32_t pool)
+{
+    struct event ev = {
+        .type = EV_NOTE, .note = {.type = NOTE_POOL_LOST, .first = pool}};
+
+    rig_step(b, &ev);
+}
+
+static void seek(struct rig *b)
+{
+    struct event ev = {.type = EV_SEEK};
+
+    rig_step(b, &ev);
+}
+
+static void link_event(struct rig *b, enum event_type type, uint32_t link)
+{
+    struct event ev = {.type = type, .link = link, .text = "key"};
+
+    rig_step(b, &ev);
+}
+
+TEST(an_encoder_is_ready_without_a_langd)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, "log=info");
+
+    is_ready(e, "ready, but no langd is connected");
+    brain_hello(e, 0, "a", PEER_EPOCH);
+    is_ready(e, "ready");
+    link_event(e, EV_LINK_DOWN, 0);
+    is_ready(e, "ready, but no langd is connected");
+}
+
+TEST(a_pool_that_is_lost_bars_rooms_when_it_is_the_last)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, "pools[1].name=second",
+        "pools[1].blocks=4", "pools[1].layout=x:u8:64");
+
+    brain_hello(e, 0, "a", PEER_EPOCH);
+    is_ready(e, "ready, but not for pool second: its memory is being prepared");
+    have_pool(e, 1);
+    is_ready(e, "ready");
+    lose_pool(e, 1);
+    is_ready(e, "ready, but not for pool second: its memory is lost");
+    lose_pool(e, 0);
+    is_not(e, "not ready: pool main: its memory is lost");
+}
+
+TEST(a_pool_without_a_layout_waits_for_an_engine)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, "pools[0].layout=engine");
+
+    is_ready(e, "ready, but no langd is connected");
+}
+
+TEST(a_langd_connects_encoders_until_one_is_there)
+{
+    struct rig *l = BRAIN(ROLE_LANGD, OTHER);
+
+    is_not(l, "no encoder is connected; enc has not answered");
+    seek(l);
+    T_EQ_U64(brain_acts(l, ACT_CONNECT), 1);
+    seek(l);
+    T_EQ_U64(brain_acts(l, ACT_CONNECT), 1);
+    seek(l); /* all are asked */
+    T_EQ_U64(brain_acts(l, ACT_CONNECT), 0);
+    link_event(l, EV_LINK_REFUSED, 0);
+    is_not(l, "no encoder is connected; enc: refused: key");
+    brain_hello(l, 1, "other", PEER_EPOCH);
+    is_ready(l, "ready");
+    link_event(l, EV_LINK_DOWN, 1);
+    is_not(l, "no encoder is connected");
+}
+
+TEST(one_encoder_that_is_connected_is_enough)
+{
+    struct rig *l = BRAIN(ROLE_LANGD, OTHER);
+
+    seek(l);
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    is_ready(l, "ready");
+    seek(l);
+    T_EQ_U64(brain_acts(l, ACT_CONNECT), 0);
+}
+
+TEST(where_requests_may_name_encoders_none_is_missed)
+{
+    is_ready(BRAIN(ROLE_LANGD, "control.allow=tcp://127.0.0.1:*"),
+        "ready, but no encoder is connected; requests may name some");
+}
+
+TEST(an_encoder_of_other_layouts_is_none)
+{
+    struct rig *l = BRAIN(ROLE_LANGD, "log=info");
+    uint8_t pools[64];
+    struct writer w = writer_of(pools, sizeof(pools));
+    struct peer_msg m = {.type = PEER_HELLO, .from_epoch = PEER_EPOCH};
+    struct event up = {.type = EV_LINK_UP};
+    struct event ev = {.type = EV_PEER, .peer = &m};
+
+    put_u64(&w, 1);
+    put_span(&w, span_str("main"), 2, 63);
+    put_span(&w, span_str("y:u8:8"), 2, 63);
+    seek(l);
+    rig_step(l, &up);
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    m.hello.role = ROLE_ENCODED;
+    m.hello.answer = true;
+    m.hello.segment_max = 65536;
+    m.hello.name = span_str("enc");
+    m.hello.pools = span_of(pools, w.len);
+    rig_step(l, &ev);
+    is_not(l, "encoder enc has no pool of a layout that is here");
+}
+
+TEST(a_daemon_that_drains_is_not_ready)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, "log=info");
+    struct event drain = {.type = EV_DRAIN};
+
+    rig_step(e, &drain);
+    is_not(e, "draining");
+    T_TRUE(strcmp(of(e).state, "draining") == 0);
+}
