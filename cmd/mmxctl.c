@@ -5,6 +5,7 @@
 #include "ctl/ctl.h"
 
 #include "base/check.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -12,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define SECONDS_MAX (24 * 3600)
 
 static void usage(FILE *to)
 {
@@ -41,8 +44,11 @@ static void usage(FILE *to)
         "  --config FILE   doctor: the daemon's configuration, to be held\n"
         "                  against its unit; default: those in /etc/mmx\n"
         "  --json          print an array of objects\n"
-        "exit status: 0 success, 1 refused by the daemon or a check failed,\n"
-        "2 no daemon, 64 bad command line\n",
+        "  --live          health: ask only whether the daemon answers\n"
+        "  --wait SECONDS  health: ask again until it is well, for so long\n"
+        "exit status: 0 success (health: ready), 1 refused by the daemon or a\n"
+        "check failed (health: not ready), 2 no daemon (health: none that\n"
+        "answers within a second), 64 bad command line\n",
         to);
 }
 
@@ -187,42 +193,77 @@ static bool join(char **words, char *out, size_t size)
     return true;
 }
 
-int main(int argc, char **argv)
+/* Looks at the daemon at the path, or without one at each that has a socket
+ * here. */
+static int healthy(const struct asked *a)
+{
+    const char *here[ARRAY_LEN(sockets)] = {a->path};
+    uint32_t count = a->path != NULL;
+
+    for (size_t i = 0; i < ARRAY_LEN(sockets) && !a->path; i++)
+        if (access(sockets[i], F_OK) == 0)
+            here[count++] = sockets[i];
+    if (count > 0)
+        return health(here, count, a);
+    fputs("mmxctl: no socket in /run/mmx: use --socket PATH\n", stderr);
+    return CTL_NO_DAEMON;
+}
+
+static bool take_seconds(const char *text, uint64_t *out)
+{
+    return text_number(span_str(text), SECONDS_MAX, out);
+}
+
+/* Reads the options, up to the first word. Returns an exit status, or -1: there
+ * is more to do. */
+static int parse(int argc, char **argv, struct asked *a)
 {
     static const struct option longs[] = {
         {"socket", required_argument, NULL, 's'},
         {"config", required_argument, NULL, 'c'},
         {"encoded", no_argument, NULL, 'e'}, {"langd", no_argument, NULL, 'l'},
-        {"json", no_argument, NULL, 'j'}, {"version", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    const char *path = NULL, *file = NULL;
-    bool json = false;
-    char what[256];
+        {"json", no_argument, NULL, 'j'}, {"live", no_argument, NULL, 'L'},
+        {"wait", required_argument, NULL, 'w'},
+        {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0}};
     int c;
 
     while ((c = getopt_long(argc, argv, "s:jh", longs, NULL)) != -1) {
         if (c == 's')
-            path = optarg;
+            a->path = optarg;
         else if (c == 'c')
-            file = optarg;
-        else if (c == 'e')
-            path = CTL_ENCODED;
-        else if (c == 'l')
-            path = CTL_LANGD;
+            a->file = optarg;
+        else if (c == 'e' || c == 'l')
+            a->path = c == 'e' ? CTL_ENCODED : CTL_LANGD;
         else if (c == 'j')
-            json = true;
+            a->json = true;
+        else if (c == 'L')
+            a->live = true;
         else if (c == 'v')
             return printf("mmxctl %s\n", MMX_VERSION) < 0;
-        else
+        else if (c != 'w' || !take_seconds(optarg, &a->wait_s))
             return usage(c == 'h' ? stdout : stderr), c == 'h' ? 0 : CTL_USAGE;
     }
+    return -1;
+}
+
+int main(int argc, char **argv)
+{
+    struct asked a = {0};
+    char what[256];
+    int status = parse(argc, argv, &a);
+
+    if (status >= 0)
+        return status;
     if (optind + 2 == argc && !strcmp(argv[optind], "keygen"))
         return keygen(argv[optind + 1]);
     if (optind == argc || !join(argv + optind, what, sizeof(what)))
         return usage(stderr), CTL_USAGE;
     if (!strcmp(what, "doctor"))
-        return doctor(path, file, json);
-    if (!path && !(path = find_socket()))
+        return doctor(a.path, a.file, a.json);
+    if (!strcmp(what, "health"))
+        return healthy(&a);
+    if (!a.path && !(a.path = find_socket()))
         return CTL_NO_DAEMON;
-    return show_at(path, what, json);
+    return show_at(a.path, what, a.json);
 }

@@ -17,6 +17,14 @@ enum {
 #define CTL_ENCODED "/run/mmx/encoded.sock"
 #define CTL_LANGD   "/run/mmx/langd.sock"
 
+/* What the command line asks for. */
+struct asked {
+    const char *path; /* of the socket; NULL: not given */
+    const char *file; /* of the configuration; NULL: not given */
+    bool json, live;
+    uint64_t wait_s;
+};
+
 /* link.c: the wire, blocking, at most CTL_WAIT_S at a time */
 
 enum { CTL_WAIT_S = 10 };
@@ -46,6 +54,13 @@ bool ctl_next(struct ctl *c, struct local_msg *m);
  * m->report.err is set. */
 bool ctl_ask(
     struct ctl *c, const char *what, uint8_t form, struct local_msg *m);
+
+/* Returns the monotonic clock. */
+uint64_t ctl_now_ns(void);
+
+/* health.c: prints how the daemons at these sockets do, at most two, once they
+ * do well or a->wait_s is over; returns the exit status. */
+int health(const char *const *paths, uint32_t count, const struct asked *a);
 
 /* keygen.c: writes a new key; returns the exit status. */
 int keygen(const char *path);

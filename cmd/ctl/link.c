@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 static int dial(const char *path, int wait_s)
@@ -56,6 +57,14 @@ struct ctl *ctl_open(const char *path, int wait_s)
         return NULL;
     }
     return c;
+}
+
+uint64_t ctl_now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
 void ctl_close(struct ctl *c)

@@ -1,0 +1,160 @@
+/* health.c - mmxctl health: whether a daemon lives, and whether rooms could
+ * complete there, as an exit status and one line. A daemon lives if its loop
+ * answers within LIVE_S: the loop alone serves the socket, so that no answer
+ * means no turn. While a daemon starts and prepares its pools, it has no loop
+ * yet and does not live. One thread. */
+#include "ctl.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LIVE_S   1
+#define AGAIN_MS 200
+
+struct health {
+    const char *socket;
+    bool live, ready;
+    char name[64], role[16], state[16], text[224];
+};
+
+static void missed(struct health *h, const char *why)
+{
+    snprintf(h->state, sizeof(h->state), "not-live");
+    snprintf(h->text, sizeof(h->text), "not live: %s", why);
+}
+
+/* Takes a refusal: the daemon lives, and that is all that it says. */
+static void refused(struct health *h, enum err err, struct span text)
+{
+    h->live = true;
+    snprintf(h->state, sizeof(h->state), "unknown");
+    if (err == ERR_MALFORMED)
+        snprintf(h->text, sizeof(h->text),
+            "live; an older daemon, which does not say whether it is ready");
+    else
+        snprintf(h->text, sizeof(h->text), "live, but it refuses: %.*s",
+            (int)text.len, (const char *)text.p);
+}
+
+static void ask(struct ctl *c, struct health *h)
+{
+    struct local_msg m = {0};
+    struct reader row;
+    char ready[8];
+
+    if (ctl_hello(c, 1, &m) && m.type == LOCAL_WELCOME &&
+        ctl_ask(c, "health", FORM_ROWS, &m) && rows_next(&c->got, &row)) {
+        rows_get(row, "name", h->name, sizeof(h->name));
+        rows_get(row, "role", h->role, sizeof(h->role));
+        rows_get(row, "ready", ready, sizeof(ready));
+        rows_get(row, "state", h->state, sizeof(h->state));
+        rows_get(row, "text", h->text, sizeof(h->text));
+        h->live = true;
+        h->ready = ready[0] == '1';
+    } else if (m.type == LOCAL_ANSWER) {
+        refused(h, (enum err)m.answer.err, m.answer.text);
+    } else if (m.type == LOCAL_REPORT && m.report.err) {
+        refused(h, (enum err)m.report.err, m.report.text);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        missed(h, "no answer within a second: it starts, or hangs");
+    } else {
+        missed(h, errno ? strerror(errno) : "it closed the connection");
+    }
+}
+
+static void look(const char *path, struct health *h)
+{
+    struct ctl *c = ctl_open(path, LIVE_S);
+
+    *h = (struct health){.socket = path};
+    if (c) {
+        ask(c, h);
+        ctl_close(c);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        missed(h, "no connection within a second");
+    } else {
+        missed(h,
+            errno == ECONNREFUSED ? "no daemon is listening" : strerror(errno));
+    }
+    CHECK(h->text[0] || h->live, "%s has no health", path);
+}
+
+static int status_of(const struct health *h, bool live)
+{
+    if (!h->live)
+        return CTL_NO_DAEMON;
+    return h->ready || live ? CTL_SHOWN : CTL_REFUSED;
+}
+
+/* Looks at all; returns the worst status. */
+static int look_at_all(
+    const char *const *paths, uint32_t count, bool live, struct health *all)
+{
+    int worst = CTL_SHOWN;
+
+    for (uint32_t i = 0; i < count; i++) {
+        int status;
+
+        look(paths[i], &all[i]);
+        status = status_of(&all[i], live);
+        worst = status > worst ? status : worst;
+    }
+    return worst;
+}
+
+static void put_text(struct writer *w, const char *name, const char *text)
+{
+    cell_put(w, &(struct cell){CELL_TEXT, span_str(name), span_str(text), 0});
+}
+
+static void put_flag(struct writer *w, const char *name, bool flag)
+{
+    cell_put(
+        w, &(struct cell){
+               .kind = CELL_NUMBER, .name = span_str(name), .number = flag});
+}
+
+static void print_json(const struct health *all, uint32_t count)
+{
+    uint8_t bytes[2 * 4096];
+    struct writer w = writer_of(bytes, sizeof(bytes));
+
+    for (uint32_t i = 0; i < count; i++) {
+        const struct health *h = &all[i];
+
+        cell_put(&w, &(struct cell){.kind = CELL_ROW});
+        put_text(&w, "socket", h->socket);
+        put_text(&w, "name", h->name);
+        put_text(&w, "role", h->role);
+        put_flag(&w, "live", h->live);
+        put_flag(&w, "ready", h->ready);
+        put_text(&w, "state", h->state);
+        put_text(&w, "text", h->text);
+    }
+    CHECK(!w.failed, "the health of %u daemons does not fit", count);
+    rows_json(reader_of(w.p, w.len));
+}
+
+int health(const char *const *paths, uint32_t count, const struct asked *a)
+{
+    const struct timespec again = {.tv_nsec = AGAIN_MS * 1000000L};
+    uint64_t until = ctl_now_ns() + a->wait_s * NS_PER_S;
+    struct health all[2];
+    int status;
+
+    CHECK(count > 0 && count <= ARRAY_LEN(all), "%u daemons", count);
+    while ((status = look_at_all(paths, count, a->live, all)) != CTL_SHOWN &&
+           ctl_now_ns() < until)
+        nanosleep(&again, NULL);
+    if (a->json)
+        print_json(all, count);
+    for (uint32_t i = 0; i < count && !a->json; i++)
+        printf("%s: %s\n", all[i].name[0] ? all[i].name : all[i].socket,
+            all[i].text);
+    return fflush(stdout) == 0 ? status : CTL_REFUSED;
+}
