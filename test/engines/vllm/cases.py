@@ -11,7 +11,8 @@ import serve  # finds what is imported below
 
 import mmx
 from router import HTTPError, Router, session
-from serve import answer, compare, picture, prompt
+from serve import answer, compare, prompt
+from servers import picture
 
 SMALL = ("--max-num-batched-tokens", "64", "--max-num-seqs", "8",
          "--num-gpu-blocks-override", "40", "--max-model-len", "1216")

@@ -16,57 +16,27 @@ import time
 import cases
 import readme
 import serve
-from pair import World
+import servers
+from marks import taken
 from router import Router, session
-from serve import (PROCESSES, TP2, Engine, answer, compare, picture,
-                   prompt)
+from serve import PROCESSES, TP2, Engine, answer, compare, prompt
+from servers import picture
 
 ROWS = "embedding:bf16:128"
 
 
-class Table:
-    """What was found; printed line by line."""
-
-    def __init__(self, folder):
-        self.folder, self.passed, self.bad = folder, 0, 0
-        self.times = os.path.join(folder, "times")
-        os.environ["MMX_TIMES"] = self.times
-        self.world = World()
-
-    def line(self, good, case, *words):
-        self.passed += bool(good)
-        self.bad += not good
-        print(f"{'ok  ' if good else 'FAIL'} {case:46}", *words, flush=True)
-
-    def pair(self, fields=ROWS, blocks=64, encoded=None, langd=None, n=""):
-        e = self.world.encoded(f"enc{n}", fields=fields, blocks=blocks,
-                               **(encoded or {}))
-        return e, self.world.langd([e], f"lang{n}", fields=fields,
-                                   blocks=blocks, **{
-            "control": {"allow": ["tcp://127.0.0.1:*"]}, **(langd or {})})
+class Table(servers.Table):
+    """vLLM's: what is compared with what."""
 
     def engine(self, name, model, *args, **how):
         return Engine(self.folder, name, model, *args, **how)
-
-    def marks(self):
-        """Returns {identifier: {what: first time in ns}}."""
-        found = {}
-        if os.path.exists(self.times):
-            with open(self.times, encoding="utf-8") as f:
-                for what, identifier, at, _ in map(str.split, f):
-                    found.setdefault(identifier, {}).setdefault(
-                        what, int(at))
-        return found
 
     def transfer(self):
         """Returns (ms to save, ms until the consumer asks, ms until its rows
         are usable) of the last request's slowest picture, and forgets it.
         Until it asks the request is on its way: vLLM's and the router's."""
-        found = self.marks()
-        if os.path.exists(self.times):
-            os.unlink(self.times)
         found = [(m["saved"] - m["encoded"], m["asked"] - m["saved"],
-                  m["usable"] - m["asked"]) for m in found.values()
+                  m["usable"] - m["asked"]) for m in taken().values()
                  if {"encoded", "saved", "asked", "usable"} <= set(m)]
         return [x / 1e6 for x in max(found, key=lambda m: m[0] + m[2])] \
             if found else None
@@ -217,22 +187,9 @@ async def times(t, rounds=9):
 
 
 async def main(folder, parts):
-    t = Table(folder)
-    known = {"truth": truth, "cases": cases.run, "tp": ranks, "time": times,
-             "readme": readme.run}
-    for part in parts or known:
-        if part not in known:
-            raise SystemExit(f"engines: vllm has no part {part!r}; its parts "
-                             f"are {', '.join(known)}")
-    for part in parts or known:
-        print(f"--- {part}", flush=True)
-        await known[part](t)
-        for x in serve.started:
-            x.end()
-    wrong = t.world.close()
-    t.line(not wrong, "the daemons end well", wrong or "")
-    print(f"{t.passed} passed, {t.bad} failed")
-    return 1 if t.bad else 0
+    return await Table(folder, ROWS).play("vllm", {
+        "truth": truth, "cases": cases.run, "tp": ranks, "time": times,
+        "readme": readme.run}, parts)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,11 @@
-"""Connectors that write down when they did what, to MMX_TIMES: mmx's and
-vLLM's example, which passes one file for each picture. Monotonic time is the
-same for all processes of a host."""
-
-import os
-import time
+"""Connectors that write down when they did what,: mmx's and vLLM's
+example, which passes one file for each picture."""
 
 from vllm.distributed.ec_transfer.ec_connector.example_connector import \
     ECExampleConnector
 
 from mmx.adapters.vllm_ec import MmxECConnector
-
-
-def note(what, identifier):
-    line = f"{what} {identifier} {time.monotonic_ns()} {os.getpid()}\n"
-    fd = os.open(os.environ["MMX_TIMES"],
-                 os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.write(fd, line.encode())
-    os.close(fd)
+from marks import note
 
 
 class _Timed:

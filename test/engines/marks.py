@@ -1,0 +1,25 @@
+"""When an engine did what: written by its processes into the file MMX_TIMES
+names. Monotonic time is the same for all processes of a host."""
+
+import contextlib
+import os
+import time
+
+
+def note(what, identifier):
+    line = f"{what} {identifier} {time.monotonic_ns()} {os.getpid()}\n"
+    fd = os.open(os.environ["MMX_TIMES"],
+                 os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(fd, line.encode())
+    os.close(fd)
+
+
+def taken():
+    """Returns {identifier: {what: first time in ns}}, and forgets it."""
+    found = {}
+    with contextlib.suppress(FileNotFoundError):
+        with open(os.environ["MMX_TIMES"], encoding="utf-8") as f:
+            for what, identifier, at, _ in map(str.split, f):
+                found.setdefault(identifier, {}).setdefault(what, int(at))
+        os.unlink(os.environ["MMX_TIMES"])
+    return found

@@ -1,0 +1,189 @@
+"""What the tables of engines have in common: servers as processes, daemons,
+lines that are counted, pictures made here, the lines of the README. What is
+started here is ended here, by its process group."""
+
+import atexit
+import base64
+import contextlib
+import io
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path[:0] = [os.path.join(ROOT, "test/e2e")]
+
+from pair import World, free_port  # noqa: E402
+
+started = []
+
+
+class Server:
+    """A process that serves a port; up after wait()."""
+
+    fatal = ()  # what its log says when it serves no more
+
+    def __init__(self, folder, name, words, env, port=0, cwd=None):
+        self.name, self.port = name, port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = os.path.join(folder, "logs", f"{name}.log")
+        os.makedirs(os.path.dirname(self.log), exist_ok=True)
+        with open(self.log, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                [str(self.port) if w is PORT else w for w in words],
+                cwd=cwd or folder, stdout=log, stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL, start_new_session=True,
+                env={**os.environ, **env})
+        started.append(self)
+
+    def healthy(self):
+        with contextlib.suppress(OSError), \
+                urllib.request.urlopen(self.url + "/health", timeout=2):
+            return True
+        return False
+
+    def listens(self):
+        with socket.socket() as s:
+            return s.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def wait(self, up=healthy, limit=540):
+        """Returns it once it is up."""
+        end = time.monotonic() + limit
+        while time.monotonic() < end and self.process.poll() is None:
+            if up(self):
+                return self
+            time.sleep(0.5)
+        raise SystemExit(f"engines: {self.name} is not up: {self.log}")
+
+    def alive(self):
+        return self.process.poll() is None and not (
+            self.fatal and self.said(*self.fatal))
+
+    def said(self, *words):
+        with open(self.log, errors="replace", encoding="utf-8") as f:
+            return [x.rstrip() for x in f if any(w in x for w in words)]
+
+    def signal(self, number):
+        os.killpg(self.process.pid, number)
+
+    def end(self):
+        with contextlib.suppress(ProcessLookupError):
+            self.signal(signal.SIGKILL)
+        self.process.wait()
+
+
+PORT = object()  # in a server's words: the port that it gets
+
+
+def end_all():
+    while started:
+        started.pop().end()
+
+
+atexit.register(end_all)
+
+
+class Table:
+    """What was found; printed line by line."""
+
+    def __init__(self, folder, rows):
+        """rows: the layout of the daemons' pools."""
+        self.folder, self.rows = folder, rows
+        self.passed, self.bad = 0, 0
+        os.environ["MMX_TIMES"] = os.path.join(folder, "times")
+        self.world = World()
+
+    def line(self, good, case, *words):
+        self.passed += bool(good)
+        self.bad += not good
+        print(f"{'ok  ' if good else 'FAIL'} {case:46}", *words, flush=True)
+
+    def pair(self, fields="", blocks=64, encoded=None, langd=None, n=""):
+        how = {"fields": fields or self.rows, "blocks": blocks}
+        e = self.world.encoded(f"enc{n}", **how, **(encoded or {}))
+        return e, self.world.langd([e], f"lang{n}", **how, **{
+            "control": {"allow": ["tcp://127.0.0.1:*"]}, **(langd or {})})
+
+    async def play(self, engine, known, parts):
+        """Plays parts, all without any; returns the exit status."""
+        for part in parts or known:
+            if part not in known:
+                raise SystemExit(
+                    f"engines: {engine} has no part {part!r}; its parts are "
+                    f"{', '.join(known)}")
+        for part in parts or known:
+            print(f"--- {part}", flush=True)
+            await known[part](self)
+            end_all()
+        wrong = self.world.close()
+        self.line(not wrong, "the daemons end well", wrong or "")
+        print(f"{self.passed} passed, {self.bad} failed")
+        return 1 if self.bad else 0
+
+
+def picture(seed, width=112, height=112):
+    """Returns a picture as a data URL; PNG: both sides read the same."""
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(seed)
+    small = rng.integers(0, 256, (max(height // 14, 1), max(width // 14, 1),
+                                  3), "u1")
+    image = Image.fromarray(small, "RGB").resize((width, height),
+                                                 Image.BICUBIC)
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return "data:image/png;base64," + base64.b64encode(
+        out.getvalue()).decode()
+
+
+def blocks(heading):
+    """Returns the indented blocks of a section of the README, as lists of
+    commands; a backslash joins lines."""
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
+        text = f.read()
+    section = text[text.index(f"\n### {heading}\n"):]
+    end = re.search(r"\n##+ ", section[5:])
+    section = section[:end.start() + 5] if end else section
+    scripts = [re.sub(r"^    ", "", b, flags=re.M) for b in
+               re.findall(r"(?:^    .*\n)+", section, re.M)]
+    return [[c for c in s.replace("\\\n", " ").splitlines() if c.strip()]
+            for s in scripts]
+
+
+class Readme:
+    """The lines of a section, in the environment of an installed engine."""
+
+    def __init__(self, folder, heading, env, *ports):
+        """ports: what the lines take."""
+        self.folder, self.blocks = folder, blocks(heading)
+        self.env = {**os.environ, **env, "PATH":
+                    f"{folder}/venv/bin:{os.environ['PATH']}"}
+        for port in ports:
+            with socket.socket() as s:
+                if s.connect_ex(("127.0.0.1", port)) == 0:
+                    raise SystemExit(f"engines: port {port} is in use, which "
+                                     "the README's lines take")
+
+    def install(self, *lines):
+        """Runs the lines that install our package."""
+        subprocess.run(["make", "-s", "wheel"], cwd=ROOT, check=True,
+                       stdout=subprocess.DEVNULL)
+        for line in lines:
+            subprocess.run(["bash", "-c", line], cwd=ROOT, env=self.env,
+                           check=True, stdout=subprocess.DEVNULL)
+
+    def start(self, name, line, port, cwd=ROOT):
+        """Starts a line that goes on running."""
+        return Server(self.folder, f"readme-{name}",
+                      ["bash", "-c", f"exec {line}"], self.env, port, cwd)
+
+    def uninstall(self):
+        subprocess.run([f"{self.folder}/venv/bin/pip", "uninstall",
+                        "--quiet", "--yes", "mmx"], check=True)
