@@ -7,6 +7,7 @@
 #include "base/sip.h"
 #include "core/aux_arena.h"
 #include "core/engines.h"
+#include "core/histogram/histograms.h"
 #include "core/peers.h"
 #include "core/pools.h"
 
@@ -87,6 +88,7 @@ struct brain {
     uint64_t now_ns;          /* of the last event */
     bool draining;
     uint64_t stats[STAT_COUNT];
+    struct histograms histograms[CONF_POOLS_MAX];
 };
 
 /* Returns the scope of the secret in tables whose entries are rooms: 0 for

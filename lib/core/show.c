@@ -238,6 +238,10 @@ bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
         show_stats(s, b->stats);
     else if (!strcmp(what, "ends"))
         show_ends(s, b->ends);
+    else if (!strcmp(what, "histograms"))
+        histograms_show(b, at, s);
+    else if (!strcmp(what, "buckets"))
+        histograms_show_buckets(b, at, s);
     else
         return b->ops->show->more && b->ops->show->more(b, what, at, s);
     return true;

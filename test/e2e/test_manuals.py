@@ -32,7 +32,8 @@ class Manuals(unittest.TestCase):
         yaml, ctl = self.read("mmx.yaml.5"), self.read("mmxctl.1")
         for _, a in tables.rows(os.path.join(ROOT, "lib/core/conf/conf.def")):
             self.assertTrue(f".It Cm {a[1]} :" in yaml, a[1])
-        for f in ("lib/core/stats.def", "lib/node/stats.def"):
+        for f in ("lib/core/stats.def", "lib/node/stats.def",
+                  "lib/core/histogram/histograms.def"):
             for _, a in tables.rows(os.path.join(ROOT, f)):
                 self.assertTrue(f".It Cm {a[0]}\n" in ctl, a[0])
 

@@ -109,6 +109,7 @@ struct edst *edst_new(struct encoded *e, struct eroom *m, uint32_t peer,
     list_init(&d->todo);
     list_push_tail(&m->dsts, &d->in_room);
     list_push_tail(&e->b.peers.peers[peer].rooms, &d->in_peer);
+    d->asked_ns = e->b.now_ns;
     m->asked++;
     m->due |= EVENT_WANTED;
     if (m->life == EROOM_KEPT) { /* the room that is reclaimed last */
@@ -175,6 +176,19 @@ static void remember_end(
             declines_put(&e->declines, e->b.now_ns, &g);
 }
 
+/* Counts how long it took from when its rows, the room's announce and its
+ * request were all there. */
+static void count_ready(struct encoded *e, const struct edst *d)
+{
+    const struct eroom *m = d->room;
+    uint64_t from = max_u64(d->asked_ns, m->history.length_ns);
+
+    CHECK(m->item != &e->nothing, "room %llu is READY without an item",
+        (unsigned long long)m->r.id);
+    histograms_time(&e->b.histograms[m->item->pool], HISTOGRAM_commit_to_ready,
+        e->b.now_ns - max_u64(from, m->item->moved_ns));
+}
+
 void edst_end(struct encoded *e, struct edst *d, enum err outcome)
 {
     struct eroom *m = d->room;
@@ -196,6 +210,7 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
         ;
     } else if (outcome == OK) {
         m->served++;
+        count_ready(e, d);
     } else {
         m->failed++;
         if (m->fail_reason == OK)
@@ -487,6 +502,9 @@ static void send_more(struct encoded *e, struct out *out, struct edst *d)
     }
     if (!m->history.first_ns) {
         m->history.first_ns = e->b.now_ns;
+        histograms_time(&e->b.histograms[m->item->pool],
+            HISTOGRAM_announce_to_first_row,
+            e->b.now_ns - m->history.length_ns);
         eroom_touch(e, m);
     }
 }

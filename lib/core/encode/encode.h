@@ -63,10 +63,11 @@ struct item {
     uint32_t length_version;     /* rises when the total becomes known */
     struct aux aux;
     struct list rooms;
-    uint64_t age;      /* order of the announces */
-    uint64_t moved_ns; /* when it last got blocks or rows, or was ended */
-    uint8_t queue;     /* the one that in_queue is in */
-    uint64_t turn;     /* age of its batch */
+    uint64_t age; /* order of the announces */
+    /* When it was announced, last got blocks or rows, or was ended. */
+    uint64_t moved_ns;
+    uint8_t queue; /* the one that in_queue is in */
+    uint64_t turn; /* age of its batch */
     struct heap_node in_queue;
     struct list in_held;  /* of the pool, while it has blocks */
     struct list in_batch; /* a ring of the items that get blocks together */
@@ -115,7 +116,7 @@ struct edst {
     uint32_t a, b;  /* numbers that belong to it */
     struct eroom *room;
     uint32_t peer;
-    uint64_t generation;
+    uint64_t generation, asked_ns;
     struct list in_room, in_peer, todo;
 
     /* The grant in force: rows [from, granted). */

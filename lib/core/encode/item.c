@@ -56,6 +56,7 @@ struct item *item_new(
     it->length_version = 1;
     list_init(&it->rooms);
     it->age = e->age_next++;
+    it->moved_ns = e->b.now_ns;
     it->victim = queue_remembers(e, n, uid);
     list_init(&it->in_held);
     list_init(&it->in_batch);

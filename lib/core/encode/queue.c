@@ -172,6 +172,14 @@ void item_close_batch(struct encoded *e, uint32_t conn)
     epool_serve(e, &e->pools[first->pool]);
 }
 
+/* Counts how long the item, which has waited for blocks, did so. */
+static void count_wait(struct encoded *e, const struct item *it)
+{
+    CHECK(!item_held(it), "an item of state %u waits for blocks", it->life);
+    histograms_time(&e->b.histograms[it->pool], HISTOGRAM_source_wait,
+        e->b.now_ns - it->moved_ns);
+}
+
 /* The next item of the batch takes its place in the queue. */
 void queue_leave(struct encoded *e, struct item *it, enum item_life to)
 {
@@ -188,6 +196,8 @@ void queue_leave(struct encoded *e, struct item *it, enum item_life to)
     list_remove(&it->in_batch);
     if (queued)
         unput(&e->pools[it->pool], it);
+    if (queued && to == ITEM_FREE)
+        count_wait(e, it);
     item_move(e, it, to);
     if (queued && next)
         enqueue(e, next, it->turn);
@@ -268,6 +278,7 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
     if (!pool_take(&p->p, &it->src, n, &first_run))
         return false;
     rowmap_clear(&p->committed, &p->p, first_run);
+    count_wait(e, it);
     it->moved_ns = e->b.now_ns;
     list_push_tail(&p->held, &it->in_held);
     LIST_FOREACH (r, &it->rooms) {

@@ -192,6 +192,10 @@ static void end(struct encoded *e, struct eroom *m)
     m->history.served = m->served;
     m->history.failed = m->failed;
     head_record(&e->b, &m->r, &m->history);
+    if (ok && m->served)
+        histograms_bytes(&e->b.histograms[m->item->pool], HISTOGRAM_room_size,
+            (uint64_t)m->item->total *
+                eroom_pool(e, m)->meta->layout.row_bytes);
     if (ok)
         queue_forgets(e, m->r.id, m->item);
     else /* a victim: more may have been served than when it was ended */

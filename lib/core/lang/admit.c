@@ -39,6 +39,8 @@ void admit_sort(struct langd *l, struct lroom *m)
     bool sure = m->grade > GRADE_SPECULATIVE;
     bool landing = alive && sure && m->from + m->landed < m->granted;
 
+    grant_clock(
+        l, m, wanted > 0 && (queued || need || (m->group && m->group->queued)));
     if (!m->group)
         heap_place(&p->want, &m->want_node, queued, m->age);
     heap_place(&p->need, &m->need_node, need, m->age);

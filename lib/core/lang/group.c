@@ -216,6 +216,11 @@ void group_place(struct langd *l, struct lgroup *g)
     if (!g->queued) {
         g->queued = LIST_FIRST(&g->members, struct lroom, in_group);
         heap_set(&p->want, &g->queued->want_node, g->age);
+        LIST_FOREACH (n, &g->members) {
+            struct lroom *m = LIST_ENTRY(n, struct lroom, in_group);
+
+            grant_clock(l, m, grant_wanted(l, m) > 0);
+        }
     }
     p->dirty = true;
 }

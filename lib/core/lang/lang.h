@@ -175,6 +175,8 @@ struct lroom {
     bool ready_counted,
         landing_counted; /* in the pool's numbers, until sorted */
     struct heap_node aux_node, hold_node; /* of aux_queue, aux_held */
+    /* How long it has waited for blocks, and since when it does; 0: no more. */
+    uint64_t waited_ns, waits_ns;
 
     struct list tickets; /* sequence ids that its failure frees */
 
@@ -348,6 +350,15 @@ bool laux_fits(const struct langd *l, const struct lgroup *g, uint32_t *need);
 
 /* Returns the blocks that the room wants beyond those that it holds. */
 uint32_t grant_wanted(struct langd *l, const struct lroom *m);
+/* Runs the clock of the room while it waits for blocks, and stops it else. */
+static inline void grant_clock(
+    const struct langd *l, struct lroom *m, bool waits)
+{
+    if (waits == (m->waits_ns != 0))
+        return;
+    m->waited_ns += waits ? 0 : l->b.now_ns - m->waits_ns;
+    m->waits_ns = waits ? l->b.now_ns : 0;
+}
 /* Takes n more blocks, at the shards too. False: they cannot be had. */
 bool grant_take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
     enum grade grade);

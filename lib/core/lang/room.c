@@ -59,6 +59,20 @@ struct lroom *lroom_new(struct langd *l, uint64_t id, uint32_t peer,
 
 /* ends */
 
+/* Counts the room, which has ended, in its pool's histograms. */
+static void count(struct langd *l, struct lroom *m)
+{
+    struct histograms *h = &l->b.histograms[m->pool];
+
+    grant_clock(l, m, false);
+    histograms_time(h, HISTOGRAM_destination_wait, m->waited_ns);
+    if (m->r.state != ROOM_SUCCESS)
+        return;
+    histograms_time(
+        h, HISTOGRAM_request_to_ready, l->b.now_ns - m->history.opened_ns);
+    histograms_bytes(h, HISTOGRAM_room_size, m->history.bytes);
+}
+
 /* Adds the room to the history of ended ones. */
 static void record(struct langd *l, struct lroom *m)
 {
@@ -72,6 +86,8 @@ static void record(struct langd *l, struct lroom *m)
     h->bytes = (uint64_t)(m->from + m->landed) *
                l->pools[m->pool].meta->layout.row_bytes;
     head_record(&l->b, &m->r, h);
+    if (m->peer != NONE)
+        count(l, m);
 }
 
 /* Puts the room into a final state: its deadlines stop, and a new request may

@@ -1,0 +1,113 @@
+/* histograms.c - the reports of the histograms; see histograms.h. Times are
+ * shown in microseconds. Owned by the loop's thread; changes nothing. */
+#include "core/show.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+
+#define ALL_POOLS "*"
+
+struct unit {
+    const char *name;
+    uint64_t first, of; /* the first bound; values that are one of the unit */
+};
+static const struct unit units[] = {
+    {"us", HISTOGRAM_FIRST_NS, 1000}, {"bytes", HISTOGRAM_FIRST_BYTES, 1}};
+enum { US, BYTES };
+
+/* By role. */
+enum { E = 1 << ROLE_ENCODED, L = 1 << ROLE_LANGD, EL = E | L };
+
+static const struct {
+    const char *name, *text;
+    uint8_t roles, unit;
+} rows[] = {
+#define HISTOGRAM(name, roles, unit, text) {#name, text, roles, unit},
+#include "core/histogram/histograms.def"
+#undef HISTOGRAM
+};
+_Static_assert(ARRAY_LEN(rows) == HISTOGRAM_COUNT, "a row for each histogram");
+
+static bool of_role(const struct brain *b, uint32_t i)
+{
+    CHECK(i < HISTOGRAM_COUNT, "histogram %u", i);
+    return rows[i].roles >> b->c.conf->role & 1;
+}
+
+static void show_one(
+    const struct brain *b, uint32_t i, uint32_t pool, struct rows_out *s)
+{
+    const struct unit *u = &units[rows[i].unit];
+    struct histogram h = {0};
+    uint64_t count;
+
+    for (uint32_t k = 0; k < b->pools_count; k++)
+        if (k == pool || pool == b->pools_count)
+            histogram_merge(&h, &b->histograms[k].of[i]);
+    count = histogram_count(&h);
+    s->row(s);
+    s->text(s, "name", rows[i].name);
+    s->text(s, "pool",
+        pool < b->pools_count ? b->metas[pool].conf->name : ALL_POOLS);
+    s->text(s, "unit", u->name);
+    s->number(s, "count", count);
+    s->number(s, "mean", count ? h.sum / count / u->of : 0);
+    s->number(s, "p50", histogram_quantile(&h, u->first, 500) / u->of);
+    s->number(s, "p99", histogram_quantile(&h, u->first, 990) / u->of);
+}
+
+void histograms_show(
+    const struct brain *b, struct show_at *at, struct rows_out *s)
+{
+    /* Behind the pools comes what is merged of all, unless there is one. */
+    uint32_t each = b->pools_count + (b->pools_count > 1);
+    uint64_t end = HISTOGRAM_COUNT * each;
+
+    for (; at->at < end && show_place(at); at->at++)
+        if (of_role(b, (uint32_t)at->at / each))
+            show_one(b, (uint32_t)at->at / each, (uint32_t)at->at % each, s);
+    at->over = at->at >= end;
+}
+
+static void show_bucket(const struct brain *b, uint32_t i, uint32_t pool,
+    uint32_t bucket, struct rows_out *s)
+{
+    const struct histogram *h = &b->histograms[pool].of[i];
+    const struct unit *u = &units[rows[i].unit];
+    uint64_t count = 0;
+    char bound[24] = "+Inf";
+
+    for (uint32_t k = 0; k <= bucket; k++)
+        count += h->counts[k];
+    if (bucket < HISTOGRAM_BUCKETS - 1)
+        snprintf(bound, sizeof(bound), "%llu",
+            (unsigned long long)(histogram_bound(u->first, bucket) / u->of));
+    s->row(s);
+    s->text(s, "name", rows[i].name);
+    s->text(s, "pool", b->metas[pool].conf->name);
+    s->text(s, "unit", u->name);
+    s->text(s, "up_to", bound);
+    s->number(s, "count", count);
+    if (bucket < HISTOGRAM_BUCKETS - 1)
+        return;
+    s->number(s, "sum", h->sum / u->of);
+    s->text(s, "meaning", rows[i].text);
+}
+
+void histograms_show_buckets(
+    const struct brain *b, struct show_at *at, struct rows_out *s)
+{
+    uint64_t each = (uint64_t)b->pools_count * HISTOGRAM_BUCKETS;
+    uint64_t end = HISTOGRAM_COUNT * each;
+
+    for (; at->at < end && show_place(at); at->at++) {
+        uint32_t i = (uint32_t)(at->at / each);
+        uint32_t rest = (uint32_t)(at->at % each);
+
+        if (of_role(b, i))
+            show_bucket(
+                b, i, rest / HISTOGRAM_BUCKETS, rest % HISTOGRAM_BUCKETS, s);
+    }
+    at->over = at->at >= end;
+}
