@@ -101,9 +101,16 @@ struct node {
     struct health health; /* as the service manager heard it last */
 };
 
-/* node.c */
+/* node_turn.c */
+/* Returns the time of CLOCK_MONOTONIC, which the brain's times are. */
+uint64_t node_clock_ns(struct node *n);
 /* Steps the brain with the event and carries out its actions. */
 void node_event(struct node *n, struct event *ev);
+/* Return what the engine socket and the links call. */
+struct local_calls node_local_calls(struct node *n);
+struct links_calls node_links_calls(struct node *n);
+/* Runs turns until the loop is stopped. */
+void node_turns(struct node *n);
 
 /* node_act.c */
 void node_carry_out(struct node *n);

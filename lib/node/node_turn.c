@@ -1,0 +1,408 @@
+/* node_turn.c - turns of the loop: what engines, peers and shards have is given
+ * to the brain, and what came of it is carried out.
+ *
+ * Invariants: one turn serves notes, then peers, then engines, and sends what
+ * came of it once; the loop sleeps only when nothing is left that no
+ * descriptor would show (wake_sleep, then one more look at the rings). The
+ * loop's thread.
+ *
+ * Rejected: carrying things out in libuv's callbacks. Their order is the
+ * kernel's; ours is a rule (landings before requests). */
+#include "node/node_impl.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "core/share.h"
+
+#define NOTES_TURN 4096 /* served before peers and engines */
+#define BEHIND_MS  1    /* how soon a full ring is tried again */
+/* Steps of a turn for one look at the clock. */
+#define STEPS_A_LOOK 16
+
+static void turn(struct node *n);
+
+/* stepping */
+
+uint64_t node_clock_ns(struct node *n)
+{
+    uint64_t now = uv_hrtime();
+
+    if (now > n->now_ns)
+        n->now_ns = now;
+    return n->now_ns;
+}
+
+static void step(struct node *n, struct event *ev)
+{
+    ev->now_ns = n->steps++ % STEPS_A_LOOK ? n->now_ns : node_clock_ns(n);
+    brain_step(n->brain, ev, &n->out);
+    node_carry_out(n);
+}
+
+void node_event(struct node *n, struct event *ev)
+{
+    CHECK(n->out.count == 0, "a step inside another, event %u", ev->type);
+    step(n, ev);
+    if (!brain_pending(n->brain))
+        return;
+    for (struct event more = {.type = EV_MORE};
+         brain_pending(n->brain) && !node_congested(n);)
+        step(n, &more);
+}
+
+/* Continues what a step left because a shard was far behind. */
+static void go_on(struct node *n)
+{
+    struct event more = {.type = EV_MORE};
+
+    if (brain_pending(n->brain) && !node_congested(n))
+        node_event(n, &more);
+}
+
+/* True if no more input may be read: a shard is far behind. */
+static bool full(void *ud)
+{
+    return node_congested(ud);
+}
+
+/* what engines do */
+
+static void conn_opened(void *ud, uint32_t conn, uint32_t uid, uint32_t gid,
+    int32_t pid, const struct groups *groups)
+{
+    struct event ev = {.type = EV_CONN_OPEN,
+        .conn = conn,
+        .uid = uid,
+        .gid = gid,
+        .pid = pid,
+        .groups = groups};
+    struct node *n = ud;
+
+    CHECK(conn < share_connections(n->conf) && !n->conns[conn].greeted &&
+              !n->conns[conn].query && !list_linked(&n->conns[conn].notified),
+        "connection %u is in use", conn);
+    n->conns[conn].uid = uid;
+    node_event(n, &ev);
+}
+
+static void conn_ended(void *ud, uint32_t conn)
+{
+    struct node *n = ud;
+    struct event ev = {.type = EV_CONN_END, .conn = conn};
+
+    list_remove(&n->conns[conn].notified);
+    admin_forget(n, conn);
+    n->conns[conn].greeted = false;
+    node_event(n, &ev);
+}
+
+static void conn_dead(void *ud, uint32_t conn)
+{
+    struct event ev = {.type = EV_CONN_DEAD, .conn = conn};
+
+    node_event(ud, &ev);
+}
+
+static void conn_message(void *ud, uint32_t conn, const struct local_msg *m)
+{
+    struct node *n = ud;
+    struct event ev = {.type = EV_LOCAL, .conn = conn, .local = m};
+
+    if (m->type == LOCAL_QUERY && n->conns[conn].greeted)
+        admin_query(n, conn, m);
+    else
+        node_event(n, &ev);
+}
+
+static void conn_bad(
+    void *ud, uint32_t conn, enum err err, const struct local_msg *m)
+{
+    struct event ev = {.type = EV_LOCAL_BAD,
+        .conn = conn,
+        .err = err,
+        .seq = m->seq,
+        .fault = m->fault};
+
+    node_event(ud, &ev);
+}
+
+static void conn_writable(void *ud, uint32_t conn)
+{
+    struct node *n = ud;
+
+    admin_write(n, conn);
+}
+
+/* what peers do */
+
+static void link_up(void *ud, uint32_t link)
+{
+    uint8_t fresh[DATA_KEY_FRESH];
+    struct node *n = ud;
+    struct event ev = {.type = EV_LINK_UP,
+        .link = link,
+        .fresh = node_carriers_draw(n, fresh)};
+
+    CHECK(link < 2 * n->conf->limit_peers, "link %u", link);
+    outbox_drop(n, link); /* the number may have been another peer's */
+    node_event(n, &ev);
+}
+
+static void link_down(void *ud, uint32_t link)
+{
+    struct event ev = {.type = EV_LINK_DOWN, .link = link};
+
+    node_event(ud, &ev);
+}
+
+static void link_refused(void *ud, uint32_t link, const char *why)
+{
+    struct event ev = {.type = EV_LINK_REFUSED, .link = link, .text = why};
+
+    node_event(ud, &ev);
+}
+
+static void link_message(void *ud, uint32_t link, const struct peer_msg *m)
+{
+    struct event ev = {.type = EV_PEER, .link = link, .peer = m};
+    uint8_t fresh[DATA_KEY_FRESH];
+
+    if (m->type == PEER_HELLO)
+        ev.fresh = node_carriers_draw(ud, fresh);
+    node_event(ud, &ev);
+}
+
+static bool link_known(void *ud, uint32_t link)
+{
+    struct node *n = ud;
+
+    return brain_link_known(n->brain, link);
+}
+
+static void link_bad(
+    void *ud, uint32_t link, enum err err, const struct peer_msg *m)
+{
+    struct event ev = {.type = EV_PEER_BAD,
+        .link = link,
+        .err = err,
+        .fault = m->fault,
+        .peer = m};
+
+    node_event(ud, &ev);
+}
+
+/* a turn */
+
+/* Serves notes of all shards; returns their number. */
+static uint32_t serve_notes(struct node *n)
+{
+    uint32_t served = 0;
+
+    for (uint32_t k = 0; k < n->shards_count; k++) {
+        struct event ev = {.type = EV_NOTE};
+
+        while (served < NOTES_TURN && !node_congested(n) &&
+               shard_note(n->shards[k], &ev.note)) {
+            node_event(n, &ev);
+            served++;
+        }
+    }
+    return served;
+}
+
+/* Writes events of one connection while its socket takes them. */
+static void pull_events(struct node *n, uint32_t conn)
+{
+    CHECK(list_linked(&n->conns[conn].notified), "connection %u has no events",
+        conn);
+    for (;;) {
+        struct writer w = local_writer(n->local, conn);
+
+        while (brain_next_event(n->brain, conn, &w))
+            ;
+        local_wrote(n->local, conn, w.len);
+        /* None is left, or it needs more space than there is. */
+        if (!local_queued(n->local, conn)) {
+            list_remove(&n->conns[conn].notified);
+            return;
+        }
+        if (!local_push(n->local, conn))
+            return;
+    }
+}
+
+static void pull_all(struct node *n)
+{
+    LIST_FOREACH_SAFE (at, &n->notified) {
+        struct node_conn *c = LIST_ENTRY(at, struct node_conn, notified);
+        uint32_t conn = (uint32_t)(c - n->conns);
+
+        if (!local_blocked(n->local, conn))
+            pull_events(n, conn);
+    }
+}
+
+static void drain_check(struct node *n)
+{
+    if (!n->draining || n->stopping)
+        return;
+    if (brain_open_rooms(n->brain) > 0 && node_clock_ns(n) < n->drain_ns)
+        return;
+    n->stopping = true;
+    uv_stop(&n->loop);
+}
+
+static void on_timer(uv_timer_t *t)
+{
+    struct node *n = t->data;
+
+    n->timer_ns = TIME_NEVER;
+    turn(n);
+}
+
+/* Sets the one timer to the earliest deadline. */
+static void arm_timer(struct node *n)
+{
+    uint64_t at = brain_deadline(n->brain);
+    uint64_t now = node_clock_ns(n), ms;
+
+    if (n->draining)
+        at = min_u64(at, n->drain_ns);
+    if (node_congested(n))
+        at = now + BEHIND_MS * NS_PER_MS;
+    else if (node_behind(n))
+        at = min_u64(at, now + BEHIND_MS * NS_PER_MS);
+    if (local_coalescing(n->local))
+        at = min_u64(at, now + LOCAL_COALESCE_MS * NS_PER_MS);
+    if (n->lines_lost)
+        at = min_u64(at, now + NS_PER_S);
+    if (links_coalescing(n->links))
+        at = min_u64(at, now + LINKS_COALESCE_MS * NS_PER_MS);
+    if (at == n->timer_ns)
+        return;
+    n->timer_ns = at;
+    if (at == TIME_NEVER) {
+        uv_timer_stop(&n->timer);
+        return;
+    }
+    /* Never 0: libuv runs timers until none is due, and serves nothing else
+     * meanwhile, not even uv_stop. */
+    ms = at > now ? (at - now + NS_PER_MS - 1) / NS_PER_MS : 1;
+    uv_update_time(&n->loop);
+    uv_timer_start(&n->timer, on_timer, ms, 0);
+}
+
+static void flush_shards(struct node *n)
+{
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        shard_flush(n->shards[k]);
+}
+
+static void turn(struct node *n)
+{
+    CHECK(
+        n->out.count == 0, "a turn inside a step of %u actions", n->out.count);
+    n->turns++;
+    (void)node_clock_ns(n);
+    node_carriers_watch(n);
+    if (node_behind(n))
+        flush_shards(n);
+    local_flush_coalesced(n->local);
+    links_flush_coalesced(n->links);
+    if (n->pools_seen && !node_congested(n))
+        node_pools_serve(n);
+    go_on(n);
+    node_inline_watch(n);
+    if (!node_congested(n))
+        node_inline_serve(n);
+    (void)serve_notes(n);
+    if (!node_congested(n) && n->maps_seen)
+        node_maps_serve(n);
+    if (!node_congested(n))
+        links_serve(n->links);
+    if (!node_congested(n))
+        local_serve(n->local);
+    admin_serve(n);
+    if (!node_congested(n) && brain_deadline(n->brain) <= node_clock_ns(n)) {
+        struct event ev = {.type = EV_TIME};
+
+        node_event(n, &ev);
+    }
+    /* Orders for rows first, then events, then frames to peers, whose next
+     * messages may need both. */
+    flush_shards(n);
+    pull_all(n);
+    local_flush(n->local);
+    outbox_flush(n);
+    node_inline_watch(n);
+    n->lines_lost = log_report_lost();
+    drain_check(n);
+    arm_timer(n);
+}
+
+static void on_idle(uv_idle_t *h)
+{
+    (void)h; /* while it runs, the poll does not sleep */
+}
+
+static void on_check(uv_check_t *h)
+{
+    struct node *n = h->data;
+
+    uv_idle_stop(&n->idle);
+    wake_awake(&n->wake);
+    turn(n);
+}
+
+/* Keeps the loop awake, before it sleeps, for work that no descriptor shows. */
+static void on_prepare(uv_prepare_t *h)
+{
+    struct node *n = h->data;
+    bool more = false;
+
+    if (n->stopping)
+        return;
+    wake_sleep(&n->wake);
+    if (!node_congested(n)) {
+        /* Notes since the turn get a turn of their own; later ones write to
+         * the wake. */
+        more = serve_notes(n) > 0 || local_busy(n->local) ||
+               links_busy(n->links) || n->maps_seen || n->pools_seen ||
+               admin_busy(n) || node_inline_busy(n) || brain_pending(n->brain);
+    }
+    if (more)
+        uv_idle_start(&n->idle, on_idle);
+}
+
+static void on_wake(uv_poll_t *h, int status, int events)
+{
+    struct node *n = h->data;
+
+    (void)status;
+    (void)events;
+    wake_clear(&n->wake); /* the check that follows takes the notes */
+}
+
+/* the loop */
+
+struct local_calls node_local_calls(struct node *n)
+{
+    return (struct local_calls){n, conn_opened, conn_ended, conn_dead,
+        conn_message, conn_bad, conn_writable, full};
+}
+
+struct links_calls node_links_calls(struct node *n)
+{
+    return (struct links_calls){n, link_up, link_down, link_message, link_bad,
+        full, link_known, link_refused};
+}
+
+void node_turns(struct node *n)
+{
+    CHECK(n->wake.fd >= 0, "nothing would wake the loop of %s", n->conf->name);
+    uv_prepare_start(&n->prepare, on_prepare);
+    uv_check_start(&n->check, on_check);
+    uv_poll_start(&n->wake_poll, UV_READABLE, on_wake);
+    turn(n);
+    uv_run(&n->loop, UV_RUN_DEFAULT);
+}
