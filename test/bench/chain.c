@@ -247,10 +247,12 @@ static void encode(int fd, uint8_t *rows, uint32_t rooms)
         check(n > 0, "the daemon is gone");
         do {
             for (int i = 0; i < n; i++) {
-                done += r[i].step == DONE;
-                put(&out, r[i].step == DONE ? RELEASE : COMMIT, r[i].room);
                 memcpy(rows + (size_t)(r[i].room % IN_FLIGHT) * SMALL_BYTES,
                     &r[i].room, sizeof r[i].room);
+                done += r[i].step == DONE;
+                put(&out, r[i].step == DONE ? RELEASE : COMMIT, r[i].room);
+                if (r[i].step != DONE)
+                    send_packets(fd, &out);
             }
         } while (out.count < 4 * IN_FLIGHT &&
                  (n = receive(fd, r, MSG_DONTWAIT)) > 0);
