@@ -24,26 +24,26 @@ enum {
 
 /* the table */
 
-#define ROW(type, field, key, KIND, def, min, max, ROLES, doc)                 \
-    {key, def, doc, KIND_##KIND, ROLES_##ROLES, min, max,                      \
+#define ROW(type, field, key, KIND, def, min, max, ROLES, TAKES, doc)          \
+    {key, def, doc, KIND_##KIND, ROLES_##ROLES, TAKES_##TAKES, min, max,       \
         offsetof(type, field)},
 
-#define POOL_KEY(field, key, KIND, def, min, max, ROLES, doc)
-#define PEER_KEY(field, key, KIND, def, min, max, ROLES, doc)
+#define POOL_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
+#define PEER_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
 #define KEY(...) ROW(struct conf, __VA_ARGS__)
 static const struct conf_row keys[] = {
 #include "core/conf/conf.def"
 };
 #undef KEY
 #undef POOL_KEY
-#define KEY(field, key, KIND, def, min, max, ROLES, doc)
+#define KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
 #define POOL_KEY(...) ROW(struct conf_pool, __VA_ARGS__)
 static const struct conf_row pool_keys[] = {
 #include "core/conf/conf.def"
 };
 #undef POOL_KEY
 #undef PEER_KEY
-#define POOL_KEY(field, key, KIND, def, min, max, ROLES, doc)
+#define POOL_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
 #define PEER_KEY(...) ROW(struct conf_peer, __VA_ARGS__)
 static const struct conf_row peer_keys[] = {
 #include "core/conf/conf.def"
@@ -63,7 +63,7 @@ static const struct conf_row peer_keys[] = {
 #define LIMIT_NAMES 15
 #define GOOD(KIND, key, min, max)                                              \
     _Static_assert((min) <= (max) && (max) <= LIMIT_##KIND, key);
-#define KEY(field, key, KIND, def, min, max, ROLES, doc)                       \
+#define KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)                \
     GOOD(KIND, key, min, max)
 #define POOL_KEY KEY
 #define PEER_KEY KEY

@@ -27,23 +27,27 @@ typedef uint64_t conf_COUNT, conf_SIZE, conf_TIME, conf_NAMES;
 typedef bool conf_BOOL;
 typedef struct conf_list conf_LIST;
 
-#define KEY(field, key, KIND, def, min, max, ROLES, doc)
-#define POOL_KEY(field, key, KIND, def, min, max, ROLES, doc) conf_##KIND field;
-#define PEER_KEY(field, key, KIND, def, min, max, ROLES, doc)
+#define KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
+#define POOL_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)           \
+    conf_##KIND field;
+#define PEER_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
 struct conf_pool {
 #include "core/conf/conf.def"
 };
 #undef POOL_KEY
 #undef PEER_KEY
-#define POOL_KEY(field, key, KIND, def, min, max, ROLES, doc)
-#define PEER_KEY(field, key, KIND, def, min, max, ROLES, doc) conf_##KIND field;
+#define POOL_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
+#define PEER_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)           \
+    conf_##KIND field;
 struct conf_peer {
 #include "core/conf/conf.def"
+    bool at_run_time; /* added by mmxctl, not by the file */
 };
 #undef PEER_KEY
 #undef KEY
-#define PEER_KEY(field, key, KIND, def, min, max, ROLES, doc)
-#define KEY(field, key, KIND, def, min, max, ROLES, doc) conf_##KIND field;
+#define PEER_KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)
+#define KEY(field, key, KIND, def, min, max, ROLES, TAKES, doc)                \
+    conf_##KIND field;
 struct conf {
     uint8_t role;
 #include "core/conf/conf.def"
@@ -128,6 +132,28 @@ enum conf_shape conf_shape(uint8_t role, const char *path);
  * Fills in derived defaults (name, socket.path, advertise). */
 MUST_CHECK enum err conf_finish(
     struct conf *c, const char *host_name, struct conf_error *e);
+
+/* A value of the file that is another than the one in force. */
+#define CONF_CHANGE_TEXT 128
+struct conf_change {
+    char key[80]; /* "timeouts.total", "pools[0].uids", "peers: enc-0" */
+    char was[CONF_CHANGE_TEXT], is[CONF_CHANGE_TEXT]; /* cut; empty: none */
+    const char *left; /* why a reload leaves it; NULL: it does not */
+};
+
+/* Tells what differs between the configuration in force and the file's, both
+ * finished. Peers that were added at run time and are not in the file are no
+ * difference. */
+void conf_diff(const struct conf *now, const struct conf *next,
+    void (*take)(void *ud, const struct conf_change *c), void *ud);
+/* Makes of next, the file's, what a reload makes of now: keys that need a
+ * restart stay, and so do peers that were added at run time. conf_finish is to
+ * be called again. */
+MUST_CHECK enum err conf_keep(
+    struct conf *next, const struct conf *now, struct conf_error *e);
+/* Takes over the values of next, which conf_keep and conf_finish have seen, and
+ * writes no others. */
+void conf_take(struct conf *now, const struct conf *next);
 
 /* Writes the configuration as YAML. comments: each key with its sentence, as
  * in the sample files. False: it does not fit. */

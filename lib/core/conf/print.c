@@ -115,12 +115,37 @@ static void put_value(struct writer *w, const struct conf_row *row,
     }
 }
 
+void conf_value(
+    const struct conf_row *row, const void *base, char *out, size_t size)
+{
+    const struct conf_list *l =
+        (const void *)((const char *)base + row->offset);
+    char text[CONF_TEXT_MAX * 2];
+    struct writer w = writer_of(text, sizeof(text));
+    size_t skip;
+
+    if (row->kind != KIND_LIST)
+        put_value(&w, row, base, 0);
+    else
+        for (uint32_t i = 0; i < l->count && !w.failed; i++)
+            put(&w, i > 0 ? ", %s" : " %s", l->items[i]);
+    skip = w.len > 0 && text[0] == ' ';
+    CHECK(size > 4 && w.len >= skip, "%zu bytes for a value", size);
+    if (w.len - skip < size && !w.failed)
+        snprintf(out, size, "%.*s", (int)(w.len - skip), text + skip);
+    else
+        snprintf(out, size, "%.*s...", (int)min_u64(w.len - skip, size - 4),
+            text + skip);
+}
+
 /* comments */
 
-/* Makes one line of the row's sentence and of what may be written. */
+/* Makes one line of the row's sentence, of what may be written, and of what a
+ * change takes. */
 static void comment_text(const struct conf_row *row, char *out, size_t size)
 {
     uint64_t scale = row->kind == KIND_TIME ? NS_PER_MS : 1;
+    const char *live = row->takes == TAKES_RELOAD ? " [reload]" : "";
     char min[32], max[32];
 
     switch (row->kind) {
@@ -129,15 +154,15 @@ static void comment_text(const struct conf_row *row, char *out, size_t size)
     case KIND_TIME:
         conf_amount(row->kind, row->min * scale, min, sizeof(min));
         conf_amount(row->kind, row->max * scale, max, sizeof(max));
-        snprintf(out, size, "%s (%s to %s)", row->doc, min, max);
+        snprintf(out, size, "%s (%s to %s)%s", row->doc, min, max, live);
         return;
     case KIND_NAMES:
-        snprintf(out, size, "%s (%s)", row->doc, row->def);
+        snprintf(out, size, "%s (%s)%s", row->doc, row->def, live);
         return;
     case KIND_TEXT:
     case KIND_BOOL:
     case KIND_LIST:
-        snprintf(out, size, "%s", row->doc);
+        snprintf(out, size, "%s%s", row->doc, live);
         return;
     }
 }
@@ -167,7 +192,7 @@ static void put_comment(struct writer *w, const char *text, unsigned indent)
 static void put_row(struct writer *w, const struct conf_row *row,
     const char *key, const void *base, unsigned indent, bool comments)
 {
-    char text[256];
+    char text[384];
 
     if (comments) {
         comment_text(row, text, sizeof(text));
@@ -231,7 +256,10 @@ bool conf_print(const struct conf *c, bool comments, struct writer *w)
     if (comments)
         put(w,
             "# mmx-%s: every key there is. A key that is left out has its "
-            "default.\n\n",
+            "default.\n"
+            "# `mmxctl reload` or SIGHUP changes those with [reload], a "
+            "restart "
+            "all.\n\n",
             role_name(c->role));
     put_keys(w, c, comments);
     if (comments)

@@ -15,10 +15,14 @@ enum conf_kind {
     KIND_LIST
 };
 
+/* What a change of a key takes. */
+enum conf_takes { TAKES_RELOAD, TAKES_RESTART };
+
 struct conf_row {
     const char *key, *def, *doc;
     enum conf_kind kind;
     uint8_t roles; /* bits: ROLE_ENCODED, ROLE_LANGD */
+    enum conf_takes takes;
     uint64_t min, max;
     size_t offset; /* of the field in its struct */
 };
@@ -38,6 +42,10 @@ void conf_amount(enum conf_kind kind, uint64_t value, char *out, size_t size);
 /* Says what is wrong; returns ERR_MALFORMED. */
 enum err conf_refuse(struct conf_error *e, const char *fmt, ...)
     PRINTF_LIKE(2, 3);
+
+/* Writes a value as text, a list with commas. */
+void conf_value(
+    const struct conf_row *row, const void *base, char *out, size_t size);
 
 /* Returns word i of a NAMES row; empty behind the last. */
 struct span conf_word(const struct conf_row *row, uint64_t i);
