@@ -1,0 +1,305 @@
+"""The life of the packages in one release."""
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.parse
+
+from roots import ENV, HERE, SUITES, TOP, Failed, Root, checked
+
+DAEMONS = ("mmx-encoded", "mmx-langd")
+UNITS = [f"{d}.{kind}" for d in DAEMONS for kind in ("socket", "service")]
+# Daemons drain as long as timeouts.drain says, then rooms fail.
+DRAIN_S = 5
+# What apt, dpkg and systemd write whatever is installed, and what a package
+# that others bring in leaves.
+NOT_OURS = ("/var/lib/dpkg", "/var/lib/apt", "/var/cache", "/var/log", "/tmp",
+            "/proc", "/sys", "/dev", "/run/systemd", "/var/lib/systemd",
+            "/etc/ld.so.cache", "/root", "/home", "/etc/group", "/etc/gshadow",
+            "/etc/passwd", "/etc/shadow", "/etc/subuid", "/etc/subgid",
+            "/etc/.pwd.lock")
+
+
+def check(truth, what):
+    if not truth:
+        raise Failed(what)
+
+
+class Life:
+    STEPS = ("build", "lintian", "install", "start_by_the_units",
+             "room_in_python", "room_in_c", "prometheus", "page",
+             "upgrade_with_rooms_open", "remove", "purge")
+
+    def __init__(self, release):
+        self.release, self.suite = release, SUITES[release]
+        self.root = self.builder = None
+        self.folder = os.path.join(TOP, "build/packages", self.suite)
+        self.engines = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for e in self.engines:
+            e.kill()
+            e.wait()
+        for root in (self.root, self.builder):
+            if root:
+                root.close()
+
+    def logs(self):
+        if not self.root or not self.root.init:
+            return ""
+        return self.root.status("journalctl", "--no-pager", "-n", "60")[1]
+
+    # --- steps -------------------------------------------------------------
+    def build(self):
+        self.builder = b = Root(self.suite, "build")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        made = os.path.join(self.folder, "tree")
+        tree = checked(["scripts/deb/build", "--tree", made],
+                       cwd=TOP).strip().splitlines()[-1]
+        shutil.copytree(os.path.join(TOP, made), b.at("/tmp/src"),
+                        symlinks=True)
+        src = os.path.join("/tmp/src", os.path.basename(tree))
+        b.apt("update")
+        b.apt("install", "--no-install-recommends", "build-essential",
+              "lintian")
+        b.apt("build-dep", "--no-install-recommends", src)
+        b.run("sh", "-c", f"cd {src} && dpkg-buildpackage -b -uc -us")
+        for path in glob.glob(b.at("/tmp/src/*.deb")):
+            if "-dbgsym" not in path:
+                shutil.copy(path, self.folder)
+
+    def lintian(self):
+        self.builder.run("sh", "-c", "lintian --allow-root --fail-on error,"
+                         "warning,info,pedantic /tmp/src/*.changes")
+
+    def install(self):
+        self.root = r = Root(self.suite)
+        r.apt("update")
+        r.boot()
+        self.before = self.files()
+        os.mkdir(r.at("/root/debs"))
+        for path in glob.glob(os.path.join(self.folder, "*.deb")):
+            shutil.copy(path, r.at("/root/debs"))
+        self.install_from("/root/debs")
+        check(r.run("id", "-gn", "mmx").strip() == "mmx", "the user's group")
+        check(r.run("stat", "-c", "%a %U:%G", "/etc/mmx/fleet.key").strip()
+              in ("600 root:root", "640 root:mmx"), "rights of the key: " +
+              r.run("stat", "-c", "%a %U:%G", "/etc/mmx/fleet.key"))
+        for unit in UNITS:
+            check(self.active(unit) == "inactive", f"{unit} runs unasked")
+
+    def start_by_the_units(self):
+        r = self.root
+        r.run("useradd", "-m", "-G", "mmx", "engine")
+        for d in DAEMONS:
+            r.run("sed", "-i", f"s/drain: .*/drain: {DRAIN_S}s/",
+                  f"/etc/mmx/{d}.yaml")
+        r.run("systemctl", "enable", "--now", *UNITS, "mmx-exporter")
+        for d in DAEMONS:
+            check(self.active(d) == "active", f"{d} does not run")
+            with open(f"/proc/{self.pid(d)}/status") as f:
+                uid = next(w.split()[1] for w in f if w.startswith("Uid"))
+            check(uid == r.run("id", "-u", "mmx").strip(), f"{d}: its user")
+            line = r.run("systemctl", "show", "-P", "ExecStart", d)
+            check(f"argv[]=/usr/bin/{d} --config /etc/mmx/{d}.yaml ;" in line,
+                  line)
+        print(r.run("mmxctl", "doctor", user="engine"), end="")
+
+    def room_in_python(self):
+        shutil.copy(os.path.join(HERE, "engines.py"), self.root.at("/usr/lib"))
+        self.root.run("python3", "/usr/lib/engines.py", "room", "7",
+                      user="engine")
+
+    def room_in_c(self):
+        r = self.root
+        r.apt("install", "--no-install-recommends", "gcc", "libc6-dev",
+              "pkg-config")
+        shutil.copy(os.path.join(HERE, "room.c"), r.at("/home/engine"))
+        r.run("sh", "-c", "cd /home/engine && cc -Wall -Werror room.c -o room "
+              "$(pkg-config --cflags --libs mmx)")
+        r.run("/home/engine/room", "8", user="engine")
+
+    def prometheus(self):
+        r = self.root
+        with open(r.at("/etc/p.yml"), "w") as f:
+            json.dump({"global": {"scrape_interval": "500ms"},
+                       "rule_files": ["/usr/share/mmx/prometheus-rules.yaml"],
+                       "scrape_configs": [{
+                           "job_name": "mmx", "static_configs": [
+                               {"targets": ["127.0.0.1:9464"]}]}]}, f)
+        r.apt("install", "--no-install-recommends", "prometheus")
+        r.run("systemctl", "stop", "prometheus")
+        r.run("systemd-run", "--unit=scraper", "prometheus",
+              "--config.file=/etc/p.yml", "--storage.tsdb.path=/home/tsdb",
+              "--web.listen-address=127.0.0.1:9190")
+        for expr in ('up{job="mmx"} == 1', 'mmx_up{daemon="encoded"} == 1',
+                     'mmx_rooms_ended_by_reason_total{daemon="langd",'
+                     'reason="ok"} >= 2'):
+            self.within(30, lambda: self.asked(expr), f"Prometheus: {expr}")
+        r.run("systemctl", "stop", "scraper")
+
+    def page(self):
+        got = self.fetched("http://127.0.0.1:9464/")
+        check("<rect" in got and "vit" in got, f"the page: {got[:2000]}")
+
+    def upgrade_with_rooms_open(self):
+        r = self.root
+        self.next_version()
+        finish, hang = self.engine("finish", 20), self.engine("hang", 30)
+        pids = [self.pid(d) for d in DAEMONS]
+        # The new version comes to a host that runs the encode side only, too.
+        began = time.monotonic()
+        upgrade = subprocess.Popen(
+            r.words(["sh", "-c", "apt-get -q -y -o Dpkg::Use-Pty=0 install "
+                     "/root/next/*.deb"], net=True), env=ENV, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT)
+        self.within(60, lambda: self.active("mmx-encoded") != "active" or
+                    self.active("mmx-langd") != "active", "a daemon drains")
+        finish.stdin.write("\n")
+        finish.stdin.flush()
+        said, _ = finish.communicate(timeout=60)
+        check(said == "passed\n", f"a room that goes on: {said}")
+        out, _ = upgrade.communicate(timeout=180)
+        check(upgrade.returncode == 0, out)
+        took = time.monotonic() - began
+        said, _ = hang.communicate(timeout=90)
+        print(f"     upgraded in {took:.1f} s; the other room: "
+              f"{said.splitlines()[0]}")
+        check(said.startswith("ended ") and said.endswith("\npassed\n") and
+              len(said.splitlines()[0].split()) == 3, said)
+        for d, pid in zip(DAEMONS, pids):
+            check(self.active(d) == "active" and self.pid(d) != pid,
+                  f"{d} is not the new one")
+        check("Version: 0.1.0+next" in r.run("dpkg", "-s", "mmx"),
+              "the version")
+        self.room_in_python()
+        self.upgrade_of_one_side()
+
+    def upgrade_of_one_side(self):
+        """A host that runs one side gets no other by an upgrade."""
+        r = self.root
+        r.run("systemctl", "disable", "--now", *UNITS[2:])
+        r.apt("install", "--reinstall", "/root/next/mmx_*.deb".replace(
+            "*", self.tail("mmx")))
+        check(self.active("mmx-encoded") == "active", "encoded is away")
+        check(self.active("mmx-langd") != "active", "langd was started")
+
+    def remove(self):
+        r = self.root
+        r.apt("remove", "mmx", "mmx-exporter", "libmmx0", "libmmx-dev",
+              "python3-mmx")
+        left = r.status("pgrep", "-a", "mmx-")[1] if os.path.exists(
+            r.at("/usr/bin/pgrep")) else self.processes()
+        check(not left, f"left running: {left}")
+        check(os.path.exists(r.at("/etc/mmx/fleet.key")), "the key is gone")
+        for path in ("/run/mmx/encoded.sock", "/run/mmx/langd.sock",
+                     "/usr/bin/mmx-langd"):
+            check(r.status("test", "-e", path)[0], f"{path} is left")
+
+    def purge(self):
+        r = self.root
+        r.apt("purge", "mmx", "mmx-exporter", "libmmx0", "libmmx-dev",
+              "python3-mmx")
+        r.apt("purge", "gcc", "pkg-config", "libc6-dev", "prometheus")
+        r.apt("autoremove", "--purge")
+        for path in ("/usr/lib/engines.py", "/etc/p.yml"):
+            os.unlink(r.at(path))
+        left = sorted(self.files() - self.before)
+        check(not left, "left behind:\n" + "\n".join(left))
+        # The user stays, as Debian's do: its number must not become another
+        # one's. It owns nothing and cannot log in.
+        check("/usr/sbin/nologin" in r.run("getent", "passwd", "mmx"),
+              "mmx could log in")
+        check(not r.run("find", "/", "-xdev", "-user", "mmx", "-not", "-path",
+                        "/proc/*"), "mmx owns files")
+
+    # --- what they need ----------------------------------------------------
+    def install_from(self, folder):
+        """As the README has it."""
+        self.root.run("sh", "-c", f"cd {folder} && apt-get -q -y -o "
+                      "Dpkg::Use-Pty=0 install ./*.deb", net=True)
+
+    def tail(self, package):
+        path, = glob.glob(self.root.at(f"/root/next/{package}_*"))
+        return os.path.basename(path)[len(package) + 1:-len(".deb")]
+
+    def next_version(self):
+        """The same packages as the version that follows."""
+        r = self.root
+        r.run("mkdir", "/root/next")
+        for path in glob.glob(r.at("/root/debs/*.deb")):
+            name = os.path.basename(path)
+            r.run("sh", "-c", "set -e; cd /root; rm -rf unpacked; "
+                  f"dpkg-deb -R debs/{name} unpacked; "
+                  "sed -i -E 's/(^Version: |mmx0 \\(= )0.1.0/\\10.1.0+next/' "
+                  "unpacked/DEBIAN/control; "
+                  f"dpkg-deb -b unpacked next/{name} >/dev/null; "
+                  "rm -rf unpacked")
+
+    def engine(self, what, room):
+        """A pair of engines with an open room."""
+        p = subprocess.Popen(
+            self.root.words(["python3", "/usr/lib/engines.py", what,
+                             str(room)], user="engine"), env=ENV, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.engines.append(p)
+        said = p.stdout.readline()
+        check(said == "open\n", f"{what}: {said}")
+        return p
+
+    def active(self, unit):
+        return self.root.status("systemctl", "is-active", unit)[1].strip()
+
+    def pid(self, daemon):
+        """Its process id on this machine."""
+        inside = self.root.run("systemctl", "show", "-P", "MainPID",
+                               daemon).strip()
+        for path in glob.glob("/proc/[0-9]*/status"):
+            try:
+                with open(path) as f:
+                    text = f.read()
+            except OSError:
+                continue
+            if f"Name:\t{daemon[:15]}\n" in text and \
+                    f"\t{inside}\n" in text.split("NSpid:")[1]:
+                return int(path.split("/")[2])
+        raise Failed(f"{daemon} has no process")
+
+    def processes(self):
+        """Those of the package, as ps would list them."""
+        return self.root.run("sh", "-c", "cat /proc/[0-9]*/comm | "
+                             "grep ^mmx- || true")
+
+    def files(self):
+        """Every path, but for what is not a package's."""
+        words = ["find", "/", "("]
+        for path in NOT_OURS:
+            words += ["-path", path, "-o"]
+        words[-1:] = [")", "-prune", "-o", "-print"]
+        return set(self.root.run(*words).splitlines())
+
+    def fetched(self, url):
+        return self.root.run(
+            "python3", "-c", "import sys, urllib.request as u; "
+            "print(u.urlopen(sys.argv[1], timeout=20).read().decode())", url)
+
+    def asked(self, expr):
+        code, got = self.root.status(
+            "python3", "-c", "import sys, urllib.request as u; "
+            "print(u.urlopen(sys.argv[1], timeout=20).read().decode())",
+            "http://127.0.0.1:9190/api/v1/query?" +
+            urllib.parse.urlencode({"query": expr}))
+        return code == 0 and json.loads(got)["data"]["result"]
+
+    def within(self, seconds, condition, what):
+        end = time.monotonic() + seconds
+        while not condition():
+            check(time.monotonic() < end, f"not within {seconds} s: {what}")
+            time.sleep(0.05)

@@ -1,0 +1,209 @@
+"""Fresh roots of Debian releases: one bare root each, made once by debootstrap,
+and overlays over it that end with this process, which has a mount namespace of
+its own (enter). A root is booted by its own systemd, in namespaces of its own,
+with a loopback network; commands join it."""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOP = os.path.dirname(os.path.dirname(HERE))
+# Outside of the build folder, so that clones share them.
+CACHE = os.environ.get("MMX_ROOTS", os.path.join(TOP, "build/roots"))
+SUITES = {"12": "bookworm", "13": "trixie"}
+ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+       "LANG": "C.UTF-8", "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive"}
+CLONE_NEWNS = 0x20000
+BOOT = r"""
+set -e
+echo $$ >"$2/cgroup.procs"
+exec unshare -m -p -C -u -i -n --fork --kill-child sh -ec '
+    mount -t proc proc "$1/proc"
+    mount -t cgroup2 cgroup2 "$1/sys/fs/cgroup"
+    mount -t tmpfs -o mode=755 tmpfs "$1/run"
+    cd "$1"
+    pivot_root . .
+    umount -l .
+    mount --make-rshared /
+    exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+        chroot . /lib/systemd/systemd --log-target=journal --show-status=no
+' sh "$1"
+"""
+
+
+class Failed(Exception):
+    """A command in a root ended badly; its last lines."""
+
+
+def lacks():
+    """What this machine lacks to make roots and boot them, or None."""
+    if os.geteuid():
+        return "root"
+    for program in ("debootstrap", "unshare", "nsenter", "chroot"):
+        if not shutil.which(program):
+            return program
+    if not cgroup2():
+        return "a mounted cgroup2"
+    got = subprocess.run(["unshare", "-m", "-p", "-C", "-n", "--fork", "true"],
+                         stderr=subprocess.DEVNULL)
+    return "namespaces" if got.returncode else None
+
+
+def cgroup2():
+    with open("/proc/mounts") as f:
+        return next((w[1] for w in map(str.split, f) if w[2] == "cgroup2"),
+                    None)
+
+
+def enter():
+    """Leaves the machine's mounts: what this process mounts ends with it."""
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), "unshare")
+    mount("--make-rprivate", "/")
+
+
+def mount(*words):
+    subprocess.run(["mount", *words], check=True)
+
+
+def checked(words, **more):
+    got = subprocess.run(words, stdin=subprocess.DEVNULL,
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                         text=True, errors="replace", **more)
+    if got.returncode:
+        raise Failed(f"{' '.join(words)[-300:]}: exit status "
+                     f"{got.returncode}\n" +
+                     "\n".join(got.stdout.splitlines()[-40:]))
+    return got.stdout
+
+
+def bare(suite):
+    """The folder of a bare root, made when there is none yet."""
+    path = os.path.join(CACHE, suite + ".bare")
+    if not os.path.exists(path):
+        os.makedirs(CACHE, exist_ok=True)
+        part = tempfile.mkdtemp(dir=CACHE)
+        os.chmod(part, 0o755)
+        checked(["debootstrap", "--variant=minbase",
+                 "--include=systemd-sysv,dbus", suite, part])
+        os.rename(part, path)
+    return path
+
+
+class Root:
+    """A root over the bare one. With a name what changes is kept for the next
+    run; else it is thrown away."""
+
+    def __init__(self, suite, kept=None):
+        self.suite, self.init = suite, None
+        lower = bare(suite)
+        self.thrown = None if kept else tempfile.mkdtemp(dir=CACHE)
+        at = self.thrown or os.path.join(CACHE, f"{suite}.{kept}")
+        for name in ("up", "work", "root", "debs"):
+            os.makedirs(os.path.join(at, name), exist_ok=True)
+        self.path = os.path.join(at, "root")
+        mount("-t", "overlay", "overlay", "-o",
+              f"lowerdir={lower},upperdir={at}/up,workdir={at}/work",
+              self.path)
+        self._mounts()
+        for name in ("resolv.conf", "hosts"):
+            shutil.copy(os.path.join("/etc", name), self.at("/etc", name))
+
+    def _mounts(self):
+        debs = os.path.join(CACHE, self.suite + ".debs")
+        os.makedirs(os.path.join(debs, "partial"), exist_ok=True)
+        mount("--bind", debs, self.at("/var/cache/apt/archives"))
+        mount("-t", "proc", "proc", self.at("/proc"))
+        mount("--rbind", "/sys", self.at("/sys"))
+        mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", self.at("/dev"))
+        for name in ("null", "zero", "full", "random", "urandom", "tty"):
+            with open(self.at("/dev", name), "w"):
+                pass
+            mount("--bind", f"/dev/{name}", self.at("/dev", name))
+        for name in ("shm", "pts"):
+            os.mkdir(self.at("/dev", name))
+        os.symlink("/proc/self/fd", self.at("/dev/fd"))
+        os.symlink("pts/ptmx", self.at("/dev/ptmx"))
+        mount("-t", "devpts", "-o", "newinstance,ptmxmode=0666,mode=620",
+              "devpts", self.at("/dev/pts"))
+        mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", self.at("/dev/shm"))
+        mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", self.at("/tmp"))
+
+    def at(self, *parts):
+        """A path of the root as this process names it."""
+        return self.path + os.path.join(*parts)
+
+    # --- commands ----------------------------------------------------------
+    def words(self, words, net=False, user=None):
+        """The command line for a command inside; net: with this machine's
+        network, as a booted root has none."""
+        how = ["chroot", self.path]
+        if self.init:
+            how = ["nsenter", "-t", str(self.init), "-m", "-p", "-C", "-u",
+                   "-i", "-r", "-w", *([] if net else ["-n"])]
+        as_user = ["runuser", "-u", user, "--"] if user else []
+        return [*how, *as_user, *words]
+
+    def run(self, *words, net=False, user=None, **more):
+        """Runs it; returns what it printed, raises Failed."""
+        return checked(self.words(words, net, user), env=ENV, **more)
+
+    def status(self, *words):
+        """Its exit status and what it printed."""
+        got = subprocess.run(self.words(words), env=ENV, text=True,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT)
+        return got.returncode, got.stdout
+
+    def apt(self, *words, **more):
+        return self.run("apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0", *words,
+                        net=True, **more)
+
+    # --- booted ------------------------------------------------------------
+    def boot(self):
+        """Starts the root's systemd; waits until it is up."""
+        self.group = os.path.join(cgroup2(), f"mmx-packages-{os.getpid()}")
+        os.mkdir(self.group)
+        self.outer = subprocess.Popen(
+            ["sh", "-c", BOOT, "sh", self.path, self.group],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 60
+        while not self._up():
+            if time.monotonic() > end or self.outer.poll() is not None:
+                raise Failed(f"{self.suite}: systemd did not start")
+            time.sleep(0.1)
+
+    def _up(self):
+        pid = self.outer.pid
+        with open(f"/proc/{pid}/task/{pid}/children") as f:
+            child = f.read().split()
+        if not child:
+            return False
+        try:
+            with open(f"/proc/{child[0]}/comm") as f:
+                if f.read() != "systemd\n":
+                    return False
+        except FileNotFoundError:
+            return False
+        self.init = int(child[0])
+        return self.status("systemctl", "is-system-running")[1].strip() in (
+            "running", "degraded")
+
+    def close(self):
+        if self.init:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.init, signal.SIGKILL)
+            self.outer.wait()
+            for folder, _, _ in sorted(os.walk(self.group), reverse=True):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
+        subprocess.run(["umount", "-l", self.path], check=True)
+        if self.thrown:
+            shutil.rmtree(self.thrown)
