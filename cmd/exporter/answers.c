@@ -15,6 +15,9 @@ static const char *const words[SAID_COUNT] = {
     [SAID_POOLS] = "pools",
     [SAID_PEERS] = "peers",
     [SAID_ROOMS] = "rooms",
+    [SAID_HISTOGRAMS] = "histograms",
+    [SAID_BUCKETS] = "buckets",
+    [SAID_HEALTH] = "health",
 };
 
 /* Asks for one report and keeps its rows. False: the daemon is gone; a report
@@ -52,6 +55,8 @@ void daemon_ask(struct daemon *d)
     for (unsigned i = 0; i < SAID_COUNT && d->up; i++)
         d->up = ask(c, d, i);
     ctl_close(c);
+    if (!d->up) /* a part of what it says would look like the whole */
+        daemon_forget(d);
 }
 
 void daemon_forget(struct daemon *d)

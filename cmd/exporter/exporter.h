@@ -16,6 +16,9 @@ enum {
     SAID_POOLS,
     SAID_PEERS,
     SAID_ROOMS,
+    SAID_HISTOGRAMS,
+    SAID_BUCKETS,
+    SAID_HEALTH,
     SAID_COUNT
 };
 

@@ -30,6 +30,9 @@ struct metric {
     }
 
 static const struct metric metrics[] = {
+    {SAID_HEALTH, "ready", "mmx_ready", GAUGE,
+        "1 if a room could complete now; mmxctl health has the reason", 1,
+        NULL},
     STATUS("uptime_s", "mmx_uptime_seconds", GAUGE, "Time since the start"),
     STATUS("draining", "mmx_draining", GAUGE, "1 while no new room is taken"),
     STATUS("rooms_open", "mmx_rooms_open", GAUGE, "Rooms that have not ended"),
@@ -190,6 +193,105 @@ static void print_counters(
     }
 }
 
+/* A histogram, in Prometheus' unit. */
+struct histogram {
+    char column[NAME_MAX_BYTES], name[NAME_MAX_BYTES + 32];
+    double unit; /* of the report in the metric's */
+};
+
+static struct histogram histogram_of(struct reader row)
+{
+    struct histogram h = {.unit = 1};
+    char unit[16];
+
+    rows_get(row, "name", h.column, sizeof(h.column));
+    rows_get(row, "unit", unit, sizeof(unit));
+    if (!strcmp(unit, "us"))
+        h.unit = 1e-6;
+    snprintf(h.name, sizeof(h.name), "mmx_%s_%s", h.column,
+        strcmp(unit, "us") ? unit : "seconds");
+    return h;
+}
+
+/* Begins a sample of a histogram with the row's labels. */
+static void of_histogram(FILE *out, const struct histogram *h, const char *part,
+    const struct daemon *d, struct reader row)
+{
+    char name[sizeof(h->name) + 16], pool[VALUE_MAX];
+
+    snprintf(name, sizeof(name), "%s%s", h->name, part);
+    rows_get(row, "pool", pool, sizeof(pool));
+    sample(out, name, d);
+    with(out, "pool", pool);
+}
+
+/* Prints a row of the report: a bucket; with the last one sum and count, too.
+ */
+static void print_bucket(FILE *out, const struct histogram *h,
+    const struct daemon *d, struct reader row)
+{
+    char bound[32];
+
+    rows_get(row, "up_to", bound, sizeof(bound));
+    if (strcmp(bound, "+Inf"))
+        snprintf(
+            bound, sizeof(bound), "%.15g", row_number(row, "up_to") * h->unit);
+    of_histogram(out, h, "_bucket", d, row);
+    with(out, "le", bound);
+    is(out, row_number(row, "count"));
+    if (strcmp(bound, "+Inf"))
+        return;
+    of_histogram(out, h, "_sum", d, row);
+    is(out, row_number(row, "sum") * h->unit);
+    of_histogram(out, h, "_count", d, row);
+    is(out, row_number(row, "count"));
+}
+
+/* Prints one histogram of all pools, for all daemons from `i` on. */
+static void print_histogram(FILE *out, const struct histogram *h,
+    const struct daemon *daemons, uint32_t count, uint32_t i)
+{
+    char help[VALUE_MAX] = "", name[NAME_MAX_BYTES];
+    struct reader rows = daemons[i].said[SAID_BUCKETS], row;
+
+    CHECK(h->column[0], "a histogram of %s without a name", daemons[i].label);
+    while (!help[0] && rows_next(&rows, &row)) {
+        rows_get(row, "name", name, sizeof(name));
+        if (!strcmp(name, h->column))
+            rows_get(row, "meaning", help, sizeof(help));
+    }
+    begin(out, h->name, "histogram", help);
+    for (; i < count; i++)
+        for (rows = daemons[i].said[SAID_BUCKETS]; rows_next(&rows, &row);) {
+            rows_get(row, "name", name, sizeof(name));
+            if (!strcmp(name, h->column))
+                print_bucket(out, h, &daemons[i], row);
+        }
+}
+
+static void print_histograms(
+    FILE *out, const struct daemon *daemons, uint32_t count)
+{
+    struct reader row, other;
+
+    for (uint32_t i = 0; i < count; i++) {
+        struct reader rows = daemons[i].said[SAID_BUCKETS];
+        char last[NAME_MAX_BYTES] = "";
+
+        while (rows_next(&rows, &row)) {
+            struct histogram h = histogram_of(row);
+            bool known = !h.column[0] || !strcmp(h.column, last);
+
+            for (uint32_t k = 0; k < i && !known; k++)
+                known = find(
+                    daemons[k].said[SAID_BUCKETS], "name", h.column, &other);
+            memcpy(last, h.column, sizeof(last));
+            if (!known)
+                print_histogram(out, &h, daemons, count, i);
+        }
+    }
+}
+
 /* Prints the rooms that ended, by reason. */
 static void print_ends(FILE *out, const struct daemon *daemons, uint32_t count)
 {
@@ -314,5 +416,6 @@ void metrics_print(FILE *out, const struct daemon *daemons, uint32_t count)
     print_state(out, daemons, count, SAID_PEERS, "mmx_peer_up", "up", of_peers);
     print_states(out, daemons, count);
     print_ends(out, daemons, count);
+    print_histograms(out, daemons, count);
     print_counters(out, daemons, count);
 }

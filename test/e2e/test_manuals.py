@@ -14,6 +14,7 @@ sys.path.insert(0, os.path.join(ROOT, "scripts"))
 import tables  # noqa: E402
 
 PAGES = ("mmx-encoded.8", "mmx-langd.8", "mmx.yaml.5", "mmxctl.1", "libmmx.3")
+HISTOGRAMS = "lib/core/histogram/histograms.def"
 
 
 class Manuals(unittest.TestCase):
@@ -32,10 +33,15 @@ class Manuals(unittest.TestCase):
         yaml, ctl = self.read("mmx.yaml.5"), self.read("mmxctl.1")
         for _, a in tables.rows(os.path.join(ROOT, "lib/core/conf/conf.def")):
             self.assertTrue(f".It Cm {a[1]} :" in yaml, a[1])
-        for f in ("lib/core/stats.def", "lib/node/stats.def",
-                  "lib/core/histogram/histograms.def"):
+        for f in ("lib/core/stats.def", "lib/node/stats.def", HISTOGRAMS):
             for _, a in tables.rows(os.path.join(ROOT, f)):
                 self.assertTrue(f".It Cm {a[0]}\n" in ctl, a[0])
+        if not os.path.exists(os.path.join(BUILD, "mmx-exporter")):
+            return
+        exporter = self.read("mmx-exporter.8")
+        for _, a in tables.rows(os.path.join(ROOT, HISTOGRAMS)):
+            unit = {"US": "seconds", "BYTES": "bytes"}[a[2]]
+            self.assertTrue(f".It Cm mmx_{a[0]}_{unit}\n" in exporter, a[0])
 
     def test_every_option(self):
         for name in ("mmx-encoded.8", "mmx-langd.8", "mmxctl.1"):
