@@ -1,5 +1,6 @@
 """mmx-exporter: what it serves for Prometheus and for people."""
 
+import concurrent.futures
 import html.parser
 import json
 import os
@@ -14,6 +15,8 @@ import urllib.request
 
 from engine import LIMIT
 from pair import BUILD, ROOT, Case, eventually
+
+from mmx import wire
 
 PROGRAM = os.path.join(BUILD, "mmx-exporter")
 
@@ -72,7 +75,10 @@ class Scraped(Case):
                 continue
             name, value = line.rsplit(" ", 1)
             self.assertRegex(name, r'^mmx_[a-z_]+\{([a-z]+="[^"]*",?)*\}$')
-            self.assertIn(name.split("{")[0], typed)
+            family = name.split("{")[0]
+            if family not in typed:
+                family = re.sub("_(bucket|sum|count)$", "", family)
+            self.assertIn(family, typed)
             self.assertNotIn(name, out)
             out[name] = float(value)
         return out
@@ -113,6 +119,45 @@ class Exporter(Scraped):
             self.assertEqual((got.returncode, got.stdout + got.stderr),
                              (0, ""))
 
+    def test_histograms(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        for room in range(1, 4):
+            self.deliver(enc, lm, room, 300)
+        url = self.start("--encoded", e.socket, "--langd", d.socket)
+        seen = self.values(self.get(url + "/metrics"))
+        rows = {r["name"]: r for r in e.show("histograms")
+                + d.show("histograms")}
+        for daemon, names in (
+                ("encoded", ("announce_to_first_row_seconds",
+                             "commit_to_ready_seconds",
+                             "source_wait_seconds", "room_size_bytes")),
+                ("langd", ("request_to_ready_seconds",
+                           "destination_wait_seconds", "room_size_bytes"))):
+            for name in names:
+                labels = f'{{daemon="{daemon}",pool="vit"'
+                self.assertEqual(seen[f"mmx_{name}_count{labels}}}"], 3)
+                buckets = [(k, v) for k, v in seen.items() if k.startswith(
+                    f"mmx_{name}_bucket{labels}")]
+                self.assertEqual(len(buckets), 20)
+                bounds = [float(re.search('le="([^"]*)"', k)[1])
+                          for k, _ in buckets]
+                self.assertEqual(bounds, sorted(bounds))
+                self.assertEqual(bounds[-1], float("inf"))
+                counts = [v for _, v in buckets]
+                self.assertEqual(counts, sorted(counts))
+                self.assertEqual(counts[-1], 3)
+                mean = seen[f"mmx_{name}_sum{labels}}}"] / 3
+                word, unit = name.rsplit("_", 1)
+                self.assertEqual(rows[word]["count"], 3)
+                if unit == "bytes":
+                    self.assertEqual(mean, 300 * 64)
+                    self.assertEqual(rows[word]["mean"], 300 * 64)
+                    self.assertEqual(counts[bounds.index(16384)], 0)
+                    self.assertEqual(counts[bounds.index(32768)], 3)
+                else:
+                    self.assertLess(mean, LIMIT)
+
     def test_the_page(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -140,6 +185,39 @@ class Exporter(Scraped):
         e.kill()
         eventually(lambda: self.values(self.get(url + "/metrics"))[
             'mmx_up{daemon="encoded"}'] == 0, "it is seen to be away")
+
+    def test_a_daemon_that_answers_half(self):
+        e, _ = self.pair()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "half.sock")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(listener.close)
+        listener.bind(path)
+        listener.listen()
+        url = self.start("--encoded", e.socket, "--langd", path)
+        welcome = wire.WELCOME.encode(
+            1, version=1, role=2, cells=1,
+            abilities=1 << wire.ABILITIES["ROWS"])
+        whole = wire.REPORT.encode(2, text=b"", more=0)
+        half = wire.REPORT.encode(2, text=b"\0", more=1)
+        for says, ends in (([], False), ([b"\xff" * 100], True),
+                           ([welcome, whole, whole], True),
+                           ([welcome, whole, half], False)):
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                got = pool.submit(self.get, url + "/metrics")
+                s, _ = listener.accept()
+                for packet in says:
+                    s.recv(wire.PACKET_MAX)
+                    s.send(packet)
+                if ends:
+                    s.close()
+                seen = self.values(got.result(LIMIT))
+                s.close()
+            self.assertEqual(seen['mmx_up{daemon="encoded"}'], 1)
+            self.assertEqual([(k, v) for k, v in seen.items()
+                              if 'daemon="langd"' in k],
+                             [('mmx_up{daemon="langd"}', 0)])
 
     def test_a_port_that_is_taken(self):
         with socket.create_server(("127.0.0.1", 0)) as s:
@@ -218,3 +296,33 @@ class Dashboard(Scraped):
             self.skipTest("no promtool")
         subprocess.run(["promtool", "check", "rules", self.RULES], check=True,
                        stdout=subprocess.DEVNULL)
+
+    def fires(self, alert, series, seconds):
+        """True if it does when rooms take that long, one each second."""
+        bounds = [f"{64e-6 * 2 ** i:.15g}" for i in range(19)] + ["+Inf"]
+        test = {"interval": "1m", "input_series": [
+            {"series": f'{series}_bucket{{daemon="d",pool="p",instance="i",'
+                       f'le="{bound}"}}',
+             "values": "0+60x30" if float(bound) >= seconds else "0x30"}
+            for bound in bounds], "promql_expr_test": [{
+                "expr": f'count(ALERTS{{alertname="{alert}",'
+                        'alertstate="firing"})',
+                "eval_time": "25m",
+                "exp_samples": [{"labels": "{}", "value": 1}]}]}
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as f:
+            json.dump({"rule_files": [self.RULES], "evaluation_interval": "1m",
+                       "tests": [test]}, f)
+            f.flush()
+            got = subprocess.run(["promtool", "test", "rules", f.name],
+                                 capture_output=True, text=True)
+        return got.returncode == 0
+
+    def test_rules_of_histograms(self):
+        if not shutil.which("promtool"):
+            self.skipTest("no promtool")
+        for alert, series in (
+                ("MmxRoomsSlow", "mmx_commit_to_ready_seconds"),
+                ("MmxRoomsWaitForBlocks", "mmx_source_wait_seconds"),
+                ("MmxRoomsWaitForBlocks", "mmx_destination_wait_seconds")):
+            self.assertTrue(self.fires(alert, series, 8), series)
+            self.assertFalse(self.fires(alert, series, 0.5), series)
