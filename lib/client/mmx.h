@@ -133,7 +133,12 @@ enum mmx_advice {
 enum mmx_storage { MMX_COMPACT = 1, MMX_PADDED = 2, MMX_PROMPT = 3 };
 enum mmx_mode { MMX_WHOLE, MMX_STREAM };
 enum mmx_rights { MMX_READ = 1, MMX_WRITE = 2, MMX_WATCH = 4 };
-enum mmx_flags { MMX_KEEP = 1, MMX_OPEN = 2, MMX_NO_READERS = 4 };
+enum mmx_flags {
+    MMX_KEEP = 1,
+    MMX_OPEN = 2,
+    MMX_NO_READERS = 4,
+    MMX_ANNOUNCED = 8
+};
 
 /* connection */
 
@@ -375,7 +380,10 @@ struct mmx_request {
     int pool;              /* mmx_pool.id */
     int mode;              /* MMX_WHOLE, MMX_STREAM */
     int storage;           /* enum mmx_storage; 0: any */
-    unsigned flags;        /* MMX_KEEP */
+    unsigned flags;        /* MMX_KEEP; MMX_ANNOUNCED: the room's id came from
+                              its announce, so an encoder that does not have it
+                              says unknown-room at once (older daemons ignore
+                              the flag and wait for the announce) */
     uint32_t rows;         /* expected length; 0: not known */
     uint16_t readers;      /* further connections that will attach to read */
     uint16_t required_dst; /* destinations of the room; 0: this one */

@@ -556,7 +556,7 @@ static int request(mmx *m, const struct mmx_request *q, mmx_room *out)
         .pool = m->maps[r->map].number,
         .mode = (uint8_t)q->mode,
         .storage = (uint8_t)q->storage,
-        .flags = (uint8_t)q->flags,
+        .flags = (q->flags & MMX_KEEP) ? FLAG_KEEP : 0,
         .rows = q->rows,
         .readers = q->readers,
         .required_dst = q->required_dst,
@@ -564,6 +564,9 @@ static int request(mmx *m, const struct mmx_request *q, mmx_room *out)
         .group_size = q->group_size,
         .deadline_ms = q->deadline_ms,
         .encoder = text_of(q->encoder)};
+    if (q->flags & MMX_ANNOUNCED &&
+        has_ability(m->abilities, LOCAL_CAN_ANNOUNCED))
+        msg.request.flags |= FLAG_ANNOUNCED;
     copy_key(&msg.request.key, q->key);
     return open_room(m, r, &msg, &msg.request.secret, q->secret, out);
 }
@@ -575,7 +578,7 @@ int mmx_request(mmx *m, const struct mmx_request *opt, mmx_room *out)
 
     if (!out || !CLIENT_TAKE(q, opt) || !q.encoder || q.mode < MMX_WHOLE ||
         q.mode > MMX_STREAM || q.storage < 0 || q.storage > MMX_PROMPT ||
-        q.flags > MMX_KEEP)
+        (q.flags & ~(unsigned)(MMX_KEEP | MMX_ANNOUNCED)))
         return -MMX_E_MALFORMED;
     err = client_lock(m);
     if (err)

@@ -40,27 +40,10 @@ static struct span keep(struct span from, uint8_t *to)
     return span_of(to, from.len);
 }
 
-/* Counts the addresses of a blob; NONE: it is not well-formed, or one has more
- * than `most` bytes. */
-static uint32_t count_addresses(struct span blob, uint32_t most)
-{
-    struct reader r = reader_of(blob.p, blob.len);
-    uint32_t n = 0;
-
-    while (!r.failed && r.at < r.len) {
-        struct span a = get_span(&r, 2, most);
-
-        if (a.len == 0)
-            return NONE;
-        n++;
-    }
-    return r.failed || n > 64 ? NONE : n;
-}
-
 void peers_addresses(struct peers *p, const struct own_addresses *a)
 {
     bool is_long = a->data.len > ADDRESSES_SHORT ||
-                   count_addresses(a->data, ADDRESS_SHORT) == NONE;
+                   addresses_count(a->data, ADDRESS_SHORT) == NONE;
     uint8_t bit = (uint8_t)(1u << a->carrier);
     uint8_t *to = p->self.blobs + (size_t)2 * a->carrier * ADDRESSES_MAX;
 
@@ -119,7 +102,7 @@ struct peer *peer_new(struct peers *p)
         peer->used = true;
         peer->serial = ++p->serials;
         peer->link = peer->map_conn = NONE;
-        peer->lost_ns = peer->hello_ns = TIME_NEVER;
+        peer->lost_ns = peer->hello_ns = peer->away_ns = TIME_NEVER;
         list_init(&peer->rooms);
         return peer;
     }
@@ -405,114 +388,6 @@ void peer_bad(struct peers *p, struct out *out, const struct event *ev)
             wire_fault_text(&ev->fault, text));
 }
 
-static struct span addresses_of(const struct peer_hello *m)
-{
-    return m->long_addresses.len > 0 ? m->long_addresses : m->addresses;
-}
-
-/* Reads the pools of a HELLO, as many as are kept, into pools unless that is
- * NULL. Returns their number; NONE: not well-formed. */
-static uint32_t read_pools(struct span blob, struct peer_pool *pools)
-{
-    struct reader r = reader_of(blob.p, blob.len);
-    uint32_t n = 0;
-
-    for (; !r.failed && r.at < r.len && n < CONF_POOLS_MAX; n++) {
-        uint64_t hash = get_u64(&r);
-        struct span name = get_span(&r, 2, 63);
-        struct span text = get_span(&r, 2, LAYOUT_TEXT_MAX);
-
-        if (!pools)
-            continue;
-        pools[n].hash = hash;
-        text_copy(name, pools[n].name, sizeof(pools[n].name));
-        text_copy(text, pools[n].text, sizeof(pools[n].text));
-    }
-    return r.failed ? NONE : n;
-}
-
-static enum err check_hello(const struct peer_hello *m, const char **text)
-{
-    uint32_t addresses;
-
-    *text = "this daemon speaks protocol version 1";
-    if (m->version_min > WIRE_VERSION || m->version_max < WIRE_VERSION)
-        return ERR_VERSION;
-    *text = "a daemon's name has 1 to 63 bytes of UTF-8, no control characters";
-    if (m->name.len == 0 || m->name.len > 63 || !text_is_clean(m->name))
-        return ERR_MALFORMED;
-    *text = "hello with bad data addresses";
-    addresses = count_addresses(addresses_of(m), ADDRESS_MAX);
-    if (addresses == NONE)
-        return ERR_MALFORMED;
-    *text = "hello with other places than data addresses";
-    if (m->places.len > 0 &&
-        count_addresses(m->places, ADDRESS_SHORT) != addresses)
-        return ERR_MALFORMED;
-    *text = "hello with a bad key for data";
-    if (m->data_key.len > 0 && m->data_key.len != DATA_KEY_BYTES)
-        return ERR_MALFORMED;
-    *text = "segment_max is at least 1024";
-    if (m->segment_max < 1024)
-        return ERR_MALFORMED;
-    *text = "hello with bad pools";
-    if (read_pools(m->pools, NULL) == NONE)
-        return ERR_MALFORMED;
-    *text = "";
-    return OK;
-}
-
-enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
-    const struct key *boot, const char **text)
-{
-    enum err e = check_hello(m, text);
-    uint32_t addresses;
-
-    if (e != OK)
-        return e;
-    peer->pools_count = read_pools(m->pools, peer->pools);
-    span_copy_str(m->name, peer->name, sizeof(peer->name));
-    text_copy(m->advertise, peer->advertise, sizeof(peer->advertise));
-    text_copy(m->software, peer->software, sizeof(peer->software));
-    peer->segment_max = m->segment_max;
-    addresses = count_addresses(addresses_of(m), ADDRESS_MAX);
-    if (addresses > 0) /* else they follow, or stay what they were */
-        peer->addresses = addresses;
-    peer->abilities = m->abilities;
-    peer->same_host = key_eq(&m->boot, boot);
-    peer->refused.text[0] = 0;
-    peer->up = true;
-    peer->hello_ns = peer->lost_ns = TIME_NEVER;
-    return OK;
-}
-
-void peer_tell_shards(struct peers *p, struct out *out, struct peer *peer,
-    const struct peer_hello *m)
-{
-    bool tcp = m->carrier == 0 || m->carrier == CARRIER_TCP;
-    struct span addresses =
-        tcp && m->places.len > 0 ? m->places : addresses_of(m);
-    struct data_cmd cmd = {.type = PEER_OPEN, .peer = peer_index(p, peer)};
-    struct span key =
-        conf_secure(p->self.c->conf) ? m->data_key : span_of(NULL, 0);
-    struct action *a;
-    size_t at = out->bytes.len;
-
-    if (addresses.len == 0)
-        return;
-    put_bytes(&out->bytes, addresses.p, addresses.len);
-    if (key.len > 0)
-        put_bytes(&out->bytes, key.p, key.len);
-    CHECK(!out->bytes.failed, "no room for %u address bytes", addresses.len);
-    a = out_action(out, ACT_PEER_DATA);
-    a->index = cmd.peer;
-    a->at = (uint32_t)at;
-    a->len = addresses.len + key.len;
-    a->word = peer->segment_max | (uint64_t)peer->carrier << 32 |
-              (uint64_t)key.len << 40;
-    out_data(out, &cmd);
-}
-
 /* Logs why one of the two does not take the other's HELLO, which comes again
  * and again: a peer's once per reason, a stranger's while it lasts. */
 static void warn_refused(struct refused *r, struct out *out, const char *who,
@@ -737,10 +612,36 @@ void peer_arm(struct peers *p, struct peer *peer)
 {
     uint64_t at = min_u64(peer->lost_ns, peer->hello_ns);
 
+    at = min_u64(at, peer->away_ns);
     if (at == TIME_NEVER)
         heap_remove(&p->timers, &peer->timer);
     else
         heap_set(&p->timers, &peer->timer, at);
+}
+
+void peer_awaited(struct peers *p, struct peer *peer, uint64_t now_ns)
+{
+    CHECK(p->ops->greets && !peer->up, "peer %u is awaited, and up, or encoded",
+        peer_index(p, peer));
+    if (peer->unreachable || peer->away_ns != TIME_NEVER)
+        return;
+    peer->away_ns = now_ns + p->self.c->conf->timeout_unreachable;
+    peer_arm(p, peer);
+}
+
+/* The patience with the peer is at its end. */
+static void give_up(struct peers *p, struct out *out, struct peer *peer)
+{
+    const char *why = peer->refused.text[0] ? peer->refused.text
+                                            : "no connection, or no answer";
+
+    CHECK(!peer->up, "peer %u is unreachable and up", peer_index(p, peer));
+    peer->away_ns = TIME_NEVER;
+    peer->unreachable = true;
+    p->stats[STAT_peers_unreachable]++;
+    out_warn(out, "peer %s at %s is unreachable: %s", peer->label,
+        peer->address, why);
+    p->ops->unreachable(p->brain, peer);
 }
 
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns)
@@ -750,6 +651,8 @@ void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns)
     peer->hello_ns = TIME_NEVER;
     if (peer->epoch && peer->lost_ns == TIME_NEVER)
         peer->lost_ns = now_ns + p->self.c->conf->control_lost_after;
+    if (p->ops->greets)
+        peer_awaited(p, peer, now_ns);
     peer_arm(p, peer);
 }
 
@@ -761,15 +664,18 @@ void peers_expire(struct peers *p, struct out *out, uint64_t now_ns)
         out_has_room(out) && (n = heap_first(&p->timers)) && n->key <= now_ns) {
         struct peer *peer = CONTAINER_OF(n, struct peer, timer);
         bool lost = peer->lost_ns <= now_ns;
+        bool away = !lost && peer->away_ns <= now_ns;
 
-        if (lost)
+        if (away)
+            give_up(p, out, peer);
+        else if (lost)
             peer->lost_ns = TIME_NEVER;
         else
             peer->hello_ns = TIME_NEVER;
         peer_arm(p, peer);
         if (lost)
             peer_lost(p, out, peer, false);
-        else if (peer->up || p->ops->greets)
+        else if (!away && (peer->up || p->ops->greets))
             peer_hello_until_up(p, out, peer, now_ns);
     }
 }

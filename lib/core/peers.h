@@ -4,7 +4,9 @@
  * A link is a control connection that the body made; a peer is a daemon with
  * a name. A peer is up while its link is, and HELLOs were exchanged on it.
  * It is lost when a HELLO shows a new epoch, or when its link has been down
- * for control.lost_after: silence alone is not death. */
+ * for control.lost_after: silence alone is not death. To langd, which connects,
+ * it is unreachable when it was asked for and has not been up for
+ * timeouts.unreachable, whatever the cause. */
 #ifndef MMX_CORE_PEERS_H
 #define MMX_CORE_PEERS_H
 
@@ -35,6 +37,10 @@ struct peer {
     uint64_t epoch;    /* of its last HELLO; 0: none yet */
     uint64_t lost_ns;  /* when a link that is down means lost; TIME_NEVER */
     uint64_t hello_ns; /* when to say HELLO again; TIME_NEVER */
+    /* langd: not up until then means unreachable; TIME_NEVER: it is up, not
+     * asked for, or unreachable. */
+    uint64_t away_ns;
+    bool unreachable;
     uint64_t asked_ns; /* encoded: when it came up, or asked for a room */
     uint32_t serial;   /* of all peers that had a place: never used again */
     /* encoded: its run in force, as the scope of its generations, and the
@@ -94,6 +100,8 @@ struct peers_ops {
     /* Its connection stays away, or (restarted) its epoch has ended. */
     void (*lost)(
         void *brain, struct out *out, struct peer *peer, bool restarted);
+    /* langd: it has become unreachable. */
+    void (*unreachable)(void *brain, struct peer *peer);
 };
 
 struct peers {
@@ -168,6 +176,10 @@ struct peer *peers_hear(struct peers *p, struct out *out, uint32_t link,
  * could. */
 void peer_bad(struct peers *p, struct out *out, const struct event *ev);
 
+/* Counts the addresses of a blob; NONE: it is not well-formed, or one has more
+ * than `most` bytes. */
+uint32_t addresses_count(struct span blob, uint32_t most);
+
 /* Reads a HELLO into *peer, which stays as it was on error. */
 MUST_CHECK enum err peer_take_hello(struct peer *peer,
     const struct peer_hello *m, const struct key *boot, const char **text);
@@ -182,6 +194,8 @@ uint64_t peer_token(const struct peers *p, const struct peer *peer);
 /* True if langd itself copies rows of the encoder's pool. */
 bool peer_copies(const struct peer *peer, uint32_t pool);
 
+/* langd: begins the patience with a peer that is not up. */
+void peer_awaited(struct peers *p, struct peer *peer, uint64_t now_ns);
 /* Notes that the link is lost: control.lost_after from now the peer is. */
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns);
 /* Closes the peer's link, if it has one. */

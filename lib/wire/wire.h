@@ -24,7 +24,13 @@
 #define AUX_MAX      32768
 #define TAG_MAX      UINT32_C(0x3fffff)
 
-enum { FLAG_KEEP = 1, FLAG_OPEN = 2, FLAG_AUX = 4, FLAG_STREAM = 8 };
+enum {
+    FLAG_KEEP = 1,
+    FLAG_OPEN = 2,
+    FLAG_AUX = 4,
+    FLAG_STREAM = 8,
+    FLAG_ANNOUNCED = 16
+};
 enum { FLAG_FINAL = 1 };      /* of a commit */
 enum { FLAG_NO_READERS = 2 }; /* of a release */
 enum { RIGHT_READ = 1, RIGHT_WRITE = 2, RIGHT_WATCH = 4 };

@@ -167,7 +167,7 @@ class Strangers(Case):
         for n, raw in enumerate(names):
             raw.send(hello(f"name{n}"))
             raw.answer(1)
-        d = self.world.langd([e])
+        d = self.world.langd([e], timeouts={"unreachable": "60s"})
         enc, lm = self.engines(e, d)
         self.deliver(enc, lm, 1, 300)
         self.assertEqual(e.stats()["peers_given_up"], 1)
@@ -284,7 +284,8 @@ class Names(Case):
 
     def test_a_name_whose_address_changes_is_followed(self):
         e = self.world.encoded()
-        d = self.world.langd([e], start=False)
+        d = self.world.langd([e], start=False,
+                             timeouts={"unreachable": "60s"})
         port = e.address.rsplit(":", 1)[1]
         d.conf["peers"][0]["address"] = f"tcp://moved.invalid:{port}"
         path = os.path.join(self.world.dir, "moved")
@@ -315,7 +316,8 @@ class Names(Case):
         except OSError:
             self.skipTest(f"this host does not know {name}")
         e = self.world.encoded(start=False)
-        d = self.world.langd([e], start=False)
+        d = self.world.langd([e], start=False,
+                             timeouts={"unreachable": "60s"})
         d.conf["peers"][0]["address"] = e.address.replace("127.0.0.1", name)
         d.start()
         lm = self.world.engine(d)

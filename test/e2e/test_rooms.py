@@ -301,7 +301,7 @@ class Orders(Case):
 
     def test_langd_before_encoded(self):
         e = self.world.encoded(start=False)
-        d = self.world.langd([e])
+        d = self.world.langd([e], timeouts={"unreachable": "60s"})
         lm = self.world.engine(d)
         lm.request(1, "enc0")
         e.start()

@@ -490,6 +490,24 @@ TEST(failed_and_refused)
     rig_close(&g);
 }
 
+TEST(announced_is_said_to_daemons_that_know_it)
+{
+    struct rig g;
+    struct mmx_request q = {.size = sizeof q, .id = 7, .encoder = "enc"};
+    mmx_room r;
+
+    for (uint64_t can = 0; can < 2; can++) {
+        rig_open_as(&g, ROLE_LANGD, can << LOCAL_CAN_ANNOUNCED);
+        q.flags = MMX_OPEN;
+        T_EQ_I64(mmx_request(g.m, &q, &r), -MMX_E_MALFORMED);
+        q.flags = MMX_KEEP | MMX_ANNOUNCED;
+        T_EQ_I64(mmx_request(g.m, &q, &r), 0);
+        T_EQ_U64(fake_want(&g.f, LOCAL_REQUEST).request.flags,
+            can ? FLAG_KEEP | FLAG_ANNOUNCED : FLAG_KEEP);
+        rig_close(&g);
+    }
+}
+
 TEST(no_more_readers_is_said_to_daemons_that_know_it)
 {
     struct rig g;

@@ -101,6 +101,29 @@ TEST(an_init_is_answered_soon)
     T_EQ_U64(brain_said_count(e, PEER_STATE), 1);
 }
 
+TEST(a_room_that_should_be_announced_is_unknown_at_once)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct peer_msg m = init(e, 1, 70, 0);
+
+    m.init.flags = FLAG_ANNOUNCED;
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_UNKNOWN_ROOM);
+    T_EQ_U64(brain_shown(e, "status", "rooms_held", 0), 0);
+    brain_hear(e, 1, init(e, 1, 80, 0)); /* one that waits for the announce */
+    m.generation = 71;
+    brain_hear(e, 0, m);
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_UNKNOWN_ROOM);
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    T_TRUE(brain_said(e, PEER_LENGTH, 0) != NULL);
+    T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
+    m = init(e, 2, 72, 0);
+    m.init.flags = FLAG_ANNOUNCED;
+    brain_hear(e, 0, m);
+    T_TRUE(brain_said(e, PEER_LENGTH, 0) != NULL);
+    T_EQ_U64(brain_said_count(e, PEER_FAILED), 0);
+}
+
 TEST(init_then_announce)
 {
     struct rig *e = encoded(NULL, NULL);

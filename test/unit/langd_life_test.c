@@ -437,6 +437,79 @@ TEST(an_encoder_that_never_comes_holds_no_room)
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
 }
 
+/* encoders that cannot be reached */
+
+/* Requests a room in its own cell. Returns why it has failed at once, or OK. */
+static enum err try_room(struct rig *l, uint64_t room, uint32_t cell)
+{
+    T_OK(brain_say(l, 0, request(room, cell, MODE_WHOLE)));
+    return brain_reason(l, 0, cell);
+}
+
+TEST(rooms_of_an_encoder_that_is_not_reached_end_soon_then_at_once)
+{
+    struct rig *l = langd(NULL, NULL);
+
+    T_ERR(try_room(l, 1, 0), OK);
+    brain_pass(l, 1500);
+    T_ERR(try_room(l, 2, 1), OK);
+    brain_pass(l, 400);
+    T_EQ_U64(brain_reason(l, 0, 0), OK);
+    brain_pass(l, 200); /* 2 s since the first asked */
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
+    T_EQ_U64(brain_reason(l, 0, 1), ERR_PEER_LOST);
+    T_EQ_U64(brain_stat(l, "peers_unreachable"), 1);
+    T_TRUE(brain_events(l, 0, 0) & EVENT_FAILED);
+    T_HAS((const char *)l->event.event.text.p, "never reached");
+    T_ERR(try_room(l, 3, 2), ERR_PEER_LOST);
+    rig_step(l, &(struct event){.type = EV_LINK_UP});
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    T_EQ_U64(brain_said_count(l, PEER_ABORT), 0); /* they are asked for again */
+    T_ERR(try_room(l, 4, 3), OK);
+    T_EQ_U64(brain_said(l, PEER_INIT, 0)->room, 4);
+}
+
+TEST(an_encoder_that_restarts_in_time_serves_those_that_asked_meanwhile)
+{
+    struct rig *l = langd_up(NULL, NULL);
+
+    T_ERR(try_room(l, 1, 0), OK);
+    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    brain_pass(l, 1000); /* it is lost */
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
+    T_ERR(try_room(l, 2, 1), OK);
+    brain_pass(l, 900);
+    rig_step(l, &(struct event){.type = EV_LINK_UP});
+    brain_hello(l, 0, "enc", PEER_EPOCH + 1);
+    T_EQ_U64(brain_said(l, PEER_INIT, 0)->room, 2);
+    brain_pass(l, 10000);
+    T_EQ_U64(brain_reason(l, 0, 1), OK);
+    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    brain_pass(l, 1000);
+    T_ERR(try_room(l, 3, 2), OK);
+    brain_pass(l, 1100); /* this time it does not come back */
+    T_EQ_U64(brain_reason(l, 0, 2), ERR_PEER_LOST);
+}
+
+TEST(a_connection_without_a_hello_does_not_reach_the_encoder)
+{
+    struct rig *l = langd("timeouts.unreachable=1s", NULL);
+
+    T_ERR(try_room(l, 1, 0), OK);
+    for (int i = 0; i < 3; i++) {
+        rig_step(l, &(struct event){.type = EV_LINK_UP});
+        brain_pass(l, 300);
+        rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    }
+    T_EQ_U64(brain_reason(l, 0, 0), OK);
+    rig_step(
+        l, &(struct event){.type = EV_LINK_REFUSED, .text = "it has no key"});
+    brain_pass(l, 200);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
+    T_TRUE(brain_events(l, 0, 0) & EVENT_FAILED);
+    T_HAS((const char *)l->event.event.text.p, "it has no key");
+}
+
 TEST(rows_of_a_broken_attempt_are_not_shown_in_the_next)
 {
     struct rig *l = langd_up("pools[0].default_blocks=4", NULL);

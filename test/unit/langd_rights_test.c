@@ -72,6 +72,23 @@ TEST(an_older_encoder_hears_none)
     T_EQ_U64(brain_said_count(l, PEER_INIT), 1);
 }
 
+TEST(an_init_says_announced_to_those_that_know_it)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct local_msg m = request(7, 0, MODE_WHOLE);
+
+    m.request.flags = FLAG_KEEP | FLAG_ANNOUNCED;
+    greet(l, peer_abilities(), false);
+    T_OK(brain_say(l, 0, m));
+    T_EQ_U64(
+        brain_said(l, PEER_INIT, 0)->init.flags, FLAG_KEEP | FLAG_ANNOUNCED);
+    greet(l, peer_abilities() & ~(UINT64_C(1) << PEER_CAN_ANNOUNCED), false);
+    m.request.room = 8;
+    m.request.cell = 1;
+    T_OK(brain_say(l, 0, m));
+    T_EQ_U64(brain_said(l, PEER_INIT, -1)->init.flags, FLAG_KEEP);
+}
+
 TEST(an_older_encoder_that_comes_later_hears_none)
 {
     struct rig *l = langd(NULL, NULL);

@@ -292,7 +292,7 @@ static void refuse(struct rig *l, const char *text)
 
 TEST(a_hello_that_is_refused_is_told_once_and_names_why_rooms_fail)
 {
-    struct rig *l = langd("timeouts.total=20s", "timeouts.bootstrap=2s");
+    struct rig *l = langd("timeouts.unreachable=20s", "timeouts.bootstrap=2s");
     struct event up = {.type = EV_LINK_UP};
 
     T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));

@@ -639,11 +639,11 @@ TEST(unknown_bits_are_refused)
     m.type = LOCAL_COMMIT;
     one_local(&m, &m.commit.flags, FLAG_FINAL);
     m.type = LOCAL_REQUEST;
-    one_local(&m, &m.request.flags, FLAG_KEEP);
+    one_local(&m, &m.request.flags, FLAG_KEEP | FLAG_ANNOUNCED);
     m = (struct local_msg){.type = LOCAL_RELEASE};
     one_local(&m, &m.release.flags, FLAG_KEEP | FLAG_NO_READERS);
     p.type = PEER_INIT;
-    one_peer(&p, &p.init.flags, FLAG_KEEP | FLAG_STREAM);
+    one_peer(&p, &p.init.flags, FLAG_KEEP | FLAG_STREAM | FLAG_ANNOUNCED);
     p = (struct peer_msg){.type = PEER_LENGTH};
     one_peer(&p, &p.length.flags, FLAG_KEEP | FLAG_AUX);
     p = (struct peer_msg){.type = PEER_STATE};

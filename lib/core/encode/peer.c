@@ -173,20 +173,27 @@ static bool init_is_sound(const struct peer_init *n)
 }
 
 /* Returns the room that an INIT is for, a new one when it has not been
- * announced; NULL: the INIT was refused. */
+ * announced, unless it is to be; NULL: the INIT was refused. */
 static struct eroom *room_for(struct encoded *e, struct out *out,
     struct peer *p, const struct peer_msg *msg)
 {
     const struct secret *secret = &msg->init.secret;
     struct eroom *m = eroom_find(e, msg->room, secret);
+    bool expected = msg->init.flags & FLAG_ANNOUNCED;
     const struct tomb *tomb;
 
-    if (m)
+    if (m && (!expected || eroom_announced(m)))
         return m;
     tomb = tombs_get(
         &e->ended_rooms, e->b.now_ns, msg->room, brain_name(&e->b, secret));
+    if (expected && !tomb) {
+        e->b.stats[STAT_unknown_rooms]++;
+        refuse(e, out, p, msg, ERR_UNKNOWN_ROOM, 0, 0,
+            "no such room is announced here: encode again");
+        return NULL;
+    }
     /* A room that ended with no-blocks will be announced again. */
-    if (tomb && tomb->reason != ERR_NO_BLOCKS) {
+    if (tomb && (expected || tomb->reason != ERR_NO_BLOCKS)) {
         e->b.stats[STAT_unknown_rooms]++;
         refuse(e, out, p, msg, (enum err)tomb->reason, 0, 0,
             "the source is gone: encode again");

@@ -115,7 +115,7 @@ static void fill_request(
     m->pool = n->pool;
     m->mode = n->mode;
     m->storage = n->storage;
-    m->flags = n->flags & FLAG_KEEP;
+    m->flags = n->flags & (FLAG_KEEP | FLAG_ANNOUNCED);
     m->expected = n->rows;
     m->readers = n->readers;
     m->required = n->required_dst ? n->required_dst : 1;

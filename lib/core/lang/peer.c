@@ -75,6 +75,14 @@ static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
     unmap_pools(l, out, p);
 }
 
+/* Rooms that the peer has not heard of end when they settle; those that it has
+ * ended when it was lost. */
+static void unreachable(void *brain, struct peer *p)
+{
+    LIST_FOREACH (n, &p->rooms)
+        lroom_touch(brain, LIST_ENTRY(n, struct lroom, in_peer));
+}
+
 static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     const struct peer_msg *m, bool was_up)
 {
@@ -99,7 +107,11 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
 }
 
 const struct peers_ops langd_peers = {
-    .greets = true, .greeted = greeted, .lost = lost};
+    .greets = true,
+    .greeted = greeted,
+    .lost = lost,
+    .unreachable = unreachable,
+};
 
 /* hearing */
 

@@ -114,12 +114,15 @@ static void finish(struct langd *l, struct lroom *m, enum room_state state)
 
 /* Owes the encoder the end of the room, also of one that it has not heard of:
  * the item has one destination less. An encoder that is not in the config and
- * not up has no such debt: its entry is free for another at once. */
+ * not up has no such debt: its entry is free for another at once. Nor has one
+ * that is unreachable: the engine asks again, and an ABORT that comes first
+ * would end what it asks for. */
 static void owe_abort(struct langd *l, struct lroom *m)
 {
     const struct peer *p = lroom_peer(l, m);
 
-    if (!p || (m->init == INIT_DUE && !p->up && !p->configured))
+    if (!p ||
+        (m->init == INIT_DUE && !p->up && (!p->configured || p->unreachable)))
         return;
     m->debt.owe |= OWE_ABORT;
     if (m->init == INIT_DUE && !p->up)
@@ -369,6 +372,34 @@ static void end_unread(struct langd *l, struct lroom *m)
         "the requesting engine is gone, and no other reads");
 }
 
+/* Appends to text why the encoder was silent, if its daemon is not connected.
+ */
+static const char *late(const struct langd *l, const struct lroom *m,
+    const char *text, char out[200])
+{
+    const struct peer *p = lroom_peer(l, m);
+
+    if (!p || p->up)
+        return text;
+    snprintf(out, 200, "%s; the encoder %s", text,
+        p->refused.text[0] ? p->refused.text
+        : p->epoch         ? "is away"
+                           : "was never reached");
+    return out;
+}
+
+/* Fails a room of which its encoder has not heard and will not, as far as is
+ * known (RULES 8.4). */
+static void end_unreachable(struct langd *l, struct lroom *m)
+{
+    const struct peer *p = lroom_peer(l, m);
+    char text[200];
+
+    if (p && p->unreachable && m->init == INIT_DUE)
+        lroom_fail(l, m, ERR_PEER_LOST, 0, 0,
+            late(l, m, "the encoder daemon cannot be reached", text));
+}
+
 /* Fails a room whose encoder would take no notice of its secret. */
 static void end_unsaid(struct langd *l, struct lroom *m)
 {
@@ -554,6 +585,8 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
     if (lroom_alive(m))
         end_unsaid(l, m);
     if (lroom_alive(m))
+        end_unreachable(l, m);
+    if (lroom_alive(m))
         settle_alive(l, out, m);
     if (lroom_alive(m) && m->aux_state == LAUX_STORED &&
         m->total != ROWS_UNKNOWN && m->from + m->landed >= m->total)
@@ -579,22 +612,6 @@ void lroom_notify(struct langd *l, struct out *out, struct lroom *m)
         forget(l, m);
     else
         arm(l, m);
-}
-
-/* Appends to text why the encoder was silent, if its daemon is not connected.
- */
-static const char *late(const struct langd *l, const struct lroom *m,
-    const char *text, char out[200])
-{
-    const struct peer *p = lroom_peer(l, m);
-
-    if (!p || p->up)
-        return text;
-    snprintf(out, 200, "%s; the encoder %s", text,
-        p->refused.text[0] ? p->refused.text
-        : p->epoch         ? "is away"
-                           : "was never reached");
-    return out;
 }
 
 /* Fails a room whose total time has expired, by what it lacked (RULES 8.2). */

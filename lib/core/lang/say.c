@@ -17,6 +17,7 @@ void say_connect(struct langd *l, struct out *out, struct peer *p)
     a->link = p->link;
     a->at = (uint32_t)at;
     a->len = (uint32_t)len;
+    peer_awaited(&l->b.peers, p, l->b.now_ns);
 }
 
 static struct peer_msg about(const struct lroom *m, enum peer_type type)
@@ -88,6 +89,8 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
         msg.init.storage = m->storage;
         msg.init.flags =
             (uint8_t)(m->flags | (m->mode == MODE_STREAM ? FLAG_STREAM : 0));
+        if (!peer_can(p, PEER_CAN_ANNOUNCED))
+            msg.init.flags &= (uint8_t)~FLAG_ANNOUNCED;
         msg.init.key = m->key;
         msg.init.firm = firm;
         a = say_asker(p, owner(l, m), &m->secret, gids);

@@ -526,17 +526,23 @@ class Connection:
                 destinations: int = 0,
                 group: Optional[Tuple[int, int]] = None,
                 deadline: float = 0, keep: bool = False,
+                announced: bool = False,
                 secret: bytes = wire.NO_SECRET) -> Room:
         """Asks an encoder's daemon for a room. rows 0: not known, the pool's
         default grant is taken. key: as announced, or refused with
         item-mismatch. readers: further connections of the session that will
         attach to read. group: (id, number of rooms): they get their blocks
-        all together. secret: as announced; with another one this is another
-        room, which never comes."""
+        all together. announced: the id came from the room's announce, so an
+        encoder that does not have it says unknown-room at once (an older
+        daemon waits for the announce). secret: as announced; with another one
+        this is another room, which never comes."""
+        flags = wire.KEEP if keep else 0
+        if announced and self.can("ANNOUNCED"):
+            flags |= wire.ANNOUNCED
         group_id, group_size = group or (0, 0)
         values = dict(
             room=room, pool=pool.number, mode=wire.MODES[mode],
-            storage=wire.STORAGE[storage], flags=wire.KEEP if keep else 0,
+            storage=wire.STORAGE[storage], flags=flags,
             rows=rows, readers=readers, required_dst=destinations,
             group=group_id, group_size=group_size, deadline_ms=_ms(deadline),
             key=_key(key), encoder=encoder, secret=self._secret(secret))

@@ -22,12 +22,13 @@ NO_SECRET = bytes(16)
 ROLES = {"any": 0, "encoded": 1, "langd": 2}
 STORAGE = {"any": 0, "compact": 1, "padded": 2, "prompt": 3}
 MODES = {"whole": 0, "stream": 1}
-KEEP, OPEN, FINAL = 1, 2, 1  # flags
+KEEP, OPEN, FINAL, ANNOUNCED = 1, 2, 1, 16  # flags
 NO_READERS = 2  # flag of RELEASE
 READ, WRITE, WATCH = 1, 2, 4  # rights of ATTACH
 GRANTED, HAVE, WANTED, DONE, LENGTH = 1, 2, 4, 8, 16  # bits of EVENT.what
 LANDED, READY, FAILED, GONE = 32, 64, 128, 256
-ABILITIES: Dict[str, int] = {"NO_READERS": 0, "ROWS": 1, "SECRETS": 2}  # with their bits
+ABILITIES: Dict[str, int] = {  # with their bits
+    "NO_READERS": 0, "ROWS": 1, "SECRETS": 2, "ANNOUNCED": 11}
 
 _HEADER = struct.Struct("<HHII")  # type, zero, length of the body, seq
 _FIXED = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "key": "32s",

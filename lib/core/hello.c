@@ -1,0 +1,131 @@
+/* hello.c - what another daemon says of itself: checked as a whole, then taken
+ * into its peer, and its data addresses to the shards. The conversation around
+ * it is peers.c. Owned by the loop's thread. */
+#include "core/peers.h"
+
+#include "base/check.h"
+#include "base/text.h"
+
+uint32_t addresses_count(struct span blob, uint32_t most)
+{
+    struct reader r = reader_of(blob.p, blob.len);
+    uint32_t n = 0;
+
+    while (!r.failed && r.at < r.len) {
+        struct span a = get_span(&r, 2, most);
+
+        if (a.len == 0)
+            return NONE;
+        n++;
+    }
+    return r.failed || n > 64 ? NONE : n;
+}
+
+static struct span addresses_of(const struct peer_hello *m)
+{
+    return m->long_addresses.len > 0 ? m->long_addresses : m->addresses;
+}
+
+/* Reads the pools of a HELLO, as many as are kept, into pools unless that is
+ * NULL. Returns their number; NONE: not well-formed. */
+static uint32_t read_pools(struct span blob, struct peer_pool *pools)
+{
+    struct reader r = reader_of(blob.p, blob.len);
+    uint32_t n = 0;
+
+    for (; !r.failed && r.at < r.len && n < CONF_POOLS_MAX; n++) {
+        uint64_t hash = get_u64(&r);
+        struct span name = get_span(&r, 2, 63);
+        struct span text = get_span(&r, 2, LAYOUT_TEXT_MAX);
+
+        if (!pools)
+            continue;
+        pools[n].hash = hash;
+        text_copy(name, pools[n].name, sizeof(pools[n].name));
+        text_copy(text, pools[n].text, sizeof(pools[n].text));
+    }
+    return r.failed ? NONE : n;
+}
+
+static enum err check_hello(const struct peer_hello *m, const char **text)
+{
+    uint32_t addresses;
+
+    *text = "this daemon speaks protocol version 1";
+    if (m->version_min > WIRE_VERSION || m->version_max < WIRE_VERSION)
+        return ERR_VERSION;
+    *text = "a daemon's name has 1 to 63 bytes of UTF-8, no control characters";
+    if (m->name.len == 0 || m->name.len > 63 || !text_is_clean(m->name))
+        return ERR_MALFORMED;
+    *text = "hello with bad data addresses";
+    addresses = addresses_count(addresses_of(m), ADDRESS_MAX);
+    if (addresses == NONE)
+        return ERR_MALFORMED;
+    *text = "hello with other places than data addresses";
+    if (m->places.len > 0 &&
+        addresses_count(m->places, ADDRESS_SHORT) != addresses)
+        return ERR_MALFORMED;
+    *text = "hello with a bad key for data";
+    if (m->data_key.len > 0 && m->data_key.len != DATA_KEY_BYTES)
+        return ERR_MALFORMED;
+    *text = "segment_max is at least 1024";
+    if (m->segment_max < 1024)
+        return ERR_MALFORMED;
+    *text = "hello with bad pools";
+    if (read_pools(m->pools, NULL) == NONE)
+        return ERR_MALFORMED;
+    *text = "";
+    return OK;
+}
+
+enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
+    const struct key *boot, const char **text)
+{
+    enum err e = check_hello(m, text);
+    uint32_t addresses;
+
+    if (e != OK)
+        return e;
+    peer->pools_count = read_pools(m->pools, peer->pools);
+    span_copy_str(m->name, peer->name, sizeof(peer->name));
+    text_copy(m->advertise, peer->advertise, sizeof(peer->advertise));
+    text_copy(m->software, peer->software, sizeof(peer->software));
+    peer->segment_max = m->segment_max;
+    addresses = addresses_count(addresses_of(m), ADDRESS_MAX);
+    if (addresses > 0) /* else they follow, or stay what they were */
+        peer->addresses = addresses;
+    peer->abilities = m->abilities;
+    peer->same_host = key_eq(&m->boot, boot);
+    peer->refused.text[0] = 0;
+    peer->up = true;
+    peer->unreachable = false;
+    peer->hello_ns = peer->lost_ns = peer->away_ns = TIME_NEVER;
+    return OK;
+}
+
+void peer_tell_shards(struct peers *p, struct out *out, struct peer *peer,
+    const struct peer_hello *m)
+{
+    bool tcp = m->carrier == 0 || m->carrier == CARRIER_TCP;
+    struct span addresses =
+        tcp && m->places.len > 0 ? m->places : addresses_of(m);
+    struct data_cmd cmd = {.type = PEER_OPEN, .peer = peer_index(p, peer)};
+    struct span key =
+        conf_secure(p->self.c->conf) ? m->data_key : span_of(NULL, 0);
+    struct action *a;
+    size_t at = out->bytes.len;
+
+    if (addresses.len == 0)
+        return;
+    put_bytes(&out->bytes, addresses.p, addresses.len);
+    if (key.len > 0)
+        put_bytes(&out->bytes, key.p, key.len);
+    CHECK(!out->bytes.failed, "no room for %u address bytes", addresses.len);
+    a = out_action(out, ACT_PEER_DATA);
+    a->index = cmd.peer;
+    a->at = (uint32_t)at;
+    a->len = addresses.len + key.len;
+    a->word = peer->segment_max | (uint64_t)peer->carrier << 32 |
+              (uint64_t)key.len << 40;
+    out_data(out, &cmd);
+}
