@@ -6,6 +6,7 @@ states in every turn of the loop."""
 import asyncio
 import json
 import os
+import select
 import signal
 import socket
 import threading
@@ -48,6 +49,8 @@ class Encoder(server.MMEncoder):
         self.delivery = server.ZmqDelivery(self, cleanup_receive_state=True)
         self.hold = threading.Event()  # the ViT runs until it is set
         self.hold.set()
+        self.look = threading.Event()  # the preprocessor, likewise
+        self.look.set()
         self.wrong = None  # what the ViT says instead of rows
         self.width = WIDTH
 
@@ -58,6 +61,8 @@ class Encoder(server.MMEncoder):
             is_health_check=False, items_per_req=[1], token_counts=[rows],
             grid_thw=np.array([[1, 2, rows * 2]]), dtype=None,
             modality=receiver.Modality.IMAGE, width=self.width, aux_data={})
+        if not self.look.is_set():
+            await asyncio.to_thread(self.look.wait, LIMIT)
         await self._publish_preprocess_metadata(ctx, [request])
         await asyncio.to_thread(self.hold.wait, LIMIT)
         made = None if self.wrong else \
@@ -89,6 +94,12 @@ class Rank:
         plugin.install("language")
         _sglang_language.PATIENCE_S = float(os.environ["PATIENCE"])
         self.least = least
+        self.receiver = receiver.MMReceiverHTTP([], None)
+
+    def idle(self, link):
+        """The scheduler's turns until there is something to do."""
+        while not select.select([link], [], [], 0.01)[0]:
+            self.receiver.process_waiting_requests([])
 
     def processor(self, rid, rows):
         """Where SGLang puts the rows into the prompt."""
@@ -143,13 +154,15 @@ class Ranks:
             if pid == 0:
                 ours.close()
                 os.environ.update(env)
-                self._child(rank, size, theirs.makefile("rw"))
+                self._child(rank, size, theirs)
             theirs.close()
             self.pipes.append(ours.makefile("rw"))
             self.pids.append(pid)
 
     @staticmethod
-    def _child(rank, size, pipe):
+    def _child(rank, size, link):
+        pipe = link.makefile("rw")
+
         def say(what, value):
             pipe.write(json.dumps([what, value]) + "\n")
             pipe.flush()
@@ -159,8 +172,10 @@ class Ranks:
             return json.loads(pipe.readline())
         try:
             one = Rank(rank, size, least)
-            for line in iter(pipe.readline, "null\n"):
-                if not line:
+            while True:
+                one.idle(link)
+                line = pipe.readline()
+                if not line or line == "null\n":
                     break
                 say("done", one.serve(**json.loads(line)))
         except BaseException:
@@ -335,6 +350,17 @@ class Sglang(Case):
         self.d.all_free()
         self.encoders[0].hold.set()
         self.answered(400, "embedding delivery failed: (aborted|declined)")
+        self.good(("r", 300))
+
+    def test_an_abort_before_the_encoder_has_announced(self):
+        self.start(ranks=2)
+        for turn in range(4):  # langd has reached the encoder by the second
+            self.encoders[0].look.clear()
+            self.failed(self.serve((f"r{turn}", 300), abort="now"),
+                        400, "Aborted by user")
+            self.d.all_free()
+            self.encoders[0].look.set()
+            self.answered(400, "delivery failed: (aborted|declined)")
         self.good(("r", 300))
 
     def test_ranks_that_die_leave_nothing(self):

@@ -22,6 +22,7 @@ from ._sglang_common import (MARK, encoder_of, field_of, numbers, pool_name,
 RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
 FIRST_S = 0.1
 PATIENCE_S = 5  # for a daemon that is away
+AGAIN_S = 0.05  # between two tries to decline a room
 
 
 # --- tokenizer manager ------------------------------------------------------
@@ -63,6 +64,32 @@ def dispatched(original: Any, self: Any, req_id: str, *args: Any,
 
 
 # --- scheduler ranks ----------------------------------------------------------
+class Unwanted:
+    """A room that this host will not fetch, until its encoder has been told.
+    langd connects to an encoder that it does not know when one is asked for,
+    and takes no decline before."""
+
+    def __init__(self, room: int, encoder: str, secret: bytes) -> None:
+        self.room, self.encoder, self.secret = room, encoder, secret
+        self.next = time.monotonic()
+        self.end = self.next + PATIENCE_S
+        self.reply: Optional[mmx.Reply] = None
+
+    def said(self, conn: mmx.Connection) -> bool:
+        """Says it, as often as it takes; True: no more is to be done."""
+        if self.reply and self.reply.done:
+            if not isinstance(self.reply.error, (errors.NotReady,
+                                                 errors.DaemonLost)):
+                return True
+            self.reply = None
+        now = time.monotonic()
+        if not self.reply and now >= self.next:
+            self.next = now + AGAIN_S
+            self.reply = conn.decline(self.room, self.encoder,
+                                      secret=self.secret)
+        return now > self.end
+
+
 class Lang:
     """The connection of one scheduler process, and its place on the host."""
 
@@ -82,7 +109,7 @@ class Lang:
         self._asked: Optional[mmx.Reply] = None
         self._thread = threading.get_ident()
         self._left: Deque[mmx.Room] = collections.deque()
-        self._unwanted: Deque[Tuple[int, str, bytes]] = collections.deque()
+        self._unwanted: List[Unwanted] = []
         try:  # once in a process: the first request finds the daemon
             self.conn.wait(self.step, FIRST_S)
         except TimeoutError:
@@ -101,9 +128,9 @@ class Lang:
             self._left.popleft().release(force=True)
         if not self.conn.connected:
             return None
-        while self._unwanted:
-            room, encoder, secret = self._unwanted.popleft()
-            self.conn.decline(room, encoder, secret=secret)
+        if self._unwanted:
+            self._unwanted = [u for u in self._unwanted
+                              if not u.said(self.conn)]
         if self.mapped and self.mapped.epoch == self.conn.epoch:
             return self.mapped
         if not self._asked or self._asked.error:
@@ -116,11 +143,16 @@ class Lang:
             return self.mapped
         return None
 
+    def tidy(self) -> None:
+        """Does what is to be done while no request waits."""
+        if self._left or self._unwanted:
+            self.step()
+
     def decline(self, room: int, encoder: str, secret: bytes) -> None:
         """Tells the encoder, which may not have heard of the request yet,
         that this host will not fetch the room."""
         if self.rank == 0:
-            self._unwanted.append((room, encoder, secret))
+            self._unwanted.append(Unwanted(room, encoder, secret))
             self.step()
 
     def give_back(self, room: mmx.Room) -> None:
@@ -129,6 +161,14 @@ class Lang:
             room.release(force=True)
         else:
             self._left.append(room)
+
+
+def turned(original: Any, self: Any, recv_reqs: Any) -> Any:
+    """MMReceiverHTTP.process_waiting_requests: each turn of the scheduler,
+    also of one that waits for nothing."""
+    if Lang.one:
+        Lang.one.tidy()
+    return original(self, recv_reqs)
 
 
 def make_waiting(receiver: Any) -> type:
@@ -284,5 +324,6 @@ def joined(parts: List[Any]) -> Any:
 def hooks() -> Dict[str, Any]:
     receiver = importlib.import_module(RECEIVER)
     return {"receiver.WaitingZmqRequest": make_waiting(receiver),
+            "receiver.MMReceiverHTTP.process_waiting_requests": turned,
             "receiver.MMReceiverBase._send_encode_request": marked,
             "receiver.MMReceiverBase._run_encode_in_thread": dispatched}

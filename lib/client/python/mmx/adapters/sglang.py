@@ -68,6 +68,7 @@ LANGUAGE: Names = {
             "self req_id mm_data endpoint_encode num_items_assigned "
             "encode_urls time_stats_json scheduler_dispatch_ready "
             "on_dispatch_error",
+        "MMReceiverHTTP.process_waiting_requests": "self recv_reqs",
         "WaitingMMRequestBase.__init__":
             "self rid recv_req mm_processor encoder_urls model_type host_name "
             "receive_count embedding_pool zmq_context embedding_port "

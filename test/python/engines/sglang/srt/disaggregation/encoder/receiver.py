@@ -135,6 +135,11 @@ class MMReceiverBase:
                 on_dispatch_error(error)
 
 
+class MMReceiverHTTP(MMReceiverBase):
+    def process_waiting_requests(self, recv_reqs):
+        return recv_reqs, []
+
+
 def _process_waiting_requests(waiting_list, least):
     """One turn of a rank: the least status of all ranks is what holds."""
     for waiting in waiting_list:
