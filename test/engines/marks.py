@@ -14,12 +14,17 @@ def note(what, identifier):
     os.close(fd)
 
 
-def taken():
-    """Returns {identifier: {what: first time in ns}}, and forgets it."""
+def taken(last=()):
+    """Returns {identifier: {what: time in ns}}, and forgets it: the first
+    time, or that of the last, of what `last` names."""
     found = {}
     with contextlib.suppress(FileNotFoundError):
         with open(os.environ["MMX_TIMES"], encoding="utf-8") as f:
-            for what, identifier, at, _ in map(str.split, f):
-                found.setdefault(identifier, {}).setdefault(what, int(at))
+            for line in f:
+                what, line = line.split(" ", 1)
+                identifier, at, _ = line.rsplit(" ", 2)
+                of = found.setdefault(identifier, {})
+                if what in last or what not in of:
+                    of[what] = int(at)
         os.unlink(os.environ["MMX_TIMES"])
     return found

@@ -17,8 +17,9 @@ import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-sys.path[:0] = [os.path.join(ROOT, "test/e2e")]
+sys.path[:0] = [os.path.join(ROOT, "test/e2e"), HERE]
 
+from marks import taken  # noqa: E402
 from pair import World, free_port  # noqa: E402
 
 started = []
@@ -34,13 +35,18 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = os.path.join(folder, "logs", f"{name}.log")
         os.makedirs(os.path.dirname(self.log), exist_ok=True)
+        self.process = self.start(
+            [str(self.port) if w is PORT else w for w in words], env,
+            cwd or folder)
+        started.append(self)
+
+    def start(self, words, env, cwd):
+        """Returns the process, in a group of its own."""
         with open(self.log, "w", encoding="utf-8") as log:
-            self.process = subprocess.Popen(
-                [str(self.port) if w is PORT else w for w in words],
-                cwd=cwd or folder, stdout=log, stderr=subprocess.STDOUT,
+            return subprocess.Popen(
+                words, cwd=cwd, stdout=log, stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL, start_new_session=True,
                 env={**os.environ, **env})
-        started.append(self)
 
     def healthy(self):
         with contextlib.suppress(OSError), \
@@ -97,6 +103,7 @@ class Table:
         self.folder, self.rows = folder, rows
         self.passed, self.bad = 0, 0
         os.environ["MMX_TIMES"] = os.path.join(folder, "times")
+        taken()  # of an earlier run
         self.world = World()
 
     def line(self, good, case, *words):

@@ -1,0 +1,73 @@
+"""SGLang: its package without what only a GPU needs, and what is run of it."""
+
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+sys.path.insert(0, os.path.dirname(HERE))
+
+import install  # noqa: E402
+
+PACKAGE, VERSION = "sglang", "0.5.23"
+NEED_BYTES = 14 * 10**9  # wheels while they are unpacked; 8 GB stay
+# Kernels for GPUs. What a CPU needs of them is in the folder stand_in.
+LEFT_OUT = {"cuda-python", "flash-attn-4", "flashinfer-python",
+            "humming-kernels", "nvidia-cutlass-dsl", "nvidia-mathdx",
+            "nvshmem4py-cu13", "quack-kernels", "sgl-deep-ep",
+            "sgl-deep-gemm", "sgl-flash-mla", "sglang-kernel", "tilelang"}
+MODELS = {  # folder: options of model.py
+    # One language model, two encoders: a language server with the wrong one
+    # answers right only with its encoder's rows.
+    "right": [], "wrong": ["--vision-seed", "2"],
+    "large": ["--hidden", "2048", "--layers", "1"],
+}
+
+
+def requirements(meta):
+    """Returns what the package needs on a CPU, without extras."""
+    return [install.plain(r) for r in meta.get_all("Requires-Dist")
+            if "extra ==" not in r and
+            re.match(r"[\w.-]+", r)[0].replace("_", "-").lower()
+            not in LEFT_OUT]
+
+
+def after(folder):
+    pass
+
+
+def models(folder):
+    """Makes them; SGLang asks for the old name of a field of theirs."""
+    python = os.path.join(folder, "venv/bin/python")
+    for name, options in MODELS.items():
+        config = os.path.join(folder, name, "config.json")
+        if os.path.exists(config):
+            continue
+        subprocess.run(
+            [python, "-B", os.path.join(HERE, "../vllm/model.py"),
+             os.path.join(folder, name), *options], check=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"})
+        with open(config, encoding="utf-8") as f:
+            made = json.load(f)
+        vision = made["vision_config"]
+        vision["in_chans"] = vision["in_channels"]
+        with open(config, "w", encoding="utf-8") as f:
+            json.dump(made, f)
+
+
+def run(folder, parts):
+    """Prints the table; returns 0 if all of it is well."""
+    models(folder)
+    subprocess.run(["make", "-s", "wheel"], cwd=ROOT, check=True,
+                   stdout=subprocess.DEVNULL)
+    install.pip(os.path.join(folder, "venv"), "install", "--quiet",
+                "--no-deps", "--force-reinstall",
+                *glob.glob(os.path.join(ROOT, "build/mmx-*.whl")))
+    return subprocess.run(
+        [os.path.join(folder, "venv/bin/python"), "-B",
+         os.path.join(HERE, "table.py"), folder, *parts]).returncode
