@@ -1,0 +1,188 @@
+"""SGLang's truth table; started by ../run inside the engine's environment.
+
+    table.py FOLDER [PART ...]
+
+Parts: truth (unsplit, SGLang's zmq_to_scheduler, mmx), tp (two language ranks), time (encoder done to rows usable)."""
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+
+import serve
+import servers
+from marks import taken
+from serve import Engine, Zygote, answer, ask, compare, prompt
+from servers import picture
+
+ROWS = "embedding:bf16:128"
+ZMQ = "zmq_to_scheduler"
+
+
+class Table(servers.Table):
+    """SGLang's: what is compared with what."""
+
+    zygote = None
+
+    def engine(self, name, model, *args, **how):
+        if not self.zygote:
+            self.zygote = Zygote(self.folder)
+        return Engine(self.zygote, self.folder, name, model, *args, **how)
+
+    def encoder(self, name, backend, env=None, port=0):
+        return self.engine(name, "right", "--encoder-only",
+                           "--encoder-transfer-backend", backend, env=env,
+                           port=port)
+
+    def split(self, name, backend, model="wrong", daemons=None, args=(),
+              encoders=1, env=None):
+        """Starts (encoders, language server); model: the latter's, whose own
+        encoder answers otherwise."""
+        e, d = daemons or (None, None)
+        ours = {"MMX_ENCODED_SOCKET": e.socket, "MMX_LANGD_SOCKET": d.socket,
+                **(env or {})} if e else {}
+        made = [self.engine(
+            f"{name}-encoder{i}", model.replace("wrong", "right"),
+            "--encoder-only", "--encoder-transfer-backend", backend, env=ours)
+            for i in range(encoders)]
+        urls = [x.url for x in made]
+        if e:
+            ours["MMX_ENCODERS"] = json.dumps({u: e.address for u in urls})
+        language = self.engine(
+            f"{name}-language", model, "--language-only", "--encoder-urls",
+            *urls, "--encoder-bootstrap-port", str(servers.free_port()),
+            "--encoder-transfer-backend", backend, *args, env=ours)
+        return made, language
+
+    def transfer(self):
+        """Returns the ms between the rows of a request's last part and their
+        use, and forgets it."""
+        found = [m["usable"] - m["encoded"] for m in taken(last={"encoded"}).values()
+                 if {"encoded", "usable"} <= set(m)]
+        return found[0] / 1e6 if found else None
+
+    def same(self, want, language, case, parts, **more):
+        taken()
+        text, *pictures = prompt(*parts)
+        got = ask(language.url, text, *pictures, **more)
+        equal, worst = compare(want, answer(got))
+        took = self.transfer()
+        self.line(equal and worst <= 0.01, case,
+                  "tokens equal" if equal else f"tokens differ: {got[1]}"[:300],
+                  f"log-probability {worst:.3g}",
+                  f"transfer {took:.1f} ms" if took else "no transfer")
+
+
+def unsplit(base, parts):
+    text, *pictures = prompt(*parts)
+    return answer(ask(base.url, text, *pictures))
+
+
+async def truth(t):
+    daemons = t.pair()
+    base = t.engine("unsplit", "right")
+    theirs = t.split("zmq", ZMQ)
+    ours = t.split("mmx", "mmx", daemons=daemons)
+    two = t.split("mmx2", "mmx", daemons=daemons, encoders=2)
+    other = t.engine("other", "wrong")
+    every = [base, other, *(x for made, y in (theirs, ours, two)
+                     for x in (*made, y))]
+    for x in every:
+        x.wait()
+    p = [picture(i) for i in range(4)]
+    a, b = (unsplit(x, ["what is ", p[3], "?"]) for x in (base, other))
+    t.line(a != b, "the language servers' own encoder answers otherwise")
+    other.end()
+    for case, parts in (
+            ("text only", ["hello there"]),
+            ("one picture", ["what is ", p[0], " ?"]),
+            ("one of 320 rows", ["look: ", picture(100, 560, 448)]),
+            ("three, one of them twice",
+             ["a ", p[1], " b ", p[2], "c ", p[1]]),
+            ("the first once more", ["what is ", p[0], " ?"])):
+        want = unsplit(base, parts)
+        for how, (_, language) in ((ZMQ, theirs), ("mmx", ours),
+                                   ("mmx, 2 encoders", two)):
+            t.same(want, language, f"{how}: {case}", parts)
+    want = unsplit(base, ["twice ", p[2]])
+    for turn in ("the first", "the second"):
+        t.same(want, ours[1], f"mmx: one request id twice, {turn}",
+               ["twice ", p[2]], rid="the-same")
+    bodies = [["n", picture(40 + i, 448, 336), str(i)] for i in range(8)]
+    want = [unsplit(base, b) for b in bodies]
+    got = await asyncio.gather(*(asyncio.to_thread(
+        unsplit, ours[1], b) for b in bodies))
+    equal = sum(compare(w, g)[0] for w, g in zip(want, got))
+    # One of them may differ as SGLang's own do with the batch.
+    t.line(equal >= 7, "mmx: eight at once", f"{equal} of 8 equal")
+    for x in every:
+        t.line(x is other or x.alive(), f"{x.name} lives")
+    unsplit(ours[1], ["bye"])
+    unsplit(two[1], ["bye"])
+    daemons[1].all_free()
+
+
+async def ranks(t):
+    """Two language ranks: bytes moved once."""
+    daemons = t.pair(n="tp")
+    both = ("--tp", "2")
+    env = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+    base = t.engine("tp-unsplit", "right", *both, env=env)
+    made, language = t.split("tp", "mmx", daemons=daemons, args=both, env=env)
+    for x in (base, *made, language):
+        x.wait()
+    p = [picture(700 + i, 448, 448) for i in range(3)]
+    for case, parts in (("one", [p[0]]),
+                        ("two, one twice", [p[1], "b", p[2], p[1]])):
+        t.same(unsplit(base, parts), language, f"TP 2, mmx: {case}", parts)
+    rooms = daemons[1].stats()["rooms_succeeded"]
+    t.line(rooms == 2, "TP 2, mmx: rows moved to the host",
+           f"{rooms} rooms for 2 requests and 2 ranks")
+
+
+async def times(t, rounds=9):
+    """Interleaved rounds of both, one request at a time."""
+    daemons = t.pair("embedding:bf16:2048", blocks=64, n="big")
+    made = {"mmx": t.split("time-mmx", "mmx", "large", daemons),
+            ZMQ: t.split("time-zmq", ZMQ, "large")}
+    for encoders, language in made.values():
+        for x in (*encoders, language):
+            x.wait()
+    for rows, w, h in ((256, 448, 448), (2070, 1288, 1260)):
+        found = {how: [] for how in made}
+        for n in range(rounds + 1):
+            for how, (_, language) in made.items():
+                text, *pictures = prompt("x ", picture(rows + n, w, h))
+                taken()
+                status, said, first = ask(language.url, text, *pictures,
+                                          tokens=1)
+                took = t.transfer()
+                if not took:
+                    raise SystemExit(f"engines: {how}: {status} {said}")
+                if n:  # the first one warms up
+                    found[how].append((took, first * 1e3))
+        size = rows * 4096 / 1e6
+        medians = {how: [statistics.median(x) for x in zip(*v)]
+                   for how, v in found.items()}
+        for how, (took, first) in medians.items():
+            t.line(True, f"{size:.1f} MB, {how}",
+                   f"transfer {took:.1f} ms; first token {first:.0f}")
+        a, b = medians.values()
+        t.line(True, f"{size:.1f} MB: {ZMQ}'s transfer takes",
+               f"{b[0] / a[0]:.2f} times mmx's; load "
+               f"{os.getloadavg()[0]:.0f} on {os.cpu_count()} cores")
+
+
+async def main(folder, parts):
+    t = Table(folder, ROWS)
+    try:
+        return await t.play("sglang", {
+            "truth": truth, "tp": ranks, "time": times}, parts)
+    finally:
+        if t.zygote:
+            t.zygote.end()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(sys.argv[1], sys.argv[2:])))
