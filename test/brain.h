@@ -5,6 +5,7 @@
 #ifndef MMX_TEST_BRAIN_H
 #define MMX_TEST_BRAIN_H
 
+#include "core/trace/recorder.h"
 #include "core/brain.h"
 #include "test/t.h"
 
@@ -17,6 +18,7 @@ struct rig {
     struct brain *is;
     struct conf conf;
     struct brain_conf bc;
+    struct recorder recorder;
     struct out out;
     uint64_t now_ns;
     bool noisy;      /* shards do not answer by themselves */

@@ -1,7 +1,7 @@
 /* brain.c - see brain.h: what both roles do about an event, and the table of
  * the roles. Owned by the loop's thread. Rejected: a switch on the role in
  * every function; a table per role is complete or does not link. */
-#include "core/head.h"
+#include "core/trace/trace.h"
 
 #include "base/check.h"
 #include "core/move/pool.h"
@@ -13,6 +13,7 @@ struct brain *brain_init(struct slab *s, const struct brain_conf *c)
 
     CHECK(c->conf->role < ARRAY_LEN(roles) && roles[c->conf->role],
         "a brain of role %u", c->conf->role);
+    CHECK(c->recorder, "a brain without a recorder");
     return roles[c->conf->role]->init(s, c);
 }
 
@@ -62,6 +63,7 @@ void head_record(struct brain *b, struct room *r, const struct ended *row)
     r->ended_row = b->ended_count++;
     CHECK(r->reason < ERR_COUNT, "reason %u", r->reason);
     b->ends[r->reason]++;
+    happened(b, HAPPENED_ENDED, r, e, NONE, r->reason, e->total);
 }
 
 /* events */
@@ -74,6 +76,8 @@ static void on_peer(struct brain *b, struct out *out, const struct event *ev)
     if (ev->link >= b->peers.links)
         return;
     p = peers_hear(&b->peers, out, ev->link, m, ev->fresh, b->now_ns);
+    if (m->type == PEER_HELLO)
+        happened_here(b, HAPPENED_PEER_UP, peer_on(&b->peers, ev->link));
     if (!p || b->ops->peer(b, out, p, m))
         return;
     b->stats[STAT_malformed_peer]++;
@@ -107,8 +111,12 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
     case EV_LOCAL_BAD:
         head_local_bad(b, out, ev);
         return false;
-    case EV_LINK_UP:
     case EV_LINK_DOWN:
+        if (ev->link < b->peers.links)
+            happened_here(b, HAPPENED_PEER_DOWN, peer_on(&b->peers, ev->link));
+        peers_link(&b->peers, out, ev);
+        return false;
+    case EV_LINK_UP:
     case EV_LINK_REFUSED:
         peers_link(&b->peers, out, ev);
         return false;
@@ -126,6 +134,7 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         return true;
     case EV_DRAIN:
         b->draining = true;
+        happened_here(b, HAPPENED_DRAINING, NULL);
         return true;
     case EV_POOL:
         pools_take(b, ev->pool, ev->memory);

@@ -9,6 +9,8 @@
 #include "core/flow.h"
 #include "wire/layout.h"
 
+struct recorder;
+
 struct brain_conf {
     const struct conf *conf;   /* stays valid and unchanged */
     uint64_t epoch;            /* random, not 0 */
@@ -25,6 +27,8 @@ struct brain_conf {
     uint8_t carriers_barred;   /* that are not, since they cannot encrypt */
     const char *carriers_text; /* the same for HELLO; stays valid */
     uint32_t segment_max;      /* largest data payload taken or sent */
+    struct recorder
+        *recorder; /* zero, stays valid; NULL: nothing is recorded */
 };
 
 struct brain;

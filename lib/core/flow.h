@@ -251,6 +251,7 @@ struct show_at {
     uint32_t places;
     uint32_t uid; /* of the reader: others' ids are left out; 0: none are */
     bool over;    /* all was shown */
+    uint64_t end; /* trace: where this report ends; 0: not known yet */
     uint32_t sums[SHOW_POOLS_MAX][3]; /* pools: what was counted so far */
 };
 #define SHOW_ALL (&(struct show_at){.places = UINT32_MAX})

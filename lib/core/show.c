@@ -3,6 +3,7 @@
 #include "core/show.h"
 
 #include "base/check.h"
+#include "core/trace/trace.h"
 
 #include <stdio.h>
 
@@ -34,7 +35,7 @@ static void show_since(
         s->number(s, name, (at_ns - e->opened_ns) / 1000);
 }
 
-static void show_room_id(
+void show_room_id(
     struct rows_out *s, const struct show_at *at, uint64_t id, uint64_t who)
 {
     if (shown_to(at, who))
@@ -246,6 +247,8 @@ bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
         histograms_show(b, at, s);
     else if (!strcmp(what, "buckets"))
         histograms_show_buckets(b, at, s);
+    else if (!strcmp(what, "trace"))
+        show_trace(b, at, s);
     else
         return b->ops->show->more && b->ops->show->more(b, what, at, s);
     return true;

@@ -23,6 +23,9 @@ static inline bool shown_to(const struct show_at *at, uint64_t who)
 }
 /* What stands in place of another user's id. */
 #define OTHERS "-"
+/* Appends the id of a room that is `who`'s, as the reader may know it. */
+void show_room_id(
+    struct rows_out *s, const struct show_at *at, uint64_t id, uint64_t who);
 /* Begins the row of an open room. peer: NULL at encoded; state: NULL as it
  * is. The id may be all that opens a room, so other users are not shown it. */
 void show_room(struct rows_out *s, const struct show_at *at, uint64_t now_ns,

@@ -466,6 +466,7 @@ static void show(
     struct node *n, uint32_t conn, const struct local_msg *m, enum what what)
 {
     struct query *q = begin(n, conn, m);
+    char from[24];
 
     if (!q)
         return;
@@ -474,6 +475,10 @@ static void show(
         &q->report.rows_out, n, what, false, NONE, NONE};
     if (n->conns[conn].uid != n->brain_conf.uid)
         q->at.uid = n->conns[conn].uid;
+    if (what == WHAT_TRACE) {
+        text_copy(m->query.args, from, sizeof(from));
+        q->at.at = strtoull(from, NULL, 10);
+    }
     list_push_tail(&n->making, &q->making);
 }
 

@@ -105,12 +105,13 @@ static enum err take_memory(struct node *n)
     n->conns = calloc(share_connections(c), sizeof(*n->conns));
     n->pools = calloc(c->pools_count, sizeof(*n->pools));
     n->mems = calloc(c->pools_count, sizeof(*n->mems));
+    n->recorder = calloc(1, sizeof(*n->recorder));
     n->out.actions = calloc(OUT_ACTIONS, sizeof(*n->out.actions));
     n->out.cap = OUT_ACTIONS;
     n->out.bytes = writer_of(malloc(OUT_BYTES), OUT_BYTES);
     n->outbox.cap = OUTBOX_BYTES;
     n->outbox.bytes = malloc(OUTBOX_BYTES);
-    if (!n->conns || !n->pools || !n->mems || !n->out.actions ||
+    if (!n->conns || !n->pools || !n->mems || !n->recorder || !n->out.actions ||
         !n->out.bytes.p || !n->outbox.bytes)
         return ERR_NO_BLOCKS;
     for (uint64_t i = 0; i < share_connections(c); i++)
@@ -222,6 +223,7 @@ static enum err start_brain(struct node *n)
     n->brain_conf.shards = n->shards_count;
     n->brain_conf.boot = boot_id();
     n->brain_conf.uid = geteuid();
+    n->brain_conf.recorder = n->recorder;
     n->brain_conf.segment_max = (uint32_t)n->conf->transfer_segment;
     (void)brain_init(&s, &n->brain_conf);
     n->brain_bytes = s.used;
@@ -407,6 +409,7 @@ void node_free(struct node **out)
     free(n->conns);
     free(n->pools);
     free(n->mems);
+    free(n->recorder);
     free(n->out.actions);
     free(n->out.bytes.p);
     free(n->outbox.bytes);

@@ -7,6 +7,7 @@
 #define MMX_NODE_NODE_IMPL_H
 
 #include "base/list.h"
+#include "core/trace/recorder.h"
 #include "core/brain.h"
 #include "io/local.h"
 #include "io/peer.h"
@@ -59,6 +60,7 @@ struct node {
     struct brain_conf brain_conf;
     uint64_t started_ns, now_ns;
     uint64_t turns, steps;
+    struct recorder *recorder; /* of the brain */
 
     uv_loop_t loop;
     bool loop_made;

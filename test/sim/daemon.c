@@ -8,6 +8,7 @@
 #include "test/sim/sim.h"
 
 #include "base/check.h"
+#include "core/trace/recorder.h"
 #include "core/out.h"
 
 #include <stdio.h>
@@ -92,7 +93,10 @@ static const struct layout *layout_of(const struct daemon *d, uint32_t i)
 
 static void brain_make(struct daemon *d)
 {
+    static struct recorder recorder; /* of the whole world */
     struct slab s = {0};
+
+    d->bc.recorder = &recorder;
 
     for (int round = 0; round < 2; round++) {
         d->brain = brain_init(&s, &d->bc);

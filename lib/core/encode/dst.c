@@ -477,6 +477,7 @@ static void send_more(struct encoded *e, struct out *out, struct edst *d)
     struct eroom *m = d->room;
     uint32_t limit =
         min_u32(item_sendable(m->item, d->unit_rows), grantable(d));
+    uint32_t before;
     struct data_cmd cmd;
 
     CHECK(d->job != JOB_CLOSING && d->unit_rows > 0,
@@ -491,8 +492,12 @@ static void send_more(struct encoded *e, struct out *out, struct edst *d)
         d->job_attempt = d->attempt;
         out_data(out, &cmd);
     }
-    if (limit <= (d->job == JOB_OPEN ? d->limit : d->from))
+    before = d->job == JOB_OPEN ? d->limit : d->from;
+    if (limit <= before)
         return;
+    if (happening_due(before, limit) || limit == m->item->total)
+        happened(&e->b, HAPPENED_SENDING, &m->r, &m->history, d->peer, before,
+            limit);
     if (d->job == JOB_NONE) {
         open_job(e, out, d, limit);
     } else {
@@ -639,11 +644,11 @@ void edst_say_state(
     msg.state.flags = m->item->total != ROWS_UNKNOWN ? FLAG_AUX : 0;
     d->answer_ns = TIME_NEVER;
     if (e->b.peers.peers[d->peer].up) /* else it asks again */
-        peer_send(&e->b.peers, out, &e->b.peers.peers[d->peer], &msg);
+        edst_tell(e, out, d, &msg, d->granted);
 }
 
 static void say_length(
-    struct encoded *e, struct out *out, struct edst *d, struct peer *p)
+    struct encoded *e, struct out *out, struct edst *d, const struct peer *p)
 {
     const struct eroom *m = d->room;
     struct peer_msg msg = about(d, PEER_LENGTH);
@@ -664,11 +669,10 @@ static void say_length(
         msg.length.firm = d->firm;
         d->answer_ns = TIME_NEVER;
     }
-    peer_send(&e->b.peers, out, p, &msg);
+    edst_tell(e, out, d, &msg, m->item->total);
 }
 
-static void say_want(
-    struct encoded *e, struct out *out, struct edst *d, struct peer *p)
+static void say_want(struct encoded *e, struct out *out, const struct edst *d)
 {
     const struct eroom *m = d->room;
     struct peer_msg msg = about(d, PEER_WANT);
@@ -679,11 +683,10 @@ static void say_want(
     msg.want.committed = m->item->committed;
     if (msg.want.ahead || m->required > 1)
         msg.want.committed = min_u32(m->item->total, m->item->max_rows);
-    peer_send(&e->b.peers, out, p, &msg);
+    edst_tell(e, out, d, &msg, msg.want.committed);
 }
 
-static void say_failed(
-    struct encoded *e, struct out *out, struct edst *d, struct peer *p)
+static void say_failed(struct encoded *e, struct out *out, const struct edst *d)
 {
     struct peer_msg msg = about(d, PEER_FAILED);
 
@@ -691,7 +694,7 @@ static void say_failed(
     msg.failed.a = d->a;
     msg.failed.b = d->b;
     msg.failed.text = span_str(d->text);
-    peer_send(&e->b.peers, out, p, &msg);
+    edst_tell(e, out, d, &msg, ROWS_UNKNOWN);
 }
 
 /* Sends what is pending at L, if it is due. */
@@ -719,18 +722,18 @@ static void say(struct encoded *e, struct out *out, struct edst *d)
     if (d->debt.owe & OWE_LENGTH)
         say_length(e, out, d, p);
     if (d->debt.owe & OWE_WANT) {
-        say_want(e, out, d, p);
+        say_want(e, out, d);
         e->b.stats[STAT_wants] += !again;
     }
     if (d->debt.owe & OWE_FAILED)
-        say_failed(e, out, d, p);
+        say_failed(e, out, d);
     if (d->debt.owe & OWE_BROKEN) {
         struct peer_msg msg = about(d, PEER_BROKEN);
 
         msg.broken.attempt = d->attempt;
         msg.broken.back = d->back;
         msg.broken.committed = d->room->item->committed;
-        peer_send(&e->b.peers, out, p, &msg);
+        edst_tell(e, out, d, &msg, msg.broken.committed);
     }
 }
 
@@ -754,11 +757,10 @@ static void forget(struct encoded *e, struct edst *d)
 /* Answers the ABORT of L: nothing of the generation is sent any more. */
 static void say_drained(struct encoded *e, struct out *out, struct edst *d)
 {
-    const struct peer *p = &e->b.peers.peers[d->peer];
     struct peer_msg msg = about(d, PEER_DRAINED);
 
-    if (d->drained_due && p->up)
-        peer_send(&e->b.peers, out, p, &msg);
+    if (d->drained_due && e->b.peers.peers[d->peer].up)
+        edst_tell(e, out, d, &msg, ROWS_UNKNOWN);
     d->drained_due = false;
 }
 

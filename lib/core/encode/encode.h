@@ -26,6 +26,7 @@
 #include "core/move/pool.h"
 #include "core/move/rowmap.h"
 #include "core/tombs.h"
+#include "core/trace/trace.h"
 
 /* States, in the order in which a record goes through them. */
 enum eroom_life {
@@ -213,8 +214,9 @@ struct encoded {
     struct epool pools[CONF_POOLS_MAX];
     struct heap room_timers, dst_timers;
     struct list room_todo, dst_todo;
-    uint64_t age_next;   /* of items */
-    uint64_t give_up_ns; /* when a peer that is up may be evicted again */
+    struct eroom *announced; /* whose announce is being taken; NULL */
+    uint64_t age_next;       /* of items */
+    uint64_t give_up_ns;     /* when a peer that is up may be evicted again */
     uint8_t scratch[AUX_MAX];
 };
 
@@ -275,6 +277,15 @@ static inline bool edst_ended(const struct edst *d)
 static inline uint32_t edst_slot(const struct encoded *e, const struct edst *d)
 {
     return (uint32_t)(d - e->dsts);
+}
+
+/* Sends a message to the destination's langd. rows: that it is about. */
+static inline void edst_tell(struct encoded *e, struct out *out,
+    const struct edst *d, struct peer_msg *msg, uint32_t rows)
+{
+    peer_send(&e->b.peers, out, &e->b.peers.peers[d->peer], msg);
+    happened_message(&e->b, HAPPENED_SENT, msg, (uint32_t)d->room->history.who,
+        d->peer, rows);
 }
 
 /* encode/life.c */

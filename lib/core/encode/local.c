@@ -190,7 +190,11 @@ static enum err announce(struct encoded *e, uint32_t conn,
     check_waiting(e, m);
     queue_counts(e, m);
     eroom_count_declines(e, m);
+    e->announced = m;
     epool_serve(e, eroom_pool(e, m));
+    e->announced = NULL;
+    happened(&e->b, HAPPENED_ANNOUNCED, &m->r, &m->history, NONE, n->total,
+        m->item->src.blocks);
     return OK;
 }
 
@@ -317,6 +321,7 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
     struct eroom *m = att ? to_eroom(att->room) : NULL;
     const char *text = "no room has that cell and tag";
     enum err err = ERR_UNKNOWN_ROOM;
+    uint32_t before;
 
     if (m)
         err = check_commit(m, att, n, &text);
@@ -334,7 +339,11 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
                 m ? m->item->max_rows : 0, text});
         return;
     }
+    before = m->item->committed;
     take_commit(e, out, m->item, n);
+    if ((n->flags & FLAG_FINAL) || happening_due(before, m->item->committed))
+        happened(&e->b, HAPPENED_COMMITTED, &m->r, &m->history, NONE,
+            m->item->committed, m->item->total);
     out_ok(out, conn, msg->seq);
 }
 

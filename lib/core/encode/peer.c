@@ -15,6 +15,15 @@ static struct peer_msg reply(const struct peer_msg *in, enum peer_type type)
         .type = type, .room = in->room, .generation = in->generation};
 }
 
+/* Sends a message about a generation that has no record here. */
+static void tell(struct encoded *e, struct out *out, const struct peer *p,
+    struct peer_msg *msg)
+{
+    peer_send(&e->b.peers, out, p, msg);
+    happened_message(&e->b, HAPPENED_SENT, msg, NONE,
+        peer_index(&e->b.peers, p), ROWS_UNKNOWN);
+}
+
 /* Says that L was found to have all rows, or decides. */
 static void say_success(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *in)
@@ -24,7 +33,7 @@ static void say_success(struct encoded *e, struct out *out, struct peer *p,
     msg.state.answers = (uint8_t)in->type;
     msg.state.state = ROOM_SUCCESS;
     msg.state.total = ROWS_UNKNOWN;
-    peer_send(&e->b.peers, out, p, &msg);
+    tell(e, out, p, &msg);
 }
 
 static void say_failed(struct encoded *e, struct out *out, struct peer *p,
@@ -37,7 +46,7 @@ static void say_failed(struct encoded *e, struct out *out, struct peer *p,
     msg.failed.a = a;
     msg.failed.b = b;
     msg.failed.text = span_str(text);
-    peer_send(&e->b.peers, out, p, &msg);
+    tell(e, out, p, &msg);
 }
 
 /* Refuses a generation for ever: each later message of it gets this answer. */
@@ -61,7 +70,7 @@ static void answer_unknown(struct encoded *e, struct out *out, struct peer *p,
     if (in->type == PEER_ABORT) {
         if (!t) /* its INIT may still come */
             gens_end(e, p, in->generation, ROOM_FAILED, ERR_ABORTED);
-        peer_send(&e->b.peers, out, p, &drained);
+        tell(e, out, p, &drained);
     } else if (in->type == PEER_ACK || /* L decides */
                (t && t->state == ROOM_SUCCESS))
         say_success(e, out, p, in);
@@ -263,6 +272,9 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     struct edst *d;
     enum err err;
 
+    happened_message(&e->b, HAPPENED_GOT, msg,
+        m ? (uint32_t)m->history.who : NONE, peer_index(&e->b.peers, p),
+        n->granted);
     if (!m)
         return;
     if (eroom_announced(m) && !(pools >> m->item->pool & 1)) {
@@ -353,7 +365,7 @@ static void say_acked(struct encoded *e, struct out *out, struct acked *a)
         put_u64(&w, a->generations[i]);
     msg.acked.generations = span_of(bytes, w.len);
     if (p->up && p->epoch == a->epoch) /* else they are said again */
-        peer_send(&e->b.peers, out, p, &msg);
+        tell(e, out, p, &msg);
     a->count = 0;
     list_remove(&a->pending);
 }
@@ -576,6 +588,10 @@ bool encoded_peer(
     CHECK(!d || (d->state != DST_FREE && d->generation == msg->generation),
         "destination %u of state %u has generation %llu, not %llu", i, d->state,
         (unsigned long long)d->generation, (unsigned long long)msg->generation);
+    if (d || msg->type != PEER_INIT)
+        happened_message(&e->b, HAPPENED_GOT, msg,
+            d ? (uint32_t)d->room->history.who : NONE,
+            peer_index(&e->b.peers, p), ROWS_UNKNOWN);
     switch (msg->type) {
     case PEER_INIT:
     case PEER_RESUME:

@@ -36,7 +36,7 @@ struct eroom *eroom_new(
     list_init(&m->dsts);
     list_init(&m->in_item);
     list_init(&m->in_kept);
-    m->history.who = who;
+    m->history.who = who >> 32 ? NONE : who; /* until it is announced */
     m->history.opened_ns = e->b.now_ns;
     return m;
 }
@@ -71,6 +71,8 @@ static void settle_source(struct encoded *e, struct eroom *m)
         eroom_move(e, m, EROOM_QUARANTINED);
         return;
     }
+    happened(&e->b, HAPPENED_FREED, &m->r, &m->history, NONE,
+        m->item->src.blocks, 0);
     item_leave(e, m);
     eroom_move(e, m, EROOM_GONE);
 }

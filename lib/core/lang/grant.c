@@ -98,6 +98,9 @@ static bool take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
     rowmap_clear(&p->landed, &p->p, first_run);
     m->granted += n * p->block_rows;
     m->grade = (uint8_t)max_u32(m->grade, grade);
+    if (m->history.opened_ns != l->b.now_ns) /* else INIT says it */
+        happened(&l->b, HAPPENED_GRANTED, &m->r, &m->history, m->peer,
+            m->granted, n);
     if (lroom_open(m))
         send_runs(l, out, m, first_run);
     else
@@ -172,6 +175,8 @@ void grant_restart(
         pool_give(&p->p, &rest);
     }
     m->attempt++;
+    happened(&l->b, HAPPENED_RESTARTED, &m->r, &m->history, m->peer, m->attempt,
+        keep);
     m->granted = m->base + m->held.blocks * p->block_rows;
     m->from = m->prefix = m->highest = m->exposed;
     m->landed = 0;

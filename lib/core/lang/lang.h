@@ -32,6 +32,7 @@
 #include "core/share.h"
 #include "core/lang/ticket.h"
 #include "core/tombs.h"
+#include "core/trace/trace.h"
 
 #define ATTEMPTS_MAX 3 /* outages that a room may have */
 #define STALE_MAX    3 /* the first may be of an epoch before the last HELLO */

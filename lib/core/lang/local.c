@@ -167,6 +167,8 @@ static enum err open_room(struct langd *l, uint32_t conn,
     if (slot != NONE)
         lroom_no_readers(l, &l->rooms[slot]);
     fill_request(l, *out, n);
+    happened(&l->b, HAPPENED_REQUESTED, &(*out)->r, &(*out)->history, peer,
+        n->rows, n->pool);
     if (n->group)
         group_join(l, *out, n, l->b.engines.conns[conn].session);
     att->owner = true;
@@ -236,6 +238,8 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     d.decline.gids = a.gids;
     d.decline.secret = a.secret;
     peer_send(&l->b.peers, out, p, &d);
+    happened_message(&l->b, HAPPENED_SENT, &d, l->b.engines.conns[conn].uid,
+        peer_index(&l->b.peers, p), ROWS_UNKNOWN);
     out_done(out, conn, msg->seq, 0, 0);
 }
 

@@ -419,6 +419,8 @@ bool langd_peer(
     struct lroom *m = &l->rooms[msg->generation % l->rooms_max];
 
     if (msg->type == PEER_ACKED && msg->acked.generations.len % 8 == 0) {
+        happened_message(&l->b, HAPPENED_GOT, msg, NONE,
+            peer_index(&l->b.peers, p), ROWS_UNKNOWN);
         on_acked(l, p, msg->acked.generations);
         return true;
     }
@@ -434,6 +436,12 @@ bool langd_peer(
         }
         return true;
     }
+    if (msg->type == PEER_LENGTH && !m->length_known)
+        happened_message(
+            &l->b, HAPPENED_LENGTH, msg, m->uid, m->peer, msg->length.total);
+    else
+        happened_message(
+            &l->b, HAPPENED_GOT, msg, m->uid, m->peer, ROWS_UNKNOWN);
     if (msg->type == PEER_STATE)
         on_state(l, m, &msg->state);
     else if (msg->type == PEER_NACK)

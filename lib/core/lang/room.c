@@ -223,6 +223,10 @@ void lroom_landed(
     m->init = INIT_CONFIRMED; /* its encoder has sent rows of it */
     if (!m->history.first_ns)
         m->history.first_ns = l->b.now_ns;
+    if (happening_due(m->landed, m->landed + rows) ||
+        m->landed + rows == m->total)
+        happened(&l->b, HAPPENED_LANDED, &m->r, &m->history, m->peer,
+            m->landed + rows, m->total);
     m->landed += rows;
     /* A segment that ends inside a unit ends the item: LENGTH may be late. */
     if (m->total == ROWS_UNKNOWN && (first + rows) % p->unit_rows != 0)
@@ -474,8 +478,11 @@ static void settle_ended(struct langd *l, struct out *out, struct lroom *m)
     }
     m->consumer_ns = TIME_NEVER;
     laux_drop(l, m);
-    if (m->life == LIFE_QUARANTINED)
-        lroom_move(m, LIFE_OWED);
+    if (m->life != LIFE_QUARANTINED)
+        return;
+    happened(
+        &l->b, HAPPENED_FREED, &m->r, &m->history, NONE, m->history.blocks, 0);
+    lroom_move(m, LIFE_OWED);
 }
 
 /* True if nothing of the room is left. */

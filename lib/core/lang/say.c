@@ -26,6 +26,15 @@ static struct peer_msg about(const struct lroom *m, enum peer_type type)
         .type = type, .room = m->r.id, .generation = m->generation};
 }
 
+/* Sends a message about the room. rows: that it is about. */
+static void tell(struct langd *l, struct out *out, const struct lroom *m,
+    const struct peer *p, struct peer_msg *msg, uint32_t rows)
+{
+    peer_send(&l->b.peers, out, p, msg);
+    happened_message(&l->b, HAPPENED_SENT, msg, m ? m->uid : NONE,
+        peer_index(&l->b.peers, p), rows);
+}
+
 struct asker say_asker(const struct peer *p, const struct conn *c,
     const struct secret *secret, uint8_t bytes[GROUPS_BYTES])
 {
@@ -100,7 +109,7 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
         if (!m->history.init_ns)
             m->history.init_ns = l->b.now_ns;
     }
-    peer_send(&l->b.peers, out, p, &msg);
+    tell(l, out, m, p, &msg, m->granted);
     m->init = (uint8_t)max_u32(m->init, INIT_SENT);
     m->sent_attempt = m->attempt;
     m->sent_granted = m->granted;
@@ -115,7 +124,7 @@ static void say_ack(
     CHECK(m->r.state == ROOM_SUCCESS, "room %llx of state %u has all rows",
         (unsigned long long)m->r.id, m->r.state);
     msg.ack.rows = m->total;
-    peer_send(&l->b.peers, out, p, &msg);
+    tell(l, out, m, p, &msg, m->total);
     /* May wait for the engine's READY: where all share one core, the receiver
      * of the packet would run before the engine. */
     out_coalesce(out);
@@ -136,7 +145,7 @@ static void say_abort(
     msg.abort.who = a.who;
     msg.abort.gids = a.gids;
     msg.abort.secret = a.secret;
-    peer_send(&l->b.peers, out, p, &msg);
+    tell(l, out, m, p, &msg, ROWS_UNKNOWN);
 }
 
 /* Asks for the aux again: there is space now. */
@@ -153,7 +162,7 @@ static void say_aux(
     msg.state.attempt = m->attempt;
     msg.state.granted = m->granted;
     msg.state.total = m->total;
-    peer_send(&l->b.peers, out, p, &msg);
+    tell(l, out, m, p, &msg, ROWS_UNKNOWN);
 }
 
 /* Answers the FAILED (or its like) that had to wait until no row of the room
@@ -171,7 +180,7 @@ static void say_outcome(
     msg.state.state = m->r.state;
     msg.state.reason = m->r.reason;
     msg.state.total = ROWS_UNKNOWN;
-    peer_send(&l->b.peers, out, p, &msg);
+    tell(l, out, m, p, &msg, ROWS_UNKNOWN);
 }
 
 /* Answers the LENGTH that no ACK has answered meanwhile. */
@@ -258,5 +267,5 @@ void say_state(struct langd *l, struct out *out, struct peer *p,
         msg.state.state = ROOM_FAILED;
         msg.state.reason = ERR_STALE;
     }
-    peer_send(&l->b.peers, out, p, &msg);
+    tell(l, out, m, p, &msg, m ? m->granted : ROWS_UNKNOWN);
 }
