@@ -130,7 +130,9 @@ class Engine:
                 encode.append(f)
             self.scheduler.update_state_after_alloc(request, i)
         meta = self.scheduler.build_connector_meta(
-            types.SimpleNamespace(free_encoder_mm_hashes=list(evict)))
+            types.SimpleNamespace(
+                free_encoder_mm_hashes=list(evict),
+                num_scheduled_tokens={request.request_id: 1}))
         for rank, cache in zip(self.ranks, self.caches):
             rank.bind_connector_metadata(pickle.loads(pickle.dumps(meta)))
             rank.start_save_caches(encoder_cache=cache)

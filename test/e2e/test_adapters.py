@@ -4,6 +4,7 @@ preemption, prefix hits, the producer's own cache, failures."""
 import os
 import signal
 import time
+import types
 
 from fake_vllm import Request, VllmCase, room_of
 from pair import eventually
@@ -219,6 +220,27 @@ class Vllm(VllmCase):
         self.assertEqual(self.consumer.encoded, [])
         self.consumer.finish(r)
 
+    def test_an_idle_engine_gets_its_rows_in_one_pass(self):
+        self.start(mmx_pause_s=20)
+        self.connect()
+        r = self.hand_over("r1", ("cat", 300), ("dog", 20))
+        self.assertTrue(self.consumer.ready(r))
+        self.consumer.step(r)
+        # Beside a request that runs, nothing waits.
+        conn = self.consumer.scheduler._consumer.link.conn
+        wait, conn.wait = conn.wait, None
+        other = self.hand_over("r2", ("fox", 30))
+        self.consumer.admit(other)
+        conn.wait = wait
+        for x in (r, other):
+            self.consumer.finish(x)
+        # It has ended: the engine is idle again.
+        r = self.hand_over("r3", ("cow", 30))
+        self.assertTrue(self.consumer.ready(r))
+        self.consumer.step(r)
+        self.assertEqual(self.consumer.encoded, [])
+        self.consumer.finish(r)
+
     def test_no_hook_of_a_scheduler_waits(self):
         """With both daemons stopped in their tracks every hook comes back."""
         self.start()
@@ -230,8 +252,9 @@ class Vllm(VllmCase):
             self.assertFalse(self.consumer.ready(r))
             self.assertFalse(self.consumer.scheduler.has_cache_item("cat"))
             self.assertFalse(self.producer.ready(Request("r2", ("dog", 9))))
-            self.consumer.scheduler.build_connector_meta(None)
-            self.producer.scheduler.build_connector_meta(None)
+            for engine in (self.consumer, self.producer):
+                engine.scheduler.build_connector_meta(types.SimpleNamespace(
+                    free_encoder_mm_hashes=[], num_scheduled_tokens={}))
             self.assertLess(time.monotonic() - began, 0.5)
         finally:
             for d in (self.e, self.d):

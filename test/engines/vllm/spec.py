@@ -39,8 +39,9 @@ NAMES = {
         "MultiModalFeatureSpec.mm_position", "PlaceholderRange.offset",
         "PlaceholderRange.length", "PlaceholderRange.get_num_embeds"],
     "vllm/platforms/interface.py": ["Platform.device_type"],
-    "vllm/v1/core/sched/output.py": ["SchedulerOutput."
-                                     "free_encoder_mm_hashes"],
+    "vllm/v1/core/sched/output.py": [
+        "SchedulerOutput.free_encoder_mm_hashes",
+        "SchedulerOutput.num_scheduled_tokens"],
     "vllm/v1/request.py": [
         "Request.self.request_id", "Request.self.mm_features",
         "Request.self.ec_transfer_params", "Request.self.status",

@@ -41,6 +41,23 @@ class Table(servers.Table):
         return [x / 1e6 for x in max(found, key=lambda m: m[0] + m[2])] \
             if found else None
 
+    def compared(self, size, found):
+        """Prints medians of {connector: [(save, way, fetch, both, first
+        token) in ms]}, and the ratio of the second's to the first's."""
+        for kind, rows in found.items():
+            save, way, fetch, both, ttft = map(statistics.median, zip(*rows))
+            self.line(True, f"{size}, {kind}",
+                      f"encoder done to rows usable {both:.1f} ms (saved in "
+                      f"{save:.1f}, fetched in {fetch:.1f}; least "
+                      f"{min(r[3] for r in rows):.1f}), and {way:.0f} on the "
+                      f"request's way; first token {ttft:.0f}")
+        ours, theirs = ([r[3] for r in rows] for rows in found.values())
+        pairs = sum(a < b for a, b in zip(ours, theirs))
+        self.line(True, f"{size}: {list(found)[1]} takes",
+                  f"{statistics.median(theirs) / statistics.median(ours):.2f}"
+                  f" times mmx's; mmx was faster in {pairs} of {len(ours)} "
+                  f"rounds; load {os.getloadavg()[0]:.1f}")
+
     async def same(self, s, base, router, case, body, exact=True):
         """Compares a request's answer with the unsplit engine's."""
         want = answer(await router.post(s, base.url, body, "unsplit"))
@@ -145,8 +162,10 @@ async def ranks(t):
     d.all_free()
 
 
-async def times(t, rounds=9):
-    """Interleaved rounds of both, one request at a time."""
+async def times(t, rounds=15):
+    """Interleaved rounds of both, one request at a time: from the encoder's
+    output in the producer's cache until the consumer has read its rows, less
+    the time that the request is on its way. See timed.py."""
     e, d = t.pair("embedding:bf16:2048", blocks=64, n="big")
     shared = os.path.join(t.folder, "example-times")
     shutil.rmtree(shared, ignore_errors=True)
@@ -164,7 +183,8 @@ async def times(t, rounds=9):
         for rows, w, h in ((256, 448, 448), (2070, 1288, 1260)):
             found = {"mmx": [], "vLLM's example": []}
             for n in range(rounds + 1):
-                for router, kind in zip(made, found):
+                turns = list(zip(made, found))
+                for router, kind in turns[::-1] if n % 2 else turns:
                     body = prompt("x ", picture(rows + n, w, h), tokens=1)
                     t.transfer()
                     began = time.monotonic()
@@ -173,17 +193,7 @@ async def times(t, rounds=9):
                     if n:  # the first one warms up
                         took = t.transfer()
                         found[kind].append((*took, took[0] + took[2], ttft))
-            size = rows * 4096 / 1e6
-            medians = {k: [statistics.median(x) for x in zip(*v)]
-                       for k, v in found.items()}
-            for kind, (save, way, fetch, both, ttft) in medians.items():
-                t.line(True, f"{size:.1f} MB, {kind}",
-                       f"transfer {both:.1f} ms (saved in {save:.1f}, "
-                       f"fetched in {fetch:.1f}); request on its way "
-                       f"{way:.0f}, first token {ttft:.0f}")
-            a, b = medians.values()
-            t.line(True, f"{size:.1f} MB: the example's transfer takes",
-                   f"{b[3] / a[3]:.1f} times mmx's")
+            t.compared(f"{rows * 4096 / 1e6:.1f} MB", found)
 
 
 async def main(folder, parts):

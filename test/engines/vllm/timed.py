@@ -1,6 +1,9 @@
-"""Connectors that write down when they did what,: mmx's and vLLM's
-example, which passes one file for each picture."""
+"""Connectors that write down when they did what: mmx's and vLLM's example,
+which passes one file for each picture. "encoded": the encoder's output is in
+the producer's cache; "usable": each page of the rows in the consumer's cache
+has been read once, since a file that is only mapped has yet to be."""
 
+import torch
 from vllm.distributed.ec_transfer.ec_connector.example_connector import \
     ECExampleConnector
 
@@ -27,6 +30,8 @@ class _Timed:
         had = set(encoder_cache)
         super().start_load_caches(encoder_cache, **kwargs)
         for identifier in set(encoder_cache) - had:
+            rows = encoder_cache[identifier].flatten().view(torch.uint8)
+            int(rows[::4096].sum())
             note("usable", identifier)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import (Any, Callable, Dict, Iterable, List, NamedTuple, Optional,
+                    Set, Tuple)
 
 import mmx
 from mmx import errors
 
 from ._vllm_engine import ECConnectorMetadata, log
 
-__all__ = ["Link", "Load", "MmxECMetadata", "Offer", "Save", "Settings"]
+__all__ = ["Link", "Load", "MmxECMetadata", "Offer", "Pause", "Save",
+           "Settings"]
 
 # torch's names and ours
 DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
@@ -38,6 +41,8 @@ class Settings:
         self.local_encode = bool(extra.get("mmx_local_encode", True))
         # Seconds before a picture at hand is encoded here if no row came.
         self.patience = float(extra.get("mmx_patience_s", 5))
+        # Seconds of one pass of an idle scheduler that may wait for a daemon.
+        self.pause = float(extra.get("mmx_pause_s", 0.005))
         # All ranks of the first pipeline stage run the connector.
         self.ranks = int(getattr(parallel, "tensor_parallel_size", 1)) * \
             int(getattr(parallel, "prefill_context_parallel_size", 1))
@@ -124,6 +129,31 @@ class MmxECMetadata(ECConnectorMetadata):
 
     loads: List[Load] = field(default_factory=list)
     saves: List[Save] = field(default_factory=list)
+
+
+class Pause:
+    """What one pass of the scheduler may wait for a daemon's answer: some ms
+    while no request runs, and nothing beside one. An idle vLLM sleeps between
+    two passes anyway, and an answer of a daemon takes less than a pass."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = self.left = limit
+        self.running: Set[str] = set()
+
+    def passed(self, scheduled: Iterable[str]) -> None:
+        """Takes note of a pass and of the requests that it has scheduled."""
+        self.running, self.left = set(scheduled), self.limit
+
+    def wait(self, conn: mmx.Connection, until: Callable[[], Any]) -> None:
+        """Waits until it holds, or this pass has waited enough."""
+        if self.running or self.left <= 0 or until():
+            return
+        began = time.monotonic()
+        try:
+            conn.wait(until, self.left)
+        except (errors.MmxError, TimeoutError):
+            pass
+        self.left -= time.monotonic() - began
 
 
 class Link:

@@ -10,7 +10,8 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 import mmx
 from mmx import errors
 
-from ._vllm_common import Link, Load, MmxECMetadata, Offer, Settings
+from ._vllm_common import (Link, Load, MmxECMetadata, Offer, Pause,
+                           Settings)
 from ._vllm_engine import (Counts, Described, features, log, on_device,
                            rows_of, warn)
 
@@ -43,9 +44,11 @@ class _Item:
 
 
 class ConsumerScheduler:
-    def __init__(self, s: Settings, described: Described) -> None:
+    def __init__(self, s: Settings, described: Described,
+                 pause: Pause) -> None:
         self.settings = s
         self.described = described
+        self.pause = pause
         self.counts = Counts()
         self.link = Link("langd", s, "scheduler")
         self.items: Dict[str, _Item] = {}
@@ -113,7 +116,7 @@ class ConsumerScheduler:
 
     def _ensure(self, request: Any, wanted: Dict[str, Any],
                 offers: Dict[str, Offer]) -> bool:
-        ask, ready = [], True
+        ask, wait, ready = [], [], True
         for identifier in sorted(wanted):
             feature = wanted[identifier]
             item = self._item(identifier, request, offers.get(identifier))
@@ -124,8 +127,14 @@ class ConsumerScheduler:
             elif not self._sure(item, request, feature):
                 if item.room is None and time.monotonic() >= item.not_before:
                     ask.append((identifier, item))
-                ready &= self._landed(identifier, item)
+                wait.append((identifier, item))
         self._ask(ask)
+        if wait:
+            self.pause.wait(self.link.conn, lambda: all(
+                self.has(h) or not i.room or i.room.reason
+                for h, i in wait))
+        for identifier, item in wait:
+            ready &= self._landed(identifier, item)
         return ready
 
     def _lose_patience(self, identifier: str, item: _Item,
@@ -171,6 +180,8 @@ class ConsumerScheduler:
     def _ask(self, ask: List[Tuple[str, _Item]]) -> None:
         """Requests rooms. Those of one request are a group: vLLM admits it
         with all of them, and half of two requests must not fill the pool."""
+        if not ask:
+            return
         group_id = mmx.room_id(uuid.uuid4().hex)
         several = sum(not item.alone for _, item in ask)
         for identifier, item in ask:

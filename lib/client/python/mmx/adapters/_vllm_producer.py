@@ -9,14 +9,17 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 import mmx
 from mmx import errors
 
-from ._vllm_common import DTYPES, Link, MmxECMetadata, Save, Settings
+from ._vllm_common import (DTYPES, Link, MmxECMetadata, Pause, Save,
+                           Settings)
 from ._vllm_engine import Counts, Described, features, rows_of, warn
 
 
 class ProducerScheduler:
-    def __init__(self, s: Settings, described: Described) -> None:
+    def __init__(self, s: Settings, described: Described,
+                 pause: Pause) -> None:
         self.settings = s
         self.described = described
+        self.pause = pause
         self.counts = Counts()
         self.link = Link("encoded", s, "scheduler")
         # request -> identifier -> room; rooms whose request has ended
@@ -58,6 +61,10 @@ class ProducerScheduler:
                 again = self._announce(request, set(skip), identifier)
                 rooms.pop(identifier)
                 rooms.update(again)
+        self.pause.wait(self.link.conn, lambda: self._settled(rooms))
+        return self._settled(rooms)
+
+    def _settled(self, rooms: Dict[str, mmx.Source]) -> bool:
         return all(s.have or s.may_write >= 0 or s.state is mmx.State.FAILED
                    for s in rooms.values())
 

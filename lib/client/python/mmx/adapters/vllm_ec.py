@@ -21,7 +21,8 @@ blocks are granted; one worker writes; request_finished() returns encoder, room
 and key to the router. An item whose rows exist already (have) is not written,
 which also covers vLLM's own cache hits.
 
-No scheduler hook waits. Workers wait only for rooms that the scheduler has
+No scheduler hook waits while a request runs; in an idle engine one waits some
+ms for an answer, instead of vLLM's sleep between two passes. Workers wait only for rooms that the scheduler has
 seen ready.
 Multi-node tensor parallelism needs a scheduler that reaches every host's
 langd, which vLLM's does not: one host per engine here.
@@ -32,7 +33,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 from . import _vllm_engine as engine
-from ._vllm_common import MmxECMetadata, Settings
+from ._vllm_common import MmxECMetadata, Pause, Settings
 from ._vllm_consumer import ConsumerScheduler, ConsumerWorker
 from ._vllm_producer import ProducerScheduler, ProducerWorker
 
@@ -43,9 +44,10 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
         s = self.settings = Settings(vllm_config)
         here = role is engine.ECConnectorRole.SCHEDULER
         described = engine.Described(vllm_config) if here else None
-        self._consumer = ConsumerScheduler(s, described) \
+        self._pause = Pause(s.pause)
+        self._consumer = ConsumerScheduler(s, described, self._pause) \
             if here and self.is_consumer else None
-        self._producer = ProducerScheduler(s, described) \
+        self._producer = ProducerScheduler(s, described, self._pause) \
             if here and self.is_producer else None
         self._loader = ConsumerWorker(s) \
             if not here and self.is_consumer else None
@@ -88,10 +90,12 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
                 scheduler_output, "free_encoder_mm_hashes", ()))
         if self._producer:
             self._producer.meta(out)
+        self._pause.passed(scheduler_output.num_scheduled_tokens)
         return out
 
     def request_finished(self, request: Any) \
             -> Tuple[bool, Optional[Dict[str, Any]]]:
+        self._pause.running.discard(request.request_id)
         if self._consumer:
             self._consumer.finished(request)
         return False, self._producer.finished(request) \
