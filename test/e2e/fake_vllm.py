@@ -2,6 +2,7 @@
 vLLM's order, against real daemons. Several ranks are several connections
 here."""
 
+import functools
 import pickle
 import types
 import zlib
@@ -133,6 +134,7 @@ class Engine:
             types.SimpleNamespace(
                 free_encoder_mm_hashes=list(evict),
                 num_scheduled_tokens={request.request_id: 1}))
+        said = []
         for rank, cache in zip(self.ranks, self.caches):
             rank.bind_connector_metadata(pickle.loads(pickle.dumps(meta)))
             rank.start_save_caches(encoder_cache=cache)
@@ -142,7 +144,13 @@ class Engine:
                 cache[f.identifier] = rows[:, :self.wide]
                 rank.save_caches(cache, f.identifier)
             rank.get_finished(set())
+            said.append(rank.build_connector_worker_meta())
             rank.clear_connector_metadata()
+        said = [pickle.loads(pickle.dumps(x)) for x in said if x]
+        if said:  # joined, as vLLM's executor does it
+            self.scheduler.update_connector_output(types.SimpleNamespace(
+                ec_connector_worker_meta=functools.reduce(
+                    lambda a, b: a.aggregate(b), said)))
         self.encoded += [f.identifier for f in encode]
 
     def serve(self, request):

@@ -4,6 +4,7 @@ scheduler to workers, a connection with its pool."""
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import time
 from dataclasses import dataclass, field
@@ -13,10 +14,11 @@ from typing import (Any, Callable, Dict, Iterable, List, NamedTuple, Optional,
 import mmx
 from mmx import errors
 
-from ._vllm_engine import ECConnectorMetadata, log
+from ._vllm_engine import (ECConnectorMetadata, ECConnectorWorkerMetadata,
+                           log)
 
-__all__ = ["Link", "Load", "MmxECMetadata", "Offer", "Pause", "Save",
-           "Settings"]
+__all__ = ["Link", "Load", "Loaded", "Map", "MmxECMetadata", "Offer", "Pause",
+           "Save", "Settings"]
 
 # torch's names and ours
 DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
@@ -111,10 +113,28 @@ class Offer(NamedTuple):
 
 
 class Load(NamedTuple):
+    """Where an item's rows are; the scheduler's process holds them until the
+    workers have said `number`."""
+
+    number: int
     identifier: str
-    offer: Offer
-    epoch: int  # of the daemon, with runs: for a worker whose daemon ended
+    rows: int
+    epoch: int  # of the daemon, with runs
     runs: Tuple[mmx.Run, ...]
+
+
+class Map(NamedTuple):
+    """A pool of host memory that another process has mapped."""
+
+    pid: int
+    fd: int
+    info: Dict[str, Any]
+
+    def open(self, epoch: int) -> mmx.Pool:
+        """Maps it here, also if its daemon has ended."""
+        fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_CLOEXEC | (
+            os.O_RDWR if self.info["access"] == 1 else os.O_RDONLY))
+        return mmx.Pool(self.info, fd, epoch)
 
 
 class Save(NamedTuple):
@@ -129,6 +149,18 @@ class MmxECMetadata(ECConnectorMetadata):
 
     loads: List[Load] = field(default_factory=list)
     saves: List[Save] = field(default_factory=list)
+    maps: Dict[int, Map] = field(default_factory=dict)  # epoch -> of loads
+
+
+@dataclass
+class Loaded(ECConnectorWorkerMetadata):
+    """Numbers of loads that the workers have copied. vLLM joins those of all
+    ranks of a step before the scheduler gets them: one tells for all."""
+
+    numbers: Set[int]
+
+    def aggregate(self, other: Any) -> "Loaded":
+        return Loaded(self.numbers | other.numbers)
 
 
 class Pause:
@@ -164,6 +196,8 @@ class Link:
         self.conn = mmx.connect(daemon, s.socket, session=s.session,
                                 name=f"vllm-{part}-{s.rank}", timeout=0)
         self.mapped: Optional[mmx.Pool] = None  # the last; stays readable
+        self.before: Optional[mmx.Pool] = None  # of the daemon's run before
+        self.maps: Dict[int, Map] = {}  # of both, by epoch
         self._asked: Optional[mmx.Reply] = None
         self.misfit: Optional[str] = None  # why the daemon's pool is not used
         self._refused = 0  # the run of the daemon that has this pool
@@ -189,13 +223,15 @@ class Link:
                 mmx.wire.POOL, name=self.settings.pool,
                 layout=self.settings.layout)
         if self._asked.done and not self._asked.error:
+            fd = os.dup(self._asked.fd) if self._asked.fd >= 0 else -1
             self._take(mmx.Pool(self._asked.result(), self._asked.fd,
-                                self.conn.epoch))
+                                self.conn.epoch), fd)
             self._asked = None
         return self.pool
 
-    def _take(self, pool: mmx.Pool) -> None:
-        """Takes the pool if the model's rows fit it."""
+    def _take(self, pool: mmx.Pool, fd: int) -> None:
+        """Takes the pool if the model's rows fit it, and the descriptor."""
+        assert self._asked
         name = self.settings.field or next(iter(pool.fields))
         shape = pool.fields.get(name)
         why = self.settings.misfit(shape) if shape else \
@@ -206,8 +242,27 @@ class Link:
             log.error("mmx is not used: %s; set the pool's layout (it is %s) "
                       "in the daemon's configuration", self.misfit,
                       pool.layout)
+            if fd >= 0:
+                os.close(fd)
             return
-        self.misfit, self.mapped = None, pool
+        if self.before:
+            self._forget(self.before.epoch)
+        self.misfit, self.before, self.mapped = None, self.mapped, pool
+        if pool.memory == "host" and fd >= 0:
+            self.maps[pool.epoch] = Map(os.getpid(), fd,
+                                        dict(self._asked.result()))
+        elif fd >= 0:
+            os.close(fd)
+
+    def _forget(self, epoch: int) -> None:
+        gone = self.maps.pop(epoch, None)
+        if gone:
+            os.close(gone.fd)
+
+    def close(self) -> None:
+        self.conn.close()
+        for epoch in list(self.maps):
+            self._forget(epoch)
 
     def usable(self) -> mmx.Pool:
         """Returns the pool, or raises why there is none."""

@@ -10,8 +10,8 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 import mmx
 from mmx import errors
 
-from ._vllm_common import (Link, Load, MmxECMetadata, Offer, Pause,
-                           Settings)
+from ._vllm_common import (Link, Load, Loaded, Map, MmxECMetadata, Offer,
+                           Pause, Settings)
 from ._vllm_engine import (Counts, Described, features, log, on_device,
                            rows_of, warn)
 
@@ -60,6 +60,8 @@ class ConsumerScheduler:
         self._declined: Set[Tuple[str, int]] = set()
         self._said: List[Tuple[str, Offer, mmx.Reply, float]] = []
         self._loads: List[str] = []
+        self._number = 0  # of the last load
+        self._reading: Dict[int, mmx.Room] = {}  # until the workers have it
 
     def offers(self, request: Any) -> Dict[str, Offer]:
         """Returns the request's offers, read once. What is none is left out:
@@ -197,8 +199,7 @@ class ConsumerScheduler:
                 item.room = self.link.conn.request(
                     item.used.room, pool, item.used.encoder,
                     rows=item.used.rows, storage="compact",
-                    key=self.settings.key(identifier),
-                    readers=self.settings.ranks, group=group,
+                    key=self.settings.key(identifier), group=group,
                     deadline=self.settings.deadline,
                     secret=item.used.secret)
                 item.asked = time.monotonic()
@@ -247,10 +248,10 @@ class ConsumerScheduler:
         warn("given up", "the rows of %s cannot be had: %s", identifier, error)
 
     def _leave(self, item: _Item) -> None:
-        """Releases a room that no worker will read: before READY that aborts
-        it, after it its blocks are freed without waiting for readers."""
+        """Releases a room that no worker will read; before READY that aborts
+        it."""
         if item.room:
-            item.room.release(force=True, no_readers=True)
+            item.room.release(force=True)
             item.room = None
 
     def _without(self, request: Any, feature: Any, known: bool) -> bool:
@@ -329,9 +330,13 @@ class ConsumerScheduler:
             item = self.items[identifier]
             room, used = item.room, item.used
             assert room and used
-            out.loads.append(Load(identifier, used, self.link.conn.epoch,
+            self._number += 1
+            self._reading[self._number] = room
+            epoch = room.pool.epoch
+            out.loads.append(Load(self._number, identifier, used.rows, epoch,
                                   tuple(room.runs)))
-            room.release()  # the workers were counted as its readers
+            if epoch in self.link.maps:
+                out.maps[epoch] = self.link.maps[epoch]
             self.counts.add("items_fetched")
             self.counts.add("rows_fetched", used.rows)
             self.counts.add("fetch_ms", int(
@@ -342,6 +347,11 @@ class ConsumerScheduler:
                 self._decline(identifier, offer)
         self._loads = []
         self._step()
+
+    def loaded(self, said: Loaded) -> None:
+        """Releases the rooms that all workers have copied."""
+        for number in said.numbers & set(self._reading):
+            self._reading.pop(number).release()
 
     def finished(self, request: Any) -> None:
         for offer in self.offers(request).values():
@@ -367,69 +377,57 @@ class ConsumerScheduler:
 
 
 class ConsumerWorker:
+    """Copies rows from the daemon's memory while the scheduler holds their
+    rooms. It asks the daemon for nothing but its map, so that none of its
+    answers, nor its end, can fail a load: vLLM would end the engine."""
+
     def __init__(self, s: Settings) -> None:
         self.settings = s
         self.link = Link("langd", s, "worker")
+        self._loaded: Set[int] = set()
 
-    def load(self, cache: Dict[str, Any], loads: List[Load]) -> None:
-        """Attaches to every load, needed or not: the blocks are freed after
-        as many readers as were announced."""
-        self.link.step()
-        rooms: List[Any] = []
-        for one in loads:
-            try:
-                if self._left_behind(one):
-                    raise errors.DaemonLost("the rows are read from its map")
-                rooms.append(self.link.conn.attach(
-                    one.offer.room, one.offer.encoder,
-                    pool=self.link.wait_pool(), secret=one.offer.secret))
-            except (errors.MmxError, TimeoutError) as e:
-                log.warning("%s: %s", one.identifier, e)
-                rooms.append(None)
-        for one, room in zip(loads, rooms):
-            cache[one.identifier] = self.tensor(self._take(one, room))
+    def load(self, cache: Dict[str, Any], said: MmxECMetadata) -> None:
+        for one in said.loads:
+            cache[one.identifier] = self.tensor(self._copy(
+                self._pool(one.epoch, said.maps.get(one.epoch)), one))
+            self._loaded.add(one.number)
 
-    def _take(self, one: Load, room: Any) -> Any:
-        """Copies the rows while the daemon answers the attach: they are the
-        room's if it says so afterwards, or if it has ended; its memory is
-        still mapped then, and will not be written again."""
-        rows = self._mapped(one)
-        try:
-            if room is None:
-                raise errors.DaemonLost("not attached")
-            room.wait_ready(self.settings.worker_wait)
-            if rows is None:
-                rows = room.gather(self.link.field(), 0, one.offer.rows)
-            room.release()
-        except (errors.MmxError, TimeoutError):
-            if rows is None or not self._left_behind(one):
-                raise
-        return rows
-
-    def _mapped(self, one: Load) -> Any:
-        """Returns a copy of the rows where the scheduler saw them; None: this
-        worker has not mapped that memory, or it is on a GPU."""
-        pool = self.link.mapped
-        if not pool or pool.epoch != one.epoch or pool.memory != "host" or \
-                sum(r.rows for r in one.runs) < one.offer.rows:
+    def take_loaded(self) -> Optional[Loaded]:
+        if not self._loaded:
             return None
+        taken, self._loaded = self._loaded, set()
+        return Loaded(taken)
+
+    def _pool(self, epoch: int, other: Optional[Map]) -> mmx.Pool:
+        """Returns the pool of one run of the daemon, which may have ended
+        since: then the scheduler's process has it mapped."""
+        link = self.link
+        link.step()
+        for pool in (link.mapped, link.before):
+            if pool and pool.epoch == epoch:
+                return pool
+        if other:
+            try:
+                link.before = other.open(epoch)
+                return link.before
+            except OSError as e:
+                log.warning("the scheduler's map is not to be had: %s", e)
+        pool = link.wait_pool()
+        if pool.epoch != epoch:
+            raise errors.DaemonLost("the rows' daemon has ended")
+        return pool
+
+    def _copy(self, pool: mmx.Pool, one: Load) -> Any:
         import numpy as np
 
-        rows = np.empty((one.offer.rows,
-                         pool.fields[self.link.field()].elements),
-                        mmx.pool.dtype(pool.fields[self.link.field()].dtype))
+        field = pool.fields[self.settings.field or next(iter(pool.fields))]
+        rows = np.empty((one.rows, field.elements),
+                        mmx.pool.dtype(field.dtype))
         for r in one.runs:
-            n = min(r.rows, one.offer.rows - r.first)
+            n = min(r.rows, one.rows - r.first)
             if n > 0:
-                rows[r.first:r.first + n] = pool.rows(
-                    self.link.field(), r.place, n)
+                rows[r.first:r.first + n] = pool.rows(field.name, r.place, n)
         return rows
-
-    def _left_behind(self, one: Load) -> bool:
-        """True if the rows' daemon is lost and its memory still mapped."""
-        old = self.link.mapped
-        return bool(old and old.epoch == one.epoch and one.runs
-                    and not self.link.pool)
 
     def tensor(self, rows: Any) -> Any:
         """Returns the rows as vLLM's encoder cache holds them."""

@@ -11,7 +11,8 @@ import mmx
 
 try:
     from vllm.distributed.ec_transfer.ec_connector.base import (
-        ECConnectorBase, ECConnectorMetadata, ECConnectorRole)
+        ECConnectorBase, ECConnectorMetadata, ECConnectorRole,
+        ECConnectorWorkerMetadata)
 except ImportError as e:
     raise ImportError("mmx.adapters.vllm_ec needs a vLLM with encoder-cache "
                       f"connectors: {e}") from e
@@ -29,8 +30,9 @@ except ImportError:
     log = logging.getLogger("mmx.vllm")
 
 __all__ = ["COUNTS", "Counts", "Described", "ECConnectorBase",
-           "ECConnectorMetadata", "ECConnectorRole", "features", "log",
-           "on_device", "prom_metrics", "rows_of", "warn"]
+           "ECConnectorMetadata", "ECConnectorRole",
+           "ECConnectorWorkerMetadata", "features", "log", "on_device",
+           "prom_metrics", "rows_of", "warn"]
 
 # What is counted, and what vLLM's /metrics says about it.
 COUNTS = {

@@ -12,9 +12,9 @@ requests for one picture are two rooms over the same rows at the encoder, and
 a repeated request finds the rows if they were kept.
 
 Consumer: the scheduler requests rooms and reads their cells; when all rows
-have landed the request is admitted, the step's metadata names the rooms, each
-worker attaches, copies, releases; the scheduler has released before, since
-the blocks stay until the announced readers have released. Items of a prefix
+have landed the request is admitted, the step's metadata says where they are,
+each worker copies them, and the scheduler releases the rooms when the workers
+have said so. Items of a prefix
 hit are declined. Preempted requests ask for the same room again. Producer:
 the scheduler announces before the encoder runs and defers the request until
 blocks are granted; one worker writes; request_finished() returns encoder, room
@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 from . import _vllm_engine as engine
-from ._vllm_common import MmxECMetadata, Pause, Settings
+from ._vllm_common import Loaded, MmxECMetadata, Pause, Settings
 from ._vllm_consumer import ConsumerScheduler, ConsumerWorker
 from ._vllm_producer import ProducerScheduler, ProducerWorker
 
@@ -58,7 +58,7 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
         for side in (self._consumer, self._producer, self._loader,
                      self._saver):
             if side and side.link:
-                side.link.conn.close()
+                side.link.close()
 
     # --- scheduler --------------------------------------------------------
     def has_cache_item(self, identifier: str) -> bool:
@@ -92,6 +92,11 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
             self._producer.meta(out)
         self._pause.passed(scheduler_output.num_scheduled_tokens)
         return out
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        loaded = getattr(connector_output, "ec_connector_worker_meta", None)
+        if self._consumer and isinstance(loaded, Loaded):
+            self._consumer.loaded(loaded)
 
     def request_finished(self, request: Any) \
             -> Tuple[bool, Optional[Dict[str, Any]]]:
@@ -146,8 +151,7 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
     def start_load_caches(self, encoder_cache: Dict[str, Any],
                           **kwargs: Any) -> None:
         if self._loader:
-            self._loader.load(encoder_cache,
-                              self._get_connector_metadata().loads)
+            self._loader.load(encoder_cache, self._get_connector_metadata())
 
     def start_save_caches(self, **kwargs: Any) -> None:
         """Before the encoder runs, in every step; since vLLM 0.32."""
@@ -158,6 +162,9 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
                     **kwargs: Any) -> None:
         if self._saver and self._saver.link:
             self._saver.save(encoder_cache, mm_hash)
+
+    def build_connector_worker_meta(self) -> Optional[Loaded]:
+        return self._loader.take_loaded() if self._loader else None
 
     def get_finished(self, finished_req_ids: Set[str]) \
             -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
