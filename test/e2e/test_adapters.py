@@ -79,6 +79,8 @@ class Vllm(VllmCase):
 
     def test_a_prefix_hit_is_declined(self):
         self.start()
+        self.connect()
+        opened = self.opened()
         r = self.hand_over("r1", ("cat", 300), ("dog", 200))
         past_the_cat = r.mm_features[1].mm_position.offset
         self.consumer.admit(r, past_the_cat)
@@ -87,7 +89,7 @@ class Vllm(VllmCase):
         self.consumer.step(r, computed=past_the_cat)
         self.assertNotIn("cat", self.consumer.caches[0])
         self.assertIn("dog", self.consumer.caches[1])
-        self.assertEqual(self.opened(), 1)
+        self.assertEqual(self.opened(), opened + 1)
         self.consumer.finish(r)
 
     def test_the_producers_own_cache_hit(self):
@@ -202,22 +204,49 @@ class Vllm(VllmCase):
         self.check(self.consumer, r)
         self.consumer.finish(r)
 
-    def test_langd_starts_again_between_ready_and_load(self):
+    def test_langd_ends_between_ready_and_load(self):
+        """A failed load would end vLLM: whether a worker has the map already,
+        has none yet, or has that of langd's next run."""
         self.start()
+        for n, known in enumerate(("none", "this", "next")):
+            with self.subTest(known=known):
+                r = self.hand_over(f"r{n}", (f"cat{n}", 300))
+                self.consumer.admit(r)
+                links = [rank._loader.link for rank in self.consumer.ranks]
+                if known == "this":
+                    for link in links:
+                        link.wait_pool()
+                self.d.kill()
+                if known == "next":
+                    self.d.start()
+                    for link in links:
+                        eventually(lambda link=link: link.step(), "mapped")
+                self.consumer.step(r)  # from memory that is still mapped
+                self.check(self.consumer, r)
+                if known != "next":
+                    self.d.start()
+                self.consumer.finish(r)
+                self.consumer.caches = [{} for _ in links]
+                r = self.hand_over(f"s{n}", (f"dog{n}", 300))
+                self.consumer.admit(r)
+                self.consumer.step(r)
+                self.check(self.consumer, r)
+                self.consumer.finish(r)
+                self.assertEqual(self.consumer.encoded, [])
+
+    def test_a_load_asks_langd_for_nothing(self):
+        """Stopped, it answers no worker, and fails none."""
+        self.start()
+        self.connect()
         r = self.hand_over("r1", ("cat", 300))
         self.consumer.admit(r)
-        for rank in self.consumer.ranks:
-            rank._loader.link.wait_pool()  # as after its first load
-        self.d.kill()
-        self.consumer.step(r)  # from memory that is still mapped
+        os.kill(self.d.pid, signal.SIGSTOP)
+        try:
+            self.consumer.step(r)
+        finally:
+            os.kill(self.d.pid, signal.SIGCONT)
         self.check(self.consumer, r)
-        self.d.start()
-        self.consumer.finish(r)
-        r = self.hand_over("r2", ("dog", 300))
-        self.consumer.admit(r)
-        self.consumer.step(r)
-        self.check(self.consumer, r)
-        self.assertEqual(self.consumer.encoded, [])
+        self.d.all_free()
         self.consumer.finish(r)
 
     def test_an_idle_engine_gets_its_rows_in_one_pass(self):

@@ -200,6 +200,7 @@ class ConsumerScheduler:
                     item.used.room, pool, item.used.encoder,
                     rows=item.used.rows, storage="compact",
                     key=self.settings.key(identifier), group=group,
+                    announced=True,
                     deadline=self.settings.deadline,
                     secret=item.used.secret)
                 item.asked = time.monotonic()

@@ -14,16 +14,15 @@ a repeated request finds the rows if they were kept.
 Consumer: the scheduler requests rooms and reads their cells; when all rows
 have landed the request is admitted, the step's metadata says where they are,
 each worker copies them, and the scheduler releases the rooms when the workers
-have said so. Items of a prefix
-hit are declined. Preempted requests ask for the same room again. Producer:
-the scheduler announces before the encoder runs and defers the request until
-blocks are granted; one worker writes; request_finished() returns encoder, room
-and key to the router. An item whose rows exist already (have) is not written,
+have said so. Items of a prefix hit are declined. Preempted requests ask for
+the same room again. Producer: the scheduler announces before the encoder runs
+and defers the request until blocks are granted; one worker writes;
+request_finished() returns encoder, room and key to the router. An item whose rows exist already (have) is not written,
 which also covers vLLM's own cache hits.
 
 No scheduler hook waits while a request runs; in an idle engine one waits some
-ms for an answer, instead of vLLM's sleep between two passes. Workers wait only for rooms that the scheduler has
-seen ready.
+ms for an answer, instead of vLLM's sleep between two passes. A worker waits
+for the daemon's map, which it has from its first load on.
 Multi-node tensor parallelism needs a scheduler that reaches every host's
 langd, which vLLM's does not: one host per engine here.
 """
