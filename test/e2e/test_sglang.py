@@ -4,6 +4,7 @@ ranks, each a forked process with a connection of its own, and the MIN of their
 states in every turn of the loop."""
 
 import asyncio
+import http.server
 import json
 import os
 import select
@@ -19,11 +20,13 @@ from unittest import mock
 import numpy as np
 from pair import LIMIT, Case, eventually
 from sglang.srt import runtime_context
-from sglang.srt.disaggregation.encoder import receiver, server
+from sglang.srt.disaggregation.encoder import (http_server, receiver,
+                                                  server)
 from sglang.srt.plugins.hook_registry import HookRegistry
 
 import mmx
-from mmx.adapters import _sglang_encoder, _sglang_language
+from mmx.adapters import _sglang_encoder as encoder_side
+from mmx.adapters import _sglang_language
 from mmx.adapters import sglang as plugin
 
 WIDTH = 32
@@ -235,7 +238,7 @@ class Sglang(Case):
         for side in ("encode", "language"):
             plugin.install(side)
         for name in ("CONNECT_S", "LATER_S"):  # however slow the machine is
-            limit = mock.patch.object(_sglang_encoder, name, LIMIT)
+            limit = mock.patch.object(encoder_side, name, LIMIT)
             limit.start()
             self.addCleanup(limit.stop)
         self.addCleanup(HookRegistry.reset)
@@ -332,6 +335,40 @@ class Sglang(Case):
     def test_many_requests_on_a_small_pool(self):
         self.start(ranks=2, blocks=8, default_blocks=1)
         self.good(*[(f"r{i}", 100) for i in range(32)])
+
+    def test_an_encoder_that_registers(self):
+        """It says where its mmx-encoded is: no variable names it."""
+        self.start()
+        encoder_side.say_place()
+        with mock.patch.dict(os.environ,
+                             MMX_ENCODED_SOCKET=self.e[0].socket):
+            web = http.server.HTTPServer(("127.0.0.1", 0), self.handler())
+            threading.Thread(target=web.serve_forever).start()
+            self.addCleanup(web.server_close)
+            self.addCleanup(web.shutdown)
+            url = f"http://127.0.0.1:{web.server_port}"
+            self.tokenizer.encode_urls.clear()
+            receiver.EncoderBootstrapServer(
+                "", 0, self.tokenizer.encode_urls).register(url)
+            eventually(lambda: self.tokenizer.encode_urls == [url],
+                       "the encoder is in use")
+        with mock.patch.dict(globals(), URLS=[url]):
+            self.good(("r", 300))
+
+    def handler(self):
+        """A GET is answered by SGLang's application, on its loop."""
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(handler):
+                call = http_server.app.routes[handler.path]
+                said = asyncio.run_coroutine_threadsafe(
+                    call(), self.loop).result(LIMIT)
+                handler.send_response(200)
+                handler.end_headers()
+                handler.wfile.write(json.dumps(said).encode())
+
+            def log_message(handler, *_):
+                pass
+        return Handler
 
     # --- failures ---------------------------------------------------------
     def test_an_encoders_error_reaches_every_rank(self):

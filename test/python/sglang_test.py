@@ -313,10 +313,23 @@ class Tokenizer(unittest.TestCase):
         self.assertEqual(len(set(self.posted)), 4)
         for obj, posted in ((first, self.posted[:2]),
                             (second, self.posted[2:])):
-            secret = obj.encoder_urls[-1][len("mmx:"):]
+            secret, *said = obj.encoder_urls[-1][len("mmx:"):].split(" ")
+            self.assertEqual(said, ["-", "-"])  # they have not registered
             self.assertEqual(obj.encoder_urls[:-1], ["http://a", "http://b"])
             self.assertEqual(posted, [f"r~{secret}_local_part_{i}"
                                       for i in range(2)])
+
+    def test_where_an_encoder_registered_from_is_filled_in(self):
+        for said, place in (("tcp://0.0.0.0:7601", "tcp://a:7601"),
+                            ("tcp://[::]:9", "tcp://a:9"),
+                            ("tcp://10.0.0.7:7601", "tcp://10.0.0.7:7601")):
+            self.assertEqual(common.reachable(said, "http://a:30000"), place)
+        self.assertEqual(common.encoder_of("http://a:1", "tcp://b:2"),
+                         "tcp://b:2")
+        with unittest.mock.patch.dict(os.environ,
+                                      MMX_ENCODERS='{"http://a:1": "enc"}'):
+            self.assertEqual(common.encoder_of("http://a:1", "tcp://b:2"),
+                             "enc")
 
     def test_a_request_without_an_id_gets_one(self):
         self.assertTrue(self.ask(None).rid)

@@ -19,6 +19,7 @@ NAMES = {
         "EmbeddingData.__init__", "create_part_req_id",
         "_aggregate_embedding_part", "MMReceiverBase._send_encode_request",
         "MMReceiverBase._run_encode_in_thread",
+        "EncoderBootstrapServer.register",
         "MMReceiverHTTP.process_waiting_requests",
         "WaitingMMRequestBase.__init__",
         "WaitingMMRequestBase.self.recv_req",

@@ -13,7 +13,8 @@ import mmx
 from mmx import aux, errors
 
 MARK = "~"  # between a client's request id and the secret
-PORT = 7601  # of mmx-encoded, if MMX_ENCODERS does not say
+PORT = 7601  # of mmx-encoded, if nothing says it
+PLACE = "/mmx_encoded"  # at an encoder's server: where its mmx-encoded is
 # An SGLang value beside the rows: its name in an aux.
 EXTRAS = {"second_per_grid_ts": "seconds", "original_image_sizes": "sizes"}
 JSON = ("video_timestamps",)  # one list per video: in an aux's extra
@@ -44,11 +45,21 @@ def secret_of(req_id: str) -> bytes:
     return bytes.fromhex(got[1])
 
 
-def encoder_of(url: str) -> str:
+def encoder_of(url: str, said: str = "") -> str:
     """Returns the name or address of mmx-encoded beside an encoder server:
-    from MMX_ENCODERS, a JSON object, or port 7601 of the same host."""
+    from MMX_ENCODERS, a JSON object, or what the server said when it
+    registered, or port 7601 of the same host."""
     known = json.loads(os.environ.get("MMX_ENCODERS") or "{}")
-    return known.get(url) or f"tcp://{urlsplit(url).hostname}:{PORT}"
+    return known.get(url) or said or f"tcp://{urlsplit(url).hostname}:{PORT}"
+
+
+def reachable(address: str, url: str) -> str:
+    """Returns where others reach what listens at an address of all of an
+    encoder server's interfaces: its host."""
+    place = urlsplit(address)
+    if place.hostname in ("0.0.0.0", "::", "*"):
+        return f"tcp://{urlsplit(url).hostname}:{place.port}"
+    return address
 
 
 # --- rows -----------------------------------------------------------------

@@ -10,10 +10,11 @@ from typing import Any, Dict, Optional
 import mmx
 from mmx import errors
 
-from ._sglang_common import (field_of, from_tensor, misfit, pack, pool_name,
+from ._sglang_common import (PLACE, field_of, from_tensor, misfit, pack, pool_name,
                              reason, secret_of, status)
 
 SERVER = "sglang.srt.disaggregation.encoder.server"
+HTTP = "sglang.srt.disaggregation.encoder.http_server"
 CONNECT_S = 1  # for a daemon that is away: each request waits this long
 LATER_S = 2  # for ranks that ask after the encoder has failed
 LOOK_S = 0.25  # between two looks whether SGLang has given a request up
@@ -167,6 +168,19 @@ async def delivered(original: Any, self: Any, req_id: str) -> None:
                 f"{reason(e)}: {e}", code=status(e)) from None
     finally:
         await self.release_request(req_id)
+
+
+def say_place() -> None:
+    """The encoder's HTTP server says where other daemons reach mmx-encoded:
+    a language server asks when the encoder registers."""
+    async def place():  # type: ignore[no-untyped-def]  # FastAPI would read it
+        conn = await mmx.aconnect("encoded", name="sglang-place",
+                                  timeout=CONNECT_S)
+        try:
+            return {"address": conn.info["advertise"]}
+        finally:
+            await conn.aclose()
+    importlib.import_module(HTTP).app.get(PLACE)(place)
 
 
 def hooks() -> Dict[str, Any]:

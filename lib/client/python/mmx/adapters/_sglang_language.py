@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import collections
 import importlib
+import json
 import os
 import threading
 import time
+import urllib.error
+import urllib.request
 import weakref
 from array import array
 from typing import Any, Deque, Dict, List, Optional, Tuple
@@ -16,8 +19,9 @@ from typing import Any, Deque, Dict, List, Optional, Tuple
 import mmx
 from mmx import errors
 
-from ._sglang_common import (MARK, encoder_of, field_of, numbers, pool_name,
-                             reason, status, to_tensor, unpack)
+from ._sglang_common import (MARK, PLACE, encoder_of, field_of, numbers,
+                             pool_name, reachable, reason, status, to_tensor,
+                             unpack)
 
 RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
 FIRST_S = 0.1
@@ -26,11 +30,45 @@ AGAIN_S = 0.05  # between two tries to decline a room
 
 
 # --- tokenizer manager ------------------------------------------------------
+PLACE_S = 60  # for an encoder that registers before it serves
+places: Dict[str, str] = {}  # by the URL of an encoder: what it said
+
+
+def place_of(url: str) -> str:
+    """Returns where the encoder's mmx-encoded is; "": it does not say."""
+    end = time.monotonic() + PLACE_S
+    while time.monotonic() < end:
+        try:
+            with urllib.request.urlopen(url + PLACE, timeout=2) as r:
+                return reachable(str(json.load(r)["address"]), url)
+        except urllib.error.HTTPError as e:
+            if e.code == 404:
+                break
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        time.sleep(AGAIN_S)
+    return ""
+
+
+def registered(original: Any, self: Any, url: Any) -> Any:
+    """EncoderBootstrapServer.register: an encoder is used once it has said
+    where its mmx-encoded is."""
+    def ask() -> None:
+        places[url] = place_of(url)
+        original(self, url)
+
+    if not isinstance(url, str):
+        return original(self, url)
+    threading.Thread(target=ask, daemon=True, name="mmx-place").start()
+    return True
+
+
 def marked(original: Any, self: Any, obj: Any, *args: Any,
            **more: Any) -> Any:
     """MMReceiverBase._send_encode_request: clients choose request ids, and
     may choose one twice; a room id is for use once. The encoder gets the id
-    with a secret, the scheduler the secret behind the encoder's URLs."""
+    with a secret; the scheduler the secret behind the encoders' URLs, and what
+    these said about their place."""
     secret = mmx.secret().hex()
     if obj.rid is None:
         import uuid
@@ -43,7 +81,9 @@ def marked(original: Any, self: Any, obj: Any, *args: Any,
     finally:
         obj.rid = rid
     if ready is not None:
-        obj.encoder_urls = [*obj.encoder_urls, f"mmx:{secret}"]
+        said = [places.get(url) or "-" for url in obj.encoder_urls]
+        obj.encoder_urls = [*obj.encoder_urls,
+                            " ".join([f"mmx:{secret}", *said])]
     return ready
 
 
@@ -179,16 +219,18 @@ def make_waiting(receiver: Any) -> type:
             self.rooms: Dict[int, mmx.Room] = {}
             self._taken: List[int] = []
             self._since = time.monotonic()
-            self._secret = next((u[4:] for u in self.encoder_urls
-                                 if u.startswith("mmx:")), "")
+            self._secret, *said = next(
+                (u[4:] for u in self.encoder_urls if u.startswith("mmx:")),
+                "").split(" ")
             if not self._secret:
                 raise errors.Malformed("the request has no secret")
             self._places: List[Tuple[int, str]] = []
             for counts in self.num_items_assigned.values():
                 for at, count in enumerate(counts):
                     if count:
-                        self._places.append((len(self._places),
-                                             encoder_of(self.encoder_urls[at])))
+                        word = said[at] if at < len(said) else "-"
+                        self._places.append((len(self._places), encoder_of(
+                            self.encoder_urls[at], word.strip("-"))))
             self._open()
 
         def _rid(self) -> str:
@@ -325,5 +367,6 @@ def hooks() -> Dict[str, Any]:
     receiver = importlib.import_module(RECEIVER)
     return {"receiver.WaitingZmqRequest": make_waiting(receiver),
             "receiver.MMReceiverHTTP.process_waiting_requests": turned,
+            "receiver.EncoderBootstrapServer.register": registered,
             "receiver.MMReceiverBase._send_encode_request": marked,
             "receiver.MMReceiverBase._run_encode_in_thread": dispatched}

@@ -68,6 +68,7 @@ LANGUAGE: Names = {
             "self req_id mm_data endpoint_encode num_items_assigned "
             "encode_urls time_stats_json scheduler_dispatch_ready "
             "on_dispatch_error",
+        "EncoderBootstrapServer.register": "self url",
         "MMReceiverHTTP.process_waiting_requests": "self recv_reqs",
         "WaitingMMRequestBase.__init__":
             "self rid recv_req mm_processor encoder_urls model_type host_name "
@@ -175,6 +176,10 @@ def _chosen(original: Callable[[Any], Any], server_args: Any) -> Any:
                              "by HTTP, not by gRPC")
         side = "encode" if asked.encoder_only else "language"
         install(side)
+        if side == "encode":
+            from ._sglang_encoder import say_place
+
+            say_place()
         os.environ[ON] = side
         declare_resolution(server_args, "mmx",
                            encoder_transfer_backend=RIDES_ON)

@@ -17,6 +17,17 @@ class Modality(enum.Enum):
     AUDIO = 3
 
 
+class EncoderBootstrapServer:
+    def __init__(self, host, port, urls=None):
+        self._urls = urls if urls is not None else []
+
+    def register(self, url: str) -> bool:
+        if url not in self._urls:
+            self._urls.append(url)
+            return True
+        return False
+
+
 class EmbeddingData:
     def __init__(self, req_id, num_parts, part_idx, grid_dim, modality,
                  embedding=None, embedding_shape=None, error_msg=None,
