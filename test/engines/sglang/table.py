@@ -2,7 +2,9 @@
 
     table.py FOLDER [PART ...]
 
-Parts: truth (unsplit, SGLang's zmq_to_scheduler, mmx), tp (two language ranks), time (encoder done to rows usable)."""
+Parts: truth (unsplit, SGLang's zmq_to_scheduler, mmx), cases (what may happen
+to a request), tp (two language ranks), time (encoder done to rows usable),
+readme (its lines as written)."""
 
 import asyncio
 import json
@@ -10,6 +12,7 @@ import os
 import statistics
 import sys
 
+import cases
 import serve
 import servers
 from marks import taken
@@ -40,8 +43,9 @@ class Table(servers.Table):
         """Starts (encoders, language server); model: the latter's, whose own
         encoder answers otherwise."""
         e, d = daemons or (None, None)
-        ours = {"MMX_ENCODED_SOCKET": e.socket, "MMX_LANGD_SOCKET": d.socket,
-                **(env or {})} if e else {}
+        ours = {**({"MMX_ENCODED_SOCKET": e.socket,
+                    "MMX_LANGD_SOCKET": d.socket} if e else {}),
+                **(env or {})}
         made = [self.engine(
             f"{name}-encoder{i}", model.replace("wrong", "right"),
             "--encoder-only", "--encoder-transfer-backend", backend, env=ours)
@@ -49,10 +53,12 @@ class Table(servers.Table):
         urls = [x.url for x in made]
         if e:
             ours["MMX_ENCODERS"] = json.dumps({u: e.address for u in urls})
+        port = str(servers.free_port())
         language = self.engine(
             f"{name}-language", model, "--language-only", "--encoder-urls",
-            *urls, "--encoder-bootstrap-port", str(servers.free_port()),
+            *urls, "--encoder-bootstrap-port", port,
             "--encoder-transfer-backend", backend, *args, env=ours)
+        language.boot = f"http://127.0.0.1:{port}"
         return made, language
 
     def transfer(self):
@@ -124,18 +130,22 @@ async def truth(t):
 
 
 async def ranks(t):
-    """Two language ranks: bytes moved once."""
+    """Two language ranks: bytes moved once. SGLang's own transfer is what is
+    compared with: unsplit, its encoder has two ranks as well, and rounds
+    otherwise."""
     daemons = t.pair(n="tp")
-    both = ("--tp", "2")
-    env = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
-    base = t.engine("tp-unsplit", "right", *both, env=env)
-    made, language = t.split("tp", "mmx", daemons=daemons, args=both, env=env)
-    for x in (base, *made, language):
+    how = {"args": ("--tp", "2"),
+           "env": {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}}
+    (theirs, base), (ours, language) = (
+        t.split("tp-zmq", ZMQ, **how),
+        t.split("tp-mmx", "mmx", daemons=daemons, **how))
+    for x in (*theirs, base, *ours, language):
         x.wait()
     p = [picture(700 + i, 448, 448) for i in range(3)]
     for case, parts in (("one", [p[0]]),
                         ("two, one twice", [p[1], "b", p[2], p[1]])):
-        t.same(unsplit(base, parts), language, f"TP 2, mmx: {case}", parts)
+        t.same(unsplit(base, parts), language,
+               f"TP 2, mmx beside zmq: {case}", parts)
     rooms = daemons[1].stats()["rooms_succeeded"]
     t.line(rooms == 2, "TP 2, mmx: rows moved to the host",
            f"{rooms} rooms for 2 requests and 2 ranks")
@@ -178,7 +188,8 @@ async def main(folder, parts):
     t = Table(folder, ROWS)
     try:
         return await t.play("sglang", {
-            "truth": truth, "tp": ranks, "time": times}, parts)
+            "truth": truth, "cases": cases.run, "tp": ranks, "time": times},
+            parts)
     finally:
         if t.zygote:
             t.zygote.end()
