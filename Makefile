@@ -244,8 +244,8 @@ sim: $(SIM)
 
 # The Python package, for pip install.
 .PHONY: wheel
-wheel:
-	@$(PYTHON) scripts/wheel $(B)
+wheel: $(B)/libmmx.so.0
+	@PYTHON=$(PYTHON) scripts/wheel $(B)
 
 # The Debian packages; scripts/setup --deb has what builds them.
 .PHONY: deb

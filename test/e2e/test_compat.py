@@ -13,8 +13,8 @@ import unittest
 from pair import BUILD, ROOT, Case, eventually
 
 OFF = {"transfer": {"same_host": "off"}}
-# Seconds for the tests that one test here runs.
-LIMIT = 220 if os.environ.get("SAN") else 55
+# Seconds for the tests that one test here runs, and for a build.
+LIMIT = 600
 # What differs on purpose, and why.
 CHANGED = {
     "test_a_user_that_takes_all_leaves_enough":
@@ -34,6 +34,8 @@ def base():
 
 class Beside(Case):
     """Today's tests; one daemon is of the base."""
+
+    limit_s = 2 * LIMIT
 
     def setUp(self):
         super().setUp()
@@ -71,6 +73,8 @@ class Beside(Case):
 
 class Tests(unittest.TestCase):
     """The base's tests, its engines and its C library."""
+
+    limit_s = 2 * LIMIT
 
     def run_base(self, old, *names):
         """Runs them with this daemon of the base, the others of today."""

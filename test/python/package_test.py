@@ -1,11 +1,9 @@
 """The Python package without a daemon: ids, tensors for others, layouts of
-models, the wheel."""
+models."""
 
 import ctypes
 import gc
 import io
-import importlib.metadata
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,7 +11,6 @@ import sys
 import tempfile
 import types
 import unittest
-import zipfile
 from contextlib import redirect_stderr, redirect_stdout
 from unittest import mock
 
@@ -237,43 +234,6 @@ class Layouts(unittest.TestCase):
             code, out, err = self.run_it(config)
             self.assertEqual((code, out), (1, ""))
             self.assertTrue(err)
-
-
-class Wheel(unittest.TestCase):
-    def install(self, wheel, target):
-        """By pip, or where there is none as pip does with pure Python: what
-        the wheel holds is what lies in the folder."""
-        if importlib.util.find_spec("pip"):
-            subprocess.run(
-                [sys.executable, "-m", "pip", "install", "-q", "--no-index",
-                 "--no-deps", "--no-compile", "--target", target, wheel],
-                check=True, capture_output=True)
-            return
-        with zipfile.ZipFile(wheel) as z:
-            z.extractall(target)
-
-    def test_it_is_installed_and_runs(self):
-        with tempfile.TemporaryDirectory() as folder:
-            made = subprocess.run(
-                [sys.executable, os.path.join(ROOT, "scripts/wheel"), folder],
-                check=True, capture_output=True, text=True).stdout.strip()
-            with zipfile.ZipFile(made) as z:
-                names = z.namelist()
-                record = z.read(next(n for n in names if "RECORD" in n))
-            self.assertIn("mmx/py.typed", names)
-            self.assertEqual(len(record.decode().splitlines()), len(names))
-            target = os.path.join(folder, "site")
-            self.install(made, target)
-            got = subprocess.run(
-                [sys.executable, "-m", "mmx", "--version"], cwd=folder,
-                env={**os.environ, "PYTHONPATH": target}, check=True,
-                capture_output=True, text=True).stdout
-            self.assertEqual(got.strip(), mmx.__version__)
-            for info in importlib.metadata.distributions(path=[target]):
-                found = [(e.group, e.name, e.value)
-                         for e in info.entry_points]
-            self.assertEqual(found, [("sglang.srt.plugins", "mmx",
-                                      "mmx.adapters.sglang:register")])
 
 
 if __name__ == "__main__":

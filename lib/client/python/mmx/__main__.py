@@ -1,10 +1,12 @@
-"""Prints the status of this host's daemons, or with `layout config.json` the
-pool that a model needs, as YAML."""
+"""Prints the status of this host's daemons, with `layout config.json` the pool
+that a model needs, as YAML, or with `library` the path of the C library that
+came with this package."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import List, Optional
 
@@ -45,6 +47,8 @@ def arguments(words: Optional[List[str]]) -> argparse.Namespace:
                    help="for configs that leave it out")
     m.add_argument("--deepstack", choices=("row", "fields"), default="row",
                    help="Qwen3-VL: one wide row (vLLM), or a field of its own")
+    what.add_parser("library", help="print the path of the C library of this "
+                                    "package")
     return p.parse_args(words)
 
 
@@ -76,8 +80,20 @@ def show_layout(args: argparse.Namespace) -> int:
     return 0
 
 
+def library() -> int:
+    path = os.path.join(os.path.dirname(mmx.__file__), "libmmx.so.0")
+    if not os.path.exists(path):
+        print("this package has no C library: a wheel of `make wheel` has one",
+              file=sys.stderr)
+        return 1
+    print(path)
+    return 0
+
+
 def main(words: Optional[List[str]] = None) -> int:
     args = arguments(words)
+    if args.what == "library":
+        return library()
     return show_layout(args) if args.what == "layout" else status(args)
 
 
