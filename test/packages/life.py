@@ -53,7 +53,8 @@ class Life:
     def logs(self):
         if not self.root or not self.root.init:
             return ""
-        return self.root.status("journalctl", "--no-pager", "-n", "60")[1]
+        return self.root.status("journalctl", "--no-pager", "-n", "60",
+                                "-u", "mmx-*", "-t", "systemd")[1]
 
     # --- steps -------------------------------------------------------------
     def build(self):
@@ -109,7 +110,7 @@ class Life:
             line = r.run("systemctl", "show", "-P", "ExecStart", d)
             check(f"argv[]=/usr/bin/{d} --config /etc/mmx/{d}.yaml ;" in line,
                   line)
-        print(r.run("mmxctl", "doctor", user="engine"), end="")
+        r.run("mmxctl", "doctor", user="engine")
 
     def room_in_python(self):
         shutil.copy(os.path.join(HERE, "engines.py"), self.root.at("/usr/lib"))
@@ -160,8 +161,9 @@ class Life:
                      "/root/next/*.deb"], net=True), env=ENV, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT)
-        self.within(60, lambda: self.active("mmx-encoded") != "active" or
-                    self.active("mmx-langd") != "active", "a daemon drains")
+        self.within(60, lambda: "deactivating" in (
+            self.active("mmx-encoded"), self.active("mmx-langd")),
+                    "a daemon drains")
         finish.stdin.write("\n")
         finish.stdin.flush()
         said, _ = finish.communicate(timeout=60)

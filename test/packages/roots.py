@@ -14,8 +14,8 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
-# Outside of the build folder, so that clones share them.
-CACHE = os.environ.get("MMX_ROOTS", os.path.join(TOP, "build/roots"))
+# Not in the build folder: clones share them, and make looks through that.
+CACHE = os.environ.get("MMX_ROOTS", "/var/cache/mmx-roots")
 SUITES = {"12": "bookworm", "13": "trixie"}
 ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
        "LANG": "C.UTF-8", "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive"}
