@@ -8,7 +8,7 @@
 #include "core/aux_arena.h"
 #include "core/engines.h"
 #include "core/histogram/histograms.h"
-#include "core/peers.h"
+#include "core/peers/peers.h"
 #include "core/pools.h"
 
 /* A role's part of the reports. */

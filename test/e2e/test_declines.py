@@ -65,6 +65,20 @@ class GivenUp(Case):
                 enc.release(room)
         self.world.all_free()
 
+    def test_its_encoder_is_told_when_it_comes(self):
+        e = self.world.encoded(start=False)
+        d = self.world.langd([e], timeouts={"unreachable": "10ms"})
+        lm = self.world.engine(d)
+        lm.conn.wait(lm.conn.decline(1, "enc0"), 10)
+        eventually(lambda: d.show("peers")[0]["state"] == "unreachable",
+                   "the encoder is called by the decline alone")
+        e.start()
+        self.held(e, 1)
+        enc = self.world.engine(e)
+        enc.announce(1, 100, 100)
+        self.assertEqual(enc.failed(1), "declined")
+        enc.release(1)
+
     def test_a_second_try_is_served(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)

@@ -428,12 +428,7 @@ class Kept(Keys):
 
 class Declines(Keys):
     def decline(self, lm, room, n=0):
-        def taken():
-            # not-ready until langd has connected, which it does when asked
-            reply = lm.conn.decline(room, "enc0", key(n))
-            lm.conn.wait(lambda: reply.done, 10)
-            return not reply.error
-        eventually(taken, "the decline is taken")
+        lm.conn.wait(lm.conn.decline(room, "enc0", key(n)), 10)
 
     def test_the_source_goes_at_once(self):
         e, d = self.pair(encoded={"blocks": 8})

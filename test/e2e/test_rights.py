@@ -72,15 +72,9 @@ class Secrets(Case):
                               (lm.conn, "enc0")):
             enc.announce(7, 500, 500, secret=key)
             enc.granted(7)
-
-            def withdrawn(secret):
-                # not-ready until langd has connected, which it does when asked
-                reply = conn.decline(7, encoder, secret=secret)
-                conn.wait(lambda: reply.done, 10)
-                return not reply.error
-            eventually(lambda: withdrawn(mmx.secret()), "it is answered")
-            self.assertEqual(enc.state(7)[2], "")
-            self.assertTrue(withdrawn(key))
+            for secret in mmx.secret(), key:
+                self.assertEqual(enc.state(7)[2], "")
+                conn.wait(conn.decline(7, encoder, secret=secret), 10)
             self.assertEqual(enc.failed(7), "declined")
             enc.release(7)
             e.all_free()

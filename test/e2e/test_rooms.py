@@ -513,13 +513,7 @@ class Reasons(Case):
     def test_decline(self):
         enc, lm = self.engines(*self.pair())
         enc.encode(1, 100)
-
-        def declined():
-            # not-ready until langd has connected, which it does when asked
-            reply = lm.conn.decline(1, "enc0")
-            lm.conn.wait(lambda: reply.done, 10)
-            return not reply.error
-        eventually(declined, "the decline is taken")
+        lm.conn.wait(lm.conn.decline(1, "enc0"), 10)
         self.assertEqual(enc.failed(1), "declined")
         enc.release(1)
 

@@ -437,6 +437,73 @@ TEST(an_encoder_that_never_comes_holds_no_room)
     T_EQ_U64(brain_shown(l, "status", "rooms_held", 0), 0);
 }
 
+static struct local_msg decline(uint64_t room)
+{
+    struct local_msg m = {.type = LOCAL_DECLINE};
+
+    m.decline.room = room;
+    m.decline.encoder = span_str("enc");
+    m.decline.key.b[0] = 9;
+    return m;
+}
+
+static uint32_t declines_said(struct rig *l)
+{
+    rig_step(l, &(struct event){.type = EV_LINK_UP});
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    return brain_said_count(l, PEER_DECLINE);
+}
+
+TEST(declines_wait_for_their_encoder)
+{
+    struct rig *l = langd(NULL, NULL);
+
+    T_OK(brain_say(l, 0, decline(7)));
+    T_EQ_U64(brain_acts(l, ACT_CONNECT), 1);
+    T_OK(brain_say(l, 0, decline(8)));
+    T_OK(brain_say(l, 0, request(8, 0, MODE_WHOLE))); /* it is wanted now */
+    T_EQ_U64(declines_said(l), 1);
+    T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->room, 7);
+    T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->decline.key.b[0], 9);
+    T_EQ_U64(brain_said(l, PEER_INIT, 0)->room, 8);
+    T_EQ_U64(declines_said(l), 0);
+}
+
+TEST(declines_that_wait_are_forgotten_in_time_the_oldest_first)
+{
+    struct rig *l = langd(NULL, NULL);
+
+    T_OK(brain_say(l, 0, decline(1)));
+    brain_pass(l, 121000);
+    for (uint64_t room = 2; room < 302; room++)
+        T_OK(brain_say(l, 0, decline(room)));
+    T_EQ_U64(brain_stat(l, "declines_forgotten"), 45);
+    T_EQ_U64(declines_said(l), 256);
+    T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->room, 46);
+    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    T_OK(brain_say(l, 0, decline(1)));
+    brain_pass(l, 121000);
+    T_EQ_U64(declines_said(l), 0);
+}
+
+TEST(a_decline_that_waits_says_no_secret_to_an_older_encoder)
+{
+    struct rig *l = langd(NULL, NULL);
+    struct local_msg m = decline(7);
+    struct peer_msg h = {.type = PEER_HELLO, .from_epoch = PEER_EPOCH};
+
+    m.decline.secret.b[0] = 1;
+    T_OK(brain_say(l, 0, m));
+    rig_step(l, &(struct event){.type = EV_LINK_UP});
+    h.hello.version_min = h.hello.version_max = WIRE_VERSION;
+    h.hello.role = ROLE_ENCODED;
+    h.hello.segment_max = 65536;
+    h.hello.name = span_str("enc");
+    brain_hear(l, 0, h);
+    T_EQ_U64(brain_said_count(l, PEER_DECLINE), 0);
+    T_ERR(brain_say(l, 0, m), ERR_VERSION);
+}
+
 /* encoders that cannot be reached */
 
 /* Requests a room in its own cell. Returns why it has failed at once, or OK. */

@@ -51,6 +51,7 @@ static void carve(struct langd *l, struct slab *s)
     tombs_init(&l->left, s, (uint32_t)c->limit_tombstones, l->b.c.seed,
         c->timeout_tombstone);
     tickets_init(&l->tickets, s, c, l->b.c.seed);
+    declines_carve(l, s);
     heap_init(&l->timers, s, l->rooms_max);
     heap_init(&l->aux_queue, s, l->rooms_max);
     heap_init(&l->aux_held, s, l->rooms_max);

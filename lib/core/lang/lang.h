@@ -14,7 +14,7 @@
  *   grant.c aux.c      blocks, and space for aux, of one room
  *   group.c            rooms that are admitted together
  *   admit.c            the queues of a pool
- *   say.c              what encoders hear
+ *   say.c decline.c    what encoders hear
  *   room.c             one room: its start, settling, telling, its end
  *   peer.c local.c     what encoders and engines say
  *   show.c lang.c      reports; events and their order */
@@ -184,6 +184,20 @@ struct lroom {
     struct ended history;
 };
 
+/* A room that an engine will not fetch, while its encoder is not up. */
+struct ldecline {
+    struct list node;  /* of langd.declines_free or declines_waiting */
+    uint64_t until_ns; /* it is forgotten then */
+    uint64_t room;
+    struct key key;
+    struct secret secret;
+    uint32_t peer; /* its serial */
+    uint32_t uid;  /* of the engine */
+    uint32_t gids_len;
+    uint8_t gids[GROUPS_BYTES];
+};
+#define WAITING_DECLINES 256
+
 struct lpool {
     struct pool_meta *meta;
     struct pool p;
@@ -230,6 +244,8 @@ struct langd {
     struct list todo;    /* rooms to settle */
     struct list settled; /* rooms to notify of, once the queues are served */
     uint64_t generation_base, generation_count, age_next;
+    struct ldecline *declines;
+    struct list declines_free, declines_waiting; /* waiting: oldest first */
     uint8_t scratch[AUX_MAX];
 };
 
@@ -305,6 +321,12 @@ static inline struct lpool *lroom_pool(struct langd *l, const struct lroom *m)
 static inline bool peer_knows(const struct peer *p, const struct secret *secret)
 {
     return peer_can(p, PEER_CAN_SECRETS) || !secret_given(secret);
+}
+
+/* True if the peer decides by the users of this host, too. */
+static inline bool peer_asks_users(const struct peer *p)
+{
+    return p->same_host && peer_can(p, PEER_CAN_USERS);
 }
 
 /* True if no segment of the room can land any more. Only then is its encoder
@@ -432,8 +454,23 @@ struct asker {
 /* c: the engine's connection, NULL: it is gone. */
 struct asker say_asker(const struct peer *p, const struct conn *c,
     const struct secret *secret, uint8_t bytes[GROUPS_BYTES]);
+/* Returns the groups of an engine, as messages say them, in bytes. */
+struct span say_groups(const struct conn *c, uint8_t bytes[GROUPS_BYTES]);
 /* Connects to a peer without a link. */
 void say_connect(struct langd *l, struct out *out, struct peer *p);
+
+/* lang/decline.c: rooms that engines will not fetch */
+
+void declines_carve(struct langd *l, struct slab *s);
+/* Says that no engine here will fetch the room, now or when its encoder comes.
+ * ERR_VERSION: the encoder is too old for its secret. */
+MUST_CHECK enum err decline_room(struct langd *l, struct out *out,
+    struct peer *p, const struct conn *c, const struct local_decline *n);
+/* Says what waits for this encoder, which has come. */
+void declines_say(struct langd *l, struct out *out, struct peer *p);
+/* Forgets what waits of a room that is requested now. */
+void declines_take_back(
+    struct langd *l, const struct peer *p, const struct local_request *n);
 
 /* lang/room.c: one room */
 

@@ -204,6 +204,8 @@ static void on_request(struct langd *l, struct out *out, uint32_t conn,
         head_refuse(&l->b, out, conn, msg, &(struct refusal){e, 0, 0, text});
         return;
     }
+    if (p)
+        declines_take_back(l, p, n);
     out_done(out, conn, msg->seq,
         (l->pools[n->pool].hold_stream - 1) * l->pools[n->pool].block_rows, 0);
 }
@@ -211,36 +213,18 @@ static void on_request(struct langd *l, struct out *out, uint32_t conn,
 static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
-    const char *text = "the encoder is not connected";
+    const char *text = "";
     struct peer *p = find_encoder(l, out, msg->decline.encoder, &text);
-    struct peer_msg d = {.type = PEER_DECLINE, .room = msg->decline.room};
-    uint8_t gids[GROUPS_BYTES];
-    struct asker a;
+    enum err e = ERR_NOT_READY;
 
-    if (p)
-        text = "the encoder is not connected";
-    if (p && !p->up && p->link == NONE)
-        say_connect(l, out, p);
-    if (!p || !p->up) {
-        head_refuse(&l->b, out, conn, msg,
-            &(struct refusal){ERR_NOT_READY, 0, 0, text});
-        return;
+    if (p) {
+        text = "the encoder is too old for secrets";
+        e = decline_room(l, out, p, &l->b.engines.conns[conn], &msg->decline);
     }
-    if (!peer_knows(p, &msg->decline.secret)) {
-        head_refuse(&l->b, out, conn, msg,
-            &(struct refusal){
-                ERR_VERSION, 0, 0, "the encoder is too old for secrets"});
-        return;
-    }
-    a = say_asker(p, &l->b.engines.conns[conn], &msg->decline.secret, gids);
-    d.decline.key = msg->decline.key;
-    d.decline.who = l->b.engines.conns[conn].uid + 1;
-    d.decline.gids = a.gids;
-    d.decline.secret = a.secret;
-    peer_send(&l->b.peers, out, p, &d);
-    happened_message(&l->b, HAPPENED_SENT, &d, l->b.engines.conns[conn].uid,
-        peer_index(&l->b.peers, p), ROWS_UNKNOWN);
-    out_done(out, conn, msg->seq, 0, 0);
+    if (e == OK)
+        out_done(out, conn, msg->seq, 0, 0);
+    else
+        head_refuse(&l->b, out, conn, msg, &(struct refusal){e, 0, 0, text});
 }
 
 /* sequence ids */

@@ -91,6 +91,7 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     CHECK(
         p->link == link, "HELLO on link %u, the peer is on %u", link, p->link);
     map_pools(l, out, p, &m->hello);
+    declines_say(l, out, p);
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *r = LIST_ENTRY(n, struct lroom, in_peer);
 

@@ -35,20 +35,26 @@ static void tell(struct langd *l, struct out *out, const struct lroom *m,
         peer_index(&l->b.peers, p), rows);
 }
 
-struct asker say_asker(const struct peer *p, const struct conn *c,
-    const struct secret *secret, uint8_t bytes[GROUPS_BYTES])
+struct span say_groups(const struct conn *c, uint8_t bytes[GROUPS_BYTES])
 {
     struct writer w = writer_of(bytes, GROUPS_BYTES);
-    struct asker a = {.secret = *secret};
 
-    CHECK(peer_knows(p, secret), "%s hears a secret", p->label);
-    if (!c || !p->same_host || !peer_can(p, PEER_CAN_USERS))
-        return a;
     put_u32(&w, c->gid);
     for (uint32_t i = 0; i < c->groups.count && w.len < w.cap; i++)
         put_u32(&w, c->groups.ids[i]);
+    return span_of(bytes, (uint32_t)w.len);
+}
+
+struct asker say_asker(const struct peer *p, const struct conn *c,
+    const struct secret *secret, uint8_t bytes[GROUPS_BYTES])
+{
+    struct asker a = {.secret = *secret};
+
+    CHECK(peer_knows(p, secret), "%s hears a secret", p->label);
+    if (!c || !peer_asks_users(p))
+        return a;
     a.who = c->uid + 1;
-    a.gids = span_of(bytes, (uint32_t)w.len);
+    a.gids = say_groups(c, bytes);
     return a;
 }
 

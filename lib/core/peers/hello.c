@@ -1,7 +1,7 @@
 /* hello.c - what another daemon says of itself: checked as a whole, then taken
  * into its peer, and its data addresses to the shards. The conversation around
  * it is peers.c. Owned by the loop's thread. */
-#include "core/peers.h"
+#include "core/peers/peers.h"
 
 #include "base/check.h"
 #include "base/text.h"

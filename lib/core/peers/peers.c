@@ -1,7 +1,7 @@
 /* peers.c - see peers.h. Owned by the loop's thread. One socket per room or
  * per engine was rejected: a daemon pair shares one connection, and what it
  * knows of the other is known once. */
-#include "core/peers.h"
+#include "core/peers/peers.h"
 
 #include "base/check.h"
 #include "base/sip.h"

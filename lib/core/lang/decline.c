@@ -1,0 +1,101 @@
+/* decline.c - rooms that language engines will not fetch (RULES 7.4): said to
+ * their encoder at once or, while it is not up, when it comes (RULES 9.4). They
+ * wait in a ring, the oldest gives way. No timer is needed: one that has
+ * expired is passed over. Owned by the loop's thread.
+ *
+ * Rejected: a room that is born failed, whose ABORT says the same: it takes a
+ * place of a room, and ABORT has no key. */
+#include "core/lang/lang.h"
+
+void declines_carve(struct langd *l, struct slab *s)
+{
+    l->declines = slab_take(s, WAITING_DECLINES, sizeof(*l->declines));
+    list_init(&l->declines_free);
+    list_init(&l->declines_waiting);
+    for (uint32_t i = 0; l->declines && i < WAITING_DECLINES; i++)
+        list_push_tail(&l->declines_free, &l->declines[i].node);
+}
+
+static void drop(struct langd *l, struct ldecline *d)
+{
+    list_remove(&d->node);
+    list_push_tail(&l->declines_free, &d->node);
+}
+
+static void say(
+    struct langd *l, struct out *out, struct peer *p, struct ldecline *d)
+{
+    struct peer_msg msg = {.type = PEER_DECLINE, .room = d->room};
+
+    CHECK(p->up && peer_knows(p, &d->secret),
+        "%s is not up, or hears a secret that it does not know", p->label);
+    msg.decline.key = d->key;
+    msg.decline.who = d->uid + 1;
+    msg.decline.secret = d->secret;
+    if (peer_asks_users(p))
+        msg.decline.gids = span_of(d->gids, d->gids_len);
+    peer_send(&l->b.peers, out, p, &msg);
+    happened_message(&l->b, HAPPENED_SENT, &msg, d->uid,
+        peer_index(&l->b.peers, p), ROWS_UNKNOWN);
+}
+
+enum err decline_room(struct langd *l, struct out *out, struct peer *p,
+    const struct conn *c, const struct local_decline *n)
+{
+    struct ldecline now, *d = &now;
+    struct list *place;
+    struct span gids;
+
+    if (p->up && !peer_knows(p, &n->secret))
+        return ERR_VERSION;
+    if (!p->up) {
+        place = list_pop(&l->declines_free);
+        if (!place) {
+            l->b.stats[STAT_declines_forgotten]++;
+            place = list_pop(&l->declines_waiting);
+        }
+        d = LIST_ENTRY(place, struct ldecline, node);
+    }
+    gids = say_groups(c, d->gids);
+    d->peer = p->serial;
+    d->until_ns = l->b.now_ns + FORGET_NS;
+    d->room = n->room;
+    d->key = n->key;
+    d->secret = n->secret;
+    d->uid = c->uid;
+    d->gids_len = gids.len;
+    if (p->up) {
+        say(l, out, p, d);
+        return OK;
+    }
+    list_init(&d->node);
+    list_push_tail(&l->declines_waiting, &d->node);
+    if (p->link == NONE)
+        say_connect(l, out, p);
+    return OK;
+}
+
+void declines_say(struct langd *l, struct out *out, struct peer *p)
+{
+    LIST_FOREACH_SAFE (n, &l->declines_waiting) {
+        struct ldecline *d = LIST_ENTRY(n, struct ldecline, node);
+
+        if (d->peer != p->serial)
+            continue;
+        if (d->until_ns > l->b.now_ns && peer_knows(p, &d->secret))
+            say(l, out, p, d);
+        drop(l, d);
+    }
+}
+
+void declines_take_back(
+    struct langd *l, const struct peer *p, const struct local_request *n)
+{
+    LIST_FOREACH_SAFE (at, &l->declines_waiting) {
+        struct ldecline *d = LIST_ENTRY(at, struct ldecline, node);
+
+        if (d->peer == p->serial && d->room == n->room &&
+            secret_eq(&d->secret, &n->secret))
+            drop(l, d);
+    }
+}
