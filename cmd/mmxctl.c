@@ -27,6 +27,8 @@ static void usage(FILE *to)
     fputs(
         "  doctor          check what an engine of this user needs: one line\n"
         "                  per check, ok, warn or fail, and what to do\n"
+        "  trace ROOM      the same of one room\n"
+        "  trace merge A B  of two recordings, from two hosts\n"
         "  keygen FILE     write a new key of the fleet, for control.keys;\n"
         "                  a file that exists stays as it is\n"
         "or, for root and the daemon's own user,\n",
@@ -44,6 +46,9 @@ static void usage(FILE *to)
         "  --config FILE   doctor: the daemon's configuration, to be held\n"
         "                  against its unit; default: those in /etc/mmx\n"
         "  --json          print an array of objects\n"
+        "  --follow        trace: go on with what happens next\n"
+        "  --perfetto FILE  trace: write it for Perfetto's viewer instead\n"
+        "  --save FILE     trace: keep one daemon's, for trace merge\n"
         "  --live          health: ask only whether the daemon answers\n"
         "  --wait SECONDS  health: ask again until it is well, for so long\n"
         "exit status: 0 success (health: ready), 1 refused by the daemon or a\n"
@@ -209,6 +214,38 @@ static int healthy(const struct asked *a)
     return CTL_NO_DAEMON;
 }
 
+/* Shows the trace of the daemon at the path (or at two), or without one of
+ * all that have a socket here; or merges two recordings. words: behind
+ * `trace`. */
+static int traced(char **words, const struct asked *given)
+{
+    struct trace_asked a = {.perfetto = given->perfetto,
+        .save = given->save,
+        .follow = given->follow,
+        .json = given->json};
+    const char *here[ARRAY_LEN(sockets)] = {NULL};
+    uint32_t count = 0;
+
+    if (words[0] && !strcmp(words[0], "merge") && words[1] && words[2] &&
+        !words[3])
+        return trace_merge((const char *const *)words + 1, &a);
+    a.of_room = words[0] != NULL;
+    if (a.of_room &&
+        (words[1] || !text_number(span_str(words[0]), UINT64_MAX, &a.room)))
+        return usage(stderr), CTL_USAGE;
+    if (given->also)
+        here[count++] = given->also;
+    if (given->path)
+        here[count++] = given->path;
+    for (size_t i = 0; i < ARRAY_LEN(sockets) && !given->path; i++)
+        if (access(sockets[i], F_OK) == 0)
+            here[count++] = sockets[i];
+    if (count > 0)
+        return trace_live(here, count, &a);
+    fputs("mmxctl: no socket in /run/mmx: use --socket PATH\n", stderr);
+    return CTL_NO_DAEMON;
+}
+
 static bool take_seconds(const char *text, uint64_t *out)
 {
     return text_number(span_str(text), SECONDS_MAX, out);
@@ -224,13 +261,22 @@ static int parse(int argc, char **argv, struct asked *a)
         {"encoded", no_argument, NULL, 'e'}, {"langd", no_argument, NULL, 'l'},
         {"json", no_argument, NULL, 'j'}, {"live", no_argument, NULL, 'L'},
         {"wait", required_argument, NULL, 'w'},
+        {"follow", no_argument, NULL, 'f'},
+        {"perfetto", required_argument, NULL, 'P'},
+        {"save", required_argument, NULL, 'S'},
         {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0}};
     int c;
 
     while ((c = getopt_long(argc, argv, "s:jh", longs, NULL)) != -1) {
         if (c == 's')
-            a->path = optarg;
+            a->also = a->path, a->path = optarg;
+        else if (c == 'f')
+            a->follow = true;
+        else if (c == 'P')
+            a->perfetto = optarg;
+        else if (c == 'S')
+            a->save = optarg;
         else if (c == 'c')
             a->file = optarg;
         else if (c == 'e' || c == 'l')
@@ -257,6 +303,8 @@ int main(int argc, char **argv)
         return status;
     if (optind + 2 == argc && !strcmp(argv[optind], "keygen"))
         return keygen(argv[optind + 1]);
+    if (optind < argc && !strcmp(argv[optind], "trace"))
+        return traced(argv + optind + 1, &a);
     if (optind == argc || !join(argv + optind, what, sizeof(what)))
         return usage(stderr), CTL_USAGE;
     if (!strcmp(what, "doctor"))

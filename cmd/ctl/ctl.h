@@ -23,6 +23,17 @@ struct asked {
     const char *file; /* of the configuration; NULL: not given */
     bool json, live;
     uint64_t wait_s;
+    const char *also; /* a path before the last one; NULL: not given */
+    const char *perfetto, *save;
+    bool follow;
+};
+
+/* The same for a trace. */
+struct trace_asked {
+    const char *perfetto, *save; /* files to write; NULL: lines instead */
+    bool follow, json;
+    bool of_room; /* of this room alone */
+    uint64_t room;
 };
 
 /* link.c: the wire, blocking, at most CTL_WAIT_S at a time */
@@ -64,6 +75,14 @@ int health(const char *const *paths, uint32_t count, const struct asked *a);
 
 /* keygen.c: writes a new key; returns the exit status. */
 int keygen(const char *path);
+
+/* trace.c: what happened; returns the exit status */
+
+/* Of the daemons at the paths, which share a clock. */
+int trace_live(
+    const char *const *paths, uint32_t count, const struct trace_asked *a);
+/* Of two recordings, whose clocks are compared. */
+int trace_merge(const char *const *files, const struct trace_asked *a);
 
 /* rows.c: what a daemon answers in FORM_ROWS */
 

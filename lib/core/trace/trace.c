@@ -51,7 +51,7 @@ static void show_happening(const struct brain *b, const struct show_at *at,
     s->row(s);
     s->number(s, "number", n);
     s->number(s, "ns", h->ns);
-    if (kind < HAPPENED_PEER_UP)
+    if (kind < HAPPENED_PEER_UP && of != PEER_ACKED)
         show_room_id(s, at, h->room, h->who);
     s->text(s, "what", kinds[kind].word);
     if (of)

@@ -1,0 +1,208 @@
+/* trace.c - mmxctl trace: reads the flight recorders of the daemons here, or
+ * recordings of other hosts, and prints what happened in one order. Blocking,
+ * one thread.
+ *
+ * Rejected: a report that is pushed while it is followed. A look five times a
+ * second costs the daemon less than a connection that it has to remember. */
+#include "trace.h"
+
+#include "base/check.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FOLLOW_MS 200
+
+static int complain(const char *about, const char *why)
+{
+    fprintf(stderr, "mmxctl: %s: %s\n", about, why);
+    return CTL_REFUSED;
+}
+
+/* Asks for what the side lacks. Returns an exit status. */
+static int ask(struct ctl *c, struct side *s, uint32_t number)
+{
+    size_t before;
+
+    do {
+        struct local_msg m;
+        char what[48];
+
+        snprintf(what, sizeof(what), "trace %llu", (unsigned long long)s->next);
+        before = s->count;
+        if (!ctl_ask(c, what, FORM_ROWS, &m)) {
+            fprintf(stderr, "mmxctl: %s: %s: %.*s\n", s->name,
+                err_name((enum err)(
+                    m.type == LOCAL_REPORT ? m.report.err : ERR_DAEMON_LOST)),
+                m.type == LOCAL_REPORT ? (int)m.report.text.len : 0,
+                (const char *)m.report.text.p);
+            return CTL_REFUSED;
+        }
+        if (!trace_take(s, number, c->got))
+            return complain(s->name, "a report that cannot be read");
+    } while (s->count > before);
+    return CTL_SHOWN;
+}
+
+/* Connects to a daemon as the next side of the trace. */
+static int open_side(struct trace *t, struct ctl **c, const char *path)
+{
+    struct side *s = &t->sides[t->sides_count];
+    struct local_msg m;
+
+    *c = ctl_open(path, CTL_WAIT_S);
+    if (!*c) {
+        complain(path,
+            errno == ECONNREFUSED ? "no daemon is listening" : strerror(errno));
+        return CTL_NO_DAEMON;
+    }
+    t->sides_count++;
+    if (!ctl_hello(*c, 1, &m) || m.type != LOCAL_WELCOME)
+        return complain(path, "no welcome");
+    if (!has_ability(m.welcome.abilities, LOCAL_CAN_ROWS))
+        return complain(path, "the daemon is too old for a trace");
+    s->role = m.welcome.role;
+    text_copy(m.welcome.name, s->name, sizeof(s->name));
+    return CTL_SHOWN;
+}
+
+/* showing */
+
+static bool shown(const struct trace_asked *a, const struct happening *h)
+{
+    return !a->of_room || (h->of_room && h->room == a->room);
+}
+
+static int write_file(const struct trace *t, const struct trace_asked *a)
+{
+    if (a->perfetto &&
+        !trace_perfetto(t, a->of_room ? &a->room : NULL, a->perfetto))
+        return complain(a->perfetto, strerror(errno));
+    if (a->save && t->sides_count != 1)
+        return complain(a->save, "holds one daemon: use --encoded, --langd or "
+                                 "--socket");
+    if (a->save && !trace_save(&t->sides[0], a->save))
+        return complain(a->save, strerror(errno));
+    return CTL_SHOWN;
+}
+
+/* Prints what is shown, in order. */
+static void print(struct trace *t, const struct trace_asked *a)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        const struct happening *h = t->all[i];
+
+        if (!shown(a, h))
+            continue;
+        if (t->from_ns == INT64_MIN)
+            t->from_ns = h->ns;
+        if (a->json)
+            trace_json(t, h, &t->json);
+        else
+            trace_line(t, h, t->from_ns);
+    }
+    if (a->json && !a->follow)
+        trace_json(t, NULL, &t->json);
+    fflush(stdout);
+}
+
+/* Prints, or writes files where these are asked for. */
+static int show(struct trace *t, const struct trace_asked *a)
+{
+    if (!trace_join(t))
+        return complain("trace", strerror(ENOMEM));
+    if (a->perfetto || a->save)
+        return write_file(t, a);
+    print(t, a);
+    return ferror(stdout) ? CTL_REFUSED : CTL_SHOWN;
+}
+
+/* Forgets what was printed. */
+static void clear(struct trace *t)
+{
+    for (uint32_t s = 0; s < t->sides_count; s++)
+        t->sides[s].count = 0;
+}
+
+static int read_all(struct trace *t, struct ctl **links)
+{
+    int status = CTL_SHOWN;
+
+    for (uint32_t s = 0; s < t->sides_count && status == CTL_SHOWN; s++)
+        status = ask(links[s], &t->sides[s], s);
+    if (status == CTL_SHOWN && !trace_pair(t))
+        status = complain("trace", strerror(ENOMEM));
+    return status;
+}
+
+int trace_live(
+    const char *const *paths, uint32_t count, const struct trace_asked *a)
+{
+    const struct timespec pause = {0, FOLLOW_MS * (long)NS_PER_MS};
+    struct trace t = {.from_ns = INT64_MIN};
+    struct ctl *links[SIDES_MAX] = {NULL};
+    int status = CTL_SHOWN;
+
+    CHECK(count > 0 && count <= SIDES_MAX, "%u daemons", count);
+    for (uint32_t i = 0; i < count && status == CTL_SHOWN; i++)
+        status = open_side(&t, &links[i], paths[i]);
+    if (status == CTL_SHOWN)
+        status = read_all(&t, links);
+    if (status == CTL_SHOWN)
+        status = show(&t, a);
+    while (status == CTL_SHOWN && a->follow) {
+        nanosleep(&pause, NULL);
+        clear(&t);
+        status = read_all(&t, links);
+        if (status == CTL_SHOWN)
+            status = show(&t, a);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (links[i])
+            ctl_close(links[i]);
+    trace_free(&t);
+    return status;
+}
+
+static void say_clocks(const struct trace *t, const struct clocks *c)
+{
+    bool ahead = c->offset_ns >= 0;
+    int64_t by = ahead ? c->offset_ns : -c->offset_ns;
+
+    fprintf(stderr,
+        "mmxctl: the clock of %s is %lld.%06lld ms %s that of %s, within "
+        "%lld.%03lld us (messages: %u there, %u back)%s\n",
+        t->sides[1].name, (long long)(by / 1000000), (long long)(by % 1000000),
+        ahead ? "ahead of" : "behind", t->sides[0].name,
+        (long long)(c->within_ns / 1000), (long long)(c->within_ns % 1000),
+        c->there, c->back,
+        c->drifted ? "; they drift, no one figure fits all messages" : "");
+}
+
+int trace_merge(const char *const *files, const struct trace_asked *a)
+{
+    struct trace t = {.sides_count = 2, .from_ns = INT64_MIN};
+    struct clocks clocks;
+    int status = CTL_SHOWN;
+
+    for (uint32_t i = 0; i < 2 && status == CTL_SHOWN; i++)
+        if (!trace_load(&t.sides[i], i, files[i]))
+            status = complain(files[i], "no recording of mmxctl trace --save");
+    if (status == CTL_SHOWN && !trace_pair(&t))
+        status = complain("trace", strerror(ENOMEM));
+    if (status == CTL_SHOWN && !trace_clocks(&t, &clocks))
+        status = complain(
+            files[1], "no messages of both directions are in both recordings");
+    if (status == CTL_SHOWN) {
+        say_clocks(&t, &clocks);
+        trace_shift(&t, &clocks);
+        status = show(&t, a);
+    }
+    trace_free(&t);
+    return status;
+}

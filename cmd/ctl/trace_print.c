@@ -1,0 +1,290 @@
+/* trace_print.c - happenings as lines, as JSON, and as the JSON trace events
+ * that Perfetto's viewer and chrome://tracing open. One thread.
+ *
+ * A room is a track of its daemon. Its phases (happening.def) follow each
+ * other, so that slices never overlap; a message is a flow between two
+ * instants. */
+#include "trace.h"
+
+#include "base/check.h"
+#include "base/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* lines */
+
+static void details(const struct happening *h, char *out, size_t size)
+{
+    const struct happening_row *row = &happening_rows[h->kind];
+    size_t n = 0;
+
+    out[0] = 0;
+    if (h->text[0])
+        n += (size_t)snprintf(out, size, "%s %s", row->a, h->text);
+    else if (h->a != ROWS_UNKNOWN)
+        n += (size_t)snprintf(out, size, "%s %u", row->a, h->a);
+    if (h->b != ROWS_UNKNOWN && n < size)
+        snprintf(out + n, size - n, "%s%s %u", n ? ", " : "", row->b, h->b);
+}
+
+static void what(const struct happening *h, char *out, size_t size)
+{
+    const char *word = happening_rows[h->kind].word;
+    bool from = h->kind != HAPPENED_SENT;
+
+    if (h->message)
+        snprintf(out, size, "%s %s %s %.63s", from ? "got" : "sent",
+            peer_name((enum peer_type)h->message), from ? "from" : "to",
+            h->peer);
+    else
+        snprintf(out, size, "%s%s%.63s", word, h->peer[0] ? " " : "", h->peer);
+}
+
+static void put(struct writer *w, struct json *j, enum cell_kind kind,
+    const char *name, const char *text, uint64_t number)
+{
+    struct cell c = {.kind = kind,
+        .name = span_str(name),
+        .text = span_str(text),
+        .number = number};
+
+    json_cell(w, j, &c);
+}
+
+static void json_object(
+    const struct trace *t, const struct happening *h, struct json *j)
+{
+    const struct happening_row *row = &happening_rows[h->kind];
+    uint8_t bytes[2048];
+    struct writer w = writer_of(bytes, sizeof(bytes));
+
+    put(&w, j, CELL_ROW, "", "", 0);
+    put(&w, j, CELL_TEXT, "daemon", t->sides[h->side].name, 0);
+    put(&w, j, CELL_NUMBER, "number", "", h->number);
+    put(&w, j, CELL_NUMBER, "ns", "", (uint64_t)h->ns);
+    if (h->of_room)
+        put(&w, j, CELL_NUMBER, "room", "", h->room);
+    put(&w, j, CELL_TEXT, "what", row->word, 0);
+    if (h->message)
+        put(&w, j, CELL_TEXT, "message", peer_name((enum peer_type)h->message),
+            0);
+    if (h->peer[0])
+        put(&w, j, CELL_TEXT, "peer", h->peer, 0);
+    if (h->text[0])
+        put(&w, j, CELL_TEXT, row->a, h->text, 0);
+    else if (h->a != ROWS_UNKNOWN)
+        put(&w, j, CELL_NUMBER, row->a, "", h->a);
+    if (h->b != ROWS_UNKNOWN)
+        put(&w, j, CELL_NUMBER, row->b, "", h->b);
+    CHECK(!w.failed, "a happening of %zu bytes", w.len);
+    fwrite(w.p, 1, w.len, stdout);
+}
+
+void trace_json(
+    const struct trace *t, const struct happening *h, struct json *j)
+{
+    uint8_t bytes[16];
+    struct writer w = writer_of(bytes, sizeof(bytes));
+
+    if (h) {
+        json_object(t, h, j);
+        return;
+    }
+    json_end(&w, j);
+    fwrite(w.p, 1, w.len, stdout);
+}
+
+void trace_line(
+    const struct trace *t, const struct happening *h, int64_t from_ns)
+{
+    char room[24] = "-", did[128], more[96];
+
+    if (h->of_room)
+        snprintf(room, sizeof(room), "%llu", (unsigned long long)h->room);
+    what(h, did, sizeof(did));
+    details(h, more, sizeof(more));
+    printf("%12.3f ms  %-12s %20s  %s%s%s\n",
+        (double)(h->ns - from_ns) / (double)NS_PER_MS, t->sides[h->side].name,
+        room, did, more[0] ? ": " : "", more);
+}
+
+/* trace events */
+
+/* A room at one daemon. */
+struct track {
+    uint64_t room;
+    uint8_t side;
+    const char *phase; /* that is open; NULL: none */
+    uint8_t rank;      /* kind that began it */
+};
+
+struct events {
+    FILE *to;
+    const struct trace *t;
+    struct track *tracks;
+    size_t count, cap;
+    int64_t from_ns, last_ns;
+    bool some, failed;
+};
+
+/* Begins an event; the caller adds members and the brace. tid 0: the daemon's
+ * own. */
+static void event(
+    struct events *e, const char *ph, uint32_t side, size_t tid, int64_t ns)
+{
+    int64_t at = ns - e->from_ns;
+
+    CHECK(at >= 0, "an event at %lld", (long long)at);
+    fprintf(e->to,
+        "%s\n{\"ph\":\"%s\",\"pid\":%u,\"tid\":%zu,\"ts\":%lld.%03lld",
+        e->some ? "," : "", ph, side + 1, tid, (long long)(at / 1000),
+        (long long)(at % 1000));
+    e->some = true;
+}
+
+static void name_of(struct events *e, const char *what, uint32_t side,
+    size_t tid, const char *name)
+{
+    char clean[64];
+
+    text_copy(span_str(name), clean, sizeof(clean));
+    for (char *p = clean; *p; p++)
+        if (*p == '"' || *p == '\\')
+            *p = '?';
+    event(e, "M", side, tid, e->from_ns);
+    fprintf(e->to, ",\"name\":\"%s\",\"args\":{\"name\":\"%s\"}}", what, clean);
+}
+
+/* Returns the track's number; 0: none, no memory. */
+static size_t track_of(struct events *e, const struct happening *h)
+{
+    char name[32];
+
+    for (size_t i = e->count; i > 0; i--)
+        if (e->tracks[i - 1].room == h->room &&
+            e->tracks[i - 1].side == h->side)
+            return i;
+    if (e->count == e->cap) {
+        size_t cap = e->cap ? 2 * e->cap : 1024;
+        struct track *more = realloc(e->tracks, cap * sizeof(*more));
+
+        if (!more) {
+            e->failed = true;
+            return 0;
+        }
+        e->tracks = more;
+        e->cap = cap;
+    }
+    e->tracks[e->count++] = (struct track){.room = h->room, .side = h->side};
+    snprintf(name, sizeof(name), "room %llu", (unsigned long long)h->room);
+    name_of(e, "thread_name", h->side, e->count, name);
+    return e->count;
+}
+
+static void end_phase(struct events *e, size_t tid, int64_t ns)
+{
+    struct track *k = &e->tracks[tid - 1];
+
+    if (!k->phase)
+        return;
+    event(e, "E", k->side, tid, ns);
+    fputs("}", e->to);
+    k->phase = NULL;
+}
+
+/* Ends the room's phase and begins the next, if this happening does. */
+static void take_phase(struct events *e, const struct happening *h, size_t tid)
+{
+    struct track *k = &e->tracks[tid - 1];
+    bool first = h->kind == HAPPENED_ANNOUNCED || h->kind == HAPPENED_REQUESTED;
+    uint8_t kind = h->kind;
+
+    if (h->kind == HAPPENED_ANNOUNCED && h->b != 0)
+        kind = HAPPENED_SOURCE; /* it got its blocks at once */
+    if (!happening_rows[kind].phase[0] ||
+        (!first && k->phase && kind <= k->rank))
+        return;
+    end_phase(e, tid, h->ns);
+    if (kind == HAPPENED_FREED)
+        return;
+    k->phase = happening_rows[kind].phase;
+    k->rank = kind;
+    event(e, "B", k->side, tid, h->ns);
+    fprintf(e->to, ",\"name\":\"%s\"}", k->phase);
+}
+
+static void flow(struct events *e, const struct happening *h, size_t tid,
+    uint32_t number, bool end)
+{
+    event(e, end ? "f" : "s", h->side, tid, h->ns);
+    fprintf(e->to, ",\"cat\":\"message\",\"name\":\"%s\",\"id\":%u%s}",
+        peer_name((enum peer_type)h->message), number,
+        end ? ",\"bp\":\"e\"" : "");
+}
+
+static void take(struct events *e, const struct happening *h)
+{
+    char did[128], more[96];
+    size_t tid = h->of_room ? track_of(e, h) : 0;
+
+    if (e->failed)
+        return;
+    what(h, did, sizeof(did));
+    details(h, more, sizeof(more));
+    if (tid)
+        take_phase(e, h, tid);
+    event(e, "i", h->side, tid, h->ns);
+    for (char *p = did; *p; p++)
+        if (*p == '"' || *p == '\\' || (unsigned char)*p < ' ')
+            *p = '?';
+    fprintf(e->to, ",\"s\":\"t\",\"name\":\"%s\",\"args\":{\"is\":\"%s\"}}",
+        did, more);
+    if (h->flow)
+        flow(e, h, tid, h->flow, h->kind != HAPPENED_SENT);
+    e->last_ns = h->ns;
+}
+
+/* Numbers the happenings that sent what another side got as that is numbered,
+ * so that each flow has its two ends. */
+static void number_flows(const struct trace *t, const uint64_t *room)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        struct happening *h = t->all[i];
+
+        if (!h->flow || !h->cause || (room && h->room != *room))
+            continue;
+        if (h->cause->flow) /* got twice */
+            h->flow = 0;
+        else
+            h->cause->flow = h->flow;
+    }
+}
+
+bool trace_perfetto(
+    const struct trace *t, const uint64_t *room, const char *path)
+{
+    struct events e = {.to = fopen(path, "we"), .t = t};
+    char name[96];
+    bool ok;
+
+    if (!e.to)
+        return false;
+    number_flows(t, room);
+    e.from_ns = e.last_ns = t->count ? t->all[0]->ns : 0;
+    fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[", e.to);
+    for (uint32_t s = 0; s < t->sides_count; s++) {
+        snprintf(name, sizeof(name), "mmx-%s %s", role_name(t->sides[s].role),
+            t->sides[s].name);
+        name_of(&e, "process_name", s, 0, name);
+    }
+    for (size_t i = 0; i < t->count && !e.failed; i++)
+        if (!room || (t->all[i]->of_room && t->all[i]->room == *room))
+            take(&e, t->all[i]);
+    for (size_t tid = 1; tid <= e.count; tid++)
+        end_phase(&e, tid, e.last_ns);
+    fputs("\n]}\n", e.to);
+    free(e.tracks);
+    ok = !ferror(e.to) && !e.failed;
+    return fclose(e.to) == 0 && ok;
+}

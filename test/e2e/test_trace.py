@@ -1,0 +1,130 @@
+"""What the flight recorders remember, and what mmxctl makes of it."""
+
+import json
+import os
+import subprocess
+
+from pair import BUILD, Case
+
+MMXCTL = os.path.join(BUILD, "mmxctl")
+
+
+def trace(*words, daemons=(), check=True):
+    """Runs mmxctl trace over the sockets of these daemons."""
+    sockets = [w for d in daemons for w in ("--socket", d.socket)]
+    return subprocess.run([MMXCTL, *sockets, "trace", *words], check=check,
+                          stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=60)
+
+
+def lines(*words, daemons=(), **more):
+    return json.loads(trace("--json", *words, daemons=daemons, **more).stdout)
+
+
+# What follows what in a room over a pair: word, message, daemon.
+LIVES = (
+    (("requested", "", "lang0"), ("sent", "init", "lang0"),
+     ("got", "init", "enc0"), ("sending", "", "enc0"),
+     ("landed", "", "lang0"), ("ended", "", "lang0"),
+     ("sent", "ack", "lang0"), ("got", "ack", "enc0"),
+     ("ended", "", "enc0"), ("freed", "", "enc0")),
+    (("announced", "", "enc0"), ("sent", "length", "enc0"),
+     ("length", "length", "lang0"), ("ended", "", "lang0"),
+     ("freed", "", "lang0")),
+    (("announced", "", "enc0"), ("committed", "", "enc0"),
+     ("sending", "", "enc0")),
+)
+
+
+class Trace(Case):
+    def delivered(self, rooms=(7,)):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        for room in rooms:
+            self.deliver(enc, lm, room, 300)
+        return e, d
+
+    def follow_each_other(self, found):
+        """Each step of a life is there, behind the one before."""
+        for life in LIVES:
+            at = 0
+            for word, message, daemon in life:
+                rest = [i for i, h in enumerate(found[at:], at)
+                        if (h["what"], h.get("message", ""), h["daemon"]) ==
+                        (word, message, daemon)]
+                self.assertTrue(rest, f"no {word} {message} of {daemon} from "
+                                f"{at} on in {found}")
+                at = rest[0]
+
+    def test_a_room_end_to_end(self):
+        e, d = self.delivered((7, 8))
+        found = lines("7", daemons=(e, d))
+        self.assertEqual({h["room"] for h in found}, {7})
+        times = [h["ns"] for h in found]
+        self.assertEqual(times, sorted(times))
+        self.follow_each_other(found)
+        text = trace("7", daemons=(e, d)).stdout
+        self.assertIn("ended: reason ok, total 300", text)
+        self.assertIn("got init from lang0", text)
+        self.assertEqual(len(text.splitlines()), len(found))
+        # Without a room all of it, and what is the daemons' own.
+        self.assertLess(len(found), len(lines(daemons=(e, d))))
+        self.assertIn("peer-up", trace(daemons=(e,)).stdout)
+
+    def checked(self, path):
+        """Holds the file against the format of trace events."""
+        with open(path, encoding="utf-8") as f:
+            events = json.load(f)["traceEvents"]
+        last, depth, flows, names = {}, {}, {}, {}
+        for ev in events:
+            self.assertIn(ev["ph"], "MBEisf")
+            track = (ev["pid"], ev["tid"])
+            if ev["ph"] == "M":
+                names[track, ev["name"]] = ev["args"]["name"]
+                continue
+            self.assertGreaterEqual(ev["ts"], last.get(track, 0))
+            last[track] = ev["ts"]
+            if ev["ph"] in "BE":
+                depth[track] = depth.get(track, 0) + (ev["ph"] == "B")
+                depth[track] -= ev["ph"] == "E"
+                self.assertIn(depth[track], (0, 1), ev)
+            if ev["ph"] != "E":
+                self.assertTrue(ev["name"])
+            if ev["ph"] in "sf":
+                flows.setdefault(ev["id"], []).append(ev)
+        self.assertEqual(set(depth.values()), {0})
+        for start, end in flows.values():
+            self.assertEqual((start["ph"], end["ph"]), ("s", "f"))
+            self.assertNotEqual(start["pid"], end["pid"])
+            self.assertLessEqual(start["ts"], end["ts"])
+        return events, flows, names
+
+    def test_perfetto(self):
+        e, d = self.delivered((7, 8))
+        path = os.path.join(self.world.dir, "trace.json")
+        trace("--perfetto", path, daemons=(e, d))
+        events, flows, names = self.checked(path)
+        self.assertGreaterEqual(len(flows), 6)
+        self.assertIn("mmx-encoded enc0", names.values())
+        self.assertIn("room 8", names.values())
+        phases = [ev["name"] for ev in events if ev["ph"] == "B"]
+        for phase in ("engine encodes", "rows go", "waits for the announce",
+                      "rows land", "held"):
+            self.assertEqual(phases.count(phase), 2 + 2 * (phase == "held"))
+        trace("7", "--perfetto", path, daemons=(e, d))
+        events, flows, names = self.checked(path)
+        self.assertNotIn("room 8", names.values())
+        self.assertGreaterEqual(len(flows), 3)
+
+    def test_more_than_a_report_holds(self):
+        e, d = self.pair()
+        lm = self.world.engine(d)
+        for room in range(1, 1501):
+            lm.request(room, "enc0", rows=1)
+            lm.release(room)
+        lm.conn.query("status")
+        numbers = [h["number"] for h in lines(daemons=(d,))]
+        self.assertEqual(numbers, list(range(len(numbers))))
+        self.assertGreater(len(numbers), 4096)
+        self.assertEqual(len(lm.conn.query("trace")), 4096)
+        del e
