@@ -1,0 +1,131 @@
+"""conf/kubernetes.yaml: valid, and its containers' command lines, configuration
+and probes work as they are, but for paths, ports and the size of the pools."""
+
+import json
+import os
+import subprocess
+import tempfile
+
+from pair import BUILD, ROOT, Case, eventually, free_port
+
+MANIFEST = os.path.join(ROOT, "conf/kubernetes.yaml")
+READ = ("import json, sys, yaml; "
+        "json.dump(list(yaml.safe_load_all(open(sys.argv[1]))), sys.stdout)")
+
+
+class Kubernetes(Case):
+    limit_s = 600  # packages are downloaded
+
+    def setUp(self):
+        super().setUp()
+        got = subprocess.run(
+            [os.path.join(ROOT, "scripts/pypi"), "kubernetes",
+             "kubernetes-validate"], capture_output=True, text=True)
+        if got.returncode == 2:
+            self.skipTest(got.stderr.strip().splitlines()[-1])
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.tools = os.path.join(got.stdout.strip(), "bin")
+
+    def test_it_is_valid(self):
+        got = subprocess.run(
+            [os.path.join(self.tools, "kubernetes-validate"), "--strict",
+             MANIFEST], capture_output=True, text=True)
+        self.assertEqual(got.returncode, 0, got.stdout + got.stderr)
+        self.assertEqual(got.stderr.count(" passed ") +
+                         got.stdout.count(" passed "), 4)
+
+    def pods(self):
+        """(the files of the ConfigMap, the pod of each role)."""
+        got = subprocess.run(
+            [os.path.join(self.tools, "python"), "-c", READ, MANIFEST],
+            check=True, stdout=subprocess.PIPE, text=True)
+        found = json.loads(got.stdout)
+        files, = (x["data"] for x in found if x["kind"] == "ConfigMap")
+        return files, {x["metadata"]["name"]: x["spec"]["template"]["spec"]
+                       for x in found if x["kind"] == "DaemonSet"}
+
+    def mounted(self, files):
+        """The folders of the ConfigMap and of the Secret, as Kubernetes lays
+        them: the names are links into ..data, which is replaced as one."""
+        d = tempfile.TemporaryDirectory(prefix="mmx-e2e-")
+        self.addCleanup(d.cleanup)
+        key = os.path.join(d.name, "fleet.key")
+        subprocess.run([os.path.join(BUILD, "mmxctl"), "keygen", key],
+                       check=True, stdout=subprocess.DEVNULL)
+        with open(key) as f:
+            secret = f.read()
+        for folder, data in (("conf", files), ("keys", {"fleet.key": secret})):
+            at = os.path.join(d.name, folder)
+            os.makedirs(os.path.join(at, "..2026"))
+            os.symlink("..2026", os.path.join(at, "..data"))
+            for name, text in data.items():
+                with open(os.path.join(at, "..data", name), "w") as f:
+                    f.write(text)
+                os.chmod(os.path.join(at, "..data", name), 0o440)
+                os.symlink(os.path.join("..data", name),
+                           os.path.join(at, name))
+        return d.name
+
+    def here(self, words, at, role):
+        """The words of a container for this folder."""
+        return [w.replace("/etc/mmx", at).replace("$(NODE)", "node")
+                .replace("$(ADDRESS):7601", f"127.0.0.1:{self.port}")
+                .replace("/run/mmx", at) for w in words] + [
+            "--set", f"socket.path={at}/{role}.sock",
+            "--set", "pools[0].blocks=64", "--set", "transfer.devices=lo"]
+
+    def probe(self, container, kind, at, role):
+        """The exit status of a probe."""
+        words = container[kind]["exec"]["command"]
+        self.assertEqual(words[:2], ["mmxctl", f"--{role}"])
+        return subprocess.run(
+            [os.path.join(BUILD, words[0]), "--socket", f"{at}/{role}.sock",
+             *words[2:]], capture_output=True).returncode
+
+    def test_its_containers(self):
+        files, pods = self.pods()
+        self.port = free_port()
+        at = self.mounted({n: t.replace("/etc/mmx", "@").replace(
+            "0.0.0.0:7601", f"127.0.0.1:{self.port}")
+            for n, t in files.items()})
+        for name in files:
+            path = os.path.join(at, "conf/..data", name)
+            os.chmod(path, 0o640)
+            with open(path) as f:
+                text = f.read()
+            with open(path, "w") as f:
+                f.write(text.replace("@", at))
+        started = {}
+        for role in ("encoded", "langd"):
+            pod = pods[f"mmx-{role}"]
+            container = pod["containers"][0]
+            daemon = (self.world.encoded if role == "encoded" else
+                      lambda **more: self.world.langd([], **more))(start=False)
+            daemon.socket = f"{at}/{role}.sock"
+            words = self.here(container["command"] + container["args"], at,
+                              role)
+            self.assertEqual(words[0], f"mmx-{role}")
+            started[role] = (daemon, container)
+            self.start(daemon, words)
+            for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+                self.assertEqual(self.probe(container, kind, at, role), 0)
+        (e, _), (d, _) = started["encoded"], started["langd"]
+        enc, lm = self.engines(e, d)
+        lm.request(7, f"tcp://127.0.0.1:{self.port}")
+        enc.encode(7, 500, aux="grid")
+        self.assertEqual(lm.ready(7), 500)
+        self.good(lm, 7)
+        enc.done(7)
+        lm.release(7)
+        enc.release(7)
+        for role, (daemon, container) in started.items():
+            eventually(lambda: self.probe(container, "readinessProbe", at,
+                                          role) == 0, f"{role} is ready")
+
+    def start(self, daemon, words):
+        """Starts a daemon by these words, not by a configuration of ours."""
+        with open(daemon.log, "a") as log:
+            daemon.process = subprocess.Popen(
+                [os.path.join(BUILD, words[0]), *words[1:]], stderr=log,
+                stdout=log, stdin=subprocess.DEVNULL)
+        daemon.wait_ready()
