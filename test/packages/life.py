@@ -154,7 +154,7 @@ class Life:
         self.next_version()
         finish, hang = self.engine("finish", 20), self.engine("hang", 30)
         pids = [self.pid(d) for d in DAEMONS]
-        # The new version comes to a host that runs the encode side only, too.
+        sockets = r.run("ls", "-i", "/run/mmx")
         began = time.monotonic()
         upgrade = subprocess.Popen(
             r.words(["sh", "-c", "apt-get -q -y -o Dpkg::Use-Pty=0 install "
@@ -179,6 +179,7 @@ class Life:
         for d, pid in zip(DAEMONS, pids):
             check(self.active(d) == "active" and self.pid(d) != pid,
                   f"{d} is not the new one")
+        check(r.run("ls", "-i", "/run/mmx") == sockets, "sockets were closed")
         check("Version: 0.1.0+next" in r.run("dpkg", "-s", "mmx"),
               "the version")
         self.room_in_python()
