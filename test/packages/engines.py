@@ -3,7 +3,7 @@
     engines.py room ID      a room passes
     engines.py finish ID    opens a room; the rest of its rows come when a line
                             is read
-    engines.py hang ID      opens a room whose rows never come; says how it ended
+    engines.py hang ID      opens a room whose rows never come; says how it ends
                             and passes another one when the daemons are back"""
 
 import sys
