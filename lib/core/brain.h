@@ -98,6 +98,8 @@ struct ended {
     uint64_t bytes;
     /* Times on the brain's clock; 0: did not happen. */
     uint64_t opened_ns, init_ns, length_ns, first_ns, resumed_ns, done_ns;
+    uint64_t granted_ns;   /* blocks; at langd the last before the first row */
+    uint64_t committed_ns; /* encoded: the last rows */
     char text[128];
 };
 /* Returns row number n, counted from 0; NULL: not there yet, or forgotten. */

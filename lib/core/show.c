@@ -101,8 +101,10 @@ static void show_ended(
     s->number(s, "failed", e->failed);
     show_since(s, "init_us", e, e->init_ns);
     show_since(s, "length_us", e, e->length_ns);
+    show_since(s, "granted_us", e, e->granted_ns);
     show_since(s, "first_us", e, e->first_ns);
     show_since(s, "resumed_us", e, e->resumed_ns);
+    show_since(s, "committed_us", e, e->committed_ns);
     show_since(s, "done_us", e, e->done_ns);
     if (e->text[0])
         s->text(s, "text", e->text);

@@ -285,6 +285,7 @@ static bool take(struct encoded *e, struct epool *p, struct item *it)
         struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
 
         m->history.blocks = n;
+        m->history.granted_ns = e->b.now_ns;
         if (m != e->announced) /* ANNOUNCED says it */
             happened(&e->b, HAPPENED_SOURCE, &m->r, &m->history, NONE, n, 0);
         if (!m->have)

@@ -191,6 +191,9 @@ static void end(struct encoded *e, struct eroom *m)
     m->history.bytes = rows * eroom_pool(e, m)->meta->layout.row_bytes;
     e->b.stats[STAT_bytes_moved] += m->history.bytes;
     m->history.total = m->item->total;
+    if (m->item->committed > 0)
+        m->history.committed_ns =
+            max_u64(m->item->moved_ns, m->history.opened_ns);
     m->history.served = m->served;
     m->history.failed = m->failed;
     head_record(&e->b, &m->r, &m->history);

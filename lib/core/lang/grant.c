@@ -98,6 +98,8 @@ static bool take(struct langd *l, struct out *out, struct lroom *m, uint32_t n,
     rowmap_clear(&p->landed, &p->p, first_run);
     m->granted += n * p->block_rows;
     m->grade = (uint8_t)max_u32(m->grade, grade);
+    if (!m->history.first_ns)
+        m->history.granted_ns = l->b.now_ns;
     if (m->history.opened_ns != l->b.now_ns) /* else INIT says it */
         happened(&l->b, HAPPENED_GRANTED, &m->r, &m->history, m->peer,
             m->granted, n);
