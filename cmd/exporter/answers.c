@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,8 +70,10 @@ void daemon_forget(struct daemon *d)
 double row_number(struct reader row, const char *column)
 {
     char text[32];
+    double value;
 
     CHECK(row.at <= row.len, "a row of %zu bytes at %zu", row.len, row.at);
     rows_get(row, column, text, sizeof(text));
-    return strtod(text, NULL);
+    value = strtod(text, NULL);
+    return value > 0 && isfinite(value) ? value : 0;
 }

@@ -36,7 +36,8 @@ struct daemon {
 void daemon_ask(struct daemon *d);
 void daemon_forget(struct daemon *d);
 
-/* Returns the number in a row's column; 0: there is none. */
+/* Returns the number in a row's column, which is finite and not negative; 0:
+ * there is none. */
 double row_number(struct reader row, const char *column);
 
 /* Prints all metrics in Prometheus' text format. */
