@@ -66,7 +66,7 @@ class Engine:
 
     def __init__(self, daemon, role, ranks=1, dtype="torch.bfloat16",
                  width=WIDTH, wide=WIDTH, **extra):
-        self.ranks = []
+        self.ranks, self.config = [], None
         for rank in range(-1, ranks):
             config = types.SimpleNamespace(
                 ec_transfer_config=types.SimpleNamespace(
@@ -78,10 +78,12 @@ class Engine:
                     ec_connector_extra_config={
                         "mmx_socket": daemon.socket, **extra}),
                 parallel_config=types.SimpleNamespace(
-                    tensor_parallel_size=ranks, rank=max(rank, 0)),
+                    tensor_parallel_size=ranks, rank=max(rank, 0),
+                    data_parallel_size=1),
                 model_config=types.SimpleNamespace(
                     model="m", revision="1", dtype=dtype,
                     get_inputs_embeds_size=lambda: width))
+            self.config = self.config or config  # also the API server's
             made = vllm_ec.MmxECConnector(
                 config, base.ECConnectorRole.SCHEDULER if rank < 0
                 else base.ECConnectorRole.WORKER)

@@ -18,6 +18,7 @@ ENV = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
        "PYTHONPATH": f"{ROOT}/lib/client/python:{HERE}:{ROOT}/test/engines"}
 TP2 = ("--tensor-parallel-size", "2", "--distributed-executor-backend", "mp")
+AHEAD = "mmx.adapters.vllm_ahead.AskAhead"
 PROCESSES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 
 
@@ -37,6 +38,9 @@ class Engine(Server):
             words += ["--distributed-executor-backend", "uni"]
         if ec:
             words += ["--ec-transfer-config", json.dumps(ec)]
+        if ec and ec["ec_role"] == "ec_consumer" and "Mmx" in \
+                ec["ec_connector"]:
+            words += ["--middleware", AHEAD]
         super().__init__(folder, name, words, {**ENV, **(env or {})},
                          cwd=os.path.dirname(os.path.join(folder, model)))
 

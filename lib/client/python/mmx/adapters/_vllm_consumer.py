@@ -16,6 +16,7 @@ from ._vllm_engine import (Counts, Described, features, log, on_device,
                            rows_of, warn)
 
 ATTEMPTS = 3  # requests for an item before it is encoded here
+AHEAD = 1.0  # seconds for a room that the API server says it asked for
 PAUSE = 0.1  # seconds before the second attempt, then twice as long
 
 
@@ -39,6 +40,7 @@ class _Item:
     not_before: float = 0.0
     grouped: bool = False  # the room is of a group
     alone: bool = False  # its next rooms are not
+    ahead: bool = False  # the room is of the API server, which asked for it
     resident: bool = False  # in vLLM's own cache
     given_up: bool = False
 
@@ -58,6 +60,7 @@ class ConsumerScheduler:
         self._past: Dict[str, Tuple[int, int]] = {}
         self._offers: Dict[str, Dict[str, Offer]] = {}  # of each request
         self._declined: Set[Tuple[str, int]] = set()
+        self._ahead: Set[Tuple[str, int]] = set()  # asked for: vllm_ahead.py
         self._said: List[Tuple[str, Offer, mmx.Reply, float]] = []
         self._loads: List[str] = []
         self._number = 0  # of the last load
@@ -78,6 +81,8 @@ class ConsumerScheduler:
             offer = Offer.read(said)
             if offer and rows.get(identifier, offer.rows) == offer.rows:
                 found[identifier] = offer
+                if said.get("asked") is True:
+                    self._ahead.add((offer.encoder, offer.room))
             elif not isinstance(said, dict) or "room" in said:
                 bad.append(said)
         if bad:
@@ -149,7 +154,7 @@ class ConsumerScheduler:
                 not self.described.encodable(feature):
             return
         error = errors.TimedOut(f"no row within {self.settings.patience:g} s")
-        if item.offers:
+        if item.offers and self.link.pool:
             log.info("%s: %s", identifier, error)
             self._leave(item)
             item.since = 0.0
@@ -185,30 +190,43 @@ class ConsumerScheduler:
         if not ask:
             return
         group_id = mmx.room_id(uuid.uuid4().hex)
-        several = sum(not item.alone for _, item in ask)
-        for identifier, item in ask:
+        for _, item in ask:
             item.since = item.since or time.monotonic()
-            item.grouped = several > 1 and not item.alone
-            group = (group_id, several) if item.grouped else None
+            if self.link.pool and item.offers:
+                item.used = item.offers.pop(0)
+            item.ahead = bool(item.used and item.used[:2] in self._ahead)
+            item.grouped = not item.alone and not item.ahead
+        several = sum(item.grouped for _, item in ask)
+        for identifier, item in ask:
+            item.grouped = item.grouped and several > 1
             try:
                 pool = self.link.usable()
-                if item.offers:
-                    item.used = item.offers.pop(0)
                 if not item.used:
                     raise errors.UnknownRoom("no encoder has it")
-                item.room = self.link.conn.request(
-                    item.used.room, pool, item.used.encoder,
-                    rows=item.used.rows, storage="compact",
-                    key=self.settings.key(identifier), group=group,
-                    announced=True,
-                    deadline=self.settings.deadline,
-                    secret=item.used.secret)
+                self._open(identifier, item, item.used, pool,
+                           (group_id, several) if item.grouped else None)
                 item.asked = time.monotonic()
                 self.counts.add("rooms_requested")
             except errors.IncompatibleLayout as e:
                 self._give_up(identifier, item, e)
             except errors.MmxError as e:
                 self._failed(identifier, item, e)
+
+    def _open(self, identifier: str, item: _Item, offer: Offer,
+              pool: mmx.Pool, group: Optional[Tuple[int, int]]) -> None:
+        if item.ahead:
+            self._ahead.discard(offer[:2])
+            room = self.link.conn.attach(
+                offer.room, offer.encoder, deadline=AHEAD, pool=pool,
+                secret=offer.secret)
+            assert isinstance(room, mmx.Room)
+            item.room = room
+            return
+        item.room = self.link.conn.request(
+            offer.room, pool, offer.encoder, rows=offer.rows,
+            storage="compact", key=self.settings.key(identifier),
+            group=group, announced=True, deadline=self.settings.deadline,
+            secret=offer.secret)
 
     def _landed(self, identifier: str, item: _Item) -> bool:
         room = item.room
@@ -228,6 +246,11 @@ class ConsumerScheduler:
     def _failed(self, identifier: str, item: _Item,
                 error: errors.MmxError) -> None:
         log.info("%s: %s", identifier, error)
+        if item.ahead and item.used:  # in vain: asks for it itself
+            self._leave(item)
+            item.ahead = False
+            item.offers.insert(0, item.used)
+            return
         if item.room:
             self.counts.add("rooms_failed")
             self._leave(item)
@@ -278,6 +301,9 @@ class ConsumerScheduler:
         """Declines an offer once, and never a room that is being fetched."""
         place = (offer.encoder, offer.room)
         item = self.items.get(identifier)
+        if place in self._ahead:
+            self._ahead.discard(place)
+            return  # the API server releases it
         if place in self._declined or item and item.used == offer:
             return
         self._declined.add(place)
@@ -357,6 +383,7 @@ class ConsumerScheduler:
     def finished(self, request: Any) -> None:
         for offer in self.offers(request).values():
             self._declined.discard((offer.encoder, offer.room))
+            self._ahead.discard((offer.encoder, offer.room))
         for f in features(request):
             item = self.items.get(f.identifier)
             if item:
