@@ -348,8 +348,11 @@ class Sglang(Case):
             self.addCleanup(web.shutdown)
             url = f"http://127.0.0.1:{web.server_port}"
             self.tokenizer.encode_urls.clear()
-            receiver.EncoderBootstrapServer(
-                "", 0, self.tokenizer.encode_urls).register(url)
+            bootstrap = receiver.EncoderBootstrapServer(
+                "", 0, self.tokenizer.encode_urls)
+            for wrong in (5, ["x"], {}, "", "x", "ftp://x", f"{url}/other"):
+                bootstrap.register(wrong)  # would fail every request
+            bootstrap.register(url)
             eventually(lambda: self.tokenizer.encode_urls == [url],
                        "the encoder is in use")
         with mock.patch.dict(globals(), URLS=[url]):
@@ -359,7 +362,9 @@ class Sglang(Case):
         """A GET is answered by SGLang's application, on its loop."""
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(handler):
-                call = http_server.app.routes[handler.path]
+                call = http_server.app.routes.get(handler.path)
+                if not call:
+                    return handler.send_error(404)
                 said = asyncio.run_coroutine_threadsafe(
                     call(), self.loop).result(LIMIT)
                 handler.send_response(200)

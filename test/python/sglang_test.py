@@ -205,9 +205,27 @@ class Common(unittest.TestCase):
                                   "second_per_grid_ts": [0.5]})
 
     def test_aux_is_one_that_other_engines_read(self):
-        got = mmx.aux.unpack(common.pack(self.data(), {}))
+        got = mmx.aux.unpack(common.pack(self.data(), {}, mmx.aux.MROPE))
         self.assertEqual(got["grid"], [(1, 16, 24)])
-        self.assertEqual(got["rows"], [96])
+        self.assertEqual((got["rows"], got["merge"]), ([96], 2))
+        self.assertEqual(got["flags"], mmx.aux.MROPE)
+
+    def test_the_rows_of_each_picture_of_a_part(self):
+        for rows, merge, each in ((30, 2, [24, 6]), (120, 1, [96, 24]),
+                                  (31, None, [31])):
+            got = mmx.aux.unpack(common.pack(self.data(
+                grid_dim=np.array([[1, 8, 12], [1, 4, 6]]),
+                shape=[rows, 8]), {}))
+            self.assertEqual((got["rows"], got.get("merge")), (each, merge))
+
+    def test_a_model_with_m_rope(self):
+        for text, said in (({"rope_parameters": {"mrope_section": [1]}}, True),
+                           ({"rope_scaling": None}, False),
+                           ({"rope_scaling": {"type": "yarn"}}, False)):
+            config = types.SimpleNamespace(
+                text_config=types.SimpleNamespace(**text))
+            self.assertEqual(common.mrope(config), said)
+            self.assertEqual(common.mrope(config.text_config), said)
 
     def test_lengths_of_audio(self):
         audio = self.data(modality=receiver.Modality.AUDIO,
@@ -348,7 +366,8 @@ class Encoder(unittest.TestCase):
     def test_a_batch_is_told_its_own_sizes(self):
         told = []
 
-        async def announce(data, beside):
+        async def announce(data, beside, flags):
+            self.assertEqual(flags, mmx.aux.MROPE)
             told.append((data, beside["original_image_sizes"]))
 
         async def original(self, ctx, requests):
@@ -356,6 +375,7 @@ class Encoder(unittest.TestCase):
         rooms = types.SimpleNamespace(announce=announce)
         encoder = types.SimpleNamespace(
             rank=0, delivery=types.SimpleNamespace(rooms=rooms),
+            model_config=server.MMEncoder().model_config,
             req_states={n: types.SimpleNamespace(embedding_data=n)
                         for n in "ab"})
         ctx = types.SimpleNamespace(

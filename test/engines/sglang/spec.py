@@ -41,7 +41,7 @@ NAMES = {
         "MMEncoder._publish_preprocess_metadata", "MMEncoder.send_with_url",
         "MMEncoder.send_to_destination", "MMEncoder.release_request",
         "MMEncoder._wait_for_embedding", "MMEncoder.self.delivery",
-        "MMEncoder.self.rank", "MMEncoder.self.req_states",
+        "MMEncoder.self.model_config", "MMEncoder.self.rank", "MMEncoder.self.req_states",
         "MMEncoder.self.send_timeout", "MMError.__init__",
         "ReqState.release_requested", "ReqState.embedding_data",
         "ReqState.req_id",

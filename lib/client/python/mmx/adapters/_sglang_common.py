@@ -4,6 +4,7 @@ statuses, conversions between tensors and rows."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from typing import Any, Dict, Tuple
@@ -114,18 +115,39 @@ def plain(value: Any) -> Any:
     return value
 
 
-def pack(data: Any, beside: Dict[str, Any]) -> bytes:
+def merge_of(grid: Any, rows: int) -> int:
+    """Returns how many patches make one row, along height and width each;
+    0: the rows do not say it."""
+    patches = sum(t * h * w for t, h, w in grid)
+    side = math.isqrt(patches // rows) if rows else 0
+    return side if side * side * rows == patches else 0
+
+
+def mrope(config: Any) -> bool:
+    """True if a model of transformers has M-RoPE."""
+    text = getattr(config, "text_config", config)
+    rope = getattr(text, "rope_parameters", None) or \
+        getattr(text, "rope_scaling", None) or {}
+    return "mrope_section" in rope
+
+
+def pack(data: Any, beside: Dict[str, Any], flags: int = 0) -> bytes:
     """Returns the aux of an EmbeddingData. beside: SGLang's further values,
-    by name; ValueError: one that an aux has no place for."""
+    by name; flags: of an aux; ValueError: a value that it has no place
+    for."""
     grid = plain(data.grid_dim)
     values: Dict[str, Any] = {
-        "modality": data.modality.name.lower(),
+        "modality": data.modality.name.lower(), "flags": flags or None,
         "part": (data.part_idx, data.num_parts), "rows": [data.shape[0]]}
     if values["modality"] not in aux.MODALITIES:
         raise ValueError(f"no modality for an aux: {values['modality']}")
     extra: Dict[str, Any] = {}
     if grid and all(isinstance(g, list) and len(g) == 3 for g in grid):
         values["grid"] = grid
+        side = merge_of(grid, data.shape[0])
+        if side:
+            values["merge"] = side
+            values["rows"] = [t * h * w // side**2 for t, h, w in grid]
     else:
         extra["grid"] = grid
     for name, value in beside.items():

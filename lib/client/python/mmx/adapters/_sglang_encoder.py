@@ -8,10 +8,10 @@ import importlib
 from typing import Any, Dict, Optional
 
 import mmx
-from mmx import errors
+from mmx import aux, errors
 
-from ._sglang_common import (PLACE, field_of, from_tensor, misfit, pack, pool_name,
-                             reason, secret_of, status)
+from ._sglang_common import (PLACE, field_of, from_tensor, misfit, mrope, pack,
+                             pool_name, reason, secret_of, status)
 
 SERVER = "sglang.srt.disaggregation.encoder.server"
 HTTP = "sglang.srt.disaggregation.encoder.http_server"
@@ -37,7 +37,8 @@ class Rooms:
                                                timeout=CONNECT_S)
         return await self.conn.apool(pool_name(), timeout=CONNECT_S)
 
-    async def announce(self, data: Any, beside: Dict[str, Any]) -> None:
+    async def announce(self, data: Any, beside: Dict[str, Any],
+                       flags: int) -> None:
         """Announces a part. Why it cannot be is kept for its send(): other
         requests of the batch go on."""
         req_id = data.req_id
@@ -47,15 +48,16 @@ class Rooms:
             if why:
                 raise errors.IncompatibleLayout(f"pool {pool.name} {why}")
             self.sources[req_id] = self._announced(
-                req_id, pool, data.shape[0], pack(data, beside))
+                req_id, pool, data.shape[0],
+                pack(data, beside, flags))
         except (errors.MmxError, OSError, TimeoutError, ValueError) as e:
             self.refused[req_id] = e
 
     def _announced(self, req_id: str, pool: mmx.Pool, rows: int,
-                   aux: bytes) -> mmx.Source:
+                   says: bytes) -> mmx.Source:
         assert self.conn
         return self.conn.announce(mmx.room_id(req_id), pool, rows, rows,
-                                  aux=aux, secret=secret_of(req_id))
+                                  aux=says, secret=secret_of(req_id))
 
     async def fail(self, req_id: str, text: str) -> None:
         """Every rank that waits hears the text of SGLang's error. It goes
@@ -141,6 +143,7 @@ async def published(original: Any, self: Any, ctx: Any,
     if self.rank != 0 or ctx.is_health_check:
         return
     first = 0
+    flags = aux.MROPE if mrope(self.model_config.hf_config) else 0
     for request, items in zip(requests, ctx.items_per_req):
         beside = dict(ctx.aux_data)
         sizes = beside.get("original_image_sizes")
@@ -149,7 +152,8 @@ async def published(original: Any, self: Any, ctx: Any,
         first += items
         state = self.req_states.get(request["req_id"])
         if state is not None and state.embedding_data is not None:
-            await self.delivery.rooms.announce(state.embedding_data, beside)
+            await self.delivery.rooms.announce(state.embedding_data, beside,
+                                               flags)
 
 
 async def delivered(original: Any, self: Any, req_id: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import collections
 import importlib
 import json
+import logging
 import os
 import threading
 import time
@@ -23,6 +24,7 @@ from ._sglang_common import (MARK, PLACE, encoder_of, field_of, numbers,
                              pool_name, reachable, reason, status, to_tensor,
                              unpack)
 
+log = logging.getLogger("mmx.sglang")
 RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
 FIRST_S = 0.1
 PATIENCE_S = 5  # for a daemon that is away
@@ -35,30 +37,33 @@ places: Dict[str, str] = {}  # by the URL of an encoder: what it said
 
 
 def place_of(url: str) -> str:
-    """Returns where the encoder's mmx-encoded is; "": it does not say."""
+    """Returns where the encoder's mmx-encoded is; OSError: it does not say."""
     end = time.monotonic() + PLACE_S
-    while time.monotonic() < end:
+    while True:
         try:
             with urllib.request.urlopen(url + PLACE, timeout=2) as r:
                 return reachable(str(json.load(r)["address"]), url)
-        except urllib.error.HTTPError as e:
-            if e.code == 404:
-                break
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            gone = isinstance(e, urllib.error.HTTPError) and e.code == 404
+            if gone or time.monotonic() > end:
+                raise OSError("it runs without mmx" if gone
+                              else f"it does not say its place: {e}") from e
         time.sleep(AGAIN_S)
-    return ""
 
 
-def registered(original: Any, self: Any, url: Any) -> Any:
+def registered(original: Any, self: Any, url: Any) -> bool:
     """EncoderBootstrapServer.register: an encoder is used once it has said
-    where its mmx-encoded is."""
+    where its mmx-encoded is. What is no URL would fail every request."""
     def ask() -> None:
-        places[url] = place_of(url)
-        original(self, url)
+        try:
+            places[url] = place_of(url)
+            original(self, url)
+        except OSError as e:
+            log.warning("mmx: encoder %.200s is not used: %s", url, e)
 
-    if not isinstance(url, str):
-        return original(self, url)
+    if not isinstance(url, str) or not url.startswith(("http:", "https:")):
+        log.warning("mmx: %.200r is no URL of an encoder", url)
+        return False
     threading.Thread(target=ask, daemon=True, name="mmx-place").start()
     return True
 

@@ -5,6 +5,7 @@ place of tensors."""
 from __future__ import annotations
 
 import asyncio
+import types
 from http import HTTPStatus
 
 from sglang.srt.disaggregation.encoder.receiver import EmbeddingData
@@ -40,6 +41,9 @@ class MMEncoder:
     def __init__(self, rank=0, send_timeout=20):
         self.rank, self.send_timeout = rank, send_timeout
         self.req_states = {}
+        self.model_config = types.SimpleNamespace(
+            hf_config=types.SimpleNamespace(rope_scaling={
+                "mrope_section": [16, 24, 24]}))
         self.delivery = ZmqDelivery(self, cleanup_receive_state=True)
 
     async def _wait_for_embedding(self, state) -> EmbeddingData:
