@@ -13,6 +13,7 @@ import statistics
 import sys
 
 import cases
+import readme
 import serve
 import servers
 from marks import taken
@@ -188,8 +189,8 @@ async def main(folder, parts):
     t = Table(folder, ROWS)
     try:
         return await t.play("sglang", {
-            "truth": truth, "cases": cases.run, "tp": ranks, "time": times},
-            parts)
+            "truth": truth, "cases": cases.run, "tp": ranks, "time": times,
+            "readme": readme.run}, parts)
     finally:
         if t.zygote:
             t.zygote.end()
