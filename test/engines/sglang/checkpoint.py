@@ -3,7 +3,6 @@ so that two engines have one checkpoint.
 
     checkpoint.py DIR"""
 
-import json
 import os
 import re
 import sys
@@ -72,12 +71,6 @@ def main():
         video_processor=Qwen2VLVideoProcessor(**size),
         chat_template=gguf.CHAT).save_pretrained(folder)
     tok.save_pretrained(folder)
-    path = os.path.join(folder, "config.json")
-    with open(path, encoding="utf-8") as f:
-        said = json.load(f)
-    said["vision_config"]["in_chans"] = 3  # the name that SGLang asks for
-    with open(path, "w", encoding="utf-8") as f:
-        json.dump(said, f)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """SGLang: its package without what only a GPU needs, and what is run of it."""
 
 import glob
+import importlib.util
 import json
 import os
 import re
@@ -20,11 +21,13 @@ LEFT_OUT = {"cuda-python", "flash-attn-4", "flashinfer-python",
             "humming-kernels", "nvidia-cutlass-dsl", "nvidia-mathdx",
             "nvshmem4py-cu13", "quack-kernels", "sgl-deep-ep",
             "sgl-deep-gemm", "sgl-flash-mla", "sglang-kernel", "tilelang"}
-MODELS = {  # folder: options of model.py
+TINY = "../vllm/model.py"
+MODELS = {  # folder: the script that makes it, and its options
     # One language model, two encoders: a language server with the wrong one
     # answers right only with its encoder's rows.
-    "right": [], "wrong": ["--vision-seed", "2"],
-    "large": ["--hidden", "2048", "--layers", "1"],
+    "right": [TINY], "wrong": [TINY, "--vision-seed", "2"],
+    "large": [TINY, "--hidden", "2048", "--layers", "1"],
+    "qwen": ["checkpoint.py"],
 }
 
 
@@ -42,14 +45,14 @@ def after(folder):
 
 def models(folder):
     """Makes them; SGLang asks for the old name of a field of theirs."""
-    python = os.path.join(folder, "venv/bin/python")
-    for name, options in MODELS.items():
+    for name, (script, *options) in MODELS.items():
         config = os.path.join(folder, name, "config.json")
         if os.path.exists(config):
             continue
         subprocess.run(
-            [python, "-B", os.path.join(HERE, "../vllm/model.py"),
-             os.path.join(folder, name), *options], check=True,
+            [os.path.join(folder, "venv/bin/python"), "-B",
+             os.path.join(HERE, script), os.path.join(folder, name),
+             *options], check=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             env={**os.environ, "OMP_NUM_THREADS": "1"})
         with open(config, encoding="utf-8") as f:
@@ -60,9 +63,20 @@ def models(folder):
             json.dump(made, f)
 
 
+def llama(at):
+    """Installs llama.cpp, which SGLang's encoder feeds."""
+    spec = importlib.util.spec_from_file_location(
+        "llama_engine", os.path.join(HERE, "../llama/engine.py"))
+    engine = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(engine)
+    install.install(engine, os.path.join(at, "llama"))
+
+
 def run(folder, parts):
     """Prints the table; returns 0 if all of it is well."""
     models(folder)
+    if not parts or "llama" in parts:
+        llama(os.path.dirname(folder))
     subprocess.run(["make", "-s", "wheel"], cwd=ROOT, check=True,
                    stdout=subprocess.DEVNULL)
     install.pip(os.path.join(folder, "venv"), "install", "--quiet",

@@ -4,7 +4,7 @@
 
 Parts: truth (unsplit, SGLang's zmq_to_scheduler, mmx), cases (what may happen
 to a request), tp (two language ranks), time (encoder done to rows usable),
-readme (its lines as written)."""
+readme (its lines as written), llama (SGLang encodes, llama.cpp answers)."""
 
 import asyncio
 import json
@@ -13,6 +13,7 @@ import statistics
 import sys
 
 import cases
+import fed
 import readme
 import serve
 import servers
@@ -190,7 +191,7 @@ async def main(folder, parts):
     try:
         return await t.play("sglang", {
             "truth": truth, "cases": cases.run, "tp": ranks, "time": times,
-            "readme": readme.run}, parts)
+            "readme": readme.run, "llama": fed.run}, parts)
     finally:
         if t.zygote:
             t.zygote.end()
