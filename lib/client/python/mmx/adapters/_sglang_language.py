@@ -28,7 +28,7 @@ log = logging.getLogger("mmx.sglang")
 RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
 FIRST_S = 0.1
 PATIENCE_S = 5  # for a daemon that is away
-AGAIN_S = 0.05  # between two tries to decline a room
+AGAIN_S = 0.1  # between two questions to an encoder that registers
 
 
 # --- tokenizer manager ------------------------------------------------------
@@ -109,32 +109,6 @@ def dispatched(original: Any, self: Any, req_id: str, *args: Any,
 
 
 # --- scheduler ranks ----------------------------------------------------------
-class Unwanted:
-    """A room that this host will not fetch, until its encoder has been told.
-    langd connects to an encoder that it does not know when one is asked for,
-    and takes no decline before."""
-
-    def __init__(self, room: int, encoder: str, secret: bytes) -> None:
-        self.room, self.encoder, self.secret = room, encoder, secret
-        self.next = time.monotonic()
-        self.end = self.next + PATIENCE_S
-        self.reply: Optional[mmx.Reply] = None
-
-    def said(self, conn: mmx.Connection) -> bool:
-        """Says it, as often as it takes; True: no more is to be done."""
-        if self.reply and self.reply.done:
-            if not isinstance(self.reply.error, (errors.NotReady,
-                                                 errors.DaemonLost)):
-                return True
-            self.reply = None
-        now = time.monotonic()
-        if not self.reply and now >= self.next:
-            self.next = now + AGAIN_S
-            self.reply = conn.decline(self.room, self.encoder,
-                                      secret=self.secret)
-        return now > self.end
-
-
 class Lang:
     """The connection of one scheduler process, and its place on the host."""
 
@@ -154,7 +128,7 @@ class Lang:
         self._asked: Optional[mmx.Reply] = None
         self._thread = threading.get_ident()
         self._left: Deque[mmx.Room] = collections.deque()
-        self._unwanted: List[Unwanted] = []
+        self._unwanted: Deque[Tuple[int, str, bytes]] = collections.deque()
         try:  # once in a process: the first request finds the daemon
             self.conn.wait(self.step, FIRST_S)
         except TimeoutError:
@@ -173,9 +147,9 @@ class Lang:
             self._left.popleft().release(force=True)
         if not self.conn.connected:
             return None
-        if self._unwanted:
-            self._unwanted = [u for u in self._unwanted
-                              if not u.said(self.conn)]
+        while self._unwanted:  # langd keeps what its encoder cannot hear yet
+            room, encoder, secret = self._unwanted.popleft()
+            self.conn.decline(room, encoder, secret=secret)
         if self.mapped and self.mapped.epoch == self.conn.epoch:
             return self.mapped
         if not self._asked or self._asked.error:
@@ -197,7 +171,7 @@ class Lang:
         """Tells the encoder, which may not have heard of the request yet,
         that this host will not fetch the room."""
         if self.rank == 0:
-            self._unwanted.append(Unwanted(room, encoder, secret))
+            self._unwanted.append((room, encoder, secret))
             self.step()
 
     def give_back(self, room: mmx.Room) -> None:
