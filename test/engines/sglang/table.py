@@ -9,6 +9,7 @@ readme (its lines as written), llama (SGLang encodes, llama.cpp answers)."""
 import asyncio
 import json
 import os
+import signal
 import statistics
 import sys
 
@@ -153,8 +154,15 @@ async def ranks(t):
            f"{rooms} rooms for 2 requests and 2 ranks")
 
 
+def halt(made, but):
+    for how, (encoders, language) in made.items():
+        for x in (*encoders, language):
+            x.signal(signal.SIGCONT if how == but else signal.SIGSTOP)
+
+
 async def times(t, rounds=9):
-    """Interleaved rounds of both, one request at a time."""
+    """Interleaved rounds of both, one request at a time; the other servers
+    are halted, since SGLang's schedulers never sleep."""
     daemons = t.pair("embedding:bf16:2048", blocks=64, n="big")
     made = {"mmx": t.split("time-mmx", "mmx", "large", daemons),
             ZMQ: t.split("time-zmq", ZMQ, "large")}
@@ -167,6 +175,7 @@ async def times(t, rounds=9):
             for how, (_, language) in made.items():
                 text, *pictures = prompt("x ", picture(rows + n, w, h))
                 taken()
+                halt(made, how)
                 status, said, first = ask(language.url, text, *pictures,
                                           tokens=1)
                 took = t.transfer()

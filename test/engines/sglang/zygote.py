@@ -5,9 +5,11 @@ lines of the README start servers of their own.
 Reads {"args": [...], "env": {...}, "log": path} by line, answers each with
 the process id. Servers end with it."""
 
+import ctypes
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import traceback
 
@@ -58,7 +60,13 @@ def pickled_modality():
         Modality.__reduce_ex__ = lambda self, _: (Modality, (self.value,))
 
 
+def end_with_parent():
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
 def serve(args, env, log):
+    end_with_parent()
     os.setsid()
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for to in (1, 2):
@@ -77,6 +85,7 @@ def serve(args, env, log):
 
 
 def main():
+    end_with_parent()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     one_processor()
