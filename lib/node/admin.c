@@ -588,6 +588,12 @@ static void plain_number(struct rows_out *s, const char *name, uint64_t value)
     log_text("%s=%llu ", name, (unsigned long long)value);
 }
 
+const struct crash_view *node_crash_view(struct node *n)
+{
+    n->crash = (struct crash_view){n->recorder, &n->event};
+    return &n->crash;
+}
+
 void node_print(struct node *n)
 {
     struct rows_out s = {plain_row, plain_text, plain_number};

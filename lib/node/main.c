@@ -11,6 +11,7 @@
 #include "io/notify.h"
 #include "io/yaml.h"
 #include "io/data.h"
+#include "node/crash.h"
 #include "node/node.h"
 
 #include <getopt.h>
@@ -222,7 +223,9 @@ static int serve(uint8_t role)
         log_error("cannot start");
         return 1;
     }
+    crash_watch(node_crash_view(running));
     node_run(running);
+    crash_forget();
     end();
     return 0;
 }

@@ -9,6 +9,7 @@
 #include "io/keys.h"
 
 struct node;
+struct crash_view;
 
 struct node_opt {
     const struct conf *conf; /* finished; stays valid and unchanged */
@@ -26,6 +27,8 @@ void node_run(struct node *n);
 /* Accepts NULL. */
 void node_free(struct node **n);
 
+/* Returns what crash_watch is to show, until node_free. */
+const struct crash_view *node_crash_view(struct node *n);
 /* Prints the brain's status and rooms to stderr without allocating. For
  * crashes. */
 void node_print(struct node *n);

@@ -11,6 +11,7 @@
 #include "core/brain.h"
 #include "io/local.h"
 #include "io/peer.h"
+#include "node/crash.h"
 #include "node/node.h"
 #include "node/shard.h"
 
@@ -61,6 +62,8 @@ struct node {
     uint64_t started_ns, now_ns;
     uint64_t turns, steps;
     struct recorder *recorder; /* of the brain */
+    const struct event *event; /* that is taken in, for crashes; NULL: none */
+    struct crash_view crash;
 
     uv_loop_t loop;
     bool loop_made;

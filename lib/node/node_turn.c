@@ -38,7 +38,9 @@ uint64_t node_clock_ns(struct node *n)
 static void step(struct node *n, struct event *ev)
 {
     ev->now_ns = n->steps++ % STEPS_A_LOOK ? n->now_ns : node_clock_ns(n);
+    n->event = ev;
     brain_step(n->brain, ev, &n->out);
+    n->event = NULL;
     node_carry_out(n);
 }
 

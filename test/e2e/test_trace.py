@@ -2,9 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 
-from pair import BUILD, Case
+from pair import BUILD, Case, sanitized
 
 MMXCTL = os.path.join(BUILD, "mmxctl")
 
@@ -128,3 +129,28 @@ class Trace(Case):
         self.assertGreater(len(numbers), 4096)
         self.assertEqual(len(lm.conn.query("trace")), 4096)
         del e
+
+
+class Crash(Case):
+    def dies_of(self, number):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 7, 300)
+        for daemon in (e, d):
+            daemon.killed = True
+            os.kill(daemon.pid, number)
+            self.assertEqual(daemon.process.wait(60), -number)
+            with open(daemon.log, encoding="utf-8") as f:
+                log = f.read()
+            name = signal.Signals(number).name
+            if number == signal.SIGSEGV and sanitized(BUILD + "/mmx-langd"):
+                continue  # its own report
+            self.assertIn(f"<0>{name} in thread mmx-{daemon.role}"[:30], log)
+            self.assertIn("happenings, by their age", log)
+            self.assertIn("room 0000000000000007 ended reason ok", log)
+
+    def test_a_bad_access(self):
+        self.dies_of(signal.SIGSEGV)
+
+    def test_an_abort(self):
+        self.dies_of(signal.SIGABRT)

@@ -1,0 +1,81 @@
+/* dump.c - see dump.h. Rejected: snprintf, which may take locks and memory. */
+#include "core/trace/dump.h"
+
+#include "core/trace/trace.h"
+
+static const struct {
+    const char *word, *a, *b;
+} kinds[] = {
+#define HAPPENING(NAME, word, a, b, phase, doc) {word, a, b},
+#include "wire/happening.def"
+#undef HAPPENING
+};
+
+void line_text(struct line *l, const char *text)
+{
+    for (; *text && l->len < l->cap; text++)
+        l->p[l->len++] = *text;
+}
+
+static void digits(struct line *l, uint64_t number, unsigned base, int least)
+{
+    char out[20];
+    int n = 0;
+
+    CHECK(base <= 16 && least <= 16, "base %u, %d digits", base, least);
+    do
+        out[n++] = "0123456789abcdef"[number % base];
+    while ((number /= base) || n < least);
+    while (n > 0 && l->len < l->cap)
+        l->p[l->len++] = out[--n];
+}
+
+void line_number(struct line *l, uint64_t number)
+{
+    digits(l, number, 10, 1);
+}
+
+void line_hex(struct line *l, uint64_t number)
+{
+    digits(l, number, 16, 16);
+}
+
+static void named(struct line *l, const char *name, uint32_t value)
+{
+    if (!name[0] || value == ROWS_UNKNOWN)
+        return;
+    line_text(l, " ");
+    line_text(l, name);
+    line_text(l, " ");
+    if (strcmp(name, "reason") == 0)
+        line_text(l, err_name((enum err)value));
+    else
+        line_number(l, value);
+}
+
+void dump_happening(struct line *l, const struct happening *h, uint64_t now_ns)
+{
+    uint64_t us = now_ns > h->ns ? (now_ns - h->ns) / 1000 : 0;
+    unsigned kind = happening_kind(h);
+
+    line_text(l, "-");
+    line_number(l, us / 1000);
+    line_text(l, ".");
+    digits(l, us % 1000, 10, 3);
+    line_text(l, " ms room ");
+    line_hex(l, h->room);
+    line_text(l, " ");
+    /* A crash may have torn it. */
+    line_text(l, kind < ARRAY_LEN(kinds) ? kinds[kind].word : "unknown");
+    if (happening_of(h)) {
+        line_text(l, " ");
+        line_text(l, peer_name(happening_of(h)));
+    }
+    if (happening_peer(h) != HAPPENING_PEERS)
+        named(l, "peer", happening_peer(h));
+    if (kind < ARRAY_LEN(kinds)) {
+        named(l, kinds[kind].a, h->a);
+        named(l, kinds[kind].b, h->b);
+    }
+    line_text(l, "\n");
+}

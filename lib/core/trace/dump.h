@@ -1,0 +1,21 @@
+/* dump.h - happenings as text in a crash: no call but into memory, nothing
+ * that is not safe in a signal's handler. Pure; any thread. */
+#ifndef MMX_CORE_TRACE_DUMP_H
+#define MMX_CORE_TRACE_DUMP_H
+
+#include "core/trace/recorder.h"
+
+/* Text of a fixed size; what does not fit is left out. */
+struct line {
+    char *p;
+    size_t len, cap;
+};
+
+void line_text(struct line *l, const char *text);
+void line_number(struct line *l, uint64_t number);
+void line_hex(struct line *l, uint64_t number);
+
+/* Appends a happening and a line feed. now_ns: what its age counts to. */
+void dump_happening(struct line *l, const struct happening *h, uint64_t now_ns);
+
+#endif
