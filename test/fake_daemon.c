@@ -148,7 +148,7 @@ void fake_pool(struct fake *f, uint32_t seq, const char *name, int fd)
         .bytes = POOL_BYTES,
         .name = span_str(name),
         .memory = span_str("host"),
-        .layout = span_str(LAYOUT),
+        .layout = span_str(f->layout ? f->layout : LAYOUT),
         .fields = span_of(blob, w.len)};
     if (f->gpu) {
         m.pool_info.memory = span_str("cuda:0");

@@ -20,6 +20,7 @@
 /* One end of a daemon's socket. Frames are taken one by one; packets counts
  * how many packets they came in. */
 struct fake {
+    const char *layout; /* of pools that are asked for; NULL: LAYOUT */
     char path[108];
     int listen, conn;
     uint64_t epoch;

@@ -281,6 +281,10 @@ struct client_rows {
 int client_gpu_copy(int gpu, struct client_rows to, struct client_rows from,
     uint32_t rows, size_t row_bytes);
 
+/* lib/client/round.c: rounds n values of f32 to bf16, or to f16. Neither side
+ * need be aligned. */
+void client_round(bool to_bf16, uint8_t *to, const uint8_t *from, size_t n);
+
 /* Copies pieces by the kernels of lib/gpu/rows.cu on `stream`, without waiting.
  * The first launch on a GPU loads the kernels. *why: NULL, or why it failed. */
 int client_gpu_launch(int gpu, const struct window_piece *pieces,

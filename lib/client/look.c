@@ -260,10 +260,18 @@ int mmx_view(mmx *m, mmx_room h, const char *field, uint32_t first,
     return err;
 }
 
+/* Rows of a copy that lie in one run. */
+struct next {
+    uint8_t *at;
+    uint32_t rows, elements;
+    size_t row_bytes;
+    int gpu;
+    char dtype[sizeof((struct mmx_field *)0)->dtype];
+};
+
 /* Finds the next piece of a copy; checks all rows before the first byte. */
 static int next_piece(mmx *m, mmx_room h, const char *field, bool write,
-    uint32_t first, uint32_t *rows, uint8_t **at, struct mmx_view *out,
-    int *gpu)
+    uint32_t first, uint32_t *rows, struct next *out)
 {
     struct visible v;
     uint32_t have = 0;
@@ -277,12 +285,14 @@ static int next_piece(mmx *m, mmx_room h, const char *field, bool write,
     if (!err)
         err = check_rows(&v, first, rows);
     if (!err) {
+        *out = (struct next){.elements = v.source.elements,
+            .row_bytes = v.source.row_bytes,
+            .gpu = v.pool->gpu};
+        memcpy(out->dtype, v.source.dtype, sizeof out->dtype);
         if (*rows)
-            *at = piece(&v, first, &have);
+            out->at = piece(&v, first, &have);
+        out->rows = min_u32(have, *rows);
         assert(have > 0 || *rows == 0); /* the caller's loop ends */
-        *out = (struct mmx_view){
-            NULL, first, min_u32(have, *rows), v.source.row_bytes};
-        *gpu = v.pool->gpu;
     }
     client_unlock(m);
     return err;
@@ -306,24 +316,90 @@ static int copy_rows(int gpu, uint8_t *to, size_t to_stride,
 int mmx_gather(mmx *m, mmx_room h, const char *field, uint32_t first,
     uint32_t rows, void *dst, size_t stride)
 {
-    uint8_t *to = dst, *from = NULL;
-    struct mmx_view v;
-    int gpu;
+    uint8_t *to = dst;
+    struct next p;
 
     do {
-        int err = next_piece(m, h, field, false, first, &rows, &from, &v, &gpu);
-        size_t step = stride ? stride : v.stride;
+        int err = next_piece(m, h, field, false, first, &rows, &p);
+        size_t step = stride ? stride : p.row_bytes;
 
         if (err)
             return err;
-        if (step < v.stride || (rows && !dst))
+        if (step < p.row_bytes || (rows && !dst))
             return -MMX_E_MALFORMED;
-        err = copy_rows(gpu, to, step, from, v.stride, v.rows, v.stride);
+        err =
+            copy_rows(p.gpu, to, step, p.at, p.row_bytes, p.rows, p.row_bytes);
         if (err)
             return err;
-        to += v.rows * step;
-        first += v.rows;
-        rows -= v.rows;
+        to += p.rows * step;
+        first += p.rows;
+        rows -= p.rows;
+    } while (rows);
+    return 0;
+}
+
+/* Rounds rows of f32 in host memory into rows of bf16 or f16, which may lie on
+ * a GPU. */
+static int round_rows(const struct next *p, const uint8_t *from, size_t step)
+{
+    bool to_bf16 = strcmp(p->dtype, "bf16") == 0;
+    uint8_t some[2048];
+
+    for (uint32_t i = 0; i < p->rows; i++, from += step) {
+        uint8_t *to = p->at + i * p->row_bytes;
+
+        for (size_t at = 0; at < p->row_bytes; at += sizeof some) {
+            size_t n = min_u64(p->row_bytes - at, sizeof some);
+            int err;
+
+            client_round(
+                to_bf16, p->gpu < 0 ? to + at : some, from + 2 * at, n / 2);
+            err = p->gpu < 0 ? 0 : copy_rows(p->gpu, to + at, n, some, n, 1, n);
+            if (err)
+                return err;
+        }
+    }
+    return 0;
+}
+
+/* Returns the bytes of a row of f32 that is written into such rows, rounded or
+ * as it is; 0: it cannot be. */
+static size_t f32_bytes(const struct next *p)
+{
+    bool half = strcmp(p->dtype, "bf16") == 0 || strcmp(p->dtype, "f16") == 0;
+
+    return half || strcmp(p->dtype, "f32") == 0 ? 4 * (size_t)p->elements : 0;
+}
+
+/* f32: src has rows of f32, whatever the field. */
+static int scatter(mmx *m, mmx_room h, const char *field, uint32_t first,
+    uint32_t rows, const void *src, size_t stride, bool f32)
+{
+    const uint8_t *from = src;
+    struct next p;
+
+    do {
+        int err = next_piece(m, h, field, true, first, &rows, &p);
+        size_t bytes, step;
+
+        if (err)
+            return err;
+        bytes = f32 ? f32_bytes(&p) : p.row_bytes;
+        step = stride ? stride : bytes;
+        if (!bytes)
+            return -MMX_E_INCOMPATIBLE_LAYOUT;
+        if (step < bytes || (rows && !src))
+            return -MMX_E_MALFORMED;
+        if (bytes == p.row_bytes)
+            err = copy_rows(
+                p.gpu, p.at, p.row_bytes, from, step, p.rows, p.row_bytes);
+        else
+            err = round_rows(&p, from, step);
+        if (err)
+            return err;
+        from += p.rows * step;
+        first += p.rows;
+        rows -= p.rows;
     } while (rows);
     return 0;
 }
@@ -331,27 +407,13 @@ int mmx_gather(mmx *m, mmx_room h, const char *field, uint32_t first,
 int mmx_scatter(mmx *m, mmx_room h, const char *field, uint32_t first,
     uint32_t rows, const void *src, size_t stride)
 {
-    const uint8_t *from = src;
-    struct mmx_view v;
-    uint8_t *to = NULL;
-    int gpu;
+    return scatter(m, h, field, first, rows, src, stride, false);
+}
 
-    do {
-        int err = next_piece(m, h, field, true, first, &rows, &to, &v, &gpu);
-        size_t step = stride ? stride : v.stride;
-
-        if (err)
-            return err;
-        if (step < v.stride || (rows && !src))
-            return -MMX_E_MALFORMED;
-        err = copy_rows(gpu, to, v.stride, from, step, v.rows, v.stride);
-        if (err)
-            return err;
-        from += v.rows * step;
-        first += v.rows;
-        rows -= v.rows;
-    } while (rows);
-    return 0;
+int mmx_scatter_f32(mmx *m, mmx_room h, const char *field, uint32_t first,
+    uint32_t rows, const float *src, size_t stride)
+{
+    return scatter(m, h, field, first, rows, src, stride, true);
 }
 
 struct awaited {

@@ -17,7 +17,7 @@
  *     a.pool = p.id;
  *     mmx_announce(m, &a, &r);              // before the encoder runs
  *     mmx_wait_room(m, r, MMX_GRANTED, -1); // or events from mmx_step
- *     mmx_scatter(m, r, NULL, 0, 500, rows, 0); // or write through mmx_view
+ *     mmx_scatter(m, r, NULL, 0, 500, rows, 0); // or mmx_scatter_f32, mmx_view
  *     mmx_commit_final(m, r, 0, 500, 500, NULL, 0);
  *
  * and a language engine:
@@ -511,6 +511,14 @@ int mmx_gather(mmx *m, mmx_room room, const char *field, uint32_t first,
     uint32_t rows, void *dst, size_t stride);
 int mmx_scatter(mmx *m, mmx_room room, const char *field, uint32_t first,
     uint32_t rows, const void *src, size_t stride);
+
+/* As mmx_scatter, from rows of f32: into fields of bf16 and f16 they are
+ * rounded to nearest, ties to even; what is too large becomes infinite, NaN
+ * stays NaN. stride 0: 4 bytes for each element. Rows that are rounded are read
+ * by the CPU, also for a GPU pool. -MMX_E_INCOMPATIBLE_LAYOUT: a field of
+ * another dtype. */
+int mmx_scatter_f32(mmx *m, mmx_room room, const char *field, uint32_t first,
+    uint32_t rows, const float *src, size_t stride);
 
 /* sequence ids
  *

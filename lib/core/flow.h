@@ -11,7 +11,7 @@
  * Read in this order. flow.h, brain.h: a brain as the body sees it. head.h,
  * brain.c: what both roles begin with, and which part takes an event.
  * engines.h, local.c: connections, attachments, and the messages that both
- * roles answer alike. peers/peers.h, debt.h: the other daemons, HELLO, what they are
+ * roles answer alike. peers/, debt.h: the other daemons, HELLO, what they are
  * owed. pools.h, show.h: pools and reports. Then one role: encode/encode.h or
  * lang/lang.h, and of its folder room.c first. Under both lie move/ (the
  * arithmetic of rows), conf/ (the configuration), and the tables share.h,

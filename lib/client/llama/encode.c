@@ -44,7 +44,6 @@ static struct host host;
 static struct llama_model *model;
 static mtmd_context *mtmd;
 static const char *tag; /* --digest */
-static uint16_t *rounded;
 static mmx_room undelivered[OPEN_MAX];
 static int n_undelivered;
 static bool failed;
@@ -169,26 +168,6 @@ static void print_line(const struct job *j, const char *request)
     fflush(stdout);
 }
 
-static int write_rows(mmx_room r, const float *rows, uint32_t n)
-{
-    size_t all = (size_t)n * host.field->elements;
-
-    if (!strcmp(host.field->dtype, "f32"))
-        return mmx_scatter(host.m, r, NULL, 0, n, rows, 0);
-    rounded = realloc(rounded, all * sizeof *rounded);
-    if (!rounded)
-        host_die("no memory for %zu values", all);
-    for (size_t i = 0; i < all; i++) { /* to the nearest, ties to even */
-        uint32_t u;
-
-        memcpy(&u, &rows[i], sizeof u);
-        rounded[i] = (u & 0x7fffffff) > 0x7f800000
-                         ? (uint16_t)(u >> 16 | 0x40)
-                         : (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-    }
-    return mmx_scatter(host.m, r, NULL, 0, n, rounded, 0);
-}
-
 /* Encodes one picture into its room, unless its rows are there already. */
 static int encode(const struct job *j, int i)
 {
@@ -215,7 +194,8 @@ static int encode(const struct job *j, int i)
     }
     e = mmx_wait_room(host.m, r, MMX_GRANTED, 60000);
     if (e == 0)
-        e = write_rows(r, mtmd_get_output_embd(mtmd), rows);
+        e = mmx_scatter_f32(
+            host.m, r, NULL, 0, rows, mtmd_get_output_embd(mtmd), 0);
     if (e == 0)
         e = mmx_commit_final(host.m, r, 0, rows, rows, NULL, 0);
     return e;
@@ -435,6 +415,5 @@ int main(int argc, char **argv)
     llama_model_free(model);
     mmx_close(&host.m);
     free(line);
-    free(rounded);
     return failed;
 }
