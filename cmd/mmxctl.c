@@ -49,6 +49,8 @@ static void usage(FILE *to)
         "  --follow        trace: go on with what happens next\n"
         "  --perfetto FILE  trace: write it for Perfetto's viewer instead\n"
         "  --save FILE     trace: keep one daemon's, for trace merge\n"
+        "  --diff          conf: what a reload would change, as conf-diff;\n"
+        "                  exit status 0 nothing, 1 something, 2 trouble\n"
         "  --live          health: ask only whether the daemon answers\n"
         "  --wait SECONDS  health: ask again until it is well, for so long\n"
         "exit status: 0 success (health: ready), 1 refused by the daemon or a\n"
@@ -91,6 +93,8 @@ static int show(struct ctl *c, const char *what, bool json)
     if (ok && has_ability(m.welcome.abilities, LOCAL_CAN_ROWS))
         form = FORM_ROWS;
     if (ok && ctl_ask(c, what, form, &m)) {
+        if (form == FORM_ROWS && changes_are(what))
+            return changes(what, c->got, json);
         print(c->got, what, form, json);
         return fflush(stdout) == 0 ? CTL_SHOWN : CTL_REFUSED;
     }
@@ -259,7 +263,8 @@ static int parse(int argc, char **argv, struct asked *a)
         {"socket", required_argument, NULL, 's'},
         {"config", required_argument, NULL, 'c'},
         {"encoded", no_argument, NULL, 'e'}, {"langd", no_argument, NULL, 'l'},
-        {"json", no_argument, NULL, 'j'}, {"live", no_argument, NULL, 'L'},
+        {"json", no_argument, NULL, 'j'}, {"diff", no_argument, NULL, 'd'},
+        {"live", no_argument, NULL, 'L'},
         {"wait", required_argument, NULL, 'w'},
         {"follow", no_argument, NULL, 'f'},
         {"perfetto", required_argument, NULL, 'P'},
@@ -285,12 +290,20 @@ static int parse(int argc, char **argv, struct asked *a)
             a->json = true;
         else if (c == 'L')
             a->live = true;
+        else if (c == 'd')
+            a->diff = true;
         else if (c == 'v')
             return printf("mmxctl %s\n", MMX_VERSION) < 0;
         else if (c != 'w' || !take_seconds(optarg, &a->wait_s))
             return usage(c == 'h' ? stdout : stderr), c == 'h' ? 0 : CTL_USAGE;
     }
     return -1;
+}
+
+/* Returns the exit status as diff has it: 0 same, 1 different, 2 trouble. */
+static int as_diff(int status)
+{
+    return status == CTL_SHOWN ? 0 : status == CTL_DIFFERS ? 1 : 2;
 }
 
 int main(int argc, char **argv)
@@ -311,7 +324,12 @@ int main(int argc, char **argv)
         return doctor(a.path, a.file, a.json);
     if (!strcmp(what, "health"))
         return healthy(&a);
+    if (a.diff && !strcmp(what, "conf"))
+        strcpy(what, "conf-diff");
+    else if (a.diff)
+        return usage(stderr), CTL_USAGE;
     if (!a.path && !(a.path = find_socket()))
         return CTL_NO_DAEMON;
-    return show_at(a.path, what, a.json);
+    status = show_at(a.path, what, a.json);
+    return strcmp(what, "conf-diff") ? status : as_diff(status);
 }

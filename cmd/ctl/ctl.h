@@ -11,6 +11,7 @@ enum {
     CTL_SHOWN = 0,
     CTL_REFUSED = 1, /* by the daemon, or a check of the doctor failed */
     CTL_NO_DAEMON = 2,
+    CTL_DIFFERS = 3, /* conf-diff: mmxctl's exit status is as diff's then */
     CTL_USAGE = 64
 };
 
@@ -21,7 +22,7 @@ enum {
 struct asked {
     const char *path; /* of the socket; NULL: not given */
     const char *file; /* of the configuration; NULL: not given */
-    bool json, live;
+    bool json, live, diff;
     uint64_t wait_s;
     const char *also; /* a path before the last one; NULL: not given */
     const char *perfetto, *save;
@@ -95,6 +96,10 @@ void rows_get(struct reader row, const char *name, char *out, size_t size);
 void rows_table(struct reader rows, bool upright);
 /* Prints rows as JSON. */
 void rows_json(struct reader rows);
+
+/* changes.c: of `reload` and `conf-diff`; returns the exit status */
+bool changes_are(const char *what);
+int changes(const char *what, struct reader rows, bool json);
 
 /* findings.c: of the doctor, as lines or as JSON */
 

@@ -27,7 +27,7 @@
 enum way { WAY_WRITE, WAY_SEND, WAY_POLL };
 
 static const char *log_name = "mmx";
-static enum log_level log_max = LOG_INFO;
+static _Atomic int log_max = LOG_INFO;
 static int log_fd = STDERR_FILENO;
 static enum way log_way = WAY_WRITE;
 static _Atomic uint64_t unwritten, unreported; /* lines; of them not said */
@@ -63,13 +63,18 @@ static void target_open(void)
 void log_init(const char *name, enum log_level level)
 {
     log_name = name;
-    log_max = level;
+    log_set_level(level);
     target_open();
+}
+
+void log_set_level(enum log_level level)
+{
+    atomic_store_explicit(&log_max, (int)level, memory_order_relaxed);
 }
 
 bool log_enabled(enum log_level level)
 {
-    return level <= log_max;
+    return (int)level <= atomic_load_explicit(&log_max, memory_order_relaxed);
 }
 
 /* Returns false when the target does not take it now. */

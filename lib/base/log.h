@@ -12,6 +12,8 @@ enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
  * and looks at what stderr is. Before this call, and when stderr is a file, a
  * write may block as long as the file does. */
 void log_init(const char *name, enum log_level level);
+/* Changes the level; any thread. */
+void log_set_level(enum log_level level);
 bool log_enabled(enum log_level level);
 void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Writes a text as it is, as far as stderr takes it at once: for the reports

@@ -132,6 +132,10 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         peers_expire(&b->peers, out, b->now_ns);
         engines_expire(&b->engines, out, b->now_ns);
         return true;
+    case EV_CONF:
+        b->engines.hello_ns = b->c.conf->timeout_hello;
+        peers_users(&b->peers, out);
+        return true;
     case EV_DRAIN:
         b->draining = true;
         happened_here(b, HAPPENED_DRAINING, NULL);

@@ -12,7 +12,7 @@
 struct recorder;
 
 struct brain_conf {
-    const struct conf *conf;   /* stays valid and unchanged */
+    const struct conf *conf;   /* stays valid; changes before EV_CONF only */
     uint64_t epoch;            /* random, not 0 */
     uint64_t seed;             /* random: hash seed, first generation */
     uint32_t shards;           /* that carry out ACT_DATA and send notes */

@@ -109,6 +109,10 @@ enum event_type {
                      with a layout in the config, else after ACT_POOL_FIX */
     EV_ADDRESSES, /* langd: what its HELLOs say from now on, per carrier; first
                      at start */
+    EV_CONF,      /* the configuration has other values, where conf.def says
+                     that a reload may change them; text: the peer, by name or
+                     address, whose rooms end at once if it has left; NULL:
+                     none */
     EV_DRAIN,     /* SIGTERM: no new rooms */
     EV_SEEK       /* langd: once a second; without a peer that is up, the next
                      one of the config is connected */

@@ -180,7 +180,8 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     s->text(s, "says", p->name);
     s->text(s, "address", p->address[0] ? p->address : p->advertise);
     s->text(s, "state",
-        p->up            ? "up"
+        p->leaving       ? "leaving"
+        : p->up          ? "up"
         : p->unreachable ? "unreachable"
         : p->name[0]     ? "down"
                          : "unknown");

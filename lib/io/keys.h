@@ -1,5 +1,5 @@
 /* keys.h - the keys of the fleet, as files: each holds one CURVE secret key, in
- * Z85, on one line. Read once, at start, by the main thread. */
+ * Z85, on one line. Read at the start and by each reload; any thread. */
 #ifndef MMX_IO_KEYS_H
 #define MMX_IO_KEYS_H
 

@@ -107,6 +107,16 @@ void links_serve(struct links *p);
 /* True if links_serve has work without waiting for the loop. */
 bool links_busy(const struct links *p);
 
+/* Goes on with other keys, which stay valid; the old ones are not used any
+ * more. There were keys, and there are. A connection of ours whose key is among
+ * them stays, any other is made again. A listener whose first key is another,
+ * or that misses a key which it took, begins anew on its port: all its links go
+ * down, and come back with a key that both sides have. ERR_NO_BLOCKS: no socket
+ * is left for that, nothing has changed. Not from within a callback. */
+MUST_CHECK enum err links_rekey(struct links *p, const struct keys *keys);
+/* Changes limits of links_opt. */
+void links_limits(struct links *p, uint64_t hello_ns, uint64_t inbox);
+
 const struct links_stats *links_stats(const struct links *p);
 
 /* The last accepted connection whose key was refused. */

@@ -1,4 +1,4 @@
-/* yaml.h - reads a configuration file. Used once, at start, by the main
+/* yaml.h - reads a configuration file, at the start and for each reload. Any
  * thread. */
 #ifndef MMX_IO_YAML_H
 #define MMX_IO_YAML_H

@@ -562,12 +562,6 @@ struct query *admin_next(struct list *list)
     return first ? LIST_ENTRY(first, struct query, making) : NULL;
 }
 
-void command_reload(struct node *n, struct query *q, const char *args)
-{
-    (void)args;
-    admin_refuse(n, q, ERR_NOT_READY, "configuration is read at start only");
-}
-
 /* for crashes */
 
 static void plain_row(struct rows_out *s)

@@ -9,9 +9,9 @@
 #include "core/share.h"
 #include "wire/wire.h"
 #include "io/notify.h"
-#include "io/yaml.h"
 #include "io/data.h"
 #include "node/crash.h"
+#include "node/load.h"
 #include "node/node.h"
 
 #include <getopt.h>
@@ -25,16 +25,14 @@
 enum { EXIT_USAGE = 64, EXIT_CONFIG = 78, SETS_MAX = 64 };
 
 struct options {
-    const char *file;
+    struct conf_source from;
     const char *sets[SETS_MAX];
-    uint32_t sets_count;
     bool check, print, comments;
 };
 
 /* Large; they live as long as the process. given: before conf_finish */
 static struct conf conf, given;
 static struct node *running;
-static struct keys *keys;
 
 static void print_running(void)
 {
@@ -75,14 +73,14 @@ static int parse(uint8_t role, int argc, char **argv, struct options *o)
     while ((c = getopt_long(argc, argv, "c:s:h", longs, NULL)) != -1) {
         switch (c) {
         case 'c':
-            o->file = optarg;
+            o->from.file = optarg;
             break;
         case 's':
-            if (o->sets_count == SETS_MAX) {
+            if (o->from.sets_count == SETS_MAX) {
                 fprintf(stderr, "--set may be given %d times\n", SETS_MAX);
                 return EXIT_USAGE;
             }
-            o->sets[o->sets_count++] = optarg;
+            o->sets[o->from.sets_count++] = optarg;
             break;
         case 'k':
             o->check = true;
@@ -109,21 +107,6 @@ static int parse(uint8_t role, int argc, char **argv, struct options *o)
     fprintf(stderr, "unexpected argument `%s`\n", argv[optind]);
     usage(stderr, role);
     return EXIT_USAGE;
-}
-
-static enum err apply(const struct options *o, struct conf_error *e)
-{
-    char host[256] = "localhost";
-
-    for (uint32_t i = 0; i < o->sets_count; i++) {
-        enum err r = conf_set_assign(&conf, o->sets[i], e);
-
-        if (r)
-            return r;
-    }
-    given = conf;
-    gethostname(host, sizeof(host) - 1);
-    return conf_finish(&conf, host, e);
 }
 
 /* Prints the values in force, or with comments those that were given, with
@@ -159,7 +142,6 @@ static void end(void)
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, NULL);
     node_free(&running);
-    keys_free(&keys);
 }
 
 /* Returns the descriptors that the configured limits may need: per engine its
@@ -202,9 +184,9 @@ static void raise_descriptors(void)
             (unsigned long long)conf.transfer_shards, (unsigned long long)need);
 }
 
-static int serve(uint8_t role)
+static int serve(uint8_t role, const struct options *o, struct keys *keys)
 {
-    struct node_opt opt = {.conf = &conf, .keys = keys};
+    struct node_opt opt = {.conf = &conf, .keys = keys, .from = &o->from};
     enum err e;
 
     start_log(role);
@@ -230,23 +212,6 @@ static int serve(uint8_t role)
     return 0;
 }
 
-/* Loads the files of control.keys. */
-static enum err load_keys(const char *file, struct conf_error *e)
-{
-    char path[32];
-    uint32_t bad;
-    enum err r =
-        conf_secure(&conf) ? keys_load(&keys, &conf.control_keys, &bad, e) : OK;
-
-    CHECK(!keys || keys->count == conf.control_keys.count, "%u keys",
-        keys ? keys->count : 0);
-    if (r == ERR_MALFORMED) {
-        snprintf(path, sizeof(path), "control.keys[%u]", bad);
-        yaml_place(file, &conf, path, e);
-    }
-    return r;
-}
-
 /* Checks what only this host can tell of a configuration that is good. */
 static int check_host(const char *file)
 {
@@ -269,7 +234,8 @@ static int check_host(const char *file)
 int daemon_main(uint8_t role, int argc, char **argv)
 {
     char file[64];
-    struct options o = {.file = file};
+    struct options o = {.from = {.file = file, .sets = o.sets}};
+    struct keys *keys = NULL;
     struct conf_error e = {0};
     int status;
 
@@ -277,18 +243,18 @@ int daemon_main(uint8_t role, int argc, char **argv)
     status = parse(role, argc, argv, &o);
     if (status >= 0)
         return status;
-    conf_init(&conf, role);
-    if (yaml_load(o.file, &conf, &e) != OK || apply(&o, &e) != OK) {
+    if (load_conf(&o.from, role, &conf, &given, &e) != OK) {
         fprintf(stderr, "%s\n", e.text);
         return EXIT_CONFIG;
     }
     if (o.print)
         return print_conf(o.comments);
-    if (load_keys(o.file, &e) != OK) {
+    if (load_keys(&o.from, &conf, &keys, &e) != OK) {
         fprintf(stderr, "%s\n", e.text);
         return EXIT_CONFIG;
     }
-    if (o.check)
-        return check_host(o.file);
-    return serve(role);
+    if (!o.check)
+        return serve(role, &o, keys);
+    keys_free(&keys);
+    return check_host(o.from.file);
 }

@@ -42,9 +42,8 @@ static void on_end(uv_signal_t *h, int signal)
 
 static void on_hup(uv_signal_t *h, int signal)
 {
-    (void)h;
     (void)signal;
-    log_info("SIGHUP: ignored, configuration is read at start only");
+    node_reload(h->data);
 }
 
 /* Notifies the service manager unless a shard hangs. */
@@ -142,6 +141,7 @@ static enum err start_loop(struct node *n)
         log_error("the loop's handles cannot be made");
         return ERR_INTERNAL;
     }
+    n->hup.data = n;
     n->prepare.data = n->check.data = n->timer.data = n->look.data = n;
     n->term.data = n->intr.data = n->wake_poll.data = n->watchdog.data = n;
     /* From here on a signal is kept until the loop runs. */
@@ -299,6 +299,7 @@ enum err node_new(struct node **out, const struct node_opt *opt)
         return ERR_NO_BLOCKS;
     n->conf = opt->conf;
     n->keys = opt->keys;
+    node_reload_init(n, opt->from);
     n->watchdog_ns = opt->watchdog_ns;
     n->wake.fd = -1;
     n->timer_ns = TIME_NEVER;
@@ -401,6 +402,8 @@ void node_free(struct node **out)
     for (uint32_t k = 0; k < SHARDS_MAX; k++)
         shard_stop(&n->shards[k]);
     wake_fini(&n->wake);
+    node_reload_fini(n);
+    keys_free(&n->keys);
     node_close_pools(n);
     if (n->brain_memory)
         munmap(n->brain_memory, n->brain_bytes);

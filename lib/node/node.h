@@ -7,15 +7,17 @@
 
 #include "core/conf/conf.h"
 #include "io/keys.h"
+#include "node/load.h"
 
 struct node;
 struct crash_view;
 
 struct node_opt {
-    const struct conf *conf; /* finished; stays valid and unchanged */
-    const struct keys *keys; /* of control.keys, stay valid; NULL: none */
-    int listen_fd;           /* socket of the engines; -1: socket.path */
-    uint64_t watchdog_ns;    /* of the service manager; 0: none */
+    struct conf *conf; /* finished; stays valid, and a reload changes it */
+    struct keys *keys; /* of control.keys: the node's from now on; NULL: none */
+    const struct conf_source *from; /* for reloads; NULL: there is no file */
+    int listen_fd;                  /* socket of the engines; -1: socket.path */
+    uint64_t watchdog_ns;           /* of the service manager; 0: none */
 };
 
 /* Starts shards, brain, pools, links and the engines' socket. Errors are logged

@@ -52,9 +52,19 @@ struct node_carriers {
     uint64_t replaced; /* workers replaced when addresses were gathered */
 };
 
+/* Reading the configuration anew, one at a time. */
+struct reload {
+    const struct conf_source *from;
+    struct list asked, shown; /* queries that wait: for a reload, for its
+                                 differences only */
+    bool hup;                 /* SIGHUP came */
+    struct reload_job *job;   /* under way; NULL: none */
+    bool read;                /* it has ended in the other thread */
+};
+
 struct node {
-    const struct conf *conf;
-    const struct keys *keys; /* NULL: control connections are in the clear */
+    struct conf *conf; /* node_reload.c changes it, nothing else does */
+    struct keys *keys; /* NULL: control connections are in the clear */
     struct brain *brain;
     void *brain_memory;
     size_t brain_bytes;
@@ -104,6 +114,7 @@ struct node {
     bool lines_lost;      /* omitted log lines are not reported yet */
     uint64_t drain_ns;    /* deadline of the drain */
     struct health health; /* as the service manager heard it last */
+    struct reload reload;
 };
 
 /* node_turn.c */
@@ -194,6 +205,20 @@ bool admin_busy(const struct node *n);
 /* Continues to send the report of a connection, if it has one. */
 void admin_write(struct node *n, uint32_t conn);
 void admin_forget(struct node *n, uint32_t conn);
+
+/* node_reload.c */
+void node_reload_init(struct node *n, const struct conf_source *from);
+/* Reads the configuration again, for SIGHUP. */
+void node_reload(struct node *n);
+/* Puts next in force, which conf_keep and conf_finish have seen. at_once: the
+ * peer, by name or address, whose rooms do not get the time to complete if it
+ * leaves; NULL: none. */
+void node_conf_take(
+    struct node *n, const struct conf *next, const char *at_once);
+/* Takes over what was read; n->reload.read. */
+void node_reload_serve(struct node *n);
+/* Frees what is under way, once the loop has ended. */
+void node_reload_fini(struct node *n);
 
 /* commands: each has a function command_<name>, called once its user is known
  * to have the right to it. It is answered once, now or later, by

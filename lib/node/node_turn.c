@@ -314,6 +314,8 @@ static void turn(struct node *n)
         flush_shards(n);
     local_flush_coalesced(n->local);
     links_flush_coalesced(n->links);
+    if (n->reload.read && !node_congested(n))
+        node_reload_serve(n);
     if (n->pools_seen && !node_congested(n))
         node_pools_serve(n);
     go_on(n);

@@ -1,15 +1,75 @@
-"""A daemon that changes while it runs: commands, and who may give them."""
+"""A daemon that changes while it runs: commands and who may give them, another
+configuration, other keys, with rooms under way all the time."""
 
+import json
 import os
+import signal
+import threading
+import time
 import unittest
 
-from pair import Case
+from pair import Case, eventually, keygen, merged, yaml
 from rawengine import answer, greeted
 from test_shares import user
 
 from mmx import wire
 
 OTHER = 54321
+
+
+def write(daemon, **more):
+    """Another file for the daemon, which it has not read yet."""
+    daemon.conf = merged(daemon.conf, more)
+    with open(daemon.config + ".new", "w") as f:
+        f.write(yaml(daemon.conf))
+    os.rename(daemon.config + ".new", daemon.config)
+
+
+def changes(got):
+    return {r["key"]: r["result"] for r in json.loads(got.stdout)}
+
+
+def reload(daemon, **more):
+    """Reloads another file; {key: result}."""
+    write(daemon, **more)
+    return changes(daemon.ctl("reload", "--json"))
+
+
+class Rooms:
+    """Rooms one after the other in a thread, until the end of the block."""
+
+    def __init__(self, case, enc, lm, first=1):
+        self.case, self.enc, self.lm = case, enc, lm
+        self.room, self.ended, self.wrong = first, 0, None
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        try:
+            while not self.stop.is_set():
+                self.case.deliver(self.enc, self.lm, self.room, 300)
+                self.room += 1
+                self.ended += 1
+        except BaseException as e:  # noqa: B902: told by the test's thread
+            self.wrong = e
+
+    def more(self, n=3):
+        """Waits for n rooms that began later than now."""
+        until = self.ended + n + 1
+        eventually(lambda: self.wrong or self.ended >= until, f"{n} rooms")
+        if self.wrong:
+            raise self.wrong
+
+    def __enter__(self):
+        self.thread.start()
+        self.more(1)
+        return self
+
+    def __exit__(self, kind, _value, _trace):
+        self.stop.set()
+        self.thread.join()
+        if self.wrong and not kind:
+            raise self.wrong
 
 
 class Commands(Case):
@@ -22,16 +82,200 @@ class Commands(Case):
             with user(OTHER):
                 s = greeted(daemon, session="other")
             self.addCleanup(s.close)
-            s.send(wire.QUERY.encode(5, what="reload"))
-            got = answer(s)
-            self.assertEqual(got.message, wire.REPORT)
-            self.assertEqual(got.values["err"], 12)  # not-owner
-            self.assertIn(b"only root", got.values["text"])
+            for command in ("reload", "conf-diff"):
+                s.send(wire.QUERY.encode(5, what=command))
+                got = answer(s)
+                self.assertEqual(got.message, wire.REPORT)
+                self.assertEqual(got.values["err"], 12)  # not-owner
+                self.assertIn(b"only root", got.values["text"])
 
     def test_a_command_that_is_none(self):
         e, _ = self.pair()
         got = e.ctl("relaod", check=False)
         self.assertEqual(got.returncode, 1)
         self.assertIn("reload", got.stderr)
-        for words in (("status", "more"), ("reload", "x" * 300), ()):
+        for words in (("status", "more"), ("reload", "x" * 300), (),
+                      ("pools", "--diff")):
             self.assertEqual(e.ctl(*words, check=False).returncode, 64)
+
+
+class Reload(Case):
+    """control.lost_after is long: what a slow machine takes for a connection
+    that is made again is not what is tested."""
+
+    def setUp(self):
+        super().setUp()
+        self.e, self.d = self.pair(control={"lost_after": "20s"})
+        self.enc, self.lm = self.engines(self.e, self.d)
+
+    def test_what_changes_and_what_is_left(self):
+        with Rooms(self, self.enc, self.lm) as rooms:
+            self.assertEqual(self.d.ctl("conf", "--diff").returncode, 0)
+            self.assertIn("in force", self.d.ctl("reload").stdout)
+            write(self.d, log="debug", timeouts={"total": "77s"},
+                  transfer={"shards": 2}, limits={"inbox": "2MiB"})
+            got = self.d.ctl("conf", "--diff", "--json", check=False)
+            self.assertEqual(got.returncode, 1)
+            self.assertEqual(set(changes(got)), {
+                "log", "timeouts.total", "transfer.shards", "limits.inbox"})
+            self.assertNotIn("77s", self.d.ctl("conf").stdout)
+            rooms.more()
+            got = changes(self.d.ctl("reload", "--json"))
+            self.assertEqual(got.pop("transfer.shards"), "needs a restart")
+            self.assertEqual(set(got.values()), {"changed"})
+            rooms.more()
+        conf = self.d.ctl("conf").stdout
+        self.assertIn("77s", conf.replace("1m17s", "77s"))
+        self.assertIn("shards: 1", conf)
+        self.assertIn("log: debug", conf)
+        self.assertEqual(self.d.ctl("conf", "--diff", check=False).returncode,
+                         1)
+
+    def test_a_bad_file_changes_nothing(self):
+        before = self.d.ctl("conf").stdout
+        write(self.d, log="debug", timeouts={"total": "5 weeks"})
+        for words in (("reload",), ("conf", "--diff")):
+            got = self.d.ctl(*words, check=False)
+            self.assertEqual(got.returncode, 1 + (len(words) > 1))
+            self.assertIn("timeouts.total", got.stderr)
+        with open(self.d.config, "w") as f:
+            f.write("pools: [")
+        self.assertEqual(self.d.ctl("reload", check=False).returncode, 1)
+        os.unlink(self.d.config)
+        got = self.d.ctl("reload", check=False)
+        self.assertEqual(got.returncode, 1)
+        self.assertIn(self.d.config, got.stderr)
+        self.assertEqual(self.d.ctl("conf").stdout, before)
+        self.deliver(self.enc, self.lm, 1, 300)
+
+    def test_what_is_good_alone_and_not_with_what_stays(self):
+        peers = [{"name": f"p{i}", "address": f"tcp://127.0.0.1:{i + 1}"}
+                 for i in range(70)]
+        self.d.conf["peers"] = peers
+        write(self.d, limits={"peers": 100}, log="debug")
+        got = self.d.ctl("reload", check=False)
+        self.assertEqual(got.returncode, 1)
+        self.assertIn("limits.peers, 64", got.stderr)
+        self.assertNotIn("debug", self.d.ctl("conf").stdout)
+        self.deliver(self.enc, self.lm, 1, 300)
+
+    def test_hangups_that_come_together(self):
+        with Rooms(self, self.enc, self.lm) as rooms:
+            write(self.e, timeouts={"keep": "7s"})
+            write(self.d, timeouts={"total": "99s"})
+            for _ in range(5):
+                for daemon in (self.e, self.d):
+                    os.kill(daemon.pid, signal.SIGHUP)
+            for daemon, value in ((self.e, "keep: 7s"), (self.d, "99s")):
+                eventually(lambda v=value, x=daemon: v in x.ctl("conf").stdout,
+                           "the new value is in force")
+            rooms.more()
+        self.assertTrue(self.e.alive() and self.d.alive())
+
+    def test_while_it_drains(self):
+        self.d.conf = merged(self.d.conf, {"timeouts": {"drain": "20s"}})
+        self.assertEqual(reload(self.d), {"timeouts.drain": "changed"})
+        self.lm.request(1, "enc0")
+        self.enc.announce(1, 300, 300)
+        self.d.process.terminate()
+        eventually(lambda: "draining" in self.d.tail(), "it drains")
+        self.assertEqual(reload(self.d, log="debug"), {"log": "changed"})
+        self.enc.granted(1)
+        self.enc.finish(1, 0, 300)
+        self.assertEqual(self.lm.ready(1), 300)
+        self.lm.release(1)
+        self.enc.done(1)
+        self.enc.release(1)
+        self.assertEqual(self.d.process.wait(20), 0)
+
+    def test_users_of_a_pool(self):
+        pools = self.e.conf["pools"]
+        self.e.conf["pools"] = [{**pools[0], "uids": [OTHER]}]
+        self.assertEqual(reload(self.e), {"pools[0].uids": "changed"})
+        reply = self.enc.conn.send(
+            wire.ANNOUNCE, room=9, cell=60, tag=1, storage=1, max_rows=1,
+            total=1)
+        if os.geteuid() != OTHER:
+            with self.assertRaisesRegex(Exception, "user|not-owner|right"):
+                self.enc.conn.wait(reply, 10)
+        self.e.conf["pools"] = pools
+        self.assertEqual(reload(self.e), {"pools[0].uids": "changed"})
+        self.deliver(self.enc, self.lm, 1, 300)
+
+
+class Keys(Case):
+    def setUp(self):
+        super().setUp()
+        self.e, self.d = self.pair(control={"lost_after": "20s"})
+        self.enc, self.lm = self.engines(self.e, self.d)
+        self.old = self.world.key
+        self.new = keygen(os.path.join(self.world.dir, "new.key"))
+
+    def keys(self, *daemons, keys):
+        for daemon in daemons:
+            reload(daemon, control={"keys": keys})
+
+    def up(self):
+        eventually(lambda: [r["state"] for r in self.d.show("peers")] == ["up"],
+                   "the encoder is connected")
+
+    def test_a_new_key_under_load(self):
+        """Added everywhere, moved to the front, the old one taken out: at
+        each step one daemon is ahead of the other."""
+        both = (self.e, self.d)
+        with Rooms(self, self.enc, self.lm) as rooms:
+            for keys in ([self.old, self.new], [self.new, self.old],
+                         [self.new]):
+                for daemon in both:
+                    self.keys(daemon, keys=keys)
+                    rooms.more()
+                self.up()
+                both = both[::-1]
+        self.assertEqual(self.d.stats()["rooms_failed"], 0)
+
+    def test_another_key_in_a_file_of_the_same_name(self):
+        os.unlink(self.old)
+        keygen(self.old)
+        for daemon in (self.e, self.d):
+            got = changes(daemon.ctl("conf", "--diff", "--json", check=False))
+            self.assertEqual(got, {"keys in the files": "a reload changes it"})
+            got = changes(daemon.ctl("reload", "--json"))
+            self.assertEqual(got, {"keys in the files": "changed"})
+        self.up()
+        self.deliver(self.enc, self.lm, 1, 300)
+
+    def test_a_key_that_is_gone_ends_its_connections(self):
+        reload(self.e, control={"keys": [self.old], "lost_after": "100ms"})
+        reload(self.d, control={"keys": [self.old], "lost_after": "100ms"})
+        self.deliver(self.enc, self.lm, 1, 300)
+        self.lm.request(2, "enc0")
+        self.enc.announce(2, 300, 300)
+        self.lm.until(2, "WAITING")
+        self.keys(self.e, keys=[self.new])
+        self.assertEqual(self.lm.failed(2), "peer-lost")
+        self.lm.release(2)
+        eventually(lambda: "key" in self.d.show("peers")[0]["refused"],
+                   "the reason is shown")
+        self.enc.release(2)
+        self.keys(self.d, keys=[self.new])
+        self.up()
+        self.deliver(self.enc, self.lm, 3, 300)
+
+    def test_a_key_that_cannot_be_read(self):
+        write(self.d, log="debug", control={"keys": [self.new, self.old]})
+        os.chmod(self.new, 0o644)
+        got = self.d.ctl("reload", check=False)
+        self.assertEqual(got.returncode, 1)
+        self.assertIn("control.keys[0]", got.stderr)
+        self.assertIn("open to all users", got.stderr)
+        self.assertNotIn("debug", self.d.ctl("conf").stdout)
+        self.deliver(self.enc, self.lm, 1, 300)
+
+    def test_with_or_without_keys_needs_a_restart(self):
+        self.d.conf = merged(self.d.conf, {"insecure": True})
+        del self.d.conf["control"]["keys"]
+        got = reload(self.d, log="debug")
+        self.assertEqual(got["log"], "changed")
+        for key in ("insecure", "control.keys"):
+            self.assertIn("needs a restart", got[key])
+        self.deliver(self.enc, self.lm, 1, 300)

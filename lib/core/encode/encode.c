@@ -44,6 +44,15 @@ static void carve(struct encoded *e, struct slab *s)
     }
 }
 
+/* Notes which pools are for the users and groups that they name. */
+static void note_users(struct encoded *e)
+{
+    e->for_users = 0;
+    for (uint32_t i = 0; i < e->b.pools_count; i++)
+        if (conf_for_users(e->b.metas[i].conf))
+            e->for_users |= UINT32_C(1) << i;
+}
+
 static struct brain *init(struct slab *s, const struct brain_conf *c)
 {
     struct encoded *e = slab_take(s, 1, sizeof(*e));
@@ -68,12 +77,11 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
     e->acked_ns = TIME_NEVER;
     for (uint32_t i = 0; i < e->b.pools_count; i++) {
         e->pools[i].meta = &e->b.metas[i];
-        if (conf_for_users(e->b.metas[i].conf))
-            e->for_users |= UINT32_C(1) << i;
         list_init(&e->pools[i].held);
         list_init(&e->pools[i].kept);
         e->pools[i].head_since_ns = e->pools[i].revoke_ns = TIME_NEVER;
     }
+    note_users(e);
     return &e->b;
 }
 
@@ -154,6 +162,16 @@ static void work(void *brain, struct out *out)
     }
 }
 
+static void on_conf(struct encoded *e)
+{
+    const struct conf *c = e->b.c.conf;
+
+    e->ended_rooms.keep_ns = e->ended_gens.keep_ns = c->timeout_tombstone;
+    e->victims.keep_ns = c->timeout_total;
+    e->declines.keep_ns = c->timeout_bootstrap;
+    note_users(e);
+}
+
 static void on_event(void *brain, struct out *out, const struct event *ev)
 {
     struct encoded *e = brain;
@@ -173,6 +191,9 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         expire(e);
         if (e->acked_ns <= e->b.now_ns)
             encoded_say_acked(e, out);
+        break;
+    case EV_CONF:
+        on_conf(e);
         break;
     case EV_DRAIN:
         encoded_say_acked(e, out);

@@ -59,21 +59,6 @@ static void carve(struct langd *l, struct slab *s)
         make_pool(l, s, i);
 }
 
-/* Makes the peers of the config. They are connected when a room names them. */
-static void make_peers(struct langd *l)
-{
-    for (uint32_t i = 0; i < l->b.c.conf->peers_count; i++) {
-        const struct conf_peer *c = &l->b.c.conf->peers[i];
-        struct peer *p = peer_new(&l->b.peers);
-
-        CHECK(p, "limits.peers is below the %u peers of the config",
-            l->b.c.conf->peers_count);
-        snprintf(p->label, sizeof(p->label), "%s", c->name);
-        snprintf(p->address, sizeof(p->address), "%s", c->address);
-        p->configured = true;
-    }
-}
-
 static struct brain *init(struct slab *s, const struct brain_conf *c)
 {
     struct langd *l = slab_take(s, 1, sizeof(*l));
@@ -96,7 +81,7 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
     for (uint32_t i = 0; i < l->b.pools_count; i++)
         l->pools[i].meta = &l->b.metas[i];
     l->generation_base = (c->seed >> 24) * l->rooms_max;
-    make_peers(l);
+    named_init(l);
     return &l->b;
 }
 
@@ -208,6 +193,8 @@ static void work(void *brain, struct out *out)
             lroom_notify(l, out, LIST_ENTRY(n, struct lroom, in_settled));
         more |= l->aux_dirty;
     }
+    if (l->leave_due && out_has_room(out))
+        named_serve(l, out);
     while (out_has_room(out) && (conn = tickets_next_conn(&l->tickets)) != NONE)
         engine_notify(&l->b.engines, out, conn);
 }
@@ -237,6 +224,14 @@ static void seek(struct langd *l, struct out *out)
         say_connect(l, out, next);
 }
 
+static void on_conf(struct langd *l)
+{
+    const struct conf *c = l->b.c.conf;
+
+    l->tombs.keep_ns = l->left.keep_ns = c->timeout_tombstone;
+    l->tickets.wait_ns = c->timeout_sequence;
+}
+
 static void on_event(void *brain, struct out *out, const struct event *ev)
 {
     struct langd *l = brain;
@@ -257,6 +252,11 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         break;
     case EV_SEEK:
         seek(l, out);
+        named_serve(l, out);
+        break;
+    case EV_CONF:
+        on_conf(l);
+        named_conf(l, out, ev->text);
         break;
     default:
         break; /* brain.c has done all of it */

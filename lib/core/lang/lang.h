@@ -240,6 +240,8 @@ struct langd {
     struct share share;    /* of rooms */
     uint32_t rooms_max, rooms_used, open;
     struct lpool pools[CONF_POOLS_MAX];
+    uint32_t leaving;    /* encoders that are named no more */
+    bool leave_due;      /* one of them may have had its last room */
     struct heap timers;  /* of rooms */
     struct list todo;    /* rooms to settle */
     struct list settled; /* rooms to notify of, once the queues are served */
@@ -506,6 +508,25 @@ void lroom_quiet(struct langd *l, struct lroom *m);
 void lroom_no_readers(struct langd *l, struct lroom *m);
 /* Gives back the blocks of the prefix that all readers have released. */
 void lroom_readers(struct langd *l, struct out *out, struct lroom *m);
+
+/* lang/named.c: which encoders requests may name */
+
+/* Makes the encoders of the config. They are connected when a room names them.
+ */
+void named_init(struct langd *l);
+/* Takes the encoders of the config as they are now. at_once: one that has left
+ * whose rooms fail; the others' rooms complete. NULL: none. */
+void named_conf(struct langd *l, struct out *out, const char *at_once);
+/* Forgets encoders that have left and have no rooms any more. */
+void named_serve(struct langd *l, struct out *out);
+/* Returns the peer of that name or address for a new room, made if it may be.
+ * NULL: *text says why. */
+struct peer *named_find(
+    struct langd *l, struct out *out, struct span name, const char **text);
+/* Returns the encoder that has left and has the room of an ATTACH; NULL: none.
+ */
+struct peer *named_find_room(
+    const struct langd *l, const struct local_attach *n);
 
 /* lang/peer.c: what encoders say */
 

@@ -8,75 +8,6 @@
 
 /* requests */
 
-/* True if a is tcp:// and one address only, as ZMQ reads it. */
-static bool is_address(struct span a)
-{
-    static const char chars[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                "abcdefghijklmnopqrstuvwxyz0123456789.:-_[]%";
-
-    if (a.len < 7 || a.len > 127 || memcmp(a.p, "tcp://", 6) != 0)
-        return false;
-    for (uint32_t i = 6; i < a.len; i++)
-        if (!memchr(chars, a.p[i], sizeof(chars) - 1))
-            return false;
-    return true;
-}
-
-/* Returns a free peer entry; else evicts one that was made for an address, is
- * not connected, and has neither rooms nor engines that wait for one. NULL:
- * there is none. */
-static struct peer *place_for(struct langd *l, struct out *out)
-{
-    struct peer *p = peer_new(&l->b.peers);
-
-    for (uint32_t i = 0; !p && i < l->b.peers.max; i++) {
-        struct peer *old = &l->b.peers.peers[i];
-
-        if (old->configured || old->up || !list_empty(&old->rooms) ||
-            engines_wait_for(&l->b.engines, i))
-            continue;
-        peer_forget(&l->b.peers, out, old);
-        p = peer_new(&l->b.peers);
-    }
-    return p;
-}
-
-/* Returns the peer of that name or address, which is made if the address is
- * allowed. NULL: *text says why. */
-static struct peer *find_encoder(
-    struct langd *l, struct out *out, struct span name, const char **text)
-{
-    const struct conf_list *allow = &l->b.c.conf->control_allow;
-    struct peer *p;
-
-    for (uint32_t i = 0; i < l->b.peers.max; i++) {
-        p = &l->b.peers.peers[i];
-        if (p->used && (span_eq(span_str(p->label), name) ||
-                           span_eq(span_str(p->address), name)))
-            return p; /* one daemon and one link, by name or by address */
-    }
-    *text = "no peer of that name, and control.allow has no such address";
-    for (uint32_t i = 0; i < allow->count; i++) {
-        struct span a = span_str(allow->items[i]);
-        bool star = a.len > 0 && a.p[a.len - 1] == '*';
-
-        a.len -= star;
-        if (!is_address(name) || name.len < a.len ||
-            (!star && name.len != a.len))
-            continue;
-        if (a.len && memcmp(a.p, name.p, a.len) != 0)
-            continue;
-        *text = "limits.peers is reached";
-        p = place_for(l, out);
-        if (p) {
-            span_copy_str(name, p->label, sizeof(p->label));
-            span_copy_str(name, p->address, sizeof(p->address));
-        }
-        return p;
-    }
-    return NULL;
-}
-
 static enum err check_request(struct langd *l, uint32_t conn,
     const struct local_request *n, const char **text)
 {
@@ -193,7 +124,7 @@ static void on_request(struct langd *l, struct out *out, uint32_t conn,
     enum err e = check_request(l, conn, n, &text);
 
     if (e == OK && !null) {
-        p = find_encoder(l, out, n->encoder, &text);
+        p = named_find(l, out, n->encoder, &text);
         if (!p)
             e = ERR_NOT_READY;
     }
@@ -214,7 +145,7 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const char *text = "";
-    struct peer *p = find_encoder(l, out, msg->decline.encoder, &text);
+    struct peer *p = named_find(l, out, msg->decline.encoder, &text);
     enum err e = ERR_NOT_READY;
 
     if (p) {
@@ -337,7 +268,9 @@ static enum err find(void *brain, struct out *out, uint32_t conn,
     uint32_t scope, slot;
 
     if (!span_eq(n->encoder, span_str("null"))) {
-        p = find_encoder(l, out, n->encoder, text);
+        p = named_find_room(l, n);
+        if (!p)
+            p = named_find(l, out, n->encoder, text);
         if (!p)
             return ERR_NOT_READY;
     }

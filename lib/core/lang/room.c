@@ -537,6 +537,7 @@ static void forget(struct langd *l, struct lroom *m)
     heap_remove(&l->timers, &m->timer);
     tickets_room_over(&m->tickets);
     list_remove(&m->in_peer);
+    l->leave_due |= l->leaving > 0;
     list_remove(&m->r.todo);
     room_orphan(&m->r);
     m->r.used = false;

@@ -12,6 +12,16 @@
 /* A run's number says its place, below this, and which it was there. */
 enum { RUN_PLACES = 4096 };
 
+static uint64_t abilities_of(const struct conf *c)
+{
+    uint64_t users = UINT64_C(1) << PEER_CAN_USERS, all = peer_abilities();
+
+    for (uint32_t i = 0; i < c->pools_count; i++)
+        if (conf_for_users(&c->pools[i]))
+            return all;
+    return all & ~users;
+}
+
 void peers_init(
     struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role)
 {
@@ -24,12 +34,21 @@ void peers_init(
     heap_init(&p->timers, s, p->max);
     p->self.c = c;
     p->self.role = role;
-    p->self.abilities = peer_abilities() & ~(UINT64_C(1) << PEER_CAN_USERS);
-    for (uint32_t i = 0; i < c->conf->pools_count; i++)
-        if (conf_for_users(&c->conf->pools[i]))
-            p->self.abilities |= UINT64_C(1) << PEER_CAN_USERS;
+    p->self.abilities = abilities_of(c->conf);
     for (uint32_t i = 0; p->link_peer && i < p->links; i++)
         p->link_peer[i] = NONE;
+}
+
+void peers_users(struct peers *p, struct out *out)
+{
+    uint64_t now = abilities_of(p->self.c->conf);
+
+    if (now == p->self.abilities)
+        return;
+    p->self.abilities = now;
+    for (uint32_t i = 0; i < p->max; i++)
+        if (p->peers[i].used && p->peers[i].up)
+            peer_hello(p, out, p->peers[i].link, p->peers[i].epoch, true);
 }
 
 static struct span keep(struct span from, uint8_t *to)

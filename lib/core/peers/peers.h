@@ -33,6 +33,7 @@ struct refused {
 struct peer {
     bool used, up;
     bool configured;   /* named in the config: never evicted */
+    bool leaving;      /* langd: named no more; its rooms complete */
     uint32_t link;     /* NONE: no connection */
     uint64_t epoch;    /* of its last HELLO; 0: none yet */
     uint64_t lost_ns;  /* when a link that is down means lost; TIME_NEVER */
@@ -123,6 +124,9 @@ void peers_init(
 /* Returns the bits of the carriers that rows to or from the peer (NULL: one
  * that is not known) can take here. */
 uint8_t peer_carriers(const struct peers *p, const struct peer *peer);
+/* Takes from the config whether we have pools for some users; tells the peers
+ * when that has changed. */
+void peers_users(struct peers *p, struct out *out);
 /* Takes the addresses that HELLOs say from now on. */
 void peers_addresses(struct peers *p, const struct own_addresses *a);
 

@@ -68,7 +68,7 @@ static void leave(struct links *p, struct conn *c)
     c->heard = false;
 }
 
-static void conn_free(struct links *p, struct conn *c)
+void conn_free(struct links *p, struct conn *c)
 {
     CHECK(c->meter.fd >= 0, "a connection is freed twice");
     leave(p, c);
@@ -442,7 +442,8 @@ void conns_listen(struct links *p, int fd)
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0)
         return;
     p->listen_fd = fd;
-    p->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (p->spare < 0)
+        p->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
 /* Accepts one waiting connection and closes it. False: there is none, or no

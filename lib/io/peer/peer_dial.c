@@ -162,6 +162,20 @@ void dial_refused(struct links *p, uint32_t link, const char *why, bool sure)
         p->calls.refused(p->calls.ud, link, d->why);
 }
 
+void dial_again(struct links *p, uint32_t link)
+{
+    struct link *k = link_at(p, link);
+    struct dial *d = &k->dial;
+
+    CHECK(d->used, "link %u is not connected to anything", link);
+    d->wait_ns = 0;
+    d->refused = 0;
+    d->sure = false;
+    close_socket(p, link);
+    if (d->used && !k->sock && d->found.count > 0)
+        open_socket(p, link, uv_hrtime());
+}
+
 static void ask(struct links *p, struct dial *d, uint64_t now_ns)
 {
     CHECK(!d->lookup, "%s is looked up already", d->host);

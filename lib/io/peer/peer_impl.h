@@ -169,6 +169,8 @@ void conns_tick(struct links *p, uint64_t now_ns);
  * thread does not try to accept them without end. */
 void conns_refuse(struct links *p);
 
+/* Frees the entry of a connection that has no link. */
+void conn_free(struct links *p, struct conn *c);
 /* Writes the address that the connection came from. */
 void conn_from(const struct conn *c, char *out, size_t size);
 
@@ -198,6 +200,8 @@ void dial_refused(struct links *p, uint32_t link, const char *why, bool sure);
 MUST_CHECK enum err dial_start(
     struct links *p, uint32_t link, struct span address);
 void dial_stop(struct links *p, uint32_t link);
+/* Makes the connection again, with the key that the dial has now. */
+void dial_again(struct links *p, uint32_t link);
 void dial_tick(struct links *p, uint64_t now_ns);
 /* True if a dial has work before at_ns. */
 bool dial_due(const struct links *p, uint64_t at_ns);

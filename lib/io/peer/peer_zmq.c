@@ -676,8 +676,9 @@ enum err links_new(struct links **out, uv_loop_t *loop,
     p->loop = loop;
     p->calls = *calls;
     p->opt = *opt;
-    /* A link may be connected again while its last socket is closing. */
-    p->socks_count = opt->listen ? 1 : 2 * opt->links;
+    /* A link may be connected again while its last socket is closing, and so
+     * may a listener begin anew. */
+    p->socks_count = opt->listen ? 3 : 2 * opt->links;
     p->conns_count = opt->listen ? opt->links + opt->links / 2 + 64 : 0;
     p->listen_fd = p->spare = -1;
     uv_timer_init(loop, &p->timer);

@@ -1,0 +1,220 @@
+/* named.c - which encoders requests may name: those of the configuration, which
+ * a reload and `mmxctl peer` change, and addresses that control.allow lets in.
+ * Owned by the loop's thread.
+ *
+ * Invariants: an encoder that is named no more takes no new room; its entry
+ * stays until its rooms have ended and nobody waits for one, so that its number
+ * stays its own. One address is one entry: named again, by whatever name, it
+ * goes on there. An encoder that has moved is two until then.
+ *
+ * Rejected: ending the rooms of an encoder that is taken out of a file. It is
+ * taken out to be stopped after them. */
+#include "core/lang/lang.h"
+
+#include <stdio.h>
+
+static bool named(const struct peer *p, struct span name)
+{
+    return span_eq(span_str(p->label), name) ||
+           span_eq(span_str(p->address), name);
+}
+
+/* True if a is tcp:// and one address only, as ZMQ reads it. */
+static bool is_address(struct span a)
+{
+    static const char chars[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                "abcdefghijklmnopqrstuvwxyz0123456789.:-_[]%";
+
+    if (a.len < 7 || a.len > 127 || memcmp(a.p, "tcp://", 6) != 0)
+        return false;
+    for (uint32_t i = 6; i < a.len; i++)
+        if (!memchr(chars, a.p[i], sizeof(chars) - 1))
+            return false;
+    return true;
+}
+
+/* places */
+
+/* Returns a free peer entry; else evicts one that was made for an address, is
+ * not connected, and has neither rooms nor engines that wait for one. NULL:
+ * there is none. */
+static struct peer *place_for(struct langd *l, struct out *out)
+{
+    struct peer *p = peer_new(&l->b.peers);
+
+    for (uint32_t i = 0; !p && out && i < l->b.peers.max; i++) {
+        struct peer *old = &l->b.peers.peers[i];
+
+        if (old->configured || old->leaving || old->up ||
+            !list_empty(&old->rooms) || engines_wait_for(&l->b.engines, i))
+            continue;
+        peer_forget(&l->b.peers, out, old);
+        p = peer_new(&l->b.peers);
+    }
+    return p;
+}
+
+/* Returns the entry of an encoder of the configuration, which is made if there
+ * is none; NULL: limits.peers is reached, a request will try again. */
+static struct peer *configured(
+    struct langd *l, struct out *out, const struct conf_peer *c)
+{
+    struct peer *p = NULL;
+
+    for (uint32_t i = 0; i < l->b.peers.max && !p; i++)
+        if (l->b.peers.peers[i].used &&
+            strcmp(l->b.peers.peers[i].address, c->address) == 0)
+            p = &l->b.peers.peers[i];
+    if (p && p->leaving) {
+        CHECK(l->leaving > 0, "an encoder leaves and is not counted");
+        l->leaving--;
+    }
+    if (!p)
+        p = place_for(l, out);
+    if (!p)
+        return NULL;
+    snprintf(p->label, sizeof(p->label), "%.127s", c->name);
+    snprintf(p->address, sizeof(p->address), "%.127s", c->address);
+    p->configured = true;
+    p->leaving = false;
+    return p;
+}
+
+/* leaving */
+
+static bool in_conf(const struct langd *l, const struct peer *p)
+{
+    const struct conf *c = l->b.c.conf;
+
+    for (uint32_t i = 0; i < c->peers_count; i++)
+        if (strcmp(c->peers[i].name, p->label) == 0 &&
+            strcmp(c->peers[i].address, p->address) == 0)
+            return true;
+    return false;
+}
+
+static void end_rooms(struct langd *l, struct peer *p)
+{
+    LIST_FOREACH (n, &p->rooms) {
+        struct lroom *m = LIST_ENTRY(n, struct lroom, in_peer);
+
+        CHECK_ROOM(m);
+        lroom_fail(l, m, ERR_PEER_LOST, 0, 0, "the encoder was removed");
+        lroom_touch(l, m);
+    }
+}
+
+void named_serve(struct langd *l, struct out *out)
+{
+    l->leave_due = false;
+    for (uint32_t i = 0; l->leaving && i < l->b.peers.max; i++) {
+        struct peer *p = &l->b.peers.peers[i];
+
+        if (!p->used || !p->leaving || !list_empty(&p->rooms) ||
+            engines_wait_for(&l->b.engines, i))
+            continue;
+        p->up = false;
+        peer_forget(&l->b.peers, out, p);
+        p->leaving = false;
+        l->leaving--;
+    }
+}
+
+/* the configuration */
+
+void named_init(struct langd *l)
+{
+    const struct conf *c = l->b.c.conf;
+
+    for (uint32_t i = 0; i < c->peers_count; i++)
+        CHECK(configured(l, NULL, &c->peers[i]),
+            "limits.peers is below the %u peers of the config", c->peers_count);
+}
+
+void named_conf(struct langd *l, struct out *out, const char *at_once)
+{
+    const struct conf *c = l->b.c.conf;
+
+    for (uint32_t i = 0; i < l->b.peers.max; i++) {
+        struct peer *p = &l->b.peers.peers[i];
+
+        if (p->used && p->configured && !in_conf(l, p)) {
+            p->configured = false;
+            p->leaving = true;
+            l->leaving++;
+        }
+        if (p->used && p->leaving && at_once && named(p, span_str(at_once)))
+            end_rooms(l, p);
+    }
+    named_serve(l, out);
+    for (uint32_t i = 0; i < c->peers_count; i++)
+        if (!configured(l, out, &c->peers[i]))
+            out_warn(out, "peer %s waits: limits.peers is reached",
+                c->peers[i].name);
+}
+
+/* finding */
+
+static bool allowed(const struct langd *l, struct span name)
+{
+    const struct conf_list *allow = &l->b.c.conf->control_allow;
+
+    for (uint32_t i = 0; i < allow->count && is_address(name); i++) {
+        struct span a = span_str(allow->items[i]);
+        bool star = a.len > 0 && a.p[a.len - 1] == '*';
+
+        a.len -= star;
+        if (star ? name.len >= a.len && memcmp(a.p, name.p, a.len) == 0
+                 : span_eq(a, name))
+            return true;
+    }
+    return false;
+}
+
+struct peer *named_find(
+    struct langd *l, struct out *out, struct span name, const char **text)
+{
+    const struct conf *c = l->b.c.conf;
+    struct peer *p;
+
+    *text = "no peer of that name, and control.allow has no such address";
+    for (uint32_t i = 0; i < l->b.peers.max; i++) {
+        p = &l->b.peers.peers[i];
+        if (!p->used || !named(p, name))
+            continue;
+        if (!p->leaving)
+            return p; /* one daemon and one link, by name or by address */
+        *text = "the encoder was removed, it takes no new rooms";
+    }
+    for (uint32_t i = 0; i < c->peers_count; i++)
+        if (span_eq(span_str(c->peers[i].name), name) ||
+            span_eq(span_str(c->peers[i].address), name)) {
+            *text = "limits.peers is reached";
+            return configured(l, out, &c->peers[i]);
+        }
+    if (!allowed(l, name))
+        return NULL;
+    *text = "limits.peers is reached";
+    p = place_for(l, out);
+    if (p) {
+        span_copy_str(name, p->label, sizeof(p->label));
+        span_copy_str(name, p->address, sizeof(p->address));
+    }
+    return p;
+}
+
+struct peer *named_find_room(
+    const struct langd *l, const struct local_attach *n)
+{
+    for (uint32_t i = 0; l->leaving && i < l->b.peers.max; i++) {
+        struct peer *p = &l->b.peers.peers[i];
+        uint32_t slot;
+
+        if (!p->used || !p->leaving || !named(p, n->encoder))
+            continue;
+        slot = table_get(&l->keys, n->room, lroom_scope(l, i, &n->secret));
+        if (slot != NONE && l->rooms[slot].peer == i)
+            return p;
+    }
+    return NULL;
+}

@@ -1,0 +1,47 @@
+/* load.c - see load.h. Rejected: keeping the file's text and reading it anew
+ * only when it has changed. A key may be another in a file of the same name,
+ * and a reload is asked for by someone. */
+#include "node/load.h"
+
+#include "base/check.h"
+#include "io/yaml.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum err load_conf(const struct conf_source *from, uint8_t role, struct conf *c,
+    struct conf *given, struct conf_error *e)
+{
+    char host[256] = "localhost";
+    enum err r;
+
+    conf_init(c, role);
+    r = yaml_load(from->file, c, e);
+    for (uint32_t i = 0; r == OK && i < from->sets_count; i++)
+        r = conf_set_assign(c, from->sets[i], e);
+    if (r != OK)
+        return r;
+    if (given)
+        *given = *c;
+    gethostname(host, sizeof(host) - 1);
+    return conf_finish(c, host, e);
+}
+
+enum err load_keys(const struct conf_source *from, const struct conf *c,
+    struct keys **out, struct conf_error *e)
+{
+    char path[32];
+    uint32_t bad;
+    enum err r;
+
+    *out = NULL;
+    r = conf_secure(c) ? keys_load(out, &c->control_keys, &bad, e) : OK;
+    CHECK(!*out || (*out)->count == c->control_keys.count, "%u keys",
+        *out ? (*out)->count : 0);
+    if (r == ERR_MALFORMED) {
+        snprintf(path, sizeof(path), "control.keys[%u]", bad);
+        yaml_place(from->file, c, path, e);
+    }
+    return r;
+}

@@ -1,0 +1,25 @@
+/* load.h - where a daemon's configuration comes from: the file, what the
+ * command line sets over it, and the files with keys that it names. Called at
+ * the start and for each reload; any thread, one at a time. */
+#ifndef MMX_NODE_LOAD_H
+#define MMX_NODE_LOAD_H
+
+#include "core/conf/conf.h"
+#include "io/keys.h"
+
+/* Stays valid for the life of the daemon. */
+struct conf_source {
+    const char *file;
+    const char *const *sets; /* "key=value" */
+    uint32_t sets_count;
+};
+
+/* Reads *c, finished. given: what stood there before conf_finish; NULL: not of
+ * interest. On error *c is of no use, and *e says what is wrong. */
+MUST_CHECK enum err load_conf(const struct conf_source *from, uint8_t role,
+    struct conf *c, struct conf *given, struct conf_error *e);
+/* Reads the files of control.keys; *out is NULL if c has none. */
+MUST_CHECK enum err load_keys(const struct conf_source *from,
+    const struct conf *c, struct keys **out, struct conf_error *e);
+
+#endif

@@ -1,0 +1,319 @@
+/* node_reload.c - reads the configuration again while the daemon runs: for
+ * SIGHUP, `mmxctl reload`, and `mmxctl conf --diff`, which changes nothing.
+ *
+ * Invariants: one is under way at a time, in the order in which they were
+ * asked for, except that several SIGHUPs are one. All or nothing: file and keys
+ * are read and checked whole, together with what stays as it is, before
+ * anything changes; the first thing that is done is the only one that can fail.
+ * Files are read in one of libuv's threads, since a network mount may take its
+ * time; then a daemon that ends waits for it. All else belongs to the loop's
+ * thread, between two turns.
+ *
+ * Rejected: looking for changes of the file. A half-written one would be read,
+ * and whoever wrote it would not learn what came of it. */
+#include "node/node_impl.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "io/notify.h"
+#include "node/load.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct reload_job {
+    uv_work_t work;
+    struct node *node;
+    uint8_t role;
+    bool show;         /* the differences only */
+    struct list asker; /* its query; empty: SIGHUP, or its connection ended */
+    enum err err;
+    struct conf_error e;
+    struct keys *keys;        /* NULL: the file has none */
+    struct conf read, merged; /* as the file has it, and as it would be here */
+    /* What is told of the differences. */
+    struct rows_out *rows; /* NULL: nobody */
+    uint32_t changed, left;
+};
+
+/* in another thread */
+
+static void on_work(uv_work_t *w)
+{
+    struct reload_job *j = CONTAINER_OF(w, struct reload_job, work);
+    const struct conf_source *from = j->node->reload.from;
+
+    j->err = load_conf(from, j->role, &j->read, NULL, &j->e);
+    if (j->err == OK)
+        j->err = load_keys(from, &j->read, &j->keys, &j->e);
+}
+
+static void on_worked(uv_work_t *w, int status)
+{
+    struct reload_job *j = CONTAINER_OF(w, struct reload_job, work);
+
+    CHECK(status == 0 && j->node->reload.job == j, "a reload ends with %d",
+        status);
+    j->node->reload.read = true;
+}
+
+/* beginning */
+
+static void notify_begin(const struct node *n)
+{
+    char line[80];
+
+    if (n->draining)
+        return;
+    snprintf(line, sizeof(line), "RELOADING=1\nMONOTONIC_USEC=%llu",
+        (unsigned long long)(uv_hrtime() / 1000));
+    notify_send(line);
+}
+
+static void begin(struct node *n, struct query *q, bool show)
+{
+    struct reload_job *j = calloc(1, sizeof(*j));
+
+    CHECK(!n->reload.job && !n->reload.read, "two reloads at a time");
+    if (!j) {
+        log_error("reload: no memory");
+        if (q)
+            admin_refuse(n, q, ERR_NO_BLOCKS, "no memory");
+        return;
+    }
+    j->node = n;
+    j->role = n->conf->role;
+    j->show = show;
+    list_init(&j->asker);
+    if (q)
+        admin_wait(q, &j->asker);
+    n->reload.job = j;
+    uv_queue_work(&n->loop, &j->work, on_work, on_worked);
+    if (!show)
+        notify_begin(n);
+}
+
+/* Begins what was asked for next. */
+static void begin_next(struct node *n)
+{
+    struct reload *r = &n->reload;
+    struct query *q;
+
+    CHECK(r->from, "a reload of no file");
+    while (!r->job && (q = admin_next(&r->asked)))
+        begin(n, q, false);
+    if (!r->job && r->hup) {
+        r->hup = false;
+        begin(n, NULL, false);
+    }
+    while (!r->job && (q = admin_next(&r->shown)))
+        begin(n, q, true);
+}
+
+static void ask(struct node *n, struct query *q, struct list *list)
+{
+    if (!n->reload.from) {
+        admin_refuse(n, q, ERR_NOT_READY, "this daemon has no file to read");
+        return;
+    }
+    admin_wait(q, list);
+    begin_next(n);
+}
+
+void command_reload(struct node *n, struct query *q, const char *args)
+{
+    (void)args;
+    ask(n, q, &n->reload.asked);
+}
+
+void command_conf_diff(struct node *n, struct query *q, const char *args)
+{
+    (void)args;
+    ask(n, q, &n->reload.shown);
+}
+
+void node_reload(struct node *n)
+{
+    if (!n->reload.from) {
+        log_info("SIGHUP: ignored, there is no file to read");
+        return;
+    }
+    log_info("SIGHUP: reading %s again", n->reload.from->file);
+    n->reload.hup = true;
+    begin_next(n);
+}
+
+/* telling */
+
+static void tell(struct reload_job *j, const char *key, const char *was,
+    const char *is, const char *left)
+{
+    struct rows_out *s = j->rows;
+
+    CHECK(j->err == OK && strlen(key) > 0, "a change of nothing");
+    j->changed += !left;
+    j->left += left != NULL;
+    if (s) {
+        s->row(s);
+        s->text(s, "key", key);
+        s->text(s, "running", was);
+        s->text(s, "file", is);
+        s->text(s, "result",
+            left      ? left
+            : j->show ? "a reload changes it"
+                      : "changed");
+    }
+    if (!j->show)
+        log_info("reload: %s: `%s`, in the file `%s`: %s", key, was, is,
+            left ? left : "changed");
+}
+
+static void take_change(void *ud, const struct conf_change *c)
+{
+    tell(ud, c->key, c->was, c->is, c->left);
+}
+
+/* True if the files hold other keys, or the same in another order. */
+static bool other_keys(const struct keys *a, const struct keys *b)
+{
+    if (!a || !b || a->count != b->count)
+        return a && b;
+    for (uint32_t i = 0; i < a->count; i++)
+        if (memcmp(a->pairs[i].public_bytes, b->pairs[i].public_bytes, 32) != 0)
+            return true;
+    return false;
+}
+
+/* Tells how many keys come and go, and nothing of them. */
+static void tell_keys(struct reload_job *j, const struct keys *now)
+{
+    const struct keys *next = j->keys;
+    char was[64], is[64];
+    uint32_t kept = 0;
+
+    if (!other_keys(now, next))
+        return;
+    for (uint32_t i = 0; i < next->count; i++)
+        kept += keys_have(now, next->pairs[i].public_bytes);
+    CHECK(kept <= now->count, "%u keys of %u stay", kept, now->count);
+    snprintf(
+        was, sizeof(was), "%u, of which %u go", now->count, now->count - kept);
+    snprintf(is, sizeof(is), "%u, of which %u are new", next->count,
+        next->count - kept);
+    tell(j, "keys in the files", was, is, NULL);
+}
+
+/* applying */
+
+/* Makes j->merged. */
+static enum err merge(struct reload_job *j)
+{
+    enum err r;
+
+    CHECK(j->read.role == j->role, "the file of role %u", j->read.role);
+    memcpy(&j->merged, &j->read, sizeof(j->merged));
+    r = conf_keep(&j->merged, j->node->conf, &j->e);
+    return r == OK ? conf_finish(&j->merged, "", &j->e) : r;
+}
+
+/* Takes the keys, of which the links go on with those that both lists have.
+ * With an error nothing has changed. */
+static enum err take_keys(struct node *n, struct reload_job *j)
+{
+    struct keys *old = n->keys;
+    enum err r;
+
+    if (!other_keys(old, j->keys))
+        return OK;
+    r = links_rekey(n->links, j->keys);
+    if (r != OK) {
+        snprintf(j->e.text, sizeof(j->e.text),
+            "control.keys: no socket for the new keys");
+        return r;
+    }
+    tell_keys(j, old);
+    n->keys = j->keys;
+    j->keys = NULL;
+    keys_free(&old);
+    return OK;
+}
+
+void node_conf_take(
+    struct node *n, const struct conf *next, const char *at_once)
+{
+    struct event ev = {.type = EV_CONF, .text = at_once};
+
+    CHECK(!node_congested(n), "a shard is far behind, no step may be taken");
+    conf_take(n->conf, next);
+    log_set_level((enum log_level)n->conf->log_level);
+    links_limits(n->links, n->conf->timeout_hello, n->conf->limit_inbox);
+    node_event(n, &ev);
+}
+
+/* Does it, and gathers what there is to tell. */
+static void finish(struct node *n, struct reload_job *j, struct query *q)
+{
+    if (j->err == OK)
+        j->err = merge(j);
+    if (j->err == OK && q)
+        j->rows = admin_rows(q);
+    if (j->err == OK && j->show) {
+        conf_diff(n->conf, &j->read, take_change, j);
+        tell_keys(j, n->keys);
+        return;
+    }
+    if (j->err == OK)
+        j->err = take_keys(n, j);
+    if (j->err == OK) {
+        conf_diff(n->conf, &j->read, take_change, j);
+        node_conf_take(n, &j->merged, NULL);
+        log_info(
+            "reload: %u changed, %u left as they are", j->changed, j->left);
+    }
+}
+
+static void job_free(struct reload_job **out)
+{
+    struct reload_job *j = *out;
+
+    *out = NULL;
+    if (!j)
+        return;
+    CHECK(list_empty(&j->asker), "a query waits for a reload that is over");
+    keys_free(&j->keys);
+    free(j);
+}
+
+void node_reload_serve(struct node *n)
+{
+    struct reload_job *j = n->reload.job;
+    struct query *q = admin_next(&j->asker);
+
+    CHECK(n->reload.read, "a reload is served before it was read");
+    n->reload.read = false;
+    n->reload.job = NULL;
+    finish(n, j, q);
+    if (j->err != OK && !j->show)
+        log_warn("reload: refused, nothing has changed: %s", j->e.text);
+    if (q && j->err != OK)
+        admin_refuse(n, q, j->err, j->e.text);
+    else if (q)
+        admin_answer(n, q);
+    if (!j->show && !n->draining)
+        notify_send("READY=1");
+    job_free(&j);
+    begin_next(n);
+}
+
+void node_reload_init(struct node *n, const struct conf_source *from)
+{
+    CHECK(!from || from->file, "a configuration from nowhere");
+    n->reload.from = from;
+    list_init(&n->reload.asked);
+    list_init(&n->reload.shown);
+}
+
+void node_reload_fini(struct node *n)
+{
+    job_free(&n->reload.job);
+}
