@@ -92,7 +92,9 @@ static void say_peer(struct findings *r, struct reader row, bool langd)
     rows_get(row, "refused", why, sizeof(why));
     if (why[0] && strcmp(why, "-")) {
         snprintf(text, sizeof(text), "%s %s", who, why);
-        findings_say(r, FAIL, "peer", text,
+        /* One without a name may be no daemon at all: what looks at the port.
+         */
+        findings_say(r, strcmp(name, "-") ? FAIL : WARN, "peer", text,
             "fix the reason given: all daemons of a fleet have its key, and "
             "names of their own; versions must match, limits.peers must hold "
             "all peers");

@@ -9,7 +9,7 @@ import subprocess
 import threading
 
 from engine import LIMIT
-from pair import BUILD, ROOT, Case
+from pair import BUILD, ROOT, Case, eventually
 
 from mmx import wire
 
@@ -84,6 +84,16 @@ class Doctor(Case):
         none = self.world.langd([], name="lang1")
         self.assertIn("control.allow", self.findings(
             none.socket)["peers"]["advice"])
+
+    def test_a_look_at_the_port_is_no_failure(self):
+        e, _ = self.pair()
+        port = int(e.address.rsplit(":", 1)[1])
+        socket.create_connection(("127.0.0.1", port)).close()
+        eventually(lambda: [r for r in e.show("peers") if r["name"] == "-"],
+                   "it is told among the peers")
+        got = e.ctl("doctor", "--json", check=False)
+        self.assertEqual([r for r in json.loads(got.stdout)
+                          if r["result"] == "fail"], [])
 
     def test_two_daemons_of_one_name(self):
         e, d = self.pair()
