@@ -72,8 +72,7 @@ class Life:
         b.apt("build-dep", "--no-install-recommends", src)
         b.run("sh", "-c", f"cd {src} && dpkg-buildpackage -b -uc -us")
         for path in glob.glob(b.at("/tmp/src/*.deb")):
-            if "-dbgsym" not in path:
-                shutil.copy(path, self.folder)
+            shutil.copy(path, self.folder)
 
     def lintian(self):
         self.builder.run("sh", "-c", "lintian --allow-root --fail-on error,"
@@ -241,7 +240,7 @@ class Life:
             name = os.path.basename(path)
             r.run("sh", "-c", "set -e; cd /root; rm -rf unpacked; "
                   f"dpkg-deb -R debs/{name} unpacked; "
-                  "sed -i -E 's/(^Version: |mmx0 \\(= )0.1.0/\\10.1.0+next/' "
+                  "sed -i -E 's/(^Version: |\\(= )0.1.0/\\10.1.0+next/' "
                   "unpacked/DEBIAN/control; "
                   f"dpkg-deb -b unpacked next/{name} >/dev/null; "
                   "rm -rf unpacked")
