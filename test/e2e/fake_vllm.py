@@ -3,6 +3,7 @@ vLLM's order, against real daemons. Several ranks are several connections
 here."""
 
 import functools
+import os
 import pickle
 import types
 import zlib
@@ -70,7 +71,7 @@ class Engine:
         for rank in range(-1, ranks):
             config = types.SimpleNamespace(
                 ec_transfer_config=types.SimpleNamespace(
-                    engine_id=f"{daemon.name}-{role}",
+                    engine_id=f"{daemon.name}-{role}-{os.getpid()}",
                     is_ec_producer=role == "producer",
                     is_ec_consumer=role == "consumer",
                     mm_encoder_output_widths={"image": width}

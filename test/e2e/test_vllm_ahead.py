@@ -1,14 +1,16 @@
-"""Middleware of vLLM's API server that asks for rows before the scheduler
-does: rows move once, whatever becomes of the request, and nothing depends on
-it."""
+"""Rows that are asked for when a request's text arrives, before vLLM's
+scheduler hears of it: they move once, whatever becomes of the request, and
+nothing depends on it."""
 
 import asyncio
 import json
+import socket
 import types
 
 from fake_vllm import Request, VllmCase
 from pair import eventually
 
+from mmx.adapters._vllm_ahead import address
 from mmx.adapters.vllm_ahead import AskAhead
 
 
@@ -17,26 +19,50 @@ class Ahead(VllmCase):
         super().setUp()
         self.start()
         self.connect()
-        self.asker = AskAhead(self.app)
+        self.middleware = AskAhead(self.app)
         self.state = types.SimpleNamespace(vllm_config=self.consumer.config)
-        self.heard, self.status = [], 200
+        self.ahead = self.consumer.scheduler._consumer.ahead
+        self.early, self.left, self.heard = True, False, []
+        # Its first request has it connect.
+        self.say({"request": "x", "offers": {"x": 5}})
+        eventually(lambda: self.ahead.link and self.ahead.link.pool,
+                   "it is connected")
 
-    def tearDown(self):
-        if self.asker.link:
-            self.asker.link.close()
-        super().tearDown()
+    def say(self, what, name=None):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+            s.sendto(what if isinstance(what, bytes)
+                     else json.dumps(what).encode(), name or address(
+                         self.consumer.config.ec_transfer_config.engine_id))
+
+    def quiet(self):
+        """Waits until the thread has heard all that was said."""
+        self.say({"request": "q", "offers": {"q": 1}})
+        self.say(b"no JSON")
+        heard, hear = [], self.ahead._heard
+        self.ahead._heard = lambda said: (hear(said), heard.append(said))
+        self.say({"request": "last"})
+        eventually(lambda: {"request": "last"} in heard, "all is heard")
+        self.ahead._heard = hear
 
     async def app(self, scope, receive, send):
         """vLLM's: reads the body, serves it, answers."""
-        self.heard.append((await receive())["body"])
-        if self.status == "left":
+        body = b""
+        more = True
+        while more:
+            message = await receive()
+            body += message["body"]
+            more = message.get("more_body")
+        self.heard.append(body)
+        self.quiet()
+        self.assertEqual(bool(self.ahead._rooms), self.early)
+        if self.left:
             raise asyncio.CancelledError
-        body = json.loads(self.heard[-1])
+        body = json.loads(body)
         r = Request("r", *body["items"])
         r.ec_transfer_params = body.get("ec_transfer_params")
-        while not self.consumer.ready(r):
+        while not self.consumer.ready(r, body.get("computed", 0)):
             await asyncio.sleep(0.001)
-        self.consumer.step(r)
+        self.consumer.step(r, computed=body.get("computed", 0))
         self.consumer.finish(r)
         await send({"type": "http.response.start", "status": 200})
         await send({"type": "http.response.body", "body": b"{}"})
@@ -56,84 +82,83 @@ class Ahead(VllmCase):
             sent.append(message)
 
         async def talk():
-            scope = {"type": "http", "method": "POST", "path": path,
-                     "app": types.SimpleNamespace(state=self.state)}
-            if not self.asker.link:
-                self.asker._linked(scope)
-                await self.asker._linking
             try:
-                await self.asker(scope, receive, send)
+                await self.middleware({
+                    "type": "http", "method": "POST", "path": path,
+                    "app": types.SimpleNamespace(state=self.state)},
+                    receive, send)
             except asyncio.CancelledError:
                 pass
         asyncio.run(talk())
         return sent
 
-    def request(self, *items):
+    def request(self, *items, **more):
         r = self.hand_over("r", *items)
-        return json.dumps({"items": items, "ec_transfer_params":
+        return json.dumps({"items": items, **more, "ec_transfer_params":
                            r.ec_transfer_params, "more": 1}).encode()
 
     def all_free(self):
-        self.asker.link.step()
+        eventually(lambda: not self.ahead._rooms, "it holds nothing")
         self.d.all_free()
-        self.assertEqual(self.asker._blocks, 0)
 
     def test_rows_are_asked_for_once(self):
         before = self.opened()
-        self.post(self.request(("cat", 300), ("dog", 20)))
+        body = self.request(("cat", 300), ("dog", 20))
+        self.assertEqual(len(self.post(body)), 2)
+        self.assertEqual(self.heard, [body])
         self.assertEqual(self.consumer.encoded, [])
         self.assertEqual(self.opened() - before, 2)
-        said = json.loads(self.heard[0])["ec_transfer_params"]
-        self.assertTrue(all(x["asked"] for x in said.values()))
         self.all_free()
-        # What the engine may have is left to its scheduler.
+        # What vLLM has is not.
+        self.early = False
         self.post(self.request(("cat", 300)))
-        self.assertNotIn(b"asked", self.heard[1])
         self.assertEqual(self.opened() - before, 2)
+
+    def test_one_of_two_is_at_vllm(self):
+        self.post(self.request(("cat", 300)))
+        self.post(self.request(("cat", 300), ("dog", 20)))
+        self.assertEqual(self.consumer.encoded, [])
+        self.consumer.caches = [{} for _ in self.consumer.ranks]
+        self.consumer.step(Request("other"))
         self.all_free()
 
     def test_a_client_that_leaves(self):
-        self.status = "left"
+        self.left = True
         self.post(self.request(("cat", 300)))
-        self.assertIn(b"asked", self.heard[0])
         self.all_free()
-        self.status = 200
+        self.left = False
         self.post(self.request(("cat", 300), ("dog", 20)))
         self.assertEqual(self.consumer.encoded, [])
         self.all_free()
 
     def test_what_was_asked_for_in_vain_is_asked_for_again(self):
-        """A client says so, or the API server's process has ended."""
         r = self.hand_over("r", ("cat", 300))
-        r.ec_transfer_params["cat"]["asked"] = True
+        said = r.ec_transfer_params["cat"]
+        self.say({"request": "y", "offers": r.ec_transfer_params})
+        eventually(lambda: self.ahead._rooms, "it is asked for")
+        early = self.ahead._rooms[said["encoder"], int(said["room"])]
+        early.room._fail(AssertionError("in vain"))
         self.consumer.admit(r)
         self.consumer.step(r)
         self.assertEqual(self.consumer.encoded, [])
         self.check(self.consumer, r)
         self.consumer.finish(r)
-        self.post(self.request(("dog", 300)))
         self.all_free()
 
     def test_no_more_than_its_share_of_the_pool(self):
-        self.post(self.request(("cat", 128 * 9)))  # of 32 blocks
-        self.assertNotIn(b"asked", self.heard[0])
+        self.early = False
+        self.post(self.request(("cat", 128 * 17)))  # of 32 blocks
         self.assertEqual(self.consumer.encoded, [])
-        self.post(self.request(("dog", 128 * 8)))
-        self.assertIn(b"asked", self.heard[1])
+        self.early = True
+        self.post(self.request(("dog", 128 * 16)))
         self.all_free()
 
     def test_a_prefix_hit_leaves_nothing(self):
-        said = json.loads(self.request(("cat", 300)))
-        ready, self.consumer.ready = self.consumer.ready, \
-            lambda r: ready(r, 10**6)
-        step, self.consumer.step = self.consumer.step, \
-            lambda r: step(r, computed=10**6)
-        self.post(json.dumps(said).encode())
+        self.post(self.request(("cat", 300), computed=10**6))
         self.all_free()
-        del self.consumer.ready, self.consumer.step
-        self.declined(said["ec_transfer_params"]["cat"])
 
     def test_other_requests_pass_as_they_are(self):
+        self.early = False
         for said in ('{"items": []}', '{"items": [], "x": '
                      '"ec_transfer_params", "y": 1}',
                      '{"items": [], "ec_transfer_params": null}',
@@ -145,26 +170,22 @@ class Ahead(VllmCase):
             with self.subTest(said=said):
                 self.post(said.encode())
                 self.assertEqual(self.heard.pop(), said.encode())
-        self.post(b'{"items": [], "ec_transfer_params": {"a"'
-                  b': {"room": 1}, "b": {}}}', parts=1)
-        self.heard.pop()
         body = self.request(("cat", 3))
-        self.post(body, path="/v1/embeddings", parts=1)
-        self.assertEqual(self.heard.pop(), body)
+        self.post(body, path="/v1/other")
+        self.assertEqual(self.heard, [body])
 
     def test_langd_is_away(self):
         body = self.request(("cat", 300))
         self.d.kill()
-        eventually(lambda: not self.asker.link or self.asker.link.step()
-                   is None, "the link is down")
-        self.consumer.scheduler.settings.patience = 0.1
+        eventually(lambda: not self.ahead.link.conn.connected, "it is away")
+        settings, self.early = self.consumer.scheduler.settings, False
+        settings.patience = 0.1
         self.post(body)
-        self.assertNotIn(b"asked", self.heard[0])
         self.assertEqual(self.consumer.encoded, ["cat"])
         self.d.start()
-        eventually(lambda: self.consumer.scheduler._consumer.link.step(),
-                   "the consumer has its pool again")
-        self.consumer.scheduler.settings.patience = 60
+        link = self.consumer.scheduler._consumer.link
+        eventually(lambda: link.step() and self.ahead.link.pool, "it is back")
+        settings.patience, self.early = 60, True
         self.post(self.request(("fox", 3)))
         self.assertEqual(self.consumer.encoded, ["cat"])
         self.declined(json.loads(body)["ec_transfer_params"]["cat"])

@@ -125,6 +125,41 @@ class Clients(VllmCase):
             self.consumer.step(Request("other"), evict=["cat", "dog"])
         self.assertEqual(self.consumer.encoded, [])
 
+    def test_a_router_repeats_what_it_was_told(self):
+        """One answer of the producer for requests at once and later, whose
+        rows vLLM has evicted meanwhile; another client's is not disturbed."""
+        self.start()
+        first = self.hand_over("r", ("cat", 300))
+        said = first.ec_transfer_params
+        other = self.hand_over("other", ("dog", 300))
+        for n in range(3):
+            both = [Request(f"r{n}{x}", ("cat", 300)) for x in "ab"]
+            for r in both:
+                r.ec_transfer_params = said
+            for r in (*both, other)[:3 if n == 1 else 2]:
+                self.consumer.admit(r)
+                self.consumer.step(r)
+                self.check(self.consumer, r)
+            for r in both:
+                self.consumer.finish(r)
+            self.consumer.step(Request("next"), evict=["cat"])
+            self.d.all_free()
+        self.assertNotIn("dog", self.consumer.encoded)
+        self.consumer.finish(other)
+
+    def test_tensors_that_are_kept_hold_no_blocks(self):
+        self.start()
+        kept = []
+        for n in range(20):  # 60 blocks, of 32
+            r = self.hand_over(f"r{n}", (f"cat{n}", 300))
+            self.consumer.admit(r)
+            self.consumer.step(r)
+            kept.append(self.consumer.caches[0][f"cat{n}"])
+            self.consumer.finish(r)
+            self.d.all_free()
+            self.reclaim()
+        self.assertEqual(self.consumer.encoded, [])
+
     def test_a_reference_is_served(self):
         self.start()
         r = self.hand_over("r1", ("cat", 300), reference=True)
@@ -361,6 +396,29 @@ class Gone(VllmCase):
         for x in (r, again):
             self.consumer.finish(x)
         self.reclaim(other, second)
+
+    def test_what_is_known_to_be_gone_is_not_waited_for(self):
+        """The deadline is a minute; the cause is known at once."""
+        self.start(langd={"timeouts": {"unreachable": "100ms"}},
+                   mmx_deadline_s=60, mmx_patience_s=60)
+        self.connect()
+        picture = self.hand_over("r1", ("cat", 300))
+        reference = self.hand_over("r2", ("dog", 300), reference=True)
+        unknown = self.hand_over("r3", ("cow", 300), reference=True)
+        said = unknown.ec_transfer_params["cow"]
+        unknown.ec_transfer_params = {"cow": {**said, "room": "4711"}}
+        eventually(lambda: self.consumer.failed(unknown), "unknown", 20)
+        self.declined(said)
+        self.e.kill()
+        eventually(lambda: self.consumer.failed(reference), "it is named", 20)
+        began = time.monotonic()
+        self.consumer.admit(picture)
+        self.assertLess(time.monotonic() - began, 20)
+        self.consumer.step(picture)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+        for r in (unknown, reference, picture):
+            self.consumer.finish(r)
+        self.d.all_free()
 
     def test_a_reference_waits_for_its_encoder(self):
         self.start()

@@ -35,7 +35,7 @@ class Given(Router):
 
     change = staticmethod(lambda p: p)
 
-    async def encode(self, session_, body, name):
+    async def encode(self, session_, body, name, params=None):
         sizes, params = await super().encode(session_, body, name)
         return sizes, {h: self.change(p) for h, p in params.items()}
 
@@ -114,21 +114,25 @@ class Cases:
 
     async def withdrawn(self, s):
         """A client leaves after encode, before the decoder hears of it."""
-        with mmx.connect("langd", self.d.socket, name="router") as langd:
-            router = self.router(langd=langd)
-            body = prompt("w", picture(1250, 224, 224))
+        for n, daemon in enumerate((self.d, self.e)):
+            with mmx.connect(daemon.role, daemon.socket,
+                             name="router") as conn:
+                router = self.router(daemon=conn)
+                body = prompt("w", picture(1250 + n, 224, 224))
 
-            async def post(session_, url, body_, name):
-                if url == self.consumer.url:
-                    raise asyncio.CancelledError
-                return await Router.post(router, session_, url, body_, name)
-            router.post = post
-            with contextlib.suppress(asyncio.CancelledError):
-                await router.chat(s, body)
-            rooms = [int(p["room"]) for p in router.params.values()]
-            row = self.e.ended(rooms[0])
-        self.t.line(row["reason"] == "declined", "a router withdraws what "
-                    "no decoder will ask for", row["reason"])
+                async def post(session_, url, body_, name, router=router):
+                    if url == self.consumer.url:
+                        raise asyncio.CancelledError
+                    return await Router.post(router, session_, url, body_,
+                                             name)
+                router.post = post
+                with contextlib.suppress(asyncio.CancelledError):
+                    await router.chat(s, body)
+                rooms = [int(p["room"]) for p in router.params.values()]
+                row = self.e.ended(rooms[0])
+            self.t.line(row["reason"] == "declined", "a router withdraws by "
+                        f"{daemon.role} what no decoder will ask for",
+                        row["reason"])
 
     async def lies(self, s):
         for references in (False, True):

@@ -7,10 +7,12 @@ to the language instance. `references`: the encoder is given a name for each
 picture, and the language instance gets, in the picture's place, that name with
 the fields that size its placeholder. Without it pictures go to both.
 
-    router.py ENCODER DECODER [--port N] [--references]
+    router.py ENCODER DECODER [--port N] [--references] [--langd SOCKET]
 
-ENCODER and DECODER are URLs; answers /v1/chat/completions. For trials: one
-encoder, one decoder, no streams."""
+ENCODER and DECODER are URLs; answers /v1/chat/completions. With the socket of
+the langd or of the encoded (--encoded) beside it, it withdraws the rows of
+clients that leave between the two. For trials: one encoder, one decoder, no
+streams."""
 
 import argparse
 import asyncio
@@ -20,6 +22,8 @@ import uuid
 
 import aiohttp
 import aiohttp.web
+
+import mmx
 
 KINDS = {"image_url": "image_embeds"}
 
@@ -43,14 +47,14 @@ def flat(value):
 
 class Router:
     def __init__(self, encoder, decoder, references=False, apart=False,
-                 again=0, langd=None):
+                 again=0, daemon=None):
         """encoder, decoder: URLs. apart: one request for each picture.
         again: how often it encodes anew if the rows were lost (HTTP 500).
-        langd: an mmx connection, to withdraw the rows of clients that left
-        between encode and decode."""
+        daemon: an mmx connection to either daemon, to withdraw the rows of
+        clients that left between encode and decode."""
         self.encoder, self.decoder = encoder, decoder
         self.references, self.apart, self.again = references, apart, again
-        self.langd = langd
+        self.daemon = daemon
         self.params, self.sent = {}, 0  # the last request's; references
 
     async def post(self, session, url, body, name):
@@ -61,8 +65,16 @@ class Router:
                 raise HTTPError(r.status, text)
             return json.loads(text)
 
-    async def encode(self, session, body, name):
-        """Returns ({place of a picture: what sizes it}, params)."""
+    async def encode(self, session, body, name, params=None):
+        """Returns ({place of a picture: what sizes it}, params), which
+        params gets as they come."""
+        params = {} if params is None else params
+
+        async def ask(*words):
+            answer = await self.post(session, self.encoder, *words)
+            params.update(answer.get("ec_transfer_params") or {})
+            return answer
+
         items = pictures(body)
         groups = [[i] for i in range(len(items))] if self.apart \
             else [list(range(len(items)))] if items else []
@@ -72,15 +84,13 @@ class Router:
         for g in groups:
             content = [{**items[i], "uuid": names[i]} if names else items[i]
                        for i in g]
-            asked.append(self.post(
-                session, self.encoder,
+            asked.append(ask(
                 {"model": body["model"], "stream": False,
                  "messages": [{"role": "user", "content": content}]},
                 f"{name}:{g[0]}:{uuid.uuid4().hex[:6]}"))
-        sizes, params = {}, {}
+        sizes = {}
         for g, answer in zip(groups, await asyncio.gather(*asked)):
             said = answer.get("ec_transfer_params") or {}
-            params.update(said)
             for here, i in enumerate(g):
                 hashed = next((h for h, p in said.items()
                                if here in p.get("item_indices", [])), None)
@@ -117,24 +127,30 @@ class Router:
     async def chat(self, session, body, name=None):
         name = name or uuid.uuid4().hex
         for left in range(self.again, -1, -1):
-            sizes, self.params = await self.encode(session, body, name)
-            onward = self.onward(body, sizes, self.params)
+            params = {}
             try:
-                return await self.post(session, self.decoder, onward, name)
+                sizes, params = await self.encode(session, body, name, params)
+                self.params = params
+                return await self.post(session, self.decoder, self.onward(
+                    body, sizes, params), name)
             except HTTPError as e:
+                self.withdraw(params)
                 if e.status != 500 or not left:
                     raise
-            except BaseException:  # the client has left, or the decoder
-                self.withdraw()
+            except BaseException:  # the client has left, or an instance
+                self.withdraw(params)
                 raise
 
-    def withdraw(self):
+    def withdraw(self, params):
         """Frees rows at the encoder that will not be fetched any more; the
-        room's secret is the right to."""
-        for said in self.params.values():
-            if self.langd and "room" in said:
-                self.langd.decline(
-                    int(said["room"]), said["encoder"],
+        room's secret is the right to. langd is told of which encoder."""
+        if self.daemon:
+            self.daemon.step()
+        for said in params.values():
+            if self.daemon and "room" in said:
+                self.daemon.decline(
+                    int(said["room"]), said["encoder"]
+                    if self.daemon.role == "langd" else "",
                     bytes.fromhex(said["key"]),
                     secret=bytes.fromhex(said["secret"]))
 
@@ -161,8 +177,15 @@ def main():
     p.add_argument("decoder")
     p.add_argument("--port", type=int, default=8000)
     p.add_argument("--references", action="store_true")
+    p.add_argument("--langd", metavar="SOCKET")
+    p.add_argument("--encoded", metavar="SOCKET")
     a = p.parse_args()
-    router = Router(a.encoder, a.decoder, references=a.references, again=1)
+    daemon = None
+    for role in ("langd", "encoded"):
+        if getattr(a, role):
+            daemon = mmx.connect(role, getattr(a, role), name="router")
+    router = Router(a.encoder, a.decoder, references=a.references, again=1,
+                    daemon=daemon)
     app = aiohttp.web.Application(client_max_size=1 << 30)
     app.router.add_post("/v1/chat/completions",
                         lambda request: answer(router, request))

@@ -176,13 +176,15 @@ class Pause:
         """Takes note of a pass and of the requests that it has scheduled."""
         self.running, self.left = set(scheduled), self.limit
 
-    def wait(self, conn: mmx.Connection, until: Callable[[], Any]) -> None:
-        """Waits until it holds, or this pass has waited enough."""
+    def wait(self, conn: mmx.Connection, until: Callable[[], Any],
+             elsewhere: bool = False) -> None:
+        """Waits until it holds, or this pass has waited enough. elsewhere:
+        it may change without an event of the connection."""
         if self.running or self.left <= 0 or until():
             return
         began = time.monotonic()
         try:
-            conn.wait(until, self.left)
+            conn.wait(until, self.left, every=0.001 if elsewhere else None)
         except (errors.MmxError, TimeoutError):
             pass
         self.left -= time.monotonic() - began

@@ -10,13 +10,13 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 import mmx
 from mmx import errors
 
+from ._vllm_ahead import Ahead
 from ._vllm_common import (Link, Load, Loaded, Map, MmxECMetadata, Offer,
                            Pause, Settings)
 from ._vllm_engine import (Counts, Described, features, log, on_device,
                            rows_of, warn)
 
 ATTEMPTS = 3  # requests for an item before it is encoded here
-AHEAD = 1.0  # seconds for a room that the API server says it asked for
 PAUSE = 0.1  # seconds before the second attempt, then twice as long
 
 
@@ -40,7 +40,7 @@ class _Item:
     not_before: float = 0.0
     grouped: bool = False  # the room is of a group
     alone: bool = False  # its next rooms are not
-    ahead: bool = False  # the room is of the API server, which asked for it
+    ahead: bool = False  # the room was asked for before: _vllm_ahead.py
     resident: bool = False  # in vLLM's own cache
     given_up: bool = False
 
@@ -60,7 +60,7 @@ class ConsumerScheduler:
         self._past: Dict[str, Tuple[int, int]] = {}
         self._offers: Dict[str, Dict[str, Offer]] = {}  # of each request
         self._declined: Set[Tuple[str, int]] = set()
-        self._ahead: Set[Tuple[str, int]] = set()  # asked for: vllm_ahead.py
+        self.ahead = Ahead(s, self._unheard)
         self._said: List[Tuple[str, Offer, mmx.Reply, float]] = []
         self._loads: List[str] = []
         self._number = 0  # of the last load
@@ -81,8 +81,6 @@ class ConsumerScheduler:
             offer = Offer.read(said)
             if offer and rows.get(identifier, offer.rows) == offer.rows:
                 found[identifier] = offer
-                if said.get("asked") is True:
-                    self._ahead.add((offer.encoder, offer.room))
             elif not isinstance(said, dict) or "room" in said:
                 bad.append(said)
         if bad:
@@ -139,7 +137,7 @@ class ConsumerScheduler:
         if wait:
             self.pause.wait(self.link.conn, lambda: all(
                 self.has(h) or not i.room or i.room.reason
-                for h, i in wait))
+                for h, i in wait), any(i.ahead for _, i in wait))
         for identifier, item in wait:
             ready &= self._landed(identifier, item)
         return ready
@@ -194,7 +192,8 @@ class ConsumerScheduler:
             item.since = item.since or time.monotonic()
             if self.link.pool and item.offers:
                 item.used = item.offers.pop(0)
-            item.ahead = bool(item.used and item.used[:2] in self._ahead)
+            item.room = self.ahead.take(item.used) if item.used else None
+            item.ahead = item.room is not None
             item.grouped = not item.alone and not item.ahead
         several = sum(item.grouped for _, item in ask)
         for identifier, item in ask:
@@ -203,8 +202,9 @@ class ConsumerScheduler:
                 pool = self.link.usable()
                 if not item.used:
                     raise errors.UnknownRoom("no encoder has it")
-                self._open(identifier, item, item.used, pool,
-                           (group_id, several) if item.grouped else None)
+                item.room = item.room or self._request(
+                    identifier, item.used, pool,
+                    (group_id, several) if item.grouped else None)
                 item.asked = time.monotonic()
                 self.counts.add("rooms_requested")
             except errors.IncompatibleLayout as e:
@@ -212,21 +212,18 @@ class ConsumerScheduler:
             except errors.MmxError as e:
                 self._failed(identifier, item, e)
 
-    def _open(self, identifier: str, item: _Item, offer: Offer,
-              pool: mmx.Pool, group: Optional[Tuple[int, int]]) -> None:
-        if item.ahead:
-            self._ahead.discard(offer[:2])
-            room = self.link.conn.attach(
-                offer.room, offer.encoder, deadline=AHEAD, pool=pool,
-                secret=offer.secret)
-            assert isinstance(room, mmx.Room)
-            item.room = room
-            return
-        item.room = self.link.conn.request(
+    def _request(self, identifier: str, offer: Offer, pool: mmx.Pool,
+                 group: Optional[Tuple[int, int]]) -> mmx.Room:
+        return self.link.conn.request(
             offer.room, pool, offer.encoder, rows=offer.rows,
             storage="compact", key=self.settings.key(identifier),
             group=group, announced=True, deadline=self.settings.deadline,
             secret=offer.secret)
+
+    def _unheard(self, identifier: str) -> bool:
+        """True if no request has named the item yet, and vLLM has not got
+        it. Called on another thread."""
+        return identifier not in self.items
 
     def _landed(self, identifier: str, item: _Item) -> bool:
         room = item.room
@@ -275,8 +272,14 @@ class ConsumerScheduler:
         """Releases a room that no worker will read; before READY that aborts
         it."""
         if item.room:
-            item.room.release(force=True)
+            self._release(item.room)
             item.room = None
+
+    def _release(self, room: mmx.Room) -> None:
+        if room.conn is self.link.conn:
+            room.release(force=True)
+        else:
+            self.ahead.release(room)
 
     def _without(self, request: Any, feature: Any, known: bool) -> bool:
         """The item's rows are unavailable: True if vLLM encodes it, else the
@@ -301,9 +304,10 @@ class ConsumerScheduler:
         """Declines an offer once, and never a room that is being fetched."""
         place = (offer.encoder, offer.room)
         item = self.items.get(identifier)
-        if place in self._ahead:
-            self._ahead.discard(place)
-            return  # the API server releases it
+        early = self.ahead.take(offer)
+        if early:
+            self.ahead.release(early)
+            return
         if place in self._declined or item and item.used == offer:
             return
         self._declined.add(place)
@@ -378,12 +382,11 @@ class ConsumerScheduler:
     def loaded(self, said: Loaded) -> None:
         """Releases the rooms that all workers have copied."""
         for number in said.numbers & set(self._reading):
-            self._reading.pop(number).release()
+            self._release(self._reading.pop(number))
 
     def finished(self, request: Any) -> None:
         for offer in self.offers(request).values():
             self._declined.discard((offer.encoder, offer.room))
-            self._ahead.discard((offer.encoder, offer.room))
         for f in features(request):
             item = self.items.get(f.identifier)
             if item:

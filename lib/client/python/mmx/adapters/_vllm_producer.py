@@ -166,6 +166,7 @@ class ProducerWorker:
         self.link = Link("encoded", s, "worker") if s.rank == 0 else None
         self.todo: Dict[str, Dict[int, mmx.Source]] = {}
         self._written: Set[int] = set()
+        self._written_now: List[mmx.Source] = []  # released after the step
         self._cache: Dict[str, Any] = {}
 
     def bind(self, saves: List[Save]) -> None:
@@ -201,13 +202,16 @@ class ProducerWorker:
                     TypeError) as e:
                 warn("save", "%s: not saved: %s", identifier, e)
                 source.abort("internal", str(e)[:200])
-            source.release(force=True)
+            self._written_now.append(source)
 
     def save_rest(self) -> None:
         """Saves items that vLLM has not encoded again: it does not call
         save_caches() for them."""
         for identifier in [h for h in self.todo if h in self._cache]:
             self.save(self._cache, identifier)
+        for source in self._written_now:
+            source.release(force=True)
+        self._written_now = []
 
     def _write(self, source: mmx.Source, rows: Any) -> None:
         assert self.link

@@ -11,8 +11,9 @@ A room is one delivery of one item to one request; the key is the item. So two
 requests for one picture are two rooms over the same rows at the encoder, and
 a repeated request finds the rows if they were kept.
 
-Consumer: the scheduler requests rooms and reads their cells; when all rows
-have landed the request is admitted, the step's metadata says where they are,
+Consumer: the scheduler requests rooms, or takes those that a thread has asked
+for when the request's text arrived, and reads their cells; when all rows have
+landed the request is admitted, the step's metadata says where they are,
 each worker copies them, and the scheduler releases the rooms when the workers
 have said so. Items of a prefix hit are declined. Preempted requests ask for
 the same room again. Producer: the scheduler announces before the encoder runs
@@ -54,6 +55,8 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
             if not here and self.is_producer else None
 
     def shutdown(self) -> None:
+        if self._consumer:
+            self._consumer.ahead.close()
         for side in (self._consumer, self._producer, self._loader,
                      self._saver):
             if side and side.link:

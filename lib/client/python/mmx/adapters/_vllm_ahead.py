@@ -1,0 +1,183 @@
+"""Asks for rows ahead of the scheduler, on a thread and a connection of its
+own: what the API server's middleware (vllm_ahead.py) hears of a request. The
+scheduler takes the rooms; what it has not taken ends with the request."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import hashlib
+import json
+import os
+import select
+import socket
+import struct
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any, Callable, Deque, Dict, Optional, Tuple
+
+import mmx
+from mmx import errors
+
+from ._vllm_common import Link, Offer, Settings
+from ._vllm_engine import log
+
+__all__ = ["Ahead", "address"]
+
+SHARE = 2  # 1/2 of the pool's blocks at most, for rooms that are not taken
+LONGEST = 1 << 18
+_CREDENTIALS = struct.Struct("3i")
+
+Place = Tuple[str, int]  # encoder, room
+
+
+def address(engine_id: str) -> str:
+    """Returns where an engine of this host hears of requests."""
+    name = hashlib.sha256(f"{os.getuid()}|{engine_id}".encode()).hexdigest()
+    return "\0mmx-vllm-" + name[:32]
+
+
+@dataclass
+class _Early:
+    room: mmx.Room
+    request: str  # of the API server
+    blocks: int
+    until: float
+
+
+class Ahead:
+    """needed(identifier): True if the scheduler has no use of its own for it
+    yet; called on this thread."""
+
+    def __init__(self, s: Settings, needed: Callable[[str], bool]) -> None:
+        self.settings, self.needed = s, needed
+        self.link: Optional[Link] = None  # from the first request on
+        self._rooms: Dict[Place, _Early] = {}
+        self._lock = threading.Lock()  # of _rooms
+        self._done: Deque[mmx.Room] = collections.deque()  # to be released
+        self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._ends = False
+        self._thread: Optional[threading.Thread] = None
+        try:
+            self._socket.bind(address(s.session))
+        except OSError as e:  # another engine has this name
+            log.info("rows are not asked for ahead: %s", e)
+            return
+        self._thread = threading.Thread(target=self._run, daemon=True,
+                                        name="mmx-ahead")
+        self._thread.start()
+
+    # --- for the scheduler's thread ---------------------------------------
+    def take(self, offer: Offer) -> Optional[mmx.Room]:
+        """Returns the offer's room if it was asked for; release() it."""
+        with self._lock:
+            early = self._rooms.pop(offer[:2], None)
+        return early.room if early else None
+
+    def release(self, room: mmx.Room) -> None:
+        self._done.append(room)
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._waker, b"1")
+
+    def close(self) -> None:
+        if self._thread:
+            self._ends = True
+            os.write(self._waker, b"1")
+            self._thread.join()
+        self._socket.close()
+        os.close(self._wake)
+        os.close(self._waker)
+
+    # --- the thread -------------------------------------------------------
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        poll.register(self._socket, select.POLLIN)
+        watched = False
+        while not self._ends:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake, 4096)
+            try:
+                self._turn()
+            except (errors.MmxError, OSError, ValueError) as e:
+                log.info("not asked ahead: %s", e)
+            if self.link and not watched:
+                watched = True
+                poll.register(self.link.conn.fd, select.POLLIN)
+            poll.poll(1000 if self._rooms else None)
+        if self.link:
+            self.link.close()
+
+    def _turn(self) -> None:
+        if self.link:
+            self.link.step()
+        while self._done:
+            self._done.popleft().release(force=True)
+        heard = self._hear()
+        while heard is not None:
+            self._heard(heard)
+            heard = self._hear()
+        now = time.monotonic()
+        self._end(lambda early: early.until < now)
+
+    def _hear(self) -> Any:
+        """Returns what the API server says next; None: nothing."""
+        while True:
+            try:
+                text, control, _, _ = self._socket.recvmsg(
+                    LONGEST, socket.CMSG_SPACE(_CREDENTIALS.size))
+            except BlockingIOError:
+                return None
+            users = {_CREDENTIALS.unpack(data)[1] for level, kind, data in
+                     control if kind == socket.SCM_CREDENTIALS}
+            with contextlib.suppress(ValueError):
+                said = json.loads(text)
+                if users == {os.getuid()} and isinstance(said, dict):
+                    return said
+
+    def _heard(self, said: Dict[str, Any]) -> None:
+        name = str(said.get("request"))
+        if isinstance(said.get("offers"), dict):
+            self._ask(name, said["offers"])
+        else:
+            self._end(lambda early: early.request == name)
+
+    def _ask(self, name: str, said: Dict[str, Any]) -> None:
+        if not self.link:
+            self.link = Link("langd", self.settings, "ahead")
+            self.link.step()
+        pool = self.link.pool
+        if not pool:
+            return
+        offers = {h: o for h, o in ((h, Offer.read(x))
+                                    for h, x in said.items())
+                  if o and self.needed(h) and o[:2] not in self._rooms}
+        blocks = sum(-(-o.rows // pool.block_rows) for o in offers.values())
+        held = sum(early.blocks for early in list(self._rooms.values()))
+        if (held + blocks) * SHARE > pool.blocks:
+            return
+        group = (mmx.room_id(uuid.uuid4().hex), len(offers)) \
+            if len(offers) > 1 else None
+        for identifier, offer in offers.items():
+            room = self.link.conn.request(
+                offer.room, pool, offer.encoder, rows=offer.rows,
+                storage="compact", key=self.settings.key(identifier),
+                announced=True, group=group, secret=offer.secret,
+                deadline=self.settings.deadline)
+            with self._lock:
+                self._rooms[offer[:2]] = _Early(
+                    room, name, -(-offer.rows // pool.block_rows),
+                    time.monotonic() + self.settings.deadline)
+
+    def _end(self, which: Callable[[_Early], bool]) -> None:
+        """Releases rooms that the scheduler has not taken."""
+        with self._lock:
+            gone = [p for p, early in self._rooms.items() if which(early)]
+            rooms = [self._rooms.pop(p).room for p in gone]
+        for room in rooms:
+            room.release(force=True)
