@@ -202,7 +202,8 @@ static void write_conf(
             "    address: tcp://127.0.0.1:%u\n",
             enc, ports[enc]);
     if (w->valgrind) /* in which everything takes that much longer */
-        fprintf(f, "timeouts:\n  retry: 3s\n");
+        fprintf(f, "timeouts:\n  retry: 3s\n%s",
+            role == ENC ? "" : "  unreachable: 60s\n");
     fprintf(f, "transfer:\n  shards: %u\n  same_host: %s\n", world_shards(w, i),
         w->copy ? "copy" : "off");
     world_carrier(w, role, i, f);

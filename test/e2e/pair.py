@@ -311,7 +311,8 @@ class World:
     def langd(self, encoders, name="lang0", fields=SMALL, blocks=64,
               block_rows=128, default_blocks=8, start=True, **conf) -> Daemon:
         base = {"name": name, "socket": {"path": f"{self.dir}/{name}.sock"},
-                "timeouts": {"drain": "1s"},
+                # Patient with encoders that a slow machine starts.
+                "timeouts": {"drain": "1s", "unreachable": "60s"},
                 "pools": [{"name": "vit", "blocks": blocks,
                            "block_rows": block_rows, "layout": fields,
                            "default_blocks": default_blocks}],

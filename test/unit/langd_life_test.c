@@ -515,7 +515,7 @@ static enum err try_room(struct rig *l, uint64_t room, uint32_t cell)
 
 TEST(rooms_of_an_encoder_that_is_not_reached_end_soon_then_at_once)
 {
-    struct rig *l = langd(NULL, NULL);
+    struct rig *l = langd("timeouts.unreachable=2s", NULL);
 
     T_ERR(try_room(l, 1, 0), OK);
     brain_pass(l, 1500);
@@ -538,7 +538,7 @@ TEST(rooms_of_an_encoder_that_is_not_reached_end_soon_then_at_once)
 
 TEST(an_encoder_that_restarts_in_time_serves_those_that_asked_meanwhile)
 {
-    struct rig *l = langd_up(NULL, NULL);
+    struct rig *l = langd_up("timeouts.unreachable=2s", NULL);
 
     T_ERR(try_room(l, 1, 0), OK);
     rig_step(l, &(struct event){.type = EV_LINK_DOWN});
