@@ -198,6 +198,22 @@ class Views(Case):
         for x in (enc, lm):
             x.release(1)
 
+    def test_a_populated_pool_takes_no_faults(self):
+        e, d = self.pair()
+        for x in (e, d):
+            with mmx.connect(x.role, x.socket, name="other") as conn:
+                pool = conn.pool("vit")
+                pool.populate()
+                size = pool.span()[1]
+                with open("/proc/self/smaps") as f:
+                    parts = f.read().split("VmFlags")
+                begin = f"{pool.span()[0]:x}-"
+                rss = next(int(line.split()[1]) for part in parts
+                           if f"\n{begin}" in part
+                           for line in part.splitlines()
+                           if line.startswith("Rss:"))
+                self.assertGreaterEqual(rss * 1024, size)
+
     def test_read_only_rows_cannot_be_written(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)

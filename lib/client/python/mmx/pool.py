@@ -18,6 +18,8 @@ from .dtypes import DTYPES
 if TYPE_CHECKING:
     import numpy as np
 
+_POPULATE_READ, _POPULATE_WRITE = 22, 23  # of madvise()
+
 
 def dtype(name: str) -> "np.dtype[Any]":
     """Returns numpy's dtype for a field's dtype; tagged where numpy has
@@ -106,6 +108,17 @@ class Pool:
         flat = np.frombuffer(self._map, dtype(f.dtype), rows * f.elements,
                              f.offset + first * f.row_bytes)
         return flat.reshape(rows, f.elements)
+
+    def populate(self) -> None:
+        """Has this process map a host pool's pages now, so that no row's
+        first use takes a fault for each; other threads go on meanwhile."""
+        import ctypes
+
+        advice = _POPULATE_WRITE if self.writable else _POPULATE_READ
+        if isinstance(self._map, mmap.mmap):  # a hint: before Linux 5.14 none
+            address, size = self.span()
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(address),
+                                      ctypes.c_size_t(size), advice)
 
     def span(self) -> Tuple[int, int]:
         """Returns address and size of the map of a host pool, to pin it."""

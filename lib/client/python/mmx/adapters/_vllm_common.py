@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import (Any, Callable, Dict, Iterable, List, NamedTuple, Optional,
@@ -194,7 +195,7 @@ class Link:
     """A connection with its pool; both are restored after a restart."""
 
     def __init__(self, daemon: str, s: Settings, part: str) -> None:
-        self.settings = s
+        self.settings, self.part = s, part
         self.conn = mmx.connect(daemon, s.socket, session=s.session,
                                 name=f"vllm-{part}-{s.rank}", timeout=0)
         self.mapped: Optional[mmx.Pool] = None  # the last; stays readable
@@ -250,6 +251,8 @@ class Link:
         if self.before:
             self._forget(self.before.epoch)
         self.misfit, self.before, self.mapped = None, self.mapped, pool
+        if self.part == "worker":  # the others read and write no rows
+            threading.Thread(target=pool.populate, daemon=True).start()
         if pool.memory == "host" and fd >= 0:
             self.maps[pool.epoch] = Map(os.getpid(), fd,
                                         dict(self._asked.result()))

@@ -18,8 +18,9 @@ each worker copies them, and the scheduler releases the rooms when the workers
 have said so. Items of a prefix hit are declined. Preempted requests ask for
 the same room again. Producer: the scheduler announces before the encoder runs
 and defers the request until blocks are granted; one worker writes;
-request_finished() returns encoder, room and key to the router. An item whose rows exist already (have) is not written,
-which also covers vLLM's own cache hits.
+request_finished() returns encoder, room and key to the router. An item whose
+rows exist already (have) is not written, which also covers vLLM's own cache
+hits.
 
 No scheduler hook waits while a request runs; in an idle engine one waits some
 ms for an answer, instead of vLLM's sleep between two passes. A worker waits
