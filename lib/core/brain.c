@@ -136,9 +136,14 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         b->engines.hello_ns = b->c.conf->timeout_hello;
         peers_users(&b->peers, out);
         return true;
-    case EV_DRAIN:
+    case EV_ENDING:
+        b->ending = true;
         b->draining = true;
         happened_here(b, HAPPENED_DRAINING, NULL);
+        return true;
+    case EV_DRAIN:
+    case EV_UNDRAIN:
+        b->draining = ev->type == EV_DRAIN || b->ending;
         return true;
     case EV_POOL:
         pools_take(b, ev->pool, ev->memory);

@@ -113,7 +113,9 @@ enum event_type {
                      that a reload may change them; text: the peer, by name or
                      address, whose rooms end at once if it has left; NULL:
                      none */
-    EV_DRAIN,     /* SIGTERM: no new rooms */
+    EV_DRAIN,     /* no new rooms; those that are there go on */
+    EV_UNDRAIN,   /* new rooms again, unless the daemon ends */
+    EV_ENDING,    /* SIGTERM: as EV_DRAIN, for good */
     EV_SEEK       /* langd: once a second; without a peer that is up, the next
                      one of the config is connected */
 };

@@ -86,7 +86,7 @@ struct brain {
     uint64_t ended_count;     /* rows that were ever put there */
     uint64_t ends[ERR_COUNT]; /* the same, by reason */
     uint64_t now_ns;          /* of the last event */
-    bool draining;
+    bool draining, ending;    /* no new rooms; nor ever again: its end comes */
     uint64_t stats[STAT_COUNT];
     struct histograms histograms[CONF_POOLS_MAX];
 };

@@ -262,16 +262,7 @@ static void make_conf(struct node *n, struct query *q)
 
 static void make_health(struct node *n, struct query *q)
 {
-    struct rows_out *to = &q->report.rows_out;
-    struct health h;
-
-    node_health(n, &h);
-    to->row(to);
-    to->text(to, "name", n->conf->name);
-    to->text(to, "role", role_name(n->conf->role));
-    to->number(to, "ready", h.ready);
-    to->text(to, "state", h.state);
-    to->text(to, "text", h.text);
+    node_health_row(n, &q->report.rows_out);
     q->shown = true;
 }
 

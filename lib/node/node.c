@@ -24,9 +24,9 @@
 static void on_end(uv_signal_t *h, int signal)
 {
     struct node *n = h->data;
-    struct event ev = {.type = EV_DRAIN};
+    struct event ev = {.type = EV_ENDING};
 
-    if (n->draining) {
+    if (n->ending) {
         log_info("signal %d again: stopping at once", signal);
         n->stopping = true;
         uv_stop(&n->loop);
@@ -35,7 +35,7 @@ static void on_end(uv_signal_t *h, int signal)
     log_info("signal %d: draining, %u rooms are open", signal,
         brain_open_rooms(n->brain));
     notify_send("STOPPING=1");
-    n->draining = true;
+    n->ending = true;
     n->drain_ns = node_clock_ns(n) + n->conf->timeout_drain;
     node_event(n, &ev);
 }

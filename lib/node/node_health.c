@@ -1,6 +1,6 @@
 /* node_health.c - whether a room could complete now (RULES 9.6): asked once a
  * second, so that the service manager's status line and the log say what has
- * changed, and by QUERY health. The loop's thread.
+ * changed, and by QUERY health; and drains. The loop's thread.
  *
  * Rejected: a look whenever something has changed. It would be part of each
  * path that rooms take, and the manager would have to be spared most of it. */
@@ -58,8 +58,52 @@ static void on_look(uv_timer_t *t)
     tell(n, &h);
 }
 
+void node_health_row(struct node *n, struct rows_out *to)
+{
+    struct health h;
+
+    node_health(n, &h);
+    to->row(to);
+    to->text(to, "name", n->conf->name);
+    to->text(to, "role", role_name(n->conf->role));
+    to->number(to, "ready", h.ready);
+    to->text(to, "state", h.state);
+    to->text(to, "text", h.text);
+    to->number(to, "rooms_open", brain_open_rooms(n->brain));
+}
+
 void node_health_start(struct node *n)
 {
     uv_timer_start(&n->look, on_look, LOOK_MS, LOOK_MS);
     on_look(&n->look);
+}
+
+/* commands: both answer with how it is then */
+
+static void order(struct node *n, struct query *q, enum event_type type)
+{
+    struct event ev = {.type = type};
+
+    CHECK(type == EV_DRAIN || type == EV_UNDRAIN, "order of event %u", type);
+    node_event(n, &ev);
+    node_health_row(n, admin_rows(q));
+    admin_answer(n, q);
+}
+
+void command_drain(struct node *n, struct query *q, const char *args)
+{
+    if (args[0])
+        admin_refuse(n, q, ERR_MALFORMED, "drain has no arguments");
+    else
+        order(n, q, EV_DRAIN);
+}
+
+void command_undrain(struct node *n, struct query *q, const char *args)
+{
+    if (args[0])
+        admin_refuse(n, q, ERR_MALFORMED, "undrain has no arguments");
+    else if (n->ending)
+        admin_refuse(n, q, ERR_DRAINING, "the daemon was told to end");
+    else
+        order(n, q, EV_UNDRAIN);
 }

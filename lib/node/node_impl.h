@@ -110,7 +110,7 @@ struct node {
 
     struct out out;
     struct outbox outbox;
-    bool draining, stopping;
+    bool ending, stopping; /* after the drain; now */
     bool lines_lost;      /* omitted log lines are not reported yet */
     uint64_t drain_ns;    /* deadline of the drain */
     struct health health; /* as the service manager heard it last */
@@ -195,6 +195,8 @@ void node_maps_stop(struct node *n);
 void node_health_start(struct node *n);
 /* What the brain says, and the shards. */
 void node_health(struct node *n, struct health *h);
+/* Appends it as a row. */
+void node_health_row(struct node *n, struct rows_out *to);
 
 /* admin.c */
 void admin_query(struct node *n, uint32_t conn, const struct local_msg *m);

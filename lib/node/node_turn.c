@@ -249,7 +249,7 @@ static void pull_all(struct node *n)
 
 static void drain_check(struct node *n)
 {
-    if (!n->draining || n->stopping)
+    if (!n->ending || n->stopping)
         return;
     if (brain_open_rooms(n->brain) > 0 && node_clock_ns(n) < n->drain_ns)
         return;
@@ -271,7 +271,7 @@ static void arm_timer(struct node *n)
     uint64_t at = brain_deadline(n->brain);
     uint64_t now = node_clock_ns(n), ms;
 
-    if (n->draining)
+    if (n->ending)
         at = min_u64(at, n->drain_ns);
     if (node_congested(n))
         at = now + BEHIND_MS * NS_PER_MS;

@@ -138,10 +138,24 @@ static void drained(void *p, uint64_t life, uint64_t until_ns)
     at(W.now_ns + between(1, 1000) * MS, restart, d, 0, 0);
 }
 
+/* Takes the order to drain back. */
+static void undrain(void *p, uint64_t life, uint64_t b)
+{
+    struct daemon *d = p;
+    struct event ev = {.type = EV_UNDRAIN};
+
+    (void)b;
+    if (!d->alive || d->life != life)
+        return;
+    trace("%s drains no longer", d->conf->name);
+    d->draining = false;
+    daemon_step(d, &ev);
+}
+
 static void drain_comes(void *p, uint64_t a, uint64_t b)
 {
     struct daemon *d = W.daemons[between(0, W.daemons_count - 1)];
-    struct event ev = {.type = EV_DRAIN};
+    struct event ev = {.type = chance(500) ? EV_DRAIN : EV_ENDING};
 
     (void)a;
     (void)b;
@@ -151,7 +165,10 @@ static void drain_comes(void *p, uint64_t a, uint64_t b)
         trace("%s drains", d->conf->name);
         d->draining = true;
         daemon_step(d, &ev);
-        at(W.now_ns, drained, d, d->life, W.now_ns + between(0, 6000) * MS);
+        if (ev.type == EV_DRAIN)
+            at(W.now_ns + between(0, 6000) * MS, undrain, d, d->life, 0);
+        else
+            at(W.now_ns, drained, d, d->life, W.now_ns + between(0, 6000) * MS);
     }
     at(in_about(W.is.drain_ms), drain_comes, p, 0, 0);
 }

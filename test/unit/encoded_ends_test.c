@@ -333,7 +333,7 @@ TEST(acks_are_answered_together)
 TEST(a_drain_leaves_no_ack_without_answer)
 {
     struct rig *e = encoded(NULL, NULL);
-    struct event drain = {.type = EV_DRAIN};
+    struct event drain = {.type = EV_ENDING};
 
     e->lacks = 0;
     brain_hello(e, 0, "a", L_EPOCH);
@@ -697,7 +697,7 @@ TEST(more_destinations_than_places_are_refused)
 TEST(drain_takes_no_new_rooms)
 {
     struct rig *e = encoded(NULL, NULL);
-    struct event drain = {.type = EV_DRAIN};
+    struct event drain = {.type = EV_ENDING};
 
     under_way(e, 1, 0, 70);
     rig_step(e, &drain);

@@ -51,6 +51,25 @@ TEST(group_that_grows_as_its_endpoints_break_is_too_large)
     T_EQ_U64(brain_free(l), 16);
 }
 
+TEST(a_group_that_is_begun_is_completed_in_a_drain)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct event drain = {.type = EV_DRAIN}, undrain = {.type = EV_UNDRAIN};
+    struct there t = member(l, 1, 2);
+    struct local_msg other = request(3, 2, MODE_WHOLE);
+
+    rig_step(l, &drain);
+    T_ERR(brain_say(l, 0, other), ERR_DRAINING);
+    other.request.group = 8;
+    other.request.group_size = 2;
+    T_ERR(brain_say(l, 0, other), ERR_DRAINING);
+    (void)member(l, 2, 2);
+    T_EQ_U64(brain_open_rooms(l->is), 2);
+    brain_hear(l, 0, length(&t, 8, 8, true));
+    rig_step(l, &undrain);
+    T_OK(brain_say(l, 0, request(3, 2, MODE_WHOLE)));
+}
+
 TEST(a_room_that_grows_as_its_endpoint_breaks_is_too_large)
 {
     struct rig *l = langd_up(NULL, "pools[0].max_room_blocks=6");

@@ -196,6 +196,7 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         on_conf(e);
         break;
     case EV_DRAIN:
+    case EV_ENDING:
         encoded_say_acked(e, out);
         break;
     case EV_POOL:
@@ -225,9 +226,16 @@ static uint64_t deadline(const void *brain)
     return at;
 }
 
+/* Returns the rooms that have not ended; for a drain also those that were asked
+ * for and may be announced yet. */
 static uint32_t open_rooms(const void *brain)
 {
-    return ((const struct encoded *)brain)->open;
+    const struct encoded *e = brain;
+    uint32_t n = e->open;
+
+    for (uint32_t i = 0; e->b.draining && i < e->rooms_max; i++)
+        n += eroom_awaited(&e->rooms[i]);
+    return n;
 }
 
 static uint32_t blocks_free(const void *brain, uint32_t i)

@@ -225,6 +225,12 @@ static inline bool eroom_announced(const struct eroom *m)
     return m->life > EROOM_AWAITED;
 }
 
+/* True if a langd asked for the room, and waits for its announce. */
+static inline bool eroom_awaited(const struct eroom *m)
+{
+    return m->life == EROOM_AWAITED && m->active > 0;
+}
+
 /* True if the room was announced and has neither failed nor ended. */
 static inline bool eroom_serves(const struct eroom *m)
 {

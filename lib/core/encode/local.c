@@ -14,8 +14,8 @@ static enum err check_announce(struct encoded *e, uint32_t conn,
 
     if (err != OK)
         return err;
-    *text = "the daemon is shutting down";
-    if (e->b.draining)
+    *text = err_text(ERR_DRAINING);
+    if (e->b.draining && !(m && eroom_awaited(m)))
         return ERR_DRAINING;
     *text = "storage is 1 to 3, total at most max_rows";
     if (n->storage == STORAGE_ANY || n->storage > STORAGE_PROMPT ||

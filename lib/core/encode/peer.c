@@ -181,6 +181,18 @@ static bool init_is_sound(const struct peer_init *n)
            n->from <= n->granted;
 }
 
+/* Refuses a room that is not here while the daemon drains. One that ends leaves
+ * it to its next run, which L asks again. */
+static void refuse_new(struct encoded *e, struct out *out, struct peer *p,
+    const struct peer_msg *msg)
+{
+    if (e->b.ending)
+        peer_nack(&e->b.peers, out, p->link, msg, ERR_DRAINING,
+            err_text(ERR_DRAINING));
+    else
+        refuse(e, out, p, msg, ERR_DRAINING, 0, 0, "the encoder is drained");
+}
+
 /* Returns the room that an INIT is for, a new one when it has not been
  * announced, unless it is to be; NULL: the INIT was refused. */
 static struct eroom *room_for(struct encoded *e, struct out *out,
@@ -208,13 +220,13 @@ static struct eroom *room_for(struct encoded *e, struct out *out,
             "the source is gone: encode again");
         return NULL;
     }
-    if (e->b.draining || !(m = eroom_new(e, msg->room, secret,
-                               SHARE_PEER(peer_index(&e->b.peers, p))))) {
-        peer_nack(&e->b.peers, out, p->link, msg,
-            e->b.draining ? ERR_DRAINING : ERR_BUSY,
-            e->b.draining ? "the daemon is shutting down" : e->share.why);
+    if (e->b.draining) {
+        refuse_new(e, out, p, msg);
         return NULL;
     }
+    m = eroom_new(e, msg->room, secret, SHARE_PEER(peer_index(&e->b.peers, p)));
+    if (!m)
+        peer_nack(&e->b.peers, out, p->link, msg, ERR_BUSY, e->share.why);
     return m;
 }
 

@@ -65,6 +65,13 @@ static struct lgroup *vacant(struct langd *l)
     return LIST_ENTRY(list_pop(&l->groups_free), struct lgroup, in_place);
 }
 
+bool group_begun(const struct langd *l, uint64_t id, uint32_t session)
+{
+    uint32_t i = id ? table_get(&l->group_ids, id, session) : NONE;
+
+    return i != NONE && !list_empty(&l->groups[i].members);
+}
+
 enum err group_check(const struct langd *l, const struct local_request *n,
     uint32_t session, const char **text)
 {

@@ -410,6 +410,8 @@ void groups_init(struct langd *l);
 /* Frees the groups of a session that has ended. */
 void groups_session_over(struct langd *l, uint32_t session);
 /* Checks whether a request may be a member of the group that it names. */
+/* True if the group has members. id 0: there is none. */
+bool group_begun(const struct langd *l, uint64_t id, uint32_t session);
 MUST_CHECK enum err group_check(const struct langd *l,
     const struct local_request *n, uint32_t session, const char **text);
 void group_join(struct langd *l, struct lroom *m, const struct local_request *n,

@@ -15,8 +15,9 @@ static enum err check_request(struct langd *l, uint32_t conn,
 
     if (e != OK)
         return e;
-    *text = "the daemon is shutting down";
-    if (l->b.draining)
+    *text = err_text(ERR_DRAINING);
+    if (l->b.draining &&
+        !group_begun(l, n->group, l->b.engines.conns[conn].session))
         return ERR_DRAINING;
     *text = "mode is 0 or 1, storage 0 to 3";
     if (n->mode > MODE_STREAM || n->storage > STORAGE_PROMPT)

@@ -176,7 +176,7 @@ class Corrupt(MmxError):
 class Draining(MmxError):
     number, reason = 23, "draining"
     advice = "retry"
-    sentence = "the daemon is shutting down"
+    sentence = "the daemon takes no new rooms: it drains, or ends"
 
 
 class Internal(MmxError):

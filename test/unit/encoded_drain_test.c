@@ -1,0 +1,61 @@
+/* encoded_drain_test.c - an encode side that takes no new rooms, by order or
+ * because it ends (RULES 9.5). */
+#include "test/here.h"
+
+TEST(by_order_it_refuses_new_rooms_and_may_be_taken_back)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct event drain = {.type = EV_DRAIN}, undrain = {.type = EV_UNDRAIN};
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    brain_hear(e, 0, init(e, 1, 70, 16));
+    T_OK(brain_say(e, 0, final(0, 16)));
+    rig_step(e, &drain);
+    T_ERR(brain_say(e, 0, announce(2, 1, 8, 8)), ERR_DRAINING);
+    brain_hear(e, 0, init(e, 9, 90, 8));
+    T_EQ_U64(brain_said(e, PEER_FAILED, 0)->failed.reason, ERR_DRAINING);
+    ack(e, 0, 1, 70);
+    T_EQ_U64(brain_open_rooms(e->is), 0);
+    rig_step(e, &undrain);
+    T_OK(brain_say(e, 0, announce(2, 1, 8, 8)));
+    brain_hear(e, 0, init(e, 9, 91, 8));
+    T_TRUE(brain_said(e, PEER_FAILED, 0) == NULL);
+}
+
+TEST(a_room_that_was_asked_for_is_announced_in_a_drain)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct event drain = {.type = EV_DRAIN};
+
+    brain_hear(e, 0, init(e, 1, 70, 8));
+    T_EQ_U64(brain_open_rooms(e->is), 0);
+    rig_step(e, &drain);
+    T_EQ_U64(brain_open_rooms(e->is), 1);
+    T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
+    T_EQ_U64(brain_open_rooms(e->is), 1);
+    T_OK(brain_say(e, 0, final(0, 8)));
+    ack(e, 0, 1, 70);
+    T_EQ_U64(brain_open_rooms(e->is), 0);
+}
+
+TEST(one_that_is_given_up_is_not_waited_for)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct event drain = {.type = EV_DRAIN};
+
+    brain_hear(e, 0, init(e, 1, 70, 8));
+    rig_step(e, &drain);
+    brain_hear(e, 0, about(1, 70, PEER_ABORT));
+    T_EQ_U64(brain_open_rooms(e->is), 0);
+    T_ERR(brain_say(e, 0, announce(1, 0, 8, 8)), ERR_DRAINING);
+}
+
+TEST(an_end_is_not_taken_back)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct event ending = {.type = EV_ENDING}, undrain = {.type = EV_UNDRAIN};
+
+    rig_step(e, &ending);
+    rig_step(e, &undrain);
+    T_ERR(brain_say(e, 0, announce(1, 0, 8, 8)), ERR_DRAINING);
+}
