@@ -51,8 +51,10 @@ static void usage(FILE *to)
         "  --save FILE     trace: keep one daemon's, for trace merge\n"
         "  --diff          conf: what a reload would change, as conf-diff;\n"
         "                  exit status 0 nothing, 1 something, 2 trouble\n"
+        "  --bytes         sizes as exact numbers of bytes\n"
         "  --live          health: ask only whether the daemon answers\n"
-        "  --wait SECONDS  health: ask again until it is well, for so long\n"
+        "  --wait SECONDS  health: ask again until it is well, drain: show\n"
+        "                  what is left until no room is; at most so long\n"
         "exit status: 0 success (health: ready), 1 refused by the daemon or a\n"
         "check failed (health: not ready), 2 no daemon (health: none that\n"
         "answers within a second), 64 bad command line\n",
@@ -63,6 +65,17 @@ static int refused(enum err err, struct span text)
 {
     fprintf(stderr, "mmxctl: %s: %.*s\n", err_name(err), (int)text.len,
         (const char *)text.p);
+    return CTL_REFUSED;
+}
+
+int ctl_failed(const struct local_msg *m)
+{
+    if (m->type == LOCAL_ANSWER)
+        return refused(m->answer.err, m->answer.text);
+    if (m->type == LOCAL_REPORT && m->report.err)
+        return refused(m->report.err, m->report.text);
+    fprintf(stderr, "mmxctl: %s\n",
+        errno ? strerror(errno) : "the daemon closed the connection");
     return CTL_REFUSED;
 }
 
@@ -98,26 +111,23 @@ static int show(struct ctl *c, const char *what, bool json)
         print(c->got, what, form, json);
         return fflush(stdout) == 0 ? CTL_SHOWN : CTL_REFUSED;
     }
-    if (m.type == LOCAL_ANSWER)
-        return refused(m.answer.err, m.answer.text);
-    if (m.type == LOCAL_REPORT && m.report.err)
-        return refused(m.report.err, m.report.text);
-    fprintf(stderr, "mmxctl: %s\n",
-        errno ? strerror(errno) : "the daemon closed the connection");
-    return CTL_REFUSED;
+    return ctl_failed(&m);
 }
 
-static int show_at(const char *path, const char *what, bool json)
+static int show_at(const char *what, const struct asked *a)
 {
-    struct ctl *c = ctl_open(path, CTL_WAIT_S);
+    struct ctl *c = ctl_open(a->path, CTL_WAIT_S);
     int status;
 
     if (!c) {
-        fprintf(stderr, "mmxctl: %s: %s\n", path,
+        fprintf(stderr, "mmxctl: %s: %s\n", a->path,
             errno == ECONNREFUSED ? "no daemon is listening" : strerror(errno));
         return CTL_NO_DAEMON;
     }
-    status = show(c, what, json);
+    if (!strcmp(what, "drain") || !strcmp(what, "undrain"))
+        status = drain(c, what, a);
+    else
+        status = show(c, what, a->json);
     ctl_close(c);
     return status;
 }
@@ -250,9 +260,10 @@ static int traced(char **words, const struct asked *given)
     return CTL_NO_DAEMON;
 }
 
-static bool take_seconds(const char *text, uint64_t *out)
+static bool take_wait(const char *text, struct asked *a)
 {
-    return text_number(span_str(text), SECONDS_MAX, out);
+    a->waits = true;
+    return text_number(span_str(text), SECONDS_MAX, &a->wait_s);
 }
 
 /* Reads the options, up to the first word. Returns an exit status, or -1: there
@@ -264,6 +275,7 @@ static int parse(int argc, char **argv, struct asked *a)
         {"config", required_argument, NULL, 'c'},
         {"encoded", no_argument, NULL, 'e'}, {"langd", no_argument, NULL, 'l'},
         {"json", no_argument, NULL, 'j'}, {"diff", no_argument, NULL, 'd'},
+        {"json", no_argument, NULL, 'j'}, {"bytes", no_argument, NULL, 'b'},
         {"live", no_argument, NULL, 'L'},
         {"wait", required_argument, NULL, 'w'},
         {"follow", no_argument, NULL, 'f'},
@@ -288,13 +300,15 @@ static int parse(int argc, char **argv, struct asked *a)
             a->path = c == 'e' ? CTL_ENCODED : CTL_LANGD;
         else if (c == 'j')
             a->json = true;
+        else if (c == 'b')
+            a->bytes = true;
         else if (c == 'L')
             a->live = true;
         else if (c == 'd')
             a->diff = true;
         else if (c == 'v')
             return printf("mmxctl %s\n", MMX_VERSION) < 0;
-        else if (c != 'w' || !take_seconds(optarg, &a->wait_s))
+        else if (c != 'w' || !take_wait(optarg, a))
             return usage(c == 'h' ? stdout : stderr), c == 'h' ? 0 : CTL_USAGE;
     }
     return -1;
@@ -330,6 +344,6 @@ int main(int argc, char **argv)
         return usage(stderr), CTL_USAGE;
     if (!a.path && !(a.path = find_socket()))
         return CTL_NO_DAEMON;
-    status = show_at(a.path, what, a.json);
+    status = show_at(what, &a);
     return strcmp(what, "conf-diff") ? status : as_diff(status);
 }

@@ -22,8 +22,8 @@ enum {
 struct asked {
     const char *path; /* of the socket; NULL: not given */
     const char *file; /* of the configuration; NULL: not given */
-    bool json, live, diff;
-    uint64_t wait_s;
+    bool json, live, waits, bytes, diff;
+    uint64_t wait_s;  /* if it waits */
     const char *also; /* a path before the last one; NULL: not given */
     const char *perfetto, *save;
     bool follow;
@@ -73,6 +73,20 @@ uint64_t ctl_now_ns(void);
 /* health.c: prints how the daemons at these sockets do, at most two, once they
  * do well or a->wait_s is over; returns the exit status. */
 int health(const char *const *paths, uint32_t count, const struct asked *a);
+
+/* drain.c: has the order (drain or undrain) carried out over a new connection,
+ * and shows the drain until a->wait_s is over; returns the exit status. */
+int drain(struct ctl *c, const char *order, const struct asked *a);
+
+/* size.c */
+
+/* Writes a number of bytes with a unit that people read, or the number. */
+enum { SIZE_TEXT = 24 };
+void size_text(uint64_t bytes, bool exact, char out[SIZE_TEXT]);
+
+/* mmxctl.c: prints why a call failed, m being the last message; returns the
+ * exit status. */
+int ctl_failed(const struct local_msg *m);
 
 /* keygen.c: writes a new key; returns the exit status. */
 int keygen(const char *path);

@@ -262,7 +262,7 @@ static void check_tables(struct visit *v)
         v->cells);
     if (draining[0] == '1')
         findings_say(v->r, WARN, "status", text,
-            "the daemon is shutting down: new rooms are refused");
+            "the daemon drains: new rooms are refused");
     else if (v->cells < CELLS)
         findings_say(v->r, WARN, "status", text,
             "clients ask for 1024 cells: raise limits.cells");

@@ -142,8 +142,11 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         happened_here(b, HAPPENED_DRAINING, NULL);
         return true;
     case EV_DRAIN:
+        b->draining = true;
+        happened_here(b, HAPPENED_DRAINING, NULL);
+        return true;
     case EV_UNDRAIN:
-        b->draining = ev->type == EV_DRAIN || b->ending;
+        b->draining = b->ending;
         return true;
     case EV_POOL:
         pools_take(b, ev->pool, ev->memory);

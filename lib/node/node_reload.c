@@ -63,7 +63,7 @@ static void notify_begin(const struct node *n)
 {
     char line[80];
 
-    if (n->draining)
+    if (n->ending)
         return;
     snprintf(line, sizeof(line), "RELOADING=1\nMONOTONIC_USEC=%llu",
         (unsigned long long)(uv_hrtime() / 1000));
@@ -299,7 +299,7 @@ void node_reload_serve(struct node *n)
         admin_refuse(n, q, j->err, j->e.text);
     else if (q)
         admin_answer(n, q);
-    if (!j->show && !n->draining)
+    if (!j->show && !n->ending)
         notify_send("READY=1");
     job_free(&j);
     begin_next(n);

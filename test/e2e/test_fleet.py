@@ -9,7 +9,7 @@ import time
 from curve import Client
 from pair import BUILD, Case, eventually, keygen
 from rawpeer import Dealer, hello
-from test_carriers import compat
+from test_compat import base
 
 import mmx
 
@@ -76,7 +76,7 @@ class Fleet(Case):
         lm.release(2)
 
     def test_a_daemon_of_the_commit_before(self):
-        folder = compat()
+        folder = os.path.join(base(), "build")
         for role in ("langd", "encoded"):
             with self.subTest(role):
                 e = self.world.encoded(name=f"e-{role}", start=False,

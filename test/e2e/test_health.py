@@ -1,13 +1,14 @@
 """mmxctl health, as probes use it: whether a daemon lives and is ready, why
-not, how soon; and the status line of the service manager."""
+not, how soon; the status line of the service manager; and drains."""
 
 import json
 import os
 import signal
 import socket
+import subprocess
 import time
 
-from pair import Case, eventually
+from pair import BUILD, Case, eventually
 
 
 class Health(Case):
@@ -111,3 +112,89 @@ class Health(Case):
             d.process.terminate()
             told(b"STOPPING=1")
             self.assertEqual(d.process.wait(30), 0)
+
+
+class Drain(Case):
+    def test_a_drain_lets_rooms_complete_and_is_taken_back(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.halfway(enc, lm)
+        for daemon in (e, d):
+            got = daemon.ctl("drain").stdout
+            self.assertEqual(
+                got, f"{daemon.name}: draining: 1 room is open\n")
+            status = daemon.ctl("health", check=False)
+            self.assertEqual((status.returncode, status.stdout), (1, got))
+            self.assertEqual(daemon.show("status")[0]["draining"], 1)
+        for engine, ask in ((enc, lambda: enc.announce(2, 10)),
+                            (lm, lambda: lm.request(2, "enc0"))):
+            ask()
+            self.assertEqual(engine.failed(2), "draining")
+            engine.release(2)
+        got = e.ctl("drain", "--wait", "0", check=False)
+        self.assertEqual(got.returncode, 1)
+        self.assertIn("enc0: 1 room left, 128 KiB in their blocks",
+                      got.stdout)
+        self.assertIn("draining: 1 room is open after 0 s", got.stderr)
+        waits = [subprocess.Popen(
+            [os.path.join(BUILD, "mmxctl"), "--socket", x.socket, "drain",
+             "--wait", "60"], stdout=subprocess.PIPE, text=True)
+            for x in (e, d)]
+        enc.write(1, 640, 2000)
+        enc.commit(1, 640, 2000, final=True)
+        self.assertEqual(lm.ready(1), 2000)
+        for daemon, wait in zip((e, d), waits):
+            said = wait.communicate(timeout=60)[0].splitlines()
+            self.assertEqual(wait.returncode, 0)
+            self.assertIn("0 rooms left", said[-2])
+            self.assertEqual(said[-1], f"{daemon.name}: draining")
+        lm.release(1)
+        enc.release(1)
+        for daemon in (e, d):
+            self.assertIn("ready", daemon.ctl("undrain").stdout)
+            self.assertEqual(daemon.show("status")[0]["draining"], 0)
+        self.deliver(enc, lm, 3, 300)
+
+    def test_rooms_of_a_drained_encoder_fail_at_once(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        e.ctl("drain")
+        lm.request(1, "enc0", deadline=60)
+        self.assertEqual(lm.failed(1), "draining")
+        lm.release(1)
+
+    def test_only_who_may(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root to be another user")
+        e = self.world.encoded(socket={"mode": "0666"})
+        os.chmod(self.world.dir, 0o755)
+        for word in ("drain", "undrain"):
+            got = subprocess.run(
+                [os.path.join(BUILD, "mmxctl"), "--socket", e.socket, word],
+                user=54321, capture_output=True, text=True)
+            self.assertEqual(got.returncode, 1)
+            self.assertIn("not-owner", got.stderr)
+        self.assertEqual(e.show("status")[0]["draining"], 0)
+
+    def test_words_that_are_none(self):
+        e = self.world.encoded()
+        for word in ("drain", "undrain"):
+            got = e.ctl(word, "now", check=False)
+            self.assertEqual(got.returncode, 1)
+            self.assertIn("no arguments", got.stderr)
+        self.assertEqual(e.show("status")[0]["draining"], 0)
+
+    def test_an_end_is_not_taken_back(self):
+        e, d = self.pair(timeouts={"drain": "20s"})
+        enc, lm = self.engines(e, d)
+        self.halfway(enc, lm)
+        e.process.terminate()
+        eventually(lambda: e.show("status")[0]["draining"], "draining")
+        got = e.ctl("undrain", check=False)
+        self.assertEqual(got.returncode, 1)
+        self.assertIn("told to end", got.stderr)
+        enc.write(1, 640, 2000)
+        enc.commit(1, 640, 2000, final=True)
+        self.assertEqual(lm.ready(1), 2000)
+        lm.release(1)
+        self.assertEqual(e.process.wait(30), 0)
