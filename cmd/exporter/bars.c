@@ -59,7 +59,6 @@ static uint32_t stretches(struct reader row, const struct moment *moments,
     struct stretch out[MOMENTS])
 {
     uint32_t count = 0;
-    double from = 0;
 
     for (uint32_t i = 0; i < MOMENTS && moments[i].column; i++) {
         double at = row_number(row, moments[i].column);
@@ -72,8 +71,8 @@ static uint32_t stretches(struct reader row, const struct moment *moments,
         out[k] = (struct stretch){0, at, &moments[i]};
         count++;
     }
-    for (uint32_t i = 0; i < count; from = out[i++].to)
-        out[i].from = from;
+    for (uint32_t i = 0; i < count; i++)
+        out[i].from = i > 0 ? out[i - 1].to : 0;
     CHECK(count <= MOMENTS, "%u stretches", count);
     if (count > 0 && failed(row))
         out[count - 1].moment = &ended_badly;

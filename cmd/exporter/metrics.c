@@ -233,13 +233,13 @@ static void print_bucket(FILE *out, const struct histogram *h,
     char bound[32];
 
     rows_get(row, "up_to", bound, sizeof(bound));
-    if (strcmp(bound, "+Inf"))
+    if (strcmp(bound, "+Inf") != 0)
         snprintf(
             bound, sizeof(bound), "%.15g", row_number(row, "up_to") * h->unit);
     of_histogram(out, h, "_bucket", d, row);
     with(out, "le", bound);
     is(out, row_number(row, "count"));
-    if (strcmp(bound, "+Inf"))
+    if (strcmp(bound, "+Inf") != 0)
         return;
     of_histogram(out, h, "_sum", d, row);
     is(out, row_number(row, "sum") * h->unit);

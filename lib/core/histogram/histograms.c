@@ -61,12 +61,14 @@ void histograms_show(
     const struct brain *b, struct show_at *at, struct rows_out *s)
 {
     /* Behind the pools comes what is merged of all, unless there is one. */
-    uint32_t each = b->pools_count + (b->pools_count > 1);
+    uint64_t each = (uint64_t)b->pools_count + (b->pools_count > 1);
     uint64_t end = HISTOGRAM_COUNT * each;
 
+    CHECK(each > 0, "%u pools", b->pools_count);
     for (; at->at < end && show_place(at); at->at++)
-        if (of_role(b, (uint32_t)at->at / each))
-            show_one(b, (uint32_t)at->at / each, (uint32_t)at->at % each, s);
+        if (of_role(b, (uint32_t)(at->at / each)))
+            show_one(
+                b, (uint32_t)(at->at / each), (uint32_t)(at->at % each), s);
     at->over = at->at >= end;
 }
 
