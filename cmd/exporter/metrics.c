@@ -55,6 +55,9 @@ static const struct metric metrics[] = {
     POOL("free", "mmx_pool_free_blocks", "Blocks that are free", 1),
     POOL("ready", "mmx_pool_ready_blocks",
         "Blocks whose rows wait to be read or are being read", 1),
+    POOL("oldest_ready_ms", "mmx_pool_oldest_ready_seconds",
+        "Time since READY of the oldest room whose rows are not released",
+        1e-3),
     POOL(
         "kept", "mmx_pool_kept_blocks", "Blocks whose rows an engine keeps", 1),
     POOL("quarantined", "mmx_pool_quarantined_blocks",

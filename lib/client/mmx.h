@@ -749,6 +749,11 @@ const char *mmx_state_name(int state);   /* "Bootstrapping", ... */
  * The id of a name that users can choose is guessable: use a key as well. */
 uint64_t mmx_room_id(const void *name, size_t len);
 
+/* Writes 16 random hex digits, which make a name that a client chose one for
+ * use once: the process that hands the request on draws them, and both sides
+ * take mmx_room_id of "<request id>~<nonce>". -MMX_E_SYSTEM: see errno. */
+int mmx_nonce(char out[17]);
+
 /* Fills 16 random bytes, the secret of a room. -MMX_E_SYSTEM: see errno. */
 int mmx_secret(uint8_t out[16]);
 

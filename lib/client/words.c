@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "wire/wire.h"
 
+#include <stdio.h>
 #include <sys/random.h>
 
 #define ERR(name, number, wire, advice, text)                                  \
@@ -104,6 +105,18 @@ uint64_t mmx_room_id(const void *name, size_t len)
 const char *mmx_version(void)
 {
     return MMX_VERSION;
+}
+
+int mmx_nonce(char out[17])
+{
+    uint64_t word;
+
+    if (!out)
+        return -MMX_E_MALFORMED;
+    if (getrandom(&word, sizeof word, 0) != sizeof word)
+        return -MMX_E_SYSTEM;
+    snprintf(out, 17, "%016llx", (unsigned long long)word);
+    return 0;
 }
 
 int mmx_secret(uint8_t out[16])

@@ -3,10 +3,12 @@ policy."""
 
 import asyncio
 import os
+import select
 import threading
 
 import numpy as np
-from pair import Case
+from engine import LIMIT
+from pair import Case, eventually
 
 import mmx
 from mmx import policy
@@ -229,6 +231,134 @@ class Views(Case):
         enc.done(1)
         for x in (enc, lm):
             x.release(1)
+
+
+class Lent(Case):
+    """Rooms that are released with the last array over their rows."""
+
+    def lend(self, how, dtype="f32", **more):
+        e, d = self.pair(fields=f"embedding:{dtype}:16,mask:u8:4")
+        enc, lm = self.engines(e, d)
+        lm.request(1, "enc0", **more)
+        enc.encode(1, 300)
+        lm.ready(1)
+        rows = how(lm.rooms[1])
+        enc.done(1)
+        enc.release(1)
+        for _ in range(3):
+            lm.conn.query("status")  # steps: they stay as long as they show
+        self.assertEqual(d.free()[0], d.free()[1] - 3)
+        eventually(lambda: d.show("pools")[0]["oldest_ready_ms"] > 0,
+                   "the report says since when they wait")
+        return d, lm.conn, rows
+
+    def back(self, d, conn):
+        conn.wait(lambda: len(set(d.free())) == 1, LIMIT, every=0.01)
+        self.assertEqual(d.show("pools")[0]["oldest_ready_ms"], 0)
+
+    def test_the_last_of_several_arrays(self):
+        d, conn, rows = self.lend(lambda room: [
+            room.view("embedding", release=True)[3:9],
+            memoryview(room.view("embedding")),  # this one was not lent
+            room.view("mask", release=True).reshape(-1)])
+        while rows:
+            conn.step()
+            self.assertEqual(d.free()[0], d.free()[1] - 3)
+            rows.pop(0)
+        self.back(d, conn)
+
+    def test_an_array_of_dlpack_in_another_thread(self):
+        d, conn, rows = self.lend(lambda room: [
+            room.tensor("embedding", release=True).array])
+        t = threading.Thread(target=rows.clear)
+        t.start()
+        t.join()
+        poll = select.poll()
+        poll.register(conn.fd, select.POLLIN)
+        self.assertTrue(poll.poll(1000 * LIMIT))  # a loop would step now
+        self.back(d, conn)
+        conn.step()
+        self.assertFalse(poll.poll(0))
+
+    def test_torch(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("torch is not installed")
+        d, conn, rows = self.lend(lambda room: [
+            room.tensor("embedding", release=True).torch()[5:].float()[1:],
+            torch.from_dlpack(room.tensor("embedding", release=True))[7:]],
+            "bf16")
+        rows.pop()
+        rows.pop()
+        self.back(d, conn)
+
+    def test_with_leaves_what_is_lent(self):
+        def some(room):
+            with room:
+                return [room.view("embedding", release=True)]
+        d, conn, rows = self.lend(some)
+        rows.clear()
+        self.back(d, conn)
+
+    def test_the_daemon_ends_meanwhile(self):
+        d, conn, rows = self.lend(lambda room: [
+            room.view("embedding", release=True)])
+        was = rows[0].copy()
+        d.kill()
+        conn.wait(lambda: not conn.connected, LIMIT)
+        d.start()
+        conn.wait(lambda: conn.connected, LIMIT)
+        np.testing.assert_array_equal(rows[0], was)
+        rows.clear()
+        conn.step()
+        conn.step()
+        self.back(d, conn)
+
+
+class Follows(Case):
+    """Pools after another run of the daemon."""
+
+    def restart(self, d, conn):
+        d.kill()
+        conn.wait(lambda: not conn.connected, LIMIT)
+        d.start()
+        conn.wait(lambda: conn.connected, LIMIT)
+
+    def test_a_pool_follows_its_name(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        lm.request(2, "enc0")
+        enc.encode(2, 300)
+        lm.ready(2)
+        self.restart(d, lm.conn)
+        self.good(lm, 2)  # rows of the old run
+        self.assertEqual(lm.pool.epoch, lm.conn.epoch)
+        self.deliver(enc, lm, 3, 300)  # the same Pool object
+        self.good(lm, 2)
+        self.restart(e, enc.conn)
+        self.deliver(enc, lm, 4, 300)
+        self.good(lm, 2)
+        lm.release(2)
+
+    def test_a_pool_that_is_another_now(self):
+        e, d = self.pair()
+        _, lm = self.engines(e, d)
+        d.conf["pools"][0]["layout"] = "embedding:u8:32"
+        with self.assertLogs("mmx", "WARNING"):
+            self.restart(d, lm.conn)
+        self.refusal("stale", lm.conn.request, 1, lm.pool, "enc0")
+        self.assertEqual(lm.conn.pool("vit").layout, "embedding:u8:32")
+
+
+class Nonce(Case):
+    def test_ids_that_clients_choose_are_for_use_once(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        for _ in range(2):  # a client's id, twice
+            room = mmx.room_id(f"cmpl-1~{mmx.nonce()}")
+            self.deliver(enc, lm, room, 300)
 
 
 class Policy(Case):

@@ -344,6 +344,7 @@ TEST(secrets)
 {
     static const uint8_t none[SECRET_BYTES];
     uint8_t a[SECRET_BYTES], b[SECRET_BYTES];
+    char words[2][17];
     struct mmx_announce n = {.size = sizeof n, .id = 7, .rows = 5, .secret = a};
     struct mmx_request q = {.size = sizeof q, .encoder = "e", .secret = a};
     struct mmx_attach t = {.size = sizeof t, .rights = MMX_WRITE, .secret = a};
@@ -351,6 +352,11 @@ TEST(secrets)
     struct rig g;
     mmx_room r;
 
+    T_EQ_I64(mmx_nonce(NULL), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_nonce(words[0]), 0);
+    T_EQ_I64(mmx_nonce(words[1]), 0);
+    T_EQ_U64(strlen(words[0]), 16);
+    T_TRUE(strcmp(words[0], words[1]) != 0);
     T_EQ_I64(mmx_secret(a), 0);
     T_EQ_I64(mmx_secret(b), 0);
     T_TRUE(memcmp(a, b, sizeof a) != 0 && memcmp(a, none, sizeof a) != 0);

@@ -89,14 +89,21 @@ static void room(const void *brain, uint32_t place, uint64_t now_ns,
     s->number(s, "owes", m->debt.owe);
 }
 
-enum { SUM_READY, SUM_QUARANTINED };
+enum { SUM_READY, SUM_QUARANTINED, OLDEST_MS };
 
 static void count(const void *brain, uint32_t place, uint32_t sums[][3])
 {
-    const struct lroom *m = &((const struct langd *)brain)->rooms[place];
+    const struct langd *l = brain;
+    const struct lroom *m = &l->rooms[place];
+    uint64_t ms;
 
     if (!m->r.used)
         return;
+    if (m->r.state == ROOM_SUCCESS && m->held.blocks > 0) {
+        ms = (l->b.now_ns - m->history.done_ns) / NS_PER_MS;
+        sums[m->pool][OLDEST_MS] =
+            max_u32(sums[m->pool][OLDEST_MS], (uint32_t)min_u64(ms, NONE));
+    }
     if (m->r.state == ROOM_FAILED || m->owner_done)
         sums[m->pool][SUM_QUARANTINED] += lroom_alive(m) ? 0 : m->held.blocks;
     else if (m->r.state == ROOM_SUCCESS)
@@ -109,6 +116,7 @@ static void pool(
     const struct lpool *p = &((const struct langd *)brain)->pools[i];
 
     s->number(s, "ready", sums[SUM_READY]);
+    s->number(s, "oldest_ready_ms", sums[OLDEST_MS]);
     s->number(s, "quarantined", p->closing_blocks + sums[SUM_QUARANTINED]);
     s->number(s, "waiting_rooms", p->want.len);
     s->number(s, "head_wait_max_us", p->head_wait_ns / 1000);

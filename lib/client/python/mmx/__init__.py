@@ -36,15 +36,15 @@ from .rooms import Room, Run, Source, State
 from .tensor import Tensor, native
 from .tickets import Holding, Space, Ticket
 from .wire import (DONE, FAILED, GONE, GRANTED, HAVE, LANDED, LENGTH, NO_KEY,
-                   NO_SECRET, READ, READY, WANTED, WATCH, WRITE, room_id,
-                   secret)
+                   NO_SECRET, READ, READY, WANTED, WATCH, WRITE, nonce,
+                   room_id, secret)
 
 __all__ = [
     "Connection", "Event", "Field", "ForkedError", "Holding", "Item",
     "Link", "MmxError", "Pool", "Reply", "Room", "Run", "Source", "Space",
     "SplitRows", "State", "Tensor", "Ticket", "ViewInUse", "aconnect", "aux",
     "bf16",
-    "connect", "errors", "from_bf16", "native", "room_id", "secret",
+    "connect", "errors", "from_bf16", "native", "nonce", "room_id", "secret",
     "wait_any",
     "wire", "DONE", "FAILED", "GONE", "GRANTED", "HAVE", "LANDED", "LENGTH",
     "NO_KEY", "NO_SECRET", "NULL", "READ", "READY", "WANTED", "WATCH", "WRITE",

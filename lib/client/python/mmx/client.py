@@ -14,6 +14,7 @@ in connection` (see aio.py).
 from __future__ import annotations
 
 import collections
+import copy
 import ctypes
 import enum
 import errno
@@ -138,8 +139,12 @@ class Connection:
         self._tag = 0
         self._replies: Dict[int, Reply] = {}
         self._rooms: Dict[Tuple[int, int], Shown] = {}
+        # Rooms of which an array that was lent is gone, in any thread.
+        self._returned: Deque[Shown] = collections.deque()
+        self._rung = False  # the timer was set for them
         self._free: Deque[int] = collections.deque()
-        self._pools: Dict[str, Pool] = {}
+        self._pools: Dict[str, Pool] = {}  # by the name that was asked for
+        self._following = 0  # pools asked for again that are not mapped yet
         self._spaces: Dict[int, Space] = {}
         self.cells = memoryview(b"").cast("Q")
         self._retry = _RETRY_FIRST
@@ -195,8 +200,33 @@ class Connection:
         self.info, self.epoch = values, values["epoch"]
         self._retry = _RETRY_FIRST
         self.not_taken = None
+        self._following = len(self._pools)
+        for name in list(self._pools):
+            self._follow(name)
+        if self._following == 0:
+            self._is_up()
+
+    def _is_up(self) -> None:
         self._up = True
         self._events.append(Event(None, 0, Link.UP))
+
+    def _follow(self, name: str) -> None:
+        """Asks another run of the daemon for a pool. The link is up when all
+        have been answered."""
+        def followed(reply: Reply) -> None:
+            if not self._socket:
+                return  # lost again
+            try:
+                self._map(name, reply)
+            except (errors.MmxError, OSError) as e:
+                log.warning("%s: pool %s: %s", self.path, name, e)
+                del self._pools[name]
+            self._following -= 1
+            if self._following == 0:
+                self._is_up()
+
+        self.send(wire.POOL, name=name,
+                  layout=self._pools[name].layout).then = followed
 
     def _lost(self, why: str) -> None:
         if not self._socket:
@@ -205,10 +235,12 @@ class Connection:
         self._socket.close()
         self._socket = None
         self._out.clear()
-        self._pools.clear()
         error = errors.DaemonLost(f"{self.path}: {why}")
         was_up, self._up, self._writing = self._up, False, False
         rooms, self._rooms = list(self._rooms.values()), {}
+        maps = {id(p): copy.copy(p) for p in self._pools.values()}
+        for room in rooms:  # rows that are there stay readable
+            room._pool = maps.get(id(room._pool), room._pool)
         for reply in list(self._replies.values()):
             reply._finish(error)
         self._replies.clear()
@@ -291,9 +323,13 @@ class Connection:
         """Sends, receives, reconnects when due, and returns the events.
         Never blocks."""
         self._here()
-        if not self._socket and not self._closed \
+        if (self._rung or not self._socket) and not self._closed \
                 and self._timer_due():
-            self._dial()
+            self._rung = False
+            if not self._socket:
+                self._dial()
+        while self._returned:
+            self._returned.popleft()._returned()
         self._flush()
         while self._socket and self._read():
             pass
@@ -422,9 +458,12 @@ class Connection:
     def pool(self, name: str = "", layout: str = "",
              timeout: Optional[float] = 10) -> Pool:
         """Maps a pool. With a layout ("embedding:bf16:8192,fill_ids:i32:1")
-        the call fails unless the pool has exactly these fields."""
-        known = self._pools.get(name)
-        if known and layout in ("", known.layout):
+        the call fails unless the pool has exactly these fields. It follows
+        its name: when the daemon is started again it is mapped anew, before
+        Link.UP, and what pins its memory looks at epoch. Rows of rooms from
+        before stay readable."""
+        known = self._known(name, layout)
+        if known:
             return known
         reply = self.send(wire.POOL, name=name, layout=layout)
         self.wait(reply, timeout)
@@ -433,15 +472,27 @@ class Connection:
     async def apool(self, name: str = "", layout: str = "",
                     timeout: Optional[float] = 10) -> Pool:
         """Maps a pool, as pool(), without blocking the loop."""
-        known = self._pools.get(name)
-        if known and layout in ("", known.layout):
+        known = self._known(name, layout)
+        if known:
             return known
         reply = self.send(wire.POOL, name=name, layout=layout)
         await self.until(reply, timeout)
         return self._map(name, reply)
 
+    def _known(self, name: str, layout: str) -> Optional[Pool]:
+        known = self._pools.get(name)
+        if known and known.epoch == self.epoch and self._up \
+                and layout in ("", known.layout):
+            return known
+        return None
+
     def _map(self, name: str, reply: Reply) -> Pool:
-        self._pools[name] = Pool(reply.result(), reply.fd, self.epoch)
+        pool, known = Pool(reply.result(), reply.fd, self.epoch), \
+            self._pools.get(name)
+        if known and known.layout == pool.layout:
+            known._become(pool)
+        else:
+            self._pools[name] = pool
         return self._pools[name]
 
     def _pool_numbered(self, number: int) -> Pool:
@@ -504,6 +555,7 @@ class Connection:
         if len(items) > len(self._free):
             raise errors.Quota(f"{len(items)} announces, {len(self._free)} "
                                "cells are free")
+        pool = self._ours(pool)
         values, sources = [], []
         for at, i in enumerate(items):
             flags = (wire.KEEP if i.keep else 0) | (wire.OPEN if i.open else 0)
@@ -515,7 +567,7 @@ class Connection:
                 key=_key(i.key), aux=i.aux, secret=self._secret(i.secret)))
             wire.ANNOUNCE.encode(0, **values[-1])  # raises before any is sent
         for i, v in zip(items, values):
-            source = Source(self, i.room, self._ours(pool), wire.WRITE)
+            source = Source(self, i.room, pool, wire.WRITE)
             self._open(source, wire.ANNOUNCE, v)
             sources.append(source)
         return sources
@@ -539,6 +591,7 @@ class Connection:
         flags = wire.KEEP if keep else 0
         if announced and self.can("ANNOUNCED"):
             flags |= wire.ANNOUNCED
+        pool = self._ours(pool)
         group_id, group_size = group or (0, 0)
         values = dict(
             room=room, pool=pool.number, mode=wire.MODES[mode],
@@ -547,7 +600,7 @@ class Connection:
             group=group_id, group_size=group_size, deadline_ms=_ms(deadline),
             key=_key(key), encoder=encoder, secret=self._secret(secret))
         wire.REQUEST.encode(0, **values)
-        got = Room(self, room, self._ours(pool), encoder)
+        got = Room(self, room, pool, encoder)
         self._open(got, wire.REQUEST, values)
         return got
 
@@ -590,6 +643,7 @@ class Connection:
         return bytes(secret)
 
     def _ours(self, pool: Pool) -> Pool:
+        self._linked()
         if pool.epoch != self.epoch:
             raise errors.Stale(f"pool {pool.name} is of an earlier run of the "
                                "daemon: call pool() again")
@@ -629,6 +683,13 @@ class Connection:
         self._forget(room)
         if self._rooms.pop((room.cell, room.tag), None):
             self._free.append(room.cell)
+
+    def _is_returned(self, room: Shown) -> None:
+        """Notes it for the next step(), which it makes due."""
+        self._returned.append(room)
+        self._rung = True
+        if not self._closed:
+            self._timer.set(1e-9)
 
     def _forget(self, room: Shown) -> None:
         if self._watch:

@@ -60,8 +60,8 @@ class Field(NamedTuple):
 
 
 class Pool:
-    """Made by Connection.pool(). The map stays readable when the daemon
-    restarts, and is unmapped with the last array that shows it."""
+    """Made by Connection.pool(). When the daemon restarts it is mapped anew;
+    an old map is unmapped with the last room or array that shows it."""
 
     def __init__(self, info: Dict[str, Any], fd: int, epoch: int) -> None:
         self.epoch = epoch  # of the daemon's run that it belongs to
@@ -93,6 +93,11 @@ class Pool:
         # Core dumps must not contain users' data.
         if hasattr(mmap, "MADV_DONTDUMP"):
             self._map.madvise(mmap.MADV_DONTDUMP)
+
+    def _become(self, other: "Pool") -> None:
+        """Is another run's pool of this name from now on. Arrays that show
+        rows keep the old map."""
+        self.__dict__.update(vars(other))
 
     def rows(self, field: str, first: int, rows: int) \
             -> "np.ndarray[Any, Any]":

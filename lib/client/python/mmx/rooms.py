@@ -59,6 +59,7 @@ class Shown:
         self._reported: List[Tuple[int, int, int]] = []  # row, block, blocks
         self._laid: Optional[List[Run]] = None  # _reported as runs; on demand
         self._views: "List[Tuple[int, weakref.ref[Any]]]" = []
+        self._lent = 0  # arrays whose end releases the room
 
     def __repr__(self) -> str:
         return (f"<{type(self).__name__} {self.room:#x} {self.state.name} "
@@ -123,6 +124,9 @@ class Shown:
             if self._where < 0:
                 raise errors.NotReady(f"room {self.room:#x}: no event has "
                                       "named its pool yet")
+            if self._cells is not self.conn.cells:
+                raise errors.Stale(f"room {self.room:#x} is of an earlier run "
+                                   "of the daemon, and shows no pool here")
             self._pool = self.conn._pool_numbered(self._where)
         return self._pool
 
@@ -158,6 +162,23 @@ class Shown:
         return view
 
     # --- release ----------------------------------------------------------
+    def _lend(self, base: Any) -> None:
+        self._lent += 1
+        weakref.finalize(base, self.conn._is_returned, self).atexit = False
+
+    def _returned(self) -> None:
+        """An array that was lent is gone: the last one ends the room, when no
+        other array shows its rows."""
+        self._lent -= 1
+        if self._lent or self.released == wire.ALL:
+            return
+        for _, view in self._views:
+            base = view()
+            if base is not None:
+                self._lend(base)
+        if not self._lent:
+            self.release()
+
     def release(self, rows: int = wire.ALL, *, force: bool = False,
                 keep: bool = False, no_readers: bool = False) -> "Reply":
         """Releases rows [0, rows), all by default. Raises ViewInUse while an
@@ -204,6 +225,8 @@ class Shown:
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         # During an exception the frames of its traceback may hold views.
+        if self._lent and kind is None:
+            return  # released with the last of them
         if self.released != wire.ALL:
             self.release(force=kind is not None)
 
@@ -412,24 +435,30 @@ class Room(Shown):
     def _stopped(self) -> bool:
         return self.state == State.FAILED and self._reached(State.SUCCESS)
 
-    def view(self, field: str, first: int = 0, end: Optional[int] = None) \
-            -> "np.ndarray[Any, Any]":
+    def view(self, field: str, first: int = 0, end: Optional[int] = None, *,
+             release: bool = False) -> "np.ndarray[Any, Any]":
         """Returns the rows in place, [rows, elements], read-only unless the
-        pool is writable; raises SplitRows if they lie in several runs."""
+        pool is writable; raises SplitRows if they lie in several runs.
+        release: the room is released, at the step() that follows, when the
+        last array of it, and all that was made over it, is gone."""
         end = self._limit(first, end)
         runs = list(self.pieces(first, end))
         if len(runs) > 1:
             raise errors.SplitRows(f"rows {first}..{end} lie in {len(runs)} "
                                    "runs")
-        return self._show(field, runs[0] if runs else Run(first, 0, 0))
+        shown = self._show(field, runs[0] if runs else Run(first, 0, 0))
+        if release:
+            self._lend(shown.base)
+        return shown
 
-    def tensor(self, field: str, first: int = 0, end: Optional[int] = None) \
-            -> "Tensor":
+    def tensor(self, field: str, first: int = 0, end: Optional[int] = None, *,
+               release: bool = False) -> "Tensor":
         """Returns the view for other libraries: torch.from_dlpack(
-        room.tensor(f)). A write to a read-only pool's rows is a fault."""
+        room.tensor(f)). A write to a read-only pool's rows is a fault.
+        release: as in view()."""
         from .tensor import Tensor
 
-        return Tensor(self.view(field, first, end),
+        return Tensor(self.view(field, first, end, release=release),
                       self.pool.fields[field].dtype)
 
     def gather(self, field: str, first: int = 0, end: Optional[int] = None,

@@ -224,6 +224,12 @@ def secret() -> bytes:
     return os.urandom(16)
 
 
+def nonce() -> str:
+    """Returns 16 random hex digits, to make a name that clients choose one
+    for use once: room_id(f"{request_id}~{nonce}") on both sides."""
+    return os.urandom(8).hex()
+
+
 def runs(blob: bytes) -> List[Tuple[int, int]]:
     """Returns EVENT.runs as (block, blocks) pairs."""
     return list(struct.iter_unpack("<II", blob))
