@@ -20,12 +20,19 @@ def gb(size):
 
 
 def room_for(path, need):
-    """Checks the disk before anything is fetched."""
-    os.makedirs(path, exist_ok=True)
-    free = shutil.disk_usage(path).free
+    """Checks the disk before anything is fetched or made."""
+    at = os.path.abspath(path)
+    while not os.path.exists(at):
+        at = os.path.dirname(at)
+    free = shutil.disk_usage(at).free
     if free < need:
         raise Refused(f"{gb(need)} are needed under {path}, {gb(free)} are "
                       "free: make room, or name another folder by --at")
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as e:
+        raise Refused(f"{path} cannot be made ({e.strerror}): name another "
+                      "folder by --at") from None
 
 
 def pip(venv, *words):

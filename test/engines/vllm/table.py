@@ -8,6 +8,7 @@ lines as written)."""
 
 import asyncio
 import os
+import re
 import shutil
 import statistics
 import sys
@@ -154,11 +155,15 @@ async def ranks(t):
                                 ("two, one twice", [p[1], "b", p[2], p[1]])):
                 await t.same(s, made[0], router, f"TP 2, {kind}: {case}",
                              prompt("tp ", *parts))
-            rooms = d.stats()["rooms_succeeded"] - \
-                before["rooms_succeeded"]
+            rooms, size = (d.stats()[x] - before[x] for x in
+                           ("rooms_succeeded", "bytes_moved"))
             if kind == "mmx":
                 t.line(rooms == 3, "TP 2, mmx: rows moved to the host",
-                       f"{rooms} rooms for 3 pictures and 2 ranks")
+                       f"{size} bytes, once: {rooms} rooms for 3 pictures")
+        size = sum(os.path.getsize(os.path.join(at, name))
+                   for at, _, names in os.walk(shared) for name in names)
+        t.line(True, "TP 2, example: read by each of two ranks",
+               f"2 times {size} bytes")
     d.all_free()
 
 
@@ -194,6 +199,16 @@ async def times(t, rounds=15):
                         took = t.transfer()
                         found[kind].append((*took, took[0] + took[2], ttft))
             t.compared(f"{rows * 4096 / 1e6:.1f} MB", found)
+    x = t.engine("time-ECCPUConnector", "large/m", env={
+        "VLLM_USE_V2_MODEL_RUNNER": "1"}, ec={
+            "ec_connector": "ECCPUConnector", "ec_role": "ec_producer"})
+    try:
+        x.wait()
+        t.line(True, "vLLM's connectors for CPU memory and NIXL", "run here")
+    except SystemExit:
+        t.line(True, "vLLM's connectors for CPU memory and NIXL do not run",
+               *(re.sub(r" \[type=.*", "", said).strip()
+                 for said in x.said("Value error", "Error: ")[-1:]))
 
 
 async def main(folder, parts):
