@@ -323,6 +323,32 @@ class Pools(VllmCase):
         self.assertIn("pool vit is bf16, the model's rows are f32; set ",
                       self.refused(dtype="torch.float32"))
 
+    def test_a_daemon_that_is_away_is_named_once(self):
+        self.start(ranks=1, mmx_patience_s=1.5)
+        self.connect()
+        picture = [self.hand_over(f"r{n}", (f"cat{n}", 3)) for n in range(2)]
+        self.d.kill()
+        with self.assertLogs(LOGGER, "WARNING") as said:
+            for r in picture:
+                self.consumer.admit(r)
+                self.consumer.step(r)
+        self.assertEqual(self.consumer.encoded, ["cat0", "cat1"])
+        away = [x for x in said.output if "does not answer at" in x]
+        self.assertEqual(len(away), 1, said.output)
+        self.assertIn(self.d.socket, away[0])
+        self.d.start()
+        for r in picture:
+            self.consumer.finish(r)
+        eventually(lambda: self.consumer.scheduler._consumer.link.step(),
+                   "the consumer has its pool again")
+        back = self.hand_over("back", ("fox", 3))
+        self.consumer.scheduler.settings.patience = 60
+        self.consumer.admit(back)
+        self.consumer.step(back)
+        self.consumer.finish(back)
+        for n, r in enumerate(picture):
+            self.declined(r.ec_transfer_params[f"cat{n}"])
+
     def test_a_pool_of_another_width(self):
         self.assertIn("32 wide", self.refused(width=48))
 

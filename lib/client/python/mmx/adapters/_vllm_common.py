@@ -4,6 +4,7 @@ scheduler to workers, a connection with its pool."""
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import threading
@@ -203,6 +204,7 @@ class Link:
         self.maps: Dict[int, Map] = {}  # of both, by epoch
         self._asked: Optional[mmx.Reply] = None
         self.misfit: Optional[str] = None  # why the daemon's pool is not used
+        self._absent = math.inf  # since when no daemon is connected
         self._refused = 0  # the run of the daemon that has this pool
 
     @property
@@ -217,6 +219,7 @@ class Link:
         """Steps the connection; asks for the pool after each connect. Never
         waits."""
         self.conn.step()
+        self._note_absence()
         if self.pool or not self.conn.connected:
             return self.pool
         if self.misfit and self._refused == self.conn.epoch:
@@ -231,6 +234,19 @@ class Link:
                                 self.conn.epoch), fd)
             self._asked = None
         return self.pool
+
+    def _note_absence(self) -> None:
+        """Logs once that no daemon answers, after a second without."""
+        now = time.monotonic()
+        if self.conn.connected:
+            self._absent = math.inf
+        elif self._absent == math.inf:
+            self._absent = now
+        elif self.part == "scheduler" and 0 < self._absent < now - 1:
+            self._absent = 0.0  # said
+            log.warning("mmx-%s does not answer at %s (%s): start it, or name "
+                        "its socket by mmx_socket", self.conn.role,
+                        self.conn.path, self.conn.refused or "not connected")
 
     def _take(self, pool: mmx.Pool, fd: int) -> None:
         """Takes the pool if the model's rows fit it, and the descriptor."""
