@@ -136,7 +136,11 @@ class Install(unittest.TestCase):
             with self.assertRaisesRegex(install.Refused, "GB are needed"):
                 install.install(self.engine(NEED_BYTES=1 << 60),
                                 os.path.join(at, "e"))
-            self.assertEqual(os.listdir(os.path.join(at, "e")), [])
+            self.assertEqual(os.listdir(at), [])
+
+    def test_a_folder_that_cannot_be_made(self):
+        with self.assertRaisesRegex(install.Refused, "cannot be made .*--at"):
+            install.install(self.engine(), "/proc/no/such")
 
     def test_a_package_that_cannot_be_had_leaves_nothing(self):
         def fail(venv, *words_):

@@ -13,7 +13,7 @@ NAMES = {
     _EC + "utils.py": [
         "PlaceholderMetadataResolver.__init__",
         "PlaceholderMetadataResolver.fields_for",
-        "collect_ec_item_metadata"],
+        "collect_ec_item_metadata", "ECOutputAggregator.aggregate"],
     _EC + "metrics.py": [
         "ECConnectorStats.*", "ECConnectorPromMetrics.__init__",
         "ECConnectorPromMetrics.self._counter_cls",
@@ -28,7 +28,7 @@ NAMES = {
     "vllm/config/parallel.py": [
         "ParallelConfig.tensor_parallel_size",
         "ParallelConfig.prefill_context_parallel_size",
-        "ParallelConfig.rank"],
+        "ParallelConfig.data_parallel_size", "ParallelConfig.rank"],
     "vllm/config/model.py": [
         "ModelConfig.model", "ModelConfig.revision", "ModelConfig.dtype",
         "ModelConfig.get_inputs_embeds_size"],
@@ -42,6 +42,7 @@ NAMES = {
     "vllm/v1/core/sched/output.py": [
         "SchedulerOutput.free_encoder_mm_hashes",
         "SchedulerOutput.num_scheduled_tokens"],
+    "vllm/v1/outputs.py": ["ECConnectorOutput.ec_connector_worker_meta"],
     "vllm/v1/request.py": [
         "Request.self.request_id", "Request.self.mm_features",
         "Request.self.ec_transfer_params", "Request.self.status",
