@@ -262,11 +262,13 @@ class Sglang(Case):
         finally:
             os.environ.pop("MMX_ENCODED_SOCKET", None)
 
+    def end_encoder(self, encoder):
+        asyncio.run_coroutine_threadsafe(
+            encoder.delivery.rooms.conn.aclose(), self.loop).result(LIMIT)
+
     def end_loop(self):
-        async def close():
-            for e in self.encoders:
-                await e.delivery.rooms.conn.aclose()
-        asyncio.run_coroutine_threadsafe(close(), self.loop).result(LIMIT)
+        for e in self.encoders:
+            self.end_encoder(e)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
@@ -419,6 +421,52 @@ class Sglang(Case):
         self.d.all_free()
         self.encoders[0].hold.set()
         self.answered(502, "engine-lost")
+
+    def die_at(self, step):
+        """The encode engine's connection is cut at this step of a request."""
+        rooms = self.encoders[0].delivery.rooms
+        announced = rooms._announced
+
+        def cut():
+            rooms.conn._socket.shutdown(socket.SHUT_RDWR)
+
+        def announce(*args):
+            source = announced(*args)
+            granted, commit = source.granted, source.commit
+
+            async def cut_granted(**more):
+                await granted(**more)
+                cut()
+
+            def cut_written(*_, **__):
+                cut()
+
+            def cut_committed(*rows, **more):
+                commit(*rows, **more)
+                cut()
+            if step == "granted":
+                source.granted = cut_granted
+            else:
+                source.commit = cut_written if step == "written" \
+                    else cut_committed
+            return source
+        rooms._announced = announce
+
+    def test_an_encoder_that_dies_at_each_step(self):
+        self.start(ranks=2)
+        for step in ("granted", "written", "committed"):
+            self.die_at(step)
+            got = self.serve((step, 300))
+            # What was committed to the end is its daemon's.
+            if step != "committed" or got != [[GOOD], [GOOD]]:
+                self.failed(got, 502, "engine-lost|unknown-room")
+            self.d.all_free()
+            self.posted.join()
+            self.end_encoder(self.encoders[0])
+            self.encoders[0] = self.encoder(self.e[0])
+            self.good((f"after {step}", 300))
+        # Blocks of what was cut wait for the end of their process: this one.
+        self.e[0].kill()
 
     def test_a_pool_of_another_width(self):
         self.start()

@@ -21,6 +21,7 @@ EXTRAS = {"second_per_grid_ts": "seconds", "original_image_sizes": "sizes"}
 JSON = ("video_timestamps",)  # one list per video: in an aux's extra
 
 STATUS = {"timeout": 504, "peer-lost": 502, "engine-lost": 502,
+          "unknown-room": 502,
           "daemon-lost": 503, "not-ready": 503, "no-blocks": 503,
           "busy": 503, "quota": 503, "draining": 503, "too-large": 413,
           "aborted": 400, "declined": 400}
