@@ -52,6 +52,7 @@ static void usage(FILE *to)
         "  --diff          conf: what a reload would change, as conf-diff;\n"
         "                  exit status 0 nothing, 1 something, 2 trouble\n"
         "  --bytes         sizes as exact numbers of bytes\n"
+        "  --now           peer remove: its rooms fail instead of completing\n"
         "  --live          health: ask only whether the daemon answers\n"
         "  --wait SECONDS  health: ask again until it is well, drain: show\n"
         "                  what is left until no room is; at most so long\n"
@@ -275,7 +276,7 @@ static int parse(int argc, char **argv, struct asked *a)
         {"config", required_argument, NULL, 'c'},
         {"encoded", no_argument, NULL, 'e'}, {"langd", no_argument, NULL, 'l'},
         {"json", no_argument, NULL, 'j'}, {"diff", no_argument, NULL, 'd'},
-        {"json", no_argument, NULL, 'j'}, {"bytes", no_argument, NULL, 'b'},
+        {"bytes", no_argument, NULL, 'b'}, {"now", no_argument, NULL, 'n'},
         {"live", no_argument, NULL, 'L'},
         {"wait", required_argument, NULL, 'w'},
         {"follow", no_argument, NULL, 'f'},
@@ -306,6 +307,8 @@ static int parse(int argc, char **argv, struct asked *a)
             a->live = true;
         else if (c == 'd')
             a->diff = true;
+        else if (c == 'n')
+            a->now = true;
         else if (c == 'v')
             return printf("mmxctl %s\n", MMX_VERSION) < 0;
         else if (c != 'w' || !take_wait(optarg, a))
@@ -338,6 +341,11 @@ int main(int argc, char **argv)
         return doctor(a.path, a.file, a.json);
     if (!strcmp(what, "health"))
         return healthy(&a);
+    if (a.now && (strncmp(what, "peer remove ", 12) != 0 ||
+                     strlen(what) + 5 > sizeof(what)))
+        return usage(stderr), CTL_USAGE;
+    if (a.now)
+        strcat(what, " now");
     if (a.diff && !strcmp(what, "conf"))
         strcpy(what, "conf-diff");
     else if (a.diff)

@@ -22,7 +22,7 @@ enum {
 struct asked {
     const char *path; /* of the socket; NULL: not given */
     const char *file; /* of the configuration; NULL: not given */
-    bool json, live, waits, bytes, diff;
+    bool json, live, waits, bytes, diff, now;
     uint64_t wait_s;  /* if it waits */
     const char *also; /* a path before the last one; NULL: not given */
     const char *perfetto, *save;

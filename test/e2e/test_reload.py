@@ -177,6 +177,7 @@ class Reload(Case):
         self.assertEqual(reload(self.d), {"timeouts.drain": "changed"})
         self.lm.request(1, "enc0")
         self.enc.announce(1, 300, 300)
+        self.lm.conn.wait(self.lm.rooms[1].opened, 10)
         self.d.process.terminate()
         eventually(lambda: "draining" in self.d.tail(), "it drains")
         self.assertEqual(reload(self.d, log="debug"), {"log": "changed"})
@@ -279,3 +280,105 @@ class Keys(Case):
         for key in ("insecure", "control.keys"):
             self.assertIn("needs a restart", got[key])
         self.deliver(self.enc, self.lm, 1, 300)
+
+
+class Peers(Case):
+    """Encoders that come and go."""
+
+    def not_had(self, lm, room, encoder):
+        """A request of it is refused."""
+        lm.request(room, encoder)
+        self.refusal("not-ready", lm.conn.wait, lm.rooms[room].opened, 10)
+        lm.release(room)
+
+    def test_added_and_removed_at_run_time(self):
+        e, d = self.pair()
+        other = self.world.encoded("enc1")
+        enc, lm = self.engines(other, d)
+        self.not_had(lm, 1, "enc1")
+        got = json.loads(d.ctl("--json", "peer", "add", other.address,
+                               "enc1").stdout)
+        self.assertEqual(got[0]["name"], "enc1")
+        self.deliver(enc, lm, 2, 300, encoder="enc1")
+        self.deliver(enc, lm, 3, 300, encoder=other.address)
+        self.assertIn("force", d.ctl("reload").stdout)
+        self.deliver(enc, lm, 4, 300, encoder="enc1")
+        # One room is under way: it completes, no other begins.
+        lm.request(5, "enc1")
+        enc.announce(5, 300, 300)
+        enc.granted(5)
+        self.assertIn("complete", d.ctl("peer", "remove", "enc1").stdout)
+        self.assertIn("leaving", [r["state"] for r in d.show("peers")])
+        self.not_had(lm, 6, "enc1")
+        enc.finish(5, 0, 300)
+        self.assertEqual(lm.ready(5), 300)
+        self.good(lm, 5)
+        lm.release(5)
+        enc.done(5)
+        enc.release(5)
+        eventually(lambda: [r["name"] for r in d.show("peers")] == ["enc0"],
+                   "it is forgotten after its last room")
+        eventually(lambda: other.show("status")[0]["peers_up"] == 0,
+                   "its link is closed")
+
+    def test_removed_now(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        lm.request(1, "enc0")
+        enc.announce(1, 300, 300)
+        enc.granted(1)
+        self.assertIn("fail", d.ctl("peer", "remove", e.address,
+                                    "--now").stdout)
+        self.assertEqual(lm.failed(1), "peer-lost")
+        lm.release(1)
+        enc.failed(1)
+        enc.release(1)
+        # The file still has it.
+        got = d.ctl("conf", "--diff", "--json", check=False)
+        self.assertEqual(changes(got),
+                         {"peers: enc0": "a reload changes it"})
+        d.ctl("reload")
+        self.deliver(enc, lm, 2, 300)
+
+    def test_what_is_no_peer(self):
+        e, d = self.pair()
+        for daemon, words in (
+                (d, ("add",)), (d, ("remove", "nobody")), (d, ("add", "x")),
+                (d, ("add", e.address)), (d, ("add", "tcp://[::1]:1", "enc0")),
+                (d, ("list", "all")), (d, ("add", "tcp://h:1", "a", "b")),
+                (e, ("add", "tcp://h:1"))):
+            with self.subTest(words=words):
+                got = daemon.ctl("peer", *words, check=False)
+                self.assertEqual(got.returncode, 1, got.stdout)
+        got = d.ctl("peer", "add", e.address, "--now", check=False)
+        self.assertEqual(got.returncode, 64)
+        self.assertEqual(len(d.show("peers")), 1)
+
+    def test_taken_out_of_the_file_with_rooms_under_way(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        lm.request(1, "enc0")
+        enc.announce(1, 300, 300)
+        enc.granted(1)
+        self.assertEqual(reload(d, peers=[]), {"peers: enc0": "changed"})
+        self.not_had(lm, 2, "enc0")
+        enc.finish(1, 0, 300)
+        self.assertEqual(lm.ready(1), 300)
+        lm.release(1)
+        enc.done(1)
+        enc.release(1)
+        eventually(lambda: not d.show("peers"), "it is forgotten")
+
+    def test_named_by_its_address_it_proves_the_key(self):
+        e, d = self.pair(langd={
+            "peers": [], "timeouts": {"unreachable": "1s"}})
+        enc, lm = self.engines(e, d)
+        self.not_had(lm, 1, e.address)
+        self.assertEqual(reload(d, control={"allow": ["key"]}),
+                         {"control.allow": "changed"})
+        self.deliver(enc, lm, 2, 300, encoder=e.address)
+        stranger = self.world.encoded(
+            "enc9", control={"keys": [keygen(self.world.dir + "/9.key")]})
+        lm.request(3, stranger.address)
+        self.assertEqual(lm.failed(3), "peer-lost")
+        lm.release(3)

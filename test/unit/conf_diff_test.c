@@ -114,6 +114,20 @@ TEST(a_difference_of_each_kind)
     T_TRUE(!other.transfer_trusted_network);
 }
 
+TEST(who_has_a_key_is_let_in_where_there_are_keys)
+{
+    two();
+    set("control.allow[1]", "key");
+    compare();
+    differs(
+        0, "control.allow", "tcp://10.0.0.9:1", "tcp://10.0.0.9:1, key", false);
+    set("control.keys", "");
+    set("insecure", "true");
+    T_EQ_U64(conf_finish(&conf, "host", &error), ERR_MALFORMED);
+    T_EQ_STR(error.text,
+        "control.allow[1]: `key` needs control.keys, there are none");
+}
+
 TEST(a_long_value_is_cut)
 {
     char path[32], item[64];

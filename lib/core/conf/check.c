@@ -126,6 +126,12 @@ static enum err check_allow(
 
     CHECK(i < c->control_allow.count && len > 0, "item %u is empty", i);
     snprintf(path, sizeof(path), "control.allow[%u]", i);
+    if (strcmp(text, CONF_ALLOW_KEY) == 0)
+        return conf_secure(c) ? OK
+                              : conf_refuse(e,
+                                    "%s: `key` needs control.keys, there are "
+                                    "none",
+                                    path);
     if (text[len - 1] != '*')
         return check_address(path, text, false, e);
     if (strchr(text, '*') != text + len - 1)

