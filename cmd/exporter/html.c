@@ -5,6 +5,7 @@
 #include "base/check.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void html_text(FILE *out, const char *s)
 {
@@ -20,6 +21,19 @@ void html_text(FILE *out, const char *s)
         else
             putc(*s, out);
     }
+}
+
+void html_list(FILE *out, struct reader row, const char *column)
+{
+    char value[1024], *item = value, *end;
+
+    rows_get(row, column, value, sizeof(value));
+    for (; (end = strchr(item, ',')); item = end + 1) {
+        *end = 0;
+        html_text(out, item);
+        fputs(",<wbr>", out);
+    }
+    html_text(out, item);
 }
 
 /* Prints a number of three digits. */

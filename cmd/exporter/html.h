@@ -21,6 +21,8 @@ void html_bytes(FILE *out, double bytes);
 void html_count(FILE *out, double count);
 /* The value of a row's column. */
 void html_cell(FILE *out, struct reader row, const char *column);
+/* The same, which may be broken behind its commas. */
+void html_list(FILE *out, struct reader row, const char *column);
 /* Opens a table; a heading that begins with # is over numbers. NULL at the end.
  */
 void html_head(FILE *out, const char *const headings[]);

@@ -116,7 +116,7 @@ static void print_pool(FILE *out, struct reader row)
     fputs("</td><td>", out);
     html_cell(out, row, "memory");
     fputs("</td><td class=\"soft\">", out);
-    html_cell(out, row, "layout");
+    html_list(out, row, "layout");
     fputs("</td></tr>\n", out);
 }
 

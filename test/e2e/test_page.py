@@ -24,7 +24,7 @@ DARK = {"done": (0x35, 0xb5, 0x85), "around": (0x12, 0x16, 0x1c),
 
 class Tags(html.parser.HTMLParser):
     """Every tag that is opened is closed, in order."""
-    VOID = ("meta",)
+    VOID = ("meta", "wbr")
 
     def __init__(self):
         super().__init__()
