@@ -139,8 +139,9 @@ class Install(unittest.TestCase):
             self.assertEqual(os.listdir(at), [])
 
     def test_a_folder_that_cannot_be_made(self):
-        with self.assertRaisesRegex(install.Refused, "cannot be made .*--at"):
-            install.install(self.engine(), "/proc/no/such")
+        with tempfile.NamedTemporaryFile() as f, self.assertRaisesRegex(
+                install.Refused, "cannot be made .*--at"):
+            install.install(self.engine(), os.path.join(f.name, "e"))
 
     def test_a_package_that_cannot_be_had_leaves_nothing(self):
         def fail(venv, *words_):
