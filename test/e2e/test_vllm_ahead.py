@@ -107,6 +107,8 @@ class Ahead(VllmCase):
         self.assertEqual(len(self.post(body)), 2)
         self.assertEqual(self.heard, [body])
         self.assertEqual(self.consumer.encoded, [])
+        counts = self.consumer.scheduler.get_ec_connector_stats().reduce()
+        self.assertEqual(counts["rooms_ahead"], 2)
         self.assertEqual(self.opened() - before, 2)
         self.all_free()
         # What vLLM has is not.

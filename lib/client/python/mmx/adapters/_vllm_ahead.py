@@ -80,14 +80,19 @@ class Ahead:
         return early.room if early else None
 
     def release(self, room: mmx.Room) -> None:
+        if self._ends:
+            return  # with its connection
         self._done.append(room)
         with contextlib.suppress(BlockingIOError):
             os.write(self._waker, b"1")
 
     def close(self) -> None:
+        if self._ends:
+            return
+        self._ends = True
         if self._thread:
-            self._ends = True
-            os.write(self._waker, b"1")
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._waker, b"1")
             self._thread.join()
         self._socket.close()
         os.close(self._wake)

@@ -207,6 +207,8 @@ class ConsumerScheduler:
                     (group_id, several) if item.grouped else None)
                 item.asked = time.monotonic()
                 self.counts.add("rooms_requested")
+                if item.ahead:
+                    self.counts.add("rooms_ahead")
             except errors.IncompatibleLayout as e:
                 self._give_up(identifier, item, e)
             except errors.MmxError as e:

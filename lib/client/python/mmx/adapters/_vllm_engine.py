@@ -37,6 +37,7 @@ __all__ = ["COUNTS", "Counts", "Described", "ECConnectorBase",
 # What is counted, and what vLLM's /metrics says about it.
 COUNTS = {
     "rooms_requested": "rooms that this engine requested from mmx-langd",
+    "rooms_ahead": "of these, rooms asked for before the scheduler did",
     "rooms_failed": "rooms that ended without rows",
     "items_fetched": "items whose rows were fetched",
     "rows_fetched": "rows of these items",
