@@ -1,6 +1,6 @@
 """The lines of conf/Containerfile, carried out in a bare root over the packages
 that were built for the release. No image is built: there is no container engine
-in this, and the root is that of debootstrap, not of the image that FROM names."""
+in this, and the root is debootstrap's, not that of the image in FROM."""
 
 import glob
 import os
