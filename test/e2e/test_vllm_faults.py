@@ -11,6 +11,7 @@ from fake_vllm import Request, VllmCase, room_of
 from pair import eventually
 
 import mmx
+from mmx.adapters._vllm_common import Link
 
 ODD = ["room", 7, None, [1], {}, {"room": "x"}, {"room": 7, "rows": 3},
        {"encoder": "e", "room": -1, "rows": 300},
@@ -348,6 +349,29 @@ class Pools(VllmCase):
         self.consumer.finish(back)
         for n, r in enumerate(picture):
             self.declined(r.ec_transfer_params[f"cat{n}"])
+
+    def test_an_answer_of_an_earlier_run_is_not_taken(self):
+        """It came with the daemon's end; its memory is not the next run's."""
+        self.start(ranks=1)
+        settings = self.consumer.scheduler.settings
+        links = [Link("langd", settings, part) for part in ("late", "new")]
+        late = links[0]
+
+        def answered():
+            if late._asked:
+                late.conn.step()
+            else:
+                late.step()
+            return late._asked and late._asked.done
+        eventually(answered, "the pool is told")
+        self.d.kill()
+        self.d.start()
+        for link in links:
+            eventually(link.step, "the pool is mapped")
+        self.assertEqual(*(os.fstat(x.maps[x.conn.epoch].fd).st_ino
+                           for x in links))
+        for link in links:
+            link.close()
 
     def test_a_pool_of_another_width(self):
         self.assertIn("32 wide", self.refused(width=48))

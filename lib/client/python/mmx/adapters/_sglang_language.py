@@ -126,6 +126,7 @@ class Lang:
             session=os.environ.get("MMX_SESSION", "sglang"))
         self.mapped: Optional[mmx.Pool] = None
         self._asked: Optional[mmx.Reply] = None
+        self._asked_of = 0  # the daemon's run
         self._thread = threading.get_ident()
         self._left: Deque[mmx.Room] = collections.deque()
         self._unwanted: Deque[Tuple[int, str, bytes]] = collections.deque()
@@ -152,7 +153,13 @@ class Lang:
             self.conn.decline(room, encoder, secret=secret)
         if self.mapped and self.mapped.epoch == self.conn.epoch:
             return self.mapped
+        if self._asked and self._asked_of != self.conn.epoch:
+            # Of an earlier run, whose answer came with its end.
+            if self._asked.fd >= 0:
+                os.close(self._asked.fd)
+            self._asked = None
         if not self._asked or self._asked.error:
+            self._asked_of = self.conn.epoch
             self._asked = self.conn.send(mmx.wire.POOL, name=pool_name(),
                                          layout="")
         if self._asked.done and not self._asked.error:

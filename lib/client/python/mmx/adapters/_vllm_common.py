@@ -203,6 +203,7 @@ class Link:
         self.before: Optional[mmx.Pool] = None  # of the daemon's run before
         self.maps: Dict[int, Map] = {}  # of both, by epoch
         self._asked: Optional[mmx.Reply] = None
+        self._asked_of = 0  # the daemon's run
         self.misfit: Optional[str] = None  # why the daemon's pool is not used
         self._absent = math.inf  # since when no daemon is connected
         self._refused = 0  # the run of the daemon that has this pool
@@ -224,7 +225,13 @@ class Link:
             return self.pool
         if self.misfit and self._refused == self.conn.epoch:
             return None
+        if self._asked and self._asked_of != self.conn.epoch:
+            # Of an earlier run, whose answer came with its end.
+            if self._asked.fd >= 0:
+                os.close(self._asked.fd)
+            self._asked = None
         if not self._asked or self._asked.error:
+            self._asked_of = self.conn.epoch
             self._asked = self.conn.send(
                 mmx.wire.POOL, name=self.settings.pool,
                 layout=self.settings.layout)
