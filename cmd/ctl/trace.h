@@ -29,7 +29,7 @@ struct happening {
     uint8_t side;
     uint32_t seq;  /* of the message */
     uint32_t a, b; /* ROWS_UNKNOWN: not said */
-    char text[32]; /* of `reason` */
+    char text[64]; /* of `reason` */
     char peer[64];
     struct happening *cause; /* what came before it: the same message, sent */
     uint32_t flow;           /* number that it has with its cause; 0: none */

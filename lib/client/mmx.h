@@ -354,10 +354,14 @@ struct mmx_announce {
     const uint8_t *key;    /* 32 bytes that name the content, or NULL */
     const void *aux;       /* opaque bytes for the language engine */
     uint32_t aux_len;
-    void *user;            /* returned in events */
-    const uint8_t *secret; /* 16 random bytes (mmx_secret) that each request,
-                              attach and decline has to give; NULL: none.
-                              -MMX_E_VERSION: the daemon knows no secrets */
+    void *user;              /* returned in events */
+    const uint8_t *secret;   /* 16 random bytes (mmx_secret) that each request,
+                                attach and decline has to give; NULL: none.
+                                -MMX_E_VERSION: the daemon knows no secrets */
+    const char *traceparent; /* W3C trace context of 55 characters, for logs
+                                and traces of both daemons (older ones ignore
+                                it); NULL: none. -MMX_E_MALFORMED: not of that
+                                form */
 };
 
 /* Encode side: opens a room for an item. Call it as soon as the length is
@@ -394,8 +398,9 @@ struct mmx_request {
     const char *encoder;  /* name or address of the encoder's daemon; "null":
                              zero rows and immediate success, for warm-up */
     void *user;
-    const uint8_t *secret; /* 16 bytes, as announced; NULL: none. With another
-                              one this is another room, which never comes */
+    const uint8_t *secret;   /* 16 bytes, as announced; NULL: none. With another
+                                one this is another room, which never comes */
+    const char *traceparent; /* as in mmx_announce; NULL: none */
 };
 
 /* Language side: asks for a room. */

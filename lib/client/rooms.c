@@ -14,6 +14,8 @@
  * queue, which would reuse cells later; stale handles are detected by tags. */
 #include "client/client.h"
 
+#include "wire/context.h"
+
 #include <string.h>
 
 void client_rooms_init(mmx *m)
@@ -467,6 +469,14 @@ static struct span text_of(const char *s)
     return s ? span_str(s) : span_of(NULL, 0);
 }
 
+/* True if there is no trace context, or one of good form. */
+static bool context_good(const char *traceparent)
+{
+    struct traceparent t;
+
+    return !traceparent || traceparent_read(span_str(traceparent), &t);
+}
+
 static void copy_key(struct key *to, const uint8_t *from)
 {
     if (from)
@@ -520,7 +530,8 @@ static int announce(mmx *m, const struct mmx_announce *a, mmx_room *out)
         .required_dst = a->required_dst,
         .batch = a->batch,
         .deadline_ms = a->deadline_ms,
-        .aux = span_of(a->aux, a->aux_len)};
+        .aux = span_of(a->aux, a->aux_len),
+        .traceparent = text_of(a->traceparent)};
     copy_key(&msg.announce.key, a->key);
     return open_room(m, r, &msg, &msg.announce.secret, a->secret, out);
 }
@@ -532,7 +543,8 @@ int mmx_announce(mmx *m, const struct mmx_announce *opt, mmx_room *out)
 
     if (!out || !CLIENT_TAKE(a, opt) || (a.rows && a.max_rows) ||
         a.storage < 0 || a.storage > MMX_PROMPT || a.aux_len > AUX_MAX ||
-        (a.aux_len && !a.aux) || a.flags > (MMX_KEEP | MMX_OPEN))
+        (a.aux_len && !a.aux) || a.flags > (MMX_KEEP | MMX_OPEN) ||
+        !context_good(a.traceparent))
         return -MMX_E_MALFORMED;
     err = client_lock(m);
     if (err)
@@ -563,7 +575,8 @@ static int request(mmx *m, const struct mmx_request *q, mmx_room *out)
         .group = q->group,
         .group_size = q->group_size,
         .deadline_ms = q->deadline_ms,
-        .encoder = text_of(q->encoder)};
+        .encoder = text_of(q->encoder),
+        .traceparent = text_of(q->traceparent)};
     if (q->flags & MMX_ANNOUNCED &&
         has_ability(m->abilities, LOCAL_CAN_ANNOUNCED))
         msg.request.flags |= FLAG_ANNOUNCED;
@@ -576,7 +589,8 @@ int mmx_request(mmx *m, const struct mmx_request *opt, mmx_room *out)
     struct mmx_request q;
     int err;
 
-    if (!out || !CLIENT_TAKE(q, opt) || !q.encoder || q.mode < MMX_WHOLE ||
+    if (!out || !CLIENT_TAKE(q, opt) || !q.encoder ||
+        !context_good(q.traceparent) || q.mode < MMX_WHOLE ||
         q.mode > MMX_STREAM || q.storage < 0 || q.storage > MMX_PROMPT ||
         (q.flags & ~(unsigned)(MMX_KEEP | MMX_ANNOUNCED)))
         return -MMX_E_MALFORMED;

@@ -7,6 +7,7 @@
 #include "base/slab.h"
 #include "core/conf/conf.h"
 #include "core/flow.h"
+#include "wire/context.h"
 #include "wire/layout.h"
 
 struct recorder;
@@ -101,6 +102,7 @@ struct ended {
     uint64_t granted_ns;   /* blocks; at langd the last before the first row */
     uint64_t committed_ns; /* encoded: the last rows */
     char text[128];
+    char traceparent[TRACEPARENT_LEN + 1]; /* empty: none */
 };
 /* Returns row number n, counted from 0; NULL: not there yet, or forgotten. */
 const struct ended *brain_ended(const struct brain *b, uint64_t n);

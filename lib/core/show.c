@@ -45,6 +45,14 @@ void show_room_id(
         s->text(s, "room", OTHERS);
 }
 
+/* Appends the trace context, if there is one, for those that know the id. */
+static void show_context(
+    struct rows_out *s, const struct show_at *at, const struct ended *h)
+{
+    if (h->traceparent[0] && shown_to(at, h->who))
+        s->text(s, "traceparent", h->traceparent);
+}
+
 void show_room(struct rows_out *s, const struct show_at *at, uint64_t now_ns,
     const struct room *r, const struct ended *h, const char *peer,
     const char *state)
@@ -58,6 +66,7 @@ void show_room(struct rows_out *s, const struct show_at *at, uint64_t now_ns,
     s->text(s, "state", state ? state : state_name(r->state));
     s->text(s, "reason", err_name((enum err)r->reason));
     s->number(s, "age_ms", (now_ns - h->opened_ns) / NS_PER_MS);
+    show_context(s, at, h);
 }
 
 /* Returns the places of the role's table of rooms. */
@@ -109,6 +118,7 @@ static void show_ended(
     show_since(s, "done_us", e, e->done_ns);
     if (e->text[0])
         s->text(s, "text", e->text);
+    show_context(s, at, e);
 }
 
 /* Shows the open rooms, then the ended ones that are remembered, oldest first.

@@ -575,6 +575,7 @@ static void plain_number(struct rows_out *s, const char *name, uint64_t value)
 
 const struct crash_view *node_crash_view(struct node *n)
 {
+    CHECK(n->brain, "a node that has not started is watched");
     n->crash = (struct crash_view){n->recorder, &n->event};
     return &n->crash;
 }

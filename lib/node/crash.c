@@ -22,6 +22,9 @@
 #define WRITE_MS    1000 /* how long a reader of stderr is waited for */
 #define STACK_BYTES (64u << 10)
 
+_Static_assert(2 * LINE_BYTES <= WRITE_BYTES, "a write has whole lines");
+_Static_assert(CRASH_HAPPENINGS < RECORDER_SIZE, "the last are remembered");
+
 static _Atomic(const struct crash_view *) watched;
 
 static void say(int fd, struct line *l)

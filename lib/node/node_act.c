@@ -231,7 +231,7 @@ static void log_ended(struct node *n, uint64_t row)
     log_rated(rate,
         "room %016llx: %s%s%s%s%s, peer %s, generation %llx, rows %u, bytes "
         "%llu, served %u, failed %u, resumes %u, attempts %u; us: init %llu "
-        "length %llu first %llu resume %llu end %llu",
+        "length %llu first %llu resume %llu end %llu%s%s",
         (unsigned long long)e->room,
         e->state == ROOM_SUCCESS ? "succeeded" : "failed",
         e->reason ? ", " : "", e->reason ? err_name(e->reason) : "",
@@ -243,7 +243,8 @@ static void log_ended(struct node *n, uint64_t row)
         (unsigned long long)since_us(e->opened_ns, e->length_ns),
         (unsigned long long)since_us(e->opened_ns, e->first_ns),
         (unsigned long long)since_us(e->opened_ns, e->resumed_ns),
-        (unsigned long long)since_us(e->opened_ns, e->done_ns));
+        (unsigned long long)since_us(e->opened_ns, e->done_ns),
+        e->traceparent[0] ? "; traceparent " : "", e->traceparent);
 }
 
 /* all of them */

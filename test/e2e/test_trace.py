@@ -131,6 +131,58 @@ class Trace(Case):
         del e
 
 
+CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+OTHER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+
+
+class Context(Case):
+    """A trace context goes with a room to the other side."""
+
+    def shows(self, daemon, room, context):
+        self.assertEqual(daemon.ended(room)["traceparent"], context)
+        (h,) = [h for h in lines(str(room), daemons=(daemon,))
+                if h["what"] == "context"]
+        self.assertEqual(h["traceparent"], context)
+
+    def deliver_with(self, enc, lm, room, announced, requested):
+        src = enc.conn.announce(room, enc.pool, 10, 10, traceparent=announced)
+        src.wait_granted(timeout=30)
+        src.commit(0, 10, final=True)
+        got = lm.conn.request(room, lm.pool, "enc0", traceparent=requested)
+        got.wait_ready(timeout=30)
+        src.wait_done(timeout=30)
+        got.release()
+        src.release()
+
+    def test_from_either_side(self):
+        e, d = self.pair(encoded={"log": "debug"}, langd={"log": "debug"})
+        enc, lm = self.engines(e, d)
+        enc.map_pool()
+        lm.map_pool()
+        self.deliver_with(enc, lm, 1, CONTEXT, "")
+        self.deliver_with(enc, lm, 2, "", CONTEXT)
+        self.deliver_with(enc, lm, 3, CONTEXT, OTHER)
+        self.deliver_with(enc, lm, 4, "", "")
+        for daemon, third in ((e, CONTEXT), (d, OTHER)):
+            self.shows(daemon, 1, CONTEXT)
+            self.shows(daemon, 2, CONTEXT)
+            self.assertEqual(daemon.ended(3)["traceparent"], third)
+            self.assertNotIn("traceparent", daemon.ended(4))
+            with open(daemon.log, encoding="utf-8") as f:
+                ends = [x for x in f if "room 0000000000000001: succ" in x]
+            self.assertEqual(len(ends), 1)
+            self.assertIn(f"; traceparent {CONTEXT}\n", ends[0])
+
+    def test_a_bad_one_is_refused(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        for bad in (CONTEXT[:-1], CONTEXT.upper(), "0" * 55):
+            with self.assertRaisesRegex(ValueError, "a traceparent is 00-"):
+                enc.conn.announce(1, enc.pool, 10, traceparent=bad)
+            with self.assertRaisesRegex(ValueError, "a traceparent is 00-"):
+                lm.conn.request(1, lm.pool, "enc0", traceparent=bad)
+
+
 class Crash(Case):
     def dies_of(self, number):
         e, d = self.pair()

@@ -669,6 +669,8 @@ static void say_length(
         msg.length.firm = d->firm;
         d->answer_ns = TIME_NEVER;
     }
+    if (peer_can(p, PEER_CAN_CONTEXT))
+        msg.length.traceparent = span_str(m->history.traceparent);
     edst_tell(e, out, d, &msg, m->item->total);
 }
 

@@ -22,6 +22,9 @@ static enum err check_announce(struct encoded *e, uint32_t conn,
         n->max_rows == ROWS_UNKNOWN ||
         (n->total != ROWS_UNKNOWN && n->total > n->max_rows))
         return ERR_MALFORMED;
+    *text = "traceparent has not W3C's form";
+    if (!trace_good(n->traceparent))
+        return ERR_MALFORMED;
     *text = "an open room has required_dst 0";
     if ((n->flags & FLAG_OPEN) && n->required_dst)
         return ERR_MALFORMED;
@@ -195,6 +198,8 @@ static enum err announce(struct encoded *e, uint32_t conn,
     e->announced = NULL;
     happened(&e->b, HAPPENED_ANNOUNCED, &m->r, &m->history, NONE, n->total,
         m->item->src.blocks);
+    if (n->traceparent.len)
+        trace_context(&e->b, &m->r, &m->history, n->traceparent, false);
     return OK;
 }
 

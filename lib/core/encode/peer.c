@@ -302,6 +302,8 @@ static void open_dst(struct encoded *e, struct out *out, struct peer *p,
     d = dst_for(e, out, p, msg, m);
     if (!d)
         return;
+    if (n->traceparent.len)
+        trace_context(&e->b, &m->r, &m->history, n->traceparent, true);
     p->asked_ns = e->b.now_ns;
     d->pools = pools;
     d->layout = n->layout;

@@ -22,6 +22,9 @@ static enum err check_request(struct langd *l, uint32_t conn,
     *text = "mode is 0 or 1, storage 0 to 3";
     if (n->mode > MODE_STREAM || n->storage > STORAGE_PROMPT)
         return ERR_MALFORMED;
+    *text = "traceparent has not W3C's form";
+    if (!trace_good(n->traceparent))
+        return ERR_MALFORMED;
     *text = "a room is shown in 128 cells: its owner's and 127 of readers";
     if (n->readers >= ROOM_ATTACHMENTS_MAX)
         return ERR_MALFORMED;
@@ -101,6 +104,9 @@ static enum err open_room(struct langd *l, uint32_t conn,
     fill_request(l, *out, n);
     happened(&l->b, HAPPENED_REQUESTED, &(*out)->r, &(*out)->history, peer,
         n->rows, n->pool);
+    if (n->traceparent.len)
+        trace_context(
+            &l->b, &(*out)->r, &(*out)->history, n->traceparent, false);
     if (n->group)
         group_join(l, *out, n, l->b.engines.conns[conn].session);
     att->owner = true;

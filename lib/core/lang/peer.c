@@ -184,6 +184,8 @@ static void on_length(struct langd *l, struct out *out, struct lroom *m,
     enum err e;
 
     confirmed(m, n->attempt, n->granted, n->firm);
+    if (n->traceparent.len)
+        trace_context(&l->b, &m->r, &m->history, n->traceparent, true);
     if (m->aux_state != LAUX_STORED && (n->flags & FLAG_AUX)) {
         laux_take(l, m, n->aux);
         first = m->aux_state == LAUX_STORED;

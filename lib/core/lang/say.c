@@ -112,6 +112,8 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
         msg.init.who = a.who;
         msg.init.gids = a.gids;
         msg.init.secret = a.secret;
+        if (peer_can(p, PEER_CAN_CONTEXT))
+            msg.init.traceparent = span_str(m->history.traceparent);
         if (!m->history.init_ns)
             m->history.init_ns = l->b.now_ns;
     }

@@ -11,6 +11,8 @@ static const struct {
 #undef HAPPENING
 };
 
+_Static_assert(ARRAY_LEN(kinds) == HAPPENED_COUNT, "each kind has its words");
+
 void line_text(struct line *l, const char *text)
 {
     for (; *text && l->len < l->cap; text++)
@@ -67,6 +69,12 @@ void dump_happening(struct line *l, const struct happening *h, uint64_t now_ns)
     line_text(l, " ");
     /* A crash may have torn it. */
     line_text(l, kind < ARRAY_LEN(kinds) ? kinds[kind].word : "unknown");
+    if (kind == HAPPENED_CONTEXT) {
+        line_text(l, " ");
+        line_hex(l, (uint64_t)h->a << 32 | h->b);
+        line_text(l, "\n");
+        return;
+    }
     if (happening_of(h)) {
         line_text(l, " ");
         line_text(l, peer_name(happening_of(h)));

@@ -18,6 +18,9 @@ static const struct kind kinds[] = {
 #undef HAPPENING
 };
 
+_Static_assert(HAPPENED_COUNT <= UINT8_MAX, "a tag has a byte for the kind");
+_Static_assert(ARRAY_LEN(kinds) == HAPPENED_COUNT, "each kind has its words");
+
 void happened_here(
     struct brain *b, enum happening_kind kind, const struct peer *p)
 {
@@ -28,6 +31,73 @@ void happened_here(
         return; /* a link that no peer has */
     happened(
         b, kind, &none, &of_none, p ? peer_index(&b->peers, p) : NONE, 0, 0);
+}
+
+/* Three happenings hold one: of 1 the trace's first half, 2 its second half, 3
+ * the parent; the peer's place has version and flags. */
+enum { CONTEXT_PARTS = 3 };
+
+void trace_context(struct brain *b, const struct room *r, struct ended *history,
+    struct span traceparent, bool of_peer)
+{
+    struct traceparent t;
+    uint64_t parts[CONTEXT_PARTS];
+
+    if ((of_peer && history->traceparent[0]) ||
+        !traceparent_read(traceparent, &t))
+        return;
+    CHECK(r->used, "room %llx has a context and is none",
+        (unsigned long long)r->id);
+    traceparent_write(&t, history->traceparent);
+    parts[0] = t.trace[0];
+    parts[1] = t.trace[1];
+    parts[2] = t.parent;
+    for (unsigned i = 0; i < CONTEXT_PARTS; i++)
+        *recorder_next(b->c.recorder) =
+            (struct happening){b->now_ns, r->id, (uint32_t)(parts[i] >> 32),
+                (uint32_t)parts[i], (uint32_t)history->who,
+                happening_tag(HAPPENED_CONTEXT, i + 1,
+                    (uint32_t)t.version << 8 | t.flags)};
+}
+
+/* Puts the parts of a context together, the first of which is number n. False:
+ * n is a later one, or they are not all there yet. */
+static bool read_context(
+    const struct recorder *r, uint64_t n, char out[TRACEPARENT_LEN + 1])
+{
+    uint64_t parts[CONTEXT_PARTS];
+    uint32_t last = happening_peer(recorder_get(r, n));
+    struct traceparent t;
+
+    for (unsigned i = 0; i < CONTEXT_PARTS; i++) {
+        const struct happening *h =
+            n + i < r->count ? recorder_get(r, n + i) : NULL;
+
+        if (!h || happening_kind(h) != HAPPENED_CONTEXT ||
+            happening_of(h) != i + 1)
+            return false;
+        parts[i] = (uint64_t)h->a << 32 | h->b;
+    }
+    t = (struct traceparent){
+        {parts[0], parts[1]}, parts[2], (uint8_t)(last >> 8), (uint8_t)last};
+    traceparent_write(&t, out);
+    return true;
+}
+
+static void show_context(const struct brain *b, const struct show_at *at,
+    struct rows_out *s, uint64_t n)
+{
+    const struct happening *h = recorder_get(b->c.recorder, n);
+    char text[TRACEPARENT_LEN + 1];
+
+    if (!read_context(b->c.recorder, n, text))
+        return;
+    s->row(s);
+    s->number(s, "number", n);
+    s->number(s, "ns", h->ns);
+    show_room_id(s, at, h->room, h->who);
+    s->text(s, "what", kinds[HAPPENED_CONTEXT].word);
+    s->text(s, kinds[HAPPENED_CONTEXT].a, shown_to(at, h->who) ? text : OTHERS);
 }
 
 static void show_number(struct rows_out *s, const char *name, uint32_t value)
@@ -48,6 +118,10 @@ static void show_happening(const struct brain *b, const struct show_at *at,
 
     CHECK(kind < HAPPENED_COUNT, "happening %llu of kind %u",
         (unsigned long long)n, kind);
+    if (kind == HAPPENED_CONTEXT) {
+        show_context(b, at, s, n);
+        return;
+    }
     s->row(s);
     s->number(s, "number", n);
     s->number(s, "ns", h->ns);
@@ -66,8 +140,8 @@ void show_trace(const struct brain *b, struct show_at *at, struct rows_out *s)
 {
     const struct recorder *r = b->c.recorder;
 
-    if (!r)
-        return;
+    CHECK(r->count >= recorder_oldest(r), "%llu happenings",
+        (unsigned long long)r->count);
     if (at->end == 0)
         at->end = min_u64(
             r->count, max_u64(at->at, recorder_oldest(r)) + TRACE_SLICE);

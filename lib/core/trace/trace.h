@@ -47,6 +47,19 @@ static inline void happened_message(struct brain *b, enum happening_kind kind,
 void happened_here(
     struct brain *b, enum happening_kind kind, const struct peer *p);
 
+/* True if an engine's trace context is of good form, or empty. */
+static inline bool trace_good(struct span traceparent)
+{
+    struct traceparent t;
+
+    return traceparent.len == 0 || traceparent_read(traceparent, &t);
+}
+
+/* Takes the trace context that came with a room: an engine's, or a peer's
+ * where no engine here gave one. One that is of no good form is left. */
+void trace_context(struct brain *b, const struct room *r, struct ended *history,
+    struct span traceparent, bool of_peer);
+
 /* Shows happenings from number at->at on, TRACE_SLICE at most. */
 #define TRACE_SLICE 4096u
 void show_trace(const struct brain *b, struct show_at *at, struct rows_out *s);

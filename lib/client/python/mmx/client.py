@@ -105,6 +105,7 @@ class Item:
     deadline: float = 0
     keep: bool = False
     secret: bytes = wire.NO_SECRET
+    traceparent: str = ""
 
 
 class _Timer:
@@ -536,17 +537,19 @@ class Connection:
                  key: bytes = wire.NO_KEY, aux: bytes = b"",
                  destinations: int = 0, open: bool = False,
                  deadline: float = 0, keep: bool = False,
-                 secret: bytes = wire.NO_SECRET) -> Source:
+                 secret: bytes = wire.NO_SECRET,
+                 traceparent: str = "") -> Source:
         """Opens a room for an item of up to max_rows rows; total: its length,
         if known. destinations 0: as in the first request. key: 32 bytes that
         name the content; if its rows exist already, source.have becomes true
         instead of a grant, and nothing is written. keep: the rows stay after
         the room's end, until their space is needed. secret: mmx.secret(),
         which each request, attach and decline of the room has to give;
-        Version: the daemon knows none."""
+        Version: the daemon knows none. traceparent: W3C's trace context of
+        55 characters, for logs and traces of both daemons."""
         return self.announce_batch(pool, [Item(
             room, max_rows, total, storage, key, aux, destinations, open,
-            deadline, keep, secret)])[0]
+            deadline, keep, secret, traceparent)])[0]
 
     def announce_batch(self, pool: Pool,
                        items: Sequence[Item]) -> List[Source]:
@@ -564,7 +567,8 @@ class Connection:
                 storage=wire.STORAGE[i.storage], max_rows=i.max_rows,
                 total=_rows(i.total), required_dst=i.destinations,
                 batch=len(items) - 1 - at, deadline_ms=_ms(i.deadline),
-                key=_key(i.key), aux=i.aux, secret=self._secret(i.secret)))
+                key=_key(i.key), aux=i.aux, secret=self._secret(i.secret),
+                traceparent=wire.traceparent(i.traceparent)))
             wire.ANNOUNCE.encode(0, **values[-1])  # raises before any is sent
         for i, v in zip(items, values):
             source = Source(self, i.room, pool, wire.WRITE)
@@ -579,7 +583,8 @@ class Connection:
                 group: Optional[Tuple[int, int]] = None,
                 deadline: float = 0, keep: bool = False,
                 announced: bool = False,
-                secret: bytes = wire.NO_SECRET) -> Room:
+                secret: bytes = wire.NO_SECRET,
+                traceparent: str = "") -> Room:
         """Asks an encoder's daemon for a room. rows 0: not known, the pool's
         default grant is taken. key: as announced, or refused with
         item-mismatch. readers: further connections of the session that will
@@ -587,7 +592,8 @@ class Connection:
         all together. announced: the id came from the room's announce, so an
         encoder that does not have it says unknown-room at once (an older
         daemon waits for the announce). secret: as announced; with another one
-        this is another room, which never comes."""
+        this is another room, which never comes. traceparent: as in
+        announce."""
         flags = wire.KEEP if keep else 0
         if announced and self.can("ANNOUNCED"):
             flags |= wire.ANNOUNCED
@@ -598,7 +604,8 @@ class Connection:
             storage=wire.STORAGE[storage], flags=flags,
             rows=rows, readers=readers, required_dst=destinations,
             group=group_id, group_size=group_size, deadline_ms=_ms(deadline),
-            key=_key(key), encoder=encoder, secret=self._secret(secret))
+            key=_key(key), encoder=encoder, secret=self._secret(secret),
+            traceparent=wire.traceparent(traceparent))
         wire.REQUEST.encode(0, **values)
         got = Room(self, room, pool, encoder)
         self._open(got, wire.REQUEST, values)

@@ -7,6 +7,7 @@ local.def and wire.h. Pure: bytes in, values out.
 from __future__ import annotations
 
 import os
+import re
 import struct
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple, Union
 
@@ -142,13 +143,13 @@ POOL = Message("pool", 2, "name:text:63 layout:text:1024")
 ANNOUNCE = Message("announce", 3, """
     room:u64 cell:u32 tag:u32 pool:u16 storage:u8 flags:u8 max_rows:u32
     total:u32 required_dst:u16 batch:u16 deadline_ms:u32 key:key
-    aux:blob:32768 secret:secret=0""")
+    aux:blob:32768 secret:secret=0 traceparent:text:55=""")
 COMMIT = Message("commit", 4, """
     cell:u32 tag:u32 first:u32 rows:u32 flags:u8 total:u32 aux:blob:32768""")
 REQUEST = Message("request", 5, """
     room:u64 cell:u32 tag:u32 pool:u16 mode:u8 storage:u8 flags:u8 rows:u32
     readers:u16 required_dst:u16 group:u64 group_size:u16 deadline_ms:u32
-    key:key encoder:text:128 secret:secret=0""")
+    key:key encoder:text:128 secret:secret=0 traceparent:text:55=""")
 ATTACH = Message("attach", 6, """
     room:u64 cell:u32 tag:u32 rights:u8 deadline_ms:u32 encoder:text:128
     secret:secret=0""")
@@ -217,6 +218,20 @@ def room_id(name: Union[str, bytes]) -> int:
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         h = (h ^ h >> 33) * factor & mask
     return h ^ h >> 33
+
+
+_CONTEXT = re.compile(
+    "(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-"
+    "[0-9a-f]{2}")
+
+
+def traceparent(text: str) -> str:
+    """Returns the trace context if it is empty or of W3C's form."""
+    if text and not _CONTEXT.fullmatch(text):
+        raise ValueError(
+            f"a traceparent is 00-<32 digits>-<16 digits>-<2 digits>, not "
+            f"{text!r}")
+    return text
 
 
 def secret() -> bytes:
