@@ -307,6 +307,7 @@ class Peers(Case):
         lm.request(5, "enc1")
         enc.announce(5, 300, 300)
         enc.granted(5)
+        lm.until(5, "WAITING")
         self.assertIn("complete", d.ctl("peer", "remove", "enc1").stdout)
         self.assertIn("leaving", [r["state"] for r in d.show("peers")])
         self.not_had(lm, 6, "enc1")
@@ -327,6 +328,7 @@ class Peers(Case):
         lm.request(1, "enc0")
         enc.announce(1, 300, 300)
         enc.granted(1)
+        lm.until(1, "WAITING")
         self.assertIn("fail", d.ctl("peer", "remove", e.address,
                                     "--now").stdout)
         self.assertEqual(lm.failed(1), "peer-lost")
@@ -360,6 +362,7 @@ class Peers(Case):
         lm.request(1, "enc0")
         enc.announce(1, 300, 300)
         enc.granted(1)
+        lm.until(1, "WAITING")
         self.assertEqual(reload(d, peers=[]), {"peers: enc0": "changed"})
         self.not_had(lm, 2, "enc0")
         enc.finish(1, 0, 300)

@@ -16,9 +16,9 @@
 
 struct side {
     struct links *links;
-    uint32_t up, messages, refused;
+    uint32_t up, down, messages, refused;
     const char *why;
-    struct keys keys;
+    struct keys keys, others[4]; /* others: after a reload */
 };
 
 static uv_loop_t loop;
@@ -34,7 +34,8 @@ static void on_up(void *ud, uint32_t link)
 
 static void on_down(void *ud, uint32_t link)
 {
-    (void)ud, (void)link;
+    (void)link;
+    ((struct side *)ud)->down++;
 }
 
 static void on_message(void *ud, uint32_t link, const struct peer_msg *m)
@@ -125,7 +126,8 @@ static void wait_for(uint32_t *count)
         b.refused, b.why ? b.why : "");
 }
 
-static void talk(void)
+/* Sends a HELLO, which makes the link at the listener. */
+static void greet(void)
 {
     uint8_t frame[256];
     struct writer w = writer_of(frame, sizeof(frame));
@@ -135,6 +137,11 @@ static void talk(void)
     T_TRUE(peer_put(&w, &m));
     links_send(b.links, 1, span_of(w.p, w.len));
     wait_for(&a.messages);
+}
+
+static void talk(void)
+{
+    greet();
     T_EQ_U64(a.up, 1);
     stop();
 }
@@ -312,5 +319,104 @@ TEST_LIMIT(a_recorded_hello_pushes_none_out, 60)
         (void)replayed(&to);
     T_TRUE(send(peer, recorded, sizeof(recorded), 0) == sizeof(recorded));
     heard(peer, (uint8_t[GREETING + WELCOME]){0}, GREETING + WELCOME);
+    stop();
+}
+
+/* other keys while links are up */
+
+static enum err rekey(struct side *s, int again, const char *numbers)
+{
+    return links_rekey(s->links, some(&s->others[again], numbers));
+}
+
+/* Both sides go on without an interruption. */
+static void stays(void)
+{
+    a.messages = 0;
+    greet();
+    T_EQ_U64(a.up, 1);
+    T_EQ_U64(a.down + b.down, 0);
+    stop();
+}
+
+/* The link was made again. */
+static void comes_back(void)
+{
+    b.up = a.messages = 0;
+    greet();
+    T_EQ_U64(a.up, 2);
+    T_EQ_U64(b.down, 1);
+    T_EQ_U64(b.refused, 0);
+    stop();
+}
+
+TEST(a_key_that_is_added_changes_no_link)
+{
+    start("0", "0");
+    greet();
+    T_OK(rekey(&a, 0, "01"));
+    T_OK(rekey(&b, 0, "01"));
+    stays();
+}
+
+TEST(a_connector_keeps_a_key_that_has_moved)
+{
+    start("01", "01");
+    greet();
+    T_OK(rekey(&b, 0, "210"));
+    stays();
+}
+
+TEST(another_first_key_makes_links_again)
+{
+    start("01", "01");
+    greet();
+    T_OK(rekey(&a, 0, "10"));
+    T_EQ_U64(a.down, 1);
+    comes_back();
+}
+
+TEST(a_connector_keeps_the_key_that_it_has_found)
+{
+    start("10", "01");
+    greet();
+    T_OK(rekey(&b, 0, "1"));
+    stays();
+}
+
+TEST(a_connector_whose_key_is_taken_out)
+{
+    start("01", "0");
+    greet();
+    T_OK(rekey(&b, 0, "1"));
+    T_EQ_U64(b.down, 1);
+    T_OK(rekey(&a, 0, "1"));
+    comes_back();
+}
+
+TEST(a_listener_without_the_key_lets_it_in_no_more)
+{
+    start("0", "0");
+    greet();
+    T_OK(rekey(&a, 0, "1"));
+    a.up = b.up = 0;
+    refused("key");
+}
+
+/* The sockets of the last times are still closing. */
+TEST(keys_that_change_too_often_change_nothing)
+{
+    uint32_t good = 0;
+
+    start("01", "01");
+    greet();
+    while (good < 4 && rekey(&a, (int)good, good % 2 ? "01" : "10") == OK)
+        good++;
+    T_CHECK(good == 2, "%u times", good);
+    b.up = a.messages = 0;
+    greet();
+    T_OK(rekey(&a, 3, "10"));
+    b.up = a.messages = 0;
+    greet();
     stop();
 }

@@ -157,6 +157,10 @@ void dial_refused(struct links *p, uint32_t link, const char *why, bool sure)
         wait_for(d, now, WAIT_FIRST_NS);
         d->wait_ns = min_u64(d->wait_ns, WAIT_KEYS_NS);
         d->retry_ns = now + d->wait_ns;
+    } else if (d->used && !link_at(p, link)->sock && d->found.count > 0) {
+        /* At once: a listener may have another first key now, and the link is
+         * missed. */
+        open_socket(p, link, now);
     }
     if (tells(d, keys, now) && p->calls.refused)
         p->calls.refused(p->calls.ud, link, d->why);
