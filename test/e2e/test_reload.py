@@ -8,6 +8,7 @@ import threading
 import time
 import unittest
 
+from manager import Manager
 from pair import Case, eventually, keygen, merged, yaml
 from rawengine import answer, greeted
 from test_shares import user
@@ -97,6 +98,26 @@ class Commands(Case):
         for words in (("status", "more"), ("reload", "x" * 300), (),
                       ("pools", "--diff")):
             self.assertEqual(e.ctl(*words, check=False).returncode, 64)
+
+
+class Notified(Case):
+    def test_the_service_manager_hears_when_it_begins_and_is_done(self):
+        manager = Manager(self)
+        e = self.world.encoded(start=False)
+        e.start(env=manager.env())
+        eventually(lambda: manager.times("READY=1"), "it is ready")
+        e.ctl("conf-diff")
+        e.ctl("reload")
+        os.kill(e.pid, signal.SIGHUP)
+        eventually(lambda: len(manager.times("READY=1")) == 3, "both are done")
+        texts = [t for _, t in manager.heard
+                 if "RELOADING" in t or "READY" in t]
+        self.assertEqual([t.split("\n")[0] for t in texts], [
+            "READY=1", "RELOADING=1", "READY=1", "RELOADING=1", "READY=1"])
+        usec = [int(t.split("MONOTONIC_USEC=")[1]) for t in texts
+                if "RELOADING" in t]
+        self.assertTrue(0 < usec[0] <= usec[1] <=
+                        time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
 
 
 class Reload(Case):
