@@ -187,7 +187,6 @@ class ConsumerScheduler:
         with all of them, and half of two requests must not fill the pool."""
         if not ask:
             return
-        group_id = mmx.room_id(uuid.uuid4().hex)
         for _, item in ask:
             item.since = item.since or time.monotonic()
             if self.link.pool and item.offers:
@@ -196,6 +195,7 @@ class ConsumerScheduler:
             item.ahead = item.room is not None
             item.grouped = not item.alone and not item.ahead
         several = sum(item.grouped for _, item in ask)
+        group_id = mmx.room_id(uuid.uuid4().hex) if several > 1 else 0
         for identifier, item in ask:
             item.grouped = item.grouped and several > 1
             try:
@@ -435,7 +435,6 @@ class ConsumerWorker:
         """Returns the pool of one run of the daemon, which may have ended
         since: then the scheduler's process has it mapped."""
         link = self.link
-        link.step()
         for pool in (link.mapped, link.before):
             if pool and pool.epoch == epoch:
                 return pool
