@@ -147,6 +147,20 @@ class Ahead(VllmCase):
         self.consumer.finish(r)
         self.all_free()
 
+    def test_one_room_under_two_names(self):
+        r = self.hand_over("r", ("cat", 300))
+        said = r.ec_transfer_params["cat"]
+        self.say({"request": "y", "offers": {"dog": said, "cat": said}})
+        self.quiet()
+        self.assertEqual(len(self.ahead._rooms), 1)
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.check(self.consumer, r)
+        self.assertEqual(self.consumer.encoded, [])
+        self.consumer.finish(r)
+        self.say({"request": "y"})
+        self.all_free()
+
     def test_no_more_than_its_share_of_the_pool(self):
         self.early = False
         self.post(self.request(("cat", 128 * 17)))  # of 32 blocks

@@ -159,25 +159,26 @@ class Ahead:
         pool = self.link.pool
         if not pool:
             return
-        offers = {h: o for h, o in ((h, Offer.read(x))
-                                    for h, x in said.items())
-                  if o and self.needed(h) and o[:2] not in self._rooms}
-        blocks = sum(-(-o.rows // pool.block_rows) for o in offers.values())
-        held = sum(early.blocks for early in list(self._rooms.values()))
-        if (held + blocks) * SHARE > pool.blocks:
-            return
-        group = (mmx.room_id(uuid.uuid4().hex), len(offers)) \
-            if len(offers) > 1 else None
-        for identifier, offer in offers.items():
-            room = self.link.conn.request(
-                offer.room, pool, offer.encoder, rows=offer.rows,
-                storage="compact", key=self.settings.key(identifier),
-                announced=True, group=group, secret=offer.secret,
-                deadline=self.settings.deadline)
-            with self._lock:
-                self._rooms[offer[:2]] = _Early(
-                    room, name, -(-offer.rows // pool.block_rows),
-                    time.monotonic() + self.settings.deadline)
+        read = {h: Offer.read(x) for h, x in said.items()}
+        with self._lock:  # the scheduler looks here before it asks
+            # Each room once, whatever a client names it.
+            offers = {o[:2]: (h, o) for h, o in read.items()
+                      if o and self.needed(h) and o[:2] not in self._rooms}
+            blocks = {place: -(-o.rows // pool.block_rows)
+                      for place, (_, o) in offers.items()}
+            held = sum(early.blocks for early in self._rooms.values())
+            if (held + sum(blocks.values())) * SHARE > pool.blocks:
+                return
+            group = (mmx.room_id(uuid.uuid4().hex), len(offers)) \
+                if len(offers) > 1 else None
+            until = time.monotonic() + self.settings.deadline
+            for place, (identifier, o) in offers.items():
+                room = self.link.conn.request(
+                    o.room, pool, o.encoder, rows=o.rows, storage="compact",
+                    key=self.settings.key(identifier), announced=True,
+                    group=group, secret=o.secret,
+                    deadline=self.settings.deadline)
+                self._rooms[place] = _Early(room, name, blocks[place], until)
 
     def _end(self, which: Callable[[_Early], bool]) -> None:
         """Releases rooms that the scheduler has not taken."""
