@@ -141,6 +141,7 @@ static void show_rooms(const struct brain *b, uint64_t now_ns,
 
 static void show_pool(const struct brain *b, uint32_t i, struct rows_out *s)
 {
+    const struct histogram *sizes = &b->histograms[i].of[HISTOGRAM_room_size];
     const struct pool_meta *m = &b->metas[i];
 
     s->row(s);
@@ -159,6 +160,8 @@ static void show_pool(const struct brain *b, uint32_t i, struct rows_out *s)
     s->number(s, "bytes", m->bytes);
     s->number(s, "blocks", m->conf->blocks);
     s->number(s, "free", b->ops->blocks_free(b, i));
+    s->number(s, "rooms_moved", histogram_count(sizes));
+    s->number(s, "bytes_moved", sizes->sum);
 }
 
 /* Counts the places of the rooms, then shows the pools' rows. */
@@ -207,6 +210,8 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
         why, sizeof(why));
     s->text(s, "not_by", p->pair.chosen ? why : "");
     s->number(s, "data_addresses", p->addresses);
+    s->number(s, "rooms_moved", p->rooms_moved);
+    s->number(s, "bytes_moved", p->bytes_moved);
 }
 
 static void show_peers(

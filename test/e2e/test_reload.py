@@ -197,6 +197,7 @@ class Reload(Case):
         self.d.conf = merged(self.d.conf, {"timeouts": {"drain": "20s"}})
         self.assertEqual(reload(self.d), {"timeouts.drain": "changed"})
         self.lm.request(1, "enc0")
+        self.lm.conn.wait(self.lm.rooms[1].opened, 10)
         self.enc.announce(1, 300, 300)
         self.lm.conn.wait(self.lm.rooms[1].opened, 10)
         self.d.process.terminate()

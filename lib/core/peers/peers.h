@@ -49,6 +49,7 @@ struct peer {
     uint32_t run;
     uint64_t run_epoch, dead_to;
     struct list rooms; /* langd: its rooms; encoded: its destinations */
+    uint64_t rooms_moved, bytes_moved; /* of rooms that succeeded with it */
     struct heap_node timer;
     uint32_t segment_max, addresses, pools_count;
     uint64_t abilities; /* as its last HELLO said; peer_can() */
