@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SECONDS_MAX (24 * 3600)
@@ -25,6 +26,8 @@ static void usage(FILE *to)
 #include "wire/show.def"
 #undef SHOW
     fputs(
+        "  top             rooms and bytes a second of pools and peers, live;\n"
+        "                  keys sort and quit\n"
         "  doctor          check what an engine of this user needs: one line\n"
         "                  per check, ok, warn or fail, and what to do\n"
         "  trace ROOM      the same of one room\n"
@@ -51,6 +54,8 @@ static void usage(FILE *to)
         "  --save FILE     trace: keep one daemon's, for trace merge\n"
         "  --diff          conf: what a reload would change, as conf-diff;\n"
         "                  exit status 0 nothing, 1 something, 2 trouble\n"
+        "  --watch SECONDS  show it again and again; top: how often\n"
+        "  --once          top: print it one time, as on paper\n"
         "  --bytes         sizes as exact numbers of bytes\n"
         "  --now           peer remove: its rooms fail instead of completing\n"
         "  --live          health: ask only whether the daemon answers\n"
@@ -76,12 +81,15 @@ int ctl_failed(const struct local_msg *m)
     if (m->type == LOCAL_REPORT && m->report.err)
         return refused(m->report.err, m->report.text);
     fprintf(stderr, "mmxctl: %s\n",
-        errno ? strerror(errno) : "the daemon closed the connection");
+        errno && errno != EPIPE ? strerror(errno)
+                                : "the daemon closed the connection");
     return CTL_REFUSED;
 }
 
-static void print(struct reader got, const char *what, uint8_t form, bool json)
+static void print(
+    struct reader got, const char *what, uint8_t form, const struct asked *a)
 {
+    bool json = a->json;
     struct reader row;
     struct cell c;
 
@@ -92,27 +100,55 @@ static void print(struct reader got, const char *what, uint8_t form, bool json)
     else if (json)
         rows_json(got);
     else if (strcmp(what, "conf"))
-        rows_table(got, !strcmp(what, "status"));
+        rows_table(got, !strcmp(what, "status"), a->bytes);
     else if (rows_next(&got, &row) && cell_get(&row, &c))
         fwrite(c.text.p, 1, c.text.len, stdout);
 }
 
-static int show(struct ctl *c, const char *what, bool json)
+static bool is_command(const char *word)
+{
+#define COMMAND(name, is, usage, meaning)                                      \
+    if (!strcmp(word, is))                                                     \
+        return true;
+#include "wire/command.def"
+#undef COMMAND
+    return false;
+}
+
+/* Asks and prints what is answered. */
+static int show_once(
+    struct ctl *c, const char *what, uint8_t form, const struct asked *a)
 {
     struct local_msg m = {0};
-    uint8_t form = json ? FORM_JSON : FORM_TEXT;
-    bool ok = ctl_hello(c, 1, &m);
 
-    ok = ok && m.type == LOCAL_WELCOME;
-    if (ok && has_ability(m.welcome.abilities, LOCAL_CAN_ROWS))
+    if (!ctl_ask(c, what, form, &m))
+        return ctl_failed(&m);
+    if (a->watch_s && screen_width())
+        printf("\033[H\033[2Jevery %llu s: %s\n\n",
+            (unsigned long long)a->watch_s, what);
+    if (form == FORM_ROWS && changes_are(what))
+        return changes(what, c->got, a->json);
+    print(c->got, what, form, a);
+    return fflush(stdout) == 0 ? CTL_SHOWN : CTL_REFUSED;
+}
+
+static int show(struct ctl *c, const char *what, const struct asked *a)
+{
+    const struct timespec rest = {.tv_sec = (time_t)a->watch_s};
+    uint8_t form = a->json ? FORM_JSON : FORM_TEXT;
+    struct local_msg m = {0};
+    int status;
+
+    if (!ctl_hello(c, 1, &m) || m.type != LOCAL_WELCOME)
+        return ctl_failed(&m);
+    if (has_ability(m.welcome.abilities, LOCAL_CAN_ROWS))
         form = FORM_ROWS;
-    if (ok && ctl_ask(c, what, form, &m)) {
-        if (form == FORM_ROWS && changes_are(what))
-            return changes(what, c->got, json);
-        print(c->got, what, form, json);
-        return fflush(stdout) == 0 ? CTL_SHOWN : CTL_REFUSED;
+    status = show_once(c, what, form, a);
+    while (a->watch_s && !is_command(what) && status == CTL_SHOWN) {
+        nanosleep(&rest, NULL);
+        status = show_once(c, what, form, a);
     }
-    return ctl_failed(&m);
+    return status;
 }
 
 static int show_at(const char *what, const struct asked *a)
@@ -127,8 +163,10 @@ static int show_at(const char *what, const struct asked *a)
     }
     if (!strcmp(what, "drain") || !strcmp(what, "undrain"))
         status = drain(c, what, a);
+    else if (!strcmp(what, "top"))
+        status = top(c, a);
     else
-        status = show(c, what, a->json);
+        status = show(c, what, a);
     ctl_close(c);
     return status;
 }
@@ -182,16 +220,6 @@ static const char *find_socket(void)
     if (!found)
         fputs("mmxctl: no socket in /run/mmx: use --socket PATH\n", stderr);
     return found;
-}
-
-static bool is_command(const char *word)
-{
-#define COMMAND(name, is, usage, meaning)                                      \
-    if (!strcmp(word, is))                                                     \
-        return true;
-#include "wire/command.def"
-#undef COMMAND
-    return false;
 }
 
 /* Joins the words with spaces: a report by its name, or a command with its
@@ -261,10 +289,13 @@ static int traced(char **words, const struct asked *given)
     return CTL_NO_DAEMON;
 }
 
-static bool take_wait(const char *text, struct asked *a)
+/* Takes the seconds of --wait, or of --watch. */
+static bool take_seconds(int c, const char *text, struct asked *a)
 {
-    a->waits = true;
-    return text_number(span_str(text), SECONDS_MAX, &a->wait_s);
+    a->waits |= c == 'w';
+    return text_number(span_str(text), SECONDS_MAX,
+               c == 'w' ? &a->wait_s : &a->watch_s) &&
+           (c == 'w' || a->watch_s > 0);
 }
 
 /* Reads the options, up to the first word. Returns an exit status, or -1: there
@@ -276,8 +307,9 @@ static int parse(int argc, char **argv, struct asked *a)
         {"config", required_argument, NULL, 'c'},
         {"encoded", no_argument, NULL, 'e'}, {"langd", no_argument, NULL, 'l'},
         {"json", no_argument, NULL, 'j'}, {"diff", no_argument, NULL, 'd'},
-        {"bytes", no_argument, NULL, 'b'}, {"now", no_argument, NULL, 'n'},
-        {"live", no_argument, NULL, 'L'},
+        {"bytes", no_argument, NULL, 'b'}, {"once", no_argument, NULL, 'o'},
+        {"watch", required_argument, NULL, 'W'},
+        {"now", no_argument, NULL, 'n'}, {"live", no_argument, NULL, 'L'},
         {"wait", required_argument, NULL, 'w'},
         {"follow", no_argument, NULL, 'f'},
         {"perfetto", required_argument, NULL, 'P'},
@@ -303,6 +335,8 @@ static int parse(int argc, char **argv, struct asked *a)
             a->json = true;
         else if (c == 'b')
             a->bytes = true;
+        else if (c == 'o')
+            a->once = true;
         else if (c == 'L')
             a->live = true;
         else if (c == 'd')
@@ -311,7 +345,7 @@ static int parse(int argc, char **argv, struct asked *a)
             a->now = true;
         else if (c == 'v')
             return printf("mmxctl %s\n", MMX_VERSION) < 0;
-        else if (c != 'w' || !take_wait(optarg, a))
+        else if ((c != 'w' && c != 'W') || !take_seconds(c, optarg, a))
             return usage(c == 'h' ? stdout : stderr), c == 'h' ? 0 : CTL_USAGE;
     }
     return -1;
@@ -346,6 +380,10 @@ int main(int argc, char **argv)
         return usage(stderr), CTL_USAGE;
     if (a.now)
         strcat(what, " now");
+    if (!strcmp(what, "top") && !a.once && !screen_width()) {
+        fputs("mmxctl: top needs a terminal: use --once\n", stderr);
+        return CTL_USAGE;
+    }
     if (a.diff && !strcmp(what, "conf"))
         strcpy(what, "conf-diff");
     else if (a.diff)

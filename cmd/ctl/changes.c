@@ -21,7 +21,7 @@ int changes(const char *what, struct reader rows, bool json)
     if (json)
         rows_json(rows);
     else if (any)
-        rows_table(rows, false);
+        rows_table(rows, false, false);
     else
         puts("the file says what is in force");
     return any && strcmp(what, "reload") ? CTL_DIFFERS : CTL_SHOWN;

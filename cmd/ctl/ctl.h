@@ -23,6 +23,8 @@ struct asked {
     const char *path; /* of the socket; NULL: not given */
     const char *file; /* of the configuration; NULL: not given */
     bool json, live, waits, bytes, diff, now;
+    bool once;
+    uint64_t watch_s; /* 0: not given */
     uint64_t wait_s;  /* if it waits */
     const char *also; /* a path before the last one; NULL: not given */
     const char *perfetto, *save;
@@ -106,10 +108,37 @@ bool rows_next(struct reader *rows, struct reader *row);
 /* Copies the text of a row's cell, cut to size and fit for a terminal; empty
  * when there is none. */
 void rows_get(struct reader row, const char *name, char *out, size_t size);
-/* Prints rows as a table, or one cell in a line. */
-void rows_table(struct reader rows, bool upright);
+/* Copies the value as text. */
+void rows_text(const struct cell *c, char *out, size_t size);
 /* Prints rows as JSON. */
 void rows_json(struct reader rows);
+
+/* table.c: prints rows as a table, or one cell in a line. exact: sizes as
+ * numbers of bytes. */
+void rows_table(struct reader rows, bool upright, bool exact);
+
+/* screen.c: a terminal that is drawn on, line by line */
+
+struct screen {
+    bool live; /* stdout is drawn on, keys are read; false: lines are printed */
+    int width, height, line;
+};
+/* Returns the columns of the terminal at stdout; 0: it is none. */
+int screen_width(void);
+/* Begins to draw; stdout stays as it is where live is false. */
+void screen_open(struct screen *s, bool live);
+/* Leaves the terminal as it was. */
+void screen_close(struct screen *s);
+void screen_begin(struct screen *s);
+/* Draws one line, cut to the width, if there is place for it. */
+void screen_line(struct screen *s, const char *format, ...) PRINTF_LIKE(2, 3);
+void screen_end(struct screen *s);
+/* Waits for a key; 0: none came in time, or the size changed; -1: a signal asks
+ * the program to end. */
+int screen_key(struct screen *s, int ms);
+
+/* top.c: shows the daemon live, or once; returns the exit status. */
+int top(struct ctl *c, const struct asked *a);
 
 /* changes.c: of `reload` and `conf-diff`; returns the exit status */
 bool changes_are(const char *what);

@@ -1,0 +1,367 @@
+/* top.c - mmxctl top: rooms and bytes per second of each pool and peer, and
+ * what waits, from what two looks at the counters differ in. What is shown are
+ * the daemon's own figures: of QUERY status, stats, pools and peers. One
+ * thread. */
+#include "ctl.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EVERY_MS  1000
+#define LINES_MAX 256 /* pools, and peers, that are shown */
+#define WIDE      78  /* columns for all that there is */
+
+#define KEY_ESC 27
+
+/* A pool or a peer. */
+struct line {
+    char name[64], state[16], path[16], carrier[16];
+    uint64_t number, blocks, free, waiting, rooms, bytes;
+    double rooms_s, bytes_s;
+};
+
+struct lines {
+    uint32_t count;
+    struct line of[LINES_MAX];
+};
+
+struct look {
+    uint64_t at_ns;
+    char name[64], role[16], text[224];
+    uint64_t up_s, open, succeeded, failed, bytes;
+    struct lines pools, peers;
+};
+
+static uint64_t number(struct reader row, const char *name)
+{
+    char text[24];
+
+    rows_get(row, name, text, sizeof(text));
+    return strtoull(text, NULL, 10);
+}
+
+/* looking */
+
+static void take_head(struct reader row, struct look *l)
+{
+    rows_get(row, "name", l->name, sizeof(l->name));
+    rows_get(row, "role", l->role, sizeof(l->role));
+    rows_get(row, "text", l->text, sizeof(l->text));
+    l->open = number(row, "rooms_open");
+}
+
+static void take_status(struct reader row, struct look *l)
+{
+    l->up_s = number(row, "uptime_s");
+}
+
+static void take_stat(struct reader row, struct look *l)
+{
+    char name[32];
+
+    rows_get(row, "name", name, sizeof(name));
+    if (!strcmp(name, "rooms_succeeded"))
+        l->succeeded = number(row, "value");
+    else if (!strcmp(name, "rooms_failed"))
+        l->failed = number(row, "value");
+    else if (!strcmp(name, "bytes_moved"))
+        l->bytes = number(row, "value");
+}
+
+/* Returns the next line, with what pools and peers have alike. */
+static struct line *take_line(
+    struct lines *to, struct reader row, const char *id, const char *name)
+{
+    struct line *l = &to->of[to->count];
+
+    if (to->count == LINES_MAX)
+        return NULL;
+    to->count++;
+    rows_get(row, name, l->name, sizeof(l->name));
+    rows_get(row, "state", l->state, sizeof(l->state));
+    l->number = number(row, id);
+    l->rooms = number(row, "rooms_moved");
+    l->bytes = number(row, "bytes_moved");
+    return l;
+}
+
+static void take_pool(struct reader row, struct look *at)
+{
+    struct line *l = take_line(&at->pools, row, "number", "pool");
+
+    if (!l)
+        return;
+    l->blocks = number(row, "blocks");
+    l->free = number(row, "free");
+    l->waiting = number(row, "waiting_rooms") + number(row, "waiting_items");
+}
+
+static void take_peer(struct reader row, struct look *at)
+{
+    struct line *l = take_line(&at->peers, row, "peer", "name");
+
+    if (!l)
+        return;
+    rows_get(row, "path", l->path, sizeof(l->path));
+    rows_get(row, "carrier", l->carrier, sizeof(l->carrier));
+}
+
+/* Asks for all of it. False: m says why it was not answered. */
+static bool look(struct ctl *c, struct look *l, struct local_msg *m)
+{
+    static const struct {
+        const char *what;
+        void (*take)(struct reader row, struct look *l);
+    } parts[] = {{"health", take_head}, {"status", take_status},
+        {"stats", take_stat}, {"pools", take_pool}, {"peers", take_peer}};
+    struct reader row;
+
+    memset(l, 0, sizeof(*l));
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+        if (!ctl_ask(c, parts[i].what, FORM_ROWS, m))
+            return false;
+        while (rows_next(&c->got, &row))
+            parts[i].take(row, l);
+    }
+    l->at_ns = ctl_now_ns();
+    return true;
+}
+
+/* Returns how much a counter rose in a second; one that began anew: 0. */
+static double rate(uint64_t from, uint64_t to, double seconds)
+{
+    return to > from && seconds > 0 ? (double)(to - from) / seconds : 0;
+}
+
+static void rates(struct lines *now, const struct lines *was, double seconds)
+{
+    for (uint32_t i = 0; i < now->count; i++)
+        for (uint32_t k = 0; k < was->count; k++) {
+            struct line *l = &now->of[i];
+            const struct line *w = &was->of[k];
+
+            if (l->number != w->number || strcmp(l->name, w->name) != 0)
+                continue;
+            l->rooms_s = rate(w->rooms, l->rooms, seconds);
+            l->bytes_s = rate(w->bytes, l->bytes, seconds);
+        }
+}
+
+/* sorting: the most first, or by name */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(
+        ((const struct line *)a)->name, ((const struct line *)b)->name);
+}
+
+static int more(double a, double b)
+{
+    return (a < b) - (a > b);
+}
+
+static int by_rooms(const void *a, const void *b)
+{
+    const struct line *x = a, *y = b;
+    int order = more(x->rooms_s, y->rooms_s);
+
+    return order ? order : by_name(a, b);
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct line *x = a, *y = b;
+    int order = more(x->bytes_s, y->bytes_s);
+
+    return order ? order : by_name(a, b);
+}
+
+static int by_waits(const void *a, const void *b)
+{
+    const struct line *x = a, *y = b;
+    int order = more((double)x->waiting, (double)y->waiting);
+
+    return order ? order : by_name(a, b);
+}
+
+static const struct sorting {
+    char key;
+    const char *name;
+    int (*order)(const void *a, const void *b);
+} sortings[] = {{'n', "name", by_name}, {'r', "rooms", by_rooms},
+    {'b', "bytes", by_bytes}, {'w', "waits", by_waits}};
+
+/* drawing */
+
+static void uptime(uint64_t s, char out[32])
+{
+    if (s < 3600)
+        snprintf(out, 32, "%llum %02llus", (unsigned long long)s / 60,
+            (unsigned long long)s % 60);
+    else
+        snprintf(out, 32, "%llud %02lluh %02llum",
+            (unsigned long long)s / 86400, (unsigned long long)s / 3600 % 24,
+            (unsigned long long)s / 60 % 60);
+}
+
+static void draw_pool(struct screen *s, const struct line *l, const char *bytes)
+{
+    uint64_t used = l->blocks - l->free;
+    unsigned percent = l->blocks ? (unsigned)(used * 100 / l->blocks) : 0;
+
+    CHECK(l->free <= l->blocks, "pool %s has %llu free of %llu", l->name,
+        (unsigned long long)l->free, (unsigned long long)l->blocks);
+    if (s->width < WIDE)
+        screen_line(s, "%-12.12s %3u%% %4llu %7.1f %9s", l->name, percent,
+            (unsigned long long)l->waiting, l->rooms_s, bytes);
+    else
+        screen_line(s, "%-16.16s %-10.10s %7llu %7llu %4u%% %5llu %9.1f %11s",
+            l->name, l->state, (unsigned long long)l->blocks,
+            (unsigned long long)used, percent, (unsigned long long)l->waiting,
+            l->rooms_s, bytes);
+}
+
+static void draw_peer(struct screen *s, const struct line *l, const char *bytes)
+{
+    if (s->width < WIDE)
+        screen_line(s, "%-12.12s %-9.9s %7.1f %9s", l->name, l->state,
+            l->rooms_s, bytes);
+    else
+        screen_line(s, "%-30.30s %-8.8s %-6.6s %-9.9s %9.1f %11s", l->name,
+            l->state, l->path, l->carrier, l->rooms_s, bytes);
+}
+
+static void draw_lines(struct screen *s, struct lines *all,
+    const struct sorting *by, const struct asked *a,
+    void (*draw)(struct screen *s, const struct line *l, const char *bytes))
+{
+    char bytes[SIZE_TEXT];
+
+    qsort(all->of, all->count, sizeof(all->of[0]), by->order);
+    for (uint32_t i = 0; i < all->count; i++) {
+        bool last = s->line + 1 >= s->height;
+
+        if (last && i + 1 < all->count) {
+            screen_line(s, "(%u more)", all->count - i);
+            return;
+        }
+        size_text((uint64_t)(all->of[i].bytes_s + 0.5), a->bytes, bytes);
+        draw(s, &all->of[i], bytes);
+    }
+}
+
+static void draw_head(struct screen *s, const struct look *l,
+    const struct look *was, const struct asked *a)
+{
+    double seconds = (double)(l->at_ns - was->at_ns) / 1e9;
+    char up[32], bytes[SIZE_TEXT];
+
+    uptime(l->up_s, up);
+    size_text(
+        (uint64_t)(rate(was->bytes, l->bytes, seconds) + 0.5), a->bytes, bytes);
+    screen_line(s, "%s (%s), up %s", l->name, l->role, up);
+    screen_line(s, "%s", l->text);
+    screen_line(s, "rooms %llu open, %.1f/s done, %.1f/s failed, %s/s",
+        (unsigned long long)l->open,
+        rate(was->succeeded, l->succeeded, seconds),
+        rate(was->failed, l->failed, seconds), bytes);
+}
+
+static void draw(struct screen *s, struct look *l, const struct look *was,
+    const struct sorting *by, const struct asked *a)
+{
+    bool wide = s->width >= WIDE;
+
+    screen_begin(s);
+    draw_head(s, l, was, a);
+    if (s->live)
+        screen_line(s,
+            wide ? "keys: q quit; sort by n name, r rooms, "
+                   "b bytes, w waits; now: %s"
+                 : "keys: q, sort n r b w; now: %s",
+            by->name);
+    screen_line(s, "%s", "");
+    if (wide)
+        screen_line(s, "%-16s %-10s %7s %7s %5s %5s %9s %11s", "POOL", "STATE",
+            "BLOCKS", "USED", "", "WAITS", "ROOMS/S", "BYTES/S");
+    else
+        screen_line(s, "%-12s %4s %4s %7s %9s", "POOL", "USED", "WAIT",
+            "ROOMS/S", "BYTES/S");
+    draw_lines(s, &l->pools, by, a, draw_pool);
+    screen_line(s, "%s", "");
+    if (wide)
+        screen_line(s, "%-30s %-8s %-6s %-9s %9s %11s", "PEER", "STATE", "PATH",
+            "CARRIER", "ROOMS/S", "BYTES/S");
+    else
+        screen_line(
+            s, "%-12s %-9s %7s %9s", "PEER", "STATE", "ROOMS/S", "BYTES/S");
+    draw_lines(s, &l->peers, by, a, draw_peer);
+    screen_end(s);
+}
+
+/* Changes the sorting. False: the key ends it. */
+static bool obey(int key, const struct sorting **by)
+{
+    if (key < 0 || key == 'q' || key == 'Q' || key == KEY_ESC)
+        return false;
+    for (size_t i = 0; i < ARRAY_LEN(sortings); i++)
+        if (key == sortings[i].key)
+            *by = &sortings[i];
+    return true;
+}
+
+static bool look_again(
+    struct ctl *c, struct look *l, const struct look *was, struct local_msg *m)
+{
+    double seconds;
+
+    if (!look(c, l, m))
+        return false;
+    seconds = (double)(l->at_ns - was->at_ns) / 1e9;
+    rates(&l->pools, &was->pools, seconds);
+    rates(&l->peers, &was->peers, seconds);
+    return true;
+}
+
+int top(struct ctl *c, const struct asked *a)
+{
+    static struct look looks[2]; /* large */
+    const struct sorting *by = &sortings[1];
+    uint64_t every = a->watch_s ? a->watch_s * 1000 : EVERY_MS, due;
+    struct local_msg m = {0};
+    struct screen s;
+    int key = 0, n = 0;
+    bool ok;
+
+    if (!ctl_hello(c, 1, &m) || m.type != LOCAL_WELCOME ||
+        !look(c, &looks[0], &m))
+        return ctl_failed(&m);
+    screen_open(&s, !a->once);
+    ok = true;
+    /* The first rates come soon: of a fifth of a second. */
+    due = ctl_now_ns() + (s.live ? 200 : every) * NS_PER_MS;
+    while (ok) {
+        uint64_t now = ctl_now_ns();
+
+        key =
+            screen_key(&s, now < due ? (int)((due - now) / NS_PER_MS) + 1 : 0);
+        if (!obey(key, &by))
+            break;
+        if (ctl_now_ns() >= due) {
+            n = 1 - n;
+            ok = look_again(c, &looks[n], &looks[1 - n], &m);
+            due = ctl_now_ns() + every * NS_PER_MS;
+        } else if (!s.live) {
+            continue;
+        }
+        if (ok)
+            draw(&s, &looks[n], &looks[1 - n], by, a);
+        if (!s.live)
+            break;
+    }
+    screen_close(&s);
+    return ok ? CTL_SHOWN : ctl_failed(&m);
+}

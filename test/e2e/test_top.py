@@ -1,0 +1,208 @@
+"""mmxctl for people: top in a terminal, widths that fit one, human sizes,
+--watch. A pseudo-terminal stands for the terminal, read as one draws."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+from pair import BUILD, LIMIT, Case
+
+END = "\x1b[?2026l"
+CONTROL = re.compile(r"\x1b\[(\??[0-9;]*)([A-Za-z])")
+
+
+class Terminal:
+    """mmxctl in a terminal of this size; its screen is what it has drawn."""
+
+    def __init__(self, case, daemon, width, height, *words):
+        self.ours, theirs = pty.openpty()
+        self.resize(width, height)
+        self.theirs = theirs
+        self.before = termios.tcgetattr(theirs)
+        self.process = subprocess.Popen(
+            [os.path.join(BUILD, "mmxctl"), "--socket", daemon.socket, *words],
+            stdin=theirs, stdout=theirs, stderr=theirs,
+            preexec_fn=lambda: (os.setsid(),
+                                fcntl.ioctl(0, termios.TIOCSCTTY, 0)))
+        self.text = ""
+        case.addCleanup(self.close)
+
+    def resize(self, width, height):
+        self.width, self.height = width, height
+        fcntl.ioctl(self.ours, termios.TIOCSWINSZ,
+                    struct.pack("HHHH", height, width, 0, 0))
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+        os.close(self.theirs)
+
+    def read(self, until, limit=LIMIT):
+        """Reads until the text has what `until` returns of it."""
+        end = time.monotonic() + limit
+        while True:
+            got = until(self.text)
+            if got:
+                return got
+            left = end - time.monotonic()
+            if left <= 0:
+                raise AssertionError(f"never drawn: {self.text!r}")
+            if select.select([self.ours], [], [], left)[0]:
+                self.text += os.read(self.ours, 65536).decode()
+
+    def frame(self, what=""):
+        """The lines of the next whole picture that has `what`; the text
+        before it is forgotten."""
+        def whole(text):
+            frames = text.split("\x1b[H")[1:]
+            for f in frames:
+                if END in f and what in f:
+                    return f[:f.index(END)]
+            return None
+        found = self.read(whole)
+        self.text = self.text[self.text.index(found) + len(found):]
+        lines = re.split("\r*\n", CONTROL.sub("", found))
+        return lines[:-1] if lines[-1] == "" else lines
+
+    def key(self, key):
+        os.write(self.ours, key)
+
+    def end(self):
+        """The exit status; what was drawn at the end."""
+        end = time.monotonic() + LIMIT
+        while self.process.poll() is None and time.monotonic() < end:
+            if select.select([self.ours], [], [], 0.1)[0]:
+                self.text += os.read(self.ours, 65536).decode()
+        while select.select([self.ours], [], [], 0)[0]:
+            self.text += os.read(self.ours, 65536).decode()
+        return self.process.wait(1)
+
+
+class Top(Case):
+    def loaded(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        for room in range(1, 4):
+            self.deliver(enc, lm, room, 300)
+        return e, d
+
+    def fits(self, terminal, lines):
+        self.assertLessEqual(len(lines), terminal.height)
+        for line in lines:
+            self.assertLessEqual(len(line), terminal.width, line)
+
+    def test_what_is_drawn_fits_and_agrees(self):
+        e, d = self.loaded()
+        for daemon, peer in ((e, "lang0"), (d, "enc0")):
+            (pool,) = daemon.show("pools")
+            for width, height in ((80, 24), (132, 50), (40, 12), (80, 7)):
+                with self.subTest(daemon=daemon.name, width=width):
+                    t = Terminal(self, daemon, width, height, "top")
+                    lines = t.frame()
+                    self.fits(t, lines)
+                    text = "\n".join(lines)
+                    self.assertIn(daemon.name, lines[0])
+                    self.assertTrue(lines[1].startswith("ready"), lines)
+                    self.assertIn("rooms 0 open", text)
+                    if height > 7:
+                        self.assertIn(f"\n{peer} ", text)
+                    if width > 40:
+                        row = next(x for x in lines if x.startswith("vit"))
+                        self.assertEqual(
+                            row.split()[1:5],
+                            ["ready", str(pool["blocks"]),
+                             str(pool["blocks"] - pool["free"]), "0%"])
+                    t.key(b"q")
+                    self.assertEqual(t.end(), 0)
+
+    def test_keys_sizes_and_the_way_out(self):
+        _, d = self.loaded()
+        for out in (lambda t: t.key(b"q"), lambda t: t.key(b"\x03"),
+                    lambda t: t.process.send_signal(signal.SIGTERM),
+                    lambda t: t.process.send_signal(signal.SIGINT)):
+            t = Terminal(self, d, 80, 24, "top")
+            t.frame("now: rooms")
+            self.assertNotEqual(termios.tcgetattr(t.theirs), t.before)
+            for key, word in ((b"n", "name"), (b"b", "bytes"),
+                              (b"w", "waits"), (b"r", "rooms")):
+                t.key(key)
+                t.frame(f"now: {word}")
+            t.resize(40, 10)
+            t.process.send_signal(signal.SIGWINCH)
+            self.fits(t, t.frame("keys: q, sort"))
+            out(t)
+            self.assertEqual(t.end(), 0)
+            self.assertEqual(termios.tcgetattr(t.theirs), t.before)
+            self.assertTrue(t.text.endswith("\x1b[?25h\x1b[?1049l"), t.text)
+
+    def test_a_daemon_that_ends(self):
+        e = self.world.encoded()
+        t = Terminal(self, e, 80, 24, "top")
+        t.frame()
+        e.kill()
+        self.assertNotEqual(t.end(), 0)
+        self.assertEqual(termios.tcgetattr(t.theirs), t.before)
+        self.assertIn("closed the connection", t.text)
+
+    def test_once_and_without_a_terminal(self):
+        e, _ = self.loaded()
+        got = e.ctl("top", check=False)
+        self.assertEqual((got.returncode, got.stdout), (64, ""))
+        self.assertIn("--once", got.stderr)
+        text = e.ctl("top", "--once").stdout
+        self.assertNotIn("\x1b", text)
+        self.assertIn("enc0 (encoded), up ", text)
+        self.assertIn("\nlang0 ", text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+
+    def test_rates_are_those_of_the_counters(self):
+        e, d = self.loaded()
+        for daemon in (e, d):
+            (peer,), (pool,) = daemon.show("peers"), daemon.show("pools")
+            for row in (peer, pool):
+                self.assertEqual((row["rooms_moved"], row["bytes_moved"]),
+                                 (3, 3 * 300 * 64))
+
+
+class Tables(Case):
+    def test_tables_fit_the_terminal(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        for width in (40, 80, 132):
+            for what in ("status", "rooms", "pools", "peers", "stats",
+                         "ends", "histograms"):
+                with self.subTest(what=what, width=width):
+                    t = Terminal(self, d, width, 24, what)
+                    self.assertEqual(t.end(), 0)
+                    lines = t.text.replace("\r\n", "\n").splitlines()
+                    self.assertGreater(len(lines), 1)
+                    self.assertLessEqual(max(map(len, lines)), width, lines)
+
+    def test_sizes(self):
+        _, d = self.pair()
+        (pool,) = json.loads(d.ctl("pools", "--json").stdout)
+        self.assertEqual(pool["bytes"], 524288)
+        self.assertIn(" 512 KiB ", d.ctl("pools").stdout)
+        self.assertIn(" 524288 ", d.ctl("pools", "--bytes").stdout)
+        self.assertRegex(d.ctl("stats").stdout, r"bytes_moved +0 B ")
+        self.assertRegex(d.ctl("stats", "--bytes").stdout, r"bytes_moved +0 ")
+
+    def test_watch(self):
+        _, d = self.pair()
+        t = Terminal(self, d, 80, 24, "pools", "--watch", "1")
+        t.read(lambda text: text.count("every 1 s: pools") >= 2)
+        t.key(b"\x03")
+        t.end()
+        self.assertEqual(d.ctl("pools", "--watch", "0", check=False).returncode,
+                         64)
