@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import signal
+import struct
 import subprocess
 
 from pair import BUILD, Case, sanitized
@@ -129,6 +131,81 @@ class Trace(Case):
         self.assertGreater(len(numbers), 4096)
         self.assertEqual(len(lm.conn.query("trace")), 4096)
         del e
+
+
+def skewed(path, by_ns):
+    """Writes the recording anew, with a clock that is ahead by so much."""
+    with open(path, "rb") as f:
+        old = f.read()
+    new, at = b"", 0
+    while at < len(old):
+        kind = old[at]
+        new += old[at:at + 1]
+        at += 1
+        if kind == 1:  # a row begins
+            continue
+        name = old[at + 1:at + 1 + old[at]]
+        new += old[at:at + 1] + name
+        at += 1 + len(name)
+        if kind == 2:
+            size = 4 + struct.unpack_from("<I", old, at)[0]
+            new += old[at:at + size]
+        else:
+            size = 8
+            value = struct.unpack_from("<Q", old, at)[0]
+            new += struct.pack("<Q", value + by_ns * (name == b"ns"))
+        at += size
+    with open(path, "wb") as f:
+        f.write(new)
+
+
+class Merge(Case):
+    """Recordings of two hosts, whose clocks have nothing in common."""
+
+    CLOCKS = re.compile(r"the clock of lang0 is ([0-9.]+) ms (ahead of|behind)"
+                        r" that of enc0, within ([0-9.]+) us "
+                        r"\(messages: ([0-9]+) there, ([0-9]+) back\)\n")
+
+    def recordings(self, skew_ns):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        for room in range(1, 21):
+            self.deliver(enc, lm, room, 300)
+        paths = [os.path.join(self.world.dir, x.name) for x in (e, d)]
+        for path, daemon in zip(paths, (e, d)):
+            trace("--save", path, daemons=(daemon,))
+        skewed(paths[1], skew_ns)
+        return paths
+
+    def finds(self, skew_ns):
+        a, b = self.recordings(skew_ns)
+        got = trace("--json", "merge", a, b)
+        self.assertRegex(got.stderr, self.CLOCKS)
+        ms, side, us, there, back = self.CLOCKS.search(got.stderr).groups()
+        found_ns = round(float(ms) * 1e6) * (1 if side == "ahead of" else -1)
+        self.assertLessEqual(abs(found_ns - skew_ns), float(us) * 1e3 + 1)
+        self.assertGreaterEqual(min(int(there), int(back)), 19)
+        found = json.loads(got.stdout)
+        self.assertEqual({h["daemon"] for h in found}, {"enc0", "lang0"})
+        times = [h["ns"] for h in found]
+        self.assertEqual(times, sorted(times))
+        Trace.follow_each_other(
+            self, [h for h in found if h.get("room") == 5])
+
+    def test_a_clock_that_is_ahead(self):
+        self.finds(123_456_789_012)
+
+    def test_a_clock_that_is_behind(self):
+        self.finds(-9_000_000_001)
+
+    def test_what_cannot_be_merged(self):
+        a, b = self.recordings(0)
+        with open(a, "r+b") as f:
+            f.truncate(100)
+        for paths in ((a, b), (b, b), (b, "/nowhere"), (__file__, b)):
+            got = trace("merge", *paths, check=False)
+            self.assertEqual((got.returncode, got.stdout), (1, ""))
+            self.assertTrue(got.stderr.startswith("mmxctl: "))
 
 
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
