@@ -24,6 +24,24 @@ class Vllm(VllmCase):
         self.consumer.finish(r)
         self.assertEqual(self.d.stats()["rooms_succeeded"], 2)
 
+    def test_the_clients_trace_context_goes_with_the_room(self):
+        self.start()
+        for name, context, kept in (
+                ("cat", "00-4bf92f3577b34da6a3ce929d0e0e4736-"
+                 "00f067aa0ba902b7-01", True), ("dog", "nonsense", False)):
+            r = Request(name, (name, 100))
+            r.trace_headers = {"traceparent": context, "tracestate": "a=b"}
+            self.producer.admit(r)
+            self.producer.step(r)
+            r.ec_transfer_params = self.producer.finish(r)
+            self.consumer.admit(r)
+            self.consumer.step(r)
+            self.consumer.finish(r)
+            for daemon in (self.e, self.d):
+                self.assertEqual(
+                    daemon.ended(room_of(r, name)).get("traceparent"),
+                    context if kept else None)
+
     def test_one_picture_in_two_requests_is_moved_once(self):
         self.start()
         a, b = Request("a", ("cat", 300)), Request("b", ("cat", 300))

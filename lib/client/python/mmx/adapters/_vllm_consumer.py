@@ -13,8 +13,8 @@ from mmx import errors
 from ._vllm_ahead import Ahead
 from ._vllm_common import (Link, Load, Loaded, Map, MmxECMetadata, Offer,
                            Pause, Settings)
-from ._vllm_engine import (Counts, Described, features, log, on_device,
-                           rows_of, warn)
+from ._vllm_engine import (Counts, Described, context_of, features, log,
+                           on_device, rows_of, warn)
 
 ATTEMPTS = 3  # requests for an item before it is encoded here
 PAUSE = 0.1  # seconds before the second attempt, then twice as long
@@ -43,6 +43,7 @@ class _Item:
     ahead: bool = False  # the room was asked for before: _vllm_ahead.py
     resident: bool = False  # in vLLM's own cache
     given_up: bool = False
+    context: str = ""  # of the first request that has it
 
 
 class ConsumerScheduler:
@@ -174,7 +175,7 @@ class ConsumerScheduler:
         if item is None:
             if offer is None:
                 return None
-            item = self.items[identifier] = _Item()
+            item = self.items[identifier] = _Item(context=context_of(request))
         item.users.add(request.request_id)
         if offer and offer != item.used and offer not in item.offers and \
                 (offer.encoder, offer.room) not in self._declined:
@@ -204,7 +205,8 @@ class ConsumerScheduler:
                     raise errors.UnknownRoom("no encoder has it")
                 item.room = item.room or self._request(
                     identifier, item.used, pool,
-                    (group_id, several) if item.grouped else None)
+                    (group_id, several) if item.grouped else None,
+                    item.context)
                 item.asked = time.monotonic()
                 self.counts.add("rooms_requested")
                 if item.ahead:
@@ -215,12 +217,13 @@ class ConsumerScheduler:
                 self._failed(identifier, item, e)
 
     def _request(self, identifier: str, offer: Offer, pool: mmx.Pool,
-                 group: Optional[Tuple[int, int]]) -> mmx.Room:
+                 group: Optional[Tuple[int, int]],
+                 context: str) -> mmx.Room:
         return self.link.conn.request(
             offer.room, pool, offer.encoder, rows=offer.rows,
             storage="compact", key=self.settings.key(identifier),
             group=group, announced=True, deadline=self.settings.deadline,
-            secret=offer.secret)
+            secret=offer.secret, traceparent=context)
 
     def _unheard(self, identifier: str) -> bool:
         """True if no request has named the item yet, and vLLM has not got

@@ -189,6 +189,16 @@ def features(request: Any) -> Iterable[Any]:
     return getattr(request, "mm_features", None) or ()
 
 
+def context_of(request: Any) -> str:
+    """Returns the trace context of the client's request, which vLLM keeps in
+    trace_headers; empty: there is none, or none of W3C's form."""
+    headers = getattr(request, "trace_headers", None) or {}
+    try:
+        return mmx.wire.traceparent(headers.get("traceparent", ""))
+    except (TypeError, ValueError):
+        return ""
+
+
 def rows_of(feature: Any) -> int:
     """Returns an item's rows: positions that take one, not the span."""
     position = feature.mm_position

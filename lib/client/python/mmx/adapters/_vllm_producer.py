@@ -11,7 +11,8 @@ from mmx import errors
 
 from ._vllm_common import (DTYPES, Link, MmxECMetadata, Pause, Save,
                            Settings)
-from ._vllm_engine import Counts, Described, features, rows_of, warn
+from ._vllm_engine import (Counts, Described, context_of, features, rows_of,
+                           warn)
 
 
 class ProducerScheduler:
@@ -90,6 +91,7 @@ class ProducerScheduler:
         knows = self.link.conn.can("SECRETS")
         items = [mmx.Item(secrets.randbits(64) or 1, rows, rows, keep=True,
                           key=self.settings.key(h), aux=self.aux(request, h),
+                          traceparent=context_of(request),
                           secret=mmx.secret() if knows else
                           mmx.wire.NO_SECRET)
                  for h, rows in lengths.items()]
