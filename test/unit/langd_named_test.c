@@ -1,0 +1,100 @@
+/* langd_named_test.c - encoders that the configuration names no more, or again,
+ * while they have rooms. */
+#include "test/there.h"
+
+#include <stdio.h>
+
+/* Puts the peers of the configuration in force as they are now. */
+static void take(struct rig *l, const char *at_once)
+{
+    struct event ev = {.type = EV_CONF, .text = at_once};
+
+    rig_step(l, &ev);
+}
+
+/* Takes the only peer out of the configuration, or puts it back. */
+static void name_it(struct rig *l, bool named)
+{
+    l->conf.peers_count = named;
+    take(l, NULL);
+}
+
+static uint64_t peers(struct rig *l)
+{
+    char text[64] = "";
+
+    snprintf(text, sizeof(text), "%s", brain_text(l, "peers", "state", 0));
+    return text[0] != 0;
+}
+
+TEST(one_that_has_left_completes_its_room_and_takes_no_other)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    name_it(l, false);
+    T_EQ_STR(brain_text(l, "peers", "state", 0), "leaving");
+    T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 0);
+    T_EQ_U64(brain_say(l, 0, request(2, 1, MODE_WHOLE)), ERR_NOT_READY);
+    brain_conn(l, 1, "s");
+    T_OK(brain_say(l, 1, attach(1, 0, RIGHT_READ))); /* of another rank */
+    fill(l, &t, 8);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    T_EQ_U64(brain_state(l, 1, 0), ROOM_SUCCESS);
+}
+
+TEST(without_rooms_it_is_forgotten_at_once)
+{
+    struct rig *l = langd_up(NULL, NULL);
+
+    name_it(l, false);
+    T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 1);
+    T_TRUE(!peers(l));
+    name_it(l, true);
+    T_EQ_STR(brain_text(l, "peers", "state", 0), "unknown");
+    T_OK(brain_say(l, 0, request(2, 1, MODE_WHOLE)));
+    T_EQ_U64(brain_acts(l, ACT_CONNECT), 1);
+}
+
+TEST(named_again_it_goes_on_where_it_was)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0), u;
+
+    name_it(l, false);
+    name_it(l, true);
+    T_EQ_STR(brain_text(l, "peers", "state", 0), "up");
+    T_EQ_U64(brain_acts(l, ACT_DISCONNECT) + brain_acts(l, ACT_CONNECT), 0);
+    u = ask_room(l, 2, 1);
+    fill(l, &t, 8);
+    fill(l, &u, 8);
+    T_EQ_U64(brain_state(l, 0, 1), ROOM_SUCCESS);
+}
+
+TEST(another_name_of_one_address_is_the_same_encoder)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+    struct local_msg m = request(2, 1, MODE_WHOLE);
+
+    snprintf(l->conf.peers[0].name, 8, "other");
+    take(l, NULL);
+    T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 0);
+    m.request.encoder = span_str("other");
+    T_OK(brain_say(l, 0, m));
+    T_TRUE(brain_said(l, PEER_INIT, 0) != NULL);
+    fill(l, &t, 8);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+}
+
+TEST(at_once_its_rooms_fail)
+{
+    struct rig *l = langd_up(NULL, NULL);
+
+    (void)ask_room(l, 1, 0);
+    l->conf.peers_count = 0;
+    take(l, "enc");
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
+    T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
+}
