@@ -17,6 +17,7 @@ SERVER = "sglang.srt.disaggregation.encoder.server"
 HTTP = "sglang.srt.disaggregation.encoder.http_server"
 CONNECT_S = 1  # for a daemon that is away: each request waits this long
 LATER_S = 2  # for ranks that ask after the encoder has failed
+HERE_BYTES = 1 << 20  # copied on the loop: a thread's turn takes longer
 LOOK_S = 0.25  # between two looks whether SGLang has given a request up
 
 
@@ -111,7 +112,10 @@ def make_delivery(server: Any) -> type:
 
             def write() -> None:
                 source[field_of(source.pool)][0:len(rows)] = rows
-            await asyncio.to_thread(write)
+            if rows.nbytes > HERE_BYTES:
+                await asyncio.to_thread(write)
+            else:
+                write()
             source.commit(0, len(rows), final=True)
             await self._until(source.done, state)
 
