@@ -119,6 +119,26 @@ class Trace(Case):
         self.assertNotIn("room 8", names.values())
         self.assertGreaterEqual(len(flows), 3)
 
+    def test_follow(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 7, 300)
+        got = subprocess.Popen(
+            [MMXCTL, "--socket", e.socket, "trace", "--follow"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        try:
+            for room in (7, 8):  # what was, then what comes
+                while True:
+                    words = got.stdout.readline().split()
+                    self.assertTrue(words, "it has ended")
+                    if words[3:5] == [str(room), "freed:"]:
+                        break
+                if room == 7:
+                    self.deliver(enc, lm, 8, 300)
+        finally:
+            got.terminate()
+            got.communicate()
+
     def test_more_than_a_report_holds(self):
         e, d = self.pair()
         lm = self.world.engine(d)
