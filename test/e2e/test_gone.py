@@ -6,6 +6,18 @@ import time
 from engine import LIMIT
 from pair import Case, eventually
 
+import mmx
+
+# How far the engine that encodes has come, a step after the other.
+STEPS = (lambda enc, r: enc.announce(r, 300, 300),
+         lambda enc, r: enc.granted(r),
+         lambda enc, r: enc.write(r, 0, 100),
+         lambda enc, r: enc.commit(r, 0, 100),
+         lambda enc, r: enc.write(r, 100, 300),
+         lambda enc, r: enc.commit(r, 100, 300, final=True),
+         lambda enc, r: enc.done(r))
+FINAL = 6  # with so many steps done the rows need no engine
+
 
 class Gone(Case):
     def lost(self, lm, room, **more):
@@ -86,3 +98,103 @@ class Gone(Case):
         enc.done(2)
         enc.release(2)
         self.deliver(enc, lm, 1, 300)  # its id is as good as ever
+
+
+class Steps(Case):
+    """What encodes a room ends after each of its steps in turn. The room ends
+    in its reason, others go on, and every block is free."""
+
+    def upto(self, k, room, kill, others=lambda: None):
+        """A room whose encoding ends with k steps done; its end at langd."""
+        enc = self.world.process(self.e)
+        lm = self.world.engine(self.d)
+        lm.request(room, "enc0")
+        for step in STEPS[:k]:
+            step(enc, room)
+        others()
+        kill(enc)
+        if kill == self.engine and k == 0:
+            lm.abort(room)  # it was never announced: this side ends it
+        try:
+            self.assertEqual(lm.ready(room), 300)
+            self.good(lm, room)
+            end = "ready"
+        except mmx.MmxError as e:
+            end = e.reason
+        lm.release(room)
+        return end
+
+    def engine(self, enc):
+        enc.kill()
+
+    def test_an_engine_that_dies_at_every_step(self):
+        self.e, self.d = self.pair()
+        mine, its = self.engines(self.e, self.d)
+        for k in range(len(STEPS) + 1):
+            with self.subTest(k=k):
+                room = 100 + k
+
+                def begun():
+                    its.request(room, "enc0")
+                    mine.announce(room, 500, 500)
+                    mine.granted(room)
+                end = self.upto(k, 1 + k, self.engine, begun)
+                self.assertEqual(end, "aborted" if k == 0 else "ready"
+                                 if k >= FINAL else "engine-lost")
+                mine.finish(room, 0, 500)
+                self.assertEqual(its.ready(room), 500)
+                self.good(its, room)
+                its.release(room)
+                self.assertEqual(mine.done(room), [1, 0])
+                mine.release(room)
+                self.world.all_free()
+
+    def test_a_daemon_that_dies_at_every_step(self):
+        self.e = self.world.encoded()
+        other = self.world.encoded("enc1")
+        self.d = self.world.langd([self.e, other],
+                                  timeouts={"unreachable": "2s"})
+        mine, its = self.world.engine(other), self.world.engine(self.d)
+        for k in range(len(STEPS) + 1):
+            with self.subTest(k=k):
+                end = self.upto(k, 1 + k, lambda enc: self.e.kill())
+                if k < FINAL:
+                    self.assertEqual(end, "peer-lost")
+                elif k == len(STEPS):
+                    self.assertEqual(end, "ready")
+                self.deliver(mine, its, 100 + k, 500, "enc1")
+                self.e.start()
+                self.world.all_free()
+
+
+class Slow(Case):
+    def test_one_that_does_not_release_what_it_has_read(self):
+        # Its pool is its own affair: rooms of the other pool go on, those of
+        # the same end by their own time and say what they lacked.
+        pools = [{"name": n, "blocks": 8, "block_rows": 128,
+                  "layout": "embedding:u8:64"} for n in ("a", "b")]
+        e, d = self.pair(encoded={"pools": pools}, langd={"pools": pools})
+        enc, slow = (self.world.engine(x, pool="a") for x in (e, d))
+        other = [self.world.engine(x, pool="b") for x in (e, d)]
+        slow.request(1, "enc0")
+        enc.encode(1, 1000)
+        slow.ready(1)
+        enc.done(1)
+        enc.release(1)
+        lent = [slow.rooms[1].view("embedding", release=True)]
+        slow.request(2, "enc0", deadline=0.5)
+        enc.encode(2, 1000)
+        self.assertEqual(slow.failed(2), "timeout")
+        self.assertIn("it got none of the 8 blocks", slow.rooms[2].reason.text)
+        slow.release(2)
+        enc.failed(2)
+        enc.release(2)
+        self.deliver(*other, 3, 1000)
+        slow.request(4, "enc0")
+        enc.encode(4, 1000)
+        lent.clear()  # collected at last
+        self.assertEqual(slow.ready(4), 1000)
+        self.good(slow, 4)
+        slow.release(4)
+        enc.done(4)
+        enc.release(4)

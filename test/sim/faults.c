@@ -176,6 +176,9 @@ static const struct {
     {"two", to_two, 2}, {"stream", streams, 1}, {"group", grouped, 1},
     {"ends", ends, 1}, {"break", breaking, 1}, {"victim", ended_for_others, 1}};
 
+/* The first of them: no room in them needs another. */
+#define PLAIN_WORLDS 4
+
 /* what goes wrong */
 
 static const char *const hows[] = {"", "lost", "twice", "late"};
@@ -276,6 +279,76 @@ static void crash_fault(void)
     world_finish(LIMIT);
 }
 
+/* True if the engine of the room knows its end, or has its rows. */
+static bool knows(const struct cons *c)
+{
+    return c->over ||
+           (c->h[0] && (c->h[0]->seen_failed || c->h[0]->seen_ready));
+}
+
+/* The encoder's daemon goes and does not come back: every room that was or is
+ * requested ends when that is known, no deadline is waited for. */
+static void gone_fault(void)
+{
+    struct daemon *d;
+
+    prepare();
+    d = W.daemons[0];
+    CHECK(d->role == ROLE_ENCODED, "daemon 0 has role %u", d->role);
+    at(W.fault.when_ns, crashes, d, 0, 0);
+    for (struct prod *p = prods_all(); p; p = p->next)
+        p->must_succeed = false;
+    for (struct cons *c = cons_all(); c; c = c->next) {
+        c->must_succeed = false;
+        c->lost_with_daemon = true;
+    }
+    (void)run_until(W.fault.when_ns + 6 * NS_PER_S); /* unreachable: 5 s */
+    for (struct cons *c = cons_all(); c; c = c->next)
+        HOLDS(knows(c), "what is gone is not waited for", "room %llu waits",
+            (unsigned long long)c->room);
+    daemon_start(d);
+    world_finish(LIMIT);
+}
+
+static void engine_dies(void *p, uint64_t session, uint64_t b)
+{
+    struct prod *of = p;
+
+    (void)session;
+    (void)b;
+    if (of->h[0])
+        econn_die(of->h[0]->c);
+}
+
+/* The engine that encodes room 1 dies: its rooms end within a second, all
+ * others succeed. */
+static void engine_fault(void)
+{
+    struct prod *of = NULL;
+
+    prepare();
+    for (struct prod *p = prods_all(); p; p = p->next)
+        if (p->room == 1)
+            of = p;
+    CHECK(of, "world %u has no room 1", W.fault.world);
+    for (struct prod *p = prods_all(); p; p = p->next)
+        if (p->session == of->session) {
+            p->must_succeed = false;
+            rooms_wanted--;
+        }
+    for (struct cons *c = cons_all(); c; c = c->next)
+        c->must_succeed = c->room % 4 != 1;
+    at(W.fault.when_ns, engine_dies, of, 0, 0);
+    (void)run_until(W.fault.when_ns + NS_PER_S);
+    for (struct cons *c = cons_all(); c; c = c->next)
+        HOLDS(c->room != 1 || knows(c), "an engine's end is known soon",
+            "room 1 waits");
+    run_to_end();
+    HOLDS(W.succeeded >= rooms_wanted, "an engine's end is its own",
+        "%u of %u rooms succeeded", W.succeeded, rooms_wanted);
+    world_finish(LIMIT);
+}
+
 /* the list of all */
 
 static void one(fault_runner start, void (*run)(void), const char *fmt, ...)
@@ -324,6 +397,14 @@ void faults_list(fault_runner start)
         for (uint32_t ms = 1; ms <= 40; ms++) {
             W.fault.when_ns = ms * MS;
             one(start, break_fault, "%s/break-%u", name, ms);
+        }
+        for (uint32_t ms = 2; ms <= 40 && i < PLAIN_WORLDS; ms++) {
+            W.fault.when_ns = ms * MS + 500000;
+            one(start, engine_fault, "%s/engine-%u", name, ms);
+        }
+        for (uint32_t ms = 1; ms <= 40; ms += 2) {
+            W.fault.when_ns = ms * MS + 500000;
+            one(start, gone_fault, "%s/gone-%u", name, ms);
         }
         for (uint32_t k = 0; k <= worlds[i].langds; k++)
             for (uint32_t ms = 2; ms <= 40; ms += 2) {
