@@ -54,7 +54,8 @@ static struct column *column_of(struct table *t, const struct cell *c)
     return &t->columns[k];
 }
 
-/* True if the cell is a number of bytes. */
+/* True if the cell is a number of bytes; that of a row is part of a layout, and
+ * stays exact. */
 static bool is_size(const struct table *t, const struct cell *c)
 {
     size_t len = c->name.len;
@@ -62,7 +63,8 @@ static bool is_size(const struct table *t, const struct cell *c)
     return c->kind == CELL_NUMBER &&
            (span_eq(c->name, span_str("bytes")) ||
                span_eq(c->name, span_str("bytes_moved")) ||
-               (len > 6 && !memcmp(c->name.p + len - 6, "_bytes", 6)) ||
+               (len > 6 && !memcmp(c->name.p + len - 6, "_bytes", 6) &&
+                   !span_eq(c->name, span_str("row_bytes"))) ||
                (t->sized && span_eq(c->name, span_str("value"))));
 }
 

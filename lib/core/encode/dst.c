@@ -211,9 +211,8 @@ void edst_end(struct encoded *e, struct edst *d, enum err outcome)
     } else if (outcome == OK) {
         m->served++;
         count_ready(e, d);
-        e->b.peers.peers[d->peer].rooms_moved++;
-        e->b.peers.peers[d->peer].bytes_moved +=
-            (uint64_t)m->item->total * eroom_pool(e, m)->meta->layout.row_bytes;
+        peer_moved(&e->b.peers.peers[d->peer], m->item->total,
+            &eroom_pool(e, m)->meta->layout);
     } else {
         m->failed++;
         if (m->fail_reason == OK)

@@ -200,8 +200,8 @@ static void succeed(struct langd *l, struct lroom *m)
     l->b.stats[STAT_bytes_moved] += bytes;
     if (m->peer != NONE) {
         debt_owe(&m->debt, OWE_ACK);
-        l->b.peers.peers[m->peer].rooms_moved++;
-        l->b.peers.peers[m->peer].bytes_moved += bytes;
+        peer_moved(&l->b.peers.peers[m->peer], m->total,
+            &l->pools[m->pool].meta->layout);
     }
     m->consumer_ns = l->b.now_ns + l->b.c.conf->timeout_consumer;
     finish(l, m, ROOM_SUCCESS);

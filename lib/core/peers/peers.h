@@ -144,6 +144,14 @@ struct peer *peer_new(struct peers *p);
 struct peer *peer_idle(const struct peers *p, uint32_t but, uint64_t now_ns);
 struct peer *peer_named(const struct peers *p, struct span name);
 
+/* Counts a room that succeeded with the peer. */
+static inline void peer_moved(
+    struct peer *p, uint32_t rows, const struct layout *layout)
+{
+    p->rooms_moved++;
+    p->bytes_moved += (uint64_t)rows * layout->row_bytes;
+}
+
 /* True if the peer has named the ability in its last HELLO: what it is for may
  * be sent to it. */
 static inline bool peer_can(const struct peer *p, enum peer_ability a)
