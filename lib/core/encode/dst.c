@@ -477,11 +477,10 @@ static void open_job(
 static void send_more(struct encoded *e, struct out *out, struct edst *d)
 {
     struct eroom *m = d->room;
-    uint32_t limit =
-        min_u32(item_sendable(m->item, d->unit_rows), grantable(d));
-    uint32_t before;
+    uint32_t limit = item_sendable(m->item, d->unit_rows), before;
     struct data_cmd cmd;
 
+    limit = min_u32(limit, grantable(d));
     CHECK(d->job != JOB_CLOSING && d->unit_rows > 0,
         "destination %u sends units of %u rows in job state %u",
         edst_slot(e, d), d->unit_rows, d->job);
