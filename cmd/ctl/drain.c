@@ -76,7 +76,7 @@ static void show(const struct left *l, char shown[256], const struct asked *a)
         l->name, (unsigned long long)l->rooms, l->rooms == 1 ? "" : "s", bytes);
     if (a->json || strcmp(text, shown) == 0)
         return;
-    strcpy(shown, text);
+    memcpy(shown, text, sizeof(text));
     printf(live ? "\r\033[K%s" : "%s\n", text);
     fflush(stdout);
 }
