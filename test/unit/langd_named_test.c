@@ -1,8 +1,11 @@
 /* langd_named_test.c - encoders that the configuration names no more, or again,
- * while they have rooms. */
+ * while they have rooms or are not connected, and addresses that control.allow
+ * has no more. `enc` is peer 0. */
 #include "test/there.h"
 
 #include <stdio.h>
+
+#define ENC "tcp://127.0.0.1:7601" /* of `enc` */
 
 /* Puts the peers of the configuration in force as they are now. */
 static void take(struct rig *l, const char *at_once)
@@ -97,4 +100,83 @@ TEST(at_once_its_rooms_fail)
     T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
     T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
+}
+
+static void allow(struct rig *l, const char *address)
+{
+    struct conf_list *list = &l->conf.control_allow;
+
+    list->count = address != NULL;
+    if (address)
+        snprintf(list->items[0], sizeof(list->items[0]), "%s", address);
+    take(l, NULL);
+}
+
+static struct local_msg request_at(
+    const char *encoder, uint64_t room, uint32_t cell)
+{
+    struct local_msg m = request(room, cell, MODE_WHOLE);
+
+    m.request.encoder = span_str(encoder);
+    return m;
+}
+
+TEST(an_encoder_leaves_before_it_is_known_to_be_lost)
+{
+    struct rig *l = langd_up(NULL, NULL);
+
+    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    name_it(l, false);
+    brain_pass(l, 10000);
+    T_EQ_U64(brain_stat(l, "peers_unreachable"), 0);
+}
+
+TEST(an_encoder_leaves_that_answers_no_hello)
+{
+    struct rig *l = langd(NULL, NULL);
+
+    rig_step(l, &(struct event){.type = EV_SEEK});
+    rig_step(l, &(struct event){.type = EV_LINK_UP});
+    T_TRUE(brain_said(l, PEER_HELLO, 0) != NULL);
+    name_it(l, false);
+    brain_pass(l, 10000);
+    T_TRUE(brain_said(l, PEER_HELLO, 0) == NULL);
+}
+
+TEST(an_address_that_is_allowed_no_more_takes_no_rooms)
+{
+    struct rig *l = langd("control.allow=tcp://127.0.0.1:7777", NULL);
+
+    T_OK(brain_say(l, 0, request_at("tcp://127.0.0.1:7777", 1, 0)));
+    allow(l, NULL);
+    T_ERR(brain_say(l, 0, request_at("tcp://127.0.0.1:7777", 2, 1)),
+        ERR_NOT_READY);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    rig_step(l, &(struct event){.type = EV_SEEK});
+    T_EQ_STR(brain_text(l, "peers", "name", 1), "");
+}
+
+TEST(an_encoder_that_leaves_and_is_allowed_stays_one)
+{
+    struct rig *l = langd_up("control.allow=tcp://127.0.0.1:*", NULL);
+
+    T_OK(brain_say(l, 0, request_at("enc", 1, 0)));
+    name_it(l, false);
+    T_ERR(brain_say(l, 0, request_at("enc", 2, 1)), ERR_NOT_READY);
+    T_OK(brain_say(l, 0, request_at(ENC, 3, 2)));
+    T_EQ_U64(brain_said(l, PEER_INIT, 0)->room, 3);
+    T_EQ_STR(brain_text(l, "peers", "name", 1), "");
+}
+
+TEST(an_encoder_that_is_leaving_may_be_allowed_again)
+{
+    struct rig *l = langd_up(NULL, NULL);
+
+    T_OK(brain_say(l, 0, request_at("enc", 1, 0)));
+    name_it(l, false);
+    T_ERR(brain_say(l, 0, request_at(ENC, 2, 1)), ERR_NOT_READY);
+    allow(l, ENC);
+    T_OK(brain_say(l, 0, request_at(ENC, 3, 2)));
+    T_EQ_U64(brain_said(l, PEER_INIT, 0)->room, 3);
+    T_EQ_STR(brain_text(l, "peers", "name", 1), "");
 }

@@ -271,7 +271,7 @@ static bool pending(const void *brain)
         if (l->pools[i].dirty)
             return true;
     return !list_empty(&l->todo) || !list_empty(&l->settled) || l->aux_dirty ||
-           !list_empty(&l->tickets.dirty);
+           l->leave_due || !list_empty(&l->tickets.dirty);
 }
 
 static uint64_t deadline(const void *brain)

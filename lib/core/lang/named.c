@@ -4,8 +4,8 @@
  *
  * Invariants: an encoder that is named no more takes no new room; its entry
  * stays until its rooms have ended and nobody waits for one, so that its number
- * stays its own. One address is one entry: named again, by whatever name, it
- * goes on there. An encoder that has moved is two until then.
+ * stays its own. One address is one entry: named again, by whatever name, or
+ * allowed, it goes on there. An encoder that has moved is two until then.
  *
  * Rejected: ending the rooms of an encoder that is taken out of a file. It is
  * taken out to be stopped after them. */
@@ -31,6 +31,24 @@ static bool is_address(struct span a)
         if (!memchr(chars, a.p[i], sizeof(chars) - 1))
             return false;
     return true;
+}
+
+static bool allowed(const struct langd *l, struct span name)
+{
+    const struct conf_list *allow = &l->b.c.conf->control_allow;
+
+    for (uint32_t i = 0; i < allow->count && is_address(name); i++) {
+        struct span a = span_str(allow->items[i]);
+        bool star = a.len > 0 && a.p[a.len - 1] == '*';
+
+        if (strcmp(allow->items[i], CONF_ALLOW_KEY) == 0)
+            return true; /* nothing is said there before a key is proven */
+        a.len -= star;
+        if (star ? name.len >= a.len && memcmp(a.p, name.p, a.len) == 0
+                 : span_eq(a, name))
+            return true;
+    }
+    return false;
 }
 
 /* places */
@@ -110,6 +128,10 @@ void named_serve(struct langd *l, struct out *out)
     for (uint32_t i = 0; l->leaving && i < l->b.peers.max; i++) {
         struct peer *p = &l->b.peers.peers[i];
 
+        if (!out_has_room(out)) {
+            l->leave_due = true;
+            return;
+        }
         if (!p->used || !p->leaving || !list_empty(&p->rooms) ||
             engines_wait_for(&l->b.engines, i))
             continue;
@@ -131,21 +153,32 @@ void named_init(struct langd *l)
             "limits.peers is below the %u peers of the config", c->peers_count);
 }
 
+/* Decides anew whether requests may name the encoder. One of the configuration
+ * that has left it may be named by its address, if that is allowed. */
+static void look_again(struct langd *l, struct peer *p, const char *at_once)
+{
+    bool named_no_more = (p->configured || p->leaving) && !in_conf(l, p);
+    bool may = allowed(l, span_str(p->address));
+
+    if (p->configured && !named_no_more)
+        return;
+    if (named_no_more && at_once && named(p, span_str(at_once)))
+        end_rooms(l, p);
+    p->configured = false;
+    if (may)
+        memcpy(p->label, p->address, sizeof(p->label));
+    l->leaving -= p->leaving;
+    p->leaving = !may;
+    l->leaving += p->leaving;
+}
+
 void named_conf(struct langd *l, struct out *out, const char *at_once)
 {
     const struct conf *c = l->b.c.conf;
 
-    for (uint32_t i = 0; i < l->b.peers.max; i++) {
-        struct peer *p = &l->b.peers.peers[i];
-
-        if (p->used && p->configured && !in_conf(l, p)) {
-            p->configured = false;
-            p->leaving = true;
-            l->leaving++;
-        }
-        if (p->used && p->leaving && at_once && named(p, span_str(at_once)))
-            end_rooms(l, p);
-    }
+    for (uint32_t i = 0; i < l->b.peers.max; i++)
+        if (l->b.peers.peers[i].used)
+            look_again(l, &l->b.peers.peers[i], at_once);
     named_serve(l, out);
     for (uint32_t i = 0; i < c->peers_count; i++)
         if (!configured(l, out, &c->peers[i]))
@@ -154,24 +187,6 @@ void named_conf(struct langd *l, struct out *out, const char *at_once)
 }
 
 /* finding */
-
-static bool allowed(const struct langd *l, struct span name)
-{
-    const struct conf_list *allow = &l->b.c.conf->control_allow;
-
-    for (uint32_t i = 0; i < allow->count && is_address(name); i++) {
-        struct span a = span_str(allow->items[i]);
-        bool star = a.len > 0 && a.p[a.len - 1] == '*';
-
-        if (strcmp(allow->items[i], CONF_ALLOW_KEY) == 0)
-            return true; /* nothing is said there before a key is proven */
-        a.len -= star;
-        if (star ? name.len >= a.len && memcmp(a.p, name.p, a.len) == 0
-                 : span_eq(a, name))
-            return true;
-    }
-    return false;
-}
 
 struct peer *named_find(
     struct langd *l, struct out *out, struct span name, const char **text)

@@ -594,6 +594,8 @@ void peer_forget(struct peers *p, struct out *out, struct peer *peer)
         peer_lost(p, out, peer, true);
     end_key(p, out, peer); /* one that has never said HELLO has one, too */
     peer_disconnect(p, out, peer);
+    peer->lost_ns = peer->hello_ns = peer->away_ns = TIME_NEVER;
+    peer_arm(p, peer);
     peer->used = false;
 }
 
