@@ -46,6 +46,7 @@ enum { CTL_WAIT_S = 10 };
 /* One connection to one daemon. */
 struct ctl {
     int s;             /* -1: not connected */
+    uint64_t until_ns; /* no call waits longer than that; 0: no limit */
     int fd;            /* came with the last message; -1: none */
     struct reader in;  /* the rest of the packet */
     struct reader got; /* answer of ctl_ask, in `answer` */

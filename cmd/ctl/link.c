@@ -87,6 +87,23 @@ bool ctl_send(struct ctl *c, const struct local_msg *m)
     return false;
 }
 
+/* Has the next call wait until c->until_ns at most. False: that is past. */
+static bool in_time(struct ctl *c)
+{
+    uint64_t now = ctl_now_ns(), us;
+    struct timeval left;
+
+    if (!c->until_ns)
+        return true;
+    errno = EAGAIN;
+    if (now >= c->until_ns)
+        return false;
+    us = (c->until_ns - now) / 1000 + 1;
+    left.tv_sec = (time_t)(us / 1000000);
+    left.tv_usec = (suseconds_t)(us % 1000000);
+    return setsockopt(c->s, SOL_SOCKET, SO_RCVTIMEO, &left, sizeof(left)) == 0;
+}
+
 /* Receives a packet, and the descriptor that came with it. */
 static bool receive(struct ctl *c)
 {
@@ -104,6 +121,8 @@ static bool receive(struct ctl *c)
     if (c->fd >= 0)
         close(c->fd);
     c->fd = -1;
+    if (!in_time(c))
+        return false;
     do
         n = recvmsg(c->s, &m, MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);

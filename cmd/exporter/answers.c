@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WAIT_S = 2 };
+enum { WAIT_S = 4 }; /* for each daemon; Prometheus waits 10 s for both */
 
 static const char *const words[SAID_COUNT] = {
     [SAID_STATUS] = "status",
@@ -47,11 +47,13 @@ static bool greet(struct ctl *c)
 
 void daemon_ask(struct daemon *d)
 {
+    uint64_t until_ns = ctl_now_ns() + WAIT_S * NS_PER_S;
     struct ctl *c = ctl_open(d->path, WAIT_S);
 
     CHECK(!d->up, "%s is asked twice", d->label);
     if (!c)
         return;
+    c->until_ns = until_ns;
     d->up = greet(c);
     for (unsigned i = 0; i < SAID_COUNT && d->up; i++)
         d->up = ask(c, d, i);

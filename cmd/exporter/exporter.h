@@ -32,7 +32,7 @@ struct daemon {
     uint8_t *memory[SAID_COUNT];
 };
 
-/* Asks the daemon, at most 2 s for each report. */
+/* Asks the daemon, for a few seconds at most. */
 void daemon_ask(struct daemon *d);
 void daemon_forget(struct daemon *d);
 

@@ -190,6 +190,33 @@ class Exporter(Scraped):
                               if 'daemon="langd"' in k],
                              [('mmx_up{daemon="langd"}', 0)])
 
+    def test_a_daemon_that_goes_on_and_on(self):
+        """Each packet comes soon, and there is always one more."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "slow.sock")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(listener.close)
+        listener.bind(path)
+        listener.listen()
+        url = self.start("--langd", path)
+        half = wire.REPORT.encode(2, text=b"", more=1)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            got = pool.submit(self.get, url + "/metrics")
+            s, _ = listener.accept()
+            s.recv(wire.PACKET_MAX)
+            s.send(wire.WELCOME.encode(1, version=1, role=2, cells=1,
+                                       abilities=1 << wire.ABILITIES["ROWS"]))
+            sent = 0
+            with self.assertRaises(OSError):  # the exporter has closed it
+                while sent < 10 * LIMIT:
+                    s.send(half)
+                    sent += 1
+                    concurrent.futures.wait([got], 0.1)
+            s.close()
+            seen = self.values(got.result(LIMIT))
+        self.assertEqual(seen['mmx_up{daemon="langd"}'], 0)
+
     def test_a_port_that_is_taken(self):
         with socket.create_server(("127.0.0.1", 0)) as s:
             port = s.getsockname()[1]
