@@ -111,9 +111,9 @@ struct node {
     struct out out;
     struct outbox outbox;
     bool ending, stopping; /* after the drain; now */
-    bool lines_lost;      /* omitted log lines are not reported yet */
-    uint64_t drain_ns;    /* deadline of the drain */
-    struct health health; /* as the service manager heard it last */
+    bool lines_lost;       /* omitted log lines are not reported yet */
+    uint64_t drain_ns;     /* deadline of the drain */
+    struct health health;  /* as the service manager heard it last */
     struct reload reload;
 };
 

@@ -18,6 +18,7 @@ sys.path.append(ENGINES)  # last: an engine that is installed comes first
 from vllm.distributed.ec_transfer.ec_connector import (  # noqa: E402
     base as vllm_base)
 
+import mmx  # noqa: E402
 from mmx.adapters import (_vllm_common, _vllm_engine,  # noqa: E402
                           vllm_ec)
 
@@ -54,8 +55,11 @@ class Vllm(unittest.TestCase):
             self.assertTrue(c.ensure_cache_available(None, 0))
             self.assertFalse(c.has_cache_item("x"))
             self.assertFalse(c.has_pending_push_work())
-            self.assertEqual(c.request_finished(None), (False, None))
-            c.bind_connector_metadata(c.build_connector_meta(None))
+            self.assertEqual(
+                c.request_finished(types.SimpleNamespace(request_id="r")),
+                (False, None))
+            c.bind_connector_metadata(c.build_connector_meta(
+                types.SimpleNamespace(num_scheduled_tokens={})))
             c.start_load_caches({})
             c.save_caches({}, "x")
             self.assertEqual(c.get_finished(set()), (None, None))
@@ -71,8 +75,7 @@ class Vllm(unittest.TestCase):
 
     def test_metadata_travels(self):
         meta = _vllm_common.MmxECMetadata(
-            loads=[_vllm_common.Load(
-                "x", _vllm_common.Offer("enc0", 7, 300), 5, ())],
+            loads=[_vllm_common.Load(5, "x", 300, 9, (mmx.Run(0, 128, 3),))],
             saves=[_vllm_common.Save("y", 8)])
         self.assertEqual(pickle.loads(pickle.dumps(meta)), meta)
 

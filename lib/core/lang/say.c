@@ -32,7 +32,7 @@ static void tell(struct langd *l, struct out *out, const struct lroom *m,
 {
     peer_send(&l->b.peers, out, p, msg);
     happened_message(&l->b, HAPPENED_SENT, msg, m ? m->uid : NONE,
-        peer_index(&l->b.peers, p), rows);
+        m ? m->peer : peer_index(&l->b.peers, p), rows);
 }
 
 struct span say_groups(const struct conn *c, uint8_t bytes[GROUPS_BYTES])
