@@ -24,7 +24,7 @@ void check_failed(
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    log_text("<0>%s:%d: check failed: %s: %s\n", file, line, expr, text);
+    log_text("<2>%s:%d: check failed: %s: %s\n", file, line, expr, text);
     if (!inside && state_printer) {
         inside = true;
         state_printer();

@@ -14,7 +14,6 @@
 
 #include <pthread.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -23,6 +22,7 @@
 
 static __thread sigjmp_buf back;
 static __thread volatile sig_atomic_t inside;
+static void (*_Atomic others)(int number, siginfo_t *info, void *context);
 
 /* The compiler keeps the accesses of the copy between the two. */
 static inline void enter(void)
@@ -40,14 +40,16 @@ static inline void leave(void)
 
 static void on_bus(int number, siginfo_t *info, void *context)
 {
-    (void)info;
-    (void)context;
+    void (*pass_on)(int, siginfo_t *, void *) = atomic_load(&others);
+
     if (inside) {
         inside = 0;
         siglongjmp(back, 1);
     }
     /* Ours no more: the access is done again, and ends the process. */
     signal(number, SIG_DFL);
+    if (pass_on)
+        pass_on(number, info, context);
 }
 
 static void install(void)
@@ -58,6 +60,11 @@ static void install(void)
     a.sa_flags = SA_SIGINFO | SA_NODEFER;
     sigemptyset(&a.sa_mask);
     sigaction(SIGBUS, &a, NULL);
+}
+
+void guard_pass_on(void (*handler)(int number, siginfo_t *info, void *context))
+{
+    atomic_store(&others, handler);
 }
 
 void guard_install(void)

@@ -7,9 +7,14 @@
 
 #include "base/base.h"
 
+#include <signal.h>
+
 /* Catches SIGBUS for the process, as far as it comes from these copies; any
  * other ends the process as before. Any number of calls, any thread. */
 void guard_install(void);
+/* Sets what is called for any other, in the handler, before the default action
+ * ends the process; NULL: nothing. */
+void guard_pass_on(void (*handler)(int number, siginfo_t *info, void *context));
 
 /* Copies as memcpy. False: a page of either is missing; part of `to` may be
  * written. */

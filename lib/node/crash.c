@@ -7,6 +7,7 @@
  * may be what is broken; happenings are plain numbers. */
 #include "node/crash.h"
 
+#include "base/guard.h"
 #include "core/trace/dump.h"
 
 #include <poll.h>
@@ -15,6 +16,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+/* Of a line in the log of the service manager: critical. What is worse is shown
+ * on all terminals, and the lines have ids of rooms. */
+#define LEVEL      "<2>"
 #define LINE_BYTES 256
 #define WRITE_BYTES                                                            \
     4096                 /* a pipe takes as much at once, where it takes any   \
@@ -86,7 +90,7 @@ static void say_named(struct line *l, const char *name, uint64_t value)
 /* Appends what the loop was about. */
 static void say_event(struct line *l, const struct event *ev)
 {
-    line_text(l, "<0>");
+    line_text(l, LEVEL);
     if (!ev) {
         line_text(l, "the loop was in no event\n");
         return;
@@ -123,20 +127,21 @@ void crash_report(int fd, int signal, const struct crash_view *view)
     struct line l = {bytes, 0, sizeof(bytes)};
 
     (void)prctl(PR_GET_NAME, thread);
-    line_text(&l, "<0>");
+    line_text(&l, LEVEL);
     line_text(&l, signal_name(signal));
     line_text(&l, " in thread ");
     line_text(&l, thread);
     line_text(&l, "\n");
+    say(fd, &l); /* where a shard crashed the event may be gone */
     say_event(&l, *view->event);
     from = max_u64(recorder_oldest(r),
         end > CRASH_HAPPENINGS ? end - CRASH_HAPPENINGS : 0);
-    say_named(&l, "<0>the last ", end - from);
+    say_named(&l, LEVEL "the last ", end - from);
     line_text(&l, " happenings, by their age\n");
     for (uint64_t i = from; i < end; i++) {
         if (l.cap - l.len < LINE_BYTES)
             say(fd, &l);
-        line_text(&l, "<0>");
+        line_text(&l, LEVEL);
         /* Not checked: where a shard crashed the loop goes on. */
         dump_happening(
             &l, &r->at[i % RECORDER_SIZE], r->at[(end - 1) % RECORDER_SIZE].ns);
@@ -171,6 +176,7 @@ void crash_watch(const struct crash_view *view)
     atomic_store(&watched, view);
     if (sigaltstack(NULL, &before) == 0 && (before.ss_flags & SS_DISABLE))
         (void)sigaltstack(&mine, NULL);
+    guard_pass_on(on_crash);
     sigfillset(&act.sa_mask);
     /* A sanitizer's own report stays. */
     for (size_t i = 0; i < ARRAY_LEN(signals); i++)
@@ -180,5 +186,6 @@ void crash_watch(const struct crash_view *view)
 
 void crash_forget(void)
 {
+    guard_pass_on(NULL);
     atomic_store(&watched, NULL);
 }

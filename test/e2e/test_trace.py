@@ -292,14 +292,18 @@ class Crash(Case):
             with open(daemon.log, encoding="utf-8") as f:
                 log = f.read()
             name = signal.Signals(number).name
-            if number == signal.SIGSEGV and sanitized(BUILD + "/mmx-langd"):
+            if number != signal.SIGABRT and sanitized(BUILD + "/mmx-langd"):
                 continue  # its own report
-            self.assertIn(f"<0>{name} in thread mmx-{daemon.role}"[:30], log)
+            self.assertIn(f"<2>{name} in thread mmx-{daemon.role}"[:30], log)
+            self.assertNotIn("<0>", log)  # which all terminals would show
             self.assertIn("happenings, by their age", log)
             self.assertIn("room 0000000000000007 ended reason ok", log)
 
     def test_a_bad_access(self):
         self.dies_of(signal.SIGSEGV)
+
+    def test_a_page_that_is_gone(self):
+        self.dies_of(signal.SIGBUS)
 
     def test_an_abort(self):
         self.dies_of(signal.SIGABRT)
