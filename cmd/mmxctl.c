@@ -69,8 +69,10 @@ static void usage(FILE *to)
 
 static int refused(enum err err, struct span text)
 {
-    fprintf(stderr, "mmxctl: %s: %.*s\n", err_name(err), (int)text.len,
-        (const char *)text.p);
+    char clean[REFUSAL_TEXT];
+
+    text_copy(text, clean, sizeof(clean));
+    fprintf(stderr, "mmxctl: %s: %s\n", err_name(err), clean);
     return CTL_REFUSED;
 }
 

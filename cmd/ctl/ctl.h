@@ -87,6 +87,9 @@ int drain(struct ctl *c, const char *order, const struct asked *a);
 enum { SIZE_TEXT = 24 };
 void size_text(uint64_t bytes, bool exact, char out[SIZE_TEXT]);
 
+/* The text of a refusal is a stranger's: a name in it may hold anything. */
+enum { REFUSAL_TEXT = 520 };
+
 /* mmxctl.c: prints why a call failed, m being the last message; returns the
  * exit status. */
 int ctl_failed(const struct local_msg *m);

@@ -3,6 +3,7 @@
 #include "ctl.h"
 
 #include "base/check.h"
+#include "base/text.h"
 
 #include <stdio.h>
 
@@ -35,11 +36,14 @@ static void print_json(struct findings *r, enum finding f, const char *check,
 void findings_say(struct findings *r, enum finding f, const char *check,
     const char *text, const char *advice)
 {
+    static char clean[1u << 16]; /* daemons' names and words are in it */
+
     CHECK((f == FINE) == (advice[0] == 0), "%s: %s", check, advice);
+    text_copy(span_str(text), clean, sizeof(clean));
     if (r->as_json)
         print_json(r, f, check, text, advice);
     else
-        printf("%-4s  %-8s  %s%s%s\n", names[f], check, text,
+        printf("%-4s  %-8s  %s%s%s\n", names[f], check, clean,
             advice[0] ? " -> " : "", advice);
     r->count[f]++;
     fflush(stdout);

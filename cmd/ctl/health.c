@@ -6,6 +6,7 @@
 #include "ctl.h"
 
 #include "base/check.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -36,9 +37,11 @@ static void refused(struct health *h, enum err err, struct span text)
     if (err == ERR_MALFORMED)
         snprintf(h->text, sizeof(h->text),
             "live; an older daemon, which does not say whether it is ready");
-    else
-        snprintf(h->text, sizeof(h->text), "live, but it refuses: %.*s",
-            (int)text.len, (const char *)text.p);
+    else {
+        int n = snprintf(h->text, sizeof(h->text), "live, but it refuses: ");
+
+        text_copy(text, h->text + n, sizeof(h->text) - (size_t)n);
+    }
 }
 
 static void ask(struct ctl *c, struct health *h)

@@ -24,9 +24,11 @@ static int complain(const char *about, const char *why)
     return CTL_REFUSED;
 }
 
-/* Asks for what the side lacks. Returns an exit status. */
+/* Asks for what the side lacks, of what happened until now: a daemon at work
+ * has always more. Returns an exit status. */
 static int ask(struct ctl *c, struct side *s, uint32_t number)
 {
+    int64_t now_ns = (int64_t)ctl_now_ns();
     size_t before;
 
     do {
@@ -36,16 +38,19 @@ static int ask(struct ctl *c, struct side *s, uint32_t number)
         snprintf(what, sizeof(what), "trace %llu", (unsigned long long)s->next);
         before = s->count;
         if (!ctl_ask(c, what, FORM_ROWS, &m)) {
-            fprintf(stderr, "mmxctl: %s: %s: %.*s\n", s->name,
+            char why[REFUSAL_TEXT] = "";
+
+            if (m.type == LOCAL_REPORT)
+                text_copy(m.report.text, why, sizeof(why));
+            fprintf(stderr, "mmxctl: %s: %s: %s\n", s->name,
                 err_name((enum err)(
                     m.type == LOCAL_REPORT ? m.report.err : ERR_DAEMON_LOST)),
-                m.type == LOCAL_REPORT ? (int)m.report.text.len : 0,
-                (const char *)m.report.text.p);
+                why);
             return CTL_REFUSED;
         }
         if (!trace_take(s, number, c->got))
             return complain(s->name, "a report that cannot be read");
-    } while (s->count > before);
+    } while (s->count > before && s->all[s->count - 1].ns < now_ns);
     return CTL_SHOWN;
 }
 

@@ -143,15 +143,21 @@ static void event(
     e->some = true;
 }
 
+/* Makes a text without control characters one of JSON. */
+static void unquote(char *text)
+{
+    for (; *text; text++)
+        if (*text == '"' || *text == '\\')
+            *text = '?';
+}
+
 static void name_of(struct events *e, const char *what, uint32_t side,
     size_t tid, const char *name)
 {
     char clean[64];
 
     text_copy(span_str(name), clean, sizeof(clean));
-    for (char *p = clean; *p; p++)
-        if (*p == '"' || *p == '\\')
-            *p = '?';
+    unquote(clean);
     event(e, "M", side, tid, e->from_ns);
     fprintf(e->to, ",\"name\":\"%s\",\"args\":{\"name\":\"%s\"}}", what, clean);
 }
@@ -235,9 +241,8 @@ static void take(struct events *e, const struct happening *h)
     if (tid)
         take_phase(e, h, tid);
     event(e, "i", h->side, tid, h->ns);
-    for (char *p = did; *p; p++)
-        if (*p == '"' || *p == '\\' || (unsigned char)*p < ' ')
-            *p = '?';
+    unquote(did);
+    unquote(more);
     fprintf(e->to, ",\"s\":\"t\",\"name\":\"%s\",\"args\":{\"is\":\"%s\"}}",
         did, more);
     if (h->flow)

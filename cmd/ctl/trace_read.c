@@ -3,6 +3,7 @@
 #include "trace.h"
 
 #include "base/check.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,13 +55,13 @@ static void take_cell(struct happening *h, const struct cell *c)
     else if (is(c->name, "message"))
         h->message = message_of(c->text);
     else if (is(c->name, "peer"))
-        span_copy_str(c->text, h->peer, sizeof(h->peer));
+        text_copy(c->text, h->peer, sizeof(h->peer));
     else if (h->kind == HAPPENED_COUNT)
         return;
     else if (is(c->name, "seq"))
         h->seq = number;
     else if (c->kind == CELL_TEXT && is(c->name, happening_rows[h->kind].a))
-        span_copy_str(c->text, h->text, sizeof(h->text));
+        text_copy(c->text, h->text, sizeof(h->text));
     else if (is(c->name, happening_rows[h->kind].a))
         h->a = number;
     else if (is(c->name, happening_rows[h->kind].b))

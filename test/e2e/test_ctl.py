@@ -1,0 +1,128 @@
+"""mmxctl before daemons that are strange: refusals and recordings with
+control characters, one that has always more to say."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+from engine import LIMIT
+from pair import BUILD, Case
+
+from mmx import wire
+
+MMXCTL = os.path.join(BUILD, "mmxctl")
+RED = "\x1b[31mred\a"
+CONTROL = r"[\x00-\x09\x0b-\x1f]"
+WELCOME = wire.WELCOME.encode(
+    1, version=1, role=2, cells=1, name="strange",
+    abilities=1 << wire.ABILITIES["ROWS"])
+
+
+def cell(name, value):
+    """A cell of a row, as a report has it."""
+    head = bytes([len(name)]) + name.encode()
+    if isinstance(value, int):
+        return b"\3" + head + value.to_bytes(8, "little")
+    text = value.encode()
+    return b"\2" + head + len(text).to_bytes(4, "little") + text
+
+
+def row(**cells):
+    return b"\1" + b"".join(cell(k, v) for k, v in cells.items())
+
+
+class Strange(Case):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.dir = folder.name
+
+    def daemon(self, answer):
+        """A socket at which each query is answered by answer(frame)."""
+        path = os.path.join(self.dir, "strange.sock")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(path)
+        listener.listen()
+
+        def talk(s):
+            while packet := s.recv(wire.PACKET_MAX):
+                for frame in wire.frames(packet):
+                    s.send(WELCOME if frame.message is wire.HELLO
+                           else answer(frame))
+
+        def serve():
+            while True:
+                try:
+                    s, _ = listener.accept()
+                except OSError:
+                    return  # the test is over
+                with s, contextlib.suppress(OSError):
+                    talk(s)
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        self.addCleanup(listener.close)
+        self.addCleanup(thread.join, LIMIT)
+        self.addCleanup(listener.shutdown, socket.SHUT_RDWR)
+        return path
+
+    def ctl(self, *words):
+        return subprocess.run([MMXCTL, *words], capture_output=True,
+                              text=True, timeout=LIMIT)
+
+    def test_a_refusal_with_control_characters(self):
+        path = self.daemon(lambda frame: wire.REPORT.encode(
+            frame.seq, err=9, text=RED.encode()))
+        for what in (("pools",), ("health",), ("trace",), ("top", "--once"),
+                     ("drain",), ("doctor",)):
+            got = self.ctl("--socket", path, *what)
+            said = got.stdout + got.stderr
+            if what != ("doctor",):  # has words of its own
+                self.assertIn("31mred", said)
+            self.assertNotRegex(said, CONTROL, what)
+
+    def test_a_daemon_that_never_rests(self):
+        """A trace ends with what had happened when it was asked for."""
+        number = 0
+
+        def answer(frame):
+            nonlocal number
+            number += 1
+            return wire.REPORT.encode(frame.seq, text=row(
+                what="draining", number=number, ns=time.monotonic_ns()))
+        got = self.ctl("--socket", self.daemon(answer), "trace")
+        self.assertEqual(got.returncode, 0)
+        self.assertIn("draining", got.stdout)
+
+    def recording(self, name, *rows):
+        path = os.path.join(self.dir, name)
+        with open(path, "wb") as f:
+            f.write(row(trace=name, role=1) + b"".join(rows))
+        return path
+
+    def recordings(self):
+        def said(what, ns, seq):
+            return row(what=what, number=seq, ns=ns, room=1, message="init",
+                       seq=seq, peer=RED)
+        end = row(what="ended", number=9, ns=900, room=1, reason=f'"{RED}')
+        return (
+            self.recording("a", said("sent", 100, 1), said("got", 400, 2), end),
+            self.recording("b", said("got", 200, 1), said("sent", 300, 2), end))
+
+    def test_recordings_with_control_characters(self):
+        """They come from other hosts."""
+        files = self.recordings()
+        got = self.ctl("trace", "merge", *files)
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertIn("31mred", got.stdout)
+        self.assertNotRegex(got.stdout, CONTROL)
+        out = os.path.join(self.dir, "out.json")
+        got = self.ctl("--perfetto", out, "trace", "merge", *files)
+        self.assertEqual(got.returncode, 0, got.stderr)
+        with open(out) as f:
+            self.assertTrue(json.load(f)["traceEvents"])
