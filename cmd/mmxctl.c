@@ -49,7 +49,7 @@ static void usage(FILE *to)
         "  --config FILE   doctor: the daemon's configuration, to be held\n"
         "                  against its unit; default: those in /etc/mmx\n"
         "  --json          print an array of objects\n"
-        "  --follow        trace: go on with what happens next\n"
+        "  --follow        trace: go on with what happens next, in lines\n"
         "  --perfetto FILE  trace: write it for Perfetto's viewer instead\n"
         "  --save FILE     trace: keep one daemon's, for trace merge\n"
         "  --diff          conf: what a reload would change, as conf-diff;\n"
@@ -270,9 +270,11 @@ static int traced(char **words, const struct asked *given)
         .json = given->json};
     const char *here[ARRAY_LEN(sockets)] = {NULL};
     uint32_t count = 0;
+    bool merges = words[0] && !strcmp(words[0], "merge");
 
-    if (words[0] && !strcmp(words[0], "merge") && words[1] && words[2] &&
-        !words[3])
+    if (a.follow && (a.perfetto || a.save || merges))
+        return usage(stderr), CTL_USAGE;
+    if (merges && words[1] && words[2] && !words[3])
         return trace_merge((const char *const *)words + 1, &a);
     a.of_room = words[0] != NULL;
     if (a.of_room &&

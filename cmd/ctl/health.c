@@ -129,9 +129,11 @@ static void print_json(const struct health *all, uint32_t count)
 
     for (uint32_t i = 0; i < count; i++) {
         const struct health *h = &all[i];
+        char path[256]; /* no socket has a longer one */
 
+        snprintf(path, sizeof(path), "%s", h->socket);
         cell_put(&w, &(struct cell){.kind = CELL_ROW});
-        put_text(&w, "socket", h->socket);
+        put_text(&w, "socket", path);
         put_text(&w, "name", h->name);
         put_text(&w, "role", h->role);
         put_flag(&w, "live", h->live);

@@ -58,7 +58,7 @@ static void measure(struct screen *s)
 
 void screen_open(struct screen *s, bool live)
 {
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGWINCH};
+    static const int signals[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGWINCH};
     struct sigaction act = {.sa_handler = on_signal};
     struct termios raw;
 
@@ -73,6 +73,7 @@ void screen_open(struct screen *s, bool live)
     raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
     raw.c_cc[VMIN] = 1;
     raw.c_cc[VTIME] = 0;
+    raw.c_cc[VSUSP] = _POSIX_VDISABLE;
     tcsetattr(STDIN_FILENO, TCSAFLUSH, &raw);
     fputs("\033[?1049h\033[?25l", stdout);
 }

@@ -126,3 +126,17 @@ class Strange(Case):
         self.assertEqual(got.returncode, 0, got.stderr)
         with open(out) as f:
             self.assertTrue(json.load(f)["traceEvents"])
+
+    def test_files_are_not_written_again_and_again(self):
+        path = os.path.join(self.dir, "kept")
+        for option in ("--save", "--perfetto"):
+            got = self.ctl("--socket", "/nowhere", "trace", "--follow",
+                           option, path)
+            self.assertEqual(got.returncode, 64, option)
+        got = self.ctl("--follow", "trace", "merge", *self.recordings())
+        self.assertEqual(got.returncode, 64)
+
+    def test_a_path_of_many_letters(self):
+        got = self.ctl("--socket", "/" + "a" * 100000, "--json", "health")
+        self.assertEqual(got.returncode, 2, got.stderr)
+        self.assertEqual(json.loads(got.stdout)[0]["live"], 0)

@@ -128,11 +128,15 @@ class Top(Case):
     def test_keys_sizes_and_the_way_out(self):
         _, d = self.loaded()
         for out in (lambda t: t.key(b"q"), lambda t: t.key(b"\x03"),
+                    lambda t: t.key(b"\x1c"),  # SIGQUIT
                     lambda t: t.process.send_signal(signal.SIGTERM),
                     lambda t: t.process.send_signal(signal.SIGINT)):
             t = Terminal(self, d, 80, 24, "top")
             t.frame("now: rooms")
             self.assertNotEqual(termios.tcgetattr(t.theirs), t.before)
+            # Ctrl-Z would leave the shell on this screen.
+            self.assertEqual(termios.tcgetattr(t.theirs)[6][termios.VSUSP],
+                             b"\0")
             for key, word in ((b"n", "name"), (b"b", "bytes"),
                               (b"w", "waits"), (b"r", "rooms")):
                 t.key(key)
