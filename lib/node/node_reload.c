@@ -243,7 +243,7 @@ void node_conf_take(
 {
     struct event ev = {.type = EV_CONF, .text = at_once};
 
-    CHECK(!node_congested(n), "a shard is far behind, no step may be taken");
+    CHECK(n->out.count == 0, "a configuration inside a step");
     conf_take(n->conf, next);
     log_set_level((enum log_level)n->conf->log_level);
     links_limits(n->links, n->conf->timeout_hello, n->conf->limit_inbox);

@@ -314,11 +314,12 @@ static void turn(struct node *n)
         flush_shards(n);
     local_flush_coalesced(n->local);
     links_flush_coalesced(n->links);
-    if (n->reload.read && !node_congested(n))
-        node_reload_serve(n);
     if (n->pools_seen && !node_congested(n))
         node_pools_serve(n);
     go_on(n);
+    /* With nothing left of a step: links that go down are steps, too. */
+    if (n->reload.read && !node_congested(n))
+        node_reload_serve(n);
     node_inline_watch(n);
     if (!node_congested(n))
         node_inline_serve(n);

@@ -4,6 +4,8 @@
  * of this host, `b` is link 1 and of another. */
 #include "test/unit/map_side.h"
 
+#include <stdio.h>
+
 static const struct secret key = {"sixteen letters"};
 static const struct secret other = {"sixteen lettert"};
 
@@ -279,4 +281,55 @@ TEST(an_open_room_that_is_withdrawn_serves_those_that_asked)
     T_OK(brain_say(e, 0, commit(0, 0, 16)));
     ack(e, 0, 1, 70);
     T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+}
+
+/* Adds pools whose layouts fill a HELLO. */
+static void many_pools(char text[64][1200], const char **settings)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 1; i < CONF_POOLS_MAX; i++) {
+        int at = snprintf(text[n], 64, "pools[%u].layout=", i);
+
+        for (uint32_t k = 0; k < 24; k++)
+            at += snprintf(text[n] + at, 64,
+                "%sa_field_with_a_long_name_%02u:u8:64", k ? "," : "", k);
+        snprintf(text[n + 1], 64, "pools[%u].name=p%u", i, i);
+        snprintf(text[n + 2], 64, "pools[%u].blocks=4", i);
+        settings[n] = text[n + 1];
+        settings[n + 1] = text[n + 2];
+        settings[n + 2] = text[n];
+        n += 3;
+    }
+    settings[n] = "limits.peers=64";
+    settings[n + 1] = NULL;
+}
+
+TEST(that_it_decides_from_now_on_is_said_to_all)
+{
+    static char text[64][1200];
+    const char *settings[64];
+    uint64_t bit = UINT64_C(1) << PEER_CAN_USERS;
+    struct rig *e;
+    uint32_t said;
+
+    many_pools(text, settings);
+    e = brain_make(ROLE_ENCODED, settings);
+    for (uint32_t i = 0; i < 64; i++) {
+        char name[8];
+
+        snprintf(name, sizeof(name), "l%u", i);
+        brain_hello(e, i, name, L_EPOCH + i);
+        T_TRUE(!(brain_said(e, PEER_HELLO, -1)->hello.abilities & bit));
+    }
+    e->conf.pools[0].uids.count = 1;
+    snprintf(e->conf.pools[0].uids.items[0], 8, "1000");
+    rig_step(e, &(struct event){.type = EV_CONF});
+    said = brain_said_count(e, PEER_HELLO);
+    for (uint32_t i = 0; said < 64 && i < 8; i++) {
+        brain_pass(e, 0);
+        said += brain_said_count(e, PEER_HELLO);
+    }
+    T_EQ_U64(said, 64);
+    T_TRUE(brain_said(e, PEER_HELLO, -1)->hello.abilities & bit);
 }

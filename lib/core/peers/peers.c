@@ -39,7 +39,7 @@ void peers_init(
         p->link_peer[i] = NONE;
 }
 
-void peers_users(struct peers *p, struct out *out)
+void peers_users(struct peers *p, uint64_t now_ns)
 {
     uint64_t now = abilities_of(p->self.c->conf);
 
@@ -47,8 +47,10 @@ void peers_users(struct peers *p, struct out *out)
         return;
     p->self.abilities = now;
     for (uint32_t i = 0; i < p->max; i++)
-        if (p->peers[i].used && p->peers[i].up)
-            peer_hello(p, out, p->peers[i].link, p->peers[i].epoch, true);
+        if (p->peers[i].used && p->peers[i].up) {
+            p->peers[i].hello_ns = now_ns; /* as many in a step as fit */
+            peer_arm(p, &p->peers[i]);
+        }
 }
 
 static struct span keep(struct span from, uint8_t *to)

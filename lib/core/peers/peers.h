@@ -125,9 +125,9 @@ void peers_init(
 /* Returns the bits of the carriers that rows to or from the peer (NULL: one
  * that is not known) can take here. */
 uint8_t peer_carriers(const struct peers *p, const struct peer *peer);
-/* Takes from the config whether we have pools for some users; tells the peers
- * when that has changed. */
-void peers_users(struct peers *p, struct out *out);
+/* Takes from the config whether we have pools for some users; the peers are
+ * told when that has changed. */
+void peers_users(struct peers *p, uint64_t now_ns);
 /* Takes the addresses that HELLOs say from now on. */
 void peers_addresses(struct peers *p, const struct own_addresses *a);
 
