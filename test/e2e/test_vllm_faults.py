@@ -56,6 +56,36 @@ class Clients(VllmCase):
         self.assertEqual(counts(self.consumer)["offers_malformed"],
                          len(ODD) + 4 - 1)
 
+    def test_an_offer_under_a_name_that_is_no_text(self):
+        """JSON may have half a surrogate pair."""
+        self.start(ranks=1)
+        r = Request("r", ("cat", 300))
+        r.ec_transfer_params = {"\ud800": {
+            "encoder": "enc0", "room": "1", "rows": 300}}
+        self.assertTrue(self.consumer.ready(r))
+        self.consumer.step(r)
+        self.consumer.finish(r)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+
+    def test_what_was_declined_is_forgotten(self):
+        """Requests for a picture that vLLM has, each with a room of its own:
+        a long life of them takes no memory."""
+        self.start()
+        both = [self.hand_over(f"b{n}", ("dog", 20)) for n in range(2)]
+        for r in both:
+            self.consumer.admit(r)
+            self.consumer.step(r)
+        for n in range(3):
+            r = self.hand_over(f"r{n}", ("cat", 300), ("dog", 20))
+            self.consumer.admit(r)
+            self.consumer.step(r)
+            self.consumer.finish(r)
+        for r in both:
+            self.consumer.finish(r)
+        side = self.consumer.scheduler._consumer
+        self.assertEqual((len(side._declined), side._offers), (0, {}))
+        self.d.all_free()
+
     def test_rows_of_another_count_are_not_taken(self):
         """The placeholder takes the picture's rows; other rows end vLLM."""
         self.start()

@@ -35,7 +35,8 @@ Place = Tuple[str, int]  # encoder, room
 
 def address(engine_id: str) -> str:
     """Returns where an engine of this host hears of requests."""
-    name = hashlib.sha256(f"{os.getuid()}|{engine_id}".encode()).hexdigest()
+    said = f"{os.getuid()}|{engine_id[:64]}"  # as Settings.session has it
+    name = hashlib.sha256(said.encode()).hexdigest()
     return "\0mmx-vllm-" + name[:32]
 
 

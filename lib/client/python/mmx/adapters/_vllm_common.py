@@ -56,8 +56,10 @@ class Settings:
                                for a in ("model", "revision", "dtype"))
 
     def key(self, identifier: str) -> bytes:
-        """Returns the key of an item's rows; vLLM's hash names the item."""
-        return hashlib.sha256(f"{self._model}|{identifier}".encode()).digest()
+        """Returns the key of an item's rows; vLLM's hash names the item. A
+        client's name for one may be no text that UTF-8 has."""
+        return hashlib.sha256(f"{self._model}|{identifier}".encode(
+            errors="surrogatepass")).digest()
 
     def misfit(self, field: Any) -> Optional[str]:
         """Returns in what the pool's field differs from the model's rows;

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+from typing import (Any, Counter, Dict, Iterable, List, Optional, Set,
+                    Tuple)
 
 import mmx
 from mmx import errors
 
-from ._vllm_ahead import Ahead
+from ._vllm_ahead import Ahead, Place
 from ._vllm_common import (Link, Load, Loaded, Map, MmxECMetadata, Offer,
                            Pause, Settings)
 from ._vllm_engine import (Counts, Described, context_of, features, log,
@@ -60,7 +61,8 @@ class ConsumerScheduler:
         # them are computed
         self._past: Dict[str, Tuple[int, int]] = {}
         self._offers: Dict[str, Dict[str, Offer]] = {}  # of each request
-        self._declined: Set[Tuple[str, int]] = set()
+        self._named: Counter[Place] = Counter()  # requests that offer it
+        self._declined: Set[Place] = set()  # of these
         self.ahead = Ahead(s, self._unheard)
         self._said: List[Tuple[str, Offer, mmx.Reply, float]] = []
         self._loads: List[str] = []
@@ -92,6 +94,7 @@ class ConsumerScheduler:
                  sorted(map(str, bad[0])) if isinstance(bad[0], dict)
                  else type(bad[0]).__name__)
         self._offers[request.request_id] = found
+        self._named.update({offer[:2] for offer in found.values()})
         return found
 
     def ensure(self, request: Any, computed: int,
@@ -178,7 +181,7 @@ class ConsumerScheduler:
             item = self.items[identifier] = _Item(context=context_of(request))
         item.users.add(request.request_id)
         if offer and offer != item.used and offer not in item.offers and \
-                (offer.encoder, offer.room) not in self._declined:
+                offer[:2] not in self._declined:
             item.offers.append(offer)
             item.given_up = False
         return item
@@ -307,7 +310,7 @@ class ConsumerScheduler:
 
     def _decline(self, identifier: str, offer: Offer) -> None:
         """Declines an offer once, and never a room that is being fetched."""
-        place = (offer.encoder, offer.room)
+        place = offer[:2]
         item = self.items.get(identifier)
         early = self.ahead.take(offer)
         if early:
@@ -315,7 +318,8 @@ class ConsumerScheduler:
             return
         if place in self._declined or item and item.used == offer:
             return
-        self._declined.add(place)
+        if place in self._named:  # it may be offered once more
+            self._declined.add(place)
         self.counts.add("items_declined")
         if item and offer in item.offers:
             item.offers.remove(offer)
@@ -390,8 +394,6 @@ class ConsumerScheduler:
             self._release(self._reading.pop(number))
 
     def finished(self, request: Any) -> None:
-        for offer in self.offers(request).values():
-            self._declined.discard((offer.encoder, offer.room))
         for f in features(request):
             item = self.items.get(f.identifier)
             if item:
@@ -400,7 +402,12 @@ class ConsumerScheduler:
                 self._drop_unused(f.identifier, item)
         self.unavailable.discard(request.request_id)
         self._past.pop(request.request_id, None)
-        self._offers.pop(request.request_id, None)
+        offers = self._offers.pop(request.request_id, {})
+        for place in {offer[:2] for offer in offers.values()}:
+            self._named[place] -= 1
+            if not self._named[place]:
+                del self._named[place]
+                self._declined.discard(place)
 
     def _drop_unused(self, identifier: str, item: _Item) -> None:
         if item.users:
