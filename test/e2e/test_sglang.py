@@ -57,13 +57,17 @@ class Encoder(server.MMEncoder):
         self.wrong = None  # what the ViT says instead of rows
         self.width = WIDTH
 
-    async def execute(self, request, rows):
-        req_id = request["req_id"]
-        state = self.req_states[req_id] = server.ReqState(req_id)
-        ctx = types.SimpleNamespace(
+    def context(self, rows):
+        """What the preprocessor knows of a picture."""
+        return types.SimpleNamespace(
             is_health_check=False, items_per_req=[1], token_counts=[rows],
             grid_thw=np.array([[1, 2, rows * 2]]), dtype=None,
             modality=receiver.Modality.IMAGE, width=self.width, aux_data={})
+
+    async def execute(self, request, rows):
+        req_id = request["req_id"]
+        state = self.req_states[req_id] = server.ReqState(req_id)
+        ctx = self.context(rows)
         if not self.look.is_set():
             await asyncio.to_thread(self.look.wait, LIMIT)
         await self._publish_preprocess_metadata(ctx, [request])
@@ -407,6 +411,34 @@ class Sglang(Case):
             self.encoders[0].look.set()
             self.answered(400, "delivery failed: (aborted|declined)")
         self.good(("r", 300))
+
+    def test_an_abort_while_the_pool_is_asked_for(self):
+        self.start()
+        encoder = self.encoders[0]
+        rooms, ask = encoder.delivery.rooms, encoder.delivery.rooms.pool
+        req_id = "r~" + "ab" * 16
+
+        async def turn():
+            asked, go = asyncio.Event(), asyncio.Event()
+
+            async def slow():
+                asked.set()
+                await go.wait()
+                return await ask()
+            rooms.pool = slow
+            encoder.req_states[req_id] = server.ReqState(req_id)
+            doing = asyncio.ensure_future(
+                encoder._publish_preprocess_metadata(
+                    encoder.context(300), [{"req_id": req_id, "part_idx": 0,
+                                            "num_parts": 1}]))
+            await asked.wait()
+            await encoder.release_request(req_id)
+            go.set()
+            await doing
+            return rooms.sources, rooms.refused
+        self.assertEqual(asyncio.run_coroutine_threadsafe(
+            turn(), self.loop).result(LIMIT), ({}, {}))
+        self.e[0].all_free()
 
     def test_ranks_that_die_leave_nothing(self):
         self.start(ranks=2)

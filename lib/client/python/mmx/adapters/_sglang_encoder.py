@@ -156,8 +156,10 @@ async def published(original: Any, self: Any, ctx: Any,
         first += items
         state = self.req_states.get(request["req_id"])
         if state is not None and state.embedding_data is not None:
-            await self.delivery.rooms.announce(state.embedding_data, beside,
-                                               flags)
+            rooms = self.delivery.rooms
+            await rooms.announce(state.embedding_data, beside, flags)
+            if self.req_states.get(request["req_id"]) is not state:
+                rooms.release(request["req_id"])  # given up meanwhile
 
 
 async def delivered(original: Any, self: Any, req_id: str) -> None:
