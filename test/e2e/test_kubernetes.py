@@ -108,7 +108,9 @@ class Kubernetes(Case):
             started[role] = (daemon, container)
             self.start(daemon, words)
             for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
-                self.assertEqual(self.probe(container, kind, at, role), 0)
+                # A second is the probe's limit, and may not be enough here.
+                eventually(lambda k=kind: self.probe(
+                    container, k, at, role) == 0, f"{kind} of {role}")
         (e, _), (d, _) = started["encoded"], started["langd"]
         enc, lm = self.engines(e, d)
         lm.request(7, f"tcp://127.0.0.1:{self.port}")
