@@ -7,7 +7,7 @@
 void tombs_init(struct tombs *t, struct slab *s, uint32_t cap, uint64_t seed,
     uint64_t keep_ns)
 {
-    CHECK(cap > 0 && keep_ns > 0, "%u tombstones", cap);
+    CHECK(cap > 0, "%u tombstones", cap);
     t->cap = cap;
     t->next = 0;
     t->keep_ns = keep_ns;

@@ -256,3 +256,19 @@ TEST(lengths_and_grants_that_are_none_cost_their_room)
     brain_hear(e, 0, init(e, 1, 91, 16)); /* nor is the room its */
     T_EQ_U64(brain_said_count(e, PEER_LENGTH), 1);
 }
+
+TEST(all_rows_of_no_known_number_are_none)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, ROWS_UNKNOWN)));
+    brain_hear(e, 0, init(e, 1, 70, 16));
+    ack(e, 0, 1, 70);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_FAILED);
+    T_EQ_U64(brain_reason(e, 0, 0), ERR_MALFORMED);
+    T_EQ_U64(brain_shown(e, "peers", "bytes_moved", 0), 0);
+    brain_hear(e, 0, init(e, 2, 71, 16)); /* not announced */
+    ack(e, 0, 2, 71);
+    T_OK(brain_say(e, 0, announce(2, 1, 16, 16)));
+    T_EQ_U64(brain_reason(e, 0, 1), OK);
+}

@@ -641,3 +641,14 @@ TEST(a_break_says_what_is_due)
     brain_pass(l, 400);
     T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
 }
+
+TEST(what_ended_may_be_remembered_for_no_time)
+{
+    struct rig *l = langd_up("timeouts.tombstone=0ms", NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    brain_hear(l, 0, about(&t, PEER_DRAINED));
+    brain_hear(l, 0, length(&t, 8, 8, true));
+    T_EQ_U64(brain_said(l, PEER_STATE, 0)->state.reason, ERR_STALE);
+}

@@ -418,12 +418,16 @@ static void answer_ack(struct encoded *e, struct out *out, struct peer *p,
 static void on_ack(struct encoded *e, struct out *out, struct peer *p,
     const struct peer_msg *msg, struct edst *d)
 {
+    bool told;
+
     if (!d) {
         answer_unknown(e, out, p, msg);
         return;
     }
     edst_answered(e, out, d);
-    edst_end(e, d, OK);
+    /* L cannot have all rows of a number that it was not told. */
+    told = !eroom_announced(d->room) || d->room->item->total != ROWS_UNKNOWN;
+    edst_end(e, d, told ? OK : ERR_MALFORMED);
     answer_ack(e, out, p, msg);
 }
 
