@@ -74,11 +74,11 @@ bool ctl_ask(
 uint64_t ctl_now_ns(void);
 
 /* health.c: prints how the daemons at these sockets do, at most two, once they
- * do well or a->wait_s is over; returns the exit status. */
+ * do well or a->wait_s have passed; returns the exit status. */
 int health(const char *const *paths, uint32_t count, const struct asked *a);
 
 /* drain.c: has the order (drain or undrain) carried out over a new connection,
- * and shows the drain until a->wait_s is over; returns the exit status. */
+ * and shows the drain until a->wait_s have passed; returns the exit status. */
 int drain(struct ctl *c, const char *order, const struct asked *a);
 
 /* size.c */

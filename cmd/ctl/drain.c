@@ -81,7 +81,7 @@ static void show(const struct left *l, char shown[256], const struct asked *a)
     fflush(stdout);
 }
 
-/* Returns the exit status once no room is left, or a->wait_s is over. */
+/* Returns the exit status once no room is left, or a->wait_s have passed. */
 static int wait_for(
     struct ctl *c, struct left *l, struct local_msg *m, const struct asked *a)
 {

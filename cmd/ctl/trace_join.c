@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows that landed are looked for among those sent until so much later: clocks
- * of two hosts are not aligned better. */
+/* Rows that landed are looked for among those sent until this much later:
+ * clocks of two hosts are not aligned better. */
 #define LANDED_SLACK_NS (10 * (int64_t)NS_PER_MS)
 
 static bool is_sent(const struct happening *h)

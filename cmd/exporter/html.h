@@ -23,7 +23,8 @@ void html_count(FILE *out, double count);
 void html_cell(FILE *out, struct reader row, const char *column);
 /* The same, which may be broken behind its commas. */
 void html_list(FILE *out, struct reader row, const char *column);
-/* Opens a table; a heading that begins with # is over numbers. NULL at the end.
+/* Opens a table; a heading that begins with # stands above numbers. NULL at the
+ * end.
  */
 void html_head(FILE *out, const char *const headings[]);
 /* A state. kind: good, warn, bad or plain. */

@@ -10,7 +10,7 @@
  * thread, between two turns.
  *
  * Rejected: looking for changes of the file. A half-written one would be read,
- * and whoever wrote it would not learn what came of it. */
+ * and its writer would not learn what came of it. */
 #include "node/node_impl.h"
 
 #include "base/check.h"
@@ -32,7 +32,7 @@ struct reload_job {
     struct keys *keys;        /* NULL: the file has none */
     struct conf read, merged; /* as the file has it, and as it would be here */
     /* What is told of the differences. */
-    struct rows_out *rows; /* NULL: nobody */
+    struct rows_out *rows; /* NULL: no query asks */
     uint32_t changed, left;
 };
 
@@ -279,7 +279,7 @@ static void job_free(struct reload_job **out)
     *out = NULL;
     if (!j)
         return;
-    CHECK(list_empty(&j->asker), "a query waits for a reload that is over");
+    CHECK(list_empty(&j->asker), "a query waits for a reload that has ended");
     keys_free(&j->keys);
     free(j);
 }

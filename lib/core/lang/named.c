@@ -3,7 +3,7 @@
  * Owned by the loop's thread.
  *
  * Invariants: an encoder that is named no more takes no new room; its entry
- * stays until its rooms have ended and nobody waits for one, so that its number
+ * stays until its rooms have ended and none is waited for, so that its number
  * stays its own. One address is one entry: named again, by whatever name, or
  * allowed, it goes on there. An encoder that has moved is two until then.
  *

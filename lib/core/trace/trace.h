@@ -13,8 +13,8 @@ enum happening_kind {
     HAPPENED_COUNT
 };
 
-/* A room's engine and rows change often: of these every change by so many rows
- * is recorded. */
+/* A room's engine and rows change often: of these every change by this many
+ * rows is recorded. */
 #define HAPPENING_ROWS 1024u
 
 /* True if the change is to be recorded: rows were 0, or pass a multiple of
