@@ -486,6 +486,22 @@ TEST(declines_that_wait_are_forgotten_in_time_the_oldest_first)
     T_EQ_U64(declines_said(l), 0);
 }
 
+TEST(declines_of_one_user_leave_half_to_others)
+{
+    struct rig *l = langd(NULL, NULL);
+
+    brain_user(l, 1, 8, "other");
+    T_OK(brain_say(l, 1, decline(1)));
+    for (uint64_t room = 2; room < 602; room++)
+        T_OK(brain_say(l, 0, decline(room)));
+    for (uint64_t room = 602; room < 702; room++)
+        T_OK(brain_say(l, 1, decline(room)));
+    T_EQ_U64(declines_said(l), 256);
+    T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->room, 1);
+    T_EQ_U64(brain_said(l, PEER_DECLINE, 1)->room, 601 - 154);
+    T_EQ_U64(brain_said(l, PEER_DECLINE, -1)->room, 701);
+}
+
 TEST(a_decline_that_waits_says_no_secret_to_an_older_encoder)
 {
     struct rig *l = langd(NULL, NULL);

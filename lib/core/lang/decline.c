@@ -1,7 +1,8 @@
 /* decline.c - rooms that language engines will not fetch (RULES 7.4): said to
  * their encoder at once or, while it is not up, when it comes (RULES 9.4). They
- * wait in a ring, the oldest gives way. No timer is needed: one that has
- * expired is passed over. Owned by the loop's thread.
+ * wait in a ring, the oldest gives way: of all, or of a user that has more than
+ * half of it. No timer is needed: one that has expired is passed over. Owned by
+ * the loop's thread.
  *
  * Rejected: a room that is born failed, whose ABORT says the same: it takes a
  * place of a room, and ABORT has no key. */
@@ -39,23 +40,56 @@ static void say(
         peer_index(&l->b.peers, p), ROWS_UNKNOWN);
 }
 
+/* Returns the decline that gives way: the oldest of the user that has more than
+ * half of all, else of all. */
+static struct ldecline *oldest(const struct langd *l)
+{
+    struct ldecline *all = NULL, *most = NULL;
+    uint32_t uid = 0, n = 0;
+
+    /* Of a user with more than half the last count is above 0. */
+    LIST_FOREACH (at, &l->declines_waiting) {
+        struct ldecline *d = LIST_ENTRY(at, struct ldecline, node);
+
+        uid = n ? uid : d->uid;
+        n = d->uid == uid ? n + 1 : n - 1;
+    }
+    n = 0;
+    LIST_FOREACH (at, &l->declines_waiting) {
+        struct ldecline *d = LIST_ENTRY(at, struct ldecline, node);
+
+        all = all ? all : d;
+        if (d->uid == uid && n++ == 0)
+            most = d;
+    }
+    CHECK(all, "no decline waits, and there is no place for one");
+    return n > WAITING_DECLINES / 2 ? most : all;
+}
+
+/* Returns an entry that is on no list. */
+static struct ldecline *vacant(struct langd *l)
+{
+    struct list *free = list_pop(&l->declines_free);
+    struct ldecline *d = free ? LIST_ENTRY(free, struct ldecline, node) : NULL;
+
+    if (d)
+        return d;
+    d = oldest(l);
+    l->b.stats[STAT_declines_forgotten]++;
+    list_remove(&d->node);
+    return d;
+}
+
 enum err decline_room(struct langd *l, struct out *out, struct peer *p,
     const struct conn *c, const struct local_decline *n)
 {
     struct ldecline now, *d = &now;
-    struct list *place;
     struct span gids;
 
     if (p->up && !peer_knows(p, &n->secret))
         return ERR_VERSION;
-    if (!p->up) {
-        place = list_pop(&l->declines_free);
-        if (!place) {
-            l->b.stats[STAT_declines_forgotten]++;
-            place = list_pop(&l->declines_waiting);
-        }
-        d = LIST_ENTRY(place, struct ldecline, node);
-    }
+    if (!p->up)
+        d = vacant(l);
     gids = say_groups(c, d->gids);
     d->peer = p->serial;
     d->until_ns = l->b.now_ns + FORGET_NS;
