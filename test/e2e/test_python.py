@@ -280,6 +280,46 @@ class Lent(Case):
         conn.step()
         self.assertFalse(poll.poll(0))
 
+    def quiet(self, conn):
+        """A loop that waits for the connection has nothing to do."""
+        poll = select.poll()
+        poll.register(conn.fd, select.POLLIN)
+
+        def rests():
+            conn.step()
+            return not poll.poll(0)
+        eventually(rests, "the descriptor is at rest")
+
+    def test_an_array_that_goes_in_a_forked_child(self):
+        d, conn, rows = self.lend(lambda room: [
+            room.view("embedding", release=True)])
+        child = os.fork()
+        if child == 0:
+            rows.clear()
+            os._exit(0)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.quiet(conn)
+        self.assertEqual(d.free()[0], d.free()[1] - 3)
+        rows.clear()
+        self.back(d, conn)
+
+    def test_an_array_that_goes_while_the_timer_is_read(self):
+        d, conn, rows = self.lend(lambda room: [
+            room.view("embedding", release=True)[1:],
+            room.view("mask", release=True)])
+        due = conn._timer_due
+
+        def interrupted():
+            got = due()
+            if got and rows:
+                rows.clear()
+            return got
+        conn._timer_due = interrupted
+        rows.pop()
+        eventually(lambda: conn.step() or not rows, "the timer is read")
+        self.quiet(conn)
+        self.back(d, conn)
+
     def test_torch(self):
         try:
             import torch

@@ -324,10 +324,12 @@ class Connection:
         """Sends, receives, reconnects when due, and returns the events.
         Never blocks."""
         self._here()
-        if (self._rung or not self._socket) and not self._closed \
-                and self._timer_due():
-            self._rung = False
-            if not self._socket:
+        rung, self._rung = self._rung, False  # another thread may ring now
+        if (rung or not self._socket) and not self._closed:
+            due = self._timer_due()
+            if rung and not due:
+                self._rung = True
+            if due and not self._socket:
                 self._dial()
         while self._returned:
             self._returned.popleft()._returned()
@@ -692,11 +694,14 @@ class Connection:
             self._free.append(room.cell)
 
     def _is_returned(self, room: Shown) -> None:
-        """Notes it for the next step(), which it makes due."""
+        """Notes it for the next step(), which it makes due. Not in a forked
+        child, which has the parent's timer."""
+        if os.getpid() != self._pid:
+            return
         self._returned.append(room)
-        self._rung = True
         if not self._closed:
             self._timer.set(1e-9)
+        self._rung = True  # after it is set: a step() meanwhile may miss it
 
     def _forget(self, room: Shown) -> None:
         if self._watch:
