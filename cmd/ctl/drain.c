@@ -109,7 +109,7 @@ static int wait_for(
 static int finish(
     struct ctl *c, const struct left *l, int status, const struct asked *a)
 {
-    CHECK(l->name[0], "%s of a daemon without a name", l->state);
+    CHECK(a->waits || status == CTL_SHOWN, "%d without a wait", status);
     if (a->json)
         rows_json(c->got);
     else if (!a->waits || status == CTL_SHOWN)

@@ -209,11 +209,11 @@ static void uptime(uint64_t s, char out[32])
 
 static void draw_pool(struct screen *s, const struct line *l, const char *bytes)
 {
-    uint64_t used = l->blocks - l->free;
+    uint64_t used = l->blocks > l->free ? l->blocks - l->free : 0;
     unsigned percent = l->blocks ? (unsigned)(used * 100 / l->blocks) : 0;
 
-    CHECK(l->free <= l->blocks, "pool %s has %llu free of %llu", l->name,
-        (unsigned long long)l->free, (unsigned long long)l->blocks);
+    CHECK(used <= l->blocks, "%llu used of %llu", (unsigned long long)used,
+        (unsigned long long)l->blocks);
     if (s->width < WIDE)
         screen_line(s, "%-12.12s %3u%% %4llu %7.1f %9s", l->name, percent,
             (unsigned long long)l->waiting, l->rooms_s, bytes);

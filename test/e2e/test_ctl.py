@@ -140,3 +140,15 @@ class Strange(Case):
         got = self.ctl("--socket", "/" + "a" * 100000, "--json", "health")
         self.assertEqual(got.returncode, 2, got.stderr)
         self.assertEqual(json.loads(got.stdout)[0]["live"], 0)
+
+    def test_figures_that_do_not_fit(self):
+        """Blocks, of which more are free than there are; no name."""
+        odd = row(pool="vit", blocks=5, free=2**64 - 1, waiting_rooms=1)
+        path = self.daemon(lambda frame: wire.REPORT.encode(
+            frame.seq, text=odd))
+        got = self.ctl("--socket", path, "top", "--once")
+        self.assertEqual((got.returncode, got.stderr), (0, ""))
+        self.assertIn("vit", got.stdout)
+        for what in ("drain", "health", "pools", "trace"):
+            got = self.ctl("--socket", path, what)
+            self.assertGreaterEqual(got.returncode, 0, got.stderr)
