@@ -152,10 +152,13 @@ void brain_addresses(struct rig *b, uint8_t carrier, struct span blob)
 
 struct rig *brain_make(uint8_t role, const char *const *settings)
 {
+    static struct rig *last;
     struct rig *b = calloc(1, sizeof(*b));
     struct slab s = {0};
     struct conf_error e;
 
+    b->before = last;
+    last = b;
     conf_init(&b->conf, role);
     set(b, "insecure=true");
     set(b, "limits.rooms=32");

@@ -15,6 +15,7 @@
 #define MAX_ACTS    16384
 
 struct rig {
+    struct rig *before; /* the one that was made before: none is a leak */
     struct brain *is;
     struct conf conf;
     struct brain_conf bc;
