@@ -241,6 +241,23 @@ class Clients(VllmCase):
         for x in (first, r):
             self.consumer.finish(x)
 
+    def test_a_client_leaves_before_its_picture_is_encoded(self):
+        """The worker has the room by then; it must not keep it."""
+        self.start()
+        saver = self.producer.ranks[0]._saver
+        for n in range(3):
+            r = Request(f"r{n}", ("cat", 300))
+            self.producer.admit(r)
+            self.producer.step(Request("other"))
+            self.assertEqual(len(saver.todo), 1)
+            r.status = "FINISHED_ABORTED"
+            self.producer.finish(r)
+            self.producer.step(Request("other"))
+            self.assertEqual(saver.todo, {})
+        eventually(lambda: not self.producer.scheduler
+                   .has_pending_push_work(), "nothing is pending")
+        self.e.all_free()
+
     def test_a_client_leaves_before_its_rows_are_read(self):
         """Announced readers never attach; the blocks come back at once."""
         self.start()

@@ -175,7 +175,7 @@ class ProducerWorker:
         if not self.link:
             return
         self.link.step()
-        self._written &= {s.room for s in saves}
+        self._forget({s.room for s in saves})
         for save in saves:
             rooms = self.todo.setdefault(save.identifier, {})
             if save.room in rooms or save.room in self._written:
@@ -188,6 +188,16 @@ class ProducerWorker:
                 rooms[save.room] = source
             except (errors.MmxError, TimeoutError) as e:
                 warn("attach", "%s: %s", save.identifier, e)
+
+    def _forget(self, named: Set[int]) -> None:
+        """Lets go of rooms that the scheduler names no more: they were
+        written, or their request has ended before."""
+        self._written &= named
+        for identifier, rooms in list(self.todo.items()):
+            for room in rooms.keys() - named:
+                rooms.pop(room).release(force=True)
+            if not rooms:
+                del self.todo[identifier]
 
     def seen(self, cache: Dict[str, Any]) -> None:
         """Takes note of vLLM's cache: items of earlier steps are in it."""
