@@ -28,8 +28,7 @@ struct brain_conf {
     uint8_t carriers_barred;   /* that are not, since they cannot encrypt */
     const char *carriers_text; /* the same for HELLO; stays valid */
     uint32_t segment_max;      /* largest data payload taken or sent */
-    struct recorder
-        *recorder; /* zero, stays valid; NULL: nothing is recorded */
+    struct recorder *recorder; /* zero, stays valid */
 };
 
 struct brain;

@@ -20,9 +20,8 @@
  * on all terminals, and the lines have ids of rooms. */
 #define LEVEL      "<2>"
 #define LINE_BYTES 256
-#define WRITE_BYTES                                                            \
-    4096                 /* a pipe takes as much at once, where it takes any   \
-                          */
+/* A pipe takes as much at once, where it takes any. */
+#define WRITE_BYTES 4096
 #define WRITE_MS    1000 /* how long a reader of stderr is waited for */
 #define STACK_BYTES (64u << 10)
 

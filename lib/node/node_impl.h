@@ -1,8 +1,8 @@
-/* node_impl.h - inside of a node: what node.c (life and turns), node_act.c
- * (actions), node_inline.c (shards that the loop runs), node_carriers.c (what
- * rows go by), node_pool.c (memory), node_map.c (pools of other daemons),
- * node_health.c and admin.c (QUERY) share. Private to them. All of it belongs
- * to the loop's thread. */
+/* node_impl.h - inside of a node: what node.c (life), node_turn.c (turns of the
+ * loop), node_act.c (actions), node_inline.c (shards that the loop runs),
+ * node_carriers.c (what rows go by), node_pool.c (memory), node_map.c (pools of
+ * other daemons), node_health.c, node_reload.c, node_peer.c and admin.c (QUERY)
+ * share. Private to them. All of it belongs to the loop's thread. */
 #ifndef MMX_NODE_NODE_IMPL_H
 #define MMX_NODE_NODE_IMPL_H
 

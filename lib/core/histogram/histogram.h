@@ -8,8 +8,8 @@
  *
  * Rejected: bounds 1, 2, 5: one more look at a table for each value, and no
  * finer. Finer buckets: 20 are to reach from microseconds to seconds. */
-#ifndef MMX_BASE_HISTOGRAM_H
-#define MMX_BASE_HISTOGRAM_H
+#ifndef MMX_CORE_HISTOGRAM_HISTOGRAM_H
+#define MMX_CORE_HISTOGRAM_HISTOGRAM_H
 
 #include "base/base.h"
 

@@ -16,6 +16,7 @@
  *   admit.c            the queues of a pool
  *   say.c decline.c    what encoders hear
  *   room.c             one room: its start, settling, telling, its end
+ *   named.c            which encoders requests may name
  *   peer.c local.c     what encoders and engines say
  *   show.c lang.c      reports; events and their order */
 #ifndef MMX_CORE_LANG_LANG_H
@@ -409,9 +410,9 @@ void grant_close(struct langd *l, struct out *out, struct lroom *m, bool reply);
 void groups_init(struct langd *l);
 /* Frees the groups of a session that has ended. */
 void groups_session_over(struct langd *l, uint32_t session);
-/* Checks whether a request may be a member of the group that it names. */
 /* True if the group has members. id 0: there is none. */
 bool group_begun(const struct langd *l, uint64_t id, uint32_t session);
+/* Checks whether a request may be a member of the group that it names. */
 MUST_CHECK enum err group_check(const struct langd *l,
     const struct local_request *n, uint32_t session, const char **text);
 void group_join(struct langd *l, struct lroom *m, const struct local_request *n,

@@ -1,6 +1,6 @@
 /* recorder.h - the last happenings of a program, in memory of fixed size. What
  * a kind means, and its numbers, is the caller's table. Written by one thread,
- * which also reads it; recorder_dump reads it in a crash, as it is by then. */
+ * which also reads it; dump.h reads it in a crash, as it is by then. */
 #ifndef MMX_CORE_TRACE_RECORDER_H
 #define MMX_CORE_TRACE_RECORDER_H
 
