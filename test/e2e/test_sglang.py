@@ -387,6 +387,10 @@ class Sglang(Case):
         self.encoders[0].wrong = "cannot read the picture"
         self.failed(self.serve(("r", 300)), 500,
                     "internal.*cannot read the picture")
+        # Pictures have names of their own.
+        self.encoders[0].wrong = "cannot read " + "\u753b" * 300 + "\udc80"
+        self.failed(self.serve(("r", 300)), 500,
+                    "internal.*cannot read \u753b{30}")
         self.encoders[0].wrong = None
         self.good(("r", 300))
 

@@ -209,10 +209,12 @@ class Shown:
         return reply
 
     def abort(self, reason: str = "aborted", text: str = "") -> "Reply":
-        """Fails the room for both engines. It must still be released."""
+        """Fails the room for both engines. It must still be released. text:
+        of any length; 256 bytes of it go."""
         number = next(c.number for c in errors.BY_NUMBER.values()
                       if c.reason == reason)
-        return self._send(wire.ABORT, reason=number, text=text)
+        some = text.encode(errors="replace")[:256].decode(errors="ignore")
+        return self._send(wire.ABORT, reason=number, text=some)
 
     def _send(self, message: wire.Message, **values: Any) -> "Reply":
         # After a reconnect the cell belongs to another room.

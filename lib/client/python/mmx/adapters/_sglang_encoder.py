@@ -73,7 +73,7 @@ class Rooms:
                                   LATER_S)
         except TimeoutError:
             pass  # SGLang's own answer says it
-        source.abort("internal", text[:200])
+        source.abort("internal", text)
 
     def release(self, req_id: str) -> None:
         self.refused.pop(req_id, None)

@@ -213,7 +213,7 @@ class ProducerWorker:
             except (errors.MmxError, TimeoutError, ValueError,
                     TypeError) as e:
                 warn("save", "%s: not saved: %s", identifier, e)
-                source.abort("internal", str(e)[:200])
+                source.abort("internal", str(e))
             self._written_now.append(source)
 
     def save_rest(self) -> None:
