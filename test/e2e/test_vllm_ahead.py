@@ -11,7 +11,7 @@ from fake_vllm import Request, VllmCase
 from pair import eventually
 
 from mmx.adapters._vllm_ahead import address
-from mmx.adapters.vllm_ahead import AskAhead
+from mmx.adapters.vllm_ahead import AskAhead, _params
 
 
 class Ahead(VllmCase):
@@ -115,6 +115,10 @@ class Ahead(VllmCase):
         self.early = False
         self.post(self.request(("cat", 300)))
         self.assertEqual(self.opened() - before, 2)
+
+    def test_params_that_nest_deeply_are_vllms_to_refuse(self):
+        self.assertIsNone(_params(
+            b'"ec_transfer_params": {"a": ' + b"[" * 100000))
 
     def test_one_of_two_is_at_vllm(self):
         self.post(self.request(("cat", 300)))

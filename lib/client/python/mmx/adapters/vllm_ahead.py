@@ -87,6 +87,6 @@ def _params(body: bytes) -> Optional[Dict[str, Any]]:
     try:
         params: Tuple[Dict[str, Any], int] = \
             json.JSONDecoder().raw_decode(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return params[0] or None
