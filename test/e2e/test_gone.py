@@ -164,6 +164,9 @@ class Steps(Case):
                     self.assertEqual(end, "ready")
                 self.deliver(mine, its, 100 + k, 500, "enc1")
                 self.e.start()
+                # until then each room ends at once
+                eventually(lambda: [r["state"] for r in self.d.show("peers")]
+                           == ["up", "up"], "the encoder is there again")
                 self.world.all_free()
 
 
