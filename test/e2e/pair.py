@@ -111,6 +111,12 @@ class Daemon:
         self.before = None  # called in the child
         self.inside = []  # words before the command: of a namespace
 
+    def of_base(self, folder: str) -> "Daemon":
+        """Makes it a daemon of another build, which lacks newer keys."""
+        self.binary = os.path.join(folder, f"mmx-{self.role}")
+        self.conf["timeouts"].pop("unreachable", None)
+        return self
+
     def limit(self) -> None:
         """In the child, before it becomes the daemon."""
         resource.setrlimit(resource.RLIMIT_NOFILE, self.nofile)
@@ -398,6 +404,12 @@ class Case(unittest.TestCase):
         """One daemon of each side; (encoded, langd)."""
         e = self.world.encoded(**{**both, **(encoded or {})})
         return e, self.world.langd([e], **{**both, **(langd or {})})
+
+    def joined(self, langd):
+        """Waits until all that langd opens for its encoder is open: before a
+        test that counts descriptors."""
+        eventually(lambda: langd.show("peers")[0]["path"] == "copy",
+                   "pools are mapped")
 
     def engines(self, encoded, langd):
         """One engine of each side, inside this process."""

@@ -19,6 +19,9 @@ LIMIT = 600
 CHANGED = {
     "test_a_user_that_takes_all_leaves_enough":
         "a report's line for rooms of others has no number",
+    "test_zero_rows":
+        "a langd that is connected already ends a room of no rows before the "
+        "base's encoded has its commit, which that refuses",
 }
 
 
@@ -43,10 +46,7 @@ class Beside(Case):
         self.world.insecure = True
 
     def old(self, daemon):
-        daemon.binary = os.path.join(self.base, "build",
-                                     f"mmx-{daemon.role}")
-        daemon.conf["timeouts"].pop("unreachable", None)  # newer than it
-        return daemon.start()
+        return daemon.of_base(os.path.join(self.base, "build")).start()
 
     def served(self, encoded, langd, room):
         """A room passes; what langd says of the pair."""
@@ -68,8 +68,7 @@ class Beside(Case):
         there = {r["name"]: r for r in e.show("peers")}
         self.assertEqual((there["old"]["carrier"], there["old"]["carriers"]),
                          ("auto", ""))
-        eventually(lambda: today.show("peers")[0]["path"] == "copy",
-                   "pools are mapped")
+        self.joined(today)
 
 
 class Tests(unittest.TestCase):

@@ -103,6 +103,7 @@ class Flood(Case):
 
     def test_connections_that_say_nothing(self):
         e, d = self.pair(timeouts={"hello": "1s"})
+        self.joined(d)
         for daemon in (e, d):
             fds = daemon.fds()
             good = greeted(daemon, session="good")

@@ -622,3 +622,19 @@ TEST(open_room_takes_any_number_until_released_or_late)
     T_EQ_U64(brain_reason(e, 0, 0), ERR_TIMEOUT);
     T_EQ_U64(brain_stat(e, "rows_moved"), 32);
 }
+
+TEST(a_commit_that_says_what_is_known_comes_late)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct local_msg last = commit(0, 0, 0);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 0)));
+    brain_hear(e, 0, init(e, 1, 70, 16));
+    ack(e, 0, 1, 70);
+    T_EQ_U64(brain_state(e, 0, 0), ROOM_SUCCESS);
+    last.commit.flags = FLAG_FINAL;
+    T_OK(brain_say(e, 0, last));
+    last.commit.total = 3;
+    T_ERR(brain_say(e, 0, last), ERR_GONE);
+    T_ERR(brain_say(e, 0, commit(0, 0, 1)), ERR_GONE);
+}
