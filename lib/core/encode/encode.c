@@ -231,10 +231,14 @@ static uint64_t deadline(const void *brain)
 static uint32_t open_rooms(const void *brain)
 {
     const struct encoded *e = brain;
-    uint32_t n = e->open;
+    uint32_t n = e->open, used = e->b.draining ? e->rooms_used : 0;
 
-    for (uint32_t i = 0; e->b.draining && i < e->rooms_max; i++)
+    /* Not further than rooms were ever used: the rest is not in memory. */
+    for (uint32_t i = 0; used > 0; i++) {
+        CHECK(i < e->rooms_max, "%u rooms more than there are", used);
+        used -= e->rooms[i].life != EROOM_FREE;
         n += eroom_awaited(&e->rooms[i]);
+    }
     return n;
 }
 
