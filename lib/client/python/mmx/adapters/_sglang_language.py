@@ -28,6 +28,7 @@ log = logging.getLogger("mmx.sglang")
 RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
 FIRST_S = 0.1
 PATIENCE_S = 5  # for a daemon that is away
+TEXT_S = 0.1  # for the event behind a cell
 AGAIN_S = 0.1  # between two questions to an encoder that registers
 
 
@@ -205,6 +206,7 @@ def make_waiting(receiver: Any) -> type:
             self.rooms: Dict[int, mmx.Room] = {}
             self._taken: List[int] = []
             self._since = time.monotonic()
+            self._failed = 0.0
             self._secret, *said = next(
                 (u[4:] for u in self.encoder_urls if u.startswith("mmx:")),
                 "").split(" ")
@@ -249,6 +251,12 @@ def make_waiting(receiver: Any) -> type:
                         room, encoder, pool=pool, secret=secret)
             return True
 
+        def _text_may_follow(self) -> bool:
+            """A cell says that a room failed, then its event says why."""
+            now = time.monotonic()
+            self._failed = self._failed or now
+            return now - self._failed < TEXT_S
+
         def _try_recv_mm_data(self) -> None:
             if self.status != receiver.WaitingMMRequestStatus.PENDING:
                 return
@@ -258,8 +266,12 @@ def make_waiting(receiver: Any) -> type:
                         raise errors.NotReady("no mmx-langd is connected")
                     return
                 for room in self.rooms.values():
-                    if room.state is mmx.State.FAILED:
-                        raise room.reason or errors.Internal()
+                    if room.state is not mmx.State.FAILED:
+                        continue
+                    why = room.reason or errors.Internal()
+                    if not why.text and self._text_may_follow():
+                        return
+                    raise why
             except errors.MmxError as e:
                 self._fail_and_release(f"mmx: {reason(e)}: {e}", status(e))
                 return
