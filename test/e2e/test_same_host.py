@@ -134,10 +134,12 @@ class Sent(SameHost):
         self.not_copied(e, d, *self.engines(e, d))
 
     def test_socket_cannot_be_reached(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
+        e = self.world.encoded()
+        enc = self.world.engine(e)
         hidden = e.socket + ".hidden"
         os.rename(e.socket, hidden)
+        d = self.world.langd([e])  # looks for it once it is connected
+        lm = self.world.engine(d)
         self.deliver(enc, lm, 1, 1500)
         eventually(lambda: "rows are sent, not copied" in d.tail(), "a line")
         self.deliver(enc, lm, 2, 1500)
