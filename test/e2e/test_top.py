@@ -30,10 +30,17 @@ class Terminal:
         self.process = subprocess.Popen(
             [os.path.join(BUILD, "mmxctl"), "--socket", daemon.socket, *words],
             stdin=theirs, stdout=theirs, stderr=theirs,
-            preexec_fn=lambda: (os.setsid(),
-                                fcntl.ioctl(0, termios.TIOCSCTTY, 0)))
+            preexec_fn=self.before_it)
         self.text = ""
         case.addCleanup(self.close)
+
+    def before_it(self):
+        """In the child: its terminal, whose keys it hears; what runs in the
+        background of a shell ignores them."""
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
+            signal.signal(number, signal.SIG_DFL)
 
     def resize(self, width, height):
         self.width, self.height = width, height
