@@ -52,6 +52,9 @@ static void on_look(uv_timer_t *t)
     struct node *n = t->data;
     struct health h;
 
+    /* On the second, as the calm ticks of the links are: one wake-up for both.
+     */
+    uv_timer_start(t, on_look, LOOK_MS - uv_now(&n->loop) % LOOK_MS, 0);
     if (!node_congested(n))
         node_event(n, &ev);
     node_health(n, &h);
@@ -74,7 +77,6 @@ void node_health_row(struct node *n, struct rows_out *to)
 
 void node_health_start(struct node *n)
 {
-    uv_timer_start(&n->look, on_look, LOOK_MS, LOOK_MS);
     on_look(&n->look);
 }
 

@@ -9,11 +9,24 @@
 /* With more bytes than this waiting the next tick is soon. */
 #define BEHIND_BYTES 65536
 
+static void on_tick(uv_timer_t *t);
+
+/* Ticks are on whole multiples of their interval, so that what else looks once
+ * a second (node_health.c) does so in the same wake-up. */
+static void arm(struct links *p)
+{
+    uint64_t ms = p->every_ns / NS_PER_MS;
+
+    CHECK(ms > 0, "ticks without an interval");
+    uv_timer_start(&p->timer, on_tick, ms - uv_now(p->timer.loop) % ms, 0);
+}
+
 static void on_tick(uv_timer_t *t)
 {
     struct links *p = t->data;
 
     p->tick = true;
+    arm(p);
 }
 
 static void tick_every(struct links *p, uint64_t ns)
@@ -23,7 +36,7 @@ static void tick_every(struct links *p, uint64_t ns)
     p->every_ns = ns;
     p->ticked_ns = 0;
     if (ns)
-        uv_timer_start(&p->timer, on_tick, ns / NS_PER_MS, ns / NS_PER_MS);
+        arm(p);
     else
         uv_timer_stop(&p->timer);
 }
