@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static struct recorder recorder;
@@ -59,14 +60,12 @@ TEST(a_line_ends_where_its_memory_does)
 static const char *report(uint32_t happenings, const struct event *ev)
 {
     static char text[1u << 20];
-    char path[] = "/tmp/mmx-crash-XXXXXX";
     const struct event *now = ev;
     struct crash_view view = {&recorder, &now};
-    int fd = mkstemp(path);
+    int fd = memfd_create("crash", MFD_CLOEXEC);
     ssize_t n;
 
     T_TRUE(fd >= 0);
-    unlink(path);
     for (uint32_t i = 0; i < happenings; i++)
         add(i, i, HAPPENED_LANDED, 0, 1, i, i);
     crash_report(fd, SIGSEGV, &view);

@@ -271,7 +271,7 @@ static enum err check_commit(const struct eroom *m,
 }
 
 /* True if the commit says no more than what made the room a success: one of no
- * rows is over as soon as its langd has the length. */
+ * rows ends as soon as its langd has the length. */
 static bool is_known(const struct eroom *m, const struct attachment *att,
     const struct local_commit *n)
 {
