@@ -5,9 +5,7 @@
 #include "node/crash.h"
 #include "test/t.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -56,7 +54,7 @@ TEST(a_line_ends_where_its_memory_does)
     T_TRUE(memcmp(text, "sixteen ", 8) == 0);
 }
 
-/* Reports of so many happenings; returns the text. */
+/* Returns the report of this number of happenings. */
 static const char *report(uint32_t happenings, const struct event *ev)
 {
     static char text[1u << 20];
