@@ -3,16 +3,6 @@
 
 #include "core/trace/trace.h"
 
-static const struct {
-    const char *word, *a, *b;
-} kinds[] = {
-#define HAPPENING(NAME, word, a, b, phase, doc) {word, a, b},
-#include "wire/happening.def"
-#undef HAPPENING
-};
-
-_Static_assert(ARRAY_LEN(kinds) == HAPPENED_COUNT, "each kind has its words");
-
 void line_text(struct line *l, const char *text)
 {
     for (; *text && l->len < l->cap; text++)
@@ -68,7 +58,8 @@ void dump_happening(struct line *l, const struct happening *h, uint64_t now_ns)
     line_hex(l, h->room);
     line_text(l, " ");
     /* A crash may have torn it. */
-    line_text(l, kind < ARRAY_LEN(kinds) ? kinds[kind].word : "unknown");
+    line_text(
+        l, kind < HAPPENED_COUNT ? happening_words[kind].word : "unknown");
     if (kind == HAPPENED_CONTEXT) {
         line_text(l, " ");
         line_hex(l, (uint64_t)h->a << 32 | h->b);
@@ -81,9 +72,9 @@ void dump_happening(struct line *l, const struct happening *h, uint64_t now_ns)
     }
     if (happening_peer(h) != HAPPENING_PEERS)
         named(l, "peer", happening_peer(h));
-    if (kind < ARRAY_LEN(kinds)) {
-        named(l, kinds[kind].a, h->a);
-        named(l, kinds[kind].b, h->b);
+    if (kind < HAPPENED_COUNT) {
+        named(l, happening_words[kind].a, h->a);
+        named(l, happening_words[kind].b, h->b);
     }
     line_text(l, "\n");
 }

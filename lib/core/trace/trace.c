@@ -7,19 +7,13 @@
 
 #include "core/show.h"
 
-/* What a row of happening.def says. */
-struct kind {
-    const char *word, *a, *b;
-};
-
-static const struct kind kinds[] = {
+const struct happening_words happening_words[HAPPENED_COUNT] = {
 #define HAPPENING(NAME, word, a, b, phase, doc) {word, a, b},
 #include "wire/happening.def"
 #undef HAPPENING
 };
 
 _Static_assert(HAPPENED_COUNT <= UINT8_MAX, "a tag has a byte for the kind");
-_Static_assert(ARRAY_LEN(kinds) == HAPPENED_COUNT, "each kind has its words");
 
 void happened_here(
     struct brain *b, enum happening_kind kind, const struct peer *p)
@@ -96,8 +90,9 @@ static void show_context(const struct brain *b, const struct show_at *at,
     s->number(s, "number", n);
     s->number(s, "ns", h->ns);
     show_room_id(s, at, h->room, h->who);
-    s->text(s, "what", kinds[HAPPENED_CONTEXT].word);
-    s->text(s, kinds[HAPPENED_CONTEXT].a, shown_to(at, h->who) ? text : OTHERS);
+    s->text(s, "what", happening_words[HAPPENED_CONTEXT].word);
+    s->text(s, happening_words[HAPPENED_CONTEXT].a,
+        shown_to(at, h->who) ? text : OTHERS);
 }
 
 static void show_number(struct rows_out *s, const char *name, uint32_t value)
@@ -127,13 +122,13 @@ static void show_happening(const struct brain *b, const struct show_at *at,
     s->number(s, "ns", h->ns);
     if (kind < HAPPENED_PEER_UP && of != PEER_ACKED)
         show_room_id(s, at, h->room, h->who);
-    s->text(s, "what", kinds[kind].word);
+    s->text(s, "what", happening_words[kind].word);
     if (of)
         s->text(s, "message", peer_name((enum peer_type)of));
     if (p)
         s->text(s, "peer", p->label[0] ? p->label : p->name);
-    show_number(s, kinds[kind].a, h->a);
-    show_number(s, kinds[kind].b, h->b);
+    show_number(s, happening_words[kind].a, h->a);
+    show_number(s, happening_words[kind].b, h->b);
 }
 
 void show_trace(const struct brain *b, struct show_at *at, struct rows_out *s)

@@ -13,6 +13,12 @@ enum happening_kind {
     HAPPENED_COUNT
 };
 
+/* What a row of happening.def says, by kind. */
+struct happening_words {
+    const char *word, *a, *b;
+};
+extern const struct happening_words happening_words[HAPPENED_COUNT];
+
 /* A room's engine and rows change often: of these every change by this many
  * rows is recorded. */
 #define HAPPENING_ROWS 1024u
