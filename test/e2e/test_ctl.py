@@ -61,7 +61,7 @@ class Strange(Case):
                 try:
                     s, _ = listener.accept()
                 except OSError:
-                    return  # the test is over
+                    return  # the test has ended
                 with s, contextlib.suppress(OSError):
                     talk(s)
         thread = threading.Thread(target=serve, daemon=True)

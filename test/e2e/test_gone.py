@@ -16,7 +16,7 @@ STEPS = (lambda enc, r: enc.announce(r, 300, 300),
          lambda enc, r: enc.write(r, 100, 300),
          lambda enc, r: enc.commit(r, 100, 300, final=True),
          lambda enc, r: enc.done(r))
-FINAL = 6  # with so many steps done the rows need no engine
+FINAL = 6  # steps after which the rows need no engine
 
 
 class Gone(Case):

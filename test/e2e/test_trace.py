@@ -154,7 +154,7 @@ class Trace(Case):
 
 
 def skewed(path, by_ns):
-    """Writes the recording anew, with a clock that is ahead by so much."""
+    """Writes the recording anew, with a clock that is ahead by by_ns."""
     with open(path, "rb") as f:
         old = f.read()
     new, at = b"", 0
