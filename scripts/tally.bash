@@ -2,8 +2,10 @@
 # scripts/lint, scripts/fuzz and .ci/run, which end with tally_end.
 #
 # A program that prints "N passed, N failed" or "N passed, N failed, N skipped"
-# as its last such line counts as that many tests; one without counts as one. An exit status other than 0 is at
-# least one failure. The output of a failed program is shown, of others not.
+# as its last such line counts as that many tests; one without counts as one.
+# An exit status other than 0 is at least one failure. The output of a failed
+# program is shown, of others not; its lines "failed: NAME", which say what in
+# it failed, are said again at the end.
 # shellcheck shell=bash
 
 tally_passed=0
@@ -42,6 +44,9 @@ tally()
         "$( ((!skipped)) || echo "  $skipped skipped")"
     if ((failed)); then
         tally_names+=("$name")
+        while read -r line; do
+            tally_names+=("$name: ${line#failed: }")
+        done < <(grep -a '^failed: ' "$tally_log" | tail -n 20)
         tally_show "$rc"
     fi
     ((failed == 0))
@@ -67,7 +72,7 @@ tally_show()
 tally_end()
 {
     if ((tally_failed)); then
-        echo "failed: ${tally_names[*]}"
+        printf 'failed: %s\n' "${tally_names[@]}"
     fi
     echo "$tally_passed passed, $tally_failed failed, $tally_skipped skipped"
     ((tally_failed == 0))

@@ -277,11 +277,11 @@ static bool run_case(const struct t_case *c)
         show_output(out);
     if (late)
         printf(
-            "FAILED %s: not over after %u s\n", c->name, c->limit_s * SLOWER);
+            "failed: %s: not over after %u s\n", c->name, c->limit_s * SLOWER);
     else if (!passed && WIFSIGNALED(status))
-        printf("FAILED %s: %s\n", c->name, strsignal(WTERMSIG(status)));
+        printf("failed: %s: %s\n", c->name, strsignal(WTERMSIG(status)));
     else if (!passed)
-        printf("FAILED %s\n", c->name);
+        printf("failed: %s\n", c->name);
     close(out);
     return passed;
 }
