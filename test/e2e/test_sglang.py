@@ -102,6 +102,7 @@ class Rank:
         _sglang_language.PATIENCE_S = float(os.environ["PATIENCE"])
         self.least = least
         self.receiver = receiver.MMReceiverHTTP([], None)
+        self.kept = []  # the prompts of requests that are not computed yet
 
     def idle(self, link):
         """The scheduler's turns until there is something to do."""
@@ -141,6 +142,8 @@ class Rank:
                 assert w.recv_req.input_ids is not None or \
                     w.status != receiver.WaitingMMRequestStatus.FAIL
                 ends[id(w)] = [int(status), w.error_msg, w.error_code]
+                if "KEEP" in os.environ:
+                    self.kept.append(w.recv_req.mm_inputs)
                 w.recv_req.mm_inputs = None  # the prompt is computed
             for w in waiting if abort else ():
                 if abort == "now" or any(r.total is not None
@@ -228,7 +231,7 @@ class Ranks:
 
 class Sglang(Case):
     def start(self, ranks=1, encoders=1, fields=FIELDS, patience=LIMIT,
-              **langd):
+              env=None, **langd):
         self.e = [self.world.encoded(name=f"enc{i}", fields=fields)
                   for i in range(encoders)]
         self.d = self.world.langd(
@@ -236,7 +239,8 @@ class Sglang(Case):
             **langd)
         env = {"MMX_LANGD_SOCKET": self.d.socket, "PATIENCE": str(patience),
                "MMX_ENCODERS": json.dumps(
-                   {u: e.address for u, e in zip(URLS, self.e)})}
+                   {u: e.address for u, e in zip(URLS, self.e)}),
+               **(env or {})}
         self.ranks = Ranks(ranks, env)  # before there are threads
         self.world.engines.append(self.ranks)
         for side in ("encode", "language"):
@@ -341,6 +345,20 @@ class Sglang(Case):
     def test_many_requests_on_a_small_pool(self):
         self.start(ranks=2, blocks=8, default_blocks=1)
         self.good(*[(f"r{i}", 100) for i in range(32)])
+
+    def test_rows_that_are_copied_hold_no_blocks(self):
+        self.start(ranks=2, env={"KEEP": "1", "MMX_SGLANG_COPY": "1"})
+        self.good(("r", 300), ("s", 5))
+        self.d.all_free()
+
+    def test_rows_in_place_hold_theirs(self):
+        self.start(env={"KEEP": "1"})
+        self.good(("r", 300))
+        free, blocks = self.d.free()
+        self.assertLess(free, blocks)
+        self.ranks.close()  # its process ends
+        self.world.engines.remove(self.ranks)
+        self.d.all_free()
 
     def test_an_encoder_that_registers(self):
         """It says where its mmx-encoded is: no variable names it."""
@@ -513,6 +531,10 @@ class Sglang(Case):
         self.encoders[0].width = WIDTH
         self.assertTrue(request["urls"][-1].startswith("mmx:"))
         self.good(("r", 300))
+
+    def test_a_pool_that_is_not_there(self):
+        self.start(ranks=2, env={"MMX_POOL": "vat"})
+        self.failed(self.serve(("r", 300)), 500, "malformed: no pool `vat`")
 
     def test_the_encoders_daemon_starts_again(self):
         self.start()

@@ -10,6 +10,7 @@ import sys
 import types
 import unittest
 import unittest.mock
+from collections import deque
 
 import numpy as np
 
@@ -179,6 +180,13 @@ class Fit(unittest.TestCase):
                 self.start(encoder_transfer_backend="mmx", **more)
             self.tearDown()
 
+    def test_encoders_that_are_none_are_refused(self):
+        for said in ("{", "[]", '{"http://h:1": 5}', '{"http://h:1": "a b"}'):
+            with unittest.mock.patch.dict(os.environ, MMX_ENCODERS=said), \
+                    self.assertRaisesRegex(ValueError, "MMX_ENCODERS is no "):
+                self.start(encoder_transfer_backend="mmx")
+            self.tearDown()
+
 
 def sglang_encoder():
     from mmx.adapters import _sglang_encoder
@@ -272,10 +280,18 @@ class Common(unittest.TestCase):
             self.assertEqual(common.encoder_of("http://h:1"), "enc0")
             self.assertEqual(common.encoder_of("http://g:1"), "tcp://g:7601")
 
+    def test_what_an_encoder_may_say_of_its_place(self):
+        self.assertEqual(common.reachable("tcp://0.0.0.0:7", "http://h:1"),
+                         "tcp://h:7")
+        for said in ("", "tcp://h:7 tcp://g:7", "e" * 129, "\x7f", "\udc80"):
+            with self.assertRaisesRegex(ValueError, "no address"):
+                common.reachable(said, "http://h:1")
+
     def test_statuses(self):
         self.assertEqual(common.status(TimeoutError()), 504)
         self.assertEqual(common.status(errors.TooLarge()), 413)
         self.assertEqual(common.status(errors.Corrupt()), 500)
+        self.assertEqual(common.status(ValueError("no place")), 500)
         for reason in common.STATUS:
             self.assertIn(reason, [e.reason for e in
                                    errors.BY_NUMBER.values()])
@@ -304,6 +320,64 @@ class Ranks(unittest.TestCase):
             mine, lambda held: [min(p) for p in zip(held, theirs)])
         self.assertEqual([status for _, status in ended], [1, -1])
         self.assertEqual(len(mine), 1)
+
+
+class Turns(unittest.TestCase):
+    """One scheduler rank, whose connection does nothing."""
+
+    def setUp(self):
+        self.lang = language.Lang.__new__(language.Lang)
+        self.lang.conn = unittest.mock.Mock(connected=True, epoch=1)
+        self.lang.conn.send.return_value = types.SimpleNamespace(done=False)
+        self.lang.mapped = self.lang.unusable = self.lang._asked = None
+        self.lang._asked_of, self.lang.rank = 0, 0
+        self.lang._left, self.lang._unwanted = deque(), deque()
+        one = unittest.mock.patch.object(language.Lang, "one", self.lang)
+        one.start()
+        self.addCleanup(one.stop)
+
+    def test_rows_that_are_collected_go_back_in_the_next_turn(self):
+        """Python may look for cycles while the connection sends."""
+        room = unittest.mock.Mock()
+        self.lang.give_back(room)
+        room.release.assert_not_called()
+        self.lang.tidy()
+        room.release.assert_called_once_with(force=True)
+
+    def waiting(self, url="http://h:1", said="-"):
+        req = types.SimpleNamespace(rid="r", input_ids=None,
+                                    num_items_assigned={"IMAGE": [1]})
+        return language.make_waiting(receiver)(
+            "r", req, None, [url, f"mmx:{'ab' * 16} {said}"], "m", "host", 1)
+
+    def test_a_pool_that_cannot_be_mapped_fails_the_request(self):
+        self.lang.conn.send.return_value = types.SimpleNamespace(
+            done=True, fd=-1, result=lambda: {})
+        with unittest.mock.patch.object(
+                mmx, "Pool", side_effect=RuntimeError("no driver")):
+            one = self.waiting()
+            one.send_encode_request()
+            one._try_recv_mm_data()
+        self.assertEqual(one.status, receiver.WaitingMMRequestStatus.FAIL)
+        self.assertIn("no driver", one.error_msg)
+        self.assertEqual(one.error_code, 500)
+
+    def test_what_fails_in_a_turn_fails_the_request(self):
+        one = self.waiting()
+        with unittest.mock.patch.object(self.lang, "step",
+                                        return_value=None):
+            one.send_encode_request()
+        with unittest.mock.patch.object(self.lang, "step", side_effect=[
+                OSError("no descriptor is free"), None, None]):
+            one._try_recv_mm_data()
+        self.assertEqual(one.status, receiver.WaitingMMRequestStatus.FAIL)
+        self.assertIn("no descriptor", one.error_msg)
+
+    def test_an_encoder_of_an_odd_name_is_refused(self):
+        one = self.waiting(said="e" * 129)
+        with self.assertRaisesRegex(errors.Malformed, "no address"):
+            one.send_encode_request()
+        one.release_resources()
 
 
 class Tokenizer(unittest.TestCase):

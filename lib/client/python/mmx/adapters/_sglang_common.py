@@ -3,6 +3,7 @@ statuses, conversions between tensors and rows."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
@@ -33,7 +34,8 @@ def status(error: BaseException) -> int:
 
 
 def reason(error: BaseException) -> str:
-    return getattr(error, "reason", "timeout")
+    late = isinstance(error, (TimeoutError, asyncio.TimeoutError))
+    return getattr(error, "reason", "timeout" if late else "internal")
 
 
 def secret_of(req_id: str) -> bytes:
@@ -47,17 +49,37 @@ def secret_of(req_id: str) -> bytes:
     return bytes.fromhex(got[1])
 
 
+def encoders() -> Dict[str, str]:
+    """Returns what MMX_ENCODERS says; ValueError: it is not that."""
+    said = os.environ.get("MMX_ENCODERS") or "{}"
+    try:
+        known = json.loads(said)
+        if isinstance(known, dict) and all(map(is_place, known.values())):
+            return known
+    except ValueError:
+        pass
+    raise ValueError("MMX_ENCODERS is no JSON object that gives URLs of "
+                     f"encoders their mmx-encoded's address: {said:.200}")
+
+
+def is_place(said: Any) -> bool:
+    """True if it may be the name or address of a daemon."""
+    return isinstance(said, str) and bool(re.fullmatch("[!-~]{1,128}", said))
+
+
 def encoder_of(url: str, said: str = "") -> str:
     """Returns the name or address of mmx-encoded beside an encoder server:
-    from MMX_ENCODERS, a JSON object, or what the server said when it
-    registered, or port 7601 of the same host."""
-    known = json.loads(os.environ.get("MMX_ENCODERS") or "{}")
-    return known.get(url) or said or f"tcp://{urlsplit(url).hostname}:{PORT}"
+    from MMX_ENCODERS, or what the server said when it registered, or port
+    7601 of the same host."""
+    return encoders().get(url) or said or \
+        f"tcp://{urlsplit(url).hostname}:{PORT}"
 
 
 def reachable(address: str, url: str) -> str:
     """Returns where others reach what listens at an address of all of an
-    encoder server's interfaces: its host."""
+    encoder server's interfaces: its host. ValueError: it is no address."""
+    if not is_place(address):
+        raise ValueError(f"no address: {address!r:.200}")
     place = urlsplit(address)
     if place.hostname in ("0.0.0.0", "::", "*"):
         return f"tcp://{urlsplit(url).hostname}:{place.port}"

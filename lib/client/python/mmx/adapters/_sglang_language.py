@@ -5,6 +5,7 @@ waits for rows: a rank looks at its cells once in each of SGLang's turns."""
 from __future__ import annotations
 
 import collections
+import contextlib
 import importlib
 import json
 import logging
@@ -20,9 +21,9 @@ from typing import Any, Deque, Dict, List, Optional, Tuple
 import mmx
 from mmx import errors
 
-from ._sglang_common import (MARK, PLACE, encoder_of, field_of, numbers,
-                             pool_name, reachable, reason, status, to_tensor,
-                             unpack)
+from ._sglang_common import (MARK, PLACE, encoder_of, field_of, is_place,
+                             numbers, pool_name, reachable, reason, status,
+                             to_tensor, unpack)
 
 log = logging.getLogger("mmx.sglang")
 RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
@@ -126,9 +127,9 @@ class Lang:
             "langd", name=f"sglang-{here.tp_rank}", timeout=0,
             session=os.environ.get("MMX_SESSION", "sglang"))
         self.mapped: Optional[mmx.Pool] = None
+        self.unusable: Optional[Exception] = None  # why there is no pool
         self._asked: Optional[mmx.Reply] = None
         self._asked_of = 0  # the daemon's run
-        self._thread = threading.get_ident()
         self._left: Deque[mmx.Room] = collections.deque()
         self._unwanted: Deque[Tuple[int, str, bytes]] = collections.deque()
         try:  # once in a process: the first request finds the daemon
@@ -143,7 +144,8 @@ class Lang:
         return cls.one
 
     def step(self) -> Optional[mmx.Pool]:
-        """Steps the connection; returns the pool once it is mapped."""
+        """Steps the connection; returns the pool once it is mapped. It raises
+        nothing: SGLang's scheduler would end."""
         self.conn.step()
         while self._left:
             self._left.popleft().release(force=True)
@@ -154,21 +156,30 @@ class Lang:
             self.conn.decline(room, encoder, secret=secret)
         if self.mapped and self.mapped.epoch == self.conn.epoch:
             return self.mapped
-        if self._asked and self._asked_of != self.conn.epoch:
-            # Of an earlier run, whose answer came with its end.
-            if self._asked.fd >= 0:
+        if self._asked_of != self.conn.epoch:
+            # An answer of an earlier run came with its end.
+            if self._asked and self._asked.fd >= 0:
                 os.close(self._asked.fd)
-            self._asked = None
-        if not self._asked or self._asked.error:
-            self._asked_of = self.conn.epoch
+            self._asked_of, self._asked = self.conn.epoch, None
+            self.unusable = None
+        if not self._asked:
             self._asked = self.conn.send(mmx.wire.POOL, name=pool_name(),
                                          layout="")
-        if self._asked.done and not self._asked.error:
-            self.mapped = mmx.Pool(self._asked.result(), self._asked.fd,
-                                   self.conn.epoch)
-            self._asked = None
-            return self.mapped
+        if self._asked.done:
+            asked, self._asked = self._asked, None
+            return self._map(asked)
         return None
+
+    def _map(self, asked: mmx.Reply) -> Optional[mmx.Pool]:
+        """Maps the pool; why it cannot be had is for the requests."""
+        try:
+            self.mapped = mmx.Pool(asked.result(), asked.fd, self.conn.epoch)
+            field_of(self.mapped)
+            self.unusable = None
+            return self.mapped
+        except Exception as e:
+            self.mapped, self.unusable = None, e
+            return None
 
     def tidy(self) -> None:
         """Does what is to be done while no request waits."""
@@ -183,11 +194,10 @@ class Lang:
             self.step()
 
     def give_back(self, room: mmx.Room) -> None:
-        """Releases a room whose last tensor went, in whatever thread."""
-        if threading.get_ident() == self._thread and not self.conn.closed:
-            room.release(force=True)
-        else:
-            self._left.append(room)
+        """Releases, in the next turn, a room whose last tensor went: that is
+        in whatever thread, and in whatever call if Python looks for cycles,
+        one that sends among them."""
+        self._left.append(room)
 
 
 def turned(original: Any, self: Any, recv_reqs: Any) -> Any:
@@ -219,6 +229,9 @@ def make_waiting(receiver: Any) -> type:
                         word = said[at] if at < len(said) else "-"
                         self._places.append((len(self._places), encoder_of(
                             self.encoder_urls[at], word.strip("-"))))
+            odd = [e for _, e in self._places if not is_place(e)]
+            if odd:
+                raise errors.Malformed(f"no address: {odd[0]!r:.200}")
             self._open()
 
         def _rid(self) -> str:
@@ -251,6 +264,14 @@ def make_waiting(receiver: Any) -> type:
                         room, encoder, pool=pool, secret=secret)
             return True
 
+        def _lose_patience(self) -> None:
+            """Raises why there is no pool: at once if that will not change."""
+            why = Lang.get().unusable if Lang.get().conn.connected else None
+            if why and getattr(why, "advice", "") != "retry":
+                raise why
+            if time.monotonic() - self._since > PATIENCE_S:
+                raise why or errors.NotReady("no mmx-langd is connected")
+
         def _text_may_follow(self) -> bool:
             """A cell says that a room failed, then its event says why."""
             now = time.monotonic()
@@ -262,8 +283,7 @@ def make_waiting(receiver: Any) -> type:
                 return
             try:
                 if not self._open():
-                    if time.monotonic() - self._since > PATIENCE_S:
-                        raise errors.NotReady("no mmx-langd is connected")
+                    self._lose_patience()
                     return
                 for room in self.rooms.values():
                     if room.state is not mmx.State.FAILED:
@@ -272,7 +292,7 @@ def make_waiting(receiver: Any) -> type:
                     if not why.text and self._text_may_follow():
                         return
                     raise why
-            except errors.MmxError as e:
+            except Exception as e:  # this request's, not the scheduler's
                 self._fail_and_release(f"mmx: {reason(e)}: {e}", status(e))
                 return
             if all(r.complete for r in self.rooms.values()):
@@ -307,18 +327,24 @@ def make_waiting(receiver: Any) -> type:
 
         def _rows(self, part: int, room: mmx.Room) -> Any:
             """Returns the rows in place, which go back with the last tensor
-            over them, or copied, if MMX_SGLANG_COPY is 1."""
-            name = field_of(room.pool)
+            over them. Copied, if MMX_SGLANG_COPY is 1, in several runs or on a
+            GPU, whose kernels no tensor's end waits for: they go back now."""
+            name, lang = field_of(room.pool), Lang.get()
             kind = room.pool.fields[name].dtype
-            try:
-                rows = room.view(name)
-            except mmx.SplitRows:
+            rows = None
+            if room.pool.memory == "host" and \
+                    os.environ.get("MMX_SGLANG_COPY") != "1":
+                with contextlib.suppress(mmx.SplitRows):
+                    rows = room.view(name)
+            copied = rows is None
+            if copied:
                 rows = room.gather(name)
-            if os.environ.get("MMX_SGLANG_COPY") == "1":
-                rows = rows.copy()
             rows = rows.view("i2") if kind == "bf16" else rows[:]
-            weakref.finalize(rows, Lang.get().give_back, room).atexit = False
             self._taken.append(part)
+            if copied:
+                lang.give_back(room)
+            else:
+                weakref.finalize(rows, lang.give_back, room).atexit = False
             return to_tensor(rows, kind)
 
         def _fail_and_release(self, error_msg: Any,

@@ -31,6 +31,8 @@ import inspect
 import os
 from typing import Any, Callable, Dict, Iterator
 
+from ._sglang_common import encoders
+
 ON = "MMX_SGLANG"  # "encode" or "language"; spawned processes inherit it
 RIDES_ON = "zmq_to_scheduler"  # the backend whose code paths mmx takes
 TESTED = "0.5.23"
@@ -174,6 +176,7 @@ def _chosen(original: Callable[[Any], Any], server_args: Any) -> Any:
         if any(u.startswith("grpc") for u in asked.encoder_urls):
             raise ValueError("--encoder-transfer-backend mmx takes encoders "
                              "by HTTP, not by gRPC")
+        encoders()  # is what MMX_ENCODERS says well-formed?
         side = "encode" if asked.encoder_only else "language"
         install(side)
         if side == "encode":
