@@ -1,7 +1,8 @@
 /* crash.c - see crash.h. In the handler nothing is called that is not safe
- * there: write, poll, prctl; buffers are of fixed size. The signal's default
- * action follows, at the place of the fault, so that a core dump shows it.
- * Any thread; process-wide by nature.
+ * there: write, poll, prctl, sigaction; buffers are of fixed size. What the
+ * signal did before follows, at the place of the fault: its default, so that a
+ * core dump shows it, or a report of a library's own (UCX, a sanitizer). SIGBUS
+ * comes by way of the guard. Any thread; process-wide by nature.
  *
  * Rejected: the rooms' tables here, too, as a failed CHECK prints them. They
  * may be what is broken; happenings are plain numbers. */
@@ -28,6 +29,8 @@
 _Static_assert(2 * LINE_BYTES <= WRITE_BYTES, "a write has whole lines");
 _Static_assert(CRASH_HAPPENINGS < RECORDER_SIZE, "the last are remembered");
 
+static const int signals[] = {SIGSEGV, SIGILL, SIGFPE, SIGABRT};
+static struct sigaction before[ARRAY_LEN(signals)]; /* as they were found */
 static _Atomic(const struct crash_view *) watched;
 
 static void say(int fd, struct line *l)
@@ -148,6 +151,14 @@ void crash_report(int fd, int signal, const struct crash_view *view)
     say(fd, &l);
 }
 
+/* Has the signal do again what it did before. */
+static void step_aside(int signal)
+{
+    for (size_t i = 0; i < ARRAY_LEN(signals); i++)
+        if (signals[i] == signal)
+            (void)sigaction(signal, &before[i], NULL);
+}
+
 static void on_crash(int signal, siginfo_t *info, void *context)
 {
     static atomic_int inside;
@@ -156,30 +167,30 @@ static void on_crash(int signal, siginfo_t *info, void *context)
     (void)context;
     if (view && atomic_fetch_add(&inside, 1) == 0)
         crash_report(STDERR_FILENO, signal, view);
-    /* The default is in force again. A fault repeats itself at its place; what
-     * was sent comes once more when the handler ends. */
+    step_aside(signal);
+    /* A fault repeats itself at its place; what was sent comes once more when
+     * the handler ends. */
     if (info->si_code <= 0)
         (void)raise(signal);
 }
 
 void crash_watch(const struct crash_view *view)
 {
-    static const int signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
     static uint8_t stack[STACK_BYTES]; /* the thread's own may be at its end */
-    struct sigaction old,
-        act = {.sa_sigaction = on_crash,
-            .sa_flags = SA_SIGINFO | SA_ONSTACK | (int)SA_RESETHAND};
-    stack_t mine = {.ss_sp = stack, .ss_size = sizeof(stack)}, before;
+    struct sigaction act = {.sa_sigaction = on_crash,
+        .sa_flags = SA_SIGINFO | SA_ONSTACK | (int)SA_RESETHAND};
+    stack_t mine = {.ss_sp = stack, .ss_size = sizeof(stack)}, old;
 
     CHECK(view->recorder && view->event, "a crash would have nothing to say");
     atomic_store(&watched, view);
-    if (sigaltstack(NULL, &before) == 0 && (before.ss_flags & SS_DISABLE))
+    if (sigaltstack(NULL, &old) == 0 && (old.ss_flags & SS_DISABLE))
         (void)sigaltstack(&mine, NULL);
+    guard_install();
     guard_pass_on(on_crash);
     sigfillset(&act.sa_mask);
-    /* A sanitizer's own report stays. */
     for (size_t i = 0; i < ARRAY_LEN(signals); i++)
-        if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler == SIG_DFL)
+        if (sigaction(signals[i], NULL, &before[i]) == 0 &&
+            before[i].sa_handler != SIG_IGN)
             (void)sigaction(signals[i], &act, NULL);
 }
 

@@ -289,9 +289,8 @@ class Crash(Case):
             daemon.killed = True
             os.kill(daemon.pid, number)
             status = daemon.process.wait(60)
-            if number != signal.SIGABRT and sanitized(BUILD + "/mmx-langd"):
-                continue  # its own report, and its own status
-            self.assertEqual(status, -number)
+            if number == signal.SIGABRT or not sanitized(BUILD + "/mmx-langd"):
+                self.assertEqual(status, -number)  # else a sanitizer's own
             with open(daemon.log, encoding="utf-8") as f:
                 log = f.read()
             name = signal.Signals(number).name
@@ -299,6 +298,22 @@ class Crash(Case):
             self.assertNotIn("<0>", log)  # which all terminals would show
             self.assertIn("happenings, by their age", log)
             self.assertIn("room 0000000000000007 ended reason ok", log)
+
+    def test_beside_a_report_of_ucx(self):
+        """Which is on where the unit's environment does not turn it off."""
+        e = self.world.encoded()
+        self.assertEqual(e.stop(), 0)
+        e.start(env={"UCX_HANDLE_ERRORS": "bt"})
+        e.killed = True
+        os.kill(e.pid, signal.SIGSEGV)
+        status = e.process.wait(60)
+        with open(e.log, encoding="utf-8") as f:
+            log = f.read()
+        self.assertIn("<2>SIGSEGV in thread mmx-encoded", log)
+        self.assertIn("happenings, by their age", log)
+        if not sanitized(BUILD + "/mmx-encoded"):
+            self.assertEqual(status, -signal.SIGSEGV)
+            self.assertIn("backtrace", log)
 
     def test_a_bad_access(self):
         self.dies_of(signal.SIGSEGV)
