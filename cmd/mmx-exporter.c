@@ -21,8 +21,15 @@ enum { CANNOT_START = 1 };
 static const char *const defaults[] = {CTL_ENCODED, CTL_LANGD};
 static const char *const labels[] = {"encoded", "langd"};
 
-struct sockets {
+enum { NAMES_MAX = 64 };
+
+/* What the command line says. */
+struct served {
     const char *paths[ARRAY_LEN(defaults)]; /* NULL: it is not asked */
+    const char *listen;
+    struct sockaddr_storage at;
+    const char *names[NAMES_MAX]; /* in requests, beside addresses */
+    uint32_t names_count;
 };
 
 static void usage(FILE *to)
@@ -32,6 +39,9 @@ static void usage(FILE *to)
           "  --encoded PATH     ask only the daemons that are named, at their\n"
           "                     sockets; default: both, in /run/mmx\n"
           "  --langd PATH       the same\n"
+          "  --host NAME        serve requests for this name, too; may be\n"
+          "                     repeated; else those for loopback and for the\n"
+          "                     address that it listens at\n"
           "  --version          print the version and exit\n"
           "  --help             print this and exit\n"
           "It serves /metrics for Prometheus and / for people. A daemon that\n"
@@ -44,7 +54,7 @@ typedef void print_fn(FILE *out, const struct daemon *daemons, uint32_t count);
 
 /* Returns what `print` makes of the daemons' answers, for free(); NULL: no
  * memory. */
-static char *made(const struct sockets *s, print_fn *print, size_t *size)
+static char *made(const struct served *s, print_fn *print, size_t *size)
 {
     struct daemon daemons[ARRAY_LEN(defaults)] = {0};
     uint32_t count = 0;
@@ -89,19 +99,37 @@ static enum MHD_Result answer(struct MHD_Connection *c, unsigned status,
     return queued;
 }
 
+static enum MHD_Result refuse(struct MHD_Connection *c)
+{
+    static const char why[] = "not served for this name: mmx-exporter --host "
+                              "NAME adds one\n";
+    char *text = strdup(why);
+
+    return text ? answer(c, MHD_HTTP_FORBIDDEN, text, sizeof(why) - 1,
+                      "text/plain; charset=utf-8")
+                : MHD_NO;
+}
+
 /* Called by the library for each request, twice: with its head, then whole. */
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *c,
     const char *url, const char *method, const char *version,
     const char *upload, size_t *upload_size, void **context)
 {
     static int begun;
+    const struct served *s = arg;
+    const char *host =
+        MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
     bool metrics = !strcmp(url, "/metrics");
     size_t size = 0;
     char *text;
 
     (void)version;
     (void)upload;
-    if (strcmp(method, MHD_HTTP_METHOD_GET) != 0)
+    if (!host_served(host, &s->at, s->names, s->names_count))
+        return refuse(c);
+    /* Of a HEAD the library leaves the body out. */
+    if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 &&
+        strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
         return answer(c, MHD_HTTP_METHOD_NOT_ALLOWED, NULL, 0, "text/plain");
     if (!*context || *upload_size) {
         *context = &begun;
@@ -110,7 +138,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c,
     }
     if (!metrics && strcmp(url, "/") != 0)
         return answer(c, MHD_HTTP_NOT_FOUND, NULL, 0, "text/plain");
-    text = made(arg, metrics ? metrics_print : page_print, &size);
+    text = made(s, metrics ? metrics_print : page_print, &size);
     if (!text)
         return MHD_NO;
     return answer(c, MHD_HTTP_OK, text, size,
@@ -145,40 +173,53 @@ static bool listen_at(const char *text, struct sockaddr_storage *at)
 }
 
 /* Serves until SIGTERM or SIGINT. */
-static int serve(const char *listen, struct sockets *s)
+static int serve(struct served *s)
 {
-    struct sockaddr_storage at = {0};
     unsigned flags = MHD_USE_AUTO_INTERNAL_THREAD;
     struct MHD_Daemon *d;
     sigset_t ends;
     int signal;
 
-    if (!listen_at(listen, &at)) {
+    if (!listen_at(s->listen, &s->at)) {
         fprintf(stderr,
             "mmx-exporter: --listen %s: expected an address and a port, "
             "127.0.0.1:%d or [::1]:%d\n",
-            listen, PORT, PORT);
+            s->listen, PORT, PORT);
         return CTL_USAGE;
     }
     sigemptyset(&ends);
     sigaddset(&ends, SIGTERM);
     sigaddset(&ends, SIGINT);
     sigprocmask(SIG_BLOCK, &ends, NULL);
-    if (at.ss_family == AF_INET6)
+    if (s->at.ss_family == AF_INET6)
         flags |= MHD_USE_IPv6;
     d = MHD_start_daemon(flags, 0, NULL, NULL, on_request, s,
-        MHD_OPTION_SOCK_ADDR, &at, MHD_OPTION_CONNECTION_LIMIT,
+        MHD_OPTION_SOCK_ADDR, &s->at, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)TIMEOUT_S, MHD_OPTION_END);
     if (!d) {
-        fprintf(
-            stderr, "mmx-exporter: --listen %s: %s\n", listen, strerror(errno));
+        fprintf(stderr, "mmx-exporter: --listen %s: %s\n", s->listen,
+            strerror(errno));
         return CANNOT_START;
     }
-    fprintf(stderr, "mmx-exporter: http://%s/metrics\n", listen);
+    fprintf(stderr, "mmx-exporter: http://%s/metrics\n", s->listen);
     sigwait(&ends, &signal);
     MHD_stop_daemon(d);
     return 0;
+}
+
+/* Takes an option. False: there are too many names. */
+static bool take(struct served *s, int option, const char *value)
+{
+    if (option == 0 || option == 1)
+        s->paths[option] = value;
+    else if (option == 'l')
+        s->listen = value;
+    else if (s->names_count < NAMES_MAX)
+        s->names[s->names_count++] = value;
+    else
+        return false;
+    return true;
 }
 
 int main(int argc, char **argv)
@@ -187,25 +228,23 @@ int main(int argc, char **argv)
         {"listen", required_argument, NULL, 'l'},
         {"encoded", required_argument, NULL, 0},
         {"langd", required_argument, NULL, 1},
+        {"host", required_argument, NULL, 'H'},
         {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0}};
-    const char *listen = "127.0.0.1:9464";
-    struct sockets s = {{NULL}};
+    struct served s = {.listen = "127.0.0.1:9464"};
     int c;
 
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
-        if (c == 0 || c == 1)
-            s.paths[c] = optarg;
-        else if (c == 'l')
-            listen = optarg;
-        else if (c == 'v')
+        if (c == 'v')
             return printf("mmx-exporter %s\n", MMX_VERSION) < 0;
-        else
-            return usage(c == 'h' ? stdout : stderr), c == 'h' ? 0 : CTL_USAGE;
+        if (c == 'h')
+            return usage(stdout), 0;
+        if (c == '?' || !take(&s, c, optarg))
+            return usage(stderr), CTL_USAGE;
     }
     if (optind != argc)
         return usage(stderr), CTL_USAGE;
     if (!s.paths[0] && !s.paths[1])
         memcpy(s.paths, defaults, sizeof(defaults));
-    return serve(listen, &s);
+    return serve(&s);
 }

@@ -1,5 +1,6 @@
 /* exporter.h - what the files of mmx-exporter share: answers.c asks the
- * daemons, metrics.c and page.c print what they said. The daemons are asked
+ * daemons, metrics.c and page.c print what they said, host.c says for which
+ * names. The daemons are asked
  * anew for each request; nothing is kept. One thread. */
 #ifndef MMX_CMD_EXPORTER_H
 #define MMX_CMD_EXPORTER_H
@@ -7,6 +8,7 @@
 #include "cmd/ctl/ctl.h"
 
 #include <stdio.h>
+#include <sys/socket.h>
 
 /* The reports that are asked for. */
 enum {
@@ -45,5 +47,10 @@ void metrics_print(FILE *out, const struct daemon *daemons, uint32_t count);
 
 /* Prints a page for people. */
 void page_print(FILE *out, const struct daemon *daemons, uint32_t count);
+
+/* True if a request with this header Host (NULL: none) is served by a server
+ * that listens at the address and has these names, too. */
+bool host_served(const char *header, const struct sockaddr_storage *at,
+    const char *const *names, uint32_t count);
 
 #endif

@@ -1,6 +1,7 @@
 """mmx-exporter: what it serves for Prometheus and for people."""
 
 import concurrent.futures
+import http.client
 import json
 import os
 import re
@@ -26,11 +27,11 @@ class Scraped(Case):
         if not os.path.exists(PROGRAM):
             self.skipTest("no mmx-exporter: libmicrohttpd was not found")
 
-    def start(self, *sockets, port=None):
+    def start(self, *sockets, port=None, host="127.0.0.1"):
         if port is None:
             with socket.create_server(("127.0.0.1", 0)) as s:
                 port = s.getsockname()[1]
-        at = f"127.0.0.1:{port}"
+        at = f"{host}:{port}"
         p = subprocess.Popen([PROGRAM, "--listen", at, *sockets],
                              stderr=subprocess.PIPE, text=True)
         self.addCleanup(p.stderr.close)
@@ -224,6 +225,43 @@ class Exporter(Scraped):
             self.assertEqual(self.said, f"mmx-exporter: --listen 127.0.0.1:"
                              f"{port}: Address already in use\n")
             self.assertEqual(self.process.wait(LIMIT), 1)
+
+    def asked(self, url, host, method="GET"):
+        """Status, text and length of an answer for a name."""
+        at = urllib.parse.urlsplit(url)
+        c = http.client.HTTPConnection("127.0.0.1", at.port, timeout=LIMIT)
+        self.addCleanup(c.close)
+        c.putrequest(method, "/metrics", skip_host=True)
+        if host is not None:
+            c.putheader("Host", host)
+        c.endheaders()
+        r = c.getresponse()
+        return r.status, r.read().decode(), int(r.headers["Content-Length"])
+
+    def test_names_of_others_are_refused(self):
+        """A page of a name that leads here now would read what is served."""
+        nowhere = ("--encoded", "/nowhere.sock")
+        url = self.start(*nowhere, "--host", "gpu7.example", "--host", "gpu7")
+        for host in ("127.0.0.1", "localhost:9464", "LocalHost", "[::1]:80",
+                     "127.3.2.1:1", "GPU7.example:9464", "gpu7"):
+            self.assertEqual(self.asked(url, host)[0], 200, host)
+        for host in ("evil.example", "evil.example:9464", "192.0.2.1", "",
+                     "localhost.evil.example", "[fd00::7]:9464", "[::1",
+                     "127.0.0.1.evil.example", "localhost:80:80", "x" * 999):
+            status, text, _ = self.asked(url, host)
+            self.assertEqual(status, 403, host)
+            self.assertIn("--host NAME", text)
+        url = self.start(*nowhere, host="0.0.0.0")  # as in the pods
+        for host, status in (("10.1.2.3:9464", 200), ("[fd00::7]:9464", 200),
+                             ("localhost", 200), ("evil.example", 403)):
+            self.assertEqual(self.asked(url, host)[0], status, host)
+
+    def test_the_head_of_an_answer(self):
+        url = self.start("--encoded", "/nowhere.sock")
+        whole = self.asked(url, "localhost")
+        self.assertEqual(self.asked(url, "localhost", "HEAD"),
+                         (200, "", whole[2]))
+        self.assertEqual(self.asked(url, "localhost", "DELETE")[0], 405)
 
     def test_an_address_that_is_none(self):
         for at in ("9464", "localhost:9464", "127.0.0.1:0", "::1:9464"):
