@@ -489,3 +489,83 @@ TEST(messages_for_an_address_that_has_gone_are_dropped)
     stop(&w.e);
     wake_fini(&w.wake);
 }
+
+/* A carrier that always has more, as a large room gives it. */
+static struct data_ops endless;
+static _Atomic bool came, goes_on;
+static _Atomic uint32_t calls;           /* of progress */
+static _Atomic uint32_t taken, taken_at; /* the last key, and after how many */
+
+static unsigned progress_endless(struct data *d)
+{
+    unsigned n;
+
+    while (came && !goes_on)
+        sched_yield();
+    calls++;
+    n = data_mem.progress(d);
+    came = came || n > 0;
+    return n + 1;
+}
+
+static void take_order(struct data *d, uint32_t who, struct span key)
+{
+    uint32_t number;
+
+    take_key(d, who, key);
+    memcpy(&number, key.p, sizeof(number));
+    taken_at = calls;
+    taken = number;
+}
+
+static void start_endless(void)
+{
+    endless = data_mem;
+    endless.progress = progress_endless;
+    endless.admit = take_order;
+    alone = true;
+    T_OK(wake_init(&w.wake));
+    start(&w.e, ROLE_ENCODED, &data_mem, 65536, 65536);
+    start(&w.l, ROLE_LANGD, &endless, 65536, 65536);
+}
+
+static void stop_endless(void)
+{
+    goes_on = true;
+    stop(&w.e);
+    stop(&w.l);
+    wake_fini(&w.wake);
+}
+
+/* The thread stands still behind the turn in which the room came. */
+TEST(the_loop_hears_of_a_small_room_while_a_large_one_goes_on)
+{
+    start_endless();
+    fill(&w.e);
+    peer_open(65536, CARRIER_AUTO);
+    room(1);
+    wait_for_rows(1);
+    stop_endless();
+}
+
+static bool is_taken(void *ud)
+{
+    return taken == *(const uint32_t *)ud;
+}
+
+TEST(an_order_is_carried_out_while_a_large_room_goes_on)
+{
+    start_endless();
+    goes_on = true;
+    for (uint32_t i = 1; i <= 50; i++) {
+        uint32_t then;
+
+        order_key(i);
+        shard_flush(w.l.shard);
+        then = calls;
+        T_WAIT(is_taken, &i, LIMIT_MS);
+        T_CHECK(taken_at <= then + 1, "%u calls of the carrier before an order",
+            taken_at - then);
+    }
+    stop_endless();
+}

@@ -31,8 +31,11 @@
 
 #define BUFFER     ((size_t)64 * 1024) /* at first; grows for whole messages */
 #define READ_AHEAD ((size_t)1024)
-#define READS_MAX  8  /* system calls of a turn, so that others have theirs */
-#define READS_SAFE 16 /* the same, of up to 64 KiB each */
+/* Of a turn, so that others have theirs: system calls, and bytes after which it
+ * is the last one. */
+#define READS_MAX  8
+#define TURN_BYTES ((size_t)256 * 1024)
+#define READS_SAFE 16 /* system calls of up to 64 KiB each */
 
 _Static_assert(BUFFER >= TCP_FRAME + DATA_HEADER_MAX + TCP_EAGER,
     "an eager message fits the buffer");
@@ -564,6 +567,7 @@ static unsigned turn_safe(struct tcp_in *in, bool *over)
 unsigned tcp_in_turn(struct tcp_in *in, bool *over)
 {
     unsigned count = 0;
+    size_t bytes = 0;
 
     if (in->safe && !in->greeted)
         prove(in, over);
@@ -571,7 +575,7 @@ unsigned tcp_in_turn(struct tcp_in *in, bool *over)
         return 1 + turn_safe(in, over);
     if (in->safe || *over)
         return 1;
-    for (unsigned i = 0; i < READS_MAX && !*over; i++) {
+    for (unsigned i = 0; i < READS_MAX && bytes < TURN_BYTES && !*over; i++) {
         size_t asked;
         ssize_t n;
 
@@ -584,6 +588,7 @@ unsigned tcp_in_turn(struct tcp_in *in, bool *over)
             break;
         }
         in->moved = true;
+        bytes += (size_t)n;
         take(in, (uint64_t)n);
         count += 1 + parse(in, over);
         if ((size_t)n < asked)

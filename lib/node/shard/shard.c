@@ -30,7 +30,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define TURNS_MAX    64 /* calls of progress between two looks at the orders */
+#define TURNS_MAX    16 /* calls of progress in a turn */
 #define TICK_BUSY_MS 100
 #define TICK_IDLE_MS (SHARD_SLEEP_NS / NS_PER_MS)
 /* The most that the loop moves itself: bytes sent or landed in a turn, and in
@@ -170,6 +170,13 @@ static unsigned orders_and_all(struct shard *s)
 
 /* carrier */
 
+/* True if a turn of the carrier is to be the last: notes or orders of small
+ * rooms must not wait until a large one has nothing more to move. */
+static bool loop_waits(struct shard *s)
+{
+    return s->noted || !ring_empty(&s->in);
+}
+
 static unsigned carrier_progress(struct shard *s, uint32_t turns)
 {
     unsigned n = 0, k = 1;
@@ -177,6 +184,8 @@ static unsigned carrier_progress(struct shard *s, uint32_t turns)
     for (uint32_t i = 0; i < turns && k > 0 && !backlog_high(s); i++) {
         k = s->conf.carrier->progress(s->data);
         n += k;
+        if (loop_waits(s))
+            break;
     }
     if (s->role->progressed)
         s->role->progressed(s, k == 0);
