@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from unittest import mock
 
 from fake_vllm import Request, VllmCase, room_of
 from pair import eventually
@@ -371,6 +372,37 @@ class Pools(VllmCase):
         self.assertIn("pool vit is bf16, the model's rows are f32; set ",
                       self.refused(dtype="torch.float32"))
 
+    def test_a_pool_that_is_not_there(self):
+        """It is not waited for, and a line of each process says it."""
+        self.start(ranks=1)
+        with self.assertLogs(LOGGER, "ERROR") as said:
+            producer = self.engine_of(self.e, "producer", 1, mmx_pool="vat",
+                                      mmx_patience_s=60)
+            consumer = self.engine_of(self.d, "consumer", 1, mmx_pool="vat",
+                                      mmx_patience_s=60)
+            for name in ("cat", "dog"):
+                r = Request(name, (name, 300))
+                self.assertNotIn("room", producer.serve(r)[name])
+                r.ec_transfer_params = self.producer.serve(
+                    Request(f"{name}2", (name, 300)))
+                consumer.admit(r)
+                consumer.step(r)
+                consumer.finish(r)
+        self.assertEqual(consumer.encoded, ["cat", "dog"])
+        self.assertEqual(len(said.output), 4, said.output)
+        for line in said.output:
+            self.assertRegex(line, "no pool `vat` here; name .* mmx_pool")
+
+    def test_a_pool_that_cannot_be_mapped(self):
+        self.start(ranks=1)
+        with self.assertLogs(LOGGER, "ERROR") as said, \
+                mock.patch.object(mmx, "Pool",
+                                  side_effect=RuntimeError("no driver")):
+            odd = self.engine_of(self.e, "producer", 1, mmx_patience_s=60)
+            params = odd.serve(Request("r1", ("cat", 300)))
+        self.assertNotIn("room", params["cat"])
+        self.assertIn("cannot be mapped: no driver", said.output[0])
+
     def test_a_daemon_that_is_away_is_named_once(self):
         self.start(ranks=1, mmx_patience_s=1.5)
         self.connect()
@@ -594,6 +626,17 @@ class Steps(VllmCase):
             self.d.kill()
             self.d.start()
         self.enumerate(dies, self.connected)
+
+    def test_the_encoders_daemon_ends_before_a_worker_writes(self):
+        """All of the engine's requests wait while a worker does."""
+        self.start(ranks=1)
+        self.producer.ranks[0].settings.worker_wait = 1e6
+        self.connect()
+        r = Request("r1", ("cat", 300))
+        self.producer.admit(r)
+        self.e.kill()
+        self.producer.step(r)
+        self.assertNotIn("room", self.producer.finish(r)["cat"])
 
     def test_the_producer_dies(self):
         def dies():

@@ -24,6 +24,7 @@ __all__ = ["Link", "Load", "Loaded", "Map", "MmxECMetadata", "Offer", "Pause",
 
 # torch's names and ours
 DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+BACK_S = 1  # for a daemon that was there
 
 
 class Settings:
@@ -207,6 +208,7 @@ class Link:
         self._asked: Optional[mmx.Reply] = None
         self._asked_of = 0  # the daemon's run
         self.misfit: Optional[str] = None  # why the daemon's pool is not used
+        self._why: Optional[errors.MmxError] = None  # the last answer
         self._absent = math.inf  # since when no daemon is connected
         self._refused = 0  # the run of the daemon that has this pool
 
@@ -232,17 +234,39 @@ class Link:
             if self._asked.fd >= 0:
                 os.close(self._asked.fd)
             self._asked = None
-        if not self._asked or self._asked.error:
+        if not self._asked:
             self._asked_of = self.conn.epoch
             self._asked = self.conn.send(
                 mmx.wire.POOL, name=self.settings.pool,
                 layout=self.settings.layout)
-        if self._asked.done and not self._asked.error:
-            fd = os.dup(self._asked.fd) if self._asked.fd >= 0 else -1
-            self._take(mmx.Pool(self._asked.result(), self._asked.fd,
-                                self.conn.epoch), fd)
-            self._asked = None
+        if self._asked.done:
+            asked, self._asked = self._asked, None
+            self._answered(asked)
         return self.pool
+
+    def _answered(self, asked: mmx.Reply) -> None:
+        """Takes the daemon's pool. Why it cannot be had is logged; vLLM would
+        end of an exception."""
+        self._why = asked.error
+        if asked.error:
+            if asked.error.advice != "retry":
+                self._refuse(str(asked.error), "name a pool by mmx_pool, or "
+                             "let this user have it (pools[].uids)")
+            return
+        fd = os.dup(asked.fd) if asked.fd >= 0 else -1
+        try:
+            self._take(mmx.Pool(asked.result(), asked.fd, self.conn.epoch),
+                       fd, asked.result())
+        except Exception as e:
+            if fd >= 0:
+                os.close(fd)
+            self._refuse(f"the pool cannot be mapped: {e}", "mmxctl doctor "
+                         "says more")
+
+    def _refuse(self, why: str, remedy: str) -> None:
+        """Does without the pools of this run of the daemon."""
+        self.misfit, self._refused = why, self.conn.epoch
+        log.error("mmx is not used: %s; %s", why, remedy)
 
     def _note_absence(self) -> None:
         """Logs once that no daemon answers, after a second without."""
@@ -257,19 +281,16 @@ class Link:
                         "its socket by mmx_socket", self.conn.role,
                         self.conn.path, self.conn.refused or "not connected")
 
-    def _take(self, pool: mmx.Pool, fd: int) -> None:
+    def _take(self, pool: mmx.Pool, fd: int, info: Dict[str, Any]) -> None:
         """Takes the pool if the model's rows fit it, and the descriptor."""
-        assert self._asked
         name = self.settings.field or next(iter(pool.fields))
         shape = pool.fields.get(name)
         why = self.settings.misfit(shape) if shape else \
             f"has no field {name}"
         if why:
-            self.misfit = f"pool {pool.name} {why}"
-            self._refused = self.conn.epoch
-            log.error("mmx is not used: %s; set the pool's layout (it is %s) "
-                      "in the daemon's configuration", self.misfit,
-                      pool.layout)
+            self._refuse(f"pool {pool.name} {why}", "set the pool's layout "
+                         f"(it is {pool.layout}) in the daemon's "
+                         "configuration")
             if fd >= 0:
                 os.close(fd)
             return
@@ -279,8 +300,7 @@ class Link:
         if self.part == "worker":  # the others read and write no rows
             threading.Thread(target=pool.populate, daemon=True).start()
         if pool.memory == "host" and fd >= 0:
-            self.maps[pool.epoch] = Map(os.getpid(), fd,
-                                        dict(self._asked.result()))
+            self.maps[pool.epoch] = Map(os.getpid(), fd, dict(info))
         elif fd >= 0:
             os.close(fd)
 
@@ -300,11 +320,16 @@ class Link:
             return self.pool
         if self.misfit and self._refused == self.conn.epoch:
             raise errors.IncompatibleLayout(self.misfit)
+        if self.conn.connected and self._why:
+            raise self._why
         raise errors.NotReady("no daemon is connected")
 
     def wait_pool(self) -> mmx.Pool:
-        """Waits for the pool, in a worker."""
-        pool = self.conn.wait(self.step, self.settings.worker_wait)
+        """Waits for the pool, in a worker: not long for that of a daemon that
+        has ended, since all of the engine's requests wait."""
+        limit = self.settings.worker_wait
+        pool = self.conn.wait(self.step, min(limit, BACK_S) if self.mapped
+                              else limit)
         assert isinstance(pool, mmx.Pool)
         return pool
 

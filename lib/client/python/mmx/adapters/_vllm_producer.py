@@ -129,6 +129,7 @@ class ProducerScheduler:
     def finished(self, request: Any) -> Optional[Dict[str, Any]]:
         """Returns what the router gets for the request: by identifier what
         vLLM's own connectors say, and the room."""
+        self.step()  # a room that has failed by now is not offered
         self._since.pop(request.request_id, None)
         rooms = self.rooms.pop(request.request_id, {})
         status = str(getattr(request, "status", ""))
