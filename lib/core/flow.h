@@ -157,8 +157,9 @@ struct event {
     enum event_type type;
     uint64_t now_ns; /* monotonic, never less than the last event's */
     uint32_t conn;   /* below limits.connections */
-    uint32_t link;   /* below 2 x limits.peers; langd chooses, encoded's body
+    uint32_t link;   /* below 2 x share_peers(); langd chooses, encoded's body
                         does */
+    uint64_t host;   /* EV_LINK_UP at encoded: links_host() */
     uint32_t uid, gid;
     int32_t pid;
     enum err err;

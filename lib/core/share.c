@@ -12,6 +12,11 @@ uint32_t share_total(const struct conf *c, uint64_t limit)
     return (uint32_t)(limit + (limit * c->limit_reserve + 99) / 100);
 }
 
+uint32_t share_peers(const struct conf *c)
+{
+    return share_total(c, c->limit_peers);
+}
+
 uint32_t share_connections(const struct conf *c)
 {
     return share_total(c, c->limit_connections) + CONNECTIONS_OWN +
@@ -53,15 +58,21 @@ uint32_t share_used(const struct share *s, uint64_t who)
     return i == NONE ? 0 : s->uses[i].used;
 }
 
+bool share_allows(
+    uint32_t limit, uint32_t total, uint32_t used, uint32_t own, uint32_t n)
+{
+    uint32_t left = total - used;
+
+    CHECK(used <= total && own <= used, "%u of %u are used, %u by one", used,
+        total, own);
+    return n <= left && (used + n <= limit || own + n <= left - n);
+}
+
 bool share_may(const struct share *s, uint64_t who, uint32_t n)
 {
-    uint32_t left = s->total - s->used;
+    uint32_t own = s->used + n > s->limit ? share_used(s, who) : 0;
 
-    CHECK(s->used <= s->total, "%s: %u of %u are used", s->key, s->used,
-        s->total);
-    if (n > left)
-        return false;
-    return s->used + n <= s->limit || share_used(s, who) + n <= left - n;
+    return share_allows(s->limit, s->total, s->used, own, n);
 }
 
 static void refused(struct share *s, uint64_t who, uint32_t n)

@@ -38,6 +38,10 @@ struct share {
 /* Returns the entries of a table with this limit, reserve included. */
 uint32_t share_total(const struct conf *c, uint64_t limit);
 
+/* Returns how many peers there are at once at most; their numbers are lower,
+ * those of their links than twice that. */
+uint32_t share_peers(const struct conf *c);
+
 /* Connections on top of limits.connections and its reserve: for root and the
  * daemon's own user, and for such as are being closed. */
 #define CONNECTIONS_OWN     4
@@ -51,6 +55,11 @@ uint32_t share_connections(const struct conf *c);
  * each of which is `unit` of it. */
 void share_init(struct share *s, struct slab *slab, const struct conf *c,
     const char *key, uint64_t limit, uint32_t unit, uint64_t seed);
+
+/* True if n more of a table's entries may go to a user that has `own` of those
+ * in use. */
+bool share_allows(
+    uint32_t limit, uint32_t total, uint32_t used, uint32_t own, uint32_t n);
 
 /* True if n more may go to `who`. */
 bool share_may(const struct share *s, uint64_t who, uint32_t n);

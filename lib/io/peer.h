@@ -86,6 +86,11 @@ MUST_CHECK enum err links_connect(
 /* Ends the link's connection and releases its number, without down(). */
 void links_disconnect(struct links *p, uint32_t link);
 
+/* Returns a number for the host that an accepted link comes from, as far as its
+ * address says: of IPv6 the network counts, in which a host has any number of
+ * them. 0: not known. */
+uint64_t links_host(const struct links *p, uint32_t link);
+
 /* True if the link's packet takes a frame of `len` bytes, so that it does not
  * leave for that. */
 bool links_fits(const struct links *p, uint32_t link, uint32_t len);

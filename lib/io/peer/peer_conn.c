@@ -118,6 +118,29 @@ void conn_from(const struct conn *c, char *out, size_t size)
         snprintf(out, size, "an unknown address");
 }
 
+uint64_t links_host(const struct links *p, uint32_t link)
+{
+    const struct link *k = link_at(p, link);
+    const struct sockaddr_in6 *six;
+    struct in_addr four;
+    uint64_t half[2];
+
+    if (!k->up || k->sock != p->router)
+        return 0;
+    six = &p->conns[k->conn].from;
+    memcpy(half, &six->sin6_addr, sizeof(half));
+    memcpy(&four, &six->sin6_addr.s6_addr[12], sizeof(four));
+    if (six->sin6_family == AF_INET)
+        four = ((const struct sockaddr_in *)(const void *)six)->sin_addr;
+    else if (six->sin6_family != AF_INET6)
+        return 0;
+    else if (IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr))
+        return half[1];
+    else if (!IN6_IS_ADDR_V4MAPPED(&six->sin6_addr))
+        return half[0];
+    return UINT64_C(1) << 32 | four.s_addr;
+}
+
 static uint16_t local_port(int fd)
 {
     struct sockaddr_storage a = {0};
@@ -280,8 +303,9 @@ static uint32_t link_new(struct links *p, uint64_t rid, uint32_t conn)
     struct conn *c = &p->conns[conn];
 
     if (i == NONE || !table_put(&p->by_rid, rid, 0, i)) {
-        log_rated(&unheard, "a daemon gets no link: limits.peers is %u",
-            p->opt.links / 2);
+        log_rated(&unheard,
+            "a daemon gets no link: all %u of limits.peers are in use",
+            p->opt.links);
         return NONE;
     }
     CHECK(!k->sock && !k->dial.used && c->link == NONE, "link %u is in use", i);
