@@ -25,6 +25,7 @@ struct rig {
     bool noisy;      /* shards do not answer by themselves */
     bool fixing;     /* the pool's memory is asked for */
     bool slow_pools; /* nor does memory come; brain_pool says how it went */
+    uint64_t host;   /* that the links of brain_hello come from */
     uint64_t lacks;  /* abilities that the peers of brain_hello have not: those
                         by which answers are folded, unless a test sets it */
     uint32_t waiting_count;

@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "core/share.h"
 #include "io/cuda.h"
 #include "node/report.h"
 
@@ -126,7 +127,7 @@ static void adding_number(struct rows_out *s, const char *name, uint64_t value)
 {
     struct adding *a = (struct adding *)s;
 
-    if (strcmp(name, "peer") == 0 && value < a->n->conf->limit_peers)
+    if (strcmp(name, "peer") == 0 && value < share_peers(a->n->conf))
         a->peer = (uint32_t)value;
     if (a->what == WHAT_POOLS && strcmp(name, "number") == 0)
         a->pool = (uint32_t)value;

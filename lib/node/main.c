@@ -152,8 +152,9 @@ static uint64_t descriptors_needed(void)
     uint64_t streams =
         conf.transfer_streams ? conf.transfer_streams : STREAMS_CHOSEN;
 
-    return 64 + 3 * (uint64_t)share_connections(&conf) + 8 * conf.limit_peers +
-           conf.limit_peers * (2 * conf.transfer_shards + streams) +
+    return 64 + 3 * (uint64_t)share_connections(&conf) +
+           8 * share_peers(&conf) +
+           share_peers(&conf) * (2 * conf.transfer_shards + streams) +
            2 * conf.pools_count;
 }
 

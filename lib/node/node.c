@@ -183,7 +183,7 @@ static enum err start_shard(struct node *n, uint32_t k)
         .index = k,
         .count = (uint32_t)c->transfer_shards,
         .slots = share_total(c, c->limit_rooms),
-        .peers = (uint32_t)c->limit_peers,
+        .peers = share_peers(c),
         .window_bytes = (uint32_t)c->transfer_window,
         .spin_us = (uint32_t)(c->transfer_spin / 1000),
         .ring_records = (uint32_t)c->transfer_commands,
@@ -245,7 +245,7 @@ static enum err start_peers(struct node *n)
 {
     const struct conf *c = n->conf;
     struct links_opt opt = {.listen = conf_lands(c) ? NULL : c->control_listen,
-        .links = 2 * (uint32_t)c->limit_peers,
+        .links = 2 * share_peers(c),
         .heartbeat_ms = (uint32_t)(c->control_heartbeat / NS_PER_MS),
         .seed = n->brain_conf.seed,
         .hello_ns = c->timeout_hello,

@@ -253,7 +253,7 @@ static void connect_link(struct node *n, const struct action *a)
 {
     struct span address = span_of(n->out.bytes.p + a->at, a->len);
 
-    CHECK(a->link < 2 * n->conf->limit_peers, "link %u", a->link);
+    CHECK(a->link < 2 * share_peers(n->conf), "link %u", a->link);
     outbox_drop(n, a->link);
     /* All else that fails is tried again. */
     if (links_connect(n->links, a->link, address) != OK)

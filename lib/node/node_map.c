@@ -17,6 +17,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "core/share.h"
 #include "io/cuda.h"
 #include "base/fds.h"
 
@@ -63,7 +64,7 @@ struct mapping {
 
 enum err node_maps_new(struct node *n)
 {
-    n->maps = calloc(n->conf->limit_peers, sizeof(struct mapping *));
+    n->maps = calloc(share_peers(n->conf), sizeof(struct mapping *));
     return n->maps ? OK : ERR_NO_BLOCKS;
 }
 
@@ -136,14 +137,14 @@ static void fail(struct mapping *m, const char *why, const char *more)
 
 void node_unmap(struct node *n, uint32_t peer)
 {
-    CHECK(peer < n->conf->limit_peers, "peer %u", peer);
+    CHECK(peer < share_peers(n->conf), "peer %u", peer);
     if (n->maps[peer])
         end(n->maps[peer]);
 }
 
 void node_maps_stop(struct node *n)
 {
-    for (uint64_t i = 0; n->maps && i < n->conf->limit_peers; i++)
+    for (uint64_t i = 0; n->maps && i < share_peers(n->conf); i++)
         node_unmap(n, (uint32_t)i);
 }
 
@@ -251,7 +252,7 @@ void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token)
 {
     struct mapping *m = calloc(1, sizeof(*m));
 
-    CHECK(peer < n->conf->limit_peers && !n->maps[peer],
+    CHECK(peer < share_peers(n->conf) && !n->maps[peer],
         "peer %u is mapped already", peer);
     if (!m || path.len >= sizeof(m->address.sun_path)) {
         log_rated(&lines,
@@ -446,7 +447,7 @@ static void serve(struct mapping *m)
 void node_maps_serve(struct node *n)
 {
     n->maps_seen = false;
-    for (uint64_t i = 0; n->maps && i < n->conf->limit_peers; i++)
+    for (uint64_t i = 0; n->maps && i < share_peers(n->conf); i++)
         if (n->maps[i])
             serve(n->maps[i]);
 }

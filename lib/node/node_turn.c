@@ -146,9 +146,10 @@ static void link_up(void *ud, uint32_t link)
     struct node *n = ud;
     struct event ev = {.type = EV_LINK_UP,
         .link = link,
+        .host = links_host(n->links, link),
         .fresh = node_carriers_draw(n, fresh)};
 
-    CHECK(link < 2 * n->conf->limit_peers, "link %u", link);
+    CHECK(link < 2 * share_peers(n->conf), "link %u", link);
     outbox_drop(n, link); /* the number may have been another peer's */
     node_event(n, &ev);
 }

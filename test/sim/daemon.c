@@ -8,6 +8,7 @@
 #include "test/sim/sim.h"
 
 #include "base/check.h"
+#include "core/share.h"
 #include "core/trace/recorder.h"
 #include "core/out.h"
 
@@ -54,7 +55,7 @@ struct daemon *daemon_new(uint8_t role, struct conf *conf, uint32_t shards)
     struct daemon *d = must_alloc(1, sizeof(*d));
 
     CHECK(W.daemons_count < DAEMONS_MAX, "too many daemons");
-    CHECK(2 * conf->limit_peers <= LINKS_MAX, "too many links");
+    CHECK(2 * share_peers(conf) <= LINKS_MAX, "too many links");
     d->role = role;
     d->conf = conf;
     d->shards_count = shards;
@@ -149,10 +150,9 @@ static void shard_make(struct daemon *d, uint32_t k)
             s->landing = landing_init(
                 &slab, rooms, LANDINGS_MIN, k, d->shards_count, d->lpools, n);
         else
-            s->sending =
-                sending_init(&slab, rooms, (uint32_t)d->conf->limit_peers, k,
-                    d->shards_count, (uint32_t)d->conf->transfer_window,
-                    (uint32_t)d->conf->transfer_segment, spools, n);
+            s->sending = sending_init(&slab, rooms, share_peers(d->conf), k,
+                d->shards_count, (uint32_t)d->conf->transfer_window,
+                (uint32_t)d->conf->transfer_segment, spools, n);
         if (round == 0)
             slab = (struct slab){
                 must_alloc(1, slab.used), 0, slab.used, false, true};

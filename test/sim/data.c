@@ -9,6 +9,7 @@
 #include "test/sim/sim.h"
 
 #include "base/check.h"
+#include "core/share.h"
 
 #include <stdlib.h>
 
@@ -639,7 +640,7 @@ void data_break_one(void)
 {
     uint32_t i = (uint32_t)between(0, W.daemons_count - 1);
     struct daemon *d = W.daemons[i];
-    uint32_t peer = (uint32_t)between(0, d->conf->limit_peers - 1);
+    uint32_t peer = (uint32_t)between(0, share_peers(d->conf) - 1);
     struct shard *s = &d->shards[between(0, d->shards_count - 1)];
 
     if (d->alive && d->role == ROLE_ENCODED && s->peers[peer].count > 0)

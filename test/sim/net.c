@@ -4,6 +4,7 @@
 #include "test/sim/sim.h"
 
 #include "base/check.h"
+#include "core/share.h"
 
 #include <stdlib.h>
 
@@ -133,7 +134,7 @@ void net_daemon_gone(struct daemon *d)
 static bool accepted(struct ctl *c)
 {
     struct event ev = {.type = EV_LINK_UP};
-    uint32_t links = 2 * (uint32_t)c->e->conf->limit_peers;
+    uint32_t links = 2 * share_peers(c->e->conf);
 
     if (c->e_link != NONE)
         return true;

@@ -2,6 +2,7 @@
  * while they have rooms or are not connected, and addresses that control.allow
  * has no more. `enc` is peer 0. */
 #include "test/there.h"
+#include "base/text.h"
 
 #include <stdio.h>
 
@@ -179,6 +180,84 @@ TEST(an_encoder_that_is_leaving_may_be_allowed_again)
     T_OK(brain_say(l, 0, request_at(ENC, 3, 2)));
     T_EQ_U64(brain_said(l, PEER_INIT, 0)->room, 3);
     T_EQ_STR(brain_text(l, "peers", "name", 1), "");
+}
+
+/* places */
+
+/* Requests room n of n encoders at addresses that are not peers. Returns how
+ * many of them have a place. */
+static uint32_t ask_many(
+    struct rig *l, uint32_t conn, uint32_t first, uint32_t n)
+{
+    uint32_t in = 0;
+
+    for (uint32_t i = first; i < first + n; i++) {
+        char at[40];
+
+        snprintf(at, sizeof(at), "tcp://127.0.0.1:%u", 8000 + i);
+        in += brain_say(l, conn, request_at(at, 1 + conn, i)) == OK;
+    }
+    return in;
+}
+
+static struct rig *many(void)
+{
+    struct rig *l = langd("limits.peers=16", "control.allow=tcp://127.0.0.1:*");
+
+    brain_user(l, 1, 1001, "other");
+    return l;
+}
+
+/* One of 16 places is the encoder's of the configuration. */
+TEST(encoders_of_one_user_leave_places_to_others)
+{
+    struct rig *l = many();
+    char text[160];
+
+    T_EQ_U64(ask_many(l, 0, 0, 17), 15);
+    text_copy(brain_answer(l)->text, text, sizeof(text));
+    T_EQ_STR(text,
+        "request: limits.peers: 16 of 16 in use, 15 of them by user 7"
+        " (limits.reserve: 25% more)");
+    T_EQ_U64(ask_many(l, 1, 20, 3), 2);
+    T_EQ_U64(ask_many(l, 0, 30, 1), 0);
+    T_EQ_U64(ask_many(l, 1, 3, 1), 1); /* of a place that is there */
+}
+
+TEST(an_encoder_of_the_configuration_has_a_place_before_others)
+{
+    struct rig *l = many();
+    struct conf_peer *p = &l->conf.peers[1];
+
+    T_EQ_U64(ask_many(l, 0, 0, 17), 15);
+    snprintf(p->name, sizeof(p->name), "late");
+    snprintf(p->address, sizeof(p->address), "tcp://127.0.0.1:7602");
+    l->conf.peers_count = 2;
+    take(l, NULL);
+    T_OK(brain_say(l, 0, request_at("late", 1, 40)));
+}
+
+TEST(an_encoder_that_is_up_and_idle_gives_its_place_to_another)
+{
+    struct rig *l = many();
+    struct there t;
+    char name[8];
+
+    T_EQ_U64(ask_many(l, 0, 0, 15), 15);
+    for (uint32_t i = 0; i < 15; i++) {
+        snprintf(name, sizeof(name), "e%u", i);
+        brain_hello(l, 1 + i, name, PEER_EPOCH + i);
+        T_OK(brain_say(l, 0, release(i, ROWS_UNKNOWN)));
+        t.room = 1;
+        t.generation = brain_said(l, PEER_ABORT, 0)->generation;
+        brain_hear(l, 1 + i, about(&t, PEER_DRAINED));
+        brain_pass(l, 10);
+    }
+    T_EQ_U64(ask_many(l, 0, 40, 1), 0);
+    brain_pass(l, 5000);
+    T_EQ_U64(ask_many(l, 0, 40, 1), 1);
+    T_EQ_U64(brain_stat(l, "peers_given_up"), 1);
+    T_EQ_STR(brain_text(l, "peers", "address", 1), "tcp://127.0.0.1:8040");
 }
 
 /* whatever comes and goes */

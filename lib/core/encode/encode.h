@@ -216,7 +216,6 @@ struct encoded {
     struct list room_todo, dst_todo;
     struct eroom *announced; /* whose announce is being taken; NULL */
     uint64_t age_next;       /* of items */
-    uint64_t give_up_ns;     /* when a peer that is up may be evicted again */
     uint8_t scratch[AUX_MAX];
 };
 

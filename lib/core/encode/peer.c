@@ -519,27 +519,6 @@ static void lost(void *brain, struct out *out, struct peer *p, bool restarted)
     p->epoch = 0;
 }
 
-/* Returns a peer entry for a new name, or NULL. A stranger may fill all entries
- * with names of its own, so entries without rooms are evicted, one that is up
- * at most once in a second; its daemon connects again. */
-static struct peer *place_for(struct encoded *e, struct out *out, uint32_t link)
-{
-    struct peer *p = peer_new(&e->b.peers);
-
-    if (p)
-        return p;
-    p = peer_idle(&e->b.peers, link, e->b.now_ns);
-    if (!p || (p->up && e->b.now_ns < e->give_up_ns))
-        return NULL;
-    if (p->up)
-        e->give_up_ns = e->b.now_ns + NS_PER_S;
-    CHECK(list_empty(&p->rooms), "%s is evicted and has rooms", p->name);
-    peer_disconnect(&e->b.peers, out, p);
-    e->b.stats[STAT_peers_given_up]++;
-    peer_lost(&e->b.peers, out, p, true);
-    return peer_new(&e->b.peers);
-}
-
 static struct peer *find(void *brain, struct out *out, uint32_t link,
     const struct peer_msg *m, const char **text)
 {
@@ -556,8 +535,10 @@ static struct peer *find(void *brain, struct out *out, uint32_t link,
         }
         return NULL;
     }
-    *text = "limits.peers is reached";
-    return p ? p : place_for(e, out, link);
+    *text = e->b.peers.why;
+    return p ? p
+             : peer_place(&e->b.peers, out, e->b.peers.link_host[link], link,
+                   e->b.now_ns);
 }
 
 static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
@@ -575,6 +556,7 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     if (p->link != NONE && p->link != link)
         peers->link_peer[p->link] = NONE;
     p->link = link;
+    p->holder = peers->link_host[link];
     peers->link_peer[link] = peer_index(peers, p);
     if (p->run_epoch != m->from_epoch)
         p->map_by_ns = e->b.now_ns + e->b.c.conf->timeout_hello;

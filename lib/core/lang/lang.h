@@ -522,10 +522,12 @@ void named_init(struct langd *l);
 void named_conf(struct langd *l, struct out *out, const char *at_once);
 /* Forgets encoders that have left and have no rooms any more. */
 void named_serve(struct langd *l, struct out *out);
-/* Returns the peer of that name or address for a new room, made if it may be.
- * NULL: *text says why. */
-struct peer *named_find(
-    struct langd *l, struct out *out, struct span name, const char **text);
+/* Returns the peer of that name or address for a new room of the user, made if
+ * it may be. NULL: *text says why. */
+struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
+    struct span name, const char **text);
+/* True if the peer without rooms may give its place to another. */
+bool named_spare(const void *brain, const struct peer *p);
 /* Returns the encoder that has left and has the room of an ATTACH; NULL: none.
  */
 struct peer *named_find_room(

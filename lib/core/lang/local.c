@@ -131,7 +131,7 @@ static void on_request(struct langd *l, struct out *out, uint32_t conn,
     enum err e = check_request(l, conn, n, &text);
 
     if (e == OK && !null) {
-        p = named_find(l, out, n->encoder, &text);
+        p = named_find(l, out, l->b.engines.conns[conn].uid, n->encoder, &text);
         if (!p)
             e = ERR_NOT_READY;
     }
@@ -152,12 +152,13 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     const struct local_msg *msg)
 {
     const char *text = "";
-    struct peer *p = named_find(l, out, msg->decline.encoder, &text);
+    const struct conn *c = &l->b.engines.conns[conn];
+    struct peer *p = named_find(l, out, c->uid, msg->decline.encoder, &text);
     enum err e = ERR_NOT_READY;
 
     if (p) {
         text = "the encoder is too old for secrets";
-        e = decline_room(l, out, p, &l->b.engines.conns[conn], &msg->decline);
+        e = decline_room(l, out, p, c, &msg->decline);
     }
     if (e == OK)
         out_done(out, conn, msg->seq, 0, 0);
@@ -277,7 +278,8 @@ static enum err find(void *brain, struct out *out, uint32_t conn,
     if (!span_eq(n->encoder, span_str("null"))) {
         p = named_find_room(l, n);
         if (!p)
-            p = named_find(l, out, n->encoder, text);
+            p = named_find(
+                l, out, l->b.engines.conns[conn].uid, n->encoder, text);
         if (!p)
             return ERR_NOT_READY;
     }

@@ -53,23 +53,12 @@ static bool allowed(const struct langd *l, struct span name)
 
 /* places */
 
-/* Returns a free peer entry; else evicts one that was made for an address, is
- * not connected, and has neither rooms nor engines that wait for one. NULL:
- * there is none. */
-static struct peer *place_for(struct langd *l, struct out *out)
+bool named_spare(const void *brain, const struct peer *p)
 {
-    struct peer *p = peer_new(&l->b.peers);
+    const struct langd *l = brain;
 
-    for (uint32_t i = 0; !p && out && i < l->b.peers.max; i++) {
-        struct peer *old = &l->b.peers.peers[i];
-
-        if (old->configured || old->leaving || old->up ||
-            !list_empty(&old->rooms) || engines_wait_for(&l->b.engines, i))
-            continue;
-        peer_forget(&l->b.peers, out, old);
-        p = peer_new(&l->b.peers);
-    }
-    return p;
+    return !p->configured && !p->leaving &&
+           !engines_wait_for(&l->b.engines, peer_index(&l->b.peers, p));
 }
 
 /* Returns the entry of an encoder of the configuration, which is made if there
@@ -88,11 +77,12 @@ static struct peer *configured(
         l->leaving--;
     }
     if (!p)
-        p = place_for(l, out);
+        p = peer_place(&l->b.peers, out, HOLDER_OF_CONF, NONE, l->b.now_ns);
     if (!p)
         return NULL;
     snprintf(p->label, sizeof(p->label), "%.127s", c->name);
     snprintf(p->address, sizeof(p->address), "%.127s", c->address);
+    p->holder = HOLDER_OF_CONF;
     p->configured = true;
     p->leaving = false;
     return p;
@@ -188,8 +178,8 @@ void named_conf(struct langd *l, struct out *out, const char *at_once)
 
 /* finding */
 
-struct peer *named_find(
-    struct langd *l, struct out *out, struct span name, const char **text)
+struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
+    struct span name, const char **text)
 {
     const struct conf *c = l->b.c.conf;
     struct peer *p;
@@ -199,20 +189,22 @@ struct peer *named_find(
         p = &l->b.peers.peers[i];
         if (!p->used || !named(p, name))
             continue;
-        if (!p->leaving)
+        if (!p->leaving) {
+            p->asked_ns = l->b.now_ns;
             return p; /* one daemon and one link, by name or by address */
+        }
         *text = "the encoder was removed, it takes no new rooms";
     }
     for (uint32_t i = 0; i < c->peers_count; i++)
         if (span_eq(span_str(c->peers[i].name), name) ||
             span_eq(span_str(c->peers[i].address), name)) {
-            *text = "limits.peers is reached";
+            *text = l->b.peers.why;
             return configured(l, out, &c->peers[i]);
         }
     if (!allowed(l, name))
         return NULL;
-    *text = "limits.peers is reached";
-    p = place_for(l, out);
+    *text = l->b.peers.why;
+    p = peer_place(&l->b.peers, out, uid, NONE, l->b.now_ns);
     if (p) {
         span_copy_str(name, p->label, sizeof(p->label));
         span_copy_str(name, p->address, sizeof(p->address));

@@ -112,6 +112,7 @@ const struct peers_ops langd_peers = {
     .greeted = greeted,
     .lost = lost,
     .unreachable = unreachable,
+    .spare = named_spare,
 };
 
 /* hearing */

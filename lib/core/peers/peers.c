@@ -6,11 +6,12 @@
 #include "base/check.h"
 #include "base/sip.h"
 #include "base/text.h"
+#include "core/share.h"
 
 #include <stdio.h>
 
 /* A run's number says its place, below this, and which it was there. */
-enum { RUN_PLACES = 4096 };
+enum { RUN_PLACES = 8192 };
 
 static uint64_t abilities_of(const struct conf *c)
 {
@@ -25,11 +26,12 @@ static uint64_t abilities_of(const struct conf *c)
 void peers_init(
     struct peers *p, struct slab *s, const struct brain_conf *c, uint8_t role)
 {
-    p->max = (uint32_t)c->conf->limit_peers;
+    p->max = share_peers(c->conf);
     CHECK(p->max <= RUN_PLACES, "%u peers", p->max);
     p->links = 2 * p->max; /* a peer that comes back may overlap itself */
     p->peers = slab_take(s, p->max, sizeof(*p->peers));
     p->link_peer = slab_take(s, p->links, sizeof(*p->link_peer));
+    p->link_host = slab_take(s, p->links, sizeof(*p->link_host));
     p->self.blobs = slab_take(s, (size_t)2 * CARRIER_END, ADDRESSES_MAX);
     heap_init(&p->timers, s, p->max);
     p->self.c = c;
@@ -100,54 +102,6 @@ uint32_t peer_index(const struct peers *p, const struct peer *peer)
     CHECK(peer >= p->peers && peer < p->peers + p->max, "peer %td",
         peer - p->peers);
     return (uint32_t)(peer - p->peers);
-}
-
-/* langd's peers are places that engines may wait for: their owner says when
- * one is free (lang/local.c). */
-static bool is_vacant(const struct peers *all, const struct peer *p)
-{
-    return !p->used || (!p->configured && !p->epoch && p->link == NONE &&
-                           list_empty(&p->rooms) && !all->ops->greets);
-}
-
-struct peer *peer_new(struct peers *p)
-{
-    for (uint32_t i = 0; i < p->max; i++) {
-        struct peer *peer = &p->peers[i];
-
-        if (!is_vacant(p, peer))
-            continue;
-        CHECK(!peer->keyed, "place %u is free and has a key", i);
-        heap_remove(&p->timers, &peer->timer);
-        memset(peer, 0, sizeof(*peer));
-        peer->used = true;
-        peer->serial = ++p->serials;
-        peer->link = peer->map_conn = NONE;
-        peer->lost_ns = peer->hello_ns = peer->away_ns = TIME_NEVER;
-        list_init(&peer->rooms);
-        return peer;
-    }
-    p->stats[STAT_table_full]++;
-    return NULL;
-}
-
-struct peer *peer_idle(const struct peers *p, uint32_t but, uint64_t now_ns)
-{
-    struct peer *idlest = NULL;
-
-    for (uint32_t i = 0; i < p->max; i++) {
-        struct peer *peer = &p->peers[i];
-
-        if (!peer->used || !list_empty(&peer->rooms) ||
-            (but != NONE && peer->link == but))
-            continue;
-        if (!peer->up)
-            return peer;
-        if (now_ns - peer->asked_ns >= PEER_IDLE_NS &&
-            (!idlest || peer->asked_ns < idlest->asked_ns))
-            idlest = peer;
-    }
-    return idlest;
 }
 
 struct peer *peer_named(const struct peers *p, struct span name)
@@ -605,6 +559,8 @@ void peers_link(struct peers *p, struct out *out, const struct event *ev)
 {
     struct peer *peer = ev->link < p->links ? peer_on(p, ev->link) : NULL;
 
+    if (ev->type == EV_LINK_UP && ev->link < p->links)
+        p->link_host[ev->link] = ev->host;
     if (!peer)
         return;
     if (ev->type == EV_LINK_REFUSED) {

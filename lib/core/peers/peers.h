@@ -42,7 +42,11 @@ struct peer {
      * asked for, or unreachable. */
     uint64_t away_ns;
     bool unreachable;
-    uint64_t asked_ns; /* encoded: when it came up, or asked for a room */
+    /* What its place is counted for. encoded: the host that its link comes from
+     * (links_host); langd: the user that named its address, or the
+     * configuration. */
+    uint64_t holder;
+    uint64_t asked_ns; /* when it came up, or a room was last asked for */
     uint32_t serial;   /* of all peers that had a place: never used again */
     /* encoded: its run in force, as the scope of its generations, and the
      * highest of them that ended and is not remembered any more. */
@@ -104,12 +108,17 @@ struct peers_ops {
         void *brain, struct out *out, struct peer *peer, bool restarted);
     /* langd: it has become unreachable. */
     void (*unreachable)(void *brain, struct peer *peer);
+    /* langd: true if a peer without rooms may give its place to another. */
+    bool (*spare)(const void *brain, const struct peer *peer);
 };
 
 struct peers {
     struct peer *peers;
     uint32_t *link_peer; /* by link; NONE: no peer yet */
-    uint32_t max, links;
+    uint64_t *link_host; /* encoded, by link: its struct event's host */
+    uint32_t max, links; /* places: limits.peers and limits.reserve on top */
+    uint64_t evict_ns;   /* encoded: when one that is up may be evicted again */
+    char why[128];       /* there is no place */
     struct heap timers;
     struct self self;
     struct refused strangers; /* daemons that are no peers */
@@ -134,14 +143,18 @@ void peers_addresses(struct peers *p, const struct own_addresses *a);
 /* Returns the peer on this link, or NULL. */
 struct peer *peer_on(const struct peers *p, uint32_t link);
 uint32_t peer_index(const struct peers *p, const struct peer *peer);
-/* Returns a free place, or one whose daemon is gone with all its rooms; NULL:
- * limits.peers is reached. */
-struct peer *peer_new(struct peers *p);
-/* encoded: returns the peer without rooms that is to give its place to a new
- * name: one that is not up, else the one that asked for nothing for longest,
- * and for PEER_IDLE_NS at least. NULL: none. The peer on link `but` stays. */
-#define PEER_IDLE_NS (5 * NS_PER_S)
-struct peer *peer_idle(const struct peers *p, uint32_t but, uint64_t now_ns);
+/* places.c */
+/* Takes a place for a new peer: a free one, or that of one without rooms that
+ * gives way (out not NULL): one that is not up, else the one that asked for
+ * nothing for longest, and for PEER_IDLE_NS at least. The peer on link `but`
+ * stays. Places go to holders as entries of any table do (share.h); one that
+ * may have no more takes those of its own that are idle. NULL: p->why says who
+ * holds how many. */
+#define PEER_IDLE_NS   (5 * NS_PER_S)
+#define HOLDER_OF_CONF UINT64_MAX /* may have all */
+struct peer *peer_place(struct peers *p, struct out *out, uint64_t holder,
+    uint32_t but, uint64_t now_ns);
+
 struct peer *peer_named(const struct peers *p, struct span name);
 
 /* Counts a room that succeeded with the peer. */

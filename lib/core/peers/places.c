@@ -1,0 +1,156 @@
+/* places.c - who has a place among the peers, and who gives it up. Owned by the
+ * loop's thread.
+ *
+ * A program with a key of the fleet may come to encoded under any number of
+ * names, and an engine may name any number of addresses where control.allow
+ * lets it. So a place is counted for the host that the daemon comes from, at
+ * langd for the user that named it, and the rule of share.h keeps the last ones
+ * for others: they are never short of one that its holder has to give back.
+ *
+ * Rejected: to count by key, which the daemons of a fleet share; a part of the
+ * limit for each host, since many daemons may be behind one address; and to
+ * evict peers with rooms, which would compete for the place that is freed. */
+#include "core/peers/peers.h"
+
+#include "base/check.h"
+#include "core/share.h"
+
+#include <stdio.h>
+
+/* Places that are in use, and those of one holder. */
+struct places {
+    uint32_t used, own;
+};
+
+/* langd's peers are places that engines may wait for: their owner says when
+ * one is free (lang/named.c). */
+static bool is_vacant(const struct peers *all, const struct peer *p)
+{
+    return !p->used || (!p->configured && !p->epoch && p->link == NONE &&
+                           list_empty(&p->rooms) && !all->ops->greets);
+}
+
+static struct places count(const struct peers *p, uint64_t holder)
+{
+    struct places n = {0, 0};
+
+    for (uint32_t i = 0; i < p->max; i++) {
+        bool taken = !is_vacant(p, &p->peers[i]);
+
+        n.used += taken;
+        n.own += taken && p->peers[i].holder == holder;
+    }
+    return n;
+}
+
+/* True if the holder may have one more place, with `given` of others free
+ * besides. */
+static bool may(const struct peers *p, const struct places *n, uint64_t holder,
+    uint32_t given)
+{
+    CHECK(n->used >= given, "%u places of %u are given", given, n->used);
+    if (holder == HOLDER_OF_CONF)
+        return n->used - given < p->max;
+    return share_allows((uint32_t)p->self.c->conf->limit_peers, p->max,
+        n->used - given, n->own, 1);
+}
+
+static struct peer *vacant(struct peers *p, uint64_t holder)
+{
+    for (uint32_t i = 0; i < p->max; i++) {
+        struct peer *peer = &p->peers[i];
+
+        if (!is_vacant(p, peer))
+            continue;
+        CHECK(!peer->keyed, "place %u is free and has a key", i);
+        heap_remove(&p->timers, &peer->timer);
+        memset(peer, 0, sizeof(*peer));
+        peer->used = true;
+        peer->holder = holder;
+        peer->serial = ++p->serials;
+        peer->link = peer->map_conn = NONE;
+        peer->lost_ns = peer->hello_ns = peer->away_ns = TIME_NEVER;
+        list_init(&peer->rooms);
+        return peer;
+    }
+    return NULL;
+}
+
+/* True if the peer has nothing to lose but its place. */
+static bool is_spare(
+    const struct peers *p, const struct peer *peer, uint64_t now_ns)
+{
+    if (!peer->used || !list_empty(&peer->rooms) ||
+        (p->ops->spare && !p->ops->spare(p->brain, peer)))
+        return false;
+    return !peer->up || now_ns - peer->asked_ns >= PEER_IDLE_NS;
+}
+
+/* Returns the peer that gives way. own: one of the holder's. */
+static struct peer *idlest(const struct peers *p, uint64_t holder, bool own,
+    uint32_t but, uint64_t now_ns)
+{
+    struct peer *best = NULL;
+
+    for (uint32_t i = 0; i < p->max; i++) {
+        struct peer *peer = &p->peers[i];
+
+        if (!is_spare(p, peer, now_ns) || (own && peer->holder != holder) ||
+            (but != NONE && peer->link == but))
+            continue;
+        if (!peer->up)
+            return peer;
+        if (!best || peer->asked_ns < best->asked_ns)
+            best = peer;
+    }
+    return best;
+}
+
+/* Frees the place of a peer without rooms. At encoded one that is up is evicted
+ * at most once in a second: a stranger may say any number of names. */
+static bool evict(
+    struct peers *p, struct out *out, struct peer *peer, uint64_t now_ns)
+{
+    if (!peer || (peer->up && now_ns < p->evict_ns))
+        return false;
+    CHECK(list_empty(&peer->rooms), "%s is evicted and has rooms", peer->name);
+    if (peer->up && !p->ops->greets)
+        p->evict_ns = now_ns + NS_PER_S;
+    p->stats[STAT_peers_given_up]++;
+    peer->up = false;
+    peer_forget(p, out, peer);
+    return true;
+}
+
+static void say_why(struct peers *p, const struct places *n, uint64_t holder)
+{
+    const struct conf *c = p->self.c->conf;
+    char by[32] = "this address";
+
+    if (p->ops->greets)
+        snprintf(by, sizeof(by), "user %u", (uint32_t)holder);
+    if (holder == HOLDER_OF_CONF)
+        snprintf(by, sizeof(by), "peers");
+    snprintf(p->why, sizeof(p->why),
+        "limits.peers: %u of %u in use, %u of them by %s"
+        " (limits.reserve: %u%% more)",
+        n->used, (unsigned)c->limit_peers, n->own, by,
+        (unsigned)c->limit_reserve);
+    p->stats[STAT_table_full]++;
+}
+
+struct peer *peer_place(struct peers *p, struct out *out, uint64_t holder,
+    uint32_t but, uint64_t now_ns)
+{
+    struct places n = count(p, holder);
+    struct peer *peer = may(p, &n, holder, 0) ? vacant(p, holder) : NULL;
+    bool own;
+
+    if (peer)
+        return peer;
+    own = n.own == n.used || !may(p, &n, holder, 1);
+    if (out && evict(p, out, idlest(p, holder, own, but, now_ns), now_ns))
+        return vacant(p, holder);
+    say_why(p, &n, holder);
+    return NULL;
+}

@@ -1,0 +1,97 @@
+/* encoded_names_test.c - places of langds at encoded: whom a daemon that comes
+ * under many names keeps out. limits.peers is 16, and limits.reserve 4 more;
+ * each name has a room, so that it is not idle. */
+#include "test/here.h"
+#include "base/text.h"
+
+#include <stdio.h>
+
+/* Says HELLO as l`link` from the host, and asks for a room. True: it has a
+ * place. */
+static bool comes(struct rig *e, uint64_t host, uint32_t link)
+{
+    struct peer_msg m = init(e, 100 + link, 70 + link, 8);
+    char name[16];
+
+    snprintf(name, sizeof(name), "l%u", link);
+    e->host = host;
+    brain_hello(e, link, name, 100 + link);
+    if (brain_said(e, PEER_NACK, 0)) {
+        T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
+        return false;
+    }
+    m.from_epoch = 100 + link;
+    brain_hear(e, link, m);
+    return true;
+}
+
+static uint32_t come(struct rig *e, uint64_t host, uint32_t first, uint32_t n)
+{
+    uint32_t in = 0;
+
+    for (uint32_t i = first; i < first + n; i++)
+        in += comes(e, host, i);
+    return in;
+}
+
+static struct rig *many(void)
+{
+    struct rig *e = BRAIN(ROLE_ENCODED, "limits.peers=16");
+
+    brain_conn(e, 0, "s");
+    return e;
+}
+
+TEST(names_of_one_address_leave_places_to_others)
+{
+    struct rig *e = many();
+
+    T_EQ_U64(come(e, 1, 0, 17), 16);
+    T_EQ_U64(come(e, 2, 20, 3), 2);
+    T_EQ_U64(come(e, 3, 25, 2), 1);
+    brain_pass(e, 10000);
+    T_EQ_U64(come(e, 1, 17, 1), 0);
+    T_EQ_U64(brain_stat(e, "peers_given_up"), 0);
+}
+
+TEST(a_refusal_says_whose_limit_it_is)
+{
+    struct rig *e = many();
+    char text[160];
+
+    T_EQ_U64(come(e, 1, 0, 17), 16);
+    text_copy(brain_said(e, PEER_NACK, 0)->nack.text, text, sizeof(text));
+    T_EQ_STR(text, "limits.peers: 16 of 16 in use, 16 of them by this address"
+                   " (limits.reserve: 25% more)");
+}
+
+TEST(an_address_without_a_place_to_come_gives_up_its_own_idle_names)
+{
+    struct rig *e = many();
+    struct event ev = {.type = EV_LINK_DOWN, .link = 3};
+
+    T_EQ_U64(come(e, 1, 0, 16), 16);
+    T_EQ_U64(come(e, 2, 20, 2), 2);
+    e->host = 2;
+    brain_hello(e, 30, "idle", 7);
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
+    e->host = 3;
+    brain_hello(e, 30, "idle", 7);
+    T_TRUE(!brain_said(e, PEER_NACK, 0));
+    brain_pass(e, 10000); /* it is another's, and not theirs to have */
+    T_EQ_U64(come(e, 1, 17, 1), 0);
+    rig_step(e, &ev);
+    brain_pass(e, 20000); /* the room of l3 has ended with it */
+    T_EQ_U64(come(e, 1, 17, 1), 1);
+    T_EQ_STR(brain_text(e, "peers", "state", 18), "up");
+}
+
+TEST(where_none_holds_more_than_others_all_of_them_come)
+{
+    struct rig *e = many();
+    uint32_t in = 0;
+
+    for (uint32_t i = 0; i < 20; i++)
+        in += comes(e, 1 + i, i);
+    T_EQ_U64(in, 19);
+}
