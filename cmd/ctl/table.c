@@ -13,13 +13,15 @@
 #define CELL_MAX    104
 #define COLUMNS_MAX 64
 #define TEXT_MIN    8 /* a column of text is made no smaller */
+/* What a column of text may ask for before others are left out. */
+#define TEXT_WISH 24
 /* What a value may take beside its name. */
 #define UPRIGHT(width) ((width) > 30 ? (width)-22 : 8)
 
 struct column {
     struct span name;
     int width;
-    bool number;
+    bool number, filled, left_out;
     char cell[CELL_MAX]; /* of the row that is printed */
 };
 
@@ -28,9 +30,19 @@ struct table {
     bool sized;           /* the row is of a counter of bytes */
     int width;            /* of the terminal; 0: there is none */
     uint32_t count, last; /* last: column after that of the last cell */
-    uint32_t shown;       /* columns that fit */
+    bool fitted;          /* widths are as they will be */
     struct column columns[COLUMNS_MAX];
 };
+
+/* Columns that a narrow terminal can do without, in the order in which they are
+ * left out. */
+static const char *const details[] = {"opened_ns", "epoch", "software",
+    "layout", "mapped", "carriers", "data_addresses", "row_bytes", "block_rows",
+    "memory", "number", "says", "same_host", "shares", "secret", "owes",
+    "asked", "required", "attempt", "attempts", "resumes", "served", "failed",
+    "released", "init_us", "length_us", "granted_us", "resumed_us",
+    "committed_us", "ended", "granted", "kept", "waiting", "rooms_moved",
+    "bytes_moved", "head_wait_max_us", "not_by", "first_us", "bytes"};
 
 /* Returns the cell's column, a new one if needed; NULL: there are too many. The
  * search begins behind the last cell, where most rows go on. */
@@ -87,33 +99,69 @@ static void take_cell(struct table *t, const struct cell *c)
     }
     if (cut)
         strcat(column->cell, "...");
-    if (!t->shown && column->width < (int)strlen(column->cell))
+    column->filled |= column->cell[0] != 0;
+    if (!t->fitted && column->width < (int)strlen(column->cell))
         column->width = (int)strlen(column->cell);
 }
 
-/* Takes columns of text in, the widest first, then leaves out the last columns,
- * until a row fits the terminal. */
+/* Returns the width of a row whose columns of text take text_max at most. */
+static int width_of(const struct table *t, int text_max)
+{
+    int sum = -2;
+
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct column *c = &t->columns[i];
+
+        if (!c->left_out)
+            sum += 2 + (c->number || c->width < text_max ? c->width : text_max);
+    }
+    return sum;
+}
+
+static bool is_tight(const struct table *t)
+{
+    return width_of(t, TEXT_WISH) > t->width;
+}
+
+/* Leaves out what is empty, then details, as long as there is no place. */
+static void leave_out(struct table *t)
+{
+    for (uint32_t i = 1; i < t->count && is_tight(t); i++)
+        t->columns[i].left_out = !t->columns[i].filled;
+    for (size_t k = 0; k < ARRAY_LEN(details) && is_tight(t); k++)
+        for (uint32_t i = 0; i < t->count; i++)
+            if (span_eq(t->columns[i].name, span_str(details[k])))
+                t->columns[i].left_out = true;
+}
+
+/* Leaves columns out, then takes those of text in, the widest first, then
+ * leaves out the last ones, until a row fits the terminal. */
 static void fit(struct table *t)
 {
-    t->shown = t->count;
-    while (t->width && t->shown > 1) {
-        struct column *widest = NULL;
-        int sum = -2;
+    t->fitted = true;
+    if (!t->width)
+        return;
+    leave_out(t);
+    while (width_of(t, CELL_MAX) > t->width) {
+        struct column *widest = NULL, *last = NULL;
 
-        for (uint32_t i = 0; i < t->shown; i++) {
+        for (uint32_t i = 0; i < t->count; i++) {
             struct column *c = &t->columns[i];
 
-            sum += c->width + 2;
+            if (c->left_out)
+                continue;
+            last = c;
             if (!c->number && c->width > TEXT_MIN &&
                 (!widest || c->width > widest->width))
                 widest = c;
         }
-        if (sum <= t->width)
-            return;
+        CHECK(last, "no column of %u is shown", t->count);
         if (widest)
             widest->width--;
+        else if (last != t->columns)
+            last->left_out = true;
         else
-            t->shown--;
+            return;
     }
 }
 
@@ -136,10 +184,12 @@ static void print_row(struct table *t)
 {
     int pending = 0; /* spaces, unless nothing follows them */
 
-    for (uint32_t i = 0; i < t->shown; i++) {
+    for (uint32_t i = 0; i < t->count; i++) {
         struct column *c = &t->columns[i];
         int len, pad;
 
+        if (c->left_out)
+            continue;
         if (t->width)
             cut_to(c->cell, t->upright ? UPRIGHT(t->width) : c->width);
         len = (int)strlen(c->cell);
@@ -175,14 +225,13 @@ void rows_table(struct reader rows, bool upright, bool exact)
     struct table t = {
         .upright = upright, .exact = exact, .width = screen_width()};
     struct reader rest = rows, row;
+    uint32_t left_out = 0;
     struct cell c;
 
     while (cell_get(&rest, &c))
         if (c.kind != CELL_ROW)
             take_cell(&t, &c);
-    if (upright)
-        t.shown = t.count;
-    else
+    if (!upright)
         fit(&t);
     print_head(&t);
     if (!t.count)
@@ -192,6 +241,9 @@ void rows_table(struct reader rows, bool upright, bool exact)
             take_cell(&t, &c);
         print_row(&t);
     }
-    if (t.shown < t.count)
-        printf("(%u more columns: --json)\n", t.count - t.shown);
+    for (uint32_t i = 0; i < t.count; i++)
+        left_out += t.columns[i].left_out && t.columns[i].filled;
+    if (left_out)
+        printf(
+            "(%u more column%s: --json)\n", left_out, left_out == 1 ? "" : "s");
 }

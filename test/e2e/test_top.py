@@ -200,6 +200,30 @@ class Tables(Case):
                     self.assertGreater(len(lines), 1)
                     self.assertLessEqual(max(map(len, lines)), width, lines)
 
+    def test_what_matters_is_shown_in_80_columns(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 2**63 + 12345, 300)
+        for daemon, what, columns in (
+                (d, "pools", "pool state blocks free ready oldest_ready_ms "
+                 "quarantined waiting_rooms"),
+                (e, "pools", "pool state blocks free quarantined "
+                 "waiting_items"),
+                (d, "peers", "name address state path carrier"),
+                (e, "peers", "name state path carrier"),
+                (d, "rooms", "room peer state reason total bytes done_us"),
+                (e, "rooms", "room state reason total bytes done_us")):
+            with self.subTest(what=what, daemon=daemon.name):
+                t = Terminal(self, daemon, 80, 24, what)
+                self.assertEqual(t.end(), 0)
+                head = t.text.split("\r\n")[0].split()
+                self.assertEqual([c for c in columns.split()
+                                  if c not in head], [], head)
+        # Elsewhere than on a terminal nothing is left out.
+        (pool,) = d.show("pools")
+        self.assertEqual(d.ctl("pools").stdout.split("\n")[0].split(),
+                         list(pool))
+
     def test_sizes(self):
         _, d = self.pair()
         (pool,) = json.loads(d.ctl("pools", "--json").stdout)
