@@ -137,8 +137,9 @@ void screen_begin(struct screen *s);
 /* Draws one line, cut to the width, if there is place for it. */
 void screen_line(struct screen *s, const char *format, ...) PRINTF_LIKE(2, 3);
 void screen_end(struct screen *s);
-/* Waits for a key; 0: none came in time, or the size changed; -1: a signal asks
- * the program to end. */
+/* Waits for a key; 0: none came in time, one of several bytes (an arrow), or the
+ * size changed; -1: a signal asks the program to end. */
+#define SCREEN_ESC 27
 int screen_key(struct screen *s, int ms);
 
 /* top.c: shows the daemon live, or once; returns the exit status. */

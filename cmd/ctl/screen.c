@@ -22,6 +22,8 @@
 
 #define WIDTH_MAX   512
 #define PLAIN_WIDTH 80
+/* Within which the rest of a key comes that is more than one byte. */
+#define REST_MS 50
 
 static volatile sig_atomic_t ended, resized;
 static struct termios before;
@@ -132,6 +134,28 @@ void screen_end(struct screen *s)
     fflush(stdout);
 }
 
+/* Reads a byte of a key. False: none came in time. */
+static bool rest_of(unsigned char *byte)
+{
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+
+    return poll(&in, 1, REST_MS) == 1 && read(STDIN_FILENO, byte, 1) == 1;
+}
+
+/* Reads what follows an ESC: nothing, or the rest of an arrow, say, which has
+ * no meaning here. */
+static int escape(void)
+{
+    unsigned char byte;
+
+    if (!rest_of(&byte))
+        return SCREEN_ESC;
+    if (byte == '[' || byte == 'O')
+        while (rest_of(&byte) && (byte < '@' || byte > '~'))
+            ;
+    return 0;
+}
+
 int screen_key(struct screen *s, int ms)
 {
     struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -145,5 +169,7 @@ int screen_key(struct screen *s, int ms)
         return -1;
     if (n <= 0)
         return 0;
-    return read(STDIN_FILENO, &key, 1) == 1 ? key : -1;
+    if (read(STDIN_FILENO, &key, 1) != 1)
+        return -1;
+    return key == SCREEN_ESC ? escape() : key;
 }

@@ -11,10 +11,8 @@
 #include <string.h>
 
 #define EVERY_MS  1000
-#define LINES_MAX 256 /* pools, and peers, that are shown */
-#define WIDE      78  /* columns for all that there is */
-
-#define KEY_ESC 27
+#define WIDE      78 /* columns for all that there is */
+#define LINES_MIN 64 /* of pools, and of peers, for which memory is taken */
 
 /* A pool or a peer. */
 struct line {
@@ -23,9 +21,10 @@ struct line {
     double rooms_s, bytes_s;
 };
 
+/* Their memory is kept from look to look. */
 struct lines {
-    uint32_t count;
-    struct line of[LINES_MAX];
+    uint32_t count, max;
+    struct line *of;
 };
 
 struct look {
@@ -71,15 +70,33 @@ static void take_stat(struct reader row, struct look *l)
         l->bytes = number(row, "value");
 }
 
-/* Returns the next line, with what pools and peers have alike. */
+/* Makes place for one more line. */
+static bool grow(struct lines *l)
+{
+    uint32_t max = l->max ? 2 * l->max : LINES_MIN;
+    struct line *of;
+
+    if (l->count < l->max)
+        return true;
+    of = realloc(l->of, max * sizeof(*of));
+    if (!of)
+        return false;
+    l->of = of;
+    l->max = max;
+    return true;
+}
+
+/* Returns the next line, with what pools and peers have alike; NULL: there is
+ * no memory for it. */
 static struct line *take_line(
     struct lines *to, struct reader row, const char *id, const char *name)
 {
-    struct line *l = &to->of[to->count];
+    struct line *l;
 
-    if (to->count == LINES_MAX)
+    if (!grow(to))
         return NULL;
-    to->count++;
+    l = &to->of[to->count++];
+    memset(l, 0, sizeof(*l));
     rows_get(row, name, l->name, sizeof(l->name));
     rows_get(row, "state", l->state, sizeof(l->state));
     l->number = number(row, id);
@@ -117,9 +134,11 @@ static bool look(struct ctl *c, struct look *l, struct local_msg *m)
         void (*take)(struct reader row, struct look *l);
     } parts[] = {{"health", take_head}, {"status", take_status},
         {"stats", take_stat}, {"pools", take_pool}, {"peers", take_peer}};
+    struct lines pools = {.max = l->pools.max, .of = l->pools.of};
+    struct lines peers = {.max = l->peers.max, .of = l->peers.of};
     struct reader row;
 
-    memset(l, 0, sizeof(*l));
+    *l = (struct look){.pools = pools, .peers = peers};
     for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
         if (!ctl_ask(c, parts[i].what, FORM_ROWS, m))
             return false;
@@ -136,18 +155,38 @@ static double rate(uint64_t from, uint64_t to, double seconds)
     return to > from && seconds > 0 ? (double)(to - from) / seconds : 0;
 }
 
-static void rates(struct lines *now, const struct lines *was, double seconds)
-{
-    for (uint32_t i = 0; i < now->count; i++)
-        for (uint32_t k = 0; k < was->count; k++) {
-            struct line *l = &now->of[i];
-            const struct line *w = &was->of[k];
+typedef int order_fn(const void *a, const void *b);
 
-            if (l->number != w->number || strcmp(l->name, w->name) != 0)
-                continue;
-            l->rooms_s = rate(w->rooms, l->rooms, seconds);
-            l->bytes_s = rate(w->bytes, l->bytes, seconds);
-        }
+static void sort(struct lines *l, order_fn *order)
+{
+    if (l->count > 0)
+        qsort(l->of, l->count, sizeof(l->of[0]), order);
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const struct line *x = a, *y = b;
+
+    return (x->number > y->number) - (x->number < y->number);
+}
+
+/* Finds out the rates since the look before, whose order is another then. */
+static void rates(struct lines *now, struct lines *was, double seconds)
+{
+    uint32_t k = 0;
+
+    sort(now, by_number);
+    sort(was, by_number);
+    for (uint32_t i = 0; i < now->count; i++) {
+        struct line *l = &now->of[i];
+
+        while (k < was->count && was->of[k].number < l->number)
+            k++;
+        if (k == was->count || strcmp(l->name, was->of[k].name) != 0)
+            continue;
+        l->rooms_s = rate(was->of[k].rooms, l->rooms, seconds);
+        l->bytes_s = rate(was->of[k].bytes, l->bytes, seconds);
+    }
 }
 
 /* sorting: the most first, or by name */
@@ -190,7 +229,7 @@ static int by_waits(const void *a, const void *b)
 static const struct sorting {
     char key;
     const char *name;
-    int (*order)(const void *a, const void *b);
+    order_fn *order;
 } sortings[] = {{'n', "name", by_name}, {'r', "rooms", by_rooms},
     {'b', "bytes", by_bytes}, {'w', "waits", by_waits}};
 
@@ -234,17 +273,26 @@ static void draw_peer(struct screen *s, const struct line *l, const char *bytes)
             l->state, l->path, l->carrier, l->rooms_s, bytes);
 }
 
-static void draw_lines(struct screen *s, struct lines *all,
+/* Returns the lines of the screen that pools may take: half of what is left, or
+ * what the peers do not need with their head. */
+static int lines_for_pools(const struct screen *s, const struct look *l)
+{
+    int left = s->height - s->line, peers = (int)l->peers.count + 2;
+
+    return left - peers > left / 2 ? left - peers : left / 2;
+}
+
+/* Draws them in at most this number of lines of the screen. */
+static void draw_lines(struct screen *s, struct lines *all, int lines,
     const struct sorting *by, const struct asked *a,
     void (*draw)(struct screen *s, const struct line *l, const char *bytes))
 {
+    int end = s->line + lines;
     char bytes[SIZE_TEXT];
 
-    qsort(all->of, all->count, sizeof(all->of[0]), by->order);
+    sort(all, by->order);
     for (uint32_t i = 0; i < all->count; i++) {
-        bool last = s->line + 1 >= s->height;
-
-        if (last && i + 1 < all->count) {
+        if (s->line + 1 >= end && i + 1 < all->count) {
             screen_line(s, "(%u more)", all->count - i);
             return;
         }
@@ -290,7 +338,7 @@ static void draw(struct screen *s, struct look *l, const struct look *was,
     else
         screen_line(s, "%-12s %4s %4s %7s %9s", "POOL", "USED", "WAIT",
             "ROOMS/S", "BYTES/S");
-    draw_lines(s, &l->pools, by, a, draw_pool);
+    draw_lines(s, &l->pools, lines_for_pools(s, l), by, a, draw_pool);
     screen_line(s, "%s", "");
     if (wide)
         screen_line(s, "%-30s %-8s %-6s %-9s %9s %11s", "PEER", "STATE", "PATH",
@@ -298,14 +346,14 @@ static void draw(struct screen *s, struct look *l, const struct look *was,
     else
         screen_line(
             s, "%-12s %-9s %7s %9s", "PEER", "STATE", "ROOMS/S", "BYTES/S");
-    draw_lines(s, &l->peers, by, a, draw_peer);
+    draw_lines(s, &l->peers, s->height - s->line, by, a, draw_peer);
     screen_end(s);
 }
 
 /* Changes the sorting. False: the key ends it. */
 static bool obey(int key, const struct sorting **by)
 {
-    if (key < 0 || key == 'q' || key == 'Q' || key == KEY_ESC)
+    if (key < 0 || key == 'q' || key == 'Q' || key == SCREEN_ESC)
         return false;
     for (size_t i = 0; i < ARRAY_LEN(sortings); i++)
         if (key == sortings[i].key)
@@ -314,7 +362,7 @@ static bool obey(int key, const struct sorting **by)
 }
 
 static bool look_again(
-    struct ctl *c, struct look *l, const struct look *was, struct local_msg *m)
+    struct ctl *c, struct look *l, struct look *was, struct local_msg *m)
 {
     double seconds;
 
@@ -328,7 +376,7 @@ static bool look_again(
 
 int top(struct ctl *c, const struct asked *a)
 {
-    static struct look looks[2]; /* large */
+    struct look looks[2] = {0};
     const struct sorting *by = &sortings[1];
     uint64_t every = a->watch_s ? a->watch_s * 1000 : EVERY_MS, due;
     struct local_msg m = {0};

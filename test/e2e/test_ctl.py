@@ -1,9 +1,11 @@
 """mmxctl before daemons that are strange: refusals and recordings with
 control characters, one that has always more to say."""
 
+import collections
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import tempfile
@@ -140,6 +142,26 @@ class Strange(Case):
         got = self.ctl("--socket", "/" + "a" * 100000, "--json", "health")
         self.assertEqual(got.returncode, 2, got.stderr)
         self.assertEqual(json.loads(got.stdout)[0]["live"], 0)
+
+    def test_more_than_a_screen_of_pools_and_peers(self):
+        """All are known to top; the busiest come first."""
+        rounds = collections.Counter()
+
+        def answer(frame):
+            what = frame.values["what"]
+            rounds[what] += 1
+            names = {"pools": "pool", "peers": "name"}
+            if what not in names:
+                return wire.REPORT.encode(frame.seq, text=row(name="strange"))
+            rows = [row(peer=i, number=i,
+                        rooms_moved=rounds[what] * i * 1000,
+                        **{names[what]: f"{what}-{i:03}"}) for i in range(300)]
+            return wire.REPORT.encode(frame.seq, text=b"".join(rows))
+        path = self.daemon(answer)
+        said = self.ctl("--socket", path, "top", "--once").stdout
+        for what in ("pools", "peers"):
+            shown = re.findall(f"^{what}-(\\d+) ", said, re.M)
+            self.assertEqual(shown, [f"{i:03}" for i in range(299, -1, -1)])
 
     def test_figures_that_do_not_fit(self):
         """Blocks, of which more are free than there are; no name."""

@@ -136,6 +136,7 @@ class Top(Case):
         _, d = self.loaded()
         for out in (lambda t: t.key(b"q"), lambda t: t.key(b"\x03"),
                     lambda t: t.key(b"\x1c"),  # SIGQUIT
+                    lambda t: t.key(b"\x1b"),
                     lambda t: t.process.send_signal(signal.SIGTERM),
                     lambda t: t.process.send_signal(signal.SIGINT)):
             t = Terminal(self, d, 80, 24, "top")
@@ -144,8 +145,9 @@ class Top(Case):
             # Ctrl-Z would leave the shell on this screen.
             self.assertEqual(termios.tcgetattr(t.theirs)[6][termios.VSUSP],
                              b"\0")
-            for key, word in ((b"n", "name"), (b"b", "bytes"),
-                              (b"w", "waits"), (b"r", "rooms")):
+            # Arrows, of both kinds, and F5 are no key of it, and no ESC.
+            for key, word in ((b"n", "name"), (b"\x1b[Ab", "bytes"),
+                              (b"\x1bOBw", "waits"), (b"\x1b[15~r", "rooms")):
                 t.key(key)
                 t.frame(f"now: {word}")
             t.resize(40, 10)
