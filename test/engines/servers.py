@@ -180,8 +180,10 @@ class Readme:
 
     def install(self, *lines):
         """Runs the lines that install our package."""
-        subprocess.run(["make", "-s", "wheel"], cwd=ROOT, check=True,
-                       stdout=subprocess.DEVNULL)
+        self.run("make -s wheel", *lines)
+
+    def run(self, *lines):
+        """Runs lines that come to an end."""
         for line in lines:
             subprocess.run(["bash", "-c", line], cwd=ROOT, env=self.env,
                            check=True, stdout=subprocess.DEVNULL)
@@ -189,7 +191,7 @@ class Readme:
     def start(self, name, line, port, cwd=ROOT):
         """Starts a line that goes on running."""
         return Server(self.folder, f"readme-{name}",
-                      ["bash", "-c", f"exec {line}"], self.env, port, cwd)
+                      ["bash", "-c", f"exec env {line}"], self.env, port, cwd)
 
     def uninstall(self):
         subprocess.run([f"{self.folder}/venv/bin/pip", "uninstall",

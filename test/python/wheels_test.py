@@ -4,6 +4,7 @@ refuses to install an engine."""
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -131,6 +132,15 @@ class Install(unittest.TestCase):
         self.assertRegex(got.stderr, r"^engines: there is no engine "
                          r"'abacus'; ENGINE is one of .*vllm\n$")
 
+    def test_an_unknown_part_is_refused_before_anything_is_fetched(self):
+        with tempfile.TemporaryDirectory() as at:
+            for name in ("vllm", "sglang", "llama"):
+                got = self.run_(name, "--at", at, "abacus")
+                self.assertEqual(got.returncode, 1)
+                self.assertRegex(got.stderr, f"^engines: {name} has no part "
+                                 r"'abacus'; its parts are .*readme.*\n$")
+            self.assertEqual(os.listdir(at), [])
+
     def test_too_little_disk_is_seen_before_anything_is_fetched(self):
         with tempfile.TemporaryDirectory() as at:
             with self.assertRaisesRegex(install.Refused, "GB are needed"):
@@ -180,6 +190,23 @@ class Install(unittest.TestCase):
         self.assertEqual(install.plain('torch==2.13.0+cpu; x == "y"'),
                          'torch==2.13.0; x == "y"')
         self.assertEqual(install.plain("a>=1"), "a>=1")
+
+
+class Readme(unittest.TestCase):
+    def test_two_commands_a_side_for_each_engine(self):
+        """Which the parts `readme` run."""
+        sys.path.insert(1, os.path.join(ROOT, "test/e2e"))
+        from servers import blocks
+        for heading in ("vLLM", "SGLang", "llama.cpp"):
+            with self.subTest(heading):
+                sides = blocks(heading)[:2]
+                self.assertEqual(len(sides), 2)
+                for side in sides:
+                    self.assertEqual(len(side), 2, side)
+                    self.assertRegex(side[0], "^(pip install|make llama) ")
+                    for name in re.findall(r"mmx[.]adapters[.](\w+)", side[1]):
+                        self.assertTrue(os.path.exists(os.path.join(
+                            os.path.dirname(ADAPTER), f"{name}.py")), name)
 
 
 class Parsed(unittest.TestCase):

