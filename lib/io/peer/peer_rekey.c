@@ -49,7 +49,7 @@ static struct sock *open_again(struct links *p)
         s ? zmq_strerror(zmq_errno()) : "no socket");
     if (s)
         sock_close(s);
-    else if (fd >= 0)
+    if (fd >= 0) /* libzmq has it from a bind that went well on */
         close(fd);
     return NULL;
 }
