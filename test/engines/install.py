@@ -80,15 +80,22 @@ def plain(requirement):
 
 def install(engine, folder):
     """Returns the folder, with the engine in folder/venv. What an earlier run
-    left unfinished is removed first, and what fails is removed."""
-    done = os.path.join(folder, "installed")
+    left unfinished, or of another version, is removed first, and what fails
+    is removed; a folder that is not ours is left alone."""
+    done, begun = (os.path.join(folder, x) for x in ("installed", "begun"))
     wanted = f"{engine.PACKAGE}=={engine.VERSION}"
     if os.path.exists(done):
         with open(done, encoding="utf-8") as f:
             if f.read().strip() == wanted:
                 return folder
+    if os.path.isdir(folder) and os.listdir(folder) and \
+            not any(map(os.path.exists, (done, begun))):
+        raise Refused(f"{folder} is there and not of make engines: remove it, "
+                      "or name another folder by --at")
     shutil.rmtree(folder, ignore_errors=True)
     room_for(folder, engine.NEED_BYTES)
+    with open(begun, "w", encoding="utf-8"):
+        pass
     print(f"engines: installs {wanted} under {folder}", flush=True)
     try:
         venv = make_venv(os.path.join(folder, "venv"))
@@ -106,4 +113,5 @@ def install(engine, folder):
         raise Refused(f"{wanted} was not installed: {e}") from e
     with open(done, "w", encoding="utf-8") as f:
         f.write(wanted + "\n")
+    os.unlink(begun)
     return folder

@@ -153,6 +153,14 @@ class Install(unittest.TestCase):
                 install.Refused, "cannot be made .*--at"):
             install.install(self.engine(), os.path.join(f.name, "e"))
 
+    def test_a_folder_of_something_else_is_left_alone(self):
+        with tempfile.TemporaryDirectory() as at:
+            with open(os.path.join(at, "mine"), "w", encoding="utf-8"):
+                pass
+            with self.assertRaisesRegex(install.Refused, "remove it, or"):
+                install.install(self.engine(), at)
+            self.assertEqual(os.listdir(at), ["mine"])
+
     def test_a_package_that_cannot_be_had_leaves_nothing(self):
         def fail(venv, *words_):
             raise install.Refused("pip download: no")
@@ -178,7 +186,8 @@ class Install(unittest.TestCase):
                     install, pip=pip,
                     make_venv=lambda path: os.makedirs(path) or path):
             folder = os.path.join(at, "e")
-            os.makedirs(os.path.join(folder, "half"))
+            for name in ("begun", "half"):
+                os.makedirs(os.path.join(folder, name))
             engine = self.engine(after=seen.append)
             for _ in range(2):
                 install.install(engine, folder)
