@@ -9,15 +9,20 @@ import subprocess
 import sys
 import unittest
 
+from unittest import mock
+
 import numpy as np
 
+import fake_vllm
 import mmx
 from engine import LIMIT, pattern
 from mmx import cuda, tensor
+from mmx.adapters import _sglang_language
 from mmx.dtypes import DTYPES
 from mmx.kernels import Mover, Tensor
 from mmx.plan import Placeholder, Rows, plan
 from pair import BUILD, ROOT, Case, eventually
+from sglang.srt.disaggregation.encoder import receiver
 
 REAL = os.environ.get("MMX_TEST_GPU") == "real"
 DOUBLE = os.path.join(os.path.abspath(BUILD), "test/double/libcuda.so.1")
@@ -48,8 +53,8 @@ class Cuda(Case):
                                "CUDA_DOUBLE": double}
         return d.start(env)
 
-    def cuda_pair(self, source, dest, double="", more=None):
-        e = self.daemon(self.world.encoded, source, double=double)
+    def cuda_pair(self, source, dest, double="", more=None, **pool):
+        e = self.daemon(self.world.encoded, source, double=double, **pool)
         return e, self.daemon(self.world.langd, dest, [e], double=double,
                               **(more or {}))
 
@@ -80,6 +85,64 @@ class Cuda(Case):
         self.assertEqual(enc.done(room), [1, 0])
         lm.release(room)
         enc.release(room)
+
+
+class Adapters(Cuda):
+    """Rows go by way of host memory, and then where the model is."""
+
+    def vllm(self, memory):
+        both = self.cuda_pair(memory, memory,
+                              more={"layout": fake_vllm.FIELDS},
+                              layout=fake_vllm.FIELDS)
+        made = [fake_vllm.Engine(both[0], "producer"),
+                fake_vllm.Engine(both[1], "consumer", ranks=2)]
+        self.world.engines += made
+        return *both, *made
+
+    def handed_over(self, producer, name, rows):
+        there = fake_vllm.Request("r", (name, rows))
+        there.ec_transfer_params = producer.serve(
+            fake_vllm.Request("r", (name, rows)))
+        return there
+
+    def test_vllm(self):
+        e, d, producer, consumer = self.vllm("cuda:0")
+        for name, rows in (("cat", 300), ("dog", 5)):
+            r = self.handed_over(producer, name, rows)
+            consumer.admit(r)
+            consumer.step(r)
+            for cache in consumer.caches:
+                np.testing.assert_array_equal(
+                    cache[name], fake_vllm.tensor(name, rows))
+            consumer.finish(r)
+        self.assertEqual(consumer.encoded, [])
+        d.all_free()
+        e.kill()  # what has a key stays until its space is needed
+
+    def test_sglang(self):
+        e, d = self.cuda_pair("cuda:0", "cuda:0")
+        enc, lm = self.move(e, d, 7, 300)
+        with mmx.connect("langd", d.socket) as conn:
+            enc.announce(8, 300, 300)
+            room = conn.request(8, conn.pool("vit"), "enc0")
+            enc.granted(8)
+            self.write(enc, 8, 300)
+            enc.commit(8, 0, 300, final=True)
+            room.wait_ready(LIMIT)
+            one = _sglang_language.make_waiting(receiver)
+            one = one.__new__(one)
+            one._taken = []
+            with mock.patch.object(_sglang_language.Lang, "one",
+                                   mock.Mock()) as lang:
+                rows = one._rows(0, room)
+                lang.give_back.assert_called_once_with(room)
+            field = room.pool.fields["embedding"]
+            np.testing.assert_array_equal(
+                np.asarray(rows).view("u1").reshape(300, -1),
+                pattern(8, field, 0, 300))
+            room.release()
+        self.finish(enc, lm, 7)
+        enc.release(8)
 
 
 class Rooms(Cuda):

@@ -11,6 +11,8 @@ import types
 import unittest
 import unittest.mock
 
+import numpy as np
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENGINES = os.path.join(HERE, "engines")
 sys.path.append(ENGINES)  # last: an engine that is installed comes first
@@ -19,8 +21,8 @@ from vllm.distributed.ec_transfer.ec_connector import (  # noqa: E402
     base as vllm_base)
 
 import mmx  # noqa: E402
-from mmx.adapters import (_vllm_common, _vllm_engine,  # noqa: E402
-                          vllm_ec)
+from mmx.adapters import (_vllm_common, _vllm_consumer,  # noqa: E402
+                          _vllm_engine, vllm_ec)
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(vllm_ec.__file__))))
@@ -91,6 +93,14 @@ class Vllm(unittest.TestCase):
         with unittest.mock.patch.dict(sys.modules, there):
             self.assertEqual(_vllm_engine.on_device(moved),
                              ("moved", "cuda:3"))
+            moved.view = lambda kind: moved
+            there["torch"].from_numpy = lambda rows: moved
+            there["torch"].bfloat16 = "bf16"
+            worker = _vllm_consumer.ConsumerWorker.__new__(
+                _vllm_consumer.ConsumerWorker)
+            for kind in ("bf16", "f16", "f32"):
+                rows = np.zeros((3, 4), mmx.pool.dtype(kind))
+                self.assertEqual(worker.tensor(rows), ("moved", "cuda:3"))
             platform.device_type = "cpu"
             self.assertIs(_vllm_engine.on_device(moved), moved)
 
