@@ -133,6 +133,30 @@ TEST(users_are_named_on_one_host_where_pools_are_for_some)
     T_EQ_U64(n->gids.len, 0);
 }
 
+/* The connection that asked may end before the room. */
+TEST(a_user_is_named_when_the_connection_that_asked_is_gone)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct peer_msg m;
+
+    brain_user(l, 3, 900, "u");
+    brain_user(l, 4, 900, "u");
+    greet(l, peer_abilities(), true);
+    T_OK(brain_say(l, 3, request(7, 0, MODE_WHOLE)));
+    T_OK(brain_say(l, 4, attach(7, 0, RIGHT_READ)));
+    brain_end(l, 3);
+    brain_dead(l, 3);
+    brain_pass(l, 1000);
+    m = *brain_said(l, PEER_INIT, 0); /* again: it was not answered */
+    T_EQ_U64(m.init.who, 901);
+    T_EQ_U64(m.init.gids.len, 4); /* of the one that is there */
+    brain_end(l, 4);
+    T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
+    m = *brain_said(l, PEER_ABORT, 0);
+    T_EQ_U64(m.abort.who, 901);
+    T_EQ_U64(m.abort.gids.len, 0);
+}
+
 /* Asking first under a known id takes nothing from an engine with the secret.
  */
 TEST(a_place_is_not_taken_without_the_secret)

@@ -450,15 +450,6 @@ void say_room(struct langd *l, struct out *out, struct lroom *m);
  * the tombstone says; neither: it is stale. */
 void say_state(struct langd *l, struct out *out, struct peer *p,
     const struct peer_msg *in, const struct lroom *m, const struct tomb *tomb);
-/* Whose engine a message is for, as far as the peer asks for that. */
-struct asker {
-    uint32_t who;
-    struct span gids; /* in the caller's bytes */
-    struct secret secret;
-};
-/* c: the engine's connection, NULL: it is gone. */
-struct asker say_asker(const struct peer *p, const struct conn *c,
-    const struct secret *secret, uint8_t bytes[GROUPS_BYTES]);
 /* Returns the groups of an engine, as messages say them, in bytes. */
 struct span say_groups(const struct conn *c, uint8_t bytes[GROUPS_BYTES]);
 /* Connects to a peer without a link. */

@@ -45,30 +45,46 @@ struct span say_groups(const struct conn *c, uint8_t bytes[GROUPS_BYTES])
     return span_of(bytes, (uint32_t)w.len);
 }
 
-struct asker say_asker(const struct peer *p, const struct conn *c,
-    const struct secret *secret, uint8_t bytes[GROUPS_BYTES])
-{
-    struct asker a = {.secret = *secret};
-
-    CHECK(peer_knows(p, secret), "%s hears a secret", p->label);
-    if (!c || !peer_asks_users(p))
-        return a;
-    a.who = c->uid + 1;
-    a.gids = say_groups(c, bytes);
-    return a;
-}
-
-/* Returns the connection that requested the room, NULL if it has gone. */
+/* Returns the connection that requested the room; where that has gone another
+ * that it is shown to, of the same user. NULL: all have gone. */
 static const struct conn *owner(const struct langd *l, const struct lroom *m)
 {
+    const struct attachment *any = NULL;
+
     LIST_FOREACH (n, &m->r.attachments) {
         const struct attachment *att =
             LIST_ENTRY(n, struct attachment, in_room);
 
-        if (att->owner)
-            return &l->b.engines.conns[att->conn];
+        if (!any || att->owner)
+            any = att;
     }
-    return NULL;
+    return any ? &l->b.engines.conns[any->conn] : NULL;
+}
+
+/* Who asks for a room, as its encoder hears it. */
+struct asker {
+    uint32_t who;     /* user id plus 1; 0: not given */
+    struct span gids; /* in bytes; none where all its connections have gone */
+    struct secret secret;
+    uint8_t bytes[GROUPS_BYTES];
+};
+
+static void take_asker(const struct langd *l, const struct lroom *m,
+    const struct peer *p, struct asker *a)
+{
+    const struct conn *c = owner(l, m);
+
+    CHECK(peer_knows(p, &m->secret), "%s hears a secret", p->label);
+    CHECK(!c || c->uid == m->uid, "room %llx of user %u is shown to user %u",
+        (unsigned long long)m->r.id, m->uid, c->uid);
+    a->who = 0;
+    a->gids = span_of(NULL, 0);
+    a->secret = m->secret;
+    if (!peer_asks_users(p))
+        return;
+    a->who = m->uid + 1;
+    if (c)
+        a->gids = say_groups(c, a->bytes);
 }
 
 static void say_grant(struct langd *l, struct out *out, struct lroom *m,
@@ -77,7 +93,7 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
     const struct lpool *pool = lroom_pool(l, m);
     struct peer_msg msg =
         about(m, m->init == INIT_CONFIRMED ? PEER_RESUME : PEER_INIT);
-    uint8_t firm = grant_firmness(l, m), gids[GROUPS_BYTES];
+    uint8_t firm = grant_firmness(l, m);
     struct asker a;
 
     CHECK(lroom_alive(m) && m->life != LIFE_CLOSING,
@@ -108,7 +124,7 @@ static void say_grant(struct langd *l, struct out *out, struct lroom *m,
             msg.init.flags &= (uint8_t)~FLAG_ANNOUNCED;
         msg.init.key = m->key;
         msg.init.firm = firm;
-        a = say_asker(p, owner(l, m), &m->secret, gids);
+        take_asker(l, m, p, &a);
         msg.init.who = a.who;
         msg.init.gids = a.gids;
         msg.init.secret = a.secret;
@@ -141,13 +157,13 @@ static void say_ack(
 static void say_abort(
     struct langd *l, struct out *out, struct lroom *m, struct peer *p)
 {
-    uint8_t gids[GROUPS_BYTES];
-    struct asker a = say_asker(p, owner(l, m), &m->secret, gids);
     struct peer_msg msg = about(m, PEER_ABORT);
+    struct asker a;
 
     CHECK(m->r.state == ROOM_FAILED && lroom_still(m),
         "room %llx of state %u, life %u, is aborted",
         (unsigned long long)m->r.id, m->r.state, m->life);
+    take_asker(l, m, p, &a);
     msg.abort.reason = m->r.reason;
     msg.abort.text = span_str(m->r.text);
     msg.abort.who = a.who;
