@@ -30,8 +30,8 @@ static void usage(FILE *to)
         "                  keys sort and quit\n"
         "  doctor          check what an engine of this user needs: one line\n"
         "                  per check, ok, warn or fail, and what to do\n"
-        "  trace ROOM      the same of one room\n"
-        "  trace merge A B  of two recordings, from two hosts\n"
+        "  trace ROOM      what happened to one room\n"
+        "  trace merge FILE FILE  recordings of two hosts (--save) as one\n"
         "  keygen FILE     write a new key of the fleet, for control.keys;\n"
         "                  a file that exists stays as it is\n"
         "or, for root and the daemon's own user,\n",
@@ -61,6 +61,8 @@ static void usage(FILE *to)
         "  --live          health: ask only whether the daemon answers\n"
         "  --wait SECONDS  health: ask again until it is well, drain: show\n"
         "                  what is left until no room is; at most so long\n"
+        "  --version       print the version and exit\n"
+        "  --help          print this and exit\n"
         "exit status: 0 success (health: ready), 1 refused by the daemon or a\n"
         "check failed (health: not ready), 2 no daemon (health: none that\n"
         "answers within a second), 64 bad command line\n",

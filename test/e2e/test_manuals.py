@@ -1,6 +1,7 @@
 """The manual pages and completions: complete, and clean by mandoc and bash."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -90,15 +91,44 @@ class Manuals(unittest.TestCase):
             self.assertEqual([], [
                 s for s in said if "referenced manual not found" not in s])
 
+    # What is typed, up to the word that is completed; what is offered.
+    TYPED = ((("st",), {"status", "stats"}), (("trace", ""), {"merge"}),
+             (("peer", ""), {"add", "remove"}), (("peer", "add", ""), set()),
+             (("--socket", "s", "--json", "peer", "r"), {"remove"}),
+             (("--wait", ""), set()), (("health", "--l"), {"--langd", "--live"}),
+             (("keygen", "{}/mmxc"), {"{}/mmxctl.1"}),
+             (("trace", "merge", "{}/a", "{}/libm"), {"{}/libmmx.3"}),
+             (("--save", "{}/mmx-l"), {"{}/mmx-langd.8"}))
+
     def test_bash(self):
-        ask = (f". {self.dir.name}/mmx.bash; COMP_WORDS=(mmxctl st); "
-               "COMP_CWORD=1; _mmxctl; echo ${COMPREPLY[@]}")
-        said = subprocess.run(["bash", "-c", ask], check=True, text=True,
-                              stdout=subprocess.PIPE).stdout
-        self.assertEqual(said.split(), ["status", "stats"])
+        for typed, offered in self.TYPED:
+            words = [w.format(self.dir.name) for w in typed]
+            said = subprocess.run(
+                ["bash", "-c", f". {self.dir.name}/mmx.bash; "
+                 'COMP_WORDS=(mmxctl "$@"); COMP_CWORD=$#; _mmxctl; '
+                 "echo ${COMPREPLY[@]}", "bash", *words],
+                check=True, text=True, stdout=subprocess.PIPE).stdout
+            self.assertEqual(set(said.split()), {
+                w.format(self.dir.name) for w in offered}, words)
+
+    def test_words_are_offered_once(self):
+        words = re.search(r"'1:what:\((.*)\)'", self.read("_mmx"))[1].split()
+        self.assertIn("trace", words)
+        self.assertEqual(len(words), len(set(words)))
 
     def test_zsh(self):
         if not shutil.which("zsh"):
             self.skipTest("no zsh")
-        subprocess.run(["zsh", "-n", os.path.join(self.dir.name, "_mmx")],
-                       check=True)
+        path = os.path.join(self.dir.name, "_mmx")
+        subprocess.run(["zsh", "-n", path], check=True)
+        # What zsh's own functions are asked for.
+        ask = ('_arguments() { line=("${words[@]}"); return 1 }; '
+               "_files() { print files }; compadd() { print -- $@ }; "
+               f'service=mmxctl; complete() {{ words=("$@"); . {path} }}; ')
+        for typed, offered in (("peer ''", "-- add remove"),
+                               ("peer add ''", ""), ("trace ''", "-- merge"),
+                               ("trace merge ''", "files"),
+                               ("keygen ''", "files"), ("pools ''", "")):
+            said = subprocess.run(["zsh", "-f", "-c", f"{ask} complete {typed}"],
+                                  text=True, stdout=subprocess.PIPE).stdout
+            self.assertEqual(said.strip(), offered, typed)
