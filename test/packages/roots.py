@@ -50,9 +50,20 @@ def lacks():
             return program
     if not cgroup2():
         return "a mounted cgroup2"
-    got = subprocess.run(["unshare", "-m", "-p", "-C", "-n", "--fork", "true"],
-                         stderr=subprocess.DEVNULL)
-    return "namespaces" if got.returncode else None
+    group = os.path.join(cgroup2(), f"mmx-packages-{os.getpid()}")
+    try:
+        os.mkdir(group)
+        os.rmdir(group)
+        os.makedirs(CACHE, exist_ok=True)
+    except OSError as e:
+        return f"the right to write to {e.filename}"
+    with tempfile.TemporaryDirectory(dir=CACHE) as at:
+        got = subprocess.run(
+            ["unshare", "-m", "-p", "-C", "-u", "-i", "-n", "--fork", "sh",
+             "-ec", "mkdir low up work root; mount -t overlay overlay -o "
+             "lowerdir=low,upperdir=up,workdir=work root; umount root"],
+            cwd=at, stderr=subprocess.DEVNULL)
+    return "namespaces, or overlays" if got.returncode else None
 
 
 def cgroup2():
@@ -89,10 +100,14 @@ def bare(suite):
     if not os.path.exists(path):
         os.makedirs(CACHE, exist_ok=True)
         part = tempfile.mkdtemp(dir=CACHE)
-        os.chmod(part, 0o755)
-        checked(["debootstrap", "--variant=minbase",
-                 "--include=systemd-sysv,dbus", suite, part])
-        os.rename(part, path)
+        try:
+            os.chmod(part, 0o755)
+            checked(["debootstrap", "--variant=minbase",
+                     "--include=systemd-sysv,dbus", suite, part])
+            os.rename(part, path)
+        except Failed:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
     return path
 
 
@@ -162,8 +177,8 @@ class Root:
         return got.returncode, got.stdout
 
     def apt(self, *words, **more):
-        return self.run("apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0", *words,
-                        net=True, **more)
+        return self.run("apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0",
+                        "-o", "Acquire::Retries=3", *words, net=True, **more)
 
     # --- booted ------------------------------------------------------------
     def boot(self):
