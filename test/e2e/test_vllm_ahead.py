@@ -6,11 +6,12 @@ import asyncio
 import json
 import socket
 import types
+from unittest import mock
 
 from fake_vllm import Request, VllmCase
 from pair import eventually
 
-from mmx.adapters._vllm_ahead import address
+from mmx.adapters._vllm_ahead import address, log
 from mmx.adapters.vllm_ahead import AskAhead, _params
 
 
@@ -119,6 +120,17 @@ class Ahead(VllmCase):
     def test_params_that_nest_deeply_are_vllms_to_refuse(self):
         self.assertIsNone(_params(
             b'"ec_transfer_params": {"a": ' + b"[" * 100000))
+
+    def test_what_fails_in_the_thread_does_not_end_it(self):
+        """It gives back the rooms that the scheduler has taken."""
+        with mock.patch.object(self.ahead, "needed", side_effect=TypeError), \
+                self.assertLogs(log, "ERROR"):
+            self.early = False
+            self.post(self.request(("cat", 300)))
+        self.early = True
+        self.post(self.request(("dog", 300)))
+        self.assertEqual(self.consumer.encoded, [])
+        self.all_free()
 
     def test_one_of_two_is_at_vllm(self):
         self.post(self.request(("cat", 300)))

@@ -252,7 +252,8 @@ class Common(unittest.TestCase):
                      mmx.aux.pack(part=(0, 1)),
                      mmx.aux.pack(modality=9, part=(0, 1)),
                      mmx.aux.pack(modality="image", part=(0, 1),
-                                  extra={"run": "this"})):
+                                  extra={"run": "this"}),
+                     mmx.aux.pack(modality="image", part=(0, 1), flags=6)):
             with self.assertRaises(errors.Malformed):
                 common.unpack(data)
 

@@ -194,6 +194,9 @@ def unpack(data: bytes) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
             not isinstance(got["modality"], str):
         raise errors.Malformed("not an aux of an SGLang encoder" +
                                (f": {min(unknown)}" if unknown else ""))
+    if got.get("flags", 0) & ~(aux.BOTH_WAYS | aux.MROPE):
+        raise errors.Malformed(f"flags {got['flags']:#x} of an aux, of which "
+                               "this mmx knows two")
     beside = {name: got[ours] for name, ours in EXTRAS.items() if ours in got}
     beside.update({n: extra[n] for n in JSON if n in extra})
     grid = [list(g) for g in got["grid"]] if "grid" in got \

@@ -110,8 +110,10 @@ class Ahead:
                 os.read(self._wake, 4096)
             try:
                 self._turn()
-            except (errors.MmxError, OSError, ValueError) as e:
+            except (errors.MmxError, OSError) as e:
                 log.info("not asked ahead: %s", e)
+            except Exception:  # it also gives back what the scheduler had
+                log.exception("not asked ahead")
             if self.link and not watched:
                 watched = True
                 poll.register(self.link.conn.fd, select.POLLIN)
@@ -141,7 +143,7 @@ class Ahead:
                 return None
             users = {_CREDENTIALS.unpack(data)[1] for level, kind, data in
                      control if kind == socket.SCM_CREDENTIALS}
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 said = json.loads(text)
                 if users == {os.getuid()} and isinstance(said, dict):
                     return said

@@ -48,9 +48,6 @@ class Settings:
         self.patience = float(extra.get("mmx_patience_s", 5))
         # Seconds of one pass of an idle scheduler that may wait for a daemon.
         self.pause = float(extra.get("mmx_pause_s", 0.005))
-        # All ranks of the first pipeline stage run the connector.
-        self.ranks = int(getattr(parallel, "tensor_parallel_size", 1)) * \
-            int(getattr(parallel, "prefill_context_parallel_size", 1))
         self.rank = int(getattr(parallel, "rank", 0))
         self._config = config
         self._model = "|".join(str(getattr(model, a, ""))

@@ -51,7 +51,7 @@ class AskAhead:
                 self._say(engine, {"request": name})
 
     def _say(self, engine: str, what: Dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RecursionError):
             self._socket.sendto(json.dumps(what).encode(), address(engine))
 
 
