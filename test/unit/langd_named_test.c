@@ -182,6 +182,36 @@ TEST(an_encoder_that_is_leaving_may_be_allowed_again)
     T_EQ_STR(brain_text(l, "peers", "name", 1), "");
 }
 
+static enum err decline(struct rig *l, uint64_t room)
+{
+    struct local_msg m = {.type = LOCAL_DECLINE};
+
+    m.decline.room = room;
+    m.decline.encoder = span_str("enc");
+    return brain_say(l, 0, m);
+}
+
+/* The room may be announced there, and wait for this langd. */
+TEST(one_that_is_leaving_hears_declines_until_it_is_forgotten)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct there t = ask_room(l, 1, 0);
+
+    name_it(l, false);
+    T_OK(decline(l, 2));
+    T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->room, 2);
+    rig_step(l, &(struct event){.type = EV_LINK_DOWN});
+    T_OK(decline(l, 3));
+    T_EQ_U64(brain_said_count(l, PEER_DECLINE), 0);
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->room, 3);
+    brain_hear(l, 0, about(&t, PEER_FAILED));
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    rig_step(l, &(struct event){.type = EV_SEEK});
+    T_TRUE(!peers(l));
+    T_ERR(decline(l, 4), ERR_NOT_READY);
+}
+
 /* places */
 
 /* Requests room n of n encoders at addresses that are not peers. Returns how

@@ -104,7 +104,7 @@ enum err decline_room(struct langd *l, struct out *out, struct peer *p,
     }
     list_init(&d->node);
     list_push_tail(&l->declines_waiting, &d->node);
-    if (p->link == NONE)
+    if (p->link == NONE && !p->leaving)
         say_connect(l, out, p);
     return OK;
 }

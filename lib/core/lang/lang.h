@@ -519,6 +519,9 @@ struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
     struct span name, const char **text);
 /* True if the peer without rooms may give its place to another. */
 bool named_spare(const void *brain, const struct peer *p);
+/* Returns the encoder that takes no new rooms and is not forgotten yet; NULL:
+ * none. */
+struct peer *named_leaving(const struct langd *l, struct span name);
 /* Returns the encoder that has left and has the room of an ATTACH; NULL: none.
  */
 struct peer *named_find_room(

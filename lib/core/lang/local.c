@@ -156,6 +156,8 @@ static void on_decline(struct langd *l, struct out *out, uint32_t conn,
     struct peer *p = named_find(l, out, c->uid, msg->decline.encoder, &text);
     enum err e = ERR_NOT_READY;
 
+    if (!p) /* a room may be announced there, and wait for this langd */
+        p = named_leaving(l, msg->decline.encoder);
     if (p) {
         text = "the encoder is too old for secrets";
         e = decline_room(l, out, p, c, &msg->decline);

@@ -212,6 +212,17 @@ struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
     return p;
 }
 
+struct peer *named_leaving(const struct langd *l, struct span name)
+{
+    for (uint32_t i = 0; l->leaving && i < l->b.peers.max; i++) {
+        struct peer *p = &l->b.peers.peers[i];
+
+        if (p->used && p->leaving && named(p, name))
+            return p;
+    }
+    return NULL;
+}
+
 struct peer *named_find_room(
     const struct langd *l, const struct local_attach *n)
 {
