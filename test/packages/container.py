@@ -1,16 +1,41 @@
-"""The lines of conf/Containerfile, carried out in a bare root over the packages
-that were built for the release. No image is built: there is no container engine
-in this, and the root is debootstrap's, not that of the image in FROM."""
+"""The image of conf/Containerfile, built by podman from the packages that were
+built for the release, and containers of it: both daemons with one key, an
+engine beside them. The command lines are those at the head of that file. No
+registry is asked: the image in FROM is the bare root, without systemd, as
+Debian's slim image is."""
 
-import glob
+import json
 import os
 import re
 import shlex
 import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
 
-from roots import ENV, SUITES, TOP, Failed, Root, checked
+from roots import (CACHE, ENV, FETCH, HERE, SUITES, TOP, Failed, Lacking, bare,
+                   checked)
 
 FILE = os.path.join(TOP, "conf/Containerfile")
+BASE = "docker.io/library/debian:{}-slim"
+LAYERS_OF_BASE = 2
+SOCKETS = "/run/mmx"
+LIMIT_S = 300  # a command that hangs
+# Of what lies over the base: 13 MB in Debian 12. UCX of Debian 13 depends on
+# AMD's runtime and its compiler; 271 MB.
+MOST_BYTES = {"12": 40e6, "13": 400e6}
+# Tools that build, and what apt or the installation must not leave behind.
+NOT_IN_IT = ("gcc", "cc", "make", "ld", "git", "python3", "systemd")
+NOT_IN_LAYERS = ("fleet.key", ".deb", "_Packages", "pkgcache.bin")
+ENGINE = """
+FROM {}
+COPY python3-mmx_*.deb /tmp/
+RUN apt-get update && apt-get install -y --no-install-recommends \\
+    /tmp/python3-mmx_*.deb python3-numpy
+USER 1000:1000
+"""
+BUILD = ("build", "-q", "--pull=never", "--network", "host")
 
 
 def check(truth, what):
@@ -19,74 +44,178 @@ def check(truth, what):
 
 
 class Container:
-    STEPS = ("lines_of_the_container_file", "no_key_in_it", "programs_in_it")
+    STEPS = ("podman_that_works", "base_without_systemd",
+             "image_of_the_container_file", "what_is_in_the_image",
+             "daemons_in_containers", "room_in_containers",
+             "exporter_in_a_container", "containers_stop")
 
     def __init__(self, release):
-        self.release = release
+        self.release, self.base = release, BASE.format(release)
         self.debs = os.path.join(TOP, "build/packages", SUITES[release])
-        self.root, self.env, self.user = None, dict(ENV), "0:0"
+        self.at = None
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        if self.root:
-            self.root.close()
+        if not self.at:
+            return
+        self.status("rm", "--all", "--force", "--depend", "--time", "0")
+        with open("/proc/self/mounts") as f:
+            mounts = [w.split()[1] for w in f]
+        for path in reversed(mounts):
+            if path.startswith(self.at + "/"):
+                subprocess.run(["umount", "-l", path], check=True)
+        shutil.rmtree(self.at)
 
     def logs(self):
-        return ""
+        return "\n".join(self.status("logs", name)[1]
+                         for name in ("mmx-encoded", "mmx-langd"))
 
     # --- steps -------------------------------------------------------------
-    def lines_of_the_container_file(self):
-        self.root = Root(SUITES[self.release])
-        with open(FILE) as f:
-            text = re.sub(r"^#.*\n", "", f.read(), flags=re.M)
-        for line in text.replace("\\\n", " ").splitlines():
-            word, _, rest = line.partition(" ")
-            if word:
-                getattr(self, "do_" + word.lower())(rest)
-        check(self.user == "990:990", f"USER {self.user}")
+    def podman_that_works(self):
+        """Tried with a trivial image, which is built and run."""
+        for program in ("podman", "runc"):
+            if not shutil.which(program):
+                raise Lacking(program)
+        self._store()
+        tree = os.path.join(self.at, "bare.tar")
+        checked(["tar", "-C", bare(SUITES[self.release]), "-cf", tree, "."])
+        try:
+            self.podman("import", "-q", tree, "bare")
+            self.podman(*BUILD, "-f", self._file("FROM bare\nRUN true\n"))
+            self.podman("run", "--rm", "bare", "true")
+        except (Failed, subprocess.TimeoutExpired) as e:
+            raise Lacking(f"what podman needs: {e}") from e
+        os.unlink(tree)
 
-    def no_key_in_it(self):
-        check(not os.path.exists(self.root.at("/etc/mmx/fleet.key")),
-              "the image has a key")
-        check(not os.listdir(self.root.at("/tmp")), "files are left in /tmp")
+    def base_without_systemd(self):
+        self.podman(*BUILD, "-t", self.base, "-f", self._file(
+            "FROM bare\nRUN apt-get purge -y --allow-remove-essential "
+            "systemd-sysv systemd dbus && "
+            "apt-get clean && rm -rf /var/lib/apt/lists/*\n"))
 
-    def programs_in_it(self):
-        check("mmxctl" in self.inside(*self.cmd), "CMD")
+    def image_of_the_container_file(self):
+        self._as_said("podman build", "encoded", *BUILD[1:], "--build-arg",
+                      f"RELEASE={self.release}")
+
+    def what_is_in_the_image(self):
+        config = json.loads(self.podman("inspect", "mmx"))[0]["Config"]
+        check(config["User"] == "990:990", f"its user: {config['User']}")
+        check("org.opencontainers.image.title" in config["Labels"], "labels")
+        check("mmxctl" in self.podman("run", "--rm", "mmx"), "CMD")
         for program in ("mmx-encoded", "mmx-langd", "mmx-exporter"):
-            self.inside(program, "--version")
-        check(self.inside("sh", "-c", "id -u; id -g").split() ==
-              ["990", "990"], "its user")
+            self.podman("run", "--rm", "mmx", program, "--version")
+        has = self.status("run", "--rm", "mmx", "sh", "-c", "for p; do "
+                          "command -v $p; done", "sh", *NOT_IN_IT)[1]
+        check(not has, f"the image has {has}")
+        size = self._layers()
+        print(f"     {size / 1e6:.1f} MB over the base")
+        check(size < MOST_BYTES[self.release], f"{size} bytes over the base")
 
-    # --- instructions ------------------------------------------------------
-    def do_arg(self, rest):
-        check(rest == "RELEASE=12", f"ARG {rest}")
+    def daemons_in_containers(self):
+        self._as_said("install")
+        self._as_said("podman run --rm")
+        # What a test that was killed leaves behind ends by itself.
+        for side, net in (("encoded", "none"),
+                          ("langd", "container:mmx-encoded")):
+            self._as_said("podman run -d", side, "--timeout", "600",
+                          network=net)
+        for side in ("encoded", "langd"):
+            self._as_said("podman exec", side)
 
-    def do_from(self, rest):
-        check(rest == "debian:${RELEASE}-slim", f"FROM {rest}")
+    def room_in_containers(self):
+        self.podman(*BUILD, "-t", "engine", "-f",
+                    self._file(ENGINE.format(self.base)), self.debs)
+        self.podman("run", "--rm", "--network", "none", "--pid", "host",
+                    "--cap-drop", "all", "--group-add", "990",
+                    *self._sockets(), "-v", f"{HERE}/engines.py:/engines.py:ro",
+                    "engine", "python3", "/engines.py", "room", "7")
 
-    def do_run(self, rest):
-        checked(self.root.words(["sh", "-c", rest]), env=self.env)
+    def exporter_in_a_container(self):
+        net = ("--network", "container:mmx-encoded")
+        self.podman("run", "-d", "--timeout", "600", "--name", "mmx-exporter",
+                    *net, *self._sockets(), "mmx", "mmx-exporter")
+        end = time.monotonic() + 60
+        while True:
+            code, said = self.status("run", "--rm", *net, "engine", *FETCH,
+                                     "http://127.0.0.1:9464/metrics")
+            if not code:
+                break
+            check(time.monotonic() < end, said)
+        check('mmx_rooms_ended_by_reason_total{daemon="langd",reason="ok"'
+              in said, said)
 
-    def do_copy(self, rest):
-        *files, to = rest.split()
-        os.makedirs(self.root.at(to), exist_ok=True)
-        for pattern in files:
-            for path in glob.glob(os.path.join(self.debs, pattern)):
-                shutil.copy(path, self.root.at(to))
+    def containers_stop(self):
+        names = ("mmx-exporter", "mmx-langd", "mmx-encoded")
+        self.podman("stop", *names)
+        for name in names:
+            code = self.podman("inspect", "-f", "{{.State.ExitCode}}", name)
+            check(code.strip() == "0", f"{name}: exit status {code}")
+        left = os.listdir(self.at + SOCKETS)
+        check(not left, f"left in {SOCKETS}: {left}")
 
-    def do_env(self, rest):
-        self.env.update(w.split("=", 1) for w in shlex.split(rest))
+    # --- what they need ----------------------------------------------------
+    def _as_said(self, start, side="encoded", *options, network=None):
+        """Carries out the command line of the container file's head that starts
+        so, with folders of the host below our own and options added."""
+        with open(FILE) as f:
+            text = "".join(re.findall(r"^#     (.*\n)", f.read(), flags=re.M))
+        line = next(x for x in text.replace("\\\n", " ").splitlines()
+                    if x.startswith(start)).replace("encoded", side)
+        ours = {"--network=host": f"--network={network}",
+                "build/deb": self.debs}
+        words = [ours.get(w, w) for w in shlex.split(line)]
+        words = [self.at + w if w[0] == "/" and
+                 (":" in w or start == "install") else w for w in words]
+        checked([*words[:2], *options, *words[2:]], env=self.env, cwd=TOP,
+                timeout=LIMIT_S)
 
-    def do_user(self, rest):
-        self.user = rest
+    def _sockets(self):
+        return "-v", f"{self.at}{SOCKETS}:{SOCKETS}"
 
-    def do_cmd(self, rest):
-        self.cmd = re.findall(r'"([^"]*)"', rest)
+    def _store(self):
+        """A store and settings of this test's own, on disk until it ends."""
+        self.at = tempfile.mkdtemp(dir=CACHE)
+        # Its own limits are above what a root without CAP_SYS_RESOURCE may set.
+        self._file("[containers]\n"
+                   "default_ulimits = [\"nofile=4096\", \"nproc=4096\"]\n"
+                   "[engine]\nruntime = \"runc\"\nevents_logger = \"none\"\n"
+                   "cgroup_manager = \"cgroupfs\"\nlock_type = \"file\"\n"
+                   f"tmp_dir = \"{self.at}/tmp\"\n", "containers.conf")
+        self._file("[storage]\ndriver = \"overlay\"\n"
+                   f"graphroot = \"{self.at}/images\"\n"
+                   f"runroot = \"{self.at}/mounts\"\n", "storage.conf")
+        self.env = {**ENV, "CONTAINERS_CONF": f"{self.at}/containers.conf",
+                    "CONTAINERS_STORAGE_CONF": f"{self.at}/storage.conf"}
 
-    def inside(self, *words):
-        uid, gid = self.user.split(":")
-        return checked(self.root.words(
-            ["setpriv", "--reuid", uid, "--regid", gid, "--clear-groups",
-             *words]), env=self.env)
+    def _file(self, text, name="Containerfile"):
+        path = os.path.join(self.at, name)
+        with open(path, "w") as f:
+            f.write(text)
+        return path
+
+    def _layers(self):
+        """The bytes of the layers over the base, none of which may have what
+        is deleted in a later one."""
+        path = os.path.join(self.at, "mmx.tar")
+        self.podman("save", "-q", "-o", path, "mmx")
+        size = 0
+        with tarfile.open(path) as image:
+            layers = json.load(image.extractfile("manifest.json"))[0]["Layers"]
+            for layer in layers[LAYERS_OF_BASE:]:
+                size += image.getmember(layer).size
+                with tarfile.open(fileobj=image.extractfile(layer)) as t:
+                    bad = [n for n in t.getnames() if n.endswith(NOT_IN_LAYERS)]
+                check(not bad, f"in a layer: {bad[:9]}")
+        os.unlink(path)
+        return size
+
+    def podman(self, *words):
+        return checked(["podman", *words], env=self.env, timeout=LIMIT_S)
+
+    def status(self, *words):
+        got = subprocess.run(["podman", *words], env=self.env, text=True,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, timeout=LIMIT_S)
+        return got.returncode, got.stdout

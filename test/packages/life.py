@@ -8,7 +8,7 @@ import subprocess
 import time
 import urllib.parse
 
-from roots import ENV, HERE, SUITES, TOP, Failed, Root, checked
+from roots import ENV, FETCH, HERE, SUITES, TOP, Failed, Root, checked
 
 DAEMONS = ("mmx-encoded", "mmx-langd")
 UNITS = [f"{d}.{kind}" for d in DAEMONS for kind in ("socket", "service")]
@@ -280,15 +280,11 @@ class Life:
                              "*mmx*", "-print")
 
     def fetched(self, url):
-        return self.root.run(
-            "python3", "-c", "import sys, urllib.request as u; "
-            "print(u.urlopen(sys.argv[1], timeout=20).read().decode())", url)
+        return self.root.run(*FETCH, url)
 
     def asked(self, expr):
         code, got = self.root.status(
-            "python3", "-c", "import sys, urllib.request as u; "
-            "print(u.urlopen(sys.argv[1], timeout=20).read().decode())",
-            "http://127.0.0.1:9190/api/v1/query?" +
+            *FETCH, "http://127.0.0.1:9190/api/v1/query?" +
             urllib.parse.urlencode({"query": expr}))
         return code == 0 and json.loads(got)["data"]["result"]
 

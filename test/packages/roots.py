@@ -19,6 +19,9 @@ CACHE = os.environ.get("MMX_ROOTS", "/var/cache/mmx-roots")
 SUITES = {"12": "bookworm", "13": "trixie"}
 ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
        "LANG": "C.UTF-8", "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive"}
+# A command that prints what a URL answers.
+FETCH = ("python3", "-c", "import sys, urllib.request as u; "
+         "print(u.urlopen(sys.argv[1], timeout=20).read().decode())")
 CLONE_NEWNS = 0x20000
 BOOT = r"""
 set -e
@@ -39,6 +42,11 @@ exec unshare -m -p -C -u -i -n --fork --kill-child sh -ec '
 
 class Failed(Exception):
     """A command in a root ended badly; its last lines."""
+
+
+class Lacking(Exception):
+    """What this machine lacks for a step and those behind it: they are
+    skipped."""
 
 
 def lacks():
