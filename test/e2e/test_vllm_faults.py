@@ -8,7 +8,8 @@ import signal
 import time
 from unittest import mock
 
-from fake_vllm import Request, VllmCase, room_of
+import numpy as np
+from fake_vllm import Request, VllmCase, room_of, tensor
 from pair import eventually
 
 import mmx
@@ -310,6 +311,17 @@ class Router(VllmCase):
             self.assertEqual(mmx.aux.unpack(room.aux), {
                 "modality": "image", "rows": [300], "grid": [(1, 2, 600)],
                 "merge": 2})
+
+    def test_a_picture_of_no_rows(self):
+        """It has nothing to send; those beside it have."""
+        self.start(ranks=1)
+        r = self.hand_over("r1", ("cat", 300), ("none", 0))
+        self.assertNotIn("room", r.ec_transfer_params["none"])
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.consumer.finish(r)
+        np.testing.assert_array_equal(self.consumer.caches[0]["cat"],
+                                      tensor("cat", 300))
 
     def test_what_is_counted(self):
         self.start()

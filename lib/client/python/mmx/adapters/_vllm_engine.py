@@ -139,7 +139,14 @@ class Described:
     def aux(self, feature: Any) -> bytes:
         """Returns what a language host of another engine needs beside the
         rows: modality, rows and grid; vLLM computes them itself. Empty: the
-        item has what an aux has no name for."""
+        item has what an aux has no name for, which must not end vLLM."""
+        try:
+            return self._aux(feature)
+        except Exception as e:
+            log.debug("%s: no aux: %s", feature.identifier, e)
+            return b""
+
+    def _aux(self, feature: Any) -> bytes:
         said = self._collect([feature], self._resolver) \
             if self._collect else {}
         known = next(iter(said.values()), {}).get("metadata") or {}
@@ -148,12 +155,9 @@ class Described:
         rows = rows_of(feature)
         merge = round((grid[0] * grid[1] * grid[2] / rows) ** 0.5) \
             if len(grid) == 3 else 0
-        try:
-            return mmx.aux.pack(
-                modality=feature.modality, rows=[rows],
-                grid=[tuple(grid)] if merge else None, merge=merge or None)
-        except (ValueError, mmx.MmxError):
-            return b""
+        return mmx.aux.pack(
+            modality=feature.modality, rows=[rows],
+            grid=[tuple(grid)] if merge else None, merge=merge or None)
 
     def encodable(self, feature: Any) -> bool:
         """True if vLLM can encode the item; False: it is a reference."""

@@ -84,7 +84,7 @@ class ProducerScheduler:
         """Announces all rooms of a request together: two requests with half
         of the blocks each would wait for each other."""
         lengths = {f.identifier: rows_of(f) for f in features(request)
-                   if f.identifier not in skip
+                   if f.identifier not in skip and rows_of(f) > 0
                    and only in (None, f.identifier)}
         assert self.link.pool
         # At random: a client may choose the request's name.
