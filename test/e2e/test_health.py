@@ -1,6 +1,8 @@
 """mmxctl health, as probes use it: whether a daemon lives and is ready, why
 not, how soon; the status line of the service manager; and drains."""
 
+import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -9,6 +11,29 @@ import subprocess
 import time
 
 from pair import BUILD, Case, eventually
+
+SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+
+
+@contextlib.contextmanager
+def stopped_threads(pid):
+    """Stops the process's threads of ours but the first, as a debugger does;
+    yields their ids, none where that is not allowed."""
+    ptrace = ctypes.CDLL(None).ptrace
+    ptrace.argtypes, ptrace.restype = [ctypes.c_long] * 4, ctypes.c_long
+    stopped = []
+    for tid in map(int, os.listdir(f"/proc/{pid}/task")):
+        with open(f"/proc/{pid}/task/{tid}/comm") as f:
+            ours = f.read().startswith("mmx-")
+        if ours and tid != pid and ptrace(SEIZE, tid, 0, 0) == 0:
+            ptrace(INTERRUPT, tid, 0, 0)
+            os.waitpid(tid, WALL)
+            stopped.append(tid)
+    try:
+        yield stopped
+    finally:
+        for tid in stopped:
+            ptrace(DETACH, tid, 0, 0)
 
 
 class Health(Case):
@@ -77,6 +102,19 @@ class Health(Case):
         finally:
             os.kill(e.pid, signal.SIGCONT)
         self.becomes(e, 0, "ready")
+
+    def test_a_shard_that_hangs(self):
+        """Its thread is stopped, as a carrier could stop it. One with a core of
+        its own is never run by the loop."""
+        e = self.world.encoded(transfer={
+            "cpus": [min(os.sched_getaffinity(0))]})
+        self.becomes(e, 0, "ready")
+        with stopped_threads(e.pid) as threads:
+            if not threads:
+                self.skipTest("no right to stop a thread")
+            self.becomes(e, 1, "not ready: shard 0 has done nothing for", 30)
+            self.assertEqual(self.health(e, "--live")[0], 0)
+        self.becomes(e, 0, "ready", 30)
 
     def test_no_daemon(self):
         e = self.world.encoded()
