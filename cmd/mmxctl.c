@@ -54,7 +54,8 @@ static void usage(FILE *to)
         "  --save FILE     trace: keep one daemon's, for trace merge\n"
         "  --diff          conf: what a reload would change, as conf-diff;\n"
         "                  exit status 0 nothing, 1 something, 2 trouble\n"
-        "  --watch SECONDS  show it again and again; top: how often\n"
+        "  --watch SECONDS  reports: show them again and again; top: how "
+        "often\n"
         "  --once          top: print it one time, as on paper\n"
         "  --bytes         sizes as exact numbers of bytes\n"
         "  --now           peer remove: its rooms fail instead of completing\n"
@@ -109,6 +110,16 @@ static void print(
         fwrite(c.text.p, 1, c.text.len, stdout);
 }
 
+static bool is_report(const char *word)
+{
+#define SHOW(NAME, is, meaning)                                                \
+    if (!strcmp(word, is))                                                     \
+        return true;
+#include "wire/show.def"
+#undef SHOW
+    return false;
+}
+
 static bool is_command(const char *word)
 {
 #define COMMAND(name, is, usage, meaning)                                      \
@@ -127,9 +138,7 @@ static int show_once(
 
     if (!ctl_ask(c, what, form, &m))
         return ctl_failed(&m);
-    if (a->watch_s && screen_width())
-        printf("\033[H\033[2Jevery %llu s: %s\n\n",
-            (unsigned long long)a->watch_s, what);
+    screen_again(a, what);
     if (form == FORM_ROWS && changes_are(what))
         return changes(what, c->got, a->json);
     print(c->got, what, form, a);
@@ -148,7 +157,7 @@ static int show(struct ctl *c, const char *what, const struct asked *a)
     if (has_ability(m.welcome.abilities, LOCAL_CAN_ROWS))
         form = FORM_ROWS;
     status = show_once(c, what, form, a);
-    while (a->watch_s && !is_command(what) && status == CTL_SHOWN) {
+    while (a->watch_s && status == CTL_SHOWN) {
         nanosleep(&rest, NULL);
         status = show_once(c, what, form, a);
     }
@@ -274,7 +283,7 @@ static int traced(char **words, const struct asked *given)
     uint32_t count = 0;
     bool merges = words[0] && !strcmp(words[0], "merge");
 
-    if (a.follow && (a.perfetto || a.save || merges))
+    if (given->watch_s || (a.follow && (a.perfetto || a.save || merges)))
         return usage(stderr), CTL_USAGE;
     if (merges && words[1] && words[2] && !words[3])
         return trace_merge((const char *const *)words + 1, &a);
@@ -376,6 +385,8 @@ int main(int argc, char **argv)
     if (optind < argc && !strcmp(argv[optind], "trace"))
         return traced(argv + optind + 1, &a);
     if (optind == argc || !join(argv + optind, what, sizeof(what)))
+        return usage(stderr), CTL_USAGE;
+    if (a.watch_s && strcmp(what, "top") != 0 && !is_report(what))
         return usage(stderr), CTL_USAGE;
     if (!strcmp(what, "doctor"))
         return doctor(a.path, a.file, a.json);

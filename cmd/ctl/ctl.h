@@ -129,6 +129,8 @@ struct screen {
 };
 /* Returns the columns of the terminal at stdout; 0: it is none. */
 int screen_width(void);
+/* Clears a terminal for the next look of --watch, and names what is shown. */
+void screen_again(const struct asked *a, const char *what);
 /* Begins to draw; stdout stays as it is where live is false. */
 void screen_open(struct screen *s, bool live);
 /* Leaves the terminal as it was. */
@@ -137,8 +139,8 @@ void screen_begin(struct screen *s);
 /* Draws one line, cut to the width, if there is place for it. */
 void screen_line(struct screen *s, const char *format, ...) PRINTF_LIKE(2, 3);
 void screen_end(struct screen *s);
-/* Waits for a key; 0: none came in time, one of several bytes (an arrow), or the
- * size changed; -1: a signal asks the program to end. */
+/* Waits for a key; 0: none came in time, one of several bytes (an arrow), or
+ * the size changed; -1: a signal asks the program to end. */
 #define SCREEN_ESC 27
 int screen_key(struct screen *s, int ms);
 

@@ -145,9 +145,19 @@ static void print_json(const struct health *all, uint32_t count)
     rows_json(reader_of(w.p, w.len));
 }
 
+static void print(const struct health *all, uint32_t count, bool json)
+{
+    if (json)
+        print_json(all, count);
+    for (uint32_t i = 0; i < count && !json; i++)
+        printf("%s: %s\n", all[i].name[0] ? all[i].name : all[i].socket,
+            all[i].text);
+}
+
 int health(const char *const *paths, uint32_t count, const struct asked *a)
 {
     const struct timespec again = {.tv_nsec = AGAIN_MS * 1000000L};
+    const struct timespec rest = {.tv_sec = (time_t)a->watch_s};
     uint64_t until = ctl_now_ns() + a->wait_s * NS_PER_S;
     struct health all[2];
     int status;
@@ -156,10 +166,13 @@ int health(const char *const *paths, uint32_t count, const struct asked *a)
     while ((status = look_at_all(paths, count, a->live, all)) != CTL_SHOWN &&
            ctl_now_ns() < until)
         nanosleep(&again, NULL);
-    if (a->json)
-        print_json(all, count);
-    for (uint32_t i = 0; i < count && !a->json; i++)
-        printf("%s: %s\n", all[i].name[0] ? all[i].name : all[i].socket,
-            all[i].text);
+    screen_again(a, "health");
+    print(all, count, a->json);
+    while (a->watch_s && fflush(stdout) == 0) {
+        nanosleep(&rest, NULL);
+        status = look_at_all(paths, count, a->live, all);
+        screen_again(a, "health");
+        print(all, count, a->json);
+    }
     return fflush(stdout) == 0 ? status : CTL_REFUSED;
 }

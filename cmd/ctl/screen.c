@@ -46,6 +46,13 @@ int screen_width(void)
     return w.ws_col < WIDTH_MAX ? w.ws_col : WIDTH_MAX;
 }
 
+void screen_again(const struct asked *a, const char *what)
+{
+    if (a->watch_s && screen_width())
+        printf("\033[H\033[2Jevery %llu s: %s\n\n",
+            (unsigned long long)a->watch_s, what);
+}
+
 static void measure(struct screen *s)
 {
     struct winsize w = {0};

@@ -96,14 +96,17 @@ static int write_file(const struct trace *t, const struct trace_asked *a)
     return CTL_SHOWN;
 }
 
-/* Prints what is shown, in order. */
-static void print(struct trace *t, const struct trace_asked *a)
+/* Prints what is shown, in order. Returns an exit status. */
+static int print(struct trace *t, const struct trace_asked *a)
 {
+    size_t printed = 0;
+
     for (size_t i = 0; i < t->count; i++) {
         const struct happening *h = t->all[i];
 
         if (!shown(a, h))
             continue;
+        printed++;
         if (t->from_ns == INT64_MIN)
             t->from_ns = h->ns;
         if (a->json)
@@ -113,7 +116,12 @@ static void print(struct trace *t, const struct trace_asked *a)
     }
     if (a->json && !a->follow)
         trace_json(t, NULL, &t->json);
-    fflush(stdout);
+    if (fflush(stdout) != 0)
+        return CTL_REFUSED;
+    if (a->of_room && !printed && !a->follow)
+        return complain("trace", "no happening of this room is remembered "
+                                 "here, or it is another user's");
+    return CTL_SHOWN;
 }
 
 /* Prints, or writes files where these are asked for. */
@@ -123,8 +131,7 @@ static int show(struct trace *t, const struct trace_asked *a)
         return complain("trace", strerror(ENOMEM));
     if (a->perfetto || a->save)
         return write_file(t, a);
-    print(t, a);
-    return ferror(stdout) ? CTL_REFUSED : CTL_SHOWN;
+    return print(t, a);
 }
 
 /* Forgets what was printed. */

@@ -241,5 +241,13 @@ class Tables(Case):
         t.read(lambda text: text.count("every 1 s: pools") >= 2)
         t.key(b"\x03")
         t.end()
-        self.assertEqual(d.ctl("pools", "--watch", "0", check=False).returncode,
-                         64)
+        for words in (("pools", "--watch", "0"), ("reload", "--watch", "1"),
+                      ("trace", "--watch", "1"), ("doctor", "--watch", "1")):
+            self.assertEqual(d.ctl(*words, check=False).returncode, 64, words)
+        # The state of a daemon that comes and goes is watched, too.
+        t = Terminal(self, d, 80, 24, "health", "--watch", "1")
+        t.read(lambda text: text.count("every 1 s: health") >= 2)
+        d.kill()
+        t.read(lambda text: "not live: no daemon is listening" in text)
+        t.key(b"\x03")
+        t.end()

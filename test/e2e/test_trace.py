@@ -102,6 +102,13 @@ class Trace(Case):
             self.assertLessEqual(start["ts"], end["ts"])
         return events, flows, names
 
+    def test_a_room_that_is_none(self):
+        e, d = self.delivered()
+        got = trace("8", daemons=(e, d), check=False)
+        self.assertEqual((got.returncode, got.stdout), (1, ""))
+        self.assertIn("no happening of this room", got.stderr)
+        self.assertEqual(lines("8", daemons=(e, d), check=False), [])
+
     def test_perfetto(self):
         e, d = self.delivered((7, 8))
         path = os.path.join(self.world.dir, "trace.json")
