@@ -14,8 +14,8 @@ import tarfile
 import tempfile
 import time
 
-from roots import (CACHE, ENV, FETCH, HERE, SUITES, TOP, Failed, Lacking, bare,
-                   checked)
+from roots import (ARCHIVES, CACHE, ENV, FETCH, HERE, SUITES, TOP, Failed,
+                   Lacking, bare, checked, downloads)
 
 FILE = os.path.join(TOP, "conf/Containerfile")
 BASE = "docker.io/library/debian:{}-slim"
@@ -93,7 +93,8 @@ class Container:
         self.podman(*BUILD, "-t", self.base, "-f", self._file(
             "FROM bare\nRUN apt-get purge -y --allow-remove-essential "
             "systemd-sysv systemd dbus && "
-            "apt-get clean && rm -rf /var/lib/apt/lists/*\n"))
+            "apt-get clean && rm -rf /var/lib/apt/lists/* && "
+            "echo 'Acquire::Retries 3;' >/etc/apt/apt.conf.d/retries\n"))
 
     def image_of_the_container_file(self):
         self._as_said("podman build", "encoded", *BUILD[1:], "--build-arg",
@@ -125,7 +126,8 @@ class Container:
             self._as_said("podman exec", side)
 
     def room_in_containers(self):
-        self.podman(*BUILD, "-t", "engine", "-f",
+        kept = f"{downloads(SUITES[self.release])}:{ARCHIVES}"
+        self.podman(*BUILD, "-v", kept, "-t", "engine", "-f",
                     self._file(ENGINE.format(self.base)), self.debs)
         self.podman("run", "--rm", "--network", "none", "--pid", "host",
                     "--cap-drop", "all", "--group-add", "990",

@@ -19,6 +19,7 @@ CACHE = os.environ.get("MMX_ROOTS", "/var/cache/mmx-roots")
 SUITES = {"12": "bookworm", "13": "trixie"}
 ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
        "LANG": "C.UTF-8", "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive"}
+ARCHIVES = "/var/cache/apt/archives"  # where apt has its downloads
 # A command that prints what a URL answers.
 FETCH = ("python3", "-c", "import sys, urllib.request as u; "
          "print(u.urlopen(sys.argv[1], timeout=20).read().decode())")
@@ -119,6 +120,13 @@ def bare(suite):
     return path
 
 
+def downloads(suite):
+    """The folder of what apt downloaded for it."""
+    path = os.path.join(CACHE, suite + ".debs")
+    os.makedirs(os.path.join(path, "partial"), exist_ok=True)
+    return path
+
+
 class Root:
     """A root over the bare one. With a name what changes is kept for the next
     run; else it is thrown away."""
@@ -139,9 +147,7 @@ class Root:
             shutil.copy(os.path.join("/etc", name), self.at("/etc", name))
 
     def _mounts(self):
-        debs = os.path.join(CACHE, self.suite + ".debs")
-        os.makedirs(os.path.join(debs, "partial"), exist_ok=True)
-        mount("--bind", debs, self.at("/var/cache/apt/archives"))
+        mount("--bind", downloads(self.suite), self.at(ARCHIVES))
         mount("-t", "proc", "proc", self.at("/proc"))
         mount("--rbind", "/sys", self.at("/sys"))
         mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", self.at("/dev"))
