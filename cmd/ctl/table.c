@@ -126,6 +126,8 @@ static bool is_tight(const struct table *t)
 /* Leaves out what is empty, then details, as long as there is no place. */
 static void leave_out(struct table *t)
 {
+    CHECK(t->width > 0, "a table of %u columns is too wide for nothing",
+        t->count);
     for (uint32_t i = 1; i < t->count && is_tight(t); i++)
         t->columns[i].left_out = !t->columns[i].filled;
     for (size_t k = 0; k < ARRAY_LEN(details) && is_tight(t); k++)

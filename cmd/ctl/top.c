@@ -95,6 +95,7 @@ static struct line *take_line(
 
     if (!grow(to))
         return NULL;
+    CHECK(to->count < to->max, "%u lines in %u places", to->count, to->max);
     l = &to->of[to->count++];
     memset(l, 0, sizeof(*l));
     rows_get(row, name, l->name, sizeof(l->name));
@@ -374,9 +375,9 @@ static bool look_again(
     return true;
 }
 
-int top(struct ctl *c, const struct asked *a)
+/* Shows the daemon until the end is asked for. looks: zero, filled. */
+static int show(struct ctl *c, const struct asked *a, struct look looks[2])
 {
-    struct look looks[2] = {0};
     const struct sorting *by = &sortings[1];
     uint64_t every = a->watch_s ? a->watch_s * 1000 : EVERY_MS, due;
     struct local_msg m = {0};
@@ -412,4 +413,16 @@ int top(struct ctl *c, const struct asked *a)
     }
     screen_close(&s);
     return ok ? CTL_SHOWN : ctl_failed(&m);
+}
+
+int top(struct ctl *c, const struct asked *a)
+{
+    struct look looks[2] = {0};
+    int status = show(c, a, looks);
+
+    for (size_t i = 0; i < ARRAY_LEN(looks); i++) {
+        free(looks[i].pools.of);
+        free(looks[i].peers.of);
+    }
+    return status;
 }

@@ -59,6 +59,7 @@ bool host_served(const char *header, const struct sockaddr_storage *at,
 {
     char name[NAME_BYTES];
 
+    CHECK(count == 0 || names[0], "%u names, and no first one", count);
     if (!header) /* no browser */
         return true;
     if (!name_of(header, name))
