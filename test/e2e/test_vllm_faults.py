@@ -400,6 +400,10 @@ class Pools(VllmCase):
                 consumer.admit(r)
                 consumer.step(r)
                 consumer.finish(r)
+            for link in (producer.ranks[0]._saver.link,
+                         consumer.ranks[0]._loader.link):
+                eventually(lambda link=link: link.step() or link.misfit,
+                           "the worker has heard of it")
         self.assertEqual(consumer.encoded, ["cat", "dog"])
         self.assertEqual(len(said.output), 4, said.output)
         for line in said.output:

@@ -77,7 +77,7 @@ class Table(servers.Table):
         got = ask(language.url, text, *pictures, **more)
         equal, worst = compare(want, answer(got))
         took = self.transfer()
-        self.line(equal and worst <= 0.01, case,
+        self.line(equal and worst == 0, case,
                   "tokens equal" if equal else f"tokens differ: {got[1]}"[:300],
                   f"log-probability {worst:.3g}",
                   f"transfer {took:.1f} ms" if took else "no transfer")
