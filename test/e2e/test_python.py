@@ -101,7 +101,8 @@ class Async(Case):
                 room = lm.request(1, await lm.apool(), "nobody")
                 with self.assertRaises(mmx.errors.NotReady):
                     await room.ready(10)
-            with self.assertRaises(mmx.errors.DaemonLost):
+            with self.assertRaisesRegex(mmx.errors.DaemonLost,
+                                        "No such file or directory"):
                 await mmx.aconnect("langd", d.socket + "x", timeout=0.05)
         asyncio.run(main())
 

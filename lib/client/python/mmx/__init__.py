@@ -100,8 +100,8 @@ def _welcomed(conn: Connection) -> Connection:
 
 
 def _silence(conn: Connection, timeout: Optional[float]) -> MmxError:
-    return conn.not_taken or errors.DaemonLost(
-        f"{conn.path}: no answer in {timeout} s")
+    why = conn.unreached or f"no answer in {timeout} s"
+    return conn.not_taken or errors.DaemonLost(f"{conn.path}: {why}")
 
 
 def wait_any(conns: Sequence[Connection],

@@ -156,6 +156,8 @@ class Connection:
         self._up = False
         # Why the daemon refused the connection at the last try.
         self.not_taken: Optional[errors.MmxError] = None
+        # Why the socket could not be reached at the last try.
+        self.unreached: Optional[str] = None
         self._writing = False
         self._epoll = select.epoll()
         self._timer = _Timer()
@@ -172,10 +174,12 @@ class Connection:
         except OSError as e:
             s.close()
             log.debug("%s: %s", self.path, e)
+            self.unreached = e.strerror
             self._timer.set(self._retry)
             self._retry = min(self._retry * 2, _RETRY_LAST)
             return
         self._timer.set(0)
+        self.unreached = None
         self._socket = s
         self._epoll.register(s, select.EPOLLIN)
         self._greeting = self.send(
