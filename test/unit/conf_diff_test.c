@@ -196,6 +196,34 @@ TEST(peers_of_the_run_time_stay_unless_the_file_has_them)
     T_TRUE(other.peers[4].at_run_time && !other.peers[2].at_run_time);
 }
 
+static void fill_peers(struct conf *c, const char *name)
+{
+    uint32_t n = c == &other ? 1 : CONF_PEERS_MAX;
+
+    c->peers_count = n;
+    for (uint32_t i = 0; i < n; i++) {
+        struct conf_peer *p = &c->peers[i];
+
+        memset(p, 0, sizeof(*p));
+        snprintf(p->name, sizeof(p->name), "%s%u", name, i);
+        snprintf(p->address, sizeof(p->address), "tcp://%s:%u", name, 1 + i);
+        p->at_run_time = c == &other;
+    }
+}
+
+TEST(peers_of_the_run_time_and_of_the_file_have_one_limit)
+{
+    two();
+    fill_peers(&other, "run");
+    fill_peers(&conf, "file");
+    T_EQ_U64(conf_keep(&conf, &other, &error), ERR_MALFORMED);
+    T_EQ_STR(error.text,
+        "peers: with those that were added at run time they are more than 256");
+    conf.peers_count--;
+    T_OK(conf_keep(&conf, &other, &error));
+    T_EQ_U64(conf.peers_count, CONF_PEERS_MAX);
+}
+
 TEST(other_pools_need_a_restart)
 {
     two();

@@ -103,6 +103,30 @@ TEST(at_once_its_rooms_fail)
     T_TRUE(brain_said(l, PEER_ABORT, 0) != NULL);
 }
 
+TEST(at_once_the_others_complete_theirs)
+{
+    struct rig *l =
+        langd_up("peers[1].name=two", "peers[1].address=tcp://127.0.0.1:7602");
+    struct local_msg m = request(2, 1, MODE_WHOLE);
+
+    (void)ask_room(l, 1, 0);
+    m.request.encoder = span_str("two");
+    T_OK(brain_say(l, 0, m));
+    l->conf.peers_count = 0;
+    take(l, "two");
+    T_EQ_U64(brain_state(l, 0, 1), ROOM_FAILED);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
+}
+
+static enum err decline(struct rig *l, uint64_t room)
+{
+    struct local_msg m = {.type = LOCAL_DECLINE};
+
+    m.decline.room = room;
+    m.decline.encoder = span_str("enc");
+    return brain_say(l, 0, m);
+}
+
 static void allow(struct rig *l, const char *address)
 {
     struct conf_list *list = &l->conf.control_allow;
@@ -157,6 +181,17 @@ TEST(an_address_that_is_allowed_no_more_takes_no_rooms)
     T_EQ_STR(brain_text(l, "peers", "name", 1), "");
 }
 
+/* It goes when the engine that waits for a room of it does. */
+TEST(a_decline_connects_none_that_is_leaving)
+{
+    struct rig *l = langd(NULL, NULL);
+
+    T_OK(brain_say(l, 0, attach(1, 0, RIGHT_READ)));
+    name_it(l, false);
+    T_OK(decline(l, 2));
+    T_EQ_U64(brain_acts(l, ACT_CONNECT), 0);
+}
+
 TEST(an_encoder_that_leaves_and_is_allowed_stays_one)
 {
     struct rig *l = langd_up("control.allow=tcp://127.0.0.1:*", NULL);
@@ -182,15 +217,6 @@ TEST(an_encoder_that_is_leaving_may_be_allowed_again)
     T_EQ_STR(brain_text(l, "peers", "name", 1), "");
 }
 
-static enum err decline(struct rig *l, uint64_t room)
-{
-    struct local_msg m = {.type = LOCAL_DECLINE};
-
-    m.decline.room = room;
-    m.decline.encoder = span_str("enc");
-    return brain_say(l, 0, m);
-}
-
 /* The room may be announced there, and wait for this langd. */
 TEST(one_that_is_leaving_hears_declines_until_it_is_forgotten)
 {
@@ -205,8 +231,8 @@ TEST(one_that_is_leaving_hears_declines_until_it_is_forgotten)
     T_EQ_U64(brain_said_count(l, PEER_DECLINE), 0);
     brain_hello(l, 0, "enc", PEER_EPOCH);
     T_EQ_U64(brain_said(l, PEER_DECLINE, 0)->room, 3);
-    brain_hear(l, 0, about(&t, PEER_FAILED));
     T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    brain_hear(l, 0, about(&t, PEER_DRAINED));
     rig_step(l, &(struct event){.type = EV_SEEK});
     T_TRUE(!peers(l));
     T_ERR(decline(l, 4), ERR_NOT_READY);
@@ -254,17 +280,20 @@ TEST(encoders_of_one_user_leave_places_to_others)
     T_EQ_U64(ask_many(l, 1, 3, 1), 1); /* of a place that is there */
 }
 
-TEST(an_encoder_of_the_configuration_has_a_place_before_others)
+TEST(encoders_of_the_configuration_have_a_place_before_others)
 {
     struct rig *l = many();
-    struct conf_peer *p = &l->conf.peers[1];
+    struct conf_peer *p = l->conf.peers;
 
     T_EQ_U64(ask_many(l, 0, 0, 17), 15);
-    snprintf(p->name, sizeof(p->name), "late");
-    snprintf(p->address, sizeof(p->address), "tcp://127.0.0.1:7602");
-    l->conf.peers_count = 2;
+    for (uint32_t i = 1; i <= 4; i++) {
+        snprintf(p[i].name, sizeof(p[i].name), "late%u", i);
+        snprintf(p[i].address, sizeof(p[i].address), "tcp://10.0.0.%u:1", i);
+    }
+    l->conf.peers_count = 5;
     take(l, NULL);
-    T_OK(brain_say(l, 0, request_at("late", 1, 40)));
+    for (uint32_t i = 1; i <= 4; i++)
+        T_OK(brain_say(l, 0, request_at(p[i].name, 1, 40 + i)));
 }
 
 TEST(an_encoder_that_is_up_and_idle_gives_its_place_to_another)
@@ -288,6 +317,18 @@ TEST(an_encoder_that_is_up_and_idle_gives_its_place_to_another)
     T_EQ_U64(ask_many(l, 0, 40, 1), 1);
     T_EQ_U64(brain_stat(l, "peers_given_up"), 1);
     T_EQ_STR(brain_text(l, "peers", "address", 1), "tcp://127.0.0.1:8040");
+}
+
+/* Its number is what the engine waits for. */
+TEST(an_encoder_whose_room_is_waited_for_keeps_its_place)
+{
+    struct rig *l = many();
+    struct local_msg a = attach(1, 100, RIGHT_READ);
+
+    a.attach.encoder = span_str("tcp://127.0.0.1:7999");
+    T_OK(brain_say(l, 0, a));
+    T_EQ_U64(ask_many(l, 0, 0, 17), 14);
+    T_EQ_STR(brain_text(l, "peers", "address", 1), "tcp://127.0.0.1:7999");
 }
 
 /* whatever comes and goes */

@@ -471,3 +471,54 @@ TEST(a_listener_that_cannot_be_made_again_goes_on)
     old_libzmq = false;
     stays();
 }
+
+TEST(a_listener_that_is_not_made_again_keeps_its_keys)
+{
+    start("0", "0");
+    greet();
+    old_libzmq = true;
+    T_ERR(rekey(&a, 0, "1"), ERR_NO_BLOCKS);
+    old_libzmq = false;
+    links_disconnect(b.links, 1);
+    b.up = a.messages = 0;
+    T_OK(links_connect(b.links, 1, span_str(address)));
+    greet();
+    stop();
+}
+
+/* What is no daemon of ours may have another key than the listener's first. */
+TEST(a_listener_ends_links_under_a_second_key_that_is_gone)
+{
+    uint8_t frame[256];
+    struct writer w = writer_of(frame, sizeof(frame));
+    struct peer_msg m = {.type = PEER_HELLO, .from_epoch = 9};
+    void *ctx = zmq_ctx_new(), *s = zmq_socket(ctx, ZMQ_DEALER);
+    const struct key_pair *own, *there;
+    int none = 0;
+
+    start("01", "2");
+    there = &pool.pairs[0];
+    own = &pool.pairs[1];
+    zmq_setsockopt(s, ZMQ_LINGER, &none, sizeof(none));
+    zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, there->public, KEY_TEXT + 1);
+    zmq_setsockopt(s, ZMQ_CURVE_PUBLICKEY, own->public, KEY_TEXT + 1);
+    zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, own->secret, KEY_TEXT + 1);
+    T_TRUE(zmq_connect(s, address) == 0 && peer_put(&w, &m));
+    T_TRUE(zmq_send(s, w.p, w.len, 0) == (int)w.len);
+    wait_for(&a.messages);
+    T_OK(rekey(&a, 0, "0"));
+    T_EQ_U64(a.down, 1);
+    zmq_close(s);
+    zmq_ctx_term(ctx);
+    stop();
+}
+
+/* Its number is another one then. */
+TEST(a_connector_finds_its_key_where_it_has_moved_to)
+{
+    start("10", "01");
+    greet();
+    T_OK(rekey(&b, 0, "1"));
+    T_OK(rekey(&a, 0, "12"));
+    comes_back();
+}
