@@ -9,6 +9,8 @@ import types
 from fake_vllm import Request, VllmCase, room_of
 from pair import eventually
 
+import mmx
+
 
 class Vllm(VllmCase):
     def test_a_request_with_three_pictures_on_four_ranks(self):
@@ -110,6 +112,28 @@ class Vllm(VllmCase):
         self.assertEqual(self.opened(), opened + 1)
         self.consumer.finish(r)
 
+    def test_a_refused_decline_is_said_again(self):
+        self.start()
+        self.connect()
+        conn = self.consumer.scheduler._consumer.link.conn
+        decline, refused = conn.decline, []
+
+        def refuse(*how, **more):
+            reply = mmx.Reply("DECLINE")
+            reply._finish(mmx.errors.Busy())
+            refused.append(how)
+            conn.decline = decline
+            return reply
+        conn.decline = refuse
+        r = self.hand_over("r1", ("cat", 300))
+        self.consumer.admit(r, 10**6)  # all of it is a prefix hit
+        eventually(lambda: self.consumer.ready(Request("other", ("x", 3))),
+                   "it goes on")
+        self.assertEqual(self.e.ended(room_of(r, "cat"))["reason"],
+                         "declined")
+        self.assertEqual(len(refused), 1)
+        self.consumer.finish(r)
+
     def test_the_producers_own_cache_hit(self):
         self.start()
         first = self.hand_over("r1", ("cat", 300))
@@ -152,6 +176,11 @@ class Vllm(VllmCase):
         self.assertIsNone(self.producer.finish(r))
         eventually(lambda: not self.producer.scheduler
                    .has_pending_push_work(), "nothing is pending")
+        r = Request("e1", ("fox", 300))
+        self.producer.admit(r)
+        r.status = "FINISHED_ERROR"
+        self.assertIsNone(self.producer.finish(r))
+        self.e.all_free()
         # One whose picture another request has announced is written for it.
         a, b = Request("a", ("dog", 300)), Request("b", ("dog", 300))
         for x in (a, b):

@@ -468,6 +468,20 @@ class Pools(VllmCase):
         for link in links:
             link.close()
 
+    def test_maps_of_earlier_runs_are_let_go(self):
+        self.start(ranks=1)
+        link = Link("langd", self.consumer.scheduler.settings, "new")
+        held = []
+        for _ in range(4):
+            eventually(link.step, "the pool is mapped")
+            held.append(len(os.listdir("/proc/self/fd")))
+            self.d.kill()
+            self.d.start()
+            link.conn.step()
+        self.assertEqual(len(link.maps), 2)
+        self.assertEqual(held[2], held[3])
+        link.close()
+
     def test_a_pool_of_another_width(self):
         self.assertIn("32 wide", self.refused(width=48))
 
@@ -518,6 +532,33 @@ class Gone(VllmCase):
         self.consumer.step(r)
         self.assertEqual(self.consumer.encoded, ["cat"])
         self.consumer.finish(r)
+
+    def test_rows_that_come_are_waited_for(self):
+        self.start(ranks=1)
+        other = self.world.engine(self.e)
+        key = self.consumer.scheduler.settings.key("cat")
+        other.announce(77, 300, 300, key=key)
+        other.granted(77)
+        other.commit(77, 0, 128)
+        r = Request("r1", ("cat", 300))
+        r.ec_transfer_params = {"cat": {
+            "encoder": self.e.address, "room": "77", "rows": 300}}
+        items = self.consumer.scheduler._consumer.items
+
+        def comes():
+            self.assertFalse(self.consumer.ready(r))
+            room = items["cat"].room
+            return room and room.state is mmx.State.TRANSFERRING
+        eventually(comes, "rows come")
+        items["cat"].since -= 1e6  # its patience
+        self.assertFalse(self.consumer.ready(r))
+        other.commit(77, 128, 300, final=True)
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.assertEqual(self.consumer.encoded, [])
+        self.consumer.finish(r)
+        other.done(77)
+        other.release(77)
 
     def test_a_second_encoder_is_tried_first(self):
         self.start()

@@ -137,11 +137,15 @@ class ProducerScheduler:
         shared = {h for h, _ in self._all()}
         params = {} if unserved else self.described(request)
         for identifier, source in rooms.items():
-            self.left.append((identifier, source))
-            if unserved and identifier in shared:
-                self._orphans.add(source.room)  # other rooms share its rows
-            elif unserved:
+            if unserved and identifier not in shared:
+                # At once: an idle vLLM does not come here again.
                 source.abort(text="the request was aborted")
+                source.release(force=True)
+                self._secrets.pop(source.room, None)
+                continue
+            self.left.append((identifier, source))
+            if unserved:
+                self._orphans.add(source.room)  # other rooms share its rows
             elif source.state is not mmx.State.FAILED:
                 params.setdefault(identifier, {}).update(
                     encoder=self.link.conn.info["advertise"],
