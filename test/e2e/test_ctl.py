@@ -11,9 +11,11 @@ import subprocess
 import tempfile
 import threading
 import time
+import types
 
 from engine import LIMIT
 from pair import BUILD, Case
+from test_top import Terminal
 
 from mmx import wire
 
@@ -162,6 +164,16 @@ class Strange(Case):
         for what in ("pools", "peers"):
             shown = re.findall(f"^{what}-(\\d+) ", said, re.M)
             self.assertEqual(shown, [f"{i:03}" for i in range(299, -1, -1)])
+        # In a terminal each has its half.
+        t = Terminal(self, types.SimpleNamespace(socket=path), 80, 24, "top")
+        lines = t.frame()
+        self.assertEqual(len(lines), 24)
+        for what, at_least in (("pools", 8), ("peers", 5)):
+            self.assertGreater(len([x for x in lines if x.startswith(what)]),
+                               at_least - 1, lines)
+        self.assertEqual(len([x for x in lines if "more)" in x]), 2, lines)
+        t.key(b"q")
+        self.assertEqual(t.end(), 0)
 
     def test_figures_that_do_not_fit(self):
         """Blocks, of which more are free than there are; no name."""
