@@ -6,7 +6,7 @@ import signal
 import time
 import types
 
-from fake_vllm import Request, VllmCase, room_of
+from fake_vllm import Request, VllmCase, room_of, tensor
 from pair import eventually
 
 import mmx
@@ -192,6 +192,27 @@ class Vllm(VllmCase):
         self.consumer.step(b)
         self.check(self.consumer, b)
         self.consumer.finish(b)
+
+    def test_an_abort_before_a_worker_writes(self):
+        """vLLM aborts a request while its step is at the workers."""
+        self.start(ranks=1)
+        scheduler, worker = self.producer.scheduler, self.producer.ranks[0]
+        worker.settings.worker_wait = 1e6
+        for turn, before in enumerate((True, False)):
+            r = Request(f"r{turn}", ("cat", 300))
+            self.producer.admit(r)
+            meta = scheduler.build_connector_meta(types.SimpleNamespace(
+                num_scheduled_tokens={r.request_id: 1}))
+            if not before:
+                worker.bind_connector_metadata(meta)
+            r.status = "FINISHED_ABORTED"
+            self.assertIsNone(self.producer.finish(r))
+            if before:
+                worker.bind_connector_metadata(meta)
+            worker.save_caches({"cat": tensor("cat", 300)}, "cat")
+            worker.get_finished(set())
+            worker.clear_connector_metadata()
+            self.e.all_free()
 
     def test_a_dead_encoder_means_encoding_here(self):
         self.start(mmx_deadline_s=0.3)
