@@ -55,6 +55,7 @@ class Encoder(server.MMEncoder):
         self.look = threading.Event()  # the preprocessor, likewise
         self.look.set()
         self.wrong = None  # what the ViT says instead of rows
+        self.more = 0  # rows than the preprocessor has counted
         self.width = WIDTH
 
     def context(self, rows):
@@ -73,7 +74,8 @@ class Encoder(server.MMEncoder):
         await self._publish_preprocess_metadata(ctx, [request])
         await asyncio.to_thread(self.hold.wait, LIMIT)
         made = None if self.wrong else \
-            picture(req_id.split("~")[0], request["part_idx"], rows)
+            picture(req_id.split("~")[0], request["part_idx"],
+                    rows + self.more)
         state.embedding_data = receiver.EmbeddingData(
             req_id, request["num_parts"], request["part_idx"], ctx.grid_thw,
             ctx.modality, made, error_msg=self.wrong)
@@ -410,7 +412,27 @@ class Sglang(Case):
         self.failed(self.serve(("r", 300)), 500,
                     "internal.*cannot read \u753b{30}")
         self.encoders[0].wrong = None
+        self.encoders[0].more = 1
+        self.failed(self.serve(("r", 300)), 500,
+                    "internal: 301 rows, 300 were announced")
+        self.encoders[0].more = 0
         self.good(("r", 300))
+
+    def test_a_call_that_sglang_gives_up(self):
+        """The language side has never heard of it."""
+        self.start()
+        encoder = self.encoders[0]
+        encoder.send_timeout = 1e6
+        self.ask("r", 300)
+        sources = encoder.delivery.rooms.sources
+        eventually(lambda: any(s.rows == 300 for s in list(sources.values())),
+                   "the rows are written")
+        for state in list(encoder.req_states.values()):
+            state.release_requested = True
+        self.posted.join(LIMIT)
+        self.assertFalse(self.posted.is_alive())
+        self.assertEqual((self.answers, sources), ([], {}))
+        self.e[0].all_free()
 
     def test_an_abort_while_the_encoder_runs(self):
         self.start(ranks=3)
@@ -529,6 +551,7 @@ class Sglang(Case):
         self.answered(500, f"incompatible-layout.*{WIDTH} wide, the rows are "
                       f"{WIDTH * 2}")
         self.encoders[0].width = WIDTH
+        self.assertEqual(self.encoders[0].delivery.rooms.refused, {})
         self.assertTrue(request["urls"][-1].startswith("mmx:"))
         self.good(("r", 300))
 

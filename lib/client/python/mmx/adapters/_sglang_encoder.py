@@ -107,8 +107,9 @@ def make_delivery(server: Any) -> type:
             await self._until(source.granted, state)
             rows = from_tensor(data.embedding)
             if len(rows) != source.total:
-                raise errors.Malformed(f"{len(rows)} rows, {source.total} "
-                                       "were announced")
+                await rooms.fail(req_id, f"{len(rows)} rows, {source.total} "
+                                 "were announced")
+                return
 
             def write() -> None:
                 source[field_of(source.pool)][0:len(rows)] = rows
