@@ -23,6 +23,15 @@ CHANGED = {
         "a langd that is connected already ends a room of no rows before the "
         "base's encoded has its commit, which that refuses",
 }
+# What fails by itself now and then, and why; it has more than one try.
+RACES = {
+    "test_two_that_compete_do_not_deadlock":
+        "it may read the event for which it waits then",
+    "test_total_of_a_request": "0.2 s after the request it still commits",
+    "test_retry_until_it_works": "each try has 0.2 s",
+    "test_timeout_in_line": "2 s for an answer",
+}
+TRIES = 4
 
 
 def base():
@@ -71,6 +80,12 @@ class Beside(Case):
         self.joined(today)
 
 
+# What the base's configurations do not say: no key, and patience with an
+# encoder that a slow machine starts.
+TODAY = {"mmx-encoded": "--set insecure=true",
+         "mmx-langd": "--set insecure=true --set timeouts.unreachable=60s"}
+
+
 class Tests(unittest.TestCase):
     """The base's tests, its engines and its C library."""
 
@@ -91,22 +106,31 @@ class Tests(unittest.TestCase):
                 with open(path, "w") as f:
                     f.write("#!/bin/sh\nexec "
                             f"{shlex.quote(os.path.join(BUILD, name))} "
-                            '"$@" --set insecure=true\n')
+                            f'"$@" {TODAY[name]}\n')
                 os.chmod(path, 0o755)
             os.symlink(os.path.join(BUILD, "mmxctl"),
                        os.path.join(folder, "mmxctl"))
             for name in ("libmmx.so.0", "test"):
                 os.symlink(os.path.join(theirs, name),
                            os.path.join(folder, name))
-            got = subprocess.run(
-                ["/usr/bin/python3", "test/e2e/run", "--build", folder,
-                 *names], cwd=tree, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True, timeout=LIMIT)
-        failed = set(re.findall(r"^FAIL (\S+)", got.stdout, re.M))
-        new = {f for f in failed if f.split(".")[-1] not in CHANGED}
-        self.assertEqual(new, set(), got.stdout)
-        passed, = re.findall(r"^(\d+) passed, \d+ failed", got.stdout, re.M)
-        self.assertGreater(int(passed), 0, got.stdout)
+            said, new = self.failed(tree, folder, names)
+            for name in [f for f in new if f.split(".")[-1] in RACES]:
+                if not all(self.failed(tree, folder, [name])[1]
+                           for _ in range(TRIES - 1)):
+                    new.remove(name)
+        self.assertEqual(new, set(), said)
+        passed, = re.findall(r"^(\d+) passed, \d+ failed", said, re.M)
+        self.assertGreater(int(passed), 0, said)
+
+    def failed(self, tree, folder, names):
+        """Runs tests of the base; what they said, and which of them failed
+        that should not."""
+        said = subprocess.run(
+            ["/usr/bin/python3", "test/e2e/run", "--build", folder, *names],
+            cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=LIMIT).stdout
+        return said, {f for f in re.findall(r"^FAIL (\S+)", said, re.M)
+                      if f.split(".")[-1] not in CHANGED}
 
     def test_its_engines_in_c(self):
         self.run_base("", "test_sample", "test_tickets", "test_plan")
