@@ -172,17 +172,20 @@ void calm_finish(void)
     look_at_messages();
     look_at_victims();
     W.healing = true;
+    reloads_end();
     world_finish(200 * NS_PER_S);
 }
 
 void calm_run(void)
 {
     draw_calm();
+    W.is.reload_ms = W.seed % 8 == 5 ? 50 : 0;
     draw_daemons();
     for (uint32_t i = 0; i < W.is.deliveries; i++)
         at(between(0, W.is.faults_ns), deliver, NULL, 0, 0);
     for (uint32_t i = 0; i < W.is.tickets; i++)
         at(between(0, W.is.faults_ns), ticket_comes, NULL, 0, 0);
+    reloads_start();
     (void)run_until(W.is.faults_ns + MS);
     calm_finish();
 }

@@ -30,6 +30,7 @@ struct order_book {
         uint32_t landed;
         bool due;
     } * still;
+    uint64_t most_ns; /* a room keeps the deadlines that it began with */
 };
 
 static struct order_book *of[DAEMONS_MAX];
@@ -258,11 +259,10 @@ static void see_progress(const struct daemon *d, const struct langd *l,
     uint32_t i = lroom_slot(l, m), unit = l->pools[m->pool].unit_rows;
     uint32_t ready = min_u32(m->granted, m->committed);
     const struct conf *c = l->b.c.conf;
-    uint64_t most = c->timeout_first_byte > c->timeout_progress
-                        ? c->timeout_first_byte
-                        : c->timeout_progress;
+    uint64_t now = max_u64(c->timeout_first_byte, c->timeout_progress);
     bool due;
 
+    a->most_ns = max_u64(a->most_ns, now);
     if (ready < m->total)
         ready -= ready % unit;
     due =
@@ -273,7 +273,7 @@ static void see_progress(const struct daemon *d, const struct langd *l,
         a->still[i].since_ns = W.now_ns;
     a->still[i].due = due;
     a->still[i].landed = m->landed;
-    HOLDS(W.now_ns - a->still[i].since_ns <= most || d->last != EV_TIME,
+    HOLDS(W.now_ns - a->still[i].since_ns <= a->most_ns || d->last != EV_TIME,
         "rows that are ready come",
         "%s room %llu: %u of %u landed, for %llu ms", d->conf->name,
         (unsigned long long)m->r.id, m->from + m->landed, ready,

@@ -620,6 +620,7 @@ void daemon_step(struct daemon *d, struct event *ev)
         encoded_watch(d);
     else
         langd_watch(d);
+    reloads_watch(d);
 }
 
 uint32_t daemon_blocks_free(const struct daemon *d, uint32_t pool)

@@ -103,7 +103,7 @@ void draw_calm(void)
 
 /* daemons */
 
-static void draw_times(struct conf *c)
+void draw_times(struct conf *c)
 {
     if (W.is.calm) { /* however much work there is, it comes to its end */
         c->limit_rooms = 256;

@@ -19,7 +19,8 @@
 #define CELLS_USED  6
 
 static uint64_t epoch = 0x60057;
-static uint32_t links[DAEMONS_MAX]; /* of langds, to the ghost; + 1 */
+static uint32_t wanted[DAEMONS_MAX]; /* links of langds, to the ghost; + 1 */
+static uint32_t links[DAEMONS_MAX];  /* those that stand */
 static uint32_t lives[DAEMONS_MAX];
 static struct econn *conns[DAEMONS_MAX];
 static uint32_t tag = 1;
@@ -221,7 +222,8 @@ static void link_stands(void *p, uint64_t life, uint64_t link)
 {
     struct daemon *l = p;
 
-    if (!l->alive || l->life != life || W.healing)
+    if (!l->alive || l->life != life || W.healing ||
+        wanted[l->index] != link + 1)
         return;
     links[l->index] = (uint32_t)link + 1;
     lives[l->index] = l->life;
@@ -232,8 +234,17 @@ bool ghost_connects(struct daemon *l, uint32_t link, const char *address)
 {
     if (strcmp(address, GHOST_ADDRESS) != 0)
         return false;
+    links[l->index] = 0;
+    wanted[l->index] = link + 1;
     at(W.now_ns + MS, link_stands, l, l->life, link);
     return true;
+}
+
+void ghost_disconnects(struct daemon *l, uint32_t link)
+{
+    if (wanted[l->index] != link + 1)
+        return;
+    wanted[l->index] = links[l->index] = 0;
 }
 
 /* engines */

@@ -76,6 +76,8 @@ static struct span encoder_name(const struct cons *c)
 {
     if (c->ghost)
         return span_str("g0");
+    if (W.is.reload_ms && !c->null && c->room % 4 == 1) /* by its address */
+        return span_str(W.daemons[c->encoder]->conf->control_listen);
     return c->null ? span_str("null")
                    : span_str(W.daemons[c->encoder]->conf->name);
 }

@@ -114,6 +114,8 @@ void net_disconnect(struct daemon *d, uint32_t link)
 {
     struct ctl *c = d->links[link];
 
+    if (d->role == ROLE_LANGD)
+        ghost_disconnects(d, link);
     d->links[link] = NULL;
     d->wants[link] = NONE;
     if (c)

@@ -407,5 +407,6 @@ const struct scenario scenarios[] = {
     {"victims-in-a-batch", victims_in_a_batch},
     {"overload-drains", overload_drains},
     {"groups-of-three", groups_of_three},
+    {"reloads", swarm_of_reloads},
 };
 const uint32_t scenarios_count = ARRAY_LEN(scenarios);

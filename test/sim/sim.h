@@ -49,6 +49,7 @@ struct nature {
     uint32_t still_ms; /* so does a daemon or shard stand still */
     uint32_t stale, forged; /* messages of rows that come again, or wrong */
     uint32_t ghost_ms;      /* so often does a ghost say something; 0: none */
+    uint32_t reload_ms;     /* so often is a configuration another one */
     uint32_t ring;          /* commands that a shard's ring holds; 0: all */
     uint32_t drain_ms, pools, copy_us, tickets;
     uint32_t secrets; /* rooms that have one */
@@ -474,8 +475,20 @@ void ghosts_start(void);
 void ghosts_go(void);
 /* True if that is where a ghost listens. */
 bool ghost_connects(struct daemon *l, uint32_t link, const char *address);
+void ghost_disconnects(struct daemon *l, uint32_t link);
+
+/* reload.c: configurations that change */
+
+/* Begins where there are any. */
+void reloads_start(void);
+/* All are again as they were drawn. */
+void reloads_end(void);
+void reloads_watch(const struct daemon *d);
 
 /* draw.c: what there is, by chance */
+
+/* Deadlines and limits. */
+void draw_times(struct conf *c);
 
 void draw_nature(void);
 void draw_calm(void);
@@ -495,6 +508,7 @@ void faults_list(fault_runner start);
 /* swarm.c, calm.c, scenarios.c */
 
 void swarm_run(void);
+void swarm_of_reloads(void);
 void calm_run(void);
 /* Runs a calm world to its end and looks at what became of its rooms. */
 void calm_finish(void);

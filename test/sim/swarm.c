@@ -84,6 +84,8 @@ static void still_comes(void *p, uint64_t a, uint64_t b)
     at(in_about(W.is.still_ms), still_comes, p, 0, 0);
 }
 
+static uint32_t spoilt[DAEMONS_MAX]; /* the life in which a pool was lost */
+
 /* A pool's memory works no more, for the rest of the daemon's life. */
 static void pool_is_lost(void *p, uint64_t a, uint64_t b)
 {
@@ -98,6 +100,7 @@ static void pool_is_lost(void *p, uint64_t a, uint64_t b)
     ev.note.first = (uint32_t)between(0, d->conf->pools_count - 1);
     trace("%s: pool %u is lost", d->conf->name, ev.note.first);
     d->draining = true; /* it is started anew when all heals */
+    spoilt[d->index] = d->life;
     daemon_step(d, &ev);
 }
 
@@ -148,7 +151,7 @@ static void undrain(void *p, uint64_t life, uint64_t b)
     if (!d->alive || d->life != life)
         return;
     trace("%s drains no longer", d->conf->name);
-    d->draining = false;
+    d->draining = spoilt[d->index] == d->life;
     daemon_step(d, &ev);
 }
 
@@ -195,6 +198,7 @@ static void schedule(void)
         at(in_about(W.is.still_ms), still_comes, NULL, 0, 0);
     if (W.is.drain_ms)
         at(in_about(W.is.drain_ms), drain_comes, NULL, 0, 0);
+    reloads_start();
 }
 
 /* the end */
@@ -230,6 +234,7 @@ static void heal(void)
         if (!W.daemons[i]->alive)
             daemon_start(W.daemons[i]);
     }
+    reloads_end();
 }
 
 /* One room for every pair of daemons, which must succeed. */
@@ -294,13 +299,25 @@ void world_finish(uint64_t limit_ns)
             langd_watch_end(W.daemons[i]);
 }
 
-void swarm_run(void)
+static void swarm(uint32_t reload_ms)
 {
     draw_nature();
+    W.is.reload_ms = reload_ms;
     draw_daemons();
     schedule();
     ghosts_start();
     (void)run_until(W.is.faults_ns);
     heal();
     world_finish(200 * NS_PER_S);
+}
+
+/* In every fourth world configurations change. */
+void swarm_run(void)
+{
+    swarm(W.seed % 4 == 3 ? 100 + (uint32_t)(W.seed * 7 % 1900) : 0);
+}
+
+void swarm_of_reloads(void)
+{
+    swarm(100);
 }

@@ -1,0 +1,302 @@
+/* reload.c - configurations that change while rooms are open: deadlines,
+ * limits, who is a peer and by which name, and addresses that are allowed. What
+ * a restart would take is drawn, too, and has to stay as it is (core/conf). In
+ * a calm world rooms notice nothing.
+ *
+ * A reload is one step. It ends no room, except those of an encoder that was
+ * removed at once, and moves no deadline. Afterwards each encoder is what the
+ * configuration says: named, allowed, or leaving without new rooms. */
+#include "test/sim/sim.h"
+
+#include "base/check.h"
+#include "core/lang/lang.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ALLOWED "tcp://10.0."
+
+/* A room before the step. */
+struct open_room {
+    uint64_t generation, total_ns, bootstrap_ns;
+    bool alive;
+};
+
+/* An encoder that leaves, by its place. */
+struct left {
+    uint32_t life, serial;
+    uint64_t since_ns;
+};
+
+static struct conf *first[DAEMONS_MAX]; /* as it was drawn */
+static struct left lefts[DAEMONS_MAX][LINKS_MAX];
+
+/* other configurations */
+
+static void longer(struct conf *c)
+{
+    c->timeout_total *= between(1, 2);
+    c->timeout_bootstrap *= between(1, 2);
+    c->timeout_first_byte *= between(1, 2);
+    c->timeout_progress *= between(1, 2);
+    c->timeout_consumer *= between(1, 2);
+}
+
+/* Names some of the encoders, in any order, and some by another name. */
+static void name_some(struct conf *c, const struct conf *was)
+{
+    uint32_t shift = (uint32_t)between(0, 7);
+
+    c->peers_count = 0;
+    for (uint32_t i = 0; i < was->peers_count; i++) {
+        struct conf_peer *p = &c->peers[c->peers_count];
+
+        if (!W.is.calm && chance(350))
+            continue;
+        *p = was->peers[(i + shift) % was->peers_count];
+        if (!W.is.calm && chance(150))
+            p->name[0] = 'x';
+        c->peers_count++;
+    }
+    c->control_allow.count = chance(400);
+    snprintf(c->control_allow.items[0], sizeof(c->control_allow.items[0]),
+        ALLOWED "*");
+}
+
+static void change(const struct daemon *d, struct conf *next)
+{
+    const struct conf *was = first[d->index];
+
+    *next = *was;
+    if (W.is.calm)
+        longer(next);
+    else
+        draw_times(next);
+    next->transfer_shards++; /* takes a restart */
+    next->limit_deadline = between(1, 100) * NS_PER_S;
+    next->limit_inbox = between(1, 64) << 20;
+    if (d->role == ROLE_LANGD)
+        name_some(next, was);
+}
+
+/* a reload */
+
+static struct open_room *look(const struct langd *l)
+{
+    struct open_room *r = must_alloc(l->rooms_max, sizeof(*r));
+
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        const struct lroom *m = &l->rooms[i];
+
+        r[i] = (struct open_room){m->generation, m->total_ns, m->bootstrap_ns,
+            m->r.used && lroom_alive(m)};
+    }
+    return r;
+}
+
+static bool in_conf(const struct conf *c, const struct peer *p)
+{
+    for (uint32_t i = 0; i < c->peers_count; i++)
+        if (strcmp(c->peers[i].address, p->address) == 0 &&
+            strcmp(c->peers[i].name, p->label) == 0)
+            return true;
+    return false;
+}
+
+static void see_rooms(
+    const struct daemon *d, const struct open_room *before, const char *at_once)
+{
+    const struct langd *l = d->brain;
+
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        const struct lroom *m = &l->rooms[i];
+        const struct peer *p = before[i].alive ? lroom_peer(l, m) : NULL;
+
+        if (!before[i].alive || (at_once && p && !in_conf(d->conf, p)))
+            continue;
+        HOLDS(lroom_alive(m) && m->generation == before[i].generation,
+            "a reload ends no room", "%s room %llu, reason %u", d->conf->name,
+            (unsigned long long)m->r.id, m->r.reason);
+        HOLDS(m->total_ns == before[i].total_ns &&
+                  m->bootstrap_ns == before[i].bootstrap_ns,
+            "open rooms keep their deadlines", "%s room %llu", d->conf->name,
+            (unsigned long long)m->r.id);
+    }
+}
+
+static void put_in_force(
+    struct daemon *d, struct conf *next, const char *at_once)
+{
+    bool langd = d->role == ROLE_LANGD;
+    struct event ev = {.type = EV_CONF, .text = at_once};
+    struct open_room *before;
+    uint64_t shards = d->conf->transfer_shards;
+    uint32_t open;
+    struct conf_error e;
+
+    CHECK(conf_keep(next, d->conf, &e) == OK, "%s", e.text);
+    conf_take(d->conf, next);
+    HOLDS(d->conf->transfer_shards == shards, "what takes a restart stays",
+        "%s", d->conf->name);
+    if (!d->alive)
+        return;
+    trace("%s reloads: %u peers%s%s%s", d->conf->name, d->conf->peers_count,
+        d->conf->control_allow.count ? ", addresses" : "",
+        at_once ? ", removed: " : "", at_once ? at_once : "");
+    open = brain_open_rooms(d->brain);
+    before = langd ? look(d->brain) : NULL;
+    daemon_step(d, &ev);
+    if (langd)
+        see_rooms(d, before, at_once);
+    else
+        HOLDS(brain_open_rooms(d->brain) == open, "a reload ends no room",
+            "%s had %u rooms, and %u", d->conf->name, open,
+            brain_open_rooms(d->brain));
+    free(before);
+}
+
+/* As `mmxctl peer` does: one is removed, at once by chance, or one of those
+ * that are not there added. */
+static void change_one(struct daemon *d, struct conf *next)
+{
+    const struct conf *was = first[d->index];
+    const struct conf_peer *p = &was->peers[between(0, was->peers_count - 1)];
+    char name[64];
+    uint32_t i = 0;
+
+    *next = *d->conf;
+    while (i < next->peers_count &&
+           strcmp(next->peers[i].address, p->address) != 0)
+        i++;
+    if (i == next->peers_count) {
+        next->peers[next->peers_count] = *p;
+        next->peers[next->peers_count++].at_run_time = true;
+        put_in_force(d, next, NULL);
+        return;
+    }
+    snprintf(name, sizeof(name), "%s", next->peers[i].name);
+    next->peers[i] = next->peers[--next->peers_count];
+    put_in_force(d, next, chance(500) ? name : NULL);
+}
+
+static void reload_comes(void *p, uint64_t a, uint64_t b)
+{
+    struct daemon *d = W.daemons[between(0, W.daemons_count - 1)];
+    struct conf *next;
+
+    if (W.healing)
+        return;
+    next = must_alloc(1, sizeof(*next));
+    if (d->role == ROLE_LANGD && !W.is.calm && chance(400)) {
+        change_one(d, next);
+    } else {
+        change(d, next);
+        put_in_force(d, next, NULL);
+    }
+    free(next);
+    at(W.now_ns + between(1, 2 * (uint64_t)W.is.reload_ms) * MS, reload_comes,
+        p, a, b);
+}
+
+/* As the body does, for those that have left. */
+static void seek_comes(void *p, uint64_t a, uint64_t b)
+{
+    struct daemon *d = p;
+    struct event ev = {.type = EV_SEEK};
+
+    if (d->alive && !stands_still(d, LOOP, seek_comes, p, a, b))
+        daemon_step(d, &ev);
+    else if (d->alive)
+        return;
+    at(W.now_ns + NS_PER_S, seek_comes, p, a, b);
+}
+
+void reloads_start(void)
+{
+    if (!W.is.reload_ms)
+        return;
+    for (uint32_t i = 0; i < W.daemons_count; i++) {
+        first[i] = must_alloc(1, sizeof(**first));
+        *first[i] = *W.daemons[i]->conf;
+        if (W.daemons[i]->role == ROLE_LANGD)
+            at(W.now_ns + NS_PER_S, seek_comes, W.daemons[i], 0, 0);
+    }
+    at(W.now_ns + between(1, W.is.reload_ms) * MS, reload_comes, NULL, 0, 0);
+}
+
+void reloads_end(void)
+{
+    for (uint32_t i = 0; W.is.reload_ms && i < W.daemons_count; i++) {
+        struct conf *next = must_alloc(1, sizeof(*next));
+
+        *next = *first[i];
+        put_in_force(W.daemons[i], next, NULL);
+        free(next);
+    }
+}
+
+/* what holds after each step */
+
+/* One that leaves has no room that was asked for afterwards. */
+static void see_left(const struct daemon *d, const struct langd *l, uint32_t i)
+{
+    const struct peer *p = &l->b.peers.peers[i];
+    struct left *s = &lefts[d->index][i];
+
+    if (!p->leaving) {
+        s->serial = 0;
+        return;
+    }
+    if (s->life != d->life || s->serial != p->serial)
+        *s = (struct left){d->life, p->serial, W.now_ns};
+    LIST_FOREACH (n, &p->rooms) {
+        const struct lroom *m = LIST_ENTRY(n, struct lroom, in_peer);
+
+        HOLDS(m->history.opened_ns <= s->since_ns,
+            "one that leaves takes no new rooms", "%s room %llu of %s",
+            d->conf->name, (unsigned long long)m->r.id, p->label);
+    }
+    HOLDS(d->last != EV_SEEK || !list_empty(&p->rooms) ||
+              engines_wait_for(&l->b.engines, i),
+        "one that has left is forgotten", "%s: %s", d->conf->name, p->label);
+}
+
+static void see_peer(const struct daemon *d, const struct langd *l, uint32_t i)
+{
+    const struct peer *p = &l->b.peers.peers[i];
+    const struct conf *c = d->conf;
+    bool named = in_conf(c, p);
+    bool may = c->control_allow.count && strncmp(p->address, ALLOWED, 10) == 0;
+
+    HOLDS(p->configured == named && p->leaving == (!named && !may),
+        "encoders are what the configuration says",
+        "%s: %s at %s is %sconfigured, %sleaving", c->name, p->label,
+        p->address, p->configured ? "" : "not ", p->leaving ? "" : "not ");
+    for (uint32_t k = 0; k < i; k++)
+        HOLDS(!l->b.peers.peers[k].used ||
+                  strcmp(l->b.peers.peers[k].address, p->address) != 0,
+            "one address is one entry", "%s: %s", c->name, p->address);
+}
+
+void reloads_watch(const struct daemon *d)
+{
+    const struct langd *l = d->brain;
+    uint32_t configured = 0, leaving = 0;
+
+    if (!W.is.reload_ms || d->role != ROLE_LANGD)
+        return;
+    for (uint32_t i = 0; i < l->b.peers.max; i++) {
+        const struct peer *p = &l->b.peers.peers[i];
+
+        if (!p->used)
+            continue;
+        configured += p->configured;
+        leaving += p->leaving;
+        see_peer(d, l, i);
+        see_left(d, l, i);
+    }
+    HOLDS(configured == d->conf->peers_count && leaving == l->leaving,
+        "encoders are what the configuration says",
+        "%s: %u of %u are configured, %u of %u leave", d->conf->name,
+        configured, d->conf->peers_count, leaving, l->leaving);
+}
