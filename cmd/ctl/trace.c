@@ -101,6 +101,11 @@ static int print(struct trace *t, const struct trace_asked *a)
 {
     size_t printed = 0;
 
+    for (size_t i = 0; i < t->count && !a->json; i++)
+        if (shown(a, t->all[i]))
+            trace_widen(t, t->all[i]);
+    if (a->of_room) /* it is the same in all lines */
+        t->room_width = 0;
     for (size_t i = 0; i < t->count; i++) {
         const struct happening *h = t->all[i];
 

@@ -50,6 +50,7 @@ struct trace {
     size_t count;
     struct json json; /* printed so far */
     int64_t from_ns;  /* of the first that was printed; INT64_MIN: none */
+    int name_width, room_width; /* of lines so far; 0: without a room */
 };
 
 /* trace_read.c */
@@ -84,6 +85,8 @@ void trace_free(struct trace *t);
 
 /* trace_print.c */
 
+/* Makes the columns wide enough. */
+void trace_widen(struct trace *t, const struct happening *h);
 /* Prints a line. from_ns: what its time counts from. */
 void trace_line(
     const struct trace *t, const struct happening *h, int64_t from_ns);

@@ -95,18 +95,36 @@ void trace_json(
     fwrite(w.p, 1, w.len, stdout);
 }
 
+static int room_text(const struct happening *h, char out[24])
+{
+    return h->of_room ? snprintf(out, 24, "%llu", (unsigned long long)h->room)
+                      : snprintf(out, 24, "-");
+}
+
+void trace_widen(struct trace *t, const struct happening *h)
+{
+    int name = (int)strlen(t->sides[h->side].name), width;
+    char room[24];
+
+    width = room_text(h, room);
+    CHECK(width > 0, "the room of a happening has no text");
+    t->name_width = name > t->name_width ? name : t->name_width;
+    t->room_width = width > t->room_width ? width : t->room_width;
+}
+
 void trace_line(
     const struct trace *t, const struct happening *h, int64_t from_ns)
 {
-    char room[24] = "-", did[128], more[96];
+    char room[24], did[128], more[96];
 
-    if (h->of_room)
-        snprintf(room, sizeof(room), "%llu", (unsigned long long)h->room);
     what(h, did, sizeof(did));
     details(h, more, sizeof(more));
-    printf("%12.3f ms  %-12s %20s  %s%s%s\n",
-        (double)(h->ns - from_ns) / (double)NS_PER_MS, t->sides[h->side].name,
-        room, did, more[0] ? ": " : "", more);
+    room_text(h, room);
+    printf("%12.3f ms  %-*s  ", (double)(h->ns - from_ns) / (double)NS_PER_MS,
+        t->name_width, t->sides[h->side].name);
+    if (t->room_width)
+        printf("%*s  ", t->room_width, room);
+    printf("%s%s%s\n", did, more[0] ? ": " : "", more);
 }
 
 /* trace events */

@@ -70,6 +70,7 @@ class Trace(Case):
         self.assertIn("ended: reason ok, total 300", text)
         self.assertIn("got init from lang0", text)
         self.assertEqual(len(text.splitlines()), len(found))
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
         # Without a room all of it, and what is the daemons' own.
         self.assertLess(len(found), len(lines(daemons=(e, d))))
         self.assertIn("peer-up", trace(daemons=(e,)).stdout)
