@@ -70,6 +70,14 @@ static void usage(FILE *to)
         to);
 }
 
+/* Says what is wrong with the command line. */
+static int misused(const char *why)
+{
+    CHECK(why[0], "a command line is wrong for no reason");
+    fprintf(stderr, "mmxctl: %s; mmxctl --help says what there is\n", why);
+    return CTL_USAGE;
+}
+
 static int refused(enum err err, struct span text)
 {
     char clean[REFUSAL_TEXT];
@@ -284,13 +292,14 @@ static int traced(char **words, const struct asked *given)
     bool merges = words[0] && !strcmp(words[0], "merge");
 
     if (given->watch_s || (a.follow && (a.perfetto || a.save || merges)))
-        return usage(stderr), CTL_USAGE;
+        return misused("--follow and --watch do not go with this trace");
     if (merges && words[1] && words[2] && !words[3])
         return trace_merge((const char *const *)words + 1, &a);
     a.of_room = words[0] != NULL;
     if (a.of_room &&
         (words[1] || !text_number(span_str(words[0]), UINT64_MAX, &a.room)))
-        return usage(stderr), CTL_USAGE;
+        return misused(
+            "trace: expected the number of a room, or merge FILE FILE");
     if (given->also)
         here[count++] = given->also;
     if (given->path)
@@ -360,8 +369,13 @@ static int parse(int argc, char **argv, struct asked *a)
             a->now = true;
         else if (c == 'v')
             return printf("mmxctl %s\n", MMX_VERSION) < 0;
-        else if ((c != 'w' && c != 'W') || !take_seconds(c, optarg, a))
-            return usage(c == 'h' ? stdout : stderr), c == 'h' ? 0 : CTL_USAGE;
+        else if (c == 'h')
+            return usage(stdout), 0;
+        else if (c == '?') /* getopt has named it */
+            return misused("that is no option");
+        else if (!take_seconds(c, optarg, a))
+            return misused(
+                "--watch and --wait take whole seconds, a day at most");
     }
     return -1;
 }
@@ -384,17 +398,19 @@ int main(int argc, char **argv)
         return keygen(argv[optind + 1]);
     if (optind < argc && !strcmp(argv[optind], "trace"))
         return traced(argv + optind + 1, &a);
-    if (optind == argc || !join(argv + optind, what, sizeof(what)))
+    if (optind == argc)
         return usage(stderr), CTL_USAGE;
+    if (!join(argv + optind, what, sizeof(what)))
+        return misused("this takes no more words");
     if (a.watch_s && strcmp(what, "top") != 0 && !is_report(what))
-        return usage(stderr), CTL_USAGE;
+        return misused("--watch goes with reports, health and top");
     if (!strcmp(what, "doctor"))
         return doctor(a.path, a.file, a.json);
     if (!strcmp(what, "health"))
         return healthy(&a);
     if (a.now && (strncmp(what, "peer remove ", 12) != 0 ||
                      strlen(what) + 5 > sizeof(what)))
-        return usage(stderr), CTL_USAGE;
+        return misused("--now goes with peer remove");
     if (a.now)
         strcat(what, " now");
     if (!strcmp(what, "top") && !a.once && !screen_width()) {
@@ -404,7 +420,7 @@ int main(int argc, char **argv)
     if (a.diff && !strcmp(what, "conf"))
         strcpy(what, "conf-diff");
     else if (a.diff)
-        return usage(stderr), CTL_USAGE;
+        return misused("--diff goes with conf");
     if (!a.path && !(a.path = find_socket()))
         return CTL_NO_DAEMON;
     status = show_at(what, &a);

@@ -140,6 +140,22 @@ class Strange(Case):
         got = self.ctl("--follow", "trace", "merge", *self.recordings())
         self.assertEqual(got.returncode, 64)
 
+    def test_a_bad_command_line(self):
+        """One line says what is wrong; all of --help would hide it."""
+        for words, why in ((("--watch", "x", "pools"), "whole seconds"),
+                           (("--watch", "1", "drain"), "--watch goes with"),
+                           (("--now", "drain"), "--now goes with"),
+                           (("--diff", "pools"), "--diff goes with"),
+                           (("pools", "vit"), "no more words"),
+                           (("trace", "vit"), "number of a room"),
+                           (("trace", "merge", "a"), "merge FILE FILE"),
+                           (("--nix", "pools"), "'--nix'")):
+            got = self.ctl(*words)
+            self.assertEqual((got.returncode, got.stdout), (64, ""), words)
+            self.assertIn(why, got.stderr)
+            self.assertIn("; mmxctl --help says", got.stderr)
+            self.assertLessEqual(len(got.stderr.splitlines()), 2)
+
     def test_a_path_of_many_letters(self):
         got = self.ctl("--socket", "/" + "a" * 100000, "--json", "health")
         self.assertEqual(got.returncode, 2, got.stderr)
