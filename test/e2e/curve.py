@@ -4,6 +4,8 @@ holds keys and is no daemon of ours."""
 import ctypes
 import ctypes.util
 
+from engine import LIMIT
+
 DEALER, LINGER, RCVTIMEO = 5, 17, 27
 PUBLIC, SECRET, SERVER = 48, 49, 50
 SNDMORE = 2
@@ -56,7 +58,7 @@ class Client:
                                     ctypes.c_size_t(len(data)),
                                     SNDMORE if more else 0))
 
-    def receive(self, seconds=5):
+    def receive(self, seconds=LIMIT):
         """The next message; None: there is none in this time."""
         self.number(RCVTIMEO, int(seconds * 1000))
         got = ctypes.create_string_buffer(65536)

@@ -4,13 +4,15 @@ its manners."""
 import os
 import socket
 
+from engine import LIMIT
+
 from mmx import wire
 
 
 def connect(daemon):
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     s.connect(daemon.socket)  # waits while the listener's queue is full
-    s.settimeout(5)
+    s.settimeout(LIMIT)
     return s
 
 

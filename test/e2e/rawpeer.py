@@ -4,6 +4,10 @@ to bring arbitrary bytes to a daemon as one message."""
 import socket
 import struct
 
+from engine import LIMIT
+
+# Seconds in which a daemon that goes on reading takes something.
+STALL_S = 3
 GREETING = (b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00"
             + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31))
 MAGIC = 0x50584D4D
@@ -46,7 +50,7 @@ PING = command(b"\x04PING" + bytes(2))
 
 def shake(s, kind, identity=b""):
     """Greeting and handshake on a TCP connection."""
-    s.settimeout(5)
+    s.settimeout(LIMIT)
     s.sendall(GREETING)
     got = b""
     while len(got) < 64:
@@ -63,7 +67,8 @@ def shake(s, kind, identity=b""):
 class Dealer:
     def __init__(self, address, identity=b""):
         host, port = address.replace("tcp://", "").rsplit(":", 1)
-        self.s = socket.create_connection((host.strip("[]"), int(port)), 5)
+        self.s = socket.create_connection(
+            (host.strip("[]"), int(port)), LIMIT)
         shake(self.s, b"DEALER", identity)
 
     def send(self, data, more=False):
@@ -79,9 +84,9 @@ class Dealer:
                 raise ConnectionError("ended")
             got += more
 
-    def ended(self, limit=5):
+    def ended(self):
         """Reads until the daemon ends the connection; false: it does not."""
-        self.s.settimeout(limit)
+        self.s.settimeout(LIMIT)
         try:
             while self.s.recv(65536):
                 pass
@@ -98,7 +103,7 @@ class Dealer:
 def pour(s, chunk, limit):
     """Sends a chunk again and again until TCP takes no more, the connection
     ends, or the limit in bytes is reached; how much went."""
-    s.settimeout(0.5)
+    s.settimeout(STALL_S)
     sent = 0
     try:
         while sent < limit:

@@ -156,15 +156,14 @@ class Service(Case):
             self.assertEqual(daemon.process.wait(10), 0)
 
     def test_drain_has_an_end(self):
-        e, d = self.pair(timeouts={"drain": "100ms"})
+        # Nothing else ends a room before the test's own limits.
+        e, d = self.pair(timeouts={"drain": "100ms", "bootstrap": "10m"})
         enc, lm = self.engines(e, d)
         lm.request(1, "enc0")
         enc.announce(1, 100)
         enc.granted(1)
         for daemon in (d, e):
-            began = time.monotonic()
             self.assertEqual(daemon.stop(), 0)
-            self.assertLess(time.monotonic() - began, 5)
         self.assertEqual(enc.failed(1), "daemon-lost")
 
     def test_restart_at_once(self):
@@ -206,13 +205,18 @@ class Service(Case):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
         self.deliver(enc, lm, 1, 1500)
-        before = [x.cpu_ticks() for x in (e, d)]
-        # Nothing to wait for: it is the passing of time that is measured.
-        select.select([], [], [], 2)
         hertz = os.sysconf("SC_CLK_TCK")
-        for daemon, ticks in zip((e, d), before):
-            spent = (daemon.cpu_ticks() - ticks) / hertz
-            self.assertLess(spent / 2, 0.02, daemon.name)
+
+        def share(daemon, seconds):
+            """Of a processor's time, what it takes."""
+            before, began = daemon.cpu_ticks(), time.monotonic()
+            # Nothing to wait for: it is the passing of time that counts.
+            select.select([], [], [], seconds)
+            return (daemon.cpu_ticks() - before) / hertz / (
+                time.monotonic() - began)
+        for daemon in (e, d):  # what spins does so all the time
+            eventually(lambda x=daemon: share(x, 2) < 0.02,
+                       f"{daemon.name} rests")
 
     def test_one_log_line_for_a_room(self):
         e, d = self.pair(log="debug")

@@ -9,7 +9,7 @@ import threading
 import unittest
 
 import nets
-from engine import pattern
+from engine import LIMIT, pattern
 from pair import Case, SENT, eventually
 
 FIELDS = "embedding:u8:4096"
@@ -110,7 +110,7 @@ class Relay:
             try:
                 a, _ = listener.accept()
                 b = nets.inside(host, lambda: socket.create_connection(
-                    (to, port), 5))
+                    (to, port), LIMIT))
             except OSError:
                 continue
             for s in (a, b):
@@ -154,8 +154,8 @@ class Relay:
     def say(self, data):
         """Says it to langd on a connection of its own; True: it was closed."""
         with nets.inside(self.hosts[1], lambda: socket.create_connection(
-                (nets.L_HOST, DATA), 5)) as s:
-            s.settimeout(20)
+                (nets.L_HOST, DATA), LIMIT)) as s:
+            s.settimeout(LIMIT)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 s.sendall(data)
                 while s.recv(65536):

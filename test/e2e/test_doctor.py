@@ -103,6 +103,8 @@ class Doctor(Case):
         d2.conf["name"] = d.name
         d2.start()
         lm2 = self.world.engine(d2)
+        eventually(lambda: "another daemon of this name" in
+                   str(d2.show("peers")), "it is refused")
         lm2.request(2, "enc0", deadline=1)
         self.assertEqual(lm2.failed(2), "timeout")
         self.assertIn("another daemon of this name", str(lm2.rooms[2].error))

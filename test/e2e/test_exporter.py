@@ -14,7 +14,7 @@ import urllib.parse
 import urllib.request
 
 from engine import LIMIT
-from pair import BUILD, ROOT, Case, eventually
+from pair import BUILD, ROOT, Case, eventually, free_port
 
 from mmx import wire
 
@@ -28,10 +28,7 @@ class Scraped(Case):
             self.skipTest("no mmx-exporter: libmicrohttpd was not found")
 
     def start(self, *sockets, port=None, host="127.0.0.1"):
-        if port is None:
-            with socket.create_server(("127.0.0.1", 0)) as s:
-                port = s.getsockname()[1]
-        at = f"{host}:{port}"
+        at = f"{host}:{port or free_port()}"
         p = subprocess.Popen([PROGRAM, "--listen", at, *sockets],
                              stderr=subprocess.PIPE, text=True)
         self.addCleanup(p.stderr.close)
@@ -274,10 +271,10 @@ class Exporter(Scraped):
 class Dashboard(Scraped):
     """A real Prometheus scrapes a pair at work."""
     RULES = os.path.join(ROOT, "conf/prometheus-rules.yaml")
+    limit_s = 300  # it starts, and each panel waits for scrapes
 
     def prometheus(self, target):
-        with socket.create_server(("127.0.0.1", 0)) as s:
-            at = f"127.0.0.1:{s.getsockname()[1]}"
+        at = f"127.0.0.1:{free_port()}"
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         with open(os.path.join(folder.name, "p.yml"), "w") as f:
@@ -299,7 +296,7 @@ class Dashboard(Scraped):
         try:
             return json.loads(self.get(
                 api + what + "?" + urllib.parse.urlencode(words)))["data"]
-        except (urllib.error.URLError, ConnectionError):
+        except (OSError, http.client.HTTPException):  # it starts
             return {"result": [], "groups": []}
 
     def test_every_panel_shows_something(self):

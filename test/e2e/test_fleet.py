@@ -15,6 +15,8 @@ import mmx
 
 
 class Fleet(Case):
+    limit_s = 600  # the base may have to be built
+
     def key(self, name):
         return keygen(os.path.join(self.world.dir, name))
 

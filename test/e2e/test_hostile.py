@@ -11,6 +11,7 @@ import socket
 import struct
 import traceback
 
+from engine import LIMIT
 from pair import Case, eventually
 from rawengine import answer, connect, greeted, hello, packet
 from rawpeer import HEADER, Dealer, frame, hello as peer_hello
@@ -184,15 +185,15 @@ class Local(Case):
         enc.announce(1, 10, 10)
         enc.granted(1)
         room = lm.rooms[1]
-        lm.conn.wait(lambda: room.total == 10, 5)
+        lm.conn.wait(lambda: room.total == 10, LIMIT)
         lm.conn.wait(lm.conn.send(wire.ABORT, cell=room.cell, tag=room.tag,
-                                  text=dirty), 5)
+                                  text=dirty), LIMIT)
         with self.assertRaises(mmx.errors.MmxError) as got:
             enc.done(1)
         self.assertIn(clean, str(got.exception))
         space = lm.conn.space("s", 4)
         lm.conn.wait(lm.conn.send(wire.TICKET, space=space.number,
-                                  cell=wire.ALL, request=dirty), 5)
+                                  cell=wire.ALL, request=dirty), LIMIT)
         for daemon, what in ((d, "sequences"), (d, "rooms"), (e, "rooms")):
             self.assertIn(clean, daemon.ctl(what).stdout)
             self.assertTrue(daemon.show(what))
@@ -218,13 +219,13 @@ class Local(Case):
         reply = enc.conn.send(wire.COMMIT, cell=source.cell,
                               tag=source.tag + 1, rows=10)
         with self.assertRaises(mmx.MmxError):
-            enc.conn.wait(reply, 5)
+            enc.conn.wait(reply, LIMIT)
         # A cell that is in use cannot be bound again.
         reply = enc.conn.send(wire.ANNOUNCE, room=2, cell=source.cell,
                               tag=77, max_rows=5, total=wire.UNKNOWN,
                               storage=1)
         with self.assertRaises(mmx.MmxError):
-            enc.conn.wait(reply, 5)
+            enc.conn.wait(reply, LIMIT)
         self.assertEqual(enc.state(1)[0], "BOOTSTRAPPING")
         s.close()
         enc.release(1)
@@ -278,7 +279,7 @@ class Local(Case):
         with self.assertRaises(socket.timeout):
             answer(s)  # it waits, and what follows as well
         resource.prlimit(e.pid, resource.RLIMIT_NOFILE, limits)
-        s.settimeout(5)
+        s.settimeout(LIMIT)
         self.assertEqual(answer(s).message, wire.POOL_INFO)
         self.assertEqual(answer(s).seq, 8)
         s.close()
@@ -311,7 +312,7 @@ class Local(Case):
         _, d = self.pair()
         conn = self.world.engine(d).conn
         info = conn.send(wire.POOL)
-        size = conn.wait(info, 5)["bytes"]
+        size = conn.wait(info, LIMIT)["bytes"]
         try:
             for name in (f"/proc/self/fd/{info.fd}",):
                 fd = os.open(name, os.O_RDWR)
@@ -375,7 +376,7 @@ class Control(Case):
         pick = random.Random(3)
         for _ in range(50):
             host, port = e.address[6:].split(":")
-            with socket.create_connection((host, int(port)), 5) as s:
+            with socket.create_connection((host, int(port)), LIMIT) as s:
                 s.sendall(pick.randbytes(pick.randrange(1, 300)))
         dealer = Dealer(e.address)
         with contextlib.suppress(OSError):  # or it was ended before that

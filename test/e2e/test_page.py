@@ -81,6 +81,8 @@ def unfiltered(kind, line, up, step):
 
 
 class Page(test_exporter.Scraped):
+    limit_s = 12 * LIMIT  # Chromium's first start reads much from the disk
+
     def served(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -121,7 +123,7 @@ class Page(test_exporter.Scraped):
              f"--user-data-dir={folder.name}/profile",
              f"--window-size={size}", f"--screenshot={picture}",
              f"--blink-settings=preferredColorScheme={scheme}", url + "/"],
-            check=True, timeout=3 * LIMIT, stdout=subprocess.DEVNULL,
+            check=True, timeout=10 * LIMIT, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, env={**os.environ, "HOME": folder.name})
         with open(picture, "rb") as f:
             return pixels(f.read())

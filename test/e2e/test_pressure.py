@@ -65,6 +65,8 @@ class Load:
 
 
 class Pressure(Case):
+    limit_s = 5 * LIMIT
+
     def test_64_rooms_of_16336_rows_through_64_blocks(self):
         e, d = self.pair(blocks=64, block_rows=8192, langd={
             "default_blocks": 1, "timeouts": {"progress": "5s"}})

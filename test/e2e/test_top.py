@@ -92,7 +92,7 @@ class Terminal:
                 self.text += os.read(self.ours, 65536).decode()
         while select.select([self.ours], [], [], 0)[0]:
             self.text += os.read(self.ours, 65536).decode()
-        return self.process.wait(1)
+        return self.process.wait(LIMIT)
 
 
 class Top(Case):
