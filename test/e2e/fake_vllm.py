@@ -182,8 +182,11 @@ class VllmCase(Case):
         self.d = self.world.langd(
             [], fields=FIELDS, blocks=32,
             control={"allow": ["tcp://127.0.0.1:*"]}, **(langd or {}))
-        self.producer = self.engine_of(self.e, "producer", ranks)
-        self.consumer = self.engine_of(self.d, "consumer", ranks, **extra)
+        # However slow the machine is.
+        patient = {"mmx_patience_s": 60}
+        self.producer = self.engine_of(self.e, "producer", ranks, **patient)
+        self.consumer = self.engine_of(self.d, "consumer", ranks,
+                                       **{**patient, **extra})
 
     def engine_of(self, *how, **extra):
         engine = Engine(*how, **extra)

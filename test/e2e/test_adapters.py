@@ -6,6 +6,7 @@ import signal
 import time
 import types
 
+from engine import LIMIT
 from fake_vllm import Request, VllmCase, room_of, tensor
 from pair import eventually
 
@@ -237,7 +238,7 @@ class Vllm(VllmCase):
 
     def test_half_of_a_request_is_lost(self):
         """One of a group never comes: the other is had all the same."""
-        self.start(mmx_deadline_s=0.3)
+        self.start()
         r = self.hand_over("r1", ("cat", 300), ("dog", 200))
         said = r.ec_transfer_params["cat"]
         r.ec_transfer_params["cat"] = {**said, "room": str(
@@ -352,7 +353,8 @@ class Vllm(VllmCase):
             for engine in (self.consumer, self.producer):
                 engine.scheduler.build_connector_meta(types.SimpleNamespace(
                     free_encoder_mm_hashes=[], num_scheduled_tokens={}))
-            self.assertLess(time.monotonic() - began, 0.5)
+            # What waits for a daemon waits for a minute.
+            self.assertLess(time.monotonic() - began, LIMIT)
         finally:
             for d in (self.e, self.d):
                 os.kill(d.pid, signal.SIGCONT)

@@ -8,11 +8,12 @@ import os
 import signal
 import socket
 import subprocess
-import time
 
+from engine import LIMIT
 from pair import BUILD, Case, eventually
 
 SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+LATE = "no answer within a second"
 
 
 @contextlib.contextmanager
@@ -36,22 +37,28 @@ def stopped_threads(pid):
             ptrace(DETACH, tid, 0, 0)
 
 
+def looked(daemon, *words):
+    """What mmxctl health says of a daemon that lives; a slow machine may make
+    it late."""
+    def look():
+        got = daemon.ctl("health", *words, check=False)
+        return None if LATE in got.stdout else got
+    return eventually(look, f"{daemon.name} answers")
+
+
 class Health(Case):
     def health(self, daemon, *words):
-        got = daemon.ctl("health", *words, check=False)
+        got = looked(daemon, *words)
         self.assertEqual(got.stderr, "")
         return got.returncode, got.stdout.strip()
 
-    def becomes(self, daemon, status, text, limit=10):
-        """Health is so; the seconds that it took."""
-        began = time.monotonic()
-
+    def becomes(self, daemon, status, text, limit=LIMIT):
+        """Health is so, soon."""
         def is_so():
             got = self.health(daemon)
             return got[0] == status and text in got[1]
         eventually(is_so, f"{daemon.name}: {text}; is {self.health(daemon)}",
                    limit)
-        return time.monotonic() - began
 
     def test_a_pair_is_ready_before_the_first_room(self):
         e, d = self.pair()
@@ -76,8 +83,7 @@ class Health(Case):
         e.start()
         self.assertEqual(self.health(d, "--wait", "30"), (0, "lang0: ready"))
         e.kill()
-        # Two seconds are promised; the rest is for a machine under load.
-        self.becomes(d, 1, "no encoder is connected", 10)
+        self.becomes(d, 1, "no encoder is connected")
         e.start()
         self.becomes(d, 0, "ready")
 
@@ -96,9 +102,9 @@ class Health(Case):
         os.kill(e.pid, signal.SIGSTOP)
         try:
             for words in ((), ("--live",)):
-                status, text = self.health(e, *words)
-                self.assertEqual(status, 2)
-                self.assertIn("not live: no answer within a second", text)
+                got = e.ctl("health", *words, check=False)
+                self.assertEqual(got.returncode, 2)
+                self.assertIn(f"not live: {LATE}", got.stdout)
         finally:
             os.kill(e.pid, signal.SIGCONT)
         self.becomes(e, 0, "ready")
@@ -161,7 +167,7 @@ class Drain(Case):
             got = daemon.ctl("drain").stdout
             self.assertEqual(
                 got, f"{daemon.name}: draining: 1 room is open\n")
-            status = daemon.ctl("health", check=False)
+            status = looked(daemon)
             self.assertEqual((status.returncode, status.stdout), (1, got))
             self.assertEqual(daemon.show("status")[0]["draining"], 1)
         for engine, ask in ((enc, lambda: enc.announce(2, 10)),

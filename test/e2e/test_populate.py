@@ -6,6 +6,7 @@ import os
 import threading
 import time
 
+from engine import LIMIT
 from manager import Manager
 from pair import Case, eventually
 
@@ -15,6 +16,8 @@ from mmx import wire
 GIB = 1 << 30
 LAYOUT = "embedding:u8:65536"
 BLOCK_ROWS = 128  # 8 MiB
+# A busy machine may spoil some, not all of them.
+TRIES = 5
 
 
 def free_bytes():
@@ -39,12 +42,25 @@ class Populate(Case):
                  "layout": "embedding:u8:64"}], **more)
 
     def test_others_are_served_while_a_pool_is_made(self):
-        e = self.big(2, "engine").start(self.manager.env())
+        e = self.big(2, "engine")
+        seen = []
+        while not any(rounds > 10 and longest < took / 2 and
+                      gap < max(0.4, took / 2)
+                      for rounds, longest, gap, took in seen):
+            self.assertLess(len(seen), TRIES, seen)
+            e.start(self.manager.env())
+            seen.append(self.meanwhile(e))
+            self.world.end_engines()
+            self.assertEqual(e.stop(), 0)
+
+    def meanwhile(self, e):
+        """How often another engine was served while a pool was made, the
+        longest that it and the manager waited, and the time that it took."""
         other = self.world.engine(e, pool="small")
         conn = mmx.connect("encoded", e.socket, name="asker")
         begun = time.monotonic()
         reply = conn.send(wire.POOL, name="vit", layout=LAYOUT)
-        wait = threading.Thread(target=conn.wait, args=(reply, 20))
+        wait = threading.Thread(target=conn.wait, args=(reply, LIMIT))
         wait.start()
         rounds, longest = 0, 0.0
         while wait.is_alive():
@@ -54,39 +70,38 @@ class Populate(Case):
             rounds += 1
         took = time.monotonic() - begun
         wait.join()
-        self.assertGreaterEqual(conn.wait(reply, 5)["bytes"], 2 * GIB)
+        self.assertGreaterEqual(conn.wait(reply, LIMIT)["bytes"], 2 * GIB)
         os.close(reply.fd)
         conn.close()
-        self.assertGreater(rounds, 10, f"the pool took {took} s")
-        self.assertLess(longest, took / 2)
-        beats = [begun, *self.manager.times("WATCHDOG=1")]
-        gaps = [b - a for a, b in zip(beats, beats[1:])]
-        self.assertLess(max(gaps, default=0), max(0.4, took / 2))
+        return rounds, longest, self.manager.longest(begun), took
 
     def test_a_daemon_ends_while_a_pool_is_made(self):
         e = self.big(4, "engine").start(self.manager.env())
         conn = mmx.connect("encoded", e.socket, name="asker")
         conn.send(wire.POOL, name="vit", layout=LAYOUT)
         self.end_soon(e)
-        self.assertEqual(e.process.wait(10), 0)
-        self.assertLess(time.monotonic() - self.ended, 5)
+        self.assertEqual(e.process.wait(LIMIT), 0)
         conn.close()
 
     def test_a_start_can_be_ended(self):
         e = self.big(4, LAYOUT)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(contextlib.suppress(AssertionError))
-            threading.Thread(target=self.end_soon, args=(e,)).start()
-            e.start(self.manager.env())
-        self.assertEqual(e.process.wait(10), 0)
-        self.assertLess(time.monotonic() - self.ended, 5)
-        self.assertEqual(self.manager.times("READY=1"), [])
+        ready = []
+        while len(ready) == len(self.manager.times("READY=1")):
+            # If it was ready at once, we were too slow.
+            self.assertLess(len(ready), TRIES)
+            ready.append(True)
+            e.process = None
+            thread = threading.Thread(target=self.end_soon, args=(e,))
+            thread.start()
+            with contextlib.suppress(AssertionError):
+                e.start(self.manager.env())
+            thread.join()
+            self.assertEqual(e.process.wait(LIMIT), 0)
 
     def end_soon(self, daemon):
         """SIGTERM as soon as it has a good part of its memory."""
         eventually(lambda: daemon.process and self.shmem(daemon) > GIB // 2,
                    "it has begun")
-        self.ended = time.monotonic()
         daemon.process.terminate()
 
     def shmem(self, daemon):
@@ -101,5 +116,11 @@ class Populate(Case):
         begun = time.monotonic()
         e.start(self.manager.env())
         ready = eventually(lambda: self.manager.times("READY=1"), "ready")[0]
-        asked = self.manager.times("EXTEND_TIMEOUT_USEC")
-        self.assertGreaterEqual(len(asked) + 1, int(ready - begun))
+        said = [(at, int(text.split("EXTEND_TIMEOUT_USEC=")[1].split()[0]))
+                for at, text in self.manager.heard
+                if "EXTEND_TIMEOUT_USEC" in text]
+        took = ready - begun
+        self.assertTrue(said or took < 3, f"ready after {took} s")
+        # Each comes before the time is up for which the last one asked.
+        for (at, usec), (after, _) in zip(said, [*said[1:], (ready, 0)]):
+            self.assertLess(after - at, usec / 1e6)

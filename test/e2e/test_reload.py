@@ -395,13 +395,13 @@ class Peers(Case):
         eventually(lambda: not d.show("peers"), "it is forgotten")
 
     def test_named_by_its_address_it_proves_the_key(self):
-        e, d = self.pair(langd={
-            "peers": [], "timeouts": {"unreachable": "1s"}})
+        e, d = self.pair(langd={"peers": []})
         enc, lm = self.engines(e, d)
         self.not_had(lm, 1, e.address)
         self.assertEqual(reload(d, control={"allow": ["key"]}),
                          {"control.allow": "changed"})
         self.deliver(enc, lm, 2, 300, encoder=e.address)
+        reload(d, timeouts={"unreachable": "1s"})
         stranger = self.world.encoded(
             "enc9", control={"keys": [keygen(self.world.dir + "/9.key")]})
         lm.request(3, stranger.address)

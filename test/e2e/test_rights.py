@@ -178,7 +178,7 @@ class Copies(Case):
     def test_a_langd_that_only_says_pong_holds_its_share(self):
         self.world.insecure = True
         e, d = self.pair(encoded={
-            "timeouts": {"drain": "1s", "bootstrap": "3s"}, **COPY})
+            "timeouts": {"drain": "1s", "bootstrap": "6s"}, **COPY})
         enc, lm = self.engines(e, d)
         rooms = range(1, 9)
         for room in rooms:  # eight of 64 blocks each

@@ -636,11 +636,11 @@ class Deadlines(Case):
 
     def test_total_of_a_request(self):
         enc, lm = self.engines(*self.pair())
-        lm.request(1, "enc0", deadline=0.2)
         enc.announce(1, 300, 300)
         enc.granted(1)
         enc.write(1, 0, 300)
         enc.commit(1, 0, 200)
+        lm.request(1, "enc0", deadline=0.2)
         self.assertEqual(lm.failed(1), "timeout")
         self.assertIn(enc.failed(1), ("timeout", "aborted"))
         for x in (enc, lm):

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 
+from engine import LIMIT
 from pair import Case, eventually
 
 from mmx import wire
@@ -173,7 +174,7 @@ class Sent(SameHost):
         epoch = int(next(r["epoch"] for r in e.show("peers")), 16)
         for token in (0, 1, 2**63 + 5):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
-                s.settimeout(5)
+                s.settimeout(LIMIT)
                 s.connect(e.socket)
                 s.send(wire.MAP.encode(1, token=token, epoch=epoch,
                                        name="lang0"))
@@ -251,8 +252,7 @@ class Ends(SameHost):
     def silent(self):
         """A langd that stands still with a room of 640 rows copied; its peer
         is lost and the engine is through with the room."""
-        quick = {"heartbeat": "100ms", "lost_after": "50ms"}
-        e, d, enc, lm = self.both(control=quick)
+        e, d, enc, lm = self.both()
         self.halfway(enc, lm)
         os.kill(d.pid, signal.SIGSTOP)
         self.assertEqual(enc.failed(1), "peer-lost")

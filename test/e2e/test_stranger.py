@@ -7,11 +7,14 @@ import socket
 import threading
 import time
 
+from engine import LIMIT
 from pair import Case, eventually, free_port
 from rawpeer import PING, cut, hello, part, pour
 from test_links import FEW, MANY, floods, together
 
 MIB = 1 << 20
+# A peer is lost whose connection ends, not one that a slow machine holds up.
+BEAT = {"control": {"heartbeat": "10s"}}
 CURVE = (b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00"
          + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31))
 # The first command of CURVE, for a key that no daemon has.
@@ -24,11 +27,12 @@ NULL = CURVE.replace(b"CURVE", b"NULL\0")
 
 class Attacked(Case):
     """A pair at work, one of whose ports strangers reach."""
+    limit_s = 600
     counted = ()
     more = {}  # of the configuration of a langd
 
     def connect(self):
-        return socket.create_connection(("127.0.0.1", self.port), 5)
+        return socket.create_connection(("127.0.0.1", self.port), LIMIT)
 
     def begin(self, attacked, port):
         self.attacked, self.port = attacked, port
@@ -117,7 +121,7 @@ class Strangers(Attacked):
 
     def setUp(self):
         super().setUp()
-        self.e, self.d = self.pair()
+        self.e, self.d = self.pair(**BEAT)
         self.begin(self.e, int(self.e.address.rsplit(":", 1)[1]))
 
     def endless(self, first):
@@ -199,9 +203,9 @@ class Data(Attacked):
         port = free_port()
         sent = {"same_host": "off", "carrier": "tcp", "encrypt": self.encrypt}
         self.more = {"transfer": sent}
-        self.e = self.world.encoded(transfer=sent)
+        self.e = self.world.encoded(transfer=sent, **BEAT)
         self.d = self.world.langd(
-            [self.e], transfer={**sent, "ports": f"{port}-{port}"})
+            [self.e], transfer={**sent, "ports": f"{port}-{port}"}, **BEAT)
         self.begin(self.d, port)
 
     def test_five_thousand_that_say_nothing(self):
