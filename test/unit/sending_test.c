@@ -358,6 +358,36 @@ TEST(small_jobs_travel_together)
     free(d);
 }
 
+/* The next message has these two slots' rows; NONE: but one. */
+static void expect_slots(struct sending *d, uint32_t first, uint32_t second)
+{
+    uint32_t t;
+
+    T_TRUE(sending_next(d, &batch, &t));
+    T_EQ_U64(batch.count, second == NONE ? 1 : 2);
+    T_EQ_U64(batch.from[0].slot, first);
+    T_EQ_U64(batch.from[batch.count - 1].slot, second == NONE ? first : second);
+}
+
+/* So that a carrier can let the small ones overtake. */
+TEST(small_jobs_share_no_message_with_large_ones)
+{
+    struct sending_pool pool = {256, 2 * ROW, 16, 2, 0, 0};
+    struct sending *d = make_with(0, 1, 1024 * KIB, 256 * KIB, &pool);
+
+    sending_peer(d, 1, 1, 256 * KIB);
+    job(d, 0, 100, 8, 128, 128); /* two parts of 128,000 bytes */
+    job(d, 1, 101, 1, 4, 4);
+    job(d, 2, 102, 1, 8, 8);
+    job(d, 3, 103, 8, 128, 128);
+    expect_slots(d, 0, NONE);
+    expect_slots(d, 1, 2);
+    expect_slots(d, 3, 0);
+    expect_slots(d, 3, NONE);
+    nothing(d);
+    free(d);
+}
+
 /* With headers a message never exceeds what both ends agreed on, and its
  * places never the room at either end. */
 TEST(messages_fit)

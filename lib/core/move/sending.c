@@ -22,80 +22,15 @@
  * Owned by the shard's thread, or by the simulator. Rejected: a queue of
  * segments made when a grant arrives. It needs memory per row granted, and
  * closing or rewinding a room would have to search it. */
-#include "core/move/sending.h"
+#include "core/move/sending_impl.h"
 
 #include "base/check.h"
-#include "base/list.h"
-#include "core/move/runs.h"
 
 #define UNIT_BYTES_MAX (1u << 30) /* a peer that asks for more gets nothing */
 
 _Static_assert(
     SEND_LARGE_EP < SEND_MESSAGES_EP && SEND_MESSAGES_EP < SEND_MESSAGES_MAX,
     "one endpoint cannot take the messages of all");
-
-struct send_pool {
-    struct sending_pool is;
-    struct runs runs;
-};
-
-struct send_job {
-    struct list node; /* on its endpoint's jobs */
-    uint64_t generation, room;
-    uint64_t held; /* rows in the chain of runs */
-    uint32_t attempt, peer, pool, unit_rows, part_rows, total;
-    uint32_t cursor, limit; /* rows [cursor, limit) may go: ours of them */
-    uint32_t endpoint;      /* of the cursor's part; NONE: no part is left */
-    uint32_t head, tail;    /* chain of runs; head NONE: empty */
-    struct run_at at;       /* in the chain; where the cursor was */
-    uint32_t breaks;        /* of the peer, when this attempt began */
-    uint32_t in_flight;     /* segments in messages not done */
-    uint32_t closes;        /* SEND_CLOSEs not answered */
-    bool open;
-    bool stuck; /* never sent: sending_unit_ok, or a unit in too many pieces */
-    bool copy;  /* the peer copies the rows itself */
-};
-
-struct send_ep {
-    struct list node; /* on ready */
-    struct list jobs;
-    uint64_t in_flight; /* bytes */
-    uint32_t messages, large;
-};
-
-struct send_peer {
-    uint32_t addresses, segment_bytes, breaks;
-    uint32_t messages; /* handed out and not done */
-    uint8_t reads;     /* enum send_reads */
-    bool open;
-};
-
-struct send_message {
-    uint64_t bytes;
-    uint32_t endpoint, count;
-    uint32_t next; /* free */
-    bool busy, large;
-    struct send_ref {
-        uint64_t generation;
-        uint32_t slot;   /* NONE: done */
-        uint32_t closes; /* SEND_CLOSEs that wait for it, of an older use */
-    } refs[SEGMENTS_MAX];
-};
-
-struct sending {
-    struct list ready;
-    struct send_pool *pools;
-    struct send_job *jobs;
-    struct send_ep *eps;
-    struct send_peer *peers;
-    struct send_message *messages;
-    uint32_t pools_count, slots, peers_count, shard, shards;
-    uint32_t window, widened, segment_bytes;
-    uint32_t per_peer; /* endpoints of one peer */
-    uint32_t free, active;
-    uint32_t share;    /* messages that each open peer may always have out */
-    uint32_t reserved; /* of the free ones: what open peers lack of theirs */
-};
 
 /* start */
 
@@ -261,8 +196,7 @@ static void ep_update(struct sending *s, uint32_t e)
         list_push_tail(&s->ready, &ep->node);
 }
 
-/* Moves the cursor to the next row that is in a part of this shard. */
-static void job_seek(struct sending *s, struct send_job *j)
+void send_job_seek(struct sending *s, struct send_job *j)
 {
     const struct send_peer *p = &s->peers[j->peer];
     uint64_t row = j->cursor;
@@ -284,8 +218,7 @@ static void job_seek(struct sending *s, struct send_job *j)
     }
 }
 
-/* Returns the rows that may go now, from the cursor on, in one part. */
-static uint32_t job_rows(const struct sending *s, const struct send_job *j)
+uint32_t send_job_rows(const struct sending *s, const struct send_job *j)
 {
     const struct send_peer *p = &s->peers[j->peer];
     uint64_t part_end, end;
@@ -310,10 +243,9 @@ static void job_stop(struct sending *s, struct send_job *j)
     ep_update(s, j->endpoint);
 }
 
-/* Queues the job at its endpoint iff rows of it may go. */
-static void job_update(struct sending *s, struct send_job *j)
+void send_job_update(struct sending *s, struct send_job *j)
 {
-    if (job_rows(s, j) == 0) {
+    if (send_job_rows(s, j) == 0) {
         job_stop(s, j);
         return;
     }
@@ -331,7 +263,7 @@ static void job_start(struct sending *s, struct send_job *j, uint32_t from)
     j->cursor = from;
     j->at = (struct run_at){j->head, 0};
     j->breaks = s->peers[j->peer].breaks;
-    job_seek(s, j);
+    send_job_seek(s, j);
 }
 
 /* commands */
@@ -375,7 +307,7 @@ static void job_run(
     }
     j->tail = block;
     j->held += (uint64_t)blocks * p->is.block_rows;
-    job_update(s, j);
+    send_job_update(s, j);
 }
 
 static void job_open(struct sending *s, const struct data_cmd *c)
@@ -430,7 +362,7 @@ static void job_limit(
     j->limit = max_u32(j->limit, c->a);
     if (c->total != ROWS_UNKNOWN)
         j->total = c->total;
-    job_update(s, j);
+    send_job_update(s, j);
 }
 
 /* Returns true if nothing of the use is in flight. */
@@ -481,7 +413,7 @@ void sending_cmd(struct sending *s, const struct data_cmd *cmd, bool *quiet)
             if (cmd->total != ROWS_UNKNOWN)
                 j->total = cmd->total;
             job_start(s, j, cmd->from);
-            job_update(s, j);
+            send_job_update(s, j);
             break;
         default:
             CHECK(false, "command %u is not for sending", cmd->type);
@@ -520,182 +452,6 @@ void sending_broken(struct sending *s, uint32_t peer)
 }
 
 /* messages */
-
-struct fill {
-    struct send_batch *b;
-    uint64_t room;          /* bytes of the message, headers included */
-    uint64_t window;        /* bytes that may be in flight besides; never less
-                               than room */
-    bool large;             /* the message may be one unit beyond `room` */
-    uint32_t units, places; /* unit x field at the peer, piece x field here */
-    bool alone; /* the last segment is to be the message's only one */
-};
-
-/* Cuts the pieces down to `rows` rows; returns how many pieces are left. */
-static uint32_t pieces_cut(struct piece *pieces, uint32_t n, uint32_t rows)
-{
-    uint32_t i = 0;
-
-    for (; i < n && rows > 0; i++) {
-        pieces[i].rows = min_u32(pieces[i].rows, rows);
-        rows -= pieces[i].rows;
-    }
-    return i;
-}
-
-/* Returns the most rows, up to `rows`, that end at a unit's end or are all. */
-static uint32_t whole_units(
-    const struct send_job *j, uint32_t all, uint64_t rows)
-{
-    uint64_t end = j->cursor + rows;
-
-    if (rows >= all)
-        return all;
-    end -= end % j->unit_rows;
-    return end > j->cursor ? (uint32_t)(end - j->cursor) : 0;
-}
-
-/* Returns the rows of j that fit into what is left of the message. */
-static uint32_t rows_fit(const struct fill *f, const struct send_job *j,
-    const struct sending_pool *p, uint32_t all)
-{
-    const struct send_batch *b = f->b;
-    uint64_t used = SEGMENT_HEADER + (b->count + 1) * SEGMENT_BYTES + b->bytes;
-    uint64_t rows = f->room > used ? (f->room - used) / p->row_bytes : 0;
-    uint64_t units =
-        min_u32(SEGMENT_UNITS_MAX, (SEND_IOV_MAX - f->units) / p->fields);
-    uint32_t take = whole_units(j, all, min_u64(rows, units * j->unit_rows));
-
-    if (take > 0 || b->count > 0)
-        return take;
-    /* Not even one unit fits an empty message: it goes alone, as a large one.
-     */
-    take = min_u32(all, j->unit_rows - j->cursor % j->unit_rows);
-    return f->large && (uint64_t)take * p->row_bytes <= f->window ? take : 0;
-}
-
-/* Returns the same where only the rows' place goes into the message. A segment
- * has few bytes, so that the peer can serve other rooms in between. */
-static uint32_t rows_fit_copy(
-    const struct send_job *j, const struct sending_pool *p, uint32_t all)
-{
-    uint64_t rows = min_u64(COPY_BYTES_MAX / p->row_bytes,
-        (uint64_t)SEGMENT_UNITS_MAX * j->unit_rows);
-    uint32_t take = whole_units(j, all, rows);
-
-    return take > 0 ? take
-                    : min_u32(all, j->unit_rows - j->cursor % j->unit_rows);
-}
-
-/* Returns the most pieces that one more segment of the job may have. */
-static uint32_t pieces_fit(const struct fill *f, const struct send_job *j,
-    const struct sending_pool *p)
-{
-    const struct send_batch *b = f->b;
-    uint32_t n = min_u32(
-        PIECES_MAX / 2, (uint32_t)ARRAY_LEN(b->pieces) - b->pieces_count);
-    uint64_t used;
-
-    if (!j->copy)
-        return min_u32(n, (SEND_IOV_MAX - f->places) / p->fields);
-    used = SEGMENT_HEADER + (b->count + 1) * SEGMENT_BYTES + b->bytes +
-           SEGMENT_SOURCE;
-    if (b->count == 0) /* the smallest message has room for all of them */
-        return n;
-    return (uint32_t)min_u64(
-        n, f->room > used ? (f->room - used) / PIECE_BYTES : 0);
-}
-
-enum cut { CUT_DONE, CUT_FULL, CUT_NEVER };
-
-/* True if the rows at the first of the pieces are to be a message of their own;
- * the others are cut off then. */
-static bool cut_alone(const struct sending_pool *p, const struct send_job *j,
-    uint32_t all, uint32_t *take, struct piece *pieces, uint32_t *n)
-{
-    uint32_t rows =
-        *n > 0 ? whole_units(j, all, min_u32(*take, pieces[0].rows)) : 0;
-
-    if (p->alone == 0 || p->fields != 1 ||
-        (uint64_t)rows * p->row_bytes < p->alone)
-        return false;
-    *take = min_u32(rows, pieces[0].rows);
-    *n = pieces_cut(pieces, *n, *take);
-    return true;
-}
-
-/* Appends one segment of j to the message and moves the cursor. CUT_FULL: the
- * message has no room for it. CUT_NEVER: no unit of it is in few enough pieces.
- */
-static enum cut job_cut(struct sending *s, struct send_job *j, struct fill *f)
-{
-    const struct send_pool *p = &s->pools[j->pool];
-    struct send_batch *b = f->b;
-    struct segment *seg = &b->segments[b->count];
-    struct piece *at = &b->pieces[b->pieces_count];
-    uint32_t all = job_rows(s, j), max = pieces_fit(f, j, &p->is), n, got;
-    uint32_t take =
-        j->copy ? rows_fit_copy(j, &p->is, all) : rows_fit(f, j, &p->is, all);
-
-    if (take == 0 || max == 0)
-        return CUT_FULL;
-    got = runs_pieces(&p->runs, &j->at, (struct run_at){j->head, 0}, j->cursor,
-        take, at, max, &n);
-    if (got < take) { /* too many pieces: fewer rows, in whole units */
-        take = whole_units(j, all, got);
-        n = pieces_cut(at, n, take);
-    }
-    f->alone = !j->copy && s->peers[j->peer].reads != SEND_READS_NOT &&
-               cut_alone(&p->is, j, all, &take, at, &n);
-    if (take == 0 || (f->alone && b->count > 0))
-        return b->count > 0 ? CUT_FULL : CUT_NEVER;
-    CHECK(take <= all && n <= max, "%u of %u rows in %u of %u pieces", take,
-        all, n, max);
-    *seg = (struct segment){j->room, j->generation, j->attempt, j->cursor, take,
-        j->total, take * p->is.row_bytes, SEGMENT_ALL};
-    b->from[b->count].pool = (uint16_t)j->pool;
-    b->from[b->count].pieces = (uint16_t)n;
-    b->from[b->count].slot = (uint32_t)(j - s->jobs);
-    b->from[b->count].generation = j->generation;
-    b->count++;
-    b->pieces_count += n;
-    if (j->copy) {
-        b->bytes += SEGMENT_SOURCE + n * PIECE_BYTES;
-    } else {
-        b->bytes += seg->bytes;
-        f->units += div_up(take, j->unit_rows) * p->is.fields;
-        f->places += n * p->is.fields;
-    }
-    j->in_flight++;
-    j->cursor += take;
-    return CUT_DONE;
-}
-
-/* Fills the message with segments of the endpoint's jobs, in turns. */
-static void fill(struct sending *s, uint32_t e, struct fill *f)
-{
-    struct send_ep *ep = &s->eps[e];
-    struct send_job *j;
-
-    while (f->b->count < SEGMENTS_MAX &&
-           (j = LIST_FIRST(&ep->jobs, struct send_job, node))) {
-        enum cut cut;
-
-        if (f->b->count == 0)
-            f->b->copy = j->copy;
-        else if (f->b->copy != j->copy)
-            return; /* a message is of one kind; the next one is this job's */
-        cut = job_cut(s, j, f);
-        if (cut == CUT_FULL)
-            return;
-        list_remove(&j->node); /* its next turn is after all others' */
-        j->stuck = cut == CUT_NEVER;
-        job_seek(s, j);
-        job_update(s, j);
-        if (f->alone)
-            return;
-    }
-}
 
 static uint32_t message_take(
     struct sending *s, const struct send_batch *b, uint32_t e)
@@ -739,7 +495,7 @@ bool sending_next(struct sending *s, struct send_batch *b, uint32_t *token)
         b->count = 0;
         b->bytes = 0;
         b->pieces_count = 0;
-        fill(s, e, &f);
+        send_fill(s, e, &f);
         list_remove(&ep->node);
         if (b->count == 0)
             continue; /* ready again when a message of it is done */

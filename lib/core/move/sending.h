@@ -5,8 +5,9 @@
  * A job is one destination slot. An endpoint is one data address of one peer.
  * The jobs of an endpoint take turns, one segment each, inside its byte window,
  * so that a huge room does not delay small ones; small segments travel together
- * in one message. To a peer that maps our pool a message only says where the
- * rows lie. A job walks the parts that belong to this shard in ascending order.
+ * in one message, without large ones, which carriers let it overtake. To a peer
+ * that maps our pool a message only says where the rows lie. A job walks the
+ * parts that belong to this shard in ascending order.
  *
  * A unit has to lie in few source blocks: unit_rows <= 15 x block_rows of the
  * source pool; otherwise the job is never sent (sending_unit_ok). */
@@ -32,6 +33,8 @@ struct sending_pool { /* row_bytes 0: layout not known yet */
 #define SEND_LARGE_EP      4   /* of those, larger than a segment: one unit */
 #define SEND_IOV_MAX       512 /* places of a message, at either end */
 #define SEND_CARRIER_ROOM  512 /* bytes of a message that the carrier needs */
+/* Bytes of a message of small segments, headers included. */
+#define SEND_SMALL_BYTES (64u << 10)
 
 /* One data message: segments, and per segment where its rows lie. */
 struct send_batch {

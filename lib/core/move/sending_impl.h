@@ -1,0 +1,96 @@
+/* sending_impl.h - what sending.c and sending_cut.c share: the state, and a
+ * job's place in it. */
+#ifndef MMX_CORE_MOVE_SENDING_IMPL_H
+#define MMX_CORE_MOVE_SENDING_IMPL_H
+
+#include "core/move/sending.h"
+
+#include "base/list.h"
+#include "core/move/runs.h"
+
+struct send_pool {
+    struct sending_pool is;
+    struct runs runs;
+};
+
+struct send_job {
+    struct list node; /* on its endpoint's jobs */
+    uint64_t generation, room;
+    uint64_t held; /* rows in the chain of runs */
+    uint32_t attempt, peer, pool, unit_rows, part_rows, total;
+    uint32_t cursor, limit; /* rows [cursor, limit) may go: ours of them */
+    uint32_t endpoint;      /* of the cursor's part; NONE: no part is left */
+    uint32_t head, tail;    /* chain of runs; head NONE: empty */
+    struct run_at at;       /* in the chain; where the cursor was */
+    uint32_t breaks;        /* of the peer, when this attempt began */
+    uint32_t in_flight;     /* segments in messages not done */
+    uint32_t closes;        /* SEND_CLOSEs not answered */
+    bool open;
+    bool stuck; /* never sent: sending_unit_ok, or a unit in too many pieces */
+    bool copy;  /* the peer copies the rows itself */
+};
+
+struct send_ep {
+    struct list node; /* on ready */
+    struct list jobs;
+    uint64_t in_flight; /* bytes */
+    uint32_t messages, large;
+};
+
+struct send_peer {
+    uint32_t addresses, segment_bytes, breaks;
+    uint32_t messages; /* handed out and not done */
+    uint8_t reads;     /* enum send_reads */
+    bool open;
+};
+
+struct send_message {
+    uint64_t bytes;
+    uint32_t endpoint, count;
+    uint32_t next; /* free */
+    bool busy, large;
+    struct send_ref {
+        uint64_t generation;
+        uint32_t slot;   /* NONE: done */
+        uint32_t closes; /* SEND_CLOSEs that wait for it, of an older use */
+    } refs[SEGMENTS_MAX];
+};
+
+struct sending {
+    struct list ready;
+    struct send_pool *pools;
+    struct send_job *jobs;
+    struct send_ep *eps;
+    struct send_peer *peers;
+    struct send_message *messages;
+    uint32_t pools_count, slots, peers_count, shard, shards;
+    uint32_t window, widened, segment_bytes;
+    uint32_t per_peer; /* endpoints of one peer */
+    uint32_t free, active;
+    uint32_t share;    /* messages that each open peer may always have out */
+    uint32_t reserved; /* of the free ones: what open peers lack of theirs */
+};
+
+/* Returns the rows that may go now, from the cursor on, in one part. */
+uint32_t send_job_rows(const struct sending *s, const struct send_job *j);
+/* Moves the cursor to the next row that is in a part of this shard. */
+void send_job_seek(struct sending *s, struct send_job *j);
+/* Queues the job at its endpoint iff rows of it may go. */
+void send_job_update(struct sending *s, struct send_job *j);
+
+/* A message that is being made, and what it may have. */
+struct fill {
+    struct send_batch *b;
+    uint64_t room;          /* bytes of the message, headers included */
+    uint64_t window;        /* bytes that may be in flight besides; never less
+                               than room */
+    bool large;             /* the message may be one unit beyond `room` */
+    bool small;             /* it is one of small segments */
+    uint32_t units, places; /* unit x field at the peer, piece x field here */
+    bool alone; /* the last segment is to be the message's only one */
+};
+
+/* Fills the message with segments of endpoint e's jobs, in turns. */
+void send_fill(struct sending *s, uint32_t e, struct fill *f);
+
+#endif
