@@ -27,6 +27,15 @@
 #define DATA_CARRIERS_MAX    4
 #define DATA_MUX_ADDRESS_MAX 16384
 #define STREAMS_CHOSEN       8 /* the most that a carrier chooses */
+/* Payload of a message that large ones of its endpoint are not to hold up. */
+#define DATA_SMALL (64u * 1024)
+
+/* Returns the number of connections that a TCP carrier with `addresses` in all
+ * takes of a peer; configured: transfer.streams. */
+static inline uint32_t data_streams(uint32_t configured, uint32_t addresses)
+{
+    return configured ? configured : min_u32(STREAMS_CHOSEN + addresses, 64);
+}
 
 struct data_ops;
 

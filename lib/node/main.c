@@ -149,8 +149,8 @@ static void end(void)
  * and as many again for connections that have not greeted yet. */
 static uint64_t descriptors_needed(void)
 {
-    uint64_t streams =
-        conf.transfer_streams ? conf.transfer_streams : STREAMS_CHOSEN;
+    uint64_t streams = data_streams(
+        (uint32_t)conf.transfer_streams, (uint32_t)conf.transfer_shards);
 
     return 64 + 3 * (uint64_t)share_connections(&conf) +
            8 * share_peers(&conf) +

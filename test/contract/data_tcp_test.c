@@ -447,16 +447,21 @@ struct wide {
 
 #define WIDE_STALL_MS 10000 /* the kernel's own limit, too */
 
-static void wide_open(struct wide *w)
+static void wide_open_by(struct wide *w, const struct data_ops *ops)
 {
     struct data_conf c = side_conf();
 
     c.stall_ms = WIDE_STALL_MS;
-    side_open_with(&w->a, side_streams(), &c);
-    side_open_with(&w->b, side_streams(), &c);
+    side_open_with(&w->a, ops, &c);
+    side_open_with(&w->b, ops, &c);
     T_OK(tcp_place_get(data_tcp.place(w->a.d), &w->place));
     w->a.any_bytes = true;
     w->p = calloc(1, MIB);
+}
+
+static void wide_open(struct wide *w)
+{
+    wide_open_by(w, side_streams());
 }
 
 static void wide_connect(struct wide *w)
@@ -626,6 +631,71 @@ TEST(one_connection_that_breaks_breaks_the_endpoint)
     T_ERR(side_post(&w.b, 0, 41, w.p, 8), ERR_PEER_LOST);
     data_tcp.disconnect(w.b.d, 0);
     close(fd);
+    wide_close(&w);
+}
+
+/* small messages beside large ones, where the carrier chooses the streams */
+
+#define SMALL_ID (SIDE_IDS - 1)
+
+static void auto_open(struct wide *w)
+{
+    wide_open_by(w, &data_tcp);
+    T_EQ_U64(w->place.streams, STREAMS_CHOSEN + 1);
+    wide_connect(w);
+}
+
+/* Posts large messages from id `from` on until the kernel has taken all it can.
+ * Returns the next id. */
+static uint32_t wide_clog(struct wide *w, uint32_t from)
+{
+    while (from - w->b.done_count < 8) {
+        T_EQ_U64(wide_post(w, from, 4), 4);
+        from += 4;
+        side_settle(&w->b, NULL);
+    }
+    return from;
+}
+
+TEST(a_small_message_overtakes_large_ones)
+{
+    struct wide w;
+    uint32_t posted;
+
+    auto_open(&w);
+    T_EQ_U64(wide_post(&w, 0, 2), 2);
+    side_until(&w.b, &w.a, &w.a.fetched_count, 1);
+    T_EQ_U64(wide_post(&w, 2, 1), 1); /* the first when it was connected */
+    side_until(&w.b, &w.a, &w.a.fetched_count, 3);
+    side_settle(&w.b, &w.a);
+    T_EQ_U64(descriptors(), 4);
+    posted = wide_clog(&w, 3);
+    T_OK(side_post(&w.b, 0, SMALL_ID, w.p, DATA_SMALL));
+    side_settle(&w.b, NULL);
+    T_EQ_U64(w.b.done[SMALL_ID], 1);
+    while (!w.a.arrived[SMALL_ID])
+        (void)side_turn(&w.a, NULL);
+    T_CHECK(w.a.fetched_count < posted - 1, "%u of %u large ones came first",
+        w.a.fetched_count, posted);
+    side_until(&w.b, &w.a, &w.b.done_count, posted + 1);
+    T_EQ_U64(w.b.broken_count, 0);
+    wide_close(&w);
+}
+
+/* The number of connections that the peer takes is kept to. */
+TEST(one_connection_is_for_all_sizes_where_one_was_asked_for)
+{
+    struct wide w;
+
+    wide_open_by(&w, &data_tcp);
+    w.place.streams = 1;
+    wide_connect(&w);
+    T_EQ_U64(wide_post(&w, 0, 40), 40);
+    T_OK(side_post(&w.b, 0, SMALL_ID, w.p, KIB));
+    side_until(&w.b, &w.a, &w.b.done_count, 41);
+    T_EQ_U64(wide_post(&w, 40, 1), 1);
+    side_until(&w.b, &w.a, &w.b.done_count, 42);
+    T_EQ_U64(descriptors(), 2);
     wide_close(&w);
 }
 

@@ -76,7 +76,8 @@ static enum err data_tcp_connect(
         .end = carrier_end(&d->c, i), .place = place, .key = key};
     ep->most = d->c.conf.streams ? d->c.conf.streams : STREAMS_CHOSEN;
     ep->most = div_up(min_u32(ep->most, place.streams), place.of);
-    ep->streams = calloc(ep->most, sizeof(*ep->streams));
+    ep->places = d->c.conf.streams ? ep->most : div_up(place.streams, place.of);
+    ep->streams = calloc(ep->places, sizeof(*ep->streams));
     memcpy(ep->hello, TCP_MAGIC, 4);
     memcpy(ep->hello + 4, place.token, TCP_TOKEN);
     e = ep->streams ? tcp_out_open(d, ep) : ERR_INTERNAL;
@@ -112,7 +113,7 @@ static enum err data_tcp_post(struct data *d, uint32_t i, struct span header,
     op->iov[0] = (struct iovec){op->frame, TCP_FRAME + header.len};
     op->at = 0;
     op->by = NONE;
-    tcp_out_posted(d, ep);
+    tcp_out_posted(d, ep, op);
     return OK;
 }
 
@@ -177,7 +178,7 @@ static void data_tcp_tick(struct data *d, uint64_t now_ns)
 {
     carrier_tick(d, now_ns);
     for (uint32_t i = 0; i < d->c.conf.endpoints_max; i++)
-        if (d->c.ends[i].open && d->eps[i].opened > 1)
+        if (d->c.ends[i].open && (d->eps[i].opened > 1 || d->eps[i].small))
             tcp_out_tick(d, &d->eps[i], now_ns);
     if (d->door)
         tcp_door_tick(d->door, now_ns);

@@ -355,7 +355,7 @@ static enum err begin(struct tcp_door *d)
     if (e != OK)
         return e;
     d->place.of = max_u32(d->data->addresses, 1);
-    d->place.streams = d->data->streams ? d->data->streams : STREAMS_CHOSEN;
+    d->place.streams = data_streams(d->data->streams, d->place.of);
     d->ins = calloc(d->data->inbound_max, sizeof(*d->ins));
     d->keys.of = calloc(max_u32(d->data->keys_max, 1), sizeof(*d->keys.of));
     d->keys.count = d->data->keys_max;

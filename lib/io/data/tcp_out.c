@@ -10,6 +10,11 @@
  * with the endpoint, the others when it first passes the turn on. A stream that
  * breaks breaks the endpoint, except one that never connected.
  *
+ * What the kernel has taken of a large room may be megabytes that wait for the
+ * network. So small messages have a stream of their own from the first large
+ * one on, where the number of streams is left to the carrier; it has no turn,
+ * and the invariant is that of the others.
+ *
  * Where the pair has a key (tcp_safe.h) a stream is connected once both ends
  * have proven it. An encrypted one copies what it sends into records of SEAL
  * bytes first: many small pieces share one, and pages that engines take away
@@ -48,13 +53,48 @@ static bool has_turn(const struct stream *st)
     return st == &st->ep->streams[st->ep->turn];
 }
 
+/* Returns stream k of the endpoint; NULL: it was never opened. */
+static struct stream *stream_at(const struct endpoint *ep, uint32_t k)
+{
+    bool there =
+        ep->streams && (k < ep->opened || (ep->small && k == ep->most));
+
+    return there ? &ep->streams[k] : NULL;
+}
+
+/* True if small messages of the endpoint have a stream of their own. */
+static bool small_apart(const struct endpoint *ep)
+{
+    return ep->small && ep->small->connected;
+}
+
 /* operations */
 
-/* True if the endpoint has a message that no stream has begun. */
-static bool unbegun(const struct endpoint *ep)
+/* True if the message goes by the stream for small ones. */
+static bool goes_apart(const struct endpoint *ep, const struct carrier_op *op)
 {
-    return !list_empty(&ep->end->ops) &&
-           LIST_ENTRY(ep->end->ops.prev, struct carrier_op, link)->by == NONE;
+    return small_apart(ep) && op->bytes <= DATA_SMALL;
+}
+
+/* True if this stream may begin the message. */
+static bool may_begin(const struct stream *st, const struct carrier_op *op)
+{
+    return op->by == NONE &&
+           (goes_apart(st->ep, op) ? st->small : has_turn(st));
+}
+
+/* True if there is a message that this stream may begin. */
+static bool unbegun(const struct stream *st)
+{
+    const struct list *ops = &st->ep->end->ops;
+
+    if (!small_apart(st->ep)) /* those that are begun come first */
+        return !list_empty(ops) &&
+               may_begin(st, LIST_ENTRY(ops->prev, struct carrier_op, link));
+    LIST_FOREACH (at, ops)
+        if (may_begin(st, LIST_ENTRY(at, struct carrier_op, link)))
+            return true;
+    return false;
 }
 
 static int pieces(
@@ -80,14 +120,14 @@ static int gather(struct stream *st, struct iovec *out, size_t *bytes)
             st->ep->hello + TCP_HELLO - st->hello_left, st->hello_left};
     if (st->op)
         n = pieces(st->op, out, n, bytes);
-    if (!has_turn(st))
+    if (!has_turn(st) && !st->small)
         return n;
     LIST_FOREACH (at, &st->ep->end->ops) {
         struct carrier_op *op = LIST_ENTRY(at, struct carrier_op, link);
 
         if (n == SEND_PLACES || *bytes >= most)
             break;
-        if (op->by == NONE)
+        if (may_begin(st, op))
             n = pieces(op, out, n, bytes);
     }
     return n;
@@ -99,7 +139,7 @@ static struct carrier_op *begin_next(struct stream *st)
     LIST_FOREACH (at, &st->ep->end->ops) {
         struct carrier_op *op = LIST_ENTRY(at, struct carrier_op, link);
 
-        if (op->by != NONE)
+        if (!may_begin(st, op))
             continue;
         op->by = (uint32_t)(st - st->ep->streams);
         st->op = op;
@@ -151,19 +191,24 @@ void tcp_out_close(struct data *d, uint32_t i)
 {
     struct endpoint *ep = &d->eps[i];
 
-    for (uint32_t k = 0; ep->streams && k < ep->opened; k++)
-        stream_close(&ep->streams[k]);
+    for (uint32_t k = 0; k < ep->places; k++)
+        if (stream_at(ep, k))
+            stream_close(&ep->streams[k]);
     free(ep->streams);
-    ep->streams = NULL;
+    ep->streams = ep->small = NULL;
     carrier_complete_all(&d->c, &ep->end->ops);
 }
 
 static void stream_ready(struct data *d, struct stream *st)
 {
-    if (st->connected && !st->blocked && !list_linked(&st->ready) &&
-        (st->hello_left > 0 || st->op ||
-            (st->seal && st->seal->at < st->seal->len) ||
-            (has_turn(st) && unbegun(st->ep))))
+    bool has = st->hello_left > 0 || st->op ||
+               (st->seal && st->seal->at < st->seal->len) || unbegun(st);
+
+    if (!has || !st->connected || st->blocked || list_linked(&st->ready))
+        return;
+    if (st->small)
+        list_push_head(&d->ready, &st->ready);
+    else
         list_push_tail(&d->ready, &st->ready);
 }
 
@@ -187,14 +232,18 @@ static enum err stream_prepare(struct data *d, struct stream *st)
     return OK;
 }
 
-enum err tcp_out_open(struct data *d, struct endpoint *ep)
+/* Opens streams[k]. */
+static enum err stream_open(struct data *d, struct endpoint *ep, uint32_t k)
 {
-    uint32_t k = ep->opened++, index = (uint32_t)(ep - d->eps);
+    uint32_t index = (uint32_t)(ep - d->eps);
     struct stream *st = &ep->streams[k];
     enum err e;
 
-    *st = (struct stream){
-        .ep = ep, .fd = -1, .blocked = true, .hello_left = TCP_HELLO};
+    *st = (struct stream){.ep = ep,
+        .fd = -1,
+        .blocked = true,
+        .small = k == ep->most,
+        .hello_left = TCP_HELLO};
     list_init(&st->ready);
     e = tcp_connect(
         &ep->place, k % ep->place.rails, d->c.conf.buffer_bytes, &st->fd);
@@ -210,6 +259,19 @@ enum err tcp_out_open(struct data *d, struct endpoint *ep)
         return OK;
     stream_close(st);
     return ERR_INTERNAL;
+}
+
+enum err tcp_out_open(struct data *d, struct endpoint *ep)
+{
+    return stream_open(d, ep, ep->opened++);
+}
+
+/* Opens a stream for small messages, with the first one that is not small. */
+static void open_small(struct data *d, struct endpoint *ep)
+{
+    ep->small = &ep->streams[ep->most];
+    if (stream_open(d, ep, ep->most) != OK)
+        log_debug("tcp: small messages go with the others");
 }
 
 /* Passes the turn on to the next stream whose socket takes bytes, if there is
@@ -281,7 +343,7 @@ static void fill(struct data *d, struct stream *st)
     CHECK(seal->at == seal->len, "%zu bytes of a record are not sent",
         seal->len - seal->at);
     seal->at = seal->len = 0;
-    while (seal->len < SEAL && (st->op || (has_turn(st) && unbegun(st->ep)))) {
+    while (seal->len < SEAL && (st->op || unbegun(st))) {
         struct carrier_op *op = st->op ? st->op : begin_next(st);
         struct iovec *v = &op->iov[op->at];
         size_t room = SEAL - seal->len;
@@ -357,9 +419,13 @@ static void stream_send(struct data *d, struct stream *st)
     stream_ready(d, st);
 }
 
-void tcp_out_posted(struct data *d, struct endpoint *ep)
+void tcp_out_posted(
+    struct data *d, struct endpoint *ep, const struct carrier_op *op)
 {
-    stream_ready(d, &ep->streams[ep->turn]);
+    if (op->bytes > DATA_SMALL && !ep->small && ep->streams->connected &&
+        ep->most < ep->places)
+        open_small(d, ep);
+    stream_ready(d, goes_apart(ep, op) ? ep->small : &ep->streams[ep->turn]);
 }
 
 unsigned tcp_out_send(struct data *d)
@@ -401,9 +467,9 @@ static void first_connected(struct data *d, struct endpoint *ep)
 
     tcp_name(ep->streams->fd, ep->name, sizeof(ep->name));
     if (d->c.conf.streams == 0)
-        ep->most = min_u32(
-            ep->most, max_u32(div_up(tcp_streams_of(ep->name), ep->place.of),
-                          ep->place.rails));
+        ep->most = min_u32(min_u32(ep->most, max_u32(ep->places, 2) - 1),
+            max_u32(div_up(tcp_streams_of(ep->name), ep->place.of),
+                ep->place.rails));
     n = strlen(ep->name);
     if (ep->most > 1)
         n += (size_t)snprintf(
@@ -440,11 +506,9 @@ void tcp_out_event(struct data *d, uint32_t index, uint32_t events)
     struct endpoint *ep = &d->eps[index / TCP_STREAMS];
     struct stream *st;
 
-    if (!ep->streams || index % TCP_STREAMS >= ep->opened)
+    st = stream_at(ep, index % TCP_STREAMS);
+    if (!st || st->fd < 0)
         return; /* of a connection closed in this turn */
-    st = &ep->streams[index % TCP_STREAMS];
-    if (st->fd < 0)
-        return;
     if (!st->connected && st->safe) {
         if (!stream_prove(d, st, events))
             return;
@@ -459,7 +523,7 @@ void tcp_out_event(struct data *d, uint32_t index, uint32_t events)
         first_connected(d, ep);
     st->connected = true;
     st->blocked = false;
-    if (!has_turn(st) &&
+    if (!has_turn(st) && !st->small &&
         (!ep->streams[ep->turn].connected || ep->streams[ep->turn].blocked)) {
         ep->turn = (uint32_t)(st - ep->streams);
         ep->taken = 0;
@@ -469,10 +533,10 @@ void tcp_out_event(struct data *d, uint32_t index, uint32_t events)
 
 void tcp_out_tick(struct data *d, struct endpoint *ep, uint64_t now_ns)
 {
-    for (uint32_t k = 0; ep->streams && k < ep->opened; k++) {
-        struct stream *st = &ep->streams[k];
+    for (uint32_t k = 0; k < ep->places; k++) {
+        struct stream *st = stream_at(ep, k);
 
-        if (!st->op)
+        if (!st || !st->op)
             continue;
         if (st->quiet_since_ns == 0)
             st->quiet_since_ns = now_ns;

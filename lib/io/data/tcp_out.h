@@ -22,6 +22,7 @@ struct stream {
     uint64_t quiet_since_ns; /* as of carrier_end, of op */
     int fd;                  /* -1: closed, or not opened */
     bool connected, blocked; /* connected: and proven, where there is a key */
+    bool small;              /* for messages of DATA_SMALL bytes at most */
     uint32_t hello_left;
     struct tcp_safe *safe; /* until it has proven; then if it encrypts */
     struct seal *seal;     /* where it encrypts */
@@ -29,10 +30,14 @@ struct stream {
 
 struct endpoint {
     struct carrier_end *end;
-    struct stream *streams; /* `most`; NULL: the endpoint is closed */
+    /* For messages of any size `most`, of which some are open, and behind them
+     * one for small ones. NULL: the endpoint is closed. */
+    struct stream *streams;
+    uint32_t places; /* length of streams[] */
     uint32_t most, opened;
-    uint32_t turn;  /* of streams: takes messages that none has begun */
-    uint64_t taken; /* by that one in its turn */
+    struct stream *small; /* NULL: not opened */
+    uint32_t turn;        /* of streams: takes messages that none has begun */
+    uint64_t taken;       /* by that one in its turn */
     struct tcp_place place;
     uint8_t hello[TCP_HELLO];
     struct tcp_key key; /* of its next connect(), and since */
@@ -57,8 +62,9 @@ MUST_CHECK enum err tcp_out_open(struct data *d, struct endpoint *ep);
 void tcp_out_close(struct data *d, uint32_t i);
 /* Handles an event of a stream: index is endpoint x TCP_STREAMS + stream. */
 void tcp_out_event(struct data *d, uint32_t index, uint32_t events);
-/* Notes that the endpoint has a message more. */
-void tcp_out_posted(struct data *d, struct endpoint *ep);
+/* Notes that the endpoint has this message more. */
+void tcp_out_posted(
+    struct data *d, struct endpoint *ep, const struct carrier_op *op);
 /* Sends what is due; returns the number of streams that had something. */
 unsigned tcp_out_send(struct data *d);
 /* Breaks endpoints of which one stream stalls while others go on. */

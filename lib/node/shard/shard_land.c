@@ -44,9 +44,7 @@ static struct landing_pool pool_of(const struct shard_pool *p)
 /* Returns the number of data connections that a peer may have here. */
 static uint32_t inbound_each(const struct shard_conf *c)
 {
-    uint32_t streams = c->data.streams ? c->data.streams : STREAMS_CHOSEN;
-
-    return div_up(streams, c->count);
+    return div_up(data_streams(c->data.streams, c->count), c->count);
 }
 
 static uint32_t inbound_max(const struct shard_conf *c)

@@ -26,6 +26,7 @@ static struct log_rate refusals =
 #define ALONE_BYTES (32u << 10)
 
 _Static_assert(SEND_IOV_MAX <= DATA_IOV_MAX, "a batch fits into one message");
+_Static_assert(SEND_SMALL_BYTES <= DATA_SMALL, "small ones go as small ones");
 
 static struct sending_pool pool_of(const struct shard_pool *p)
 {
