@@ -190,10 +190,13 @@ static void write_conf(
         die("%s: %s", path, strerror(errno));
     fprintf(f, "name: bench-%s-%u\nlog: warn\nsocket:\n  path: %s\n",
         role == ENC ? "enc" : "lang", i, sock);
+    if (!opt.keys)
+        fprintf(f, "insecure: true\n");
+    /* In valgrind everything takes that much longer. */
+    fprintf(f, "control:\n  heartbeat: %s\n  lost_after: %s\n",
+        w->valgrind ? "60s" : "1s", w->valgrind ? "60s" : "500ms");
     if (opt.keys)
-        fprintf(f, "control:\n  keys: [%s]\n", bench_key());
-    else
-        fprintf(f, "insecure: true\n%s", role == ENC ? "control:\n" : "");
+        fprintf(f, "  keys: [%s]\n", bench_key());
     if (role == ENC)
         fprintf(f, "  listen: tcp://127.0.0.1:%u\n", ports[enc]);
     else
@@ -201,8 +204,8 @@ static void write_conf(
             "peers:\n  - name: bench-enc-%u\n"
             "    address: tcp://127.0.0.1:%u\n",
             enc, ports[enc]);
-    if (w->valgrind) /* in which everything takes that much longer */
-        fprintf(f, "timeouts:\n  retry: 3s\n%s",
+    if (w->valgrind)
+        fprintf(f, "timeouts:\n  retry: 3s\n  hello: 60s\n%s",
             role == ENC ? "" : "  unreachable: 60s\n");
     fprintf(f, "transfer:\n  shards: %u\n  same_host: %s\n", world_shards(w, i),
         w->copy ? "copy" : "off");
