@@ -11,6 +11,7 @@ STALL_S = 3
 GREETING = (b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00"
             + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31))
 MAGIC = 0x50584D4D
+STATE, NACK = 12, 13  # kinds of frames
 HEADER = struct.Struct("<IBBHIIQQQQ")
 
 
@@ -32,6 +33,14 @@ def hello(name="raw", role=2, answer=0, from_epoch=5):
         + text(name) + text("") + text("raw") \
         + struct.pack("<II", 0, 0) + text("") + struct.pack("<QI", 0, 0)
     return frame(1, body, room=0, generation=0, from_epoch=from_epoch)
+
+
+def init(room, to_epoch, from_epoch=5):
+    """Asks for a room that is not announced."""
+    body = struct.pack("<QIIIIIHBBI", 1, 0, 0, 0, 1, 1, 1, 0, 0, 1000) \
+        + bytes(32)
+    return frame(2, body, room=room, generation=room, from_epoch=from_epoch,
+                 to_epoch=to_epoch)
 
 
 def part(data, more=False):
@@ -65,24 +74,26 @@ def shake(s, kind, identity=b""):
 
 
 class Dealer:
-    def __init__(self, address, identity=b""):
+    def __init__(self, address, identity=b"", own=""):
         host, port = address.replace("tcp://", "").rsplit(":", 1)
         self.s = socket.create_connection(
-            (host.strip("[]"), int(port)), LIMIT)
+            (host.strip("[]"), int(port)), LIMIT,
+            (own, 0) if own else None)
         shake(self.s, b"DEALER", identity)
 
     def send(self, data, more=False):
         self.s.sendall(part(data, more))
 
     def answer(self, kind):
-        """Reads until a frame of this kind came."""
+        """Reads until a frame of this kind came. Returns the sender's epoch."""
         got = b""
         mark = struct.pack("<IBB", MAGIC, 1, kind)
-        while mark not in got:
+        while mark not in got or len(got) < got.index(mark) + HEADER.size:
             more = self.s.recv(65536)
             if not more:
                 raise ConnectionError("ended")
             got += more
+        return HEADER.unpack_from(got, got.index(mark))[6]
 
     def ended(self):
         """Reads until the daemon ends the connection; false: it does not."""

@@ -12,7 +12,8 @@ import unittest
 
 from engine import LIMIT
 from pair import BUILD, Case, eventually, free_port, sanitized
-from rawpeer import PING, Dealer, cut, frame, hello, part, pour, shake
+from rawpeer import (NACK, PING, STATE, Dealer, cut, frame, hello, init, part,
+                     pour, shake)
 
 MIB = 1 << 20
 # Frames of a message, which take far longer to look at than to send.
@@ -173,6 +174,26 @@ class Strangers(Case):
         enc, lm = self.engines(e, d)
         self.deliver(enc, lm, 1, 300)
         self.assertEqual(e.stats()["peers_given_up"], 1)
+        for raw in names:
+            raw.close()
+
+    def test_names_of_one_address_leave_places_to_others(self):
+        # All of them have a room that is never announced, so none is idle;
+        # they answer no heartbeat.
+        e = self.world.encoded(limits={"peers": 8},
+                               control={"heartbeat": "60s"})
+        names = [Dealer(e.address, own="127.0.0.2") for _ in range(9)]
+        for n, raw in enumerate(names):
+            raw.send(hello(f"name{n}", from_epoch=5 + n))
+            if n == 8:
+                raw.answer(NACK)
+                break
+            raw.send(init(1000 + n, raw.answer(1), from_epoch=5 + n))
+            raw.answer(STATE)
+        d = self.world.langd([e], timeouts={"unreachable": "60s"})
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        self.assertEqual(e.stats()["peers_given_up"], 0)
         for raw in names:
             raw.close()
 
