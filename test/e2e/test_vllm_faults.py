@@ -562,6 +562,25 @@ class Gone(VllmCase):
         other.done(77)
         other.release(77)
 
+    def test_a_room_of_another_count_is_not_loaded(self):
+        """Its offer says the picture's: more or fewer rows end vLLM."""
+        self.start(ranks=1)
+        other = self.world.engine(self.e)
+        for room, rows in ((77, 200), (78, 400)):
+            key = self.consumer.scheduler.settings.key(f"cat{room}")
+            other.announce(room, rows, rows, key=key)
+            other.granted(room)
+            other.commit(room, 0, rows, final=True)
+            r = Request(f"r{room}", (f"cat{room}", 300))
+            r.ec_transfer_params = {f"cat{room}": {
+                "encoder": self.e.address, "room": str(room), "rows": 300}}
+            self.consumer.admit(r)
+            self.consumer.step(r)
+            self.assertEqual(self.consumer.encoded.pop(), f"cat{room}")
+            self.consumer.finish(r)
+            other.release(room)
+        self.d.all_free()
+
     def test_a_second_encoder_is_tried_first(self):
         self.start()
         other = self.world.encoded("enc1", fields=self.FIELDS)
