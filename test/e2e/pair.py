@@ -5,6 +5,7 @@ is started here is ended here, by its process id."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -137,13 +138,16 @@ class Daemon:
         return self
 
     def wait_ready(self) -> None:
+        waits = itertools.count(1)  # longer each time, for a slow machine
+
         def connects():
             if self.process.poll() is not None:
                 raise AssertionError(
                     f"{self.name} ended with {self.process.returncode}:\n"
                     f"{self.tail()}")
             try:
-                mmx.connect(self.role, self.socket, timeout=0.2).close()
+                mmx.connect(self.role, self.socket,
+                            timeout=0.2 * next(waits)).close()
                 return True
             except mmx.errors.DaemonLost:
                 return False
