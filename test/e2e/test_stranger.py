@@ -184,6 +184,17 @@ class Strangers(Attacked):
                 thread.join()
             self.one()
 
+
+class Handshakes(Attacked):
+    counted = Strangers.counted
+
+    def setUp(self):
+        super().setUp()
+        # Far fewer places than slow() has connections, however slowly these
+        # come in.
+        self.e, self.d = self.pair(encoded={"limits": {"peers": 16}}, **BEAT)
+        self.begin(self.e, int(self.e.address.rsplit(":", 1)[1]))
+
     def test_a_slow_handshake(self):
         with self.measured("slow handshakes"):
             self.until(lambda: self.slow(CURVE + HELLO))
