@@ -65,25 +65,31 @@ TEST(a_refusal_says_whose_limit_it_is)
                    " (limits.reserve: 25% more)");
 }
 
+/* Has a place, and no room. */
+static void idles(struct rig *e, uint64_t host, uint32_t link)
+{
+    char name[16];
+
+    snprintf(name, sizeof(name), "idle%u", link);
+    e->host = host;
+    brain_hello(e, link, name, 100 + link);
+    T_TRUE(!brain_said(e, PEER_NACK, 0));
+}
+
 TEST(an_address_without_a_place_to_come_gives_up_its_own_idle_names)
 {
     struct rig *e = many();
-    struct event ev = {.type = EV_LINK_DOWN, .link = 3};
 
-    T_EQ_U64(come(e, 1, 0, 16), 16);
+    T_EQ_U64(come(e, 1, 0, 15), 15);
+    idles(e, 1, 15);
     T_EQ_U64(come(e, 2, 20, 2), 2);
-    e->host = 2;
-    brain_hello(e, 30, "idle", 7);
-    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
-    e->host = 3;
-    brain_hello(e, 30, "idle", 7);
-    T_TRUE(!brain_said(e, PEER_NACK, 0));
-    brain_pass(e, 10000); /* it is another's, and not theirs to have */
-    T_EQ_U64(come(e, 1, 17, 1), 0);
-    rig_step(e, &ev);
-    brain_pass(e, 20000); /* the room of l3 has ended with it */
+    idles(e, 3, 30);
+    T_EQ_U64(come(e, 1, 17, 1), 0); /* it is idle for 5 s at least */
+    brain_pass(e, 10000);
     T_EQ_U64(come(e, 1, 17, 1), 1);
-    T_EQ_STR(brain_text(e, "peers", "state", 18), "up");
+    brain_pass(e, 10000);
+    T_EQ_U64(come(e, 1, 18, 1), 0); /* that one is another's */
+    T_EQ_U64(brain_stat(e, "peers_given_up"), 1);
 }
 
 TEST(where_none_holds_more_than_others_all_of_them_come)
@@ -94,4 +100,49 @@ TEST(where_none_holds_more_than_others_all_of_them_come)
     for (uint32_t i = 0; i < 20; i++)
         in += comes(e, 1 + i, i);
     T_EQ_U64(in, 19);
+}
+
+/* Its rooms would end, which a short absence is none of. */
+TEST(a_name_that_is_away_is_not_taken_from_another_address)
+{
+    struct event ev = {.type = EV_LINK_DOWN};
+    struct rig *e = many();
+
+    T_EQ_U64(come(e, 1, 0, 1), 1);
+    rig_step(e, &ev);
+    e->host = 2;
+    brain_hello(e, 1, "l0", 7);
+    T_EQ_U64(brain_said(e, PEER_NACK, 0)->nack.reason, ERR_BUSY);
+    T_EQ_U64(brain_stat(e, "peers_lost"), 0);
+    brain_pass(e, 1000); /* control.lost_after is 500 ms */
+    brain_hello(e, 1, "l0", 7);
+    T_EQ_U64(brain_said_count(e, PEER_NACK), 0);
+}
+
+TEST(a_restart_at_its_own_address_takes_it_at_once)
+{
+    struct event ev = {.type = EV_LINK_DOWN};
+    struct rig *e = many();
+
+    T_EQ_U64(come(e, 1, 0, 1), 1);
+    rig_step(e, &ev);
+    brain_hello(e, 1, "l0", 7);
+    T_EQ_U64(brain_said_count(e, PEER_NACK), 0);
+    T_EQ_U64(brain_stat(e, "peers_lost"), 1);
+}
+
+/* Places that are free belong to none, whatever name was there. */
+TEST(names_that_are_gone_open_no_place_to_their_address)
+{
+    struct rig *e = many();
+
+    T_EQ_U64(come(e, 1, 0, 16), 16);
+    T_EQ_U64(come(e, 2, 20, 2), 2);
+    for (uint32_t i = 12; i < 16; i++)
+        rig_step(e, &(struct event){.type = EV_LINK_DOWN, .link = i});
+    brain_pass(e, 20000);
+    T_EQ_U64(come(e, 3, 25, 2), 2);
+    T_EQ_U64(come(e, 1, 30, 1), 0);
+    T_EQ_U64(come(e, 1, 14, 2), 0);
+    T_EQ_U64(come(e, 4, 35, 1), 1);
 }

@@ -524,6 +524,7 @@ static struct peer *find(void *brain, struct out *out, uint32_t link,
 {
     struct encoded *e = brain;
     struct peer *p = peer_named(&e->b.peers, m->hello.name);
+    uint64_t host = e->b.peers.link_host[link];
 
     /* What a HELLO says opens nothing: the first link stays until it is dead.
      * A word on it lets the kernel find out, where the other end is gone. */
@@ -535,10 +536,14 @@ static struct peer *find(void *brain, struct out *out, uint32_t link,
         }
         return NULL;
     }
+    *text = "a daemon of this name was here just now, from another address";
+    if (p && p->epoch && p->epoch != m->from_epoch && p->holder != host)
+        return NULL;
     *text = e->b.peers.why;
-    return p ? p
-             : peer_place(&e->b.peers, out, e->b.peers.link_host[link], link,
-                   e->b.now_ns);
+    if (!p)
+        return peer_place(&e->b.peers, out, host, link, e->b.now_ns);
+    return peer_returns(&e->b.peers, out, p, host, link, e->b.now_ns) ? p
+                                                                      : NULL;
 }
 
 static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,

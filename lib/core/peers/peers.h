@@ -154,6 +154,10 @@ uint32_t peer_index(const struct peers *p, const struct peer *peer);
 #define HOLDER_OF_CONF UINT64_MAX /* may have all */
 struct peer *peer_place(struct peers *p, struct out *out, uint64_t holder,
     uint32_t but, uint64_t now_ns);
+/* True if a peer that is known may be the holder's: its place is taken, or the
+ * holder is let in as a new one is. */
+bool peer_returns(struct peers *p, struct out *out, const struct peer *peer,
+    uint64_t holder, uint32_t but, uint64_t now_ns);
 
 struct peer *peer_named(const struct peers *p, struct span name);
 

@@ -80,7 +80,7 @@ static struct peer *vacant(struct peers *p, uint64_t holder)
 static bool is_spare(
     const struct peers *p, const struct peer *peer, uint64_t now_ns)
 {
-    if (!peer->used || !list_empty(&peer->rooms) ||
+    if (is_vacant(p, peer) || !list_empty(&peer->rooms) ||
         (p->ops->spare && !p->ops->spare(p->brain, peer)))
         return false;
     return !peer->up || now_ns - peer->asked_ns >= PEER_IDLE_NS;
@@ -139,18 +139,30 @@ static void say_why(struct peers *p, const struct places *n, uint64_t holder)
     p->stats[STAT_table_full]++;
 }
 
-struct peer *peer_place(struct peers *p, struct out *out, uint64_t holder,
+/* True if the holder may take a place that is free, or that one gave up. */
+static bool admit(struct peers *p, struct out *out, uint64_t holder,
     uint32_t but, uint64_t now_ns)
 {
     struct places n = count(p, holder);
-    struct peer *peer = may(p, &n, holder, 0) ? vacant(p, holder) : NULL;
     bool own;
 
-    if (peer)
-        return peer;
+    if (may(p, &n, holder, 0))
+        return true;
     own = n.own == n.used || !may(p, &n, holder, 1);
     if (out && evict(p, out, idlest(p, holder, own, but, now_ns), now_ns))
-        return vacant(p, holder);
+        return true;
     say_why(p, &n, holder);
-    return NULL;
+    return false;
+}
+
+struct peer *peer_place(struct peers *p, struct out *out, uint64_t holder,
+    uint32_t but, uint64_t now_ns)
+{
+    return admit(p, out, holder, but, now_ns) ? vacant(p, holder) : NULL;
+}
+
+bool peer_returns(struct peers *p, struct out *out, const struct peer *peer,
+    uint64_t holder, uint32_t but, uint64_t now_ns)
+{
+    return !is_vacant(p, peer) || admit(p, out, holder, but, now_ns);
 }
