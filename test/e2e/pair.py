@@ -388,6 +388,7 @@ class Case(unittest.TestCase):
     broken = False  # it has failed: its end proves nothing any more
 
     def setUp(self):
+        self.ids_used = {}  # by encode engine: ids of rooms
         self.world = World(self.insecure)
         self.addCleanup(self._close)
 
@@ -433,7 +434,12 @@ class Case(unittest.TestCase):
         lm.rows(room, 640)
 
     def deliver(self, enc, lm, room, rows, encoder="enc0", aux="grid"):
-        """A whole life of a room, checked and released."""
+        """A whole life of a room, checked and released. Its id is new to the
+        encoder: a request that comes before the announce would find the end
+        of the last one."""
+        rooms = self.ids_used.setdefault(enc, set())
+        self.assertNotIn(room, rooms)
+        rooms.add(room)
         lm.request(room, encoder)
         enc.encode(room, rows, aux=aux)
         self.assertEqual(lm.ready(room), rows)

@@ -495,6 +495,7 @@ class Arrays(Cuda):
             self.skipTest("with the driver's double only")
         lib = ctypes.CDLL(DOUBLE)
         lib.double_get.restype = ctypes.c_long
+        gc.collect()  # maps of other tests
         before = lib.double_get(b"mapped")
         e = self.daemon(self.world.encoded, "cuda:0")
         with mmx.connect("encoded", e.socket) as conn:

@@ -117,6 +117,10 @@ class Steps(Case):
         lm.request(room, "enc0")
         for step in STEPS[:k]:
             step(enc, room)
+        if k > 0:  # one that asks later is told to encode again
+            eventually(lambda: [r for r in self.e.show("rooms")
+                                if (r["room"], r.get("asked")) == (room, 1)],
+                       "the encoder has heard of it")
         others()
         kill(enc)
         if kill == self.engine and k == 0:

@@ -83,7 +83,7 @@ class Attacked(Case):
         late = self.world.langd([self.e], name=f"late{self.room}",
                                 **self.more)
         lm = self.world.engine(late)
-        self.deliver(self.enc, lm, 10**6, 300)
+        self.deliver(self.enc, lm, 10**6 + self.room, 300)
 
     def hold(self, count, first, seconds):
         """Connections that begin a handshake and do not end it."""

@@ -2,6 +2,7 @@
 concerned: what clients send, rooms without rows, pools that do not fit,
 encoders that are gone."""
 
+import gc
 import json
 import os
 import signal
@@ -476,6 +477,7 @@ class Pools(VllmCase):
         held = []
         for _ in range(4):
             eventually(link.step, "the pool is mapped")
+            gc.collect()  # what other tests left
             held.append(len(os.listdir("/proc/self/fd")))
             self.d.kill()
             self.d.start()
