@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from roots import (ARCHIVES, CACHE, ENV, FETCH, HERE, SUITES, TOP, Failed,
-                   Lacking, bare, checked, downloads)
+                   Lacking, bare, checked, downloads, limited)
 
 FILE = os.path.join(TOP, "conf/Containerfile")
 BASE = "docker.io/library/debian:{}-slim"
@@ -52,7 +52,7 @@ class Container:
     def __init__(self, release):
         self.release, self.base = release, BASE.format(release)
         self.debs = os.path.join(TOP, "build/packages", SUITES[release])
-        self.at = None
+        self.at = self.env = None  # env: of podman, with our own store
 
     def __enter__(self):
         return self
@@ -60,7 +60,8 @@ class Container:
     def __exit__(self, *_):
         if not self.at:
             return
-        self.status("rm", "--all", "--force", "--depend", "--time", "0")
+        if self.env:
+            self.status("rm", "--all", "--force", "--depend", "--time", "0")
         with open("/proc/self/mounts") as f:
             mounts = [w.split()[1] for w in f]
         for path in reversed(mounts):
@@ -69,8 +70,8 @@ class Container:
         shutil.rmtree(self.at)
 
     def logs(self):
-        return "\n".join(self.status("logs", name)[1]
-                         for name in ("mmx-encoded", "mmx-langd"))
+        names = ("mmx-encoded", "mmx-langd") if self.env else ()
+        return "\n".join(self.status("logs", name)[1] for name in names)
 
     # --- steps -------------------------------------------------------------
     def podman_that_works(self):
@@ -85,7 +86,7 @@ class Container:
             self.podman("import", "-q", tree, "bare")
             self.podman(*BUILD, "-f", self._file("FROM bare\nRUN true\n"))
             self.podman("run", "--rm", "bare", "true")
-        except (Failed, subprocess.TimeoutExpired) as e:
+        except Failed as e:
             raise Lacking(f"what podman needs: {e}") from e
         os.unlink(tree)
 
@@ -170,8 +171,8 @@ class Container:
         words = [ours.get(w, w) for w in shlex.split(line)]
         words = [self.at + w if w[0] == "/" and
                  (":" in w or start == "install") else w for w in words]
-        checked([*words[:2], *options, *words[2:]], env=self.env, cwd=TOP,
-                timeout=LIMIT_S)
+        checked(limited(LIMIT_S, *words[:2], *options, *words[2:]),
+                env=self.env, cwd=TOP)
 
     def _sockets(self):
         return "-v", f"{self.at}{SOCKETS}:{SOCKETS}"
@@ -214,10 +215,10 @@ class Container:
         return size
 
     def podman(self, *words):
-        return checked(["podman", *words], env=self.env, timeout=LIMIT_S)
+        return checked(limited(LIMIT_S, "podman", *words), env=self.env)
 
     def status(self, *words):
-        got = subprocess.run(["podman", *words], env=self.env, text=True,
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, timeout=LIMIT_S)
+        got = subprocess.run(limited(LIMIT_S, "podman", *words), env=self.env,
+                             text=True, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         return got.returncode, got.stdout

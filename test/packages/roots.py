@@ -23,6 +23,7 @@ ARCHIVES = "/var/cache/apt/archives"  # where apt has its downloads
 # A command that prints what a URL answers.
 FETCH = ("python3", "-c", "import sys, urllib.request as u; "
          "print(u.urlopen(sys.argv[1], timeout=20).read().decode())")
+BARE_S, BOOT_S = 300, 300  # of a slow machine, or network
 CLONE_NEWNS = 0x20000
 BOOT = r"""
 set -e
@@ -103,6 +104,12 @@ def checked(words, **more):
     return got.stdout
 
 
+def limited(seconds, *words):
+    """The command line that ends the command, and what it has started, after
+    this time."""
+    return ["timeout", "-k", "10", str(seconds), *words]
+
+
 def bare(suite):
     """The folder of a bare root, made when there is none yet."""
     path = os.path.join(CACHE, suite + ".bare")
@@ -111,8 +118,8 @@ def bare(suite):
         part = tempfile.mkdtemp(dir=CACHE)
         try:
             os.chmod(part, 0o755)
-            checked(["debootstrap", "--variant=minbase",
-                     "--include=systemd-sysv,dbus", suite, part])
+            checked(limited(BARE_S, "debootstrap", "--variant=minbase",
+                            "--include=systemd-sysv,dbus", suite, part))
             os.rename(part, path)
         except Failed:
             shutil.rmtree(part, ignore_errors=True)
@@ -132,7 +139,7 @@ class Root:
     run; else it is thrown away."""
 
     def __init__(self, suite, kept=None):
-        self.suite, self.init = suite, None
+        self.suite, self.init, self.outer = suite, None, None
         lower = bare(suite)
         self.thrown = None if kept else tempfile.mkdtemp(dir=CACHE)
         at = self.thrown or os.path.join(CACHE, f"{suite}.{kept}")
@@ -203,7 +210,7 @@ class Root:
             ["sh", "-c", BOOT, "sh", self.path, self.group],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL)
-        end = time.monotonic() + 60
+        end = time.monotonic() + BOOT_S
         while not self._up():
             if time.monotonic() > end or self.outer.poll() is not None:
                 raise Failed(f"{self.suite}: systemd did not start")
@@ -226,9 +233,9 @@ class Root:
             "running", "degraded")
 
     def close(self):
-        if self.init:
+        if self.outer:  # unshare; its child, the init, ends with it
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.init, signal.SIGKILL)
+                os.kill(self.init or self.outer.pid, signal.SIGKILL)
             self.outer.wait()
             for folder, _, _ in sorted(os.walk(self.group), reverse=True):
                 with contextlib.suppress(OSError):
