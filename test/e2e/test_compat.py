@@ -129,6 +129,7 @@ class Tests(unittest.TestCase):
             ["/usr/bin/python3", "test/e2e/run", "--build", folder, *names],
             cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=LIMIT).stdout
+        self.assertRegex(said, r"(?m)^\d+ passed, \d+ failed")
         return said, {f for f in re.findall(r"^FAIL (\S+)", said, re.M)
                       if f.split(".")[-1] not in CHANGED}
 

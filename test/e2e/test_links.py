@@ -282,8 +282,8 @@ class Names(Case):
             self.skipTest("the sanitizer comes first in the library list")
 
     def test_a_name_that_nobody_answers_delays_nobody_else(self):
-        # slow_names.so takes 20 s for this name: what waits for it, waits
-        # longer than SOON, and is missed by its peer.
+        # slow_names.so takes 60 s for this name: what waits for it, waits
+        # longer than SOON, also at the end, and is missed by its peer.
         beat = {"control": {"heartbeat": "4s"}}
         e = self.world.encoded(**beat)
         slow = self.world.encoded(name="enc1", start=False)

@@ -1,5 +1,5 @@
 /* slow_names.c - preloaded into a daemon by a test: the host slow.invalid is
- * looked for during 20 seconds and not found, as one whose servers do not
+ * looked for during a minute and not found, as one whose servers do not
  * answer; moved.invalid is the address in the file MMX_MOVED; other names are
  * looked for as ever. Any thread; it keeps nothing. Rejected: a name server of
  * our own, which needs a file of the machine. */
@@ -36,7 +36,7 @@ int getaddrinfo(const char *name, const char *service,
     if (!real)
         return EAI_SYSTEM;
     if (name && strcmp(name, "slow.invalid") == 0) {
-        sleep(20);
+        sleep(60);
         return EAI_AGAIN;
     }
     if (name && strcmp(name, "moved.invalid") == 0) {
