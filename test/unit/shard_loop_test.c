@@ -537,7 +537,7 @@ static void stop_endless(void)
     wake_fini(&w.wake);
 }
 
-/* The thread stands still behind the turn in which the room came. */
+/* The thread waits behind the turn in which the room came. */
 TEST(the_loop_hears_of_a_small_room_while_a_large_one_goes_on)
 {
     start_endless();
