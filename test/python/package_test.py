@@ -2,6 +2,7 @@
 models."""
 
 import ctypes
+import errno
 import gc
 import io
 import json
@@ -41,6 +42,18 @@ class Ids(unittest.TestCase):
     def test_secrets_are_random(self):
         self.assertEqual(len(mmx.secret()), len(mmx.NO_SECRET))
         self.assertNotEqual(mmx.secret(), mmx.secret())
+
+
+class Unreached(unittest.TestCase):
+    def test_where_no_descriptor_is_free(self):
+        """It is tried again: an engine's loop would end of an exception."""
+        with mock.patch.object(mmx.client.socket, "socket", side_effect=OSError(
+                errno.EMFILE, "Too many open files")):
+            with mmx.connect("langd", "/nowhere.sock", timeout=0) as conn:
+                conn.step()
+                self.assertEqual(conn.unreached, "Too many open files")
+            with self.assertRaisesRegex(mmx.errors.DaemonLost, "Too many"):
+                mmx.connect("langd", "/nowhere.sock", timeout=0.05)
 
 
 def taken(capsule, name):

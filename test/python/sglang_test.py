@@ -345,6 +345,15 @@ class Turns(unittest.TestCase):
         self.lang.tidy()
         room.release.assert_called_once_with(force=True)
 
+    def test_what_fails_in_a_turn_without_requests_is_logged(self):
+        with unittest.mock.patch.object(self.lang, "step", side_effect=OSError(
+                "no descriptor is free")), \
+                self.assertLogs("mmx.sglang", "WARNING") as said:
+            self.lang.give_back(unittest.mock.Mock())
+            language.turned(lambda *_: None, None, [])
+            self.lang.decline(7, "enc0", b"")
+        self.assertEqual(len(said.output), 2)
+
     def waiting(self, url="http://h:1", said="-"):
         req = types.SimpleNamespace(rid="r", input_ids=None,
                                     num_items_assigned={"IMAGE": [1]})

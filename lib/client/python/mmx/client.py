@@ -167,12 +167,9 @@ class Connection:
 
     # --- the link ---------------------------------------------------------
     def _dial(self) -> None:
-        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        s.setblocking(False)
         try:
-            s.connect(self.path)
-        except OSError as e:
-            s.close()
+            s = _reached(self.path)
+        except OSError as e:  # no descriptor is free, for one
             log.debug("%s: %s", self.path, e)
             self.unreached = e.strerror
             self._timer.set(self._retry)
@@ -762,6 +759,17 @@ class Connection:
 
     async def __aexit__(self, *_: Any) -> None:
         await self.aclose()
+
+
+def _reached(path: str) -> socket.socket:
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        s.setblocking(False)
+        s.connect(path)
+    except OSError:
+        s.close()
+        raise
+    return s
 
 
 def _text(values: Dict[str, Any]) -> str:

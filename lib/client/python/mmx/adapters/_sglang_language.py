@@ -144,8 +144,9 @@ class Lang:
         return cls.one
 
     def step(self) -> Optional[mmx.Pool]:
-        """Steps the connection; returns the pool once it is mapped. It raises
-        nothing: SGLang's scheduler would end."""
+        """Steps the connection; returns the pool once it is mapped. What it
+        raises fails the request that waits, and nothing else may raise it:
+        SGLang's scheduler would end."""
         self.conn.step()
         while self._left:
             self._left.popleft().release(force=True)
@@ -183,15 +184,19 @@ class Lang:
 
     def tidy(self) -> None:
         """Does what is to be done while no request waits."""
-        if self._left or self._unwanted:
+        if not self._left and not self._unwanted:
+            return
+        try:
             self.step()
+        except Exception as e:
+            log.warning("mmx: %s", e)
 
     def decline(self, room: int, encoder: str, secret: bytes) -> None:
         """Tells the encoder, which may not have heard of the request yet,
         that this host will not fetch the room."""
         if self.rank == 0:
             self._unwanted.append((room, encoder, secret))
-            self.step()
+            self.tidy()
 
     def give_back(self, room: mmx.Room) -> None:
         """Releases, in the next turn, a room whose last tensor went: that is
