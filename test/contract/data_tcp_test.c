@@ -699,6 +699,24 @@ TEST(one_connection_is_for_all_sizes_where_one_was_asked_for)
     wide_close(&w);
 }
 
+/* A device that large messages cannot do without is not left to small ones. */
+TEST(each_rail_carries_large_messages_where_connections_are_few)
+{
+    struct wide w;
+
+    wide_open_by(&w, &data_tcp);
+    w.place.at[1] = w.place.at[0];
+    w.place.rails = w.place.streams = 2;
+    wide_connect(&w);
+    T_EQ_U64(wide_post(&w, 0, 40), 40);
+    side_until(&w.b, &w.a, &w.b.done_count, 40);
+    T_EQ_U64(wide_post(&w, 40, 40), 40);
+    side_until(&w.b, &w.a, &w.b.done_count, 80);
+    T_EQ_I64(strcmp(data_tcp.transport(w.b.d, 0), "tcp/lo x2"), 0);
+    T_EQ_U64(descriptors(), 4);
+    wide_close(&w);
+}
+
 /* Places of a HELLO that are cut, or mean too much. */
 TEST(places_that_cannot_be_meant_are_refused)
 {

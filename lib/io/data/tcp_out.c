@@ -466,8 +466,10 @@ static void first_connected(struct data *d, struct endpoint *ep)
     size_t n;
 
     tcp_name(ep->streams->fd, ep->name, sizeof(ep->name));
+    /* Small messages get a place that no rail needs, or none. */
     if (d->c.conf.streams == 0)
-        ep->most = min_u32(min_u32(ep->most, max_u32(ep->places, 2) - 1),
+        ep->most = min_u32(
+            min_u32(ep->most, ep->places - (ep->places > ep->place.rails)),
             max_u32(div_up(tcp_streams_of(ep->name), ep->place.of),
                 ep->place.rails));
     n = strlen(ep->name);
