@@ -71,12 +71,14 @@ class Attacked(Case):
 
     def until(self, attack):
         """Rooms, one after the other, while the attack lasts."""
-        thread = threading.Thread(target=attack)
+        ends = []  # nothing, if the attack itself fails
+        thread = threading.Thread(target=lambda: ends.append(attack()))
         thread.start()
         while thread.is_alive() or len(self.took) < 20:
             self.one()
             self.most = max(self.most, self.attacked.rss_kib())
         thread.join()
+        self.assertEqual(len(ends), 1, "the attack has failed")
 
     def newcomer(self):
         """A daemon with a key comes in."""
