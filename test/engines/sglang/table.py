@@ -12,6 +12,7 @@ import os
 import signal
 import statistics
 import sys
+import time
 
 import cases
 import fed
@@ -160,6 +161,22 @@ def halt(made, but):
             x.signal(signal.SIGCONT if how == but else signal.SIGSTOP)
 
 
+def timed(t, made, how, parts, tries=5):
+    """Returns the transfer's ms and the seconds to the first token. SGLang
+    leaves out an encoder that its health check has met halted, until the next
+    check: the same is asked again then."""
+    text, *pictures = parts
+    for _ in range(tries):
+        taken()
+        halt(made, how)
+        status, said, first = ask(made[how][1].url, text, *pictures, tokens=1)
+        took = t.transfer()
+        if took:
+            return took, first
+        time.sleep(10)
+    raise SystemExit(f"engines: {how}: {status} {said}")
+
+
 async def times(t, rounds=9):
     """Interleaved rounds of both, one request at a time; the other servers
     are halted, since SGLang's schedulers never sleep."""
@@ -172,15 +189,9 @@ async def times(t, rounds=9):
     for rows, w, h in ((256, 448, 448), (2070, 1288, 1260)):
         found = {how: [] for how in made}
         for n in range(rounds + 1):
-            for how, (_, language) in made.items():
-                text, *pictures = prompt("x ", picture(rows + n, w, h))
-                taken()
-                halt(made, how)
-                status, said, first = ask(language.url, text, *pictures,
-                                          tokens=1)
-                took = t.transfer()
-                if not took:
-                    raise SystemExit(f"engines: {how}: {status} {said}")
+            for how in made:
+                took, first = timed(t, made, how, prompt(
+                    "x ", picture(rows + n, w, h)))
                 if n:  # the first one warms up
                     found[how].append((took, first * 1e3))
         size = rows * 4096 / 1e6
