@@ -418,6 +418,10 @@ class Pools(VllmCase):
                                   side_effect=RuntimeError("no driver")):
             odd = self.engine_of(self.e, "producer", 1, mmx_patience_s=60)
             params = odd.serve(Request("r1", ("cat", 300)))
+            link = odd.ranks[0]._saver.link  # nor does a worker wait for it
+            link.settings.worker_wait = 1e6
+            with self.assertRaises(mmx.errors.IncompatibleLayout):
+                link.wait_pool()
         self.assertNotIn("room", params["cat"])
         self.assertIn("cannot be mapped: no driver", said.output[0])
 

@@ -224,7 +224,7 @@ class Link:
         self._note_absence()
         if self.pool or not self.conn.connected:
             return self.pool
-        if self.misfit and self._refused == self.conn.epoch:
+        if self._is_refused():
             return None
         if self._asked and self._asked_of != self.conn.epoch:
             # Of an earlier run, whose answer came with its end.
@@ -264,6 +264,9 @@ class Link:
         """Does without the pools of this run of the daemon."""
         self.misfit, self._refused = why, self.conn.epoch
         log.error("mmx is not used: %s; %s", why, remedy)
+
+    def _is_refused(self) -> bool:
+        return bool(self.misfit) and self._refused == self.conn.epoch
 
     def _note_absence(self) -> None:
         """Logs once that no daemon answers, after a second without."""
@@ -315,20 +318,20 @@ class Link:
         """Returns the pool, or raises why there is none."""
         if self.pool:
             return self.pool
-        if self.misfit and self._refused == self.conn.epoch:
-            raise errors.IncompatibleLayout(self.misfit)
+        if self._is_refused():
+            raise errors.IncompatibleLayout(str(self.misfit))
         if self.conn.connected and self._why:
             raise self._why
         raise errors.NotReady("no daemon is connected")
 
     def wait_pool(self) -> mmx.Pool:
         """Waits for the pool, in a worker: not long for that of a daemon that
-        has ended, since all of the engine's requests wait."""
+        has ended, since all of the engine's requests wait, and not for one
+        that is refused."""
         limit = self.settings.worker_wait
-        pool = self.conn.wait(self.step, min(limit, BACK_S) if self.mapped
-                              else limit)
-        assert isinstance(pool, mmx.Pool)
-        return pool
+        self.conn.wait(lambda: self.step() or self._is_refused(),
+                       min(limit, BACK_S) if self.mapped else limit)
+        return self.usable()
 
     def field(self) -> str:
         assert self.mapped
