@@ -92,6 +92,26 @@ TEST(rows_go_by_several_connections)
     wide_close(&w);
 }
 
+/* Messages of more pieces than the kernel takes at once: what is begun of one
+ * goes on when another connection has the turn. */
+TEST(messages_of_many_pieces_go_by_several_connections)
+{
+    struct iovec iov[DATA_IOV_MAX];
+    struct wide w;
+
+    wide_open(&w);
+    wide_connect(&w);
+    for (uint32_t i = 0; i < DATA_IOV_MAX; i++)
+        iov[i] = (struct iovec){w.p + i * 512, 300};
+    for (uint32_t id = 0; id < 400; id++) {
+        while (side_post_iov(&w.b, 0, id, iov, DATA_IOV_MAX, 48) != OK)
+            (void)side_turn(&w.b, &w.a);
+    }
+    side_until(&w.b, &w.a, &w.b.done_count, 400);
+    side_until(&w.b, &w.a, &w.a.fetched_count, 400);
+    wide_close(&w);
+}
+
 TEST(a_peer_of_before_gets_one_connection)
 {
     struct wide w;

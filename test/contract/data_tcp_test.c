@@ -353,6 +353,7 @@ static void some_pages_left(size_t bytes, size_t left)
 TEST(pages_that_were_taken_away_go_as_zeros)
 {
     some_pages_left(64 * KIB, 16 * KIB);
+    some_pages_left(MIB, 512 * KIB);
 }
 
 TEST(more_connections_of_peers_than_agreed_are_refused)

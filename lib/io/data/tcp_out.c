@@ -318,14 +318,15 @@ static bool mend(struct endpoint *ep)
     return mended;
 }
 
-/* Passes the turn on when it is used up, after a send of n of `bytes` bytes.
- * Returns true if the stream may go on. */
-static bool stream_may_go_on(
-    struct data *d, struct stream *st, size_t n, size_t bytes)
+/* Passes the turn on when it is used up, after a send of n bytes. Returns true
+ * if the stream may go on. */
+static bool stream_may_go_on(struct data *d, struct stream *st, size_t n)
 {
     struct endpoint *ep = st->ep;
 
-    st->blocked = n < bytes; /* an event comes when the kernel takes more */
+    /* An event comes when the kernel takes more, after it took nothing: if it
+     * took a part, what follows may be pages that were removed. */
+    st->blocked = n == 0;
     if (ep->most == 1 || !has_turn(st))
         return !st->blocked;
     ep->taken += n;
@@ -379,10 +380,10 @@ static void stream_seal(struct data *d, struct stream *st)
         n = n > 0 ? n : 0;
         seal->at += (size_t)n;
         sent += (size_t)n;
-        if (!stream_may_go_on(d, st, (size_t)n, left))
+        if (!stream_may_go_on(d, st, (size_t)n))
             break;
     }
-    stream_ready(d, st); /* with the rest of what it has begun */
+    stream_ready(d, st);
 }
 
 static void stream_send(struct data *d, struct stream *st)
@@ -413,10 +414,10 @@ static void stream_send(struct data *d, struct stream *st)
         }
         n = n > 0 ? n : 0;
         taken(d, st, (size_t)n);
-        if (!stream_may_go_on(d, st, (size_t)n, bytes))
-            return;
+        if (!stream_may_go_on(d, st, (size_t)n))
+            break;
     }
-    stream_ready(d, st);
+    stream_ready(d, st); /* with the rest of what it has begun */
 }
 
 void tcp_out_posted(
