@@ -21,7 +21,7 @@ FILE = os.path.join(TOP, "conf/Containerfile")
 BASE = "docker.io/library/debian:{}-slim"
 LAYERS_OF_BASE = 2
 SOCKETS = "/run/mmx"
-LIMIT_S = 300  # a command that hangs
+LIMIT_S = 900  # a command that hangs; a build downloads 300 MB
 # Of what lies over the base: 13 MB in Debian 12. UCX of Debian 13 depends on
 # AMD's runtime and its compiler; 271 MB.
 MOST_BYTES = {"12": 40e6, "13": 400e6}
@@ -121,7 +121,7 @@ class Container:
         # What a test that was killed leaves behind ends by itself.
         for side, net in (("encoded", "none"),
                           ("langd", "container:mmx-encoded")):
-            self._as_said("podman run -d", side, "--timeout", "600",
+            self._as_said("podman run -d", side, "--timeout", "1800",
                           network=net)
         for side in ("encoded", "langd"):
             self._as_said("podman exec", side)
@@ -137,7 +137,7 @@ class Container:
 
     def exporter_in_a_container(self):
         net = ("--network", "container:mmx-encoded")
-        self.podman("run", "-d", "--timeout", "600", "--name", "mmx-exporter",
+        self.podman("run", "-d", "--timeout", "1800", "--name", "mmx-exporter",
                     *net, *self._sockets(), "mmx", "mmx-exporter")
         end = time.monotonic() + 60
         while True:
