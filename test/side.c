@@ -51,7 +51,7 @@ static bool take_rendezvous(
     T_TRUE(in->data == NULL);
     if (n == 0)
         return false;
-    s->into[id] = malloc(in->len);
+    s->into[id] = s->memory ? s->memory : malloc(in->len);
     s->into_len[id] = in->len;
     for (uint32_t i = 0; i < n; i++) {
         iov[i].iov_base = s->into[id] + i * each;
@@ -104,7 +104,8 @@ static void on_fetched(void *ud, void *cookie, bool ok)
     s->failed[id] = (uint8_t)(s->failed[id] + !ok);
     if (ok && !s->any_bytes)
         verify(s->into[id], s->into_len[id], id);
-    free(s->into[id]);
+    if (s->into[id] != s->memory)
+        free(s->into[id]);
     s->into[id] = NULL;
 }
 

@@ -31,6 +31,7 @@ struct side {
     bool any_bytes;     /* the content is not of interest */
     uint8_t answer[16]; /* bytes of a message that heard() may post */
     void (*heard)(struct side *s, uint32_t id);
+    uint8_t *memory;         /* the test's, for the next rendezvous; or NULL */
     uint8_t *into[SIDE_IDS]; /* where rendezvous go */
     size_t into_len[SIDE_IDS];
 };

@@ -356,6 +356,53 @@ TEST(pages_that_were_taken_away_go_as_zeros)
     some_pages_left(MIB, 512 * KIB);
 }
 
+static uint8_t *no_pages(size_t bytes)
+{
+    int file = memfd_create("rows", 0);
+    uint8_t *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+
+    T_TRUE(p != MAP_FAILED);
+    close(file);
+    return p;
+}
+
+/* Rows whose place is gone when they come: that connection ends. */
+TEST(a_place_that_was_taken_away_fails_its_fetch)
+{
+    static uint8_t some[40000];
+    struct side a;
+    int fd;
+
+    side_open(&a, &data_tcp);
+    a.memory = no_pages(MIB);
+    a.any_bytes = true;
+    fd = friend(&a);
+    send_head(fd, 8, 1, 100000);
+    send_all(fd, some, sizeof(some));
+    side_until(&a, NULL, &a.failed_count, 1);
+    T_TRUE(closed(&a, fd));
+    munmap(a.memory, MIB);
+    side_close(&a);
+    close(fd);
+}
+
+TEST(the_same_where_rows_are_encrypted)
+{
+    static uint8_t some[100000];
+    struct side a, b;
+
+    side_pair(&a, &b, side_encrypted());
+    b.memory = no_pages(MIB);
+    b.any_bytes = true;
+    T_OK(side_post(&a, 0, 1, some, sizeof(some)));
+    side_until(&a, &b, &b.failed_count, 1);
+    side_until(&a, &b, &a.broken_count, 1);
+    T_EQ_U64(data_tcp.counts(b.d)->malformed, 0);
+    munmap(b.memory, MIB);
+    side_close(&a);
+    side_close(&b);
+}
+
 TEST(more_connections_of_peers_than_agreed_are_refused)
 {
     struct data_conf c = side_conf();

@@ -21,6 +21,7 @@
 #include "io/data/tcp_in.h"
 
 #include "base/check.h"
+#include "base/guard.h"
 #include "base/log.h"
 #include "io/data/carrier.h"
 #include "wire/segment.h"
@@ -35,7 +36,8 @@
  * is the last one. */
 #define READS_MAX  8
 #define TURN_BYTES ((size_t)256 * 1024)
-#define READS_SAFE 16 /* system calls of up to 64 KiB each */
+#define READS_SAFE 16                  /* system calls of up to 64 KiB each */
+#define RECORD     ((size_t)16 * 1024) /* the most that one holds */
 
 _Static_assert(BUFFER >= TCP_FRAME + DATA_HEADER_MAX + TCP_EAGER,
     "an eager message fits the buffer");
@@ -181,8 +183,8 @@ static void fill(struct tcp_in *in, uint64_t n)
     }
 }
 
-/* Takes what the buffer has of the body. */
-static void from_buffer(struct tcp_in *in)
+/* Takes what the buffer has of the body. False: its place is gone. */
+static bool from_buffer(struct tcp_in *in)
 {
     size_t have = in->head - in->tail;
     size_t take = in->left < have ? (size_t)in->left : have;
@@ -193,7 +195,8 @@ static void from_buffer(struct tcp_in *in)
         struct iovec *v = &in->iov[i++];
         size_t n = take - done < v->iov_len ? take - done : v->iov_len;
 
-        memcpy(v->iov_base, in->buffer + in->tail + done, n);
+        if (!guard_copy(v->iov_base, in->buffer + in->tail + done, n))
+            return false;
         done += n;
     }
     in->tail += take;
@@ -201,16 +204,21 @@ static void from_buffer(struct tcp_in *in)
         fill(in, take);
     else
         in->left -= take;
+    return true;
 }
 
-static void body_turn(struct tcp_in *in)
+/* Returns false where the connection has to end: the message's place is gone,
+ * as the kernel finds it, too (EFAULT). */
+static bool body_turn(struct tcp_in *in)
 {
-    from_buffer(in);
+    if (!from_buffer(in))
+        return false;
     if (in->left > 0)
-        return;
+        return true;
     if (in->fetching)
         fetch_end(in, true);
     in->dropping = false;
+    return true;
 }
 
 void tcp_in_whole(struct tcp_in *in)
@@ -387,7 +395,7 @@ static unsigned parse(struct tcp_in *in, bool *over)
 
     while (more && !*over) {
         if (in->fetching || in->dropping) {
-            body_turn(in);
+            *over = !body_turn(in);
             more = !in->fetching && !in->dropping;
         } else {
             more = in->greeted ? frame(in, over) : greeting(in, over);
@@ -420,8 +428,14 @@ static ssize_t receive_safe(struct tcp_in *in)
     if (in->dropping)
         return tcp_safe_recv(in->safe, in->buffer,
             in->left < BUFFER ? (size_t)in->left : BUFFER);
-    if (in->fetching)
-        return tcp_safe_recv(in->safe, v->iov_base, v->iov_len);
+    if (in->fetching) { /* nothing may jump out of OpenSSL */
+        size_t most = v->iov_len < RECORD ? v->iov_len : RECORD;
+
+        if (guard_readable(v->iov_base, most))
+            return tcp_safe_recv(in->safe, v->iov_base, most);
+        errno = EFAULT;
+        return -1;
+    }
     return tcp_safe_recv(in->safe, in->buffer + in->head, in->cap - in->head);
 }
 
@@ -548,7 +562,7 @@ static unsigned turn_safe(struct tcp_in *in, bool *over)
         n = receive_safe(in);
         if (n < 0 && errno == EAGAIN)
             break;
-        if (n < 0) {
+        if (n < 0 && errno != EFAULT) {
             log_rated(
                 &strangers, "tcp: a connection with a record of others ends");
             in->conf.counts->malformed++;
