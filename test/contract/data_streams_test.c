@@ -102,7 +102,7 @@ TEST(messages_of_many_pieces_go_by_several_connections)
     wide_open(&w);
     wide_connect(&w);
     for (uint32_t i = 0; i < DATA_IOV_MAX; i++)
-        iov[i] = (struct iovec){w.p + i * 512, 300};
+        iov[i] = (struct iovec){w.p + (size_t)i * 512, 300};
     for (uint32_t id = 0; id < 400; id++) {
         while (side_post_iov(&w.b, 0, id, iov, DATA_IOV_MAX, 48) != OK)
             (void)side_turn(&w.b, &w.a);
