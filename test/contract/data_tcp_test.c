@@ -349,10 +349,16 @@ static void some_pages_left(size_t bytes, size_t left)
     close(file);
 }
 
-/* The kernel takes what comes before them, or nothing at all. */
+/* The kernel takes nothing at all. Two tests: the sanitizer of threads leaves
+ * the signal blocked after the first fault of a process. */
 TEST(pages_that_were_taken_away_go_as_zeros)
 {
     some_pages_left(64 * KIB, 16 * KIB);
+}
+
+/* The kernel takes what comes before them. */
+TEST(pages_that_are_missed_later_go_as_zeros)
+{
     some_pages_left(MIB, 512 * KIB);
 }
 
