@@ -71,6 +71,7 @@ struct node {
     struct brain_conf brain_conf;
     uint64_t started_ns, now_ns;
     uint64_t turns, steps;
+    uint32_t commits;          /* of engines, since shards were flushed */
     struct recorder *recorder; /* of the brain */
     const struct event *event; /* that is taken in, for crashes; NULL: none */
     struct crash_view crash;

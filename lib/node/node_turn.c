@@ -21,6 +21,9 @@
 #define SLACK_NS   (4 * NS_PER_MS) /* a tick, where it comes 250 times a s */
 /* Steps of a turn for one look at the clock. */
 #define STEPS_A_LOOK 16
+/* Commits after which rows leave, while the next are read: of many small rooms
+ * the peer has the first before the last is committed. */
+#define COMMITS_FLUSH 16
 
 static void turn(struct node *n);
 
@@ -70,6 +73,13 @@ static bool full(void *ud)
     return node_congested(ud);
 }
 
+static void flush_shards(struct node *n)
+{
+    n->commits = 0;
+    for (uint32_t k = 0; k < n->shards_count; k++)
+        shard_flush(n->shards[k]);
+}
+
 /* what engines do */
 
 static void conn_opened(void *ud, uint32_t conn, uint32_t uid, uint32_t gid,
@@ -117,6 +127,8 @@ static void conn_message(void *ud, uint32_t conn, const struct local_msg *m)
         admin_query(n, conn, m);
     else
         node_event(n, &ev);
+    if (m->type == LOCAL_COMMIT && ++n->commits == COMMITS_FLUSH)
+        flush_shards(n);
 }
 
 static void conn_bad(
@@ -296,12 +308,6 @@ static void arm_timer(struct node *n)
     ms = at > now ? (at - now + NS_PER_MS - 1) / NS_PER_MS : 1;
     uv_update_time(&n->loop);
     uv_timer_start(&n->timer, on_timer, ms, 0);
-}
-
-static void flush_shards(struct node *n)
-{
-    for (uint32_t k = 0; k < n->shards_count; k++)
-        shard_flush(n->shards[k]);
 }
 
 static void turn(struct node *n)
