@@ -2,9 +2,9 @@
  * to the brain, and what came of it is carried out.
  *
  * Invariants: one turn serves notes, then peers, then engines, and sends what
- * came of it once; the loop sleeps only when nothing is left that no
- * descriptor would show (wake_sleep, then one more look at the rings). The
- * loop's thread.
+ * came of it once, rows also while it reads; the loop sleeps only when nothing
+ * is left that no descriptor would show (wake_sleep, then one more look at the
+ * rings). The loop's thread.
  *
  * Rejected: carrying things out in libuv's callbacks. Their order is the
  * kernel's; ours is a rule (landings before requests). */
