@@ -17,6 +17,8 @@ FIELDS = "embedding:u8:2048"
 
 
 class Storm(Case):
+    limit_s = 60 + 3 * KILLS
+
     def setUp(self):
         super().setUp()
         more = {"transfer": {"tls": TLS}} if SENT == "ucx" else {}
