@@ -145,6 +145,12 @@ static enum err next(struct load *l)
 
 static enum err load_map(struct load *l, const char *path);
 
+/* True if the error is about this key. */
+static bool wanted(const struct load *l, const char *path)
+{
+    return l->wanted && strcmp(path, l->wanted) == 0;
+}
+
 /* Passes the current scalar to conf_set. */
 static enum err load_scalar(struct load *l, const char *path)
 {
@@ -153,7 +159,7 @@ static enum err load_scalar(struct load *l, const char *path)
     if (plain_value(ev, "null") || plain_value(ev, "~"))
         return refuse(l, ev->start_mark,
             "%s: null is not a value; leave the key out for its default", path);
-    if ((l->wanted && strcmp(path, l->wanted) == 0) ||
+    if (wanted(l, path) ||
         conf_set(l->c, path,
             span_of(ev->data.scalar.value, ev->data.scalar.length), l->e))
         return place_error(l, ev->start_mark.line, ev->start_mark.column);
@@ -176,6 +182,9 @@ static enum err load_items(struct load *l, const char *path, bool maps)
         if (r || l->event.type == YAML_SEQUENCE_END_EVENT)
             return r;
         snprintf(item, sizeof(item), "%.140s[%u]", path, i);
+        if (maps && wanted(l, item))
+            return place_error(
+                l, l->event.start_mark.line, l->event.start_mark.column);
         if (maps && l->event.type == YAML_MAPPING_START_EVENT)
             r = load_map(l, item);
         else if (!maps && l->event.type == YAML_SCALAR_EVENT)
@@ -194,6 +203,9 @@ static enum err load_list(struct load *l, const char *path, bool maps)
 
     if (!empty_value(&l->event) && l->event.type != YAML_SEQUENCE_START_EVENT)
         return refuse(l, l->event.start_mark, "%s: expected a list", path);
+    if (wanted(l, path))
+        return place_error(
+            l, l->event.start_mark.line, l->event.start_mark.column);
     if (strcmp(path, "pools") == 0)
         l->c->pools_count = 0;
     else if (strcmp(path, "peers") == 0)
@@ -398,16 +410,32 @@ enum err yaml_load(const char *path, struct conf *c, struct conf_error *e)
     return load(path, NULL, c, e);
 }
 
-void yaml_place(const char *file, const struct conf *c, const char *path,
+/* True if the file has the key. */
+static bool place(const char *file, const struct conf *c, const char *path,
     struct conf_error *e)
 {
     struct conf_error placed = *e;
     struct conf *again = malloc(sizeof(*again));
+    bool found = false;
 
     if (again) {
         conf_init(again, c->role);
-        if (load(file, path, again, &placed) == ERR_MALFORMED)
-            *e = placed;
+        found = load(file, path, again, &placed) == ERR_MALFORMED;
     }
     free(again);
+    if (found)
+        *e = placed;
+    return found;
+}
+
+void yaml_place(const char *file, const struct conf *c, const char *path,
+    struct conf_error *e)
+{
+    const char *end = strstr(path, "].");
+    char item[PATH_SIZE];
+
+    if (place(file, c, path, e) || !end)
+        return;
+    snprintf(item, sizeof(item), "%.*s", (int)(end + 1 - path), path);
+    (void)place(file, c, item, e);
 }

@@ -16,7 +16,8 @@ MUST_CHECK enum err yaml_load(
     const char *path, struct conf *c, struct conf_error *e);
 
 /* Puts the place of a key in front of the error, "mmx-langd.yaml:12:3: ", if
- * the file gives it: path is as for conf_set. c is that of yaml_load. */
+ * the file gives it, or the item that lacks it: path is as for conf_set. c is
+ * that of yaml_load. */
 void yaml_place(const char *file, const struct conf *c, const char *path,
     struct conf_error *e);
 

@@ -10,6 +10,31 @@
 #include <string.h>
 #include <unistd.h>
 
+/* True if the command line sets the key, or what it is in. */
+static bool is_set(const struct conf_source *from, const char *path)
+{
+    bool found = false;
+
+    for (uint32_t i = 0; !found && i < from->sets_count; i++) {
+        size_t n = strcspn(from->sets[i], "=");
+
+        found = strncmp(from->sets[i], path, n) == 0 &&
+                (!path[n] || path[n] == '[' || path[n] == '.');
+    }
+    return found;
+}
+
+void load_place(
+    const struct conf_source *from, const struct conf *c, struct conf_error *e)
+{
+    char path[64];
+
+    snprintf(path, sizeof(path), "%.*s",
+        (int)min_u64(strcspn(e->text, ":"), sizeof(path) - 1), e->text);
+    if (!is_set(from, path))
+        yaml_place(from->file, c, path, e);
+}
+
 enum err load_conf(const struct conf_source *from, uint8_t role, struct conf *c,
     struct conf *given, struct conf_error *e)
 {
@@ -25,13 +50,15 @@ enum err load_conf(const struct conf_source *from, uint8_t role, struct conf *c,
     if (given)
         *given = *c;
     gethostname(host, sizeof(host) - 1);
-    return conf_finish(c, host, e);
+    r = conf_finish(c, host, e);
+    if (r != OK)
+        load_place(from, c, e);
+    return r;
 }
 
 enum err load_keys(const struct conf_source *from, const struct conf *c,
     struct keys **out, struct conf_error *e)
 {
-    char path[32];
     uint32_t bad;
     enum err r;
 
@@ -39,9 +66,7 @@ enum err load_keys(const struct conf_source *from, const struct conf *c,
     r = conf_secure(c) ? keys_load(out, &c->control_keys, &bad, e) : OK;
     CHECK(!*out || (*out)->count == c->control_keys.count, "%u keys",
         *out ? (*out)->count : 0);
-    if (r == ERR_MALFORMED) {
-        snprintf(path, sizeof(path), "control.keys[%u]", bad);
-        yaml_place(from->file, c, path, e);
-    }
+    if (r == ERR_MALFORMED)
+        load_place(from, c, e);
     return r;
 }

@@ -112,6 +112,32 @@ TEST(place_of_a_key)
     T_EQ_STR(error.text, "control.keys[2]: is none");
 }
 
+/* Returns the line and column that an error about the key is given. */
+static const char *placed(const char *key)
+{
+    static char text[64];
+
+    snprintf(error.text, sizeof(error.text), "is none");
+    error.line = error.column = 0;
+    yaml_place(path, &conf, key, &error);
+    snprintf(text, sizeof(text), "%u:%u", error.line, error.column);
+    return text;
+}
+
+TEST(place_of_lists_and_items)
+{
+    good("transfer:\n  cpus: [1, 2]\n  tls: rc\npools:\n- name: a\n"
+         "- name: b\n  blocks: 4\n");
+    T_EQ_STR(placed("transfer.tls"), "3:8");
+    T_EQ_STR(placed("transfer.cpus"), "2:9");
+    T_EQ_STR(placed("pools"), "5:1");
+    T_EQ_STR(placed("pools[1].blocks"), "7:11");
+    T_EQ_STR(placed("pools[0].blocks"), "5:3"); /* of the item without it */
+    T_EQ_STR(placed("transfer.ports"), "0:0");
+    T_EQ_STR(placed("pools[2].blocks"), "0:0");
+    T_EQ_STR(placed("peers[0].name"), "0:0");
+}
+
 TEST(commented_out_lists_are_empty)
 {
     good("name:\npools:\n#  - name: a\npeers: []\ntransfer:\n  cpus:\nlog: warn"
