@@ -185,9 +185,12 @@ struct data_ops {
 
 /* True if a TCP listener at this address, or place, encrypts what it takes. */
 bool data_tcp_encrypts(struct span address, enum data_safe safe);
-/* Returns the first of comma-separated devices that this host does not have;
- * empty: it has all. Names with a colon are UCX's, and are passed over. */
-struct span data_tcp_missing(const char *devices);
+/* True if this host has the network device, by its name or that of an address's
+ * label ("eth0:1"). */
+bool data_tcp_device(struct span name);
+/* True if UCX has the device here: "mlx5_0:1", or "mlx5_0" for all its ports;
+ * patterns of UCX ("mlx5_*", "^mlx5_1:1") are not looked up. */
+bool data_ucx_device(struct span name);
 
 extern const struct data_ops data_tcp;
 extern const struct data_ops data_ucx;

@@ -213,22 +213,41 @@ static int serve(uint8_t role, const struct options *o, struct keys *keys)
     return 0;
 }
 
-/* Checks what only this host can tell of a configuration that is good. */
-static int check_host(const char *file)
+/* Returns the first device of transfer.devices that this host lacks for the
+ * carriers that may be; empty: it has all. */
+static struct span missing_device(void)
 {
-    struct span missing = conf.transfer_carrier == CARRIER_UCX
-                              ? span_of(NULL, 0)
-                              : data_tcp_missing(conf.transfer_devices);
+    const char *at = conf.transfer_devices;
+
+    while (*at) {
+        struct span one = span_of(at, strcspn(at, ","));
+
+        if (!span_eq(one, span_str("all")) && !data_tcp_device(one) &&
+            (conf.transfer_carrier == CARRIER_TCP || !data_ucx_device(one)))
+            return one;
+        at += one.len + (at[one.len] == ',');
+    }
+    return span_of(NULL, 0);
+}
+
+/* Checks what only this host can tell of a configuration that is good. */
+static int check_host(const struct conf_source *from)
+{
+    struct span missing = missing_device();
+    struct conf_error e = {0};
 
     if (missing.len == 0) {
-        printf("%s: good%s\n", file,
+        printf("%s: good%s\n", from->file,
             conf.insecure ? ", but insecure: true lets any program that "
                             "reaches a port act as a daemon"
                           : "");
         return 0;
     }
-    fprintf(stderr, "%s: transfer.devices: this host has no device `%.*s`\n",
-        file, (int)missing.len, (const char *)missing.p);
+    snprintf(e.text, sizeof(e.text),
+        "transfer.devices: this host has no device `%.*s`", (int)missing.len,
+        (const char *)missing.p);
+    load_place(from, &conf, &e);
+    fprintf(stderr, "%s\n", e.text);
     return EXIT_CONFIG;
 }
 
@@ -257,5 +276,5 @@ int daemon_main(uint8_t role, int argc, char **argv)
     if (!o.check)
         return serve(role, &o, keys);
     keys_free(&keys);
-    return check_host(o.from.file);
+    return check_host(&o.from);
 }

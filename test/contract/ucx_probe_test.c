@@ -102,3 +102,14 @@ TEST(where_code_cannot_be_changed_there_is_no_cache)
         t_skip("a kernel without PR_SET_MDWE");
     T_HAS(ask("y", "posix,cma"), "cache 0, offer 0");
 }
+
+/* lo is one of UCX's, by its TCP. */
+TEST(devices_are_those_that_ucx_lists)
+{
+    static const char *const none[] = {"", "l", "lo:1", "nosuch_0:1"};
+
+    T_TRUE(data_ucx_device(span_str("lo")));
+    T_TRUE(data_ucx_device(span_str("mlx5_*:1")));
+    for (size_t i = 0; i < ARRAY_LEN(none); i++)
+        T_CHECK(!data_ucx_device(span_str(none[i])), "`%s`", none[i]);
+}

@@ -99,7 +99,7 @@ class Carriers(Case):
         """What --check-config says of such a section."""
         d = self.world.langd([], start=False)
         with open(d.config, "w", encoding="utf-8") as f:
-            f.write(yaml({**d.conf, "insecure": True, "transfer": transfer}))
+            f.write(yaml({**d.conf, "transfer": transfer}))
         got = subprocess.run([d.binary, "--config", d.config,
                               "--check-config"], capture_output=True,
                              text=True, timeout=LIMIT)
@@ -114,6 +114,20 @@ class Carriers(Case):
         said = self.refused({"streams": 65})
         self.assertRegex(said, r"yaml:[0-9]+:")
         self.assertIn("transfer.streams", said)
+        # What only all keys together say.
+        said = self.refused({"carrier": "tcp", "tls": "rc"})
+        self.assertRegex(said, r"yaml:[0-9]+:[0-9]+: transfer.tls: `rc` needs")
+
+    def test_a_device_that_is_not_there(self):
+        """By the carriers that would use it."""
+        for carrier, device in (("auto", "nosuch0"), ("auto", "nosuch_0:1"),
+                                ("tcp", "nosuch_0:1"), ("ucx", "nosuch0")):
+            with self.subTest(carrier=carrier, device=device):
+                said = self.refused({"carrier": carrier,
+                                     "devices": "lo," + device})
+                self.assertRegex(
+                    said, r"yaml:[0-9]+:[0-9]+: transfer.devices: this host "
+                    f"has no device `{device}`")
 
     def test_a_release_of_ucx_that_cannot_be_had_is_counted(self):
         got = subprocess.run(

@@ -110,21 +110,23 @@ static void find_addresses(const char *devices, struct tcp_place *out)
     freeifaddrs(list);
 }
 
-struct span data_tcp_missing(const char *devices)
+bool data_tcp_device(struct span name)
 {
-    char name[IF_NAMESIZE];
+    char text[IF_NAMESIZE];
+    struct ifaddrs *list;
+    bool found = false;
 
-    while (*devices) {
-        size_t n = strcspn(devices, ",");
-        struct span one = span_of(devices, n);
-
-        span_copy_str(one, name, sizeof(name));
-        if (!memchr(devices, ':', n) && strcmp(name, "all") != 0 &&
-            (n >= sizeof(name) || if_nametoindex(name) == 0))
-            return one;
-        devices += n + (devices[n] == ',');
-    }
-    return span_of(NULL, 0);
+    if (name.len == 0 || name.len >= sizeof(text))
+        return false;
+    span_copy_str(name, text, sizeof(text));
+    if (!strchr(text, ':'))
+        return if_nametoindex(text) != 0;
+    if (getifaddrs(&list) != 0)
+        return false;
+    for (const struct ifaddrs *i = list; i && !found; i = i->ifa_next)
+        found = strcmp(i->ifa_name, text) == 0;
+    freeifaddrs(list);
+    return found;
 }
 
 static uint32_t cores(void)

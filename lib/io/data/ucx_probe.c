@@ -13,11 +13,14 @@
 #include <string.h>
 #include <uct/api/uct.h>
 
-/* What is looked for, and what was found. */
+/* What is looked for, and what was found: an offer of these transports, or a
+ * device of this name. */
 struct search {
     const char *tls;
     bool named; /* the transports were named: each of them counts */
     struct ucx_offer *offer;
+    struct span device;
+    bool found;
 };
 
 static void add_word(char *list, size_t size, const char *word)
@@ -60,8 +63,20 @@ static void look_at(
         s->offer->transports, sizeof(s->offer->transports), resource->tl_name);
 }
 
+/* Finds the device; its ports are "mlx5_0:1". */
+static void look_for_device(
+    struct search *s, const uct_tl_resource_desc_t *resource)
+{
+    const char *name = resource->dev_name;
+    uint32_t n = s->device.len;
+
+    s->found |= resource->dev_type == UCT_DEVICE_TYPE_NET &&
+                strncmp(name, (const char *)s->device.p, n) == 0 &&
+                (!name[n] || name[n] == ':');
+}
+
 static void look_into_domain(
-    const struct search *s, uct_component_h component, const char *name)
+    struct search *s, uct_component_h component, const char *name)
 {
     uct_tl_resource_desc_t *resources;
     uct_md_config_t *config;
@@ -73,7 +88,8 @@ static void look_into_domain(
     if (uct_md_open(component, name, config, &md) == UCS_OK) {
         if (uct_md_query_tl_resources(md, &resources, &count) == UCS_OK) {
             for (unsigned i = 0; i < count; i++)
-                look_at(s, &resources[i]);
+                s->offer ? look_at(s, &resources[i])
+                         : look_for_device(s, &resources[i]);
             uct_release_tl_resource_list(resources);
         }
         uct_md_close(md);
@@ -81,7 +97,7 @@ static void look_into_domain(
     uct_config_release(config);
 }
 
-static void look_into(const struct search *s, uct_component_h component)
+static void look_into(struct search *s, uct_component_h component)
 {
     uct_component_attr_t a = {
         .field_mask = UCT_COMPONENT_ATTR_FIELD_MD_RESOURCE_COUNT};
@@ -96,7 +112,7 @@ static void look_into(const struct search *s, uct_component_h component)
     free(a.md_resources);
 }
 
-static void look(const struct search *s)
+static void look(struct search *s)
 {
     uct_component_h *components;
     unsigned count;
@@ -110,7 +126,8 @@ static void look(const struct search *s)
 
 bool ucx_probe(struct ucx_offer *offer, const char *tls)
 {
-    struct search s = {tls, strcmp(tls, "tcp") != 0, offer};
+    struct search s = {
+        .tls = tls, .named = strcmp(tls, "tcp") != 0, .offer = offer};
     unsigned major, minor, release;
 
     memset(offer, 0, sizeof(*offer));
@@ -134,4 +151,15 @@ bool ucx_probe(struct ucx_offer *offer, const char *tls)
             "or MemoryDenyWriteExecute of the unit (mmx-rdma.conf)",
             offer->version);
     return !offer->why_not[0];
+}
+
+bool data_ucx_device(struct span name)
+{
+    struct search s = {.device = name};
+
+    for (uint32_t i = 0; i < name.len && !s.found; i++)
+        s.found = name.p[i] && strchr("*?[^", name.p[i]) != NULL;
+    if (name.len && !s.found)
+        look(&s);
+    return s.found;
 }
