@@ -310,15 +310,17 @@ TEST(rooms_by_ucx_are_the_threads_and_the_loop_has_the_work_again)
     stop_mux();
 }
 
-/* A carrier whose thread stands still while it is told to. */
+/* A carrier whose thread stands still while it is told to. That it does is said
+ * after it was told so: one that had looked before says nothing. */
 static struct data_ops stuck;
 static _Atomic bool stands, is_there;
 
 static unsigned no_progress(struct data *d)
 {
-    is_there = stands;
-    while (stands)
+    while (stands) {
+        is_there = true;
         sched_yield();
+    }
     return data_mem.progress(d);
 }
 
@@ -341,9 +343,9 @@ TEST(a_thread_that_stands_still_hangs)
     stuck = data_mem;
     stuck.progress = no_progress;
     alone = true;
+    stands = true; /* from its first turn on, which no wake-up is needed for */
     T_OK(wake_init(&w.wake));
     start(&w.l, ROLE_LANGD, &stuck, 65536, 65536);
-    stands = true;
     T_WAIT(it_stands, NULL, 5000);
     T_EQ_U64(
         shard_silent_ns(w.l.shard, T0), 0); /* its turn was counted already */
