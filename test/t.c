@@ -133,6 +133,11 @@ uint64_t t_now_ns(void)
     return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
 }
 
+uint64_t t_end_ns(unsigned limit_ms)
+{
+    return t_now_ns() + (uint64_t)limit_ms * SLOWER * NS_PER_MS;
+}
+
 static void pause_1ms(void)
 {
     const struct timespec ts = {0, 1000000};
@@ -142,7 +147,7 @@ static void pause_1ms(void)
 
 bool t_wait(bool (*cond)(void *ud), void *ud, unsigned limit_ms)
 {
-    uint64_t end = t_now_ns() + (uint64_t)limit_ms * SLOWER * NS_PER_MS;
+    uint64_t end = t_end_ns(limit_ms);
 
     for (;;) {
         if (cond(ud))
@@ -196,7 +201,7 @@ static int remove_one(
 /* Waits for pid up to the limit; kills its process group in any case. */
 static int wait_case(pid_t pid, unsigned limit_s, bool *late)
 {
-    uint64_t end = t_now_ns() + (uint64_t)limit_s * SLOWER * NS_PER_S;
+    uint64_t end = t_end_ns(limit_s * 1000);
     siginfo_t si;
     int status = 0;
 

@@ -435,7 +435,7 @@ static void *work(void *ud)
     return NULL;
 }
 
-TEST_LIMIT(eight_threads, 60)
+TEST(eight_threads)
 {
     static struct party p;
     pthread_t daemon, threads[THREADS];

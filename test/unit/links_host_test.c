@@ -72,7 +72,7 @@ static uint64_t from(const char *own, const char *to)
     snprintf(address, sizeof(address), "tcp://%s:0;127.0.0.1%s", own, port);
     T_TRUE(zmq_connect(socks[n], address) == 0);
     T_TRUE(zmq_send(socks[n], w.p, w.len, 0) == (int)w.len);
-    T_WAIT(came, &wanted, 10000);
+    T_WAIT(came, &wanted);
     return a.hosts[n];
 }
 

@@ -13,7 +13,7 @@ TEST(frames_of_one_packet_are_answered_in_order)
     s = client();
     send_frames(s, 1, 100);
     r = (struct reading){s, 1, 101};
-    T_WAIT(all_read, &r, 2000);
+    T_WAIT(all_read, &r);
     T_EQ_U64(seen.opened, 1);
     T_EQ_U64(
         seen.groups.count, min_u32((uint32_t)getgroups(0, NULL), GROUPS_MAX));
@@ -69,7 +69,7 @@ TEST(frames_of_one_packet_wait_for_other_connections)
     close(a);
     send_frames(b, 1, 1);
     r = (struct reading){b, 1, 2};
-    T_WAIT(all_read, &r, 2000);
+    T_WAIT(all_read, &r);
     T_CHECK(seen.messages <= 5 * 64, "%u frames before one of another",
         seen.messages);
     wait_for(&seen.ended, 1);
@@ -140,7 +140,7 @@ TEST(an_unknown_type_is_refused_and_the_connection_stands)
     w.len += frames(p + w.len, sizeof(p) - w.len, 2, 1);
     T_EQ_I64(send(s, p, w.len, 0), (ssize_t)w.len);
     r = (struct reading){s, 1, 3};
-    T_WAIT(all_read, &r, 2000);
+    T_WAIT(all_read, &r);
     T_EQ_STR(seen.order, "obm");
     T_EQ_U64(seen.err, ERR_BUSY);
     T_EQ_U64(seen.ended, 0);
@@ -226,12 +226,12 @@ TEST(an_engine_that_does_not_read_is_not_read_and_not_ended)
     /* Nobody else notices. */
     send_frames(other, 1, 1);
     r = (struct reading){other, 1, 2};
-    T_WAIT(all_read, &r, 2000);
+    T_WAIT(all_read, &r);
     other_next = r.next;
     T_EQ_U64(other_next, 2);
     /* All of it is answered, in order, once the engine reads. */
     r = (struct reading){s, 1, sent + 1};
-    T_WAIT(all_read, &r, 10000);
+    T_WAIT(all_read, &r);
     T_EQ_U64(seen.messages, sent + 1);
     T_TRUE(seen.writable > 0);
     T_EQ_U64(seen.ended, 0);
@@ -278,7 +278,7 @@ TEST(a_full_owner_gets_the_rest_later)
     T_TRUE(local_busy(server));
     seen.full = false;
     r = (struct reading){s, 1, 11};
-    T_WAIT(all_read, &r, 2000);
+    T_WAIT(all_read, &r);
     close(s);
     stop();
 }
@@ -299,7 +299,7 @@ TEST(a_held_connection_waits)
     T_FALSE(local_busy(server));
     local_hold(server, 0, false);
     r = (struct reading){s, 1, 11};
-    T_WAIT(all_read, &r, 2000);
+    T_WAIT(all_read, &r);
     close(s);
     stop();
 }
@@ -318,7 +318,7 @@ TEST(the_end_comes_after_what_is_queued)
     local_end(server, 0);
     send_frames(s, 7, 1);
     r = (struct reading){s, 1, 7};
-    T_WAIT(all_read, &r, 2000);
+    T_WAIT(all_read, &r);
     wait_for(&seen.ended, 1);
     T_EQ_U64(seen.messages, 5);
     (void)recv(s, p, sizeof(p), 0); /* a reset: our last frame was not read */

@@ -121,7 +121,7 @@ static int dial(const char *path)
 {
     struct dial d = {path, -1};
 
-    T_WAIT(connected, &d, 10000);
+    T_WAIT(connected, &d);
     return d.s;
 }
 

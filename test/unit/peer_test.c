@@ -407,14 +407,14 @@ TEST(frames_for_a_lost_peer_are_dropped)
     wait_for(&a.up, 1);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
-    T_WAIT(dropped, NULL, 2000);
+    T_WAIT(dropped, NULL);
     T_EQ_U64(a.down, 0);
     wait_for(&a.down, 1);
     stop();
 }
 
 /* Descriptor numbers are used again; links must not be mixed up. */
-TEST_LIMIT(many_processes_come_and_go, 40)
+TEST(many_processes_come_and_go)
 {
     start();
     for (uint32_t i = 1; i <= 40; i++) {
@@ -507,16 +507,16 @@ TEST(what_is_not_ours_is_ended)
     zmq_setsockopt(named, ZMQ_ROUTING_ID, "somebody", 8);
     T_TRUE(zmq_connect(s, address) == 0 && zmq_connect(named, address) == 0);
     raw(s, "rubbish", 7, 0);
-    T_WAIT(strangers, &count, 5000);
+    T_WAIT(strangers, &count);
     T_EQ_U64(a.bad, 1);
     T_EQ_U64(a.err, ERR_MALFORMED);
     raw(named, "x", 1, 0);
     count = 2;
-    T_WAIT(strangers, &count, 5000);
+    T_WAIT(strangers, &count);
     raw(s, "two", 3, ZMQ_SNDMORE);
     raw(s, "parts", 5, 0);
     count = 3;
-    T_WAIT(strangers, &count, 5000);
+    T_WAIT(strangers, &count);
     T_EQ_U64(a.up, 0);
     zmq_close(s);
     zmq_close(named);
@@ -568,7 +568,7 @@ TEST(a_crowd_that_says_nothing_makes_nobody_deaf)
     }
     open_side(&b, NULL);
     join(0);
-    T_WAIT(hello_heard, &said_ns, 10000);
+    T_WAIT(hello_heard, &said_ns);
     T_EQ_U64(a.up, 1);
     say(&a, 0, 0);
     wait_for(&b.messages, 1);
@@ -596,7 +596,7 @@ TEST(one_that_says_no_hello_is_ended_in_time)
     say(&b, 0, 0);
     wait_for(&a.messages, 1);
     T_TRUE(zmq_connect(s, address) == 0);
-    T_WAIT(silent_ended, NULL, 5000);
+    T_WAIT(silent_ended, NULL);
     T_EQ_U64(a.down, 0);
     T_EQ_U64(b.down, 0);
     zmq_close(s);
@@ -724,7 +724,7 @@ TEST(without_descriptors_connections_do_not_keep_a_thread_busy)
     use_up_descriptors(&before);
     for (int i = 0; i < 5; i++)
         T_TRUE(connect(s[i], (struct sockaddr *)&to, sizeof(to)) == 0);
-    T_WAIT(calm, NULL, 10000);
+    T_WAIT(calm, NULL);
     say(&b, 0, 1);
     wait_for(&a.messages, 2);
     T_EQ_U64(a.down, 0);

@@ -340,29 +340,29 @@ static void copies(const char *from, const char *to)
     stop();
 }
 
-TEST_LIMIT(copied_on_one_gpu, 40)
+TEST(copied_on_one_gpu)
 {
     copies("cuda:0", "cuda:0");
 }
 
-TEST_LIMIT(copied_from_one_gpu_to_another, 40)
+TEST(copied_from_one_gpu_to_another)
 {
     gpu_use();
     gpu_double_only();
     copies("cuda:0", "cuda:1");
 }
 
-TEST_LIMIT(copied_from_host_to_gpu, 40)
+TEST(copied_from_host_to_gpu)
 {
     copies("host", "cuda:0");
 }
 
-TEST_LIMIT(copied_from_gpu_to_host, 40)
+TEST(copied_from_gpu_to_host)
 {
     copies("cuda:0", "host");
 }
 
-TEST_LIMIT(copied_slowly, 60)
+TEST(copied_slowly)
 {
     gpu_use();
     gpu_double_only();
@@ -370,34 +370,34 @@ TEST_LIMIT(copied_slowly, 60)
     copies("host", "cuda:1");
 }
 
-TEST_LIMIT(gpu_to_gpu, 40)
+TEST(gpu_to_gpu)
 {
     moves("cuda:0", "cuda:0", 256 * KIB);
 }
 
-TEST_LIMIT(gpu_to_another_gpu, 40)
+TEST(gpu_to_another_gpu)
 {
     gpu_use();
     gpu_double_only(); /* not every host has two */
     moves("cuda:0", "cuda:1", 256 * KIB);
 }
 
-TEST_LIMIT(host_to_gpu, 40)
+TEST(host_to_gpu)
 {
     moves("host", "cuda:0", 256 * KIB);
 }
 
-TEST_LIMIT(gpu_to_host, 40)
+TEST(gpu_to_host)
 {
     moves("cuda:0", "host", 256 * KIB);
 }
 
-TEST_LIMIT(small_messages, 40)
+TEST(small_messages)
 {
     moves("cuda:0", "cuda:0", 32 * KIB);
 }
 
-TEST_LIMIT(slow_copies_hold_back_and_lose_nothing, 60)
+TEST(slow_copies_hold_back_and_lose_nothing)
 {
     gpu_use();
     gpu_double_only();
@@ -511,14 +511,14 @@ static void fetches(uint32_t rows)
     stop();
 }
 
-TEST_LIMIT(fetched_messages, 40)
+TEST(fetched_messages)
 {
     start_fetching("cuda:0", 128 * KIB, 16 * KIB);
     fetches(2001);
 }
 
 /* More of them at once than slots may wait for. */
-TEST_LIMIT(fetched_messages_beyond_pinned_memory, 40)
+TEST(fetched_messages_beyond_pinned_memory)
 {
     start_fetching("host", 256 * KIB, 16 * KIB);
     fetches(32768);
@@ -586,7 +586,7 @@ static void start_reaching(const char *layout, uint32_t receiver_segment)
 
 #define STAGED(side) atomic_load(&shard_stats((side).shard)->segments_staged)
 
-TEST_LIMIT(rows_in_one_place_go_straight, 40)
+TEST(rows_in_one_place_go_straight)
 {
     start_reaching("embedding:bf16:256", 16 * KIB);
     source_fill(1, 3, 8192);
@@ -616,7 +616,7 @@ static void of_several_carriers(uint8_t by)
     fetches(8192);
 }
 
-TEST_LIMIT(rows_go_straight_where_the_peer_chose_what_reaches_gpus, 40)
+TEST(rows_go_straight_where_the_peer_chose_what_reaches_gpus)
 {
     of_several_carriers(CARRIER_UCX);
     T_CHECK(posted_straight >= 31 && fetched_straight == posted_straight,
@@ -624,20 +624,20 @@ TEST_LIMIT(rows_go_straight_where_the_peer_chose_what_reaches_gpus, 40)
         fetched_straight);
 }
 
-TEST_LIMIT(rows_are_staged_where_the_peer_chose_what_does_not, 40)
+TEST(rows_are_staged_where_the_peer_chose_what_does_not)
 {
     of_several_carriers(CARRIER_TCP);
     T_EQ_U64(posted_straight + fetched_straight, 0);
 }
 
-TEST_LIMIT(rows_in_several_places_are_staged, 40)
+TEST(rows_in_several_places_are_staged)
 {
     start_reaching(LAYOUT, 16 * KIB);
     fetches(2001);
     T_EQ_U64(posted_straight + fetched_straight, 0);
 }
 
-TEST_LIMIT(messages_that_come_at_once_are_staged, 40)
+TEST(messages_that_come_at_once_are_staged)
 {
     start_reaching("embedding:bf16:256", 128 * KIB);
     fetches(4001);
@@ -645,7 +645,7 @@ TEST_LIMIT(messages_that_come_at_once_are_staged, 40)
     T_EQ_U64(fetched_straight, 0);
 }
 
-TEST_LIMIT(without_a_flush_nothing_goes_straight, 40)
+TEST(without_a_flush_nothing_goes_straight)
 {
     gpu_use();
     gpu_double_only();
@@ -745,7 +745,7 @@ static void stop_stalled(void)
 }
 
 /* All pinned memory is full of what a peer does not take. */
-TEST_LIMIT(a_peer_that_stands_still_holds_up_nobody, 60)
+TEST(a_peer_that_stands_still_holds_up_nobody)
 {
     start_stalled();
     room(2, 2, 10, 20000); /* 10 MB, of 8 MiB that are pinned */
@@ -757,7 +757,7 @@ TEST_LIMIT(a_peer_that_stands_still_holds_up_nobody, 60)
 }
 
 /* One small message in each slot is enough to hold it. */
-TEST_LIMIT(nor_does_a_trickle_to_it, 60)
+TEST(nor_does_a_trickle_to_it)
 {
     start_stalled();
     for (uint32_t i = 0; i < 24; i++) {

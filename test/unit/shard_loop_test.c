@@ -281,7 +281,7 @@ TEST(small_rooms_by_tcp_need_no_thread_while_ucx_is_open)
 {
     start_mux();
     T_TRUE(data_mux_address(shard_address(w.l.shard), CARRIER_UCX).len > 0);
-    T_WAIT(both_are_back, NULL, LIMIT_MS);
+    T_WAIT(both_are_back, NULL);
     peer_open(64 * KIB, CARRIER_TCP);
     for (uint32_t i = 0; i < 50; i++)
         small_room();
@@ -300,9 +300,9 @@ TEST(rooms_by_ucx_are_the_threads_and_the_loop_has_the_work_again)
         small_room();
         small_room();
         T_TRUE(w.e.handed > 0 && w.l.handed > 0);
-        T_WAIT(both_are_back, NULL, LIMIT_MS);
+        T_WAIT(both_are_back, NULL);
         small_room();
-        T_WAIT(both_are_back, NULL, LIMIT_MS);
+        T_WAIT(both_are_back, NULL);
         peer_open(64 * KIB, CARRIER_TCP);
         small_room();
         small_room();
@@ -346,13 +346,13 @@ TEST(a_thread_that_stands_still_hangs)
     stands = true; /* from its first turn on, which no wake-up is needed for */
     T_OK(wake_init(&w.wake));
     start(&w.l, ROLE_LANGD, &stuck, 65536, 65536);
-    T_WAIT(it_stands, NULL, 5000);
+    T_WAIT(it_stands, NULL);
     T_EQ_U64(
         shard_silent_ns(w.l.shard, T0), 0); /* its turn was counted already */
     T_EQ_U64(shard_silent_ns(w.l.shard, T0 + NS_PER_S), NS_PER_S);
     T_TRUE(shard_silent_ns(w.l.shard, T0 + 4 * NS_PER_S) > SHARD_HANGS_NS);
     stands = false;
-    T_WAIT(it_goes_on, w.l.shard, 5000);
+    T_WAIT(it_goes_on, w.l.shard);
     stop(&w.l);
     wake_fini(&w.wake);
 }
@@ -405,13 +405,13 @@ TEST(a_key_never_reaches_a_carrier_that_delivers)
     T_OK(wake_init(&w.wake));
     start(&w.e, ROLE_ENCODED, &data_mem, 65536, 4096);
     start(&w.l, ROLE_LANGD, &keyed, 65536, 4096);
-    T_WAIT(both_are_back, NULL, LIMIT_MS);
+    T_WAIT(both_are_back, NULL);
     fill(&w.e);
     peer_open(4096, CARRIER_AUTO);
     room(100);
     wait_for_rows(100);
     T_TRUE(keys > 0);
-    T_WAIT(both_are_back, NULL, LIMIT_MS);
+    T_WAIT(both_are_back, NULL);
     order_key(1000000);
     shard_flush(w.l.shard);
     T_EQ_U64(admitted, 1000000);
@@ -565,7 +565,7 @@ TEST(an_order_is_carried_out_while_a_large_room_goes_on)
         order_key(i);
         shard_flush(w.l.shard);
         then = calls;
-        T_WAIT(is_taken, &i, LIMIT_MS);
+        T_WAIT(is_taken, &i);
         T_CHECK(taken_at <= then + 1, "%u calls of the carrier before an order",
             taken_at - then);
     }

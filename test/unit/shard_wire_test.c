@@ -184,7 +184,7 @@ static void expect_landed(void)
 {
     struct data_note n;
 
-    T_WAIT(told, &n, LIMIT_MS);
+    T_WAIT(told, &n);
     T_EQ_U64(n.type, NOTE_LANDED);
     T_EQ_U64(n.rows, SMALL_ROWS);
     T_EQ_U64(w.mems[0].base[0], 7);
@@ -322,11 +322,11 @@ TEST(a_key_opens_rooms_of_its_own_peer_alone)
     sender_open(&liar, 0);
     sender_open(&owner, 1);
     sender_send(&liar, 8);
-    T_WAIT(is_dropped, &liar, LIMIT_MS);
+    T_WAIT(is_dropped, &liar);
     T_EQ_U64(atomic_load(&shard_stats(w.shard)->segments_landed), 0);
     T_EQ_U64(w.mems[0].base[0], 0);
     sender_send(&owner, 7);
-    T_WAIT(is_landed, &owner, LIMIT_MS);
+    T_WAIT(is_landed, &owner);
     expect_landed();
     data_tcp.close(&liar.d);
     data_tcp.close(&owner.d);

@@ -333,7 +333,7 @@ static void walk(uint64_t seed)
     }
 }
 
-TEST_LIMIT(a_million_prompts_against_the_oracle, 120)
+TEST_LIMIT(a_million_prompts_against_the_oracle, 400)
 {
     for (uint64_t seed = 1; seed <= PROMPTS; seed++)
         walk(seed);
