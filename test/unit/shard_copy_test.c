@@ -15,13 +15,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define SHARDS   3
-#define SLOTS    64
-#define LIMIT_MS 10000
-#define LAYOUT   "embedding:u8:4704,ids:i32:1,pos:i32:3"
-#define FIELDS   3
-#define FROM     16 /* rows of a block, encoded's pool */
-#define TO       8  /* langd's */
+#define SHARDS 3
+#define SLOTS  64
+#define LAYOUT "embedding:u8:4704,ids:i32:1,pos:i32:3"
+#define FIELDS 3
+#define FROM   16 /* rows of a block, encoded's pool */
+#define TO     8  /* langd's */
 
 struct seen {
     uint32_t landed, land_quiet, send_quiet, land_bad, gone;
@@ -94,7 +93,7 @@ static void world_start_by(
     const struct data_ops *carrier, uint32_t es, uint32_t ls)
 {
     struct shard_conf c = {.carrier = carrier,
-        .data = {.segment_bytes = 32768, .stall_ms = 400},
+        .data = {.segment_bytes = 32768, .stall_ms = T_WAIT_MS},
         .slots = SLOTS,
         .peers = 4,
         .window_bytes = 131072,
@@ -167,7 +166,7 @@ static uint32_t drain(void)
 
 static void wait_for(bool (*cond)(uint32_t), uint32_t n, const char *what)
 {
-    uint64_t end = t_now_ns() + LIMIT_MS * NS_PER_MS;
+    uint64_t end = t_end_ns(T_WAIT_MS);
 
     for (;;) {
         struct pollfd fd = {.fd = w.wake.fd, .events = POLLIN};

@@ -15,10 +15,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define KIB      1024u
-#define SLOTS    64
-#define LIMIT_NS (10 * NS_PER_S)
-#define LAYOUT   "embedding:bf16:256,ids:i32:1,pos:i32:3"
+#define KIB    1024u
+#define SLOTS  64
+#define LAYOUT "embedding:bf16:256,ids:i32:1,pos:i32:3"
 
 /* One side: its pool, and a copy of all its bytes for the test to look at. */
 struct side {
@@ -31,7 +30,6 @@ struct side {
 static struct world {
     const struct data_ops *carrier; /* NULL: data_mem */
     const char *layout;             /* NULL: LAYOUT */
-    uint32_t stall_ms;              /* 0: 4 s */
     uint32_t window;                /* 0: 16 MiB */
     /* data_mux: what it opens, and which of them the peer has chosen. */
     const struct data_ops *const *parts;
@@ -71,7 +69,7 @@ static void side_start(struct side *s, uint8_t role, uint32_t sender_segment,
     struct shard_conf c = {.carrier = w.carrier ? w.carrier : &data_mem,
         .data = {.carriers = w.parts,
             .segment_bytes = segments[role],
-            .stall_ms = w.stall_ms ? w.stall_ms : 4000},
+            .stall_ms = T_WAIT_MS},
         .role = role,
         .count = 1,
         .slots = SLOTS,
@@ -152,7 +150,7 @@ static void drain(struct shard *s)
 
 static void wait_for(const uint32_t *value, uint32_t wanted)
 {
-    uint64_t end = t_now_ns() + LIMIT_NS;
+    uint64_t end = t_end_ns(T_WAIT_MS);
 
     for (;;) {
         struct pollfd fd = {.fd = w.wake.fd, .events = POLLIN};
@@ -405,11 +403,16 @@ TEST(slow_copies_hold_back_and_lose_nothing)
     moves("cuda:0", "cuda:1", 256 * KIB);
 }
 
+static bool have_gone(void *ud)
+{
+    return atomic_load(&shard_stats(w.e.shard)->bytes_sent) ==
+           *(const uint64_t *)ud;
+}
+
 /* A landing is not told before its copy is over. */
 TEST(nothing_has_landed_before_it_is_on_the_gpu)
 {
-    uint64_t sent = 0;
-    uint64_t end;
+    uint64_t wanted = 500 * 528;
 
     gpu_use();
     gpu_double_only();
@@ -418,10 +421,7 @@ TEST(nothing_has_landed_before_it_is_on_the_gpu)
     source_write();
     gpu_set("hold", 1);
     room(1, 0, 0, 500);
-    end = t_now_ns() + 2 * NS_PER_S;
-    while (sent < 500 * 528 && t_now_ns() < end)
-        sent = atomic_load(&shard_stats(w.e.shard)->bytes_sent);
-    T_EQ_U64(sent, 500 * 528);
+    T_WAIT(have_gone, &wanted);
     push(&w.e, SEND_CLOSE, 1, 0, 0, ROWS_UNKNOWN);
     wait_for(&w.send_quiet, 1); /* all of it has arrived */
     push(&w.l, LAND_CLOSE, 1, 0, 0, ROWS_UNKNOWN);
@@ -716,7 +716,6 @@ static void start_stalled(void)
     ops = data_mem;
     ops.open = remembered;
     w.carrier = &ops;
-    w.stall_ms = 60000;
     T_OK(wake_init(&w.wake));
     pool_make(&w.e, "cuda:0", 1600, 16);
     pool_make(&w.l, "host", 4096, 8);
@@ -744,13 +743,18 @@ static void stop_stalled(void)
     wake_fini(&w.wake);
 }
 
+static bool memory_is_full(void *ud)
+{
+    (void)ud;
+    return atomic_load(&shard_stats(w.e.shard)->messages_sent) >= 32;
+}
+
 /* All pinned memory is full of what a peer does not take. */
 TEST(a_peer_that_stands_still_holds_up_nobody)
 {
     start_stalled();
     room(2, 2, 10, 20000); /* 10 MB, of 8 MiB that are pinned */
-    while (atomic_load(&shard_stats(w.e.shard)->messages_sent) < 32)
-        poll(NULL, 0, 1);
+    T_WAIT(memory_is_full, NULL);
     to_other(3, 1300, 5, 4001);
     wait_for(&w.landed[3], 4001);
     stop_stalled();

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 
 #define KIB        1024u
-#define LIMIT_MS   10000
 #define ROW_BYTES  4096u
 #define BLOCK_ROWS 16
 #define PEER       1
@@ -47,7 +46,7 @@ static void start(struct end *at, uint8_t role, const struct data_ops *carrier,
             .ports = "",
             .segment_bytes = segment,
             .keepalive_ms = 1000,
-            .stall_ms = LIMIT_MS},
+            .stall_ms = T_WAIT_MS},
         .role = role,
         .count = 1,
         .slots = 4,
@@ -189,7 +188,7 @@ static void wait_for_rows(uint32_t rows)
                 .fd = mine ? shard_fd(ends[i]->shard) : -1, .events = POLLIN};
             busy |= shard_busy(ends[i]->shard) || (mine && !ends[i]->watched);
         }
-        T_CHECK(poll(fds, 3, busy ? 0 : LIMIT_MS) > 0 || busy,
+        T_CHECK(poll(fds, 3, busy ? 0 : T_WAIT_MS) > 0 || busy,
             "%u of %u rows came, then all sleep", w.landed, rows);
         if (fds[0].revents)
             wake_clear(&w.wake);
@@ -437,7 +436,7 @@ TEST(orders_that_the_ring_has_no_place_for_come_in_order)
     for (; c.attempt < orders; c.attempt++)
         (void)shard_push(w.l.shard, &c);
     T_TRUE(shard_waiting(w.l.shard) > orders / 2);
-    for (uint64_t end = t_now_ns() + LIMIT_MS * NS_PER_MS; seen < orders;) {
+    for (uint64_t end = t_end_ns(T_WAIT_MS); seen < orders;) {
         T_CHECK(t_now_ns() < end, "%u of %u orders", seen, orders);
         shard_work(w.l.shard);
         shard_flush(w.l.shard);
@@ -480,8 +479,7 @@ TEST(messages_for_an_address_that_has_gone_are_dropped)
     push(&w.e, (struct data_cmd){.type = PEER_OPEN, .peer = PEER});
     push_sends(100);
     T_TRUE(shard_peer(w.e.shard, PEER, span_of(bad, sizeof(bad)), 65536));
-    for (uint64_t end = t_now_ns() + LIMIT_MS * NS_PER_MS;
-         n.type != NOTE_PEER_BROKEN;) {
+    for (uint64_t end = t_end_ns(T_WAIT_MS); n.type != NOTE_PEER_BROKEN;) {
         T_CHECK(t_now_ns() < end, "the peer is not broken, note %u", n.type);
         shard_flush(w.e.shard);
         shard_work(w.e.shard);

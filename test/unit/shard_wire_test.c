@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define LIMIT_MS   5000
 #define SEGMENT    16384u
 #define ROW_BYTES  12582912u /* more than fits into DATA_IOV_MAX segments */
 #define SMALL_ROWS 64u
@@ -51,7 +50,7 @@ static void dial(void)
     T_OK(tcp_place_get(a, &place));
     T_OK(tcp_connect(&place, 0, 0, &w.fd));
     p.fd = w.fd;
-    T_EQ_I64(poll(&p, 1, 1000), 1);
+    T_EQ_I64(poll(&p, 1, T_WAIT_MS), 1);
     T_EQ_I64(write(w.fd, a.p, TCP_HELLO), TCP_HELLO);
 }
 
@@ -63,7 +62,7 @@ static void start_safe(enum data_safe safe)
             .ports = "",
             .segment_bytes = SEGMENT,
             .keepalive_ms = 1000,
-            .stall_ms = LIMIT_MS,
+            .stall_ms = T_WAIT_MS,
             .safe = safe},
         .role = ROLE_LANGD,
         .count = 1,
@@ -158,7 +157,7 @@ static void send_bytes(uint32_t n)
         struct pollfd p = {.fd = w.fd, .events = POLLOUT};
         ssize_t sent;
 
-        T_EQ_I64(poll(&p, 1, LIMIT_MS), 1);
+        T_EQ_I64(poll(&p, 1, T_WAIT_MS), 1);
         sent = write(w.fd, bytes, min_u32(n, sizeof(bytes)));
         T_TRUE(sent > 0);
         n -= (uint32_t)sent;
@@ -170,7 +169,7 @@ static bool closed(void)
     struct pollfd p = {.fd = w.fd, .events = POLLIN};
     char c;
 
-    return poll(&p, 1, LIMIT_MS) == 1 &&
+    return poll(&p, 1, T_WAIT_MS) == 1 &&
            (recv(w.fd, &c, 1, 0) == 0 || errno == ECONNRESET);
 }
 
@@ -267,7 +266,7 @@ static void sender_open(struct sender *s, uint32_t who)
         .ports = "",
         .segment_bytes = SEGMENT,
         .keepalive_ms = 1000,
-        .stall_ms = LIMIT_MS,
+        .stall_ms = T_WAIT_MS,
         .endpoints_max = 1,
         .messages_max = 4,
         .safe = SAFE_PROVED};
