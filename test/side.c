@@ -135,7 +135,7 @@ struct data_conf side_conf(void)
         .segment_bytes = SIDE_SEGMENT,
         .message_max = SIDE_MESSAGE,
         .keepalive_ms = 1000,
-        .stall_ms = 1000,
+        .stall_ms = SIDE_STALL_MS,
         .greeting_ms = SIDE_GREETING_MS,
         .endpoints_max = 32,
         .inbound_max = 32,
@@ -301,7 +301,7 @@ unsigned side_turn(struct side *a, struct side *b)
 void side_until(
     struct side *a, struct side *b, const uint32_t *count, uint32_t wanted)
 {
-    uint64_t limit = t_now_ns() + 15 * NS_PER_S;
+    uint64_t limit = t_end_ns(T_WAIT_MS);
 
     while (*count < wanted && t_now_ns() < limit)
         side_turn(a, b);
@@ -312,7 +312,7 @@ void side_settle(struct side *a, struct side *b)
 {
     uint64_t limit = t_now_ns() + 20 * NS_PER_MS;
 
-    while (t_now_ns() < limit)
+    for (uint32_t i = 0; i < 100 || t_now_ns() < limit; i++)
         side_turn(a, b);
 }
 

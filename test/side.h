@@ -7,13 +7,16 @@
 
 #include "io/data.h"
 
-#define KIB              ((size_t)1024)
-#define MIB              (1024 * KIB)
-#define SIDE_IDS         512
-#define SIDE_SEGMENT     (256 * KIB)
-#define SIDE_MESSAGE     (8 * MIB) /* the longest that comes */
-#define SIDE_MESSAGES    64
-#define SIDE_GREETING_MS 400
+#define KIB           ((size_t)1024)
+#define MIB           (1024 * KIB)
+#define SIDE_IDS      512
+#define SIDE_SEGMENT  (256 * KIB)
+#define SIDE_MESSAGE  (8 * MIB) /* the longest that comes */
+#define SIDE_MESSAGES 64
+/* Of the tests' own clock by ticks; the kernel's for a peer that does not read.
+ */
+#define SIDE_STALL_MS    60000
+#define SIDE_GREETING_MS 4000
 #define SIDE_STREAMS     4
 
 /* A carrier, and what it has heard, by message id. */
@@ -47,7 +50,7 @@ const struct data_ops *side_encrypted(void);
 #define SIDE_KEY 49
 struct span side_key(bool encrypt);
 
-/* TCP on loopback, messages_max SIDE_MESSAGES, stall 1 s. */
+/* TCP on loopback, with the limits above. */
 struct data_conf side_conf(void);
 void side_open(struct side *s, const struct data_ops *ops);
 void side_open_with(
@@ -68,10 +71,11 @@ uint32_t side_post_many(struct side *a, uint32_t ep, uint8_t *p, size_t n);
 
 /* One turn of progress for each that is open; b may be NULL. */
 unsigned side_turn(struct side *a, struct side *b);
-/* Turns both until *count is `wanted`; fails when it is not within 15 s. */
+/* Turns both until *count is `wanted`; fails when it is not in time. */
 void side_until(
     struct side *a, struct side *b, const uint32_t *count, uint32_t wanted);
-/* Turns for 20 ms, to see that nothing more comes. */
+/* Turns for 20 ms, and often in any case, until all that is on its way has come
+ * and nothing more does. */
 void side_settle(struct side *a, struct side *b);
 
 #endif

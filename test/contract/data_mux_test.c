@@ -77,11 +77,13 @@ static bool wants_thread(void *ud)
  * and is seen to wait. */
 TEST(ucx_rests_while_it_is_lent)
 {
+    struct data_conf c = side_conf();
     struct side a, b;
     struct span all;
 
-    side_open(&a, mux_by(CARRIER_TCP));
-    side_open(&b, mux_by(CARRIER_TCP));
+    c.keepalive_ms = T_WAIT_MS; /* what UCX says by itself wakes it as well */
+    side_open_with(&a, mux_by(CARRIER_TCP), &c);
+    side_open_with(&b, mux_by(CARRIER_TCP), &c);
     all = b.ops->address(b.d);
     for (uint32_t ep = 0; ep < 2; ep++) {
         uint8_t number = ep ? CARRIER_UCX : CARRIER_TCP;

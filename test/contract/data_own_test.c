@@ -120,6 +120,7 @@ TEST(ucx_over_shared_memory)
 TEST(ucx_replaces_a_stuck_worker)
 {
     struct side a, b;
+    const uint64_t stall = SIDE_STALL_MS * NS_PER_MS;
     uint8_t *p = malloc(2 * MIB), old[1024];
     struct span address;
     int fd;
@@ -134,10 +135,10 @@ TEST(ucx_replaces_a_stuck_worker)
     side_until(&a, &b, &b.arrived_count, 1);
     side_settle(&b, NULL);
     T_EQ_U64(b.fetched_count, 0);
-    data_ucx.tick(b.d, NS_PER_S);
-    data_ucx.tick(b.d, 4 * NS_PER_S);
+    data_ucx.tick(b.d, stall);
+    data_ucx.tick(b.d, 4 * stall);
     T_EQ_U64(data_ucx.replaced(b.d), 0);
-    data_ucx.tick(b.d, 6 * NS_PER_S);
+    data_ucx.tick(b.d, 6 * stall);
     T_EQ_U64(data_ucx.replaced(b.d), 1);
     T_ERR(data_ucx.arm(b.d), ERR_BUSY);
     side_until(&b, NULL, &b.fetched_count, 1);
@@ -171,8 +172,10 @@ NORETURN static void victim(const struct data_ops *ops, int out)
         ops->progress(b.d);
 }
 
+/* Neither the ticks, of which there are none, nor a keepalive says it. */
 static void peer_killed(const struct data_ops *ops)
 {
+    struct data_conf c = side_conf();
     struct side a;
     uint8_t address[1024], *p = malloc(SIDE_SEGMENT);
     uint32_t posted;
@@ -188,13 +191,15 @@ static void peer_killed(const struct data_ops *ops)
         victim(ops, pipes[1]);
     n = read(pipes[0], address, sizeof(address));
     T_TRUE(n > 0);
-    side_open(&a, ops);
+    c.keepalive_ms = 60000;
+    side_open_with(&a, ops, &c);
     T_OK(ops->connect(a.d, 0, span_of(address, (size_t)n)));
     side_fill(p, 1000, 300);
     T_OK(side_post(&a, 0, 300, p, 1000));
     side_until(&a, NULL, &a.done_count, 1);
     side_fill(p, 200 * KIB, 0);
     T_EQ_I64(kill(child, SIGSTOP), 0);
+    T_EQ_I64(waitpid(child, NULL, WUNTRACED), child); /* it has stopped */
     a.done_count = 0;
     posted = side_post_many(&a, 0, p, 200 * KIB);
     side_settle(&a, NULL);
@@ -203,7 +208,7 @@ static void peer_killed(const struct data_ops *ops)
     killed = t_now_ns();
     side_until(&a, NULL, &a.broken_count, 1);
     side_until(&a, NULL, &a.done_count, posted);
-    T_TRUE(t_now_ns() - killed < 2 * NS_PER_S);
+    T_TRUE(t_now_ns() - killed < 20 * NS_PER_S);
     side_settle(&a, NULL);
     T_EQ_U64(a.broken_count, 1);
     T_EQ_I64(waitpid(child, NULL, 0), child);
@@ -211,12 +216,12 @@ static void peer_killed(const struct data_ops *ops)
     free(p);
 }
 
-TEST(ucx_killed_peer_is_broken_within_two_seconds)
+TEST(ucx_killed_peer_is_broken_without_a_keepalive)
 {
     peer_killed(&data_ucx);
 }
 
-TEST(tcp_killed_peer_is_broken_within_two_seconds)
+TEST(tcp_killed_peer_is_broken_without_a_keepalive)
 {
     peer_killed(&data_tcp);
 }

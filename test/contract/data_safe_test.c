@@ -94,7 +94,7 @@ static int onward(const struct relay *r)
     struct pollfd p = {.events = POLLOUT};
 
     T_OK(tcp_connect(&r->to, 0, 0, &p.fd));
-    T_EQ_I64(poll(&p, 1, 1000), 1);
+    T_EQ_I64(poll(&p, 1, T_WAIT_MS), 1);
     return p.fd;
 }
 
@@ -141,7 +141,7 @@ static void relay_turn(struct relay *r)
 static void relay_until(struct relay *r, struct side *a, struct side *b,
     const uint32_t *count, uint32_t wanted)
 {
-    uint64_t limit = t_now_ns() + 10 * NS_PER_S;
+    uint64_t limit = t_end_ns(T_WAIT_MS);
 
     while (*count < wanted && a->broken_count == 0 && t_now_ns() < limit) {
         relay_turn(r);
@@ -169,7 +169,7 @@ static void through(
 
 static bool closed(struct side *s, int fd)
 {
-    uint64_t limit = t_now_ns() + 5 * NS_PER_S;
+    uint64_t limit = t_end_ns(T_WAIT_MS);
     char c[256];
     ssize_t n;
 
@@ -647,7 +647,7 @@ TEST(half_open_proofs_are_bounded)
         if (getdtablesize() < FLOOD + 600)
             t_skip("%d descriptors are too few", getdtablesize());
         c.inbound_max = 512;
-        c.greeting_ms = 10000;
+        c.greeting_ms = T_WAIT_MS;
         side_open(&a, by(encrypt));
         side_open_with(&b, by(encrypt), &c);
         T_OK(tcp_place_get(data_tcp.address(b.d), &place));
@@ -695,13 +695,13 @@ TEST(a_peer_whose_answers_take_long_proves_its_key_in_a_flood)
 {
     for (int encrypt = 0; encrypt < 2; encrypt++) {
         struct data_conf c = side_conf();
-        uint64_t limit = t_now_ns() + 20 * NS_PER_S;
+        uint64_t limit = t_end_ns(T_WAIT_MS);
         struct side a, b;
         struct relay r;
         uint8_t p[8];
 
         c.inbound_max = 512;
-        c.greeting_ms = 10000;
+        c.greeting_ms = T_WAIT_MS;
         side_open(&a, by(encrypt));
         side_open_with(&b, by(encrypt), &c);
         relay_open(&r, &b);
@@ -725,17 +725,21 @@ TEST(a_peer_whose_answers_take_long_proves_its_key_in_a_flood)
 /* A byte now and then does not keep a proof alive beyond its time. */
 TEST(a_slow_proof_ends)
 {
+    enum { SHORT_MS = 400 };
+
     for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct data_conf c = side_conf();
         struct side b;
         struct tcp_place place;
         uint64_t begun = t_now_ns();
         bool over = false;
         int fd;
 
-        side_open(&b, by(encrypt));
+        c.greeting_ms = SHORT_MS;
+        side_open_with(&b, by(encrypt), &c);
         T_OK(tcp_place_get(data_tcp.address(b.d), &place));
         T_OK(tcp_connect(&place, 0, 0, &fd));
-        for (int i = 0; !over && i < 400; i++) {
+        for (int i = 0; !over && i < 4000; i++) {
             struct pollfd p = {.fd = fd, .events = POLLIN};
             const char *slow = encrypt ? "\26\3\1\2\0\1\0\1\374\3\3" : "tcp3";
             size_t n = strlen(slow);
@@ -744,7 +748,7 @@ TEST(a_slow_proof_ends)
             side_turn(&b, NULL);
             over = poll(&p, 1, 25) == 1;
         }
-        T_TRUE(over && t_now_ns() - begun >= 100 * NS_PER_MS);
+        T_TRUE(over && t_now_ns() - begun >= SHORT_MS * NS_PER_MS);
         T_EQ_U64(data_tcp.counts(b.d)->strangers, 1);
         close(fd);
         side_close(&b);

@@ -17,13 +17,10 @@ struct wide {
     uint8_t *p;
 };
 
-#define WIDE_STALL_MS 10000 /* the kernel's own limit, too */
-
 static void wide_open_by(struct wide *w, const struct data_ops *ops)
 {
     struct data_conf c = side_conf();
 
-    c.stall_ms = WIDE_STALL_MS;
     side_open_with(&w->a, ops, &c);
     side_open_with(&w->b, ops, &c);
     T_OK(tcp_place_get(data_tcp.place(w->a.d), &w->place));
@@ -191,10 +188,10 @@ TEST(one_connection_that_stalls_breaks_the_endpoint)
     data_tcp.tick(w.b.d, now);
     T_OK(side_post(&w.b, 0, 400, w.p, 4 * KIB)); /* the others go on */
     side_settle(&w.b, &w.a);
-    data_tcp.tick(w.b.d, now + (WIDE_STALL_MS - 100) * NS_PER_MS);
+    data_tcp.tick(w.b.d, now + (SIDE_STALL_MS - 100) * NS_PER_MS);
     side_settle(&w.b, &w.a);
     T_EQ_U64(w.b.broken_count, 0);
-    data_tcp.tick(w.b.d, now + (WIDE_STALL_MS + 100) * NS_PER_MS);
+    data_tcp.tick(w.b.d, now + (SIDE_STALL_MS + 100) * NS_PER_MS);
     side_until(&w.b, &w.a, &w.b.done_count, 401);
     side_settle(&w.b, &w.a);
     T_EQ_U64(w.b.broken[0], 1);

@@ -184,7 +184,7 @@ static void killed(uint32_t turns)
 {
     struct data_conf c = shared_memory();
     uint8_t address[1024], *p = malloc(16 * MIB);
-    uint64_t limit = t_now_ns() + 15 * NS_PER_S, tick = NS_PER_S;
+    uint64_t limit = t_end_ns(T_WAIT_MS), tick = NS_PER_S;
     uint32_t posted;
     struct side a;
     int pipes[2];
@@ -211,7 +211,7 @@ static void killed(uint32_t turns)
     /* UCX keeps what a full queue of shared memory holds up: ticks end it. */
     while (a.done_count < posted + 1 && t_now_ns() < limit) {
         side_turn(&a, NULL);
-        data_ucx.tick(a.d, tick += 10 * NS_PER_MS);
+        data_ucx.tick(a.d, tick += SIDE_STALL_MS * NS_PER_MS / 100);
     }
     T_EQ_U64(a.done_count, posted + 1);
     side_close(&a);
