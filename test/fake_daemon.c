@@ -175,7 +175,7 @@ struct mmx_opt fake_opt(const struct fake *f, int timeout_ms)
 struct mmx_event rig_one_event(mmx *m)
 {
     struct mmx_event ev[2];
-    int n = mmx_wait(m, ev, 1, 5000);
+    int n = mmx_wait(m, ev, 1, T_WAIT_MS);
 
     T_EQ_I64(n, 1);
     return ev[0];
@@ -192,7 +192,7 @@ void rig_pool(struct rig *g)
 {
     g->pool = (struct mmx_pool){.size = sizeof g->pool};
     fake_pool(&g->f, ++g->seq, "p", g->f.pool_fd);
-    T_EQ_I64(mmx_pool(g->m, "p", LAYOUT, 5000, &g->pool), 0);
+    T_EQ_I64(mmx_pool(g->m, "p", LAYOUT, T_WAIT_MS, &g->pool), 0);
     T_EQ_U64(fake_want(&g->f, LOCAL_POOL).seq, g->seq);
 }
 

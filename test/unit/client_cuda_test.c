@@ -30,7 +30,7 @@ static int ask(struct rig *g, const struct mem *mem, struct mmx_pool *out)
     g->f.gpu = mem;
     fake_pool(&g->f, ++g->seq, "g", mem->fd);
     g->f.gpu = NULL;
-    err = mmx_pool(g->m, "g", NULL, 5000, out);
+    err = mmx_pool(g->m, "g", NULL, T_WAIT_MS, out);
     T_EQ_U64(fake_want(&g->f, LOCAL_POOL).seq, g->seq);
     return err;
 }
@@ -81,7 +81,7 @@ TEST(rows_are_written_and_read_on_the_gpu)
         (struct local_event){
             .what = EVENT_GRANTED, .state = 2, .rows = 10, .total = 10},
         runs, 2);
-    T_EQ_I64(mmx_wait_room(g.m, r, MMX_GRANTED, 5000), 0);
+    T_EQ_I64(mmx_wait_room(g.m, r, MMX_GRANTED, T_WAIT_MS), 0);
     T_EQ_I64(mmx_view(g.m, r, "a", 4, 6, &v), 0);
     T_TRUE((uint8_t *)v.data ==
            (uint8_t *)g.pool.fields[0].data + 7 * BLOCK_ROWS * ROW);
@@ -142,7 +142,7 @@ static struct prompt *prompt_open(void)
             .total = 12},
         runs, 2);
     rig_word(&t->g, t->r, 4, 12);
-    T_EQ_I64(mmx_wait_room(t->g.m, t->r, MMX_READY, 5000), 0);
+    T_EQ_I64(mmx_wait_room(t->g.m, t->r, MMX_READY, T_WAIT_MS), 0);
     T_EQ_I64(mmx_plan(&w, &p, 1, t->at, sizeof t->at, &t->plan, NULL), 0);
     return t;
 }

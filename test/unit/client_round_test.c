@@ -100,7 +100,7 @@ static mmx_room open_on(struct rig *g, const char *layout)
     g->f.layout = layout;
     fake_pool(&g->f, ++g->seq, "h", g->f.pool_fd);
     g->pool = (struct mmx_pool){.size = sizeof g->pool};
-    T_EQ_I64(mmx_pool(g->m, "h", NULL, 5000, &g->pool), 0);
+    T_EQ_I64(mmx_pool(g->m, "h", NULL, T_WAIT_MS, &g->pool), 0);
     T_EQ_U64(fake_want(&g->f, LOCAL_POOL).seq, g->seq);
     r = rig_announce(g, 7, 10);
     fake_answer(&g->f, g->seq, OK, "");

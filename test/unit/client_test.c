@@ -88,7 +88,7 @@ TEST(encode_room)
     /* DONE is answered by the library when it is handed out. */
     rig_event(&g, r,
         (struct local_event){.what = EVENT_DONE, .state = 4, .a = 1}, NULL, 0);
-    T_EQ_I64(mmx_wait_room(g.m, r, MMX_DONE, 5000), 0);
+    T_EQ_I64(mmx_wait_room(g.m, r, MMX_DONE, T_WAIT_MS), 0);
     T_TRUE(fake_idle(&g.f));
     ev = rig_one_event(g.m);
     T_EQ_U64(ev.what, MMX_DONE);
@@ -148,7 +148,7 @@ TEST(have_and_batch)
     rig_event(&g, r[1],
         (struct local_event){.what = EVENT_HAVE, .rows = 4, .total = 4}, NULL,
         0);
-    T_EQ_I64(mmx_wait_room(g.m, r[1], MMX_GRANTED | MMX_HAVE, 5000), 0);
+    T_EQ_I64(mmx_wait_room(g.m, r[1], MMX_GRANTED | MMX_HAVE, T_WAIT_MS), 0);
     T_EQ_U64(rig_one_event(g.m).what, MMX_HAVE);
     rig_close(&g);
 }
@@ -175,7 +175,7 @@ TEST(attach_takes_the_pool_from_events)
     rig_event(&g, watched, ready, (uint32_t[]){2, 1}, 1);
     ready.pool = 9;
     rig_event(&g, unmapped, ready, (uint32_t[]){2, 1}, 1);
-    T_EQ_I64(mmx_wait_room(g.m, unmapped, MMX_READY, 5000), 0);
+    T_EQ_I64(mmx_wait_room(g.m, unmapped, MMX_READY, T_WAIT_MS), 0);
     rig_word(&g, seen, 4, 4);
     T_EQ_I64(mmx_view(g.m, seen, "a", 0, 4, &v), 0);
     T_TRUE(v.data == (uint8_t *)g.pool.fields[0].data + 2 * BLOCK_ROWS * ROW);
@@ -231,7 +231,7 @@ TEST(language_stream)
             .rows = 12,
             .total = 12},
         two, 1);
-    T_EQ_I64(mmx_wait_room(g.m, r, MMX_READY, 5000), 0);
+    T_EQ_I64(mmx_wait_room(g.m, r, MMX_READY, T_WAIT_MS), 0);
     T_EQ_I64(mmx_view(g.m, r, "a", 6, MMX_ALL, &v), -MMX_E_SPLIT);
     T_EQ_I64(mmx_view(g.m, r, "a", 8, MMX_ALL, &v), 0);
     T_TRUE(v.data == (uint8_t *)g.pool.base + 5 * BLOCK_ROWS * ROW);
@@ -415,7 +415,7 @@ TEST(failed)
                          .what = EVENT_FAILED,
                          .reason = ERR_TIMEOUT,
                          .text = span_str("nobody came")});
-    T_EQ_I64(mmx_wait_room(g.m, r, MMX_GRANTED, 5000), -MMX_E_TIMEOUT);
+    T_EQ_I64(mmx_wait_room(g.m, r, MMX_GRANTED, T_WAIT_MS), -MMX_E_TIMEOUT);
     ev = rig_one_event(g.m);
     T_EQ_U64(ev.what, MMX_FAILED);
     T_EQ_STR(ev.text, "nobody came");

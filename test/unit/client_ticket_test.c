@@ -29,7 +29,7 @@ static int rig_space(struct rig *g, const char *name)
     int s;
 
     answer(&g->f, ++g->seq, OK, 21, 8);
-    s = mmx_space(g->m, name, 8, 5000);
+    s = mmx_space(g->m, name, 8, T_WAIT_MS);
     m = fake_want(&g->f, LOCAL_SPACE);
     T_EQ_U64(m.space.n_seq_max, 8);
     T_TRUE(span_eq(m.space.name, span_str(name)));
@@ -134,7 +134,7 @@ TEST(waits_for_its_turn)
     T_EQ_I64(mmx_ticket_wait(g.m, s, "a", 0, &id), -MMX_E_TIMEOUT);
     T_EQ_U64(id.id, 9);
     tell(&g, "b", true, 0, 5, 1);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "b", 5000, &id), 0);
+    T_EQ_I64(mmx_ticket_wait(g.m, s, "b", T_WAIT_MS, &id), 0);
     T_EQ_U64(id.id, 5);
     rig_no_event(g.m); /* waiting took it */
     tell(&g, "a", true, 0, 6, 2);
@@ -152,7 +152,7 @@ TEST(waits_for_its_turn)
     /* The wait is. */
     answer(&g.f, asked(&g, s, "a").seq, OK, NONE, 0);
     tell(&g, "a", false, MMX_E_TIMEOUT, 0, 0);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", 5000, &id), -MMX_E_TIMEOUT);
+    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", T_WAIT_MS, &id), -MMX_E_TIMEOUT);
     T_EQ_I64(mmx_ticket_wait(g.m, s, "a", 0, &id), -MMX_E_STALE);
     rig_no_event(g.m);
     rig_close(&g);
@@ -200,7 +200,7 @@ TEST(what_comes_before_the_answer_is_old)
     m = asked(&g, s, "a");
     tell(&g, "a", true, 0, 2, 5);
     answer(&g.f, m.seq, OK, 2, 6);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", 5000, &id), 0);
+    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", T_WAIT_MS, &id), 0);
     T_EQ_U64(id.generation, 6);
     rig_close(&g);
 }
@@ -226,7 +226,7 @@ TEST(refused)
     T_EQ_I64(ask(&g, -1, "a"), -MMX_E_MALFORMED);
     T_EQ_I64(mmx_space(g.m, text, 8, 0), -MMX_E_MALFORMED);
     answer(&g.f, ++g.seq, ERR_MALFORMED, 0, 0);
-    T_EQ_I64(mmx_space(g.m, "ctx", 9, 5000), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_space(g.m, "ctx", 9, T_WAIT_MS), -MMX_E_MALFORMED);
     (void)fake_want(&g.f, LOCAL_SPACE);
 
     answer(&g.f, asked(&g, s, "a").seq, ERR_QUOTA, 0, 0);
@@ -235,7 +235,7 @@ TEST(refused)
     T_EQ_I64(ev.reason, MMX_E_QUOTA);
     T_EQ_STR(ev.op, "ticket");
     answer(&g.f, asked(&g, s, "a").seq, ERR_QUOTA, 0, 0);
-    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", 5000, &id), -MMX_E_QUOTA);
+    T_EQ_I64(mmx_ticket_wait(g.m, s, "a", T_WAIT_MS, &id), -MMX_E_QUOTA);
     rig_no_event(g.m);
 
     /* Bound to a room, which must be one. */
@@ -266,18 +266,18 @@ TEST(query)
     rig_open(&g, ROLE_LANGD);
     s = rig_space(&g, "ctx");
     answer(&g.f, ++g.seq, OK, 4, 9);
-    T_EQ_I64(mmx_ticket_query(g.m, s, "other's", 5000, &id), 0);
+    T_EQ_I64(mmx_ticket_query(g.m, s, "other's", T_WAIT_MS, &id), 0);
     T_EQ_U64(fake_want(&g.f, LOCAL_TICKET_QUERY).ticket_query.space, 21);
     T_TRUE(id.held);
     T_EQ_U64(id.id, 4);
     T_EQ_U64(id.generation, 9);
     answer(&g.f, ++g.seq, OK, NONE, 0);
-    T_EQ_I64(mmx_ticket_query(g.m, s, "other's", 5000, &id), 0);
+    T_EQ_I64(mmx_ticket_query(g.m, s, "other's", T_WAIT_MS, &id), 0);
     T_FALSE(id.held);
     T_EQ_U64(id.id, 0);
     answer(&g.f, ++g.seq, ERR_UNKNOWN_ROOM, 0, 0);
-    T_EQ_I64(
-        mmx_ticket_query(g.m, s, "other's", 5000, &id), -MMX_E_UNKNOWN_ROOM);
+    T_EQ_I64(mmx_ticket_query(g.m, s, "other's", T_WAIT_MS, &id),
+        -MMX_E_UNKNOWN_ROOM);
     rig_close(&g);
 }
 
@@ -305,7 +305,8 @@ TEST(daemon_lost)
     T_EQ_U64(rig_one_event(g.m).what, MMX_DOWN);
     T_EQ_I64(ask(&g, s, "a"), -MMX_E_NOT_READY);
     T_EQ_I64(mmx_ticket_wait(g.m, s, "a", 0, &id), -MMX_E_STALE);
-    (void)poll(&(struct pollfd){.fd = mmx_fd(g.m), .events = POLLIN}, 1, 5000);
+    (void)poll(
+        &(struct pollfd){.fd = mmx_fd(g.m), .events = POLLIN}, 1, T_WAIT_MS);
     rig_no_event(g.m); /* dials */
     fake_welcome(&g.f, g.f.cells_fd);
     T_EQ_U64(rig_one_event(g.m).what, MMX_UP);
@@ -425,7 +426,7 @@ static void *work(void *ud)
 
         snprintf(name, sizeof name, "%lx-%u", (unsigned long)pthread_self(), i);
         T_EQ_I64(ask(&p->g, p->space, name), 0);
-        T_EQ_I64(mmx_ticket_wait(p->g.m, p->space, name, 15000, &id), 0);
+        T_EQ_I64(mmx_ticket_wait(p->g.m, p->space, name, T_WAIT_MS, &id), 0);
         T_TRUE(id.id < IDS);
         T_EQ_U64(atomic_fetch_add(&p->holders[id.id], 1), 0);
         T_EQ_U64(atomic_fetch_sub(&p->holders[id.id], 1), 1);
@@ -442,7 +443,7 @@ TEST(eight_threads)
 
     rig_open(&p.g, ROLE_LANGD);
     T_EQ_I64(pthread_create(&daemon, NULL, serve, &p), 0);
-    p.space = mmx_space(p.g.m, "ctx", IDS, 5000);
+    p.space = mmx_space(p.g.m, "ctx", IDS, T_WAIT_MS);
     T_EQ_I64(p.space, 0);
     for (uint32_t i = 0; i < THREADS; i++)
         T_EQ_I64(pthread_create(&threads[i], NULL, work, &p), 0);
@@ -450,7 +451,7 @@ TEST(eight_threads)
         pthread_join(threads[i], NULL);
     T_EQ_U64(p.done, THREADS * ROUNDS);
     /* The last release has been carried out when a later call is answered. */
-    T_EQ_I64(mmx_space(p.g.m, "ctx", IDS, 5000), 0);
+    T_EQ_I64(mmx_space(p.g.m, "ctx", IDS, T_WAIT_MS), 0);
     rig_no_event(p.g.m);
     __atomic_store_n(&p.over, true, __ATOMIC_RELEASE);
     pthread_join(daemon, NULL);
