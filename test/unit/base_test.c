@@ -445,7 +445,7 @@ static void sleep_for(struct ring *r, struct wake *w, uint64_t *naps)
     wake_sleep(w);
     if (ring_empty(r)) {
         (*naps)++;
-        T_CHECK(poll(&p, 1, 10000) == 1, "a wake was lost");
+        T_CHECK(poll(&p, 1, T_WAIT_MS) == 1, "a wake was lost");
     }
     wake_clear(w);
 }
@@ -615,6 +615,7 @@ TEST(rated_lines_are_counted_and_told)
     char got[4096] = "";
     int pipes[2], err = dup(STDERR_FILENO);
     unsigned said = 0, lost = 0, n;
+    uint64_t begun = t_now_ns(), seconds;
 
     T_EQ_I64(pipe(pipes), 0);
     T_TRUE(dup2(pipes[1], STDERR_FILENO) >= 0);
@@ -623,6 +624,7 @@ TEST(rated_lines_are_counted_and_told)
         log_rated(&rate, "stranger %u", i);
         log_rated(&quiet, "detail %u", i);
     }
+    seconds = (t_now_ns() - begun) / NS_PER_S;
     T_WAIT(all_told, NULL);
     T_TRUE(dup2(err, STDERR_FILENO) >= 0);
     T_TRUE(read(pipes[0], got, sizeof(got) - 1) > 0);
@@ -632,8 +634,8 @@ TEST(rated_lines_are_counted_and_told)
         else
             said += strncmp(line, "<4>test: stranger ", 18) == 0;
     }
-    /* The loop may have seen the end of a second. */
-    T_CHECK(said >= 3 && said <= 6, "%u lines", said);
+    /* The loop may have seen the end of a second, or of several. */
+    T_CHECK(said >= 3 && said <= 3 * (2 + seconds), "%u lines", said);
     T_EQ_U64(said + lost, 100);
     T_EQ_U64(log_lost(), lost);
     close(pipes[0]);

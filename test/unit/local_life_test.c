@@ -3,6 +3,7 @@
 #include "test/unit/local_side.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -541,6 +542,14 @@ TEST(an_inherited_socket_is_served_and_its_path_kept)
     T_TRUE(access(path, F_OK) == 0);
 }
 
+static bool is_told(void *ud)
+{
+    struct pollfd p = {.fd = *(int *)ud, .events = POLLIN};
+
+    pump();
+    return poll(&p, 1, 0) == 1;
+}
+
 TEST(without_descriptors_it_neither_spins_nor_stops)
 {
     struct rlimit old, few;
@@ -560,6 +569,7 @@ TEST(without_descriptors_it_neither_spins_nor_stops)
     for (int i = 0; i < 3; i++)
         T_TRUE(connect(s[i], (struct sockaddr *)&a, sizeof(a)) == 0);
     /* One is told and let go; the others wait without keeping us busy. */
+    T_WAIT(is_told, &s[0]);
     for (until = t_now_ns() + 80 * NS_PER_MS; t_now_ns() < until; turns++) {
         uv_run(&loop, UV_RUN_ONCE);
         local_serve(server);

@@ -201,8 +201,8 @@ static inline void wait_for(const uint32_t *count, uint32_t wanted)
 {
     struct until u = {count, wanted};
 
-    T_CHECK(t_wait(reached, &u, 5000), "%u, not %u; order %s", *count, wanted,
-        seen.order);
+    T_CHECK(t_wait(reached, &u, T_WAIT_MS), "%u, not %u; order %s", *count,
+        wanted, seen.order);
 }
 
 static inline bool was_refused(void *ud)
