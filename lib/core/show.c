@@ -181,10 +181,32 @@ static void show_pools(
     at->over = at->at >= end;
 }
 
+/* Writes why rows do not go by something better than they do. */
+static void why_not(
+    const struct peers *all, const struct peer *p, char *out, size_t size)
+{
+    const struct brain_conf *c = all->self.c;
+    size_t used = 0;
+
+    out[0] = 0;
+    if (!p->pair.chosen)
+        return;
+    if (p->same_host && !p->mapped)
+        used = (size_t)snprintf(out, size, "copy: %s",
+            c->conf->transfer_same_host != 0    ? "off here"
+            : all->ops->greets && !p->map_token ? "off there"
+                                                : "not mapped");
+    CHECK(used + 2 < size, "%zu bytes for %zu", size, used);
+    carriers_why(&p->pair, peer_carriers(all, p), c->carriers_barred,
+        out + used + (used ? 2 : 0), size - used - 2);
+    if (used && out[used + 2])
+        memcpy(out + used, ", ", 2);
+}
+
 static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     const struct peers *all)
 {
-    char epoch[32], why[96];
+    char epoch[32], why[128];
 
     snprintf(epoch, sizeof(epoch), "%016llx",
         (unsigned long long)epoch_shown(p->epoch));
@@ -206,9 +228,8 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     s->text(s, "path", p->mapped ? "copy" : "sent");
     s->text(s, "carrier", carrier_name(p->carrier));
     s->text(s, "carriers", p->carriers);
-    carriers_why(&p->pair, peer_carriers(all, p), all->self.c->carriers_barred,
-        why, sizeof(why));
-    s->text(s, "not_by", p->pair.chosen ? why : "");
+    why_not(all, p, why, sizeof(why));
+    s->text(s, "not_by", why);
     s->number(s, "data_addresses", p->addresses);
     s->number(s, "rooms_moved", p->rooms_moved);
     s->number(s, "bytes_moved", p->bytes_moved);

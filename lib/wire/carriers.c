@@ -127,9 +127,9 @@ void carriers_why(const struct carrier_pair *p, uint8_t here, uint8_t barred,
                           : barred & bit      ? "cannot encrypt"
                           : !(here & bit)     ? "not here"
                           : !(p->there & bit) ? "not there"
-                                              : NULL;
+                                              : "not chosen there";
 
-        if (rows[i].number > p->chosen && why)
+        if (rows[i].number > p->chosen)
             at += (size_t)snprintf(out + at, size - at, "%s%s: %s",
                 at ? ", " : "", rows[i].name, why);
     }

@@ -37,7 +37,8 @@ const char *carrier_name(uint8_t number);
 
 /* Writes why no better carrier than the chosen one is used: "ucx: not there";
  * empty: there is no better one. barred: bits of those that the config keeps
- * from being here. */
+ * from being here. Of what both have and langd did not take, only langd knows
+ * more than "not chosen there". */
 void carriers_why(const struct carrier_pair *p, uint8_t here, uint8_t barred,
     char *out, size_t size);
 

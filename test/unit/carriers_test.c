@@ -156,3 +156,18 @@ TEST(why_names_what_the_config_bars)
     carriers_why(&p, tcp, 0, why, sizeof(why));
     T_EQ_STR(why, "ucx: not here");
 }
+
+/* As encoded sees a langd that chose the lesser of two that both have. */
+TEST(why_of_a_choice_that_was_made_there)
+{
+    struct carrier_pair p = {.chosen = CARRIER_TCP, .there = BOTH};
+    char why[64];
+
+    carriers_why(&p, BOTH, 0, why, sizeof(why));
+    T_EQ_STR(why, "ucx: not chosen there");
+    carriers_why(&p, TCP, 0, why, sizeof(why));
+    T_EQ_STR(why, "ucx: not here");
+    p.chosen = CARRIER_UCX;
+    carriers_why(&p, BOTH, 0, why, sizeof(why));
+    T_EQ_STR(why, "");
+}

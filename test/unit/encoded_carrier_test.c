@@ -36,6 +36,22 @@ TEST(shards_learn_what_the_addresses_are_for)
         brain_said(e, PEER_HELLO, 0)->hello.carriers.p, "ucx 1.18 rc; tcp", 16);
 }
 
+TEST(the_report_says_why_not_by_a_better_one)
+{
+    struct rig *e = encoded(BOTH, NULL);
+
+    brain_hear(e, 0, hello_of("tcp", CARRIER_TCP));
+    T_EQ_STR(brain_text(e, "peers", "not_by", 0),
+        "copy: not mapped, ucx: not there");
+    brain_hear(e, 0, hello_of("ucx 1.18 rc; tcp", CARRIER_TCP));
+    T_EQ_STR(brain_text(e, "peers", "not_by", 0),
+        "copy: not mapped, ucx: not chosen there");
+    brain_hear(e, 0, hello_of("ucx 1.18 rc; tcp", CARRIER_UCX));
+    T_EQ_STR(brain_text(e, "peers", "not_by", 0), "copy: not mapped");
+    brain_hear(e, 0, hello_of("", CARRIER_AUTO)); /* an older one */
+    T_EQ_STR(brain_text(e, "peers", "not_by", 0), "");
+}
+
 TEST(long_addresses_are_passed_on)
 {
     struct rig *e = encoded(BOTH, NULL);

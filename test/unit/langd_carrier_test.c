@@ -79,7 +79,8 @@ TEST(who_does_not_read_long_addresses_gets_another_carrier)
     says(l, "ucx 1.18 rc; tcp", PEER_EPOCH + 1, true);
     is_for(brain_said(l, PEER_HELLO, 0), CARRIER_TCP);
     T_EQ_U64(brain_said(l, PEER_HELLO, 0)->hello.long_addresses.len, 0);
-    T_EQ_STR(brain_text(l, "peers", "not_by", 0), "ucx: not here");
+    T_EQ_STR(
+        brain_text(l, "peers", "not_by", 0), "copy: off there, ucx: not here");
     /* Shorter ones, after a worker was replaced. */
     brain_addresses(l, CARRIER_UCX, span_of("\4\0ucx1", 6));
     says(l, "ucx 1.18 rc; tcp", PEER_EPOCH + 1, true);
@@ -136,7 +137,8 @@ TEST(two_breaks_make_it_the_next_one)
     is_for(brain_said(l, PEER_HELLO, -1), CARRIER_TCP);
     T_EQ_U64(brain_stat(l, "carriers_given_up"), 1);
     T_EQ_STR(brain_text(l, "peers", "carrier", 0), "tcp");
-    T_EQ_STR(brain_text(l, "peers", "not_by", 0), "ucx: broke twice");
+    T_EQ_STR(brain_text(l, "peers", "not_by", 0),
+        "copy: off there, ucx: broke twice");
     /* Its next HELLO, of the same epoch, does not bring UCX back. */
     says(l, "ucx 1.18 rc; tcp", PEER_EPOCH, true);
     is_for(brain_said(l, PEER_HELLO, -1), CARRIER_TCP);

@@ -15,6 +15,7 @@ static void unmap_pools(struct langd *l, struct out *out, struct peer *p)
         out_action(out, ACT_UNMAP)->index = peer_index(&l->b.peers, p);
     p->map_asked = false;
     p->mapped = 0;
+    p->map_token = 0;
 }
 
 /* Maps the pools of a daemon of this host that offers it, so that rows are

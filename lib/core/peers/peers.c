@@ -425,7 +425,8 @@ static void take_carriers(struct peers *p, struct out *out, struct peer *peer,
 
     text_copy(m->carriers, peer->carriers, sizeof(peer->carriers));
     if (!p->ops->greets) {
-        peer->carrier = m->carrier;
+        peer->carrier = peer->pair.chosen = m->carrier;
+        peer->pair.there = there;
         return;
     }
     (void)carriers_choose(&peer->pair, here, there);

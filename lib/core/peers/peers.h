@@ -58,8 +58,8 @@ struct peer {
     uint32_t segment_max, addresses, pools_count;
     uint64_t abilities; /* as its last HELLO said; peer_can() */
     bool same_host;
-    /* How rows travel. langd: what was chosen; encoded: what the addresses that
-     * it was given are for. */
+    /* How rows travel. langd: what was chosen; encoded: the same, as langd says
+     * it, and what the addresses that it was given are for. */
     struct carrier_pair pair;
     uint8_t carrier;    /* enum carrier_number: as in the last HELLO */
     char carriers[256]; /* what the peer can, as it says; empty: not said */
