@@ -236,6 +236,24 @@ static void check_pools(struct visit *v)
 
 /* cells */
 
+/* Says what rows can go by here, and why by nothing else. */
+static void say_carriers(const struct visit *v)
+{
+    const char *not_by = v->seen->not_by;
+    bool barred = strstr(not_by, "cannot encrypt") != NULL;
+    char text[sizeof(v->seen->carriers) + sizeof(v->seen->not_by) + 40];
+
+    if (!v->seen->carriers[0])
+        return; /* an older daemon */
+    snprintf(text, sizeof(text), "rows between hosts go by %s%s%s",
+        v->seen->carriers, not_by[0] ? "; not by " : "", not_by);
+    findings_say(v->r, barred ? WARN : FINE, "carrier", text,
+        barred ? "if the network of transfer.devices is fenced, set "
+                 "transfer.trusted_network: true; else set "
+                 "transfer.carrier: tcp"
+               : "");
+}
+
 static void check_tables(struct visit *v)
 {
     char open_[24], used[24], draining[8], control[64], text[160];
@@ -253,10 +271,7 @@ static void check_tables(struct visit *v)
             "keygen /etc/mmx/fleet.key, and control.keys instead of insecure");
     rows_get(row, "carriers", v->seen->carriers, sizeof(v->seen->carriers));
     rows_get(row, "not_by", v->seen->not_by, sizeof(v->seen->not_by));
-    if (strstr(v->seen->not_by, "cannot encrypt"))
-        findings_say(v->r, WARN, "carrier", v->seen->not_by,
-            "if the network of transfer.devices is fenced, set "
-            "transfer.trusted_network: true; else set transfer.carrier: tcp");
+    say_carriers(v);
     snprintf(text, sizeof(text),
         "%s rooms open, %s cells in use, %u free for a new engine", open_, used,
         v->cells);

@@ -63,17 +63,23 @@ static void try_port(const char *address, char why[128])
 
 static void say_up(struct findings *r, const char *who, struct reader row)
 {
-    char path[160], same[8], carrier[16], not [128], text[640];
+    char path[160], same[8], way[8], moved[24], carrier[16], not [128];
+    char text[640];
 
     rows_get(row, "same_host", same, sizeof(same));
+    rows_get(row, "path", way, sizeof(way));
+    rows_get(row, "rooms_moved", moved, sizeof(moved));
     rows_get(row, "transport", path, sizeof(path));
     rows_get(row, "carrier", carrier, sizeof(carrier));
     rows_get(row, "not_by", not, sizeof(not ));
-    if (!path[0] || !strcmp(path, "-"))
-        snprintf(path, sizeof(path), "no rows have moved yet");
-    snprintf(text, sizeof(text), "%s is up, %s, carrier %s%s%s%s, %s", who,
-        same[0] == '1' ? "on this host" : "on another host", carrier,
-        not [0] ? " (" : "", not, not [0] ? ")" : "", path);
+    if (!path[0] || !strcmp(path, "-")) /* langd's connections have no name */
+        snprintf(path, sizeof(path), "%s",
+            !strcmp(moved, "0") ? "no rows have moved yet" : "");
+    snprintf(text, sizeof(text), "%s is up, %s, %scarrier %s%s%s%s%s%s", who,
+        same[0] == '1' ? "on this host" : "on another host",
+        !strcmp(way, "copy") ? "rows are copied, " : "", carrier,
+        not [0] ? " (" : "", not, not [0] ? ")" : "", path[0] ? ", " : "",
+        path);
     findings_say(r, FINE, "peer", text, "");
 }
 

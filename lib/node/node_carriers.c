@@ -109,10 +109,14 @@ void node_carriers_choose(struct node *n)
     switch ((enum carrier_number)conf->transfer_carrier) {
     case CARRIER_TCP:
         add_part(c, &data_tcp, "");
+        snprintf(c->why_not, sizeof(c->why_not), "ucx: %s",
+            "transfer.carrier is tcp");
         break;
     case CARRIER_UCX:
         (void)ucx_probe(&ucx, conf->transfer_tls);
         add_part(c, &data_ucx, ucx.version);
+        snprintf(c->why_not, sizeof(c->why_not), "tcp: %s",
+            "transfer.carrier is ucx");
         if (untrusted(conf))
             log_warn("rows go by UCX, which %s", untrusted(conf));
         break;

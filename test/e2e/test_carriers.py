@@ -43,6 +43,9 @@ class Carriers(Case):
                              ("tcp", "tcp"))
             self.assertEqual(here["path"], "sent")
             self.assertTrue(here["carriers"].endswith("tcp"), here)
+            self.assertEqual((there["not_by"], here["not_by"]),
+                             ("copy: not mapped, ucx: not here",
+                              "copy: off here, ucx: not here"))
 
     def test_ucx_where_both_have_more_by_it(self):
         e = self.world.encoded(**SHM)
@@ -54,8 +57,9 @@ class Carriers(Case):
         ucx = self.world.langd([e], "ucx", transfer={
             **SHM["transfer"], "carrier": "ucx", "same_host": "off"})
         for room, (d, carrier, why) in enumerate((
-                (both, "ucx", ""), (plain, "tcp", "ucx: not here"),
-                (ucx, "ucx", ""))):
+                (both, "ucx", "copy: off here"),
+                (plain, "tcp", "copy: off here, ucx: not here"),
+                (ucx, "ucx", "copy: off here"))):
             there, here = self.served(e, d, room + 1)
             with self.subTest(d.name):
                 self.assertEqual((there["carrier"], here["carrier"]),
@@ -146,16 +150,39 @@ class Carriers(Case):
         d = self.world.langd([e], **conf)
         there, here = self.served(e, d, 1)
         self.assertEqual((there["carrier"], here["carrier"]), ("tcp", "tcp"))
-        self.assertEqual(here["not_by"], "ucx: cannot encrypt")
+        self.assertEqual(here["not_by"],
+                         "copy: off here, ucx: cannot encrypt")
         self.assertEqual(there["transport"], "tcp/lo proved")
         said = d.ctl("doctor", check=False).stdout
         self.assertIn("ucx: cannot encrypt, and transfer.trusted_network is "
                       "not set", said)
 
-    def test_doctor_says_which(self):
+    def test_doctor_says_which_and_why(self):
         e = self.world.encoded()
-        d = self.world.langd([e], **OFF)
-        enc, lm = self.engines(e, d)
-        self.deliver(enc, lm, 1, 100)
-        said = d.ctl("doctor", check=False).stdout
-        self.assertIn("carrier tcp", said)
+        sent = self.world.langd([e], "sent", **OFF)
+        copied = self.world.langd([e], "copied")
+        tcp = self.world.langd([e], "tcp", transfer={
+            "carrier": "tcp", "same_host": "off"})
+        moved = self.world.encoded("moved", **OFF)
+        new = self.world.langd([moved], "new")
+
+        def said(daemon):
+            return daemon.ctl("doctor", check=False).stdout
+
+        self.engines(moved, new)
+        eventually(lambda: "copy: off there" in said(new), "it is up")
+        self.assertIn("no rows have moved yet", said(new))
+        for room, d in enumerate((sent, copied, tcp), 1):
+            enc, lm = self.engines(e, d)
+            self.deliver(enc, lm, room, 100)
+            self.assertNotIn("no rows have moved", said(d))
+        self.assertIn("on this host, carrier tcp (copy: off here, ucx: not "
+                      "here)", said(sent))
+        self.assertIn("on this host, rows are copied, carrier tcp (ucx: not "
+                      "here)", said(copied))
+        self.assertIn("rows between hosts go by tcp; not by ucx: "
+                      "transfer.carrier is tcp", said(tcp))
+        self.assertRegex(said(sent), "rows between hosts go by tcp; not by "
+                         "ucx: UCX 1[.][0-9]+ ")
+        self.assertRegex(said(e), "sent at  is up, on this host, carrier tcp "
+                         "[(]copy: not mapped, ucx: not here[)], tcp/lo")
