@@ -92,6 +92,15 @@ static bool pool_lost(struct brain *b, uint32_t i)
     return pool_meta_lost(&b->metas[i]);
 }
 
+static void drain(struct brain *b, bool draining)
+{
+    CHECK(draining || !b->ending, "it takes new rooms, and its end comes");
+    b->draining = draining;
+    if (draining)
+        happened_here(b, HAPPENED_DRAINING, NULL);
+    peers_draining(&b->peers, draining, b->now_ns);
+}
+
 /* Does what both roles do about an event. True if the role has its part. */
 static bool head_event(struct brain *b, struct out *out, const struct event *ev)
 {
@@ -138,15 +147,13 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         return true;
     case EV_ENDING:
         b->ending = true;
-        b->draining = true;
-        happened_here(b, HAPPENED_DRAINING, NULL);
+        drain(b, true);
         return true;
     case EV_DRAIN:
-        b->draining = true;
-        happened_here(b, HAPPENED_DRAINING, NULL);
+        drain(b, true);
         return true;
     case EV_UNDRAIN:
-        b->draining = b->ending;
+        drain(b, b->ending);
         return true;
     case EV_POOL:
         pools_take(b, ev->pool, ev->memory);

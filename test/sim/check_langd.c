@@ -397,3 +397,18 @@ void langd_watch_end(struct daemon *d)
         "%s waits for something at %llu ns", d->conf->name,
         (unsigned long long)brain_deadline(&l->b));
 }
+
+void langd_knows_drain(const struct daemon *d, const struct daemon *encoder)
+{
+    const struct peers *all = &((const struct langd *)d->brain)->b.peers;
+    const struct brain *e = encoder->brain;
+
+    for (uint32_t i = 0; i < all->max; i++) {
+        const struct peer *p = &all->peers[i];
+
+        HOLDS(!p->used || !p->up || p->epoch != encoder->bc.epoch ||
+                  p->draining == e->draining,
+            "a drain is known soon", "%s: %s %s", d->conf->name, p->name,
+            e->draining ? "drains" : "drains no longer");
+    }
+}

@@ -168,13 +168,51 @@ static void ended_for_others(void)
     request(l0, e0, 3, 10);
 }
 
+/* What l0 is told of the encoder's drain is so within 700 ms. */
+static void drain_is_known(void *p, uint64_t a, uint64_t b)
+{
+    (void)p;
+    (void)a;
+    (void)b;
+    if (e0->alive && l0->alive)
+        langd_knows_drain(l0, e0);
+}
+
+static void order(void *p, uint64_t type, uint64_t b)
+{
+    struct event ev = {.type = (enum event_type)type};
+
+    (void)p;
+    (void)b;
+    if (!e0->alive)
+        return;
+    trace("e0 %s", type == EV_DRAIN ? "drains" : "drains no longer");
+    daemon_step(e0, &ev);
+}
+
+/* A room of before the drain, and one of afterwards. */
+static void drained(void)
+{
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 64, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 64, 16, 2);
+    good(1, 200, false, 1);
+    request(l0, e0, 1, 4);
+    at(10 * MS, order, NULL, EV_DRAIN, 0);
+    at(710 * MS, drain_is_known, NULL, 0, 0);
+    at(711 * MS, order, NULL, EV_UNDRAIN, 0);
+    at(1411 * MS, drain_is_known, NULL, 0, 0);
+    good(2, 100, true, 1412);
+    request(l0, e0, 2, 1412);
+}
+
 static const struct {
     const char *name;
     void (*make)(void);
     uint32_t langds;
 } worlds[] = {{"plain", plain, 1}, {"pressure", pressure, 1},
     {"two", to_two, 2}, {"stream", streams, 1}, {"group", grouped, 1},
-    {"ends", ends, 1}, {"break", breaking, 1}, {"victim", ended_for_others, 1}};
+    {"ends", ends, 1}, {"break", breaking, 1}, {"victim", ended_for_others, 1},
+    {"drain", drained, 1}};
 
 /* The first of them: no room in them needs another. */
 #define PLAIN_WORLDS 4

@@ -453,6 +453,8 @@ void encoded_watch_copy(
 /* All is over: nothing may be left. */
 void encoded_watch_end(struct daemon *d);
 void langd_watch_end(struct daemon *d);
+/* Where they are connected, the langd knows whether the encoder drains. */
+void langd_knows_drain(const struct daemon *d, const struct daemon *encoder);
 /* A landing copies into this block. */
 void langd_watch_landing(
     struct daemon *d, uint32_t pool, uint32_t block, const struct segment *s);

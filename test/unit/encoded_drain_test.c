@@ -59,3 +59,75 @@ TEST(an_end_is_not_taken_back)
     rig_step(e, &undrain);
     T_ERR(brain_say(e, 0, announce(1, 0, 8, 8)), ERR_DRAINING);
 }
+
+/* Returns the number of HELLOs, all of which say so. */
+static uint32_t says(struct rig *e, bool draining)
+{
+    uint32_t n = brain_said_count(e, PEER_HELLO);
+
+    for (uint32_t i = 0; i < n; i++)
+        T_EQ_U64(brain_said(e, PEER_HELLO, (int)i)->hello.draining, draining);
+    return n;
+}
+
+static void answers(struct rig *e, uint32_t link, const char *name)
+{
+    struct peer_msg m = {.type = PEER_HELLO};
+
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    m.hello.role = ROLE_LANGD;
+    m.hello.answer = true;
+    m.hello.segment_max = 1 << 18;
+    m.hello.name = span_str(name);
+    brain_hear(e, link, m);
+}
+
+TEST(langds_are_told_until_they_have_answered)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct event drain = {.type = EV_DRAIN}, undrain = {.type = EV_UNDRAIN};
+
+    T_EQ_U64(says(e, false), 1);
+    rig_step(e, &drain);
+    brain_pass(e, 0);
+    T_EQ_U64(says(e, true), 2);
+    answers(e, 0, "a");
+    T_EQ_U64(says(e, true), 0);
+    brain_pass(e, 500);
+    T_EQ_U64(says(e, true), 1);
+    answers(e, 1, "b");
+    rig_step(e, &drain); /* that is known */
+    brain_pass(e, 5000);
+    T_EQ_U64(says(e, true), 0);
+    brain_hello(e, 2, "c", L_EPOCH + 2);
+    T_EQ_U64(says(e, true), 1);
+    rig_step(e, &undrain);
+    brain_pass(e, 0);
+    T_EQ_U64(says(e, false), 3);
+}
+
+TEST(an_answer_to_what_was_said_before_ends_no_news)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct event drain = {.type = EV_DRAIN}, undrain = {.type = EV_UNDRAIN};
+
+    rig_step(e, &drain);
+    brain_pass(e, 0);
+    T_EQ_U64(says(e, true), 2);
+    rig_step(e, &undrain);
+    answers(e, 0, "a"); /* to the first */
+    T_EQ_U64(says(e, false), 1);
+    answers(e, 0, "a");
+    T_EQ_U64(says(e, false), 0);
+}
+
+TEST(one_that_ends_says_so)
+{
+    struct rig *e = encoded(NULL, NULL);
+    struct event ending = {.type = EV_ENDING};
+
+    T_OK(brain_say(e, 0, announce(1, 0, 8, 8)));
+    rig_step(e, &ending);
+    brain_pass(e, 0);
+    T_EQ_U64(says(e, true), 2);
+}

@@ -41,6 +41,18 @@ void peers_init(
         p->link_peer[i] = NONE;
 }
 
+/* Has HELLO said again to all that are up. An answer to an earlier one ends
+ * that wait; on_hello() says the news then. */
+static void say_news(struct peers *p, uint64_t now_ns)
+{
+    p->self.news++;
+    for (uint32_t i = 0; i < p->max; i++)
+        if (p->peers[i].used && p->peers[i].up) {
+            p->peers[i].hello_ns = now_ns; /* as many in a step as fit */
+            peer_arm(p, &p->peers[i]);
+        }
+}
+
 void peers_users(struct peers *p, uint64_t now_ns)
 {
     uint64_t now = abilities_of(p->self.c->conf);
@@ -48,11 +60,15 @@ void peers_users(struct peers *p, uint64_t now_ns)
     if (now == p->self.abilities)
         return;
     p->self.abilities = now;
-    for (uint32_t i = 0; i < p->max; i++)
-        if (p->peers[i].used && p->peers[i].up) {
-            p->peers[i].hello_ns = now_ns; /* as many in a step as fit */
-            peer_arm(p, &p->peers[i]);
-        }
+    say_news(p, now_ns);
+}
+
+void peers_draining(struct peers *p, bool draining, uint64_t now_ns)
+{
+    if (draining == p->self.draining)
+        return;
+    p->self.draining = draining;
+    say_news(p, now_ns);
 }
 
 static struct span keep(struct span from, uint8_t *to)
@@ -279,6 +295,9 @@ void peer_hello(struct peers *p, struct out *out, uint32_t link,
     m.hello.software = span_str(MMX_VERSION);
     m.hello.pools = span_of(pools, w.len);
     m.hello.abilities = p->self.abilities;
+    m.hello.draining = p->self.draining;
+    if (peer_on(p, link))
+        peer_on(p, link)->told = p->self.news;
     say_maps(p, link, &m.hello);
     say_carriers(p, link, to_epoch, &m.hello);
     out_peer(out, link, &m);
@@ -439,6 +458,17 @@ static void take_carriers(struct peers *p, struct out *out, struct peer *peer,
             too_long >> CARRIER_UCX & 1 ? "ucx" : "tcp");
 }
 
+/* Takes in whether the peer drains; a HELLO that another has overtaken says
+ * what was. */
+static void take_draining(
+    struct peer *peer, const struct peer_msg *m, bool was_up)
+{
+    if (was_up && (int32_t)(m->seq - peer->hello_seq) < 0)
+        return;
+    peer->hello_seq = m->seq;
+    peer->draining = m->hello.draining;
+}
+
 static void on_hello(struct peers *p, struct out *out, uint32_t link,
     const struct peer_msg *m, const uint8_t *fresh, uint64_t now_ns)
 {
@@ -470,6 +500,7 @@ static void on_hello(struct peers *p, struct out *out, uint32_t link,
     if (peer->epoch != m->from_epoch)
         peer->pair = (struct carrier_pair){0};
     peer->epoch = m->from_epoch;
+    take_draining(peer, m, was_up);
     take_carriers(p, out, peer, &m->hello, was_up);
     drawn = !peer->keyed;
     if (drawn)
@@ -482,6 +513,7 @@ static void on_hello(struct peers *p, struct out *out, uint32_t link,
     /* An answer that changes the choice is followed by the addresses of that
      * carrier, the first on a link by the key, before any request. */
     if (!m->hello.answer || drawn || peer->key_due ||
+        peer->told != p->self.news ||
         (p->ops->greets && peer->pair.chosen &&
             peer->carrier != peer->pair.chosen))
         peer_hello(p, out, link, peer->epoch, true);

@@ -58,6 +58,9 @@ struct peer {
     uint32_t segment_max, addresses, pools_count;
     uint64_t abilities; /* as its last HELLO said; peer_can() */
     bool same_host;
+    bool draining;      /* likewise: it takes no new rooms */
+    uint32_t hello_seq; /* of the HELLO that said so */
+    uint32_t told;      /* self.news, as our last HELLO said */
     /* How rows travel. langd: what was chosen; encoded: the same, as langd says
      * it, and what the addresses that it was given are for. */
     struct carrier_pair pair;
@@ -88,6 +91,8 @@ struct self {
     uint32_t pools_count;
     const struct layout *layouts[CONF_POOLS_MAX]; /* count 0: not known */
     uint64_t abilities;
+    bool draining;  /* no new rooms */
+    uint32_t news;  /* counts the changes of it and of the abilities */
     uint8_t *blobs; /* of the next: 2 x ADDRESSES_MAX for each carrier */
     struct own_addresses own[CARRIER_END]; /* langd: for its HELLOs */
     uint8_t long_ones; /* bits of carriers whose own addresses are long */
@@ -137,6 +142,8 @@ uint8_t peer_carriers(const struct peers *p, const struct peer *peer);
 /* Takes from the config whether we have pools for some users; the peers are
  * told when that has changed. */
 void peers_users(struct peers *p, uint64_t now_ns);
+/* Takes whether we drain; the peers are told when that has changed. */
+void peers_draining(struct peers *p, bool draining, uint64_t now_ns);
 /* Takes the addresses that HELLOs say from now on. */
 void peers_addresses(struct peers *p, const struct own_addresses *a);
 
