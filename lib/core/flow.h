@@ -116,8 +116,8 @@ enum event_type {
     EV_DRAIN,     /* no new rooms; those that are there go on */
     EV_UNDRAIN,   /* new rooms again, unless the daemon ends */
     EV_ENDING,    /* SIGTERM: as EV_DRAIN, for good */
-    EV_SEEK       /* langd: once a second; without a peer that is up, the next
-                     one of the config is connected */
+    EV_SEEK       /* langd: once a second; without a peer that takes rooms, the
+                     next one of the config is connected */
 };
 
 /* A pool's memory: where each field begins, and how engines map it. */

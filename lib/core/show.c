@@ -216,11 +216,12 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     s->text(s, "says", p->name);
     s->text(s, "address", p->address[0] ? p->address : p->advertise);
     s->text(s, "state",
-        p->leaving       ? "leaving"
-        : p->up          ? "up"
-        : p->unreachable ? "unreachable"
-        : p->name[0]     ? "down"
-                         : "unknown");
+        p->leaving             ? "leaving"
+        : p->up && p->draining ? "draining"
+        : p->up                ? "up"
+        : p->unreachable       ? "unreachable"
+        : p->name[0]           ? "down"
+                               : "unknown");
     s->text(s, "refused", p->refused.text);
     s->text(s, "epoch", epoch);
     s->text(s, "software", p->software);

@@ -206,24 +206,6 @@ static void begin(void *brain)
     l->tickets.now_ns = l->b.now_ns;
 }
 
-/* Without any encoder that is up, connects the next one of the config, so that
- * health says what rooms would find. */
-static void seek(struct langd *l, struct out *out)
-{
-    struct peer *next = NULL;
-
-    for (uint32_t i = 0; i < l->b.peers.max; i++) {
-        struct peer *p = &l->b.peers.peers[i];
-
-        if (p->used && p->up)
-            return;
-        if (!next && p->used && p->configured && p->link == NONE)
-            next = p;
-    }
-    if (next)
-        say_connect(l, out, next);
-}
-
 static void on_conf(struct langd *l)
 {
     const struct conf *c = l->b.c.conf;
@@ -251,7 +233,7 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
         expire(l);
         break;
     case EV_SEEK:
-        seek(l, out);
+        named_seek(l, out);
         named_serve(l, out);
         break;
     case EV_CONF:

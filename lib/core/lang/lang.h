@@ -527,6 +527,12 @@ struct peer *named_leaving(const struct langd *l, struct span name);
 struct peer *named_find_room(
     const struct langd *l, const struct local_attach *n);
 
+/* True if the encoder is connected and takes new rooms. */
+bool named_takes(const struct peer *p);
+/* Without an encoder that does, connects the next one of the config, so that
+ * health says what rooms would find. */
+void named_seek(struct langd *l, struct out *out);
+
 /* lang/peer.c: what encoders say */
 
 extern const struct peers_ops langd_peers;

@@ -238,3 +238,26 @@ struct peer *named_find_room(
     }
     return NULL;
 }
+
+/* seeking */
+
+bool named_takes(const struct peer *p)
+{
+    return p->used && p->up && !p->leaving && !p->draining;
+}
+
+void named_seek(struct langd *l, struct out *out)
+{
+    struct peer *next = NULL;
+
+    for (uint32_t i = 0; i < l->b.peers.max; i++) {
+        struct peer *p = &l->b.peers.peers[i];
+
+        if (named_takes(p))
+            return;
+        if (!next && p->used && p->configured && p->link == NONE)
+            next = p;
+    }
+    if (next)
+        say_connect(l, out, next);
+}

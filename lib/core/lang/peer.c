@@ -91,6 +91,8 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
 
     CHECK(
         p->link == link, "HELLO on link %u, the peer is on %u", link, p->link);
+    if (p->draining)
+        named_seek(l, out);
     map_pools(l, out, p, &m->hello);
     declines_say(l, out, p);
     LIST_FOREACH (n, &p->rooms) {

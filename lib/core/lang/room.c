@@ -378,19 +378,20 @@ static void end_unread(struct langd *l, struct lroom *m)
         "the requesting engine is gone, and no other reads");
 }
 
-/* Appends to text why the encoder was silent, if its daemon is not connected.
- */
+/* Appends to text why the encoder was silent, if its daemon is not connected,
+ * or drains and has not taken the room. */
 static const char *late(const struct langd *l, const struct lroom *m,
     const char *text, char out[200])
 {
     const struct peer *p = lroom_peer(l, m);
 
-    if (!p || p->up)
+    if (!p || (p->up && (!p->draining || m->init == INIT_CONFIRMED)))
         return text;
     snprintf(out, 200, "%s; the encoder %s", text,
-        p->refused.text[0] ? p->refused.text
-        : p->epoch         ? "is away"
-                           : "was never reached");
+        p->up                ? "drains"
+        : p->refused.text[0] ? p->refused.text
+        : p->epoch           ? "is away"
+                             : "was never reached");
     return out;
 }
 

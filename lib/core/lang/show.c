@@ -29,11 +29,27 @@ static bool serves(const struct langd *l, const struct peer *p, uint32_t usable)
     return may;
 }
 
-/* Says why the encoder that is not connected, or has no rows for this daemon,
- * is none. */
-static void blame(const struct peer *p, struct health *h)
+/* What an encoder may be to new rooms, the best last. */
+enum { NOT_THERE, AWAY, OF_OTHER_LAYOUTS, DRAINS, TAKES };
+
+static int what_is(const struct langd *l, const struct peer *p, uint32_t usable)
 {
-    if (p && p->up)
+    if (!p->used || p->leaving)
+        return NOT_THERE;
+    if (!p->up)
+        return AWAY;
+    if (!serves(l, p, usable))
+        return OF_OTHER_LAYOUTS;
+    return named_takes(p) ? TAKES : DRAINS;
+}
+
+/* Says why the encoder, which is what_is, takes no rooms of this daemon. */
+static void blame(const struct peer *p, int is, struct health *h)
+{
+    CHECK(is != TAKES, "encoder %s takes rooms, and is blamed", p->label);
+    if (is == DRAINS)
+        health_say(h, false, "encoder %s drains", p->label);
+    else if (is == OF_OTHER_LAYOUTS)
         health_say(h, false, "encoder %s has no pool of a layout that is here",
             p->label);
     else if (p && p->refused.text[0])
@@ -46,25 +62,31 @@ static void blame(const struct peer *p, struct health *h)
         health_say(h, false, "no encoder: peers and control.allow are empty");
 }
 
-/* An encoder that is connected will do. Where requests may name addresses,
- * those that are not connected prove nothing. */
+/* An encoder that is connected and does not drain will do. Where requests may
+ * name addresses, those that are not connected prove nothing. */
 static void health(const void *brain, uint32_t usable, struct health *h)
 {
     const struct langd *l = brain;
-    const struct peer *worst = NULL;
+    const struct peer *best = NULL;
+    int best_is = NOT_THERE;
 
-    for (uint32_t i = 0; i < l->b.peers.max; i++) {
+    for (uint32_t i = 0; i < l->b.peers.max && best_is < TAKES; i++) {
         const struct peer *p = &l->b.peers.peers[i];
 
-        if (p->used && p->up && serves(l, p, usable))
-            return;
-        if (p->used && (!worst || p->up > worst->up))
-            worst = p;
+        if (what_is(l, p, usable) <= best_is)
+            continue;
+        best_is = what_is(l, p, usable);
+        best = p;
     }
-    if (l->b.c.conf->control_allow.count > 0)
-        health_say(h, true, "no encoder is connected; requests may name some");
+    if (best_is == TAKES)
+        return;
+    if (l->b.c.conf->control_allow.count == 0)
+        blame(best, best_is, h);
+    else if (best_is == DRAINS)
+        health_say(h, true, "encoder %s drains; requests may name others",
+            best->label);
     else
-        blame(worst, h);
+        health_say(h, true, "no encoder is connected; requests may name some");
 }
 
 static void room(const void *brain, uint32_t place, uint64_t now_ns,

@@ -1,0 +1,149 @@
+/* langd_drain_test.c - encoders that say that they drain, and what the language
+ * side makes of it (RULES 9.5, 9.6). `enc` is peer 0, `other` peer 1. */
+#include "test/there.h"
+
+#define OTHER "peers[1].name=other", "peers[1].address=tcp://127.0.0.1:7602"
+
+static uint32_t said; /* HELLOs by says(): the seq of the last one */
+
+/* Says HELLO as an encoder that is connected already. */
+static void says(struct rig *l, uint32_t link, const char *name, bool draining)
+{
+    struct peer_msg m = {.type = PEER_HELLO, .seq = ++said};
+
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    m.hello.role = ROLE_ENCODED;
+    m.hello.segment_max = 65536;
+    m.hello.name = span_str(name);
+    m.hello.draining = draining;
+    brain_hear(l, link, m);
+}
+
+static void seek(struct rig *l)
+{
+    rig_step(l, &(struct event){.type = EV_SEEK});
+}
+
+static void is(const struct rig *l, bool ready, const char *text)
+{
+    struct health h;
+
+    brain_health(l->is, &h);
+    T_CHECK(h.ready == ready && strcmp(h.text, text) == 0, "%s", h.text);
+}
+
+TEST(without_an_encoder_that_takes_rooms_it_is_not_ready)
+{
+    struct rig *l = BRAIN(ROLE_LANGD, "log=info");
+
+    seek(l);
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    T_EQ_STR(brain_text(l, "peers", "state", 0), "up");
+    says(l, 0, "enc", true);
+    T_TRUE(brain_said(l, PEER_HELLO, 0)->hello.answer);
+    is(l, false, "not ready: encoder enc drains");
+    T_EQ_STR(brain_text(l, "peers", "state", 0), "draining");
+    says(l, 0, "enc", false);
+    is(l, true, "ready");
+    T_EQ_STR(brain_text(l, "peers", "state", 0), "up");
+}
+
+TEST(a_word_that_was_overtaken_changes_nothing)
+{
+    struct rig *l = BRAIN(ROLE_LANGD, "log=info");
+
+    seek(l);
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    said++;
+    says(l, 0, "enc", true);
+    said -= 2;
+    says(l, 0, "enc", false);
+    is(l, false, "not ready: encoder enc drains");
+}
+
+TEST(its_next_run_takes_rooms)
+{
+    struct rig *l = BRAIN(ROLE_LANGD, "log=info");
+    struct event down = {.type = EV_LINK_DOWN};
+
+    seek(l);
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    says(l, 0, "enc", true);
+    rig_step(l, &down);
+    T_EQ_STR(brain_text(l, "peers", "state", 0), "down");
+    is(l, false, "not ready: no encoder is connected; enc has not answered");
+    brain_hello(l, 0, "enc", PEER_EPOCH + 1);
+    is(l, true, "ready");
+}
+
+TEST(another_is_connected_when_the_only_one_drains)
+{
+    struct rig *l = BRAIN(ROLE_LANGD, OTHER);
+
+    seek(l);
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    says(l, 0, "enc", true);
+    T_EQ_U64(brain_acts(l, ACT_CONNECT), 1);
+    is(l, false, "not ready: encoder enc drains");
+    brain_hello(l, 1, "other", PEER_EPOCH + 1);
+    is(l, true, "ready");
+    says(l, 1, "other", true);
+    is(l, false, "not ready: encoder enc drains");
+    says(l, 0, "enc", false);
+    is(l, true, "ready");
+}
+
+TEST(where_requests_may_name_others_it_is_said_beside)
+{
+    struct rig *l = BRAIN(ROLE_LANGD, "control.allow=tcp://127.0.0.1:*");
+
+    seek(l);
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    says(l, 0, "enc", true);
+    is(l, true, "ready, but encoder enc drains; requests may name others");
+}
+
+/* One that has left the configuration takes none either. */
+TEST(an_encoder_that_leaves_makes_none_ready)
+{
+    struct rig *l = langd_up(NULL, NULL);
+
+    (void)ask_room(l, 1, 0);
+    is(l, true, "ready");
+    l->conf.peers_count = 0;
+    rig_step(l, &(struct event){.type = EV_CONF});
+    T_EQ_STR(brain_text(l, "peers", "state", 0), "leaving");
+    is(l, false, "not ready: no encoder: peers and control.allow are empty");
+}
+
+/* The encoder alone knows whether it was announced before. */
+TEST(a_room_is_asked_for_all_the_same)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    struct there t;
+
+    says(l, 0, "enc", true);
+    t = ask_room(l, 1, 0);
+    fill(l, &t, 8);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+}
+
+/* One that ends leaves rooms to its next run, which may not come in time. */
+TEST(a_room_that_is_left_says_so)
+{
+    struct rig *l = langd_up("timeouts.bootstrap=2s", NULL);
+    struct peer_msg nack = {.type = PEER_NACK, .room = 1};
+
+    says(l, 0, "enc", true);
+    T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
+    nack.generation = brain_said(l, PEER_INIT, 0)->generation;
+    nack.nack.answers = PEER_INIT;
+    nack.nack.reason = ERR_DRAINING;
+    brain_hear(l, 0, nack);
+    T_EQ_U64(brain_reason(l, 0, 0), OK);
+    brain_pass(l, 2500);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_TIMEOUT);
+    T_TRUE(brain_events(l, 0, 0) & EVENT_FAILED);
+    T_HAS((const char *)l->event.event.text.p,
+        "no announce came in time; the encoder drains");
+}
