@@ -95,6 +95,12 @@ static void say_peer(struct findings *r, struct reader row, bool langd)
         say_up(r, who, row);
         return;
     }
+    if (!strcmp(state, "draining")) {
+        snprintf(text, sizeof(text), "%s drains: it takes no new rooms", who);
+        findings_say(r, WARN, "peer", text,
+            "mmxctl undrain there, unless it is to be taken out");
+        return;
+    }
     rows_get(row, "refused", why, sizeof(why));
     if (why[0] && strcmp(why, "-")) {
         snprintf(text, sizeof(text), "%s %s", who, why);

@@ -347,10 +347,10 @@ static void print_states(
     }
 }
 
-/* Prints whether each pool and each peer can be used: 1 where its state is
- * `good`. The labels are columns. */
+/* Prints for each pool or peer 1 where its state is one of two, else 0. The
+ * labels are columns. */
 static void print_state(FILE *out, const struct daemon *daemons, uint32_t count,
-    unsigned what, const char *name, const char *good,
+    unsigned what, const char *name, const char *const one_of[2],
     const char *const labels[])
 {
     char text[VALUE_MAX];
@@ -360,18 +360,18 @@ static void print_state(FILE *out, const struct daemon *daemons, uint32_t count,
         struct reader rows = daemons[i].said[what];
 
         while (rows_next(&rows, &row)) {
-            bool is_good;
+            bool is_so;
 
             rows_get(row, "state", text, sizeof(text));
             if (!strcmp(text, "refused")) /* a stranger, no peer */
                 continue;
-            is_good = !strcmp(text, good);
+            is_so = !strcmp(text, one_of[0]) || !strcmp(text, one_of[1]);
             sample(out, name, &daemons[i]);
             for (uint32_t k = 0; labels[k]; k += 2) {
                 rows_get(row, labels[k + 1], text, sizeof(text));
                 with(out, labels[k], text);
             }
-            is(out, is_good);
+            is(out, is_so);
         }
     }
 }
@@ -406,6 +406,10 @@ void metrics_print(FILE *out, const struct daemon *daemons, uint32_t count)
     static const char *const of_pools[] = {"pool", "pool", NULL};
     static const char *const of_peers[] = {
         "peer", "name", "carrier", "carrier", "path", "path", NULL};
+    static const char *const of_drains[] = {"peer", "name", NULL};
+    static const char *const usable[] = {"ready", "ready"};
+    static const char *const up[] = {"up", "draining"};
+    static const char *const drains[] = {"draining", "draining"};
 
     CHECK(count > 0, "no daemon to ask");
     print_up(out, daemons, count);
@@ -413,10 +417,14 @@ void metrics_print(FILE *out, const struct daemon *daemons, uint32_t count)
         print_metric(out, &metrics[i], daemons, count);
     begin(out, "mmx_pool_usable", GAUGE, "1 if the pool can take rooms");
     print_state(
-        out, daemons, count, SAID_POOLS, "mmx_pool_usable", "ready", of_pools);
+        out, daemons, count, SAID_POOLS, "mmx_pool_usable", usable, of_pools);
     begin(out, "mmx_peer_up", GAUGE,
         "1 if the peer is connected; with what rows go by to it");
-    print_state(out, daemons, count, SAID_PEERS, "mmx_peer_up", "up", of_peers);
+    print_state(out, daemons, count, SAID_PEERS, "mmx_peer_up", up, of_peers);
+    begin(
+        out, "mmx_peer_draining", GAUGE, "1 while the peer takes no new room");
+    print_state(out, daemons, count, SAID_PEERS, "mmx_peer_draining", drains,
+        of_drains);
     print_states(out, daemons, count);
     print_ends(out, daemons, count);
     print_histograms(out, daemons, count);

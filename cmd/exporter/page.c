@@ -144,16 +144,18 @@ static void print_pools(FILE *out, struct reader rows)
 static void print_peer(FILE *out, struct reader row)
 {
     char state[HTML_VALUE], path[HTML_VALUE];
-    bool up;
+    bool up, drains;
 
     rows_get(row, "state", state, sizeof(state));
     rows_get(row, "path", path, sizeof(path));
-    up = !strcmp(state, "up");
+    drains = !strcmp(state, "draining");
+    up = drains || !strcmp(state, "up");
     fputs("<tr><td>", out);
     html_cell(out, row, "name");
     fputs("</td><td>", out);
     html_pill(out,
-        up                          ? "good"
+        drains                      ? "warn"
+        : up                        ? "good"
         : !strcmp(state, "unknown") ? "plain"
                                     : "bad",
         state);

@@ -78,6 +78,16 @@ class Beside(Case):
         self.assertEqual((there["old"]["carrier"], there["old"]["carriers"]),
                          ("auto", ""))
         self.joined(today)
+        e.ctl("drain")
+        eventually(lambda: today.show("peers")[0]["state"] == "draining",
+                   "today's langd knows")
+        self.assertEqual(d.show("peers")[0]["state"], "up")
+        lm = self.world.engine(d)
+        lm.request(3, "enc0")
+        self.assertEqual(lm.failed(3), "draining")
+        lm.release(3)
+        e.ctl("undrain")
+        self.served(e, d, 4)
 
 
 # What the base's configurations do not say: no key, and patience with an

@@ -99,6 +99,20 @@ class Exporter(Scraped):
             self.assertEqual((got.returncode, got.stdout + got.stderr),
                              (0, ""))
 
+    def test_a_peer_that_drains(self):
+        e, d = self.pair()
+        url = self.start("--encoded", e.socket, "--langd", d.socket)
+        e.ctl("drain")
+        says = 'mmx_peer_draining{daemon="langd",peer="enc0"}'
+        eventually(
+            lambda: self.values(self.get(url + "/metrics")).get(says) == 1,
+            "the peer drains")
+        seen = self.values(self.get(url + "/metrics"))
+        self.assertEqual(
+            [v for k, v in seen.items() if k.startswith("mmx_peer_up{")
+             and 'peer="enc0"' in k], [1])
+        self.assertIn(">draining<", self.get(url + "/"))
+
     def test_histograms(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)

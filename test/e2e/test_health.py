@@ -46,7 +46,7 @@ def looked(daemon, *words):
     return eventually(look, f"{daemon.name} answers")
 
 
-class Health(Case):
+class Looks(Case):
     def health(self, daemon, *words):
         got = looked(daemon, *words)
         self.assertEqual(got.stderr, "")
@@ -60,6 +60,8 @@ class Health(Case):
         eventually(is_so, f"{daemon.name}: {text}; is {self.health(daemon)}",
                    limit)
 
+
+class Health(Looks):
     def test_a_pair_is_ready_before_the_first_room(self):
         e, d = self.pair()
         self.becomes(d, 0, "lang0: ready")
@@ -158,7 +160,7 @@ class Health(Case):
             self.assertEqual(d.process.wait(30), 0)
 
 
-class Drain(Case):
+class Drain(Looks):
     def test_a_drain_lets_rooms_complete_and_is_taken_back(self):
         e, d = self.pair()
         enc, lm = self.engines(e, d)
@@ -206,6 +208,46 @@ class Drain(Case):
         lm.request(1, "enc0", deadline=60)
         self.assertEqual(lm.failed(1), "draining")
         lm.release(1)
+
+    def test_langd_is_told(self):
+        e, d = self.pair()
+        self.becomes(d, 0, "lang0: ready")
+        e.ctl("drain")
+        self.becomes(d, 1, "lang0: not ready: encoder enc0 drains")
+        (peer,) = d.show("peers")
+        self.assertEqual((peer["name"], peer["state"]), ("enc0", "draining"))
+        self.assertIn("drains: it takes no new rooms",
+                      d.ctl("doctor", check=False).stdout)
+        e.ctl("undrain")
+        self.becomes(d, 0, "lang0: ready")
+        self.assertEqual(d.show("peers")[0]["state"], "up")
+        self.deliver(*self.engines(e, d), 1, 300)
+
+    def test_langd_that_has_another_encoder(self):
+        e, other = self.world.encoded(), self.world.encoded("enc1")
+        d = self.world.langd([e, other])
+        self.becomes(d, 0, "ready")
+        e.ctl("drain")
+        eventually(lambda: "draining" in [r["state"] for r in d.show("peers")],
+                   "langd is told")
+        self.becomes(d, 0, "ready")
+        self.deliver(*self.engines(other, d), 1, 300, other.name)
+        other.ctl("drain")
+        self.becomes(d, 1, "drains")
+
+    def test_langd_of_an_encoder_that_ends(self):
+        e, d = self.pair(timeouts={"drain": "60s"})
+        enc, lm = self.engines(e, d)
+        self.halfway(enc, lm)
+        e.process.terminate()
+        self.becomes(d, 1, "not ready: encoder enc0 drains")
+        enc.write(1, 640, 2000)
+        enc.commit(1, 640, 2000, final=True)
+        self.assertEqual(lm.ready(1), 2000)
+        lm.release(1)
+        self.assertEqual(e.process.wait(30), 0)
+        e.start()
+        self.becomes(d, 0, "ready")
 
     def test_only_who_may(self):
         if os.geteuid() != 0:
