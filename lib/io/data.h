@@ -207,6 +207,8 @@ struct ucx_offer {
  * TCP socket, or one that tls, unless that is "tcp", names. Before any carrier
  * is opened. */
 bool ucx_probe(struct ucx_offer *offer, const char *tls);
+/* Writes the offer as HELLO has it: "1.22 rc_mlx5,dc_mlx5 on mlx5_0:1". */
+void ucx_offer_text(const struct ucx_offer *offer, char *out, size_t size);
 
 /* Opens conf.carriers; those that fail are left out, with a log line. */
 extern const struct data_ops data_mux;

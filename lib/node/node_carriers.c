@@ -73,7 +73,7 @@ static void choose_auto(struct node_carriers *c, const struct conf *conf)
 {
     bool named = strcmp(conf->transfer_tls, "tcp") != 0;
     struct ucx_offer ucx = {0};
-    char what[160];
+    char what[216];
 
     if (!conf->insecure && !conf_secure(conf) && !named)
         snprintf(c->why_not, sizeof(c->why_not), "ucx: %s",
@@ -93,7 +93,7 @@ static void choose_auto(struct node_carriers *c, const struct conf *conf)
     if (ucx.devices[0])
         snprintf(c->devices, sizeof(c->devices), "%.127s,%s",
             conf->transfer_devices, ucx.devices);
-    snprintf(what, sizeof(what), "%s %s", ucx.version, ucx.transports);
+    ucx_offer_text(&ucx, what, sizeof(what));
     add_part(c, &data_ucx, what);
     add_part(c, &data_tcp, "");
 }
@@ -103,6 +103,7 @@ void node_carriers_choose(struct node *n)
     const struct conf *conf = n->conf;
     struct node_carriers *c = &n->carriers;
     struct ucx_offer ucx;
+    char what[216];
 
     snprintf(c->tls, sizeof(c->tls), "%.127s", conf->transfer_tls);
     snprintf(c->devices, sizeof(c->devices), "%.127s", conf->transfer_devices);
@@ -114,7 +115,8 @@ void node_carriers_choose(struct node *n)
         break;
     case CARRIER_UCX:
         (void)ucx_probe(&ucx, conf->transfer_tls);
-        add_part(c, &data_ucx, ucx.version);
+        ucx_offer_text(&ucx, what, sizeof(what));
+        add_part(c, &data_ucx, what);
         snprintf(c->why_not, sizeof(c->why_not), "tcp: %s",
             "transfer.carrier is ucx");
         if (untrusted(conf))

@@ -45,7 +45,7 @@ struct node_carriers {
     const struct data_ops *ops; /* what a shard opens: the only one, or mux */
     uint32_t count;
     char tls[128], devices[260];       /* for UCX */
-    char what[DATA_CARRIERS_MAX][128]; /* of each part: name and what it uses */
+    char what[DATA_CARRIERS_MAX][224]; /* of each part: name and what it uses */
     char text[256];    /* of those that are open, as HELLO says it */
     char why_not[192]; /* the one that is not there; empty: all are */
     uint8_t barred;    /* bits of those that the config keeps from hosts */

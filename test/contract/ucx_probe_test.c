@@ -113,3 +113,20 @@ TEST(devices_are_those_that_ucx_lists)
     for (size_t i = 0; i < ARRAY_LEN(none); i++)
         T_CHECK(!data_ucx_device(span_str(none[i])), "`%s`", none[i]);
 }
+
+TEST(an_offer_names_release_transports_and_devices)
+{
+    struct ucx_offer o = {.version = "1.22",
+        .transports = "rc_mlx5,dc_mlx5",
+        .devices = "mlx5_0:1,mlx5_1:1"};
+    char text[128];
+
+    ucx_offer_text(&o, text, sizeof(text));
+    T_EQ_STR(text, "1.22 rc_mlx5,dc_mlx5 on mlx5_0:1,mlx5_1:1");
+    o.devices[0] = 0; /* shared memory, by its name */
+    ucx_offer_text(&o, text, sizeof(text));
+    T_EQ_STR(text, "1.22 rc_mlx5,dc_mlx5");
+    o.transports[0] = 0;
+    ucx_offer_text(&o, text, sizeof(text));
+    T_EQ_STR(text, "1.22");
+}

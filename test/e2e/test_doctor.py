@@ -316,7 +316,7 @@ class Played(Case):
         return [r for r in json.loads(said) if r["check"] in checks]
 
     def test_one_that_took_rdma_by_itself(self):
-        took = {"carriers": "ucx 1.18 rc_mlx5,ud_mlx5; tcp"}
+        took = {"carriers": "ucx 1.18 rc_mlx5,ud_mlx5 on mlx5_0:1; tcp"}
         row, = self.found("", ["unit"], **took)
         self.assertEqual(row["result"], "warn")
         self.assertIn("mmx-langd", row["text"])

@@ -153,6 +153,14 @@ bool ucx_probe(struct ucx_offer *offer, const char *tls)
     return !offer->why_not[0];
 }
 
+void ucx_offer_text(const struct ucx_offer *offer, char *out, size_t size)
+{
+    const char *to = offer->transports, *on = offer->devices;
+
+    snprintf(out, size, "%s%s%s%s%s", offer->version, *to ? " " : "", to,
+        *on ? " on " : "", on);
+}
+
 bool data_ucx_device(struct span name)
 {
     struct search s = {.device = name};
