@@ -73,6 +73,24 @@ static uint32_t descriptors(void)
     return n;
 }
 
+/* Where the configuration leaves their number to the carrier. */
+TEST(streams_are_chosen_by_link_and_cores)
+{
+    static const struct {
+        uint64_t mbits;
+        uint32_t cores, streams;
+    } cases[] = {{1000, 64, 1}, {10000, 64, 1}, {25000, 64, 3}, {40000, 64, 4},
+        {400000, 64, STREAMS_CHOSEN}, {400000, 2, 2}, {25000, 2, 2},
+        /* Not told. */
+        {0, 64, STREAMS_CHOSEN / 2}, {0, 2, 2}, {0, 0, 1}};
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        T_EQ_U64(
+            tcp_streams_for(cases[i].mbits, cases[i].cores), cases[i].streams);
+    T_EQ_U64(tcp_streams_of("tcp/lo"), 1);
+    T_EQ_U64(tcp_streams_of("tcp"), 1);
+}
+
 TEST(rows_go_by_several_connections)
 {
     struct wide w;

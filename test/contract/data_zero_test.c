@@ -5,6 +5,7 @@
  * and runs itself again. UCX takes CMA for endpoints with error handling only
  * if told so: a sender that gives up cannot stop a reader. The daemons do not
  * set that. */
+#include "io/data/ucx.h"
 #include "test/side.h"
 #include "test/t.h"
 
@@ -159,6 +160,50 @@ TEST(workers_share_what_is_registered)
     }
     side_until(&c, &b, &b.fetched_count, 2);
     end(&c, &b, p);
+}
+
+static ucs_status_t unheard(void *arg, const void *header, size_t header_len,
+    void *data, size_t len, const ucp_am_recv_param_t *param)
+{
+    (void)arg, (void)header, (void)header_len, (void)data, (void)len;
+    (void)param;
+    return UCS_OK;
+}
+
+/* True if an operation on these bytes names memory that is registered. */
+static bool named(const struct ucx *u, const uint8_t *p, uint64_t bytes)
+{
+    ucp_request_param_t param = {.op_attr_mask = 0};
+
+    ucx_memory_param(u, p, bytes, &param);
+    return param.op_attr_mask & UCP_OP_ATTR_FIELD_MEMH && param.memh;
+}
+
+/* Two workers of a process: one context, in which a pool is registered once;
+ * each operation on it says so. */
+TEST(a_pool_is_registered_once)
+{
+    struct data_conf c = shared_memory();
+    struct ucx one = {.fd = -1}, two = {.fd = -1};
+    uint8_t *p = malloc(4 * MIB);
+
+    T_OK(ucx_open(&one, &c, unheard, NULL));
+    T_OK(ucx_open(&two, &c, unheard, NULL));
+    T_TRUE(one.context == two.context);
+    T_FALSE(named(&one, p, 4096));
+    T_TRUE(ucx_memory_add(&one, p, 4 * MIB, false));
+    T_TRUE(ucx_memory_add(&two, p, 4 * MIB, false));
+    T_TRUE(ucx_memory_add(&two, p, 4 * MIB, false));
+    T_EQ_U64(one.context->memory[0].users, 2);
+    T_EQ_U64(one.context->memory[1].users, 0);
+    T_TRUE(named(&one, p, 4 * MIB));
+    T_TRUE(named(&two, p + MIB, 4096));
+    T_FALSE(named(&one, p + 4 * MIB - 1, 2));
+    ucx_close(&one);
+    T_EQ_U64(two.context->memory[0].users, 1);
+    T_TRUE(named(&two, p, 4096));
+    ucx_close(&two);
+    free(p);
 }
 
 /* a receiver that is killed while it fetches */

@@ -136,11 +136,17 @@ static uint32_t cores(void)
     return n > 0 ? (uint32_t)n : 1;
 }
 
+uint32_t tcp_streams_for(uint64_t mbits, uint32_t cores)
+{
+    uint64_t n = mbits ? (mbits + 9999) / 10000 : STREAMS_CHOSEN / 2;
+
+    return (uint32_t)min_u64(min_u64(n, STREAMS_CHOSEN), max_u32(cores, 1));
+}
+
 uint32_t tcp_streams_of(const char *name)
 {
     const char *device = strchr(name, '/');
     char path[96], text[16] = "";
-    uint32_t n = STREAMS_CHOSEN / 2; /* the speed is not told */
     long mbits;
     FILE *f;
 
@@ -149,11 +155,9 @@ uint32_t tcp_streams_of(const char *name)
     snprintf(path, sizeof(path), "/sys/class/net%s/speed", device);
     f = fopen(path, "re");
     mbits = f && fgets(text, sizeof(text), f) ? strtol(text, NULL, 10) : 0;
-    if (mbits > 0 && mbits < INT32_MAX)
-        n = div_up((uint32_t)mbits, 10000);
     if (f)
         fclose(f);
-    return min_u32(min_u32(n, STREAMS_CHOSEN), cores());
+    return tcp_streams_for(mbits > 0 ? (uint64_t)mbits : 0, cores());
 }
 
 void tcp_name(int fd, char *out, size_t size)

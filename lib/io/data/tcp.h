@@ -65,5 +65,7 @@ void tcp_name(int fd, char *out, size_t size);
  * 10 Gb/s of its link, at most one per core; a few where the kernel does not
  * tell the speed; 1 on loopback. At most STREAMS_CHOSEN. */
 uint32_t tcp_streams_of(const char *name);
+/* The same for a link of `mbits` Mb/s, 0: not told, and this many cores. */
+uint32_t tcp_streams_for(uint64_t mbits, uint32_t cores);
 
 #endif
