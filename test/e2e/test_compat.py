@@ -90,6 +90,35 @@ class Beside(Case):
         self.served(e, d, 4)
 
 
+    def test_a_fleet_of_each_kind(self):
+        """At one encoder a langd that copies, one that has more than TCP in
+        common with it, one that has TCP alone, and one of the base."""
+        more = {"transfer": {"tls": "posix,tcp"}}
+        sent = {"transfer": {"tls": "posix,tcp", "same_host": "off"}}
+        e = self.world.encoded(**more)
+        better = "ucx" if "ucx" in e.show("status")[0]["carriers"] else "tcp"
+        fleet = {
+            "copied": self.world.langd([e], "copied", **more),
+            "better": self.world.langd([e], "better", **sent),
+            "plain": self.world.langd([e], "plain", transfer={
+                "carrier": "tcp", "same_host": "off"}),
+            "old": self.old(self.world.langd([e], "old", start=False, **OFF))}
+        enc = self.world.engine(e)
+        for turn in range(2):
+            for i, d in enumerate(fleet.values()):
+                lm = self.world.engine(d)
+                self.deliver(enc, lm, 1 + 10 * turn + i, 1500)
+        eventually(lambda: fleet["copied"].show("peers")[0]["path"] == "copy",
+                   "pools are mapped")
+        got = {r["name"]: (r["path"], r["carrier"]) for r in e.show("peers")}
+        self.assertEqual(got, {
+            "copied": ("copy", better), "better": ("sent", better),
+            "plain": ("sent", "tcp"), "old": ("sent", "auto")})
+        for name in ("better", "plain"):
+            self.assertEqual(fleet[name].show("peers")[0]["carrier"],
+                             got[name][1])
+
+
 # What the base's configurations do not say: no key, and patience with an
 # encoder that a slow machine starts.
 TODAY = {"mmx-encoded": "--set insecure=true",
