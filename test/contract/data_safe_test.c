@@ -154,6 +154,17 @@ static const struct data_ops *by(bool encrypt)
     return encrypt ? side_encrypted() : side_proved();
 }
 
+#define SOON_MS 1000
+
+/* Opens a side that soon ends a connection whose proof does not come. */
+static void side_open_soon(struct side *s, const struct data_ops *ops)
+{
+    struct data_conf c = side_conf();
+
+    c.greeting_ms = SOON_MS;
+    side_open_with(s, ops, &c);
+}
+
 /* Connects endpoint 0 through the relay, and sends message 1 of n bytes. */
 static void through(
     struct relay *r, struct side *a, struct side *b, uint8_t *p, size_t n)
@@ -190,7 +201,7 @@ static void refused_with(bool encrypt, const uint8_t *key, size_t len)
     uint64_t unproven;
 
     side_open(&a, by(encrypt));
-    side_open(&b, by(encrypt));
+    side_open_soon(&b, by(encrypt));
     side_fill(p, sizeof(p), 1);
     data_tcp.prove(a.d, 0, span_of(key, len));
     T_OK(data_tcp.connect(a.d, 0, b.ops->address(b.d)));
@@ -310,7 +321,9 @@ TEST(a_key_that_is_replaced_ends_its_connections)
         struct side a, b;
         uint8_t p[8], key[SIDE_KEY];
 
-        side_pair(&a, &b, by(encrypt));
+        side_open(&a, by(encrypt));
+        side_open_soon(&b, by(encrypt));
+        T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d)));
         side_fill(p, sizeof(p), 1);
         T_OK(side_post(&a, 0, 1, p, sizeof(p)));
         side_until(&a, &b, &b.arrived_count, 1);
@@ -441,7 +454,7 @@ TEST(a_proof_that_is_changed_is_none)
         uint8_t p[8];
 
         side_open(&a, side_proved());
-        side_open(&b, side_proved());
+        side_open_soon(&b, side_proved());
         relay_open(&r, &b);
         r.flip_at = places[i];
         through(&r, &a, &b, p, sizeof(p));
@@ -725,18 +738,14 @@ TEST(a_peer_whose_answers_take_long_proves_its_key_in_a_flood)
 /* A byte now and then does not keep a proof alive beyond its time. */
 TEST(a_slow_proof_ends)
 {
-    enum { SHORT_MS = 400 };
-
     for (int encrypt = 0; encrypt < 2; encrypt++) {
-        struct data_conf c = side_conf();
         struct side b;
         struct tcp_place place;
         uint64_t begun = t_now_ns();
         bool over = false;
         int fd;
 
-        c.greeting_ms = SHORT_MS;
-        side_open_with(&b, by(encrypt), &c);
+        side_open_soon(&b, by(encrypt));
         T_OK(tcp_place_get(data_tcp.address(b.d), &place));
         T_OK(tcp_connect(&place, 0, 0, &fd));
         for (int i = 0; !over && i < 4000; i++) {
@@ -748,7 +757,7 @@ TEST(a_slow_proof_ends)
             side_turn(&b, NULL);
             over = poll(&p, 1, 25) == 1;
         }
-        T_TRUE(over && t_now_ns() - begun >= SHORT_MS * NS_PER_MS);
+        T_TRUE(over && t_now_ns() - begun >= SOON_MS * NS_PER_MS);
         T_EQ_U64(data_tcp.counts(b.d)->strangers, 1);
         close(fd);
         side_close(&b);

@@ -280,18 +280,20 @@ static uint32_t turns_until_closed(struct side *a, int fd)
 
 TEST(silence_ends_while_nothing_else_happens)
 {
+    struct data_conf c = side_conf();
     struct side a;
     int peer, fd;
     uint64_t begun;
 
-    side_open(&a, &data_tcp);
+    c.greeting_ms = 1000;
+    side_open_with(&a, &data_tcp, &c);
     peer = friend(&a);
     side_settle(&a, NULL);
     begun = t_now_ns();
     fd = stranger(&a);
     send_all(fd, TCP_MAGIC, 4);
     T_TRUE(turns_until_closed(&a, fd) < 10);
-    T_TRUE(t_now_ns() - begun >= SIDE_GREETING_MS * NS_PER_MS);
+    T_TRUE(t_now_ns() - begun >= c.greeting_ms * NS_PER_MS);
     T_TRUE(stays_open(&a, peer));
     T_EQ_U64(data_tcp.counts(a.d)->strangers, 1);
     close(peer);
