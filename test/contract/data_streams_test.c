@@ -271,7 +271,7 @@ TEST(a_small_message_overtakes_large_ones)
 
     auto_open(&w);
     T_EQ_U64(wide_post(&w, 0, 2), 2);
-    side_until(&w.b, &w.a, &w.a.fetched_count, 1);
+    side_until(&w.b, &w.a, &w.a.fetched_count, 2);
     T_EQ_U64(wide_post(&w, 2, 1), 1); /* the first when it was connected */
     side_until(&w.b, &w.a, &w.a.fetched_count, 3);
     side_settle(&w.b, &w.a);
