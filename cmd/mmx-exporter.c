@@ -21,6 +21,8 @@ enum { CANNOT_START = 1 };
 static const char *const defaults[] = {CTL_ENCODED, CTL_LANGD};
 static const char *const labels[] = {"encoded", "langd"};
 
+_Static_assert(ARRAY_LEN(defaults) <= DAEMONS_MAX, "all are asked at once");
+
 enum { NAMES_MAX = 64 };
 
 /* What the command line says. */
@@ -45,7 +47,8 @@ static void usage(FILE *to)
           "  --version          print the version and exit\n"
           "  --help             print this and exit\n"
           "It serves /metrics for Prometheus and / for people. A daemon that\n"
-          "is away is mmx_up 0, and the rest is served.\n"
+          "is away, or has not answered within 4 s, is mmx_up 0, and the\n"
+          "rest is served.\n"
           "exit status: 0 success, 1 cannot start, 64 bad command line\n",
         to);
 }
@@ -67,9 +70,9 @@ static char *made(const struct served *s, print_fn *print, size_t *size)
         if (!s->paths[i])
             continue;
         daemons[count].label = labels[i];
-        daemons[count].path = s->paths[i];
-        daemon_ask(&daemons[count++]);
+        daemons[count++].path = s->paths[i];
     }
+    daemons_ask(daemons, count);
     print(out, daemons, count);
     for (uint32_t i = 0; i < count; i++)
         daemon_forget(&daemons[i]);

@@ -45,20 +45,23 @@ enum { CTL_WAIT_S = 10 };
 
 /* One connection to one daemon. */
 struct ctl {
-    int s;             /* -1: not connected */
-    uint64_t until_ns; /* no call waits longer than that; 0: no limit */
-    int fd;            /* came with the last message; -1: none */
-    struct reader in;  /* the rest of the packet */
-    struct reader got; /* answer of ctl_ask, in `answer` */
+    int s;                  /* -1: not connected */
+    uint64_t until_ns;      /* no call waits longer than that; 0: no limit */
+    int fd;                 /* came with the last message; -1: none */
+    struct reader in;       /* the rest of the packet */
+    struct reader got;      /* answer of ctl_ask, in `answer` */
+    struct writer gathered; /* of it so far */
     uint8_t packet[LOCAL_PACKET_MAX];
     uint8_t answer[18u << 20];
 };
 
 /* Returns a connection whose calls wait for at most wait_s seconds each, or
- * NULL and errno; ctl_close frees it. */
+ * NULL and errno; ctl_close frees it. EAGAIN: the daemon accepts none now. */
 struct ctl *ctl_open(const char *path, int wait_s);
 void ctl_close(struct ctl *c);
-/* Sends a HELLO of an engine that opens no room, and receives the answer. */
+/* Sends a HELLO of an engine that opens no room. */
+bool ctl_greet(struct ctl *c, uint32_t cells);
+/* The same, and receives the answer. */
 bool ctl_hello(struct ctl *c, uint32_t cells, struct local_msg *m);
 bool ctl_send(struct ctl *c, const struct local_msg *m);
 /* Receives the next message, whose spans are good until the next call. False:
@@ -69,6 +72,11 @@ bool ctl_next(struct ctl *c, struct local_msg *m);
  * m->report.err is set. */
 bool ctl_ask(
     struct ctl *c, const char *what, uint8_t form, struct local_msg *m);
+
+/* The same in steps, for those that wait for several daemons: asks, and takes
+ * each message that comes. True: it was the last one. */
+bool ctl_query(struct ctl *c, const char *what, uint8_t form);
+bool ctl_take(struct ctl *c, const struct local_msg *m);
 
 /* Returns the monotonic clock. */
 uint64_t ctl_now_ns(void);

@@ -17,8 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
+/* wait_s 0: no call of the connection waits. */
 static int dial(const char *path, int wait_s)
 {
+    int type = SOCK_SEQPACKET | SOCK_CLOEXEC | (wait_s ? 0 : SOCK_NONBLOCK);
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     struct timeval limit = {.tv_sec = wait_s};
     int s, error;
@@ -27,7 +29,7 @@ static int dial(const char *path, int wait_s)
         errno = ENAMETOOLONG;
         return -1;
     }
-    s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    s = socket(AF_UNIX, type, 0);
     if (s < 0)
         return -1;
     memcpy(a.sun_path, path, strlen(path) + 1);
@@ -146,44 +148,57 @@ bool ctl_next(struct ctl *c, struct local_msg *m)
     return true;
 }
 
-bool ctl_hello(struct ctl *c, uint32_t cells, struct local_msg *m)
+bool ctl_greet(struct ctl *c, uint32_t cells)
 {
+    struct local_msg m = {.type = LOCAL_HELLO};
     char session[32];
-    bool sent;
 
     snprintf(session, sizeof(session), "mmxctl-%d", (int)getpid());
-    *m = (struct local_msg){.type = LOCAL_HELLO};
-    m->hello.magic = LOCAL_MAGIC;
-    m->hello.version_min = m->hello.version_max = WIRE_VERSION;
-    m->hello.cells = cells;
-    m->hello.name = span_str("mmxctl");
-    m->hello.session = span_str(session);
+    m.hello.magic = LOCAL_MAGIC;
+    m.hello.version_min = m.hello.version_max = WIRE_VERSION;
+    m.hello.cells = cells;
+    m.hello.name = span_str("mmxctl");
+    m.hello.session = span_str(session);
     /* A daemon that has no place says so before it reads. */
-    sent = ctl_send(c, m);
-    return (sent || errno == EPIPE) && ctl_next(c, m);
+    return ctl_send(c, &m) || errno == EPIPE;
+}
+
+bool ctl_hello(struct ctl *c, uint32_t cells, struct local_msg *m)
+{
+    *m = (struct local_msg){.type = LOCAL_HELLO};
+    return ctl_greet(c, cells) && ctl_next(c, m);
+}
+
+bool ctl_query(struct ctl *c, const char *what, uint8_t form)
+{
+    struct local_msg m = {.type = LOCAL_QUERY};
+    size_t word = strcspn(what, " ");
+
+    CHECK(form <= FORM_ROWS, "form %u", form);
+    c->gathered = writer_of(c->answer, sizeof(c->answer));
+    m.query.json = form;
+    m.query.what = span_of(what, word);
+    m.query.args = span_str(what + word + (what[word] == ' '));
+    return ctl_send(c, &m);
+}
+
+bool ctl_take(struct ctl *c, const struct local_msg *m)
+{
+    if (m->type != LOCAL_REPORT)
+        return m->type == LOCAL_ANSWER;
+    put_bytes(&c->gathered, m->report.text.p, m->report.text.len);
+    c->got = reader_of(c->gathered.p, c->gathered.len);
+    return !m->report.more || m->report.err;
 }
 
 bool ctl_ask(struct ctl *c, const char *what, uint8_t form, struct local_msg *m)
 {
-    struct writer w = writer_of(c->answer, sizeof(c->answer));
-    size_t word = strcspn(what, " ");
-    bool more = true;
-
-    CHECK(form <= FORM_ROWS, "form %u", form);
     *m = (struct local_msg){.type = LOCAL_QUERY};
-    m->query.json = form;
-    m->query.what = span_of(what, word);
-    m->query.args = span_str(what + word + (what[word] == ' '));
-    if (!ctl_send(c, m))
+    if (!ctl_query(c, what, form))
         return false;
-    while (more) {
-        if (!ctl_next(c, m) || m->type == LOCAL_ANSWER)
+    do
+        if (!ctl_next(c, m))
             return false;
-        if (m->type != LOCAL_REPORT)
-            continue;
-        more = m->report.more && !m->report.err;
-        put_bytes(&w, m->report.text.p, m->report.text.len);
-    }
-    c->got = reader_of(w.p, w.len);
-    return !m->report.err;
+    while (!ctl_take(c, m));
+    return m->type == LOCAL_REPORT && !m->report.err;
 }

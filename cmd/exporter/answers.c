@@ -1,13 +1,20 @@
-/* answers.c - asks a daemon for its reports, as mmxctl does. */
+/* answers.c - asks the daemons for their reports, as mmxctl does, and all at
+ * once: one that hangs takes no time from the others. Rejected: a thread for
+ * each, which would share the library's one. */
 #include "exporter.h"
 
 #include "base/check.h"
 
+#include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WAIT_S = 4 }; /* for each daemon; Prometheus waits 10 s for both */
+enum {
+    WAIT_S = 4, /* for all daemons together; Prometheus waits for 10 s */
+    AGAIN_MS = 50
+};
 
 static const char *const words[SAID_COUNT] = {
     [SAID_STATUS] = "status",
@@ -21,14 +28,18 @@ static const char *const words[SAID_COUNT] = {
     [SAID_HEALTH] = "health",
 };
 
-/* Asks for one report and keeps its rows. False: the daemon is gone; a report
- * that it refuses is empty. */
-static bool ask(struct ctl *c, struct daemon *d, unsigned what)
-{
-    struct local_msg m = {0};
+/* A daemon that is being asked. */
+struct asked_one {
+    struct daemon *d;
+    struct ctl *c; /* NULL: not connected */
+    bool greeted;  /* WELCOME has come */
+    unsigned what; /* then the report that is awaited */
+    bool over;
+};
 
-    if (!ctl_ask(c, words[what], FORM_ROWS, &m))
-        return m.type == LOCAL_ANSWER || m.type == LOCAL_REPORT;
+/* Keeps the report that has come; one that is refused is empty. */
+static bool keep(struct daemon *d, unsigned what, const struct ctl *c)
+{
     d->memory[what] = malloc(c->got.len + 1);
     if (!d->memory[what])
         return false;
@@ -37,29 +48,85 @@ static bool ask(struct ctl *c, struct daemon *d, unsigned what)
     return true;
 }
 
-static bool greet(struct ctl *c)
+/* Takes a message, and asks on. False: there is no use in more. */
+static bool take(struct asked_one *a, const struct local_msg *m)
+{
+    if (!a->greeted) {
+        a->greeted = m->type == LOCAL_WELCOME &&
+                     has_ability(m->welcome.abilities, LOCAL_CAN_ROWS);
+        return a->greeted && ctl_query(a->c, words[a->what], FORM_ROWS);
+    }
+    if (!ctl_take(a->c, m))
+        return true;
+    if (m->type == LOCAL_REPORT && !m->report.err && !keep(a->d, a->what, a->c))
+        return false;
+    a->d->up = ++a->what == SAID_COUNT;
+    return !a->d->up && ctl_query(a->c, words[a->what], FORM_ROWS);
+}
+
+/* Takes the packet that has come. */
+static void hear(struct asked_one *a)
 {
     struct local_msg m = {0};
 
-    return ctl_hello(c, 1, &m) && m.type == LOCAL_WELCOME &&
-           has_ability(m.welcome.abilities, LOCAL_CAN_ROWS);
+    do
+        a->over = !ctl_next(a->c, &m) || !take(a, &m);
+    while (!a->over && a->c->in.at < a->c->in.len);
 }
 
-void daemon_ask(struct daemon *d)
+/* Connects where that was not possible yet; one whose queue of connections is
+ * full may be at work. */
+static void connect_to(struct asked_one *a)
 {
-    uint64_t until_ns = ctl_now_ns() + WAIT_S * NS_PER_S;
-    struct ctl *c = ctl_open(d->path, WAIT_S);
+    a->c = ctl_open(a->d->path, 0);
+    a->over = a->c ? !ctl_greet(a->c, 1) : errno != EAGAIN;
+}
 
-    CHECK(!d->up, "%s is asked twice", d->label);
-    if (!c)
-        return;
-    c->until_ns = until_ns;
-    d->up = greet(c);
-    for (unsigned i = 0; i < SAID_COUNT && d->up; i++)
-        d->up = ask(c, d, i);
-    ctl_close(c);
-    if (!d->up) /* a part of what it says would look like the whole */
-        daemon_forget(d);
+/* Waits for the daemons that have not said all, and hears those that speak.
+ * False: there are none. */
+static bool go_on(struct asked_one *all, uint32_t count, uint64_t left_ns)
+{
+    struct pollfd waits[DAEMONS_MAX];
+    int ms = (int)(left_ns / NS_PER_MS) + 1;
+    bool more = false;
+
+    for (uint32_t i = 0; i < count; i++) {
+        struct asked_one *a = &all[i];
+
+        if (!a->over && !a->c)
+            connect_to(a);
+        if (!a->over && !a->c && ms > AGAIN_MS)
+            ms = AGAIN_MS;
+        waits[i] = (struct pollfd){
+            .fd = a->over || !a->c ? -1 : a->c->s, .events = POLLIN};
+        more |= !a->over;
+    }
+    if (!more || poll(waits, count, ms) < 0)
+        return more && errno == EINTR;
+    for (uint32_t i = 0; i < count; i++)
+        if (waits[i].revents)
+            hear(&all[i]);
+    return true;
+}
+
+void daemons_ask(struct daemon *d, uint32_t count)
+{
+    uint64_t now = ctl_now_ns(), until_ns = now + WAIT_S * NS_PER_S;
+    struct asked_one all[DAEMONS_MAX] = {0};
+
+    CHECK(count <= DAEMONS_MAX, "%u daemons to ask", count);
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(!d[i].up, "%s is asked twice", d[i].label);
+        all[i].d = &d[i];
+    }
+    while (now < until_ns && go_on(all, count, until_ns - now))
+        now = ctl_now_ns();
+    for (uint32_t i = 0; i < count; i++) {
+        if (all[i].c)
+            ctl_close(all[i].c);
+        if (!d[i].up) /* a part of what it says would look like the whole */
+            daemon_forget(&d[i]);
+    }
 }
 
 void daemon_forget(struct daemon *d)

@@ -34,8 +34,10 @@ struct daemon {
     uint8_t *memory[SAID_COUNT];
 };
 
-/* Asks the daemon, for a few seconds at most. */
-void daemon_ask(struct daemon *d);
+enum { DAEMONS_MAX = 2 };
+
+/* Asks the daemons, for a few seconds at most. */
+void daemons_ask(struct daemon *d, uint32_t count);
 void daemon_forget(struct daemon *d);
 
 /* Returns the number in a row's column, which is finite and not negative; 0:

@@ -229,6 +229,37 @@ class Exporter(Scraped):
             seen = self.values(got.result(LIMIT))
         self.assertEqual(seen['mmx_up{daemon="langd"}'], 0)
 
+    def test_daemons_that_hang_are_asked_at_once(self):
+        """The second is asked while the first has all its time yet."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        listeners = []
+        for name in ("encoded", "langd"):
+            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self.addCleanup(s.close)
+            s.bind(os.path.join(folder.name, name))
+            s.listen()
+            s.settimeout(LIMIT)
+            listeners += [s]
+        url = self.start("--encoded", listeners[0].getsockname(),
+                         "--langd", listeners[1].getsockname())
+
+        def both():
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                got = pool.submit(self.get, url + "/metrics")
+                first, second = (s.accept()[0] for s in listeners)
+                with first, second:
+                    waits = first.recv(wire.PACKET_MAX) != b""
+                    try:
+                        waits &= first.recv(1, socket.MSG_DONTWAIT) != b""
+                    except BlockingIOError:
+                        pass
+                    seen = self.values(got.result(LIMIT))
+            self.assertEqual(seen, {'mmx_up{daemon="encoded"}': 0,
+                                    'mmx_up{daemon="langd"}': 0})
+            return waits
+        eventually(both, "both are asked in one time")
+
     def test_a_port_that_is_taken(self):
         with socket.create_server(("127.0.0.1", 0)) as s:
             port = s.getsockname()[1]
