@@ -3,7 +3,6 @@ one host, UCX where both have more than TCP by it, plain TCP else."""
 
 import os
 import subprocess
-import unittest
 
 from engine import LIMIT
 from pair import ROOT, Case, eventually, yaml
