@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
 
 enum target { LOOK, LEAST, MOST, LEAST_OURS, MOST_OURS };
 
@@ -61,6 +63,27 @@ static void json_line(const char *name, const char *unit, double ours,
 
 /* yard 0: none, or not measured in this run. `than` is for the ratio, or for
  * ours. */
+/* Writes what the figures are of: "2 x Intel(R) Xeon(R) Processor, Linux 6.18,
+ * load 0.4". Not all architectures name their processor. */
+static void print_machine(void)
+{
+    char line[256], name[128] = "a processor";
+    double load = 0;
+    struct utsname u;
+    FILE *f = fopen("/proc/cpuinfo", "re");
+
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "model name%*[ \t]: %127[^\n]", name) == 1)
+            break;
+    if (f)
+        fclose(f);
+    (void)getloadavg(&load, 1);
+    if (uname(&u) != 0)
+        snprintf(u.release, sizeof u.release, "?");
+    printf("%ld x %s, Linux %s, load %.1f\n", sysconf(_SC_NPROCESSORS_ONLN),
+        name, u.release, load);
+}
+
 static void row(const char *name, const char *unit, double ours, double yard,
     enum target target_of, double than)
 {
@@ -79,6 +102,8 @@ static void row(const char *name, const char *unit, double ours, double yard,
         snprintf(target, sizeof target, "%s %.6g", least ? ">=" : "<=", than);
     missed += *met == 'n';
     json_line(name, unit, ours, yard, target, met);
+    if (!opt.json && !lines)
+        print_machine();
     if (!opt.json && !lines)
         printf("%-46s %-6s %9s %9s %7s %10s %s\n", "case", "unit", "ours",
             "yardstick", "ratio", "target", "met");
