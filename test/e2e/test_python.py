@@ -151,6 +151,50 @@ class Async(Case):
         conn.close()
 
 
+
+class Ahead(Case):
+    """The cell of a room that has failed, before its event is there."""
+
+    def setUp(self):
+        super().setUp()
+        e, d = self.pair()
+        self.enc, self.lm = self.engines(e, d)
+        self.lm.request(1, "enc0")
+        self.enc.announce(1, 10, 10)
+        self.enc.granted(1)
+        self.source, self.room = self.enc.rooms[1], self.lm.rooms[1]
+        self.lm.conn.wait(lambda: self.room.total == 10, LIMIT)
+        cells = list(self.source._cells)
+        cells[self.source.cell] = (self.source.tag << 10
+                                   | mmx.errors.Aborted.number << 4)
+        self.source._cells = cells
+
+    def tearDown(self):
+        self.source._cells = self.enc.conn.cells
+        self.source.abort("aborted", "the test is done")
+        for engine, shown in ((self.enc, self.source), (self.lm, self.room)):
+            engine.conn.wait(shown.release(), LIMIT)
+        super().tearDown()
+
+    def test_the_text_is_waited_for(self):
+        abort = threading.Timer(0.2, lambda: self.room.abort("aborted", "why"))
+        abort.start()
+        with self.assertRaisesRegex(mmx.errors.Aborted, "why"):
+            self.source.wait_done(LIMIT)
+        abort.join()
+
+    def test_without_an_event_the_cell_is_believed(self):
+        with self.assertRaises(mmx.errors.Aborted) as got:
+            self.source.wait_done(LIMIT)
+        self.assertEqual(got.exception.text, "")
+
+    def test_so_do_awaits(self):
+        async def main():
+            with self.assertRaises(mmx.errors.Aborted) as got:
+                await self.source.done(LIMIT)
+            self.assertEqual(got.exception.text, "")
+        asyncio.run(main())
+
 class Process(Case):
     def test_a_fork_is_noticed(self):
         e, d = self.pair()

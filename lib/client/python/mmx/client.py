@@ -152,6 +152,7 @@ class Connection:
         self._closed = False
         self._pid = os.getpid()
         self._watch: Optional[aio.Watch] = None
+        self._look_at = 0.0  # conditions are looked at again, also unasked
         self._greeting: Optional[Reply] = None
         self._up = False
         # Why the daemon refused the connection at the last try.
@@ -428,13 +429,22 @@ class Connection:
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"{self.path}: not within {timeout} s")
-                limits = [s for s in (left, every) if s is not None]
+                again = self._look_at - time.monotonic()
+                limits = [s for s in (left, every, again if again > 0 else
+                                      None) if s is not None]
                 poll.poll(min(limits) * 1000 + 1 if limits else None)
         finally:
             self._events[:0] = kept
             if kept and self._watch:
                 self._watch.soon()
         return until.result() if isinstance(until, Reply) else got
+
+    def _look_again(self, seconds: float) -> None:
+        """Has the conditions of waits looked at after this time, though no
+        event comes."""
+        self._look_at = time.monotonic() + seconds
+        if self._watch:
+            self._watch.loop.call_later(seconds, self._watch.look)
 
     async def until(self, until: Union[Reply, Callable[[], Any]],
                     timeout: Optional[float] = None) -> Any:

@@ -9,6 +9,7 @@ Cancelling either does not affect the room.
 from __future__ import annotations
 
 import enum
+import time
 import weakref
 from typing import (TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple,
                     Optional, Tuple)
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
     from .client import Connection, Reply
     from .tensor import Tensor
+
+
+# How long the event that says why a room failed may be behind its cell.
+AHEAD_S = 1.0
 
 
 class State(enum.IntEnum):
@@ -53,6 +58,7 @@ class Shown:
         self.storage = 0
         self.released = 0  # rows [0, released) were released
         self.error: Optional[errors.MmxError] = None
+        self._ahead_until = 0.0  # the cell says failed; 0: it does not
         self._cells = conn.cells
         self.shows_rows = True  # False: attached with WATCH only
         self._where = -1 if pool is None else pool.number
@@ -251,10 +257,23 @@ class Shown:
 
     def _reached(self, state: State) -> bool:
         now = self.state  # read once: it may change at any time
-        if now == State.FAILED and state != State.FAILED:
-            raise self.reason or errors.Internal()
-        return now >= state if state != State.FAILED \
-            else now == State.FAILED
+        if state == State.FAILED:
+            return now == State.FAILED
+        if now == State.FAILED:
+            return self._failed()
+        return now >= state
+
+    def _failed(self) -> bool:
+        """Raises why the room has failed, once that is known: the cell has a
+        reason, the event that follows it the text, too."""
+        if self.state != State.FAILED:
+            return False
+        if not self.error and not self._ahead_until:
+            self._ahead_until = time.monotonic() + AHEAD_S
+            self.conn._look_again(AHEAD_S)
+        if not self.error and time.monotonic() < self._ahead_until:
+            return False
+        raise self.reason or errors.Internal()
 
 
 class _Rows:
@@ -349,11 +368,6 @@ class Source(Shown):
     def _over(self) -> bool:
         return self._reached(State.SUCCESS) and self.ended
 
-    def _failed(self) -> bool:
-        if self.state == State.FAILED:
-            raise self.reason or errors.Internal()
-        return False
-
     def __getitem__(self, field: str) -> _Rows:
         return _Rows(self, field)
 
@@ -411,12 +425,12 @@ class Room(Shown):
 
     def wait_ready(self, timeout: Optional[float] = None) -> "Room":
         """Blocks until every row may be read."""
-        self.conn.wait(lambda: self.complete or self._stopped(), timeout)
+        self.conn.wait(lambda: self.complete or self._failed(), timeout)
         return self
 
     async def ready(self, timeout: Optional[float] = None) -> "Room":
         """Awaits that every row may be read."""
-        await self.conn.until(lambda: self.complete or self._stopped(),
+        await self.conn.until(lambda: self.complete or self._failed(),
                               timeout)
         return self
 
@@ -432,10 +446,7 @@ class Room(Shown):
         return self
 
     def _have_rows(self, rows: int) -> bool:
-        return self.readable >= rows or self.complete or self._stopped()
-
-    def _stopped(self) -> bool:
-        return self.state == State.FAILED and self._reached(State.SUCCESS)
+        return self.readable >= rows or self.complete or self._failed()
 
     def view(self, field: str, first: int = 0, end: Optional[int] = None, *,
              release: bool = False) -> "np.ndarray[Any, Any]":
