@@ -18,12 +18,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define SKIPPED 77
+#define SKIPPED  77
+#define LATE_MAX 3 /* cases; each takes its whole limit */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SLOWER 4
@@ -223,9 +225,13 @@ static int wait_case(pid_t pid, unsigned limit_s, bool *late)
     return status;
 }
 
-static void case_process(const struct t_case *c, int out)
+static void case_process(const struct t_case *c, int out, pid_t parent)
 {
     setpgid(0, 0);
+    /* Who ends the program ends the case, too. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(1);
     if (out >= 0) {
         dup2(out, STDOUT_FILENO);
         dup2(out, STDERR_FILENO);
@@ -256,25 +262,26 @@ static int capture_file(void)
     return fd;
 }
 
-static bool run_case(const struct t_case *c)
+static bool run_case(const struct t_case *c, unsigned *late_count)
 {
     int out = capture_file(), status;
     bool late = false, passed;
     const char *tmp = getenv("TMPDIR");
-    pid_t pid;
+    pid_t parent = getpid(), pid;
 
     snprintf(dir, sizeof dir, "%s/mmx-test-%d-%s", tmp ? tmp : "/tmp",
         (int)getpid(), c->name);
     fflush(NULL);
     pid = fork();
     if (pid == 0)
-        case_process(c, out);
+        case_process(c, out, parent);
     if (pid < 0) {
         perror("fork");
         exit(2);
     }
     setpgid(pid, pid);
     status = wait_case(pid, c->limit_s, &late);
+    *late_count += late;
     nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
     passed = !late && WIFEXITED(status) &&
              (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == SKIPPED);
@@ -317,18 +324,23 @@ int main(int argc, char **argv)
 {
     bool list = flag_given("--list", argc, argv);
     bool nofork = flag_given("--nofork", argc, argv);
-    unsigned passed = 0, failed = 0;
+    unsigned passed = 0, failed = 0, late = 0;
 
     for (const struct t_case *c = cases; c; c = c->next) {
         if (!wanted(c, argc, argv))
             continue;
+        if (late == LATE_MAX) {
+            printf("failed: %u cases were not over in time: no more are run\n",
+                late);
+            break;
+        }
         if (list) {
             puts(c->name);
         } else if (nofork) {
             snprintf(dir, sizeof dir, "/tmp/mmx-test-%d", (int)getpid());
             c->run();
             passed++;
-        } else if (run_case(c)) {
+        } else if (run_case(c, &late)) {
             passed++;
         } else {
             failed++;

@@ -95,9 +95,9 @@ static bool pool_lost(struct brain *b, uint32_t i)
 static void drain(struct brain *b, bool draining)
 {
     CHECK(draining || !b->ending, "it takes new rooms, and its end comes");
-    b->draining = draining;
-    if (draining)
+    if (draining && !b->draining)
         happened_here(b, HAPPENED_DRAINING, NULL);
+    b->draining = draining;
     peers_draining(&b->peers, draining, b->now_ns);
 }
 

@@ -218,12 +218,5 @@ void pools_serve(struct brain *b, struct out *out)
             return; /* it goes on with the next step */
         p->news = false;
     }
-    for (uint32_t i = 0; i < b->peers.max; i++) {
-        struct peer *peer = &b->peers.peers[i];
-
-        if (!peer->used || !peer->up)
-            continue;
-        peer->hello_ns = 0; /* at once, as many at a time as there is room */
-        peer_arm(&b->peers, peer);
-    }
+    peers_news(&b->peers, b->now_ns);
 }

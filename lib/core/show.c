@@ -189,7 +189,7 @@ static void why_not(
     size_t used = 0;
 
     out[0] = 0;
-    if (!p->pair.chosen)
+    if (!p->up || !p->pair.chosen)
         return;
     if (p->same_host && !p->mapped)
         used = (size_t)snprintf(out, size, "copy: %s",

@@ -3,6 +3,7 @@
 #include "test/there.h"
 
 #define OTHER "peers[1].name=other", "peers[1].address=tcp://127.0.0.1:7602"
+#define THIRD "peers[2].name=third", "peers[2].address=tcp://127.0.0.1:7603"
 
 static uint32_t said; /* HELLOs by says(): the seq of the last one */
 
@@ -61,6 +62,21 @@ TEST(a_word_that_was_overtaken_changes_nothing)
     is(l, false, "not ready: encoder enc drains");
 }
 
+/* 2^31 messages after the last HELLO, or one after 2^32. */
+TEST(a_number_that_wraps_is_not_an_overtaken_one)
+{
+    struct rig *l = BRAIN(ROLE_LANGD, "log=info");
+
+    seek(l);
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    said += 0x80000001;
+    says(l, 0, "enc", true);
+    is(l, false, "not ready: encoder enc drains");
+    said = UINT32_MAX;
+    says(l, 0, "enc", false);
+    is(l, true, "ready");
+}
+
 TEST(its_next_run_takes_rooms)
 {
     struct rig *l = BRAIN(ROLE_LANGD, "log=info");
@@ -91,6 +107,19 @@ TEST(another_is_connected_when_the_only_one_drains)
     is(l, false, "not ready: encoder enc drains");
     says(l, 0, "enc", false);
     is(l, true, "ready");
+}
+
+/* One of the next for each that begins, not for each word of it. */
+TEST(a_drain_that_is_repeated_connects_no_more)
+{
+    struct rig *l = BRAIN(ROLE_LANGD, OTHER, THIRD);
+
+    seek(l);
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    says(l, 0, "enc", true);
+    T_EQ_U64(brain_acts(l, ACT_CONNECT), 1);
+    says(l, 0, "enc", true);
+    T_EQ_U64(brain_acts(l, ACT_CONNECT), 0);
 }
 
 TEST(where_requests_may_name_others_it_is_said_beside)

@@ -84,6 +84,12 @@ static void unreachable(void *brain, struct peer *p)
         lroom_touch(brain, LIST_ENTRY(n, struct lroom, in_peer));
 }
 
+/* Rooms need another: it is connected before the first of them. */
+static void drains(void *brain, struct out *out)
+{
+    named_seek(brain, out);
+}
+
 static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     const struct peer_msg *m, bool was_up)
 {
@@ -91,8 +97,6 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
 
     CHECK(
         p->link == link, "HELLO on link %u, the peer is on %u", link, p->link);
-    if (p->draining)
-        named_seek(l, out);
     map_pools(l, out, p, &m->hello);
     declines_say(l, out, p);
     LIST_FOREACH (n, &p->rooms) {
@@ -113,6 +117,7 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
 const struct peers_ops langd_peers = {
     .greets = true,
     .greeted = greeted,
+    .drains = drains,
     .lost = lost,
     .unreachable = unreachable,
     .spare = named_spare,

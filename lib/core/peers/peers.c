@@ -13,6 +13,9 @@
 /* A run's number says its place, below this, and which it was there. */
 enum { RUN_PLACES = 8192 };
 
+/* HELLOs are said seldom: a larger step back is a number that has wrapped. */
+#define OVERTAKEN_MAX (1u << 16)
+
 static uint64_t abilities_of(const struct conf *c)
 {
     uint64_t users = UINT64_C(1) << PEER_CAN_USERS, all = peer_abilities();
@@ -41,9 +44,7 @@ void peers_init(
         p->link_peer[i] = NONE;
 }
 
-/* Has HELLO said again to all that are up. An answer to an earlier one ends
- * that wait; on_hello() says the news then. */
-static void say_news(struct peers *p, uint64_t now_ns)
+void peers_news(struct peers *p, uint64_t now_ns)
 {
     p->self.news++;
     for (uint32_t i = 0; i < p->max; i++)
@@ -60,7 +61,7 @@ void peers_users(struct peers *p, uint64_t now_ns)
     if (now == p->self.abilities)
         return;
     p->self.abilities = now;
-    say_news(p, now_ns);
+    peers_news(p, now_ns);
 }
 
 void peers_draining(struct peers *p, bool draining, uint64_t now_ns)
@@ -68,7 +69,7 @@ void peers_draining(struct peers *p, bool draining, uint64_t now_ns)
     if (draining == p->self.draining)
         return;
     p->self.draining = draining;
-    say_news(p, now_ns);
+    peers_news(p, now_ns);
 }
 
 static struct span keep(struct span from, uint8_t *to)
@@ -459,14 +460,18 @@ static void take_carriers(struct peers *p, struct out *out, struct peer *peer,
 }
 
 /* Takes in whether the peer drains; a HELLO that another has overtaken says
- * what was. */
-static void take_draining(
+ * what was. True if it begins to. */
+static bool take_draining(
     struct peer *peer, const struct peer_msg *m, bool was_up)
 {
-    if (was_up && (int32_t)(m->seq - peer->hello_seq) < 0)
-        return;
+    uint32_t behind = peer->hello_seq - m->seq; /* seq wraps */
+    bool drained = was_up && peer->draining;
+
+    if (was_up && behind > 0 && behind <= OVERTAKEN_MAX)
+        return false;
     peer->hello_seq = m->seq;
     peer->draining = m->hello.draining;
+    return peer->draining && !drained;
 }
 
 static void on_hello(struct peers *p, struct out *out, uint32_t link,
@@ -474,7 +479,7 @@ static void on_hello(struct peers *p, struct out *out, uint32_t link,
 {
     struct peer *peer = peer_on(p, link);
     const char *text;
-    bool was_up, drawn;
+    bool was_up, drawn, drains;
     enum err e;
 
     if (p->ops->greets && !peer)
@@ -500,23 +505,26 @@ static void on_hello(struct peers *p, struct out *out, uint32_t link,
     if (peer->epoch != m->from_epoch)
         peer->pair = (struct carrier_pair){0};
     peer->epoch = m->from_epoch;
-    take_draining(peer, m, was_up);
+    drains = take_draining(peer, m, was_up);
     take_carriers(p, out, peer, &m->hello, was_up);
     drawn = !peer->keyed;
     if (drawn)
         draw_key(p, out, peer, fresh);
     drawn &= peer->keyed;
     p->ops->greeted(p->brain, out, link, peer, m, was_up);
+    if (drains && p->ops->drains)
+        p->ops->drains(p->brain, out);
     CHECK(peer->link == link && peer_on(p, link) == peer,
         "a peer that said HELLO on link %u is not there", link);
-    peer_arm(p, peer);
     /* An answer that changes the choice is followed by the addresses of that
      * carrier, the first on a link by the key, before any request. */
     if (!m->hello.answer || drawn || peer->key_due ||
-        peer->told != p->self.news ||
         (p->ops->greets && peer->pair.chosen &&
             peer->carrier != peer->pair.chosen))
         peer_hello(p, out, link, peer->epoch, true);
+    else if (peer->told != p->self.news)
+        peer->hello_ns = now_ns; /* it answers what was said before */
+    peer_arm(p, peer);
 }
 
 /* Our HELLO is refused: until something has changed there, which the HELLOs

@@ -108,6 +108,8 @@ struct peers_ops {
     /* Its HELLO is taken, and not answered yet. */
     void (*greeted)(void *brain, struct out *out, uint32_t link,
         struct peer *peer, const struct peer_msg *m, bool was_up);
+    /* langd: it has begun to drain. */
+    void (*drains)(void *brain, struct out *out);
     /* Its connection stays away, or (restarted) its epoch has ended. */
     void (*lost)(
         void *brain, struct out *out, struct peer *peer, bool restarted);
@@ -139,6 +141,8 @@ void peers_init(
 /* Returns the bits of the carriers that rows to or from the peer (NULL: one
  * that is not known) can take here. */
 uint8_t peer_carriers(const struct peers *p, const struct peer *peer);
+/* Has HELLO said again to all that are up, until they answer. */
+void peers_news(struct peers *p, uint64_t now_ns);
 /* Takes from the config whether we have pools for some users; the peers are
  * told when that has changed. */
 void peers_users(struct peers *p, uint64_t now_ns);
