@@ -90,7 +90,10 @@ static void say_peer(struct findings *r, struct reader row, bool langd)
     rows_get(row, "name", name, sizeof(name));
     rows_get(row, "address", address, sizeof(address));
     rows_get(row, "state", state, sizeof(state));
-    snprintf(who, sizeof(who), "%s at %s", name, address);
+    if (!strcmp(address, "-"))
+        address[0] = 0; /* a langd has none */
+    snprintf(
+        who, sizeof(who), "%s%s%s", name, address[0] ? " at " : "", address);
     if (!strcmp(state, "up")) {
         say_up(r, who, row);
         return;

@@ -245,7 +245,7 @@ class Drain(Looks):
         enc.commit(1, 640, 2000, final=True)
         self.assertEqual(lm.ready(1), 2000)
         lm.release(1)
-        self.assertEqual(e.process.wait(30), 0)
+        self.assertEqual(e.process.wait(LIMIT), 0)
         e.start()
         self.becomes(d, 0, "ready")
 
