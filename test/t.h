@@ -14,6 +14,8 @@
  * with a sanitizer, may take any time below them. */
 #define T_LIMIT_S 120   /* of a case */
 #define T_WAIT_MS 50000 /* of one wait */
+/* For times of ours that are not to end while a test waits. */
+#define T_NEVER_MS 3600000
 
 struct t_case {
     const char *name;

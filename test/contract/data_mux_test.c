@@ -81,7 +81,7 @@ TEST(ucx_rests_while_it_is_lent)
     struct side a, b;
     struct span all;
 
-    c.keepalive_ms = T_WAIT_MS; /* what UCX says by itself wakes it as well */
+    c.keepalive_ms = T_NEVER_MS; /* what UCX says by itself wakes it as well */
     side_open_with(&a, mux_by(CARRIER_TCP), &c);
     side_open_with(&b, mux_by(CARRIER_TCP), &c);
     all = b.ops->address(b.d);

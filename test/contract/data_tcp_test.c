@@ -236,7 +236,7 @@ TEST(the_oldest_stranger_gives_way)
     int silent[8], fds[4];
 
     c.inbound_max = ARRAY_LEN(silent);
-    c.greeting_ms = T_WAIT_MS;
+    c.greeting_ms = T_NEVER_MS;
     side_open_with(&a, &data_tcp, &c);
     for (size_t i = 0; i < ARRAY_LEN(silent); i++) {
         silent[i] = stranger(&a);

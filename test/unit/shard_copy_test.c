@@ -93,7 +93,7 @@ static void world_start_by(
     const struct data_ops *carrier, uint32_t es, uint32_t ls)
 {
     struct shard_conf c = {.carrier = carrier,
-        .data = {.segment_bytes = 32768, .stall_ms = T_WAIT_MS},
+        .data = {.segment_bytes = 32768, .stall_ms = T_NEVER_MS},
         .slots = SLOTS,
         .peers = 4,
         .window_bytes = 131072,

@@ -62,7 +62,7 @@ static void start_safe(enum data_safe safe)
             .ports = "",
             .segment_bytes = SEGMENT,
             .keepalive_ms = 1000,
-            .stall_ms = T_WAIT_MS,
+            .stall_ms = T_NEVER_MS,
             .safe = safe},
         .role = ROLE_LANGD,
         .count = 1,
@@ -266,7 +266,7 @@ static void sender_open(struct sender *s, uint32_t who)
         .ports = "",
         .segment_bytes = SEGMENT,
         .keepalive_ms = 1000,
-        .stall_ms = T_WAIT_MS,
+        .stall_ms = T_NEVER_MS,
         .endpoints_max = 1,
         .messages_max = 4,
         .safe = SAFE_PROVED};
