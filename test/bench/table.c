@@ -61,8 +61,6 @@ static void json_line(const char *name, const char *unit, double ours,
                       : "null");
 }
 
-/* yard 0: none, or not measured in this run. `than` is for the ratio, or for
- * ours. */
 /* Writes what the figures are of: "2 x Intel(R) Xeon(R) Processor, Linux 6.18,
  * load 0.4". Not all architectures name their processor. */
 static void print_machine(void)
@@ -84,6 +82,8 @@ static void print_machine(void)
         name, u.release, load);
 }
 
+/* yard 0: none, or not measured in this run. `than` is for the ratio, or for
+ * ours. */
 static void row(const char *name, const char *unit, double ours, double yard,
     enum target target_of, double than)
 {
@@ -102,11 +102,11 @@ static void row(const char *name, const char *unit, double ours, double yard,
         snprintf(target, sizeof target, "%s %.6g", least ? ">=" : "<=", than);
     missed += *met == 'n';
     json_line(name, unit, ours, yard, target, met);
-    if (!opt.json && !lines)
+    if (!opt.json && !lines) {
         print_machine();
-    if (!opt.json && !lines)
         printf("%-46s %-6s %9s %9s %7s %10s %s\n", "case", "unit", "ours",
             "yardstick", "ratio", "target", "met");
+    }
     if (!opt.json && yard > 0)
         printf("%-46s %-6s %9.4g %9.4g %7.3f %10s %s\n", name, unit, ours, yard,
             ours / yard, target, met);

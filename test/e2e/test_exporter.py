@@ -249,7 +249,8 @@ class Exporter(Scraped):
                 got = pool.submit(self.get, url + "/metrics")
                 first, second = (s.accept()[0] for s in listeners)
                 with first, second:
-                    waits = first.recv(wire.PACKET_MAX) != b""
+                    waits = all(s.recv(wire.PACKET_MAX) != b""
+                                for s in (second, first))
                     try:
                         waits &= first.recv(1, socket.MSG_DONTWAIT) != b""
                     except BlockingIOError:
