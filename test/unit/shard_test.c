@@ -754,8 +754,7 @@ TEST(a_loop_that_reads_too_late)
     late(100, 0);
 }
 
-/* True after half a second with 3 wake-ups of all shards at most; looks at 20
- * of those. */
+/* True after half a second with 3 wake-ups at most; it looks at 20 of those. */
 static bool they_sleep(void *ud)
 {
     static uint64_t since_ns, before;
