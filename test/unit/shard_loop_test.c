@@ -309,8 +309,8 @@ TEST(rooms_by_ucx_are_the_threads_and_the_loop_has_the_work_again)
     stop_mux();
 }
 
-/* A carrier whose thread stands still while it is told to. That it does is said
- * after it was told so: one that had looked before says nothing. */
+/* A carrier whose progress returns only when `stands` is false. A call
+ * that waits for it has set is_there. */
 static struct data_ops stuck;
 static _Atomic bool stands, is_there;
 
