@@ -73,9 +73,11 @@ static void health(const void *brain, uint32_t usable, struct health *h)
     for (uint32_t i = 0; i < l->b.peers.max && best_is < TAKES; i++) {
         const struct peer *p = &l->b.peers.peers[i];
 
-        if (what_is(l, p, usable) <= best_is)
+        int is = what_is(l, p, usable);
+
+        if (is <= best_is)
             continue;
-        best_is = what_is(l, p, usable);
+        best_is = is;
         best = p;
     }
     if (best_is == TAKES)

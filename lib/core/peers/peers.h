@@ -92,7 +92,7 @@ struct self {
     const struct layout *layouts[CONF_POOLS_MAX]; /* count 0: not known */
     uint64_t abilities;
     bool draining;  /* no new rooms */
-    uint32_t news;  /* counts the changes of it and of the abilities */
+    uint32_t news;  /* counts the changes of what HELLO says */
     uint8_t *blobs; /* of the next: 2 x ADDRESSES_MAX for each carrier */
     struct own_addresses own[CARRIER_END]; /* langd: for its HELLOs */
     uint8_t long_ones; /* bits of carriers whose own addresses are long */

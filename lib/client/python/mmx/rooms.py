@@ -256,12 +256,9 @@ class Shown:
         return self
 
     def _reached(self, state: State) -> bool:
-        now = self.state  # read once: it may change at any time
         if state == State.FAILED:
-            return now == State.FAILED
-        if now == State.FAILED:
-            return self._failed()
-        return now >= state
+            return self.state == State.FAILED
+        return self._failed() or self.state >= state
 
     def _failed(self) -> bool:
         """Raises why the room has failed, once that is known: the cell has a
