@@ -75,10 +75,8 @@ static void health(const void *brain, uint32_t usable, struct health *h)
 
         int is = what_is(l, p, usable);
 
-        if (is <= best_is)
-            continue;
-        best_is = is;
-        best = p;
+        best = is > best_is ? p : best;
+        best_is = is > best_is ? is : best_is;
     }
     if (best_is == TAKES)
         return;
