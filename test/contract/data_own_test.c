@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -116,6 +117,30 @@ TEST(ucx_over_shared_memory)
     free(p);
 }
 
+/* Makes b wait for a fetch whose sender does nothing. */
+static void stick(struct side *a, struct side *b, uint8_t *p)
+{
+    side_pair(a, b, &data_ucx);
+    T_OK(data_ucx.connect(b->d, 4, data_ucx.address(a->d)));
+    side_fill(p, 2 * MIB, 0);
+    T_OK(side_post(a, 0, 0, p, 2 * MIB));
+    side_until(a, b, &b->arrived_count, 1);
+    side_settle(b, NULL);
+    T_EQ_U64(b->fetched_count, 0);
+}
+
+/* A message to the worker that took the stuck one's place arrives. */
+static void worker_works(struct side *a, struct side *b, uint8_t *p)
+{
+    side_until(a, NULL, &a->broken_count, 1);
+    side_until(a, NULL, &a->done_count, 1);
+    data_ucx.disconnect(a->d, 0);
+    T_OK(data_ucx.connect(a->d, 0, data_ucx.address(b->d)));
+    side_fill(p, 1000, 2);
+    T_OK(side_post(a, 0, 2, p, 1000));
+    side_until(a, b, &b->arrived_count, 2);
+}
+
 /* A fetch whose sender does nothing: the worker is replaced, and works. */
 TEST(ucx_replaces_a_stuck_worker)
 {
@@ -125,16 +150,10 @@ TEST(ucx_replaces_a_stuck_worker)
     struct span address;
     int fd;
 
-    side_pair(&a, &b, &data_ucx);
-    T_OK(data_ucx.connect(b.d, 4, data_ucx.address(a.d)));
+    stick(&a, &b, p);
     address = data_ucx.address(b.d);
     memcpy(old, address.p, address.len);
     fd = data_ucx.fd(b.d);
-    side_fill(p, 2 * MIB, 0);
-    T_OK(side_post(&a, 0, 0, p, 2 * MIB));
-    side_until(&a, &b, &b.arrived_count, 1);
-    side_settle(&b, NULL);
-    T_EQ_U64(b.fetched_count, 0);
     data_ucx.tick(b.d, stall);
     data_ucx.tick(b.d, 4 * stall);
     T_EQ_U64(data_ucx.replaced(b.d), 0);
@@ -146,13 +165,43 @@ TEST(ucx_replaces_a_stuck_worker)
     T_EQ_U64(b.broken[4], 1);
     T_EQ_I64(data_ucx.fd(b.d), fd);
     T_FALSE(span_eq(data_ucx.address(b.d), span_of(old, address.len)));
-    side_until(&a, NULL, &a.broken_count, 1);
-    side_until(&a, NULL, &a.done_count, 1);
-    data_ucx.disconnect(a.d, 0);
-    T_OK(data_ucx.connect(a.d, 0, data_ucx.address(b.d)));
-    side_fill(p, 1000, 2);
-    T_OK(side_post(&a, 0, 2, p, 1000));
-    side_until(&a, &b, &b.arrived_count, 2);
+    worker_works(&a, &b, p);
+    side_close(&a);
+    side_close(&b);
+    free(p);
+}
+
+/* A worker that cannot have the descriptor of the one before is none; tick()
+ * tries again, once a second. */
+TEST(ucx_opens_a_worker_later)
+{
+    const uint64_t stall = SIDE_STALL_MS * NS_PER_MS;
+    struct rlimit limit, none;
+    uint8_t *p = malloc(2 * MIB);
+    struct side a, b;
+    uint64_t now_ns = 8 * stall + NS_PER_S;
+    int low[32];
+
+    for (size_t i = 0; i < ARRAY_LEN(low); i++)
+        T_TRUE((low[i] = dup(0)) >= 0);
+    stick(&a, &b, p);
+    for (size_t i = 0; i < ARRAY_LEN(low); i++)
+        close(low[i]); /* for all of a worker but that descriptor */
+    T_EQ_I64(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = (struct rlimit){(rlim_t)data_ucx.fd(b.d), limit.rlim_max};
+    T_EQ_I64(setrlimit(RLIMIT_NOFILE, &none), 0);
+    data_ucx.tick(b.d, stall);
+    data_ucx.tick(b.d, 8 * stall);
+    T_EQ_U64(data_ucx.replaced(b.d), 0);
+    T_OK((side_until(&b, NULL, &b.fetched_count, 1), data_ucx.arm(b.d)));
+    data_ucx.tick(b.d, now_ns);
+    T_EQ_U64(data_ucx.replaced(b.d), 0);
+    T_EQ_I64(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    data_ucx.tick(b.d, now_ns + NS_PER_S / 2);
+    T_EQ_U64(data_ucx.replaced(b.d), 0);
+    data_ucx.tick(b.d, now_ns + NS_PER_S);
+    T_EQ_U64(data_ucx.replaced(b.d), 1);
+    worker_works(&a, &b, p);
     side_close(&a);
     side_close(&b);
     free(p);

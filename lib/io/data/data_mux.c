@@ -24,6 +24,9 @@
 #define PARTS_MAX 4
 #define LOOK_EACH 16
 
+static struct log_rate unwatched =
+    LOG_RATE("carriers that cannot be polled", LOG_ERROR, 5);
+
 /* One of the carriers. `ops` NULL: it could not be opened. */
 struct part {
     const struct data_ops *ops;
@@ -132,12 +135,13 @@ static enum err watch(struct data *d, struct part *p)
 
     if (p->watched == fd && p->replaced == replaced)
         return OK;
-    p->watched = fd;
-    p->replaced = replaced;
     if (epoll_ctl(d->epoll, EPOLL_CTL_ADD, fd, &ev) != 0 && errno != EEXIST) {
-        log_error("%s cannot be polled: %s", p->ops->name, strerror(errno));
+        log_rated(&unwatched, "%s cannot be polled: %s", p->ops->name,
+            strerror(errno));
         return ERR_INTERNAL;
     }
+    p->watched = fd;
+    p->replaced = replaced;
     return OK;
 }
 

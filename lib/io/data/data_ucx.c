@@ -40,8 +40,9 @@
 #define CLOSE_LIMIT_NS (200 * NS_PER_MS)
 /* A rendezvous costs a round trip, and the receiver a place to fetch it to. */
 #define ZERO_COPY_BYTES (32u << 10)
-#define ZERO_COPY_EACH  8    /* of an endpoint, not done */
-#define ADDRESS_SLACK   1024 /* zeros behind a peer's address */
+#define ZERO_COPY_EACH  8        /* of an endpoint, not done */
+#define WORKER_EACH_NS  NS_PER_S /* between two tries to open a worker */
+#define ADDRESS_SLACK   1024     /* zeros behind a peer's address */
 
 static struct log_rate gone =
     LOG_RATE("rows whose pages were removed", LOG_WARN, 5);
@@ -69,6 +70,7 @@ struct data {
     int fd; /* a copy of UCX's, so that its number can outlive a worker */
     uint32_t failures; /* endpoints with failed set and not looked at */
     uint32_t closing, replaced;
+    uint64_t worker_tried_ns; /* by tick(), while there is none */
     struct list orphans, fetching;
     struct endpoint *eps;     /* endpoints_max */
     ucp_datatype_t packed;    /* of a struct ucx_pack */
@@ -256,7 +258,9 @@ static enum err endpoint_create(struct data *d, uint32_t i, struct span address)
 static ucs_status_t on_arrived(void *arg, const void *header, size_t header_len,
     void *data, size_t len, const ucp_am_recv_param_t *param);
 
-/* Opens a worker and gives its descriptor our number. */
+/* Opens a worker and gives its descriptor our number. One that takes another's
+ * place counts in replaced: its address is new, and its description of the
+ * descriptor has to be watched anew. */
 static enum err worker_open(struct data *d)
 {
     enum err e = ucx_open(&d->ucx, &d->c.conf, on_arrived, d);
@@ -267,6 +271,8 @@ static enum err worker_open(struct data *d)
         d->fd = fcntl(d->ucx.fd, F_DUPFD_CLOEXEC, 3);
     else if (dup3(d->ucx.fd, d->fd, O_CLOEXEC) < 0)
         e = ERR_INTERNAL;
+    else
+        d->replaced++;
     if (d->fd >= 0 && e == OK)
         return OK;
     log_error("ucx: no file descriptor left");
@@ -320,9 +326,18 @@ static void worker_replace(struct data *d)
     log_warn("ucx: operations never complete: the worker is replaced");
     carrier_break_all(d);
     worker_close(d);
-    d->replaced++;
     if (worker_open(d) != OK)
-        log_error("ucx: no new worker; the next connect tries again");
+        log_error("ucx: no new worker; it is tried again each second");
+}
+
+/* Tries to open a worker in place of one that could not be replaced. */
+static void worker_retry(struct data *d, uint64_t now_ns)
+{
+    if (now_ns - d->worker_tried_ns < WORKER_EACH_NS)
+        return;
+    d->worker_tried_ns = now_ns;
+    if (worker_open(d) == OK)
+        log_info("ucx: there is a worker again");
 }
 
 static enum err ucx_connect(struct data *d, uint32_t i, struct span address)
@@ -595,6 +610,8 @@ static void ucx_tick(struct data *d, uint64_t now_ns)
     fetch_waits = one_waits(&d->fetching, now_ns, FETCH_STALLS * limit_ns);
     if (orphan_waits || fetch_waits)
         worker_replace(d);
+    else if (!d->ucx.worker)
+        worker_retry(d, now_ns);
 }
 
 static bool ucx_gpu_memory(struct data *d, const void *base, uint64_t bytes)
