@@ -199,10 +199,15 @@ void tcp_out_close(struct data *d, uint32_t i)
     carrier_complete_all(&d->c, &ep->end->ops);
 }
 
+/* True if a record of the stream is not sent whole. */
+static bool sealed_waits(const struct stream *st)
+{
+    return st->seal && st->seal->at < st->seal->len;
+}
+
 static void stream_ready(struct data *d, struct stream *st)
 {
-    bool has = st->hello_left > 0 || st->op ||
-               (st->seal && st->seal->at < st->seal->len) || unbegun(st);
+    bool has = st->hello_left > 0 || st->op || sealed_waits(st) || unbegun(st);
 
     if (!has || !st->connected || st->blocked || list_linked(&st->ready))
         return;
@@ -378,6 +383,8 @@ static void stream_seal(struct data *d, struct stream *st)
             return;
         }
         n = n > 0 ? n : 0;
+        if (n > 0)
+            st->quiet_since_ns = 0;
         seal->at += (size_t)n;
         sent += (size_t)n;
         if (!stream_may_go_on(d, st, (size_t)n))
@@ -539,7 +546,7 @@ void tcp_out_tick(struct data *d, struct endpoint *ep, uint64_t now_ns)
     for (uint32_t k = 0; k < ep->places; k++) {
         struct stream *st = stream_at(ep, k);
 
-        if (!st || !st->op)
+        if (!st || (!st->op && !sealed_waits(st)))
             continue;
         if (st->quiet_since_ns == 0)
             st->quiet_since_ns = now_ns;

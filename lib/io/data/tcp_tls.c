@@ -312,6 +312,7 @@ enum tcp_proof tls_step(struct tcp_safe *s)
                    : safe_failed(s, "not by the key");
     switch (SSL_get_error(s->ssl, n)) {
     case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE: /* the socket is full */
         return PROOF_WAITS;
     case SSL_ERROR_WANT_CLIENT_HELLO_CB:
         return PROOF_UNKNOWN;
