@@ -6,8 +6,11 @@
 
 #include "test/mux.h"
 
+#include <arpa/inet.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 TEST(what_comes_by_both_carriers_arrives)
 {
@@ -135,6 +138,31 @@ TEST(a_carrier_that_does_not_open_is_left_out)
     side_until(&a, &b, &b.arrived_count, 1);
     side_close(&a);
     side_close(&b);
+}
+
+/* A pair falls back to TCP, so UCX alone is not enough: the port is taken. */
+TEST(without_tcp_nothing_is_opened)
+{
+    struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(at);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const struct data_calls calls = {0};
+    struct data_conf c = side_conf();
+    struct data *d = NULL;
+    char ports[16];
+
+    T_EQ_I64(bind(fd, (struct sockaddr *)&at, len), 0);
+    T_EQ_I64(listen(fd, 1), 0);
+    T_EQ_I64(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    snprintf(
+        ports, sizeof(ports), "%u-%u", ntohs(at.sin_port), ntohs(at.sin_port));
+    c.ports = ports;
+    c.tls = "posix";
+    T_ERR(mux_by(CARRIER_UCX)->open(&d, &c, &calls), ERR_INTERNAL);
+    close(fd);
+    T_OK(mux_by(CARRIER_UCX)->open(&d, &c, &calls));
+    data_mux.close(&d);
 }
 
 TEST(an_address_that_is_cut_is_none)

@@ -158,7 +158,11 @@ static enum err open_part(struct data *d, struct part *p)
         e = watch(d, p);
     if (e == OK)
         return OK;
-    log_warn("rows do not go by %s", p->ops->name);
+    if (p->ops->place)
+        log_error("tcp: cannot be opened, and every pair of daemons may have "
+                  "to fall back to it");
+    else
+        log_warn("rows do not go by %s", p->ops->name);
     if (p->d)
         p->ops->close(&p->d);
     p->ops = NULL;
@@ -186,7 +190,7 @@ static enum err mux_open(struct data **out, const struct data_conf *c,
     const struct data_calls *calls)
 {
     struct data *d = calloc(1, sizeof(*d));
-    uint32_t opened = 0;
+    bool opened = true;
 
     if (!d)
         return ERR_INTERNAL;
@@ -202,13 +206,12 @@ static enum err mux_open(struct data **out, const struct data_conf *c,
         CHECK(i < PARTS_MAX, "more than %d carriers", PARTS_MAX);
         *p = (struct part){c->carriers[i], NULL, d, -1, 0};
         d->parts_count++;
-        opened += open_part(d, p) == OK;
+        opened = (open_part(d, p) == OK || !c->carriers[i]->place) && opened;
     }
-    if (opened > 0 && gather_addresses(d) == OK) {
+    if (d->parts_count > 0 && opened && gather_addresses(d) == OK) {
         *out = d;
         return OK;
     }
-    log_error("no carrier of rows can be opened");
     mux_close(&d);
     return ERR_INTERNAL;
 }
