@@ -121,17 +121,24 @@ static bool pass(struct pipe *p, size_t flip_at, size_t cut_at)
     return n > 0 || (n < 0 && errno == EAGAIN);
 }
 
+/* Connects onward for a connection that has come. */
+static void relay_accept(struct relay *r)
+{
+    int fd = accept(r->listener, NULL, NULL);
+
+    if (fd < 0)
+        return;
+    r->up.from = r->down.to = nonblocking(fd);
+    r->up.to = r->down.from = onward(r);
+    r->up.len = r->up.sent = r->down.len = r->down.sent = 0;
+}
+
 static void relay_turn(struct relay *r)
 {
-    if (r->up.from < 0) {
-        int fd = accept(r->listener, NULL, NULL);
-
-        if (fd < 0)
-            return;
-        r->up.from = r->down.to = nonblocking(fd);
-        r->up.to = r->down.from = onward(r);
-        r->up.len = r->up.sent = r->down.len = r->down.sent = 0;
-    }
+    if (r->up.from < 0)
+        relay_accept(r);
+    if (r->up.from < 0)
+        return;
     if (!pass(&r->up, r->flip_at, r->cut_at) ||
         !pass(&r->down, SIZE_MAX, SIZE_MAX) || r->up.sent == r->cut_at)
         relay_end(r);
@@ -729,6 +736,101 @@ TEST(a_peer_whose_answers_take_long_proves_its_key_in_a_flood)
             if (r.up.sent > 0)
                 flood(&b, &r.to, encrypt);
         }
+        side_close(&a);
+        side_close(&b);
+        relay_close(&r);
+    }
+}
+
+/* Opens n connections that say `len` bytes of p; `keep` has room for n. */
+static void crowd(struct side *b, const struct tcp_place *to, int *keep, int n,
+    const uint8_t *p, size_t len)
+{
+    for (int i = 0; i < n; i++) {
+        T_OK(tcp_connect(to, 0, 0, &keep[i]));
+        (void)!send(keep[i], p, len, MSG_NOSIGNAL);
+        side_turn(b, NULL);
+    }
+}
+
+static void crowd_ends(const int *fds, int n)
+{
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+/* A peer's host is slow to say its first bytes after it has connected. */
+TEST(a_peer_that_speaks_late_proves_its_key_beside_silent_ones)
+{
+    enum { SILENT = 900 };
+
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct data_conf c = side_conf();
+        struct side a, b;
+        struct relay r;
+        uint8_t p[8];
+        int fds[SILENT];
+
+        c.inbound_max = 512;
+        c.greeting_ms = T_NEVER_MS;
+        side_open(&a, by(encrypt));
+        side_open_with(&b, by(encrypt), &c);
+        relay_open(&r, &b);
+        side_fill(p, sizeof(p), 1);
+        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len)));
+        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        while (r.up.from < 0)
+            relay_accept(&r);
+        side_settle(&b, NULL);
+        crowd(&b, &r.to, fds, SILENT, p, 0);
+        relay_until(&r, &a, &b, &b.arrived_count, 1);
+        T_EQ_U64(b.arrived_count, 1);
+        crowd_ends(fds, SILENT);
+        side_close(&a);
+        side_close(&b);
+        relay_close(&r);
+    }
+}
+
+/* A listener on the way says the first bytes of a peer again, many times: its
+ * connections take each other's places, and not that of the peer. */
+TEST(a_name_that_was_heard_spares_no_crowd)
+{
+    enum { NAMED = 140, SILENT = 900 };
+
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct data_conf c = side_conf();
+        struct side a, b;
+        struct relay r;
+        uint8_t p[8];
+        int fds[NAMED + SILENT];
+
+        c.inbound_max = 512;
+        c.greeting_ms = T_NEVER_MS;
+        side_open(&a, by(encrypt));
+        side_open_with(&b, by(encrypt), &c);
+        relay_open(&r, &b);
+        side_fill(p, sizeof(p), 1);
+        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len)));
+        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        while (r.up.sent == 0 || r.up.sent < r.up.len) {
+            side_turn(&a, NULL);
+            relay_turn(&r);
+        }
+        crowd(&b, &r.to, fds, NAMED, r.up.heard, r.up.len);
+        relay_end(&r);
+        side_until(&a, &b, &a.broken_count, 1);
+        a.broken_count = 0;
+        a.ops->disconnect(a.d, 0);
+        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len)));
+        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        while (r.up.from < 0)
+            relay_accept(&r);
+        side_settle(&b, NULL);
+        crowd(&b, &r.to, fds + NAMED, SILENT, p, 0);
+        relay_until(&r, &a, &b, &b.arrived_count, 1);
+        T_EQ_U64(b.arrived_count, 1);
+        crowd_ends(fds, NAMED + SILENT);
         side_close(&a);
         side_close(&b);
         relay_close(&r);

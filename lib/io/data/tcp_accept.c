@@ -1,16 +1,24 @@
-/* tcp_accept.c - see tcp_accept.h. A connection without a greeting, or that has
- * not proven its key, keeps its entry only while no other needs it: the oldest
- * of them is evicted, first of those that have named no key in force, and each
- * ends after greeting_ms. With keys there are
- * PROOFS_MAX of them at most, all together, and of those that have proven a key
- * one for each of its streams: the newest. Their timer is in the epoll set, so
- * that it runs while the carrier has nothing else to do.
+/* tcp_accept.c - see tcp_accept.h. A connection has a rank, and is on the list
+ * of its rank: it has said nothing, or something, or named a key in force, or
+ * proven it. Only the last is a peer's. Of the others each list is bounded, and
+ * one too many evicts its oldest; without a vacant entry the oldest of the
+ * lowest rank goes. Each ends after greeting_ms.
+ *
+ * A peer says its first bytes, which name its key, as soon as it is connected,
+ * so what is silent costs little and may be many; and a flood of connections
+ * that name nothing evicts none that has. Of one key at most its streams are
+ * spared so, the newest: what names a key is readable for all on the way, and
+ * may be sent again by those. Of those that have proven a key one for each of
+ * its streams stays: the newest. The timer is in the epoll set, so that it runs
+ * while the carrier has nothing else to do.
  *
  * Rejected: TCP_DEFER_ACCEPT. One byte is enough to pass it. Evicting the
- * newest: peers that connect at the same time would close each other. */
+ * newest: peers that connect at the same time would close each other. Places by
+ * source address: a relay, or a large network, is one source. */
 #include "io/data/tcp_accept.h"
 
 #include "base/check.h"
+#include "base/list.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -23,19 +31,27 @@
 #include <unistd.h>
 
 #define ACCEPTS_MAX 16
-#define SWEEPS      4 /* within greeting_ms */
-#define PROOFS_MAX  128
+#define SWEEPS      4    /* within greeting_ms */
+#define PROOFS_MAX  128  /* with keys: of those that talk, or name one */
+#define SILENT_MAX  1024 /* with keys */
+
+enum rank { VACANT, SILENT, TALKS, NAMED, PROVEN, RANKS };
 
 struct inbound {
-    struct tcp_in *in; /* NULL: free */
+    struct tcp_in *in; /* NULL: vacant */
     uint64_t since_ns;
+    enum rank rank;
+    struct list link; /* of the door's list of this rank, oldest first */
 };
 
 struct tcp_door {
     const struct data_conf *data;
     struct tcp_in_conf in;
     struct tcp_place place;
-    struct inbound *ins;  /* inbound_max */
+    struct inbound *ins; /* ins_count */
+    uint32_t ins_count;
+    struct list of[RANKS];
+    uint32_t count[RANKS];
     struct tcp_keys keys; /* keys_max; where they are needed */
     struct data_counts counts;
     int epoll, listeners[TCP_RAILS];
@@ -80,10 +96,21 @@ static void listen_for(struct tcp_door *d, uint32_t events)
     }
 }
 
+static void move(struct tcp_door *d, struct inbound *at, enum rank rank)
+{
+    CHECK(d->count[at->rank] > 0, "rank %d is empty", at->rank);
+    d->count[at->rank]--;
+    list_remove(&at->link);
+    at->rank = rank;
+    d->count[rank]++;
+    list_push_tail(&d->of[rank], &at->link);
+}
+
 static void in_close(struct tcp_door *d, uint32_t i)
 {
-    CHECK(i < d->data->inbound_max && d->ins[i].in, "connection %u", i);
+    CHECK(i < d->ins_count && d->ins[i].in, "connection %u", i);
     tcp_in_close(&d->ins[i].in);
+    move(d, &d->ins[i], VACANT);
 }
 
 /* Starts the timer of sweep() unless it runs. */
@@ -99,43 +126,63 @@ static void timer_run(struct tcp_door *d)
     d->timed = true;
 }
 
-/* True if of two connections without a greeting this one is evicted first: a
- * peer names its key at once, and what it waits for then is a round trip. */
-static bool goes_before(const struct inbound *a, const struct inbound *b)
+/* Evicts the oldest connection of a rank that is not empty. */
+static void evict(struct tcp_door *d, enum rank rank)
 {
-    bool named = tcp_in_named(a->in);
+    struct inbound *at = LIST_FIRST(&d->of[rank], struct inbound, link);
 
-    if (named != tcp_in_named(b->in))
-        return !named;
-    return a->since_ns <= b->since_ns;
+    d->counts.strangers++;
+    in_close(d, (uint32_t)(at - d->ins));
 }
 
-/* Returns a free entry; else, or with too many proofs under way, evicts a
- * connection without a greeting. NONE: all are of peers. */
+/* Returns a vacant entry, after an eviction if there is none. NONE: all are of
+ * peers. */
 static uint32_t in_place(struct tcp_door *d)
 {
-    uint32_t first = NONE, vacant = NONE, greeting = 0;
+    struct inbound *at;
 
-    for (uint32_t i = d->data->inbound_max; i-- > 0;) {
-        struct inbound *at = &d->ins[i];
+    for (enum rank r = SILENT; d->count[VACANT] == 0 && r < PROVEN; r++)
+        if (d->count[r] > 0)
+            evict(d, r);
+    at = LIST_FIRST(&d->of[VACANT], struct inbound, link);
+    return at ? (uint32_t)(at - d->ins) : NONE;
+}
 
-        if (!at->in) {
-            vacant = i;
+/* Takes the mark of a name from the oldest connection that has named the key of
+ * `newest`, if there are more than the key may have streams. */
+static void spare_newest(struct tcp_door *d, const struct inbound *newest)
+{
+    struct inbound *oldest = NULL;
+    uint32_t same = 0;
+
+    LIST_FOREACH (n, &d->of[NAMED]) {
+        struct inbound *at = LIST_ENTRY(n, struct inbound, link);
+
+        if (!tcp_in_same_key(at->in, newest->in))
             continue;
-        }
-        if (tcp_in_greeted(at->in))
-            continue;
-        greeting++;
-        if (first == NONE || goes_before(at, &d->ins[first]))
-            first = i;
+        oldest = oldest ? oldest : at;
+        same++;
     }
-    if (vacant != NONE && (!d->in.keys || greeting < PROOFS_MAX))
-        return vacant;
-    if (first != NONE) {
-        d->counts.strangers++;
-        in_close(d, first);
+    if (same > d->in.streams)
+        move(d, oldest, TALKS);
+}
+
+/* Gives a connection the rank of what it has said since it was `named`. */
+static void in_ranked(struct tcp_door *d, uint32_t i, bool named)
+{
+    struct inbound *at = &d->ins[i];
+
+    if (tcp_in_greeted(at->in)) {
+        move(d, at, PROVEN);
+    } else if (!named && tcp_in_named(at->in)) {
+        move(d, at, NAMED);
+        spare_newest(d, at);
+    } else if (at->rank == SILENT) {
+        move(d, at, TALKS);
     }
-    return first;
+    for (enum rank r = TALKS; d->in.keys && r <= NAMED; r++)
+        if (d->count[r] > PROOFS_MAX)
+            evict(d, r);
 }
 
 /* Handles a failing accept(), after which the listener stays readable: accepts
@@ -177,10 +224,15 @@ static void take_in(struct tcp_door *d, int fd)
         return;
     }
     tcp_options(fd, d->data->keepalive_ms, d->data->stall_ms);
-    d->ins[i] = (struct inbound){tcp_in_open(fd, &d->in), clock_ns()};
-    if (d->ins[i].in &&
-        !tcp_watch(d->epoll, fd, EPOLLIN | EPOLLRDHUP, TCP_IN, i))
+    d->ins[i].in = tcp_in_open(fd, &d->in);
+    if (!d->ins[i].in)
+        return;
+    d->ins[i].since_ns = clock_ns();
+    move(d, &d->ins[i], SILENT);
+    if (!tcp_watch(d->epoll, fd, EPOLLIN | EPOLLRDHUP, TCP_IN, i))
         in_close(d, i);
+    else if (d->in.keys && d->count[SILENT] > SILENT_MAX)
+        evict(d, SILENT);
     timer_run(d);
 }
 
@@ -232,7 +284,7 @@ static unsigned sweep(struct tcp_door *d)
     if (d->resting)
         listen_for(d, EPOLLIN);
     d->resting = false;
-    for (uint32_t i = 0; i < d->data->inbound_max; i++) {
+    for (uint32_t i = 0; i < d->ins_count; i++) {
         struct inbound *at = &d->ins[i];
 
         if (!at->in)
@@ -254,7 +306,7 @@ static unsigned sweep(struct tcp_door *d)
 /* Ends what connection i, which has just proven its key, is in place of. */
 static void end_older(struct tcp_door *d, uint32_t i)
 {
-    for (uint32_t k = 0; k < d->data->inbound_max; k++) {
+    for (uint32_t k = 0; k < d->ins_count; k++) {
         if (k == i || !d->ins[k].in || !tcp_in_same(d->ins[k].in, d->ins[i].in))
             continue;
         log_rated(&closed, "tcp: a peer's connection ends for its newer one");
@@ -264,20 +316,24 @@ static void end_older(struct tcp_door *d, uint32_t i)
 
 static unsigned in_event(struct tcp_door *d, uint32_t i)
 {
-    bool over = false, greeted;
+    bool over = false, greeted, named;
     unsigned count;
 
-    CHECK(i < d->data->inbound_max, "connection %u of %u", i,
-        d->data->inbound_max);
+    CHECK(i < d->ins_count, "connection %u of %u", i, d->ins_count);
     if (!d->ins[i].in)
         return 0; /* closed in this turn */
     greeted = tcp_in_greeted(d->ins[i].in);
+    named = tcp_in_named(d->ins[i].in);
     count = tcp_in_turn(d->ins[i].in, &over);
     if (!greeted && tcp_in_greeted(d->ins[i].in))
         end_older(d, i);
-    if (over)
+    if (over) {
         in_close(d, i);
-    else if (tcp_in_grown(d->ins[i].in))
+        return count;
+    }
+    if (!greeted)
+        in_ranked(d, i, named);
+    if (d->ins[i].in && tcp_in_grown(d->ins[i].in))
         timer_run(d);
     return count;
 }
@@ -287,7 +343,7 @@ static unsigned in_event(struct tcp_door *d, uint32_t i)
 /* Ends the connections of a key. */
 static void end_key(struct tcp_door *d, const uint8_t *id)
 {
-    for (uint32_t i = 0; i < d->data->inbound_max; i++)
+    for (uint32_t i = 0; i < d->ins_count; i++)
         if (d->ins[i].in && tcp_in_of(d->ins[i].in, id))
             in_close(d, i);
 }
@@ -303,13 +359,16 @@ void tcp_door_admit(struct tcp_door *d, uint32_t who, const struct tcp_key *key)
         end_key(d, at->id);
     tcp_key_wipe(at);
     *at = *key;
-    for (uint32_t i = 0; i < d->data->inbound_max; i++) {
+    for (uint32_t i = 0; i < d->ins_count; i++) {
         bool over = false;
 
-        if (d->ins[i].in && tcp_in_waits(d->ins[i].in))
-            tcp_in_again(d->ins[i].in, &over);
+        if (!d->ins[i].in || !tcp_in_waits(d->ins[i].in))
+            continue;
+        tcp_in_again(d->ins[i].in, &over);
         if (over)
             in_close(d, i);
+        else
+            in_ranked(d, i, false);
     }
 }
 
@@ -333,7 +392,7 @@ void tcp_door_tick(struct tcp_door *d, uint64_t now_ns)
 {
     uint64_t limit_ns = d->data->stall_ms * NS_PER_MS;
 
-    for (uint32_t i = 0; i < d->data->inbound_max; i++) {
+    for (uint32_t i = 0; i < d->ins_count; i++) {
         if (!d->ins[i].in || !tcp_in_stalled(d->ins[i].in, now_ns, limit_ns))
             continue;
         log_rated(&closed, "tcp: an incoming message stalled for %u ms: closed",
@@ -347,6 +406,22 @@ const struct data_counts *tcp_door_counts(const struct tcp_door *d)
     return &d->counts;
 }
 
+/* Makes the entries, all of them vacant. False: there is no memory. */
+static bool places(struct tcp_door *d)
+{
+    uint32_t n = d->data->inbound_max + (d->in.keys ? SILENT_MAX : 0);
+
+    d->ins = calloc(n, sizeof(*d->ins));
+    if (!d->ins)
+        return false;
+    d->ins_count = d->count[VACANT] = n;
+    for (uint32_t i = 0; i < n; i++) {
+        list_init(&d->ins[i].link);
+        list_push_tail(&d->of[VACANT], &d->ins[i].link);
+    }
+    return true;
+}
+
 static enum err begin(struct tcp_door *d)
 {
     enum err e = tcp_listen(d->data->devices, d->data->ports,
@@ -356,7 +431,6 @@ static enum err begin(struct tcp_door *d)
         return e;
     d->place.of = max_u32(d->data->addresses, 1);
     d->place.streams = data_streams(d->data->streams, d->place.of);
-    d->ins = calloc(d->data->inbound_max, sizeof(*d->ins));
     d->keys.of = calloc(max_u32(d->data->keys_max, 1), sizeof(*d->keys.of));
     d->keys.count = d->data->keys_max;
     d->in.keys = d->data->safe == SAFE_OFF ? NULL : &d->keys;
@@ -366,7 +440,7 @@ static enum err begin(struct tcp_door *d)
         return ERR_INTERNAL;
     d->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     d->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    if (!d->ins || !d->keys.of || d->timer < 0) {
+    if (!places(d) || !d->keys.of || d->timer < 0) {
         log_error(
             "tcp: no memory or timer for %u connections", d->data->inbound_max);
         return ERR_INTERNAL;
@@ -400,6 +474,8 @@ enum err tcp_door_open(struct tcp_door **out, const struct tcp_door_conf *c,
     d->epoll = c->epoll;
     for (uint32_t i = 0; i < TCP_RAILS; i++)
         d->listeners[i] = -1;
+    for (enum rank r = VACANT; r < RANKS; r++)
+        list_init(&d->of[r]);
     d->spare = d->timer = -1;
     e = begin(d);
     if (e != OK) {
@@ -424,7 +500,7 @@ void tcp_door_close(struct tcp_door **door)
     *door = NULL;
     if (!d)
         return;
-    for (uint32_t i = 0; d->ins && i < d->data->inbound_max; i++)
+    for (uint32_t i = 0; i < d->ins_count; i++)
         if (d->ins[i].in)
             in_close(d, i);
     for (uint32_t i = 0; i < TCP_RAILS; i++)

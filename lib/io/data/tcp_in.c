@@ -78,13 +78,11 @@ static bool buffer_take(struct tcp_in *in)
     return in->buffer != NULL;
 }
 
-/* Prepares for a greeting, or for a proof. */
-static bool prepare(struct tcp_in *in)
+/* Prepares for a proof, which costs memory: once there are first bytes. */
+static bool proof_take(struct tcp_in *in)
 {
     const struct tcp_in_conf *c = &in->conf;
 
-    if (!c->keys)
-        return buffer_take(in);
     in->safe = tcp_safe_server(in->fd, c->keys, c->token, c->encrypt);
     return in->safe != NULL;
 }
@@ -99,7 +97,7 @@ struct tcp_in *tcp_in_open(int fd, const struct tcp_in_conf *c)
         in->fd = fd;
         in->who = NONE;
     }
-    if (in && prepare(in))
+    if (in && (c->keys || buffer_take(in)))
         return in;
     free(in);
     close(fd);
@@ -146,10 +144,15 @@ bool tcp_in_of(const struct tcp_in *in, const uint8_t *id)
     return in->keyed && memcmp(in->key_id, id, TCP_KEY_ID) == 0;
 }
 
+bool tcp_in_same_key(const struct tcp_in *a, const struct tcp_in *b)
+{
+    return a->keyed && tcp_in_of(b, a->key_id);
+}
+
 bool tcp_in_same(const struct tcp_in *a, const struct tcp_in *b)
 {
-    return a->greeted && b->greeted && a->stream == b->stream && a->keyed &&
-           tcp_in_of(b, a->key_id);
+    return a->greeted && b->greeted && a->stream == b->stream &&
+           tcp_in_same_key(a, b);
 }
 
 bool tcp_in_stalled(struct tcp_in *in, uint64_t now_ns, uint64_t limit_ns)
@@ -583,8 +586,12 @@ unsigned tcp_in_turn(struct tcp_in *in, bool *over)
     unsigned count = 0;
     size_t bytes = 0;
 
-    if (in->safe && !in->greeted)
-        prove(in, over);
+    if (in->conf.keys && !in->greeted) {
+        if (in->safe || proof_take(in))
+            prove(in, over);
+        else
+            *over = true;
+    }
     if (in->safe && in->greeted && !*over) /* messages may be in OpenSSL */
         return 1 + turn_safe(in, over);
     if (in->safe || *over)

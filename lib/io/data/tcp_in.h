@@ -41,7 +41,8 @@ void tcp_in_again(struct tcp_in *in, bool *over);
 bool tcp_in_named(const struct tcp_in *in);
 /* True if it has proven, or begun to prove, the key with this id. */
 bool tcp_in_of(const struct tcp_in *in, const uint8_t *id);
-
+/* True if both have proven, or begun to prove, the same key. */
+bool tcp_in_same_key(const struct tcp_in *a, const struct tcp_in *b);
 /* True if both have proven the same key, and the same stream of it. */
 bool tcp_in_same(const struct tcp_in *a, const struct tcp_in *b);
 
