@@ -323,7 +323,8 @@ unsigned brain_reason(const struct rig *b, uint32_t conn, uint32_t cell)
 void brain_hello(struct rig *b, uint32_t link, const char *name, uint64_t epoch)
 {
     static const uint8_t address[] = {3, 0, 'x', 'y', 'z'};
-    struct event up = {.type = EV_LINK_UP, .link = link, .host = b->host};
+    struct event up = {
+        .type = EV_LINK_UP, .link = link, .host = b->host, .far = b->far};
     struct peer_msg m = {.type = PEER_HELLO, .from_epoch = epoch};
     struct event ev = {.type = EV_PEER, .link = link, .peer = &m};
 

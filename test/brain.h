@@ -26,6 +26,7 @@ struct rig {
     bool fixing;     /* the pool's memory is asked for */
     bool slow_pools; /* nor does memory come; brain_pool says how it went */
     uint64_t host;   /* that the links of brain_hello come from */
+    bool far;        /* likewise: they leave this host */
     uint64_t lacks;  /* abilities that the peers of brain_hello have not: those
                         by which answers are folded, unless a test sets it */
     uint32_t waiting_count;

@@ -64,8 +64,16 @@ static void try_port(const char *address, char why[128])
 static void say_up(struct findings *r, const char *who, struct reader row)
 {
     char path[160], same[8], way[8], moved[24], carrier[16], not [128];
+    char apart[256];
     char text[640];
 
+    rows_get(row, "apart", apart, sizeof(apart));
+    if (apart[0] && strcmp(apart, "-")) {
+        findings_say(r, FAIL, "peer", apart,
+            "name devices under transfer.devices of langd that its host "
+            "reaches, or all, and restart langd");
+        return;
+    }
     rows_get(row, "same_host", same, sizeof(same));
     rows_get(row, "path", way, sizeof(way));
     rows_get(row, "rooms_moved", moved, sizeof(moved));

@@ -144,6 +144,7 @@ struct pool_memory {
 struct own_addresses {
     uint8_t carrier; /* enum carrier_number */
     struct span data, places;
+    bool loopback; /* no other host reaches them */
 };
 
 /* Groups of a process beside its first one, the lowest if it has more. */
@@ -160,6 +161,7 @@ struct event {
     uint32_t link;   /* below 2 x share_peers(); langd chooses, encoded's body
                         does */
     uint64_t host;   /* EV_LINK_UP at encoded: links_host() */
+    bool far;        /* EV_LINK_UP at langd: links_far() */
     uint32_t uid, gid;
     int32_t pid;
     enum err err;

@@ -206,7 +206,7 @@ static void why_not(
 static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     const struct peers *all)
 {
-    char epoch[32], why[128];
+    char epoch[32], why[128], apart[APART_TEXT];
 
     snprintf(epoch, sizeof(epoch), "%016llx",
         (unsigned long long)epoch_shown(p->epoch));
@@ -223,6 +223,7 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
         : p->name[0]           ? "down"
                                : "unknown");
     s->text(s, "refused", p->refused.text);
+    s->text(s, "apart", peer_apart(all, p, apart) ? apart : "");
     s->text(s, "epoch", epoch);
     s->text(s, "software", p->software);
     s->number(s, "same_host", p->same_host);

@@ -188,6 +188,8 @@ bool data_tcp_encrypts(struct span address, enum data_safe safe);
 /* True if this host has the network device, by its name or that of an address's
  * label ("eth0:1"). */
 bool data_tcp_device(struct span name);
+/* True if the address, or place, of a shard is of loopback. */
+bool data_tcp_loopback(struct span address);
 /* True if UCX has the device here: "mlx5_0:1", or "mlx5_0" for all its ports;
  * patterns of UCX ("mlx5_*", "^mlx5_1:1") are not looked up. */
 bool data_ucx_device(struct span name);

@@ -91,6 +91,10 @@ void links_disconnect(struct links *p, uint32_t link);
  * them. 0: not known. */
 uint64_t links_host(const struct links *p, uint32_t link);
 
+/* True if the other end of a link that we made is known to be none of this
+ * host's addresses, in our network namespace. */
+bool links_far(const struct links *p, uint32_t link);
+
 /* True if the link's packet takes a frame of `len` bytes, so that it does not
  * leave for that. */
 bool links_fits(const struct links *p, uint32_t link, uint32_t len);

@@ -238,6 +238,9 @@ static enum err say(struct node *n, uint8_t number)
     }
     a.data = span_of(blob, w.len);
     a.places = span_of(more, p.failed ? 0 : p.len);
+    a.loopback = number == CARRIER_TCP
+                     ? data_tcp_loopback(shard_place(n->shards[0]))
+                     : strcmp(n->carriers.devices, "lo") == 0;
     node_event(n, &ev);
     return OK;
 }

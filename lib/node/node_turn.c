@@ -159,6 +159,7 @@ static void link_up(void *ud, uint32_t link)
     struct event ev = {.type = EV_LINK_UP,
         .link = link,
         .host = links_host(n->links, link),
+        .far = links_far(n->links, link),
         .fresh = node_carriers_draw(n, fresh)};
 
     CHECK(link < 2 * share_peers(n->conf), "link %u", link);

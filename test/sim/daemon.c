@@ -82,7 +82,8 @@ static void addresses_make(struct daemon *d)
         put_u8(&w, (uint8_t)k);
     }
     CHECK(!w.failed, "addresses of %u shards", d->shards_count);
-    a = (struct own_addresses){CARRIER_TCP, span_of(blob, w.len), {NULL, 0}};
+    a = (struct own_addresses){
+        .carrier = CARRIER_TCP, .data = span_of(blob, w.len)};
     if (conf_lands(d->conf))
         quiet_step(d, &ev);
 }

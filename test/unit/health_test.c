@@ -1,6 +1,6 @@
 /* health_test.c - whether a room could complete (RULES 9.6), as both brains say
  * it: what must be there, what may be missing, and the reason that is given. */
-#include "test/brain.h"
+#include "test/there.h"
 
 /* langd has the encoder `enc` in its config; this is another one. */
 #define OTHER "peers[1].name=other", "peers[1].address=tcp://127.0.0.1:7602"
@@ -110,6 +110,33 @@ TEST(a_langd_connects_encoders_until_one_is_there)
     is_ready(l, "ready");
     link_event(l, EV_LINK_DOWN, 1);
     is_not(l, "no encoder is connected");
+}
+
+TEST(an_encoder_elsewhere_does_not_reach_loopback)
+{
+    static const char says[] =
+        "encoder enc is on another network and transfer.devices is lo";
+    struct own_addresses a = {.carrier = CARRIER_TCP,
+        .data = span_of("\3\0xyz", 5),
+        .loopback = true};
+    struct event ev = {.type = EV_ADDRESSES, .addresses = &a};
+    struct rig *l = langd_up(NULL, NULL);
+
+    rig_step(l, &ev);
+    is_ready(l, "ready");
+    link_event(l, EV_LINK_DOWN, 0);
+    l->far = true;
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    T_EQ_U64(brain_acts(l, ACT_WARN), 1);
+    is_not(l, says);
+    T_EQ_STR(brain_text(l, "peers", "apart", 0), says);
+    T_OK(brain_say(l, 0, request(1, 0, MODE_WHOLE)));
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
+    T_EQ_STR(brain_ended(l->is, 1)->text, says);
+    a.loopback = false;
+    rig_step(l, &ev);
+    is_ready(l, "ready");
+    T_EQ_STR(brain_text(l, "peers", "apart", 0), "");
 }
 
 TEST(one_encoder_that_is_connected_is_enough)

@@ -249,11 +249,12 @@ bool named_takes(const struct peer *p)
 void named_seek(struct langd *l, struct out *out)
 {
     struct peer *next = NULL;
+    char text[APART_TEXT];
 
     for (uint32_t i = 0; i < l->b.peers.max; i++) {
         struct peer *p = &l->b.peers.peers[i];
 
-        if (named_takes(p))
+        if (named_takes(p) && !peer_apart(&l->b.peers, p, text))
             return;
         if (!next && p->used && p->configured && p->link == NONE)
             next = p;

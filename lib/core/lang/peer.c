@@ -50,6 +50,7 @@ void langd_on_map(struct langd *l, struct out *out, const struct event *ev)
         return;
     p->map_asked = ev->err == OK;
     p->mapped = ev->mapped;
+    peer_warn_apart(&l->b.peers, out, p);
     if (p->up)
         peer_hello(&l->b.peers, out, p->link, p->epoch, true);
 }
@@ -98,6 +99,8 @@ static void greeted(void *brain, struct out *out, uint32_t link, struct peer *p,
     CHECK(
         p->link == link, "HELLO on link %u, the peer is on %u", link, p->link);
     map_pools(l, out, p, &m->hello);
+    if (!was_up)
+        peer_warn_apart(&l->b.peers, out, p);
     declines_say(l, out, p);
     LIST_FOREACH (n, &p->rooms) {
         struct lroom *r = LIST_ENTRY(n, struct lroom, in_peer);

@@ -407,6 +407,16 @@ static void end_unreachable(struct langd *l, struct lroom *m)
             late(l, m, "the encoder daemon cannot be reached", text));
 }
 
+/* Fails a room whose rows could not come. */
+static void end_apart(struct langd *l, struct lroom *m)
+{
+    const struct peer *p = lroom_peer(l, m);
+    char text[APART_TEXT];
+
+    if (p && peer_apart(&l->b.peers, p, text))
+        lroom_fail(l, m, ERR_PEER_LOST, 0, 0, text);
+}
+
 /* Fails a room whose encoder would take no notice of its secret. */
 static void end_unsaid(struct langd *l, struct lroom *m)
 {
@@ -595,6 +605,8 @@ void lroom_settle(struct langd *l, struct out *out, struct lroom *m)
         end_unread(l, m);
     if (lroom_alive(m))
         end_unsaid(l, m);
+    if (lroom_alive(m))
+        end_apart(l, m);
     if (lroom_alive(m))
         end_unreachable(l, m);
     if (lroom_alive(m))

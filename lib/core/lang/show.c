@@ -30,24 +30,33 @@ static bool serves(const struct langd *l, const struct peer *p, uint32_t usable)
 }
 
 /* What an encoder may be to new rooms, the best last. */
-enum { NOT_THERE, AWAY, OF_OTHER_LAYOUTS, DRAINS, TAKES };
+enum { NOT_THERE, AWAY, APART, OF_OTHER_LAYOUTS, DRAINS, TAKES };
 
 static int what_is(const struct langd *l, const struct peer *p, uint32_t usable)
 {
+    char text[APART_TEXT];
+
     if (!p->used || p->leaving)
         return NOT_THERE;
     if (!p->up)
         return AWAY;
+    if (peer_apart(&l->b.peers, p, text))
+        return APART;
     if (!serves(l, p, usable))
         return OF_OTHER_LAYOUTS;
     return named_takes(p) ? TAKES : DRAINS;
 }
 
 /* Says why the encoder, which is what_is, takes no rooms of this daemon. */
-static void blame(const struct peer *p, int is, struct health *h)
+static void blame(
+    const struct langd *l, const struct peer *p, int is, struct health *h)
 {
+    char text[APART_TEXT];
+
     CHECK(is != TAKES, "encoder %s takes rooms, and is blamed", p->label);
-    if (is == DRAINS)
+    if (is == APART && peer_apart(&l->b.peers, p, text))
+        health_say(h, false, "%s", text);
+    else if (is == DRAINS)
         health_say(h, false, "encoder %s drains", p->label);
     else if (is == OF_OTHER_LAYOUTS)
         health_say(h, false, "encoder %s has no pool of a layout that is here",
@@ -69,6 +78,7 @@ static void health(const void *brain, uint32_t usable, struct health *h)
     const struct langd *l = brain;
     const struct peer *best = NULL;
     int best_is = NOT_THERE;
+    char text[APART_TEXT];
 
     for (uint32_t i = 0; i < l->b.peers.max && best_is < TAKES; i++) {
         const struct peer *p = &l->b.peers.peers[i];
@@ -81,10 +91,12 @@ static void health(const void *brain, uint32_t usable, struct health *h)
     if (best_is == TAKES)
         return;
     if (l->b.c.conf->control_allow.count == 0)
-        blame(best, best_is, h);
+        blame(l, best, best_is, h);
     else if (best_is == DRAINS)
         health_say(h, true, "encoder %s drains; requests may name others",
             best->label);
+    else if (best_is == APART && peer_apart(&l->b.peers, best, text))
+        health_say(h, true, "%s", text);
     else
         health_say(h, true, "no encoder is connected; requests may name some");
 }

@@ -92,6 +92,30 @@ void peers_addresses(struct peers *p, const struct own_addresses *a)
     p->self.own[a->carrier].places = keep(a->places, to + ADDRESSES_MAX);
     p->self.long_ones &= (uint8_t)~bit;
     p->self.long_ones |= is_long ? bit : 0;
+    p->self.loopback &= (uint8_t)~bit;
+    p->self.loopback |= a->loopback ? bit : 0;
+}
+
+bool peer_apart(
+    const struct peers *p, const struct peer *peer, char out[APART_TEXT])
+{
+    if (!peer->up || !peer->far || peer->map_asked ||
+        !(p->self.loopback >> peer->pair.chosen & 1))
+        return false;
+    snprintf(out, APART_TEXT,
+        "encoder %.63s is on another %s and transfer.devices is %.127s",
+        peer->label, peer->same_host ? "network" : "host",
+        p->self.c->conf->transfer_devices);
+    return true;
+}
+
+void peer_warn_apart(
+    const struct peers *p, struct out *out, const struct peer *peer)
+{
+    char text[APART_TEXT];
+
+    if (peer_apart(p, peer, text))
+        out_warn(out, "%s: no rows can come from there", text);
 }
 
 uint8_t peer_carriers(const struct peers *p, const struct peer *peer)
@@ -615,6 +639,7 @@ void peers_link(struct peers *p, struct out *out, const struct event *ev)
     if (ev->type == EV_LINK_UP) {
         if (!peer->keyed || !peer->epoch)
             draw_key(p, out, peer, ev->fresh);
+        peer->far = ev->far;
         if (p->ops->greets)
             peer_hello_until_up(p, out, peer, ev->now_ns);
         return;

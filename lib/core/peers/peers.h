@@ -58,6 +58,7 @@ struct peer {
     uint32_t segment_max, addresses, pools_count;
     uint64_t abilities; /* as its last HELLO said; peer_can() */
     bool same_host;
+    bool far;           /* langd: its link leaves this host's network */
     bool draining;      /* likewise: it takes no new rooms */
     uint32_t hello_seq; /* of the HELLO that said so */
     uint32_t told;      /* self.news, as our last HELLO said */
@@ -96,6 +97,7 @@ struct self {
     uint8_t *blobs; /* of the next: 2 x ADDRESSES_MAX for each carrier */
     struct own_addresses own[CARRIER_END]; /* langd: for its HELLOs */
     uint8_t long_ones; /* bits of carriers whose own addresses are long */
+    uint8_t loopback;  /* likewise: which other hosts do not reach */
 };
 
 /* A role's part of what peers say. */
@@ -150,6 +152,15 @@ void peers_users(struct peers *p, uint64_t now_ns);
 void peers_draining(struct peers *p, bool draining, uint64_t now_ns);
 /* Takes the addresses that HELLOs say from now on. */
 void peers_addresses(struct peers *p, const struct own_addresses *a);
+
+/* langd: true if rows of the encoder could not come, since it is elsewhere and
+ * all data addresses are of loopback; out says it. */
+#define APART_TEXT 256
+bool peer_apart(
+    const struct peers *p, const struct peer *peer, char out[APART_TEXT]);
+/* Has the log say so. */
+void peer_warn_apart(
+    const struct peers *p, struct out *out, const struct peer *peer);
 
 /* Returns the peer on this link, or NULL. */
 struct peer *peer_on(const struct peers *p, uint32_t link);

@@ -425,6 +425,13 @@ bool data_tcp_encrypts(struct span address, enum data_safe safe)
     return tcp_place_get(address, &place) == OK && tcp_encrypts(&place, safe);
 }
 
+bool data_tcp_loopback(struct span address)
+{
+    struct tcp_place place;
+
+    return tcp_place_get(address, &place) == OK && on_loopback(&place.at[0]);
+}
+
 /* connections */
 
 static struct log_rate connects =

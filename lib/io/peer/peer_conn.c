@@ -35,6 +35,7 @@
 #include "io/peer/tcp_info.h"
 
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -139,6 +140,54 @@ uint64_t links_host(const struct links *p, uint32_t link)
     else if (!IN6_IS_ADDR_V4MAPPED(&six->sin6_addr))
         return half[0];
     return UINT64_C(1) << 32 | four.s_addr;
+}
+
+/* Returns the address's bytes; *len: their number. */
+static const void *address_bytes(const struct sockaddr *a, size_t *len)
+{
+    const struct sockaddr_in6 *six = (const void *)a;
+
+    *len = a->sa_family == AF_INET ? 4 : 16;
+    if (a->sa_family == AF_INET)
+        return &((const struct sockaddr_in *)(const void *)a)->sin_addr;
+    if (IN6_IS_ADDR_V4MAPPED(&six->sin6_addr))
+        *len = 4;
+    return &six->sin6_addr.s6_addr[16 - *len];
+}
+
+static bool is_ours(const struct sockaddr *a, const struct ifaddrs *list)
+{
+    size_t len, len_at;
+    const uint8_t *bytes = address_bytes(a, &len);
+    bool ours = len == 4 && bytes[0] == 127;
+
+    for (const struct ifaddrs *i = list; i && !ours; i = i->ifa_next) {
+        const struct sockaddr *at = i->ifa_addr;
+        bool ip = at && (at->sa_family == AF_INET || at->sa_family == AF_INET6);
+
+        if (ip)
+            ours = memcmp(bytes, address_bytes(at, &len_at), len) == 0 &&
+                   len_at == len;
+    }
+    return ours;
+}
+
+bool links_far(const struct links *p, uint32_t link)
+{
+    const struct link *k = link_at(p, link);
+    struct sockaddr_storage a = {0};
+    socklen_t len = sizeof(a);
+    struct ifaddrs *list;
+    bool far;
+
+    if (!k->sock || k->sock == p->router || k->sock->meter.fd < 0 ||
+        getpeername(k->sock->meter.fd, (struct sockaddr *)&a, &len) != 0 ||
+        (a.ss_family != AF_INET && a.ss_family != AF_INET6) ||
+        getifaddrs(&list) != 0)
+        return false;
+    far = !is_ours((const struct sockaddr *)&a, list);
+    freeifaddrs(list);
+    return far;
 }
 
 static uint16_t local_port(int fd)

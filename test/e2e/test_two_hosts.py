@@ -1,0 +1,51 @@
+"""Two hosts that are network namespaces, and what does not fit between them:
+health, doctor, the log and the failed room say it, and what mends it."""
+
+import json
+import os
+import unittest
+
+import nets
+import test_data_keys
+from pair import SENT, eventually
+
+BOOT = "/proc/sys/kernel/random/boot_id"
+OTHER_BOOT = "6f1d5c1e-52f4-4d0b-9f8e-0c3a5b7d9e11\n"
+
+
+@unittest.skipIf(SENT == "ucx", "data ports are of TCP")
+class Devices(test_data_keys.Hosts):
+    def on_hosts(self, boot=None):
+        """Encoded on one host; langd, whose devices stay lo, on the other."""
+        self.nets.link(self.e_host, self.l_host)
+        e = self.world.encoded(
+            start=False, transfer={"devices": "m0", "carrier": "tcp"},
+            control={"listen": f"tcp://{nets.E_HOST}:7601"})
+        e.address = f"tcp://{nets.E_HOST}:7601"
+        d = self.world.langd([e], start=False, transfer={
+            "devices": "lo", "carrier": "tcp"})
+        e.inside = ["ip", "netns", "exec", self.e_host]
+        d.inside = ["ip", "netns", "exec", self.l_host]
+        if boot:
+            path = os.path.join(self.world.dir, "boot_id")
+            with open(path, "w") as f:
+                f.write(boot)
+            e.inside += ["sh", "-c",
+                         f'mount --bind "$0" {BOOT} && exec "$@"', path]
+        return e.start(), d.start()
+
+    def test_langd_is_left_at_loopback(self):
+        e, d = self.on_hosts(OTHER_BOOT)
+        says = f"encoder {e.name} is on another host and transfer.devices is lo"
+        eventually(lambda: d.ctl("health", check=False).stdout.strip() ==
+                   f"{d.name}: not ready: {says}", "health says it")
+        self.assertEqual(d.ctl("health", check=False).returncode, 1)
+        rows = json.loads(d.ctl("doctor", "--json", check=False).stdout)
+        peer = next(r for r in rows if r["check"] == "peer")
+        self.assertEqual((peer["result"], peer["text"]), ("fail", says))
+        self.assertIn("transfer.devices", peer["advice"])
+        lm = self.world.engine(d)
+        lm.request(1, e.name, deadline=20)
+        lm.failed(1)
+        self.assertEqual(d.ended(1)["text"], says)
+        self.assertEqual(d.tail(400).count(f"{says}: no rows"), 1)
