@@ -146,7 +146,8 @@ static void end(void)
 
 /* Returns the descriptors that the configured limits may need: per engine its
  * socket, its cells and its process; per peer those of ZMQ and of the shards,
- * and as many again for connections that have not greeted yet. */
+ * and as many again for connections that have not greeted yet; others of those
+ * (io/strangers.h) take what there is. */
 static uint64_t descriptors_needed(void)
 {
     uint64_t streams = data_streams(

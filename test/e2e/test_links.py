@@ -209,9 +209,11 @@ class Strangers(Case):
         self.deliver(enc, lm, 1, 300)
 
     def test_a_crowd_makes_nobody_deaf(self):
-        # More than there are places for, 3 x limits.peers + 64.
-        e = self.world.encoded(limits={"peers": 1},
+        # More than there are places for, an eighth of the descriptors.
+        e = self.world.encoded(start=False, limits={"peers": 1},
                                timeouts={"hello": "10m"})
+        e.nofile = (600, 600)
+        e.start()
         crowd = [Dealer(e.address) for _ in range(120)]
         d = self.world.langd([e])
         enc, lm = self.engines(e, d)

@@ -197,7 +197,10 @@ class Handshakes(Attacked):
         super().setUp()
         # Far fewer places than slow() has connections, however slowly these
         # come in.
-        self.e, self.d = self.pair(encoded={"limits": {"peers": 16}}, **BEAT)
+        self.e = self.world.encoded(start=False, limits={"peers": 16}, **BEAT)
+        self.e.nofile = (600, 600)
+        self.e.start()
+        self.d = self.world.langd([self.e], **BEAT)
         self.begin(self.e, int(self.e.address.rsplit(":", 1)[1]))
 
     def test_a_slow_handshake(self):

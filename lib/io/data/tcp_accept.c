@@ -20,6 +20,7 @@
 #include "base/check.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "io/strangers.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +50,7 @@ struct tcp_door {
     struct tcp_in_conf in;
     struct tcp_place place;
     struct inbound *ins; /* ins_count */
-    uint32_t ins_count;
+    uint32_t ins_count, silent_max;
     struct list of[RANKS];
     uint32_t count[RANKS];
     struct tcp_keys keys; /* keys_max; where they are needed */
@@ -231,7 +232,7 @@ static void take_in(struct tcp_door *d, int fd)
     move(d, &d->ins[i], SILENT);
     if (!tcp_watch(d->epoll, fd, EPOLLIN | EPOLLRDHUP, TCP_IN, i))
         in_close(d, i);
-    else if (d->in.keys && d->count[SILENT] > SILENT_MAX)
+    else if (d->in.keys && d->count[SILENT] > d->silent_max)
         evict(d, SILENT);
     timer_run(d);
 }
@@ -409,8 +410,10 @@ const struct data_counts *tcp_door_counts(const struct tcp_door *d)
 /* Makes the entries, all of them vacant. False: there is no memory. */
 static bool places(struct tcp_door *d)
 {
-    uint32_t n = d->data->inbound_max + (d->in.keys ? SILENT_MAX : 0);
+    uint32_t n = d->data->inbound_max;
 
+    d->silent_max = strangers_max(SILENT_MAX, d->place.of);
+    n += d->in.keys ? d->silent_max : 0;
     d->ins = calloc(n, sizeof(*d->ins));
     if (!d->ins)
         return false;

@@ -22,7 +22,8 @@
  * tick ends what is longer than a handshake. A flood evicts its own: libzmq
  * answers the first command of those alone that know our key, which the kernel
  * shows, as bytes that were sent and acknowledged beyond the greeting; and a
- * peer needs a few round trips for that. A first command can be recorded, and
+ * peer needs a few round trips for that, for which the entries beyond links are
+ * many (io/strangers.h). A first command can be recorded, and
  * is answered again: those that were answered have at most half of the entries
  * that links leave over, and the oldest of them gives way beyond that. So the
  * newest half has time to show something, whatever the others have shown.

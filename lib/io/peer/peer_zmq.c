@@ -31,6 +31,7 @@
 #include "io/peer/peer_impl.h"
 
 #include "base/log.h"
+#include "io/strangers.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -45,6 +46,7 @@
 #define FRAMES_TURN  2048u /* of all sockets */
 #define FRAMES_SOCK  256u
 #define LINGER_MS    100
+#define STRANGERS    2048u
 #define RID_BYTES    5 /* of routing ids that ZMQ itself chooses */
 #define ROUTER_EVENTS                                                          \
     (ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |      \
@@ -679,7 +681,9 @@ enum err links_new(struct links **out, uv_loop_t *loop,
     /* A link may be connected again while its last socket is closing, and so
      * may a listener begin anew. */
     p->socks_count = opt->listen ? 3 : 2 * opt->links;
-    p->conns_count = opt->listen ? opt->links + opt->links / 2 + 64 : 0;
+    p->conns_count =
+        opt->listen ? opt->links + opt->links / 2 + strangers_max(STRANGERS, 1)
+                    : 0;
     p->listen_fd = p->spare = -1;
     uv_timer_init(loop, &p->timer);
     p->timer.data = p;
