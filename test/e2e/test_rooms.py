@@ -1,6 +1,7 @@
 """A room's life between one daemon of each side: lengths, passes, modes,
 orders, fields, readers, aborts, reasons."""
 
+from engine import LIMIT
 from pair import Case, eventually
 
 import mmx
@@ -394,6 +395,32 @@ class Readers(Case):
             at = end
         enc.done(1)
         for x in (enc, *three):
+            x.release(1)
+
+    def test_a_late_reader_is_shown_no_released_rows(self):
+        e, d = self.pair(encoded={"blocks": 64}, langd={"blocks": 16})
+        enc = self.world.engine(e)
+        owner, (late, _) = self.readers(d)
+        owner.request(1, "enc0", mode="stream")
+        enc.announce(1, 4000, 4000)
+        enc.granted(1)
+        size = owner.pool.block_rows
+        enc.write(1, 0, 6 * size)
+        enc.commit(1, 0, 6 * size)
+        owner.rows(1, 6 * size)
+        owner.release(1, 3 * size)
+        late.attach(1, "enc0")
+        room = late.rooms[1]
+        late.conn.wait(lambda: room.readable == 6 * size, LIMIT)
+        for look in (room.gather, room.view):
+            for first, end in ((0, 6 * size), (0, size), (size, 4 * size)):
+                with self.assertRaises(mmx.errors.Gone):
+                    look("embedding", first, end)
+        with self.assertRaises(IndexError):
+            list(room.pieces(0, 6 * size))
+        self.assertEqual(room.runs[0].first, 3 * size)
+        self.good(late, 1, 3 * size, 6 * size)
+        for x in (enc, owner, late):
             x.release(1)
 
     def test_writer_is_another_connection(self):

@@ -150,11 +150,12 @@ class Shown:
         return self._laid or []
 
     def pieces(self, first: int, end: int) -> Iterator[Run]:
-        """Yields the runs of rows [first, end), in order."""
+        """Yields the runs of rows [first, end), in order; raises IndexError
+        at a row that no run has."""
         for run in self._runs:
-            a, b = max(first, run.first), min(end, run.first + run.rows)
-            if a < b:
-                yield Run(a, b - a, run.place + a - run.first)
+            b = min(end, run.first + run.rows)
+            if run.first <= first < b:
+                yield Run(first, b - first, run.place + first - run.first)
                 first = b
         if first < end:
             raise IndexError(f"room {self.room:#x}: no event has reported rows "
@@ -417,8 +418,10 @@ class Room(Shown):
         return list(self.pieces(self._held(), self.readable))
 
     def _held(self) -> int:
-        """Returns the first row that is not released."""
-        return min(self.released, self.readable)
+        """Returns the first row that is not released, here or, before this
+        reader came, by the others."""
+        shown = self._runs[0].first if self._runs else 0
+        return max(min(self.released, self.readable), shown)
 
     def wait_ready(self, timeout: Optional[float] = None) -> "Room":
         """Blocks until every row may be read."""
