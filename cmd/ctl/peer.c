@@ -113,7 +113,7 @@ static void say_peer(struct findings *r, struct reader row, bool langd)
         return;
     }
     rows_get(row, "refused", why, sizeof(why));
-    if (why[0] && strcmp(why, "-")) {
+    if (why[0] && strcmp(why, "-") && strncmp(why, "cannot", 6) != 0) {
         snprintf(text, sizeof(text), "%s %s", who, why);
         /* One without a name may be no daemon at all: what looks at the port.
          */

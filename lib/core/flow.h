@@ -98,7 +98,7 @@ enum event_type {
     EV_LINK_UP,      /* a control connection to a peer is up: link */
     EV_LINK_DOWN,    /* it is lost; the number may be used again: link */
     EV_LINK_REFUSED, /* langd: a connection that it makes is refused for its
-                        key: link, text */
+                        key, or (err) cannot be made: link, err, text */
     EV_PEER,         /* a message of a peer daemon: link, peer */
     EV_PEER_BAD,     /* a frame that could not be read: link, err; with a fault
                         peer, whose header is good */

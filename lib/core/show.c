@@ -204,7 +204,7 @@ static void why_not(
 }
 
 static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
-    const struct peers *all)
+    const struct peers *all, uint64_t now_ns)
 {
     char epoch[32], why[128], apart[APART_TEXT];
 
@@ -223,6 +223,8 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
         : p->name[0]           ? "down"
                                : "unknown");
     s->text(s, "refused", p->refused.text);
+    if (p->down_ns)
+        s->number(s, "down_ms", (now_ns - p->down_ns) / NS_PER_MS);
     s->text(s, "apart", peer_apart(all, p, apart) ? apart : "");
     s->text(s, "epoch", epoch);
     s->text(s, "software", p->software);
@@ -237,12 +239,13 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     s->number(s, "bytes_moved", p->bytes_moved);
 }
 
-static void show_peers(
-    struct rows_out *s, struct show_at *at, const struct peers *peers)
+static void show_peers(struct rows_out *s, struct show_at *at,
+    const struct peers *peers, uint64_t now_ns)
 {
     for (; at->at < peers->max && show_place(at); at->at++)
         if (peers->peers[at->at].used)
-            show_peer(s, (uint32_t)at->at, &peers->peers[at->at], peers);
+            show_peer(
+                s, (uint32_t)at->at, &peers->peers[at->at], peers, now_ns);
     at->over = at->at >= peers->max;
 }
 
@@ -280,7 +283,7 @@ bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
     else if (!strcmp(what, "pools"))
         show_pools(b, at, s);
     else if (!strcmp(what, "peers"))
-        show_peers(s, at, &b->peers);
+        show_peers(s, at, &b->peers, now_ns);
     else if (!strcmp(what, "stats"))
         show_stats(s, b->stats);
     else if (!strcmp(what, "ends"))

@@ -45,6 +45,9 @@ struct links_calls {
     /* The other side refuses a link of ours for its key, again and again; why
      * is static text. NULL: not of interest. */
     void (*refused)(void *ud, uint32_t link, const char *why);
+    /* A link of ours cannot be connected; why is static text, or strerror's.
+     * NULL: not of interest. */
+    void (*unreached)(void *ud, uint32_t link, const char *why);
 };
 
 /* Counted since the start. */

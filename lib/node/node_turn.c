@@ -181,6 +181,16 @@ static void link_refused(void *ud, uint32_t link, const char *why)
     node_event(ud, &ev);
 }
 
+static void link_unreached(void *ud, uint32_t link, const char *why)
+{
+    struct event ev = {.type = EV_LINK_REFUSED,
+        .link = link,
+        .err = ERR_PEER_LOST,
+        .text = why};
+
+    node_event(ud, &ev);
+}
+
 static void link_message(void *ud, uint32_t link, const struct peer_msg *m)
 {
     struct event ev = {.type = EV_PEER, .link = link, .peer = m};
@@ -410,7 +420,7 @@ struct local_calls node_local_calls(struct node *n)
 struct links_calls node_links_calls(struct node *n)
 {
     return (struct links_calls){n, link_up, link_down, link_message, link_bad,
-        full, link_known, link_refused};
+        full, link_known, link_refused, link_unreached};
 }
 
 /* Lets the kernel ring the loop's timers with a tick that comes anyway. Else a

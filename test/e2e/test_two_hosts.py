@@ -7,7 +7,7 @@ import unittest
 
 import nets
 import test_data_keys
-from pair import SENT, eventually
+from pair import SENT, Case, eventually, free_port
 
 BOOT = "/proc/sys/kernel/random/boot_id"
 OTHER_BOOT = "6f1d5c1e-52f4-4d0b-9f8e-0c3a5b7d9e11\n"
@@ -49,3 +49,33 @@ class Devices(test_data_keys.Hosts):
         lm.failed(1)
         self.assertEqual(d.ended(1)["text"], says)
         self.assertEqual(d.tail(400).count(f"{says}: no rows"), 1)
+
+
+class Addresses(Case):
+    def becomes(self, daemon, text):
+        eventually(lambda: text in daemon.ctl("health", check=False).stdout,
+                   f"{text}; is {daemon.ctl('health', check=False).stdout}")
+
+    def said_at(self, address, text):
+        """Health of a langd whose encoder should be there."""
+        e = self.world.encoded(start=False)
+        e.address = address
+        d = self.world.langd([e])
+        self.becomes(d, f"{e.name}: cannot be connected: {text}")
+        return d.ctl("health", check=False).stdout
+
+    def test_a_wrong_port(self):
+        self.said_at(f"tcp://127.0.0.1:{free_port()}", "Connection refused")
+
+    def test_a_wrong_name(self):
+        said = self.said_at("tcp://no.such.host.invalid:7601", "")
+        self.assertNotIn("refused", said)
+
+    def test_one_that_was_up_is_lost(self):
+        e, d = self.pair()
+        self.becomes(d, f"{d.name}: ready")
+        e.kill()
+        self.becomes(d, f"{e.name}: lost ")
+        self.becomes(d, "s ago, cannot be connected: Connection refused")
+        peer = d.show("peers")[0]
+        self.assertGreaterEqual(peer["down_ms"], 0)

@@ -112,6 +112,27 @@ TEST(a_langd_connects_encoders_until_one_is_there)
     is_not(l, "no encoder is connected");
 }
 
+TEST(an_encoder_that_is_away_says_since_when_and_why)
+{
+    struct rig *l = BRAIN(ROLE_LANGD, "log=info");
+    struct event ev = {.type = EV_LINK_REFUSED,
+        .err = ERR_PEER_LOST,
+        .text = "Connection refused"};
+
+    seek(l);
+    rig_step(l, &ev);
+    is_not(l, "; enc: cannot be connected: Connection refused");
+    brain_hello(l, 0, "enc", PEER_EPOCH);
+    is_ready(l, "ready");
+    link_event(l, EV_LINK_DOWN, 0);
+    brain_pass(l, 2000);
+    seek(l);
+    is_not(l, "; enc: lost 2 s ago");
+    rig_step(l, &ev);
+    is_not(l, "; enc: lost 2 s ago, cannot be connected: Connection refused");
+    T_EQ_U64(brain_shown(l, "peers", "down_ms", 0), 2000);
+}
+
 TEST(an_encoder_elsewhere_does_not_reach_loopback)
 {
     static const char says[] =

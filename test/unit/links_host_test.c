@@ -80,7 +80,7 @@ static void hosts_at(const char *listen)
 {
     struct links_opt opt = {listen, 8, 1000, 5, 60 * NS_PER_S, 1 << 20, NULL};
     struct links_calls calls = {
-        &a, on_up, on_down, on_message, on_bad, on_full, NULL, NULL};
+        &a, on_up, on_down, on_message, on_bad, on_full, NULL, NULL, NULL};
     char to[128];
     uint64_t first;
 

@@ -100,7 +100,7 @@ static void open_side(struct side *s, const char *listen, const char *keys)
 {
     struct links_opt opt = {listen, 4, 1000, 5, 60 * NS_PER_S, 1 << 20, NULL};
     struct links_calls calls = {
-        s, on_up, on_down, on_message, on_bad, on_full, NULL, on_refused};
+        s, on_up, on_down, on_message, on_bad, on_full, NULL, on_refused, NULL};
 
     opt.keys = some(&s->keys, keys);
     T_OK(links_new(&s->links, &loop, &opt, &calls));

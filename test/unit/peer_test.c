@@ -82,7 +82,7 @@ static void open_side(struct side *s, const char *listen)
 {
     struct links_opt opt = options;
     struct links_calls calls = {
-        s, on_up, on_down, on_message, on_bad, on_full, s->known, NULL};
+        s, on_up, on_down, on_message, on_bad, on_full, s->known, NULL, NULL};
 
     opt.listen = listen;
 

@@ -4,6 +4,8 @@
 
 #include "core/show.h"
 
+#include <stdio.h>
+
 static void status(const void *brain, struct rows_out *s)
 {
     const struct langd *l = brain;
@@ -47,6 +49,19 @@ static int what_is(const struct langd *l, const struct peer *p, uint32_t usable)
     return named_takes(p) ? TAKES : DRAINS;
 }
 
+/* Says since when an encoder is away, and why, as far as that is known. */
+static void away(const struct langd *l, const struct peer *p, struct health *h)
+{
+    char since[64] = "";
+
+    if (p->down_ns)
+        snprintf(since, sizeof(since), "lost %llu s ago%s",
+            (unsigned long long)((l->b.now_ns - p->down_ns) / NS_PER_S),
+            p->refused.text[0] ? ", " : "");
+    health_say(h, false, "no encoder is connected; %s: %s%s", p->label, since,
+        p->refused.text);
+}
+
 /* Says why the encoder, which is what_is, takes no rooms of this daemon. */
 static void blame(
     const struct langd *l, const struct peer *p, int is, struct health *h)
@@ -61,9 +76,8 @@ static void blame(
     else if (is == OF_OTHER_LAYOUTS)
         health_say(h, false, "encoder %s has no pool of a layout that is here",
             p->label);
-    else if (p && p->refused.text[0])
-        health_say(h, false, "no encoder is connected; %s: %s", p->label,
-            p->refused.text);
+    else if (p && (p->down_ns || p->refused.text[0]))
+        away(l, p, h);
     else if (p)
         health_say(
             h, false, "no encoder is connected; %s has not answered", p->label);

@@ -99,6 +99,7 @@ enum err peer_take_hello(struct peer *peer, const struct peer_hello *m,
     peer->refused.text[0] = 0;
     peer->up = true;
     peer->unreachable = false;
+    peer->down_ns = 0;
     peer->hello_ns = peer->lost_ns = peer->away_ns = TIME_NEVER;
     return OK;
 }

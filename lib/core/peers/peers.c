@@ -633,7 +633,9 @@ void peers_link(struct peers *p, struct out *out, const struct event *ev)
             "link %u is refused to one that "
             "accepts, or without a word",
             ev->link);
-        peer_refused(peer, out, "refused", ev->text, ev->now_ns);
+        peer_refused(peer, out,
+            ev->err == OK ? "refused" : "cannot be connected", ev->text,
+            ev->now_ns);
         return;
     }
     if (ev->type == EV_LINK_UP) {
@@ -692,6 +694,8 @@ static void give_up(struct peers *p, struct out *out, struct peer *peer)
 void peer_down(struct peers *p, struct peer *peer, uint64_t now_ns)
 {
     peer->refused.text[0] = 0;
+    if (peer->up)
+        peer->down_ns = now_ns;
     peer->up = false;
     peer->hello_ns = TIME_NEVER;
     if (peer->epoch && peer->lost_ns == TIME_NEVER)

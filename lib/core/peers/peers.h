@@ -37,6 +37,7 @@ struct peer {
     uint32_t link;     /* NONE: no connection */
     uint64_t epoch;    /* of its last HELLO; 0: none yet */
     uint64_t lost_ns;  /* when a link that is down means lost; TIME_NEVER */
+    uint64_t down_ns;  /* when it was up last; 0: never, or it is */
     uint64_t hello_ns; /* when to say HELLO again; TIME_NEVER */
     /* langd: not up until then means unreachable; TIME_NEVER: it is up, not
      * asked for, or unreachable. */

@@ -13,8 +13,12 @@
 #include "base/log.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Waits after an attempt for which no socket or thread could be had, after one
  * of ZMQ's (longer than it takes), and at most. */
@@ -24,6 +28,8 @@
 /* At most after all keys were refused. */
 #define WAIT_KEYS_NS  (2 * NS_PER_S)
 #define ASKED_LONG_NS (3 * NS_PER_S)
+/* Between two looks at why there is no connection. */
+#define PROBE_EVERY_NS (2 * NS_PER_S)
 /* A guess at keys is said after so long, and in the third round of them: an
  * encoder that ends or starts may break a few handshakes, too. */
 #define GUESS_NS     (5 * NS_PER_S)
@@ -81,6 +87,66 @@ static void wait_for(struct dial *d, uint64_t now_ns, uint64_t first_ns)
 {
     d->wait_ns = d->wait_ns ? min_u64(2 * d->wait_ns, WAIT_MAX_NS) : first_ns;
     d->retry_ns = now_ns + d->wait_ns;
+}
+
+static void say_unreached(struct links *p, uint32_t link, const char *why)
+{
+    if (p->calls.unreached)
+        p->calls.unreached(p->calls.ud, link, why);
+}
+
+static void probe_end(struct dial *d, uint64_t now_ns)
+{
+    if (d->probe >= 0)
+        close(d->probe);
+    d->probe = -1;
+    d->probe_ns = now_ns + PROBE_EVERY_NS;
+}
+
+/* Begins to connect to the current address, as ZMQ does. Returns errno. */
+static int probe_begin(struct dial *d)
+{
+    struct addrinfo hints = {
+        .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+    struct addrinfo *a;
+    int e = 0;
+
+    if (getaddrinfo(d->found.addresses[d->at], d->port, &hints, &a) != 0)
+        return EADDRNOTAVAIL;
+    d->probe =
+        socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (d->probe < 0 || connect(d->probe, a->ai_addr, a->ai_addrlen) != 0)
+        e = errno;
+    freeaddrinfo(a);
+    return e == EINPROGRESS ? 0 : e;
+}
+
+/* ZMQ connects again and again, and does not say why it fails: while it has no
+ * connection, one of our own tells. */
+static void probe(struct links *p, uint32_t link, uint64_t now_ns)
+{
+    struct dial *d = &link_at(p, link)->dial;
+    struct pollfd poll_for = {.fd = d->probe, .events = POLLOUT};
+    socklen_t len = sizeof(int);
+    int e = 0;
+
+    CHECK(d->used && d->at < d->found.count, "link %u has no address", link);
+    if (d->probe < 0 && now_ns < d->probe_ns)
+        return;
+    if (d->probe < 0) {
+        e = probe_begin(d);
+        d->probe_ns = now_ns;
+    } else if (poll(&poll_for, 1, 0) == 1) {
+        getsockopt(d->probe, SOL_SOCKET, SO_ERROR, &e, &len);
+        if (e == 0)
+            probe_end(d, now_ns);
+    } else if (now_ns - d->probe_ns >= ASKED_LONG_NS) {
+        e = ETIMEDOUT;
+    }
+    if (e == 0)
+        return;
+    probe_end(d, now_ns);
+    say_unreached(p, link, e == ETIMEDOUT ? "no answer" : strerror(e));
 }
 
 /* Connects to the current address. */
@@ -206,6 +272,7 @@ static void found(struct links *p, uint32_t link, uint64_t now_ns,
 
     if (r->count == 0) {
         log_once(d, r->error);
+        say_unreached(p, link, r->error);
         p->stats.dials_failed++;
         wait_for(d, now_ns, WAIT_NAME_NS);
         return;
@@ -244,6 +311,12 @@ static void go_on(struct links *p, uint32_t link, uint64_t now_ns)
     }
     if (d->lookup && now_ns - d->asked_ns >= ASKED_LONG_NS)
         log_once(d, "no answer from DNS for the name");
+    if (k->sock && !k->up && k->sock->meter.fd < 0)
+        probe(p, link, now_ns);
+    else
+        probe_end(d, now_ns);
+    if (!d->used)
+        return;
     over = k->sock && k->up && meter_over(&k->sock->meter, p->opt.inbox);
     p->behind += k->sock ? k->sock->meter.behind : 0;
     if (over) {
@@ -300,7 +373,7 @@ enum err dial_start(struct links *p, uint32_t link, struct span address)
 {
     struct dial *d = &link_at(p, link)->dial;
 
-    *d = (struct dial){0};
+    *d = (struct dial){.probe = -1, .probe_ns = uv_hrtime() + WAIT_FIRST_NS};
     if (!split(d, address))
         return ERR_MALFORMED;
     d->used = true;
@@ -322,5 +395,7 @@ void dial_stop(struct links *p, uint32_t link)
     struct dial *d = &link_at(p, link)->dial;
 
     lookup_drop(&d->lookup);
+    if (d->used)
+        probe_end(d, 0);
     d->used = false;
 }

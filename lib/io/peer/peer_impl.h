@@ -65,6 +65,8 @@ struct dial {
     const char *why;     /* of the last of them that said more than its end */
     bool sure;           /* there was such a one */
     const char *logged;  /* last */
+    int probe;           /* a connection that tells why there is none; -1 */
+    uint64_t probe_ns;   /* when it began; without one, when the next may */
 };
 
 struct link {
