@@ -268,5 +268,5 @@ void node_carriers_watch(struct node *n)
         return;
     n->carriers.replaced = replaced;
     if (node_carriers_say(n) == OK)
-        log_warn("a shard has a new worker and a new data address");
+        log_warn("a shard has a new data address");
 }

@@ -79,3 +79,17 @@ class Addresses(Case):
         self.becomes(d, "s ago, cannot be connected: Connection refused")
         peer = d.show("peers")[0]
         self.assertGreaterEqual(peer["down_ms"], 0)
+
+
+@unittest.skipIf(SENT == "ucx", "data ports are of TCP")
+class Moves(test_data_keys.Hosts):
+    def test_a_host_gets_another_address(self):
+        self.nets.link(self.e_host, self.l_host)
+        e, d = self.fleet()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 64)
+        at = ["-n", self.l_host, "address"]
+        nets.ip(*at, "del", f"{nets.L_HOST}/24", "dev", "m0")
+        nets.ip(*at, "add", "10.213.0.77/24", "dev", "m0")
+        self.deliver(enc, lm, 2, 64)
+        self.assertGreater(d.stats()["workers_replaced"], 0)

@@ -31,7 +31,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define EVENTS 32
+#define EVENTS  32
+#define LOOK_NS (2 * NS_PER_S)
 
 static struct log_rate unproven =
     LOG_RATE("data ports that cannot be used", LOG_WARN, 5);
@@ -174,20 +175,47 @@ static enum err data_tcp_arm(struct data *d)
     return list_empty(&d->ready) && !carrier_pending(&d->c) ? OK : ERR_BUSY;
 }
 
+static void say_place(struct data *d, const struct tcp_place *place)
+{
+    struct writer w = writer_of(d->address, sizeof(d->address));
+    struct writer all = writer_of(d->place, sizeof(d->place));
+
+    tcp_place_put(&w, place);
+    tcp_place_put_all(&all, place);
+    d->address_len = (uint32_t)w.len;
+    d->place_len = (uint32_t)all.len;
+    CHECK(!w.failed && !all.failed, "an address of %u rails", place->rails);
+}
+
+/* A host may get another address: DHCP, a machine that is moved. */
+static void look_again(struct data *d, uint64_t now_ns)
+{
+    struct tcp_place place;
+
+    if (now_ns - d->looked_ns < LOOK_NS)
+        return;
+    d->looked_ns = now_ns;
+    if (!tcp_door_moved(d->door, &place))
+        return;
+    say_place(d, &place);
+    d->moved++;
+}
+
 static void data_tcp_tick(struct data *d, uint64_t now_ns)
 {
     carrier_tick(d, now_ns);
     for (uint32_t i = 0; i < d->c.conf.endpoints_max; i++)
         if (d->c.ends[i].open && (d->eps[i].opened > 1 || d->eps[i].small))
             tcp_out_tick(d, &d->eps[i], now_ns);
-    if (d->door)
-        tcp_door_tick(d->door, now_ns);
+    if (!d->door)
+        return;
+    tcp_door_tick(d->door, now_ns);
+    look_again(d, now_ns);
 }
 
 static uint32_t data_tcp_replaced(struct data *d)
 {
-    (void)d;
-    return 0;
+    return d->moved;
 }
 
 static const struct data_counts *data_tcp_counts(struct data *d)
@@ -234,8 +262,6 @@ static void data_tcp_free(struct data *d)
 static enum err begin(struct data *d, const struct data_conf *conf,
     const struct data_calls *calls)
 {
-    struct writer w = writer_of(d->address, sizeof(d->address));
-    struct writer all = writer_of(d->place, sizeof(d->place));
     struct tcp_door_conf c = {.data = &d->c.conf, .d = d, .calls = &d->c.calls};
     struct tcp_place place;
     struct data_conf own = *conf;
@@ -260,11 +286,7 @@ static enum err begin(struct data *d, const struct data_conf *conf,
     e = tcp_door_open(&d->door, &c, &place);
     if (e != OK)
         return e;
-    tcp_place_put(&w, &place);
-    tcp_place_put_all(&all, &place);
-    d->address_len = (uint32_t)w.len;
-    d->place_len = (uint32_t)all.len;
-    CHECK(!w.failed && !all.failed, "an address of %u rails", place.rails);
+    say_place(d, &place);
     return OK;
 }
 

@@ -89,6 +89,9 @@ static bool on_loopback(const struct sockaddr_storage *at)
                                     : IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
 }
 
+static struct log_rate bare =
+    LOG_RATE("devices without an address", LOG_WARN, 1);
+
 /* Finds the addresses of the devices. A peer reaches all of them or none: on
  * loopback like the first one, or like it not. */
 static void find_addresses(const char *devices, struct tcp_place *out)
@@ -102,7 +105,8 @@ static void find_addresses(const char *devices, struct tcp_place *out)
         size_t n = strcspn(devices, ",");
 
         if (!device_address(list, devices, n, at))
-            log_warn("tcp: device %.*s has no address", (int)n, devices);
+            log_rated(
+                &bare, "tcp: device %.*s has no address", (int)n, devices);
         else if (on_loopback(at) == on_loopback(&out->at[0]))
             out->rails++;
         devices += n + (devices[n] == ',');
@@ -310,6 +314,46 @@ enum err tcp_listen(const char *devices, const char *ports,
     log_error(
         "tcp: devices %s, ports %s", devices, ports && *ports ? ports : "any");
     return ERR_INTERNAL;
+}
+
+static bool same_host(
+    const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    struct sockaddr_storage x = *a, y = *b;
+    uint32_t n, m;
+    const void *at = at_bytes(&x, &n), *with = at_bytes(&y, &m);
+
+    return n == m && memcmp(at, with, n) == 0;
+}
+
+bool tcp_moved(const char *devices, const char *ports, uint32_t buffer_bytes,
+    int fds[TCP_RAILS], struct tcp_place *p)
+{
+    bool all = strcmp(devices, "all") == 0, moved = false;
+    struct tcp_place now = {0};
+
+    find_addresses(devices, &now);
+    if (now.rails != p->rails ||
+        on_loopback(&now.at[0]) != on_loopback(&p->at[0]))
+        return false;
+    for (uint32_t i = 0; i < p->rails; i++) {
+        int fd = -1;
+
+        if (same_host(&now.at[i], &p->at[i]))
+            continue;
+        if (all && now.at[i].ss_family == p->at[i].ss_family) {
+            *at_port(&now.at[i]) = *at_port(&p->at[i]);
+        } else {
+            fd = listen_at(&now.at[i], all, ports, buffer_bytes);
+            if (fd < 0)
+                return moved;
+            close(fds[i]);
+            fds[i] = fd;
+        }
+        p->at[i] = now.at[i];
+        moved = true;
+    }
+    return moved;
 }
 
 /* places as bytes */

@@ -34,6 +34,11 @@ struct tcp_place {
 MUST_CHECK enum err tcp_listen(const char *devices, const char *ports,
     uint32_t buffer_bytes, int fds[TCP_RAILS], struct tcp_place *out);
 
+/* Looks whether the devices have other addresses by now, as many as before:
+ * listens there instead, with other sockets. True: *p has changed. */
+bool tcp_moved(const char *devices, const char *ports, uint32_t buffer_bytes,
+    int fds[TCP_RAILS], struct tcp_place *p);
+
 /* Writes a place, for a HELLO: "tcp1", token, u16 port, 4 or 16 bytes of
  * address, of the first rail. */
 void tcp_place_put(struct writer *w, const struct tcp_place *p);

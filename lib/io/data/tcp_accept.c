@@ -490,6 +490,17 @@ enum err tcp_door_open(struct tcp_door **out, const struct tcp_door_conf *c,
     return OK;
 }
 
+bool tcp_door_moved(struct tcp_door *d, struct tcp_place *place)
+{
+    if (!tcp_moved(d->data->devices, d->data->ports, d->data->buffer_bytes,
+            d->listeners, &d->place))
+        return false;
+    for (uint32_t i = 0; i < d->place.rails; i++)
+        (void)tcp_watch(d->epoll, d->listeners[i], EPOLLIN, TCP_LISTENER, i);
+    *place = d->place;
+    return true;
+}
+
 static void fd_close(int fd)
 {
     if (fd >= 0)

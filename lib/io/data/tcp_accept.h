@@ -34,6 +34,9 @@ void tcp_door_admit(
 unsigned tcp_door_event(
     struct tcp_door *door, enum tcp_tag tag, uint32_t index);
 /* Closes connections that stall inside a message. */
+/* Looks whether this host has other addresses; true: *place is where it listens
+ * now. */
+bool tcp_door_moved(struct tcp_door *door, struct tcp_place *place);
 void tcp_door_tick(struct tcp_door *door, uint64_t now_ns);
 const struct data_counts *tcp_door_counts(const struct tcp_door *door);
 

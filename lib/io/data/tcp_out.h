@@ -54,6 +54,8 @@ struct data {
     struct tcp_door *door; /* NULL: no connections from others */
     uint64_t unproven;     /* streams that did not prove the key */
     struct data_counts counts;
+    uint64_t looked_ns; /* at this host's addresses */
+    uint32_t moved;     /* how often they were others */
 };
 
 /* Begins to connect one more stream of the endpoint, by the rails in turn. */
