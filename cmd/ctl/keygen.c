@@ -9,15 +9,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define DAEMONS_GROUP "mmx" /* as systemd/mmx.sysusers makes it */
 
 enum { CURVE_BYTES = 32, LINE_BYTES = CURVE_BYTES / 4 * 5 + 1 };
 
@@ -72,33 +69,29 @@ static bool sync_folder(const char *path)
     return ok;
 }
 
-/* Writes the key to a file of this name. False: errno; the file may be there.
- * *group: the daemons' group may read it. */
-static bool write_file(const char *name, bool *group)
+/* Writes the key to a file of this name, for its owner alone. False: errno; the
+ * file may be there. */
+static bool write_file(const char *name)
 {
     int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    const struct group *g;
     bool ok;
 
     if (fd < 0)
         return false;
-    g = getgrnam(DAEMONS_GROUP);
-    /* Only root, and members, may give the group; others keep their own. */
-    *group = g && fchown(fd, (uid_t)-1, g->gr_gid) == 0;
-    ok = fchmod(fd, *group ? 0640 : 0600) == 0 && write_key(fd);
+    ok = fchmod(fd, 0600) == 0 && write_key(fd);
     return close(fd) == 0 && ok;
 }
 
 int keygen(const char *path)
 {
     char name[PATH_MAX];
-    bool group = false, ok;
+    bool ok;
     int n = snprintf(name, sizeof(name), "%s.%d", path, (int)getpid());
 
     CHECK(n > 0, "a name of %d bytes", n);
     errno = ENAMETOOLONG;
     /* It gets its name when it is whole: a file of this name is a key. */
-    ok = (size_t)n < sizeof(name) && write_file(name, &group) &&
+    ok = (size_t)n < sizeof(name) && write_file(name) &&
          link(name, path) == 0 && sync_folder(path);
     if (!ok)
         fprintf(stderr, "mmxctl: %s: %s\n", path, strerror(errno));
@@ -106,8 +99,8 @@ int keygen(const char *path)
         unlink(name);
     if (!ok)
         return CTL_REFUSED;
-    printf("%s: a new key, readable by %s; every daemon of the fleet "
-           "needs it, named in control.keys\n",
-        path, group ? "group " DAEMONS_GROUP : "its owner alone");
+    printf("%s: a new key, readable by its owner alone; every daemon of the "
+           "fleet needs it, named in control.keys\n",
+        path);
     return CTL_SHOWN;
 }

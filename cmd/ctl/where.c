@@ -103,6 +103,19 @@ static void say_who(struct findings *r)
     findings_say(r, FINE, "you", text, "");
 }
 
+/* Says so if an engine could be a daemon. `st` is the socket's. */
+static void say_key(struct findings *r, const struct stat *st)
+{
+    static const char key[] = "/etc/mmx/fleet.key";
+
+    if (geteuid() == 0 || geteuid() == st->st_uid || access(key, R_OK) != 0)
+        return;
+    findings_say(r, FAIL, "key",
+        "this user can read /etc/mmx/fleet.key, the key of the fleet",
+        "chown root:root and chmod 600 it; no engine may be in its group; then "
+        "change the key: who had it keeps it");
+}
+
 void doctor_path(struct findings *r, const char *path, bool reached)
 {
     char text[512], owner[256];
@@ -119,6 +132,7 @@ void doctor_path(struct findings *r, const char *path, bool reached)
         say_folder(r, path, reached);
         return;
     }
+    say_key(r, &st);
     owner_text(&st, owner, sizeof(owner));
     snprintf(text, sizeof(text), "%s, %s", path, owner);
     if (S_ISSOCK(st.st_mode))

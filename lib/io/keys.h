@@ -5,6 +5,8 @@
 
 #include "core/conf/conf.h"
 
+#include <sys/types.h>
+
 #define KEY_TEXT 40 /* characters of a key in Z85 */
 
 struct key_pair {
@@ -21,9 +23,10 @@ struct keys {
 
 /* Loads the files. ERR_MALFORMED: one of them is no good; *bad is its number
  * and e->text says what it is and what is expected. ERR_NO_BLOCKS: no memory;
- * ERR_VERSION: libzmq has no CURVE; *bad is NONE then. */
+ * ERR_VERSION: libzmq has no CURVE; *bad is NONE then. A file that the group
+ * `engines` may read is no good: who has the key is a daemon. */
 MUST_CHECK enum err keys_load(struct keys **out, const struct conf_list *files,
-    uint32_t *bad, struct conf_error *e);
+    gid_t engines, uint32_t *bad, struct conf_error *e);
 /* Wipes and frees. Accepts NULL. */
 void keys_free(struct keys **k);
 

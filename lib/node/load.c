@@ -6,8 +6,10 @@
 #include "base/check.h"
 #include "io/yaml.h"
 
+#include <grp.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* True if the command line sets the key, or what it is in. */
@@ -56,6 +58,19 @@ enum err load_conf(const struct conf_source *from, uint8_t role, struct conf *c,
     return r;
 }
 
+/* Returns the group that may connect to the socket: systemd's, or that of a run
+ * before, if it is there. */
+static gid_t engines_group(const struct conf *c)
+{
+    const struct group *g;
+    struct stat s;
+
+    if (stat(c->socket_path, &s) == 0)
+        return s.st_gid;
+    g = c->socket_group[0] ? getgrnam(c->socket_group) : NULL;
+    return g ? g->gr_gid : getegid();
+}
+
 enum err load_keys(const struct conf_source *from, const struct conf *c,
     struct keys **out, struct conf_error *e)
 {
@@ -63,7 +78,9 @@ enum err load_keys(const struct conf_source *from, const struct conf *c,
     enum err r;
 
     *out = NULL;
-    r = conf_secure(c) ? keys_load(out, &c->control_keys, &bad, e) : OK;
+    r = conf_secure(c)
+            ? keys_load(out, &c->control_keys, engines_group(c), &bad, e)
+            : OK;
     CHECK(!*out || (*out)->count == c->control_keys.count, "%u keys",
         *out ? (*out)->count : 0);
     if (r == ERR_MALFORMED)

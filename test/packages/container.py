@@ -131,7 +131,7 @@ class Container:
         self.podman(*BUILD, "-v", kept, "-t", "engine", "-f",
                     self._file(ENGINE.format(self.base)), self.debs)
         self.podman("run", "--rm", "--network", "none", "--pid", "host",
-                    "--cap-drop", "all", "--group-add", "990",
+                    "--cap-drop", "all", "--group-add", "991",
                     *self._sockets(), "-v", f"{HERE}/engines.py:/engines.py:ro",
                     "engine", "python3", "/engines.py", "room", "7")
 

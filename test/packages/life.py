@@ -84,14 +84,14 @@ class Life:
         self.install_from("/root/debs")
         check(r.run("id", "-gn", "mmx").strip() == "mmx", "the user's group")
         check(r.run("stat", "-c", "%a %U:%G", "/etc/mmx/fleet.key").strip()
-              in ("600 root:root", "640 root:mmx"), "rights of the key: " +
+              == "600 root:root", "rights of the key: " +
               r.run("stat", "-c", "%a %U:%G", "/etc/mmx/fleet.key"))
         for unit in UNITS:
             check(self.active(unit) == "inactive", f"{unit} runs unasked")
 
     def start_by_the_units(self):
         r = self.root
-        r.run("useradd", "-m", "-G", "mmx", "engine")
+        r.run("useradd", "-m", "-G", "mmx-engine", "engine")
         for d in DAEMONS:
             r.run("sed", "-i", f"s/drain: .*/drain: {DRAIN_S}s/",
                   f"/etc/mmx/{d}.yaml")

@@ -39,7 +39,7 @@ static void path_of(const char *file, char *out, size_t size)
 }
 
 /* Says why the open file is not to be trusted; NULL: it is. */
-static const char *judge(const struct stat *s)
+static const char *judge(const struct stat *s, gid_t engines)
 {
     if (!S_ISREG(s->st_mode))
         return "is not a regular file";
@@ -49,6 +49,9 @@ static const char *judge(const struct stat *s)
         return "is open to all users; expected mode 0640 or 0600";
     if (s->st_mode & (S_IWGRP | S_IXGRP))
         return "may be written by its group; expected mode 0640 or 0600";
+    if ((s->st_mode & S_IRGRP) && s->st_gid == engines)
+        return "may be read by the group of socket.path, which engines join; "
+               "expected mode 0600";
     if (s->st_size == 0)
         return "is empty; `mmxctl keygen FILE` writes a key";
     return NULL;
@@ -86,7 +89,7 @@ static const char *read_pair(int fd, struct key_pair *k)
     return why;
 }
 
-static const char *load_one(const char *path, struct key_pair *k)
+static const char *load_one(const char *path, gid_t engines, struct key_pair *k)
 {
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     const char *why;
@@ -98,7 +101,7 @@ static const char *load_one(const char *path, struct key_pair *k)
         return "does not exist; `mmxctl keygen FILE` writes a key";
     if (fd < 0)
         return strerror(errno);
-    why = fstat(fd, &s) == 0 ? judge(&s) : strerror(errno);
+    why = fstat(fd, &s) == 0 ? judge(&s, engines) : strerror(errno);
     if (!why)
         why = read_pair(fd, k);
     close(fd);
@@ -127,10 +130,10 @@ static struct keys *take_memory(void)
     return k;
 }
 
-static const char *load_next(struct keys *k, const char *path)
+static const char *load_next(struct keys *k, const char *path, gid_t engines)
 {
     struct key_pair *pair = &k->pairs[k->count];
-    const char *why = load_one(path, pair);
+    const char *why = load_one(path, engines, pair);
 
     if (why)
         return why;
@@ -141,7 +144,7 @@ static const char *load_next(struct keys *k, const char *path)
 }
 
 enum err keys_load(struct keys **out, const struct conf_list *files,
-    uint32_t *bad, struct conf_error *e)
+    gid_t engines, uint32_t *bad, struct conf_error *e)
 {
     struct keys *k = take_memory();
     char path[4096 + 128];
@@ -161,7 +164,7 @@ enum err keys_load(struct keys **out, const struct conf_list *files,
         const char *why;
 
         path_of(files->items[i], path, sizeof(path));
-        why = load_next(k, path);
+        why = load_next(k, path, engines);
         if (!why)
             continue;
         *bad = i;
