@@ -1,0 +1,276 @@
+/* data_flood_test.c - what strangers in numbers cost a port for rows, and a
+ * peer that proves its key beside them. Both ways, proved and encrypted. */
+#include "io/data/tcp.h"
+#include "test/relay.h"
+#include "test/side.h"
+#include "test/t.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* A sanitizer, which clang does not name here, keeps memory that was freed. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||           \
+    defined(__clang__)
+#define SANITIZED true
+#else
+#define SANITIZED false
+#endif
+
+static const struct data_ops *by(bool encrypt)
+{
+    return encrypt ? side_encrypted() : side_proved();
+}
+
+#define SOON_MS 1000
+
+/* Opens a side that soon ends a connection whose proof does not come. */
+static void side_open_soon(struct side *s, const struct data_ops *ops)
+{
+    struct data_conf c = side_conf();
+
+    c.greeting_ms = SOON_MS;
+    side_open_with(s, ops, &c);
+}
+
+/* Returns bytes of this process that are in memory. */
+static size_t resident(void)
+{
+    size_t total = 0, pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+
+    T_TRUE(f && fscanf(f, "%zu %zu", &total, &pages) == 2);
+    fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Skips the case where there cannot be n descriptors. */
+static void many_descriptors(int n)
+{
+    struct rlimit most;
+
+    T_EQ_I64(getrlimit(RLIMIT_NOFILE, &most), 0);
+    most.rlim_cur = most.rlim_max;
+    T_EQ_I64(setrlimit(RLIMIT_NOFILE, &most), 0);
+    if (getdtablesize() < n)
+        t_skip("%d descriptors are too few", getdtablesize());
+}
+
+TEST(half_open_proofs_are_bounded)
+{
+    enum { FLOOD = 5000 };
+
+    many_descriptors(FLOOD + 600);
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct data_conf c = side_conf();
+        struct side a, b;
+        struct tcp_place place;
+        size_t before;
+        uint8_t p[8];
+        int fds[FLOOD];
+
+        c.inbound_max = 512;
+        c.greeting_ms = T_NEVER_MS;
+        side_open(&a, by(encrypt));
+        side_open_with(&b, by(encrypt), &c);
+        T_OK(tcp_place_get(data_tcp.address(b.d), &place));
+        before = resident();
+        for (int i = 0; i < FLOOD; i++) {
+            T_OK(tcp_connect(&place, 0, 0, &fds[i]));
+            (void)!write(fds[i], encrypt ? "\26\3\1" : "tcp3", 3);
+            side_turn(&b, NULL);
+        }
+        side_settle(&b, NULL);
+        T_CHECK(SANITIZED || resident() < before + 32 * MIB,
+            "%zu KiB for %d half-open", (resident() - before) / KIB, FLOOD);
+        side_fill(p, sizeof(p), 1);
+        T_OK(a.ops->connect(a.d, 0, b.ops->address(b.d)));
+        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        side_until(&a, &b, &b.arrived_count, 1);
+        T_TRUE(data_tcp.counts(b.d)->strangers >= FLOOD - 512);
+        for (int i = 0; i < FLOOD; i++)
+            close(fds[i]);
+        side_close(&a);
+        side_close(&b);
+    }
+}
+
+/* Strangers connect, more than there are places, and say a little. */
+static void flood(struct side *b, const struct tcp_place *to, bool encrypt)
+{
+    enum { PLACES = 128 };
+    static int fds[2 * PLACES];
+    static uint32_t at;
+
+    for (int i = 0; i < 3 * PLACES / 2; i++, at++) {
+        int *fd = &fds[at % ARRAY_LEN(fds)];
+
+        if (*fd > 0)
+            close(*fd);
+        T_OK(tcp_connect(to, 0, 0, fd));
+        (void)!write(*fd, encrypt ? "\26\3\1" : "tcp3", 3);
+        side_turn(b, NULL);
+    }
+}
+
+/* All places are taken anew while it waits for each answer. */
+TEST(a_peer_whose_answers_take_long_proves_its_key_in_a_flood)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct data_conf c = side_conf();
+        uint64_t limit = t_end_ns(T_WAIT_MS);
+        struct side a, b;
+        struct relay r;
+        uint8_t p[8];
+
+        c.inbound_max = 512;
+        c.greeting_ms = T_NEVER_MS;
+        side_open(&a, by(encrypt));
+        side_open_with(&b, by(encrypt), &c);
+        relay_open(&r, &b);
+        side_fill(p, sizeof(p), 1);
+        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len)));
+        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        while (b.arrived_count == 0) {
+            T_CHECK(a.broken_count == 0 && t_now_ns() < limit,
+                "it was closed after %zu bytes", r.up.sent);
+            relay_turn(&r);
+            side_turn(&a, &b);
+            if (r.up.sent > 0)
+                flood(&b, &r.to, encrypt);
+        }
+        side_close(&a);
+        side_close(&b);
+        relay_close(&r);
+    }
+}
+
+/* Opens n connections that say `len` bytes of p; `keep` has room for n. */
+static void crowd(struct side *b, const struct tcp_place *to, int *keep, int n,
+    const uint8_t *p, size_t len)
+{
+    for (int i = 0; i < n; i++) {
+        T_OK(tcp_connect(to, 0, 0, &keep[i]));
+        (void)!send(keep[i], p, len, MSG_NOSIGNAL);
+        side_turn(b, NULL);
+    }
+}
+
+static void crowd_ends(const int *fds, int n)
+{
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+/* A peer's host is slow to say its first bytes after it has connected. */
+TEST(a_peer_that_speaks_late_proves_its_key_beside_silent_ones)
+{
+    enum { SILENT = 900 };
+
+    many_descriptors(8 * 1024 + 1);
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct data_conf c = side_conf();
+        struct side a, b;
+        struct relay r;
+        uint8_t p[8];
+        int fds[SILENT];
+
+        c.inbound_max = 512;
+        c.greeting_ms = T_NEVER_MS;
+        side_open(&a, by(encrypt));
+        side_open_with(&b, by(encrypt), &c);
+        relay_open(&r, &b);
+        side_fill(p, sizeof(p), 1);
+        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len)));
+        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        while (r.up.from < 0)
+            relay_accept(&r);
+        side_settle(&b, NULL);
+        crowd(&b, &r.to, fds, SILENT, p, 0);
+        relay_until(&r, &a, &b, &b.arrived_count, 1);
+        T_EQ_U64(b.arrived_count, 1);
+        crowd_ends(fds, SILENT);
+        side_close(&a);
+        side_close(&b);
+        relay_close(&r);
+    }
+}
+
+/* A listener on the way says the first bytes of a peer again, many times: its
+ * connections take each other's places, and not that of the peer. */
+TEST(a_name_that_was_heard_spares_no_crowd)
+{
+    enum { NAMED = 140, SILENT = 900 };
+
+    many_descriptors(8 * 1024 + 1);
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct data_conf c = side_conf();
+        struct side a, b;
+        struct relay r;
+        uint8_t p[8];
+        int fds[NAMED + SILENT];
+
+        c.inbound_max = 512;
+        c.greeting_ms = T_NEVER_MS;
+        side_open(&a, by(encrypt));
+        side_open_with(&b, by(encrypt), &c);
+        relay_open(&r, &b);
+        side_fill(p, sizeof(p), 1);
+        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len)));
+        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        while (r.up.sent == 0 || r.up.sent < r.up.len) {
+            side_turn(&a, NULL);
+            relay_turn(&r);
+        }
+        crowd(&b, &r.to, fds, NAMED, r.up.heard, r.up.len);
+        relay_end(&r);
+        side_until(&a, &b, &a.broken_count, 1);
+        a.broken_count = 0;
+        a.ops->disconnect(a.d, 0);
+        T_OK(a.ops->connect(a.d, 0, span_of(r.address, r.address_len)));
+        T_OK(side_post(&a, 0, 1, p, sizeof(p)));
+        while (r.up.from < 0)
+            relay_accept(&r);
+        side_settle(&b, NULL);
+        crowd(&b, &r.to, fds + NAMED, SILENT, p, 0);
+        relay_until(&r, &a, &b, &b.arrived_count, 1);
+        T_EQ_U64(b.arrived_count, 1);
+        crowd_ends(fds, NAMED + SILENT);
+        side_close(&a);
+        side_close(&b);
+        relay_close(&r);
+    }
+}
+
+/* A byte now and then does not keep a proof alive beyond its time. */
+TEST(a_slow_proof_ends)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        struct side b;
+        struct tcp_place place;
+        uint64_t begun = t_now_ns();
+        bool over = false;
+        int fd;
+
+        side_open_soon(&b, by(encrypt));
+        T_OK(tcp_place_get(data_tcp.address(b.d), &place));
+        T_OK(tcp_connect(&place, 0, 0, &fd));
+        for (int i = 0; !over && i < 4000; i++) {
+            struct pollfd p = {.fd = fd, .events = POLLIN};
+            const char *slow = encrypt ? "\26\3\1\2\0\1\0\1\374\3\3" : "tcp3";
+            size_t n = strlen(slow);
+
+            (void)!send(fd, i < (int)n ? slow + i : "", 1, MSG_NOSIGNAL);
+            side_turn(&b, NULL);
+            over = poll(&p, 1, 25) == 1;
+        }
+        T_TRUE(over && t_now_ns() - begun >= SOON_MS * NS_PER_MS);
+        T_EQ_U64(data_tcp.counts(b.d)->strangers, 1);
+        close(fd);
+        side_close(&b);
+    }
+}
