@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PORT = 9464, CONNECTIONS = 16, TIMEOUT_S = 10 };
 enum { CANNOT_START = 1 };
@@ -175,13 +176,35 @@ static bool listen_at(const char *text, struct sockaddr_storage *at)
     return inet_pton(AF_INET6, host + 1, &six->sin6_addr) == 1;
 }
 
+/* Returns a socket that listens at the address; -1: errno. Not left to
+ * libmicrohttpd, which may have changed errno when it returns. */
+static int socket_at(const struct sockaddr_storage *at)
+{
+    int fd = socket(at->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1, e;
+
+    if (fd < 0)
+        return -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (at->ss_family == AF_INET6)
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
+    if (bind(fd, (const struct sockaddr *)at,
+            at->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                      : sizeof(struct sockaddr_in)) == 0 &&
+        listen(fd, CONNECTIONS) == 0)
+        return fd;
+    e = errno;
+    close(fd);
+    errno = e;
+    return -1;
+}
+
 /* Serves until SIGTERM or SIGINT. */
 static int serve(struct served *s)
 {
     unsigned flags = MHD_USE_AUTO_INTERNAL_THREAD;
     struct MHD_Daemon *d;
     sigset_t ends;
-    int signal;
+    int signal, fd;
 
     if (!listen_at(s->listen, &s->at)) {
         fprintf(stderr,
@@ -196,13 +219,20 @@ static int serve(struct served *s)
     sigprocmask(SIG_BLOCK, &ends, NULL);
     if (s->at.ss_family == AF_INET6)
         flags |= MHD_USE_IPv6;
-    d = MHD_start_daemon(flags, 0, NULL, NULL, on_request, s,
-        MHD_OPTION_SOCK_ADDR, &s->at, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)TIMEOUT_S, MHD_OPTION_END);
-    if (!d) {
+    fd = socket_at(&s->at);
+    if (fd < 0) {
         fprintf(stderr, "mmx-exporter: --listen %s: %s\n", s->listen,
             strerror(errno));
+        return CANNOT_START;
+    }
+    d = MHD_start_daemon(flags, 0, NULL, NULL, on_request, s,
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+        (unsigned)CONNECTIONS / 2, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)TIMEOUT_S, MHD_OPTION_END);
+    if (!d) {
+        fputs("mmx-exporter: libmicrohttpd does not start\n", stderr);
+        close(fd);
         return CANNOT_START;
     }
     fprintf(stderr, "mmx-exporter: http://%s/metrics\n", s->listen);

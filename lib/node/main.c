@@ -46,7 +46,8 @@ static void usage(FILE *to, uint8_t role)
         "usage: mmx-%s [options]\n"
         "  --config FILE      configuration (default /etc/mmx/mmx-%s.yaml)\n"
         "  --set KEY=VALUE    override one key of it; may be repeated\n"
-        "  --check-config     check the configuration and exit\n"
+        "  --check-config     check the configuration and exit; FILE may "
+        "follow\n"
         "  --print-config     print the effective configuration and exit;\n"
         "                     with --comments as given, and every key's "
         "meaning\n"
@@ -102,6 +103,8 @@ static int parse(uint8_t role, int argc, char **argv, struct options *o)
             return EXIT_USAGE;
         }
     }
+    if (o->check && optind == argc - 1)
+        o->from.file = argv[optind++];
     if (optind == argc)
         return -1;
     fprintf(stderr, "unexpected argument `%s`\n", argv[optind]);

@@ -121,9 +121,9 @@ class Config(Case):
         from pair import ROOT
         for role in ("encoded", "langd"):
             got = subprocess.run(
-                [os.path.join(BUILD, f"mmx-{role}"), "--config",
+                [os.path.join(BUILD, f"mmx-{role}"), "--check-config",
                  os.path.join(ROOT, "conf", f"mmx-{role}.yaml"),
-                 "--check-config", *self.keys()], capture_output=True, text=True)
+                 *self.keys()], capture_output=True, text=True)
             self.assertEqual(got.returncode, 0, got.stderr)
 
 

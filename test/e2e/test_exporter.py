@@ -269,6 +269,19 @@ class Exporter(Scraped):
                              f"{port}: Address already in use\n")
             self.assertEqual(self.process.wait(LIMIT), 1)
 
+    def test_half_requests_of_one_address_leave_places(self):
+        port = urllib.parse.urlsplit(self.start()).port
+        for _ in range(16):
+            s = socket.create_connection(("127.0.0.1", port), LIMIT,
+                                         source_address=("127.0.0.2", 0))
+            self.addCleanup(s.close)
+            s.sendall(b"GET /metrics HTTP/1.1\r\n")
+        # Well before the 10 s after which a silent connection ends.
+        c = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        self.addCleanup(c.close)
+        c.request("GET", "/metrics")
+        self.assertEqual(c.getresponse().status, 200)
+
     def asked(self, url, host, method="GET"):
         """Status, text and length of an answer for a name."""
         at = urllib.parse.urlsplit(url)

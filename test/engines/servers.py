@@ -124,11 +124,14 @@ class Table:
                 raise SystemExit(
                     f"engines: {engine} has no part {part!r}; its parts are "
                     f"{', '.join(known)}")
-        for part in parts or known:
-            print(f"--- {part}", flush=True)
-            await known[part](self)
+        try:
+            for part in parts or known:
+                print(f"--- {part}", flush=True)
+                await known[part](self)
+                end_all()
+        finally:  # also what a part that failed has started
             end_all()
-        wrong = self.world.close()
+            wrong = self.world.close()
         self.line(not wrong, "the daemons end well", wrong or "")
         print(f"{self.passed} passed, {self.bad} failed")
         return 1 if self.bad else 0
