@@ -68,7 +68,7 @@ static void blame(
 {
     char text[APART_TEXT];
 
-    CHECK(is != TAKES, "encoder %s takes rooms, and is blamed", p->label);
+    CHECK(is != TAKES, "an encoder takes rooms, and is blamed");
     if (is == APART && peer_apart(&l->b.peers, p, text))
         health_say(h, false, "%s", text);
     else if (is == DRAINS)
