@@ -67,8 +67,10 @@ static gid_t engines_group(const struct conf *c)
 
     if (stat(c->socket_path, &s) == 0)
         return s.st_gid;
-    g = c->socket_group[0] ? getgrnam(c->socket_group) : NULL;
-    return g ? g->gr_gid : getegid();
+    if (!c->socket_group[0])
+        return getegid();
+    g = getgrnam(c->socket_group);
+    return g ? g->gr_gid : (gid_t)-1; /* none: the start says so */
 }
 
 enum err load_keys(const struct conf_source *from, const struct conf *c,

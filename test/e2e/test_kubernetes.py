@@ -1,6 +1,7 @@
 """conf/kubernetes.yaml: valid, and its containers' command lines, configuration
 and probes work as they are, but for paths, ports and the size of the pools."""
 
+import grp
 import json
 import os
 import subprocess
@@ -11,6 +12,11 @@ from pair import BUILD, ROOT, Case, eventually, free_port
 MANIFEST = os.path.join(ROOT, "conf/kubernetes.yaml")
 READ = ("import json, sys, yaml; "
         "json.dump(list(yaml.safe_load_all(open(sys.argv[1]))), sys.stdout)")
+
+
+# Only root can give the sockets a group that may not read the key.
+ROOT_USER = os.geteuid() == 0
+SOCKET_GROUP = "nogroup" if ROOT_USER else grp.getgrgid(os.getgid()).gr_name
 
 
 class Kubernetes(Case):
@@ -61,7 +67,8 @@ class Kubernetes(Case):
             for name, text in data.items():
                 with open(os.path.join(at, "..data", name), "w") as f:
                     f.write(text)
-                os.chmod(os.path.join(at, "..data", name), 0o440)
+                os.chmod(os.path.join(at, "..data", name),
+                         0o440 if ROOT_USER else 0o400)
                 os.symlink(os.path.join("..data", name),
                            os.path.join(at, name))
         return d.name
@@ -72,7 +79,7 @@ class Kubernetes(Case):
                 .replace("$(ADDRESS):7601", f"127.0.0.1:{self.port}")
                 .replace("/run/mmx", at) for w in words] + [
             "--set", f"socket.path={at}/{role}.sock",
-            "--set", "pools[0].blocks=64", "--set", "transfer.devices=lo"]
+            "--set", f"socket.group={SOCKET_GROUP}", "--set", "pools[0].blocks=64", "--set", "transfer.devices=lo"]
 
     def probe(self, container, kind, at, role):
         """The exit status of a probe."""
