@@ -58,17 +58,16 @@ enum err load_conf(const struct conf_source *from, uint8_t role, struct conf *c,
     return r;
 }
 
-/* Returns the group that may connect to the socket: systemd's, or that of a run
- * before, if it is there. */
+/* Returns the group that may connect to the socket: the one that the key names,
+ * whatever socket a run before has left; else that of systemd's socket, which
+ * is there before us, or our own. */
 static gid_t engines_group(const struct conf *c)
 {
     const struct group *g;
     struct stat s;
 
-    if (stat(c->socket_path, &s) == 0)
-        return s.st_gid;
     if (!c->socket_group[0])
-        return getegid();
+        return stat(c->socket_path, &s) == 0 ? s.st_gid : getegid();
     g = getgrnam(c->socket_group);
     return g ? g->gr_gid : (gid_t)-1; /* none: the start says so */
 }
