@@ -286,6 +286,27 @@ static void rows_outlive(void)
     world_finish(LIMIT);
 }
 
+/* Clients leave between encode and decode: their rooms hold up others for
+ * timeouts.unclaimed, not for timeouts.bootstrap, and say why they ended. */
+static void unclaimed(void)
+{
+    quiet_world(1, 1);
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 16, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 16, 16, 4);
+    start_all();
+    for (uint64_t r = 1; r <= 8; r++)
+        announce(e0, r, 32, 10 * r)->expected = ERR_GONE;
+    for (uint64_t r = 9; r <= 12; r++) {
+        announce(e0, r, 64, 100);
+        request(l0, e0, r, 100);
+    }
+    while (W.succeeded < 4 && W.now_ns < 10000 * MS)
+        (void)run_until(W.now_ns + 20 * MS);
+    HOLDS(W.succeeded == 4 && W.failed > 0, "who left holds up none",
+        "%u rooms succeeded, %u failed", W.succeeded, W.failed);
+    world_finish(LIMIT);
+}
+
 /* C14: a stream's exposed rows stay while an older room wants the pool. */
 static void exposed_stays(void)
 {
@@ -391,6 +412,7 @@ const struct scenario scenarios[] = {
     {"restarted", restarted},
     {"early-fail", early_fail},
     {"rows-outlive", rows_outlive},
+    {"unclaimed", unclaimed},
     {"exposed-stays", exposed_stays},
     {"same-host", same_host},
     {"langd-killed", langd_killed},

@@ -79,6 +79,7 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
         e->pools[i].meta = &e->b.metas[i];
         list_init(&e->pools[i].held);
         list_init(&e->pools[i].kept);
+        list_init(&e->pools[i].unclaimed);
         e->pools[i].head_since_ns = e->pools[i].revoke_ns = TIME_NEVER;
     }
     note_users(e);
@@ -141,9 +142,11 @@ static void expire(struct encoded *e)
         heap_remove(&e->dst_timers, n);
         edst_touch(e, CONTAINER_OF(n, struct edst, timer));
     }
-    for (uint32_t i = 0; i < e->b.pools_count; i++)
+    for (uint32_t i = 0; i < e->b.pools_count; i++) {
+        epool_yield(e, &e->pools[i]);
         if (e->pools[i].revoke_ns <= e->b.now_ns)
             epool_revoke(e, &e->pools[i]);
+    }
 }
 
 /* Settles what was touched, destinations first: rooms end by them. */
@@ -222,7 +225,8 @@ static uint64_t deadline(const void *brain)
 
     at = min_u64(at, e->acked_ns);
     for (uint32_t i = 0; i < e->b.pools_count; i++)
-        at = min_u64(at, e->pools[i].revoke_ns);
+        at = min_u64(at,
+            min_u64(e->pools[i].revoke_ns, queue_yield_ns(e, &e->pools[i])));
     return at;
 }
 

@@ -55,6 +55,7 @@ struct item {
      * and gets blocks only with all grants. */
     bool keyed, ahead, victim;
     uint32_t uid, refs, leaving; /* rooms that refer to it; that let go soon */
+    uint32_t unclaimed;          /* rooms on the pool's list of that name */
     uint32_t conn;               /* whose open batch it may be in */
     uint32_t fences; /* destinations whose langd may be copying its rows */
     struct key key;
@@ -97,6 +98,8 @@ struct eroom {
     struct item *item;   /* &encoded.nothing: none, before LIVE and in GONE */
     struct list in_item; /* of the item's rooms */
     struct list in_kept; /* of the pool; linked: KEPT */
+    struct list in_unclaimed; /* of the pool */
+    uint64_t unclaimed_ns;    /* since when it is there */
     struct list dsts;
     uint64_t bootstrap_ns, kept_ns; /* deadlines; TIME_NEVER: not running */
     struct heap_node timer;
@@ -183,8 +186,10 @@ struct epool {
     struct list held;       /* items that have blocks, oldest first */
     struct list kept;       /* KEPT rooms, longest not asked for first */
     uint32_t block_rows;
-    uint32_t coming; /* blocks of items all of whose rooms are leaving */
-    uint32_t copied; /* blocks of items with fences */
+    struct list unclaimed; /* complete rooms that no langd asks for, by age */
+    uint32_t coming;       /* blocks of items all of whose rooms are leaving */
+    uint32_t lacking;      /* as many must come for the head of the queue */
+    uint32_t copied;       /* blocks of items with fences */
 };
 
 struct encoded {
@@ -431,6 +436,11 @@ void queue_place(struct encoded *e, struct item *it);
 /* Gives blocks to the items at the head of the queue while they fit, and lets
  * go of kept rooms for one that does not. */
 void epool_serve(struct encoded *e, struct epool *p);
+/* Puts the room on the list of those whose rows are all there, while no langd
+ * asks for it and none has had them, or takes it off. */
+void queue_unclaimed(struct encoded *e, struct eroom *m);
+/* Returns when the first of them shall give way; TIME_NEVER: no item waits. */
+uint64_t queue_yield_ns(const struct encoded *e, const struct epool *p);
 /* True if rows can be sent to one of the item's rooms until it has all of
  * them: every destination of that room has granted all it needs, for good.
  * unsaid: grants count that do not say whether they are firm. */
@@ -453,6 +463,9 @@ void queue_forgets(struct encoded *e, uint64_t room, const struct item *it);
 /* Ends an item when the full head of the queue has waited for its blocks for
  * timeouts.revoke_after and not enough of them come back without that. */
 void epool_revoke(struct encoded *e, struct epool *p);
+/* Ends rooms that no langd asked for within timeouts.unclaimed, oldest first,
+ * until the head of the queue has its blocks. */
+void epool_yield(struct encoded *e, struct epool *p);
 
 /* encode/dst.c */
 

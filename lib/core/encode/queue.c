@@ -318,6 +318,7 @@ void queue_refer(
  * copying, do not count: when they come back is not known. */
 static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
 {
+    p->lacking = blocks;
     LIST_FOREACH_SAFE (n, &p->kept) {
         struct eroom *m = LIST_ENTRY(n, struct eroom, in_kept);
 
@@ -370,6 +371,33 @@ void epool_serve(struct encoded *e, struct epool *p)
         queue_leave(e, head, ITEM_HELD);
     }
     p->head_since_ns = p->revoke_ns = TIME_NEVER;
+    p->lacking = 0;
+}
+
+/* rows that no langd asks for */
+
+void queue_unclaimed(struct encoded *e, struct eroom *m)
+{
+    struct item *it = m->item;
+    bool so = m->life == EROOM_LIVE && item_done(it) && it->src.blocks > 0 &&
+              m->served == 0 && list_empty(&m->dsts);
+
+    if (so == list_linked(&m->in_unclaimed))
+        return;
+    list_remove(&m->in_unclaimed);
+    if (so)
+        list_push_tail(&e->pools[it->pool].unclaimed, &m->in_unclaimed);
+    m->unclaimed_ns = e->b.now_ns;
+    it->unclaimed += so - (uint32_t)!so;
+}
+
+uint64_t queue_yield_ns(const struct encoded *e, const struct epool *p)
+{
+    if (p->coming >= p->lacking || list_empty(&p->unclaimed))
+        return TIME_NEVER;
+    return LIST_ENTRY(p->unclaimed.next, struct eroom, in_unclaimed)
+               ->unclaimed_ns +
+           e->b.c.conf->timeout_unclaimed;
 }
 
 /* victims */

@@ -1,5 +1,5 @@
-/* revoke.c - ends an item so that a full one gets its source blocks
- * (RULES 5.12, 5.13, 5.15). Owned by the loop's thread.
+/* revoke.c - ends an item so that another one gets its source blocks
+ * (RULES 5.12, 5.13, 5.15, 5.21). Owned by the loop's thread.
  *
  * When the full item at the head of a pool's queue does not fit for
  * timeouts.revoke_after, the youngest item that has its rows, or whose encoder
@@ -138,4 +138,28 @@ void epool_revoke(struct encoded *e, struct epool *p)
     }
     if (victim && coming < queue_blocks(p, head))
         end_item(e, victim);
+}
+
+void epool_yield(struct encoded *e, struct epool *p)
+{
+    while (queue_yield_ns(e, p) <= e->b.now_ns) {
+        struct eroom *m =
+            LIST_ENTRY(p->unclaimed.next, struct eroom, in_unclaimed);
+        struct item *it = m->item;
+
+        list_remove(&m->in_unclaimed);
+        if (m->life != EROOM_LIVE || !list_empty(&m->dsts) ||
+            it->unclaimed + it->leaving < it->refs) {
+            /* Others of its key keep the blocks, or it was just asked for. */
+            m->unclaimed_ns = e->b.now_ns;
+            list_push_tail(&p->unclaimed, &m->in_unclaimed);
+            continue;
+        }
+        it->unclaimed--;
+        m->leaving = true;
+        queue_refer(e, it, 0, 1);
+        e->b.stats[STAT_unclaimed]++;
+        eroom_fail(e, m, ERR_GONE,
+            "no langd asked for its rows, and another room waits for blocks");
+    }
 }

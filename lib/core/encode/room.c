@@ -36,6 +36,7 @@ struct eroom *eroom_new(
     list_init(&m->dsts);
     list_init(&m->in_item);
     list_init(&m->in_kept);
+    list_init(&m->in_unclaimed);
     m->history.who = who >> 32 ? NONE : who; /* until it is announced */
     m->history.opened_ns = e->b.now_ns;
     return m;
@@ -308,6 +309,7 @@ static void settle_life(struct encoded *e, struct eroom *m)
         if (state > m->r.state)
             m->r.state = state;
     }
+    queue_unclaimed(e, m);
 }
 
 void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)

@@ -109,14 +109,17 @@ static void check_room(const struct eroom *m)
 
 static void check_item(const struct item *it)
 {
-    uint32_t refs = 0, leaving = 0;
+    uint32_t refs = 0, leaving = 0, unclaimed = 0;
 
     LIST_FOREACH (n, &it->rooms) {
         const struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
 
         refs += m->item == it;
         leaving += m->leaving;
+        unclaimed += list_linked(&m->in_unclaimed);
     }
+    CHECK(unclaimed == it->unclaimed, "%u rooms are unclaimed, counted %u",
+        unclaimed, it->unclaimed);
     CHECK(refs == it->refs && refs > 0 && leaving == it->leaving,
         "an item has %u rooms, counted %u; %u leave, counted %u", refs,
         it->refs, leaving, it->leaving);
