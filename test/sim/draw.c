@@ -111,6 +111,7 @@ void draw_times(struct conf *c)
         c->limit_cells = CELLS_MAX;
         c->timeout_bootstrap *= CALM_TIMES;
         c->timeout_total *= CALM_TIMES;
+        c->timeout_unclaimed *= CALM_TIMES;
         return;
     }
     c->timeout_bootstrap = between(1000, 8000) * MS;
@@ -121,6 +122,7 @@ void draw_times(struct conf *c)
     c->timeout_keep = between(100, 10000) * MS;
     c->timeout_linger = chance(300) ? 0 : between(100, 3000) * MS;
     c->timeout_revoke_after = chance(300) ? 0 : between(1, 300) * MS;
+    c->timeout_unclaimed = between(100, 3000) * MS;
     c->timeout_retry = between(10, 200) * MS;
     c->timeout_tombstone = between(200, 30000) * MS;
     c->control_lost_after = between(50, 1000) * MS;
