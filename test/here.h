@@ -125,4 +125,34 @@ static inline void ack(struct rig *e, uint32_t link, uint64_t room, uint64_t g)
     T_EQ_U64(brain_said(e, PEER_STATE, -1)->state.state, ROOM_SUCCESS);
 }
 
+/* A langd that says what it grants for good. */
+static inline struct peer_msg asks(
+    struct rig *e, uint64_t room, uint64_t generation)
+{
+    struct peer_msg m = init(e, room, generation, 0);
+
+    m.init.firm = FIRM_NO;
+    return m;
+}
+
+static inline struct peer_msg grants(
+    uint64_t room, uint64_t generation, uint32_t granted, uint8_t firm)
+{
+    struct peer_msg m = resume(room, generation, 0, granted, 0);
+
+    m.resume.firm = firm;
+    return m;
+}
+
+static inline void all_rows(struct rig *e, uint32_t cell, uint32_t rows)
+{
+    T_OK(brain_say(e, 0, commit(cell, 0, rows)));
+    T_OK(brain_say(e, 0, final(cell, rows)));
+}
+
+static inline bool is_granted(struct rig *e, uint32_t cell)
+{
+    return brain_say(e, 0, commit(cell, 0, 0)) == OK;
+}
+
 #endif

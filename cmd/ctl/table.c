@@ -42,7 +42,8 @@ static const char *const details[] = {"opened_ns", "epoch", "software",
     "asked", "required", "attempt", "attempts", "resumes", "served", "failed",
     "released", "init_us", "length_us", "granted_us", "resumed_us",
     "committed_us", "ended", "granted", "kept", "waiting", "rooms_moved",
-    "bytes_moved", "head_wait_max_us", "not_by", "first_us", "bytes"};
+    "bytes_moved", "head_wait_max_us", "stands_ms", "not_by", "first_us",
+    "bytes"};
 
 /* Returns the cell's column, a new one if needed; NULL: there are too many. The
  * search begins behind the last cell, where most rows go on. */

@@ -68,6 +68,9 @@ static const struct metric metrics[] = {
         "Rooms that wait for destination blocks", 1),
     POOL("head_wait_max_us", "mmx_pool_head_wait_max_seconds",
         "Longest time that the first of the queue has waited", 1e-6),
+    POOL("stands_ms", "mmx_pool_stands_seconds",
+        "Time for which rooms have waited for blocks and none has got any",
+        1e-3),
 };
 
 /* Prints a label's value with what the format asks to be escaped. */

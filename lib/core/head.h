@@ -23,6 +23,9 @@ struct show_ops {
     /* Appends columns of pool i, of which `sums` was counted. */
     void (*pool)(const void *brain, uint32_t i, const uint32_t sums[3],
         struct rows_out *s);
+    /* Returns since when a room waits for blocks of pool i and none gets any;
+     * TIME_NEVER: none waits. */
+    uint64_t (*stands_ns)(const void *brain, uint32_t i);
     /* Says of the peers whether they let a room complete. usable: bit i: pool i
      * has its memory, or waits for the engine that brings its layout. */
     void (*health)(const void *brain, uint32_t usable, struct health *h);

@@ -164,6 +164,18 @@ static void show_pool(const struct brain *b, uint32_t i, struct rows_out *s)
     s->number(s, "bytes_moved", sizes->sum);
 }
 
+/* Returns for how long rooms have waited for blocks of pool i and none has got
+ * any; 0: none waits. */
+static uint64_t stands_ns(const struct brain *b, uint32_t i)
+{
+    uint64_t since = b->ops->show->stands_ns(b, i);
+
+    CHECK(since == TIME_NEVER || since <= b->now_ns,
+        "pool %u stands since %llu, it is %llu", i, (unsigned long long)since,
+        (unsigned long long)b->now_ns);
+    return since == TIME_NEVER ? 0 : b->now_ns - since;
+}
+
 /* Counts the places of the rooms, then shows the pools' rows. */
 static void show_pools(
     const struct brain *b, struct show_at *at, struct rows_out *s)
@@ -177,6 +189,7 @@ static void show_pools(
 
         show_pool(b, i, s);
         b->ops->show->pool(b, i, at->sums[i], s);
+        s->number(s, "stands_ms", stands_ns(b, i) / NS_PER_MS);
     }
     at->over = at->at >= end;
 }
@@ -303,7 +316,12 @@ bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
  *
  * A pool whose layout an engine has to bring is no fault, nor is an encoded
  * without a langd: both come by themselves when they are wanted, and an engine
- * that waits for a ready daemon would wait for ever. */
+ * that waits for a ready daemon would wait for ever. Nor is a pool that gives
+ * no blocks, which is named: it may be in use, and a daemon that were taken out
+ * of service for its load would bring that load to the next. */
+
+/* Busy pools give blocks more often than this. */
+#define STANDS_NS (3 * NS_PER_S)
 
 _Static_assert(CONF_POOLS_MAX <= 32, "a bit for each pool");
 
@@ -355,6 +373,12 @@ static uint32_t look_at_pools(const struct brain *b, struct health *h)
         health_say(h, false, "pool %s: %s", bad->conf->name, fault(bad));
     else if (bad)
         health_say(h, true, "not for pool %s: %s", bad->conf->name, fault(bad));
+    for (uint32_t i = 0; i < b->pools_count; i++)
+        if (stands_ns(b, i) >= STANDS_NS)
+            health_say(h, true,
+                "rooms wait for blocks of pool %s and none got any for %llu s",
+                b->metas[i].conf->name,
+                (unsigned long long)(stands_ns(b, i) / NS_PER_S));
     return usable;
 }
 

@@ -3,24 +3,6 @@
  * are 8 rows, the pool has 16, langd `a` is link 0, `b` link 1. */
 #include "test/here.h"
 
-/* A langd that says what it grants for good. */
-static struct peer_msg asks(struct rig *e, uint64_t room, uint64_t generation)
-{
-    struct peer_msg m = init(e, room, generation, 0);
-
-    m.init.firm = FIRM_NO;
-    return m;
-}
-
-static struct peer_msg grants(
-    uint64_t room, uint64_t generation, uint32_t granted, uint8_t firm)
-{
-    struct peer_msg m = resume(room, generation, 0, granted, 0);
-
-    m.resume.firm = firm;
-    return m;
-}
-
 /* It knows that rows wait, and has no blocks for them yet. */
 static void queues(
     struct rig *e, uint32_t link, uint64_t room, uint64_t generation)
@@ -44,20 +26,9 @@ static void full_room(struct rig *e, uint32_t link, uint64_t room,
     brain_hear(e, link, grants(room, generation, rows, FIRM_YES));
 }
 
-static void all_rows(struct rig *e, uint32_t cell, uint32_t rows)
-{
-    T_OK(brain_say(e, 0, commit(cell, 0, rows)));
-    T_OK(brain_say(e, 0, final(cell, rows)));
-}
-
 static void leaves(struct rig *e, uint32_t cell)
 {
     T_OK(brain_say(e, 0, release(cell)));
-}
-
-static bool is_granted(struct rig *e, uint32_t cell)
-{
-    return brain_say(e, 0, commit(cell, 0, 0)) == OK;
 }
 
 TEST(rooms_with_all_their_grants_come_first)
@@ -646,136 +617,4 @@ TEST(an_answer_to_an_older_want_is_none_to_the_newer)
     brain_hear(e, 0, m); /* answers the first */
     brain_pass(e, 5000);
     T_TRUE(brain_said_count(e, PEER_WANT) > 0);
-}
-
-/* rows that no langd asks for */
-
-/* Announces a room of 64 rows, half of the pool, and writes all of them. */
-static void unclaimed(struct rig *e, uint64_t room, uint32_t cell)
-{
-    T_OK(brain_say(e, 0, announce(room, cell, 64, 64)));
-    all_rows(e, cell, 64);
-}
-
-static void hears_unknown_room(
-    struct rig *e, uint64_t room, uint64_t generation)
-{
-    const struct peer_msg *m;
-
-    brain_hear(e, 0, asks(e, room, generation));
-    m = brain_said(e, PEER_FAILED, 0);
-    T_EQ_U64(m->generation, generation);
-    T_EQ_U64(m->failed.reason, ERR_UNKNOWN_ROOM);
-}
-
-TEST(rows_that_no_langd_asks_for_give_way_oldest_first)
-{
-    struct rig *e = encoded("timeouts.unclaimed=5s", NULL);
-
-    unclaimed(e, 1, 0);
-    brain_pass(e, 3000);
-    unclaimed(e, 2, 1);
-    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
-    brain_pass(e, 1900);
-    T_TRUE(!is_granted(e, 2));
-    brain_pass(e, 200);
-    T_TRUE(is_granted(e, 2));
-    T_EQ_U64(brain_reason(e, 0, 0), ERR_GONE);
-    T_EQ_U64(brain_state(e, 0, 1), ROOM_BOOTSTRAPPING);
-    T_EQ_U64(brain_stat(e, "unclaimed"), 1);
-    hears_unknown_room(e, 1, 71);
-    brain_pass(e, 60000); /* nothing waits */
-    T_EQ_U64(brain_state(e, 0, 1), ROOM_BOOTSTRAPPING);
-    T_OK(brain_say(e, 0, announce(4, 3, 8, 8)));
-    brain_pass(e, 1);
-    T_TRUE(is_granted(e, 3));
-    hears_unknown_room(e, 2, 72);
-    T_EQ_U64(brain_stat(e, "unclaimed"), 2);
-}
-
-TEST(as_many_give_way_as_are_needed)
-{
-    struct rig *e = encoded("timeouts.unclaimed=1s", NULL);
-
-    for (uint32_t i = 0; i < 4; i++) {
-        T_OK(brain_say(e, 0, announce(1 + i, i, 32, 32)));
-        all_rows(e, i, 32);
-    }
-    brain_pass(e, 5000);
-    T_OK(brain_say(e, 0, announce(5, 4, 64, 64)));
-    brain_pass(e, 1);
-    T_TRUE(is_granted(e, 4));
-    T_EQ_U64(brain_stat(e, "unclaimed"), 2);
-    T_EQ_U64(brain_state(e, 0, 2), ROOM_BOOTSTRAPPING);
-}
-
-TEST(rows_that_are_asked_for_or_being_written_do_not_give_way)
-{
-    struct rig *e = encoded("timeouts.unclaimed=1s", NULL);
-
-    unclaimed(e, 1, 0);
-    T_OK(brain_say(e, 0, announce(2, 1, 64, 64)));
-    T_OK(brain_say(e, 0, commit(1, 0, 64))); /* not final */
-    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
-    brain_pass(e, 900);
-    brain_hear(e, 0, asks(e, 1, 71));
-    brain_pass(e, 20000);
-    T_EQ_U64(brain_stat(e, "unclaimed"), 0);
-    T_TRUE(!is_granted(e, 2));
-    T_OK(brain_say(e, 0, final(1, 64))); /* its time begins */
-    brain_pass(e, 900);
-    T_TRUE(!is_granted(e, 2));
-    brain_pass(e, 200);
-    T_TRUE(is_granted(e, 2));
-    T_EQ_U64(brain_reason(e, 0, 1), ERR_GONE);
-}
-
-/* Its blocks would not come back. */
-TEST(rows_of_a_key_do_not_give_way_while_one_room_of_it_is_asked_for)
-{
-    struct rig *e = encoded("timeouts.unclaimed=1s", NULL);
-    struct peer_msg m = asks(e, 1, 71);
-
-    for (uint32_t i = 0; i < 2; i++) {
-        struct local_msg a = announce(1 + i, i, 128, 128);
-
-        a.announce.key.b[0] = m.init.key.b[0] = 9;
-        T_OK(brain_say(e, 0, a));
-    }
-    brain_hear(e, 0, m);
-    all_rows(e, 0, 128);
-    T_OK(brain_say(e, 0, announce(3, 2, 64, 64)));
-    brain_pass(e, 20000);
-    T_EQ_U64(brain_stat(e, "unclaimed"), 0);
-    T_EQ_U64(brain_state(e, 0, 1), ROOM_BOOTSTRAPPING);
-    brain_hear(e, 0, grants(1, 71, 128, FIRM_YES));
-    ack(e, 0, 1, 71);
-    brain_pass(e, 1100);
-    T_TRUE(is_granted(e, 2));
-    T_EQ_U64(brain_reason(e, 0, 1), ERR_GONE);
-}
-
-/* An open room that was served stays until its engine releases it. */
-TEST(an_open_room_gives_way_until_it_was_served)
-{
-    struct rig *e = encoded("timeouts.unclaimed=1s", NULL);
-    struct local_msg a = announce(1, 0, 64, 64);
-
-    for (uint32_t i = 0; i < 2; i++) {
-        a.announce.room = 1 + i;
-        a.announce.cell = i;
-        a.announce.tag = 100 + i;
-        a.announce.flags = FLAG_OPEN;
-        a.announce.required_dst = 0;
-        T_OK(brain_say(e, 0, a));
-        all_rows(e, i, 64);
-    }
-    brain_hear(e, 0, asks(e, 1, 71));
-    brain_hear(e, 0, grants(1, 71, 64, FIRM_YES));
-    ack(e, 0, 1, 71);
-    T_OK(brain_say(e, 0, announce(3, 2, 128, 128)));
-    brain_pass(e, 5000);
-    T_EQ_U64(brain_reason(e, 0, 1), ERR_GONE);
-    T_TRUE(brain_state(e, 0, 0) != ROOM_FAILED);
-    T_TRUE(!is_granted(e, 2));
 }

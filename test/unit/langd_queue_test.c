@@ -65,6 +65,29 @@ TEST(the_wait_of_the_head_is_shown)
     T_TRUE(brain_shown(l, "pools", "head_wait_max_us", 0) >= 500000);
 }
 
+TEST(a_pool_that_gives_no_blocks_is_named)
+{
+    struct rig *l = langd_up("pools[0].default_blocks=0", NULL);
+    struct there a = ask_room(l, 1, 0), b = ask_room(l, 2, 1);
+    struct health h;
+
+    wants(l, &a, 0, 128);
+    brain_landed(l, &a.open, 0, 128);
+    brain_pass(l, 10000);
+    wants(l, &b, 0, 8);
+    brain_pass(l, 2900);
+    brain_health(l->is, &h);
+    T_EQ_STR(h.text, "ready");
+    brain_pass(l, 200);
+    brain_health(l->is, &h);
+    T_EQ_STR(h.text, "ready, but rooms wait for blocks of pool main and none "
+                     "got any for 3 s");
+    T_TRUE(h.ready);
+    T_OK(brain_say(l, 0, abort_of(1)));
+    brain_health(l->is, &h);
+    T_EQ_STR(h.text, "ready");
+}
+
 TEST(age_is_that_of_the_request)
 {
     struct rig *l = langd_up("pools[0].default_blocks=0", NULL);

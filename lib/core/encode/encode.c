@@ -81,6 +81,7 @@ static struct brain *init(struct slab *s, const struct brain_conf *c)
         list_init(&e->pools[i].kept);
         list_init(&e->pools[i].unclaimed);
         e->pools[i].head_since_ns = e->pools[i].revoke_ns = TIME_NEVER;
+        e->pools[i].stands_ns = TIME_NEVER;
     }
     note_users(e);
     return &e->b;

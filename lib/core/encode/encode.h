@@ -183,6 +183,7 @@ struct epool {
     uint64_t head_age;      /* of the full head that does not fit */
     uint64_t head_since_ns; /* since when it does not; TIME_NEVER */
     uint64_t revoke_ns;     /* when an item may be ended for it */
+    uint64_t stands_ns;     /* since when no head fits; TIME_NEVER */
     struct list held;       /* items that have blocks, oldest first */
     struct list kept;       /* KEPT rooms, longest not asked for first */
     uint32_t block_rows;

@@ -319,6 +319,7 @@ void queue_refer(
 static void reclaim(struct encoded *e, struct epool *p, uint32_t blocks)
 {
     p->lacking = blocks;
+    p->stands_ns = min_u64(p->stands_ns, e->b.now_ns);
     LIST_FOREACH_SAFE (n, &p->kept) {
         struct eroom *m = LIST_ENTRY(n, struct eroom, in_kept);
 
@@ -369,8 +370,9 @@ void epool_serve(struct encoded *e, struct epool *p)
         }
         overtake(e, p, head);
         queue_leave(e, head, ITEM_HELD);
+        p->stands_ns = TIME_NEVER;
     }
-    p->head_since_ns = p->revoke_ns = TIME_NEVER;
+    p->head_since_ns = p->revoke_ns = p->stands_ns = TIME_NEVER;
     p->lacking = 0;
 }
 
@@ -384,6 +386,8 @@ void queue_unclaimed(struct encoded *e, struct eroom *m)
 
     if (so == list_linked(&m->in_unclaimed))
         return;
+    CHECK(so || it->unclaimed > 0, "room %llu of state %u is not counted",
+        (unsigned long long)m->r.id, m->life);
     list_remove(&m->in_unclaimed);
     if (so)
         list_push_tail(&e->pools[it->pool].unclaimed, &m->in_unclaimed);

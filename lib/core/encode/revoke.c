@@ -147,6 +147,9 @@ void epool_yield(struct encoded *e, struct epool *p)
             LIST_ENTRY(p->unclaimed.next, struct eroom, in_unclaimed);
         struct item *it = m->item;
 
+        CHECK(it->unclaimed > 0 && it->refs > 0,
+            "room %llu is unclaimed, its item counts %u of %u",
+            (unsigned long long)m->r.id, it->unclaimed, it->refs);
         list_remove(&m->in_unclaimed);
         if (m->life != EROOM_LIVE || !list_empty(&m->dsts) ||
             it->unclaimed + it->leaving < it->refs) {

@@ -82,12 +82,18 @@ static void pool(
     s->number(s, "waiting_items", sums[SUM_WAITING]);
 }
 
+static uint64_t stands_ns(const void *brain, uint32_t i)
+{
+    return ((const struct encoded *)brain)->pools[i].stands_ns;
+}
+
 const struct show_ops encoded_shows = {
     .status = status,
     .health = health,
     .room = room,
     .count = count,
     .pool = pool,
+    .stands_ns = stands_ns,
 };
 
 static void check_room(const struct eroom *m)

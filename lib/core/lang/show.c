@@ -179,12 +179,20 @@ static bool more(
     return true;
 }
 
+static uint64_t stands_ns(const void *brain, uint32_t i)
+{
+    const struct lpool *p = &((const struct langd *)brain)->pools[i];
+
+    return p->want.len > 0 ? p->head_since_ns : TIME_NEVER;
+}
+
 const struct show_ops langd_shows = {
     .status = status,
     .health = health,
     .room = room,
     .count = count,
     .pool = pool,
+    .stands_ns = stands_ns,
     .more = more,
 };
 
