@@ -1,0 +1,97 @@
+"""test/engines/run with an engine that is a script: from a clone of its own,
+with a folder that is relative; what a part started ends when a part fails."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from engine import LIMIT
+from pair import BUILD, ROOT
+
+ENGINE = '''
+import asyncio
+import os
+
+import servers
+
+PACKAGE, VERSION, PARTS = "stub", "1", ("serves", "fails")
+
+
+async def part(t, up):
+    e, _ = t.pair("embedding:bf16:8")
+    s = servers.Server(t.folder, "stub",
+                       [os.path.join(t.folder, "venv/bin/stub")], {})
+    print("started", s.process.pid, e.pid, flush=True)
+    s.wait(lambda x: up, limit=0.1)
+
+
+def run(folder, parts):
+    table = servers.Table(folder, "embedding:bf16:8")
+    return asyncio.run(table.play("stub", {
+        "serves": lambda t: part(t, True),
+        "fails": lambda t: part(t, False)}, parts))
+'''
+
+
+class Run(unittest.TestCase):
+    def setUp(self):
+        there = tempfile.TemporaryDirectory(prefix="mmx-e2e-")
+        self.addCleanup(there.cleanup)
+        self.clone = there.name
+        here = os.path.join(self.clone, "test/engines")
+        os.makedirs(os.path.join(here, "stub"))
+        os.symlink(os.path.join(ROOT, "test/e2e"),
+                   os.path.join(self.clone, "test/e2e"))
+        for name in ("run", "install.py", "signatures.py", "servers.py",
+                     "marks.py"):
+            os.symlink(os.path.join(ROOT, "test/engines", name),
+                       os.path.join(here, name))
+        self.write(os.path.join(here, "stub/engine.py"), ENGINE)
+        # As make engines leaves an engine that it has installed.
+        at = os.path.join(self.clone, "build/engines/stub")
+        os.makedirs(os.path.join(at, "venv/bin"))
+        self.write(os.path.join(at, "installed"), "stub==1\n")
+        self.write(os.path.join(at, "venv/bin/stub"),
+                   "#!/bin/sh\nexec sleep 600\n")
+        os.chmod(os.path.join(at, "venv/bin/stub"), 0o755)
+
+    def write(self, path, text):
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+
+    def play(self, part):
+        """Returns the exit status, the processes and the rest of it."""
+        got = subprocess.run(
+            ["test/engines/run", "stub", "--at", "build/engines", part],
+            cwd=self.clone, timeout=LIMIT, capture_output=True, text=True,
+            env={**os.environ, "MMX_BUILD": BUILD, "TMPDIR": self.clone})
+        said = got.stdout + got.stderr
+        pids = [int(word) for line in said.splitlines()
+                if line.startswith("started ") for word in line.split()[1:]]
+        for pid in pids:
+            self.addCleanup(self.end, pid)
+        return got.returncode, pids, said
+
+    def end(self, pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def ended(self, pids):
+        for pid in pids:
+            self.assertFalse(os.path.exists(f"/proc/{pid}"), pid)
+        self.assertEqual([x for x in os.listdir(self.clone)
+                          if x.startswith("mmx-")], [])
+
+    def test_a_folder_may_be_relative(self):
+        code, pids, said = self.play("serves")
+        self.assertEqual((code, len(pids)), (0, 2), said)
+        self.ended(pids)
+
+    def test_what_a_part_started_ends_when_it_fails(self):
+        code, pids, said = self.play("fails")
+        self.assertEqual((code, len(pids)), (1, 2), said)
+        self.assertIn("engines: stub is not up", said)
+        self.ended(pids)
