@@ -558,7 +558,7 @@ class Gone(VllmCase):
             room = items["cat"].room
             return room and room.state is mmx.State.TRANSFERRING
         eventually(comes, "rows come")
-        items["cat"].since -= 1e6  # its patience
+        self.consumer.scheduler.settings.patience = 0
         self.assertFalse(self.consumer.ready(r))
         other.commit(77, 128, 300, final=True)
         self.consumer.admit(r)
@@ -630,6 +630,54 @@ class Gone(VllmCase):
         for r in (unknown, reference, picture):
             self.consumer.finish(r)
         self.d.all_free()
+
+    def test_a_langd_that_hangs_ends_no_more_than_the_deadline(self):
+        """It alone would end the room; a reference has nothing else."""
+        self.start(mmx_deadline_s=0.5)
+        self.connect()
+        r = self.hand_over("r1", ("cat", 300), reference=True)
+        os.kill(self.d.pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, self.d.pid, signal.SIGCONT)
+        began = time.monotonic()
+        eventually(lambda: self.consumer.failed(r), "it is named")
+        self.assertGreater(time.monotonic() - began, 1)
+        self.consumer.finish(r)
+        os.kill(self.d.pid, signal.SIGCONT)
+        self.declined(r.ec_transfer_params["cat"])
+
+    def test_an_encoded_that_hangs_ends_no_producers_request(self):
+        self.start(ranks=1)
+        self.producer.scheduler.settings.patience = 0.3
+        r = self.hand_over("r1", ("cat", 300))
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.consumer.finish(r)
+        os.kill(self.e.pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, self.e.pid, signal.SIGCONT)
+        with self.assertLogs(LOGGER, "WARNING") as said:
+            params = self.producer.serve(Request("r2", ("dog", 300)))
+        self.assertIn("r2: no blocks within 0.3 s", said.output[0])
+        self.assertNotIn("room", params["dog"])
+        os.kill(self.e.pid, signal.SIGCONT)
+
+    def test_a_full_pool_is_not_waited_for_without_end(self):
+        self.start(blocks=4)
+        other = self.world.engine(self.e)
+        other.announce(77, 4 * 128)
+        other.granted(77)
+        self.producer.scheduler.settings.patience = 0.3
+        with self.assertLogs(LOGGER, "WARNING") as said:
+            params = self.producer.serve(Request("r1", ("cat", 300)))
+        self.assertIn("r1: no blocks within 0.3 s", said.output[0])
+        self.assertNotIn("room", params["cat"])
+        self.assertEqual(counts(self.producer)["items_not_announced"], 1)
+        other.release(77)
+        self.producer.scheduler.settings.patience = 60
+        r = self.hand_over("r2", ("dog", 300))
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.check(self.consumer, r)
+        self.consumer.finish(r)
 
     def test_a_reference_waits_for_its_encoder(self):
         self.start()

@@ -17,6 +17,7 @@ from ._vllm_common import (Link, Load, Loaded, Map, MmxECMetadata, Offer,
 from ._vllm_engine import (Counts, Described, context_of, features, log,
                            on_device, rows_of, warn)
 
+GRACE = 1  # seconds beyond a deadline, for the daemon to say it
 ATTEMPTS = 3  # requests for an item before it is encoded here
 PAUSE = 0.1  # seconds before the second attempt, then twice as long
 
@@ -149,8 +150,15 @@ class ConsumerScheduler:
     def _lose_patience(self, identifier: str, item: _Item,
                        feature: Any) -> None:
         """Leaves a room of which no row has come, if the item's picture is at
-        hand: encoding takes less time than a dead encoder's deadline."""
-        if time.monotonic() - item.since < self.settings.patience or \
+        hand: encoding takes less time than a dead encoder's deadline. Gives
+        up what a daemon that hangs has not ended by its deadline."""
+        waited = time.monotonic() - item.since
+        if waited > self.settings.deadline + GRACE and \
+                not self.has(identifier):
+            self._give_up(identifier, item, errors.TimedOut(
+                "mmx-langd does not answer"))
+            return
+        if waited < self.settings.patience or \
                 item.room and item.room.state >= mmx.State.TRANSFERRING or \
                 not self.settings.local_encode or \
                 not self.described.encodable(feature):
@@ -342,10 +350,11 @@ class ConsumerScheduler:
         self.link.step()
         said, self._said = self._said, []
         for identifier, offer, reply, since in said:
+            if time.monotonic() - since > self.settings.deadline:
+                continue
             if not reply.done:
                 self._said.append((identifier, offer, reply, since))
-            elif reply.error and reply.error.advice == "retry" and \
-                    time.monotonic() - since < self.settings.deadline:
+            elif reply.error and reply.error.advice == "retry":
                 self._say_declined(identifier, offer, since)
 
     def allocated(self, request: Any, index: int) -> None:

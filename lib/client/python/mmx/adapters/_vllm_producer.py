@@ -63,21 +63,43 @@ class ProducerScheduler:
                 rooms.pop(identifier)
                 rooms.update(again)
         self.pause.wait(self.link.conn, lambda: self._settled(rooms))
-        return self._settled(rooms)
+        if not self._settled(rooms):
+            if not self._patience(request.request_id):
+                return False
+            self._drop_pending(request.request_id, rooms)
+        return True
+
+    def _drop_pending(self, request: str,
+                      rooms: Dict[str, mmx.Source]) -> None:
+        """Releases rooms that have no blocks yet: the pool is full, or its
+        daemon hangs."""
+        warn("blocks", "%s: no blocks within %g s: items run unsaved", request,
+             self._limit)
+        for identifier, source in list(rooms.items()):
+            if not self._is_settled(source):
+                source.release(force=True)
+                self._secrets.pop(source.room, None)
+                del rooms[identifier]
 
     def _settled(self, rooms: Dict[str, mmx.Source]) -> bool:
-        return all(s.have or s.may_write >= 0 or s.state is mmx.State.FAILED
-                   for s in rooms.values())
+        return all(map(self._is_settled, rooms.values()))
+
+    def _is_settled(self, source: mmx.Source) -> bool:
+        return source.have or source.may_write >= 0 or \
+            source.state is mmx.State.FAILED
+
+    @property
+    def _limit(self) -> float:
+        return min(self.settings.deadline, self.settings.patience)
 
     def _patience(self, request: str) -> bool:
-        """True once a request without a daemon has waited long enough: it
-        runs unsaved. At once if the daemon's pool does not fit."""
+        """True once a request has waited long enough, for a daemon or for
+        blocks: it runs unsaved. At once if the daemon's pool does not fit."""
         if self.link.misfit:
             return True
         now = time.monotonic()
         since = self._since.setdefault(request, now)
-        return now - since > min(self.settings.deadline,
-                                 self.settings.patience)
+        return now - since > self._limit
 
     def _announce(self, request: Any, skip: Set[str],
                   only: Optional[str] = None) -> Dict[str, mmx.Source]:
