@@ -301,6 +301,18 @@ class Router(VllmCase):
         self.assertNotIn("offers_malformed", counts(self.consumer))
         self.consumer.finish(r)
 
+    def test_no_reference_goes_beside_a_picture(self):
+        """vLLM refuses a request that mixes the two as the client's fault."""
+        self.start(blocks=4, ranks=1)
+        r = self.hand_over("r1", ("cat", 128), ("long", 1000))
+        said = r.ec_transfer_params
+        self.assertNotIn("room", said["long"])
+        self.assertEqual({str(x["metadata"]) for x in said.values()}, {"{}"})
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.check(self.consumer, r)
+        self.consumer.finish(r)
+
     def test_a_host_of_another_engine_hears_of_the_grid(self):
         self.start(ranks=1)
         r = self.hand_over("r1", ("cat", 300))

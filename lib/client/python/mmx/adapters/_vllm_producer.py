@@ -174,12 +174,15 @@ class ProducerScheduler:
                     room=str(source.room), rows=source.total,
                     key=self.settings.key(identifier).hex(),
                     secret=self._secrets[source.room].hex())
+        lost = sum("room" not in said for said in params.values())
         for said in params.values():
             said.setdefault("metadata", {})
-            if "room" not in said:
-                # A router must not send a reference in the picture's place.
+            if lost:
+                # A router must not send a reference in the picture's place,
+                # and vLLM refuses a request that has both.
                 said["metadata"] = {}
-                self.counts.add("items_not_announced")
+        if lost:
+            self.counts.add("items_not_announced", lost)
         return params or None
 
     def pending(self) -> bool:
