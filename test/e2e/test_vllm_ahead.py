@@ -177,6 +177,41 @@ class Ahead(VllmCase):
         self.say({"request": "y"})
         self.all_free()
 
+    def test_one_picture_in_several_requests_at_once(self):
+        """A room each, for the same rows: one is asked for, whichever of the
+        requests vLLM comes to first."""
+        rs = [self.hand_over(f"r{n}", ("cat", 300)) for n in range(4)]
+        before = self.opened()
+        for r in rs:
+            self.say({"request": r.request_id,
+                      "offers": r.ec_transfer_params})
+        self.quiet()
+        self.assertEqual(len(self.ahead._rooms), 1)
+        for r in reversed(rs):
+            self.consumer.admit(r)
+            self.consumer.step(r)
+        self.assertEqual(self.opened() - before, 1)
+        self.assertEqual(self.consumer.encoded, [])
+        for r in rs:
+            self.consumer.finish(r)
+        self.all_free()
+
+    def test_rows_of_another_count_are_not_taken(self):
+        """What was asked ahead is a client's word."""
+        r = self.hand_over("r", ("cat", 300))
+        liar = self.hand_over("liar", ("dog", 200))
+        self.say({"request": "y", "offers": {
+            "cat": liar.ec_transfer_params["dog"]}})
+        self.quiet()
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.check(self.consumer, r)
+        self.assertEqual(self.consumer.encoded, [])
+        self.consumer.finish(r)
+        self.say({"request": "y"})
+        self.declined(liar.ec_transfer_params["dog"])
+        self.all_free()
+
     def test_no_more_than_its_share_of_the_pool(self):
         self.early = False
         self.post(self.request(("cat", 128 * 17)))  # of 32 blocks

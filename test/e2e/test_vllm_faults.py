@@ -464,6 +464,26 @@ class Pools(VllmCase):
         for n, r in enumerate(picture):
             self.declined(r.ec_transfer_params[f"cat{n}"])
 
+    def test_a_daemon_that_is_away_fills_no_log(self):
+        """vLLM asks in every pass."""
+        self.start(ranks=1)
+        self.connect()
+        rs = [self.hand_over(f"r{n}", (f"cat{n}", 3)) for n in range(4)]
+        self.d.kill()
+        end = time.monotonic() + 0.5
+        with self.assertLogs(LOGGER, "INFO") as said:
+            while time.monotonic() < end:
+                for r in rs:
+                    self.assertFalse(self.consumer.ready(r))
+        self.assertLess(len([x for x in said.output if "no daemon is" in x]),
+                        3)
+        self.d.start()
+        for r in rs:
+            self.consumer.admit(r)
+            self.consumer.step(r)
+            self.consumer.finish(r)
+        self.assertEqual(self.consumer.encoded, [])
+
     def test_an_answer_of_an_earlier_run_is_not_taken(self):
         """It came with the daemon's end; its memory is not the next run's."""
         self.start(ranks=1)

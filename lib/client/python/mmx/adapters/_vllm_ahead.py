@@ -43,6 +43,8 @@ def address(engine_id: str) -> str:
 @dataclass
 class _Early:
     room: mmx.Room
+    identifier: str
+    offer: Offer
     request: str  # of the API server
     blocks: int
     until: float
@@ -74,11 +76,19 @@ class Ahead:
         self._thread.start()
 
     # --- for the scheduler's thread ---------------------------------------
-    def take(self, offer: Offer) -> Optional[mmx.Room]:
-        """Returns the offer's room if it was asked for; release() it."""
+    def take(self, offer: Offer, identifier: Optional[str] = None) \
+            -> Tuple[Optional[mmx.Room], Offer]:
+        """Returns the offer's room if it was asked for, or another room of
+        the item, and the offer that it is of; release() it."""
         with self._lock:
-            early = self._rooms.pop(offer[:2], None)
-        return early.room if early else None
+            early = self._rooms.get(offer[:2]) or next(
+                (e for e in self._rooms.values() if
+                 e.identifier == identifier and e.offer.rows == offer.rows),
+                None)
+            if not early:
+                return None, offer
+            del self._rooms[early.offer[:2]]
+        return early.room, early.offer
 
     def release(self, room: mmx.Room) -> None:
         if self._ends:
@@ -164,9 +174,11 @@ class Ahead:
             return
         read = {h: Offer.read(x) for h, x in said.items()}
         with self._lock:  # the scheduler looks here before it asks
-            # Each room once, whatever a client names it.
+            # Each room once, whatever a client names it, and each item.
+            asked = {early.identifier for early in self._rooms.values()}
             offers = {o[:2]: (h, o) for h, o in read.items()
-                      if o and self.needed(h) and o[:2] not in self._rooms}
+                      if o and self.needed(h) and h not in asked
+                      and o[:2] not in self._rooms}
             blocks = {place: -(-o.rows // pool.block_rows)
                       for place, (_, o) in offers.items()}
             held = sum(early.blocks for early in self._rooms.values())
@@ -181,7 +193,8 @@ class Ahead:
                     key=self.settings.key(identifier), announced=True,
                     group=group, secret=o.secret,
                     deadline=self.settings.deadline)
-                self._rooms[place] = _Early(room, name, blocks[place], until)
+                self._rooms[place] = _Early(room, identifier, o, name,
+                                            blocks[place], until)
 
     def _end(self, which: Callable[[_Early], bool]) -> None:
         """Releases rooms that the scheduler has not taken."""

@@ -199,11 +199,15 @@ class ConsumerScheduler:
         with all of them, and half of two requests must not fill the pool."""
         if not ask:
             return
-        for _, item in ask:
+        for identifier, item in ask:
             item.since = item.since or time.monotonic()
             if self.link.pool and item.offers:
                 item.used = item.offers.pop(0)
-            item.room = self.ahead.take(item.used) if item.used else None
+            if item.used:
+                own = item.used
+                item.room, item.used = self.ahead.take(own, identifier)
+                if item.used != own:
+                    item.offers.insert(0, own)  # declined, or the next
             item.ahead = item.room is not None
             item.grouped = not item.alone and not item.ahead
         several = sum(item.grouped for _, item in ask)
@@ -320,7 +324,7 @@ class ConsumerScheduler:
         """Declines an offer once, and never a room that is being fetched."""
         place = offer[:2]
         item = self.items.get(identifier)
-        early = self.ahead.take(offer)
+        early, _ = self.ahead.take(offer)
         if early:
             self.ahead.release(early)
             return
