@@ -15,6 +15,7 @@ from pair import eventually
 from test_reload import reload
 
 import mmx
+from mmx.adapters import _vllm_engine
 from mmx.adapters._vllm_common import Link
 
 ODD = ["room", 7, None, [1], {}, {"room": "x"}, {"room": 7, "rows": 3},
@@ -470,6 +471,7 @@ class Pools(VllmCase):
         self.connect()
         rs = [self.hand_over(f"r{n}", (f"cat{n}", 3)) for n in range(4)]
         self.d.kill()
+        _vllm_engine._warned.clear()
         end = time.monotonic() + 0.5
         with self.assertLogs(LOGGER, "INFO") as said:
             while time.monotonic() < end:

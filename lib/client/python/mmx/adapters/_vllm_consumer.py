@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -262,7 +263,8 @@ class ConsumerScheduler:
 
     def _failed(self, identifier: str, item: _Item,
                 error: errors.MmxError) -> None:
-        log.info("%s: %s", identifier, error)
+        warn(f"failed {type(error).__name__}", "%s: %s", identifier, error,
+             level=logging.INFO)
         if item.ahead and item.used:  # in vain: asks for it itself
             self._leave(item)
             item.ahead = False
@@ -274,6 +276,8 @@ class ConsumerScheduler:
             if not item.offers:
                 item.not_before = time.monotonic() + PAUSE * 2**item.attempts
             item.attempts += 1
+        else:
+            item.not_before = time.monotonic() + PAUSE
         late = time.monotonic() - item.since > self.settings.deadline
         if item.grouped and not item.alone:
             late, item.alone = False, True  # another room may have failed it

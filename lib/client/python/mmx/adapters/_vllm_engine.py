@@ -180,13 +180,14 @@ def _flat(value: Any) -> List[int]:
 _warned: Dict[str, float] = {}
 
 
-def warn(kind: str, text: str, *words: Any) -> None:
+def warn(kind: str, text: str, *words: Any,
+         level: int = logging.WARNING) -> None:
     """Logs a warning, of each kind at most one a second: what a client sends
     must not fill the log."""
     now = time.monotonic()
     if now - _warned.get(kind, -1e9) >= 1:
         _warned[kind] = now
-        log.warning(text, *words)
+        log.log(level, text, *words)
 
 
 def features(request: Any) -> Iterable[Any]:
