@@ -28,10 +28,10 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(vllm_ec.__file__))))
 
 
-def config(model="m", engine_id="e"):
+def config(model="m", engine_id="e", both=False):
     return types.SimpleNamespace(
         ec_transfer_config=types.SimpleNamespace(
-            engine_id=engine_id, is_ec_producer=False, is_ec_consumer=False,
+            engine_id=engine_id, is_ec_producer=both, is_ec_consumer=both,
             ec_connector_extra_config=None),
         parallel_config=types.SimpleNamespace(tensor_parallel_size=4, rank=2),
         model_config=types.SimpleNamespace(model=model, revision="r",
@@ -66,6 +66,12 @@ class Vllm(unittest.TestCase):
             c.save_caches({}, "x")
             self.assertEqual(c.get_finished(set()), (None, None))
             c.shutdown()
+
+    def test_an_engine_of_both_roles_is_refused(self):
+        """It would announce every picture, and nothing fetches them."""
+        for role in vllm_base.ECConnectorRole:
+            with self.assertRaisesRegex(ValueError, "ec_both.*ec_producer"):
+                vllm_ec.MmxECConnector(config(both=True), role)
 
     def test_settings(self):
         s = _vllm_common.Settings(config())

@@ -45,21 +45,20 @@ class ProducerScheduler:
                 still.append((identifier, source))
         self.left = still
 
-    def ensure(self, request: Any, skip: Iterable[str]) -> bool:
+    def ensure(self, request: Any) -> bool:
         self.step()
         rooms = self.rooms.get(request.request_id)
         if rooms is None:
             if not self.link.pool:
                 return self._patience(request.request_id)
-            rooms = self.rooms[request.request_id] = \
-                self._announce(request, set(skip))
+            rooms = self.rooms[request.request_id] = self._announce(request)
         for identifier, source in list(rooms.items()):
             reason = source.reason
             if reason and source.have and reason.advice != "give-up":
                 # The request that wrote these rows has failed.
                 source.release()
                 self._secrets.pop(source.room, None)
-                again = self._announce(request, set(skip), identifier)
+                again = self._announce(request, identifier)
                 rooms.pop(identifier)
                 rooms.update(again)
         self.pause.wait(self.link.conn, lambda: self._settled(rooms))
@@ -101,13 +100,12 @@ class ProducerScheduler:
         since = self._since.setdefault(request, now)
         return now - since > self._limit
 
-    def _announce(self, request: Any, skip: Set[str],
-                  only: Optional[str] = None) -> Dict[str, mmx.Source]:
+    def _announce(self, request: Any, only: Optional[str] = None) \
+            -> Dict[str, mmx.Source]:
         """Announces all rooms of a request together: two requests with half
         of the blocks each would wait for each other."""
         lengths = {f.identifier: rows_of(f) for f in features(request)
-                   if f.identifier not in skip and rows_of(f) > 0
-                   and only in (None, f.identifier)}
+                   if rows_of(f) > 0 and only in (None, f.identifier)}
         assert self.link.pool
         # At random: a client may choose the request's name.
         knows = self.link.conn.can("SECRETS")

@@ -42,6 +42,11 @@ from ._vllm_producer import ProducerScheduler, ProducerWorker
 class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, role: Any) -> None:
         super().__init__(vllm_config, role)
+        if self.is_producer and self.is_consumer:
+            raise ValueError(
+                "mmx.adapters.vllm_ec: ec_role is ec_both; no router asks for "
+                "what such an engine would announce: start an ec_producer "
+                "and an ec_consumer")
         s = self.settings = Settings(vllm_config)
         here = role is engine.ECConnectorRole.SCHEDULER
         described = engine.Described(vllm_config) if here else None
@@ -69,14 +74,10 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
 
     def ensure_cache_available(self, request: Any, num_computed_tokens: int,
                                local_cache_hashes: Iterable[str] = ()) -> bool:
-        ready = True
         if self._consumer:
-            ready = self._consumer.ensure(request, num_computed_tokens,
-                                          local_cache_hashes)
-        if self._producer:
-            skip = self._consumer.offers(request) if self._consumer else ()
-            ready &= self._producer.ensure(request, skip)
-        return ready
+            return self._consumer.ensure(request, num_computed_tokens,
+                                         local_cache_hashes)
+        return self._producer.ensure(request) if self._producer else True
 
     def update_state_after_alloc(self, request: Any, index: int) -> None:
         if self._consumer:
@@ -123,12 +124,8 @@ class MmxECConnector(engine.ECConnectorBase):  # type: ignore[misc]
 
     def get_ec_connector_stats(self) -> Optional[engine.Counts]:
         """Returns what the scheduler's side counted since the last call."""
-        sides = [x.counts.take() for x in (self._consumer, self._producer)
-                 if x]
-        counts = [c for c in sides if c]
-        if len(counts) == 2:
-            return counts[0].aggregate(counts[1])
-        return counts[0] if counts else None
+        side = self._consumer or self._producer
+        return side.counts.take() if side else None
 
     @classmethod
     def build_ec_connector_stats(cls, data: Optional[Dict[str, Any]] = None) \
