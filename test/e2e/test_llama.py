@@ -5,6 +5,7 @@ the attention: an answer is right if it is that of the unsplit program."""
 import os
 import re
 import subprocess
+import time
 
 from engine import LIMIT
 from pair import BUILD, Case, eventually, sanitized
@@ -300,6 +301,13 @@ class Preload(Llama):
         e, d = self.pair_of()
         for batched in (False, True):
             self.falls_back(d, "timeout", batched, MMX_WAIT_MS="300")
+
+    def test_the_server_stands_for_a_moment_only(self):
+        """All of llama-server's requests wait with the picture."""
+        e, d = self.pair_of()
+        began = time.monotonic()
+        self.falls_back(d, "timeout", MMX_WAIT_MS="")
+        self.assertLess(time.monotonic() - began, 5)
 
     def test_no_encoder_of_that_name(self):
         e, d = self.pair_of()

@@ -12,7 +12,8 @@
  *   MMX_LANGD_SOCKET  of langd; MMX_POOL: its pool, else the first
  *   MMX_MODEL         tag of the model, as --digest of mmx-llama-encode
  *   MMX_SECRET        of the rooms, as the encode host's: 32 digits of hex
- *   MMX_WAIT_MS       limit of the wait until a picture is announced (5000);
+ *   MMX_WAIT_MS       limit of the wait until a picture is announced (300):
+ *                     llama-server serves nothing else meanwhile;
  *                     after one that was not the next ones wait a tenth, until
  *                     a picture comes or 30 s have passed. Once as well for
  *                     langd, by the first picture
@@ -33,6 +34,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
+
+enum { WAIT_MS = 300 };
 
 /* Rows for one chunk of a batch, or the single ones of a context. */
 struct have {
@@ -151,7 +154,7 @@ static bool up(void)
             ;
         if (mmx_info(link.m, &info) == 0 && !info.up)
             (void)mmx_wait(
-                link.m, ev, 64, fresh ? limit("MMX_WAIT_MS", 5000) : 50);
+                link.m, ev, 64, fresh ? limit("MMX_WAIT_MS", WAIT_MS) : 50);
         ok = mmx_info(link.m, &info) == 0 && info.up;
     }
     if (!ok && !link.off && !link.away)
@@ -200,7 +203,7 @@ static bool ask(const mtmd_input_chunk *c, mmx_room *out)
 /* How long a picture may be unannounced. */
 static int patience(void)
 {
-    int ms = limit("MMX_WAIT_MS", 5000);
+    int ms = limit("MMX_WAIT_MS", WAIT_MS);
     bool silent;
 
     pthread_mutex_lock(&lock);
