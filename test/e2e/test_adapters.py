@@ -3,9 +3,12 @@ preemption, prefix hits, the producer's own cache, failures."""
 
 import os
 import signal
+import sys
 import time
 import types
+from unittest import mock
 
+import fake_vllm
 from engine import LIMIT
 from fake_vllm import Request, VllmCase, room_of, tensor
 from pair import eventually
@@ -153,6 +156,73 @@ class Vllm(VllmCase):
         self.assertEqual(self.producer.encoded, ["cat"])
         self.assertEqual((self.opened(), self.consumer.encoded), (3, []))
         self.consumer.finish(first)
+
+    def other_weights(self):
+        """From now on the encoder makes other rows of a picture."""
+        patch = mock.patch.object(
+            fake_vllm, "tensor", lambda *how: tensor(*how) ^ 1)
+        patch.start()
+        self.addCleanup(patch.stop)
+        for engine in (self.producer, self.consumer):
+            engine.caches = [{} for _ in engine.ranks]
+
+    def cat_of(self, **extra):
+        """The picture, through a consumer that has nothing yet."""
+        self.consumer = self.engine_of(self.d, "consumer", self.RANKS,
+                                       mmx_patience_s=60, **extra)
+        r = self.hand_over("r", ("cat", 300))
+        self.consumer.admit(r)
+        self.consumer.step(r)
+        self.check(self.consumer, r)
+        self.consumer.finish(r)
+        self.assertEqual(self.consumer.encoded, [])
+
+    def test_an_engine_that_starts_again_has_no_rows_of_the_last(self):
+        """Weights may have been written over the same path."""
+        self.start()
+        self.cat_of()
+        self.other_weights()
+        self.producer.close()
+        self.world.engines.remove(self.producer)
+        self.producer = self.engine_of(self.e, "producer", self.RANKS)
+        self.cat_of()
+
+    def test_rows_of_an_epoch_that_is_given_are_kept(self):
+        """Engines that say the same one share rows, of one scope."""
+        self.start()
+        had = []
+        for epoch, scope in (("v1", ""), ("v1", ""), ("v2", ""), ("v2", "a")):
+            self.producer = self.engine_of(
+                self.e, "producer", self.RANKS, mmx_epoch=epoch,
+                mmx_scope=scope)
+            self.cat_of(mmx_scope=scope)
+            got = self.producer.scheduler.get_ec_connector_stats().reduce()
+            had.append(got.get("items_had", 0))
+        self.assertEqual(had, [0, 1, 0, 0])
+
+    def test_weights_that_change_under_an_engine(self):
+        """vLLM is told by /reset_encoder_cache."""
+        name = "vllm.v1.core.sched.scheduler"
+        theirs = types.ModuleType(name)
+
+        class Scheduler:
+            resets = 0
+
+            def reset_encoder_cache(self):
+                self.resets += 1
+        theirs.Scheduler = Scheduler
+        with mock.patch.dict(sys.modules, {name: theirs}):
+            self.start()
+        self.cat_of()
+        self.producer.caches = [{} for _ in self.producer.ranks]
+        self.cat_of()
+        counts = self.producer.scheduler.get_ec_connector_stats().reduce()
+        self.assertEqual(counts["items_had"], 1)
+        scheduler = Scheduler()
+        scheduler.reset_encoder_cache()
+        self.assertEqual(scheduler.resets, 1)
+        self.other_weights()
+        self.cat_of()
 
     def test_requests_wait_for_source_blocks_whole(self):
         """Two pictures each, three fit: nobody holds one and waits."""

@@ -78,8 +78,18 @@ class Vllm(unittest.TestCase):
         self.assertEqual((s.rank, s.session), (2, "e"))
         self.assertEqual(len(s.key("x")), 32)
         self.assertNotEqual(s.key("x"), s.key("y"))
-        other = _vllm_common.Settings(config(model="n"))
-        self.assertNotEqual(s.key("x"), other.key("x"))
+        self.assertEqual(s.epoch, None)
+        scoped = config()
+        scoped.ec_transfer_config.ec_connector_extra_config = {
+            "mmx_scope": "a", "mmx_epoch": 7}
+        scoped = _vllm_common.Settings(scoped)
+        self.assertEqual(len(scoped.epoch), 16)
+        # What a client names may spell out all that comes before it.
+        keys = [s.key("x"), s.key("y"), s.key("x", b"1" * 16),
+                s.key("1x", b"1" * 15 + b"2"), scoped.key("x"),
+                s.key("a|x"), _vllm_common.Settings(config(model="n"))
+                .key("x"), s.key("1" * 16 + "x")]
+        self.assertEqual(len(set(keys)), len(keys))
 
     def test_metadata_travels(self):
         meta = _vllm_common.MmxECMetadata(

@@ -190,8 +190,8 @@ class Ahead:
             for place, (identifier, o) in offers.items():
                 room = self.link.conn.request(
                     o.room, pool, o.encoder, rows=o.rows, storage="compact",
-                    key=self.settings.key(identifier), announced=True,
-                    group=group, secret=o.secret,
+                    key=self.settings.key(identifier, o.epoch),
+                    announced=True, group=group, secret=o.secret,
                     deadline=self.settings.deadline)
                 self._rooms[place] = _Early(room, identifier, o, name,
                                             blocks[place], until)

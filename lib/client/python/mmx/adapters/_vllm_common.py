@@ -4,6 +4,7 @@ scheduler to workers, a connection with its pool."""
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import re
@@ -25,6 +26,11 @@ __all__ = ["Link", "Load", "Loaded", "Map", "MmxECMetadata", "Offer", "Pause",
 # torch's names and ours
 DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 BACK_S = 1  # for a daemon that was there
+
+
+def _digest(*words: Any) -> bytes:
+    return hashlib.sha256(json.dumps([str(w) for w in words])
+                          .encode()).digest()
 
 
 class Settings:
@@ -50,13 +56,16 @@ class Settings:
         self.pause = float(extra.get("mmx_pause_s", 0.005))
         self.rank = int(getattr(parallel, "rank", 0))
         self._config = config
-        self._model = "|".join(str(getattr(model, a, ""))
-                               for a in ("model", "revision", "dtype"))
+        said = extra.get("mmx_epoch")
+        self.epoch = None if said is None else _digest(said)[:16]
+        self._model = _digest(extra.get("mmx_scope", ""), *(
+            getattr(model, a, "") for a in ("model", "revision", "dtype")))
 
-    def key(self, identifier: str) -> bytes:
-        """Returns the key of an item's rows; vLLM's hash names the item. A
-        client's name for one may be no text that UTF-8 has."""
-        return hashlib.sha256(f"{self._model}|{identifier}".encode(
+    def key(self, identifier: str, epoch: bytes = bytes(16)) -> bytes:
+        """Returns the key of an item's rows; vLLM's hash names the item, the
+        epoch the encoder's weights. A client's name for one may be no text
+        that UTF-8 has."""
+        return hashlib.sha256(self._model + epoch + identifier.encode(
             errors="surrogatepass")).digest()
 
     def misfit(self, field: Any) -> Optional[str]:
@@ -87,13 +96,14 @@ class Offer(NamedTuple):
     room: int
     rows: int
     secret: bytes = mmx.wire.NO_SECRET
+    epoch: bytes = bytes(16)
 
     @classmethod
     def read(cls, said: Any) -> "Optional[Offer]":
         """Returns the offer; None: it is malformed. It comes with the request
         from any client, so it may be anything. The room is a text: routers
-        that read JSON's numbers as doubles round 64 bits. The secret is 32
-        hexadecimal digits."""
+        that read JSON's numbers as doubles round 64 bits. Secret and epoch
+        are 32 hexadecimal digits."""
         if not isinstance(said, dict):
             return None
         encoder, room, rows = (said.get(k) for k in ("encoder", "room",
@@ -107,11 +117,11 @@ class Offer(NamedTuple):
         if not (0 <= room < 1 << 64 and 0 < rows < 1 << 32 and
                 encoder.isprintable() and 0 < len(encoder.encode()) <= 128):
             return None
-        secret = said.get("secret", "0" * 32)
-        if not isinstance(secret, str) or \
-                not re.fullmatch("[0-9a-f]{32}", secret):
+        words = [said.get(k, "0" * 32) for k in ("secret", "epoch")]
+        if not all(isinstance(w, str) and re.fullmatch("[0-9a-f]{32}", w)
+                   for w in words):
             return None
-        return cls(encoder, room, rows, bytes.fromhex(secret))
+        return cls(encoder, room, rows, *map(bytes.fromhex, words))
 
 
 class Load(NamedTuple):

@@ -237,7 +237,7 @@ class ConsumerScheduler:
                  context: str) -> mmx.Room:
         return self.link.conn.request(
             offer.room, pool, offer.encoder, rows=offer.rows,
-            storage="compact", key=self.settings.key(identifier),
+            storage="compact", key=self.settings.key(identifier, offer.epoch),
             group=group, announced=True, deadline=self.settings.deadline,
             secret=offer.secret, traceparent=context)
 
@@ -345,7 +345,8 @@ class ConsumerScheduler:
                       since: float) -> None:
         try:
             reply = self.link.conn.decline(
-                offer.room, offer.encoder, self.settings.key(identifier),
+                offer.room, offer.encoder,
+                self.settings.key(identifier, offer.epoch),
                 secret=offer.secret)
         except errors.MmxError as e:
             log.info("%s: not declined: %s", identifier, e)

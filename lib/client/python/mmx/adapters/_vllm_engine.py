@@ -3,8 +3,10 @@ items, its counters."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
+import weakref
 from typing import Any, Dict, Iterable, List, Optional
 
 import mmx
@@ -32,7 +34,7 @@ except ImportError:
 __all__ = ["COUNTS", "Counts", "Described", "ECConnectorBase",
            "ECConnectorMetadata", "ECConnectorRole",
            "ECConnectorWorkerMetadata", "features", "log", "on_device",
-           "prom_metrics", "rows_of", "warn"]
+           "prom_metrics", "rows_of", "warn", "watch_resets"]
 
 # What is counted, and what vLLM's /metrics says about it.
 COUNTS = {
@@ -47,6 +49,7 @@ COUNTS = {
     "offers_malformed": "entries of ec_transfer_params that are not an offer",
     "items_declined": "offers that were not needed",
     "rooms_announced": "rooms that this engine announced to mmx-encoded",
+    "items_had": "items whose rows mmx-encoded had: not written again",
     "items_not_announced": "items that no router hears of: not to be had",
 }
 
@@ -188,6 +191,31 @@ def warn(kind: str, text: str, *words: Any,
     if now - _warned.get(kind, -1e9) >= 1:
         _warned[kind] = now
         log.log(level, text, *words)
+
+
+_watchers: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def watch_resets(side: Any) -> None:
+    """Has side.reset() called when vLLM's scheduler drops what the encoder
+    made, which vLLM is told to do when weights change; connectors have no
+    call for it. A vLLM without the scheduler's has no such moment."""
+    try:
+        from vllm.v1.core.sched.scheduler import Scheduler
+        original = Scheduler.reset_encoder_cache
+    except (ImportError, AttributeError):
+        return
+    _watchers.add(side)
+    if getattr(original, "_mmx", False):
+        return
+
+    @functools.wraps(original)
+    def reset(self: Any, *args: Any, **more: Any) -> Any:
+        for watcher in list(_watchers):
+            watcher.reset()
+        return original(self, *args, **more)
+    reset._mmx = True  # type: ignore[attr-defined]
+    Scheduler.reset_encoder_cache = reset
 
 
 def features(request: Any) -> Iterable[Any]:

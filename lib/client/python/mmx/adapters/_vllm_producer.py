@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
@@ -12,7 +13,7 @@ from mmx import errors
 from ._vllm_common import (DTYPES, Link, MmxECMetadata, Pause, Save,
                            Settings)
 from ._vllm_engine import (Counts, Described, context_of, features, rows_of,
-                           warn)
+                           warn, watch_resets)
 
 
 class ProducerScheduler:
@@ -26,9 +27,17 @@ class ProducerScheduler:
         # request -> identifier -> room; rooms whose request has ended
         self.rooms: Dict[str, Dict[str, mmx.Source]] = {}
         self.left: List[Tuple[str, mmx.Source]] = []
-        self._secrets: Dict[int, bytes] = {}  # of rooms
+        self._drawn: Dict[int, Tuple[bytes, bytes]] = {}  # secret, epoch
+        # Of the weights: rows of others have other keys.
+        self.epoch = s.epoch or secrets.token_bytes(16)
+        watch_resets(self)
         self._orphans: Set[int] = set()  # of left: will not be fetched
         self._since: Dict[str, float] = {}
+
+    def reset(self) -> None:
+        """Begins another epoch: weights have changed. After one that was
+        given it is the same for all engines that have it."""
+        self.epoch = hashlib.sha256(self.epoch).digest()[:16]
 
     def step(self) -> None:
         """Releases the rooms of ended requests once they have ended too."""
@@ -40,7 +49,7 @@ class ProducerScheduler:
                 source.abort(text="the request was aborted")
             if source.ended or source.state is mmx.State.FAILED:
                 source.release(force=True)
-                self._secrets.pop(source.room, None)
+                self._drawn.pop(source.room, None)
             else:
                 still.append((identifier, source))
         self.left = still
@@ -57,7 +66,7 @@ class ProducerScheduler:
             if reason and source.have and reason.advice != "give-up":
                 # The request that wrote these rows has failed.
                 source.release()
-                self._secrets.pop(source.room, None)
+                self._drawn.pop(source.room, None)
                 again = self._announce(request, identifier)
                 rooms.pop(identifier)
                 rooms.update(again)
@@ -77,7 +86,7 @@ class ProducerScheduler:
         for identifier, source in list(rooms.items()):
             if not self._is_settled(source):
                 source.release(force=True)
-                self._secrets.pop(source.room, None)
+                self._drawn.pop(source.room, None)
                 del rooms[identifier]
 
     def _settled(self, rooms: Dict[str, mmx.Source]) -> bool:
@@ -110,7 +119,8 @@ class ProducerScheduler:
         # At random: a client may choose the request's name.
         knows = self.link.conn.can("SECRETS")
         items = [mmx.Item(secrets.randbits(64) or 1, rows, rows, keep=True,
-                          key=self.settings.key(h), aux=self.aux(request, h),
+                          key=self.settings.key(h, self.epoch),
+                          aux=self.aux(request, h),
                           traceparent=context_of(request),
                           secret=mmx.secret() if knows else
                           mmx.wire.NO_SECRET)
@@ -121,7 +131,7 @@ class ProducerScheduler:
             warn("announce", "%s: not announced: %s", request.request_id, e)
             return {}
         self.counts.add("rooms_announced", len(made))
-        self._secrets.update((i.room, i.secret) for i in items)
+        self._drawn.update((i.room, (i.secret, self.epoch)) for i in items)
         return dict(zip(lengths, made))
 
     def aux(self, request: Any, identifier: str) -> bytes:
@@ -143,7 +153,7 @@ class ProducerScheduler:
     def meta(self, out: MmxECMetadata) -> None:
         """Adds every room that may be written, whether the encoder runs for
         it in this step or vLLM has its output already."""
-        out.saves += [Save(h, s.room, self._secrets[s.room])
+        out.saves += [Save(h, s.room, self._drawn[s.room][0])
                       for h, s in self._all() if self._unwritten(s)]
 
     def finished(self, request: Any) -> Optional[Dict[str, Any]]:
@@ -161,17 +171,20 @@ class ProducerScheduler:
                 # At once: an idle vLLM does not come here again.
                 source.abort(text="the request was aborted")
                 source.release(force=True)
-                self._secrets.pop(source.room, None)
+                self._drawn.pop(source.room, None)
                 continue
             self.left.append((identifier, source))
             if unserved:
                 self._orphans.add(source.room)  # other rooms share its rows
             elif source.state is not mmx.State.FAILED:
+                if source.have:
+                    self.counts.add("items_had")
+                secret, epoch = self._drawn[source.room]
                 params.setdefault(identifier, {}).update(
                     encoder=self.link.conn.info["advertise"],
                     room=str(source.room), rows=source.total,
-                    key=self.settings.key(identifier).hex(),
-                    secret=self._secrets[source.room].hex())
+                    key=self.settings.key(identifier, epoch).hex(),
+                    secret=secret.hex(), epoch=epoch.hex())
         lost = sum("room" not in said for said in params.values())
         for said in params.values():
             said.setdefault("metadata", {})
