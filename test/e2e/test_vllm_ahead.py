@@ -220,6 +220,14 @@ class Ahead(VllmCase):
         self.post(self.request(("dog", 128 * 16)))
         self.all_free()
 
+    def test_an_encoder_that_is_not_named_is_not_asked(self):
+        self.consumer.scheduler.settings.encoders = {"tcp://192.0.2.7:7601"}
+        self.early = False
+        body = self.request(("cat", 300))
+        self.post(body)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+        self.declined(json.loads(body)["ec_transfer_params"]["cat"])
+
     def test_a_prefix_hit_leaves_nothing(self):
         self.post(self.request(("cat", 300), computed=10**6))
         self.all_free()

@@ -61,6 +61,27 @@ class Clients(VllmCase):
         self.assertEqual(counts(self.consumer)["offers_malformed"],
                          len(ODD) + 4 - 1)
 
+    def test_an_encoder_that_is_not_named_is_not_asked(self):
+        """A client's request may name any; langd would open connections."""
+        self.start(ranks=1, mmx_encoders=["tcp://192.0.2.7:7601"])
+        opened = self.opened()
+        r = self.hand_over("r1", ("cat", 300))
+        with self.assertLogs(LOGGER, "WARNING") as said:
+            self.assertTrue(self.consumer.ready(r))
+        self.assertIn(f"r1: encoder {self.e.address} is none of mmx_encoders",
+                      said.output[0])
+        self.consumer.step(r)
+        self.consumer.finish(r)
+        self.assertEqual(self.consumer.encoded, ["cat"])
+        self.assertEqual(counts(self.consumer)["offers_malformed"], 1)
+        self.assertEqual(self.opened(), opened)
+        allowed = self.engine_of(self.d, "consumer", 1,
+                                 mmx_encoders=["x", self.e.address])
+        allowed.admit(r)
+        allowed.step(r)
+        self.check(allowed, r)
+        allowed.finish(r)
+
     def test_an_offer_under_a_name_that_is_no_text(self):
         """JSON may have half a surrogate pair."""
         self.start(ranks=1)

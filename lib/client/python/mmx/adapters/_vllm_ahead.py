@@ -177,8 +177,8 @@ class Ahead:
             # Each room once, whatever a client names it, and each item.
             asked = {early.identifier for early in self._rooms.values()}
             offers = {o[:2]: (h, o) for h, o in read.items()
-                      if o and self.needed(h) and h not in asked
-                      and o[:2] not in self._rooms}
+                      if o and self.settings.allows(o) and self.needed(h)
+                      and h not in asked and o[:2] not in self._rooms}
             blocks = {place: -(-o.rows // pool.block_rows)
                       for place, (_, o) in offers.items()}
             held = sum(early.blocks for early in self._rooms.values())

@@ -56,6 +56,12 @@ class Settings:
         self.pause = float(extra.get("mmx_pause_s", 0.005))
         self.rank = int(getattr(parallel, "rank", 0))
         self._config = config
+        # Encoders that requests may name; None: those that langd allows.
+        self.encoders: Optional[Set[str]] = None
+        if "mmx_encoders" in extra:
+            if not isinstance(extra["mmx_encoders"], list):
+                raise ValueError("mmx_encoders is no list of encoders")
+            self.encoders = set(map(str, extra["mmx_encoders"]))
         said = extra.get("mmx_epoch")
         self.epoch = None if said is None else _digest(said)[:16]
         self._model = _digest(extra.get("mmx_scope", ""), *(
@@ -67,6 +73,9 @@ class Settings:
         that UTF-8 has."""
         return hashlib.sha256(self._model + epoch + identifier.encode(
             errors="surrogatepass")).digest()
+
+    def allows(self, offer: "Offer") -> bool:
+        return self.encoders is None or offer.encoder in self.encoders
 
     def misfit(self, field: Any) -> Optional[str]:
         """Returns in what the pool's field differs from the model's rows;

@@ -84,7 +84,11 @@ class ConsumerScheduler:
         found, bad = {}, []
         for identifier, said in params.items():
             offer = Offer.read(said)
-            if offer and rows.get(identifier, offer.rows) == offer.rows:
+            if offer and not self.settings.allows(offer):
+                self.counts.add("offers_malformed")
+                warn("encoder", "request %s: encoder %s is none of "
+                     "mmx_encoders", request.request_id, offer.encoder)
+            elif offer and rows.get(identifier, offer.rows) == offer.rows:
                 found[identifier] = offer
             elif not isinstance(said, dict) or "room" in said:
                 bad.append(said)

@@ -46,7 +46,8 @@ COUNTS = {
     "fetch_ms": "milliseconds from request to admission, of all fetched items",
     "items_given_up": "items encoded here, or failed, for want of their rows",
     "requests_failed": "requests that failed: no rows, and nothing to encode",
-    "offers_malformed": "entries of ec_transfer_params that are not an offer",
+    "offers_malformed": "entries of ec_transfer_params that are not an offer, "
+                        "or of an encoder that mmx_encoders has not",
     "items_declined": "offers that were not needed",
     "rooms_announced": "rooms that this engine announced to mmx-encoded",
     "items_had": "items whose rows mmx-encoded had: not written again",
