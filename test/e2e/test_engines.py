@@ -1,12 +1,17 @@
 """test/engines/run with an engine that is a script: from a clone of its own,
-with a folder that is relative; what a part started ends when a part fails."""
+with a folder that is relative; what a part started ends when a part fails.
+And what vLLM's router does not pass on."""
 
 import contextlib
 import os
+import runpy
 import signal
 import subprocess
+import sys
 import tempfile
+import types
 import unittest
+from unittest import mock
 
 from engine import LIMIT
 from pair import BUILD, ROOT
@@ -34,6 +39,23 @@ def run(folder, parts):
         "serves": lambda t: part(t, True),
         "fails": lambda t: part(t, False)}, parts))
 '''
+
+
+class Router(unittest.TestCase):
+    def test_what_it_does_not_know_is_refused(self):
+        there = {"aiohttp": types.ModuleType("aiohttp"),
+                 "aiohttp.web": types.ModuleType("aiohttp.web")}
+        with mock.patch.dict(sys.modules, there):
+            router = runpy.run_path(os.path.join(
+                ROOT, "test/engines/vllm/router.py"))
+        known = [{"type": "text"}, {"type": "image_url"}]
+        self.assertEqual(len(router["pictures"](
+            {"messages": [{"content": "x"}, {"content": known}]})), 1)
+        with self.assertRaisesRegex(router["HTTPError"],
+                                    "400: .*video_url") as said:
+            router["pictures"]({"messages": [{"content": [
+                *known, {"type": "video_url"}]}]})
+        self.assertEqual(said.exception.status, 400)
 
 
 class Run(unittest.TestCase):

@@ -11,6 +11,7 @@ from unittest import mock
 from fake_vllm import Request, VllmCase
 from pair import eventually
 
+from mmx.adapters import vllm_ec
 from mmx.adapters._vllm_ahead import address, log
 from mmx.adapters.vllm_ahead import AskAhead, _params
 
@@ -248,6 +249,16 @@ class Ahead(VllmCase):
         body = self.request(("cat", 3))
         self.post(body, path="/v1/other")
         self.assertEqual(self.heard, [body])
+
+    def test_data_parallel_engines_are_told_nothing(self):
+        """All of them have one name; their middleware says nothing."""
+        made = mock.Mock(data_parallel_size=2, rank=0)
+        config = types.SimpleNamespace(**{
+            **vars(self.consumer.config), "parallel_config": made})
+        with self.assertNoLogs(log, "INFO"):
+            side = vllm_ec.MmxECConnector(
+                config, vllm_ec.engine.ECConnectorRole.SCHEDULER)
+        side.shutdown()
 
     def test_langd_is_away(self):
         body = self.request(("cat", 300))

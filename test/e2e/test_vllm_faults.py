@@ -368,7 +368,8 @@ class Router(VllmCase):
         self.consumer.finish(r)
         self.assertEqual(counts(self.producer), {"rooms_announced": 2})
         got = counts(self.consumer)
-        self.assertGreaterEqual(got.pop("fetch_ms"), 0)
+        took = got.pop("fetch_ms")
+        self.assertNotEqual(took, int(took))  # most take less than one
         self.assertEqual(got, {"rooms_requested": 2, "items_fetched": 2,
                                "rows_fetched": 500})
         self.assertEqual(counts(self.consumer), {})

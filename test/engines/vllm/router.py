@@ -12,7 +12,7 @@ the fields that size its placeholder. Without it pictures go to both.
 ENCODER and DECODER are URLs; answers /v1/chat/completions. With the socket of
 the langd or of the encoded (--encoded) beside it, it withdraws the rows of
 clients that leave between the two. For trials: one encoder, one decoder, no
-streams."""
+streams; videos and sounds are refused."""
 
 import argparse
 import asyncio
@@ -35,8 +35,14 @@ class HTTPError(Exception):
 
 
 def pictures(body):
-    return [c for m in body["messages"] if isinstance(m["content"], list)
-            for c in m["content"] if c["type"] in KINDS]
+    """Returns a request's pictures; HTTPError: it has what is none."""
+    items = [c for m in body["messages"] if isinstance(m["content"], list)
+             for c in m["content"] if c["type"] != "text"]
+    for c in items:
+        if c["type"] not in KINDS:
+            raise HTTPError(400, f"this router takes text and pictures, no "
+                            f"{c['type']}")
+    return items
 
 
 def flat(value):

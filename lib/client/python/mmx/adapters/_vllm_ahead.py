@@ -66,6 +66,8 @@ class Ahead:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._ends = False
         self._thread: Optional[threading.Thread] = None
+        if s.several:  # nothing is said to them: vllm_ahead.py
+            return
         try:
             self._socket.bind(address(s.session))
         except OSError as e:  # another engine has this name

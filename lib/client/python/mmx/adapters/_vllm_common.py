@@ -55,6 +55,8 @@ class Settings:
         # Seconds of one pass of an idle scheduler that may wait for a daemon.
         self.pause = float(extra.get("mmx_pause_s", 0.005))
         self.rank = int(getattr(parallel, "rank", 0))
+        # True if engines of one name serve one API server.
+        self.several = getattr(parallel, "data_parallel_size", 1) > 1
         self._config = config
         # Encoders that requests may name; None: those that langd allows.
         self.encoders: Optional[Set[str]] = None

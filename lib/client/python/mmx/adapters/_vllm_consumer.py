@@ -401,8 +401,8 @@ class ConsumerScheduler:
                 out.maps[epoch] = self.link.maps[epoch]
             self.counts.add("items_fetched")
             self.counts.add("rows_fetched", used.rows)
-            self.counts.add("fetch_ms", int(
-                (time.monotonic() - item.asked) * 1000))
+            self.counts.add("fetch_ms",
+                            (time.monotonic() - item.asked) * 1000)
             item.room, item.resident, item.attempts = None, True, 0
             item.since = 0.0
             for offer in list(item.offers):

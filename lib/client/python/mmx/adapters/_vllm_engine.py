@@ -61,7 +61,7 @@ class Counts(ECConnectorStats):  # type: ignore[misc]
     def __init__(self, data: Optional[Dict[str, Any]] = None) -> None:
         self.data: Dict[str, Any] = dict(data or {})
 
-    def add(self, name: str, amount: int = 1) -> None:
+    def add(self, name: str, amount: float = 1) -> None:
         assert name in COUNTS
         self.data[name] = self.data.get(name, 0) + amount
 
