@@ -716,6 +716,23 @@ class Gone(VllmCase):
         self.assertNotIn("room", params["dog"])
         os.kill(self.e.pid, signal.SIGCONT)
 
+    def test_a_worker_waits_once_for_an_encoded_that_hangs(self):
+        """All of the engine's requests wait while it does."""
+        self.start(ranks=1)
+        self.connect()
+        self.producer.ranks[0].settings.worker_wait = 1
+        r = Request("r1", *((f"cat{n}", 100) for n in range(4)))
+        self.producer.admit(r)
+        os.kill(self.e.pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, self.e.pid, signal.SIGCONT)
+        began = time.monotonic()
+        self.producer.step(r)
+        self.assertLess(time.monotonic() - began, 3)
+        os.kill(self.e.pid, signal.SIGCONT)
+        self.producer.finish(r)
+        eventually(lambda: not self.producer.scheduler
+                   .has_pending_push_work(), "nothing is pending")
+
     def test_a_full_pool_is_not_waited_for_without_end(self):
         self.start(blocks=4)
         other = self.world.engine(self.e)

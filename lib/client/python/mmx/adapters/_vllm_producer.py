@@ -211,6 +211,7 @@ class ProducerWorker:
         self._written: Set[int] = set()
         self._written_now: List[mmx.Source] = []  # released after the step
         self._cache: Dict[str, Any] = {}
+        self._silent = False  # the daemon, in this step
 
     def bind(self, saves: List[Save]) -> None:
         if not self.link:
@@ -229,6 +230,8 @@ class ProducerWorker:
                 rooms[save.room] = source
             except (errors.MmxError, TimeoutError) as e:
                 warn("attach", "%s: %s", save.identifier, e)
+                if isinstance(e, TimeoutError):
+                    break  # the pool was waited for: once in a step
 
     def _forget(self, named: Set[int]) -> None:
         """Lets go of rooms that the scheduler names no more: they were
@@ -249,10 +252,13 @@ class ProducerWorker:
         for room, source in self.todo.pop(identifier, {}).items():
             self._written.add(room)
             try:
-                source.wait_granted(self.settings.worker_wait)
+                # Once in a step: all of the engine's requests wait.
+                source.wait_granted(0 if self._silent else
+                                    self.settings.worker_wait)
                 self._write(source, cache[identifier])
             except (errors.MmxError, TimeoutError, ValueError,
                     TypeError) as e:
+                self._silent |= isinstance(e, TimeoutError)
                 warn("save", "%s: not saved: %s", identifier, e)
                 source.abort("internal", str(e))
             self._written_now.append(source)
@@ -264,7 +270,7 @@ class ProducerWorker:
             self.save(self._cache, identifier)
         for source in self._written_now:
             source.release(force=True)
-        self._written_now = []
+        self._written_now, self._silent = [], False
 
     def _write(self, source: mmx.Source, rows: Any) -> None:
         assert self.link
