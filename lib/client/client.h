@@ -235,6 +235,15 @@ bool client_rooms_pending(mmx *m);
 /* Frees the cells whose last event was handed out in the step before. */
 void client_rooms_reap(mmx *m);
 
+/* runs.c */
+
+/* Drops the blocks whose rows are all released. */
+void client_runs_trim(mmx *m, struct client_room *r);
+/* Replaces the runs of rows from `first` on by an event's; keeps those of
+ * earlier rows. Ignores blocks that the pool does not have. */
+void client_runs_take(
+    mmx *m, struct client_room *r, uint32_t first, struct span s);
+
 /* look.c */
 
 /* Describes one field of a room for a plan; valid while the lock is held. The

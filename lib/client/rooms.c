@@ -148,102 +148,6 @@ static void own_word(mmx *m, struct client_room *r, uint64_t word)
 
 /* the daemon's events */
 
-/* Drops the blocks whose rows are all released. */
-static void trim_runs(mmx *m, struct client_room *r)
-{
-    struct window_blocks *runs = m->stores[cell_of(m, r)].runs;
-    uint32_t block_rows = m->maps[r->map].pool.block_rows, gone = 0;
-
-    assert(r->map < MAPS_MAX && block_rows > 0);
-    while (gone < r->runs && r->base > r->first) {
-        uint32_t n =
-            min_u32((r->base - r->first) / block_rows, runs[gone].blocks);
-
-        if (n == 0)
-            break;
-        r->first += n * block_rows;
-        runs[gone].block += n;
-        runs[gone].blocks -= n;
-        gone += runs[gone].blocks == 0;
-    }
-    assert(gone <= r->runs);
-    r->runs -= gone;
-    memmove(runs, runs + gone, r->runs * sizeof *runs);
-}
-
-/* Drops the runs of rows from `first` on. */
-static void cut_runs(struct client_room *r, struct window_blocks *runs,
-    uint32_t first, uint32_t block_rows)
-{
-    uint64_t at = r->first;
-
-    assert(first >= r->first && r->runs <= RUNS_MAX);
-    for (uint32_t i = 0; i < r->runs; i++) {
-        uint64_t end = at + (uint64_t)runs[i].blocks * block_rows;
-
-        if (end > first) {
-            runs[i].blocks = (uint32_t)((first - at) / block_rows);
-            r->runs = i + (runs[i].blocks != 0);
-            return;
-        }
-        at = end;
-    }
-    if (at < first) {
-        r->runs = 0;
-        r->first = first;
-    }
-}
-
-static void add_run(
-    struct client_room *r, struct window_blocks *runs, struct window_blocks add)
-{
-    struct window_blocks *last = r->runs ? &runs[r->runs - 1] : NULL;
-
-    assert(add.blocks > 0 && r->runs <= RUNS_MAX);
-    if (last && last->block + last->blocks == add.block)
-        last->blocks += add.blocks;
-    else if (r->runs < RUNS_MAX)
-        runs[r->runs++] = add;
-}
-
-static bool runs_good(struct span s, uint32_t blocks)
-{
-    struct reader in = reader_of(s.p, s.len);
-
-    while (in.at < in.len) {
-        uint32_t b = get_u32(&in), n = get_u32(&in);
-
-        if (in.failed || n == 0 || b >= blocks || n > blocks - b)
-            return false;
-    }
-    return true;
-}
-
-/* Replaces the runs of rows from `first` on by the event's; keeps those of
- * earlier rows. */
-static void take_runs(
-    mmx *m, struct client_room *r, uint32_t first, struct span s)
-{
-    struct window_blocks *runs = m->stores[cell_of(m, r)].runs;
-    const struct mmx_pool *p = &m->maps[r->map].pool;
-    struct reader in = reader_of(s.p, s.len);
-
-    if (s.len == 0 || !runs_good(s, p->blocks))
-        return;
-    if (first < r->first || r->runs == 0) {
-        r->runs = 0;
-        r->first = first;
-    } else {
-        cut_runs(r, runs, first, p->block_rows);
-    }
-    while (in.at < in.len) {
-        uint32_t b = get_u32(&in), n = get_u32(&in);
-
-        add_run(r, runs, (struct window_blocks){b, n});
-    }
-    trim_runs(m, r);
-}
-
 /* Sets the room's pool from its event: an attach does not name one. */
 static void take_pool(mmx *m, struct client_room *r, uint16_t number)
 {
@@ -291,7 +195,7 @@ void client_room_event(mmx *m, const struct local_event *e)
         r->rows = e->rows;
         take_pool(m, r, e->pool);
         if (r->pooled && r->map != MAP_NONE)
-            take_runs(m, r, e->first, e->runs);
+            client_runs_take(m, r, e->first, e->runs);
     }
     if (e->what & (EVENT_LENGTH | EVENT_READY))
         take_aux(m, r, e->aux);
@@ -766,7 +670,7 @@ static int release_rows(
     }
     r->base = rows;
     if (r->runs)
-        trim_runs(m, r);
+        client_runs_trim(m, r);
     return 0;
 }
 
