@@ -87,12 +87,11 @@ int64_t client_left(uint64_t end)
     return now < end ? (int64_t)(end - now) : 0;
 }
 
-bool client_poll(int sock, int64_t ms)
+void client_poll(int sock, int64_t ms)
 {
     struct pollfd p = {.fd = sock, .events = POLLIN};
 
-    return poll(&p, 1, ms < 0 || ms > WAIT_MS ? WAIT_MS : (int)ms) >= 0 ||
-           errno != EINTR;
+    (void)poll(&p, 1, ms < 0 || ms > WAIT_MS ? WAIT_MS : (int)ms);
 }
 
 int client_wait(
@@ -119,8 +118,7 @@ int client_wait(
             return did < 0 ? did : 0;
         if (left == 0)
             return -MMX_E_TIMEOUT;
-        if (!client_poll(sock, left))
-            return -MMX_E_SYSTEM;
+        client_poll(sock, left);
     }
 }
 
@@ -295,7 +293,8 @@ static int wait_up(mmx *m, int timeout_ms)
             return -m->hello_err;
         if (left == 0)
             break;
-        if (poll(&p, 1, (int)min_u64((uint64_t)left, INT32_MAX)) < 0)
+        if (poll(&p, 1, (int)min_u64((uint64_t)left, INT32_MAX)) < 0 &&
+            errno != EINTR)
             return -MMX_E_SYSTEM;
         if (m->link == LINK_DOWN && read(m->timer, &n, sizeof n) > 0)
             client_connect(m);
@@ -366,7 +365,7 @@ static void say_bye(mmx *m)
     if (m->link != LINK_UP || client_ask(m, &msg, 0, NONE, 0, NULL) != 0)
         return;
     while (m->link == LINK_UP && client_left(end) != 0) {
-        (void)client_poll(m->sock, client_left(end));
+        client_poll(m->sock, client_left(end));
         client_flush(m);
         client_receive(m);
     }

@@ -180,8 +180,8 @@ int client_lock(mmx *m);
 void client_unlock(mmx *m);
 /* Waits, the lock not held, until the socket is readable: at most `ms` (-1: no
  * limit) and at most WAIT_MS, because another thread may have received the
- * answer. False after a signal. */
-bool client_poll(int sock, int64_t ms);
+ * answer; or until a signal. */
+void client_poll(int sock, int64_t ms);
 /* Returns the time at which a timeout (-1: none) ends. */
 uint64_t client_end(int timeout_ms);
 /* Returns the milliseconds left until `end`; -1: no limit. */

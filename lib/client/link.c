@@ -155,7 +155,6 @@ int client_ask(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
 static int await(mmx *m, struct client_reply *r, uint32_t seq, int timeout_ms)
 {
     uint64_t end = client_end(timeout_ms);
-    int err = 0;
 
     for (;;) {
         int64_t left = client_left(end);
@@ -166,18 +165,15 @@ static int await(mmx *m, struct client_reply *r, uint32_t seq, int timeout_ms)
         if (r->over)
             return r->err;
         if (left == 0)
-            err = -MMX_E_TIMEOUT;
-        if (err)
             break;
         client_unlock(m);
-        if (!client_poll(sock, left))
-            err = -MMX_E_SYSTEM;
+        client_poll(sock, left);
         pthread_mutex_lock(&m->lock);
         if (r->over)
             return r->err;
     }
     m->asked[seq % ASKED_MAX].reply = NULL;
-    return err;
+    return -MMX_E_TIMEOUT;
 }
 
 int client_call(

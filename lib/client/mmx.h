@@ -35,7 +35,8 @@
  *    everything else bytes. MMX_ALL means all rows, MMX_UNKNOWN not known yet.
  *  - Structs begin with their size: set .size, leave unused members 0.
  *    Everything an argument points to is copied before the call returns.
- *  - No call waits unless it takes a timeout (-1: without limit). A call that
+ *  - No call waits unless it takes a timeout (-1: without limit), and a signal
+ *    ends no wait but that of mmx_wait. A call that
  *    does not wait returns 0 once its message is queued; if the daemon refuses
  *    the message, the room gets the event MMX_REFUSED.
  *  - Threads: any call from any thread, except mmx_close, which must be the
@@ -267,9 +268,8 @@ int mmx_wait(mmx *m, struct mmx_event *ev, int max, int timeout_ms);
 
 /* For scripts: waits until the room has reported, now or earlier, one bit of
  * `what` (enum mmx_happening). Consumes no events: mmx_step still returns them.
- * -reason: the room failed or was refused; -MMX_E_TIMEOUT; -MMX_E_SYSTEM: a
- * signal interrupted the wait. Does not reconnect: only mmx_step and mmx_wait
- * do. */
+ * -reason: the room failed or was refused; -MMX_E_TIMEOUT. Does not reconnect:
+ * only mmx_step and mmx_wait do. */
 int mmx_wait_room(mmx *m, mmx_room room, uint32_t what, int timeout_ms);
 
 /* Collect the messages of the calls between cork and uncork in one packet,
@@ -315,8 +315,7 @@ struct mmx_pool {
  * from this call. A second call returns the same map; after MMX_UP it unmaps
  * the old map and maps the new one. The map is excluded from core dumps and
  * child processes, and stays until mmx_close. -MMX_E_NOT_READY: not connected,
- * step until MMX_UP; -MMX_E_TIMEOUT; -MMX_E_SYSTEM: see errno (EINTR: a signal
- * interrupted the wait). */
+ * step until MMX_UP; -MMX_E_TIMEOUT; -MMX_E_SYSTEM: see errno. */
 int mmx_pool(mmx *m, const char *name, const char *layout, int timeout_ms,
     struct mmx_pool *out);
 
@@ -464,8 +463,9 @@ int mmx_poll(const mmx *m, const mmx_room *rooms, int n, struct mmx_state *out);
 
 /* Returns the cell itself, for loops that cannot afford a call; valid as long
  * as the handle. Bits 0-3 state, 4-9 reason, 10-31 tag, 32-63 rows. It belongs
- * to the room only while its tag equals room.tag; otherwise use mmx_poll. NULL:
- * no such cell. */
+ * to the room only while its tag equals room.tag; otherwise use mmx_poll. Read
+ * it with acquire order, __atomic_load_n(cell, __ATOMIC_ACQUIRE): after a plain
+ * read Arm may show rows as they were before the state. NULL: no such cell. */
 const volatile uint64_t *mmx_cell(const mmx *m, mmx_room room);
 
 struct mmx_look {
@@ -574,8 +574,7 @@ struct mmx_seq {
 
 /* Waits until the request, made on this handle with mmx_ticket, has its id, and
  * consumes its event. -reason: it is lost; -MMX_E_TIMEOUT: it still waits until
- * it is released; -MMX_E_STALE: no such request on this handle; -MMX_E_SYSTEM:
- * a signal interrupted the wait. */
+ * it is released; -MMX_E_STALE: no such request on this handle. */
 int mmx_ticket_wait(mmx *m, int space, const char *request, int timeout_ms,
     struct mmx_seq *out);
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -572,5 +573,35 @@ TEST(frames_that_make_no_sense)
     fake_answer(&g.f, 12345, ERR_MALFORMED, "answers nothing");
     rig_no_event(g.m);
     (void)rig_announce(&g, 1, 5);
+    rig_close(&g);
+}
+
+static void heard(int sig)
+{
+    (void)sig;
+}
+
+/* Interpreters and profilers send signals all the time. */
+TEST(a_signal_ends_no_timed_call)
+{
+    struct itimerval often = {{0, 2000}, {0, 2000}}, never = {{0, 0}, {0, 0}};
+    struct sigaction a = {.sa_handler = heard};
+    struct mmx_pool p = {.size = sizeof p};
+    struct mmx_opt o;
+    struct fake f;
+    struct rig g;
+    mmx *m = NULL;
+    mmx_room r;
+
+    rig_open(&g, ROLE_ENCODED);
+    r = rig_announce(&g, 1, 5);
+    T_EQ_I64(sigaction(SIGALRM, &a, NULL), 0);
+    T_EQ_I64(setitimer(ITIMER_REAL, &often, NULL), 0);
+    T_EQ_I64(mmx_wait_room(g.m, r, MMX_GRANTED, 50), -MMX_E_TIMEOUT);
+    T_EQ_I64(mmx_pool(g.m, "q", NULL, 50, &p), -MMX_E_TIMEOUT);
+    fake_listen(&f, ROLE_LANGD);
+    o = fake_opt(&f, 50);
+    T_EQ_I64(mmx_open(&o, &m), -MMX_E_TIMEOUT);
+    T_EQ_I64(setitimer(ITIMER_REAL, &never, NULL), 0);
     rig_close(&g);
 }
