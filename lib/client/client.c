@@ -1,7 +1,8 @@
 /* client.c - a handle: opening, closing, stepping, waiting.
  *
  * Invariants. The descriptor of mmx_fd is an epoll instance of three: the
- * socket, a timer that is armed while the link is down, and the wakeup fd,
+ * socket, a timer for the next try to connect or, while the link is up, for
+ * the next room whose deadline passes (due.c), and the wakeup fd,
  * which is readable while events are pending that were received (by a thread
  * that waited for something else) but not handed out. So the descriptor is
  * readable whenever mmx_step has something to do, across reconnects. Everything
@@ -64,7 +65,7 @@ void client_unlock(mmx *m)
     pthread_mutex_unlock(&m->lock);
 }
 
-static uint64_t now_ms(void)
+uint64_t client_now(void)
 {
     struct timespec ts;
 
@@ -74,7 +75,7 @@ static uint64_t now_ms(void)
 
 uint64_t client_end(int timeout_ms)
 {
-    return timeout_ms < 0 ? TIME_NEVER : now_ms() + (uint64_t)timeout_ms;
+    return timeout_ms < 0 ? TIME_NEVER : client_now() + (uint64_t)timeout_ms;
 }
 
 int64_t client_left(uint64_t end)
@@ -83,7 +84,7 @@ int64_t client_left(uint64_t end)
 
     if (end == TIME_NEVER)
         return -1;
-    now = now_ms();
+    now = client_now();
     return now < end ? (int64_t)(end - now) : 0;
 }
 
@@ -94,6 +95,15 @@ void client_poll(int sock, int64_t ms)
     (void)poll(&p, 1, ms < 0 || ms > WAIT_MS ? WAIT_MS : (int)ms);
 }
 
+/* Returns the reason for a wait that ends now, `doubt` being the question that
+ * it asked; 0: none, the wait was short. */
+static int late(mmx *m, int timeout_ms, uint32_t doubt)
+{
+    if (doubt && !client_is_answered(m, doubt))
+        return client_unanswered(m, timeout_ms);
+    return -MMX_E_TIMEOUT;
+}
+
 int client_wait(
     mmx *m, int timeout_ms, int (*ended)(mmx *m, void *arg), void *arg)
 {
@@ -101,6 +111,7 @@ int client_wait(
     /* The first round checks without receiving: a poll costs no more than a
      * receive that finds nothing. */
     bool receive = timeout_ms == 0;
+    uint32_t doubt = 0;
 
     for (;; receive = true) {
         int64_t left = client_left(end);
@@ -109,15 +120,18 @@ int client_wait(
         if (err)
             return err;
         client_flush(m);
-        if (receive)
-            client_receive(m);
+        if (receive && client_receive(m))
+            client_due_look(m);
         did = ended(m, arg);
+        if (!did && left == 0)
+            did = late(m, timeout_ms, doubt);
+        if (!did && !doubt && left >= 0 && left <= SILENT_MS &&
+            timeout_ms >= SILENT_MS)
+            doubt = client_doubt(m);
         sock = m->sock;
         client_unlock(m);
         if (did)
             return did < 0 ? did : 0;
-        if (left == 0)
-            return -MMX_E_TIMEOUT;
         client_poll(sock, left);
     }
 }
@@ -184,7 +198,7 @@ static bool take_names(mmx *m, const struct mmx_opt *o)
     static const char *const usual[] = {
         NULL, "/run/mmx/encoded.sock", "/run/mmx/langd.sock"};
     const char *path = o->socket;
-    uint64_t alone[2] = {(uint64_t)getpid(), now_ms()};
+    uint64_t alone[2] = {(uint64_t)getpid(), client_now()};
 
     if (o->role < MMX_ANY || o->role > MMX_LANGD)
         return false;
@@ -303,8 +317,7 @@ static int wait_up(mmx *m, int timeout_ms)
         return -m->hello_err;
     if (m->link == LINK_DOWN)
         return -MMX_E_NOT_READY;
-    client_error(m, "%s: no answer", m->path);
-    return -MMX_E_TIMEOUT;
+    return client_unanswered(m, timeout_ms);
 }
 
 static int open_handle(mmx *m, const struct mmx_opt *o)
@@ -314,6 +327,7 @@ static int open_handle(mmx *m, const struct mmx_opt *o)
     m->ep = m->sock = m->timer = m->wakeup = -1;
     m->info.role = o->role;
     m->backoff_ms = 1;
+    m->due = TIME_NEVER;
     if (cells > CELLS_MAX || !take_names(m, o)) {
         client_error(m,
             "a name is too long, the role is unknown, MMX_ANY has no socket, "
@@ -443,7 +457,8 @@ int mmx_step(mmx *m, struct mmx_event *ev, int max)
         read(m->timer, &expired, sizeof expired) > 0)
         client_connect(m);
     client_flush(m);
-    client_receive(m);
+    if (client_receive(m))
+        client_due_look(m);
     n = client_rooms_give(m, ev, max);
     if (!client_rooms_pending(m))
         n += client_tickets_give(m, ev + n, max - n);

@@ -29,6 +29,7 @@
 #define TICKETS_MAX  4096
 #define BUCKETS      1024 /* hash buckets of requests; a power of two */
 #define WAIT_MS      20
+#define SILENT_MS    750 /* a daemon that lives has answered by then */
 #define CELLS_USUAL  1024
 #define CELLS_MAX    65536
 #define CLIENT_ALIVE UINT64_C(0x6d6d782d616c6976)
@@ -78,6 +79,8 @@ struct client_room {
     uint32_t next, queued; /* links: free stack or retired; pending */
     uint32_t first, runs, rows, total, base, a, b;
     uint32_t stream_rows, aux_len;
+    uint64_t due;   /* time of the next look at it (due.c); 0: none */
+    uint32_t doubt; /* seq of the question that the look waits for */
     uint8_t state, reason, storage;
     uint8_t refused_op, refused_reason;
     bool pooled;  /* may show rows */
@@ -137,6 +140,8 @@ struct mmx {
 
     uint32_t seq;      /* of the last message */
     uint32_t answered; /* messages up to this one are answered */
+    uint32_t doubt;    /* the last one that asks whether the daemon lives */
+    uint64_t due;      /* no room is due before; TIME_NEVER: none is */
     struct client_asked asked[ASKED_MAX];
     struct client_packet out[PACKETS];
     uint32_t out_head, out_count;
@@ -182,13 +187,15 @@ void client_unlock(mmx *m);
  * limit) and at most WAIT_MS, because another thread may have received the
  * answer; or until a signal. */
 void client_poll(int sock, int64_t ms);
+/* Returns the time in milliseconds. */
+uint64_t client_now(void);
 /* Returns the time at which a timeout (-1: none) ends. */
 uint64_t client_end(int timeout_ms);
 /* Returns the milliseconds left until `end`; -1: no limit. */
 int64_t client_left(uint64_t end);
 /* Receives until ended(m, arg), called with the lock held, is not 0. The lock
- * is not held before and after. Returns 0 if it is 1, else the negative reason
- * or -MMX_E_TIMEOUT. */
+ * is not held before and after. Returns 0 if it is 1, else the negative reason,
+ * or -MMX_E_DAEMON_SILENT or -MMX_E_TIMEOUT. */
 int client_wait(
     mmx *m, int timeout_ms, int (*ended)(mmx *m, void *arg), void *arg);
 /* Sets the text that mmx_error_text returns. */
@@ -200,8 +207,11 @@ void client_error(mmx *m, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void client_connect(mmx *m);
 /* Sends queued packets until the socket is full. */
 void client_flush(mmx *m);
-/* Receives and handles at most RECEIVE_PACKETS packets. */
-void client_receive(mmx *m);
+/* Receives and handles at most RECEIVE_PACKETS packets. False: there may be
+ * more. */
+bool client_receive(mmx *m);
+/* True if the message with this seq was answered, or its connection ended. */
+bool client_is_answered(const mmx *m, uint32_t seq);
 /* Queues one message and, unless corked, sends it. Sets the message's seq.
  * reply may be NULL. */
 int client_ask(mmx *m, struct local_msg *msg, uint64_t id, uint32_t cell,
@@ -216,9 +226,28 @@ bool client_is_open_op(unsigned type);
 int client_call(
     mmx *m, struct local_msg *msg, struct client_reply *r, int timeout_ms);
 
+/* due.c: what a daemon does not do that hangs */
+
+/* Has the room looked at soon after its deadline, if it has one. */
+void client_due(mmx *m, struct client_room *r, uint32_t deadline_ms);
+/* Fails the rooms whose deadline has passed if the daemon answers nothing.
+ * Called after a receive that left nothing. */
+void client_due_look(mmx *m);
+/* Asks the daemon whether it lives, unless such a question waits for its
+ * answer. Returns the question's seq; once it is SILENT_MS old, see
+ * client_is_answered. */
+uint32_t client_doubt(mmx *m);
+/* Returns the reason for a wait of timeout_ms that ended without an answer, and
+ * sets the error text. */
+int client_unanswered(mmx *m, int timeout_ms);
+
 /* rooms.c */
 
 void client_rooms_init(mmx *m);
+/* Fails a room by this handle's own judgement. */
+void client_room_fail(mmx *m, struct client_room *r, uint8_t reason);
+/* True if the room is open on this connection and has not ended. */
+bool client_room_open(const mmx *m, const struct client_room *r);
 /* Returns the room of a handle; NULL: it was released. */
 struct client_room *client_room(mmx *m, mmx_room r);
 /* Takes an EVENT of the daemon. */

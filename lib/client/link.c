@@ -173,7 +173,7 @@ static int await(mmx *m, struct client_reply *r, uint32_t seq, int timeout_ms)
             return r->err;
     }
     m->asked[seq % ASKED_MAX].reply = NULL;
-    return -MMX_E_TIMEOUT;
+    return client_unanswered(m, timeout_ms);
 }
 
 int client_call(
@@ -231,6 +231,7 @@ static void hang_up(mmx *m)
         m->backoff_ms = 1;
     }
     m->link = LINK_DOWN;
+    m->due = TIME_NEVER;
     forget_asked(m);
     m->out_count = 0;
     m->polls_out = false;
@@ -339,12 +340,18 @@ static void welcome(mmx *m, const struct local_welcome *w, int fd)
     m->say_up = true;
 }
 
+bool client_is_answered(const mmx *m, uint32_t seq)
+{
+    return seq - m->answered - 1 >= m->seq - m->answered ||
+           !m->asked[seq % ASKED_MAX].type;
+}
+
 /* Removes the message with this seq from `asked`; false: it was not pending. */
 static bool answered(mmx *m, uint32_t seq, struct client_asked *out)
 {
     struct client_asked *q = &m->asked[seq % ASKED_MAX];
 
-    if (seq - m->answered - 1 >= m->seq - m->answered || !q->type)
+    if (client_is_answered(m, seq))
         return false;
     *out = *q;
     q->type = 0;
@@ -367,7 +374,8 @@ static void answer(mmx *m, uint32_t seq, const struct local_answer *a)
         hang_up(m);
         return;
     }
-    if (a->err)
+    /* No error: a question to which none of the answers matters (due.c). */
+    if (a->err && seq != m->doubt)
         client_error(m, "%s: %s%s%s",
             local_name(m->asked[seq % ASKED_MAX].type),
             err_name((enum err)a->err), *text ? ": " : "", text);
@@ -488,9 +496,10 @@ static bool receive_one(mmx *m)
     return true;
 }
 
-void client_receive(mmx *m)
+bool client_receive(mmx *m)
 {
     for (unsigned i = 0; i < RECEIVE_PACKETS && m->link != LINK_DOWN; i++)
         if (!receive_one(m))
-            break;
+            return true;
+    return m->link == LINK_DOWN;
 }

@@ -12,17 +12,18 @@
 
 #include <string.h>
 
-/* Returns the word of a room's cell: the daemon's, else the handle's own. */
+/* Returns the word of a room's cell: the handle's own, else the daemon's, which
+ * is read first: at the end of a link it is erased after the other is there. */
 static uint64_t word_of(const mmx *m, mmx_room h)
 {
-    uint64_t w;
+    uint64_t w, own;
 
     if (h.cell >= m->cells || h.tag == 0)
         return cell_word(MMX_FAILED_STATE, MMX_E_UNKNOWN_ROOM, 0, 0);
     w = atomic_load_explicit(&m->page[h.cell], memory_order_acquire);
-    if (cell_tag(w) == h.tag)
-        return w;
-    w = atomic_load_explicit(&m->own[h.cell], memory_order_acquire);
+    own = atomic_load_explicit(&m->own[h.cell], memory_order_acquire);
+    if (cell_tag(own) == h.tag)
+        return own;
     if (cell_tag(w) == h.tag)
         return w;
     return cell_word(MMX_BOOTSTRAPPING, 0, h.tag, 0);

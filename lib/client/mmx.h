@@ -36,9 +36,14 @@
  *  - Structs begin with their size: set .size, leave unused members 0.
  *    Everything an argument points to is copied before the call returns.
  *  - No call waits unless it takes a timeout (-1: without limit), and a signal
- *    ends no wait but that of mmx_wait. A call that
- *    does not wait returns 0 once its message is queued; if the daemon refuses
- *    the message, the room gets the event MMX_REFUSED.
+ *    ends no wait but that of mmx_wait. A call that does not wait returns 0
+ *    once its message is queued; if the daemon refuses the message, the room
+ *    gets the event MMX_REFUSED.
+ *  - A daemon that hangs: a wait of 750 ms or more that ends because the daemon
+ *    answers nothing returns -MMX_E_DAEMON_SILENT, a shorter one
+ *    -MMX_E_TIMEOUT. A room whose deadline_ms has passed fails by itself with
+ *    that reason, at most a second later, if the daemon answers nothing; the
+ *    handle has to be stepped, or waited on, for it.
  *  - Threads: any call from any thread, except mmx_close, which must be the
  *    last one. One short lock inside, no threads, no signals, no output, no
  *    allocation after mmx_open and mmx_pool (except in the first
@@ -118,6 +123,7 @@ enum mmx_error {
     MMX_E_CORRUPT = 22,
     MMX_E_DRAINING = 23,
     MMX_E_INTERNAL = 24,
+    MMX_E_DAEMON_SILENT = 25,
     MMX_E_SPLIT = 64,  /* the rows are several arrays: mmx_runs, mmx_gather */
     MMX_E_FORKED = 65, /* the handle belongs to the parent process */
     MMX_E_SYSTEM = 66  /* the operating system refused: see errno */
@@ -159,9 +165,10 @@ struct mmx_opt {
 };
 
 /* Opens a handle and connects. -MMX_E_NOT_READY: no daemon listens within
- * timeout_ms; -MMX_E_TIMEOUT: it does not answer; -MMX_E_VERSION,
- * -MMX_E_NOT_OWNER, ...: it refuses; -MMX_E_MALFORMED: an option is wrong;
- * -MMX_E_SYSTEM: see errno. With timeout_ms = 0 only the last two occur. */
+ * timeout_ms; -MMX_E_DAEMON_SILENT, -MMX_E_TIMEOUT: it does not answer;
+ * -MMX_E_VERSION, -MMX_E_NOT_OWNER, ...: it refuses; -MMX_E_MALFORMED: an
+ * option is wrong; -MMX_E_SYSTEM: see errno. With timeout_ms = 0 only the last
+ * two occur. */
 int mmx_open(const struct mmx_opt *opt, mmx **out);
 
 /* Unmaps every pool (the mmx_on_map callback runs first), releases every room,
@@ -465,7 +472,9 @@ int mmx_poll(const mmx *m, const mmx_room *rooms, int n, struct mmx_state *out);
  * as the handle. Bits 0-3 state, 4-9 reason, 10-31 tag, 32-63 rows. It belongs
  * to the room only while its tag equals room.tag; otherwise use mmx_poll. Read
  * it with acquire order, __atomic_load_n(cell, __ATOMIC_ACQUIRE): after a plain
- * read Arm may show rows as they were before the state. NULL: no such cell. */
+ * read Arm may show rows as they were before the state. A room that the handle
+ * itself has failed (the daemon is lost, or silent) does not show that here.
+ * NULL: no such cell. */
 const volatile uint64_t *mmx_cell(const mmx *m, mmx_room room);
 
 struct mmx_look {

@@ -6,8 +6,9 @@
  * at the next step so that the event's text stays valid). Events accumulate as
  * bits in the room until they are handed out, so a handle that is not stepped
  * for a minute needs no memory for them. A word with the room's tag in the
- * daemon's page is the true state; m->own has the states that the daemon cannot
- * show: that it is lost, or that it refused the room. Under the handle's lock,
+ * daemon's page is the true state unless m->own has one, too: what the daemon
+ * cannot show, that it is lost, hangs or refused the room. Under the handle's
+ * lock,
  * except the reads of words.
  *
  * Free cells are a stack: few rooms at a time touch few pages. Rejected: a
@@ -130,6 +131,7 @@ static struct client_room *room_take(mmx *m)
         .state = MMX_BOOTSTRAPPING};
     m->tag = m->tag % TAG_MAX + 1;
     r->tag = m->tag;
+    atomic_store_explicit(&m->own[cell_of(m, r)], 0, memory_order_relaxed);
     m->stores[cell_of(m, r)].text[0] = 0;
     return r;
 }
@@ -144,6 +146,13 @@ static void room_free(mmx *m, struct client_room *r)
 static void own_word(mmx *m, struct client_room *r, uint64_t word)
 {
     atomic_store_explicit(&m->own[cell_of(m, r)], word, memory_order_release);
+}
+
+static void room_fail(mmx *m, struct client_room *r, uint8_t reason)
+{
+    r->state = MMX_FAILED_STATE;
+    r->reason = reason;
+    own_word(m, r, cell_word(MMX_FAILED_STATE, reason, r->tag, 0));
 }
 
 /* the daemon's events */
@@ -180,7 +189,7 @@ void client_room_event(mmx *m, const struct local_event *e)
 {
     struct client_room *r = client_room(m, (mmx_room){e->cell, e->tag});
 
-    if (!r || !bound(m, r))
+    if (!r || !bound(m, r) || r->reason == MMX_E_DAEMON_SILENT)
         return;
     r->state = e->state;
     r->a = e->a;
@@ -239,11 +248,21 @@ void client_room_refused(
         a->text, m->stores[cell_of(m, r)].text, sizeof m->stores->text);
     if (client_is_open_op(q->type)) {
         r->unbound = true;
-        r->state = MMX_FAILED_STATE;
-        r->reason = a->err;
-        own_word(m, r, cell_word(MMX_FAILED_STATE, a->err, r->tag, 0));
+        room_fail(m, r, a->err);
     }
     notify(m, r, MMX_REFUSED);
+}
+
+bool client_room_open(const mmx *m, const struct client_room *r)
+{
+    return r->tag && bound(m, r) &&
+           !(r->seen & (MMX_READY | MMX_DONE | MMX_FAILED));
+}
+
+void client_room_fail(mmx *m, struct client_room *r, uint8_t reason)
+{
+    room_fail(m, r, reason);
+    notify(m, r, MMX_FAILED);
 }
 
 void client_rooms_lost(mmx *m)
@@ -252,20 +271,13 @@ void client_rooms_lost(mmx *m)
         struct client_room *r = &m->rooms[i];
         uint64_t word = atomic_load_explicit(&m->page[i], memory_order_acquire);
 
-        if (!r->tag || !bound(m, r))
-            continue;
-        if (r->seen & (MMX_READY | MMX_DONE | MMX_FAILED)) {
+        if (client_room_open(m, r))
+            client_room_fail(m, r, MMX_E_DAEMON_LOST);
+        else if (r->tag && bound(m, r) && r->reason != MMX_E_DAEMON_SILENT)
             own_word(m, r,
                 cell_tag(word) == r->tag
                     ? word
                     : cell_word(r->state, r->reason, r->tag, r->rows));
-            continue;
-        }
-        r->state = MMX_FAILED_STATE;
-        r->reason = MMX_E_DAEMON_LOST;
-        own_word(
-            m, r, cell_word(MMX_FAILED_STATE, MMX_E_DAEMON_LOST, r->tag, 0));
-        notify(m, r, MMX_FAILED);
     }
 }
 
@@ -352,7 +364,8 @@ static int copy_secret(const mmx *m, struct secret *to, const uint8_t *from)
 /* Sends the message that opens a room; frees the room if that fails. to: the
  * message's secret. */
 static int open_room(mmx *m, struct client_room *r, struct local_msg *msg,
-    struct secret *to, const uint8_t *secret, mmx_room *out)
+    struct secret *to, const uint8_t *secret, uint32_t deadline_ms,
+    mmx_room *out)
 {
     mmx_room h = handle_of(m, r);
     int err = copy_secret(m, to, secret);
@@ -364,6 +377,7 @@ static int open_room(mmx *m, struct client_room *r, struct local_msg *msg,
         room_free(m, r);
         return err;
     }
+    client_due(m, r, deadline_ms);
     *out = h;
     return 0;
 }
@@ -437,7 +451,8 @@ static int announce(mmx *m, const struct mmx_announce *a, mmx_room *out)
         .aux = span_of(a->aux, a->aux_len),
         .traceparent = text_of(a->traceparent)};
     copy_key(&msg.announce.key, a->key);
-    return open_room(m, r, &msg, &msg.announce.secret, a->secret, out);
+    return open_room(
+        m, r, &msg, &msg.announce.secret, a->secret, a->deadline_ms, out);
 }
 
 int mmx_announce(mmx *m, const struct mmx_announce *opt, mmx_room *out)
@@ -485,7 +500,8 @@ static int request(mmx *m, const struct mmx_request *q, mmx_room *out)
         has_ability(m->abilities, LOCAL_CAN_ANNOUNCED))
         msg.request.flags |= FLAG_ANNOUNCED;
     copy_key(&msg.request.key, q->key);
-    return open_room(m, r, &msg, &msg.request.secret, q->secret, out);
+    return open_room(
+        m, r, &msg, &msg.request.secret, q->secret, q->deadline_ms, out);
 }
 
 int mmx_request(mmx *m, const struct mmx_request *opt, mmx_room *out)
@@ -522,7 +538,8 @@ static int attach(mmx *m, const struct mmx_attach *a, mmx_room *out)
         .rights = (uint8_t)a->rights,
         .deadline_ms = a->deadline_ms,
         .encoder = text_of(a->encoder)};
-    return open_room(m, r, &msg, &msg.attach.secret, a->secret, out);
+    return open_room(
+        m, r, &msg, &msg.attach.secret, a->secret, a->deadline_ms, out);
 }
 
 int mmx_attach(mmx *m, const struct mmx_attach *opt, mmx_room *out)

@@ -185,6 +185,13 @@ class Internal(MmxError):
     sentence = "a fault of this daemon or its machine; see its log"
 
 
+class DaemonSilent(MmxError, TimeoutError):
+    number, reason = 25, "daemon-silent"
+    advice = "retry"
+    sentence = ("the engine's own daemon is there and does not answer: "
+                "stopped, or stuck")
+
+
 BY_NUMBER: Dict[int, Type[MmxError]] = {
     c.number: c for c in MmxError.__subclasses__()}
 
