@@ -149,7 +149,7 @@ class Daemon:
                 mmx.connect(self.role, self.socket,
                             timeout=0.2 * next(waits)).close()
                 return True
-            except mmx.errors.DaemonLost:
+            except (mmx.errors.DaemonLost, mmx.errors.DaemonSilent):
                 return False
         eventually(connects, f"{self.name} takes connections")
 

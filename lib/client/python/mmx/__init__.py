@@ -67,7 +67,7 @@ def connect(role: str, socket: Optional[str] = None, *,
         return _welcomed(conn)
     except BaseException as e:
         conn.close()
-        raise _silence(conn, timeout) if isinstance(e, TimeoutError) else e
+        raise _silence(conn, timeout, e) if isinstance(e, TimeoutError) else e
 
 
 async def aconnect(role: str, socket: Optional[str] = None, *,
@@ -82,7 +82,7 @@ async def aconnect(role: str, socket: Optional[str] = None, *,
         return _welcomed(conn)
     except BaseException as e:
         conn.close()
-        raise _silence(conn, timeout) if isinstance(e, TimeoutError) else e
+        raise _silence(conn, timeout, e) if isinstance(e, TimeoutError) else e
 
 
 def _connection(role: str, socket: Optional[str], name: Optional[str],
@@ -99,7 +99,10 @@ def _welcomed(conn: Connection) -> Connection:
     return conn
 
 
-def _silence(conn: Connection, timeout: Optional[float]) -> MmxError:
+def _silence(conn: Connection, timeout: Optional[float],
+             error: TimeoutError) -> MmxError:
+    if isinstance(error, errors.DaemonSilent):
+        return error
     why = conn.unreached or f"no answer in {timeout} s"
     return conn.not_taken or errors.DaemonLost(f"{conn.path}: {why}")
 

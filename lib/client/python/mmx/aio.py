@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 
+from . import due
+
 if TYPE_CHECKING:
     from .client import Connection, Event
 
@@ -72,17 +74,20 @@ class Watch:
         return bool(self._events)
 
     async def until(self, condition: Callable[[], Any],
-                    timeout: Optional[float]) -> Any:
+                    timeout: Optional[float],
+                    lacks: Callable[[], str]) -> Any:
         got = condition()
         if got:
             return got
         future: "asyncio.Future[Any]" = self.loop.create_future()
         self._waiting[future] = condition
+        patience = due.Patience(self._conn, timeout)
         try:
-            return await asyncio.wait_for(future, timeout)
-        except asyncio.TimeoutError:
-            raise TimeoutError(
-                f"{self._conn.path}: not within {timeout} s") from None
+            while not future.done() and not patience.over():
+                await asyncio.wait({future}, timeout=patience.left())
+            if future.done():
+                return future.result()
+            raise patience.error(lacks)
         finally:
             del self._waiting[future]
 

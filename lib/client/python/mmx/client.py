@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import ctypes
 import enum
 import errno
 import json
@@ -24,13 +23,12 @@ import mmap
 import os
 import select
 import socket
-import struct
 import time
 from dataclasses import dataclass
 from typing import (Any, Callable, Deque, Dict, List, Optional, Sequence,
                     Tuple, Union)
 
-from . import aio, errors, wire
+from . import aio, due, errors, wire
 from .pool import Pool
 from .rooms import Room, Shown, Source, State
 from .tickets import Space, Ticket
@@ -39,7 +37,6 @@ log = logging.getLogger("mmx")
 log.addHandler(logging.NullHandler())
 
 _RETRY_FIRST, _RETRY_LAST = 0.01, 0.5  # seconds between two tries to connect
-_CLOEXEC = 0o2000000  # TFD_CLOEXEC
 
 
 class Reply:
@@ -108,23 +105,6 @@ class Item:
     traceparent: str = ""
 
 
-class _Timer:
-    """A timerfd, which makes `fd` readable for the next try to connect. The
-    os module has it from Python 3.13 on."""
-
-    def __init__(self) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self.fd: int = self._libc.timerfd_create(time.CLOCK_MONOTONIC,
-                                                 os.O_NONBLOCK | _CLOEXEC)
-        if self.fd < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create")
-
-    def set(self, seconds: float) -> None:
-        whole, part = divmod(int(seconds * 1e9), 10**9)
-        spec = struct.pack("@qqqq", 0, 0, whole, part)
-        self._libc.timerfd_settime(self.fd, 0, spec, None)
-
-
 class Connection:
     def __init__(self, role: str, path: str, name: str, session: str,
                  cells: int = 1024) -> None:
@@ -161,8 +141,9 @@ class Connection:
         self.unreached: Optional[str] = None
         self._writing = False
         self._epoll = select.epoll()
-        self._timer = _Timer()
-        self._epoll.register(self._timer.fd, select.EPOLLIN)
+        self._timers: List[due.Timer] = []
+        self._timer = self._new_timer()  # for the next try to connect
+        self._dues = due.Dues(self)
         self.fd: int = self._epoll.fileno()
         self._dial()
 
@@ -231,9 +212,16 @@ class Connection:
         self.send(wire.POOL, name=name,
                   layout=self._pools[name].layout).then = followed
 
+    def _new_timer(self) -> due.Timer:
+        timer = due.Timer()
+        self._timers.append(timer)
+        self._epoll.register(timer.fd, select.EPOLLIN)
+        return timer
+
     def _lost(self, why: str) -> None:
         if not self._socket:
             return
+        self._dues.clear()
         self._epoll.unregister(self._socket)
         self._socket.close()
         self._socket = None
@@ -254,13 +242,19 @@ class Connection:
         for room in rooms:
             if room.state in (State.FAILED, State.SUCCESS):
                 continue  # has ended; its rows stay readable
-            room._fail(error)
-            self._events.append(Event(room, wire.FAILED))
+            self._fail(room, error)
         if was_up:
             self._events.append(Event(None, 0, Link.DOWN))
         if not self._closed:
             self._timer.set(self._retry)
             self._retry = min(self._retry * 2, _RETRY_LAST)
+
+    def _fail(self, room: Shown, error: errors.MmxError) -> None:
+        room._fail(error)
+        self._events.append(Event(room, wire.FAILED))
+
+    def _shown(self) -> List[Shown]:
+        return list(self._rooms.values())
 
     @property
     def connected(self) -> bool:
@@ -338,6 +332,8 @@ class Connection:
         self._flush()
         while self._socket and self._read():
             pass
+        if self._socket:
+            self._dues.look()
         events, self._events = self._events, []
         if self._watch:
             self._watch.look()
@@ -380,7 +376,8 @@ class Connection:
         message, values = frame.message, frame.values
         if message is wire.EVENT:
             room = self._rooms.get((values["cell"], values["tag"]))
-            if room:
+            # What a daemon says after it was silent for too long is too late.
+            if room and not isinstance(room.error, errors.DaemonSilent):
                 room._event(values)
                 self._events.append(Event(room, values["what"]))
             return
@@ -410,13 +407,16 @@ class Connection:
 
     def wait(self, until: Union[Reply, Callable[[], Any]],
              timeout: Optional[float] = None,
-             every: Optional[float] = None) -> Any:
+             every: Optional[float] = None,
+             lacks: Optional[Callable[[], str]] = None) -> Any:
         """Steps until a reply is done (its error is raised) or a condition
-        holds; TimeoutError after `timeout` seconds. Events that arrive during
-        the wait are not lost: the next step() returns them. every: seconds
-        between two checks of a condition without an event (see Room.wait)."""
+        holds; TimeoutError after `timeout` seconds (DaemonSilent, which is
+        one, if the daemon answers nothing). Events that arrive during the
+        wait are not lost: the next step() returns them. every: seconds
+        between two checks of a condition without an event (see Room.wait).
+        lacks: tells for the error what was waited for."""
         condition = (lambda: until.done) if isinstance(until, Reply) else until
-        end = None if timeout is None else time.monotonic() + timeout
+        patience = due.Patience(self, timeout)
         kept: List[Event] = []
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
@@ -426,9 +426,9 @@ class Connection:
                 got = condition()
                 if got:
                     break
-                left = None if end is None else end - time.monotonic()
-                if left is not None and left <= 0:
-                    raise TimeoutError(f"{self.path}: not within {timeout} s")
+                if patience.over():
+                    raise patience.error(lacks or _lacking(until))
+                left = patience.left()
                 again = self._look_at - time.monotonic()
                 limits = [s for s in (left, every, again if again > 0 else
                                       None) if s is not None]
@@ -447,11 +447,13 @@ class Connection:
             self._watch.loop.call_later(seconds, self._watch.look)
 
     async def until(self, until: Union[Reply, Callable[[], Any]],
-                    timeout: Optional[float] = None) -> Any:
+                    timeout: Optional[float] = None,
+                    lacks: Optional[Callable[[], str]] = None) -> Any:
         """Awaits a reply, or a condition that changes with an event; as
         wait()."""
         condition = (lambda: until.done) if isinstance(until, Reply) else until
-        got = await aio.watch(self).until(condition, timeout)
+        got = await aio.watch(self).until(condition, timeout,
+                                          lacks or _lacking(until))
         return until.result() if isinstance(until, Reply) else got
 
     def __aiter__(self) -> Connection:
@@ -462,7 +464,7 @@ class Connection:
         """Returns the next event; pending changes of one room are one event.
         Ends when the connection is closed."""
         watch = aio.watch(self)
-        await watch.until(lambda: watch.events() or self.closed, None)
+        await watch.until(lambda: watch.events() or self.closed, None, str)
         event = watch.take()
         if not event:
             raise StopAsyncIteration
@@ -579,7 +581,7 @@ class Connection:
                 room=i.room, pool=pool.number, flags=flags,
                 storage=wire.STORAGE[i.storage], max_rows=i.max_rows,
                 total=_rows(i.total), required_dst=i.destinations,
-                batch=len(items) - 1 - at, deadline_ms=_ms(i.deadline),
+                batch=len(items) - 1 - at, deadline_ms=due.ms(i.deadline),
                 key=_key(i.key), aux=i.aux, secret=self._secret(i.secret),
                 traceparent=wire.traceparent(i.traceparent)))
             wire.ANNOUNCE.encode(0, **values[-1])  # raises before any is sent
@@ -616,7 +618,7 @@ class Connection:
             room=room, pool=pool.number, mode=wire.MODES[mode],
             storage=wire.STORAGE[storage], flags=flags,
             rows=rows, readers=readers, required_dst=destinations,
-            group=group_id, group_size=group_size, deadline_ms=_ms(deadline),
+            group=group_id, group_size=group_size, deadline_ms=due.ms(deadline),
             key=_key(key), encoder=encoder, secret=self._secret(secret),
             traceparent=wire.traceparent(traceparent))
         wire.REQUEST.encode(0, **values)
@@ -631,7 +633,7 @@ class Connection:
         opened or will open: returns a Room at langd (encoder is required), a
         Source at encoded. Events name the room's pool; pass it to have it
         mapped before."""
-        values = dict(room=room, rights=rights, deadline_ms=_ms(deadline),
+        values = dict(room=room, rights=rights, deadline_ms=due.ms(deadline),
                       encoder=encoder, secret=self._secret(secret))
         wire.ATTACH.encode(0, **values)
         got: Union[Room, Source]
@@ -697,6 +699,8 @@ class Connection:
         room.opened = reply
         if reply.done:  # not connected
             opened(reply)
+        else:
+            self._dues.add(room, values["deadline_ms"] / 1000)
 
     def _unbind(self, room: Shown) -> None:
         """Frees the room's cell: its last RELEASE was answered."""
@@ -728,7 +732,7 @@ class Connection:
         if os.getpid() != self._pid:
             if self._socket:
                 self._socket.close()
-        elif self._socket:
+        elif self._up:  # before, there is nothing to end
             bye = self.send(wire.BYE)
             try:
                 self.wait(bye, timeout)
@@ -742,7 +746,7 @@ class Connection:
             return
         self._here()
         self._closed = True
-        if self._socket:
+        if self._up:
             try:
                 await self.until(self.send(wire.BYE), timeout)
             except (errors.MmxError, TimeoutError):
@@ -755,7 +759,8 @@ class Connection:
             if self._watch:
                 self._watch.close()
             self._timer.set(0)
-        os.close(self._timer.fd)
+        for timer in self._timers:
+            os.close(timer.fd)
         self._epoll.close()
 
     def __enter__(self) -> Connection:
@@ -791,9 +796,9 @@ def _rows(rows: Optional[int]) -> int:
     return wire.UNKNOWN if rows is None else rows
 
 
-def _ms(seconds: float) -> int:
-    """Rounds to milliseconds, up to 1: 0 means as configured."""
-    return max(1, round(seconds * 1000)) if seconds > 0 else 0
+def _lacking(until: Union[Reply, Callable[[], Any]]) -> Callable[[], str]:
+    what = f"answer to {until.what}" if isinstance(until, Reply) else "not so"
+    return lambda: what
 
 
 def _key(key: bytes) -> bytes:

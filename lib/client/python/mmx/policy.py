@@ -72,7 +72,7 @@ def _look(room: "Optional[Room]", e: BaseException,
     Raises exceptions that are not about the room (Ctrl-C, a bug)."""
     if room:
         room.release(force=True)
-    if isinstance(e, TimeoutError):
+    if isinstance(e, TimeoutError) and not isinstance(e, errors.MmxError):
         e = errors.TimedOut(str(e))
     if not isinstance(e, errors.MmxError):
         raise e

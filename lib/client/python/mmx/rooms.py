@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import time
 import weakref
+from math import inf
 from typing import (TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple,
                     Optional, Tuple)
 
@@ -66,6 +67,8 @@ class Shown:
         self._laid: Optional[List[Run]] = None  # _reported as runs; on demand
         self._views: "List[Tuple[int, weakref.ref[Any]]]" = []
         self._lent = 0  # arrays whose end releases the room
+        self._due = inf  # next look at its deadline (due.py)
+        self._doubt: "Optional[Reply]" = None  # what that look waits for
 
     def __repr__(self) -> str:
         return (f"<{type(self).__name__} {self.room:#x} {self.state.name} "
@@ -93,6 +96,20 @@ class Shown:
         if not self.error and self._word & 15 == State.FAILED:
             self.error = errors.error(self._word >> 4 & 63)
         return self.error
+
+    @property
+    def _has_ended(self) -> bool:
+        """True if the event of its end was received, or it has failed."""
+        return bool(self.error)
+
+    def _lacks(self) -> str:
+        """Returns what a wait for the room lacks, for a person."""
+        what = "the daemon has not answered its " + self.opened.what \
+            if not self.opened.done else self._stands()
+        return f"room {self.room:#x} is {self.state.name.lower()}: {what}"
+
+    def _stands(self) -> str:
+        raise NotImplementedError
 
     # --- the daemon's answers and events ----------------------------------
     def _answered(self, answer: "Reply") -> None:
@@ -246,14 +263,15 @@ class Shown:
         # Only the two final states always have an event.
         final = state in (State.FAILED, State.SUCCESS)
         self.conn.wait(lambda: self._reached(state), timeout,
-                       every=None if final else 0.005)
+                       None if final else 0.005, self._lacks)
         return self
 
     async def reached(self, state: State = State.SUCCESS,
                       timeout: Optional[float] = None) -> Any:
         """Awaits SUCCESS or FAILED (other states have no event of their own
         and may be noticed late)."""
-        await self.conn.until(lambda: self._reached(state), timeout)
+        await self.conn.until(lambda: self._reached(state), timeout,
+                              self._lacks)
         return self
 
     def _reached(self, state: State) -> bool:
@@ -342,22 +360,22 @@ class Source(Shown):
 
     def wait_granted(self, timeout: Optional[float] = None) -> "Source":
         """Blocks until rows may be written, or exist already (have)."""
-        self.conn.wait(self._open, timeout)
+        self.conn.wait(self._open, timeout, lacks=self._lacks)
         return self
 
     async def granted(self, timeout: Optional[float] = None) -> "Source":
         """Awaits that rows may be written, or exist already (have)."""
-        await self.conn.until(self._open, timeout)
+        await self.conn.until(self._open, timeout, self._lacks)
         return self
 
     def wait_done(self, timeout: Optional[float] = None) -> "Source":
         """Blocks until every destination has received the rows."""
-        self.conn.wait(self._over, timeout)
+        self.conn.wait(self._over, timeout, lacks=self._lacks)
         return self
 
     async def done(self, timeout: Optional[float] = None) -> "Source":
         """Awaits that every destination has received the rows."""
-        await self.conn.until(self._over, timeout)
+        await self.conn.until(self._over, timeout, self._lacks)
         return self
 
     def _open(self) -> bool:
@@ -365,6 +383,17 @@ class Source(Shown):
 
     def _over(self) -> bool:
         return self._reached(State.SUCCESS) and self.ended
+
+    @property
+    def _has_ended(self) -> bool:
+        return self.ended or super()._has_ended
+
+    def _stands(self) -> str:
+        if self.may_write < 0 and not self.have:
+            return "it waits for blocks"
+        rows = "?" if self.total is None else self.total
+        return (f"{self.rows} of {rows} rows are committed, {self.wanted} "
+                "destinations have asked")
 
     def __getitem__(self, field: str) -> _Rows:
         return _Rows(self, field)
@@ -406,6 +435,16 @@ class Room(Shown):
             self.complete = True
 
     @property
+    def _has_ended(self) -> bool:
+        return self.complete or super()._has_ended
+
+    def _stands(self) -> str:
+        if self.total is None and not self.rows:
+            return f"{self.encoder} has not announced it"
+        rows = "?" if self.total is None else self.total
+        return f"{self.rows} of {rows} rows have come from {self.encoder}"
+
+    @property
     def readable(self) -> int:
         """Rows [0, readable) may be read and their runs are known."""
         runs = self._runs
@@ -425,24 +464,27 @@ class Room(Shown):
 
     def wait_ready(self, timeout: Optional[float] = None) -> "Room":
         """Blocks until every row may be read."""
-        self.conn.wait(lambda: self.complete or self._failed(), timeout)
+        self.conn.wait(lambda: self.complete or self._failed(), timeout,
+                       lacks=self._lacks)
         return self
 
     async def ready(self, timeout: Optional[float] = None) -> "Room":
         """Awaits that every row may be read."""
         await self.conn.until(lambda: self.complete or self._failed(),
-                              timeout)
+                              timeout, self._lacks)
         return self
 
     def wait_rows(self, rows: int, timeout: Optional[float] = None) -> "Room":
         """Blocks until rows [0, rows) may be read (stream mode)."""
-        self.conn.wait(lambda: self._have_rows(rows), timeout)
+        self.conn.wait(lambda: self._have_rows(rows), timeout,
+                       lacks=self._lacks)
         return self
 
     async def landed(self, rows: int,
                      timeout: Optional[float] = None) -> "Room":
         """Awaits that rows [0, rows) may be read (stream mode)."""
-        await self.conn.until(lambda: self._have_rows(rows), timeout)
+        await self.conn.until(lambda: self._have_rows(rows), timeout,
+                              self._lacks)
         return self
 
     def _have_rows(self, rows: int) -> bool:

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional
 
-from . import errors, wire
+from . import due, errors, wire
 
 if TYPE_CHECKING:
     from .client import Connection, Reply
     from .rooms import Room
 
 _NONE = 0xFFFFFFFF
-_GRACE = 5  # seconds to wait for the daemon's timeout after a deadline
+_GRACE = 1  # seconds to wait for the daemon's timeout after a deadline
 
 
 class Holding(NamedTuple):
@@ -57,13 +57,18 @@ class Ticket:
         """Blocks until the request holds an id, and consumes its event. Raises
         the reason of its loss; after `timeout` seconds TimeoutError, and the
         request still waits for its id."""
-        self.space.conn.wait(lambda: not self.pending, timeout)
+        self.space.conn.wait(lambda: not self.pending, timeout,
+                             lacks=self._lacks)
         self.space.conn._ticket_heard(self)
         if self.error:
             raise self.error
         if self.released:
             raise errors.Stale(f"{self.request} was released")
         return self
+
+    def _lacks(self) -> str:
+        return (f"{self.request!r} waits for one of the {self.space.n_seq_max} "
+                f"ids of {self.space.name!r}")
 
     def release(self) -> None:
         """Releases the id, or leaves the queue. May be called in any state
@@ -141,7 +146,7 @@ class Space:
         ticket._asks += 1
         reply = self.conn.send(
             wire.TICKET, stale=self.gone, space=self.number,
-            wait_ms=_ms(wait), hold_ms=_ms(hold),
+            wait_ms=due.ms(wait), hold_ms=due.ms(hold),
             cell=room.cell if room else _NONE, tag=room.tag if room else 0,
             request=request)
         reply.then = ticket._answered
@@ -200,8 +205,3 @@ class Space:
         self.gone = True
         for ticket in list(self._tickets.values()):
             ticket._lose(error)
-
-
-def _ms(seconds: float) -> int:
-    """Rounds to milliseconds, up to 1: 0 means as configured."""
-    return max(1, round(seconds * 1000)) if seconds > 0 else 0

@@ -1,0 +1,149 @@
+"""Deadlines that a connection holds itself, for a daemon that hangs: it ends
+no room and answers nothing, and its socket stays open.
+
+A little after the deadline of a room, when the daemon's own event must have
+come, the daemon is asked a question that every daemon answers at once; rooms
+whose question has no answer SILENT_S later fail as daemon-silent. A daemon that
+answers judges by itself, and the room is not looked at again. A wait asks the
+same before it ends, so that its error says who is to blame.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import struct
+import time
+from math import inf
+from typing import TYPE_CHECKING, Callable, Optional
+
+from . import errors, wire
+
+if TYPE_CHECKING:
+    from .client import Connection, Reply
+    from .rooms import Shown
+
+SILENT_S = 0.75  # a daemon that lives has answered by then
+_LOOK_S = 0.25  # the event of a deadline has come by then
+_CLOEXEC = 0o2000000  # TFD_CLOEXEC
+
+
+class Timer:
+    """A timerfd, which makes a connection's `fd` readable when something is
+    due. The os module has it from Python 3.13 on."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.fd: int = self._libc.timerfd_create(time.CLOCK_MONOTONIC,
+                                                 os.O_NONBLOCK | _CLOEXEC)
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+
+    def set(self, seconds: float) -> None:
+        """Sets it anew; 0: it does not go off."""
+        whole, part = divmod(int(seconds * 1e9), 10**9)
+        spec = struct.pack("@qqqq", 0, 0, whole, part)
+        self._libc.timerfd_settime(self.fd, 0, spec, None)
+
+
+class Dues:
+    """The deadlines of a connection's rooms. Its timer has one of its own: the
+    one for connecting is also set by other threads."""
+
+    def __init__(self, conn: "Connection") -> None:
+        self._conn = conn
+        self._next = inf  # no room is due before
+        self._timer: Optional[Timer] = None  # made for the first deadline
+        self._doubt: "Optional[Reply]" = None
+
+    def add(self, room: "Shown", seconds: float) -> None:
+        """Has the room looked at soon after its deadline; 0: it has none."""
+        if seconds:
+            room._due = time.monotonic() + seconds + _LOOK_S
+            if room._due < self._next:
+                self._arm(room._due)
+
+    def clear(self) -> None:
+        self._arm(inf)
+
+    def _arm(self, due: float) -> None:
+        self._next = due
+        if not self._timer:
+            if due == inf:
+                return
+            self._timer = self._conn._new_timer()
+        left = due - time.monotonic()
+        self._timer.set(0 if due == inf else max(left, 1e-6))
+
+    def look(self) -> None:
+        """Fails the rooms whose deadline has passed if the daemon answers
+        nothing. For a step() that has read all there was."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        due = inf
+        for room in self._conn._shown():
+            if room._due <= now:
+                self._judge(room, now)
+            due = min(due, room._due)
+        self._arm(due)
+
+    def _judge(self, room: "Shown", now: float) -> None:
+        doubt, room._due = room._doubt, inf
+        if room._has_ended:
+            return
+        if not doubt:
+            room._doubt, room._due = self.doubt(), now + SILENT_S
+        elif not doubt.done:
+            self._conn._fail(room, errors.DaemonSilent(
+                f"{self._conn.path}: no answer, and the deadline of room "
+                f"{room.room:#x} has passed"))
+
+    def doubt(self) -> "Reply":
+        """Asks the daemon whether it lives, unless such a question waits for
+        its answer: for a pool that cannot be. Any daemon answers that, and
+        counts nothing."""
+        if not self._doubt or self._doubt.done:
+            self._doubt = self._conn.send(wire.POOL, name="?")
+        return self._doubt
+
+
+class Patience:
+    """The timeout of one wait."""
+
+    def __init__(self, conn: "Connection", timeout: Optional[float]) -> None:
+        self._conn, self._timeout = conn, timeout
+        self._end = inf if timeout is None else time.monotonic() + timeout
+        self._doubt: "Optional[Reply]" = None
+
+    def left(self) -> Optional[float]:
+        """Returns how long to sleep at most; None: without limit. Near the end
+        of a wait that is long enough it asks whether the daemon lives."""
+        if self._timeout is None:
+            return None
+        left = self._end - time.monotonic()
+        if self._doubt or self._timeout < SILENT_S:
+            return max(left, 0)
+        if left > SILENT_S:
+            return left - SILENT_S
+        self._doubt = self._conn._dues.doubt()
+        return max(left, 0)
+
+    def over(self) -> bool:
+        return time.monotonic() >= self._end
+
+    def error(self, lacks: Callable[[], str]) -> TimeoutError:
+        """Returns what ends the wait. lacks: tells what it waited for."""
+        text = f"{self._conn.path}: {lacks()}: not within {self._timeout:g} s"
+        if self._doubt and not self._doubt.done:
+            return errors.DaemonSilent(f"{text}, nor any other answer")
+        return TimeoutError(text)
+
+
+def ms(seconds: float) -> int:
+    """Rounds a deadline to milliseconds, up to 1: 0 means as configured."""
+    if not 0 <= seconds * 1000 < 2**32:
+        raise ValueError(f"a deadline is 0 to {2**32 // 1000 - 1} seconds, "
+                         f"not {seconds}")
+    return max(1, round(seconds * 1000)) if seconds > 0 else 0
