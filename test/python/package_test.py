@@ -7,6 +7,7 @@ import gc
 import io
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,33 @@ class Ids(unittest.TestCase):
     def test_secrets_are_random(self):
         self.assertEqual(len(mmx.secret()), len(mmx.NO_SECRET))
         self.assertNotEqual(mmx.secret(), mmx.secret())
+
+
+class Streams(unittest.TestCase):
+    def test_an_event_costs_what_it_shows_not_what_was_before(self):
+        """A stream of many rows whose reader releases as it reads."""
+        conn = types.SimpleNamespace(
+            cells=[1], path="", _cell=lambda: (0, 1))
+        where = types.SimpleNamespace(number=3, block_rows=4)
+        room = mmx.Room(conn, 7, where, "enc0")
+        made, run = 0, mmx.Run
+
+        def counted(*values):
+            nonlocal made
+            made += 1
+            return run(*values)
+        rows = dict(storage=1, reason=0, text="", a=0, b=0, pool=3, aux=b"",
+                    what=mmx.LANDED, total=mmx.wire.UNKNOWN, generation=1)
+        with mock.patch.object(mmx.rooms, "Run", counted):
+            for turn in range(1000):
+                room._event({**rows, "first": 8 * turn, "runs":
+                             struct.pack("<4I", 5, 1, turn % 9 + 9, 2)})
+                self.assertEqual([tuple(r) for r in room._runs],
+                                 [(8 * turn, 4, 20),
+                                  (8 * turn + 4, 8, 4 * (turn % 9 + 9))])
+        self.assertEqual(made, 2000)
+        with self.assertRaises(IndexError):
+            list(room.pieces(7 * 1000, 8 * 1000))
 
 
 class Unreached(unittest.TestCase):

@@ -63,8 +63,8 @@ class Shown:
         self._cells = conn.cells
         self.shows_rows = True  # False: attached with WATCH only
         self._where = -1 if pool is None else pool.number
-        self._reported: List[Tuple[int, int, int]] = []  # row, block, blocks
-        self._laid: Optional[List[Run]] = None  # _reported as runs; on demand
+        self._reported: Tuple[int, bytes] = 0, b""  # first row, blocks from it
+        self._laid: Optional[List[Run]] = []  # _reported as runs; on demand
         self._views: "List[Tuple[int, weakref.ref[Any]]]" = []
         self._lent = 0  # arrays whose end releases the room
         self._due = inf  # next look at its deadline (due.py)
@@ -130,14 +130,9 @@ class Shown:
                                     event["a"], event["b"]))
         if event["runs"] and self.shows_rows:
             self._where = event["pool"]
-            self._lay(event["first"], event["runs"])
-
-    def _lay(self, first: int, blob: bytes) -> None:
-        """Replaces the runs of rows from `first` on by an event's."""
-        reported = [t for t in self._reported if t[0] < first]
-        reported += [(first, block, blocks)
-                     for block, blocks in wire.runs(blob)]
-        self._reported, self._laid = reported, None
+            # All that the room has: what lies before was released by all.
+            self._reported = event["first"], event["runs"]
+            self._laid = None
 
     @property
     def pool(self) -> Pool:
@@ -155,16 +150,14 @@ class Shown:
 
     @property
     def _runs(self) -> List[Run]:
-        if self._laid is None and self._reported:
+        if self._laid is None:
+            size, (at, blob) = self.pool.block_rows, self._reported
             runs: List[Run] = []
-            size, at, before = self.pool.block_rows, 0, -1
-            for first, block, blocks in self._reported:
-                if first != before:  # a later event replaces earlier runs
-                    runs, at = [r for r in runs if r.first < first], first
+            for block, blocks in wire.runs(blob):
                 runs.append(Run(at, blocks * size, block * size))
-                at, before = at + blocks * size, first
+                at += blocks * size
             self._laid = runs
-        return self._laid or []
+        return self._laid
 
     def pieces(self, first: int, end: int) -> Iterator[Run]:
         """Yields the runs of rows [first, end), in order; raises IndexError
