@@ -2,6 +2,7 @@
 policy."""
 
 import asyncio
+import gc
 import os
 import select
 import threading
@@ -276,6 +277,65 @@ class Views(Case):
         enc.done(1)
         for x in (enc, lm):
             x.release(1)
+
+
+class Dropped(Case):
+    """Connections that no one closes."""
+
+    def ready(self):
+        """A connection, a room of it that is READY, and langd."""
+        e, d = self.pair()
+        enc = self.world.engine(e)
+        gc.collect()  # what other tests have left
+        self.fds = len(os.listdir("/proc/self/fd"))
+        conn = mmx.connect("langd", d.socket)
+        room = conn.request(1, conn.pool("vit"), "enc0")
+        enc.encode(1, 300)
+        room.wait_ready(LIMIT)
+        enc.done(1)
+        enc.release(1)
+        self.assertNotEqual(*d.free())
+        return conn, room, d
+
+    def test_its_rows_are_free_and_its_descriptors_closed(self):
+        conn, room, d = self.ready()
+        conn.request(2, conn.pool(), "enc0", deadline=60)  # a second timer
+        self.assertGreater(len(os.listdir("/proc/self/fd")), self.fds)
+        del conn, room
+        gc.collect()
+        d.all_free()
+        self.assertEqual(len(os.listdir("/proc/self/fd")), self.fds)
+
+    def test_not_while_an_array_shows_its_rows(self):
+        conn, room, d = self.ready()
+        view = room.view("embedding")[7:9]
+        was = view.copy()
+        del conn, room
+        gc.collect()
+        d.show("status")
+        self.assertEqual(d.free()[0], d.free()[1] - 3)
+        np.testing.assert_array_equal(view, was)
+        del view
+        gc.collect()
+        d.all_free()
+
+    def test_not_by_a_forked_child(self):
+        conn, room, d = self.ready()
+        child = os.fork()
+        if child == 0:
+            del conn, room
+            gc.collect()
+            os._exit(0)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(d.free()[0], d.free()[1] - 3)
+        self.good_rows(room)
+        conn.close()
+        del conn, room
+        gc.collect()
+
+    def good_rows(self, room):
+        self.assertEqual(room.gather("embedding").shape, (300, 64))
+        room.conn.query("status")  # the parent's link is as it was
 
 
 class Lent(Case):

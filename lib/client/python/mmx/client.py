@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import (Any, Callable, Deque, Dict, List, Optional, Sequence,
                     Tuple, Union)
 
-from . import aio, due, errors, wire
+from . import aio, dropped, due, errors, wire
 from .pool import Pool
 from .rooms import Room, Shown, Source, State
 from .tickets import Space, Ticket
@@ -113,7 +113,8 @@ class Connection:
         self.epoch = 0
         self.info: Dict[str, Any] = {}  # WELCOME
         self._want_cells = cells
-        self._socket: Optional[socket.socket] = None
+        self._held = dropped.Held()  # by it and by each map
+        self._ends = self._held.ends
         self._out: Deque[bytes] = collections.deque()
         self._events: List[Event] = []
         self._seq = 0
@@ -140,14 +141,17 @@ class Connection:
         # Why the socket could not be reached at the last try.
         self.unreached: Optional[str] = None
         self._writing = False
-        self._epoll = select.epoll()
-        self._timers: List[due.Timer] = []
+        self._epoll = self._ends.epoll
         self._timer = self._new_timer()  # for the next try to connect
         self._dues = due.Dues(self)
         self.fd: int = self._epoll.fileno()
         self._dial()
 
     # --- the link ---------------------------------------------------------
+    @property
+    def _socket(self) -> Optional[socket.socket]:
+        return self._ends.socket
+
     def _dial(self) -> None:
         try:
             s = _reached(self.path)
@@ -159,7 +163,7 @@ class Connection:
             return
         self._timer.set(0)
         self.unreached = None
-        self._socket = s
+        self._ends.socket = s
         self._epoll.register(s, select.EPOLLIN)
         self._greeting = self.send(
             wire.HELLO, magic=wire.MAGIC, version_min=wire.VERSION,
@@ -214,7 +218,7 @@ class Connection:
 
     def _new_timer(self) -> due.Timer:
         timer = due.Timer()
-        self._timers.append(timer)
+        self._ends.timers.append(timer.fd)
         self._epoll.register(timer.fd, select.EPOLLIN)
         return timer
 
@@ -224,7 +228,7 @@ class Connection:
         self._dues.clear()
         self._epoll.unregister(self._socket)
         self._socket.close()
-        self._socket = None
+        self._ends.socket = None
         self._out.clear()
         error = errors.DaemonLost(f"{self.path}: {why}")
         was_up, self._up, self._writing = self._up, False, False
@@ -503,7 +507,7 @@ class Connection:
         return None
 
     def _map(self, name: str, reply: Reply) -> Pool:
-        pool, known = Pool(reply.result(), reply.fd, self.epoch), \
+        pool, known = Pool(reply.result(), reply.fd, self.epoch, self._held), \
             self._pools.get(name)
         if known and known.layout == pool.layout:
             known._become(pool)
@@ -729,10 +733,7 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        if os.getpid() != self._pid:
-            if self._socket:
-                self._socket.close()
-        elif self._up:  # before, there is nothing to end
+        if os.getpid() == self._pid and self._up:  # before, there is nothing to end
             bye = self.send(wire.BYE)
             try:
                 self.wait(bye, timeout)
@@ -759,9 +760,8 @@ class Connection:
             if self._watch:
                 self._watch.close()
             self._timer.set(0)
-        for timer in self._timers:
-            os.close(timer.fd)
-        self._epoll.close()
+        self._held.finalizer.detach()
+        self._ends.close()
 
     def __enter__(self) -> Connection:
         return self

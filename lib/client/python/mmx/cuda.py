@@ -178,6 +178,8 @@ class Memory:
     """A pool's memory, mapped in this process; unmapped with the last Rows
     of it."""
 
+    held: Any = None  # its connection stays open as long as this is there
+
     def __init__(self, name: str, share: str, handle: bytes, fd: int,
                  size: int, writable: bool) -> None:
         self.driver = Driver.get()

@@ -59,11 +59,19 @@ class Field(NamedTuple):
     row_bytes: int
 
 
+class _Map(mmap.mmap):
+    """Memory of a pool; with `held` its connection stays open as long as rows
+    of it are shown."""
+
+    held: Any = None
+
+
 class Pool:
     """Made by Connection.pool(). When the daemon restarts it is mapped anew;
     an old map is unmapped with the last room or array that shows it."""
 
-    def __init__(self, info: Dict[str, Any], fd: int, epoch: int) -> None:
+    def __init__(self, info: Dict[str, Any], fd: int, epoch: int,
+                 held: Any = None) -> None:
         self.epoch = epoch  # of the daemon's run that it belongs to
         self.number: int = info["pool"]
         self.name: str = info["name"]
@@ -84,9 +92,11 @@ class Pool:
                 self._map = cuda.Memory(self.name, info["share"],
                                         info["handle"], fd, info["bytes"],
                                         self.writable)
+                self._map.held = held
                 return
             prot = mmap.PROT_READ | (mmap.PROT_WRITE if self.writable else 0)
-            self._map: Any = mmap.mmap(fd, info["bytes"], mmap.MAP_SHARED, prot)
+            self._map: Any = _Map(fd, info["bytes"], mmap.MAP_SHARED, prot)
+            self._map.held = held
         finally:
             if fd >= 0:
                 os.close(fd)
