@@ -329,6 +329,55 @@ class Orders(Case):
             enc.release(room)
 
 
+class Edges(Case):
+    def test_more_rows_than_a_stream_can_hold_are_refused_at_once(self):
+        enc, lm = self.engines(*self.pair(langd={"blocks": 16}))
+        lm.request(1, "enc0", mode="stream")
+        enc.announce(1, 4000, 4000)
+        room = lm.rooms[1]
+        lm.conn.wait(room.opened, LIMIT)
+        most = room.stream_rows
+        self.assertLess(0, most)
+        for wait in (lambda: room.wait_rows(most + 1),
+                     lambda: next(room.windows(most + 1))):
+            with self.assertRaisesRegex(ValueError, f"at most {most}"):
+                wait()
+        enc.granted(1)
+        enc.write(1, 0, 4000)
+        enc.commit(1, 0, 4000, final=True)
+        room.wait_rows(most, LIMIT)
+        room.release(most)
+        room.wait_rows(2 * most, LIMIT)
+        with self.assertRaisesRegex(ValueError, f"at most {most}"):
+            room.wait_rows(4000)
+        for x in (enc, lm):
+            x.release(1)
+
+    def test_a_short_item_is_waited_for_whatever_was_asked(self):
+        enc, lm = self.engines(*self.pair(langd={"blocks": 16}))
+        lm.request(1, "enc0", mode="stream")
+        enc.encode(1, 300)
+        lm.conn.wait(lambda: lm.rooms[1].total, LIMIT)
+        lm.rooms[1].wait_rows(10**6, LIMIT)
+        self.good(lm, 1, 0, 300)
+        enc.done(1)
+        for x in (enc, lm):
+            x.release(1)
+
+    def test_a_refused_argument_takes_nothing(self):
+        e, d = self.pair()
+        enc = self.world.engine(e, cells=1)
+        lm = self.world.engine(d, cells=1)
+        for room, deadline in ((2**64, 0), (-1, 0), (1, -1), (1, 1e9)):
+            with self.assertRaises(ValueError):
+                enc.announce(room, 10, 10, deadline=deadline)
+            with self.assertRaises(ValueError):
+                lm.request(room, "enc0", deadline=deadline)
+            with self.assertRaises(ValueError):
+                lm.attach(room, "enc0", deadline=deadline)
+        self.deliver(enc, lm, 1, 10)
+
+
 class Readers(Case):
     def readers(self, d):
         owner = self.world.engine(d, "owner", session="s")
@@ -418,6 +467,8 @@ class Readers(Case):
                     look("embedding", first, end)
         with self.assertRaises(IndexError):
             list(room.pieces(0, 6 * size))
+        with self.assertRaisesRegex(mmx.errors.Gone, "rows below"):
+            next(room.windows(size, LIMIT))
         self.assertEqual(room.runs[0].first, 3 * size)
         self.good(late, 1, 3 * size, 6 * size)
         for x in (enc, owner, late):

@@ -45,6 +45,34 @@ class Ids(unittest.TestCase):
         self.assertNotEqual(mmx.secret(), mmx.secret())
 
 
+class Edges(unittest.TestCase):
+    def test_deadlines(self):
+        for seconds, ms in ((0, 0), (1e-9, 1), (0.0004, 1), (1.5, 1500),
+                            (4294967.2, 4294967200)):
+            self.assertEqual(mmx.due.ms(seconds), ms)
+        for wrong in (-1, -1e-9, float("nan"), float("inf"), 4294967.296):
+            with self.assertRaisesRegex(ValueError, "a deadline is 0 to"):
+                mmx.due.ms(wrong)
+
+    def test_what_does_not_fit_is_named(self):
+        for message, field, wrong in (
+                (mmx.wire.REQUEST, "room", 2**64), (mmx.wire.ATTACH, "room", -1),
+                (mmx.wire.DECLINE, "room", 2**64),
+                (mmx.wire.REQUEST, "group", 2**64),
+                (mmx.wire.REQUEST, "readers", 2**16),
+                (mmx.wire.ANNOUNCE, "max_rows", 2**32)):
+            with self.assertRaisesRegex(
+                    ValueError, f"{message.name}.{field}: {wrong} is no u"):
+                message.encode(1, **{field: wrong})
+
+    def test_waits(self):
+        with mmx.connect("langd", "/nowhere.sock", timeout=0) as conn:
+            with self.assertRaisesRegex(ValueError, "a timeout is no number"):
+                conn.wait(lambda: False, float("nan"))
+            for forever in (float("inf"), 1e12):
+                conn.wait(iter((False, True)).__next__, forever, every=0.01)
+
+
 class Streams(unittest.TestCase):
     def test_an_event_costs_what_it_shows_not_what_was_before(self):
         """A stream of many rows whose reader releases as it reads."""

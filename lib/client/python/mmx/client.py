@@ -626,7 +626,7 @@ class Connection:
             key=_key(key), encoder=encoder, secret=self._secret(secret),
             traceparent=wire.traceparent(traceparent))
         wire.REQUEST.encode(0, **values)
-        got = Room(self, room, pool, encoder)
+        got = Room(self, room, pool, encoder, mode == "stream")
         self._open(got, wire.REQUEST, values)
         return got
 

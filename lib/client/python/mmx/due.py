@@ -15,7 +15,7 @@ import os
 import select
 import struct
 import time
-from math import inf
+from math import inf, isnan
 from typing import TYPE_CHECKING, Callable, Optional
 
 from . import errors, wire
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SILENT_S = 0.75  # a daemon that lives has answered by then
 _LOOK_S = 0.25  # the event of a deadline has come by then
+_SLEEP_S = 3600  # of one sleep at most: poll() takes no more than 24 days
 _CLOEXEC = 0o2000000  # TFD_CLOEXEC
 
 
@@ -113,6 +114,8 @@ class Patience:
     """The timeout of one wait."""
 
     def __init__(self, conn: "Connection", timeout: Optional[float]) -> None:
+        if timeout is not None and isnan(timeout):
+            raise ValueError("a timeout is no number")
         self._conn, self._timeout = conn, timeout
         self._end = inf if timeout is None else time.monotonic() + timeout
         self._doubt: "Optional[Reply]" = None
@@ -126,7 +129,7 @@ class Patience:
         if self._doubt or self._timeout < SILENT_S:
             return max(left, 0)
         if left > SILENT_S:
-            return left - SILENT_S
+            return min(left - SILENT_S, _SLEEP_S)
         self._doubt = self._conn._dues.doubt()
         return max(left, 0)
 

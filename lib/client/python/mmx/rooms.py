@@ -407,9 +407,9 @@ class Room(Shown):
     """A room of the language side, made by Connection.request()."""
 
     def __init__(self, conn: "Connection", room: int, pool: Optional[Pool],
-                 encoder: str) -> None:
+                 encoder: str, stream: bool = False) -> None:
         super().__init__(conn, room, pool)
-        self.encoder = encoder
+        self.encoder, self.stream = encoder, stream
         self.aux = b""
         self.complete = False  # READY was received: rows, runs and aux
         self.generation = 0
@@ -468,7 +468,8 @@ class Room(Shown):
         return self
 
     def wait_rows(self, rows: int, timeout: Optional[float] = None) -> "Room":
-        """Blocks until rows [0, rows) may be read (stream mode)."""
+        """Blocks until rows [0, rows) may be read (stream mode), at most
+        stream_rows of them from the first that is not released on."""
         self.conn.wait(lambda: self._have_rows(rows), timeout,
                        lacks=self._lacks)
         return self
@@ -481,7 +482,15 @@ class Room(Shown):
         return self
 
     def _have_rows(self, rows: int) -> bool:
-        return self.readable >= rows or self.complete or self._failed()
+        if self.readable >= rows or self.complete or self._failed():
+            return True
+        last = rows if self.total is None else min(rows, self.total)
+        if self.stream and 0 < self.stream_rows < last - self.released:
+            raise ValueError(
+                f"room {self.room:#x}: rows {self.released}..{last} may never "
+                f"be there at once: at most {self.stream_rows} (stream_rows) "
+                "from the first that is not released")
+        return False
 
     def view(self, field: str, first: int = 0, end: Optional[int] = None, *,
              release: bool = False) -> "np.ndarray[Any, Any]":
@@ -541,6 +550,7 @@ class Room(Shown):
             end = min(first + rows, self.readable)
             if end == first:
                 break
+            self._limit(first, end)
             yield first, end
             first = end
             if not self.complete or first != self.total:

@@ -90,9 +90,12 @@ class Message:
         parts = []
         for names, packer, kind, limit in self._groups:
             if not kind:
-                parts.append(packer.pack(*[
-                    values.get(n, self.none.get(n, NO_KEY if n == "key" else 0))
-                    for n in names]))
+                some = [values.get(n, self.none.get(
+                    n, NO_KEY if n == "key" else 0)) for n in names]
+                try:
+                    parts.append(packer.pack(*some))
+                except struct.error:
+                    raise ValueError(self._unfit(names, some)) from None
                 continue
             data = values.get(names[0], b"")
             if isinstance(data, str):
@@ -104,6 +107,17 @@ class Message:
             parts += (packer.pack(len(data)), data)
         body = b"".join(parts)
         return _HEADER.pack(self.number, 0, len(body), seq) + body
+
+    def _unfit(self, names: List[str], values: List[Any]) -> str:
+        """Says which of the values does not fit its field."""
+        kinds = {field: kind for field, kind, _ in self.fields}
+        for name, value in zip(names, values):
+            try:
+                struct.pack("<" + _FIXED[kinds[name]], value)
+            except struct.error:
+                what = value if isinstance(value, int) else type(value).__name__
+                return f"{self.name}.{name}: {what} is no {kinds[name]}"
+        raise AssertionError("they fit")
 
     def decode(self, body: memoryview) -> Dict[str, Any]:
         """Returns values by name. Ignores unknown bytes at the end; fields
