@@ -242,6 +242,59 @@ void victim_of_two(void)
     must_all_succeed(3, 1, 1);
 }
 
+/* Asks for an open room (1) and one of two destinations (2), in opposite orders
+ * at both langds, and announces them. */
+static void open_and_coupled(uint64_t when_ms, bool must_succeed)
+{
+    struct cons *c[4];
+    struct prod *p[2];
+
+    c[0] = request(l0, e0, 2, when_ms);
+    c[1] = request(l0, e0, 1, when_ms + 20);
+    c[2] = request(l1, e0, 1, when_ms + 40);
+    c[3] = request(l1, e0, 2, when_ms + 60);
+    c[0]->required = c[3]->required = 2;
+    p[0] = announce(e0, 1, 16, when_ms + 100);
+    p[1] = announce(e0, 2, 64, when_ms + 100);
+    p[0]->flags |= FLAG_OPEN;
+    p[0]->required = 0;
+    p[1]->required = 2;
+    for (uint32_t i = 0; i < ARRAY_LEN(c); i++)
+        c[i]->must_succeed = must_succeed;
+    p[0]->must_succeed = p[1]->must_succeed = must_succeed;
+}
+
+/* Both were ended for a full item, and come again while READY rooms leave
+ * langds' pools: each holds what the other waits for, and no source blocks. */
+void open_victim(void)
+{
+    struct daemon *l2;
+
+    quiet_world(1, 3);
+    W.is.calm = true; /* an open room is released when its rows are there */
+    e0 = make(ROLE_ENCODED, "e0", ROW_4K, 5, 16, 0);
+    l0 = make(ROLE_LANGD, "l0", ROW_4K, 4, 16, 1);
+    l1 = make(ROLE_LANGD, "l1", ROW_4K, 4, 16, 1);
+    l2 = make(ROLE_LANGD, "l2", ROW_4K, 5, 16, 1);
+    start_all();
+    request(l0, e0, 101, 1)->hold_ns = 4000 * MS;
+    request(l1, e0, 102, 1)->hold_ns = 4000 * MS;
+    announce(e0, 101, 64, 5);
+    announce(e0, 102, 64, 50);
+    open_and_coupled(500, false);
+    in_group(request(l2, e0, 3, 1000), 9, 1, 2);
+    announce(e0, 3, 80, 1000);
+    open_and_coupled(2000, true);
+    while (!world_over() && W.now_ns < 20 * NS_PER_S)
+        (void)run_until(W.now_ns + 20 * MS);
+    HOLDS(ended_for_others() >= 2, "the world is what it says",
+        "%llu rooms were ended for others",
+        (unsigned long long)ended_for_others());
+    HOLDS(world_over(), "no room waits for a deadline", "encode%s, language%s",
+        prods_left(), cons_left());
+    world_finish(LIMIT);
+}
+
 /* Items of a batch, one of which is shared by two rooms. */
 void victims_in_a_batch(void)
 {

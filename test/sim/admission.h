@@ -13,6 +13,7 @@ void group_larger(void);
 void group_two_encoders(void);
 void victim(void);
 void victim_of_two(void);
+void open_victim(void);
 void victims_in_a_batch(void);
 void overload_drains(void);
 void groups_of_three(void);

@@ -426,6 +426,7 @@ const struct scenario scenarios[] = {
     {"group-two-encoders", group_two_encoders},
     {"victim", victim},
     {"victim-of-two", victim_of_two},
+    {"open-victim", open_victim},
     {"victims-in-a-batch", victims_in_a_batch},
     {"overload-drains", overload_drains},
     {"groups-of-three", groups_of_three},

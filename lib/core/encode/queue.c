@@ -20,11 +20,13 @@
 
 /* grants of an item, and of a batch */
 
-/* True if every destination of the room has granted all it needs, for good.
- * unsaid: grants count that do not say whether they are firm. */
+/* True if every destination of the room has granted all it needs, for good; of
+ * an open room, if one has: it asks in no order, so another may wait for blocks
+ * of a room that waits for those of the one. unsaid: grants count that do not
+ * say whether they are firm. */
 static bool room_firm(const struct eroom *m, bool unsaid)
 {
-    uint32_t firm = 0;
+    uint32_t firm = 0, lacking = 0;
 
     if (eroom_failing(m))
         return true;
@@ -34,14 +36,15 @@ static bool room_firm(const struct eroom *m, bool unsaid)
         if (d->state != DST_ACTIVE)
             continue;
         if (d->firm != FIRM_YES && !(unsaid && d->firm == FIRM_NOT_SAID))
-            return false;
-        firm++;
+            lacking++;
+        else
+            firm++;
     }
-    if (eroom_ended(m))
-        return true;
-    if (m->flags & FLAG_OPEN)
+    if (m->flags & FLAG_OPEN && !eroom_ended(m))
         return firm > 0;
-    return m->required > 0 && m->asked >= m->required;
+    if (lacking > 0)
+        return false;
+    return eroom_ended(m) || (m->required > 0 && m->asked >= m->required);
 }
 
 /* One room is enough: a langd may grant its rooms only in turn, so to wait for
