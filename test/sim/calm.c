@@ -110,12 +110,12 @@ static void look_at_times(void)
 static void look_at_ends(void)
 {
     for (const struct prod *p = prods_all(); p; p = p->next)
-        HOLDS(!p->announced || p->expected || p->again || p->again ||
+        HOLDS(!p->announced || p->expected || p->again ||
                   (p->flags & FLAG_OPEN) || prod_saw_done(p),
             "a healed world serves", "%s room %llu was not done",
             p->d->conf->name, (unsigned long long)p->room);
     for (const struct cons *c = cons_all(); c; c = c->next)
-        HOLDS(c->thief || c->declines || c->again || c->again ||
+        HOLDS(c->thief || c->declines || c->again ||
                   (c->h[0] && c->h[0]->seen_ready),
             "a healed world serves", "%s room %llu was not ready",
             c->d->conf->name, (unsigned long long)c->room);
