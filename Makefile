@@ -209,9 +209,13 @@ $(addprefix $(B)/,llama/libmmx-mtmd.so test/llama/libmmx-mtmd.so): \
 	$(CC) $(LLAMA_CFLAGS) -fvisibility=hidden -shared -Wl,-z,lazy \
 		-Wl,--exclude-libs,ALL -Wl,-soname,$(@F) $(filter %.c %.a,$^) \
 		-o $@ -lpthread -ldl
-$(B)/llama/mmx-llama-% $(B)/test/llama/mmx-llama-%: lib/client/llama/%.c \
-		lib/client/llama/host.c lib/client/llama/host.h \
-		lib/client/llama/digest.h $(B)/libmmx.a
+# Two rules: make takes the targets of one pattern rule for made together.
+LLAMA_HOST = lib/client/llama/host.c lib/client/llama/host.h \
+	lib/client/llama/digest.h $(B)/libmmx.a
+$(B)/llama/mmx-llama-%: lib/client/llama/%.c $(LLAMA_HOST)
+	@mkdir -p $(@D)
+	$(LLAMA_PROGRAM)
+$(B)/test/llama/mmx-llama-%: lib/client/llama/%.c $(LLAMA_HOST)
 	@mkdir -p $(@D)
 	$(LLAMA_PROGRAM)
 # The program that knows nothing of us, and the same linked, not preloaded.
