@@ -195,8 +195,10 @@ static void must_all_succeed(uint32_t rooms, uint64_t least, uint64_t most)
 {
     for (struct prod *p = prods_all(); p; p = p->next)
         p->must_succeed = true;
-    while (!world_over() && W.now_ns < 60 * NS_PER_S)
+    while (!world_over() && W.now_ns < 60 * NS_PER_S) {
         (void)run_until(W.now_ns + 20 * MS);
+        waits_look();
+    }
     HOLDS(ended_for_others() >= least && ended_for_others() <= most,
         "encodes are lost where nothing else helps",
         "%llu rooms were ended for others",
@@ -285,8 +287,10 @@ void open_victim(void)
     in_group(request(l2, e0, 3, 1000), 9, 1, 2);
     announce(e0, 3, 80, 1000);
     open_and_coupled(2000, true);
-    while (!world_over() && W.now_ns < 20 * NS_PER_S)
+    while (!world_over() && W.now_ns < 20 * NS_PER_S) {
         (void)run_until(W.now_ns + 20 * MS);
+        waits_look();
+    }
     HOLDS(ended_for_others() >= 2, "the world is what it says",
         "%llu rooms were ended for others",
         (unsigned long long)ended_for_others());

@@ -163,8 +163,10 @@ void calm_finish(void)
 {
     uint64_t end = W.now_ns + FULL_NS;
 
-    while (W.now_ns < end && !world_over())
+    while (W.now_ns < end && !world_over()) {
         (void)run_until(W.now_ns + 20 * MS);
+        waits_look();
+    }
     HOLDS(world_over(), "every room ends", "encode%s; language%s", prods_left(),
         cons_left());
     look_at_ends();
@@ -182,9 +184,9 @@ void calm_run(void)
     W.is.reload_ms = W.seed % 8 == 5 ? 50 : 0;
     draw_daemons();
     for (uint32_t i = 0; i < W.is.deliveries; i++)
-        at(between(0, W.is.faults_ns), deliver, NULL, 0, 0);
+        at_leisure(between(0, W.is.faults_ns), deliver, NULL, 0, 0);
     for (uint32_t i = 0; i < W.is.tickets; i++)
-        at(between(0, W.is.faults_ns), ticket_comes, NULL, 0, 0);
+        at_leisure(between(0, W.is.faults_ns), ticket_comes, NULL, 0, 0);
     reloads_start();
     (void)run_until(W.is.faults_ns + MS);
     calm_finish();

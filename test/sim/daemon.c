@@ -597,7 +597,7 @@ static void arm(struct daemon *d)
     d->timer_ns = due;
     d->timer_no++;
     if (due != TIME_NEVER)
-        at(due, time_comes, d, d->life, d->timer_no);
+        at_leisure(due, time_comes, d, d->life, d->timer_no);
 }
 
 void daemon_step(struct daemon *d, struct event *ev)

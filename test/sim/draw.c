@@ -542,5 +542,5 @@ void deliver(void *ptr, uint64_t again, uint64_t same)
     }
     start_all(&v, spread_ms);
     if (chance(W.is.again))
-        at(W.now_ns + between(1, 3000) * MS, deliver, NULL, 1, room);
+        at_leisure(W.now_ns + between(1, 3000) * MS, deliver, NULL, 1, room);
 }

@@ -395,14 +395,14 @@ static void prod_tick(void *ptr, uint64_t a, uint64_t b)
         scribble(p);
     prod_acts(p);
     if (!p->over)
-        at(W.now_ns + 1000 + between(0, 2 * pace), prod_tick, p, 0, 0);
+        at_leisure(W.now_ns + 1000 + between(0, 2 * pace), prod_tick, p, 0, 0);
     p->end_ns = W.now_ns;
 }
 
 void prod_start(struct prod *p, uint64_t when_ns)
 {
     p->start_ns = when_ns;
-    at(when_ns, prod_tick, p, 0, 0);
+    at_leisure(when_ns, prod_tick, p, 0, 0);
 }
 
 void prod_answer(struct handle *h, uint32_t type, const struct local_answer *a)

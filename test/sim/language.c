@@ -339,14 +339,14 @@ static void cons_tick(void *ptr, uint64_t a, uint64_t b)
         c->life = c->d->life;
     cons_acts(c);
     if (!c->over)
-        at(W.now_ns + 1000 + between(0, 2 * pace), cons_tick, c, 0, 0);
+        at_leisure(W.now_ns + 1000 + between(0, 2 * pace), cons_tick, c, 0, 0);
     c->end_ns = W.now_ns;
 }
 
 void cons_start(struct cons *c, uint64_t when_ns)
 {
     c->start_ns = when_ns;
-    at(when_ns, cons_tick, c, 0, 0);
+    at_leisure(when_ns, cons_tick, c, 0, 0);
 }
 
 void cons_answer(struct handle *h, uint32_t type, const struct local_answer *a)

@@ -95,6 +95,10 @@ bool chance(uint32_t per_thousand);
 uint64_t delay_us(uint32_t us);
 
 void at(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b);
+/* The same, of what goes on by itself: engines' and daemons' clocks. */
+void at_leisure(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b);
+/* True if nothing else is to come. */
+bool world_quiet(void);
 /* Runs what is due until that time; false: nothing is left at all. */
 bool run_until(uint64_t when_ns);
 
@@ -426,6 +430,11 @@ void cons_read(
 void prod_granted(struct prod *p, const struct handle *h);
 /* A living engine that still believes that it may write the block. */
 struct handle *prod_writer(struct daemon *d, uint32_t pool, uint32_t block);
+
+/* waits.c */
+
+/* At a quiet instant: every room that waits, waits for something that moves. */
+void waits_look(void);
 
 /* tickets.c: sequence ids */
 

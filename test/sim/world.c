@@ -18,11 +18,12 @@ struct entry {
     happening fn;
     void *p;
     uint64_t a, b;
+    bool leisure; /* nothing is under way by it */
 };
 
 struct world W;
 static struct entry *queue;
-static uint32_t queue_len, queue_cap;
+static uint32_t queue_len, queue_cap, pressing;
 static uint64_t entries;
 static char lines[TRACE_LINES][TRACE_WIDTH];
 static uint64_t lines_count;
@@ -84,7 +85,7 @@ static void swap(uint32_t i, uint32_t j)
     queue[j] = e;
 }
 
-void at(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b)
+static void put(struct entry e)
 {
     uint32_t i = queue_len++;
 
@@ -93,11 +94,27 @@ void at(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b)
         queue = realloc(queue, queue_cap * sizeof(*queue));
         CHECK(queue, "no memory for %u entries", queue_cap);
     }
-    if (when_ns < W.now_ns)
-        when_ns = W.now_ns;
-    queue[i] = (struct entry){when_ns, draw() << 32 | ++entries, fn, p, a, b};
+    e.when_ns = max_u64(e.when_ns, W.now_ns);
+    e.order = draw() << 32 | ++entries;
+    pressing += !e.leisure;
+    queue[i] = e;
     for (; i > 0 && before(&queue[i], &queue[(i - 1) / 2]); i = (i - 1) / 2)
         swap(i, (i - 1) / 2);
+}
+
+void at(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b)
+{
+    put((struct entry){when_ns, 0, fn, p, a, b, false});
+}
+
+void at_leisure(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b)
+{
+    put((struct entry){when_ns, 0, fn, p, a, b, true});
+}
+
+bool world_quiet(void)
+{
+    return pressing == 0;
 }
 
 static struct entry take(void)
@@ -105,6 +122,7 @@ static struct entry take(void)
     struct entry first = queue[0];
     uint32_t i = 0, child;
 
+    pressing -= !first.leisure;
     queue[0] = queue[--queue_len];
     while ((child = 2 * i + 1) < queue_len) {
         if (child + 1 < queue_len && before(&queue[child + 1], &queue[child]))

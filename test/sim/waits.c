@@ -1,0 +1,456 @@
+/* waits.c - who waits for whom. At a quiet instant, when no message, row, copy,
+ * command or call is under way, a room that is not over waits for an engine
+ * that acts in its own time, for a message that is repeated, or for another
+ * room. What waits for none of these, or only for rooms that do not move,
+ * waits for ever: it is red at once, whatever deadline would end it.
+ *
+ * Nodes are the rooms of langds and the items of encodeds. Looked for is the
+ * least set of nodes that move: those that wait for time alone, and those that
+ * wait for some that move. One holder of a pool's blocks is enough, all
+ * destinations of an item are needed. Where a rule is told too simply here a
+ * node may be in the set that is not: that hides a circle, it invents none. */
+#include "test/sim/sim.h"
+
+#include "core/encode/encode.h"
+#include "core/lang/lang.h"
+
+/* By daemon, and slot of a room (langd) or item (encoded): it moves. */
+static bool *moving[DAEMONS_MAX];
+
+static bool lroom_moves(const struct daemon *d, const struct lroom *m)
+{
+    const struct langd *l = d->brain;
+
+    return moving[d->index][m - l->rooms];
+}
+
+static bool item_moves(const struct daemon *d, const struct item *it)
+{
+    const struct encoded *e = d->brain;
+
+    return moving[d->index][it - e->items];
+}
+
+/* engines */
+
+/* The engine that has the room now; NULL: none, or one that is not meant to
+ * see the end of it. */
+static struct cons *asker_of(const struct daemon *d, const struct lroom *m)
+{
+    for (struct cons *c = cons_all(); c; c = c->next) {
+        struct secret s = secret_of(c->secret);
+
+        if (c->d == d && c->room == m->r.id && secret_eq(&s, &m->secret) &&
+            c->requested && !c->over && c->must_succeed && !c->thief &&
+            !c->declines && !c->ghost)
+            return c;
+    }
+    return NULL;
+}
+
+/* True if an engine will ask for the room in its own time. */
+static bool will_ask(uint64_t room)
+{
+    for (struct cons *c = cons_all(); c; c = c->next)
+        if (c->room == room && !c->requested && !c->over)
+            return true;
+    return false;
+}
+
+/* True if an engine will announce the room, or go on with it, in its own
+ * time. */
+static bool will_write(const struct daemon *d, uint64_t room)
+{
+    for (struct prod *p = prods_all(); p; p = p->next)
+        if (p->d == d && p->room == room && !p->over && !p->final_sent)
+            return true;
+    return false;
+}
+
+static const struct lroom *lroom_of_id(const struct daemon *d, uint64_t room)
+{
+    const struct langd *l = d->brain;
+
+    for (uint32_t i = 0; i < l->rooms_max; i++)
+        if (l->rooms[i].r.used && l->rooms[i].r.id == room)
+            return &l->rooms[i];
+    return NULL;
+}
+
+/* True if the room of another engine's request comes to its end. */
+static bool other_comes(const struct cons *c)
+{
+    const struct lroom *m;
+
+    while (c->again)
+        c = c->again;
+    if (c->ready_ns || !c->requested || !c->d->alive)
+        return true;
+    m = lroom_of_id(c->d, c->room);
+    return !m || lroom_moves(c->d, m);
+}
+
+/* True if the engine reads and releases the READY room: those that consume
+ * several together wait for all of them. */
+static bool reader_moves(const struct cons *c)
+{
+    if (c->twin && !other_comes(c->twin))
+        return false;
+    for (const struct cons *o = cons_all(); c->together && o; o = o->next)
+        if (o->d == c->d && (uint32_t)o->group == (uint32_t)c->group &&
+            !other_comes(o))
+            return false;
+    return true;
+}
+
+/* blocks of a langd's pool */
+
+/* True if blocks that the room has come back. */
+static bool gives_back(const struct daemon *d, const struct lroom *m)
+{
+    const struct langd *l = d->brain;
+    const struct lpool *p = &l->pools[m->pool];
+    const struct cons *c = asker_of(d, m);
+
+    if (lroom_closing(m) || m->r.state == ROOM_FAILED)
+        return true;
+    if (m->held.blocks == 0)
+        return false;
+    if (m->r.state == ROOM_SUCCESS)
+        return !c || reader_moves(c);
+    if (!lroom_firm(m) && m->exposed == 0 && p->ready_rooms == 0 &&
+        p->landing_rooms == 0)
+        return true; /* it is taken back (RULES 5.4) */
+    return lroom_moves(d, m);
+}
+
+/* True if the room, which waits in its pool's queue, comes to its blocks. */
+static bool queue_moves(const struct daemon *d, const struct lroom *m)
+{
+    struct langd *l = d->brain;
+    struct lpool *p = &l->pools[m->pool];
+    struct heap_node *n = heap_first(&p->want);
+    const struct lroom *head =
+        n ? CONTAINER_OF(n, struct lroom, want_node) : NULL;
+
+    if (head && head != m && !(m->group && head->group == m->group))
+        return lroom_moves(d, head);
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        const struct lroom *o = &l->rooms[i];
+
+        if (o->r.used && o != m && o->pool == m->pool &&
+            !(m->group && o->group == m->group && lroom_alive(o)) &&
+            gives_back(d, o))
+            return true;
+    }
+    return false;
+}
+
+/* True if all members of the group come to their lengths. */
+static bool group_moves(const struct daemon *d, const struct lroom *m)
+{
+    if (lgroup_known(m->group))
+        return queue_moves(d, m);
+    LIST_FOREACH (n, &m->group->members) {
+        const struct lroom *o = LIST_ENTRY(n, struct lroom, in_group);
+
+        if (o != m && !o->length_known && !lroom_moves(d, o))
+            return false;
+    }
+    for (const struct cons *c = cons_all(); c; c = c->next)
+        if (c->d == d && c->group == m->group->id && !c->requested && !c->over)
+            return true;
+    return m->group->joined == m->group->size;
+}
+
+static bool aux_moves(const struct daemon *d, const struct lroom *m)
+{
+    const struct langd *l = d->brain;
+
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        const struct lroom *o = &l->rooms[i];
+        const struct cons *c = asker_of(d, o);
+
+        if (!o->r.used || o == m || o->aux_state != LAUX_STORED ||
+            o->aux_len == 0)
+            continue;
+        if (lroom_alive(o) ? lroom_moves(d, o) : !c || reader_moves(c))
+            return true;
+    }
+    return false;
+}
+
+/* a room of a langd */
+
+/* Returns the destination that the room is at its encoder, NULL: none. */
+static const struct edst *dst_of(
+    const struct lroom *m, const struct daemon **encoder)
+{
+    for (uint32_t i = 0; i < W.daemons_count; i++) {
+        const struct daemon *d = W.daemons[i];
+        const struct encoded *e = d->brain;
+
+        if (d->role != ROLE_ENCODED || !d->alive)
+            continue;
+        for (uint32_t k = 0; k < e->rooms_max; k++)
+            if (e->dsts[k].state == DST_ACTIVE &&
+                e->dsts[k].generation == m->generation) {
+                *encoder = d;
+                return &e->dsts[k];
+            }
+    }
+    return NULL;
+}
+
+/* True if the room has, or comes to, all blocks that it needs. */
+static bool grant_comes(const struct daemon *d, const struct lroom *m)
+{
+    return m->group && !m->group->admitted ? group_moves(d, m)
+                                           : queue_moves(d, m);
+}
+
+static bool is_queued(const struct lroom *m)
+{
+    return heap_linked(&m->want_node) ||
+           (m->group && !m->group->admitted && m->length_known);
+}
+
+static bool lroom_would(const struct daemon *d, const struct lroom *m)
+{
+    const struct daemon *encoder = NULL;
+    const struct edst *n = dst_of(m, &encoder);
+    const struct cons *c = asker_of(d, m);
+
+    if (!c || !n || m->debt.owe || n->debt.owe || m->answer_due ||
+        lroom_closing(m))
+        return true; /* it ends by a deadline, or a message is repeated */
+    if (!eroom_announced(n->room))
+        return will_write(encoder, m->r.id);
+    if (!eroom_serves(n->room) || m->exposed > m->released)
+        return true;
+    if (lroom_lacks_aux(m))
+        return aux_moves(d, m);
+    if (is_queued(m) && grant_comes(d, m))
+        return true;
+    return (!is_queued(m) || m->from + m->landed < m->granted) &&
+           item_moves(encoder, n->room->item);
+}
+
+/* items of an encoded */
+
+static const struct lroom *lroom_of_dst(
+    const struct edst *n, const struct daemon **langd)
+{
+    for (uint32_t i = 0; i < W.daemons_count; i++) {
+        const struct daemon *d = W.daemons[i];
+        const struct langd *l = d->brain;
+
+        if (d->role != ROLE_LANGD || !d->alive)
+            continue;
+        for (uint32_t k = 0; k < l->rooms_max; k++)
+            if (l->rooms[k].r.used && l->rooms[k].generation == n->generation) {
+                *langd = d;
+                return &l->rooms[k];
+            }
+    }
+    return NULL;
+}
+
+/* True if the destination comes to all its rows. */
+static bool dst_moves(const struct edst *n)
+{
+    const struct daemon *d = NULL;
+    const struct lroom *m = n->debt.owe ? NULL : lroom_of_dst(n, &d);
+
+    return !m || m->debt.owe || (is_queued(m) ? grant_comes(d, m) : true);
+}
+
+/* True if all that the complete item is for comes to its end: then its blocks
+ * come back. */
+static bool item_drains(const struct item *it)
+{
+    LIST_FOREACH (r, &it->rooms) {
+        const struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
+
+        if (!eroom_serves(m))
+            continue;
+        LIST_FOREACH (n, &m->dsts) {
+            const struct edst *o = LIST_ENTRY(n, struct edst, in_room);
+
+            if (o->state == DST_ACTIVE && !dst_moves(o))
+                return false;
+        }
+        if (m->asked > 0 && m->asked < m->required && !will_ask(m->r.id))
+            return false;
+    }
+    return true;
+}
+
+/* True if one of the rooms comes to all its grants, which makes the item
+ * full. An open room that has one is full already. */
+static bool item_fills(const struct item *it)
+{
+    LIST_FOREACH (r, &it->rooms) {
+        const struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
+        uint32_t lacking = 0, moves = 0, firm = 0;
+
+        LIST_FOREACH (n, &m->dsts) {
+            const struct edst *o = LIST_ENTRY(n, struct edst, in_room);
+            bool has = o->firm == FIRM_YES;
+
+            if (o->state != DST_ACTIVE)
+                continue;
+            firm += has;
+            lacking += !has;
+            moves += !has && dst_moves(o);
+        }
+        if (m->asked < m->required && will_ask(m->r.id))
+            return true;
+        if (m->flags & FLAG_OPEN ? firm == 0 && moves > 0
+                                 : lacking > 0 && moves == lacking)
+            return true;
+    }
+    return false;
+}
+
+/* True if the item is ended for a full one that waits (RULES 5.12). */
+static bool is_prey(const struct item *it)
+{
+    if (item_firm(it, false) || !item_complete(it))
+        return false;
+    LIST_FOREACH (r, &it->rooms) {
+        const struct eroom *m = LIST_ENTRY(r, struct eroom, in_item);
+
+        if (m->asked < m->required && !(m->flags & FLAG_OPEN))
+            return true;
+        LIST_FOREACH (n, &m->dsts) {
+            const struct edst *o = LIST_ENTRY(n, struct edst, in_room);
+
+            if (o->state == DST_ACTIVE && o->firm != FIRM_YES && o->want_known)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* True if blocks come back for the batch, which is the first of the queue. */
+static bool head_moves(
+    const struct daemon *d, const struct epool *p, const struct item *head)
+{
+    if (queue_blocks(p, head) <= p->p.free)
+        return false; /* it should have them */
+    LIST_FOREACH (n, &p->held) {
+        const struct item *it = LIST_ENTRY(n, struct item, in_held);
+
+        if (item_moves(d, it) || (head == queue_firm(p) && is_prey(it)))
+            return true;
+    }
+    return false;
+}
+
+static bool item_would(const struct daemon *d, struct item *it)
+{
+    struct encoded *e = d->brain;
+    struct epool *p = &e->pools[it->pool];
+    struct item *first = it;
+    const struct item *head = NULL;
+
+    if (item_held(it)) {
+        LIST_FOREACH (r, &it->rooms)
+            if (!item_done(it) &&
+                will_write(d, LIST_ENTRY(r, struct eroom, in_item)->r.id))
+                return true;
+        return item_drains(it);
+    }
+    LIST_FOREACH (n, &it->in_batch)
+        if (LIST_ENTRY(n, struct item, in_batch)->life == ITEM_QUEUED)
+            first = LIST_ENTRY(n, struct item, in_batch);
+    if (first->life != ITEM_QUEUED)
+        return true; /* its engine has not closed the batch */
+    for (uint32_t q = 0; q < QUEUES; q++) {
+        struct heap_node *n = heap_first(&p->queues[q]);
+        struct item *o = n ? CONTAINER_OF(n, struct item, in_queue) : NULL;
+
+        if (o && (!head || q == QUEUE_FIRM || o->turn < head->turn))
+            head = o;
+    }
+    if (heap_linked(&first->in_queue))
+        return head == first ? head_moves(d, p, head) : item_moves(d, head);
+    if (item_fills(first))
+        return true;
+    LIST_FOREACH (n, &first->in_batch)
+        if (item_fills(LIST_ENTRY(n, struct item, in_batch)))
+            return true;
+    return false;
+}
+
+/* the set */
+
+/* Adds the nodes of a daemon that move as the others do; true: there are any.
+ */
+static bool add_moving(const struct daemon *d)
+{
+    bool any = false, *to = moving[d->index];
+
+    if (d->role == ROLE_LANGD) {
+        const struct langd *l = d->brain;
+
+        for (uint32_t i = 0; i < l->rooms_max; i++)
+            if (!to[i] && l->rooms[i].r.used &&
+                (!lroom_alive(&l->rooms[i]) || lroom_would(d, &l->rooms[i])))
+                any = to[i] = true;
+    } else {
+        const struct encoded *e = d->brain;
+
+        for (uint32_t i = 0; i < e->rooms_max; i++)
+            if (!to[i] && e->items[i].life != ITEM_FREE &&
+                item_would(d, &e->items[i]))
+                any = to[i] = true;
+    }
+    return any;
+}
+
+static void look_at_rooms(const struct daemon *d)
+{
+    const struct langd *l = d->brain;
+
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        const struct lroom *m = &l->rooms[i];
+
+        HOLDS(!m->r.used || !lroom_alive(m) || lroom_moves(d, m),
+            "what waits, waits for something that moves",
+            "%s room %llu waits for ever, %s", d->conf->name,
+            (unsigned long long)m->r.id,
+            lroom_lacks_aux(m) ? "for aux"
+            : is_queued(m)     ? "for blocks"
+                               : "for rows");
+    }
+}
+
+void waits_look(void)
+{
+    bool any = world_quiet();
+
+    if (!any)
+        return;
+    for (uint32_t i = 0; i < W.daemons_count; i++) {
+        struct daemon *d = W.daemons[i];
+        uint32_t n = d->role == ROLE_LANGD
+                         ? ((struct langd *)d->brain)->rooms_max
+                         : ((struct encoded *)d->brain)->rooms_max;
+
+        if (!d->alive)
+            return;
+        if (!moving[i])
+            moving[i] = must_alloc(n, sizeof(bool));
+        memset(moving[i], 0, n * sizeof(bool));
+    }
+    while (any) {
+        any = false;
+        for (uint32_t i = 0; i < W.daemons_count; i++)
+            any |= add_moving(W.daemons[i]);
+    }
+    for (uint32_t i = 0; i < W.daemons_count; i++)
+        if (W.daemons[i]->role == ROLE_LANGD)
+            look_at_rooms(W.daemons[i]);
+}
