@@ -96,7 +96,8 @@ uint64_t delay_us(uint32_t us);
 
 void at(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b);
 /* The same, of what goes on by itself: engines' and daemons' clocks. */
-void at_leisure(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b);
+void at_leisure(
+    uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b);
 /* True if nothing else is to come. */
 bool world_quiet(void);
 /* Runs what is due until that time; false: nothing is left at all. */
