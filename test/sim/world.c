@@ -107,8 +107,7 @@ void at(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b)
     put((struct entry){when_ns, 0, fn, p, a, b, false});
 }
 
-void at_leisure(
-    uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b)
+void at_leisure(uint64_t when_ns, happening fn, void *p, uint64_t a, uint64_t b)
 {
     put((struct entry){when_ns, 0, fn, p, a, b, true});
 }
