@@ -173,7 +173,7 @@ class VllmCase(Case):
 
     def setUp(self):
         super().setUp()
-        _vllm_engine._warned.clear()
+        _vllm_engine.warn.last.clear()
 
     def start(self, blocks=32, ranks=RANKS, encoded=None, langd=None,
               **extra):

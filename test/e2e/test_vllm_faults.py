@@ -493,7 +493,7 @@ class Pools(VllmCase):
         self.connect()
         rs = [self.hand_over(f"r{n}", (f"cat{n}", 3)) for n in range(4)]
         self.d.kill()
-        _vllm_engine._warned.clear()
+        _vllm_engine.warn.last.clear()
         end = time.monotonic() + 0.5
         with self.assertLogs(LOGGER, "INFO") as said:
             while time.monotonic() < end:

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 import mmx
 from mmx import aux, errors
 
+from ._common import kind_of
+
 MARK = "~"  # between a client's request id and the secret
 PORT = 7601  # of mmx-encoded, if nothing says it
 PLACE = "/mmx_encoded"  # at an encoder's server: where its mmx-encoded is
@@ -87,29 +89,14 @@ def reachable(address: str, url: str) -> str:
 
 
 # --- rows -----------------------------------------------------------------
-DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-
-
 def misfit(field: Any, shape: Any, dtype: Any) -> str:
     """Returns in what a pool's field differs from the rows; "": nothing."""
-    kind = DTYPES.get(str(dtype).split(".")[-1])
+    kind = kind_of(dtype)
     if kind and field.dtype != kind:
         return f"is {field.dtype}, the rows are {kind}"
     if field.elements != shape[1]:
         return f"is {field.elements} wide, the rows are {shape[1]}"
     return ""
-
-
-def from_tensor(rows: Any) -> Any:
-    """Returns rows for a pool: of numpy, bf16 as its bits."""
-    if not hasattr(rows, "detach"):
-        return rows
-    import torch
-
-    rows = rows.detach().cpu().contiguous()
-    if rows.dtype == torch.bfloat16:
-        return rows.view(torch.int16).numpy().view("u2")
-    return rows.numpy()
 
 
 def to_tensor(rows: Any, kind: str = "") -> Any:

@@ -10,8 +10,9 @@ from typing import Any, Dict, Optional
 import mmx
 from mmx import aux, errors
 
-from ._sglang_common import (PLACE, field_of, from_tensor, misfit, mrope, pack,
-                             pool_name, reason, secret_of, status)
+from ._common import from_tensor
+from ._sglang_common import (PLACE, field_of, misfit, mrope, pack, pool_name,
+                             reason, secret_of, status)
 
 SERVER = "sglang.srt.disaggregation.encoder.server"
 HTTP = "sglang.srt.disaggregation.encoder.http_server"

@@ -17,14 +17,13 @@ from typing import (Any, Callable, Dict, Iterable, List, NamedTuple, Optional,
 import mmx
 from mmx import errors
 
+from ._common import kind_of
 from ._vllm_engine import (ECConnectorMetadata, ECConnectorWorkerMetadata,
                            log)
 
 __all__ = ["Link", "Load", "Loaded", "Map", "MmxECMetadata", "Offer", "Pause",
            "Save", "Settings"]
 
-# torch's names and ours
-DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 BACK_S = 1  # for a daemon that was there
 
 
@@ -83,7 +82,7 @@ class Settings:
         """Returns in what the pool's field differs from the model's rows;
         None: in nothing that is known here."""
         model = getattr(self._config, "model_config", None)
-        kind = DTYPES.get(str(getattr(model, "dtype", "")).split(".")[-1])
+        kind = kind_of(getattr(model, "dtype", ""))
         if kind and field.dtype != kind:
             return f"is {field.dtype}, the model's rows are {kind}"
         ec = self._config.ec_transfer_config

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
 import weakref
 from typing import Any, Dict, Iterable, List, Optional
 
 import mmx
+
+from ._common import Rated
 
 try:
     from vllm.distributed.ec_transfer.ec_connector.base import (
@@ -181,17 +182,7 @@ def _flat(value: Any) -> List[int]:
     return [value] if isinstance(value, int) else []
 
 
-_warned: Dict[str, float] = {}
-
-
-def warn(kind: str, text: str, *words: Any,
-         level: int = logging.WARNING) -> None:
-    """Logs a warning, of each kind at most one a second: what a client sends
-    must not fill the log."""
-    now = time.monotonic()
-    if now - _warned.get(kind, -1e9) >= 1:
-        _warned[kind] = now
-        log.log(level, text, *words)
+warn = Rated(log)
 
 
 _watchers: "weakref.WeakSet[Any]" = weakref.WeakSet()

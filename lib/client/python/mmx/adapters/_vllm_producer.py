@@ -10,7 +10,8 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 import mmx
 from mmx import errors
 
-from ._vllm_common import (DTYPES, Link, MmxECMetadata, Pause, Save,
+from ._common import from_tensor, kind_of
+from ._vllm_common import (Link, MmxECMetadata, Pause, Save,
                            Settings)
 from ._vllm_engine import (Counts, Described, context_of, features, rows_of,
                            warn, watch_resets)
@@ -283,14 +284,9 @@ class ProducerWorker:
             raise ValueError(f"rows are {tuple(rows.shape[1:])} wide, the "
                              f"pool's {field.elements}")
         if hasattr(rows, "detach"):  # torch
-            import torch
-
-            kind = DTYPES.get(str(rows.dtype).split(".")[-1])
-            if kind != field.dtype:
+            if kind_of(rows.dtype) != field.dtype:
                 raise ValueError(f"rows are {rows.dtype}, the pool's "
                                  f"{field.dtype}")
-            rows = rows.detach().cpu().contiguous()
-            if rows.dtype == torch.bfloat16:
-                rows = rows.view(torch.int16).numpy().view("u2")
+            rows = from_tensor(rows)
         source[self.link.field()][0:count] = rows
         source.commit(0, count, final=True)
