@@ -33,6 +33,7 @@ WIDTH = 32
 FIELDS = f"embedding:bf16:{WIDTH}"
 URLS = ["http://enc0:30000", "http://enc1:30000"]
 GOOD = [1, None, None]  # status, text, HTTP code
+SLACK = 1.0  # seconds, for a slow machine
 FAILED = int(receiver.WaitingMMRequestStatus.FAIL)
 
 
@@ -581,6 +582,53 @@ class Sglang(Case):
         self.posted.join()
         eventually(lambda: self.serve(("s", 300))[0] == [GOOD],
                    "the ranks are back")
+
+    # --- daemons that hang -------------------------------------------------
+    def ends(self, call, daemon, deadline):
+        """Runs it while a daemon hangs: it ends by its deadline."""
+        os.kill(daemon.pid, signal.SIGSTOP)
+        self.addCleanup(lambda: daemon.alive() and
+                        os.kill(daemon.pid, signal.SIGCONT))
+        began = time.monotonic()
+        got = call()
+        self.assertLess(time.monotonic() - began, deadline + 1 + SLACK)
+        os.kill(daemon.pid, signal.SIGCONT)
+        return got
+
+    def test_a_langd_that_hangs(self):
+        self.start(ranks=2, env={"MMX_DEADLINE_S": "1"})
+        self.good(("r", 300))
+        self.failed(self.ends(lambda: self.serve(("s", 300)), self.d, 1), 503,
+                    "daemon-silent")
+        self.answered(400, "aborted|declined")
+        self.d.all_free()
+        self.good(("t", 300))
+
+    def test_an_encoders_daemon_that_hangs(self):
+        with mock.patch.dict(os.environ, MMX_DEADLINE_S="1"):
+            self.start(ranks=2, timeouts={"unreachable": "500ms"})
+            self.good(("r", 300))
+            self.encoders[0].send_timeout = 1e6
+
+            def asked():
+                self.ask("s", 300)
+                self.posted.join(LIMIT)
+            self.ends(asked, self.e[0], 1)
+            self.answered(503, "daemon-silent")
+        self.e[0].all_free()
+        self.good(("t", 300))
+
+    def test_a_pool_that_is_full_ends_by_the_deadline(self):
+        with mock.patch.dict(os.environ, MMX_DEADLINE_S="1"):
+            self.start(ranks=2)
+            blocks = self.e[0].free()[1]
+            other = self.world.engine(self.e[0])
+            other.announce(99, blocks * 128)
+            other.granted(99)
+            self.failed(self.serve(("r", 300)), 504, "timeout|waits for blocks")
+            self.answered(504, "delivery failed: timeout")
+            other.release(99)
+        self.good(("s", 300))
 
     def test_who_does_not_know_the_secret_gets_nothing(self):
         self.start()

@@ -7,6 +7,7 @@ import inspect
 import os
 import subprocess
 import sys
+import threading
 import types
 import unittest
 import unittest.mock
@@ -180,6 +181,22 @@ class Fit(unittest.TestCase):
                 self.start(encoder_transfer_backend="mmx", **more)
             self.tearDown()
 
+    def test_encoders_that_are_left_out_are_refused(self):
+        with unittest.mock.patch.dict(os.environ, MMX_ENCODERS='{"http://a": "e"}'):
+            self.start(encoder_transfer_backend="mmx",
+                       encoder_urls=["http://a"])
+            self.tearDown()
+            with self.assertRaisesRegex(ValueError, "leaves out http://b"):
+                self.start(encoder_transfer_backend="mmx",
+                           encoder_urls=["http://a", "http://b"])
+
+    def test_a_deadline_that_is_none_is_refused(self):
+        for said in ("x", "-1", "0", "inf", "1e9", "5 s"):
+            with unittest.mock.patch.dict(os.environ, MMX_DEADLINE_S=said), \
+                    self.assertRaisesRegex(ValueError, "MMX_DEADLINE_S is no"):
+                self.start(encoder_transfer_backend="mmx")
+            self.tearDown()
+
     def test_encoders_that_are_none_are_refused(self):
         for said in ("{", "[]", '{"http://h:1": 5}', '{"http://h:1": "a b"}'):
             with unittest.mock.patch.dict(os.environ, MMX_ENCODERS=said), \
@@ -293,9 +310,18 @@ class Common(unittest.TestCase):
         self.assertEqual(common.status(errors.TooLarge()), 413)
         self.assertEqual(common.status(errors.Corrupt()), 500)
         self.assertEqual(common.status(ValueError("no place")), 500)
-        for reason in common.STATUS:
-            self.assertIn(reason, [e.reason for e in
-                                   errors.BY_NUMBER.values()])
+        every = {e.reason: e for e in errors.BY_NUMBER.values()}
+        self.assertLessEqual(set(common.STATUS), set(every))
+        # 500 tells routers not to ask again.
+        again = {r for r, e in every.items()
+                 if e.advice in ("retry", "encode-locally")}
+        self.assertEqual({r for r in again if common.status(every[r]()) == 500},
+                         {"item-mismatch", "corrupt", "internal"})
+
+    def test_the_deadline(self):
+        self.assertEqual(common.deadline(), 60)
+        with unittest.mock.patch.dict(os.environ, MMX_DEADLINE_S="0.5"):
+            self.assertEqual(common.deadline(), 0.5)
 
 
 class Ranks(unittest.TestCase):
@@ -332,7 +358,8 @@ class Turns(unittest.TestCase):
         self.lang.conn.send.return_value = types.SimpleNamespace(done=False)
         self.lang.mapped = self.lang.unusable = self.lang._asked = None
         self.lang._asked_of, self.lang.rank = 0, 0
-        self.lang._left, self.lang._unwanted = deque(), deque()
+        self.lang._left, self.lang._unwanted = deque(), language.unwanted()
+        language.warn.last.clear()
         one = unittest.mock.patch.object(language.Lang, "one", self.lang)
         one.start()
         self.addCleanup(one.stop)
@@ -350,15 +377,45 @@ class Turns(unittest.TestCase):
                 "no descriptor is free")), \
                 self.assertLogs("mmx.sglang", "WARNING") as said:
             self.lang.give_back(unittest.mock.Mock())
-            language.turned(lambda *_: None, None, [])
+            for _ in range(1000):  # SGLang's scheduler never sleeps
+                language.turned(lambda *_: None, None, [])
             self.lang.decline(7, "enc0", b"")
-        self.assertEqual(len(said.output), 2)
+        self.assertEqual(len(said.output), 1)
 
-    def waiting(self, url="http://h:1", said="-"):
-        req = types.SimpleNamespace(rid="r", input_ids=None,
-                                    num_items_assigned={"IMAGE": [1]})
+    def test_declines_that_wait_for_langd_have_a_limit(self):
+        self.lang.conn.connected = False
+        for room in range(language.UNWANTED_MAX + 5):
+            self.lang.decline(room, "enc0", b"")
+        self.lang.conn.connected = True
+        self.lang.tidy()
+        self.assertEqual([call[0][0] for call in
+                          self.lang.conn.decline.call_args_list],
+                         list(range(5, language.UNWANTED_MAX + 5)))
+
+    def waiting(self, url="http://h:1", said="-", secret="ab" * 16, items=1):
+        req = types.SimpleNamespace(
+            rid="r", input_ids=None,
+            num_items_assigned={"IMAGE": [1]} if items else {})
         return language.make_waiting(receiver)(
-            "r", req, None, [url, f"mmx:{'ab' * 16} {said}"], "m", "host", 1)
+            "r", req, None, [url, f"mmx:{secret} {said}"], "m", "host", 1)
+
+    def test_what_no_tokenizer_says_is_refused(self):
+        """SGLang takes it from a client of its Python interface as well."""
+        for how in ({"items": 0}, {"secret": "x" * 32}, {"secret": "ab"}):
+            one = self.waiting(**how)
+            with self.assertRaisesRegex(errors.Malformed, "request has no"):
+                one.send_encode_request()
+            one.release_resources()
+
+    def test_a_room_has_a_deadline(self):
+        """The client holds it if langd hangs."""
+        with unittest.mock.patch.object(self.lang, "step"), \
+                unittest.mock.patch.dict(os.environ, MMX_DEADLINE_S="7"):
+            for self.lang.rank, call in ((0, "request"), (1, "attach")):
+                self.lang.ranks = self.lang.hosts = 1
+                self.waiting().send_encode_request()
+                made = getattr(self.lang.conn, call)
+                self.assertEqual(made.call_args[1]["deadline"], 7)
 
     def test_a_pool_that_cannot_be_mapped_fails_the_request(self):
         self.lang.conn.send.return_value = types.SimpleNamespace(
@@ -405,6 +462,7 @@ class Tokenizer(unittest.TestCase):
     def setUp(self):
         sglang.install("language")
         self.addCleanup(HookRegistry.reset)
+        self.addCleanup(language.places.clear)
         self.posted, self.errors = [], []
 
     def ask(self, rid, error=None, urls=("http://a", "http://b")):
@@ -444,6 +502,44 @@ class Tokenizer(unittest.TestCase):
             self.assertEqual(common.encoder_of("http://a:1", "tcp://b:2"),
                              "enc")
 
+    def registers(self, *urls, asks=None):
+        """Returns what registering them says, and the encoders in use."""
+        threads, used = [], []
+
+        def start(target, **_):
+            return types.SimpleNamespace(start=lambda: threads.append(target))
+        language.warn.last.clear()
+        bootstrap = receiver.EncoderBootstrapServer("", 0, used)
+        with unittest.mock.patch.object(language.threading, "Thread", start), \
+                unittest.mock.patch.object(
+                    language, "place_of", asks or (lambda url: "tcp://a:1")):
+            said = [bootstrap.register(url) for url in urls]
+            for asked in threads:
+                asked()
+        return said, used, len(threads)
+
+    def test_an_encoder_that_is_left_out_does_not_register(self):
+        with unittest.mock.patch.dict(
+                os.environ, MMX_ENCODERS='{"http://a": "enc0"}'), \
+                self.assertLogs("mmx.sglang", "WARNING") as said:
+            self.assertEqual(self.registers("http://b", "http://a"),
+                             ([False, True], ["http://a"], 1))
+        self.assertIn("http://b is none of MMX_ENCODERS", said.output[0])
+
+    def test_encoders_that_register_again_are_asked_once_at_a_time(self):
+        self.assertEqual(self.registers(*["http://a"] * 3),
+                         ([True] * 3, ["http://a"], 1))
+        self.assertEqual(self.registers("http://a")[2], 1)
+
+    def test_who_registers_anything_gets_few_threads_and_lines(self):
+        def gone(url):
+            raise OSError("it runs without mmx")
+        urls = [f"http://{n}" for n in range(500)]
+        with self.assertLogs("mmx.sglang", "WARNING") as said:
+            got = self.registers(*urls, 5, "x", asks=gone)
+        self.assertEqual((got[1], got[2]), ([], language.ASKED_MAX))
+        self.assertEqual(len(said.output), 2)  # a line of each kind
+
     def test_a_request_without_an_id_gets_one(self):
         self.assertTrue(self.ask(None).rid)
 
@@ -461,13 +557,19 @@ class Encoder(unittest.TestCase):
     def test_a_batch_is_told_its_own_sizes(self):
         told = []
 
-        async def announce(data, beside, flags):
-            self.assertEqual(flags, mmx.aux.MROPE)
+        waited = []
+
+        async def pool():
+            waited.append(1)
+            return "pool"
+
+        def announce(data, beside, flags, pool):
+            self.assertEqual((flags, pool), (mmx.aux.MROPE, "pool"))
             told.append((data, beside["original_image_sizes"]))
 
         async def original(self, ctx, requests):
             pass
-        rooms = types.SimpleNamespace(announce=announce)
+        rooms = types.SimpleNamespace(announce=announce, pool_or_why=pool)
         encoder = types.SimpleNamespace(
             rank=0, delivery=types.SimpleNamespace(rooms=rooms),
             model_config=server.MMEncoder().model_config,
@@ -480,11 +582,32 @@ class Encoder(unittest.TestCase):
         requests = [{"req_id": n} for n in "abc"]
         asyncio.run(ours.published(original, encoder, ctx, requests[:2]))
         self.assertEqual(told, [("a", [(1, 1)]), ("b", [(2, 2), (3, 3)])])
+        self.assertEqual(len(waited), 1)  # not for each request of the batch
         for change in ({"rank": 1}, {"req_states": {}}):
             told.clear()
             other = types.SimpleNamespace(**{**vars(encoder), **change})
             asyncio.run(ours.published(original, other, ctx, requests[:2]))
             self.assertEqual(told, [])
+
+    def test_blocks_that_are_written_are_kept_until_that_ends(self):
+        """SGLang cancels the calls of requests that it gives up."""
+        began, go = threading.Event(), threading.Event()
+
+        def write():
+            began.set()
+            go.wait(60)
+
+        async def turn():
+            doing = asyncio.ensure_future(sglang_encoder().whole(write))
+            await asyncio.to_thread(began.wait, 60)
+            for _ in range(2):
+                doing.cancel()
+                await asyncio.sleep(0)
+                self.assertFalse(doing.done())
+            go.set()
+            with self.assertRaises(asyncio.CancelledError):
+                await doing
+        asyncio.run(turn())
 
 
 if __name__ == "__main__":

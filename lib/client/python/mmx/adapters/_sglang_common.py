@@ -24,8 +24,9 @@ EXTRAS = {"second_per_grid_ts": "seconds", "original_image_sizes": "sizes"}
 JSON = ("video_timestamps",)  # one list per video: in an aux's extra
 
 STATUS = {"timeout": 504, "peer-lost": 502, "engine-lost": 502,
-          "unknown-room": 502,
-          "daemon-lost": 503, "not-ready": 503, "no-blocks": 503,
+          "unknown-room": 502, "gone": 502, "stale": 503,
+          "daemon-lost": 503, "daemon-silent": 503,
+          "not-ready": 503, "no-blocks": 503,
           "busy": 503, "quota": 503, "draining": 503, "too-large": 413,
           "aborted": 400, "declined": 400}
 
@@ -38,6 +39,16 @@ def status(error: BaseException) -> int:
 def reason(error: BaseException) -> str:
     late = isinstance(error, (TimeoutError, asyncio.TimeoutError))
     return getattr(error, "reason", "timeout" if late else "internal")
+
+
+def deadline() -> float:
+    """Returns the longest wait for a part's rows in seconds, at both sides;
+    ValueError: MMX_DEADLINE_S is none."""
+    said = os.environ.get("MMX_DEADLINE_S") or "60"
+    if not re.fullmatch(r"\d{1,4}(\.\d+)?", said) or not float(said):
+        raise ValueError("MMX_DEADLINE_S is no number of seconds: "
+                         f"{said:.200}")
+    return float(said)
 
 
 def secret_of(req_id: str) -> bytes:

@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Union
 
 import mmx
 from mmx import aux, errors
 
 from ._common import from_tensor
-from ._sglang_common import (PLACE, field_of, misfit, mrope, pack, pool_name,
-                             reason, secret_of, status)
+from ._sglang_common import (PLACE, deadline, field_of, misfit, mrope, pack,
+                             pool_name, reason, secret_of, status)
 
 SERVER = "sglang.srt.disaggregation.encoder.server"
 HTTP = "sglang.srt.disaggregation.encoder.http_server"
 CONNECT_S = 1  # for a daemon that is away: each request waits this long
 LATER_S = 2  # for ranks that ask after the encoder has failed
 HERE_BYTES = 1 << 20  # copied on the loop: a thread's turn takes longer
+FAULTS = (errors.MmxError, OSError, TimeoutError, ValueError)
 LOOK_S = 0.25  # between two looks whether SGLang has given a request up
 
 
@@ -39,27 +40,37 @@ class Rooms:
                                                timeout=CONNECT_S)
         return await self.conn.apool(pool_name(), timeout=CONNECT_S)
 
-    async def announce(self, data: Any, beside: Dict[str, Any],
-                       flags: int) -> None:
+    async def pool_or_why(self) -> "Union[mmx.Pool, BaseException]":
+        """Returns the pool for a batch, or why there is none: a daemon that
+        is away or hangs is waited for once, not once for each request."""
+        try:
+            return await self.pool()
+        except FAULTS as e:
+            return e
+
+    def announce(self, data: Any, beside: Dict[str, Any], flags: int,
+                 pool: "Union[mmx.Pool, BaseException]") -> None:
         """Announces a part. Why it cannot be is kept for its send(): other
         requests of the batch go on."""
         req_id = data.req_id
         try:
-            pool = await self.pool()
+            if isinstance(pool, BaseException):
+                raise pool
             why = misfit(pool.fields[field_of(pool)], data.shape, data.dtype)
             if why:
                 raise errors.IncompatibleLayout(f"pool {pool.name} {why}")
             self.sources[req_id] = self._announced(
                 req_id, pool, data.shape[0],
                 pack(data, beside, flags))
-        except (errors.MmxError, OSError, TimeoutError, ValueError) as e:
+        except FAULTS as e:
             self.refused[req_id] = e
 
     def _announced(self, req_id: str, pool: mmx.Pool, rows: int,
                    says: bytes) -> mmx.Source:
         assert self.conn
         return self.conn.announce(mmx.room_id(req_id), pool, rows, rows,
-                                  aux=says, secret=secret_of(req_id))
+                                  aux=says, secret=secret_of(req_id),
+                                  deadline=deadline())
 
     async def fail(self, req_id: str, text: str) -> None:
         """Every rank that waits hears the text of SGLang's error. It goes
@@ -86,6 +97,21 @@ class Rooms:
         source.release(force=True)
 
 
+async def whole(call: Callable[[], None]) -> None:
+    """Runs it in a thread, and is not cancelled before it has returned: the
+    blocks that it writes to are another room's after that."""
+    doing = asyncio.ensure_future(asyncio.to_thread(call))
+    cancelled = None
+    while not doing.done():
+        try:
+            await asyncio.wait({doing})
+        except asyncio.CancelledError as e:
+            cancelled = e
+    if cancelled:
+        raise cancelled
+    doing.result()
+
+
 def make_delivery(server: Any) -> type:
     class Delivery(server.ZmqDelivery):  # type: ignore[misc]
         """What SGLang calls to send a part and to let go of it."""
@@ -105,7 +131,9 @@ def make_delivery(server: Any) -> type:
             source = rooms.sources.get(req_id)
             if source is None:
                 raise errors.UnknownRoom("it was never announced")
-            await self._until(source.granted, state)
+            end = asyncio.get_running_loop().time() + min(
+                deadline(), self.encoder.send_timeout)
+            await self._until(source.granted, state, end)
             rows = from_tensor(data.embedding)
             if len(rows) != source.total:
                 await rooms.fail(req_id, f"{len(rows)} rows, {source.total} "
@@ -115,25 +143,26 @@ def make_delivery(server: Any) -> type:
             def write() -> None:
                 source[field_of(source.pool)][0:len(rows)] = rows
             if rows.nbytes > HERE_BYTES:
-                await asyncio.to_thread(write)
+                await whole(write)
             else:
                 write()
             source.commit(0, len(rows), final=True)
-            await self._until(source.done, state)
+            await self._until(source.done, state, end)
 
-        async def _until(self, what: Any, state: Any) -> None:
-            """Waits; ends as well when SGLang has given the request up."""
-            loop = asyncio.get_running_loop()
-            end = loop.time() + self.encoder.send_timeout
-            while not state.release_requested and loop.time() < end:
-                try:
-                    await what(timeout=LOOK_S)
-                    return
-                except TimeoutError:
-                    continue
-            if state.release_requested:
-                raise errors.Aborted("the encoder gave the request up")
-            raise errors.TimedOut(f"not within {self.encoder.send_timeout} s")
+        async def _until(self, what: Any, state: Any, end: float) -> None:
+            """Waits until `end` of the loop's time, in one wait, which finds a
+            daemon that hangs; ends as well when SGLang has given the request
+            up."""
+            left = max(end - asyncio.get_running_loop().time(), 0)
+            waits = asyncio.ensure_future(what(timeout=left))
+            try:
+                while not state.release_requested:
+                    if (await asyncio.wait({waits}, timeout=LOOK_S))[0]:
+                        waits.result()
+                        return
+            finally:
+                waits.cancel()
+            raise errors.Aborted("the encoder gave the request up")
 
         async def release(self, state: Any) -> None:
             self.rooms.release(state.req_id)
@@ -149,6 +178,8 @@ async def published(original: Any, self: Any, ctx: Any,
     if self.rank != 0 or ctx.is_health_check:
         return
     first = 0
+    rooms = self.delivery.rooms
+    pool = await rooms.pool_or_why()
     flags = aux.MROPE if mrope(self.model_config.hf_config) else 0
     for request, items in zip(requests, ctx.items_per_req):
         beside = dict(ctx.aux_data)
@@ -158,10 +189,7 @@ async def published(original: Any, self: Any, ctx: Any,
         first += items
         state = self.req_states.get(request["req_id"])
         if state is not None and state.embedding_data is not None:
-            rooms = self.delivery.rooms
-            await rooms.announce(state.embedding_data, beside, flags)
-            if self.req_states.get(request["req_id"]) is not state:
-                rooms.release(request["req_id"])  # given up meanwhile
+            rooms.announce(state.embedding_data, beside, flags, pool)
 
 
 async def delivered(original: Any, self: Any, req_id: str) -> None:
@@ -172,8 +200,7 @@ async def delivered(original: Any, self: Any, req_id: str) -> None:
         return
     try:
         await self.send_to_destination(state, None)
-    except (errors.MmxError, OSError, TimeoutError, ValueError,
-            TypeError) as e:
+    except (*FAULTS, TypeError) as e:
         if not state.release_requested:
             raise server.MMError(
                 f"[{req_id.split('~')[0]}] embedding delivery failed: "

@@ -10,32 +10,37 @@ import importlib
 import json
 import logging
 import os
+import re
 import threading
 import time
 import urllib.error
 import urllib.request
 import weakref
 from array import array
-from typing import Any, Deque, Dict, List, Optional, Tuple
+from typing import Any, Deque, Dict, List, Optional, Set, Tuple
 
 import mmx
 from mmx import errors
 
-from ._sglang_common import (MARK, PLACE, encoder_of, field_of, is_place,
-                             numbers, pool_name, reachable, reason, status,
-                             to_tensor, unpack)
+from ._common import Rated
+from ._sglang_common import (MARK, PLACE, deadline, encoder_of, encoders,
+                             field_of, is_place, numbers, pool_name, reachable,
+                             reason, status, to_tensor, unpack)
 
-log = logging.getLogger("mmx.sglang")
+warn = Rated(logging.getLogger("mmx.sglang"))
 RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
 FIRST_S = 0.1
 PATIENCE_S = 5  # for a daemon that is away
 TEXT_S = 0.1  # for the event behind a cell
 AGAIN_S = 0.1  # between two questions to an encoder that registers
+ASKED_MAX = 64  # encoders that register at a time
+UNWANTED_MAX = 1024  # rooms to decline once the daemon is back
 
 
 # --- tokenizer manager ------------------------------------------------------
 PLACE_S = 60  # for an encoder that registers before it serves
 places: Dict[str, str] = {}  # by the URL of an encoder: what it said
+asked: Set[str] = set()  # URLs of encoders that are asked for it
 
 
 def place_of(url: str) -> str:
@@ -55,17 +60,26 @@ def place_of(url: str) -> str:
 
 def registered(original: Any, self: Any, url: Any) -> bool:
     """EncoderBootstrapServer.register: an encoder is used once it has said
-    where its mmx-encoded is. What is no URL would fail every request."""
+    where its mmx-encoded is. What is no URL would fail every request; an
+    encoder that MMX_ENCODERS leaves out would get clients' pictures."""
     def ask() -> None:
         try:
             places[url] = place_of(url)
             original(self, url)
         except OSError as e:
-            log.warning("mmx: encoder %.200s is not used: %s", url, e)
+            warn("place", "mmx: encoder %.200s is not used: %s", url, e)
+        finally:
+            asked.discard(url)
 
     if not isinstance(url, str) or not url.startswith(("http:", "https:")):
-        log.warning("mmx: %.200r is no URL of an encoder", url)
+        warn("url", "mmx: %.200r is no URL of an encoder", url)
         return False
+    if encoders() and url not in encoders():
+        warn("left out", "mmx: encoder %.200s is none of MMX_ENCODERS", url)
+        return False
+    if url in asked or len(asked) >= ASKED_MAX:
+        return url in asked
+    asked.add(url)
     threading.Thread(target=ask, daemon=True, name="mmx-place").start()
     return True
 
@@ -111,6 +125,12 @@ def dispatched(original: Any, self: Any, req_id: str, *args: Any,
 
 
 # --- scheduler ranks ----------------------------------------------------------
+def unwanted() -> "Deque[Tuple[int, str, bytes]]":
+    """Makes a queue of rooms to decline; of too many the oldest go, which
+    their encoders have given up by then."""
+    return collections.deque(maxlen=UNWANTED_MAX)
+
+
 class Lang:
     """The connection of one scheduler process, and its place on the host."""
 
@@ -131,7 +151,7 @@ class Lang:
         self._asked: Optional[mmx.Reply] = None
         self._asked_of = 0  # the daemon's run
         self._left: Deque[mmx.Room] = collections.deque()
-        self._unwanted: Deque[Tuple[int, str, bytes]] = collections.deque()
+        self._unwanted = unwanted()
         try:  # once in a process: the first request finds the daemon
             self.conn.wait(self.step, FIRST_S)
         except TimeoutError:
@@ -189,7 +209,7 @@ class Lang:
         try:
             self.step()
         except Exception as e:
-            log.warning("mmx: %s", e)
+            warn("turn", "mmx: %s", e)
 
     def decline(self, room: int, encoder: str, secret: bytes) -> None:
         """Tells the encoder, which may not have heard of the request yet,
@@ -225,7 +245,7 @@ def make_waiting(receiver: Any) -> type:
             self._secret, *said = next(
                 (u[4:] for u in self.encoder_urls if u.startswith("mmx:")),
                 "").split(" ")
-            if not self._secret:
+            if not re.fullmatch("[0-9a-f]{32}", self._secret):
                 raise errors.Malformed("the request has no secret")
             self._places: List[Tuple[int, str]] = []
             for counts in self.num_items_assigned.values():
@@ -234,6 +254,8 @@ def make_waiting(receiver: Any) -> type:
                         word = said[at] if at < len(said) else "-"
                         self._places.append((len(self._places), encoder_of(
                             self.encoder_urls[at], word.strip("-"))))
+            if not self._places:  # a client may say what the tokenizer says
+                raise errors.Malformed("the request has no parts")
             odd = [e for _, e in self._places if not is_place(e)]
             if odd:
                 raise errors.Malformed(f"no address: {odd[0]!r:.200}")
@@ -250,7 +272,7 @@ def make_waiting(receiver: Any) -> type:
             """Asks for the rooms as soon as there is a pool."""
             lang = Lang.get()
             pool = lang.step()
-            if self.rooms or not self._places:
+            if self.rooms:
                 return True
             if pool is None:
                 return False
@@ -263,10 +285,11 @@ def make_waiting(receiver: Any) -> type:
                     self.rooms[part] = lang.conn.request(
                         room, pool, encoder, storage="compact",
                         readers=lang.ranks - 1, destinations=lang.hosts,
-                        group=group, secret=secret)
+                        group=group, secret=secret, deadline=deadline())
                 else:
                     self.rooms[part] = lang.conn.attach(  # type: ignore
-                        room, encoder, pool=pool, secret=secret)
+                        room, encoder, pool=pool, secret=secret,
+                        deadline=deadline())
             return True
 
         def _lose_patience(self) -> None:

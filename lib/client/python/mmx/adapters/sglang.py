@@ -31,7 +31,7 @@ import inspect
 import os
 from typing import Any, Callable, Dict, Iterator
 
-from ._sglang_common import encoders
+from ._sglang_common import deadline, encoders
 
 ON = "MMX_SGLANG"  # "encode" or "language"; spawned processes inherit it
 RIDES_ON = "zmq_to_scheduler"  # the backend whose code paths mmx takes
@@ -176,7 +176,11 @@ def _chosen(original: Callable[[Any], Any], server_args: Any) -> Any:
         if any(u.startswith("grpc") for u in asked.encoder_urls):
             raise ValueError("--encoder-transfer-backend mmx takes encoders "
                              "by HTTP, not by gRPC")
-        encoders()  # is what MMX_ENCODERS says well-formed?
+        known, _ = encoders(), deadline()  # are they well-formed?
+        for url in asked.encoder_urls if known else ():
+            if url not in known:
+                raise ValueError(f"MMX_ENCODERS leaves out {url:.200}, which "
+                                 "--encoder-urls has")
         side = "encode" if asked.encoder_only else "language"
         install(side)
         if side == "encode":
