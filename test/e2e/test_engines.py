@@ -22,7 +22,7 @@ import os
 
 import servers
 
-PACKAGE, VERSION, PARTS = "stub", "1", ("serves", "fails")
+PACKAGE, VERSION, PARTS = "stub", "1", ("serves", "fails", "wrong")
 
 
 async def part(t, up):
@@ -31,13 +31,20 @@ async def part(t, up):
                        [os.path.join(t.folder, "venv/bin/stub")], {})
     print("started", s.process.pid, e.pid, flush=True)
     s.wait(lambda x: up, limit=0.1)
+    t.line(True, "it serves", "4 | 5")
+
+
+async def wrong(t):
+    t.line(True, "one is right")
+    t.line(False, "and one is not")
 
 
 def run(folder, parts):
     table = servers.Table(folder, "embedding:bf16:8")
     return asyncio.run(table.play("stub", {
         "serves": lambda t: part(t, True),
-        "fails": lambda t: part(t, False)}, parts))
+        "fails": lambda t: part(t, False),
+        "wrong": wrong}, parts))
 '''
 
 
@@ -68,7 +75,7 @@ class Run(unittest.TestCase):
         os.symlink(os.path.join(ROOT, "test/e2e"),
                    os.path.join(self.clone, "test/e2e"))
         for name in ("run", "install.py", "signatures.py", "servers.py",
-                     "marks.py"):
+                     "marks.py", "page.py"):
             os.symlink(os.path.join(ROOT, "test/engines", name),
                        os.path.join(here, name))
         self.write(os.path.join(here, "stub/engine.py"), ENGINE)
@@ -84,10 +91,10 @@ class Run(unittest.TestCase):
         with open(path, "w", encoding="utf-8") as f:
             f.write(text)
 
-    def play(self, part):
+    def play(self, *parts):
         """Returns the exit status, the processes and the rest of it."""
         got = subprocess.run(
-            ["test/engines/run", "stub", "--at", "build/engines", part],
+            ["test/engines/run", "stub", "--at", "build/engines", *parts],
             cwd=self.clone, timeout=LIMIT, capture_output=True, text=True,
             env={**os.environ, "MMX_BUILD": BUILD, "TMPDIR": self.clone})
         said = got.stdout + got.stderr
@@ -111,6 +118,18 @@ class Run(unittest.TestCase):
         code, pids, said = self.play("serves")
         self.assertEqual((code, len(pids)), (0, 2), said)
         self.ended(pids)
+
+    def test_the_page_has_what_was_printed(self):
+        page = os.path.join(self.clone, "test/engines/stub/TABLE.md")
+        for parts, code in ((["serves", "wrong"], 1), (["wrong"], 1)):
+            got, _, said = self.play("--table", *parts)
+            self.assertEqual(got, code, said)
+            with open(page, encoding="utf-8") as f:
+                text = f.read()
+            # The rows of a part that failed are none, others stay.
+            self.assertIn("| it serves | 4 \\| 5 |\n", text)
+            self.assertNotIn("one is right", text)
+            self.assertEqual(text.count("\n## "), 1)
 
     def test_what_a_part_started_ends_when_it_fails(self):
         code, pids, said = self.play("fails")

@@ -20,6 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [os.path.join(ROOT, "test/e2e"), HERE]
 
 from marks import taken  # noqa: E402
+from page import Page  # noqa: E402
 from pair import World, free_port  # noqa: E402
 
 started = []
@@ -101,7 +102,7 @@ class Table:
     def __init__(self, folder, rows):
         """rows: the layout of the daemons' pools."""
         self.folder, self.rows = folder, rows
-        self.passed, self.bad = 0, 0
+        self.passed, self.bad, self.page = 0, 0, Page(folder)
         os.environ["MMX_TIMES"] = os.path.join(folder, "times")
         taken()  # of an earlier run
         self.world = World()
@@ -109,6 +110,7 @@ class Table:
     def line(self, good, case, *words):
         self.passed += bool(good)
         self.bad += not good
+        self.page.row(good, case, " ".join(map(str, words)))
         print(f"{'ok  ' if good else 'FAIL'} {case:46}", *words, flush=True)
 
     def pair(self, fields="", blocks=64, encoded=None, langd=None, n=""):
@@ -127,7 +129,9 @@ class Table:
         try:
             for part in parts or known:
                 print(f"--- {part}", flush=True)
+                self.page.begin(part)
                 await known[part](self)
+                self.page.end()
                 end_all()
         finally:  # also what a part that failed has started
             end_all()
