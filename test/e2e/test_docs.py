@@ -16,7 +16,7 @@ from concurrent import futures
 
 import numpy as np
 from engine import LIMIT
-from pair import BUILD, ROOT, Case, eventually, sanitized
+from pair import BUILD, ROOT, Case, eventually, keygen, sanitized
 
 import mmx
 
@@ -26,6 +26,7 @@ import tables  # noqa: E402
 
 PAGES = ("README.md", "lib/client/README.md")
 FIELDS = "embedding:bf16:2352"  # of the samples, which the pages are about
+CONF = "a daemon's configuration"
 # Blocks that are no commands, by their beginning.
 OTHER = (
     (r"(import|from) \w|with mmx", "Python"),
@@ -36,6 +37,7 @@ OTHER = (
     (r"modality image, ", "the values of an aux"),
     (r"[0-9a-f]{64}$", "its bytes"),
     (r"# pod, daemon", "YAML of a pod"),
+    (r"name: ", CONF),
 )
 PYTHON = r"with mmx\.connect\("  # a side of an example that is whole
 # How commands begin: the check of what their stand-in was told; None: they run
@@ -58,8 +60,9 @@ ROWS = (
     (r"(docker|podman) run .* \.\.\.$", "not run: has neither an image nor a "
      "container's runtime"),
 )
-# Of the reader's host, and of a network that is none of ours.
-ELSEWHERE = {"/etc/mmx": "etc", "10.0.0.7": "127.0.0.1"}
+# Of the reader's host, and of networks that are none of ours.
+ELSEWHERE = (("/etc/mmx/", "{}/etc/"), ("10.0.0.7", "127.0.0.1"),
+             ("devices: eth1", "devices: all"))
 STANDS_IN = """#!{python}
 import json, os, sys
 name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
@@ -117,6 +120,13 @@ def row_of(command):
         raise AssertionError(f"`{command}`: {len(found)} rows of ROWS know it; "
                              "one has to say how it is run")
     return found[0]
+
+
+def here(text, at):
+    """Returns the text with places of ours."""
+    for theirs, ours in ELSEWHERE:
+        text = text.replace(theirs, ours.format(at))
+    return text
 
 
 class Names(dict):
@@ -187,12 +197,12 @@ class Docs(Case):
         e = self.world.encoded(name="encoded-0", fields=FIELDS)
         d = self.world.langd([e], fields=FIELDS)
         wide = self.world.encoded(name="wide", fields="embedding:f32:8")
-        at, here = self.clone(), self.world.dir
+        at, top = self.clone(), self.world.dir
         self.programs(d)
-        env = {**os.environ, "PATH": f"{here}/bin:{os.environ['PATH']}",
-               "PYTHONPATH": f"{ROOT}/lib/client/python:{here}/lib",
+        env = {**os.environ, "PATH": f"{top}/bin:{os.environ['PATH']}",
+               "PYTHONPATH": f"{ROOT}/lib/client/python:{top}/lib",
                "MMX_ENCODED_SOCKET": wide.socket, "B": "build",
-               "MODEL": self.file("model", "8 1 0"), "LLAMA": here}
+               "MODEL": self.file("model", "8 1 0"), "LLAMA": top}
         env["MMPROJ"] = env["MODEL"]
         left = {begin for begin, _ in ROWS}
         for page in PAGES:
@@ -208,8 +218,7 @@ class Docs(Case):
     def runs(self, command, check, at, env):
         if check == "preloaded" and sanitized(f"{BUILD}/libmmx.so.0"):
             return  # python has no sanitizer's runtime
-        for theirs, ours in ELSEWHERE.items():
-            command = command.replace(theirs, ours)
+        command = here(command, at)
         got = subprocess.run(["bash", "-euo", "pipefail", "-c", command],
                              cwd=at, env=env, capture_output=True, text=True,
                              timeout=LIMIT)
@@ -245,7 +254,7 @@ class Docs(Case):
     def copied(self, at, said, words, _):
         """The key that the line before it has made."""
         self.assertEqual(words[0], "-p")
-        self.assertTrue(os.path.exists(f"{at}/{words[1]}"))
+        self.assertTrue(os.path.exists(words[1]))
 
     def wheel(self, at, said, words, _):
         self.assertEqual(words[0], "install")
@@ -272,6 +281,21 @@ class Docs(Case):
     def preloaded(self, at, said, words, preload):
         self.assertTrue(os.path.samefile(
             preload, os.path.join(BUILD, "test/llama/libmmx-mtmd.so")))
+
+    def test_configurations_are_good(self):
+        at = self.world.dir
+        os.mkdir(f"{at}/etc")
+        keygen(f"{at}/etc/fleet.key")
+        found = ["\n".join(lines) + "\n" for page in PAGES
+                 for kind, lines in blocks(page) if kind == CONF]
+        for text in found:
+            role = "langd" if "peers:" in text else "encoded"
+            got = subprocess.run(
+                [os.path.join(BUILD, f"mmx-{role}"), "--check-config",
+                 self.file(f"{role}.yaml", here(text, at))],
+                capture_output=True, text=True)
+            self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertEqual(len(found), 2)
 
     # --- Python -----------------------------------------------------------
     def test_the_examples_move_their_rows(self):
