@@ -19,18 +19,22 @@ from pair import BUILD, ROOT
 ENGINE = '''
 import asyncio
 import os
+import sys
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import install
 import servers
 
-PACKAGE, VERSION, PARTS = "stub", "1", ("serves", "fails", "wrong")
+PACKAGE, VERSION, PARTS = "stub", "1", ("serves", "fails", "stays", "wrong")
 
 
-async def part(t, up):
-    e, _ = t.pair("embedding:bf16:8")
+async def part(t, up, limit=0.1):
+    e, d = t.pair("embedding:bf16:8")
     s = servers.Server(t.folder, "stub",
                        [os.path.join(t.folder, "venv/bin/stub")], {})
-    print("started", s.process.pid, e.pid, flush=True)
-    s.wait(lambda x: up, limit=0.1)
+    print("started", s.process.pid, e.pid, d.pid, flush=True)
+    s.wait(lambda x: up, limit=limit)
     t.line(True, "it serves", "4 | 5")
 
 
@@ -39,12 +43,20 @@ async def wrong(t):
     t.line(False, "and one is not")
 
 
-def run(folder, parts):
+def run(folder, parts):  # as the engines do, in their environment
+    return install.follow([sys.executable, "-B", __file__, folder, *parts])
+
+
+def main(folder, parts):
     table = servers.Table(folder, "embedding:bf16:8")
     return asyncio.run(table.play("stub", {
         "serves": lambda t: part(t, True),
         "fails": lambda t: part(t, False),
-        "wrong": wrong}, parts))
+        "stays": lambda t: part(t, False, 600), "wrong": wrong}, parts))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
 '''
 
 
@@ -91,13 +103,24 @@ class Run(unittest.TestCase):
         with open(path, "w", encoding="utf-8") as f:
             f.write(text)
 
-    def play(self, *parts):
+    def play(self, *parts, given_up=False):
         """Returns the exit status, the processes and the rest of it."""
-        got = subprocess.run(
+        got = subprocess.Popen(
             ["test/engines/run", "stub", "--at", "build/engines", *parts],
-            cwd=self.clone, timeout=LIMIT, capture_output=True, text=True,
+            cwd=self.clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True,
             env={**os.environ, "MMX_BUILD": BUILD, "TMPDIR": self.clone})
-        said = got.stdout + got.stderr
+        said = ""
+        if given_up:
+            for line in got.stdout:
+                said += line
+                if line.startswith("started "):
+                    break
+            got.terminate()
+        try:
+            said += got.communicate(timeout=LIMIT)[0]
+        finally:
+            got.kill()
         pids = [int(word) for line in said.splitlines()
                 if line.startswith("started ") for word in line.split()[1:]]
         for pid in pids:
@@ -116,7 +139,12 @@ class Run(unittest.TestCase):
 
     def test_a_folder_may_be_relative(self):
         code, pids, said = self.play("serves")
-        self.assertEqual((code, len(pids)), (0, 2), said)
+        self.assertEqual((code, len(pids)), (0, 3), said)
+        self.ended(pids)
+
+    def test_what_a_part_started_ends_when_it_is_given_up(self):
+        code, pids, said = self.play("stays", given_up=True)
+        self.assertEqual((code, len(pids)), (143, 3), said)
         self.ended(pids)
 
     def test_the_page_has_what_was_printed(self):
@@ -133,6 +161,6 @@ class Run(unittest.TestCase):
 
     def test_what_a_part_started_ends_when_it_fails(self):
         code, pids, said = self.play("fails")
-        self.assertEqual((code, len(pids)), (1, 2), said)
+        self.assertEqual((code, len(pids)), (1, 3), said)
         self.assertIn("engines: stub is not up", said)
         self.ended(pids)

@@ -6,6 +6,7 @@ import glob
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -45,6 +46,14 @@ def pip(venv, *words):
                   if line.startswith("ERROR")]
         raise Refused(f"pip {words[0]} {words[-1]}: "
                       f"{(errors or [got.stdout.strip()])[-1][:300]}")
+
+
+def follow(words):
+    """Runs a table's program; returns its exit status. It is told when this
+    one is given up, and ends what it started."""
+    child = subprocess.Popen(words)
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    return child.wait()
 
 
 def metadata(wheel):

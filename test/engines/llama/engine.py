@@ -3,7 +3,6 @@
 import glob
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -33,9 +32,9 @@ def after(folder):
 
 def run(folder, parts):
     """Prints the table; returns 0 if all of it is well."""
-    return subprocess.run(
+    return install.follow(
         [os.path.join(folder, "venv/bin/python"), "-B",
-         os.path.join(HERE, "run.py"), folder, *parts]).returncode
+         os.path.join(HERE, "run.py"), folder, *parts])
 
 
 # --- names and types ------------------------------------------------------

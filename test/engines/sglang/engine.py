@@ -83,6 +83,6 @@ def run(folder, parts):
     install.pip(os.path.join(folder, "venv"), "install", "--quiet",
                 "--no-deps", "--force-reinstall",
                 *glob.glob(os.path.join(ROOT, "build/mmx-*.whl")))
-    return subprocess.run(
+    return install.follow(
         [os.path.join(folder, "venv/bin/python"), "-B",
-         os.path.join(HERE, "table.py"), folder, *parts]).returncode
+         os.path.join(HERE, "table.py"), folder, *parts])

@@ -56,6 +56,6 @@ def models(folder):
 def run(folder, parts):
     """Prints the table; returns 0 if all of it is well."""
     models(folder)
-    return subprocess.run(
+    return install.follow(
         [os.path.join(folder, "venv/bin/python"), "-B",
-         os.path.join(HERE, "table.py"), folder, *parts]).returncode
+         os.path.join(HERE, "table.py"), folder, *parts])
