@@ -104,7 +104,8 @@ enum event_type {
                         peer, whose header is good */
     EV_NOTE,         /* a note of one shard: note */
     EV_MAP,          /* langd: of peer number `peer_at`, these pools are mapped:
-                        mapped; err: ACT_MAP has failed, none are */
+                        mapped; err: ACT_MAP has failed, none are; static_why:
+                        why some are not, NULL: nothing new of that */
     EV_POOL,      /* pool has its memory, or it cannot be had: at start for each
                      with a layout in the config, else after ACT_POOL_FIX */
     EV_ADDRESSES, /* langd: what its HELLOs say from now on, per carrier; first
@@ -173,6 +174,7 @@ struct event {
     const uint8_t *fresh;
     uint32_t pool;
     uint32_t peer_at, mapped;
+    const char *static_why;          /* stays valid */
     union {                          /* valid during the step only */
         const struct groups *groups; /* NULL: none */
         const struct local_msg *local;

@@ -208,6 +208,7 @@ static void why_not(
         used = (size_t)snprintf(out, size, "copy: %s",
             c->conf->transfer_same_host != 0    ? "off here"
             : all->ops->greets && !p->map_token ? "off there"
+            : p->map_why                        ? p->map_why
                                                 : "not mapped");
     CHECK(used + 2 < size, "%zu bytes for %zu", size, used);
     carriers_why(&p->pair, peer_carriers(all, p), c->carriers_barred,

@@ -86,6 +86,24 @@ TEST(others_are_not)
     T_EQ_U64(brain_acts(l, ACT_MAP), 0);
 }
 
+TEST(the_report_says_why_rows_are_not_copied)
+{
+    struct rig *l = mapping();
+    struct event ev = {.type = EV_MAP, .static_why = "lies elsewhere"};
+
+    T_EQ_STR(
+        brain_text(l, "peers", "not_by", 0), "copy: not mapped, ucx: not here");
+    rig_step(l, &ev);
+    T_EQ_STR(brain_text(l, "peers", "not_by", 0),
+        "copy: lies elsewhere, ucx: not here");
+    heard_map(l, 0, ERR_PEER_LOST);
+    T_EQ_STR(brain_text(l, "peers", "not_by", 0),
+        "copy: lies elsewhere, ucx: not here");
+    brain_hear(l, 0, hello(TOKEN + 1));
+    T_EQ_STR(
+        brain_text(l, "peers", "not_by", 0), "copy: not mapped, ucx: not here");
+}
+
 TEST(a_hello_that_is_said_again_changes_nothing)
 {
     struct rig *l = mapping();

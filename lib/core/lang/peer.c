@@ -39,6 +39,7 @@ static void map_pools(struct langd *l, struct out *out, struct peer *p,
     a->len = n->socket.len;
     a->word = p->map_token = n->token;
     p->map_asked = true;
+    p->map_why = NULL;
 }
 
 void langd_on_map(struct langd *l, struct out *out, const struct event *ev)
@@ -50,6 +51,7 @@ void langd_on_map(struct langd *l, struct out *out, const struct event *ev)
         return;
     p->map_asked = ev->err == OK;
     p->mapped = ev->mapped;
+    p->map_why = ev->static_why ? ev->static_why : p->map_why;
     peer_warn_apart(&l->b.peers, out, p);
     if (p->up)
         peer_hello(&l->b.peers, out, p->link, p->epoch, true);

@@ -76,6 +76,7 @@ struct peer {
     uint32_t copied[CONF_POOLS_MAX]; /* encoded: blocks it may be copying */
     uint64_t map_by_ns; /* encoded: until when its requests wait for that */
     bool map_asked;
+    const char *map_why; /* langd: why not all are mapped; NULL: not known */
     /* langd: what the peer's data connections have to prove, as HELLO says. */
     bool keyed, key_due; /* due: this link has not heard it */
     uint8_t data_key[DATA_KEY_BYTES];
