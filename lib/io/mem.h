@@ -65,6 +65,9 @@ extern const struct mem_ops mem_cuda;
  * none. */
 const struct mem_ops *mem_kind(const char *name);
 
+/* Returns the bytes of memory that this host has, or UINT64_MAX: not known. */
+uint64_t mem_total(void);
+
 /* Returns the number of the GPU in "cuda:N". NONE: another name. */
 uint32_t mem_gpu(const char *name);
 

@@ -1,7 +1,8 @@
 /* source.h - a pool of another daemon on this host, mapped for reading: rows
  * are copied from it without a network. Opened by the loop's thread, mapped by
  * a thread that may wait, read by shards; constant once it is mapped. Every
- * pointer to it is counted; the last source_drop unmaps it, in any thread. */
+ * pointer to it is counted. The opener's is the last: unmapping takes as long
+ * as mapping, and no thread that moves rows may wait for it. */
 #ifndef MMX_IO_SOURCE_H
 #define MMX_IO_SOURCE_H
 
@@ -23,17 +24,24 @@ struct source {
 };
 
 /* Opens a source from a POOL_INFO and the descriptor that came with it (-1:
- * none), which it owns in any case. Neither is trusted: size and seals are read
- * from the kernel. The caller holds it. On error *why says what was wrong. */
+ * none), which it owns in any case. Neither is trusted: size, seals and pages
+ * are read from the kernel. room: bytes of host memory that may be mapped on
+ * top. The caller holds it. On error *why says what was wrong. */
 MUST_CHECK enum err source_open(struct source **out, int fd,
-    const struct local_pool_info *m, const char **why);
+    const struct local_pool_info *m, uint64_t room, const char **why);
+/* Returns the bytes of this host's memory that it takes of such room. */
+uint64_t source_room(const struct source *s);
 /* Maps and populates it, which takes a second per 8 GiB; a GPU's memory for all
  * `readers` (bits: numbers of GPUs), or else it fails. */
 MUST_CHECK enum err source_map(struct source *s, uint32_t readers);
 
 /* Adds a holder; returns s. */
 struct source *source_hold(struct source *s);
-/* Removes a holder; the last one frees s. Accepts NULL. */
+/* Removes a holder that is not the last one. Accepts NULL. */
 void source_drop(struct source *s);
+/* True if the opener alone holds it. Accepts NULL. */
+bool source_alone(const struct source *s);
+/* Unmaps and frees what the opener alone holds; the thread may wait for it. */
+void source_close(struct source **s);
 
 #endif

@@ -407,7 +407,7 @@ void node_free(struct node **out)
     node_close_pools(n);
     if (n->brain_memory)
         munmap(n->brain_memory, n->brain_bytes);
-    free(n->maps);
+    node_maps_free(n);
     free(n->share_memory);
     free(n->conns);
     free(n->pools);

@@ -108,6 +108,8 @@ struct node {
 
     struct mapping **maps; /* langd, by peer; NULL: none */
     bool maps_seen;        /* a mapping has news */
+    struct list maps_left; /* ended, with sources that shards may read */
+    uint64_t maps_room;    /* bytes of pools that may be mapped on top */
 
     struct out out;
     struct outbox outbox;
@@ -189,6 +191,8 @@ void node_unmap(struct node *n, uint32_t peer);
 void node_maps_serve(struct node *n);
 /* Ends all mappings; the loop has to run until their handles are closed. */
 void node_maps_stop(struct node *n);
+/* Frees what is left of mappings, after loop and shards. */
+void node_maps_free(struct node *n);
 
 /* node_health.c */
 /* Looks at once, then each second: the service manager and the log hear what

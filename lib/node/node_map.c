@@ -7,18 +7,22 @@
  * Invariants: a peer has one mapping, from ACT_MAP to ACT_UNMAP or to its own
  * end, whichever comes first. The brain gets EV_MAP for every pool and, when
  * the mapping ends by itself, once more with an error. A failure is logged
- * once, and rows are sent as to any other peer. A mapping that has ended is
- * freed when its handles are closed and no thread works for it; its sources
- * stay as long as shards hold them.
+ * once, and rows are sent as to any other peer. Only a socket that root or our
+ * own user serves is asked, and all that is mapped is no more than the host's
+ * memory. A mapping that has ended is left when its handles are closed and no
+ * thread works for it; it is freed once shards have given its sources up, which
+ * its timer looks after, and a thread of libuv's has unmapped them.
  *
  * Rejected: a blocking thread for all of it. The loop would have to wait for
- * its end when the peer goes. */
+ * its end when the peer goes. Unmapping by the last holder: a shard or the loop
+ * would stand still for a second per 40 GiB. */
 #include "node/node_impl.h"
 
 #include "base/check.h"
 #include "base/log.h"
 #include "core/share.h"
 #include "io/cuda.h"
+#include "io/mem.h"
 #include "base/fds.h"
 
 #include <errno.h>
@@ -29,7 +33,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define TRY_MS   50   /* between attempts while the socket's backlog is full */
+#define TRY_MS   50   /* between attempts, and looks at what shards hold */
 #define LIMIT_MS 5000 /* from the first attempt to the encoder's answer */
 
 /* A pool of the encoder's, and the thread's job of mapping it. */
@@ -46,6 +50,7 @@ static struct log_rate lines =
     LOG_RATE("pools of encoders on this host", LOG_WARN, 5);
 
 struct mapping {
+    struct list link; /* of node.maps_left, once it has ended */
     struct node *node;
     uint32_t peer;
     uint64_t token, limit_ns;
@@ -57,28 +62,29 @@ struct mapping {
     uint8_t closing; /* handles whose close callback is to come */
     uint8_t working; /* imports in other threads */
     bool ended, answered;
+    const char *why; /* static: why a pool is not mapped, for the brain */
+    uv_work_t unmapping;
     bool seen, ticked; /* socket and timer, since the last node_maps_serve */
     uint32_t mapped;   /* bits of pools */
+    uint64_t room;     /* bytes that it has of node.maps_room */
     struct import imports[CONF_POOLS_MAX];
 };
 
 enum err node_maps_new(struct node *n)
 {
+    list_init(&n->maps_left);
+    n->maps_room = mem_total();
     n->maps = calloc(share_peers(n->conf), sizeof(struct mapping *));
     return n->maps ? OK : ERR_NO_BLOCKS;
 }
 
 /* ends */
 
-/* Frees a mapping that has ended and that nothing uses any more. */
-static void free_if_unused(struct mapping *m)
+static void free_mapping(struct mapping *m)
 {
-    if (!m->ended || m->closing > 0 || m->working > 0)
-        return;
-    CHECK(m->fd < 0 && m->node->maps[m->peer] != m, "peer %u: still mapped",
-        m->peer);
-    for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
-        source_drop(m->imports[i].source);
+    CHECK(m->ended && m->fd < 0 && m->closing + m->working == 0,
+        "peer %u: freed in use", m->peer);
+    list_remove(&m->link);
     free(m);
 }
 
@@ -86,9 +92,80 @@ static void on_closed(uv_handle_t *h)
 {
     struct mapping *m = h->data;
 
-    CHECK(m->closing > 0, "peer %u: a handle closed twice", m->peer);
+    CHECK(
+        m->ended && m->closing > 0, "peer %u: a handle closed twice", m->peer);
     m->closing--;
-    free_if_unused(m);
+}
+
+static void on_left(uv_handle_t *h)
+{
+    free_mapping(h->data);
+}
+
+/* Closes the sources of a mapping that has ended. */
+static void unmap(struct mapping *m)
+{
+    for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
+        source_close(&m->imports[i].source);
+}
+
+/* Unmaps, in libuv's thread. */
+static void on_unmapping(uv_work_t *w)
+{
+    unmap(w->data);
+}
+
+static void on_unmapped(uv_work_t *w, int status)
+{
+    struct mapping *m = w->data;
+
+    CHECK(status == 0 && m->working == 1, "peer %u: unmapped twice", m->peer);
+    m->working = 0;
+    m->node->maps_room += m->room;
+    if (!uv_is_closing((uv_handle_t *)&m->timer)) /* else the node stops */
+        uv_close((uv_handle_t *)&m->timer, on_left);
+}
+
+/* Has libuv's pool do it, whose threads are made here: they must take no
+ * signals but guard.h's. */
+static void queue_work(
+    struct mapping *m, uv_work_t *w, uv_work_cb work, uv_after_work_cb after)
+{
+    sigset_t all, old;
+
+    m->working++;
+    sigfillset(&all);
+    sigdelset(&all, SIGBUS);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    uv_queue_work(&m->node->loop, w, work, after);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+/* Leaves a mapping that has ended once no shard reads what it has mapped. */
+static void on_leaving(uv_timer_t *t)
+{
+    struct mapping *m = t->data;
+    bool alone = m->closing + m->working == 0;
+
+    for (uint32_t i = 0; alone && i < CONF_POOLS_MAX; i++)
+        alone = source_alone(m->imports[i].source);
+    if (!alone)
+        return;
+    uv_timer_stop(t);
+    m->unmapping.data = m;
+    queue_work(m, &m->unmapping, on_unmapping, on_unmapped);
+}
+
+void node_maps_free(struct node *n)
+{
+    struct mapping *m;
+
+    while (n->maps_left.next &&
+           (m = LIST_FIRST(&n->maps_left, struct mapping, link))) {
+        unmap(m);
+        free_mapping(m);
+    }
+    free(n->maps);
 }
 
 /* Gives the shards a source; NULL: takes it from them. */
@@ -109,10 +186,11 @@ static void end(struct mapping *m)
             order_source(m, i, NULL);
     m->node->maps[m->peer] = NULL;
     m->ended = true;
-    m->closing = m->polled ? 2 : 1;
+    list_push_tail(&m->node->maps_left, &m->link);
+    m->closing = m->polled;
     if (m->polled)
         uv_close((uv_handle_t *)&m->poll, on_closed);
-    uv_close((uv_handle_t *)&m->timer, on_closed);
+    uv_timer_start(&m->timer, on_leaving, TRY_MS, TRY_MS);
     if (m->fd >= 0)
         close(m->fd);
     m->fd = -1;
@@ -121,8 +199,10 @@ static void end(struct mapping *m)
 /* Ends the mapping, which failed, and notifies the brain. */
 static void fail(struct mapping *m, const char *why, const char *more)
 {
-    struct event ev = {
-        .type = EV_MAP, .peer_at = m->peer, .err = ERR_PEER_LOST};
+    struct event ev = {.type = EV_MAP,
+        .peer_at = m->peer,
+        .err = ERR_PEER_LOST,
+        .static_why = m->why};
     struct node *n = m->node;
 
     if (log_may(&lines))
@@ -201,10 +281,20 @@ static void on_worked(uv_work_t *w, int status)
     im->done = true;
     m->working--;
     m->node->maps_seen = true;
-    free_if_unused(m);
 }
 
 /* connecting */
+
+/* True if root or our own user serves the socket. What another's hands out is
+ * no pool: it could be any memory, as much as there is. */
+static bool served_by_us(int fd)
+{
+    struct ucred who;
+    socklen_t len = sizeof(who);
+
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 &&
+           (who.uid == 0 || who.uid == geteuid());
+}
 
 /* Asks for the encoder's pools. */
 static bool send_map(struct mapping *m)
@@ -233,11 +323,18 @@ static void try_connect(struct mapping *m)
         e = errno;
         if (fd >= 0)
             close(fd);
-        if (e != EAGAIN) /* a full backlog: the timer tries again */
-            fail(m, "connect", strerror(e));
+        if (e == EAGAIN) /* a full backlog: the timer tries again */
+            return;
+        m->why = "its socket cannot be reached";
+        fail(m, "connect", strerror(e));
         return;
     }
     m->fd = fd;
+    if (!served_by_us(fd)) {
+        m->why = "another user serves its socket";
+        fail(m, m->why, "");
+        return;
+    }
     e = uv_poll_init(&m->node->loop, &m->poll, fd);
     CHECK(e == 0, "poll of a mapping: %s", uv_strerror(e));
     m->polled = true;
@@ -262,6 +359,7 @@ void node_map(struct node *n, uint32_t peer, struct span path, uint64_t token)
         free(m);
         return; /* the brain does not wait for pools */
     }
+    list_init(&m->link);
     m->node = n;
     m->peer = peer;
     m->token = token;
@@ -283,7 +381,7 @@ static void take_pool(
     struct mapping *m, const struct local_pool_info *info, int fd)
 {
     struct import *im = &m->imports[info->pool % CONF_POOLS_MAX];
-    sigset_t all, old;
+    struct node *n = m->node;
     const char *why;
     char name[64];
 
@@ -295,28 +393,28 @@ static void take_pool(
             close(fd);
         return;
     }
-    if (info->handle.len > 0 && our_gpus(m->node) == 0) {
+    if (info->handle.len > 0 && our_gpus(n) == 0) {
         if (fd >= 0)
             close(fd);
         return; /* no GPU of ours would copy from it */
     }
-    if (source_open(&im->source, fd, info, &why) != OK) {
+    if (source_open(&im->source, fd, info, n->maps_room, &why) != OK) {
         log_rated(&lines,
             "peer %u: rows of its pool %s are sent, not copied: it %s", m->peer,
             name, why);
+        m->why = why;
+        n->maps_seen = true;
         return;
     }
+    CHECK(source_room(im->source) <= n->maps_room, "%llu bytes may be mapped",
+        (unsigned long long)n->maps_room);
+    n->maps_room -= source_room(im->source);
+    m->room += source_room(im->source);
     im->owner = m;
     im->pool = info->pool;
     im->busy = true;
     im->work.data = im;
-    m->working++;
-    /* libuv's threads are made here, and must take no signals but guard.h's. */
-    sigfillset(&all);
-    sigdelset(&all, SIGBUS);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    uv_queue_work(&m->node->loop, &im->work, on_work, on_worked);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    queue_work(m, &im->work, on_work, on_worked);
 }
 
 /* Handles the frames of one packet and takes *fd. false: the mapping has
@@ -398,12 +496,24 @@ static void receive_all(struct mapping *m)
 
 /* serving */
 
+/* Notifies the brain of what is mapped, and why a pool is not (NULL: nothing
+ * new). false: the mapping has ended. */
+static bool say(struct mapping *m, const char *why)
+{
+    struct event ev = {.type = EV_MAP,
+        .peer_at = m->peer,
+        .mapped = m->mapped,
+        .static_why = why};
+    struct node *n = m->node;
+
+    node_event(n, &ev);
+    return n->maps[ev.peer_at] == m;
+}
+
 /* Gives a mapped source to the shards. false: the mapping has ended. */
 static bool finish_import(struct mapping *m, struct import *im)
 {
-    struct event ev = {.type = EV_MAP, .peer_at = m->peer};
     uint32_t peer = m->peer;
-    struct node *n = m->node;
 
     CHECK(im->source && !im->busy && !(m->mapped >> im->pool & 1),
         "peer %u: an import without source", peer);
@@ -423,16 +533,18 @@ static bool finish_import(struct mapping *m, struct import *im)
         peer, im->pool, (unsigned long long)im->source->bytes);
     m->mapped |= UINT32_C(1) << im->pool;
     order_source(m, im->pool, im->source);
-    ev.mapped = m->mapped;
-    node_event(n, &ev);
-    return n->maps[peer] == m;
+    return say(m, NULL);
 }
 
 static void serve(struct mapping *m)
 {
     bool seen = m->seen, ticked = m->ticked;
+    const char *why = m->why;
 
     m->seen = m->ticked = false;
+    m->why = NULL;
+    if (why && !say(m, why))
+        return;
     for (uint32_t i = 0; i < CONF_POOLS_MAX; i++)
         if (m->imports[i].done && !finish_import(m, &m->imports[i]))
             return;

@@ -8,6 +8,7 @@
 #include "core/move/landing.h"
 #include "core/move/sending.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -84,7 +85,7 @@ static struct source *source_make(uint32_t blocks)
     const char *why;
 
     m.blocks = blocks;
-    T_OK(source_open(&s, dup(w.mems[0].fd), &m, &why));
+    T_OK(source_open(&s, dup(w.mems[0].fd), &m, m.bytes, &why));
     T_OK(source_map(s, 0));
     return s;
 }
@@ -131,7 +132,7 @@ static void world_stop(void)
         shard_stop(&w.e[i]);
         shard_stop(&w.l[i]);
     }
-    source_drop(w.source);
+    source_close(&w.source);
     mem_host.close(&w.mems[0]);
     mem_host.close(&w.mems[1]);
     wake_fini(&w.wake);
@@ -604,13 +605,12 @@ TEST(source_goes)
     land_open(1, 400, 1901);
     send_open(1, 3, 1901);
     sources(NULL);
-    source_drop(w.source);
-    w.source = NULL;
     /* What came before it went is copied; the rest is refused. */
     push(w.e, 1, cmd_of(SEND_CLOSE, 1));
     wait_for(send_quiet, 1, "send quiet");
     push(w.l, 1, cmd_of(LAND_CLOSE, 1));
     wait_for(land_quiet, 1, "land quiet");
+    T_TRUE(source_alone(w.source)); /* the shard reads it no more */
     world_stop();
 }
 
@@ -648,14 +648,31 @@ TEST(quiet_means_nothing_is_read)
 
 /* what a source may be */
 
-static void refused(struct local_pool_info m, int fd, const char *part)
+static void refused_in(
+    struct local_pool_info m, int fd, uint64_t room, const char *part)
 {
     struct source *s = NULL;
     const char *why = "";
 
-    T_TRUE(source_open(&s, fd, &m, &why) != OK);
+    T_TRUE(source_open(&s, fd, &m, room, &why) != OK);
     T_TRUE(s == NULL);
     T_HAS(why, part);
+}
+
+static void refused(struct local_pool_info m, int fd, const char *part)
+{
+    refused_in(m, fd, UINT64_MAX, part);
+}
+
+/* Returns a sealed file of that size with `there` bytes of pages. */
+static int file_of(uint64_t bytes, uint64_t there)
+{
+    int fd = memfd_create("open", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    T_TRUE(ftruncate(fd, (off_t)bytes) == 0);
+    T_TRUE(there == 0 || fallocate(fd, 0, 0, (off_t)there) == 0);
+    T_TRUE(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    return fd;
 }
 
 TEST(sources_are_checked)
@@ -696,5 +713,9 @@ TEST(sources_are_checked)
     T_TRUE(ftruncate(fd, (off_t)good.bytes) == 0);
     refused(good, fd, "shrink");
     refused(good, dup(0), "shrink");
+    refused(good, file_of(good.bytes, 0), "pages");
+    refused(good, file_of(good.bytes, good.bytes - 4096), "pages");
+    refused_in(good, file_of(good.bytes, good.bytes), good.bytes - 1, "memory");
+    refused_in(good, dup(w.mems[0].fd), good.bytes - 1, "memory");
     mem_host.close(&w.mems[0]);
 }

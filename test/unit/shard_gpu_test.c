@@ -39,6 +39,7 @@ static struct world {
     bool copy;               /* langd is told where rows lie, and copies them */
     struct side e, l, other; /* other: a second langd, peer 2 */
     struct wake wake;
+    struct source *source; /* of source_tell */
     uint32_t landed[SLOTS], land_quiet, send_quiet, lost;
 } w;
 
@@ -120,6 +121,7 @@ static void stop(void)
 {
     side_stop(&w.e);
     side_stop(&w.l);
+    source_close(&w.source);
     wake_fini(&w.wake);
     if (gpu_real())
         return;
@@ -294,7 +296,6 @@ static void source_tell(const char *to)
     uint32_t gpu = mem_gpu(to), readers = gpu == NONE ? 0 : 1u << gpu;
     uint8_t fields[512];
     struct writer b = writer_of(fields, sizeof(fields));
-    struct source *source;
     const char *why;
     struct local_pool_info m = {.block_rows = w.e.pool.block_rows,
         .blocks = w.e.pool.blocks,
@@ -309,11 +310,10 @@ static void source_tell(const char *to)
         put_u32(&b, w.e.pool.layout.fields[f].row_bytes);
     }
     m.fields = span_of(fields, b.len);
-    T_OK(source_open(&source, dup(w.e.mem.fd), &m, &why));
-    T_OK(source_map(source, readers));
-    T_TRUE(shard_source(w.l.shard, 1, 0, source));
+    T_OK(source_open(&w.source, dup(w.e.mem.fd), &m, m.bytes, &why));
+    T_OK(source_map(w.source, readers));
+    T_TRUE(shard_source(w.l.shard, 1, 0, w.source));
     shard_flush(w.l.shard);
-    source_drop(source);
 }
 
 static void copies(const char *from, const char *to)

@@ -3,7 +3,16 @@
  * run time. There are few kinds, and a list can be read. */
 #include "io/mem.h"
 
+#include "io/mem/mem_room.h"
+
 #include <string.h>
+
+uint64_t mem_total(void)
+{
+    uint64_t kib;
+
+    return mem_room_info("MemTotal", &kib) ? kib * 1024 : UINT64_MAX;
+}
 
 uint32_t mem_gpu(const char *name)
 {

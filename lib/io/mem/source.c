@@ -1,7 +1,8 @@
 /* source.c - see source.h.
  *
  * Invariants: a source that was opened lies wholly in a file that can neither
- * shrink nor grow. Its engines may still remove pages (punch a hole), so only
+ * shrink nor grow, and whose pages were all there: mapping it takes no memory
+ * but page tables. Its engines may still remove pages (punch a hole), so only
  * the copies of guard.h read it; every region of its layout lies wholly in it;
  * its map is read-only. Its pages stay while it has holders, also after the
  * owner has exited.
@@ -20,6 +21,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define BLOCK 512u /* of st_blocks, whatever the pages */
 
 /* Reads the regions. True if each lies inside and has the layout's rows. */
 static bool regions(struct source *s, struct span fields)
@@ -40,14 +43,22 @@ static bool regions(struct source *s, struct span fields)
     return r.at == r.len;
 }
 
-static bool sealed(const struct source *s)
+static enum err check_file(
+    const struct source *s, uint64_t room, const char **why)
 {
     int seals = fcntl(s->fd, F_GET_SEALS);
     struct stat st;
 
-    return seals >= 0 && (seals & F_SEAL_SHRINK) && (seals & F_SEAL_GROW) &&
-           fstat(s->fd, &st) == 0 && st.st_size > 0 &&
-           (uint64_t)st.st_size >= s->bytes;
+    *why = "lies in a file of another size, or one that could shrink";
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || !(seals & F_SEAL_GROW) ||
+        fstat(s->fd, &st) != 0 || st.st_size <= 0 ||
+        (uint64_t)st.st_size < s->bytes)
+        return ERR_MALFORMED;
+    *why = "lies in a file without all of its pages";
+    if ((uint64_t)st.st_blocks < (s->bytes + BLOCK - 1) / BLOCK)
+        return ERR_MALFORMED;
+    *why = "is more than this host's memory, with what is mapped already";
+    return s->bytes <= room ? OK : ERR_TOO_LARGE;
 }
 
 /* Keeps the handle of GPU memory; the driver validates it when it is mapped,
@@ -65,8 +76,8 @@ static enum err fill_gpu(
     return OK;
 }
 
-static enum err fill(
-    struct source *s, const struct local_pool_info *m, const char **why)
+static enum err fill(struct source *s, const struct local_pool_info *m,
+    uint64_t room, const char **why)
 {
     uint32_t at;
 
@@ -81,12 +92,11 @@ static enum err fill(
         return ERR_MALFORMED;
     if (m->share.len > 0 && !span_eq(m->share, span_str("memfd")))
         return fill_gpu(s, m, why);
-    *why = "lies in a file of another size, or one that could shrink";
-    return sealed(s) ? OK : ERR_MALFORMED;
+    return check_file(s, room, why);
 }
 
 enum err source_open(struct source **out, int fd,
-    const struct local_pool_info *m, const char **why)
+    const struct local_pool_info *m, uint64_t room, const char **why)
 {
     struct source *s = calloc(1, sizeof(*s));
     enum err e;
@@ -99,14 +109,19 @@ enum err source_open(struct source **out, int fd,
     }
     s->fd = fd;
     atomic_init(&s->holders, 1);
-    e = fill(s, m, why);
+    e = fill(s, m, room, why);
     if (e != OK) {
-        source_drop(s);
+        source_close(&s);
         return e;
     }
     *why = "";
     *out = s;
     return OK;
+}
+
+uint64_t source_room(const struct source *s)
+{
+    return s->share[0] ? 0 : s->bytes;
 }
 
 static enum err populate(void *p, uint64_t bytes)
@@ -174,9 +189,22 @@ void source_drop(struct source *s)
     if (!s)
         return;
     had = atomic_fetch_sub_explicit(&s->holders, 1, memory_order_acq_rel);
-    CHECK(had > 0, "a source without holders");
-    if (had > 1)
+    CHECK(had > 1, "%u holders: the last one closes a source", had);
+}
+
+bool source_alone(const struct source *s)
+{
+    return !s || atomic_load_explicit(&s->holders, memory_order_acquire) == 1;
+}
+
+void source_close(struct source **at)
+{
+    struct source *s = *at;
+
+    if (!s)
         return;
+    CHECK(source_alone(s), "a source is closed while it is read");
+    *at = NULL;
     if (s->gpu.ops)
         s->gpu.ops->close(&s->gpu);
     else if (s->base)
