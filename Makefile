@@ -96,7 +96,7 @@ CMDS := $(patsubst cmd/%.c,$(B)/%,$(filter-out \
 	$(if $(HTTP),,cmd/mmx-exporter.c),$(wildcard cmd/*.c)))
 UNIT := $(patsubst %.c,$(B)/%,$(wildcard test/unit/*_test.c))
 CONTRACT := $(patsubst %.c,$(B)/%,$(wildcard test/contract/*_test.c))
-WATCH := $(B)/test/preload/malloc_watch.so $(B)/test/preload/slow_names.so
+WATCH := $(patsubst %.c,$(B)/%.so,$(wildcard test/preload/*.c))
 BENCH := $(B)/mmx-bench
 SIM := $(if $(wildcard test/sim/*.c),$(B)/test/sim/sim)
 SAMPLE := $(B)/test/sample/consumer

@@ -2,16 +2,29 @@
 is off or cannot be, and every rule holds there as it does over a network."""
 
 import os
+import shutil
 import signal
 import socket
 
 from engine import LIMIT
-from pair import Case, eventually
+from pair import BUILD, Case, eventually
 
 from mmx import wire
 
+NOBODY_HERE = 61234  # a uid and gid that nobody here has
 WIDE = "embedding:u8:32768"
 ODD = "embedding:u8:4707,ids:i32:1,flags:bool:1,pos:i64:3"
+
+
+UNMAP = os.path.join(BUILD, "test", "preload", "slow_unmap.so")
+
+
+def opened(gate):
+    """The fifo, open for writing; None while nothing reads from it."""
+    try:
+        return os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
 
 
 class SameHost(Case):
@@ -148,6 +161,32 @@ class Sent(SameHost):
         os.rename(hidden, e.socket)
         self.assertEqual(self.path(d), ["sent"])
 
+    def test_a_socket_of_another_user(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can start a daemon of another user")
+
+        def leave():
+            os.setgroups([])
+            os.setgid(NOBODY_HERE)
+            os.setuid(NOBODY_HERE)
+        e = self.world.encoded(start=False)
+        os.chown(self.world.dir, NOBODY_HERE, NOBODY_HERE)
+        os.chown(self.world.key, NOBODY_HERE, NOBODY_HERE)
+        e.before = leave
+        # The folder of the build may be closed to others.
+        e.binary = shutil.copy(e.binary, self.world.dir)
+        e.start()
+        # Another user's key would be no key to langd.
+        own = os.path.join(self.world.dir, "own.key")
+        shutil.copy(self.world.key, own)
+        os.chmod(own, 0o600)
+        d = self.world.langd([e], control={"keys": [own]})
+        eventually(lambda: "another user serves its socket" in d.tail(),
+                   "langd looks at who serves")
+        self.not_copied(e, d, *self.engines(e, d))
+        self.assertIn("copy: another user serves its socket",
+                      d.show("peers")[0]["not_by"])
+
     def differ(self, encoded, langd):
         def sent(carrier):
             return {"transfer": {"same_host": "off", "carrier": carrier}}
@@ -190,6 +229,29 @@ class Sent(SameHost):
 
 class Ends(SameHost):
     released = False
+
+    def test_unmapping_holds_no_rows_up(self):
+        gate = os.path.join(self.world.dir, "gate")
+        other, gone = (self.world.encoded(name, WIDE, 8)
+                       for name in ("enc0", "enc1"))
+        d = self.world.langd([other, gone], fields=WIDE, blocks=8,
+                             start=False)
+        d.start(env={"LD_PRELOAD": UNMAP, "MMX_GATE": gate})
+        lm, enc = self.world.engine(d), self.world.engine(other)
+        # An encoder is connected to once rows are asked of it.
+        self.deliver(self.world.engine(gone), lm, 1, 3, "enc1")
+        eventually(lambda: self.path(d) == ["copy"] * 2, "both are mapped")
+        os.mkfifo(gate)
+        self.addCleanup(os.unlink, gate)  # before langd's own end
+        gone.kill()
+        # The gate can be opened for writing once munmap() reads from it.
+        hold = eventually(lambda: opened(gate), "the pool is unmapped")
+        try:
+            for room in range(1, 4):
+                self.deliver(enc, lm, room, 700)
+            self.assertEqual(self.path(d).count("copy"), 1)
+        finally:
+            os.close(hold)
 
     def killed(self, e, d, enc, lm):
         """encoded dies again and again with its first rows under way."""
