@@ -35,30 +35,11 @@ enum data_safe node_carriers_safe(const struct conf *conf)
     return conf_secure(conf) ? by_encrypt[conf->transfer_encrypt] : SAFE_OFF;
 }
 
-/* True if these transports of UCX stay within the host. */
-static bool local_only(const char *tls)
-{
-    static const char *const within[] = {
-        "sm", "shm", "posix", "sysv", "cma", "xpmem", "knem", "self", "mm"};
-    bool all = true;
-
-    while (all && *tls) {
-        size_t n = strcspn(tls, ",");
-        bool one = false;
-
-        for (size_t i = 0; i < ARRAY_LEN(within); i++)
-            one |= strlen(within[i]) == n && memcmp(tls, within[i], n) == 0;
-        all = one;
-        tls += n + (tls[n] == ',');
-    }
-    return all;
-}
-
-/* Returns why UCX may not open a port here; NULL: it may. What goes by it is
- * neither proven nor encrypted. */
+/* Returns why UCX may not be opened here; NULL: it may. What goes by it is
+ * neither proven nor encrypted, also within the host. */
 static const char *untrusted(const struct conf *conf)
 {
-    if (!conf_secure(conf) || local_only(conf->transfer_tls))
+    if (!conf_secure(conf))
         return NULL;
     if (conf->transfer_encrypt == ENCRYPT_ON)
         return "cannot encrypt, and transfer.encrypt is on";
@@ -119,8 +100,7 @@ void node_carriers_choose(struct node *n)
         add_part(c, &data_ucx, what);
         snprintf(c->why_not, sizeof(c->why_not), "tcp: %s",
             "transfer.carrier is ucx");
-        if (untrusted(conf))
-            log_warn("rows go by UCX, which %s", untrusted(conf));
+        CHECK(!untrusted(conf), "UCX %s", untrusted(conf));
         break;
     default:
         choose_auto(c, conf);

@@ -79,7 +79,8 @@ void world_carrier(const struct world *w, int role, unsigned i, FILE *f)
     if (w->cases != chosen && !opt.ucx)
         return;
     if (w->cases != chosen || i == BY_UCX)
-        fprintf(f, "  carrier: ucx\n  tls: \"%s\"\n", tls);
+        fprintf(f, "  carrier: ucx\n  tls: \"%s\"\n%s", tls,
+            opt.keys ? "  trusted_network: true\n" : "");
     else if (i == BY_TCP || (i == BESIDE_UCX && role == LANG))
         fprintf(f, "  carrier: tcp\n");
     else if (opt.ucx || i == BESIDE_UCX) /* auto opens it if it is sound */

@@ -5,6 +5,7 @@
 #include "test/t.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -115,6 +116,38 @@ TEST(ucx_over_shared_memory)
     side_close(&a);
     side_close(&b);
     free(p);
+}
+
+/* Returns the segments of System V that this process has made. */
+static uint32_t segments(void)
+{
+    FILE *f = fopen("/proc/sysvipc/shm", "re");
+    uint32_t mine = 0;
+    char line[256];
+    int maker;
+
+    T_TRUE(f != NULL);
+    while (fgets(line, sizeof(line), f))
+        mine += sscanf(line, "%*d %*d %*d %*d %d", &maker) == 1 &&
+                maker == getpid();
+    fclose(f);
+    return mine;
+}
+
+TEST(ucx_makes_no_segments_that_a_group_could_write)
+{
+    static const char *const tls[] = {
+        "sm", "shm", "mm", "all", "sysv,posix", "tcp,sm", "^tcp"};
+
+    for (size_t i = 0; i < ARRAY_LEN(tls); i++) {
+        struct data_conf c = side_conf();
+        struct side a;
+
+        c.tls = tls[i];
+        side_open_with(&a, &data_ucx, &c);
+        T_CHECK(segments() == 0, "%s: %u segments", tls[i], segments());
+        side_close(&a);
+    }
 }
 
 /* Makes b wait for a fetch whose sender does nothing. */

@@ -71,7 +71,7 @@ class Carriers(Case):
     def test_more_addresses_than_a_hello_held_at_first(self):
         """Shards enough for more than 8,192 bytes of UCX's addresses."""
         forced = {"transfer": {"carrier": "ucx",
-                               "tls": "posix,sysv,cma,tcp",
+                               "tls": "posix,cma,tcp",
                                "same_host": "off"}}
         e = self.world.encoded(**forced)
         forced["transfer"]["shards"] = SHARDS
@@ -120,6 +120,9 @@ class Carriers(Case):
         # What only all keys together say.
         said = self.refused({"carrier": "tcp", "tls": "rc"})
         self.assertRegex(said, r"yaml:[0-9]+:[0-9]+: transfer.tls: `rc` needs")
+        said = self.refused({"carrier": "ucx"})
+        self.assertRegex(said, r"yaml:[0-9]+:[0-9]+: transfer.carrier: `ucx` "
+                         "beside .* needs transfer.trusted_network: true")
 
     def test_a_device_that_is_not_there(self):
         """By the carriers that would use it."""
@@ -127,7 +130,8 @@ class Carriers(Case):
                                 ("tcp", "nosuch_0:1"), ("ucx", "nosuch0")):
             with self.subTest(carrier=carrier, device=device):
                 said = self.refused({"carrier": carrier,
-                                     "devices": "lo," + device})
+                                     "devices": "lo," + device,
+                                     "trusted_network": True})
                 self.assertRegex(
                     said, r"yaml:[0-9]+:[0-9]+: transfer.devices: this host "
                     f"has no device `{device}`")

@@ -555,8 +555,37 @@ TEST(transports_are_of_ucx)
     set("transfer.carrier", "tcp");
     set("transfer.tls", "rc,sm");
     unfinished("transfer.tls: `rc,sm` needs transfer.carrier: auto or ucx");
+    set("transfer.trusted_network", "true");
     set("transfer.carrier", "ucx");
     finish();
+    set("transfer.carrier", "auto");
+    finish();
+    set("transfer.tls", "tcp,sysv");
+    unfinished("transfer.tls: `tcp,sysv` has sysv, whose segments are open to "
+               "the daemon's group; name posix");
+    set("transfer.tls", "tcp,\\sysv");
+    unfinished("transfer.tls: `tcp,\\sysv` has sysv, whose segments are open "
+               "to the daemon's group; name posix");
+    set("transfer.tls", "^sysv,ib");
+    finish();
+}
+
+TEST(ucx_beside_keys_is_for_trusted_networks)
+{
+    begin(ROLE_LANGD);
+    set("transfer.carrier", "ucx");
+    unfinished("transfer.carrier: `ucx` beside control.keys needs "
+               "transfer.trusted_network: true; UCX neither proves a key nor "
+               "encrypts, and any program that reaches its port can end the "
+               "daemon");
+    set("transfer.tls", "posix"); /* within the host, too */
+    unfinished("transfer.carrier: `ucx` beside control.keys needs "
+               "transfer.trusted_network: true; UCX neither proves a key nor "
+               "encrypts, and any program that reaches its port can end the "
+               "daemon");
+    set("transfer.trusted_network", "true");
+    finish();
+    set("transfer.trusted_network", "false");
     set("transfer.carrier", "auto");
     finish();
 }

@@ -211,6 +211,13 @@ static enum err check_keys(const struct conf *c, struct conf_error *e)
     if (c->transfer_encrypt == ENCRYPT_ON && !conf_secure(c))
         return conf_refuse(
             e, "transfer.encrypt: `on` needs control.keys, there are none");
+    if (conf_secure(c) && c->transfer_carrier == CARRIER_UCX &&
+        !c->transfer_trusted_network)
+        return conf_refuse(e,
+            "transfer.carrier: `ucx` beside control.keys needs "
+            "transfer.trusted_network: true; UCX neither proves a key nor "
+            "encrypts, and any program that reaches its port can end the "
+            "daemon");
     if (c->transfer_encrypt == ENCRYPT_ON && c->transfer_carrier == CARRIER_UCX)
         return conf_refuse(e,
             "transfer.encrypt: `on` cannot be had with transfer.carrier ucx");
@@ -272,6 +279,11 @@ static enum err check_transfer(const struct conf *c, struct conf_error *e)
         strcmp(c->transfer_tls, "tcp") != 0)
         r = conf_refuse(e,
             "transfer.tls: `%s` needs transfer.carrier: auto or ucx",
+            c->transfer_tls);
+    if (!r && c->transfer_tls[0] != '^' && strstr(c->transfer_tls, "sysv"))
+        r = conf_refuse(e,
+            "transfer.tls: `%s` has sysv, whose segments are open to the "
+            "daemon's group; name posix",
             c->transfer_tls);
     if (!r)
         r = check_ports(c, e);

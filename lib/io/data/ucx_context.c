@@ -78,7 +78,8 @@ static bool set_transport(const char *key, const char *value)
 static bool configure_transports(const struct data_conf *c)
 {
     bool mm = text_lists(c->tls, "sm") || text_lists(c->tls, "shm") ||
-              text_lists(c->tls, "mm") || text_lists(c->tls, "all");
+              text_lists(c->tls, "mm") || text_lists(c->tls, "posix") ||
+              text_lists(c->tls, "all");
     bool ok = true;
     char segment[24];
 
@@ -88,13 +89,42 @@ static bool configure_transports(const struct data_conf *c)
              set_transport("UCX_TCP_RX_SEG_SIZE", segment) &&
              set_transport(
                  "UCX_TCP_PORT_RANGE", c->ports && *c->ports ? c->ports : "0");
-    /* Without these UCX silently drops shared memory for endpoints with error
+    /* Without this UCX silently drops shared memory for endpoints with error
      * handling. */
-    if (mm || text_lists(c->tls, "posix"))
+    if (mm)
         ok = ok && set_transport("UCX_POSIX_ERROR_HANDLING", "y");
-    if (mm || text_lists(c->tls, "sysv"))
-        ok = ok && set_transport("UCX_SYSV_ERROR_HANDLING", "y");
     return ok;
+}
+
+/* Writes the transports without segments of System V, whose mode is 0660
+ * whatever the umask: the daemon's group could read and write in them. The
+ * files of posix have no name and are the user's alone. */
+static void without_sysv(const char *tls, char *out, size_t size)
+{
+    size_t used = 0;
+
+    out[0] = 0;
+    if (tls[0] == '^') {
+        snprintf(out, size, "%s,sysv", tls);
+        return;
+    }
+    if (text_lists(tls, "all")) {
+        snprintf(out, size, "^sysv");
+        return;
+    }
+    while (*tls) {
+        struct span word = span_of(tls, strcspn(tls, ","));
+        bool mm = span_eq(word, span_str("mm"));
+
+        tls += word.len + (tls[word.len] == ',');
+        if (span_eq(word, span_str("sm")) || span_eq(word, span_str("shm")))
+            word = span_str("posix,cma");
+        else if (mm || span_eq(word, span_str("sysv")))
+            word = span_str("posix");
+        CHECK(used + word.len + 2 < size, "%zu bytes of transports", used);
+        used += (size_t)snprintf(out + used, size - used, "%s%.*s",
+            used ? "," : "", (int)word.len, (const char *)word.p);
+    }
 }
 
 /* contexts */
@@ -126,12 +156,12 @@ static bool set(ucp_config_t *config, const char *key, const char *value)
 static bool configure(
     ucp_config_t *config, const struct data_conf *c, bool cached)
 {
-    char keepalive[24], segment[24];
+    char keepalive[24], segment[24], tls[1024];
 
+    without_sysv(c->tls, tls, sizeof(tls));
     snprintf(keepalive, sizeof(keepalive), "%" PRIu32 "ms", c->keepalive_ms);
     snprintf(segment, sizeof(segment), "%" PRIu32, c->segment_bytes);
-    return set(config, "TLS", c->tls) &&
-           set(config, "NET_DEVICES", c->devices) &&
+    return set(config, "TLS", tls) && set(config, "NET_DEVICES", c->devices) &&
            set(config, "RNDV_SCHEME", "get_zcopy") &&
            set(config, "RNDV_THRESH", segment) &&
            set(config, "RCACHE_ENABLE", cached ? "y" : "n") &&
