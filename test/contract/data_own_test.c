@@ -1,5 +1,6 @@
 /* data_own_test.c - what one carrier alone promises: the faults of data_mem,
  * and UCX's environment, transports, stuck workers and killed peers. */
+#include "base/guard.h"
 #include "test/data_mem.h"
 #include "test/side.h"
 #include "test/t.h"
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -148,6 +150,33 @@ TEST(ucx_makes_no_segments_that_a_group_could_write)
         T_CHECK(segments() == 0, "%s: %u segments", tls[i], segments());
         side_close(&a);
     }
+}
+
+/* Engines may take pages of a pool away at any time: until UCX copies, which
+ * may be long after post(). */
+TEST(ucx_sends_zeros_for_pages_that_go_after_post)
+{
+    int fd = memfd_create("pool", MFD_CLOEXEC);
+    struct side a, b;
+    uint8_t *p;
+
+    guard_install();
+    T_TRUE(ftruncate(fd, 64 * KIB) == 0);
+    p = mmap(NULL, 64 * KIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    T_TRUE(p != MAP_FAILED);
+    side_pair(&a, &b, &data_ucx);
+    b.any_bytes = true;
+    /* The endpoint is not connected yet: both wait. */
+    T_OK(side_post(&a, 0, 1, p, 40 * KIB));
+    T_OK(side_post(&a, 0, 2, p + 60 * KIB, 100));
+    T_TRUE(ftruncate(fd, 0) == 0);
+    side_until(&a, &b, &b.arrived_count, 2);
+    side_until(&a, &b, &a.done_count, 2);
+    T_EQ_U64(b.broken_count, 0);
+    side_close(&a);
+    side_close(&b);
+    munmap(p, 64 * KIB);
+    close(fd);
 }
 
 /* Makes b wait for a fetch whose sender does nothing. */

@@ -409,14 +409,14 @@ static bool zero_copy(struct data *d, const struct op *op)
     return ep->reaches && ep->zero_copies < ZERO_COPY_EACH;
 }
 
-/* Chooses how a message is sent. One piece is sent from where it lies: as a
- * rendezvous (from a GPU, or without a copy), or eager if it fits a segment.
- * All else is packed by us into UCX's buffers: UCX 1.13 over TCP aborts the
- * process (comp->count) when the peer goes during an eager zero-copy message of
- * several pieces or fragments, and no UCX has a rendezvous of several pieces
- * without a copy. The copy costs some 5 % of the CPU time per byte. A reply
- * endpoint is requested where there is a rendezvous: close_fetches() needs it.
- */
+/* Chooses how a message is sent. One piece may be sent from where it lies, as a
+ * rendezvous: from a GPU, or without a copy. All else is packed by us into
+ * UCX's buffers, eager if it fits a segment. Engines may take pages of a pool
+ * away until then, where UCX's own copy would end the process by SIGBUS;
+ * UCX 1.13 over TCP aborts the process (comp->count) when the peer goes during
+ * an eager zero-copy message of several pieces or fragments; and no UCX has a
+ * rendezvous of several pieces without a copy. A reply endpoint is requested
+ * where there is a rendezvous: close_fetches() needs it. */
 static void send_param(struct data *d, struct op *op, size_t header_len,
     ucp_request_param_t *param, const void **buffer, size_t *count)
 {
@@ -433,10 +433,10 @@ static void send_param(struct data *d, struct op *op, size_t header_len,
     param->flags = fits && !gpu && !op->zero_copy
                        ? UCP_AM_SEND_FLAG_EAGER
                        : UCP_AM_SEND_FLAG_RNDV | UCP_AM_SEND_FLAG_REPLY;
-    if (gpu)
+    if (gpu || *count == 0)
         return;
-    if (op->op.iovs <= 2 && (fits || op->zero_copy)) {
-        if (*count && !guard_readable(*buffer, *count)) {
+    if (op->zero_copy) {
+        if (!guard_readable(*buffer, *count)) {
             *buffer = zeros_for(*buffer, *count);
             param->op_attr_mask &= ~(uint32_t)UCP_OP_ATTR_FIELD_MEMH;
         }
