@@ -22,6 +22,8 @@ struct cuda_lane; /* copies in order on one GPU; owned by one thread */
  * `user`. */
 MUST_CHECK enum err cuda_open(
     struct cuda **out, const char *user, uint32_t device);
+/* Returns NULL, or why there is no such GPU (static), without opening it. */
+const char *cuda_lacks(uint32_t device);
 /* Adds a user, which needs a cuda_close of its own; returns c. */
 struct cuda *cuda_hold(struct cuda *c);
 /* Removes a user; the last one closes the GPU, after all its memory and lanes.

@@ -65,6 +65,10 @@ extern const struct mem_ops mem_cuda;
  * none. */
 const struct mem_ops *mem_kind(const char *name);
 
+/* Returns the bytes that pools of host memory may have, now or if nothing else
+ * had any; UINT64_MAX: not known. *where (static) names the limit. */
+uint64_t mem_host_room(bool huge_pages, bool now, const char **where);
+
 /* Returns the bytes of memory that this host has, or UINT64_MAX: not known. */
 uint64_t mem_total(void);
 

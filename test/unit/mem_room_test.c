@@ -40,7 +40,7 @@ static uint64_t room(void)
     char self[512];
 
     snprintf(self, sizeof(self), "%s/self", t_dir());
-    return mem_room_cgroup(self, t_dir());
+    return mem_room_cgroup(self, t_dir(), true);
 }
 
 TEST(no_limit_is_known)
@@ -52,11 +52,13 @@ TEST(no_limit_is_known)
     T_TRUE(room() == UINT64_MAX);
     put("self", "5:memory:/old\n");
     T_TRUE(room() == UINT64_MAX);
-    T_TRUE(mem_room_cgroup("/nowhere", t_dir()) == UINT64_MAX);
+    T_TRUE(mem_room_cgroup("/nowhere", t_dir(), true) == UINT64_MAX);
 }
 
 TEST(the_narrowest_group_counts)
 {
+    char self[512];
+
     begin();
     put("a.slice/mmx.service/memory.max", "10000\n");
     put("a.slice/mmx.service/memory.current", "4000\n");
@@ -66,6 +68,8 @@ TEST(the_narrowest_group_counts)
     put("a.slice/memory.max", "9000\n");
     put("a.slice/memory.current", "8000\n");
     T_EQ_U64(room(), 1000);
+    snprintf(self, sizeof(self), "%s/self", t_dir());
+    T_EQ_U64(mem_room_cgroup(self, t_dir(), false), 9000);
     put("memory.max", "700\n");
     put("memory.current", "800\n");
     T_EQ_U64(room(), 0);

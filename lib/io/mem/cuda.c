@@ -65,22 +65,29 @@ static void look_at_order(struct cuda *c)
     c->can_settle = (flush & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) != 0;
 }
 
+const char *cuda_lacks(uint32_t device)
+{
+    const char *why = "";
+    const struct gpu_driver *d = gpu_driver(&why);
+    int count = 0;
+
+    if (!d)
+        return why;
+    return d->cuDeviceGetCount(&count) == CUDA_SUCCESS &&
+                   device < (uint32_t)count
+               ? NULL
+               : "the driver sees no GPU of this number";
+}
+
 static enum err gpu_make(struct cuda **out, const char *user, uint32_t device)
 {
-    const char *why;
+    const char *why = cuda_lacks(device);
     const struct gpu_driver *d = gpu_driver(&why);
     struct cuda *c;
-    int count = 0;
     CUresult r;
 
-    if (!d) {
-        log_error("%s: %s", user, why);
-        return ERR_INTERNAL;
-    }
-    if (d->cuDeviceGetCount(&count) != CUDA_SUCCESS ||
-        device >= (uint32_t)count) {
-        log_error(
-            "%s: no cuda:%u, the driver sees %d GPUs", user, device, count);
+    if (why || !d) {
+        log_error("%s: cuda:%u: %s", user, device, why);
         return ERR_INTERNAL;
     }
     c = calloc(1, sizeof(*c));

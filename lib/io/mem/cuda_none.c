@@ -13,8 +13,14 @@
 enum err cuda_open(struct cuda **out, const char *user, uint32_t device)
 {
     (void)out;
-    log_error("%s: cuda:%u: this mmx was built without CUDA", user, device);
+    log_error("%s: cuda:%u: %s", user, device, cuda_lacks(device));
     return ERR_INTERNAL;
+}
+
+const char *cuda_lacks(uint32_t device)
+{
+    (void)device;
+    return "this mmx was built without CUDA";
 }
 
 struct cuda *cuda_hold(struct cuda *c)

@@ -43,24 +43,25 @@ static uint64_t host_page(const struct mem_opt *opt)
     return mem_room_info("Hugepagesize", &kib) && kib ? kib * 1024 : 2 * MIB;
 }
 
-/* Returns the bytes that such a pool may have; *where names the limit. Where
- * the kernel does not report one, populate() decides. */
-static uint64_t room_for(
-    const struct mem_opt *opt, uint64_t page, const char **where)
+/* Where the kernel does not report a limit, populate() decides. */
+uint64_t mem_host_room(bool huge_pages, bool now, const char **where)
 {
-    uint64_t have = UINT64_MAX, n;
+    const struct mem_opt opt = {.huge_pages = huge_pages};
+    uint64_t have = UINT64_MAX, page = host_page(&opt), n;
 
     *where = "in huge pages (vm.nr_hugepages)";
-    if (opt->huge_pages) {
-        have = mem_room_info("HugePages_Free", &n) ? n * page : 0;
-        if (mem_room_info("HugePages_Rsvd", &n))
+    if (huge_pages) {
+        have = mem_room_info(now ? "HugePages_Free" : "HugePages_Total", &n)
+                   ? n * page
+                   : 0;
+        if (now && mem_room_info("HugePages_Rsvd", &n))
             have -= min_u64(have, n * page);
         return have;
     }
     *where = "on this machine";
-    if (mem_room_info("MemAvailable", &n))
+    if (mem_room_info(now ? "MemAvailable" : "MemTotal", &n))
         have = n * 1024;
-    n = mem_room_cgroup("/proc/self/cgroup", "/sys/fs/cgroup");
+    n = mem_room_cgroup("/proc/self/cgroup", "/sys/fs/cgroup", now);
     if (n < have)
         *where = "in this control group (memory.max)";
     return min_u64(have, n);
@@ -68,11 +69,10 @@ static uint64_t room_for(
 
 /* Refuses a pool that does not fit now: the kernel would not refuse, it would
  * kill a process. */
-static enum err check_room(
-    const struct mem_opt *opt, uint64_t bytes, uint64_t page)
+static enum err check_room(const struct mem_opt *opt, uint64_t bytes)
 {
     const char *where;
-    uint64_t have = room_for(opt, page, &where);
+    uint64_t have = mem_host_room(opt->huge_pages, true, &where);
 
     if (bytes <= have)
         return OK;
@@ -259,7 +259,7 @@ static enum err host_open(struct mem *out, const struct mem_opt *opt)
     CHECK(opt->bytes > 0 && opt->bytes <= INT64_MAX - m.page, "%lu bytes",
         (unsigned long)opt->bytes);
     m.bytes = (opt->bytes + m.page - 1) / m.page * m.page;
-    e = check_room(opt, m.bytes, m.page);
+    e = check_room(opt, m.bytes);
     if (e == OK)
         e = create(&m, opt);
     if (e == OK)

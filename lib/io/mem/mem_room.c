@@ -39,7 +39,7 @@ bool mem_room_info(const char *key, uint64_t *out)
 }
 
 /* Returns the bytes that one group leaves. */
-static uint64_t group_room(const char *root, const char *group)
+static uint64_t group_room(const char *root, const char *group, bool now)
 {
     char path[PATH_MAX];
     uint64_t max, used, cache = 0;
@@ -47,6 +47,8 @@ static uint64_t group_room(const char *root, const char *group)
     snprintf(path, sizeof(path), "%s%s/memory.max", root, group);
     if (!number_in(path, "", "", &max))
         return UINT64_MAX; /* "max", or no such controller */
+    if (!now)
+        return max;
     snprintf(path, sizeof(path), "%s%s/memory.current", root, group);
     if (!number_in(path, "", "", &used))
         return UINT64_MAX;
@@ -77,7 +79,7 @@ static bool group_of(const char *self, char *out, size_t size)
     return found;
 }
 
-uint64_t mem_room_cgroup(const char *self, const char *root)
+uint64_t mem_room_cgroup(const char *self, const char *root, bool now)
 {
     char group[PATH_MAX / 2];
     uint64_t room = UINT64_MAX;
@@ -86,8 +88,9 @@ uint64_t mem_room_cgroup(const char *self, const char *root)
     if (!group_of(self, group, sizeof(group)))
         return room;
     while ((end = strrchr(group, '/')) != NULL) {
-        room = min_u64(room, group_room(root, group));
+        room = min_u64(room, group_room(root, group, now));
         *end = 0;
     }
-    return min_u64(room, group_room(root, "")); /* a namespace's own root */
+    /* A namespace's own root. */
+    return min_u64(room, group_room(root, "", now));
 }

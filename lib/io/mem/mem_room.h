@@ -8,9 +8,10 @@
 /* Reads a number of /proc/meminfo, KiB or a count. False: no such line. */
 bool mem_room_info(const char *key, uint64_t *out);
 
-/* Returns the bytes that the control groups of this process leave to it, with
- * their page cache, which the kernel reclaims; UINT64_MAX: no limit is known.
- * self and root are "/proc/self/cgroup" and "/sys/fs/cgroup" (version 2). */
-uint64_t mem_room_cgroup(const char *self, const char *root);
+/* Returns the bytes that the control groups of this process leave to it now,
+ * with their page cache, which the kernel reclaims, or would leave if nothing
+ * ran in them; UINT64_MAX: no limit is known. self and root are
+ * "/proc/self/cgroup" and "/sys/fs/cgroup" (version 2). */
+uint64_t mem_room_cgroup(const char *self, const char *root, bool now);
 
 #endif
