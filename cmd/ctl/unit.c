@@ -2,78 +2,39 @@
  * what the configuration asks for. The units hide all devices; a drop-in of
  * share/mmx shows some of them again.
  *
- * Reads files only. Rejected: asking systemd, which an engine's user in a
- * container cannot. Where the unit is not installed there is nothing to say. */
+ * Where the unit is not installed there is nothing to say of it. */
 #include "ctl.h"
 
 #include "core/conf/conf.h"
 #include "io/data.h"
+#include "io/unit.h"
 #include "io/yaml.h"
 
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-/* In the order of systemd's search; MMX_UNITS names another place. */
-static const char *const places[] = {
-    "/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"};
+struct wanted {
+    const char *part;
+    bool found;
+};
 
-static const char *place(size_t i)
+/* Looks whether a line allows devices whose name has the part. */
+static void look_at_line(void *ud, const char *line)
 {
-    const char *other = getenv("MMX_UNITS");
+    struct wanted *w = ud;
 
-    if (other)
-        return i == 0 ? other : NULL;
-    return i < ARRAY_LEN(places) ? places[i] : NULL;
+    w->found |= !strncmp(line, "DeviceAllow=", 12) && strstr(line, w->part);
 }
 
-static bool installed(const char *role)
+/* True if the unit or a drop-in, whatever its name, allows such devices. */
+static bool allowed(const char *role, const char *part)
 {
-    char path[512];
+    struct wanted w = {part, false};
 
-    for (size_t i = 0; place(i); i++) {
-        snprintf(path, sizeof(path), "%s/mmx-%s.service", place(i), role);
-        if (access(path, F_OK) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* True if a line of the drop-in allows devices whose name has `part`. */
-static bool allows(const char *path, const char *part)
-{
-    FILE *f = fopen(path, "re");
-    char line[512];
-    bool found = false;
-
-    while (f && !found && fgets(line, sizeof(line), f))
-        found = !strncmp(line, "DeviceAllow=", 12) && strstr(line, part);
-    if (f)
-        fclose(f);
-    return found;
-}
-
-/* True if a drop-in of the unit, whatever its name, allows such devices. */
-static bool dropped_in(const char *role, const char *part)
-{
-    bool found = false;
-
-    for (size_t i = 0; !found && place(i); i++) {
-        char pattern[512];
-        glob_t g;
-
-        /* mmx-.service.d is for all units whose names begin so. */
-        snprintf(pattern, sizeof(pattern), "%s/mmx-{,%s}.service.d/*.conf",
-            place(i), role);
-        if (glob(pattern, GLOB_BRACE, NULL, &g) != 0)
-            continue;
-        for (size_t k = 0; !found && k < g.gl_pathc; k++)
-            found = allows(g.gl_pathv[k], part);
-        globfree(&g);
-    }
-    return found;
+    unit_lines(role, look_at_line, &w);
+    return w.found;
 }
 
 /* True if one of the list's words, of UCX_TLS or of a status, is a transport of
@@ -181,7 +142,7 @@ static enum err load(
  * goes first. */
 static enum err load_any(struct conf *c, const char *file, struct conf_error *e)
 {
-    bool langd = installed("langd") && !installed("encoded");
+    bool langd = unit_installed("langd") && !unit_installed("encoded");
     uint8_t first = langd ? ROLE_LANGD : ROLE_ENCODED;
     uint8_t other = langd ? ROLE_ENCODED : ROLE_LANGD;
     struct conf_error unused;
@@ -209,12 +170,12 @@ void doctor_unit(struct findings *r, const char *file, const struct seen *seen)
         findings_say(r, WARN, "card", seen->not_by,
             "this host has a card for RDMA: a newer UCX (1.18 is known to "
             "work); or set transfer.carrier: tcp");
-    if (!installed(role))
+    if (!unit_installed(role))
         return;
     if (uses_gpu(&c))
-        say(r, role, "GPUs", "mmx-gpu.conf", dropped_in(role, "nvidia"), FAIL);
+        say(r, role, "GPUs", "mmx-gpu.conf", allowed(role, "nvidia"), FAIL);
     /* Such transports with carrier tcp are refused. */
     if (lists_rdma(c.transfer_tls) || may_use_rdma(&c, seen))
-        say(r, role, "RDMA", "mmx-rdma.conf", dropped_in(role, "infiniband"),
+        say(r, role, "RDMA", "mmx-rdma.conf", allowed(role, "infiniband"),
             lists_rdma(c.transfer_tls) ? FAIL : WARN);
 }

@@ -1,0 +1,71 @@
+/* unit.c - see unit.h. Stateless, but for the environment's MMX_UNITS. */
+#include "io/unit.h"
+
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* In the order of systemd's search; MMX_UNITS names another place. */
+static const char *const places[] = {
+    "/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"};
+
+static const char *place(size_t i)
+{
+    const char *other = getenv("MMX_UNITS");
+
+    if (other)
+        return i == 0 ? other : NULL;
+    return i < ARRAY_LEN(places) ? places[i] : NULL;
+}
+
+/* Writes the path of the unit that systemd takes. */
+static bool find(const char *role, char *out, size_t size)
+{
+    for (size_t i = 0; place(i); i++) {
+        snprintf(out, size, "%s/mmx-%s.service", place(i), role);
+        if (access(out, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool unit_installed(const char *role)
+{
+    char path[512];
+
+    return find(role, path, sizeof(path));
+}
+
+static void read_lines(
+    const char *path, void (*line)(void *ud, const char *text), void *ud)
+{
+    FILE *f = fopen(path, "re");
+    char text[512];
+
+    while (f && fgets(text, sizeof(text), f))
+        line(ud, text);
+    if (f)
+        fclose(f);
+}
+
+void unit_lines(
+    const char *role, void (*line)(void *ud, const char *text), void *ud)
+{
+    char path[512];
+
+    if (find(role, path, sizeof(path)))
+        read_lines(path, line, ud);
+    for (size_t i = 0; place(i); i++) {
+        glob_t g;
+
+        /* mmx-.service.d is for all units whose names begin so. */
+        snprintf(path, sizeof(path), "%s/mmx-{,%s}.service.d/*.conf", place(i),
+            role);
+        if (glob(path, GLOB_BRACE, NULL, &g) != 0)
+            continue;
+        for (size_t k = 0; k < g.gl_pathc; k++)
+            read_lines(g.gl_pathv[k], line, ud);
+        globfree(&g);
+    }
+}
