@@ -11,6 +11,7 @@
 #include "io/notify.h"
 #include "io/data.h"
 #include "node/crash.h"
+#include "io/host.h"
 #include "node/load.h"
 #include "node/node.h"
 
@@ -189,12 +190,47 @@ static void raise_descriptors(void)
             (unsigned long long)conf.transfer_shards, (unsigned long long)need);
 }
 
+/* What host_check() has found, and for whom. */
+struct faults {
+    const struct options *o;
+    uint32_t fatal;
+};
+
+/* Reports a finding at the place of its key: to the log, or where nothing is to
+ * start to stderr. */
+static void say_fault(void *ud, const struct host_finding *f)
+{
+    struct faults *faults = ud;
+    struct conf_error e = {0};
+
+    snprintf(e.text, sizeof(e.text), "%s; %s", f->text, f->mend);
+    load_place(&faults->o->from, &conf, &e);
+    faults->fatal += f->fatal;
+    if (!faults->o->check)
+        log_line(f->fatal ? LOG_ERROR : LOG_WARN, "%s", e.text);
+    else
+        fprintf(stderr, "%s%s\n", e.text, f->fatal ? "" : " (a warning)");
+}
+
+/* Returns the number of reasons for which the daemon cannot start here. */
+static uint32_t host_faults(const struct options *o)
+{
+    struct faults faults = {.o = o};
+
+    host_check(&conf, !o->check, say_fault, &faults);
+    return faults.fatal;
+}
+
 static int serve(uint8_t role, const struct options *o, struct keys *keys)
 {
     struct node_opt opt = {.conf = &conf, .keys = keys, .from = &o->from};
     enum err e;
 
     start_log(role);
+    if (host_faults(o)) {
+        log_error("cannot start");
+        return 1;
+    }
     signal(SIGPIPE, SIG_IGN);
     raise_descriptors();
     notify_init();
@@ -217,42 +253,16 @@ static int serve(uint8_t role, const struct options *o, struct keys *keys)
     return 0;
 }
 
-/* Returns the first device of transfer.devices that this host lacks for the
- * carriers that may be; empty: it has all. */
-static struct span missing_device(void)
-{
-    const char *at = conf.transfer_devices;
-
-    while (*at) {
-        struct span one = span_of(at, strcspn(at, ","));
-
-        if (!span_eq(one, span_str("all")) && !data_tcp_device(one) &&
-            (conf.transfer_carrier == CARRIER_TCP || !data_ucx_device(one)))
-            return one;
-        at += one.len + (at[one.len] == ',');
-    }
-    return span_of(NULL, 0);
-}
-
 /* Checks what only this host can tell of a configuration that is good. */
-static int check_host(const struct conf_source *from)
+static int check_host(const struct options *o)
 {
-    struct span missing = missing_device();
-    struct conf_error e = {0};
-
-    if (missing.len == 0) {
-        printf("%s: good%s\n", from->file,
-            conf.insecure ? ", but insecure: true lets any program that "
-                            "reaches a port act as a daemon"
-                          : "");
-        return 0;
-    }
-    snprintf(e.text, sizeof(e.text),
-        "transfer.devices: this host has no device `%.*s`", (int)missing.len,
-        (const char *)missing.p);
-    load_place(from, &conf, &e);
-    fprintf(stderr, "%s\n", e.text);
-    return EXIT_CONFIG;
+    if (host_faults(o))
+        return EXIT_CONFIG;
+    printf("%s: good%s\n", o->from.file,
+        conf.insecure ? ", but insecure: true lets any program that reaches a "
+                        "port act as a daemon"
+                      : "");
+    return 0;
 }
 
 int daemon_main(uint8_t role, int argc, char **argv)
@@ -280,5 +290,5 @@ int daemon_main(uint8_t role, int argc, char **argv)
     if (!o.check)
         return serve(role, &o, keys);
     keys_free(&keys);
-    return check_host(&o.from);
+    return check_host(&o);
 }

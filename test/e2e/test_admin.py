@@ -74,13 +74,14 @@ class Config(Case):
             keygen(self.world.key)
         return ("--set", f"control.keys={self.world.key}")
 
-    def check(self, text, role="langd", *more):
+    def check(self, text, role="langd", *more, units="/nowhere"):
         path = os.path.join(self.world.dir, "some.yaml")
         with open(path, "w") as f:
             f.write(text)
         return subprocess.run(
             [os.path.join(BUILD, f"mmx-{role}"), "--config", path,
-             "--check-config", *self.keys(), *more], capture_output=True, text=True)
+             "--check-config", *self.keys(), *more], capture_output=True,
+            text=True, env={**os.environ, "MMX_UNITS": units})
 
     def test_good_and_bad(self):
         pools = "pools:\n  - name: vit\n    blocks: 8\n"
@@ -98,6 +99,69 @@ class Config(Case):
                 got = self.check(text)
                 self.assertEqual(got.returncode, 78, got.stderr)
                 self.assertIn(word, got.stderr)
+
+    # What a host does not have: values that no file alone shows to be wrong,
+    # the line they are in, and if a daemon starts all the same.
+    MISSING = (
+        ("socket:\n  group: no-such-group\n", 2, "no group no-such-group"),
+        ("transfer:\n  devices: nosuch0\n", 2, "no device `nosuch0`"),
+        ("pools:\n  - name: a\n    numa: 1023\n    blocks: 8\n", 3,
+         "pools[0].numa: this host has no NUMA node 1023"),
+        ("pools:\n  - name: a\n    memory: cuda:15\n    blocks: 8\n", 3,
+         "pools[0].memory: GPU 15 cannot be used: "),
+        ("pools:\n  - name: a\n    blocks: 16777216\n    block_rows: 255\n"
+         "    layout: a:f32:65536\n", 3, "MiB is all that there is on this"),
+        ("pools:\n  - name: a\n    blocks: 16777216\n    block_rows: 255\n"
+         "    layout: a:f32:65536\n    huge_pages: true\n", 3,
+         "in huge pages (vm.nr_hugepages)"))
+
+    def test_what_this_host_does_not_have(self):
+        for text, line, word in self.MISSING:
+            whole = text if text.startswith("pools") else (
+                text + "pools:\n  - name: vit\n    blocks: 8\n")
+            with self.subTest(text=text):
+                got = self.check(whole)
+                self.assertEqual((got.returncode, got.stdout), (78, ""), got)
+                self.assertIn(f"some.yaml:{line}:", got.stderr)
+                self.assertIn(word, got.stderr)
+        # All of them are said in one run.
+        got = self.check("".join(t for t, _, _ in self.MISSING[:3]))
+        self.assertEqual(len(got.stderr.splitlines()), 3, got.stderr)
+
+    def test_what_is_not_as_it_was_asked_for(self):
+        pools = "pools:\n  - name: vit\n    blocks: 8\n"
+        unit = os.path.join(self.world.dir, "mmx-langd.service")
+        with open(unit, "w") as f:
+            f.write("[Service]\nTimeoutStopSec=45\n")
+        for text, word in (
+                ("transfer:\n  cpus: [4095]\n", "none is number 4095"),
+                ("timeouts:\n  drain: 45s\n", "TimeoutStopSec, 45 s")):
+            with self.subTest(text=text):
+                got = self.check(text + pools, units=self.world.dir)
+                self.assertEqual(got.returncode, 0, got.stderr)
+                self.assertIn(": good", got.stdout)
+                self.assertIn("some.yaml:2:", got.stderr)
+                self.assertIn(word, got.stderr)
+        for more in ("", "[Service]\nTimeoutStopSec=1min\n"):
+            os.makedirs(unit + ".d", exist_ok=True)
+            with open(unit + ".d/more.conf", "w") as f:
+                f.write(more)
+            got = self.check("timeouts:\n  drain: 50s\n" + pools,
+                             units=self.world.dir)
+            self.assertEqual(got.stderr == "", bool(more), got.stderr)
+
+    def test_a_start_says_the_same(self):
+        taken = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(taken.close)
+        at = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        e = self.world.encoded(start=False, control={"listen": at})
+        e.conf["pools"][0]["numa"] = "1023"
+        with self.assertRaisesRegex(AssertionError, "ended with 1"):
+            e.start()
+        e.killed = True
+        self.assertRegex(e.tail(), r"yaml:[0-9]+:[0-9]+: control.listen: .* "
+                         "Address already in use; ")
+        self.assertIn("has no NUMA node 1023; numa: any", e.tail())
 
     def test_a_running_daemon_refuses_it_too(self):
         path = os.path.join(self.world.dir, "bad.yaml")
