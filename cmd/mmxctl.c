@@ -47,7 +47,8 @@ static void usage(FILE *to)
         "  --socket PATH   use the daemon's socket at PATH; default: that of\n"
         "                  the two above which exists (doctor: both)\n"
         "  --config FILE   doctor: the daemon's configuration, to be held\n"
-        "                  against its unit; default: those in /etc/mmx\n"
+        "                  against its unit, and why it does not start;\n"
+        "                  default: those in /etc/mmx\n"
         "  --json          print an array of objects\n"
         "  --follow        trace: go on with what happens next, in lines\n"
         "  --perfetto FILE  trace: write it for Perfetto's viewer instead\n"
@@ -215,6 +216,10 @@ static int doctor(const char *path, const char *file, bool json)
     }
     if (!visited)
         doctor_daemon(&r, path ? path : CTL_LANGD, &seen[2]);
+    /* A host of one daemon has the other's file, too. */
+    for (int i = 0; i < 2; i++)
+        seen[i].absent = seen[!i].role && access(sockets[i], F_OK) != 0;
+    seen[2].absent = seen[0].role || seen[1].role;
     if (file)
         doctor_unit(&r, file, &seen[2]);
     for (int i = 0; i < 2 && !file && !path; i++)

@@ -173,13 +173,14 @@ void findings_say(struct findings *r, enum finding f, const char *check,
     const char *text, const char *advice);
 void findings_end(const struct findings *r);
 
-/* doctor.c, where.c, unit.c, here.c, peer.c */
+/* doctor.c, where.c, unit.c, start.c, here.c, peer.c */
 
 /* What a daemon has said of itself. */
 struct seen {
     uint8_t role;       /* ROLE_ANY: no daemon answered */
     char carriers[256]; /* what its rows can go by */
     char not_by[192];   /* why not by the other carriers */
+    bool absent;        /* none is meant to run here, as far as can be seen */
 };
 
 /* Checks everything an engine needs to reach one daemon and use it; fills
@@ -193,6 +194,8 @@ void doctor_reach(struct findings *r, const char *path, int error);
  * for. seen: the daemon whose file it is; of role ROLE_ANY, the file's name
  * says whose it is, or else its keys. */
 void doctor_unit(struct findings *r, const char *file, const struct seen *seen);
+/* Says why the daemon whose file it is does not start. */
+void doctor_start(struct findings *r, const char *file, uint8_t role);
 /* Checks limits and environment of this process. pool_bytes: of all pools. */
 void doctor_here(struct findings *r, uint64_t pool_bytes);
 /* Checks the peers of the daemon, given as the rows of QUERY peers. */

@@ -161,11 +161,14 @@ void doctor_unit(struct findings *r, const char *file, const struct seen *seen)
     const char *role = c.role == ROLE_LANGD ? "langd" : "encoded";
 
     if (err != OK) {
-        findings_say(r, WARN, "config", e.text,
+        findings_say(r, seen->role || seen->absent ? WARN : FAIL, "config",
+            e.text,
             c.role == ROLE_LANGD ? "mmx-langd --check-config says the same"
                                  : "mmx-encoded --check-config says the same");
         return;
     }
+    if (!seen->role && !seen->absent)
+        doctor_start(r, file, c.role);
     if (wants_rdma(&c) && unsound(seen))
         findings_say(r, WARN, "card", seen->not_by,
             "this host has a card for RDMA: a newer UCX (1.18 is known to "

@@ -9,7 +9,7 @@ import subprocess
 import threading
 
 from engine import LIMIT
-from pair import BUILD, ROOT, Case, eventually
+from pair import BUILD, ROOT, Case, eventually, keygen
 
 from mmx import wire
 
@@ -168,6 +168,67 @@ class Doctor(Case):
         self.assertEqual([r["result"] for r in self.unit(gpu + rdma)],
                          ["ok", "ok"])
         self.assertIn("unknown key", self.unit("poools: 1\n")[0]["text"])
+
+    def start(self, text, name, **env):
+        """What the doctor says of a daemon with that file that does not run.
+        """
+        path = os.path.join(self.world.dir, name)
+        with open(path, "w") as f:
+            f.write(text)
+        got = subprocess.run(
+            [self.program, "--socket", "/nowhere/a.sock", "--config", path,
+             "--json", "doctor"], capture_output=True, text=True,
+            timeout=LIMIT, env={**os.environ, "MMX_UNITS": self.world.dir,
+                                **env})
+        self.assertEqual(got.stderr, "")
+        return [r for r in json.loads(got.stdout)
+                if r["check"] in ("start", "config", "log")]
+
+    def test_why_a_daemon_did_not_start(self):
+        key = keygen(self.world.key)
+        taken = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(taken.close)
+        good = (f"control:\n  keys: [{key}]\n"
+                "pools:\n  - name: a\n    blocks: 8\n")
+        row, = self.start(good, "mmx-langd.yaml")
+        self.assertEqual((row["check"], row["result"]), ("start", "ok"), row)
+        bad = good.replace("control:", "control:\n  listen: tcp://127.0.0.1:"
+                           f"{taken.getsockname()[1]}") + "    numa: 1023\n"
+        listen, numa = self.start(bad, "mmx-encoded.yaml")
+        self.assertIn("mmx-encoded.yaml:2:11: control.listen: ",
+                      listen["text"])
+        self.assertIn("Address already in use", listen["text"])
+        self.assertIn("mmx-encoded.yaml:7:11: pools[0].numa", numa["text"])
+        for row in (listen, numa):
+            self.assertEqual(row["result"], "fail")
+            self.assertTrue(row["advice"])
+        row, = self.start(good.replace("blocks: 8", "blocks: none"),
+                          "mmx-langd.yaml")
+        self.assertEqual((row["check"], row["result"]), ("config", "fail"))
+        self.assertIn("pools[0].blocks: `none`", row["text"])
+        if os.geteuid() == 0:  # no other user is told of keys
+            os.chmod(key, 0o644)
+            row, = self.start(good, "mmx-langd.yaml")
+            self.assertEqual(row["result"], "fail")
+            self.assertIn("fleet.key", row["text"])
+
+    def test_what_the_unit_has_logged(self):
+        key = keygen(self.world.key)
+        shutil.copy(os.path.join(ROOT, "systemd", "mmx-langd.service"),
+                    self.world.dir)
+        fake = os.path.join(self.world.dir, "journalctl")
+        with open(fake, "w") as f:
+            f.write("#!/bin/sh\necho \"mmx-langd: cannot start\"\n"
+                    "echo \"$*\"\n")
+        os.chmod(fake, 0o755)
+        rows = self.start(
+            f"control:\n  keys: [{key}]\npools:\n  - name: a\n"
+            "    blocks: 8\n", "mmx-langd.yaml",
+            PATH=self.world.dir + ":" + os.environ["PATH"])
+        self.assertEqual([(r["check"], r["result"]) for r in rows],
+                         [("start", "ok"), ("log", "warn"), ("log", "warn")])
+        self.assertEqual(rows[1]["text"], "mmx-langd: cannot start")
+        self.assertIn("-u mmx-langd.service", rows[2]["text"])
 
     def test_whose_configuration_it_is(self):
         drop_ins = os.path.join(ROOT, "systemd")
