@@ -19,7 +19,7 @@ uint32_t share_peers(const struct conf *c)
 
 uint32_t share_connections(const struct conf *c)
 {
-    return share_total(c, c->limit_connections) + CONNECTIONS_OWN +
+    return share_total(c, c->limit_connections) + 2 * CONNECTIONS_OWN +
            CONNECTIONS_CLOSING;
 }
 

@@ -43,7 +43,7 @@ uint32_t share_total(const struct conf *c, uint64_t limit);
 uint32_t share_peers(const struct conf *c);
 
 /* Connections on top of limits.connections and its reserve: for root and the
- * daemon's own user, and for such as are being closed. */
+ * daemon's own user, as many for orders, and for such as are being closed. */
 #define CONNECTIONS_OWN     4
 #define CONNECTIONS_CLOSING 8
 

@@ -1,7 +1,9 @@
-/* local.h - the Unix socket for engines: SOCK_SEQPACKET, peer credentials, a
- * pidfd per connection, status cells. Cuts packets into frames and hands them
- * to its owner; knows nothing of rooms. Owned by the loop's thread; sockets
- * are looked at in local_serve only, so that the owner decides the order.
+/* local.h - the Unix sockets, one for engines and one for orders:
+ * SOCK_SEQPACKET, peer credentials, a pidfd per connection, status cells. Cuts
+ * packets into frames and hands them to its owner; knows nothing of rooms. By
+ * which socket a connection came is all that tells the two apart. Owned by the
+ * loop's thread; sockets are looked at in local_serve only, so that the owner
+ * decides the order.
  *
  * Reports of one connection come as: opened, then messages, then ended, then
  * dead; the number is used again only after dead. Back-pressure: while bytes
@@ -24,10 +26,13 @@ struct local_opt {
     uint32_t mode;        /* access mode of the socket */
     const char *group;    /* "": leave it */
     int fd;               /* from socket activation; -1: bind path */
-    uint32_t connections; /* numbers are lower than this: share->total, `own`,
-                             and some for connections that are being closed */
+    const char *orders;   /* path of the socket for orders, mode 0600, whose
+                             folder is made, mode 0700; NULL: there is none */
+    uint32_t connections; /* numbers are lower than this: share->total, twice
+                             `own`, and some for those that are being closed */
     struct share *share;  /* of limits.connections, by user; ours until stop */
-    uint32_t own;         /* more than the share, for root and our own user */
+    uint32_t own;         /* more than the share, for root and our own user,
+                             and as many for those who give orders */
 };
 
 struct local_stats {
@@ -58,11 +63,11 @@ struct local_calls {
 
 struct local;
 
-/* Listens on the path, or on a socket that is passed. Errors are logged.
- * ERR_BUSY: another daemon serves the path. */
+/* Listens on the paths, or for engines on a socket that is passed. Errors are
+ * logged. ERR_BUSY: another daemon serves a path. */
 MUST_CHECK enum err local_new(struct local **out, uv_loop_t *loop,
     const struct local_opt *opt, const struct local_calls *calls);
-/* Closes everything and removes the path if local_new made it; reports nothing
+/* Closes everything and removes the paths that local_new made; reports nothing
  * more. The loop has to run until its handles are closed, then local_free. */
 void local_stop(struct local *l);
 void local_free(struct local **l);
@@ -123,6 +128,9 @@ MUST_CHECK enum err local_cells(
     struct local *l, uint32_t conn, uint32_t cells, int *fd);
 /* Stores one word, with release order; nothing if the connection has ended. */
 void local_cell(struct local *l, uint32_t conn, uint32_t index, uint64_t word);
+
+/* True if the connection came by the socket for orders. */
+bool local_orders(const struct local *l, uint32_t conn);
 
 /* Returns the number of connections whose socket is open. */
 uint32_t local_count(const struct local *l);

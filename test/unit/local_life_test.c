@@ -211,6 +211,38 @@ TEST(places_beyond_the_limit_are_for_our_own_user)
     stop();
 }
 
+/* A full table keeps no one from giving orders, be it full of our own user. */
+TEST(orders_have_places_of_their_own)
+{
+    struct until refused = {NULL, 1};
+    char at[108], engines[108];
+    struct stat st;
+    int one_more;
+
+    own_places = 1;
+    snprintf(at, sizeof(at), "%.80s/admin/s", t_dir());
+    orders = at;
+    start();
+    T_TRUE(stat(at, &st) == 0);
+    T_EQ_U64(st.st_mode & 07777, 0600);
+    for (uint32_t i = 0; i < CONNS + 1; i++) {
+        (void)known_client(i + 1);
+        T_FALSE(local_orders(server, seen.last_conn));
+    }
+    memcpy(engines, path, sizeof(path));
+    memcpy(path, at, sizeof(at));
+    (void)known_client(CONNS + 2);
+    T_TRUE(local_orders(server, seen.last_conn));
+    one_more = client();
+    T_WAIT(was_refused, &refused);
+    expect_refusal(one_more, ERR_QUOTA);
+    memcpy(path, engines, sizeof(path));
+    stop();
+    T_TRUE(access(at, F_OK) != 0);
+    *strrchr(at, '/') = 0;
+    T_TRUE(access(at, F_OK) != 0);
+}
+
 /* Connects as another user. */
 static pid_t other_user(void)
 {

@@ -21,6 +21,7 @@
 static uv_loop_t loop;
 static struct local *server;
 static char path[108];
+static const char *orders; /* NULL: no socket for them */
 
 /* What the server was told. */
 static struct {
@@ -149,7 +150,8 @@ static inline struct local_opt options(void)
         .mode = 0600,
         .group = "",
         .fd = -1,
-        .connections = SLOTS + own_places,
+        .orders = orders,
+        .connections = SLOTS + 2 * own_places,
         .share = make_places(),
         .own = own_places};
 }

@@ -1,5 +1,5 @@
-/* local.c - the engines' server socket: which processes may connect, which
- * number a connection gets, what happens when descriptors run out.
+/* local.c - the server sockets: which processes may connect, which number a
+ * connection gets, what happens when descriptors run out.
  *
  * Invariants: a number is free only when its socket is closed, its process has
  * exited and libuv has closed both handles; libuv's callbacks do no work, they
@@ -67,66 +67,88 @@ static enum err clear_path(const struct sockaddr_un *a)
     return OK;
 }
 
-static enum err path_rights(const struct local_opt *opt)
+/* Gives the path its group, "" leaves it, and its mode. Between bind and listen
+ * no client can connect yet. */
+static enum err path_rights(const char *path, const char *name, uint32_t mode)
 {
     char buffer[4096];
     struct group group, *found = NULL;
 
-    /* Between bind and listen no client can connect yet. */
-    if (opt->group[0] != 0) {
-        if (getgrnam_r(opt->group, &group, buffer, sizeof(buffer), &found) ||
+    if (name[0] != 0) {
+        if (getgrnam_r(name, &group, buffer, sizeof(buffer), &found) ||
             !found) {
-            log_error("socket.group: no group %s", opt->group);
+            log_error("socket.group: no group %s", name);
             return ERR_INTERNAL;
         }
-        if (chown(opt->path, (uid_t)-1, group.gr_gid) != 0) {
-            log_error(
-                "%s: group %s: %s", opt->path, opt->group, strerror(errno));
+        if (chown(path, (uid_t)-1, group.gr_gid) != 0) {
+            log_error("%s: group %s: %s", path, name, strerror(errno));
             return ERR_INTERNAL;
         }
     }
-    if (chmod(opt->path, opt->mode) != 0) {
-        log_error("%s: mode %o: %s", opt->path, opt->mode, strerror(errno));
+    if (chmod(path, mode) != 0) {
+        log_error("%s: mode %o: %s", path, mode, strerror(errno));
         return ERR_INTERNAL;
     }
     return OK;
 }
 
-static enum err bind_path(struct local *l, const struct local_opt *opt)
+static enum err bind_path(
+    struct listener *p, const char *path, const char *group, uint32_t mode)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     struct stat st;
     enum err e;
 
-    if (strlen(opt->path) >= sizeof(a.sun_path)) {
-        log_error("%s: path is too long for a socket", opt->path);
+    if (strlen(path) >= sizeof(a.sun_path)) {
+        log_error("%s: path is too long for a socket", path);
         return ERR_INTERNAL;
     }
-    memcpy(a.sun_path, opt->path, strlen(opt->path) + 1);
+    memcpy(a.sun_path, path, strlen(path) + 1);
     e = clear_path(&a);
     if (e != OK)
         return e;
-    l->listen_fd =
-        socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (l->listen_fd < 0 ||
-        bind(l->listen_fd, (struct sockaddr *)&a, sizeof(a)) != 0) {
-        log_error("%s: bind: %s", opt->path, strerror(errno));
+    p->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (p->fd < 0 || bind(p->fd, (struct sockaddr *)&a, sizeof(a)) != 0) {
+        log_error("%s: bind: %s", path, strerror(errno));
         return ERR_INTERNAL;
     }
-    if (lstat(opt->path, &st) == 0) {
-        l->path_dev = st.st_dev;
-        l->path_ino = st.st_ino;
-        memcpy(l->path, a.sun_path, sizeof(l->path));
+    if (lstat(path, &st) == 0) {
+        p->path_dev = st.st_dev;
+        p->path_ino = st.st_ino;
+        memcpy(p->path, a.sun_path, sizeof(p->path));
     }
-    e = path_rights(opt);
-    if (e == OK && listen(l->listen_fd, 128) != 0) {
-        log_error("%s: listen: %s", opt->path, strerror(errno));
+    e = path_rights(path, group, mode);
+    if (e == OK && listen(p->fd, 128) != 0) {
+        log_error("%s: listen: %s", path, strerror(errno));
         e = ERR_INTERNAL;
     }
     return e;
 }
 
-static enum err take_socket(struct local *l, int fd)
+/* Writes the folder of a path; "": it has none but the root. */
+static void folder_of(const char *path, char out[108])
+{
+    char *slash;
+
+    snprintf(out, 108, "%s", path);
+    slash = strrchr(out, '/');
+    out[slash ? slash - out : 0] = 0;
+}
+
+/* Makes the folder, which no engine needs to enter or to mount. */
+static enum err bind_orders(struct listener *p, const char *path)
+{
+    char folder[108];
+
+    folder_of(path, folder);
+    if (folder[0] && mkdir(folder, 0700) != 0 && errno != EEXIST) {
+        log_error("socket.orders: %s: mkdir: %s", folder, strerror(errno));
+        return ERR_INTERNAL;
+    }
+    return bind_path(p, path, "", 0600);
+}
+
+static enum err take_socket(struct listener *p, int fd)
 {
     int type = 0, listening = 0;
     socklen_t n = sizeof(type), m = sizeof(listening);
@@ -142,7 +164,7 @@ static enum err take_socket(struct local *l, int fd)
         log_error("descriptor %d: %s", fd, strerror(errno));
         return ERR_INTERNAL;
     }
-    l->listen_fd = fd;
+    p->fd = fd;
     return OK;
 }
 
@@ -150,16 +172,16 @@ static enum err take_socket(struct local *l, int fd)
 
 static void on_listen(uv_poll_t *h, int status, int events)
 {
-    struct local *l = h->data;
+    struct listener *p = h->data;
 
     (void)status;
     (void)events;
-    l->listen_ready = true;
+    p->ready = true;
 }
 
-static void listen_again(struct local *l)
+static void listen_again(struct listener *p)
 {
-    int e = uv_poll_start(&l->listen_poll, UV_READABLE, on_listen);
+    int e = uv_poll_start(&p->poll, UV_READABLE, on_listen);
 
     CHECK(e == 0, "poll of the listener: %s", uv_strerror(e));
 }
@@ -179,20 +201,21 @@ static void refuse(int fd, enum err err, const char *text)
 /* Refuses one client with the descriptor in reserve, when none is left, and
  * stops the listener for BACKOFF_MS, so that the loop does not spin on clients
  * that it cannot take. */
-static void out_of_descriptors(struct local *l, int error)
+static void out_of_descriptors(struct listener *p, int error)
 {
+    struct local *l = p->owner;
     int fd;
 
     log_rated(&shortages, "accept: %s, new engines wait", strerror(error));
     if (l->reserve_fd >= 0) {
         close(l->reserve_fd);
-        fd = accept4(l->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        fd = accept4(p->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0)
             refuse(fd, ERR_BUSY, "the daemon is out of descriptors");
         l->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     }
-    uv_poll_stop(&l->listen_poll);
-    uv_timer_start(&l->backoff, on_backoff, BACKOFF_MS, 0);
+    uv_poll_stop(&p->poll);
+    uv_timer_start(&p->backoff, on_backoff, BACKOFF_MS, 0);
 }
 
 /* Returns a pidfd, which names the process also after its number is reused; -1
@@ -215,14 +238,14 @@ static int open_pidfd(int fd, pid_t pid)
 
 static bool admit(struct local *l, struct local_conn *c, uint32_t uid)
 {
-    bool own = uid == 0 || uid == (uint32_t)geteuid();
+    bool own = c->orders || uid == 0 || uid == (uint32_t)geteuid();
 
     c->extra = false;
     if (share_take(l->share, uid, 1))
         return true;
-    if (!own || l->own_used == l->own)
+    if (!own || l->own_used[c->orders] == l->own)
         return false;
-    l->own_used++;
+    l->own_used[c->orders]++;
     c->extra = true;
     return true;
 }
@@ -265,8 +288,9 @@ static void take_groups(int fd, struct groups *g)
         g->ids[i] = all[i];
 }
 
-static void take_client(struct local *l, int fd)
+static void take_client(struct listener *p, int fd)
 {
+    struct local *l = p->owner;
     struct local_conn *c = LIST_FIRST(&l->free, struct local_conn, free);
     struct ucred cred;
     struct groups groups;
@@ -290,6 +314,7 @@ static void take_client(struct local *l, int fd)
         refuse(fd, ERR_BUSY, "no pidfd for this process");
         return;
     }
+    c->orders = p == &l->listeners[LISTEN_ORDERS];
     if (!admit(l, c, cred.uid) &&
         !(evict_silent(l, cred.uid) && admit(l, c, cred.uid))) {
         l->stats.refused++;
@@ -307,23 +332,24 @@ static void take_client(struct local *l, int fd)
         l->calls.ud, c->index, cred.uid, cred.gid, cred.pid, &groups);
 }
 
-static void accept_all(struct local *l)
+static void accept_all(struct listener *p)
 {
-    l->listen_ready = false;
+    const struct list *free_ = &p->owner->free;
+
+    p->ready = false;
     /* Without a free number some are being closed; the listener reports the
      * waiting clients again. */
-    for (unsigned i = 0; i < ACCEPTS_TURN && !list_empty(&l->free); i++) {
-        int fd =
-            accept4(l->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    for (unsigned i = 0; i < ACCEPTS_TURN && !list_empty(free_); i++) {
+        int fd = accept4(p->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
         if (fd >= 0) {
-            take_client(l, fd);
+            take_client(p, fd);
             continue;
         }
         if (errno == EINTR || errno == ECONNABORTED)
             continue;
         if (errno != EAGAIN && errno != EWOULDBLOCK)
-            out_of_descriptors(l, errno);
+            out_of_descriptors(p, errno);
         return;
     }
 }
@@ -399,14 +425,34 @@ static enum err take_memory(struct local *l, uint32_t connections)
 
 static void start_polls(struct local *l)
 {
-    int a = uv_poll_init(l->loop, &l->listen_poll, l->listen_fd);
-    int b = uv_timer_init(l->loop, &l->backoff);
     int c = uv_timer_init(l->loop, &l->rest);
 
-    CHECK(
-        a == 0 && b == 0 && c == 0, "poll of the listener: %d %d %d", a, b, c);
-    l->listen_poll.data = l->backoff.data = l->rest.data = l;
-    listen_again(l);
+    l->rest.data = l;
+    for (int i = 0; i < LISTENERS; i++) {
+        struct listener *p = &l->listeners[i];
+        int a, b;
+
+        if (p->fd < 0)
+            continue;
+        a = uv_poll_init(l->loop, &p->poll, p->fd);
+        b = uv_timer_init(l->loop, &p->backoff);
+        CHECK(a == 0 && b == 0 && c == 0, "poll of listener %d: %d %d %d", i, a,
+            b, c);
+        p->poll.data = p->backoff.data = p;
+        listen_again(p);
+    }
+}
+
+/* Opens the sockets of the engines and, if there is to be one, of orders. */
+static enum err open_listeners(struct local *l, const struct local_opt *opt)
+{
+    struct listener *p = &l->listeners[LISTEN_ENGINES];
+    enum err e = opt->fd >= 0 ? take_socket(p, opt->fd)
+                              : bind_path(p, opt->path, opt->group, opt->mode);
+
+    if (e == OK && opt->orders)
+        e = bind_orders(&l->listeners[LISTEN_ORDERS], opt->orders);
+    return e;
 }
 
 enum err local_new(struct local **out, uv_loop_t *loop,
@@ -419,7 +465,8 @@ enum err local_new(struct local **out, uv_loop_t *loop,
         return ERR_NO_BLOCKS;
     l->loop = loop;
     l->calls = *calls;
-    l->listen_fd = -1;
+    for (int i = 0; i < LISTENERS; i++)
+        l->listeners[i] = (struct listener){.owner = l, .fd = -1};
     l->stopped = true;
     list_init(&l->free);
     list_init(&l->ready);
@@ -432,7 +479,7 @@ enum err local_new(struct local **out, uv_loop_t *loop,
     l->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     e = take_memory(l, opt->connections);
     if (e == OK)
-        e = opt->fd >= 0 ? take_socket(l, opt->fd) : bind_path(l, opt);
+        e = open_listeners(l, opt);
     if (e != OK) {
         local_stop(l);
         local_free(&l);
@@ -444,15 +491,34 @@ enum err local_new(struct local **out, uv_loop_t *loop,
     return OK;
 }
 
-static void remove_path(struct local *l)
+static void remove_path(struct listener *p)
 {
     struct stat st;
 
     /* A successor may have put its own socket there already. */
-    if (l->path[0] != 0 && lstat(l->path, &st) == 0 &&
-        st.st_dev == l->path_dev && st.st_ino == l->path_ino)
-        unlink(l->path);
-    l->path[0] = 0;
+    if (p->path[0] != 0 && lstat(p->path, &st) == 0 &&
+        st.st_dev == p->path_dev && st.st_ino == p->path_ino)
+        unlink(p->path);
+    p->path[0] = 0;
+}
+
+static void close_listener(struct listener *p, bool polled)
+{
+    char folder[108];
+
+    folder_of(p->path, folder);
+    remove_path(p);
+    /* Its other daemon may have its socket there: the last one removes it. */
+    if (folder[0] && p == &p->owner->listeners[LISTEN_ORDERS])
+        (void)rmdir(folder);
+    if (p->fd < 0)
+        return;
+    if (polled) {
+        uv_close((uv_handle_t *)&p->poll, NULL);
+        uv_close((uv_handle_t *)&p->backoff, NULL);
+    }
+    close(p->fd);
+    p->fd = -1;
 }
 
 void local_stop(struct local *l)
@@ -460,19 +526,15 @@ void local_stop(struct local *l)
     bool polled = !l->stopped;
 
     l->stopped = true;
-    remove_path(l);
+    for (int i = 0; i < LISTENERS; i++)
+        close_listener(&l->listeners[i], polled);
     for (uint32_t i = 0; i < l->conns_count; i++)
         conn_drop(&l->conns[i]);
-    if (polled) {
-        uv_close((uv_handle_t *)&l->listen_poll, NULL);
-        uv_close((uv_handle_t *)&l->backoff, NULL);
+    if (polled)
         uv_close((uv_handle_t *)&l->rest, NULL);
-    }
-    if (l->listen_fd >= 0)
-        close(l->listen_fd);
     if (l->reserve_fd >= 0)
         close(l->reserve_fd);
-    l->listen_fd = l->reserve_fd = -1;
+    l->reserve_fd = -1;
 }
 
 void local_free(struct local **l)
@@ -492,8 +554,9 @@ void local_serve(struct local *l)
     uint64_t until = uv_hrtime() + SERVE_NS;
     struct list now;
 
-    if (l->listen_ready)
-        accept_all(l);
+    for (int i = LISTENERS - 1; i >= 0; i--) /* orders first */
+        if (l->listeners[i].ready)
+            accept_all(&l->listeners[i]);
     /* A connection that becomes ready meanwhile has its turn after all others.
      */
     list_init(&now);
@@ -512,7 +575,8 @@ void local_serve(struct local *l)
 
 bool local_busy(const struct local *l)
 {
-    return l->listen_ready || !list_empty(&l->ready);
+    return l->listeners[LISTEN_ENGINES].ready ||
+           l->listeners[LISTEN_ORDERS].ready || !list_empty(&l->ready);
 }
 
 void local_flush(struct local *l)
@@ -540,6 +604,11 @@ void local_known(struct local *l, uint32_t conn)
 const struct local_stats *local_stats(const struct local *l)
 {
     return &l->stats;
+}
+
+bool local_orders(const struct local *l, uint32_t conn)
+{
+    return conn_at(l, conn)->orders;
 }
 
 uint32_t local_count(const struct local *l)

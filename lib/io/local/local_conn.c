@@ -676,9 +676,10 @@ static void drop_pid(struct local_conn *c)
     close_poll(c, &c->pid_poll);
     close(c->pidfd);
     c->pidfd = -1;
-    CHECK(!c->extra || c->owner->own_used > 0, "no place of our own is used");
+    CHECK(!c->extra || c->owner->own_used[c->orders] > 0,
+        "no place of our own is used");
     if (c->extra)
-        c->owner->own_used--;
+        c->owner->own_used[c->orders]--;
     else
         share_give(c->owner->share, c->uid, 1);
 }

@@ -32,7 +32,8 @@ struct local_conn {
     struct list dirty;  /* on one of the owner's: dirty, coalesced */
     struct list silent; /* until local_known */
     uint32_t uid;
-    bool extra; /* beyond the share */
+    bool extra;  /* beyond the share */
+    bool orders; /* it came by the socket for orders */
     uv_poll_t sock_poll, pid_poll;
     int fd, pidfd;       /* -1: closed */
     uint8_t closing;     /* uv handles whose close callback is to come */
@@ -60,6 +61,19 @@ struct local_conn {
     int cells_fd;
 };
 
+/* A socket that clients connect to. */
+struct listener {
+    struct local *owner;
+    uv_poll_t poll;
+    uv_timer_t backoff;
+    int fd; /* -1: it does not listen */
+    bool ready;
+    char path[108]; /* "": not ours to remove */
+    uint64_t path_dev, path_ino;
+};
+
+enum { LISTEN_ENGINES, LISTEN_ORDERS, LISTENERS };
+
 struct local {
     uv_loop_t *loop;
     struct local_calls calls;
@@ -72,17 +86,15 @@ struct local {
     struct list resting;
     uv_timer_t rest;
     struct share *share;
-    uint32_t own, own_used; /* places beyond the share */
+    uint32_t own; /* places beyond the share, at each listener */
+    uint32_t own_used[LISTENERS];
     struct local_stats stats;
     uint8_t *buffers; /* out and parked of every connection, in one map */
     size_t buffers_bytes;
     uint8_t *packet; /* the one receive buffer */
-    uv_poll_t listen_poll;
-    uv_timer_t backoff;
-    int listen_fd, reserve_fd;
-    bool listen_ready, stopped;
-    char path[108]; /* "": not ours to remove */
-    uint64_t path_dev, path_ino;
+    struct listener listeners[LISTENERS];
+    int reserve_fd;
+    bool stopped;
 };
 
 /* Returns connection number `conn`, which may have ended. */
