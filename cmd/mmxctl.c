@@ -175,11 +175,17 @@ static int show(struct ctl *c, const char *what, const struct asked *a)
 
 static int show_at(const char *what, const struct asked *a)
 {
-    struct ctl *c = ctl_open(a->path, CTL_WAIT_S);
+    char orders[SOCKET_PATH_MAX], word[32];
+    const char *path = a->path;
+    struct ctl *c;
     int status;
 
+    snprintf(word, sizeof(word), "%.*s", (int)strcspn(what, " "), what);
+    if (is_command(word))
+        path = ctl_orders(path, orders);
+    c = ctl_open(path, CTL_WAIT_S);
     if (!c) {
-        fprintf(stderr, "mmxctl: %s: %s\n", a->path,
+        fprintf(stderr, "mmxctl: %s: %s\n", path,
             errno == ECONNREFUSED ? "no daemon is listening" : strerror(errno));
         return CTL_NO_DAEMON;
     }

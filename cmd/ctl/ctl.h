@@ -59,6 +59,9 @@ struct ctl {
  * NULL and errno; ctl_close frees it. EAGAIN: the daemon accepts none now. */
 struct ctl *ctl_open(const char *path, int wait_s);
 void ctl_close(struct ctl *c);
+/* Returns where the daemon at `path` takes orders, in `out`, or the path itself
+ * where there is no such socket: an older daemon, or `path` is that one. */
+const char *ctl_orders(const char *path, char out[SOCKET_PATH_MAX]);
 /* Sends a HELLO of an engine that opens no room. */
 bool ctl_greet(struct ctl *c, uint32_t cells);
 /* The same, and receives the answer. */

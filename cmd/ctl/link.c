@@ -61,6 +61,11 @@ struct ctl *ctl_open(const char *path, int wait_s)
     return c;
 }
 
+const char *ctl_orders(const char *path, char out[SOCKET_PATH_MAX])
+{
+    return orders_path(path, out) && access(out, F_OK) == 0 ? out : path;
+}
+
 uint64_t ctl_now_ns(void)
 {
     struct timespec t;

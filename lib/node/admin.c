@@ -7,11 +7,11 @@
  * at most SLICES_NS and one slice more; a connection that has gone gets none.
  * Memory is taken per query, outside the path of rooms, and bounded
  * (QUERIES_MAX of REPORT_MAX, QUERIES_USER for one user).
- * Commands are for root and the daemon's own user alone, who are looked at in
- * one place; each is logged. The loop's thread.
+ * Commands are taken at the socket for orders alone, whose mode and folder say
+ * who may; each is logged. The loop's thread.
  *
- * Rejected: a second socket for administration. A process that may map the
- * pools may read reports, and one wire is enough to learn. */
+ * Rejected: to ask for the user at the engines' socket. Root of a container
+ * that mounts it is uid 0 there, and no administrator. */
 #include "node/node_impl.h"
 
 #include "base/check.h"
@@ -28,6 +28,7 @@
 #define QUERIES_MAX  20
 #define QUERIES_USER 16 /* of one user */
 #define QUERIES_OWN  2  /* more, for root and our own user */
+#define QUERIES_MORE 2  /* more than those, for orders */
 #define SLICES_NS    (NS_PER_MS / 2)
 #define SLICE_PLACES 128 /* rows or empty places per slice */
 #define CONF_BYTES   (256u << 10)
@@ -240,27 +241,6 @@ static void fail(struct query *q, enum err err, const char *text)
     q->whole = true;
 }
 
-static void make_conf(struct node *n, struct query *q)
-{
-    char *text = malloc(CONF_BYTES);
-    struct writer w = writer_of(text, CONF_BYTES - 1);
-    struct rows_out *to = &q->report.rows_out;
-
-    if (!text || !conf_print(n->conf, false, &w)) {
-        fail(q, ERR_TOO_LARGE, "the report is too large");
-    } else if (q->report.form == FORM_TEXT) {
-        text[w.len] = 0;
-        report_add(&q->report, text);
-        q->whole = true;
-    } else {
-        text[w.len] = 0;
-        to->row(to);
-        to->text(to, "yaml", text);
-        q->shown = true;
-    }
-    free(text);
-}
-
 static void make_health(struct node *n, struct query *q)
 {
     node_health_row(n, &q->report.rows_out);
@@ -293,8 +273,6 @@ static void make_slice(struct node *n, struct query *q)
 {
     if (q->shown)
         q->whole = report_turn(&q->report, SLICE_PLACES);
-    else if (q->what == WHAT_CONF)
-        make_conf(n, q);
     else if (q->what == WHAT_HEALTH)
         make_health(n, q);
     else
@@ -407,17 +385,14 @@ static void refuse(
         local_send(n->local, conn, span_of(w.p, w.len), -1);
 }
 
-/* True for those who may have things done: root and the daemon's own user. */
-static bool is_own(const struct node *n, uint32_t conn)
-{
-    return n->conns[conn].uid == 0 || n->conns[conn].uid == n->brain_conf.uid;
-}
-
 static bool may_ask(const struct node *n, uint32_t conn)
 {
     uint32_t uid = n->conns[conn].uid, same = 0;
+    bool own = uid == 0 || uid == n->brain_conf.uid;
 
-    if (n->queries >= QUERIES_MAX + (is_own(n, conn) ? QUERIES_OWN : 0))
+    if (local_orders(n->local, conn))
+        return n->queries < QUERIES_MAX + QUERIES_OWN + QUERIES_MORE;
+    if (n->queries >= QUERIES_MAX + (own ? QUERIES_OWN : 0))
         return false;
     for (uint32_t i = 0; i < share_connections(n->conf); i++)
         same += n->conns[i].query && n->conns[i].uid == uid;
@@ -465,7 +440,8 @@ static void show(
     q->what = what;
     q->adding = (struct adding){{adding_row, adding_text, adding_number},
         &q->report.rows_out, n, what, false, NONE, NONE};
-    if (n->conns[conn].uid != n->brain_conf.uid)
+    if (n->conns[conn].uid != n->brain_conf.uid &&
+        !local_orders(n->local, conn))
         q->at.uid = n->conns[conn].uid;
     if (what == WHAT_TRACE) {
         text_copy(m->query.args, from, sizeof(from));
@@ -485,13 +461,15 @@ static const struct command *find_command(struct span what)
 static void run_command(struct node *n, uint32_t conn,
     const struct local_msg *m, const struct command *c)
 {
-    char args[260];
+    char args[260], where[SOCKET_PATH_MAX + 80] = "";
     struct query *q;
 
     text_copy(m->query.args, args, sizeof(args));
-    if (!is_own(n, conn)) {
-        refuse(n, conn, m->seq, ERR_NOT_OWNER,
-            "only root and the daemon's own user may do that");
+    if (!local_orders(n->local, conn)) {
+        snprintf(where, sizeof(where),
+            "orders are taken at %.107s, of root and the daemon's own user",
+            n->conf->socket_orders);
+        refuse(n, conn, m->seq, ERR_NOT_OWNER, where);
         return;
     }
     q = begin(n, conn, m);
@@ -520,6 +498,30 @@ void admin_query(struct node *n, uint32_t conn, const struct local_msg *m)
 }
 
 /* commands */
+
+void command_conf(struct node *n, struct query *q, const char *args)
+{
+    char *text = malloc(CONF_BYTES);
+    struct writer w = writer_of(text, CONF_BYTES - 1);
+    struct rows_out *to = &q->report.rows_out;
+
+    if (args[0]) {
+        admin_refuse(n, q, ERR_MALFORMED, "conf has no arguments");
+    } else if (!text || !conf_print(n->conf, false, &w)) {
+        admin_refuse(n, q, ERR_TOO_LARGE, "the report is too large");
+    } else {
+        text[w.len] = 0;
+        admin_answer(n, q);
+        q->whole = q->report.form == FORM_TEXT;
+        if (q->whole) {
+            report_add(&q->report, text);
+        } else {
+            to->row(to);
+            to->text(to, "yaml", text);
+        }
+    }
+    free(text);
+}
 
 struct rows_out *admin_rows(struct query *q)
 {

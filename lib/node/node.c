@@ -280,6 +280,7 @@ static enum err start_local(struct node *n, int listen_fd)
         .mode = (uint32_t)strtoul(c->socket_mode, NULL, 8),
         .group = c->socket_group,
         .fd = listen_fd,
+        .orders = c->socket_orders,
         .connections = share_connections(c),
         .share = &n->conn_share,
         .own = CONNECTIONS_OWN};

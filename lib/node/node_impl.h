@@ -227,8 +227,8 @@ void node_reload_serve(struct node *n);
 /* Frees what is under way, once the loop has ended. */
 void node_reload_fini(struct node *n);
 
-/* commands: each has a function command_<name>, called once its user is known
- * to have the right to it. It is answered once, now or later, by
+/* commands: each has a function command_<name>, called for those that came by
+ * the socket for orders. It is answered once, now or later, by
  * admin_answer or admin_refuse; until then the query may be on a list of the
  * command's, which it leaves by itself when its connection ends. */
 struct query;

@@ -486,3 +486,12 @@ const char *peer_name(unsigned type)
     }
     return "unknown";
 }
+
+bool orders_path(const char *path, char out[SOCKET_PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    int folder = slash ? (int)(slash - path) : 0;
+
+    return folder > 0 && snprintf(out, SOCKET_PATH_MAX, "%.*s-admin%s", folder,
+                             path, slash) < SOCKET_PATH_MAX;
+}

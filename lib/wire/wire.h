@@ -45,6 +45,12 @@ static inline const char *role_name(unsigned role)
     return names[role];
 }
 
+/* Writes where a daemon takes orders whose socket for engines is at `path`: in
+ * a folder beside that one, with -admin behind its name. False: the path has no
+ * folder of its own, or the result is too long. */
+enum { SOCKET_PATH_MAX = 108 };
+MUST_CHECK bool orders_path(const char *path, char out[SOCKET_PATH_MAX]);
+
 /* Returns the role of a daemon's peers. */
 static inline uint8_t role_other(uint8_t role)
 {

@@ -190,6 +190,12 @@ class Daemon:
             [os.path.join(BUILD, "mmxctl"), "--socket", self.socket, *words],
             capture_output=True, text=True, check=check, timeout=LIMIT)
 
+    @property
+    def orders(self) -> str:
+        """Its socket for orders."""
+        folder, name = os.path.split(self.socket)
+        return os.path.join(folder + "-admin", name)
+
     def show(self, what: str):
         """mmxctl's answer as rows."""
         return json.loads(self.ctl(what, "--json").stdout)
@@ -288,7 +294,11 @@ def keygen(path: str) -> str:
 
 class World:
     def __init__(self, insecure=False):
-        self.dir = tempfile.mkdtemp(prefix="mmx-e2e-")
+        # Inside another one, which has the folder of orders beside it.
+        around = tempfile.mkdtemp(prefix="mmx-e2e-")
+        os.chmod(around, 0o711)
+        self.dir = os.path.join(around, "w")
+        os.mkdir(self.dir, 0o700)
         self.daemons, self.engines = [], []
         self.logs = ""
         self.insecure = insecure  # daemons that are started now have no key
@@ -376,7 +386,7 @@ class World:
             except AssertionError as e:
                 wrong.append(str(e))
             self.logs += f"--- {d.name}\n{d.tail()}"
-        shutil.rmtree(self.dir, ignore_errors=True)
+        shutil.rmtree(os.path.dirname(self.dir), ignore_errors=True)
         return wrong
 
 

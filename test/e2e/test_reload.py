@@ -1,15 +1,18 @@
 """A daemon that changes while it runs: commands and who may give them, another
 configuration, other keys, with rooms under way all the time."""
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 import unittest
 
+from engine import LIMIT
 from manager import Manager
-from pair import Case, eventually, keygen, merged, yaml
+from pair import BUILD, Case, eventually, keygen, merged, yaml
 from rawengine import answer, greeted
 from test_shares import user
 
@@ -74,21 +77,32 @@ class Rooms:
 
 
 class Commands(Case):
-    def test_a_command_is_for_root_and_the_daemons_own_user(self):
-        if os.geteuid() != 0:
-            raise unittest.SkipTest("needs root to be another user")
+    def test_orders_are_taken_at_a_socket_of_their_own(self):
+        """At the engines' socket they are refused to everyone: to another user
+        and to the daemon's own, and so to root, as root of a container is."""
         e, d = self.pair(socket={"mode": "0666"})
         os.chmod(self.world.dir, 0o755)
         for daemon in (e, d):
-            with user(OTHER):
-                s = greeted(daemon, session="other")
-            self.addCleanup(s.close)
-            for command in ("reload", "conf-diff"):
-                s.send(wire.QUERY.encode(5, what=command))
+            self.refused(daemon)
+            if os.geteuid() == 0:
+                with user(OTHER):
+                    self.refused(daemon)
+                    with self.assertRaises(PermissionError):
+                        os.stat(daemon.orders)
+            self.assertEqual(daemon.show("status")[0]["draining"], 0)
+        # By the path that the refusal names, too.
+        self.assertIn("draining", subprocess.run(
+            [os.path.join(BUILD, "mmxctl"), "--socket", e.orders, "drain"],
+            capture_output=True, text=True, timeout=LIMIT).stdout)
+
+    def refused(self, daemon):
+        with contextlib.closing(greeted(daemon, session="other")) as s:
+            for order in ("reload", "conf-diff", "conf", "drain"):
+                s.send(wire.QUERY.encode(5, what=order))
                 got = answer(s)
                 self.assertEqual(got.message, wire.REPORT)
                 self.assertEqual(got.values["err"], 12)  # not-owner
-                self.assertIn(b"only root", got.values["text"])
+                self.assertIn(daemon.orders.encode(), got.values["text"])
 
     def test_a_command_that_is_none(self):
         e, _ = self.pair()

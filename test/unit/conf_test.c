@@ -340,6 +340,7 @@ TEST(derived)
     finish();
     T_EQ_STR(conf.name, "host-encoded");
     T_EQ_STR(conf.socket_path, "/run/mmx/encoded.sock");
+    T_EQ_STR(conf.socket_orders, "/run/mmx-admin/encoded.sock");
     T_EQ_STR(conf.control_advertise, "tcp://127.0.0.1:7601");
     T_EQ_STR(conf.pools[0].layout, "a:u8:1,b:u8:2");
     begin(ROLE_LANGD);
@@ -352,6 +353,7 @@ TEST(derived)
     finish();
     T_EQ_STR(conf.name, "mine");
     T_EQ_STR(conf.socket_path, "run/l.sock");
+    T_EQ_STR(conf.socket_orders, "run-admin/l.sock");
     begin(ROLE_LANGD);
     T_OK(conf_finish(&conf,
         "abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcd",
@@ -622,6 +624,14 @@ TEST(names_and_modes)
     set("socket.mode", "4755");
     unfinished("socket.mode: `4755` is not an octal mode such as 0660");
     set("socket.mode", "0777");
+    set("socket.orders", "/run/mmx/admin/l.sock");
+    unfinished("socket.orders: `/run/mmx/admin/l.sock` lies in the folder of "
+               "socket.path, which engines mount: give it another one");
+    set("socket.orders", "");
+    set("socket.path", "l.sock");
+    unfinished("socket.orders: is missing; none can be made of socket.path "
+               "`l.sock`");
+    set("socket.orders", "admin/l.sock");
     finish();
 }
 

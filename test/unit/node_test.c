@@ -14,12 +14,14 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static struct conf conf; /* large */
 static char encoded_path[108], langd_path[108], control[64];
+static char orders[SOCKET_PATH_MAX]; /* of langd */
 static const char *drain = "200ms";
 
 static void set(const char *path, const char *value)
@@ -60,8 +62,11 @@ static void configure(uint8_t role)
 
     if (control[0] == 0)
         pick_address();
-    snprintf(encoded_path, sizeof(encoded_path), "%.90s/e", t_dir());
-    snprintf(langd_path, sizeof(langd_path), "%.90s/l", t_dir());
+    snprintf(encoded_path, sizeof(encoded_path), "%.80s/s/e", t_dir());
+    snprintf(langd_path, sizeof(langd_path), "%.80s/s/l", t_dir());
+    snprintf(orders, sizeof(orders), "%.80s/s", t_dir());
+    (void)mkdir(orders, 0700);
+    T_TRUE(orders_path(langd_path, orders));
     conf_init(&conf, role);
     set("name", names[role]);
     set("log", "error");
@@ -275,7 +280,7 @@ TEST(langd_opens)
 TEST(every_report_is_there_in_every_form)
 {
     static const char *const whats[] = {
-        "status", "rooms", "pools", "peers", "conf", "stats"};
+        "status", "rooms", "pools", "peers", "stats"};
     pid_t pid = daemon_start(ROLE_LANGD);
     int s = engine(langd_path);
     struct local_msg m = {.type = LOCAL_QUERY, .seq = 3};
@@ -299,6 +304,55 @@ TEST(every_report_is_there_in_every_form)
     T_EQ_U64(m.report.err, ERR_MALFORMED);
     kill(pid, SIGTERM);
     gone(pid, 0);
+}
+
+/* Asks for it at langd's socket `path`; returns the reason. */
+static enum err order(const char *path, const char *what)
+{
+    int s = engine(path);
+    struct local_msg m = {.type = LOCAL_QUERY, .seq = 5};
+
+    m.query.what = span_str(what);
+    say(s, &m);
+    do
+        m = next(s, NULL);
+    while (m.type != LOCAL_REPORT);
+    close(s);
+    if (m.report.err == ERR_NOT_OWNER) {
+        char text[256];
+
+        span_copy_str(m.report.text, text, sizeof(text));
+        T_HAS(text, orders);
+    }
+    return m.report.err;
+}
+
+/* Whoever connects to the engines' socket, as here the daemon's own user. */
+TEST(orders_are_taken_at_their_own_socket)
+{
+    static const char *const all[] = {
+#define COMMAND(name, word, usage, meaning) word,
+#include "wire/command.def"
+#undef COMMAND
+    };
+    pid_t pid = daemon_start(ROLE_LANGD);
+    struct stat st;
+
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        T_ERR(order(langd_path, all[i]), ERR_NOT_OWNER);
+    T_OK(order(langd_path, "status"));
+    T_OK(order(orders, "status"));
+    T_OK(order(orders, "conf"));
+    T_OK(order(orders, "drain"));
+    T_OK(order(orders, "undrain"));
+    T_TRUE(stat(orders, &st) == 0);
+    T_EQ_U64(st.st_mode & 07777, 0600);
+    *strrchr(orders, '/') = 0;
+    T_TRUE(stat(orders, &st) == 0);
+    T_EQ_U64(st.st_mode & 07777, 0700);
+    kill(pid, SIGTERM);
+    gone(pid, 0);
+    T_TRUE(stat(orders, &st) != 0);
 }
 
 TEST(a_query_before_hello_is_refused)

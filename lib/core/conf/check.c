@@ -179,6 +179,25 @@ static void derive_name(struct conf *c, const char *host_name)
         role_name(c->role));
 }
 
+/* Finds the socket for orders; it may not lie where engines mount theirs. */
+static enum err check_orders(struct conf *c, struct conf_error *e)
+{
+    const char *slash = strrchr(c->socket_path, '/');
+    size_t folder = slash ? (size_t)(slash - c->socket_path) + 1 : 0;
+
+    if (!c->socket_orders[0] && !orders_path(c->socket_path, c->socket_orders))
+        return conf_refuse(e,
+            "socket.orders: is missing; none can be made of socket.path `%s`",
+            c->socket_path);
+    if (folder > 0 &&
+        strncmp(c->socket_orders, c->socket_path, folder) == 0)
+        return conf_refuse(e,
+            "socket.orders: `%s` lies in the folder of socket.path, which "
+            "engines mount: give it another one",
+            c->socket_orders);
+    return OK;
+}
+
 static enum err check_socket(struct conf *c, struct conf_error *e)
 {
     const char *mode = c->socket_mode;
@@ -189,7 +208,7 @@ static enum err check_socket(struct conf *c, struct conf_error *e)
     if (!c->socket_path[0])
         snprintf(c->socket_path, sizeof(c->socket_path), "/run/mmx/%s.sock",
             role_name(c->role));
-    return OK;
+    return check_orders(c, e);
 }
 
 static enum err check_keys(const struct conf *c, struct conf_error *e)

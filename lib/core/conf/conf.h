@@ -132,7 +132,7 @@ enum conf_shape conf_shape(uint8_t role, const char *path);
 
 /* Checks what only shows when all is read: empty required keys, duplicate
  * names, default_blocks beyond blocks, layouts, neither keys nor `insecure`.
- * Fills in derived defaults (name, socket.path, advertise). */
+ * Fills in derived defaults (name, sockets, advertise). */
 MUST_CHECK enum err conf_finish(
     struct conf *c, const char *host_name, struct conf_error *e);
 
