@@ -189,8 +189,7 @@ static enum err check_orders(struct conf *c, struct conf_error *e)
         return conf_refuse(e,
             "socket.orders: is missing; none can be made of socket.path `%s`",
             c->socket_path);
-    if (folder > 0 &&
-        strncmp(c->socket_orders, c->socket_path, folder) == 0)
+    if (folder > 0 && strncmp(c->socket_orders, c->socket_path, folder) == 0)
         return conf_refuse(e,
             "socket.orders: `%s` lies in the folder of socket.path, which "
             "engines mount: give it another one",
