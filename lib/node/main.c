@@ -20,6 +20,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -283,6 +284,8 @@ int daemon_main(uint8_t role, int argc, char **argv)
     }
     if (o.print)
         return print_conf(o.comments);
+    /* What it has of keys and rows is closed to other programs of its user. */
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     if (load_keys(&o.from, &conf, &keys, &e) != OK) {
         fprintf(stderr, "%s\n", e.text);
         return EXIT_CONFIG;

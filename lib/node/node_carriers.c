@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 
 static void add_part(
@@ -33,6 +34,35 @@ enum data_safe node_carriers_safe(const struct conf *conf)
     CHECK(conf->transfer_encrypt < ARRAY_LEN(by_encrypt), "encrypt %llu",
         (unsigned long long)conf->transfer_encrypt);
     return conf_secure(conf) ? by_encrypt[conf->transfer_encrypt] : SAFE_OFF;
+}
+
+/* True if one of these transports of UCX stays within the host. */
+static bool has_local(const char *tls)
+{
+    static const char *const within[] = {
+        "sm", "shm", "posix", "cma", "xpmem", "knem", "self", "mm"};
+
+    for (size_t n; *tls; tls += n + (tls[n] == ',')) {
+        n = strcspn(tls, ",");
+        for (size_t i = 0; i < ARRAY_LEN(within); i++)
+            if (strlen(within[i]) == n && memcmp(tls, within[i], n) == 0)
+                return true;
+    }
+    return false;
+}
+
+/* Within a host UCX reads the other daemon's memory and opens its files, as a
+ * debugger would, which other programs of their user may do then, too. */
+static void open_to_peers(const struct conf *conf, const char *tls)
+{
+    bool sent = strcmp(tls, "all") == 0 && conf->transfer_same_host != 0;
+
+    if (!sent && !has_local(tls))
+        return;
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    log_warn("UCX within a host (%s): other programs of this user may read "
+             "this daemon's memory and files",
+        tls);
 }
 
 /* Returns why UCX may not be opened here; NULL: it may. What goes by it is
@@ -106,6 +136,9 @@ void node_carriers_choose(struct node *n)
         choose_auto(c, conf);
     }
     c->ops = c->count > 1 ? &data_mux : c->parts[0];
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->parts[i] == &data_ucx)
+            open_to_peers(conf, c->tls);
 }
 
 /* Returns the carrier's part of what a shard published; p NULL: none. */

@@ -3,6 +3,7 @@ that the encoder's pool is for (RULES 10)."""
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import unittest
@@ -13,6 +14,18 @@ import mmx
 
 NAMED, OTHER, GROUP = 45001, 45002, 45100
 COPY = {"transfer": {"same_host": "copy"}}
+# Prints what of a process is closed to this one.
+PEEK = """
+import os, sys
+at = f"/proc/{sys.argv[1]}/"
+for look, name in ((os.readlink, "root"), (os.readlink, "cwd"),
+                   (os.listdir, "fd"), (open, "mem"), (open, "maps"),
+                   (open, "environ")):
+    try:
+        look(at + name)
+    except PermissionError:
+        print(name)
+"""
 
 
 @contextlib.contextmanager
@@ -26,6 +39,27 @@ def user(uid, groups=()):
     finally:
         os.seteuid(0)
         os.setgroups(before)
+
+
+class Closed(Case):
+    insecure = True
+
+    def test_a_daemon_is_closed_to_other_programs_of_its_user(self):
+        e = self.world.encoded(start=False)
+        around = os.path.dirname(self.world.dir)
+        e.binary = shutil.copy(e.binary, around)
+        words = [sys.executable, "-c", PEEK]
+        if os.geteuid() == 0:  # to root nothing is closed
+            e.inside = words[:0] = [
+                "setpriv", f"--reuid={OTHER}", f"--regid={OTHER}",
+                "--clear-groups"]
+            for path in (around, self.world.dir):
+                os.chown(path, OTHER, OTHER)
+        e.start()
+        got = subprocess.run([*words, str(e.pid)], stdout=subprocess.PIPE,
+                             check=True, text=True, cwd="/")
+        self.assertEqual(got.stdout.split(), ["root", "cwd", "fd", "mem",
+                                              "maps", "environ"])
 
 
 class Secrets(Case):

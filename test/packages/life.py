@@ -17,6 +17,13 @@ DRAIN_S = 10
 # Where the test itself writes, and apt keeps what it downloaded.
 NOT_OURS = ("/proc", "/sys", "/dev", "/tmp", "/root", "/home", "/var/cache",
             "/var/lib/apt", "/var/log")
+# What a container has of /run; in a process namespace of its own.
+CONTAINER = """
+mkdir -p /tmp/mmx && mount --bind -o ro /run/mmx /tmp/mmx &&
+mount -t tmpfs tmpfs /run && mkdir /run/mmx &&
+mount --move /tmp/mmx /run/mmx && mount -t proc proc /proc && exec "$@"
+"""
+ENGINE = ("setpriv", "--reuid=engine", "--regid=engine", "--init-groups")
 
 
 def check(truth, what):
@@ -26,7 +33,7 @@ def check(truth, what):
 
 class Life:
     STEPS = ("build", "lintian", "install", "start_by_the_units",
-             "room_in_python", "room_in_c", "prometheus", "page",
+             "orders", "room_in_python", "room_in_c", "prometheus", "page",
              "upgrade_with_rooms_open", "remove", "purge")
 
     def __init__(self, release):
@@ -105,6 +112,22 @@ class Life:
             check(f"argv[]=/usr/bin/{d} --config /etc/mmx/{d}.yaml ;" in line,
                   line)
         r.run("mmxctl", "doctor", user="engine")
+
+    def orders(self):
+        """They come by a socket that an engine neither sees nor is shown."""
+        r = self.root
+        container = ("unshare", "-mpf", "sh", "-c", CONTAINER, "sh")
+        for role in ("encoded", "langd"):
+            for words in (ENGINE, container):
+                for order in ("drain", "conf"):
+                    code, said = r.status(*words, "mmxctl", f"--{role}", order)
+                    check(code == 1 and "not-owner: orders are taken at "
+                          f"/run/mmx-admin/{role}.sock" in said, said)
+            for order in ("drain", "undrain", "conf"):
+                r.run("mmxctl", f"--{role}", order)
+            r.run("systemctl", "reload", f"mmx-{role}")
+        check(r.run("stat", "-c", "%a %U", "/run/mmx-admin").strip() ==
+              "700 mmx", "the folder of orders")
 
     def room_in_python(self):
         shutil.copy(os.path.join(HERE, "engines.py"),
