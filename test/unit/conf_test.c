@@ -450,6 +450,13 @@ TEST(fleet_keys)
     begin(ROLE_ENCODED);
     set("control.keys", "a,b,c,d,e");
     unfinished("control.keys: 5 files, at most 4");
+    begin(ROLE_ENCODED);
+    set("control.identities", "who");
+    set("control.keys", "a");
+    finish();
+    set("control.keys", "a,b");
+    unfinished("control.identities: control.keys has 2 files, expected one, "
+               "with this daemon's own key");
 }
 
 TEST(addresses_of_encoded)

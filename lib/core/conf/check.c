@@ -226,6 +226,11 @@ static enum err check_keys(const struct conf *c, struct conf_error *e)
         return conf_refuse(e,
             "insecure: true: control.keys are given, too; leave one of the two "
             "out");
+    if (c->control_identities[0] && l->count != 1)
+        return conf_refuse(e,
+            "control.identities: control.keys has %u files, expected one, with "
+            "this daemon's own key",
+            l->count);
     if (c->transfer_encrypt == ENCRYPT_ON && !conf_secure(c))
         return conf_refuse(
             e, "transfer.encrypt: `on` needs control.keys, there are none");
