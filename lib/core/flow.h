@@ -155,6 +155,12 @@ struct groups {
     uint32_t count, ids[GROUPS_MAX];
 };
 
+/* The daemon that a key is of. */
+struct identity {
+    char name[64];
+    uint8_t role;
+};
+
 struct event {
     enum event_type type;
     uint64_t now_ns; /* monotonic, never less than the last event's */

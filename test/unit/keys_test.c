@@ -68,8 +68,8 @@ TEST(pair)
     T_EQ_U64(keys->count, 2);
     T_EQ_STR(keys->pairs[0].public, PUBLIC);
     T_EQ_STR(keys->pairs[0].secret, SECRET);
-    T_TRUE(keys_have(keys, keys->pairs[1].public_bytes));
-    T_FALSE(keys_have(keys, (const uint8_t *)SECRET));
+    T_EQ_U64(keys_find(keys, keys->pairs[1].public_bytes), 1);
+    T_EQ_U64(keys_find(keys, (const uint8_t *)SECRET), NONE);
     keys_free(&keys);
     T_TRUE(!keys);
 }
@@ -160,4 +160,73 @@ TEST(credentials)
     T_ERR(load("no-such.key", NULL), ERR_MALFORMED);
     T_EQ_STR(error.text, "control.keys[0]: /etc/mmx/no-such.key: does not "
                          "exist; `mmxctl keygen FILE` writes a key");
+}
+
+/* control.identities */
+
+#define THIRD "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
+
+/* Loads a file of this text for langd-0, whose key is PUBLIC. */
+static enum err identify(const char *text, mode_t mode)
+{
+    static struct conf c;
+
+    conf_init(&c, ROLE_LANGD);
+    snprintf(c.name, sizeof(c.name), "langd-0");
+    snprintf(c.control_identities, sizeof(c.control_identities), "%s",
+        file("who", text, mode));
+    keys_free(&keys);
+    T_OK(load(file("own", SECRET, 0600), NULL));
+    return keys_load_lines(keys, &c, &error);
+}
+
+#define OWN "langd-0 langd " PUBLIC "\n"
+
+TEST(identities)
+{
+    T_OK(identify("# the fleet\n\n" OWN "enc0\t encoded " THIRD "\r\n"
+                  "enc1 encoded " OTHER,
+        0644));
+    T_EQ_U64(keys_count(keys), 3);
+    T_EQ_STR(keys_public(keys, 1), THIRD);
+    T_EQ_U64(keys_find(keys, keys->lines[2].public_bytes), 2);
+    T_EQ_U64(keys_find(keys, (const uint8_t *)SECRET), NONE);
+    T_EQ_STR(keys_owner(keys, 1)->name, "enc0");
+    T_EQ_U64(keys_owner(keys, 1)->role, ROLE_ENCODED);
+    T_EQ_U64(keys_owner(keys, 0)->role, ROLE_LANGD);
+    T_EQ_U64(keys_owner(keys, NONE)->role, ROLE_ANY);
+    T_EQ_U64(keys_next(keys, 0, ""), 1); /* a langd is no encoder */
+    T_EQ_U64(keys_next(keys, 3, ""), 1);
+    T_EQ_U64(keys_next(keys, 0, "enc1"), 2);
+    T_EQ_U64(keys_next(keys, 0, "langd-0"), NONE);
+    T_EQ_U64(keys_fitting(keys, ""), 2);
+    keys_free(&keys);
+}
+
+TEST(files_of_identities_that_are_none)
+{
+    static const struct {
+        const char *text, *why;
+    } of[] = {
+        {"", "has no line of this daemon; expected `langd-0 langd " PUBLIC "`"},
+        {"langd-1 langd " PUBLIC, "has no line of this daemon; expected"},
+        {"langd-0 encoded " PUBLIC, "has no line of this daemon; expected"},
+        {OWN "enc0 encoder " THIRD,
+            "line 2: expected `NAME encoded|langd KEY`"},
+        {OWN "enc0 encoded", "line 2: expected `NAME"},
+        {OWN "\nenc0 encoded " THIRD " x", "line 3: expected `NAME"},
+        {OWN "enc0 encoded " THIRD "a", "line 2: that is no key; expected"},
+        {OWN "enc0 encoded Yne@$w", "line 2: that is no key; expected"},
+        {OWN "enc0 encoded " PUBLIC, "line 2: a key that is listed before"},
+        {"\xff langd " PUBLIC, "line 1: a name has 1 to 63 bytes"},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(of); i++) {
+        T_ERR(identify(of[i].text, 0644), ERR_MALFORMED);
+        T_CHECK(strstr(error.text, of[i].why), "%s", error.text);
+        T_CHECK(!strstr(error.text, SECRET), "the key is in: %s", error.text);
+    }
+    T_ERR(identify(OWN, 0664), ERR_MALFORMED);
+    T_TRUE(strstr(error.text, "may be written by others than its owner"));
+    keys_free(&keys);
 }

@@ -27,7 +27,7 @@
 /* Where a name without a slash lies, unless systemd has a folder for it. */
 #define KEYS_FOLDER "/etc/mmx"
 
-static void path_of(const char *file, char *out, size_t size)
+void keys_path(const char *file, char *out, size_t size)
 {
     const char *folder = getenv("CREDENTIALS_DIRECTORY");
 
@@ -108,16 +108,6 @@ static const char *load_one(const char *path, gid_t engines, struct key_pair *k)
     return why;
 }
 
-bool keys_have(const struct keys *k, const uint8_t *public_bytes)
-{
-    bool have = false;
-
-    CHECK(k->count > 0 && k->count <= CONF_KEYS_MAX, "%u keys", k->count);
-    for (uint32_t i = 0; i < k->count; i++)
-        have |= memcmp(k->pairs[i].public_bytes, public_bytes, 32) == 0;
-    return have;
-}
-
 static struct keys *take_memory(void)
 {
     struct keys *k = mmap(NULL, sizeof(*k), PROT_READ | PROT_WRITE,
@@ -137,7 +127,7 @@ static const char *load_next(struct keys *k, const char *path, gid_t engines)
 
     if (why)
         return why;
-    if (k->count > 0 && keys_have(k, pair->public_bytes))
+    if (k->count > 0 && keys_find(k, pair->public_bytes) != NONE)
         return "holds a key that is listed before";
     k->count++;
     return NULL;
@@ -163,7 +153,7 @@ enum err keys_load(struct keys **out, const struct conf_list *files,
     for (uint32_t i = 0; i < files->count; i++) {
         const char *why;
 
-        path_of(files->items[i], path, sizeof(path));
+        keys_path(files->items[i], path, sizeof(path));
         why = load_next(k, path, engines);
         if (!why)
             continue;
@@ -184,6 +174,7 @@ void keys_free(struct keys **out)
     *out = NULL;
     if (!k)
         return;
+    free(k->lines);
     explicit_bzero(k, sizeof(*k));
     munmap(k, sizeof(*k));
 }
