@@ -64,11 +64,6 @@ const struct identity *keys_owner(const struct keys *k, uint32_t i);
 uint32_t keys_next(const struct keys *k, uint32_t from, const char *name);
 /* Counts the numbers that keys_next() finds. */
 uint32_t keys_fitting(const struct keys *k, const char *name);
-/* True if the 32 bytes are the public key of one that is let in. */
-static inline bool keys_have(const struct keys *k, const uint8_t *public_bytes)
-{
-    return keys_find(k, public_bytes) != NONE;
-}
 /* True if the key is let in by both, as the same daemon. */
 bool keys_both(
     const struct keys *a, const struct keys *b, const uint8_t *public_bytes);

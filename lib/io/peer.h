@@ -82,12 +82,17 @@ void links_free(struct links **p);
 void links_endpoint(struct links *p, char *out, size_t size);
 
 /* Starts to connect to tcp://host:port; up() reports success. A failure, of the
- * lookup as of the socket, is tried again until links_disconnect.
+ * lookup as of the socket, is tried again until links_disconnect. Where keys
+ * have owners it has to be the encoder of that name (empty: any of them).
  * ERR_MALFORMED: not such an address. */
 MUST_CHECK enum err links_connect(
-    struct links *p, uint32_t link, struct span address);
+    struct links *p, uint32_t link, struct span address, struct span name);
 /* Ends the link's connection and releases its number, without down(). */
 void links_disconnect(struct links *p, uint32_t link);
+
+/* Returns the daemon whose key a link that is up is under; NULL: that of any.
+ * Valid until links_rekey. */
+const struct identity *links_owner(const struct links *p, uint32_t link);
 
 /* Returns a number for the host that an accepted link comes from, as far as its
  * address says: of IPv6 the network counts, in which a host has any number of
@@ -121,10 +126,11 @@ bool links_busy(const struct links *p);
 
 /* Goes on with other keys, which stay valid; the old ones are not used any
  * more. There were keys, and there are. A connection of ours whose key is among
- * them stays, any other is made again. A listener whose first key is another,
- * or that misses a key which it took, begins anew on its port: all its links go
- * down, and come back with a key that both sides have. ERR_NO_BLOCKS: no socket
- * is left for that, nothing has changed. Not from within a callback. */
+ * them stays, any other is made again. A listener ends the links whose keys are
+ * let in no more, or as another daemon's. One whose first key is another begins
+ * anew on its port: all its links go down, and come back with a key that both
+ * sides have. ERR_NO_BLOCKS: no socket is left for that, nothing has changed.
+ * Not from within a callback. */
 MUST_CHECK enum err links_rekey(struct links *p, const struct keys *keys);
 /* Changes limits of links_opt. */
 void links_limits(struct links *p, uint64_t hello_ns, uint64_t inbox);
@@ -133,9 +139,9 @@ const struct links_stats *links_stats(const struct links *p);
 
 /* The last accepted connection whose key was refused. */
 struct links_refusal {
-    const char *why; /* static text */
-    uint64_t at_ns;  /* uv_hrtime() */
-    char from[64];   /* its address */
+    char why[96];
+    uint64_t at_ns; /* uv_hrtime(); 0: there was none */
+    char from[64];  /* its address */
 };
 /* NULL: there was none. */
 const struct links_refusal *links_refusal(const struct links *p);

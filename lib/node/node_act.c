@@ -256,7 +256,7 @@ static void connect_link(struct node *n, const struct action *a)
     CHECK(a->link < 2 * share_peers(n->conf), "link %u", a->link);
     outbox_drop(n, a->link);
     /* All else that fails is tried again. */
-    if (links_connect(n->links, a->link, address) != OK)
+    if (links_connect(n->links, a->link, address, span_str("")) != OK)
         log_error("link %u: `%.*s` is not tcp://host:port", a->link,
             (int)address.len, (const char *)address.p);
 }

@@ -176,12 +176,7 @@ static void take_change(void *ud, const struct conf_change *c)
 /* True if the files hold other keys, or the same in another order. */
 static bool other_keys(const struct keys *a, const struct keys *b)
 {
-    if (!a || !b || a->count != b->count)
-        return a && b;
-    for (uint32_t i = 0; i < a->count; i++)
-        if (memcmp(a->pairs[i].public_bytes, b->pairs[i].public_bytes, 32) != 0)
-            return true;
-    return false;
+    return a && b && !keys_same(a, b);
 }
 
 /* Tells how many keys come and go, and nothing of them. */
@@ -193,13 +188,13 @@ static void tell_keys(struct reload_job *j, const struct keys *now)
 
     if (!other_keys(now, next))
         return;
-    for (uint32_t i = 0; i < next->count; i++)
-        kept += keys_have(now, next->pairs[i].public_bytes);
-    CHECK(kept <= now->count, "%u keys of %u stay", kept, now->count);
-    snprintf(
-        was, sizeof(was), "%u, of which %u go", now->count, now->count - kept);
-    snprintf(is, sizeof(is), "%u, of which %u are new", next->count,
-        next->count - kept);
+    for (uint32_t i = 0; i < keys_count(next); i++)
+        kept += keys_both(now, next, keys_bytes(next, i));
+    CHECK(kept <= keys_count(now), "%u keys of %u stay", kept, keys_count(now));
+    snprintf(was, sizeof(was), "%u, of which %u go", keys_count(now),
+        keys_count(now) - kept);
+    snprintf(is, sizeof(is), "%u, of which %u are new", keys_count(next),
+        keys_count(next) - kept);
     tell(j, "keys in the files", was, is, NULL);
 }
 

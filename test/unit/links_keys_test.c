@@ -112,7 +112,7 @@ static void start(const char *here, const char *there)
     open_side(&a, "tcp://127.0.0.1:*", here);
     links_endpoint(a.links, address, sizeof(address));
     open_side(&b, NULL, there);
-    T_OK(links_connect(b.links, 1, span_str(address)));
+    T_OK(links_connect(b.links, 1, span_str(address), span_str("")));
 }
 
 static void stop(void)
@@ -288,7 +288,7 @@ static void record(void)
     T_TRUE(bind(fd, (struct sockaddr *)&at, len) == 0 && listen(fd, 9) == 0);
     T_TRUE(getsockname(fd, (struct sockaddr *)&at, &len) == 0);
     snprintf(text, sizeof(text), "tcp://127.0.0.1:%u", ntohs(at.sin_port));
-    T_OK(links_connect(b.links, 1, span_str(text)));
+    T_OK(links_connect(b.links, 1, span_str(text), span_str("")));
     to = accept(fd, NULL, NULL);
     memcpy(hi + 12, "CURVE", 5);
     hi[32] = 1; /* the server */
@@ -494,7 +494,7 @@ TEST(a_listener_that_is_not_made_again_keeps_its_keys)
     old_libzmq = false;
     links_disconnect(b.links, 1);
     b.up = a.messages = 0;
-    T_OK(links_connect(b.links, 1, span_str(address)));
+    T_OK(links_connect(b.links, 1, span_str(address), span_str("")));
     greet();
     stop();
 }

@@ -33,7 +33,8 @@ struct side {
 static struct links_opt options = {
     NULL, LINKS, 1000, 5, 60 * NS_PER_S, 1 << 20, NULL};
 static uv_loop_t loop;
-static struct side a, b; /* a binds, b connects */
+static const struct span any; /* encoder */
+static struct side a, b;      /* a binds, b connects */
 static char address[128];
 
 static void on_up(void *ud, uint32_t link)
@@ -161,7 +162,7 @@ static void say(struct side *s, uint32_t link, uint32_t seq)
 
 static void join(uint32_t link)
 {
-    T_OK(links_connect(b.links, link, span_str(address)));
+    T_OK(links_connect(b.links, link, span_str(address), any));
     wait_for(&b.up, 1);
 }
 
@@ -258,7 +259,7 @@ TEST(a_link_that_is_down_takes_nothing)
 {
     start();
     open_side(&b, NULL);
-    T_OK(links_connect(b.links, 1, span_str("tcp://127.0.0.1:1")));
+    T_OK(links_connect(b.links, 1, span_str("tcp://127.0.0.1:1"), any));
     say(&b, 1, 0);
     pump();
     T_EQ_U64(links_stats(b.links)->dropped_frames, 1);
@@ -270,7 +271,7 @@ TEST(an_address_that_is_none_is_refused)
 {
     start();
     open_side(&b, NULL);
-    T_ERR(links_connect(b.links, 0, span_str("127.0.0.1")), ERR_MALFORMED);
+    T_ERR(links_connect(b.links, 0, span_str("127.0.0.1"), any), ERR_MALFORMED);
     /* The number is free again. */
     join(0);
     stop();
@@ -291,7 +292,7 @@ TEST(disconnecting_is_seen_at_the_other_end)
     T_EQ_U64(links_stats(a.links)->dropped_frames, 1);
     /* And again, at once, under the same number at both ends. */
     a.next = 0;
-    T_OK(links_connect(b.links, 0, span_str(address)));
+    T_OK(links_connect(b.links, 0, span_str(address), any));
     wait_for(&b.up, 2);
     say(&b, 0, 0);
     wait_for(&a.up, 2);
@@ -682,7 +683,7 @@ TEST(a_link_that_cannot_be_made_is_made_later)
     start();
     open_side(&b, NULL);
     use_up_descriptors(&before);
-    T_OK(links_connect(b.links, 2, span_str(address)));
+    T_OK(links_connect(b.links, 2, span_str(address), any));
     T_EQ_U64(links_stats(b.links)->dials_failed, 1);
     T_TRUE(setrlimit(RLIMIT_NOFILE, &before) == 0);
     wait_for(&b.up, 1);
@@ -752,7 +753,7 @@ TEST(a_name_is_connected_to)
     start();
     open_side(&b, NULL);
     snprintf(name, sizeof(name), "tcp://localhost%s", strrchr(address, ':'));
-    T_OK(links_connect(b.links, 1, span_str(name)));
+    T_OK(links_connect(b.links, 1, span_str(name), any));
     wait_for(&b.up, 1);
     say(&b, 1, 0);
     wait_for(&a.messages, 1);
@@ -789,7 +790,8 @@ TEST(a_name_without_an_address_is_asked_for_again)
 {
     start();
     open_side(&b, NULL);
-    T_OK(links_connect(b.links, 1, span_str("tcp://nowhere.invalid:7601")));
+    T_OK(
+        links_connect(b.links, 1, span_str("tcp://nowhere.invalid:7601"), any));
     T_WAIT(is_counted, (void *)&links_stats(b.links)->dials_failed);
     T_EQ_U64(links_stats(b.links)->dials_failed, 1);
     links_disconnect(b.links, 1);

@@ -366,6 +366,7 @@ static uint32_t link_new(struct links *p, uint64_t rid, uint32_t conn)
     c->link = i;
     leave(p, c);
     list_push_tail(&p->greeted, &c->node);
+    keys_let_in(p, i);
     p->calls.up(p->calls.ud, i);
     return k->sock ? i : NONE;
 }
@@ -402,7 +403,7 @@ uint32_t conns_link(struct links *p, uint64_t rid, uint32_t conn)
 
     if (link != NONE)
         return p->links[link].conn == conn ? link : NONE;
-    if (c->ended || !greets(p, conn))
+    if (c->ended || !greets(p, conn) || !keys_admit(p, conn))
         return NONE;
     /* The connection has a link under another routing id: that of an older
      * connection with this number. */

@@ -149,7 +149,13 @@ static void probe(struct links *p, uint32_t link, uint64_t now_ns)
     say_unreached(p, link, e == ETIMEDOUT ? "no answer" : strerror(e));
 }
 
-/* Connects to the current address. */
+/* Takes the next key, from number `from` on, that the other side may have. */
+static void take_key(const struct links *p, struct dial *d, uint32_t from)
+{
+    d->key = p->opt.keys ? keys_next(p->opt.keys, from, d->name) : 0;
+}
+
+/* Connects to the current address, if a key is let in there. */
 static void open_socket(struct links *p, uint32_t link, uint64_t now_ns)
 {
     struct link *k = link_at(p, link);
@@ -160,6 +166,10 @@ static void open_socket(struct links *p, uint32_t link, uint64_t now_ns)
 
     CHECK(!k->sock && d->at < d->found.count, "link %u: address %u of %u", link,
         d->at, d->found.count);
+    if (d->key == NONE) {
+        wait_for(d, now_ns, WAIT_NAME_NS);
+        return;
+    }
     k->sock = sock_open(p, ZMQ_DEALER, link, six);
     if (!k->sock) {
         log_once(d, "no socket: no descriptor or memory is left");
@@ -206,12 +216,11 @@ static bool tells(const struct dial *d, uint32_t keys, uint64_t now_ns)
 void dial_refused(struct links *p, uint32_t link, const char *why, bool sure)
 {
     struct dial *d = &link_at(p, link)->dial;
-    uint32_t keys = p->opt.keys ? p->opt.keys->count : 1;
+    uint32_t keys = p->opt.keys ? keys_fitting(p->opt.keys, d->name) : 1;
     uint64_t now = uv_hrtime();
 
-    CHECK(
-        d->used && d->key < keys, "link %u: key %u of %u", link, d->key, keys);
-    d->key = (d->key + 1) % keys;
+    CHECK(d->used && keys > 0, "link %u: key %u of %u", link, d->key, keys);
+    take_key(p, d, d->key + 1);
     if (d->refused++ == 0)
         d->refused_ns = now;
     if (sure || !d->sure)
@@ -241,6 +250,7 @@ void dial_again(struct links *p, uint32_t link)
     d->wait_ns = 0;
     d->refused = 0;
     d->sure = false;
+    take_key(p, d, 0);
     close_socket(p, link);
     if (d->used && !k->sock && d->found.count > 0)
         open_socket(p, link, uv_hrtime());
@@ -332,6 +342,11 @@ static void go_on(struct links *p, uint32_t link, uint64_t now_ns)
     }
     if (k->up || d->lookup || now_ns < d->retry_ns)
         return;
+    if (d->key == NONE && p->calls.refused)
+        p->calls.refused(p->calls.ud, link,
+            "key (control.identities has none of such an encoder)");
+    if (!d->used)
+        return;
     if (d->named)
         ask(p, d, now_ns);
     else if (!k->sock)
@@ -369,7 +384,8 @@ void dial_changed(struct links *p, uint32_t link)
     d->retry_ns = uv_hrtime() + WAIT_NAME_NS;
 }
 
-enum err dial_start(struct links *p, uint32_t link, struct span address)
+enum err dial_start(
+    struct links *p, uint32_t link, struct span address, struct span name)
 {
     struct dial *d = &link_at(p, link)->dial;
 
@@ -377,6 +393,8 @@ enum err dial_start(struct links *p, uint32_t link, struct span address)
     if (!split(d, address))
         return ERR_MALFORMED;
     d->used = true;
+    span_copy_str(name, d->name, sizeof(d->name));
+    take_key(p, d, 0);
     d->named = !numbers(d->host);
     if (d->named) {
         ask(p, d, uv_hrtime());

@@ -48,6 +48,7 @@ struct conn {
     uint64_t since_ns;
     struct meter meter;
     struct sockaddr_in6 from; /* or another address that is no larger */
+    uint8_t key[32];          /* with a link and keys: its public one */
 };
 
 /* A connection that we make: its address, and the state of connecting. */
@@ -59,7 +60,8 @@ struct dial {
     struct lookup_result found;
     uint32_t at; /* the address of found that is used */
     uint64_t retry_ns, wait_ns;
-    uint32_t key;        /* which one of control.keys it uses */
+    char name[64];       /* of the encoder that it has to be; empty: any */
+    uint32_t key;        /* that the other side may have; NONE: there is none */
     uint32_t refused;    /* handshakes that failed since it was up */
     uint64_t refused_ns; /* the first of them */
     const char *why;     /* of the last of them that said more than its end */
@@ -180,9 +182,16 @@ void conn_from(const struct conn *c, char *out, size_t size);
 /* Bytes of a message under CURVE besides its own: a command's name, its nonce,
  * its code of authentication, its flags. */
 #define CURVE_AROUND 33
-/* Sets key number `which` on a socket that is neither bound nor connected. True
- * without keys. */
-bool keys_set(const struct links *p, void *zmq, int type, uint32_t which);
+/* Sets the keys of a socket that is neither bound nor connected: our own, and
+ * for a DEALER that of number `there`. True without keys. */
+bool keys_set(const struct links *p, void *zmq, int type, uint32_t there);
+/* Returns our own pair for a connection to the key of this number. */
+const struct key_pair *keys_own(const struct keys *k, uint32_t there);
+/* True if the connection, whose HELLO is p->msg, is under a key that is let in;
+ * else it is shut. True without keys. */
+bool keys_admit(struct links *p, uint32_t conn);
+/* Logs whose key the link is under, which is up now. */
+void keys_let_in(const struct links *p, uint32_t link);
 /* Opens what libzmq asks for each key; before any socket is bound. */
 MUST_CHECK enum err zap_open(struct links *p);
 void zap_close(struct links *p);
@@ -200,9 +209,9 @@ void keys_ended(struct links *p, const struct conn *c);
  * sure: why is what the other side said, not a guess from its silence. */
 void dial_refused(struct links *p, uint32_t link, const char *why, bool sure);
 MUST_CHECK enum err dial_start(
-    struct links *p, uint32_t link, struct span address);
+    struct links *p, uint32_t link, struct span address, struct span name);
 void dial_stop(struct links *p, uint32_t link);
-/* Makes the connection again, with the key that the dial has now. */
+/* Makes the connection again, with a key that the keys in force have. */
 void dial_again(struct links *p, uint32_t link);
 void dial_tick(struct links *p, uint64_t now_ns);
 /* True if a dial has work before at_ns. */

@@ -7,6 +7,12 @@
  * keys of ours alone. Without keys nothing here is set, and the first message
  * of a daemon that has one is refused by libzmq. The loop's thread.
  *
+ * Where keys have owners (control.identities) a daemon's own pair and the keys
+ * of others are apart: a connector says that of the encoder which its peer is,
+ * or those of all encoders in turn. Whose key a connection is under comes with
+ * its messages, as ZAP's User-Id; keys_admit() looks at it again, since the
+ * keys may have changed since the handshake.
+ *
  * A listener serves with its first key. A connector needs that key's public
  * half before it can speak, and says a guess, which is also its own pair: a
  * wrong one ends the handshake without a word, the next one is tried then
@@ -15,8 +21,7 @@
  *
  * Rejected: a ZAP handler in a thread of its own (the sets are read by one
  * thread, and a handshake may wait for a turn), accepting any client's key
- * (a program that learns the public half of a key would be in), and a key per
- * daemon (lists of names to keep; what a stolen one opens is the same). */
+ * (a program that learns the public half of a key would be in). */
 #include "io/peer/peer_impl.h"
 
 #include "base/log.h"
@@ -33,17 +38,27 @@
  * know it goes on without a handler where there is none: ours is there. */
 #define ENFORCE_DOMAIN 93
 
+/* Keys are told apart by their first characters, as their files have them. */
+#define KEY_SHOWN "%.8s"
+
 static struct log_rate refusals =
     LOG_RATE("refused control connections", LOG_WARN, 1);
+static struct log_rate let_in = LOG_RATE("keys that are let in", LOG_INFO, 10);
 
-bool keys_set(const struct links *p, void *zmq, int type, uint32_t which)
+const struct key_pair *keys_own(const struct keys *k, uint32_t there)
+{
+    CHECK(there < keys_count(k), "key %u of %u", there, keys_count(k));
+    return &k->pairs[k->lines_count ? 0 : there];
+}
+
+bool keys_set(const struct links *p, void *zmq, int type, uint32_t there)
 {
     const struct keys *keys = p->opt.keys;
-    const struct key_pair *k = keys ? &keys->pairs[which] : NULL;
+    const struct key_pair *k;
 
-    if (!k)
+    if (!keys)
         return true;
-    CHECK(which < keys->count, "key %u of %u", which, keys->count);
+    k = type == ZMQ_ROUTER ? &keys->pairs[0] : keys_own(keys, there);
     if (type == ZMQ_ROUTER) {
         (void)sock_set(zmq, ENFORCE_DOMAIN, 1);
         return sock_set(zmq, ZMQ_CURVE_SERVER, 1) &&
@@ -51,12 +66,24 @@ bool keys_set(const struct links *p, void *zmq, int type, uint32_t which)
                    zmq, ZMQ_CURVE_SECRETKEY, k->secret, KEY_TEXT + 1) == 0 &&
                zmq_setsockopt(zmq, ZMQ_ZAP_DOMAIN, "mmx", 3) == 0;
     }
-    return zmq_setsockopt(zmq, ZMQ_CURVE_SERVERKEY, k->public, KEY_TEXT + 1) ==
-               0 &&
+    return zmq_setsockopt(zmq, ZMQ_CURVE_SERVERKEY, keys_public(keys, there),
+               KEY_TEXT + 1) == 0 &&
            zmq_setsockopt(zmq, ZMQ_CURVE_PUBLICKEY, k->public, KEY_TEXT + 1) ==
                0 &&
            zmq_setsockopt(zmq, ZMQ_CURVE_SECRETKEY, k->secret, KEY_TEXT + 1) ==
                0;
+}
+
+static void note_refusal(struct links *p, const char *from, const char *why)
+{
+    struct links_refusal *r = &p->refusal;
+
+    p->stats.keys_refused++;
+    r->at_ns = uv_hrtime();
+    snprintf(r->why, sizeof(r->why), "%s", why);
+    snprintf(r->from, sizeof(r->from), "%s", from);
+    log_rated(
+        &refusals, "a control connection from %s is refused: %s", from, why);
 }
 
 /* the handler */
@@ -95,9 +122,10 @@ void zap_close(struct links *p)
 }
 
 struct zap_request {
-    char id[64];
+    char id[64], from[64];
     size_t id_len;
-    bool ours; /* the key is one of control.keys */
+    bool ours; /* the key is let in */
+    char key[KEY_TEXT + 1];
 };
 
 static void take_part(
@@ -109,10 +137,13 @@ static void take_part(
     if (part == 1 && len <= sizeof(r->id)) {
         memcpy(r->id, bytes, len);
         r->id_len = len;
+    } else if (part == 3 && len < sizeof(r->from)) {
+        memcpy(r->from, bytes, len);
     } else if (part == 5) {
         *curve = len == 5 && memcmp(bytes, "CURVE", 5) == 0;
     } else if (part == 6) {
-        r->ours = *curve && len == 32 && keys_have(p->opt.keys, bytes);
+        r->ours = *curve && len == 32 && zmq_z85_encode(r->key, bytes, 32) &&
+                  keys_find(p->opt.keys, bytes) != NONE;
     }
 }
 
@@ -136,13 +167,21 @@ static bool zap_receive(struct links *p, struct zap_request *r)
 static void zap_answer(struct links *p, const struct zap_request *r)
 {
     const char *words[] = {r->ours ? "200" : "400",
-        r->ours ? "" : "not a key of the fleet", "", ""};
+        r->ours ? "" : "not a key of the fleet", r->ours ? r->key : "", ""};
 
     (void)zmq_send(p->zap, "1.0", 3, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     (void)zmq_send(p->zap, r->id, r->id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     for (size_t i = 0; i < ARRAY_LEN(words); i++)
         (void)zmq_send(p->zap, words[i], strlen(words[i]),
             (i + 1 < ARRAY_LEN(words) ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT);
+}
+
+static void turned_away(struct links *p, const struct zap_request *r)
+{
+    char why[sizeof(p->refusal.why)];
+
+    snprintf(why, sizeof(why), "key (" KEY_SHOWN " is not let in)", r->key);
+    note_refusal(p, r->from, why);
 }
 
 void zap_serve(struct links *p)
@@ -153,6 +192,8 @@ void zap_serve(struct links *p)
     p->zap_news = false;
     while (served < ZAP_TURN && zap_receive(p, &r)) {
         zap_answer(p, &r);
+        if (!r.ours)
+            turned_away(p, &r);
         served++;
     }
     p->zap_news = served == ZAP_TURN;
@@ -164,7 +205,7 @@ void zap_serve(struct links *p)
 static const char *why_of(const struct links *p, uint16_t event, uint32_t value)
 {
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
-        return "key (it is not of this fleet)";
+        return "key (this daemon's is not let in there)";
     if (event != ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
         return NULL;
     if (value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
@@ -178,6 +219,8 @@ static const char *why_of(const struct links *p, uint16_t event, uint32_t value)
 
 void keys_router_event(struct links *p, uint16_t event, uint32_t value)
 {
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) /* turned_away() */
+        return;
     p->failed = why_of(p, event, value);
     p->failed_sure = p->failed != NULL;
     if (!p->failed && event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
@@ -188,30 +231,29 @@ void keys_router_event(struct links *p, uint16_t event, uint32_t value)
 
 void keys_ended(struct links *p, const struct conn *c)
 {
-    struct links_refusal *r = &p->refusal;
+    char from[sizeof(p->refusal.from)] = "an unknown address";
     const char *why = p->failed;
 
     p->failed = NULL;
     if (!why || (!p->failed_sure && c && c->ended)) /* we have ended it */
         return;
-    p->stats.keys_refused++;
-    r->why = why;
-    r->at_ns = uv_hrtime();
-    snprintf(r->from, sizeof(r->from), "an unknown address");
     if (c)
-        conn_from(c, r->from, sizeof(r->from));
-    log_rated(&refusals, "a control connection from %s is refused: %s", r->from,
-        r->why);
+        conn_from(c, from, sizeof(from));
+    note_refusal(p, from, why);
 }
 
 void keys_dealer_event(
     struct links *p, uint32_t link, uint16_t event, uint32_t value)
 {
     const char *why = why_of(p, event, value);
-    const char *guess = p->opt.keys ? "key (the other side ends the handshake: "
-                                      "none of control.keys is its own)"
-                                    : "key (the other side ends the handshake: "
-                                      "it may want one)";
+    const char *guess =
+        !p->opt.keys ? "key (the other side ends the handshake: it may want "
+                       "one)"
+        : p->opt.keys->lines_count
+            ? "key (the other side ends the handshake: control.identities has "
+              "another key of it)"
+            : "key (the other side ends the handshake: none of control.keys "
+              "is its own, or it has control.identities)";
 
     p->stats.keys_refused++;
     dial_refused(p, link, why ? why : guess, why != NULL);
@@ -219,5 +261,56 @@ void keys_dealer_event(
 
 const struct links_refusal *links_refusal(const struct links *p)
 {
-    return p->refusal.why ? &p->refusal : NULL;
+    return p->refusal.at_ns ? &p->refusal : NULL;
+}
+
+/* those that are let in */
+
+/* Returns the number of the key that the link is under. */
+static uint32_t key_of(const struct links *p, const struct link *k)
+{
+    CHECK(p->opt.keys, "a key of a link without keys");
+    return k->sock == p->router ? keys_find(p->opt.keys, p->conns[k->conn].key)
+                                : k->dial.key;
+}
+
+bool keys_admit(struct links *p, uint32_t conn)
+{
+    struct conn *c = &p->conns[conn];
+    const char *key = zmq_msg_gets(&p->msg, "User-Id");
+
+    if (!p->opt.keys || (key && zmq_z85_decode(c->key, key) &&
+                            keys_find(p->opt.keys, c->key) != NONE))
+        return true;
+    conns_shut(p, conn);
+    return false;
+}
+
+void keys_let_in(const struct links *p, uint32_t link)
+{
+    const struct link *k = link_at(p, link);
+    const struct identity *who = links_owner(p, link);
+    char from[sizeof(p->refusal.from)];
+    const char *key;
+
+    if (!p->opt.keys)
+        return;
+    key = keys_public(p->opt.keys, key_of(p, k));
+    if (k->sock != p->router) {
+        log_rated(&let_in,
+            "encoder at %s port %s: it has key " KEY_SHOWN "%s%s", k->dial.host,
+            k->dial.port, key, who ? " of " : "", who ? who->name : "");
+        return;
+    }
+    conn_from(&p->conns[k->conn], from, sizeof(from));
+    log_rated(&let_in,
+        "a control connection from %s is let in: key " KEY_SHOWN "%s%s", from,
+        key, who ? " of " : "", who ? who->name : "");
+}
+
+const struct identity *links_owner(const struct links *p, uint32_t link)
+{
+    const struct link *k = link_at(p, link);
+
+    return p->opt.keys && k->up ? keys_owner(p->opt.keys, key_of(p, k)) : NULL;
 }

@@ -5,7 +5,9 @@
  * them: the new ROUTER is bound to a copy of it before the old one is closed,
  * so that no connection is refused in between. A link that goes down so is
  * made again by its langd, at once; rooms go on if that takes less than
- * control.lost_after. The loop's thread, not within a callback of links.
+ * control.lost_after. Other keys of others take no socket: a connection whose
+ * key is let in no more, or as another daemon's, is shut. The loop's thread,
+ * not within a callback of links.
  *
  * Rejected: zmq_unbind, which ends the connections as well and leaves the port
  * to others; and to let connections under a key that is gone stay until they
@@ -17,17 +19,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* True if connections under the old keys are all good with the new ones, for a
- * listener. */
-static bool only_more(const struct keys *old, const struct keys *now)
+static bool same_pair(const struct key_pair *a, const struct key_pair *b)
 {
-    CHECK(old->count > 0 && now->count > 0, "%u keys, then %u", old->count,
-        now->count);
-    for (uint32_t i = 0; i < old->count; i++)
-        if (!keys_have(now, old->pairs[i].public_bytes))
-            return false;
-    return memcmp(old->pairs[0].public_bytes, now->pairs[0].public_bytes, 32) ==
-           0;
+    return memcmp(a->public_bytes, b->public_bytes, 32) == 0;
 }
 
 /* the listener */
@@ -71,14 +65,29 @@ static void drop_all(struct links *p)
         }
 }
 
+/* Ends the connections whose keys are not let in as they were. Those of which
+ * no HELLO has come are looked at then (keys_admit). */
+static void drop_others(struct links *p, const struct keys *old)
+{
+    LIST_FOREACH_SAFE (n, &p->greeted) {
+        struct conn *c = LIST_ENTRY(n, struct conn, node);
+
+        CHECK(c->link != NONE, "a connection that has greeted has no link");
+        if (!keys_both(old, p->opt.keys, c->key))
+            conns_shut(p, (uint32_t)(c - p->conns));
+    }
+}
+
 static enum err rekey_listener(struct links *p, const struct keys *keys)
 {
     const struct keys *old = p->opt.keys;
     struct sock *was = p->router, *now;
 
     p->opt.keys = keys;
-    if (only_more(old, keys))
+    if (same_pair(&old->pairs[0], &keys->pairs[0])) {
+        drop_others(p, old);
         return OK;
+    }
     sock_news(was); /* connections that it has and we do not know yet */
     now = open_again(p);
     if (!now) {
@@ -97,17 +106,20 @@ static enum err rekey_listener(struct links *p, const struct keys *keys)
 
 /* connections of ours */
 
-/* Returns the number of a key of the old list in the new one; NONE: it is
- * gone. */
+/* Returns the number that the dial's key has now; NONE: its connection is not
+ * what it would be made like now. */
 static uint32_t place_of(
-    const struct keys *old, uint32_t i, const struct keys *now)
+    const struct keys *old, const struct dial *d, const struct keys *now)
 {
-    CHECK(i < old->count, "key %u of %u", i, old->count);
-    for (uint32_t k = 0; k < now->count; k++)
-        if (memcmp(old->pairs[i].public_bytes, now->pairs[k].public_bytes,
-                32) == 0)
-            return k;
-    return NONE;
+    const struct key_pair *own = d->key == NONE ? NULL : keys_own(old, d->key);
+    uint32_t i;
+
+    if (!own || !keys_both(old, now, keys_bytes(old, d->key)))
+        return NONE;
+    i = keys_find(now, keys_bytes(old, d->key));
+    return keys_next(now, i, d->name) == i && same_pair(own, keys_own(now, i))
+               ? i
+               : NONE;
 }
 
 static void rekey_dials(struct links *p, const struct keys *keys)
@@ -117,13 +129,14 @@ static void rekey_dials(struct links *p, const struct keys *keys)
     p->opt.keys = keys;
     for (uint32_t i = 0; i < p->opt.links; i++) {
         struct dial *d = &p->links[i].dial;
-        uint32_t key = d->used ? place_of(old, d->key, keys) : NONE;
+        uint32_t key = d->used ? place_of(old, d, keys) : NONE;
 
         if (!d->used)
             continue;
-        d->key = key == NONE ? 0 : key;
         if (key == NONE)
             dial_again(p, i);
+        else
+            d->key = key;
     }
     links_watch(p);
 }

@@ -290,6 +290,7 @@ static void dealer_event(
         return;
     }
     k->up = true;
+    keys_let_in(p, s->link);
     p->calls.up(p->calls.ud, s->link);
 }
 
@@ -551,13 +552,14 @@ void links_flush(struct links *p)
 
 /* life */
 
-enum err links_connect(struct links *p, uint32_t link, struct span address)
+enum err links_connect(
+    struct links *p, uint32_t link, struct span address, struct span name)
 {
     struct link *k = link_at(p, link);
 
     CHECK(link < p->opt.links && !k->sock && !k->dial.used, "link %u is in use",
         link);
-    return dial_start(p, link, address);
+    return dial_start(p, link, address, name);
 }
 
 void links_disconnect(struct links *p, uint32_t link)
