@@ -20,6 +20,7 @@ struct side {
     struct links *links;
     uint32_t up, down, messages, refused;
     const char *why;
+    char owner[64];              /* of the link that a message came on */
     struct keys keys, others[4]; /* others: after a reload */
 };
 
@@ -57,8 +58,12 @@ static void on_down(void *ud, uint32_t link)
 
 static void on_message(void *ud, uint32_t link, const struct peer_msg *m)
 {
-    (void)link, (void)m;
-    ((struct side *)ud)->messages++;
+    struct side *s = ud;
+    const struct identity *who = links_owner(s->links, link);
+
+    (void)m;
+    s->messages++;
+    snprintf(s->owner, sizeof(s->owner), "%s", who ? who->name : "any");
 }
 
 static void on_bad(
@@ -96,14 +101,19 @@ static const struct keys *some(struct keys *k, const char *numbers)
     return k->count ? k : NULL;
 }
 
-static void open_side(struct side *s, const char *listen, const char *keys)
+static void open_with(
+    struct side *s, const char *listen, const struct keys *keys)
 {
-    struct links_opt opt = {listen, 4, 1000, 5, 60 * NS_PER_S, 1 << 20, NULL};
+    struct links_opt opt = {listen, 4, 1000, 5, 60 * NS_PER_S, 1 << 20, keys};
     struct links_calls calls = {
         s, on_up, on_down, on_message, on_bad, on_full, NULL, on_refused, NULL};
 
-    opt.keys = some(&s->keys, keys);
     T_OK(links_new(&s->links, &loop, &opt, &calls));
+}
+
+static void open_side(struct side *s, const char *listen, const char *keys)
+{
+    open_with(s, listen, some(&s->keys, keys));
 }
 
 static void start(const char *here, const char *there)
@@ -143,16 +153,21 @@ static void wait_for(uint32_t *count)
         b.refused, b.why ? b.why : "");
 }
 
-/* Sends a HELLO, which makes the link at the listener. */
-static void greet(void)
+static void say_hello(void)
 {
     uint8_t frame[256];
     struct writer w = writer_of(frame, sizeof(frame));
     struct peer_msg m = {.type = PEER_HELLO, .from_epoch = 9};
 
-    wait_for(&b.up);
     T_TRUE(peer_put(&w, &m));
     links_send(b.links, 1, span_of(w.p, w.len));
+}
+
+/* Sends a HELLO, which makes the link at the listener. */
+static void greet(void)
+{
+    wait_for(&b.up);
+    say_hello();
     wait_for(&a.messages);
 }
 
@@ -539,4 +554,174 @@ TEST(a_connector_finds_its_key_where_it_has_moved_to)
     b.up = a.messages = 0;
     greet();
     stop();
+}
+
+/* control.identities: a is e, whose key is 0, b is l, whose key is 1 */
+
+/* Makes a side's keys of its own and of lines like "e0 l1". */
+static const struct keys *known(struct keys *k, const char *own, const char *as)
+{
+    struct key_line *to;
+
+    (void)some(k, own);
+    free(k->lines);
+    k->lines = calloc(strlen(as) / 3 + 1, sizeof(*k->lines));
+    for (k->lines_count = 0; *as; as += as[2] ? 3 : 2) {
+        const struct key_pair *p = &pool.pairs[as[1] - '0'];
+
+        to = &k->lines[k->lines_count++];
+        to->who.name[0] = as[0];
+        to->who.role = as[0] < 'l' ? ROLE_ENCODED : ROLE_LANGD;
+        memcpy(to->public, p->public, sizeof(to->public));
+        memcpy(to->public_bytes, p->public_bytes, sizeof(to->public_bytes));
+    }
+    return k;
+}
+
+static void start_known(const char *here, const char *there, const char *name)
+{
+    T_TRUE(uv_loop_init(&loop) == 0);
+    open_with(&a, "tcp://127.0.0.1:*", known(&a.keys, "0", here));
+    links_endpoint(a.links, address, sizeof(address));
+    open_with(&b, NULL, known(&b.keys, "1", there));
+    T_OK(links_connect(b.links, 1, span_str(address), span_str(name)));
+}
+
+static void stop_known(void)
+{
+    stop();
+    free(a.keys.lines);
+    free(b.keys.lines);
+    for (size_t i = 0; i < ARRAY_LEN(a.others); i++) {
+        free(a.others[i].lines);
+        free(b.others[i].lines);
+    }
+}
+
+static void refused_known(const char *why)
+{
+    wait_for(&b.refused);
+    T_CHECK(strstr(b.why, why), "%s, not %s", b.why, why);
+    T_EQ_U64(b.up + a.up, 0);
+    stop_known();
+}
+
+static enum err reknow(struct side *s, int again, const char *as)
+{
+    return links_rekey(
+        s->links, known(&s->others[again], s == &a ? "0" : "1", as));
+}
+
+TEST(a_link_has_the_owner_of_its_key)
+{
+    start_known("e0 l1", "l1 e0", "e");
+    greet();
+    T_EQ_STR(a.owner, "l");
+    T_EQ_STR(links_owner(b.links, 1)->name, "e");
+    stop_known();
+}
+
+TEST(an_address_without_name_finds_the_key_of_its_encoder)
+{
+    start_known("e0 l1", "f2 l1 g3 e0", "");
+    greet();
+    T_EQ_STR(links_owner(b.links, 1)->name, "e");
+    stop_known();
+}
+
+TEST(a_connector_that_has_no_line_is_refused)
+{
+    start_known("e0 m2", "l1 e0", "e");
+    wait_for((uint32_t *)&links_stats(a.links)->keys_refused);
+    T_TRUE(strstr(links_refusal(a.links)->why, "is not let in)"));
+    T_CHECK(
+        memcmp(links_refusal(a.links)->why + 5, pool.pairs[1].public, 8) == 0,
+        "%s does not say which key", links_refusal(a.links)->why);
+    refused_known("key (this daemon's is not let in there)");
+}
+
+TEST(another_encoder_in_its_place_is_refused)
+{
+    start_known("e0 l1", "l1 e0 f2", "f");
+    refused_known("key (the other side ends the handshake: "
+                  "control.identities has another key of it)");
+}
+
+/* m has the key of a langd, and serves with it. */
+TEST(a_langd_that_serves_is_no_encoder)
+{
+    start_known("m0 l1", "l1 m0", "");
+    refused_known("key (control.identities has none of such an encoder)");
+}
+
+TEST(lines_that_come_and_go_end_no_other_link)
+{
+    start_known("e0 l1 m2", "l1 e0 f2", "e");
+    greet();
+    T_OK(reknow(&a, 0, "f3 l1 e0"));
+    T_OK(reknow(&b, 0, "e0 l1"));
+    a.messages = 0;
+    greet();
+    T_EQ_STR(a.owner, "l");
+    T_EQ_U64(a.up, 1);
+    T_EQ_U64(a.down + b.down, 0);
+    stop_known();
+}
+
+TEST(a_line_that_is_taken_out_ends_its_link)
+{
+    start_known("e0 l1 m2", "l1 e0", "e");
+    greet();
+    T_OK(reknow(&a, 0, "e0 m2"));
+    T_EQ_U64(a.down, 1);
+    a.up = b.up = 0;
+    refused_known("is not let in there");
+}
+
+TEST(a_key_that_is_another_daemons_now_comes_as_that_one)
+{
+    start_known("e0 l1", "l1 e0", "e");
+    greet();
+    T_OK(reknow(&a, 0, "e0 n1"));
+    T_EQ_U64(a.down, 1);
+    b.up = a.messages = 0;
+    greet();
+    T_EQ_STR(a.owner, "n");
+    stop_known();
+}
+
+TEST(an_encoder_whose_line_is_taken_out_is_let_go)
+{
+    start_known("e0 l1", "l1 e0 f2", "e");
+    greet();
+    T_OK(reknow(&b, 0, "l1 f2"));
+    T_EQ_U64(b.down, 1);
+    wait_for(&b.refused);
+    T_TRUE(strstr(b.why, "key (control.identities has none"));
+    b.up = a.messages = 0;
+    T_OK(reknow(&b, 1, "l1 e0"));
+    greet();
+    stop_known();
+}
+
+/* The handshake is over when the line goes, and HELLO comes then. */
+TEST(a_hello_under_a_key_that_is_gone_makes_no_link)
+{
+    start_known("e0 l1", "l1 e0", "e");
+    wait_for(&b.up);
+    T_OK(reknow(&a, 0, "e0 m2"));
+    b.refused = 0;
+    say_hello();
+    b.up = a.up = 0;
+    refused_known("is not let in there");
+}
+
+TEST(a_shared_key_and_identities_do_not_meet)
+{
+    T_TRUE(uv_loop_init(&loop) == 0);
+    open_side(&a, "tcp://127.0.0.1:*", "0");
+    links_endpoint(a.links, address, sizeof(address));
+    open_with(&b, NULL, known(&b.keys, "1", "l1 e0"));
+    T_OK(links_connect(b.links, 1, span_str(address), span_str("e")));
+    refused_known("key (this daemon's is not let in there)");
 }
