@@ -252,11 +252,12 @@ static void log_ended(struct node *n, uint64_t row)
 static void connect_link(struct node *n, const struct action *a)
 {
     struct span address = span_of(n->out.bytes.p + a->at, a->len);
+    struct span name = span_of(address.p + address.len, (size_t)a->word);
 
     CHECK(a->link < 2 * share_peers(n->conf), "link %u", a->link);
     outbox_drop(n, a->link);
     /* All else that fails is tried again. */
-    if (links_connect(n->links, a->link, address, span_str("")) != OK)
+    if (links_connect(n->links, a->link, address, name) != OK)
         log_error("link %u: `%.*s` is not tcp://host:port", a->link,
             (int)address.len, (const char *)address.p);
 }

@@ -429,3 +429,33 @@ TEST(whatever_comes_and_goes_is_taken)
         dice = seed + 1;
     }
 }
+
+/* Returns the length of the name that was last connected to; NONE: nothing
+ * was. */
+static uint64_t connected_to(const struct rig *l)
+{
+    uint64_t len = NONE;
+
+    for (uint32_t i = 0; i < l->acts_count; i++)
+        if (l->acts[i].type == ACT_CONNECT)
+            len = l->acts[i].word;
+    return len;
+}
+
+/* What has been connected to is the daemon of that name (control.identities).
+ */
+TEST(an_encoder_that_is_not_up_is_connected_again_under_another_name)
+{
+    struct rig *l = langd(NULL, NULL);
+
+    rig_step(l, &(struct event){.type = EV_SEEK});
+    T_EQ_U64(connected_to(l), strlen(l->conf.peers[0].name));
+    rig_step(l, &(struct event){.type = EV_LINK_UP});
+    snprintf(l->conf.peers[0].name, 64, "another");
+    take(l, NULL);
+    T_EQ_U64(brain_acts(l, ACT_DISCONNECT), 1);
+    brain_pass(l, 1000);
+    T_TRUE(brain_said(l, PEER_HELLO, 0) == NULL);
+    rig_step(l, &(struct event){.type = EV_SEEK});
+    T_EQ_U64(connected_to(l), strlen("another"));
+}

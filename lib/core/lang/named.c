@@ -80,6 +80,11 @@ static struct peer *configured(
         p = peer_place(&l->b.peers, out, HOLDER_OF_CONF, NONE, l->b.now_ns);
     if (!p)
         return NULL;
+    if (out && !p->up && strcmp(p->label, c->name) != 0) {
+        peer_disconnect(&l->b.peers, out, p); /* the name may say its key */
+        p->hello_ns = TIME_NEVER;
+        peer_arm(&l->b.peers, p);
+    }
     snprintf(p->label, sizeof(p->label), "%.127s", c->name);
     snprintf(p->address, sizeof(p->address), "%.127s", c->address);
     p->holder = HOLDER_OF_CONF;

@@ -6,17 +6,20 @@
 void say_connect(struct langd *l, struct out *out, struct peer *p)
 {
     size_t at = out->bytes.len, len = strlen(p->address);
+    const char *name = p->configured ? p->label : "";
     struct action *a;
 
     CHECK(p->link == NONE && len > 0, "peer %s is connected, or has no address",
         p->label);
     put_bytes(&out->bytes, p->address, len);
+    put_bytes(&out->bytes, name, strlen(name));
     p->link = peer_index(&l->b.peers, p);
     l->b.peers.link_peer[p->link] = p->link;
     a = out_action(out, ACT_CONNECT);
     a->link = p->link;
     a->at = (uint32_t)at;
     a->len = (uint32_t)len;
+    a->word = strlen(name);
     peer_awaited(&l->b.peers, p, l->b.now_ns);
 }
 
