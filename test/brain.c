@@ -326,7 +326,8 @@ void brain_hello(struct rig *b, uint32_t link, const char *name, uint64_t epoch)
     struct event up = {
         .type = EV_LINK_UP, .link = link, .host = b->host, .far = b->far};
     struct peer_msg m = {.type = PEER_HELLO, .from_epoch = epoch};
-    struct event ev = {.type = EV_PEER, .link = link, .peer = &m};
+    struct event ev = {
+        .type = EV_PEER, .link = link, .peer = &m, .owner = b->owner};
 
     epochs[link] = epoch;
     m.hello.version_min = m.hello.version_max = WIRE_VERSION;

@@ -75,7 +75,7 @@ static void on_peer(struct brain *b, struct out *out, const struct event *ev)
 
     if (ev->link >= b->peers.links)
         return;
-    p = peers_hear(&b->peers, out, ev->link, m, ev->fresh, b->now_ns);
+    p = peers_hear(&b->peers, out, ev);
     if (m->type == PEER_HELLO)
         happened_here(b, HAPPENED_PEER_UP, peer_on(&b->peers, ev->link));
     if (!p || b->ops->peer(b, out, p, m))

@@ -178,6 +178,8 @@ struct event {
     /* EV_LINK_UP, EV_PEER with a HELLO: DATA_KEY_FRESH random bytes, of which
      * no other event has any; NULL: data connections have no keys. */
     const uint8_t *fresh;
+    /* EV_PEER with a HELLO: whose key the link is under; NULL: any daemon's. */
+    const struct identity *owner;
     uint32_t pool;
     uint32_t peer_at, mapped;
     const char *static_why;          /* stays valid */

@@ -253,6 +253,21 @@ static void show_peer(struct rows_out *s, uint32_t number, const struct peer *p,
     s->number(s, "bytes_moved", p->bytes_moved);
 }
 
+/* Shows the daemon that was refused last, and is no peer, while it tries. */
+static void show_stranger(
+    struct rows_out *s, const struct peers *all, uint64_t now_ns)
+{
+    if (!all->strangers.text[0] ||
+        now_ns >= all->strangers.from_ns + REFUSED_EVERY_NS)
+        return;
+    s->row(s);
+    s->text(s, "name", "-");
+    s->text(s, "says", all->stranger);
+    s->text(s, "address", "-");
+    s->text(s, "state", "refused");
+    s->text(s, "refused", all->strangers.text);
+}
+
 static void show_peers(struct rows_out *s, struct show_at *at,
     const struct peers *peers, uint64_t now_ns)
 {
@@ -261,6 +276,8 @@ static void show_peers(struct rows_out *s, struct show_at *at,
             show_peer(
                 s, (uint32_t)at->at, &peers->peers[at->at], peers, now_ns);
     at->over = at->at >= peers->max;
+    if (at->over)
+        show_stranger(s, peers, now_ns);
 }
 
 static void show_stats(struct rows_out *s, const uint64_t *stats)

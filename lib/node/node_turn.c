@@ -194,11 +194,14 @@ static void link_unreached(void *ud, uint32_t link, const char *why)
 static void link_message(void *ud, uint32_t link, const struct peer_msg *m)
 {
     struct event ev = {.type = EV_PEER, .link = link, .peer = m};
+    struct node *n = ud;
     uint8_t fresh[DATA_KEY_FRESH];
 
-    if (m->type == PEER_HELLO)
-        ev.fresh = node_carriers_draw(ud, fresh);
-    node_event(ud, &ev);
+    if (m->type == PEER_HELLO) {
+        ev.fresh = node_carriers_draw(n, fresh);
+        ev.owner = links_owner(n->links, link);
+    }
+    node_event(n, &ev);
 }
 
 static bool link_known(void *ud, uint32_t link)

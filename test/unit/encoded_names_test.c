@@ -146,3 +146,40 @@ TEST(names_that_are_gone_open_no_place_to_their_address)
     T_EQ_U64(come(e, 1, 14, 2), 0);
     T_EQ_U64(come(e, 4, 35, 1), 1);
 }
+
+/* whose key a link is under */
+
+/* Says HELLO under the key of a langd of this name and role. */
+static const struct peer_msg *says(
+    struct rig *e, const char *name, const char *key_of, uint8_t role)
+{
+    struct identity who = {.role = role};
+
+    snprintf(who.name, sizeof(who.name), "%s", key_of);
+    e->owner = &who;
+    brain_hello(e, 1, name, 77);
+    e->owner = NULL;
+    return brain_said(e, PEER_NACK, 0);
+}
+
+TEST(a_name_is_the_owners_of_its_key)
+{
+    struct rig *e = many();
+    const struct peer_msg *nack = says(e, "langd-2", "langd-1", ROLE_LANGD);
+    char text[160];
+
+    T_EQ_U64(nack->nack.reason, ERR_NOT_OWNER);
+    text_copy(nack->nack.text, text, sizeof(text));
+    T_EQ_STR(text, "its key is that of langd langd-1");
+    T_EQ_U64(brain_acts(e, ACT_WARN), 1);
+    T_EQ_STR(brain_text(e, "peers", "says", 0), "langd-2");
+    T_EQ_STR(brain_text(e, "peers", "state", 0), "refused");
+    T_EQ_STR(brain_text(e, "peers", "refused", 0),
+        "is refused: its key is that of langd langd-1");
+    T_TRUE(says(e, "langd-1", "langd-1", ROLE_ENCODED) != NULL);
+    T_TRUE(says(e, "langd-1", "langd-1", ROLE_LANGD) == NULL);
+    T_EQ_STR(brain_text(e, "peers", "state", 0), "up");
+    T_TRUE(says(e, "langd-2", "langd-1", ROLE_LANGD) != NULL);
+    T_EQ_STR(brain_text(e, "peers", "says", 0), "langd-1");
+    T_EQ_STR(brain_text(e, "peers", "state", 0), "up");
+}

@@ -435,23 +435,42 @@ static void peer_refused(struct peer *peer, struct out *out, const char *how,
 static void stranger_refused(struct peers *p, struct out *out, struct span says,
     const char *why, uint64_t now_ns)
 {
-    char who[100], name[64], text[sizeof(p->strangers.text)];
+    char who[100], text[sizeof(p->strangers.text)];
 
-    text_copy(says, name, sizeof(name));
-    snprintf(who, sizeof(who), "a daemon that calls itself %s", name);
+    text_copy(says, p->stranger, sizeof(p->stranger));
+    snprintf(who, sizeof(who), "a daemon that calls itself %s", p->stranger);
     snprintf(text, sizeof(text), "is refused: %s", why);
     warn_refused(&p->strangers, out, who, text, true, now_ns);
 }
 
-/* Finds the peer that says HELLO; on error *text says why it is none. */
-static enum err find_sender(struct peers *p, struct out *out, uint32_t link,
-    const struct peer_msg *m, struct peer **peer, const char **text)
+/* True if it is the daemon whose key its link is under that says HELLO. */
+static bool is_owner(struct peers *p, const struct event *ev)
 {
+    const struct peer_hello *m = &ev->peer->hello;
+    const struct identity *who = ev->owner;
+
+    if (!who || (who->role == m->role && span_eq(span_str(who->name), m->name)))
+        return true;
+    CHECK(who->name[0], "a key of role %u has no name", who->role);
+    snprintf(p->why, sizeof(p->why), "its key is that of %s %s",
+        role_name(who->role), who->name);
+    return false;
+}
+
+/* Finds the peer that says HELLO; on error *text says why it is none. */
+static enum err find_sender(struct peers *p, struct out *out,
+    const struct event *ev, struct peer **peer, const char **text)
+{
+    const struct peer_msg *m = ev->peer;
+
+    *text = p->why;
+    if (!is_owner(p, ev))
+        return ERR_NOT_OWNER;
     *text = "a daemon of the wrong role, or without an epoch";
     if (m->hello.role != role_other(p->self.role) || m->from_epoch == 0)
         return ERR_MALFORMED;
     if (p->ops->find)
-        *peer = p->ops->find(p->brain, out, link, m, text);
+        *peer = p->ops->find(p->brain, out, ev->link, m, text);
     if (!*peer)
         return ERR_BUSY;
     if ((*peer)->epoch && (*peer)->epoch != m->from_epoch)
@@ -498,17 +517,19 @@ static bool take_draining(
     return peer->draining && !drained;
 }
 
-static void on_hello(struct peers *p, struct out *out, uint32_t link,
-    const struct peer_msg *m, const uint8_t *fresh, uint64_t now_ns)
+static void on_hello(struct peers *p, struct out *out, const struct event *ev)
 {
+    const struct peer_msg *m = ev->peer;
+    uint32_t link = ev->link;
     struct peer *peer = peer_on(p, link);
+    uint64_t now_ns = ev->now_ns;
     const char *text;
     bool was_up, drawn, drains;
     enum err e;
 
     if (p->ops->greets && !peer)
         return; /* the link is being closed */
-    e = find_sender(p, out, link, m, &peer, &text);
+    e = find_sender(p, out, ev, &peer, &text);
     was_up = e == OK && peer->up;
     if (e == OK && !was_up)
         peer->asked_ns = now_ns;
@@ -533,7 +554,7 @@ static void on_hello(struct peers *p, struct out *out, uint32_t link,
     take_carriers(p, out, peer, &m->hello, was_up);
     drawn = !peer->keyed;
     if (drawn)
-        draw_key(p, out, peer, fresh);
+        draw_key(p, out, peer, ev->fresh);
     drawn &= peer->keyed;
     p->ops->greeted(p->brain, out, link, peer, m, was_up);
     if (drains && p->ops->drains)
@@ -566,17 +587,18 @@ static void on_refused(struct peers *p, struct out *out, uint32_t link,
         text[0] ? text : "no reason given", now_ns);
 }
 
-struct peer *peers_hear(struct peers *p, struct out *out, uint32_t link,
-    const struct peer_msg *m, const uint8_t *fresh, uint64_t now_ns)
+struct peer *peers_hear(
+    struct peers *p, struct out *out, const struct event *ev)
 {
+    const struct peer_msg *m = ev->peer;
     struct peer *from = NULL;
 
     if (m->type == PEER_HELLO)
-        on_hello(p, out, link, m, fresh, now_ns);
+        on_hello(p, out, ev);
     else if (m->type == PEER_NACK && m->nack.answers == PEER_HELLO &&
              p->ops->greets)
-        on_refused(p, out, link, m, now_ns);
-    else if (peer_gate(p, out, link, m, &from))
+        on_refused(p, out, ev->link, m, ev->now_ns);
+    else if (peer_gate(p, out, ev->link, m, &from))
         return from;
     return NULL;
 }

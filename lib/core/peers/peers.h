@@ -129,10 +129,11 @@ struct peers {
     uint64_t *link_host; /* encoded, by link: its struct event's host */
     uint32_t max, links; /* places: limits.peers and limits.reserve on top */
     uint64_t evict_ns;   /* encoded: when one that is up may be evicted again */
-    char why[128];       /* there is no place */
+    char why[128];       /* there is no place, or it is not the key's owner */
     struct heap timers;
     struct self self;
     struct refused strangers; /* daemons that are no peers */
+    char stranger[64];        /* what the last of them calls itself */
     uint32_t seq, serials, runs;
     const struct peers_ops *ops;
     void *brain;
@@ -220,11 +221,11 @@ void peer_hello_until_up(
 void peer_nack(struct peers *p, struct out *out, uint32_t link,
     const struct peer_msg *m, enum err reason, const char *text);
 
-/* Takes a message: HELLO and the answers to ours are done with here. Returns
- * the peer that any other is of; NULL: there is nothing more to do. fresh: as
- * in struct event. */
-struct peer *peers_hear(struct peers *p, struct out *out, uint32_t link,
-    const struct peer_msg *m, const uint8_t *fresh, uint64_t now_ns);
+/* Takes the message of an EV_PEER: HELLO and the answers to ours are done with
+ * here. Returns the peer that any other is of; NULL: there is nothing more to
+ * do. */
+struct peer *peers_hear(
+    struct peers *p, struct out *out, const struct event *ev);
 
 /* Counts a frame that could not be read, and refuses it where its header
  * could. */
