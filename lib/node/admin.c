@@ -140,8 +140,11 @@ static const char *secured(const struct node *n, char *out, size_t size)
 {
     if (!n->keys)
         return "insecure: no key, in the clear";
-    snprintf(out, size, "CURVE, %u key%s", n->keys->count,
-        n->keys->count > 1 ? "s" : "");
+    if (n->keys->lines_count)
+        snprintf(out, size, "CURVE, keys of %u daemons", n->keys->lines_count);
+    else
+        snprintf(out, size, "CURVE, %u key%s", n->keys->count,
+            n->keys->count > 1 ? "s" : "");
     return out;
 }
 

@@ -84,6 +84,11 @@ enum err load_keys(const struct conf_source *from, const struct conf *c,
             : OK;
     CHECK(!*out || (*out)->count == c->control_keys.count, "%u keys",
         *out ? (*out)->count : 0);
+    if (*out && c->control_identities[0]) {
+        r = keys_load_lines(*out, c, e);
+        if (r != OK)
+            keys_free(out);
+    }
     if (r == ERR_MALFORMED)
         load_place(from, c, e);
     return r;

@@ -18,7 +18,8 @@ struct conf_source {
  * interest. On error *c is of no use, and *e says what is wrong. */
 MUST_CHECK enum err load_conf(const struct conf_source *from, uint8_t role,
     struct conf *c, struct conf *given, struct conf_error *e);
-/* Reads the files of control.keys; *out is NULL if c has none. */
+/* Reads the files of control.keys, and control.identities; *out is NULL if c
+ * has none. */
 MUST_CHECK enum err load_keys(const struct conf_source *from,
     const struct conf *c, struct keys **out, struct conf_error *e);
 
