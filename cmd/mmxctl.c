@@ -32,8 +32,8 @@ static void usage(FILE *to)
         "                  per check, ok, warn or fail, and what to do\n"
         "  trace ROOM      what happened to one room\n"
         "  trace merge FILE FILE  recordings of two hosts (--save) as one\n"
-        "  keygen FILE     write a new key of the fleet, for control.keys;\n"
-        "                  a file that exists stays as it is\n"
+        "  keygen FILE     write a new key, for control.keys; a file that\n"
+        "                  exists stays as it is\n"
         "or, for root and the daemon's own user,\n",
         to);
 #define COMMAND(name, word, usage, meaning)                                    \
@@ -53,6 +53,8 @@ static void usage(FILE *to)
         "  --follow        trace: go on with what happens next, in lines\n"
         "  --perfetto FILE  trace: write it for Perfetto's viewer instead\n"
         "  --save FILE     trace: keep one daemon's, for trace merge\n"
+        "  --public        keygen: print the public half of the key in FILE,\n"
+        "                  for control.identities\n"
         "  --diff          conf: what a reload would change, as conf-diff;\n"
         "                  exit status 0 nothing, 1 something, 2 trouble\n"
         "  --watch SECONDS  reports: show them again and again; top: how "
@@ -342,7 +344,8 @@ static int parse(int argc, char **argv, struct asked *a)
         {"config", required_argument, NULL, 'c'},
         {"encoded", no_argument, NULL, 'e'}, {"langd", no_argument, NULL, 'l'},
         {"json", no_argument, NULL, 'j'}, {"diff", no_argument, NULL, 'd'},
-        {"bytes", no_argument, NULL, 'b'}, {"once", no_argument, NULL, 'o'},
+        {"public", no_argument, NULL, 'k'}, {"bytes", no_argument, NULL, 'b'},
+        {"once", no_argument, NULL, 'o'},
         {"watch", required_argument, NULL, 'W'},
         {"now", no_argument, NULL, 'n'}, {"live", no_argument, NULL, 'L'},
         {"wait", required_argument, NULL, 'w'},
@@ -376,6 +379,8 @@ static int parse(int argc, char **argv, struct asked *a)
             a->live = true;
         else if (c == 'd')
             a->diff = true;
+        else if (c == 'k')
+            a->public = true;
         else if (c == 'n')
             a->now = true;
         else if (c == 'v')
@@ -406,7 +411,10 @@ int main(int argc, char **argv)
     if (status >= 0)
         return status;
     if (optind + 2 == argc && !strcmp(argv[optind], "keygen"))
-        return keygen(argv[optind + 1]);
+        return a.public ? keygen_public(argv[optind + 1])
+                        : keygen(argv[optind + 1]);
+    if (a.public)
+        return misused("--public goes with keygen FILE");
     if (optind < argc && !strcmp(argv[optind], "trace"))
         return traced(argv + optind + 1, &a);
     if (optind == argc)

@@ -22,7 +22,7 @@ enum {
 struct asked {
     const char *path; /* of the socket; NULL: not given */
     const char *file; /* of the configuration; NULL: not given */
-    bool json, live, waits, bytes, diff, now;
+    bool json, live, waits, bytes, diff, now, public;
     bool once;
     uint64_t watch_s; /* 0: not given */
     uint64_t wait_s;  /* if it waits */
@@ -107,6 +107,8 @@ int ctl_failed(const struct local_msg *m);
 
 /* keygen.c: writes a new key; returns the exit status. */
 int keygen(const char *path);
+/* Prints the public half of the key in the file; returns the exit status. */
+int keygen_public(const char *path);
 
 /* trace.c: what happened; returns the exit status */
 

@@ -1,5 +1,7 @@
-/* keygen.c - mmxctl keygen: writes a new key of the fleet. Any 32 random bytes
- * are one; its public half is derived by the daemons.
+/* keygen.c - mmxctl keygen: writes a new key, of the fleet or of one daemon.
+ * Any 32 random bytes are one. Its public half, for control.identities, is
+ * derived by libzmq, which is there where daemons are, and is loaded for this
+ * alone: mmxctl runs beside engines, too.
  *
  * Rejected: writing over a file that exists, with an option for it: the key
  * that it held may be the only copy of one in use. */
@@ -7,6 +9,7 @@
 
 #include "base/check.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -99,8 +102,50 @@ int keygen(const char *path)
         unlink(name);
     if (!ok)
         return CTL_REFUSED;
-    printf("%s: a new key, readable by its owner alone; every daemon of the "
-           "fleet needs it, named in control.keys\n",
+    printf("%s: a new key, readable by its owner alone, for control.keys: of "
+           "every daemon of the fleet, or of one, whose public key is a line "
+           "of control.identities then\n",
         path);
+    return CTL_SHOWN;
+}
+
+/* Says what is wrong; NULL: public_ has the text of the key's public half. */
+static const char *derive(const char *path, char public_[LINE_BYTES])
+{
+    int (*curve_public)(char *, const char *) = NULL;
+    void *zmq = dlopen("libzmq.so.5", RTLD_NOW);
+    char secret[LINE_BYTES + 1] = "";
+    const char *why = "is not a key, as `mmxctl keygen FILE` writes it";
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, secret, sizeof(secret));
+
+    if (zmq)
+        *(void **)&curve_public = dlsym(zmq, "zmq_curve_public");
+    if (n < 0)
+        why = strerror(errno);
+    else if (!curve_public)
+        why = "libzmq.so.5 is not here, or has no CURVE";
+    else if (n >= LINE_BYTES - 1 && n <= LINE_BYTES &&
+             (n < LINE_BYTES || secret[n - 1] == '\n')) {
+        secret[LINE_BYTES - 1] = 0;
+        why = curve_public(public_, secret) == 0 ? NULL : why;
+    }
+    explicit_bzero(secret, sizeof(secret));
+    if (fd >= 0)
+        close(fd);
+    return why;
+}
+
+int keygen_public(const char *path)
+{
+    char public_[LINE_BYTES];
+    const char *why = derive(path, public_);
+
+    CHECK(path[0], "a key of no file");
+    if (why) {
+        fprintf(stderr, "mmxctl: %s: %s\n", path, why);
+        return CTL_REFUSED;
+    }
+    puts(public_);
     return CTL_SHOWN;
 }
