@@ -1,0 +1,154 @@
+"""A key for each daemon (control.identities): who is let in, under which name
+and role, and what taking a line out ends."""
+
+import os
+import signal
+import subprocess
+import unittest
+
+from pair import BUILD, LIMIT, Case, eventually, free_port, keygen, merged
+from test_reload import Rooms, reload, write
+
+
+class Identities(Case):
+    def setUp(self):
+        super().setUp()
+        self.who = os.path.join(self.world.dir, "identities")
+        self.lines = {}
+        for name, role in (("enc0", "encoded"), ("lang0", "langd"),
+                           ("lang1", "langd")):
+            self.add(name, role)
+
+    def own(self, name):
+        return os.path.join(self.world.dir, f"{name}.key")
+
+    def add(self, name, role, listed=True):
+        """A new key; a line of it, as an operator makes it."""
+        key = keygen(self.own(name))
+        public = subprocess.run(
+            [os.path.join(BUILD, "mmxctl"), "keygen", "--public", key],
+            check=True, capture_output=True, text=True, timeout=LIMIT).stdout
+        self.assertEqual(len(public), 41)
+        self.lines[name] = f"{name} {role} {public}"
+        if listed:
+            self.list()
+
+    def list(self, *but):
+        with open(self.who + ".new", "w") as f:
+            f.writelines(v for k, v in self.lines.items() if k not in but)
+        os.rename(self.who + ".new", self.who)
+
+    def control(self, key, **more):
+        return {"keys": [self.own(key)], "identities": self.who, **more}
+
+    def fleet(self):
+        """An encoder and two langds, with an engine of each."""
+        e = self.world.encoded(control=self.control("enc0"))
+        ds = [self.world.langd([e], name=n, control=self.control(n))
+              for n in ("lang0", "lang1")]
+        return e, ds, self.world.engine(e), [self.world.engine(d) for d in ds]
+
+    def refused(self, daemon, words):
+        eventually(lambda: any(words in r.get("refused", "")
+                               for r in daemon.show("peers")),
+                   f"{daemon.name} shows {words}")
+        eventually(lambda: words in daemon.tail(), f"its log has {words}")
+
+    def shown(self, name):
+        """The key as logs show it."""
+        return self.lines[name].split()[2][:8]
+
+    def test_a_line_that_is_taken_out_ends_that_daemon_alone(self):
+        e, (out, stays), enc, (_, lm) = self.fleet()
+        for d in (out, stays):
+            eventually(lambda d=d: d.show("peers")[0]["state"] == "up", "up")
+            self.assertIn(f"is let in: key {self.shown(d.name)} of {d.name}",
+                          e.tail())
+            self.assertIn(f"it has key {self.shown('enc0')} of enc0", d.tail())
+        epoch = {p["name"]: p["epoch"] for p in e.show("peers")}["lang1"]
+        with Rooms(self, enc, lm) as rooms:
+            self.list("lang0")
+            self.assertEqual(reload(e), {"keys in the files": "changed"})
+            self.refused(out, "key (this daemon's is not let in there)")
+            self.refused(e, f"key ({self.shown('lang0')} is not let in)")
+            rooms.more()
+            states = {p["name"]: p["state"] for p in e.show("peers")}
+            self.assertEqual(states["lang1"], "up")
+            self.assertEqual(states["lang0"], "down")
+            self.list()
+            os.kill(e.pid, signal.SIGHUP)
+            eventually(lambda: out.show("peers")[0]["state"] == "up",
+                       "it is let in again")
+            rooms.more()
+        self.assertEqual(e.tail().count("of lang1"), 1)  # one link, all along
+        self.assertIn(epoch, [p.get("epoch") for p in e.show("peers")])
+
+    def test_an_encoder_that_is_taken_out(self):
+        e, (d, _), _, (lm, _) = self.fleet()
+        eventually(lambda: d.show("peers")[0]["state"] == "up", "up")
+        self.list("enc0")
+        d.ctl("reload")
+        self.refused(d, "key (control.identities has none of such an encoder)")
+        self.assertTrue(e.alive())
+
+    def test_a_langd_under_the_name_of_another(self):
+        e = self.world.encoded(control=self.control("enc0"))
+        d = self.world.langd([e], name="lang1", control=self.control("lang0"),
+                             start=False)
+        self.assertNotEqual(self.check(d).returncode, 0)
+        self.assertIn("has no line of this daemon; expected `lang1 langd ",
+                      self.check(d).stderr)
+        # Its own file may say anything; the encoder's does not.
+        mine = self.who + ".mine"
+        with open(mine, "w") as f:
+            f.write(self.lines["lang0"].replace("lang0", "lang1"))
+            f.write(self.lines["enc0"])
+        d.conf = merged(d.conf, {"control": {"identities": mine}})
+        d.start()
+        self.refused(d, "its key is that of langd lang0")
+        self.refused(e, "its key is that of langd lang0")
+
+    def test_a_langds_key_that_serves(self):
+        port = free_port()
+        mine = self.who + ".mine"
+        with open(mine, "w") as f:
+            f.write(self.lines["lang1"].replace("lang1 langd", "enc0 encoded"))
+            f.write(self.lines["lang0"])
+        e = self.world.encoded(control={
+            "keys": [self.own("lang1")], "identities": mine,
+            "listen": f"tcp://127.0.0.1:{port}"})
+        e.address = f"tcp://127.0.0.1:{port}"
+        named = self.world.langd([e], name="lang0",
+                                 control=self.control("lang0"))
+        self.refused(named, "control.identities has another key of it)")
+        self.assertEqual([p["state"] for p in e.show("peers")], ["refused"])
+
+    def test_a_shared_key_on_one_side(self):
+        e = self.world.encoded(control=self.control("enc0"))
+        d = self.world.langd([e])
+        self.refused(d, "none of control.keys is its own, or it has "
+                        "control.identities")
+        self.assertNotEqual(d.show("peers")[0]["state"], "up")
+
+    def test_files_that_do_not_fit(self):
+        d = self.world.langd([], name="lang0", start=False,
+                             control=self.control("lang0"))
+        self.assertEqual(self.check(d).returncode, 0)
+        with open(self.who, "a") as f:
+            f.write("enc1 encoder " + self.lines["enc0"].split()[2])
+        self.assertIn("line 4: expected `NAME encoded|langd KEY`",
+                      self.check(d).stderr)
+        write(d, control={"keys": [self.own("lang0"), self.own("lang1")]})
+        self.assertIn("control.keys has 2 files, expected one",
+                      self.check(d).stderr)
+
+    def check(self, daemon):
+        write(daemon)
+        return subprocess.run(
+            [os.path.join(BUILD, f"mmx-{daemon.role}"), "--config",
+             daemon.config, "--check-config"], capture_output=True, text=True,
+            timeout=LIMIT, check=False)
+
+
+if __name__ == "__main__":
+    unittest.main()
