@@ -61,6 +61,7 @@ void head_record(struct brain *b, struct room *r, const struct ended *row)
     e->done_ns = b->now_ns;
     memcpy(e->text, r->text, sizeof(e->text));
     r->ended_row = b->ended_count++;
+    slow_take(&b->slow, e);
     CHECK(r->reason < ERR_COUNT, "reason %u", r->reason);
     b->ends[r->reason]++;
     happened(b, HAPPENED_ENDED, r, e, NONE, r->reason, e->total);

@@ -10,6 +10,7 @@
 #include "core/histogram/histograms.h"
 #include "core/peers/peers.h"
 #include "core/pools.h"
+#include "core/slow.h"
 
 /* A role's part of the reports. */
 struct show_ops {
@@ -88,8 +89,9 @@ struct brain {
     struct ended *history;    /* a ring of limits.history rows */
     uint64_t ended_count;     /* rows that were ever put there */
     uint64_t ends[ERR_COUNT]; /* the same, by reason */
-    uint64_t now_ns;          /* of the last event */
-    bool draining, ending;    /* no new rooms; nor ever again: its end comes */
+    struct slow slow;
+    uint64_t now_ns;       /* of the last event */
+    bool draining, ending; /* no new rooms; nor ever again: its end comes */
     uint64_t stats[STAT_COUNT];
     struct histograms histograms[CONF_POOLS_MAX];
 };

@@ -121,6 +121,25 @@ static void show_ended(
     show_context(s, at, e);
 }
 
+/* Shows the slowest rooms, then the last that failed, and for each what took
+ * most of its time. */
+static void show_slow(
+    const struct brain *b, struct show_at *at, struct rows_out *s)
+{
+    const struct ended *e;
+
+    while ((e = slow_row(&b->slow, (uint32_t)at->at)) && show_place(at)) {
+        uint64_t us;
+        const char *longest = slow_longest(b->c.conf->role, e, &us);
+
+        show_ended(s, at, e);
+        s->text(s, "longest", longest);
+        s->number(s, "longest_us", us);
+        at->at++;
+    }
+    at->over = !e;
+}
+
 /* Shows the open rooms, then the ended ones that are remembered, oldest first.
  */
 static void show_rooms(const struct brain *b, uint64_t now_ns,
@@ -311,6 +330,8 @@ bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
         show_status(b, s);
     else if (!strcmp(what, "rooms"))
         show_rooms(b, now_ns, at, s);
+    else if (!strcmp(what, "slow"))
+        show_slow(b, at, s);
     else if (!strcmp(what, "pools"))
         show_pools(b, at, s);
     else if (!strcmp(what, "peers"))
