@@ -71,6 +71,7 @@ void engine_open(struct engines *g, const struct event *ev)
     c->pid = ev->pid;
     if (ev->groups)
         c->groups = *ev->groups;
+    c->opened_ns = ev->now_ns;
     c->session = NONE;
     list_init(&c->attachments);
     list_init(&c->dirty);
@@ -352,6 +353,8 @@ enum err attachment_add(struct engines *g, uint32_t conn, uint32_t cell,
     list_init(&att->in_dirty);
     list_init(&att->in_waiting);
     list_push_tail(&c->attachments, &att->in_conn);
+    c->rooms++;
+    c->rooms_total++;
     *text = "";
     *out = att;
     return OK;
@@ -425,6 +428,13 @@ void attachment_fail(
     attachment_over(g, out, att, ROOM_FAILED, reason);
 }
 
+void room_counts(struct engines *g, struct room *r, uint64_t bytes)
+{
+    LIST_FOREACH (n, &r->attachments)
+        g->conns[LIST_ENTRY(n, struct attachment, in_room)->conn].bytes +=
+            bytes;
+}
+
 void attachment_drop(struct engines *g, struct attachment *att)
 {
     CHECK(att->used && *cell_slot(g, att->conn, att->cell) ==
@@ -441,6 +451,9 @@ void attachment_drop(struct engines *g, struct attachment *att)
     list_remove(&att->in_dirty);
     list_remove(&att->in_waiting);
     heap_remove(&g->timers, &att->timer);
+    CHECK(g->conns[att->conn].rooms > 0, "connection %u has no attachment",
+        att->conn);
+    g->conns[att->conn].rooms--;
     att->used = false;
     slots_give(&g->slots, (uint32_t)(att - g->attachments));
     g->attachments_used--;

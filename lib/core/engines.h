@@ -75,6 +75,11 @@ struct conn {
     uint32_t pool, pool_seq; /* its POOL call waits for pool - 1; 0: none */
     struct list attachments, dirty;
     struct list in_session;
+    uint32_t rooms;       /* attachments, now */
+    uint64_t rooms_total; /* and ever */
+    uint64_t bytes;       /* encoded: of rows that it committed; langd: of
+                             rooms that ended and had it attached */
+    uint64_t opened_ns;
     struct list in_silent; /* until HELLO or MAP */
     uint64_t hello_by_ns;
     bool hello_seen_late; /* the loop slept through that: one turn more */
@@ -196,6 +201,8 @@ static inline bool room_crowded(const struct room *r)
 {
     return r->attachments_count >= ROOM_ATTACHMENTS_MAX;
 }
+/* Counts bytes of the room for the connections that have it. */
+void room_counts(struct engines *g, struct room *r, uint64_t bytes);
 /* Puts the attachment on the room (and off its session's waiting list). */
 void attachment_join(struct engines *g, struct attachment *att, struct room *r);
 /* Lets the attachment wait for the room of its session that it names. */

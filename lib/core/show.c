@@ -287,6 +287,39 @@ static void show_stranger(
     s->text(s, "refused", all->strangers.text);
 }
 
+static void show_engine(
+    struct rows_out *s, const struct conn *c, uint64_t now_ns)
+{
+    CHECK(c->opened_ns <= now_ns, "the connection of %d is opened later",
+        (int)c->pid);
+    s->row(s);
+    s->text(s, "name", c->name);
+    s->number(s, "pid", c->pid > 0 ? (uint64_t)c->pid : 0);
+    s->number(s, "uid", c->uid);
+    s->text(s, "state",
+        c->state == CONN_ENDED  ? "gone"
+        : c->state == CONN_OPEN ? "silent"
+                                : "connected");
+    s->number(s, "age_ms", (now_ns - c->opened_ns) / NS_PER_MS);
+    s->number(s, "rooms", c->rooms);
+    s->number(s, "rooms_total", c->rooms_total);
+    s->number(s, "bytes", c->bytes);
+}
+
+/* Shows the connections of engines, also those whose process still holds rooms
+ * after its end. */
+static void show_engines(struct rows_out *s, struct show_at *at,
+    const struct engines *g, uint64_t now_ns)
+{
+    for (; at->at < g->conns_max && show_place(at); at->at++) {
+        const struct conn *c = &g->conns[at->at];
+
+        if (c->state != CONN_FREE && c->state != CONN_DAEMON)
+            show_engine(s, c, now_ns);
+    }
+    at->over = at->at >= g->conns_max;
+}
+
 static void show_peers(struct rows_out *s, struct show_at *at,
     const struct peers *peers, uint64_t now_ns)
 {
@@ -336,6 +369,8 @@ bool brain_show(struct brain *b, const char *what, uint64_t now_ns,
         show_pools(b, at, s);
     else if (!strcmp(what, "peers"))
         show_peers(s, at, &b->peers, now_ns);
+    else if (!strcmp(what, "engines"))
+        show_engines(s, at, &b->engines, now_ns);
     else if (!strcmp(what, "stats"))
         show_stats(s, b->stats);
     else if (!strcmp(what, "ends"))

@@ -638,3 +638,15 @@ TEST(a_commit_that_says_what_is_known_comes_late)
     T_ERR(brain_say(e, 0, last), ERR_GONE);
     T_ERR(brain_say(e, 0, commit(0, 0, 1)), ERR_GONE);
 }
+
+TEST(rows_are_counted_once_for_the_engine_that_commits_them)
+{
+    struct rig *e = encoded(NULL, NULL);
+
+    T_OK(brain_say(e, 0, announce(1, 0, 16, 16)));
+    T_OK(brain_say(e, 0, commit(0, 8, 8))); /* none before it yet */
+    T_EQ_U64(brain_shown(e, "engines", "bytes", 0), 0);
+    T_OK(brain_say(e, 0, commit(0, 0, 8)));
+    T_OK(brain_say(e, 0, commit(0, 0, 8)));
+    T_EQ_U64(brain_shown(e, "engines", "bytes", 0), 16 * 4096);
+}

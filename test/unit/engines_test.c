@@ -533,3 +533,33 @@ TEST(a_room_is_in_so_many_cells_at_most)
             shown += cell_tag(l->cells[conn][cell]) == cell + 100;
     T_EQ_U64(shown, ROOM_ATTACHMENTS_MAX - 1);
 }
+
+TEST(what_each_connection_has_is_shown)
+{
+    struct rig *l = langd_up(NULL, NULL);
+    uint64_t before = brain_shown(l, "engines", "rooms_total", 0);
+    struct there t = ask_room(l, 1, 0);
+
+    brain_conn(l, 1, "s");
+    open_conn(l, 2);
+    T_OK(brain_say(l, 1, attach(1, 3, RIGHT_READ)));
+    brain_hear(l, 0, length(&t, 8, 8, true));
+    brain_pass(l, 50);
+    brain_landed(l, &t.open, 0, 8);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_SUCCESS);
+    for (uint32_t i = 0; i < 2; i++) {
+        T_EQ_STR(brain_text(l, "engines", "state", i), "connected");
+        T_EQ_U64(brain_shown(l, "engines", "uid", i), 7);
+        T_EQ_U64(brain_shown(l, "engines", "rooms", i), 1);
+        T_EQ_U64(brain_shown(l, "engines", "bytes", i), 8 * 4096);
+    }
+    T_EQ_STR(brain_text(l, "engines", "state", 2), "silent");
+    T_EQ_U64(brain_shown(l, "engines", "age_ms", 2), 50);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    T_EQ_U64(brain_shown(l, "engines", "rooms", 0), 0);
+    T_EQ_U64(brain_shown(l, "engines", "rooms_total", 0), before + 1);
+    brain_end(l, 1); /* its process may still read the rows */
+    T_EQ_STR(brain_text(l, "engines", "state", 1), "gone");
+    brain_dead(l, 1);
+    T_EQ_STR(brain_text(l, "engines", "state", 1), "silent");
+}

@@ -70,7 +70,7 @@ static void same(struct rig *b, const char *what, uint32_t places)
 static void all_the_same(struct rig *b)
 {
     static const char *const whats[] = {"status", "rooms", "slow", "pools",
-        "peers", "stats", "histograms", "buckets", "trace"};
+        "peers", "engines", "stats", "histograms", "buckets", "trace"};
 
     for (size_t i = 0; i < ARRAY_LEN(whats); i++)
         for (uint32_t places = 1; places < 4; places++)

@@ -360,6 +360,8 @@ static void on_commit(struct encoded *e, struct out *out, uint32_t conn,
     }
     before = m->item->committed;
     take_commit(e, out, m->item, n);
+    e->b.engines.conns[conn].bytes += (uint64_t)(m->item->committed - before) *
+                                      eroom_pool(e, m)->meta->layout.row_bytes;
     if ((n->flags & FLAG_FINAL) || happening_due(before, m->item->committed))
         happened(&e->b, HAPPENED_COMMITTED, &m->r, &m->history, NONE,
             m->item->committed, m->item->total);

@@ -85,6 +85,7 @@ static void record(struct langd *l, struct lroom *m)
     h->blocks = m->held.blocks;
     h->bytes = (uint64_t)(m->from + m->landed) *
                l->pools[m->pool].meta->layout.row_bytes;
+    room_counts(&l->b.engines, &m->r, h->bytes);
     head_record(&l->b, &m->r, h);
     if (m->peer != NONE)
         count(l, m);
