@@ -1,7 +1,7 @@
-/* mmxctl - shows what a daemon knows: connects to its socket like an engine,
- * says HELLO and QUERY, prints the REPORTs as a table or as JSON; or, as
- * doctor, checks what an engine needs to use the daemons. Blocking, one thread.
- * The rest is in cmd/ctl. */
+/* mmxctl - shows what the daemons of a host know: connects to a socket like an
+ * engine, says HELLO and QUERY, prints the REPORTs as a table or as JSON; or,
+ * as doctor, checks what an engine needs to use the daemons. Blocking, one
+ * thread. The rest is in cmd/ctl. */
 #include "ctl/ctl.h"
 
 #include "base/check.h"
@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SECONDS_MAX (24 * 3600)
@@ -44,12 +43,14 @@ static void usage(FILE *to)
         "options:\n"
         "  --encoded       use /run/mmx/encoded.sock\n"
         "  --langd         use /run/mmx/langd.sock\n"
-        "  --socket PATH   use the daemon's socket at PATH; default: that of\n"
-        "                  the two above which exists (doctor: both)\n"
+        "  --socket PATH   use the daemon's socket at PATH, or those of two;\n"
+        "                  default: reports are of the daemons that listen at\n"
+        "                  the two above, and an order goes to the only one\n"
         "  --config FILE   doctor: the daemon's configuration, to be held\n"
         "                  against its unit, and why it does not start;\n"
         "                  default: those in /etc/mmx\n"
-        "  --json          print an array of objects\n"
+        "  --json          print an array of objects, each with the name of\n"
+        "                  its daemon, unless one is chosen\n"
         "  --follow        trace: go on with what happens next, in lines\n"
         "  --perfetto FILE  trace: write it for Perfetto's viewer instead\n"
         "  --save FILE     trace: keep one daemon's, for trace merge\n"
@@ -102,25 +103,6 @@ int ctl_failed(const struct local_msg *m)
     return CTL_REFUSED;
 }
 
-static void print(
-    struct reader got, const char *what, uint8_t form, const struct asked *a)
-{
-    bool json = a->json;
-    struct reader row;
-    struct cell c;
-
-    CHECK(form == FORM_ROWS || form == (json ? FORM_JSON : FORM_TEXT),
-        "an answer of form %u", form);
-    if (form != FORM_ROWS)
-        fwrite(got.p, 1, got.len, stdout); /* of an older daemon */
-    else if (json)
-        rows_json(got);
-    else if (strcmp(what, "conf"))
-        rows_table(got, !strcmp(what, "status"), a->bytes);
-    else if (rows_next(&got, &row) && cell_get(&row, &c))
-        fwrite(c.text.p, 1, c.text.len, stdout);
-}
-
 static bool is_report(const char *word)
 {
 #define SHOW(NAME, is, meaning)                                                \
@@ -141,63 +123,36 @@ static bool is_command(const char *word)
     return false;
 }
 
-/* Asks and prints what is answered. */
-static int show_once(
-    struct ctl *c, const char *what, uint8_t form, const struct asked *a)
+/* Shows what the daemons say, or gives one of them an order. The configuration
+ * is told where orders are taken, and changes nothing: both daemons are asked. */
+static int ask(const char *what, const struct asked *a)
 {
-    struct local_msg m = {0};
-
-    if (!ctl_ask(c, what, form, &m))
-        return ctl_failed(&m);
-    screen_again(a, what);
-    if (form == FORM_ROWS && changes_are(what))
-        return changes(what, c->got, a->json);
-    print(c->got, what, form, a);
-    return fflush(stdout) == 0 ? CTL_SHOWN : CTL_REFUSED;
-}
-
-static int show(struct ctl *c, const char *what, const struct asked *a)
-{
-    const struct timespec rest = {.tv_sec = (time_t)a->watch_s};
-    uint8_t form = a->json ? FORM_JSON : FORM_TEXT;
-    struct local_msg m = {0};
-    int status;
-
-    if (!ctl_hello(c, 1, &m) || m.type != LOCAL_WELCOME)
-        return ctl_failed(&m);
-    if (has_ability(m.welcome.abilities, LOCAL_CAN_ROWS))
-        form = FORM_ROWS;
-    status = show_once(c, what, form, a);
-    while (a->watch_s && status == CTL_SHOWN) {
-        nanosleep(&rest, NULL);
-        status = show_once(c, what, form, a);
-    }
-    return status;
-}
-
-static int show_at(const char *what, const struct asked *a)
-{
-    char orders[SOCKET_PATH_MAX], word[32];
-    const char *path = a->path;
-    struct ctl *c;
+    char word[32], orders[HOST_MAX][SOCKET_PATH_MAX];
+    const char *here[HOST_MAX];
+    struct host h;
+    uint32_t count = host_sockets(a, here);
     int status;
 
     snprintf(word, sizeof(word), "%.*s", (int)strcspn(what, " "), what);
-    if (is_command(word))
-        path = ctl_orders(path, orders);
-    c = ctl_open(path, CTL_WAIT_S);
-    if (!c) {
-        fprintf(stderr, "mmxctl: %s: %s\n", path,
-            errno == ECONNREFUSED ? "no daemon is listening" : strerror(errno));
+    if (count == 0)
+        return CTL_NO_DAEMON;
+    if (count > 1 && is_command(word) && strncmp(word, "conf", 4) != 0) {
+        fprintf(stderr,
+            "mmxctl: both daemons run here: use --encoded or --langd with "
+            "%s\n",
+            what);
         return CTL_NO_DAEMON;
     }
+    for (uint32_t i = 0; i < count && is_command(word); i++)
+        here[i] = ctl_orders(here[i], orders[i]);
+    status = host_open(&h, here, count, a->path && !a->also);
+    if (status != CTL_SHOWN)
+        return status;
     if (!strcmp(what, "drain") || !strcmp(what, "undrain"))
-        status = drain(c, what, a);
-    else if (!strcmp(what, "top"))
-        status = top(c, a);
+        status = drain(h.sides[0].c, what, a);
     else
-        status = show(c, what, a);
-    ctl_close(c);
+        status = !strcmp(what, "top") ? top(&h, a) : host_show(&h, what, a);
+    host_close(&h);
     return status;
 }
 
@@ -237,25 +192,6 @@ static int doctor(const char *path, const char *file, bool json)
     return r.count[FAIL] ? CTL_REFUSED : CTL_SHOWN;
 }
 
-static const char *find_socket(void)
-{
-    const char *found = NULL;
-
-    for (int i = 0; i < 2; i++) {
-        if (access(sockets[i], F_OK) != 0)
-            continue;
-        if (found) {
-            fputs("mmxctl: both daemons run here: use --encoded or --langd\n",
-                stderr);
-            return NULL;
-        }
-        found = sockets[i];
-    }
-    if (!found)
-        fputs("mmxctl: no socket in /run/mmx: use --socket PATH\n", stderr);
-    return found;
-}
-
 /* Joins the words with spaces: a report by its name, or a command with its
  * arguments. False: they are neither. */
 static bool join(char **words, char *out, size_t size)
@@ -279,8 +215,8 @@ static bool join(char **words, char *out, size_t size)
  * here. */
 static int healthy(const struct asked *a)
 {
-    const char *here[ARRAY_LEN(sockets)] = {a->path};
-    uint32_t count = a->path != NULL;
+    const char *here[HOST_MAX] = {a->path, a->also};
+    uint32_t count = a->also ? 2 : a->path ? 1 : 0;
 
     for (size_t i = 0; i < ARRAY_LEN(sockets) && !a->path; i++)
         if (access(sockets[i], F_OK) == 0)
@@ -300,8 +236,8 @@ static int traced(char **words, const struct asked *given)
         .save = given->save,
         .follow = given->follow,
         .json = given->json};
-    const char *here[ARRAY_LEN(sockets)] = {NULL};
-    uint32_t count = 0;
+    const char *here[HOST_MAX];
+    uint32_t count;
     bool merges = words[0] && !strcmp(words[0], "merge");
 
     if (given->watch_s || (a.follow && (a.perfetto || a.save || merges)))
@@ -313,17 +249,8 @@ static int traced(char **words, const struct asked *given)
         (words[1] || !text_number(span_str(words[0]), UINT64_MAX, &a.room)))
         return misused(
             "trace: expected the number of a room, or merge FILE FILE");
-    if (given->also)
-        here[count++] = given->also;
-    if (given->path)
-        here[count++] = given->path;
-    for (size_t i = 0; i < ARRAY_LEN(sockets) && !given->path; i++)
-        if (access(sockets[i], F_OK) == 0)
-            here[count++] = sockets[i];
-    if (count > 0)
-        return trace_live(here, count, &a);
-    fputs("mmxctl: no socket in /run/mmx: use --socket PATH\n", stderr);
-    return CTL_NO_DAEMON;
+    count = host_sockets(given, here);
+    return count > 0 ? trace_live(here, count, &a) : CTL_NO_DAEMON;
 }
 
 /* Takes the seconds of --wait, or of --watch. */
@@ -440,8 +367,8 @@ int main(int argc, char **argv)
         strcpy(what, "conf-diff");
     else if (a.diff)
         return misused("--diff goes with conf");
-    if (!a.path && !(a.path = find_socket()))
-        return CTL_NO_DAEMON;
-    status = show_at(what, &a);
+    if (!a.path && !strncmp(what, "peer ", 5))
+        a.path = CTL_LANGD; /* it alone has such orders */
+    status = ask(what, &a);
     return strcmp(what, "conf-diff") ? status : as_diff(status);
 }

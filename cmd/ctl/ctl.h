@@ -62,6 +62,8 @@ void ctl_close(struct ctl *c);
 /* Returns where the daemon at `path` takes orders, in `out`, or the path itself
  * where there is no such socket: an older daemon, or `path` is that one. */
 const char *ctl_orders(const char *path, char out[SOCKET_PATH_MAX]);
+/* True if a daemon listens there; else errno. */
+bool ctl_listens(const char *path);
 /* Sends a HELLO of an engine that opens no room. */
 bool ctl_greet(struct ctl *c, uint32_t cells);
 /* The same, and receives the answer. */
@@ -88,8 +90,8 @@ uint64_t ctl_now_ns(void);
  * do well or a->wait_s have passed; returns the exit status. */
 int health(const char *const *paths, uint32_t count, const struct asked *a);
 
-/* drain.c: has the order (drain or undrain) carried out over a new connection,
- * and shows the drain until a->wait_s have passed; returns the exit status. */
+/* drain.c: has the order (drain or undrain) carried out, and shows the drain
+ * until a->wait_s have passed; returns the exit status. */
 int drain(struct ctl *c, const char *order, const struct asked *a);
 
 /* size.c */
@@ -129,6 +131,10 @@ void rows_get(struct reader row, const char *name, char *out, size_t size);
 void rows_text(const struct cell *c, char *out, size_t size);
 /* Prints rows as JSON. */
 void rows_json(struct reader rows);
+/* The same as a part of an array, zero at its start: each object begins with
+ * the daemon's name; NULL: with none. */
+void rows_json_part(struct json *json, struct reader rows, const char *daemon);
+void rows_json_end(const struct json *json);
 
 /* table.c: prints rows as a table, or one cell in a line. exact: sizes as
  * numbers of bytes. */
@@ -157,12 +163,34 @@ void screen_end(struct screen *s);
 #define SCREEN_ESC 27
 int screen_key(struct screen *s, int ms);
 
-/* top.c: shows the daemon live, or once; returns the exit status. */
-int top(struct ctl *c, const struct asked *a);
+/* host.c: the daemons that are asked */
 
-/* changes.c: of `reload` and `conf-diff`; returns the exit status */
-bool changes_are(const char *what);
-int changes(const char *what, struct reader rows, bool json);
+enum { HOST_MAX = 2 };
+
+struct host_side {
+    struct ctl *c; /* connected, WELCOME has come */
+    char name[64]; /* of it, fit for a terminal */
+    char head[96]; /* with the role */
+};
+struct host {
+    struct host_side sides[HOST_MAX];
+    uint32_t count;
+    bool named; /* the command line names one: its name is no news */
+};
+/* Fills in the sockets that the command line names, or else those in /run/mmx
+ * on which a daemon listens, and returns their number. Says what is wrong with
+ * a socket there, and that there is none. */
+uint32_t host_sockets(const struct asked *a, const char *here[HOST_MAX]);
+/* Connects to all. Returns an exit status; CTL_SHOWN: host_close ends it. */
+int host_open(
+    struct host *h, const char *const *paths, uint32_t count, bool named);
+void host_close(struct host *h);
+/* Prints their reports, again and again with a->watch_s; returns the exit
+ * status. */
+int host_show(struct host *h, const char *what, const struct asked *a);
+
+/* top.c: shows the daemons live, or once; returns the exit status. */
+int top(struct host *h, const struct asked *a);
 
 /* findings.c: of the doctor, as lines or as JSON */
 

@@ -126,8 +126,7 @@ int drain(struct ctl *c, const char *order, const struct asked *a)
     struct left l = {0};
     int status = CTL_SHOWN;
 
-    if (!ctl_hello(c, 1, &m) || m.type != LOCAL_WELCOME ||
-        !ctl_ask(c, order, FORM_ROWS, &m) || !take(c, &l))
+    if (!ctl_ask(c, order, FORM_ROWS, &m) || !take(c, &l))
         return ctl_failed(&m);
     if (a->waits)
         status = wait_for(c, &l, &m, a);

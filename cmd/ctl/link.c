@@ -66,6 +66,15 @@ const char *ctl_orders(const char *path, char out[SOCKET_PATH_MAX])
     return orders_path(path, out) && access(out, F_OK) == 0 ? out : path;
 }
 
+bool ctl_listens(const char *path)
+{
+    int s = dial(path, CTL_WAIT_S);
+
+    if (s >= 0)
+        close(s);
+    return s >= 0;
+}
+
 uint64_t ctl_now_ns(void)
 {
     struct timespec t;

@@ -34,6 +34,12 @@ struct look {
     struct lines pools, peers;
 };
 
+/* A daemon, now and at the look before, which take turns. */
+struct watched {
+    struct ctl *c;
+    struct look looks[2];
+};
+
 static uint64_t number(struct reader row, const char *name)
 {
     char text[24];
@@ -319,14 +325,13 @@ static void draw_head(struct screen *s, const struct look *l,
         rate(was->failed, l->failed, seconds), bytes);
 }
 
-static void draw(struct screen *s, struct look *l, const struct look *was,
+static void draw_one(struct screen *s, struct look *l, const struct look *was,
     const struct sorting *by, const struct asked *a)
 {
-    bool wide = s->width >= WIDE;
+    bool wide = s->width >= WIDE, first = s->line == 0;
 
-    screen_begin(s);
     draw_head(s, l, was, a);
-    if (s->live)
+    if (s->live && first)
         screen_line(s,
             wide ? "keys: q quit; sort by n name, r rooms, "
                    "b bytes, w waits; now: %s"
@@ -348,6 +353,23 @@ static void draw(struct screen *s, struct look *l, const struct look *was,
         screen_line(
             s, "%-12s %-9s %7s %9s", "PEER", "STATE", "ROOMS/S", "BYTES/S");
     draw_lines(s, &l->peers, s->height - s->line, by, a, draw_peer);
+}
+
+/* Draws the daemons one under the other: the first has half of the screen, or
+ * what the others leave. n: the newest of the looks. */
+static void draw(struct screen *s, struct watched *all, uint32_t count, int n,
+    const struct sorting *by, const struct asked *a)
+{
+    int height = s->height;
+
+    screen_begin(s);
+    for (uint32_t i = 0; i < count; i++) {
+        s->height = (int)(i + 1) * height / (int)count;
+        if (i > 0)
+            screen_line(s, "%s", "");
+        draw_one(s, &all[i].looks[n], &all[i].looks[1 - n], by, a);
+    }
+    s->height = height;
     screen_end(s);
 }
 
@@ -362,21 +384,25 @@ static bool obey(int key, const struct sorting **by)
     return true;
 }
 
+/* Looks at all anew; n: which of the looks that is. */
 static bool look_again(
-    struct ctl *c, struct look *l, struct look *was, struct local_msg *m)
+    struct watched *all, uint32_t count, int n, struct local_msg *m)
 {
-    double seconds;
+    for (uint32_t i = 0; i < count; i++) {
+        struct look *l = &all[i].looks[n], *was = &all[i].looks[1 - n];
+        double seconds;
 
-    if (!look(c, l, m))
-        return false;
-    seconds = (double)(l->at_ns - was->at_ns) / 1e9;
-    rates(&l->pools, &was->pools, seconds);
-    rates(&l->peers, &was->peers, seconds);
+        if (!look(all[i].c, l, m))
+            return false;
+        seconds = (double)(l->at_ns - was->at_ns) / 1e9;
+        rates(&l->pools, &was->pools, seconds);
+        rates(&l->peers, &was->peers, seconds);
+    }
     return true;
 }
 
-/* Shows the daemon until the end is asked for. looks: zero, filled. */
-static int show(struct ctl *c, const struct asked *a, struct look looks[2])
+/* Shows the daemons until the end is asked for. */
+static int show(struct watched *all, uint32_t count, const struct asked *a)
 {
     const struct sorting *by = &sortings[1];
     uint64_t every = a->watch_s ? a->watch_s * 1000 : EVERY_MS, due;
@@ -385,9 +411,9 @@ static int show(struct ctl *c, const struct asked *a, struct look looks[2])
     int key = 0, n = 0;
     bool ok;
 
-    if (!ctl_hello(c, 1, &m) || m.type != LOCAL_WELCOME ||
-        !look(c, &looks[0], &m))
-        return ctl_failed(&m);
+    for (uint32_t i = 0; i < count; i++)
+        if (!look(all[i].c, &all[i].looks[0], &m))
+            return ctl_failed(&m);
     screen_open(&s, !a->once);
     ok = true;
     /* The first rates come soon: of a fifth of a second. */
@@ -401,13 +427,13 @@ static int show(struct ctl *c, const struct asked *a, struct look looks[2])
             break;
         if (ctl_now_ns() >= due) {
             n = 1 - n;
-            ok = look_again(c, &looks[n], &looks[1 - n], &m);
+            ok = look_again(all, count, n, &m);
             due = ctl_now_ns() + every * NS_PER_MS;
         } else if (!s.live) {
             continue;
         }
         if (ok)
-            draw(&s, &looks[n], &looks[1 - n], by, a);
+            draw(&s, all, count, n, by, a);
         if (!s.live)
             break;
     }
@@ -415,14 +441,17 @@ static int show(struct ctl *c, const struct asked *a, struct look looks[2])
     return ok ? CTL_SHOWN : ctl_failed(&m);
 }
 
-int top(struct ctl *c, const struct asked *a)
+int top(struct host *h, const struct asked *a)
 {
-    struct look looks[2] = {0};
-    int status = show(c, a, looks);
+    struct watched all[HOST_MAX] = {0};
+    int status;
 
-    for (size_t i = 0; i < ARRAY_LEN(looks); i++) {
-        free(looks[i].pools.of);
-        free(looks[i].peers.of);
+    for (uint32_t i = 0; i < h->count; i++)
+        all[i].c = h->sides[i].c;
+    status = show(all, h->count, a);
+    for (uint32_t i = 0; i < 2 * h->count; i++) {
+        free(all[i / 2].looks[i % 2].pools.of);
+        free(all[i / 2].looks[i % 2].peers.of);
     }
     return status;
 }

@@ -1,0 +1,161 @@
+/* host.c - the daemons that a command line is about: those whose sockets it
+ * names, else all that listen in /run/mmx; and their reports, one under the
+ * other. A socket without a daemon, as one that was killed leaves it, is named
+ * on stderr and left out. Blocking, one thread.
+ *
+ * Rejected: one object by daemon as JSON. What reads the report of one daemon
+ * reads that of two when only a column is added. */
+#include "ctl.h"
+
+#include "base/check.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static const char *const sockets[] = {CTL_ENCODED, CTL_LANGD};
+_Static_assert(ARRAY_LEN(sockets) == HOST_MAX, "a place for each socket");
+
+static int complain(const char *about, const char *why)
+{
+    fprintf(stderr, "mmxctl: %s: %s\n", about, why);
+    return CTL_NO_DAEMON;
+}
+
+static const char *why_not(void)
+{
+    return errno == ECONNREFUSED ? "no daemon is listening" : strerror(errno);
+}
+
+uint32_t host_sockets(const struct asked *a, const char *here[HOST_MAX])
+{
+    uint32_t count = 0;
+
+    if (a->also)
+        here[count++] = a->also;
+    if (a->path)
+        here[count++] = a->path;
+    for (size_t i = 0; i < ARRAY_LEN(sockets) && !a->path; i++)
+        if (ctl_listens(sockets[i]))
+            here[count++] = sockets[i];
+        else if (errno != ENOENT)
+            complain(sockets[i], why_not());
+    if (count == 0)
+        fputs("mmxctl: no daemon listens in /run/mmx: use --socket PATH\n",
+            stderr);
+    return count;
+}
+
+/* Connects to a daemon, as the next of the host. Returns an exit status. */
+static int open_side(struct host *h, const char *path)
+{
+    struct host_side *s = &h->sides[h->count];
+    struct local_msg m = {0};
+    char name[64];
+
+    s->c = ctl_open(path, CTL_WAIT_S);
+    if (!s->c)
+        return complain(path, why_not());
+    h->count++;
+    if (!ctl_hello(s->c, 1, &m) || m.type != LOCAL_WELCOME)
+        return ctl_failed(&m);
+    if (!has_ability(m.welcome.abilities, LOCAL_CAN_ROWS))
+        return complain(path, "the daemon is older than this mmxctl");
+    text_copy(m.welcome.name, name, sizeof(name));
+    snprintf(s->name, sizeof(s->name), "%s", name);
+    snprintf(
+        s->head, sizeof(s->head), "%s (%s)", name, role_name(m.welcome.role));
+    return CTL_SHOWN;
+}
+
+int host_open(
+    struct host *h, const char *const *paths, uint32_t count, bool named)
+{
+    int status = CTL_SHOWN;
+
+    CHECK(count > 0 && count <= HOST_MAX, "%u daemons", count);
+    *h = (struct host){.named = named};
+    for (uint32_t i = 0; i < count && status == CTL_SHOWN; i++)
+        status = open_side(h, paths[i]);
+    if (status != CTL_SHOWN)
+        host_close(h);
+    return status;
+}
+
+void host_close(struct host *h)
+{
+    for (uint32_t i = 0; i < h->count; i++)
+        ctl_close(h->sides[i].c);
+    h->count = 0;
+}
+
+/* reports */
+
+static bool changes_are(const char *what)
+{
+    return !strcmp(what, "reload") || !strcmp(what, "conf-diff");
+}
+
+/* Prints the report of one daemon for people. any: it has a row. */
+static void print(const struct host *h, const struct host_side *s,
+    const char *what, bool any, const struct asked *a)
+{
+    bool conf = !strcmp(what, "conf");
+    struct reader rest = s->c->got, row;
+    struct cell c;
+
+    if (h->count > 1)
+        printf(
+            "%s%s%s:\n", s == h->sides ? "" : "\n", conf ? "# " : "", s->head);
+    if (conf && rows_next(&rest, &row) && cell_get(&row, &c))
+        fwrite(c.text.p, 1, c.text.len, stdout);
+    else if (!conf && (any || !changes_are(what)))
+        rows_table(s->c->got, !strcmp(what, "status"), a->bytes);
+    else if (!conf)
+        puts("the file says what is in force");
+}
+
+/* Asks each daemon and prints what it answers. Returns the worst status. */
+static int show_once(struct host *h, const char *what, const struct asked *a)
+{
+    int status = CTL_SHOWN;
+    struct local_msg m = {0};
+    struct json json = {0};
+
+    for (uint32_t i = 0; i < h->count; i++) {
+        struct host_side *s = &h->sides[i];
+        bool good = ctl_ask(s->c, what, FORM_ROWS, &m);
+        struct reader rest = s->c->got, row;
+        bool any = good && rows_next(&rest, &row);
+        int one = !good                               ? ctl_failed(&m)
+                  : any && !strcmp(what, "conf-diff") ? CTL_DIFFERS
+                                                      : CTL_SHOWN;
+
+        if (i == 0)
+            screen_again(a, what);
+        if (good && a->json)
+            rows_json_part(&json, s->c->got, h->named ? NULL : s->name);
+        else if (good)
+            print(h, s, what, any, a);
+        /* What failed weighs more than what differs. */
+        if (one != CTL_SHOWN && status != CTL_REFUSED)
+            status = one;
+    }
+    if (a->json)
+        rows_json_end(&json);
+    return fflush(stdout) == 0 ? status : CTL_REFUSED;
+}
+
+int host_show(struct host *h, const char *what, const struct asked *a)
+{
+    const struct timespec rest = {.tv_sec = (time_t)a->watch_s};
+    int status = show_once(h, what, a);
+
+    while (a->watch_s && status == CTL_SHOWN) {
+        nanosleep(&rest, NULL);
+        status = show_once(h, what, a);
+    }
+    return status;
+}
