@@ -99,6 +99,13 @@ int drain(struct ctl *c, const char *order, const struct asked *a);
 /* Writes a number of bytes with a unit that people read, or the number. */
 enum { SIZE_TEXT = 24 };
 void size_text(uint64_t bytes, bool exact, char out[SIZE_TEXT]);
+/* Writes a length of time with a unit. */
+enum { AGE_TEXT = 24 };
+void age_text(uint64_t ns, char out[AGE_TEXT]);
+/* Writes a moment of the monotonic clock of this host as a time of the local
+ * day, or whole, with the date, as ISO 8601 has it, of UTC. */
+enum { CLOCK_TEXT = 32 };
+void clock_text(uint64_t ns, bool whole, char out[CLOCK_TEXT]);
 
 /* The text of a refusal is a stranger's: a name in it may hold anything. */
 enum { REFUSAL_TEXT = 520 };
@@ -129,6 +136,12 @@ bool rows_next(struct reader *rows, struct reader *row);
 void rows_get(struct reader row, const char *name, char *out, size_t size);
 /* Copies the value as text. */
 void rows_text(const struct cell *c, char *out, size_t size);
+/* json.c */
+
+/* True if the number stands for something that has a name on this host, a user
+ * or a moment, which is written to out, its column to *name. */
+enum { NAMED_TEXT = 64 };
+bool cell_named(const struct cell *c, const char **name, char out[NAMED_TEXT]);
 /* Prints rows as JSON. */
 void rows_json(struct reader rows);
 /* The same as a part of an array, zero at its start: each object begins with

@@ -1,4 +1,4 @@
-/* rows.c - what mmxctl makes of a report: the cells of one row, or JSON. */
+/* rows.c - what mmxctl makes of a report: the cells of one row. */
 #include "ctl.h"
 
 #include "base/check.h"
@@ -43,40 +43,4 @@ void rows_get(struct reader row, const char *name, char *out, size_t size)
             rows_text(&c, out, size);
             return;
         }
-}
-
-void rows_json_part(struct json *json, struct reader rows, const char *daemon)
-{
-    /* No cell needs more as JSON than this. */
-    static uint8_t out[64 + 6 * (ROWS_NAME_MAX + ROWS_TEXT_MAX)];
-    struct writer w = writer_of(out, sizeof(out));
-    struct cell c;
-
-    for (; cell_get(&rows, &c); w.len = 0) {
-        if (json->rows || c.kind == CELL_ROW)
-            json_cell(&w, json, &c);
-        if (daemon && c.kind == CELL_ROW)
-            json_cell(&w, json,
-                &(struct cell){
-                    CELL_TEXT, span_str("daemon"), span_str(daemon), 0});
-        CHECK(!w.failed, "a cell of %u bytes", c.text.len);
-        fwrite(w.p, 1, w.len, stdout);
-    }
-}
-
-void rows_json_end(const struct json *json)
-{
-    uint8_t out[8];
-    struct writer w = writer_of(out, sizeof(out));
-
-    json_end(&w, json);
-    fwrite(w.p, 1, w.len, stdout);
-}
-
-void rows_json(struct reader rows)
-{
-    struct json json = {0};
-
-    rows_json_part(&json, rows, NULL);
-    rows_json_end(&json);
 }

@@ -1,9 +1,11 @@
 /* table.c - a report as a table, as wide as the terminal at most. Widths of
  * columns are known only after the last row, so that a table takes two passes.
- * Elsewhere than on a terminal nothing is cut. One thread. */
+ * Elsewhere than on a terminal nothing is cut, and only as many details are
+ * left out as lines of 80 columns need. One thread. */
 #include "ctl.h"
 
 #include "base/check.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +14,8 @@
 /* A table cuts a longer value; JSON has all of it. */
 #define CELL_MAX    104
 #define COLUMNS_MAX 64
-#define TEXT_MIN    8 /* a column of text is made no smaller */
+#define PLAIN_WIDTH 80 /* where there is no terminal */
+#define TEXT_MIN    8  /* a column of text is made no smaller */
 /* What a column of text may ask for before others are left out. */
 #define TEXT_WISH 24
 /* What a value may take beside its name. */
@@ -36,14 +39,13 @@ struct table {
 
 /* Columns that a narrow terminal can do without, in the order in which they are
  * left out. */
-static const char *const details[] = {"opened_ns", "epoch", "software",
-    "layout", "mapped", "carriers", "data_addresses", "row_bytes", "block_rows",
-    "memory", "number", "says", "same_host", "shares", "secret", "owes",
-    "asked", "required", "attempt", "attempts", "resumes", "served", "failed",
-    "released", "init_us", "length_us", "granted_us", "resumed_us",
-    "committed_us", "ended", "granted", "kept", "waiting", "rooms_moved",
-    "bytes_moved", "head_wait_max_us", "stands_ms", "not_by", "first_us",
-    "bytes"};
+static const char *const details[] = {"epoch", "software", "layout", "mapped",
+    "carriers", "data_addresses", "row_bytes", "block_rows", "memory", "number",
+    "says", "same_host", "shares", "secret", "owes", "asked", "required",
+    "attempt", "attempts", "resumes", "served", "failed", "released", "init_us",
+    "length_us", "granted_us", "resumed_us", "committed_us", "ended", "granted",
+    "kept", "waiting", "rooms_moved", "bytes_moved", "head_wait_max_us",
+    "stands", "not_by", "first_us", "opened", "bytes"};
 
 /* Returns the cell's column, a new one if needed; NULL: there are too many. The
  * search begins behind the last cell, where most rows go on. */
@@ -81,9 +83,48 @@ static bool is_size(const struct table *t, const struct cell *c)
                (t->sized && span_eq(c->name, span_str("value"))));
 }
 
-/* Fills in the cell's column, and makes it as wide as needed. */
-static void take_cell(struct table *t, const struct cell *c)
+/* Names what a number is about that only this host can read, and takes the unit
+ * off the name of a time, whose value has one then: in `text`, "" as it is. */
+static struct cell for_people(const struct cell *c, char text[NAMED_TEXT])
 {
+    static const struct {
+        const char *ending;
+        uint64_t ns;
+    } times[] = {{"_ms", NS_PER_MS}, {"_s", NS_PER_S}};
+    struct cell is = *c;
+    const char *name;
+
+    text[0] = 0;
+    if (c->kind != CELL_NUMBER)
+        return is;
+    if (cell_named(c, &name, text)) {
+        is.kind = CELL_TEXT;
+        is.name = span_str(name);
+        if (!strcmp(name, "opened"))
+            clock_text(c->number, false, text);
+        is.text = span_str(text);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(times); i++) {
+        size_t len = strlen(times[i].ending);
+
+        if (c->name.len > len &&
+            !memcmp(c->name.p + c->name.len - len, times[i].ending, len)) {
+            is.name.len -= (uint32_t)len;
+            age_text(c->number < UINT64_MAX / times[i].ns
+                         ? c->number * times[i].ns
+                         : UINT64_MAX,
+                text);
+            break;
+        }
+    }
+    return is;
+}
+
+/* Fills in the cell's column, and makes it as wide as needed. */
+static void take_cell(struct table *t, const struct cell *given)
+{
+    char named[NAMED_TEXT];
+    const struct cell is = for_people(given, named), *c = &is;
     bool cut = c->text.len >= CELL_MAX;
     struct column *column = column_of(t, c);
     char size[SIZE_TEXT];
@@ -95,6 +136,8 @@ static void take_cell(struct table *t, const struct cell *c)
     if (is_size(t, c)) {
         size_text(c->number, t->exact, size);
         snprintf(column->cell, CELL_MAX, "%s", size);
+    } else if (named[0]) {
+        text_copy(span_str(named), column->cell, CELL_MAX);
     } else {
         rows_text(c, column->cell, CELL_MAX - (cut ? 3 : 0));
     }
@@ -121,14 +164,12 @@ static int width_of(const struct table *t, int text_max)
 
 static bool is_tight(const struct table *t)
 {
-    return width_of(t, TEXT_WISH) > t->width;
+    return width_of(t, TEXT_WISH) > (t->width ? t->width : PLAIN_WIDTH);
 }
 
 /* Leaves out what is empty, then details, as long as there is no place. */
 static void leave_out(struct table *t)
 {
-    CHECK(t->width > 0, "a table of %u columns is too wide for nothing",
-        t->count);
     for (uint32_t i = 1; i < t->count && is_tight(t); i++)
         t->columns[i].left_out = !t->columns[i].filled;
     for (size_t k = 0; k < ARRAY_LEN(details) && is_tight(t); k++)
@@ -142,10 +183,8 @@ static void leave_out(struct table *t)
 static void fit(struct table *t)
 {
     t->fitted = true;
-    if (!t->width)
-        return;
     leave_out(t);
-    while (width_of(t, CELL_MAX) > t->width) {
+    while (t->width && width_of(t, CELL_MAX) > t->width) {
         struct column *widest = NULL, *last = NULL;
 
         for (uint32_t i = 0; i < t->count; i++) {

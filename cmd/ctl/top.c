@@ -242,17 +242,6 @@ static const struct sorting {
 
 /* drawing */
 
-static void uptime(uint64_t s, char out[32])
-{
-    if (s < 3600)
-        snprintf(out, 32, "%llum %02llus", (unsigned long long)s / 60,
-            (unsigned long long)s % 60);
-    else
-        snprintf(out, 32, "%llud %02lluh %02llum",
-            (unsigned long long)s / 86400, (unsigned long long)s / 3600 % 24,
-            (unsigned long long)s / 60 % 60);
-}
-
 static void draw_pool(struct screen *s, const struct line *l, const char *bytes)
 {
     uint64_t used = l->blocks > l->free ? l->blocks - l->free : 0;
@@ -312,9 +301,9 @@ static void draw_head(struct screen *s, const struct look *l,
     const struct look *was, const struct asked *a)
 {
     double seconds = (double)(l->at_ns - was->at_ns) / 1e9;
-    char up[32], bytes[SIZE_TEXT];
+    char up[AGE_TEXT], bytes[SIZE_TEXT];
 
-    uptime(l->up_s, up);
+    age_text(l->up_s * NS_PER_S, up);
     size_text(
         (uint64_t)(rate(was->bytes, l->bytes, seconds) + 0.5), a->bytes, bytes);
     screen_line(s, "%s (%s), up %s", l->name, l->role, up);

@@ -2,9 +2,11 @@
 --watch. A pseudo-terminal stands for the terminal, read as one draws."""
 
 import fcntl
+import itertools
 import json
 import os
 import pty
+import pwd
 import re
 import select
 import signal
@@ -12,8 +14,9 @@ import struct
 import subprocess
 import termios
 import time
+from datetime import datetime, timezone
 
-from pair import BUILD, LIMIT, Case
+from pair import BUILD, LIMIT, Case, eventually
 
 END = "\x1b[?2026l"
 CONTROL = re.compile(r"\x1b\[(\??[0-9;]*)([A-Za-z])")
@@ -207,7 +210,7 @@ class Tables(Case):
         enc, lm = self.engines(e, d)
         self.deliver(enc, lm, 2**63 + 12345, 300)
         for daemon, what, columns in (
-                (d, "pools", "pool state blocks free ready oldest_ready_ms "
+                (d, "pools", "pool state blocks free ready oldest_ready "
                  "quarantined waiting_rooms"),
                 (e, "pools", "pool state blocks free quarantined "
                  "waiting_items"),
@@ -221,17 +224,44 @@ class Tables(Case):
                 head = t.text.split("\r\n")[0].split()
                 self.assertEqual([c for c in columns.split()
                                   if c not in head], [], head)
-        # Elsewhere than on a terminal nothing is left out.
-        (pool,) = d.show("pools")
-        self.assertEqual(d.ctl("pools").stdout.split("\n")[0].split(),
-                         list(pool))
+        # Elsewhere lines are as long, as far as no text has to be cut.
+        for daemon, what in itertools.product((e, d), ("rooms", "pools")):
+            lines = daemon.ctl(what).stdout.splitlines()
+            self.assertLessEqual(max(map(len, lines)), 80, lines)
+            self.assertRegex(lines[-1], r"\(\d+ more columns: --json\)")
+
+    def test_times_are_those_of_people(self):
+        """The daemons' clock counts from the start of the host."""
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        self.deliver(enc, lm, 1, 300)
+        before = datetime.now(timezone.utc)
+        for daemon in (e, d):
+            t = Terminal(self, daemon, 250, 24, "rooms")
+            self.assertEqual(t.end(), 0)
+            self.assertNotIn("opened_ns", t.text)
+            self.assertRegex(t.text, r" \d\d:\d\d:\d\d\.\d{3} ")
+            (row,) = daemon.show("rooms")
+            opened = datetime.fromisoformat(row["opened"].replace("Z", "+00:00"))
+            self.assertLess(abs((before - opened).total_seconds()), LIMIT)
+            (engine, _) = daemon.show("engines")
+            self.assertEqual(
+                (engine["pid"], engine["uid"], engine["user"],
+                 engine["rooms_total"], engine["bytes"]),
+                (os.getpid(), os.geteuid(), pwd.getpwuid(os.geteuid()).pw_name,
+                 1, 300 * 64))
+        self.assertRegex(d.ctl("status").stdout, r"\nuptime +\d")
+        e.kill()
+        eventually(lambda: "down_ms" in d.show("peers")[0], "e is down")
+        head, row = d.ctl("peers").stdout.splitlines()[:2]
+        self.assertRegex(row[:head.index(" down ") + 6], r"\d (ms|us|s) ?$")
 
     def test_sizes(self):
-        _, d = self.pair()
+        e, d = self.pair()
         (pool,) = json.loads(d.ctl("pools", "--json").stdout)
         self.assertEqual(pool["bytes"], 524288)
-        self.assertIn(" 512 KiB ", d.ctl("pools").stdout)
-        self.assertIn(" 524288 ", d.ctl("pools", "--bytes").stdout)
+        self.assertIn(" 512 KiB ", e.ctl("pools").stdout)
+        self.assertIn(" 524288 ", e.ctl("pools", "--bytes").stdout)
         self.assertRegex(d.ctl("stats").stdout, r"bytes_moved +0 B ")
         self.assertRegex(d.ctl("stats", "--bytes").stdout, r"bytes_moved +0 ")
 
