@@ -15,6 +15,8 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -26,10 +28,13 @@
  * was polled for, too. */
 enum way { WAY_WRITE, WAY_SEND, WAY_POLL };
 
+enum { PRIORITY = 3 }; /* bytes of one, as "<2>" */
+
 static const char *log_name = "mmx";
 static _Atomic int log_max = LOG_INFO;
 static int log_fd = STDERR_FILENO;
 static enum way log_way = WAY_WRITE;
+static bool log_journal; /* stderr is the journal's, which has the time */
 static _Atomic uint64_t unwritten, unreported; /* lines; of them not said */
 
 /* Kinds of rated lines that were asked for at least once. */
@@ -37,6 +42,39 @@ static pthread_mutex_t rates_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct log_rate *rates;
 static _Atomic uint64_t lost_lines;
 static _Atomic uint32_t lost_kinds; /* with lines not reported yet */
+
+/* True if it is the stream to the journal that systemd has opened for us. */
+static bool is_journal(const struct stat *st)
+{
+    const char *given = getenv("JOURNAL_STREAM");
+    char stream[48];
+
+    snprintf(stream, sizeof(stream), "%llu:%llu",
+        (unsigned long long)st->st_dev, (unsigned long long)st->st_ino);
+    return given && !strcmp(given, stream);
+}
+
+/* Writes what stands before a line; returns its length. For the journal that is
+ * the priority, which it takes off; else the time, of UTC, and the level. */
+static int put_head(char *out, size_t size, enum log_level level)
+{
+    static const char priorities[] = {'3', '4', '6', '7'};
+    static const char words[][8] = {"error", "warning", "info", "debug"};
+    struct timespec t;
+    struct tm day;
+    size_t n;
+
+    CHECK(level < ARRAY_LEN(priorities), "level %u", level);
+    if (log_journal)
+        return snprintf(out, size, "<%c>%s: ", priorities[level], log_name);
+    clock_gettime(CLOCK_REALTIME, &t);
+    gmtime_r(&t.tv_sec, &day);
+    n = strftime(out, size, "%FT%T", &day);
+    CHECK(n > 0, "no text for %lld s", (long long)t.tv_sec);
+    return (int)n + snprintf(out + n, size - n,
+                        ".%03uZ %s %s: ", (unsigned)(t.tv_nsec / 1000000),
+                        words[level], log_name);
+}
 
 static void target_open(void)
 {
@@ -47,8 +85,10 @@ static void target_open(void)
         close(log_fd);
     log_fd = STDERR_FILENO;
     log_way = WAY_WRITE;
+    log_journal = false;
     if (fstat(STDERR_FILENO, &st) != 0)
         return;
+    log_journal = is_journal(&st);
     if (S_ISSOCK(st.st_mode))
         log_way = WAY_SEND;
     if (!S_ISFIFO(st.st_mode) && !S_ISCHR(st.st_mode))
@@ -62,6 +102,7 @@ static void target_open(void)
 
 void log_init(const char *name, enum log_level level)
 {
+    CHECK(name[0], "a log without a name");
     log_name = name;
     log_set_level(level);
     target_open();
@@ -70,6 +111,11 @@ void log_init(const char *name, enum log_level level)
 void log_set_level(enum log_level level)
 {
     atomic_store_explicit(&log_max, (int)level, memory_order_relaxed);
+}
+
+bool log_to_journal(void)
+{
+    return log_journal;
 }
 
 bool log_enabled(enum log_level level)
@@ -95,13 +141,14 @@ static bool put(const char *text, size_t n)
 
 static void put_counted(const char *text, size_t n)
 {
-    char said[96];
+    char said[160];
     uint64_t before = atomic_exchange(&unreported, 0);
     int m;
 
     if (before > 0) {
-        m = snprintf(said, sizeof(said),
-            "<4>%s: %llu lines were lost: standard error was full\n", log_name,
+        m = put_head(said, sizeof(said) / 2, LOG_WARN);
+        m += snprintf(said + m, sizeof(said) - (size_t)m,
+            "%llu lines were lost: standard error was full\n",
             (unsigned long long)before);
         if (m >= (int)sizeof(said) || !put(said, (size_t)m)) {
             atomic_fetch_add(&unreported, before + 1);
@@ -117,15 +164,13 @@ static void put_counted(const char *text, size_t n)
 
 void log_line(enum log_level level, const char *fmt, ...)
 {
-    static const char prefix[] = {'3', '4', '6', '7'};
     char line[1024];
     int n, m;
     va_list ap;
 
     if (!log_enabled(level))
         return;
-    CHECK(level < ARRAY_LEN(prefix), "level %u", level);
-    n = snprintf(line, sizeof(line), "<%c>%s: ", prefix[level], log_name);
+    n = put_head(line, sizeof(line) / 2, level);
     va_start(ap, fmt);
     m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
     va_end(ap);
@@ -145,8 +190,12 @@ void log_text(const char *fmt, ...)
     va_start(ap, fmt);
     n = vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    if (n > 0)
-        (void)put(text, min_u64((uint64_t)n, sizeof(text) - 1));
+    n = n < (int)sizeof(text) ? n : (int)sizeof(text) - 1;
+    /* Its priority is for the journal, too. */
+    if (n >= PRIORITY && text[0] == '<' && !log_journal)
+        (void)put(text + PRIORITY, (size_t)(n - PRIORITY));
+    else if (n > 0)
+        (void)put(text, (size_t)n);
 }
 
 uint64_t log_unwritten(void)

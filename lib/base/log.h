@@ -1,6 +1,7 @@
-/* log.h - lines on stderr with a syslog priority prefix that journald reads.
- * Lower case, id first, words. Never payload. Any thread; never blocks, on
- * memory or on what reads the lines; a line is one write. */
+/* log.h - lines on stderr: with a syslog priority that journald reads where it
+ * is the journal's, else with the time, of UTC, and the level. Lower case, id
+ * first, words. Never payload. Any thread; never blocks, on memory or on what
+ * reads the lines; a line is one write. */
 #ifndef MMX_BASE_LOG_H
 #define MMX_BASE_LOG_H
 
@@ -15,6 +16,8 @@ void log_init(const char *name, enum log_level level);
 /* Changes the level; any thread. */
 void log_set_level(enum log_level level);
 bool log_enabled(enum log_level level);
+/* True if the lines need a priority, as "<6>" before each. */
+bool log_to_journal(void);
 void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Writes a text as it is, as far as stderr takes it at once: for the reports
  * of a crash. Does not allocate. */

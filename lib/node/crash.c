@@ -9,6 +9,7 @@
 #include "node/crash.h"
 
 #include "base/guard.h"
+#include "base/log.h"
 #include "core/trace/dump.h"
 
 #include <poll.h>
@@ -17,9 +18,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-/* Of a line in the log of the service manager: critical. What is worse is shown
- * on all terminals, and the lines have ids of rooms. */
-#define LEVEL      "<2>"
 #define LINE_BYTES 256
 /* A pipe takes as much at once, where it takes any. */
 #define WRITE_BYTES 4096
@@ -32,6 +30,13 @@ _Static_assert(CRASH_HAPPENINGS < RECORDER_SIZE, "the last are remembered");
 static const int signals[] = {SIGSEGV, SIGILL, SIGFPE, SIGABRT};
 static struct sigaction before[ARRAY_LEN(signals)]; /* as they were found */
 static _Atomic(const struct crash_view *) watched;
+
+/* Returns what begins a line for the service manager: critical. What is worse
+ * is shown on all terminals, and the lines have ids of rooms. */
+static const char *level(void)
+{
+    return log_to_journal() ? "<2>" : "";
+}
 
 static void say(int fd, struct line *l)
 {
@@ -92,7 +97,7 @@ static void say_named(struct line *l, const char *name, uint64_t value)
 /* Appends what the loop was about. */
 static void say_event(struct line *l, const struct event *ev)
 {
-    line_text(l, LEVEL);
+    line_text(l, level());
     if (!ev) {
         line_text(l, "the loop was in no event\n");
         return;
@@ -129,7 +134,7 @@ void crash_report(int fd, int signal, const struct crash_view *view)
     struct line l = {bytes, 0, sizeof(bytes)};
 
     (void)prctl(PR_GET_NAME, thread);
-    line_text(&l, LEVEL);
+    line_text(&l, level());
     line_text(&l, signal_name(signal));
     line_text(&l, " in thread ");
     line_text(&l, thread);
@@ -138,12 +143,13 @@ void crash_report(int fd, int signal, const struct crash_view *view)
     say_event(&l, *view->event);
     from = max_u64(recorder_oldest(r),
         end > CRASH_HAPPENINGS ? end - CRASH_HAPPENINGS : 0);
-    say_named(&l, LEVEL "the last ", end - from);
+    line_text(&l, level());
+    say_named(&l, "the last ", end - from);
     line_text(&l, " happenings, by their age\n");
     for (uint64_t i = from; i < end; i++) {
         if (l.cap - l.len < LINE_BYTES)
             say(fd, &l);
-        line_text(&l, LEVEL);
+        line_text(&l, level());
         /* Not checked: where a shard crashed the loop goes on. */
         dump_happening(
             &l, &r->at[i % RECORDER_SIZE], r->at[(end - 1) % RECORDER_SIZE].ns);

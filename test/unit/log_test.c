@@ -10,6 +10,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LINES 5000 /* more than a pipe or a socket holds */
@@ -124,4 +125,44 @@ TEST(a_reader_that_is_gone_stops_nothing)
     close(fds[0]);
     log_info("nobody");
     T_EQ_U64(log_unwritten(), 1);
+}
+
+/* systemd names the journal's stream by device and inode; what else stderr is
+ * now, the variable may be inherited. */
+TEST(the_journal_gets_priorities_and_all_others_the_time)
+{
+    int r = by_pipe();
+    char stream[64], *text;
+    unsigned year, month, day, hour, minute, second, ms;
+    struct stat st;
+    time_t now = time(NULL);
+    struct tm is;
+
+    T_EQ_I64(fstat(STDERR_FILENO, &st), 0);
+    for (unsigned off = 0; off < 2; off++) {
+        snprintf(stream, sizeof(stream), "%llu:%llu",
+            (unsigned long long)st.st_dev, (unsigned long long)st.st_ino + off);
+        T_EQ_I64(setenv("JOURNAL_STREAM", stream, 1), 0);
+        log_init("test", LOG_INFO);
+        log_info("one");
+        log_text("<2>two\n");
+        text = all_of(r);
+        if (off == 0) {
+            T_EQ_STR(text, "<6>test: one\n<2>two\n");
+            free(text);
+            continue;
+        }
+        T_EQ_I64(sscanf(text, "%4u-%2u-%2uT%2u:%2u:%2u.%3uZ info test: one\n",
+                     &year, &month, &day, &hour, &minute, &second, &ms),
+            7);
+        T_EQ_STR(strchr(text, '\n'), "\ntwo\n");
+        is = (struct tm){.tm_year = (int)year - 1900,
+            .tm_mon = (int)month - 1,
+            .tm_mday = (int)day,
+            .tm_hour = (int)hour,
+            .tm_min = (int)minute,
+            .tm_sec = (int)second};
+        T_CHECK(timegm(&is) >= now && timegm(&is) <= now + 60, "%s", text);
+        free(text);
+    }
 }
