@@ -18,8 +18,10 @@
 
 static void usage(FILE *to)
 {
-    fputs("usage: mmxctl [--socket PATH | --encoded | --langd] [--json] WHAT\n"
-          "WHAT is one of\n",
+    fputs("usage: mmxctl [--socket PATH | --encoded | --langd] [--json] "
+          "[WHAT]\n"
+          "Without WHAT: health, rates, the slowest rooms and the last that\n"
+          "failed. WHAT is one of\n",
         to);
 #define SHOW(NAME, word, meaning) fprintf(to, "  %-15s %s\n", word, meaning);
 #include "wire/show.def"
@@ -124,7 +126,8 @@ static bool is_command(const char *word)
 }
 
 /* Shows what the daemons say, or gives one of them an order. The configuration
- * is told where orders are taken, and changes nothing: both daemons are asked. */
+ * is told where orders are taken, and changes nothing: both daemons are asked.
+ */
 static int ask(const char *what, const struct asked *a)
 {
     char word[32], orders[HOST_MAX][SOCKET_PATH_MAX];
@@ -344,8 +347,11 @@ int main(int argc, char **argv)
         return misused("--public goes with keygen FILE");
     if (optind < argc && !strcmp(argv[optind], "trace"))
         return traced(argv + optind + 1, &a);
-    if (optind == argc)
-        return usage(stderr), CTL_USAGE;
+    a.brief = optind == argc;
+    if (a.brief && (a.json || a.watch_s))
+        return misused("--json and --watch go with a report");
+    if (a.brief)
+        return ask("top", &a);
     if (!join(argv + optind, what, sizeof(what)))
         return misused("this takes no more words");
     if (a.watch_s && strcmp(what, "top") != 0 && !is_report(what))

@@ -23,7 +23,7 @@ struct asked {
     const char *path; /* of the socket; NULL: not given */
     const char *file; /* of the configuration; NULL: not given */
     bool json, live, waits, bytes, diff, now, public;
-    bool once;
+    bool once, brief;
     uint64_t watch_s; /* 0: not given */
     uint64_t wait_s;  /* if it waits */
     const char *also; /* a path before the last one; NULL: not given */
@@ -202,7 +202,8 @@ void host_close(struct host *h);
  * status. */
 int host_show(struct host *h, const char *what, const struct asked *a);
 
-/* top.c: shows the daemons live, or once; returns the exit status. */
+/* top.c: shows the daemons live, once, or in a few lines; returns the exit
+ * status. */
 int top(struct host *h, const struct asked *a);
 
 /* findings.c: of the doctor, as lines or as JSON */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define EVERY_MS  1000
 #define WIDE      78 /* columns for all that there is */
@@ -430,6 +431,65 @@ static int show(struct watched *all, uint32_t count, const struct asked *a)
     return ok ? CTL_SHOWN : ctl_failed(&m);
 }
 
+/* the host in a few lines */
+
+enum { BRIEF_ROOMS = 3, BRIEF_MS = 200 };
+
+/* Draws the first rooms of `slow` that are in this state. */
+static void draw_rooms(struct screen *s, struct reader rows, const char *state)
+{
+    bool failed = !strcmp(state, "Failed");
+    char is[16], room[24], opened[CLOCK_TEXT], why[64], text[128];
+    struct reader row;
+
+    for (uint32_t n = 0; n < BRIEF_ROOMS && rows_next(&rows, &row);) {
+        rows_get(row, "state", is, sizeof(is));
+        if (strcmp(is, state) != 0)
+            continue;
+        rows_get(row, "room", room, sizeof(room));
+        rows_get(row, failed ? "reason" : "longest", why, sizeof(why));
+        rows_get(row, "text", text, sizeof(text));
+        clock_text(number(row, "opened_ns"), false, opened);
+        if (!failed)
+            age_text(number(row, "done_us") * 1000, text);
+        screen_line(s, "%-8s %s  %s  %s%s%s",
+            n++      ? ""
+            : failed ? "failed"
+                     : "slowest",
+            room, opened, failed ? why : text, !failed || text[0] ? ", " : "",
+            failed ? text : why);
+    }
+}
+
+static int show_brief(
+    struct watched *all, uint32_t count, const struct asked *a)
+{
+    const struct timespec rest = {.tv_nsec = BRIEF_MS * (long)NS_PER_MS};
+    struct local_msg m = {0};
+    struct screen s;
+
+    for (uint32_t i = 0; i < count; i++)
+        if (!look(all[i].c, &all[i].looks[0], &m))
+            return ctl_failed(&m);
+    nanosleep(&rest, NULL);
+    if (!look_again(all, count, 1, &m))
+        return ctl_failed(&m);
+    screen_open(&s, false);
+    screen_begin(&s);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!ctl_ask(all[i].c, "slow", FORM_ROWS, &m))
+            return ctl_failed(&m);
+        draw_head(&s, &all[i].looks[1], &all[i].looks[0], a);
+        draw_rooms(&s, all[i].c->got, "Success");
+        draw_rooms(&s, all[i].c->got, "Failed");
+        screen_line(&s, "%s", "");
+    }
+    screen_line(
+        &s, "mmxctl trace ROOM: a room's life; --help: what else there is");
+    screen_end(&s);
+    return CTL_SHOWN;
+}
+
 int top(struct host *h, const struct asked *a)
 {
     struct watched all[HOST_MAX] = {0};
@@ -437,7 +497,7 @@ int top(struct host *h, const struct asked *a)
 
     for (uint32_t i = 0; i < h->count; i++)
         all[i].c = h->sides[i].c;
-    status = show(all, h->count, a);
+    status = a->brief ? show_brief(all, h->count, a) : show(all, h->count, a);
     for (uint32_t i = 0; i < 2 * h->count; i++) {
         free(all[i / 2].looks[i % 2].pools.of);
         free(all[i / 2].looks[i % 2].peers.of);

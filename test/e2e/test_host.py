@@ -7,7 +7,7 @@ import re
 import subprocess
 
 from engine import LIMIT
-from pair import BUILD, Case
+from pair import BUILD, Case, eventually
 
 ENTER = ("unshare", "-rm") if os.geteuid() else ("unshare", "-m")
 HERE = """mount -t tmpfs none /run && mkdir /run/mmx && cd /run/mmx || exit 99
@@ -95,3 +95,26 @@ class Host(Case):
         for what in ("pools", "drain", "trace"):
             got = self.ctl(what, status=2)
             self.assertIn("no daemon listens in /run/mmx", got.stderr)
+
+    def test_alone_it_shows_the_host(self):
+        e, d = self.both()
+        lm = self.world.engine(d)
+        lm.request(2, "enc0", deadline=0.1)
+        eventually(lambda: d.ended(2), "it has failed")
+        got = self.ctl()
+        self.assertEqual(got.stderr, "")
+        self.assertLessEqual(max(map(len, got.stdout.splitlines())), 80)
+        time = r"\d\d:\d\d:\d\d\.\d{3}"
+        self.assertRegex(got.stdout, re.compile(
+            r"^enc0 \(encoded\), up .*\nready\nrooms \d+ open, .*\n"
+            rf"slowest +1  {time}  [\d.]+ ms, until [^$]*"
+            r"^lang0 \(langd\), up .*\nready\nrooms 0 open, .*\n"
+            rf"slowest +1  {time}  [\d.]+ ms, until .*\n"
+            rf"failed  +2  {time}  timeout, the room's total time expired$",
+            re.M))
+        for words in ("--json",), ("--watch", "1"):
+            self.ctl(*words, status=64)
+        e.kill()
+        d.kill()
+        got = self.ctl(status=2)
+        self.assertIn("no daemon listens in /run/mmx", got.stderr)
