@@ -133,7 +133,7 @@ static int ask(const char *what, const struct asked *a)
     char word[32], orders[HOST_MAX][SOCKET_PATH_MAX];
     const char *here[HOST_MAX];
     struct host h;
-    uint32_t count = host_sockets(a, here);
+    uint32_t count = host_sockets(a, false, here);
     int status;
 
     snprintf(word, sizeof(word), "%.*s", (int)strcspn(what, " "), what);
@@ -214,20 +214,14 @@ static bool join(char **words, char *out, size_t size)
     return true;
 }
 
-/* Looks at the daemon at the path, or without one at each that has a socket
- * here. */
+/* Looks at the daemons that the command line names, or without one at each that
+ * has a socket here. */
 static int healthy(const struct asked *a)
 {
-    const char *here[HOST_MAX] = {a->path, a->also};
-    uint32_t count = a->also ? 2 : a->path ? 1 : 0;
+    const char *here[HOST_MAX];
+    uint32_t count = host_sockets(a, true, here);
 
-    for (size_t i = 0; i < ARRAY_LEN(sockets) && !a->path; i++)
-        if (access(sockets[i], F_OK) == 0)
-            here[count++] = sockets[i];
-    if (count > 0)
-        return health(here, count, a);
-    fputs("mmxctl: no socket in /run/mmx: use --socket PATH\n", stderr);
-    return CTL_NO_DAEMON;
+    return count > 0 ? health(here, count, a) : CTL_NO_DAEMON;
 }
 
 /* Shows the trace of the daemon at the path (or at two), or without one of
@@ -240,7 +234,9 @@ static int traced(char **words, const struct asked *given)
         .follow = given->follow,
         .json = given->json};
     const char *here[HOST_MAX];
+    struct host h;
     uint32_t count;
+    int status;
     bool merges = words[0] && !strcmp(words[0], "merge");
 
     if (given->watch_s || (a.follow && (a.perfetto || a.save || merges)))
@@ -252,8 +248,13 @@ static int traced(char **words, const struct asked *given)
         (words[1] || !text_number(span_str(words[0]), UINT64_MAX, &a.room)))
         return misused(
             "trace: expected the number of a room, or merge FILE FILE");
-    count = host_sockets(given, here);
-    return count > 0 ? trace_live(here, count, &a) : CTL_NO_DAEMON;
+    count = host_sockets(given, false, here);
+    status = count > 0 ? host_open(&h, here, count, false) : CTL_NO_DAEMON;
+    if (status != CTL_SHOWN)
+        return status;
+    status = trace_live(&h, &a);
+    host_close(&h);
+    return status;
 }
 
 /* Takes the seconds of --wait, or of --watch. */

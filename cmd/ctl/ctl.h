@@ -119,14 +119,6 @@ int keygen(const char *path);
 /* Prints the public half of the key in the file; returns the exit status. */
 int keygen_public(const char *path);
 
-/* trace.c: what happened; returns the exit status */
-
-/* Of the daemons at the paths, which share a clock. */
-int trace_live(
-    const char *const *paths, uint32_t count, const struct trace_asked *a);
-/* Of two recordings, whose clocks are compared. */
-int trace_merge(const char *const *files, const struct trace_asked *a);
-
 /* rows.c: what a daemon answers in FORM_ROWS */
 
 /* Takes the cells of the next row. False: no more. */
@@ -134,6 +126,8 @@ bool rows_next(struct reader *rows, struct reader *row);
 /* Copies the text of a row's cell, cut to size and fit for a terminal; empty
  * when there is none. */
 void rows_get(struct reader row, const char *name, char *out, size_t size);
+/* Returns a number of the row; 0: there is none. */
+uint64_t rows_number(struct reader row, const char *name);
 /* Copies the value as text. */
 void rows_text(const struct cell *c, char *out, size_t size);
 /* json.c */
@@ -142,6 +136,8 @@ void rows_text(const struct cell *c, char *out, size_t size);
  * or a moment, which is written to out, its column to *name. */
 enum { NAMED_TEXT = 64 };
 bool cell_named(const struct cell *c, const char **name, char out[NAMED_TEXT]);
+void json_text(
+    struct writer *w, struct json *json, const char *name, const char *text);
 /* Prints rows as JSON. */
 void rows_json(struct reader rows);
 /* The same as a part of an array, zero at its start: each object begins with
@@ -182,18 +178,19 @@ enum { HOST_MAX = 2 };
 
 struct host_side {
     struct ctl *c; /* connected, WELCOME has come */
+    uint8_t role;
     char name[64]; /* of it, fit for a terminal */
-    char head[96]; /* with the role */
 };
 struct host {
     struct host_side sides[HOST_MAX];
     uint32_t count;
     bool named; /* the command line names one: its name is no news */
 };
-/* Fills in the sockets that the command line names, or else those in /run/mmx
- * on which a daemon listens, and returns their number. Says what is wrong with
- * a socket there, and that there is none. */
-uint32_t host_sockets(const struct asked *a, const char *here[HOST_MAX]);
+/* Fills in the sockets that the command line names, or else those in /run/mmx,
+ * and returns their number. Says that there is none. dead: also those without a
+ * daemon, which else are named and left out. */
+uint32_t host_sockets(
+    const struct asked *a, bool dead, const char *here[HOST_MAX]);
 /* Connects to all. Returns an exit status; CTL_SHOWN: host_close ends it. */
 int host_open(
     struct host *h, const char *const *paths, uint32_t count, bool named);
@@ -201,6 +198,13 @@ void host_close(struct host *h);
 /* Prints their reports, again and again with a->watch_s; returns the exit
  * status. */
 int host_show(struct host *h, const char *what, const struct asked *a);
+
+/* trace.c: what happened; returns the exit status */
+
+/* Of the daemons, which share a clock. */
+int trace_live(const struct host *h, const struct trace_asked *a);
+/* Of two recordings, whose clocks are compared. */
+int trace_merge(const char *const *files, const struct trace_asked *a);
 
 /* top.c: shows the daemons live, once, or in a few lines; returns the exit
  * status. */

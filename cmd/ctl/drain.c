@@ -4,9 +4,7 @@
 
 #include "base/check.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,24 +17,16 @@ struct left {
     uint64_t rooms, bytes;
 };
 
-static uint64_t number(struct reader row, const char *name)
-{
-    char text[24];
-
-    rows_get(row, name, text, sizeof(text));
-    return strtoull(text, NULL, 10);
-}
-
 /* Returns the bytes in the blocks of rooms that are open: not those that wait
  * for their readers or are kept for later. */
 static uint64_t pool_bytes(struct reader row)
 {
-    uint64_t idle = number(row, "free") + number(row, "ready") +
-                    number(row, "kept") + number(row, "quarantined");
-    uint64_t blocks = number(row, "blocks");
+    uint64_t idle = rows_number(row, "free") + rows_number(row, "ready") +
+                    rows_number(row, "kept") + rows_number(row, "quarantined");
+    uint64_t blocks = rows_number(row, "blocks");
 
-    return (blocks > idle ? blocks - idle : 0) * number(row, "block_rows") *
-           number(row, "row_bytes");
+    return (blocks > idle ? blocks - idle : 0) *
+           rows_number(row, "block_rows") * rows_number(row, "row_bytes");
 }
 
 /* Fills *l from an answer that has the row of QUERY health. */
@@ -49,7 +39,7 @@ static bool take(struct ctl *c, struct left *l)
     rows_get(row, "name", l->name, sizeof(l->name));
     rows_get(row, "state", l->state, sizeof(l->state));
     rows_get(row, "text", l->text, sizeof(l->text));
-    l->rooms = number(row, "rooms_open");
+    l->rooms = rows_number(row, "rooms_open");
     return true;
 }
 

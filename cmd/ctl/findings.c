@@ -10,13 +10,6 @@
 static const char *const names[] = {"ok", "warn", "fail"};
 _Static_assert(ARRAY_LEN(names) == FAIL + 1, "a finding without a name");
 
-static void put_cell(
-    struct writer *w, struct json *j, const char *name, const char *text)
-{
-    json_cell(
-        w, j, &(struct cell){CELL_TEXT, span_str(name), span_str(text), 0});
-}
-
 static void print_json(struct findings *r, enum finding f, const char *check,
     const char *text, const char *advice)
 {
@@ -24,11 +17,11 @@ static void print_json(struct findings *r, enum finding f, const char *check,
     struct writer w = writer_of(out, sizeof(out));
 
     json_cell(&w, &r->json, &(struct cell){.kind = CELL_ROW});
-    put_cell(&w, &r->json, "daemon", r->about);
-    put_cell(&w, &r->json, "check", check);
-    put_cell(&w, &r->json, "result", names[f]);
-    put_cell(&w, &r->json, "text", text);
-    put_cell(&w, &r->json, "advice", advice);
+    json_text(&w, &r->json, "daemon", r->about);
+    json_text(&w, &r->json, "check", check);
+    json_text(&w, &r->json, "result", names[f]);
+    json_text(&w, &r->json, "text", text);
+    json_text(&w, &r->json, "advice", advice);
     CHECK(!w.failed, "a finding of %s does not fit", check);
     fwrite(out, 1, w.len, stdout);
 }

@@ -29,7 +29,8 @@ static const char *why_not(void)
     return errno == ECONNREFUSED ? "no daemon is listening" : strerror(errno);
 }
 
-uint32_t host_sockets(const struct asked *a, const char *here[HOST_MAX])
+uint32_t host_sockets(
+    const struct asked *a, bool dead, const char *here[HOST_MAX])
 {
     uint32_t count = 0;
 
@@ -38,7 +39,7 @@ uint32_t host_sockets(const struct asked *a, const char *here[HOST_MAX])
     if (a->path)
         here[count++] = a->path;
     for (size_t i = 0; i < ARRAY_LEN(sockets) && !a->path; i++)
-        if (ctl_listens(sockets[i]))
+        if (ctl_listens(sockets[i]) || (dead && errno != ENOENT))
             here[count++] = sockets[i];
         else if (errno != ENOENT)
             complain(sockets[i], why_not());
@@ -53,7 +54,6 @@ static int open_side(struct host *h, const char *path)
 {
     struct host_side *s = &h->sides[h->count];
     struct local_msg m = {0};
-    char name[64];
 
     s->c = ctl_open(path, CTL_WAIT_S);
     if (!s->c)
@@ -63,10 +63,8 @@ static int open_side(struct host *h, const char *path)
         return ctl_failed(&m);
     if (!has_ability(m.welcome.abilities, LOCAL_CAN_ROWS))
         return complain(path, "the daemon is older than this mmxctl");
-    text_copy(m.welcome.name, name, sizeof(name));
-    snprintf(s->name, sizeof(s->name), "%s", name);
-    snprintf(
-        s->head, sizeof(s->head), "%s (%s)", name, role_name(m.welcome.role));
+    s->role = m.welcome.role;
+    text_copy(m.welcome.name, s->name, sizeof(s->name));
     return CTL_SHOWN;
 }
 
@@ -107,8 +105,8 @@ static void print(const struct host *h, const struct host_side *s,
     struct cell c;
 
     if (h->count > 1)
-        printf(
-            "%s%s%s:\n", s == h->sides ? "" : "\n", conf ? "# " : "", s->head);
+        printf("%s%s%s (%s):\n", s == h->sides ? "" : "\n", conf ? "# " : "",
+            s->name, role_name(s->role));
     if (conf && rows_next(&rest, &row) && cell_get(&row, &c))
         fwrite(c.text.p, 1, c.text.len, stdout);
     else if (!conf && (any || !changes_are(what)))

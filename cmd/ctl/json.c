@@ -30,7 +30,7 @@ bool cell_named(const struct cell *c, const char **name, char out[NAMED_TEXT])
     return true;
 }
 
-static void put_text(
+void json_text(
     struct writer *w, struct json *json, const char *name, const char *text)
 {
     json_cell(
@@ -50,9 +50,9 @@ void rows_json_part(struct json *json, struct reader rows, const char *daemon)
         if (json->rows || c.kind == CELL_ROW)
             json_cell(&w, json, &c);
         if (daemon && c.kind == CELL_ROW)
-            put_text(&w, json, "daemon", daemon);
+            json_text(&w, json, "daemon", daemon);
         if (cell_named(&c, &name, text))
-            put_text(&w, json, name, text);
+            json_text(&w, json, name, text);
         CHECK(!w.failed, "a cell of %u bytes", c.text.len);
         fwrite(w.p, 1, w.len, stdout);
     }

@@ -32,6 +32,14 @@ bool rows_next(struct reader *rows, struct reader *row)
     return true;
 }
 
+uint64_t rows_number(struct reader row, const char *name)
+{
+    char text[24];
+
+    rows_get(row, name, text, sizeof(text));
+    return strtoull(text, NULL, 10);
+}
+
 void rows_get(struct reader row, const char *name, char *out, size_t size)
 {
     struct cell c;

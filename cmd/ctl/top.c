@@ -41,14 +41,6 @@ struct watched {
     struct look looks[2];
 };
 
-static uint64_t number(struct reader row, const char *name)
-{
-    char text[24];
-
-    rows_get(row, name, text, sizeof(text));
-    return strtoull(text, NULL, 10);
-}
-
 /* looking */
 
 static void take_head(struct reader row, struct look *l)
@@ -56,12 +48,12 @@ static void take_head(struct reader row, struct look *l)
     rows_get(row, "name", l->name, sizeof(l->name));
     rows_get(row, "role", l->role, sizeof(l->role));
     rows_get(row, "text", l->text, sizeof(l->text));
-    l->open = number(row, "rooms_open");
+    l->open = rows_number(row, "rooms_open");
 }
 
 static void take_status(struct reader row, struct look *l)
 {
-    l->up_s = number(row, "uptime_s");
+    l->up_s = rows_number(row, "uptime_s");
 }
 
 static void take_stat(struct reader row, struct look *l)
@@ -70,11 +62,11 @@ static void take_stat(struct reader row, struct look *l)
 
     rows_get(row, "name", name, sizeof(name));
     if (!strcmp(name, "rooms_succeeded"))
-        l->succeeded = number(row, "value");
+        l->succeeded = rows_number(row, "value");
     else if (!strcmp(name, "rooms_failed"))
-        l->failed = number(row, "value");
+        l->failed = rows_number(row, "value");
     else if (!strcmp(name, "bytes_moved"))
-        l->bytes = number(row, "value");
+        l->bytes = rows_number(row, "value");
 }
 
 /* Makes place for one more line. */
@@ -107,9 +99,9 @@ static struct line *take_line(
     memset(l, 0, sizeof(*l));
     rows_get(row, name, l->name, sizeof(l->name));
     rows_get(row, "state", l->state, sizeof(l->state));
-    l->number = number(row, id);
-    l->rooms = number(row, "rooms_moved");
-    l->bytes = number(row, "bytes_moved");
+    l->number = rows_number(row, id);
+    l->rooms = rows_number(row, "rooms_moved");
+    l->bytes = rows_number(row, "bytes_moved");
     return l;
 }
 
@@ -119,9 +111,10 @@ static void take_pool(struct reader row, struct look *at)
 
     if (!l)
         return;
-    l->blocks = number(row, "blocks");
-    l->free = number(row, "free");
-    l->waiting = number(row, "waiting_rooms") + number(row, "waiting_items");
+    l->blocks = rows_number(row, "blocks");
+    l->free = rows_number(row, "free");
+    l->waiting =
+        rows_number(row, "waiting_rooms") + rows_number(row, "waiting_items");
 }
 
 static void take_peer(struct reader row, struct look *at)
@@ -449,9 +442,9 @@ static void draw_rooms(struct screen *s, struct reader rows, const char *state)
         rows_get(row, "room", room, sizeof(room));
         rows_get(row, failed ? "reason" : "longest", why, sizeof(why));
         rows_get(row, "text", text, sizeof(text));
-        clock_text(number(row, "opened_ns"), false, opened);
+        clock_text(rows_number(row, "opened_ns"), false, opened);
         if (!failed)
-            age_text(number(row, "done_us") * 1000, text);
+            age_text(rows_number(row, "done_us") * 1000, text);
         screen_line(s, "%-8s %s  %s  %s%s%s",
             n++      ? ""
             : failed ? "failed"

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define FOLLOW_MS 200
 
@@ -51,28 +50,6 @@ static int ask(struct ctl *c, struct side *s, uint32_t number)
         if (!trace_take(s, number, c->got))
             return complain(s->name, "a report that cannot be read");
     } while (s->count > before && s->all[s->count - 1].ns < now_ns);
-    return CTL_SHOWN;
-}
-
-/* Connects to a daemon as the next side of the trace. */
-static int open_side(struct trace *t, struct ctl **c, const char *path)
-{
-    struct side *s = &t->sides[t->sides_count];
-    struct local_msg m;
-
-    *c = ctl_open(path, CTL_WAIT_S);
-    if (!*c) {
-        complain(path,
-            errno == ECONNREFUSED ? "no daemon is listening" : strerror(errno));
-        return CTL_NO_DAEMON;
-    }
-    t->sides_count++;
-    if (!ctl_hello(*c, 1, &m) || m.type != LOCAL_WELCOME)
-        return complain(path, "no welcome");
-    if (!has_ability(m.welcome.abilities, LOCAL_CAN_ROWS))
-        return complain(path, "the daemon is too old for a trace");
-    s->role = m.welcome.role;
-    text_copy(m.welcome.name, s->name, sizeof(s->name));
     return CTL_SHOWN;
 }
 
@@ -146,42 +123,39 @@ static void clear(struct trace *t)
         t->sides[s].count = 0;
 }
 
-static int read_all(struct trace *t, struct ctl **links)
+static int read_all(struct trace *t, const struct host *h)
 {
     int status = CTL_SHOWN;
 
-    for (uint32_t s = 0; s < t->sides_count && status == CTL_SHOWN; s++)
-        status = ask(links[s], &t->sides[s], s);
+    for (uint32_t s = 0; s < h->count && status == CTL_SHOWN; s++)
+        status = ask(h->sides[s].c, &t->sides[s], s);
     if (status == CTL_SHOWN && !trace_pair(t))
         status = complain("trace", strerror(ENOMEM));
     return status;
 }
 
-int trace_live(
-    const char *const *paths, uint32_t count, const struct trace_asked *a)
+int trace_live(const struct host *h, const struct trace_asked *a)
 {
     const struct timespec pause = {0, FOLLOW_MS * (long)NS_PER_MS};
-    struct trace t = {.from_ns = INT64_MIN};
-    struct ctl *links[SIDES_MAX] = {NULL};
-    int status = CTL_SHOWN;
+    struct trace t = {.from_ns = INT64_MIN, .sides_count = h->count};
+    int status;
 
-    CHECK(count > 0 && count <= SIDES_MAX, "%u daemons", count);
-    for (uint32_t i = 0; i < count && status == CTL_SHOWN; i++)
-        status = open_side(&t, &links[i], paths[i]);
-    if (status == CTL_SHOWN)
-        status = read_all(&t, links);
+    CHECK(h->count > 0 && h->count <= SIDES_MAX, "%u daemons", h->count);
+    for (uint32_t i = 0; i < h->count; i++) {
+        t.sides[i].role = h->sides[i].role;
+        snprintf(
+            t.sides[i].name, sizeof(t.sides[i].name), "%s", h->sides[i].name);
+    }
+    status = read_all(&t, h);
     if (status == CTL_SHOWN)
         status = show(&t, a);
     while (status == CTL_SHOWN && a->follow) {
         nanosleep(&pause, NULL);
         clear(&t);
-        status = read_all(&t, links);
+        status = read_all(&t, h);
         if (status == CTL_SHOWN)
             status = show(&t, a);
     }
-    for (uint32_t i = 0; i < count; i++)
-        if (links[i])
-            ctl_close(links[i]);
     trace_free(&t);
     return status;
 }
