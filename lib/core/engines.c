@@ -251,13 +251,33 @@ bool engine_may(
            list_has(&pool->gids, &c->gid, 1);
 }
 
+/* Returns an attachment that waits for a room in this scope; NULL: none does.
+ */
+static struct attachment *waits_for(const struct engines *g, uint32_t scope)
+{
+    for (uint32_t i = 0; i < g->timers.len; i++) {
+        struct attachment *att =
+            CONTAINER_OF(g->timers.nodes[i], struct attachment, timer);
+
+        if (att->scope == scope)
+            return att;
+    }
+    return NULL;
+}
+
 bool engines_wait_for(const struct engines *g, uint32_t scope)
 {
-    for (uint32_t i = 0; i < g->timers.len; i++)
-        if (CONTAINER_OF(g->timers.nodes[i], struct attachment, timer)->scope ==
-            scope)
-            return true;
-    return false;
+    return waits_for(g, scope) != NULL;
+}
+
+void engines_give_up(struct engines *g, uint32_t scope, uint64_t now_ns)
+{
+    struct attachment *att;
+
+    while ((att = waits_for(g, scope))) {
+        att->scope = SCOPE_OF_NONE;
+        heap_set(&g->timers, &att->timer, now_ns);
+    }
 }
 
 static void end_silent(struct engines *g, struct out *out, uint32_t conn)

@@ -46,9 +46,10 @@ struct attachment {
     struct list in_room, in_conn, in_dirty;
     struct list in_waiting; /* of the session, while there is no room */
     struct room *room;
-    uint64_t room_id; /* what it waits for, or belongs to */
-    uint32_t scope;   /* langd: peer of the room; encoded: 0 */
-    uint32_t name;    /* of the room's secret: brain_name() */
+    uint64_t room_id;            /* what it waits for, or belongs to */
+    uint32_t scope;              /* langd: peer of the room; encoded: 0 */
+#define SCOPE_OF_NONE (NONE - 1) /* of no room: its peer has gone */
+    uint32_t name;               /* of the room's secret: brain_name() */
     uint32_t conn, cell, tag;
     uint32_t released; /* rows [0, released) given back */
     uint16_t pending;  /* EVENT_ bits of the next event */
@@ -174,6 +175,9 @@ void engine_known(struct engines *g, struct out *out, uint32_t conn);
 
 /* True if an attachment waits for a room in this scope. O(all that wait). */
 bool engines_wait_for(const struct engines *g, uint32_t scope);
+/* Has the attachments that wait for a room in this scope fail at the next
+ * engines_expire. */
+void engines_give_up(struct engines *g, uint32_t scope, uint64_t now_ns);
 /* Fails the attachments that waited too long and ends the connections that were
  * silent too long, while out has room. */
 void engines_expire(struct engines *g, struct out *out, uint64_t now_ns);

@@ -14,7 +14,7 @@ uint32_t share_total(const struct conf *c, uint64_t limit)
 
 uint32_t share_peers(const struct conf *c)
 {
-    return share_total(c, c->limit_peers);
+    return share_total(c, c->limit_peers) + PEERS_UNPROVEN;
 }
 
 uint32_t share_connections(const struct conf *c)

@@ -38,6 +38,10 @@ struct share {
 /* Returns the entries of a table with this limit, reserve included. */
 uint32_t share_total(const struct conf *c, uint64_t limit);
 
+/* Peers on top of limits.peers and its reserve: addresses that requests name
+ * and that have not answered (peers/places.c). */
+#define PEERS_UNPROVEN 8
+
 /* Returns how many peers there are at once at most; their numbers are lower,
  * those of their links than twice that. */
 uint32_t share_peers(const struct conf *c);

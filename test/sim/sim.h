@@ -18,7 +18,7 @@
 #define CONNS_MAX   16
 #define CELLS       16
 #define CELLS_MAX   256 /* in a calm world */
-#define LINKS_MAX   16
+#define LINKS_MAX   32
 #define READERS_MAX 2
 #define CALM_TIMES  10 /* deadlines of rooms there, against the default */
 

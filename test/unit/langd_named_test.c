@@ -258,25 +258,64 @@ static uint32_t ask_many(
 
 static struct rig *many(void)
 {
-    struct rig *l = langd("limits.peers=16", "control.allow=tcp://127.0.0.1:*");
+    struct rig *l = BRAIN(ROLE_LANGD, "limits.peers=16", "limits.rooms=64",
+        "control.allow=tcp://127.0.0.1:*");
 
+    brain_conn(l, 0, "s");
     brain_user(l, 1, 1001, "other");
     return l;
+}
+
+/* Has the daemon at address n, of the link that was made for its request, say
+ * HELLO. */
+static void answer(struct rig *l, uint32_t link)
+{
+    char name[12];
+
+    snprintf(name, sizeof(name), "e%u", link);
+    brain_hello(l, link, name, PEER_EPOCH + link);
+}
+
+/* Ends the only room of the encoder on the link. */
+static void idle(struct rig *l, uint32_t link, uint32_t cell)
+{
+    struct there t = {.room = 1};
+
+    T_OK(brain_say(l, 0, release(cell, ROWS_UNKNOWN)));
+    t.generation = brain_said(l, PEER_ABORT, 0)->generation;
+    brain_hear(l, link, about(&t, PEER_DRAINED));
+}
+
+/* Returns how many peers are up. */
+static uint32_t up(struct rig *l)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < l->conf.limit_peers * 2; i++)
+        n += strcmp(brain_text(l, "peers", "state", i), "up") == 0;
+    return n;
 }
 
 /* One of 16 places is the encoder's of the configuration. */
 TEST(encoders_of_one_user_leave_places_to_others)
 {
     struct rig *l = many();
+    const struct peer_msg *nack;
     char text[160];
 
-    T_EQ_U64(ask_many(l, 0, 0, 17), 15);
-    text_copy(brain_answer(l)->text, text, sizeof(text));
-    T_EQ_STR(text,
-        "request: limits.peers: 16 of 16 in use, 15 of them by user 7"
-        " (limits.reserve: 25% more)");
-    T_EQ_U64(ask_many(l, 1, 20, 3), 2);
-    T_EQ_U64(ask_many(l, 0, 30, 1), 0);
+    T_EQ_U64(ask_many(l, 0, 0, 17), 17);
+    for (uint32_t i = 1; i <= 17; i++)
+        answer(l, i);
+    T_EQ_U64(up(l), 15);
+    nack = brain_said(l, PEER_NACK, 0);
+    T_TRUE(nack != NULL);
+    text_copy(nack->nack.text, text, sizeof(text));
+    T_EQ_STR(text, "limits.peers: 16 of 16 in use, 15 of them by user 7"
+                   " (limits.reserve: 25% more)");
+    T_EQ_U64(ask_many(l, 1, 20, 3), 3);
+    for (uint32_t i = 18; i <= 20; i++)
+        answer(l, i);
+    T_EQ_U64(up(l), 17);
     T_EQ_U64(ask_many(l, 1, 3, 1), 1); /* of a place that is there */
 }
 
@@ -285,7 +324,7 @@ TEST(encoders_of_the_configuration_have_a_place_before_others)
     struct rig *l = many();
     struct conf_peer *p = l->conf.peers;
 
-    T_EQ_U64(ask_many(l, 0, 0, 17), 15);
+    T_EQ_U64(ask_many(l, 0, 0, 40), 40);
     for (uint32_t i = 1; i <= 4; i++) {
         snprintf(p[i].name, sizeof(p[i].name), "late%u", i);
         snprintf(p[i].address, sizeof(p[i].address), "tcp://10.0.0.%u:1", i);
@@ -299,24 +338,68 @@ TEST(encoders_of_the_configuration_have_a_place_before_others)
 TEST(an_encoder_that_is_up_and_idle_gives_its_place_to_another)
 {
     struct rig *l = many();
-    struct there t;
-    char name[8];
 
     T_EQ_U64(ask_many(l, 0, 0, 15), 15);
     for (uint32_t i = 0; i < 15; i++) {
-        snprintf(name, sizeof(name), "e%u", i);
-        brain_hello(l, 1 + i, name, PEER_EPOCH + i);
-        T_OK(brain_say(l, 0, release(i, ROWS_UNKNOWN)));
-        t.room = 1;
-        t.generation = brain_said(l, PEER_ABORT, 0)->generation;
-        brain_hear(l, 1 + i, about(&t, PEER_DRAINED));
+        answer(l, 1 + i);
+        idle(l, 1 + i, i);
         brain_pass(l, 10);
     }
-    T_EQ_U64(ask_many(l, 0, 40, 1), 0);
-    brain_pass(l, 5000);
     T_EQ_U64(ask_many(l, 0, 40, 1), 1);
+    answer(l, 16);
+    T_EQ_U64(brain_said(l, PEER_NACK, 0)->nack.answers, PEER_HELLO);
+    T_EQ_U64(up(l), 15);
+    brain_pass(l, 4900); /* timeouts.unreachable is 5 s */
+    answer(l, 16);       /* its HELLO again */
+    T_TRUE(brain_said(l, PEER_INIT, 0) != NULL);
     T_EQ_U64(brain_stat(l, "peers_given_up"), 1);
-    T_EQ_STR(brain_text(l, "peers", "address", 1), "tcp://127.0.0.1:8040");
+    T_EQ_U64(up(l), 15);
+}
+
+/* An address that answers nothing, named by any client of an engine. */
+TEST(addresses_that_never_answer_take_no_place_of_one_that_has)
+{
+    struct rig *l = many();
+
+    T_EQ_U64(ask_many(l, 0, 0, 1), 1);
+    answer(l, 1);
+    idle(l, 1, 0);
+    brain_pass(l, 10000);
+    T_EQ_U64(ask_many(l, 0, 1, 59), 59);
+    T_EQ_STR(brain_text(l, "peers", "state", 1), "up");
+    T_OK(brain_say(l, 1, request_at("tcp://127.0.0.1:8000", 5, 60)));
+    T_EQ_U64(brain_said(l, PEER_INIT, 0)->room, 5);
+}
+
+TEST(the_oldest_that_has_not_answered_gives_way)
+{
+    struct rig *l = many();
+    uint32_t first = 27; /* 16 places, 4 in reserve, 8 more, but one of `enc` */
+
+    T_EQ_U64(ask_many(l, 0, 0, first), first);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_BOOTSTRAPPING);
+    T_EQ_U64(ask_many(l, 0, first, 1), 1);
+    T_EQ_U64(brain_state(l, 0, 0), ROOM_FAILED);
+    T_EQ_U64(brain_reason(l, 0, 0), ERR_PEER_LOST);
+    T_EQ_U64(brain_state(l, 0, 1), ROOM_BOOTSTRAPPING);
+    T_OK(brain_say(l, 0, release(0, ROWS_UNKNOWN)));
+    brain_check(l->is);
+}
+
+/* What one user's clients name, and name again, keeps no true one out. */
+TEST(addresses_of_one_user_leave_others_time_to_answer)
+{
+    struct rig *l = many();
+
+    T_EQ_U64(ask_many(l, 0, 0, 40), 40);
+    T_OK(brain_say(l, 1, request_at("tcp://127.0.0.1:9000", 1, 0)));
+    T_EQ_U64(ask_many(l, 0, 40, 20), 20);
+    T_EQ_U64(brain_state(l, 1, 0), ROOM_BOOTSTRAPPING);
+    for (uint32_t link = 0; link < 60; link++)
+        if (strcmp(brain_text(l, "peers", "address", link),
+                "tcp://127.0.0.1:9000") == 0)
+            return;
+    T_FAIL("the other user's encoder has no place");
 }
 
 /* Its number is what the engine waits for. */
@@ -325,10 +408,24 @@ TEST(an_encoder_whose_room_is_waited_for_keeps_its_place)
     struct rig *l = many();
     struct local_msg a = attach(1, 100, RIGHT_READ);
 
+    a.attach.encoder = span_str("enc");
+    T_OK(brain_say(l, 0, a));
+    l->conf.peers_count = 0;
+    take(l, NULL);
+    T_EQ_U64(ask_many(l, 0, 0, 40), 40);
+    T_EQ_STR(brain_text(l, "peers", "address", 0), ENC);
+}
+
+TEST(one_that_waits_for_a_room_of_none_hears_so)
+{
+    struct rig *l = many();
+    struct local_msg a = attach(1, 63, RIGHT_READ);
+
     a.attach.encoder = span_str("tcp://127.0.0.1:7999");
     T_OK(brain_say(l, 0, a));
-    T_EQ_U64(ask_many(l, 0, 0, 17), 14);
-    T_EQ_STR(brain_text(l, "peers", "address", 1), "tcp://127.0.0.1:7999");
+    T_EQ_U64(ask_many(l, 0, 0, 40), 40);
+    brain_pass(l, 1);
+    T_EQ_U64(brain_state(l, 0, 63), ROOM_FAILED);
 }
 
 /* whatever comes and goes */

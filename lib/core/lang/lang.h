@@ -485,6 +485,8 @@ void lroom_check_group(struct langd *l, struct lroom *m);
 /* Draws the consequences of all that has changed, and sorts the room into the
  * queues. */
 void lroom_settle(struct langd *l, struct out *out, struct lroom *m);
+/* Ends a room whose encoder never answered and gives its entry to another. */
+void lroom_unplaced(struct langd *l, struct lroom *m);
 /* Forgets a room whose last debt was paid, if nothing else of it is left. */
 void lroom_paid(struct langd *l, struct lroom *m);
 /* Sends the difference between what is and what was sent, and forgets the room
@@ -519,6 +521,8 @@ struct peer *named_find(struct langd *l, struct out *out, uint32_t uid,
     struct span name, const char **text);
 /* True if the peer without rooms may give its place to another. */
 bool named_spare(const void *brain, const struct peer *p);
+/* Ends all that waits for an encoder that never answered. */
+void named_gives_way(void *brain, struct peer *p);
 /* Returns the encoder that takes no new rooms and is not forgotten yet; NULL:
  * none. */
 struct peer *named_leaving(const struct langd *l, struct span name);

@@ -61,6 +61,15 @@ bool named_spare(const void *brain, const struct peer *p)
            !engines_wait_for(&l->b.engines, peer_index(&l->b.peers, p));
 }
 
+void named_gives_way(void *brain, struct peer *p)
+{
+    struct langd *l = brain;
+
+    LIST_FOREACH_SAFE (n, &p->rooms)
+        lroom_unplaced(l, LIST_ENTRY(n, struct lroom, in_peer));
+    engines_give_up(&l->b.engines, peer_index(&l->b.peers, p), l->b.now_ns);
+}
+
 /* Returns the entry of an encoder of the configuration, which is made if there
  * is none; NULL: limits.peers is reached, a request will try again. */
 static struct peer *configured(

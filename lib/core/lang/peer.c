@@ -126,6 +126,7 @@ const struct peers_ops langd_peers = {
     .lost = lost,
     .unreachable = unreachable,
     .spare = named_spare,
+    .gives_way = named_gives_way,
 };
 
 /* hearing */

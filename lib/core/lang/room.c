@@ -561,6 +561,19 @@ static void forget(struct langd *l, struct lroom *m)
     share_give(&l->share, m->uid, 1);
 }
 
+void lroom_unplaced(struct langd *l, struct lroom *m)
+{
+    CHECK(m->init == INIT_DUE, "room %llx is taken from an encoder that has it",
+        (unsigned long long)m->r.id);
+    lroom_fail(l, m, ERR_PEER_LOST, 0, 0,
+        "the encoder has not answered, and others were asked for");
+    unlink_room(l, m);
+    list_remove(&m->in_peer);
+    m->peer = NONE;
+    m->debt.owe = 0;
+    lroom_touch(l, m);
+}
+
 void lroom_paid(struct langd *l, struct lroom *m)
 {
     CHECK_ROOM(m);

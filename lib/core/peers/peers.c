@@ -473,6 +473,9 @@ static enum err find_sender(struct peers *p, struct out *out,
         *peer = p->ops->find(p->brain, out, ev->link, m, text);
     if (!*peer)
         return ERR_BUSY;
+    *text = p->why;
+    if (!peer_proven(p, out, *peer, ev->now_ns))
+        return ERR_BUSY;
     if ((*peer)->epoch && (*peer)->epoch != m->from_epoch)
         peer_lost(p, out, *peer, true);
     return OK;

@@ -121,13 +121,16 @@ struct peers_ops {
     void (*unreachable)(void *brain, struct peer *peer);
     /* langd: true if a peer without rooms may give its place to another. */
     bool (*spare)(const void *brain, const struct peer *peer);
+    /* langd: it has never answered, and another takes its entry: none of its
+     * rooms is left with it. */
+    void (*gives_way)(void *brain, struct peer *peer);
 };
 
 struct peers {
     struct peer *peers;
     uint32_t *link_peer; /* by link; NONE: no peer yet */
     uint64_t *link_host; /* encoded, by link: its struct event's host */
-    uint32_t max, links; /* places: limits.peers and limits.reserve on top */
+    uint32_t max, links; /* share_peers(), and twice that */
     uint64_t evict_ns;   /* encoded: when one that is up may be evicted again */
     char why[128];       /* there is no place, or it is not the key's owner */
     struct heap timers;
@@ -173,12 +176,16 @@ uint32_t peer_index(const struct peers *p, const struct peer *peer);
  * gives way (out not NULL): one that is not up, else the one that asked for
  * nothing for longest, and for PEER_IDLE_NS at least. The peer on link `but`
  * stays. Places go to holders as entries of any table do (share.h); one that
- * may have no more takes those of its own that are idle. NULL: p->why says who
+ * may have no more takes those of its own that are idle. langd: an address that
+ * is not the configuration's needs none until it answers. NULL: p->why says who
  * holds how many. */
 #define PEER_IDLE_NS   (5 * NS_PER_S)
 #define HOLDER_OF_CONF UINT64_MAX /* may have all */
 struct peer *peer_place(struct peers *p, struct out *out, uint64_t holder,
     uint32_t but, uint64_t now_ns);
+/* langd: true if the peer, which says HELLO, has a place. */
+bool peer_proven(
+    struct peers *p, struct out *out, const struct peer *peer, uint64_t now_ns);
 /* True if a peer that is known may be the holder's: its place is taken, or the
  * holder is let in as a new one is. */
 bool peer_returns(struct peers *p, struct out *out, const struct peer *peer,

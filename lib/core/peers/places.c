@@ -7,6 +7,12 @@
  * langd for the user that named it, and the rule of share.h keeps the last ones
  * for others: they are never short of one that its holder has to give back.
  *
+ * An address that requests name and where no daemon has said HELLO yet (it is
+ * unproven) is counted for nothing and evicts none that has. It has an entry
+ * while there are any, and PEERS_UNPROVEN are on top of all places. Where none
+ * is left the oldest unproven one gives way. With its HELLO it takes a place as
+ * any new peer does, or waits for one.
+ *
  * Rejected: to count by key, which the daemons of a fleet share; a part of the
  * limit for each host, since many daemons may be behind one address; and to
  * evict peers with rooms, which would compete for the place that is freed. */
@@ -16,6 +22,10 @@
 #include "core/share.h"
 
 #include <stdio.h>
+
+/* Unproven addresses of which each holder may have as many before its own
+ * oldest one gives way, and not another's. */
+enum { UNPROVEN_OWN = 4 };
 
 /* Places that are in use, and those of one holder. */
 struct places {
@@ -30,12 +40,19 @@ static bool is_vacant(const struct peers *all, const struct peer *p)
                            list_empty(&p->rooms) && !all->ops->greets);
 }
 
+static bool is_unproven(const struct peers *all, const struct peer *p)
+{
+    return p->used && !p->configured && !p->leaving && !p->epoch &&
+           all->ops->greets;
+}
+
 static struct places count(const struct peers *p, uint64_t holder)
 {
     struct places n = {0, 0};
 
     for (uint32_t i = 0; i < p->max; i++) {
-        bool taken = !is_vacant(p, &p->peers[i]);
+        bool taken =
+            !is_vacant(p, &p->peers[i]) && !is_unproven(p, &p->peers[i]);
 
         n.used += taken;
         n.own += taken && p->peers[i].holder == holder;
@@ -48,10 +65,12 @@ static struct places count(const struct peers *p, uint64_t holder)
 static bool may(const struct peers *p, const struct places *n, uint64_t holder,
     uint32_t given)
 {
+    uint32_t total = p->max - PEERS_UNPROVEN;
+
     CHECK(n->used >= given, "%u places of %u are given", given, n->used);
     if (holder == HOLDER_OF_CONF)
-        return n->used - given < p->max;
-    return share_allows((uint32_t)p->self.c->conf->limit_peers, p->max,
+        return n->used - given < total;
+    return share_allows((uint32_t)p->self.c->conf->limit_peers, total,
         n->used - given, n->own, 1);
 }
 
@@ -76,11 +95,45 @@ static struct peer *vacant(struct peers *p, uint64_t holder)
     return NULL;
 }
 
+/* Returns the unproven address that gives way to one of the holder's. */
+static struct peer *oldest_unproven(const struct peers *p, uint64_t holder)
+{
+    struct peer *first[2] = {NULL, NULL}; /* of others, and its own */
+    uint32_t own = 0;
+
+    for (uint32_t i = 0; i < p->max; i++) {
+        struct peer *peer = &p->peers[i], **best;
+
+        if (!is_unproven(p, peer))
+            continue;
+        best = &first[peer->holder == holder];
+        own += peer->holder == holder;
+        if (!*best || peer->serial < (*best)->serial)
+            *best = peer;
+    }
+    return own >= UNPROVEN_OWN || !first[0] ? first[1] : first[0];
+}
+
+/* Frees the entry of an unproven address. False: there is none. */
+static bool give_way(struct peers *p, struct out *out, uint64_t holder)
+{
+    struct peer *peer = out ? oldest_unproven(p, holder) : NULL;
+
+    if (!peer)
+        return false;
+    CHECK(!peer->up, "%s is up and unproven", peer->label);
+    p->stats[STAT_peers_given_up]++;
+    p->ops->gives_way(p->brain, peer);
+    peer_forget(p, out, peer);
+    return true;
+}
+
 /* True if the peer has nothing to lose but its place. */
 static bool is_spare(
     const struct peers *p, const struct peer *peer, uint64_t now_ns)
 {
-    if (is_vacant(p, peer) || !list_empty(&peer->rooms) ||
+    if (is_vacant(p, peer) || is_unproven(p, peer) ||
+        !list_empty(&peer->rooms) ||
         (p->ops->spare && !p->ops->spare(p->brain, peer)))
         return false;
     return !peer->up || now_ns - peer->asked_ns >= PEER_IDLE_NS;
@@ -158,7 +211,27 @@ static bool admit(struct peers *p, struct out *out, uint64_t holder,
 struct peer *peer_place(struct peers *p, struct out *out, uint64_t holder,
     uint32_t but, uint64_t now_ns)
 {
-    return admit(p, out, holder, but, now_ns) ? vacant(p, holder) : NULL;
+    bool unproven = p->ops->greets && holder != HOLDER_OF_CONF;
+    struct places n;
+    struct peer *peer;
+
+    if (!unproven && !admit(p, out, holder, but, now_ns))
+        return NULL;
+    peer = vacant(p, holder);
+    if (!peer && give_way(p, out, holder))
+        peer = vacant(p, holder);
+    if (peer)
+        return peer;
+    n = count(p, holder);
+    say_why(p, &n, holder);
+    return NULL;
+}
+
+bool peer_proven(
+    struct peers *p, struct out *out, const struct peer *peer, uint64_t now_ns)
+{
+    return !is_unproven(p, peer) ||
+           admit(p, out, peer->holder, peer->link, now_ns);
 }
 
 bool peer_returns(struct peers *p, struct out *out, const struct peer *peer,
