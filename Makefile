@@ -135,7 +135,7 @@ $(CMDS): $(B)/%: $(B)/cmd/%.o $(B)/mmx.a $(B)/libmmx.a
 $(B)/mmxctl: $(call src,cmd/ctl/*.c)
 $(B)/mmx-exporter: $(call src,cmd/exporter/*.c) $(B)/cmd/ctl/link.o \
 	$(B)/cmd/ctl/rows.o
-$(B)/mmx-exporter: LIBS = $(shell pkg-config --libs $(HTTP))
+$(B)/mmx-exporter: LIBS = $(shell pkg-config --libs $(HTTP)) -lm
 
 # Measures; not installed.
 $(BENCH): $(call src,test/bench/*.c) $(B)/mmx.a $(B)/libmmx.a

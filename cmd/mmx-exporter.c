@@ -1,7 +1,8 @@
 /* mmx-exporter - serves what the daemons of this host say about themselves:
- * /metrics for Prometheus, / for people. A program of its own, so that the
- * daemons speak no HTTP: it asks them over their sockets as mmxctl does. The
- * library's one thread serves; this one waits for a signal. */
+ * /metrics for Prometheus, /healthz for probes, / for people. A program of its
+ * own, so that the daemons speak no HTTP: it asks them over their sockets as
+ * mmxctl does. One thread serves, and looks once a second at what the page's
+ * last minute is made of. */
 #include "exporter/exporter.h"
 
 #include "base/check.h"
@@ -11,12 +12,16 @@
 #include <getopt.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 enum { PORT = 9464, CONNECTIONS = 16, TIMEOUT_S = 10 };
+/* For all daemons together; Prometheus waits for 10 s. */
+enum { WAIT_S = 4, LOOK_WAIT_S = 1 };
 enum { CANNOT_START = 1 };
 
 static const char *const defaults[] = {CTL_ENCODED, CTL_LANGD};
@@ -33,50 +38,96 @@ struct served {
     struct sockaddr_storage at;
     const char *names[NAMES_MAX]; /* in requests, beside addresses */
     uint32_t names_count;
+    bool ids;
+    struct daemon daemons[ARRAY_LEN(defaults)];
+    uint32_t count;
 };
 
 static void usage(FILE *to)
 {
-    fputs("usage: mmx-exporter [options]\n"
-          "  --listen ADDRESS   serve there (default 127.0.0.1:9464)\n"
-          "  --encoded PATH     ask only the daemons that are named, at their\n"
-          "                     sockets; default: both, in /run/mmx\n"
-          "  --langd PATH       the same\n"
-          "  --host NAME        serve requests for this name, too; may be\n"
-          "                     repeated; else those for loopback and for the\n"
-          "                     address that it listens at\n"
-          "  --version          print the version and exit\n"
-          "  --help             print this and exit\n"
-          "It serves /metrics for Prometheus and / for people. A daemon that\n"
-          "is away, or has not answered within 4 s, is mmx_up 0, and the\n"
-          "rest is served.\n"
-          "exit status: 0 success, 1 cannot start, 64 bad command line\n",
+    fputs(
+        "usage: mmx-exporter [options]\n"
+        "  --listen ADDRESS   serve there (default 127.0.0.1:9464)\n"
+        "  --encoded PATH     ask only the daemons that are named, at their\n"
+        "                     sockets; default: both, in /run/mmx\n"
+        "  --langd PATH       the same\n"
+        "  --host NAME        serve requests for this name, too; may be\n"
+        "                     repeated; else those for loopback and for the\n"
+        "                     address that it listens at\n"
+        "  --ids              show the ids of rooms on the page: who may\n"
+        "                     read it may know them then, as far as the\n"
+        "                     daemons tell them this user\n"
+        "  --version          print the version and exit\n"
+        "  --help             print this and exit\n"
+        "It serves /metrics for Prometheus, / for people, and /healthz: 200\n"
+        "if all that are asked are ready, else 503 and why. A daemon that is\n"
+        "away, or has not answered within 4 s, is mmx_up 0, and the rest is\n"
+        "served.\n"
+        "exit status: 0 success, 1 cannot start, 64 bad command line\n",
         to);
 }
 
-typedef void print_fn(FILE *out, const struct daemon *daemons, uint32_t count);
-
-/* Returns what `print` makes of the daemons' answers, for free(); NULL: no
- * memory. */
-static char *made(const struct served *s, print_fn *print, size_t *size)
+/* Prints in one line whether rooms can pass. False: they cannot at one. */
+static bool health_print(FILE *out, const struct daemon *d, uint32_t count)
 {
-    struct daemon daemons[ARRAY_LEN(defaults)] = {0};
-    uint32_t count = 0;
+    struct reader rows, row;
+    char text[256];
+    bool ready = true;
+
+    for (uint32_t i = 0; i < count; i++) {
+        bool good = false;
+
+        rows = d[i].said[SAID_HEALTH];
+        strcpy(text, "does not answer");
+        if (rows_next(&rows, &row)) {
+            rows_get(row, "text", text, sizeof(text));
+            good = row_number(row, "ready") == 1;
+        }
+        fprintf(out, "%smmx-%s: %s", i > 0 ? "; " : "", d[i].label, text);
+        ready &= good;
+    }
+    fputs("\n", out);
+    return ready;
+}
+
+static const struct place {
+    const char *url, *type;
+    bool (*print)(FILE *out, const struct daemon *d, uint32_t count);
+} places[] = {
+    {"/metrics", "text/plain; version=0.0.4; charset=utf-8", metrics_print},
+    {"/healthz", "text/plain; charset=utf-8", health_print},
+    {"/", "text/html; charset=utf-8", page_print},
+};
+
+static void forget(struct served *s)
+{
+    for (uint32_t i = 0; i < s->count; i++)
+        daemon_forget(&s->daemons[i]);
+}
+
+/* Takes the page's sample of this second. */
+static void look(struct served *s)
+{
+    daemons_ask(s->daemons, s->count, SAID_EACH_SECOND, LOOK_WAIT_S);
+    for (uint32_t i = 0; i < s->count; i++)
+        past_take(&s->daemons[i].past, &s->daemons[i]);
+    forget(s);
+}
+
+/* Returns what is at the place, for free(); NULL: no memory. */
+static char *made(
+    struct served *s, const struct place *at, size_t *size, unsigned *status)
+{
     char *text = NULL;
     FILE *out = open_memstream(&text, size);
 
     if (!out)
         return NULL;
-    for (uint32_t i = 0; i < ARRAY_LEN(defaults); i++) {
-        if (!s->paths[i])
-            continue;
-        daemons[count].label = labels[i];
-        daemons[count++].path = s->paths[i];
-    }
-    daemons_ask(daemons, count);
-    print(out, daemons, count);
-    for (uint32_t i = 0; i < count; i++)
-        daemon_forget(&daemons[i]);
+    daemons_ask(s->daemons, s->count, SAID_COUNT, WAIT_S);
+    *status = at->print(out, s->daemons, s->count)
+                  ? MHD_HTTP_OK
+                  : MHD_HTTP_SERVICE_UNAVAILABLE;
+    forget(s);
     if (fclose(out) == 0)
         return text;
     free(text);
@@ -120,10 +171,11 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c,
     const char *upload, size_t *upload_size, void **context)
 {
     static int begun;
-    const struct served *s = arg;
+    struct served *s = arg;
     const char *host =
         MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
-    bool metrics = !strcmp(url, "/metrics");
+    const struct place *at = places;
+    unsigned status;
     size_t size = 0;
     char *text;
 
@@ -140,14 +192,12 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c,
         *upload_size = 0;
         return MHD_YES;
     }
-    if (!metrics && strcmp(url, "/") != 0)
+    while (at < places + ARRAY_LEN(places) && strcmp(url, at->url) != 0)
+        at++;
+    if (at == places + ARRAY_LEN(places))
         return answer(c, MHD_HTTP_NOT_FOUND, NULL, 0, "text/plain");
-    text = made(s, metrics ? metrics_print : page_print, &size);
-    if (!text)
-        return MHD_NO;
-    return answer(c, MHD_HTTP_OK, text, size,
-        metrics ? "text/plain; version=0.0.4; charset=utf-8"
-                : "text/html; charset=utf-8");
+    text = made(s, at, &size, &status);
+    return text ? answer(c, status, text, size, at->type) : MHD_NO;
 }
 
 /* Reads host:port, an address in brackets if it has colons. */
@@ -198,13 +248,49 @@ static int socket_at(const struct sockaddr_storage *at)
     return -1;
 }
 
-/* Serves until SIGTERM or SIGINT. */
-static int serve(struct served *s)
+/* Returns a descriptor on which SIGTERM and SIGINT are read; -1: errno. */
+static int ends_at(void)
 {
-    unsigned flags = MHD_USE_AUTO_INTERNAL_THREAD;
-    struct MHD_Daemon *d;
     sigset_t ends;
-    int signal, fd;
+
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGINT);
+    sigprocmask(SIG_BLOCK, &ends, NULL);
+    return signalfd(-1, &ends, SFD_CLOEXEC);
+}
+
+/* Serves until a signal comes, and looks at the daemons once a second. */
+static void serve(struct served *s, struct MHD_Daemon *d, int ends)
+{
+    int requests = MHD_get_daemon_info(d, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+    struct pollfd waits[] = {{ends, POLLIN, 0}, {requests, POLLIN, 0}};
+    uint64_t due = ctl_now_ns();
+
+    while (!waits[0].revents) {
+        uint64_t now = ctl_now_ns(), ms = 0;
+        MHD_UNSIGNED_LONG_LONG sooner;
+
+        if (now >= due) {
+            look(s);
+            now = ctl_now_ns();
+            /* A daemon that hangs leaves time for requests. */
+            due = max_u64(due + NS_PER_S, now + NS_PER_S / 2);
+        }
+        ms = (due - now) / NS_PER_MS + 1;
+        if (MHD_get_timeout(d, &sooner) == MHD_YES)
+            ms = min_u64(ms, sooner);
+        if (poll(waits, ARRAY_LEN(waits), (int)ms) < 0 && errno != EINTR)
+            return;
+        MHD_run(d);
+    }
+}
+
+static int start(struct served *s)
+{
+    unsigned flags = MHD_USE_EPOLL;
+    struct MHD_Daemon *d;
+    int fd, ends;
 
     if (!listen_at(s->listen, &s->at)) {
         fprintf(stderr,
@@ -213,14 +299,11 @@ static int serve(struct served *s)
             s->listen, PORT, PORT);
         return CTL_USAGE;
     }
-    sigemptyset(&ends);
-    sigaddset(&ends, SIGTERM);
-    sigaddset(&ends, SIGINT);
-    sigprocmask(SIG_BLOCK, &ends, NULL);
+    ends = ends_at();
     if (s->at.ss_family == AF_INET6)
         flags |= MHD_USE_IPv6;
     fd = socket_at(&s->at);
-    if (fd < 0) {
+    if (fd < 0 || ends < 0) {
         fprintf(stderr, "mmx-exporter: --listen %s: %s\n", s->listen,
             strerror(errno));
         return CANNOT_START;
@@ -236,7 +319,7 @@ static int serve(struct served *s)
         return CANNOT_START;
     }
     fprintf(stderr, "mmx-exporter: http://%s/metrics\n", s->listen);
-    sigwait(&ends, &signal);
+    serve(s, d, ends);
     MHD_stop_daemon(d);
     return 0;
 }
@@ -248,6 +331,8 @@ static bool take(struct served *s, int option, const char *value)
         s->paths[option] = value;
     else if (option == 'l')
         s->listen = value;
+    else if (option == 'i')
+        s->ids = true;
     else if (s->names_count < NAMES_MAX)
         s->names[s->names_count++] = value;
     else
@@ -261,10 +346,10 @@ int main(int argc, char **argv)
         {"listen", required_argument, NULL, 'l'},
         {"encoded", required_argument, NULL, 0},
         {"langd", required_argument, NULL, 1},
-        {"host", required_argument, NULL, 'H'},
+        {"host", required_argument, NULL, 'H'}, {"ids", no_argument, NULL, 'i'},
         {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0}};
-    struct served s = {.listen = "127.0.0.1:9464"};
+    static struct served s = {.listen = "127.0.0.1:9464"};
     int c;
 
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
@@ -279,5 +364,9 @@ int main(int argc, char **argv)
         return usage(stderr), CTL_USAGE;
     if (!s.paths[0] && !s.paths[1])
         memcpy(s.paths, defaults, sizeof(defaults));
-    return serve(&s);
+    for (uint32_t i = 0; i < ARRAY_LEN(defaults); i++)
+        if (s.paths[i])
+            s.daemons[s.count++] = (struct daemon){
+                .label = labels[i], .path = s.paths[i], .ids = s.ids};
+    return start(&s);
 }

@@ -11,10 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    WAIT_S = 4, /* for all daemons together; Prometheus waits for 10 s */
-    AGAIN_MS = 50
-};
+enum { AGAIN_MS = 50 };
 
 static const char *const words[SAID_COUNT] = {
     [SAID_STATUS] = "status",
@@ -23,7 +20,7 @@ static const char *const words[SAID_COUNT] = {
     [SAID_POOLS] = "pools",
     [SAID_PEERS] = "peers",
     [SAID_ROOMS] = "rooms",
-    [SAID_HISTOGRAMS] = "histograms",
+    [SAID_SLOW] = "slow",
     [SAID_BUCKETS] = "buckets",
     [SAID_HEALTH] = "health",
 };
@@ -31,9 +28,10 @@ static const char *const words[SAID_COUNT] = {
 /* A daemon that is being asked. */
 struct asked_one {
     struct daemon *d;
-    struct ctl *c; /* NULL: not connected */
-    bool greeted;  /* WELCOME has come */
-    unsigned what; /* then the report that is awaited */
+    struct ctl *c;    /* NULL: not connected */
+    bool greeted;     /* WELCOME has come */
+    unsigned what;    /* then the report that is awaited */
+    unsigned reports; /* that are asked for */
     bool over;
 };
 
@@ -60,7 +58,7 @@ static bool take(struct asked_one *a, const struct local_msg *m)
         return true;
     if (m->type == LOCAL_REPORT && !m->report.err && !keep(a->d, a->what, a->c))
         return false;
-    a->d->up = ++a->what == SAID_COUNT;
+    a->d->up = ++a->what == a->reports;
     return !a->d->up && ctl_query(a->c, words[a->what], FORM_ROWS);
 }
 
@@ -109,15 +107,17 @@ static bool go_on(struct asked_one *all, uint32_t count, uint64_t left_ns)
     return true;
 }
 
-void daemons_ask(struct daemon *d, uint32_t count)
+void daemons_ask(
+    struct daemon *d, uint32_t count, unsigned reports, unsigned wait_s)
 {
-    uint64_t now = ctl_now_ns(), until_ns = now + WAIT_S * NS_PER_S;
+    uint64_t now = ctl_now_ns(), until_ns = now + wait_s * NS_PER_S;
     struct asked_one all[DAEMONS_MAX] = {0};
 
     CHECK(count <= DAEMONS_MAX, "%u daemons to ask", count);
     for (uint32_t i = 0; i < count; i++) {
         CHECK(!d[i].up, "%s is asked twice", d[i].label);
         all[i].d = &d[i];
+        all[i].reports = reports;
     }
     while (now < until_ns && go_on(all, count, until_ns - now))
         now = ctl_now_ns();
@@ -133,7 +133,9 @@ void daemon_forget(struct daemon *d)
 {
     for (unsigned i = 0; i < SAID_COUNT; i++)
         free(d->memory[i]);
-    *d = (struct daemon){.label = d->label, .path = d->path};
+    memset(d->said, 0, sizeof(d->said));
+    memset(d->memory, 0, sizeof(d->memory));
+    d->up = false;
 }
 
 double row_number(struct reader row, const char *column)

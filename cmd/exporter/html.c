@@ -1,137 +1,133 @@
 /* html.c - the small pieces of the page: text that is safe, numbers with units
- * for people, tables. */
+ * for people, rows put into HTML. */
 #include "html.h"
 
 #include "base/check.h"
 
-#include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 void html_text(FILE *out, const char *s)
 {
+    static const char from[] = "&<>\"";
+    static const char *const to[] = {"&amp;", "&lt;", "&gt;", "&quot;"};
+
     for (; *s; s++) {
-        if (*s == '&')
-            fputs("&amp;", out);
-        else if (*s == '<')
-            fputs("&lt;", out);
-        else if (*s == '>')
-            fputs("&gt;", out);
-        else if (*s == '"')
-            fputs("&quot;", out);
+        const char *at = strchr(from, *s);
+
+        if (at)
+            fputs(to[at - from], out);
         else
             putc(*s, out);
     }
 }
 
-void html_list(FILE *out, struct reader row, const char *column)
-{
-    char value[1024], *item = value, *end;
+/* measures */
 
-    rows_get(row, column, value, sizeof(value));
-    for (; (end = strchr(item, ',')); item = end + 1) {
-        *end = 0;
-        html_text(out, item);
-        fputs(",<wbr>", out);
+struct unit {
+    double of;
+    const char *name;
+};
+static const struct unit units[][7] = {
+    [TIMES] = {{1, " \u00b5s"}, {1e3, " ms"}, {1e6, " s"}, {60e6, " min"},
+        {3600e6, " h"}, {86400e6, " days"}},
+    [SIZES] = {{1, " B"}, {0x1p10, " KiB"}, {0x1p20, " MiB"}, {0x1p30, " GiB"},
+        {0x1p40, " TiB"}},
+    [COUNTS] = {{1, ""}},
+};
+
+static const struct unit *fitting(enum html_unit unit, double value)
+{
+    const struct unit *u = units[unit];
+
+    CHECK(value >= 0, "a measure of %f", value);
+    while (u[1].name && value >= u[1].of * 0.9995)
+        u++;
+    return u;
+}
+
+static void number(FILE *out, double v)
+{
+    bool whole = fabs(v - rint(v)) < 0.0005;
+
+    fprintf(out, "%.*f", whole || v >= 99.95 ? 0 : v < 9.995 ? 2 : 1, v);
+}
+
+void html_measure(FILE *out, enum html_unit unit, double value)
+{
+    const struct unit *u = fitting(unit, value);
+
+    number(out, value / u->of);
+    fputs(u->name, out);
+}
+
+void html_range(FILE *out, enum html_unit unit, double low, double high)
+{
+    const struct unit *u = fitting(unit, high > 0 ? high : low);
+
+    fputs(low <= 0 ? "\u2264 " : high <= 0 ? "&gt; " : "", out);
+    number(out, (low > 0 ? low : high) / u->of);
+    if (low > 0 && high > 0) {
+        fputs(" to ", out);
+        number(out, high / u->of);
     }
-    html_text(out, item);
+    fputs(u->name, out);
 }
 
-/* Prints a number of three digits. */
-static void short_number(FILE *out, double v)
+/* rows */
+
+static void state(FILE *out, const char *text)
 {
-    fprintf(out, "%.*f", v < 9.995 ? 2 : v < 99.95 ? 1 : 0, v);
-}
+    static const char good[] = " Success ready up ",
+                      warn[] = " draining unknown ";
+    char word[HTML_VALUE + 2];
 
-void html_time(FILE *out, double us)
-{
-    static const struct {
-        double us;
-        const char *name;
-    } units[] = {{1, "\u00b5s"}, {1e3, "ms"}, {1e6, "s"}};
-    uint32_t i = 0;
-
-    CHECK(us >= 0, "a time of %f us", us);
-    if (us >= 120e6) {
-        html_age(out, us / 1e6);
-        return;
-    }
-    while (i + 1 < ARRAY_LEN(units) && us >= units[i + 1].us * 0.9995)
-        i++;
-    if (i == 0)
-        fprintf(out, "%.0f", us);
-    else
-        short_number(out, us / units[i].us);
-    fprintf(out, " %s", units[i].name);
-}
-
-void html_age(FILE *out, double seconds)
-{
-    unsigned long s = seconds > 0 ? (unsigned long)seconds : 0;
-
-    if (s < 120)
-        fprintf(out, "%lu s", s);
-    else if (s < 7200)
-        fprintf(out, "%lu min", s / 60);
-    else if (s < 172800)
-        fprintf(out, "%lu h %lu min", s / 3600, s / 60 % 60);
-    else
-        fprintf(out, "%lu days", s / 86400);
-}
-
-void html_bytes(FILE *out, double bytes)
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    uint32_t i = 0;
-
-    CHECK(bytes >= 0, "%f bytes", bytes);
-    while (i + 1 < ARRAY_LEN(units) && bytes >= 1023.5) {
-        bytes /= 1024;
-        i++;
-    }
-    if (i == 0 || bytes >= 99.95)
-        fprintf(out, "%.0f %s", bytes, units[i]);
-    else
-        fprintf(out, "%.1f %s", bytes, units[i]);
-}
-
-void html_count(FILE *out, double count)
-{
-    char digits[32];
-    int len = snprintf(digits, sizeof(digits), "%.0f", count);
-
-    CHECK(len > 0, "%f has no digits", count);
-    if (len >= (int)sizeof(digits)) /* no count of ours is that large */
-        return;
-    for (int i = 0; i < len; i++) {
-        if (i > 0 && (len - i) % 3 == 0)
-            fputs("\u202f", out); /* narrow, no break */
-        putc(digits[i], out);
-    }
-}
-
-void html_cell(FILE *out, struct reader row, const char *column)
-{
-    char value[HTML_VALUE];
-
-    rows_get(row, column, value, sizeof(value));
-    html_text(out, value);
-}
-
-void html_head(FILE *out, const char *const headings[])
-{
-    fputs("<table><thead><tr>", out);
-    for (; *headings; headings++) {
-        bool number = **headings == '#';
-
-        fprintf(out, "<th%s>%s</th>", number ? " class=\"n\"" : "",
-            *headings + number);
-    }
-    fputs("</tr></thead><tbody>\n", out);
-}
-
-void html_pill(FILE *out, const char *kind, const char *text)
-{
-    fprintf(out, "<span class=\"pill %s\">", kind);
+    snprintf(word, sizeof(word), " %.200s ", text);
+    fprintf(out, "<span class=\"state %s\">",
+        strstr(good, word)   ? "good"
+        : strstr(warn, word) ? "warn"
+                             : "bad");
     html_text(out, text);
     fputs("</span>", out);
+}
+
+static void cell(FILE *out, char kind, struct reader row, const char *column)
+{
+    double value = row_number(row, column);
+    char text[1024];
+
+    rows_get(row, column, text, sizeof(text));
+    if (!text[0])
+        return;
+    if (kind == '@')
+        html_measure(out, TIMES,
+            floor(strstr(column, "_ms") ? value / 1e3 : value) * 1e6);
+    else if (kind == '#' || kind == '~' || kind == '%')
+        html_measure(out,
+            kind == '#'   ? COUNTS
+            : kind == '~' ? TIMES
+                          : SIZES,
+            value);
+    else if (kind == '!')
+        state(out, text);
+    else
+        html_text(out, text);
+}
+
+void html_row(FILE *out, const char *html, struct reader row)
+{
+    while (*html) {
+        size_t len = strcspn(html, "{");
+        char column[32] = "";
+
+        fwrite(html, 1, len, out);
+        html += len;
+        if (!*html)
+            return;
+        len = strcspn(++html, "}");
+        CHECK(html[len] && len < sizeof(column), "a column {%s", html);
+        memcpy(column, html, len);
+        cell(out, column[0], row, column + !!strchr("#@~%!", column[0]));
+        html += len + 1;
+    }
 }

@@ -404,7 +404,7 @@ static void print_up(FILE *out, const struct daemon *daemons, uint32_t count)
     }
 }
 
-void metrics_print(FILE *out, const struct daemon *daemons, uint32_t count)
+bool metrics_print(FILE *out, const struct daemon *daemons, uint32_t count)
 {
     static const char *const of_pools[] = {"pool", "pool", NULL};
     static const char *const of_peers[] = {
@@ -432,4 +432,5 @@ void metrics_print(FILE *out, const struct daemon *daemons, uint32_t count)
     print_ends(out, daemons, count);
     print_histograms(out, daemons, count);
     print_counters(out, daemons, count);
+    return true;
 }

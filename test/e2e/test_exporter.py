@@ -1,6 +1,7 @@
 """mmx-exporter: what it serves for Prometheus and for people."""
 
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -9,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -41,6 +43,14 @@ class Scraped(Case):
     def get(self, url):
         with urllib.request.urlopen(url, timeout=LIMIT) as r:
             return r.read().decode()
+
+    def status(self, url):
+        """(status, text) of an answer that may be a refusal."""
+        try:
+            return 200, self.get(url)
+        except urllib.error.HTTPError as e:
+            with e:
+                return e.code, e.read().decode()
 
     def values(self, text):
         """{metric with its labels: value} and a check of the format."""
@@ -169,16 +179,32 @@ class Exporter(Scraped):
         eventually(lambda: self.values(self.get(url + "/metrics"))[
             'mmx_up{daemon="encoded"}'] == 0, "it is seen to be away")
 
-    def test_a_daemon_that_answers_half(self):
-        e, _ = self.pair()
+    def fake(self, talk):
+        """A daemon that says on each connection what `talk` says; the path of
+        its socket."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        path = os.path.join(folder.name, "half.sock")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.addCleanup(listener.close)
-        listener.bind(path)
+        listener.bind(os.path.join(folder.name, "fake.sock"))
         listener.listen()
-        url = self.start("--encoded", e.socket, "--langd", path)
+
+        def run():
+            while True:
+                try:
+                    s, _ = listener.accept()
+                except OSError:
+                    return
+                with s, contextlib.suppress(OSError):
+                    talk(s)
+        thread = threading.Thread(target=run)
+        thread.start()
+        self.addCleanup(listener.close)
+        self.addCleanup(thread.join)
+        self.addCleanup(listener.shutdown, socket.SHUT_RDWR)
+        return listener.getsockname()
+
+    def test_a_daemon_that_answers_half(self):
+        e, _ = self.pair()
         welcome = wire.WELCOME.encode(
             1, version=1, role=2, cells=1,
             abilities=1 << wire.ABILITIES["ROWS"])
@@ -187,47 +213,44 @@ class Exporter(Scraped):
         for says, ends in (([], False), ([b"\xff" * 100], True),
                            ([welcome, whole, whole], True),
                            ([welcome, whole, half], False)):
-            with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                got = pool.submit(self.get, url + "/metrics")
-                s, _ = listener.accept()
+            said = []
+
+            def talk(s):
                 for packet in says:
                     s.recv(wire.PACKET_MAX)
                     s.send(packet)
-                if ends:
-                    s.close()
-                seen = self.values(got.result(LIMIT))
-                s.close()
+                said.append(True)
+                while not ends and s.recv(wire.PACKET_MAX):
+                    pass
+            url = self.start("--encoded", e.socket, "--langd", self.fake(talk))
+            seen = self.values(self.get(url + "/metrics"))
             self.assertEqual(seen['mmx_up{daemon="encoded"}'], 1)
             self.assertEqual([(k, v) for k, v in seen.items()
                               if 'daemon="langd"' in k],
                              [('mmx_up{daemon="langd"}', 0)])
+            self.process.terminate()  # it asks each second
+            self.process.wait(LIMIT)
+            self.assertTrue(said or ends)
 
     def test_a_daemon_that_goes_on_and_on(self):
         """Each packet comes soon, and there is always one more."""
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        path = os.path.join(folder.name, "slow.sock")
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.addCleanup(listener.close)
-        listener.bind(path)
-        listener.listen()
-        url = self.start("--langd", path)
         half = wire.REPORT.encode(2, text=b"", more=1)
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            got = pool.submit(self.get, url + "/metrics")
-            s, _ = listener.accept()
+        cut = []
+
+        def talk(s):
             s.recv(wire.PACKET_MAX)
             s.send(wire.WELCOME.encode(1, version=1, role=2, cells=1,
                                        abilities=1 << wire.ABILITIES["ROWS"]))
-            sent = 0
-            with self.assertRaises(OSError):  # the exporter has closed it
-                while sent < 10 * LIMIT:
+            try:
+                for _ in range(10 * LIMIT):
                     s.send(half)
-                    sent += 1
-                    concurrent.futures.wait([got], 0.1)
-            s.close()
-            seen = self.values(got.result(LIMIT))
+                    threading.Event().wait(0.1)
+            except OSError:
+                cut.append(True)
+        url = self.start("--langd", self.fake(talk))
+        seen = self.values(self.get(url + "/metrics"))
         self.assertEqual(seen['mmx_up{daemon="langd"}'], 0)
+        eventually(lambda: cut, "the exporter has closed it")
 
     def test_daemons_that_hang_are_asked_at_once(self):
         """The second is asked while the first has all its time yet."""

@@ -1,30 +1,26 @@
-"""The page that mmx-exporter serves for people: whole, without ids or anything
-from elsewhere, and as Chromium shows it."""
+"""The page that mmx-exporter serves for people: what it says, whole, without
+anything from elsewhere, and that a telephone shows all of it."""
 
+import html
 import html.parser
+import json
 import os
 import re
 import shutil
-import struct
 import subprocess
 import tempfile
-import zlib
 
 import test_exporter
 from engine import LIMIT
+from pair import eventually
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ROOM = 918273645546372819  # nothing else on the page looks like it
-# What style.c has for the bars' last stretch, and for what lies around.
-LIGHT = {"done": (0x1c, 0x9a, 0x6c), "around": (0xf5, 0xf6, 0xf8),
-         "card": (0xff, 0xff, 0xff), "line": (0xe2, 0xe6, 0xec)}
-DARK = {"done": (0x35, 0xb5, 0x85), "around": (0x12, 0x16, 0x1c),
-        "card": (0x1a, 0x20, 0x29), "line": (0x2b, 0x33, 0x3f)}
 
 
 class Tags(html.parser.HTMLParser):
     """Every tag that is opened is closed, in order."""
-    VOID = ("meta", "wbr")
+    VOID = ("meta",)
 
     def __init__(self):
         super().__init__()
@@ -40,58 +36,25 @@ class Tags(html.parser.HTMLParser):
         assert self.open.pop() == tag, tag
 
 
-def pixels(png):
-    """Rows of (red, green, blue) of a PNG of 8 bits without interlace."""
-    at, data = 8, b""
-    while at < len(png):
-        size, kind = struct.unpack_from(">I4s", png, at)
-        if kind == b"IHDR":
-            width, height, depth, colour = struct.unpack_from(
-                ">IIBB", png, at + 8)
-            assert depth == 8 and colour in (2, 6), (depth, colour)
-        if kind == b"IDAT":
-            data += png[at + 8:at + 8 + size]
-        at += 12 + size
-    data, step = zlib.decompress(data), 3 if colour == 2 else 4
-    before, out = bytes(width * step), []
-    for y in range(height):
-        a = y * (width * step + 1)
-        line = unfiltered(data[a], bytearray(data[a + 1:a + 1 + width * step]),
-                          before, step)
-        out.append([tuple(line[x:x + 3]) for x in range(0, len(line), step)])
-        before = line
-    return out
-
-
-def unfiltered(kind, line, up, step):
-    for i in range(len(line)) if kind else ():
-        a = line[i - step] if i >= step else 0
-        b, c = up[i], up[i - step] if i >= step else 0
-        if kind == 1:
-            add = a
-        elif kind == 2:
-            add = b
-        elif kind == 3:
-            add = (a + b) // 2
-        else:
-            pa, pb, pc = abs(b - c), abs(a - c), abs(a + b - 2 * c)
-            add = a if pa <= pb and pa <= pc else b if pb <= pc else c
-        line[i] = (line[i] + add) & 255
-    return line
-
-
 class Page(test_exporter.Scraped):
     limit_s = 12 * LIMIT  # Chromium's first start reads much from the disk
 
-    def served(self):
-        e, d = self.pair()
-        enc, lm = self.engines(e, d)
-        for room in range(ROOM, ROOM + 3):
-            self.deliver(enc, lm, room, 300)
-        enc.announce(ROOM + 3, 10)
-        enc.abort(ROOM + 3)
-        enc.release(ROOM + 3)
-        return self.start("--encoded", e.socket, "--langd", d.socket)
+    def served(self, *more):
+        self.e, self.d = self.pair()
+        self.enc, self.lm = self.engines(self.e, self.d)
+        for room in range(ROOM, ROOM + 7):
+            self.deliver(self.enc, self.lm, room, 300)
+        for room in range(ROOM + 100, ROOM + 103):
+            self.enc.announce(room, 10)
+            self.enc.abort(room)
+            self.enc.release(room)
+        return self.start("--encoded", self.e.socket, "--langd", self.d.socket,
+                          *more)
+
+    def part(self, page, title):
+        """The rows below a heading, of each daemon one after the other."""
+        return [re.findall("<li>.*?</li>", text, re.S) for text in re.findall(
+            f"<h3>{title}</h3>\n<ul>(.*?)</ul>", page, re.S)]
 
     def test_what_it_says(self):
         page = self.get(self.served() + "/")
@@ -100,46 +63,131 @@ class Page(test_exporter.Scraped):
         self.assertEqual((tags.open, tags.links), ([], []))
         self.assertNotIn("script", tags.seen)
         for text in ("mmx-encoded", "mmx-langd", "lang0", "enc0", "vit",
-                     "aborted", "until all rows had landed",
-                     "commit to ready", "destination wait", "300 rows"):
+                     "commit_to_ready", "destination_wait", "300 rows"):
             self.assertIn(text, page)
-        # Three rooms of langd, four of encoded, and no more.
-        self.assertEqual(page.count('<tr><td class="ago">'), 7)
+        # What hides a part of a row, or keeps it from being broken.
+        for word in ("overflow-x", "overflow:", "nowrap", "<table"):
+            self.assertNotIn(word, page)
+        # Figures come first, then what is to be looked at.
+        heads = re.findall("<(figure|h2|h3)\\b[^>]*>([^<]*)", page)
+        self.assertEqual(
+            [text.split(" ")[0] or tag for tag, text in heads[:9]],
+            ["mmx-encoded", *["figure"] * 4, "Slow", "Pools", "Peers", "Times"])
+
+    def test_rooms(self):
+        """Equal failures are one row, the fast rooms none; no ids."""
+        page = self.get(self.served() + "/")
+        encoded, langd = self.part(page, "Slow and failed rooms since the "
+                                   "start")
+        self.assertEqual([r.count("good") for r in encoded],
+                         [0, 0, 1, 1, 1, 1, 1])
+        self.assertIn(">aborted</span><span>3 times, the last:", encoded[1])
+        self.assertEqual(len(langd), 6)
+        self.assertRegex(langd[1], r"\d ms|\d µs")
         self.assertIsNone(re.search("918\\D*273\\D*645", page))
 
-    def shown(self, size, scheme):
-        """How Chromium shows it, in a window of the size; rows of pixels."""
+    def test_ids(self):
+        page = self.get(self.served("--ids") + "/")
+        self.assertEqual(page.count(f"<code>{ROOM + 102}</code>"), 1)
+        self.assertEqual(len(re.findall(f"<code>{ROOM // 1000}", page)), 11)
+        self.assertIn("mmxctl trace ID", page)
+
+    def test_sizes_are_known_by_their_bucket(self):
+        page = self.get(self.served() + "/")
+        for rows in self.part(page, "Times and sizes since the start"):
+            size, = [r for r in rows if "room_size" in r]
+            self.assertEqual(size.count("%: 16 to 32 KiB<"), 2)
+
+    def test_the_last_minute(self):
+        url = self.served()
+        room = ROOM + 1000
+
+        def moves():
+            nonlocal room
+            room += 1
+            self.deliver(self.enc, self.lm, room, 300)
+            page = self.get(url + "/")
+            return (len(re.findall("rooms <b>[0-9.]*[1-9]", page)) == 2
+                    and len(re.findall("rows <b>[0-9.]+ [KM]iB/s", page)) == 2
+                    and len(re.findall("second <b>[^<–]+s<", page)) == 2)
+        eventually(moves, "rooms, bytes and times have a rate", 3 * LIMIT)
+        # A daemon that is away has none.
+        self.d.kill()
+        eventually(lambda: "rooms <b>–" in self.get(url + "/"),
+                   "no rate is known", 3 * LIMIT)
+        self.assertRegex(self.get(url + "/"), "(?s)away<.*M5[0-9] 30V")
+
+    def test_peers(self):
+        url = self.served()
+        self.assertEqual([len(rows) for rows in self.part(
+            self.get(url + "/"), "Peers")], [1, 1])
+        self.d.kill()
+        eventually(lambda: re.search(
+            r"lang0</strong><span class=\"state bad\">(down|unreachable)"
+            r"</span><span>for \d+ (s|ms|µs)</span>", self.get(url + "/")),
+            "the peer is shown to be down, and since when")
+
+    def test_health(self):
+        url = self.served()
+        self.assertEqual(self.get(url + "/healthz"),
+                         "mmx-encoded: ready; mmx-langd: ready\n")
+        self.e.ctl("drain")
+        status, text = self.status(url + "/healthz")
+        self.assertEqual(status, 503)
+        self.assertRegex(text, r"\Ammx-encoded: draining.*; mmx-langd: .*\n\Z")
+        self.d.kill()
+        self.assertIn("; mmx-langd: does not answer\n",
+                      self.status(url + "/healthz")[1])
+
+    def measured(self, width, dark):
+        """What Chromium makes of it at a width: how wide it is, the right edge
+        of what reaches farthest, and the colour around."""
         if not CHROMIUM:
             self.skipTest("no Chromium")
-        url = self.served()
+        page = self.get(self.served("--ids") + "/")
+        page = re.sub("<meta http-equiv[^>]*>", "", page)
         folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(folder.cleanup)
-        picture = os.path.join(folder.name, "page.png")
-        subprocess.run(
+        # A window has a least width; a frame has not.
+        with open(os.path.join(folder.name, "frame.html"), "w") as f:
+            f.write(f"""<!DOCTYPE html><iframe width={width} height=3000
+                style="border:0" srcdoc="{html.escape(page)}"></iframe>
+                <pre></pre><script>
+                onload = () => {{
+                  const d = document.querySelector("iframe").contentDocument;
+                  const all = [...d.body.querySelectorAll("*")];
+                  document.querySelector("pre").textContent = JSON.stringify({{
+                    width: d.documentElement.scrollWidth,
+                    right: Math.max(...all.map(
+                      e => e.getBoundingClientRect().right)),
+                    cut: all.filter(e => e.scrollWidth > e.clientWidth + 1
+                      && e.clientWidth > 0).map(e => e.outerHTML),
+                    bars: all.filter(e => e.tagName == "path"
+                      && e.getBoundingClientRect().width > 0).length,
+                    around: getComputedStyle(d.body).backgroundColor}});
+                }}</script>""")
+        got = subprocess.run(
             [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu",
-             "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
-             "--disable-background-networking",
-             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+             "--disable-dev-shm-usage", "--no-first-run",
+             "--disable-background-networking", "--dump-dom",
+             "--host-resolver-rules=MAP * ~NOTFOUND",
              f"--user-data-dir={folder.name}/profile",
-             f"--window-size={size}", f"--screenshot={picture}",
-             f"--blink-settings=preferredColorScheme={scheme}", url + "/"],
-            check=True, timeout=10 * LIMIT, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, env={**os.environ, "HOME": folder.name})
-        with open(picture, "rb") as f:
-            return pixels(f.read())
+             f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+             f"file://{f.name}"], check=True, timeout=10 * LIMIT,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env={**os.environ, "HOME": folder.name}).stdout
+        return json.loads(html.unescape(
+            re.search("<pre>(.*?)</pre>", got, re.S)[1]))
 
-    def look(self, rows, colours):
-        self.assertEqual(rows[1][1], colours["around"])
-        flat = [p for row in rows for p in row]
-        for name in colours:
-            self.assertGreater(flat.count(colours[name]), 20, name)
-        # Cards end before the right edge, and nothing reaches beyond them.
-        for row in rows:
-            self.assertEqual(set(row[-8:]), {colours["around"]})
+    def test_on_a_telephone_in_the_dark(self):
+        got = self.measured(390, True)
+        self.assertLessEqual(got["width"], 390)
+        self.assertLessEqual(got["right"], 390)
+        self.assertEqual(got["cut"], [])
+        self.assertEqual(got["around"], "rgb(18, 22, 28)")
 
-    def test_wide_and_light(self):
-        rows = self.shown("1280,1400", 1)
-        self.look(rows, LIGHT)
-
-    def test_narrow_and_dark(self):
-        self.look(self.shown("400,1600", 0), DARK)
+    def test_on_a_wide_screen(self):
+        got = self.measured(1280, False)
+        self.assertLessEqual(got["right"], 1280)
+        self.assertEqual(got["cut"], [])
+        self.assertEqual(got["around"], "rgb(245, 246, 248)")
