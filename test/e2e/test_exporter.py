@@ -412,14 +412,54 @@ class Dashboard(Scraped):
         subprocess.run(["promtool", "check", "rules", self.RULES], check=True,
                        stdout=subprocess.DEVNULL)
 
+    def test_what_texts_promise(self):
+        """What they send to is there."""
+        e, d = self.pair()
+        with open(self.RULES) as f:
+            text = f.read()
+        said = set(re.findall(r"mmxctl (\w+)", text))
+        self.assertGreater(len(said), 6)
+        with open(os.path.join(ROOT, "lib/wire/show.def")) as f:
+            shown = set(re.findall(r'^SHOW\(\w+, "(\w+)"', f.read(), re.M))
+        self.assertEqual(said - shown, {"doctor"})
+        d.kill()
+        eventually(lambda: "down_ms" in e.show("peers")[0], "it is down")
+        self.assertIn("refused", e.show("peers")[0])
+
+    def test_rules_of_rooms_without_rows(self):
+        if not shutil.which("promtool"):
+            self.skipTest("no promtool")
+        # One of them is open at every third look: they fail and are asked for
+        # again.
+        asked = {'mmx_rooms{daemon="d",instance="i",state="WaitingForInput"}':
+                 "0 0 1 " * 20}
+        bytes_moved = 'mmx_bytes_moved_total{daemon="d",instance="i"}'
+        for rooms, moved, fires in ((asked, "7x60", True),
+                                    (asked, "7+9x60", False),
+                                    ({k: "0x60" for k in asked}, "7x60", False),
+                                    # one room alone that failed
+                                    ({k: "0x20 1 0x39" for k in asked},
+                                     "7x60", False)):
+            self.assertEqual(self.alerts(
+                "MmxNoRows", {**rooms, bytes_moved: moved}), fires, moved)
+        up = 'mmx_uptime_seconds{daemon="d",instance="i"}'
+        self.assertTrue(self.alerts("MmxRestarts", {up: "0 60 0 60 0 60 0x30"}))
+        self.assertFalse(self.alerts("MmxRestarts", {up: "0+60x10 0+60x30"}))
+
     def fires(self, alert, series, seconds):
         """True if it does when rooms take that long, one each second."""
         bounds = [f"{64e-6 * 2 ** i:.15g}" for i in range(19)] + ["+Inf"]
+        return self.alerts(alert, {
+            f'{series}_bucket{{daemon="d",pool="p",instance="i",'
+            f'le="{bound}"}}':
+            "0+60x30" if float(bound) >= seconds else "0x30"
+            for bound in bounds})
+
+    def alerts(self, alert, series):
+        """True if it does with these series, of which a value is a minute."""
         test = {"interval": "1m", "input_series": [
-            {"series": f'{series}_bucket{{daemon="d",pool="p",instance="i",'
-                       f'le="{bound}"}}',
-             "values": "0+60x30" if float(bound) >= seconds else "0x30"}
-            for bound in bounds], "promql_expr_test": [{
+            {"series": name, "values": values}
+            for name, values in series.items()], "promql_expr_test": [{
                 "expr": f'count(ALERTS{{alertname="{alert}",'
                         'alertstate="firing"})',
                 "eval_time": "25m",
