@@ -5,7 +5,8 @@
 # as its last such line counts as that many tests; one without counts as one.
 # An exit status other than 0 is at least one failure. The output of a failed
 # program is shown, of others not; its lines "failed: NAME", which say what in
-# it failed, are said again at the end.
+# it failed, are said again at the end. While it runs its last line is shown
+# every TALLY_EVERY seconds.
 # shellcheck shell=bash
 
 tally_passed=0
@@ -13,14 +14,33 @@ tally_failed=0
 tally_skipped=0
 tally_names=()
 tally_log=$(mktemp)
-trap 'rm -f "$tally_log"' EXIT
+# Not when the shell of the ticks ends: until it has begun it has this trap.
+trap '[[ $BASHPID != "$$" ]] || rm -f "$tally_log"' EXIT
+
+# tally_ticks NAME: shows how far it is until it is ended, or this shell has
+# been. It waits on a pipe that says nothing, not in a sleep, which would outlive
+# it.
+tally_ticks()
+{
+    local start=$SECONDS silence
+    exec {silence}<> <(:)
+    while ! read -r -t "${TALLY_EVERY:-15}" -u "$silence" && kill -0 $$; do
+        printf '     %s, %d s: %.60s\n' "$1" $((SECONDS - start)) \
+            "$(tail -n 1 "$tally_log" | tr -cd '[:print:]')"
+    done
+}
 
 # tally NAME COMMAND...: runs it, counts, prints one line.
 tally()
 {
     local name=$1 rc=0 passed=0 failed=0 skipped=0 line start=$EPOCHREALTIME took
+    local ticks
+    tally_ticks "$name" &
+    ticks=$!
     shift
     "$@" >"$tally_log" 2>&1 </dev/null || rc=$?
+    kill "$ticks" || true
+    wait "$ticks" 2>/dev/null || true
     took=$(((${EPOCHREALTIME/[.,]/} - ${start/[.,]/}) / 1000))
     line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed' "$tally_log" | tail -n 1) ||
         true
