@@ -1,9 +1,9 @@
 /* trace_print.c - happenings as lines, as JSON, and as the JSON trace events
  * that Perfetto's viewer and chrome://tracing open. One thread.
  *
- * A room is a track of its daemon. Its phases (happening.def) follow each
- * other, so that slices never overlap; a message is a flow between two
- * instants. */
+ * A daemon has as many tracks as it had rooms open at once. On one of them lies
+ * a room, and in it its phases (happening.def), which follow each other; a
+ * message is a flow between two instants. */
 #include "trace.h"
 
 #include "base/check.h"
@@ -129,9 +129,11 @@ void trace_line(
 
 /* trace events */
 
-/* A room at one daemon. */
+enum { TRACKS_MAX = 4096 };
+
+/* Of one daemon; free for another room where no phase is open. */
 struct track {
-    uint64_t room;
+    uint64_t room; /* the last one */
     uint8_t side;
     const char *phase; /* that is open; NULL: none */
     uint8_t rank;      /* kind that began it */
@@ -140,10 +142,10 @@ struct track {
 struct events {
     FILE *to;
     const struct trace *t;
-    struct track *tracks;
-    size_t count, cap;
+    struct track tracks[TRACKS_MAX];
+    size_t count;
     int64_t from_ns, last_ns;
-    bool some, failed;
+    bool some;
 };
 
 /* Begins an event; the caller adds members and the brace. tid 0: the daemon's
@@ -180,41 +182,39 @@ static void name_of(struct events *e, const char *what, uint32_t side,
     fprintf(e->to, ",\"name\":\"%s\",\"args\":{\"name\":\"%s\"}}", what, clean);
 }
 
-/* Returns the track's number; 0: none, no memory. */
+/* Returns the number of the room's track; 0: the daemon's, there are too many.
+ */
 static size_t track_of(struct events *e, const struct happening *h)
 {
-    char name[32];
+    size_t at = e->count;
 
-    for (size_t i = e->count; i > 0; i--)
-        if (e->tracks[i - 1].room == h->room &&
-            e->tracks[i - 1].side == h->side)
+    for (size_t i = e->count; i > 0; i--) {
+        const struct track *k = &e->tracks[i - 1];
+
+        if (k->side == h->side && k->room == h->room)
             return i;
-    if (e->count == e->cap) {
-        size_t cap = e->cap ? 2 * e->cap : 1024;
-        struct track *more = realloc(e->tracks, cap * sizeof(*more));
-
-        if (!more) {
-            e->failed = true;
-            return 0;
-        }
-        e->tracks = more;
-        e->cap = cap;
+        if (k->side == h->side && !k->phase)
+            at = i - 1;
     }
-    e->tracks[e->count++] = (struct track){.room = h->room, .side = h->side};
-    snprintf(name, sizeof(name), "room %llu", (unsigned long long)h->room);
-    name_of(e, "thread_name", h->side, e->count, name);
-    return e->count;
+    if (at == TRACKS_MAX)
+        return 0;
+    e->tracks[at] = (struct track){.room = h->room, .side = h->side};
+    if (at == e->count)
+        name_of(e, "thread_name", h->side, ++e->count, "rooms");
+    return at + 1;
 }
 
-static void end_phase(struct events *e, size_t tid, int64_t ns)
+/* Ends the room's phase, if one is open; all: and then the room. */
+static void end_phase(struct events *e, size_t tid, int64_t ns, bool all)
 {
     struct track *k = &e->tracks[tid - 1];
 
-    if (!k->phase)
-        return;
-    event(e, "E", k->side, tid, ns);
-    fputs("}", e->to);
-    k->phase = NULL;
+    for (int i = 0; k->phase && i < 1 + all; i++) {
+        event(e, "E", k->side, tid, ns);
+        fputs("}", e->to);
+    }
+    if (all)
+        k->phase = NULL;
 }
 
 /* Ends the room's phase and begins the next, if this happening does. */
@@ -229,9 +229,13 @@ static void take_phase(struct events *e, const struct happening *h, size_t tid)
     if (!happening_rows[kind].phase[0] ||
         (!first && k->phase && kind <= k->rank))
         return;
-    end_phase(e, tid, h->ns);
+    end_phase(e, tid, h->ns, kind == HAPPENED_FREED);
     if (kind == HAPPENED_FREED)
         return;
+    if (!k->phase) {
+        event(e, "B", k->side, tid, h->ns);
+        fprintf(e->to, ",\"name\":\"room %llu\"}", (unsigned long long)k->room);
+    }
     k->phase = happening_rows[kind].phase;
     k->rank = kind;
     event(e, "B", k->side, tid, h->ns);
@@ -252,8 +256,6 @@ static void take(struct events *e, const struct happening *h)
     char did[128], more[96];
     size_t tid = h->of_room ? track_of(e, h) : 0;
 
-    if (e->failed)
-        return;
     what(h, did, sizeof(did));
     details(h, more, sizeof(more));
     if (tid)
@@ -301,13 +303,12 @@ bool trace_perfetto(
             t->sides[s].name);
         name_of(&e, "process_name", s, 0, name);
     }
-    for (size_t i = 0; i < t->count && !e.failed; i++)
+    for (size_t i = 0; i < t->count; i++)
         if (!room || (t->all[i]->of_room && t->all[i]->room == *room))
             take(&e, t->all[i]);
     for (size_t tid = 1; tid <= e.count; tid++)
-        end_phase(&e, tid, e.last_ns);
+        end_phase(&e, tid, e.last_ns, true);
     fputs("\n]}\n", e.to);
-    free(e.tracks);
-    ok = !ferror(e.to) && !e.failed;
+    ok = !ferror(e.to);
     return fclose(e.to) == 0 && ok;
 }
