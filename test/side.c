@@ -127,6 +127,15 @@ static void on_broken(void *ud, uint32_t ep)
     s->broken_count++;
 }
 
+static void on_connected(void *ud, uint32_t ep)
+{
+    struct side *s = ud;
+
+    (void)ep;
+    T_FALSE(s->posting);
+    s->made_count++;
+}
+
 struct data_conf side_conf(void)
 {
     return (struct data_conf){.tls = "tcp",
@@ -150,7 +159,8 @@ void side_open_with(
         .arrived = on_arrived,
         .fetched = on_fetched,
         .done = on_done,
-        .broken = on_broken};
+        .broken = on_broken,
+        .connected = on_connected};
 
     memset(s, 0, sizeof(*s));
     s->ops = ops;

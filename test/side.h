@@ -27,7 +27,7 @@ struct side {
         failed[SIDE_IDS];
     uint32_t arrived_count, done_count, fetched_count, failed_count;
     uint32_t who[SIDE_IDS]; /* as it came with the message */
-    uint32_t broken[32], broken_count;
+    uint32_t broken[32], broken_count, made_count;
     uint32_t fetch_pieces; /* into how many pieces rendezvous go; 0: drop */
     bool drop, posting;
     bool whole;         /* asks for messages whole instead of fetching */

@@ -9,7 +9,8 @@
  *  - A message arrives whole, at most once, or not at all. Messages of one
  *    endpoint may overtake each other.
  *  - An endpoint that breaks is reported once through broken(); its messages
- *    complete; posts to it fail with ERR_PEER_LOST until it is closed.
+ *    complete; posts to it fail with ERR_PEER_LOST until it is closed. Where
+ *    the carrier has why(), one that connects is reported once before that.
  *  - Progress until it returns 0, then arm(); ERR_BUSY means progress again.
  *  - close() completes everything that is outstanding before it returns.
  *  - Inside arrived() only post() and fetch() may be called; inside the other
@@ -19,6 +20,7 @@
 
 #include "base/bytes.h"
 #include "base/err.h"
+#include "core/peers/trouble.h"
 #include "wire/wire.h"
 
 #include <sys/uio.h>
@@ -100,6 +102,9 @@ struct data_calls {
     void (*fetched)(void *ud, void *cookie, bool ok);
     void (*done)(void *ud, void *cookie);
     void (*broken)(void *ud, uint32_t ep);
+    /* Messages can go: the other end has answered, and proven the pair's key
+     * where there is one. NULL: not wanted. */
+    void (*connected)(void *ud, uint32_t ep);
 };
 
 struct data_ops {
@@ -155,6 +160,11 @@ struct data_ops {
     /* Returns the transport of ep for display: "tcp/eth0", "ucx:rc_mlx5".
      * Empty: not known yet. */
     const char *(*transport)(struct data *d, uint32_t ep);
+    /* Returns what was wrong with ep's connection since its last connect(), and
+     * says it for people: "10.0.0.7:41234: Connection refused". TROUBLE_NONE:
+     * nothing is known. NULL: the carrier connects with the first message, and
+     * does not call connected(). */
+    enum trouble (*why)(struct data *d, uint32_t ep, const char **text);
     /* Registers a GPU's memory until close. True: its rows can be sent and
      * fetched; such a message, or fetch, has one piece. NULL: not supported. */
     bool (*gpu_memory)(struct data *d, const void *base, uint64_t bytes);

@@ -516,3 +516,95 @@ TEST(a_message_is_brought_whole_when_asked)
     side_close(&b);
     free(p);
 }
+
+/* A place at a port of this test's: of a socket that is bound, and listens if
+ * `backlog` is not negative. */
+static struct tcp_place trap(int *fd, int backlog)
+{
+    struct tcp_place p = {.rails = 1, .streams = 1, .of = 1};
+    socklen_t len = sizeof(p.at[0]);
+
+    p.at[0].ss_family = AF_INET;
+    ((struct sockaddr_in *)&p.at[0])->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    *fd = socket(AF_INET, SOCK_STREAM, 0);
+    T_EQ_I64(
+        bind(*fd, (struct sockaddr *)&p.at[0], sizeof(struct sockaddr_in)), 0);
+    T_EQ_I64(getsockname(*fd, (struct sockaddr *)&p.at[0], &len), 0);
+    if (backlog >= 0)
+        T_EQ_I64(listen(*fd, backlog), 0);
+    return p;
+}
+
+/* Connects without a message, until the endpoint is broken; returns why. */
+static const char *breaks(struct side *s, const struct tcp_place *p)
+{
+    uint8_t bytes[TCP_ADDRESS_MAX];
+    struct writer w = writer_of(bytes, sizeof(bytes));
+    uint64_t limit = t_end_ns(T_WAIT_MS);
+    const char *text = "";
+
+    tcp_place_put_all(&w, p);
+    T_OK(s->ops->connect(s->d, 0, span_of(bytes, (uint32_t)w.len)));
+    while (s->broken_count == 0 && t_now_ns() < limit) {
+        side_turn(s, NULL);
+        s->ops->tick(s->d, t_now_ns());
+    }
+    T_EQ_U64(s->broken_count, 1);
+    T_EQ_U64(s->made_count, 0);
+    /* Both ends are of this host, and the address is of loopback. */
+    T_EQ_U64(s->ops->why(s->d, 0, &text), TROUBLE_DATA_LOOPBACK);
+    return text;
+}
+
+TEST(who_connects_hears_of_it_without_a_message)
+{
+    struct side a, b;
+    const char *text;
+
+    side_pair(&a, &b, &data_tcp);
+    side_until(&a, &b, &a.made_count, 1);
+    T_EQ_U64(a.ops->why(a.d, 0, &text), TROUBLE_NONE);
+    side_close(&b);
+    side_until(&a, NULL, &a.broken_count, 1);
+    T_TRUE(a.ops->why(a.d, 0, &text) != TROUBLE_NONE);
+    T_TRUE(strstr(text, "127.0.0.1:") && strstr(text, ": "));
+    T_EQ_U64(a.made_count, 1);
+    side_close(&a);
+}
+
+TEST(who_is_refused_hears_why)
+{
+    struct side a;
+    struct tcp_place p;
+    int fd;
+
+    side_open(&a, &data_tcp);
+    p = trap(&fd, -1);
+    T_TRUE(strstr(breaks(&a, &p), ": Connection refused") != NULL);
+    close(fd);
+    side_close(&a);
+}
+
+/* A queue that is full drops what comes, as a firewall does. */
+TEST(who_gets_no_answer_hears_why)
+{
+    struct side a;
+    struct tcp_place p;
+    struct data_conf c = side_conf();
+    struct pollfd fill[8];
+    int fd, n = 0;
+
+    c.stall_ms = 200;
+    side_open_with(&a, &data_tcp, &c);
+    p = trap(&fd, 0);
+    do {
+        T_TRUE(n < 8);
+        fill[n].events = POLLOUT;
+        T_OK(tcp_connect(&p, 0, 0, &fill[n].fd));
+    } while (poll(&fill[n++], 1, 100) == 1);
+    T_TRUE(strstr(breaks(&a, &p), ": no answer") != NULL);
+    while (n > 0)
+        close(fill[--n].fd);
+    close(fd);
+    side_close(&a);
+}

@@ -90,6 +90,24 @@ void carrier_disconnect(struct data *d, uint32_t i)
     end->open = end->unreported = false;
 }
 
+/* Has endpoint i reported: that it is made, or broken. */
+static void report_end(struct carrier *c, uint32_t i, bool made)
+{
+    struct carrier_end *end = &c->ends[i];
+
+    c->unreported += !end->unreported;
+    end->unreported = true;
+    end->made = made;
+}
+
+void carrier_made(struct carrier *c, uint32_t i)
+{
+    CHECK(!carrier_end(c, i)->broken, "%s: endpoint %u is made and broken",
+        c->name, i);
+    if (c->calls.connected)
+        report_end(c, i, true);
+}
+
 void carrier_break(struct data *d, uint32_t i)
 {
     struct carrier *c = (struct carrier *)d;
@@ -98,8 +116,8 @@ void carrier_break(struct data *d, uint32_t i)
     CHECK(i < c->conf.endpoints_max, "%s: endpoint %u", c->name, i);
     if (!end->open || end->broken)
         return;
-    end->broken = end->unreported = true;
-    c->unreported++;
+    end->broken = true;
+    report_end(c, i, false);
     c->cut(d, i);
 }
 
@@ -238,7 +256,10 @@ unsigned carrier_report(struct carrier *c)
         c->ends[i].unreported = false;
         c->unreported--;
         count++;
-        c->calls.broken(c->calls.ud, i);
+        if (c->ends[i].made)
+            c->calls.connected(c->calls.ud, i);
+        else
+            c->calls.broken(c->calls.ud, i);
     }
     return count;
 }

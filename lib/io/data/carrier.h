@@ -30,6 +30,7 @@ struct carrier_end {
     struct list ops;         /* messages that are not complete, as posted */
     uint64_t quiet_since_ns; /* no progress of them since; 0: not seen */
     bool open, broken, unreported;
+    bool made;   /* what is not reported is that it is connected */
     bool failed; /* the carrier will break it; no posts until then */
 };
 
@@ -60,6 +61,8 @@ struct carrier_end *carrier_end(struct carrier *c, uint32_t i);
 /* Opens endpoint i; a connect that fails sets `open` to false again. */
 void carrier_connect(struct carrier *c, uint32_t i);
 void carrier_disconnect(struct data *d, uint32_t i);
+/* Has connected() called for endpoint i. */
+void carrier_made(struct carrier *c, uint32_t i);
 /* Cuts endpoint i, to be reported; nothing where it is not open or broken. */
 void carrier_break(struct data *d, uint32_t i);
 void carrier_break_all(struct data *d);

@@ -105,6 +105,13 @@ static void on_broken(void *ud, uint32_t ep)
     d->calls.broken(d->calls.ud, ep);
 }
 
+static void on_connected(void *ud, uint32_t ep)
+{
+    const struct data *d = ((const struct part *)ud)->mux;
+
+    d->calls.connected(d->calls.ud, ep);
+}
+
 /* opening */
 
 static void mux_close(struct data **dp)
@@ -151,7 +158,8 @@ static enum err open_part(struct data *d, struct part *p)
         .arrived = on_arrived,
         .fetched = on_fetched,
         .done = on_done,
-        .broken = on_broken};
+        .broken = on_broken,
+        .connected = d->calls.connected ? on_connected : NULL};
     enum err e = p->ops->open(&p->d, &d->conf, &calls);
 
     if (e == OK)
@@ -306,6 +314,18 @@ static const char *mux_transport(struct data *d, uint32_t ep)
     const struct part *p = part_of(d, ep);
 
     return p->ops->transport(p->d, ep);
+}
+
+/* Of an endpoint that could not be connected the carrier is forgotten. */
+static enum trouble mux_why(struct data *d, uint32_t ep, const char **text)
+{
+    enum trouble t = TROUBLE_NONE;
+
+    CHECK(ep < d->conf.endpoints_max, "endpoint %u", ep);
+    for (uint32_t i = 0; i < d->parts_count && t == TROUBLE_NONE; i++)
+        if (d->parts[i].ops && d->parts[i].ops->why)
+            t = d->parts[i].ops->why(d->parts[i].d, ep, text);
+    return t;
 }
 
 /* messages */
@@ -509,6 +529,7 @@ const struct data_ops data_mux = {.name = "mux",
     .arm = mux_arm,
     .tick = mux_tick,
     .transport = mux_transport,
+    .why = mux_why,
     .gpu_memory = mux_gpu_memory,
     .reaches = mux_reaches,
     .host_memory = mux_host_memory,

@@ -70,19 +70,23 @@ static enum err data_tcp_connect(
 
     if (e != OK)
         return e;
-    if (!key_suffices(d, &key))
+    *ep = (struct endpoint){.place = place, .key = key};
+    if (!key_suffices(d, &key)) {
+        tcp_out_blame(ep, TROUBLE_DATA_PROOF, "its key asks for too little");
         return ERR_PEER_LOST;
+    }
     carrier_connect(&d->c, i);
-    *ep = (struct endpoint){
-        .end = carrier_end(&d->c, i), .place = place, .key = key};
+    ep->end = carrier_end(&d->c, i);
     ep->most = d->c.conf.streams ? d->c.conf.streams : STREAMS_CHOSEN;
     ep->most = div_up(min_u32(ep->most, place.streams), place.of);
     ep->places = d->c.conf.streams ? ep->most : div_up(place.streams, place.of);
     ep->streams = calloc(ep->places, sizeof(*ep->streams));
     memcpy(ep->hello, TCP_MAGIC, 4);
     memcpy(ep->hello + 4, place.token, TCP_TOKEN);
+    errno = ENOMEM;
     e = ep->streams ? tcp_out_open(d, ep) : ERR_INTERNAL;
     if (e != OK) {
+        tcp_out_blame_errno(ep, errno);
         tcp_out_close(d, i);
         d->c.ends[i].open = false;
     }
@@ -93,6 +97,13 @@ static const char *data_tcp_name(struct data *d, uint32_t i)
 {
     CHECK(i < d->c.conf.endpoints_max, "endpoint %u", i);
     return d->eps[i].name;
+}
+
+static enum trouble data_tcp_why(struct data *d, uint32_t i, const char **text)
+{
+    CHECK(i < d->c.conf.endpoints_max, "endpoint %u", i);
+    *text = d->eps[i].why;
+    return (enum trouble)d->eps[i].trouble;
 }
 
 /* messages */
@@ -205,7 +216,7 @@ static void data_tcp_tick(struct data *d, uint64_t now_ns)
 {
     carrier_tick(d, now_ns);
     for (uint32_t i = 0; i < d->c.conf.endpoints_max; i++)
-        if (d->c.ends[i].open && (d->eps[i].opened > 1 || d->eps[i].small))
+        if (d->c.ends[i].open)
             tcp_out_tick(d, &d->eps[i], now_ns);
     if (!d->door)
         return;
@@ -344,5 +355,6 @@ const struct data_ops data_tcp = {.name = "tcp",
     .arm = data_tcp_arm,
     .tick = data_tcp_tick,
     .transport = data_tcp_name,
+    .why = data_tcp_why,
     .replaced = data_tcp_replaced,
     .counts = data_tcp_counts};

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -456,6 +457,23 @@ enum err tcp_place_get(struct span s, struct tcp_place *out)
     return OK;
 }
 
+bool tcp_place_loopback(const struct tcp_place *p)
+{
+    return on_loopback(&p->at[0]);
+}
+
+void tcp_place_text(const struct tcp_place *p, char *out, size_t size)
+{
+    struct sockaddr_storage at = p->at[0];
+    char host[INET6_ADDRSTRLEN] = "";
+    uint32_t n;
+    const void *bytes = at_bytes(&at, &n);
+
+    (void)inet_ntop(at.ss_family, bytes, host, sizeof(host));
+    snprintf(
+        out, size, n == 4 ? "%s:%u" : "[%s]:%u", host, ntohs(*at_port(&at)));
+}
+
 bool tcp_encrypts(const struct tcp_place *p, enum data_safe safe)
 {
     return safe == SAFE_ENCRYPTED ||
@@ -485,8 +503,8 @@ enum err tcp_connect(
     const struct tcp_place *p, uint32_t rail, uint32_t buffer_bytes, int *out)
 {
     const struct sockaddr_storage *at = &p->at[rail];
-    int fd =
-        socket(at->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int e, fd = socket(
+               at->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
     if (fd >= 0)
         buffers(fd, buffer_bytes);
@@ -495,9 +513,11 @@ enum err tcp_connect(
         *out = fd;
         return OK;
     }
-    log_rated(&connects, "tcp: cannot connect: %s", strerror(errno));
+    e = errno;
+    log_rated(&connects, "tcp: cannot connect: %s", strerror(e));
     if (fd >= 0)
         close(fd);
+    errno = e;
     return ERR_PEER_LOST;
 }
 

@@ -50,11 +50,16 @@ bool tcp_place_looks_so(struct span s);
 /* Reads a place of either form. ERR_MALFORMED with a log line. */
 MUST_CHECK enum err tcp_place_get(struct span s, struct tcp_place *out);
 
+/* Writes the first address: "10.0.0.7:41234". */
+void tcp_place_text(const struct tcp_place *p, char *out, size_t size);
+/* True if no other host reaches it. */
+bool tcp_place_loopback(const struct tcp_place *p);
+
 /* True if its listener encrypts what it takes. */
 bool tcp_encrypts(const struct tcp_place *p, enum data_safe safe);
 
 /* Begins to connect to a rail; writable means: connected or failed.
- * ERR_PEER_LOST. */
+ * ERR_PEER_LOST, with errno. */
 MUST_CHECK enum err tcp_connect(
     const struct tcp_place *p, uint32_t rail, uint32_t buffer_bytes, int *fd);
 /* Sets the options of either end: no delay, and an end within some seconds when

@@ -450,21 +450,48 @@ unsigned tcp_out_send(struct data *d)
     return count;
 }
 
+void tcp_out_blame(struct endpoint *ep, enum trouble t, const char *what)
+{
+    char at[80];
+
+    if (ep->trouble != TROUBLE_NONE)
+        return;
+    ep->trouble =
+        (uint8_t)(tcp_place_loopback(&ep->place) ? TROUBLE_DATA_LOOPBACK : t);
+    tcp_place_text(&ep->place, at, sizeof(at));
+    snprintf(ep->why, sizeof(ep->why), "%s: %s", at, what);
+}
+
+void tcp_out_blame_errno(struct endpoint *ep, int error)
+{
+    tcp_out_blame(ep,
+        error == ECONNREFUSED                   ? TROUBLE_DATA_REFUSED
+        : error == ETIMEDOUT                    ? TROUBLE_DATA_TIMEOUT
+        : error == ECONNRESET || error == EPIPE ? TROUBLE_DATA_LOST
+                                                : TROUBLE_DATA_ROUTE,
+        error == ETIMEDOUT ? "no answer" : strerror(error));
+}
+
 /* Handles the end of a connection. */
 static void stream_over(struct data *d, struct stream *st)
 {
     int error = 0;
     socklen_t len = sizeof(error);
 
-    if (!st->connected)
-        getsockopt(st->fd, SOL_SOCKET, SO_ERROR, &error, &len);
+    getsockopt(st->fd, SOL_SOCKET, SO_ERROR, &error, &len);
     if (error)
-        log_debug(
-            "tcp: endpoint %u: connecting: %s", number(d, st), strerror(error));
-    if (!st->connected && st != st->ep->streams)
+        log_debug("tcp: endpoint %u: %s", number(d, st), strerror(error));
+    if (!st->connected && st != st->ep->streams) {
         stream_close(st); /* nothing went by it: the others go on */
+        return;
+    }
+    if (error)
+        tcp_out_blame_errno(st->ep, error);
     else
-        carrier_break(d, number(d, st));
+        tcp_out_blame(st->ep,
+            st->connected ? TROUBLE_DATA_LOST : TROUBLE_DATA_PROOF,
+            "closed by the other end");
+    carrier_break(d, number(d, st));
 }
 
 /* Names the endpoint after the device of its first stream, which may suit fewer
@@ -504,9 +531,11 @@ static bool stream_prove(struct data *d, struct stream *st, uint32_t events)
         return true;
     }
     d->unproven += tcp_safe_why(st->safe)[0] != 0;
-    if (tcp_safe_why(st->safe)[0])
+    if (tcp_safe_why(st->safe)[0]) {
         log_rated(&unproven, "tcp: endpoint %u: no proof: %s", number(d, st),
             tcp_safe_why(st->safe));
+        tcp_out_blame(st->ep, TROUBLE_DATA_PROOF, tcp_safe_why(st->safe));
+    }
     stream_over(d, st);
     return false;
 }
@@ -529,8 +558,10 @@ void tcp_out_event(struct data *d, uint32_t index, uint32_t events)
         stream_over(d, st);
         return;
     }
-    if (!st->connected && st == ep->streams)
+    if (!st->connected && st == ep->streams) {
         first_connected(d, ep);
+        carrier_made(&d->c, number(d, st));
+    }
     st->connected = true;
     st->blocked = false;
     if (!has_turn(st) && !st->small &&
@@ -541,8 +572,25 @@ void tcp_out_event(struct data *d, uint32_t index, uint32_t events)
     stream_ready(d, st);
 }
 
+/* Breaks the endpoint if its first stream gets no answer, whether a message
+ * waits for that or none. */
+static void unanswered(struct data *d, struct endpoint *ep, uint64_t now_ns)
+{
+    if (!ep->streams || ep->streams->connected)
+        return;
+    if (ep->since_ns == 0)
+        ep->since_ns = now_ns;
+    if (now_ns - ep->since_ns < d->c.conf.stall_ms * NS_PER_MS)
+        return;
+    tcp_out_blame_errno(ep, ETIMEDOUT);
+    carrier_break(d, number(d, ep->streams));
+}
+
 void tcp_out_tick(struct data *d, struct endpoint *ep, uint64_t now_ns)
 {
+    unanswered(d, ep, now_ns);
+    if (ep->opened <= 1 && !ep->small)
+        return;
     for (uint32_t k = 0; k < ep->places; k++) {
         struct stream *st = stream_at(ep, k);
 
