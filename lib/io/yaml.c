@@ -120,6 +120,16 @@ static const char *decoration(const yaml_event_t *ev)
     return anchor ? "anchors" : tag ? "tags" : NULL;
 }
 
+/* True if a tab stands at the mark, behind nothing but ASCII in its line. */
+static bool is_tab(const struct load *l, yaml_mark_t at)
+{
+    size_t i = 0;
+
+    for (size_t line = 0; line < at.line && i < l->len; i++)
+        line += l->text[i] == '\n';
+    return i + at.column < l->len && l->text[i + at.column] == '\t';
+}
+
 /* Steps to the next event; refuses those that are accepted nowhere. */
 static enum err next(struct load *l)
 {
@@ -129,6 +139,9 @@ static enum err next(struct load *l)
     if (!yaml_parser_parse(&l->parser, &l->event)) {
         bool marked = l->parser.error != YAML_READER_ERROR;
 
+        if (marked && is_tab(l, l->parser.problem_mark))
+            return refuse(l, l->parser.problem_mark,
+                "a tab: only spaces stand before a key");
         return refuse(l,
             marked ? l->parser.problem_mark
                    : mark_of(l, l->parser.problem_offset),

@@ -33,8 +33,16 @@ void load_place(
 
     snprintf(path, sizeof(path), "%.*s",
         (int)min_u64(strcspn(e->text, ":"), sizeof(path) - 1), e->text);
-    if (!is_set(from, path))
-        yaml_place(from->file, c, path, e);
+    if (is_set(from, path))
+        return;
+    e->line = 0;
+    yaml_place(from->file, c, path, e);
+    if (e->line == 0) { /* a key that is missing has no place */
+        char text[sizeof(e->text)];
+
+        memcpy(text, e->text, sizeof(text));
+        snprintf(e->text, sizeof(e->text), "%.200s: %.300s", from->file, text);
+    }
 }
 
 enum err load_conf(const struct conf_source *from, uint8_t role, struct conf *c,

@@ -163,6 +163,12 @@ class Config(Case):
                          "Address already in use; ")
         self.assertIn("has no NUMA node 1023; numa: any", e.tail())
 
+    def test_a_key_that_is_missing_names_the_file(self):
+        for text in ("", "log: info\n"):
+            got = self.check(text)
+            self.assertEqual(got.returncode, 78, got.stderr)
+            self.assertRegex(got.stderr, "/some.yaml: pools: at least one")
+
     def test_a_running_daemon_refuses_it_too(self):
         path = os.path.join(self.world.dir, "bad.yaml")
         with open(path, "w") as f:

@@ -276,6 +276,9 @@ static void broken(const char *yaml, unsigned line, unsigned column)
 TEST(broken_yaml)
 {
     broken("name: a\n\tlog: info\n", 2, 1);
+    T_HAS(error.text, ":2:1: a tab: only spaces stand before a key");
+    broken("# \xc3\xa4\npools:\n\t- name: a\n", 3, 1);
+    T_HAS(error.text, ": a tab: ");
     broken("name: \"a\n", 2, 1);
     broken("name: a: b\n", 1, 8);
     broken("transfer: {shards: 1\n", 2, 1);

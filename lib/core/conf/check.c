@@ -354,6 +354,35 @@ static bool memory_good(const char *s)
            (strncmp(s, "cuda:", 5) == 0 && numeric(s + 5, 255));
 }
 
+/* Refuses a layout that could not be read from byte `at` on. */
+static enum err refuse_layout(
+    uint32_t pool, const char *text, uint32_t at, struct conf_error *e)
+{
+    static const char dtypes[] =
+#define DTYPE(name, bytes, doc) " " #name
+#include "wire/dtype.def"
+#undef DTYPE
+        ;
+    uint32_t start = at, colons = 0;
+    int word = (int)strcspn(text + at, ":,");
+
+    for (; start > 0 && text[start - 1] != ','; start--)
+        colons += text[start - 1] == ':';
+    if (colons == 1 && text[at - 1] == ':')
+        return conf_refuse(e,
+            "pools[%u].layout: `%.*s` at byte %u is not a dtype; there are%s",
+            pool, min_u32((uint32_t)word, 60), text + at, at + 1, dtypes);
+    if (colons < 2 && at > start && word == 0)
+        return conf_refuse(e,
+            "pools[%u].layout: `%.*s` lacks a part; a field is "
+            "name:dtype:elements",
+            pool, min_u32(at - start, 60), text + start);
+    return conf_refuse(e,
+        "pools[%u].layout: cannot read `%.60s` at byte %u; expected "
+        "name:dtype:elements with comma between, or engine",
+        pool, text + at, at + 1);
+}
+
 /* Puts the layout into its one spelling, and sees that the pool's size can
  * be said in bytes and its rows in 32 bits. */
 static enum err check_layout(
@@ -374,10 +403,7 @@ static enum err check_layout(
     if (strcmp(p->layout, "engine") == 0)
         return OK;
     if (layout_parse(span_str(p->layout), &l, &at))
-        return conf_refuse(e,
-            "pools[%u].layout: cannot read `%.60s` at byte %u; expected "
-            "name:dtype:elements with comma between, or engine",
-            i, p->layout + at, at + 1);
+        return refuse_layout(i, p->layout, at, e);
     if (!layout_place(&l, rows, 1u << 30, offsets, &bytes))
         return conf_refuse(e, "pools[%u].blocks: the pool is too large", i);
     if (conf_on_gpu(p) && l.row_bytes > most)

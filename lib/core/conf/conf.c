@@ -328,6 +328,8 @@ static void consider(
 {
     unsigned d = distance(read, word, len);
 
+    if (len > 2 && strncmp(read, word, len) == 0)
+        d = min_u32(d, 3); /* "loglevel" */
     if (d < n->distance)
         *n = (struct nearest){word, len, d};
 }
@@ -495,9 +497,6 @@ static enum err check_text(const struct conf_row *row, const char *path,
             e, "%s: `%s` has control characters", path, show(value).text);
     if (value.len == 0 && min > 0)
         return conf_refuse(e, "%s: must not be empty", path);
-    if (value.len < min)
-        return conf_refuse(e, "%s: `%s` is too short, %llu bytes at least",
-            path, show(value).text, (unsigned long long)min);
     if (value.len > row->max)
         return conf_refuse(e, "%s: `%s` is %u bytes long, %llu at most", path,
             show(value).text, value.len, (unsigned long long)row->max);
