@@ -44,7 +44,8 @@ uint32_t host_sockets(
         else if (errno != ENOENT)
             complain(sockets[i], why_not());
     if (count == 0)
-        fputs("mmxctl: no daemon listens in /run/mmx: use --socket PATH\n",
+        fputs("mmxctl: no daemon listens in /run/mmx: mmxctl doctor says why, "
+              "--socket PATH asks another\n",
             stderr);
     return count;
 }
