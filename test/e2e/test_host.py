@@ -10,8 +10,11 @@ from engine import LIMIT
 from pair import BUILD, Case, eventually
 
 ENTER = ("unshare", "-rm") if os.geteuid() else ("unshare", "-m")
-HERE = """mount -t tmpfs none /run && mkdir /run/mmx && cd /run/mmx || exit 99
-for s in encoded langd; do [ -e "$1/$s" ] && ln -s "$1/$s" $s.sock; done
+HERE = """mount -t tmpfs none /run && mkdir /run/mmx /run/mmx-admin || exit 99
+for s in encoded langd; do
+    [ -e "$1/$s" ] && ln -s "$1/$s" /run/mmx/$s.sock
+    [ -e "$1/$s-orders" ] && ln -s "$1/$s-orders" /run/mmx-admin/$s.sock
+done
 shift && exec "$@"
 """
 
@@ -25,6 +28,7 @@ class Host(Case):
             at = os.path.join(where, daemon.role)
             if not os.path.lexists(at):
                 os.symlink(daemon.socket, at)
+                os.symlink(daemon.orders, at + "-orders")
         got = subprocess.run(
             [*ENTER, "sh", "-c", HERE, "sh", where,
              os.path.join(BUILD, "mmxctl"), *words],
