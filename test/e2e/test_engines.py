@@ -35,7 +35,7 @@ async def part(t, up, limit=0.1):
                        [os.path.join(t.folder, "venv/bin/stub")], {})
     print("started", s.process.pid, e.pid, d.pid, flush=True)
     s.wait(lambda x: up, limit=limit)
-    t.line(True, "it serves", "4 | 5")
+    t.line(True, "/it serves", "4 | 5", f"{t.folder}/socket")
 
 
 async def wrong(t):
@@ -155,7 +155,7 @@ class Run(unittest.TestCase):
             with open(page, encoding="utf-8") as f:
                 text = f.read()
             # The rows of a part that failed are none, others stay.
-            self.assertIn("| it serves | 4 \\| 5 |\n", text)
+            self.assertIn("| /it serves | 4 \\| 5 .../socket |\n", text)
             self.assertNotIn("one is right", text)
             self.assertEqual(text.count("\n## "), 1)
 

@@ -4,6 +4,7 @@ which a row failed has none."""
 
 import json
 import os
+import re
 import time
 
 HEAD = """# What `make engines ENGINE={engine}` printed
@@ -59,5 +60,6 @@ class Page:
 
 def cell(text):
     """Returns a cell: no folder of the machine, nothing too long."""
-    text = " ".join(text.split()).replace("|", "\\|")
+    text = re.sub(r"(?<!\w)/(?:\S+/)+", ".../", " ".join(text.split()))
+    text = text.replace("|", "\\|")
     return text if len(text) <= LONGEST else text[:LONGEST] + " ..."
