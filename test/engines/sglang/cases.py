@@ -3,6 +3,7 @@ lie, daemons and servers that die. No server ends of it, no block is lost."""
 
 import asyncio
 import contextlib
+import os
 import signal
 import time
 
@@ -19,6 +20,7 @@ LIES = (  # to an encoder's /encode
     ("pictures that are none", lambda r: {
         **r, "mm_items": ["data:image/png;base64,AAAA"]}),
     ("no pictures", lambda r: {**r, "mm_items": []}))
+DEADLINE = 5  # MMX_DEADLINE_S of the servers here
 BOOTSTRAP = ([1], {}, {"url": ""}, {"url": 5}, {"url": ["x"]})
 
 
@@ -28,7 +30,8 @@ class Cases:
         self.e, self.d = t.pair(n="case")
         self.base = t.engine("case-unsplit", "right")
         (self.encoder,), self.language = t.split(
-            "case", "mmx", daemons=(self.e, self.d))
+            "case", "mmx", daemons=(self.e, self.d),
+            env={"MMX_DEADLINE_S": str(DEADLINE)})
         for x in (self.base, self.encoder, self.language):
             x.wait()
 
@@ -49,7 +52,7 @@ class Cases:
     def free(self):
         """Rows go back with the last tensor over them: a batch later, or
         with Python's next look for cycles, which pictures bring about."""
-        for n in range(20):
+        for n in range(60):
             ask(self.language.url, "bye")
             with contextlib.suppress(AssertionError):
                 self.d.all_free(0.5)
@@ -120,11 +123,20 @@ class Cases:
         for name, more in (("an id of 9,000 letters", {"rid": "x" * 9000}),
                            ("an id with a mark", {"rid": "a~b~c"}),
                            ("an id with part's name",
-                            {"rid": "a_local_part_3"})):
+                            {"rid": "a_local_part_3"}),
+                           ("what the tokenizer says", {
+                               "need_wait_for_mm_inputs": True,
+                               "num_items_assigned": {},
+                               "encoder_urls": ["mmx:" + "ab" * 16]})):
             body = self.fresh()
             got = ask(self.language.url, *body, **more)
             self.t.line(answer(got) == answer(ask(self.base.url, *body)),
                         f"/generate, {name}", f"HTTP {got[0]}")
+        began = time.monotonic()
+        got = ask(self.language.url, "text", need_wait_for_mm_inputs=True,
+                  num_items_assigned={}, encoder_urls=["mmx:" + "ab" * 16])
+        self.ended(began, "/generate, no picture but what is said of one",
+                   got, range(400, 600))
         text, p = self.fresh()
         began = time.monotonic()
         got = ask(self.language.url, text, p[:200])
@@ -160,6 +172,74 @@ class Cases:
         self.again("another encoder's server")
         self.free()
 
+    async def hangs(self):
+        """SIGSTOP of each daemon, under a request and before one."""
+        for name, daemon in (("encoded", self.e), ("langd", self.d)):
+            def stop(*also):
+                os.kill(daemon.pid, signal.SIGSTOP)
+                for what in also:
+                    what(signal.SIGCONT)
+            began = time.monotonic()
+            await self.halted(f"{name} hangs under a request",
+                              range(500, 505),
+                              lambda: stop(self.encoder.signal))
+            self.intime(began, DEADLINE)
+            os.kill(daemon.pid, signal.SIGCONT)
+            self.again(f"{name} goes on")
+            stop()
+            began = time.monotonic()
+            self.ended(began, f"{name} hangs", await asyncio.to_thread(
+                ask, self.language.url, *self.fresh()), range(500, 505))
+            self.intime(began, DEADLINE)
+            os.kill(daemon.pid, signal.SIGCONT)
+            self.again(f"{name} goes on again")
+        self.free()
+
+    def intime(self, began, deadline, slack=3):
+        took = time.monotonic() - began
+        self.t.line(took < deadline + slack, "and by the deadline",
+                    f"{took:.1f} s, of which MMX_DEADLINE_S is {deadline}")
+
+    async def full(self):
+        """Pools of four blocks, of which a picture takes one."""
+        e, d = daemons = self.t.pair(blocks=4, n="full",
+                                     langd={"default_blocks": 1})
+        made, language = self.t.split("full", "mmx", daemons=daemons)
+        for x in (*made, language):
+            x.wait()
+        bodies = [self.fresh() for _ in range(12)]
+        got = await asyncio.gather(*(asyncio.to_thread(
+            ask, language.url, *b) for b in bodies))
+        want = [ask(self.base.url, *b) for b in bodies]
+        right = sum(answer(g) == answer(w) != [] for g, w in zip(got, want))
+        # Some may differ as SGLang's own do with the batch.
+        served = sum(g[0] == 200 for g in got)
+        self.t.line(served == 12 and right >= 10, "12 at once, 4 blocks",
+                    f"{served} served, {right} equal, the slowest in "
+                    f"{max(g[2] for g in got):.1f} s")
+        began = time.monotonic()
+        big = prompt("big ", picture(4999, 784, 784))  # 784 rows
+        self.ended(began, "a picture larger than the pool",
+                   ask(language.url, *big), (413,))
+        for i in range(12):
+            await asyncio.to_thread(ask, language.url, *self.fresh(),
+                                    limit=0.05 * i + 0.05)
+        body = self.fresh()
+        got = ask(language.url, *body)
+        self.t.line(answer(got) == answer(ask(self.base.url, *body)) != [],
+                    "12 that left, 4 blocks", f"next in {got[2]:.2f} s")
+        before = d.stats()["rooms_succeeded"]
+        body = self.fresh()
+        await asyncio.gather(*(asyncio.to_thread(ask, language.url, *body)
+                               for _ in range(4)))
+        moved = d.stats()["rooms_succeeded"] - before
+        self.t.line(moved == 4, "one picture in four requests at once",
+                    f"moved {moved} times: a room is one request's")
+        for x in (*made, language):
+            x.end()
+        e.all_free()
+        d.all_free()
+
     async def narrow(self):
         """Pools of another width."""
         e, d = daemons = self.t.pair("embedding:bf16:64", n="narrow")
@@ -179,7 +259,7 @@ class Cases:
 
 async def run(t):
     c = Cases(t)
-    for part in (c.leave, c.lies, c.deaths, c.narrow):
+    for part in (c.leave, c.lies, c.deaths, c.hangs, c.full, c.narrow):
         await part()
     for x in (c.base, c.language, c.encoder):
         t.line(x.alive(), f"{x.name} lives")
