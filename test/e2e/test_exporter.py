@@ -422,6 +422,8 @@ class Dashboard(Scraped):
         with open(os.path.join(ROOT, "lib/wire/show.def")) as f:
             shown = set(re.findall(r'^SHOW\(\w+, "(\w+)"', f.read(), re.M))
         self.assertEqual(said - shown, {"doctor"})
+        eventually(lambda: [r["state"] for r in e.show("peers")] == ["up"],
+                   "it is up")
         d.kill()
         eventually(lambda: "down_ms" in e.show("peers")[0], "it is down")
         self.assertIn("refused", e.show("peers")[0])
