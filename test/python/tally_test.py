@@ -9,7 +9,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 STEPS = """set -euo pipefail
 . scripts/tally.bash
 tally quick echo "3 passed, 1 failed, 2 skipped" || true
-tally slow bash -c '
+tally slow timeout 50 bash -c '
     echo half of it
     until grep -q "half of it" "$OUT"; do sleep 0.05; done
     echo "4 passed, 0 failed"'
