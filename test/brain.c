@@ -224,7 +224,10 @@ void brain_conn(struct rig *b, uint32_t conn, const char *session)
 
 void brain_user(struct rig *b, uint32_t conn, uint32_t uid, const char *session)
 {
-    struct event ev = {.type = EV_CONN_OPEN, .conn = conn, .uid = uid};
+    struct event ev = {.type = EV_CONN_OPEN,
+        .conn = conn,
+        .uid = uid,
+        .pid = 1000 + (int32_t)conn};
     struct local_msg m = {.type = LOCAL_HELLO};
 
     rig_step(b, &ev);

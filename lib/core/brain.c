@@ -170,6 +170,8 @@ static bool head_event(struct brain *b, struct out *out, const struct event *ev)
         return true;
     case EV_MAP:
     case EV_SEEK:
+    case EV_KILL:
+    case EV_DROP:
         return true;
     }
     CHECK(false, "event %u", ev->type);
@@ -186,6 +188,12 @@ void brain_step(struct brain *b, const struct event *ev, struct out *out)
     if (head_event(b, out, ev))
         b->ops->event(b, out, ev);
     b->ops->work(b, out);
+}
+
+uint64_t brain_counter(const struct brain *b, enum counter s)
+{
+    CHECK(s < STAT_COUNT, "counter %u", s);
+    return b->stats[s];
 }
 
 bool brain_pending(const struct brain *b)

@@ -86,6 +86,7 @@ enum counter {
     STAT_COUNT
 };
 const char *stat_name(enum counter s);
+uint64_t brain_counter(const struct brain *b, enum counter s);
 const char *stat_text(enum counter s);
 
 /* Shown for people and by tests: one row of the ended rooms' history. */

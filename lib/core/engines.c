@@ -596,6 +596,24 @@ void room_gather(struct engines *g, struct room *r, uint32_t session,
     }
 }
 
+const char room_killed_text[] = "ended by an order on this host: mmxctl kill";
+
+bool room_killed(
+    const struct engines *g, const struct room *r, const struct event *ev)
+{
+    CHECK(ev->type == EV_KILL, "event %u kills a room", ev->type);
+    if (!ev->pid)
+        return r->id == ev->room;
+    LIST_FOREACH (n, &r->attachments) {
+        const struct attachment *att =
+            LIST_ENTRY(n, struct attachment, in_room);
+
+        if (att->owner && g->conns[att->conn].pid == ev->pid)
+            return true;
+    }
+    return false;
+}
+
 bool room_in_use(const struct room *r)
 {
     LIST_FOREACH (n, &r->attachments) {

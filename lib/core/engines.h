@@ -241,6 +241,10 @@ void room_show(struct engines *g, struct out *out, struct room *r,
  * many as it may have. */
 void room_gather(struct engines *g, struct room *r, uint32_t session,
     uint32_t scope, uint32_t name);
+/* True if an order of the event EV_KILL is about the room. */
+bool room_killed(
+    const struct engines *g, const struct room *r, const struct event *ev);
+extern const char room_killed_text[];
 /* True if an attachment is left that was shown rows. */
 bool room_in_use(const struct room *r);
 

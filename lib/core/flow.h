@@ -117,6 +117,11 @@ enum event_type {
     EV_DRAIN,     /* no new rooms; those that are there go on */
     EV_UNDRAIN,   /* new rooms again, unless the daemon ends */
     EV_ENDING,    /* SIGTERM: as EV_DRAIN, for good */
+    EV_KILL,      /* by order: the open rooms with the id `room`, or with pid
+                     those that this process opened, fail */
+    EV_DROP,      /* encoded, by order: rows kept in `pool`, NONE: in each,
+                     under `key`, NULL: any, are kept no longer, and no announce
+                     finds rows by such a key any more */
     EV_SEEK       /* langd: once a second; without a peer that takes rooms, the
                      next one of the config is connected */
 };
@@ -171,6 +176,7 @@ struct event {
     bool far;        /* EV_LINK_UP at langd: links_far() */
     uint32_t uid, gid;
     int32_t pid;
+    uint64_t room;
     enum err err;
     uint32_t seq;
     struct wire_fault fault;
@@ -189,6 +195,7 @@ struct event {
         const struct peer_msg *peer;
         const struct pool_memory *memory; /* NULL: it cannot be had */
         const struct own_addresses *addresses;
+        const struct key *key;
     };
     struct data_note note;
 };

@@ -95,6 +95,26 @@ class Commands(Case):
             [os.path.join(BUILD, "mmxctl"), "--socket", e.orders, "drain"],
             capture_output=True, text=True, timeout=LIMIT).stdout)
 
+    def test_rooms_and_rows_are_ended_by_order(self):
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        for number in (7, 8):
+            lm.request(number, "enc0")
+        got = json.loads(d.ctl("--json", "kill", "7").stdout)
+        self.assertEqual(got[0]["rooms_ended"], 1)
+        self.assertEqual(d.ended(7)["reason"], "aborted")
+        self.assertIn("by an order", d.ended(7)["text"])
+        got = json.loads(d.ctl("--json", "kill", str(os.getpid())).stdout)
+        self.assertEqual(got[0]["rooms_ended"], 1)
+        self.assertEqual(d.ended(8)["reason"], "aborted")
+        got = json.loads(e.ctl("--json", "drop", "vit", "0" * 64).stdout)
+        self.assertEqual(got[0]["rooms_dropped"], 0)
+        for daemon, words in ((d, ("kill", "9")), (d, ("kill", "x")),
+                              (d, ("drop",)), (e, ("drop", "vid")),
+                              (e, ("drop", "vit", "12"))):
+            got = daemon.ctl(*words, check=False)
+            self.assertEqual(got.returncode, 1, words)
+
     def refused(self, daemon):
         with contextlib.closing(greeted(daemon, session="other")) as s:
             for order in ("reload", "conf-diff", "conf", "drain"):

@@ -176,6 +176,48 @@ static void on_conf(struct encoded *e)
     note_users(e);
 }
 
+/* Ends the rooms that the order names. One that no engine has announced has
+ * destinations only. */
+static void kill_rooms(struct encoded *e, const struct event *ev)
+{
+    for (uint32_t i = 0; i < e->rooms_max; i++) {
+        struct eroom *m = &e->rooms[i];
+
+        if (!m->r.used || !room_killed(&e->b.engines, &m->r, ev))
+            continue;
+        e->b.stats[STAT_killed] += eroom_serves(m) || eroom_awaited(m);
+        if (eroom_announced(m))
+            eroom_fail(e, m, ERR_ABORTED, room_killed_text);
+        LIST_FOREACH (n, &m->dsts)
+            if (!eroom_announced(m))
+                edst_fail(e, LIST_ENTRY(n, struct edst, in_room), ERR_ABORTED,
+                    room_killed_text);
+    }
+}
+
+/* Lets go of what is kept under the key, and hides the key: rows that are still
+ * asked for complete, but nothing that is announced from now on has them. */
+static void drop(struct encoded *e, const struct event *ev)
+{
+    for (uint32_t i = 0; i < e->rooms_max; i++) {
+        struct item *it = &e->items[i];
+
+        if (it->life == ITEM_FREE ||
+            (ev->pool != NONE && ev->pool != it->pool) ||
+            (ev->key && !key_eq(ev->key, &it->key)))
+            continue;
+        item_hide(e, it);
+        LIST_FOREACH_SAFE (n, &it->rooms) {
+            struct eroom *m = LIST_ENTRY(n, struct eroom, in_item);
+
+            if (m->life != EROOM_KEPT)
+                continue;
+            e->b.stats[STAT_dropped]++;
+            eroom_let_go(e, m);
+        }
+    }
+}
+
 static void on_event(void *brain, struct out *out, const struct event *ev)
 {
     struct encoded *e = brain;
@@ -206,6 +248,12 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
     case EV_POOL:
     case EV_MORE:
         encoded_map_offer(e, out);
+        break;
+    case EV_KILL:
+        kill_rooms(e, ev);
+        break;
+    case EV_DROP:
+        drop(e, ev);
         break;
     default:
         break;

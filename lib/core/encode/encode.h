@@ -365,6 +365,8 @@ void eroom_measured(struct encoded *e, struct item *it);
 /* Draws the consequences of what changed; to be called with m off the todo
  * list. The room may be forgotten by it. */
 void eroom_settle(struct encoded *e, struct out *out, struct eroom *m);
+/* Keeps the rows of a KEPT room no longer than destinations have them. */
+void eroom_let_go(struct encoded *e, struct eroom *m);
 /* Handles the deadlines of the room that have passed. */
 void eroom_expired(struct encoded *e, struct eroom *m);
 

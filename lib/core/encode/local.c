@@ -185,6 +185,7 @@ static enum err announce(struct encoded *e, uint32_t conn,
     fill_announce(e, m, n);
     m->history.who = it->uid;
     m->have = have;
+    e->b.stats[STAT_have] += have;
     att->owner = true;
     item_join(e, it, m);
     attachment_join(&e->b.engines, att, &m->r);

@@ -332,6 +332,17 @@ void eroom_settle(struct encoded *e, struct out *out, struct eroom *m)
         arm(e, m);
 }
 
+void eroom_let_go(struct encoded *e, struct eroom *m)
+{
+    CHECK(m->life == EROOM_KEPT, "room %llu of state %u is kept no longer",
+        (unsigned long long)m->r.id, m->life);
+    if (m->active == 0)
+        eroom_unlink(e, m, ERR_GONE);
+    else
+        eroom_move(e, m, EROOM_EXPIRED);
+    eroom_touch(e, m);
+}
+
 void eroom_expired(struct encoded *e, struct eroom *m)
 {
     CHECK(!heap_linked(&m->timer), "room %llu has expired and waits for %llu",
@@ -347,11 +358,7 @@ void eroom_expired(struct encoded *e, struct eroom *m)
                     ? "no source blocks came in time, and no destination asked"
                     : "no destination asked in time");
     }
-    if (m->kept_ns <= e->b.now_ns) {
-        if (m->active == 0)
-            eroom_unlink(e, m, ERR_GONE);
-        else
-            eroom_move(e, m, EROOM_EXPIRED);
-    }
+    if (m->kept_ns <= e->b.now_ns)
+        eroom_let_go(e, m);
     eroom_touch(e, m);
 }

@@ -214,6 +214,19 @@ static void on_conf(struct langd *l)
     l->tickets.wait_ns = c->timeout_sequence;
 }
 
+static void kill_rooms(struct langd *l, const struct event *ev)
+{
+    for (uint32_t i = 0; i < l->rooms_max; i++) {
+        struct lroom *m = &l->rooms[i];
+
+        if (!m->r.used || !room_killed(&l->b.engines, &m->r, ev) ||
+            !lroom_alive(m))
+            continue;
+        l->b.stats[STAT_killed]++;
+        lroom_fail(l, m, ERR_ABORTED, 0, 0, room_killed_text);
+    }
+}
+
 static void on_event(void *brain, struct out *out, const struct event *ev)
 {
     struct langd *l = brain;
@@ -235,6 +248,9 @@ static void on_event(void *brain, struct out *out, const struct event *ev)
     case EV_SEEK:
         named_seek(l, out);
         named_serve(l, out);
+        break;
+    case EV_KILL:
+        kill_rooms(l, ev);
         break;
     case EV_CONF:
         on_conf(l);

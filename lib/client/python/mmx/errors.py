@@ -151,7 +151,7 @@ class TimedOut(MmxError):
 class Aborted(MmxError):
     number, reason = 19, "aborted"
     advice = "give-up"
-    sentence = "an engine aborted the room"
+    sentence = "an engine, or an order, aborted the room"
 
 
 class Declined(MmxError):
