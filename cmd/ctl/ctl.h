@@ -239,6 +239,10 @@ struct seen {
 void doctor_daemon(struct findings *r, const char *path, struct seen *seen);
 /* Checks the path, its folder and this user. reached: connect worked. */
 void doctor_path(struct findings *r, const char *path, bool reached);
+/* Says so if an engine could be a daemon: this user, who is not that of the
+ * socket at `path`, can read the key. */
+#define DEFAULT_KEY "/etc/mmx/fleet.key"
+void doctor_key(struct findings *r, const char *path, const char *key);
 /* Explains a connect that failed with this errno. */
 void doctor_reach(struct findings *r, const char *path, int error);
 /* Checks that the daemon's unit lets it use what the configuration file asks

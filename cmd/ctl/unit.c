@@ -152,6 +152,24 @@ static enum err load_any(struct conf *c, const char *file, struct conf_error *e)
     return load(c, first, file, e);
 }
 
+/* Checks the key files that are named, but the one of all daemons' sockets. */
+static void check_keys(struct findings *r, const struct conf *c)
+{
+    const char *socket = c->socket_path[0]       ? c->socket_path
+                         : c->role == ROLE_LANGD ? CTL_LANGD
+                                                 : CTL_ENCODED;
+
+    for (uint32_t i = 0; i < c->control_keys.count; i++) {
+        const char *name = c->control_keys.items[i];
+        char key[160];
+
+        snprintf(key, sizeof(key), "%s%s", strchr(name, '/') ? "" : "/etc/mmx/",
+            name);
+        if (strcmp(key, DEFAULT_KEY) != 0)
+            doctor_key(r, socket, key);
+    }
+}
+
 void doctor_unit(struct findings *r, const char *file, const struct seen *seen)
 {
     static struct conf c; /* large */
@@ -167,6 +185,7 @@ void doctor_unit(struct findings *r, const char *file, const struct seen *seen)
                                  : "mmx-encoded --check-config says the same");
         return;
     }
+    check_keys(r, &c);
     if (!seen->role && !seen->absent)
         doctor_start(r, file, c.role);
     if (wants_rdma(&c) && unsound(seen))

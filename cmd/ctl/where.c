@@ -103,15 +103,17 @@ static void say_who(struct findings *r)
     findings_say(r, FINE, "you", text, "");
 }
 
-/* Says so if an engine could be a daemon. `st` is the socket's. */
-static void say_key(struct findings *r, const struct stat *st)
+void doctor_key(struct findings *r, const char *path, const char *key)
 {
-    static const char key[] = "/etc/mmx/fleet.key";
+    char text[256];
+    struct stat st;
 
-    if (geteuid() == 0 || geteuid() == st->st_uid || access(key, R_OK) != 0)
+    if (geteuid() == 0 || (stat(path, &st) == 0 && geteuid() == st.st_uid) ||
+        access(key, R_OK) != 0)
         return;
-    findings_say(r, FAIL, "key",
-        "this user can read /etc/mmx/fleet.key, the key of the fleet",
+    snprintf(
+        text, sizeof(text), "this user can read %s, a key of the fleet", key);
+    findings_say(r, FAIL, "key", text,
         "chown root:root and chmod 600 it; no engine may be in its group; then "
         "change the key: who had it keeps it");
 }
@@ -132,7 +134,7 @@ void doctor_path(struct findings *r, const char *path, bool reached)
         say_folder(r, path, reached);
         return;
     }
-    say_key(r, &st);
+    doctor_key(r, path, DEFAULT_KEY);
     owner_text(&st, owner, sizeof(owner));
     snprintf(text, sizeof(text), "%s, %s", path, owner);
     if (S_ISSOCK(st.st_mode))

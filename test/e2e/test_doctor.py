@@ -282,6 +282,22 @@ class Doctor(Case):
         self.assertEqual(seen["pool"]["result"], "warn")
         self.assertIn("no layout", seen["pool"]["advice"])
 
+    def test_a_key_that_an_engine_can_read(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can try as another user")
+        os.chmod(self.world.dir, 0o755)
+        self.program = shutil.copy(self.program, self.world.dir)
+        d = self.world.langd([], socket={"mode": "0666"})
+        for mode, said in ((0o600, False), (0o644, True)):
+            os.chmod(self.world.key, mode)
+            got = subprocess.run(
+                [self.program, "--socket", d.socket, "--config", d.config,
+                 "--json", "doctor"], capture_output=True, text=True,
+                user=UNUSED, group=UNUSED, extra_groups=[], cwd="/")
+            row = [r for r in json.loads(got.stdout) if r["check"] == "key"]
+            self.assertEqual([self.world.key in r["text"] for r in row],
+                             [True] * said)
+
     def test_a_user_who_may_not(self):
         if os.geteuid() != 0:
             self.skipTest("only root can try as another user")
