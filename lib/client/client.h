@@ -72,6 +72,7 @@ struct client_store {
 /* One use of one cell. tag 0: free or retired. */
 struct client_room {
     uint64_t id, generation;
+    struct secret secret;
     void *user;
     uint32_t tag;
     uint32_t serial;       /* number of the connection that opened it */

@@ -129,7 +129,7 @@ static int find_room(mmx *m, mmx_room h, const char *field, struct visible *out)
             .first = r->first,
             .runs = m->stores[h.cell].runs,
             .runs_count = r->runs,
-            .released = r->base,
+            .released = max_u32(r->first, r->base),
             .readable = max_u32(r->rows, cell_rows(word_of(m, h))),
             .total = r->total}};
     memcpy(out->source.dtype, f->dtype, sizeof out->source.dtype);
@@ -218,7 +218,7 @@ int mmx_runs(mmx *m, mmx_room h, struct mmx_run *out, int max)
 static int check_rows(const struct visible *v, uint32_t first, uint32_t *rows)
 {
     if (first < v->first)
-        return first < v->room->base ? -MMX_E_GONE : -MMX_E_NOT_READY;
+        return -MMX_E_GONE; /* also what others released before this one came */
     if (first > v->end)
         return -MMX_E_NOT_READY;
     if (*rows == MMX_ALL)

@@ -1,29 +1,31 @@
 /* mmx.h - move multimodal embeddings between engines: the client library.
  *
  * An encode engine announces a room, gets blocks, writes rows into them and
- * commits. A language engine requests the same room by its id, is notified when
- * the rows have landed, reads them in place and releases. The daemon on this
- * host (mmx-encoded, mmx-langd) does the rest. An encode engine in short:
+ * commits. A language engine requests the same room by its reference, is told
+ * when the rows have landed, reads them in place and releases. The daemon on
+ * this host (mmx-encoded, mmx-langd) does the rest. An encode engine in short:
  *
  *     mmx *m;
  *     struct mmx_opt o = {.size = sizeof o, .role = MMX_ENCODED,
  *                         .timeout_ms = 5000};
  *     struct mmx_pool p = {.size = sizeof p};
- *     struct mmx_announce a = {.size = sizeof a, .id = 7, .rows = 500};
+ *     struct mmx_announce a = {.size = sizeof a, .rows = 500};
+ *     struct mmx_reference ref;
  *     mmx_room r;
  *
  *     mmx_open(&o, &m);
  *     mmx_pool(m, "vit", "embedding:bf16:8192", 5000, &p);
  *     a.pool = p.id;
  *     mmx_announce(m, &a, &r);              // before the encoder runs
+ *     mmx_reference(m, r, &ref);            // for the router: text or bytes
  *     mmx_wait_room(m, r, MMX_GRANTED, -1); // or events from mmx_step
  *     mmx_scatter(m, r, NULL, 0, 500, rows, 0); // or mmx_scatter_f32, mmx_view
  *     mmx_commit_final(m, r, 0, 500, 500, NULL, 0);
  *
  * and a language engine:
  *
- *     struct mmx_request q = {.size = sizeof q, .id = 7, .pool = p.id,
- *                             .encoder = "enc-0"};
+ *     struct mmx_request q = {.size = sizeof q, .reference = &ref,
+ *                             .pool = p.id, .encoder = "enc-0"};
  *     mmx_request(m, &q, &r);
  *     mmx_wait_room(m, r, MMX_READY, -1);
  *     mmx_view(m, r, "embedding", 0, MMX_ALL, &v); // v.data, v.rows, v.stride
@@ -77,6 +79,13 @@ typedef struct mmx mmx;
 typedef struct mmx_room {
     uint32_t cell, tag;
 } mmx_room;
+
+/* Names a room to the other side, which passes it whole. Whoever knows it may
+ * have the rows or end the room: keep it out of logs. Secret 0: none. */
+struct mmx_reference {
+    uint64_t id; /* never 0 */
+    uint8_t secret[16];
+};
 
 #define MMX_ALL     UINT32_MAX
 #define MMX_UNKNOWN UINT32_MAX
@@ -343,7 +352,8 @@ int mmx_on_map(mmx *m, mmx_map_fn f, void *ud);
 
 struct mmx_announce {
     size_t size;
-    uint64_t id;           /* room id, known to both engines */
+    uint64_t id;           /* known to both engines, without a secret; 0: drawn,
+                              with a secret (mmx_reference) */
     int pool;              /* mmx_pool.id */
     int storage;           /* enum mmx_storage; 0: compact */
     unsigned flags;        /* MMX_KEEP, MMX_OPEN: any number of destinations */
@@ -361,18 +371,16 @@ struct mmx_announce {
     const void *aux;       /* opaque bytes for the language engine */
     uint32_t aux_len;
     void *user;              /* returned in events */
-    const uint8_t *secret;   /* 16 random bytes (mmx_secret) that each request,
-                                attach and decline has to give; NULL: none.
-                                -MMX_E_VERSION: the daemon knows no secrets */
     const char *traceparent; /* W3C trace context of 55 characters, for logs
                                 and traces of both daemons (older ones ignore
                                 it); NULL: none. -MMX_E_MALFORMED: not of that
                                 form */
+    const struct mmx_reference *reference; /* instead of id, or NULL */
 };
 
 /* Encode side: opens a room for an item. Call it as soon as the length is
  * known, before the encoder runs. Either MMX_GRANTED follows, once the room has
- * blocks, or MMX_HAVE. */
+ * blocks, or MMX_HAVE. -MMX_E_VERSION: the daemon knows no secrets. */
 int mmx_announce(mmx *m, const struct mmx_announce *a, mmx_room *out);
 
 /* Encode side: declares rows [first, first + rows) written; they must not be
@@ -386,7 +394,7 @@ int mmx_commit_final(mmx *m, mmx_room room, uint32_t first, uint32_t rows,
 
 struct mmx_request {
     size_t size;
-    uint64_t id;
+    uint64_t id;           /* 0: drawn, as in mmx_announce */
     int pool;              /* mmx_pool.id */
     int mode;              /* MMX_WHOLE, MMX_STREAM */
     int storage;           /* enum mmx_storage; 0: any */
@@ -404,9 +412,9 @@ struct mmx_request {
     const char *encoder;  /* name or address of the encoder's daemon; "null":
                              zero rows and immediate success, for warm-up */
     void *user;
-    const uint8_t *secret;   /* 16 bytes, as announced; NULL: none. With another
-                                one this is another room, which never comes */
-    const char *traceparent; /* as in mmx_announce; NULL: none */
+    const char *traceparent;               /* as in mmx_announce; NULL: none */
+    const struct mmx_reference *reference; /* as in mmx_announce; with another
+                                secret this is a room that never comes */
 };
 
 /* Language side: asks for a room. */
@@ -417,13 +425,12 @@ int mmx_request(mmx *m, const struct mmx_request *r, mmx_room *out);
 int mmx_decline(
     mmx *m, const char *encoder, uint64_t id, const uint8_t key[32]);
 
-/* Withdraws a room by its secret, for a program that gave its id away and knows
- * that no engine will fetch it any more. On a handle of mmx-encoded (encoder
- * NULL) the room ends for all, also one that is announced later; on one of
- * mmx-langd this is mmx_decline for a room with a secret. key: 32 bytes, or
- * NULL. Succeeds whether there is such a room. */
-int mmx_withdraw(mmx *m, const char *encoder, uint64_t id,
-    const uint8_t key[32], const uint8_t secret[16]);
+/* Withdraws a room by its reference, which no engine will use any more. On a
+ * handle of mmx-encoded (encoder NULL) the room ends for all, also one that is
+ * announced later; on one of mmx-langd this is mmx_decline for a room with a
+ * secret. key: 32 bytes, or NULL. Succeeds whether there is such a room. */
+int mmx_withdraw(mmx *m, const char *encoder, const struct mmx_reference *r,
+    const uint8_t key[32]);
 
 struct mmx_attach {
     size_t size;
@@ -434,12 +441,15 @@ struct mmx_attach {
     uint32_t deadline_ms; /* until the room is opened; 0: as configured */
     const char *encoder;  /* language side: as in the request */
     void *user;
-    const uint8_t *secret; /* 16 bytes, as announced or requested; NULL: none */
+    const struct mmx_reference *reference; /* instead of id, or NULL */
 };
 
 /* Attaches to a room that another process of the session has opened or will
  * open. This handle gets its events as well, and must release it. */
 int mmx_attach(mmx *m, const struct mmx_attach *a, mmx_room *out);
+
+/* Copies the reference of a room of this handle. */
+int mmx_reference(mmx *m, mmx_room room, struct mmx_reference *out);
 
 /* Language side: gives rows [0, rows) back after reading; MMX_ALL ends the room
  * on this handle (before READY, on the handle that requested it, it aborts the
@@ -762,13 +772,23 @@ const char *mmx_state_name(int state);   /* "Bootstrapping", ... */
  * The id of a name that users can choose is guessable: use a key as well. */
 uint64_t mmx_room_id(const void *name, size_t len);
 
-/* Writes 16 random hex digits, which make a name that a client chose one for
- * use once: the process that hands the request on draws them, and both sides
- * take mmx_room_id of "<request id>~<nonce>". -MMX_E_SYSTEM: see errno. */
-int mmx_nonce(char out[17]);
+/* Draws a reference to hand to both sides. -MMX_E_SYSTEM: see errno. */
+int mmx_reference_draw(struct mmx_reference *out);
 
-/* Fills 16 random bytes, the secret of a room. -MMX_E_SYSTEM: see errno. */
-int mmx_secret(uint8_t out[16]);
+/* The two forms of a reference. Text: the id as 16 hex digits, and of one with
+ * a secret "-" and 32 more; bytes: the id, least byte first, then the secret.
+ *   id 0xfedcba9876543210 with the secret 0, 1, ... 15:
+ *   fedcba9876543210-000102030405060708090a0b0c0d0e0f
+ * Both return the length, without the text's NUL; -MMX_E_MALFORMED: id 0. */
+#define MMX_REFERENCE_TEXT  50
+#define MMX_REFERENCE_BYTES 24
+int mmx_reference_text(
+    const struct mmx_reference *r, char out[MMX_REFERENCE_TEXT]);
+int mmx_reference_bytes(
+    const struct mmx_reference *r, uint8_t out[MMX_REFERENCE_BYTES]);
+
+/* Reads either form, which has len bytes. -MMX_E_MALFORMED: it is neither. */
+int mmx_reference_read(const void *from, size_t len, struct mmx_reference *out);
 
 /* Returns the version of the library, "0.1.0". */
 const char *mmx_version(void);

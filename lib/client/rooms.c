@@ -351,25 +351,25 @@ int client_rooms_give(mmx *m, struct mmx_event *ev, int max)
 
 /* Puts a room's secret, if it has one, into the message. A daemon that knows
  * none would open the room to all. */
-static int copy_secret(const mmx *m, struct secret *to, const uint8_t *from)
+static int copy_secret(
+    const mmx *m, struct secret *to, const struct mmx_reference *from)
 {
-    if (!from)
-        return 0;
-    memcpy(to->b, from, sizeof to->b);
-    if (!secret_given(to))
-        return -MMX_E_MALFORMED;
-    return has_ability(m->abilities, LOCAL_CAN_SECRETS) ? 0 : -MMX_E_VERSION;
+    memcpy(to->b, from->secret, sizeof to->b);
+    return !secret_given(to) || has_ability(m->abilities, LOCAL_CAN_SECRETS)
+               ? 0
+               : -MMX_E_VERSION;
 }
 
 /* Sends the message that opens a room; frees the room if that fails. to: the
  * message's secret. */
 static int open_room(mmx *m, struct client_room *r, struct local_msg *msg,
-    struct secret *to, const uint8_t *secret, uint32_t deadline_ms,
+    struct secret *to, const struct mmx_reference *ref, uint32_t deadline_ms,
     mmx_room *out)
 {
     mmx_room h = handle_of(m, r);
-    int err = copy_secret(m, to, secret);
+    int err = copy_secret(m, to, ref);
 
+    r->secret = *to;
     assert(client_is_open_op(msg->type) && r->tag != 0);
     if (!err)
         err = client_ask(m, msg, r->id, h.cell, h.tag, NULL);
@@ -380,6 +380,34 @@ static int open_room(mmx *m, struct client_room *r, struct local_msg *msg,
     client_due(m, r, deadline_ms);
     *out = h;
     return 0;
+}
+
+/* Makes the reference of a room that is to be opened. */
+static int name_room(
+    uint64_t id, const struct mmx_reference *from, struct mmx_reference *to)
+{
+    if (from && (id || !from->id))
+        return -MMX_E_MALFORMED;
+    if (!from && !id)
+        return mmx_reference_draw(to);
+    *to = from ? *from : (struct mmx_reference){.id = id};
+    return 0;
+}
+
+int mmx_reference(mmx *m, mmx_room h, struct mmx_reference *out)
+{
+    struct client_room *r;
+    int err = out ? client_lock(m) : -MMX_E_MALFORMED;
+
+    if (err)
+        return err;
+    r = client_room(m, h);
+    if (r) {
+        out->id = r->id;
+        memcpy(out->secret, r->secret.b, sizeof out->secret);
+    }
+    client_unlock(m);
+    return r ? 0 : -MMX_E_STALE;
 }
 
 static struct span text_of(const char *s)
@@ -426,18 +454,19 @@ static int room_begin(mmx *m, uint64_t id, void *user, int pool, bool pooled,
     return 0;
 }
 
-static int announce(mmx *m, const struct mmx_announce *a, mmx_room *out)
+static int announce(mmx *m, const struct mmx_announce *a,
+    const struct mmx_reference *ref, mmx_room *out)
 {
     struct local_msg msg = {.type = LOCAL_ANNOUNCE};
     bool known = a->max_rows == 0;
     struct client_room *r;
-    int err = room_begin(m, a->id, a->user, a->pool, true, &r);
+    int err = room_begin(m, ref->id, a->user, a->pool, true, &r);
 
     if (err)
         return err;
     r->storage = (uint8_t)(a->storage ? a->storage : MMX_COMPACT);
     r->total = known ? a->rows : MMX_UNKNOWN;
-    msg.announce = (struct local_announce){.room = a->id,
+    msg.announce = (struct local_announce){.room = ref->id,
         .cell = cell_of(m, r),
         .tag = r->tag,
         .pool = m->maps[r->map].number,
@@ -452,11 +481,12 @@ static int announce(mmx *m, const struct mmx_announce *a, mmx_room *out)
         .traceparent = text_of(a->traceparent)};
     copy_key(&msg.announce.key, a->key);
     return open_room(
-        m, r, &msg, &msg.announce.secret, a->secret, a->deadline_ms, out);
+        m, r, &msg, &msg.announce.secret, ref, a->deadline_ms, out);
 }
 
 int mmx_announce(mmx *m, const struct mmx_announce *opt, mmx_room *out)
 {
+    struct mmx_reference ref;
     struct mmx_announce a;
     int err;
 
@@ -465,23 +495,25 @@ int mmx_announce(mmx *m, const struct mmx_announce *opt, mmx_room *out)
         (a.aux_len && !a.aux) || a.flags > (MMX_KEEP | MMX_OPEN) ||
         !context_good(a.traceparent))
         return -MMX_E_MALFORMED;
-    err = client_lock(m);
+    err = name_room(a.id, a.reference, &ref);
+    err = err ? err : client_lock(m);
     if (err)
         return err;
-    err = announce(m, &a, out);
+    err = announce(m, &a, &ref, out);
     client_unlock(m);
     return err;
 }
 
-static int request(mmx *m, const struct mmx_request *q, mmx_room *out)
+static int request(mmx *m, const struct mmx_request *q,
+    const struct mmx_reference *ref, mmx_room *out)
 {
     struct local_msg msg = {.type = LOCAL_REQUEST};
     struct client_room *r;
-    int err = room_begin(m, q->id, q->user, q->pool, true, &r);
+    int err = room_begin(m, ref->id, q->user, q->pool, true, &r);
 
     if (err)
         return err;
-    msg.request = (struct local_request){.room = q->id,
+    msg.request = (struct local_request){.room = ref->id,
         .cell = cell_of(m, r),
         .tag = r->tag,
         .pool = m->maps[r->map].number,
@@ -500,12 +532,12 @@ static int request(mmx *m, const struct mmx_request *q, mmx_room *out)
         has_ability(m->abilities, LOCAL_CAN_ANNOUNCED))
         msg.request.flags |= FLAG_ANNOUNCED;
     copy_key(&msg.request.key, q->key);
-    return open_room(
-        m, r, &msg, &msg.request.secret, q->secret, q->deadline_ms, out);
+    return open_room(m, r, &msg, &msg.request.secret, ref, q->deadline_ms, out);
 }
 
 int mmx_request(mmx *m, const struct mmx_request *opt, mmx_room *out)
 {
+    struct mmx_reference ref;
     struct mmx_request q;
     int err;
 
@@ -514,46 +546,50 @@ int mmx_request(mmx *m, const struct mmx_request *opt, mmx_room *out)
         q.mode > MMX_STREAM || q.storage < 0 || q.storage > MMX_PROMPT ||
         (q.flags & ~(unsigned)(MMX_KEEP | MMX_ANNOUNCED)))
         return -MMX_E_MALFORMED;
-    err = client_lock(m);
+    err = name_room(q.id, q.reference, &ref);
+    err = err ? err : client_lock(m);
     if (err)
         return err;
-    err = request(m, &q, out);
+    err = request(m, &q, &ref, out);
     client_unlock(m);
     return err;
 }
 
-static int attach(mmx *m, const struct mmx_attach *a, mmx_room *out)
+static int attach(mmx *m, const struct mmx_attach *a,
+    const struct mmx_reference *ref, mmx_room *out)
 {
     bool pooled = (a->rights & (MMX_READ | MMX_WRITE)) != 0;
     struct local_msg msg = {.type = LOCAL_ATTACH};
     struct client_room *r;
-    int err = room_begin(m, a->id, a->user, 0, false, &r);
+    int err = room_begin(m, ref->id, a->user, 0, false, &r);
 
     if (err)
         return err;
     r->pooled = pooled;
-    msg.attach = (struct local_attach){.room = a->id,
+    msg.attach = (struct local_attach){.room = ref->id,
         .cell = cell_of(m, r),
         .tag = r->tag,
         .rights = (uint8_t)a->rights,
         .deadline_ms = a->deadline_ms,
         .encoder = text_of(a->encoder)};
-    return open_room(
-        m, r, &msg, &msg.attach.secret, a->secret, a->deadline_ms, out);
+    return open_room(m, r, &msg, &msg.attach.secret, ref, a->deadline_ms, out);
 }
 
 int mmx_attach(mmx *m, const struct mmx_attach *opt, mmx_room *out)
 {
+    struct mmx_reference ref;
     struct mmx_attach a;
     int err;
 
     if (!out || !CLIENT_TAKE(a, opt) || a.rights < 1 ||
         a.rights > (MMX_READ | MMX_WRITE | MMX_WATCH))
         return -MMX_E_MALFORMED;
-    err = client_lock(m);
+    err = a.id || a.reference ? name_room(a.id, a.reference, &ref)
+                              : -MMX_E_MALFORMED;
+    err = err ? err : client_lock(m);
     if (err)
         return err;
-    err = attach(m, &a, out);
+    err = attach(m, &a, &ref, out);
     client_unlock(m);
     return err;
 }
@@ -620,34 +656,40 @@ int mmx_commit_final(mmx *m, mmx_room h, uint32_t first, uint32_t rows,
     return commit(m, h, &c);
 }
 
-static int decline(mmx *m, const char *encoder, uint64_t id, const uint8_t *key,
-    const uint8_t *secret)
+static int decline(mmx *m, const char *encoder, const struct mmx_reference *r,
+    const uint8_t *key)
 {
     struct local_msg msg = {.type = LOCAL_DECLINE,
-        .decline = {.room = id, .encoder = text_of(encoder)}};
+        .decline = {.room = r->id, .encoder = text_of(encoder)}};
     int err;
 
     copy_key(&msg.decline.key, key);
     err = client_lock(m);
     if (err)
         return err;
-    err = m->link == LINK_UP ? copy_secret(m, &msg.decline.secret, secret)
+    err = m->link == LINK_UP ? copy_secret(m, &msg.decline.secret, r)
                              : -MMX_E_NOT_READY;
     if (!err)
-        err = client_ask(m, &msg, id, NONE, 0, NULL);
+        err = client_ask(m, &msg, r->id, NONE, 0, NULL);
     client_unlock(m);
     return err;
 }
 
 int mmx_decline(mmx *m, const char *encoder, uint64_t id, const uint8_t key[32])
 {
-    return encoder ? decline(m, encoder, id, key, NULL) : -MMX_E_MALFORMED;
+    struct mmx_reference r = {.id = id};
+
+    return encoder ? decline(m, encoder, &r, key) : -MMX_E_MALFORMED;
 }
 
-int mmx_withdraw(mmx *m, const char *encoder, uint64_t id,
-    const uint8_t key[32], const uint8_t secret[16])
+int mmx_withdraw(mmx *m, const char *encoder, const struct mmx_reference *r,
+    const uint8_t key[32])
 {
-    return secret ? decline(m, encoder, id, key, secret) : -MMX_E_MALFORMED;
+    static const struct mmx_reference none;
+
+    return r && memcmp(r->secret, none.secret, sizeof none.secret) != 0
+               ? decline(m, encoder, r, key)
+               : -MMX_E_MALFORMED;
 }
 
 int mmx_abort(mmx *m, mmx_room h, int reason, const char *text)

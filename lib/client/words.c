@@ -107,26 +107,87 @@ const char *mmx_version(void)
     return MMX_VERSION;
 }
 
-int mmx_nonce(char out[17])
-{
-    uint64_t word;
+/* references */
 
-    if (!out)
-        return -MMX_E_MALFORMED;
-    if (getrandom(&word, sizeof word, 0) != sizeof word)
-        return -MMX_E_SYSTEM;
-    snprintf(out, 17, "%016llx", (unsigned long long)word);
-    return 0;
-}
-
-int mmx_secret(uint8_t out[16])
+int mmx_reference_draw(struct mmx_reference *out)
 {
-    uint8_t bytes[SECRET_BYTES]; /* so few come all at once */
+    uint8_t bytes[MMX_REFERENCE_BYTES]; /* so few come all at once */
 
     if (!out)
         return -MMX_E_MALFORMED;
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
         return -MMX_E_SYSTEM;
-    memcpy(out, bytes, sizeof bytes);
+    bytes[0] |= 1; /* 0 is no id, and no secret */
+    bytes[sizeof bytes - 1] |= 1;
+    return mmx_reference_read(bytes, sizeof bytes, out);
+}
+
+int mmx_reference_bytes(
+    const struct mmx_reference *r, uint8_t out[MMX_REFERENCE_BYTES])
+{
+    if (!r || !out || !r->id)
+        return -MMX_E_MALFORMED;
+    for (int i = 0; i < 8; i++)
+        out[i] = (uint8_t)(r->id >> 8 * i);
+    memcpy(out + 8, r->secret, sizeof r->secret);
+    return MMX_REFERENCE_BYTES;
+}
+
+int mmx_reference_text(
+    const struct mmx_reference *r, char out[MMX_REFERENCE_TEXT])
+{
+    static const uint8_t none[SECRET_BYTES];
+    int n;
+
+    if (!r || !out || !r->id)
+        return -MMX_E_MALFORMED;
+    n = snprintf(out, MMX_REFERENCE_TEXT, "%016llx", (unsigned long long)r->id);
+    if (memcmp(r->secret, none, sizeof none) == 0)
+        return n;
+    out[n++] = '-';
+    for (size_t i = 0; i < sizeof r->secret; i++)
+        n += snprintf(out + n, 3, "%02x", r->secret[i]);
+    return n;
+}
+
+/* Reads n bytes of two lower-case hex digits each. */
+static bool read_hex(const char *text, size_t n, uint8_t *out)
+{
+    static const char digits[] = "0123456789abcdef";
+
+    for (size_t i = 0; i < n; i++) {
+        const char *high = memchr(digits, text[2 * i], 16);
+        const char *low = memchr(digits, text[2 * i + 1], 16);
+
+        if (!high || !low)
+            return false;
+        out[i] = (uint8_t)((high - digits) << 4 | (low - digits));
+    }
+    return true;
+}
+
+int mmx_reference_read(const void *from, size_t len, struct mmx_reference *out)
+{
+    struct mmx_reference r = {0};
+    const char *text = from;
+    uint8_t id[8];
+
+    if (!from || !out)
+        return -MMX_E_MALFORMED;
+    if (len == MMX_REFERENCE_BYTES) {
+        for (int i = 0; i < 8; i++)
+            id[i] = ((const uint8_t *)from)[7 - i];
+        memcpy(r.secret, text + 8, sizeof r.secret);
+    } else if ((len != 16 && len != MMX_REFERENCE_TEXT - 1) ||
+               !read_hex(text, 8, id) ||
+               (len > 16 &&
+                   (text[16] != '-' || !read_hex(text + 17, 16, r.secret)))) {
+        return -MMX_E_MALFORMED;
+    }
+    for (int i = 0; i < 8; i++)
+        r.id = r.id << 8 | id[i];
+    if (!r.id)
+        return -MMX_E_MALFORMED;
+    *out = r;
     return 0;
 }

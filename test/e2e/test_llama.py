@@ -164,7 +164,7 @@ class Split(Llama):
     @staticmethod
     def room(number, manifest):
         """The line with another room, which has no secret."""
-        return re.sub(r"room:\d+:(\d+)\S*", rf"room:{number}:\1", manifest)
+        return re.sub(r"room:[\w-]+", f"room:{number:016x}", manifest)
 
     def manifest_of(self, e, d, line):
         host = self.encode_host(e)

@@ -132,7 +132,7 @@ TEST(have_and_batch)
     a.pool = g.pool.id;
     T_EQ_I64(mmx_cork(g.m), 0);
     for (uint16_t i = 0; i < 3; i++) {
-        a.id = i;
+        a.id = i + 1;
         a.batch = (uint16_t)(2 - i);
         a.flags = MMX_KEEP;
         T_EQ_I64(mmx_announce(g.m, &a, &r[i]), 0);
@@ -140,7 +140,7 @@ TEST(have_and_batch)
     T_EQ_I64(mmx_uncork(g.m), 0);
     for (uint16_t i = 0; i < 3; i++) {
         m = fake_want(&g.f, LOCAL_ANNOUNCE);
-        T_EQ_U64(m.announce.room, i);
+        T_EQ_U64(m.announce.room, i + 1);
         T_EQ_U64(m.announce.batch, 2 - i);
         T_EQ_U64(m.announce.flags, FLAG_KEEP);
         T_EQ_MEM(m.announce.key.b, key, sizeof key);
@@ -153,13 +153,39 @@ TEST(have_and_batch)
     rig_close(&g);
 }
 
+/* It attaches to a stream after the others have released rows. */
+TEST(a_late_reader_hears_gone)
+{
+    struct mmx_attach a = {
+        .size = sizeof a, .id = 7, .encoder = "e", .rights = MMX_READ};
+    struct local_event landed = {.what = EVENT_LANDED,
+        .state = 3,
+        .pool = 3,
+        .first = 4,
+        .rows = 8,
+        .total = 12};
+    struct mmx_view v;
+    struct rig g;
+    mmx_room r;
+
+    rig_open(&g, ROLE_LANGD);
+    T_EQ_I64(mmx_attach(g.m, &a, &r), 0);
+    rig_event(&g, r, landed, (uint32_t[]){2, 1}, 1);
+    T_EQ_I64(mmx_wait_room(g.m, r, MMX_LANDED, T_WAIT_MS), 0);
+    T_EQ_I64(mmx_view(g.m, r, "a", 4, 4, &v), 0);
+    T_EQ_I64(mmx_view(g.m, r, "a", 0, 4, &v), -MMX_E_GONE);
+    T_EQ_I64(mmx_view(g.m, r, "a", 8, 1, &v), -MMX_E_NOT_READY);
+    rig_close(&g);
+}
+
 /* Who attaches names no pool: the events do. A watcher is shown no rows. */
 TEST(attach_takes_the_pool_from_events)
 {
     struct rig g;
     struct local_event ready = {
         .what = EVENT_READY, .state = 4, .rows = 4, .total = 4};
-    struct mmx_attach a = {.size = sizeof a, .encoder = "e", .pool = -1};
+    struct mmx_attach a = {
+        .size = sizeof a, .id = 7, .encoder = "e", .pool = -1};
     mmx_room seen, unmapped, watched;
     struct mmx_view v;
 
@@ -340,64 +366,144 @@ TEST(refused)
     rig_close(&g);
 }
 
+TEST(references)
+{
+    static const char text[] =
+        "fedcba9876543210-000102030405060708090a0b0c0d0e0f";
+    static const char *const wrong[] = {"", "7", "0000000000000000",
+        "000000000000000g", "000000000000000A", "0000000000000007-",
+        "fedcba9876543210-000102030405060708090a0b0c0d0e0",
+        "fedcba9876543210:000102030405060708090a0b0c0d0e0f",
+        "fedcba9876543210-000102030405060708090a0b0c0d0e0x",
+        "fedcba9876543210-000102030405060708090a0b0c0d0e0f0"};
+    struct mmx_reference r, again, drawn = {0}, plain = {.id = 7};
+    uint8_t bytes[MMX_REFERENCE_BYTES];
+    char out[MMX_REFERENCE_TEXT];
+
+    T_EQ_I64(mmx_reference_read(text, strlen(text), &r), 0);
+    T_EQ_U64(r.id, 0xfedcba9876543210);
+    T_EQ_U64(r.secret[0], 0);
+    T_EQ_U64(r.secret[15], 15);
+    T_EQ_I64(mmx_reference_text(&r, out), 49);
+    T_EQ_STR(out, text);
+    T_EQ_I64(mmx_reference_bytes(&r, bytes), 24);
+    T_EQ_MEM(bytes, "\x10\x32\x54\x76\x98\xba\xdc\xfe\x00\x01", 10);
+    T_EQ_I64(mmx_reference_read(bytes, sizeof bytes, &again), 0);
+    T_EQ_MEM(&again, &r, sizeof r);
+    T_EQ_I64(mmx_reference_text(&plain, out), 16);
+    T_EQ_STR(out, "0000000000000007");
+    T_EQ_I64(mmx_reference_read(out, 16, &again), 0);
+    T_EQ_MEM(&again, &plain, sizeof plain);
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++)
+        T_CHECK(mmx_reference_read(wrong[i], strlen(wrong[i]), &r) ==
+                    -MMX_E_MALFORMED,
+            "\"%s\" is read", wrong[i]);
+    T_EQ_U64(r.id, 0xfedcba9876543210); /* untouched */
+    memset(bytes, 0, 8);
+    T_EQ_I64(mmx_reference_read(bytes, sizeof bytes, &r), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_reference_text(&drawn, out), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_reference_bytes(&drawn, bytes), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_reference_draw(&drawn), 0);
+    T_EQ_I64(mmx_reference_draw(&again), 0);
+    T_EQ_I64(mmx_reference_text(&drawn, out), 49);
+    T_TRUE(drawn.id != again.id && memcmp(&drawn, &again, sizeof r) != 0);
+}
+
+/* Whatever it reads it writes as it was. */
+TEST(any_text_is_a_reference_or_refused)
+{
+    static const char chars[] = "0123456789abcdef-";
+    uint64_t dice = 1;
+    uint32_t read = 0;
+
+    for (uint32_t i = 0; i < 200000; i++) {
+        char text[MMX_REFERENCE_TEXT + 8], out[MMX_REFERENCE_TEXT];
+        size_t len = i % 2 ? 49 : i / 2 % sizeof text;
+        struct mmx_reference r;
+
+        for (size_t k = 0; k < len; k++) {
+            dice = dice * UINT64_C(6364136223846793005) + 1;
+            text[k] = chars[(dice >> 33) % (i % 4 < 3 ? 16 : 17)];
+        }
+        if (i % 8 && len > 16)
+            text[16] = '-';
+        if (mmx_reference_read(text, len, &r) != 0 || len == 24)
+            continue;
+        read++;
+        T_EQ_U64((uint64_t)mmx_reference_text(&r, out), len);
+        T_EQ_MEM(out, text, len);
+    }
+    T_TRUE(read > 10000);
+}
+
 TEST(secrets)
 {
     static const uint8_t none[SECRET_BYTES];
-    uint8_t a[SECRET_BYTES], b[SECRET_BYTES];
-    char words[2][17];
-    struct mmx_announce n = {.size = sizeof n, .id = 7, .rows = 5, .secret = a};
-    struct mmx_request q = {.size = sizeof q, .encoder = "e", .secret = a};
-    struct mmx_attach t = {.size = sizeof t, .rights = MMX_WRITE, .secret = a};
+    struct mmx_reference a, b, zero = {0}, plain = {.id = 9};
+    struct mmx_announce n = {.size = sizeof n, .rows = 5};
+    struct mmx_request q = {.size = sizeof q, .encoder = "e", .reference = &a};
+    struct mmx_attach t = {
+        .size = sizeof t, .rights = MMX_WRITE, .reference = &a};
     struct local_msg m;
     struct rig g;
     mmx_room r;
 
-    T_EQ_I64(mmx_nonce(NULL), -MMX_E_MALFORMED);
-    T_EQ_I64(mmx_nonce(words[0]), 0);
-    T_EQ_I64(mmx_nonce(words[1]), 0);
-    T_EQ_U64(strlen(words[0]), 16);
-    T_TRUE(strcmp(words[0], words[1]) != 0);
-    T_EQ_I64(mmx_secret(a), 0);
-    T_EQ_I64(mmx_secret(b), 0);
-    T_TRUE(memcmp(a, b, sizeof a) != 0 && memcmp(a, none, sizeof a) != 0);
     rig_open(&g, ROLE_ENCODED);
     n.pool = q.pool = g.pool.id;
     T_EQ_I64(mmx_announce(g.m, &n, &r), 0);
     m = fake_want(&g.f, LOCAL_ANNOUNCE);
-    T_EQ_MEM(m.announce.secret.b, a, sizeof a);
+    T_EQ_I64(mmx_reference(g.m, r, &a), 0);
+    T_EQ_U64(a.id, m.announce.room);
+    T_TRUE(a.id != 0 && memcmp(a.secret, none, sizeof none) != 0);
+    T_EQ_MEM(m.announce.secret.b, a.secret, sizeof a.secret);
     T_EQ_I64(mmx_request(g.m, &q, &r), 0);
     m = fake_want(&g.f, LOCAL_REQUEST);
-    T_EQ_MEM(m.request.secret.b, a, sizeof a);
+    T_EQ_U64(m.request.room, a.id);
+    T_EQ_MEM(m.request.secret.b, a.secret, sizeof a.secret);
     T_EQ_I64(mmx_attach(g.m, &t, &r), 0);
     m = fake_want(&g.f, LOCAL_ATTACH);
-    T_EQ_MEM(m.attach.secret.b, a, sizeof a);
-    T_EQ_I64(mmx_withdraw(g.m, NULL, 7, NULL, a), 0);
+    T_EQ_U64(m.attach.room, a.id);
+    T_EQ_MEM(m.attach.secret.b, a.secret, sizeof a.secret);
+    T_EQ_I64(mmx_reference(g.m, r, &b), 0);
+    T_EQ_MEM(&a, &b, sizeof a);
+    q.reference = NULL;
+    T_EQ_I64(mmx_request(g.m, &q, &r), 0); /* the language side is first */
+    m = fake_want(&g.f, LOCAL_REQUEST);
+    T_TRUE(m.request.room != 0 && m.request.room != a.id);
+    T_EQ_I64(mmx_withdraw(g.m, NULL, &a, NULL), 0);
     m = fake_want(&g.f, LOCAL_DECLINE);
-    T_EQ_U64(m.decline.room, 7);
-    T_EQ_MEM(m.decline.secret.b, a, sizeof a);
-    T_EQ_I64(mmx_withdraw(g.m, "e", 7, NULL, NULL), -MMX_E_MALFORMED);
-    n.secret = none;
-    T_EQ_I64(mmx_announce(g.m, &n, &r), -MMX_E_MALFORMED);
-    n.size = offsetof(struct mmx_announce, secret); /* an older program's */
-    n.secret = a;
+    T_EQ_U64(m.decline.room, a.id);
+    T_EQ_MEM(m.decline.secret.b, a.secret, sizeof a.secret);
+    T_EQ_I64(mmx_withdraw(g.m, "e", NULL, NULL), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_withdraw(g.m, "e", &plain, NULL), -MMX_E_MALFORMED);
+    n.id = 7;
     T_EQ_I64(mmx_announce(g.m, &n, &r), 0);
     m = fake_want(&g.f, LOCAL_ANNOUNCE);
+    T_EQ_U64(m.announce.room, 7);
     T_EQ_MEM(m.announce.secret.b, none, sizeof none);
+    n.reference = &a; /* which of the two? */
+    T_EQ_I64(mmx_announce(g.m, &n, &r), -MMX_E_MALFORMED);
+    n.id = 0;
+    n.reference = &zero;
+    T_EQ_I64(mmx_announce(g.m, &n, &r), -MMX_E_MALFORMED);
+    t.reference = NULL;
+    T_EQ_I64(mmx_attach(g.m, &t, &r), -MMX_E_MALFORMED);
+    T_EQ_I64(mmx_reference(g.m, (mmx_room){0}, &b), -MMX_E_STALE);
     rig_close(&g);
 }
 
 TEST(an_older_daemon_keeps_no_secret)
 {
-    static const uint8_t secret[SECRET_BYTES] = {1};
-    struct mmx_announce n = {.size = sizeof n, .rows = 5, .secret = secret};
+    struct mmx_reference some = {7, {1}};
+    struct mmx_announce n = {.size = sizeof n, .rows = 5};
     struct rig g;
     mmx_room r;
 
     rig_open_as(&g, ROLE_ENCODED, 0);
     n.pool = g.pool.id;
     T_EQ_I64(mmx_announce(g.m, &n, &r), -MMX_E_VERSION);
-    T_EQ_I64(mmx_withdraw(g.m, NULL, 7, NULL, secret), -MMX_E_VERSION);
-    n.secret = NULL;
+    T_EQ_I64(mmx_withdraw(g.m, NULL, &some, NULL), -MMX_E_VERSION);
+    n.id = 7;
     T_EQ_I64(mmx_announce(g.m, &n, &r), 0);
     rig_close(&g);
 }
@@ -436,7 +542,7 @@ TEST(cells_run_out)
     rig_open(&g, ROLE_ENCODED);
     a.pool = g.pool.id;
     for (uint32_t i = 0; i < CELLS; i++)
-        (void)rig_announce(&g, i, 1);
+        (void)rig_announce(&g, i + 1, 1);
     T_EQ_I64(mmx_announce(g.m, &a, &r), -MMX_E_QUOTA);
     rig_close(&g);
 }

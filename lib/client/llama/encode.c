@@ -4,10 +4,9 @@
  *     REQUEST IMAGE[,IMAGE...] PROMPT
  *
  * it announces a room for each picture of the prompt, prints the line that a
- * language host needs (language.c), encodes, and commits. REQUEST names the
- * rooms, so it is a word for use once; they have a secret, which the line
- * carries. With --digest rooms are named by the
- * picture alone, for programs with libmmx-mtmd.so.
+ * language host needs (language.c), encodes, and commits. The line carries the
+ * rooms' references. With --digest rooms are named by the picture alone, for
+ * programs with libmmx-mtmd.so.
  *
  * The model is loaded without its tensors (no_alloc), never with vocab_only:
  * then its rope type is unknown, and pictures silently get positions as of
@@ -36,8 +35,7 @@ struct job {
         bool keyed;
     } media[MEDIA_MAX];
     int n_media;
-    uint8_t secret[16]; /* of its rooms */
-    bool has_secret;
+    struct mmx_reference known; /* of a digest: the secret of its rooms */
 };
 
 static struct host host;
@@ -107,29 +105,26 @@ static void settle(bool wait)
     n_undelivered = left;
 }
 
-static int announce(struct job *j, int i, const char *request)
+static int announce(struct job *j, int i)
 {
     const mtmd_input_chunk *c = j->media[i].chunk;
     const char *id = mtmd_input_chunk_get_id(c);
     static uint8_t aux[MMX_AUX_MAX];
     uint8_t key[32];
-    char name[512];
+    struct mmx_reference known = j->known;
     int len = words_of(c, aux, sizeof aux);
-    int n = snprintf(name, sizeof name, "%s/%d", request, i);
     struct mmx_announce a = {.size = sizeof a,
-        .id = mmx_room_id(name, (size_t)n),
         .pool = host.pool.id,
         .rows = (uint32_t)mtmd_input_chunk_get_n_tokens(c),
         .batch = (uint16_t)(j->n_media - 1 - i),
         .aux = aux};
 
-    if (j->has_secret)
-        a.secret = j->secret;
-    if (n >= (int)sizeof name || len < 0)
-        return len < 0 ? len : -MMX_E_MALFORMED;
+    if (len < 0)
+        return len;
     a.aux_len = (uint32_t)len;
     if (tag) {
-        a.id = digest_room(tag, id);
+        known.id = digest_room(tag, id);
+        a.reference = &known;
         if (digest_key(tag, id, key)) {
             a.key = key;
             a.flags = MMX_KEEP;
@@ -155,13 +150,12 @@ static void print_line(const struct job *j, const char *request)
             for (size_t k = 0; k < rows; k++)
                 printf("%s%d", k ? "," : " text:", t[k]);
         } else {
-            struct mmx_look look = {.size = sizeof look};
+            struct mmx_reference r = {0};
+            char text[MMX_REFERENCE_TEXT] = "";
 
-            (void)mmx_look(host.m, j->media[media++].room, &look);
-            printf(" room:%llu:%zu", (unsigned long long)look.id,
-                mtmd_input_chunk_get_n_tokens(c));
-            for (int k = 0; j->has_secret && k < 16; k++)
-                printf("%s%02x", k ? "" : ":", j->secret[k]);
+            (void)mmx_reference(host.m, j->media[media++].room, &r);
+            (void)mmx_reference_text(&r, text);
+            printf(" room:%s:%zu", text, mtmd_input_chunk_get_n_tokens(c));
         }
     }
     putchar('\n');
@@ -254,16 +248,13 @@ static const char *prepare(struct job *j, char *images, const char *prompt)
     return NULL;
 }
 
-/* Draws a secret for rooms of a request; those of a digest have the one that
- * both sides were given. */
+/* Takes the secret that both sides were given for rooms of a digest. */
 static bool take_secret(struct job *j)
 {
     const char *given = getenv("MMX_SECRET");
 
-    j->has_secret = !tag || (given && *given);
-    if (!tag)
-        return mmx_secret(j->secret) == 0;
-    return !j->has_secret || digest_hex(given, j->secret, 16);
+    return !tag || !given || !*given ||
+           digest_hex(given, j->known.secret, sizeof j->known.secret);
 }
 
 /* Serves one line; false if it is wrong or a room failed. */
@@ -282,10 +273,10 @@ static bool serve(char *line)
     if (!wrong && !host_up(&host))
         wrong = "the daemon is away";
     if (!wrong && !take_secret(&j))
-        wrong = "no secret can be drawn";
+        wrong = "MMX_SECRET is not 32 digits of hex";
     if (!wrong) {
         (void)mmx_cork(host.m); /* they get their blocks together */
-        while (opened < j.n_media && (e = announce(&j, opened, request)) == 0)
+        while (opened < j.n_media && (e = announce(&j, opened)) == 0)
             opened++;
         (void)mmx_uncork(host.m);
         if (e == 0)

@@ -10,7 +10,6 @@
  * place; otherwise windows of a batch are copied by a plan, which also makes
  * f32 of bf16. Positions come from the saved chunk in aux, or from its grid
  * when another engine has encoded. One request at a time, one thread. */
-#include "digest.h"
 #include "host.h"
 
 #include <getopt.h>
@@ -25,9 +24,7 @@
 struct part {
     llama_token *text; /* NULL: a room */
     uint32_t n;        /* tokens, or rows */
-    uint64_t id;
-    uint8_t secret[16];
-    bool has_secret;
+    struct mmx_reference named;
     mmx_room room;
 };
 
@@ -280,20 +277,18 @@ static bool put_room(struct part *p, uint32_t seq, llama_pos *past, bool last)
 
 /* a request */
 
-/* Cuts "text:1,2,3" or "room:ID:ROWS:SECRET". */
+/* Cuts "text:1,2,3" or "room:REFERENCE:ROWS". */
 static bool read_part(struct part *p, char *word)
 {
     char *end = word + 5;
 
     if (!strncmp(word, "room:", 5)) {
-        p->id = strtoull(end, &end, 10);
-        if (*end++ != ':')
+        size_t len = strcspn(end, ":");
+
+        if (mmx_reference_read(end, len, &p->named) || end[len] != ':')
             return false;
-        p->n = (uint32_t)strtoul(end, &end, 10);
-        p->has_secret = *end == ':';
-        if (p->has_secret && !digest_hex(end + 1, p->secret, 16))
-            return false;
-        return (p->has_secret || !*end) && p->n;
+        p->n = (uint32_t)strtoul(end + len + 1, &end, 10);
+        return !*end && p->n;
     }
     if (strncmp(word, "text:", 5))
         return false;
@@ -324,9 +319,8 @@ static bool ask(struct part *p, int n, const char *request)
     (void)mmx_cork(host.m);
     for (int i = 0; i < n && e == 0; i++)
         if (!p[i].text) {
-            q.id = p[i].id;
+            q.reference = &p[i].named;
             q.rows = p[i].n;
-            q.secret = p[i].has_secret ? p[i].secret : NULL;
             e = mmx_request(host.m, &q, &p[i].room);
         }
     (void)mmx_uncork(host.m);

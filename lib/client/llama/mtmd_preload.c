@@ -172,7 +172,8 @@ static bool ask(const mtmd_input_chunk *c, mmx_room *out)
 {
     const char *tag = setting("MMX_MODEL", ""), *id;
     const char *said = setting("MMX_SECRET", "");
-    uint8_t key[32], secret[16];
+    uint8_t key[32];
+    struct mmx_reference named = {0};
     struct mmx_request q = {.size = sizeof q,
         .encoder = setting("MMX_ENCODER", "encoded-0"),
         .rows = (uint32_t)mtmd_input_chunk_get_n_tokens(c)};
@@ -181,19 +182,18 @@ static bool ask(const mtmd_input_chunk *c, mmx_room *out)
     if (mtmd_input_chunk_get_type(c) == MTMD_INPUT_CHUNK_TYPE_TEXT)
         return false;
     id = mtmd_input_chunk_get_id(c);
-    q.id = digest_room(tag, id);
-    if (!q.id || !up())
+    named.id = digest_room(tag, id);
+    q.reference = &named;
+    if (!named.id || !up())
         return false;
     q.pool = link.pool.id;
     if (digest_key(tag, id, key))
         q.key = key;
-    if (said[0] && !digest_hex(said, secret, 16)) {
+    if (said[0] && !digest_hex(said, named.secret, 16)) {
         fputs(
             "mmx: MMX_SECRET is not 32 digits of hex; encoding here\n", stderr);
         return false;
     }
-    if (said[0])
-        q.secret = secret;
     e = mmx_request(link.m, &q, out);
     if (e)
         fprintf(stderr, "mmx: %s; encoding here\n", mmx_reason(e, NULL, NULL));

@@ -203,12 +203,11 @@ def grid_case(c, line, truth):
         encode.stdin.write(line + "\n")
         encode.stdin.close()
         manifest = encode.stdout.readline()
-        number, rows, secret = re.search(
-            r"room:(\d+):(\d+):(\w+)", manifest).groups()
-        number, rows = int(number), int(rows)
+        text, rows = re.search(r"room:([\w-]+):(\d+)", manifest).groups()
+        rows = int(rows)
         with mmx.connect("langd", pair[1].socket, name="relay") as lm:
-            room = lm.request(number, lm.pool("vit"), "enc0",
-                              secret=bytes.fromhex(secret))
+            room = lm.request(mmx.Reference.read(text), lm.pool("vit"),
+                              "enc0")
             with room.wait_ready(timeout=30):
                 values, says = room.gather("embedding"), aux.unpack(room.aux)
         c.end(encode)
