@@ -62,9 +62,10 @@ class Engine:
         self.items.update(dict.fromkeys(rooms, item))
 
     # --- encode side ------------------------------------------------------
-    def announce(self, room, max_rows, total=None, aux="", **more):
+    def announce(self, room, max_rows, total=None, aux="",
+                 secret=mmx.NO_SECRET, **more):
         self.rooms[room] = self.conn.announce(
-            room, self.pool, max_rows, total, aux=aux.encode(), **more)
+            mmx.Reference(room, secret), self.pool, max_rows, total, aux=aux.encode(), **more)
 
     def announce_keyed(self, room, rows, number, **more):
         """With a key made from a number: JSON has no bytes."""
@@ -137,15 +138,18 @@ class Engine:
         return [source.served, source.failed]
 
     # --- language side ----------------------------------------------------
-    def request(self, room, encoder, **more):
-        self.rooms[room] = self.conn.request(room, self.pool, encoder, **more)
+    def request(self, room, encoder, secret=mmx.NO_SECRET, **more):
+        self.rooms[room] = self.conn.request(
+            mmx.Reference(room, secret), self.pool, encoder, **more)
 
     def request_group(self, rooms, group, **more):
         for room in rooms:
             self.request(room, "enc0", group=(group, len(rooms)), **more)
 
-    def attach(self, room, encoder="", rights=mmx.READ, **more):
-        self.rooms[room] = self.conn.attach(room, encoder, rights, **more)
+    def attach(self, room, encoder="", rights=mmx.READ,
+               secret=mmx.NO_SECRET, **more):
+        self.rooms[room] = self.conn.attach(
+            mmx.Reference(room, secret), encoder, rights, **more)
 
     def ready(self, room, timeout=LIMIT):
         return self.rooms[room].wait_ready(timeout).total

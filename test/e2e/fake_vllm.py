@@ -12,6 +12,7 @@ import numpy as np
 from vllm.distributed.ec_transfer.ec_connector import base
 from pair import Case, eventually
 
+import mmx
 from mmx.adapters import _vllm_engine, vllm_ec
 
 WIDTH = 32
@@ -43,10 +44,8 @@ class Feature:
 
 
 def room_of(request, name):
-    """The room's number: a text on the way, JSON readers round 64 bits."""
-    text = request.ec_transfer_params[name]["room"]
-    assert isinstance(text, str)
-    return int(text)
+    """The room's number."""
+    return mmx.Reference.read(request.ec_transfer_params[name]["room"]).room
 
 
 class Request:
@@ -219,8 +218,8 @@ class VllmCase(Case):
     def declined(self, said):
         """Declines an offer that its engine has no use for any more."""
         lm = self.world.engine(self.d).conn
-        lm.wait(lm.decline(int(said["room"]), said["encoder"],
-                           secret=bytes.fromhex(said["secret"])), 10)
+        lm.wait(lm.decline(mmx.Reference.read(said["room"]),
+                           said["encoder"]), 10)
 
     def check(self, engine, request):
         for cache in engine.caches:

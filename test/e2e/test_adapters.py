@@ -311,8 +311,8 @@ class Vllm(VllmCase):
         self.start()
         r = self.hand_over("r1", ("cat", 300), ("dog", 200))
         said = r.ec_transfer_params["cat"]
-        r.ec_transfer_params["cat"] = {**said, "room": str(
-            room_of(r, "cat") ^ 1)}
+        r.ec_transfer_params["cat"] = {
+            **said, "room": f"{room_of(r, 'cat') ^ 1:016x}"}
         self.consumer.admit(r)
         self.consumer.step(r)
         self.check(self.consumer, r)

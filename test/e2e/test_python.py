@@ -496,13 +496,38 @@ class Follows(Case):
         self.assertEqual(lm.conn.pool("vit").layout, "embedding:u8:32")
 
 
-class Nonce(Case):
-    def test_ids_that_clients_choose_are_for_use_once(self):
+class References(Case):
+    """README's example, either side first: what one side has drawn the other
+    takes whole, and none that knows the id alone."""
+
+    def test_what_was_drawn_is_handed_on(self):
         e, d = self.pair()
-        enc, lm = self.engines(e, d)
-        for _ in range(2):  # a client's id, twice
-            room = mmx.room_id(f"cmpl-1~{mmx.nonce()}")
-            self.deliver(enc, lm, room, 300)
+        enc, lm = (x.conn for x in self.engines(e, d))
+        with lm.request(None, lm.pool("vit"), "enc0") as room:
+            for first in ("encode", "language"):
+                said = None if first == "encode" else mmx.Reference.read(
+                    str(room.reference))
+                src = enc.announce(said, enc.pool("vit"), 5, 5)
+                src.wait_granted(LIMIT)
+                src["embedding"][0:5] = np.full((5, 64), 3, np.uint8)
+                src.commit(0, 5, final=True)
+                if first == "encode":
+                    thief = lm.request(src.reference.room, lm.pool("vit"),
+                                       "enc0", announced=True)
+                    with self.assertRaises(mmx.errors.UnknownRoom):
+                        thief.wait_ready(LIMIT)
+                    thief.release()
+                    self.refusal("not-owner", enc.wait, enc.decline(
+                        src.reference.room, ""), LIMIT)
+                    said = mmx.Reference.read(bytes(src.reference))
+                    got = lm.request(said, lm.pool("vit"), "enc0")
+                else:
+                    got = room
+                got.wait_ready(LIMIT)
+                self.assertTrue((got.gather("embedding") == 3).all())
+                got.release()
+                src.wait_done(LIMIT)
+                src.release()
 
 
 class Policy(Case):

@@ -108,7 +108,7 @@ class Secrets(Case):
             enc.granted(7)
             for secret in mmx.secret(), key:
                 self.assertEqual(enc.state(7)[2], "")
-                conn.wait(conn.decline(7, encoder, secret=secret), 10)
+                conn.wait(conn.decline(mmx.Reference(7, secret), encoder), 10)
             self.assertEqual(enc.failed(7), "declined")
             enc.release(7)
             e.all_free()

@@ -11,6 +11,7 @@ from unittest import mock
 from fake_vllm import Request, VllmCase
 from pair import eventually
 
+import mmx
 from mmx.adapters import vllm_ec
 from mmx.adapters._vllm_ahead import address, log
 from mmx.adapters.vllm_ahead import AskAhead, _params
@@ -155,7 +156,8 @@ class Ahead(VllmCase):
         said = r.ec_transfer_params["cat"]
         self.say({"request": "y", "offers": r.ec_transfer_params})
         eventually(lambda: self.ahead._rooms, "it is asked for")
-        early = self.ahead._rooms[said["encoder"], int(said["room"])]
+        early = self.ahead._rooms[said["encoder"], mmx.Reference.read(
+            said["room"])]
         early.room._fail(AssertionError("in vain"))
         self.consumer.admit(r)
         self.consumer.step(r)

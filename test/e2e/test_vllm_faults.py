@@ -18,23 +18,26 @@ import mmx
 from mmx.adapters import _vllm_engine
 from mmx.adapters._vllm_common import Link
 
+ONE = f"{1:016x}"
 ODD = ["room", 7, None, [1], {}, {"room": "x"}, {"room": 7, "rows": 3},
        {"encoder": "e", "room": -1, "rows": 300},
        {"encoder": "e", "room": 1 << 64, "rows": 300},
        {"encoder": "e", "room": "9" * 30, "rows": 300},
        {"encoder": "e", "room": True, "rows": 300},
        {"encoder": "e", "room": 1.5, "rows": 300},
-       {"encoder": "e", "room": "1", "rows": "300"},
-       {"encoder": "e", "room": "1", "rows": 0},
-       {"encoder": "e", "room": "1", "rows": 1 << 40},
-       {"encoder": 5, "room": "1", "rows": 300},
-       {"encoder": "", "room": "1", "rows": 300},
-       {"encoder": "e" * 129, "room": "1", "rows": 300},
-       {"encoder": "\ud800", "room": "1", "rows": 300},
-       {"encoder": "a\nb", "room": "1", "rows": 300},
-       {"encoder": "e", "room": "1", "rows": 300, "secret": "ab"},
-       {"encoder": "e", "room": "1", "rows": 300, "secret": "g" * 32},
-       {"encoder": "e", "room": "1", "rows": 300, "secret": 5}]
+       {"encoder": "e", "room": ONE, "rows": "300"},
+       {"encoder": "e", "room": ONE, "rows": 0},
+       {"encoder": "e", "room": ONE, "rows": 1 << 40},
+       {"encoder": 5, "room": ONE, "rows": 300},
+       {"encoder": "", "room": ONE, "rows": 300},
+       {"encoder": "e" * 129, "room": ONE, "rows": 300},
+       {"encoder": "\ud800", "room": ONE, "rows": 300},
+       {"encoder": "a\nb", "room": ONE, "rows": 300},
+       {"encoder": "e", "room": ONE, "rows": 300, "epoch": "ab"},
+       {"encoder": "e", "room": ONE, "rows": 300, "epoch": "g" * 32},
+       {"encoder": "e", "room": ONE, "rows": 300, "epoch": 5},
+       {"encoder": "e", "room": ONE + "-ab", "rows": 300},
+       {"encoder": "e", "room": "0" * 16, "rows": 300}]
 LOGGER = "vllm.mmx"
 
 
@@ -87,7 +90,7 @@ class Clients(VllmCase):
         self.start(ranks=1)
         r = Request("r", ("cat", 300))
         r.ec_transfer_params = {"\ud800": {
-            "encoder": "enc0", "room": "1", "rows": 300}}
+            "encoder": "enc0", "room": ONE, "rows": 300}}
         self.assertTrue(self.consumer.ready(r))
         self.consumer.step(r)
         self.consumer.finish(r)
@@ -132,7 +135,8 @@ class Clients(VllmCase):
         liar = Request("r2", ("cat", 300))
         for odd in ("00" * 16, "ab" * 16):
             liar.ec_transfer_params = {"cat": {
-                **r.ec_transfer_params["cat"], "secret": odd}}
+                **r.ec_transfer_params["cat"],
+                "room": f"{room_of(r, 'cat'):016x}-{odd}"}}
             self.consumer.admit(liar)
             self.consumer.step(liar)
             self.consumer.finish(liar)
@@ -152,7 +156,7 @@ class Clients(VllmCase):
         r.ec_transfer_params["cat"] = {**said, "rows": 301}
         with self.assertLogs(LOGGER) as log:
             self.consumer.admit(r)
-        self.assertNotIn(said["secret"], "".join(log.output))
+        self.assertNotIn(said["room"][17:], "".join(log.output))
         self.consumer.finish(r)
         self.connect()
         self.declined(said)
@@ -229,8 +233,8 @@ class Clients(VllmCase):
         self.start()
         r = self.hand_over("r1", ("cat", 300), reference=True)
         said = r.ec_transfer_params["cat"]
-        r.ec_transfer_params["cat"] = {**said, "room": str(
-            room_of(r, "cat") ^ 1)}
+        r.ec_transfer_params["cat"] = {
+            **said, "room": f"{room_of(r, 'cat') ^ 1:016x}"}
         with self.assertLogs(LOGGER, "WARNING") as log:
             eventually(lambda: self.consumer.failed(r), "it is named")
         self.assertRegex(log.output[-1], "r1 .*cat")
@@ -340,9 +344,9 @@ class Router(VllmCase):
         r = self.hand_over("r1", ("cat", 300))
         said = r.ec_transfer_params["cat"]
         lm = self.world.engine(self.d).conn
-        with lm.request(int(said["room"]), lm.pool("vit"), said["encoder"],
-                        key=bytes.fromhex(said["key"]),
-                        secret=bytes.fromhex(said["secret"])) as room:
+        with lm.request(mmx.Reference.read(said["room"]), lm.pool("vit"),
+                        said["encoder"],
+                        key=bytes.fromhex(said["key"])) as room:
             room.wait_ready(20)
             self.assertEqual(mmx.aux.unpack(room.aux), {
                 "modality": "image", "rows": [300], "grid": [(1, 2, 600)],
@@ -606,7 +610,7 @@ class Gone(VllmCase):
         other.commit(77, 0, 128)
         r = Request("r1", ("cat", 300))
         r.ec_transfer_params = {"cat": {
-            "encoder": self.e.address, "room": "77", "rows": 300}}
+            "encoder": self.e.address, "room": f"{77:016x}", "rows": 300}}
         items = self.consumer.scheduler._consumer.items
 
         def comes():
@@ -635,7 +639,8 @@ class Gone(VllmCase):
             other.commit(room, 0, rows, final=True)
             r = Request(f"r{room}", (f"cat{room}", 300))
             r.ec_transfer_params = {f"cat{room}": {
-                "encoder": self.e.address, "room": str(room), "rows": 300}}
+                "encoder": self.e.address, "room": f"{room:016x}",
+                "rows": 300}}
             self.consumer.admit(r)
             self.consumer.step(r)
             self.assertEqual(self.consumer.encoded.pop(), f"cat{room}")
@@ -675,7 +680,7 @@ class Gone(VllmCase):
         reference = self.hand_over("r2", ("dog", 300), reference=True)
         unknown = self.hand_over("r3", ("cow", 300), reference=True)
         said = unknown.ec_transfer_params["cow"]
-        unknown.ec_transfer_params = {"cow": {**said, "room": "4711"}}
+        unknown.ec_transfer_params = {"cow": {**said, "room": f"{4711:016x}"}}
         eventually(lambda: self.consumer.failed(unknown), "unknown", 20)
         self.declined(said)
         self.e.kill()

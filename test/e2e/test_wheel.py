@@ -16,8 +16,9 @@ import ctypes, subprocess, sys, mmx, numpy as np
 assert mmx.__file__.startswith(sys.prefix), mmx.__file__
 with mmx.connect("encoded", sys.argv[1]) as enc, \\
         mmx.connect("langd", sys.argv[2]) as lm:
-    room = lm.request(7, lm.pool("vit"), "enc0")
-    src = enc.announce(7, enc.pool("vit"), 500, 500, aux=b"grid")
+    room = lm.request(None, lm.pool("vit"), "enc0")
+    said = mmx.Reference.read(str(room.reference))
+    src = enc.announce(said, enc.pool("vit"), 500, 500, aux=b"grid")
     src.wait_granted(timeout=20)
     src["embedding"][0:500] = np.full((500, 64), 3, np.uint8)
     src.commit(0, 500, final=True)

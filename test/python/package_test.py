@@ -45,6 +45,36 @@ class Ids(unittest.TestCase):
         self.assertNotEqual(mmx.secret(), mmx.secret())
 
 
+class References(unittest.TestCase):
+    def test_vectors_of_the_header(self):
+        with open(os.path.join(ROOT, "lib/client/mmx.h")) as f:
+            text, = (line[2:].strip() for line in f
+                     if line.startswith(" *   fedc"))
+        got = mmx.Reference(0xfedcba9876543210, bytes(range(16)))
+        self.assertEqual(str(got), text)
+        self.assertEqual(mmx.Reference.read(text), got)
+        self.assertEqual(bytes(got), bytes.fromhex("1032547698badcfe")
+                         + bytes(range(16)))
+        self.assertEqual(mmx.Reference.read(bytes(got)), got)
+        self.assertEqual(str(mmx.Reference(7)), "0000000000000007")
+        self.assertEqual(mmx.Reference.read("0000000000000007"), (7, bytes(16)))
+
+    def test_what_is_none_is_refused(self):
+        good = str(mmx.Reference.draw())
+        for wrong in ("", "7", "0" * 16, good[:-1], good + "0", good.upper(),
+                      good.replace("-", ":"), good + "\n", "\u0661" * 16,
+                      f" {good}", good[:16] + "-", b"", bytes(24), b"1" * 16,
+                      good.encode(), 7, None):
+            with self.assertRaisesRegex(ValueError, "a reference "):
+                mmx.Reference.read(wrong)
+
+    def test_they_are_random_and_show_no_secret(self):
+        a, b = mmx.Reference.draw(), mmx.Reference.draw()
+        self.assertTrue(a.room and a.room != b.room and a.secret != b.secret)
+        self.assertNotIn(a.secret.hex(), repr((a, {"room": b})))
+        self.assertNotIn(repr(a.secret), f"{a!r}")
+
+
 class Edges(unittest.TestCase):
     def test_deadlines(self):
         for seconds, ms in ((0, 0), (1e-9, 1), (0.0004, 1), (1.5, 1500),
@@ -71,6 +101,22 @@ class Edges(unittest.TestCase):
                 conn.wait(lambda: False, float("nan"))
             for forever in (float("inf"), 1e12):
                 conn.wait(iter((False, True)).__next__, forever, every=0.01)
+
+
+class Pools(unittest.TestCase):
+    def test_one_of_an_earlier_run_is_none(self):
+        """The coroutine that awaited it runs after the daemon came again."""
+        with mmx.connect("langd", "/nowhere.sock", timeout=0) as conn:
+            reply = conn._replies[1] = mmx.Reply("pool")
+            kept, fd = os.pipe()
+            conn.epoch = 1
+            conn._frame(mmx.wire.Frame(mmx.wire.POOL_INFO, 1, {}), [fd])
+            self.assertTrue(reply.done)
+            conn.epoch = 2
+            with self.assertRaises(mmx.errors.DaemonLost):
+                conn._map("vit", reply)
+            self.assertEqual(os.read(kept, 1), b"")  # fd is closed
+            os.close(kept)
 
 
 class Streams(unittest.TestCase):

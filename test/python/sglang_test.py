@@ -288,10 +288,11 @@ class Common(unittest.TestCase):
         secret = mmx.secret()
         for req_id in (f"r~{secret.hex()}", f"a~b\n~{secret.hex()}"):
             for part in ("", "_local_part_3"):
-                self.assertEqual(common.secret_of(req_id + part), secret)
+                self.assertEqual(common.reference_of(req_id + part),
+                                 (mmx.room_id(req_id + part), secret))
         for req_id in ("r", "r~12", f"{secret.hex()}", "r_local_part_0"):
             with self.assertRaises(errors.Malformed):
-                common.secret_of(req_id)
+                common.reference_of(req_id)
 
     def test_the_daemon_beside_an_encoder(self):
         self.assertEqual(common.encoder_of("http://h:30000"), "tcp://h:7601")
@@ -381,13 +382,13 @@ class Turns(unittest.TestCase):
             self.lang.give_back(unittest.mock.Mock())
             for _ in range(1000):  # SGLang's scheduler never sleeps
                 language.turned(lambda *_: None, None, [])
-            self.lang.decline(7, "enc0", b"")
+            self.lang.decline(mmx.Reference(7), "enc0")
         self.assertEqual(len(said.output), 1)
 
     def test_declines_that_wait_for_langd_have_a_limit(self):
         self.lang.conn.connected = False
         for room in range(language.UNWANTED_MAX + 5):
-            self.lang.decline(room, "enc0", b"")
+            self.lang.decline(room, "enc0")
         self.lang.conn.connected = True
         self.lang.tidy()
         self.assertEqual([call[0][0] for call in

@@ -149,16 +149,15 @@ class Router:
 
     def withdraw(self, params):
         """Frees rows at the encoder that will not be fetched any more; the
-        room's secret is the right to. langd is told of which encoder."""
+        room's reference is the right to. langd is told of which encoder."""
         if self.daemon:
             self.daemon.step()
         for said in params.values():
             if self.daemon and "room" in said:
                 self.daemon.decline(
-                    int(said["room"]), said["encoder"]
+                    mmx.Reference.read(said["room"]), said["encoder"]
                     if self.daemon.role == "langd" else "",
-                    bytes.fromhex(said["key"]),
-                    secret=bytes.fromhex(said["secret"]))
+                    bytes.fromhex(said["key"]))
 
 
 def session(limit=180):

@@ -2,7 +2,8 @@
 
     enc = mmx.connect("encoded", name="vit-0")
     pool = enc.pool("vit")
-    src = enc.announce(room, pool, max_rows=rows, total=rows, aux=grid)
+    src = enc.announce(None, pool, max_rows=rows, total=rows, aux=grid)
+    send(str(src.reference))  # by any way, say a router
     src.wait_granted(timeout=30)
     src["embedding"][0:rows] = values
     src.commit(0, rows, final=True)
@@ -10,14 +11,14 @@
     src.release()
 
     lm = mmx.connect("langd", name="prefill-0")
-    room = lm.request(room, lm.pool("vit"), encoder="enc0")
+    room = lm.request(mmx.Reference.read(text), lm.pool("vit"), "enc0")
     with room.wait_ready(timeout=30):
         use(room.gather("embedding"), room.aux)
 
 On an asyncio loop:
 
     lm = await mmx.aconnect("langd", name="prefill-0")
-    room = lm.request(room, await lm.apool("vit"), encoder="enc0")
+    room = lm.request(reference, await lm.apool("vit"), encoder="enc0")
     await room.ready(timeout=30)
 """
 
@@ -36,15 +37,15 @@ from .rooms import Room, Run, Source, State
 from .tensor import Tensor, native
 from .tickets import Holding, Space, Ticket
 from .wire import (DONE, FAILED, GONE, GRANTED, HAVE, LANDED, LENGTH, NO_KEY,
-                   NO_SECRET, READ, READY, WANTED, WATCH, WRITE, nonce,
+                   NO_SECRET, READ, READY, WANTED, WATCH, WRITE, Reference,
                    room_id, secret)
 
 __all__ = [
     "Connection", "Event", "Field", "ForkedError", "Holding", "Item",
-    "Link", "MmxError", "Pool", "Reply", "Room", "Run", "Source", "Space",
+    "Link", "MmxError", "Pool", "Reference", "Reply", "Room", "Run", "Source", "Space",
     "SplitRows", "State", "Tensor", "Ticket", "ViewInUse", "aconnect", "aux",
     "bf16",
-    "connect", "errors", "from_bf16", "native", "nonce", "room_id", "secret",
+    "connect", "errors", "from_bf16", "native", "room_id", "secret",
     "wait_any",
     "wire", "DONE", "FAILED", "GONE", "GRANTED", "HAVE", "LANDED", "LENGTH",
     "NO_KEY", "NO_SECRET", "NULL", "READ", "READY", "WANTED", "WATCH", "WRITE",

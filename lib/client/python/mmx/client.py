@@ -32,6 +32,7 @@ from . import aio, dropped, due, errors, wire
 from .pool import Pool
 from .rooms import Room, Shown, Source, State
 from .tickets import Space, Ticket
+from .wire import Reference
 
 log = logging.getLogger("mmx")
 log.addHandler(logging.NullHandler())
@@ -48,6 +49,7 @@ class Reply:
         self.error: Optional[errors.MmxError] = None
         self.values: Dict[str, Any] = {}
         self.fd = -1  # descriptor of the answer; its taker closes it
+        self.epoch = 0  # of the daemon's run that answered
         self.text = b""  # of REPORTs, joined
         self.then: Optional[Callable[[Reply], None]] = None
 
@@ -91,7 +93,7 @@ class Event:
 class Item:
     """The arguments of one announce() of a batch."""
 
-    room: int
+    room: Union[None, int, Reference]
     max_rows: int
     total: Optional[int] = None
     storage: str = "compact"
@@ -101,7 +103,6 @@ class Item:
     open: bool = False
     deadline: float = 0
     keep: bool = False
-    secret: bytes = wire.NO_SECRET
     traceparent: str = ""
 
 
@@ -405,7 +406,7 @@ class Connection:
         if message is wire.WELCOME and fds:
             self._welcome(values, fds.pop())
         elif message is wire.POOL_INFO and fds:
-            reply.fd = fds.pop()
+            reply.fd, reply.epoch = fds.pop(), self.epoch
         reply._finish(errors.error(number, _text(values), values.get("a", 0),
                                    values.get("b", 0)) if number else None)
 
@@ -507,7 +508,11 @@ class Connection:
         return None
 
     def _map(self, name: str, reply: Reply) -> Pool:
-        pool, known = Pool(reply.result(), reply.fd, self.epoch, self._held), \
+        values = reply.result()
+        if reply.epoch != self.epoch:  # another run, since it was awaited
+            os.close(reply.fd)
+            raise errors.DaemonLost(f"{self.path}: reconnected")
+        pool, known = Pool(values, reply.fd, self.epoch, self._held), \
             self._pools.get(name)
         if known and known.layout == pool.layout:
             known._become(pool)
@@ -551,24 +556,25 @@ class Connection:
         self._events = [e for e in self._events if e.ticket is not ticket]
 
     # --- rooms ------------------------------------------------------------
-    def announce(self, room: int, pool: Pool, max_rows: int,
+    def announce(self, room: Union[None, int, Reference], pool: Pool,
+                 max_rows: int,
                  total: Optional[int] = None, *, storage: str = "compact",
                  key: bytes = wire.NO_KEY, aux: bytes = b"",
                  destinations: int = 0, open: bool = False,
                  deadline: float = 0, keep: bool = False,
-                 secret: bytes = wire.NO_SECRET,
                  traceparent: str = "") -> Source:
         """Opens a room for an item of up to max_rows rows; total: its length,
-        if known. destinations 0: as in the first request. key: 32 bytes that
+        if known. room: None, and the other side passes source.reference; or
+        the reference that it has drawn; or an id that both sides know
+        already, for a room without a secret. destinations 0: as in the first request. key: 32 bytes that
         name the content; if its rows exist already, source.have becomes true
         instead of a grant, and nothing is written. keep: the rows stay after
-        the room's end, until their space is needed. secret: mmx.secret(),
-        which each request, attach and decline of the room has to give;
-        Version: the daemon knows none. traceparent: W3C's trace context of
+        the room's end, until their space is needed. Version: the daemon
+        knows no secrets. traceparent: W3C's trace context of
         55 characters, for logs and traces of both daemons."""
         return self.announce_batch(pool, [Item(
             room, max_rows, total, storage, key, aux, destinations, open,
-            deadline, keep, secret, traceparent)])[0]
+            deadline, keep, traceparent)])[0]
 
     def announce_batch(self, pool: Pool,
                        items: Sequence[Item]) -> List[Source]:
@@ -579,66 +585,67 @@ class Connection:
                                "cells are free")
         pool = self._ours(pool)
         values, sources = [], []
+        named = [self._named(i.room) for i in items]
         for at, i in enumerate(items):
             flags = (wire.KEEP if i.keep else 0) | (wire.OPEN if i.open else 0)
             values.append(dict(
-                room=i.room, pool=pool.number, flags=flags,
+                **named[at], pool=pool.number, flags=flags,
                 storage=wire.STORAGE[i.storage], max_rows=i.max_rows,
                 total=_rows(i.total), required_dst=i.destinations,
                 batch=len(items) - 1 - at, deadline_ms=due.ms(i.deadline),
-                key=_key(i.key), aux=i.aux, secret=self._secret(i.secret),
+                key=_key(i.key), aux=i.aux,
                 traceparent=wire.traceparent(i.traceparent)))
             wire.ANNOUNCE.encode(0, **values[-1])  # raises before any is sent
-        for i, v in zip(items, values):
-            source = Source(self, i.room, pool, wire.WRITE)
+        for v in values:
+            source = Source(self, v["room"], pool, wire.WRITE)
             self._open(source, wire.ANNOUNCE, v)
             sources.append(source)
         return sources
 
-    def request(self, room: int, pool: Pool, encoder: str, *,
+    def request(self, room: Union[None, int, Reference], pool: Pool,
+                encoder: str, *,
                 mode: str = "whole", rows: int = 0, storage: str = "any",
                 key: bytes = wire.NO_KEY, readers: int = 0,
                 destinations: int = 0,
                 group: Optional[Tuple[int, int]] = None,
                 deadline: float = 0, keep: bool = False,
                 announced: bool = False,
-                secret: bytes = wire.NO_SECRET,
                 traceparent: str = "") -> Room:
-        """Asks an encoder's daemon for a room. rows 0: not known, the pool's
+        """Asks an encoder's daemon for a room. room: as in announce; with
+        another secret this is another room, which never comes. rows 0: not known, the pool's
         default grant is taken. key: as announced, or refused with
         item-mismatch. readers: further connections of the session that will
         attach to read. group: (id, number of rooms): they get their blocks
         all together. announced: the id came from the room's announce, so an
         encoder that does not have it says unknown-room at once (an older
-        daemon waits for the announce). secret: as announced; with another one
-        this is another room, which never comes. traceparent: as in
-        announce."""
+        daemon waits for the announce). traceparent: as in announce."""
         flags = wire.KEEP if keep else 0
         if announced and self.can("ANNOUNCED"):
             flags |= wire.ANNOUNCED
         pool = self._ours(pool)
         group_id, group_size = group or (0, 0)
         values = dict(
-            room=room, pool=pool.number, mode=wire.MODES[mode],
+            **self._named(room), pool=pool.number, mode=wire.MODES[mode],
             storage=wire.STORAGE[storage], flags=flags,
             rows=rows, readers=readers, required_dst=destinations,
             group=group_id, group_size=group_size, deadline_ms=due.ms(deadline),
-            key=_key(key), encoder=encoder, secret=self._secret(secret),
+            key=_key(key), encoder=encoder,
             traceparent=wire.traceparent(traceparent))
         wire.REQUEST.encode(0, **values)
-        got = Room(self, room, pool, encoder, mode == "stream")
+        got = Room(self, values["room"], pool, encoder, mode == "stream")
         self._open(got, wire.REQUEST, values)
         return got
 
-    def attach(self, room: int, encoder: str = "", rights: int = wire.READ,
-               *, deadline: float = 0, pool: Optional[Pool] = None,
-               secret: bytes = wire.NO_SECRET) -> Union[Room, Source]:
+    def attach(self, room: Union[int, Reference], encoder: str = "",
+               rights: int = wire.READ, *, deadline: float = 0,
+               pool: Optional[Pool] = None) -> Union[Room, Source]:
         """Attaches to a room that another connection of the session has
         opened or will open: returns a Room at langd (encoder is required), a
         Source at encoded. Events name the room's pool; pass it to have it
         mapped before."""
-        values = dict(room=room, rights=rights, deadline_ms=due.ms(deadline),
-                      encoder=encoder, secret=self._secret(secret))
+        values = dict(**self._named(room), rights=rights,
+                      deadline_ms=due.ms(deadline), encoder=encoder)
+        room = values["room"]
         wire.ATTACH.encode(0, **values)
         got: Union[Room, Source]
         ours = self._ours(pool) if pool else None
@@ -650,23 +657,29 @@ class Connection:
         self._open(got, wire.ATTACH, values)
         return got
 
-    def decline(self, room: int, encoder: str, key: bytes = wire.NO_KEY, *,
-                secret: bytes = wire.NO_SECRET) -> Reply:
+    def decline(self, room: Union[int, Reference], encoder: str,
+                key: bytes = wire.NO_KEY) -> Reply:
         """Declares that this engine will not fetch the room, so that its
         encoder can free the rows. At encoded, with encoder "" and the room's
-        secret: no engine will, the room ends for all, also one that is
+        reference: no engine will, the room ends for all, also one that is
         announced later."""
-        return self.send(wire.DECLINE, room=room, key=_key(key),
-                         encoder=encoder, secret=self._secret(secret))
+        return self.send(wire.DECLINE, **self._named(room), key=_key(key),
+                         encoder=encoder)
 
-    def _secret(self, secret: bytes) -> bytes:
-        if len(secret) != len(wire.NO_SECRET):
-            raise ValueError(f"a secret has 16 bytes, not {len(secret)}")
-        if secret != wire.NO_SECRET and self._up and not self.can("SECRETS"):
+    def _named(self, room: Union[None, int, Reference]) -> Dict[str, Any]:
+        """Returns id and secret of a room, drawn for None."""
+        if room is None:
+            room = Reference.draw()
+        if not isinstance(room, Reference):
+            return dict(room=room, secret=wire.NO_SECRET)
+        if len(room.secret) != len(wire.NO_SECRET):
+            raise ValueError(f"a secret has 16 bytes, not {len(room.secret)}")
+        if room.secret != wire.NO_SECRET and self._up \
+                and not self.can("SECRETS"):
             raise errors.Version(
                 "the daemon is too old for secrets: it would open the room "
                 "to all")
-        return bytes(secret)
+        return dict(room=room.room, secret=bytes(room.secret))
 
     def _ours(self, pool: Pool) -> Pool:
         self._linked()
@@ -689,6 +702,7 @@ class Connection:
 
     def _open(self, room: Shown, message: wire.Message,
               values: Dict[str, Any]) -> None:
+        room.reference = Reference(values["room"], values["secret"])
         reply = self.send(message, cell=room.cell, tag=room.tag, **values)
         self._rooms[room.cell, room.tag] = room
 

@@ -181,7 +181,7 @@ class _View:
 
     def __init__(self, rooms: Sequence[Source], index: int, field: str):
         source = rooms[index]
-        self.index, self.first = index, 0
+        self.index = index
         self.room: Any = None
         if source is None:
             raise errors.Stale(f"room {index} of the plan is missing")
@@ -191,8 +191,8 @@ class _View:
             self.dtype, self.elements = f.dtype, f.elements
             self.released, self.readable = source.released, source.readable
             self.total = source.total
-            if source._runs:
-                self.first = source._runs[0].first
+            if source._runs:  # by the others, before this reader came
+                self.released = max(self.released, source._runs[0].first)
             return
         if not isinstance(source, Rows):
             source = Rows(source)
@@ -212,10 +212,9 @@ class _View:
         if s.row < self.released:
             self._raise(errors.Gone, "were released", s.row,
                         min(end, self.released))
-        if s.row < self.first or end > self.readable:
-            first = s.row if s.row < self.first \
-                else max(s.row, self.readable)
-            self._raise(errors.NotReady, "have not landed", first, end)
+        if end > self.readable:
+            self._raise(errors.NotReady, "have not landed",
+                        max(s.row, self.readable), end)
 
     def _raise(self, kind: Any, what: str, first: int, end: int) -> None:
         raise kind(f"room {self.index}: rows {first}..{end} {what}",

@@ -55,6 +55,7 @@ class Shown:
         self.conn, self.room, self._pool = conn, room, pool
         self.cell, self.tag = conn._cell()
         self.opened: "Reply"  # the answer to ANNOUNCE, REQUEST or ATTACH
+        self.reference: wire.Reference  # for the other side
         self.total: Optional[int] = None
         self.storage = 0
         self.released = 0  # rows [0, released) were released

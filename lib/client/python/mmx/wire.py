@@ -253,10 +253,47 @@ def secret() -> bytes:
     return os.urandom(16)
 
 
-def nonce() -> str:
-    """Returns 16 random hex digits, to make a name that clients choose one
-    for use once: room_id(f"{request_id}~{nonce}") on both sides."""
-    return os.urandom(8).hex()
+class Reference(NamedTuple):
+    """What names a room to the other side, which passes it whole: the side
+    that comes first has it as `.reference`, and its text (str) or bytes
+    travel. Whoever knows it may have the rows or end the room: keep it out of
+    logs."""
+
+    room: int
+    secret: bytes = NO_SECRET  # as it is: there is none
+
+    @classmethod
+    def draw(cls) -> "Reference":
+        """Returns a new one, to hand to both sides."""
+        return cls(struct.unpack("<Q", os.urandom(8))[0] | 1, secret())
+
+    @classmethod
+    def read(cls, said: Union[str, bytes]) -> "Reference":
+        """Reads the text or the bytes of one; ValueError: it is neither."""
+        if isinstance(said, bytes) and len(said) == 24:
+            got = cls(int.from_bytes(said[:8], "little"), said[8:])
+        elif isinstance(said, str) and _REFERENCE.fullmatch(said):
+            got = cls(int(said[:16], 16), bytes.fromhex(said[17:])
+                      or NO_SECRET)
+        else:
+            raise ValueError("a reference is 16 hex digits, - and 32 more, or "
+                             "24 bytes")
+        if not got.room:
+            raise ValueError("a reference to room 0")
+        return got
+
+    def __str__(self) -> str:
+        hidden = "" if self.secret == NO_SECRET else "-" + self.secret.hex()
+        return f"{self.room:016x}{hidden}"
+
+    def __bytes__(self) -> bytes:
+        return self.room.to_bytes(8, "little") + self.secret
+
+    def __repr__(self) -> str:
+        return f"<Reference {self.room:#x}>"  # tracebacks are logged
+
+
+_REFERENCE = re.compile("[0-9a-f]{16}(-[0-9a-f]{32})?", re.ASCII)
 
 
 def runs(blob: bytes) -> List[Tuple[int, int]]:

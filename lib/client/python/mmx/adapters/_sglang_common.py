@@ -51,15 +51,15 @@ def deadline() -> float:
     return float(said)
 
 
-def secret_of(req_id: str) -> bytes:
-    """Returns the secret of a part's room: the tokenizer has put it behind
-    the client's request id."""
+def reference_of(req_id: str) -> mmx.Reference:
+    """Returns what names a part's room: the tokenizer has put the secret
+    behind the client's request id."""
     got = re.fullmatch(".*~([0-9a-f]{32})(_local_part_[0-9]+)?", req_id,
                        re.DOTALL)
     if not got:
         raise errors.Malformed("the request names no secret: does the "
                                "language server run with mmx as well?")
-    return bytes.fromhex(got[1])
+    return mmx.Reference(mmx.room_id(req_id), bytes.fromhex(got[1]))
 
 
 def encoders() -> Dict[str, str]:

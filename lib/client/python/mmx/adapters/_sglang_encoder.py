@@ -12,7 +12,7 @@ from mmx import aux, errors
 
 from ._common import from_tensor
 from ._sglang_common import (PLACE, deadline, field_of, misfit, mrope, pack,
-                             pool_name, reason, secret_of, status)
+                             pool_name, reason, reference_of, status)
 
 SERVER = "sglang.srt.disaggregation.encoder.server"
 HTTP = "sglang.srt.disaggregation.encoder.http_server"
@@ -68,9 +68,8 @@ class Rooms:
     def _announced(self, req_id: str, pool: mmx.Pool, rows: int,
                    says: bytes) -> mmx.Source:
         assert self.conn
-        return self.conn.announce(mmx.room_id(req_id), pool, rows, rows,
-                                  aux=says, secret=secret_of(req_id),
-                                  deadline=deadline())
+        return self.conn.announce(reference_of(req_id), pool, rows, rows,
+                                  aux=says, deadline=deadline())
 
     async def fail(self, req_id: str, text: str) -> None:
         """Every rank that waits hears the text of SGLang's error. It goes

@@ -26,7 +26,7 @@ from mmx import errors
 from ._common import Rated
 from ._sglang_common import (MARK, PLACE, deadline, encoder_of, encoders,
                              field_of, is_place, numbers, pool_name, reachable,
-                             reason, status, to_tensor, unpack)
+                             reason, reference_of, status, to_tensor, unpack)
 
 warn = Rated(logging.getLogger("mmx.sglang"))
 RECEIVER = "sglang.srt.disaggregation.encoder.receiver"
@@ -176,8 +176,7 @@ class Lang:
         if not self.conn.connected:
             return None
         while self._unwanted:  # langd keeps what its encoder cannot hear yet
-            room, encoder, secret = self._unwanted.popleft()
-            self.conn.decline(room, encoder, secret=secret)
+            self.conn.decline(*self._unwanted.popleft())
         if self.mapped and self.mapped.epoch == self.conn.epoch:
             return self.mapped
         if self._asked_of != self.conn.epoch:
@@ -214,11 +213,11 @@ class Lang:
         except Exception as e:
             warn("turn", "mmx: %s", e)
 
-    def decline(self, room: int, encoder: str, secret: bytes) -> None:
+    def decline(self, room: mmx.Reference, encoder: str) -> None:
         """Tells the encoder, which may not have heard of the request yet,
         that this host will not fetch the room."""
         if self.rank == 0:
-            self._unwanted.append((room, encoder, secret))
+            self._unwanted.append((room, encoder))
             self.tidy()
 
     def look_for_cycles(self) -> None:
@@ -275,8 +274,8 @@ def make_waiting(receiver: Any) -> type:
         def _rid(self) -> str:
             return f"{self.recv_req.rid}{MARK}{self._secret}"
 
-        def _room(self, part: int) -> int:
-            return mmx.room_id(
+        def _room(self, part: int) -> mmx.Reference:
+            return reference_of(
                 receiver.create_part_req_id(self._rid(), part))
 
         def _open(self) -> bool:
@@ -287,7 +286,6 @@ def make_waiting(receiver: Any) -> type:
                 return True
             if pool is None:
                 return False
-            secret = bytes.fromhex(self._secret)
             group = (mmx.room_id(self._rid()), len(self._places)) \
                 if len(self._places) > 1 else None
             for part, encoder in self._places:
@@ -296,11 +294,10 @@ def make_waiting(receiver: Any) -> type:
                     self.rooms[part] = lang.conn.request(
                         room, pool, encoder, storage="compact",
                         readers=lang.ranks - 1, destinations=lang.hosts,
-                        group=group, secret=secret, deadline=deadline())
+                        group=group, deadline=deadline())
                 else:
                     self.rooms[part] = lang.conn.attach(  # type: ignore
-                        room, encoder, pool=pool, secret=secret,
-                        deadline=deadline())
+                        room, encoder, pool=pool, deadline=deadline())
             return True
 
         def _lose_patience(self) -> None:
@@ -406,8 +403,7 @@ def make_waiting(receiver: Any) -> type:
                 if room:
                     room.release(force=True, no_readers=True)
                 if not (room and room.complete):
-                    lang.decline(self._room(part), encoder,
-                                 bytes.fromhex(self._secret))
+                    lang.decline(self._room(part), encoder)
             self._places = []  # this is called more than once
             rooms.clear()
             self.recv_embedding_data = None

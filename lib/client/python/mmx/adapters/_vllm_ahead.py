@@ -30,7 +30,7 @@ SHARE = 2  # 1/2 of the pool's blocks at most, for rooms that are not taken
 LONGEST = 1 << 18
 _CREDENTIALS = struct.Struct("3i")
 
-Place = Tuple[str, int]  # encoder, room
+Place = Tuple[str, mmx.Reference]  # encoder, room
 
 
 def address(engine_id: str) -> str:
@@ -193,7 +193,7 @@ class Ahead:
                 room = self.link.conn.request(
                     o.room, pool, o.encoder, rows=o.rows, storage="compact",
                     key=self.settings.key(identifier, o.epoch),
-                    announced=True, group=group, secret=o.secret,
+                    announced=True, group=group,
                     deadline=self.settings.deadline)
                 self._rooms[place] = _Early(room, identifier, o, name,
                                             blocks[place], until)

@@ -3,6 +3,7 @@ scheduler to workers, a connection with its pool."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -103,35 +104,31 @@ class Offer(NamedTuple):
     """The room of an item, as a producer returned it to the router."""
 
     encoder: str
-    room: int
+    room: mmx.Reference
     rows: int
-    secret: bytes = mmx.wire.NO_SECRET
     epoch: bytes = bytes(16)
 
     @classmethod
     def read(cls, said: Any) -> "Optional[Offer]":
         """Returns the offer; None: it is malformed. It comes with the request
-        from any client, so it may be anything. The room is a text: routers
-        that read JSON's numbers as doubles round 64 bits. Secret and epoch
-        are 32 hexadecimal digits."""
+        from any client, so it may be anything. The room is the text of its
+        reference, the epoch 32 hexadecimal digits."""
         if not isinstance(said, dict):
             return None
         encoder, room, rows = (said.get(k) for k in ("encoder", "room",
                                                      "rows"))
-        if isinstance(room, str) and room.isascii() and room.isdigit() and \
-                len(room) <= 20:
-            room = int(room)
-        if not isinstance(encoder, str) or type(room) is not int or \
-                type(rows) is not int:
+        epoch = said.get("epoch", "0" * 32)
+        if not (isinstance(encoder, str) and isinstance(room, str) and
+                type(rows) is int and isinstance(epoch, str)):
             return None
-        if not (0 <= room < 1 << 64 and 0 < rows < 1 << 32 and
-                encoder.isprintable() and 0 < len(encoder.encode()) <= 128):
+        if not (0 < rows < 1 << 32 and encoder.isprintable() and
+                0 < len(encoder.encode()) <= 128 and
+                re.fullmatch("[0-9a-f]{32}", epoch)):
             return None
-        words = [said.get(k, "0" * 32) for k in ("secret", "epoch")]
-        if not all(isinstance(w, str) and re.fullmatch("[0-9a-f]{32}", w)
-                   for w in words):
-            return None
-        return cls(encoder, room, rows, *map(bytes.fromhex, words))
+        with contextlib.suppress(ValueError):
+            return cls(encoder, mmx.Reference.read(room), rows,
+                       bytes.fromhex(epoch))
+        return None
 
 
 class Load(NamedTuple):
@@ -161,8 +158,7 @@ class Map(NamedTuple):
 
 class Save(NamedTuple):
     identifier: str
-    room: int
-    secret: bytes = mmx.wire.NO_SECRET
+    room: mmx.Reference
 
 
 @dataclass

@@ -243,7 +243,7 @@ class ConsumerScheduler:
             offer.room, pool, offer.encoder, rows=offer.rows,
             storage="compact", key=self.settings.key(identifier, offer.epoch),
             group=group, announced=True, deadline=self.settings.deadline,
-            secret=offer.secret, traceparent=context)
+            traceparent=context)
 
     def _unheard(self, identifier: str) -> bool:
         """True if no request has named the item yet, and vLLM has not got
@@ -350,8 +350,7 @@ class ConsumerScheduler:
         try:
             reply = self.link.conn.decline(
                 offer.room, offer.encoder,
-                self.settings.key(identifier, offer.epoch),
-                secret=offer.secret)
+                self.settings.key(identifier, offer.epoch))
         except errors.MmxError as e:
             log.info("%s: not declined: %s", identifier, e)
             return

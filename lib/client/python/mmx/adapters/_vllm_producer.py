@@ -28,7 +28,7 @@ class ProducerScheduler:
         # request -> identifier -> room; rooms whose request has ended
         self.rooms: Dict[str, Dict[str, mmx.Source]] = {}
         self.left: List[Tuple[str, mmx.Source]] = []
-        self._drawn: Dict[int, Tuple[bytes, bytes]] = {}  # secret, epoch
+        self._drawn: Dict[int, bytes] = {}  # epoch
         # Of the weights: rows of others have other keys.
         self.epoch = s.epoch or secrets.token_bytes(16)
         watch_resets(self)
@@ -117,14 +117,10 @@ class ProducerScheduler:
         lengths = {f.identifier: rows_of(f) for f in features(request)
                    if rows_of(f) > 0 and only in (None, f.identifier)}
         assert self.link.pool
-        # At random: a client may choose the request's name.
-        knows = self.link.conn.can("SECRETS")
-        items = [mmx.Item(secrets.randbits(64) or 1, rows, rows, keep=True,
+        items = [mmx.Item(None, rows, rows, keep=True,
                           key=self.settings.key(h, self.epoch),
                           aux=self.aux(request, h),
-                          traceparent=context_of(request),
-                          secret=mmx.secret() if knows else
-                          mmx.wire.NO_SECRET)
+                          traceparent=context_of(request))
                  for h, rows in lengths.items()]
         try:
             made = self.link.conn.announce_batch(self.link.pool, items)
@@ -132,7 +128,7 @@ class ProducerScheduler:
             warn("announce", "%s: not announced: %s", request.request_id, e)
             return {}
         self.counts.add("rooms_announced", len(made))
-        self._drawn.update((i.room, (i.secret, self.epoch)) for i in items)
+        self._drawn.update((source.room, self.epoch) for source in made)
         return dict(zip(lengths, made))
 
     def aux(self, request: Any, identifier: str) -> bytes:
@@ -154,7 +150,7 @@ class ProducerScheduler:
     def meta(self, out: MmxECMetadata) -> None:
         """Adds every room that may be written, whether the encoder runs for
         it in this step or vLLM has its output already."""
-        out.saves += [Save(h, s.room, self._drawn[s.room][0])
+        out.saves += [Save(h, s.reference)
                       for h, s in self._all() if self._unwritten(s)]
 
     def finished(self, request: Any) -> Optional[Dict[str, Any]]:
@@ -180,12 +176,12 @@ class ProducerScheduler:
             elif source.state is not mmx.State.FAILED:
                 if source.have:
                     self.counts.add("items_had")
-                secret, epoch = self._drawn[source.room]
+                epoch = self._drawn[source.room]
                 params.setdefault(identifier, {}).update(
                     encoder=self.link.conn.info["advertise"],
-                    room=str(source.room), rows=source.total,
+                    room=str(source.reference), rows=source.total,
                     key=self.settings.key(identifier, epoch).hex(),
-                    secret=secret.hex(), epoch=epoch.hex())
+                    epoch=epoch.hex())
         lost = sum("room" not in said for said in params.values())
         for said in params.values():
             said.setdefault("metadata", {})
@@ -208,8 +204,8 @@ class ProducerWorker:
     def __init__(self, s: Settings) -> None:
         self.settings = s
         self.link = Link("encoded", s, "worker") if s.rank == 0 else None
-        self.todo: Dict[str, Dict[int, mmx.Source]] = {}
-        self._written: Set[int] = set()
+        self.todo: Dict[str, Dict[mmx.Reference, mmx.Source]] = {}
+        self._written: Set[mmx.Reference] = set()
         self._written_now: List[mmx.Source] = []  # released after the step
         self._cache: Dict[str, Any] = {}
         self._silent = False  # the daemon, in this step
@@ -225,8 +221,7 @@ class ProducerWorker:
                 continue
             try:
                 source = self.link.conn.attach(
-                    save.room, rights=mmx.WRITE, pool=self.link.wait_pool(),
-                    secret=save.secret)
+                    save.room, rights=mmx.WRITE, pool=self.link.wait_pool())
                 assert isinstance(source, mmx.Source)
                 rooms[save.room] = source
             except (errors.MmxError, TimeoutError) as e:
@@ -234,7 +229,7 @@ class ProducerWorker:
                 if isinstance(e, TimeoutError):
                     break  # the pool was waited for: once in a step
 
-    def _forget(self, named: Set[int]) -> None:
+    def _forget(self, named: Set[mmx.Reference]) -> None:
         """Lets go of rooms that the scheduler names no more: they were
         written, or their request has ended before."""
         self._written &= named
