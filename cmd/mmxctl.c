@@ -243,11 +243,9 @@ static int traced(char **words, const struct asked *given)
         return misused("--follow and --watch do not go with this trace");
     if (merges && words[1] && words[2] && !words[3])
         return trace_merge((const char *const *)words + 1, &a);
-    a.of_room = words[0] != NULL;
-    if (a.of_room &&
-        (words[1] || !text_number(span_str(words[0]), UINT64_MAX, &a.room)))
-        return misused(
-            "trace: expected the number of a room, or merge FILE FILE");
+    if (words[0] && (words[1] || !trace_room(words[0], &a)))
+        return misused("trace: expected the number of a room, ..DIGITS as in "
+                       "the log, or merge FILE FILE");
     count = host_sockets(given, false, here);
     status = count > 0 ? host_open(&h, here, count, false) : CTL_NO_DAEMON;
     if (status != CTL_SHOWN)

@@ -35,8 +35,8 @@ struct asked {
 struct trace_asked {
     const char *perfetto, *save; /* files to write; NULL: lines instead */
     bool follow, json;
-    bool of_room; /* of this room alone */
-    uint64_t room;
+    bool of_room;          /* of this room alone */
+    uint64_t room, digits; /* its id; digits: bits of it that are known */
 };
 
 /* link.c: the wire, blocking, at most CTL_WAIT_S at a time */
@@ -200,6 +200,9 @@ void host_close(struct host *h);
 int host_show(struct host *h, const char *what, const struct asked *a);
 
 /* trace.c: what happened; returns the exit status */
+
+/* Reads a room's number, or ".." and the last 8 digits that the log has. */
+bool trace_room(const char *word, struct trace_asked *a);
 
 /* Of the daemons, which share a clock. */
 int trace_live(const struct host *h, const struct trace_asked *a);

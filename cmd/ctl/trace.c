@@ -57,13 +57,31 @@ static int ask(struct ctl *c, struct side *s, uint32_t number)
 
 static bool shown(const struct trace_asked *a, const struct happening *h)
 {
-    return !a->of_room || (h->of_room && h->room == a->room);
+    return !a->of_room || (h->of_room && (h->room & a->digits) == a->room);
+}
+
+bool trace_room(const char *word, struct trace_asked *a)
+{
+    char *end;
+
+    a->of_room = true;
+    a->digits = UINT64_MAX;
+    if (strncmp(word, "..", 2) != 0)
+        return text_number(span_str(word), UINT64_MAX, &a->room);
+    a->digits = UINT32_MAX;
+    a->room = strtoull(word + 2, &end, 16);
+    return strspn(word + 2, "0123456789abcdef") == 8 && !*end;
 }
 
 static int write_file(const struct trace *t, const struct trace_asked *a)
 {
+    uint64_t room = a->room;
+
+    for (size_t i = 0; i < t->count && a->of_room; i++)
+        if (shown(a, t->all[i]))
+            room = t->all[i]->room;
     if (a->perfetto &&
-        !trace_perfetto(t, a->of_room ? &a->room : NULL, a->perfetto))
+        !trace_perfetto(t, a->of_room ? &room : NULL, a->perfetto))
         return complain(a->perfetto, strerror(errno));
     if (a->save && t->sides_count != 1)
         return complain(a->save, "holds one daemon: use --encoded, --langd or "

@@ -114,7 +114,7 @@ static void say_event(struct line *l, const struct event *ev)
         line_text(l, ", message ");
         line_text(l, peer_name(ev->peer->type));
         line_text(l, ", room ");
-        line_hex(l, ev->peer->room);
+        line_room(l, ev->peer->room);
         line_text(l, ", generation ");
         line_hex(l, ev->peer->generation);
     } else if (ev->type == EV_NOTE) {

@@ -229,10 +229,10 @@ static void log_ended(struct node *n, uint64_t row)
         return;
     rate = e->state == ROOM_SUCCESS ? &done_rooms : &failed_rooms;
     log_rated(rate,
-        "room %016llx: %s%s%s%s%s, peer %s, generation %llx, rows %u, bytes "
+        "room ..%08x: %s%s%s%s%s, peer %s, generation %llx, rows %u, bytes "
         "%llu, served %u, failed %u, resumes %u, attempts %u; us: init %llu "
         "length %llu first %llu resume %llu end %llu%s%s",
-        (unsigned long long)e->room,
+        (uint32_t)e->room, /* of a drawn id too little to ask for it */
         e->state == ROOM_SUCCESS ? "succeeded" : "failed",
         e->reason ? ", " : "", e->reason ? err_name(e->reason) : "",
         e->text[0] ? ": " : "", e->text, e->peer[0] ? e->peer : "none",

@@ -103,6 +103,22 @@ class Trace(Case):
             self.assertLessEqual(start["ts"], end["ts"])
         return events, flows, names
 
+    def test_a_room_as_the_log_names_it(self):
+        """By half of its id, which is not enough to ask for the room."""
+        e, d = self.pair()
+        enc, lm = self.engines(e, d)
+        lm.request(0xfedcba9876543210, "enc0", deadline=0.1)
+        lm.failed(0xfedcba9876543210)
+        with open(d.log, encoding="utf-8") as f:
+            log = f.read()
+        self.assertNotIn("fedcba98", log)
+        name = re.search(r"room (\.\.76543210): failed, timeout", log)[1]
+        self.assertEqual({h["room"] for h in lines(name, daemons=(d,))},
+                         {0xfedcba9876543210})
+        for wrong in ("..7654321", "..765432100", "..7654321x", "..", "x"):
+            got = trace(wrong, daemons=(d,), check=False)
+            self.assertIn("as in the log", got.stderr)
+
     def test_a_room_that_is_none(self):
         e, d = self.delivered()
         got = trace("8", daemons=(e, d), check=False)
@@ -296,7 +312,7 @@ class Context(Case):
             self.assertEqual(daemon.ended(3)["traceparent"], third)
             self.assertNotIn("traceparent", daemon.ended(4))
             with open(daemon.log, encoding="utf-8") as f:
-                ends = [x for x in f if "room 0000000000000001: succ" in x]
+                ends = [x for x in f if "room ..00000001: succ" in x]
             self.assertEqual(len(ends), 1)
             self.assertIn(f"; traceparent {CONTEXT}\n", ends[0])
 
@@ -327,7 +343,7 @@ class Crash(Case):
             self.assertIn(f"{name} in thread mmx-{daemon.role}"[:27], log)
             self.assertNotIn("<0>", log)  # which all terminals would show
             self.assertIn("happenings, by their age", log)
-            self.assertIn("room 0000000000000007 ended reason ok", log)
+            self.assertIn("room ..00000007 ended reason ok", log)
 
     def test_beside_a_report_of_ucx(self):
         """Which is on where the unit's environment does not turn it off."""

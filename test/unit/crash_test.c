@@ -33,13 +33,13 @@ TEST(a_happening_is_a_line)
 {
     add(5000000, 0xab, HAPPENED_SENT, PEER_LENGTH, 3, 12, 300);
     T_EQ_STR(line_of(&recorder.at[0], 6234567),
-        "-1.234 ms room 00000000000000ab sent length peer 3 seq 12 rows 300\n");
+        "-1.234 ms room ..000000ab sent length peer 3 seq 12 rows 300\n");
     add(6000000, 1, HAPPENED_ENDED, 0, NONE, ERR_TIMEOUT, ROWS_UNKNOWN);
     T_EQ_STR(line_of(&recorder.at[1], 6000000),
-        "-0.000 ms room 0000000000000001 ended reason timeout\n");
+        "-0.000 ms room ..00000001 ended reason timeout\n");
     add(1, UINT64_MAX, 255, 255, NONE, 0, 0); /* torn */
     T_EQ_STR(line_of(&recorder.at[2], 0),
-        "-0.000 ms room ffffffffffffffff unknown unknown\n");
+        "-0.000 ms room ..ffffffff unknown unknown\n");
 }
 
 TEST(a_line_ends_where_its_memory_does)
@@ -102,7 +102,7 @@ TEST(of_many_the_last_are)
 
     T_EQ_U64(lines(text), 3 + CRASH_HAPPENINGS);
     T_TRUE(strstr(text, "event `peer's message`, link 4, message ack, room "
-                        "0000000000000077") != NULL);
+                        "..00000077") != NULL);
     T_TRUE(strstr(text, "rows 65545 total 65545\n") != NULL);
     T_TRUE(strstr(text, "rows 65290 total 65290\n") != NULL);
     T_TRUE(strstr(text, "rows 65289 ") == NULL);

@@ -32,6 +32,12 @@ void line_hex(struct line *l, uint64_t number)
     digits(l, number, 16, 16);
 }
 
+void line_room(struct line *l, uint64_t id)
+{
+    line_text(l, "..");
+    digits(l, (uint32_t)id, 16, 8);
+}
+
 static void named(struct line *l, const char *name, uint32_t value)
 {
     if (!name[0] || value == ROWS_UNKNOWN)
@@ -55,7 +61,7 @@ void dump_happening(struct line *l, const struct happening *h, uint64_t now_ns)
     line_text(l, ".");
     digits(l, us % 1000, 10, 3);
     line_text(l, " ms room ");
-    line_hex(l, h->room);
+    line_room(l, h->room);
     line_text(l, " ");
     /* A crash may have torn it. */
     line_text(

@@ -14,6 +14,9 @@ struct line {
 void line_text(struct line *l, const char *text);
 void line_number(struct line *l, uint64_t number);
 void line_hex(struct line *l, uint64_t number);
+/* Appends ".." and the last 8 digits of a room's id, as the log has it and
+ * `mmxctl trace` takes it: too few to ask for a room whose id was drawn. */
+void line_room(struct line *l, uint64_t id);
 
 /* Appends a happening and a line feed. now_ns: what its age counts to. */
 void dump_happening(struct line *l, const struct happening *h, uint64_t now_ns);

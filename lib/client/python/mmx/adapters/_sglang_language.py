@@ -127,7 +127,7 @@ def dispatched(original: Any, self: Any, req_id: str, *args: Any,
 
 
 # --- scheduler ranks ----------------------------------------------------------
-def unwanted() -> "Deque[Tuple[int, str, bytes]]":
+def unwanted() -> "Deque[Tuple[mmx.Reference, str]]":
     """Makes a queue of rooms to decline; of too many the oldest go, which
     their encoders have given up by then."""
     return collections.deque(maxlen=UNWANTED_MAX)
