@@ -151,6 +151,39 @@ TEST(a_decline_says_the_secret)
     T_EQ_U64(brain_reason(e, 0, 0), ERR_DECLINED);
 }
 
+/* A daemon with a key that knows the id of a room, and not its secret: each
+ * way in which it could cost the room, before its langd asks. */
+TEST(what_a_stranger_says_of_a_room_costs_it_nothing)
+{
+    for (uint32_t secrets = 0; secrets < 2; secrets++) {
+        const struct secret *said = secrets ? &other : NULL;
+
+        for (uint32_t way = 0; way < 4; way++) {
+            struct rig *e = encoded(NULL, NULL);
+            struct peer_msg m = secret_init(e, 1, 70, said);
+
+            if (way < 2)
+                T_OK(brain_say(e, 0, secret_announce(1, 0)));
+            if (way == 0)
+                m.init.required_dst = 2;
+            if (way < 3)
+                brain_hear(e, 1, m);
+            if (way == 1)
+                ack(e, 1, 1, 70);
+            m = about(1, 0, PEER_DECLINE);
+            if (said)
+                m.decline.secret = *said;
+            brain_hear(e, 1, m);
+            if (way >= 2)
+                T_OK(brain_say(e, 0, secret_announce(1, 0)));
+            T_EQ_U64(brain_state(e, 0, 0), ROOM_BOOTSTRAPPING);
+            T_OK(brain_say(e, 0, commit(0, 0, 16)));
+            brain_hear(e, 0, secret_init(e, 1, 72, &key));
+            served(e, 72);
+        }
+    }
+}
+
 TEST(so_does_an_abort_whose_init_did_not_come)
 {
     struct rig *e = encoded(NULL, NULL);
