@@ -391,6 +391,7 @@ static int name_room(
     if (!from && !id)
         return mmx_reference_draw(to);
     *to = from ? *from : (struct mmx_reference){.id = id};
+    assert(to->id != 0);
     return 0;
 }
 
@@ -403,6 +404,7 @@ int mmx_reference(mmx *m, mmx_room h, struct mmx_reference *out)
         return err;
     r = client_room(m, h);
     if (r) {
+        assert(r->id != 0);
         out->id = r->id;
         memcpy(out->secret, r->secret.b, sizeof out->secret);
     }

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "wire/wire.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <sys/random.h>
 
@@ -147,6 +148,7 @@ int mmx_reference_text(
     out[n++] = '-';
     for (size_t i = 0; i < sizeof r->secret; i++)
         n += snprintf(out + n, 3, "%02x", r->secret[i]);
+    assert(n == MMX_REFERENCE_TEXT - 1);
     return n;
 }
 
@@ -155,6 +157,7 @@ static bool read_hex(const char *text, size_t n, uint8_t *out)
 {
     static const char digits[] = "0123456789abcdef";
 
+    assert(n <= SECRET_BYTES);
     for (size_t i = 0; i < n; i++) {
         const char *high = memchr(digits, text[2 * i], 16);
         const char *low = memchr(digits, text[2 * i + 1], 16);
