@@ -120,3 +120,14 @@ bool text_number(struct span s, uint64_t max, uint64_t *out)
     *out = v;
     return true;
 }
+
+bool text_cut(struct span *s, char c, struct span *head)
+{
+    const uint8_t *at = s->len ? memchr(s->p, c, s->len) : NULL;
+
+    if (!at)
+        return false;
+    *head = span_of(s->p, (size_t)(at - s->p));
+    *s = span_of(at + 1, s->len - head->len - 1);
+    return true;
+}

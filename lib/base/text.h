@@ -20,6 +20,9 @@ void text_copy(struct span s, char *out, size_t size);
 /* True if `word` is one of the comma-separated words of list. */
 bool text_lists(const char *list, const char *word);
 
+/* Cuts what stands before the first c off *s. false: there is no c. */
+bool text_cut(struct span *s, char c, struct span *head);
+
 /* True if all of s is a decimal number up to max, in its only spelling. */
 MUST_CHECK bool text_number(struct span s, uint64_t max, uint64_t *out);
 

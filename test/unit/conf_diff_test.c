@@ -84,7 +84,7 @@ TEST(a_difference_of_each_kind)
     T_EQ_U64(changes_count, 0);
     set("log", "debug");                     /* NAMES */
     set("socket.group", "video");            /* TEXT */
-    set("control.allow[1]", "tcp://10.1.*"); /* LIST */
+    set("control.allow[1]", "tcp://10.1.0.0/16:*"); /* LIST */
     set("transfer.shards", "2");             /* COUNT */
     set("transfer.trusted_network", "true"); /* BOOL */
     set("timeouts.total", "90s");            /* TIME */
@@ -96,7 +96,7 @@ TEST(a_difference_of_each_kind)
     differs(0, "log", "info", "debug", false);
     differs(1, "socket.group", "\"\"", "video", true);
     differs(2, "control.allow", "tcp://10.0.0.9:1",
-        "tcp://10.0.0.9:1, tcp://10.1.*", false);
+        "tcp://10.0.0.9:1, tcp://10.1.0.0/16:*", false);
     differs(3, "transfer.shards", "1", "2", true);
     differs(4, "transfer.trusted_network", "false", "true", true);
     differs(5, "timeouts.total", "5m", "90s", false);

@@ -9,6 +9,7 @@
  * Rejected: loopback without a key. A port of it is open to every user of the
  * host, those that the engines' socket keeps out, too. Warnings. What is
  * suspicious is refused, or it is not worth a line. */
+#include "core/conf/address.h"
 #include "core/conf/table.h"
 
 #include "base/check.h"
@@ -26,18 +27,6 @@ static bool numeric(const char *s, uint64_t max)
     return text_number(span_str(s), max, &v);
 }
 
-/* Cuts what stands before the first c off *s. false: there is no c. */
-static bool cut(struct span *s, char c, struct span *head)
-{
-    const uint8_t *at = s->len ? memchr(s->p, c, s->len) : NULL;
-
-    if (!at)
-        return false;
-    *head = span_of(s->p, (size_t)(at - s->p));
-    *s = span_of(at + 1, s->len - head->len - 1);
-    return true;
-}
-
 static bool name_good(const char *s)
 {
     for (; *s; s++)
@@ -49,68 +38,15 @@ static bool name_good(const char *s)
 
 /* addresses */
 
-struct address {
-    struct span host; /* without brackets */
-    bool six;         /* was in brackets */
-    struct span port;
-};
-
-static bool host_char(uint8_t c, bool six)
-{
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
-           (c >= 'A' && c <= 'Z') || c == '.' ||
-           (six ? c == ':' || c == '%' : c == '-' || c == '_');
-}
-
-/* Splits tcp://host:port and checks the host; the port is not checked. */
-static bool split(struct span text, struct address *a)
-{
-    struct span scheme = span_str("tcp://");
-
-    if (text.len <= scheme.len || memcmp(text.p, scheme.p, scheme.len) != 0)
-        return false;
-    text = span_of(text.p + scheme.len, text.len - scheme.len);
-    a->six = text.p[0] == '[';
-    if (a->six) {
-        text = span_of(text.p + 1, text.len - 1);
-        if (!cut(&text, ']', &a->host) || text.len == 0 || text.p[0] != ':')
-            return false;
-        text = span_of(text.p + 1, text.len - 1);
-    } else if (!cut(&text, ':', &a->host)) {
-        return false;
-    }
-    a->port = text;
-    if (!a->six && span_eq(a->host, span_str("*")))
-        return true;
-    for (uint32_t i = 0; i < a->host.len; i++)
-        if (!host_char(a->host.p[i], a->six))
-            return false;
-    return a->host.len > 0;
-}
-
-static bool port_good(struct span s)
-{
-    uint64_t port;
-
-    return text_number(s, 65535, &port) && port > 0;
-}
-
-static bool wildcard(const struct address *a)
-{
-    return span_eq(a->host, span_str("*")) ||
-           span_eq(a->host, span_str("0.0.0.0")) ||
-           (a->six && span_eq(a->host, span_str("::")));
-}
-
 /* Checks an address that this daemon binds (listen) or connects to. */
 static enum err check_address(
     const char *path, const char *text, bool listen, struct conf_error *e)
 {
     struct address a;
 
-    if (!split(span_str(text), &a) || !port_good(a.port))
+    if (!address_split(span_str(text), &a) || !address_port(a.port))
         return conf_refuse(e, "%s: `%s` is not tcp://host:port", path, text);
-    if (wildcard(&a) && !listen)
+    if (address_wildcard(&a) && !listen)
         return conf_refuse(
             e, "%s: `%s` is not an address to connect to", path, text);
     return OK;
@@ -122,9 +58,9 @@ static enum err check_allow(
 {
     const char *text = c->control_allow.items[i];
     char path[32];
-    size_t len = strlen(text);
+    struct address_pattern p;
 
-    CHECK(i < c->control_allow.count && len > 0, "item %u is empty", i);
+    CHECK(i < c->control_allow.count && text[0], "item %u is empty", i);
     snprintf(path, sizeof(path), "control.allow[%u]", i);
     if (strcmp(text, CONF_ALLOW_KEY) == 0)
         return conf_secure(c) ? OK
@@ -132,13 +68,14 @@ static enum err check_allow(
                                     "%s: `key` needs control.keys, there are "
                                     "none",
                                     path);
-    if (text[len - 1] != '*')
-        return check_address(path, text, false, e);
-    if (strchr(text, '*') != text + len - 1)
+    if (!address_pattern(&p, text))
+        return conf_refuse(e,
+            "%s: `%s` is not tcp://host:port, tcp://network/bits:port (a port "
+            "may be *) or key",
+            path, text);
+    if (address_wildcard(&p.at) && p.bits == ADDRESS_WHOLE)
         return conf_refuse(
-            e, "%s: `%s` has a * that is not at its end", path, text);
-    if (strncmp(text, "tcp://", min_u32((uint32_t)len - 1, 6)) != 0)
-        return conf_refuse(e, "%s: `%s` matches no tcp:// address", path, text);
+            e, "%s: `%s` is not an address to connect to", path, text);
     return OK;
 }
 
@@ -148,7 +85,7 @@ static enum err check_devices(const struct conf *c, struct conf_error *e)
     bool more = true;
 
     while (more) {
-        more = cut(&rest, ',', &one);
+        more = text_cut(&rest, ',', &one);
         if (!more)
             one = rest;
         if (one.len == 0)
@@ -262,10 +199,11 @@ static enum err check_control(struct conf *c, struct conf_error *e)
     if (!c->control_advertise[0])
         memcpy(c->control_advertise, c->control_listen,
             sizeof(c->control_advertise));
-    if (!split(span_str(c->control_advertise), &a) || !port_good(a.port))
+    if (!address_split(span_str(c->control_advertise), &a) ||
+        !address_port(a.port))
         return conf_refuse(e, "control.advertise: `%s` is not tcp://host:port",
             c->control_advertise);
-    if (wildcard(&a))
+    if (address_wildcard(&a))
         return conf_refuse(e,
             "control.advertise: must be set when control.listen is `%s`: "
             "`%s` is not an address to connect to",
@@ -280,9 +218,9 @@ static enum err check_ports(const struct conf *c, struct conf_error *e)
 
     if (last.len == 0)
         return OK;
-    if (!cut(&last, '-', &first) || !port_good(first) || !port_good(last) ||
-        !text_number(first, 65535, &from) || !text_number(last, 65535, &to) ||
-        from > to)
+    if (!text_cut(&last, '-', &first) || !address_port(first) ||
+        !address_port(last) || !text_number(first, 65535, &from) ||
+        !text_number(last, 65535, &to) || from > to)
         return conf_refuse(e,
             "transfer.ports: `%s` is not first-last, 1 to 65535",
             c->transfer_ports);

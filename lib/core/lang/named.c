@@ -11,6 +11,8 @@
  * taken out to be stopped after them. */
 #include "core/lang/lang.h"
 
+#include "core/conf/address.h"
+
 #include <stdio.h>
 
 static bool named(const struct peer *p, struct span name)
@@ -19,34 +21,22 @@ static bool named(const struct peer *p, struct span name)
            span_eq(span_str(p->address), name);
 }
 
-/* True if a is tcp:// and one address only, as ZMQ reads it. */
-static bool is_address(struct span a)
-{
-    static const char chars[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                "abcdefghijklmnopqrstuvwxyz0123456789.:-_[]%";
-
-    if (a.len < 7 || a.len > 127 || memcmp(a.p, "tcp://", 6) != 0)
-        return false;
-    for (uint32_t i = 6; i < a.len; i++)
-        if (!memchr(chars, a.p[i], sizeof(chars) - 1))
-            return false;
-    return true;
-}
-
 static bool allowed(const struct langd *l, struct span name)
 {
     const struct conf_list *allow = &l->b.c.conf->control_allow;
+    struct address_pattern p;
+    struct address a;
 
-    for (uint32_t i = 0; i < allow->count && is_address(name); i++) {
-        struct span a = span_str(allow->items[i]);
-        bool star = a.len > 0 && a.p[a.len - 1] == '*';
-
-        if (strcmp(allow->items[i], CONF_ALLOW_KEY) == 0)
-            return true; /* nothing is said there before a key is proven */
-        a.len -= star;
-        if (star ? name.len >= a.len && memcmp(a.p, name.p, a.len) == 0
-                 : span_eq(a, name))
+    for (uint32_t i = 0; i < allow->count; i++) {
+        if (strcmp(allow->items[i], CONF_ALLOW_KEY) == 0) {
+            /* nothing is said there before a key is proven */
+            if (name.len < sizeof(p.plain) && address_split(name, &a) &&
+                address_port(a.port) && !address_wildcard(&a))
+                return true;
+        } else if (address_pattern(&p, allow->items[i]) &&
+                   address_fits(&p, name)) {
             return true;
+        }
     }
     return false;
 }
