@@ -60,7 +60,7 @@ static void name_some(struct conf *c, const struct conf *was)
     }
     c->control_allow.count = chance(400);
     snprintf(c->control_allow.items[0], sizeof(c->control_allow.items[0]),
-        ALLOWED "*");
+        ALLOWED "0.0/16:*");
 }
 
 static void change(const struct daemon *d, struct conf *next)
